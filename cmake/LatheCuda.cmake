@@ -1,0 +1,18 @@
+# CUDA is found, not required: without a toolkit the CPU build configures and passes. LATHE_CUDA is ON (use it if found), OFF
+# or REQUIRED.
+set(LATHE_HAS_CUDA OFF)
+if(LATHE_CUDA)
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_ARCHITECTURES 90a)
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    set(LATHE_HAS_CUDA ON)
+  elseif(LATHE_CUDA STREQUAL "REQUIRED")
+    message(FATAL_ERROR "LATHE_CUDA=REQUIRED but no CUDA compiler was found; put nvcc on PATH or set CUDACXX")
+  endif()
+endif()
+message(STATUS "Lathe: CUDA sources ${LATHE_HAS_CUDA}")

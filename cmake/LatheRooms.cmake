@@ -1,0 +1,49 @@
+# A room is one folder of src/ and one static library. lathe_room() collects the room's sources and its *_test.cc files, so
+# adding a file needs no edit here; rooms link only to rooms that stand above them (scripts/check_rooms.py holds the includes).
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+find_program(LATHE_CCACHE ccache)
+if(LATHE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${LATHE_CCACHE})
+endif()
+
+add_library(lathe_flags INTERFACE)
+target_include_directories(lathe_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
+# Contraction would let one path use an fma where another has a product and a sum: bytes would depend on the compiler.
+target_compile_options(lathe_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror -ffp-contract=off>)
+
+# lathe_room(<name> [DEPS <target>...] [FOLDER <folder>])
+function(lathe_room name)
+  cmake_parse_arguments(ARG "" "FOLDER" "DEPS" ${ARGN})
+  if(NOT ARG_FOLDER)
+    set(ARG_FOLDER ${name})
+  endif()
+  string(REPLACE "/" "_" target "lathe_${name}")
+  file(GLOB sources CONFIGURE_DEPENDS ${ARG_FOLDER}/*.cc)
+  set(tests ${sources})
+  list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  if(sources)
+    add_library(${target} STATIC ${sources})
+    target_link_libraries(${target} PUBLIC lathe_flags ${ARG_DEPS})
+  else()
+    add_library(${target} INTERFACE)
+    target_link_libraries(${target} INTERFACE lathe_flags ${ARG_DEPS})
+  endif()
+  if(LATHE_TESTS AND tests)
+    lathe_test(${target}_test ${tests} LINK ${target})
+  endif()
+endfunction()
+
+# One executable for a list of test files: one link and one start instead of one per file.
+function(lathe_test target)
+  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  add_executable(${target} ${ARG_UNPARSED_ARGUMENTS})
+  target_link_libraries(${target} PRIVATE ${ARG_LINK} GTest::gmock GTest::gtest_main)
+  add_test(NAME ${target} COMMAND ${target})
+endfunction()

@@ -1,0 +1,104 @@
+// Enums that come from one list: names, parser, count and sets follow from it, so none of them can
+// be forgotten.
+//
+//   #define LATHE_PHASES(X) X(extend) X(decode)
+//   LATHE_ENUM(Phase, LATHE_PHASES)
+//
+//   name(Phase::decode) == "decode";  parse_enum<Phase>("decode") == Phase::decode;
+//   known_names<Phase>() == "extend, decode"
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace lathe {
+
+/// Names of enum E in declaration order; specialised by LATHE_ENUM.
+template <class E>
+inline constexpr auto enum_names = nullptr;
+
+#define LATHE_ENUM_VALUE_(v) v,
+#define LATHE_ENUM_NAME_(v) std::string_view(#v),
+#define LATHE_ENUM(Type, LIST)                                \
+  enum class Type : std::uint8_t { LIST(LATHE_ENUM_VALUE_) }; \
+  template <>                                                 \
+  inline constexpr auto enum_names<Type> = std::array{LIST(LATHE_ENUM_NAME_)};
+
+template <class E>
+inline constexpr std::size_t enum_count = enum_names<E>.size();
+
+template <class E>
+constexpr std::string_view name(E e) {
+  return enum_names<E>[static_cast<std::size_t>(e)];
+}
+
+template <class E>
+constexpr auto enum_values() {
+  std::array<E, enum_count<E>> all{};
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<E>(i);
+  return all;
+}
+
+template <class E>
+constexpr std::optional<E> parse_enum(std::string_view text) {
+  for (E e : enum_values<E>()) {
+    if (name(e) == text) return e;
+  }
+  return std::nullopt;
+}
+
+/// "a, b, c": what an error message lists beside an unknown name.
+template <class E>
+std::string known_names() {
+  std::string out;
+  for (std::string_view n : enum_names<E>) {
+    if (!out.empty()) out += ", ";
+    out += n;
+  }
+  return out;
+}
+
+/// A set of values of one enum (at most 32 of them).
+template <class E>
+class EnumSet {
+ public:
+  constexpr EnumSet() = default;
+  constexpr EnumSet(std::initializer_list<E> values) {
+    for (E e : values) insert(e);
+  }
+  static constexpr EnumSet all() {
+    EnumSet s;
+    for (E e : enum_values<E>()) s.insert(e);
+    return s;
+  }
+  constexpr void insert(E e) { bits_ |= bit(e); }
+  constexpr bool contains(E e) const { return (bits_ & bit(e)) != 0; }
+  constexpr bool empty() const { return bits_ == 0; }
+  constexpr int size() const { return std::popcount(bits_); }
+  constexpr EnumSet operator&(EnumSet o) const { return EnumSet(bits_ & o.bits_); }
+  constexpr EnumSet operator|(EnumSet o) const { return EnumSet(bits_ | o.bits_); }
+  constexpr bool operator==(const EnumSet&) const = default;
+  std::string names() const {
+    std::string out;
+    for (E e : enum_values<E>()) {
+      if (!contains(e)) continue;
+      if (!out.empty()) out += ", ";
+      out += name(e);
+    }
+    return out;
+  }
+
+ private:
+  static_assert(enum_count<E> <= 32);
+  constexpr explicit EnumSet(std::uint32_t bits) : bits_(bits) {}
+  static constexpr std::uint32_t bit(E e) { return 1u << static_cast<unsigned>(e); }
+  std::uint32_t bits_ = 0;
+};
+
+}  // namespace lathe

@@ -1,0 +1,292 @@
+// CacheLayout: how the bytes of a KV cache lie, as a value. Every size, stride and offset of every
+// layout is computed here and nowhere else; other rooms ask.
+//
+// A page of P tokens is a row of planes. A plane holds one fixed-size record per token,
+// token-major, so that token i's record of plane p starts at (start of plane p) + i *
+// plane_bytes(p). A part is a run of equal elements inside one plane's record.
+//
+//   mla_fp8_block, one plane        v4_fp8, two planes
+//   |nope|scale|rope| token 0       |nope|rope| token 0 .. P-1, then |scales|pad| token 0 .. P-1,
+//   then padding to the page stride |nope|scale|rope| token 1
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/dtype.h"
+#include "base/enum.h"
+#include "base/result.h"
+
+namespace lathe {
+
+#define LATHE_LAYOUT_KINDS(X) \
+  X(mla_bf16) X(mla_fp8) X(mla_fp8_block) X(mla_fp4) X(v4_fp8) X(index_fp8) X(gqa_bf16) X(gqa_fp8)
+LATHE_ENUM(LayoutKind, LATHE_LAYOUT_KINDS)
+
+/// What a part holds. `nope` and `rope` are the latent and the rotary part of a latent cache; `key`
+/// and `value` those of a grouped-query cache (`key` also the indexer's key); `scale` the per-tile
+/// scales; `pad` bytes that carry nothing.
+#define LATHE_PART_ROLES(X) X(nope) X(rope) X(key) X(value) X(scale) X(pad)
+LATHE_ENUM(PartRole, LATHE_PART_ROLES)
+
+/// How stored numbers are scaled.
+///   none        stored as they are
+///   per_tensor  one scale for the pool, beside it (1 unless a checkpoint gives one)
+///   pow2_ceil   f32 per tile, 2^ceil(log2(max(amax, 1e-4) / 448)): every reader agrees on it bit
+///   for bit raw_f32     f32 per tile, max(amax, 1e-4) / 448: readers that truncate scales to
+///   powers of two get up to 2x wrong ue8m0       one exponent byte per tile, rounded up as
+///   pow2_ceil
+#define LATHE_SCALE_POLICIES(X) X(none) X(per_tensor) X(pow2_ceil) X(raw_f32) X(ue8m0)
+LATHE_ENUM(ScalePolicy, LATHE_SCALE_POLICIES)
+
+/// Smallest magnitude that a scale is made for, so that an all-zero tile has an ordinary scale (fp8
+/// layouts).
+inline constexpr float kAmaxFloor = 1e-4f;
+/// The same for mla_fp4, on amax / 6.
+inline constexpr float kFp4ScaleFloor = 1e-10f;
+
+inline constexpr std::int32_t kMaxPageSize = 65536;
+
+/// A run of `elems` equal elements in every token's record of one plane.
+struct Part {
+  PartRole role = PartRole::pad;
+  DType dtype = DType::u8;
+  std::int32_t elems = 0;
+  std::int32_t plane = 0;
+  std::int32_t offset = 0;  // bytes from the start of the token's record in that plane
+
+  constexpr std::int32_t bytes() const { return static_cast<std::int32_t>(bytes_of(dtype, elems)); }
+  constexpr bool operator==(const Part&) const = default;
+};
+
+/// The free dimensions of a layout; those that a kind does not use are 0.
+struct LayoutDims {
+  std::int32_t nope = 0;        // latent layouts: latent width (512; v4: 448)
+  std::int32_t rope = 0;        // latent layouts: rotary width (64), may be 0
+  std::int32_t dim = 0;         // index_fp8: key width (128)
+  std::int32_t kv_heads = 0;    // gqa
+  std::int32_t head_dim = 0;    // gqa: key width per head
+  std::int32_t v_head_dim = 0;  // gqa: value width per head
+
+  constexpr bool operator==(const LayoutDims&) const = default;
+};
+
+/// Dims that DESIGN gives each kind (gqa: 8 heads of 128).
+constexpr LayoutDims default_dims(LayoutKind kind) {
+  switch (kind) {
+    case LayoutKind::v4_fp8:
+      return {.nope = 448, .rope = 64};
+    case LayoutKind::index_fp8:
+      return {.dim = 128};
+    case LayoutKind::gqa_bf16:
+    case LayoutKind::gqa_fp8:
+      return {.kv_heads = 8, .head_dim = 128, .v_head_dim = 128};
+    default:
+      return {.nope = 512, .rope = 64};
+  }
+}
+
+constexpr ScalePolicy default_policy(LayoutKind kind) {
+  switch (kind) {
+    case LayoutKind::mla_fp8:
+    case LayoutKind::gqa_fp8:
+      return ScalePolicy::per_tensor;
+    case LayoutKind::mla_fp8_block:
+    case LayoutKind::index_fp8:
+      return ScalePolicy::pow2_ceil;
+    case LayoutKind::mla_fp4:
+    case LayoutKind::v4_fp8:
+      return ScalePolicy::ue8m0;
+    default:
+      return ScalePolicy::none;
+  }
+}
+
+class CacheLayout {
+ public:
+  /// The layout of `kind` with the given dims and policy. Precondition: make() would accept them
+  /// (constant evaluation fails otherwise); use make() for values that come from outside.
+  constexpr explicit CacheLayout(LayoutKind kind) : CacheLayout(kind, default_dims(kind)) {}
+  constexpr CacheLayout(LayoutKind kind, LayoutDims dims)
+      : CacheLayout(kind, dims, default_policy(kind)) {}
+  constexpr CacheLayout(LayoutKind kind, LayoutDims dims, ScalePolicy policy);
+
+  /// Errors: a dim that is not positive, too large, or no multiple of what the kind stores; a
+  /// policy the kind cannot carry.
+  static Result<CacheLayout> make(LayoutKind kind, LayoutDims dims, ScalePolicy policy);
+  /// Reads what serialize() writes; omitted keys take their defaults, so "mla_fp8" alone is a
+  /// layout.
+  static Result<CacheLayout> parse(std::string_view text);
+  /// "mla_fp8_block(nope=512,rope=64,scale=pow2_ceil)"
+  std::string serialize() const;
+  /// XXH3-64 of serialize(): equal on every machine and build.
+  std::uint64_t hash() const;
+
+  constexpr LayoutKind kind() const { return kind_; }
+  constexpr std::string_view name() const { return lathe::name(kind_); }
+  constexpr const LayoutDims& dims() const { return dims_; }
+  constexpr ScalePolicy scale_policy() const { return policy_; }
+  /// Elements that share a scale; 0 where the policy has no tiles.
+  constexpr std::int32_t scale_tile() const { return scale_tile_; }
+
+  constexpr int part_count() const { return part_count_; }
+  constexpr const Part& part(int i) const { return parts_[static_cast<std::size_t>(i)]; }
+  /// The part of that role, or nullptr.
+  constexpr const Part* find(PartRole role) const {
+    for (int i = 0; i < part_count_; ++i) {
+      if (part(i).role == role) return &parts_[static_cast<std::size_t>(i)];
+    }
+    return nullptr;
+  }
+
+  constexpr int plane_count() const { return plane_count_; }
+  /// Bytes of one token's record in a plane.
+  constexpr std::int32_t plane_bytes(int plane) const {
+    return plane_bytes_[static_cast<std::size_t>(plane)];
+  }
+  /// Bytes of one token over all planes, page padding not counted.
+  constexpr std::int32_t bytes_per_token() const { return plane_bytes_[0] + plane_bytes_[1]; }
+  /// A page's stride is rounded up to this many bytes.
+  constexpr std::int32_t page_align() const { return page_align_; }
+  constexpr std::int64_t page_stride(std::int32_t page_size) const {
+    const std::int64_t raw = std::int64_t{page_size} * bytes_per_token();
+    return (raw + page_align_ - 1) / page_align_ * page_align_;
+  }
+  /// Start of a plane in a page of page_size tokens.
+  constexpr std::int64_t plane_start(std::int32_t page_size, int plane) const {
+    return plane == 0 ? 0 : std::int64_t{page_size} * plane_bytes_[0];
+  }
+  /// Byte offset, from the start of its page, of `part` of the token at `index` in the page.
+  constexpr std::int64_t offset_of(const Part& part, std::int32_t page_size,
+                                   std::int32_t index) const {
+    return plane_start(page_size, part.plane) + std::int64_t{index} * plane_bytes(part.plane) +
+           part.offset;
+  }
+
+  /// Elements of a token's row outside the cache: nope then rope; or key; or all heads' keys, then
+  /// all heads' values.
+  constexpr std::int32_t row_elems() const {
+    std::int32_t n = 0;
+    for (int i = 0; i < part_count_; ++i) n += holds_values(part(i)) ? part(i).elems : 0;
+    return n;
+  }
+  /// One number format for the whole row, so that a kernel can do its arithmetic in it.
+  constexpr bool homogeneous() const {
+    const Part* first = nullptr;
+    for (int i = 0; i < part_count_; ++i) {
+      if (!holds_values(part(i))) continue;
+      if (first == nullptr) first = &parts_[static_cast<std::size_t>(i)];
+      if (part(i).dtype != first->dtype) return false;
+    }
+    return true;
+  }
+  /// Number format of the row's first part (the nope or the key).
+  constexpr DType value_dtype() const { return part(0).dtype; }
+
+  constexpr bool operator==(const CacheLayout&) const = default;
+
+ private:
+  static constexpr bool holds_values(const Part& p) {
+    return p.role != PartRole::scale && p.role != PartRole::pad;
+  }
+  constexpr void add(PartRole role, DType dtype, std::int32_t elems, int plane = 0) {
+    if (elems == 0) return;
+    Part& p = parts_[static_cast<std::size_t>(part_count_++)];
+    std::int32_t& record = plane_bytes_[static_cast<std::size_t>(plane)];
+    p = {role, dtype, elems, plane, record};
+    record += p.bytes();
+    if (plane + 1 > plane_count_) plane_count_ = plane + 1;
+  }
+
+  LayoutKind kind_;
+  ScalePolicy policy_;
+  LayoutDims dims_;
+  std::int32_t scale_tile_ = 0;
+  std::int32_t page_align_ = 1;
+  int part_count_ = 0;
+  int plane_count_ = 0;
+  std::array<Part, 4> parts_{};
+  std::array<std::int32_t, 2> plane_bytes_{};
+};
+
+/// Errors: a page size outside 1 to kMaxPageSize.
+Result<void> check_page_size(std::int32_t page_size);
+
+/// Latent layouts hold one shared row per token (nope, rope); the others are keyed by heads or
+/// belong to the indexer.
+constexpr bool is_latent(LayoutKind kind) {
+  return kind == LayoutKind::mla_bf16 || kind == LayoutKind::mla_fp8 ||
+         kind == LayoutKind::mla_fp8_block || kind == LayoutKind::mla_fp4 ||
+         kind == LayoutKind::v4_fp8;
+}
+constexpr bool is_gqa(LayoutKind kind) {
+  return kind == LayoutKind::gqa_bf16 || kind == LayoutKind::gqa_fp8;
+}
+
+constexpr CacheLayout::CacheLayout(LayoutKind kind, LayoutDims dims, ScalePolicy policy)
+    : kind_(kind), policy_(policy), dims_(dims) {
+  switch (kind) {
+    case LayoutKind::mla_bf16:
+      add(PartRole::nope, DType::bf16, dims.nope);
+      add(PartRole::rope, DType::bf16, dims.rope);
+      break;
+    case LayoutKind::mla_fp8:
+      add(PartRole::nope, DType::e4m3, dims.nope);
+      add(PartRole::rope, DType::e4m3, dims.rope);
+      break;
+    case LayoutKind::mla_fp8_block:
+      scale_tile_ = 128;
+      add(PartRole::nope, DType::e4m3, dims.nope);
+      add(PartRole::scale, DType::f32, dims.nope / scale_tile_);
+      add(PartRole::rope, DType::bf16, dims.rope);
+      break;
+    case LayoutKind::mla_fp4:
+      scale_tile_ = 16;
+      add(PartRole::nope, DType::e2m1, dims.nope);
+      add(PartRole::rope, DType::e2m1, dims.rope);
+      add(PartRole::scale, DType::ue8m0, (dims.nope + dims.rope) / scale_tile_, 1);
+      break;
+    case LayoutKind::v4_fp8: {
+      scale_tile_ = 64;
+      const std::int32_t scales = dims.nope / scale_tile_;
+      add(PartRole::nope, DType::e4m3, dims.nope);
+      add(PartRole::rope, DType::bf16, dims.rope);
+      add(PartRole::scale, DType::ue8m0, scales, 1);
+      add(PartRole::pad, DType::u8, (8 - scales % 8) % 8, 1);
+      // Bulk gathers of data records need every page to start at a multiple of the record.
+      page_align_ = plane_bytes_[0];
+      break;
+    }
+    case LayoutKind::index_fp8:
+      scale_tile_ = dims.dim;
+      add(PartRole::key, DType::e4m3, dims.dim);
+      add(PartRole::scale, DType::f32, 1, 1);
+      break;
+    case LayoutKind::gqa_bf16:
+    case LayoutKind::gqa_fp8: {
+      const DType t = kind == LayoutKind::gqa_bf16 ? DType::bf16 : DType::e4m3;
+      add(PartRole::key, t, dims.kv_heads * dims.head_dim, 0);
+      add(PartRole::value, t, dims.kv_heads * dims.v_head_dim, 1);
+      break;
+    }
+  }
+}
+
+static_assert(CacheLayout(LayoutKind::mla_bf16).bytes_per_token() == 1152);
+static_assert(CacheLayout(LayoutKind::mla_fp8).bytes_per_token() == 576);
+static_assert(CacheLayout(LayoutKind::mla_fp8_block).bytes_per_token() == 656);
+static_assert(CacheLayout(LayoutKind::mla_fp4).bytes_per_token() == 324);
+static_assert(CacheLayout(LayoutKind::mla_fp4).plane_bytes(0) == 288);
+static_assert(CacheLayout(LayoutKind::v4_fp8).bytes_per_token() == 584);
+static_assert(CacheLayout(LayoutKind::v4_fp8).page_stride(256) == 149760);
+static_assert(CacheLayout(LayoutKind::v4_fp8).page_stride(64) == 37440);
+static_assert(CacheLayout(LayoutKind::v4_fp8).page_stride(2) == 1728);
+static_assert(CacheLayout(LayoutKind::index_fp8).bytes_per_token() == 132);
+static_assert(CacheLayout(LayoutKind::index_fp8).page_stride(64) == 8448);
+static_assert(CacheLayout(LayoutKind::gqa_bf16).bytes_per_token() == 2 * 8 * 128 * 2);
+static_assert(CacheLayout(LayoutKind::gqa_fp8).bytes_per_token() == 2 * 8 * 128);
+
+}  // namespace lathe
