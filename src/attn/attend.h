@@ -1,8 +1,9 @@
 // The arguments of an attention kernel, equal for every device and kind.
 //
-// Every row of q belongs to a request. Row j of a request that brings n rows and has L keys in the cache (its own rows' keys
-// included) stands at position L - n + j and sees keys 0 .. L - n + j (with a window w: the last w of them), or, where the source
-// has an index list, exactly the keys of its index row.
+// Every row of q belongs to a request. Row j of a request that brings n rows and has L keys in the
+// cache (its own rows' keys included) stands at position L - n + j and sees keys 0 .. L - n + j
+// (with a window w: the last w of them), or, where the source has an index list, exactly the keys
+// of its index row.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,13 @@
 
 namespace lathe {
 
-/// One set of keys. The bytes are a pool or a compact buffer; the keys are named by a page table (all keys of the request, a pool
-/// only) or by an index list (Slot values into a pool, RaggedRow values into a compact buffer).
+/// One set of keys. The bytes are a pool or a compact buffer; the keys are named by a page table
+/// (all keys of the request, a pool only) or by an index list (Slot values into a pool, RaggedRow
+/// values into a compact buffer).
 struct KeySource {
   std::optional<ConstPoolView> pool;
-  RowsView compact;        // [n, row_elems of the layout] bf16 or f32; used where pool is empty
-  float key_scale = 1;     // per-tensor scales of the pool (ScalePolicy::per_tensor)
+  RowsView compact;     // [n, row_elems of the layout] bf16 or f32; used where pool is empty
+  float key_scale = 1;  // per-tensor scales of the pool (ScalePolicy::per_tensor)
   float value_scale = 1;
 
   std::span<const PageId> page_table;  // [requests, table_width]; -1 past a request's pages
@@ -30,7 +32,8 @@ struct KeySource {
 
   std::span<const std::int32_t> indices;  // [rows, index_width]; -1 or out of range is no key
   std::int64_t index_width = 0;
-  std::span<const std::int32_t> index_lengths;  // [rows] entries of the index row that count; empty = all of them
+  std::span<const std::int32_t>
+      index_lengths;  // [rows] entries of the index row that count; empty = all of them
 };
 
 /// Weights that expand a latent to per-head keys and values (kind `ragged`).
@@ -41,7 +44,8 @@ struct Expansion {
 
 struct AttendArgs {
   AttentionProblem problem;
-  RowsView q;         // [rows, heads * qk_dim] f32, bf16 or e4m3; kind `ragged`: [rows, heads * (qk_nope_head + rope)]
+  RowsView q;         // [rows, heads * qk_dim] f32, bf16 or e4m3; kind `ragged`: [rows, heads *
+                      // (qk_nope_head + rope)]
   float q_scale = 1;  // of an e4m3 q
   std::span<const std::int32_t> q_indptr;  // [requests + 1] first row of each request
   std::span<const std::int32_t> kv_lens;   // [requests] keys of each request
@@ -50,8 +54,10 @@ struct AttendArgs {
   std::span<const float> sink;  // [heads] raw logits, or empty
   Expansion expansion;
 
-  MutableRowsView out;  // [rows, heads * v_dim] f64, f32 or bf16; kind `ragged`: [rows, heads * v_head]
-  MutableRowsView lse;  // [rows, heads] f64 or f32, natural log, sink not included; -inf where a row has no key; may be null
+  MutableRowsView
+      out;  // [rows, heads * v_dim] f64, f32 or bf16; kind `ragged`: [rows, heads * v_head]
+  MutableRowsView lse;  // [rows, heads] f64 or f32, natural log, sink not included; -inf where a
+                        // row has no key; may be null
 };
 
 /// Errors name the argument; on an error nothing was written.

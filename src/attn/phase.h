@@ -1,5 +1,5 @@
-// Phase: what a forward step does to the cache and how many query rows each request brings. Everything that depends on it asks
-// phase_of() and side_of(); nothing decides it a second time.
+// Phase: what a forward step does to the cache and how many query rows each request brings.
+// Everything that depends on it asks phase_of() and side_of(); nothing decides it a second time.
 #pragma once
 
 #include "base/enum.h"
@@ -21,15 +21,20 @@ LATHE_ENUM(Side, LATHE_SIDES)
 #define LATHE_BATCH_MODES(X) X(idle) X(extend) X(mixed) X(decode) X(target_verify) X(draft_extend)
 LATHE_ENUM(BatchMode, LATHE_BATCH_MODES)
 
-/// An idle batch (no rows on this rank) counts as decode; a batch that mixes prefill chunks with decode rows counts as extend.
+/// An idle batch (no rows on this rank) counts as decode; a batch that mixes prefill chunks with
+/// decode rows counts as extend.
 constexpr Phase phase_of(BatchMode mode) {
   switch (mode) {
     case BatchMode::extend:
-    case BatchMode::mixed: return Phase::extend;
-    case BatchMode::target_verify: return Phase::verify;
-    case BatchMode::draft_extend: return Phase::draft_extend;
+    case BatchMode::mixed:
+      return Phase::extend;
+    case BatchMode::target_verify:
+      return Phase::verify;
+    case BatchMode::draft_extend:
+      return Phase::draft_extend;
     case BatchMode::idle:
-    case BatchMode::decode: break;
+    case BatchMode::decode:
+      break;
   }
   return Phase::decode;
 }

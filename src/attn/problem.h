@@ -1,4 +1,5 @@
-// AttentionProblem: what one layer's attention needs, whoever computes it and however the cache lies.
+// AttentionProblem: what one layer's attention needs, whoever computes it and however the cache
+// lies.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@ namespace lathe {
 
 /// dense_latent       absorbed MLA over all keys of the request (DeepSeek V3)
 /// sparse_latent      absorbed MLA over the top-k keys that an indexer chose (DeepSeek V3.2)
-/// window_compressed  two sources, a sliding window of tokens and compressed entries, keys = values (DeepSeek V4)
-/// grouped_query      K and V heads shared by groups of query heads (Llama, Qwen)
+/// window_compressed  two sources, a sliding window of tokens and compressed entries, keys = values
+/// (DeepSeek V4) grouped_query      K and V heads shared by groups of query heads (Llama, Qwen)
 #define LATHE_PROBLEM_KINDS(X) \
   X(dense_latent) X(sparse_latent) X(window_compressed) X(grouped_query)
 LATHE_ENUM(ProblemKind, LATHE_PROBLEM_KINDS)
@@ -34,8 +35,9 @@ struct AttentionProblem {
   std::int32_t index_heads = 0;
   std::int32_t index_dim = 0;
 
-  std::int32_t window = 0;          // keys of the sliding window, the row's own included; 0 = no window
-  std::int32_t compress_ratio = 0;  // window_compressed: tokens per compressed entry; 0 = window only
+  std::int32_t window = 0;  // keys of the sliding window, the row's own included; 0 = no window
+  std::int32_t compress_ratio =
+      0;  // window_compressed: tokens per compressed entry; 0 = window only
 
   // grouped_query
   std::int32_t kv_heads = 0;
@@ -49,12 +51,16 @@ struct AttentionProblem {
   constexpr std::int32_t qk_dim() const {
     return kind == ProblemKind::grouped_query ? head_dim : nope + rope;
   }
-  /// Width of an output row per head. The absorbed latent problems return the latent; V4's keys are its values.
+  /// Width of an output row per head. The absorbed latent problems return the latent; V4's keys are
+  /// its values.
   constexpr std::int32_t v_dim() const {
     switch (kind) {
-      case ProblemKind::grouped_query: return v_head_dim;
-      case ProblemKind::window_compressed: return nope + rope;
-      default: return nope;
+      case ProblemKind::grouped_query:
+        return v_head_dim;
+      case ProblemKind::window_compressed:
+        return nope + rope;
+      default:
+        return nope;
     }
   }
   constexpr bool sparse() const { return top_k > 0; }
@@ -74,11 +80,13 @@ AttentionProblem deepseek_v4_problem(std::int32_t heads = 64, std::int32_t compr
 AttentionProblem gqa_problem(std::int32_t heads = 32, std::int32_t kv_heads = 8,
                              std::int32_t head_dim = 128);
 
-/// Errors: heads outside 1 to 128 (latent) or 1 to 1024 (grouped_query), heads no multiple of kv_heads, dims that no layout takes,
-/// a top-k, window or ratio that is negative or missing where the kind needs it, a scale that is not finite and positive.
+/// Errors: heads outside 1 to 128 (latent) or 1 to 1024 (grouped_query), heads no multiple of
+/// kv_heads, dims that no layout takes, a top-k, window or ratio that is negative or missing where
+/// the kind needs it, a scale that is not finite and positive.
 Result<void> check_problem(const AttentionProblem& problem);
 
-/// The layout of `kind` with this problem's dims, or an Error if that kind cannot hold this problem's keys.
+/// The layout of `kind` with this problem's dims, or an Error if that kind cannot hold this
+/// problem's keys.
 Result<CacheLayout> layout_for(const AttentionProblem& problem, LayoutKind kind);
 
 }  // namespace lathe

@@ -1,1 +1,28 @@
-int main() { return 0; }
+// The lathe command: one subcommand per file.
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "tools/command.h"
+
+int main(int argc, char** argv) {
+  int exit_code = lathe::kExitOk;
+  try {
+    CLI::App app{"Lathe runs language models over typed KV caches.", "lathe"};
+    app.require_subcommand(1);
+    lathe::add_layouts_command(app, exit_code);
+    lathe::add_plan_command(app, exit_code);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ParseError& e) {
+      if (e.get_exit_code() == 0) return app.exit(e);  // --help
+      fmt::print(stderr, "lathe: {}\nRun with --help for the flags.\n", e.what());
+      return lathe::kExitRefused;
+    }
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "lathe: {}\n", e.what());
+    return lathe::kExitFailure;
+  }
+  return exit_code;
+}

@@ -1,0 +1,145 @@
+#include "attn/budget.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "attn/cost.h"
+
+namespace lathe {
+namespace {
+
+// f32 logits over the indexer's keys: one per token, or per compressed entry.
+std::int64_t logits_row_bytes(const AttentionProblem& p, std::int64_t context) {
+  const std::int64_t keys = p.two_sources() ? context / p.compress_ratio : context;
+  return 4 * std::max<std::int64_t>(1, keys);
+}
+
+const Route* compact_route(const Plan& plan) {
+  for (const PhasePlan& phase : plan.phases) {
+    for (const Route& r : phase.routes) {
+      if (r.adapter && !r.adapter->whole_pool) return &r;
+    }
+  }
+  return nullptr;
+}
+
+bool any_split(const Plan& plan) {
+  for (const PhasePlan& phase : plan.phases) {
+    for (const Route& r : phase.routes) {
+      if (r.split_kv) return true;
+    }
+  }
+  return false;
+}
+
+// f32 state of V4's compressor per request and layer. A finely compressed layer keeps the raw rows
+// of two groups, keys and scores in two halves, for the cache and for the indexer; a coarse one a
+// running maximum, sum and weighted sum.
+std::int64_t compressor_state(const AttentionProblem& p) {
+  if (!p.two_sources()) return 0;
+  const std::int64_t d = p.nope + p.rope;
+  if (p.top_k == 0) return 3 * d * 4;
+  return std::int64_t{2} * p.compress_ratio * 4 * 4 * (d + p.index_dim);
+}
+
+Budget tiled(std::string label, std::int64_t rows, std::int64_t row_bytes, std::int64_t ceiling) {
+  const std::int64_t fit = std::min(rows, std::max<std::int64_t>(1, ceiling / row_bytes));
+  return {std::move(label), fit * row_bytes, fit < rows ? fit : 0};
+}
+
+}  // namespace
+
+std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine, const Wishes& wishes,
+                                Demand demand) {
+  const AttentionProblem& p = plan.problem;
+  std::vector<Budget> out;
+  if (p.index_heads > 0) {
+    out.push_back(tiled("indexer logits", demand.rows, logits_row_bytes(p, demand.context),
+                        wishes.logits_budget));
+    out.push_back({"top-k rows", demand.rows * p.top_k * 4, 0});
+  }
+  if (const Route* r = compact_route(plan)) {
+    // Rows of one request are gathered once for all its query rows; a selection cannot need more
+    // than its k keys per row.
+    const std::int64_t keys = keys_per_row(p, demand.context);
+    const std::int64_t rows = std::max(demand.context, keys);
+    const std::int64_t bytes = rows * r->adapter->out_bytes;
+    const std::int64_t fit =
+        std::max(keys * r->adapter->out_bytes, std::min(bytes, wishes.gather_budget));
+    out.push_back(
+        {"gather", fit,
+         bytes <= wishes.gather_budget
+             ? 0
+             : std::max<std::int64_t>(1, wishes.gather_budget / (keys * r->adapter->out_bytes))});
+  }
+  if (any_split(plan)) {
+    const std::int64_t parts = demand.requests + machine.processors;
+    out.push_back({"split partials", parts * p.heads * (p.v_dim() + 1) * 4, 0});
+  }
+  if (const std::int64_t state = compressor_state(p)) {
+    out.push_back({"compressor state", state * demand.requests * plan.layers, 0});
+  }
+  const std::int64_t page = std::int64_t{plan.main().page_size};
+  const std::int64_t pages = (demand.context + page - 1) / page;
+  const std::int64_t width =
+      (pages + plan.table_multiple - 1) / plan.table_multiple * plan.table_multiple;
+  out.push_back({"step", (demand.requests * (width + 4) + demand.rows * 4) * 4, 0});
+  return out;
+}
+
+std::int64_t cache_bytes(const Plan& plan, std::int64_t tokens) {
+  std::int64_t sum = 0;
+  for (const CachePlan& c : plan.caches) {
+    const std::int64_t tokens_per_page = std::int64_t{c.page_size} * c.tokens_per_entry;
+    if (c.role == CacheRole::main && plan.problem.kind == ProblemKind::window_compressed) {
+      // The window slides: every request keeps the pages that its last tokens touch, whatever its
+      // length.
+      const std::int64_t pages = (plan.problem.window + tokens_per_page - 1) / tokens_per_page + 1;
+      sum += plan.max_requests * pages * c.page_bytes();
+      continue;
+    }
+    sum += (tokens + tokens_per_page - 1) / tokens_per_page * c.page_bytes();
+  }
+  return sum * plan.layers;
+}
+
+std::vector<Reason> check_budgets(const Plan& plan, const Machine& machine, const Wishes& wishes) {
+  std::vector<Reason> out;
+  const AttentionProblem& p = plan.problem;
+  const std::int64_t context = plan.context_length;
+  if (p.index_heads > 0 && logits_row_bytes(p, context) > wishes.logits_budget) {
+    out.push_back({Rule::budget, "indexer logits", "--indexer-logits-budget",
+                   fmt::format("at least one row, {} bytes", logits_row_bytes(p, context)),
+                   fmt::format("{} bytes", wishes.logits_budget),
+                   fmt::format("--indexer-logits-budget {}", logits_row_bytes(p, context))});
+  }
+  if (const Route* r = compact_route(plan)) {
+    const std::int64_t row = keys_per_row(p, context) * r->adapter->out_bytes;
+    if (p.sparse() && row > wishes.gather_budget) {
+      out.push_back({Rule::budget, "gather workspace", "--gather-budget",
+                     fmt::format("the keys of one row, {} bytes", row),
+                     fmt::format("{} bytes", wishes.gather_budget),
+                     fmt::format("--gather-budget {}", row)});
+    }
+  }
+  if (wishes.max_total_tokens > 0) {
+    std::int64_t buffers = 0;
+    for (const Budget& b : plan.budgets) buffers += b.bytes;
+    const std::int64_t cache = cache_bytes(plan, wishes.max_total_tokens);
+    if (cache + buffers > machine.memory_bytes) {
+      const std::int64_t left = std::max<std::int64_t>(0, machine.memory_bytes - buffers);
+      const std::int64_t fit = static_cast<std::int64_t>(
+          static_cast<double>(left) /
+          (static_cast<double>(cache) / static_cast<double>(wishes.max_total_tokens)));
+      out.push_back({Rule::memory, "cache", "--max-total-tokens",
+                     fmt::format("at most {} tokens beside {} bytes of buffers", fit, buffers),
+                     fmt::format("{} tokens, {} bytes", wishes.max_total_tokens, cache),
+                     fmt::format("--max-total-tokens {}",
+                                 fit / plan.main().page_size * plan.main().page_size)});
+    }
+  }
+  return out;
+}
+
+}  // namespace lathe

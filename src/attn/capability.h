@@ -1,0 +1,130 @@
+// Capability: what a kernel declares it can do, bounds included. The planner believes nothing else,
+// so a kernel's entry is derived from the kernel's own type wherever it has one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "attn/attend.h"
+#include "attn/machine.h"
+#include "attn/phase.h"
+#include "attn/problem.h"
+#include "base/dtype.h"
+#include "layout/layout.h"
+
+namespace lathe {
+
+/// gather   attends over compact bf16 rows, which an adapter copies from the pages of any layout; a
+/// bf16 pool is such rows already inplace  attends on the pages, decoding bytes inside the kernel,
+/// bf16 arithmetic native   attends on the pages in the cache's own number format; homogeneous
+/// layouts only ragged   expands latents to per-head keys and values and runs multi-head attention;
+/// extend only
+#define LATHE_KERNEL_KINDS(X) X(gather) X(inplace) X(native) X(ragged)
+LATHE_ENUM(KernelKind, LATHE_KERNEL_KINDS)
+
+#define LATHE_ARITHMETICS(X) X(f64) X(bf16) X(fp8)
+LATHE_ENUM(Arithmetic, LATHE_ARITHMETICS)
+
+/// How a kernel is told which keys to read.
+#define LATHE_KEY_UNITS(X) X(slot) X(ragged_row)
+LATHE_ENUM(KeyUnit, LATHE_KEY_UNITS)
+
+/// The integers that a kernel accepts for a parameter: a listed few, or a range with a common
+/// divisor.
+struct Accepts {
+  std::int64_t min = 1;
+  std::int64_t max = INT32_MAX;
+  std::int64_t multiple = 1;
+  std::vector<std::int64_t> only;  // where not empty, nothing else counts
+
+  static Accepts any() { return {}; }
+  static Accepts list(std::vector<std::int64_t> values) {
+    return {1, INT32_MAX, 1, std::move(values)};
+  }
+  static Accepts multiple_of(std::int64_t m) { return {m, INT32_MAX, m, {}}; }
+  static Accepts range(std::int64_t lo, std::int64_t hi) { return {lo, hi, 1, {}}; }
+
+  bool contains(std::int64_t v) const;
+  /// "64 or 128", "a multiple of 128", "1 to 128", "any"
+  std::string text() const;
+};
+
+/// Shared memory that a kernel's schedule takes for a number of rows, in one block: fixed + per_row
+/// * rows bytes.
+struct SharedBound {
+  std::int64_t fixed = 0;
+  std::int64_t per_row = 0;  // 0: the schedule does not grow with the rows
+
+  /// Rows that fit the machine; 0 = no bound.
+  std::int64_t max_rows(const Machine& machine) const {
+    return per_row == 0 ? 0 : (machine.block_shared_bytes - fixed) / per_row;
+  }
+};
+
+struct Capability {
+  std::string name;  // unique in a registry: "ref.sparse_latent.inplace"
+  KernelKind kind = KernelKind::inplace;
+  EnumSet<Device> devices;
+  EnumSet<ProblemKind> problems;
+  EnumSet<Phase> phases;
+
+  EnumSet<LayoutKind> layouts;  // read where they lie
+  bool compact_rows = false;    // reads compact rows too, so an adapter may stand before it
+  LayoutKind compact_layout = LayoutKind::mla_bf16;  // what a compact row holds
+  bool homogeneous_only = false;
+  EnumSet<ScalePolicy> scale_policies = EnumSet<ScalePolicy>::all();  // read without loss
+  Arithmetic arithmetic =
+      Arithmetic::bf16;  // over bf16 operands; native over fp8 or fp4 bytes is fp8
+
+  Accepts heads = Accepts::range(1, 128);
+  Accepts page_sizes;
+  Accepts top_k;
+  Accepts nope = Accepts::any();
+  bool window = true;
+  bool sink = true;
+  bool two_sources =
+      true;  // reads two pools at once; else two sources reach it only as one compact buffer
+
+  SharedBound schedule;               // bound on rows
+  bool context_within_top_k = false;  // sparse problems: only while every key would be selected
+  std::int32_t table_tokens = 1;      // page tables are padded to a multiple of this many tokens
+  bool split_kv = false;   // keeps f32 partials of (rows + processors) x heads x (v_dim + 1)
+  bool graph_safe = true;  // can be captured in a CUDA graph and replayed with other contents
+
+  /// Measured shares of the machine's peaks; they rank candidates.
+  double flops_share = 0.6;
+  double bytes_share = 0.8;
+  double launch_seconds = 5e-6;
+
+  /// What q must be when it reaches the kernel: native arithmetic takes q in the cache's format.
+  DType q_dtype(const CacheLayout& layout) const {
+    if (kind != KernelKind::native || layout.value_dtype() == DType::bf16) return DType::bf16;
+    return DType::e4m3;
+  }
+  Arithmetic arithmetic_on(const CacheLayout& layout) const {
+    if (arithmetic == Arithmetic::f64 || q_dtype(layout) == DType::bf16) return arithmetic;
+    return Arithmetic::fp8;
+  }
+};
+
+/// A kernel: its declaration and its entry. A described kernel has no entry and can be planned for,
+/// not run.
+struct Kernel {
+  Capability capability;
+  AttendFn attend = nullptr;
+};
+
+/// A conversion that can stand before a kernel which cannot read the stored layout.
+struct Adapter {
+  std::string name;
+  EnumSet<LayoutKind> from;
+  LayoutKind to = LayoutKind::mla_bf16;
+  bool to_compact_rows = true;  // else pages of `to`
+  EnumSet<Phase> phases = EnumSet<Phase>::all();
+  bool whole_pool = false;  // converts every page of the pool at each call, not just the rows that
+                            // the batch needs
+  bool exact = true;        // loses nothing
+};
+
+}  // namespace lathe

@@ -1,0 +1,125 @@
+#include "attn/layout_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "attn/planner.h"
+
+namespace lathe {
+namespace {
+
+struct KvDtype {
+  std::string_view flag;
+  DType dtype;
+};
+constexpr std::array kKvDtypes = {
+    KvDtype{"bf16", DType::bf16},
+    KvDtype{"fp8_e4m3", DType::e4m3},
+    KvDtype{"fp4_e2m1", DType::e2m1},
+};
+
+Reason wish_reason(const Error& e) {
+  return {Rule::wish, "--kv-layout", "--kv-layout", e.wanted, e.offered, e.hint};
+}
+
+}  // namespace
+
+std::vector<LayoutKind> layouts_of(const AttentionProblem& problem) {
+  // V4's cache is fp8 by training (spec: quantisation-aware), so its own precision is v4_fp8.
+  if (problem.kind == ProblemKind::window_compressed) {
+    return {LayoutKind::v4_fp8, LayoutKind::mla_bf16};
+  }
+  if (problem.kind == ProblemKind::grouped_query)
+    return {LayoutKind::gqa_bf16, LayoutKind::gqa_fp8};
+  return {LayoutKind::mla_bf16, LayoutKind::mla_fp8_block, LayoutKind::mla_fp8,
+          LayoutKind::mla_fp4};
+}
+
+LayoutChoice choose_layouts(const AttentionProblem& problem, const Wishes& wishes) {
+  LayoutChoice out;
+  const auto dtype = std::find_if(kKvDtypes.begin(), kKvDtypes.end(),
+                                  [&](const KvDtype& d) { return d.flag == wishes.kv_dtype; });
+  if (dtype == kKvDtypes.end() && wishes.kv_dtype != "auto") {
+    out.reasons.push_back({Rule::dtype, "--kv-cache-dtype", "--kv-cache-dtype",
+                           "auto, bf16, fp8_e4m3 or fp4_e2m1",
+                           fmt::format("\"{}\"", wishes.kv_dtype), ""});
+    return out;
+  }
+  const auto dtype_fits = [&](const CacheLayout& l) {
+    return dtype == kKvDtypes.end() || l.value_dtype() == dtype->dtype;
+  };
+
+  if (wishes.layout != "auto") {
+    out.automatic = false;
+    auto wished = CacheLayout::parse(wishes.layout);
+    if (!wished) {
+      out.reasons.push_back(wish_reason(wished.error()));
+      return out;
+    }
+    auto fitting = layout_for(problem, wished->kind());
+    if (!fitting) {
+      out.reasons.push_back({Rule::problem, "--kv-layout", "layout", fitting.error().wanted,
+                             fitting.error().offered, ""});
+      return out;
+    }
+    // A bare name takes the problem's dims; dims that are spelled out must be the problem's.
+    const bool spelled = wishes.layout.find('(') != std::string::npos;
+    CacheLayout layout(wished->kind(), fitting->dims(), wished->scale_policy());
+    if (spelled && wished->dims() != fitting->dims()) {
+      out.reasons.push_back({Rule::dims, "--kv-layout", "dims", layout.serialize(),
+                             wished->serialize(), "--kv-layout " + std::string(layout.name())});
+      return out;
+    }
+    if (!dtype_fits(layout)) {
+      out.reasons.push_back({Rule::dtype, "--kv-layout", "number format", wishes.kv_dtype,
+                             fmt::format("{} of {}", name(layout.value_dtype()), layout.name()),
+                             "--kv-cache-dtype auto"});
+      return out;
+    }
+    out.tiers.push_back({layout});
+  } else {
+    std::string tried;
+    DType tier = DType::f64;
+    for (LayoutKind kind : layouts_of(problem)) {
+      const auto layout = layout_for(problem, kind);
+      if (!layout) continue;
+      tried += fmt::format("{}{} ({})", tried.empty() ? "" : ", ", name(kind),
+                           name(layout->value_dtype()));
+      if (!dtype_fits(*layout)) continue;
+      if (out.tiers.empty() || layout->value_dtype() != tier) out.tiers.emplace_back();
+      tier = layout->value_dtype();
+      out.tiers.back().push_back(*layout);
+    }
+    if (out.tiers.empty()) {
+      out.reasons.push_back({Rule::dtype, "--kv-cache-dtype", "number format of a layout", tried,
+                             wishes.kv_dtype, "--kv-cache-dtype auto"});
+      return out;
+    }
+  }
+
+  // V4's pools divide one page of tokens, so that one page table serves them all: 256 tokens are 64
+  // or 2 entries.
+  const bool v4 = problem.kind == ProblemKind::window_compressed;
+  if (wishes.page_size != 0) {
+    if (problem.two_sources() && wishes.page_size % problem.compress_ratio != 0) {
+      out.reasons.push_back(
+          {Rule::page_size, "--page-size", "page size",
+           fmt::format("a multiple of the compression ratio {}", problem.compress_ratio),
+           fmt::format("{}", wishes.page_size), "--page-size 256"});
+      return out;
+    }
+    out.page_sizes = {wishes.page_size};
+  } else if (v4) {
+    out.page_sizes = {256};
+    if (problem.two_sources() && 256 % problem.compress_ratio != 0) {
+      out.page_sizes = {problem.compress_ratio};
+    }
+  } else {
+    out.page_sizes = {64, 128, 32, 16, 256, 1};
+  }
+  return out;
+}
+
+}  // namespace lathe

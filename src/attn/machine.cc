@@ -1,0 +1,57 @@
+#include "attn/machine.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <thread>
+
+namespace lathe {
+namespace {
+
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+
+// A core of a current server reads about 10 GB/s of its share of memory and does 32 fused
+// multiply-adds of f32 a cycle at 3 GHz.
+Machine host(Device device) {
+  Machine m;
+  m.device = device;
+  m.model = "host";
+  m.processors = static_cast<std::int32_t>(std::max(1u, std::thread::hardware_concurrency()));
+  m.memory_bytes = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+  m.bytes_per_second = 10e9 * m.processors;
+  m.bf16_flops = 2 * 32 * 3e9 * m.processors;
+  m.fp8_flops = m.bf16_flops;
+  return m;
+}
+
+}  // namespace
+
+// Figures of the vendors' data sheets; block_shared_bytes is
+// cudaDevAttrMaxSharedMemoryPerBlockOptin, 1 KiB less per block than a multiprocessor has.
+Machine describe_machine(Device device) {
+  switch (device) {
+    case Device::sm80:
+      return {device, "A100", 108, 163 * 1024, 80 * kGiB, 2.039e12, 312e12, 312e12};
+    case Device::sm90:
+      return {device, "H200", 132, 227 * 1024, 139 * kGiB, 4.8e12, 989e12, 1979e12};
+    case Device::sm100:
+      return {device, "B200", 148, 227 * 1024, 178 * kGiB, 8e12, 2250e12, 4500e12};
+    case Device::ref:
+    case Device::cpu:
+      break;
+  }
+  return host(device);
+}
+
+Result<Machine> find_machine(std::string_view device) {
+  if (device == "auto") return describe_machine(Device::cpu);
+  if (device == "cuda") {
+    return Error{ErrorCode::unsupported, "--device", "a GPU that this build can drive", "cuda",
+                 "describe one with --device sm90, or use --device cpu"};
+  }
+  if (const auto d = parse_enum<Device>(device)) return describe_machine(*d);
+  return Error{ErrorCode::invalid_argument, "--device",
+               "one of auto, cuda, " + known_names<Device>(), fmt::format("\"{}\"", device), ""};
+}
+
+}  // namespace lathe

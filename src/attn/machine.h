@@ -1,0 +1,43 @@
+// Machine: what a plan is made for. Queried from this computer, or described, so that a plan for an
+// H200 can be made on a laptop.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/enum.h"
+#include "base/result.h"
+
+namespace lathe {
+
+/// Where a kernel runs. `ref` is the double-precision oracle; sm80, sm90 and sm100 are GPU
+/// architectures.
+#define LATHE_DEVICES(X) X(ref) X(cpu) X(sm80) X(sm90) X(sm100)
+LATHE_ENUM(Device, LATHE_DEVICES)
+
+constexpr bool is_gpu(Device d) { return d != Device::ref && d != Device::cpu; }
+
+struct Machine {
+  Device device = Device::cpu;
+  std::string model;                    // "H200", for messages
+  std::int32_t processors = 1;          // multiprocessors or cores
+  std::int64_t block_shared_bytes = 0;  // shared memory that one block may opt in to; 0 on a CPU
+  std::int64_t memory_bytes = 0;
+  // Peaks that the cost model divides by; they rank candidates and promise nothing.
+  double bytes_per_second = 0;
+  double bf16_flops = 0;
+  double fp8_flops = 0;  // bf16_flops where there is no fp8 arithmetic
+
+  bool operator==(const Machine&) const = default;
+};
+
+/// The machine that stands for a device: A100 for sm80, H200 for sm90, B200 for sm100, the host for
+/// cpu and ref.
+Machine describe_machine(Device device);
+
+/// "auto" (a GPU that this build can drive if there is one, else the CPU), "cuda", or a device
+/// name. Errors: an unknown name, listing the known ones; "cuda" where no device answers.
+Result<Machine> find_machine(std::string_view device);
+
+}  // namespace lathe

@@ -1,0 +1,130 @@
+// Plan: the proof that a prefill kernel, a cache layout and a decode kernel fit together, and
+// everything that follows from them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attn/capability.h"
+#include "attn/machine.h"
+#include "attn/phase.h"
+#include "attn/problem.h"
+#include "layout/layout.h"
+
+namespace lathe {
+
+/// main: the keys of the request (V4: its sliding window); compressed: V4's compressed entries;
+/// index: the indexer's keys.
+#define LATHE_CACHE_ROLES(X) X(main) X(compressed) X(index)
+LATHE_ENUM(CacheRole, LATHE_CACHE_ROLES)
+
+/// One pool that the plan needs, per layer.
+struct CachePlan {
+  CacheRole role = CacheRole::main;
+  CacheLayout layout{LayoutKind::mla_bf16};
+  std::int32_t page_size = 64;        // entries per page
+  std::int32_t tokens_per_entry = 1;  // V4: the compression ratio
+
+  std::int64_t page_bytes() const { return layout.page_stride(page_size); }
+  bool operator==(const CachePlan&) const = default;
+};
+
+/// A conversion before the kernel.
+struct AdapterUse {
+  std::string name;
+  std::int64_t in_bytes = 0;   // per row, as stored
+  std::int64_t out_bytes = 0;  // per row, as the kernel reads it
+  bool whole_pool = false;
+  bool exact = true;
+
+  bool operator==(const AdapterUse&) const = default;
+};
+
+/// One way through a phase: taken for a batch whose rows and longest context are within the bounds.
+struct Route {
+  std::string kernel;
+  KernelKind kind = KernelKind::inplace;
+  std::int64_t max_rows = 0;     // 0 = no bound
+  std::int64_t max_context = 0;  // 0 = no bound
+  KeyUnit unit = KeyUnit::slot;
+  Arithmetic arithmetic = Arithmetic::bf16;
+  DType q_dtype = DType::bf16;  // how the rope-and-write operation hands q over
+  std::optional<AdapterUse> adapter;
+  std::int32_t table_tokens = 1;
+  bool split_kv = false;
+  double seconds = 0;  // estimated for the nominal step (cost.h)
+
+  bool operator==(const Route&) const = default;
+};
+
+struct PhasePlan {
+  Phase phase = Phase::extend;
+  std::string wish = "auto";
+  std::vector<Route> routes;  // in order of preference; the last one covers every batch. Empty: the
+                              // phase is not available
+
+  bool operator==(const PhasePlan&) const = default;
+};
+
+/// A buffer with a ceiling; work is tiled to fit it.
+struct Budget {
+  std::string name;
+  std::int64_t bytes = 0;
+  std::int64_t tile_rows = 0;  // query rows worked on at once; 0 = all of them
+
+  bool operator==(const Budget&) const = default;
+};
+
+struct Plan {
+  AttentionProblem problem;
+  Device device = Device::cpu;
+  std::vector<CachePlan> caches;  // main first
+  std::array<PhasePlan, enum_count<Phase>> phases;
+  std::int32_t table_multiple = 1;  // page tables are padded to a multiple of this many pages
+  std::int64_t max_rows = 0;        // query rows of the largest step
+  std::int64_t max_requests = 0;    // requests of the largest step
+  std::int64_t context_length = 0;  // tokens
+  std::int32_t layers = 1;
+  std::vector<Budget> budgets;
+  std::vector<std::string> notes;  // how each `auto` was resolved
+
+  const CachePlan& main() const { return caches.front(); }
+  const CachePlan* cache(CacheRole role) const {
+    for (const CachePlan& c : caches) {
+      if (c.role == role) return &c;
+    }
+    return nullptr;
+  }
+  const PhasePlan& phase(Phase p) const { return phases[static_cast<std::size_t>(p)]; }
+  PhasePlan& phase(Phase p) { return phases[static_cast<std::size_t>(p)]; }
+
+  /// The route for a batch of `rows` query rows whose longest request has `context` keys; nullptr
+  /// where the phase is not available or the batch exceeds what was planned for.
+  const Route* route(Phase p, std::int64_t rows, std::int64_t context) const {
+    for (const Route& r : phase(p).routes) {
+      if ((r.max_rows == 0 || rows <= r.max_rows) &&
+          (r.max_context == 0 || context <= r.max_context)) {
+        return &r;
+      }
+    }
+    return nullptr;
+  }
+  /// Bytes that one token takes in one layer over all its pools, page padding included; a fraction
+  /// where entries cover several tokens.
+  double bytes_per_token() const {
+    double sum = 0;
+    for (const CachePlan& c : caches) {
+      // V4's window holds the last tokens only, whatever the context.
+      if (c.role == CacheRole::main && problem.kind == ProblemKind::window_compressed) continue;
+      sum += static_cast<double>(c.page_bytes()) / (double{1} * c.page_size * c.tokens_per_entry);
+    }
+    return sum;
+  }
+
+  bool operator==(const Plan&) const = default;
+};
+
+}  // namespace lathe

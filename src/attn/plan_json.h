@@ -1,0 +1,29 @@
+// Plans, refusals and problems as JSON, and plans back from it.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+
+#include "attn/plan.h"
+#include "attn/planner.h"
+#include "attn/reason.h"
+#include "base/result.h"
+
+namespace lathe {
+
+/// {"legal": true, "problem": ..., "caches": [...], "phases": {...}, "budgets": [...], "notes":
+/// [...]}. Sizes that follow from a layout stand beside it for readers.
+nlohmann::ordered_json to_json(const Plan& plan);
+
+/// {"legal": false, "headline": ..., "reasons": [{rule, subject, field, wanted, offered, hint}],
+/// "suggestions": [...]}
+nlohmann::ordered_json to_json(const Refusal& refusal);
+
+nlohmann::ordered_json to_json(const Rejection& rejection);
+
+/// Reads what to_json(Plan) writes; every field is required. Errors: text that is no JSON, a
+/// missing or misshapen field by its path, an unknown name (listing the known ones), a layout with
+/// impossible dims, derived sizes that contradict the layout.
+Result<Plan> plan_from_json(std::string_view text);
+
+}  // namespace lathe

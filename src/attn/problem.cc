@@ -1,0 +1,141 @@
+#include "attn/problem.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace lathe {
+namespace {
+
+// mscale of YaRN at factor 40, mscale_all_dim 1 (DeepSeek V3's config): 0.1 ln 40 + 1, squared
+// because it scales q and k.
+float deepseek_scale() {
+  const double mscale = 0.1 * std::log(40.0) + 1.0;
+  return static_cast<float>(mscale * mscale / std::sqrt(192.0));
+}
+
+AttentionProblem latent_problem(ProblemKind kind, std::int32_t heads) {
+  AttentionProblem p;
+  p.kind = kind;
+  p.heads = heads;
+  p.nope = 512;
+  p.rope = 64;
+  p.qk_nope_head = 128;
+  p.v_head = 128;
+  p.scale = deepseek_scale();
+  return p;
+}
+
+Error bad(std::string field, std::string wanted, std::int64_t offered) {
+  return {ErrorCode::invalid_argument, std::move(field), std::move(wanted),
+          fmt::format("{}", offered), ""};
+}
+
+}  // namespace
+
+AttentionProblem deepseek_v3_problem(std::int32_t heads) {
+  return latent_problem(ProblemKind::dense_latent, heads);
+}
+
+AttentionProblem deepseek_v32_problem(std::int32_t heads) {
+  AttentionProblem p = latent_problem(ProblemKind::sparse_latent, heads);
+  p.top_k = 2048;
+  p.index_heads = 64;
+  p.index_dim = 128;
+  return p;
+}
+
+AttentionProblem deepseek_v4_problem(std::int32_t heads, std::int32_t compress_ratio,
+                                     std::int32_t top_k) {
+  AttentionProblem p;
+  p.kind = ProblemKind::window_compressed;
+  p.heads = heads;
+  p.nope = 448;
+  p.rope = 64;
+  p.window = 128;
+  p.compress_ratio = compress_ratio;
+  // Only the finely compressed layers select; the coarse ones attend to every entry (deepseek-v4
+  // config: c4 and c128).
+  if (compress_ratio == 4) {
+    p.top_k = top_k;
+    p.index_heads = 64;
+    p.index_dim = 128;
+  }
+  p.sink = true;
+  p.scale = static_cast<float>(1.0 / std::sqrt(512.0));
+  return p;
+}
+
+AttentionProblem gqa_problem(std::int32_t heads, std::int32_t kv_heads, std::int32_t head_dim) {
+  AttentionProblem p;
+  p.kind = ProblemKind::grouped_query;
+  p.heads = heads;
+  p.kv_heads = kv_heads;
+  p.head_dim = head_dim;
+  p.v_head_dim = head_dim;
+  p.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
+  return p;
+}
+
+Result<void> check_problem(const AttentionProblem& p) {
+  const bool gqa = p.kind == ProblemKind::grouped_query;
+  const std::int32_t max_heads = gqa ? 1024 : 128;
+  if (p.heads < 1 || p.heads > max_heads) {
+    return bad("heads", fmt::format("1 to {} per rank", max_heads), p.heads);
+  }
+  if (gqa && (p.kv_heads < 1 || p.heads % p.kv_heads != 0)) {
+    return bad("kv_heads", fmt::format("a divisor of heads ({})", p.heads), p.kv_heads);
+  }
+  if (p.top_k < 0 || (p.kind == ProblemKind::sparse_latent && p.top_k == 0)) {
+    return bad("top_k", "at least 1", p.top_k);
+  }
+  if (p.top_k > 0 && (gqa || p.kind == ProblemKind::dense_latent)) {
+    return bad("top_k", fmt::format("0 for {}", name(p.kind)), p.top_k);
+  }
+  if (p.top_k > 0 && (p.index_heads < 1 || p.index_dim < 1)) {
+    return bad(p.index_heads < 1 ? "index_heads" : "index_dim", "at least 1 where top_k is set",
+               p.index_heads < 1 ? p.index_heads : p.index_dim);
+  }
+  if (p.window < 0 || (p.kind == ProblemKind::window_compressed && p.window == 0)) {
+    return bad("window", "at least 1", p.window);
+  }
+  if (p.compress_ratio < 0) return bad("compress_ratio", "at least 0", p.compress_ratio);
+  if (!std::isfinite(p.scale) || p.scale <= 0) {
+    return Error{ErrorCode::invalid_argument, "scale", "a finite number above 0",
+                 fmt::format("{}", p.scale), ""};
+  }
+  // The dims are legal where the widest layout can hold them.
+  const auto layout = layout_for(p, gqa ? LayoutKind::gqa_bf16 : LayoutKind::mla_bf16);
+  if (!layout) return layout.error();
+  return {};
+}
+
+Result<CacheLayout> layout_for(const AttentionProblem& p, LayoutKind kind) {
+  const auto refuse = [&](std::string_view wanted) -> Result<CacheLayout> {
+    return Error{ErrorCode::unsupported, fmt::format("layout of a {} cache", name(p.kind)),
+                 std::string(wanted), std::string(name(kind)), ""};
+  };
+  LayoutDims dims;
+  switch (p.kind) {
+    case ProblemKind::grouped_query:
+      if (!is_gqa(kind)) return refuse("gqa_bf16, gqa_fp8");
+      dims = {.kv_heads = p.kv_heads, .head_dim = p.head_dim, .v_head_dim = p.v_head_dim};
+      break;
+    case ProblemKind::window_compressed:
+      if (kind != LayoutKind::v4_fp8 && kind != LayoutKind::mla_bf16) {
+        return refuse("v4_fp8, mla_bf16");
+      }
+      dims = {.nope = p.nope, .rope = p.rope};
+      break;
+    case ProblemKind::dense_latent:
+    case ProblemKind::sparse_latent:
+      if (!is_latent(kind) || kind == LayoutKind::v4_fp8) {
+        return refuse("mla_bf16, mla_fp8, mla_fp8_block, mla_fp4");
+      }
+      dims = {.nope = p.nope, .rope = p.rope};
+      break;
+  }
+  return CacheLayout::make(kind, dims, default_policy(kind));
+}
+
+}  // namespace lathe

@@ -1,0 +1,51 @@
+// How a refusal is put together: which of the many broken rules a person needs to read, and which
+// changes would help.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "attn/machine.h"
+#include "attn/problem.h"
+#include "attn/reason.h"
+#include "attn/registry.h"
+#include "attn/wishes.h"
+#include "layout/layout.h"
+
+namespace lathe {
+
+/// What happened to one layout and page size: the phases that no kernel serves, with every rule
+/// broken there.
+struct LayoutOutcome {
+  struct Failure {
+    Phase phase;
+    std::vector<Reason> reasons;  // empty: no kernel matches the wish
+  };
+  CacheLayout layout;
+  std::int32_t page_size;
+  std::vector<Failure> failures;
+};
+
+/// "no decode kernel fits", "no prefill kernel fits", "no kernel fits on either side", "no layout
+/// fits both sides"
+std::string headline_of(const std::vector<LayoutOutcome>& outcomes);
+
+/// "--attention dsa on sm90, prefill flashmla_kv, decode trtllm, kv-cache-dtype fp8_e4m3"
+std::string describe_request(const AttentionProblem& problem, const Machine& machine,
+                             const Wishes& wishes);
+
+/// The reasons worth reading, each once: of a side that nothing serves, those of the layouts that
+/// came nearest; where each side has layouts but no common one, a `pair` reason per side and what
+/// keeps the other side from its layouts.
+std::vector<Reason> explain_outcomes(const Machine& machine, const Wishes& wishes,
+                                     const Registry& registry,
+                                     const std::vector<LayoutOutcome>& outcomes);
+
+/// Flag settings that make the request legal, nearest first: one change, then two, then another
+/// device.
+std::vector<std::string> suggest(const AttentionProblem& problem, const Machine& machine,
+                                 const Wishes& wishes, const Registry& registry,
+                                 const std::function<bool(const Machine&, const Wishes&)>& legal);
+
+}  // namespace lathe

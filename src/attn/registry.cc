@@ -1,0 +1,48 @@
+#include "attn/registry.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace lathe {
+
+void Registry::add(Kernel kernel) {
+  LATHE_CHECK(find(kernel.capability.name) == nullptr, kernel.capability.name);
+  kernels_.push_back(std::move(kernel));
+}
+
+void Registry::add(Adapter adapter) {
+  LATHE_CHECK(std::none_of(adapters_.begin(), adapters_.end(),
+                           [&](const Adapter& a) { return a.name == adapter.name; }),
+              adapter.name);
+  adapters_.push_back(std::move(adapter));
+}
+
+const Kernel* Registry::find(std::string_view name) const {
+  const auto it = std::find_if(kernels_.begin(), kernels_.end(),
+                               [&](const Kernel& k) { return k.capability.name == name; });
+  return it == kernels_.end() ? nullptr : &*it;
+}
+
+EnumSet<Device> Registry::devices() const {
+  EnumSet<Device> all;
+  for (const Kernel& k : kernels_) all = all | k.capability.devices;
+  return all;
+}
+
+void add_adapters(Registry& registry) {
+  Adapter latent;
+  latent.name = "gather-decode";
+  latent.from = {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block,
+                 LayoutKind::mla_fp4, LayoutKind::v4_fp8};
+  latent.to = LayoutKind::mla_bf16;
+  registry.add(latent);
+
+  Adapter gqa;
+  gqa.name = "gather-decode-gqa";
+  gqa.from = {LayoutKind::gqa_bf16, LayoutKind::gqa_fp8};
+  gqa.to = LayoutKind::gqa_bf16;
+  registry.add(gqa);
+}
+
+}  // namespace lathe

@@ -1,0 +1,178 @@
+#include "attn/rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lathe {
+namespace {
+
+std::string formats_of(const CacheLayout& layout) {
+  std::string out;
+  for (int i = 0; i < layout.part_count(); ++i) {
+    const Part& p = layout.part(i);
+    if (p.role == PartRole::scale || p.role == PartRole::pad) continue;
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name(p.dtype), name(p.role));
+  }
+  return fmt::format("{} ({})", layout.name(), out);
+}
+
+bool adapter_serves(const Adapter& a, const Candidate& c, const Capability& k) {
+  const bool target =
+      a.to_compact_rows ? k.compact_rows && a.to == k.compact_layout : k.layouts.contains(a.to);
+  return target && a.from.contains(c.layout.kind()) && a.phases.contains(c.phase);
+}
+
+const Adapter* find_adapter(const Candidate& c, const Capability& k) {
+  const Adapter* best = nullptr;
+  for (const Adapter& a : c.registry.adapters()) {
+    if (adapter_serves(a, c, k) && (best == nullptr || (best->whole_pool && !a.whole_pool))) {
+      best = &a;
+    }
+  }
+  return best;
+}
+
+class Judge {
+ public:
+  Judge(const Candidate& c, const Capability& k) : c_(c), k_(k) {
+    in_place_ = k.layouts.contains(c.layout.kind()) &&
+                !(k.homogeneous_only && !c.layout.homogeneous()) &&
+                (k.two_sources || !c.problem.two_sources());
+    if (!in_place_) adapter_ = find_adapter(c, k);
+  }
+
+  Verdict run() {
+    where();
+    bytes();
+    parameters();
+    Verdict v;
+    v.reasons = std::move(reasons_);
+    if (v.reasons.empty()) v.route = route();
+    return v;
+  }
+
+ private:
+  void refuse(Rule rule, std::string_view field, std::string wanted, std::string offered,
+              std::string hint = "") {
+    reasons_.push_back({rule, subject_of(k_), std::string(field), std::move(wanted),
+                        std::move(offered), std::move(hint)});
+  }
+
+  void where() {
+    if (!k_.devices.contains(c_.machine.device)) {
+      refuse(Rule::device, "device", k_.devices.names(), std::string(name(c_.machine.device)));
+    }
+    if (!k_.problems.contains(c_.problem.kind)) {
+      refuse(Rule::problem, "attention", k_.problems.names(), std::string(name(c_.problem.kind)));
+    }
+    if (!k_.phases.contains(c_.phase)) {
+      refuse(Rule::phase, "phase", k_.phases.names(), std::string(name(c_.phase)));
+    }
+    if (c_.wishes.cuda_graph && is_gpu(c_.machine.device) && side_of(c_.phase) == Side::decode &&
+        !k_.graph_safe) {
+      refuse(Rule::graph, "graph", "no CUDA graph", "decode steps captured in a CUDA graph",
+             "--disable-cuda-graph");
+    }
+  }
+
+  void bytes() {
+    if (k_.homogeneous_only && !c_.layout.homogeneous()) {
+      refuse(Rule::homogeneous, "layout", "homogeneous", formats_of(c_.layout));
+      return;
+    }
+    if (!in_place_ && adapter_ == nullptr) {
+      const std::string layout(c_.layout.name());
+      if (c_.problem.two_sources() && !k_.two_sources && k_.layouts.contains(c_.layout.kind())) {
+        refuse(Rule::two_sources, "sources", "one source of keys",
+               "a window and compressed entries");
+      } else if (k_.compact_rows) {
+        refuse(Rule::adapter, "layout",
+               fmt::format("{} rows, or an adapter that makes them", name(k_.compact_layout)),
+               fmt::format("{}, no adapter in {}", layout, name(c_.phase)));
+      } else {
+        refuse(Rule::layout, "layout", k_.layouts.names(), layout);
+      }
+      return;
+    }
+    if (in_place_ && !k_.scale_policies.contains(c_.layout.scale_policy())) {
+      refuse(Rule::scale_policy, "scale", k_.scale_policies.names(),
+             fmt::format("{} of {}", name(c_.layout.scale_policy()), c_.layout.name()),
+             "--kv-layout " + std::string(c_.layout.name()));
+    }
+    if (!in_place_) return;
+    if (!k_.page_sizes.contains(c_.page_size)) {
+      refuse(Rule::page_size, "page size", k_.page_sizes.text(), fmt::format("{}", c_.page_size));
+    } else if (c_.problem.two_sources()) {
+      const std::int32_t entries = compressed_page_size(c_.problem, c_.page_size);
+      if (!k_.page_sizes.contains(entries)) {
+        refuse(Rule::page_size, "page size of compressed entries", k_.page_sizes.text(),
+               fmt::format("{}", entries));
+      }
+    }
+  }
+
+  void parameters() {
+    const AttentionProblem& p = c_.problem;
+    const auto accept = [&](Rule rule, std::string_view field, const Accepts& a, std::int64_t v) {
+      if (!a.contains(v)) refuse(rule, field, a.text(), fmt::format("{}", v));
+    };
+    accept(Rule::heads, "heads", k_.heads, p.heads);
+    if (p.kind != ProblemKind::grouped_query) accept(Rule::dims, "latent width", k_.nope, p.nope);
+    if (p.sparse() && !k_.context_within_top_k) accept(Rule::top_k, "top-k", k_.top_k, p.top_k);
+    if (p.window > 0 && !k_.window) {
+      refuse(Rule::window, "window", "none", fmt::format("{} tokens", p.window));
+    }
+    if (p.sink && !k_.sink) refuse(Rule::sink, "sink", "none", "a sink per head");
+  }
+
+  Route route() const {
+    Route r;
+    r.kernel = k_.name;
+    r.kind = k_.kind;
+    r.max_rows = k_.schedule.max_rows(c_.machine);
+    if (k_.context_within_top_k && c_.problem.sparse()) r.max_context = c_.problem.top_k;
+    r.arithmetic = k_.arithmetic_on(c_.layout);
+    r.q_dtype = k_.q_dtype(c_.layout);
+    r.table_tokens = k_.table_tokens;
+    r.split_kv = k_.split_kv;
+    if (adapter_ != nullptr) {
+      const auto target = layout_for(c_.problem, adapter_->to);
+      r.adapter = {adapter_->name, c_.layout.bytes_per_token(),
+                   target ? target->bytes_per_token() : 0, adapter_->whole_pool, adapter_->exact};
+      if (adapter_->to_compact_rows) r.unit = KeyUnit::ragged_row;
+    }
+    return r;
+  }
+
+  const Candidate& c_;
+  const Capability& k_;
+  const Adapter* adapter_ = nullptr;
+  bool in_place_ = false;
+  std::vector<Reason> reasons_;
+};
+
+}  // namespace
+
+std::int64_t rows_of(Phase phase, const Wishes& wishes) {
+  switch (phase) {
+    case Phase::extend:
+      return wishes.chunked_prefill_size;
+    case Phase::decode:
+      return wishes.max_running_requests;
+    case Phase::verify:
+    case Phase::draft_extend:
+      break;
+  }
+  return wishes.max_running_requests * std::max(1, wishes.draft_tokens);
+}
+
+std::string subject_of(const Capability& kernel) {
+  return fmt::format("{} {}", name(kernel.kind), kernel.name);
+}
+
+Verdict judge(const Candidate& candidate, const Capability& kernel) {
+  return Judge(candidate, kernel).run();
+}
+
+}  // namespace lathe

@@ -1,0 +1,14 @@
+#include "kernels/all.h"
+
+#include "kernels/ref/register.h"
+
+namespace lathe {
+
+Registry all_kernels() {
+  Registry registry;
+  add_adapters(registry);
+  register_ref_kernels(registry);
+  return registry;
+}
+
+}  // namespace lathe

@@ -1,0 +1,79 @@
+#include "kernels/ref/register.h"
+
+#include <fmt/format.h>
+
+namespace lathe {
+namespace {
+
+constexpr EnumSet<LayoutKind> kLatentLayouts = {LayoutKind::mla_bf16, LayoutKind::mla_fp8,
+                                                LayoutKind::mla_fp8_block, LayoutKind::mla_fp4};
+constexpr EnumSet<LayoutKind> kV4Layouts = {LayoutKind::v4_fp8, LayoutKind::mla_bf16};
+constexpr EnumSet<LayoutKind> kGqaLayouts = {LayoutKind::gqa_bf16, LayoutKind::gqa_fp8};
+
+EnumSet<LayoutKind> layouts_read(ProblemKind problem) {
+  switch (problem) {
+    case ProblemKind::window_compressed:
+      return kV4Layouts;
+    case ProblemKind::grouped_query:
+      return kGqaLayouts;
+    case ProblemKind::dense_latent:
+    case ProblemKind::sparse_latent:
+      break;
+  }
+  return kLatentLayouts;
+}
+
+// The oracle's speed only ranks its kinds among themselves, so it declares the whole of the host's
+// peaks and no launch.
+Capability oracle(ProblemKind problem, KernelKind kind) {
+  Capability c;
+  c.name = fmt::format("ref.{}.{}", name(problem), name(kind));
+  c.kind = kind;
+  c.devices = {Device::ref};
+  c.problems = {problem};
+  c.phases = EnumSet<Phase>::all();
+  c.layouts = layouts_read(problem);
+  c.arithmetic = Arithmetic::f64;
+  c.flops_share = 1;
+  c.bytes_share = 1;
+  c.launch_seconds = 0;
+  const bool gqa = problem == ProblemKind::grouped_query;
+  if (gqa) c.heads = Accepts::range(1, 1024);
+  switch (kind) {
+    case KernelKind::inplace:
+      break;
+    case KernelKind::native:
+      c.homogeneous_only = true;
+      break;
+    case KernelKind::gather:
+      // A bf16 pool is a buffer of bf16 rows already; every other pool comes through the adapter.
+      // Two sources always do, because they have to become one buffer, and so do grouped-query
+      // pages, whose keys and values lie apart.
+      c.layouts = gqa ? EnumSet<LayoutKind>{} : EnumSet<LayoutKind>{LayoutKind::mla_bf16};
+      c.compact_rows = true;
+      c.compact_layout = gqa ? LayoutKind::gqa_bf16 : LayoutKind::mla_bf16;
+      c.two_sources = false;
+      break;
+    case KernelKind::ragged:
+      c.phases = {Phase::extend};
+      c.context_within_top_k = true;
+      break;
+  }
+  return c;
+}
+
+}  // namespace
+
+void register_ref_kernels(Registry& registry) {
+  for (ProblemKind problem : enum_values<ProblemKind>()) {
+    for (KernelKind kind : enum_values<KernelKind>()) {
+      // Only MLA's latents have a per-head expansion.
+      const bool latent =
+          problem == ProblemKind::dense_latent || problem == ProblemKind::sparse_latent;
+      if (kind == KernelKind::ragged && !latent) continue;
+      registry.add({oracle(problem, kind), nullptr});
+    }
+  }
+}
+
+}  // namespace lathe

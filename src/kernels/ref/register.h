@@ -1,0 +1,10 @@
+// The double-precision kernels, the oracle, for every problem and kind.
+#pragma once
+
+#include "attn/registry.h"
+
+namespace lathe {
+
+void register_ref_kernels(Registry& registry);
+
+}  // namespace lathe

@@ -1,0 +1,28 @@
+// What the subcommands share: exit codes and how results reach the terminal.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "base/result.h"
+
+namespace lathe {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailure = 1;  // something broke
+inline constexpr int kExitRefused = 2;  // a configuration that is refused, or bad input
+
+/// Adds the subcommand; its callback leaves the exit code in `exit_code`.
+void add_layouts_command(CLI::App& app, int& exit_code);
+void add_plan_command(CLI::App& app, int& exit_code);
+
+/// Colours and other terminal codes belong on this stdout (a terminal, and NO_COLOR is not set).
+bool stdout_takes_color();
+
+/// Prints `text` to stdout as it is.
+void print_out(const std::string& text);
+
+/// Prints "lathe: <message>" to stderr and returns kExitRefused.
+int refuse(const Error& error);
+
+}  // namespace lathe

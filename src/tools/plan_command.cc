@@ -1,0 +1,148 @@
+// lathe plan: proves that a prefill kernel, a cache layout and a decode kernel fit together, or
+// says why not.
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "attn/explain.h"
+#include "attn/matrix.h"
+#include "attn/plan_json.h"
+#include "attn/planner.h"
+#include "kernels/all.h"
+#include "tools/command.h"
+
+namespace lathe {
+namespace {
+
+struct PlanFlags {
+  std::string attention = "dsa";
+  std::string device = "auto";
+  Wishes wishes;
+  // Dims of the problem that a flag overrides; 0 keeps the model family's own.
+  std::int32_t heads = 0;
+  std::int32_t kv_heads = 0;
+  std::int32_t head_dim = 0;
+  std::int32_t top_k = 0;
+  std::int32_t window = 0;
+  std::int32_t compress_ratio = -1;
+  bool sink = false;
+  bool disable_cuda_graph = false;
+  bool json = false;
+  bool explain = false;
+  bool matrix = false;
+};
+
+Result<AttentionProblem> problem_of(const PlanFlags& f) {
+  AttentionProblem p;
+  const auto or_else = [](std::int32_t v, std::int32_t otherwise) {
+    return v != 0 ? v : otherwise;
+  };
+  if (f.attention == "mla" || f.attention == name(ProblemKind::dense_latent)) {
+    p = deepseek_v3_problem(or_else(f.heads, 128));
+  } else if (f.attention == "dsa" || f.attention == "nsa" ||
+             f.attention == name(ProblemKind::sparse_latent)) {
+    p = deepseek_v32_problem(or_else(f.heads, 128));
+  } else if (f.attention == "v4" || f.attention == name(ProblemKind::window_compressed)) {
+    p = deepseek_v4_problem(or_else(f.heads, 64), f.compress_ratio >= 0 ? f.compress_ratio : 4);
+  } else if (f.attention == "gqa" || f.attention == name(ProblemKind::grouped_query)) {
+    p = gqa_problem(or_else(f.heads, 32), or_else(f.kv_heads, 8), or_else(f.head_dim, 128));
+  } else {
+    return Error{ErrorCode::invalid_argument, "--attention",
+                 "one of mla, dsa, v4, gqa, " + known_names<ProblemKind>(),
+                 fmt::format("\"{}\"", f.attention), ""};
+  }
+  if (f.top_k != 0) p.top_k = f.top_k;
+  if (f.window != 0) p.window = f.window;
+  if (f.sink) p.sink = true;
+  return p;
+}
+
+int run_plan(PlanFlags flags) {
+  const auto problem = problem_of(flags);
+  if (!problem) return refuse(problem.error());
+  const auto machine = find_machine(flags.device);
+  if (!machine) return refuse(machine.error());
+  flags.wishes.cuda_graph = !flags.disable_cuda_graph;
+  const Registry registry = all_kernels();
+
+  if (flags.matrix) {
+    const auto cells = make_matrix(*problem, *machine, flags.wishes, registry);
+    if (cells.empty()) {
+      const auto refused = make_plan(*problem, *machine, flags.wishes, registry);
+      print_out(flags.json ? to_json(refused.error()).dump(2) + "\n" : explain(refused.error()));
+      return kExitRefused;
+    }
+    print_out(flags.json ? matrix_json(cells).dump(2) + "\n"
+                         : explain_matrix(cells, stdout_takes_color()));
+    return kExitOk;
+  }
+
+  std::vector<Rejection> rejections;
+  const PlanResult plan = make_plan(*problem, *machine, flags.wishes, registry, &rejections);
+  if (flags.json) {
+    auto json = plan ? to_json(*plan) : to_json(plan.error());
+    if (flags.explain) {
+      json["rejected"] = nlohmann::ordered_json::array();
+      for (const Rejection& r : rejections) json["rejected"].push_back(to_json(r));
+    }
+    print_out(json.dump(2) + "\n");
+  } else {
+    print_out(plan ? explain(*plan) : explain(plan.error()));
+    if (flags.explain && !rejections.empty()) print_out("rejected\n" + explain(rejections));
+  }
+  return plan ? kExitOk : kExitRefused;
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<PlanFlags>();
+  Wishes& w = flags->wishes;
+  CLI::App* cmd = app.add_subcommand(
+      "plan",
+      "Prove that a prefill kernel, a cache layout and a decode kernel fit, or say why not");
+  cmd->add_option("--attention", flags->attention,
+                  "mla (DeepSeek V3), dsa (V3.2), v4 or gqa; default dsa");
+  cmd->add_option("--device", flags->device,
+                  "auto, cuda, ref, cpu, or a machine to plan for: sm80, sm90, sm100");
+  cmd->add_option("--prefill-attention-backend,--dsa-prefill-backend,--nsa-prefill-backend",
+                  w.prefill, "auto, gather, inplace, native, ragged, or a kernel's name");
+  cmd->add_option("--decode-attention-backend,--dsa-decode-backend,--nsa-decode-backend", w.decode,
+                  "the same for decode, verify and draft_extend");
+  cmd->add_option("--kv-layout", w.layout, "a layout's name, or one with dims and scale policy");
+  cmd->add_option("--kv-cache-dtype", w.kv_dtype, "auto, bf16, fp8_e4m3 or fp4_e2m1");
+  auto* page =
+      cmd->add_option("--page-size", w.page_size, "tokens per page; chosen where not given");
+  cmd->add_option("--chunked-prefill-size", w.chunked_prefill_size, "rows of one extend step");
+  cmd->add_option("--max-running-requests", w.max_running_requests, "requests of one decode step");
+  cmd->add_option("--context-length", w.context_length, "tokens of the longest request");
+  cmd->add_option("--speculative-num-draft-tokens", w.draft_tokens,
+                  "rows per request in verify; 0 = no speculation");
+  cmd->add_option("--max-total-tokens", w.max_total_tokens,
+                  "tokens that the cache shall hold; checked against the machine's memory");
+  cmd->add_option("--num-layers", w.layers, "layers that share the plan");
+  cmd->add_option("--indexer-logits-budget", w.logits_budget, "bytes");
+  cmd->add_option("--gather-budget", w.gather_budget, "bytes");
+  cmd->add_option("--heads", flags->heads, "query heads per rank");
+  cmd->add_option("--kv-heads", flags->kv_heads, "gqa");
+  cmd->add_option("--head-dim", flags->head_dim, "gqa");
+  cmd->add_option("--top-k", flags->top_k, "keys per row of a sparse problem");
+  cmd->add_option("--window", flags->window, "sliding window in tokens");
+  cmd->add_option("--compress-ratio", flags->compress_ratio, "v4: 0, 4 or 128 tokens per entry");
+  cmd->add_flag("--sink", flags->sink, "attention sinks");
+  cmd->add_flag("--disable-cuda-graph", flags->disable_cuda_graph, "decode steps are not captured");
+  cmd->add_flag("--matrix", flags->matrix, "every prefill x decode x layout");
+  cmd->add_flag("--explain", flags->explain, "also everything that was tried and did not fit");
+  cmd->add_flag("--json", flags->json, "as data on stdout");
+  cmd->callback([flags, page, &exit_code] {
+    // 0 stands for "choose" inside; a user who writes it means a page of no tokens.
+    if (page->count() > 0 && flags->wishes.page_size == 0) {
+      exit_code = refuse(check_page_size(0).error());
+      return;
+    }
+    exit_code = run_plan(*flags);
+  });
+}
+
+}  // namespace lathe
