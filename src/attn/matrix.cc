@@ -68,6 +68,7 @@ std::string explain_matrix(const std::vector<MatrixCell>& cells, bool color) {
     out += paint(kBold, fmt::format("{}", name(layout))) + "\n";
     out += fmt::format("  {:<18}", "prefill \\ decode");
     for (KernelKind d : enum_values<KernelKind>()) out += fmt::format("{:<14}", name(d));
+    while (out.ends_with(' ')) out.pop_back();
     out += '\n';
     for (KernelKind p : enum_values<KernelKind>()) {
       out += fmt::format("  {:<18}", name(p));

@@ -37,6 +37,13 @@ bool covers(const Route& r, std::int64_t rows, std::int64_t context) {
          (r.max_context == 0 || r.max_context >= context);
 }
 
+// "0.72x the estimated time of X, the next best"
+std::string against(double seconds, double next_seconds, std::string_view next) {
+  const std::string ratio = fmt::format("{:.2f}", seconds / next_seconds);
+  if (ratio == "1.00") return fmt::format("by estimate as fast as {}, the next best", next);
+  return fmt::format("{}x the estimated time of {}, the next best", ratio, next);
+}
+
 Reason bound_reason(const Rated& r, const Candidate& c) {
   const std::int64_t rows = rows_of(c.phase, c.wishes);
   if (r.route.max_rows != 0 && r.route.max_rows < rows) {
@@ -97,9 +104,9 @@ PhaseOutcome choose_routes(const Candidate& c, std::vector<Rated> legal, const B
   out.routes.push_back(covering->route);
   out.seconds = covering->route.seconds;
   if (wish.automatic() && next != nullptr) {
-    out.note = fmt::format("{} auto: {}, {:.2f}x the estimated time of {}, the next best",
-                           name(c.phase), covering->route.kernel,
-                           covering->route.seconds / next->route.seconds, next->route.kernel);
+    out.note =
+        fmt::format("{} auto: {}, {}", name(c.phase), covering->route.kernel,
+                    against(covering->route.seconds, next->route.seconds, next->route.kernel));
   }
   return out;
 }
@@ -260,8 +267,7 @@ class Planner {
     }
     std::string note = fmt::format("layout auto: {}", chosen);
     if (next != nullptr) {
-      note += fmt::format(", {:.2f}x the estimated time of {}, the next best",
-                          best_seconds_ / next->second, next->first);
+      note += ", " + against(best_seconds_, next->second, next->first);
     } else if (choice.tiers.size() > 1) {
       note += ", the most precise format that fits; a smaller one is a wish (--kv-cache-dtype)";
     } else {

@@ -32,8 +32,7 @@ constexpr std::int32_t compressed_page_size(const AttentionProblem& p, std::int3
 /// Query rows of the largest step of a phase.
 std::int64_t rows_of(Phase phase, const Wishes& wishes);
 
-/// "native (sm90)": how reasons name a kernel; kernels of the oracle and described ones by their
-/// own name.
+/// "native sm90.sparse_latent.native": how reasons name a kernel.
 std::string subject_of(const Capability& kernel);
 
 /// The route that `kernel` offers, or every rule that it breaks.

@@ -20,8 +20,9 @@ std::string scales_text(const CacheLayout& l) {
     default:
       break;
   }
-  return fmt::format("{} scale per {}, {}", name(l.find(PartRole::scale)->dtype), l.scale_tile(),
-                     name(l.scale_policy()));
+  const std::string each = fmt::format("per {} elements", l.scale_tile());
+  if (l.scale_policy() == ScalePolicy::ue8m0) return "ue8m0 scale " + each;
+  return fmt::format("f32 scale {}, {}", each, name(l.scale_policy()));
 }
 
 std::string part_text(const Part& p) { return fmt::format("{}[{}]", name(p.dtype), p.elems); }

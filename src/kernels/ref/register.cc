@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 namespace lathe {
 namespace {
 
@@ -9,6 +11,10 @@ constexpr EnumSet<LayoutKind> kLatentLayouts = {LayoutKind::mla_bf16, LayoutKind
                                                 LayoutKind::mla_fp8_block, LayoutKind::mla_fp4};
 constexpr EnumSet<LayoutKind> kV4Layouts = {LayoutKind::v4_fp8, LayoutKind::mla_bf16};
 constexpr EnumSet<LayoutKind> kGqaLayouts = {LayoutKind::gqa_bf16, LayoutKind::gqa_fp8};
+
+// Where estimates are equal the planner takes the first: the fewest moving parts.
+constexpr std::array kPreferred = {KernelKind::inplace, KernelKind::native, KernelKind::gather,
+                                   KernelKind::ragged};
 
 EnumSet<LayoutKind> layouts_read(ProblemKind problem) {
   switch (problem) {
@@ -66,7 +72,7 @@ Capability oracle(ProblemKind problem, KernelKind kind) {
 
 void register_ref_kernels(Registry& registry) {
   for (ProblemKind problem : enum_values<ProblemKind>()) {
-    for (KernelKind kind : enum_values<KernelKind>()) {
+    for (KernelKind kind : kPreferred) {
       // Only MLA's latents have a per-head expansion.
       const bool latent =
           problem == ProblemKind::dense_latent || problem == ProblemKind::sparse_latent;
