@@ -24,13 +24,14 @@ namespace lathe {
 ///   be captured in a CUDA graph pair          each side fits, but not over one layout and page
 ///   size budget        a tile of one row does not fit the buffer's budget memory        cache and
 ///   buffers together exceed the machine
-#define LATHE_RULES(X)                                                                           \
-  X(wish)                                                                                        \
-  X(dtype)                                                                                       \
-  X(device)                                                                                      \
-  X(problem) X(phase) X(homogeneous) X(layout) X(adapter) X(scale_policy) X(dims) X(heads)       \
-      X(page_size) X(top_k) X(window) X(sink) X(two_sources) X(rows) X(context) X(graph) X(pair) \
-          X(budget) X(memory)
+#define LATHE_RULES(X)                                                                       \
+  X(wish)                                                                                    \
+  X(dtype)                                                                                   \
+  X(device)                                                                                  \
+  X(problem)                                                                                 \
+  X(phase)                                                                                   \
+  X(homogeneous) X(layout) X(adapter) X(scale_policy) X(dims) X(heads) X(page_size) X(top_k) \
+      X(window) X(sink) X(two_sources) X(rows) X(context) X(graph) X(pair) X(budget) X(memory)
 LATHE_ENUM(Rule, LATHE_RULES)
 
 struct Reason {
