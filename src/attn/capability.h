@@ -15,11 +15,11 @@
 
 namespace lathe {
 
-/// gather   attends over compact bf16 rows, which an adapter copies from the pages of any layout; a
-/// bf16 pool is such rows already inplace  attends on the pages, decoding bytes inside the kernel,
-/// bf16 arithmetic native   attends on the pages in the cache's own number format; homogeneous
-/// layouts only ragged   expands latents to per-head keys and values and runs multi-head attention;
-/// extend only
+/// gather   attends over compact bf16 rows, which an adapter copies from the pages of any layout
+///          (a bf16 pool is such rows already)
+/// inplace  attends on the pages, decoding bytes inside the kernel, bf16 arithmetic
+/// native   attends on the pages in the cache's own number format; homogeneous layouts only
+/// ragged   expands latents to per-head keys and values and runs multi-head attention; extend only
 #define LATHE_KERNEL_KINDS(X) X(gather) X(inplace) X(native) X(ragged)
 LATHE_ENUM(KernelKind, LATHE_KERNEL_KINDS)
 

@@ -13,8 +13,8 @@ namespace lathe {
 
 /// dense_latent       absorbed MLA over all keys of the request (DeepSeek V3)
 /// sparse_latent      absorbed MLA over the top-k keys that an indexer chose (DeepSeek V3.2)
-/// window_compressed  two sources, a sliding window of tokens and compressed entries, keys = values
-/// (DeepSeek V4) grouped_query      K and V heads shared by groups of query heads (Llama, Qwen)
+/// window_compressed  a sliding window of tokens and compressed entries, keys = values (V4)
+/// grouped_query      K and V heads shared by groups of query heads (Llama, Qwen)
 #define LATHE_PROBLEM_KINDS(X) \
   X(dense_latent) X(sparse_latent) X(window_compressed) X(grouped_query)
 LATHE_ENUM(ProblemKind, LATHE_PROBLEM_KINDS)

@@ -16,22 +16,23 @@ namespace lathe {
 ///   phase         the kernel has no such phase
 ///   homogeneous   native arithmetic over a layout of mixed number formats
 ///   layout        the kernel cannot read the stored bytes and takes no compact rows
-///   adapter       the kernel takes compact rows, but nothing makes them from this layout in this
-///   phase scale_policy  the kernel would read these scales wrongly dims          the kernel is
-///   made for other latent widths heads, page_size, top_k, window, sink, two_sources   a parameter
-///   the kernel does not accept rows          more query rows in a step than the kernel's schedule
-///   holds context       a longer context than the kernel handles graph         the kernel cannot
-///   be captured in a CUDA graph pair          each side fits, but not over one layout and page
-///   size budget        a tile of one row does not fit the buffer's budget memory        cache and
-///   buffers together exceed the machine
-#define LATHE_RULES(X)                                                                       \
-  X(wish)                                                                                    \
-  X(dtype)                                                                                   \
-  X(device)                                                                                  \
-  X(problem)                                                                                 \
-  X(phase)                                                                                   \
-  X(homogeneous) X(layout) X(adapter) X(scale_policy) X(dims) X(heads) X(page_size) X(top_k) \
-      X(window) X(sink) X(two_sources) X(rows) X(context) X(graph) X(pair) X(budget) X(memory)
+///   adapter       the kernel takes compact rows, but nothing makes them from this layout
+///   scale_policy  the kernel would read these scales wrongly
+///   dims          the kernel is made for other latent widths
+///   heads, page_size, top_k, window, sink, two_sources
+///                 a parameter that the kernel does not accept
+///   rows          more query rows in a step than the kernel's schedule holds
+///   context       a longer context than the kernel handles
+///   graph         the kernel cannot be captured in a CUDA graph
+///   pair          each side fits, but not over one layout and page size
+///   budget        a tile of one row does not fit the buffer's budget
+///   memory        cache and buffers together exceed the machine
+// clang-format off
+#define LATHE_RULES(X)                                                                     \
+  X(wish) X(dtype) X(device) X(problem) X(phase) X(homogeneous) X(layout) X(adapter)       \
+  X(scale_policy) X(dims) X(heads) X(page_size) X(top_k) X(window) X(sink) X(two_sources)  \
+  X(rows) X(context) X(graph) X(pair) X(budget) X(memory)
+// clang-format on
 LATHE_ENUM(Rule, LATHE_RULES)
 
 struct Reason {

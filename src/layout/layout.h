@@ -5,9 +5,10 @@
 // token-major, so that token i's record of plane p starts at (start of plane p) + i *
 // plane_bytes(p). A part is a run of equal elements inside one plane's record.
 //
-//   mla_fp8_block, one plane        v4_fp8, two planes
-//   |nope|scale|rope| token 0       |nope|rope| token 0 .. P-1, then |scales|pad| token 0 .. P-1,
-//   then padding to the page stride |nope|scale|rope| token 1
+//   mla_fp8_block, one plane      v4_fp8, two planes
+//   |nope|scale|rope| token 0     |nope|rope| token 0      |
+//   |nope|scale|rope| token 1     |nope|rope| token 1 ...  | plane 0
+//   ...                           |scales|pad| token 0 ... | plane 1, then padding to the stride
 #pragma once
 
 #include <array>
@@ -35,10 +36,10 @@ LATHE_ENUM(PartRole, LATHE_PART_ROLES)
 /// How stored numbers are scaled.
 ///   none        stored as they are
 ///   per_tensor  one scale for the pool, beside it (1 unless a checkpoint gives one)
-///   pow2_ceil   f32 per tile, 2^ceil(log2(max(amax, 1e-4) / 448)): every reader agrees on it bit
-///   for bit raw_f32     f32 per tile, max(amax, 1e-4) / 448: readers that truncate scales to
-///   powers of two get up to 2x wrong ue8m0       one exponent byte per tile, rounded up as
-///   pow2_ceil
+///   pow2_ceil   f32 per tile, 2^ceil(log2(max(amax, 1e-4) / 448)): all readers agree on every bit
+///   raw_f32     f32 per tile, max(amax, 1e-4) / 448: readers that truncate scales to powers of
+///               two get up to 2x wrong
+///   ue8m0       one exponent byte per tile, rounded up as pow2_ceil
 #define LATHE_SCALE_POLICIES(X) X(none) X(per_tensor) X(pow2_ceil) X(raw_f32) X(ue8m0)
 LATHE_ENUM(ScalePolicy, LATHE_SCALE_POLICIES)
 

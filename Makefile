@@ -1,0 +1,65 @@
+# The front door. Everything here is a short call of cmake, ctest or a script under tools/.
+BUILD := build
+JOBS := $(shell nproc)
+
+.PHONY: help demo test build bench check format docs fuzz gpu-test setup clean
+
+help:
+	@echo "make demo      install what is missing, build, and print every legal prefill x decode x layout"
+	@echo "make test      the same set-up, then every test"
+	@echo "make build     build/lathe and the tests"
+	@echo "make bench     codec throughput beside memcpy"
+	@echo "make check     formatting and the direction of includes"
+	@echo "make format    format every source file"
+	@echo "make docs      rewrite the program output that the documents show"
+	@echo "make fuzz      each fuzz target for FUZZ_SECONDS (60)"
+	@echo "make gpu-test  the checks that need a GPU"
+
+setup:
+	@tools/setup.sh build
+
+build: setup
+	@mkdir -p $(BUILD)
+	cmake --preset release
+	cmake --build $(BUILD) -j$(JOBS)
+
+demo: setup
+	cmake --preset release
+	cmake --build $(BUILD) -j$(JOBS) --target lathe
+	$(BUILD)/lathe plan --attention dsa --device ref --matrix
+
+test: setup
+	tools/make_venv.sh $(BUILD)/venv
+	cmake --preset release -DLATHE_PYTHON_TESTS=ON
+	cmake --build $(BUILD) -j$(JOBS)
+	ctest --preset release
+
+bench: build
+	$(BUILD)/lathe bench codec
+
+check:
+	@tools/setup.sh format
+	tools/check_rooms.py
+	git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror
+
+format:
+	@tools/setup.sh format
+	git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format -i
+
+docs: build
+	tools/docs_blocks.py --write $(BUILD)/lathe
+
+FUZZ_SECONDS ?= 60
+fuzz:
+	@tools/setup.sh build fuzz
+	cmake --preset fuzz
+	cmake --build build-fuzz -j$(JOBS)
+	tools/run_fuzzers.sh build-fuzz $(FUZZ_SECONDS)
+
+gpu-test:
+	cmake --preset cuda
+	cmake --build build-cuda -j$(JOBS) --target lathe_gpu_tests
+	tools/run_gpu_tests.sh build-cuda/gpu
+
+clean:
+	rm -rf build build-debug build-asan build-fuzz build-cuda

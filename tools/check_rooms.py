@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""Holds the direction of includes: a room may include itself and the rooms that stand above it, never one below.
+
+Rooms are the folders of src/ in the order of docs/decisions.md. Prints each breach as file:line and exits with 1.
+"""
+
+import pathlib
+import re
+import sys
+
+ROOMS = ["base", "layout", "attn", "kernels", "ops", "io", "model", "engine", "server", "tools"]
+SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
+
+
+def main() -> int:
+    src = pathlib.Path(__file__).resolve().parent.parent / "src"
+    breaches = []
+    for path in sorted(p for p in src.rglob("*") if p.suffix in SUFFIXES):
+        room = path.relative_to(src).parts[0]
+        if room not in ROOMS:
+            breaches.append(f"{path}: {room} is no room; rooms are {', '.join(ROOMS)}")
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            match = INCLUDE.match(line)
+            if not match:
+                continue
+            target = match.group(1).split("/")[0]
+            if target not in ROOMS:
+                breaches.append(f"{path}:{number}: \"{match.group(1)}\" is no path from src/")
+            elif ROOMS.index(target) > ROOMS.index(room):
+                breaches.append(f"{path}:{number}: {room} includes {target}, which stands below it")
+    for breach in breaches:
+        print(breach)
+    return 1 if breaches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
