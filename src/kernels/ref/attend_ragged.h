@@ -1,0 +1,20 @@
+// Latent attention by expanding the cache to per-head keys and values, in double (kind `ragged`).
+#pragma once
+
+#include "attn/attend.h"
+
+namespace lathe {
+
+/// For every row and head h, over the cached rows [latent | rope] at positions that the row sees,
+///   K = [w_uk_h latent | rope];  V = w_uv_h latent;  s = scale * q_h . K;  out_h = softmax(s) . V
+/// with q [rows, heads * (qk_nope_head + rope)] rotated but not absorbed, out [rows, heads *
+/// v_head] and lse [rows, heads]. Equal in exact arithmetic to the absorbed form with q_h' =
+/// [w_uk_h^T q_nope | q_rope] and out_h = w_uv_h out_h'.
+///
+/// For dense_latent, and for sparse_latent while no request has more than top_k keys, since the
+/// selection then holds all of them (spec/mla-and-dsa.md section 3.5). By page table only, causal.
+///
+/// Errors: check_ragged_args (check_args.h); on an error nothing was written.
+Result<void> ref_attend_ragged(const AttendArgs& args);
+
+}  // namespace lathe

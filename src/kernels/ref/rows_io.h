@@ -1,0 +1,18 @@
+// Rows of a RowsView as doubles and back.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/rows_view.h"
+
+namespace lathe {
+
+/// Row r of a view of f64, f32, bf16 or e4m3 times `scale` into out [view.cols].
+void read_row(const RowsView& view, std::int64_t r, double scale, std::span<double> out);
+
+/// values [view.cols] into row r of a view of f64, f32 or bf16, rounded to nearest (bf16 by way of
+/// f32, which is how kernels write it).
+void write_row(const MutableRowsView& view, std::int64_t r, std::span<const double> values);
+
+}  // namespace lathe
