@@ -1,7 +1,5 @@
 // lathe plan: proves that a prefill kernel, a cache layout and a decode kernel fit together, or
 // says why not.
-#include <fmt/format.h>
-
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -9,6 +7,7 @@
 #include "attn/matrix.h"
 #include "attn/plan_json.h"
 #include "attn/planner.h"
+#include "attn/problem_name.h"
 #include "kernels/all.h"
 #include "tools/command.h"
 
@@ -19,47 +18,15 @@ struct PlanFlags {
   std::string attention = "dsa";
   std::string device = "auto";
   Wishes wishes;
-  // Dims of the problem that a flag overrides; 0 keeps the model family's own.
-  std::int32_t heads = 0;
-  std::int32_t kv_heads = 0;
-  std::int32_t head_dim = 0;
-  std::int32_t top_k = 0;
-  std::int32_t window = 0;
-  std::int32_t compress_ratio = -1;
-  bool sink = false;
+  ProblemOptions dims;
   bool disable_cuda_graph = false;
   bool json = false;
   bool explain = false;
   bool matrix = false;
 };
 
-Result<AttentionProblem> problem_of(const PlanFlags& f) {
-  AttentionProblem p;
-  const auto or_else = [](std::int32_t v, std::int32_t otherwise) {
-    return v != 0 ? v : otherwise;
-  };
-  if (f.attention == "mla" || f.attention == name(ProblemKind::dense_latent)) {
-    p = deepseek_v3_problem(or_else(f.heads, 128));
-  } else if (f.attention == "dsa" || f.attention == "nsa" ||
-             f.attention == name(ProblemKind::sparse_latent)) {
-    p = deepseek_v32_problem(or_else(f.heads, 128));
-  } else if (f.attention == "v4" || f.attention == name(ProblemKind::window_compressed)) {
-    p = deepseek_v4_problem(or_else(f.heads, 64), f.compress_ratio >= 0 ? f.compress_ratio : 4);
-  } else if (f.attention == "gqa" || f.attention == name(ProblemKind::grouped_query)) {
-    p = gqa_problem(or_else(f.heads, 32), or_else(f.kv_heads, 8), or_else(f.head_dim, 128));
-  } else {
-    return Error{ErrorCode::invalid_argument, "--attention",
-                 "one of mla, dsa, v4, gqa, " + known_names<ProblemKind>(),
-                 fmt::format("\"{}\"", f.attention), ""};
-  }
-  if (f.top_k != 0) p.top_k = f.top_k;
-  if (f.window != 0) p.window = f.window;
-  if (f.sink) p.sink = true;
-  return p;
-}
-
 int run_plan(PlanFlags flags) {
-  const auto problem = problem_of(flags);
+  const auto problem = problem_from_name(flags.attention, flags.dims);
   if (!problem) return refuse(problem.error());
   const auto machine = find_machine(flags.device);
   if (!machine) return refuse(machine.error());
@@ -124,13 +91,14 @@ void add_plan_command(CLI::App& app, int& exit_code) {
   cmd->add_option("--num-layers", w.layers, "layers that share the plan");
   cmd->add_option("--indexer-logits-budget", w.logits_budget, "bytes");
   cmd->add_option("--gather-budget", w.gather_budget, "bytes");
-  cmd->add_option("--heads", flags->heads, "query heads per rank");
-  cmd->add_option("--kv-heads", flags->kv_heads, "gqa");
-  cmd->add_option("--head-dim", flags->head_dim, "gqa");
-  cmd->add_option("--top-k", flags->top_k, "keys per row of a sparse problem");
-  cmd->add_option("--window", flags->window, "sliding window in tokens");
-  cmd->add_option("--compress-ratio", flags->compress_ratio, "v4: 0, 4 or 128 tokens per entry");
-  cmd->add_flag("--sink", flags->sink, "attention sinks");
+  cmd->add_option("--heads", flags->dims.heads, "query heads per rank");
+  cmd->add_option("--kv-heads", flags->dims.kv_heads, "gqa");
+  cmd->add_option("--head-dim", flags->dims.head_dim, "gqa");
+  cmd->add_option("--top-k", flags->dims.top_k, "keys per row of a sparse problem");
+  cmd->add_option("--window", flags->dims.window, "sliding window in tokens");
+  cmd->add_option("--compress-ratio", flags->dims.compress_ratio,
+                  "v4: 0, 4 or 128 tokens per entry");
+  cmd->add_flag("--sink", flags->dims.sink, "attention sinks");
   cmd->add_flag("--disable-cuda-graph", flags->disable_cuda_graph, "decode steps are not captured");
   cmd->add_flag("--matrix", flags->matrix, "every prefill x decode x layout");
   cmd->add_flag("--explain", flags->explain, "also everything that was tried and did not fit");

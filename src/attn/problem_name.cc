@@ -1,0 +1,32 @@
+#include "attn/problem_name.h"
+
+#include <fmt/format.h>
+
+namespace lathe {
+
+Result<AttentionProblem> problem_from_name(std::string_view attention, const ProblemOptions& o) {
+  AttentionProblem p;
+  const auto or_else = [](std::int32_t v, std::int32_t otherwise) {
+    return v != 0 ? v : otherwise;
+  };
+  if (attention == "mla" || attention == name(ProblemKind::dense_latent)) {
+    p = deepseek_v3_problem(or_else(o.heads, 128));
+  } else if (attention == "dsa" || attention == "nsa" ||
+             attention == name(ProblemKind::sparse_latent)) {
+    p = deepseek_v32_problem(or_else(o.heads, 128));
+  } else if (attention == "v4" || attention == name(ProblemKind::window_compressed)) {
+    p = deepseek_v4_problem(or_else(o.heads, 64), o.compress_ratio >= 0 ? o.compress_ratio : 4);
+  } else if (attention == "gqa" || attention == name(ProblemKind::grouped_query)) {
+    p = gqa_problem(or_else(o.heads, 32), or_else(o.kv_heads, 8), or_else(o.head_dim, 128));
+  } else {
+    return Error{ErrorCode::invalid_argument, "--attention",
+                 "one of mla, dsa, v4, gqa, " + known_names<ProblemKind>(),
+                 fmt::format("\"{}\"", attention), ""};
+  }
+  if (o.top_k != 0) p.top_k = o.top_k;
+  if (o.window != 0) p.window = o.window;
+  if (o.sink) p.sink = true;
+  return p;
+}
+
+}  // namespace lathe
