@@ -1,0 +1,237 @@
+// attend_reference: the double-precision kernels on the caller's arrays.
+#include <fmt/format.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arrays.h"
+#include "attn/attend.h"
+#include "attn/problem_name.h"
+#include "bindings.h"
+#include "errors.h"
+#include "kernels/ref/attend_gqa.h"
+#include "kernels/ref/attend_latent.h"
+#include "kernels/ref/attend_ragged.h"
+
+namespace nb = nanobind;
+
+namespace lathe::python {
+namespace {
+
+using Doubles = nb::ndarray<nb::numpy, double>;
+
+// A new numpy array and the view that a kernel fills.
+struct Output {
+  std::unique_ptr<double[]> data;
+  std::vector<std::size_t> shape;
+
+  explicit Output(std::vector<std::int64_t> dims) : shape(dims.begin(), dims.end()) {
+    std::size_t count = 1;
+    for (const std::size_t n : shape) count *= n;
+    data = std::make_unique<double[]>(std::max<std::size_t>(count, 1));
+  }
+  MutableRowsView view(std::int64_t cols) {
+    return {reinterpret_cast<std::byte*>(data.get()), DType::f64,
+            static_cast<std::int64_t>(shape[0]), cols, cols};
+  }
+  Doubles release() {
+    double* raw = data.release();
+    const nb::capsule owner(raw, [](void* p) noexcept { delete[] static_cast<double*>(p); });
+    return Doubles(raw, shape.size(), shape.data(), owner);
+  }
+};
+
+// A KeySource and what its spans and views point to. `fields` is the dict that lathe/_attend.py
+// makes; absent things are None.
+class Source {
+ public:
+  Source(const std::string& prefix, const nb::dict& fields)
+      : layout_(nb::cast<CacheLayout>(fields["layout"])) {
+    if (!fields["pool"].is_none()) {
+      pool_.emplace(prefix + "pool", fields["pool"]);
+      source_.pool = pool_view(*pool_, layout_, nb::cast<std::int32_t>(fields["page_size"]));
+    } else {
+      compact_.emplace(prefix + "compact", fields["compact"]);
+      compact_->need_rank(2, "[rows, row_elems]");
+      source_.compact = rows_view(*compact_);
+    }
+    source_.key_scale = nb::cast<float>(fields["key_scale"]);
+    source_.value_scale = nb::cast<float>(fields["value_scale"]);
+    if (!fields["page_table"].is_none()) {
+      const Array table(prefix + "page_table", fields["page_table"]);
+      for (const std::int32_t page : int32_list(table, 2, "[requests, pages]")) {
+        pages_.emplace_back(page);
+      }
+      source_.page_table = pages_;
+      source_.table_width = table.shape(1);
+    }
+    if (!fields["indices"].is_none()) {
+      const Array indices(prefix + "indices", fields["indices"]);
+      indices_ = int32_list(indices, 2, "[rows, width]");
+      source_.index_width = indices.shape(1);
+      if (source_.index_width == 0) {
+        // A list of no entries names no keys; the kernels take width 0 for "no list".
+        source_.index_width = 1;
+        indices_.assign(static_cast<std::size_t>(indices.shape(0)), -1);
+      }
+      source_.indices = indices_;
+    }
+    if (!fields["index_lengths"].is_none()) {
+      lengths_ = int32_list(Array(prefix + "index_lengths", fields["index_lengths"]), 1, "[rows]");
+      source_.index_lengths = lengths_;
+    }
+  }
+  Source(const Source&) = delete;
+
+  const KeySource& view() const { return source_; }
+  const LayoutDims& dims() const { return layout_.dims(); }
+  LayoutKind kind() const { return layout_.kind(); }
+
+ private:
+  CacheLayout layout_;
+  std::optional<Array> pool_;
+  std::optional<Array> compact_;
+  std::vector<PageId> pages_;
+  std::vector<std::int32_t> indices_;
+  std::vector<std::int32_t> lengths_;
+  KeySource source_;
+};
+
+// The named problem with the dims that the layout and the arrays have.
+AttentionProblem problem_of(const std::string& attention, const Array& q, const Source& main,
+                            bool two_sources, const nb::dict& options) {
+  q.need_rank(3, "[rows, heads, dim]");
+  AttentionProblem p = value_or_raise(problem_from_name(attention));
+  if (q.shape(1) < 1 || q.shape(1) > (1 << 20)) {
+    q.refuse("at least 1 head, shape [rows, heads, dim]", q.describe());
+  }
+  p.heads = static_cast<std::int32_t>(q.shape(1));
+  const bool gqa = p.kind == ProblemKind::grouped_query;
+  if (gqa ? !is_gqa(main.kind()) : !is_latent(main.kind())) {
+    raise({ErrorCode::invalid_argument, "layout",
+           fmt::format("a {} layout for {}", gqa ? "gqa" : "latent", attention),
+           std::string(name(main.kind())), ""});
+  }
+  if (gqa) {
+    p.kv_heads = main.dims().kv_heads;
+    p.head_dim = main.dims().head_dim;
+    p.v_head_dim = main.dims().v_head_dim;
+    p.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(p.head_dim)));
+  } else {
+    p.nope = main.dims().nope;
+    p.rope = main.dims().rope;
+  }
+  if (p.kind == ProblemKind::window_compressed) p.compress_ratio = two_sources ? 4 : 0;
+  p.sink = !options["sink"].is_none();
+  if (!options["scale"].is_none()) p.scale = nb::cast<float>(options["scale"]);
+  if (!options["window"].is_none()) p.window = nb::cast<std::int32_t>(options["window"]);
+  if (!options["top_k"].is_none()) p.top_k = nb::cast<std::int32_t>(options["top_k"]);
+  return p;
+}
+
+// The requests; what the caller left out follows from the rest: a request of each row, or, where
+// lists name the keys, one request of all rows.
+struct Batch {
+  std::vector<std::int32_t> indptr;
+  std::vector<std::int32_t> lens;
+
+  Batch(std::int64_t rows, bool by_list, nb::handle q_indptr, nb::handle kv_lens) {
+    const bool no_lens = kv_lens.is_none();
+    const bool no_indptr = q_indptr.is_none();
+    if (!no_lens) lens = int32_list(Array("kv_lens", kv_lens), 1, "[requests]");
+    if (!no_indptr) indptr = int32_list(Array("q_indptr", q_indptr), 1, "[requests + 1]");
+    const auto all = static_cast<std::int32_t>(rows);
+    if (no_lens && no_indptr && by_list) {
+      indptr = {0, all};
+      lens = {all};
+    } else if (no_lens) {
+      raise({ErrorCode::invalid_argument, "kv_lens", "the number of keys of each request", "None",
+             ""});
+    } else if (no_indptr && std::ssize(lens) == rows) {
+      indptr.resize(lens.size() + 1);
+      std::iota(indptr.begin(), indptr.end(), 0);
+    } else if (no_indptr) {
+      raise({ErrorCode::invalid_argument, "q_indptr",
+             "the first row of each request, as not each request has one row", "None", ""});
+    }
+  }
+};
+
+std::int32_t width(const Array& weights) {
+  weights.need_rank(3, "[heads, width, nope]");
+  return static_cast<std::int32_t>(std::min<std::int64_t>(weights.shape(1), 1 << 20));
+}
+
+nb::tuple attend(const std::string& kind, const std::string& attention, nb::handle q,
+                 nb::handle q_indptr, nb::handle kv_lens, const nb::dict& main, nb::handle extra,
+                 const nb::dict& options) {
+  const bool ragged = kind == "ragged";
+  if (!ragged && kind != "inplace") {
+    raise({ErrorCode::invalid_argument, "kind", "inplace or ragged", '"' + kind + '"', ""});
+  }
+  const Array q_array("q", q);
+  const Source main_source("", main);
+  std::optional<Source> extra_source;
+  if (!extra.is_none()) extra_source.emplace("extra.", nb::cast<nb::dict>(extra));
+
+  AttendArgs args;
+  args.problem = problem_of(attention, q_array, main_source, extra_source.has_value(), options);
+  args.q = rows_view(q_array, true);
+  args.q_scale = nb::cast<float>(options["q_scale"]);
+  const Batch batch(args.q.rows, !main["indices"].is_none(), q_indptr, kv_lens);
+  args.q_indptr = batch.indptr;
+  args.kv_lens = batch.lens;
+  args.main = main_source.view();
+  if (extra_source) args.extra = extra_source->view();
+  std::vector<float> sink;
+  if (args.problem.sink) {
+    sink = float_list(Array("sink", options["sink"]), 1, "[heads]");
+    args.sink = sink;
+  }
+  std::vector<float> w_uk;
+  std::vector<float> w_uv;
+  if (ragged) {
+    const Array uk("w_uk", options["w_uk"]);
+    const Array uv("w_uv", options["w_uv"]);
+    args.problem.qk_nope_head = width(uk);
+    args.problem.v_head = width(uv);
+    w_uk = float_list(uk, 3, "[heads, qk_nope_head, nope]");
+    w_uv = float_list(uv, 3, "[heads, v_head, nope]");
+    args.expansion = {w_uk, w_uv};
+  }
+
+  const std::int64_t heads = args.problem.heads;
+  const std::int64_t v_dim = ragged ? args.problem.v_head : args.problem.v_dim();
+  Output out({args.q.rows, heads, v_dim});
+  Output lse({args.q.rows, heads});
+  args.out = out.view(heads * v_dim);
+  args.lse = lse.view(heads);
+  const AttendFn kernel = ragged                                            ? ref_attend_ragged
+                          : args.problem.kind == ProblemKind::grouped_query ? ref_attend_gqa
+                                                                            : ref_attend_latent;
+  const auto done = [&] {
+    const nb::gil_scoped_release unlocked;
+    return kernel(args);
+  }();
+  value_or_raise(done);
+  return nb::make_tuple(out.release(), lse.release());
+}
+
+}  // namespace
+
+void bind_attend(nb::module_& m) {
+  m.def("attend", &attend, nb::arg("kind"), nb::arg("attention"), nb::arg("q").none(),
+        nb::arg("q_indptr").none(), nb::arg("kv_lens").none(), nb::arg("main"),
+        nb::arg("extra").none(), nb::arg("options"));
+}
+
+}  // namespace lathe::python

@@ -1,0 +1,9 @@
+#include "bindings.h"
+
+NB_MODULE(_lathe, m) {
+  m.doc() = "What lathe/*.py stands on; its arguments may change, use the package's own names.";
+  lathe::python::bind_layout(m);
+  lathe::python::bind_codec(m);
+  lathe::python::bind_plan(m);
+  lathe::python::bind_attend(m);
+}

@@ -1,0 +1,78 @@
+"""Checks of scalar arguments, and the arrays that need numpy's help to be exported."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Union
+
+import numpy as np
+
+from ._errors import LatheError
+from ._lathe import Layout
+
+LayoutLike = Union[Layout, str]
+
+# numpy exports none of these itself; the extension takes their bits.
+_BITS = {"bfloat16": np.uint16, "float8_e4m3fn": np.uint8, "float8_e5m2": np.uint8}
+
+INT32_MIN = -(2**31)
+INT32_MAX = 2**31 - 1
+
+
+def integer(name: str, value: Any, least: int = INT32_MIN, most: int = INT32_MAX) -> int:
+    """`value` as an int within the bounds. Errors: TypeError, LatheError."""
+    if isinstance(value, bool):
+        raise TypeError(f"{name}: wanted an integer, got bool")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: wanted an integer, got {type(value).__name__}") from None
+    if not least <= number <= most:
+        raise LatheError("out_of_range", name, f"{least} to {most}", str(number))
+    return number
+
+
+def real(name: str, value: Any) -> float:
+    """`value` as a float. Errors: TypeError."""
+    if isinstance(value, (str, bytes, bool)):
+        raise TypeError(f"{name}: wanted a number, got {type(value).__name__}")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: wanted a number, got {type(value).__name__}") from None
+
+
+def text(name: str, value: Any) -> str:
+    """`value` if it is a str. Errors: TypeError."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: wanted a string, got {type(value).__name__}")
+    return value
+
+
+def page_size(value: Any, name: str = "page_size") -> int:
+    """Tokens per page, 1 to 65536. Errors: TypeError, LatheError."""
+    return integer(name, value, 1, 65536)
+
+
+def layout(name: str, value: LayoutLike) -> Layout:
+    """A Layout, also from its text. Errors: TypeError, LatheError."""
+    if isinstance(value, str):
+        return Layout(value)
+    if not isinstance(value, Layout):
+        raise TypeError(f"{name}: wanted a Layout or its text, got {type(value).__name__}")
+    return value
+
+
+def array(value: Any) -> Any:
+    """An array that the extension can import; memory is shared."""
+    if isinstance(value, np.ndarray) and value.dtype.name in _BITS:
+        return value.view(_BITS[value.dtype.name])
+    return value
+
+
+def indices(value: Any) -> Any:
+    """The same for index lists, which may also be Python sequences of integers."""
+    if isinstance(value, (list, tuple, range)):
+        made = np.asarray(value)
+        return made.astype(np.int64) if made.size == 0 else made
+    return value

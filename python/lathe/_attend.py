@@ -1,0 +1,176 @@
+"""The reference attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _args, _lathe
+from ._args import LayoutLike
+from ._errors import LatheError
+
+_DEFAULT_LAYOUTS = {
+    "v4": "v4_fp8",
+    "window_compressed": "v4_fp8",
+    "gqa": "gqa_bf16",
+    "grouped_query": "gqa_bf16",
+}
+# Of a second source; the first one's come from the arguments of the same names.
+_SOURCE_FIELDS = (
+    "pool",
+    "layout",
+    "page_size",
+    "compact",
+    "indices",
+    "index_lengths",
+    "key_scale",
+    "value_scale",
+)
+
+
+def _source(
+    attention: str,
+    prefix: str,
+    pool: Any = None,
+    layout: LayoutLike | None = None,
+    page_size: int = 64,
+    compact: Any = None,
+    page_table: Any = None,
+    indices: Any = None,
+    index_lengths: Any = None,
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
+) -> dict[str, Any]:
+    if (pool is None) == (compact is None):
+        came = "neither" if pool is None else "both"
+        raise LatheError("invalid_argument", prefix + "pool", "a pool or compact rows", came)
+    if (page_table is None) == (indices is None):
+        came = "neither" if indices is None else "both"
+        field = prefix + ("page_table" if prefix == "" else "indices")
+        wanted = "a page_table or indices" if prefix == "" else "indices"
+        raise LatheError("invalid_argument", field, wanted, came)
+    if layout is None:
+        if pool is not None:
+            raise LatheError("invalid_argument", prefix + "layout", "the pool's layout", "None")
+        layout = _DEFAULT_LAYOUTS.get(attention, "mla_bf16")
+    return {
+        "pool": _args.array(pool),
+        "layout": _args.layout(prefix + "layout", layout),
+        "page_size": _args.page_size(page_size, prefix + "page_size"),
+        "compact": _args.array(compact),
+        "page_table": _args.indices(page_table),
+        "indices": _args.indices(indices),
+        "index_lengths": _args.indices(index_lengths),
+        "key_scale": _args.real(prefix + "key_scale", key_scale),
+        "value_scale": _args.real(prefix + "value_scale", value_scale),
+    }
+
+
+def _second_source(attention: str, extra: Any) -> dict[str, Any] | None:
+    if extra is None:
+        return None
+    if not isinstance(extra, dict):
+        raise TypeError(f"extra: wanted a dict, got {type(extra).__name__}")
+    unknown = [name for name in extra if name not in _SOURCE_FIELDS]
+    if unknown:
+        names = ", ".join(map(str, unknown))
+        raise TypeError(f"extra: knows no {names}; known: {', '.join(_SOURCE_FIELDS)}")
+    return _source(attention, "extra.", **extra)
+
+
+def attend_reference(
+    q: Any,
+    pool: Any = None,
+    layout: LayoutLike | None = None,
+    page_size: int = 64,
+    *,
+    attention: str = "dsa",
+    compact: Any = None,
+    page_table: Any = None,
+    indices: Any = None,
+    index_lengths: Any = None,
+    q_indptr: Any = None,
+    kv_lens: Any = None,
+    scale: float | None = None,
+    sink: Any = None,
+    window: int | None = None,
+    top_k: int | None = None,
+    extra: dict[str, Any] | None = None,
+    kind: str = "inplace",
+    w_uk: Any = None,
+    w_uv: Any = None,
+    q_scale: float = 1.0,
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Attention in double precision over what the cache holds: the oracle of every kernel.
+
+    For each row and head, over the keys k that the row sees: s = scale * q . k, and
+    out = softmax(s) . v. Latent attention ("mla", "dsa") takes an absorbed, rotated q; its values
+    are the keys' nope part. The values of "v4" are the whole keys; "gqa" has groups of
+    heads / kv_heads query heads share a key-value head.
+
+    q: [rows, heads, nope + rope] (gqa: head_dim; ragged: qk_nope_head + rope), contiguous within a
+        row; float32, bfloat16, uint16 (bits of bfloat16), float8_e4m3fn or uint8 (its codes), the
+        last two times q_scale.
+    pool, layout, page_size: the cache (see encode); the layout's dims are the problem's.
+    compact: instead of a pool, rows [n, row_elems] of float32, bfloat16 or uint16; `layout` then
+        only gives the dims, by default those of the attention's family.
+    page_table: [requests, width] int32 or int64, -1 past a request's pages. Row j of a request
+        with n rows and L keys stands at position L - n + j and sees the keys up to there, with a
+        window the last `window` of them.
+    indices: instead of a page table, [rows, width]: exactly these slots (pool) or rows (compact);
+        -1 and what is out of range are no keys. index_lengths: [rows], entries that count.
+    q_indptr: [requests + 1], first row of each request; by default a row per request.
+    kv_lens: [requests], keys of each request, its own rows included; not needed with indices.
+    attention: "mla", "dsa", "v4" or "gqa".
+    scale: by default the family's: 1/sqrt(head_dim) for gqa, 1/sqrt(512) for v4, DeepSeek V3's
+        YaRN-scaled 1/sqrt(192) otherwise. Used as float32, as kernels do.
+    sink: [heads] float32, raw logits that join the denominator but not the LSE.
+    window: tokens; for v4 (128 by default) and gqa, by page table.
+    extra: v4's compressed entries, a dict of pool, layout, page_size (or compact), indices and
+        optionally index_lengths, key_scale, value_scale; one softmax over both sources.
+    kind: "ragged" expands mla or dsa latents by w_uk [heads, qk_nope_head, nope] and w_uv [heads,
+        v_head, nope], float32 (by page table; dsa while no request has more than top_k keys, 2048
+        by default); "inplace" is everything else.
+    key_scale, value_scale: the tensor scales of mla_fp8 and gqa_fp8.
+
+    Returns (out, lse): float64 [rows, heads, v_dim], and float64 [rows, heads] of natural logs. A
+    row without keys has out 0 and lse -inf. Raises LatheError naming the argument, or TypeError
+    for what is no array or number.
+    """
+    attention = _args.text("attention", attention)
+    main = _source(
+        attention,
+        "",
+        pool,
+        layout,
+        page_size,
+        compact,
+        page_table,
+        indices,
+        index_lengths,
+        key_scale,
+        value_scale,
+    )
+    second = _second_source(attention, extra)
+    options = {
+        "scale": None if scale is None else _args.real("scale", scale),
+        "q_scale": _args.real("q_scale", q_scale),
+        "sink": _args.array(sink),
+        "window": None if window is None else _args.integer("window", window),
+        "top_k": None if top_k is None else _args.integer("top_k", top_k),
+        "w_uk": w_uk,
+        "w_uv": w_uv,
+    }
+    return _lathe.attend(
+        _args.text("kind", kind),
+        attention,
+        _args.array(q),
+        _args.indices(q_indptr),
+        _args.indices(kv_lens),
+        main,
+        second,
+        options,
+    )

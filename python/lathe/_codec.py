@@ -1,0 +1,156 @@
+"""Rows of numbers to the bytes of a pool and back.
+
+A *row* is the ``layout.row_elems`` numbers of one token: nope then rope; or key; or all heads'
+keys, then all heads' values. A *slot* is a token's place in a pool, ``page * page_size + offset``.
+
+A *pool* is an array of uint8 (or float8) in host memory: one axis with the pages one after another
+(``layout.page_stride(page_size)`` bytes each), or two axes [pages, bytes] with at least that many
+bytes in a row and any stride between rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _args, _lathe
+from ._args import LayoutLike
+
+
+class RequantReport(NamedTuple):
+    """What a requantisation lost."""
+
+    worst_abs_error: float  # between the f32 values decoded before and after
+    worst_slot: int  # source slot of the first row that has it; -1 if nothing was lost
+    saturated: int  # elements that went beyond +-448 of the new scale
+
+
+def encode(
+    rows: Any,
+    slots: Any,
+    pool: Any,
+    layout: LayoutLike,
+    page_size: int = 64,
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
+    path: str = "fast",
+) -> None:
+    """Writes row i to slots[i] of the pool, in place.
+
+    rows: [N, row_elems] float32, bfloat16, or uint16 as the bits of bfloat16.
+    slots: [N] int32 or int64; -1 skips the row. Of rows with the same slot the last one stays.
+    pool: writable, see the module; bytes of other slots stay as they are.
+    key_scale, value_scale: the tensor scales of mla_fp8 (key_scale) and gqa_fp8 (both); the other
+        layouts ignore them.
+    path: "fast" (SIMD) or "reference" (element by element); both write the same bytes.
+
+    Raises LatheError for another dtype, shape or stride, a slot outside the pool, a scale outside
+    2^-126 to 2^126, rows that share memory with the pool; TypeError for what is no array or
+    number. Either way nothing was written.
+    """
+    _lathe.encode(
+        _args.array(rows),
+        _args.indices(slots),
+        _args.array(pool),
+        _args.layout("layout", layout),
+        _args.page_size(page_size),
+        _args.real("key_scale", key_scale),
+        _args.real("value_scale", value_scale),
+        _args.text("path", path),
+    )
+
+
+def decode(
+    pool: Any,
+    layout: LayoutLike,
+    first: int = 0,
+    count: int | None = None,
+    page_size: int = 64,
+    dtype: str = "bf16",
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
+    path: str = "fast",
+) -> np.ndarray:
+    """Reads slots first .. first + count - 1 (to the end of the pool where count is None).
+
+    Returns [count, row_elems]: float32 for dtype "f32", uint16 (the bits of bfloat16) for "bf16".
+    Raises as encode, and LatheError for a range that leaves the pool.
+    """
+    return _lathe.decode(
+        _args.array(pool),
+        _args.layout("layout", layout),
+        _args.integer("first", first),
+        None if count is None else _args.integer("count", count, 0),
+        _args.page_size(page_size),
+        _args.text("dtype", dtype),
+        _args.real("key_scale", key_scale),
+        _args.real("value_scale", value_scale),
+        _args.text("path", path),
+    )
+
+
+def gather_decode(
+    pool: Any,
+    slots: Any,
+    layout: LayoutLike,
+    page_size: int = 64,
+    dtype: str = "bf16",
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
+    path: str = "fast",
+) -> np.ndarray:
+    """Reads slots[i] into row i. A slot may come more than once; -1 gives a row of zeros.
+
+    slots: [N] int32 or int64. Returns [N, row_elems], dtypes as decode. Raises as encode.
+    """
+    return _lathe.gather_decode(
+        _args.array(pool),
+        _args.indices(slots),
+        _args.layout("layout", layout),
+        _args.page_size(page_size),
+        _args.text("dtype", dtype),
+        _args.real("key_scale", key_scale),
+        _args.real("value_scale", value_scale),
+        _args.text("path", path),
+    )
+
+
+def requantize(
+    src: Any,
+    src_slots: Any,
+    src_layout: LayoutLike,
+    dst: Any,
+    dst_slots: Any,
+    dst_layout: LayoutLike,
+    page_size: int = 64,
+    dst_page_size: int | None = None,
+    src_key_scale: float = 1.0,
+    dst_key_scale: float = 1.0,
+    path: str = "fast",
+) -> RequantReport:
+    """Rewrites src_slots[i] of src as dst_slots[i] of dst, in place; -1 in either skips the pair.
+
+    Pairs of equal dims: mla_fp8 to mla_fp8_block (exact at scale 1) and mla_fp8_block to mla_fp8
+    (lossy; the report says how much). dst_page_size is page_size where it is None. Raises
+    LatheError for another pair, pools that share memory, a src_key_scale that is no power of two
+    where the destination's scales are pow2_ceil, and as encode.
+    """
+    page_size = _args.page_size(page_size)
+    if dst_page_size is not None:
+        dst_page_size = _args.page_size(dst_page_size, "dst_page_size")
+    return RequantReport(
+        *_lathe.requantize(
+            _args.array(src),
+            _args.indices(src_slots),
+            _args.layout("src_layout", src_layout),
+            _args.array(dst),
+            _args.indices(dst_slots),
+            _args.layout("dst_layout", dst_layout),
+            page_size,
+            page_size if dst_page_size is None else dst_page_size,
+            _args.real("src_key_scale", src_key_scale),
+            _args.real("dst_key_scale", dst_key_scale),
+            _args.text("path", path),
+        )
+    )

@@ -1,0 +1,88 @@
+from typing import Any
+
+import numpy as np
+
+from ._layouts import Part
+
+class Layout:
+    def __init__(self, text: str) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def bytes_per_token(self) -> int: ...
+    @property
+    def row_elems(self) -> int: ...
+    @property
+    def homogeneous(self) -> bool: ...
+    @property
+    def scale_policy(self) -> str: ...
+    @property
+    def scale_tile(self) -> int: ...
+    @property
+    def dims(self) -> dict[str, int]: ...
+    @property
+    def parts(self) -> list[Part]: ...
+    @property
+    def hash(self) -> int: ...
+    def page_stride(self, page_size: int) -> int: ...
+    def offset(self, role: str, page_size: int, index: int) -> int: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+
+def layout_names() -> list[str]: ...
+def encode(
+    rows: Any,
+    slots: Any,
+    pool: Any,
+    layout: Layout,
+    page_size: int,
+    key_scale: float,
+    value_scale: float,
+    path: str,
+) -> None: ...
+def decode(
+    pool: Any,
+    layout: Layout,
+    first: int,
+    count: int | None,
+    page_size: int,
+    dtype: str,
+    key_scale: float,
+    value_scale: float,
+    path: str,
+) -> np.ndarray: ...
+def gather_decode(
+    pool: Any,
+    slots: Any,
+    layout: Layout,
+    page_size: int,
+    dtype: str,
+    key_scale: float,
+    value_scale: float,
+    path: str,
+) -> np.ndarray: ...
+def requantize(
+    src: Any,
+    src_slots: Any,
+    src_layout: Layout,
+    dst: Any,
+    dst_slots: Any,
+    dst_layout: Layout,
+    page_size: int,
+    dst_page_size: int,
+    src_key_scale: float,
+    dst_key_scale: float,
+    path: str,
+) -> tuple[float, int, int]: ...
+def plan(attention: str, device: str, wishes: dict[str, Any], /) -> tuple[bool, str, str]: ...
+def keyword_types() -> dict[str, str]: ...
+def attend(
+    kind: str,
+    attention: str,
+    q: Any,
+    q_indptr: Any,
+    kv_lens: Any,
+    main: dict[str, Any],
+    extra: dict[str, Any] | None,
+    options: dict[str, Any],
+) -> tuple[np.ndarray, np.ndarray]: ...

@@ -1,0 +1,98 @@
+"""The planner."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from . import _args, _lathe
+from ._errors import PlanRefused
+
+
+class Plan:
+    """The proof that a prefill kernel, a cache layout and a decode kernel fit together.
+
+    Its fields are those of the JSON, as plain data: device, problem, caches, phases, budgets,
+    notes, ... (``plan.phases["decode"]["routes"][0]["kernel"]``); ``data`` is the whole dict.
+    """
+
+    def __init__(self, data: dict[str, Any], text: str, explanation: str) -> None:
+        self.data = data
+        self._text = text
+        self._explanation = explanation
+
+    def __getattr__(self, name: str) -> Any:
+        # Only called for what is no attribute; `data` itself is missing while unpickling.
+        data = self.__dict__.get("data", {})
+        if name in data:
+            return data[name]
+        raise AttributeError(f"a plan has no {name!r}; it has {', '.join(data)}")
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.data]
+
+    def explain(self) -> str:
+        """What ``lathe plan`` prints: a line per cache, phase and consequence."""
+        return self._explanation
+
+    def to_json(self) -> str:
+        """The text that ``lathe plan --json`` prints."""
+        return self._text
+
+    def __str__(self) -> str:
+        return self._explanation
+
+    def __repr__(self) -> str:
+        return f"<lathe.Plan {self.data['problem']['kind']} on {self.data['device']}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self.data == other.data
+
+    # Equal by mutable data.
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _wish(name: str, kind: str, value: Any) -> Any:
+    if isinstance(value, _lathe.Layout):
+        value = str(value)
+    if kind == "str":
+        return _args.text(name, value)
+    if kind == "int":
+        return _args.integer(name, value, -(2**63), 2**63 - 1)
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}: wanted True or False, got {type(value).__name__}")
+    return value
+
+
+def plan(attention: str = "dsa", device: str = "ref", **wishes: Any) -> Plan:
+    """Proves that a prefill kernel, one cache layout and a decode kernel fit together.
+
+    attention: "mla" (DeepSeek V3), "dsa" (V3.2), "v4" or "gqa".
+    device: "ref", "cpu", "sm90", ...; what a plan is made for need not be this machine.
+
+    wishes are the flags of ``lathe plan`` with underscores; None is as if not given:
+      backends and layout (str)  prefill_attention_backend, decode_attention_backend, kv_layout
+                                 (also a Layout), kv_cache_dtype
+      sizes in tokens or rows    page_size, chunked_prefill_size, max_running_requests,
+                                 context_length, speculative_num_draft_tokens, max_total_tokens
+      layers that share a plan   num_layers
+      budgets in bytes           indexer_logits_budget, gather_budget
+      the problem's dims         heads, kv_heads, head_dim, top_k, window, compress_ratio (0 keeps
+                                 the family's own; a compress_ratio below 0)
+      flags (bool)               sink, disable_cuda_graph
+
+    Raises PlanRefused where no plan fits, with the reasons; LatheError for an unknown attention or
+    device; TypeError for an unknown wish or one of another type.
+    """
+    known = _lathe.keyword_types()
+    unknown = [name for name in wishes if name not in known]
+    if unknown:
+        raise TypeError(f"plan() knows no {', '.join(unknown)}; known: {', '.join(known)}")
+    given = {n: _wish(n, known[n], v) for n, v in wishes.items() if v is not None}
+    legal, text, explanation = _lathe.plan(
+        _args.text("attention", attention), _args.text("device", device), given
+    )
+    data = json.loads(text)
+    if not legal:
+        raise PlanRefused(explanation, data)
+    return Plan(data, text, explanation)
