@@ -77,8 +77,8 @@ def plan(attention: str = "dsa", device: str = "ref", **wishes: Any) -> Plan:
                                  context_length, speculative_num_draft_tokens, max_total_tokens
       layers that share a plan   num_layers
       budgets in bytes           indexer_logits_budget, gather_budget
-      the problem's dims         heads, kv_heads, head_dim, top_k, window, compress_ratio (0 keeps
-                                 the family's own; a compress_ratio below 0)
+      the problem's dims         heads, kv_heads, head_dim, top_k, window (0 keeps the family's
+                                 own), compress_ratio (below 0 keeps it; 0 is the window alone)
       flags (bool)               sink, disable_cuda_graph
 
     Raises PlanRefused where no plan fits, with the reasons; LatheError for an unknown attention or
