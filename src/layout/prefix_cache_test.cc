@@ -113,9 +113,28 @@ TEST(PrefixCache, ForcedCollisionsNeverShare) {
   // The same tokens behind another prefix are other keys and values.
   std::vector<std::int32_t> repeated = iota(4);
   repeated.insert(repeated.end(), {0, 1, 2, 3});
-  EXPECT_EQ(cache->match(repeated, 8).tokens, 4);
+  EXPECT_EQ(cache->match(repeated, 8).pages.at(0), pages({0}));
   EXPECT_EQ(cache->block_count(), 1);
   EXPECT_EQ(ledger.owners(own[1]), 1);
+}
+
+// Equal tokens and equal hashes behind different prefixes: only the predecessor tells them apart.
+TEST(PrefixCache, CollisionsBehindOtherPrefixesNeverShare) {
+  PageLedger ledger({4, 16});
+  PrefixCacheOptions options;
+  options.hash = [](std::uint64_t, std::span<const std::int32_t> tokens) {
+    return prefix_hash(kRootHash, tokens);
+  };
+  auto cache = PrefixCache::create({{&ledger, 4, 0}}, options);
+  ASSERT_TRUE(cache);
+  const auto own = *ledger.allocate(4);
+  const GroupPages first = {{own[0], own[1]}}, second = {{own[2], own[3]}};
+  std::vector<std::int32_t> other = iota(8);
+  other[0] = 99;
+  EXPECT_EQ(*cache->insert(iota(8), first), 8);
+  EXPECT_EQ(*cache->insert(other, second), 4);
+  EXPECT_EQ(cache->match(other, 8).pages.at(0), pages({2}));
+  EXPECT_EQ(cache->match(iota(8), 8).pages.at(0), pages({0, 1}));
 }
 
 TEST(PrefixCache, EvictsLeavesFirstAndTheLeastRecentlyUsed) {
