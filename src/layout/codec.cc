@@ -11,10 +11,6 @@
 namespace lathe {
 namespace {
 
-RowsView read_only(const MutableRowsView& v) {
-  return {v.data, v.dtype, v.rows, v.cols, v.row_stride};
-}
-
 bool is_power_of_two(float s) { return (std::bit_cast<std::uint32_t>(s) & 0x7fffffu) == 0; }
 
 Result<void> check_pair(const CacheLayout& src, const CacheLayout& dst,
@@ -66,8 +62,8 @@ Result<void> decode_rows(const ConstPoolView& pool, Slot first, const MutableRow
     return Error{ErrorCode::invalid_argument, "out.rows", "0 or more", fmt::format("{}", out.rows),
                  ""};
   }
-  const RowsView view = read_only(out);
-  if (auto ok = check_rows("out", view, out.rows, pool.layout.row_elems()); !ok) return ok;
+  if (auto ok = check_rows("out", read_only(out), out.rows, pool.layout.row_elems()); !ok)
+    return ok;
   if (auto ok = check_scales("scales", scales); !ok) return ok;
   if (out.rows == 0) return {};
   if (!pool.holds(first) || out.rows > pool.slots() - first.value) {
@@ -85,8 +81,7 @@ Result<void> gather_decode(const ConstPoolView& pool, std::span<const Slot> slot
                            const MutableRowsView& out, const TensorScales& scales, CodecPath path) {
   if (auto ok = check_pool("pool", pool); !ok) return ok;
   const auto count = static_cast<std::int64_t>(slots.size());
-  const RowsView view = read_only(out);
-  if (auto ok = check_rows("out", view, count, pool.layout.row_elems()); !ok) return ok;
+  if (auto ok = check_rows("out", read_only(out), count, pool.layout.row_elems()); !ok) return ok;
   if (auto ok = check_scales("scales", scales); !ok) return ok;
   if (auto ok = check_slots("slots", slots, pool); !ok) return ok;
   if (slots.empty()) return {};

@@ -59,14 +59,15 @@ float tile_scale(float amax, DType dtype, ScalePolicy policy) {
 }
 
 Result<void> check_rows(const char* field, const RowsView& rows, std::int64_t count,
-                        std::int64_t cols) {
+                        std::int64_t cols, EnumSet<DType> dtypes) {
   const auto wrong = [&](const char* member, std::string wanted, std::string offered,
                          const char* hint) {
     return Error{ErrorCode::invalid_argument, fmt::format("{}.{}", field, member),
                  std::move(wanted), std::move(offered), hint};
   };
-  if (rows.dtype != DType::bf16 && rows.dtype != DType::f32) {
-    return wrong("dtype", "bf16 or f32", std::string(name(rows.dtype)), "convert the rows first");
+  if (!dtypes.contains(rows.dtype)) {
+    return wrong("dtype", "one of " + dtypes.names(), std::string(name(rows.dtype)),
+                 "convert the rows first");
   }
   if (rows.rows != count) {
     return wrong("rows", fmt::format("{}", count), fmt::format("{}", rows.rows),

@@ -84,7 +84,10 @@ float tile_scale(float amax, DType dtype, ScalePolicy policy);
 
 // Checks that more than one operation makes. `field` is the argument's name.
 Result<void> check_rows(const char* field, const RowsView& rows, std::int64_t count,
-                        std::int64_t cols);
+                        std::int64_t cols, EnumSet<DType> dtypes = {DType::bf16, DType::f32});
+inline RowsView read_only(const MutableRowsView& v) {
+  return {v.data, v.dtype, v.rows, v.cols, v.row_stride};
+}
 Result<void> check_slots(const char* field, std::span<const Slot> slots, const ConstPoolView& pool);
 Result<void> check_pool(const char* field, const ConstPoolView& pool);
 Result<void> check_scale(const char* field, float scale);

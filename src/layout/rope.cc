@@ -1,0 +1,169 @@
+#include "layout/rope.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "layout/codec_plan.h"
+#include "layout/rope_rotate.h"
+
+namespace lathe {
+namespace {
+
+Error wrong(const char* field, const char* wanted, double offered) {
+  return {ErrorCode::invalid_argument, field, wanted, fmt::format("{}", offered), ""};
+}
+
+// Pair that makes `turns` turns within the original context (fractional).
+double pair_of_turns(std::int32_t dim, double theta, double context, double turns) {
+  return dim * std::log(context / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
+}
+
+double yarn_mscale(double factor, double mscale) {
+  return factor > 1 ? 0.1 * mscale * std::log(factor) + 1 : 1;
+}
+
+Result<void> check_config(const RopeConfig& config, std::int64_t positions) {
+  if (config.dim < 2 || config.dim % 2 != 0) {
+    return wrong("rope.dim", "an even number from 2 on", config.dim);
+  }
+  // Written so that a NaN fails, here and below.
+  if (!(config.theta > 1) || std::isinf(config.theta)) {
+    return wrong("rope.theta", "a finite number above 1", config.theta);
+  }
+  if (positions < 0 || positions > std::int64_t{std::numeric_limits<std::int32_t>::max()}) {
+    return wrong("rope.positions", "0 to 2^31 - 1", static_cast<double>(positions));
+  }
+  if (!config.yarn) return {};
+  const YarnConfig& yarn = *config.yarn;
+  if (!(yarn.factor >= 1) || std::isinf(yarn.factor)) {
+    return wrong("rope.yarn.factor", "a finite number from 1 on", yarn.factor);
+  }
+  if (!(yarn.original_context > 0) || std::isinf(yarn.original_context)) {
+    return wrong("rope.yarn.original_context", "a positive number of tokens",
+                 yarn.original_context);
+  }
+  if (!(yarn.beta_slow > 0)) {
+    return wrong("rope.yarn.beta_slow", "a positive number of turns", yarn.beta_slow);
+  }
+  if (!(yarn.beta_fast >= yarn.beta_slow) || std::isinf(yarn.beta_fast)) {
+    return wrong("rope.yarn.beta_fast", "a finite number from beta_slow on", yarn.beta_fast);
+  }
+  if (!std::isfinite(yarn.mscale) || yarn.mscale < 0) {
+    return wrong("rope.yarn.mscale", "a finite number from 0 on", yarn.mscale);
+  }
+  if (!std::isfinite(yarn.mscale_all_dim) || yarn.mscale_all_dim < 0) {
+    return wrong("rope.yarn.mscale_all_dim", "a finite number from 0 on", yarn.mscale_all_dim);
+  }
+  return {};
+}
+
+}  // namespace
+
+YarnRange yarn_range(std::int32_t dim, double theta, const YarnConfig& yarn) {
+  const double context = yarn.original_context;
+  const double low = std::floor(pair_of_turns(dim, theta, context, yarn.beta_fast));
+  const double high = std::ceil(pair_of_turns(dim, theta, context, yarn.beta_slow));
+  return {std::max(low, 0.0), std::min(high, static_cast<double>(dim - 1))};
+}
+
+double rope_magnitude(const RopeConfig& config) {
+  if (!config.yarn) return 1;
+  const YarnConfig& yarn = *config.yarn;
+  return yarn_mscale(yarn.factor, yarn.mscale) / yarn_mscale(yarn.factor, yarn.mscale_all_dim);
+}
+
+std::vector<double> rope_frequencies(const RopeConfig& config) {
+  std::vector<double> out;
+  YarnRange range;
+  if (config.yarn) range = yarn_range(config.dim, config.theta, *config.yarn);
+  // Where both ends meet the ramp is a step; DeepSeek's code uses the same width.
+  const double width = range.high == range.low ? 0.001 : range.high - range.low;
+  for (std::int32_t i = 0; i < config.dim / 2; ++i) {
+    const double own = std::pow(config.theta, -2.0 * i / config.dim);
+    if (!config.yarn) {
+      out.push_back(own);
+      continue;
+    }
+    const double divided = std::clamp((i - range.low) / width, 0.0, 1.0);
+    out.push_back(own * (1 - divided) + own / config.yarn->factor * divided);
+  }
+  return out;
+}
+
+Result<RopeTable> RopeTable::make(const RopeConfig& config, std::int64_t positions) {
+  if (auto ok = check_config(config, positions); !ok) return ok.error();
+  RopeTable table(config, positions);
+  const std::vector<double> frequencies = rope_frequencies(config);
+  const double magnitude = rope_magnitude(config);
+  table.data_.resize(static_cast<std::size_t>(positions * config.dim));
+  float* at = table.data_.data();
+  for (std::int64_t p = 0; p < positions; ++p) {
+    for (double f : frequencies) {
+      *at++ = static_cast<float>(std::cos(static_cast<double>(p) * f) * magnitude);
+    }
+    for (double f : frequencies) {
+      *at++ = static_cast<float>(std::sin(static_cast<double>(p) * f) * magnitude);
+    }
+  }
+  return table;
+}
+
+void rotate_row(const RopeTable& table, LocalPos p, RopeDirection direction, float* x) {
+  const auto no_nan_bits = [](float v) {
+    return std::isnan(v) ? std::numeric_limits<float>::quiet_NaN() : v;
+  };
+  const std::int32_t half = table.dim() / 2;
+  const bool interleaved = table.config().pairing == RopePairing::interleaved;
+  for (std::int32_t i = 0; i < half; ++i) {
+    float& a = x[interleaved ? 2 * i : i];
+    float& b = x[interleaved ? 2 * i + 1 : i + half];
+    const float c = table.cos(p)[i];
+    const float s = direction == RopeDirection::forward ? table.sin(p)[i] : -table.sin(p)[i];
+    const float turned_a = a * c - b * s;
+    const float turned_b = a * s + b * c;
+    a = no_nan_bits(turned_a);
+    b = no_nan_bits(turned_b);
+  }
+}
+
+Result<void> check_positions(const char* field, std::span<const LocalPos> positions,
+                             const RopeTable& table) {
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    if (positions[i].is_hole() || table.holds(positions[i])) continue;
+    return Error{ErrorCode::out_of_range, fmt::format("{}[{}]", field, i),
+                 fmt::format("-1 or 0 to {}", table.positions() - 1),
+                 fmt::format("{}", positions[i].value),
+                 "make the table for the longest context (RopeTable::make)"};
+  }
+  return {};
+}
+
+Result<void> apply_rope(const RopeTable& table, std::span<const LocalPos> positions,
+                        const MutableRowsView& rows, std::int64_t heads, std::int64_t first,
+                        RopeDirection direction, CodecPath path) {
+  const auto count = static_cast<std::int64_t>(positions.size());
+  const RowsView view = read_only(rows);
+  if (auto ok = check_rows("rows", view, count, rows.cols); !ok) return ok;
+  if (heads < 1 || rows.cols % heads != 0 || rows.cols / heads % 16 != 0) {
+    return Error{ErrorCode::invalid_argument, "heads",
+                 "a number that cuts rows.cols into heads of a multiple of 16",
+                 fmt::format("{} heads in {} columns", heads, rows.cols), ""};
+  }
+  if (first < 0 || first % 16 != 0 || table.dim() % 16 != 0 ||
+      first + table.dim() > rows.cols / heads) {
+    return Error{ErrorCode::invalid_argument, "first",
+                 fmt::format("a rotary part within the head's {} elements, both ends multiples "
+                             "of 16",
+                             rows.cols / heads),
+                 fmt::format("{} elements from {}", table.dim(), first), ""};
+  }
+  if (auto ok = check_positions("positions", positions, table); !ok) return ok;
+  rotate({view, rows, positions, &table, heads, first, direction, 1}, path);
+  return {};
+}
+
+}  // namespace lathe

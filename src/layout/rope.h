@@ -1,0 +1,104 @@
+// Rotary position embedding: tables of cosines and sines, and their application.
+//
+// A pair (a, b) at position p with frequency f turns into (a cos - b sin, a sin + b cos) of the
+// angle p * f; the inverse turns back (conjugate). Products and sums are f32, each rounded once; a
+// result that is NaN is 0x7fc00000, so that bits do not depend on the operands' order.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/enum.h"
+#include "base/result.h"
+#include "base/rows_view.h"
+#include "layout/codec.h"
+#include "layout/index_units.h"
+
+namespace lathe {
+
+/// Which elements of the rotary part form pair i: (2i, 2i + 1), or (i, i + dim / 2), which other
+/// projects call NeoX style.
+#define LATHE_ROPE_PAIRINGS(X) X(interleaved) X(split_half)
+LATHE_ENUM(RopePairing, LATHE_ROPE_PAIRINGS)
+
+#define LATHE_ROPE_DIRECTIONS(X) X(forward) X(inverse)
+LATHE_ENUM(RopeDirection, LATHE_ROPE_DIRECTIONS)
+
+/// YaRN (arXiv 2309.00071) in DeepSeek's form. Frequencies that turn more than beta_fast times
+/// within the original context stay, those below beta_slow turns are divided by factor, between
+/// them the two are blended; cos and sin are multiplied by m(mscale) / m(mscale_all_dim), where
+/// m(x) = 0.1 x ln(factor) + 1.
+struct YarnConfig {
+  double factor = 1;
+  double original_context = 4096;  // tokens
+  double beta_fast = 32;           // turns
+  double beta_slow = 1;
+  double mscale = 1;
+  double mscale_all_dim = 1;
+};
+
+struct RopeConfig {
+  std::int32_t dim = 64;  // rotary width, even
+  double theta = 10000;
+  RopePairing pairing = RopePairing::interleaved;
+  std::optional<YarnConfig> yarn = std::nullopt;
+};
+
+/// Pairs from which (low) and up to which (high) YaRN blends: pairs <= low keep their frequency,
+/// pairs >= high are divided by the factor. low = floor(pair that turns beta_fast times), high =
+/// ceil(pair that turns beta_slow times), within [0, dim - 1].
+struct YarnRange {
+  double low = 0;
+  double high = 0;
+};
+YarnRange yarn_range(std::int32_t dim, double theta, const YarnConfig& yarn);
+
+/// What multiplies cos and sin: 1 without YaRN.
+double rope_magnitude(const RopeConfig& config);
+
+/// Radians per position of each pair, [dim / 2]: theta^(-2i / dim), blended if YaRN is given.
+std::vector<double> rope_frequencies(const RopeConfig& config);
+
+/// f32 [positions, dim]: for every position dim / 2 cosines, then dim / 2 sines. Computed in
+/// double, rounded once.
+class RopeTable {
+ public:
+  /// Errors: an odd or non-positive dim, theta <= 1, a negative count, YaRN values out of range.
+  static Result<RopeTable> make(const RopeConfig& config, std::int64_t positions);
+
+  const RopeConfig& config() const { return config_; }
+  std::int32_t dim() const { return config_.dim; }
+  std::int64_t positions() const { return positions_; }
+  bool holds(LocalPos p) const { return p.value >= 0 && p.value < positions_; }
+  std::span<const float> data() const { return data_; }
+  /// Precondition: holds(p).
+  const float* cos(LocalPos p) const { return data_.data() + std::int64_t{p.value} * dim(); }
+  const float* sin(LocalPos p) const { return cos(p) + dim() / 2; }
+
+ private:
+  RopeTable(const RopeConfig& config, std::int64_t positions)
+      : config_(config), positions_(positions) {}
+  RopeConfig config_;
+  std::int64_t positions_ = 0;
+  std::vector<float> data_;
+};
+
+/// Rotates x ([table.dim()], f32) in place as at position p. Precondition: the table holds p.
+void rotate_row(const RopeTable& table, LocalPos p, RopeDirection direction, float* x);
+
+/// Rotates in place, for each row t and each of its heads, the table.dim() elements from `first`
+/// on, as at positions[t]. rows: [T, heads * width] bf16 (rounded to nearest even after the
+/// rotation) or f32; positions: [T], -1 leaves the row as it is. V4 calls it inverse on its
+/// attention output. Errors: a dtype other than bf16 and f32, counts that differ, a rotary part
+/// outside the head, a width, first or dim that is no multiple of 16, a position beyond the table.
+Result<void> apply_rope(const RopeTable& table, std::span<const LocalPos> positions,
+                        const MutableRowsView& rows, std::int64_t heads, std::int64_t first,
+                        RopeDirection direction, CodecPath path = CodecPath::fast);
+
+/// Errors: a position that is neither -1 nor in the table, named "<field>[i]".
+Result<void> check_positions(const char* field, std::span<const LocalPos> positions,
+                             const RopeTable& table);
+
+}  // namespace lathe
