@@ -364,27 +364,36 @@ HWY_INLINE void encode_e2m1_16(const T* HWY_RESTRICT from, float inverse,
 
 // ---------------------------------------------------------------- amax
 
+// The bits of a bf16's magnitude in each lane, 0 where it is not finite.
+template <class D>
+HWY_INLINE hn::VFromD<D> finite_magnitude(D d, const std::uint16_t* from) {
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = hn::And(hn::LoadU(du, from), hn::Set(du, std::uint16_t{0x7fff}));
+  const auto magnitude = hn::BitCast(d, bits);
+  return hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(d, std::int16_t{0x7f80})), magnitude);
+}
+
+// Largest bf16 magnitude of n values, as bits; n is a multiple of Lanes(d).
+template <class D>
+HWY_INLINE std::uint32_t largest_bits(D d, const std::uint16_t* from, std::size_t n) {
+  auto most = finite_magnitude(d, from);
+  for (std::size_t i = hn::Lanes(d); i < n; i += hn::Lanes(d)) {
+    most = hn::Max(most, finite_magnitude(d, from + i));
+  }
+  return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(d, most)));
+}
+
 // Largest finite magnitude; 0 if there is none.
 HWY_INLINE float largest_finite(const std::uint16_t* from, std::size_t n) {
-  const hn::CappedTag<std::int16_t, 16> dr;
-  auto most = hn::Zero(dr);
   const hn::ScalableTag<std::int16_t> d;
-  const auto finite_part = [&](auto tag, const std::uint16_t* at) LATHE_LAMBDA {
-    const hn::RebindToUnsigned<decltype(tag)> du;
-    const auto magnitude =
-        hn::BitCast(tag, hn::And(hn::LoadU(du, at), hn::Set(du, std::uint16_t{0x7fff})));
-    return hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(tag, std::int16_t{0x7f80})), magnitude);
-  };
-  const std::size_t lanes = hn::Lanes(d);
-  std::size_t i = 0;
-  auto wide = hn::Zero(d);
-  for (; i + lanes <= n; i += lanes) wide = hn::Max(wide, finite_part(d, from + i));
-  if (lanes > 16) {
-    for (; i < n; i += 16) most = hn::Max(most, finite_part(dr, from + i));
+  const std::size_t whole = n / hn::Lanes(d) * hn::Lanes(d);
+  std::uint32_t most = whole == 0 ? 0 : largest_bits(d, from, whole);
+  if (whole != n) {
+    const std::uint32_t rest =
+        largest_bits(hn::CappedTag<std::int16_t, 16>(), from + whole, n - whole);
+    most = most > rest ? most : rest;
   }
-  const auto a = static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(d, wide)));
-  const auto b = static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(dr, most)));
-  return float_of_bits((a > b ? a : b) << 16);
+  return float_of_bits(most << 16);
 }
 
 HWY_INLINE float largest_finite(const float* from, std::size_t n) {
@@ -397,6 +406,25 @@ HWY_INLINE float largest_finite(const float* from, std::size_t n) {
     most = hn::Max(most, hn::IfThenElseZero(hn::RebindMask(df, finite), magnitude));
   }
   return hn::GetLane(hn::MaxOfLanes(df, most));
+}
+
+// Scales and reciprocals of n tiles from their amax, as tile_scale in codec_plan.h; 16 of each must
+// be addressable. `divisor` is the format's maximum, `least` and `least_scale` the floors before
+// and after the division.
+HWY_INLINE void tile_scales(const float* amax, std::size_t n, float divisor, float least,
+                            float least_scale, bool to_power, float* scales, float* inverses) {
+  const hn::CappedTag<float, 16> d;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
+    const auto limited = hn::Max(hn::LoadU(d, amax + i), hn::Set(d, least));
+    auto s = hn::Max(hn::Div(limited, hn::Set(d, divisor)), hn::Set(d, least_scale));
+    if (to_power) {
+      const auto up = hn::Add(hn::BitCast(du, s), hn::Set(du, 0x7fffffu));
+      s = hn::BitCast(d, hn::And(up, hn::Set(du, 0x7f800000u)));
+    }
+    hn::StoreU(s, d, scales + i);
+    hn::StoreU(hn::Div(hn::Set(d, 1.0f), s), d, inverses + i);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

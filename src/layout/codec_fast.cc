@@ -117,22 +117,27 @@ template <class T>
 HWY_INLINE void encode_tiles(const T* x, const ValueRun& run, ScalePolicy policy,
                              std::uint8_t* values, std::uint8_t* scales) {
   const auto tile = static_cast<std::size_t>(run.tile);
-  // All scales of a chunk first: their division chains overlap, which halves the time per row.
+  const bool fp4 = run.dtype == DType::e2m1;
+  // All scales of a chunk first: their divisions then share vectors, which halves the time of a
+  // row.
+  float amax[kTileChunk] = {};
+  float scale[kTileChunk];
   float inverse[kTileChunk];
   for (std::int32_t done = 0; done < run.tiles(); done += kTileChunk) {
     const std::int32_t left = run.tiles() - done;
     const std::int32_t count = left < kTileChunk ? left : kTileChunk;
     const T* from = x + static_cast<std::size_t>(done) * tile;
     for (std::int32_t t = 0; t < count; ++t) {
-      const float amax = largest_finite(from + static_cast<std::size_t>(t) * tile, tile);
-      const float s = tile_scale(amax, run.dtype, policy);
-      write_scale(run, scales, run.first_tile + done + t, s);
-      inverse[t] = 1.0f / s;
+      amax[t] = largest_finite(from + static_cast<std::size_t>(t) * tile, tile);
     }
+    tile_scales(amax, static_cast<std::size_t>(count), fp4 ? kE2m1Max : kE4m3Max,
+                fp4 ? 0.0f : kAmaxFloor, fp4 ? kFp4ScaleFloor : 0.0f,
+                policy != ScalePolicy::raw_f32, scale, inverse);
     for (std::int32_t t = 0; t < count; ++t) {
+      write_scale(run, scales, run.first_tile + done + t, scale[t]);
       const std::size_t at = static_cast<std::size_t>(t) * tile;
       const std::size_t element = static_cast<std::size_t>(done) * tile + at;
-      if (run.dtype == DType::e2m1) {
+      if (fp4) {
         encode_e2m1_16(from + at, inverse[t], values + element / 2);
       } else {
         encode_codes<E4m3Code>(from + at, tile, inverse[t], values + element);

@@ -2,6 +2,8 @@
 // holds for both paths is tested on both.
 #include "layout/codec.h"
 
+#include <sys/mman.h>
+
 #include "layout/codec_test_util.h"
 
 namespace lathe {
@@ -270,6 +272,33 @@ TEST_P(Codec, NoRowsAreLegal) {
   EXPECT_TRUE(encode_rows(none, {}, empty, {}, path()).ok());
   EXPECT_TRUE(decode_rows(empty, Slot(0), out, {}, path()).ok());
   EXPECT_EQ(first_difference(pool.bytes, before), -1);
+}
+
+// Slots whose bytes lie beyond 2^31 and 2^32: the offset of slot 3.3 million no longer fits an
+// int32.
+TEST_P(Codec, OffsetsBeyond32Bits) {
+  const CacheLayout layout(LayoutKind::mla_fp8_block);
+  const std::int64_t pages = 110000;  // of 64 slots: 4.6 GB of address space, few of them touched
+  const std::size_t size = static_cast<std::size_t>(pages * layout.page_stride(64));
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) GTEST_SKIP() << "no address space";
+  const PoolView pool(static_cast<std::byte*>(memory), layout, 64, pages);
+  OwnedRows rows(DType::bf16, 3, 576);
+  std::mt19937 rng(14);
+  fill_adversarial(rows, rng);
+  const auto last = static_cast<int>(pool.slots()) - 1;
+  const auto slots = to_slots({3273604, last, 6547206});
+  ASSERT_TRUE(encode_rows(rows.read(), slots, pool, {}, path()).ok());
+  OwnedPool small(layout, 1, 3);
+  ASSERT_TRUE(encode_rows(rows.read(), slots_from(0, 3), small.view, {}, path()).ok());
+  OwnedRows a(DType::bf16, 3, 576);
+  OwnedRows b(DType::bf16, 3, 576);
+  ASSERT_TRUE(gather_decode(pool, slots, a.view, {}, path()).ok());
+  ASSERT_TRUE(decode_rows(small.view, Slot(0), b.view, {}, path()).ok());
+  EXPECT_EQ(first_difference(a.bytes, b.bytes), -1);
+  EXPECT_EQ(std::memcmp(pool.data + size - 656, small.bytes.data() + 656, 656), 0);
+  munmap(memory, size);
 }
 
 // 576 to 656 at unit scale loses nothing.
