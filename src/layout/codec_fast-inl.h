@@ -16,7 +16,9 @@
 #define LATHE_LAYOUT_CODEC_FAST_INL_H_
 #endif
 
+#include "base/float_formats.h"
 #include "hwy/highway.h"
+#include "layout/layout.h"
 
 // The single-lane target has no byte tables; codec_fast.cc uses the reference there.
 #if HWY_TARGET != HWY_SCALAR
@@ -408,23 +410,15 @@ HWY_INLINE float largest_finite(const float* from, std::size_t n) {
   return hn::GetLane(hn::MaxOfLanes(df, most));
 }
 
-// Scales and reciprocals of n tiles from their amax, as tile_scale in codec_plan.h; 16 of each must
-// be addressable. `divisor` is the format's maximum, `least` and `least_scale` the floors before
-// and after the division.
-HWY_INLINE void tile_scales(const float* amax, std::size_t n, float divisor, float least,
-                            float least_scale, bool to_power, float* scales, float* inverses) {
-  const hn::CappedTag<float, 16> d;
-  const hn::RebindToUnsigned<decltype(d)> du;
-  for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
-    const auto limited = hn::Max(hn::LoadU(d, amax + i), hn::Set(d, least));
-    auto s = hn::Max(hn::Div(limited, hn::Set(d, divisor)), hn::Set(d, least_scale));
-    if (to_power) {
-      const auto up = hn::Add(hn::BitCast(du, s), hn::Set(du, 0x7fffffu));
-      s = hn::BitCast(d, hn::And(up, hn::Set(du, 0x7f800000u)));
-    }
-    hn::StoreU(s, d, scales + i);
-    hn::StoreU(hn::Div(hn::Set(d, 1.0f), s), d, inverses + i);
-  }
+// Scales of tiles from their amax, as tile_scale in codec_plan.h.
+template <class D>
+HWY_INLINE hn::VFromD<D> tile_scales(D d, hn::VFromD<D> amax, bool fp4, bool to_power) {
+  const hn::RebindToUnsigned<D> du;
+  const auto s = fp4 ? hn::Max(hn::Div(amax, hn::Set(d, kE2m1Max)), hn::Set(d, kFp4ScaleFloor))
+                     : hn::Div(hn::Max(amax, hn::Set(d, kAmaxFloor)), hn::Set(d, kE4m3Max));
+  if (!to_power) return s;
+  const auto up = hn::Add(hn::BitCast(du, s), hn::Set(du, 0x7fffffu));
+  return hn::BitCast(d, hn::And(up, hn::Set(du, 0x7f800000u)));
 }
 
 }  // namespace HWY_NAMESPACE
