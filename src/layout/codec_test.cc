@@ -86,6 +86,27 @@ TEST_P(Codec, WritesTheFixtureBytes) {
   }
 }
 
+unsigned long long fnv1a(const std::vector<std::byte>& bytes) {
+  unsigned long long h = 0xcbf29ce484222325ull;
+  for (std::byte b : bytes) h = (h ^ std::to_integer<unsigned>(b)) * 0x100000001b3ull;
+  return h;
+}
+
+TEST_P(Codec, ReadsTheFixtureBytes) {
+  for (const FixturePage& page : kFixturePages) {
+    const CacheLayout layout = *CacheLayout::parse(page.layout);
+    const std::vector<std::byte> bytes = from_hex(page.from_f32);
+    const ConstPoolView pool(bytes.data(), layout, 3, 1);
+    const TensorScales scales = is_gqa(layout.kind()) ? TensorScales{0.75f, 2.5f} : TensorScales{};
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      OwnedRows rows(dtype, 3, layout.row_elems());
+      ASSERT_TRUE(gather_decode(pool, to_slots({2, 0, 1}), rows.view, scales, path()).ok());
+      EXPECT_EQ(fnv1a(rows.bytes), dtype == DType::f32 ? page.decoded_f32 : page.decoded_bf16)
+          << page.layout << " to " << name(dtype);
+    }
+  }
+}
+
 // amax 448: scale 1 (448 / 448 is a power of two already). 449: scale 2. 1e-4 / 448 lies above
 // 2^-23, so a zero tile has 2^-22.
 TEST_P(Codec, BlockScalesByHand) {
