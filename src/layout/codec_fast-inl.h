@@ -129,7 +129,7 @@ class E4m3ToBf16 {
     alignas(16) static constexpr std::uint16_t kIsValue[8] = {0,      0xffff, 0xffff, 0xffff,
                                                               0xffff, 0xffff, 0xffff, 0xffff};
     const V k = hn::Set(d, shift);
-    small_ = hn::Add(load8(d, kSmall), hn::And(load8(d, kIsValue), k));
+    small_ = hn::Add(hn::LoadDup128(d, kSmall), hn::And(hn::LoadDup128(d, kIsValue), k));
     // bf16 has four mantissa bits more and an exponent bias larger by 120.
     base_ = hn::Add(hn::Set(d, std::uint16_t{120 << 7}), k);
   }
@@ -152,7 +152,6 @@ class E4m3ToBf16 {
   }
 
  private:
-  static HWY_INLINE V load8(D d, const std::uint16_t* table) { return hn::LoadDup128(d, table); }
   V small_;
   V base_;
 };
@@ -179,7 +178,7 @@ HWY_INLINE hn::VFromD<D> scale_bf16(D d, hn::VFromD<D> w, float scale) {
 
 // Stores bf16 bits as f32 times a finite scale.
 template <class D>
-HWY_INLINE void store_scaled(D d, hn::VFromD<D> w, float scale, float* to) {
+HWY_INLINE void store_scaled(D, hn::VFromD<D> w, float scale, float* to) {
   const hn::RepartitionToWide<D> d32;
   const hn::RebindToFloat<decltype(d32)> df;
   const hn::Half<D> dh;
