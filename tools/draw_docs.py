@@ -116,8 +116,9 @@ def draw_page(layouts: list[dict]) -> None:
     svg.save("page.svg")
 
 
-def draw_pair() -> None:
+def draw_pair(layouts: list[dict]) -> None:
     """A plan: one write operation, one cache, a route of reading for each side."""
+    size = {e["name"]: e["bytes_per_token"] for e in layouts}
     svg = Svg(920, 390)
     svg.text(10, 24, "A proved plan: flashmla_sparse (gather) prefill and trtllm (native) decode "
              "over one mla_fp8 cache", bold=True, size=14)
@@ -127,13 +128,13 @@ def draw_pair() -> None:
     svg.arrow(460, 100, 460, 148)
     svg.box(330, 150, 260, 66, FILL["nope"], 8)
     svg.text(460, 174, "cache mla_fp8", "middle", bold=True)
-    svg.text(460, 193, "576 B per token, e4m3 throughout", "middle", 12)
+    svg.text(460, 193, f'{size["mla_fp8"]} B per token, e4m3 throughout', "middle", 12)
     svg.text(460, 209, "pages of 64", "middle", 12)
 
     svg.arrow(330, 183, 252, 183)
     svg.box(20, 150, 230, 66, FILL["rope"], 8)
     svg.text(135, 174, "adapter gather-decode", "middle", bold=True)
-    svg.text(135, 193, "576 → 1152 B per row,", "middle", 12)
+    svg.text(135, 193, f'{size["mla_fp8"]} → {size["mla_bf16"]} B per row,', "middle", 12)
     svg.text(135, 209, "only the rows that are needed", "middle", 12)
     svg.arrow(135, 216, 135, 268)
     svg.box(20, 270, 230, 66, FILL["value"], 8)
@@ -149,7 +150,7 @@ def draw_pair() -> None:
     svg.text(785, 236, "verify and draft_extend too", "middle", 12, SOFT)
 
     svg.box(330, 270, 570, 66, "#ffffff", 8, stroke="#b03030", dash="5 4")
-    svg.text(345, 294, "over mla_fp8_block (656 B) the same decode kernel is refused:", bold=True)
+    svg.text(345, 294, f'over mla_fp8_block ({size["mla_fp8_block"]} B) the same decode kernel is refused:', bold=True)
     svg.text(345, 316, "homogeneous: wanted homogeneous, offered e4m3 nope with bf16 rope", size=12)
     svg.text(10, 372, "The kernels never see each other. Each declares what it reads; the planner "
              "finds a layout and adapters that satisfy both, or says why there is none.", size=12,
@@ -167,7 +168,7 @@ def main() -> int:
     IMAGES.mkdir(parents=True, exist_ok=True)
     draw_token(layouts)
     draw_page(layouts)
-    draw_pair()
+    draw_pair(layouts)
     return 0
 
 
