@@ -11,7 +11,7 @@ help:
 	@echo "make bench     codec throughput beside memcpy"
 	@echo "make check     formatting and the direction of includes"
 	@echo "make format    format every source file"
-	@echo "make docs      rewrite the program output that the documents show"
+	@echo "make docs      rewrite the program output and the pictures in the documents"
 	@echo "make fuzz      each fuzz target for FUZZ_SECONDS (60)"
 	@echo "make gpu-test  the checks that need a GPU"
 
@@ -48,6 +48,7 @@ format:
 
 docs: build
 	tools/docs_blocks.py --write $(BUILD)/lathe
+	tools/draw_docs.py $(BUILD)/lathe
 
 FUZZ_SECONDS ?= 60
 fuzz:

@@ -108,6 +108,53 @@ def gqa_fp8(row):
     return e4m3(row[:128], F32(0.75)), e4m3(row[128:224], F32(2.5)).tobytes()
 
 
+def value(code, scale):
+    """f32 code * scale; NaN as 0x7fc00000 with the code's sign."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        v = (code.astype(F32) * scale).astype(F32)
+    bits = 0x7FC00000 | (np.signbit(code).astype(np.uint32) << 31)
+    return np.where(np.isnan(v), bits.astype(np.uint32).view(F32), v)
+
+
+def decoded_row(name, first, second):
+    """What a stored row decodes to in f32, from its bytes."""
+    first, second = np.frombuffer(first, np.uint8), np.frombuffer(second, np.uint8)
+    wide = lambda b: b.view("<u2").astype(np.uint32).__lshift__(16).view(F32)
+    codes = lambda b: b.view(E4M3)
+    if name.startswith("mla_bf16"):
+        return wide(first)
+    if name.startswith("mla_fp8_block"):
+        scales = np.repeat(first[512:528].view("<f4"), 128)
+        return np.concatenate([value(codes(first[:512]), scales), wide(first[528:])])
+    if name.startswith("mla_fp8"):
+        return value(codes(first), F32(1))
+    if name.startswith("mla_fp4"):
+        nibbles = np.stack([first & 15, first >> 4], axis=1).reshape(-1)
+        return value(nibbles.astype(np.uint8).view(E2M1), np.exp2(np.repeat(second, 16).astype(F32) - 127))
+    if name.startswith("v4_fp8"):
+        scales = np.exp2(np.repeat(second[:7], 64).astype(F32) - 127)
+        return np.concatenate([value(codes(first[:448]), scales), wide(first[448:])])
+    if name.startswith("index_fp8"):
+        return value(codes(first), second.view("<f4")[0])
+    if name.startswith("gqa_bf16"):
+        return np.concatenate([wide(first), wide(second)])
+    return np.concatenate([value(codes(first), F32(0.75)), value(codes(second), F32(2.5))])
+
+
+def fnv1a(data):
+    h = 0xCBF29CE484222325
+    for b in data:
+        h = (h ^ b) * 0x100000001B3 % 2**64
+    return h
+
+
+def decoded_hashes(name, encode, rows):
+    """FNV-1a of the decoded rows 0, 1, 2: as f32, and as bf16 (plain bf16 parts keep their bits)."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        out = np.concatenate([decoded_row(name, *map(bytes, encode(r))) for r in rows]).astype(F32)
+    return fnv1a(out.astype("<f4").tobytes()), fnv1a(bf16_bytes(out).tobytes())
+
+
 def page(encode, rows, align=1):
     """Token-major first plane, then token-major second plane, then poison to the page stride."""
     records = [None] * PAGE
@@ -177,11 +224,15 @@ def main():
     print("// Rows: f32 [3, 576], each layout takes the first row_elems() of a row. A bf16 input is the f32 row")
     print("// rounded to bf16. Pages: 3 tokens, rows 0, 1, 2 in slots 2, 0, 1; gqa_fp8 scales 0.75 and 2.5.")
     print(f"inline constexpr const char* kFixtureRows =\n{hex_lines(rows32.astype('<f4').tobytes())};")
-    print("struct FixturePage {\n  const char* layout;\n  const char* from_f32;\n  const char* from_bf16;\n};")
+    print("// decoded_*: FNV-1a 64 of rows 0, 1, 2 decoded from the from_f32 page to f32 and to bf16.")
+    print("struct FixturePage {\n  const char* layout;\n  const char* from_f32;\n  const char* from_bf16;")
+    print("  unsigned long long decoded_f32;\n  unsigned long long decoded_bf16;\n};")
     print("inline constexpr FixturePage kFixturePages[] = {")
     for name, encode, align in cases:
         a, b = page(encode, rows32, align), page(encode, rows16, align)
-        print(f'    {{"{name}",\n{hex_lines(a)},\n{"    nullptr" if a == b else hex_lines(b)}}},')
+        f, h = decoded_hashes(name, encode, rows32)
+        same = "    nullptr" if a == b else hex_lines(b)
+        print(f'    {{"{name}",\n{hex_lines(a)},\n{same},\n     0x{f:016x}ull, 0x{h:016x}ull}},')
     print("};")
     for label, args in (("V3", (64, 10000.0, 40.0, 4096)), ("V4", (64, 160000.0, 16.0, 65536))):
         low, high, f = rope_values(*args)

@@ -10,7 +10,7 @@ for target in "$build"/tests/fuzz/fuzz_*; do
   corpus="$build/corpus/$name"
   mkdir -p "$corpus"
   echo "== $name, $seconds s"
-  "$target" -max_total_time="$seconds" -max_len=8192 -timeout=10 -print_final_stats=0 -verbosity=0 \
+  "$target" -max_total_time="$seconds" -max_len=8192 -timeout=10 -print_final_stats=0 -print_funcs=0 -verbosity=0 \
     -artifact_prefix="$build/" "$corpus" "tests/fuzz/seeds/$name"
   echo "   clean"
 done

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "attn/problem.h"
+#include "base/execution.h"
 #include "base/result.h"
 #include "base/rows_view.h"
 #include "layout/index_units.h"
@@ -58,6 +59,8 @@ struct AttendArgs {
       out;  // [rows, heads * v_dim] f64, f32 or bf16; kind `ragged`: [rows, heads * v_head]
   MutableRowsView lse;  // [rows, heads] f64 or f32, natural log, sink not included; -inf where a
                         // row has no key; may be null
+
+  Execution execution;  // threads and scratch
 };
 
 /// Errors name the argument; on an error nothing was written.

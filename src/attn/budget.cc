@@ -9,6 +9,17 @@
 namespace lathe {
 namespace {
 
+// Products that stay at the largest int64 instead of wrapping: absurd requests become absurd, not small.
+std::int64_t times(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+std::int64_t times(std::int64_t a, std::int64_t b, std::int64_t c) { return times(times(a, b), c); }
+std::int64_t plus(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+
 // f32 logits over the indexer's keys: one per token, or per compressed entry.
 std::int64_t logits_row_bytes(const AttentionProblem& p, std::int64_t context) {
   const std::int64_t keys = p.two_sources() ? context / p.compress_ratio : context;
@@ -40,7 +51,7 @@ std::int64_t compressor_state(const AttentionProblem& p) {
   if (!p.two_sources()) return 0;
   const std::int64_t d = p.nope + p.rope;
   if (p.top_k == 0) return 3 * d * 4;
-  return std::int64_t{2} * p.compress_ratio * 4 * 4 * (d + p.index_dim);
+  return times(std::int64_t{32} * p.compress_ratio, d + p.index_dim);
 }
 
 Budget tiled(std::string label, std::int64_t rows, std::int64_t row_bytes, std::int64_t ceiling) {
@@ -57,7 +68,7 @@ std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine, const 
   if (p.index_heads > 0) {
     out.push_back(tiled("indexer logits", demand.rows, logits_row_bytes(p, demand.context),
                         wishes.logits_budget));
-    out.push_back({"top-k rows", demand.rows * p.top_k * 4, 0});
+    out.push_back({"top-k rows", times(demand.rows, p.top_k, 4), 0});
   }
   if (const Route* r = compact_route(plan)) {
     // Rows of one request are gathered once for all its query rows; a selection cannot need more
@@ -75,16 +86,17 @@ std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine, const 
   }
   if (any_split(plan)) {
     const std::int64_t parts = demand.requests + machine.processors;
-    out.push_back({"split partials", parts * p.heads * (p.v_dim() + 1) * 4, 0});
+    out.push_back({"split partials", times(parts, p.heads, (p.v_dim() + 1) * 4), 0});
   }
   if (const std::int64_t state = compressor_state(p)) {
-    out.push_back({"compressor state", state * demand.requests * plan.layers, 0});
+    out.push_back({"compressor state", times(state, demand.requests, plan.layers), 0});
   }
   const std::int64_t page = std::int64_t{plan.main().page_size};
   const std::int64_t pages = (demand.context + page - 1) / page;
   const std::int64_t width =
       (pages + plan.table_multiple - 1) / plan.table_multiple * plan.table_multiple;
-  out.push_back({"step", (demand.requests * (width + 4) + demand.rows * 4) * 4, 0});
+  out.push_back(
+      {"step", times(plus(times(demand.requests, width + 4), times(demand.rows, 4)), 4), 0});
   return out;
 }
 
@@ -96,12 +108,12 @@ std::int64_t cache_bytes(const Plan& plan, std::int64_t tokens) {
       // The window slides: every request keeps the pages that its last tokens touch, whatever its
       // length.
       const std::int64_t pages = (plan.problem.window + tokens_per_page - 1) / tokens_per_page + 1;
-      sum += plan.max_requests * pages * c.page_bytes();
+      sum = plus(sum, times(plan.max_requests, pages, c.page_bytes()));
       continue;
     }
-    sum += (tokens + tokens_per_page - 1) / tokens_per_page * c.page_bytes();
+    sum = plus(sum, times((tokens + tokens_per_page - 1) / tokens_per_page, c.page_bytes()));
   }
-  return sum * plan.layers;
+  return times(sum, plan.layers);
 }
 
 std::vector<Reason> check_budgets(const Plan& plan, const Machine& machine, const Wishes& wishes) {
@@ -125,9 +137,9 @@ std::vector<Reason> check_budgets(const Plan& plan, const Machine& machine, cons
   }
   if (wishes.max_total_tokens > 0) {
     std::int64_t buffers = 0;
-    for (const Budget& b : plan.budgets) buffers += b.bytes;
+    for (const Budget& b : plan.budgets) buffers = plus(buffers, b.bytes);
     const std::int64_t cache = cache_bytes(plan, wishes.max_total_tokens);
-    if (cache + buffers > machine.memory_bytes) {
+    if (plus(cache, buffers) > machine.memory_bytes) {
       const std::int64_t left = std::max<std::int64_t>(0, machine.memory_bytes - buffers);
       const std::int64_t fit = static_cast<std::int64_t>(
           static_cast<double>(left) /

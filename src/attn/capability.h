@@ -15,13 +15,15 @@
 
 namespace lathe {
 
-/// gather   attends over compact bf16 rows, which an adapter copies from the pages of any layout
-///          (a bf16 pool is such rows already)
-/// inplace  attends on the pages, decoding bytes inside the kernel, bf16 arithmetic
-/// native   attends on the pages in the cache's own number format; homogeneous layouts only
-/// ragged   expands latents to per-head keys and values and runs multi-head attention; extend only
-#define LATHE_KERNEL_KINDS(X) X(gather) X(inplace) X(native) X(ragged)
-LATHE_ENUM(KernelKind, LATHE_KERNEL_KINDS)
+/// Where a kernel reads and in what arithmetic.
+// clang-format off
+#define LATHE_KERNEL_KIND_LIST(X)                                                                     \
+  X(gather, "compact bf16 rows that an adapter copies from any layout; a bf16 pool is such rows")     \
+  X(inplace, "the pages of any layout, decoding inside the kernel, bf16 arithmetic")                  \
+  X(native, "the pages, in the cache's own number format; homogeneous layouts only")                  \
+  X(ragged, "latents expanded to per-head keys and values; extend only, sparse while context <= top-k")
+// clang-format on
+LATHE_ENUM_WITH_TEXT(KernelKind, LATHE_KERNEL_KIND_LIST)
 
 #define LATHE_ARITHMETICS(X) X(f64) X(bf16) X(fp8)
 LATHE_ENUM(Arithmetic, LATHE_ARITHMETICS)

@@ -90,6 +90,38 @@ std::string rope_line(const Plan& plan) {
 
 }  // namespace
 
+std::string explain_rules() {
+  std::string out;
+  for (Rule r : enum_values<Rule>()) out += fmt::format("{:<14}{}\n", name(r), meaning(r));
+  return out;
+}
+
+std::string explain_kinds() {
+  std::string out;
+  for (KernelKind k : enum_values<KernelKind>()) {
+    out +=
+        fmt::format("{:<9}reads {}\n{:<9}elsewhere {}\n", name(k), meaning(k), "", other_names(k));
+  }
+  return out;
+}
+
+std::string explain_kernels(const Registry& registry) {
+  std::string out;
+  for (const Kernel& k : registry.kernels()) {
+    const Capability& c = k.capability;
+    std::string reads = c.layouts.names();
+    if (c.compact_rows) {
+      reads +=
+          fmt::format("{}{} rows by adapter", reads.empty() ? "" : ", ", name(c.compact_layout));
+    }
+    out += fmt::format(
+        "{}\n  phases {}; reads {}{}\n  {} arithmetic; heads {}; page sizes {}; top-k {}\n", c.name,
+        c.phases.names(), reads, c.homogeneous_only ? ", homogeneous only" : "", name(c.arithmetic),
+        c.heads.text(), c.page_sizes.text(), c.top_k.text());
+  }
+  return out;
+}
+
 std::string human_bytes(std::int64_t bytes) {
   constexpr std::int64_t kKiB = 1024;
   if (bytes < 100 * kKiB) return grouped(bytes) + " B";

@@ -20,6 +20,12 @@ std::string explain(const Refusal& refusal);
 /// empty.
 std::string explain(const std::vector<Rejection>& rejections);
 
+/// Every rule and when it is broken; every kind and its names in other systems; every kernel of a
+/// registry with what it accepts. A line each.
+std::string explain_rules();
+std::string explain_kinds();
+std::string explain_kernels(const Registry& registry);
+
 /// "512 MiB", "1.0 GiB", "36,864 B"
 std::string human_bytes(std::int64_t bytes);
 

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <thread>
+
+#include "attn/query_gpu.h"
 
 namespace lathe {
 namespace {
@@ -44,8 +47,9 @@ Machine describe_machine(Device device) {
 }
 
 Result<Machine> find_machine(std::string_view device) {
-  if (device == "auto") return describe_machine(Device::cpu);
+  if (device == "auto") return query_gpu().value_or(describe_machine(Device::cpu));
   if (device == "cuda") {
+    if (const auto gpu = query_gpu()) return *gpu;
     return Error{ErrorCode::unsupported, "--device", "a GPU that this build can drive", "cuda",
                  "describe one with --device sm90, or use --device cpu"};
   }

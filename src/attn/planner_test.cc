@@ -416,6 +416,32 @@ TEST(Budgets, SplitPartialsAndCompressorState) {
   EXPECT_EQ(bytes["compressor state"], std::int64_t{8} * (8192 + 2048) * 256 * 61);
 }
 
+// Absurd but legal numbers give a plan or a refusal; the sanitisers watch the arithmetic.
+TEST(Budgets, ExtremesDoNotWrap) {
+  Capability split = able("k");
+  split.split_kv = true;
+  Wishes w;
+  w.chunked_prefill_size = INT32_MAX;
+  w.max_running_requests = INT32_MAX;
+  w.draft_tokens = 1024;
+  w.context_length = INT32_MAX;
+  w.layers = 100000;
+  w.max_total_tokens = std::int64_t{1} << 40;
+  for (AttentionProblem p : {deepseek_v32_problem(), deepseek_v4_problem(128, 4),
+                             deepseek_v4_problem(128, 128), gqa_problem(128, 128, 1024)}) {
+    if (p.sparse()) p.top_k = INT32_MAX;
+    const PlanResult plan = make_plan(p, kH200, w, with(split));
+    ASSERT_FALSE(plan);
+    for (const Reason& r : plan.error().reasons) {
+      EXPECT_THAT(r.wanted + r.offered, ::testing::Not(HasSubstr("-")));
+    }
+  }
+  w.max_total_tokens = 0;
+  const PlanResult plan = make_plan(gqa_problem(128, 128, 1024), kH200, w, with(able("k")));
+  ASSERT_TRUE(plan);
+  for (const Budget& b : plan->budgets) EXPECT_GT(b.bytes, 0) << b.name;
+}
+
 TEST(Accepts, Text) {
   EXPECT_EQ(Accepts::list({64, 128}).text(), "64 or 128");
   EXPECT_EQ(Accepts::list({16, 32, 64}).text(), "16, 32 or 64");

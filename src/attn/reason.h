@@ -8,32 +8,33 @@
 
 namespace lathe {
 
-/// One code per rule. Every rule either passes or returns a Reason.
-///   wish          a value that names nothing known, or is out of range
-///   dtype         the layout's number format against --kv-cache-dtype
-///   device        the kernel runs elsewhere
-///   problem       the kernel computes another kind of attention
-///   phase         the kernel has no such phase
-///   homogeneous   native arithmetic over a layout of mixed number formats
-///   layout        the kernel cannot read the stored bytes and takes no compact rows
-///   adapter       the kernel takes compact rows, but nothing makes them from this layout
-///   scale_policy  the kernel would read these scales wrongly
-///   dims          the kernel is made for other latent widths
-///   heads, page_size, top_k, window, sink, two_sources
-///                 a parameter that the kernel does not accept
-///   rows          more query rows in a step than the kernel's schedule holds
-///   context       a longer context than the kernel handles
-///   graph         the kernel cannot be captured in a CUDA graph
-///   pair          each side fits, but not over one layout and page size
-///   budget        a tile of one row does not fit the buffer's budget
-///   memory        cache and buffers together exceed the machine
+/// One code per rule, and when it is broken. Every rule either passes or returns a Reason.
 // clang-format off
-#define LATHE_RULES(X)                                                                     \
-  X(wish) X(dtype) X(device) X(problem) X(phase) X(homogeneous) X(layout) X(adapter)       \
-  X(scale_policy) X(dims) X(heads) X(page_size) X(top_k) X(window) X(sink) X(two_sources)  \
-  X(rows) X(context) X(graph) X(pair) X(budget) X(memory)
+#define LATHE_RULE_LIST(X)                                                                     \
+  X(wish, "a value names nothing known or is out of range")                                    \
+  X(dtype, "the layout's number format is not that of --kv-cache-dtype")                       \
+  X(device, "the kernel runs elsewhere")                                                       \
+  X(problem, "the kernel computes another kind of attention, or the layout cannot hold it")    \
+  X(phase, "the kernel has no such phase")                                                     \
+  X(homogeneous, "native arithmetic over a layout of mixed number formats")                    \
+  X(layout, "the kernel cannot read the stored bytes and takes no compact rows")               \
+  X(adapter, "the kernel takes compact rows, but nothing makes them from this layout")         \
+  X(scale_policy, "the kernel would read these scales wrongly")                                \
+  X(dims, "the kernel or the layout is made for other widths")                                 \
+  X(heads, "a head count that the kernel does not accept")                                     \
+  X(page_size, "a page size that the kernel does not accept")                                  \
+  X(top_k, "a top-k width that the kernel does not accept")                                    \
+  X(window, "the kernel has no sliding window")                                                \
+  X(sink, "the kernel has no attention sinks")                                                 \
+  X(two_sources, "the kernel reads one pool, the problem has two")                             \
+  X(rows, "a step may bring more query rows than the kernel's schedule holds")                 \
+  X(context, "requests may be longer than the kernel handles")                                 \
+  X(graph, "decode steps are captured in a CUDA graph, and the kernel cannot be")              \
+  X(pair, "each side fits, but not over one layout and page size")                             \
+  X(budget, "a tile of one row exceeds a buffer's ceiling")                                    \
+  X(memory, "cache and buffers together exceed the machine")
 // clang-format on
-LATHE_ENUM(Rule, LATHE_RULES)
+LATHE_ENUM_WITH_TEXT(Rule, LATHE_RULE_LIST)
 
 struct Reason {
   Rule rule = Rule::wish;

@@ -21,6 +21,14 @@ constexpr std::array<std::pair<std::string_view, KernelKind>, 7> kAliases = {{
 
 }  // namespace
 
+std::string other_names(KernelKind kind) {
+  std::string out;
+  for (const auto& [alias, of] : kAliases) {
+    if (of == kind) out += (out.empty() ? "" : ", ") + std::string(alias);
+  }
+  return out;
+}
+
 Result<BackendWish> parse_backend(const std::string& text, Side side, const Registry& registry) {
   BackendWish wish;
   if (registry.find(text) != nullptr) {

@@ -54,6 +54,9 @@ struct BackendWish {
   }
 };
 
+/// Names that other systems have for a kind, "flashmla_sparse, ..."; empty where there is none.
+std::string other_names(KernelKind kind);
+
 /// Resolves kernel names first, then kinds, then other projects' names (flashmla_sparse,
 /// flashmla_kv, trtllm, fa3, ...). Errors: an unknown name, listing the known ones.
 Result<BackendWish> parse_backend(const std::string& text, Side side, const Registry& registry);

@@ -23,6 +23,10 @@ namespace lathe {
 template <class E>
 inline constexpr auto enum_names = nullptr;
 
+/// Meanings of enum E in declaration order; specialised by LATHE_ENUM_WITH_TEXT.
+template <class E>
+inline constexpr auto enum_texts = nullptr;
+
 #define LATHE_ENUM_VALUE_(v) v,
 #define LATHE_ENUM_NAME_(v) std::string_view(#v),
 #define LATHE_ENUM(Type, LIST)                                \
@@ -30,12 +34,29 @@ inline constexpr auto enum_names = nullptr;
   template <>                                                 \
   inline constexpr auto enum_names<Type> = std::array{LIST(LATHE_ENUM_NAME_)};
 
+// The same from a list of X(value, "what it means"), for enums that documents list.
+#define LATHE_ENUM_VALUE2_(v, text) v,
+#define LATHE_ENUM_NAME2_(v, text) std::string_view(#v),
+#define LATHE_ENUM_TEXT2_(v, text) std::string_view(text),
+#define LATHE_ENUM_WITH_TEXT(Type, LIST)                                        \
+  enum class Type : std::uint8_t { LIST(LATHE_ENUM_VALUE2_) };                  \
+  template <>                                                                   \
+  inline constexpr auto enum_names<Type> = std::array{LIST(LATHE_ENUM_NAME2_)}; \
+  template <>                                                                   \
+  inline constexpr auto enum_texts<Type> = std::array{LIST(LATHE_ENUM_TEXT2_)};
+
 template <class E>
 inline constexpr std::size_t enum_count = enum_names<E>.size();
 
 template <class E>
 constexpr std::string_view name(E e) {
   return enum_names<E>[static_cast<std::size_t>(e)];
+}
+
+/// What a value means, of an enum made by LATHE_ENUM_WITH_TEXT.
+template <class E>
+constexpr std::string_view meaning(E e) {
+  return enum_texts<E>[static_cast<std::size_t>(e)];
 }
 
 template <class E>

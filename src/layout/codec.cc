@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "layout/codec_fast.h"
@@ -66,9 +67,11 @@ Result<void> decode_rows(const ConstPoolView& pool, Slot first, const MutableRow
     return ok;
   if (auto ok = check_scales("scales", scales); !ok) return ok;
   if (out.rows == 0) return {};
-  if (!pool.holds(first) || out.rows > pool.slots() - first.value) {
+  // A slot number is an int32, whatever the pool holds.
+  const std::int64_t end = std::min(pool.slots(), std::int64_t{1} << 31);
+  if (!pool.holds(first) || out.rows > end - first.value) {
     return Error{ErrorCode::out_of_range, "first",
-                 fmt::format("{} slots within 0 to {}", out.rows, pool.slots() - 1),
+                 fmt::format("{} slots within 0 to {}", out.rows, end - 1),
                  fmt::format("{} slots from {}", out.rows, first.value),
                  "gather_decode reads slots in any order"};
   }

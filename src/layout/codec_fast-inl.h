@@ -16,7 +16,9 @@
 #define LATHE_LAYOUT_CODEC_FAST_INL_H_
 #endif
 
+#include "base/float_formats.h"
 #include "hwy/highway.h"
+#include "layout/layout.h"
 
 // The single-lane target has no byte tables; codec_fast.cc uses the reference there.
 #if HWY_TARGET != HWY_SCALAR
@@ -127,7 +129,7 @@ class E4m3ToBf16 {
     alignas(16) static constexpr std::uint16_t kIsValue[8] = {0,      0xffff, 0xffff, 0xffff,
                                                               0xffff, 0xffff, 0xffff, 0xffff};
     const V k = hn::Set(d, shift);
-    small_ = hn::Add(load8(d, kSmall), hn::And(load8(d, kIsValue), k));
+    small_ = hn::Add(hn::LoadDup128(d, kSmall), hn::And(hn::LoadDup128(d, kIsValue), k));
     // bf16 has four mantissa bits more and an exponent bias larger by 120.
     base_ = hn::Add(hn::Set(d, std::uint16_t{120 << 7}), k);
   }
@@ -150,7 +152,6 @@ class E4m3ToBf16 {
   }
 
  private:
-  static HWY_INLINE V load8(D d, const std::uint16_t* table) { return hn::LoadDup128(d, table); }
   V small_;
   V base_;
 };
@@ -177,7 +178,7 @@ HWY_INLINE hn::VFromD<D> scale_bf16(D d, hn::VFromD<D> w, float scale) {
 
 // Stores bf16 bits as f32 times a finite scale.
 template <class D>
-HWY_INLINE void store_scaled(D d, hn::VFromD<D> w, float scale, float* to) {
+HWY_INLINE void store_scaled(D, hn::VFromD<D> w, float scale, float* to) {
   const hn::RepartitionToWide<D> d32;
   const hn::RebindToFloat<decltype(d32)> df;
   const hn::Half<D> dh;
@@ -364,27 +365,36 @@ HWY_INLINE void encode_e2m1_16(const T* HWY_RESTRICT from, float inverse,
 
 // ---------------------------------------------------------------- amax
 
+// The bits of a bf16's magnitude in each lane, 0 where it is not finite.
+template <class D>
+HWY_INLINE hn::VFromD<D> finite_magnitude(D d, const std::uint16_t* from) {
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = hn::And(hn::LoadU(du, from), hn::Set(du, std::uint16_t{0x7fff}));
+  const auto magnitude = hn::BitCast(d, bits);
+  return hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(d, std::int16_t{0x7f80})), magnitude);
+}
+
+// Largest bf16 magnitude of n values, as bits; n is a multiple of Lanes(d).
+template <class D>
+HWY_INLINE std::uint32_t largest_bits(D d, const std::uint16_t* from, std::size_t n) {
+  auto most = finite_magnitude(d, from);
+  for (std::size_t i = hn::Lanes(d); i < n; i += hn::Lanes(d)) {
+    most = hn::Max(most, finite_magnitude(d, from + i));
+  }
+  return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(d, most)));
+}
+
 // Largest finite magnitude; 0 if there is none.
 HWY_INLINE float largest_finite(const std::uint16_t* from, std::size_t n) {
-  const hn::CappedTag<std::int16_t, 16> dr;
-  auto most = hn::Zero(dr);
   const hn::ScalableTag<std::int16_t> d;
-  const auto finite_part = [&](auto tag, const std::uint16_t* at) LATHE_LAMBDA {
-    const hn::RebindToUnsigned<decltype(tag)> du;
-    const auto magnitude =
-        hn::BitCast(tag, hn::And(hn::LoadU(du, at), hn::Set(du, std::uint16_t{0x7fff})));
-    return hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(tag, std::int16_t{0x7f80})), magnitude);
-  };
-  const std::size_t lanes = hn::Lanes(d);
-  std::size_t i = 0;
-  auto wide = hn::Zero(d);
-  for (; i + lanes <= n; i += lanes) wide = hn::Max(wide, finite_part(d, from + i));
-  if (lanes > 16) {
-    for (; i < n; i += 16) most = hn::Max(most, finite_part(dr, from + i));
+  const std::size_t whole = n / hn::Lanes(d) * hn::Lanes(d);
+  std::uint32_t most = whole == 0 ? 0 : largest_bits(d, from, whole);
+  if (whole != n) {
+    const std::uint32_t rest =
+        largest_bits(hn::CappedTag<std::int16_t, 16>(), from + whole, n - whole);
+    most = most > rest ? most : rest;
   }
-  const auto a = static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(d, wide)));
-  const auto b = static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(dr, most)));
-  return float_of_bits((a > b ? a : b) << 16);
+  return float_of_bits(most << 16);
 }
 
 HWY_INLINE float largest_finite(const float* from, std::size_t n) {
@@ -397,6 +407,17 @@ HWY_INLINE float largest_finite(const float* from, std::size_t n) {
     most = hn::Max(most, hn::IfThenElseZero(hn::RebindMask(df, finite), magnitude));
   }
   return hn::GetLane(hn::MaxOfLanes(df, most));
+}
+
+// Scales of tiles from their amax, as tile_scale in codec_plan.h.
+template <class D>
+HWY_INLINE hn::VFromD<D> tile_scales(D d, hn::VFromD<D> amax, bool fp4, bool to_power) {
+  const hn::RebindToUnsigned<D> du;
+  const auto s = fp4 ? hn::Max(hn::Div(amax, hn::Set(d, kE2m1Max)), hn::Set(d, kFp4ScaleFloor))
+                     : hn::Div(hn::Max(amax, hn::Set(d, kAmaxFloor)), hn::Set(d, kE4m3Max));
+  if (!to_power) return s;
+  const auto up = hn::Add(hn::BitCast(du, s), hn::Set(du, 0x7fffffu));
+  return hn::BitCast(d, hn::And(up, hn::Set(du, 0x7f800000u)));
 }
 
 }  // namespace HWY_NAMESPACE

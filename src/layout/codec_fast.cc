@@ -10,7 +10,6 @@
 #define HWY_TARGET_INCLUDE "layout/codec_fast.cc"
 #include "hwy/foreach_target.h"
 // The SIMD headers follow foreach_target.h, which includes this file once per target.
-#include "hwy/cache_control.h"
 #include "layout/codec_fast-inl.h"
 
 #ifndef LATHE_LAYOUT_CODEC_FAST_ONCE_
@@ -73,6 +72,12 @@ void slow_tile(const ValueRun& run, const std::uint8_t* codes, std::size_t n, fl
   for (std::size_t i = 0; i < n; ++i) to[i] = to_bf16(slow_code(run, codes, i, scale)).bits;
 }
 
+// The tensor scale of a run. Both sources share the code that follows: a row then reads as one
+// stream to the hardware's prefetcher, which tells streams apart by instruction.
+inline float run_scale(const ValueRun& run, const FastPool& pool) {
+  return run.source == ScaleSource::value_tensor ? pool.scales.value : pool.scales.key;
+}
+
 float read_scale(const ValueRun& run, const std::uint8_t* scales, std::int32_t tile) {
   if (run.source == ScaleSource::tile_ue8m0) return to_f32(ue8m0{scales[tile]});
   float s;
@@ -111,28 +116,36 @@ void requant_any(const FastRows&, const FastRows&, float*, float*, RequantReport
 
 // T is float, or std::uint16_t for the bits of a bf16.
 
-constexpr std::int32_t kTileChunk = 16;
-
 template <class T>
 HWY_INLINE void encode_tiles(const T* x, const ValueRun& run, ScalePolicy policy,
                              std::uint8_t* values, std::uint8_t* scales) {
   const auto tile = static_cast<std::size_t>(run.tile);
-  // All scales of a chunk first: their division chains overlap, which halves the time per row.
-  float inverse[kTileChunk];
-  for (std::int32_t done = 0; done < run.tiles(); done += kTileChunk) {
+  const bool fp4 = run.dtype == DType::e2m1;
+  // The scales of a chunk of tiles share a vector, which their amax enter without passing through
+  // memory: a vector load of freshly stored scalars would wait for every store before it.
+  const hn::CappedTag<float, 16> d;
+  const auto chunk = static_cast<std::int32_t>(hn::Lanes(d));
+  const auto lane = hn::Iota(d, 0.0f);
+  HWY_ALIGN float scale[16];
+  HWY_ALIGN float inverse[16];
+  for (std::int32_t done = 0; done < run.tiles(); done += chunk) {
     const std::int32_t left = run.tiles() - done;
-    const std::int32_t count = left < kTileChunk ? left : kTileChunk;
+    const std::int32_t count = left < chunk ? left : chunk;
     const T* from = x + static_cast<std::size_t>(done) * tile;
+    auto amax = hn::Zero(d);
     for (std::int32_t t = 0; t < count; ++t) {
-      const float amax = largest_finite(from + static_cast<std::size_t>(t) * tile, tile);
-      const float s = tile_scale(amax, run.dtype, policy);
-      write_scale(run, scales, run.first_tile + done + t, s);
-      inverse[t] = 1.0f / s;
+      const float own = largest_finite(from + static_cast<std::size_t>(t) * tile, tile);
+      const auto here = hn::Eq(lane, hn::Set(d, static_cast<float>(t)));
+      amax = hn::IfThenElse(here, hn::Set(d, own), amax);
     }
+    const auto s = tile_scales(d, amax, fp4, policy != ScalePolicy::raw_f32);
+    hn::Store(s, d, scale);
+    hn::Store(hn::Div(hn::Set(d, 1.0f), s), d, inverse);
     for (std::int32_t t = 0; t < count; ++t) {
+      write_scale(run, scales, run.first_tile + done + t, scale[t]);
       const std::size_t at = static_cast<std::size_t>(t) * tile;
       const std::size_t element = static_cast<std::size_t>(done) * tile + at;
-      if (run.dtype == DType::e2m1) {
+      if (fp4) {
         encode_e2m1_16(from + at, inverse[t], values + element / 2);
       } else {
         encode_codes<E4m3Code>(from + at, tile, inverse[t], values + element);
@@ -151,10 +164,8 @@ HWY_INLINE void encode_run(const T* x, const ValueRun& run, const FastPool& pool
       copy_values(x, n, reinterpret_cast<std::uint16_t*>(values));
       break;
     case ScaleSource::key_tensor:
-      encode_codes<E4m3Code>(x, n, 1.0f / pool.scales.key, values);
-      break;
     case ScaleSource::value_tensor:
-      encode_codes<E4m3Code>(x, n, 1.0f / pool.scales.value, values);
+      encode_codes<E4m3Code>(x, n, 1.0f / run_scale(run, pool), values);
       break;
     case ScaleSource::tile_f32:
     case ScaleSource::tile_ue8m0:
@@ -181,10 +192,8 @@ HWY_INLINE void decode_run(const ValueRun& run, const FastPool& pool, const Toke
       copy_values(reinterpret_cast<const std::uint16_t*>(values), n, to);
       break;
     case ScaleSource::key_tensor:
-      decode_e4m3(values, n, pool.scales.key, to);
-      break;
     case ScaleSource::value_tensor:
-      decode_e4m3(values, n, pool.scales.value, to);
+      decode_e4m3(values, n, run_scale(run, pool), to);
       break;
     case ScaleSource::tile_f32:
     case ScaleSource::tile_ue8m0: {
@@ -201,11 +210,32 @@ HWY_INLINE void decode_run(const ValueRun& run, const FastPool& pool, const Toke
   }
 }
 
+// Asks for the bytes of the token some rows ahead of r, to read or to write, where the hardware
+// could not foresee them: slots in order need no help and only pay for it.
+template <bool kWrite>
+HWY_INLINE void prefetch_ahead(const FastRows& job, std::int64_t r) {
+  constexpr std::int64_t kRowsAhead = 4;
+  constexpr std::int32_t kCacheLine = 64;
+  if (r + kRowsAhead >= job.count) return;
+  const std::int32_t slot = job.slots[r + kRowsAhead].value;
+  if (slot < 0 || slot == job.slots[r + kRowsAhead - 1].value + 1) return;
+  const TokenPlace token(job.pool, slot);
+  for (std::int32_t i = 0; i < job.pool.plan->run_count; ++i) {
+    const ValueRun& run = job.pool.plan->runs.data()[i];
+    const std::uint8_t* values = token(run.values);
+    for (std::int32_t b = 0; b < run.values.bytes; b += kCacheLine) {
+      __builtin_prefetch(values + b, kWrite ? 1 : 0);
+    }
+    if (run.tile != 0) __builtin_prefetch(token(run.scales), kWrite ? 1 : 0);
+  }
+}
+
 template <class T>
 HWY_INLINE void encode_rows(const FastRows& job) {
   const RowPlan& plan = *job.pool.plan;
   for (std::int64_t r = 0; r < job.count; ++r) {
     const std::int32_t slot = job.slots[r].value;
+    prefetch_ahead<true>(job, r);
     if (slot < 0) continue;
     const TokenPlace token(job.pool, slot);
     const T* x = reinterpret_cast<const T*>(job.rows + r * job.stride_bytes);
@@ -219,30 +249,15 @@ HWY_INLINE void encode_rows(const FastRows& job) {
   }
 }
 
-// Asks for the bytes of a token some rows ahead: gathered rows have no order that the hardware
-// could foresee.
-HWY_INLINE void prefetch_token(const FastPool& pool, std::int32_t slot) {
-  if (slot < 0) return;
-  constexpr std::int32_t kCacheLine = 64;
-  const TokenPlace token(pool, slot);
-  for (std::int32_t i = 0; i < pool.plan->run_count; ++i) {
-    const ValueRun& run = pool.plan->runs.data()[i];
-    const std::uint8_t* values = token(run.values);
-    for (std::int32_t b = 0; b < run.values.bytes; b += kCacheLine) hwy::Prefetch(values + b);
-    if (run.tile != 0) hwy::Prefetch(token(run.scales));
-  }
-}
-
 template <class T>
 HWY_INLINE void decode_rows(const FastRows& job) {
-  constexpr std::int64_t kAhead = 4;
   const RowPlan& plan = *job.pool.plan;
   for (std::int64_t r = 0; r < job.count; ++r) {
     T* to = reinterpret_cast<T*>(job.rows + r * job.stride_bytes);
     std::int32_t slot = job.first + static_cast<std::int32_t>(r);
     if (job.slots != nullptr) {
       slot = job.slots[r].value;
-      if (r + kAhead < job.count) prefetch_token(job.pool, job.slots[r + kAhead].value);
+      prefetch_ahead<false>(job, r);
     }
     if (slot < 0) {
       std::memset(to, 0, static_cast<std::size_t>(plan.elems) * sizeof(T));

@@ -8,6 +8,10 @@ namespace {
 
 constexpr TensorScales kScales[] = {{1, 1}, {0.5f, 4}, {0.037f, 1.3f}, {0x1p-126f, 0x1p126f}};
 
+TEST(CodecFast, RunsOnTheTargetThatATestAsksFor) {
+  for_each_target([](const std::string& target) { EXPECT_EQ(codec_simd_target(), target); });
+}
+
 TEST(CodecFast, EncodesTheReferenceBytes) {
   for_each_target([](const std::string& target) {
     std::mt19937 rng(7);

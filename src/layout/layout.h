@@ -33,15 +33,16 @@ LATHE_ENUM(LayoutKind, LATHE_LAYOUT_KINDS)
 #define LATHE_PART_ROLES(X) X(nope) X(rope) X(key) X(value) X(scale) X(pad)
 LATHE_ENUM(PartRole, LATHE_PART_ROLES)
 
-/// How stored numbers are scaled.
-///   none        stored as they are
-///   per_tensor  one scale for the pool, beside it (1 unless a checkpoint gives one)
-///   pow2_ceil   f32 per tile, 2^ceil(log2(max(amax, 1e-4) / 448)): all readers agree on every bit
-///   raw_f32     f32 per tile, max(amax, 1e-4) / 448: readers that truncate scales to powers of
-///               two get up to 2x wrong
-///   ue8m0       one exponent byte per tile, rounded up as pow2_ceil
-#define LATHE_SCALE_POLICIES(X) X(none) X(per_tensor) X(pow2_ceil) X(raw_f32) X(ue8m0)
-LATHE_ENUM(ScalePolicy, LATHE_SCALE_POLICIES)
+/// How stored numbers are scaled. amax is the largest finite magnitude of a tile.
+// clang-format off
+#define LATHE_SCALE_POLICY_LIST(X)                                                                    \
+  X(none, "stored as they are")                                                                       \
+  X(per_tensor, "one scale for the pool, beside it; 1 unless a checkpoint gives another")             \
+  X(pow2_ceil, "f32 per tile, 2^ceil(log2(max(amax, 1e-4) / 448)); all readers agree on every bit")   \
+  X(raw_f32, "f32 per tile, max(amax, 1e-4) / 448; readers that truncate scales are up to 2x wrong")  \
+  X(ue8m0, "an exponent byte per tile, as pow2_ceil; mla_fp4: 2^ceil(log2(max(amax / 6, 1e-10)))")
+// clang-format on
+LATHE_ENUM_WITH_TEXT(ScalePolicy, LATHE_SCALE_POLICY_LIST)
 
 /// Smallest magnitude that a scale is made for, so that an all-zero tile has an ordinary scale (fp8
 /// layouts).

@@ -15,6 +15,7 @@ inline constexpr int kExitRefused = 2;  // a configuration that is refused, or b
 /// Adds the subcommand; its callback leaves the exit code in `exit_code`.
 void add_layouts_command(CLI::App& app, int& exit_code);
 void add_plan_command(CLI::App& app, int& exit_code);
+void add_bench_command(CLI::App& app, int& exit_code);
 
 /// Colours and other terminal codes belong on this stdout (a terminal, and NO_COLOR is not set).
 bool stdout_takes_color();

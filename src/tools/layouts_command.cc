@@ -144,7 +144,11 @@ int run_layouts(const LayoutsFlags& flags) {
     return kExitOk;
   }
   if (flags.table) {
-    print_out(table(layouts, flags.page_size));
+    std::string policies = "\nscale policies\n";
+    for (ScalePolicy p : enum_values<ScalePolicy>()) {
+      policies += fmt::format("  {:<12}{}\n", name(p), meaning(p));
+    }
+    print_out(table(layouts, flags.page_size) + policies);
     return kExitOk;
   }
   for (std::size_t i = 0; i < layouts.size(); ++i) {

@@ -23,9 +23,17 @@ struct PlanFlags {
   bool json = false;
   bool explain = false;
   bool matrix = false;
+  bool rules = false;
+  bool kinds = false;
+  bool kernels = false;
 };
 
 int run_plan(PlanFlags flags) {
+  if (flags.rules || flags.kinds || flags.kernels) {
+    print_out((flags.kinds ? explain_kinds() : "") + (flags.rules ? explain_rules() : "") +
+              (flags.kernels ? explain_kernels(all_kernels()) : ""));
+    return kExitOk;
+  }
   const auto problem = problem_from_name(flags.attention, flags.dims);
   if (!problem) return refuse(problem.error());
   const auto machine = find_machine(flags.device);
@@ -101,6 +109,10 @@ void add_plan_command(CLI::App& app, int& exit_code) {
   cmd->add_flag("--sink", flags->dims.sink, "attention sinks");
   cmd->add_flag("--disable-cuda-graph", flags->disable_cuda_graph, "decode steps are not captured");
   cmd->add_flag("--matrix", flags->matrix, "every prefill x decode x layout");
+  cmd->add_flag("--kinds", flags->kinds, "only list the kinds of kernels");
+  cmd->add_flag("--rules", flags->rules, "only list the rules that a plan must keep");
+  cmd->add_flag("--kernels", flags->kernels,
+                "only list the registered kernels and what they accept");
   cmd->add_flag("--explain", flags->explain, "also everything that was tried and did not fit");
   cmd->add_flag("--json", flags->json, "as data on stdout");
   cmd->callback([flags, page, &exit_code] {

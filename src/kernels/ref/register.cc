@@ -4,6 +4,10 @@
 
 #include <array>
 
+#include "kernels/ref/attend_gqa.h"
+#include "kernels/ref/attend_latent.h"
+#include "kernels/ref/attend_ragged.h"
+
 namespace lathe {
 namespace {
 
@@ -68,6 +72,12 @@ Capability oracle(ProblemKind problem, KernelKind kind) {
   return c;
 }
 
+// One function serves gather, inplace and native: where the bytes lie is in the arguments, and the arithmetic is double.
+AttendFn entry(ProblemKind problem, KernelKind kind) {
+  if (kind == KernelKind::ragged) return ref_attend_ragged;
+  return problem == ProblemKind::grouped_query ? ref_attend_gqa : ref_attend_latent;
+}
+
 }  // namespace
 
 void register_ref_kernels(Registry& registry) {
@@ -77,7 +87,7 @@ void register_ref_kernels(Registry& registry) {
       const bool latent =
           problem == ProblemKind::dense_latent || problem == ProblemKind::sparse_latent;
       if (kind == KernelKind::ragged && !latent) continue;
-      registry.add({oracle(problem, kind), nullptr});
+      registry.add({oracle(problem, kind), entry(problem, kind)});
     }
   }
 }

@@ -1,0 +1,54 @@
+#include "base/threads.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <vector>
+
+#include "base/execution.h"
+
+namespace lathe {
+namespace {
+
+TEST(ThreadPool, EveryTaskRunsOnce) {
+  for (int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    ASSERT_EQ(pool.threads(), threads);
+    for (std::int64_t tasks : {0, 1, 2, 7, 1000}) {
+      std::vector<std::atomic<int>> ran(static_cast<std::size_t>(tasks));
+      std::atomic<bool> bad_worker{false};
+      pool.run(tasks, [&](std::int64_t t, int worker) {
+        ran[static_cast<std::size_t>(t)]++;
+        if (worker < 0 || worker >= threads) bad_worker = true;
+      });
+      for (auto& n : ran) EXPECT_EQ(n, 1);
+      EXPECT_FALSE(bad_worker);
+    }
+  }
+}
+
+// Many short loops after each other: no task of one loop may leak into the next.
+TEST(ThreadPool, ManyShortLoops) {
+  ThreadPool pool(3);
+  for (int round = 0; round < 5000; ++round) {
+    std::atomic<int> sum{0};
+    pool.run(4, [&](std::int64_t t, int) { sum += static_cast<int>(t) + round; });
+    ASSERT_EQ(sum, 6 + 4 * round);
+  }
+}
+
+TEST(ThreadPool, DefaultIsAtLeastOne) { EXPECT_GE(ThreadPool().threads(), 1); }
+
+TEST(Scratch, GrowsOnceAndStays) {
+  Scratch s;
+  std::byte* a = s.take(1000);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a) % 64, 0u);
+  EXPECT_EQ(s.take(10), a);
+  EXPECT_EQ(s.growths(), 1);
+  s.take(2000);
+  EXPECT_EQ(s.growths(), 2);
+  EXPECT_EQ(s.size(), 2000);
+}
+
+}  // namespace
+}  // namespace lathe

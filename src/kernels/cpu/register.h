@@ -1,0 +1,10 @@
+// The kernels of the CPU device.
+#pragma once
+
+#include "attn/registry.h"
+
+namespace lathe {
+
+void register_cpu_kernels(Registry& registry);
+
+}  // namespace lathe

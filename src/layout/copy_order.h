@@ -1,0 +1,25 @@
+// The order in which overlapping copies can be done one after another.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace lathe {
+
+/// The place outside the pool that holds one record while a cycle is turned.
+inline constexpr std::int32_t kCopyScratch = -1;
+
+struct CopyStep {
+  std::int32_t from = 0;  // kCopyScratch: the scratch record
+  std::int32_t to = 0;
+  constexpr bool operator==(const CopyStep&) const = default;
+};
+
+/// Steps that, one by one, leave at every dst[i] what lay at src[i] before the first of them.
+/// Steps of the form x to x are left out. Preconditions: sizes are equal, all values are >= 0 and
+/// no dst stands twice. O(n) time and memory.
+std::vector<CopyStep> copy_order(std::span<const std::int32_t> src,
+                                 std::span<const std::int32_t> dst);
+
+}  // namespace lathe

@@ -1,0 +1,279 @@
+#include "tools/bench_codec.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "base/check.h"
+#include "base/float_formats.h"
+#include "layout/codec.h"
+#include "layout/codec_fast.h"
+#include "layout/rope_write.h"
+
+namespace lathe {
+namespace {
+
+constexpr std::int32_t kPageSize = 64;
+using Bytes = std::vector<std::byte>;
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  const std::size_t n = v.size();
+  return n % 2 == 1 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+Bytes make_bytes(std::int64_t n) { return Bytes(static_cast<std::size_t>(n)); }
+
+// bf16 numbers as a layer makes them: normal, of magnitude 1.
+Bytes make_rows(std::int64_t elems) {
+  std::mt19937 rng(1);
+  std::normal_distribution<float> normal;
+  std::vector<bf16> pattern(65521);  // prime: no row repeats at once
+  for (bf16& x : pattern) x = to_bf16(normal(rng));
+  Bytes out = make_bytes(2 * elems);
+  const std::size_t step = 2 * pattern.size();
+  for (std::size_t i = 0; i < out.size(); i += step) {
+    std::memcpy(out.data() + i, pattern.data(), std::min(step, out.size() - i));
+  }
+  return out;
+}
+
+std::vector<Slot> in_order(std::int64_t n) {
+  std::vector<Slot> out;
+  for (std::int32_t i = 0; i < n; ++i) out.emplace_back(i);
+  return out;
+}
+
+std::vector<Slot> shuffled(std::int64_t n) {
+  std::vector<Slot> out = in_order(n);
+  std::shuffle(out.begin(), out.end(), std::mt19937(2));
+  return out;
+}
+
+class Bench {
+ public:
+  explicit Bench(const CodecBenchOptions& options)
+      : options_(options),
+        copy_from_(make_bytes(options.bytes / 2)),
+        copy_to_(make_bytes(options.bytes / 2)) {}
+
+  void codecs(const CacheLayout& layout);
+  void requantize_between(const CacheLayout& from, const CacheLayout& to);
+  void rope_write(const CacheLayout& layout, std::int64_t heads);
+
+  std::vector<CodecBenchRow> take() {
+    if (isatty(2) != 0) fmt::print(stderr, "\r{:20}\r", "");
+    return std::move(rows_);
+  }
+
+ private:
+  std::int64_t pages_for(std::int64_t bytes_per_token) const {
+    return std::max<std::int64_t>(options_.bytes / bytes_per_token / kPageSize, 1);
+  }
+  // Times `work`, which reads and writes `bytes`, alternating with a memcpy of as many.
+  void measure(const std::string& layout, const char* operation, std::int64_t tokens,
+               std::int64_t bytes, const std::function<Result<void>()>& work);
+
+  CodecBenchOptions options_;
+  Bytes copy_from_;
+  Bytes copy_to_;
+  std::vector<CodecBenchRow> rows_;
+};
+
+void Bench::measure(const std::string& layout, const char* operation, std::int64_t tokens,
+                    std::int64_t bytes, const std::function<Result<void>()>& work) {
+  const auto checked = [&] {
+    const auto r = work();
+    LATHE_CHECK(r.ok(), r.error().message());
+  };
+  const std::size_t copied = std::min(static_cast<std::size_t>(bytes / 2), copy_from_.size());
+  const auto copy = [&] { std::memcpy(copy_to_.data(), copy_from_.data(), copied); };
+  checked();
+  copy();
+  std::vector<double> own, reference;
+  for (int i = 0; i < options_.repeats; ++i) {
+    own.push_back(static_cast<double>(bytes) / seconds_of(checked) / 1e9);
+    reference.push_back(2 * static_cast<double>(copied) / seconds_of(copy) / 1e9);
+  }
+  const double gb = median(own);
+  const double memcpy_gb = median(reference);
+  rows_.push_back({layout, operation, gb, memcpy_gb, gb / memcpy_gb, tokens});
+  if (isatty(2) != 0) fmt::print(stderr, "\r{} measured", rows_.size());
+}
+
+void Bench::codecs(const CacheLayout& layout) {
+  const std::int64_t width = layout.row_elems();
+  const std::int64_t per_token = 2 * width + layout.bytes_per_token();
+  const std::int64_t pages = pages_for(per_token);
+  const std::int64_t tokens = pages * kPageSize;
+  Bytes rows = make_rows(tokens * width);
+  Bytes bytes = make_bytes(pages * layout.page_stride(kPageSize));
+  const PoolView pool(bytes.data(), layout, kPageSize, pages);
+  const RowsView in{rows.data(), DType::bf16, tokens, width, width};
+  const MutableRowsView out{rows.data(), DType::bf16, tokens, width, width};
+  const std::vector<Slot> order = in_order(tokens);
+  const std::vector<Slot> random = shuffled(tokens);
+  const auto time = [&](const char* operation, const std::function<Result<void>()>& work) {
+    measure(layout.serialize(), operation, tokens, tokens * per_token, work);
+  };
+  time("encode", [&] { return encode_rows(in, order, pool); });
+  time("decode", [&] { return decode_rows(pool, Slot(0), out); });
+  time("gather_decode", [&] { return gather_decode(pool, random, out); });
+}
+
+void Bench::requantize_between(const CacheLayout& from, const CacheLayout& to) {
+  const std::int64_t per_token = from.bytes_per_token() + to.bytes_per_token();
+  const std::int64_t pages = pages_for(per_token);
+  const std::int64_t tokens = pages * kPageSize;
+  Bytes a = make_bytes(pages * from.page_stride(kPageSize));
+  Bytes b = make_bytes(pages * to.page_stride(kPageSize));
+  const PoolView src(a.data(), from, kPageSize, pages);
+  const PoolView dst(b.data(), to, kPageSize, pages);
+  const std::vector<Slot> slots = in_order(tokens);
+  {
+    const std::int64_t width = from.row_elems();
+    const Bytes rows = make_rows(tokens * width);
+    const RowsView in{rows.data(), DType::bf16, tokens, width, width};
+    LATHE_CHECK(encode_rows(in, slots, src).ok(), "encode");
+  }
+  measure(fmt::format("{} -> {}", from.name(), to.name()), "requantize", tokens, tokens * per_token,
+          [&]() -> Result<void> {
+            const auto r = requantize(src, slots, dst, slots);
+            if (!r) return r.error();
+            return {};
+          });
+}
+
+void Bench::rope_write(const CacheLayout& layout, std::int64_t heads) {
+  const std::int64_t width = layout.row_elems();
+  const std::int64_t q_width = heads * width;
+  const std::int64_t per_token = 2 * width + layout.bytes_per_token() + 4 * q_width;
+  const std::int64_t pages = pages_for(per_token);
+  const std::int64_t tokens = pages * kPageSize;
+  const Bytes k = make_rows(tokens * width);
+  const Bytes q = make_rows(tokens * q_width);
+  Bytes q_out = make_bytes(2 * tokens * q_width);
+  Bytes bytes = make_bytes(pages * layout.page_stride(kPageSize));
+  constexpr std::int32_t kPositions = 4096;
+  const auto table = RopeTable::make({.dim = 64}, kPositions);
+  std::vector<LocalPos> positions;
+  for (std::int32_t t = 0; t < tokens; ++t) positions.emplace_back(t % kPositions);
+  const std::vector<Slot> slots = in_order(tokens);
+
+  RopeWrite op;
+  op.k = {k.data(), DType::bf16, tokens, width, width};
+  if (heads > 0) {
+    op.q = {q.data(), DType::bf16, tokens, q_width, q_width};
+    op.q_out = {q_out.data(), DType::bf16, tokens, q_width, q_width};
+  }
+  op.positions = positions;
+  op.slots = slots;
+  op.table = &*table;
+  if (layout.kind() == LayoutKind::index_fp8) op.place = RopePlace::first;
+  const PoolView pool(bytes.data(), layout, kPageSize, pages);
+  measure(layout.serialize(), heads > 0 ? "rope_write_q" : "rope_write", tokens, tokens * per_token,
+          [&] { return rope_quantize_write(op, pool); });
+}
+
+std::string cpu_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const std::size_t colon = line.find(':');
+    if (line.starts_with("model name") && colon != std::string::npos) {
+      return line.substr(std::min(colon + 2, line.size()));
+    }
+  }
+  return "unknown";
+}
+
+nlohmann::json to_json(const CodecBenchOptions& options, const std::vector<CodecBenchRow>& rows) {
+  nlohmann::json out = {{"cpu", cpu_name()},
+                        {"simd_target", codec_simd_target()},
+                        {"threads", 1},
+                        {"bytes", options.bytes},
+                        {"repeats", options.repeats},
+                        {"q_heads", options.q_heads},
+                        {"rows", nlohmann::json::array()}};
+  for (const CodecBenchRow& r : rows) {
+    out["rows"].push_back({{"layout", r.layout},
+                           {"operation", r.operation},
+                           {"gb_per_s", r.gb_per_s},
+                           {"memcpy_gb_per_s", r.memcpy_gb_per_s},
+                           {"ratio", r.ratio},
+                           {"tokens", r.tokens}});
+  }
+  return out;
+}
+
+void print_table(const CodecBenchOptions& options, const std::vector<CodecBenchRow>& rows) {
+  fmt::print("{}, SIMD {}, one thread, {} MiB a repeat, medians of {}\n", cpu_name(),
+             codec_simd_target(), options.bytes >> 20, options.repeats);
+  fmt::print("GB/s count bytes read and written; memcpy alternates with each repeat\n\n");
+  std::size_t wide = 6;
+  for (const CodecBenchRow& r : rows) wide = std::max(wide, r.layout.size());
+  fmt::print("{:{}}  {:13}  {:>7}  {:>7}  {:>6}\n", "layout", wide, "operation", "GB/s", "memcpy",
+             "ratio");
+  for (const CodecBenchRow& r : rows) {
+    fmt::print("{:{}}  {:13}  {:7.2f}  {:7.2f}  {:6.2f}\n", r.layout, wide, r.operation, r.gb_per_s,
+               r.memcpy_gb_per_s, r.ratio);
+  }
+}
+
+}  // namespace
+
+std::vector<CodecBenchRow> run_codec_bench(const CodecBenchOptions& options) {
+  Bench bench(options);
+  for (LayoutKind kind : enum_values<LayoutKind>()) {
+    const CacheLayout layout(kind);
+    bench.codecs(layout);
+    if (is_gqa(kind)) continue;
+    bench.rope_write(layout, 0);
+    bench.rope_write(layout, options.q_heads);
+  }
+  bench.codecs(CacheLayout(LayoutKind::mla_fp8_block, default_dims(LayoutKind::mla_fp8_block),
+                           ScalePolicy::raw_f32));
+  const CacheLayout plain(LayoutKind::mla_fp8);
+  const CacheLayout block(LayoutKind::mla_fp8_block);
+  bench.requantize_between(plain, block);
+  bench.requantize_between(block, plain);
+  return bench.take();
+}
+
+int bench_codec_command(const CodecBenchOptions& options, bool json) {
+  const auto refuse = [](const char* what, const char* wanted, std::int64_t got) {
+    fmt::print(stderr, "bench codec: {}: wanted {}, got {}\n", what, wanted, got);
+    return 2;
+  };
+  constexpr std::int64_t kLeast = std::int64_t{1} << 20;
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  if (options.bytes < kLeast || options.bytes > kMost) {
+    return refuse("bytes", "2^20 to 2^40", options.bytes);
+  }
+  if (options.repeats < 1) return refuse("repeats", "1 or more", options.repeats);
+  if (options.q_heads < 1 || options.q_heads > 1024) {
+    return refuse("q_heads", "1 to 1024", options.q_heads);
+  }
+  const std::vector<CodecBenchRow> rows = run_codec_bench(options);
+  if (json) {
+    fmt::print("{}\n", to_json(options, rows).dump(2));
+  } else {
+    print_table(options, rows);
+  }
+  return 0;
+}
+
+}  // namespace lathe

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Runs the lathe command as a user does: exit codes, JSON on stdout, one readable message on stderr."""
+
+import json
+import subprocess
+import sys
+import unittest
+
+LATHE = sys.argv.pop(1)
+
+
+def lathe(*args: str) -> subprocess.CompletedProcess:
+    return subprocess.run([LATHE, *args], capture_output=True, text=True, timeout=120)
+
+
+PAIR = ["plan", "--attention", "dsa", "--kv-cache-dtype", "fp8_e4m3",
+        "--prefill-attention-backend", "flashmla_kv", "--decode-attention-backend", "trtllm"]
+
+
+class Plan(unittest.TestCase):
+    def test_pair_on_the_oracle_is_a_plan(self):
+        result = lathe(*PAIR, "--device", "ref", "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        plan = json.loads(result.stdout)
+        self.assertTrue(plan["legal"])
+        self.assertEqual(plan["caches"][0]["layout"], "mla_fp8(nope=512,rope=64,scale=per_tensor)")
+        self.assertEqual(plan["caches"][0]["bytes_per_token"], 576)
+        self.assertEqual(plan["phases"]["extend"]["routes"][-1]["kind"], "inplace")
+        self.assertEqual(plan["phases"]["decode"]["routes"][-1]["kind"], "native")
+
+    def test_pair_without_kernels_for_the_device_says_what_is_missing(self):
+        result = lathe(*PAIR, "--device", "sm100", "--json")
+        self.assertEqual(result.returncode, 2)
+        refusal = json.loads(result.stdout)
+        self.assertFalse(refusal["legal"])
+        self.assertEqual({r["rule"] for r in refusal["reasons"]}, {"device"})
+        self.assertIn("--device ref", refusal["suggestions"])
+        text = lathe(*PAIR, "--device", "sm100")
+        self.assertEqual(text.returncode, 2)
+        self.assertIn("wanted one for sm100", text.stdout)
+
+    def test_older_flag_names(self):
+        result = lathe("plan", "--device", "ref", "--nsa-prefill-backend", "gather",
+                       "--dsa-decode-backend", "native", "--kv-layout", "mla_fp8", "--json")
+        self.assertEqual(result.returncode, 0, result.stdout)
+        self.assertEqual(json.loads(result.stdout)["phases"]["extend"]["wish"], "gather")
+
+    def test_matrix(self):
+        result = lathe("plan", "--device", "ref", "--matrix", "--json")
+        self.assertEqual(result.returncode, 0)
+        cells = json.loads(result.stdout)
+        self.assertEqual(len(cells), 4 * 4 * 4)
+        for cell in cells:
+            mixed_native = cell["layout"] == "mla_fp8_block" and "native" in (
+                cell["prefill"], cell["decode"])
+            ragged = "ragged" in (cell["prefill"], cell["decode"])
+            self.assertEqual(cell["legal"], not mixed_native and not ragged, cell)
+
+    def test_explain_keeps_every_rejection(self):
+        result = lathe("plan", "--device", "ref", "--explain", "--json")
+        rejected = json.loads(result.stdout)["rejected"]
+        self.assertTrue(all(r["reasons"] for r in rejected))
+        self.assertIn("ref.dense_latent.inplace", {r["kernel"] for r in rejected})
+
+
+class BadInput(unittest.TestCase):
+    def refused(self, *args: str) -> str:
+        result = lathe(*args)
+        self.assertEqual(result.returncode, 2, args)
+        text = result.stdout + result.stderr
+        self.assertNotIn("terminate", text)
+        self.assertNotIn("Traceback", text)
+        return text
+
+    def test_names(self):
+        self.assertIn("one of mla, dsa, v4, gqa", self.refused("plan", "--attention", "mqa"))
+        self.assertIn("one of auto, cuda, ref, cpu", self.refused("plan", "--device", "sm42"))
+        self.assertIn("auto, gather, inplace, native, ragged",
+                      self.refused("plan", "--prefill-attention-backend", "best"))
+        self.assertIn("one of mla_bf16", self.refused("plan", "--kv-layout", "mla_fp9"))
+        self.assertIn("auto, bf16, fp8_e4m3 or fp4_e2m1",
+                      self.refused("plan", "--kv-cache-dtype", "int8"))
+        self.assertIn("one of mla_bf16", self.refused("layouts", "mla_fp9"))
+
+    def test_numbers(self):
+        self.assertIn("1 to 65536", self.refused("plan", "--page-size", "0"))
+        self.assertIn("1 to 65536", self.refused("layouts", "--page-size", "-1"))
+        self.assertIn("--chunked-prefill-size", self.refused("plan", "--chunked-prefill-size", "-5"))
+        self.assertIn("--context-length", self.refused("plan", "--context-length", "-1"))
+        self.assertIn("--heads", self.refused("plan", "--heads", "many"))
+        self.assertIn("a multiple of 128", self.refused("layouts", "mla_fp8_block(nope=100)"))
+
+    def test_flags(self):
+        self.assertIn("--help", self.refused("plan", "--no-such-flag"))
+        self.assertIn("--help", self.refused())
+        self.assertIn("--help", self.refused("fly"))
+
+
+class Layouts(unittest.TestCase):
+    def test_sizes(self):
+        layouts = json.loads(lathe("layouts", "--json").stdout)
+        self.assertEqual({e["name"]: e["bytes_per_token"] for e in layouts},
+                         {"mla_bf16": 1152, "mla_fp8": 576, "mla_fp8_block": 656, "mla_fp4": 324,
+                          "v4_fp8": 584, "index_fp8": 132, "gqa_bf16": 4096, "gqa_fp8": 2048})
+        strides = {}
+        for page in (256, 64, 2):
+            data = json.loads(lathe("layouts", "v4_fp8", "--page-size", str(page), "--json").stdout)
+            strides[page] = data[0]["page_stride"]
+        self.assertEqual(strides, {256: 149760, 64: 37440, 2: 1728})
+
+    def test_help(self):
+        for args in (["--help"], ["plan", "--help"], ["layouts", "--help"]):
+            self.assertEqual(lathe(*args).returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
