@@ -24,8 +24,11 @@ double fma_loop(std::int64_t rounds, float* sink) {
   const hn::ScalableTag<float> d;
   const auto a = hn::Set(d, sink[0]);  // not known to the compiler
   const auto b = hn::Set(d, sink[1]);
-  auto x0 = hn::Set(d, 1.0f), x1 = x0, x2 = x0, x3 = x0, x4 = x0, x5 = x0, x6 = x0, x7 = x0,
-       x8 = x0, x9 = x0, x10 = x0, x11 = x0;
+  // Chains that start alike would be one chain to the compiler.
+  auto x0 = hn::Set(d, sink[2]), x1 = hn::Set(d, sink[3]), x2 = hn::Set(d, sink[4]);
+  auto x3 = hn::Set(d, sink[5]), x4 = hn::Set(d, sink[6]), x5 = hn::Set(d, sink[7]);
+  auto x6 = hn::Set(d, sink[8]), x7 = hn::Set(d, sink[9]), x8 = hn::Set(d, sink[10]);
+  auto x9 = hn::Set(d, sink[11]), x10 = hn::Set(d, sink[12]), x11 = hn::Set(d, sink[13]);
   for (std::int64_t i = 0; i < rounds; ++i) {
     x0 = hn::MulAdd(x0, a, b);
     x1 = hn::MulAdd(x1, a, b);
@@ -47,7 +50,7 @@ double fma_loop(std::int64_t rounds, float* sink) {
   return static_cast<double>(rounds) * 12 * 2 * static_cast<double>(hn::Lanes(d));
 }
 
-// n floats, a multiple of 64 vectors' worth is not needed: the tail is left out.
+// The sum of n floats but for a tail of less than four vectors.
 void read_loop(const float* from, std::int64_t n, float* sink) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
@@ -89,7 +92,7 @@ double median_seconds(int repeats, F f) {
 }
 
 struct alignas(64) Line {
-  float values[16] = {0.999f, 0.001f};
+  float values[16] = {0.999f, 0.001f, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
 };
 
 }  // namespace

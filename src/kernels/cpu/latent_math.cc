@@ -125,18 +125,25 @@ HWY_INLINE std::int64_t most_visible(const LatentTileJob& job, std::int64_t line
   return most;
 }
 
+// The widest block that `left` lines fill.
+HWY_INLINE int block_of(std::int64_t left) { return left >= kLines ? kLines : left >= 2 ? 2 : 1; }
+
 // Eight keys stay in the first-level cache while all lines pass.
 void score_tile(const LatentTileJob& job) {
   constexpr std::int64_t kResident = 8;
-  const std::int64_t whole = job.lines / kLines * kLines;
   for (std::int64_t k = 0; k < kLatentTile; k += kResident) {
-    for (std::int64_t line = 0; line < whole; line += kLines) {
-      const std::int64_t most = most_visible(job, line, kLines);
-      score_keys<kLines>(job, line, k, most < k + kResident ? most : k + kResident);
-    }
-    for (std::int64_t line = whole; line < job.lines; ++line) {
-      const std::int64_t most = job.visible[line];
-      score_keys<1>(job, line, k, most < k + kResident ? most : k + kResident);
+    for (std::int64_t line = 0; line < job.lines;) {
+      const int block = block_of(job.lines - line);
+      const std::int64_t most = most_visible(job, line, block);
+      const std::int64_t end = most < k + kResident ? most : k + kResident;
+      if (block == kLines) {
+        score_keys<kLines>(job, line, k, end);
+      } else if (block == 2) {
+        score_keys<2>(job, line, k, end);
+      } else {
+        score_keys<1>(job, line, k, end);
+      }
+      line += block;
     }
   }
 }
@@ -220,26 +227,28 @@ HWY_INLINE void value_block(const LatentTileJob& job, std::int64_t line, std::in
   }
 }
 
-HWY_INLINE bool equally_visible(const LatentTileJob& job, std::int64_t line) {
-  for (int r = 1; r < kLines; ++r) {
-    if (job.visible[line + r] != job.visible[line]) return false;
-  }
-  return true;
+// How many lines from `line` on see as many keys as it does, up to kLines.
+HWY_INLINE std::int64_t equally_visible(const LatentTileJob& job, std::int64_t line) {
+  std::int64_t n = 1;
+  while (n < kLines && line + n < job.lines && job.visible[line + n] == job.visible[line]) ++n;
+  return n;
 }
 
 // A column of kVecs vectors stays in the first-level cache while all lines pass. Lines that see
 // different keys are never blocked: 0 * NaN from a key that one of them must not see is NaN.
 template <int kVecs>
 HWY_INLINE void value_column(const LatentTileJob& job, std::int64_t column) {
-  std::int64_t line = 0;
-  while (line < job.lines) {
-    if (line + kLines <= job.lines && equally_visible(job, line)) {
-      if (job.visible[line] > 0) value_block<kLines, kVecs>(job, line, column);
-      line += kLines;
+  for (std::int64_t line = 0; line < job.lines;) {
+    const int block = block_of(equally_visible(job, line));
+    if (job.visible[line] == 0) {
+    } else if (block == kLines) {
+      value_block<kLines, kVecs>(job, line, column);
+    } else if (block == 2) {
+      value_block<2, kVecs>(job, line, column);
     } else {
-      if (job.visible[line] > 0) value_block<1, kVecs>(job, line, column);
-      ++line;
+      value_block<1, kVecs>(job, line, column);
     }
+    line += block;
   }
 }
 
