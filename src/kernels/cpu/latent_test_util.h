@@ -74,7 +74,9 @@ struct Scene {
   std::int32_t random_key(std::size_t r) {
     const auto die = rng() % 8;
     if (die == 0) return -1;
-    if (die == 1) return static_cast<std::int32_t>(pool.view().slots() + rng() % 1000);
+    if (die == 1)
+      return static_cast<std::int32_t>(pool.view().slots()) +
+             static_cast<std::int32_t>(rng() % 1000);
     const auto pos = static_cast<std::int32_t>(rng() % static_cast<unsigned>(batch.kv_lens[r]));
     return slot_of(batch.entry(r, pos / page()), page(), pos % page()).value;
   }
