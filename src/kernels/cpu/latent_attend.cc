@@ -157,11 +157,17 @@ class Call {
     shares_keys(args_) ? add_positions(unit, begin, end, w) : add_row(unit, begin, end, w);
   }
 
+  // Both keep the next tile's keys at hand, so that their bytes are on the way while this one's are
+  // computed with.
   void add_positions(const LatentUnit& unit, std::int64_t begin, std::int64_t end,
                      const Worker& w) const {
-    PositionKeys tile;
-    for (std::int64_t first = begin; first < end; first += kLatentTile) {
-      tile.fill(args_.main, unit.request, first, end);
+    PositionKeys tiles[2];
+    tiles[0].fill(args_.main, unit.request, begin, end);
+    int now = 0;
+    for (std::int64_t first = begin; first < end; first += kLatentTile, now ^= 1) {
+      const PositionKeys& tile = tiles[now];
+      PositionKeys& next = tiles[now ^ 1];
+      next.fill(args_.main, unit.request, first + kLatentTile, end);
       std::int64_t line = 0;
       for (std::int32_t r = 0; r < unit.rows; ++r) {
         const std::int64_t limit =
@@ -169,7 +175,7 @@ class Call {
         std::fill_n(w.visible + line, unit.heads, tile.before[static_cast<std::size_t>(limit)]);
         line += unit.heads;
       }
-      add_tile(unit, tile.keys, w);
+      add_tile(unit, tile.keys, next.keys, w);
     }
   }
 
@@ -177,21 +183,42 @@ class Call {
                const Worker& w) const {
     RowKeys row(args_, unit.row, unit.request, unit.position);
     row.skip(begin);
-    LatentKeys keys;
-    for (std::int64_t left = end - begin; left > 0; left -= keys.count) {
-      row.fill(keys, std::min(left, kLatentTile));
-      if (keys.count == 0) return;
-      std::fill_n(w.visible, unit.heads, static_cast<std::int32_t>(keys.count));
-      add_tile(unit, keys, w);
+    LatentKeys tiles[2];
+    int now = 0;
+    std::int64_t left = end - begin;
+    row.fill(tiles[0], std::min(left, kLatentTile));
+    while (tiles[now].count > 0) {
+      left -= tiles[now].count;
+      row.fill(tiles[now ^ 1], std::min(left, kLatentTile));
+      std::fill_n(w.visible, unit.heads, static_cast<std::int32_t>(tiles[now].count));
+      add_tile(unit, tiles[now], tiles[now ^ 1], w);
+      now ^= 1;
     }
   }
 
-  void add_tile(const LatentUnit& unit, const LatentKeys& keys, const Worker& w) const {
+  // The first byte of each key's record, and its length; what a layout keeps in a second plane is
+  // small.
+  std::int64_t find_records(const KeySource& source, std::span<const Slot> index,
+                            const std::byte** to) const {
+    if (index.empty()) return 0;
+    if (!source.pool) {
+      for (const Slot i : index) *to++ = source.compact.row(i.value);
+      return bytes_of(source.compact.dtype, source.compact.cols);
+    }
+    const Part& first = source.pool->layout.part(0);
+    for (const Slot i : index) *to++ = source.pool->at(first, i);
+    return source.pool->layout.plane_bytes(0);
+  }
+
+  void add_tile(const LatentUnit& unit, const LatentKeys& keys, const LatentKeys& next,
+                const Worker& w) const {
     if (keys.count == 0) return;
-    const std::span<const Slot> index(keys.index.data(), static_cast<std::size_t>(keys.count));
-    const auto from_main = static_cast<std::size_t>(keys.from_main);
-    decode(args_.main, index.first(from_main), w.keys);
-    decode(args_.extra, index.subspan(from_main), w.keys + keys.from_main * plan_.key_stride);
+    decode(args_.main, keys.main(), w.keys);
+    decode(args_.extra, keys.extra(), w.keys + keys.from_main * plan_.key_stride);
+    std::array<const std::byte*, kLatentTile> ahead;
+    const std::int64_t main_bytes = find_records(args_.main, next.main(), ahead.data());
+    const std::int64_t extra_bytes =
+        find_records(args_.extra, next.extra(), ahead.data() + next.from_main);
     LatentTileJob job;
     job.q = w.q;
     job.keys = w.keys;
@@ -203,6 +230,9 @@ class Call {
     job.rescale = w.rescale;
     job.state = w.part;
     job.out_stride = plan_.out_stride;
+    job.ahead = ahead.data();
+    job.ahead_keys = next.count;
+    job.ahead_bytes = std::max(main_bytes, extra_bytes);
     latent_add_tile(job);
   }
 

@@ -40,14 +40,24 @@ bool next_entry(const KeySource& source, std::int64_t row, std::int64_t& i, std:
 
 void PositionKeys::fill(const KeySource& source, std::int64_t request, std::int64_t first,
                         std::int64_t end) {
+  const ConstPoolView& pool = *source.pool;
+  const PageId* table = source.page_table.data() + request * source.table_width;
   std::int32_t count = 0;
-  for (std::int64_t i = 0; i < kLatentTile; ++i) {
-    before[at(i)] = count;
-    if (first + i >= end) continue;
-    const std::int32_t slot = slot_at(source, request, first + i);
-    if (slot >= 0) keys.index[at(count++)] = Slot(slot);
+  std::int64_t i = 0;
+  // A page at a time: divisions are dear.
+  while (i < kLatentTile && first + i < end) {
+    const std::int64_t number = (first + i) / pool.page_size;
+    const PageId page = table[number];
+    const std::int64_t stop =
+        std::min({kLatentTile, end - first, (number + 1) * pool.page_size - first});
+    const bool hole = page.value < 0 || page.value >= pool.pages;
+    std::int32_t slot = hole ? 0 : slot_at(source, request, first + i);
+    for (; i < stop; ++i) {
+      before[at(i)] = count;
+      if (!hole) keys.index[at(count++)] = Slot(slot++);
+    }
   }
-  before[at(kLatentTile)] = count;
+  for (; i <= kLatentTile; ++i) before[at(i)] = count;
   keys.count = count;
   keys.from_main = count;
 }

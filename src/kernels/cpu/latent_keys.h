@@ -16,6 +16,14 @@ struct LatentKeys {
   std::array<Slot, kLatentTile> index;  // Slot or RaggedRow values
   std::int64_t count = 0;
   std::int64_t from_main = 0;  // the first ones are of `main`, the others of `extra`
+
+  std::span<const Slot> main() const {
+    return std::span(index).first(static_cast<std::size_t>(from_main));
+  }
+  std::span<const Slot> extra() const {
+    return std::span(index).subspan(static_cast<std::size_t>(from_main),
+                                    static_cast<std::size_t>(count - from_main));
+  }
 };
 
 /// Rows of one request can share tiles: they see its positions from 0 up to their own.

@@ -107,10 +107,37 @@ HWY_INLINE void score_block(const float* HWY_RESTRICT q, const float* HWY_RESTRI
   for (int r = 0; r < kRows; ++r) store_sums(d, acc[r], scores + r * kLatentTile);
 }
 
+// Asks for the next tile's records a few cache lines at a time: asked for all at once they would
+// wait for each other, and the arithmetic for them.
+class Prefetcher {
+ public:
+  HWY_INLINE Prefetcher(const LatentTileJob& job, std::int64_t steps)
+      : job_(job), per_step_((job.ahead_keys * job.ahead_bytes / kCacheLine + steps) / steps) {}
+
+  HWY_INLINE void step() {
+    for (std::int64_t i = 0; i < per_step_ && key_ < job_.ahead_keys; ++i) {
+      __builtin_prefetch(job_.ahead[key_] + byte_, 0, 2);
+      byte_ += kCacheLine;
+      if (byte_ >= job_.ahead_bytes) {
+        byte_ = 0;
+        ++key_;
+      }
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kCacheLine = 64;
+  const LatentTileJob& job_;
+  std::int64_t per_step_;
+  std::int64_t key_ = 0;
+  std::int64_t byte_ = 0;
+};
+
 template <int kRows>
 HWY_INLINE void score_keys(const LatentTileJob& job, std::int64_t line, std::int64_t begin,
-                           std::int64_t end) {
+                           std::int64_t end, Prefetcher& prefetcher) {
   for (std::int64_t k = begin; k < end; k += kAcross) {
+    prefetcher.step();
     score_block<kRows>(job.q + line * job.width, job.keys + k * job.key_stride, job.width,
                        job.key_stride, job.scores + line * kLatentTile + k);
   }
@@ -131,17 +158,18 @@ HWY_INLINE int block_of(std::int64_t left) { return left >= kLines ? kLines : le
 // Eight keys stay in the first-level cache while all lines pass.
 void score_tile(const LatentTileJob& job) {
   constexpr std::int64_t kResident = 8;
+  Prefetcher prefetcher(job, (job.lines + kLines - 1) / kLines * (kLatentTile / kAcross));
   for (std::int64_t k = 0; k < kLatentTile; k += kResident) {
     for (std::int64_t line = 0; line < job.lines;) {
       const int block = block_of(job.lines - line);
       const std::int64_t most = most_visible(job, line, block);
       const std::int64_t end = most < k + kResident ? most : k + kResident;
       if (block == kLines) {
-        score_keys<kLines>(job, line, k, end);
+        score_keys<kLines>(job, line, k, end, prefetcher);
       } else if (block == 2) {
-        score_keys<2>(job, line, k, end);
+        score_keys<2>(job, line, k, end, prefetcher);
       } else {
-        score_keys<1>(job, line, k, end);
+        score_keys<1>(job, line, k, end, prefetcher);
       }
       line += block;
     }

@@ -41,6 +41,11 @@ struct LatentTileJob {
   float* rescale = nullptr;               // [lines] scratch
   LatentState state;
   std::int64_t out_stride = 0;  // the padded value width; at most width
+
+  // Bytes that the next tile will read, asked for while this one is computed: [ahead_keys] records.
+  const std::byte* const* ahead = nullptr;
+  std::int64_t ahead_keys = 0;  // at most kLatentTile
+  std::int64_t ahead_bytes = 0;
 };
 
 /// Adds a tile of keys to the state.
