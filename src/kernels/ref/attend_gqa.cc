@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "attn/check_args.h"
 #include "kernels/ref/attend_row.h"
-#include "kernels/ref/check_args.h"
 #include "kernels/ref/merge.h"
 #include "kernels/ref/rows_io.h"
 #include "kernels/ref/visible_keys.h"

@@ -1,5 +1,5 @@
 // Every refusal names its argument and leaves the outputs alone.
-#include "kernels/ref/check_args.h"
+#include "attn/check_args.h"
 
 #include <gtest/gtest.h>
 

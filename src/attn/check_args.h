@@ -1,4 +1,4 @@
-// Validation of AttendArgs for the reference kernels, before they read a key or write an output.
+// Validation of AttendArgs, the same for all devices, before a kernel reads a key or writes an output.
 //
 // An Error names the argument, what was wanted and what was offered. What is legal and means "no
 // key" is not an error: holes, indices and page ids outside the pool, zero rows, zero lengths. What
@@ -10,14 +10,14 @@
 
 namespace lathe {
 
-/// For ref_attend_latent: dense_latent, sparse_latent, window_compressed. `main` by page table
+/// Latent attention: dense_latent, sparse_latent, window_compressed. `main` by page table
 /// wide enough for kv_lens, or by index list; `extra` by index list where there are two sources.
 Result<void> check_latent_args(const AttendArgs& args);
 
-/// For ref_attend_gqa: grouped_query.
+/// Grouped queries: grouped_query.
 Result<void> check_gqa_args(const AttendArgs& args);
 
-/// For ref_attend_ragged: dense_latent or sparse_latent by page table, no request of a sparse
+/// Kind `ragged`: dense_latent or sparse_latent by page table, no request of a sparse
 /// problem with more than top_k keys, expansion weights of the problem's dims.
 Result<void> check_ragged_args(const AttendArgs& args);
 

@@ -1,4 +1,4 @@
-#include "kernels/ref/check_args.h"
+#include "attn/check_args.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "kernels/ref/check_source.h"
+#include "attn/check_source.h"
 
 namespace lathe {
 namespace {

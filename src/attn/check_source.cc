@@ -1,4 +1,4 @@
-#include "kernels/ref/check_source.h"
+#include "attn/check_source.h"
 
 #include <fmt/format.h>
 

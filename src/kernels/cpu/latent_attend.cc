@@ -1,0 +1,311 @@
+#include "kernels/cpu/latent_attend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+
+#include "attn/check_args.h"
+#include "kernels/cpu/latent_keys.h"
+#include "kernels/cpu/latent_math.h"
+#include "kernels/cpu/latent_plan.h"
+#include "layout/codec.h"
+
+namespace lathe {
+namespace {
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+// The codecs' bounds, so that decoding cannot fail half way.
+Result<void> check_codec_scale(const char* field, const KeySource& source) {
+  if (!source.pool || (source.key_scale >= 0x1p-126f && source.key_scale <= 0x1p126f)) return {};
+  return Error{ErrorCode::invalid_argument, fmt::format("{}.key_scale", field),
+               "a scale from 2^-126 to 2^126", fmt::format("{}", source.key_scale), ""};
+}
+
+// Carves floats out of a buffer.
+struct Carver {
+  float* at;
+  float* take(std::int64_t floats) {
+    float* p = at;
+    at += floats;
+    return p;
+  }
+  LatentState state(const LatentPlan& plan) {
+    const std::int64_t small = latent_padded(plan.lines);
+    return {take(plan.lines * plan.out_stride), take(small), take(small)};
+  }
+};
+
+void clear(const LatentState& s, std::int64_t lines, std::int64_t out_stride) {
+  std::fill_n(s.out, lines * out_stride, 0.0f);
+  std::fill_n(s.highest, lines, kNone);
+  std::fill_n(s.sum, lines, 0.0f);
+}
+
+// One call. Every method writes only what belongs to its task or to its worker.
+class Call {
+ public:
+  Call(const AttendArgs& args, const LatentPlan& plan, std::byte* scratch)
+      : args_(args),
+        plan_(plan),
+        scratch_(scratch),
+        units_(plan.unit_list(scratch)),
+        tasks_(plan.task_list(scratch)) {}
+
+  void run() const {
+    for_each(plan_.tasks, [&](std::int64_t i, int worker) { attend(i, worker); });
+    if (plan_.parts_apart) {
+      for_each(plan_.units, [&](std::int64_t i, int) { join_parts(i); });
+    }
+  }
+
+ private:
+  // A worker's buffers.
+  struct Worker {
+    float* q;
+    float* keys;
+    float* scores;
+    float* rescale;
+    std::int32_t* visible;
+    LatentState part;
+    LatentState total;
+  };
+
+  template <class F>
+  void for_each(std::int64_t n, F f) const {
+    if (args_.execution.threads != nullptr) return args_.execution.threads->run(n, f);
+    for (std::int64_t i = 0; i < n; ++i) f(i, 0);
+  }
+
+  Worker worker(int number) const {
+    std::byte* bytes = scratch_ + plan_.workers_at + number * plan_.worker_bytes;
+    Carver carver{reinterpret_cast<float*>(bytes)};
+    const std::int64_t small = latent_padded(plan_.lines);
+    Worker w;
+    w.q = carver.take(plan_.lines * plan_.width);
+    w.keys = carver.take(kLatentTile * plan_.key_stride);
+    w.scores = carver.take(plan_.lines * kLatentTile);
+    w.rescale = carver.take(small);
+    w.visible = reinterpret_cast<std::int32_t*>(carver.take(small));
+    w.part = carver.state(plan_);
+    w.total = carver.state(plan_);
+    return w;
+  }
+
+  LatentState part_state(std::int64_t part) const {
+    std::byte* bytes = scratch_ + plan_.parts_at + part * plan_.state_floats() * 4;
+    return Carver{reinterpret_cast<float*>(bytes)}.state(plan_);
+  }
+
+  void attend(std::int64_t number, int worker_number) const {
+    const LatentTask& task = tasks_[static_cast<std::size_t>(number)];
+    const LatentUnit& unit = units_[static_cast<std::size_t>(task.unit)];
+    Worker w = worker(worker_number);
+    pack_q(unit, w);
+    if (task.part >= 0) {
+      w.part = part_state(unit.first_part + task.part);
+      add_part(unit, task.part, w);
+      return;
+    }
+    add_part(unit, 0, w);
+    if (unit.parts == 1) return write(unit, w.part);
+    clear(w.total, unit.lines(), plan_.out_stride);
+    for (std::int32_t part = 0; part < unit.parts; ++part) {
+      if (part > 0) add_part(unit, part, w);
+      latent_fold(w.part, w.total, unit.lines(), plan_.out_stride);
+    }
+    write(unit, w.total);
+  }
+
+  void join_parts(std::int64_t number) const {
+    const LatentUnit& unit = units_[static_cast<std::size_t>(number)];
+    if (unit.parts == 1) return;
+    const LatentState total = part_state(unit.first_part);
+    for (std::int32_t part = 1; part < unit.parts; ++part) {
+      latent_fold(part_state(unit.first_part + part), total, unit.lines(), plan_.out_stride);
+    }
+    write(unit, total);
+  }
+
+  void pack_q(const LatentUnit& unit, const Worker& w) const {
+    const std::int64_t dim = args_.problem.qk_dim();
+    const auto scale = static_cast<float>(double{args_.problem.scale} * double{args_.q_scale});
+    float* to = w.q;
+    for (std::int32_t r = 0; r < unit.rows; ++r) {
+      const std::byte* row = args_.q.row(unit.row + r);
+      for (std::int32_t h = unit.head; h < unit.head + unit.heads; ++h, to += plan_.width) {
+        latent_pack(row + bytes_of(args_.q.dtype, h * dim), args_.q.dtype, dim, scale, to);
+      }
+    }
+    if (dim == plan_.width) return;
+    for (std::int64_t k = 0; k < kLatentTile; ++k) {
+      std::fill(w.keys + k * plan_.key_stride + dim, w.keys + k * plan_.key_stride + plan_.width,
+                0.0f);
+    }
+  }
+
+  // The keys of one part into w.part.
+  void add_part(const LatentUnit& unit, std::int32_t part, const Worker& w) const {
+    clear(w.part, unit.lines(), plan_.out_stride);
+    const std::int64_t begin = part * plan_.part_keys;
+    const std::int64_t end = std::min(unit.keys, begin + plan_.part_keys);
+    shares_keys(args_) ? add_positions(unit, begin, end, w) : add_row(unit, begin, end, w);
+  }
+
+  // Both keep the next tile's keys at hand, so that their bytes are on the way while this one's are
+  // computed with.
+  void add_positions(const LatentUnit& unit, std::int64_t begin, std::int64_t end,
+                     const Worker& w) const {
+    PositionKeys tiles[2];
+    tiles[0].fill(args_.main, unit.request, begin, end);
+    int now = 0;
+    for (std::int64_t first = begin; first < end; first += kLatentTile, now ^= 1) {
+      const PositionKeys& tile = tiles[now];
+      PositionKeys& next = tiles[now ^ 1];
+      next.fill(args_.main, unit.request, first + kLatentTile, end);
+      std::int64_t line = 0;
+      for (std::int32_t r = 0; r < unit.rows; ++r) {
+        const std::int64_t limit =
+            std::clamp<std::int64_t>(unit.position + r + 1 - first, 0, kLatentTile);
+        std::fill_n(w.visible + line, unit.heads, tile.before[static_cast<std::size_t>(limit)]);
+        line += unit.heads;
+      }
+      add_tile(unit, tile.keys, next.keys, w);
+    }
+  }
+
+  void add_row(const LatentUnit& unit, std::int64_t begin, std::int64_t end,
+               const Worker& w) const {
+    RowKeys row(args_, unit.row, unit.request, unit.position);
+    row.skip(begin);
+    LatentKeys tiles[2];
+    int now = 0;
+    std::int64_t left = end - begin;
+    row.fill(tiles[0], std::min(left, kLatentTile));
+    while (tiles[now].count > 0) {
+      left -= tiles[now].count;
+      row.fill(tiles[now ^ 1], std::min(left, kLatentTile));
+      std::fill_n(w.visible, unit.heads, static_cast<std::int32_t>(tiles[now].count));
+      add_tile(unit, tiles[now], tiles[now ^ 1], w);
+      now ^= 1;
+    }
+  }
+
+  // The first byte of each key's record, and its length; what a layout keeps in a second plane is
+  // small.
+  std::int64_t find_records(const KeySource& source, std::span<const Slot> index,
+                            const std::byte** to) const {
+    if (index.empty()) return 0;
+    if (!source.pool) {
+      for (const Slot i : index) *to++ = source.compact.row(i.value);
+      return bytes_of(source.compact.dtype, source.compact.cols);
+    }
+    const Part& first = source.pool->layout.part(0);
+    for (const Slot i : index) *to++ = source.pool->at(first, i);
+    return source.pool->layout.plane_bytes(0);
+  }
+
+  void add_tile(const LatentUnit& unit, const LatentKeys& keys, const LatentKeys& next,
+                const Worker& w) const {
+    if (keys.count == 0) return;
+    decode(args_.main, keys.main(), w.keys);
+    decode(args_.extra, keys.extra(), w.keys + keys.from_main * plan_.key_stride);
+    std::array<const std::byte*, kLatentTile> ahead;
+    const std::int64_t main_bytes = find_records(args_.main, next.main(), ahead.data());
+    const std::int64_t extra_bytes =
+        find_records(args_.extra, next.extra(), ahead.data() + next.from_main);
+    LatentTileJob job;
+    job.q = w.q;
+    job.keys = w.keys;
+    job.width = plan_.width;
+    job.key_stride = plan_.key_stride;
+    job.lines = unit.lines();
+    job.visible = w.visible;
+    job.scores = w.scores;
+    job.rescale = w.rescale;
+    job.state = w.part;
+    job.out_stride = plan_.out_stride;
+    job.ahead = ahead.data();
+    job.ahead_keys = next.count;
+    job.ahead_bytes = std::max(main_bytes, extra_bytes);
+    latent_add_tile(job);
+  }
+
+  void decode(const KeySource& source, std::span<const Slot> index, float* to) const {
+    if (index.empty()) return;
+    const std::int64_t dim = args_.problem.qk_dim();
+    if (source.pool) {
+      const MutableRowsView rows{reinterpret_cast<std::byte*>(to), DType::f32, std::ssize(index),
+                                 dim, plan_.key_stride};
+      const Result<void> done = gather_decode(*source.pool, index, rows, {source.key_scale, 1});
+      LATHE_CHECK(done.ok(), "decoding checked arguments");
+      return;
+    }
+    for (const Slot i : index) {
+      latent_pack(source.compact.row(i.value), source.compact.dtype, dim, 1, to);
+      to += plan_.key_stride;
+    }
+  }
+
+  void write(const LatentUnit& unit, const LatentState& state) const {
+    const std::int64_t v_dim = args_.problem.v_dim();
+    std::int64_t line = 0;
+    for (std::int32_t r = 0; r < unit.rows; ++r) {
+      const std::int64_t row = unit.row + r;
+      for (std::int32_t h = unit.head; h < unit.head + unit.heads; ++h, ++line) {
+        const double sum = state.sum[line];
+        const double highest = state.highest[line];
+        double all = sum;
+        if (args_.problem.sink) {
+          all += std::exp(double{args_.sink[static_cast<std::size_t>(h)]} - highest);
+        }
+        const double factor = sum == 0 ? 0 : 1 / all;  // without a key out is 0 already
+        latent_store(state.out + line * plan_.out_stride, v_dim, static_cast<float>(factor),
+                     args_.out.dtype, args_.out.row(row) + bytes_of(args_.out.dtype, h * v_dim));
+        if (args_.lse.data != nullptr)
+          write_lse(row, h, sum == 0 ? kNone : highest + std::log(sum));
+      }
+    }
+  }
+
+  void write_lse(std::int64_t row, std::int32_t head, double value) const {
+    std::byte* to = args_.lse.row(row) + bytes_of(args_.lse.dtype, head);
+    if (args_.lse.dtype == DType::f64) {
+      std::memcpy(to, &value, sizeof(value));
+    } else {
+      const auto narrow = static_cast<float>(value);
+      std::memcpy(to, &narrow, sizeof(narrow));
+    }
+  }
+
+  const AttendArgs& args_;
+  const LatentPlan& plan_;
+  std::byte* scratch_;
+  std::span<const LatentUnit> units_;
+  std::span<const LatentTask> tasks_;
+};
+
+}  // namespace
+
+Result<void> cpu_attend_latent(const AttendArgs& args) {
+  if (Result<void> ok = check_latent_args(args); !ok) return ok;
+  if (Result<void> ok = check_codec_scale("main", args.main); !ok) return ok;
+  if (args.problem.two_sources()) {
+    if (Result<void> ok = check_codec_scale("extra", args.extra); !ok) return ok;
+  }
+  if (args.q.rows == 0) return {};
+  const LatentPlan plan(args);
+  Scratch own;
+  Scratch& scratch = args.execution.scratch == nullptr ? own : *args.execution.scratch;
+  std::byte* bytes = scratch.take(plan.bytes);
+  plan.fill(args, bytes);
+  Call(args, plan, bytes).run();
+  return {};
+}
+
+}  // namespace lathe

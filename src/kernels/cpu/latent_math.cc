@@ -1,0 +1,424 @@
+#include "kernels/cpu/latent_math.h"
+
+#include <cstring>
+
+#include "base/float_formats.h"
+
+// Vectors of unknown size cannot be elements of the register blocks below; Arm has NEON beside them.
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/latent_math.cc"
+#include "hwy/foreach_target.h"
+// The SIMD headers follow foreach_target.h, which includes this file once per target.
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+
+#ifndef LATHE_KERNELS_CPU_LATENT_MATH_ONCE_
+#define LATHE_KERNELS_CPU_LATENT_MATH_ONCE_
+namespace lathe {
+namespace {
+
+// Not a std::array: its functions would be compiled for one SIMD target and linked for all of them.
+struct E4m3Table {
+  float values[256];
+};
+constexpr E4m3Table make_e4m3_table() {
+  E4m3Table table{};
+  for (unsigned i = 0; i < 256; ++i) table.values[i] = to_f32(e4m3{static_cast<std::uint8_t>(i)});
+  return table;
+}
+constexpr E4m3Table kE4m3 = make_e4m3_table();
+
+}  // namespace
+}  // namespace lathe
+#endif  // LATHE_KERNELS_CPU_LATENT_MATH_ONCE_
+
+HWY_BEFORE_NAMESPACE();
+namespace lathe {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::CappedTag<float, kLatentPad>;
+using V = hn::Vec<D>;
+using Du = hn::RebindToUnsigned<D>;
+
+// Lines of a register block: with 4 keys or 4 vectors of values, 16 accumulators where there are 32
+// registers, 8 where there are 16. Eight chains hide the latency of an FMA.
+#if HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON
+constexpr int kLines = 4;
+#else
+constexpr int kLines = 2;
+#endif
+constexpr int kAcross = 4;
+
+constexpr float kNone = -__builtin_huge_valf();
+
+// ---------------------------------------------------------------- scores
+
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE void store_sums(D d, const V (&x)[kAcross], float* to) {
+  for (int i = 0; i < kAcross; ++i) hn::StoreU(x[i], d, to + i);
+}
+#else
+template <class D4>
+HWY_INLINE void store_sum_of_blocks(D4 d, hn::VFromD<D4> x, float* to) {
+  if constexpr (hn::MaxLanes(D4()) == 4) {
+    hn::StoreU(x, d, to);
+  } else {
+    const hn::Half<D4> dh;
+    store_sum_of_blocks(dh, hn::Add(hn::LowerHalf(dh, x), hn::UpperHalf(dh, x)), to);
+  }
+}
+
+// The four sums over the lanes of x. Two rounds of interleaving leave the sums of each block of four
+// lanes in its lanes, then the blocks are added.
+HWY_INLINE void store_sums(D d, const V (&x)[kAcross], float* to) {
+  const hn::RepartitionToWide<Du> dw;
+  const V ab = hn::Add(hn::InterleaveLower(d, x[0], x[1]), hn::InterleaveUpper(d, x[0], x[1]));
+  const V cd = hn::Add(hn::InterleaveLower(d, x[2], x[3]), hn::InterleaveUpper(d, x[2], x[3]));
+  const auto ab2 = hn::BitCast(dw, ab);
+  const auto cd2 = hn::BitCast(dw, cd);
+  const V low = hn::BitCast(d, hn::InterleaveLower(dw, ab2, cd2));
+  const V high = hn::BitCast(d, hn::InterleaveUpper(dw, ab2, cd2));
+  store_sum_of_blocks(d, hn::Add(low, high), to);
+}
+#endif
+
+// Scores of kRows lines against kAcross keys.
+template <int kRows>
+HWY_INLINE void score_block(const float* HWY_RESTRICT q, const float* HWY_RESTRICT keys,
+                            std::int64_t width, std::int64_t key_stride,
+                            float* HWY_RESTRICT scores) {
+  const D d;
+  V acc[kRows][kAcross];
+  for (int r = 0; r < kRows; ++r) {
+    for (int k = 0; k < kAcross; ++k) acc[r][k] = hn::Zero(d);
+  }
+  for (std::int64_t i = 0; i < width; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+    V key[kAcross];
+    for (int k = 0; k < kAcross; ++k) key[k] = hn::LoadU(d, keys + k * key_stride + i);
+    for (int r = 0; r < kRows; ++r) {
+      const V x = hn::LoadU(d, q + r * width + i);
+      for (int k = 0; k < kAcross; ++k) acc[r][k] = hn::MulAdd(x, key[k], acc[r][k]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) store_sums(d, acc[r], scores + r * kLatentTile);
+}
+
+// Asks for the next tile's records a few cache lines at a time: asked for all at once they would
+// wait for each other, and the arithmetic for them.
+class Prefetcher {
+ public:
+  HWY_INLINE Prefetcher(const LatentTileJob& job, std::int64_t steps)
+      : job_(job), per_step_((job.ahead_keys * job.ahead_bytes / kCacheLine + steps) / steps) {}
+
+  HWY_INLINE void step() {
+    for (std::int64_t i = 0; i < per_step_ && key_ < job_.ahead_keys; ++i) {
+      __builtin_prefetch(job_.ahead[key_] + byte_, 0, 2);
+      byte_ += kCacheLine;
+      if (byte_ >= job_.ahead_bytes) {
+        byte_ = 0;
+        ++key_;
+      }
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kCacheLine = 64;
+  const LatentTileJob& job_;
+  std::int64_t per_step_;
+  std::int64_t key_ = 0;
+  std::int64_t byte_ = 0;
+};
+
+template <int kRows>
+HWY_INLINE void score_keys(const LatentTileJob& job, std::int64_t line, std::int64_t begin,
+                           std::int64_t end, Prefetcher& prefetcher) {
+  for (std::int64_t k = begin; k < end; k += kAcross) {
+    prefetcher.step();
+    score_block<kRows>(job.q + line * job.width, job.keys + k * job.key_stride, job.width,
+                       job.key_stride, job.scores + line * kLatentTile + k);
+  }
+}
+
+HWY_INLINE std::int64_t most_visible(const LatentTileJob& job, std::int64_t line,
+                                     std::int64_t lines) {
+  std::int64_t most = 0;
+  for (std::int64_t i = line; i < line + lines; ++i) {
+    most = job.visible[i] > most ? job.visible[i] : most;
+  }
+  return most;
+}
+
+// The widest block that `left` lines fill.
+HWY_INLINE int block_of(std::int64_t left) { return left >= kLines ? kLines : left >= 2 ? 2 : 1; }
+
+// Eight keys stay in the first-level cache while all lines pass.
+void score_tile(const LatentTileJob& job) {
+  constexpr std::int64_t kResident = 8;
+  Prefetcher prefetcher(job, (job.lines + kLines - 1) / kLines * (kLatentTile / kAcross));
+  for (std::int64_t k = 0; k < kLatentTile; k += kResident) {
+    for (std::int64_t line = 0; line < job.lines;) {
+      const int block = block_of(job.lines - line);
+      const std::int64_t most = most_visible(job, line, block);
+      const std::int64_t end = most < k + kResident ? most : k + kResident;
+      if (block == kLines) {
+        score_keys<kLines>(job, line, k, end, prefetcher);
+      } else if (block == 2) {
+        score_keys<2>(job, line, k, end, prefetcher);
+      } else {
+        score_keys<1>(job, line, k, end, prefetcher);
+      }
+      line += block;
+    }
+  }
+}
+
+// ---------------------------------------------------------------- softmax
+
+HWY_INLINE V exp_of(D d, V x) {
+  // Highway's makes a NaN 0.
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
+}
+HWY_INLINE float exp_of(float x) {
+  const D d;
+  return hn::GetLane(exp_of(d, hn::Set(d, x)));
+}
+
+// Scores to weights e^(score - highest) of the first n, 0 behind them.
+void weigh_line(const LatentTileJob& job, std::int64_t line) {
+  const D d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  float* s = job.scores + line * kLatentTile;
+  const std::int64_t n = job.visible[line];
+  const float before = job.state.highest[line];
+  V most = hn::Set(d, before);
+  const V none = hn::Set(d, kNone);
+  for (std::int64_t i = 0; i < n; i += lanes) {
+    const auto in = hn::FirstN(d, static_cast<std::size_t>(n - i));
+    const V x = hn::IfThenElse(in, hn::LoadU(d, s + i), none);
+    most = hn::IfThenElse(hn::Gt(x, most), x, most);  // a NaN never is
+  }
+  const float highest = hn::GetLane(hn::MaxOfLanes(d, most));
+  // With no finite score, -inf - -inf would make a NaN out of nothing.
+  const float base = highest == kNone ? 0.0f : highest;
+  const V base_v = hn::Set(d, base);
+  V sum = hn::Zero(d);
+  for (std::int64_t i = 0; i < kLatentTile; i += lanes) {
+    V w = hn::Zero(d);
+    if (i < n) {
+      const auto in = hn::FirstN(d, static_cast<std::size_t>(n - i));
+      w = hn::IfThenElseZero(in, exp_of(d, hn::Sub(hn::LoadU(d, s + i), base_v)));
+    }
+    sum = hn::Add(sum, w);
+    hn::StoreU(w, d, s + i);
+  }
+  const float rescale = before == highest ? 1.0f : exp_of(before - base);
+  job.rescale[line] = rescale;
+  job.state.highest[line] = highest;
+  job.state.sum[line] = job.state.sum[line] * rescale + hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// ---------------------------------------------------------------- values
+
+// out = out * rescale + weights * values, for kRows lines and kVecs vectors of the values.
+template <int kRows, int kVecs>
+HWY_INLINE void value_block(const LatentTileJob& job, std::int64_t line, std::int64_t column) {
+  const D d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const float* HWY_RESTRICT weights = job.scores + line * kLatentTile;
+  const float* HWY_RESTRICT values = job.keys + column;
+  float* HWY_RESTRICT out = job.state.out + line * job.out_stride + column;
+  V acc[kRows][kVecs];
+  for (int r = 0; r < kRows; ++r) {
+    const V rescale = hn::Set(d, job.rescale[line + r]);
+    for (int c = 0; c < kVecs; ++c) {
+      acc[r][c] = hn::Mul(hn::LoadU(d, out + r * job.out_stride + c * lanes), rescale);
+    }
+  }
+  const std::int64_t n = job.visible[line];
+  for (std::int64_t k = 0; k < n; ++k) {
+    V value[kVecs];
+    for (int c = 0; c < kVecs; ++c) value[c] = hn::LoadU(d, values + c * lanes);
+    for (int r = 0; r < kRows; ++r) {
+      const V w = hn::Set(d, weights[r * kLatentTile + k]);
+      for (int c = 0; c < kVecs; ++c) acc[r][c] = hn::MulAdd(w, value[c], acc[r][c]);
+    }
+    values += job.key_stride;
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kVecs; ++c) {
+      hn::StoreU(acc[r][c], d, out + r * job.out_stride + c * lanes);
+    }
+  }
+}
+
+// How many lines from `line` on see as many keys as it does, up to kLines.
+HWY_INLINE std::int64_t equally_visible(const LatentTileJob& job, std::int64_t line) {
+  std::int64_t n = 1;
+  while (n < kLines && line + n < job.lines && job.visible[line + n] == job.visible[line]) ++n;
+  return n;
+}
+
+// A column of kVecs vectors stays in the first-level cache while all lines pass. Lines that see
+// different keys are never blocked: 0 * NaN from a key that one of them must not see is NaN.
+template <int kVecs>
+HWY_INLINE void value_column(const LatentTileJob& job, std::int64_t column) {
+  for (std::int64_t line = 0; line < job.lines;) {
+    const int block = block_of(equally_visible(job, line));
+    if (job.visible[line] == 0) {
+    } else if (block == kLines) {
+      value_block<kLines, kVecs>(job, line, column);
+    } else if (block == 2) {
+      value_block<2, kVecs>(job, line, column);
+    } else {
+      value_block<1, kVecs>(job, line, column);
+    }
+    line += block;
+  }
+}
+
+void add_tile(const LatentTileJob& job) {
+  score_tile(job);
+  for (std::int64_t line = 0; line < job.lines; ++line) {
+    if (job.visible[line] > 0) weigh_line(job, line);
+  }
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(D()));
+  std::int64_t column = 0;
+  for (; column + kAcross * lanes <= job.out_stride; column += kAcross * lanes) {
+    value_column<kAcross>(job, column);
+  }
+  for (; column < job.out_stride; column += lanes) value_column<1>(job, column);
+}
+
+// ---------------------------------------------------------------- states, q and outputs
+
+void fold(const LatentState& from, const LatentState& into, std::int64_t lines,
+          std::int64_t out_stride) {
+  const D d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  for (std::int64_t line = 0; line < lines; ++line) {
+    if (from.sum[line] == 0) continue;
+    const float* HWY_RESTRICT a = from.out + line * out_stride;
+    float* HWY_RESTRICT b = into.out + line * out_stride;
+    if (into.sum[line] == 0) {
+      std::memcpy(b, a, static_cast<std::size_t>(out_stride) * sizeof(float));
+      into.sum[line] = from.sum[line];
+      into.highest[line] = from.highest[line];
+      continue;
+    }
+    const float x = from.highest[line];
+    const float y = into.highest[line];
+    const float highest = x > y ? x : y;
+    const float wa = exp_of(x - highest);
+    const float wb = exp_of(y - highest);
+    const V va = hn::Set(d, wa);
+    const V vb = hn::Set(d, wb);
+    for (std::int64_t i = 0; i < out_stride; i += lanes) {
+      const V scaled = hn::Mul(hn::LoadU(d, b + i), vb);
+      hn::StoreU(hn::MulAdd(hn::LoadU(d, a + i), va, scaled), d, b + i);
+    }
+    into.sum[line] = from.sum[line] * wa + into.sum[line] * wb;
+    into.highest[line] = highest;
+  }
+}
+
+void pack(const std::byte* q, DType dtype, std::int64_t elems, float scale, float* to) {
+  const D d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const V s = hn::Set(d, scale);
+  std::int64_t i = 0;
+  if (dtype == DType::f32) {
+    const auto* x = reinterpret_cast<const float*>(q);
+    for (; i + lanes <= elems; i += lanes) hn::StoreU(hn::Mul(hn::LoadU(d, x + i), s), d, to + i);
+    for (; i < elems; ++i) to[i] = x[i] * scale;
+  } else if (dtype == DType::bf16) {
+    const Du du;
+    const hn::Rebind<std::uint16_t, D> d16;
+    const auto* x = reinterpret_cast<const std::uint16_t*>(q);
+    for (; i + lanes <= elems; i += lanes) {
+      const auto high = hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, x + i)));
+      hn::StoreU(hn::Mul(hn::BitCast(d, high), s), d, to + i);
+    }
+    for (; i < elems; ++i) {
+      to[i] = __builtin_bit_cast(float, static_cast<std::uint32_t>(x[i]) << 16) * scale;
+    }
+  } else {
+    const auto* x = reinterpret_cast<const std::uint8_t*>(q);
+    for (; i < elems; ++i) to[i] = kE4m3.values[x[i]] * scale;
+  }
+  for (const std::int64_t end = latent_padded(elems); i < end; ++i) to[i] = 0;
+}
+
+// bf16 bits in the low half of each lane, as to_bf16 in base/float_formats.h.
+HWY_INLINE hn::Vec<Du> round_to_bf16(hn::Vec<Du> u) {
+  const Du d;
+  const hn::RebindToSigned<Du> di;
+  const auto magnitude = hn::And(u, hn::Set(d, 0x7fffffffu));
+  const auto nan = hn::RebindMask(d, hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, 0x7f800000)));
+  const auto quiet = hn::Or(hn::AndNot(hn::Set(d, 0x7fffffffu), u), hn::Set(d, 0x7fc00000u));
+  const auto odd = hn::And(hn::ShiftRight<16>(u), hn::Set(d, 1u));
+  const auto rounded = hn::Add(hn::Add(u, hn::Set(d, 0x7fffu)), odd);
+  return hn::ShiftRight<16>(hn::IfThenElse(nan, quiet, rounded));
+}
+
+void store(const float* from, std::int64_t n, float factor, DType dtype, std::byte* to) {
+  const D d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const V f = hn::Set(d, factor);
+  alignas(64) float last[kLatentPad];
+  for (std::int64_t i = 0; i < n; i += lanes) {
+    const V x = hn::Mul(hn::LoadU(d, from + i), f);  // from is padded
+    const std::int64_t count = n - i < lanes ? n - i : lanes;
+    if (dtype == DType::f32) {
+      hn::StoreU(x, d, last);
+      std::memcpy(to + i * 4, last, static_cast<std::size_t>(count) * 4);
+    } else if (dtype == DType::bf16) {
+      const hn::Rebind<std::uint16_t, D> d16;
+      alignas(64) std::uint16_t narrow[kLatentPad];
+      const auto bits = round_to_bf16(hn::BitCast(Du(), x));
+      hn::StoreU(hn::DemoteTo(d16, hn::BitCast(hn::RebindToSigned<D>(), bits)), d16, narrow);
+      std::memcpy(to + i * 2, narrow, static_cast<std::size_t>(count) * 2);
+    } else {
+      hn::StoreU(x, d, last);
+      for (std::int64_t j = 0; j < count; ++j) {
+        const double wide = last[j];
+        std::memcpy(to + (i + j) * 8, &wide, 8);
+      }
+    }
+  }
+}
+
+const char* target_name() { return hwy::TargetName(HWY_TARGET); }
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lathe
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lathe {
+
+HWY_EXPORT(add_tile);
+HWY_EXPORT(fold);
+HWY_EXPORT(pack);
+HWY_EXPORT(store);
+HWY_EXPORT(target_name);
+
+void latent_add_tile(const LatentTileJob& job) { HWY_DYNAMIC_DISPATCH(add_tile)(job); }
+void latent_fold(const LatentState& from, const LatentState& into, std::int64_t lines,
+                 std::int64_t out_stride) {
+  HWY_DYNAMIC_DISPATCH(fold)(from, into, lines, out_stride);
+}
+void latent_pack(const std::byte* q, DType dtype, std::int64_t elems, float scale, float* to) {
+  HWY_DYNAMIC_DISPATCH(pack)(q, dtype, elems, scale, to);
+}
+void latent_store(const float* from, std::int64_t n, float factor, DType dtype, std::byte* to) {
+  HWY_DYNAMIC_DISPATCH(store)(from, n, factor, dtype, to);
+}
+const char* latent_simd_target() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
+
+}  // namespace lathe
+#endif  // HWY_ONCE

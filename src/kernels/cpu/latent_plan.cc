@@ -1,0 +1,141 @@
+#include "kernels/cpu/latent_plan.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "kernels/cpu/latent_keys.h"
+#include "kernels/cpu/latent_math.h"
+
+namespace lathe {
+namespace {
+
+// Lines that share a decoded tile. 64 of them bury the decoding under arithmetic, and their q,
+// outputs and a tile of keys (all f32) fit the second-level cache.
+constexpr std::int64_t kMaxLines = 64;
+constexpr std::int64_t kTasksPerThread = 4;  // leaves the pool something to balance
+constexpr std::int64_t kLeastPart = 256;     // keys; below, folding costs more than it brings
+// Keys of a part where bits must not depend on the batch.
+constexpr std::int64_t kFixedPart = 1024;
+// More than this and a task folds its parts as it goes, whatever it costs in balance.
+constexpr std::int64_t kMaxPartBytes = std::int64_t{256} << 20;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t aligned(std::int64_t bytes) { return ceil_div(bytes, 64) * 64; }
+
+// Calls f(unit) for every unit of the call, its parts not filled in.
+template <class F>
+void for_units(const AttendArgs& args, F f) {
+  const std::int64_t heads = args.problem.heads;
+  const std::int64_t groups = ceil_div(heads, kMaxLines);
+  const std::int64_t group_heads = ceil_div(heads, groups);
+  const bool shared = shares_keys(args);
+  const std::int64_t block = shared ? std::max<std::int64_t>(1, kMaxLines / group_heads) : 1;
+  for (std::size_t r = 0; r < args.kv_lens.size(); ++r) {
+    const std::int64_t begin = args.q_indptr[r];
+    const std::int64_t end = args.q_indptr[r + 1];
+    for (std::int64_t row = begin; row < end; row += block) {
+      LatentUnit unit;
+      unit.request = static_cast<std::int64_t>(r);
+      unit.row = row;
+      unit.rows = static_cast<std::int32_t>(std::min(block, end - row));
+      unit.position = args.kv_lens[r] - (end - row);
+      unit.keys = shared ? unit.position + unit.rows
+                         : RowKeys(args, row, unit.request, unit.position).bound();
+      for (std::int64_t h = 0; h < heads; h += group_heads) {
+        unit.head = static_cast<std::int32_t>(h);
+        unit.heads = static_cast<std::int32_t>(std::min(group_heads, heads - h));
+        f(unit);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+LatentPlan::LatentPlan(const AttendArgs& args)
+    : width(latent_padded(args.problem.qk_dim())),
+      // An odd number of cache lines, so that the keys of a column spread over all cache sets.
+      key_stride(width % (2 * kLatentPad) == 0 ? width + kLatentPad : width),
+      out_stride(latent_padded(args.problem.v_dim())),
+      workers(args.execution.threads == nullptr ? 1 : args.execution.threads->threads()) {
+  std::int64_t keys = 0;
+  for_units(args, [&](const LatentUnit& unit) {
+    ++units;
+    keys += unit.keys;
+    lines = std::max(lines, unit.lines());
+  });
+
+  const std::int64_t wanted = workers * kTasksPerThread;
+  const bool few = workers > 1 && units < wanted;
+  if (args.execution.batch_invariant) {
+    part_keys = kFixedPart;
+  } else if (few) {
+    part_keys = std::max(kLeastPart, aligned(ceil_div(keys, wanted)));
+  } else {
+    part_keys = std::int64_t{1} << 40;
+  }
+  static_assert(kLatentTile == 64 && kLeastPart % kLatentTile == 0 &&
+                kFixedPart % kLatentTile == 0);
+
+  std::int64_t all_parts = 0;
+  for_units(args, [&](const LatentUnit& unit) {
+    const std::int64_t n = std::max<std::int64_t>(1, ceil_div(unit.keys, part_keys));
+    all_parts += n;
+    if (n > 1) parts += n;
+  });
+  parts_apart = few && parts > 0 && parts * state_floats() * 4 <= kMaxPartBytes;
+  if (!parts_apart) parts = 0;
+  tasks = parts_apart ? all_parts : units;
+
+  tasks_at = aligned(units * static_cast<std::int64_t>(sizeof(LatentUnit)));
+  parts_at = tasks_at + aligned(tasks * static_cast<std::int64_t>(sizeof(LatentTask)));
+  workers_at = parts_at + parts * state_floats() * 4;
+  const std::int64_t small = latent_padded(lines);
+  const std::int64_t floats = lines * width + kLatentTile * key_stride + lines * kLatentTile +
+                              2 * small + 2 * state_floats();
+  // A page more, or the workers' buffers would lie at equal places of the caches' sets.
+  worker_bytes = aligned(floats * 4) + 4096 + 64;
+  bytes = workers_at + workers * worker_bytes;
+}
+
+std::int64_t LatentPlan::state_floats() const {
+  return lines * out_stride + 2 * latent_padded(lines);
+}
+
+void LatentPlan::fill(const AttendArgs& args, std::byte* scratch) const {
+  auto* unit_at = reinterpret_cast<LatentUnit*>(scratch);
+  auto* task_at = reinterpret_cast<LatentTask*>(scratch + tasks_at);
+  std::int32_t number = 0;
+  std::int64_t part_at = 0;
+  for_units(args, [&](LatentUnit unit) {
+    unit.parts =
+        static_cast<std::int32_t>(std::max<std::int64_t>(1, ceil_div(unit.keys, part_keys)));
+    if (parts_apart && unit.parts > 1) {
+      unit.first_part = part_at;
+      part_at += unit.parts;
+    }
+    *unit_at++ = unit;
+    const std::int32_t apart = parts_apart ? unit.parts : 1;
+    for (std::int32_t p = 0; p < apart; ++p) {
+      const std::int64_t keys =
+          apart == 1 ? unit.keys : std::min(part_keys, unit.keys - p * part_keys);
+      *task_at++ = {number, apart == 1 ? -1 : p, keys * unit.lines()};
+    }
+    ++number;
+  });
+  LatentTask* first = reinterpret_cast<LatentTask*>(scratch + tasks_at);
+  std::sort(first, task_at, [](const LatentTask& a, const LatentTask& b) {
+    if (a.cost != b.cost) return a.cost > b.cost;
+    return a.unit != b.unit ? a.unit < b.unit : a.part < b.part;
+  });
+}
+
+std::span<const LatentUnit> LatentPlan::unit_list(const std::byte* scratch) const {
+  return {reinterpret_cast<const LatentUnit*>(scratch), static_cast<std::size_t>(units)};
+}
+
+std::span<const LatentTask> LatentPlan::task_list(const std::byte* scratch) const {
+  return {reinterpret_cast<const LatentTask*>(scratch + tasks_at), static_cast<std::size_t>(tasks)};
+}
+
+}  // namespace lathe

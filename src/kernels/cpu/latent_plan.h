@@ -1,0 +1,67 @@
+// How a call of latent attention is cut into tasks, and where in scratch each one works.
+//
+// A unit is a set of lines (query row, head) that see the same keys: some rows of a request that
+// share its page table, or one row with its own list; with many heads, some of its heads. A unit's
+// keys are cut into parts of `part_keys`, counted from its first key, so that a row's parts do not
+// depend on the rows beside it. Either a task takes all parts of a unit and folds them as it goes,
+// or each part is a task of its own and the unit's parts are folded afterwards in the same order:
+// the bits are equal.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "attn/attend.h"
+
+namespace lathe {
+
+struct LatentUnit {
+  std::int64_t request = 0;
+  std::int64_t row = 0;  // first row of q
+  std::int32_t rows = 0;
+  std::int32_t head = 0;  // first head
+  std::int32_t heads = 0;
+  std::int64_t position = 0;    // of the first row in its request
+  std::int64_t keys = 0;        // at most
+  std::int64_t first_part = 0;  // in the buffer of parts, where parts are tasks
+  std::int32_t parts = 0;
+
+  std::int64_t lines() const { return std::int64_t{rows} * heads; }
+};
+
+struct LatentTask {
+  std::int32_t unit = 0;
+  std::int32_t part = 0;  // -1: all of them
+  std::int64_t cost = 0;
+};
+
+/// Sizes of a call, found without a buffer.
+struct LatentPlan {
+  std::int64_t width = 0;       // padded floats of a q row
+  std::int64_t key_stride = 0;  // floats
+  std::int64_t out_stride = 0;  // padded floats of an output row
+  std::int64_t units = 0;
+  std::int64_t tasks = 0;
+  std::int64_t lines = 0;      // of the largest unit
+  std::int64_t part_keys = 0;  // a multiple of the tile
+  bool parts_apart = false;    // parts are tasks
+  std::int64_t parts = 0;      // states in the buffer of parts
+  int workers = 1;
+
+  // Scratch: byte offsets.
+  std::int64_t tasks_at = 0;    // units lie at 0
+  std::int64_t parts_at = 0;    // [parts] states
+  std::int64_t workers_at = 0;  // [workers] x worker_bytes
+  std::int64_t worker_bytes = 0;
+  std::int64_t bytes = 0;
+
+  explicit LatentPlan(const AttendArgs& args);
+  /// Floats of a state of `lines` lines, a multiple of kLatentPad.
+  std::int64_t state_floats() const;
+  /// Writes the units and the tasks, longest first, into scratch of `bytes`.
+  void fill(const AttendArgs& args, std::byte* scratch) const;
+  std::span<const LatentUnit> unit_list(const std::byte* scratch) const;
+  std::span<const LatentTask> task_list(const std::byte* scratch) const;
+};
+
+}  // namespace lathe

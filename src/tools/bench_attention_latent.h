@@ -1,0 +1,43 @@
+// How fast the CPU's latent attention runs, beside the machine's measured limits in the same run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lathe {
+
+struct LatentBenchOptions {
+  int repeats = 7;              // medians are taken over these
+  double least_seconds = 0.02;  // a repeat calls the kernel until this much has passed
+  std::vector<int> threads;     // empty: 1, and one per usable core
+  bool quick = false;           // only the cases of 16 heads and 4096 keys
+};
+
+/// Limits are those of as many threads, measured just before. A pair of a head and a key costs
+/// 2 (qk_dim + v_dim) FLOPs; bytes are the stored bytes of the keys, once per row that has its own
+/// list and once per request otherwise.
+struct LatentBenchRow {
+  std::string name;    // dense_decode, sparse_decode, v4_decode, dense_extend
+  std::string layout;  // CacheLayout::name
+  std::int64_t batch = 0;
+  std::int64_t rows = 1;  // of q per request
+  std::int64_t heads = 0;
+  std::int64_t context = 0;
+  std::int64_t k = 0;  // keys of a row's list; 0 = none
+  int threads = 1;
+  double seconds = 0;  // median of a call
+  double gflops = 0;
+  double gbps = 0;
+  double peak_gflops = 0;
+  double read_gbps = 0;
+  double share = 0;  // of the nearer limit: least possible seconds / seconds
+};
+
+/// Takes about a minute and some 400 MB.
+std::vector<LatentBenchRow> run_latent_bench(const LatentBenchOptions& options);
+
+/// Prints a table, or JSON, on stdout. Returns the exit code.
+int bench_attention_latent_command(const LatentBenchOptions& options, bool json);
+
+}  // namespace lathe

@@ -1,0 +1,20 @@
+// What the machine's arithmetic and memory give at best, measured: the limits that kernels are
+// compared with.
+#pragma once
+
+#include <cstdint>
+
+#include "base/threads.h"
+
+namespace lathe {
+
+/// FMAs whose operands stay in registers, on all threads of the pool: GFLOP/s (a multiply-add is
+/// two). The median of `repeats` runs of some milliseconds.
+double measure_peak_gflops(ThreadPool& threads, int repeats = 5);
+
+/// A streaming read of `bytes`, on all threads of the pool: GB/s (10^9 bytes). The median of
+/// `repeats` passes. `bytes` should be well over the last-level cache.
+double measure_read_gbps(ThreadPool& threads, std::int64_t bytes = std::int64_t{256} << 20,
+                         int repeats = 5);
+
+}  // namespace lathe
