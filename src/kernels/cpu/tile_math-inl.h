@@ -151,16 +151,28 @@ HWY_INLINE void product_columns(const Product<Operand>& p, std::size_t rows, std
   }
 }
 
+// Steps of k that rows take together, so that their part of b stays in the first-level cache.
+inline constexpr std::size_t kDepthBlock = 128;
+
 // columns: a multiple of 16.
 template <class Operand>
 HWY_INLINE void product(const Product<Operand>& p, std::size_t rows, std::size_t columns) {
   const std::size_t lanes = hn::Lanes(TileTag());
-  std::size_t column = 0;
-  for (; column + 4 * lanes <= columns; column += 4 * lanes)
-    product_columns<Operand, 4>(p, rows, column);
-  for (; column + 2 * lanes <= columns; column += 2 * lanes)
-    product_columns<Operand, 2>(p, rows, column);
-  for (; column < columns; column += lanes) product_columns<Operand, 1>(p, rows, column);
+  for (std::size_t k = 0; k < p.depth; k += kDepthBlock) {
+    Product<Operand> part = p;
+    part.a += k;
+    part.b += k / Operand::kDepth * p.b_stride;
+    part.depth = p.depth - k < kDepthBlock ? p.depth - k : kDepthBlock;
+    part.add = p.add || k > 0;
+    std::size_t column = 0;
+    for (; column + 4 * lanes <= columns; column += 4 * lanes) {
+      product_columns<Operand, 4>(part, rows, column);
+    }
+    for (; column + 2 * lanes <= columns; column += 2 * lanes) {
+      product_columns<Operand, 2>(part, rows, column);
+    }
+    for (; column < columns; column += lanes) product_columns<Operand, 1>(part, rows, column);
+  }
 }
 
 // ---------------------------------------------------------------- transposition
