@@ -46,7 +46,7 @@ struct RaggedWorker {
   float* value_rows;  // [v_padded, kTile]
   float* values;      // [chunk tiles, kTile, v_padded]
   float* valid;       // [chunk tiles, kTile]
-  float* q;           // [block, k]
+  float* q;           // [rows, k], scaled; kept, as rows lie far apart in the caller's matrix
   float* scores;      // [block, kTile]
   float* sums;        // [rows, v_padded]
   SoftState* states;  // [rows]
@@ -65,7 +65,7 @@ struct RaggedWorker {
     take(value_rows, kTileKeys * d.v_padded);
     take(values, kRaggedChunkKeys * d.v_padded);
     take(valid, kRaggedChunkKeys);
-    take(q, kBlockQueries * d.k);
+    take(q, rows * d.k);
     take(scores, kBlockQueries * kTileKeys);
     take(sums, rows * d.v_padded);
     take(states, rows);
@@ -149,17 +149,13 @@ HWY_INLINE void expand_tile(const AttendArgs& args, std::int32_t head, const Rag
   transpose(w.value_rows, size(d.v_padded), kTile, w.values + t * d.v_padded * kTileKeys);
 }
 
-HWY_INLINE void attend_chunk(const AttendArgs& args, const RaggedRows& rows, std::int32_t head,
-                             const RaggedDims& d, const RaggedWorker& w, float query_scale,
+HWY_INLINE void attend_chunk(const RaggedRows& rows, const RaggedDims& d, const RaggedWorker& w,
                              std::int64_t first, const TileKind* kinds) {
   for (std::int32_t block = 0; block < rows.rows; block += kBlockQueries) {
     const std::int32_t left = rows.rows - block;
     const std::int32_t count = left < kBlockQueries ? left : kBlockQueries;
     const std::int64_t position = rows.position + block;  // of the block's first row
     if (position + count <= first) continue;
-    for (std::int32_t r = 0; r < count; ++r) {
-      load_query(args.q, rows.row + block + r, head * d.k, d.k, query_scale, w.q + r * d.k);
-    }
     for (std::int64_t t = 0; t < kChunkTiles; ++t) {
       const std::int64_t start = first + t * kTileKeys;
       if (!kinds[t].any || start >= position + count) continue;
@@ -172,10 +168,10 @@ HWY_INLINE void attend_chunk(const AttendArgs& args, const RaggedRows& rows, std
       const KeyTile<FloatOperand, FloatOperand> tile{
           w.keys + t * d.k * kTileKeys, size(d.k), w.values + t * d.v_padded * kTileKeys,
           size(d.v_padded), kinds[t].holes ? w.valid + t * kTileKeys : nullptr};
-      attend_tile(tile,
-                  QueryRows{w.q + blind * d.k, w.scores, w.sums + (block + blind) * d.v_padded,
-                            w.states + block + blind, w.ranges + blind, size(count - blind),
-                            w.ranges[blind].end == w.ranges[count - 1].end});
+      attend_tile(tile, QueryRows{w.q + (block + blind) * d.k, w.scores,
+                                  w.sums + (block + blind) * d.v_padded, w.states + block + blind,
+                                  w.ranges + blind, size(count - blind),
+                                  w.ranges[blind].end == w.ranges[count - 1].end});
     }
   }
 }
@@ -187,7 +183,10 @@ void ragged_task(const AttendArgs& args, const RaggedRows& rows, std::int32_t he
   const std::int64_t end = rows.position + rows.rows;
   const auto query_scale = static_cast<float>(double{args.problem.scale} * double{args.q_scale} *
                                               double{args.main.key_scale} * std::numbers::log2e);
-  for (std::int32_t r = 0; r < rows.rows; ++r) w.states[r] = SoftState();
+  for (std::int32_t r = 0; r < rows.rows; ++r) {
+    load_query(args.q, rows.row + r, head * d.k, d.k, query_scale, w.q + r * d.k);
+    w.states[r] = SoftState();
+  }
   std::memset(w.sums, 0, size(rows.rows * d.v_padded) * sizeof(float));
   // Rows of padding stay zero; the products write the others.
   std::memset(w.value_rows, 0, size(d.v_padded) * kTile * sizeof(float));
@@ -199,7 +198,7 @@ void ragged_task(const AttendArgs& args, const RaggedRows& rows, std::int32_t he
       kinds[t] = load_latents(args, rows.request, start, end, d, w, w.valid + t * kTileKeys);
       if (kinds[t].any) expand_tile(args, head, d, w, t);
     }
-    attend_chunk(args, rows, head, d, w, query_scale, first, kinds);
+    attend_chunk(rows, d, w, first, kinds);
   }
   const float* sink = args.problem.sink ? args.sink.data() + head : nullptr;
   for (std::int32_t r = 0; r < rows.rows; ++r) {
