@@ -1,0 +1,32 @@
+// Query rows in and attention results out, between the caller's dtypes and f32.
+#pragma once
+
+#include <cstdint>
+
+#include "base/rows_view.h"
+
+namespace lathe {
+
+/// Elements first .. first + count - 1 of row r of a view of f32, bf16 or e4m3, times `scale`.
+void load_query(const RowsView& view, std::int64_t r, std::int64_t first, std::int64_t count,
+                float scale, float* to);
+
+/// A finished softmax of one row and head, from states in powers of two (tile_math-inl.h).
+struct Finished {
+  double lse;    // natural log; -inf without a key
+  float factor;  // of the accumulated values; 0 without a key
+  bool empty;    // no key
+};
+
+/// sink: the head's raw logit, or null. value_scale multiplies the output.
+Finished finish_softmax(float max, float sum, const float* sink, float value_scale);
+
+/// values [count] * factor into elements first .. of row r of a view of f64, f32 or bf16; zeros
+/// where the state is empty.
+void store_output(const MutableRowsView& view, std::int64_t r, std::int64_t first,
+                  std::int64_t count, const float* values, const Finished& state);
+
+/// One element of a view of f64 or f32; nothing where the view is null.
+void store_lse(const MutableRowsView& view, std::int64_t r, std::int64_t head, double lse);
+
+}  // namespace lathe

@@ -1,0 +1,10 @@
+// The CPU kernels for grouped-query attention.
+#pragma once
+
+#include "attn/registry.h"
+
+namespace lathe {
+
+void register_cpu_gqa_kernels(Registry& registry);
+
+}  // namespace lathe

@@ -1,0 +1,357 @@
+#include "kernels/cpu/gqa_task.h"
+
+#include <cstring>
+
+#include "base/float_formats.h"
+#include "kernels/cpu/attend_io.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/gqa_task.cc"
+#include "hwy/foreach_target.h"
+// The SIMD headers follow foreach_target.h, which includes this file once per target.
+#include "kernels/cpu/tile_math-inl.h"
+#include "layout/codec_fast-inl.h"
+
+#ifndef LATHE_KERNELS_CPU_GQA_TASK_ONCE_
+#define LATHE_KERNELS_CPU_GQA_TASK_ONCE_
+namespace lathe {
+namespace {
+
+alignas(64) constexpr std::uint8_t kNoKey[4 * kGqaMaxHeadDim] = {};
+
+// Where the keys of a tile lie, at kv head 0; null where there is none or no row sees it.
+struct TileKeys {
+  const std::uint8_t* key[kTile];
+  const std::uint8_t* value[kTile];
+  std::int64_t first = -1;
+  bool any = false;
+  bool holes = false;  // something between begin and end is no key
+};
+
+// The memory of a worker.
+struct Worker {
+  std::uint32_t* keys;    // [head_dim / 2 or head_dim, kTile]
+  std::uint16_t* codes;   // [kTile, head_dim] bf16 made of e4m3
+  std::uint32_t* values;  // [kTile, v_head_dim] bf16 or f32
+  float* valid;           // [kTile]
+  float* scores;          // [queries, kTile]
+  float* q;               // [slice heads, queries, head_dim]
+  float* sums;            // [slice heads, queries, v_head_dim] since the last fold
+  float* totals;          // same, folded
+  SoftState* states;      // [slice heads, queries]
+  SoftState* total_states;
+  RowRange* ranges;  // [queries]
+  std::int64_t bytes;
+
+  Worker(const GqaJob& job, std::int64_t heads, std::byte* memory) {
+    const std::int64_t queries = std::int64_t{job.block_rows} * job.group;
+    std::int64_t at = 0;
+    const auto take = [&](auto*& p, std::int64_t count) {
+      p = memory == nullptr ? nullptr
+                            : reinterpret_cast<std::remove_reference_t<decltype(p)>>(memory + at);
+      at += (count * std::int64_t{sizeof(*p)} + 63) / 64 * 64;
+    };
+    constexpr std::int64_t kKeys = kTile;
+    take(keys, job.head_dim * kKeys);
+    take(codes, job.format == KeyFormat::e4m3 ? kKeys * job.head_dim : 0);
+    take(values, kKeys * job.v_head_dim);
+    take(valid, kKeys);
+    take(scores, queries * kKeys);
+    take(q, heads * queries * job.head_dim);
+    take(sums, heads * queries * job.v_head_dim);
+    take(totals, heads * queries * job.v_head_dim);
+    take(states, heads * queries);
+    take(total_states, heads * queries);
+    take(ranges, queries);
+    bytes = at;
+  }
+};
+
+// Slot or compact row of key `pos` of the block, -1 if there is none.
+std::int64_t slot_at(const GqaJob& job, const GqaBlock& block, std::int64_t pos) {
+  const KeySource& source = job.args->main;
+  if (source.table_width > 0) {
+    const std::int64_t page =
+        source.page_table.data()[block.request * source.table_width + pos / job.page_size].value;
+    return page >= 0 && page < job.pages ? page * job.page_size + pos % job.page_size : -1;
+  }
+  const std::int64_t slot = source.indices.data()[block.row * source.index_width + pos];
+  return slot >= 0 && slot < job.slots ? slot : -1;
+}
+
+// Finds the tile's keys first .. first + kTile - 1 that lie in from .. end - 1.
+void find_keys(const GqaJob& job, const GqaBlock& block, std::int64_t first, std::int64_t from,
+               std::int64_t end, TileKeys& tile) {
+  tile.first = first;
+  tile.any = false;
+  tile.holes = false;
+  for (std::size_t n = 0; n < kTile; ++n) {
+    tile.key[n] = nullptr;
+    tile.value[n] = nullptr;
+    const std::int64_t pos = first + static_cast<std::int64_t>(n);
+    if (pos < from || pos >= end) continue;
+    const std::int64_t slot = slot_at(job, block, pos);
+    if (slot < 0) {
+      tile.holes = true;
+      continue;
+    }
+    tile.any = true;
+    const std::byte* page = job.bytes + slot / job.page_size * job.page_stride;
+    const std::int64_t offset = slot % job.page_size;
+    tile.key[n] =
+        reinterpret_cast<const std::uint8_t*>(page + job.key_start + offset * job.key_step);
+    tile.value[n] =
+        reinterpret_cast<const std::uint8_t*>(page + job.value_start + offset * job.value_step);
+  }
+}
+
+// What each query sees of the tile; true if all see the same.
+bool find_ranges(const GqaJob& job, const GqaBlock& block, std::int64_t first, RowRange* ranges) {
+  const auto clip = [&](std::int64_t x) {
+    const std::int64_t y = x - first;
+    return static_cast<std::int32_t>(y < 0 ? 0 : y > std::int64_t{kTile} ? std::int64_t{kTile} : y);
+  };
+  const bool causal = job.args->main.table_width > 0;
+  bool alike = true;
+  for (std::int32_t r = 0; r < block.rows; ++r) {
+    const std::int64_t end = causal ? block.position + r + 1 : block.end_key;
+    const std::int64_t begin = causal && job.window > 0 && end > job.window ? end - job.window : 0;
+    const RowRange range{clip(begin), clip(end)};
+    for (std::int32_t h = 0; h < job.group; ++h) ranges[r * job.group + h] = range;
+    alike = alike && range.begin == ranges[0].begin && range.end == ranges[0].end;
+  }
+  return alike;
+}
+
+void load_queries(const GqaJob& job, const GqaBlock& block, std::int32_t kv_head, float* to) {
+  for (std::int32_t r = 0; r < block.rows; ++r) {
+    load_query(job.args->q, block.row + r, std::int64_t{kv_head} * job.group * job.head_dim,
+               std::int64_t{job.group} * job.head_dim, job.query_scale,
+               to + std::int64_t{r} * job.group * job.head_dim);
+  }
+}
+
+void write_result(const GqaJob& job, std::int64_t row, std::int32_t head, SoftState state,
+                  const float* sums) {
+  const AttendArgs& args = *job.args;
+  const float* sink = args.problem.sink ? args.sink.data() + head : nullptr;
+  const Finished done = finish_softmax(state.max, state.sum, sink, job.value_scale);
+  store_output(args.out, row, std::int64_t{head} * job.v_head_dim, job.v_head_dim, sums, done);
+  store_lse(args.lse, row, head, done.lse);
+}
+
+}  // namespace
+}  // namespace lathe
+#endif  // LATHE_KERNELS_CPU_GQA_TASK_ONCE_
+
+HWY_BEFORE_NAMESPACE();
+namespace lathe {
+namespace HWY_NAMESPACE {
+namespace {
+
+// e4m3 codes to bf16, which holds each of them exactly.
+HWY_INLINE void decode_codes(const std::uint8_t* codes, std::size_t n, std::uint16_t* to) {
+#if HWY_TARGET == HWY_SCALAR
+  for (std::size_t i = 0; i < n; ++i) to[i] = to_bf16(to_f32(e4m3{codes[i]})).bits;
+#else
+  decode_e4m3(codes, n, 1.0f, to);
+#endif
+}
+
+// The rows that the next tile reads, asked for while this one is computed: the hardware doesn't
+// follow a head from token to token.
+HWY_INLINE void prefetch_row(const std::uint8_t* row, std::size_t bytes) {
+  if (row == nullptr) return;
+  for (std::size_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + b);
+}
+
+struct Ahead {
+  const TileKeys* tile;  // null: nothing follows
+  std::size_t head;
+};
+
+// A head's keys to columns, its values to rows.
+template <class K, class V>
+HWY_INLINE void unpack(const GqaJob& job, const TileKeys& tile, std::size_t head, Ahead ahead,
+                       const Worker& w) {
+  const auto dim = static_cast<std::size_t>(job.head_dim);
+  const auto v_dim = static_cast<std::size_t>(job.v_head_dim);
+  const bool codes = job.format == KeyFormat::e4m3;
+  const std::size_t element = job.format == KeyFormat::f32 ? 4 : codes ? 1 : 2;
+  const std::size_t words = dim / static_cast<std::size_t>(K::kDepth);
+  for (std::size_t n = 0; n < kTile; n += 4) {
+    const std::uint8_t* row[4];
+    bool any = false;
+    for (std::size_t i = 0; i < 4; ++i) {
+      if (ahead.tile != nullptr) {
+        const std::uint8_t* next = ahead.tile->key[n + i];
+        if (next != nullptr) prefetch_row(next + ahead.head * dim * element, dim * element);
+      }
+      row[i] = kNoKey;
+      if (tile.key[n + i] == nullptr) continue;
+      any = true;
+      row[i] = tile.key[n + i] + head * dim * element;
+      if (!codes) continue;
+      std::uint16_t* decoded = w.codes + (n + i) * dim;
+      decode_codes(row[i], dim, decoded);
+      row[i] = reinterpret_cast<const std::uint8_t*>(decoded);
+    }
+    if (!any) continue;  // no row's range holds these columns, or `valid` rules them out
+    for (std::size_t k = 0; k < words; k += 4) {
+      transpose_4x4(row[0] + 4 * k, row[1] + 4 * k, row[2] + 4 * k, row[3] + 4 * k,
+                    w.keys + k * kTile + n, kTile);
+    }
+  }
+  using T = typename V::T;
+  T* values = reinterpret_cast<T*>(w.values);
+  for (std::size_t n = 0; n < kTile; ++n, values += v_dim) {
+    if (ahead.tile != nullptr) {
+      const std::uint8_t* next = ahead.tile->value[n];
+      if (next != nullptr) prefetch_row(next + ahead.head * v_dim * element, v_dim * element);
+    }
+    if (tile.value[n] == nullptr) {
+      std::memset(values, 0, v_dim * sizeof(T));
+      continue;
+    }
+    const std::uint8_t* from = tile.value[n] + head * v_dim * element;
+    if (codes) {
+      if constexpr (sizeof(T) == 2) decode_codes(from, v_dim, values);
+    } else {
+      std::memcpy(values, from, v_dim * sizeof(T));
+    }
+  }
+}
+
+// Moves what the heads of the task have gathered into their totals.
+HWY_INLINE void fold_all(const Worker& w, std::size_t count, std::size_t v_dim) {
+  for (std::size_t i = 0; i < count; ++i) {
+    fold_state(w.total_states[i], w.totals + i * v_dim, w.states[i], w.sums + i * v_dim, v_dim);
+    w.states[i] = SoftState();
+    std::memset(w.sums + i * v_dim, 0, v_dim * sizeof(float));
+  }
+}
+
+template <class K, class V>
+HWY_INLINE void attend_keys(const GqaJob& job, const GqaBlock& block, std::int64_t part,
+                            std::size_t first_head, std::size_t heads, const Worker& w) {
+  const auto dim = static_cast<std::size_t>(job.head_dim);
+  const auto v_dim = static_cast<std::size_t>(job.v_head_dim);
+  const auto queries = static_cast<std::size_t>(block.rows * job.group);
+  constexpr auto kStep = static_cast<std::int64_t>(kTile);
+  std::int64_t from = block.first_key;
+  std::int64_t end = block.end_key;
+  if (block.parts > 1) {
+    const std::int64_t begin = (block.first_key / block.part_keys + part) * block.part_keys;
+    from = begin > from ? begin : from;
+    end = begin + block.part_keys < end ? begin + block.part_keys : end;
+  }
+  TileKeys tiles[2];
+  std::size_t now = 0;
+  if (from < end) find_keys(job, block, from / kStep * kStep, from, end, tiles[0]);
+  for (std::int64_t first = from / kStep * kStep; first < end; first += kStep, now ^= 1) {
+    const TileKeys& tile = tiles[now];
+    TileKeys& next = tiles[now ^ 1];
+    const bool more = first + kStep < end;
+    if (more) find_keys(job, block, first + kStep, from, end, next);
+    if (first % job.fold_keys == 0 && first > from) fold_all(w, heads * queries, v_dim);
+    if (!tile.any) continue;
+    const bool alike = find_ranges(job, block, first, w.ranges);
+    if (tile.holes) {
+      for (std::size_t n = 0; n < kTile; ++n) w.valid[n] = tile.key[n] != nullptr ? 1.0f : 0.0f;
+    }
+    for (std::size_t g = 0; g < heads; ++g) {
+      const bool last = g + 1 == heads;
+      const Ahead ahead{!last ? &tile : more ? &next : nullptr, first_head + (last ? 0 : g + 1)};
+      unpack<K, V>(job, tile, first_head + g, ahead, w);
+      const KeyTile<K, V> keys{reinterpret_cast<const typename K::T*>(w.keys), dim,
+                               reinterpret_cast<const typename V::T*>(w.values), v_dim,
+                               tile.holes ? w.valid : nullptr};
+      attend_tile(keys, QueryRows{w.q + g * queries * dim, w.scores, w.sums + g * queries * v_dim,
+                                  w.states + g * queries, w.ranges, queries, alike});
+    }
+  }
+  fold_all(w, heads * queries, v_dim);
+}
+
+void run_task(const GqaJob& job, const GqaBlock& block, std::int64_t part, std::int32_t first_head,
+              std::int32_t end_head, std::byte* memory) {
+  const Worker w(job, end_head - first_head, memory);
+  const auto first = static_cast<std::size_t>(first_head);
+  const auto heads = static_cast<std::size_t>(end_head - first_head);
+  const auto queries = static_cast<std::size_t>(block.rows * job.group);
+  const auto dim = static_cast<std::size_t>(job.head_dim);
+  const auto v_dim = static_cast<std::size_t>(job.v_head_dim);
+  for (std::size_t g = 0; g < heads; ++g) {
+    load_queries(job, block, first_head + static_cast<std::int32_t>(g), w.q + g * queries * dim);
+  }
+  for (std::size_t i = 0; i < heads * queries; ++i) w.states[i] = w.total_states[i] = SoftState();
+  std::memset(w.sums, 0, heads * queries * v_dim * sizeof(float));
+  std::memset(w.totals, 0, heads * queries * v_dim * sizeof(float));
+  if (job.format == KeyFormat::f32) {
+    attend_keys<FloatOperand, FloatOperand>(job, block, part, first, heads, w);
+  } else {
+    attend_keys<Bf16PairOperand, Bf16Operand>(job, block, part, first, heads, w);
+  }
+
+  const auto group = static_cast<std::size_t>(job.group);
+  for (std::size_t g = 0; g < heads; ++g) {
+    for (std::size_t m = 0; m < queries; ++m) {
+      const SoftState state = w.total_states[g * queries + m];
+      const float* sums = w.totals + (g * queries + m) * v_dim;
+      const auto row = static_cast<std::int64_t>(m / group);
+      const auto head = static_cast<std::int32_t>((first + g) * group + m % group);
+      if (block.parts == 1) {
+        write_result(job, block.row + row, head, state, sums);
+        continue;
+      }
+      const std::int64_t place =
+          ((block.first_part + part) * job.kv_heads * job.group + head) * job.block_rows + row;
+      job.part_states[place] = state;
+      std::memcpy(job.part_sums + place * job.v_head_dim, sums, v_dim * sizeof(float));
+    }
+  }
+}
+
+void combine(const GqaJob& job, const GqaBlock& block, std::int32_t head, std::byte* memory) {
+  const Worker w(job, 1, memory);
+  const auto v_dim = static_cast<std::size_t>(job.v_head_dim);
+  for (std::int32_t row = 0; row < block.rows; ++row) {
+    SoftState state;
+    std::memset(w.totals, 0, v_dim * sizeof(float));
+    for (std::int64_t part = 0; part < block.parts; ++part) {
+      const std::int64_t place =
+          ((block.first_part + part) * job.kv_heads * job.group + head) * job.block_rows + row;
+      fold_state(state, w.totals, job.part_states[place], job.part_sums + place * job.v_head_dim,
+                 v_dim);
+    }
+    write_result(job, block.row + row, head, state, w.totals);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lathe
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lathe {
+
+HWY_EXPORT(run_task);
+HWY_EXPORT(combine);
+
+std::int64_t gqa_worker_bytes(const GqaJob& job, std::int32_t slice_heads) {
+  return Worker(job, slice_heads, nullptr).bytes;
+}
+
+void run_gqa_task(const GqaJob& job, const GqaBlock& block, std::int64_t part,
+                  std::int32_t first_head, std::int32_t end_head, std::byte* worker_memory) {
+  HWY_DYNAMIC_DISPATCH(run_task)(job, block, part, first_head, end_head, worker_memory);
+}
+
+void combine_gqa_parts(const GqaJob& job, const GqaBlock& block, std::int32_t head,
+                       std::byte* worker_memory) {
+  HWY_DYNAMIC_DISPATCH(combine)(job, block, head, worker_memory);
+}
+
+}  // namespace lathe
+#endif  // HWY_ONCE

@@ -1,0 +1,10 @@
+// The CPU kernels that expand latents to per-head keys and values.
+#pragma once
+
+#include "attn/registry.h"
+
+namespace lathe {
+
+void register_cpu_ragged_kernels(Registry& registry);
+
+}  // namespace lathe
