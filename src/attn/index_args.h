@@ -59,11 +59,11 @@ LATHE_ENUM(IndexTargetUnit, LATHE_INDEX_TARGET_UNITS)
 /// How selected positions become the indices of an attention kernel (attn/index_transform.h).
 struct IndexTarget {
   IndexTargetUnit unit = IndexTargetUnit::local;
-  PageTableView table;                       // slot: pages of the pool that attention reads
-  PoolShape pool;                            // slot
-  std::span<const std::int32_t> request;     // slot: [rows] row of `table`; -1 gives holes
-  std::span<const std::int32_t> row_offset;  // ragged_row: [rows] compact row of position 0
-  std::int64_t compact_rows = 0;             // ragged_row
+  PageTableView table = {};                       // slot: pages of the pool that attention reads
+  PoolShape pool = {};                            // slot
+  std::span<const std::int32_t> request = {};     // slot: [rows] row of `table`; -1 gives holes
+  std::span<const std::int32_t> row_offset = {};  // ragged_row: [rows] compact row of position 0
+  std::int64_t compact_rows = 0;                  // ragged_row
 };
 
 /// Errors: counts other than `rows`, a request outside the table, a bad pool shape, a number of
