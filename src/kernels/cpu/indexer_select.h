@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 
 namespace lathe {
@@ -23,6 +24,10 @@ inline std::uint64_t index_rank(float score, std::int32_t position) {
 inline std::int32_t rank_position(std::uint64_t rank) {
   return static_cast<std::int32_t>(0xffffffffu - static_cast<std::uint32_t>(rank));
 }
+inline float rank_score(std::uint64_t rank) {
+  const auto ordered = static_cast<std::uint32_t>(rank >> 32);
+  return std::bit_cast<float>(ordered ^ ((ordered >> 31) != 0 ? 0x80000000u : 0xffffffffu));
+}
 
 class RunningTopK {
  public:
@@ -33,7 +38,8 @@ class RunningTopK {
   /// Scores of positions first, first + 1, ... NaN is never taken.
   void add(std::span<const float> scores, std::int32_t first) {
     for (std::size_t i = 0; i < scores.size(); ++i) {
-      if (scores[i] != scores[i]) continue;
+      // False for a NaN, too.
+      if (!(scores[i] >= floor_score_)) continue;
       add(index_rank(scores[i], first + static_cast<std::int32_t>(i)));
     }
   }
@@ -56,12 +62,14 @@ class RunningTopK {
     count_ = k_;
     // Ranks are distinct: what comes from now on has to beat the k-th.
     floor_ = room_[static_cast<std::size_t>(k_ - 1)];
+    floor_score_ = rank_score(floor_);
   }
 
   std::span<std::uint64_t> room_;
   std::int64_t k_ = 0;
   std::int64_t count_ = 0;
   std::uint64_t floor_ = 0;
+  float floor_score_ = -std::numeric_limits<float>::infinity();
 };
 
 }  // namespace lathe
