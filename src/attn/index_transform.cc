@@ -1,0 +1,162 @@
+#include "attn/index_transform.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace lathe {
+namespace {
+
+constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
+
+Error bad(std::string field, std::string wanted, std::int64_t offered) {
+  return {ErrorCode::invalid_argument, std::move(field), std::move(wanted),
+          fmt::format("{}", offered), ""};
+}
+
+template <class T>
+Result<void> check_count(const char* field, std::span<T> values, std::int64_t wanted) {
+  if (std::ssize(values) == wanted) return {};
+  return bad(field, fmt::format("{} entries", wanted), std::ssize(values));
+}
+
+Result<void> check_lists(const LocalLists& lists, std::int64_t rows) {
+  if (lists.width < 0 || lists.width > kMaxInt32) {
+    return bad("width", fmt::format("0 to {}", kMaxInt32), lists.width);
+  }
+  if (auto ok = check_count("positions", lists.positions, rows * lists.width); !ok) return ok;
+  if (lists.lens.empty()) return {};
+  return check_count("lens", lists.lens, rows);
+}
+
+// Keys of row t: a position at or past this is not one.
+std::int64_t limit(const LocalLists& lists, std::int64_t t) {
+  return lists.lens.empty() ? kMaxInt32 : lists.lens[static_cast<std::size_t>(t)];
+}
+
+RaggedRow compact_row(std::int64_t row, std::int64_t compact_rows) {
+  return row >= 0 && row < compact_rows ? RaggedRow(static_cast<std::int32_t>(row)) : RaggedRow();
+}
+
+}  // namespace
+
+Result<void> local_to_slots(const LocalLists& lists, std::span<const std::int32_t> row_request,
+                            PageTableView table, PoolShape pool, std::span<Slot> out) {
+  const std::int64_t rows = std::ssize(row_request);
+  if (auto ok = check_pool_shape(pool); !ok) return ok;
+  if (auto ok = check_lists(lists, rows); !ok) return ok;
+  if (auto ok = check_count("out", out, rows * lists.width); !ok) return ok;
+  for (std::int64_t t = 0; t < rows; ++t) {
+    const std::int32_t request = row_request[static_cast<std::size_t>(t)];
+    if (request < -1 || request >= table.requests) {
+      return bad(fmt::format("row_request[{}]", t),
+                 fmt::format("-1 or one of {} requests", table.requests), request);
+    }
+  }
+  for (std::int64_t t = 0; t < rows; ++t) {
+    const std::int32_t request = row_request[static_cast<std::size_t>(t)];
+    const auto pages = request < 0 ? std::span<const PageId>() : table.row(request);
+    const std::int64_t end = limit(lists, t);
+    for (std::int64_t i = t * lists.width; i < (t + 1) * lists.width; ++i) {
+      const LocalPos p = lists.positions[static_cast<std::size_t>(i)];
+      out[static_cast<std::size_t>(i)] = p.value < end ? slot_at(pages, pool, p) : Slot();
+    }
+  }
+  return {};
+}
+
+Result<void> local_to_ragged(const LocalLists& lists, std::span<const std::int32_t> row_offset,
+                             std::int64_t compact_rows, std::span<RaggedRow> out) {
+  const std::int64_t rows = std::ssize(row_offset);
+  if (auto ok = check_lists(lists, rows); !ok) return ok;
+  if (auto ok = check_count("out", out, rows * lists.width); !ok) return ok;
+  if (compact_rows < 0 || compact_rows > kMaxInt32) {
+    return bad("compact_rows", fmt::format("0 to {}", kMaxInt32), compact_rows);
+  }
+  for (std::int64_t t = 0; t < rows; ++t) {
+    const std::int64_t offset = row_offset[static_cast<std::size_t>(t)];
+    const std::int64_t end = limit(lists, t);
+    for (std::int64_t i = t * lists.width; i < (t + 1) * lists.width; ++i) {
+      const std::int64_t p = lists.positions[static_cast<std::size_t>(i)].value;
+      out[static_cast<std::size_t>(i)] =
+          p >= 0 && p < end ? compact_row(offset + p, compact_rows) : RaggedRow();
+    }
+  }
+  return {};
+}
+
+namespace {
+
+Result<void> check_combine(const CombineLists& c, std::span<RaggedRow> out,
+                           std::span<std::int32_t> lengths) {
+  const std::int64_t rows = std::ssize(c.positions);
+  if (c.ratio < 1) return bad("ratio", "1 or more", c.ratio);
+  if (c.window < 0) return bad("window", "0 or more", c.window);
+  if (c.multiple < 1 || c.multiple > kMaxInt32) {
+    return bad("multiple", fmt::format("1 to {}", kMaxInt32), c.multiple);
+  }
+  if (c.entry_width < 0 || c.entry_width > kMaxInt32) {
+    return bad("entry_width", fmt::format("0 to {}", kMaxInt32), c.entry_width);
+  }
+  if (c.compact_rows < 0 || c.compact_rows > kMaxInt32) {
+    return bad("compact_rows", fmt::format("0 to {}", kMaxInt32), c.compact_rows);
+  }
+  const std::int64_t listed = c.all_entries ? 0 : rows * c.entry_width;
+  if (auto ok = check_count("entries", c.entries, listed); !ok) return ok;
+  if (auto ok = check_count("entry_base", c.entry_base, rows); !ok) return ok;
+  if (auto ok = check_count("window_base", c.window_base, rows); !ok) return ok;
+  if (auto ok = check_count("window_start", c.window_start, rows); !ok) return ok;
+  if (auto ok = check_count("lengths", lengths, rows); !ok) return ok;
+  const std::int64_t width = combined_width(c.entry_width, c.window, c.multiple);
+  if (auto ok = check_count("out", out, rows * width); !ok) return ok;
+  for (std::int64_t t = 0; c.all_entries && t < rows; ++t) {
+    const std::int64_t p = c.positions[static_cast<std::size_t>(t)].value;
+    if ((p + 1) / c.ratio > c.entry_width) {
+      return bad("entry_width",
+                 fmt::format("at least the {} entries that row {} sees", (p + 1) / c.ratio, t),
+                 c.entry_width);
+    }
+  }
+  return {};
+}
+
+// One row: the entries, then the window; returns how many of `out` count.
+std::int64_t combine_row(const CombineLists& c, std::int64_t t, RaggedRow* out) {
+  const auto row = static_cast<std::size_t>(t);
+  const std::int64_t p = c.positions[row].value;
+  const std::int64_t visible = (p + 1) / c.ratio;
+  const std::int64_t listed = c.all_entries ? visible : c.entry_width;
+  std::int64_t n = 0;
+  for (std::int64_t i = 0; i < listed; ++i) {
+    const std::int64_t j =
+        c.all_entries ? i : c.entries[static_cast<std::size_t>(t * c.entry_width + i)].value;
+    out[i] =
+        j >= 0 && j < visible ? compact_row(c.entry_base[row] + j, c.compact_rows) : RaggedRow();
+    if (!out[i].is_hole()) n = i + 1;
+  }
+  for (std::int64_t key = std::max<std::int64_t>(0, p - c.window + 1); key <= p; ++key) {
+    const std::int64_t start = c.window_start[row];
+    out[n++] =
+        key >= start ? compact_row(c.window_base[row] + key - start, c.compact_rows) : RaggedRow();
+  }
+  return n;
+}
+
+}  // namespace
+
+Result<void> combine_index_lists(const CombineLists& lists, std::span<RaggedRow> out,
+                                 std::span<std::int32_t> lengths) {
+  if (auto ok = check_combine(lists, out, lengths); !ok) return ok;
+  const std::int64_t width = combined_width(lists.entry_width, lists.window, lists.multiple);
+  for (std::int64_t t = 0; t < std::ssize(lists.positions); ++t) {
+    RaggedRow* row = out.data() + t * width;
+    const bool padding = lists.positions[static_cast<std::size_t>(t)].value < 0;
+    const std::int64_t n = padding ? 0 : combine_row(lists, t, row);
+    std::fill(row + n, row + width, RaggedRow());
+    lengths[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(n);
+  }
+  return {};
+}
+
+}  // namespace lathe

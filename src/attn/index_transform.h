@@ -1,0 +1,85 @@
+// Index transforms: from the positions that an indexer selected to what an attention kernel reads,
+// Slot values into a pool or RaggedRow values into a compact buffer.
+//
+// One rule holds throughout: what is no key stays no key. A hole (-1), a position that the row does
+// not see, and a position whose page is missing all become holes; nothing is clamped, and no offset
+// is ever added to a hole.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+#include "layout/index_units.h"
+#include "layout/page_table.h"
+#include "layout/pool_shape.h"
+
+namespace lathe {
+
+/// The slot of position `p` on a request's row of a page table. A hole where p is no position of
+/// the row or its page is not in the pool.
+inline Slot slot_at(std::span<const PageId> pages, PoolShape pool, LocalPos p) {
+  if (p.value < 0) return Slot();
+  const auto index = static_cast<std::size_t>(p.value / pool.page_size);
+  if (index >= pages.size() || !pool.holds(pages[index])) return Slot();
+  return slot_of(pages[index], pool.page_size, p.value % pool.page_size);
+}
+
+/// Lists of positions, one row per query row.
+struct LocalLists {
+  std::span<const LocalPos> positions;  // [rows, width]; -1 is a hole
+  std::int64_t width = 0;
+  std::span<const std::int32_t> lens;  // [rows] keys that the row sees, or empty: no such limit
+
+  std::int64_t rows() const {
+    return width == 0 ? std::ssize(lens) : std::ssize(positions) / width;
+  }
+};
+
+/// out[t, i] = slot of position lists[t, i] of request row_request[t]. out: [rows, width];
+/// row_request: [rows], -1 gives a row of holes. Errors, with nothing written: counts that
+/// contradict each other, a request outside the table, a bad pool shape.
+Result<void> local_to_slots(const LocalLists& lists, std::span<const std::int32_t> row_request,
+                            PageTableView table, PoolShape pool, std::span<Slot> out);
+
+/// out[t, i] = row_offset[t] + lists[t, i], where the compact buffer holds position p of row t's
+/// request at row_offset[t] + p. out: [rows, width]. A row outside [0, compact_rows) becomes a
+/// hole. Errors, with nothing written: counts that contradict each other, compact_rows beyond int32.
+Result<void> local_to_ragged(const LocalLists& lists, std::span<const std::int32_t> row_offset,
+                             std::int64_t compact_rows, std::span<RaggedRow> out);
+
+/// V4's two key sets of a batch in one compact buffer: compressed entries of each request at its
+/// compressed base, window tokens of each request, from position window_start on, at its window
+/// base.
+struct CombineLists {
+  std::span<const LocalPos> positions;  // [rows] of the queries; -1 gives an empty row
+  std::int32_t window = 0;              // keys are positions max(0, p - window + 1) .. p
+  std::int32_t ratio = 1;               // entry j is visible iff j < (p + 1) / ratio
+
+  std::span<const LocalPos> entries;  // [rows, entry_width] chosen entries, -1 is a hole
+  std::int64_t entry_width = 0;
+  bool all_entries = false;  // every visible entry, in order; `entries` is then empty
+
+  std::span<const std::int32_t> entry_base;    // [rows] compact row of entry 0
+  std::span<const std::int32_t> window_base;   // [rows] compact row of position window_start
+  std::span<const std::int32_t> window_start;  // [rows] first position that was gathered
+  std::int64_t compact_rows = 0;               // rows of the compact buffer
+  std::int64_t multiple = 1;                   // of the width of a list
+};
+
+/// entry_width + window, rounded up to the multiple.
+constexpr std::int64_t combined_width(std::int64_t entry_width, std::int64_t window,
+                                      std::int64_t multiple) {
+  return (entry_width + window + multiple - 1) / multiple * multiple;
+}
+
+/// out[t] = [entries + entry_base, holes kept in place | window rows in order | -1 ...] and
+/// lengths[t] = how many of them count: 0 where a row sees nothing. Trailing holes among the
+/// entries are dropped, so that the window follows the last entry. out: [rows, combined_width()];
+/// lengths: [rows]. A key outside the compact buffer, or a window position before window_start,
+/// becomes a hole. Errors, with nothing written: counts that contradict each other, a ratio or
+/// multiple below 1, a negative window, all_entries with more visible entries than entry_width.
+Result<void> combine_index_lists(const CombineLists& lists, std::span<RaggedRow> out,
+                                 std::span<std::int32_t> lengths);
+
+}  // namespace lathe

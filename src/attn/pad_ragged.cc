@@ -1,0 +1,85 @@
+#include "attn/pad_ragged.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace lathe {
+namespace {
+
+Error bad(std::string field, std::string wanted, std::string offered) {
+  return {ErrorCode::invalid_argument, std::move(field), std::move(wanted), std::move(offered), ""};
+}
+
+template <class Ragged, class Dense>
+Result<void> check(const Ragged& ragged, std::span<const std::int32_t> q_indptr,
+                   std::int64_t max_len, const Dense& dense) {
+  if (ragged.dtype != dense.dtype) {
+    return bad("dense.dtype", std::string(name(ragged.dtype)), std::string(name(dense.dtype)));
+  }
+  if (ragged.cols != dense.cols) {
+    return bad("dense.cols", fmt::format("{}", ragged.cols), fmt::format("{}", dense.cols));
+  }
+  if (q_indptr.empty() || q_indptr[0] != 0) {
+    return bad("q_indptr", "a list that starts with 0",
+               q_indptr.empty() ? "an empty list" : fmt::format("{}", q_indptr[0]));
+  }
+  const std::int64_t requests = std::ssize(q_indptr) - 1;
+  if (max_len < 0 || dense.rows != requests * max_len) {
+    return bad("dense.rows", fmt::format("{} requests of {} rows", requests, max_len),
+               fmt::format("{}", dense.rows));
+  }
+  for (std::size_t r = 1; r < q_indptr.size(); ++r) {
+    const std::int64_t rows = std::int64_t{q_indptr[r]} - q_indptr[r - 1];
+    if (rows < 0 || rows > max_len) {
+      return bad(fmt::format("q_indptr[{}]", r),
+                 fmt::format("0 to max_len {} rows in a request", max_len),
+                 fmt::format("{}", rows));
+    }
+  }
+  if (q_indptr.back() > ragged.rows) {
+    return bad("ragged.rows", fmt::format("at least {}", q_indptr.back()),
+               fmt::format("{}", ragged.rows));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> pad_ragged(const RowsView& ragged, std::span<const std::int32_t> q_indptr,
+                        std::int64_t max_len, const MutableRowsView& dense) {
+  if (auto ok = check(ragged, q_indptr, max_len, dense); !ok) return ok;
+  const auto bytes = static_cast<std::size_t>(bytes_of(ragged.dtype, ragged.cols));
+  if (bytes == 0) return {};
+  for (std::size_t r = 0; r + 1 < q_indptr.size(); ++r) {
+    const std::int64_t rows = q_indptr[r + 1] - q_indptr[r];
+    for (std::int64_t i = 0; i < max_len; ++i) {
+      std::byte* to = dense.row(static_cast<std::int64_t>(r) * max_len + i);
+      if (i < rows) {
+        std::memcpy(to, ragged.row(q_indptr[r] + i), bytes);
+      } else {
+        std::memset(to, 0, bytes);
+      }
+    }
+  }
+  return {};
+}
+
+Result<void> unpad_ragged(const RowsView& dense, std::span<const std::int32_t> q_indptr,
+                          std::int64_t max_len, const MutableRowsView& ragged) {
+  if (auto ok = check(ragged, q_indptr, max_len, dense); !ok) return ok;
+  const auto bytes = static_cast<std::size_t>(bytes_of(dense.dtype, dense.cols));
+  if (bytes == 0) return {};
+  for (std::size_t r = 0; r + 1 < q_indptr.size(); ++r) {
+    for (std::int64_t i = 0; i < q_indptr[r + 1] - q_indptr[r]; ++i) {
+      std::memcpy(ragged.row(q_indptr[r] + i),
+                  dense.row(static_cast<std::int64_t>(r) * max_len + i), bytes);
+    }
+  }
+  for (std::int64_t t = q_indptr.back(); t < ragged.rows; ++t) {
+    std::memset(ragged.row(t), 0, bytes);
+  }
+  return {};
+}
+
+}  // namespace lathe

@@ -1,0 +1,256 @@
+#include "attn/step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "attn/step_util.h"
+
+namespace lathe {
+
+using namespace step_internal;
+
+namespace {
+
+constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
+
+Error bad(std::string field, std::string wanted, std::string offered, std::string hint = "") {
+  return {ErrorCode::invalid_argument, std::move(field), std::move(wanted), std::move(offered),
+          std::move(hint)};
+}
+
+bool reads_compact(const Plan& plan) {
+  for (const PhasePlan& phase : plan.phases) {
+    for (const Route& r : phase.routes) {
+      if (r.unit == KeyUnit::ragged_row) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+StepBound step_bound(const Plan& plan) {
+  StepBound bound{plan.max_rows, plan.max_requests, plan.context_length, 0};
+  if (!reads_compact(plan)) return bound;
+  std::int64_t row_bytes = 0;
+  for (const PhasePlan& phase : plan.phases) {
+    for (const Route& r : phase.routes) {
+      if (r.adapter) row_bytes = std::max(row_bytes, r.adapter->out_bytes);
+    }
+  }
+  bound.gather_rows = plan.context_length;
+  for (const Budget& b : plan.budgets) {
+    if (b.name == "gather" && row_bytes > 0) {
+      bound.gather_rows = std::max(bound.gather_rows, b.bytes / row_bytes);
+    }
+  }
+  return bound;
+}
+
+template <class F>
+void Step::Arrays::for_each(F f) {
+  f(positions), f(row_request), f(row_lens), f(out_slots), f(q_indptr), f(kv_lens);
+  f(page_table), f(compressed_table), f(index_lens), f(identity), f(window_slots);
+  f(window_lens), f(compressed_lens), f(compressed_out_slots), f(gather_slots);
+  f(gather_entry_slots), f(gather_indptr), f(entry_indptr), f(ragged_offset), f(window_base);
+  f(window_start), f(attend_lens), f(work_items), f(work_row_items), f(work_worker_items);
+}
+
+Step::Step(const Plan& plan, const StepOptions& options, const StepBound& bound)
+    : plan_(&plan), options_(options), bound_(bound) {
+  main_ = {plan.main().page_size, options.main_pages};
+  table_width_ = round_up(ceil_div(bound.context, main_.page_size), plan.table_multiple);
+  if (plan.problem.two_sources()) {
+    compressed_ = {plan.cache(CacheRole::compressed)->page_size, options.compressed_pages};
+    compressed_width_ =
+        round_up(ceil_div(bound.context / ratio(), compressed_.page_size), plan.table_multiple);
+  }
+  any_compact_ = reads_compact(plan);
+}
+
+Result<Step> Step::make(const Plan& plan, const StepOptions& options, const StepBound& bound) {
+  for (const auto& [field, value] :
+       {std::pair{"bound.rows", bound.rows}, std::pair{"bound.requests", bound.requests},
+        std::pair{"bound.context", bound.context},
+        std::pair{"bound.gather_rows", bound.gather_rows}}) {
+    if (value < 0 || value > kMaxInt32) {
+      return bad(field, fmt::format("0 to {}", kMaxInt32), fmt::format("{}", value));
+    }
+  }
+  if (plan.caches.empty()) return bad("plan.caches", "a main cache", "none");
+  if (options.index_multiple < 1 || options.index_multiple > kMaxPageSize) {
+    return bad("index_multiple", fmt::format("1 to {}", kMaxPageSize),
+               fmt::format("{}", options.index_multiple));
+  }
+  if (options.work.workers < 1 || options.work.block < 1 || options.work.fixed_split < 0) {
+    return bad("work", "workers and block of 1 or more, fixed_split of 0 or more",
+               fmt::format("{}, {}, {}", options.work.workers, options.work.block,
+                           options.work.fixed_split));
+  }
+  if (plan.table_multiple < 1) {
+    return bad("plan.table_multiple", "1 or more", fmt::format("{}", plan.table_multiple));
+  }
+  if (auto ok = check_pool_shape({plan.main().page_size, options.main_pages}); !ok) {
+    return ok.error();
+  }
+  if (plan.problem.two_sources()) {
+    const CachePlan* compressed = plan.cache(CacheRole::compressed);
+    if (compressed == nullptr) return bad("plan.caches", "a compressed cache", "none");
+    if (auto ok = check_pool_shape({compressed->page_size, options.compressed_pages}); !ok) {
+      return ok.error();
+    }
+  }
+  Step step(plan, options, bound);
+  step.allocate();
+  const Result<void> empty = step.plan({});
+  if (!empty) return empty.error();
+  return step;
+}
+
+void Step::allocate() {
+  const AttentionProblem& p = plan_->problem;
+  Arrays& a = arrays_;
+  const auto rows = at(bound_.rows);
+  const auto requests = at(bound_.requests);
+  lists_.resize(requests);
+  a.positions.resize(rows);
+  a.row_request.resize(rows);
+  a.row_lens.resize(rows);
+  a.out_slots.resize(rows);
+  a.q_indptr.resize(requests + 1);
+  a.kv_lens.resize(requests);
+  a.page_table.resize(requests * at(table_width_));
+  if (p.sparse()) {
+    a.index_lens.resize(rows);
+    a.identity.resize(rows);
+  }
+  if (windowed()) {
+    a.window_slots.resize(rows * at(round_up(p.window, options_.index_multiple)));
+    a.window_lens.resize(rows);
+  }
+  if (p.two_sources()) {
+    a.compressed_lens.resize(rows);
+    a.compressed_out_slots.resize(rows);
+    a.compressed_table.resize(requests * at(compressed_width_));
+  }
+  if (any_compact_) {
+    a.gather_slots.resize(at(bound_.gather_rows));
+    a.gather_indptr.resize(requests + 1);
+    a.ragged_offset.resize(rows);
+    if (p.two_sources()) {
+      a.gather_entry_slots.resize(at(bound_.gather_rows));
+      a.entry_indptr.resize(requests + 1);
+    }
+    if (windowed()) {
+      a.window_base.resize(rows);
+      a.window_start.resize(rows);
+    }
+  }
+  a.attend_lens.resize(rows);
+  std::int64_t longest = bound_.context;
+  if (p.sparse()) longest = std::min<std::int64_t>(longest, p.top_k);
+  if (windowed()) longest = std::min<std::int64_t>(bound_.context, p.window) + longest;
+  a.work_items.resize(at(max_work_items(bound_.rows, longest, options_.work)));
+  a.work_row_items.resize(rows + 1);
+  a.work_worker_items.resize(at(options_.work.workers) + 1);
+}
+
+std::int64_t Step::bytes() const {
+  std::int64_t sum = 0;
+  const_cast<Arrays&>(arrays_).for_each(
+      [&](const auto& v) { sum += std::ssize(v) * std::int64_t{sizeof(v[0])}; });
+  return sum;
+}
+
+void Step::poison() {
+  arrays_.for_each([](auto& v) {
+    if (!v.empty()) std::memset(static_cast<void*>(v.data()), 0x5a, v.size() * sizeof(v[0]));
+  });
+  view_ = {};
+}
+
+Result<void> Step::plan(const StepBatch& batch) {
+  view_ = {};
+  Result<void> done = check(batch);
+  if (done) {
+    fill_rows(batch);
+    done = fill_tables(batch);
+  }
+  if (done) {
+    fill_window(batch);
+    fill_selection();
+    done = fill_gather(batch);
+  }
+  if (done) done = fill_work();
+  if (!done) view_ = {};
+  return done;
+}
+
+Result<void> Step::check(const StepBatch& batch) {
+  const std::int64_t requests = std::ssize(batch.requests);
+  if (auto ok = within("requests", requests, bound_.requests); !ok) return ok;
+  std::int64_t rows = 0;
+  std::int64_t longest = 0;
+  for (std::int64_t r = 0; r < requests; ++r) {
+    const StepRequest& q = batch.requests[at(r)];
+    if (q.cached < 0 || q.rows < 0) {
+      return bad(fmt::format("requests[{}]", r), "0 or more cached tokens and rows",
+                 fmt::format("{} and {}", q.cached, q.rows));
+    }
+    if (batch.phase == Phase::decode && q.rows > 1) {
+      return bad(fmt::format("requests[{}].rows", r), "at most 1 in decode",
+                 fmt::format("{}", q.rows), "several rows of a request are verify or extend");
+    }
+    rows += q.rows;
+    if (q.padding) continue;
+    const std::int64_t keys = std::int64_t{q.cached} + q.rows;
+    if (keys > bound_.context) {
+      return within(fmt::format("requests[{}] context", r), keys, bound_.context);
+    }
+    longest = std::max(longest, keys);
+    if (auto ok = check_pages(q, r); !ok) return ok;
+  }
+  if (auto ok = within("rows", rows, bound_.rows); !ok) return ok;
+  view_.phase = batch.phase;
+  view_.rows = rows;
+  view_.requests = requests;
+  view_.max_context = longest;
+  if (rows == 0) return {};
+  view_.route = plan_->route(batch.phase, rows, longest);
+  if (view_.route == nullptr) {
+    return Error{ErrorCode::unsupported, "phase",
+                 fmt::format("a batch that a route of {} covers", name(batch.phase)),
+                 fmt::format("{} rows, longest context {}", rows, longest), "lathe plan --explain"};
+  }
+  return {};
+}
+
+Result<void> Step::check_pages(const StepRequest& q, std::int64_t r) const {
+  const std::int64_t keys = std::int64_t{q.cached} + q.rows;
+  // Positions that some row reads or writes: with a window, the pages before it may be gone. A
+  // request without rows reads nothing here, but its keys still count for the tables.
+  const std::int64_t first = windowed() ? window_begin(q, plan_->problem.window) : 0;
+  const auto check_list = [&](const char* field, std::span<const PageId> pages, PoolShape pool,
+                              std::int64_t begin, std::int64_t end) -> Result<void> {
+    if (ceil_div(end, pool.page_size) > std::ssize(pages)) {
+      return bad(fmt::format("requests[{}].{}", r, field),
+                 fmt::format("{} pages for {} entries", ceil_div(end, pool.page_size), end),
+                 fmt::format("{}", pages.size()));
+    }
+    for (std::int64_t i = begin / pool.page_size; i * pool.page_size < end; ++i) {
+      if (!pool.holds(pages[at(i)])) {
+        return bad(fmt::format("requests[{}].{}[{}]", r, field, i),
+                   fmt::format("a page of {}", pool.pages), fmt::format("{}", pages[at(i)].value));
+      }
+    }
+    return {};
+  };
+  if (auto ok = check_list("pages", q.pages, main_, first, keys); !ok) return ok;
+  if (!plan_->problem.two_sources()) return {};
+  return check_list("compressed_pages", q.compressed_pages, compressed_, 0, keys / ratio());
+}
+
+}  // namespace lathe

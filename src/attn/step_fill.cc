@@ -1,0 +1,179 @@
+// What a step's arrays hold, batch by batch (step.cc checks the batch and owns the memory).
+#include <algorithm>
+
+#include "attn/index_transform.h"
+#include "attn/step.h"
+#include "attn/step_util.h"
+
+namespace lathe {
+
+using namespace step_internal;
+
+void Step::fill_rows(const StepBatch& batch) {
+  Arrays& a = arrays_;
+  std::int64_t t = 0;
+  for (std::int64_t r = 0; r < view_.requests; ++r) {
+    const StepRequest& q = batch.requests[at(r)];
+    a.q_indptr[at(r)] = static_cast<std::int32_t>(t);
+    a.kv_lens[at(r)] = q.padding ? 0 : q.cached + q.rows;
+    view_.max_rows = std::max<std::int64_t>(view_.max_rows, q.rows);
+    for (std::int32_t j = 0; j < q.rows; ++j, ++t) {
+      const LocalPos p(q.padding ? -1 : q.cached + j);
+      a.positions[at(t)] = p;
+      a.row_request[at(t)] = static_cast<std::int32_t>(r);
+      a.row_lens[at(t)] = p.value + 1;
+      a.out_slots[at(t)] = slot_at(q.pages, main_, p);
+    }
+  }
+  a.q_indptr[at(view_.requests)] = static_cast<std::int32_t>(t);
+  view_.positions = front(a.positions, t);
+  view_.row_request = front(a.row_request, t);
+  view_.row_lens = front(a.row_lens, t);
+  view_.out_slots = front(a.out_slots, t);
+  view_.q_indptr = front(a.q_indptr, view_.requests + 1);
+  view_.kv_lens = front(a.kv_lens, view_.requests);
+}
+
+Result<void> Step::fill_tables(const StepBatch& batch) {
+  const auto build = [&](PoolShape pool, std::int64_t tokens_per_entry, std::int64_t fixed_width,
+                         auto pages_of, std::vector<PageId>& buffer) {
+    for (std::int64_t r = 0; r < view_.requests; ++r) {
+      // A request may own pages beyond its keys; the table holds those that keys lie on.
+      const std::int64_t keys = arrays_.kv_lens[at(r)] / tokens_per_entry;
+      lists_[at(r)] = pages_of(batch.requests[at(r)]).first(at(ceil_div(keys, pool.page_size)));
+    }
+    const TableOptions shape{.multiple = plan_->table_multiple,
+                             .width = options_.fixed_strides ? fixed_width : 0};
+    return rebuild_page_table(PageLists(std::span(lists_).first(at(view_.requests))), pool, shape,
+                              buffer);
+  };
+  const auto table = build(
+      main_, 1, table_width_, [](const StepRequest& q) { return q.pages; }, arrays_.page_table);
+  if (!table) return table.error();
+  view_.page_table = *table;
+  if (!plan_->problem.two_sources()) return {};
+  const auto entries = build(
+      compressed_, ratio(), compressed_width_,
+      [](const StepRequest& q) { return q.compressed_pages; }, arrays_.compressed_table);
+  if (!entries) return entries.error();
+  view_.compressed_table = *entries;
+  return {};
+}
+
+void Step::fill_window(const StepBatch& batch) {
+  if (!windowed()) return;
+  Arrays& a = arrays_;
+  const AttentionProblem& p = plan_->problem;
+  view_.window_width = round_up(p.window, options_.index_multiple);
+  for (std::int64_t t = 0; t < view_.rows; ++t) {
+    const std::int32_t position = a.positions[at(t)].value;
+    const std::int32_t len = std::min(position + 1, p.window);
+    const StepRequest& q = batch.requests[at(a.row_request[at(t)])];
+    Slot* slots = a.window_slots.data() + t * view_.window_width;
+    for (std::int32_t i = 0; i < len; ++i) {
+      slots[i] = slot_at(q.pages, main_, LocalPos(position + 1 - len + i));
+    }
+    std::fill(slots + len, slots + view_.window_width, Slot());
+    a.window_lens[at(t)] = len;
+    if (!p.two_sources()) continue;
+    const std::int32_t entries = (position + 1) / p.compress_ratio;
+    const bool completes = position >= 0 && (position + 1) % p.compress_ratio == 0;
+    a.compressed_lens[at(t)] = entries;
+    a.compressed_out_slots[at(t)] =
+        completes ? slot_at(q.compressed_pages, compressed_, LocalPos(entries - 1)) : Slot();
+  }
+  view_.window_slots = front(a.window_slots, view_.rows * view_.window_width);
+  view_.window_lens = front(a.window_lens, view_.rows);
+  if (!p.two_sources()) return;
+  view_.compressed_lens = front(a.compressed_lens, view_.rows);
+  view_.compressed_out_slots = front(a.compressed_out_slots, view_.rows);
+}
+
+void Step::fill_selection() {
+  const AttentionProblem& p = plan_->problem;
+  if (!p.sparse()) return;
+  const auto lens = p.two_sources() ? view_.compressed_lens : view_.row_lens;
+  for (std::int64_t t = 0; t < view_.rows; ++t) {
+    const bool all = lens[at(t)] <= p.top_k;
+    arrays_.index_lens[at(t)] = lens[at(t)];
+    arrays_.identity[at(t)] = all ? 1 : 0;
+    view_.selecting_rows += all ? 0 : 1;
+  }
+  view_.index_lens = front(arrays_.index_lens, view_.rows);
+  view_.identity = front(arrays_.identity, view_.rows);
+}
+
+Result<void> Step::fill_gather(const StepBatch& batch) {
+  if (view_.route == nullptr || view_.route->unit != KeyUnit::ragged_row) return {};
+  Arrays& a = arrays_;
+  const AttentionProblem& p = plan_->problem;
+  // First the offsets, which say whether the batch fits.
+  std::int64_t keys = 0;
+  std::int64_t entries = 0;
+  for (std::int64_t r = 0; r < view_.requests; ++r) {
+    const StepRequest& q = batch.requests[at(r)];
+    const std::int64_t first = windowed() ? window_begin(q, p.window) : 0;
+    // Rows of a request are all that look at its keys.
+    const std::int64_t len = q.rows == 0 || q.padding ? 0 : a.kv_lens[at(r)];
+    a.gather_indptr[at(r)] = keys;
+    keys += len > 0 ? len - first : 0;
+    if (!p.two_sources()) continue;
+    a.entry_indptr[at(r)] = entries;
+    entries += len / ratio();
+  }
+  if (auto ok = within("gather rows", keys + entries, bound_.gather_rows); !ok) return ok;
+  a.gather_indptr[at(view_.requests)] = keys;
+  if (p.two_sources()) a.entry_indptr[at(view_.requests)] = entries;
+  for (std::int64_t r = 0; r < view_.requests; ++r) {
+    const StepRequest& q = batch.requests[at(r)];
+    const std::int64_t first = windowed() ? window_begin(q, p.window) : 0;
+    const std::int64_t begin = a.gather_indptr[at(r)];
+    for (std::int64_t i = begin; i < a.gather_indptr[at(r + 1)]; ++i) {
+      a.gather_slots[at(i)] =
+          slot_at(q.pages, main_, LocalPos(static_cast<std::int32_t>(first + i - begin)));
+    }
+    const std::int64_t entry = p.two_sources() ? a.entry_indptr[at(r)] : 0;
+    for (std::int64_t i = entry; p.two_sources() && i < a.entry_indptr[at(r + 1)]; ++i) {
+      a.gather_entry_slots[at(i)] =
+          slot_at(q.compressed_pages, compressed_, LocalPos(static_cast<std::int32_t>(i - entry)));
+    }
+    for (std::int64_t t = a.q_indptr[at(r)]; t < a.q_indptr[at(r + 1)]; ++t) {
+      a.ragged_offset[at(t)] = static_cast<std::int32_t>(windowed() ? entry : begin);
+      if (!windowed()) continue;
+      a.window_base[at(t)] = static_cast<std::int32_t>(entries + begin);
+      a.window_start[at(t)] = static_cast<std::int32_t>(first);
+    }
+  }
+  view_.compact_rows = keys + entries;
+  view_.gather_slots = front(a.gather_slots, keys);
+  view_.gather_indptr = front(a.gather_indptr, view_.requests + 1);
+  view_.ragged_offset = front(a.ragged_offset, view_.rows);
+  if (p.two_sources()) {
+    view_.gather_entry_slots = front(a.gather_entry_slots, entries);
+    view_.entry_indptr = front(a.entry_indptr, view_.requests + 1);
+  }
+  if (windowed()) {
+    view_.window_base = front(a.window_base, view_.rows);
+    view_.window_start = front(a.window_start, view_.rows);
+  }
+  return {};
+}
+
+Result<void> Step::fill_work() {
+  Arrays& a = arrays_;
+  const AttentionProblem& p = plan_->problem;
+  for (std::int64_t t = 0; t < view_.rows; ++t) {
+    std::int32_t chosen = windowed() ? 0 : a.row_lens[at(t)];
+    if (p.two_sources()) chosen = a.compressed_lens[at(t)];
+    if (p.sparse()) chosen = std::min(chosen, p.top_k);
+    a.attend_lens[at(t)] = chosen + (windowed() ? a.window_lens[at(t)] : 0);
+  }
+  view_.attend_lens = front(a.attend_lens, view_.rows);
+  const auto work = plan_work({view_.attend_lens, {}}, options_.work,
+                              {a.work_items, a.work_row_items, a.work_worker_items});
+  if (!work) return work.error();
+  view_.work = *work;
+  return {};
+}
+
+}  // namespace lathe

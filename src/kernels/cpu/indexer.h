@@ -1,0 +1,64 @@
+// The CPU indexer: logits of query rows over cached index keys, and the exact top-k of each row.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "attn/index_args.h"
+#include "base/execution.h"
+#include "base/result.h"
+#include "base/rows_view.h"
+
+namespace lathe {
+
+/// Sizes of the work; 0 chooses. They change time and memory, never a result.
+struct IndexTiling {
+  std::int64_t budget_bytes = std::int64_t{64} << 20;  // of all memory that a call works in
+  std::int64_t tile_keys = 0;                          // keys decoded at a time
+  std::int64_t tile_rows = 0;                          // rows that share a decoded tile
+  std::int64_t key_splits = 0;  // parts of a row's keys that threads take; top-k only
+};
+
+struct IndexLogits {
+  IndexQuery query;
+  IndexKeys keys;
+  IndexRows rows;
+  MutableRowsView logits;  // [rows, >= longest length] f32
+  IndexTiling tiling;
+  Execution execution;
+};
+
+/// The logits of attn/index_args.h in f32: columns j < lens[t], then -inf. NaN where a key's page is
+/// missing, as where the key or its scale is NaN. Relative error at most 1e-5 of the sum of
+/// magnitudes. Errors, with nothing written: check_index_args(), a view of another shape, a budget
+/// that holds no tile (code exhausted).
+Result<void> index_logits(const IndexLogits& args);
+
+struct IndexTopK {
+  IndexQuery query;
+  IndexKeys keys;
+  IndexRows rows;
+  IndexTarget target;
+  std::int64_t k = 0;
+  std::span<std::int32_t> out;      // [rows, k]
+  std::span<std::int32_t> lengths;  // [rows] entries of the row before the -1 tail, or empty
+  IndexTiling tiling;
+  Execution execution;
+};
+
+/// The k keys of each row with the largest logits, ascending by position, in the target's unit,
+/// then -1. Ties go to the lower position; a NaN is never chosen, a -inf only for want of better. A
+/// row with lens[t] <= k gets 0 .. lens[t] - 1 and no logit is computed for it. A position that has
+/// no place in the target is -1 where it stands. Nothing of the size rows x context is held: the
+/// memory is bounded by the budget. Errors, with nothing written: as index_logits(), and
+/// check_index_target().
+Result<void> index_top_k(const IndexTopK& args);
+
+/// The same selection from logits that are there already. logits: [rows, cols] f32, rows by lens:
+/// [rows], each at most cols; out: [rows, k]; lengths as above. Works in 16 bytes x 2 k, at most 32
+/// bytes x cols, per thread.
+Result<void> index_select(const RowsView& logits, std::span<const std::int32_t> lens,
+                          const IndexTarget& target, std::int64_t k, std::span<std::int32_t> out,
+                          std::span<std::int32_t> lengths, const Execution& execution);
+
+}  // namespace lathe

@@ -1,0 +1,97 @@
+#include "kernels/ref/indexer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "kernels/ref/decode_token.h"
+
+namespace lathe {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// Key j of row t, its scale applied, or all NaN where there is none.
+void read_key(const IndexKeys& keys, const IndexRows& rows, std::int64_t t, std::int64_t j,
+              std::span<double> key) {
+  const auto row = static_cast<std::size_t>(t);
+  std::ranges::fill(key, std::numeric_limits<double>::quiet_NaN());
+  if (!keys.pool) {
+    const std::size_t at = static_cast<std::size_t>(rows.first[row] + j);
+    for (std::size_t d = 0; d < key.size(); ++d) {
+      key[d] = double{to_f32(keys.codes[at * key.size() + d])} * keys.scales[at];
+    }
+    return;
+  }
+  const ConstPoolView& pool = *keys.pool;
+  if (rows.request[row] < 0) return;
+  const PageId page = keys.page_table.at(rows.request[row], j / pool.page_size);
+  if (page.value < 0 || page.value >= pool.pages) return;
+  const auto offset = static_cast<std::int32_t>(j % pool.page_size);
+  decode_token(pool, slot_of(page, pool.page_size, offset), 1, 1, key);
+}
+
+}  // namespace
+
+Result<void> ref_index_logits(const IndexQuery& query, const IndexKeys& keys, const IndexRows& rows,
+                              std::int64_t cols, std::span<double> logits,
+                              std::span<double> magnitudes) {
+  if (auto ok = check_index_args(query, keys, rows); !ok) return ok;
+  const std::int64_t count = std::ssize(rows.lens);
+  const std::int64_t longest =
+      count == 0 ? 0 : *std::max_element(rows.lens.begin(), rows.lens.end());
+  if (cols < longest || std::ssize(logits) != count * cols ||
+      (!magnitudes.empty() && magnitudes.size() != logits.size())) {
+    return Error{ErrorCode::invalid_argument, "logits",
+                 fmt::format("{} rows of at least {}", count, longest),
+                 fmt::format("{} of {}", logits.size(), cols), ""};
+  }
+  const auto dim = static_cast<std::size_t>(query.dim);
+  std::vector<double> key(dim);
+  for (std::int64_t t = 0; t < count; ++t) {
+    for (std::int64_t j = 0; j < cols; ++j) {
+      double logit = 0;
+      double magnitude = 0;
+      if (j < rows.lens[static_cast<std::size_t>(t)]) {
+        read_key(keys, rows, t, j, key);
+        for (std::int64_t h = 0; h < query.heads; ++h) {
+          const auto head = static_cast<std::size_t>(t * query.heads + h);
+          double dot = 0;
+          double size = 0;
+          for (std::size_t d = 0; d < dim; ++d) {
+            const double product = double{to_f32(query.codes[head * dim + d])} * key[d];
+            dot += product;
+            size += std::fabs(product);
+          }
+          // Written so that a NaN passes.
+          logit += (dot < 0 ? 0 : dot) * query.weights[head];
+          magnitude += size * std::fabs(double{query.weights[head]});
+        }
+      } else {
+        logit = -kInf;
+      }
+      const auto at = static_cast<std::size_t>(t * cols + j);
+      logits[at] = logit;
+      if (!magnitudes.empty()) magnitudes[at] = magnitude;
+    }
+  }
+  return {};
+}
+
+std::vector<std::int32_t> ref_top_k(std::span<const float> scores, std::int64_t k) {
+  std::vector<std::int32_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (std::ssize(scores) <= k) return order;
+  const auto score = [&](std::int32_t i) { return scores[static_cast<std::size_t>(i)]; };
+  std::erase_if(order, [&](std::int32_t i) { return std::isnan(score(i)); });
+  std::ranges::stable_sort(order,
+                           [&](std::int32_t a, std::int32_t b) { return score(a) > score(b); });
+  order.resize(static_cast<std::size_t>(std::min<std::int64_t>(k, std::ssize(order))));
+  std::ranges::sort(order);
+  return order;
+}
+
+}  // namespace lathe
