@@ -1,5 +1,6 @@
 #include "kernels/all.h"
 
+#include "kernels/cpu/register.h"
 #include "kernels/ref/register.h"
 
 namespace lathe {
@@ -7,6 +8,7 @@ namespace lathe {
 Registry all_kernels() {
   Registry registry;
   add_adapters(registry);
+  register_cpu_kernels(registry);
   register_ref_kernels(registry);
   return registry;
 }

@@ -1,6 +1,7 @@
 // lathe bench: measurements, each beside a yardstick taken in the same run.
 #include <memory>
 
+#include "tools/bench_attention.h"
 #include "tools/bench_codec.h"
 #include "tools/command.h"
 
@@ -27,6 +28,24 @@ void add_bench_command(CLI::App& app, int& exit_code) {
     options.bytes = flags->mebibytes << 20;
     options.repeats = flags->repeats;
     exit_code = bench_codec_command(options, flags->json);
+  });
+
+  struct AttentionFlags {
+    std::string device = "cpu";
+    BenchAttentionOptions options;
+  };
+  auto attention_flags = std::make_shared<AttentionFlags>();
+  CLI::App* attention =
+      bench->add_subcommand("attention", "Attention kernels beside the machine's limits");
+  attention->add_option("--device", attention_flags->device, "cpu")->check(CLI::IsMember({"cpu"}));
+  attention
+      ->add_option("--repeats", attention_flags->options.repeats,
+                   "medians are taken over these; default 7")
+      ->check(CLI::Range(1, 1000));
+  attention->add_flag("--quick", attention_flags->options.quick, "fewer latent cases");
+  attention->add_flag("--json", attention_flags->options.json, "as data on stdout");
+  attention->callback([attention_flags, &exit_code] {
+    exit_code = bench_attention_command(attention_flags->options);
   });
 }
 

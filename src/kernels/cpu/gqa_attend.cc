@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/gqa_plan.h"
 #include "kernels/cpu/gqa_task.h"
-#include "kernels/ref/check_args.h"
+#include "attn/check_args.h"
 
 namespace lathe {
 namespace {

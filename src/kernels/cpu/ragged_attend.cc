@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/ragged_task.h"
-#include "kernels/ref/check_args.h"
+#include "attn/check_args.h"
 
 namespace lathe {
 namespace {

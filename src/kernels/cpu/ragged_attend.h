@@ -13,7 +13,7 @@ namespace lathe {
 /// A row's bits depend on its request alone, with or without batch_invariant: neither on threads
 /// nor on the chunk that brings the row.
 ///
-/// Errors: check_ragged_args (kernels/ref/check_args.h); on an error nothing was written.
+/// Errors: check_ragged_args (attn/check_args.h); on an error nothing was written.
 Result<void> cpu_attend_ragged(const AttendArgs& args);
 
 }  // namespace lathe

@@ -1,7 +1,15 @@
 #include "kernels/cpu/register.h"
 
+#include "kernels/cpu/gqa_register.h"
+#include "kernels/cpu/latent_register.h"
+#include "kernels/cpu/ragged_register.h"
+
 namespace lathe {
 
-void register_cpu_kernels(Registry&) {}
+void register_cpu_kernels(Registry& registry) {
+  register_cpu_latent_kernels(registry);
+  register_cpu_gqa_kernels(registry);
+  register_cpu_ragged_kernels(registry);
+}
 
 }  // namespace lathe
