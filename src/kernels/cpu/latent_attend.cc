@@ -1,7 +1,5 @@
 #include "kernels/cpu/latent_attend.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -9,7 +7,7 @@
 #include <cstring>
 #include <limits>
 
-#include "attn/check_args.h"
+#include "kernels/cpu/latent_check.h"
 #include "kernels/cpu/latent_keys.h"
 #include "kernels/cpu/latent_math.h"
 #include "kernels/cpu/latent_plan.h"
@@ -19,13 +17,6 @@ namespace lathe {
 namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
-
-// The codecs' bounds, so that decoding cannot fail half way.
-Result<void> check_codec_scale(const char* field, const KeySource& source) {
-  if (!source.pool || (source.key_scale >= 0x1p-126f && source.key_scale <= 0x1p126f)) return {};
-  return Error{ErrorCode::invalid_argument, fmt::format("{}.key_scale", field),
-               "a scale from 2^-126 to 2^126", fmt::format("{}", source.key_scale), ""};
-}
 
 // Carves floats out of a buffer.
 struct Carver {
@@ -293,11 +284,7 @@ class Call {
 }  // namespace
 
 Result<void> cpu_attend_latent(const AttendArgs& args) {
-  if (Result<void> ok = check_latent_args(args); !ok) return ok;
-  if (Result<void> ok = check_codec_scale("main", args.main); !ok) return ok;
-  if (args.problem.two_sources()) {
-    if (Result<void> ok = check_codec_scale("extra", args.extra); !ok) return ok;
-  }
+  if (Result<void> ok = check_cpu_latent_args(args); !ok) return ok;
   if (args.q.rows == 0) return {};
   const LatentPlan plan(args);
   Scratch own;

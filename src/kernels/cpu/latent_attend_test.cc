@@ -227,6 +227,28 @@ TEST(LatentAttend, NaNReachesTheRowsThatSeeItAndNoOther) {
   }
 }
 
+TEST(LatentAttend, ScoresOfMinusInfinityCountForNothing) {
+  for (const int blocked : {1, 70, 75}) {  // of 75 keys
+    Scene s(latent_layout(LayoutKind::mla_bf16), 16, 3, {{75, 1}});
+    std::vector<float> row(144, 1.0f);
+    for (int i = 0; i < 75; ++i) {
+      row[0] =
+          i < blocked ? 1.0f : 0x1p-130f;  // times -1e38 a score of -1e38 or of next to nothing
+      s.pool.store(slot_of(s.batch.entry(0, i / 16), 16, i % 16), row);
+    }
+    for (float& x : s.q.data) x = 0;
+    for (int h = 0; h < 3; ++h) s.q.at(0, h * 144) = -std::numeric_limits<float>::infinity();
+    if (blocked == 75) {
+      const Outputs o = s.attend();
+      expect_equal(o, s.oracle());
+      EXPECT_EQ(o.lse.at(0, 0), -kInf);
+      EXPECT_EQ(o.out.at(0, 5), 0);
+    }
+    for (int h = 0; h < 3; ++h) s.q.at(0, h * 144) = -1e38f;
+    expect_close(s.attend(), s.oracle());
+  }
+}
+
 TEST(LatentAttend, ScoresFarApartNeitherOverflowNorVanish) {
   Scene s(latent_layout(LayoutKind::mla_bf16), 16, 4, {{200, 2}});
   for (float& x : s.q.data) x *= 300;

@@ -125,6 +125,22 @@ TEST(LatentEqual, DenseAndTheListOfAllItsKeysWhenBatchInvariant) {
   expect_equal(s.attend(), dense);
 }
 
+// One request much longer than many others is cut, the others are not.
+TEST(LatentEqual, OneLongRequestAmongManyShortOnes) {
+  Requests requests(30, {20, 1});
+  requests[7] = {4000, 2};
+  Scene s(latent_layout(LayoutKind::mla_fp8), 64, 3, requests);
+  const Outputs want = s.oracle();
+  ThreadPool threads(2);
+  s.args.execution.threads = &threads;
+  expect_close(s.attend(), want);
+  s.args.execution.batch_invariant = true;
+  const Outputs invariant = s.attend();
+  expect_close(invariant, want);
+  s.args.execution.threads = nullptr;
+  expect_equal(s.attend(), invariant);
+}
+
 TEST(LatentEqual, ScratchStopsGrowing) {
   Scene s(latent_layout(LayoutKind::mla_fp8), 16, 4, kMixed);
   ThreadPool threads(2);

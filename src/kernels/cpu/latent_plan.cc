@@ -59,18 +59,22 @@ LatentPlan::LatentPlan(const AttendArgs& args)
       out_stride(latent_padded(args.problem.v_dim())),
       workers(args.execution.threads == nullptr ? 1 : args.execution.threads->threads()) {
   std::int64_t keys = 0;
+  std::int64_t longest = 0;
   for_units(args, [&](const LatentUnit& unit) {
     ++units;
     keys += unit.keys;
+    longest = std::max(longest, unit.keys);
     lines = std::max(lines, unit.lines());
   });
 
   const std::int64_t wanted = workers * kTasksPerThread;
-  const bool few = workers > 1 && units < wanted;
+  const std::int64_t share = ceil_div(keys, wanted);
+  // Else there are units enough, and none of them keeps the others waiting.
+  const bool uneven = workers > 1 && longest > share;
   if (args.execution.batch_invariant) {
     part_keys = kFixedPart;
-  } else if (few) {
-    part_keys = std::max(kLeastPart, aligned(ceil_div(keys, wanted)));
+  } else if (uneven) {
+    part_keys = std::max(kLeastPart, aligned(share));
   } else {
     part_keys = std::int64_t{1} << 40;
   }
@@ -83,7 +87,7 @@ LatentPlan::LatentPlan(const AttendArgs& args)
     all_parts += n;
     if (n > 1) parts += n;
   });
-  parts_apart = few && parts > 0 && parts * state_floats() * 4 <= kMaxPartBytes;
+  parts_apart = uneven && parts > 0 && parts * state_floats() * 4 <= kMaxPartBytes;
   if (!parts_apart) parts = 0;
   tasks = parts_apart ? all_parts : units;
 

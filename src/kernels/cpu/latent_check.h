@@ -1,0 +1,12 @@
+// What the CPU's latent kernels check beyond check_latent_args.
+#pragma once
+
+#include "attn/attend.h"
+
+namespace lathe {
+
+/// check_latent_args, and that the scales are within the codecs' bounds, so that decoding cannot fail
+/// half way.
+Result<void> check_cpu_latent_args(const AttendArgs& args);
+
+}  // namespace lathe
