@@ -158,16 +158,6 @@ HWY_INLINE void decode_codes(const std::uint8_t* codes, std::size_t n, std::uint
 #endif
 }
 
-// Asks for rows first .. end-1 of the tile that follows: `bytes` from `offset` of each. Rows go
-// whole and in order, all heads of the task at once, so that the hardware sees a stream.
-HWY_INLINE void prefetch_rows(const std::uint8_t* const* rows, std::size_t first, std::size_t end,
-                              std::size_t offset, std::size_t bytes) {
-  for (std::size_t n = first; n < end; ++n) {
-    if (rows[n] == nullptr) continue;
-    for (std::size_t b = 0; b < bytes; b += 64) __builtin_prefetch(rows[n] + offset + b, 0, 2);
-  }
-}
-
 HWY_INLINE std::size_t bytes_of_element(KeyFormat format) {
   return format == KeyFormat::f32 ? 4 : format == KeyFormat::e4m3 ? 1 : 2;
 }
@@ -175,7 +165,7 @@ HWY_INLINE std::size_t bytes_of_element(KeyFormat format) {
 // A head's keys to columns.
 template <class K>
 HWY_INLINE void unpack_keys(const GqaJob& job, const TileKeys& tile, std::size_t head,
-                            const Worker& w) {
+                            const Worker& w, LinesAhead* ahead) {
   const auto dim = static_cast<std::size_t>(job.head_dim);
   const bool codes = job.format == KeyFormat::e4m3;
   const std::size_t bytes = dim * bytes_of_element(job.format);
@@ -194,7 +184,7 @@ HWY_INLINE void unpack_keys(const GqaJob& job, const TileKeys& tile, std::size_t
     }
     // Without any, no row's range holds these columns, or `valid` rules them out.
     if (any) {
-      transpose_rows(row, dim / static_cast<std::size_t>(K::kDepth), w.keys + n, kTile);
+      transpose_rows(row, dim / static_cast<std::size_t>(K::kDepth), w.keys + n, kTile, ahead);
     }
   }
 }
@@ -262,20 +252,19 @@ HWY_INLINE void attend_keys(const GqaJob& job, const GqaBlock& block, std::int64
     if (tile.holes) {
       for (std::size_t n = 0; n < kTile; ++n) w.valid[n] = tile.key[n] != nullptr ? 1.0f : 0.0f;
     }
+    LinesAhead ahead;
+    if (more) {
+      ahead.add(next.key, first_head * key_bytes, heads * key_bytes);
+      ahead.add(next.value, first_head * value_bytes, heads * value_bytes);
+    }
     for (std::size_t g = 0; g < heads; ++g) {
       const typename V::T* values[kTile];
-      const std::size_t ask = kTile * g / heads;
-      const std::size_t ask_end = kTile * (g + 1) / heads;
-      if (more) prefetch_rows(next.key, ask, ask_end, first_head * key_bytes, heads * key_bytes);
-      unpack_keys<K>(job, tile, first_head + g, w);
-      if (more) {
-        prefetch_rows(next.value, ask, ask_end, first_head * value_bytes, heads * value_bytes);
-      }
+      unpack_keys<K>(job, tile, first_head + g, w, &ahead);
       unpack_values<V>(job, tile, first_head + g, in_place, w, values);
       const KeyTile<K, RowsOf<V>> keys{reinterpret_cast<const typename K::T*>(w.keys), dim, values,
                                        v_dim, tile.holes ? w.valid : nullptr};
       attend_tile(keys, QueryRows{w.q + g * queries * dim, w.scores, w.sums + g * queries * v_dim,
-                                  w.states + g * queries, w.ranges, queries, alike});
+                                  w.states + g * queries, w.ranges, queries, alike, &ahead});
     }
   }
   fold_all(w, heads * queries, v_dim);

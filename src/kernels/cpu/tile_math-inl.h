@@ -102,7 +102,11 @@ struct Product {
   std::size_t c_stride;
   std::size_t depth;  // a multiple of kDepth
   bool add;           // to what c holds; else c is overwritten
+  LinesAhead* ahead;  // null: nothing to ask for
 };
+
+// A decode step of four query heads takes 256 of these steps for a tile of 512 lines.
+inline constexpr std::size_t kLinesAStep = 2;
 
 template <class Operand, std::size_t kRows, std::size_t kVectors>
 HWY_NOINLINE void product_block(const Product<Operand>& p, std::size_t row, std::size_t column) {
@@ -120,7 +124,11 @@ HWY_NOINLINE void product_block(const Product<Operand>& p, std::size_t row, std:
   }
   const std::size_t a_stride = p.a_stride;
   const std::size_t b_stride = p.b_stride;
+  LinesAhead* const ahead = p.ahead;
   for (std::size_t k = 0; k < p.depth; k += kDepth) {
+    if (ahead != nullptr) {
+      LATHE_UNROLL for (std::size_t i = 0; i < kLinesAStep; ++i) ahead->step();
+    }
     const auto* HWY_RESTRICT from = Operand::row(b, b_stride, k / kDepth) + column;
     TileVec in[kVectors][kDepth];
     LATHE_UNROLL for (std::size_t v = 0; v < kVectors; ++v) Operand::load(from + v * lanes, in[v]);
@@ -233,7 +241,7 @@ inline constexpr std::size_t kTransposed = 16;
 // kTransposed rows of `words` words (a multiple of 4) to columns: to[j * stride + r] = word j of
 // row r.
 HWY_INLINE void transpose_rows(const std::uint8_t* const* rows, std::size_t words,
-                               std::uint32_t* to, std::size_t stride) {
+                               std::uint32_t* to, std::size_t stride, LinesAhead* ahead) {
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
   // A vector holds four words of rows i, 4 + i, 8 + i and 12 + i, so that the steps inside its
   // blocks end with consecutive rows.
@@ -242,6 +250,9 @@ HWY_INLINE void transpose_rows(const std::uint8_t* const* rows, std::size_t word
   const hn::FixedTag<std::uint32_t, 16> d;
   const hn::FixedTag<std::uint64_t, 8> d2;
   for (std::size_t k = 0; k < words; k += 4) {
+    if (ahead != nullptr) {
+      LATHE_UNROLL for (std::size_t i = 0; i < kLinesAStep; ++i) ahead->step();
+    }
     const auto load = [&](std::size_t i) HWY_ATTR {
       const auto block = [&](std::size_t r) HWY_ATTR {
         return hn::LoadU(d4, reinterpret_cast<const std::uint32_t*>(rows[r] + 4 * k));
@@ -261,6 +272,7 @@ HWY_INLINE void transpose_rows(const std::uint8_t* const* rows, std::size_t word
     hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d2, a1, b1)), d, at + 3 * stride);
   }
 #else
+  (void)ahead;
   for (std::size_t r = 0; r < kTransposed; r += 4) {
     for (std::size_t k = 0; k < words; k += 4) {
       transpose_4x4(rows[r] + 4 * k, rows[r + 1] + 4 * k, rows[r + 2] + 4 * k, rows[r + 3] + 4 * k,
@@ -384,7 +396,8 @@ struct QueryRows {
   SoftState* states;
   const RowRange* ranges;
   std::size_t count;
-  bool alike;  // all ranges are equal
+  bool alike;         // all ranges are equal
+  LinesAhead* ahead;  // null: nothing to ask for
 };
 
 // sums[row] += p[row][begin .. end) values[begin .. end)
@@ -396,7 +409,7 @@ HWY_INLINE void weigh_range(const KeyTile<K, V>& tile, const QueryRows& rows, st
   const std::size_t stride = V::stride(tile.columns);
   product(Product<V>{rows.scores + row * kTile + first, kTile, tile.values + first * stride, stride,
                      rows.sums + row * tile.columns, tile.columns,
-                     static_cast<std::size_t>(end - begin), true},
+                     static_cast<std::size_t>(end - begin), true, rows.ahead},
           count, tile.columns);
 }
 
@@ -432,7 +445,8 @@ HWY_INLINE void weigh_values(const KeyTile<K, V>& tile, const QueryRows& rows) {
 
 template <class K, class V>
 HWY_INLINE void attend_tile(const KeyTile<K, V>& tile, const QueryRows& rows) {
-  product(Product<K>{rows.q, tile.depth, tile.keys, kTile, rows.scores, kTile, tile.depth, false},
+  product(Product<K>{rows.q, tile.depth, tile.keys, kTile, rows.scores, kTile, tile.depth, false,
+                     rows.ahead},
           rows.count, kTile);
   for (std::size_t r = 0; r < rows.count; ++r) {
     const RowRange& range = rows.ranges[r];
