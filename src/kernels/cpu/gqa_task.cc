@@ -158,66 +158,56 @@ HWY_INLINE void decode_codes(const std::uint8_t* codes, std::size_t n, std::uint
 #endif
 }
 
-// The rows that the next tile reads, asked for while this one is computed: the hardware doesn't
-// follow a head from token to token.
-HWY_INLINE void prefetch_row(const std::uint8_t* row, std::size_t bytes) {
-  if (row == nullptr) return;
-  for (std::size_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + b);
+HWY_INLINE std::size_t bytes_of_element(KeyFormat format) {
+  return format == KeyFormat::f32 ? 4 : format == KeyFormat::e4m3 ? 1 : 2;
 }
 
-struct Ahead {
-  const TileKeys* tile;  // null: nothing follows
-  std::size_t head;
-};
-
-// A head's keys to columns, its values to rows.
-template <class K, class V>
-HWY_INLINE void unpack(const GqaJob& job, const TileKeys& tile, std::size_t head, Ahead ahead,
-                       const Worker& w) {
+// A head's keys to columns.
+template <class K>
+HWY_INLINE void unpack_keys(const GqaJob& job, const TileKeys& tile, std::size_t head,
+                            const Worker& w, LinesAhead* ahead) {
   const auto dim = static_cast<std::size_t>(job.head_dim);
-  const auto v_dim = static_cast<std::size_t>(job.v_head_dim);
   const bool codes = job.format == KeyFormat::e4m3;
-  const std::size_t element = job.format == KeyFormat::f32 ? 4 : codes ? 1 : 2;
-  const std::size_t words = dim / static_cast<std::size_t>(K::kDepth);
-  for (std::size_t n = 0; n < kTile; n += 4) {
-    const std::uint8_t* row[4];
+  const std::size_t bytes = dim * bytes_of_element(job.format);
+  for (std::size_t n = 0; n < kTile; n += kTransposed) {
+    const std::uint8_t* row[kTransposed];
     bool any = false;
-    for (std::size_t i = 0; i < 4; ++i) {
-      if (ahead.tile != nullptr) {
-        const std::uint8_t* next = ahead.tile->key[n + i];
-        if (next != nullptr) prefetch_row(next + ahead.head * dim * element, dim * element);
-      }
+    for (std::size_t i = 0; i < kTransposed; ++i) {
       row[i] = kNoKey;
       if (tile.key[n + i] == nullptr) continue;
       any = true;
-      row[i] = tile.key[n + i] + head * dim * element;
+      row[i] = tile.key[n + i] + head * bytes;
       if (!codes) continue;
       std::uint16_t* decoded = w.codes + (n + i) * dim;
       decode_codes(row[i], dim, decoded);
       row[i] = reinterpret_cast<const std::uint8_t*>(decoded);
     }
-    if (!any) continue;  // no row's range holds these columns, or `valid` rules them out
-    for (std::size_t k = 0; k < words; k += 4) {
-      transpose_4x4(row[0] + 4 * k, row[1] + 4 * k, row[2] + 4 * k, row[3] + 4 * k,
-                    w.keys + k * kTile + n, kTile);
+    // Without any, no row's range holds these columns, or `valid` rules them out.
+    if (any) {
+      transpose_rows(row, dim / static_cast<std::size_t>(K::kDepth), w.keys + n, kTile, ahead);
     }
   }
+}
+
+// Where a head's values lie: in the pool if they can be multiplied there and are read only once or
+// twice, otherwise as rows of their own.
+template <class V>
+HWY_INLINE void unpack_values(const GqaJob& job, const TileKeys& tile, std::size_t head,
+                              bool in_place, const Worker& w, const typename V::T** rows) {
   using T = typename V::T;
-  T* values = reinterpret_cast<T*>(w.values);
-  for (std::size_t n = 0; n < kTile; ++n, values += v_dim) {
-    if (ahead.tile != nullptr) {
-      const std::uint8_t* next = ahead.tile->value[n];
-      if (next != nullptr) prefetch_row(next + ahead.head * v_dim * element, v_dim * element);
-    }
+  const auto dim = static_cast<std::size_t>(job.v_head_dim);
+  const std::size_t bytes = dim * bytes_of_element(job.format);
+  T* unpacked = reinterpret_cast<T*>(w.values);
+  for (std::size_t n = 0; n < kTile; ++n, unpacked += dim) {
+    const std::uint8_t* from = tile.value[n] == nullptr ? kNoKey : tile.value[n] + head * bytes;
+    rows[n] = in_place ? reinterpret_cast<const T*>(from) : unpacked;
+    if (in_place) continue;
     if (tile.value[n] == nullptr) {
-      std::memset(values, 0, v_dim * sizeof(T));
-      continue;
-    }
-    const std::uint8_t* from = tile.value[n] + head * v_dim * element;
-    if (codes) {
-      if constexpr (sizeof(T) == 2) decode_codes(from, v_dim, values);
+      std::memset(unpacked, 0, dim * sizeof(T));
+    } else if (job.format == KeyFormat::e4m3) {
+      if constexpr (sizeof(T) == 2) decode_codes(from, dim, unpacked);
     } else {
-      std::memcpy(values, from, v_dim * sizeof(T));
+      std::memcpy(unpacked, from, dim * sizeof(T));
     }
   }
 }
@@ -245,6 +235,9 @@ HWY_INLINE void attend_keys(const GqaJob& job, const GqaBlock& block, std::int64
     from = begin > from ? begin : from;
     end = begin + block.part_keys < end ? begin + block.part_keys : end;
   }
+  const bool in_place = job.format != KeyFormat::e4m3 && queries <= 2 * kBlockRows;
+  const std::size_t key_bytes = dim * bytes_of_element(job.format);
+  const std::size_t value_bytes = v_dim * bytes_of_element(job.format);
   TileKeys tiles[2];
   std::size_t now = 0;
   if (from < end) find_keys(job, block, from / kStep * kStep, from, end, tiles[0]);
@@ -259,15 +252,19 @@ HWY_INLINE void attend_keys(const GqaJob& job, const GqaBlock& block, std::int64
     if (tile.holes) {
       for (std::size_t n = 0; n < kTile; ++n) w.valid[n] = tile.key[n] != nullptr ? 1.0f : 0.0f;
     }
+    LinesAhead ahead;
+    if (more) {
+      ahead.add(next.key, first_head * key_bytes, heads * key_bytes);
+      ahead.add(next.value, first_head * value_bytes, heads * value_bytes);
+    }
     for (std::size_t g = 0; g < heads; ++g) {
-      const bool last = g + 1 == heads;
-      const Ahead ahead{!last ? &tile : more ? &next : nullptr, first_head + (last ? 0 : g + 1)};
-      unpack<K, V>(job, tile, first_head + g, ahead, w);
-      const KeyTile<K, V> keys{reinterpret_cast<const typename K::T*>(w.keys), dim,
-                               reinterpret_cast<const typename V::T*>(w.values), v_dim,
-                               tile.holes ? w.valid : nullptr};
+      const typename V::T* values[kTile];
+      unpack_keys<K>(job, tile, first_head + g, w, &ahead);
+      unpack_values<V>(job, tile, first_head + g, in_place, w, values);
+      const KeyTile<K, RowsOf<V>> keys{reinterpret_cast<const typename K::T*>(w.keys), dim, values,
+                                       v_dim, tile.holes ? w.valid : nullptr};
       attend_tile(keys, QueryRows{w.q + g * queries * dim, w.scores, w.sums + g * queries * v_dim,
-                                  w.states + g * queries, w.ranges, queries, alike});
+                                  w.states + g * queries, w.ranges, queries, alike, &ahead});
     }
   }
   fold_all(w, heads * queries, v_dim);

@@ -89,5 +89,67 @@ TEST(RaggedAttend, LongContext) {
   expect_close(s.attend(), s.oracle());
 }
 
+TEST(RaggedAttend, HolesInThePageTable) {
+  Scene s(LayoutKind::mla_fp8, 16, 3, {{200, 200}, {16, 1}});
+  s.batch.entry(0, 0) = PageId(-1);
+  s.batch.entry(0, 5) = PageId(100000);
+  s.batch.entry(1, 0) = PageId(-1);
+  const Outputs o = s.attend();
+  expect_close(o, s.oracle());
+  EXPECT_EQ(o.lse.at(15, 2), -kInf);
+  EXPECT_EQ(o.lse.at(200, 0), -kInf);
+  EXPECT_EQ(o.out.at(200, 0), 0);
+}
+
+TEST(RaggedAttend, SparseUpToTopK) {
+  Scene s(LayoutKind::mla_bf16, 16, 3, {{20, 5}, {17, 1}});
+  const Outputs dense = s.attend();
+  s.args.problem.kind = ProblemKind::sparse_latent;
+  s.args.problem.top_k = 20;
+  expect_same_bits(s.attend(), dense);
+  s.args.problem.top_k = 19;
+  Matrix<double> out(6, 3 * s.dims.v, -7);
+  s.args.out = out.mutable_view();
+  EXPECT_FALSE(cpu_attend_ragged(s.args));
+  EXPECT_EQ(out.data, std::vector<double>(out.data.size(), -7));
+}
+
+// Keys that only later rows see hold NaN; earlier rows keep their bits.
+TEST(RaggedAttend, WhatARowDoesNotSeeCannotMatter) {
+  Scene s(LayoutKind::mla_bf16, 16, 1, {{100, 100}});
+  const Outputs clean = s.attend();
+  const ConstPoolView pool = s.pool.view();
+  const Slot slot = slot_of(s.batch.entry(0, 3), 16, 2);  // position 50
+  auto* at = const_cast<std::byte*>(pool.at(pool.layout.part(0), slot));
+  std::fill(at, at + pool.layout.part(0).bytes(), std::byte{0xff});
+  const Outputs dirty = s.attend();
+  expect_same_bits(rows_of(dirty, 0, 50), rows_of(clean, 0, 50));
+  for (int row = 50; row < 100; ++row) EXPECT_TRUE(std::isnan(dirty.out.at(row, 3))) << row;
+}
+
+TEST(RaggedAttend, BitsDependOnTheRequestAlone) {
+  Scene s(LayoutKind::mla_fp8_block, 16, 2, {{900, 500}});
+  const Outputs whole = s.attend();
+  for (const int count : {1, 2, 3, 16}) {
+    ThreadPool threads(count);
+    Scratch scratch;
+    s.args.execution = {.threads = &threads, .scratch = &scratch};
+    for (int i = 0; i < 3; ++i) expect_same_bits(s.attend(), whole);
+    EXPECT_EQ(scratch.growths(), 1);
+  }
+  for (const auto& [first, count] :
+       std::vector<std::pair<int, int>>{{0, 1}, {0, 100}, {100, 399}, {499, 1}, {37, 97}}) {
+    AttendArgs args = s.args;
+    const std::int32_t indptr[] = {0, count};
+    const std::int32_t lens[] = {400 + first + count};
+    args.q.data = s.args.q.row(first);
+    args.q.rows = count;
+    args.q_indptr = indptr;
+    args.kv_lens = lens;
+    args.execution = {};
+    expect_same_bits(run(cpu_attend_ragged, args, s.dims.v), rows_of(whole, first, count));
+  }
+}
+
 }  // namespace
 }  // namespace lathe

@@ -139,13 +139,14 @@ HWY_INLINE void expand_tile(const AttendArgs& args, std::int32_t head, const Rag
   transpose(w.latents, kTile, size(d.latent), w.columns);
   float* keys = w.keys + t * d.k * kTileKeys;
   product(Product<FloatOperand>{args.expansion.w_uk.data() + head * d.k_nope * d.nope, size(d.nope),
-                                w.columns, kTile, keys, kTile, size(d.nope), false},
+                                w.columns, kTile, keys, kTile, size(d.nope), false, nullptr},
           size(d.k_nope), kTile);
   std::memcpy(keys + d.k_nope * kTileKeys, w.columns + d.nope * kTileKeys,
               size(d.rope) * kTile * sizeof(float));
-  product(Product<FloatOperand>{args.expansion.w_uv.data() + head * d.v * d.nope, size(d.nope),
-                                w.columns, kTile, w.value_rows, kTile, size(d.nope), false},
-          size(d.v), kTile);
+  product(
+      Product<FloatOperand>{args.expansion.w_uv.data() + head * d.v * d.nope, size(d.nope),
+                            w.columns, kTile, w.value_rows, kTile, size(d.nope), false, nullptr},
+      size(d.v), kTile);
   transpose(w.value_rows, size(d.v_padded), kTile, w.values + t * d.v_padded * kTileKeys);
 }
 
@@ -171,7 +172,7 @@ HWY_INLINE void attend_chunk(const RaggedRows& rows, const RaggedDims& d, const 
       attend_tile(tile, QueryRows{w.q + (block + blind) * d.k, w.scores,
                                   w.sums + (block + blind) * d.v_padded, w.states + block + blind,
                                   w.ranges + blind, size(count - blind),
-                                  w.ranges[blind].end == w.ranges[count - 1].end});
+                                  w.ranges[blind].end == w.ranges[count - 1].end, nullptr});
     }
   }
 }

@@ -44,14 +44,22 @@ inline constexpr std::size_t kBlockRows = 6;
 inline constexpr std::size_t kBlockRows = 2;
 #endif
 
-// How the right operand of a product lies: kDepth steps of k per element.
-struct FloatOperand {
-  using T = float;
+// How the right operand of a product lies: kDepth steps of k per element, rows of elements at a
+// stride, or (RowsOf) wherever a list of pointers says.
+template <class Element>
+struct Strided {
+  using T = Element;
+  using Base = const Element*;
+  static HWY_INLINE const T* row(Base b, std::size_t stride, std::size_t i) {
+    return b + i * stride;
+  }
+  static constexpr std::size_t stride(std::size_t columns) { return columns; }
+};
+struct FloatOperand : Strided<float> {
   static constexpr int kDepth = 1;
   static HWY_INLINE void load(const T* p, TileVec* b) { b[0] = hn::LoadU(TileTag(), p); }
 };
-struct Bf16Operand {
-  using T = std::uint16_t;
+struct Bf16Operand : Strided<std::uint16_t> {
   static constexpr int kDepth = 1;
   static HWY_INLINE void load(const T* p, TileVec* b) {
     const TileTag d;
@@ -61,8 +69,7 @@ struct Bf16Operand {
   }
 };
 // Two bf16 of consecutive k in a word, the lower k in the low half.
-struct Bf16PairOperand {
-  using T = std::uint32_t;
+struct Bf16PairOperand : Strided<std::uint32_t> {
   static constexpr int kDepth = 2;
   static HWY_INLINE void load(const T* p, TileVec* b) {
     const TileTag d;
@@ -73,19 +80,33 @@ struct Bf16PairOperand {
   }
 };
 
+template <class Operand>
+struct RowsOf {
+  using T = typename Operand::T;
+  using Base = const T* const*;
+  static constexpr int kDepth = Operand::kDepth;
+  static HWY_INLINE const T* row(Base b, std::size_t, std::size_t i) { return b[i]; }
+  static constexpr std::size_t stride(std::size_t) { return 1; }
+  static HWY_INLINE void load(const T* p, TileVec* b) { Operand::load(p, b); }
+};
+
 // Operands of c (+)= a b: a [rows, depth], b [depth / kDepth, columns], c [rows, columns]; strides
 // in elements.
 template <class Operand>
 struct Product {
   const float* a;
   std::size_t a_stride;
-  const typename Operand::T* b;
+  typename Operand::Base b;
   std::size_t b_stride;
   float* c;
   std::size_t c_stride;
   std::size_t depth;  // a multiple of kDepth
   bool add;           // to what c holds; else c is overwritten
+  LinesAhead* ahead;  // null: nothing to ask for
 };
+
+// A decode step of four query heads takes 256 of these steps for a tile of 512 lines.
+inline constexpr std::size_t kLinesAStep = 2;
 
 template <class Operand, std::size_t kRows, std::size_t kVectors>
 HWY_NOINLINE void product_block(const Product<Operand>& p, std::size_t row, std::size_t column) {
@@ -93,7 +114,7 @@ HWY_NOINLINE void product_block(const Product<Operand>& p, std::size_t row, std:
   constexpr std::size_t kDepth = Operand::kDepth;
   const std::size_t lanes = hn::Lanes(d);
   const float* HWY_RESTRICT a = p.a + row * p.a_stride;
-  const typename Operand::T* HWY_RESTRICT b = p.b + column;
+  const typename Operand::Base b = p.b;
   float* HWY_RESTRICT c = p.c + row * p.c_stride + column;
   TileVec sum[kRows][kVectors];
   LATHE_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
@@ -103,9 +124,14 @@ HWY_NOINLINE void product_block(const Product<Operand>& p, std::size_t row, std:
   }
   const std::size_t a_stride = p.a_stride;
   const std::size_t b_stride = p.b_stride;
-  for (std::size_t k = 0; k < p.depth; k += kDepth, b += b_stride) {
+  LinesAhead* const ahead = p.ahead;
+  for (std::size_t k = 0; k < p.depth; k += kDepth) {
+    if (ahead != nullptr) {
+      LATHE_UNROLL for (std::size_t i = 0; i < kLinesAStep; ++i) ahead->step();
+    }
+    const auto* HWY_RESTRICT from = Operand::row(b, b_stride, k / kDepth) + column;
     TileVec in[kVectors][kDepth];
-    LATHE_UNROLL for (std::size_t v = 0; v < kVectors; ++v) Operand::load(b + v * lanes, in[v]);
+    LATHE_UNROLL for (std::size_t v = 0; v < kVectors; ++v) Operand::load(from + v * lanes, in[v]);
     LATHE_UNROLL for (std::size_t i = 0; i < kDepth; ++i) {
       LATHE_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
         const auto x = hn::Set(d, a[r * a_stride + k + i]);
@@ -209,6 +235,53 @@ HWY_INLINE void transpose_4x4(const void* r0, const void* r1, const void* r2, co
 }
 #endif
 
+// Rows that transpose_rows takes at a time.
+inline constexpr std::size_t kTransposed = 16;
+
+// kTransposed rows of `words` words (a multiple of 4) to columns: to[j * stride + r] = word j of
+// row r.
+HWY_INLINE void transpose_rows(const std::uint8_t* const* rows, std::size_t words,
+                               std::uint32_t* to, std::size_t stride, LinesAhead* ahead) {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  // A vector holds four words of rows i, 4 + i, 8 + i and 12 + i, so that the steps inside its
+  // blocks end with consecutive rows.
+  const hn::FixedTag<std::uint32_t, 4> d4;
+  const hn::FixedTag<std::uint32_t, 8> d8;
+  const hn::FixedTag<std::uint32_t, 16> d;
+  const hn::FixedTag<std::uint64_t, 8> d2;
+  for (std::size_t k = 0; k < words; k += 4) {
+    if (ahead != nullptr) {
+      LATHE_UNROLL for (std::size_t i = 0; i < kLinesAStep; ++i) ahead->step();
+    }
+    const auto load = [&](std::size_t i) HWY_ATTR {
+      const auto block = [&](std::size_t r) HWY_ATTR {
+        return hn::LoadU(d4, reinterpret_cast<const std::uint32_t*>(rows[r] + 4 * k));
+      };
+      return hn::Combine(d, hn::Combine(d8, block(12 + i), block(8 + i)),
+                         hn::Combine(d8, block(4 + i), block(i)));
+    };
+    const auto r0 = load(0), r1 = load(1), r2 = load(2), r3 = load(3);
+    const auto a0 = hn::BitCast(d2, hn::InterleaveLower(d, r0, r1));
+    const auto a1 = hn::BitCast(d2, hn::InterleaveUpper(d, r0, r1));
+    const auto b0 = hn::BitCast(d2, hn::InterleaveLower(d, r2, r3));
+    const auto b1 = hn::BitCast(d2, hn::InterleaveUpper(d, r2, r3));
+    std::uint32_t* at = to + k * stride;
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d2, a0, b0)), d, at);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d2, a0, b0)), d, at + stride);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d2, a1, b1)), d, at + 2 * stride);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d2, a1, b1)), d, at + 3 * stride);
+  }
+#else
+  (void)ahead;
+  for (std::size_t r = 0; r < kTransposed; r += 4) {
+    for (std::size_t k = 0; k < words; k += 4) {
+      transpose_4x4(rows[r] + 4 * k, rows[r + 1] + 4 * k, rows[r + 2] + 4 * k, rows[r + 3] + 4 * k,
+                    to + k * stride + r, stride);
+    }
+  }
+#endif
+}
+
 // ---------------------------------------------------------------- softmax
 
 // 2^x for x <= 0, within 2 ulp; 0 below -126 (no subnormals), exactly 1 at 0; NaN stays NaN.
@@ -308,9 +381,9 @@ HWY_INLINE void fold_state(SoftState& state, float* values, SoftState part,
 // What query rows meet: keys [depth / kDepth, kTile] in KeyOperand's form, values [kTile, columns].
 template <class KeyOperand, class ValueOperand>
 struct KeyTile {
-  const typename KeyOperand::T* keys;
+  typename KeyOperand::Base keys;
   std::size_t depth;
-  const typename ValueOperand::T* values;
+  typename ValueOperand::Base values;
   std::size_t columns;  // a multiple of 16
   const float* valid;   // [kTile], 0 where there is no key; null: all are keys
 };
@@ -323,7 +396,8 @@ struct QueryRows {
   SoftState* states;
   const RowRange* ranges;
   std::size_t count;
-  bool alike;  // all ranges are equal
+  bool alike;         // all ranges are equal
+  LinesAhead* ahead;  // null: nothing to ask for
 };
 
 // sums[row] += p[row][begin .. end) values[begin .. end)
@@ -332,9 +406,10 @@ HWY_INLINE void weigh_range(const KeyTile<K, V>& tile, const QueryRows& rows, st
                             std::size_t count, std::int32_t begin, std::int32_t end) {
   if (begin >= end) return;
   const auto first = static_cast<std::size_t>(begin);
-  product(Product<V>{rows.scores + row * kTile + first, kTile, tile.values + first * tile.columns,
-                     tile.columns, rows.sums + row * tile.columns, tile.columns,
-                     static_cast<std::size_t>(end - begin), true},
+  const std::size_t stride = V::stride(tile.columns);
+  product(Product<V>{rows.scores + row * kTile + first, kTile, tile.values + first * stride, stride,
+                     rows.sums + row * tile.columns, tile.columns,
+                     static_cast<std::size_t>(end - begin), true, rows.ahead},
           count, tile.columns);
 }
 
@@ -370,7 +445,8 @@ HWY_INLINE void weigh_values(const KeyTile<K, V>& tile, const QueryRows& rows) {
 
 template <class K, class V>
 HWY_INLINE void attend_tile(const KeyTile<K, V>& tile, const QueryRows& rows) {
-  product(Product<K>{rows.q, tile.depth, tile.keys, kTile, rows.scores, kTile, tile.depth, false},
+  product(Product<K>{rows.q, tile.depth, tile.keys, kTile, rows.scores, kTile, tile.depth, false,
+                     rows.ahead},
           rows.count, kTile);
   for (std::size_t r = 0; r < rows.count; ++r) {
     const RowRange& range = rows.ranges[r];

@@ -22,4 +22,49 @@ struct RowRange {
   std::int32_t end;
 };
 
+/// Lines that the next tile reads, asked for one at a time between the steps of computing this
+/// one. In bursts they would fill the miss buffers, and computing would wait for memory and then
+/// memory for computing.
+class LinesAhead {
+ public:
+  LinesAhead() = default;
+  /// `bytes` from `offset` of each of kTile rows; null rows are left out.
+  void add(const std::uint8_t* const* rows, std::size_t offset, std::size_t bytes) {
+    runs_[run_count_++] = {rows, offset, bytes};
+  }
+  void step() {
+    if (line_ == end_ && !next_row()) return;
+    __builtin_prefetch(line_, 0, 2);
+    line_ += kLine < end_ - line_ ? kLine : end_ - line_;
+  }
+
+ private:
+  static constexpr std::ptrdiff_t kLine = 64;
+  struct Run {
+    const std::uint8_t* const* rows;
+    std::size_t offset;
+    std::size_t bytes;
+  };
+  bool next_row() {
+    for (; run_ < run_count_; ++run_, row_ = 0) {
+      const Run& run = runs_[run_];
+      while (row_ < kTile) {
+        const std::uint8_t* row = run.rows[row_++];
+        if (row == nullptr) continue;
+        line_ = row + run.offset;
+        end_ = line_ + run.bytes;
+        return true;
+      }
+    }
+    return false;
+  }
+
+  Run runs_[2] = {};
+  int run_count_ = 0;
+  int run_ = 0;
+  std::size_t row_ = 0;
+  const std::uint8_t* line_ = nullptr;
+  const std::uint8_t* end_ = nullptr;
+};
+
 }  // namespace lathe

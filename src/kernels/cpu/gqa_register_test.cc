@@ -1,0 +1,26 @@
+#include "kernels/cpu/gqa_register.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/cpu/ragged_register.h"
+
+namespace lathe {
+namespace {
+
+TEST(GqaRegister, DeclaresItsKernels) {
+  Registry registry;
+  register_cpu_gqa_kernels(registry);
+  register_cpu_ragged_kernels(registry);
+  EXPECT_EQ(registry.kernels().size(), 5u);
+  EXPECT_TRUE(registry.devices().contains(Device::cpu));
+  for (const Kernel& kernel : registry.kernels()) EXPECT_NE(kernel.attend, nullptr);
+  const Kernel* gather = registry.find("cpu.grouped_query.gather");
+  ASSERT_NE(gather, nullptr);
+  EXPECT_TRUE(gather->capability.compact_rows);
+  const Kernel* ragged = registry.find("cpu.sparse_latent.ragged");
+  ASSERT_NE(ragged, nullptr);
+  EXPECT_TRUE(ragged->capability.context_within_top_k);
+}
+
+}  // namespace
+}  // namespace lathe
