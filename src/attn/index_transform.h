@@ -44,7 +44,7 @@ Result<void> local_to_slots(const LocalLists& lists, std::span<const std::int32_
 
 /// out[t, i] = row_offset[t] + lists[t, i], where the compact buffer holds position p of row t's
 /// request at row_offset[t] + p. out: [rows, width]. A row outside [0, compact_rows) becomes a
-/// hole. Errors, with nothing written: counts that contradict each other, compact_rows beyond int32.
+/// hole. Errors, with nothing written: counts that contradict each other, compact_rows past int32.
 Result<void> local_to_ragged(const LocalLists& lists, std::span<const std::int32_t> row_offset,
                              std::int64_t compact_rows, std::span<RaggedRow> out);
 

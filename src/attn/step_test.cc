@@ -10,6 +10,8 @@
 #include <random>
 #include <string>
 
+#include "attn/index_transform.h"
+
 namespace {
 std::atomic<long> allocations{0};
 }
@@ -20,6 +22,10 @@ std::atomic<long> allocations{0};
   ++allocations;
   if (void* p = std::malloc(n == 0 ? 1 : n)) return p;
   throw std::bad_alloc();
+}
+[[gnu::noinline]] void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
+  ++allocations;
+  return std::malloc(n == 0 ? 1 : n);
 }
 [[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
@@ -212,7 +218,7 @@ TEST(Step, WindowAndCompressedEntries) {
   const Plan plan = plan_of(v4(4, 2), KeyUnit::ragged_row);
   auto step = Step::make(plan, kOptions, kBound);
   ASSERT_TRUE(step.ok());
-  // Positions 14 .. 16; the window of 10 starts at 5, so page 0 (positions 0 .. 15) is still needed.
+  // Positions 14 .. 16; the window of 10 starts at 5, so page 0 (positions 0 .. 15) is needed.
   const auto main = pages({3, 8}), entries = pages({6});
   const StepRequest requests[] = {{main, entries, 14, 3, false}};
   ASSERT_TRUE(step->plan({Phase::extend, requests}).ok());
@@ -255,6 +261,53 @@ TEST(Step, ShortV4RowsSeeNoEntry) {
   EXPECT_THAT(step->view().compressed_lens, ElementsAre(0, 0, 0, 1));
   EXPECT_THAT(step->view().attend_lens, ElementsAre(1, 2, 3, 5));
   EXPECT_EQ(step->view().selecting_rows, 0);
+}
+
+TEST(Step, CombinedListsLeadToTheKeysThatARowSees) {
+  std::mt19937 rng(11);
+  for (const AttentionProblem& problem : {v4(4, 0), v4(128, 0), v4(0, 0)}) {
+    const Plan plan = plan_of(problem, KeyUnit::ragged_row);
+    auto step = Step::make(plan, kOptions, kBound);
+    for (int i = 0; i < 40; ++i) {
+      RandomBatch b(rng, plan);
+      b.batch.phase = Phase::extend;
+      ASSERT_TRUE(step->plan(b.batch).ok());
+      const StepView& v = step->view();
+      const std::int32_t ratio = std::max(1, problem.compress_ratio);
+      CombineLists c;
+      c.positions = v.positions;
+      c.window = problem.window;
+      c.ratio = ratio;
+      c.entry_width = problem.two_sources() ? 100 : 0;
+      c.all_entries = problem.two_sources();
+      c.entry_base = v.ragged_offset;
+      c.window_base = v.window_base;
+      c.window_start = v.window_start;
+      c.compact_rows = v.compact_rows;
+      c.multiple = 16;
+      const std::int64_t width = combined_width(c.entry_width, c.window, c.multiple);
+      std::vector<RaggedRow> rows(static_cast<std::size_t>(v.rows * width));
+      std::vector<std::int32_t> lengths(static_cast<std::size_t>(v.rows));
+      ASSERT_TRUE(combine_index_lists(c, rows, lengths).ok());
+      for (std::int64_t t = 0; t < v.rows; ++t) {
+        const auto row = static_cast<std::size_t>(t);
+        ASSERT_EQ(lengths[row], v.attend_lens[row]);
+        const StepRequest& q = b.requests[static_cast<std::size_t>(v.row_request[row])];
+        const std::int64_t entries = problem.two_sources() ? v.compressed_lens[row] : 0;
+        const std::int64_t gathered = std::ssize(v.gather_entry_slots);
+        for (std::int64_t n = 0; n < lengths[row]; ++n) {
+          const std::int64_t at = rows[static_cast<std::size_t>(t * width + n)].value;
+          if (n < entries) {
+            ASSERT_EQ(v.gather_entry_slots[static_cast<std::size_t>(at)],
+                      slot_at(q.compressed_pages, {4, 300}, LocalPos(static_cast<int>(n))));
+          } else {
+            ASSERT_EQ(v.gather_slots[static_cast<std::size_t>(at - gathered)],
+                      v.window_slots[static_cast<std::size_t>(t * v.window_width + n - entries)]);
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(Step, PaddingRowsSeeAndWriteNothing) {

@@ -28,8 +28,8 @@ struct IndexLogits {
   Execution execution;
 };
 
-/// The logits of attn/index_args.h in f32: columns j < lens[t], then -inf. NaN where a key's page is
-/// missing, as where the key or its scale is NaN. Relative error at most 1e-5 of the sum of
+/// The logits of attn/index_args.h in f32: columns j < lens[t], then -inf. NaN where a key's page
+/// is missing, as where the key or its scale is NaN. Relative error at most 1e-5 of the sum of
 /// magnitudes. Errors, with nothing written: check_index_args(), a view of another shape, a budget
 /// that holds no tile (code exhausted).
 Result<void> index_logits(const IndexLogits& args);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "hwy/targets.h"
 #include "kernels/cpu/indexer_test_util.h"
 #include "kernels/ref/indexer.h"
 
@@ -38,6 +39,19 @@ TEST(IndexLogits, MatchTheReference) {
       }
     }
   }
+}
+
+TEST(IndexLogits, MatchTheReferenceOnEveryTarget) {
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    Rng rng(6);
+    for (std::int32_t heads : {1, 24, 64}) {
+      const Case c(rng, heads, 128, {{70, 71, 3}, {130}}, 16);
+      expect_matches_reference(c);
+    }
+  }
+  hwy::SetSupportedTargetsForTest(0);
 }
 
 TEST(IndexLogits, NegativeWeightsGiveNegativeLogits) {
