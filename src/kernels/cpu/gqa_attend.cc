@@ -103,9 +103,9 @@ Result<void> cpu_attend_gqa(const AttendArgs& args) {
   const std::int64_t partials = plan.parts * p.heads * plan.block_rows;
   const std::int64_t state_bytes = rounded(partials * std::int64_t{sizeof(SoftState)});
   const std::int64_t sum_bytes = rounded(partials * p.v_head_dim * 4);
+  const std::int64_t growths = scratch.growths();
   std::byte* memory = scratch.take(plan_bytes + state_bytes + sum_bytes + threads * worker_bytes);
-  if (memory !=
-      reinterpret_cast<std::byte*>(blocks)) {  // grown: the blocks went with the old bytes
+  if (scratch.growths() != growths) {  // the blocks went with the old bytes
     blocks = reinterpret_cast<GqaBlock*>(memory);
     plan = plan_gqa(args, threads, blocks);
   }

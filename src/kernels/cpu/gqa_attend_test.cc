@@ -62,5 +62,13 @@ TEST(GqaAttend, LongContexts) {
   }
 }
 
+TEST(GqaAttend, EverySimdTarget) {
+  for (const LayoutKind kind : {LayoutKind::gqa_bf16, LayoutKind::gqa_fp8}) {
+    GqaScene s({kind, 16, 6, 2, 80, 112}, {{200, 40}, {65, 1}, {0, 0}});
+    const Outputs wanted = run(ref_attend_gqa, s.args, 112);
+    on_every_target([&] { expect_close(attend(s), wanted); });
+  }
+}
+
 }  // namespace
 }  // namespace lathe

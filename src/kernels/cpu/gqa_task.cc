@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/float_formats.h"
-#include "kernels/cpu/attend_io.h"
+#include "kernels/cpu/gqa_worker.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gqa_task.cc"
@@ -11,138 +11,6 @@
 // The SIMD headers follow foreach_target.h, which includes this file once per target.
 #include "kernels/cpu/tile_math-inl.h"
 #include "layout/codec_fast-inl.h"
-
-#ifndef LATHE_KERNELS_CPU_GQA_TASK_ONCE_
-#define LATHE_KERNELS_CPU_GQA_TASK_ONCE_
-namespace lathe {
-namespace {
-
-alignas(64) constexpr std::uint8_t kNoKey[4 * kGqaMaxHeadDim] = {};
-
-// Where the keys of a tile lie, at kv head 0; null where there is none or no row sees it.
-struct TileKeys {
-  const std::uint8_t* key[kTile];
-  const std::uint8_t* value[kTile];
-  std::int64_t first = -1;
-  bool any = false;
-  bool holes = false;  // something between begin and end is no key
-};
-
-// The memory of a worker.
-struct Worker {
-  std::uint32_t* keys;    // [head_dim / 2 or head_dim, kTile]
-  std::uint16_t* codes;   // [kTile, head_dim] bf16 made of e4m3
-  std::uint32_t* values;  // [kTile, v_head_dim] bf16 or f32
-  float* valid;           // [kTile]
-  float* scores;          // [queries, kTile]
-  float* q;               // [slice heads, queries, head_dim]
-  float* sums;            // [slice heads, queries, v_head_dim] since the last fold
-  float* totals;          // same, folded
-  SoftState* states;      // [slice heads, queries]
-  SoftState* total_states;
-  RowRange* ranges;  // [queries]
-  std::int64_t bytes;
-
-  Worker(const GqaJob& job, std::int64_t heads, std::byte* memory) {
-    const std::int64_t queries = std::int64_t{job.block_rows} * job.group;
-    std::int64_t at = 0;
-    const auto take = [&](auto*& p, std::int64_t count) {
-      p = memory == nullptr ? nullptr
-                            : reinterpret_cast<std::remove_reference_t<decltype(p)>>(memory + at);
-      at += (count * std::int64_t{sizeof(*p)} + 63) / 64 * 64;
-    };
-    constexpr std::int64_t kKeys = kTile;
-    take(keys, job.head_dim * kKeys);
-    take(codes, job.format == KeyFormat::e4m3 ? kKeys * job.head_dim : 0);
-    take(values, kKeys * job.v_head_dim);
-    take(valid, kKeys);
-    take(scores, queries * kKeys);
-    take(q, heads * queries * job.head_dim);
-    take(sums, heads * queries * job.v_head_dim);
-    take(totals, heads * queries * job.v_head_dim);
-    take(states, heads * queries);
-    take(total_states, heads * queries);
-    take(ranges, queries);
-    bytes = at;
-  }
-};
-
-// Slot or compact row of key `pos` of the block, -1 if there is none.
-std::int64_t slot_at(const GqaJob& job, const GqaBlock& block, std::int64_t pos) {
-  const KeySource& source = job.args->main;
-  if (source.table_width > 0) {
-    const std::int64_t page =
-        source.page_table.data()[block.request * source.table_width + pos / job.page_size].value;
-    return page >= 0 && page < job.pages ? page * job.page_size + pos % job.page_size : -1;
-  }
-  const std::int64_t slot = source.indices.data()[block.row * source.index_width + pos];
-  return slot >= 0 && slot < job.slots ? slot : -1;
-}
-
-// Finds the tile's keys first .. first + kTile - 1 that lie in from .. end - 1.
-void find_keys(const GqaJob& job, const GqaBlock& block, std::int64_t first, std::int64_t from,
-               std::int64_t end, TileKeys& tile) {
-  tile.first = first;
-  tile.any = false;
-  tile.holes = false;
-  for (std::size_t n = 0; n < kTile; ++n) {
-    tile.key[n] = nullptr;
-    tile.value[n] = nullptr;
-    const std::int64_t pos = first + static_cast<std::int64_t>(n);
-    if (pos < from || pos >= end) continue;
-    const std::int64_t slot = slot_at(job, block, pos);
-    if (slot < 0) {
-      tile.holes = true;
-      continue;
-    }
-    tile.any = true;
-    const std::byte* page = job.bytes + slot / job.page_size * job.page_stride;
-    const std::int64_t offset = slot % job.page_size;
-    tile.key[n] =
-        reinterpret_cast<const std::uint8_t*>(page + job.key_start + offset * job.key_step);
-    tile.value[n] =
-        reinterpret_cast<const std::uint8_t*>(page + job.value_start + offset * job.value_step);
-  }
-}
-
-// What each query sees of the tile; true if all see the same.
-bool find_ranges(const GqaJob& job, const GqaBlock& block, std::int64_t first, RowRange* ranges) {
-  const auto clip = [&](std::int64_t x) {
-    const std::int64_t y = x - first;
-    return static_cast<std::int32_t>(y < 0 ? 0 : y > std::int64_t{kTile} ? std::int64_t{kTile} : y);
-  };
-  const bool causal = job.args->main.table_width > 0;
-  bool alike = true;
-  for (std::int32_t r = 0; r < block.rows; ++r) {
-    const std::int64_t end = causal ? block.position + r + 1 : block.end_key;
-    const std::int64_t begin = causal && job.window > 0 && end > job.window ? end - job.window : 0;
-    const RowRange range{clip(begin), clip(end)};
-    for (std::int32_t h = 0; h < job.group; ++h) ranges[r * job.group + h] = range;
-    alike = alike && range.begin == ranges[0].begin && range.end == ranges[0].end;
-  }
-  return alike;
-}
-
-void load_queries(const GqaJob& job, const GqaBlock& block, std::int32_t kv_head, float* to) {
-  for (std::int32_t r = 0; r < block.rows; ++r) {
-    load_query(job.args->q, block.row + r, std::int64_t{kv_head} * job.group * job.head_dim,
-               std::int64_t{job.group} * job.head_dim, job.query_scale,
-               to + std::int64_t{r} * job.group * job.head_dim);
-  }
-}
-
-void write_result(const GqaJob& job, std::int64_t row, std::int32_t head, SoftState state,
-                  const float* sums) {
-  const AttendArgs& args = *job.args;
-  const float* sink = args.problem.sink ? args.sink.data() + head : nullptr;
-  const Finished done = finish_softmax(state.max, state.sum, sink, job.value_scale);
-  store_output(args.out, row, std::int64_t{head} * job.v_head_dim, job.v_head_dim, sums, done);
-  store_lse(args.lse, row, head, done.lse);
-}
-
-}  // namespace
-}  // namespace lathe
-#endif  // LATHE_KERNELS_CPU_GQA_TASK_ONCE_
 
 HWY_BEFORE_NAMESPACE();
 namespace lathe {
@@ -165,7 +33,7 @@ HWY_INLINE std::size_t bytes_of_element(KeyFormat format) {
 // A head's keys to columns.
 template <class K>
 HWY_INLINE void unpack_keys(const GqaJob& job, const TileKeys& tile, std::size_t head,
-                            const Worker& w, LinesAhead* ahead) {
+                            const GqaWorker& w, LinesAhead* ahead) {
   const auto dim = static_cast<std::size_t>(job.head_dim);
   const bool codes = job.format == KeyFormat::e4m3;
   const std::size_t bytes = dim * bytes_of_element(job.format);
@@ -193,7 +61,7 @@ HWY_INLINE void unpack_keys(const GqaJob& job, const TileKeys& tile, std::size_t
 // twice, otherwise as rows of their own.
 template <class V>
 HWY_INLINE void unpack_values(const GqaJob& job, const TileKeys& tile, std::size_t head,
-                              bool in_place, const Worker& w, const typename V::T** rows) {
+                              bool in_place, const GqaWorker& w, const typename V::T** rows) {
   using T = typename V::T;
   const auto dim = static_cast<std::size_t>(job.v_head_dim);
   const std::size_t bytes = dim * bytes_of_element(job.format);
@@ -213,7 +81,7 @@ HWY_INLINE void unpack_values(const GqaJob& job, const TileKeys& tile, std::size
 }
 
 // Moves what the heads of the task have gathered into their totals.
-HWY_INLINE void fold_all(const Worker& w, std::size_t count, std::size_t v_dim) {
+HWY_INLINE void fold_all(const GqaWorker& w, std::size_t count, std::size_t v_dim) {
   for (std::size_t i = 0; i < count; ++i) {
     fold_state(w.total_states[i], w.totals + i * v_dim, w.states[i], w.sums + i * v_dim, v_dim);
     w.states[i] = SoftState();
@@ -223,7 +91,7 @@ HWY_INLINE void fold_all(const Worker& w, std::size_t count, std::size_t v_dim) 
 
 template <class K, class V>
 HWY_INLINE void attend_keys(const GqaJob& job, const GqaBlock& block, std::int64_t part,
-                            std::size_t first_head, std::size_t heads, const Worker& w) {
+                            std::size_t first_head, std::size_t heads, const GqaWorker& w) {
   const auto dim = static_cast<std::size_t>(job.head_dim);
   const auto v_dim = static_cast<std::size_t>(job.v_head_dim);
   const auto queries = static_cast<std::size_t>(block.rows * job.group);
@@ -272,7 +140,7 @@ HWY_INLINE void attend_keys(const GqaJob& job, const GqaBlock& block, std::int64
 
 void run_task(const GqaJob& job, const GqaBlock& block, std::int64_t part, std::int32_t first_head,
               std::int32_t end_head, std::byte* memory) {
-  const Worker w(job, end_head - first_head, memory);
+  const GqaWorker w(job, end_head - first_head, memory);
   const auto first = static_cast<std::size_t>(first_head);
   const auto heads = static_cast<std::size_t>(end_head - first_head);
   const auto queries = static_cast<std::size_t>(block.rows * job.group);
@@ -310,7 +178,7 @@ void run_task(const GqaJob& job, const GqaBlock& block, std::int64_t part, std::
 }
 
 void combine(const GqaJob& job, const GqaBlock& block, std::int32_t head, std::byte* memory) {
-  const Worker w(job, 1, memory);
+  const GqaWorker w(job, 1, memory);
   const auto v_dim = static_cast<std::size_t>(job.v_head_dim);
   for (std::int32_t row = 0; row < block.rows; ++row) {
     SoftState state;
@@ -337,7 +205,7 @@ HWY_EXPORT(run_task);
 HWY_EXPORT(combine);
 
 std::int64_t gqa_worker_bytes(const GqaJob& job, std::int32_t slice_heads) {
-  return Worker(job, slice_heads, nullptr).bytes;
+  return GqaWorker(job, slice_heads, nullptr).bytes;
 }
 
 void run_gqa_task(const GqaJob& job, const GqaBlock& block, std::int64_t part,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attn/attend.h"
+#include "hwy/targets.h"
 #include "kernels/ref/test_util.h"
 
 namespace lathe::cpu_test {
@@ -49,6 +50,17 @@ inline Outputs rows_of(const Outputs& o, std::int64_t first, std::int64_t count)
   copy(o.out, part.out);
   copy(o.lse, part.lse);
   return part;
+}
+
+/// Runs `test` once per SIMD target that this machine and build have.
+template <class Test>
+void on_every_target(Test test) {
+  for (const auto target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    test();
+  }
+  hwy::SetSupportedTargetsForTest(0);
 }
 
 struct GqaDims {

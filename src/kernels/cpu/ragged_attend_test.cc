@@ -151,5 +151,11 @@ TEST(RaggedAttend, BitsDependOnTheRequestAlone) {
   }
 }
 
+TEST(RaggedAttend, EverySimdTarget) {
+  Scene s(LayoutKind::mla_fp8_block, 16, 2, {{200, 40}, {65, 1}, {0, 0}});
+  const Outputs wanted = s.oracle();
+  on_every_target([&] { expect_close(s.attend(), wanted); });
+}
+
 }  // namespace
 }  // namespace lathe
