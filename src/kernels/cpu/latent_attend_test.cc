@@ -1,5 +1,5 @@
-// The CPU's latent attention against the oracle, over layouts, pages, heads, lengths and ways to name
-// keys. Pools are poisoned where no request has a key, outputs before every run.
+// The CPU's latent attention against the oracle, over layouts, pages, heads, lengths and ways to
+// name keys. Pools are poisoned where no request has a key, outputs before every run.
 #include "kernels/cpu/latent_attend.h"
 
 #include <gtest/gtest.h>
@@ -155,7 +155,7 @@ TEST(LatentAttend, OddDimensionsOfCompactRows) {
   }
 }
 
-// ---------------------------------------------------------------- numbers that are no ordinary data
+// -------------------------------------------------------------- numbers that are no ordinary data
 
 TEST(LatentAttend, Sinks) {
   Scene s(latent_layout(LayoutKind::mla_bf16), 16, 5, {{40, 2}, {3, 1}});

@@ -5,8 +5,8 @@
 
 namespace lathe {
 
-/// check_latent_args, and that the scales are within the codecs' bounds, so that decoding cannot fail
-/// half way.
+/// check_latent_args, and that the scales are within the codecs' bounds, so that decoding cannot
+/// fail half way.
 Result<void> check_cpu_latent_args(const AttendArgs& args);
 
 }  // namespace lathe

@@ -1,5 +1,5 @@
-// What must give the same bits: repeats, other thread counts, other companions in the batch, prompts
-// in chunks, gathered rows. And a random search for a difference from the oracle.
+// What must give the same bits: repeats, other thread counts, other companions in the batch,
+// prompts in chunks, gathered rows. And a random search for a difference from the oracle.
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/latent_attend.h"

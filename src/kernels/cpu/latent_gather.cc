@@ -35,8 +35,8 @@ class Carver {
   std::int64_t used_ = 0;
 };
 
-// Requests first .. last - 1 of a batch as a batch of their own, the last and the first one maybe not
-// with all their rows; and what sizes its workspace.
+// Requests first .. last - 1 of a batch as a batch of their own, the last and the first one maybe
+// not with all their rows; and what sizes its workspace.
 struct Group {
   std::int64_t first = 0, last = 0;          // requests
   std::int64_t first_row = 0, last_row = 0;  // of q
@@ -150,7 +150,7 @@ class Gatherer {
     return cpu_attend_latent(part);
   }
 
-  // ------------------------------------------------ lists and windows: every row's keys on their own
+  // --------------------------------------------- lists and windows: every row's keys on their own
 
   struct Rows {
     std::span<std::uint16_t> keys;  // [rows * width, dim]: those of `main`, then those of `extra`

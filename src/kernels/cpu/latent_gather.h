@@ -13,9 +13,9 @@ namespace lathe {
 /// it. Sources are pools; two sources become one. A bf16 row is exact for every layout whose scales
 /// are powers of two; with execution.batch_invariant the bits are then those of cpu_attend_latent.
 ///
-/// Takes 2 * qk_dim + 8 bytes for a key, and some for each row and request. Errors: those of
-/// cpu_attend_latent; a source that isn't a pool; a workspace too small for one request or row, which
-/// names the least that is enough for all of them. On an error nothing was written.
+/// Takes at most 2 * qk_dim + 12 bytes for a key, and some for each row and request. Errors: those
+/// of cpu_attend_latent; a source that isn't a pool; a workspace too small for one request or row,
+/// which names the least that is enough for all of them. On an error nothing was written.
 Result<void> cpu_gather_attend(const AttendArgs& args, std::span<std::byte> workspace);
 
 }  // namespace lathe

@@ -1,4 +1,5 @@
-// Gathering and attending gives the bits of attending in place, in any workspace that is big enough.
+// Gathering and attending gives the bits of attending in place, in any workspace that is big
+// enough.
 #include "kernels/cpu/latent_gather.h"
 
 #include <gtest/gtest.h>

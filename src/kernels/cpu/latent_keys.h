@@ -1,6 +1,6 @@
-// The keys that query rows see, tile by tile, in the order of the oracle: by page table the positions
-// in order, by index list the entries in order, the second source after the first. Holes are left
-// out, so a tile holds keys only.
+// The keys that query rows see, tile by tile, in the order of the oracle: by page table the
+// positions in order, by index list the entries in order, the second source after the first. Holes
+// are left out, so a tile holds keys only.
 #pragma once
 
 #include <array>

@@ -2,8 +2,8 @@
 //
 // "Lines" are the (query row, head) pairs that see the same keys: line = row * heads + head. Their
 // scores against a tile of keys, and the weighted sum of its values, are two small matrix products.
-// Every line's numbers are accumulated over the keys one after the other, whatever other lines share
-// the tile, so its bits do not depend on them.
+// Every line's numbers are accumulated over the keys one after the other, whatever other lines
+// share the tile, so its bits do not depend on them.
 #pragma once
 
 #include <cstdint>

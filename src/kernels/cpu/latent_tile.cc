@@ -41,8 +41,8 @@ HWY_INLINE void store_sum_of_blocks(D4 d, hn::VFromD<D4> x, float* to) {
   }
 }
 
-// The four sums over the lanes of x. Two rounds of interleaving leave the sums of each block of four
-// lanes in its lanes, then the blocks are added.
+// The four sums over the lanes of x. Two rounds of interleaving leave the sums of each block of
+// four lanes in its lanes, then the blocks are added.
 HWY_INLINE void store_sums(D d, const V (&x)[kAcross], float* to) {
   const hn::RepartitionToWide<Du> dw;
   const V ab = hn::Add(hn::InterleaveLower(d, x[0], x[1]), hn::InterleaveUpper(d, x[0], x[1]));
