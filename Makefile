@@ -26,7 +26,7 @@ build: setup
 demo: setup
 	cmake --preset release
 	cmake --build $(BUILD) -j$(JOBS) --target lathe
-	$(BUILD)/lathe plan --attention dsa --device ref --matrix
+	$(BUILD)/lathe plan --attention dsa --device cpu --matrix
 
 test: setup
 	tools/make_venv.sh $(BUILD)/venv
