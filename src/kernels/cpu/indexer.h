@@ -54,9 +54,9 @@ struct IndexTopK {
 /// check_index_target().
 Result<void> index_top_k(const IndexTopK& args);
 
-/// The same selection from logits that are there already. logits: [rows, cols] f32, rows by lens:
-/// [rows], each at most cols; out: [rows, k]; lengths as above. Works in 16 bytes x 2 k, at most 32
-/// bytes x cols, per thread.
+/// The same selection from logits that are there already. logits: [rows, cols] f32; lens: [rows],
+/// each at most cols; out: [rows, k]; lengths as above. Works in 8 bytes x min(2 k + 64, longest)
+/// per thread. Errors: sizes that contradict each other, check_index_target().
 Result<void> index_select(const RowsView& logits, std::span<const std::int32_t> lens,
                           const IndexTarget& target, std::int64_t k, std::span<std::int32_t> out,
                           std::span<std::int32_t> lengths, const Execution& execution);
