@@ -1,4 +1,4 @@
-// attend_reference: the double-precision kernels on the caller's arrays.
+// attend and attend_reference: registered kernels on the caller's arrays.
 #include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -18,35 +18,33 @@
 #include "attn/problem_name.h"
 #include "bindings.h"
 #include "errors.h"
-#include "kernels/ref/attend_gqa.h"
-#include "kernels/ref/attend_latent.h"
-#include "kernels/ref/attend_ragged.h"
+#include "kernels/all.h"
 
 namespace nb = nanobind;
 
 namespace lathe::python {
 namespace {
 
-using Doubles = nb::ndarray<nb::numpy, double>;
-
 // A new numpy array and the view that a kernel fills.
+template <class T>
 struct Output {
-  std::unique_ptr<double[]> data;
+  using Numpy = nb::ndarray<nb::numpy, T>;
+  std::unique_ptr<T[]> data;
   std::vector<std::size_t> shape;
 
   explicit Output(std::vector<std::int64_t> dims) : shape(dims.begin(), dims.end()) {
     std::size_t count = 1;
     for (const std::size_t n : shape) count *= n;
-    data = std::make_unique<double[]>(std::max<std::size_t>(count, 1));
+    data = std::make_unique<T[]>(std::max<std::size_t>(count, 1));
   }
   MutableRowsView view(std::int64_t cols) {
-    return {reinterpret_cast<std::byte*>(data.get()), DType::f64,
+    return {reinterpret_cast<std::byte*>(data.get()), sizeof(T) == 8 ? DType::f64 : DType::f32,
             static_cast<std::int64_t>(shape[0]), cols, cols};
   }
-  Doubles release() {
-    double* raw = data.release();
-    const nb::capsule owner(raw, [](void* p) noexcept { delete[] static_cast<double*>(p); });
-    return Doubles(raw, shape.size(), shape.data(), owner);
+  Numpy release() {
+    T* raw = data.release();
+    const nb::capsule owner(raw, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+    return Numpy(raw, shape.size(), shape.data(), owner);
   }
 };
 
@@ -171,13 +169,42 @@ std::int32_t width(const Array& weights) {
   return static_cast<std::int32_t>(std::min<std::int64_t>(weights.shape(1), 1 << 20));
 }
 
-nb::tuple attend(const std::string& kind, const std::string& attention, nb::handle q,
+// Runs the kernel into arrays of T.
+template <class T>
+nb::tuple run(AttendFn kernel, AttendArgs& args, std::int64_t v_dim) {
+  const std::int64_t heads = args.problem.heads;
+  Output<T> out({args.q.rows, heads, v_dim});
+  Output<T> lse({args.q.rows, heads});
+  args.out = out.view(heads * v_dim);
+  args.lse = lse.view(heads);
+  const auto done = [&] {
+    const nb::gil_scoped_release unlocked;
+    return kernel(args);
+  }();
+  value_or_raise(done);
+  return nb::make_tuple(out.release(), lse.release());
+}
+
+AttendFn find_kernel(const std::string& device, const std::string& kind, ProblemKind problem) {
+  const Registry registry = all_kernels();
+  const Kernel* kernel = registry.find(fmt::format("{}.{}.{}", device, name(problem), kind));
+  if (kernel != nullptr && kernel->attend != nullptr) return kernel->attend;
+  std::string known;
+  for (const Kernel& k : registry.kernels()) {
+    if (!k.capability.problems.contains(problem)) continue;
+    const std::string pair =
+        fmt::format("{} on {}", name(k.capability.kind), k.capability.devices.names());
+    known += (known.empty() ? "" : ", ") + pair;
+  }
+  raise({ErrorCode::invalid_argument, "kind", fmt::format("for {}: {}", name(problem), known),
+         fmt::format("{} on {}", kind, device), ""});
+}
+
+nb::tuple attend(const std::string& device, int threads, bool batch_invariant,
+                 const std::string& kind, const std::string& attention, nb::handle q,
                  nb::handle q_indptr, nb::handle kv_lens, const nb::dict& main, nb::handle extra,
                  const nb::dict& options) {
   const bool ragged = kind == "ragged";
-  if (!ragged && kind != "inplace") {
-    raise({ErrorCode::invalid_argument, "kind", "inplace or ragged", '"' + kind + '"', ""});
-  }
   const Array q_array("q", q);
   const Source main_source("", main);
   std::optional<Source> extra_source;
@@ -209,29 +236,21 @@ nb::tuple attend(const std::string& kind, const std::string& attention, nb::hand
     args.expansion = {w_uk, w_uv};
   }
 
-  const std::int64_t heads = args.problem.heads;
   const std::int64_t v_dim = ragged ? args.problem.v_head : args.problem.v_dim();
-  Output out({args.q.rows, heads, v_dim});
-  Output lse({args.q.rows, heads});
-  args.out = out.view(heads * v_dim);
-  args.lse = lse.view(heads);
-  const AttendFn kernel = ragged                                            ? ref_attend_ragged
-                          : args.problem.kind == ProblemKind::grouped_query ? ref_attend_gqa
-                                                                            : ref_attend_latent;
-  const auto done = [&] {
-    const nb::gil_scoped_release unlocked;
-    return kernel(args);
-  }();
-  value_or_raise(done);
-  return nb::make_tuple(out.release(), lse.release());
+  const AttendFn kernel = find_kernel(device, kind, args.problem.kind);
+  if (device == name(Device::ref)) return run<double>(kernel, args, v_dim);
+  ThreadPool pool(threads);
+  Scratch scratch;
+  args.execution = {&pool, &scratch, batch_invariant};
+  return run<float>(kernel, args, v_dim);
 }
 
 }  // namespace
 
 void bind_attend(nb::module_& m) {
-  m.def("attend", &attend, nb::arg("kind"), nb::arg("attention"), nb::arg("q").none(),
-        nb::arg("q_indptr").none(), nb::arg("kv_lens").none(), nb::arg("main"),
-        nb::arg("extra").none(), nb::arg("options"));
+  m.def("attend", &attend, nb::arg("device"), nb::arg("threads"), nb::arg("batch_invariant"),
+        nb::arg("kind"), nb::arg("attention"), nb::arg("q").none(), nb::arg("q_indptr").none(),
+        nb::arg("kv_lens").none(), nb::arg("main"), nb::arg("extra").none(), nb::arg("options"));
 }
 
 }  // namespace lathe::python

@@ -8,7 +8,7 @@ float8 as uint8 codes; results that are bfloat16 come as uint16 bits, which
 Bad input raises :class:`LatheError` (a ValueError) or TypeError and changes nothing.
 """
 
-from ._attend import attend_reference
+from ._attend import attend, attend_reference
 from ._codec import RequantReport, decode, encode, gather_decode, requantize
 from ._errors import LatheError, PlanRefused
 from ._layouts import Layout, Part, layouts
@@ -23,6 +23,7 @@ __all__ = [
     "Plan",
     "PlanRefused",
     "RequantReport",
+    "attend",
     "attend_reference",
     "decode",
     "encode",

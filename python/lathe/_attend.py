@@ -1,4 +1,4 @@
-"""The reference attention."""
+"""Attention over a cache."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _second_source(attention: str, extra: Any) -> dict[str, Any] | None:
     return _source(attention, "extra.", **extra)
 
 
-def attend_reference(
+def attend(
     q: Any,
     pool: Any = None,
     layout: LayoutLike | None = None,
@@ -103,8 +103,11 @@ def attend_reference(
     q_scale: float = 1.0,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
+    device: str = "cpu",
+    threads: int = 0,
+    batch_invariant: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Attention in double precision over what the cache holds: the oracle of every kernel.
+    """Attention over what the cache holds.
 
     For each row and head, over the keys k that the row sees: s = scale * q . k, and
     out = softmax(s) . v. Latent attention ("mla", "dsa") takes an absorbed, rotated q; its values
@@ -133,12 +136,16 @@ def attend_reference(
         optionally index_lengths, key_scale, value_scale; one softmax over both sources.
     kind: "ragged" expands mla or dsa latents by w_uk [heads, qk_nope_head, nope] and w_uv [heads,
         v_head, nope], float32 (by page table; dsa while no request has more than top_k keys, 2048
-        by default); "inplace" is everything else.
+        by default); "inplace" reads the pages, "native" too (homogeneous layouts), "gather"
+        compact rows.
     key_scale, value_scale: the tensor scales of mla_fp8 and gqa_fp8.
+    device: "cpu" computes in float32; "ref" in double, the oracle of every kernel, slowly.
+    threads: of the cpu device; 0 = one per core.
+    batch_invariant: a request's bits depend on nothing but the request.
 
-    Returns (out, lse): float64 [rows, heads, v_dim], and float64 [rows, heads] of natural logs. A
-    row without keys has out 0 and lse -inf. Raises LatheError naming the argument, or TypeError
-    for what is no array or number.
+    Returns (out, lse): [rows, heads, v_dim], and [rows, heads] of natural logs, both float32, or
+    float64 from "ref". A row without keys has out 0 and lse -inf. Raises LatheError naming the
+    argument, or TypeError for what is no array or number.
     """
     attention = _args.text("attention", attention)
     main = _source(
@@ -164,7 +171,13 @@ def attend_reference(
         "w_uk": w_uk,
         "w_uv": w_uv,
     }
+    threads = _args.integer("threads", threads)
+    if not 0 <= threads <= 1024:
+        raise LatheError("invalid_argument", "threads", "0 to 1024", str(threads))
     return _lathe.attend(
+        _args.text("device", device),
+        threads,
+        bool(batch_invariant),
         _args.text("kind", kind),
         attention,
         _args.array(q),
@@ -174,3 +187,8 @@ def attend_reference(
         second,
         options,
     )
+
+
+def attend_reference(*args: Any, **kwargs: Any) -> tuple[np.ndarray, np.ndarray]:
+    """attend() on the device "ref": double precision, float64 results, the oracle."""
+    return attend(*args, **{"device": "ref", **kwargs})

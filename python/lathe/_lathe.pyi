@@ -77,6 +77,9 @@ def requantize(
 def plan(attention: str, device: str, wishes: dict[str, Any], /) -> tuple[bool, str, str]: ...
 def keyword_types() -> dict[str, str]: ...
 def attend(
+    device: str,
+    threads: int,
+    batch_invariant: bool,
     kind: str,
     attention: str,
     q: Any,

@@ -1,4 +1,4 @@
-"""attend_reference beside a plain softmax in numpy, over rows that numpy decodes."""
+"""attend and attend_reference beside a plain softmax in numpy, over rows that numpy decodes."""
 
 import math
 
@@ -49,6 +49,12 @@ def check(got, expected):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12)
 
 
+def check_cpu(got, expected):
+    assert [a.dtype for a in got] == [np.float32, np.float32]
+    for a, b in zip(got, expected):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
 class Batch:
     """Requests of 6, 1 and 11 keys with 2, 1 and 3 rows, on shuffled pages; all else is NaN."""
 
@@ -96,7 +102,12 @@ def test_mla_over_pages(text):
     got = lathe.attend_reference(
         q, b.pool, text, PAGE, attention="mla", scale=0.2, key_scale=scale, **b.paged
     )
-    check(got, latent(q, lambda r: b.rows(b.visible(r)), 0.2, dims["nope"]))
+    expected = latent(q, lambda r: b.rows(b.visible(r)), 0.2, dims["nope"])
+    check(got, expected)
+    for threads, invariant in ((0, False), (1, True), (3, True)):
+        fast = lathe.attend(q, b.pool, text, PAGE, attention="mla", scale=0.2, key_scale=scale,
+                            threads=threads, batch_invariant=invariant, **b.paged)
+        check_cpu(fast, expected)
 
 
 def test_default_scales():
@@ -129,6 +140,8 @@ def test_dsa_over_index_lists():
             q, b.pool, MLA, PAGE, indices=index, index_lengths=lengths, scale=0.3
         )
         check(got, expected)
+    check_cpu(lathe.attend(q, b.pool, MLA, PAGE, indices=lists, index_lengths=lengths, scale=0.3),
+              expected)
     out, lse = got
     assert not out[4:].any() and np.isneginf(lse[4:]).all()
     # No entries at all are no keys either.
@@ -175,7 +188,10 @@ def test_v4_two_sources_and_a_sink(by_page):
     got = lathe.attend_reference(
         q, b.pool, V4, PAGE, attention="v4", sink=sink, extra=second, **main
     )
-    check(got, latent(q, rows_of, 1 / math.sqrt(512), 80, sink))
+    expected = latent(q, rows_of, 1 / math.sqrt(512), 80, sink)
+    check(got, expected)
+    fast = lathe.attend(q, b.pool, V4, PAGE, attention="v4", sink=sink, extra=second, **main)
+    check_cpu(fast, expected)
     # The window alone, of 128 tokens by default.
     got = lathe.attend_reference(q, b.pool, V4, PAGE, attention="v4", **b.paged)
     check(got, latent(q, lambda r: b.rows(b.visible(r)), 1 / math.sqrt(512), 80))
@@ -199,19 +215,17 @@ def test_gqa_groups_window_and_sink(text, window, with_sink):
             values = rows[:, 64 + g * 16 : 64 + (g + 1) * 16]
             logit = None if sink is None else sink[h]
             out[r, h], lse[r, h] = attend(q[r, h], keys, values, 1 / math.sqrt(32), logit)
-    got = lathe.attend_reference(
-        q,
-        b.pool,
-        text,
-        PAGE,
-        attention="gqa",
-        window=window,
-        sink=sink,
-        key_scale=scales[0],
-        value_scale=scales[1],
+    problem = {
+        "attention": "gqa",
+        "window": window,
+        "sink": sink,
+        "key_scale": scales[0],
+        "value_scale": scales[1],
         **b.paged,
-    )
-    check(got, (out, lse))
+    }
+    check(lathe.attend_reference(q, b.pool, text, PAGE, **problem), (out, lse))
+    for kind in ("inplace", "native"):
+        check_cpu(lathe.attend(q, b.pool, text, PAGE, kind=kind, **problem), (out, lse))
 
 
 @pytest.mark.parametrize("attention", ("mla", "dsa"))
@@ -240,6 +254,10 @@ def test_ragged_equals_absorbed(attention):
     out = np.einsum("hvn,rhn->rhv", w_uv.astype(np.float64), latents)
     np.testing.assert_allclose(got[0], out, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(got[1], lse, rtol=1e-9)
+    fast = lathe.attend(q, b.pool, MLA, PAGE, attention=attention, kind="ragged", w_uk=w_uk,
+                        w_uv=w_uv, scale=0.02, **b.paged)
+    np.testing.assert_allclose(fast[0], out, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(fast[1], lse, rtol=1e-4, atol=1e-4)
 
 
 def test_batch_defaults():

@@ -218,7 +218,9 @@ ATTEND_CASES = [
     ({"sink": np.zeros(2, np.float32)}, Error, "sink: wanted 3 logits, one per head, got 2"),
     ({"sink": np.zeros(3)}, Error, "sink: wanted float32, got float64"),
     ({"key_scale": 0.0}, Error, "key_scale: wanted a finite positive scale"),
-    ({"kind": "gather"}, Error, "kind: wanted inplace or ragged, got \"gather\""),
+    ({"kind": "best"}, Error, "kind: wanted for sparse_latent: "),
+    ({"kind": "native", "device": "sm90"}, Error, "got native on sm90"),
+    ({"device": "cpu", "threads": -1}, Error, "threads: wanted 0 to 1024, got -1"),
     ({**LISTS, "indices": [0, 1]}, Error, "indices: wanted the shape [rows, width]"),
     ({**LISTS, "indices": [[0]]}, Error, "indices: wanted 2 entries for 2 rows of width 1, got 1"),
     ({**LISTS, "indices": [[0], [0.5]]}, Error, "indices: wanted int32 or int64, got float64"),
@@ -239,7 +241,7 @@ ATTEND_CASES = [
     ({**RAGGED, "w_uk": W[:2]}, Error, "w_uk: wanted 3 x 8 x 32 elements, got 512"),
     ({**RAGGED, **LISTS}, Error, "indices: wanted no index list"),
     ({**RAGGED, "top_k": 4}, Error, "kv_lens[0]: wanted a context of at most top_k = 4 keys"),
-    ({**RAGGED, **V4}, Error, "attention: wanted dense_latent, sparse_latent, got window_compr"),
+    ({**RAGGED, **V4}, Error, "kind: wanted for window_compressed: "),
 ]  # fmt: skip
 
 

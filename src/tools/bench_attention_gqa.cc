@@ -1,7 +1,5 @@
 #include "tools/bench_attention_gqa.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -176,17 +174,6 @@ std::vector<AttentionBenchRow> bench_ragged(const AttentionBenchOptions& options
             rows);
   }
   return rows;
-}
-
-void print_attention_rows(const std::vector<AttentionBenchRow>& rows) {
-  fmt::print("{:14} {:9} {:>5} {:>5} {:>5} {:>8} {:>8} {:>7} {:>10} {:>8} {:>7}\n", "name",
-             "layout", "batch", "rows", "heads", "kv_heads", "context", "threads", "ms", "GFLOP/s",
-             "GB/s");
-  for (const AttentionBenchRow& r : rows) {
-    fmt::print("{:14} {:9} {:5} {:5} {:5} {:8} {:8} {:7} {:10.3f} {:8.1f} {:7.2f}\n", r.name,
-               r.layout, r.batch, r.rows, r.heads, r.kv_heads, r.context, r.threads,
-               1e3 * r.seconds, r.gflop_per_s, r.gb_per_s);
-  }
 }
 
 }  // namespace lathe

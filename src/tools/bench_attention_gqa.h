@@ -37,7 +37,4 @@ std::vector<AttentionBenchRow> bench_gqa(const AttentionBenchOptions& options);
 /// DeepSeek V3's latents, 16 heads (a rank of eight), one request.
 std::vector<AttentionBenchRow> bench_ragged(const AttentionBenchOptions& options);
 
-/// A table on stdout.
-void print_attention_rows(const std::vector<AttentionBenchRow>& rows);
-
 }  // namespace lathe

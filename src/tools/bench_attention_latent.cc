@@ -7,13 +7,11 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 
 #include "base/check.h"
 #include "kernels/cpu/latent_attend.h"
-#include "kernels/cpu/latent_math.h"
 #include "layout/codec.h"
 #include "tools/machine_peak.h"
 
@@ -232,47 +230,6 @@ std::vector<LatentBenchRow> run_latent_bench(const LatentBenchOptions& options) 
   }
   if (isatty(2) != 0) fmt::print(stderr, "\r{:20}\r", "");
   return rows;
-}
-
-int bench_attention_latent_command(const LatentBenchOptions& options, bool json) {
-  const std::vector<LatentBenchRow> rows = run_latent_bench(options);
-  if (json) {
-    nlohmann::json out = {{"simd_target", latent_simd_target()},
-                          {"repeats", options.repeats},
-                          {"rows", nlohmann::json::array()}};
-    for (const LatentBenchRow& r : rows) {
-      out["rows"].push_back({{"name", r.name},
-                             {"layout", r.layout},
-                             {"batch", r.batch},
-                             {"rows", r.rows},
-                             {"heads", r.heads},
-                             {"context", r.context},
-                             {"k", r.k},
-                             {"threads", r.threads},
-                             {"seconds", r.seconds},
-                             {"gflops", r.gflops},
-                             {"gb_per_s", r.gbps},
-                             {"peak_gflops", r.peak_gflops},
-                             {"read_gb_per_s", r.read_gbps},
-                             {"share", r.share}});
-    }
-    fmt::print("{}\n", out.dump(2));
-    return 0;
-  }
-  fmt::print("SIMD {}, medians of {}; share is of the nearer limit, measured beside\n\n",
-             latent_simd_target(), options.repeats);
-  fmt::print(
-      "{:13} {:14} {:>5} {:>4} {:>5} {:>7} {:>5} {:>7} {:>10} {:>8} {:>6} {:>8} {:>6} {:>6}\n",
-      "name", "layout", "batch", "rows", "heads", "context", "k", "threads", "us", "GFLOP/s",
-      "GB/s", "peak", "read", "share");
-  for (const LatentBenchRow& r : rows) {
-    fmt::print(
-        "{:13} {:14} {:5} {:4} {:5} {:7} {:5} {:7} {:10.1f} {:8.1f} {:6.2f} {:8.1f} {:6.1f} "
-        "{:6.2f}\n",
-        r.name, r.layout, r.batch, r.rows, r.heads, r.context, r.k, r.threads, r.seconds * 1e6,
-        r.gflops, r.gbps, r.peak_gflops, r.read_gbps, r.share);
-  }
-  return 0;
 }
 
 }  // namespace lathe

@@ -37,7 +37,4 @@ struct LatentBenchRow {
 /// Takes about a minute and some 400 MB.
 std::vector<LatentBenchRow> run_latent_bench(const LatentBenchOptions& options);
 
-/// Prints a table, or JSON, on stdout. Returns the exit code.
-int bench_attention_latent_command(const LatentBenchOptions& options, bool json);
-
 }  // namespace lathe

@@ -6,9 +6,9 @@
 #include <limits>
 #include <numbers>
 
+#include "attn/check_args.h"
 #include "kernels/cpu/gqa_plan.h"
 #include "kernels/cpu/gqa_task.h"
-#include "attn/check_args.h"
 
 namespace lathe {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/ragged_task.h"
 #include "attn/check_args.h"
+#include "kernels/cpu/ragged_task.h"
 
 namespace lathe {
 namespace {
