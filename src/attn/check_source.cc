@@ -88,9 +88,10 @@ Result<void> check_compact(const std::string& name, const RowsView& compact,
   return {};
 }
 
-Result<void> check_scale(const std::string& field, float scale, bool carried) {
+// The name is put together on an error only: a longer one would be an allocation at every call.
+Result<void> check_scale(const std::string& name, const char* field, float scale, bool carried) {
   if (carried ? !(std::isfinite(scale) && scale > 0) : scale != 1) {
-    return wrong(field,
+    return wrong(name + field,
                  carried ? "a finite positive scale" : "1 (only per-tensor pools carry a scale)",
                  fmt::format("{}", scale));
   }
@@ -152,7 +153,7 @@ Result<void> check_source(const std::string& name, const KeySource& source, cons
 
   const bool scaled = source.pool && source.pool->layout.scale_policy() == ScalePolicy::per_tensor;
   const bool own_values = p.kind == ProblemKind::grouped_query;
-  if (Result<void> ok = check_scale(name + ".key_scale", source.key_scale, scaled); !ok) return ok;
+  if (Result<void> ok = check_scale(name, ".key_scale", source.key_scale, scaled); !ok) return ok;
   if (scaled && !own_values) {
     if (source.value_scale != 1 && source.value_scale != source.key_scale) {
       return wrong(name + ".value_scale",
@@ -160,8 +161,7 @@ Result<void> check_source(const std::string& name, const KeySource& source, cons
                                source.key_scale),
                    fmt::format("{}", source.value_scale));
     }
-  } else if (Result<void> ok = check_scale(name + ".value_scale", source.value_scale, scaled);
-             !ok) {
+  } else if (Result<void> ok = check_scale(name, ".value_scale", source.value_scale, scaled); !ok) {
     return ok;
   }
 

@@ -1,0 +1,86 @@
+// After a first call with the same scratch, a kernel allocates nothing at all: operator new is counted.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "kernels/cpu/gqa_attend.h"
+#include "kernels/cpu/gqa_test_util.h"
+#include "kernels/cpu/latent_attend.h"
+#include "kernels/cpu/latent_test_util.h"
+
+namespace {
+std::atomic<long> allocations{0};
+
+void* counted(std::size_t bytes, std::size_t align) {
+  ++allocations;
+  const std::size_t rounded = (bytes + align - 1) / align * align;
+  if (void* p = std::aligned_alloc(align, rounded == 0 ? align : rounded)) return p;
+  throw std::bad_alloc();
+}
+}  // namespace
+
+// Not inlined: GCC would see malloc and free through them and take them for a mismatch.
+[[gnu::noinline]] void* operator new(std::size_t n) {
+  return counted(n, alignof(std::max_align_t));
+}
+[[gnu::noinline]] void* operator new(std::size_t n, std::align_val_t a) {
+  return counted(n, static_cast<std::size_t>(a));
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept {
+  std::free(p);
+}
+
+namespace lathe {
+namespace {
+
+// Calls `kernel` twice to warm up, then three times under count.
+void expect_no_allocation(AttendFn kernel, AttendArgs args, std::int64_t v_dim) {
+  const std::int64_t heads = args.problem.heads;
+  std::vector<float> out(static_cast<std::size_t>(args.q.rows * heads * v_dim));
+  std::vector<float> lse(static_cast<std::size_t>(args.q.rows * heads));
+  args.out = {reinterpret_cast<std::byte*>(out.data()), DType::f32, args.q.rows, heads * v_dim,
+              heads * v_dim};
+  args.lse = {reinterpret_cast<std::byte*>(lse.data()), DType::f32, args.q.rows, heads, heads};
+  for (const bool invariant : {false, true}) {
+    ThreadPool threads(3);
+    Scratch scratch;
+    args.execution = {&threads, &scratch, invariant};
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(kernel(args));
+    const long before = allocations;
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(kernel(args));
+    EXPECT_EQ(allocations - before, 0);
+  }
+}
+
+TEST(Allocation, CountingWorks) {
+  const long before = allocations;
+  // A call, not an expression, which a compiler may leave out.
+  ::operator delete(::operator new(8));
+  EXPECT_EQ(allocations - before, 1);
+}
+
+TEST(Allocation, Latent) {
+  latent_test::Scene dense(CacheLayout(LayoutKind::mla_fp8_block), 16, 4,
+                           {{900, 3}, {20, 1}, {3000, 1}});
+  expect_no_allocation(cpu_attend_latent, dense.args, 512);
+  const latent_test::Ints list = dense.random_list(300);
+  dense.by_index(list);
+  dense.args.problem.top_k = 300;
+  expect_no_allocation(cpu_attend_latent, dense.args, 512);
+}
+
+TEST(Allocation, GroupedQuery) {
+  for (LayoutKind kind : {LayoutKind::gqa_bf16, LayoutKind::gqa_fp8}) {
+    cpu_test::GqaScene s({kind, 64, 4, 2, 64, 64}, {{3000, 1}, {77, 30}, {1500, 2}});
+    expect_no_allocation(cpu_attend_gqa, s.args, 64);
+  }
+}
+
+}  // namespace
+}  // namespace lathe
