@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from . import _args, _lathe
+from . import _args, _lathe, _planned
 from ._args import LayoutLike
 from ._errors import LatheError
+from ._plan import Plan
 
 _DEFAULT_LAYOUTS = {
     "v4": "v4_fp8",
@@ -34,7 +35,7 @@ def _source(
     prefix: str,
     pool: Any = None,
     layout: LayoutLike | None = None,
-    page_size: int = 64,
+    page_size: int | None = None,
     compact: Any = None,
     page_table: Any = None,
     indices: Any = None,
@@ -57,7 +58,9 @@ def _source(
     return {
         "pool": _args.array(pool),
         "layout": _args.layout(prefix + "layout", layout),
-        "page_size": _args.page_size(page_size, prefix + "page_size"),
+        "page_size": _args.page_size(
+            64 if page_size is None else page_size, prefix + "page_size"
+        ),
         "compact": _args.array(compact),
         "page_table": _args.indices(page_table),
         "indices": _args.indices(indices),
@@ -83,9 +86,11 @@ def attend(
     q: Any,
     pool: Any = None,
     layout: LayoutLike | None = None,
-    page_size: int = 64,
+    page_size: int | None = None,
     *,
-    attention: str = "dsa",
+    plan: Plan | None = None,
+    phase: str = "decode",
+    attention: str | None = None,
     compact: Any = None,
     page_table: Any = None,
     indices: Any = None,
@@ -97,13 +102,13 @@ def attend(
     window: int | None = None,
     top_k: int | None = None,
     extra: dict[str, Any] | None = None,
-    kind: str = "inplace",
+    kind: str | None = None,
     w_uk: Any = None,
     w_uv: Any = None,
     q_scale: float = 1.0,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
-    device: str = "cpu",
+    device: str | None = None,
     threads: int = 0,
     batch_invariant: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -117,7 +122,13 @@ def attend(
     q: [rows, heads, nope + rope] (gqa: head_dim; ragged: qk_nope_head + rope), contiguous within a
         row; float32, bfloat16, uint16 (bits of bfloat16), float8_e4m3fn or uint8 (its codes), the
         last two times q_scale.
-    pool, layout, page_size: the cache (see encode); the layout's dims are the problem's.
+    pool, layout, page_size: the cache (see encode); the layout's dims are the problem's. Pages
+        have 64 slots by default.
+    plan, phase: device and kind follow from the plan's last route of that phase ("extend",
+        "decode", ...), attention, layout and page_size from its caches, by default also window and
+        top_k: ``attend(q, pool, indices=chosen, plan=lathe.plan("dsa", "cpu"), phase="extend")``.
+        No other device, kind, attention, layout or page_size is taken. Where the route reads
+        compact rows, those that the batch needs are gathered from the pools.
     compact: instead of a pool, rows [n, row_elems] of float32, bfloat16 or uint16; `layout` then
         only gives the dims, by default those of the attention's family.
     page_table: [requests, width] int32 or int64, -1 past a request's pages. Row j of a request
@@ -127,19 +138,20 @@ def attend(
         -1 and what is out of range are no keys. index_lengths: [rows], entries that count.
     q_indptr: [requests + 1], first row of each request; by default a row per request.
     kv_lens: [requests], keys of each request, its own rows included; not needed with indices.
-    attention: "mla", "dsa", "v4" or "gqa".
+    attention: "mla", "dsa" (the default), "v4" or "gqa".
     scale: by default the family's: 1/sqrt(head_dim) for gqa, 1/sqrt(512) for v4, DeepSeek V3's
         YaRN-scaled 1/sqrt(192) otherwise. Used as float32, as kernels do.
     sink: [heads] float32, raw logits that join the denominator but not the LSE.
     window: tokens; for v4 (128 by default) and gqa, by page table.
     extra: v4's compressed entries, a dict of pool, layout, page_size (or compact), indices and
         optionally index_lengths, key_scale, value_scale; one softmax over both sources.
-    kind: "ragged" expands mla or dsa latents by w_uk [heads, qk_nope_head, nope] and w_uv [heads,
-        v_head, nope], float32 (by page table; dsa while no request has more than top_k keys, 2048
-        by default); "inplace" reads the pages, "native" too (homogeneous layouts), "gather"
-        compact rows.
+    kind: "inplace", the default, reads the pages, "native" too (homogeneous layouts), "gather"
+        compact rows; "ragged" expands mla or dsa latents by w_uk [heads, qk_nope_head, nope] and
+        w_uv [heads, v_head, nope], float32 (by page table; dsa while no request has more than
+        top_k keys, 2048 by default).
     key_scale, value_scale: the tensor scales of mla_fp8 and gqa_fp8.
-    device: "cpu" computes in float32; "ref" in double, the oracle of every kernel, slowly.
+    device: "cpu", the default, computes in float32; "ref" in double, the oracle of every kernel,
+        slowly.
     threads: of the cpu device; 0 = one per core.
     batch_invariant: a request's bits depend on nothing but the request.
 
@@ -147,21 +159,43 @@ def attend(
     float64 from "ref". A row without keys has out 0 and lse -inf. Raises LatheError naming the
     argument, or TypeError for what is no array or number.
     """
-    attention = _args.text("attention", attention)
-    main = _source(
-        attention,
-        "",
-        pool,
-        layout,
-        page_size,
-        compact,
-        page_table,
-        indices,
-        index_lengths,
-        key_scale,
-        value_scale,
-    )
+    fields = {
+        "pool": pool,
+        "layout": layout,
+        "page_size": page_size,
+        "compact": compact,
+        "page_table": page_table,
+        "indices": indices,
+        "index_lengths": index_lengths,
+        "key_scale": key_scale,
+        "value_scale": value_scale,
+    }
+    route = None
+    if plan is not None:
+        for name, given in (("kind", kind), ("device", device)):
+            if given is not None:
+                raise LatheError("invalid_argument", name, "None beside a plan", str(given))
+        route = _planned.Planned(plan, phase)
+        if attention is not None:
+            route.check_attention(_args.text("attention", attention))
+        attention, kind, device = route.attention, route.kind, route.device
+        fields = route.source("main", "", fields)
+        extra = route.extra(extra)
+        if top_k is None and attention == "dsa":
+            top_k = route.problem["top_k"]
+        if window is None and page_table is not None:
+            window = route.problem["window"] or None
+    attention = "dsa" if attention is None else _args.text("attention", attention)
+    kind = "inplace" if kind is None else _args.text("kind", kind)
+    device = "cpu" if device is None else _args.text("device", device)
+    main = _source(attention, "", **fields)
     second = _second_source(attention, extra)
+    q = _args.array(q)
+    if route is not None and route.gathers and main["pool"] is not None:
+        width = 0 if window is None else _args.integer("window", window)
+        rows = q.shape[0] if getattr(q, "ndim", 0) > 0 else 0
+        main = _planned.compact(main, second, rows, q_indptr, kv_lens, width)
+        second = None
     options = {
         "scale": None if scale is None else _args.real("scale", scale),
         "q_scale": _args.real("q_scale", q_scale),
@@ -175,12 +209,12 @@ def attend(
     if not 0 <= threads <= 1024:
         raise LatheError("invalid_argument", "threads", "0 to 1024", str(threads))
     return _lathe.attend(
-        _args.text("device", device),
+        device,
         threads,
         bool(batch_invariant),
-        _args.text("kind", kind),
+        kind,
         attention,
-        _args.array(q),
+        q,
         _args.indices(q_indptr),
         _args.indices(kv_lens),
         main,

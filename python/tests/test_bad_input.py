@@ -198,7 +198,7 @@ ATTEND_CASES = [
     ({"attention": "gqa"}, Error, "layout: wanted a gqa layout for gqa, got mla_fp8"),
     ({"attention": "mla", "layout": "mla_fp8(nope=16,rope=16)"}, Error, "q.cols: wanted 96, got"),
     ({"attention": "mha"}, Error, "attention: wanted one of mla, dsa, v4, gqa"),
-    ({"attention": None}, TypeError, "attention: wanted a string"),
+    ({"attention": 3}, TypeError, "attention: wanted a string"),
     ({"page_table": None}, Error, "page_table: wanted a page_table or indices, got neither"),
     ({"indices": [[0], [1]]}, Error, "page_table: wanted a page_table or indices, got both"),
     ({"page_table": [[0], [1]]}, Error, "page_table: wanted at least 2 pages for the 5 keys of r"),
