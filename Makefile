@@ -2,7 +2,7 @@
 BUILD := build
 JOBS := $(shell nproc)
 
-.PHONY: help demo test build bench check format docs fuzz gpu-test setup clean
+.PHONY: help demo test build bench check format docs fuzz nightly gpu-test setup clean
 
 help:
 	@echo "make demo      install what is missing, build, and print every legal prefill x decode x layout"
@@ -13,6 +13,7 @@ help:
 	@echo "make format    format every source file"
 	@echo "make docs      rewrite the program output and the pictures in the documents"
 	@echo "make fuzz      each fuzz target for FUZZ_SECONDS (60)"
+	@echo "make nightly   NIGHTLY_SCALE (150) times the random tests' cases, seeded with NIGHTLY_SEED (the day)"
 	@echo "make gpu-test  the checks that need a GPU"
 
 setup:
@@ -56,6 +57,14 @@ fuzz:
 	cmake --preset fuzz
 	cmake --build build-fuzz -j$(JOBS)
 	tools/run_fuzzers.sh build-fuzz $(FUZZ_SECONDS)
+
+# More random cases than a plain test run, and others every day; the seed that is printed repeats a run.
+# A scale of 150 is about ten minutes on two cores.
+NIGHTLY_SCALE ?= 150
+NIGHTLY_SEED ?= $(shell date +%j)
+nightly: build
+	@echo "LATHE_TEST_SCALE=$(NIGHTLY_SCALE) LATHE_TEST_SEED=$(NIGHTLY_SEED)"
+	LATHE_TEST_SCALE=$(NIGHTLY_SCALE) LATHE_TEST_SEED=$(NIGHTLY_SEED) ctest --preset release -j$(JOBS)
 
 gpu-test:
 	cmake --preset cuda

@@ -5,6 +5,8 @@
 #include <random>
 #include <vector>
 
+#include "base/test_scale.h"
+
 namespace lathe {
 namespace {
 
@@ -29,8 +31,8 @@ PageTable table_of(std::int64_t width, std::initializer_list<int> pages) {
 }
 
 TEST(IndexTransform, SlotsOfEveryPageSize) {
-  std::mt19937 rng(1);
-  for (std::int32_t page_size : {1, 16, 64, 96}) {
+  std::mt19937 rng(test_seed(1));
+  for (std::int32_t page_size : scaled({1, 16, 64, 96})) {
     const PoolShape pool{page_size, 50};
     PageTable t;
     t.requests = 3;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <random>
 
+#include "base/test_scale.h"
+
 namespace lathe {
 namespace {
 
@@ -37,8 +39,8 @@ void expect_covers(const WorkListView& v, const KeyRanges& ranges, const WorkOpt
 }
 
 TEST(WorkList, CoversEachKeyOnceForAnyNumberOfRows) {
-  std::mt19937 rng(3);
-  for (std::int64_t rows : {0, 1, 2, 7, 11622, 11623, 11673, 11674, 1000000}) {
+  std::mt19937 rng(test_seed(3));
+  for (std::int64_t rows : scaled({0, 1, 2, 7, 11622, 11623, 11673, 11674, 1000000})) {
     for (std::int32_t workers : {1, 2, 132, 1024}) {
       for (std::int32_t fixed : {0, 256}) {
         std::vector<std::int32_t> counts(static_cast<std::size_t>(rows));
@@ -89,8 +91,8 @@ TEST(WorkList, KnownSchedule) {
 }
 
 TEST(WorkList, FixedSplitsDependOnTheRowAlone) {
-  std::mt19937 rng(5);
-  std::vector<std::int32_t> counts(100);
+  std::mt19937 rng(test_seed(5));
+  std::vector<std::int32_t> counts(static_cast<std::size_t>(100 * test_scale()));
   for (auto& c : counts) c = static_cast<std::int32_t>(rng() % 5000);
   const auto all = make_work_list({counts, {}}, {7, 64, 512});
   for (std::size_t r = 0; r < counts.size(); ++r) {

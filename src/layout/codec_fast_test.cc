@@ -1,6 +1,7 @@
 // The fast codecs give the reference's bits: for every input, layout and SIMD target.
 #include "layout/codec_fast.h"
 
+#include "base/test_scale.h"
 #include "layout/codec_test_util.h"
 
 namespace lathe {
@@ -14,8 +15,8 @@ TEST(CodecFast, RunsOnTheTargetThatATestAsksFor) {
 
 TEST(CodecFast, EncodesTheReferenceBytes) {
   for_each_target([](const std::string& target) {
-    std::mt19937 rng(7);
-    for (const CacheLayout& layout : layouts_to_test()) {
+    std::mt19937 rng(test_seed(7));
+    for (const CacheLayout& layout : scaled(layouts_to_test())) {
       for (DType dtype : {DType::bf16, DType::f32}) {
         for (const TensorScales& scales : kScales) {
           OwnedRows rows(dtype, 12, layout.row_elems(), 3);
@@ -37,10 +38,10 @@ TEST(CodecFast, EncodesTheReferenceBytes) {
 // Pools of random bytes: every code under every kind of scale, NaN and negative ones too.
 TEST(CodecFast, DecodesTheReferenceBits) {
   for_each_target([](const std::string& target) {
-    std::mt19937 rng(8);
+    std::mt19937 rng(test_seed(8));
     for (const CacheLayout& layout : layouts_to_test()) {
       OwnedPool pool(layout, 4, 4, 3);
-      for (int round = 0; round < 8; ++round) {
+      for (int round = 0; round < 8 * test_scale(); ++round) {
         for (std::byte& b : pool.bytes) b = static_cast<std::byte>(rng());
         const TensorScales scales = kScales[round % 4];
         const auto slots = to_slots({3, 3, 15, -1, 0, 8, 1, 2, 5, 7, 11, 14, 13, -1, 12, 3, 3, 6});
@@ -69,7 +70,7 @@ TEST(CodecFast, EncodesEveryBf16) {
   const CacheLayout layout = *CacheLayout::parse("mla_fp8(nope=4096,rope=0)");
   OwnedRows half(DType::bf16, 16, 4096);
   OwnedRows full(DType::f32, 16, 4096);
-  std::mt19937 rng(9);
+  std::mt19937 rng(test_seed(9));
   for (int i = 0; i < 65536; ++i) {
     const auto b = static_cast<std::uint16_t>(i);
     std::memcpy(half.view.row(i / 4096) + 2 * (i % 4096), &b, 2);
@@ -140,8 +141,8 @@ TEST(CodecFast, DecodesEveryCodeUnderEveryScale) {
 
 TEST(CodecFast, RequantisesAsTheReference) {
   for_each_target([](const std::string& target) {
-    std::mt19937 rng(10);
-    for (const char* dims : {"nope=512,rope=64", "nope=128,rope=0", "nope=384,rope=48"}) {
+    std::mt19937 rng(test_seed(10));
+    for (const char* dims : scaled({"nope=512,rope=64", "nope=128,rope=0", "nope=384,rope=48"})) {
       for (const char* policy : {"pow2_ceil", "raw_f32"}) {
         const auto plain = *CacheLayout::parse(std::string("mla_fp8(") + dims + ")");
         const auto block =

@@ -4,6 +4,7 @@
 
 #include <sys/mman.h>
 
+#include "base/test_scale.h"
 #include "layout/codec_test_util.h"
 
 namespace lathe {
@@ -219,8 +220,8 @@ TEST_P(Codec, DamagedScaleGivesNanNotGarbage) {
 // Every page size, with and without a padded stride: what was written comes back, wherever it lies,
 // and no byte outside the records changes.
 TEST_P(Codec, PagesStridesAndUntouchedBytes) {
-  std::mt19937 rng(11);
-  for (const CacheLayout& layout : layouts_to_test()) {
+  std::mt19937 rng(test_seed(11));
+  for (const CacheLayout& layout : scaled(layouts_to_test())) {
     for (const std::int32_t page_size : {1, 2, 16, 64, 256}) {
       for (const std::int64_t extra : {0, 1, 640}) {
         OwnedPool pool(layout, page_size, 3, extra);
@@ -324,27 +325,29 @@ TEST_P(Codec, OffsetsBeyond32Bits) {
 
 // 576 to 656 at unit scale loses nothing.
 TEST_P(Codec, RequantisedAtUnitScaleDecodesTheSame) {
-  std::mt19937 rng(12);
+  std::mt19937 rng(test_seed(12));
   const CacheLayout plain(LayoutKind::mla_fp8);
   const CacheLayout block(LayoutKind::mla_fp8_block);
-  OwnedPool src(plain, 4, 4);
-  for (std::byte& b : src.bytes) b = static_cast<std::byte>(rng());
-  OwnedPool dst(block, 16, 1);
-  const auto slots = slots_from(0, 16);
-  const auto report = requantize(src.view, slots, dst.view, slots, {}, {}, path());
-  ASSERT_TRUE(report.ok());
-  EXPECT_EQ(report->worst_abs_error, 0);
-  EXPECT_TRUE(report->worst_slot.is_hole());
-  EXPECT_EQ(report->saturated, 0);
-  for (DType dtype : {DType::bf16, DType::f32}) {
-    OwnedRows a(dtype, 16, 576);
-    OwnedRows b(dtype, 16, 576);
-    ASSERT_TRUE(decode_rows(src.view, Slot(0), a.view, {}, path()).ok());
-    ASSERT_TRUE(decode_rows(dst.view, Slot(0), b.view, {}, path()).ok());
-    EXPECT_EQ(first_difference(a.bytes, b.bytes), -1);
-  }
-  for (int i = 0; i < 512; ++i) {
-    ASSERT_EQ(byte_at(src, PartRole::nope, 5, i), byte_at(dst, PartRole::nope, 5, i));
+  for (int round = 0; round < test_scale(); ++round) {
+    OwnedPool src(plain, 4, 4);
+    for (std::byte& b : src.bytes) b = static_cast<std::byte>(rng());
+    OwnedPool dst(block, 16, 1);
+    const auto slots = slots_from(0, 16);
+    const auto report = requantize(src.view, slots, dst.view, slots, {}, {}, path());
+    ASSERT_TRUE(report.ok());
+    EXPECT_EQ(report->worst_abs_error, 0);
+    EXPECT_TRUE(report->worst_slot.is_hole());
+    EXPECT_EQ(report->saturated, 0);
+    for (DType dtype : {DType::bf16, DType::f32}) {
+      OwnedRows a(dtype, 16, 576);
+      OwnedRows b(dtype, 16, 576);
+      ASSERT_TRUE(decode_rows(src.view, Slot(0), a.view, {}, path()).ok());
+      ASSERT_TRUE(decode_rows(dst.view, Slot(0), b.view, {}, path()).ok());
+      EXPECT_EQ(first_difference(a.bytes, b.bytes), -1);
+    }
+    for (int i = 0; i < 512; ++i) {
+      ASSERT_EQ(byte_at(src, PartRole::nope, 5, i), byte_at(dst, PartRole::nope, 5, i));
+    }
   }
 }
 

@@ -5,6 +5,8 @@
 #include <limits>
 #include <random>
 
+#include "base/test_scale.h"
+
 namespace lathe {
 namespace {
 
@@ -95,8 +97,9 @@ TEST(IndexLists, ErrorsNameRequestAndIndex) {
 }
 
 TEST(IndexLists, AgainstANaiveLoopForEveryPageSize) {
-  std::mt19937 rng(5);
-  for (std::int32_t page = 1; page <= 256; ++page) {
+  std::mt19937 rng(test_seed(5));
+  for (int i = 0; i < 256 * test_scale(); ++i) {
+    const std::int32_t page = 1 + i % 256;
     const PoolShape pool{page, 40};
     Lists lists(1 + rng() % 5);
     std::vector<std::int32_t> lengths, starts, aligned, aligned_lengths;
@@ -118,15 +121,15 @@ TEST(IndexLists, AgainstANaiveLoopForEveryPageSize) {
     for (std::size_t r = 0; r < lists.size(); ++r) {
       const auto row = static_cast<std::int64_t>(r);
       ASSERT_EQ(slots->of(row).size(), static_cast<std::size_t>(lengths[r]));
-      for (std::int32_t i = 0; i < table->width; ++i) {
-        if (i >= lengths[r]) {
-          ASSERT_TRUE(table->view().at(row, i).is_hole());
+      for (std::int32_t c = 0; c < table->width; ++c) {
+        if (c >= lengths[r]) {
+          ASSERT_TRUE(table->view().at(row, c).is_hole());
           continue;
         }
-        const std::int32_t at = starts[r] + i;
+        const std::int32_t at = starts[r] + c;
         const Slot want(lists[r][static_cast<std::size_t>(at / page)].value * page + at % page);
-        ASSERT_EQ(slots->of(row)[static_cast<std::size_t>(i)], want);
-        ASSERT_EQ(table->view().at(row, i), want);
+        ASSERT_EQ(slots->of(row)[static_cast<std::size_t>(c)], want);
+        ASSERT_EQ(table->view().at(row, c), want);
       }
       std::vector<PageId> naive;
       for (std::int32_t at = aligned[r]; at < aligned[r] + lengths[r]; at += page) {

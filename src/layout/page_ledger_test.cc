@@ -5,6 +5,8 @@
 #include <map>
 #include <random>
 
+#include "base/test_scale.h"
+
 namespace lathe {
 namespace {
 
@@ -108,11 +110,11 @@ TEST(PageLedger, AgainstAModel) {
   struct Held {
     int owners = 0, writers = 0;
   };
-  std::mt19937 rng(42);
+  std::mt19937 rng(test_seed(42));
   const int total = 24;
   PageLedger ledger({16, total});
   std::map<int, Held> model;  // pages in use
-  for (int step = 0; step < 20000; ++step) {
+  for (int step = 0; step < 20000 * test_scale(); ++step) {
     std::vector<PageId> list(rng() % 4);
     for (PageId& p : list) p = PageId(static_cast<int>(rng() % (total + 2)) - 1);
     std::map<int, Held> after = model;

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <random>
 
+#include "base/test_scale.h"
+
 namespace lathe {
 namespace {
 
@@ -129,10 +131,10 @@ TEST(PageTable, BadIndptr) {
 
 // A captured graph's table: fixed strides and rows, the batch growing and shrinking under it.
 TEST(PageTable, RebuildInPlaceEqualsFreshBuild) {
-  std::mt19937 rng(11);
+  std::mt19937 rng(test_seed(11));
   std::vector<PageId> buffer(64 * 40, PageId(123456));
   const PoolShape pool{16, 500};
-  for (int round = 0; round < 400; ++round) {
+  for (int round = 0; round < 400 * test_scale(); ++round) {
     const bool fixed = round % 2 == 0;
     Lists lists(rng() % 33);
     for (auto& row : lists) {

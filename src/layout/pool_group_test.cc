@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "base/test_scale.h"
 #include "layout/copy_order.h"
 
 namespace lathe {
@@ -132,8 +133,8 @@ TEST(PoolGroup, OverlapsBehaveAsIfAllSourcesWereReadFirst) {
 }
 
 TEST(PoolGroup, RandomCopiesAgainstASnapshot) {
-  std::mt19937 rng(3);
-  for (int round = 0; round < 30; ++round) {
+  std::mt19937 rng(test_seed(3));
+  for (int round = 0; round < 30 * test_scale(); ++round) {
     const int page = 1 + static_cast<int>(rng() % 9);
     const int n = page * 5;
     PoolGroup group = latent_and_index(page, 5);

@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "base/test_scale.h"
 #include "layout/prefix_cache.h"
 
 namespace lathe {
@@ -150,8 +151,9 @@ class Model {
   std::int64_t tick_ = 0;
 };
 
-void run(const std::vector<std::pair<int, int>>& shapes, unsigned seed, int steps) {
-  std::mt19937 rng(seed);
+void run(const std::vector<std::pair<int, int>>& shapes, unsigned seed, int base_steps) {
+  std::mt19937 rng(test_seed(seed));
+  const int steps = base_steps * test_scale();
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(rng()) % n; };
   std::vector<PageLedger> ledgers;
   for (const auto& [tokens, window] : shapes) ledgers.emplace_back(PoolShape{4, 160 / tokens});

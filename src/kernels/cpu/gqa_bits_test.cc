@@ -1,6 +1,7 @@
 // Bit-equality: repeats, threads, chunks, the batch around a request; and memory that settles.
 #include <gtest/gtest.h>
 
+#include "base/test_scale.h"
 #include "kernels/cpu/gqa_attend.h"
 #include "kernels/cpu/gqa_test_util.h"
 #include "kernels/ref/attend_gqa.h"
@@ -109,9 +110,9 @@ INSTANTIATE_TEST_SUITE_P(All, GqaBits, ::testing::Values(LayoutKind::gqa_bf16, L
                          [](const auto& test) { return std::string(name(test.param)); });
 
 TEST(GqaAttend, RandomScenes) {
-  Rng rng(2024);
+  Rng rng(test_seed(2024));
   const auto pick = [&](std::vector<int> of) { return of[rng() % of.size()]; };
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 60 * test_scale(); ++round) {
     const int kv_heads = pick({1, 2, 3, 5});
     GqaDims dims{pick({0, 1}) == 0 ? LayoutKind::gqa_bf16 : LayoutKind::gqa_fp8,
                  pick({1, 5, 16, 32, 64, 128}),
@@ -124,7 +125,7 @@ TEST(GqaAttend, RandomScenes) {
       const int keys = pick({0, 1, 15, 64, 65, 127, 200, 300});
       requests.emplace_back(keys, std::min(keys, pick({0, 1, 1, 2, 7, 40})));
     }
-    GqaScene s(dims, requests, static_cast<unsigned>(round));
+    GqaScene s(dims, requests, test_seed(static_cast<unsigned>(round)));
     s.args.problem.window = pick({0, 0, 1, 17, 64, 100});
     if (pick({0, 1}) == 1)
       s.add_sink(std::vector<float>(static_cast<std::size_t>(dims.heads), 0.5f));

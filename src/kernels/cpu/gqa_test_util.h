@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attn/attend.h"
+#include "base/test_scale.h"
 #include "hwy/targets.h"
 #include "kernels/ref/test_util.h"
 
@@ -87,7 +88,8 @@ struct GqaScene {
     for (const auto& [keys, rows] : requests) pages += (keys + page - 1) / page;
     return pages;
   }
-  GqaScene(const GqaDims& d, const std::vector<std::pair<int, int>>& requests, unsigned seed = 7)
+  GqaScene(const GqaDims& d, const std::vector<std::pair<int, int>>& requests,
+           std::uint32_t seed = test_seed(7))
       : dims(d),
         rng(seed),
         pool(

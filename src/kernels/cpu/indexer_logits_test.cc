@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/test_scale.h"
 #include "hwy/targets.h"
 #include "kernels/cpu/indexer_test_util.h"
 #include "kernels/ref/indexer.h"
@@ -27,9 +28,9 @@ void expect_matches_reference(const Case& c) {
 }
 
 TEST(IndexLogits, MatchTheReference) {
-  Rng rng(1);
+  Rng rng(test_seed(1));
   const std::vector<std::vector<int>> lens = {{0, 1, 2}, {70, 71, 72, 3}, {300}, {0}, {65, 64}};
-  for (bool paged : {true, false}) {
+  for (bool paged : scaled({true, false})) {
     for (std::int32_t page_size : {1, 16, 64}) {
       for (std::int32_t heads : {1, 7, 16, 32, 48, 64, 70, 128}) {
         expect_matches_reference(Case(rng, heads, 128, lens, page_size, paged));
@@ -45,8 +46,8 @@ TEST(IndexLogits, MatchTheReferenceOnEveryTarget) {
   for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
     SCOPED_TRACE(hwy::TargetName(target));
     hwy::SetSupportedTargetsForTest(target);
-    Rng rng(6);
-    for (std::int32_t heads : {1, 24, 64}) {
+    Rng rng(test_seed(6));
+    for (std::int32_t heads : scaled({1, 24, 64})) {
       const Case c(rng, heads, 128, {{70, 71, 3}, {130}}, 16);
       expect_matches_reference(c);
     }
@@ -55,7 +56,7 @@ TEST(IndexLogits, MatchTheReferenceOnEveryTarget) {
 }
 
 TEST(IndexLogits, NegativeWeightsGiveNegativeLogits) {
-  Rng rng(2);
+  Rng rng(test_seed(2));
   Case c(rng, 8, 128, {{200}}, 16);
   for (float& x : c.w) x = -std::fabs(x);
   expect_matches_reference(c);
@@ -83,7 +84,7 @@ TEST(IndexLogits, MissingPagesAndStoredNaNGiveNaN) {
 }
 
 TEST(IndexLogits, BitEqualForAnyTilingAndThreads) {
-  Rng rng(4);
+  Rng rng(test_seed(4));
   std::vector<std::vector<int>> lens = {{5000}, {}, {1, 130, 900}};
   for (int i = 0; i < 20; ++i) lens[1].push_back(600 + i);
   const Case c(rng, 64, 128, lens, 64);

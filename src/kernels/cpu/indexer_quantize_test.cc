@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/test_scale.h"
 #include "kernels/ref/test_util.h"
 #include "layout/codec.h"
 
@@ -33,8 +34,8 @@ Quantized quantize(const RowsView& q, const RowsView& w, std::int32_t heads, std
 }
 
 TEST(IndexQuantize, CodesScalesAndFoldedWeights) {
-  Rng rng(1);
-  for (ScalePolicy policy : {ScalePolicy::pow2_ceil, ScalePolicy::raw_f32}) {
+  Rng rng(test_seed(1));
+  for (ScalePolicy policy : scaled({ScalePolicy::pow2_ceil, ScalePolicy::raw_f32})) {
     for (std::int32_t heads : {1, 3, 64}) {
       Matrix<float> q = random_matrix(5, heads * 128, rng);
       for (std::int64_t i = 0; i < 128; ++i) q.at(2, i) = 0;  // a zero tile

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "attn/index_transform.h"
+#include "base/test_scale.h"
 #include "kernels/cpu/indexer_test_util.h"
 #include "kernels/ref/indexer.h"
 
@@ -29,8 +30,8 @@ std::vector<std::int32_t> select(const std::vector<float>& scores, std::int64_t 
 }
 
 TEST(IndexSelect, EqualsAFullSort) {
-  Rng rng(1);
-  for (int round = 0; round < 300; ++round) {
+  Rng rng(test_seed(1));
+  for (int round = 0; round < 300 * test_scale(); ++round) {
     std::vector<float> scores(rng() % 3000);
     const auto kinds = 1 + rng() % 50;
     const bool special = rng() % 2 == 0;
@@ -88,8 +89,8 @@ Selected by_sorting(const Case& c, std::int64_t k) {
 }
 
 TEST(IndexTopK, EqualsAFullSortOfTheLogits) {
-  Rng rng(2);
-  for (int k : {1, 2, 16, 64, 100}) {
+  Rng rng(test_seed(2));
+  for (int k : scaled({1, 2, 16, 64, 100})) {
     const std::vector<std::vector<int>> lens = {
         {0, 1, k - 1, k, k + 1}, {300, 301, 302}, {k + 1}, {150, k + 7}};
     for (std::int32_t page_size : {1, 16, 64}) {
@@ -102,7 +103,7 @@ TEST(IndexTopK, EqualsAFullSortOfTheLogits) {
 }
 
 TEST(IndexTopK, NegativeLogitsAndMissingPages) {
-  Rng rng(3);
+  Rng rng(test_seed(3));
   Case c(rng, 16, 64, {{400, 401}, {90}}, 16);
   for (float& x : c.w) x = -std::fabs(x);
   ASSERT_EQ(top_k_of(c, 32), by_sorting(c, 32));
@@ -115,7 +116,7 @@ TEST(IndexTopK, NegativeLogitsAndMissingPages) {
 }
 
 TEST(IndexTopK, TiesAcrossTiles) {
-  Rng rng(4);
+  Rng rng(test_seed(4));
   Case c(rng, 4, 16, {{9000}}, 64);
   for (float& x : c.w) x = 0;  // every logit is 0, or -0
   for (std::int64_t splits : {1, 3}) {
@@ -125,7 +126,7 @@ TEST(IndexTopK, TiesAcrossTiles) {
 }
 
 TEST(IndexTopK, SameForAnyTilingSplitAndThreads) {
-  Rng rng(5);
+  Rng rng(test_seed(5));
   std::vector<std::vector<int>> lens = {{3000}, {}, {1, 70, 900}};
   for (int i = 0; i < 20; ++i) lens[1].push_back(60 + 20 * i);
   const Case c(rng, 32, 32, lens, 16);
@@ -150,7 +151,7 @@ TEST(IndexTopK, SameForAnyTilingSplitAndThreads) {
 }
 
 TEST(IndexTopK, KeepsItsBudget) {
-  Rng rng(6);
+  Rng rng(test_seed(6));
   std::vector<int> lens;
   for (int i = 0; i < 40; ++i) lens.push_back(3000 + i);
   const Case c(rng, 16, 32, {lens}, 64);
@@ -190,7 +191,7 @@ TEST(IndexTopK, IdentityRowsNeedNeitherLogitsNorMemory) {
 }
 
 TEST(IndexTopK, FusedTransformsEqualSeparateOnes) {
-  Rng rng(8);
+  Rng rng(test_seed(8));
   const Case c(rng, 16, 32, {{10, 200, 201}, {120}}, 16);
   const std::int64_t k = 32;
   const Selected local = top_k_of(c, k);

@@ -2,6 +2,7 @@
 // prompts in chunks, gathered rows. And a random search for a difference from the oracle.
 #include <gtest/gtest.h>
 
+#include "base/test_scale.h"
 #include "kernels/cpu/latent_attend.h"
 #include "kernels/cpu/latent_test_util.h"
 #include "layout/codec.h"
@@ -156,9 +157,9 @@ TEST(LatentEqual, ScratchStopsGrowing) {
 class LatentRandom : public ::testing::TestWithParam<int> {};
 
 TEST_P(LatentRandom, AgreesWithTheOracle) {
-  Rng rng(static_cast<unsigned>(GetParam()));
+  Rng rng(test_seed(static_cast<unsigned>(GetParam())));
   const auto below = [&](unsigned n) { return static_cast<int>(rng() % n); };
-  for (int round = 0; round < 6; ++round) {
+  for (int round = 0; round < 6 * test_scale(); ++round) {
     const LayoutKind kind = kLatentKinds[below(5)];
     const int page = 1 << below(8);
     const int heads = 1 + below(20);

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "base/test_scale.h"
 #include "kernels/cpu/latent_attend.h"
 #include "kernels/ref/attend_latent.h"
 #include "kernels/ref/test_util.h"
@@ -23,7 +24,8 @@ struct Scene {
   Matrix<float> q;
   AttendArgs args;
 
-  Scene(const CacheLayout& layout, int page, int heads, const Requests& requests, unsigned seed = 1)
+  Scene(const CacheLayout& layout, int page, int heads, const Requests& requests,
+        std::uint32_t seed = test_seed(1))
       : rng(seed),
         pool(layout, page, pages_for(requests, page) + 3),
         batch(pool, requests, rng),

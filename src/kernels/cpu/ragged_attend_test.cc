@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/test_scale.h"
 #include "kernels/cpu/gqa_test_util.h"
 #include "kernels/ref/attend_ragged.h"
 
@@ -25,7 +26,7 @@ struct Scene {
   AttendArgs args;
 
   Scene(LayoutKind kind, int page, int head_count, const std::vector<std::pair<int, int>>& requests,
-        RaggedDimsOf d = {}, unsigned seed = 11)
+        RaggedDimsOf d = {}, std::uint32_t seed = test_seed(11))
       : dims(d),
         heads(head_count),
         rng(seed),
@@ -59,19 +60,23 @@ class CpuRagged : public ::testing::TestWithParam<LayoutPageHeads> {};
 
 TEST_P(CpuRagged, EqualsTheOracle) {
   const auto& [kind, page, heads] = GetParam();
-  Scene s(kind, page, heads,
-          {{1, 1},
-           {std::max(1, page - 1), 1},
-           {page, page},
-           {page + 1, 2},
-           {0, 0},
-           {5, 0},
-           {300, 130}});
-  expect_close(s.attend(), s.oracle());
-  s.args.problem.sink = true;
-  s.sink.assign(static_cast<std::size_t>(heads), 1.5f);
-  s.args.sink = s.sink;
-  expect_close(s.attend(), s.oracle());
+  for (int round = 0; round < test_scale(); ++round) {
+    SCOPED_TRACE(round);
+    Scene s(kind, page, heads,
+            {{1, 1},
+             {std::max(1, page - 1), 1},
+             {page, page},
+             {page + 1, 2},
+             {0, 0},
+             {5, 0},
+             {300, 130}},
+            {}, test_seed(11 + static_cast<std::uint32_t>(round)));
+    expect_close(s.attend(), s.oracle());
+    s.args.problem.sink = true;
+    s.sink.assign(static_cast<std::size_t>(heads), 1.5f);
+    s.args.sink = s.sink;
+    expect_close(s.attend(), s.oracle());
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CpuRagged,

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/test_scale.h"
 #include "kernels/ref/decode_token.h"
 #include "kernels/ref/test_util.h"
 
@@ -13,7 +14,7 @@ namespace {
 using namespace ref_test;
 
 struct Scene {
-  Rng rng{7};
+  Rng rng{test_seed(7)};
   TestPool pool;
   Batch batch;
   Matrix<float> q;

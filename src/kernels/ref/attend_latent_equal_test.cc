@@ -1,6 +1,7 @@
 // Different ways to ask for the same attention give the same numbers, on random caches.
 #include <gtest/gtest.h>
 
+#include "base/test_scale.h"
 #include "kernels/ref/attend_latent.h"
 #include "kernels/ref/decode_token.h"
 #include "kernels/ref/merge.h"
@@ -27,7 +28,7 @@ struct Scene {
   AttendArgs args;
 
   Scene(LayoutKind kind, int page, int heads, std::vector<std::pair<int, int>> requests)
-      : rng(static_cast<Rng::result_type>(page * 100 + heads)),
+      : rng(test_seed(static_cast<std::uint32_t>(page * 100 + heads))),
         pool(latent_layout(kind), page, 40),
         batch(pool, requests, rng),
         q(random_matrix(batch.rows, heads * 144, rng)) {
