@@ -110,7 +110,7 @@ def attend(
     value_scale: float = 1.0,
     device: str | None = None,
     threads: int = 0,
-    batch_invariant: bool = False,
+    batch_invariant: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Attention over what the cache holds.
 
@@ -153,7 +153,7 @@ def attend(
     device: "cpu", the default, computes in float32; "ref" in double, the oracle of every kernel,
         slowly.
     threads: of the cpu device; 0 = one per core.
-    batch_invariant: a request's bits depend on nothing but the request.
+    batch_invariant: a request's bits depend on nothing but the request; off, splits follow threads.
 
     Returns (out, lse): [rows, heads, v_dim], and [rows, heads] of natural logs, both float32, or
     float64 from "ref". A row without keys has out 0 and lse -inf. Raises LatheError naming the

@@ -40,8 +40,9 @@ class Scratch {
 struct Execution {
   ThreadPool* threads = nullptr;  // null: the calling thread alone
   Scratch* scratch = nullptr;     // null: a call allocates its own
-  // A request's bits depend on nothing but the request: splits have a fixed length instead of following threads and batch.
-  bool batch_invariant = false;
+  // A request's bits depend on nothing but the request: splits have a fixed length. Off, they follow
+  // threads and batch, and a prompt's chunks may differ from one shot in the last bits.
+  bool batch_invariant = true;
 };
 
 }  // namespace lathe
