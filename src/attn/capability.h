@@ -82,7 +82,8 @@ struct Capability {
   Accepts heads = Accepts::range(1, 128);
   Accepts page_sizes;
   Accepts top_k;
-  Accepts nope = Accepts::any();
+  Accepts nope = Accepts::any();      // latent problems
+  Accepts head_dim = Accepts::any();  // grouped_query: of keys and of values
   bool window = true;
   bool sink = true;
   bool two_sources =

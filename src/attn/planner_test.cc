@@ -92,6 +92,12 @@ std::vector<Break> breaks() {
        "wanted pow2_ceil   offered raw_f32 of mla_fp8_block"},
       {Rule::dims, [](Capability& c) { c.nope = Accepts::list({512}); },
        [](AttentionProblem& p, auto&) { p.nope = 256; }, "wanted 512   offered 256"},
+      {Rule::dims,
+       [](Capability& c) {
+         c.head_dim = Accepts::list({64, 128});
+       },
+       [](AttentionProblem& p, auto&) { p = gqa_problem(32, 8, 96); },
+       "wanted 64 or 128   offered 96"},
       {Rule::dims, none, [](auto&, Wishes& w) { w.layout = "mla_fp8(nope=256)"; },
        "wanted mla_fp8(nope=512,rope=64,scale=per_tensor)"},
       {Rule::heads,

@@ -118,7 +118,12 @@ class Judge {
       if (!a.contains(v)) refuse(rule, field, a.text(), fmt::format("{}", v));
     };
     accept(Rule::heads, "heads", k_.heads, p.heads);
-    if (p.kind != ProblemKind::grouped_query) accept(Rule::dims, "latent width", k_.nope, p.nope);
+    if (p.kind == ProblemKind::grouped_query) {
+      accept(Rule::dims, "head dim", k_.head_dim, p.head_dim);
+      accept(Rule::dims, "value head dim", k_.head_dim, p.v_head_dim);
+    } else {
+      accept(Rule::dims, "latent width", k_.nope, p.nope);
+    }
     if (p.sparse() && !k_.context_within_top_k) accept(Rule::top_k, "top-k", k_.top_k, p.top_k);
     if (p.window > 0 && !k_.window) {
       refuse(Rule::window, "window", "none", fmt::format("{} tokens", p.window));

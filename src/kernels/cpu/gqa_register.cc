@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/cpu/gqa_attend.h"
+#include "kernels/cpu/gqa_task.h"
 
 namespace lathe {
 namespace {
@@ -16,6 +17,7 @@ Capability gqa_capability(KernelKind kind) {
   c.phases = EnumSet<Phase>::all();
   c.layouts = {LayoutKind::gqa_bf16, LayoutKind::gqa_fp8};
   c.heads = Accepts::range(1, 1024);
+  c.head_dim = {16, kGqaMaxHeadDim, 16, {}};
   c.two_sources = false;
   c.graph_safe = false;
   // Measured on two Zen 5 cores: extend of 2048 tokens, and decode over 32768 bf16 keys.
