@@ -3,6 +3,7 @@
 
 #include "tools/bench_attention.h"
 #include "tools/bench_codec.h"
+#include "tools/bench_engine.h"
 #include "tools/bench_matmul.h"
 #include "tools/command.h"
 
@@ -67,6 +68,27 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   matmul->add_flag("--json", matmul_flags->options.json, "as data on stdout");
   matmul->callback(
       [matmul_flags, &exit_code] { exit_code = bench_matmul_command(matmul_flags->options); });
+
+  auto engine_flags = std::make_shared<BenchEngineOptions>();
+  CLI::App* engine = bench->add_subcommand(
+      "engine", "A whole model: prefill and decode over lengths, depths and batches");
+  add_model_flags(*engine, engine_flags->model);
+  const auto counts = [](CLI::Option* option) {
+    option->delimiter(',')->check(CLI::Range(0, 1 << 24));
+  };
+  counts(engine->add_option("-p,--n-prompt", engine_flags->prompts,
+                            "tokens of prefill, several by commas; default 512"));
+  counts(engine->add_option("-n,--n-gen", engine_flags->answers, "tokens of decode; default 64"));
+  counts(engine->add_option("-d,--n-depth", engine_flags->depths,
+                            "tokens in the cache before; default 0"));
+  engine->add_option("-b,--batch", engine_flags->batches, "requests at once; default 1")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 65536));
+  engine
+      ->add_option("-r,--repeats", engine_flags->repeats, "medians are taken over these; default 3")
+      ->check(CLI::Range(1, 1000));
+  engine->add_flag("--json", engine_flags->json, "as data on stdout");
+  engine->callback([engine_flags, &exit_code] { exit_code = bench_engine_command(*engine_flags); });
 }
 
 }  // namespace lathe
