@@ -45,7 +45,8 @@ void parse_experts(ConfigReader& json, ModelConfig& config) {
   json.only("scoring_func", "sigmoid");
   json.only("topk_method", "noaux_tc");
   moe.experts =
-      json.integer(json.first_of({"n_routed_experts", "num_local_experts", "num_experts"}));
+      json.integer(json.first_of({"n_routed_experts", "num_local_experts", "num_experts"}),
+                   std::nullopt, 1, 4096);
   moe.ffn = json.integer("moe_intermediate_size");
   moe.shared = json.integer("n_shared_experts", 0, 0, 64);
   moe.top_k = json.integer("num_experts_per_tok", std::nullopt, 1, moe.experts);

@@ -16,7 +16,8 @@ void parse_qwen3_moe(ConfigReader& json, ModelConfig& config) {
     moe.layer_has_experts[static_cast<std::size_t>(l)] = has ? 1 : 0;
   }
   if (std::ranges::count(moe.layer_has_experts, 1) == 0) return;
-  moe.experts = json.integer(json.first_of({"num_experts", "num_local_experts"}));
+  moe.experts =
+      json.integer(json.first_of({"num_experts", "num_local_experts"}), std::nullopt, 1, 4096);
   moe.ffn = json.integer("moe_intermediate_size");
   moe.top_k = json.integer("num_experts_per_tok", std::nullopt, 1, moe.experts);
   moe.scoring = RouterScoring::softmax;

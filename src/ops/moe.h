@@ -11,9 +11,9 @@
 namespace lathe {
 
 /// For each row of logits [T, experts] f32: ids [T, top_k], best first, ties to the lower id; and
-/// weights [T, top_k]: the scores without bias, normalised and scaled. Scores of groups that do
-/// not stay count as 0 in the choice, as in DeepSeek V3's published model code. NaN logits choose
-/// ids in range all the same.
+/// weights [T, top_k]: the scores without bias, normalised and scaled. Experts of groups that do
+/// not stay are chosen only where the others are fewer than top_k, as in DeepSeek V3's published
+/// inference code (their choice is -inf). NaN logits choose ids in range all the same.
 void route(const OpsContext& ops, const Router& router, const RowsView& logits,
            std::span<std::int32_t> ids, std::span<float> weights);
 

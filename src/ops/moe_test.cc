@@ -106,15 +106,15 @@ TEST(Route, GroupsStayByTheirTwoBest) {
   }
 }
 
-// In the published code, experts of groups that fell out count as 0, which beats a negative choice.
-TEST(Route, FallenGroupsCountAsZero) {
+// A fallen group's expert loses even to a negative choice.
+TEST(Route, FallenGroupsAreNotChosen) {
   Router r = make(RouterScoring::sigmoid, 4, 2);
   r.groups = 2;
   const float bias[] = {-2, -2, -0.25f, -1};
   r.bias = bias;
   for (const Device device : kDevices) {
     const Routed got = run(r, row_of({0, 0, 0, 0}), device);
-    EXPECT_EQ(got.ids, (Ids{2, 0}));  // 0.25, then 0 of expert 0; -0.5 of expert 3 loses
+    EXPECT_EQ(got.ids, (Ids{2, 3}));  // 0.25 and -0.5; experts 0 and 1 would have -1.5
     EXPECT_NEAR(got.weights[0], 0.5, 1e-6);
   }
 }

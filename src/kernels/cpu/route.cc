@@ -60,7 +60,7 @@ void clear(std::uint8_t* taken, std::int32_t n) {
   for (std::int32_t i = 0; i < n; ++i) taken[i] = 0;
 }
 
-// The choice of experts in groups that do not stay becomes 0.
+// The choice of experts in groups that do not stay becomes -inf.
 void keep_groups(const Router& router, const RouteMemory& m) {
   const std::int32_t size = router.experts / router.groups;
   clear(m.taken, router.experts);
@@ -76,7 +76,7 @@ void keep_groups(const Router& router, const RouteMemory& m) {
     m.taken[highest(m.group_scores, router.groups, m.taken)] = 1;
   }
   for (std::int32_t i = 0; i < router.experts; ++i) {
-    if (m.taken[i / size] == 0) m.choice[i] = 0;
+    if (m.taken[i / size] == 0) m.choice[i] = kTaken;
   }
 }
 

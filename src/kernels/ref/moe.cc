@@ -41,7 +41,7 @@ Doubles scores_of(const Router& router, const float* logits) {
   return s;
 }
 
-// Sets the scores of groups that do not stay to 0.
+// Takes the groups that do not stay out of the choice.
 void keep_groups(const Router& router, Doubles& choice) {
   const auto size = static_cast<std::size_t>(router.experts / router.groups);
   Doubles best;
@@ -57,7 +57,9 @@ void keep_groups(const Router& router, Doubles& choice) {
   const Ids stay = highest(best, router.top_groups);
   for (std::size_t i = 0; i < choice.size(); ++i) {
     const auto group = static_cast<std::int32_t>(i / size);
-    if (std::find(stay.begin(), stay.end(), group) == stay.end()) choice[i] = 0;
+    if (std::find(stay.begin(), stay.end(), group) == stay.end()) {
+      choice[i] = -std::numeric_limits<double>::infinity();
+    }
   }
 }
 
