@@ -28,6 +28,7 @@ class FakeModel : public Model {
   explicit FakeModel(const AttentionProblem& problem);
   const ModelConfig& config() const override { return config_; }
   std::int64_t weight_bytes() const override { return 0; }
+  std::int64_t decode_bytes() const override { return 0; }
   Result<ForwardResult> forward(const OpsContext& ops, const ForwardArgs& args) const override;
 
   mutable bool fail_next = false;  // the next forward() is an error

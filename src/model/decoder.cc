@@ -54,6 +54,7 @@ class Decoder : public Model {
 
   const ModelConfig& config() const override { return config_; }
   std::int64_t weight_bytes() const override { return weights_->bytes; }
+  std::int64_t decode_bytes() const override { return lathe::decode_bytes(config_, *weights_); }
   Result<ForwardResult> forward(const OpsContext& ops, const ForwardArgs& args) const override;
 
  private:

@@ -5,10 +5,10 @@
 namespace lathe {
 namespace {
 
-const char* const kFixtures[] = {"llama",         "llama_bias",        "qwen2",
-                                 "qwen2_window",  "qwen3",             "qwen3_moe",
-                                 "deepseek_v3",   "deepseek_v3_dense", "deepseek_v3_fp8",
-                                 "deepseek_v32",  "glm_moe_dsa"};
+const char* const kFixtures[] = {
+    "llama",           "llama_bias",   "qwen2",       "qwen2_window",
+    "qwen3",           "qwen3_moe",    "deepseek_v3", "deepseek_v3_dense",
+    "deepseek_v3_fp8", "deepseek_v32", "glm_moe_dsa"};
 
 // bf16 keys and values are the only rounding that transformers does not make.
 constexpr double kTolerance = 2e-3;
@@ -18,9 +18,9 @@ void compare(const std::string& name, const Logits& got, const ReferencePrompt& 
   const std::size_t vocab = got.front().size();
   for (std::size_t i = 0; i < want.positions.size(); ++i) {
     const auto at = static_cast<std::size_t>(want.positions[i]);
-    const double error =
-        relative_error(got[at], std::span(want.logits).subspan(i * vocab, vocab));
-    if (std::getenv("SHOW")) printf("%s %zu pos %zu %.2e\n", name.c_str(), want.tokens.size(), at, error);
+    const double error = relative_error(got[at], std::span(want.logits).subspan(i * vocab, vocab));
+    if (std::getenv("SHOW"))
+      printf("%s %zu pos %zu %.2e\n", name.c_str(), want.tokens.size(), at, error);
     EXPECT_LE(error, tolerance) << name << ", position " << at << " of " << want.tokens.size();
   }
 }

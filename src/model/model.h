@@ -54,6 +54,9 @@ class Model {
   virtual const ModelConfig& config() const = 0;
   /// Bytes of all weights.
   virtual std::int64_t weight_bytes() const = 0;
+  /// Bytes of weights that the forward pass of one decode row reads: of the experts only those that
+  /// it takes, of the embedding nothing.
+  virtual std::int64_t decode_bytes() const = 0;
   /// Writes the rows' keys to the cache and the logits of logit_rows. A row's bits depend on its
   /// request alone (the plan's kernels being batch-invariant), neither on the batch nor on chunks.
   /// Errors: an attention kernel's, which a plan that was proved and a step that was planned rule

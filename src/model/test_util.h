@@ -111,8 +111,8 @@ class Runner {
     wishes.layers = model.config().layers;
     wishes.gather_budget = options.gather_budget;
     wishes.logits_budget = std::int64_t{1} << 22;
-    const PlanResult plan = make_plan(model.config().attention, describe_machine(options.device),
-                                      wishes, registry_);
+    const PlanResult plan =
+        make_plan(model.config().attention, describe_machine(options.device), wishes, registry_);
     EXPECT_TRUE(plan.ok());
     plan_ = std::make_unique<Plan>(*plan);
     pages_ = kRequests * (kContext / plan_->main().page_size + 1);
@@ -153,8 +153,7 @@ class Runner {
       StepOptions room;
       room.main_pages = pages_;
       steps.push_back(*Step::make(*plan_, room));
-      const auto planned =
-          steps.back().plan({decoding ? Phase::decode : Phase::extend, requests});
+      const auto planned = steps.back().plan({decoding ? Phase::decode : Phase::extend, requests});
       EXPECT_TRUE(planned.ok()) << (planned ? "" : planned.error().message());
       segments.push_back({&steps.back().view(), first});
     }
@@ -189,9 +188,9 @@ class Runner {
     for (std::size_t at = 0; at < tokens.size();) {
       const std::size_t left = at < prefill ? prefill - at : 1;
       const std::size_t n = at < prefill && chunk > 0 ? std::min(chunk, left) : left;
-      const std::vector<Chunk> rows = {
-          {request, {tokens.begin() + static_cast<std::ptrdiff_t>(at),
-                     tokens.begin() + static_cast<std::ptrdiff_t>(at + n)}}};
+      const std::vector<Chunk> rows = {{request,
+                                        {tokens.begin() + static_cast<std::ptrdiff_t>(at),
+                                         tokens.begin() + static_cast<std::ptrdiff_t>(at + n)}}};
       const Logits some = at < prefill ? step(rows) : step({}, rows);
       out.insert(out.end(), some.begin(), some.end());
       at += n;

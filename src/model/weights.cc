@@ -78,4 +78,28 @@ void split_kv_b(const ModelConfig& config, ThreadPool* threads, ModelWeights& we
   }
 }
 
+std::int64_t decode_bytes(const ModelConfig& config, const ModelWeights& weights) {
+  std::int64_t sum = weights.head.bytes();
+  const auto add = [&](const FfnWeights& f) {
+    sum += f.gate.bytes() + f.up.bytes() + f.down.bytes();
+  };
+  for (const LayerWeights& layer : weights.layers) {
+    const GqaWeights& g = layer.gqa;
+    sum += g.q.bytes() + g.k.bytes() + g.v.bytes() + g.out.bytes();
+    const MlaWeights& m = layer.mla;
+    sum += m.q_a.bytes() + m.q_b.bytes() + m.kv_a.bytes() + m.out.bytes();
+    for (const WeightView& head : m.uk) sum += head.bytes();
+    for (const WeightView& head : m.uv) sum += head.bytes();
+    const IndexerWeights& x = layer.indexer;
+    sum += x.q.bytes() + x.k.bytes() + x.weights.bytes();
+    add(layer.ffn);
+    add(layer.moe.shared);
+    sum += layer.moe.router.bytes();
+    if (layer.moe.experts.empty()) continue;
+    const ExpertWeights& e = layer.moe.experts.front();
+    sum += config.moe.top_k * (e.gate.bytes() + e.up.bytes() + e.down.bytes());
+  }
+  return sum;
+}
+
 }  // namespace lathe

@@ -98,6 +98,9 @@ struct ModelWeights {
   std::byte* take(std::int64_t n);
 };
 
+/// Model::decode_bytes() with absorbed attention. Norms and biases, which caches keep, are left out.
+std::int64_t decode_bytes(const ModelConfig& config, const ModelWeights& weights);
+
 /// Fills uk, uv, w_uk and w_uv of every layer from kv_b. threads may be null.
 void split_kv_b(const ModelConfig& config, ThreadPool* threads, ModelWeights& weights);
 

@@ -169,7 +169,7 @@ int bench_engine_command(const BenchEngineOptions& options) {
     Row row{name, depth, batch, {}, 0};
     // A batch reads other experts than one row does, so only a single row's bytes are known.
     if (decode && batch == 1) {
-      row.bytes = static_cast<double>(runtime->model().bytes_per_decode());
+      row.bytes = static_cast<double>(runtime->model().decode_bytes());
     }
     if (isatty(STDERR_FILENO) == 1) {
       fmt::print(stderr, "measuring {} at depth {}, batch {}\n", name, depth, batch);
