@@ -59,7 +59,11 @@ LayoutRow plan_row(const ModelConfig& config, const Machine& machine, const Regi
   wishes.context_length = config.max_context;
   PlanResult plan = make_plan(config.attention, machine, wishes, registry);
   if (!plan) {
-    row.reason = plan.error().headline;
+    const Refusal& refusal = plan.error();
+    row.reason = refusal.reasons.empty()
+                     ? refusal.headline
+                     : fmt::format("{} wanted {}, offered {}", refusal.reasons.front().field,
+                                   refusal.reasons.front().wanted, refusal.reasons.front().offered);
     return row;
   }
   std::int64_t buffers = 0;
