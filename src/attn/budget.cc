@@ -35,13 +35,32 @@ const Route* compact_route(const Plan& plan) {
   return nullptr;
 }
 
-bool any_split(const Plan& plan) {
+// The most that a route asks for: they run one at a time, in the same scratch.
+template <class F>
+std::int64_t most_of_routes(const Plan& plan, F bytes) {
+  std::int64_t most = 0;
   for (const PhasePlan& phase : plan.phases) {
-    for (const Route& r : phase.routes) {
-      if (r.split_kv) return true;
-    }
+    for (const Route& r : phase.routes) most = std::max(most, bytes(r));
   }
-  return false;
+  return most;
+}
+
+std::int64_t split_partials(const Plan& plan, const Machine& machine, Demand demand) {
+  const AttentionProblem& p = plan.problem;
+  const std::int64_t parts = demand.requests + machine.processors;
+  const std::int64_t one_a_worker = times(parts, p.heads, (std::int64_t{p.v_dim()} + 1) * 4);
+  return most_of_routes(plan, [&](const Route& r) {
+    return !r.split_kv ? 0 : r.split_bytes > 0 ? r.split_bytes : one_a_worker;
+  });
+}
+
+// Queries and sums per head, in f32, of the rows that every worker holds while it expands keys.
+std::int64_t worker_rows(const Plan& plan, const Machine& machine, Demand demand) {
+  const AttentionProblem& p = plan.problem;
+  const std::int64_t row = (std::int64_t{p.qk_nope_head} + p.rope + p.v_head) * 4;
+  return most_of_routes(plan, [&](const Route& r) {
+    return times(machine.processors, std::min(demand.rows, r.worker_rows), row);
+  });
 }
 
 // f32 state of V4's compressor per request and layer. A finely compressed layer keeps the raw rows
@@ -84,9 +103,11 @@ std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine, const 
              ? 0
              : std::max<std::int64_t>(1, wishes.gather_budget / (keys * r->adapter->out_bytes))});
   }
-  if (any_split(plan)) {
-    const std::int64_t parts = demand.requests + machine.processors;
-    out.push_back({"split partials", times(parts, p.heads, (p.v_dim() + 1) * 4), 0});
+  if (const std::int64_t bytes = split_partials(plan, machine, demand)) {
+    out.push_back({"split partials", bytes, 0});
+  }
+  if (const std::int64_t bytes = worker_rows(plan, machine, demand)) {
+    out.push_back({"worker rows", bytes, 0});
   }
   if (const std::int64_t state = compressor_state(p)) {
     out.push_back({"compressor state", times(state, demand.requests, plan.layers), 0});

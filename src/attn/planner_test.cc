@@ -417,9 +417,34 @@ TEST(Budgets, SplitPartialsAndCompressorState) {
   std::map<std::string, std::int64_t> bytes;
   for (const Budget& b : plan->budgets) bytes[b.name] = b.bytes;
   EXPECT_EQ(bytes["split partials"], std::int64_t{256 + 132} * 64 * 513 * 4);
+  // A kernel that cuts no further than a ceiling needs the ceiling, whatever the batch.
+  split.split_bytes = 12345;
+  const PlanResult bounded = make_plan(deepseek_v4_problem(64, 4), kH200, w, with(split));
+  ASSERT_TRUE(bounded);
+  for (const Budget& b : bounded->budgets) {
+    if (b.name == "split partials") {
+      EXPECT_EQ(b.bytes, 12345);
+    }
+  }
   // 8 rows of 8192 B (keys and scores, two halves of 512 f32) and of 2048 B for the indexer, per
   // request and layer.
   EXPECT_EQ(bytes["compressor state"], std::int64_t{8} * (8192 + 2048) * 256 * 61);
+}
+
+TEST(Budgets, RowsOfExpandingWorkers) {
+  Capability expands = able("k");
+  expands.worker_rows = 4096;
+  const PlanResult plan = make_plan(deepseek_v3_problem(), kH200, {}, with(expands));
+  ASSERT_TRUE(plan);
+  const auto bytes = [&](std::int64_t rows) {
+    for (const Budget& b : budgets_for(*plan, kH200, {}, {rows, 1, 1000})) {
+      if (b.name == "worker rows") return b.bytes;
+    }
+    return std::int64_t{0};
+  };
+  // f32 queries of 128 + 64 and sums of 128 for each of 132 processors.
+  EXPECT_EQ(bytes(100), std::int64_t{132} * 100 * 320 * 4);
+  EXPECT_EQ(bytes(100000), std::int64_t{132} * 4096 * 320 * 4);
 }
 
 // Absurd but legal numbers give a plan or a refusal; the sanitisers watch the arithmetic.

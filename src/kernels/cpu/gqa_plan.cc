@@ -13,8 +13,6 @@ constexpr std::int64_t kTileKeys = kTile;
 constexpr std::int32_t kBlockQueries = 128;
 // Sums that a task keeps for its kv heads.
 constexpr std::int64_t kStateBytes = 128 << 10;
-// Partial results of all tasks; beyond it the keys of a block stay together.
-constexpr std::int64_t kPartialBytes = 64 << 20;
 // Tasks per thread that even out their different lengths.
 constexpr std::int64_t kTasksPerThread = 4;
 // A shorter part costs more in folding than it gains.
@@ -100,7 +98,7 @@ GqaPlan plan_gqa(const AttendArgs& args, int threads, GqaBlock* blocks) {
       total += b.parts;
     }
     const std::int64_t bytes = total * rows_seen * p.heads * (p.v_head_dim + 2) * 4;
-    if (bytes > kPartialBytes) {
+    if (bytes > kGqaPartBytes) {
       for (std::int64_t i = 0; i < plan.blocks; ++i) blocks[i].parts = 1;
     }
   }

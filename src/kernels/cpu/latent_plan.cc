@@ -16,8 +16,6 @@ constexpr std::int64_t kTasksPerThread = 4;  // leaves the pool something to bal
 constexpr std::int64_t kLeastPart = 256;     // keys; below, folding costs more than it brings
 // Keys of a part where bits must not depend on the batch.
 constexpr std::int64_t kFixedPart = 1024;
-// More than this and a task folds its parts as it goes, whatever it costs in balance.
-constexpr std::int64_t kMaxPartBytes = std::int64_t{256} << 20;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t aligned(std::int64_t bytes) { return ceil_div(bytes, 64) * 64; }
@@ -87,7 +85,7 @@ LatentPlan::LatentPlan(const AttendArgs& args)
     all_parts += n;
     if (n > 1) parts += n;
   });
-  parts_apart = uneven && parts > 0 && parts * state_floats() * 4 <= kMaxPartBytes;
+  parts_apart = uneven && parts > 0 && parts * state_floats() * 4 <= kLatentPartBytes;
   if (!parts_apart) parts = 0;
   tasks = parts_apart ? all_parts : units;
 

@@ -15,6 +15,10 @@
 
 namespace lathe {
 
+/// States of parts that are tasks take no more than this; beyond it a task folds its parts as it
+/// goes, whatever that costs in balance. The capability declares it.
+inline constexpr std::int64_t kLatentPartBytes = std::int64_t{256} << 20;
+
 struct LatentUnit {
   std::int64_t request = 0;
   std::int64_t row = 0;  // first row of q
