@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
-#include <cstring>
-#include <limits>
+#include <numbers>
 
+#include "kernels/cpu/attend_io.h"
 #include "kernels/cpu/latent_check.h"
 #include "kernels/cpu/latent_keys.h"
 #include "kernels/cpu/latent_math.h"
@@ -15,8 +14,6 @@
 
 namespace lathe {
 namespace {
-
-constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 // Carves floats out of a buffer.
 struct Carver {
@@ -27,15 +24,14 @@ struct Carver {
     return p;
   }
   LatentState state(const LatentPlan& plan) {
-    const std::int64_t small = latent_padded(plan.lines);
-    return {take(plan.lines * plan.out_stride), take(small), take(small)};
+    float* out = take(plan.lines * plan.out_stride);
+    return {out, reinterpret_cast<SoftState*>(take(2 * latent_padded(plan.lines)))};
   }
 };
 
 void clear(const LatentState& s, std::int64_t lines, std::int64_t out_stride) {
   std::fill_n(s.out, lines * out_stride, 0.0f);
-  std::fill_n(s.highest, lines, kNone);
-  std::fill_n(s.sum, lines, 0.0f);
+  std::fill_n(s.softmax, lines, SoftState());
 }
 
 // One call. Every method writes only what belongs to its task or to its worker.
@@ -125,12 +121,13 @@ class Call {
 
   void pack_q(const LatentUnit& unit, const Worker& w) const {
     const std::int64_t dim = args_.problem.qk_dim();
-    const auto scale = static_cast<float>(double{args_.problem.scale} * double{args_.q_scale});
+    const auto scale = static_cast<float>(double{args_.problem.scale} * double{args_.q_scale} *
+                                          std::numbers::log2e);
     float* to = w.q;
     for (std::int32_t r = 0; r < unit.rows; ++r) {
-      const std::byte* row = args_.q.row(unit.row + r);
       for (std::int32_t h = unit.head; h < unit.head + unit.heads; ++h, to += plan_.width) {
-        latent_pack(row + bytes_of(args_.q.dtype, h * dim), args_.q.dtype, dim, scale, to);
+        load_row(args_.q, unit.row + r, h * dim, dim, scale, to);
+        std::fill(to + dim, to + plan_.width, 0.0f);
       }
     }
     if (dim == plan_.width) return;
@@ -190,14 +187,17 @@ class Call {
   // The first byte of each key's record, and its length; what a layout keeps in a second plane is
   // small.
   std::int64_t find_records(const KeySource& source, std::span<const Slot> index,
-                            const std::byte** to) const {
+                            const std::uint8_t** to) const {
     if (index.empty()) return 0;
+    const auto put = [&to](const std::byte* record) {
+      *to++ = reinterpret_cast<const std::uint8_t*>(record);
+    };
     if (!source.pool) {
-      for (const Slot i : index) *to++ = source.compact.row(i.value);
+      for (const Slot i : index) put(source.compact.row(i.value));
       return bytes_of(source.compact.dtype, source.compact.cols);
     }
     const Part& first = source.pool->layout.part(0);
-    for (const Slot i : index) *to++ = source.pool->at(first, i);
+    for (const Slot i : index) put(source.pool->at(first, i));
     return source.pool->layout.plane_bytes(0);
   }
 
@@ -206,10 +206,13 @@ class Call {
     if (keys.count == 0) return;
     decode(args_.main, keys.main(), w.keys);
     decode(args_.extra, keys.extra(), w.keys + keys.from_main * plan_.key_stride);
-    std::array<const std::byte*, kLatentTile> ahead;
-    const std::int64_t main_bytes = find_records(args_.main, next.main(), ahead.data());
+    std::array<const std::uint8_t*, kLatentTile> records{};
+    const std::int64_t main_bytes = find_records(args_.main, next.main(), records.data());
     const std::int64_t extra_bytes =
-        find_records(args_.extra, next.extra(), ahead.data() + next.from_main);
+        find_records(args_.extra, next.extra(), records.data() + next.from_main);
+    const std::int64_t record_bytes = std::max(main_bytes, extra_bytes);
+    LinesAhead ahead;
+    ahead.add(records.data(), 0, static_cast<std::size_t>(record_bytes));
     LatentTileJob job;
     job.q = w.q;
     job.keys = w.keys;
@@ -221,9 +224,8 @@ class Call {
     job.rescale = w.rescale;
     job.state = w.part;
     job.out_stride = plan_.out_stride;
-    job.ahead = ahead.data();
-    job.ahead_keys = next.count;
-    job.ahead_bytes = std::max(main_bytes, extra_bytes);
+    job.ahead = &ahead;
+    job.ahead_lines = next.count * ((record_bytes + 63) / 64);
     latent_add_tile(job);
   }
 
@@ -238,7 +240,7 @@ class Call {
       return;
     }
     for (const Slot i : index) {
-      latent_pack(source.compact.row(i.value), source.compact.dtype, dim, 1, to);
+      load_row(source.compact, i.value, 0, dim, 1, to);
       to += plan_.key_stride;
     }
   }
@@ -249,28 +251,12 @@ class Call {
     for (std::int32_t r = 0; r < unit.rows; ++r) {
       const std::int64_t row = unit.row + r;
       for (std::int32_t h = unit.head; h < unit.head + unit.heads; ++h, ++line) {
-        const double sum = state.sum[line];
-        const double highest = state.highest[line];
-        double all = sum;
-        if (args_.problem.sink) {
-          all += std::exp(double{args_.sink[static_cast<std::size_t>(h)]} - highest);
-        }
-        const double factor = sum == 0 ? 0 : 1 / all;  // without a key out is 0 already
-        latent_store(state.out + line * plan_.out_stride, v_dim, static_cast<float>(factor),
-                     args_.out.dtype, args_.out.row(row) + bytes_of(args_.out.dtype, h * v_dim));
-        if (args_.lse.data != nullptr)
-          write_lse(row, h, sum == 0 ? kNone : highest + std::log(sum));
+        const float* sink = args_.problem.sink ? &args_.sink[static_cast<std::size_t>(h)] : nullptr;
+        const SoftState& softmax = state.softmax[line];
+        const Finished done = finish_softmax(softmax.max, softmax.sum, sink, 1);
+        store_output(args_.out, row, h * v_dim, v_dim, state.out + line * plan_.out_stride, done);
+        store_lse(args_.lse, row, h, done.lse);
       }
-    }
-  }
-
-  void write_lse(std::int64_t row, std::int32_t head, double value) const {
-    std::byte* to = args_.lse.row(row) + bytes_of(args_.lse.dtype, head);
-    if (args_.lse.dtype == DType::f64) {
-      std::memcpy(to, &value, sizeof(value));
-    } else {
-      const auto narrow = static_cast<float>(value);
-      std::memcpy(to, &narrow, sizeof(narrow));
     }
   }
 
