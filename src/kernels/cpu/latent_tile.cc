@@ -1,7 +1,7 @@
 #include "kernels/cpu/latent_math.h"
 
-// Vectors of unknown size cannot be elements of register blocks; Arm has NEON beside them.
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#include "kernels/cpu/simd_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/latent_tile.cc"
 #include "hwy/foreach_target.h"

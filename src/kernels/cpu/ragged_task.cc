@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/attend_io.h"
+#include "kernels/cpu/simd_targets.h"
 #include "kernels/cpu/tile_types.h"
 #include "layout/codec.h"
 
