@@ -12,6 +12,10 @@
 
 namespace lathe {
 
+/// Dense latent keys are gathered, and their partial softmax folded, in runs of a multiple of this
+/// many: what a gather workspace holds at least, unless a request has fewer.
+inline constexpr std::int64_t kGatherTileKeys = 1024;
+
 /// The largest step that buffers are sized for.
 struct Demand {
   std::int64_t rows = 0;  // query rows

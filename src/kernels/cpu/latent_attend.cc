@@ -99,14 +99,25 @@ class Call {
       add_part(unit, task.part, w);
       return;
     }
-    add_part(unit, 0, w);
-    if (unit.parts == 1) return write(unit, w.part);
-    clear(w.total, unit.lines(), plan_.out_stride);
-    for (std::int32_t part = 0; part < unit.parts; ++part) {
-      if (part > 0) add_part(unit, part, w);
-      latent_fold(w.part, w.total, unit.lines(), plan_.out_stride);
+    if (plan_.run == nullptr && unit.parts == 1) {
+      add_part(unit, 0, w);
+      return write(unit, w.part);
     }
-    write(unit, w.total);
+    const LatentState total = plan_.run == nullptr ? w.total : run_state(unit);
+    if (plan_.run == nullptr || plan_.run->first == 0) {
+      clear(total, unit.lines(), plan_.out_stride);
+    }
+    for (std::int32_t part = 0; part < unit.parts; ++part) {
+      add_part(unit, part, w);
+      latent_fold(w.part, total, unit.lines(), plan_.out_stride);
+    }
+    if (plan_.run == nullptr || plan_.run->last) write(unit, total);
+  }
+
+  // A unit's lines lie one after the other: several rows make a unit only with all their heads.
+  LatentState run_state(const LatentUnit& unit) const {
+    const std::int64_t line = unit.row * args_.problem.heads + unit.head;
+    return {plan_.run->out + line * plan_.out_stride, plan_.run->softmax + line};
   }
 
   void join_parts(std::int64_t number) const {
@@ -269,15 +280,18 @@ class Call {
 
 }  // namespace
 
-Result<void> cpu_attend_latent(const AttendArgs& args) {
-  if (Result<void> ok = check_cpu_latent_args(args); !ok) return ok;
-  if (args.q.rows == 0) return {};
-  const LatentPlan plan(args);
+void latent_attend_run(const AttendArgs& args, const LatentRun* run) {
+  const LatentPlan plan(args, run);
   Scratch own;
   Scratch& scratch = args.execution.scratch == nullptr ? own : *args.execution.scratch;
   std::byte* bytes = scratch.take(plan.bytes);
   plan.fill(args, bytes);
   Call(args, plan, bytes).run();
+}
+
+Result<void> cpu_attend_latent(const AttendArgs& args) {
+  if (Result<void> ok = check_cpu_latent_args(args); !ok) return ok;
+  if (args.q.rows > 0) latent_attend_run(args, nullptr);
   return {};
 }
 
