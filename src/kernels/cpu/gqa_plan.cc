@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/tasks.h"
 #include "kernels/cpu/tile_types.h"
 
 namespace lathe {
@@ -17,8 +18,6 @@ constexpr std::int64_t kStateBytes = 128 << 10;
 constexpr std::int64_t kTasksPerThread = 4;
 // A shorter part costs more in folding than it gains.
 constexpr std::int64_t kLeastPartKeys = 256;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 std::int32_t block_rows(const AttendArgs& args) {
   if (args.main.table_width == 0) return 1;
@@ -48,7 +47,7 @@ std::int64_t gqa_blocks_bound(const AttendArgs& args) {
   return blocks;
 }
 
-GqaPlan plan_gqa(const AttendArgs& args, int threads, GqaBlock* blocks) {
+GqaPlan plan_gqa(const AttendArgs& args, std::int64_t threads, GqaBlock* blocks) {
   const AttentionProblem& p = args.problem;
   const KeySource& source = args.main;
   GqaPlan plan;

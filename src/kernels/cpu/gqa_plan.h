@@ -42,6 +42,6 @@ struct GqaPlan {
 
 /// Blocks of the call; it writes at most blocks_bound(args) to `blocks`. threads >= 1.
 std::int64_t gqa_blocks_bound(const AttendArgs& args);
-GqaPlan plan_gqa(const AttendArgs& args, int threads, GqaBlock* blocks);
+GqaPlan plan_gqa(const AttendArgs& args, std::int64_t threads, GqaBlock* blocks);
 
 }  // namespace lathe

@@ -10,6 +10,7 @@
 #include "kernels/cpu/latent_keys.h"
 #include "kernels/cpu/latent_math.h"
 #include "kernels/cpu/latent_plan.h"
+#include "kernels/cpu/tasks.h"
 #include "layout/codec.h"
 
 namespace lathe {
@@ -45,9 +46,9 @@ class Call {
         tasks_(plan.task_list(scratch)) {}
 
   void run() const {
-    for_each(plan_.tasks, [&](std::int64_t i, int worker) { attend(i, worker); });
+    run_tasks(args_.execution, plan_.tasks, [&](std::int64_t i, int worker) { attend(i, worker); });
     if (plan_.parts_apart) {
-      for_each(plan_.units, [&](std::int64_t i, int) { join_parts(i); });
+      run_tasks(args_.execution, plan_.units, [&](std::int64_t i, int) { join_parts(i); });
     }
   }
 
@@ -62,12 +63,6 @@ class Call {
     LatentState part;
     LatentState total;
   };
-
-  template <class F>
-  void for_each(std::int64_t n, F f) const {
-    if (args_.execution.threads != nullptr) return args_.execution.threads->run(n, f);
-    for (std::int64_t i = 0; i < n; ++i) f(i, 0);
-  }
 
   Worker worker(int number) const {
     std::byte* bytes = scratch_ + plan_.workers_at + number * plan_.worker_bytes;

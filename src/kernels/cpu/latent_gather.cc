@@ -12,6 +12,7 @@
 #include "kernels/cpu/latent_check.h"
 #include "kernels/cpu/latent_keys.h"
 #include "kernels/cpu/latent_plan.h"
+#include "kernels/cpu/tasks.h"
 #include "layout/codec.h"
 
 namespace lathe {
@@ -124,10 +125,11 @@ class Gatherer {
     return cpu_attend_latent(part);
   }
 
-  // Page tables, one request that is larger than the workspace: its keys run by run, in pages of one
-  // key, for as many rows at a time as have room for their states.
+  // Page tables, one request whose pages are more than the workspace: its keys run by run, in pages
+  // of one key, for as many rows at a time as have room for their states.
   Result<void> in_runs(const Group& g) {
-    const std::int64_t run_keys = room_ / kLatentFoldKeys * kLatentFoldKeys;
+    const std::int64_t run_keys =
+        needed(g.first) <= room_ ? room_ : room_ / kLatentFoldKeys * kLatentFoldKeys;
     const std::int64_t heads = args_.problem.heads;
     const std::int64_t out_stride = latent_padded(args_.problem.v_dim());
     const std::int64_t row_bytes = heads * (out_stride * 4 + std::int64_t{sizeof(SoftState)});
@@ -215,7 +217,7 @@ class Gatherer {
   void gather(const KeySource& source, std::span<const Slot> slots, std::uint16_t* to) const {
     constexpr std::int64_t kBlock = 256;  // rows of a task
     const std::int64_t n = std::ssize(slots);
-    auto block = [&](std::int64_t task, int) {
+    run_tasks(args_.execution, ceil_div(n, kBlock), [&](std::int64_t task, int) {
       const std::int64_t begin = task * kBlock;
       const std::int64_t rows = std::min(kBlock, n - begin);
       const MutableRowsView out{reinterpret_cast<std::byte*>(to + begin * dim_), DType::bf16, rows,
@@ -225,10 +227,7 @@ class Gatherer {
           slots.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows)), out,
           {source.key_scale, 1});
       LATHE_CHECK(done.ok(), "decoding checked arguments");
-    };
-    const std::int64_t tasks = (n + kBlock - 1) / kBlock;
-    if (args_.execution.threads != nullptr) return args_.execution.threads->run(tasks, block);
-    for (std::int64_t t = 0; t < tasks; ++t) block(t, 0);
+    });
   }
 
   const AttendArgs& args_;
@@ -248,7 +247,7 @@ void for_smallest(const AttendArgs& args, F f) {
     if (begin == end) continue;
     if (shares_keys(args)) {
       const std::int64_t page_size = args.main.pool->page_size;
-      const std::int64_t pages = (keys + page_size - 1) / page_size;
+      const std::int64_t pages = ceil_div(keys, page_size);
       f(Group{r, r + 1, begin, end, pages, pages});
       continue;
     }
@@ -276,8 +275,8 @@ Result<void> cpu_gather_attend(const AttendArgs& args, std::span<std::uint16_t> 
   const std::int64_t dim = args.problem.qk_dim();
   std::int64_t least = 0;
   for_smallest(args, [&](const Group& g) {
-    const std::int64_t whole = gatherer.rows(g);
-    least = std::max(least, shares_keys(args) ? std::min(whole, kGatherTileKeys) : whole);
+    const std::int64_t keys = args.kv_lens[at(g.first)];
+    least = std::max(least, shares_keys(args) ? std::min(keys, kGatherTileKeys) : gatherer.rows(g));
   });
   if (least * dim > std::ssize(workspace)) {
     return Error{ErrorCode::exhausted, "workspace",

@@ -102,6 +102,13 @@ TEST(LatentGather, RequestsLargerThanTheWorkspaceGoOnFromRunToRun) {
   }
 }
 
+// The planner asks for a request's keys, not for its pages.
+TEST(LatentGather, PagesThatAreNotFullNeedNoRoom) {
+  Scene s(latent_layout(LayoutKind::mla_fp8), 64, 3, {{70, 5}});
+  s.args.execution.batch_invariant = true;
+  expect_equal(gathered(s, 70), s.attend());
+}
+
 TEST(LatentGatherErrors, AWorkspaceTooSmallNamesWhatIsEnough) {
   Scene s(latent_layout(LayoutKind::mla_fp8), 16, 3, kRequests);
   Matrix<float> out(s.batch.rows, 3 * 128, -7);

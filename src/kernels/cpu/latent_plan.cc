@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/latent_keys.h"
 #include "kernels/cpu/latent_math.h"
+#include "kernels/cpu/tasks.h"
 
 namespace lathe {
 namespace {
@@ -14,9 +15,6 @@ namespace {
 constexpr std::int64_t kMaxLines = 64;
 constexpr std::int64_t kTasksPerThread = 4;  // leaves the pool something to balance
 constexpr std::int64_t kLeastPart = 256;     // keys; below, folding costs more than it brings
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-std::int64_t aligned(std::int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 
 // Calls f(unit) for every unit of the call, its parts not filled in.
 template <class F>
@@ -54,7 +52,7 @@ LatentPlan::LatentPlan(const AttendArgs& args, const LatentRun* the_run)
       // An odd number of cache lines, so that the keys of a column spread over all cache sets.
       key_stride(width % (2 * kLatentPad) == 0 ? width + kLatentPad : width),
       out_stride(latent_padded(args.problem.v_dim())),
-      workers(args.execution.threads == nullptr ? 1 : args.execution.threads->threads()),
+      workers(thread_count(args.execution)),
       run(the_run) {
   std::int64_t keys = 0;
   std::int64_t longest = 0;
@@ -72,7 +70,7 @@ LatentPlan::LatentPlan(const AttendArgs& args, const LatentRun* the_run)
   if (args.execution.batch_invariant || run != nullptr) {
     part_keys = kLatentFoldKeys;
   } else if (uneven) {
-    part_keys = std::max(kLeastPart, aligned(share));
+    part_keys = std::max(kLeastPart, ceil_div(share, kLatentTile) * kLatentTile);
   } else {
     part_keys = std::int64_t{1} << 40;
   }
@@ -91,14 +89,14 @@ LatentPlan::LatentPlan(const AttendArgs& args, const LatentRun* the_run)
   if (!parts_apart) parts = 0;
   tasks = parts_apart ? all_parts : units;
 
-  tasks_at = aligned(units * static_cast<std::int64_t>(sizeof(LatentUnit)));
-  parts_at = tasks_at + aligned(tasks * static_cast<std::int64_t>(sizeof(LatentTask)));
+  tasks_at = whole_lines(units * static_cast<std::int64_t>(sizeof(LatentUnit)));
+  parts_at = tasks_at + whole_lines(tasks * static_cast<std::int64_t>(sizeof(LatentTask)));
   workers_at = parts_at + parts * state_floats() * 4;
   const std::int64_t small = latent_padded(lines);
   const std::int64_t floats = lines * width + kLatentTile * key_stride + lines * kLatentTile +
                               2 * small + 2 * state_floats();
   // A page more, or the workers' buffers would lie at equal places of the caches' sets.
-  worker_bytes = aligned(floats * 4) + 4096 + 64;
+  worker_bytes = whole_lines(floats * 4) + 4096 + 64;
   bytes = workers_at + workers * worker_bytes;
 }
 

@@ -64,7 +64,7 @@ struct LatentPlan {
   std::int64_t part_keys = 0;  // a multiple of the tile
   bool parts_apart = false;    // parts are tasks
   std::int64_t parts = 0;      // states in the buffer of parts
-  int workers = 1;
+  std::int64_t workers = 1;
 
   // Scratch: byte offsets.
   std::int64_t tasks_at = 0;    // units lie at 0
