@@ -18,14 +18,22 @@ using Values = std::vector<JinjaValue>;
 bool flag(const std::optional<Value>& v, bool otherwise) { return v ? truthy(*v) : otherwise; }
 
 // "a.b" or "0.x" of each level in turn, as map(attribute=...) reads it.
-Value dotted(JinjaRuntime& rt, Value v, const Value& path) {
-  if (path.is_integer()) return get_item(rt, v, path);
+// A `fallback` takes the place of what is undefined, at every level.
+Value dotted(JinjaRuntime& rt, Value v, const Value& path, const Value* fallback = nullptr) {
+  const auto step = [&](const Value& key) {
+    v = get_item(rt, v, key);
+    if (v.is_undefined() && fallback != nullptr && !fallback->is_none()) v = *fallback;
+  };
+  if (path.is_integer()) {
+    step(path);
+    return v;
+  }
   for (const std::string_view part :
        split_text(expect_text(rt, "attribute", path), std::string_view("."), -1)) {
     std::int64_t index = 0;
     const auto r = std::from_chars(part.data(), part.data() + part.size(), index);
     const bool number = r.ec == std::errc() && r.ptr == part.data() + part.size();
-    v = get_item(rt, v, number ? Value(index) : Value(std::string(part)));
+    step(number ? Value(index) : Value(std::string(part)));
   }
   return v;
 }
@@ -385,8 +393,7 @@ Value map(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
   if (args.positional.empty()) {
     const auto a = bind_args(rt, "map", args, {"attribute", "default"}, 1);
     for (const Value& item : iterate(rt, v)) {
-      Value found = dotted(rt, item, *a[0]);
-      out.push_back(found.is_undefined() && a[1] ? *a[1] : std::move(found));
+      out.push_back(dotted(rt, item, *a[0], a[1] ? &*a[1] : nullptr));
     }
     return rt.list(std::move(out));
   }
