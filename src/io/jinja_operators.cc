@@ -79,7 +79,7 @@ JinjaValue repeat(JinjaRuntime& rt, const JinjaValue& v, std::int64_t count) {
   const JinjaList& l = *v.as_list();
   std::vector<JinjaValue> out;
   for (std::size_t i = 0; i < n && !l.items.empty(); ++i) {
-    rt.charge(l.items.size());
+    rt.charge(4 * l.items.size());
     out.insert(out.end(), l.items.begin(), l.items.end());
   }
   return rt.list(std::move(out), l.tuple);
