@@ -38,6 +38,11 @@ Value dotted(JinjaRuntime& rt, Value v, const Value& path, const Value* fallback
   return v;
 }
 
+// What map, select and their kind go through: nothing where v is false, of whatever type.
+Values selectable(JinjaRuntime& rt, const Value& v) {
+  return truthy(v) ? iterate(rt, v) : Values{};
+}
+
 // What sort, min, max and unique compare: the attribute if any, in lower case unless case matters.
 Value sort_key(JinjaRuntime& rt, const Value& v, const std::optional<Value>& attribute,
                bool case_sensitive) {
@@ -392,14 +397,14 @@ Value map(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
   Values out;
   if (args.positional.empty()) {
     const auto a = bind_args(rt, "map", args, {"attribute", "default"}, 1);
-    for (const Value& item : iterate(rt, v)) {
+    for (const Value& item : selectable(rt, v)) {
       out.push_back(dotted(rt, item, *a[0], a[1] ? &*a[1] : nullptr));
     }
     return rt.list(std::move(out));
   }
   const std::string& name = expect_text(rt, "map", args.positional[0]);
   const JinjaArgs rest = rest_of(args, 1);
-  for (const Value& item : iterate(rt, v)) out.push_back(apply_filter(rt, name, item, rest));
+  for (const Value& item : selectable(rt, v)) out.push_back(apply_filter(rt, name, item, rest));
   return rt.list(std::move(out));
 }
 // select, reject, selectattr, rejectattr: [attribute,] test, the test's arguments.
@@ -411,7 +416,7 @@ Value filtered(JinjaRuntime& rt, const Value& v, const JinjaArgs& args, bool by_
   const std::string test = has_test ? expect_text(rt, "a test", args.positional[skip]) : "";
   const JinjaArgs rest = has_test ? rest_of(args, skip + 1) : JinjaArgs{};
   Values out;
-  for (const Value& item : iterate(rt, v)) {
+  for (const Value& item : selectable(rt, v)) {
     const Value subject = by_attribute ? dotted(rt, item, args.positional[0]) : item;
     if ((has_test ? apply_test(rt, test, subject, rest) : truthy(subject)) == wanted) {
       out.push_back(item);
