@@ -7,6 +7,7 @@ jinja2 refuses has {"error": message}.
     python3 tools/make_template_fixtures.py
 """
 
+import copy
 import datetime
 import json
 import pathlib
@@ -50,7 +51,8 @@ def environment():
 
 def render(source, variables):
     try:
-        return environment().from_string(source).render(**variables)
+        # A copy: some of Python's operators change a list in place.
+        return environment().from_string(source).render(**copy.deepcopy(variables))
     except Exception as e:  # whatever jinja2 and Python raise is an error here
         return {"error": f"{type(e).__name__}: {e}"}
 
@@ -158,6 +160,7 @@ plain text
 {{ d[1:] }}
 {{ l[::0] }}
 {{ n[1:] }}
+{{ missing | dictsort }}
 {{ nothing | map('upper') | join('-') }}|{{ f | selectattr('age') | list }}|{{ 0 | reject | list }}
 {{ 'a\n\t\\\'\"\x41\u00e4\U0001F600\q\101' }} {{ "it's" }} {{ 'a' 'b' "c" }}
 {{ ['it\'s', "say \"x\"", 'both \' "', 'tab\t nl\n', 'äß 👋', '\u200b\xa0\x01', '\\'] }}

@@ -339,6 +339,7 @@ Value dictsort(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
   const auto a = bind_args(rt, "dictsort", args, {"case_sensitive", "by", "reverse"});
   const std::string by = a[1] ? expect_text(rt, "by", *a[1]) : "key";
   if (by != "key" && by != "value") rt.fail("by key or value", quote(by));
+  if (v.is_undefined()) rt.fail_type("", v);
   std::vector<Keyed> all;
   for (const Value& pair : iterate(rt, items(rt, v, {}))) {
     const Value& key = pair.as_list()->items[by == "key" ? 0 : 1];
