@@ -290,9 +290,11 @@ def ranges(chars):
 
 
 def write_normal_forms(rng):
+    # The library's tables of normal forms are of Unicode 9; Python keeps those of 3.2 as a fixed point before.
+    is_old = lambda c: unicodedata.ucd_3_2_0.category(c) not in ("Cn", "Cs")
     changed = [chr(c) for c in range(sys.maxunicode + 1)
-               if is_assigned(chr(c)) and unicodedata.normalize("NFKD", chr(c)) != chr(c) and not 0xAC00 <= c < 0xD7A4]
-    marks = [chr(c) for c in range(sys.maxunicode + 1) if unicodedata.combining(chr(c))]
+               if is_old(chr(c)) and unicodedata.normalize("NFKD", chr(c)) != chr(c) and not 0xAC00 <= c < 0xD7A4]
+    marks = [chr(c) for c in range(sys.maxunicode + 1) if is_old(chr(c)) and unicodedata.combining(chr(c))]
     jamo = [chr(c) for c in range(0x1100, 0x1200)] + ["가", "각", "힣"]
     rows = []
     for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase"):

@@ -44,7 +44,8 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens)
   }
   if (std::any_of(tokens_.begin(), tokens_.end(), [](const auto& t) { return t.single_word; })) {
     // A word character by UTS 18, annex C.
-    auto word = Regex::compile(R"([\w\x{200C}\x{200D}])", "single_word");
+    auto word =
+        Regex::compile(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}])", "single_word");
     LATHE_CHECK(word.ok(), "the pattern of a word character");
     word_ = std::move(*word);
   }

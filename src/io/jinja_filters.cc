@@ -18,16 +18,29 @@ using Values = std::vector<JinjaValue>;
 bool flag(const std::optional<Value>& v, bool otherwise) { return v ? truthy(*v) : otherwise; }
 
 // "a.b" or "0.x" of each level in turn, as map(attribute=...) reads it.
-Value dotted(JinjaRuntime& rt, Value v, const Value& path) {
-  if (path.is_integer()) return get_item(rt, v, path);
+// A `fallback` takes the place of what is undefined, at every level.
+Value dotted(JinjaRuntime& rt, Value v, const Value& path, const Value* fallback = nullptr) {
+  const auto step = [&](const Value& key) {
+    v = get_item(rt, v, key);
+    if (v.is_undefined() && fallback != nullptr && !fallback->is_none()) v = *fallback;
+  };
+  if (path.is_integer()) {
+    step(path);
+    return v;
+  }
   for (const std::string_view part :
        split_text(expect_text(rt, "attribute", path), std::string_view("."), -1)) {
     std::int64_t index = 0;
     const auto r = std::from_chars(part.data(), part.data() + part.size(), index);
     const bool number = r.ec == std::errc() && r.ptr == part.data() + part.size();
-    v = get_item(rt, v, number ? Value(index) : Value(std::string(part)));
+    step(number ? Value(index) : Value(std::string(part)));
   }
   return v;
+}
+
+// What map, select and their kind go through: nothing where v is false, of whatever type.
+Values selectable(JinjaRuntime& rt, const Value& v) {
+  return truthy(v) ? iterate(rt, v) : Values{};
 }
 
 // What sort, min, max and unique compare: the attribute if any, in lower case unless case matters.
@@ -326,6 +339,7 @@ Value dictsort(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
   const auto a = bind_args(rt, "dictsort", args, {"case_sensitive", "by", "reverse"});
   const std::string by = a[1] ? expect_text(rt, "by", *a[1]) : "key";
   if (by != "key" && by != "value") rt.fail("by key or value", quote(by));
+  if (v.is_undefined()) rt.fail_type("", v);
   std::vector<Keyed> all;
   for (const Value& pair : iterate(rt, items(rt, v, {}))) {
     const Value& key = pair.as_list()->items[by == "key" ? 0 : 1];
@@ -384,15 +398,14 @@ Value map(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
   Values out;
   if (args.positional.empty()) {
     const auto a = bind_args(rt, "map", args, {"attribute", "default"}, 1);
-    for (const Value& item : iterate(rt, v)) {
-      Value found = dotted(rt, item, *a[0]);
-      out.push_back(found.is_undefined() && a[1] ? *a[1] : std::move(found));
+    for (const Value& item : selectable(rt, v)) {
+      out.push_back(dotted(rt, item, *a[0], a[1] ? &*a[1] : nullptr));
     }
     return rt.list(std::move(out));
   }
   const std::string& name = expect_text(rt, "map", args.positional[0]);
   const JinjaArgs rest = rest_of(args, 1);
-  for (const Value& item : iterate(rt, v)) out.push_back(apply_filter(rt, name, item, rest));
+  for (const Value& item : selectable(rt, v)) out.push_back(apply_filter(rt, name, item, rest));
   return rt.list(std::move(out));
 }
 // select, reject, selectattr, rejectattr: [attribute,] test, the test's arguments.
@@ -404,7 +417,7 @@ Value filtered(JinjaRuntime& rt, const Value& v, const JinjaArgs& args, bool by_
   const std::string test = has_test ? expect_text(rt, "a test", args.positional[skip]) : "";
   const JinjaArgs rest = has_test ? rest_of(args, skip + 1) : JinjaArgs{};
   Values out;
-  for (const Value& item : iterate(rt, v)) {
+  for (const Value& item : selectable(rt, v)) {
     const Value subject = by_attribute ? dotted(rt, item, args.positional[0]) : item;
     if ((has_test ? apply_test(rt, test, subject, rest) : truthy(subject)) == wanted) {
       out.push_back(item);

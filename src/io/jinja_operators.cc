@@ -79,7 +79,7 @@ JinjaValue repeat(JinjaRuntime& rt, const JinjaValue& v, std::int64_t count) {
   const JinjaList& l = *v.as_list();
   std::vector<JinjaValue> out;
   for (std::size_t i = 0; i < n && !l.items.empty(); ++i) {
-    rt.charge(l.items.size());
+    rt.charge(4 * l.items.size());
     out.insert(out.end(), l.items.begin(), l.items.end());
   }
   return rt.list(std::move(out), l.tuple);
@@ -299,7 +299,7 @@ JinjaValue get_item(JinjaRuntime& rt, const JinjaValue& v, const JinjaValue& key
 JinjaValue get_slice(JinjaRuntime& rt, const JinjaValue& v, const JinjaValue* begin,
                      const JinjaValue* end, const JinjaValue* step) {
   if (v.is_undefined()) rt.fail_type("", v);
-  if (!is_sequence(v)) return JinjaValue::undefined(v.type_name() + " has no slices");
+  if (!is_sequence(v)) rt.fail_type("a string, list or tuple to slice", v);
   const auto bound = [&](const JinjaValue* p) -> std::optional<std::int64_t> {
     if (p == nullptr || p->is_none()) return std::nullopt;
     return expect_integer(rt, "a slice", *p);

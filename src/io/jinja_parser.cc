@@ -23,10 +23,7 @@ class Parser {
  public:
   explicit Parser(std::string_view source) : tokens_(lex_jinja(source)) {}
 
-  JinjaBody run() {
-    JinjaBody body = parse_body({});
-    return body;
-  }
+  JinjaBody run() { return parse_body({}, 1); }
 
  private:
   // Counts one level of nesting for as long as it lives.
@@ -404,16 +401,16 @@ class Parser {
   }
 
   // --- statements ---
-  // Up to a block whose word is one of `ends`; that word is the token after the body. No `ends`: up to the template's end.
-  JinjaBody parse_body(std::initializer_list<std::string_view> ends) {
+  // Up to a block whose word is one of `ends`; that word is the token after the body. No `ends`: up to the template's end. `opened`
+  // is the line of the tag that the body belongs to.
+  JinjaBody parse_body(std::initializer_list<std::string_view> ends, int opened) {
     const Nested nested(*this);
-    const int begin = peek().line;
     JinjaBody body;
     while (true) {
       const JinjaToken& t = peek();
       if (t.kind == Token::end) {
         if (ends.size() == 0) return body;
-        fail_jinja(ErrorCode::malformed, begin, "{% " + std::string(*(ends.end() - 1)) + " %}",
+        fail_jinja(ErrorCode::malformed, opened, "{% " + std::string(*(ends.end() - 1)) + " %}",
                    "the end of the template");
       }
       JinjaNode node;
@@ -436,11 +433,10 @@ class Parser {
       body.push_back(std::move(node));
     }
   }
-  void end_tag(std::string_view word) { expect_word(word); }
-  JinjaBody body_until(std::string_view end) {
+  JinjaBody body_until(std::string_view end, int opened) {
     expect(Token::block_end, "\"%}\"");
-    JinjaBody body = parse_body({end});
-    end_tag(end);
+    JinjaBody body = parse_body({end}, opened);
+    expect_word(end);
     return body;
   }
 
@@ -455,7 +451,7 @@ class Parser {
     if (tag.text == "with") return parse_with(node);
     if (tag.text == "generation") {
       node.kind = JinjaNodeKind::scope;
-      node.bodies.push_back(body_until("endgeneration"));
+      node.bodies.push_back(body_until("endgeneration", node.line));
       return;
     }
     if (tag.text == "break" || tag.text == "continue") {
@@ -474,12 +470,12 @@ class Parser {
     while (true) {
       node.exprs.push_back(parse_tuple(false, false));
       expect(Token::block_end, "\"%}\"");
-      node.bodies.push_back(parse_body({"elif", "else", "endif"}));
+      node.bodies.push_back(parse_body({"elif", "else", "endif"}, node.line));
       if (skip_word("elif")) continue;
       if (skip_word("else"))
-        node.bodies.push_back(body_until("endif"));
+        node.bodies.push_back(body_until("endif", node.line));
       else
-        end_tag("endif");
+        expect_word("endif");
       return;
     }
   }
@@ -495,12 +491,12 @@ class Parser {
     }
     expect(Token::block_end, "\"%}\"");
     ++loops_;
-    node.bodies.push_back(parse_body({"else", "endfor"}));
+    node.bodies.push_back(parse_body({"else", "endfor"}, node.line));
     --loops_;
     if (skip_word("else"))
-      node.bodies.push_back(body_until("endfor"));
+      node.bodies.push_back(body_until("endfor", node.line));
     else
-      end_tag("endfor");
+      expect_word("endfor");
   }
 
   JinjaTarget parse_target() {
@@ -539,12 +535,12 @@ class Parser {
     Expr filters;
     while (is_op("|")) filters = parse_filter(std::move(filters));
     node.exprs.push_back(std::move(filters));
-    node.bodies.push_back(outside_loops("endset"));
+    node.bodies.push_back(outside_loops("endset", node.line));
   }
   // A body that is a function of its own in Jinja, so that break cannot leave it.
-  JinjaBody outside_loops(std::string_view end) {
+  JinjaBody outside_loops(std::string_view end, int opened) {
     const int loops = std::exchange(loops_, 0);
-    JinjaBody body = body_until(end);
+    JinjaBody body = body_until(end, opened);
     loops_ = loops;
     return body;
   }
@@ -569,7 +565,7 @@ class Parser {
     node.kind = JinjaNodeKind::macro;
     node.text = target_name();
     node.parameters = parse_signature();
-    node.bodies.push_back(outside_loops("endmacro"));
+    node.bodies.push_back(outside_loops("endmacro", node.line));
   }
   void parse_call_block(JinjaNode& node) {
     node.kind = JinjaNodeKind::call_block;
@@ -578,7 +574,7 @@ class Parser {
     if (node.exprs[0]->kind != Kind::call) {
       fail_jinja(ErrorCode::malformed, node.line, "a macro's call", "another expression");
     }
-    node.bodies.push_back(outside_loops("endcall"));
+    node.bodies.push_back(outside_loops("endcall", node.line));
   }
   void parse_with(JinjaNode& node) {
     node.kind = JinjaNodeKind::with;
@@ -588,7 +584,7 @@ class Parser {
       expect_op("=");
       node.parameters.push_back({std::move(name), parse_expression()});
     }
-    node.bodies.push_back(body_until("endwith"));
+    node.bodies.push_back(body_until("endwith", node.line));
   }
 
   static constexpr std::string_view kCompare[] = {"==", "!=", "<", "<=", ">", ">="};

@@ -160,24 +160,28 @@ TEST(Tokenizer, TellsItsTokens) {
   EXPECT_FALSE(tokenizer.is_special(-1));
 }
 
-// Time that grows with the square of the length would make each of these take hours.
-TEST(Tokenizer, TakesAMebibyteOfAnything) {
-  constexpr std::size_t kSize = std::size_t{1} << 20;
-  std::string marks;
-  while (marks.size() < kSize) marks += "\u0301\u0323";  // in the wrong order
+// Were time to grow with the square of the length, each of these would take minutes.
+TEST(Tokenizer, TakesLongRunsOfAnything) {
+  constexpr std::size_t kSize = std::size_t{1} << 18;
+  std::mt19937 random(9);
   std::string letters;
-  for (std::size_t i = 0; i < kSize; ++i) letters.push_back("etaoinshrdlu"[i * i % 12]);
-  for (const char* family : {"deepseek_v3", "llama3", "qwen2", "options"}) {
+  while (letters.size() < 4 * kSize) letters.push_back("etaoinshrdlu"[random() % 12]);
+  std::string marks = "a";
+  while (marks.size() < kSize) marks += "\u0301\u0323";  // not in canonical order
+  const std::vector<std::string> long_texts = {std::string(kSize, 'a'),
+                                               std::string(kSize, ' '),
+                                               std::string(kSize, '\n'),
+                                               std::string(kSize, '!'),
+                                               std::string(kSize, '\xFF'),
+                                               std::string(kSize, '<'),
+                                               letters,
+                                               marks};
+  for (const char* family : {"deepseek_v3", "qwen2", "options"}) {
     const Tokenizer tokenizer = load(family);
-    for (const std::string& text :
-         {std::string(kSize, 'a'), std::string(kSize, ' '), std::string(kSize, '\n'),
-          std::string(kSize, '!'), std::string(kSize, '<'), std::string(kSize, '\xFF'), letters,
-          "a" + marks}) {
+    for (const std::string& text : long_texts) {
       const Ids ids = tokenizer.encode(text);
-      EXPECT_FALSE(ids.empty());
-      if (family != std::string("options") && family != std::string("qwen2")) {
-        EXPECT_EQ(tokenizer.decode_bytes(ids), text);
-      }
+      EXPECT_GE(ids.size(), kSize / 16);
+      EXPECT_TRUE(family != std::string("deepseek_v3") || tokenizer.decode_bytes(ids) == text);
     }
   }
 }
