@@ -133,7 +133,7 @@ RequestState Engine::state(RequestId id) const {
 // The caller takes the request out of its list.
 void Engine::end(Active& r, FinishReason reason, std::optional<Error> error,
                  std::vector<Finished>& out) {
-  // Keys that never led to a token, or led to NaN, are not worth keeping (E9).
+  // Keys that have led to no token, or to NaN, do not enter the prefix cache (E9).
   if (reason != FinishReason::error && r.answered() > 0) {
     pages_.publish(std::span(r.tokens).first(static_cast<std::size_t>(r.computed)), r.pages);
   }

@@ -70,6 +70,7 @@ class Engine {
   EngineStats stats() const;
   /// Tokens that prompt and answer of one request may have together.
   std::int64_t capacity() const;
+  /// Evicts what no running request holds.
   void clear_prefix_cache() { pages_.clear_cache(); }
 
  private:

@@ -66,7 +66,7 @@ void PageAllocator::release(std::vector<PageId>& pages) {
 }
 
 void PageAllocator::clear_cache() {
-  if (cache_) cache_->clear();
+  if (cache_) cache_->evict(0, total_);
 }
 
 }  // namespace lathe

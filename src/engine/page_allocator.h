@@ -39,7 +39,9 @@ class PageAllocator {
   void publish(std::span<const std::int32_t> tokens, std::vector<PageId>& pages);
   /// Ends the request's hold on all its pages and empties the list.
   void release(std::vector<PageId>& pages);
-  /// Empties the prefix cache; pages that requests hold stay theirs.
+  /// Evicts all that no request holds. What requests hold stays cached: were it let go, two of them
+  /// could go on sharing a page whose predecessors later come from a third, and available() would
+  /// be wrong.
   void clear_cache();
 
  private:
