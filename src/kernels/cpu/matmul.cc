@@ -10,7 +10,7 @@ namespace {
 // Rows of x whose part of a depth block (512 KiB) stays in the second-level cache.
 constexpr std::int64_t kMostRows = 128;
 // Outputs of a task: more share the packing of x, fewer divide better over threads.
-constexpr std::int64_t kMostOuts = 128;
+constexpr std::int64_t kMostOuts = 256;
 // Weights of a task where few rows stream them.
 constexpr std::int64_t kTaskBytes = 256 << 10;
 // Multiply-adds below which starting other threads costs more than they save.

@@ -42,6 +42,18 @@ static_assert(kPanelOuts % kTileOuts == 0);
 // Up to so many rows every pass over the weights is straight from their stored form.
 inline constexpr std::int64_t kFewRows = 3;
 
+// GCC folds a load into every use: each weight would be loaded once per row of x, and the loads, not
+// the FMAs, would be what a tile waits for.
+HWY_INLINE void keep_in_register(V& v) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  asm("" : "+v"(v.raw));
+#elif HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+  asm("" : "+x"(v.raw));
+#else
+  (void)v;
+#endif
+}
+
 #if HWY_TARGET == HWY_SCALAR
 HWY_INLINE void add_sums4(const V* x, float* to) {
   for (int i = 0; i < 4; ++i) to[i] += hn::GetLane(x[i]);
@@ -112,7 +124,8 @@ HWY_NOINLINE void direct_tile(const DirectTile<W>& t, std::int64_t out) {
       V x[kRows];
       LATHE_UNROLL for (int r = 0; r < kRows; ++r) x[r] = hn::LoadU(d, t.x + r * t.x_stride + k);
       LATHE_UNROLL for (int i = 0; i < kTileOuts; ++i) {
-        const V wide = W::load(w[i] + k, scale);
+        V wide = W::load(w[i] + k, scale);
+        if (kRows > 1) keep_in_register(wide);
         LATHE_UNROLL for (int r = 0; r < kRows; ++r) acc[r][i] = hn::MulAdd(wide, x[r], acc[r][i]);
       }
     }
@@ -148,13 +161,13 @@ HWY_NOINLINE void widen_panel(const typename W::T* weights, std::int64_t stride,
                               const float* scales, std::int64_t depth, float* panel) {
   const WeightTag d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  for (std::int64_t i = 0; i < outs; ++i) {
-    const typename W::T* w = weights + i * stride;
-    float* to = panel + i * lanes;
-    for (std::int64_t begin = 0; begin < depth; begin += kWeightBlock) {
-      const std::int64_t end = begin + kWeightBlock < depth ? begin + kWeightBlock : depth;
-      const V scale =
-          hn::Set(d, W::kFold * (scales != nullptr ? scales[begin / kWeightBlock] : 1.0f));
+  for (std::int64_t begin = 0; begin < depth; begin += kWeightBlock) {
+    const std::int64_t end = begin + kWeightBlock < depth ? begin + kWeightBlock : depth;
+    const V scale =
+        hn::Set(d, W::kFold * (scales != nullptr ? scales[begin / kWeightBlock] : 1.0f));
+    for (std::int64_t i = 0; i < outs; ++i) {
+      const typename W::T* w = weights + i * stride;
+      float* to = panel + i * lanes;
       std::int64_t k = begin;
       for (; k + lanes <= end; k += lanes) {
         hn::StoreU(W::load(w + k, scale), d, to + k * kPanelOuts);
@@ -181,7 +194,8 @@ HWY_NOINLINE void panel_tile(const float* HWY_RESTRICT panel, const float* HWY_R
     V in[kRows];
     LATHE_UNROLL for (int r = 0; r < kRows; ++r) in[r] = hn::LoadU(d, x + r * lanes);
     LATHE_UNROLL for (int i = 0; i < kTileOuts; ++i) {
-      const V w = hn::LoadU(d, panel + i * lanes);
+      V w = hn::LoadU(d, panel + i * lanes);
+      keep_in_register(w);
       LATHE_UNROLL for (int r = 0; r < kRows; ++r) acc[r][i] = hn::MulAdd(w, in[r], acc[r][i]);
     }
     panel += kPanelOuts * lanes;
