@@ -55,52 +55,19 @@ HWY_INLINE void finish(const Product& p, std::int64_t row, std::int64_t out, std
   }
 }
 
-// ---------------------------------------------------------------- few rows
-
-// Weights pass once from memory to registers; the rows of x stay in the cache.
-template <class W>
-void few_rows(const MatmulSlice& s) {
-  const Product& p = *s.product;
-  const std::int64_t depth = p.w.cols;
-  for (std::int64_t i = 0; i < s.outs; i += kPanelOuts) {
-    const std::int64_t out = s.out + i;
-    const std::int64_t outs = least(kPanelOuts, s.outs - i);
-    float sums[kFewRows * kPanelOuts] = {};
-    for (std::int64_t k = 0; k < depth; k += kDepthBlock) {
-      DirectTile<W> t;
-      t.weights = weights_of<W>(p.w, out) + k;
-      t.weight_stride = depth;
-      t.outs = outs;
-      t.scales = scales_of<W>(p.w, out, k);
-      t.x_stride = p.x.row_stride;
-      t.depth = least(kDepthBlock, depth - k);
-      for (std::int64_t r = 0; r < s.rows;) {
-        t.x = x_row(p, s.row + r) + k;
-        t.sums = sums + r * kPanelOuts;
-        r += direct_rows(t, s.rows - r);
-      }
-    }
-    for (std::int64_t r = 0; r < s.rows; ++r) {
-      finish(p, s.row + r, out, outs, sums + r * kPanelOuts);
-    }
-  }
-}
-
-// ---------------------------------------------------------------- many rows
-
-// Rows of x in groups of up to kTileRows, as even as can be.
+// `n` rows of x in groups of up to `most`, as even as can be.
 struct Groups {
   std::int64_t rows, groups;
-  explicit Groups(std::int64_t n) : rows(n), groups((n + kTileRows - 1) / kTileRows) {}
+  HWY_INLINE Groups(std::int64_t n, std::int64_t most) : rows(n), groups((n + most - 1) / most) {}
   HWY_INLINE std::int64_t first(std::int64_t g) const { return rows * g / groups; }
 };
 
 // Rows' elements k .. k + depth interleaved vector by vector inside a group, zeros behind the end:
 // a tile then reads one stream.
-HWY_INLINE void pack_rows(const MatmulSlice& s, std::int64_t k, std::int64_t depth, float* to) {
+HWY_INLINE void pack_rows(const MatmulSlice& s, const Groups& groups, std::int64_t k,
+                          std::int64_t depth, float* to) {
   const WeightTag d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const Groups groups(s.rows);
   const std::int64_t steps = (depth + lanes - 1) / lanes;
   const std::int64_t ahead = 2 * s.product->x.row_stride;
   for (std::int64_t g = 0; g < groups.groups; ++g) {
@@ -122,6 +89,50 @@ HWY_INLINE void pack_rows(const MatmulSlice& s, std::int64_t k, std::int64_t dep
     }
   }
 }
+
+// ---------------------------------------------------------------- few rows
+
+// Weights pass once from memory to registers, or to the first-level cache where the rows are several
+// groups. K is the inner loop, because memory is read fastest in long runs.
+template <class W, int kOuts>
+void few_rows(const MatmulSlice& s, float* packed) {
+  const Product& p = *s.product;
+  const std::int64_t depth = p.w.cols;
+  const Groups groups(s.rows, kDirectRows<kOuts>);
+  const float* x = packed;  // [K blocks][groups][steps, rows, lanes]
+  if (s.rows == 1) {
+    x = x_row(p, s.row);  // lies so already
+  } else {
+    for (std::int64_t k = 0; k < depth; k += kDepthBlock) {
+      pack_rows(s, groups, k, least(kDepthBlock, depth - k), packed + k * s.rows);
+    }
+  }
+  for (std::int64_t i = 0; i < s.outs; i += kOuts) {
+    const std::int64_t out = s.out + i;
+    const std::int64_t outs = least(kOuts, s.outs - i);
+    float sums[kFewRows * kOuts] = {};
+    for (std::int64_t k = 0; k < depth; k += kDepthBlock) {
+      DirectTile<W> t;
+      t.weights = weights_of<W>(p.w, out) + k;
+      t.weight_stride = depth;
+      t.outs = outs;
+      t.scales = scales_of<W>(p.w, out, k);
+      t.depth = least(kDepthBlock, depth - k);
+      t.ahead = k + kDepthBlock < depth ? kDepthBlock : kOuts * depth - k;
+      for (std::int64_t g = 0; g < groups.groups; ++g) {
+        const std::int64_t first = groups.first(g);
+        t.ask_begin = kOuts * g / groups.groups;
+        t.ask_end = kOuts * (g + 1) / groups.groups;
+        t.x = x + k * s.rows + first * t.depth;
+        t.sums = sums + first * kOuts;
+        direct_rows<W, kOuts>(t, groups.first(g + 1) - first);
+      }
+    }
+    for (std::int64_t r = 0; r < s.rows; ++r) finish(p, s.row + r, out, outs, sums + r * kOuts);
+  }
+}
+
+// ---------------------------------------------------------------- many rows
 
 // Panels come from memory in order; each is asked for while the one before it is multiplied.
 template <class W>
@@ -148,7 +159,7 @@ template <class W>
 void many_rows(const MatmulSlice& s, float* scratch) {
   const Product& p = *s.product;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(WeightTag()));
-  const Groups groups(s.rows);
+  const Groups groups(s.rows, kTileRows);
   const PanelsAhead<W> ahead{s, groups.groups};
   const std::int64_t panels = (s.outs + kPanelOuts - 1) / kPanelOuts;
   const std::int64_t most_steps = (least(kDepthBlock, p.w.cols) + lanes - 1) / lanes;
@@ -159,7 +170,7 @@ void many_rows(const MatmulSlice& s, float* scratch) {
   for (std::int64_t k = 0; k < p.w.cols; k += kDepthBlock) {
     const std::int64_t depth = least(kDepthBlock, p.w.cols - k);
     const std::int64_t steps = (depth + lanes - 1) / lanes;
-    pack_rows(s, k, depth, packed);
+    pack_rows(s, groups, k, depth, packed);
     for (std::int64_t i = 0; i < panels; ++i) {
       const std::int64_t out = s.out + i * kPanelOuts;
       const std::int64_t outs = least(kPanelOuts, s.outs - i * kPanelOuts);
@@ -188,7 +199,11 @@ template <class W>
 HWY_INLINE void slice_of(const MatmulSlice& s, float* scratch) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(WeightTag()));
   if (s.rows <= kFewRows && s.product->w.cols % lanes == 0) {
-    few_rows<W>(s);
+    if (s.rows <= kTileRows) {
+      few_rows<W, kTileOuts>(s, scratch);
+    } else {
+      few_rows<W, kNarrowOuts>(s, scratch);
+    }
   } else {
     many_rows<W>(s, scratch);
   }
@@ -219,8 +234,10 @@ HWY_EXPORT(slice);
 
 std::int64_t matmul_slice_scratch(std::int64_t rows, std::int64_t outs, std::int64_t depth) {
   const std::int64_t padded = (outs + kPanelOuts - 1) / kPanelOuts * kPanelOuts;
-  const std::int64_t steps = (depth < kDepthBlock ? depth + 15 : kDepthBlock) / 16;
-  return kPanelOuts * kDepthBlock + rows * padded + rows * steps * 16;
+  const std::int64_t block = depth < kDepthBlock ? (depth + 15) / 16 * 16 : kDepthBlock;
+  const std::int64_t few = rows <= kMostFewRows ? rows * depth : 0;
+  const std::int64_t many = kPanelOuts * kDepthBlock + rows * padded + rows * block;
+  return few > many ? few : many;
 }
 
 void matmul_slice(const MatmulSlice& s, float* scratch) { HWY_DYNAMIC_DISPATCH(slice)(s, scratch); }
