@@ -209,6 +209,12 @@ HWY_NOINLINE void widen_panel(const typename W::T* weights, std::int64_t stride,
       const typename W::T* w = weights + i * stride;
       float* to = panel + i * lanes;
       std::int64_t k = begin;
+      for (; k + 2 * lanes <= end; k += 2 * lanes) {
+        V low, high;
+        load_pair<W>(w + k, scale, low, high);
+        hn::StoreU(low, d, to + k * kPanelOuts);
+        hn::StoreU(high, d, to + (k + lanes) * kPanelOuts);
+      }
       for (; k + lanes <= end; k += lanes) {
         hn::StoreU(W::load(w + k, scale), d, to + k * kPanelOuts);
       }
