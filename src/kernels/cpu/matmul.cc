@@ -26,8 +26,8 @@ struct Cut {
 
   Cut(const Product& p, std::int64_t most_outs) {
     const std::int64_t m = p.x.rows;
-    row_blocks = ceil_div(m, kMostRows);
-    rows = m == 0 ? 0 : round_up(ceil_div(m, row_blocks), 3);  // whole register tiles
+    rows = m == 0 ? 1 : round_up(ceil_div(m, ceil_div(m, kMostRows)), 3);  // whole register tiles
+    row_blocks = ceil_div(m, rows);
     const std::int64_t streamed = (m > 1 ? kTaskBytesPacked : kTaskBytes) /
                                   std::max<std::int64_t>(1, bytes_of(p.w.dtype, p.w.cols));
     outs = std::clamp(m <= kMostFewRows ? round_up(streamed, kPanelOuts) : most_outs, kPanelOuts,
