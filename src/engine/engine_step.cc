@@ -46,8 +46,7 @@ void Engine::schedule(StepReport& report) {
     pages_.take(std::max<std::int64_t>(0, pages - std::ssize(r.pages)), r.pages);
     scheduled_[i].pages = std::ssize(r.pages);
   }
-  // Whoever has just lost its pages does not get them back in the same step.
-  if (report.preemptions == 0) admit(decided.prefill_rows_left, report);
+  admit(decided.prefill_rows_left, report);
 }
 
 void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
