@@ -27,8 +27,9 @@ inline std::string fixture_dir(const std::string& name) {
 /// A prompt of a fixture and what transformers computed for it.
 struct ReferencePrompt {
   std::vector<std::int32_t> tokens;
-  std::vector<std::int32_t> positions;  // whose logits were kept, ascending
-  std::vector<float> logits;            // [positions, vocab]
+  std::vector<std::int32_t> positions;   // whose logits were kept, ascending
+  std::vector<float> logits;             // [positions, vocab]
+  std::vector<float> logits_bf16_cache;  // [positions, vocab] with the cache rounded to bf16
 };
 
 class Reference {
@@ -40,7 +41,7 @@ class Reference {
   ReferencePrompt prompt(int length) const {
     const std::string stem = "prompt." + std::to_string(length) + ".";
     return {values<std::int32_t>(stem + "tokens"), values<std::int32_t>(stem + "positions"),
-            values<float>(stem + "logits")};
+            values<float>(stem + "logits"), values<float>(stem + "logits_bf16_cache")};
   }
 
  private:
@@ -85,11 +86,15 @@ inline double relative_error(std::span<const float> a, std::span<const float> b)
 /// NaN; pages come in an order without neighbours.
 class Runner {
  public:
+  static constexpr std::int64_t kContext = 512;
+  static constexpr std::int64_t kRequests = 4;
+
   struct Options {
     Device device = Device::cpu;
     std::string layout = "auto", prefill = "auto", decode = "auto";
     std::int32_t page_size = 0;
     int threads = 1;
+    std::int64_t context = kContext;
     std::int64_t gather_budget = std::int64_t{1} << 22;
   };
   /// Rows that a request brings to a batch.
@@ -105,14 +110,14 @@ class Runner {
     wishes.decode = options.decode;
     wishes.layout = options.layout;
     wishes.page_size = options.page_size;
-    wishes.chunked_prefill_size = kContext;
+    wishes.chunked_prefill_size = options.context;
     wishes.max_running_requests = kRequests;
-    wishes.context_length = kContext;
+    wishes.context_length = options.context;
     wishes.layers = model.config().layers;
     wishes.gather_budget = options.gather_budget;
     wishes.logits_budget = std::int64_t{1} << 22;
-    const PlanResult plan = make_plan(model.config().attention, describe_machine(options.device),
-                                      wishes, registry_);
+    const PlanResult plan =
+        make_plan(model.config().attention, describe_machine(options.device), wishes, registry_);
     EXPECT_TRUE(plan.ok());
     plan_ = std::make_unique<Plan>(*plan);
     pages_ = kRequests * (kContext / plan_->main().page_size + 1);
@@ -153,8 +158,7 @@ class Runner {
       StepOptions room;
       room.main_pages = pages_;
       steps.push_back(*Step::make(*plan_, room));
-      const auto planned =
-          steps.back().plan({decoding ? Phase::decode : Phase::extend, requests});
+      const auto planned = steps.back().plan({decoding ? Phase::decode : Phase::extend, requests});
       EXPECT_TRUE(planned.ok()) << (planned ? "" : planned.error().message());
       segments.push_back({&steps.back().view(), first});
     }
@@ -189,18 +193,15 @@ class Runner {
     for (std::size_t at = 0; at < tokens.size();) {
       const std::size_t left = at < prefill ? prefill - at : 1;
       const std::size_t n = at < prefill && chunk > 0 ? std::min(chunk, left) : left;
-      const std::vector<Chunk> rows = {
-          {request, {tokens.begin() + static_cast<std::ptrdiff_t>(at),
-                     tokens.begin() + static_cast<std::ptrdiff_t>(at + n)}}};
+      const std::vector<Chunk> rows = {{request,
+                                        {tokens.begin() + static_cast<std::ptrdiff_t>(at),
+                                         tokens.begin() + static_cast<std::ptrdiff_t>(at + n)}}};
       const Logits some = at < prefill ? step(rows) : step({}, rows);
       out.insert(out.end(), some.begin(), some.end());
       at += n;
     }
     return out;
   }
-
-  static constexpr std::int64_t kContext = 512;
-  static constexpr std::int64_t kRequests = 4;
 
  private:
   // Request r has every kRequests-th page from the back.
