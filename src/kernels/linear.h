@@ -13,7 +13,9 @@ namespace lathe {
 /// Side of the square blocks that share a scale in block-scaled fp8 weights.
 inline constexpr std::int64_t kWeightBlock = 128;
 
-/// A weight of a linear layer, out features x in features, in the checkpoint's own format.
+/// A weight of a linear layer, out features x in features, in the checkpoint's own format. Codes of
+/// e4m3 are not NaN (0x7f, 0xff) and factors are below 2^119, so that kernels need not look for
+/// either: who loads a checkpoint refuses others.
 struct WeightView {
   const std::byte* data = nullptr;  // [rows, cols] of dtype, dense
   DType dtype = DType::f32;         // f32, bf16, f16 or e4m3

@@ -18,10 +18,10 @@ namespace lathe {
 /// Projections of latent attention (arXiv 2405.04434). Dims of the cached row are in the problem.
 struct MlaConfig {
   std::int32_t q_lora = 0;  // 0: q is one projection
-  // DeepSeek V3.2's indexer
+  // DeepSeek V3.2's indexer; its rotary part is as wide as the latent's and comes first.
   RopePairing index_pairing = RopePairing::split_half;
-  // Per layer: its own indexer (1), or the selection of the last layer that has one (0). Empty:
-  // every layer has one where the problem is sparse.
+  // [layers] 1: its own indexer, 0: the selection of the last layer that has one. Empty where the
+  // problem is not sparse.
   std::vector<std::uint8_t> own_indexer;
 };
 
@@ -56,8 +56,9 @@ struct ModelConfig {
   std::int32_t max_context = 0;
   float norm_eps = 1e-6f;
   bool tied_embeddings = false;
-  bool attention_bias = false;  // on q, k and v (Qwen 2); latent: on the down and out projections
-  bool qk_norm = false;         // RMSNorm per head of q and k (Qwen 3)
+  bool attention_bias = false;      // on q, k and v (Qwen 2); latent: on the down projections
+  bool attention_out_bias = false;  // on the output projection
+  bool qk_norm = false;             // RMSNorm per head of q and k (Qwen 3)
 
   AttentionProblem attention;  // heads, dims, scale, top-k: what the planner gets
   RopeConfig rope;
@@ -65,6 +66,8 @@ struct ModelConfig {
   MoeConfig moe;
 
   bool block_fp8 = false;  // e4m3 weights with weight_scale_inv blocks of 128 x 128
+  // Draft layers that the checkpoint may hold past `layers`; their tensors are not read.
+  std::int32_t draft_layers = 0;
 
   std::optional<std::int32_t> bos;
   std::vector<std::int32_t> eos;  // any of them ends an answer

@@ -3,6 +3,7 @@
 
 #include "tools/bench_attention.h"
 #include "tools/bench_codec.h"
+#include "tools/bench_matmul.h"
 #include "tools/command.h"
 
 namespace lathe {
@@ -47,6 +48,25 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   attention->callback([attention_flags, &exit_code] {
     exit_code = bench_attention_command(attention_flags->options);
   });
+
+  struct MatmulFlags {
+    std::string device = "cpu";
+    BenchMatmulOptions options;
+  };
+  auto matmul_flags = std::make_shared<MatmulFlags>();
+  CLI::App* matmul =
+      bench->add_subcommand("matmul", "Products with weights beside the machine's limits");
+  matmul->add_option("--device", matmul_flags->device, "cpu")->check(CLI::IsMember({"cpu"}));
+  matmul
+      ->add_option("--repeats", matmul_flags->options.repeats,
+                   "medians are taken over these; default 7")
+      ->check(CLI::Range(1, 1000));
+  matmul->add_option("--threads", matmul_flags->options.threads, "only with so many; default 1, 2")
+      ->check(CLI::Range(1, 1024));
+  matmul->add_option("--only", matmul_flags->options.only, "cases whose name begins so");
+  matmul->add_flag("--json", matmul_flags->options.json, "as data on stdout");
+  matmul->callback(
+      [matmul_flags, &exit_code] { exit_code = bench_matmul_command(matmul_flags->options); });
 }
 
 }  // namespace lathe

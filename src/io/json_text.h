@@ -1,0 +1,21 @@
+// JSON text from a file, parsed without exceptions; a name that stands twice in one object is an
+// error, because a reader that takes the first and one that takes the last would load different
+// things.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace lathe {
+
+/// Errors: malformed, with `field` and the byte where the text stops being JSON, or the name that
+/// stands twice.
+Result<nlohmann::json> parse_json(std::string_view text, const std::string& field);
+
+/// A value as it reads in an error message, at most about 60 bytes.
+std::string json_excerpt(const nlohmann::json& j);
+
+}  // namespace lathe

@@ -1,0 +1,47 @@
+// MappedFile: a file's bytes as memory, read only. Pages come from the disk when they are touched
+// and stay in the kernel's page cache, so a second start of the same model reads nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+
+#include "base/enum.h"
+#include "base/result.h"
+
+namespace lathe {
+
+#define LATHE_FILE_ACCESS(X) X(normal) X(sequential) X(random) X(will_need)
+LATHE_ENUM(FileAccess, LATHE_FILE_ACCESS)
+
+class MappedFile {
+ public:
+  /// Maps the whole file; an empty file has an empty span. Errors: io, with errno's text, where it
+  /// is missing, unreadable or no regular file.
+  static Result<MappedFile> open(const std::filesystem::path& path);
+
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  const std::filesystem::path& path() const { return path_; }
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+  /// A hint to the kernel about how the bytes will be read; it changes nothing but speed.
+  void advise(FileAccess access) const;
+
+  /// Brings [offset, offset + size) into memory; whole pages, clamped to the file. Safe from several
+  /// threads. Errors: io where the disk fails or the file has shrunk since it was mapped.
+  Result<void> prefault(std::size_t offset, std::size_t size) const;
+
+ private:
+  MappedFile(std::filesystem::path path, const std::byte* data, std::size_t size)
+      : path_(std::move(path)), data_(data), size_(size) {}
+
+  std::filesystem::path path_;
+  const std::byte* data_ = nullptr;  // [size_], null where the file is empty
+  std::size_t size_ = 0;
+};
+
+}  // namespace lathe
