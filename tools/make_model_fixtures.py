@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Makes tests/data/models: small random checkpoints and the logits that Hugging Face transformers computes for them.
 
-    python3 tools/make_model_fixtures.py OUT_DIR        (torch and transformers >= 5.17; a CPU, about two minutes)
+    python3 tools/make_model_fixtures.py OUT_DIR [NAME...]     (torch and transformers >= 5.17; a CPU, a few minutes)
 
 Every folder holds config.json, generation_config.json, the weights as safetensors, and reference.safetensors: for prompts of 1,
-7, 64 and 300 tokens the tokens, the positions that were kept and their logits in f32 (eager attention, f32 arithmetic). Weights
-that are stored in a narrower format are rounded first, so the reference has exactly the numbers that the file has.
+7, 64 and 300 tokens the tokens, the positions that were kept and their logits, twice: `logits` is the model as it is (eager
+attention, f32 throughout), `logits_bf16_cache` the same with what a bf16 KV cache holds (keys after RoPE and values; or latent
+and rotary key) rounded to bf16 on the way in, which is all that separates an f32 engine with such a cache from it. Weights that
+are stored in a narrower format are rounded first, so the reference has exactly the numbers that the file has.
 
 Routers and indexers choose, and a choice between two equals turns on the last bit. So of many random prompts the one whose
-choices are clearest is kept; the smallest margin of each kept position is stored beside its logits. The indexer's q and k pass
+choices are clearest is kept (indexers have many heads, for where every head's relu is 0 scores are equal); the smallest margin of each kept position is stored beside its logits. The indexer's q and k pass
 through the e4m3 quantisation of DeepSeek's published inference code (scale 2^ceil(log2(max(amax, 1e-4) / 448)) per row, no
 Hadamard rotation), because the cache holds them so and transformers does not quantise.
 """
@@ -22,7 +24,7 @@ import transformers
 from safetensors.torch import save_file
 
 LENGTHS = (1, 7, 64, 300)
-TRIALS = {1: 8, 7: 40, 64: 60, 300: 60}
+TRIALS = {1: 8, 7: 30, 64: 30, 300: 20}
 FP8_MAX = 448.0
 
 COMMON = {
@@ -234,8 +236,8 @@ MODELS = {
             **MOE,
             "num_hidden_layers": 2,
             "first_k_dense_replace": 1,
-            "index_n_heads": 4,
-            "index_head_dim": 64,
+            "index_n_heads": 16,
+            "index_head_dim": 32,
             "index_topk": 40,
             "rope_theta": 10000,
             "rope_scaling": YARN,
@@ -253,7 +255,7 @@ MODELS = {
             "topk_group": 1,
             "n_routed_experts": 6,
             "qk_rope_head_dim": 32,
-            "index_n_heads": 3,
+            "index_n_heads": 12,
             "index_head_dim": 48,
             "index_topk": 40,
             "indexer_types": ["full", "full", "shared"],
@@ -413,6 +415,33 @@ def quantise_rows(x):
     return (x / scale).to(torch.float8_e4m3fn).float() * scale
 
 
+class CacheRounding:
+    """While `on`, attention sees keys and values as a bf16 cache would give them back."""
+
+    def __init__(self, model):
+        self.on = False
+        for m in model.modules():
+            if hasattr(m, "expand_kv"):
+                m.expand_kv = self.rounding(m.expand_kv, 0)
+            elif type(m).__name__.endswith("Attention"):
+                module = sys.modules[type(m).__module__]
+                if not hasattr(module.eager_attention_forward, "rounds"):
+                    module.eager_attention_forward = self.rounding(module.eager_attention_forward, 2)
+                module.eager_attention_forward.rounds = self
+
+    def rounding(self, function, first):
+        """function with its arguments `first` and `first` + 1 rounded."""
+
+        def call(*args, **kwargs):
+            if getattr(call, "rounds", self).on:
+                args = list(args)
+                for i in (first, first + 1):
+                    args[i] = args[i].bfloat16().float()
+            return function(*args, **kwargs)
+
+        return call
+
+
 class RouterMargins:
     """Per router call: how far each row is from another choice of experts."""
 
@@ -469,16 +498,18 @@ def run(model, tokens, routers, indexers, top_k):
 
 
 def reference(model, config, generator):
-    routers, indexers = RouterMargins(model), IndexScores(model)
+    routers, indexers, rounding = RouterMargins(model), IndexScores(model), CacheRounding(model)
     top_k = config.get("index_topk", 0)
     out, notes = {}, []
     for length in LENGTHS:
         best = None
         for _ in range(TRIALS[length]):
             tokens = torch.randint(0, config["vocab_size"], (length,), generator=generator)
+            rounding.on = True
             logits, routed, indexed = run(model, tokens, routers, indexers, top_k)
-            # All rows' experts shape the keys; an index choice shapes its own row first.
-            clear = min(float(routed.min()) / 0.005, float(indexed[-1]) / 0.03, 100.0)
+            # Every row's choices shape its keys; those of the last row show in its logits at once.
+            worst = min(float(routed.min()) / 0.005, float(indexed.min()) / 0.0005)
+            clear = min(worst, float(indexed[-1]) / 0.03, 100.0)
             if best is None or clear > best[0]:
                 best = (clear, tokens, logits, routed, indexed)
             if clear >= 100.0:
@@ -493,14 +524,19 @@ def reference(model, config, generator):
                     stretch = torch.minimum(routed[a:b] / 0.005, indexed[a:b] / 0.03)
                     positions.append(a + int(stretch.argmax()))
         positions = torch.tensor(sorted(set(positions)))
+        rounding.on = False
+        exact, _, _ = run(model, tokens, routers, indexers, top_k)
         stem = f"prompt.{length}"
         out[f"{stem}.tokens"] = tokens.to(torch.int32)
         out[f"{stem}.positions"] = positions.to(torch.int32)
-        out[f"{stem}.logits"] = logits[positions].contiguous()
+        out[f"{stem}.logits"] = exact[positions].contiguous()
+        out[f"{stem}.logits_bf16_cache"] = logits[positions].contiguous()
         out[f"{stem}.router_margins"] = routed[positions].clamp(max=1e9).contiguous()
         out[f"{stem}.index_margins"] = indexed[positions].clamp(max=1e9).contiguous()
-        notes.append(f"{length}: router {float(routed.min()):.2g} (rows kept {float(routed[positions].min()):.2g}), "
-                     f"index rows kept {float(indexed[positions].min()):.2g}")
+        moved = ((exact - logits).norm(dim=-1) / exact.norm(dim=-1))[positions].max()
+        notes.append(f"{length}: bf16 cache moves {float(moved):.2g}, router {float(routed.min()):.2g} (rows kept {float(routed[positions].min()):.2g}), "
+                     f""
+                     f"index {float(indexed.min()):.2g} (rows kept {float(indexed[positions].min()):.2g})")
     return out, notes
 
 
@@ -529,12 +565,14 @@ def write(folder, config, storage, tensors, answers):
 
 
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2 or any(name not in MODELS for name in sys.argv[2:]):
         raise SystemExit(__doc__)
     out = pathlib.Path(sys.argv[1])
     torch.use_deterministic_algorithms(True, warn_only=True)
     total = 0
     for number, (name, (architecture, own, storage)) in enumerate(MODELS.items()):
+        if sys.argv[2:] and name not in sys.argv[2:]:
+            continue
         generator = torch.Generator().manual_seed(1000 + number)
         config = {"architectures": [architecture], "model_type": getattr(transformers, architecture).config_class.model_type}
         config |= COMMON | own

@@ -137,7 +137,7 @@ void Engine::end(Active& r, FinishReason reason, std::optional<Error> error,
   if (reason != FinishReason::error && r.answered() > 0) {
     pages_.publish(std::span(r.tokens).first(static_cast<std::size_t>(r.computed)), r.pages);
   }
-  pages_.release(r.pages);
+  give_up_pages(r);
   r.ended = true;
   out.push_back({r.id, reason, std::move(error), r.prompt, r.answered(), r.cached, r.preemptions});
   ++sums_.finished;

@@ -103,6 +103,7 @@ class Engine {
   ScheduleLimits limits() const;
   void schedule(StepReport& report);
   void describe_running();
+  void give_up_pages(Active& r);
   void preempt_youngest(StepReport& report);
   void admit(std::int64_t prefill_rows, StepReport& report);
   void build_batch(StepReport& report);

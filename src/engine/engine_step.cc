@@ -18,13 +18,17 @@ void Engine::describe_running() {
   rows_.assign(running_.size(), 0);
 }
 
+void Engine::give_up_pages(Active& r) {
+  pages_.release(r.pages);
+  r.computed = 0;
+}
+
 // Its tokens stay, and its full pages go to the prefix cache, from where it may get them back (E7).
 void Engine::preempt_youngest(StepReport& report) {
   ActivePtr r = std::move(running_.back());
   running_.pop_back();
   pages_.publish(std::span(r->tokens).first(static_cast<std::size_t>(r->computed)), r->pages);
-  pages_.release(r->pages);
-  r->computed = 0;
+  give_up_pages(*r);
   ++r->preemptions;
   ++report.preemptions;
   waiting_.push_front(std::move(r));
@@ -46,8 +50,7 @@ void Engine::schedule(StepReport& report) {
     pages_.take(std::max<std::int64_t>(0, pages - std::ssize(r.pages)), r.pages);
     scheduled_[i].pages = std::ssize(r.pages);
   }
-  // Whoever has just lost its pages does not get them back in the same step.
-  if (report.preemptions == 0) admit(decided.prefill_rows_left, report);
+  admit(decided.prefill_rows_left, report);
 }
 
 void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
@@ -57,8 +60,7 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
     // The last known token is always computed: its logits are needed.
     r.computed = pages_.match(r.tokens, r.known() - 1, r.pages);
     if (!admits(scheduled_, r.scheduled(), limits(), pages_.available())) {
-      pages_.release(r.pages);
-      r.computed = 0;
+      give_up_pages(r);
       return;
     }
     ++report.admitted;

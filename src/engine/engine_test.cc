@@ -272,6 +272,26 @@ TEST(Engine, PreemptionLosesNothing) {
   }
 }
 
+TEST(Engine, APreemptedRequestCanBeCancelled) {
+  FakeOptions options;
+  options.pages = 10;
+  FakeSetup setup(options);
+  Engine engine = setup.engine();
+  const RequestId first = *engine.submit(request(words(6), 24));
+  const RequestId second = *engine.submit(request(words(7, 20), 24));
+  Outcomes got;
+  while (engine.state(second) != RequestState::preempted) take(*engine.step(), got);
+  ASSERT_TRUE(engine.cancel(second));
+  const std::vector<std::int32_t> before = got.at(second).answer.tokens;
+  EXPECT_FALSE(before.empty());
+  for (const auto& [id, outcome] : run(engine)) got[id].finished = outcome.finished;
+  EXPECT_EQ(got.at(second).finished->reason, FinishReason::cancelled);
+  EXPECT_EQ(got.at(second).finished->answer_tokens, std::ssize(before));
+  EXPECT_EQ(got.at(first).finished->answer_tokens, 24);
+  engine.clear_prefix_cache();
+  EXPECT_EQ(setup.cache->ledger().used(), 0);
+}
+
 TEST(Engine, CancelFreesAtOnceAndIsReported) {
   FakeSetup setup;
   EngineOptions options;
@@ -393,6 +413,18 @@ TEST(Engine, NonFiniteLogitsEndTheirRequestAlone) {
     engine.clear_prefix_cache();
     EXPECT_EQ(setup.cache->ledger().used(), 0);
   }
+}
+
+// E9: what the prefix cache got before the failure stays, what failed does not enter it.
+TEST(Engine, KeysThatLedToNanAreNotCached) {
+  FakeSetup setup;  // pages of 4
+  Engine engine = setup.engine();
+  Request r = request(words(7), 6);
+  r.sampling.logit_bias = {{FakeModel::kNanToken, 1000}};
+  const Outcome got = run_one(engine, r);
+  EXPECT_THAT(got.answer.tokens, ElementsAre(FakeModel::kNanToken));
+  EXPECT_EQ(got.answer.reason, FinishReason::error);
+  EXPECT_EQ(engine.stats().prefix_cache_tokens, 4);  // of 7 before the NaN, not 8 with it
 }
 
 TEST(Engine, AFailedStepCanBeRepeated) {

@@ -27,8 +27,9 @@ inline std::string fixture_dir(const std::string& name) {
 /// A prompt of a fixture and what transformers computed for it.
 struct ReferencePrompt {
   std::vector<std::int32_t> tokens;
-  std::vector<std::int32_t> positions;  // whose logits were kept, ascending
-  std::vector<float> logits;            // [positions, vocab]
+  std::vector<std::int32_t> positions;   // whose logits were kept, ascending
+  std::vector<float> logits;             // [positions, vocab]
+  std::vector<float> logits_bf16_cache;  // [positions, vocab] with the cache rounded to bf16
 };
 
 class Reference {
@@ -40,7 +41,7 @@ class Reference {
   ReferencePrompt prompt(int length) const {
     const std::string stem = "prompt." + std::to_string(length) + ".";
     return {values<std::int32_t>(stem + "tokens"), values<std::int32_t>(stem + "positions"),
-            values<float>(stem + "logits")};
+            values<float>(stem + "logits"), values<float>(stem + "logits_bf16_cache")};
   }
 
  private:
@@ -85,11 +86,15 @@ inline double relative_error(std::span<const float> a, std::span<const float> b)
 /// NaN; pages come in an order without neighbours.
 class Runner {
  public:
+  static constexpr std::int64_t kContext = 512;
+  static constexpr std::int64_t kRequests = 4;
+
   struct Options {
     Device device = Device::cpu;
     std::string layout = "auto", prefill = "auto", decode = "auto";
     std::int32_t page_size = 0;
     int threads = 1;
+    std::int64_t context = kContext;
     std::int64_t gather_budget = std::int64_t{1} << 22;
   };
   /// Rows that a request brings to a batch.
@@ -105,9 +110,9 @@ class Runner {
     wishes.decode = options.decode;
     wishes.layout = options.layout;
     wishes.page_size = options.page_size;
-    wishes.chunked_prefill_size = kContext;
+    wishes.chunked_prefill_size = options.context;
     wishes.max_running_requests = kRequests;
-    wishes.context_length = kContext;
+    wishes.context_length = options.context;
     wishes.layers = model.config().layers;
     wishes.gather_budget = options.gather_budget;
     wishes.logits_budget = std::int64_t{1} << 22;
@@ -197,9 +202,6 @@ class Runner {
     }
     return out;
   }
-
-  static constexpr std::int64_t kContext = 512;
-  static constexpr std::int64_t kRequests = 4;
 
  private:
   // Request r has every kRequests-th page from the back.

@@ -236,6 +236,17 @@ TEST(Sampling, TiesGoToTheLowerToken) {
   for (row.seed = 0; row.seed < 50; ++row.seed) EXPECT_LE(sampler.sample(row.args())->token, 2);
 }
 
+TEST(Sampling, TokensOnTheEdgeOfMinPStay) {
+  Row row;
+  row.logits = {3, 1, 3, 2};
+  row.params.min_p = 1;
+  Sampler sampler(4);
+  std::map<int, int> counts;
+  for (row.seed = 0; row.seed < 50; ++row.seed) ++counts[sampler.sample(row.args())->token];
+  EXPECT_EQ(counts.size(), 2u);
+  EXPECT_EQ(counts[0] + counts[2], 50);
+}
+
 TEST(Sampling, LogprobsAreOfTheModelsDistribution) {
   Row row;
   for (double p : {0.1, 0.4, 0.2, 0.3}) row.logits.push_back(static_cast<float>(std::log(p)) + 7);

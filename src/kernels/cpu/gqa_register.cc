@@ -22,6 +22,7 @@ Capability gqa_capability(KernelKind kind) {
   c.two_sources = false;
   c.split_kv = true;
   c.split_bytes = kGqaPartBytes;
+  c.wide_q = DType::f32;
   c.graph_safe = false;
   // Measured on two Zen 5 cores: extend of 2048 tokens, and decode over 32768 bf16 keys.
   c.flops_share = 0.65;

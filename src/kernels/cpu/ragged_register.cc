@@ -20,6 +20,7 @@ void register_cpu_ragged_kernels(Registry& registry) {
     c.context_within_top_k = true;
     c.two_sources = false;
     c.worker_rows = kRaggedTaskRows;
+    c.wide_q = DType::f32;
     c.graph_safe = false;
     c.flops_share = 0.75;  // measured on two Zen 5 cores, extend of 2048 tokens
     c.launch_seconds = 1e-5;
