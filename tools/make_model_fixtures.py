@@ -185,6 +185,7 @@ MODELS = {
             **MOE,
             "num_hidden_layers": 2,
             "first_k_dense_replace": 2,
+            "rms_norm_eps": 0.03,  # the latents' norms keep 1e-6
             "q_lora_rank": None,
             "rope_theta": 10000.0,
             "rope_scaling": None,
@@ -237,6 +238,7 @@ MODELS = {
             **MOE,
             "num_hidden_layers": 2,
             "first_k_dense_replace": 1,
+            "rms_norm_eps": 0.03,
             "index_n_heads": 16,
             "index_head_dim": 32,
             "index_topk": 40,
