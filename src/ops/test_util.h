@@ -42,7 +42,8 @@ struct Rows {
   }
   /// The bytes, gaps included: equal only where nothing was written that should not be.
   bool same_bits(const Rows& other) const {
-    return data.size() == other.data.size() &&
+    if (data.size() != other.data.size()) return false;
+    return data.empty() ||
            std::memcmp(data.data(), other.data.data(), data.size() * sizeof(float)) == 0;
   }
 };

@@ -59,7 +59,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   matmul->add_option("--device", matmul_flags->device, "cpu")->check(CLI::IsMember({"cpu"}));
   matmul
       ->add_option("--repeats", matmul_flags->options.repeats,
-                   "medians are taken over these; default 7")
+                   "the best of these counts; default 9")
       ->check(CLI::Range(1, 1000));
   matmul->add_option("--threads", matmul_flags->options.threads, "only with so many; default 1, 2")
       ->check(CLI::Range(1, 1024));

@@ -7,7 +7,7 @@
 namespace lathe {
 
 struct BenchMatmulOptions {
-  int repeats = 7;
+  int repeats = 9;
   int threads = 0;   // 0: 1 and 2
   std::string only;  // cases whose name begins so; empty: all
   bool json = false;

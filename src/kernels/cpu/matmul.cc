@@ -10,9 +10,10 @@ namespace {
 // Rows of x whose part of a depth block (512 KiB) stays in the second-level cache.
 constexpr std::int64_t kMostRows = 128;
 // Outputs of a task: more share the packing of x, fewer divide better over threads.
-constexpr std::int64_t kMostOuts = 128;
-// Weights of a task where few rows stream them.
+constexpr std::int64_t kMostOuts = 256;
+// Weights of a task where few rows stream them; several rows are packed for each task.
 constexpr std::int64_t kTaskBytes = 256 << 10;
+constexpr std::int64_t kTaskBytesPacked = 1 << 20;
 // Multiply-adds below which starting other threads costs more than they save.
 constexpr std::int64_t kWorthThreads = 1 << 17;
 
@@ -25,11 +26,12 @@ struct Cut {
 
   Cut(const Product& p, std::int64_t most_outs) {
     const std::int64_t m = p.x.rows;
-    row_blocks = ceil_div(m, kMostRows);
-    rows = m == 0 ? 0 : round_up(ceil_div(m, row_blocks), 3);  // whole register tiles
-    const std::int64_t streamed =
-        kTaskBytes / std::max<std::int64_t>(1, bytes_of(p.w.dtype, p.w.cols));
-    outs = std::clamp(m <= 8 ? round_up(streamed, kPanelOuts) : most_outs, kPanelOuts, most_outs);
+    rows = m == 0 ? 1 : round_up(ceil_div(m, ceil_div(m, kMostRows)), 3);  // whole register tiles
+    row_blocks = ceil_div(m, rows);
+    const std::int64_t streamed = (m > 1 ? kTaskBytesPacked : kTaskBytes) /
+                                  std::max<std::int64_t>(1, bytes_of(p.w.dtype, p.w.cols));
+    outs = std::clamp(m <= kMostFewRows ? round_up(streamed, kPanelOuts) : most_outs, kPanelOuts,
+                      most_outs);
     slices = ceil_div(p.w.rows, outs);
   }
   std::int64_t tasks() const { return row_blocks * slices; }

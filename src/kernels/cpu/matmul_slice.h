@@ -14,6 +14,9 @@ inline constexpr std::int64_t kDepthBlock = 1024;
 inline constexpr std::int64_t kPanelOuts = 8;
 static_assert(kWeightBlock % kPanelOuts == 0 && kDepthBlock % kWeightBlock == 0);
 
+/// Up to so many rows of x weights are read straight from their stored form.
+inline constexpr std::int64_t kMostFewRows = 16;
+
 struct MatmulSlice {
   const Product* product = nullptr;
   std::int64_t row = 0, rows = 0;  // of x

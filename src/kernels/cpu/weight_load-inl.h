@@ -25,6 +25,7 @@ using WeightVec = hn::Vec<WeightTag>;
 struct F32Weights {
   using T = float;
   static constexpr bool kScaled = false;
+  static constexpr bool kPairs = false;
   static constexpr float kFold = 1;
   static HWY_INLINE WeightVec load(const T* p, WeightVec) { return hn::LoadU(WeightTag(), p); }
 };
@@ -32,6 +33,7 @@ struct F32Weights {
 struct Bf16Weights {
   using T = std::uint16_t;
   static constexpr bool kScaled = false;
+  static constexpr bool kPairs = false;
   static constexpr float kFold = 1;
   static HWY_INLINE WeightVec load(const T* p, WeightVec) {
     const WeightTag d;
@@ -44,6 +46,7 @@ struct Bf16Weights {
 struct F16Weights {
   using T = hwy::float16_t;
   static constexpr bool kScaled = false;
+  static constexpr bool kPairs = false;
   static constexpr float kFold = 1;
   static HWY_INLINE WeightVec load(const T* p, WeightVec) {
     const WeightTag d;
@@ -56,17 +59,46 @@ struct F16Weights {
 struct E4m3Weights {
   using T = std::int8_t;
   static constexpr bool kScaled = true;
+  static constexpr bool kPairs = HWY_TARGET != HWY_SCALAR;
   static constexpr float kFold = 256;
+
+  // Codes to f16, as many as d16 has lanes.
+  template <class D16>
+  static HWY_INLINE auto halves(D16 d16, const T* p) {
+    const hn::Rebind<std::int8_t, D16> d8;
+    const auto code = hn::ShiftLeft<7>(hn::PromoteTo(d16, hn::LoadU(d8, p)));
+    return hn::And(code, hn::Set(d16, static_cast<std::int16_t>(0xbf80 - 0x10000)));
+  }
   static HWY_INLINE WeightVec load(const T* p, WeightVec scale) {
     const WeightTag d;
-    const hn::Rebind<std::int8_t, WeightTag> d8;
-    const hn::Rebind<std::int16_t, WeightTag> d16;
-    const auto code = hn::ShiftLeft<7>(hn::PromoteTo(d16, hn::LoadU(d8, p)));
-    const auto half = hn::And(code, hn::Set(d16, static_cast<std::int16_t>(0xbf80 - 0x10000)));
     const hn::Rebind<hwy::float16_t, WeightTag> df;
-    return hn::Mul(hn::PromoteTo(d, hn::BitCast(df, half)), scale);
+    const hn::Rebind<std::int16_t, WeightTag> d16;
+    return hn::Mul(hn::PromoteTo(d, hn::BitCast(df, halves(d16, p))), scale);
   }
+#if HWY_TARGET != HWY_SCALAR
+  // The vectors at p and behind it; half of the integer steps of two load().
+  static HWY_INLINE void load_pair(const T* p, WeightVec scale, WeightVec& low, WeightVec& high) {
+    const WeightTag d;
+    const hn::Rebind<hwy::float16_t, WeightTag> df;
+    const hn::Repartition<std::int16_t, WeightTag> d16;
+    const hn::Half<decltype(d16)> dh;
+    const auto both = halves(d16, p);
+    low = hn::Mul(hn::PromoteTo(d, hn::BitCast(df, hn::LowerHalf(dh, both))), scale);
+    high = hn::Mul(hn::PromoteTo(d, hn::BitCast(df, hn::UpperHalf(dh, both))), scale);
+  }
+#endif
 };
+
+template <class W>
+HWY_INLINE void load_pair(const typename W::T* p, WeightVec scale, WeightVec& low,
+                          WeightVec& high) {
+  if constexpr (W::kPairs) {
+    W::load_pair(p, scale, low, high);
+  } else {
+    low = W::load(p, scale);
+    high = W::load(p + hn::Lanes(WeightTag()), scale);
+  }
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace lathe
