@@ -38,11 +38,15 @@ class Packing:
         self.lengths = lengths
         self.device = device
         self.weights = weights  # float32 [T], loss weights: the indexer's loss prefers rows that predict answers
-        ends = torch.tensor([0, *lengths]).cumsum(0)
+        ends = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
         self.starts = ends[:-1].tolist()
         self.longest = max(lengths)
-        self.bounds = ends.to(torch.int32).to(device)  # int32 [sequences + 1]
-        self.positions = torch.cat([torch.arange(n) for n in lengths]).to(device)  # int64 [T]
+        if torch.device(device).type == "cuda":
+            ends = ends.pin_memory()  # a copy from pageable memory would wait for the GPU
+        self.bounds = ends.to(device, non_blocking=True)  # int32 [sequences + 1]
+        total = sum(lengths)
+        starts = torch.repeat_interleave(self.bounds[:-1].long(), self.bounds.diff().long(), output_size=total)
+        self.positions = torch.arange(total, device=device) - starts  # int64 [T]
         self._buckets: list[Bucket] | None = None
         self._order: torch.Tensor | None = None
 
@@ -115,7 +119,8 @@ def _flash(q, k, v, scale: float, packing: Packing) -> torch.Tensor:
 def _index_scores(q, k, weights) -> torch.Tensor:
     """q [B, R, H, D], k [B, S, D], weights [B, R, H] to scores [B, R, S] float32."""
     heads = torch.einsum("brhd,bsd->brhs", q, k)
-    return torch.einsum("brhs,brh->brs", F.relu(heads).float(), weights)
+    # A product and a sum rather than a matrix product, which would round to TF32.
+    return (F.relu(heads).float() * weights[..., None]).sum(2)
 
 
 @torch.no_grad()

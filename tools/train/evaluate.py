@@ -6,6 +6,7 @@ on the whole text; it is a lower bound where only the final answer is marked. On
 """
 
 import pathlib
+import time
 
 import torch
 
@@ -47,8 +48,12 @@ def _score(model: Model, items: list[dict], rows, device) -> dict[str, float]:
     return {k: sum(v) / len(v) for k, v in groups.items()}
 
 
-def evaluate(model: Model, folder: pathlib.Path, limit: int, device, say) -> dict:
-    """{attention and cache: {task: {group: accuracy}}}; the plain cache on `limit` items, others on a share of them."""
+def evaluate(model: Model, folder: pathlib.Path, limit: int, device, say, seconds: float) -> dict:
+    """{attention and cache: {task: {group: accuracy}}}; the plain cache on `limit` items, others on a share of them.
+
+    After `seconds` no further combination is started.
+    """
+    end = time.monotonic() + seconds
     encoder = Encoder()
     sets = {}
     for task in TASKS:
@@ -56,7 +61,6 @@ def evaluate(model: Model, folder: pathlib.Path, limit: int, device, say) -> dic
         sets[task] = (items, [chat(encoder, task, item) for item in items])
     figures: dict[str, dict] = {}
     was_sparse = model.sparse
-    kind = "sparse" if was_sparse else "dense"
     plans = [(was_sparse, cache) for cache in (LATENT_CACHES if model.latent else GROUPED_CACHES)]
     if was_sparse:
         plans.append((False, "none"))
@@ -64,6 +68,9 @@ def evaluate(model: Model, folder: pathlib.Path, limit: int, device, say) -> dic
         model.sparse, model.cache = sparse, cache
         kind = "sparse" if sparse else "dense"
         plain = (sparse, cache) == plans[0]
+        if time.monotonic() > end:
+            say(f"no time left for {kind} {cache}")
+            continue
         table = {}
         for task, (items, rows) in sets.items():
             share = len(items) if plain else max(1, len(items) * 2 // 5)

@@ -301,6 +301,12 @@ class Model(nn.Module):
             if self.latent:
                 layer.expand = torch.compile(layer.expand, dynamic=False)
 
+    def uncompile(self) -> None:
+        """Back to the plain methods, for rows of many sizes."""
+        for layer in self.layers:
+            for name in ("before", "after", "expand"):
+                layer.__dict__.pop(name, None)
+
 
 @torch.no_grad()
 def balance(model: Model, loads: list[torch.Tensor], rate: float) -> None:

@@ -26,7 +26,6 @@ from data import Batches  # noqa: E402
 from evaluate import evaluate  # noqa: E402
 from model import Model, balance  # noqa: E402
 
-WARM_UP_STEPS = 150
 UNTIMED_STEPS = 3  # compilation and the allocator's growth happen here
 BALANCE_RATE = 1e-3
 PART_BYTES = 15 << 20  # weights are handed out in files of at most this size
@@ -48,6 +47,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--weights", type=pathlib.Path, help="folder with weights-*.safetensors to start from")
     parser.add_argument("--tests", type=pathlib.Path, help="folder of the test sets; evaluated at the end")
     parser.add_argument("--eval-items", type=int, default=1000)
+    parser.add_argument("--eval-seconds", type=float, default=90)
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--tokens", type=int, help="tokens per step, instead of the configuration's")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -159,6 +159,7 @@ class Trainer:
             return
         try:
             torch._dynamo.config.cache_size_limit = 64
+            torch._dynamo.config.suppress_errors = True  # a frame that fails to compile runs as it is
             torch.compile(lambda x: x * 2 + 1)(torch.ones(8, device=self.device))
             self.model.compile()
             self.loss = torch.compile(weighted_loss, dynamic=False)
@@ -207,7 +208,7 @@ class Trainer:
                 batches.set_progress(1.0 if name != "dense" else progress)
                 if progress >= 1:
                     break
-            factor = min(1.0, (step + 1) / WARM_UP_STEPS)
+            factor = min(1.0, (step + 1) / phase["warm_up"])
             factor *= phase["floor"] + (1 - phase["floor"]) * 0.5 * (1 + math.cos(math.pi * min(progress, 1)))
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * factor
@@ -309,8 +310,14 @@ def main() -> None:
         if trainer.done.get(name, 0) < lengths[name]:
             trainer.run_phase(name, lengths[name])
     if args.tests:
-        trainer.model.sparse = "sparse" in trainer.done
-        trainer.log["tests"] = evaluate(trainer.model, args.tests, args.eval_items, trainer.device, trainer.say)
+        trainer.model.uncompile()
+        trained_sparse = "sparse" in trainer.done
+        trainer.model.sparse = trained_sparse
+        trainer.model.set_weight_fp8(trained_sparse)
+        trainer.model.set_index_quantise(trained_sparse)
+        trainer.log["tests"] = evaluate(
+            trainer.model, args.tests, args.eval_items, trainer.device, trainer.say, args.eval_seconds
+        )
         trainer.save(None, None)
 
 

@@ -18,5 +18,5 @@ ARCHITECTURE = {
 MIXTURE = {"arithmetic": 0.3, "retrieval": 0.55, "copy": 0.15}
 
 PHASES = {
-    "dense": {"seconds": 330, "tokens": 65536, "rate": 2e-3, "index_rate": 0.0, "floor": 0.02, "cache_from": 0.6},
+    "dense": {"seconds": 330, "tokens": 65536, "rate": 2e-3, "index_rate": 0.0, "warm_up": 150, "floor": 0.02, "cache_from": 0.6},
 }

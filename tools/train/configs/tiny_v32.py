@@ -35,13 +35,14 @@ MIXTURE = {"arithmetic": 0.3, "retrieval": 0.55, "copy": 0.15}
 
 # Run in this order. `seconds` is the default wall-clock share of a phase; `--phase name=seconds` changes it.
 PHASES = {
-    "dense": {"seconds": 430, "tokens": 65536, "rate": 2e-3, "index_rate": 0.0, "floor": 0.02, "cache_from": 0.6},
-    "index": {"seconds": 60, "tokens": 65536, "rate": 0.0, "index_rate": 2e-3, "floor": 0.2, "index_rows": 64},
+    "dense": {"seconds": 430, "tokens": 65536, "rate": 2e-3, "index_rate": 0.0, "warm_up": 150, "floor": 0.02, "cache_from": 0.6},
+    "index": {"seconds": 60, "tokens": 65536, "rate": 0.0, "index_rate": 2e-3, "warm_up": 20, "floor": 0.2, "index_rows": 64},
     "sparse": {
         "seconds": 180,
         "tokens": 32768,
         "rate": 3e-4,
         "index_rate": 5e-4,
+        "warm_up": 30,
         "floor": 0.02,
         "cache_from": 0.0,
         "index_rows": 64,
