@@ -1,4 +1,6 @@
-"""Writes a trained checkpoint in Hugging Face form: python tools/train/export.py --config tiny_v32 --state DIR --out DIR
+"""Writes a trained checkpoint in Hugging Face form:
+
+    python tools/train/export.py --config tiny_v32 --state DIR --out DIR
 
 tiny-v32's linear weights are e4m3 with a float32 `weight_scale_inv` per 128x128 block, as DeepSeek publishes them; the
 embedding, norms, router and the indexer's weights_proj are bf16 (the router's correction bias float32). tiny-gqa is

@@ -5,7 +5,8 @@
 #   tools/train/run.sh gqa          tiny-gqa from start to end
 #   tools/train/run.sh smoke        every step of both for seconds, to see that the machine can do them
 # Results go to $OUT (default out/train). The state between commands stays in build/train. Further arguments go to
-# train.py, for example: --seconds dense=300, --resume.
+# train.py, for example: --seconds dense=300, --resume. On a machine that lost its state, part2 --weights DIR starts
+# from the weights-*.safetensors and log.json that part1 handed out.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
@@ -40,7 +41,7 @@ case $what in
     esac
     ;;
   gqa)
-    train tiny_gqa --limit 480 --tests $tests "$@"
+    train tiny_gqa --limit 440 --tests $tests "$@"
     finish tiny_gqa
     ;;
   smoke)

@@ -83,10 +83,12 @@ class Trainer:
         self.compiled = False
         args.state.mkdir(parents=True, exist_ok=True)
         args.out.mkdir(parents=True, exist_ok=True)
-        if args.resume:
+        if args.resume and (args.state / "state.pt").exists():
             self.load()
-        if args.weights:
+        elif args.weights:
             self.load_weights(args.weights)
+        elif args.resume:
+            raise SystemExit(f"--resume: no state.pt in {args.state}; --weights DIR starts from handed-out weights")
 
     def count(self) -> int:
         return sum(p.numel() for p in self.model.parameters())
@@ -108,6 +110,8 @@ class Trainer:
         for part in sorted(folder.glob("weights-*.safetensors")):
             weights.update(load_file(part))
         self.model.load_state_dict({k: v.float() for k, v in weights.items()}, strict=False)
+        if (folder / "log.json").exists():
+            self.log = json.loads((folder / "log.json").read_text())
         self.say(f"weights of {folder} loaded, {len(weights)} tensors")
 
     def save(self, phase: str | None, optimizer) -> None:

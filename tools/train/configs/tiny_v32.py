@@ -33,10 +33,29 @@ ARCHITECTURE = {
 
 MIXTURE = {"arithmetic": 0.3, "retrieval": 0.55, "copy": 0.15}
 
-# Run in this order. `seconds` is the default wall-clock share of a phase; `--phase name=seconds` changes it.
+# Run in this order. `seconds` is a phase's time, which `--seconds dense=300` changes; `rate` and `index_rate` are the
+# peak learning rates of the model and of the indexer, 0 for frozen, and `floor` the share of them at the end; cache
+# noise starts at the share `cache_from` of the phase; `index_rows` queries per sequence feed the indexer's loss; `fp8`
+# passes weights and the indexer's q and k through e4m3.
 PHASES = {
-    "dense": {"seconds": 430, "tokens": 65536, "rate": 2e-3, "index_rate": 0.0, "warm_up": 150, "floor": 0.02, "cache_from": 0.6},
-    "index": {"seconds": 60, "tokens": 65536, "rate": 0.0, "index_rate": 2e-3, "warm_up": 20, "floor": 0.2, "index_rows": 64},
+    "dense": {
+        "seconds": 400,
+        "tokens": 65536,
+        "rate": 2e-3,
+        "index_rate": 0.0,
+        "warm_up": 150,
+        "floor": 0.02,
+        "cache_from": 0.6,
+    },
+    "index": {
+        "seconds": 60,
+        "tokens": 65536,
+        "rate": 0.0,
+        "index_rate": 2e-3,
+        "warm_up": 20,
+        "floor": 0.2,
+        "index_rows": 64,
+    },
     "sparse": {
         "seconds": 180,
         "tokens": 32768,
