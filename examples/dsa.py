@@ -19,6 +19,7 @@ plan = lathe.plan(
     prefill_attention_backend="gather",
     decode_attention_backend="native",
     top_k=TOP_K,
+    heads=HEADS,
 )
 cache = plan.caches[0]
 layout, page = lathe.Layout(cache["layout"]), cache["page_size"]

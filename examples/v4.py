@@ -8,7 +8,7 @@ import lathe
 
 HEADS, CONTEXT, TOP_K = 16, 1000, 64
 
-plan = lathe.plan("v4", "cpu")
+plan = lathe.plan("v4", "cpu", heads=HEADS)
 rng = np.random.default_rng(0)
 
 
@@ -48,9 +48,7 @@ np.testing.assert_allclose(out, oracle, rtol=1e-4, atol=1e-5)
 np.testing.assert_allclose(lse, oracle_lse, rtol=1e-4, atol=1e-5)
 
 # The sink takes its share of the weights and is not part of the LSE.
-bare, bare_lse = lathe.attend(
-    q, pool, plan=plan, extra={"pool": extra_pool, "indices": chosen}, **batch
-)
+bare, bare_lse = lathe.attend(q, pool, layout, page, attention="v4", extra=extra, **batch)
 share = 1 / (1 + np.exp(sink - bare_lse))
 np.testing.assert_allclose(out, bare * share[..., None], rtol=1e-4, atol=1e-5)
 print(f"sink       leaves the keys {share.min():.3f} to {share.max():.3f} of the weights")

@@ -19,6 +19,7 @@
 #include "bindings.h"
 #include "errors.h"
 #include "kernels/all.h"
+#include "kernels/cpu/latent_gather.h"
 
 namespace nb = nanobind;
 
@@ -170,8 +171,8 @@ std::int32_t width(const Array& weights) {
 }
 
 // Runs the kernel into arrays of T.
-template <class T>
-nb::tuple run(AttendFn kernel, AttendArgs& args, std::int64_t v_dim) {
+template <class T, class KernelFn>
+nb::tuple run(const KernelFn& kernel, AttendArgs& args, std::int64_t v_dim) {
   const std::int64_t heads = args.problem.heads;
   Output<T> out({args.q.rows, heads, v_dim});
   Output<T> lse({args.q.rows, heads});
@@ -237,11 +238,20 @@ nb::tuple attend(const std::string& device, int threads, bool batch_invariant,
   }
 
   const std::int64_t v_dim = ragged ? args.problem.v_head : args.problem.v_dim();
-  const AttendFn kernel = find_kernel(device, kind, args.problem.kind);
-  if (device == name(Device::ref)) return run<double>(kernel, args, v_dim);
   ThreadPool pool(threads);
   Scratch scratch;
   args.execution = {&pool, &scratch, batch_invariant};
+  // The budget of a plan whose route gathers: pools go through it.
+  const auto gather_elems = nb::cast<std::size_t>(options["gather_bytes"]) / 2;
+  if (gather_elems > 0) {
+    const auto workspace = std::make_unique_for_overwrite<std::uint16_t[]>(gather_elems);
+    const auto gather = [&](const AttendArgs& all) {
+      return cpu_gather_attend(all, {workspace.get(), gather_elems});
+    };
+    return run<float>(gather, args, v_dim);
+  }
+  const AttendFn kernel = find_kernel(device, kind, args.problem.kind);
+  if (device == name(Device::ref)) return run<double>(kernel, args, v_dim);
   return run<float>(kernel, args, v_dim);
 }
 

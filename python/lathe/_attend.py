@@ -125,10 +125,11 @@ def attend(
     pool, layout, page_size: the cache (see encode); the layout's dims are the problem's. Pages
         have 64 slots by default.
     plan, phase: device and kind follow from the plan's last route of that phase ("extend",
-        "decode", ...), attention, layout and page_size from its caches, by default also window and
-        top_k: ``attend(q, pool, indices=chosen, plan=lathe.plan("dsa", "cpu"), phase="extend")``.
-        No other device, kind, attention, layout or page_size is taken. Where the route reads
-        compact rows, those that the batch needs are gathered from the pools.
+        "decode", ...), attention, window and top_k from its problem, layout and page_size from its
+        caches: ``attend(q, pool, indices=chosen, plan=lathe.plan("dsa", "cpu"), phase="extend")``.
+        Others are not taken, nor other heads, a sink that the plan has not, more rows or longer
+        requests than it was made for. Where the route reads compact rows, those that the batch
+        needs are gathered from the pools, latents on the cpu within the plan's budget "gather".
     compact: instead of a pool, rows [n, row_elems] of float32, bfloat16 or uint16; `layout` then
         only gives the dims, by default those of the attention's family.
     page_table: [requests, width] int32 or int64, -1 past a request's pages. Row j of a request
@@ -181,17 +182,19 @@ def attend(
         attention, kind, device = route.attention, route.kind, route.device
         fields = route.source("main", "", fields)
         extra = route.extra(extra)
-        if top_k is None and attention == "dsa":
-            top_k = route.problem["top_k"]
-        if window is None and page_table is not None:
-            window = route.problem["window"] or None
+        route.check_batch(q, kv_lens, sink)
+        top_k = route.number("top_k", top_k)
+        window = route.number("window", window)
     attention = "dsa" if attention is None else _args.text("attention", attention)
     kind = "inplace" if kind is None else _args.text("kind", kind)
     device = "cpu" if device is None else _args.text("device", device)
     main = _source(attention, "", **fields)
     second = _second_source(attention, extra)
     q = _args.array(q)
-    if route is not None and route.gathers and main["pool"] is not None:
+    gather_bytes = 0
+    if route is not None and main["pool"] is not None:
+        gather_bytes = route.gather_bytes
+    if route is not None and route.gathers and main["pool"] is not None and not gather_bytes:
         width = 0 if window is None else _args.integer("window", window)
         rows = q.shape[0] if getattr(q, "ndim", 0) > 0 else 0
         main = _planned.compact(main, second, rows, q_indptr, kv_lens, width)
@@ -204,6 +207,7 @@ def attend(
         "top_k": None if top_k is None else _args.integer("top_k", top_k),
         "w_uk": w_uk,
         "w_uv": w_uv,
+        "gather_bytes": gather_bytes,
     }
     threads = _args.integer("threads", threads)
     if not 0 <= threads <= 1024:

@@ -1,4 +1,4 @@
-"""What a plan decides of a call of attend(), and the compact rows that its gather routes read."""
+"""What a plan decides of a call of attend(), and compact rows where no kernel gathers by itself."""
 
 from __future__ import annotations
 
@@ -38,11 +38,38 @@ class Planned:
         route = phases[phase]["routes"][-1]
         self.kind: str = route["kind"]
         self.gathers: bool = route["unit"] == "ragged_row"
+        # The cpu kernels gather latents by themselves, tile by tile within the plan's budget.
+        by_itself = self.gathers and self.device == "cpu" and self.attention != "gqa"
+        budgets = {budget["name"]: budget["bytes"] for budget in plan.data["budgets"]}
+        self.gather_bytes: int = budgets["gather"] if by_itself else 0
+        self._max_rows: int = plan.data["max_rows"]
+        self._context_length: int = plan.data["context_length"]
         self._caches = {cache["role"]: cache for cache in plan.data["caches"]}
 
     def check_attention(self, given: str) -> None:
         if given not in (self.attention, self.problem["kind"]):
             raise _differs("attention", self.attention, given)
+
+    def check_batch(self, q: Any, kv_lens: Any, sink: Any) -> None:
+        """Errors: LatheError where the batch is not one that the plan was made for."""
+        shape = getattr(q, "shape", ())
+        if len(shape) == 3 and shape[1] != self.problem["heads"]:
+            raise _differs("q", f"{self.problem['heads']} heads", shape[1])
+        if len(shape) == 3 and shape[0] > self._max_rows:
+            raise _differs("q", f"{self._max_rows} rows at most", shape[0])
+        if (sink is not None) != self.problem["sink"]:
+            wanted = "sink per head" if self.problem["sink"] else "None"
+            raise _differs("sink", wanted, "None" if sink is None else "a sink")
+        longest = 0 if kv_lens is None else _numpy(kv_lens, "kv_lens", 1).max(initial=0)
+        if longest > self._context_length:
+            raise _differs("kv_lens", f"{self._context_length} keys at most", longest)
+
+    def number(self, field: str, given: Any) -> Any:
+        """The problem's number, 0 as None. Errors: LatheError where another one is given."""
+        planned = self.problem[field]
+        if given is not None and _args.integer(field, given) != planned:
+            raise _differs(field, planned, given)
+        return planned or None
 
     def source(self, role: str, prefix: str, fields: dict[str, Any]) -> dict[str, Any]:
         """fields, with the layout and the page size of the cache `role` where they are None.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "attn/cost.h"
 
@@ -35,13 +36,32 @@ const Route* compact_route(const Plan& plan) {
   return nullptr;
 }
 
-bool any_split(const Plan& plan) {
+// The most that a route asks for: they run one at a time, in the same scratch.
+template <class F>
+std::int64_t most_of_routes(const Plan& plan, F bytes) {
+  std::int64_t most = 0;
   for (const PhasePlan& phase : plan.phases) {
-    for (const Route& r : phase.routes) {
-      if (r.split_kv) return true;
-    }
+    for (const Route& r : phase.routes) most = std::max(most, bytes(r));
   }
-  return false;
+  return most;
+}
+
+std::int64_t split_partials(const Plan& plan, const Machine& machine, Demand demand) {
+  const AttentionProblem& p = plan.problem;
+  const std::int64_t parts = demand.requests + machine.processors;
+  const std::int64_t one_a_worker = times(parts, p.heads, (std::int64_t{p.v_dim()} + 1) * 4);
+  return most_of_routes(plan, [&](const Route& r) {
+    return !r.split_kv ? 0 : r.split_bytes > 0 ? r.split_bytes : one_a_worker;
+  });
+}
+
+// Queries and sums per head, in f32, of the rows that every worker holds while it expands keys.
+std::int64_t worker_rows(const Plan& plan, const Machine& machine, Demand demand) {
+  const AttentionProblem& p = plan.problem;
+  const std::int64_t row = (std::int64_t{p.qk_nope_head} + p.rope + p.v_head) * 4;
+  return most_of_routes(plan, [&](const Route& r) {
+    return times(machine.processors, std::min(demand.rows, r.worker_rows), row);
+  });
 }
 
 // f32 state of V4's compressor per request and layer. A finely compressed layer keeps the raw rows
@@ -52,6 +72,14 @@ std::int64_t compressor_state(const AttentionProblem& p) {
   const std::int64_t d = p.nope + p.rope;
   if (p.top_k == 0) return 3 * d * 4;
   return times(std::int64_t{32} * p.compress_ratio, d + p.index_dim);
+}
+
+// Compact rows that must fit at once. Dense latent keys can be gathered in runs; a selection or a
+// window cannot be cut inside a row, grouped queries not inside a request.
+std::int64_t least_gather_rows(const AttentionProblem& p, std::int64_t context) {
+  if (p.kind == ProblemKind::dense_latent) return std::min(context, kGatherTileKeys);
+  if (p.kind == ProblemKind::grouped_query) return context;
+  return keys_per_row(p, context);
 }
 
 Budget tiled(std::string label, std::int64_t rows, std::int64_t row_bytes, std::int64_t ceiling) {
@@ -72,21 +100,21 @@ std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine, const 
   }
   if (const Route* r = compact_route(plan)) {
     // Rows of one request are gathered once for all its query rows; a selection cannot need more
-    // than its k keys per row.
+    // than its k keys per row. A budget below the least is refused (check_budgets).
     const std::int64_t keys = keys_per_row(p, demand.context);
-    const std::int64_t rows = std::max(demand.context, keys);
-    const std::int64_t bytes = rows * r->adapter->out_bytes;
-    const std::int64_t fit =
-        std::max(keys * r->adapter->out_bytes, std::min(bytes, wishes.gather_budget));
+    const std::int64_t row_bytes = r->adapter->out_bytes;
+    const std::int64_t bytes = times(std::max(demand.context, keys), row_bytes);
+    const std::int64_t least = times(least_gather_rows(p, demand.context), row_bytes);
+    const bool fits = bytes <= wishes.gather_budget;
     out.push_back(
-        {"gather", fit,
-         bytes <= wishes.gather_budget
-             ? 0
-             : std::max<std::int64_t>(1, wishes.gather_budget / (keys * r->adapter->out_bytes))});
+        {"gather", std::max(least, std::min(bytes, wishes.gather_budget)),
+         fits ? 0 : std::max<std::int64_t>(1, wishes.gather_budget / (keys * row_bytes))});
   }
-  if (any_split(plan)) {
-    const std::int64_t parts = demand.requests + machine.processors;
-    out.push_back({"split partials", times(parts, p.heads, (p.v_dim() + 1) * 4), 0});
+  if (const std::int64_t bytes = split_partials(plan, machine, demand)) {
+    out.push_back({"split partials", bytes, 0});
+  }
+  if (const std::int64_t bytes = worker_rows(plan, machine, demand)) {
+    out.push_back({"worker rows", bytes, 0});
   }
   if (const std::int64_t state = compressor_state(p)) {
     out.push_back({"compressor state", times(state, demand.requests, plan.layers), 0});
@@ -127,12 +155,16 @@ std::vector<Reason> check_budgets(const Plan& plan, const Machine& machine, cons
                    fmt::format("--indexer-logits-budget {}", logits_row_bytes(p, context))});
   }
   if (const Route* r = compact_route(plan)) {
-    const std::int64_t row = keys_per_row(p, context) * r->adapter->out_bytes;
-    if (p.sparse() && row > wishes.gather_budget) {
+    const std::int64_t rows = least_gather_rows(p, context);
+    const std::int64_t least = times(rows, r->adapter->out_bytes);
+    if (least > wishes.gather_budget) {
+      const std::string_view what = p.kind == ProblemKind::dense_latent    ? "a tile"
+                                    : p.kind == ProblemKind::grouped_query ? "one request"
+                                                                           : "one row";
       out.push_back({Rule::budget, "gather workspace", "--gather-budget",
-                     fmt::format("the keys of one row, {} bytes", row),
+                     fmt::format("the {} keys of {}, {} bytes", rows, what, least),
                      fmt::format("{} bytes", wishes.gather_budget),
-                     fmt::format("--gather-budget {}", row)});
+                     fmt::format("--gather-budget {}", least)});
     }
   }
   if (wishes.max_total_tokens > 0) {

@@ -12,6 +12,10 @@
 
 namespace lathe {
 
+/// Dense latent keys are gathered, and their partial softmax folded, in runs of a multiple of this
+/// many: what a gather workspace holds at least, unless a request has fewer.
+inline constexpr std::int64_t kGatherTileKeys = 1024;
+
 /// The largest step that buffers are sized for.
 struct Demand {
   std::int64_t rows = 0;  // query rows
@@ -19,8 +23,8 @@ struct Demand {
   std::int64_t context = 0;  // tokens of the longest request
 };
 
-/// Buffers of `plan` at `demand`: indexer logits, top-k rows, gather workspace, split partials,
-/// compressor state, step metadata. Zero-sized ones are left out.
+/// Buffers of `plan` at `demand`: indexer logits, top-k rows, gather workspace, split partials, rows
+/// of expanding workers, compressor state, step metadata. Zero-sized ones are left out.
 std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine, const Wishes& wishes,
                                 Demand demand);
 

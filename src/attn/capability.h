@@ -92,7 +92,14 @@ struct Capability {
   SharedBound schedule;               // bound on rows
   bool context_within_top_k = false;  // sparse problems: only while every key would be selected
   std::int32_t table_tokens = 1;      // page tables are padded to a multiple of this many tokens
-  bool split_kv = false;   // keeps f32 partials of (rows + processors) x heads x (v_dim + 1)
+  bool split_kv = false;  // keeps f32 partial states of keys that are cut between workers
+  // Most bytes of them, where the kernel cuts no further than this holds; 0: they are (requests +
+  // processors) x heads x (v_dim + 1).
+  std::int64_t split_bytes = 0;
+  // Expanding kernels: rows whose f32 queries and sums each worker keeps at a time; 0: none. What
+  // else a worker keeps, a tile of keys with the q and sums of a few rows, is about 1 MiB and has no
+  // budget.
+  std::int64_t worker_rows = 0;
   bool graph_safe = true;  // can be captured in a CUDA graph and replayed with other contents
 
   // How q is handed over where it is not in the cache's own format. f32 where the arithmetic is

@@ -79,9 +79,9 @@ Result<void> check_batch(const AttendArgs& args) {
                    fmt::format("at least {}, the entry before", args.q_indptr[r]),
                    fmt::format("{}", args.q_indptr[r + 1]));
     }
-    if (args.kv_lens[r] < rows) {
+    if (args.kv_lens[r] != 0 && args.kv_lens[r] < rows) {
       return wrong(fmt::format("kv_lens[{}]", r),
-                   fmt::format("at least the {} rows that the request brings", rows),
+                   fmt::format("0, or at least the {} rows that the request brings", rows),
                    fmt::format("{}", args.kv_lens[r]),
                    "a row's own key is in the cache before attention");
     }

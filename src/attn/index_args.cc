@@ -37,7 +37,7 @@ Result<void> check_pool(const ConstPoolView& pool, std::int32_t dim) {
                pool.layout.serialize());
   }
   if (auto ok = check_page_size(pool.page_size); !ok) return ok;
-  if (pool.pages < 0 || pool.pages * pool.page_size > kMaxSlots) {
+  if (pool.pages < 0 || pool.pages > kMaxSlots / pool.page_size) {
     return bad("keys.pool.pages", fmt::format("at most {} slots", kMaxSlots),
                fmt::format("{} pages of {}", pool.pages, pool.page_size));
   }

@@ -55,6 +55,8 @@ struct Route {
   std::optional<AdapterUse> adapter;
   std::int32_t table_tokens = 1;
   bool split_kv = false;
+  std::int64_t split_bytes = 0;  // as in the Capability
+  std::int64_t worker_rows = 0;
   double seconds = 0;  // estimated for the nominal step (cost.h)
 
   bool operator==(const Route&) const = default;

@@ -40,11 +40,18 @@ Json problem_json(const AttentionProblem& p) {
 }
 
 Json route_json(const Route& r) {
-  Json j = {{"kernel", r.kernel},         {"kind", name(r.kind)},
-            {"max_rows", r.max_rows},     {"max_context", r.max_context},
-            {"unit", name(r.unit)},       {"arithmetic", name(r.arithmetic)},
-            {"q_dtype", name(r.q_dtype)}, {"table_tokens", r.table_tokens},
-            {"split_kv", r.split_kv},     {"seconds", r.seconds},
+  Json j = {{"kernel", r.kernel},
+            {"kind", name(r.kind)},
+            {"max_rows", r.max_rows},
+            {"max_context", r.max_context},
+            {"unit", name(r.unit)},
+            {"arithmetic", name(r.arithmetic)},
+            {"q_dtype", name(r.q_dtype)},
+            {"table_tokens", r.table_tokens},
+            {"split_kv", r.split_kv},
+            {"split_bytes", r.split_bytes},
+            {"worker_rows", r.worker_rows},
+            {"seconds", r.seconds},
             {"adapter", nullptr}};
   if (r.adapter) {
     j["adapter"] = {{"name", r.adapter->name},
@@ -179,6 +186,8 @@ Route read_route(const Reader& r) {
   out.q_dtype = r.at("q_dtype").one_of<DType>();
   out.table_tokens = r.at("table_tokens").int32(1);
   out.split_kv = r.at("split_kv").boolean();
+  out.split_bytes = r.at("split_bytes").size();
+  out.worker_rows = r.at("worker_rows").size();
   out.seconds = r.at("seconds").number();
   const Reader a = r.at("adapter");
   if (!a.is_null()) {

@@ -23,7 +23,9 @@ Plan some_plan() {
 }
 
 TEST(PlanJson, RoundTrip) {
-  const Plan plan = some_plan();
+  Plan plan = some_plan();
+  plan.phase(Phase::decode).routes[0].split_bytes = 123;
+  plan.phase(Phase::decode).routes[0].worker_rows = 45;
   const auto back = plan_from_json(to_json(plan).dump());
   ASSERT_TRUE(back) << back.error().message();
   EXPECT_EQ(*back, plan);

@@ -417,9 +417,74 @@ TEST(Budgets, SplitPartialsAndCompressorState) {
   std::map<std::string, std::int64_t> bytes;
   for (const Budget& b : plan->budgets) bytes[b.name] = b.bytes;
   EXPECT_EQ(bytes["split partials"], std::int64_t{256 + 132} * 64 * 513 * 4);
+  // A kernel that cuts no further than a ceiling needs the ceiling, whatever the batch.
+  split.split_bytes = 12345;
+  const PlanResult bounded = make_plan(deepseek_v4_problem(64, 4), kH200, w, with(split));
+  ASSERT_TRUE(bounded);
+  for (const Budget& b : bounded->budgets) {
+    if (b.name == "split partials") {
+      EXPECT_EQ(b.bytes, 12345);
+    }
+  }
   // 8 rows of 8192 B (keys and scores, two halves of 512 f32) and of 2048 B for the indexer, per
   // request and layer.
   EXPECT_EQ(bytes["compressor state"], std::int64_t{8} * (8192 + 2048) * 256 * 61);
+}
+
+// What must be gathered at once: a tile of dense keys, one row's selection, one request of grouped
+// queries.
+TEST(Budgets, GatherTakesTheLeastThatEachProblemCanBeCutInto) {
+  const auto gathers = [](LayoutKind to) {
+    Registry r;
+    Capability c = able("k", KernelKind::gather);
+    c.layouts = {};
+    c.compact_rows = true;
+    c.compact_layout = to;
+    r.add({c});
+    add_adapters(r);
+    return r;
+  };
+  Wishes w;
+  w.context_length = 100000;
+  const auto check = [&](const AttentionProblem& p, LayoutKind to, std::int64_t least,
+                         const char* says) {
+    w.gather_budget = least;
+    const PlanResult plan = make_plan(p, kH200, w, gathers(to));
+    ASSERT_TRUE(plan) << explain(plan.error());
+    for (const Budget& b : plan->budgets) {
+      if (b.name == "gather") {
+        EXPECT_EQ(b.bytes, least);
+      }
+    }
+    w.gather_budget = least - 1;
+    const PlanResult refused = make_plan(p, kH200, w, gathers(to));
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().reasons.at(0).rule, Rule::budget);
+    EXPECT_THAT(refused.error().reasons.at(0).wanted, HasSubstr(says));
+  };
+  check(deepseek_v3_problem(), LayoutKind::mla_bf16, 1024 * 1152, "the 1024 keys of a tile");
+  check(deepseek_v32_problem(), LayoutKind::mla_bf16, 2048 * 1152, "the 2048 keys of one row");
+  // 128 tokens of the window and an entry of every 128 tokens.
+  check(deepseek_v4_problem(64, 128, 0), LayoutKind::mla_bf16, (128 + 781) * 1024,
+        "the 909 keys of one row");
+  check(gqa_problem(), LayoutKind::gqa_bf16, std::int64_t{100000} * 4096,
+        "the 100000 keys of one request");
+}
+
+TEST(Budgets, RowsOfExpandingWorkers) {
+  Capability expands = able("k");
+  expands.worker_rows = 4096;
+  const PlanResult plan = make_plan(deepseek_v3_problem(), kH200, {}, with(expands));
+  ASSERT_TRUE(plan);
+  const auto bytes = [&](std::int64_t rows) {
+    for (const Budget& b : budgets_for(*plan, kH200, {}, {rows, 1, 1000})) {
+      if (b.name == "worker rows") return b.bytes;
+    }
+    return std::int64_t{0};
+  };
+  // f32 queries of 128 + 64 and sums of 128 for each of 132 processors.
+  EXPECT_EQ(bytes(100), std::int64_t{132} * 100 * 320 * 4);
+  EXPECT_EQ(bytes(100000), std::int64_t{132} * 4096 * 320 * 4);
 }
 
 // Absurd but legal numbers give a plan or a refusal; the sanitisers watch the arithmetic.

@@ -141,6 +141,8 @@ class Judge {
     r.q_dtype = k_.q_dtype(c_.layout);
     r.table_tokens = k_.table_tokens;
     r.split_kv = k_.split_kv;
+    r.split_bytes = k_.split_bytes;
+    r.worker_rows = k_.worker_rows;
     if (adapter_ != nullptr) {
       const auto target = layout_for(c_.problem, adapter_->to);
       r.adapter = {adapter_->name, c_.layout.bytes_per_token(),

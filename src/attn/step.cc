@@ -41,11 +41,8 @@ StepBound step_bound(const Plan& plan) {
       if (r.adapter) row_bytes = std::max(row_bytes, r.adapter->out_bytes);
     }
   }
-  bound.gather_rows = plan.context_length;
   for (const Budget& b : plan.budgets) {
-    if (b.name == "gather" && row_bytes > 0) {
-      bound.gather_rows = std::max(bound.gather_rows, b.bytes / row_bytes);
-    }
+    if (b.name == "gather" && row_bytes > 0) bound.gather_rows = b.bytes / row_bytes;
   }
   return bound;
 }

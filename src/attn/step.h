@@ -44,8 +44,7 @@ struct StepBound {
   std::int64_t gather_rows = 0;  // rows of the compact buffer; 0 where no route reads one
 };
 
-/// The bound that a plan names; the compact buffer is what its budget "gather" holds, and at least
-/// one request of full context.
+/// The bound that a plan names; the compact buffer is what its budget "gather" holds.
 StepBound step_bound(const Plan& plan);
 
 struct StepOptions {
@@ -68,6 +67,9 @@ struct StepView {
       0;                          // rows that need indexer logits; 0: the indexer writes keys only
   std::int64_t window_width = 0;  // columns of window_slots
   std::int64_t compact_rows = 0;  // rows that the gather lists name, both together
+  // The keys exceed the compact buffer: there are no gather lists, attention gathers tile by tile
+  // from the pages, and selected keys are named by slot.
+  bool gather_in_tiles = false;
 
   std::span<const LocalPos> positions;        // [rows]; -1 for padding
   std::span<const std::int32_t> row_request;  // [rows]
@@ -148,7 +150,7 @@ class Step {
 
   /// Fills the arrays for a batch; allocates nothing unless it fails. Zero requests and zero rows
   /// are legal. Errors, naming request and field: more rows, requests, context or compact rows than
-  /// the bound (code exhausted); pages that are missing where keys are read or written, or outside
+  /// the bound (code exhausted; of compact rows only grouped queries, the others go tile by tile); pages that are missing where keys are read or written, or outside
   /// the pool; a phase without routes; several rows of a request in decode; negative counts. After
   /// an error the view is that of an empty batch.
   Result<void> plan(const StepBatch& batch);

@@ -121,6 +121,10 @@ Result<void> Step::fill_gather(const StepBatch& batch) {
     a.entry_indptr[at(r)] = entries;
     entries += len / ratio();
   }
+  if (keys + entries > bound_.gather_rows && p.kind != ProblemKind::grouped_query) {
+    view_.gather_in_tiles = true;
+    return {};
+  }
   if (auto ok = within("gather rows", keys + entries, bound_.gather_rows); !ok) return ok;
   a.gather_indptr[at(view_.requests)] = keys;
   if (p.two_sources()) a.entry_indptr[at(view_.requests)] = entries;

@@ -341,12 +341,35 @@ TEST(Step, ExceededBoundsAreNamed) {
     return done.error().field;
   };
   EXPECT_EQ(field(Phase::extend, r), "requests");
-  EXPECT_EQ(field(Phase::extend, std::span(r).first(2)), "gather rows");
   EXPECT_TRUE(step->plan({Phase::verify, std::span(r).first(2)}).ok());
   const StepRequest wide[] = {{list, {}, 0, 11, false}};
   EXPECT_EQ(field(Phase::verify, wide), "rows");
   const StepRequest lengthy[] = {{list, {}, 40, 1, false}};
   EXPECT_EQ(field(Phase::decode, lengthy), "requests[0] context");
+}
+
+// 70 keys, and a compact buffer of 50 rows.
+TEST(Step, KeysBeyondTheCompactBufferGoTileByTile) {
+  const auto list = pages({1, 2, 3});
+  const StepRequest r[] = {{list, {}, 30, 5, false}, {list, {}, 30, 5, false}};
+  for (const AttentionProblem& problem : {v32(), deepseek_v3_problem()}) {
+    const Plan plan = plan_of(problem, KeyUnit::ragged_row);
+    auto step = Step::make(plan, kOptions, {10, 2, 40, 50});
+    ASSERT_TRUE(step->plan({Phase::extend, r}).ok());
+    EXPECT_TRUE(step->view().gather_in_tiles);
+    EXPECT_EQ(step->view().compact_rows, 0);
+    EXPECT_TRUE(step->view().gather_slots.empty());
+    EXPECT_TRUE(step->view().ragged_offset.empty());
+    EXPECT_EQ(step->view().page_table.at(1, 2), PageId(3));
+    ASSERT_TRUE(step->plan({Phase::extend, std::span(r).first(1)}).ok());
+    EXPECT_FALSE(step->view().gather_in_tiles);
+    EXPECT_EQ(step->view().compact_rows, 35);
+  }
+  // Grouped queries have no partial softmax that goes on from tile to tile.
+  Plan plan = plan_of(deepseek_v3_problem(), KeyUnit::ragged_row);
+  plan.problem = gqa_problem();
+  auto step = Step::make(plan, kOptions, {10, 2, 40, 50});
+  EXPECT_EQ(step->plan({Phase::extend, r}).error().field, "gather rows");
 }
 
 TEST(Step, WrongBatchesAreErrors) {
@@ -371,7 +394,7 @@ TEST(Step, WrongBatchesAreErrors) {
 
 TEST(Step, BoundOfAPlan) {
   Plan plan = plan_of(v32(), KeyUnit::ragged_row);
-  EXPECT_EQ(step_bound(plan).gather_rows, 400);
+  EXPECT_EQ(step_bound(plan).gather_rows, 0);
   plan.phase(Phase::extend).routes[0].adapter = AdapterUse{.name = "gather", .out_bytes = 1152};
   plan.budgets.push_back({"gather", 1152 * 1000, 0});
   EXPECT_EQ(step_bound(plan).gather_rows, 1000);

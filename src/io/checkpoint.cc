@@ -87,8 +87,8 @@ Result<Checkpoint> Checkpoint::open(const fs::path& dir) {
     if (!map) return map.error();
     index = *std::move(map);
     for (const auto& [tensor, file] : *index) files.push_back(dir / file);
-    std::ranges::sort(files);
-    files.erase(std::ranges::unique(files).begin(), files.end());
+    std::sort(files.begin(), files.end());
+    files.erase(std::unique(files.begin(), files.end()), files.end());
   } else {
     auto found = list_safetensors(dir);
     if (!found) return found.error();

@@ -17,11 +17,12 @@
 
 namespace lathe {
 
-#define LATHE_SAFETENSORS_DTYPES(X)                                                               \
-  X(BOOL)                                                                                         \
-  X(U8)                                                                                           \
-  X(I8) X(F8_E5M2) X(F8_E4M3) X(F8_E8M0) X(I16) X(U16) X(F16) X(BF16) X(I32) X(U32) X(F32) X(F64) \
-      X(I64) X(U64) X(F4)
+#define LATHE_SAFETENSORS_DTYPES(X) \
+  X(BOOL)                           \
+  X(U8)                             \
+  X(I8)                             \
+  X(F8_E5M2)                        \
+  X(F8_E4M3) X(F8_E8M0) X(I16) X(U16) X(F16) X(BF16) X(I32) X(U32) X(F32) X(F64) X(I64) X(U64) X(F4)
 LATHE_ENUM(SafetensorsDType, LATHE_SAFETENSORS_DTYPES)
 
 /// Bits of one element; F4 packs two elements in a byte.

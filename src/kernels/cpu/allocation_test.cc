@@ -8,8 +8,10 @@
 
 #include "kernels/cpu/gqa_attend.h"
 #include "kernels/cpu/gqa_test_util.h"
+#include "kernels/cpu/indexer_test_util.h"
 #include "kernels/cpu/latent_attend.h"
 #include "kernels/cpu/latent_test_util.h"
+#include "kernels/cpu/ragged_attend.h"
 
 namespace {
 std::atomic<long> allocations{0};
@@ -43,7 +45,20 @@ void* counted(std::size_t bytes, std::size_t align) {
 namespace lathe {
 namespace {
 
-// Calls `kernel` twice to warm up, then three times under count.
+// Calls f(execution) twice to warm up, then three times under count.
+template <class F>
+void expect_no_allocation(F f) {
+  for (const bool invariant : {false, true}) {
+    ThreadPool threads(3);
+    Scratch scratch;
+    const Execution execution{&threads, &scratch, invariant};
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(f(execution).ok());
+    const long before = allocations;
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(f(execution).ok());
+    EXPECT_EQ(allocations - before, 0);
+  }
+}
+
 void expect_no_allocation(AttendFn kernel, AttendArgs args, std::int64_t v_dim) {
   const std::int64_t heads = args.problem.heads;
   std::vector<float> out(static_cast<std::size_t>(args.q.rows * heads * v_dim));
@@ -51,15 +66,10 @@ void expect_no_allocation(AttendFn kernel, AttendArgs args, std::int64_t v_dim) 
   args.out = {reinterpret_cast<std::byte*>(out.data()), DType::f32, args.q.rows, heads * v_dim,
               heads * v_dim};
   args.lse = {reinterpret_cast<std::byte*>(lse.data()), DType::f32, args.q.rows, heads, heads};
-  for (const bool invariant : {false, true}) {
-    ThreadPool threads(3);
-    Scratch scratch;
-    args.execution = {&threads, &scratch, invariant};
-    for (int i = 0; i < 2; ++i) ASSERT_TRUE(kernel(args));
-    const long before = allocations;
-    for (int i = 0; i < 3; ++i) ASSERT_TRUE(kernel(args));
-    EXPECT_EQ(allocations - before, 0);
-  }
+  expect_no_allocation([&](const Execution& execution) {
+    args.execution = execution;
+    return kernel(args);
+  });
 }
 
 TEST(Allocation, CountingWorks) {
@@ -83,6 +93,41 @@ TEST(Allocation, GroupedQuery) {
   for (LayoutKind kind : {LayoutKind::gqa_bf16, LayoutKind::gqa_fp8}) {
     cpu_test::GqaScene s({kind, 64, 4, 2, 64, 64}, {{3000, 1}, {77, 30}, {1500, 2}});
     expect_no_allocation(cpu_attend_gqa, s.args, 64);
+  }
+}
+
+TEST(Allocation, Ragged) {
+  latent_test::Scene s(CacheLayout(LayoutKind::mla_fp8_block), 16, 4,
+                       {{900, 3}, {20, 1}, {400, 300}});
+  const ref_test::Matrix<float> q(s.batch.rows, 4 * (32 + 64), 0.1f);
+  const std::vector<float> w(4 * 32 * 512, 0.01f);
+  s.args.q = q.view();
+  s.args.problem.qk_nope_head = 32;
+  s.args.problem.v_head = 32;
+  s.args.expansion = {w, w};
+  expect_no_allocation(cpu_attend_ragged, s.args, 32);
+}
+
+TEST(Allocation, Indexer) {
+  std::mt19937 rng(test_seed(5));
+  for (const bool paged : {false, true}) {
+    indexer_test::Case c(rng, 20, 128, {{9000}, {70, 71, 72}, {30}}, 64, paged);
+    ref_test::Matrix<float> logits(c.rows(), c.longest());
+    constexpr std::int64_t k = 64;
+    std::vector<std::int32_t> out(static_cast<std::size_t>(c.rows() * k));
+    std::vector<std::int32_t> lengths(c.lens.size());
+    const IndexTarget target;
+    expect_no_allocation([&](const Execution& execution) {
+      return index_logits(
+          {c.query(), c.keys(), c.index_rows(), logits.mutable_view(), {}, execution});
+    });
+    expect_no_allocation([&](const Execution& execution) {
+      return index_top_k(
+          {c.query(), c.keys(), c.index_rows(), target, k, out, lengths, {}, execution});
+    });
+    expect_no_allocation([&](const Execution& execution) {
+      return index_select(logits.view(), c.lens, target, k, out, lengths, execution);
+    });
   }
 }
 

@@ -7,11 +7,13 @@
 
 namespace lathe {
 
-/// Elements first .. first + count - 1 of row r of a view of f32, bf16 or e4m3, times `scale`.
-void load_query(const RowsView& view, std::int64_t r, std::int64_t first, std::int64_t count,
-                float scale, float* to);
+inline constexpr std::int64_t kIoPad = 16;
 
-/// A finished softmax of one row and head, from states in powers of two (tile_math-inl.h).
+/// Elements first .. first + count - 1 of row r of a view of f32, bf16 or e4m3, times `scale`.
+void load_row(const RowsView& view, std::int64_t r, std::int64_t first, std::int64_t count,
+              float scale, float* to);
+
+/// A finished softmax of one row and head, from states in powers of two (tile_softmax-inl.h).
 struct Finished {
   double lse;    // natural log; -inf without a key
   float factor;  // of the accumulated values; 0 without a key
@@ -22,7 +24,7 @@ struct Finished {
 Finished finish_softmax(float max, float sum, const float* sink, float value_scale);
 
 /// values [count] * factor into elements first .. of row r of a view of f64, f32 or bf16; zeros
-/// where the state is empty.
+/// where the state is empty. Up to a multiple of kIoPad of them are read.
 void store_output(const MutableRowsView& view, std::int64_t r, std::int64_t first,
                   std::int64_t count, const float* values, const Finished& state);
 

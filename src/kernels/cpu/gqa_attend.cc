@@ -9,6 +9,7 @@
 #include "attn/check_args.h"
 #include "kernels/cpu/gqa_plan.h"
 #include "kernels/cpu/gqa_task.h"
+#include "kernels/cpu/tasks.h"
 
 namespace lathe {
 namespace {
@@ -63,15 +64,6 @@ GqaJob make_job(const AttendArgs& args) {
   return job;
 }
 
-constexpr std::int64_t rounded(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
-// body(task, worker) on the pool, or here.
-template <class Body>
-void for_each_task(ThreadPool* pool, std::int64_t tasks, Body&& body) {
-  if (pool != nullptr) return pool->run(tasks, body);
-  for (std::int64_t t = 0; t < tasks; ++t) body(t, 0);
-}
-
 const GqaBlock& block_of_task(const GqaBlock* blocks, std::int64_t count, std::int64_t task) {
   const GqaBlock* after =
       std::upper_bound(blocks, blocks + count, task,
@@ -90,19 +82,19 @@ Result<void> cpu_attend_gqa(const AttendArgs& args) {
 
   Scratch own;
   Scratch& scratch = args.execution.scratch != nullptr ? *args.execution.scratch : own;
-  ThreadPool* pool = args.execution.threads;
-  const int threads = pool != nullptr ? pool->threads() : 1;
+  const std::int64_t threads = thread_count(args.execution);
 
   // The plan's own memory comes first; what follows depends on the plan, so it may grow once more.
-  const std::int64_t plan_bytes = rounded(gqa_blocks_bound(args) * std::int64_t{sizeof(GqaBlock)});
+  const std::int64_t plan_bytes =
+      whole_lines(gqa_blocks_bound(args) * std::int64_t{sizeof(GqaBlock)});
   auto* blocks = reinterpret_cast<GqaBlock*>(scratch.take(plan_bytes));
   GqaPlan plan = plan_gqa(args, threads, blocks);
   GqaJob job = make_job(args);
   job.block_rows = plan.block_rows;
-  const std::int64_t worker_bytes = rounded(gqa_worker_bytes(job, plan.slice_heads));
+  const std::int64_t worker_bytes = whole_lines(gqa_worker_bytes(job, plan.slice_heads));
   const std::int64_t partials = plan.parts * p.heads * plan.block_rows;
-  const std::int64_t state_bytes = rounded(partials * std::int64_t{sizeof(SoftState)});
-  const std::int64_t sum_bytes = rounded(partials * p.v_head_dim * 4);
+  const std::int64_t state_bytes = whole_lines(partials * std::int64_t{sizeof(SoftState)});
+  const std::int64_t sum_bytes = whole_lines(partials * p.v_head_dim * 4);
   const std::int64_t growths = scratch.growths();
   std::byte* memory = scratch.take(plan_bytes + state_bytes + sum_bytes + threads * worker_bytes);
   if (scratch.growths() != growths) {  // the blocks went with the old bytes
@@ -114,7 +106,7 @@ Result<void> cpu_attend_gqa(const AttendArgs& args) {
   std::byte* workers = memory + plan_bytes + state_bytes + sum_bytes;
 
   // Slices of a run of keys are neighbours: they read neighbouring bytes at about the same time.
-  for_each_task(pool, plan.tasks * plan.slices, [&](std::int64_t task, int worker) {
+  run_tasks(args.execution, plan.tasks * plan.slices, [&](std::int64_t task, int worker) {
     const GqaBlock& block = block_of_task(blocks, plan.blocks, task / plan.slices);
     const auto slice = static_cast<std::int32_t>(task % plan.slices);
     run_gqa_task(job, block, task / plan.slices - block.first_task, slice * plan.slice_heads,
@@ -122,7 +114,7 @@ Result<void> cpu_attend_gqa(const AttendArgs& args) {
                  workers + worker * worker_bytes);
   });
   if (plan.parts == 0) return {};
-  for_each_task(pool, plan.blocks * p.heads, [&](std::int64_t task, int worker) {
+  run_tasks(args.execution, plan.blocks * p.heads, [&](std::int64_t task, int worker) {
     const GqaBlock& block = blocks[task / p.heads];
     if (block.parts == 1) return;
     combine_gqa_parts(job, block, static_cast<std::int32_t>(task % p.heads),

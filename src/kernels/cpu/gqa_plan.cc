@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/tasks.h"
 #include "kernels/cpu/tile_types.h"
 
 namespace lathe {
@@ -13,14 +14,10 @@ constexpr std::int64_t kTileKeys = kTile;
 constexpr std::int32_t kBlockQueries = 128;
 // Sums that a task keeps for its kv heads.
 constexpr std::int64_t kStateBytes = 128 << 10;
-// Partial results of all tasks; beyond it the keys of a block stay together.
-constexpr std::int64_t kPartialBytes = 64 << 20;
 // Tasks per thread that even out their different lengths.
 constexpr std::int64_t kTasksPerThread = 4;
 // A shorter part costs more in folding than it gains.
 constexpr std::int64_t kLeastPartKeys = 256;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 std::int32_t block_rows(const AttendArgs& args) {
   if (args.main.table_width == 0) return 1;
@@ -50,7 +47,7 @@ std::int64_t gqa_blocks_bound(const AttendArgs& args) {
   return blocks;
 }
 
-GqaPlan plan_gqa(const AttendArgs& args, int threads, GqaBlock* blocks) {
+GqaPlan plan_gqa(const AttendArgs& args, std::int64_t threads, GqaBlock* blocks) {
   const AttentionProblem& p = args.problem;
   const KeySource& source = args.main;
   GqaPlan plan;
@@ -71,7 +68,7 @@ GqaPlan plan_gqa(const AttendArgs& args, int threads, GqaBlock* blocks) {
       if (source.table_width > 0) {
         b.position = std::int64_t{args.kv_lens[r]} - (end - b.row);
         if (p.window > 0) b.first_key = std::max<std::int64_t>(0, b.position + 1 - p.window);
-        b.end_key = b.position + b.rows;
+        b.end_key = std::max<std::int64_t>(0, b.position + b.rows);
       } else {
         b.end_key = source.index_lengths.empty()
                         ? source.index_width
@@ -100,7 +97,7 @@ GqaPlan plan_gqa(const AttendArgs& args, int threads, GqaBlock* blocks) {
       total += b.parts;
     }
     const std::int64_t bytes = total * rows_seen * p.heads * (p.v_head_dim + 2) * 4;
-    if (bytes > kPartialBytes) {
+    if (bytes > kGqaPartBytes) {
       for (std::int64_t i = 0; i < plan.blocks; ++i) blocks[i].parts = 1;
     }
   }

@@ -12,6 +12,10 @@ namespace lathe {
 /// them, so that splits between threads change no bit.
 inline constexpr std::int64_t kGqaFoldKeys = 1024;
 
+/// Partial results of all tasks take no more than this; beyond it the keys of a block stay together.
+/// The capability declares it.
+inline constexpr std::int64_t kGqaPartBytes = std::int64_t{64} << 20;
+
 /// Rows of one request that meet the same tiles of keys. With an index list a block is one row and
 /// key i is entry i of its list; otherwise key i is position i.
 struct GqaBlock {
@@ -38,6 +42,6 @@ struct GqaPlan {
 
 /// Blocks of the call; it writes at most blocks_bound(args) to `blocks`. threads >= 1.
 std::int64_t gqa_blocks_bound(const AttendArgs& args);
-GqaPlan plan_gqa(const AttendArgs& args, int threads, GqaBlock* blocks);
+GqaPlan plan_gqa(const AttendArgs& args, std::int64_t threads, GqaBlock* blocks);
 
 }  // namespace lathe

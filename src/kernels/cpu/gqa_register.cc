@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/cpu/gqa_attend.h"
+#include "kernels/cpu/gqa_plan.h"
 #include "kernels/cpu/gqa_task.h"
 
 namespace lathe {
@@ -20,6 +21,8 @@ Capability gqa_capability(KernelKind kind) {
   c.head_dim = {16, kGqaMaxHeadDim, 16, {}};
   c.two_sources = false;
   c.wide_q = DType::f32;
+  c.split_kv = true;
+  c.split_bytes = kGqaPartBytes;
   c.graph_safe = false;
   // Measured on two Zen 5 cores: extend of 2048 tokens, and decode over 32768 bf16 keys.
   c.flops_share = 0.65;

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/cpu/gqa_plan.h"
 #include "kernels/cpu/ragged_register.h"
+#include "kernels/cpu/ragged_task.h"
 
 namespace lathe {
 namespace {
@@ -17,9 +19,12 @@ TEST(GqaRegister, DeclaresItsKernels) {
   const Kernel* gather = registry.find("cpu.grouped_query.gather");
   ASSERT_NE(gather, nullptr);
   EXPECT_TRUE(gather->capability.compact_rows);
+  EXPECT_TRUE(gather->capability.split_kv);
+  EXPECT_EQ(gather->capability.split_bytes, kGqaPartBytes);
   const Kernel* ragged = registry.find("cpu.sparse_latent.ragged");
   ASSERT_NE(ragged, nullptr);
   EXPECT_TRUE(ragged->capability.context_within_top_k);
+  EXPECT_EQ(ragged->capability.worker_rows, kRaggedTaskRows);
 }
 
 }  // namespace

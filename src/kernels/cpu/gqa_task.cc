@@ -4,6 +4,7 @@
 
 #include "base/float_formats.h"
 #include "kernels/cpu/gqa_worker.h"
+#include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gqa_task.cc"

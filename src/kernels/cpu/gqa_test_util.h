@@ -8,6 +8,8 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/cpu/simd_targets.h"
+
 #include "attn/attend.h"
 #include "base/test_scale.h"
 #include "hwy/targets.h"

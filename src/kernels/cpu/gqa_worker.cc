@@ -63,9 +63,9 @@ bool find_ranges(const GqaJob& job, const GqaBlock& block, std::int64_t first, R
 
 void load_queries(const GqaJob& job, const GqaBlock& block, std::int32_t kv_head, float* to) {
   for (std::int32_t r = 0; r < block.rows; ++r) {
-    load_query(job.args->q, block.row + r, std::int64_t{kv_head} * job.group * job.head_dim,
-               std::int64_t{job.group} * job.head_dim, job.query_scale,
-               to + std::int64_t{r} * job.group * job.head_dim);
+    load_row(job.args->q, block.row + r, std::int64_t{kv_head} * job.group * job.head_dim,
+             std::int64_t{job.group} * job.head_dim, job.query_scale,
+             to + std::int64_t{r} * job.group * job.head_dim);
   }
 }
 

@@ -10,8 +10,6 @@
 namespace lathe {
 namespace {
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 // What a decoded tile of keys must take for the second-level cache to hold it beside a few rows.
 constexpr std::int64_t kTileKeys = 256;
 constexpr std::int64_t kTileRows = 8;
@@ -22,13 +20,13 @@ Result<void> check_view(const MutableRowsView& view, const IndexRows& rows) {
   const std::int64_t longest =
       rows.lens.empty() ? 0 : *std::max_element(rows.lens.begin(), rows.lens.end());
   if (view.dtype == DType::f32 && view.rows == std::ssize(rows.lens) && view.cols >= longest &&
-      view.row_stride >= view.cols) {
+      view.row_stride >= view.cols && (view.data != nullptr || view.rows == 0)) {
     return {};
   }
   return Error{ErrorCode::invalid_argument, "logits",
                fmt::format("f32 [{}, {} or more]", rows.lens.size(), longest),
-               fmt::format("{} [{}, {}], stride {}", name(view.dtype), view.rows, view.cols,
-                           view.row_stride),
+               fmt::format("{} [{}, {}], stride {}{}", name(view.dtype), view.rows, view.cols,
+                           view.row_stride, view.data == nullptr ? ", a null pointer" : ""),
                ""};
 }
 

@@ -118,6 +118,9 @@ TEST(IndexLogits, BadArgumentsAreNamed) {
   EXPECT_EQ(field(), "");
   EXPECT_EQ(field(39), "logits");
   EXPECT_EQ(field(40, {.budget_bytes = 100}), "budget_bytes");
+  const MutableRowsView nowhere{nullptr, DType::f32, 2, 40, 40};
+  EXPECT_EQ(index_logits({c.query(), c.keys(), c.index_rows(), nowhere, {}, {}}).error().field,
+            "logits");
   c.lens[1] = 49;
   EXPECT_EQ(field(60), "rows.lens[1]");
   c.lens[1] = -1;

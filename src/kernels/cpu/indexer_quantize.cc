@@ -5,7 +5,9 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
+#include "kernels/cpu/tasks.h"
 #include "layout/codec.h"
 
 namespace lathe {
@@ -56,6 +58,14 @@ Result<void> check(const IndexQuantize& a) {
   if (a.hadamard && !std::has_single_bit(static_cast<unsigned>(a.dim))) {
     return bad("dim", "a power of two, for the Hadamard rotation", fmt::format("{}", a.dim));
   }
+  for (const auto& [field, view] : {std::pair{"q", &a.q}, std::pair{"weights", &a.weights}}) {
+    if (view->rows < 0 || view->row_stride < view->cols ||
+        (view->data == nullptr && view->rows > 0)) {
+      return bad(field, "rows of a stride no smaller than their columns",
+                 fmt::format("{} rows of {}, stride {}{}", view->rows, view->cols, view->row_stride,
+                             view->data == nullptr ? ", a null pointer" : ""));
+    }
+  }
   const std::int64_t heads = a.q.rows * a.heads;
   if (!is_float(a.q.dtype) || a.q.cols != std::int64_t{a.heads} * a.dim) {
     return bad("q", fmt::format("f32 or bf16 of {} columns", a.heads * a.dim),
@@ -86,7 +96,7 @@ struct RowMemory {
 
   static std::int64_t bytes(const IndexQuantize& a) {
     const std::int64_t n = std::int64_t{a.heads} * a.dim;
-    return (4 * n + n + 12 * std::int64_t{a.heads} + 63) / 64 * 64;
+    return whole_lines(4 * n + n + 12 * std::int64_t{a.heads});
   }
   RowMemory(const IndexQuantize& a, std::byte* at) {
     const std::int64_t n = std::int64_t{a.heads} * a.dim;
@@ -129,17 +139,11 @@ Result<void> index_quantize_q(const IndexQuantize& args) {
   if (auto ok = check(args); !ok) return ok;
   Scratch own;
   Scratch& scratch = args.execution.scratch != nullptr ? *args.execution.scratch : own;
-  ThreadPool* pool = args.execution.threads;
   const std::int64_t each = RowMemory::bytes(args);
-  std::byte* memory = scratch.take(each * (pool != nullptr ? pool->threads() : 1));
-  auto row = [&](std::int64_t t, int worker) {
+  std::byte* memory = scratch.take(each * thread_count(args.execution));
+  run_tasks(args.execution, args.q.rows, [&](std::int64_t t, int worker) {
     quantize_row(args, t, RowMemory(args, memory + each * worker));
-  };
-  if (pool != nullptr) {
-    pool->run(args.q.rows, row);
-  } else {
-    for (std::int64_t t = 0; t < args.q.rows; ++t) row(t, 0);
-  }
+  });
   return {};
 }
 

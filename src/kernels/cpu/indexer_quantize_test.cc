@@ -120,6 +120,12 @@ TEST(IndexQuantize, BadArgumentsAreNamed) {
   std::vector<float> folded(4);
   IndexQuantize a{q.view(), w.view(), 2, 48, false, ScalePolicy::pow2_ceil, codes, {}, folded, {}};
   EXPECT_TRUE(index_quantize_q(a).ok());
+  a.q.row_stride = 95;
+  EXPECT_EQ(index_quantize_q(a).error().field, "q");
+  a.q = q.view();
+  a.weights.data = nullptr;
+  EXPECT_EQ(index_quantize_q(a).error().field, "weights");
+  a.weights = w.view();
   a.hadamard = true;
   EXPECT_EQ(index_quantize_q(a).error().field, "dim");
   a.hadamard = false;

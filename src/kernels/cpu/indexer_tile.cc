@@ -1,5 +1,7 @@
 #include "kernels/cpu/indexer_tile.h"
 
+#include "kernels/cpu/simd_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/indexer_tile.cc"
 #include "hwy/foreach_target.h"

@@ -11,8 +11,6 @@
 namespace lathe {
 namespace {
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 constexpr std::int64_t kTileKeys = 256;
 constexpr std::int64_t kTileRows = 8;
 constexpr std::int64_t kMostTileRows = 64;
@@ -109,7 +107,7 @@ struct Cut {
     return TileMemory::bytes(query, tile_keys, tile_rows);
   }
   std::int64_t worker_bytes(const IndexQuery& query) const {
-    return (tile_bytes(query) + tile_rows * room * 8 + 63) / 64 * 64;
+    return whole_lines(tile_bytes(query) + tile_rows * room * 8);
   }
   std::int64_t bytes(const IndexQuery& query) const {
     return threads * worker_bytes(query) + (splits > 1 ? rows * splits * (k + 1) * 8 : 0);
@@ -241,9 +239,13 @@ Result<void> index_select(const RowsView& logits, std::span<const std::int32_t> 
                           const IndexTarget& target, std::int64_t k, std::span<std::int32_t> out,
                           std::span<std::int32_t> lengths, const Execution& execution) {
   const std::int64_t rows = std::ssize(lens);
-  if (logits.dtype != DType::f32 || logits.rows != rows) {
-    return Error{ErrorCode::invalid_argument, "logits", fmt::format("{} rows of f32", rows),
-                 fmt::format("{} of {}", logits.rows, name(logits.dtype)), ""};
+  if (logits.dtype != DType::f32 || logits.rows != rows || logits.row_stride < logits.cols ||
+      (logits.data == nullptr && rows > 0)) {
+    return Error{
+        ErrorCode::invalid_argument, "logits", fmt::format("{} rows of f32", rows),
+        fmt::format("{} [{}, {}], stride {}{}", name(logits.dtype), logits.rows, logits.cols,
+                    logits.row_stride, logits.data == nullptr ? ", a null pointer" : ""),
+        ""};
   }
   for (std::size_t t = 0; t < lens.size(); ++t) {
     if (lens[t] >= 0 && lens[t] <= logits.cols) continue;

@@ -231,6 +231,24 @@ TEST(IndexTopK, BadArgumentsAreNamed) {
   EXPECT_EQ(field({}, 8, lengths), "lengths");
   EXPECT_EQ(field({.unit = IndexTargetUnit::ragged_row}, 8, {}), "target.row_offset");
   EXPECT_EQ(field({.unit = IndexTargetUnit::slot, .pool = {16, 4}}, 8, {}), "target.request");
+
+  const ref_test::Matrix<float> logits(1, 100);
+  const auto select = [&](const RowsView& view) {
+    const auto done = index_select(view, c.lens, {}, 8, out, {}, {});
+    return done.ok() ? std::string() : done.error().field;
+  };
+  RowsView view = logits.view();
+  EXPECT_EQ(select(view), "");
+  view.row_stride = 99;
+  EXPECT_EQ(select(view), "logits");
+  view = logits.view();
+  view.data = nullptr;
+  EXPECT_EQ(select(view), "logits");
+  // Pages whose slots would not even fit an int64.
+  IndexKeys keys = c.keys();
+  keys.pool->pages = std::int64_t{1} << 60;
+  const auto done = index_top_k({c.query(), keys, c.index_rows(), {}, 8, out, {}, {}, {}});
+  EXPECT_EQ(done.error().field, "keys.pool.pages");
 }
 
 }  // namespace

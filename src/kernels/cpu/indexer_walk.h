@@ -8,6 +8,7 @@
 #include "attn/index_args.h"
 #include "kernels/cpu/indexer.h"
 #include "kernels/cpu/indexer_tile.h"
+#include "kernels/cpu/tasks.h"
 
 namespace lathe {
 
@@ -18,7 +19,7 @@ class TileMemory {
                             std::int64_t tile_rows) {
     const std::int64_t heads = padded_index_heads(query.heads);
     const std::int64_t floats = tile_keys * (query.dim + 2) + tile_rows * heads * (query.dim + 1);
-    return (4 * floats + 63) / 64 * 64;
+    return whole_lines(4 * floats);
   }
   TileMemory(const IndexQuery& query, std::int64_t tile_keys, std::int64_t tile_rows, std::byte* at)
       : keys(reinterpret_cast<float*>(at)),
@@ -80,16 +81,6 @@ void walk_index_rows(const IndexQuery& query, const IndexKeys& keys, const Index
       }
     }
   }
-}
-
-/// Calls body(task, worker) for all tasks on the execution's threads, or on the calling one.
-template <class Body>
-void run_tasks(const Execution& execution, std::int64_t tasks, Body body) {
-  if (execution.threads != nullptr) return execution.threads->run(tasks, body);
-  for (std::int64_t task = 0; task < tasks; ++task) body(task, 0);
-}
-inline std::int64_t thread_count(const Execution& execution) {
-  return execution.threads == nullptr ? 1 : execution.threads->threads();
 }
 
 }  // namespace lathe

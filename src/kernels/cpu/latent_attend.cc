@@ -2,21 +2,19 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
-#include <cstring>
-#include <limits>
+#include <numbers>
 
+#include "kernels/cpu/attend_io.h"
 #include "kernels/cpu/latent_check.h"
 #include "kernels/cpu/latent_keys.h"
 #include "kernels/cpu/latent_math.h"
 #include "kernels/cpu/latent_plan.h"
+#include "kernels/cpu/tasks.h"
 #include "layout/codec.h"
 
 namespace lathe {
 namespace {
-
-constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 // Carves floats out of a buffer.
 struct Carver {
@@ -27,15 +25,14 @@ struct Carver {
     return p;
   }
   LatentState state(const LatentPlan& plan) {
-    const std::int64_t small = latent_padded(plan.lines);
-    return {take(plan.lines * plan.out_stride), take(small), take(small)};
+    float* out = take(plan.lines * plan.out_stride);
+    return {out, reinterpret_cast<SoftState*>(take(2 * latent_padded(plan.lines)))};
   }
 };
 
 void clear(const LatentState& s, std::int64_t lines, std::int64_t out_stride) {
   std::fill_n(s.out, lines * out_stride, 0.0f);
-  std::fill_n(s.highest, lines, kNone);
-  std::fill_n(s.sum, lines, 0.0f);
+  std::fill_n(s.softmax, lines, SoftState());
 }
 
 // One call. Every method writes only what belongs to its task or to its worker.
@@ -49,9 +46,9 @@ class Call {
         tasks_(plan.task_list(scratch)) {}
 
   void run() const {
-    for_each(plan_.tasks, [&](std::int64_t i, int worker) { attend(i, worker); });
+    run_tasks(args_.execution, plan_.tasks, [&](std::int64_t i, int worker) { attend(i, worker); });
     if (plan_.parts_apart) {
-      for_each(plan_.units, [&](std::int64_t i, int) { join_parts(i); });
+      run_tasks(args_.execution, plan_.units, [&](std::int64_t i, int) { join_parts(i); });
     }
   }
 
@@ -66,12 +63,6 @@ class Call {
     LatentState part;
     LatentState total;
   };
-
-  template <class F>
-  void for_each(std::int64_t n, F f) const {
-    if (args_.execution.threads != nullptr) return args_.execution.threads->run(n, f);
-    for (std::int64_t i = 0; i < n; ++i) f(i, 0);
-  }
 
   Worker worker(int number) const {
     std::byte* bytes = scratch_ + plan_.workers_at + number * plan_.worker_bytes;
@@ -103,14 +94,25 @@ class Call {
       add_part(unit, task.part, w);
       return;
     }
-    add_part(unit, 0, w);
-    if (unit.parts == 1) return write(unit, w.part);
-    clear(w.total, unit.lines(), plan_.out_stride);
-    for (std::int32_t part = 0; part < unit.parts; ++part) {
-      if (part > 0) add_part(unit, part, w);
-      latent_fold(w.part, w.total, unit.lines(), plan_.out_stride);
+    if (plan_.run == nullptr && unit.parts == 1) {
+      add_part(unit, 0, w);
+      return write(unit, w.part);
     }
-    write(unit, w.total);
+    const LatentState total = plan_.run == nullptr ? w.total : run_state(unit);
+    if (plan_.run == nullptr || plan_.run->first == 0) {
+      clear(total, unit.lines(), plan_.out_stride);
+    }
+    for (std::int32_t part = 0; part < unit.parts; ++part) {
+      add_part(unit, part, w);
+      latent_fold(w.part, total, unit.lines(), plan_.out_stride);
+    }
+    if (plan_.run == nullptr || plan_.run->last) write(unit, total);
+  }
+
+  // A unit's lines lie one after the other: several rows make a unit only with all their heads.
+  LatentState run_state(const LatentUnit& unit) const {
+    const std::int64_t line = unit.row * args_.problem.heads + unit.head;
+    return {plan_.run->out + line * plan_.out_stride, plan_.run->softmax + line};
   }
 
   void join_parts(std::int64_t number) const {
@@ -125,12 +127,13 @@ class Call {
 
   void pack_q(const LatentUnit& unit, const Worker& w) const {
     const std::int64_t dim = args_.problem.qk_dim();
-    const auto scale = static_cast<float>(double{args_.problem.scale} * double{args_.q_scale});
+    const auto scale = static_cast<float>(double{args_.problem.scale} * double{args_.q_scale} *
+                                          std::numbers::log2e);
     float* to = w.q;
     for (std::int32_t r = 0; r < unit.rows; ++r) {
-      const std::byte* row = args_.q.row(unit.row + r);
       for (std::int32_t h = unit.head; h < unit.head + unit.heads; ++h, to += plan_.width) {
-        latent_pack(row + bytes_of(args_.q.dtype, h * dim), args_.q.dtype, dim, scale, to);
+        load_row(args_.q, unit.row + r, h * dim, dim, scale, to);
+        std::fill(to + dim, to + plan_.width, 0.0f);
       }
     }
     if (dim == plan_.width) return;
@@ -190,14 +193,17 @@ class Call {
   // The first byte of each key's record, and its length; what a layout keeps in a second plane is
   // small.
   std::int64_t find_records(const KeySource& source, std::span<const Slot> index,
-                            const std::byte** to) const {
+                            const std::uint8_t** to) const {
     if (index.empty()) return 0;
+    const auto put = [&to](const std::byte* record) {
+      *to++ = reinterpret_cast<const std::uint8_t*>(record);
+    };
     if (!source.pool) {
-      for (const Slot i : index) *to++ = source.compact.row(i.value);
+      for (const Slot i : index) put(source.compact.row(i.value));
       return bytes_of(source.compact.dtype, source.compact.cols);
     }
     const Part& first = source.pool->layout.part(0);
-    for (const Slot i : index) *to++ = source.pool->at(first, i);
+    for (const Slot i : index) put(source.pool->at(first, i));
     return source.pool->layout.plane_bytes(0);
   }
 
@@ -206,10 +212,13 @@ class Call {
     if (keys.count == 0) return;
     decode(args_.main, keys.main(), w.keys);
     decode(args_.extra, keys.extra(), w.keys + keys.from_main * plan_.key_stride);
-    std::array<const std::byte*, kLatentTile> ahead;
-    const std::int64_t main_bytes = find_records(args_.main, next.main(), ahead.data());
+    std::array<const std::uint8_t*, kLatentTile> records{};
+    const std::int64_t main_bytes = find_records(args_.main, next.main(), records.data());
     const std::int64_t extra_bytes =
-        find_records(args_.extra, next.extra(), ahead.data() + next.from_main);
+        find_records(args_.extra, next.extra(), records.data() + next.from_main);
+    const std::int64_t record_bytes = std::max(main_bytes, extra_bytes);
+    LinesAhead ahead;
+    ahead.add(records.data(), 0, static_cast<std::size_t>(record_bytes));
     LatentTileJob job;
     job.q = w.q;
     job.keys = w.keys;
@@ -221,9 +230,8 @@ class Call {
     job.rescale = w.rescale;
     job.state = w.part;
     job.out_stride = plan_.out_stride;
-    job.ahead = ahead.data();
-    job.ahead_keys = next.count;
-    job.ahead_bytes = std::max(main_bytes, extra_bytes);
+    job.ahead = &ahead;
+    job.ahead_lines = next.count * ((record_bytes + 63) / 64);
     latent_add_tile(job);
   }
 
@@ -238,7 +246,7 @@ class Call {
       return;
     }
     for (const Slot i : index) {
-      latent_pack(source.compact.row(i.value), source.compact.dtype, dim, 1, to);
+      load_row(source.compact, i.value, 0, dim, 1, to);
       to += plan_.key_stride;
     }
   }
@@ -249,28 +257,12 @@ class Call {
     for (std::int32_t r = 0; r < unit.rows; ++r) {
       const std::int64_t row = unit.row + r;
       for (std::int32_t h = unit.head; h < unit.head + unit.heads; ++h, ++line) {
-        const double sum = state.sum[line];
-        const double highest = state.highest[line];
-        double all = sum;
-        if (args_.problem.sink) {
-          all += std::exp(double{args_.sink[static_cast<std::size_t>(h)]} - highest);
-        }
-        const double factor = sum == 0 ? 0 : 1 / all;  // without a key out is 0 already
-        latent_store(state.out + line * plan_.out_stride, v_dim, static_cast<float>(factor),
-                     args_.out.dtype, args_.out.row(row) + bytes_of(args_.out.dtype, h * v_dim));
-        if (args_.lse.data != nullptr)
-          write_lse(row, h, sum == 0 ? kNone : highest + std::log(sum));
+        const float* sink = args_.problem.sink ? &args_.sink[static_cast<std::size_t>(h)] : nullptr;
+        const SoftState& softmax = state.softmax[line];
+        const Finished done = finish_softmax(softmax.max, softmax.sum, sink, 1);
+        store_output(args_.out, row, h * v_dim, v_dim, state.out + line * plan_.out_stride, done);
+        store_lse(args_.lse, row, h, done.lse);
       }
-    }
-  }
-
-  void write_lse(std::int64_t row, std::int32_t head, double value) const {
-    std::byte* to = args_.lse.row(row) + bytes_of(args_.lse.dtype, head);
-    if (args_.lse.dtype == DType::f64) {
-      std::memcpy(to, &value, sizeof(value));
-    } else {
-      const auto narrow = static_cast<float>(value);
-      std::memcpy(to, &narrow, sizeof(narrow));
     }
   }
 
@@ -283,15 +275,18 @@ class Call {
 
 }  // namespace
 
-Result<void> cpu_attend_latent(const AttendArgs& args) {
-  if (Result<void> ok = check_cpu_latent_args(args); !ok) return ok;
-  if (args.q.rows == 0) return {};
-  const LatentPlan plan(args);
+void latent_attend_run(const AttendArgs& args, const LatentRun* run) {
+  const LatentPlan plan(args, run);
   Scratch own;
   Scratch& scratch = args.execution.scratch == nullptr ? own : *args.execution.scratch;
   std::byte* bytes = scratch.take(plan.bytes);
   plan.fill(args, bytes);
   Call(args, plan, bytes).run();
+}
+
+Result<void> cpu_attend_latent(const AttendArgs& args) {
+  if (Result<void> ok = check_cpu_latent_args(args); !ok) return ok;
+  if (args.q.rows > 0) latent_attend_run(args, nullptr);
   return {};
 }
 

@@ -15,7 +15,8 @@ namespace lathe {
 /// gathered as bf16 give the bits that their pool gives.
 ///
 /// Scratch for each worker about 4 * (lines * (qk_dim + 2 v_dim + 64) + 64 * qk_dim) bytes with up
-/// to 64 lines (rows x heads); nothing else is allocated.
+/// to 64 lines (rows x heads), and the states of parts that are tasks, up to kLatentPartBytes
+/// (latent_plan.h); nothing else is allocated.
 ///
 /// Errors: check_latent_args (attn/check_args.h); a per-tensor scale outside 2^-126 to 2^126. On an
 /// error nothing was written.

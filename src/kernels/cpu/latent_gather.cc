@@ -3,37 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <vector>
 
-#include "attn/check_args.h"
+#include "attn/budget.h"
 #include "kernels/cpu/latent_attend.h"
 #include "kernels/cpu/latent_check.h"
 #include "kernels/cpu/latent_keys.h"
+#include "kernels/cpu/latent_plan.h"
+#include "kernels/cpu/tasks.h"
 #include "layout/codec.h"
 
 namespace lathe {
 namespace {
 
-constexpr std::int64_t kAlign = 64;
-std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+static_assert(kGatherTileKeys % kLatentFoldKeys == 0);
 
-// Arrays one after the other in the workspace; without a start it only counts.
-class Carver {
- public:
-  explicit Carver(std::byte* start) : start_(start) {}
-  template <class T>
-  std::span<T> take(std::int64_t n) {
-    const std::int64_t at = used_;
-    used_ += aligned(n * static_cast<std::int64_t>(sizeof(T)));
-    if (start_ == nullptr) return {};
-    return {reinterpret_cast<T*>(start_ + at), static_cast<std::size_t>(n)};
-  }
-  std::int64_t used() const { return used_; }
-
- private:
-  std::byte* start_;
-  std::int64_t used_ = 0;
-};
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // Requests first .. last - 1 of a batch as a batch of their own, the last and the first one maybe
 // not with all their rows; and what sizes its workspace.
@@ -51,183 +38,186 @@ struct Group {
 
 class Gatherer {
  public:
-  Gatherer(const AttendArgs& args, std::byte* workspace)
-      : args_(args), workspace_(workspace), dim_(args.problem.qk_dim()) {}
+  Gatherer(const AttendArgs& args, std::span<std::uint16_t> workspace, std::int64_t state_bytes)
+      : args_(args),
+        keys_(workspace.data()),
+        dim_(args.problem.qk_dim()),
+        room_(std::ssize(workspace) / dim_),
+        state_bytes_(state_bytes) {}
 
-  // Bytes that a group takes.
-  std::int64_t bytes(const Group& g) const {
-    Carver carver(nullptr);
-    if (shares_keys(args_)) {
-      carve_pages(g, carver);
-    } else {
-      carve_rows(g, carver);
-    }
-    return carver.used();
+  // Compact rows that a group takes.
+  std::int64_t rows(const Group& g) const {
+    return shares_keys(args_) ? g.pages * args_.main.pool->page_size
+                              : (g.last_row - g.first_row) * g.width;
   }
+  bool fits(const Group& g) const { return rows(g) <= room_; }
 
   Result<void> attend(const Group& g) {
-    Carver carver(start());
-    AttendArgs part = args_;
-    part.q.data = args_.q.rows == 0 ? nullptr : args_.q.row(g.first_row);
-    part.q.rows = part.out.rows = g.last_row - g.first_row;
-    part.out.data = args_.out.row(g.first_row);
-    if (args_.lse.data != nullptr) {
-      part.lse.data = args_.lse.row(g.first_row);
-      part.lse.rows = part.q.rows;
-    }
-    return shares_keys(args_) ? by_pages(g, part, carver) : by_rows(g, part, carver);
+    if (!fits(g)) return in_runs(g);
+    AttendArgs part = rows_of(g.first_row, g.last_row);
+    return shares_keys(args_) ? by_pages(g, part) : by_rows(g, part);
   }
 
  private:
-  std::byte* start() const {
-    const auto at = reinterpret_cast<std::uintptr_t>(workspace_);
-    return workspace_ + (kAlign - at % kAlign) % kAlign;
-  }
-  std::int32_t kv_len(std::int64_t r) const { return args_.kv_lens[static_cast<std::size_t>(r)]; }
-  std::int32_t row_of(std::int64_t r) const { return args_.q_indptr[static_cast<std::size_t>(r)]; }
+  std::int32_t kv_len(std::int64_t r) const { return args_.kv_lens[at(r)]; }
+  std::int32_t row_of(std::int64_t r) const { return args_.q_indptr[at(r)]; }
   // Keys that a group needs of a request: none where it brings no rows.
   std::int32_t needed(std::int64_t r) const { return row_of(r) < row_of(r + 1) ? kv_len(r) : 0; }
   std::int64_t position(std::int64_t request, std::int64_t row) const {
     return kv_len(request) - (row_of(request + 1) - row);
   }
-
-  // ------------------------------------------------ page tables: a small bf16 pool of the requests
-
-  struct Pages {
-    std::span<std::uint16_t> keys;  // [pages, page_size, dim]
-    std::span<Slot> slots;          // [pages, page_size]
-    std::span<PageId> table;        // [requests, width]
-    std::span<std::int32_t> indptr;
-    std::span<std::int32_t> kv_lens;
-  };
-  Pages carve_pages(const Group& g, Carver& carver) const {
-    const std::int64_t page_size = args_.main.pool->page_size;
-    Pages p;
-    p.keys = carver.take<std::uint16_t>(g.pages * page_size * dim_);
-    p.slots = carver.take<Slot>(g.pages * page_size);
-    p.table = carver.take<PageId>((g.last - g.first) * g.width);
-    p.indptr = carver.take<std::int32_t>(g.last - g.first + 1);
-    p.kv_lens = carver.take<std::int32_t>(g.last - g.first);
-    return p;
+  // The arguments with some rows of q, out and lse.
+  AttendArgs rows_of(std::int64_t first, std::int64_t last) const {
+    AttendArgs part = args_;
+    part.q.data = args_.q.row(first);
+    part.out.data = args_.out.row(first);
+    part.q.rows = part.out.rows = last - first;
+    if (args_.lse.data != nullptr) {
+      part.lse.data = args_.lse.row(first);
+      part.lse.rows = last - first;
+    }
+    return part;
+  }
+  PageId page_of(std::int64_t request, std::int64_t number) const {
+    const PageId page = args_.main.page_table[at(request * args_.main.table_width + number)];
+    return page.value >= 0 && page.value < args_.main.pool->pages ? page : PageId();
+  }
+  // The workspace as a pool of bf16 pages.
+  KeySource compact_pool(std::int32_t page_size, std::int64_t pages) const {
+    const LayoutDims dims{.nope = args_.problem.nope, .rope = args_.problem.rope};
+    KeySource source;
+    source.pool.emplace(reinterpret_cast<const std::byte*>(keys_),
+                        CacheLayout(LayoutKind::mla_bf16, dims), page_size, pages);
+    return source;
   }
 
-  Result<void> by_pages(const Group& g, AttendArgs& part, Carver& carver) {
-    const Pages p = carve_pages(g, carver);
-    const ConstPoolView& pool = *args_.main.pool;
-    std::ranges::fill(p.table, PageId());
-    std::ranges::fill(p.slots, Slot());
+  // Page tables, whole requests: a small pool with their pages.
+  Result<void> by_pages(const Group& g, AttendArgs& part) {
+    const std::int64_t requests = g.last - g.first;
+    const std::int32_t page_size = args_.main.pool->page_size;
+    std::vector<Slot> slots(at(g.pages * page_size));
+    std::vector<PageId> table(at(requests * g.width));
+    std::vector<std::int32_t> indptr;
+    std::vector<std::int32_t> kv_lens;
     std::int32_t next = 0;
     for (std::int64_t r = g.first; r < g.last; ++r) {
-      p.indptr[static_cast<std::size_t>(r - g.first)] =
-          row_of(r) - static_cast<std::int32_t>(g.first_row);
-      p.kv_lens[static_cast<std::size_t>(r - g.first)] = needed(r);
-      for (std::int32_t at = 0; at < needed(r); at += pool.page_size, ++next) {
-        const std::int64_t number = at / pool.page_size;
-        const PageId page =
-            args_.main.page_table[static_cast<std::size_t>(r * args_.main.table_width + number)];
-        if (page.value < 0 || page.value >= pool.pages) continue;
-        p.table[static_cast<std::size_t>((r - g.first) * g.width + number)] = PageId(next);
+      indptr.push_back(row_of(r) - static_cast<std::int32_t>(g.first_row));
+      kv_lens.push_back(needed(r));
+      for (std::int32_t key = 0; key < needed(r); key += page_size, ++next) {
+        const std::int64_t number = key / page_size;
+        const PageId page = page_of(r, number);
+        if (page.is_hole()) continue;
+        table[at((r - g.first) * g.width + number)] = PageId(next);
         // Only the tokens that the request has: what lies behind them may be anything.
-        const std::int32_t tokens = std::min(pool.page_size, needed(r) - at);
+        const std::int32_t tokens = std::min(page_size, needed(r) - key);
         for (std::int32_t i = 0; i < tokens; ++i) {
-          p.slots[static_cast<std::size_t>(std::int64_t{next} * pool.page_size + i)] =
-              slot_of(page, pool.page_size, i);
+          slots[at(std::int64_t{next} * page_size + i)] = slot_of(page, page_size, i);
         }
       }
     }
-    p.indptr[static_cast<std::size_t>(g.last - g.first)] =
-        static_cast<std::int32_t>(g.last_row - g.first_row);
-    gather(args_.main, p.slots, p.keys.data());
-
-    const LayoutDims dims{.nope = args_.problem.nope, .rope = args_.problem.rope};
-    part.main = {};
-    part.main.pool.emplace(reinterpret_cast<const std::byte*>(p.keys.data()),
-                           CacheLayout(LayoutKind::mla_bf16, dims), pool.page_size, g.pages);
-    part.main.page_table = p.table;
+    indptr.push_back(static_cast<std::int32_t>(g.last_row - g.first_row));
+    gather(args_.main, slots, keys_);
+    part.main = compact_pool(page_size, g.pages);
+    part.main.page_table = table;
     part.main.table_width = g.width;
-    part.q_indptr = p.indptr;
-    part.kv_lens = p.kv_lens;
+    part.q_indptr = indptr;
+    part.kv_lens = kv_lens;
     return cpu_attend_latent(part);
   }
 
-  // --------------------------------------------- lists and windows: every row's keys on their own
-
-  struct Rows {
-    std::span<std::uint16_t> keys;  // [rows * width, dim]: those of `main`, then those of `extra`
-    std::span<Slot> main_slots;     // of the compact rows
-    std::span<Slot> extra_slots;
-    std::span<std::int32_t> index;  // [rows, width]
-    std::span<std::int32_t> lengths;
-    std::span<std::int32_t> indptr;
-    std::span<std::int32_t> kv_lens;
-  };
-  Rows carve_rows(const Group& g, Carver& carver) const {
-    const std::int64_t n = g.last_row - g.first_row;
-    Rows rows;
-    rows.keys = carver.take<std::uint16_t>(n * g.width * dim_);
-    rows.main_slots = carver.take<Slot>(n * g.width);
-    rows.extra_slots = carver.take<Slot>(args_.problem.two_sources() ? n * g.width : 0);
-    rows.index = carver.take<std::int32_t>(n * g.width);
-    rows.lengths = carver.take<std::int32_t>(n);
-    rows.indptr = carver.take<std::int32_t>(n + 1);
-    rows.kv_lens = carver.take<std::int32_t>(n);
-    return rows;
+  // Page tables, one request whose pages are more than the workspace: its keys run by run, in pages
+  // of one key, for as many rows at a time as have room for their states.
+  Result<void> in_runs(const Group& g) {
+    const std::int64_t run_keys =
+        needed(g.first) <= room_ ? room_ : room_ / kLatentFoldKeys * kLatentFoldKeys;
+    const std::int64_t heads = args_.problem.heads;
+    const std::int64_t out_stride = latent_padded(args_.problem.v_dim());
+    const std::int64_t row_bytes = heads * (out_stride * 4 + std::int64_t{sizeof(SoftState)});
+    const std::int64_t most_rows = std::max<std::int64_t>(1, state_bytes_ / row_bytes);
+    const std::int64_t state_rows = std::min(most_rows, g.last_row - g.first_row);
+    std::vector<float> out(at(state_rows * heads * out_stride));
+    std::vector<SoftState> softmax(at(state_rows * heads));
+    std::vector<Slot> slots;
+    std::vector<PageId> table;
+    const std::int32_t page_size = args_.main.pool->page_size;
+    for (std::int64_t row = g.first_row; row < g.last_row; row += most_rows) {
+      const std::int64_t rows = std::min(most_rows, g.last_row - row);
+      AttendArgs part = rows_of(row, row + rows);
+      const std::int32_t indptr[] = {0, static_cast<std::int32_t>(rows)};
+      // Rows after these take their own keys with them.
+      const auto keys = static_cast<std::int32_t>(position(g.first, row + rows - 1) + 1);
+      part.q_indptr = indptr;
+      part.kv_lens = {&keys, 1};
+      for (std::int64_t first = 0; first < keys; first += run_keys) {
+        const std::int64_t count = std::min(run_keys, keys - first);
+        slots.assign(at(count), Slot());
+        table.assign(at(count), PageId());
+        for (std::int64_t i = 0; i < count; ++i) {
+          const PageId page = page_of(g.first, (first + i) / page_size);
+          if (page.is_hole()) continue;
+          slots[at(i)] =
+              slot_of(page, page_size, static_cast<std::int32_t>((first + i) % page_size));
+          table[at(i)] = PageId(static_cast<std::int32_t>(i));
+        }
+        gather(args_.main, slots, keys_);
+        part.main = compact_pool(1, count);
+        part.main.page_table = table;
+        part.main.table_width = count;
+        const LatentRun run{first, count, out.data(), softmax.data(), first + count == keys};
+        latent_attend_run(part, &run);
+      }
+    }
+    return {};
   }
 
-  Result<void> by_rows(const Group& g, AttendArgs& part, Carver& carver) {
-    const Rows rows = carve_rows(g, carver);
+  // Lists and windows: every row's keys on their own, those of `main`, then those of `extra`.
+  Result<void> by_rows(const Group& g, AttendArgs& part) {
+    const std::int64_t n = g.last_row - g.first_row;
+    std::vector<Slot> slots[2];  // of the compact rows: in `main`, in `extra`
+    std::vector<std::int32_t> index(at(n * g.width));
+    std::vector<std::int32_t> lengths(at(n));
+    std::vector<std::int32_t> indptr(at(n + 1));
+    // A list names the keys; any length that admits a row will do.
+    const std::vector<std::int32_t> kv_lens(at(n), 1);
     std::int32_t used = 0;  // compact rows
-    std::int32_t from_main = 0, from_extra = 0;
-    std::size_t n = 0;
     for (const bool extra : {false, true}) {
       if (extra && !args_.problem.two_sources()) break;
-      n = 0;
+      std::int64_t i = 0;
       for (std::int64_t r = g.first; r < g.last; ++r) {
         const std::int64_t begin = std::max<std::int64_t>(row_of(r), g.first_row);
         const std::int64_t end = std::min<std::int64_t>(row_of(r + 1), g.last_row);
-        for (std::int64_t row = begin; row < end; ++row, ++n) {
-          if (!extra) rows.lengths[n] = 0;
+        for (std::int64_t row = begin; row < end; ++row, ++i) {
           RowKeys list(args_, row, r, position(r, row));
           LatentKeys keys;
           for (list.fill(keys, kLatentTile); keys.count > 0; list.fill(keys, kLatentTile)) {
             for (const Slot slot : extra ? keys.extra() : keys.main()) {
-              const std::size_t at = n * static_cast<std::size_t>(g.width) +
-                                     static_cast<std::size_t>(rows.lengths[n]++);
-              rows.index[at] = used++;
-              (extra ? rows.extra_slots[static_cast<std::size_t>(from_extra++)]
-                     : rows.main_slots[static_cast<std::size_t>(from_main++)]) = slot;
+              index[at(i * g.width + lengths[at(i)]++)] = used++;
+              slots[extra ? 1 : 0].push_back(slot);
             }
           }
         }
       }
     }
-    for (std::size_t i = 0; i <= n; ++i) rows.indptr[i] = static_cast<std::int32_t>(i);
-    std::ranges::fill(rows.kv_lens,
-                      1);  // a list names the keys; any length that admits a row will do
-    gather(args_.main, rows.main_slots.first(static_cast<std::size_t>(from_main)),
-           rows.keys.data());
-    if (from_extra > 0) {
-      gather(args_.extra, rows.extra_slots.first(static_cast<std::size_t>(from_extra)),
-             rows.keys.data() + from_main * dim_);
-    }
+    std::iota(indptr.begin(), indptr.end(), 0);
+    gather(args_.main, slots[0], keys_);
+    gather(args_.extra, slots[1], keys_ + std::ssize(slots[0]) * dim_);
     part.main = {};
     part.extra = {};
-    part.main.compact = {reinterpret_cast<const std::byte*>(rows.keys.data()), DType::bf16, used,
-                         dim_, dim_};
-    part.main.indices = rows.index;
+    part.main.compact = {reinterpret_cast<const std::byte*>(keys_), DType::bf16, used, dim_, dim_};
+    part.main.indices = index;
     part.main.index_width = g.width;
-    part.main.index_lengths = rows.lengths;
+    part.main.index_lengths = lengths;
     part.problem.compress_ratio = 0;
     part.problem.window = 0;
-    part.q_indptr = rows.indptr;
-    part.kv_lens = rows.kv_lens;
+    part.q_indptr = indptr;
+    part.kv_lens = kv_lens;
     return cpu_attend_latent(part);
   }
 
   void gather(const KeySource& source, std::span<const Slot> slots, std::uint16_t* to) const {
     constexpr std::int64_t kBlock = 256;  // rows of a task
     const std::int64_t n = std::ssize(slots);
-    auto block = [&](std::int64_t task, int) {
+    run_tasks(args_.execution, ceil_div(n, kBlock), [&](std::int64_t task, int) {
       const std::int64_t begin = task * kBlock;
       const std::int64_t rows = std::min(kBlock, n - begin);
       const MutableRowsView out{reinterpret_cast<std::byte*>(to + begin * dim_), DType::bf16, rows,
@@ -237,15 +227,14 @@ class Gatherer {
           slots.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows)), out,
           {source.key_scale, 1});
       LATHE_CHECK(done.ok(), "decoding checked arguments");
-    };
-    const std::int64_t tasks = (n + kBlock - 1) / kBlock;
-    if (args_.execution.threads != nullptr) return args_.execution.threads->run(tasks, block);
-    for (std::int64_t t = 0; t < tasks; ++t) block(t, 0);
+    });
   }
 
   const AttendArgs& args_;
-  std::byte* workspace_;
+  std::uint16_t* keys_;  // the workspace, [room_, dim_]
   std::int64_t dim_;
+  std::int64_t room_;
+  std::int64_t state_bytes_;
 };
 
 // The smallest groups there are: requests where they share keys, else rows.
@@ -258,7 +247,7 @@ void for_smallest(const AttendArgs& args, F f) {
     if (begin == end) continue;
     if (shares_keys(args)) {
       const std::int64_t page_size = args.main.pool->page_size;
-      const std::int64_t pages = (keys + page_size - 1) / page_size;
+      const std::int64_t pages = ceil_div(keys, page_size);
       f(Group{r, r + 1, begin, end, pages, pages});
       continue;
     }
@@ -277,18 +266,23 @@ Result<void> check_pool(const char* name, const KeySource& source) {
 
 }  // namespace
 
-Result<void> cpu_gather_attend(const AttendArgs& args, std::span<std::byte> workspace) {
+Result<void> cpu_gather_attend(const AttendArgs& args, std::span<std::uint16_t> workspace,
+                               std::int64_t state_bytes) {
   if (Result<void> ok = check_cpu_latent_args(args); !ok) return ok;
   if (Result<void> ok = check_pool("main", args.main); !ok) return ok;
   if (Result<void> ok = check_pool("extra", args.extra); !ok) return ok;
-  Gatherer gatherer(args, workspace.data());
-  const std::int64_t room = std::ssize(workspace) - kAlign;
+  Gatherer gatherer(args, workspace, state_bytes);
+  const std::int64_t dim = args.problem.qk_dim();
   std::int64_t least = 0;
-  for_smallest(args, [&](const Group& g) { least = std::max(least, gatherer.bytes(g)); });
-  if (least > room) {
+  for_smallest(args, [&](const Group& g) {
+    const std::int64_t keys = args.kv_lens[at(g.first)];
+    least = std::max(least, shares_keys(args) ? std::min(keys, kGatherTileKeys) : gatherer.rows(g));
+  });
+  if (least * dim > std::ssize(workspace)) {
     return Error{ErrorCode::exhausted, "workspace",
-                 fmt::format("at least {} bytes", least + kAlign),
-                 fmt::format("{}", workspace.size()), "raise the budget of the gather workspace"};
+                 fmt::format("at least {} bytes, {} rows", least * dim * 2, least),
+                 fmt::format("{} bytes", workspace.size_bytes()),
+                 "raise the budget of the gather workspace"};
   }
   std::optional<Group> open;
   Result<void> done;
@@ -299,7 +293,7 @@ Result<void> cpu_gather_attend(const AttendArgs& args, std::span<std::byte> work
   for_smallest(args, [&](const Group& g) {
     if (open) {
       const Group both = open->joined_by(g);
-      if (gatherer.bytes(both) <= room) {
+      if (gatherer.fits(both)) {
         open = both;
         return;
       }

@@ -8,11 +8,11 @@
 
 #include <cstdint>
 
-#include "base/rows_view.h"
+#include "kernels/cpu/tile_types.h"
 
 namespace lathe {
 
-inline constexpr std::int64_t kLatentTile = 64;  // keys of a tile
+inline constexpr std::int64_t kLatentTile = kTile;  // keys of a tile
 /// Rows of q, keys and outputs in scratch are padded to a multiple of this many floats, and start
 /// at a multiple of 64 bytes.
 inline constexpr std::int64_t kLatentPad = 16;
@@ -21,16 +21,16 @@ constexpr std::int64_t latent_padded(std::int64_t floats) {
   return (floats + kLatentPad - 1) / kLatentPad * kLatentPad;
 }
 
-/// Lines of a softmax that is not finished: out is the sum of e^(score - highest) * value, sum the
-/// sum of those weights. No key yet: highest -inf, sum and out 0.
+/// Lines of a softmax that is not finished: out is the sum of 2^(score - max) * value. No key yet:
+/// the softmax is empty and out 0.
 struct LatentState {
-  float* out = nullptr;      // [lines, out_stride]
-  float* highest = nullptr;  // [lines]
-  float* sum = nullptr;      // [lines]
+  float* out = nullptr;          // [lines, out_stride]
+  SoftState* softmax = nullptr;  // [lines]
 };
 
 struct LatentTileJob {
-  const float* q = nullptr;     // [lines, width], scaled, zero beyond the row's elements
+  const float* q =
+      nullptr;  // [lines, width], scaled to powers of two, zero beyond a row's elements
   const float* keys = nullptr;  // [kLatentTile, key_stride], as q; rows past the last visible one
                                 // are never used
   std::int64_t width = 0;       // padded
@@ -42,10 +42,8 @@ struct LatentTileJob {
   LatentState state;
   std::int64_t out_stride = 0;  // the padded value width; at most width
 
-  // Bytes that the next tile will read, asked for while this one is computed: [ahead_keys] records.
-  const std::byte* const* ahead = nullptr;
-  std::int64_t ahead_keys = 0;  // at most kLatentTile
-  std::int64_t ahead_bytes = 0;
+  LinesAhead* ahead = nullptr;   // of the next tile, asked for while this one is computed
+  std::int64_t ahead_lines = 0;  // how many there are
 };
 
 /// Adds a tile of keys to the state.
@@ -54,12 +52,6 @@ void latent_add_tile(const LatentTileJob& job);
 /// into = the softmax over both states' keys; a state without keys changes no bit of the other.
 void latent_fold(const LatentState& from, const LatentState& into, std::int64_t lines,
                  std::int64_t out_stride);
-
-/// q[0 .. elems) of f32, bf16 or e4m3 times scale, to f32; zero up to latent_padded(elems).
-void latent_pack(const std::byte* q, DType dtype, std::int64_t elems, float scale, float* to);
-
-/// n elements times factor, rounded to f32, bf16 or f64.
-void latent_store(const float* from, std::int64_t n, float factor, DType dtype, std::byte* to);
 
 /// Name of the SIMD target in use ("AVX3_ZEN4"), for reports.
 const char* latent_simd_target();

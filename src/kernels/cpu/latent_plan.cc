@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/latent_keys.h"
 #include "kernels/cpu/latent_math.h"
+#include "kernels/cpu/tasks.h"
 
 namespace lathe {
 namespace {
@@ -14,17 +15,10 @@ namespace {
 constexpr std::int64_t kMaxLines = 64;
 constexpr std::int64_t kTasksPerThread = 4;  // leaves the pool something to balance
 constexpr std::int64_t kLeastPart = 256;     // keys; below, folding costs more than it brings
-// Keys of a part where bits must not depend on the batch.
-constexpr std::int64_t kFixedPart = 1024;
-// More than this and a task folds its parts as it goes, whatever it costs in balance.
-constexpr std::int64_t kMaxPartBytes = std::int64_t{256} << 20;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-std::int64_t aligned(std::int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 
 // Calls f(unit) for every unit of the call, its parts not filled in.
 template <class F>
-void for_units(const AttendArgs& args, F f) {
+void for_units(const AttendArgs& args, const LatentRun* run, F f) {
   const std::int64_t heads = args.problem.heads;
   const std::int64_t groups = ceil_div(heads, kMaxLines);
   const std::int64_t group_heads = ceil_div(heads, groups);
@@ -38,9 +32,10 @@ void for_units(const AttendArgs& args, F f) {
       unit.request = static_cast<std::int64_t>(r);
       unit.row = row;
       unit.rows = static_cast<std::int32_t>(std::min(block, end - row));
-      unit.position = args.kv_lens[r] - (end - row);
-      unit.keys = shared ? unit.position + unit.rows
+      unit.position = args.kv_lens[r] - (end - row) - (run == nullptr ? 0 : run->first);
+      unit.keys = shared ? std::max<std::int64_t>(0, unit.position + unit.rows)
                          : RowKeys(args, row, unit.request, unit.position).bound();
+      if (run != nullptr) unit.keys = std::min(unit.keys, run->keys);
       for (std::int64_t h = 0; h < heads; h += group_heads) {
         unit.head = static_cast<std::int32_t>(h);
         unit.heads = static_cast<std::int32_t>(std::min(group_heads, heads - h));
@@ -52,15 +47,16 @@ void for_units(const AttendArgs& args, F f) {
 
 }  // namespace
 
-LatentPlan::LatentPlan(const AttendArgs& args)
+LatentPlan::LatentPlan(const AttendArgs& args, const LatentRun* the_run)
     : width(latent_padded(args.problem.qk_dim())),
       // An odd number of cache lines, so that the keys of a column spread over all cache sets.
       key_stride(width % (2 * kLatentPad) == 0 ? width + kLatentPad : width),
       out_stride(latent_padded(args.problem.v_dim())),
-      workers(args.execution.threads == nullptr ? 1 : args.execution.threads->threads()) {
+      workers(thread_count(args.execution)),
+      run(the_run) {
   std::int64_t keys = 0;
   std::int64_t longest = 0;
-  for_units(args, [&](const LatentUnit& unit) {
+  for_units(args, run, [&](const LatentUnit& unit) {
     ++units;
     keys += unit.keys;
     longest = std::max(longest, unit.keys);
@@ -71,34 +67,36 @@ LatentPlan::LatentPlan(const AttendArgs& args)
   const std::int64_t share = ceil_div(keys, wanted);
   // Else there are units enough, and none of them keeps the others waiting.
   const bool uneven = workers > 1 && longest > share;
-  if (args.execution.batch_invariant) {
-    part_keys = kFixedPart;
+  if (args.execution.batch_invariant || run != nullptr) {
+    part_keys = kLatentFoldKeys;
   } else if (uneven) {
-    part_keys = std::max(kLeastPart, aligned(share));
+    part_keys = std::max(kLeastPart, ceil_div(share, kLatentTile) * kLatentTile);
   } else {
     part_keys = std::int64_t{1} << 40;
   }
   static_assert(kLatentTile == 64 && kLeastPart % kLatentTile == 0 &&
-                kFixedPart % kLatentTile == 0);
+                kLatentFoldKeys % kLatentTile == 0);
 
   std::int64_t all_parts = 0;
-  for_units(args, [&](const LatentUnit& unit) {
+  for_units(args, run, [&](const LatentUnit& unit) {
     const std::int64_t n = std::max<std::int64_t>(1, ceil_div(unit.keys, part_keys));
     all_parts += n;
     if (n > 1) parts += n;
   });
-  parts_apart = uneven && parts > 0 && parts * state_floats() * 4 <= kMaxPartBytes;
+  // The units of a run fold into states that are there already.
+  parts_apart =
+      run == nullptr && uneven && parts > 0 && parts * state_floats() * 4 <= kLatentPartBytes;
   if (!parts_apart) parts = 0;
   tasks = parts_apart ? all_parts : units;
 
-  tasks_at = aligned(units * static_cast<std::int64_t>(sizeof(LatentUnit)));
-  parts_at = tasks_at + aligned(tasks * static_cast<std::int64_t>(sizeof(LatentTask)));
+  tasks_at = whole_lines(units * static_cast<std::int64_t>(sizeof(LatentUnit)));
+  parts_at = tasks_at + whole_lines(tasks * static_cast<std::int64_t>(sizeof(LatentTask)));
   workers_at = parts_at + parts * state_floats() * 4;
   const std::int64_t small = latent_padded(lines);
   const std::int64_t floats = lines * width + kLatentTile * key_stride + lines * kLatentTile +
                               2 * small + 2 * state_floats();
   // A page more, or the workers' buffers would lie at equal places of the caches' sets.
-  worker_bytes = aligned(floats * 4) + 4096 + 64;
+  worker_bytes = whole_lines(floats * 4) + 4096 + 64;
   bytes = workers_at + workers * worker_bytes;
 }
 
@@ -111,7 +109,7 @@ void LatentPlan::fill(const AttendArgs& args, std::byte* scratch) const {
   auto* task_at = reinterpret_cast<LatentTask*>(scratch + tasks_at);
   std::int32_t number = 0;
   std::int64_t part_at = 0;
-  for_units(args, [&](LatentUnit unit) {
+  for_units(args, run, [&](LatentUnit unit) {
     unit.parts =
         static_cast<std::int32_t>(std::max<std::int64_t>(1, ceil_div(unit.keys, part_keys)));
     if (parts_apart && unit.parts > 1) {

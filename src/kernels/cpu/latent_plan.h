@@ -12,8 +12,26 @@
 #include <span>
 
 #include "attn/attend.h"
+#include "kernels/cpu/tile_types.h"
 
 namespace lathe {
+
+/// States of parts that are tasks take no more than this; beyond it a task folds its parts as it
+/// goes, whatever that costs in balance. The capability declares it.
+inline constexpr std::int64_t kLatentPartBytes = std::int64_t{256} << 20;
+
+/// Keys of a part where bits must not depend on the batch: states are folded at multiples of it.
+inline constexpr std::int64_t kLatentFoldKeys = 1024;
+
+/// A run of a request's keys, whose pool and page table hold nothing else: page table entry 0 is the
+/// page of key `first`. The states of all rows live outside the call and go on from run to run.
+struct LatentRun {
+  std::int64_t first = 0;        // a multiple of kLatentFoldKeys
+  std::int64_t keys = 0;         // the same, unless the run is the last
+  float* out = nullptr;          // [rows * heads, out_stride]
+  SoftState* softmax = nullptr;  // [rows * heads]
+  bool last = false;             // write out and lse
+};
 
 struct LatentUnit {
   std::int64_t request = 0;
@@ -46,7 +64,7 @@ struct LatentPlan {
   std::int64_t part_keys = 0;  // a multiple of the tile
   bool parts_apart = false;    // parts are tasks
   std::int64_t parts = 0;      // states in the buffer of parts
-  int workers = 1;
+  std::int64_t workers = 1;
 
   // Scratch: byte offsets.
   std::int64_t tasks_at = 0;    // units lie at 0
@@ -55,7 +73,9 @@ struct LatentPlan {
   std::int64_t worker_bytes = 0;
   std::int64_t bytes = 0;
 
-  explicit LatentPlan(const AttendArgs& args);
+  const LatentRun* run = nullptr;  // null: all keys
+
+  explicit LatentPlan(const AttendArgs& args, const LatentRun* run = nullptr);
   /// Floats of a state of `lines` lines, a multiple of kLatentPad.
   std::int64_t state_floats() const;
   /// Writes the units and the tasks, longest first, into scratch of `bytes`.
@@ -63,5 +83,8 @@ struct LatentPlan {
   std::span<const LatentUnit> unit_list(const std::byte* scratch) const;
   std::span<const LatentTask> task_list(const std::byte* scratch) const;
 };
+
+/// Attends with arguments that were checked; with a run, one request by page table (shares_keys()).
+void latent_attend_run(const AttendArgs& args, const LatentRun* run);
 
 }  // namespace lathe

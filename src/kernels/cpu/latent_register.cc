@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/cpu/latent_attend.h"
+#include "kernels/cpu/latent_plan.h"
 
 namespace lathe {
 namespace {
@@ -24,6 +25,7 @@ Capability latent(ProblemKind problem, KernelKind kind) {
   c.arithmetic = Arithmetic::bf16;
   c.split_kv = true;
   c.wide_q = DType::f32;
+  c.split_bytes = kLatentPartBytes;
   c.flops_share = 0.7;  // 16 heads, lathe bench; 0.85 from 64 on
   c.launch_seconds = 2e-6;
   switch (kind) {

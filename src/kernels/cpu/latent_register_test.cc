@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/latent_attend.h"
+#include "kernels/cpu/latent_plan.h"
+#include "kernels/cpu/latent_test_util.h"
 
 namespace lathe {
 namespace {
@@ -14,6 +16,8 @@ TEST(LatentRegister, AKernelForEachProblemAndKind) {
   for (const Kernel& k : registry.kernels()) {
     EXPECT_TRUE(k.attend == cpu_attend_latent) << k.capability.name;
     EXPECT_TRUE(k.capability.devices.contains(Device::cpu));
+    EXPECT_TRUE(k.capability.split_kv);
+    EXPECT_EQ(k.capability.split_bytes, kLatentPartBytes);
   }
   const Kernel* native = registry.find("cpu.sparse_latent.native");
   ASSERT_NE(native, nullptr);
@@ -24,6 +28,26 @@ TEST(LatentRegister, AKernelForEachProblemAndKind) {
   ASSERT_NE(gather, nullptr);
   EXPECT_TRUE(gather->capability.compact_rows);
   EXPECT_FALSE(gather->capability.two_sources);
+}
+
+// One row of 128 heads over 400,000 keys would keep 391 x 2 states of 130 KiB apart: 100 MiB. Three
+// such requests exceed the ceiling, and their tasks fold as they go.
+TEST(LatentRegister, PartsStayBelowTheDeclaredCeiling) {
+  latent_test::Scene s(CacheLayout(LayoutKind::mla_bf16), 64, 128, {{1, 1}, {1, 1}, {1, 1}});
+  std::vector<std::int32_t> lens = {400000, 400000, 400000};
+  ThreadPool threads(16);
+  AttendArgs args = s.args;
+  args.execution = {&threads, nullptr, true};
+  for (const std::size_t requests : {1u, 3u}) {
+    const auto rows = static_cast<std::int64_t>(requests);
+    args.kv_lens = std::span(lens).first(requests);
+    args.q_indptr = s.args.q_indptr.first(requests + 1);
+    args.q.rows = rows;
+    const LatentPlan plan(args);
+    EXPECT_EQ(plan.parts_apart, requests == 1);
+    EXPECT_LE(plan.workers_at - plan.parts_at, kLatentPartBytes);
+    EXPECT_EQ(plan.parts, requests == 1 ? 2 * 391 : 0);
+  }
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // Every SIMD target that this build holds and this machine can run, not just the best one.
 #include <gtest/gtest.h>
 
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)  // as latent_tile.cc
+#include "kernels/cpu/simd_targets.h"
+
 #include "hwy/highway.h"
 #include "kernels/cpu/latent_math.h"
 #include "kernels/cpu/latent_test_util.h"

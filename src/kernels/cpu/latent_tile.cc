@@ -1,17 +1,21 @@
 #include "kernels/cpu/latent_math.h"
 
-// Vectors of unknown size cannot be elements of register blocks; Arm has NEON beside them.
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#include "kernels/cpu/simd_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/latent_tile.cc"
 #include "hwy/foreach_target.h"
 // The SIMD headers follow foreach_target.h, which includes this file once per target.
-#include "kernels/cpu/latent_math-inl.h"
+#include "kernels/cpu/tile_softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lathe {
 namespace HWY_NAMESPACE {
 namespace {
+
+using D = TileTag;
+using V = TileVec;
+using Du = hn::RebindToUnsigned<D>;
 
 // Lines of a register block: with 4 keys or 4 vectors of values, 16 accumulators where there are 32
 // registers, 8 where there are 16. Eight chains hide the latency of an FMA.
@@ -21,8 +25,6 @@ constexpr int kLines = 4;
 constexpr int kLines = 2;
 #endif
 constexpr int kAcross = 4;
-
-constexpr float kNone = -__builtin_huge_valf();
 
 // ---------------------------------------------------------------- scores
 
@@ -76,37 +78,11 @@ HWY_INLINE void score_block(const float* HWY_RESTRICT q, const float* HWY_RESTRI
   for (int r = 0; r < kRows; ++r) store_sums(d, acc[r], scores + r * kLatentTile);
 }
 
-// Asks for the next tile's records a few cache lines at a time: asked for all at once they would
-// wait for each other, and the arithmetic for them.
-class Prefetcher {
- public:
-  HWY_INLINE Prefetcher(const LatentTileJob& job, std::int64_t steps)
-      : job_(job), per_step_((job.ahead_keys * job.ahead_bytes / kCacheLine + steps) / steps) {}
-
-  HWY_INLINE void step() {
-    for (std::int64_t i = 0; i < per_step_ && key_ < job_.ahead_keys; ++i) {
-      __builtin_prefetch(job_.ahead[key_] + byte_, 0, 2);
-      byte_ += kCacheLine;
-      if (byte_ >= job_.ahead_bytes) {
-        byte_ = 0;
-        ++key_;
-      }
-    }
-  }
-
- private:
-  static constexpr std::int64_t kCacheLine = 64;
-  const LatentTileJob& job_;
-  std::int64_t per_step_;
-  std::int64_t key_ = 0;
-  std::int64_t byte_ = 0;
-};
-
 template <int kRows>
 HWY_INLINE void score_keys(const LatentTileJob& job, std::int64_t line, std::int64_t begin,
-                           std::int64_t end, Prefetcher& prefetcher) {
+                           std::int64_t end, std::int64_t lines_a_step) {
   for (std::int64_t k = begin; k < end; k += kAcross) {
-    prefetcher.step();
+    for (std::int64_t i = 0; i < lines_a_step; ++i) job.ahead->step();
     score_block<kRows>(job.q + line * job.width, job.keys + k * job.key_stride, job.width,
                        job.key_stride, job.scores + line * kLatentTile + k);
   }
@@ -127,58 +103,23 @@ HWY_INLINE int block_of(std::int64_t left) { return left >= kLines ? kLines : le
 // Eight keys stay in the first-level cache while all lines pass.
 void score_tile(const LatentTileJob& job) {
   constexpr std::int64_t kResident = 8;
-  Prefetcher prefetcher(job, (job.lines + kLines - 1) / kLines * (kLatentTile / kAcross));
+  const std::int64_t steps = (job.lines + kLines - 1) / kLines * (kLatentTile / kAcross);
+  const std::int64_t ahead = (job.ahead_lines + steps - 1) / steps;
   for (std::int64_t k = 0; k < kLatentTile; k += kResident) {
     for (std::int64_t line = 0; line < job.lines;) {
       const int block = block_of(job.lines - line);
       const std::int64_t most = most_visible(job, line, block);
       const std::int64_t end = most < k + kResident ? most : k + kResident;
       if (block == kLines) {
-        score_keys<kLines>(job, line, k, end, prefetcher);
+        score_keys<kLines>(job, line, k, end, ahead);
       } else if (block == 2) {
-        score_keys<2>(job, line, k, end, prefetcher);
+        score_keys<2>(job, line, k, end, ahead);
       } else {
-        score_keys<1>(job, line, k, end, prefetcher);
+        score_keys<1>(job, line, k, end, ahead);
       }
       line += block;
     }
   }
-}
-
-// ---------------------------------------------------------------- softmax
-
-// Scores to weights e^(score - highest) of the first n, 0 behind them.
-void weigh_line(const LatentTileJob& job, std::int64_t line) {
-  const D d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  float* s = job.scores + line * kLatentTile;
-  const std::int64_t n = job.visible[line];
-  const float before = job.state.highest[line];
-  V most = hn::Set(d, before);
-  const V none = hn::Set(d, kNone);
-  for (std::int64_t i = 0; i < n; i += lanes) {
-    const auto in = hn::FirstN(d, static_cast<std::size_t>(n - i));
-    const V x = hn::IfThenElse(in, hn::LoadU(d, s + i), none);
-    most = hn::IfThenElse(hn::Gt(x, most), x, most);  // a NaN never is
-  }
-  const float highest = hn::GetLane(hn::MaxOfLanes(d, most));
-  // With no finite score, -inf - -inf would make a NaN out of nothing.
-  const float base = highest == kNone ? 0.0f : highest;
-  const V base_v = hn::Set(d, base);
-  V sum = hn::Zero(d);
-  for (std::int64_t i = 0; i < kLatentTile; i += lanes) {
-    V w = hn::Zero(d);
-    if (i < n) {
-      const auto in = hn::FirstN(d, static_cast<std::size_t>(n - i));
-      w = hn::IfThenElseZero(in, exp_of(d, hn::Sub(hn::LoadU(d, s + i), base_v)));
-    }
-    sum = hn::Add(sum, w);
-    hn::StoreU(w, d, s + i);
-  }
-  const float rescale = before == highest ? 1.0f : exp_of(before - base);
-  job.rescale[line] = rescale;
-  job.state.highest[line] = highest;
-  job.state.sum[line] = job.state.sum[line] * rescale + hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
 // ---------------------------------------------------------------- values
@@ -243,7 +184,10 @@ HWY_INLINE void value_column(const LatentTileJob& job, std::int64_t column) {
 void add_tile(const LatentTileJob& job) {
   score_tile(job);
   for (std::int64_t line = 0; line < job.lines; ++line) {
-    if (job.visible[line] > 0) weigh_line(job, line);
+    if (job.visible[line] == 0) continue;
+    job.rescale[line] =
+        softmax_step(job.scores + line * kLatentTile, 0,
+                     static_cast<std::size_t>(job.visible[line]), nullptr, job.state.softmax[line]);
   }
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(D()));
   std::int64_t column = 0;
@@ -251,6 +195,14 @@ void add_tile(const LatentTileJob& job) {
     value_column<kAcross>(job, column);
   }
   for (; column < job.out_stride; column += lanes) value_column<1>(job, column);
+}
+
+void fold(const LatentState& from, const LatentState& into, std::int64_t lines,
+          std::int64_t out_stride) {
+  for (std::int64_t line = 0; line < lines; ++line) {
+    fold_state(into.softmax[line], into.out + line * out_stride, from.softmax[line],
+               from.out + line * out_stride, static_cast<std::size_t>(out_stride));
+  }
 }
 
 const char* target_name() { return hwy::TargetName(HWY_TARGET); }
@@ -264,9 +216,14 @@ HWY_AFTER_NAMESPACE();
 namespace lathe {
 
 HWY_EXPORT(add_tile);
+HWY_EXPORT(fold);
 HWY_EXPORT(target_name);
 
 void latent_add_tile(const LatentTileJob& job) { HWY_DYNAMIC_DISPATCH(add_tile)(job); }
+void latent_fold(const LatentState& from, const LatentState& into, std::int64_t lines,
+                 std::int64_t out_stride) {
+  HWY_DYNAMIC_DISPATCH(fold)(from, into, lines, out_stride);
+}
 const char* latent_simd_target() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
 
 }  // namespace lathe

@@ -4,6 +4,7 @@
 
 #include "attn/check_args.h"
 #include "kernels/cpu/ragged_task.h"
+#include "kernels/cpu/tasks.h"
 
 namespace lathe {
 namespace {
@@ -13,12 +14,9 @@ constexpr std::int64_t kTasksPerThread = 3;
 // Fewer rows would not repay the expansion of their keys.
 constexpr std::int64_t kLeastRows = 192;
 
-constexpr std::int64_t rounded(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 // Rows of a task: whole requests, unless there are too few of them for the threads, since every
 // task of a request expands its keys again.
-std::int32_t rows_per_task(const AttendArgs& args, int threads) {
+std::int32_t rows_per_task(const AttendArgs& args, std::int64_t threads) {
   std::int64_t most = 1;
   std::int64_t busy = 0;  // requests with rows
   for (std::size_t r = 0; r < args.kv_lens.size(); ++r) {
@@ -60,27 +58,21 @@ Result<void> cpu_attend_ragged(const AttendArgs& args) {
   if (args.q.rows == 0) return {};
   Scratch own;
   Scratch& scratch = args.execution.scratch != nullptr ? *args.execution.scratch : own;
-  ThreadPool* pool = args.execution.threads;
-  const int threads = pool != nullptr ? pool->threads() : 1;
+  const std::int64_t threads = thread_count(args.execution);
 
   const std::int32_t most = rows_per_task(args, threads);
   const std::int64_t count = list_pieces(args, most, nullptr);
-  const std::int64_t list_bytes = rounded(count * std::int64_t{sizeof(RaggedRows)});
-  const std::int64_t worker_bytes = rounded(ragged_worker_bytes(args.problem, most));
+  const std::int64_t list_bytes = whole_lines(count * std::int64_t{sizeof(RaggedRows)});
+  const std::int64_t worker_bytes = whole_lines(ragged_worker_bytes(args.problem, most));
   std::byte* memory = scratch.take(list_bytes + threads * worker_bytes);
   auto* pieces = reinterpret_cast<RaggedRows*>(memory);
   list_pieces(args, most, pieces);
 
   const std::int64_t heads = args.problem.heads;
-  auto body = [&](std::int64_t task, int worker) {
+  run_tasks(args.execution, count * heads, [&](std::int64_t task, int worker) {
     run_ragged_task(args, pieces[task / heads], static_cast<std::int32_t>(task % heads), most,
                     memory + list_bytes + worker * worker_bytes);
-  };
-  if (pool != nullptr) {
-    pool->run(count * heads, body);
-  } else {
-    for (std::int64_t t = 0; t < count * heads; ++t) body(t, 0);
-  }
+  });
   return {};
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/attend_io.h"
+#include "kernels/cpu/simd_targets.h"
 #include "kernels/cpu/tile_types.h"
 #include "layout/codec.h"
 
@@ -185,7 +186,7 @@ void ragged_task(const AttendArgs& args, const RaggedRows& rows, std::int32_t he
   const auto query_scale = static_cast<float>(double{args.problem.scale} * double{args.q_scale} *
                                               double{args.main.key_scale} * std::numbers::log2e);
   for (std::int32_t r = 0; r < rows.rows; ++r) {
-    load_query(args.q, rows.row + r, head * d.k, d.k, query_scale, w.q + r * d.k);
+    load_row(args.q, rows.row + r, head * d.k, d.k, query_scale, w.q + r * d.k);
     w.states[r] = SoftState();
   }
   std::memset(w.sums, 0, size(rows.rows * d.v_padded) * sizeof(float));

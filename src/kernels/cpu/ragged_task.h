@@ -14,7 +14,7 @@ namespace lathe {
 /// task's rows it is all that a task keeps.
 inline constexpr std::int64_t kRaggedChunkKeys = 256;
 
-/// Most rows of a task: their sums stay between chunks.
+/// Most rows of a task: their queries and sums stay between chunks. The capability declares it.
 inline constexpr std::int32_t kRaggedTaskRows = 4096;
 
 /// Rows of one request.

@@ -16,6 +16,7 @@
 #endif
 
 #include "hwy/highway.h"
+#include "kernels/cpu/tile_softmax-inl.h"  // TileTag
 #include "kernels/cpu/tile_types.h"
 
 // Loops over registers have to vanish, or the arrays of vectors would live in memory.
@@ -32,9 +33,6 @@ namespace lathe {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-
-using TileTag = hn::CappedTag<float, 16>;
-using TileVec = hn::Vec<TileTag>;
 
 // Rows of a register block: with four vectors a row it fills 24 of 32, or 8 of 16 registers.
 #if HWY_TARGET <= HWY_AVX3 && defined(HWY_TARGET) && HWY_ARCH_X86

@@ -1,0 +1,54 @@
+// Tokens that stand in the text by their own name ("<|im_end|>"), found before anything else.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "io/regex.h"
+
+namespace lathe {
+
+struct AddedToken {
+  std::int32_t id = 0;
+  std::string content;
+  bool single_word = false;  // only where no word character stands beside it
+  bool lstrip = false;       // swallows white space before it
+  bool rstrip = false;       // swallows white space behind it
+  bool normalized = false;   // is looked for in normalised text, in its normalised form
+  bool special = false;      // left out by decode(skip_special_tokens)
+};
+
+/// Finds tokens in a text: the leftmost, of those that begin there the longest. A match that
+/// single_word forbids is passed over as ordinary text, and so is a shorter one inside it.
+class AddedTokenFinder {
+ public:
+  /// A part of the text: of a token, or (id -1) of ordinary text.
+  using OnPart = std::function<void(std::string_view part, std::int32_t id)>;
+
+  AddedTokenFinder() = default;
+  /// `tokens[i].content` is what is looked for; an empty one is never found.
+  explicit AddedTokenFinder(std::vector<AddedToken> tokens);
+
+  bool empty() const { return tokens_.empty(); }
+  void split(std::string_view text, const OnPart& on_part) const;
+
+ private:
+  // Index in tokens_ and length of the longest token at the front of `text`.
+  std::optional<std::pair<std::size_t, std::size_t>> longest(std::string_view text) const;
+  bool is_word(std::string_view character) const;
+
+  std::vector<AddedToken> tokens_;
+  std::array<bool, 256> first_{};  // bytes with which a token begins
+  // A trie over bytes: (node << 8 | byte) → node, and per node the token that ends there or -1.
+  std::unordered_map<std::uint64_t, std::int32_t> next_;
+  std::vector<std::int32_t> ends_;
+  std::optional<Regex> word_;
+};
+
+}  // namespace lathe

@@ -1,0 +1,54 @@
+// ChatTemplate: the Jinja template that turns a conversation into a model's prompt, rendered as
+// Hugging Face transformers renders it. docs/chat-templates.md lists what is supported.
+#pragma once
+
+#include <ctime>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "io/jinja_runtime.h"
+
+namespace lathe {
+
+struct RenderOptions {
+  /// What strftime_now() formats; the local time where absent.
+  std::optional<std::tm> now;
+  JinjaLimits limits;
+};
+
+class ChatTemplate {
+ public:
+  /// Errors name the template's line: malformed, or unsupported for Jinja that chat templates do not
+  /// use.
+  static Result<ChatTemplate> parse(std::string_view source);
+
+  /// The prompt. `variables` is an object: messages, add_generation_prompt, tools, bos_token, ...
+  /// Errors name the template's line: malformed (what Jinja would refuse), unsupported,
+  /// invalid_argument (the template's own raise_exception), exhausted (a limit of `options`). Safe
+  /// from several threads.
+  Result<std::string> render(const nlohmann::ordered_json& variables,
+                             const RenderOptions& options = {}) const;
+
+ private:
+  struct Parsed;
+  std::shared_ptr<const Parsed> parsed_;
+};
+
+/// What a model's folder says about its prompts.
+struct ChatTemplateFile {
+  ChatTemplate chat_template;
+  std::string bos_token;  // empty where the folder names none
+  std::string eos_token;
+};
+
+/// Reads chat_template.jinja, or else chat_template.json, or else tokenizer_config.json's
+/// "chat_template" (a string, or a list of named ones, of which "default"); the tokens from
+/// tokenizer_config.json. Errors: io, malformed, unsupported (a folder without a template).
+Result<ChatTemplateFile> load_chat_template(const std::filesystem::path& dir);
+
+}  // namespace lathe

@@ -1,0 +1,64 @@
+// Ids back to text, all at once or as they come.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lathe {
+
+/// What each token gives and how they are joined: a tokenizer.json's decoder, applied to every
+/// token beforehand.
+struct TokenTexts {
+  std::vector<std::string> pieces;  // [ids]; bytes that the token stands for
+  std::vector<bool> known;          // [ids]; false: a gap in the vocabulary
+  std::vector<bool> special;        // [ids]
+  std::vector<bool> is_byte;        // [ids]; a <0xHH> of a decoder with ByteFallback
+  // Pieces are bytes of one UTF-8 text (byte-level); otherwise each is text, but for is_byte.
+  bool bytes = true;
+  bool spaced = false;           // without a decoder, tokens are joined by spaces
+  std::string strip;             // a character that is taken from the front of the text ...
+  std::int32_t strip_count = 0;  // ... up to so many times
+
+  bool has(std::int32_t id) const {
+    return id >= 0 && static_cast<std::size_t>(id) < pieces.size() &&
+           known[static_cast<std::size_t>(id)];
+  }
+};
+
+/// The bytes that the tokens stand for, as they are. Unknown ids give nothing.
+std::string join_bytes(const TokenTexts& texts, std::span<const std::int32_t> ids,  // [n]
+                       bool skip_special_tokens);
+
+/// Text, as HF tokenizers decodes it: one U+FFFD per maximal subpart that is no UTF-8, and in a run
+/// of ByteFallback tokens that is no UTF-8 one per token.
+std::string join_text(const TokenTexts& texts, std::span<const std::int32_t> ids,  // [n]
+                      bool skip_special_tokens);
+
+/// Text of a growing sequence of ids. A character whose bytes have not all come is held back; what
+/// push() and flush() returned, put together, is Tokenizer::decode() of the ids. The one exception
+/// is a run of ByteFallback tokens that is no UTF-8: its sound characters have been given out by
+/// the time it breaks.
+class Detokenizer {
+ public:
+  explicit Detokenizer(std::shared_ptr<const TokenTexts> texts, bool skip_special_tokens = false)
+      : texts_(std::move(texts)), skip_special_tokens_(skip_special_tokens) {}
+
+  std::string push(std::int32_t id);
+  /// The rest, U+FFFD for a character that stayed unfinished; the next push begins a new text.
+  std::string flush();
+
+ private:
+  void strip_front(std::string& out);
+
+  std::shared_ptr<const TokenTexts> texts_;
+  bool skip_special_tokens_;
+  bool first_ = true;
+  std::int32_t stripped_ = 0;  // characters taken from the front; strip_count: no more to take
+  std::string pending_;        // bytes of an unfinished character, at most 3
+};
+
+}  // namespace lathe

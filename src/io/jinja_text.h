@@ -1,0 +1,48 @@
+// Python's view of strings over UTF-8: what Jinja's filters, str methods and repr() do to text. A
+// byte that is no UTF-8 counts as one character and stays as it is.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lathe {
+
+/// The string behind a literal's escapes, or none where one is cut short or unknown to us (\N{...}).
+std::optional<std::string> unescape(std::string_view body);
+
+/// Without leading (trailing) characters of `chars`, or Unicode white space where `chars` is absent.
+std::string_view trim_start(std::string_view s, std::optional<std::string_view> chars = {});
+std::string_view trim_end(std::string_view s, std::optional<std::string_view> chars = {});
+
+/// Characters (code points) of s, each a view into it.
+std::vector<std::string_view> characters(std::string_view s);
+std::int64_t count_characters(std::string_view s);
+bool is_ascii(std::string_view s);
+
+/// str.split(): on white space where `separator` is absent; `separator` is not empty. At most `max`
+/// cuts where max >= 0, from the right where `from_right`.
+std::vector<std::string_view> split_text(std::string_view s,
+                                         std::optional<std::string_view> separator,
+                                         std::int64_t max, bool from_right = false);
+/// str.splitlines().
+std::vector<std::string_view> split_lines(std::string_view s);
+
+std::string to_upper(std::string_view s);
+std::string to_lower(std::string_view s);
+/// str.title(): every letter that follows a cased one is lower, others are title case.
+std::string to_title(std::string_view s);
+/// str.capitalize().
+std::string capitalize(std::string_view s);
+
+/// repr() of a str.
+std::string repr_text(std::string_view s);
+/// repr() of a float: the shortest digits that read back, 1e+16 and below 1e-04 as powers.
+std::string repr_real(double v);
+
+/// A JSON string with its quotes, as Python's json.dumps writes it.
+std::string json_text(std::string_view s, bool ensure_ascii);
+
+}  // namespace lathe

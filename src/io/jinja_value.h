@@ -1,0 +1,152 @@
+// JinjaValue: what a template computes with, after Python's types.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+
+namespace lathe {
+
+class JinjaValue;
+
+struct JinjaUndefined {
+  std::shared_ptr<const std::string> what;  // "'x' is undefined"; may be null
+};
+struct JinjaNone {};
+struct JinjaList;
+struct JinjaDict;
+struct JinjaNamespace;
+struct JinjaMacro;
+struct JinjaLoop;
+struct JinjaFunction;
+using JinjaText = std::shared_ptr<const std::string>;
+
+class JinjaValue {
+ public:
+  JinjaValue() = default;  // undefined
+  explicit JinjaValue(bool v) : state_(v) {}
+  explicit JinjaValue(std::int64_t v) : state_(v) {}
+  explicit JinjaValue(double v) : state_(v) {}
+  explicit JinjaValue(std::string v) : state_(std::make_shared<const std::string>(std::move(v))) {}
+  template <class T>
+  explicit JinjaValue(std::shared_ptr<const T> v) : state_(std::move(v)) {}
+  explicit JinjaValue(std::shared_ptr<JinjaLoop> v) : state_(std::move(v)) {}
+  explicit JinjaValue(JinjaNamespace* v) : state_(v) {}
+  explicit JinjaValue(const JinjaMacro* v) : state_(v) {}
+  JinjaValue(const char*) = delete;  // would be a bool
+
+  static JinjaValue none() { return JinjaValue(State(JinjaNone{})); }
+  /// `what` is the message of the error that using the value gives.
+  static JinjaValue undefined(std::string what) {
+    return JinjaValue(State(JinjaUndefined{std::make_shared<const std::string>(std::move(what))}));
+  }
+  static JinjaValue list(std::vector<JinjaValue> items, bool tuple = false);
+  static JinjaValue dict(std::vector<std::pair<JinjaValue, JinjaValue>> items);
+  static JinjaValue function(std::string name);
+  static JinjaValue method(const JinjaValue& self, std::string name);
+
+  /// JSON's values; an error where one nests deeper than kMaxJinjaDepth or holds an integer beyond
+  /// 64 bits.
+  static Result<JinjaValue> from_json(const nlohmann::ordered_json& json);
+
+  template <class T>
+  bool is() const {
+    return std::holds_alternative<T>(state_);
+  }
+  bool is_undefined() const { return is<JinjaUndefined>(); }
+  bool is_none() const { return is<JinjaNone>(); }
+  bool is_text() const { return is<JinjaText>(); }
+  bool is_integer() const { return is<std::int64_t>() || is<bool>(); }  // bool is an int in Python
+  bool is_number() const { return is_integer() || is<double>(); }
+
+  bool as_bool() const { return std::get<bool>(state_); }
+  std::int64_t as_integer() const {
+    return is<bool>() ? std::int64_t{as_bool()} : std::get<std::int64_t>(state_);
+  }
+  double as_real() const {
+    return is<double>() ? std::get<double>(state_) : static_cast<double>(as_integer());
+  }
+  const std::string& as_text() const { return *std::get<JinjaText>(state_); }
+  /// Null where the value is of another type.
+  const JinjaList* as_list() const { return shared<JinjaList>(); }
+  std::shared_ptr<const JinjaList> shared_list() const {
+    return std::get<std::shared_ptr<const JinjaList>>(state_);
+  }
+  const JinjaDict* as_dict() const { return shared<JinjaDict>(); }
+  const JinjaFunction* as_function() const { return shared<JinjaFunction>(); }
+  JinjaNamespace* as_namespace() const { return pointer<JinjaNamespace*>(); }
+  const JinjaMacro* as_macro() const { return pointer<const JinjaMacro*>(); }
+  const JinjaLoop* as_loop() const {
+    const auto* p = std::get_if<std::shared_ptr<JinjaLoop>>(&state_);
+    return p != nullptr ? p->get() : nullptr;
+  }
+  std::string undefined_message() const {
+    const auto& what = std::get<JinjaUndefined>(state_).what;
+    return what ? *what : "an undefined value";
+  }
+
+  /// Levels of nesting: 0 for a scalar, 1 + the deepest item of a list or dict.
+  int depth() const;
+  /// Rough bytes that looking at the value itself costs, its items' own contents aside.
+  std::size_t size_hint() const;
+  /// Python's name of the type: "dict object", "None".
+  std::string type_name() const;
+  /// A dict's value of this key, or null.
+  const JinjaValue* find(std::string_view key) const;
+
+ private:
+  using State = std::variant<JinjaUndefined, JinjaNone, bool, std::int64_t, double, JinjaText,
+                             std::shared_ptr<const JinjaList>, std::shared_ptr<const JinjaDict>,
+                             std::shared_ptr<const JinjaFunction>, std::shared_ptr<JinjaLoop>,
+                             JinjaNamespace*, const JinjaMacro*>;
+  explicit JinjaValue(State state) : state_(std::move(state)) {}
+  template <class T>
+  const T* shared() const {
+    const auto* p = std::get_if<std::shared_ptr<const T>>(&state_);
+    return p != nullptr ? p->get() : nullptr;
+  }
+  template <class P>
+  P pointer() const {
+    const auto* p = std::get_if<P>(&state_);
+    return p != nullptr ? *p : nullptr;
+  }
+
+  State state_;
+};
+
+inline constexpr int kMaxJinjaDepth = 200;
+
+struct JinjaList {
+  std::vector<JinjaValue> items;
+  bool tuple = false;
+  int depth = 1;  // of nesting; bounded, because destruction and printing recurse
+};
+struct JinjaDict {
+  std::vector<std::pair<JinjaValue, JinjaValue>> items;  // in order of insertion
+  int depth = 1;
+};
+/// namespace(): the one thing that a template can change. A render owns its namespaces and macros
+/// and values only point to them, so that no cycle can leak.
+struct JinjaNamespace {
+  std::vector<std::pair<std::string, JinjaValue>> attributes;
+};
+/// The `loop` variable.
+struct JinjaLoop {
+  std::shared_ptr<const JinjaList> items;
+  std::size_t index = 0;
+};
+/// A method of a value, or a global function where `self` is undefined.
+struct JinjaFunction {
+  JinjaValue self;
+  std::string name;
+  int depth = 1;
+};
+
+}  // namespace lathe

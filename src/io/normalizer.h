@@ -1,0 +1,39 @@
+// What happens to text before it is split: Unicode normal forms, replacements, lower case.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/enum.h"
+#include "io/regex.h"
+
+namespace lathe {
+
+// Names as in tokenizer.json.
+#define LATHE_NORMALIZER_KINDS(X) X(NFC) X(NFD) X(NFKC) X(NFKD) X(Lowercase) X(Prepend) X(Replace)
+LATHE_ENUM(NormalizerKind, LATHE_NORMALIZER_KINDS)
+
+class Normalizer {
+ public:
+  struct Step {
+    NormalizerKind kind = NormalizerKind::NFC;
+    std::string text;            // Prepend: what; Replace: by what
+    std::optional<Regex> regex;  // Replace
+  };
+
+  Normalizer() = default;  // changes nothing
+  explicit Normalizer(std::vector<Step> steps) : steps_(std::move(steps)) {}
+
+  bool empty() const { return steps_.empty(); }
+
+  /// `text` is valid UTF-8. The result is `text` itself, or lies in `buffer`. Linear in the size of
+  /// the text, but for what a Replace pattern costs.
+  std::string_view apply(std::string_view text, std::string& buffer) const;
+
+ private:
+  std::vector<Step> steps_;
+};
+
+}  // namespace lathe

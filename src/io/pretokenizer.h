@@ -1,0 +1,48 @@
+// Splitting of text into the pieces inside which byte pairs are merged.
+#pragma once
+
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "base/enum.h"
+#include "io/regex.h"
+
+namespace lathe {
+
+// What becomes of a match; names as in tokenizer.json.
+#define LATHE_SPLIT_BEHAVIORS(X) \
+  X(Removed) X(Isolated) X(MergedWithPrevious) X(MergedWithNext) X(Contiguous)
+LATHE_ENUM(SplitBehavior, LATHE_SPLIT_BEHAVIORS)
+
+/// Steps, each applied to every piece of the step before, as if the piece were a text of its own:
+/// what stands beside it is not seen by lookaround.
+class PreTokenizer {
+ public:
+  struct Step {
+    bool prefix_space = false;   // put a space before a piece that does not begin with one
+    std::optional<Regex> regex;  // none: no split
+    SplitBehavior behavior = SplitBehavior::Isolated;
+    bool invert = false;  // what lies between the matches is the match
+  };
+  using Emit = std::function<void(std::string_view piece)>;
+  using Matches = std::vector<Regex::Match>;  // [steps]; a thread's own
+
+  PreTokenizer() = default;  // the whole text is one piece
+  explicit PreTokenizer(std::vector<Step> steps) : steps_(std::move(steps)) {}
+
+  Matches make_matches() const { return Matches(steps_.size()); }
+
+  /// Calls `emit` for each piece in order; pieces are not empty and die with the call. `text` is
+  /// valid UTF-8. Pieces are handed down one at a time, so memory does not grow with their number.
+  void split(std::string_view text, Matches& matches, const Emit& emit) const {
+    run(0, text, matches, emit);
+  }
+
+ private:
+  void run(std::size_t step, std::string_view text, Matches& matches, const Emit& emit) const;
+
+  std::vector<Step> steps_;
+};
+
+}  // namespace lathe

@@ -1,0 +1,87 @@
+// Regular expressions of a tokenizer.json: written for Oniguruma (Ruby syntax), run by PCRE2's JIT.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/result.h"
+
+struct pcre2_real_code_8;
+struct pcre2_real_match_context_8;
+struct pcre2_real_match_data_8;
+
+namespace lathe {
+
+/// The PCRE2 pattern that matches what Oniguruma's Ruby syntax matches with `pattern`. Classes that
+/// the two libraries define differently (\s, \w, \v, script names) are spelled out. What has no
+/// equal spelling is an Error of code unsupported that names the construct.
+Result<std::string> translate_regex(std::string_view pattern, const std::string& field);
+
+/// A compiled pattern; immutable, so threads may share it, each with its own Match.
+class Regex {
+ public:
+  /// Room for the result of one search, and the searches' limits; a thread's own. Costs two small
+  /// allocations.
+  class Match {
+   public:
+    Match();
+
+   private:
+    friend class Regex;
+    struct Free {
+      void operator()(pcre2_real_match_data_8* data) const;
+      void operator()(pcre2_real_match_context_8* limits) const;
+    };
+    std::unique_ptr<pcre2_real_match_data_8, Free> data_;
+    std::unique_ptr<pcre2_real_match_context_8, Free> limits_;
+  };
+
+  /// `field` names the place in errors. Errors: those of translate_regex; malformed where PCRE2
+  /// finds no sense in the pattern.
+  static Result<Regex> compile(std::string_view pattern, const std::string& field);
+  /// Matches `text` itself.
+  static Result<Regex> literal(std::string_view text, const std::string& field);
+
+  /// First match in `text` that begins at `from` or later: [begin, end). `text` is valid UTF-8. A
+  /// search that takes more than 10 million steps finds nothing, which bounds the time of a hostile
+  /// pattern.
+  std::optional<std::pair<std::size_t, std::size_t>> find(std::string_view text, std::size_t from,
+                                                          Match& match) const;
+
+ private:
+  struct Free {
+    void operator()(pcre2_real_code_8* code) const;
+  };
+  static Result<Regex> compile_with(std::string_view pattern, unsigned options,
+                                    const std::string& field);
+  std::unique_ptr<pcre2_real_code_8, Free> code_;
+};
+
+/// Calls `on_part(begin, end, is_match)` for the matches in `text` and what lies between them, in
+/// order and without gaps. Empty matches are parts too, except right behind the previous match.
+template <class OnPart>
+void for_each_part(const Regex& regex, std::string_view text, Regex::Match& match,
+                   OnPart&& on_part) {
+  std::size_t from = 0;  // where the search goes on
+  std::size_t done = 0;  // end of the last part
+  std::size_t last_match_end = ~std::size_t{0};
+  while (from <= text.size()) {
+    const auto found = regex.find(text, from, match);
+    if (!found) break;
+    const auto [begin, end] = *found;
+    if (begin == end && end == last_match_end) {
+      ++from;
+      while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xC0) == 0x80) ++from;
+      continue;
+    }
+    if (done != begin) on_part(done, begin, false);
+    on_part(begin, end, true);
+    from = done = last_match_end = end;
+  }
+  if (done != text.size()) on_part(done, text.size(), false);
+}
+
+}  // namespace lathe

@@ -1,0 +1,33 @@
+// Strings by id and ids by string.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lathe {
+
+/// An open-addressing hash table whose keys lie in a vector by id. At most half of its slots are
+/// taken, so a look-up touches one slot and one string as a rule.
+class TokenTable {
+ public:
+  /// `strings[id]`; ids whose string is empty are not found. Where two are equal, the lower id is
+  /// found.
+  TokenTable() : TokenTable(std::vector<std::string>{}) {}
+  explicit TokenTable(std::vector<std::string> strings);
+
+  std::int32_t find(std::string_view s) const;  // -1: none
+  const std::vector<std::string>& strings() const { return strings_; }
+
+ private:
+  struct Slot {
+    std::int32_t id = -1;
+    std::uint32_t tag = 0;  // bits of the hash, which spare most comparisons
+  };
+  std::vector<std::string> strings_;  // [ids]
+  std::vector<Slot> slots_;           // [power of two]
+  std::size_t longest_ = 0;
+};
+
+}  // namespace lathe

@@ -1,0 +1,73 @@
+// Tokenizer: text to ids and back, from the tokenizer.json of Hugging Face's tokenizers.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "io/added_tokens.h"
+#include "io/bpe.h"
+#include "io/detokenizer.h"
+#include "io/normalizer.h"
+#include "io/pretokenizer.h"
+#include "io/token_table.h"
+
+namespace lathe {
+
+struct TokenizerDescription;
+
+/// Immutable after it is made: threads may share one. docs/tokenizer.md lists what is supported.
+class Tokenizer {
+ public:
+  /// `json` is the text of a tokenizer.json. Errors: malformed, unsupported and out_of_range, with
+  /// the path of the key ("pre_tokenizer.pretokenizers[1].type").
+  static Result<Tokenizer> parse(std::string_view json);
+  /// A tokenizer.json, or a folder that holds one. Errors besides: io.
+  static Result<Tokenizer> load(const std::filesystem::path& path);
+
+  /// Any bytes. Added tokens are found in the text by their names, special ones too, so a caller
+  /// that puts foreign text between them has to keep their names out of it. A byte that is no
+  /// UTF-8 is a piece of its own. `add_special_tokens` puts the post-processor's template around.
+  std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens = false) const;
+
+  /// UTF-8 text; what the ids leave broken becomes U+FFFD. Ids outside the vocabulary give nothing.
+  std::string decode(std::span<const std::int32_t> ids,  // [n]
+                     bool skip_special_tokens = false) const;
+  /// The same bytes with nothing replaced: for a byte-level vocabulary, those that encode() was
+  /// given, unless its normalizer or pre-tokenizer changed them.
+  std::string decode_bytes(std::span<const std::int32_t> ids,  // [n]
+                           bool skip_special_tokens = false) const;
+  Detokenizer detokenizer(bool skip_special_tokens = false) const;
+
+  /// By the token's name in the vocabulary ("Ġthe", "<|im_end|>").
+  std::optional<std::int32_t> id_of(std::string_view token) const;
+  /// Whether the vocabulary has this id; ids may have gaps.
+  bool has(std::int32_t id) const { return texts_->has(id); }
+  /// What the token adds to a text, as bytes. `id` is one that has() knows.
+  const std::string& bytes_of(std::int32_t id) const;
+  bool is_special(std::int32_t id) const;
+  /// The highest id and one.
+  std::int32_t vocab_size() const { return static_cast<std::int32_t>(texts_->pieces.size()); }
+
+ private:
+  struct Work;
+  explicit Tokenizer(TokenizerDescription description);
+  void encode_text(std::string_view text, Work& work) const;
+
+  Normalizer normalizer_;
+  PreTokenizer pre_tokenizer_;
+  Bpe bpe_;
+  TokenTable tokens_;                         // model and added tokens by name
+  AddedTokenFinder added_;                    // looked for in the text as it comes
+  AddedTokenFinder added_normalized_;         // looked for in what the normalizer made of it
+  std::vector<std::int32_t> before_, after_;  // template of the post-processor
+  std::shared_ptr<const TokenTexts> texts_;   // shared with detokenizers
+};
+
+}  // namespace lathe

@@ -1,0 +1,39 @@
+// UTF-8 as the tokenizer needs it: runs of valid text between stray bytes, and the replacement of
+// what is broken.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace lathe {
+
+struct Utf8Char {
+  char32_t code = 0;
+  int size = 0;  // bytes; at the end of the text 0
+  bool valid = false;
+  // The text ends inside a sequence that more bytes could complete.
+  bool truncated = false;
+};
+
+/// The character at the front of `text`. Where the bytes are no UTF-8, `size` is the length of the
+/// maximal subpart (Unicode 15.0, section 3.9, table 3-7), at least 1: what one U+FFFD stands for.
+Utf8Char utf8_front(std::string_view text);
+
+/// The character at the end of `text`; size 0 where the text is empty or ends in broken UTF-8.
+Utf8Char utf8_back(std::string_view text);
+
+/// Length of the longest valid prefix in bytes.
+std::size_t utf8_valid_prefix(std::string_view text);
+
+void append_utf8(std::string& out, char32_t code);
+
+/// Appends `text` with one U+FFFD for each maximal subpart that is no UTF-8. With `keep_tail`, an
+/// unfinished sequence at the end stays out. Returns the number of bytes of `text` consumed.
+std::size_t append_lossy_utf8(std::string& out, std::string_view text, bool keep_tail = false);
+
+/// Unicode's White_Space property.
+bool is_white_space(char32_t c);
+
+}  // namespace lathe

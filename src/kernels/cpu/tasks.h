@@ -1,0 +1,25 @@
+// Running the tasks of a call, and the arithmetic of cutting it up.
+#pragma once
+
+#include <cstdint>
+
+#include "base/execution.h"
+
+namespace lathe {
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+/// Bytes up to the next multiple of a cache line.
+constexpr std::int64_t whole_lines(std::int64_t bytes) { return ceil_div(bytes, 64) * 64; }
+
+inline std::int64_t thread_count(const Execution& execution) {
+  return execution.threads == nullptr ? 1 : execution.threads->threads();
+}
+
+/// Calls body(task, worker) for all tasks on the execution's threads, or on the calling one.
+template <class Body>
+void run_tasks(const Execution& execution, std::int64_t tasks, Body body) {
+  if (execution.threads != nullptr) return execution.threads->run(tasks, body);
+  for (std::int64_t task = 0; task < tasks; ++task) body(task, 0);
+}
+
+}  // namespace lathe
