@@ -10,9 +10,10 @@ and rotary key) rounded to bf16 on the way in, which is all that separates an f3
 are stored in a narrower format are rounded first, so the reference has exactly the numbers that the file has.
 
 Routers and indexers choose, and a choice between two equals turns on the last bit. So of many random prompts the one whose
-choices are clearest is kept (indexers have many heads, for where every head's relu is 0 scores are equal); the smallest margin of each kept position is stored beside its logits. The indexer's q and k pass
-through the e4m3 quantisation of DeepSeek's published inference code (scale 2^ceil(log2(max(amax, 1e-4) / 448)) per row, no
-Hadamard rotation), because the cache holds them so and transformers does not quantise.
+choices are clearest is kept, and the smallest margin of each kept position is stored beside its logits. Indexers have many
+heads, because scores are equal where the relu of every head is 0. The indexer's q and k pass through the e4m3 quantisation of
+DeepSeek's published inference code (scale 2^ceil(log2(max(amax, 1e-4) / 448)) per row, no Hadamard rotation), because the cache
+holds them so and transformers does not quantise.
 """
 
 import json
@@ -184,6 +185,7 @@ MODELS = {
             **MOE,
             "num_hidden_layers": 2,
             "first_k_dense_replace": 2,
+            "rms_norm_eps": 0.03,  # the latents' norms keep 1e-6
             "q_lora_rank": None,
             "rope_theta": 10000.0,
             "rope_scaling": None,
@@ -236,6 +238,7 @@ MODELS = {
             **MOE,
             "num_hidden_layers": 2,
             "first_k_dense_replace": 1,
+            "rms_norm_eps": 0.03,
             "index_n_heads": 16,
             "index_head_dim": 32,
             "index_topk": 40,

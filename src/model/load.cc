@@ -261,19 +261,27 @@ void fill_matrix(const TensorSpec& spec, DType dtype, std::uint64_t seed, Thread
 
 void fill_dummy(const ModelConfig& config, const LoadOptions& options, ModelWeights& weights) {
   const std::vector<TensorSpec> table = tensor_table(config, weights);
-  const auto total = static_cast<std::int64_t>(table.size());
-  for (std::int64_t i = 0; i < total; ++i) {
-    const TensorSpec& spec = table[static_cast<std::size_t>(i)];
+  const auto dtype_of_spec = [&](const TensorSpec& spec) {
+    if (spec.vector != nullptr) return DType::f32;
+    return config.block_fp8 && spec.may_be_fp8 ? DType::e4m3 : DType::bf16;
+  };
+  const auto bytes_of_spec = [&](const TensorSpec& spec) {
+    return bytes_of(dtype_of_spec(spec), spec.shape[0] * (spec.vector ? 1 : spec.shape[1]));
+  };
+  std::int64_t total = 0, done = 0;
+  for (const TensorSpec& spec : table) total += bytes_of_spec(spec);
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const TensorSpec& spec = table[i];
     if (spec.vector != nullptr) {
       const bool bias = spec.name.ends_with("bias");
       spec.vector->assign(static_cast<std::size_t>(spec.shape[0]), bias ? 0.0f : 1.0f);
       weights.bytes += spec.shape[0] * static_cast<std::int64_t>(sizeof(float));
     } else {
-      const DType dtype = config.block_fp8 && spec.may_be_fp8 ? DType::e4m3 : DType::bf16;
-      const std::uint64_t seed = mixed(options.seed) + (static_cast<std::uint64_t>(i) << 40);
-      fill_matrix(spec, dtype, seed, options.threads, weights);
+      const std::uint64_t seed = mixed(options.seed) + (std::uint64_t{i} << 40);
+      fill_matrix(spec, dtype_of_spec(spec), seed, options.threads, weights);
     }
-    if (options.on_progress) options.on_progress(i + 1, total);
+    done += bytes_of_spec(spec);
+    if (options.on_progress) options.on_progress(done, total);
   }
 }
 

@@ -68,12 +68,13 @@ struct LoadOptions {
   bool dummy = false;      // random weights, seeded, from the configuration alone
   std::uint64_t seed = 0;  // of dummy weights
   ThreadPool* threads = nullptr;
-  // Bytes done and in all, called now and then from the calling thread; may be empty.
+  // Bytes done and in all; may be empty. Called from any thread, one call at a time, ascending.
   std::function<void(std::int64_t, std::int64_t)> on_progress;
 };
 
 /// Loads the checkpoint in `directory` (config.json, *.safetensors). Errors: the configuration's;
-/// one that lists all missing, unexpected and misshapen tensors by name; files that cannot be read.
+/// one that lists missing, unexpected and misshapen tensors together, the first 16 of each by name;
+/// e4m3 weights with NaN codes; files that cannot be read.
 Result<std::unique_ptr<Model>> load_model(const std::string& directory, const LoadOptions& options);
 
 /// The same for a configuration and random weights.

@@ -91,9 +91,13 @@ class CompactRows {
 
   Result<void> lists(std::int64_t first, std::int64_t rows) {
     const std::int64_t width = op_.slots_width;
-    for (std::int64_t done = 0; done < rows; done += kListRows) {
+    const std::int64_t key_bytes = bytes_of(DType::bf16, op_.pool.layout.row_elems());
+    const std::int64_t most =
+        std::clamp(std::ssize(op_.gather_room) / (width * key_bytes), std::int64_t{1}, kListRows);
+    std::int64_t n = 0;
+    for (std::int64_t done = 0; done < rows; done += n) {
       const Arena::Scope scope(*ops_.arena);
-      const std::int64_t n = std::min(kListRows, rows - done);
+      n = std::min(most, rows - done);
       const auto listed = op_.slots.subspan(static_cast<std::size_t>((first + done) * width),
                                             static_cast<std::size_t>(n * width));
       auto* slots = ops_.arena->take_array<Slot>(n * width);
@@ -158,7 +162,9 @@ Result<void> attend(const OpsContext& ops, const AttendOp& op) {
   }
   if (!route.adapter) return kernel->attend(arguments(ops, op));
   if (ops.device == Device::cpu && op.plan->problem.kind != ProblemKind::grouped_query) {
-    return cpu_gather_attend(arguments(ops, op), op.gather_room);
+    const std::span workspace(reinterpret_cast<std::uint16_t*>(op.gather_room.data()),
+                              op.gather_room.size() / sizeof(std::uint16_t));
+    return cpu_gather_attend(arguments(ops, op), workspace);
   }
   return CompactRows(ops, op, kernel->attend).run();
 }

@@ -26,9 +26,10 @@ struct AttendOp {
   // Sparse problems, except where the route's kind is `ragged`: the selected keys.
   std::span<const std::int32_t> slots = {};  // [rows, slots_width] slots of `pool`, -1 is no key
   std::int64_t slots_width = 0;
-  Expansion expansion = {};               // kind `ragged`
-  std::span<std::byte> gather_room = {};  // routes with an adapter: the plan's budget "gather"
-  MutableRowsView out = {};               // as AttendArgs::out, f32
+  Expansion expansion = {};  // kind `ragged`
+  std::span<std::byte> gather_room =
+      {};                    // routes with an adapter: the plan's budget "gather", aligned
+  MutableRowsView out = {};  // as AttendArgs::out, f32
 };
 
 /// Runs the kernel that step->route names; where the route has an adapter, over compact bf16 rows

@@ -20,9 +20,9 @@ Capability gqa_capability(KernelKind kind) {
   c.heads = Accepts::range(1, 1024);
   c.head_dim = {16, kGqaMaxHeadDim, 16, {}};
   c.two_sources = false;
+  c.wide_q = DType::f32;
   c.split_kv = true;
   c.split_bytes = kGqaPartBytes;
-  c.wide_q = DType::f32;
   c.graph_safe = false;
   // Measured on two Zen 5 cores: extend of 2048 tokens, and decode over 32768 bf16 keys.
   c.flops_share = 0.65;

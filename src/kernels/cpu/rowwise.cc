@@ -10,7 +10,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/rowwise.cc"
 #include "hwy/foreach_target.h"
 // The SIMD headers follow foreach_target.h, which includes this file once per target.
-#include "kernels/cpu/latent_math-inl.h"
+#include "hwy/contrib/math/math-inl.h"
 #include "kernels/cpu/weight_load-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -94,6 +94,11 @@ void layer_norm_row(const float* x, const float* weight, const float* bias, floa
   });
 }
 
+HWY_INLINE WeightVec exp_of(WeightVec x) {
+  // Highway's makes a NaN 0.
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(WeightTag(), x));
+}
+
 void silu_mul_row(const float* gate, const float* up, std::int64_t n, float* out) {
   const WeightTag d;
   for_vectors(n, [&](std::int64_t i, std::int64_t count) HWY_ATTR {
@@ -101,7 +106,7 @@ void silu_mul_row(const float* gate, const float* up, std::int64_t n, float* out
     // e^88 is the last whole power in range; beyond it silu is 0 to any tolerance. NaN stays.
     const auto most = hn::Set(d, 88.0f);
     const auto power = hn::IfThenElse(hn::Lt(v, hn::Neg(most)), most, hn::Neg(v));
-    const auto below = hn::Add(hn::Set(d, 1.0f), exp_of(d, power));
+    const auto below = hn::Add(hn::Set(d, 1.0f), exp_of(power));
     store(hn::Mul(hn::Div(v, below), load(up + i, count)), out + i, count);
   });
 }

@@ -1,0 +1,168 @@
+"""Packed training batches from the task generators, made ahead by worker processes.
+
+A batch is one flat row of `tokens` token ids that holds whole sequences one after the other; `lengths` says where they
+end, so that attention never crosses from one to the next. Each sequence is a chat: <bos><user>..<assistant>..<eos>.
+A worker's items follow from its seed alone; the share of long documents follows the training's progress.
+"""
+
+import gzip
+import json
+import multiprocessing
+import pathlib
+import queue
+import random
+import re
+import sys
+
+import numpy as np
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tasks"))
+
+import arithmetic  # noqa: E402
+import copying  # noqa: E402
+import retrieval  # noqa: E402
+
+BOS, EOS, USER, ASSISTANT, PAD = range(5)
+
+# The pre-tokeniser's pieces for the tasks' ASCII text; Encoder.check holds it against the real one.
+_PIECES = re.compile(r"[^\r\nA-Za-z0-9]?[A-Za-z]+|[0-9]| ?[^\sA-Za-z0-9]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+class Encoder:
+    """Encodes text by looking pieces up in a table that the real tokenizer fills: a few million tokens/s per core."""
+
+    def __init__(self, folder: pathlib.Path = HERE / "tokenizer"):
+        from tokenizers import Tokenizer
+
+        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.vocabulary = self.tokenizer.get_vocab_size()
+        self._ids: dict[str, list[int]] = {}
+
+    def __call__(self, text: str) -> list[int]:
+        ids: list[int] = []
+        known = self._ids
+        for piece in _PIECES.findall(text):
+            found = known.get(piece)
+            if found is None:
+                found = known[piece] = self.tokenizer.encode(piece, add_special_tokens=False).ids
+            ids += found
+        return ids
+
+    def check(self, text: str) -> None:
+        if self(text) != self.tokenizer.encode(text, add_special_tokens=False).ids:
+            raise ValueError(f"the piece table disagrees with the tokenizer on {text[:200]!r}")
+
+
+# Loss weight of prompt tokens by task; answer tokens of the task weigh the second figure.
+WEIGHTS = {"arithmetic": (0.05, 1.0), "retrieval": (0.01, 4.0), "copy": (0.0, 1.0)}
+
+
+def chat(encoder: Encoder, task: str, item: dict) -> tuple[list[int], list[float]]:
+    """Token ids of the whole chat, and per token the weight of the loss of predicting *that* token."""
+    prompt_weight, answer_weight = WEIGHTS[task]
+    ids = [BOS]
+    weights = [0.0]
+    for question, answer in [(item["prompt"], item["response"]), *item.get("turns", [])]:
+        asked = [USER, *encoder(question), ASSISTANT]
+        answered = [*encoder(answer), EOS]
+        ids += asked + answered
+        weights += [0.0] + [prompt_weight] * (len(asked) - 2) + [0.0] + [answer_weight] * len(answered)
+    return ids, weights
+
+
+def retrieval_tokens(rng: random.Random, progress: float, room: int) -> int:
+    """Length of a training document: short ones first, the full context from a third of the training on."""
+    longest = 768 if progress < 0.06 else 1536 if progress < 0.14 else 3072 if progress < 0.24 else 8192
+    longest = min(longest, room)
+    if rng.random() < 0.3 and longest >= 1024:
+        fitting = [n for n in retrieval.LENGTHS if n <= longest]
+        return rng.choice(fitting)
+    return int(128 * (longest / 128) ** rng.random())
+
+
+def draw(rng: random.Random, encoder: Encoder, task: str, progress: float, room: int):
+    if task == "arithmetic":
+        item = arithmetic.item(rng, False)
+    elif task == "copy":
+        item = copying.item(rng, False)
+    else:
+        questions = 1 if rng.random() < 0.15 else rng.randint(2, 24)
+        # A further turn takes 19 tokens.
+        tokens = retrieval_tokens(rng, progress, min(room, 8192) - 19 * (questions - 1))
+        item = retrieval.item(rng, False, max(tokens, 128), questions)
+    return chat(encoder, task, item)
+
+
+def make_batch(rng: random.Random, encoder: Encoder, tokens: int, mixture: dict[str, float], progress: float):
+    """One batch: ids int64 [tokens], weights float32 [tokens], lengths list (the last one pads the row)."""
+    ids = np.full(tokens, PAD, np.int64)
+    weights = np.zeros(tokens, np.float32)
+    lengths: list[int] = []
+    spent = dict.fromkeys(mixture, 0)
+    at = 0
+    misses = 0
+    while misses < 8:
+        room = tokens - at
+        # The task that lags most behind its share of the tokens.
+        task = min(mixture, key=lambda t: spent[t] / mixture[t]) if misses == 0 else "arithmetic"
+        if task == "retrieval" and room < 1000:
+            task = "arithmetic"
+        row, weight = draw(rng, encoder, task, progress, room)
+        if len(row) > room or len(row) > 8192:
+            misses += 1
+            continue
+        ids[at : at + len(row)] = row
+        weights[at : at + len(row)] = weight
+        lengths.append(len(row))
+        spent[task] += len(row)
+        at += len(row)
+        misses = 0
+    if at < tokens:
+        lengths.append(tokens - at)
+    return ids, weights, lengths
+
+
+def _work(seed: str, tokens: int, mixture: dict[str, float], progress, out) -> None:
+    rng = random.Random(seed)
+    encoder = Encoder()
+    while True:
+        out.put(make_batch(rng, encoder, tokens, mixture, progress.value))
+
+
+class Batches:
+    """Endless batches from `workers` processes, read in turn; set `progress` (0 to 1) as training goes on."""
+
+    def __init__(self, seed: str, tokens: int, mixture: dict[str, float], workers: int, ahead: int = 3):
+        context = multiprocessing.get_context("spawn")
+        self._progress = context.Value("d", 0.0, lock=False)
+        self._queues = [context.Queue(ahead) for _ in range(workers)]
+        self._processes = [
+            context.Process(target=_work, args=(f"{seed} {i}", tokens, mixture, self._progress, q), daemon=True)
+            for i, q in enumerate(self._queues)
+        ]
+        for process in self._processes:
+            process.start()
+        self._turn = 0
+        self.waited = 0  # reads that found no batch ready
+
+    def set_progress(self, progress: float) -> None:
+        self._progress.value = progress
+
+    def next(self):
+        source = self._queues[self._turn % len(self._queues)]
+        self._turn += 1
+        try:
+            return source.get_nowait()
+        except queue.Empty:
+            self.waited += 1
+            return source.get(timeout=120)
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.terminate()
+
+
+def read_test_set(path: pathlib.Path) -> list[dict]:
+    with gzip.open(path, "rt") as lines:
+        return [json.loads(line) for line in lines]

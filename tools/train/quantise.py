@@ -1,0 +1,97 @@
+"""Number formats of the checkpoint and of the caches, exact, and straight-through versions of them for training."""
+
+import torch
+
+E4M3_MAX = 448.0
+BLOCK = 128
+
+# Cache layouts that training passes keys and values through. For MLA the pair is (latent, rotated key), else (k, v).
+LATENT_CACHES = ("none", "fp8", "fp8_block", "fp4")
+GROUPED_CACHES = ("none", "fp8")
+
+
+def to_e4m3(x: torch.Tensor) -> torch.Tensor:
+    """Values of e4m3, round to nearest even, saturating, in x's dtype."""
+    return x.float().clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).to(x.dtype)
+
+
+def fp8_block(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """e4m3 weights [..., N, K] and float32 scales [..., ceil(N/128), ceil(K/128)] with weight = q * scale.
+
+    Scales are powers of two, so that a decoded weight is exact in bf16.
+    """
+    rows, cols = weight.shape[-2:]
+    up = torch.nn.functional.pad(weight.float(), (0, -cols % BLOCK, 0, -rows % BLOCK))
+    tiles = up.unflatten(-1, (-1, BLOCK)).unflatten(-3, (-1, BLOCK))  # [..., n, 128, k, 128]
+    scale = pow2_ceil((tiles.abs().amax((-3, -1)) / E4M3_MAX).clamp_min(1e-12))
+    quantised = (tiles / scale[..., :, None, :, None]).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
+    quantised = quantised.flatten(-2).flatten(-3, -2)
+    return quantised[..., :rows, :cols], scale
+
+
+def fp8_block_values(quantised: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """float32 weights from what fp8_block gives."""
+    rows, cols = quantised.shape[-2:]
+    wide = scale.repeat_interleave(BLOCK, -2).repeat_interleave(BLOCK, -1)
+    return quantised.float() * wide[..., :rows, :cols]
+
+
+class _Straight(torch.autograd.Function):
+    """Forward the second argument, backward to the first as if nothing had happened."""
+
+    @staticmethod
+    def forward(ctx, x, value):
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def straight(x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return _Straight.apply(x, value.to(x.dtype))
+
+
+def fake_fp8_block(weight: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        value = fp8_block_values(*fp8_block(weight.detach()))
+    return weight + (value - weight.detach())
+
+
+def pow2_ceil(x: torch.Tensor) -> torch.Tensor:
+    """The smallest power of two that is not below x (float32, x > 0 and normal), by its bits, so that it is exact."""
+    return ((x.view(torch.int32) + 0x7FFFFF) & -0x800000).view(torch.float32)
+
+
+def _rows_pow2(x: torch.Tensor, group: int) -> torch.Tensor:
+    """e4m3 with one power-of-two scale per `group` of the last dim, amax floored at 1e-4."""
+    parts = x.float().unflatten(-1, (-1, group))
+    scale = pow2_ceil(parts.abs().amax(-1, keepdim=True).clamp_min(1e-4) / E4M3_MAX)
+    return (to_e4m3(parts / scale) * scale).flatten(-2).to(x.dtype)
+
+
+def _e2m1(x: torch.Tensor) -> torch.Tensor:
+    """e2m1 with a power-of-two scale per 16 elements; magnitudes 0 .5 1 1.5 2 3 4 6, ties away from zero."""
+    parts = x.float().unflatten(-1, (-1, 16))
+    scale = pow2_ceil((parts.abs().amax(-1, keepdim=True) / 6).clamp_min(1e-10))
+    size = (parts / scale).abs()
+    bounds = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0], device=x.device)
+    values = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], device=x.device)
+    return (values[torch.bucketize(size, bounds, right=True)] * parts.sign() * scale).flatten(-2).to(x.dtype)
+
+
+def fake_fp8_rows_pow2(x: torch.Tensor) -> torch.Tensor:
+    return straight(x, _rows_pow2(x.detach(), x.shape[-1]))
+
+
+def fake_kv(cache: str, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What attention reads back from `cache` for (latent nope, rope) or (k, v)."""
+    if cache == "none":
+        return a, b
+    if cache == "fp8":
+        return straight(a, to_e4m3(a.detach())), straight(b, to_e4m3(b.detach()))
+    if cache == "fp8_block":
+        return straight(a, _rows_pow2(a.detach(), BLOCK)), b
+    if cache == "fp4":
+        return straight(a, _e2m1(a.detach())), straight(b, _e2m1(b.detach()))
+    raise ValueError(f"cache {cache!r} is none of {LATENT_CACHES}")
