@@ -102,6 +102,10 @@ struct Capability {
   std::int64_t worker_rows = 0;
   bool graph_safe = true;  // can be captured in a CUDA graph and replayed with other contents
 
+  // How q is handed over where it is not in the cache's own format. f32 where the arithmetic is
+  // f32 anyway: it costs nothing there and keeps q's digits.
+  DType wide_q = DType::bf16;
+
   /// Measured shares of the machine's peaks; they rank candidates.
   double flops_share = 0.6;
   double bytes_share = 0.8;
@@ -109,11 +113,11 @@ struct Capability {
 
   /// What q must be when it reaches the kernel: native arithmetic takes q in the cache's format.
   DType q_dtype(const CacheLayout& layout) const {
-    if (kind != KernelKind::native || layout.value_dtype() == DType::bf16) return DType::bf16;
+    if (kind != KernelKind::native || layout.value_dtype() == DType::bf16) return wide_q;
     return DType::e4m3;
   }
   Arithmetic arithmetic_on(const CacheLayout& layout) const {
-    if (arithmetic == Arithmetic::f64 || q_dtype(layout) == DType::bf16) return arithmetic;
+    if (arithmetic == Arithmetic::f64 || q_dtype(layout) != DType::e4m3) return arithmetic;
     return Arithmetic::fp8;
   }
 };

@@ -13,6 +13,10 @@ namespace lathe {
 /// One line per cache, phase, and consequence; ends with a newline.
 std::string explain(const Plan& plan);
 
+/// The pair over its cache in one line, without an end of line: "ragged prefill, inplace decode over
+/// mla_bf16, page 64".
+std::string summary(const Plan& plan);
+
 /// "refused: ..." with a line per reason and the way out; ends with a newline.
 std::string explain(const Refusal& refusal);
 

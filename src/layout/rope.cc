@@ -26,6 +26,33 @@ double yarn_mscale(double factor, double mscale) {
   return factor > 1 ? 0.1 * mscale * std::log(factor) + 1 : 1;
 }
 
+Result<void> check_llama3(const Llama3RopeConfig& c) {
+  // Written so that a NaN fails.
+  if (!(c.factor >= 1) || std::isinf(c.factor)) {
+    return wrong("rope.llama3.factor", "a finite number from 1 on", c.factor);
+  }
+  if (!(c.original_context > 0) || std::isinf(c.original_context)) {
+    return wrong("rope.llama3.original_context", "a positive number of tokens", c.original_context);
+  }
+  if (!(c.low_freq_factor > 0)) {
+    return wrong("rope.llama3.low_freq_factor", "a positive number", c.low_freq_factor);
+  }
+  if (!(c.high_freq_factor > c.low_freq_factor) || std::isinf(c.high_freq_factor)) {
+    return wrong("rope.llama3.high_freq_factor", "a finite number above low_freq_factor",
+                 c.high_freq_factor);
+  }
+  return {};
+}
+
+double llama3_frequency(double own, const Llama3RopeConfig& c) {
+  const double wavelength = 2 * std::numbers::pi / own;
+  if (wavelength > c.original_context / c.low_freq_factor) return own / c.factor;
+  if (wavelength < c.original_context / c.high_freq_factor) return own;
+  const double s = (c.original_context / wavelength - c.low_freq_factor) /
+                   (c.high_freq_factor - c.low_freq_factor);
+  return (1 - s) * own / c.factor + s * own;
+}
+
 Result<void> check_config(const RopeConfig& config, std::int64_t positions) {
   if (config.dim < 2 || config.dim % 2 != 0) {
     return wrong("rope.dim", "an even number from 2 on", config.dim);
@@ -37,6 +64,13 @@ Result<void> check_config(const RopeConfig& config, std::int64_t positions) {
   if (positions < 0 || positions > std::int64_t{std::numeric_limits<std::int32_t>::max()}) {
     return wrong("rope.positions", "0 to 2^31 - 1", static_cast<double>(positions));
   }
+  if (!(config.linear_factor >= 1) || std::isinf(config.linear_factor)) {
+    return wrong("rope.linear_factor", "a finite number from 1 on", config.linear_factor);
+  }
+  const int scalings =
+      int{config.yarn.has_value()} + int{config.llama3.has_value()} + int{config.linear_factor > 1};
+  if (scalings > 1) return wrong("rope", "one scaling at most", scalings);
+  if (config.llama3) return check_llama3(*config.llama3);
   if (!config.yarn) return {};
   const YarnConfig& yarn = *config.yarn;
   if (!(yarn.factor >= 1) || std::isinf(yarn.factor)) {
@@ -84,8 +118,12 @@ std::vector<double> rope_frequencies(const RopeConfig& config) {
   const double width = range.high == range.low ? 0.001 : range.high - range.low;
   for (std::int32_t i = 0; i < config.dim / 2; ++i) {
     const double own = std::pow(config.theta, -2.0 * i / config.dim);
+    if (config.llama3) {
+      out.push_back(llama3_frequency(own, *config.llama3));
+      continue;
+    }
     if (!config.yarn) {
-      out.push_back(own);
+      out.push_back(own / config.linear_factor);
       continue;
     }
     const double divided = std::clamp((i - range.low) / width, 0.0, 1.0);

@@ -39,11 +39,26 @@ struct YarnConfig {
   double mscale_all_dim = 1;
 };
 
+/// Llama 3.1's scaling (rope_type "llama3"). A pair whose wavelength 2 pi / f is longer than
+/// original_context / low_freq_factor is divided by factor, one shorter than original_context /
+/// high_freq_factor stays; between them f becomes (1 - s) f / factor + s f, where s =
+/// (original_context / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor).
+/// Source: https://github.com/meta-llama/llama-models (models/llama3/model.py).
+struct Llama3RopeConfig {
+  double factor = 8;
+  double original_context = 8192;  // tokens
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+};
+
 struct RopeConfig {
   std::int32_t dim = 64;  // rotary width, even
   double theta = 10000;
   RopePairing pairing = RopePairing::interleaved;
+  // At most one of the three scalings.
   std::optional<YarnConfig> yarn = std::nullopt;
+  std::optional<Llama3RopeConfig> llama3 = std::nullopt;
+  double linear_factor = 1;  // divides every frequency (rope_type "linear")
 };
 
 /// Pairs from which (low) and up to which (high) YaRN blends: pairs <= low keep their frequency,
@@ -58,14 +73,15 @@ YarnRange yarn_range(std::int32_t dim, double theta, const YarnConfig& yarn);
 /// What multiplies cos and sin: 1 without YaRN.
 double rope_magnitude(const RopeConfig& config);
 
-/// Radians per position of each pair, [dim / 2]: theta^(-2i / dim), blended if YaRN is given.
+/// Radians per position of each pair, [dim / 2]: theta^(-2i / dim), scaled as the config says.
 std::vector<double> rope_frequencies(const RopeConfig& config);
 
 /// f32 [positions, dim]: for every position dim / 2 cosines, then dim / 2 sines. Computed in
 /// double, rounded once.
 class RopeTable {
  public:
-  /// Errors: an odd or non-positive dim, theta <= 1, a negative count, YaRN values out of range.
+  /// Errors: an odd or non-positive dim, theta <= 1, a negative count, values of a
+  /// scaling out of range, more than one scaling.
   static Result<RopeTable> make(const RopeConfig& config, std::int64_t positions);
 
   const RopeConfig& config() const { return config_; }

@@ -63,6 +63,56 @@ TEST(Rope, YarnOfDeepSeekV3) {
   }
 }
 
+// Llama 3.1: theta 500000, factor 8, factors 1 and 4, 8192 tokens. Values by numpy from the
+// published formula; transformers 5.17 gives the same within 4e-7, in f32.
+TEST(Rope, Llama3OfLlama31) {
+  const RopeConfig config{.dim = 128, .theta = 500000, .llama3 = Llama3RopeConfig{8, 8192, 1, 4}};
+  const auto f = rope_frequencies(config);
+  ASSERT_EQ(f.size(), 64u);
+  const std::pair<std::size_t, double> want[] = {
+      {0, 1.0},
+      {10, 0.12868737343265052},
+      {28, 0.003211445994752591},
+      {29, 0.002166570763503359},  // the first that is blended
+      {30, 0.0013718935677611381},
+      {32, 0.0005248461609929547},
+      {34, 0.0001785078127679964},  // the last
+      {35, 9.556212353964683e-05},
+      {50, 4.411534674558404e-06},
+      {63, 3.068925988914511e-07}};
+  for (const auto& [i, value] : want) EXPECT_NEAR(f[i] / value, 1, 1e-14) << i;
+  EXPECT_EQ(rope_magnitude(config), 1);
+}
+
+TEST(Rope, LinearDividesEveryFrequency) {
+  const auto own = rope_frequencies({.dim = 16, .theta = 10000});
+  const auto f = rope_frequencies({.dim = 16, .theta = 10000, .linear_factor = 2.5});
+  for (std::size_t i = 0; i < own.size(); ++i) EXPECT_DOUBLE_EQ(f[i], own[i] / 2.5);
+}
+
+TEST(Rope, RefusesScalingsOutOfRange) {
+  const auto field = [](const RopeConfig& config) {
+    const auto t = RopeTable::make(config, 4);
+    return t ? std::string("none") : t.error().field;
+  };
+  const Llama3RopeConfig good;
+  EXPECT_EQ(field({.llama3 = good}), "none");
+  Llama3RopeConfig bad = good;
+  bad.factor = 0.5;
+  EXPECT_EQ(field({.llama3 = bad}), "rope.llama3.factor");
+  bad = good;
+  bad.original_context = std::nan("");
+  EXPECT_EQ(field({.llama3 = bad}), "rope.llama3.original_context");
+  bad = good;
+  bad.low_freq_factor = 0;
+  EXPECT_EQ(field({.llama3 = bad}), "rope.llama3.low_freq_factor");
+  bad.low_freq_factor = 4;
+  EXPECT_EQ(field({.llama3 = bad}), "rope.llama3.high_freq_factor");
+  EXPECT_EQ(field({.linear_factor = 0.5}), "rope.linear_factor");
+  EXPECT_EQ(field({.llama3 = good, .linear_factor = 2}), "rope");
+  EXPECT_EQ(field({.yarn = YarnConfig{}, .llama3 = good}), "rope");
+}
+
 TEST(Rope, YarnMagnitude) {
   YarnConfig yarn{.factor = 40, .original_context = 4096, .mscale = 1, .mscale_all_dim = 0};
   EXPECT_NEAR(rope_magnitude({.yarn = yarn}), 0.1 * std::log(40.0) + 1, 1e-15);

@@ -47,8 +47,8 @@ Result<void> check_q(const RopeWrite& op, std::int64_t count, std::int64_t width
                  ""};
   }
   if (auto ok = check_rows("q", op.q, count, op.q.cols); !ok) return ok;
-  const auto out =
-      check_rows("q_out", read_only(op.q_out), count, op.q.cols, {DType::bf16, DType::e4m3});
+  const auto out = check_rows("q_out", read_only(op.q_out), count, op.q.cols,
+                              {DType::f32, DType::bf16, DType::e4m3});
   if (!out) return out;
   return check_scale("q_scale", op.q_scale);
 }

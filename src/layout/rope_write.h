@@ -22,20 +22,20 @@ LATHE_ENUM(RopePlace, LATHE_ROPE_PLACES)
 /// T tokens. W is the layout's row_elems().
 struct RopeWrite {
   RowsView k;                           // [T, W] bf16 or f32, not rotated
-  RowsView q;                           // [T, heads * W] bf16 or f32, not rotated; no rows: absent
+  RowsView q = {};                      // [T, heads * W] bf16 or f32, not rotated; no rows: absent
   std::span<const LocalPos> positions;  // [T]; may be empty where nothing rotates
   std::span<const Slot> slots;          // [T]
   const RopeTable* table = nullptr;     // null exactly where nothing rotates (rope = 0)
   RopePlace place = RopePlace::last;
-  TensorScales scales;    // of the pool, for per-tensor layouts
-  float q_scale = 1;      // e4m3 q: to_e4m3(x * (1 / q_scale))
-  MutableRowsView q_out;  // [T, heads * W] bf16 or e4m3; must not overlap q
+  TensorScales scales = {};    // of the pool, for per-tensor layouts
+  float q_scale = 1;           // e4m3 q: to_e4m3(x * (1 / q_scale))
+  MutableRowsView q_out = {};  // [T, heads * W] f32, bf16 or e4m3; must not overlap q
 };
 
 /// Rotates k's rotary part in f32, once, and encodes the row into its slot: the bytes of
 /// encode_rows on the rotated f32 row, whose other elements came through unrounded. Rotates q in
 /// the same way and leaves it in q_out's format, rounded once; elements of q outside the rotary
-/// part are copied bit for bit where both are bf16. A token whose position or slot is -1 writes
+/// part are copied bit for bit where both formats are equal. A token whose position or slot is -1 writes
 /// nothing to the pool and leaves a zero row in q_out. Errors, with nothing written: a
 /// grouped-query layout (apply_rope and encode_rows serve those); a table whose dim is not the
 /// layout's rope, or for an index key wider than the key or no multiple of 16; positions beyond the

@@ -73,7 +73,7 @@ TEST(RopeWrite, FastGivesTheReferenceBits) {
       for (RopePairing pairing : enum_values<RopePairing>()) {
         const auto table = table_for(c, pairing);
         for (DType in : {DType::bf16, DType::f32}) {
-          for (DType out : {DType::bf16, DType::e4m3}) {
+          for (DType out : {DType::bf16, DType::e4m3, DType::f32}) {
             const Inputs slow = make_inputs(layout, in, out, rng);
             const Inputs fast(slow);
             OwnedPool a(layout, 4, 3);
@@ -199,7 +199,7 @@ TEST(RopeWrite, RefusesWithAReasonAndWritesNothing) {
   EXPECT_EQ(field_of([&](RopeWrite& op) { op.q.rows = 0; }), "q.rows");
   EXPECT_EQ(field_of([&](RopeWrite& op) { op.q_out.rows = 0; }), "q_out.rows");
   EXPECT_EQ(field_of([&](RopeWrite& op) { op.q_out.cols = 576; }), "q_out.cols");
-  EXPECT_EQ(field_of([&](RopeWrite& op) { op.q_out.dtype = DType::f32; }), "q_out.dtype");
+  EXPECT_EQ(field_of([&](RopeWrite& op) { op.q_out.dtype = DType::f64; }), "q_out.dtype");
   EXPECT_EQ(field_of([&](RopeWrite& op) { op.q_scale = 0; }), "q_scale");
   EXPECT_EQ(field_of([&](RopeWrite& op) { op.scales.key = std::nanf(""); }), "scales.key");
 

@@ -3,6 +3,8 @@
 
 #include "tools/bench_attention.h"
 #include "tools/bench_codec.h"
+#include "tools/bench_engine.h"
+#include "tools/bench_matmul.h"
 #include "tools/command.h"
 
 namespace lathe {
@@ -47,6 +49,46 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   attention->callback([attention_flags, &exit_code] {
     exit_code = bench_attention_command(attention_flags->options);
   });
+
+  struct MatmulFlags {
+    std::string device = "cpu";
+    BenchMatmulOptions options;
+  };
+  auto matmul_flags = std::make_shared<MatmulFlags>();
+  CLI::App* matmul =
+      bench->add_subcommand("matmul", "Products with weights beside the machine's limits");
+  matmul->add_option("--device", matmul_flags->device, "cpu")->check(CLI::IsMember({"cpu"}));
+  matmul
+      ->add_option("--repeats", matmul_flags->options.repeats,
+                   "the best of these counts; default 9")
+      ->check(CLI::Range(1, 1000));
+  matmul->add_option("--threads", matmul_flags->options.threads, "only with so many; default 1, 2")
+      ->check(CLI::Range(1, 1024));
+  matmul->add_option("--only", matmul_flags->options.only, "cases whose name begins so");
+  matmul->add_flag("--json", matmul_flags->options.json, "as data on stdout");
+  matmul->callback(
+      [matmul_flags, &exit_code] { exit_code = bench_matmul_command(matmul_flags->options); });
+
+  auto engine_flags = std::make_shared<BenchEngineOptions>();
+  CLI::App* engine = bench->add_subcommand(
+      "engine", "A whole model: prefill and decode over lengths, depths and batches");
+  add_model_flags(*engine, engine_flags->model);
+  const auto counts = [](CLI::Option* option) {
+    option->delimiter(',')->check(CLI::Range(0, 1 << 24));
+  };
+  counts(engine->add_option("-p,--n-prompt", engine_flags->prompts,
+                            "tokens of prefill, several by commas; default 512"));
+  counts(engine->add_option("-n,--n-gen", engine_flags->answers, "tokens of decode; default 64"));
+  counts(engine->add_option("-d,--n-depth", engine_flags->depths,
+                            "tokens in the cache before; default 0"));
+  engine->add_option("-b,--batch", engine_flags->batches, "requests at once; default 1")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 65536));
+  engine
+      ->add_option("-r,--repeats", engine_flags->repeats, "medians are taken over these; default 3")
+      ->check(CLI::Range(1, 1000));
+  engine->add_flag("--json", engine_flags->json, "as data on stdout");
+  engine->callback([engine_flags, &exit_code] { exit_code = bench_engine_command(*engine_flags); });
 }
 
 }  // namespace lathe

@@ -13,6 +13,7 @@ bool stdout_takes_color() {
 }
 
 void print_out(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+void print_err(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
 int refuse(const Error& error) {
   fmt::print(stderr, "lathe: {}\n", error.message());

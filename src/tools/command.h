@@ -16,12 +16,16 @@ inline constexpr int kExitRefused = 2;  // a configuration that is refused, or b
 void add_layouts_command(CLI::App& app, int& exit_code);
 void add_plan_command(CLI::App& app, int& exit_code);
 void add_bench_command(CLI::App& app, int& exit_code);
+void add_generate_command(CLI::App& app, int& exit_code);
+void add_chat_command(CLI::App& app, int& exit_code);
+void add_inspect_command(CLI::App& app, int& exit_code);
 
 /// Colours and other terminal codes belong on this stdout (a terminal, and NO_COLOR is not set).
 bool stdout_takes_color();
 
-/// Prints `text` to stdout as it is.
+/// Prints `text` to stdout, or to stderr, as it is.
 void print_out(const std::string& text);
+void print_err(const std::string& text);
 
 /// Prints "lathe: <message>" to stderr and returns kExitRefused.
 int refuse(const Error& error);

@@ -13,6 +13,9 @@ int main(int argc, char** argv) {
     app.require_subcommand(1);
     lathe::add_layouts_command(app, exit_code);
     lathe::add_plan_command(app, exit_code);
+    lathe::add_generate_command(app, exit_code);
+    lathe::add_chat_command(app, exit_code);
+    lathe::add_inspect_command(app, exit_code);
     lathe::add_bench_command(app, exit_code);
     try {
       app.parse(argc, argv);

@@ -10,6 +10,7 @@
 #include "attn/problem_name.h"
 #include "kernels/all.h"
 #include "tools/command.h"
+#include "tools/wish_flags.h"
 
 namespace lathe {
 namespace {
@@ -81,24 +82,10 @@ void add_plan_command(CLI::App& app, int& exit_code) {
                   "mla (DeepSeek V3), dsa (V3.2), v4 or gqa; default dsa");
   cmd->add_option("--device", flags->device,
                   "auto, cuda, ref, cpu, or a machine to plan for: sm80, sm90, sm100");
-  cmd->add_option("--prefill-attention-backend,--dsa-prefill-backend,--nsa-prefill-backend",
-                  w.prefill, "auto, gather, inplace, native, ragged, or a kernel's name");
-  cmd->add_option("--decode-attention-backend,--dsa-decode-backend,--nsa-decode-backend", w.decode,
-                  "the same for decode, verify and draft_extend");
-  cmd->add_option("--kv-layout", w.layout, "a layout's name, or one with dims and scale policy");
-  cmd->add_option("--kv-cache-dtype", w.kv_dtype, "auto, bf16, fp8_e4m3 or fp4_e2m1");
-  auto* page =
-      cmd->add_option("--page-size", w.page_size, "tokens per page; chosen where not given");
-  cmd->add_option("--chunked-prefill-size", w.chunked_prefill_size, "rows of one extend step");
-  cmd->add_option("--max-running-requests", w.max_running_requests, "requests of one decode step");
-  cmd->add_option("--context-length", w.context_length, "tokens of the longest request");
+  add_wish_flags(*cmd, w);
   cmd->add_option("--speculative-num-draft-tokens", w.draft_tokens,
                   "rows per request in verify; 0 = no speculation");
-  cmd->add_option("--max-total-tokens", w.max_total_tokens,
-                  "tokens that the cache shall hold; checked against the machine's memory");
   cmd->add_option("--num-layers", w.layers, "layers that share the plan");
-  cmd->add_option("--indexer-logits-budget", w.logits_budget, "bytes");
-  cmd->add_option("--gather-budget", w.gather_budget, "bytes");
   cmd->add_option("--heads", flags->dims.heads, "query heads per rank");
   cmd->add_option("--kv-heads", flags->dims.kv_heads, "gqa");
   cmd->add_option("--head-dim", flags->dims.head_dim, "gqa");
@@ -115,14 +102,7 @@ void add_plan_command(CLI::App& app, int& exit_code) {
                 "only list the registered kernels and what they accept");
   cmd->add_flag("--explain", flags->explain, "also everything that was tried and did not fit");
   cmd->add_flag("--json", flags->json, "as data on stdout");
-  cmd->callback([flags, page, &exit_code] {
-    // 0 stands for "choose" inside; a user who writes it means a page of no tokens.
-    if (page->count() > 0 && flags->wishes.page_size == 0) {
-      exit_code = refuse(check_page_size(0).error());
-      return;
-    }
-    exit_code = run_plan(*flags);
-  });
+  cmd->callback([flags, &exit_code] { exit_code = run_plan(*flags); });
 }
 
 }  // namespace lathe

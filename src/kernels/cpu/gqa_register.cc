@@ -20,6 +20,7 @@ Capability gqa_capability(KernelKind kind) {
   c.heads = Accepts::range(1, 1024);
   c.head_dim = {16, kGqaMaxHeadDim, 16, {}};
   c.two_sources = false;
+  c.wide_q = DType::f32;
   c.split_kv = true;
   c.split_bytes = kGqaPartBytes;
   c.graph_safe = false;

@@ -24,6 +24,7 @@ Capability latent(ProblemKind problem, KernelKind kind) {
   // everywhere, as CPUs have no arithmetic in fp8.
   c.arithmetic = Arithmetic::bf16;
   c.split_kv = true;
+  c.wide_q = DType::f32;
   c.split_bytes = kLatentPartBytes;
   c.flops_share = 0.7;  // 16 heads, lathe bench; 0.85 from 64 on
   c.launch_seconds = 2e-6;

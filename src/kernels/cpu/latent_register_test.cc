@@ -23,7 +23,7 @@ TEST(LatentRegister, AKernelForEachProblemAndKind) {
   ASSERT_NE(native, nullptr);
   EXPECT_EQ(native->capability.q_dtype(CacheLayout(LayoutKind::mla_fp8)), DType::e4m3);
   EXPECT_EQ(native->capability.arithmetic_on(CacheLayout(LayoutKind::mla_fp8)), Arithmetic::fp8);
-  EXPECT_EQ(native->capability.q_dtype(CacheLayout(LayoutKind::mla_bf16)), DType::bf16);
+  EXPECT_EQ(native->capability.q_dtype(CacheLayout(LayoutKind::mla_bf16)), DType::f32);
   const Kernel* gather = registry.find("cpu.window_compressed.gather");
   ASSERT_NE(gather, nullptr);
   EXPECT_TRUE(gather->capability.compact_rows);

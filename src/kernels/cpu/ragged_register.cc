@@ -19,6 +19,7 @@ void register_cpu_ragged_kernels(Registry& registry) {
                  LayoutKind::mla_fp4};
     c.context_within_top_k = true;
     c.two_sources = false;
+    c.wide_q = DType::f32;
     c.worker_rows = kRaggedTaskRows;
     c.graph_safe = false;
     c.flops_share = 0.75;  // measured on two Zen 5 cores, extend of 2048 tokens

@@ -44,6 +44,7 @@ Capability oracle(ProblemKind problem, KernelKind kind) {
   c.phases = EnumSet<Phase>::all();
   c.layouts = layouts_read(problem);
   c.arithmetic = Arithmetic::f64;
+  c.wide_q = DType::f32;
   c.flops_share = 1;
   c.bytes_share = 1;
   c.launch_seconds = 0;

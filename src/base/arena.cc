@@ -1,0 +1,34 @@
+#include "base/arena.h"
+
+#include <algorithm>
+
+namespace lathe {
+
+std::byte* Arena::take(std::int64_t bytes) {
+  LATHE_CHECK(bytes >= 0, "Arena::take of a negative size");
+  constexpr std::int64_t kLeastBlock = std::int64_t{1} << 20;
+  const std::int64_t size = (bytes + 63) / 64 * 64;
+  while (block_ < blocks_.size() && used_ + size > blocks_[block_].size) {
+    ++block_;
+    used_ = 0;
+  }
+  if (block_ == blocks_.size()) {
+    // Doubling, so that a step of any size needs a few blocks and the last one holds most of it.
+    const std::int64_t grown = std::max({kLeastBlock, size, capacity()});
+    auto* memory = static_cast<std::byte*>(
+        ::operator new[](static_cast<std::size_t>(grown), std::align_val_t{64}));
+    blocks_.push_back({std::unique_ptr<std::byte[], Free>(memory), grown});
+    used_ = 0;
+  }
+  std::byte* at = blocks_[block_].bytes.get() + used_;
+  used_ += size;
+  return at;
+}
+
+std::int64_t Arena::capacity() const {
+  std::int64_t sum = 0;
+  for (const Block& b : blocks_) sum += b.size;
+  return sum;
+}
+
+}  // namespace lathe

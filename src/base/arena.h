@@ -1,0 +1,61 @@
+// Arena: memory of intermediate tensors, taken in stack order and given back at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "base/check.h"
+
+namespace lathe {
+
+/// Grows by blocks to the largest use and allocates no more from then on. Not thread-safe: the
+/// thread that runs operators owns it.
+class Arena {
+ public:
+  /// `bytes` bytes at a multiple of 64, contents unspecified, valid until the scope that was open
+  /// at the time closes.
+  std::byte* take(std::int64_t bytes);
+  template <class T>
+  T* take_array(std::int64_t n) {
+    return reinterpret_cast<T*>(take(n * static_cast<std::int64_t>(sizeof(T))));
+  }
+
+  /// Gives back what was taken since it was opened.
+  class Scope {
+   public:
+    explicit Scope(Arena& arena) : arena_(arena), block_(arena.block_), used_(arena.used_) {}
+    ~Scope() {
+      arena_.block_ = block_;
+      arena_.used_ = used_;
+    }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Arena& arena_;
+    std::size_t block_;
+    std::int64_t used_;
+  };
+
+  /// Bytes of all blocks.
+  std::int64_t capacity() const;
+  /// How often take() had to allocate.
+  std::int64_t growths() const { return static_cast<std::int64_t>(blocks_.size()); }
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{64}); }
+  };
+  struct Block {
+    std::unique_ptr<std::byte[], Free> bytes;
+    std::int64_t size = 0;
+  };
+  std::vector<Block> blocks_;
+  std::size_t block_ = 0;  // the one that take() fills
+  std::int64_t used_ = 0;  // bytes of it
+};
+
+}  // namespace lathe

@@ -1,0 +1,156 @@
+#include "engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ops/philox.h"
+
+namespace lathe {
+namespace {
+
+Error outside(std::string field, std::string wanted, std::string offered, std::string hint = "") {
+  return {ErrorCode::out_of_range, std::move(field), std::move(wanted), std::move(offered),
+          std::move(hint)};
+}
+
+}  // namespace
+
+Result<Engine> Engine::create(const Model& model, KvCache& cache, const EngineOptions& options,
+                              const OpsContext& ops) {
+  const Plan& plan = cache.plan();
+  EngineOptions o = options;
+  if (o.chunked_prefill_size == 0) o.chunked_prefill_size = plan.max_rows;
+  if (o.max_running_requests == 0) o.max_running_requests = plan.max_requests;
+  for (const auto& [flag, value, most] :
+       {std::tuple{"--chunked-prefill-size", o.chunked_prefill_size, plan.max_rows},
+        std::tuple{"--max-running-requests", o.max_running_requests, plan.max_requests}}) {
+    if (value < 1 || value > most) {
+      return outside(flag, fmt::format("1 to {}, what the plan was made for", most),
+                     fmt::format("{}", value));
+    }
+  }
+  if (cache.ledger().free() == 0) {
+    return Error{ErrorCode::exhausted, "--max-total-tokens", "at least one free page of the cache",
+                 fmt::format("{} pages, all in use", cache.ledger().total()), ""};
+  }
+  auto pages = PageAllocator::create(cache.ledger(), o.prefix_cache);
+  if (!pages) return pages.error();
+  auto runner = Runner::create(model, cache);
+  if (!runner) return runner.error();
+  return Engine(model, cache, o, ops, std::move(*pages), std::move(*runner));
+}
+
+Engine::Engine(const Model& model, KvCache& cache, const EngineOptions& options,
+               const OpsContext& ops, PageAllocator pages, Runner runner)
+    : model_(&model),
+      cache_(&cache),
+      options_(options),
+      ops_(ops),
+      pages_(std::move(pages)),
+      runner_(std::move(runner)),
+      sampler_(model.config().vocab) {
+  // A configuration may name tokens that a cut-down vocabulary lacks; no answer can have them.
+  for (std::int32_t token : model.config().eos) {
+    if (token >= 0 && token < model.config().vocab) eos_.push_back(token);
+  }
+}
+
+std::int64_t Engine::capacity() const {
+  return std::min(cache_->plan().context_length, pages_.total() * pages_.page_size());
+}
+
+// A request that passes fits an otherwise empty pool, so the oldest one can always go on (E3).
+Result<void> Engine::check_fits(const Request& request) const {
+  const std::int64_t prompt = std::ssize(request.prompt);
+  const std::int64_t answer = request.sampling.max_tokens.value_or(1);
+  const std::int64_t needed = prompt + answer;
+  if (needed <= capacity()) return {};
+  const std::string offered =
+      fmt::format("{} of the prompt + {} of the answer = {}", prompt, answer, needed);
+  const std::int64_t context = cache_->plan().context_length;
+  if (needed > context) {
+    return outside(
+        "--context-length", fmt::format("at most {} tokens", context), offered,
+        fmt::format("--context-length {}, a shorter prompt or a smaller max_new_tokens", needed));
+  }
+  return Error{ErrorCode::exhausted, "--max-total-tokens",
+               fmt::format("at most {} tokens, which is what the cache's {} pages of {} hold",
+                           capacity(), pages_.total(), pages_.page_size()),
+               offered,
+               fmt::format("--max-total-tokens {}, a smaller --kv-layout or --kv-cache-dtype, or a "
+                           "smaller max_new_tokens",
+                           needed)};
+}
+
+Result<RequestId> Engine::submit(Request request) {
+  const std::int32_t vocab = model_->config().vocab;
+  if (request.prompt.empty()) return outside("prompt", "at least one token", "none");
+  for (std::size_t i = 0; i < request.prompt.size(); ++i) {
+    if (request.prompt[i] < 0 || request.prompt[i] >= vocab) {
+      return outside(fmt::format("prompt[{}]", i), fmt::format("a token from 0 to {}", vocab - 1),
+                     fmt::format("{}", request.prompt[i]));
+    }
+  }
+  if (auto ok = check_sampling_params(request.sampling, vocab, eos_); !ok) return ok.error();
+  if (auto ok = check_fits(request); !ok) return ok.error();
+
+  auto r = std::make_unique<Active>();
+  r->id = RequestId{++last_id_};
+  r->sampling = std::move(request.sampling);
+  r->seed = r->sampling.seed.value_or(random_bits(options_.seed, r->id.value));
+  r->stops = stop_tokens(r->sampling, eos_);
+  r->tokens = std::move(request.prompt);
+  r->prompt = r->known();
+  r->limit = r->sampling.max_tokens.value_or(static_cast<std::int32_t>(capacity() - r->prompt));
+  waiting_.push_back(std::move(r));
+  return waiting_.back()->id;
+}
+
+bool Engine::cancel(RequestId id, FinishReason reason) {
+  const auto is = [id](const ActivePtr& r) { return r->id == id; };
+  if (auto it = std::find_if(running_.begin(), running_.end(), is); it != running_.end()) {
+    end(**it, reason, std::nullopt, unreported_);
+    running_.erase(it);
+    return true;
+  }
+  if (auto it = std::find_if(waiting_.begin(), waiting_.end(), is); it != waiting_.end()) {
+    end(**it, reason, std::nullopt, unreported_);
+    waiting_.erase(it);
+    return true;
+  }
+  return false;
+}
+
+RequestState Engine::state(RequestId id) const {
+  const auto is = [id](const ActivePtr& r) { return r->id == id; };
+  if (std::any_of(running_.begin(), running_.end(), is)) return RequestState::running;
+  const auto it = std::find_if(waiting_.begin(), waiting_.end(), is);
+  if (it == waiting_.end()) return RequestState::finished;
+  return (*it)->admitted_before ? RequestState::preempted : RequestState::waiting;
+}
+
+// The caller takes the request out of its list.
+void Engine::end(Active& r, FinishReason reason, std::optional<Error> error,
+                 std::vector<Finished>& out) {
+  // Keys that have led to no token, or to NaN, do not enter the prefix cache (E9).
+  if (reason != FinishReason::error && r.answered() > 0) {
+    pages_.publish(std::span(r.tokens).first(static_cast<std::size_t>(r.computed)), r.pages);
+  }
+  give_up_pages(r);
+  r.ended = true;
+  out.push_back({r.id, reason, std::move(error), r.prompt, r.answered(), r.cached, r.preemptions});
+  ++sums_.finished;
+}
+
+EngineStats Engine::stats() const {
+  EngineStats out = sums_;
+  out.waiting = std::ssize(waiting_);
+  out.running = std::ssize(running_);
+  out.total_pages = pages_.total();
+  out.held_pages = pages_.total() - pages_.available();
+  out.prefix_cache_tokens = pages_.cached_tokens();
+  return out;
+}
+
+}  // namespace lathe

@@ -1,0 +1,136 @@
+// Engine: requests in, tokens out. One step is one forward pass over rows of many requests.
+//
+// Tokens follow from the stream of calls alone: there is no clock, no thread and no global in any
+// decision. One thread calls it. docs/engine.md states the invariants (E1, E2, ...).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/page_allocator.h"
+#include "engine/request.h"
+#include "engine/runner.h"
+#include "engine/schedule.h"
+#include "model/cache.h"
+#include "model/model.h"
+#include "ops/context.h"
+#include "ops/sampling.h"
+
+namespace lathe {
+
+struct EngineOptions {
+  std::int64_t chunked_prefill_size = 0;  // prefill rows of a step; 0: the plan's largest step
+  std::int64_t max_running_requests = 0;  // 0: the plan's
+  bool prefix_cache = true;
+  bool debug_nan = false;  // has the model say after which layer NaN or Inf appeared first
+  std::uint64_t seed = 0;  // of requests that bring none
+};
+
+/// Sums over all steps, and the present.
+struct EngineStats {
+  std::int64_t steps = 0;
+  std::int64_t prefill_rows = 0;
+  std::int64_t decode_rows = 0;
+  std::int64_t cached_tokens = 0;
+  std::int64_t preemptions = 0;
+  std::int64_t finished = 0;
+  std::int64_t waiting = 0;
+  std::int64_t running = 0;
+  std::int64_t held_pages = 0;  // by running requests
+  std::int64_t total_pages = 0;
+  std::int64_t prefix_cache_tokens = 0;  // held by the prefix cache, with or without requests
+};
+
+class Engine {
+ public:
+  /// Plan and pools are the cache's. Model, cache and what `ops` points to must outlive the engine,
+  /// which takes over all pages that are free. Errors: options beyond the plan, a cache without
+  /// free pages.
+  static Result<Engine> create(const Model& model, KvCache& cache, const EngineOptions& options,
+                               const OpsContext& ops);
+
+  /// Queues a request. Errors, with nothing changed: an empty prompt, a token outside the
+  /// vocabulary, sampling parameters, a prompt and answer that can never fit (E6).
+  Result<RequestId> submit(Request request);
+  /// Ends a request between steps and frees its pages at once; the next step reports it. A caller
+  /// that found a stop string gives FinishReason::stop. False: no such request, or it has ended.
+  bool cancel(RequestId id, FinishReason reason = FinishReason::cancelled);
+  /// Where a request stands; finished for an id that is not known.
+  RequestState state(RequestId id) const;
+
+  /// Runs one forward pass, if any request is there. Errors: the model's; every request then stands
+  /// where it stood, and step() may be called again (E9).
+  Result<StepReport> step();
+  /// Nothing to run and nothing to report.
+  bool idle() const { return running_.empty() && waiting_.empty() && unreported_.empty(); }
+
+  EngineStats stats() const;
+  /// Tokens that prompt and answer of one request may have together.
+  std::int64_t capacity() const;
+  /// Evicts what no running request holds.
+  void clear_prefix_cache() { pages_.clear_cache(); }
+
+ private:
+  struct Active {
+    RequestId id;
+    SamplingParams sampling;
+    std::uint64_t seed = 0;
+    std::vector<std::int32_t> stops;   // ascending
+    std::vector<std::int32_t> tokens;  // the prompt, then the answer
+    std::int64_t prompt = 0;           // tokens of the prompt
+    std::int64_t limit = 0;            // tokens of the answer
+    std::int64_t computed = 0;         // tokens with keys in the cache
+    std::vector<PageId> pages;
+    std::int64_t cached = 0;  // what the prefix cache had at the first admission
+    std::int64_t preemptions = 0;
+    bool admitted_before = false;
+    bool ended = false;  // to be taken out of its list
+
+    std::int64_t known() const { return std::ssize(tokens); }
+    std::int64_t answered() const { return known() - prompt; }
+    ScheduledRequest scheduled() const {
+      return {known(), computed, std::ssize(pages), answered() > 0};
+    }
+  };
+  using ActivePtr = std::unique_ptr<Active>;
+
+  Engine(const Model& model, KvCache& cache, const EngineOptions& options, const OpsContext& ops,
+         PageAllocator pages, Runner runner);
+  Result<void> check_fits(const Request& request) const;
+  ScheduleLimits limits() const;
+  void schedule(StepReport& report);
+  void describe_running();
+  void give_up_pages(Active& r);
+  void preempt_youngest(StepReport& report);
+  void admit(std::int64_t prefill_rows, StepReport& report);
+  void build_batch(StepReport& report);
+  void take_results(StepReport& report);
+  void take_token(Active& r, std::size_t item, StepReport& report);
+  void end(Active& r, FinishReason reason, std::optional<Error> error, std::vector<Finished>& out);
+  Error not_finite(const Active& r, std::optional<std::int32_t> layer) const;
+
+  const Model* model_;
+  KvCache* cache_;
+  EngineOptions options_;
+  OpsContext ops_;
+  PageAllocator pages_;
+  Runner runner_;
+  Sampler sampler_;
+  std::vector<std::int32_t> eos_;
+  std::uint64_t last_id_ = 0;
+  std::vector<ActivePtr> running_;  // by id; all of them before the first of waiting_ (E2)
+  std::deque<ActivePtr> waiting_;   // by id
+  std::vector<Finished> unreported_;
+  EngineStats sums_;
+
+  // Of the current step.
+  std::vector<ScheduledRequest> scheduled_;  // [running]
+  std::vector<std::int64_t> rows_;           // [running]
+  std::vector<Active*> batch_;               // [items]
+  std::vector<BatchItem> items_;
+};
+
+}  // namespace lathe

@@ -1,0 +1,270 @@
+// Random lives of an engine: whatever is submitted, cancelled, preempted and evicted, tokens are
+// those of the request alone, nothing leaks, and everybody gets on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+
+#include "base/test_scale.h"
+#include "engine/fake_model_test_util.h"
+#include "ops/philox.h"
+
+namespace lathe {
+namespace {
+
+class Life {
+ public:
+  explicit Life(std::uint32_t seed) : rng_(seed), setup_(draw_setup()) {
+    options_.chunked_prefill_size = 1 + pick(some(2) ? 4 : 40);
+    options_.max_running_requests = 1 + pick(8);
+    options_.prefix_cache = !some(3);
+    options_.seed = rng_();
+    engine_.emplace(setup_.engine(options_));
+    for (int i = 0; i < 3; ++i) stems_.push_back(words(20));
+  }
+
+  void run(int actions) {
+    for (int i = 0; i < actions && !testing::Test::HasFatalFailure(); ++i) {
+      switch (pick(16)) {
+        case 0:
+        case 1:
+        case 2:
+          submit();
+          break;
+        case 3:
+          if (some(2)) cancel();
+          break;
+        case 4:
+          if (some(4)) engine_->clear_prefix_cache();
+          break;
+        case 5:
+          setup_.model->fail_next = some(4) && !engine_->idle();
+          break;
+        default:
+          step();
+      }
+    }
+    // Everybody's rows, and once more for each preemption: far fewer steps than this.
+    for (int i = 0; i < 20000 && !engine_->idle() && !testing::Test::HasFatalFailure(); ++i) {
+      step();
+    }
+    ASSERT_TRUE(engine_->idle());
+    EXPECT_TRUE(live_.empty());
+    EXPECT_EQ(engine_->stats().held_pages, 0);
+    engine_->clear_prefix_cache();
+    EXPECT_EQ(setup_.cache->ledger().free(), setup_.cache->ledger().total());
+    EXPECT_EQ(engine_->stats().prefix_cache_tokens, 0);
+  }
+
+  std::int64_t preemptions() const { return engine_->stats().preemptions; }
+  std::int64_t cached() const { return engine_->stats().cached_tokens; }
+  int finished = 0;
+  int refused = 0;
+  int failures = 0;
+  int not_finite = 0;
+
+ private:
+  struct Live {
+    Request request;
+    Answer expected;
+    std::vector<std::int32_t> tokens;
+    std::int64_t preemptions = 0;
+    bool token_last_step = false;
+  };
+
+  std::int64_t pick(std::int64_t n) {
+    return static_cast<std::int64_t>(rng_() % static_cast<unsigned>(n));
+  }
+  bool some(int one_in) { return pick(one_in) == 0; }
+
+  FakeOptions draw_setup() {
+    FakeOptions o;
+    o.layout = some(2) ? LayoutKind::gqa_bf16 : LayoutKind::mla_bf16;
+    o.page_size = static_cast<std::int32_t>(1 + pick(5));
+    o.pages = 4 + pick(some(2) ? 16 : 40);
+    o.context_length = 16 + pick(80);
+    o.max_rows = 64;
+    o.max_requests = 8;
+    o.compact_extend = some(3);
+    o.short_context = some(3) ? 1 + pick(20) : 0;
+    return o;
+  }
+
+  std::vector<std::int32_t> words(std::int64_t n) {
+    std::vector<std::int32_t> out;
+    for (std::int64_t i = 0; i < n; ++i) {
+      out.push_back(static_cast<std::int32_t>(pick(FakeModel::kNanToken)));
+    }
+    return out;
+  }
+
+  Request draw_request() {
+    Request r;
+    r.prompt = stems_[static_cast<std::size_t>(pick(3))];
+    r.prompt.resize(static_cast<std::size_t>(pick(21)));
+    const auto tail = words(1 + pick(6));
+    r.prompt.insert(r.prompt.end(), tail.begin(), tail.end());
+    if (some(30))
+      r.prompt[static_cast<std::size_t>(pick(std::ssize(r.prompt)))] = FakeModel::kNanToken;
+    SamplingParams& p = r.sampling;
+    p.temperature = some(2) ? 0 : 0.7f;
+    if (some(2)) p.seed = rng_();
+    if (!some(8)) p.max_tokens = static_cast<std::int32_t>(1 + pick(20));
+    p.logit_bias = {{FakeModel::kNanToken, -1000}};
+    if (some(4)) p.stop_token_ids = {1, 2, 3};
+    if (some(4)) p.ignore_eos = true;
+    if (some(4)) p.min_tokens = 1;
+    if (some(4)) p.repetition_penalty = 1.2f;
+    if (some(4)) p.frequency_penalty = 0.5f;
+    if (some(4)) p.top_k = 5;
+    return r;
+  }
+
+  void submit() {
+    Request request = draw_request();
+    const EngineStats before = engine_->stats();
+    const std::int64_t needed =
+        std::ssize(request.prompt) + request.sampling.max_tokens.value_or(1);
+    const auto id = engine_->submit(request);
+    ASSERT_EQ(id.ok(), needed <= engine_->capacity());
+    if (!id) {
+      ++refused;
+      EXPECT_EQ(engine_->stats().waiting, before.waiting);
+      return;
+    }
+    Live live;
+    live.expected =
+        expected_answer(request, engine_->capacity(), random_bits(options_.seed, id->value));
+    live.request = std::move(request);
+    live_.emplace(*id, std::move(live));
+  }
+
+  void cancel() {
+    if (live_.empty()) return;
+    auto it = live_.begin();
+    std::advance(it, pick(std::ssize(live_)));
+    if (cancelled_.contains(it->first)) return;
+    const std::int64_t held = engine_->stats().held_pages;
+    const bool running = engine_->state(it->first) == RequestState::running;
+    ASSERT_TRUE(engine_->cancel(it->first));
+    EXPECT_FALSE(engine_->cancel(it->first));
+    if (!running) {
+      EXPECT_EQ(engine_->stats().held_pages, held);
+    }
+    cancelled_.insert(it->first);
+  }
+
+  void step() {
+    setup_.cache->pools().poison_free();
+    const bool fails = setup_.model->fail_next;
+    auto report = engine_->step();
+    if (!report) {
+      ASSERT_TRUE(fails);
+      ++failures;
+      for (auto& [id, live] : live_) live.token_last_step = false;
+      return;
+    }
+    EXPECT_LE(report->prefill_rows, options_.chunked_prefill_size);
+    EXPECT_LE(engine_->stats().running, options_.max_running_requests);
+    check_tokens(*report);
+    check_finished(*report);
+    check_order();
+  }
+
+  void check_tokens(const StepReport& report) {
+    std::set<RequestId> got;
+    for (const TokenEvent& e : report.tokens) {
+      ASSERT_TRUE(live_.contains(e.request));
+      ASSERT_TRUE(got.insert(e.request).second) << "two tokens in one step";
+      ASSERT_FALSE(cancelled_.contains(e.request));
+      Live& live = live_.at(e.request);
+      ASSERT_EQ(e.position, std::ssize(live.tokens)) << "a token lost or repeated";
+      ASSERT_LT(e.position, std::ssize(live.expected.tokens));
+      ASSERT_EQ(e.sampled.token, live.expected.tokens[live.tokens.size()])
+          << "request " << e.request.value << ", position " << e.position;
+      live.tokens.push_back(e.sampled.token);
+    }
+    for (auto& [id, live] : live_) {
+      // E4: who decodes has its row in every step.
+      if (live.token_last_step && engine_->state(id) == RequestState::running) {
+        EXPECT_TRUE(got.contains(id)) << "request " << id.value;
+      }
+      live.token_last_step = got.contains(id);
+    }
+  }
+
+  void check_finished(const StepReport& report) {
+    for (const Finished& f : report.finished) {
+      ASSERT_TRUE(live_.contains(f.request));
+      const Live& live = live_.at(f.request);
+      EXPECT_EQ(f.answer_tokens, std::ssize(live.tokens));
+      EXPECT_EQ(f.prompt_tokens, std::ssize(live.request.prompt));
+      EXPECT_LT(f.cached_tokens, f.prompt_tokens);
+      EXPECT_EQ(f.error.has_value(), f.reason == FinishReason::error);
+      EXPECT_EQ(f.reason == FinishReason::cancelled, cancelled_.contains(f.request));
+      if (f.reason != FinishReason::cancelled) {
+        EXPECT_EQ(f.reason, live.expected.reason);
+        EXPECT_EQ(live.tokens, live.expected.tokens);
+        ++finished;
+        not_finite += f.reason == FinishReason::error;
+      }
+      cancelled_.erase(f.request);
+      live_.erase(f.request);
+    }
+  }
+
+  // E2: whoever runs is older than whoever waits.
+  void check_order() {
+    bool waits = false;
+    for (const auto& [id, live] : live_) {
+      const RequestState state = engine_->state(id);
+      if (state == RequestState::running) {
+        EXPECT_FALSE(waits) << "request " << id.value << " overtook one that waits";
+      }
+      waits |= state == RequestState::waiting || state == RequestState::preempted;
+    }
+  }
+
+  std::mt19937 rng_;
+  FakeSetup setup_;
+  EngineOptions options_;
+  std::optional<Engine> engine_;
+  std::vector<std::vector<std::int32_t>> stems_;
+  std::map<RequestId, Live> live_;
+  std::set<RequestId> cancelled_;
+};
+
+TEST(EngineProperty, AnyLifeGivesEachRequestItsOwnTokensAndLeaksNothing) {
+  std::int64_t preemptions = 0;
+  std::int64_t cached = 0;
+  int finished = 0, refused = 0, failures = 0, not_finite = 0;
+  const int lives = 300 * test_scale();
+  for (int i = 0; i < lives; ++i) {
+    const std::uint32_t seed = test_seed(static_cast<std::uint32_t>(1000 + i));
+    SCOPED_TRACE("life " + std::to_string(i));
+    Life life(seed);
+    life.run(200);
+    if (HasFailure()) return;
+    preemptions += life.preemptions();
+    cached += life.cached();
+    finished += life.finished;
+    refused += life.refused;
+    failures += life.failures;
+    not_finite += life.not_finite;
+  }
+  std::printf(
+      "%d lives: %d finished, %d refused, %ld preemptions, %ld cached tokens, %d failed "
+      "steps, %d not finite\n",
+      lives, finished, refused, preemptions, cached, failures, not_finite);
+  EXPECT_GT(finished, 10 * lives);
+  EXPECT_GT(preemptions, lives);
+  EXPECT_GT(cached, 10 * lives);
+  EXPECT_GT(refused, lives / 4);
+  EXPECT_GT(failures, lives / 10);
+  EXPECT_GT(not_finite, lives / 10);
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,175 @@
+// One step of the engine: schedule, run, sample.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "engine/engine.h"
+
+namespace lathe {
+
+ScheduleLimits Engine::limits() const {
+  return {pages_.page_size(), options_.chunked_prefill_size};
+}
+
+void Engine::describe_running() {
+  scheduled_.clear();
+  for (const ActivePtr& r : running_) scheduled_.push_back(r->scheduled());
+  rows_.assign(running_.size(), 0);
+}
+
+void Engine::give_up_pages(Active& r) {
+  pages_.release(r.pages);
+  r.computed = 0;
+}
+
+// Its tokens stay, and its full pages go to the prefix cache, from where it may get them back (E7).
+void Engine::preempt_youngest(StepReport& report) {
+  ActivePtr r = std::move(running_.back());
+  running_.pop_back();
+  pages_.publish(std::span(r->tokens).first(static_cast<std::size_t>(r->computed)), r->pages);
+  give_up_pages(*r);
+  ++r->preemptions;
+  ++report.preemptions;
+  waiting_.push_front(std::move(r));
+}
+
+// Fills rows_ for running_, with pages for all of them.
+void Engine::schedule(StepReport& report) {
+  describe_running();
+  Schedule decided = schedule_running(scheduled_, limits(), pages_.available(), rows_);
+  while (decided.preempt_youngest) {
+    LATHE_CHECK(running_.size() > 1, "a request that was accepted does not fit an empty pool");
+    preempt_youngest(report);
+    describe_running();
+    decided = schedule_running(scheduled_, limits(), pages_.available(), rows_);
+  }
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    Active& r = *running_[i];
+    const std::int64_t pages = pages_for(r.computed + rows_[i], pages_.page_size());
+    pages_.take(std::max<std::int64_t>(0, pages - std::ssize(r.pages)), r.pages);
+    scheduled_[i].pages = std::ssize(r.pages);
+  }
+  admit(decided.prefill_rows_left, report);
+}
+
+void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
+  while (!waiting_.empty() && prefill_rows > 0 &&
+         std::ssize(running_) < options_.max_running_requests) {
+    Active& r = *waiting_.front();
+    // The last known token is always computed: its logits are needed.
+    r.computed = pages_.match(r.tokens, r.known() - 1, r.pages);
+    if (!admits(scheduled_, r.scheduled(), limits(), pages_.available())) {
+      give_up_pages(r);
+      return;
+    }
+    ++report.admitted;
+    report.cached_tokens += r.computed;
+    if (!r.admitted_before) r.cached = r.computed;
+    r.admitted_before = true;
+    const std::int64_t rows = std::min(r.known() - r.computed, prefill_rows);
+    const std::int64_t pages = pages_for(r.computed + rows, pages_.page_size());
+    pages_.take(pages - std::ssize(r.pages), r.pages);
+    prefill_rows -= rows;
+    rows_.push_back(rows);
+    scheduled_.push_back(r.scheduled());
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+}
+
+// Decode rows first, then prefill chunks, each by age.
+void Engine::build_batch(StepReport& report) {
+  batch_.clear();
+  items_.clear();
+  for (bool decodes : {true, false}) {
+    for (std::size_t i = 0; i < running_.size(); ++i) {
+      Active& r = *running_[i];
+      if (rows_[i] == 0 || scheduled_[i].decodes() != decodes) continue;
+      BatchItem item;
+      item.phase = decodes ? Phase::decode : Phase::extend;
+      item.pages = r.pages;
+      item.cached = static_cast<std::int32_t>(r.computed);
+      item.tokens = std::span(r.tokens).subspan(static_cast<std::size_t>(r.computed),
+                                                static_cast<std::size_t>(rows_[i]));
+      item.logits = r.computed + rows_[i] == r.known();
+      batch_.push_back(&r);
+      items_.push_back(item);
+      (decodes ? report.decode_rows : report.prefill_rows) += rows_[i];
+    }
+  }
+}
+
+Result<StepReport> Engine::step() {
+  StepReport report;
+  report.step = sums_.steps;
+  if (!running_.empty() || !waiting_.empty()) {
+    schedule(report);
+    build_batch(report);
+    LATHE_CHECK(!items_.empty(), "requests are there and none has a row (E3)");
+    sums_.preemptions += report.preemptions;
+    sums_.cached_tokens += report.cached_tokens;
+    if (auto ok = runner_.run(items_, ops_, options_.debug_nan); !ok) return ok.error();
+    report.step = ++sums_.steps;
+    sums_.prefill_rows += report.prefill_rows;
+    sums_.decode_rows += report.decode_rows;
+  }
+  report.finished = std::exchange(unreported_, {});
+  if (report.prefill_rows + report.decode_rows > 0) take_results(report);
+  return report;
+}
+
+void Engine::take_results(StepReport& report) {
+  for (std::size_t i = 0; i < items_.size(); ++i) {
+    Active& r = *batch_[i];
+    const auto bad = std::find_if(runner_.non_finite().begin(), runner_.non_finite().end(),
+                                  [i](const NonFiniteItem& n) { return n.item == i; });
+    if (bad != runner_.non_finite().end()) {
+      end(r, FinishReason::error, not_finite(r, bad->layer), report.finished);
+      continue;
+    }
+    r.computed += std::ssize(items_[i].tokens);
+    if (items_[i].logits) take_token(r, i, report);
+  }
+  std::erase_if(running_, [](const ActivePtr& r) { return r->ended; });
+}
+
+// The logits of the item's last row become a token, and perhaps the answer's last.
+void Engine::take_token(Active& r, std::size_t item, StepReport& report) {
+  const std::span<const std::int32_t> tokens = r.tokens;
+  const auto prompt = static_cast<std::size_t>(r.prompt);
+  SampleArgs args;
+  args.logits = runner_.logits(item);
+  args.params = &r.sampling;
+  args.prompt = tokens.first(prompt);
+  args.answer = tokens.subspan(prompt);
+  if (r.answered() < r.sampling.min_tokens) args.ruled_out = r.stops;
+  args.seed = r.seed;
+  auto sampled = sampler_.sample(args);
+  if (!sampled) {
+    end(r, FinishReason::error, not_finite(r, std::nullopt), report.finished);
+    return;
+  }
+  if (items_[item].phase == Phase::extend) pages_.publish(tokens, r.pages);
+  const std::int32_t token = sampled->token;
+  report.tokens.push_back({r.id, r.answered(), std::move(*sampled)});
+  r.tokens.push_back(token);
+  const bool stop = std::binary_search(r.stops.begin(), r.stops.end(), token);
+  if (!stop && r.answered() < r.limit) return;
+  end(r, stop ? FinishReason::stop : FinishReason::length, std::nullopt, report.finished);
+}
+
+Error Engine::not_finite(const Active& r, std::optional<std::int32_t> layer) const {
+  std::string place = fmt::format("NaN or Inf in step {}", sums_.steps);
+  if (layer && *layer < 0) {
+    place += ", in the embedding";
+  } else if (layer && *layer >= model_->config().layers) {
+    place += ", in the logits";
+  } else if (layer) {
+    place += fmt::format(", after layer {}", *layer);
+  }
+  return {ErrorCode::out_of_range, fmt::format("logits of request {}", r.id.value),
+          "finite numbers", std::move(place), layer ? "" : "--debug-nan names the layer"};
+}
+
+}  // namespace lathe

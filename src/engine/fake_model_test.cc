@@ -1,0 +1,269 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+#include "engine/fake_model_test_util.h"
+#include "layout/codec.h"
+
+namespace lathe {
+namespace {
+
+std::uint64_t mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
+std::uint64_t add_key(std::uint64_t hash, std::int32_t token) {
+  return mix(hash ^ mix(static_cast<std::uint64_t>(token)));
+}
+
+void logits_of(std::uint64_t hash, std::span<float> out) {
+  for (std::size_t t = 0; t < out.size(); ++t) {
+    out[t] = static_cast<float>(mix(hash + t) >> 40) * 0x1p-21f - 4;
+  }
+}
+
+// A key's first elements; all are whole numbers below 256, exact in bf16.
+constexpr std::size_t kMarks = 4;
+std::array<float, kMarks> marks(std::int32_t token, std::int32_t position, std::int32_t layer) {
+  return {static_cast<float>(token), static_cast<float>(position % 251),
+          static_cast<float>(position / 251), static_cast<float>(layer + 1)};
+}
+
+MutableRowsView rows_of(std::vector<float>& data, std::int64_t rows, std::int64_t cols) {
+  data.assign(static_cast<std::size_t>(rows * cols), 0.0f);
+  return {reinterpret_cast<std::byte*>(data.data()), DType::f32, rows, cols, cols};
+}
+
+RowsView reading(const MutableRowsView& v) {
+  return {v.data, v.dtype, v.rows, v.cols, v.row_stride};
+}
+
+AttentionProblem fake_problem(LayoutKind layout) {
+  AttentionProblem p =
+      layout == LayoutKind::gqa_bf16 ? gqa_problem(1, 1, 16) : deepseek_v3_problem(1);
+  if (layout != LayoutKind::gqa_bf16) p.nope = p.rope = 16;
+  return p;
+}
+
+}  // namespace
+
+std::vector<float> fake_logits(std::span<const std::int32_t> tokens, std::int32_t vocab) {
+  std::uint64_t hash = 1;
+  bool nan = false;
+  for (std::int32_t t : tokens) {
+    hash = add_key(hash, t);
+    nan |= t == FakeModel::kNanToken;
+  }
+  std::vector<float> out(static_cast<std::size_t>(vocab));
+  logits_of(hash, out);
+  if (nan) out[3] = std::numeric_limits<float>::quiet_NaN();
+  return out;
+}
+
+FakeModel::FakeModel(const AttentionProblem& problem) {
+  config_.architecture = "Fake";
+  config_.vocab = kVocab;
+  config_.layers = kLayers;
+  config_.attention = problem;
+  config_.eos = {kEos, 100000};  // the second is outside the vocabulary
+}
+
+void FakeModel::write_keys(const ForwardArgs& args, const Segment& segment) const {
+  const StepView& v = *segment.step;
+  for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+    const PoolView pool = args.cache->main(layer);
+    std::vector<float> data;
+    const MutableRowsView rows = rows_of(data, v.rows, pool.layout.row_elems());
+    for (std::int64_t r = 0; r < v.rows; ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      const auto token = args.tokens[static_cast<std::size_t>(segment.first_row) + i];
+      const auto m = marks(token, v.positions[i].value, layer);
+      std::copy(m.begin(), m.end(), data.begin() + r * rows.cols);
+    }
+    LATHE_CHECK(encode_rows(reading(rows), v.out_slots, pool), "keys that cannot be written");
+  }
+}
+
+// The tokens of the row's request up to the row; a key that is not at its place is token -1.
+std::vector<std::int32_t> FakeModel::read_tokens(const ForwardArgs& args, const Segment& segment,
+                                                 std::int64_t row) const {
+  const StepView& v = *segment.step;
+  const auto r = static_cast<std::size_t>(row);
+  const std::int32_t page_size = args.cache->page_size();
+  std::vector<Slot> slots;
+  for (std::int32_t j = 0; j < v.row_lens[r]; ++j) {
+    slots.push_back(
+        slot_of(v.page_table.at(v.row_request[r], j / page_size), page_size, j % page_size));
+  }
+  std::vector<std::int32_t> tokens(slots.size());
+  for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+    const PoolView pool = args.cache->main(layer);
+    const ConstPoolView source = std::as_const(args.cache->pools()).pool(0).view(layer);
+    std::vector<float> data;
+    const MutableRowsView rows = rows_of(data, std::ssize(slots), pool.layout.row_elems());
+    LATHE_CHECK(gather_decode(source, slots, rows), "keys that cannot be read");
+    for (std::size_t j = 0; j < slots.size(); ++j) {
+      const float* key = data.data() + static_cast<std::int64_t>(j) * rows.cols;
+      const bool number = key[0] >= 0 && key[0] < kVocab;
+      const std::int32_t token = number ? static_cast<std::int32_t>(key[0]) : -1;
+      const auto m = marks(token, static_cast<std::int32_t>(j), layer);
+      if (layer == 0) tokens[j] = token;
+      if (!std::equal(m.begin(), m.end(), key) || tokens[j] != token) tokens[j] = -1;
+    }
+  }
+  return tokens;
+}
+
+Result<ForwardResult> FakeModel::forward(const OpsContext&, const ForwardArgs& args) const {
+  if (std::exchange(fail_next, false)) {
+    return Error{ErrorCode::unsupported, "forward", "a step that works", "a test's wish", ""};
+  }
+  ++forwards;
+  segments = std::ssize(args.segments);
+  std::int64_t rows = 0;
+  for (const Segment& s : args.segments) {
+    LATHE_CHECK(s.first_row == rows, "segments cover all rows in order");
+    rows += s.step->rows;
+    write_keys(args, s);
+  }
+  LATHE_CHECK(rows == std::ssize(args.tokens), "segments cover all rows");
+  LATHE_CHECK(std::is_sorted(args.logit_rows.begin(), args.logit_rows.end()), "ascending rows");
+
+  ForwardResult result;
+  std::size_t next = 0;
+  for (const Segment& s : args.segments) {
+    for (std::int64_t r = 0; r < s.step->rows; ++r) {
+      const std::int64_t row = s.first_row + r;
+      if (args.find_non_finite && args.tokens[static_cast<std::size_t>(row)] == kNanToken) {
+        result.non_finite.push_back({row, 1});
+      }
+      if (next == args.logit_rows.size() || args.logit_rows[next] != row) continue;
+      const auto logits = fake_logits(read_tokens(args, s, r), kVocab);
+      auto* out = reinterpret_cast<float*>(args.logits.row(static_cast<std::int64_t>(next++)));
+      std::copy(logits.begin(), logits.end(), out);
+    }
+  }
+  LATHE_CHECK(next == args.logit_rows.size(), "rows whose logits are wanted");
+  return result;
+}
+
+FakeSetup::FakeSetup(const FakeOptions& o) {
+  const AttentionProblem problem = fake_problem(o.layout);
+  plan.problem = problem;
+  plan.caches.push_back({CacheRole::main, *layout_for(problem, o.layout), o.page_size, 1});
+  for (Phase phase : enum_values<Phase>()) {
+    Route route;
+    route.kernel = name(phase);
+    if (phase == Phase::extend && o.compact_extend) route.unit = KeyUnit::ragged_row;
+    plan.phase(phase).phase = phase;
+    if (phase == Phase::extend && o.short_context > 0) {
+      Route near = route;
+      near.kernel = "near";
+      near.max_context = o.short_context;
+      plan.phase(phase).routes.push_back(near);
+    }
+    plan.phase(phase).routes.push_back(route);
+  }
+  plan.layers = FakeModel::kLayers;
+  plan.max_rows = o.max_rows;
+  plan.max_requests = o.max_requests;
+  plan.context_length = o.context_length;
+  auto made = KvCache::create(plan, registry, {.budget_bytes = 0, .pages = o.pages});
+  LATHE_CHECK(made, made ? "" : made.error().message());
+  cache.emplace(std::move(*made));
+  cache->pools().poison_free();
+  model.emplace(problem);
+}
+
+Engine FakeSetup::engine(const EngineOptions& options) {
+  OpsContext ops;
+  ops.arena = &arena;
+  auto made = Engine::create(*model, *cache, options, ops);
+  LATHE_CHECK(made, made ? "" : made.error().message());
+  return std::move(*made);
+}
+
+Answer expected_answer(const Request& request, std::int64_t capacity, std::uint64_t seed) {
+  const SamplingParams& p = request.sampling;
+  std::vector<std::int32_t> stops = p.stop_token_ids;
+  if (!p.ignore_eos) stops.push_back(FakeModel::kEos);
+  Sampler sampler(FakeModel::kVocab);
+  std::vector<std::int32_t> tokens = request.prompt;
+  Answer answer;
+  const std::int64_t limit =
+      p.max_tokens.value_or(static_cast<std::int32_t>(capacity - std::ssize(request.prompt)));
+  while (std::ssize(answer.tokens) < limit) {
+    const auto logits = fake_logits(tokens, FakeModel::kVocab);
+    SampleArgs args{logits, &p, request.prompt, answer.tokens, {}, p.seed.value_or(seed)};
+    if (std::ssize(answer.tokens) < p.min_tokens) args.ruled_out = stops;
+    const auto sampled = sampler.sample(args);
+    if (!sampled) {
+      answer.reason = FinishReason::error;
+      return answer;
+    }
+    answer.tokens.push_back(sampled->token);
+    tokens.push_back(sampled->token);
+    if (std::find(stops.begin(), stops.end(), sampled->token) != stops.end()) {
+      answer.reason = FinishReason::stop;
+      return answer;
+    }
+  }
+  return answer;
+}
+
+namespace {
+
+// The model itself: what it reads from the cache is what the formula says, and anything else in the
+// cache shows.
+TEST(FakeModel, ReadsItsContextThroughThePageTable) {
+  for (LayoutKind layout : {LayoutKind::gqa_bf16, LayoutKind::mla_bf16}) {
+    FakeOptions options;
+    options.layout = layout;
+    options.pages = 8;
+    FakeSetup setup(options);
+    auto runner = Runner::create(*setup.model, *setup.cache);
+    ASSERT_TRUE(runner);
+    const std::vector<std::int32_t> tokens{5, 9, 1, 30, 2, 11};
+    const std::vector<PageId> pages{PageId(6), PageId(1)};
+    BatchItem item;
+    item.phase = Phase::extend;
+    item.pages = pages;
+    item.tokens = tokens;
+    item.logits = true;
+    ASSERT_TRUE(runner->run(std::span(&item, 1), {}, false));
+    const auto equal = [&](std::span<const std::int32_t> context) {
+      const auto expected = fake_logits(context, FakeModel::kVocab);
+      const auto got = runner->logits(0);
+      return std::equal(got.begin(), got.end(), expected.begin());
+    };
+    EXPECT_TRUE(equal(tokens));
+
+    const std::vector<std::int32_t> next{3};
+    std::vector<std::int32_t> all = tokens;
+    all.push_back(3);
+    item.phase = Phase::decode;
+    item.cached = 6;
+    item.tokens = next;
+    ASSERT_TRUE(runner->run(std::span(&item, 1), {}, false));
+    EXPECT_TRUE(equal(all));
+    for (const std::vector<PageId>& wrong :
+         {std::vector{PageId(1), PageId(6)}, std::vector{PageId(6), PageId(2)}}) {
+      item.pages = wrong;
+      ASSERT_TRUE(runner->run(std::span(&item, 1), {}, false));
+      EXPECT_FALSE(equal(all));
+    }
+    item.pages = pages;
+    item.cached = 5;
+    ASSERT_TRUE(runner->run(std::span(&item, 1), {}, false));
+    EXPECT_FALSE(equal(all));
+  }
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,67 @@
+// Request: what a caller hands to the engine, and the events that come back.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/enum.h"
+#include "base/result.h"
+#include "ops/sampling.h"
+
+namespace lathe {
+
+/// Numbers requests in the order in which they were accepted, from 1.
+struct RequestId {
+  std::uint64_t value = 0;
+  constexpr auto operator<=>(const RequestId&) const = default;
+};
+
+struct Request {
+  std::vector<std::int32_t> prompt;  // tokens in [0, vocab), at least one
+  SamplingParams sampling;
+};
+
+/// waiting    not admitted yet
+/// running    has pages and takes part in steps
+/// preempted  has lost its pages to an older request and waits to be admitted again
+/// finished   its answer has ended
+#define LATHE_REQUEST_STATES(X) X(waiting) X(running) X(preempted) X(finished)
+LATHE_ENUM(RequestState, LATHE_REQUEST_STATES)
+
+/// stop       a stop token, which is the answer's last, or a stop string that the caller found
+/// length     max_tokens tokens
+/// cancelled  the caller's wish
+/// error      the model gave NaN or Inf
+#define LATHE_FINISH_REASONS(X) X(stop) X(length) X(cancelled) X(error)
+LATHE_ENUM(FinishReason, LATHE_FINISH_REASONS)
+
+struct TokenEvent {
+  RequestId request;
+  std::int64_t position = 0;  // in the answer, from 0
+  SampledToken sampled;
+};
+
+struct Finished {
+  RequestId request;
+  FinishReason reason = FinishReason::stop;
+  std::optional<Error> error;  // with FinishReason::error
+  std::int64_t prompt_tokens = 0;
+  std::int64_t answer_tokens = 0;
+  std::int64_t cached_tokens = 0;  // of the prompt that the prefix cache had when it was admitted
+  std::int64_t preemptions = 0;
+};
+
+/// What one step did.
+struct StepReport {
+  std::int64_t step = 0;           // number of the forward pass, from 1; unchanged without rows
+  std::vector<TokenEvent> tokens;  // at most one per request, decode rows first
+  std::vector<Finished> finished;  // those cancelled since the last step come first
+  std::int64_t prefill_rows = 0;
+  std::int64_t decode_rows = 0;
+  std::int64_t admitted = 0;
+  std::int64_t cached_tokens = 0;  // that admitted requests took from the prefix cache
+  std::int64_t preemptions = 0;
+};
+
+}  // namespace lathe

@@ -1,0 +1,75 @@
+// Runtime: everything that one process needs to run one model, made in the order in which it can
+// fail cheaply: configuration, plan, weights, pools, engine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "attn/machine.h"
+#include "attn/plan.h"
+#include "attn/reason.h"
+#include "attn/registry.h"
+#include "attn/wishes.h"
+#include "base/arena.h"
+#include "base/execution.h"
+#include "base/result.h"
+#include "base/threads.h"
+#include "engine/engine.h"
+#include "model/cache.h"
+#include "model/model.h"
+
+namespace lathe {
+
+struct RuntimeOptions {
+  std::string model;        // directory of a checkpoint
+  std::string config_file;  // instead of a directory's config.json; with dummy weights only
+  bool dummy = false;       // --load-format dummy
+  std::string device = "auto";
+  int threads = 0;  // 0: one per core
+  // context_length 0 is the model's own; layers is the model's. max_total_tokens 0: what all
+  // running requests can hold, within half of the memory beside weights and buffers.
+  Wishes wishes;
+  EngineOptions engine;
+  // Bytes of weights loaded and in all; may be empty.
+  std::function<void(std::int64_t, std::int64_t)> on_progress;
+};
+
+/// Why there is no runtime: a mistake, or a plan that was refused with reasons.
+using StartError = std::variant<Error, Refusal>;
+
+class Runtime {
+ public:
+  /// Errors: those of the configuration, the planner, the checkpoint, the pools and the engine; a
+  /// context length beyond the model's; a device that models don't run on.
+  static Result<std::unique_ptr<Runtime>, StartError> create(const RuntimeOptions& options);
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  const Model& model() const { return *model_; }
+  const ModelConfig& config() const { return model_->config(); }
+  const Machine& machine() const { return machine_; }
+  const Plan& plan() const { return plan_; }
+  KvCache& cache() { return *cache_; }
+  Engine& engine() { return *engine_; }
+  ThreadPool& threads() { return threads_; }
+  double load_seconds() const { return load_seconds_; }
+
+ private:
+  explicit Runtime(int threads) : threads_(threads) {}
+
+  ThreadPool threads_;
+  Scratch scratch_;
+  Arena arena_;
+  Registry registry_;
+  Machine machine_;
+  Plan plan_;
+  std::unique_ptr<Model> model_;
+  std::optional<KvCache> cache_;
+  std::optional<Engine> engine_;
+  double load_seconds_ = 0;
+};
+
+}  // namespace lathe

@@ -1,0 +1,32 @@
+// TextStream: the text edge of one answer. Tokens go in, text that is final comes out.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "engine/stop_strings.h"
+#include "io/detokenizer.h"
+
+namespace lathe {
+
+class TextStream {
+ public:
+  TextStream(Detokenizer detokenizer, StopStrings stops)
+      : detokenizer_(std::move(detokenizer)), stops_(std::move(stops)) {}
+
+  /// Text that neither an unfinished character nor the beginning of a stop string holds back.
+  std::string push(std::int32_t token) { return stops_.push(detokenizer_.push(token)); }
+  /// The answer has ended; the rest.
+  std::string finish() {
+    std::string out = stops_.push(detokenizer_.flush());
+    return out + stops_.flush();
+  }
+  /// A stop string has been found: the request should be ended with FinishReason::stop.
+  bool stopped() const { return stops_.matched(); }
+
+ private:
+  Detokenizer detokenizer_;
+  StopStrings stops_;
+};
+
+}  // namespace lathe

@@ -1,0 +1,22 @@
+// A loop over rows that are computed apart.
+#pragma once
+
+#include <cstdint>
+
+#include "base/execution.h"
+
+namespace lathe {
+
+/// body(row) for every row: on the calling thread alone where rows x elements are few, for a
+/// parallel region costs microseconds.
+template <class Body>
+void for_rows(const Execution& execution, std::int64_t rows, std::int64_t elements, Body&& body) {
+  constexpr std::int64_t kWorthThreads = 1 << 16;  // elements
+  if (execution.threads == nullptr || rows * elements < kWorthThreads) {
+    for (std::int64_t t = 0; t < rows; ++t) body(t);
+    return;
+  }
+  execution.threads->run(rows, [&](std::int64_t t, int) { body(t); });
+}
+
+}  // namespace lathe

@@ -1,0 +1,34 @@
+// Tokens sorted by the experts that they chose, and their rows on the way there and back.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/arena.h"
+#include "base/execution.h"
+#include "base/rows_view.h"
+
+namespace lathe {
+
+/// Pairs (token, choice) in ascending order of expert, then of token. Memory is the arena's.
+struct ExpertOrder {
+  std::int64_t pairs = 0;
+  std::int64_t top_k = 0;
+  const std::int64_t* begin = nullptr;  // [experts + 1] where an expert's pairs begin
+  const std::int64_t* pair = nullptr;   // [pairs] token * top_k + choice
+  const std::int64_t* place = nullptr;  // [tokens, top_k] a token's places in `pair`, ascending
+};
+
+/// ids: [tokens, top_k], each in [0, experts).
+ExpertOrder sort_by_expert(Arena& arena, std::span<const std::int32_t> ids, std::int64_t tokens,
+                           std::int64_t top_k, std::int64_t experts);
+
+/// out[i] = x[token of pair first + i].
+void cpu_gather_rows(const Execution& execution, const RowsView& x, const ExpertOrder& order,
+                     std::int64_t first, const MutableRowsView& out);
+
+/// out[token] += weight of the pair * y[i] for the pairs first + i, in their order.
+void cpu_scatter_rows(const Execution& execution, const RowsView& y, std::span<const float> weights,
+                      const ExpertOrder& order, std::int64_t first, const MutableRowsView& out);
+
+}  // namespace lathe

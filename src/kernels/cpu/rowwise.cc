@@ -1,0 +1,216 @@
+#include "kernels/cpu/rowwise.h"
+
+#include <cstring>
+
+#include "kernels/cpu/for_rows.h"
+
+// Vectors of unknown size cannot be elements of register blocks; Arm has NEON beside them.
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/rowwise.cc"
+#include "hwy/foreach_target.h"
+// The SIMD headers follow foreach_target.h, which includes this file once per target.
+#include "hwy/contrib/math/math-inl.h"
+#include "kernels/cpu/weight_load-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lathe {
+namespace HWY_NAMESPACE {
+namespace {
+
+// Rows end inside a vector: f(i, load, store) sees full vectors, then a padded last one.
+template <class F>
+HWY_INLINE void for_vectors(std::int64_t n, F f) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(WeightTag()));
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) f(i, lanes);
+  if (i < n) f(i, n - i);
+}
+
+// `count` floats, zeros behind them.
+HWY_INLINE WeightVec load(const float* p, std::int64_t count) {
+  const WeightTag d;
+  if (count == static_cast<std::int64_t>(hn::Lanes(d))) return hn::LoadU(d, p);
+  HWY_ALIGN float last[16] = {};
+  std::memcpy(last, p, static_cast<std::size_t>(count) * sizeof(float));
+  return hn::Load(d, last);
+}
+HWY_INLINE void store(WeightVec x, float* p, std::int64_t count) {
+  const WeightTag d;
+  if (count == static_cast<std::int64_t>(hn::Lanes(d))) return hn::StoreU(x, d, p);
+  HWY_ALIGN float last[16];
+  hn::Store(x, d, last);
+  std::memcpy(p, last, static_cast<std::size_t>(count) * sizeof(float));
+}
+
+// Sum of (x - base)^2, or of x where kSquares is false, in four vectors of partial sums.
+template <bool kSquares>
+HWY_INLINE float sum_of(const float* x, std::int64_t n, float base) {
+  const WeightTag d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto b = hn::Set(d, base);
+  const auto add = [&](WeightVec v, WeightVec sum) HWY_ATTR {
+    if (!kSquares) return hn::Add(v, sum);
+    const auto e = hn::Sub(v, b);
+    return hn::MulAdd(e, e, sum);
+  };
+  auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+  std::int64_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    s0 = add(hn::LoadU(d, x + i), s0);
+    s1 = add(hn::LoadU(d, x + i + lanes), s1);
+    s2 = add(hn::LoadU(d, x + i + 2 * lanes), s2);
+    s3 = add(hn::LoadU(d, x + i + 3 * lanes), s3);
+  }
+  for (; i + lanes <= n; i += lanes) s0 = add(hn::LoadU(d, x + i), s0);
+  float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
+  for (; i < n; ++i) sum += kSquares ? (x[i] - base) * (x[i] - base) : x[i];
+  return sum;
+}
+
+HWY_INLINE WeightVec inverse_root(float x) {
+  const WeightTag d;
+  return hn::Div(hn::Set(d, 1.0f), hn::Sqrt(hn::Set(d, x)));
+}
+
+void rms_norm_row(const float* x, const float* weight, float eps, std::int64_t n, float* out) {
+  const float mean = sum_of<true>(x, n, 0) / static_cast<float>(n);
+  const auto factor = inverse_root(mean + eps);
+  for_vectors(n, [&](std::int64_t i, std::int64_t count) HWY_ATTR {
+    const auto scaled = hn::Mul(load(x + i, count), factor);
+    store(hn::Mul(scaled, load(weight + i, count)), out + i, count);
+  });
+}
+
+void layer_norm_row(const float* x, const float* weight, const float* bias, float eps,
+                    std::int64_t n, float* out) {
+  const float mean = sum_of<false>(x, n, 0) / static_cast<float>(n);
+  const float var = sum_of<true>(x, n, mean) / static_cast<float>(n);
+  const auto m = hn::Set(WeightTag(), mean);
+  const auto factor = inverse_root(var + eps);
+  for_vectors(n, [&](std::int64_t i, std::int64_t count) HWY_ATTR {
+    const auto scaled = hn::Mul(hn::Sub(load(x + i, count), m), factor);
+    store(hn::MulAdd(scaled, load(weight + i, count), load(bias + i, count)), out + i, count);
+  });
+}
+
+HWY_INLINE WeightVec exp_of(WeightVec x) {
+  // Highway's makes a NaN 0.
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(WeightTag(), x));
+}
+
+void silu_mul_row(const float* gate, const float* up, std::int64_t n, float* out) {
+  const WeightTag d;
+  for_vectors(n, [&](std::int64_t i, std::int64_t count) HWY_ATTR {
+    const auto v = load(gate + i, count);
+    // e^88 is the last whole power in range; beyond it silu is 0 to any tolerance. NaN stays.
+    const auto most = hn::Set(d, 88.0f);
+    const auto power = hn::IfThenElse(hn::Lt(v, hn::Neg(most)), most, hn::Neg(v));
+    const auto below = hn::Add(hn::Set(d, 1.0f), exp_of(power));
+    store(hn::Mul(hn::Div(v, below), load(up + i, count)), out + i, count);
+  });
+}
+
+void add_scaled_row(const float* x, float factor, std::int64_t n, float* out) {
+  const auto f = hn::Set(WeightTag(), factor);
+  for_vectors(n, [&](std::int64_t i, std::int64_t count) HWY_ATTR {
+    store(hn::MulAdd(load(x + i, count), f, load(out + i, count)), out + i, count);
+  });
+}
+
+template <class W>
+HWY_INLINE void widen_row_of(const std::byte* from, std::int64_t n, float* to) {
+  const WeightTag d;
+  const auto* w = reinterpret_cast<const typename W::T*>(from);
+  const auto scale = hn::Set(d, W::kFold);
+  for_vectors(n, [&](std::int64_t i, std::int64_t count) HWY_ATTR {
+    if (count == static_cast<std::int64_t>(hn::Lanes(d))) {
+      return hn::StoreU(W::load(w + i, scale), d, to + i);
+    }
+    typename W::T last[16] = {};
+    std::memcpy(last, w + i, static_cast<std::size_t>(count) * sizeof(typename W::T));
+    store(W::load(last, scale), to + i, count);
+  });
+}
+
+void widen_row(const std::byte* from, DType dtype, std::int64_t n, float* to) {
+  switch (dtype) {
+    case DType::f32:
+      return widen_row_of<F32Weights>(from, n, to);
+    case DType::bf16:
+      return widen_row_of<Bf16Weights>(from, n, to);
+    case DType::f16:
+      return widen_row_of<F16Weights>(from, n, to);
+    default:
+      return widen_row_of<E4m3Weights>(from, n, to);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lathe
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lathe {
+
+HWY_EXPORT(rms_norm_row);
+HWY_EXPORT(layer_norm_row);
+HWY_EXPORT(silu_mul_row);
+HWY_EXPORT(add_scaled_row);
+HWY_EXPORT(widen_row);
+
+namespace {
+const float* floats(const std::byte* row) { return reinterpret_cast<const float*>(row); }
+float* floats(std::byte* row) { return reinterpret_cast<float*>(row); }
+}  // namespace
+
+void cpu_rms_norm(const Execution& execution, const RowsView& x, std::span<const float> weight,
+                  float eps, const MutableRowsView& out, std::int64_t heads) {
+  const std::int64_t n = x.cols / heads;
+  for_rows(execution, x.rows, x.cols, [&](std::int64_t t) {
+    for (std::int64_t i = 0; i < x.cols; i += n) {
+      HWY_DYNAMIC_DISPATCH(rms_norm_row)
+      (floats(x.row(t)) + i, weight.data(), eps, n, floats(out.row(t)) + i);
+    }
+  });
+}
+
+void cpu_layer_norm(const Execution& execution, const RowsView& x, std::span<const float> weight,
+                    std::span<const float> bias, float eps, const MutableRowsView& out) {
+  for_rows(execution, x.rows, x.cols, [&](std::int64_t t) {
+    HWY_DYNAMIC_DISPATCH(layer_norm_row)
+    (floats(x.row(t)), weight.data(), bias.data(), eps, x.cols, floats(out.row(t)));
+  });
+}
+
+void cpu_silu_mul(const Execution& execution, const RowsView& gate, const RowsView& up,
+                  const MutableRowsView& out) {
+  for_rows(execution, gate.rows, 4 * gate.cols, [&](std::int64_t t) {
+    HWY_DYNAMIC_DISPATCH(silu_mul_row)
+    (floats(gate.row(t)), floats(up.row(t)), gate.cols, floats(out.row(t)));
+  });
+}
+
+void cpu_add_rows(const Execution& execution, const RowsView& x, const MutableRowsView& out) {
+  for_rows(execution, x.rows, x.cols, [&](std::int64_t t) {
+    cpu_add_scaled(floats(x.row(t)), 1, x.cols, floats(out.row(t)));
+  });
+}
+
+void cpu_embed(const Execution& execution, const WeightView& table,
+               std::span<const std::int32_t> tokens, const MutableRowsView& out) {
+  for_rows(execution, std::ssize(tokens), table.cols, [&](std::int64_t t) {
+    const std::int64_t at = tokens[static_cast<std::size_t>(t)];
+    HWY_DYNAMIC_DISPATCH(widen_row)
+    (table.data + bytes_of(table.dtype, at * table.cols), table.dtype, table.cols,
+     floats(out.row(t)));
+  });
+}
+
+void cpu_add_scaled(const float* x, float factor, std::int64_t n, float* out) {
+  HWY_DYNAMIC_DISPATCH(add_scaled_row)(x, factor, n, out);
+}
+
+}  // namespace lathe
+#endif  // HWY_ONCE

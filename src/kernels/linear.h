@@ -1,0 +1,40 @@
+// Weights as a checkpoint stores them, and products with them: the arguments that every device's
+// matmul takes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "base/rows_view.h"
+
+namespace lathe {
+
+/// Side of the square blocks that share a scale in block-scaled fp8 weights.
+inline constexpr std::int64_t kWeightBlock = 128;
+
+/// A weight of a linear layer, out features x in features, in the checkpoint's own format. Codes of
+/// e4m3 are not NaN (0x7f, 0xff) and factors are below 2^119, so that kernels need not look for
+/// either: who loads a checkpoint refuses others.
+struct WeightView {
+  const std::byte* data = nullptr;  // [rows, cols] of dtype, dense
+  DType dtype = DType::f32;         // f32, bf16, f16 or e4m3
+  std::int64_t rows = 0;            // out features
+  std::int64_t cols = 0;            // in features
+  // [ceil(rows / kWeightBlock), ceil(cols / kWeightBlock)] factor of each block; null where the
+  // dtype is not e4m3, and may be null where it is (all 1).
+  const float* scales = nullptr;
+
+  std::int64_t bytes() const { return bytes_of(dtype, rows * cols); }
+};
+
+/// out = x w^T + bias, or out += with `add`.
+struct Product {
+  RowsView x;  // [m, w.cols] f32
+  WeightView w;
+  MutableRowsView out;          // [m, w.rows] f32; must not overlap x
+  const float* bias = nullptr;  // [w.rows] or null
+  bool add = false;
+};
+
+}  // namespace lathe

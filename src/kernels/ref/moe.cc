@@ -1,0 +1,121 @@
+#include "kernels/ref/moe.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "kernels/ref/linear.h"
+
+namespace lathe {
+namespace {
+
+using Doubles = std::vector<double>;
+using Ids = std::vector<std::int32_t>;
+
+// Ids of the n highest, best first, ties to the lower one; NaN is below everything.
+Ids highest(const Doubles& values, std::int32_t n) {
+  const auto key = [&](std::int32_t i) {
+    const double v = values[static_cast<std::size_t>(i)];
+    return std::isnan(v) ? -std::numeric_limits<double>::infinity() : v;
+  };
+  Ids order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int32_t a, std::int32_t b) { return key(a) > key(b); });
+  order.resize(static_cast<std::size_t>(n));
+  return order;
+}
+
+Doubles scores_of(const Router& router, const float* logits) {
+  Doubles s(logits, logits + router.experts);
+  if (router.scoring == RouterScoring::sigmoid) {
+    for (double& v : s) v = 1 / (1 + std::exp(-v));
+    return s;
+  }
+  const double most = *std::max_element(s.begin(), s.end());
+  double sum = 0;
+  for (double& v : s) sum += v = std::exp(v - most);
+  for (double& v : s) v /= sum;
+  return s;
+}
+
+// Takes the groups that do not stay out of the choice.
+void keep_groups(const Router& router, Doubles& choice) {
+  const auto size = static_cast<std::size_t>(router.experts / router.groups);
+  Doubles best;
+  for (std::size_t first = 0; first < choice.size(); first += size) {
+    const auto begin = choice.begin() + static_cast<std::ptrdiff_t>(first);
+    const Doubles group(begin, begin + static_cast<std::ptrdiff_t>(size));
+    double sum = 0;
+    for (const std::int32_t i : highest(group, size < 2 ? 1 : 2)) {
+      sum += group[static_cast<std::size_t>(i)];
+    }
+    best.push_back(sum);
+  }
+  const Ids stay = highest(best, router.top_groups);
+  for (std::size_t i = 0; i < choice.size(); ++i) {
+    const auto group = static_cast<std::int32_t>(i / size);
+    if (std::find(stay.begin(), stay.end(), group) == stay.end()) {
+      choice[i] = -std::numeric_limits<double>::infinity();
+    }
+  }
+}
+
+// w x, in double all through.
+Doubles times(const WeightView& w, const Doubles& x) {
+  Doubles y(static_cast<std::size_t>(w.rows));
+  for (std::int64_t n = 0; n < w.rows; ++n) {
+    for (std::int64_t k = 0; k < w.cols; ++k) {
+      y[static_cast<std::size_t>(n)] += x[static_cast<std::size_t>(k)] * weight_at(w, n, k);
+    }
+  }
+  return y;
+}
+
+}  // namespace
+
+void ref_route(const Router& router, const RowsView& logits, std::span<std::int32_t> ids,
+               std::span<float> weights) {
+  for (std::int64_t t = 0; t < logits.rows; ++t) {
+    const Doubles scores = scores_of(router, reinterpret_cast<const float*>(logits.row(t)));
+    Doubles choice = scores;
+    for (std::size_t i = 0; i < router.bias.size(); ++i) choice[i] += router.bias[i];
+    if (router.groups > 1) keep_groups(router, choice);
+    const Ids chosen = highest(choice, router.top_k);
+    double sum = 0;
+    for (const std::int32_t id : chosen) sum += scores[static_cast<std::size_t>(id)];
+    const double factor = router.scale / (router.normalize ? sum + 1e-20 : 1);
+    for (std::size_t j = 0; j < chosen.size(); ++j) {
+      const std::size_t at = static_cast<std::size_t>(t) * chosen.size() + j;
+      ids[at] = chosen[j];
+      weights[at] = static_cast<float>(scores[static_cast<std::size_t>(chosen[j])] * factor);
+    }
+  }
+}
+
+void ref_moe_ffn(const RowsView& x, std::span<const ExpertWeights> experts,
+                 std::span<const std::int32_t> ids, std::span<const float> weights,
+                 std::int64_t top_k, const MutableRowsView& out) {
+  for (std::int64_t t = 0; t < x.rows; ++t) {
+    const auto* row = reinterpret_cast<const float*>(x.row(t));
+    auto* to = reinterpret_cast<float*>(out.row(t));
+    const Doubles in(row, row + x.cols);
+    Doubles sum(to, to + out.cols);
+    for (std::int64_t j = 0; j < top_k; ++j) {
+      const auto at = static_cast<std::size_t>(t * top_k + j);
+      const ExpertWeights& e = experts[static_cast<std::size_t>(ids[at])];
+      Doubles gate = times(e.gate, in);
+      const Doubles up = times(e.up, in);
+      for (std::size_t i = 0; i < gate.size(); ++i) {
+        gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+      }
+      const Doubles down = times(e.down, gate);
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += double{weights[at]} * down[i];
+    }
+    for (std::size_t i = 0; i < sum.size(); ++i) to[i] = static_cast<float>(sum[i]);
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,137 @@
+#include "model/config.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "io/json_text.h"
+#include "io/quote.h"
+#include "io/read_file.h"
+#include "model/config_reader.h"
+#include "model/registry.h"
+
+namespace lathe {
+namespace {
+
+constexpr std::int64_t kMaxConfigBytes = std::int64_t{16} << 20;
+constexpr std::int32_t kMaxLayers = 4096;
+
+Result<const Architecture*> architecture_of(ConfigReader& json) {
+  const std::vector<std::string> named = json.texts("architectures");
+  if (json.error()) return *json.error();
+  for (const std::string& n : named) {
+    if (const Architecture* a = find_architecture(n)) return a;
+  }
+  std::string known;
+  for (const std::string& k : known_architectures()) known += (known.empty() ? "" : ", ") + k;
+  json.refuse("architectures", "one of " + known, named.empty() ? "nothing" : quote(named.front()));
+  return *json.error();
+}
+
+// Only DeepSeek's block-scaled fp8 is a format of weights here.
+bool parse_quantization(ConfigReader& json) {
+  auto q = json.object("quantization_config");
+  if (!q) return false;
+  const std::string method = q->text("quant_method", "");
+  if (method != "fp8") q->refuse("quant_method", "fp8 with blocks of 128 x 128", quote(method));
+  q->only("fmt", "e4m3");
+  q->only("activation_scheme", "dynamic");
+  const std::vector<std::int32_t> block = q->integers("weight_block_size");
+  if (block != std::vector<std::int32_t>{128, 128}) {
+    q->refuse("weight_block_size", "[128, 128]",
+              block.empty() ? "nothing" : fmt::format("[{}]", fmt::join(block, ", ")));
+  }
+  json.adopt(*q);
+  return true;
+}
+
+void parse_tokens(ConfigReader& json, ModelConfig& config) {
+  if (json.has("bos_token_id")) {
+    const auto ids = json.integers("bos_token_id");
+    if (!ids.empty()) config.bos = ids.front();
+  }
+  if (json.has("eos_token_id")) config.eos = json.integers("eos_token_id");
+}
+
+void parse_generation(ConfigReader& json, ModelConfig& config) {
+  parse_tokens(json, config);
+  const auto real = [&](std::string_view key) -> std::optional<float> {
+    if (!json.has(key)) return std::nullopt;
+    return static_cast<float>(json.number(key));
+  };
+  config.generation.temperature = real("temperature");
+  config.generation.top_p = real("top_p");
+  config.generation.repetition_penalty = real("repetition_penalty");
+  if (json.has("top_k")) config.generation.top_k = json.integer("top_k", std::nullopt, 0);
+}
+
+// What is true of every architecture, after its own keys have been read.
+void check(ConfigReader& json, const ModelConfig& config) {
+  if (json.error()) return;
+  if (const auto ok = check_problem(config.attention); !ok) {
+    const Error& e = ok.error();
+    json.refuse("attention", e.field + " " + e.wanted, e.offered, e.code, e.hint);
+  }
+  if (config.rope.dim % 16 != 0) {
+    json.refuse(config.latent() ? "qk_rope_head_dim" : "head_dim", "a multiple of 16",
+                fmt::format("{}", config.rope.dim));
+  }
+}
+
+}  // namespace
+
+Result<ModelConfig> parse_model_config(std::string_view config_json,
+                                       std::string_view generation_json) {
+  const auto parsed = parse_json(config_json, "config.json");
+  if (!parsed) return parsed.error();
+  if (!parsed->is_object()) {
+    return Error{ErrorCode::malformed, "config.json", "an object", json_excerpt(*parsed), ""};
+  }
+  ConfigReader json(*parsed, "config.json");
+  const auto architecture = architecture_of(json);
+  if (!architecture) return architecture.error();
+
+  ModelConfig config;
+  config.architecture = (*architecture)->name;
+  config.vocab = json.integer("vocab_size");
+  config.hidden = json.integer("hidden_size", std::nullopt, 1, 1 << 20);
+  config.layers = json.integer("num_hidden_layers", std::nullopt, 1, kMaxLayers);
+  config.ffn = json.integer("intermediate_size", std::nullopt, 1, 1 << 24);
+  config.max_context = json.integer("max_position_embeddings");
+  config.norm_eps = static_cast<float>(json.number("rms_norm_eps", 1e-6));
+  config.tied_embeddings = json.flag("tie_word_embeddings", false);
+  json.only("hidden_act", "silu");
+  config.block_fp8 = parse_quantization(json);
+  parse_tokens(json, config);
+  (*architecture)->parse(json, config);
+  check(json, config);
+  if (json.error()) return *json.error();
+
+  if (generation_json.empty()) return config;
+  const auto generation = parse_json(generation_json, "generation_config.json");
+  if (!generation) return generation.error();
+  if (!generation->is_object()) {
+    return Error{ErrorCode::malformed, "generation_config.json", "an object",
+                 json_excerpt(*generation), ""};
+  }
+  ConfigReader defaults(*generation, "generation_config.json");
+  parse_generation(defaults, config);
+  if (defaults.error()) return *defaults.error();
+  return config;
+}
+
+Result<ModelConfig> load_model_config(const std::string& directory) {
+  const std::filesystem::path dir(directory);
+  const auto config = read_file(dir / "config.json", kMaxConfigBytes);
+  if (!config) return config.error();
+  std::error_code ec;
+  if (!std::filesystem::exists(dir / "generation_config.json", ec)) {
+    return parse_model_config(*config);
+  }
+  const auto generation = read_file(dir / "generation_config.json", kMaxConfigBytes);
+  if (!generation) return generation.error();
+  return parse_model_config(*config, *generation);
+}
+
+}  // namespace lathe

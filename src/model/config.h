@@ -1,0 +1,91 @@
+// ModelConfig: what a checkpoint's config.json and generation_config.json say, in one form for all
+// architectures. Forward code asks its fields, never an architecture's name.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attn/problem.h"
+#include "base/result.h"
+#include "layout/rope.h"
+#include "ops/moe.h"
+
+namespace lathe {
+
+/// Projections of latent attention (arXiv 2405.04434). Dims of the cached row are in the problem.
+struct MlaConfig {
+  std::int32_t q_lora = 0;  // 0: q is one projection
+  // DeepSeek V3.2's indexer; its rotary part is as wide as the latent's and comes first.
+  RopePairing index_pairing = RopePairing::split_half;
+  // [layers] 1: its own indexer, 0: the selection of the last layer that has one. Empty where the
+  // problem is not sparse.
+  std::vector<std::uint8_t> own_indexer;
+};
+
+struct MoeConfig {
+  std::int32_t experts = 0;  // 0: every layer is dense
+  std::int32_t ffn = 0;      // width of one expert
+  std::int32_t shared = 0;   // experts that every token takes, as one of shared * ffn
+  std::int32_t top_k = 0;
+  RouterScoring scoring = RouterScoring::softmax;
+  std::int32_t groups = 1;
+  std::int32_t top_groups = 1;
+  bool correction_bias = false;  // e_score_correction_bias in the checkpoint
+  bool normalize = true;
+  float scale = 1;
+  std::vector<std::uint8_t> layer_has_experts;  // [layers]
+};
+
+/// Sampling defaults that generation_config.json gives; unset where it does not.
+struct GenerationDefaults {
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  std::optional<std::int32_t> top_k;
+  std::optional<float> repetition_penalty;
+};
+
+struct ModelConfig {
+  std::string architecture;  // "DeepseekV3ForCausalLM"
+  std::int32_t vocab = 0;
+  std::int32_t hidden = 0;
+  std::int32_t layers = 0;
+  std::int32_t ffn = 0;  // of dense layers
+  std::int32_t max_context = 0;
+  float norm_eps = 1e-6f;
+  bool tied_embeddings = false;
+  bool attention_bias = false;      // on q, k and v (Qwen 2); latent: on the down projections
+  bool attention_out_bias = false;  // on the output projection
+  bool qk_norm = false;             // RMSNorm per head of q and k (Qwen 3)
+
+  AttentionProblem attention;  // heads, dims, scale, top-k: what the planner gets
+  RopeConfig rope;
+  MlaConfig mla;  // latent problems only
+  MoeConfig moe;
+
+  bool block_fp8 = false;  // e4m3 weights with weight_scale_inv blocks of 128 x 128
+  // Draft layers that the checkpoint may hold past `layers`; their tensors are not read.
+  std::int32_t draft_layers = 0;
+
+  std::optional<std::int32_t> bos;
+  std::vector<std::int32_t> eos;  // any of them ends an answer
+  GenerationDefaults generation;
+
+  bool latent() const { return attention.kind != ProblemKind::grouped_query; }
+};
+
+/// Architectures that this build runs, as config.json names them.
+std::vector<std::string> known_architectures();
+
+/// `generation_json` may be empty. Errors, naming the key: JSON that does not parse; an unknown
+/// architecture (lists the known ones); a missing, mistyped or impossible value; a feature that is
+/// not supported (a rope type, an activation, a quantisation), named.
+Result<ModelConfig> parse_model_config(std::string_view config_json,
+                                       std::string_view generation_json = {});
+
+/// config.json and, where it exists, generation_config.json of a checkpoint's directory.
+Result<ModelConfig> load_model_config(const std::string& directory);
+
+}  // namespace lathe

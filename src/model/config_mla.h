@@ -1,0 +1,16 @@
+// What the architectures with latent attention share in config.json: DeepSeek V3 and its heirs.
+#pragma once
+
+#include "model/config.h"
+#include "model/config_reader.h"
+
+namespace lathe {
+
+/// Dense latent attention, RoPE, and the mixture of experts with its grouped sigmoid router.
+void parse_mla(ConfigReader& json, ModelConfig& config);
+
+/// Makes the problem sparse: index_n_heads, index_head_dim, index_topk, the pairing of the
+/// indexer's RoPE (`pairing` where indexer_rope_interleave is absent). Every layer has an indexer.
+void parse_indexer(ConfigReader& json, ModelConfig& config, RopePairing pairing);
+
+}  // namespace lathe

@@ -1,0 +1,65 @@
+// ConfigReader: typed values out of a config.json object, for the architectures' parsers.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace lathe {
+
+/// The first error is kept and later reads go on with defaults, so a parser is a plain list of
+/// reads and asks error() once. A key whose value is null counts as absent.
+class ConfigReader {
+ public:
+  /// `object` outlives the reader. `place` stands before keys in errors: "config.json".
+  ConfigReader(const nlohmann::json& object, std::string place);
+
+  bool has(std::string_view key) const;
+  /// The first of the keys that is there; the first one where none is.
+  std::string_view first_of(std::initializer_list<std::string_view> keys) const;
+
+  /// An integer in [min, max]; without a fallback the key has to be there. Errors give `min`.
+  std::int32_t integer(std::string_view key, std::optional<std::int32_t> fallback = std::nullopt,
+                       std::int32_t min = 1, std::int32_t max = kMaxCount);
+  /// A finite number.
+  double number(std::string_view key, std::optional<double> fallback = std::nullopt);
+  bool flag(std::string_view key, bool fallback);
+  std::string text(std::string_view key, std::string_view fallback);
+  std::vector<std::string> texts(std::string_view key);
+  std::vector<std::int32_t> integers(std::string_view key);
+  /// A nested object; empty where the key is absent. Errors of the nested reader are not this one's
+  /// until adopt().
+  std::optional<ConfigReader> object(std::string_view key);
+  void adopt(const ConfigReader& nested);
+
+  /// Records an error about a key. `hint` may be empty.
+  void refuse(std::string_view key, std::string wanted, std::string offered,
+              ErrorCode code = ErrorCode::unsupported, std::string hint = "");
+  /// Refuses any value but `only` (texts), or an absent key.
+  void only(std::string_view key, std::string_view only_value);
+  /// Refuses true.
+  void only_false(std::string_view key);
+  /// Refuses any value: the key names a feature that does not exist here.
+  void absent(std::string_view key, std::string wanted);
+
+  const std::optional<Error>& error() const { return error_; }
+
+  static constexpr std::int32_t kMaxCount = 1 << 28;
+
+ private:
+  const nlohmann::json* find(std::string_view key) const;
+  void mistyped(std::string_view key, std::string_view wanted);
+
+  const nlohmann::json* object_;
+  std::string place_;
+  std::optional<Error> error_;
+};
+
+}  // namespace lathe

@@ -1,0 +1,18 @@
+// RoPE as config.json describes it.
+#pragma once
+
+#include "layout/rope.h"
+#include "model/config_reader.h"
+
+namespace lathe {
+
+/// Reads rope_parameters, or the older rope_scaling and rope_theta. rope_type: default, linear,
+/// llama3 and yarn; others, partial_rotary_factor below 1, attention_factor and truncate = false are
+/// refused by name. Needs max_position_embeddings where the original context is not given.
+RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing);
+
+/// YaRN's factor on the attention scale in DeepSeek's form: m(mscale_all_dim)^2, 1 where the config
+/// has no mscale_all_dim (arXiv 2309.00071; layout/rope.h has m).
+double yarn_attention_factor(const RopeConfig& rope);
+
+}  // namespace lathe

@@ -1,0 +1,179 @@
+#include "model/decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+
+#include "base/check.h"
+#include "model/feed_forward.h"
+#include "model/gqa_attention.h"
+#include "model/layer_context.h"
+#include "model/mla_attention.h"
+#include "ops/elementwise.h"
+#include "ops/matmul.h"
+#include "ops/rows.h"
+
+namespace lathe {
+namespace {
+
+bool finite(const RowsView& x, std::int64_t row) {
+  const auto* v = reinterpret_cast<const float*>(x.row(row));
+  return std::all_of(v, v + x.cols, [](float e) { return std::isfinite(e); });
+}
+
+// The first place of each row where NaN or Inf appears.
+class NonFiniteSearch {
+ public:
+  NonFiniteSearch(Arena& arena, std::int64_t rows, bool active)
+      : seen_(arena.take_array<std::uint8_t>(active ? rows : 0)), active_(active) {
+    std::fill_n(seen_, active ? rows : 0, std::uint8_t{0});
+  }
+  /// Row i of x is row rows[i] of the batch, or row i where `rows` is empty.
+  void look(const RowsView& x, std::span<const std::int32_t> rows, std::int32_t layer) {
+    if (!active_) return;
+    for (std::int64_t i = 0; i < x.rows; ++i) {
+      const std::int64_t row = rows.empty() ? i : rows[static_cast<std::size_t>(i)];
+      if (seen_[row] != 0 || finite(x, i)) continue;
+      seen_[row] = 1;
+      result.non_finite.push_back({row, layer});
+    }
+  }
+
+  ForwardResult result;
+
+ private:
+  std::uint8_t* seen_;  // [rows]
+  bool active_;
+};
+
+class Decoder : public Model {
+ public:
+  Decoder(const ModelConfig& config, std::unique_ptr<ModelWeights> weights)
+      : config_(config), weights_(std::move(weights)) {}
+
+  const ModelConfig& config() const override { return config_; }
+  std::int64_t weight_bytes() const override { return weights_->bytes; }
+  std::int64_t decode_bytes() const override { return lathe::decode_bytes(config_, *weights_); }
+  Result<ForwardResult> forward(const OpsContext& ops, const ForwardArgs& args) const override;
+
+ private:
+  Result<std::shared_ptr<const RopeTables>> rope_tables(std::int64_t positions) const;
+  Result<void> layer(const LayerContext& c, const MutableRowsView& x) const;
+  void logits(const OpsContext& ops, const MutableRowsView& x, const ForwardArgs& args) const;
+
+  ModelConfig config_;
+  std::unique_ptr<ModelWeights> weights_;
+  // Made by the first forward pass, for its plan's context: a model's own maximum can be far longer.
+  mutable std::mutex rope_guard_;
+  mutable std::shared_ptr<const RopeTables> rope_;
+};
+
+Result<std::shared_ptr<const RopeTables>> Decoder::rope_tables(std::int64_t positions) const {
+  const std::lock_guard lock(rope_guard_);
+  if (rope_ != nullptr && rope_->main.positions() >= positions) return rope_;
+  auto main = RopeTable::make(config_.rope, positions);
+  if (!main) return main.error();
+  RopeTables tables{std::move(*main), std::nullopt};
+  if (config_.attention.sparse()) {
+    RopeConfig config = config_.rope;
+    config.pairing = config_.mla.index_pairing;
+    auto index = RopeTable::make(config, positions);
+    if (!index) return index.error();
+    tables.index = std::move(*index);
+  }
+  rope_ = std::make_shared<const RopeTables>(std::move(tables));
+  return rope_;
+}
+
+Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x) const {
+  const auto at = static_cast<std::size_t>(c.layer);
+  const LayerWeights& w = weights_->layers[at];
+  const Arena::Scope scope(*c.ops.arena);
+  const MutableRowsView h = take_rows(*c.ops.arena, x.rows, x.cols);
+
+  rms_norm(c.ops, constant(x), w.attention_norm, config_.norm_eps, h);
+  const bool indexed = !config_.mla.own_indexer.empty() && config_.mla.own_indexer[at] != 0;
+  const Result<void> attended =
+      config_.latent() ? mla_attention(c, w.mla, indexed ? &w.indexer : nullptr, constant(h), x)
+                       : gqa_attention(c, w.gqa, constant(h), x);
+  if (!attended) return attended;
+
+  rms_norm(c.ops, constant(x), w.ffn_norm, config_.norm_eps, h);
+  if (w.moe.experts.empty()) {
+    dense_ffn(c.ops, w.ffn, constant(h), x);
+  } else {
+    moe_layer(c.ops, config_.moe, w.moe, constant(h), x);
+  }
+  return {};
+}
+
+void Decoder::logits(const OpsContext& ops, const MutableRowsView& x,
+                     const ForwardArgs& args) const {
+  const Arena::Scope scope(*ops.arena);
+  const MutableRowsView last = take_rows(*ops.arena, std::ssize(args.logit_rows), x.cols);
+  for (std::int64_t i = 0; i < last.rows; ++i) {
+    std::memcpy(last.row(i), x.row(args.logit_rows[static_cast<std::size_t>(i)]),
+                static_cast<std::size_t>(bytes_of(DType::f32, x.cols)));
+  }
+  rms_norm(ops, constant(last), weights_->final_norm, config_.norm_eps, last);
+  matmul(ops, {constant(last), weights_->head, args.logits});
+}
+
+Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs& args) const {
+  const std::int64_t rows = std::ssize(args.tokens);
+  LATHE_CHECK(args.cache != nullptr && args.cache->plan().problem == config_.attention,
+              "a cache that was planned for this model");
+  LATHE_CHECK(args.cache->plan().layers == config_.layers, "a cache of the model's layers");
+  std::int64_t covered = 0;
+  for (const Segment& s : args.segments) {
+    LATHE_CHECK(s.first_row == covered, "segments cover all rows, in order");
+    covered += s.step->rows;
+  }
+  LATHE_CHECK(covered == rows, "segments cover all rows, in order");
+  LATHE_CHECK(args.logits.rows == std::ssize(args.logit_rows), "logits of logit_rows");
+  if (rows == 0) return ForwardResult{};
+
+  const auto rope = rope_tables(args.cache->plan().context_length);
+  if (!rope) return rope.error();
+  Arena& arena = *ops.arena;
+  const Arena::Scope scope(arena);
+  const MutableRowsView x = take_rows(arena, rows, config_.hidden);
+  const std::int64_t segments = std::ssize(args.segments);
+  const std::span selections(arena.take_array<Selection>(segments),
+                             static_cast<std::size_t>(segments));
+  for (std::size_t s = 0; s < selections.size(); ++s) {
+    const StepView& step = *args.segments[s].step;
+    selections[s] = {};
+    // Expanded attention sees every key; the planner takes it only while top-k would choose all.
+    if (!config_.attention.sparse() || step.rows == 0 || step.route->kind == KernelKind::ragged) {
+      continue;
+    }
+    selections[s].width = std::max<std::int64_t>(
+        1, std::min<std::int64_t>(config_.attention.top_k, step.max_context));
+    selections[s].slots = arena.take_array<std::int32_t>(step.rows * selections[s].width);
+  }
+
+  NonFiniteSearch search(arena, rows, args.find_non_finite);
+  embed(ops, weights_->embedding, args.tokens, x);
+  search.look(constant(x), {}, -1);
+  for (std::int32_t l = 0; l < config_.layers; ++l) {
+    const LayerContext c{ops, config_, **rope, *args.cache, l, args.segments, selections};
+    if (auto ok = layer(c, x); !ok) return ok.error();
+    search.look(constant(x), {}, l);
+  }
+  if (!args.logit_rows.empty()) {
+    logits(ops, x, args);
+    search.look(constant(args.logits), args.logit_rows, config_.layers);
+  }
+  return std::move(search.result);
+}
+
+}  // namespace
+
+std::unique_ptr<Model> make_decoder(const ModelConfig& config,
+                                    std::unique_ptr<ModelWeights> weights) {
+  return std::make_unique<Decoder>(config, std::move(weights));
+}
+
+}  // namespace lathe

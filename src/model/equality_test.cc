@@ -1,0 +1,160 @@
+// What must not change a request's bits: how its prompt is cut, what shares its batch, how many
+// threads there are, and which kind of kernel reads a bf16 cache.
+#include "model/test_util.h"
+
+namespace lathe {
+namespace {
+
+using Chunk = Runner::Chunk;
+
+std::vector<std::int32_t> tokens_of(const std::string& fixture, int length) {
+  return Reference(fixture).prompt(length).tokens;
+}
+
+// One kind on both sides: the expanded and the absorbed form round differently.
+const Runner::Options kInplace{.prefill = "inplace", .decode = "inplace"};
+
+TEST(Equality, ChunksGiveTheBitsOfOneShot) {
+  for (const char* name : {"qwen3_moe", "qwen2_window", "deepseek_v3", "glm_moe_dsa"}) {
+    const auto model = load_fixture(name);
+    std::vector<std::int32_t> tokens = tokens_of(name, 300);
+    tokens.resize(150);
+    const Logits want = Runner(*model, kInplace).prompt(0, tokens);
+    for (const std::size_t chunk : {1, 7, 64}) {
+      EXPECT_EQ(Runner(*model, kInplace).prompt(0, tokens, chunk), want) << name << " " << chunk;
+    }
+    // The last rows in decode.
+    EXPECT_EQ(Runner(*model, kInplace).prompt(0, tokens, 64, 9), want) << name;
+  }
+}
+
+TEST(Equality, CompanyChangesNothing) {
+  for (const char* name : {"llama", "qwen3_moe", "deepseek_v3", "deepseek_v32"}) {
+    const auto model = load_fixture(name);
+    const std::vector<std::int32_t> longer = tokens_of(name, 64), shorter = tokens_of(name, 7);
+    const Logits alone = Runner(*model, kInplace).prompt(0, longer);
+    const Logits other = Runner(*model, kInplace).prompt(1, shorter);
+    Runner::Options two_threads = kInplace;
+    two_threads.threads = 2;
+    Runner runner(*model, two_threads);
+
+    // Request 1 prefills beside request 0, and decodes its last token beside 0's second chunk.
+    const std::vector<std::int32_t> head(longer.begin(), longer.begin() + 20);
+    const std::vector<std::int32_t> tail(longer.begin() + 20, longer.end());
+    const std::vector<std::int32_t> most(shorter.begin(), shorter.end() - 1);
+    Logits first = runner.step({{1, most}, {0, head}});
+    const Logits second = runner.step({{0, tail}}, {{1, {shorter.back()}}});
+    Logits got(first.begin() + 6, first.end());
+    got.insert(got.end(), second.begin(), second.end() - 1);
+    EXPECT_EQ(got, alone) << name;
+    first.resize(6);
+    first.push_back(second.back());
+    EXPECT_EQ(first, other) << name;
+  }
+}
+
+TEST(Equality, KindsAgreeOnABf16Cache) {
+  for (const char* name : {"deepseek_v3", "deepseek_v32", "glm_moe_dsa"}) {
+    const auto model = load_fixture(name);
+    const std::vector<std::int32_t> tokens = tokens_of(name, 64);
+    Runner::Options options{.layout = "mla_bf16", .prefill = "inplace", .decode = "inplace"};
+    const Logits want = Runner(*model, options).prompt(0, tokens, 30, 3);
+    for (const char* kind : {"gather", "native"}) {
+      options.prefill = options.decode = kind;
+      EXPECT_EQ(Runner(*model, options).prompt(0, tokens, 30, 3), want) << name << " " << kind;
+    }
+  }
+}
+
+// Through the adapter: compact bf16 rows are exact where scales are powers of two.
+TEST(Equality, GatheredRowsAgreeWithPages) {
+  const auto model = load_fixture("deepseek_v3");
+  const std::vector<std::int32_t> tokens = tokens_of("deepseek_v3", 64);
+  for (const char* layout : {"mla_fp8", "mla_fp8_block", "mla_fp4"}) {
+    for (const Device device : {Device::cpu, Device::ref}) {
+      Runner::Options options{
+          .device = device, .layout = layout, .prefill = "inplace", .decode = "inplace"};
+      const Logits want = Runner(*model, options).prompt(0, tokens, 0, 2);
+      options.prefill = options.decode = "gather";
+      const Logits got = Runner(*model, options).prompt(0, tokens, 0, 2);
+      // The ref device does not promise bits between page tables and lists.
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        if (device == Device::cpu) {
+          ASSERT_EQ(got[i], want[i]) << layout << ", row " << i;
+        } else {
+          ASSERT_LE(relative_error(got[i], want[i]), 1e-5) << layout << ", row " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Equality, GroupedQueryRowsAreGathered) {
+  for (const char* name : {"qwen3", "qwen2_window"}) {
+    const auto model = load_fixture(name);
+    const std::vector<std::int32_t> tokens = tokens_of(name, 64);
+    for (const char* layout : {"gqa_bf16", "gqa_fp8"}) {
+      Runner::Options options{.layout = layout, .prefill = "inplace", .decode = "inplace"};
+      const Logits want = Runner(*model, options).prompt(0, tokens, 0, 2);
+      options.prefill = options.decode = "gather";
+      const Logits got = Runner(*model, options).prompt(0, tokens, 0, 2);
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        ASSERT_LE(relative_error(got[i], want[i]), 1e-5) << name << " " << layout << ", row " << i;
+      }
+    }
+  }
+}
+
+TEST(Equality, ExpandedAgreesWithAbsorbed) {
+  for (const char* name : {"deepseek_v3", "deepseek_v3_fp8", "deepseek_v32", "glm_moe_dsa"}) {
+    const auto model = load_fixture(name);
+    std::vector<std::int32_t> tokens = tokens_of(name, 64);
+    // Sparse models expand only while top-k would choose every key.
+    const bool sparse = model->config().attention.sparse();
+    if (sparse) tokens.resize(40);
+    Runner::Options options = kInplace;
+    options.context = sparse ? 40 : 64;
+    const Logits want = Runner(*model, options).prompt(0, tokens, 0, 3);
+    options.prefill = "ragged";
+    Runner runner(*model, options);
+    ASSERT_EQ(runner.plan().phase(Phase::extend).routes.front().kind, KernelKind::ragged);
+    const Logits got = runner.prompt(0, tokens, 0, 3);
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      ASSERT_LE(relative_error(got[i], want[i]), 2e-3) << name << ", row " << i;
+    }
+  }
+}
+
+TEST(Forward, AllocatesNoMemoryOnceWarm) {
+  const auto model = load_fixture("deepseek_v3");
+  Runner runner(*model, kInplace);
+  runner.prompt(0, tokens_of("deepseek_v3", 64));
+  const std::int64_t growths = runner.arena().growths();
+  runner.prompt(1, tokens_of("deepseek_v3", 64), 0, 3);
+  EXPECT_EQ(runner.arena().growths(), growths);
+}
+
+TEST(Forward, NamesTheRowAndLayerOfNan) {
+  const auto model = load_fixture("qwen3");
+  Runner runner(*model, kInplace);
+  runner.find_non_finite();
+  const std::vector<std::int32_t> tokens = tokens_of("qwen3", 7);
+  runner.step({{0, tokens}});
+  EXPECT_TRUE(runner.result().non_finite.empty());
+  // NaN where request 0's keys of layer 1 lie reaches its next row, and nobody else's.
+  PoolView pool = runner.cache().main(1);
+  std::memset(pool.data, 0xff, static_cast<std::size_t>(pool.bytes()));
+  runner.step({{1, tokens}}, {{0, {3}}});
+  ASSERT_EQ(runner.result().non_finite.size(), 1u);
+  EXPECT_EQ(runner.result().non_finite[0].row, 7);
+  EXPECT_EQ(runner.result().non_finite[0].layer, 1);
+}
+
+TEST(Forward, NoRowsAreLegal) {
+  const auto model = load_fixture("qwen3");
+  Runner runner(*model, kInplace);
+  EXPECT_TRUE(runner.step({}).empty());
+}
+
+}  // namespace
+}  // namespace lathe

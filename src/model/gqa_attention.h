@@ -1,0 +1,16 @@
+// Grouped-query attention of a layer: projections, head norms, RoPE, the cache, attention.
+#pragma once
+
+#include "base/result.h"
+#include "base/rows_view.h"
+#include "model/layer_context.h"
+#include "model/weights.h"
+
+namespace lathe {
+
+/// x += out_proj(attention(h)). h, x: [rows, hidden] f32. Writes the rows' keys and values to the
+/// cache. Errors: an attention kernel's.
+Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const RowsView& h,
+                           const MutableRowsView& x);
+
+}  // namespace lathe

@@ -1,0 +1,83 @@
+#include "model/indexer.h"
+
+#include <array>
+
+#include "ops/cache_write.h"
+#include "ops/elementwise.h"
+#include "ops/indexer.h"
+#include "ops/matmul.h"
+#include "ops/rows.h"
+
+namespace lathe {
+namespace {
+
+constexpr float kIndexNormEps = 1e-6f;  // whatever the model's rms_norm_eps
+
+std::int64_t logits_budget(const Plan& plan) {
+  for (const Budget& b : plan.budgets) {
+    if (b.name == "indexer logits") return b.bytes;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const RowsView& h,
+                         const RowsView& q_latent) {
+  const OpsContext& ops = c.ops;
+  Arena& arena = *ops.arena;
+  const Arena::Scope scope(arena);
+  const AttentionProblem& p = c.config.attention;
+  const RopeTable& table = *c.rope.index;
+
+  // Queries only where a row has more keys than it may keep.
+  bool ranks = false;
+  for (std::size_t s = 0; s < c.segments.size(); ++s) {
+    ranks |= c.selections[s].width > 0 && c.segments[s].step->selecting_rows > 0;
+  }
+  const std::int64_t q_rows = ranks ? h.rows : 0;
+  const MutableRowsView k = take_rows(arena, h.rows, p.index_dim);
+  const MutableRowsView q = take_rows(arena, q_rows, std::int64_t{p.index_heads} * p.index_dim);
+  const MutableRowsView weights = take_rows(arena, q_rows, p.index_heads);
+  const std::array products = {
+      Product{h, w.k, k},
+      Product{rows_at(q_latent, 0, q_rows), w.q, q},
+      Product{rows_at(h, 0, q_rows), w.weights, weights},
+  };
+  matmul(ops, products);
+  layer_norm(ops, constant(k), w.k_norm, w.k_norm_bias, kIndexNormEps, k);
+
+  for (std::size_t s = 0; s < c.segments.size(); ++s) {
+    const Segment& segment = c.segments[s];
+    const StepView& step = *segment.step;
+    if (step.rows == 0) continue;
+    const RopeWrite write{.k = constant(rows_at(k, segment.first_row, step.rows)),
+                          .positions = step.positions,
+                          .slots = step.out_slots,
+                          .table = &table,
+                          .place = RopePlace::first};
+    if (auto ok = rope_write(ops, write, c.cache.index(c.layer)); !ok) return ok;
+    const Selection& selection = c.selections[s];
+    if (selection.width == 0) continue;
+
+    SelectKeys select{
+        .step = &step,
+        .keys = c.cache.index(c.layer),
+        .main = c.cache.pools().pool(0).shape(),
+        .heads = p.index_heads,
+        .dim = p.index_dim,
+        .k = selection.width,
+        .budget_bytes = logits_budget(c.cache.plan()),
+        .slots = {selection.slots, static_cast<std::size_t>(step.rows * selection.width)}};
+    if (step.selecting_rows > 0) {
+      const MutableRowsView mine = rows_at(q, segment.first_row, step.rows);
+      if (auto ok = rotate_rows(ops, table, step.positions, mine, p.index_heads, 0); !ok) return ok;
+      select.q = constant(mine);
+      select.weights = constant(rows_at(weights, segment.first_row, step.rows));
+    }
+    if (auto ok = select_keys(ops, select); !ok) return ok;
+  }
+  return {};
+}
+
+}  // namespace lathe

@@ -1,0 +1,43 @@
+// What the parts of a layer share during one forward pass.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "attn/step.h"
+#include "layout/rope.h"
+#include "model/cache.h"
+#include "model/config.h"
+#include "model/model.h"
+#include "ops/context.h"
+
+namespace lathe {
+
+/// Tables of a model, for every position of a plan's context.
+struct RopeTables {
+  RopeTable main;
+  std::optional<RopeTable> index;  // sparse problems
+};
+
+/// The keys that an indexer chose for the rows of a segment; layers without an indexer take the
+/// choice of the layer before them.
+struct Selection {
+  std::int32_t* slots = nullptr;  // [rows, width] of the main pool, -1 is no key
+  std::int64_t width = 0;         // 0: the segment attends to all its keys
+
+  std::span<const std::int32_t> view(std::int64_t rows) const {
+    return {slots, static_cast<std::size_t>(rows * width)};
+  }
+};
+
+struct LayerContext {
+  const OpsContext& ops;
+  const ModelConfig& config;
+  const RopeTables& rope;
+  KvCache& cache;
+  std::int32_t layer = 0;
+  std::span<const Segment> segments;
+  std::span<Selection> selections;  // [segments]
+};
+
+}  // namespace lathe

@@ -1,0 +1,323 @@
+// Weights from a checkpoint, and random ones, by the tensor table.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <unordered_set>
+
+#include "base/float_formats.h"
+#include "model/decoder.h"
+#include "model/model.h"
+#include "model/tensor_table.h"
+#include "model/weights.h"
+
+namespace lathe {
+namespace {
+
+constexpr std::size_t kNamesShown = 16;
+
+// What is wrong with a checkpoint's tensors, gathered so that the user sees all of it at once.
+class Complaints {
+ public:
+  void missing(const std::string& name) { add(missing_, name); }
+  void unexpected(const std::string& name) { add(unexpected_, name); }
+  void misshapen(std::string text) { add(misshapen_, std::move(text)); }
+
+  std::optional<Error> error(const std::string& directory) const {
+    std::string text;
+    const auto list = [&](std::string_view what, const List& of) {
+      if (of.count == 0) return;
+      text += fmt::format("{}{} {}: {}", text.empty() ? "" : "; ", of.count, what,
+                          fmt::join(of.shown, ", "));
+      if (of.count > of.shown.size()) text += ", ...";
+    };
+    list("missing", missing_);
+    list("unexpected", unexpected_);
+    list("of another shape or dtype", misshapen_);
+    if (text.empty()) return std::nullopt;
+    return Error{ErrorCode::malformed, directory, "the tensors that config.json describes", text,
+                 ""};
+  }
+
+ private:
+  struct List {
+    std::size_t count = 0;
+    std::vector<std::string> shown;
+  };
+  static void add(List& list, std::string text) {
+    if (++list.count <= kNamesShown) list.shown.push_back(std::move(text));
+  }
+  List missing_, unexpected_, misshapen_;
+};
+
+std::string shape_text(std::span<const std::int64_t> shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+std::int64_t blocks(std::int64_t n) { return (n + kWeightBlock - 1) / kWeightBlock; }
+
+class Loader {
+ public:
+  Loader(const ModelConfig& config, ModelWeights& weights, ThreadPool* threads)
+      : config_(config), weights_(weights), threads_(threads) {}
+
+  Result<void> run(const std::string& directory) {
+    const std::vector<TensorSpec> table = tensor_table(config_, weights_);
+    std::unordered_set<std::string_view> read;
+    for (const TensorSpec& spec : table) {
+      const CheckpointTensor* tensor = weights_.checkpoint->find(spec.name);
+      if (tensor == nullptr) {
+        complaints_.missing(spec.name);
+        continue;
+      }
+      read.insert(tensor->name);
+      if (tensor->shape != spec.shape) {
+        complaints_.misshapen(fmt::format("{} {} (wanted {})", spec.name, shape_text(tensor->shape),
+                                          shape_text(spec.shape)));
+        continue;
+      }
+      if (spec.vector != nullptr) {
+        widen(spec, *tensor);
+      } else if (const CheckpointTensor* scales = bind(spec, *tensor); scales != nullptr) {
+        read.insert(scales->name);
+      }
+    }
+    for (const CheckpointTensor& t : weights_.checkpoint->tensors()) {
+      if (!read.contains(t.name) && !ignored_tensor(config_, t.name)) {
+        complaints_.unexpected(t.name);
+      }
+    }
+    if (auto error = complaints_.error(directory)) return *error;
+    return check_codes();
+  }
+
+ private:
+  static bool plain(std::optional<DType> t) {
+    return t == DType::f32 || t == DType::bf16 || t == DType::f16;
+  }
+
+  void wrong_dtype(const TensorSpec& spec, const CheckpointTensor& tensor,
+                   std::string_view wanted) {
+    complaints_.misshapen(fmt::format("{} {} (wanted {})", spec.name, name(tensor.dtype), wanted));
+  }
+
+  static Vector widened(const CheckpointTensor& tensor) {
+    const DType dtype = *dtype_of(tensor.dtype);
+    const auto size = static_cast<std::size_t>(bits_of(dtype) / 8);
+    Vector out(tensor.bytes.size() / size);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const std::byte* at = tensor.bytes.data() + i * size;  // any alignment
+      if (dtype == DType::f32) {
+        std::memcpy(&out[i], at, size);
+        continue;
+      }
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, at, size);
+      out[i] = dtype == DType::bf16 ? to_f32(bf16{bits}) : to_f32(f16{bits});
+    }
+    return out;
+  }
+
+  void widen(const TensorSpec& spec, const CheckpointTensor& tensor) {
+    if (!plain(dtype_of(tensor.dtype))) return wrong_dtype(spec, tensor, "F32, BF16 or F16");
+    *spec.vector = widened(tensor);
+    weights_.bytes += static_cast<std::int64_t>(spec.vector->size() * sizeof(float));
+  }
+
+  // The tensor of its scales, if it has one.
+  const CheckpointTensor* bind(const TensorSpec& spec, const CheckpointTensor& tensor) {
+    const std::optional<DType> dtype = dtype_of(tensor.dtype);
+    const bool fp8 = dtype == DType::e4m3 && spec.may_be_fp8 && config_.block_fp8;
+    if (!plain(dtype) && !fp8) {
+      wrong_dtype(
+          spec, tensor,
+          config_.block_fp8 && spec.may_be_fp8 ? "F32, BF16, F16 or F8_E4M3" : "F32, BF16 or F16");
+      return nullptr;
+    }
+    *spec.matrix = {in_place(tensor, *dtype), *dtype, spec.shape[0], spec.shape[1], nullptr};
+    if (!fp8) return nullptr;
+    fp8_.push_back(spec.matrix);
+    fp8_names_.push_back(spec.name);
+
+    const std::string scale_name = spec.name + "_scale_inv";
+    const CheckpointTensor* scales = weights_.checkpoint->find(scale_name);
+    if (scales == nullptr) {
+      complaints_.missing(scale_name);
+      return nullptr;
+    }
+    const std::vector<std::int64_t> shape = {blocks(spec.shape[0]), blocks(spec.shape[1])};
+    if (scales->shape != shape || !plain(dtype_of(scales->dtype))) {
+      complaints_.misshapen(fmt::format("{} {} {} (wanted F32 {})", scale_name, name(scales->dtype),
+                                        shape_text(scales->shape), shape_text(shape)));
+      return scales;
+    }
+    const Vector values = widened(*scales);
+    const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(float));
+    std::byte* room = weights_.take(bytes);
+    std::memcpy(room, values.data(), static_cast<std::size_t>(bytes));
+    spec.matrix->scales = reinterpret_cast<const float*>(room);
+    return scales;
+  }
+
+  // The mapping itself; a copy where its elements are not aligned.
+  const std::byte* in_place(const CheckpointTensor& tensor, DType dtype) {
+    const auto bytes = static_cast<std::int64_t>(tensor.bytes.size());
+    const auto address = reinterpret_cast<std::uintptr_t>(tensor.bytes.data());
+    if (address % static_cast<std::uintptr_t>(bits_of(dtype) / 8) == 0) {
+      weights_.bytes += bytes;
+      return tensor.bytes.data();
+    }
+    std::byte* copy = weights_.take(bytes);
+    std::memcpy(copy, tensor.bytes.data(), tensor.bytes.size());
+    return copy;
+  }
+
+  // Kernels do not look for NaN codes or scales out of range (kernels/linear.h).
+  Result<void> check_codes() {
+    constexpr float kScaleLimit = 0x1p119f;
+    std::mutex guard;
+    std::optional<Error> found;
+    auto check = [&](std::int64_t i, int) {
+      const auto at = static_cast<std::size_t>(i);
+      const WeightView& w = *fp8_[at];
+      bool nan = false;
+      for (std::int64_t j = 0; j < w.rows * w.cols; ++j) {
+        nan |= (std::to_integer<unsigned>(w.data[j]) & 0x7fu) == 0x7fu;
+      }
+      bool wild = false;
+      for (std::int64_t j = 0; j < blocks(w.rows) * blocks(w.cols); ++j) {
+        wild |= !(std::fabs(w.scales[j]) < kScaleLimit);
+      }
+      if (!nan && !wild) return;
+      const std::lock_guard lock(guard);
+      if (found) return;
+      found = Error{ErrorCode::malformed, fp8_names_[at] + (nan ? "" : "_scale_inv"),
+                    nan ? "numbers" : "scales below 2^119", nan ? "NaN codes" : "larger ones", ""};
+    };
+    const std::int64_t n = std::ssize(fp8_);
+    if (threads_ != nullptr) {
+      threads_->run(n, check);
+    } else {
+      for (std::int64_t i = 0; i < n; ++i) check(i, 0);
+    }
+    if (found) return *found;
+    return {};
+  }
+
+  const ModelConfig& config_;
+  ModelWeights& weights_;
+  ThreadPool* threads_;
+  Complaints complaints_;
+  std::vector<const WeightView*> fp8_;
+  std::vector<std::string> fp8_names_;
+};
+
+// splitmix64 of a counter, so that any part can be made on any thread.
+std::uint64_t mixed(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// Uniform of variance 1 / cols, as fresh layers have; e4m3 codes at one scale for the same.
+void fill_matrix(const TensorSpec& spec, DType dtype, std::uint64_t seed, ThreadPool* threads,
+                 ModelWeights& weights) {
+  const std::int64_t n = spec.shape[0] * spec.shape[1];
+  std::byte* data = weights.take(bytes_of(dtype, n));
+  const float reach = std::sqrt(3.0f / static_cast<float>(spec.shape[1]));
+  constexpr float kCodeReach = 384;  // of e4m3's 448
+  const float unit = (dtype == DType::e4m3 ? kCodeReach : reach) * 0x1p-31f;
+  constexpr std::int64_t kChunk = 1 << 20;
+  auto fill = [&](std::int64_t task, int) {
+    const std::int64_t end = std::min(n, (task + 1) * kChunk);
+    for (std::int64_t i = task * kChunk; i < end; ++i) {
+      const auto bits =
+          static_cast<std::int32_t>(mixed(seed + static_cast<std::uint64_t>(i)) >> 32);
+      const float v = static_cast<float>(bits) * unit;
+      if (dtype == DType::e4m3) {
+        reinterpret_cast<e4m3*>(data)[i] = to_e4m3(v);
+      } else {
+        reinterpret_cast<bf16*>(data)[i] = to_bf16(v);
+      }
+    }
+  };
+  const std::int64_t tasks = (n + kChunk - 1) / kChunk;
+  if (threads != nullptr) {
+    threads->run(tasks, fill);
+  } else {
+    for (std::int64_t t = 0; t < tasks; ++t) fill(t, 0);
+  }
+  *spec.matrix = {data, dtype, spec.shape[0], spec.shape[1], nullptr};
+  if (dtype != DType::e4m3) return;
+  const std::int64_t count = blocks(spec.shape[0]) * blocks(spec.shape[1]);
+  auto* scales =
+      reinterpret_cast<float*>(weights.take(count * static_cast<std::int64_t>(sizeof(float))));
+  std::fill_n(scales, count, reach / kCodeReach);
+  spec.matrix->scales = scales;
+}
+
+void fill_dummy(const ModelConfig& config, const LoadOptions& options, ModelWeights& weights) {
+  const std::vector<TensorSpec> table = tensor_table(config, weights);
+  const auto dtype_of_spec = [&](const TensorSpec& spec) {
+    if (spec.vector != nullptr) return DType::f32;
+    return config.block_fp8 && spec.may_be_fp8 ? DType::e4m3 : DType::bf16;
+  };
+  const auto bytes_of_spec = [&](const TensorSpec& spec) {
+    return bytes_of(dtype_of_spec(spec), spec.shape[0] * (spec.vector ? 1 : spec.shape[1]));
+  };
+  std::int64_t total = 0, done = 0;
+  for (const TensorSpec& spec : table) total += bytes_of_spec(spec);
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const TensorSpec& spec = table[i];
+    if (spec.vector != nullptr) {
+      const bool bias = spec.name.ends_with("bias");
+      spec.vector->assign(static_cast<std::size_t>(spec.shape[0]), bias ? 0.0f : 1.0f);
+      weights.bytes += spec.shape[0] * static_cast<std::int64_t>(sizeof(float));
+    } else {
+      const std::uint64_t seed = mixed(options.seed) + (std::uint64_t{i} << 40);
+      fill_matrix(spec, dtype_of_spec(spec), seed, options.threads, weights);
+    }
+    done += bytes_of_spec(spec);
+    if (options.on_progress) options.on_progress(done, total);
+  }
+}
+
+std::unique_ptr<Model> finish(const ModelConfig& config, ThreadPool* threads,
+                              std::unique_ptr<ModelWeights> weights) {
+  if (config.tied_embeddings) weights->head = weights->embedding;
+  split_kv_b(config, threads, *weights);
+  return make_decoder(config, std::move(weights));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> make_dummy_model(const ModelConfig& config,
+                                                const LoadOptions& options) {
+  auto weights = std::make_unique<ModelWeights>(config);
+  fill_dummy(config, options, *weights);
+  return finish(config, options.threads, std::move(weights));
+}
+
+Result<std::unique_ptr<Model>> load_model(const std::string& directory,
+                                          const LoadOptions& options) {
+  const auto config = load_model_config(directory);
+  if (!config) return config.error();
+  if (options.dummy) return make_dummy_model(*config, options);
+  auto checkpoint = Checkpoint::open(std::filesystem::path(directory));
+  if (!checkpoint) return checkpoint.error();
+  auto weights = std::make_unique<ModelWeights>(*config);
+  weights->checkpoint = std::move(*checkpoint);
+  if (options.threads != nullptr) {
+    const Result<void> read = weights->checkpoint->prefault(*options.threads, options.on_progress);
+    if (!read) return read.error();
+  }
+  if (Result<void> ok = Loader(*config, *weights, options.threads).run(directory); !ok) {
+    return ok.error();
+  }
+  return finish(*config, options.threads, std::move(weights));
+}
+
+}  // namespace lathe

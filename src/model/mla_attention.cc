@@ -1,0 +1,161 @@
+#include "model/mla_attention.h"
+
+#include <array>
+
+#include "model/indexer.h"
+#include "ops/attend.h"
+#include "ops/cache_write.h"
+#include "ops/elementwise.h"
+#include "ops/matmul.h"
+#include "ops/rows.h"
+
+namespace lathe {
+namespace {
+
+// The norms of both compressed projections have this eps, whatever the model's rms_norm_eps
+// (DeepSeek's published model code).
+constexpr float kLatentNormEps = 1e-6f;
+
+const float* data_or_null(const Vector& v) { return v.empty() ? nullptr : v.data(); }
+
+class MlaLayer {
+ public:
+  MlaLayer(const LayerContext& c, const MlaWeights& w)
+      : c_(c), ops_(c.ops), arena_(*c.ops.arena), w_(w), p_(c.config.attention) {}
+
+  Result<void> run(const IndexerWeights* indexer, const RowsView& h, const MutableRowsView& x) {
+    const Arena::Scope scope(arena_);
+    project(h);
+    if (indexer != nullptr) {
+      if (auto ok = run_indexer(c_, *indexer, h, constant(q_latent_)); !ok) return ok;
+    }
+    out_ = take_rows(arena_, h.rows, std::int64_t{p_.heads} * p_.v_head);
+    for (std::size_t s = 0; s < c_.segments.size(); ++s) {
+      if (c_.segments[s].step->rows == 0) continue;
+      const bool expanded = c_.segments[s].step->route->kind == KernelKind::ragged;
+      if (auto ok = expanded ? attend_expanded(s) : attend_absorbed(s); !ok) return ok;
+    }
+    matmul(ops_, {constant(out_), w_.out, x, data_or_null(w_.out_bias), true});
+    return {};
+  }
+
+ private:
+  std::int64_t q_head() const { return p_.qk_nope_head + p_.rope; }
+
+  // q_ [rows, heads * (qk_nope_head + rope)], k_ [rows, nope + rope], neither rotated.
+  void project(const RowsView& h) {
+    q_ = take_rows(arena_, h.rows, p_.heads * q_head());
+    k_ = take_rows(arena_, h.rows, p_.nope + p_.rope);
+    const MutableRowsView latent = cols_at(k_, 0, p_.nope);
+    const Product kv{h, w_.kv_a, k_, data_or_null(w_.kv_a_bias)};
+    if (c_.config.mla.q_lora == 0) {
+      matmul(ops_, std::array{kv, Product{h, w_.q_b, q_}});
+    } else {
+      q_latent_ = take_rows(arena_, h.rows, c_.config.mla.q_lora);
+      matmul(ops_, std::array{kv, Product{h, w_.q_a, q_latent_, data_or_null(w_.q_a_bias)}});
+      rms_norm(ops_, constant(q_latent_), w_.q_a_norm, kLatentNormEps, q_latent_);
+      matmul(ops_, {constant(q_latent_), w_.q_b, q_});
+    }
+    rms_norm(ops_, constant(latent), w_.kv_a_norm, kLatentNormEps, latent);
+  }
+
+  AttendOp op_of(std::size_t s) const {
+    return {.plan = &c_.cache.plan(),
+            .registry = &c_.cache.registry(),
+            .step = c_.segments[s].step,
+            .pool = c_.cache.main(c_.layer),
+            .gather_room = c_.cache.gather_workspace()};
+  }
+
+  // q is taken into the latent space (q_nope uk^T), so that heads share the cached row as key and
+  // value; uv makes a value per head of the latent that comes out.
+  Result<void> attend_absorbed(std::size_t s) {
+    const Segment& segment = c_.segments[s];
+    const StepView& step = *segment.step;
+    const Arena::Scope scope(arena_);
+    const std::int64_t width = p_.nope + p_.rope;
+    const MutableRowsView q = rows_at(q_, segment.first_row, step.rows);
+    const MutableRowsView absorbed = take_rows(arena_, step.rows, p_.heads * width);
+    auto* products = arena_.take_array<Product>(p_.heads);
+    for (std::int64_t head = 0; head < p_.heads; ++head) {
+      const RowsView nope = cols_at(constant(q), head * q_head(), p_.qk_nope_head);
+      const RowsView rope = cols_at(constant(q), head * q_head() + p_.qk_nope_head, p_.rope);
+      products[head] = {nope, w_.uk[static_cast<std::size_t>(head)],
+                        cols_at(absorbed, head * width, p_.nope)};
+      cast_rows(ops_, rope, cols_at(absorbed, head * width + p_.nope, p_.rope));
+    }
+    const std::span all(products, static_cast<std::size_t>(p_.heads));
+    matmul(ops_, all);
+
+    const MutableRowsView q_in = take_rows(arena_, step.rows, absorbed.cols, step.route->q_dtype);
+    const RopeWrite write{.k = constant(rows_at(k_, segment.first_row, step.rows)),
+                          .q = constant(absorbed),
+                          .positions = step.positions,
+                          .slots = step.out_slots,
+                          .table = &c_.rope.main,
+                          .q_out = q_in};
+    if (auto ok = rope_write(ops_, write, c_.cache.main(c_.layer)); !ok) return ok;
+
+    const MutableRowsView latents = take_rows(arena_, step.rows, std::int64_t{p_.heads} * p_.nope);
+    AttendOp op = op_of(s);
+    op.q = constant(q_in);
+    const Selection& selection = c_.selections[s];
+    op.slots = selection.view(step.rows);
+    op.slots_width = selection.width;
+    op.out = latents;
+    if (auto ok = attend(ops_, op); !ok) return ok;
+
+    const MutableRowsView out = rows_at(out_, segment.first_row, step.rows);
+    for (std::int64_t head = 0; head < p_.heads; ++head) {
+      products[head] = {cols_at(constant(latents), head * p_.nope, p_.nope),
+                        w_.uv[static_cast<std::size_t>(head)],
+                        cols_at(out, head * p_.v_head, p_.v_head)};
+    }
+    matmul(ops_, all);
+    return {};
+  }
+
+  // The kernel expands keys and values itself; q keeps its heads' own widths.
+  Result<void> attend_expanded(std::size_t s) {
+    const Segment& segment = c_.segments[s];
+    const StepView& step = *segment.step;
+    const Arena::Scope scope(arena_);
+    const MutableRowsView q = rows_at(q_, segment.first_row, step.rows);
+    const RopeWrite write{.k = constant(rows_at(k_, segment.first_row, step.rows)),
+                          .positions = step.positions,
+                          .slots = step.out_slots,
+                          .table = &c_.rope.main};
+    Result<void> ok = rope_write(ops_, write, c_.cache.main(c_.layer));
+    if (ok) {
+      ok = rotate_rows(ops_, c_.rope.main, step.positions, q, p_.heads, p_.qk_nope_head);
+    }
+    if (!ok) return ok;
+    MutableRowsView q_in = q;
+    if (step.route->q_dtype != DType::f32) {
+      q_in = take_rows(arena_, step.rows, q.cols, step.route->q_dtype);
+      cast_rows(ops_, constant(q), q_in);
+    }
+    AttendOp op = op_of(s);
+    op.q = constant(q_in);
+    op.expansion = w_.expansion();
+    op.out = rows_at(out_, segment.first_row, step.rows);
+    return attend(ops_, op);
+  }
+
+  const LayerContext& c_;
+  const OpsContext& ops_;
+  Arena& arena_;
+  const MlaWeights& w_;
+  const AttentionProblem& p_;
+  MutableRowsView q_, k_, q_latent_, out_;
+};
+
+}  // namespace
+
+Result<void> mla_attention(const LayerContext& c, const MlaWeights& w,
+                           const IndexerWeights* indexer, const RowsView& h,
+                           const MutableRowsView& x) {
+  return MlaLayer(c, w).run(indexer, h, x);
+}
+
+}  // namespace lathe

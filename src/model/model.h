@@ -1,0 +1,84 @@
+// Model: a checkpoint's weights and the forward pass from tokens to logits. Device-neutral: every
+// number is made by an operator (ops/) or an attention kernel.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attn/step.h"
+#include "base/result.h"
+#include "base/rows_view.h"
+#include "model/cache.h"
+#include "model/config.h"
+#include "ops/context.h"
+
+namespace lathe {
+
+/// Neighbouring rows of a batch that share a phase, and the step planned for them. A batch that
+/// mixes prefill chunks with decode rows has a segment of each, so each runs its own side's kernel;
+/// everything between attention calls runs over all rows at once.
+struct Segment {
+  const StepView* step = nullptr;
+  std::int64_t first_row = 0;
+};
+
+struct ForwardArgs {
+  std::span<const std::int32_t> tokens;      // [rows] in [0, vocab)
+  std::span<const Segment> segments;         // cover all rows, in order
+  std::span<const std::int32_t> logit_rows;  // [n] rows whose logits are wanted, ascending
+  MutableRowsView logits;                    // [n, vocab] f32
+  KvCache* cache = nullptr;
+  // Looks for NaN and Inf after every layer, which costs a pass over the rows.
+  bool find_non_finite = false;
+};
+
+/// A row in which NaN or Inf appeared first, and after which layer (-1: the embedding, `layers`:
+/// the logits).
+struct NonFinite {
+  std::int64_t row = 0;
+  std::int32_t layer = 0;
+};
+
+struct ForwardResult {
+  std::vector<NonFinite> non_finite;  // one per row that has any; with find_non_finite only
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const ModelConfig& config() const = 0;
+  /// Bytes of all weights.
+  virtual std::int64_t weight_bytes() const = 0;
+  /// Bytes of weights that the forward pass of one decode row reads: of the experts only those that
+  /// it takes, of the embedding nothing.
+  virtual std::int64_t decode_bytes() const = 0;
+  /// Writes the rows' keys to the cache and the logits of logit_rows. A row's bits depend on its
+  /// request alone (the plan's kernels being batch-invariant), neither on the batch nor on chunks.
+  /// Errors: an attention kernel's, which a plan that was proved and a step that was planned rule
+  /// out.
+  virtual Result<ForwardResult> forward(const OpsContext& ops, const ForwardArgs& args) const = 0;
+};
+
+struct LoadOptions {
+  bool dummy = false;      // random weights, seeded, from the configuration alone
+  std::uint64_t seed = 0;  // of dummy weights
+  ThreadPool* threads = nullptr;
+  // Bytes done and in all; may be empty. Called from any thread, one call at a time, ascending.
+  std::function<void(std::int64_t, std::int64_t)> on_progress;
+};
+
+/// Loads the checkpoint in `directory` (config.json, *.safetensors). Errors: the configuration's;
+/// one that lists missing, unexpected and misshapen tensors together, the first 16 of each by name;
+/// e4m3 weights with NaN codes; files that cannot be read.
+Result<std::unique_ptr<Model>> load_model(const std::string& directory, const LoadOptions& options);
+
+/// The same for a configuration and random weights.
+Result<std::unique_ptr<Model>> make_dummy_model(const ModelConfig& config,
+                                                const LoadOptions& options);
+
+}  // namespace lathe

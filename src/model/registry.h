@@ -1,0 +1,33 @@
+// The architectures that this build runs. An architecture is what its config.json means: the
+// forward pass is one for all (decoder.h), and asks the configuration.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "model/config.h"
+#include "model/config_reader.h"
+
+namespace lathe {
+
+struct Architecture {
+  std::string_view name;  // as config.json's `architectures` has it
+  /// Fills what the architecture's own keys say; errors stay in the reader. `config` has the fields
+  /// that all architectures share (config.cc).
+  void (*parse)(ConfigReader& json, ModelConfig& config);
+};
+
+/// In alphabetical order.
+std::span<const Architecture> architectures();
+/// Null where there is none of this name.
+const Architecture* find_architecture(std::string_view name);
+
+void parse_deepseek_v3(ConfigReader& json, ModelConfig& config);
+void parse_deepseek_v32(ConfigReader& json, ModelConfig& config);
+void parse_glm_moe_dsa(ConfigReader& json, ModelConfig& config);
+void parse_llama(ConfigReader& json, ModelConfig& config);
+void parse_qwen2(ConfigReader& json, ModelConfig& config);
+void parse_qwen3(ConfigReader& json, ModelConfig& config);
+void parse_qwen3_moe(ConfigReader& json, ModelConfig& config);
+
+}  // namespace lathe

@@ -1,0 +1,148 @@
+#include "model/tensor_table.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+namespace lathe {
+namespace {
+
+class Table {
+ public:
+  Table(const ModelConfig& config, ModelWeights& into) : c_(config), w_(into) {}
+
+  std::vector<TensorSpec> build() {
+    plain("model.embed_tokens.weight", c_.vocab, c_.hidden, w_.embedding);
+    for (std::int32_t l = 0; l < c_.layers; ++l) layer(l);
+    vector("model.norm.weight", c_.hidden, w_.final_norm);
+    if (!c_.tied_embeddings) plain("lm_head.weight", c_.vocab, c_.hidden, w_.head);
+    return std::move(out_);
+  }
+
+ private:
+  void layer(std::int32_t l) {
+    LayerWeights& w = w_.layers[static_cast<std::size_t>(l)];
+    const std::string stem = fmt::format("model.layers.{}.", l);
+    vector(stem + "input_layernorm.weight", c_.hidden, w.attention_norm);
+    if (c_.latent()) {
+      latent(stem + "self_attn.", w.mla);
+    } else {
+      grouped(stem + "self_attn.", w.gqa);
+    }
+    const auto at = static_cast<std::size_t>(l);
+    if (!c_.mla.own_indexer.empty() && c_.mla.own_indexer[at] != 0) {
+      indexer(stem + "self_attn.indexer.", w.indexer);
+    }
+    vector(stem + "post_attention_layernorm.weight", c_.hidden, w.ffn_norm);
+    if (c_.moe.experts > 0 && c_.moe.layer_has_experts[at] != 0) {
+      experts(stem + "mlp.", w.moe);
+    } else {
+      ffn(stem + "mlp.", c_.ffn, w.ffn.gate, w.ffn.up, w.ffn.down);
+    }
+  }
+
+  void grouped(const std::string& stem, GqaWeights& w) {
+    const AttentionProblem& p = c_.attention;
+    linear(stem + "q_proj", p.heads * p.head_dim, c_.hidden, w.q);
+    linear(stem + "k_proj", p.kv_heads * p.head_dim, c_.hidden, w.k);
+    linear(stem + "v_proj", p.kv_heads * p.v_head_dim, c_.hidden, w.v);
+    linear(stem + "o_proj", c_.hidden, p.heads * p.v_head_dim, w.out);
+    if (c_.attention_bias) {
+      vector(stem + "q_proj.bias", p.heads * p.head_dim, w.q_bias);
+      vector(stem + "k_proj.bias", p.kv_heads * p.head_dim, w.k_bias);
+      vector(stem + "v_proj.bias", p.kv_heads * p.v_head_dim, w.v_bias);
+    }
+    if (c_.attention_out_bias) vector(stem + "o_proj.bias", c_.hidden, w.out_bias);
+    if (c_.qk_norm) {
+      vector(stem + "q_norm.weight", p.head_dim, w.q_norm);
+      vector(stem + "k_norm.weight", p.head_dim, w.k_norm);
+    }
+  }
+
+  void latent(const std::string& stem, MlaWeights& w) {
+    const AttentionProblem& p = c_.attention;
+    const std::int64_t q_rows = std::int64_t{p.heads} * (p.qk_nope_head + p.rope);
+    if (c_.mla.q_lora > 0) {
+      linear(stem + "q_a_proj", c_.mla.q_lora, c_.hidden, w.q_a);
+      vector(stem + "q_a_layernorm.weight", c_.mla.q_lora, w.q_a_norm);
+      linear(stem + "q_b_proj", q_rows, c_.mla.q_lora, w.q_b);
+    } else {
+      linear(stem + "q_proj", q_rows, c_.hidden, w.q_b);
+    }
+    linear(stem + "kv_a_proj_with_mqa", p.nope + p.rope, c_.hidden, w.kv_a);
+    vector(stem + "kv_a_layernorm.weight", p.nope, w.kv_a_norm);
+    linear(stem + "kv_b_proj", std::int64_t{p.heads} * (p.qk_nope_head + p.v_head), p.nope, w.kv_b);
+    linear(stem + "o_proj", c_.hidden, std::int64_t{p.heads} * p.v_head, w.out);
+    if (c_.attention_bias) {
+      if (c_.mla.q_lora > 0) vector(stem + "q_a_proj.bias", c_.mla.q_lora, w.q_a_bias);
+      vector(stem + "kv_a_proj_with_mqa.bias", p.nope + p.rope, w.kv_a_bias);
+    }
+    if (c_.attention_out_bias) vector(stem + "o_proj.bias", c_.hidden, w.out_bias);
+  }
+
+  void indexer(const std::string& stem, IndexerWeights& w) {
+    const AttentionProblem& p = c_.attention;
+    linear(stem + "wq_b", std::int64_t{p.index_heads} * p.index_dim, c_.mla.q_lora, w.q);
+    linear(stem + "wk", p.index_dim, c_.hidden, w.k);
+    vector(stem + "k_norm.weight", p.index_dim, w.k_norm);
+    vector(stem + "k_norm.bias", p.index_dim, w.k_norm_bias);
+    linear(stem + "weights_proj", p.index_heads, c_.hidden, w.weights);
+  }
+
+  void experts(const std::string& stem, MoeWeights& w) {
+    plain(stem + "gate.weight", c_.moe.experts, c_.hidden, w.router);
+    if (c_.moe.correction_bias) {
+      vector(stem + "gate.e_score_correction_bias", c_.moe.experts, w.bias);
+    }
+    w.experts.resize(static_cast<std::size_t>(c_.moe.experts));
+    for (std::int32_t e = 0; e < c_.moe.experts; ++e) {
+      ExpertWeights& expert = w.experts[static_cast<std::size_t>(e)];
+      ffn(fmt::format("{}experts.{}.", stem, e), c_.moe.ffn, expert.gate, expert.up, expert.down);
+    }
+    if (c_.moe.shared > 0) {
+      ffn(stem + "shared_experts.", std::int64_t{c_.moe.shared} * c_.moe.ffn, w.shared.gate,
+          w.shared.up, w.shared.down);
+    }
+  }
+
+  void ffn(const std::string& stem, std::int64_t width, WeightView& gate, WeightView& up,
+           WeightView& down) {
+    linear(stem + "gate_proj", width, c_.hidden, gate);
+    linear(stem + "up_proj", width, c_.hidden, up);
+    linear(stem + "down_proj", c_.hidden, width, down);
+  }
+
+  void linear(const std::string& stem, std::int64_t rows, std::int64_t cols, WeightView& to) {
+    out_.push_back({stem + ".weight", {rows, cols}, &to, nullptr, true});
+  }
+  void plain(std::string name, std::int64_t rows, std::int64_t cols, WeightView& to) {
+    out_.push_back({std::move(name), {rows, cols}, &to, nullptr, false});
+  }
+  void vector(std::string name, std::int64_t n, Vector& to) {
+    out_.push_back({std::move(name), {n}, nullptr, &to, false});
+  }
+
+  const ModelConfig& c_;
+  ModelWeights& w_;
+  std::vector<TensorSpec> out_;
+};
+
+}  // namespace
+
+std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& into) {
+  return Table(config, into).build();
+}
+
+bool ignored_tensor(const ModelConfig& config, std::string_view name) {
+  if (config.tied_embeddings && name == "lm_head.weight") return true;
+  if (name.ends_with("rotary_emb.inv_freq")) return true;
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return false;
+  std::int32_t layer = -1;
+  const char* first = name.data() + kLayers.size();
+  const auto [end, error] = std::from_chars(first, name.data() + name.size(), layer);
+  return error == std::errc() && end != name.data() + name.size() && *end == '.' &&
+         layer >= config.layers && layer < config.layers + config.draft_layers;
+}
+
+}  // namespace lathe

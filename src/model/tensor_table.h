@@ -1,0 +1,32 @@
+// The tensors of a checkpoint, declared: name, shape and where each goes. Loading, shape checks and
+// dummy weights follow from this one list.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/config.h"
+#include "model/weights.h"
+
+namespace lathe {
+
+struct TensorSpec {
+  std::string name;                 // "model.layers.0.mlp.gate_proj.weight"
+  std::vector<std::int64_t> shape;  // [rows, cols], or [n]
+  // Exactly one of the two: f32, bf16 or f16 as stored, or widened to f32.
+  WeightView* matrix = nullptr;
+  Vector* vector = nullptr;
+  // May be e4m3 where the config says block_fp8, with <name>_scale_inv beside it.
+  bool may_be_fp8 = false;
+};
+
+/// In layer order. `into` outlives the table.
+std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& into);
+
+/// Tensors that a checkpoint may hold although nothing reads them: those of draft layers past the
+/// last one, the head of tied embeddings, inverse frequencies that older files carry.
+bool ignored_tensor(const ModelConfig& config, std::string_view name);
+
+}  // namespace lathe

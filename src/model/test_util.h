@@ -1,0 +1,232 @@
+// What the model tests share: the fixtures of tools/make_model_fixtures.py, and a small runner that
+// plans, lays out pages and calls forward().
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attn/planner.h"
+#include "io/mapped_file.h"
+#include "io/safetensors.h"
+#include "kernels/all.h"
+#include "model/model.h"
+
+namespace lathe {
+
+inline std::string fixture_dir(const std::string& name) {
+  return std::string(LATHE_TEST_DATA) + "/models/" + name;
+}
+
+/// A prompt of a fixture and what transformers computed for it.
+struct ReferencePrompt {
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> positions;   // whose logits were kept, ascending
+  std::vector<float> logits;             // [positions, vocab]
+  std::vector<float> logits_bf16_cache;  // [positions, vocab] with the cache rounded to bf16
+};
+
+class Reference {
+ public:
+  explicit Reference(const std::string& name)
+      : file_(*MappedFile::open(fixture_dir(name) + "/reference.safetensors")),
+        header_(*parse_safetensors_header(file_.bytes())) {}
+
+  ReferencePrompt prompt(int length) const {
+    const std::string stem = "prompt." + std::to_string(length) + ".";
+    return {values<std::int32_t>(stem + "tokens"), values<std::int32_t>(stem + "positions"),
+            values<float>(stem + "logits"), values<float>(stem + "logits_bf16_cache")};
+  }
+
+ private:
+  template <class T>
+  std::vector<T> values(const std::string& name) const {
+    for (const SafetensorsEntry& e : header_.tensors) {
+      if (e.name != name) continue;
+      std::vector<T> out(static_cast<std::size_t>(e.end - e.begin) / sizeof(T));
+      std::memcpy(out.data(), file_.bytes().data() + e.begin, out.size() * sizeof(T));
+      return out;
+    }
+    ADD_FAILURE() << name;
+    return {};
+  }
+
+  MappedFile file_;
+  SafetensorsHeader header_;
+};
+
+inline std::unique_ptr<Model> load_fixture(const std::string& name, ThreadPool* threads = nullptr) {
+  LoadOptions options;
+  options.threads = threads;
+  auto model = load_model(fixture_dir(name), options);
+  EXPECT_TRUE(model.ok()) << (model ? "" : model.error().message());
+  return std::move(*model);
+}
+
+using Logits = std::vector<std::vector<float>>;  // [rows][vocab]
+
+/// |a - b| / |b|
+inline double relative_error(std::span<const float> a, std::span<const float> b) {
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double d = double{a[i]} - b[i];
+    difference += d * d;
+    norm += double{b[i]} * b[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
+/// Requests that grow chunk by chunk over one cache. Every page that holds no token of theirs is
+/// NaN; pages come in an order without neighbours.
+class Runner {
+ public:
+  static constexpr std::int64_t kContext = 512;
+  static constexpr std::int64_t kRequests = 4;
+
+  struct Options {
+    Device device = Device::cpu;
+    std::string layout = "auto", prefill = "auto", decode = "auto";
+    std::int32_t page_size = 0;
+    int threads = 1;
+    std::int64_t context = kContext;
+    std::int64_t gather_budget = std::int64_t{1} << 22;
+  };
+  /// Rows that a request brings to a batch.
+  struct Chunk {
+    int request = 0;
+    std::vector<std::int32_t> tokens;
+  };
+
+  Runner(const Model& model, const Options& options)
+      : model_(model), registry_(all_kernels()), pool_(options.threads) {
+    Wishes wishes;
+    wishes.prefill = options.prefill;
+    wishes.decode = options.decode;
+    wishes.layout = options.layout;
+    wishes.page_size = options.page_size;
+    wishes.chunked_prefill_size = options.context;
+    wishes.max_running_requests = kRequests;
+    wishes.context_length = options.context;
+    wishes.layers = model.config().layers;
+    wishes.gather_budget = options.gather_budget;
+    wishes.logits_budget = std::int64_t{1} << 22;
+    const PlanResult plan =
+        make_plan(model.config().attention, describe_machine(options.device), wishes, registry_);
+    EXPECT_TRUE(plan.ok());
+    plan_ = std::make_unique<Plan>(*plan);
+    pages_ = kRequests * (kContext / plan_->main().page_size + 1);
+    cache_ = std::make_unique<KvCache>(*KvCache::create(*plan_, registry_, {.pages = pages_}));
+    cache_->pools().poison_free();
+    ops_.device = options.device;
+    ops_.execution = {&pool_, &scratch_, true};
+    ops_.arena = &arena_;
+  }
+
+  const Plan& plan() const { return *plan_; }
+  KvCache& cache() { return *cache_; }
+  Arena& arena() { return arena_; }
+  const ForwardResult& result() const { return result_; }
+  void find_non_finite() { find_non_finite_ = true; }
+
+  /// One forward pass: an extend segment, then a decode segment (either may be empty); the logits
+  /// of all rows.
+  Logits step(const std::vector<Chunk>& extend, const std::vector<Chunk>& decode = {}) {
+    std::vector<Segment> segments;
+    std::vector<Step> steps;
+    steps.reserve(2);
+    std::vector<std::int32_t> tokens;
+    for (const bool decoding : {false, true}) {
+      const std::vector<Chunk>& chunks = decoding ? decode : extend;
+      if (chunks.empty()) continue;
+      std::vector<StepRequest> requests;
+      const auto first = static_cast<std::int64_t>(tokens.size());
+      for (const Chunk& c : chunks) {
+        std::int32_t& cached = cached_[c.request];
+        requests.push_back({.pages = pages_of(c.request),
+                            .compressed_pages = {},
+                            .cached = cached,
+                            .rows = static_cast<std::int32_t>(c.tokens.size())});
+        cached += static_cast<std::int32_t>(c.tokens.size());
+        tokens.insert(tokens.end(), c.tokens.begin(), c.tokens.end());
+      }
+      StepOptions room;
+      room.main_pages = pages_;
+      steps.push_back(*Step::make(*plan_, room));
+      const auto planned = steps.back().plan({decoding ? Phase::decode : Phase::extend, requests});
+      EXPECT_TRUE(planned.ok()) << (planned ? "" : planned.error().message());
+      segments.push_back({&steps.back().view(), first});
+    }
+    const std::int64_t vocab = model_.config().vocab;
+    const auto rows = static_cast<std::int64_t>(tokens.size());
+    std::vector<std::int32_t> all(tokens.size());
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int32_t>(i);
+    std::vector<float> logits(static_cast<std::size_t>(rows * vocab), std::nanf(""));
+    ForwardArgs args;
+    args.tokens = tokens;
+    args.segments = segments;
+    args.logit_rows = all;
+    args.logits = {reinterpret_cast<std::byte*>(logits.data()), DType::f32, rows, vocab, vocab};
+    args.cache = cache_.get();
+    args.find_non_finite = find_non_finite_;
+    auto done = model_.forward(ops_, args);
+    EXPECT_TRUE(done.ok()) << (done ? "" : done.error().message());
+    if (done) result_ = *done;
+    Logits out;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      out.emplace_back(logits.begin() + r * vocab, logits.begin() + (r + 1) * vocab);
+    }
+    return out;
+  }
+
+  /// The prompt in chunks of `chunk` rows (0: one), and its last `decoded` rows one by one in
+  /// decode. The logits of all rows.
+  Logits prompt(int request, const std::vector<std::int32_t>& tokens, std::size_t chunk = 0,
+                std::size_t decoded = 0) {
+    Logits out;
+    const std::size_t prefill = tokens.size() - decoded;
+    for (std::size_t at = 0; at < tokens.size();) {
+      const std::size_t left = at < prefill ? prefill - at : 1;
+      const std::size_t n = at < prefill && chunk > 0 ? std::min(chunk, left) : left;
+      const std::vector<Chunk> rows = {{request,
+                                        {tokens.begin() + static_cast<std::ptrdiff_t>(at),
+                                         tokens.begin() + static_cast<std::ptrdiff_t>(at + n)}}};
+      const Logits some = at < prefill ? step(rows) : step({}, rows);
+      out.insert(out.end(), some.begin(), some.end());
+      at += n;
+    }
+    return out;
+  }
+
+ private:
+  // Request r has every kRequests-th page from the back.
+  std::span<const PageId> pages_of(int request) {
+    auto& list = lists_[request];
+    const std::int64_t count = pages_ / kRequests;
+    for (std::int64_t i = std::ssize(list); i < count; ++i) {
+      list.emplace_back(static_cast<std::int32_t>(pages_ - 1 - i * kRequests - request));
+    }
+    return list;
+  }
+
+  const Model& model_;
+  Registry registry_;
+  ThreadPool pool_;
+  Scratch scratch_;
+  Arena arena_;
+  OpsContext ops_;
+  std::unique_ptr<Plan> plan_;
+  std::unique_ptr<KvCache> cache_;
+  std::int64_t pages_ = 0;
+  std::map<int, std::vector<PageId>> lists_;
+  std::map<int, std::int32_t> cached_;
+  ForwardResult result_;
+  bool find_non_finite_ = false;
+};
+
+}  // namespace lathe

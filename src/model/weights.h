@@ -1,0 +1,107 @@
+// The weights of a model: matrices as the checkpoint stores them, norm weights and biases in f32.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "attn/attend.h"
+#include "base/result.h"
+#include "base/threads.h"
+#include "io/checkpoint.h"
+#include "kernels/linear.h"
+#include "kernels/moe.h"
+#include "model/config.h"
+
+namespace lathe {
+
+/// Norm weights and biases, widened.
+using Vector = std::vector<float>;
+
+struct GqaWeights {
+  WeightView q;                             // [heads * head_dim, hidden]
+  WeightView k;                             // [kv_heads * head_dim, hidden]
+  WeightView v;                             // [kv_heads * v_head_dim, hidden]
+  WeightView out;                           // [hidden, heads * v_head_dim]
+  Vector q_bias, k_bias, v_bias, out_bias;  // or empty
+  Vector q_norm, k_norm;                    // [head_dim], or empty
+};
+
+struct MlaWeights {
+  WeightView q_a;                        // [q_lora, hidden]; empty without q_lora
+  WeightView q_b;                        // [heads * (qk_nope_head + rope), q_lora or hidden]
+  WeightView kv_a;                       // [nope + rope, hidden]
+  WeightView kv_b;                       // [heads * (qk_nope_head + v_head), nope]
+  WeightView out;                        // [hidden, heads * v_head]
+  Vector q_a_bias, kv_a_bias, out_bias;  // or empty
+  Vector q_a_norm;                       // [q_lora]
+  Vector kv_a_norm;                      // [nope]
+
+  // kv_b cut by heads. For absorbed attention: q_nope uk^T is a latent query, and uv makes a value
+  // of a latent. In kv_b's dtype; f32 where that is e4m3, whose blocks heads need not respect.
+  std::vector<WeightView> uk;  // [heads] of [nope, qk_nope_head]
+  std::vector<WeightView> uv;  // [heads] of [v_head, nope]
+  Vector w_uk;                 // [heads, qk_nope_head, nope]; kind `ragged`
+  Vector w_uv;                 // [heads, v_head, nope]
+
+  Expansion expansion() const { return {w_uk, w_uv}; }
+};
+
+struct IndexerWeights {
+  WeightView q;                // [index_heads * index_dim, q_lora]
+  WeightView k;                // [index_dim, hidden]
+  WeightView weights;          // [index_heads, hidden]
+  Vector k_norm, k_norm_bias;  // [index_dim]
+};
+
+struct FfnWeights {
+  WeightView gate;  // [ffn, hidden]
+  WeightView up;    // [ffn, hidden]
+  WeightView down;  // [hidden, ffn]
+};
+
+struct MoeWeights {
+  WeightView router;  // [experts, hidden]
+  Vector bias;        // [experts], or empty
+  std::vector<ExpertWeights> experts;
+  FfnWeights shared;  // empty without shared experts
+};
+
+/// What a layer's kind does not use stays empty.
+struct LayerWeights {
+  Vector attention_norm, ffn_norm;  // [hidden]
+  GqaWeights gqa;
+  MlaWeights mla;
+  IndexerWeights indexer;
+  FfnWeights ffn;
+  MoeWeights moe;
+};
+
+/// Stays where it is: views and the tensor table point into it.
+struct ModelWeights {
+  explicit ModelWeights(const ModelConfig& config);
+  ModelWeights(const ModelWeights&) = delete;
+  ModelWeights& operator=(const ModelWeights&) = delete;
+
+  WeightView embedding;  // [vocab, hidden]
+  WeightView head;       // [vocab, hidden]; the embedding where they are tied
+  Vector final_norm;     // [hidden]
+  std::vector<LayerWeights> layers;
+
+  std::optional<Checkpoint> checkpoint;  // views point into its mapping
+  std::vector<std::unique_ptr<std::byte[]>> owned;
+  std::int64_t bytes = 0;  // of everything
+
+  /// Room for `n` bytes that lives as long as the weights.
+  std::byte* take(std::int64_t n);
+};
+
+/// Model::decode_bytes() with absorbed attention. Norms and biases, which caches keep, are left out.
+std::int64_t decode_bytes(const ModelConfig& config, const ModelWeights& weights);
+
+/// Fills uk, uv, w_uk and w_uv of every layer from kv_b. threads may be null.
+void split_kv_b(const ModelConfig& config, ThreadPool* threads, ModelWeights& weights);
+
+}  // namespace lathe

@@ -1,0 +1,35 @@
+// Into the cache: rotation, quantisation and writing of rows, split over the context's threads. The
+// bytes are those of layout/rope_write.h and layout/codec.h, which say what is computed.
+//
+// Errors are those of the layout's functions, for arguments that contradict each other; some rows
+// may then have been written.
+#pragma once
+
+#include <span>
+
+#include "base/result.h"
+#include "base/rows_view.h"
+#include "layout/pool_view.h"
+#include "layout/rope.h"
+#include "layout/rope_write.h"
+#include "ops/context.h"
+
+namespace lathe {
+
+/// rope_quantize_write.
+Result<void> rope_write(const OpsContext& ops, const RopeWrite& op, const PoolView& pool);
+
+/// apply_rope, forward, in place. rows: [T, heads * width] f32 or bf16.
+Result<void> rotate_rows(const OpsContext& ops, const RopeTable& table,
+                         std::span<const LocalPos> positions, const MutableRowsView& rows,
+                         std::int64_t heads, std::int64_t first);
+
+/// encode_rows at tensor scale 1.
+Result<void> write_rows(const OpsContext& ops, const RowsView& rows, std::span<const Slot> slots,
+                        const PoolView& pool);
+
+/// out = x, rounded once. x: [T, n] f32; out: [T, n] f32, bf16 or e4m3. Views may be columns of
+/// wider rows.
+void cast_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out);
+
+}  // namespace lathe

@@ -1,0 +1,37 @@
+// Row-wise operators between products: norms, activations, sums, embedding. All rows are f32 unless
+// said otherwise, sums are f32 in a fixed order per row, and a row's bits depend on that row alone.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/rows_view.h"
+#include "kernels/linear.h"
+#include "ops/context.h"
+
+namespace lathe {
+
+/// out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. x, out: [T, n] f32, may be the same rows;
+/// weight: [n]. With heads > 1 every row is [heads, n / heads], each head is normed on its own and
+/// weight is [n / heads] (Qwen 3's q and k norms).
+void rms_norm(const OpsContext& ops, const RowsView& x, std::span<const float> weight, float eps,
+              const MutableRowsView& out, std::int64_t heads = 1);
+
+/// out[t] = (x[t] - mean) / sqrt(var + eps) * weight + bias, var over n without correction.
+/// weight, bias: [n].
+void layer_norm(const OpsContext& ops, const RowsView& x, std::span<const float> weight,
+                std::span<const float> bias, float eps, const MutableRowsView& out);
+
+/// out = silu(gate) * up, silu(v) = v / (1 + e^-v). All [T, n]; out may be gate or up.
+void silu_mul(const OpsContext& ops, const RowsView& gate, const RowsView& up,
+              const MutableRowsView& out);
+
+/// out += x. [T, n]
+void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out);
+
+/// out[t] = table[tokens[t]] widened to f32. table: [vocab, n] of any weight dtype without scales;
+/// tokens in [0, vocab): a bug otherwise (the engine has checked them).
+void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,
+           const MutableRowsView& out);
+
+}  // namespace lathe

@@ -1,0 +1,24 @@
+// Products of activations with weights, device-neutral.
+#pragma once
+
+#include <span>
+
+#include "kernels/linear.h"
+#include "ops/context.h"
+
+namespace lathe {
+
+/// All products, in one parallel region: the heads of a layer, its fused projections, or the
+/// experts of a batch are a list. Outputs must not overlap. Products without rows are legal.
+///
+/// A row's bits depend on that row and the weight alone: neither on m, nor on the products beside
+/// it, nor on threads. So a request's numbers do not depend on its batch, nor on chunking.
+///
+/// Weights are widened to f32 exactly (e4m3: code x scale, rounded once to f32); products and sums
+/// are f32. Shapes and dtypes that contradict each other are bugs of the caller (LATHE_CHECK).
+void matmul(const OpsContext& ops, std::span<const Product> products);
+inline void matmul(const OpsContext& ops, const Product& product) {
+  matmul(ops, std::span(&product, 1));
+}
+
+}  // namespace lathe

@@ -1,0 +1,102 @@
+// Random weights and activations for the operators' tests.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "base/float_formats.h"
+#include "kernels/linear.h"
+#include "ops/context.h"
+
+namespace lathe::ops_test {
+
+/// Rows with a gap behind each, all of them `fill` at first (NaN unless said otherwise).
+struct Rows {
+  std::int64_t rows, cols, stride;
+  std::vector<float> data;
+
+  Rows(std::int64_t r, std::int64_t c, float fill = __builtin_nanf(""), std::int64_t gap = 3)
+      : rows(r), cols(c), stride(c + gap), data(static_cast<std::size_t>(r * stride), fill) {}
+
+  float* row(std::int64_t r) { return data.data() + r * stride; }
+  const float* row(std::int64_t r) const { return data.data() + r * stride; }
+  template <class Rng>
+  void randomize(Rng& rng) {
+    std::normal_distribution<float> normal;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < cols; ++c) row(r)[c] = normal(rng);
+    }
+  }
+  RowsView view() const { return view(0, rows); }
+  RowsView view(std::int64_t first, std::int64_t n) const {
+    const auto* at = reinterpret_cast<const std::byte*>(data.data() + first * stride);
+    return {at, DType::f32, n, cols, stride};
+  }
+  MutableRowsView out() { return out(0, rows); }
+  MutableRowsView out(std::int64_t first, std::int64_t n) {
+    return {reinterpret_cast<std::byte*>(data.data() + first * stride), DType::f32, n, cols,
+            stride};
+  }
+  /// The bytes, gaps included: equal only where nothing was written that should not be.
+  bool same_bits(const Rows& other) const {
+    if (data.size() != other.data.size()) return false;
+    return data.empty() ||
+           std::memcmp(data.data(), other.data.data(), data.size() * sizeof(float)) == 0;
+  }
+};
+
+/// A random weight of any dtype; e4m3 has codes of every magnitude, subnormals included, no NaN.
+struct Weight {
+  std::vector<std::byte> bytes;
+  std::vector<float> scales;
+  WeightView view;
+
+  template <class Rng>
+  Weight(Rng& rng, DType dtype, std::int64_t rows, std::int64_t cols, bool scaled = false) {
+    const std::int64_t n = rows * cols;
+    bytes.resize(static_cast<std::size_t>(bytes_of(dtype, n)));
+    std::normal_distribution<float> normal;
+    for (std::int64_t i = 0; i < n; ++i) {
+      if (dtype == DType::f32) put(i, normal(rng));
+      if (dtype == DType::bf16) put(i, to_bf16(normal(rng)));
+      if (dtype == DType::f16) put(i, to_f16(normal(rng)));
+      if (dtype == DType::e4m3) {
+        const auto code = static_cast<std::uint8_t>(rng() & 0xff);
+        put(i, e4m3{static_cast<std::uint8_t>((code & 0x7f) == 0x7f ? code - 1 : code)});
+      }
+    }
+    if (scaled) {
+      const std::int64_t down = (rows + kWeightBlock - 1) / kWeightBlock;
+      const std::int64_t across = (cols + kWeightBlock - 1) / kWeightBlock;
+      std::uniform_real_distribution<float> uniform(1e-4f, 1e-2f);
+      for (std::int64_t i = 0; i < down * across; ++i) scales.push_back(uniform(rng));
+    }
+    view = {bytes.data(), dtype, rows, cols, scales.empty() ? nullptr : scales.data()};
+  }
+  Weight(Weight&&) = default;
+  Weight(const Weight&) = delete;
+
+ private:
+  template <class T>
+  void put(std::int64_t i, T x) {
+    std::memcpy(bytes.data() + i * static_cast<std::int64_t>(sizeof(T)), &x, sizeof(T));
+  }
+};
+
+/// What an operator runs with, on `threads` threads.
+struct Context {
+  ThreadPool pool;
+  Arena arena;
+  OpsContext ops;
+
+  explicit Context(int threads, Device device = Device::cpu) : pool(threads) {
+    ops.device = device;
+    ops.execution.threads = threads > 1 ? &pool : nullptr;
+    ops.arena = &arena;
+  }
+};
+
+}  // namespace lathe::ops_test

@@ -1,0 +1,111 @@
+#include "tools/model_flags.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+
+#include "attn/explain.h"
+#include "tools/command.h"
+#include "tools/wish_flags.h"
+
+namespace lathe {
+namespace {
+
+double megabytes(std::int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
+
+// One line that is rewritten while weights load; nothing where stderr is no terminal.
+class LoadProgress {
+ public:
+  void operator()(std::int64_t done, std::int64_t total) {
+    const auto at = std::chrono::steady_clock::now();
+    const double seconds = std::chrono::duration<double>(at - start_).count();
+    const double shown = std::chrono::duration<double>(at - shown_).count();
+    if (isatty(STDERR_FILENO) == 0 || (done < total && shown < 0.1)) return;
+    shown_ = at;
+    fmt::print(stderr, "\rloading   {:.0f} of {:.0f} MB   {:.0f} MB/s{}", megabytes(done),
+               megabytes(total), megabytes(done) / std::max(seconds, 1e-3),
+               done == total ? "\n" : "");
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point shown_{};
+};
+
+void print_started(const ModelFlags& flags, Runtime& r) {
+  const std::int64_t weights = r.model().weight_bytes();
+  fmt::print(stderr, "weights   {:.0f} MB in {:.2f} s ({:.0f} MB/s){}\n", megabytes(weights),
+             r.load_seconds(), megabytes(weights) / std::max(r.load_seconds(), 1e-3),
+             flags.runtime.dummy ? ", random" : "");
+  const KvCache& cache = r.cache();
+  fmt::print(stderr, "cache     {} tokens, {} in pages of {}\n", cache.tokens(),
+             human_bytes(cache.pools().bytes()), cache.page_size());
+  std::int64_t buffers = 0;
+  for (const Budget& b : r.plan().budgets) buffers += b.bytes;
+  fmt::print(stderr, "workspace at most {}\n", human_bytes(buffers));
+  if (flags.explain) {
+    fmt::print(stderr, "{}", explain(r.plan()));
+    return;
+  }
+  fmt::print(stderr, "plan      {}\n", summary(r.plan()));
+  for (const std::string& note : r.plan().notes) fmt::print(stderr, "chosen    {}\n", note);
+}
+
+}  // namespace
+
+void add_model_flags(CLI::App& command, ModelFlags& flags) {
+  RuntimeOptions& r = flags.runtime;
+  // A CPU's defaults; context_length 0 is the model's.
+  r.wishes.context_length = 0;
+  r.wishes.chunked_prefill_size = 2048;
+  r.wishes.max_running_requests = 64;
+  command.add_option("--model,--model-path", r.model,
+                     "directory with config.json, *.safetensors and tokenizer.json");
+  command.add_option("--device", r.device, "auto, cpu or ref (the slow oracle)");
+  command.add_option("--threads", r.threads, "0 = one per core")->check(CLI::Range(0, 1024));
+  command
+      .add_option("--load-format", flags.load_format,
+                  "auto, safetensors, or dummy: random weights from the configuration alone")
+      ->check(CLI::IsMember({"auto", "safetensors", "dummy"}));
+  command.add_option("--config", r.config_file, "a config.json, with --load-format dummy");
+  add_wish_flags(command, r.wishes);
+  command.add_option("--random-seed", r.engine.seed, "of requests that bring no seed");
+  command.add_flag("--disable-radix-cache,--no-prefix-cache", flags.no_prefix_cache,
+                   "compute every prompt anew");
+  command.add_flag("--debug-nan", r.engine.debug_nan,
+                   "look for NaN and Inf after every layer and name the first");
+  command.add_flag("--explain", flags.explain, "print the whole plan at start");
+  command.add_flag("--quiet", flags.quiet, "print nothing at start");
+}
+
+std::unique_ptr<Runtime> start_model(const ModelFlags& flags, int& exit_code) {
+  RuntimeOptions options = flags.runtime;
+  options.dummy = flags.load_format == "dummy";
+  options.engine.prefix_cache = !flags.no_prefix_cache;
+  const auto refused = [&](const Error& e) {
+    exit_code = refuse(e);
+    return nullptr;
+  };
+  if (!options.config_file.empty() && !options.dummy) {
+    return refused({ErrorCode::invalid_argument, "--config", "--load-format dummy beside it",
+                    "--load-format " + flags.load_format, "or --model DIR"});
+  }
+  if (options.model.empty() && options.config_file.empty()) {
+    return refused({ErrorCode::invalid_argument, "--model",
+                    "a directory with config.json and *.safetensors", "nothing",
+                    "or --load-format dummy --config FILE"});
+  }
+  if (!flags.quiet) options.on_progress = LoadProgress();
+  auto runtime = Runtime::create(options);
+  if (!runtime) {
+    if (const Error* e = std::get_if<Error>(&runtime.error())) return refused(*e);
+    print_err(explain(std::get<Refusal>(runtime.error())));
+    exit_code = kExitRefused;
+    return nullptr;
+  }
+  if (!flags.quiet) print_started(flags, **runtime);
+  return std::move(*runtime);
+}
+
+}  // namespace lathe

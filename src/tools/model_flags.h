@@ -1,0 +1,30 @@
+// The flags with which a subcommand starts a model, and what the user sees while it starts.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/runtime.h"
+
+namespace lathe {
+
+struct ModelFlags {
+  RuntimeOptions runtime;
+  std::string load_format = "auto";
+  bool no_prefix_cache = false;
+  bool explain = false;  // the whole plan instead of its summary
+  bool quiet = false;
+};
+
+/// Adds --model, --device, --threads, --load-format and the flags of a plan and of the engine.
+void add_model_flags(CLI::App& command, ModelFlags& flags);
+
+/// Starts the model. Progress, weights, cache, workspace and the plan go to stderr. Null: it was
+/// refused, which has been printed, and `exit_code` says how.
+std::unique_ptr<Runtime> start_model(const ModelFlags& flags, int& exit_code);
+
+}  // namespace lathe

@@ -1,0 +1,29 @@
+// The flags that become SamplingParams and stop strings.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "model/config.h"
+#include "ops/sampling_params.h"
+
+namespace lathe {
+
+struct SamplingFlags {
+  // Where a flag is not given, the checkpoint's generation_config.json speaks, then greedy.
+  std::optional<float> temperature, top_p, repetition_penalty;
+  std::optional<std::int32_t> top_k;
+  SamplingParams params;
+  std::vector<std::string> logit_bias;  // "ID=BIAS"
+  std::vector<std::string> stop;
+};
+
+void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
+
+/// Errors: a --logit-bias that is no ID=BIAS. The values are checked when a request is submitted.
+Result<SamplingParams> sampling_params(const SamplingFlags& flags,
+                                       const GenerationDefaults& defaults);
+
+}  // namespace lathe

@@ -1,0 +1,38 @@
+#include "tools/wish_flags.h"
+
+#include "layout/layout.h"
+
+namespace lathe {
+namespace {
+
+// 0 stands for "choose" inside; a user who writes it means a page of no tokens.
+std::string page_size_problem(const std::string& text) {
+  std::int32_t page = 0;
+  if (!CLI::detail::lexical_cast(text, page)) return {};  // CLI11 names the type itself
+  const auto ok = check_page_size(page);
+  if (ok) return {};
+  return "wanted " + ok.error().wanted + ", got " + ok.error().offered + "; " + ok.error().hint;
+}
+
+}  // namespace
+
+void add_wish_flags(CLI::App& command, Wishes& w) {
+  command.add_option("--prefill-attention-backend,--dsa-prefill-backend,--nsa-prefill-backend",
+                     w.prefill, "auto, gather, inplace, native, ragged, or a kernel's name");
+  command.add_option("--decode-attention-backend,--dsa-decode-backend,--nsa-decode-backend",
+                     w.decode, "the same for decode, verify and draft_extend");
+  command.add_option("--kv-layout", w.layout, "a layout's name, or one with dims and scale policy");
+  command.add_option("--kv-cache-dtype", w.kv_dtype, "auto, bf16, fp8_e4m3 or fp4_e2m1");
+  command.add_option("--page-size", w.page_size, "tokens per page; chosen where not given")
+      ->check(page_size_problem);
+  command.add_option("--chunked-prefill-size", w.chunked_prefill_size, "rows of one extend step");
+  command.add_option("--max-running-requests", w.max_running_requests,
+                     "requests of one decode step");
+  command.add_option("--context-length", w.context_length, "tokens of the longest request");
+  command.add_option("--max-total-tokens", w.max_total_tokens,
+                     "tokens that the cache shall hold; checked against the machine's memory");
+  command.add_option("--indexer-logits-budget", w.logits_budget, "bytes");
+  command.add_option("--gather-budget", w.gather_budget, "bytes");
+}
+
+}  // namespace lathe

@@ -1,0 +1,28 @@
+// config.json: any text is a configuration or an error; a configuration has a problem that can be
+// planned for and lists as long as its layers.
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/check.h"
+#include "model/config.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  // The text serves as generation_config.json, too.
+  const auto config = lathe::parse_model_config(text, text);
+  if (!config) {
+    LATHE_CHECK(!config.error().message().empty(), "an error without words");
+    return 0;
+  }
+  LATHE_CHECK(config->layers > 0 && config->hidden > 0 && config->vocab > 0, "sizes");
+  LATHE_CHECK(check_problem(config->attention).ok(), "a problem that is none");
+  LATHE_CHECK(lathe::RopeTable::make(config->rope, 4).ok(), "RoPE without a table");
+  const auto layers = static_cast<std::size_t>(config->layers);
+  const auto& experts = config->moe.layer_has_experts;
+  LATHE_CHECK(experts.empty() || experts.size() == layers, "experts of each layer");
+  const auto& indexers = config->mla.own_indexer;
+  LATHE_CHECK(indexers.empty() || indexers.size() == layers, "indexers of each layer");
+  LATHE_CHECK(config->attention.sparse() == !indexers.empty(), "indexers of a sparse problem");
+  return 0;
+}

@@ -1,0 +1,601 @@
+#!/usr/bin/env python3
+"""Makes tests/data/models: small random checkpoints and the logits that Hugging Face transformers computes for them.
+
+    python3 tools/make_model_fixtures.py OUT_DIR [NAME...]     (torch and transformers >= 5.17; a CPU, a few minutes)
+
+Every folder holds config.json, generation_config.json, the weights as safetensors, and reference.safetensors: for prompts of 1,
+7, 64 and 300 tokens the tokens, the positions that were kept and their logits, twice: `logits` is the model as it is (eager
+attention, f32 throughout), `logits_bf16_cache` the same with what a bf16 KV cache holds (keys after RoPE and values; or latent
+and rotary key) rounded to bf16 on the way in, which is all that separates an f32 engine with such a cache from it. Weights that
+are stored in a narrower format are rounded first, so the reference has exactly the numbers that the file has.
+
+Routers and indexers choose, and a choice between two equals turns on the last bit. So of many random prompts the one whose
+choices are clearest is kept, and the smallest margin of each kept position is stored beside its logits. Indexers have many
+heads, because scores are equal where the relu of every head is 0. The indexer's q and k pass through the e4m3 quantisation of
+DeepSeek's published inference code (scale 2^ceil(log2(max(amax, 1e-4) / 448)) per row, no Hadamard rotation), because the cache
+holds them so and transformers does not quantise.
+"""
+
+import json
+import pathlib
+import sys
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+LENGTHS = (1, 7, 64, 300)
+TRIALS = {1: 8, 7: 30, 64: 30, 300: 20}
+FP8_MAX = 448.0
+
+COMMON = {
+    "vocab_size": 211,
+    "hidden_act": "silu",
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "attention_dropout": 0.0,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+MLA = {
+    "hidden_size": 96,
+    "intermediate_size": 72,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 3,
+    "q_lora_rank": 48,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+}
+MOE = {
+    "moe_intermediate_size": 20,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.7,
+}
+# The older spelling, as DeepSeek's own config.json has it.
+YARN = {
+    "type": "yarn",
+    "factor": 8,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
+FP8 = {
+    "quant_method": "fp8",
+    "fmt": "e4m3",
+    "activation_scheme": "dynamic",
+    "weight_block_size": [128, 128],
+}
+
+# name -> (architecture, configuration, how it is stored)
+MODELS = {
+    "llama": (
+        "LlamaForCausalLM",
+        {
+            "hidden_size": 96,
+            "intermediate_size": 88,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "tie_word_embeddings": True,
+            "rope_theta": 10000.0,
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+        {"dtype": torch.float32},
+    ),
+    "llama_bias": (
+        "LlamaForCausalLM",
+        {
+            "hidden_size": 80,
+            "intermediate_size": 120,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 5,
+            "num_key_value_heads": 5,
+            "attention_bias": True,
+            "tie_word_embeddings": False,
+            "rope_parameters": {"rope_type": "linear", "factor": 2.5, "rope_theta": 5000.0},
+        },
+        {"dtype": torch.float16, "shards": 3},
+    ),
+    "qwen2": (
+        "Qwen2ForCausalLM",
+        {
+            "hidden_size": 96,
+            "intermediate_size": 104,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 3,
+            "num_key_value_heads": 1,
+            "tie_word_embeddings": True,
+            "use_sliding_window": False,
+            "sliding_window": 32,
+            "max_window_layers": 1,
+            "rope_theta": 1000000.0,
+        },
+        {"dtype": torch.bfloat16},
+    ),
+    "qwen2_window": (
+        "Qwen2ForCausalLM",
+        {
+            "hidden_size": 64,
+            "intermediate_size": 80,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "tie_word_embeddings": False,
+            "use_sliding_window": True,
+            "sliding_window": 40,
+            "max_window_layers": 0,
+            "rope_theta": 10000.0,
+            "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 96},
+        },
+        {"dtype": torch.bfloat16, "shards": 2},
+    ),
+    "qwen3": (
+        "Qwen3ForCausalLM",
+        {
+            "hidden_size": 96,
+            "intermediate_size": 72,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0},
+        },
+        {"dtype": torch.bfloat16},
+    ),
+    "qwen3_moe": (
+        "Qwen3MoeForCausalLM",
+        {
+            "hidden_size": 80,
+            "intermediate_size": 96,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "head_dim": 32,
+            "tie_word_embeddings": False,
+            "rope_theta": 100000.0,
+            "moe_intermediate_size": 24,
+            "num_experts": 7,
+            "num_experts_per_tok": 2,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [1],
+        },
+        {"dtype": torch.bfloat16},
+    ),
+    "deepseek_v3_dense": (
+        "DeepseekV3ForCausalLM",
+        {
+            **MLA,
+            **MOE,
+            "num_hidden_layers": 2,
+            "first_k_dense_replace": 2,
+            "rms_norm_eps": 0.03,  # the latents' norms keep 1e-6
+            "q_lora_rank": None,
+            "rope_theta": 10000.0,
+            "rope_scaling": None,
+        },
+        {"dtype": torch.float32},
+    ),
+    "deepseek_v3": (
+        "DeepseekV3ForCausalLM",
+        {
+            **MLA,
+            **MOE,
+            "num_hidden_layers": 3,
+            "first_k_dense_replace": 1,
+            "moe_layer_freq": 1,
+            "scoring_func": "sigmoid",
+            "topk_method": "noaux_tc",
+            "kv_lora_rank": 128,
+            "qk_rope_head_dim": 32,
+            "attention_bias": True,
+            "num_nextn_predict_layers": 1,
+            "rope_theta": 10000,
+            "rope_scaling": YARN,
+        },
+        {"dtype": torch.bfloat16, "shards": 2, "mtp": True},
+    ),
+    "deepseek_v3_fp8": (
+        "DeepseekV3ForCausalLM",
+        {
+            **MLA,
+            **MOE,
+            "hidden_size": 144,
+            "intermediate_size": 200,
+            "num_attention_heads": 5,
+            "num_key_value_heads": 5,
+            "q_lora_rank": 136,
+            "kv_lora_rank": 128,
+            "num_hidden_layers": 2,
+            "first_k_dense_replace": 1,
+            "n_shared_experts": 2,
+            "rope_theta": 10000,
+            "rope_scaling": YARN,
+            "quantization_config": FP8,
+        },
+        {"dtype": torch.bfloat16, "fp8": True},
+    ),
+    "deepseek_v32": (
+        "DeepseekV32ForCausalLM",
+        {
+            **MLA,
+            **MOE,
+            "num_hidden_layers": 2,
+            "first_k_dense_replace": 1,
+            "rms_norm_eps": 0.03,
+            "index_n_heads": 16,
+            "index_head_dim": 32,
+            "index_topk": 40,
+            "rope_theta": 10000,
+            "rope_scaling": YARN,
+        },
+        {"dtype": torch.bfloat16},
+    ),
+    "glm_moe_dsa": (
+        "GlmMoeDsaForCausalLM",
+        {
+            **MLA,
+            **MOE,
+            "num_hidden_layers": 3,
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+            "n_group": 1,
+            "topk_group": 1,
+            "n_routed_experts": 6,
+            "qk_rope_head_dim": 32,
+            "index_n_heads": 12,
+            "index_head_dim": 48,
+            "index_topk": 40,
+            "indexer_types": ["full", "full", "shared"],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+        },
+        {"dtype": torch.bfloat16},
+    ),
+}
+
+
+def build(architecture, config, generator):
+    """The model with random weights of f32, spread so that every part of it shapes the logits."""
+    cls = getattr(transformers, architecture)
+    given = {k: v for k, v in config.items() if k != "quantization_config"}
+    hf = cls.config_class.from_dict(json.loads(json.dumps(given)))
+    hf._attn_implementation = "eager"
+    try:
+        hf._experts_implementation = "eager"
+    except AttributeError:
+        pass
+    model = cls(hf).float().eval()
+    if model.config._attn_implementation != "eager":
+        raise SystemExit(f"{architecture}: attention is {model.config._attn_implementation}, not eager")
+    if model.config.tie_word_embeddings:
+        model.lm_head.weight = model.model.embed_tokens.weight
+    with torch.no_grad():
+        named = list(model.named_parameters()) + list(model.named_buffers())
+        for name, t in named:
+            if "inv_freq" in name:
+                continue
+            noise = torch.randn(t.shape, generator=generator, dtype=torch.float32)
+            if name.endswith("e_score_correction_bias"):
+                value = 0.3 * noise
+            elif "norm" in name and name.endswith("weight"):
+                value = 1 + 0.2 * noise
+            elif name.endswith("bias"):
+                value = 0.3 * noise
+            elif "embed_tokens" in name:
+                value = noise
+            elif any(part in name for part in ("q_proj", "k_proj", "q_b_proj", "kv_b_proj")):
+                value = 1.2 * noise / t.shape[-1] ** 0.5
+            else:
+                value = 1.5 * noise / t.shape[-1] ** 0.5
+            t.copy_(value)
+    return model
+
+
+def quantise_blocks(w, bf16_scales):
+    """e4m3 codes and scales of blocks of 128 x 128; a code times its scale is the weight."""
+    rows, cols = w.shape
+    scales = torch.empty((rows + 127) // 128, (cols + 127) // 128)
+    codes = torch.empty(rows, cols, dtype=torch.float8_e4m3fn)
+    for i in range(scales.shape[0]):
+        for j in range(scales.shape[1]):
+            block = w[i * 128 : i * 128 + 128, j * 128 : j * 128 + 128]
+            s = block.abs().max() / FP8_MAX
+            s = s.bfloat16().float() if bf16_scales else s
+            scales[i, j] = s
+            code = (block / s).clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn)
+            codes[i * 128 : i * 128 + 128, j * 128 : j * 128 + 128] = code
+    return codes, scales
+
+
+def dequantise_blocks(codes, scales):
+    out = codes.float()
+    for i in range(scales.shape[0]):
+        for j in range(scales.shape[1]):
+            out[i * 128 : i * 128 + 128, j * 128 : j * 128 + 128] *= scales[i, j]
+    return out
+
+
+def checkpoint_names(model):
+    """(name in a published checkpoint, the view of the parameter that it names)."""
+    for name, t in model.state_dict().items():
+        if name == "lm_head.weight" and model.config.tie_word_embeddings:
+            continue
+        if name.endswith("experts.gate_up_proj"):
+            half = t.shape[1] // 2
+            for e in range(t.shape[0]):
+                stem = name[: -len("gate_up_proj")] + str(e)
+                yield f"{stem}.gate_proj.weight", t[e, :half]
+                yield f"{stem}.up_proj.weight", t[e, half:]
+        elif name.endswith("experts.down_proj"):
+            for e in range(t.shape[0]):
+                yield name[: -len("down_proj")] + f"{e}.down_proj.weight", t[e]
+        else:
+            yield name, t
+
+
+def quantised(name):
+    """What DeepSeek stores in fp8: projections, but neither the router nor the head."""
+    return name.endswith("proj.weight") or name.endswith("proj_with_mqa.weight")
+
+
+def store(model, storage):
+    """The tensors of the file. The model's weights are rounded in place to what the file says."""
+    tensors = {}
+    with torch.no_grad():
+        for i, (name, t) in enumerate(checkpoint_names(model)):
+            if storage.get("fp8") and quantised(name):
+                # Every fourth has bf16 scales, which some converters write.
+                codes, scales = quantise_blocks(t, bf16_scales=i % 4 == 0)
+                t.copy_(dequantise_blocks(codes, scales))
+                tensors[name] = codes
+                tensors[name + "_scale_inv"] = scales.bfloat16() if i % 4 == 0 else scales
+                continue
+            dtype = torch.float32 if name.endswith("e_score_correction_bias") else storage["dtype"]
+            tensors[name] = t.to(dtype).contiguous().clone()
+            t.copy_(tensors[name].float())
+    return tensors
+
+
+class IndexScores:
+    """Lets an Indexer.forward of transformers compute on quantised q and k, and keeps its scores."""
+
+    def __init__(self, model):
+        self.rows = []  # per indexer call: scores [S, T] before the mask
+        self.inside = False
+        self.calls = 0
+        indexers = [m for m in model.modules() if type(m).__name__.endswith("Indexer")]
+        if not indexers:
+            return
+        module = sys.modules[type(indexers[0]).__module__]
+        module.torch = self  # the module's own name `torch`; __getattr__ passes the rest through
+        for m in indexers:
+            m.forward = self.around(m.forward)
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+    def around(self, forward):
+        def call(*args, **kwargs):
+            self.inside, self.calls = True, 0
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                if self.calls != 2:
+                    raise SystemExit(f"the indexer made {self.calls} products; 2 were expected")
+                self.inside = False
+
+        return call
+
+    def matmul(self, a, b):
+        if not self.inside:
+            return torch.matmul(a, b)
+        self.calls += 1
+        if self.calls == 1:  # q [B, S, H, D] times k^T [B, 1, D, T]
+            return torch.matmul(quantise_rows(a), quantise_rows(b.transpose(-1, -2)).transpose(-1, -2))
+        scores = torch.matmul(a, b)  # weights [B, S, 1, H] times [B, S, H, T]
+        self.rows.append(scores[0, :, 0, :].detach().clone())
+        return scores
+
+
+def quantise_rows(x):
+    amax = x.abs().amax(dim=-1, keepdim=True).clamp(min=1e-4)
+    scale = torch.exp2(torch.ceil(torch.log2((amax / FP8_MAX).double()))).float()
+    return (x / scale).to(torch.float8_e4m3fn).float() * scale
+
+
+class CacheRounding:
+    """While `on`, attention sees keys and values as a bf16 cache would give them back."""
+
+    def __init__(self, model):
+        self.on = False
+        for m in model.modules():
+            if hasattr(m, "expand_kv"):
+                m.expand_kv = self.rounding(m.expand_kv, 0)
+            elif type(m).__name__.endswith("Attention"):
+                module = sys.modules[type(m).__module__]
+                if not hasattr(module.eager_attention_forward, "rounds"):
+                    module.eager_attention_forward = self.rounding(module.eager_attention_forward, 2)
+                module.eager_attention_forward.rounds = self
+
+    def rounding(self, function, first):
+        """function with its arguments `first` and `first` + 1 rounded."""
+
+        def call(*args, **kwargs):
+            if getattr(call, "rounds", self).on:
+                args = list(args)
+                for i in (first, first + 1):
+                    args[i] = args[i].bfloat16().float()
+            return function(*args, **kwargs)
+
+        return call
+
+
+class RouterMargins:
+    """Per router call: how far each row is from another choice of experts."""
+
+    def __init__(self, model):
+        self.rows = []
+        for m in model.modules():
+            if "TopkRouter" in type(m).__name__ or "TopKRouter" in type(m).__name__:
+                m.register_forward_hook(self.hook)
+
+    def hook(self, module, args, output):
+        x = args[0].reshape(-1, args[0].shape[-1]).float()
+        logits = x @ module.weight.float().T
+        k = module.top_k
+        if not hasattr(module, "e_score_correction_bias"):
+            best = logits.sort(dim=-1, descending=True)[0]
+            self.rows.append(best[:, k - 1] - best[:, k])
+            return
+        choice = logits.sigmoid() + module.e_score_correction_bias
+        groups = choice.view(len(x), module.num_group, -1)
+        if module.num_group > 1:
+            sums = groups.topk(2, dim=-1)[0].sum(dim=-1)
+            order, kept = sums.sort(dim=-1, descending=True)
+            group_gap = order[:, module.topk_group - 1] - order[:, module.topk_group]
+            mask = torch.full_like(groups, float("-inf"))
+            mask.scatter_(1, kept[:, : module.topk_group, None].expand(-1, -1, groups.shape[2]), 0.0)
+            choice = (groups + mask).view(len(x), -1)
+        else:
+            group_gap = torch.full((len(x),), float("inf"))
+        best = choice.sort(dim=-1, descending=True)[0]
+        # A sigmoid's slope is at most 1/4: in units of logits.
+        self.rows.append(4 * torch.minimum(best[:, k - 1] - best[:, k], group_gap))
+
+
+def index_margins(scores, top_k):
+    """Gap between the last chosen and the first left out, over the spread of the row's scores; rows with at most top_k keys: inf."""
+    n = scores.shape[0]
+    out = torch.full((n,), float("inf"))
+    for row in range(top_k, n):
+        seen = scores[row, : row + 1].sort(descending=True)[0]
+        out[row] = (seen[top_k - 1] - seen[top_k]) / seen.std()
+    return out
+
+
+def run(model, tokens, routers, indexers, top_k):
+    routers.rows.clear()
+    indexers.rows.clear()
+    with torch.no_grad():
+        logits = model(input_ids=tokens[None], use_cache=False).logits[0].float()
+    n = len(tokens)
+    inf = torch.full((n,), float("inf"))
+    routed = torch.stack([inf, *routers.rows]).amin(dim=0)
+    indexed = torch.stack([inf, *[index_margins(s, top_k) for s in indexers.rows]]).amin(dim=0)
+    return logits, routed, indexed
+
+
+def reference(model, config, generator):
+    routers, indexers, rounding = RouterMargins(model), IndexScores(model), CacheRounding(model)
+    top_k = config.get("index_topk", 0)
+    out, notes = {}, []
+    for length in LENGTHS:
+        best = None
+        for _ in range(TRIALS[length]):
+            tokens = torch.randint(0, config["vocab_size"], (length,), generator=generator)
+            rounding.on = True
+            logits, routed, indexed = run(model, tokens, routers, indexers, top_k)
+            # Every row's choices shape its keys; those of the last row show in its logits at once.
+            worst = min(float(routed.min()) / 0.005, float(indexed.min()) / 0.0005)
+            clear = min(worst, float(indexed[-1]) / 0.03, 100.0)
+            if best is None or clear > best[0]:
+                best = (clear, tokens, logits, routed, indexed)
+            if clear >= 100.0:
+                break
+        _, tokens, logits, routed, indexed = best
+        # The last row, and the clearest of each of a few stretches before it.
+        positions = [length - 1]
+        if length > 1:
+            edges = torch.linspace(0, length - 1, 6).long().tolist()
+            for a, b in zip(edges[:-1], edges[1:]):
+                if b > a:
+                    stretch = torch.minimum(routed[a:b] / 0.005, indexed[a:b] / 0.03)
+                    positions.append(a + int(stretch.argmax()))
+        positions = torch.tensor(sorted(set(positions)))
+        rounding.on = False
+        exact, _, _ = run(model, tokens, routers, indexers, top_k)
+        stem = f"prompt.{length}"
+        out[f"{stem}.tokens"] = tokens.to(torch.int32)
+        out[f"{stem}.positions"] = positions.to(torch.int32)
+        out[f"{stem}.logits"] = exact[positions].contiguous()
+        out[f"{stem}.logits_bf16_cache"] = logits[positions].contiguous()
+        out[f"{stem}.router_margins"] = routed[positions].clamp(max=1e9).contiguous()
+        out[f"{stem}.index_margins"] = indexed[positions].clamp(max=1e9).contiguous()
+        moved = ((exact - logits).norm(dim=-1) / exact.norm(dim=-1))[positions].max()
+        notes.append(f"{length}: bf16 cache moves {float(moved):.2g}, router {float(routed.min()):.2g} (rows kept {float(routed[positions].min()):.2g}), "
+                     f""
+                     f"index {float(indexed.min()):.2g} (rows kept {float(indexed[positions].min()):.2g})")
+    return out, notes
+
+
+def write(folder, config, storage, tensors, answers):
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    generation = {"bos_token_id": 0, "eos_token_id": [1, 2], "do_sample": True, "temperature": 0.6, "top_p": 0.95}
+    (folder / "generation_config.json").write_text(json.dumps(generation, indent=1) + "\n")
+    shards = storage.get("shards", 1)
+    names = list(tensors)
+    if shards == 1:
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    else:
+        where = {}
+        for s in range(shards):
+            file = f"model-{s + 1:05d}-of-{shards:05d}.safetensors"
+            mine = names[s::shards]
+            save_file({n: tensors[n] for n in mine}, folder / file, metadata={"format": "pt"})
+            where.update({n: file for n in mine})
+        total = sum(t.numel() * t.element_size() for t in tensors.values())
+        index = {"metadata": {"total_size": total}, "weight_map": where}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=0) + "\n")
+    save_file(answers, folder / "reference.safetensors")
+
+
+def main():
+    if len(sys.argv) < 2 or any(name not in MODELS for name in sys.argv[2:]):
+        raise SystemExit(__doc__)
+    out = pathlib.Path(sys.argv[1])
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    total = 0
+    for number, (name, (architecture, own, storage)) in enumerate(MODELS.items()):
+        if sys.argv[2:] and name not in sys.argv[2:]:
+            continue
+        generator = torch.Generator().manual_seed(1000 + number)
+        config = {"architectures": [architecture], "model_type": getattr(transformers, architecture).config_class.model_type}
+        config |= COMMON | own
+        torch.manual_seed(number)
+        model = build(architecture, config, generator)
+        tensors = store(model, storage)
+        if storage.get("mtp"):  # a draft layer past the last one, as DeepSeek publishes it
+            layer = f"model.layers.{config['num_hidden_layers']}"
+            tensors[f"{layer}.enorm.weight"] = torch.ones(config["hidden_size"], dtype=torch.bfloat16)
+            tensors[f"{layer}.eh_proj.weight"] = torch.ones(4, 2, dtype=torch.bfloat16)
+        answers, notes = reference(model, config, generator)
+        write(out / name, config, storage, tensors, answers)
+        size = sum(f.stat().st_size for f in (out / name).iterdir())
+        total += size
+        spread = float(answers["prompt.64.logits"].std())
+        print(f"{name}: {size / 1024:.0f} KiB, logits std {spread:.2f}")
+        for note in notes:
+            print(f"  smallest margins, {note}")
+    print(f"transformers {transformers.__version__}, torch {torch.__version__}, {total / 2**20:.2f} MiB")
+
+
+if __name__ == "__main__":
+    main()
