@@ -174,6 +174,13 @@ FakeSetup::FakeSetup(const FakeOptions& o) {
   plan.max_rows = o.max_rows;
   plan.max_requests = o.max_requests;
   plan.context_length = o.context_length;
+  if (o.compact_extend) {
+    // Room for the keys of one longest request.
+    AdapterUse adapter;
+    adapter.out_bytes = 2 * plan.main().layout.row_elems();
+    for (Route& route : plan.phase(Phase::extend).routes) route.adapter = adapter;
+    plan.budgets.push_back({"gather", o.context_length * adapter.out_bytes, 0});
+  }
   auto made = KvCache::create(plan, registry, {.budget_bytes = 0, .pages = o.pages});
   LATHE_CHECK(made, made ? "" : made.error().message());
   cache.emplace(std::move(*made));

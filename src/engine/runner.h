@@ -45,7 +45,7 @@ class Runner {
   std::int64_t segments() const { return std::ssize(segments_); }
 
  private:
-  // Items [first, last) of one step, and the rows before them.
+  // Parts [first, last) of one step, and the rows before them.
   struct Cut {
     std::size_t first = 0;
     std::size_t last = 0;
@@ -53,16 +53,24 @@ class Runner {
   };
   Runner(const Model& model, KvCache& cache, StepBound bound)
       : model_(&model), cache_(&cache), bound_(bound) {}
+  // Neighbouring rows of one item that share a route.
+  struct Part {
+    BatchItem rows;
+    std::size_t item = 0;
+    const Route* route = nullptr;  // null: the plan has none, which planning the step reports
+  };
   Result<void> add_step();
-  void cut(std::span<const BatchItem> items);
-  Result<void> plan_steps(std::span<const BatchItem> items);
+  void split(std::span<const BatchItem> items);
+  void cut();
+  Result<void> plan_steps();
 
   const Model* model_;
   KvCache* cache_;
   StepBound bound_;
   // One per segment; they grow to the largest number that a batch has needed.
   std::vector<Step> steps_;
-  std::vector<StepRequest> requests_;  // [items]
+  std::vector<Part> parts_;
+  std::vector<StepRequest> requests_;  // [parts]
   std::vector<Cut> cuts_;
   std::vector<Segment> segments_;
   std::vector<std::int32_t> tokens_;      // [rows]

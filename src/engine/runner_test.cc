@@ -71,8 +71,8 @@ TEST(Runner, SegmentsFitTheCompactBuffer) {
   }
 }
 
-// E8: a long neighbour does not move a request to another route.
-TEST(Runner, ARequestTakesTheRouteThatItWouldTakeAlone) {
+// E8: neither a long neighbour nor the rest of its own chunk moves a row to another route.
+TEST(Runner, ARowTakesTheRouteOfItsPosition) {
   FakeOptions options;
   options.short_context = 10;
   FakeSetup setup(options);
@@ -86,7 +86,11 @@ TEST(Runner, ARequestTakesTheRouteThatItWouldTakeAlone) {
   batch.add(Phase::extend, 0, 30);
   batch.add(Phase::extend, 0, 2);
   ASSERT_TRUE(runner.run(batch.items, {}, false));
-  EXPECT_EQ(setup.model->segments, 3);
+  EXPECT_EQ(setup.model->segments, 2);  // rows up to the tenth of each, and rows behind it
+  for (std::size_t i = 0; i < batch.items.size(); ++i) {
+    const auto expected = fake_logits(batch.tokens[i], FakeModel::kVocab);
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), runner.logits(i).begin())) << i;
+  }
 }
 
 TEST(Runner, NamesTheItemThatIsNotFinite) {
