@@ -25,7 +25,7 @@ Answer alone(const Model& model, const Options& options, const Request& request,
   RealSetup setup(model, options);
   Engine engine = setup.engine(chunks_of(chunk));
   Answer out = serve(engine, {request})[0];
-  EXPECT_EQ(out.tokens.size(), 24u);
+  EXPECT_EQ(std::ssize(out.tokens), *request.sampling.max_tokens);
   return out;
 }
 
@@ -108,13 +108,15 @@ class Greedy : public testing::TestWithParam<Case> {
 };
 
 TEST_P(Greedy, ChunkSizesChangeNothing) {
+  const Options& o = GetParam().options;
+  const bool automatic = o.prefill == "auto" && o.layout == "auto";
   for (const std::int32_t length : {1, 7, 64, 150}) {
     const Request request = greedy(make_prompt(model(), length));
     const Answer whole = alone(model(), options(), request);
     std::vector<std::int64_t> sizes = {1, 2, 3, 7, 16, 63, 64, 65};
-    if (length < 150) {
+    if (length < 16 || (length < 150 && automatic)) {
       sizes.clear();
-      for (std::int64_t s = 1; s < length; ++s) sizes.push_back(s);
+      for (std::int64_t n = 1; n < length; ++n) sizes.push_back(n);
     }
     for (const std::int64_t size : sizes) {
       ASSERT_TRUE(same(alone(model(), options(), request, size), whole))
@@ -133,18 +135,16 @@ TEST_P(Greedy, PrefixCacheChangesNothing) {
     want.push_back(alone(model(), options(), requests.back()));
   }
   EXPECT_NE(want[0].text(), want[2].text());
-  for (const std::int64_t chunk : {0, 7}) {
-    for (const std::int64_t steps_between : {100, 12, 0}) {
-      RealSetup setup(model(), options(2048));
-      Engine engine = setup.engine(chunks_of(chunk, true));
-      const std::vector<Answer> got = serve(engine, requests, steps_between);
-      for (std::size_t i = 0; i < want.size(); ++i) {
-        ASSERT_TRUE(same(got[i], want[i])) << "request " << i << " in chunks of " << chunk << ", "
-                                           << steps_between << " steps apart";
-        // Three full pages are shared, the last token is always computed.
-        if (steps_between < 100) continue;
-        EXPECT_EQ(got[i].finished->cached_tokens, i == 0 ? 0 : 48);
-      }
+  for (const auto& [chunk, steps_between] : {std::pair{0, 100}, {7, 100}, {7, 12}, {0, 0}}) {
+    RealSetup setup(model(), options(2048));
+    Engine engine = setup.engine(chunks_of(chunk, true));
+    const std::vector<Answer> got = serve(engine, requests, steps_between);
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      ASSERT_TRUE(same(got[i], want[i])) << "request " << i << " in chunks of " << chunk << ", "
+                                         << steps_between << " steps apart";
+      // Three full pages are shared, the last token is always computed.
+      if (steps_between < 100) continue;
+      EXPECT_EQ(got[i].finished->cached_tokens, i == 0 ? 0 : 48);
     }
   }
 }
@@ -154,12 +154,12 @@ TEST_P(Greedy, PrefixCacheChangesNothing) {
 TEST_P(Greedy, CompanyChangesNothing) {
   std::vector<Request> requests;
   for (const int length : {7, 64, 1, 150, 3, 39, 40, 41, 16, 17, 100, 2, 65, 31, 90, 1, 120}) {
-    const auto salt = static_cast<std::int32_t>(requests.size());
-    requests.push_back(greedy(make_prompt(model(), length, salt)));
+    const auto i = static_cast<std::int32_t>(requests.size());
+    requests.push_back(greedy(make_prompt(model(), length, i), 24 - 4 * (i % 5)));
   }
   std::vector<Answer> want;
   for (const Request& r : requests) want.push_back(alone(model(), options(), r));
-  for (const auto& [chunk, steps_between] : {std::pair{0, 0}, {48, 0}, {33, 2}}) {
+  for (const auto& [chunk, steps_between] : {std::pair{48, 0}, {33, 2}}) {
     RealSetup setup(model(), options(17 * 192, 2));
     Engine engine = setup.engine(chunks_of(chunk));
     const std::vector<Answer> got = serve(engine, requests, steps_between);
@@ -181,7 +181,7 @@ TEST(SparseBound, ChunkSizesChangeNothing) {
     const std::int32_t top_k = model->config().attention.top_k;
     ASSERT_EQ(top_k, 40);
     EXPECT_EQ(kinds(RealSetup(*model, {}).plan(), Phase::extend), "ragged<=40 inplace");
-    for (const std::int32_t length : {top_k - 1, top_k, top_k + 1, top_k + 2, 2 * top_k}) {
+    for (const std::int32_t length : {top_k - 1, top_k, top_k + 1, top_k + 2}) {
       const Request request = greedy(make_prompt(*model, length));
       const Answer whole = alone(*model, {}, request);
       for (std::int64_t size = 1; size < length; ++size) {
