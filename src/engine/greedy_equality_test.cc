@@ -64,9 +64,7 @@ std::vector<Case> cases() {
                        const char* decode = "auto") {
     out.push_back({model, {.prefill = prefill, .decode = decode, .layout = layout}});
   };
-  for (const char* model : {"deepseek_v3", "deepseek_v3_dense", "deepseek_v3_fp8"}) {
-    add(model, "auto", "ragged", "inplace");
-  }
+  add("deepseek_v3", "auto", "ragged", "inplace");
   for (const char* layout : {"mla_fp8", "mla_fp8_block", "mla_fp4"}) {
     add("deepseek_v3", layout);
     add("deepseek_v3", layout, "gather", "inplace");
