@@ -233,6 +233,33 @@ TEST(Pairs, TilesOfACompactBufferGiveTheBitsOfPages) {
   }
 }
 
+// A second turn repeats the first one's answer, whose keys decode wrote into pages that the prefix
+// cache kept; without it extend writes them. Where the two round alike so do the turns.
+TEST(Turns, KeysOfAnAnswerServeTheNextPrompt) {
+  for (const char* name : {"llama", "qwen2_window", "deepseek_v3", "deepseek_v32"}) {
+    const auto model = load_real(name);
+    for (const char* kind : {"inplace", "auto"}) {
+      const Options options{.prefill = kind, .decode = kind, .tokens = 1024};
+      RealSetup setup(*model, options);
+      Engine engine = setup.engine(chunks_of(0, true));
+      Request turn = greedy(make_prompt(*model, 50));
+      for (int i = 0; i < 3; ++i) {
+        const Answer got = serve(engine, {turn})[0];
+        const Answer want = alone(*model, options, turn);
+        // The answer's last token has no keys.
+        const std::int64_t kept = i == 0 ? 0 : (std::ssize(turn.prompt) - 11) / 16 * 16;
+        EXPECT_EQ(got.finished->cached_tokens, kept);
+        EXPECT_EQ(got.text(), want.text()) << name << " " << kind << ", turn " << i;
+        if (kinds(setup.plan(), Phase::extend) == kinds(setup.plan(), Phase::decode)) {
+          EXPECT_TRUE(same(got, want)) << name << " " << kind << ", turn " << i;
+        }
+        for (const std::int32_t t : got.text()) turn.prompt.push_back(t);
+        for (std::int32_t t = 0; t < 10; ++t) turn.prompt.push_back(7 * t + i);
+      }
+    }
+  }
+}
+
 // Logits after every tenth token of a prompt, by the engine's runner.
 std::vector<std::vector<float>> logits_of(const Model& model, const Options& options,
                                           std::span<const std::int32_t> prompt) {
