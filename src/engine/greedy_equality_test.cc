@@ -20,11 +20,11 @@ EngineOptions chunks_of(std::int64_t rows, bool prefix_cache = false) {
   return out;
 }
 
-Answer alone(const Model& model, const Options& options, const Request& request,
-             std::int64_t chunk = 0) {
+RealAnswer alone(const Model& model, const Options& options, const Request& request,
+                 std::int64_t chunk = 0) {
   RealSetup setup(model, options);
   Engine engine = setup.engine(chunks_of(chunk));
-  Answer out = serve(engine, {request})[0];
+  RealAnswer out = serve(engine, {request})[0];
   EXPECT_EQ(std::ssize(out.tokens), *request.sampling.max_tokens);
   return out;
 }
@@ -110,7 +110,7 @@ TEST_P(Greedy, ChunkSizesChangeNothing) {
   const bool automatic = o.prefill == "auto" && o.layout == "auto";
   for (const std::int32_t length : {1, 7, 64, 150}) {
     const Request request = greedy(make_prompt(model(), length));
-    const Answer whole = alone(model(), options(), request);
+    const RealAnswer whole = alone(model(), options(), request);
     std::vector<std::int64_t> sizes = {1, 7, 64};
     if (automatic && length == 150) sizes = {1, 2, 3, 7, 16, 63, 64, 65};
     if (length == 7 || (automatic && length == 64)) {
@@ -128,7 +128,7 @@ TEST_P(Greedy, ChunkSizesChangeNothing) {
 // after another and beside each other.
 TEST_P(Greedy, PrefixCacheChangesNothing) {
   std::vector<Request> requests;
-  std::vector<Answer> want;
+  std::vector<RealAnswer> want;
   for (const auto& [length, salt] : {std::pair{64, 0}, {64, 0}, {70, 1}, {150, 2}, {49, 3}}) {
     requests.push_back(greedy(make_prompt(model(), length, salt, 48)));
     want.push_back(alone(model(), options(), requests.back()));
@@ -137,7 +137,7 @@ TEST_P(Greedy, PrefixCacheChangesNothing) {
   for (const auto& [chunk, steps_between] : {std::pair{0, 100}, {7, 100}, {7, 12}, {0, 0}}) {
     RealSetup setup(model(), options(2048));
     Engine engine = setup.engine(chunks_of(chunk, true));
-    const std::vector<Answer> got = serve(engine, requests, steps_between);
+    const std::vector<RealAnswer> got = serve(engine, requests, steps_between);
     for (std::size_t i = 0; i < want.size(); ++i) {
       ASSERT_TRUE(same(got[i], want[i])) << "request " << i << " in chunks of " << chunk << ", "
                                          << steps_between << " steps apart";
@@ -156,12 +156,12 @@ TEST_P(Greedy, CompanyChangesNothing) {
     const auto i = static_cast<std::int32_t>(requests.size());
     requests.push_back(greedy(make_prompt(model(), length, i), 24 - 4 * (i % 5)));
   }
-  std::vector<Answer> want;
+  std::vector<RealAnswer> want;
   for (const Request& r : requests) want.push_back(alone(model(), options(), r));
   for (const auto& [chunk, steps_between] : {std::pair{48, 0}, {33, 2}}) {
     RealSetup setup(model(), options(17 * 192, 2));
     Engine engine = setup.engine(chunks_of(chunk));
-    const std::vector<Answer> got = serve(engine, requests, steps_between);
+    const std::vector<RealAnswer> got = serve(engine, requests, steps_between);
     for (std::size_t i = 0; i < want.size(); ++i) {
       ASSERT_TRUE(same(got[i], want[i])) << "request " << i << " in chunks of " << chunk << ", "
                                          << steps_between << " steps apart";
@@ -182,7 +182,7 @@ TEST(SparseBound, ChunkSizesChangeNothing) {
     EXPECT_EQ(kinds(RealSetup(*model, {}).plan(), Phase::extend), "ragged<=40 inplace");
     for (const std::int32_t length : {top_k - 1, top_k, top_k + 1, top_k + 2}) {
       const Request request = greedy(make_prompt(*model, length));
-      const Answer whole = alone(*model, {}, request);
+      const RealAnswer whole = alone(*model, {}, request);
       for (std::int64_t size = 1; size < length; ++size) {
         ASSERT_TRUE(same(alone(*model, {}, request, size), whole))
             << name << ", prompt of " << length << " in chunks of " << size;
@@ -201,10 +201,10 @@ TEST(Pairs, EveryPairOverOneLayoutGivesTheSameText) {
     const bool latent = problem.kind != ProblemKind::grouped_query;
     for (const std::int32_t length : {1, 7, 64, 150}) {
       const Request request = greedy(make_prompt(*model, length));
-      std::optional<Answer> want;
+      std::optional<RealAnswer> want;
       for (const std::string prefill : {"inplace", "gather", "native"}) {
         for (const std::string decode : {"inplace", "gather", "native"}) {
-          const Answer got = alone(
+          const RealAnswer got = alone(
               *model,
               {.prefill = prefill, .decode = decode, .layout = latent ? "mla_bf16" : "gqa_bf16"},
               request);
@@ -225,7 +225,7 @@ TEST(Pairs, TilesOfACompactBufferGiveTheBitsOfPages) {
   const auto model = load_real("deepseek_v3_dense");
   Options options{.prefill = "inplace", .decode = "inplace", .layout = "mla_fp8", .context = 2048};
   const Request request = greedy(make_prompt(*model, 1100));
-  const Answer want = alone(*model, options, request);
+  const RealAnswer want = alone(*model, options, request);
   options.prefill = options.decode = "gather";
   options.gather_budget = kGatherTileKeys * 2 * (64 + 16);
   EXPECT_EQ(step_bound(RealSetup(*model, options).plan()).gather_rows, kGatherTileKeys);
@@ -245,8 +245,8 @@ TEST(Turns, KeysOfAnAnswerServeTheNextPrompt) {
       Engine engine = setup.engine(chunks_of(0, true));
       Request turn = greedy(make_prompt(*model, 50));
       for (int i = 0; i < 3; ++i) {
-        const Answer got = serve(engine, {turn})[0];
-        const Answer want = alone(*model, options, turn);
+        const RealAnswer got = serve(engine, {turn})[0];
+        const RealAnswer want = alone(*model, options, turn);
         // The answer's last token has no keys.
         const std::int64_t kept = i == 0 ? 0 : (std::ssize(turn.prompt) - 11) / 16 * 16;
         EXPECT_EQ(got.finished->cached_tokens, kept);

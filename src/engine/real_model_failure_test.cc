@@ -21,8 +21,8 @@ std::string refusal(Engine& engine, const Request& request) {
   return id ? "accepted" : id.error().message();
 }
 
-Answer clean_answer(const Model& model, const Request& request,
-                    const RealSetup::Options& options = {}) {
+RealAnswer clean_answer(const Model& model, const Request& request,
+                        const RealSetup::Options& options = {}) {
   RealSetup setup(model, options);
   Engine engine = setup.engine({});
   return serve(engine, {request})[0];
@@ -102,7 +102,7 @@ class PoisonedModel : public testing::Test {
   std::unique_ptr<Model> clean_;
 };
 
-std::string error_of(const Answer& a) {
+std::string error_of(const RealAnswer& a) {
   if (!a.finished || a.finished->reason != FinishReason::error) return "no error";
   return a.finished->error->message();
 }
@@ -118,7 +118,7 @@ TEST_F(PoisonedModel, ErrorNamesLayerAndStep) {
     for (const bool debug_nan : {true, false}) {
       RealSetup setup(*model, {});
       Engine engine = setup.engine({.chunked_prefill_size = 8, .debug_nan = debug_nan});
-      const Answer got = serve(engine, {request})[0];
+      const RealAnswer got = serve(engine, {request})[0];
       EXPECT_TRUE(got.tokens.empty());
       EXPECT_EQ(error_of(got),
                 debug_nan ? "logits of request 1: wanted finite numbers, got NaN or Inf in step " +
@@ -135,7 +135,7 @@ TEST_F(PoisonedModel, ErrorNamesLayerAndStep) {
 // that shares its prompt up to there, have the answers of the sound model.
 TEST_F(PoisonedModel, OthersGoOn) {
   std::vector<Request> requests;
-  std::vector<Answer> want;
+  std::vector<RealAnswer> want;
   for (std::int32_t i = 0; i < 5; ++i) {
     requests.push_back(greedy(make_prompt(clean(), 40 - 5 * i, i, 20), 8));
     want.push_back(clean_answer(clean(), requests.back()));
@@ -163,7 +163,7 @@ TEST_F(PoisonedModel, OthersGoOn) {
     std::vector<Request> all = requests;
     all.insert(all.begin() + 1, bad);
     for (int round = 0; round < 2; ++round) {
-      std::vector<Answer> got = serve(engine, all);
+      std::vector<RealAnswer> got = serve(engine, all);
       EXPECT_THAT(error_of(got[1]),
                   AllOf(HasSubstr(round == 0 ? "logits of request 2:" : "logits of request 8:"),
                         HasSubstr(debug_nan ? ", in the embedding" : "; --debug-nan names")));
@@ -186,7 +186,7 @@ TEST_F(PoisonedModel, ExpertsThatARequestDoesNotTakeDoNotMatter) {
   const auto got = serve(engine, requests);
   std::int64_t sound = 0, at_once = 0, later = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
-    Answer want = clean_answer(clean(), requests[i]);
+    RealAnswer want = clean_answer(clean(), requests[i]);
     if (got[i].finished->reason == FinishReason::length) {
       ++sound;
     } else {

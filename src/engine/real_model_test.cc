@@ -18,9 +18,9 @@ std::vector<Request> mixed_requests(const Model& model) {
   return requests;
 }
 
-std::vector<Answer> answers_alone(const Model& model, const RealSetup::Options& options,
-                                  const std::vector<Request>& requests) {
-  std::vector<Answer> out;
+std::vector<RealAnswer> answers_alone(const Model& model, const RealSetup::Options& options,
+                                      const std::vector<Request>& requests) {
+  std::vector<RealAnswer> out;
   for (const Request& r : requests) {
     RealSetup setup(model, options);
     Engine engine = setup.engine({.prefix_cache = false});

@@ -107,7 +107,7 @@ inline Request greedy(std::vector<std::int32_t> prompt, std::int32_t answer = 24
   return r;
 }
 
-struct Answer {
+struct RealAnswer {
   std::vector<SampledToken> tokens;
   std::optional<Finished> finished;
 
@@ -119,9 +119,9 @@ struct Answer {
 };
 
 /// Runs until the engine is idle; request i comes after i * `steps_between` steps.
-inline std::vector<Answer> serve(Engine& engine, const std::vector<Request>& requests,
-                                 std::int64_t steps_between = 0) {
-  std::vector<Answer> out(requests.size());
+inline std::vector<RealAnswer> serve(Engine& engine, const std::vector<Request>& requests,
+                                     std::int64_t steps_between = 0) {
+  std::vector<RealAnswer> out(requests.size());
   std::map<RequestId, std::size_t> index;
   std::int64_t step = 0;
   while (index.size() < requests.size() || !engine.idle()) {
@@ -136,7 +136,7 @@ inline std::vector<Answer> serve(Engine& engine, const std::vector<Request>& req
     if (!report) return out;
     ++step;
     for (TokenEvent& e : report->tokens) {
-      Answer& a = out[index.at(e.request)];
+      RealAnswer& a = out[index.at(e.request)];
       EXPECT_EQ(e.position, std::ssize(a.tokens));
       a.tokens.push_back(std::move(e.sampled));
     }
@@ -146,7 +146,7 @@ inline std::vector<Answer> serve(Engine& engine, const std::vector<Request>& req
 }
 
 /// Equal tokens and equal bits of every log-probability, or where they part.
-inline testing::AssertionResult same(const Answer& got, const Answer& want) {
+inline testing::AssertionResult same(const RealAnswer& got, const RealAnswer& want) {
   if (got.tokens.size() != want.tokens.size()) {
     return testing::AssertionFailure()
            << got.tokens.size() << " tokens, wanted " << want.tokens.size();
