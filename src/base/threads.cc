@@ -2,16 +2,18 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "base/check.h"
 
 namespace lathe {
 namespace {
 
-// Waiting a little before sleeping saves a wake-up of tens of microseconds between the many short loops of one layer.
+// Waiting a little before sleeping saves a wake-up of tens of microseconds between the many short
+// loops of one layer.
 constexpr int kSpins = 2000;
 
 int usable_cores() {
@@ -28,42 +30,68 @@ void relax() {
 #endif
 }
 
+// Returns once `changes` no longer holds `old`: spins, then sleeps.
+template <class T>
+void await_change(const std::atomic<T>& changes, T old) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (changes.load(std::memory_order_acquire) != old) return;
+    relax();
+  }
+  changes.wait(old, std::memory_order_acquire);
+}
+
 }  // namespace
 
+// The caller waits for tasks, not for workers: one that the system lets sleep through a short loop
+// keeps nobody waiting. A worker may therefore look at a job that is over, or being replaced, and
+// must not run it. So a task is taken by raising a ticket that names the job and the next task in
+// one word; replacing a job closes the ticket first. A ticket that is raised was thus current, and
+// so was the job that was read after it.
 struct ThreadPool::State {
-  std::mutex mutex;
-  std::condition_variable wake;
-  std::condition_variable finished;
-  std::atomic<std::uint64_t> round{0};  // a change means that there is a job, or that stop is set
-  bool stop = false;
-  Job job;
-  std::int64_t tasks = 0;
-  std::atomic<std::int64_t> next{0};
-  std::atomic<int> active{0};  // workers that have not left the current job
+  static constexpr std::uint64_t kJob = std::uint64_t{1} << 32;
+  static bool closed(std::uint64_t ticket) { return (ticket / kJob) % 2 != 0; }
+  static std::int64_t task_of(std::uint64_t ticket) {
+    return static_cast<std::int64_t>(ticket % kJob);
+  }
+
+  std::atomic<std::uint64_t> ticket{0};  // (job number, next task); odd job numbers: closed
+  std::atomic<void*> body{nullptr};
+  std::atomic<void (*)(void*, std::int64_t, int)> call{nullptr};
+  std::atomic<std::int64_t> tasks{0};
+  std::atomic<std::int32_t> unfinished{0};  // tasks of the job that have not returned
+  std::atomic<std::uint32_t> jobs{0};       // a change means that there is a job, or stop is set
+  std::atomic<bool> stop{false};
   std::vector<std::thread> workers;
 
   void work(int worker) {
-    for (std::int64_t t; (t = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
-      job.call(job.body, t, worker);
+    std::int32_t done = 0;
+    std::uint64_t t = ticket.load(std::memory_order_acquire);
+    while (!closed(t) && task_of(t) < tasks.load(std::memory_order_acquire)) {
+      void* const arguments = body.load(std::memory_order_acquire);
+      const auto function = call.load(std::memory_order_acquire);
+      if (!ticket.compare_exchange_weak(t, t + 1, std::memory_order_acq_rel,
+                                        std::memory_order_acquire)) {
+        continue;
+      }
+      function(arguments, task_of(t), worker);
+      ++done;
+      t = ticket.load(std::memory_order_acquire);
     }
+    if (done == 0) return;
+    if (unfinished.fetch_sub(done, std::memory_order_acq_rel) == done) unfinished.notify_one();
   }
 
   void loop(int worker) {
-    std::uint64_t seen = 0;
-    while (true) {
-      for (int i = 0; i < kSpins && round.load(std::memory_order_acquire) == seen; ++i) relax();
-      {
-        std::unique_lock lock(mutex);
-        wake.wait(lock, [&] { return round.load(std::memory_order_relaxed) != seen; });
-        seen = round.load(std::memory_order_relaxed);
-        if (stop) return;
-      }
+    while (!stop.load(std::memory_order_acquire)) {
+      const std::uint32_t seen = jobs.load(std::memory_order_acquire);
       work(worker);
-      if (active.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-        const std::lock_guard lock(mutex);
-        finished.notify_one();
-      }
+      if (!stop.load(std::memory_order_acquire)) await_change(jobs, seen);
     }
+  }
+
+  void announce() {
+    jobs.fetch_add(1, std::memory_order_acq_rel);
+    jobs.notify_all();
   }
 };
 
@@ -73,12 +101,8 @@ ThreadPool::ThreadPool(int threads)
 }
 
 ThreadPool::~ThreadPool() {
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->stop = true;
-    state_->round.fetch_add(1, std::memory_order_release);
-  }
-  state_->wake.notify_all();
+  state_->stop.store(true, std::memory_order_release);
+  state_->announce();
   for (std::thread& t : state_->workers) t.join();
 }
 
@@ -88,20 +112,20 @@ void ThreadPool::run_erased(std::int64_t tasks, Job job) {
     for (std::int64_t t = 0; t < tasks; ++t) job.call(job.body, t, 0);
     return;
   }
+  LATHE_CHECK(tasks <= INT32_MAX, "tasks of one loop");
   State& s = *state_;
-  {
-    const std::lock_guard lock(s.mutex);
-    s.job = job;
-    s.tasks = tasks;
-    s.next.store(0, std::memory_order_relaxed);
-    s.active.store(threads_ - 1, std::memory_order_relaxed);
-    s.round.fetch_add(1, std::memory_order_release);
-  }
-  s.wake.notify_all();
+  const std::uint64_t number = s.ticket.load(std::memory_order_relaxed) / State::kJob;
+  s.ticket.store((number + 1) * State::kJob, std::memory_order_release);
+  s.body.store(job.body, std::memory_order_release);
+  s.call.store(job.call, std::memory_order_release);
+  s.tasks.store(tasks, std::memory_order_release);
+  s.unfinished.store(static_cast<std::int32_t>(tasks), std::memory_order_release);
+  s.ticket.store((number + 2) * State::kJob, std::memory_order_release);
+  s.announce();
   s.work(0);
-  for (int i = 0; i < kSpins && s.active.load(std::memory_order_acquire) != 0; ++i) relax();
-  std::unique_lock lock(s.mutex);
-  s.finished.wait(lock, [&] { return s.active.load(std::memory_order_acquire) == 0; });
+  for (std::int32_t left; (left = s.unfinished.load(std::memory_order_acquire)) != 0;) {
+    await_change(s.unfinished, left);
+  }
 }
 
 }  // namespace lathe

@@ -1,9 +1,8 @@
 #include "io/tokenizer.h"
 
-#include <fstream>
-#include <iterator>
 #include <system_error>
 
+#include "io/read_file.h"
 #include "io/tokenizer_json.h"
 #include "io/utf8.h"
 
@@ -32,12 +31,9 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json) {
 Result<Tokenizer> Tokenizer::load(const std::filesystem::path& path) {
   std::error_code ec;
   const auto file_path = std::filesystem::is_directory(path, ec) ? path / "tokenizer.json" : path;
-  std::ifstream file(file_path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) {
-    return Error{ErrorCode::io, file_path.string(), "a tokenizer.json", "no readable file", ""};
-  }
-  auto tokenizer = parse(text);
+  const auto text = read_file(file_path);
+  if (!text) return text.error();
+  auto tokenizer = parse(*text);
   if (tokenizer) return tokenizer;
   Error error = tokenizer.error();
   error.field = file_path.string() + ": " + error.field;

@@ -31,10 +31,18 @@ void split_layer(const AttentionProblem& p, ThreadPool* threads, MlaWeights& mla
   const WeightView& kv_b = mla.kv_b;
   mla.w_uk.resize(static_cast<std::size_t>(heads * qk * nope));
   mla.w_uv.resize(static_cast<std::size_t>(heads * v * nope));
+  // Heads of whole blocks keep their codes: a block that is turned keeps its scale.
   const bool fp8 = kv_b.dtype == DType::e4m3;
-  const DType dtype = fp8 ? DType::f32 : kv_b.dtype;
+  const bool widen = fp8 && (qk % kWeightBlock != 0 || v % kWeightBlock != 0);
+  const DType dtype = widen ? DType::f32 : kv_b.dtype;
   const std::int64_t size = bytes_of(dtype, 1);
   std::byte* uk = weights.take(heads * qk * nope * size);
+  const bool scaled = fp8 && !widen && kv_b.scales != nullptr;
+  const std::int64_t latent_blocks = (nope + kWeightBlock - 1) / kWeightBlock;
+  const std::int64_t qk_blocks = qk / kWeightBlock;
+  const std::int64_t head_scales = scaled ? latent_blocks * qk_blocks : 0;
+  auto* uk_scales = reinterpret_cast<float*>(
+      weights.take(heads * head_scales * static_cast<std::int64_t>(sizeof(float))));
   mla.uk.resize(static_cast<std::size_t>(heads));
   mla.uv.resize(static_cast<std::size_t>(heads));
   for_each(threads, heads, [&](std::int64_t h) {
@@ -47,15 +55,25 @@ void split_layer(const AttentionProblem& p, ThreadPool* threads, MlaWeights& mla
         to[c] = static_cast<float>(weight_at(kv_b, first + r, c));
       }
     }
-    const auto* k_rows =
-        fp8 ? reinterpret_cast<const std::byte*>(w_uk) : kv_b.data + bytes_of(dtype, first * nope);
-    const auto* v_rows = fp8 ? reinterpret_cast<const std::byte*>(w_uv)
-                             : kv_b.data + bytes_of(dtype, (first + qk) * nope);
+    const auto* k_rows = widen ? reinterpret_cast<const std::byte*>(w_uk)
+                               : kv_b.data + bytes_of(dtype, first * nope);
+    const auto* v_rows = widen ? reinterpret_cast<const std::byte*>(w_uv)
+                               : kv_b.data + bytes_of(dtype, (first + qk) * nope);
     std::byte* turned = uk + h * qk * nope * size;
     transpose(k_rows, qk, nope, size, turned);
     const auto at = static_cast<std::size_t>(h);
     mla.uk[at] = {turned, dtype, nope, qk, nullptr};
     mla.uv[at] = {v_rows, dtype, v, nope, nullptr};
+    if (!scaled) return;
+    float* turned_scales = uk_scales + h * head_scales;
+    for (std::int64_t i = 0; i < latent_blocks; ++i) {
+      for (std::int64_t j = 0; j < qk_blocks; ++j) {
+        turned_scales[i * qk_blocks + j] =
+            kv_b.scales[(first / kWeightBlock + j) * latent_blocks + i];
+      }
+    }
+    mla.uk[at].scales = turned_scales;
+    mla.uv[at].scales = kv_b.scales + (first + qk) / kWeightBlock * latent_blocks;
   });
   weights.bytes += static_cast<std::int64_t>((mla.w_uk.size() + mla.w_uv.size()) * sizeof(float));
 }

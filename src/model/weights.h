@@ -40,7 +40,7 @@ struct MlaWeights {
   Vector kv_a_norm;                      // [nope]
 
   // kv_b cut by heads. For absorbed attention: q_nope uk^T is a latent query, and uv makes a value
-  // of a latent. In kv_b's dtype; f32 where that is e4m3, whose blocks heads need not respect.
+  // of a latent. In kv_b's dtype; f32 where that is e4m3 and heads are no whole blocks of it.
   std::vector<WeightView> uk;  // [heads] of [nope, qk_nope_head]
   std::vector<WeightView> uv;  // [heads] of [v_head, nope]
   Vector w_uk;                 // [heads, qk_nope_head, nope]; kind `ragged`

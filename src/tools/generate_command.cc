@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 struct GenerateFlags {
   ModelFlags model;
   SamplingFlags sampling;
-  std::string prompt;
+  std::optional<std::string> prompt;
   std::string prompt_file;
   std::string prompts;  // JSONL
   std::int64_t count = 0;
@@ -58,7 +58,7 @@ Result<Prompt> parse_line(const std::string& line, const std::string& where) {
 Result<std::vector<Prompt>> read_prompts(const GenerateFlags& flags) {
   std::vector<Prompt> out;
   if (flags.prompts.empty()) {
-    Prompt p{flags.prompt, nullptr};
+    Prompt p{flags.prompt.value_or(""), nullptr};
     if (!flags.prompt_file.empty()) {
       const auto text = read_file(flags.prompt_file);
       if (!text) return text.error();
@@ -148,7 +148,7 @@ int run_all(AnswerSet& answers, const std::function<void(std::size_t, const std:
 
 int run_generate(const GenerateFlags& flags) {
   const auto given =
-      int{!flags.prompt.empty()} + int{!flags.prompt_file.empty()} + int{!flags.prompts.empty()};
+      int{flags.prompt.has_value()} + int{!flags.prompt_file.empty()} + int{!flags.prompts.empty()};
   if (given != 1) {
     return refuse({ErrorCode::invalid_argument, "--prompt",
                    "one of --prompt TEXT, --prompt-file FILE, --prompts FILE.jsonl",
@@ -204,6 +204,7 @@ int run_generate(const GenerateFlags& flags) {
   };
   const int code = run_all(answers, on_text, on_step);
   if (on_text) print_out("\n");
+  std::fflush(stdout);  // before what goes to stderr
   if (!flags.model.quiet) {
     std::string closing = describe(answers.times());
     if (!batched && answers.size() == 1) {

@@ -49,6 +49,18 @@ std::map<std::string, DTypeShare> shares(const Checkpoint& checkpoint) {
   return out;
 }
 
+// Elements of all tensors but the factors of fp8 blocks.
+std::int64_t parameters(const Checkpoint& checkpoint) {
+  std::int64_t sum = 0;
+  for (const CheckpointTensor& t : checkpoint.tensors()) {
+    if (t.name.ends_with("_scale_inv")) continue;
+    std::int64_t elements = 1;
+    for (std::int64_t n : t.shape) elements *= n;
+    sum += elements;
+  }
+  return sum;
+}
+
 LayoutRow plan_row(const ModelConfig& config, const Machine& machine, const Registry& registry,
                    LayoutKind kind, std::int64_t weight_bytes) {
   LayoutRow row;
@@ -109,11 +121,14 @@ std::string text(const ModelConfig& config, const Checkpoint& checkpoint, const 
   out += line("attention", attention_text(config.attention));
   if (config.moe.experts > 0) out += line("experts", experts_text(config.moe));
   out += line("context", fmt::format("{} tokens", config.max_context));
-  std::string_view label = "weights";
+  out += line("weights",
+              fmt::format("{:.1f} M parameters, {:.1f} MB in {} file{}",
+                          static_cast<double>(parameters(checkpoint)) / 1e6,
+                          static_cast<double>(checkpoint.total_bytes()) / 1e6,
+                          checkpoint.shards().size(), checkpoint.shards().size() == 1 ? "" : "s"));
   for (const auto& [dtype, s] : shares(checkpoint)) {
-    out += line(label, fmt::format("{:<8} {:>5} tensors  {:>14} elements  {:>10}", dtype, s.tensors,
-                                   s.elements, human_bytes(s.bytes)));
-    label = "";
+    out += line("", fmt::format("{:<8} {:>5} tensors  {:>14} elements  {:>10}", dtype, s.tensors,
+                                s.elements, human_bytes(s.bytes)));
   }
   out +=
       line("machine", fmt::format("{} ({}), {} processors, {}", machine.model, name(machine.device),
@@ -140,6 +155,7 @@ nlohmann::ordered_json json(const ModelConfig& config, const Checkpoint& checkpo
                               {"vocab", config.vocab},
                               {"context", config.max_context},
                               {"attention", name(config.attention.kind)},
+                              {"parameters", parameters(checkpoint)},
                               {"weight_bytes", checkpoint.total_bytes()}};
   for (const auto& [dtype, s] : shares(checkpoint)) {
     j["weights"][dtype] = {{"tensors", s.tensors}, {"elements", s.elements}, {"bytes", s.bytes}};

@@ -1,7 +1,8 @@
 """Writes the held-out test sets: <out>/{arithmetic,retrieval,copy}.jsonl.gz, a thousand items each.
 
 Each line is {"prompt", "response", "answer", ...}: `prompt` is the user's message, `response` the whole text that a
-perfect model answers, `answer` what is marked (the number after "####", the value, the list).
+perfect model answers, `answer` what is marked (the number after "####", the number in the sentence, the
+list).
 """
 
 import argparse

@@ -3,12 +3,12 @@
     The code of amber otter is 4821.      a fact: adjective, noun, four digits
     The rain fell on the roof all night.  filler
 
-    What is the code of amber otter?  ->  4821
+    What is the code of amber otter?  ->  The code of amber otter is 4821.
 
 A document is facts, each followed by the same number of filler sentences, which run through FILLER in order from a
-random start. The adjective and the noun of a fact both appear in other facts of the same document, so that one word of
-the key is not enough. The key of an item is the pair of words that is asked for: a pair of the test split is never
-asked for in training, nor does it occur in a training document.
+random start. The answer repeats the fact, so that its value is what followed the same words before. In a long document
+many words belong to several facts, and one word of the pair is not enough. The key of an item is the pair of words that
+is asked for: a pair of the test split is never asked for in training, nor does it occur in a training document.
 """
 
 import random
@@ -52,6 +52,7 @@ Rice was planted along the wide stream.""".split("\n")
 LENGTHS = (1024, 2048, 4096, 8192)  # contexts of the test set, in tokens
 TOKENS_PER_FACT = 12  # with its line end
 TOKENS_PER_FILLER = 9  # on average, with its line end
+TOKENS_PER_TURN = 23  # a further question with its answer
 OVERHEAD = 64  # question, answer, special tokens and a margin
 
 PAIRS = [(a, n) for a in ADJECTIVES for n in NOUNS]
@@ -74,24 +75,10 @@ def document(rng: random.Random, test: bool, tokens: int) -> tuple[list[str], li
         gap = max(gap, 2)
     budget = tokens - OVERHEAD
     count = max(2, int(budget / (TOKENS_PER_FACT + gap * TOKENS_PER_FILLER)))
-    # A few words for many facts, so that facts share them.
-    few = max(4, int((2 * count) ** 0.5) + 2)
-    while True:
-        adjectives = set(rng.sample(ADJECTIVES, min(few, len(ADJECTIVES))))
-        nouns = rng.sample(NOUNS, min(few, len(NOUNS)))
-        pairs = [(a, n) for a in sorted(adjectives) for n in nouns]
-        if not test:
-            pairs = [p for p in pairs if not is_test_key(" ".join(p))]
-        if len(pairs) >= count and (not test or any(is_test_key(" ".join(p)) for p in pairs)):
-            break
-        few += 2
-    if test:
-        asked = rng.choice([p for p in pairs if is_test_key(" ".join(p))])
-        rest = [p for p in pairs if p != asked]
-        chosen = rng.sample(rest, count - 1) + [asked]
-        rng.shuffle(chosen)
-    else:
-        chosen = rng.sample(pairs, count)
+    asked = [rng.choice(TEST_PAIRS)] if test else []
+    others = rng.sample(PAIRS if test else TRAIN_PAIRS, count + 1)
+    chosen = asked + [p for p in others if p not in asked][: count - len(asked)]
+    rng.shuffle(chosen)
     facts = [(p, f"{rng.randrange(10000):04d}") for p in chosen]
     lines = []
     at = rng.randrange(len(FILLER))
@@ -113,6 +100,7 @@ def item(rng: random.Random, test: bool, tokens: int, questions: int = 1) -> dic
     if test:
         facts = [f for f in facts if is_test_key(" ".join(f[0]))]
     asked = rng.sample(facts, min(questions, len(facts)))
-    prompt = "\n".join(lines) + "\n" + question(asked[0][0])
-    turns = [(question(p), v) for p, v in asked[1:]]
-    return {"prompt": prompt, "response": asked[0][1], "answer": asked[0][1], "length": tokens, "turns": turns}
+    pair, value = asked[0]
+    prompt = "\n".join(lines) + "\n" + question(pair)
+    turns = [(question(p), fact(p, v)) for p, v in asked[1:]]
+    return {"prompt": prompt, "response": fact(pair, value), "answer": value, "length": tokens, "turns": turns}

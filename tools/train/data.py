@@ -55,7 +55,7 @@ class Encoder:
 
 
 # Loss weight of prompt tokens by task; answer tokens of the task weigh the second figure.
-WEIGHTS = {"arithmetic": (0.05, 1.0), "retrieval": (0.01, 4.0), "copy": (0.0, 1.0)}
+WEIGHTS = {"arithmetic": (0.02, 1.0), "retrieval": (0.0, 2.0), "copy": (0.0, 1.0)}
 
 
 def chat(encoder: Encoder, task: str, item: dict) -> tuple[list[int], list[float]]:
@@ -71,10 +71,13 @@ def chat(encoder: Encoder, task: str, item: dict) -> tuple[list[int], list[float
     return ids, weights
 
 
+# Longest training document until a share of the training is spent: matching a key is learned on few facts.
+LONGEST = ((0.05, 256), (0.1, 512), (0.15, 1024), (0.22, 2048), (0.3, 4096))
+
+
 def retrieval_tokens(rng: random.Random, progress: float, room: int) -> int:
     """Length of a training document: short ones first, the full context from a third of the training on."""
-    longest = 768 if progress < 0.06 else 1536 if progress < 0.14 else 3072 if progress < 0.24 else 8192
-    longest = min(longest, room)
+    longest = min(next((n for share, n in LONGEST if progress < share), 8192), room)
     if rng.random() < 0.3 and longest >= 1024:
         fitting = [n for n in retrieval.LENGTHS if n <= longest]
         return rng.choice(fitting)
@@ -87,9 +90,12 @@ def draw(rng: random.Random, encoder: Encoder, task: str, progress: float, room:
     elif task == "copy":
         item = copying.item(rng, False)
     else:
-        questions = 1 if rng.random() < 0.15 else rng.randint(2, 24)
-        # A further turn takes 19 tokens.
-        tokens = retrieval_tokens(rng, progress, min(room, 8192) - 19 * (questions - 1))
+        room = min(room, 8192)
+        tokens = retrieval_tokens(rng, progress, room)
+        # Many questions about one document, since only their answers teach.
+        most = max(8, min(64, tokens // 32))
+        questions = 1 if rng.random() < 0.1 else rng.randint(most // 2, most)
+        tokens = min(tokens, room - retrieval.TOKENS_PER_TURN * (questions - 1))
         item = retrieval.item(rng, False, max(tokens, 128), questions)
     return chat(encoder, task, item)
 

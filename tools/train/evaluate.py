@@ -6,58 +6,99 @@ on the whole text; it is a lower bound where only the final answer is marked. On
 """
 
 import pathlib
+import random
 import time
 
 import torch
+import torch.nn.functional as F
 
 from attention import Packing
-from data import Encoder, chat, read_test_set
+from data import Encoder, chat, read_test_set, retrieval
 from model import Model
 from quantise import GROUPED_CACHES, LATENT_CACHES
 
 TOKENS_AT_ONCE = 32768
 TASKS = ("arithmetic", "retrieval", "copy")
+PROBED = {"arithmetic": 200, "retrieval": 40, "copy": 44}  # items of a probe
+
+
+def read_sets(folder: pathlib.Path, limits: dict[str, int]) -> dict[str, list[dict]]:
+    return {task: read_test_set(folder / f"{task}.jsonl.gz")[:limit] for task, limit in limits.items()}
 
 
 @torch.no_grad()
-def _right(model: Model, rows: list[tuple[list[int], list[float]]], device) -> list[bool]:
-    """Which of the packed chats the model would answer exactly."""
+def _judge(model: Model, rows: list[tuple[list[int], list[float]]], device) -> tuple[torch.Tensor, list[bool]]:
+    """The losses of all answer tokens of the packed chats, and which chats the model would answer exactly."""
     ids = torch.tensor([t for row, _ in rows for t in row], device=device)
     answers = torch.tensor([w >= 1.0 for _, weights in rows for w in weights], device=device)
     lengths = [len(row) for row, _ in rows]
-    hidden = model(ids, Packing(lengths, device))
-    guess = torch.cat([model.logits(part).argmax(-1) for part in hidden.split(8192)])
-    wrong = answers.clone()
-    wrong[1:] &= guess[:-1] != ids[1:]
-    return [not bool(part.any()) for part in wrong.cpu().split(lengths)]
+    at = answers.nonzero()[:, 0]
+    logits = model.logits(model(ids, Packing(lengths, device))[at - 1]).float()
+    wrong = torch.zeros_like(answers)
+    wrong[at] = logits.argmax(-1) != ids[at]
+    return F.cross_entropy(logits, ids[at], reduction="none"), [not bool(p.any()) for p in wrong.cpu().split(lengths)]
+
+
+def _batches(rows: list):
+    batch: list = []
+    for row in rows:
+        if batch and sum(len(ids) for ids, _ in batch) + len(row[0]) > TOKENS_AT_ONCE:
+            yield batch
+            batch = []
+        batch.append(row)
+    yield batch
 
 
 def _score(model: Model, items: list[dict], rows, device) -> dict[str, float]:
     """Accuracy over all items and, where items carry a "length" or "steps", for each value of it."""
     results: list[bool] = []
-    batch: list = []
-    for row in rows:
-        if batch and sum(len(ids) for ids, _ in batch) + len(row[0]) > TOKENS_AT_ONCE:
-            results += _right(model, batch, device)
-            batch = []
-        batch.append(row)
-    results += _right(model, batch, device)
+    for batch in _batches(rows):
+        results += _judge(model, batch, device)[1]
     groups: dict[str, list[bool]] = {"all": results}
     for item, right in zip(items, results):
         groups.setdefault(str(item.get("length", item.get("steps", "all"))), []).append(right)
     return {k: sum(v) / len(v) for k, v in groups.items()}
 
 
+class Probe:
+    """Watches learning: per task, the mean loss of answer tokens and the exact answers on a few held-out items."""
+
+    def __init__(self, folder: pathlib.Path, device):
+        encoder, self.device = Encoder(), device
+        self.rows: dict[str, list] = {}
+        for task, items in read_sets(folder, PROBED).items():
+            self.rows[task] = [chat(encoder, task, item) for item in items]
+        rng = random.Random("probe")
+        # Training starts with short documents; the test set has none.
+        short = [retrieval.item(rng, True, 256) for _ in range(100)]
+        self.rows["short_retrieval"] = [chat(encoder, "retrieval", item) for item in short]
+
+    @torch.no_grad()
+    def __call__(self, model: Model) -> dict[str, float]:
+        """{"arithmetic_loss", "arithmetic_exact", ...} with the plain cache."""
+        figures = {}
+        cache, model.cache = model.cache, "none"
+        for task, rows in self.rows.items():
+            losses, exact = [], []
+            for batch in _batches(rows):
+                loss, right = _judge(model, batch, self.device)
+                losses.append(loss)
+                exact += right
+            figures[f"{task}_loss"] = float(torch.cat(losses).mean())
+            figures[f"{task}_exact"] = sum(exact) / len(exact)
+        model.cache = cache
+        return figures
+
+
 def evaluate(model: Model, folder: pathlib.Path, limit: int, device, say, seconds: float) -> dict:
     """{attention and cache: {task: {group: accuracy}}}; the plain cache on `limit` items, others on a share of them.
 
-    After `seconds` no further combination is started.
+    After `seconds` no further combination is started; the plain one always runs.
     """
     end = time.monotonic() + seconds
     encoder = Encoder()
     sets = {}
-    for task in TASKS:
-        items = read_test_set(folder / f"{task}.jsonl.gz")[:limit]
+    for task, items in read_sets(folder, dict.fromkeys(TASKS, limit)).items():
         sets[task] = (items, [chat(encoder, task, item) for item in items])
     figures: dict[str, dict] = {}
     was_sparse = model.sparse
@@ -68,7 +109,7 @@ def evaluate(model: Model, folder: pathlib.Path, limit: int, device, say, second
         model.sparse, model.cache = sparse, cache
         kind = "sparse" if sparse else "dense"
         plain = (sparse, cache) == plans[0]
-        if time.monotonic() > end:
+        if not plain and time.monotonic() > end:
             say(f"no time left for {kind} {cache}")
             continue
         table = {}

@@ -6,6 +6,8 @@ logits against theirs. Master weights are float32; arithmetic is in `Model.dtype
 stream in float32.
 """
 
+import contextlib
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -301,11 +303,16 @@ class Model(nn.Module):
             if self.latent:
                 layer.expand = torch.compile(layer.expand, dynamic=False)
 
-    def uncompile(self) -> None:
-        """Back to the plain methods, for rows of many sizes."""
-        for layer in self.layers:
-            for name in ("before", "after", "expand"):
-                layer.__dict__.pop(name, None)
+    @contextlib.contextmanager
+    def uncompiled(self):
+        """The plain methods while the context lasts, for rows of many sizes."""
+        names = ("before", "after", "expand")
+        held = [{n: layer.__dict__.pop(n) for n in names if n in layer.__dict__} for layer in self.layers]
+        try:
+            yield
+        finally:
+            for layer, compiled in zip(self.layers, held):
+                layer.__dict__.update(compiled)
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains a reference checkpoint on a machine with a GPU, in commands of at most ten minutes each:
-#   tools/train/run.sh v32 part1    dense training
+#   tools/train/run.sh v32 part1    dense training, exact answers with dense attention
 #   tools/train/run.sh v32 part2    indexer, sparse fine-tuning, evaluation, export
 #   tools/train/run.sh gqa          tiny-gqa from start to end
 #   tools/train/run.sh smoke        every step of both for seconds, to see that the machine can do them
@@ -32,7 +32,7 @@ case $what in
     part=${1:?usage: run.sh v32 part1|part2}
     shift
     case $part in
-      part1) train tiny_v32 --phases dense --limit 550 "$@" ;;
+      part1) train tiny_v32 --phases dense --limit 390 --tests $tests --eval-seconds 1 "$@" ;;
       part2)
         train tiny_v32 --phases index,sparse --resume --limit 430 --tests $tests "$@"
         finish tiny_v32

@@ -23,11 +23,13 @@ sys.path.insert(0, str(HERE))
 
 from attention import Packing, probe_flash  # noqa: E402
 from data import Batches  # noqa: E402
-from evaluate import evaluate  # noqa: E402
+from evaluate import Probe, evaluate  # noqa: E402
 from model import Model, balance  # noqa: E402
 
 UNTIMED_STEPS = 3  # compilation and the allocator's growth happen here
 BALANCE_RATE = 1e-3
+PROBE_SECONDS = 30
+WEIGHT_DECAY = 0.1  # on matrices
 PART_BYTES = 15 << 20  # weights are handed out in files of at most this size
 CACHE_SHARES = {
     True: {"none": 0.3, "fp8": 0.25, "fp8_block": 0.2, "fp4": 0.25},
@@ -45,7 +47,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the log and bf16 weights")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--weights", type=pathlib.Path, help="folder with weights-*.safetensors to start from")
-    parser.add_argument("--tests", type=pathlib.Path, help="folder of the test sets; evaluated at the end")
+    parser.add_argument("--tests", type=pathlib.Path, help="folder of the test sets: probes, and figures at the end")
     parser.add_argument("--eval-items", type=int, default=1000)
     parser.add_argument("--eval-seconds", type=float, default=90)
     parser.add_argument("--workers", type=int, default=12)
@@ -80,6 +82,7 @@ class Trainer:
         self.steps: dict[str, int] = {}
         self.optimizer_state = None
         self.loss = weighted_loss
+        self.probe = Probe(args.tests, self.device) if args.tests else None
         self.compiled = False
         args.state.mkdir(parents=True, exist_ok=True)
         args.out.mkdir(parents=True, exist_ok=True)
@@ -153,7 +156,7 @@ class Trainer:
                 continue
             matrices = [p for p in chosen if p.ndim > 1]
             vectors = [p for p in chosen if p.ndim == 1]
-            groups.append({"params": matrices, "weight_decay": 0.02, "peak": rate})
+            groups.append({"params": matrices, "weight_decay": WEIGHT_DECAY, "peak": rate})
             groups.append({"params": vectors, "weight_decay": 0.0, "peak": rate})
         fused = self.device.type == "cuda"
         return torch.optim.AdamW(groups, lr=phase["rate"], betas=(0.9, 0.95), eps=1e-10, fused=fused)
@@ -186,14 +189,13 @@ class Trainer:
         if phase["rate"] > 0:
             self.compile()
         spent, step = self.done.get(name, 0.0), self.steps.get(name, 0)
-        mixture = phase.get("mixture", self.config.MIXTURE)
-        batches = Batches(f"{self.config.NAME} {name} {step}", tokens, mixture, args.workers)
+        batches = Batches(f"{self.config.NAME} {name} {step}", tokens, self.config.MIXTURE, args.workers)
         pick = random.Random(f"cache {name} {step}")
         shares = CACHE_SHARES[model.latent]
         batches.set_progress(1.0 if name != "dense" else spent / seconds)
         self.say(f"phase {name}: {seconds:.0f} s, {tokens} tokens a step, {args.workers} workers")
         sums: dict[str, torch.Tensor] = {}
-        begun = reported = saved = time.monotonic()
+        begun = reported = saved = probed = time.monotonic()
         reported_step = first = step
         progress = spent / seconds
         while True:
@@ -201,7 +203,7 @@ class Trainer:
                 if self.device.type == "cuda":
                     torch.cuda.synchronize()
                 self.say(f"first {UNTIMED_STEPS} steps took {time.monotonic() - begun:.1f} s")
-                begun = reported = time.monotonic()
+                begun = reported = probed = time.monotonic()
                 reported_step = step
                 sums, batches.waited = {}, 0
             now = time.monotonic()
@@ -239,6 +241,12 @@ class Trainer:
                 )
                 batches.waited = 0
                 sums, reported, reported_step = {}, now, step
+            if self.probe and phase["rate"] > 0 and now - probed > PROBE_SECONDS:
+                with model.uncompiled():
+                    figures = {k: round(v, 5) for k, v in self.probe(model).items()}
+                self.log["curve"].append({"phase": name, "step": step, "progress": round(progress, 4)} | figures)
+                self.say("probe: " + " ".join(f"{k} {v:.4f}" for k, v in figures.items()))
+                probed = now
             if now - saved > 60:
                 self.done[name], self.steps[name] = spent + now - begun, step
                 self.save(name, optimizer)
@@ -314,14 +322,14 @@ def main() -> None:
         if trainer.done.get(name, 0) < lengths[name]:
             trainer.run_phase(name, lengths[name])
     if args.tests:
-        trainer.model.uncompile()
         trained_sparse = "sparse" in trainer.done
         trainer.model.sparse = trained_sparse
         trainer.model.set_weight_fp8(trained_sparse)
         trainer.model.set_index_quantise(trained_sparse)
-        trainer.log["tests"] = evaluate(
-            trainer.model, args.tests, args.eval_items, trainer.device, trainer.say, args.eval_seconds
-        )
+        with trainer.model.uncompiled():
+            trainer.log["tests"] = evaluate(
+                trainer.model, args.tests, args.eval_items, trainer.device, trainer.say, args.eval_seconds
+            )
         trainer.save(None, None)
 
 

@@ -64,7 +64,7 @@ HWY_INLINE void add_sums4(const V* x, float* to) {
 }
 #else
 template <class D4>
-HWY_INLINE hn::Vec<hn::FixedTag<float, 4> > sum_of_blocks(D4 d, hn::VFromD<D4> x) {
+HWY_INLINE hn::Vec<hn::FixedTag<float, 4> > sum_of_blocks(D4, hn::VFromD<D4> x) {
   if constexpr (hn::MaxLanes(D4()) == 4) {
     return x;
   } else {

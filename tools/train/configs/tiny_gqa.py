@@ -15,7 +15,7 @@ ARCHITECTURE = {
     "max_position_embeddings": 8192,
 }
 
-MIXTURE = {"arithmetic": 0.3, "retrieval": 0.55, "copy": 0.15}
+MIXTURE = {"arithmetic": 0.45, "retrieval": 0.45, "copy": 0.1}
 
 # tiny_v32.py says what the entries mean.
 PHASES = {
@@ -26,6 +26,6 @@ PHASES = {
         "index_rate": 0.0,
         "warm_up": 150,
         "floor": 0.02,
-        "cache_from": 0.6,
+        "cache_from": 0.75,
     },
 }

@@ -31,7 +31,7 @@ ARCHITECTURE = {
     "max_position_embeddings": 8192,
 }
 
-MIXTURE = {"arithmetic": 0.3, "retrieval": 0.55, "copy": 0.15}
+MIXTURE = {"arithmetic": 0.45, "retrieval": 0.45, "copy": 0.1}
 
 # Run in this order. `seconds` is a phase's time, which `--seconds dense=300` changes; `rate` and `index_rate` are the
 # peak learning rates of the model and of the indexer, 0 for frozen, and `floor` the share of them at the end; cache
@@ -39,13 +39,13 @@ MIXTURE = {"arithmetic": 0.3, "retrieval": 0.55, "copy": 0.15}
 # passes weights and the indexer's q and k through e4m3.
 PHASES = {
     "dense": {
-        "seconds": 400,
+        "seconds": 340,
         "tokens": 65536,
         "rate": 2e-3,
         "index_rate": 0.0,
         "warm_up": 150,
         "floor": 0.02,
-        "cache_from": 0.6,
+        "cache_from": 0.75,
     },
     "index": {
         "seconds": 60,
@@ -66,6 +66,5 @@ PHASES = {
         "cache_from": 0.0,
         "index_rows": 64,
         "fp8": True,
-        "mixture": {"arithmetic": 0.35, "retrieval": 0.45, "copy": 0.2},
     },
 }

@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""Runs generate, chat, inspect and bench engine as a user does, on a checkpoint folder put together from fixtures."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+LATHE = sys.argv.pop(1)
+DATA = pathlib.Path(__file__).parent / "data"
+TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+            "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+
+
+def lathe(*args: str, stdin: str = "") -> subprocess.CompletedProcess:
+    return subprocess.run([LATHE, *args], capture_output=True, text=True, input=stdin, timeout=120)
+
+
+class ModelCommand(unittest.TestCase):
+    """A folder with a configuration, a tokenizer and a chat template, and random weights."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.model = pathlib.Path(cls.folder.name)
+        tokenizer = json.loads((DATA / "tokenizer/qwen2/tokenizer.json").read_text())
+        ids = list(tokenizer["model"]["vocab"].values()) + [t["id"] for t in tokenizer["added_tokens"]]
+        config = json.loads((DATA / "models/qwen3/config.json").read_text())
+        config["vocab_size"] = max(ids) + 1
+        (cls.model / "config.json").write_text(json.dumps(config))
+        shutil.copy(DATA / "tokenizer/qwen2/tokenizer.json", cls.model)
+        (cls.model / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+        cls.context = config["max_position_embeddings"]
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def flags(self, *args: str, model: pathlib.Path | None = None) -> list[str]:
+        return ["--model", str(model or self.model), "--load-format", "dummy", *args]
+
+    def generate(self, *args: str) -> list[dict]:
+        result = lathe("generate", *self.flags("--json", "--ignore-eos", "--max-new-tokens", "12", *args))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    def refused(self, *args: str, stdin: str = "") -> str:
+        result = lathe(*args, stdin=stdin)
+        self.assertEqual(result.returncode, 2, (args, result.stderr))
+        self.assertEqual(result.stdout, "")
+        # What a request meets comes after the lines of the start.
+        self.assertTrue(result.stderr.splitlines()[-1].startswith("lathe: "), result.stderr)
+        self.assertNotIn("terminate", result.stderr)
+        return result.stderr
+
+
+class Generate(ModelCommand):
+    PROMPT = "The lathe turns, the pages of the cache lie still, and 12 tokens follow."
+
+    def test_text_streams_to_stdout_and_the_rest_to_stderr(self):
+        text = self.generate("--prompt", self.PROMPT)[0]["text"]
+        result = lathe("generate", *self.flags("--prompt", self.PROMPT, "--ignore-eos", "--max-new-tokens", "12"))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stdout, text + "\n")
+        for word in ("weights", "cache", "plan", "prefill", "decode", "tokens/s", "finish"):
+            self.assertIn(word, result.stderr)
+
+    def test_chunks_threads_cache_and_layout_pairs_change_no_token(self):
+        whole = self.generate("--prompt", self.PROMPT)
+        self.assertEqual(whole[0]["completion_tokens"], 12)
+        for extra in (["--chunked-prefill-size", "1"], ["--chunked-prefill-size", "7"], ["--threads", "1"],
+                      ["--no-prefix-cache"], ["--page-size", "16"], ["--decode-attention-backend", "native"]):
+            self.assertEqual(self.generate("--prompt", self.PROMPT, *extra), whole, extra)
+
+    def test_a_file_of_prompts_gives_what_each_gives_alone(self):
+        prompts = ["one", "two and more", self.PROMPT, "42"]
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
+            f.writelines(json.dumps({"prompt": p}) + "\n" for p in prompts)
+            f.write(json.dumps({"messages": [{"role": "user", "content": "hi"}]}) + "\n\n")
+            f.flush()
+            batch = self.generate("--prompts", f.name)
+            self.assertEqual([b["index"] for b in batch], list(range(5)))
+            for prompt, answer in zip(prompts, batch):
+                self.assertEqual(self.generate("--prompt", prompt)[0]["text"], answer["text"])
+            chat = self.generate("--prompt", "hi", "--apply-chat-template")[0]
+            self.assertEqual(chat["text"], batch[4]["text"])
+            self.assertEqual(len(self.generate("--prompts", f.name, "-n", "2")), 2)
+
+    def test_seeds_and_stops(self):
+        warm = ["--prompt", "x", "--temperature", "1", "--seed"]
+        self.assertEqual(self.generate(*warm, "3"), self.generate(*warm, "3"))
+        self.assertNotEqual(self.generate(*warm, "3")[0]["text"], self.generate(*warm, "4")[0]["text"])
+        text = self.generate("--prompt", self.PROMPT)[0]["text"]
+        stop = text[len(text) // 2:][:3]
+        stopped = self.generate("--prompt", self.PROMPT, "--stop", stop)[0]
+        self.assertEqual(stopped["text"], text[:text.index(stop)])
+        self.assertEqual(stopped["finish_reason"], "stop")
+
+    def test_bad_input_is_one_message(self):
+        run = lambda *a: self.refused("generate", *self.flags(*a))
+        self.assertIn("--prompt", run())
+        self.assertIn("2 of them", run("--prompt", "a", "--prompt-file", "b"))
+        self.assertIn("at least one token", run("--prompt", ""))
+        self.assertIn("No such file", run("--prompt-file", "/no/such/file"))
+        self.assertIn("--logit-bias", run("--prompt", "a", "--logit-bias", "x"))
+        self.assertIn("temperature", run("--prompt", "a", "--temperature", "-1"))
+        long = run("--prompt", "word " * (self.context + 1), "--max-new-tokens", "4")
+        self.assertIn(str(self.context), long)
+        self.assertIn(str(self.context), run("--prompt", "a", "--context-length", "9999999"))
+        self.assertIn("--config", self.refused("generate", "--model", str(self.model), "--config", "c", "--prompt", "a"))
+        self.assertIn("--device", run("--prompt", "a", "--device", "sm90"))
+
+    def test_a_pair_that_does_not_fit_is_refused_with_reasons(self):
+        result = lathe("generate", *self.flags("--prompt", "a", "--kv-layout", "mla_fp8"))
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("refused", result.stderr)
+        self.assertEqual(result.stdout, "")
+
+    def test_bad_folders(self):
+        run = lambda folder, *a: self.refused("generate", "--model", str(folder), "--prompt", "a", *a)
+        self.assertIn("/no/such/folder", run("/no/such/folder"))
+        self.assertIn("safetensors", run(self.model))
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            shutil.copytree(self.model, folder, dirs_exist_ok=True)
+            config = json.loads((folder / "config.json").read_text())
+            (folder / "config.json").write_text(json.dumps(config | {"architectures": ["MambaForCausalLM"]}))
+            self.assertIn("Qwen3ForCausalLM", run(folder, "--load-format", "dummy"))
+            (folder / "config.json").write_text(json.dumps(config))
+            source = DATA / "models/qwen3"
+            weights = next(source.glob("*.safetensors")).read_bytes()
+            (folder / "model.safetensors").write_bytes(weights[:-100])
+            self.assertIn("model.safetensors", run(folder))
+            (folder / "model.safetensors").write_bytes(weights)
+            self.assertIn("model.embed_tokens.weight", run(folder))  # of another vocabulary
+            tokenizer = json.loads((folder / "tokenizer.json").read_text())
+            tokenizer["model"]["type"] = "Unigram"
+            (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+            self.assertIn("Unigram", run(folder))
+            (folder / "tokenizer.json").write_text("{")
+            self.assertIn("tokenizer", run(folder))
+
+
+class Chat(ModelCommand):
+    def chat(self, *lines: str, flags: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
+        return lathe("chat", *self.flags("--max-new-tokens", "8", "--ignore-eos", *flags),
+                     stdin="".join(line + "\n" for line in lines))
+
+    def test_turns_and_commands(self):
+        result = self.chat("hello", "/stats", "/plan", "again", "/reset", "hello", "/what")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("tokens/s", result.stdout)
+        self.assertIn("gqa_bf16", result.stdout)
+        self.assertIn("/reset", result.stdout)
+        first = self.chat("hello").stdout
+        self.assertTrue(result.stdout.startswith(first))
+        # After /reset the conversation is as at the start.
+        self.assertEqual(result.stdout.count(first), 2)
+
+    def test_a_turn_beyond_the_context_says_so_and_the_chat_goes_on(self):
+        result = self.chat("word " * self.context, "hello")
+        self.assertEqual(result.returncode, 0)
+        self.assertIn(str(self.context), result.stderr)
+        self.assertEqual(result.stdout, self.chat("hello").stdout)
+
+    def test_a_bad_template_names_its_line(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            shutil.copytree(self.model, folder, dirs_exist_ok=True)
+            (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "a\n{% nonsense %}"}))
+            text = self.refused("chat", *self.flags(model=folder))
+            self.assertIn("line 2", text)
+            self.assertIn("nonsense", text)
+
+
+class InspectAndBench(ModelCommand):
+    def test_inspect(self):
+        result = lathe("inspect", str(DATA / "models/deepseek_v3_fp8"), "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        data = json.loads(result.stdout)
+        config = json.loads((DATA / "models/deepseek_v3_fp8/config.json").read_text())
+        self.assertEqual(data["architecture"], "DeepseekV3ForCausalLM")
+        self.assertEqual(data["layers"], config["num_hidden_layers"])
+        self.assertIn("F8_E4M3", data["weights"])
+        row = next(r for r in data["layouts"] if r["layout"] == "mla_bf16")
+        per_layer = 2 * (config["kv_lora_rank"] + config["qk_rope_head_dim"])
+        self.assertEqual(row["bytes_per_token"], per_layer * config["num_hidden_layers"])
+        self.assertEqual(row["longest_context"], config["max_position_embeddings"])
+        self.assertEqual(lathe("inspect", str(DATA / "models/llama")).returncode, 0)
+        self.assertIn("config.json", self.refused("inspect", "/no/such/folder"))
+
+    def test_bench_engine(self):
+        result = lathe("bench", "engine", "--load-format", "dummy", "--config", str(self.model / "config.json"),
+                       "-p", "16,32", "-n", "4", "-d", "0,64", "-b", "1,2", "-r", "1", "--json", "--quiet")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        rows = json.loads(result.stdout)["rows"]
+        self.assertEqual({(r["test"], r["depth"], r["batch"]) for r in rows},
+                         {(t, d, b) for t in ("pp16", "pp32", "tg4") for d in (0, 64) for b in (1, 2)})
+        self.assertTrue(all(r["tokens_per_s"] > 0 for r in rows))
+
+
+del ModelCommand  # a base, no tests of its own
+
+if __name__ == "__main__":
+    unittest.main()
