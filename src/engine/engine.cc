@@ -70,9 +70,12 @@ Result<void> Engine::check_fits(const Request& request) const {
       fmt::format("{} of the prompt + {} of the answer = {}", prompt, answer, needed);
   const std::int64_t context = cache_->plan().context_length;
   if (needed > context) {
-    return outside(
-        "--context-length", fmt::format("at most {} tokens", context), offered,
-        fmt::format("--context-length {}, a shorter prompt or a smaller max_new_tokens", needed));
+    std::string hint = "a shorter prompt or a smaller max_new_tokens";
+    if (needed <= model_->config().max_context) {
+      hint = fmt::format("--context-length {}, {}", needed, hint);
+    }
+    return outside("--context-length", fmt::format("at most {} tokens", context), offered,
+                   std::move(hint));
   }
   return Error{ErrorCode::exhausted, "--max-total-tokens",
                fmt::format("at most {} tokens, which is what the cache's {} pages of {} hold",

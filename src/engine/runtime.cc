@@ -25,6 +25,11 @@ Result<Machine> machine_for_models(const std::string& device) {
 
 Result<ModelConfig> config_of(const RuntimeOptions& options) {
   if (options.config_file.empty()) return load_model_config(options.model);
+  if (!options.dummy) {
+    // The plan would be one for another model than the checkpoint's.
+    return Error{ErrorCode::invalid_argument, "--config", "--load-format dummy beside it",
+                 "a checkpoint's weights", "--load-format dummy, or --model alone"};
+  }
   const auto text = read_file(options.config_file);
   if (!text) return text.error();
   return parse_model_config(*text);

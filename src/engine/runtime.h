@@ -31,7 +31,7 @@ struct RuntimeOptions {
   int threads = 0;  // 0: one per core
   // context_length 0 is the model's own; layers is the model's. max_total_tokens 0: what all
   // running requests can hold, within half of the memory beside weights and buffers.
-  Wishes wishes;
+  Wishes wishes{.context_length = 0};
   EngineOptions engine;
   // Bytes of weights loaded and in all; may be empty.
   std::function<void(std::int64_t, std::int64_t)> on_progress;

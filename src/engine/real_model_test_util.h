@@ -1,0 +1,173 @@
+// What the engine's tests over small checkpoints share: a plan with the pools that it asks for, and
+// answers that can be compared bit by bit.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attn/planner.h"
+#include "engine/engine.h"
+#include "kernels/all.h"
+
+namespace lathe {
+
+inline std::unique_ptr<Model> load_real(const std::string& name) {
+  auto model = load_model(std::string(LATHE_TEST_DATA) + "/models/" + name, {});
+  EXPECT_TRUE(model) << model.error().message();
+  return std::move(*model);
+}
+
+/// Plan, pools and what operators run with; every page without a token is NaN.
+class RealSetup {
+ public:
+  struct Options {
+    std::string prefill = "auto", decode = "auto", layout = "auto";
+    std::int32_t page_size = 16;
+    std::int64_t context = 256;  // also the rows of the largest step
+    std::int64_t tokens = 0;     // that the pool holds; 0: one context
+    std::int64_t gather_budget = std::int64_t{1} << 22;
+    int threads = 1;
+  };
+
+  RealSetup(const Model& model, const Options& options)
+      : model_(&model), registry_(all_kernels()), threads_(options.threads) {
+    Wishes wishes;
+    wishes.prefill = options.prefill;
+    wishes.decode = options.decode;
+    wishes.layout = options.layout;
+    wishes.page_size = options.page_size;
+    wishes.chunked_prefill_size = wishes.context_length = options.context;
+    wishes.max_running_requests = 32;
+    wishes.layers = model.config().layers;
+    wishes.gather_budget = options.gather_budget;
+    wishes.logits_budget = std::int64_t{1} << 22;
+    const PlanResult plan =
+        make_plan(model.config().attention, describe_machine(Device::cpu), wishes, registry_);
+    EXPECT_TRUE(plan.ok()) << (plan
+                                   ? ""
+                                   : plan.error().headline + ": " + plan.error().reasons[0].wanted);
+    plan_ = *plan;
+    const std::int64_t tokens = options.tokens > 0 ? options.tokens : options.context;
+    const std::int64_t page = plan_.main().page_size;
+    cache_.emplace(*KvCache::create(plan_, registry_,
+                                    {.budget_bytes = 0, .pages = (tokens + page - 1) / page}));
+    cache_->pools().poison_free();
+    ops_.execution.threads = &threads_;
+    ops_.execution.scratch = &scratch_;
+    ops_.arena = &arena_;
+  }
+  RealSetup(const RealSetup&) = delete;
+  RealSetup& operator=(const RealSetup&) = delete;
+
+  const Plan& plan() const { return plan_; }
+  KvCache& cache() { return *cache_; }
+  const OpsContext& ops() const { return ops_; }
+  Engine engine(const EngineOptions& options) {
+    auto made = Engine::create(*model_, *cache_, options, ops_);
+    EXPECT_TRUE(made) << made.error().message();
+    return std::move(*made);
+  }
+
+ private:
+  const Model* model_;
+  Registry registry_;
+  ThreadPool threads_;
+  Scratch scratch_;
+  Arena arena_;
+  Plan plan_;
+  std::optional<KvCache> cache_;
+  OpsContext ops_;
+};
+
+/// A prompt of `n` tokens that `salt` alone tells from others of its length, and its first
+/// `shared` tokens not even that.
+inline std::vector<std::int32_t> make_prompt(const Model& model, std::int32_t n,
+                                             std::int32_t salt = 0, std::int32_t shared = 0) {
+  std::vector<std::int32_t> out;
+  for (std::int32_t t = 0; t < n; ++t) {
+    const std::int32_t own = t < shared ? 0 : salt;
+    out.push_back((5 + t * 37 + t * t * 11 + own * (29 + 3 * t)) % model.config().vocab);
+  }
+  return out;
+}
+
+/// The likeliest token each time, `answer` of them, with the log-probabilities of 4.
+inline Request greedy(std::vector<std::int32_t> prompt, std::int32_t answer = 24) {
+  Request r;
+  r.prompt = std::move(prompt);
+  r.sampling.temperature = 0;
+  r.sampling.max_tokens = answer;
+  r.sampling.ignore_eos = true;
+  r.sampling.logprobs = 4;
+  return r;
+}
+
+struct RealAnswer {
+  std::vector<SampledToken> tokens;
+  std::optional<Finished> finished;
+
+  std::vector<std::int32_t> text() const {
+    std::vector<std::int32_t> out;
+    for (const SampledToken& t : tokens) out.push_back(t.token);
+    return out;
+  }
+};
+
+/// Runs until the engine is idle; request i comes after i * `steps_between` steps.
+inline std::vector<RealAnswer> serve(Engine& engine, const std::vector<Request>& requests,
+                                     std::int64_t steps_between = 0) {
+  std::vector<RealAnswer> out(requests.size());
+  std::map<RequestId, std::size_t> index;
+  std::int64_t step = 0;
+  while (index.size() < requests.size() || !engine.idle()) {
+    while (index.size() < requests.size() && std::ssize(index) * steps_between <= step) {
+      const auto id = engine.submit(requests[index.size()]);
+      EXPECT_TRUE(id) << id.error().message();
+      if (!id) return out;
+      index.emplace(*id, index.size());
+    }
+    auto report = engine.step();
+    EXPECT_TRUE(report) << report.error().message();
+    if (!report) return out;
+    ++step;
+    for (TokenEvent& e : report->tokens) {
+      RealAnswer& a = out[index.at(e.request)];
+      EXPECT_EQ(e.position, std::ssize(a.tokens));
+      a.tokens.push_back(std::move(e.sampled));
+    }
+    for (Finished& f : report->finished) out[index.at(f.request)].finished = std::move(f);
+  }
+  return out;
+}
+
+/// Equal tokens and equal bits of every log-probability, or where they part.
+inline testing::AssertionResult same(const RealAnswer& got, const RealAnswer& want) {
+  if (got.tokens.size() != want.tokens.size()) {
+    return testing::AssertionFailure()
+           << got.tokens.size() << " tokens, wanted " << want.tokens.size();
+  }
+  for (std::size_t i = 0; i < want.tokens.size(); ++i) {
+    const SampledToken &g = got.tokens[i], &w = want.tokens[i];
+    if (g.token != w.token) {
+      return testing::AssertionFailure()
+             << "answer[" << i << "] is token " << g.token << ", wanted " << w.token;
+    }
+    bool equal = g.logprob == w.logprob && g.top.size() == w.top.size();
+    for (std::size_t k = 0; equal && k < w.top.size(); ++k) {
+      equal = g.top[k].token == w.top[k].token && g.top[k].logprob == w.top[k].logprob;
+    }
+    if (!equal) {
+      return testing::AssertionFailure()
+             << "answer[" << i << "], token " << w.token << ": log-probabilities differ, by "
+             << g.logprob.value_or(0) - w.logprob.value_or(0) << " in its own";
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+}  // namespace lathe

@@ -1,0 +1,225 @@
+// Runtime: what it refuses, what it takes where nothing was said, and that it answers as
+// transformers does.
+#include "engine/runtime.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "io/mapped_file.h"
+#include "io/safetensors.h"
+
+namespace lathe {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string directory(const std::string& name) {
+  return std::string(LATHE_TEST_DATA) + "/models/" + name;
+}
+
+RuntimeOptions small(const std::string& name) {
+  RuntimeOptions o;
+  o.model = directory(name);
+  o.device = "cpu";
+  o.threads = 1;
+  o.wishes.max_running_requests = 4;
+  o.wishes.chunked_prefill_size = 128;
+  return o;
+}
+
+std::string refusal(const RuntimeOptions& options) {
+  const auto runtime = Runtime::create(options);
+  if (runtime) return "created";
+  if (const auto* e = std::get_if<Error>(&runtime.error())) return e->message();
+  return "a refused plan";
+}
+
+TEST(Runtime, RefusesWhatItCannotRun) {
+  RuntimeOptions o = small("qwen3");
+  EXPECT_EQ(refusal(o), "created");
+  o.device = "tpu";
+  EXPECT_THAT(refusal(o), AllOf(HasSubstr("--device: wanted one of auto, cuda, ref, cpu"),
+                                HasSubstr("got \"tpu\"")));
+  o.device = "sm90";
+  EXPECT_THAT(refusal(o), AllOf(HasSubstr("--device: wanted cpu or ref"), HasSubstr("got sm90"),
+                                HasSubstr("--device cpu")));
+  o = small("qwen3");
+  o.wishes.context_length = 512;
+  EXPECT_EQ(refusal(o), "created");
+  o.wishes.context_length = 513;
+  EXPECT_THAT(
+      refusal(o),
+      HasSubstr("--context-length: wanted at most 512 tokens, the model's context, got 513"));
+  o = small("qwen3");
+  o.engine.max_running_requests = 5;
+  EXPECT_THAT(refusal(o), HasSubstr("--max-running-requests: wanted 1 to 4"));
+}
+
+TEST(Runtime, RefusesWhatItCannotRead) {
+  RuntimeOptions o = small("nowhere");
+  EXPECT_THAT(refusal(o), HasSubstr("nowhere"));
+  o.model.clear();
+  EXPECT_NE(refusal(o), "created");
+  o.dummy = true;
+  o.config_file = directory("nowhere") + "/config.json";
+  EXPECT_THAT(refusal(o), HasSubstr("nowhere/config.json"));
+  // A plan for one model with the weights of another.
+  o = small("qwen3");
+  o.config_file = directory("deepseek_v3") + "/config.json";
+  EXPECT_THAT(refusal(o), AllOf(HasSubstr("--config"), HasSubstr("--load-format dummy")));
+}
+
+TEST(Runtime, APlanThatIsRefusedGivesItsReasons) {
+  RuntimeOptions o = small("deepseek_v3");
+  o.wishes.decode = "ragged";
+  auto runtime = Runtime::create(o);
+  ASSERT_FALSE(runtime);
+  const auto* refused = std::get_if<Refusal>(&runtime.error());
+  ASSERT_NE(refused, nullptr);
+  EXPECT_THAT(refused->headline, HasSubstr("decode ragged"));
+  ASSERT_FALSE(refused->reasons.empty());
+  EXPECT_EQ(refused->reasons[0].rule, Rule::phase);
+
+  o = small("deepseek_v3");
+  o.wishes.prefill = "nonsense";
+  runtime = Runtime::create(o);
+  ASSERT_FALSE(runtime);
+  refused = std::get_if<Refusal>(&runtime.error());
+  ASSERT_NE(refused, nullptr);
+  EXPECT_EQ(refused->reasons[0].rule, Rule::wish);
+  EXPECT_EQ(refused->reasons[0].field, "--prefill-attention-backend");
+}
+
+TEST(Runtime, Defaults) {
+  RuntimeOptions o = small("deepseek_v3");
+  o.device = "auto";
+  o.wishes.layers = 61;
+  auto runtime = Runtime::create(o);
+  ASSERT_TRUE(runtime);
+  Runtime& r = **runtime;
+  EXPECT_EQ(r.machine().device, Device::cpu);
+  EXPECT_EQ(r.plan().layers, 3);
+  EXPECT_EQ(r.plan().context_length, 512);
+  // All running requests, each as long as the context.
+  EXPECT_EQ(r.cache().tokens(), 4 * 512);
+  EXPECT_EQ(r.engine().capacity(), 512);
+  EXPECT_EQ(r.engine().stats().total_pages, 4 * 512 / r.cache().page_size());
+
+  o.wishes.context_length = 100;
+  o.wishes.page_size = 16;
+  o.wishes.max_total_tokens = 70;
+  runtime = Runtime::create(o);
+  ASSERT_TRUE(runtime);
+  EXPECT_EQ((*runtime)->plan().context_length, 100);
+  EXPECT_EQ((*runtime)->cache().tokens(), 80);
+  EXPECT_EQ((*runtime)->engine().capacity(), 80);
+}
+
+// What transformers computed for the fixture's prompt of 64 tokens.
+struct Expected {
+  std::vector<std::int32_t> prompt;
+  std::vector<float> logits;  // after the last token
+};
+
+Expected expected_of(const std::string& name) {
+  const auto file = MappedFile::open(directory(name) + "/reference.safetensors");
+  EXPECT_TRUE(file);
+  const auto header = parse_safetensors_header(file->bytes());
+  EXPECT_TRUE(header);
+  Expected out;
+  const auto read = [&](const SafetensorsEntry& t, auto& to) {
+    to.resize(static_cast<std::size_t>(t.end - t.begin) / 4);
+    std::memcpy(to.data(), file->bytes().data() + t.begin, 4 * to.size());
+  };
+  for (const SafetensorsEntry& t : header->tensors) {
+    if (t.name == "prompt.64.tokens") read(t, out.prompt);
+    if (t.name != "prompt.64.logits_bf16_cache") continue;
+    std::vector<float> rows;
+    read(t, rows);
+    out.logits.assign(rows.end() - static_cast<std::ptrdiff_t>(t.shape[1]), rows.end());
+  }
+  return out;
+}
+
+TEST(Runtime, AnswersAsTransformersDoes) {
+  for (const char* name :
+       {"llama", "llama_bias", "qwen2", "qwen2_window", "qwen3", "qwen3_moe", "deepseek_v3",
+        "deepseek_v3_dense", "deepseek_v3_fp8", "deepseek_v32", "glm_moe_dsa"}) {
+    const Expected expected = expected_of(name);
+    ASSERT_EQ(expected.prompt.size(), 64u) << name;
+    RuntimeOptions o = small(name);
+    o.engine.chunked_prefill_size = 24;
+    auto runtime = Runtime::create(o);
+    ASSERT_TRUE(runtime) << name << ": " << refusal(o);
+    Engine& engine = (*runtime)->engine();
+    Request request;
+    request.prompt = expected.prompt;
+    request.sampling.temperature = 0;
+    request.sampling.max_tokens = 1;
+    request.sampling.logprobs = 211;
+    ASSERT_TRUE(engine.submit(request)) << name;
+    std::vector<TokenLogprob> got;
+    std::int32_t token = -1;
+    while (!engine.idle()) {
+      const auto report = engine.step();
+      ASSERT_TRUE(report) << name;
+      for (const TokenEvent& e : report->tokens) {
+        token = e.sampled.token;
+        got = e.sampled.top;
+      }
+    }
+    const auto best = std::max_element(expected.logits.begin(), expected.logits.end());
+    EXPECT_EQ(token, best - expected.logits.begin()) << name;
+    double sum = 0;
+    for (const float x : expected.logits) sum += std::exp(double{x} - *best);
+    ASSERT_EQ(got.size(), expected.logits.size()) << name;
+    double worst = 0;
+    for (const TokenLogprob& t : got) {
+      const double want =
+          expected.logits[static_cast<std::size_t>(t.token)] - double{*best} - std::log(sum);
+      worst = std::max(worst, std::abs(t.logprob - want));
+    }
+    RecordProperty(name, std::to_string(worst));
+    EXPECT_LE(worst, 1e-2) << name;
+  }
+}
+
+TEST(Runtime, RandomWeightsFromAConfigurationAlone) {
+  RuntimeOptions o = small("");
+  o.model.clear();
+  o.config_file = directory("glm_moe_dsa") + "/config.json";
+  o.dummy = true;
+  std::int64_t done = 0, all = 0;
+  o.on_progress = [&](std::int64_t d, std::int64_t a) {
+    EXPECT_GE(d, done);
+    done = d;
+    all = a;
+  };
+  auto runtime = Runtime::create(o);
+  ASSERT_TRUE(runtime) << refusal(o);
+  EXPECT_GT(all, 0);
+  EXPECT_EQ(done, all);
+  EXPECT_EQ((*runtime)->config().architecture, "GlmMoeDsaForCausalLM");
+  Engine& engine = (*runtime)->engine();
+  Request request;
+  request.prompt = {3, 5, 8};
+  request.sampling.max_tokens = 4;
+  request.sampling.ignore_eos = true;
+  ASSERT_TRUE(engine.submit(request));
+  std::size_t tokens = 0;
+  while (!engine.idle()) {
+    const auto report = engine.step();
+    ASSERT_TRUE(report);
+    tokens += report->tokens.size();
+    for (const Finished& f : report->finished) EXPECT_EQ(f.reason, FinishReason::length);
+  }
+  EXPECT_EQ(tokens, 4u);
+}
+
+}  // namespace
+}  // namespace lathe
