@@ -211,6 +211,13 @@ void pack_rows(const MatmulSlice& s, const Groups& groups, std::int64_t k, std::
 LATHE_INLINE void finish(const Product& p, std::int64_t row, std::int64_t out, std::int64_t outs,
                          const float* sums) {
   float* to = reinterpret_cast<float*>(p.out.row(row)) + out;
+  if (outs == kPanelOuts) {
+    __m256 y = _mm256_loadu_ps(sums);
+    if (p.bias != nullptr) y = _mm256_add_ps(y, _mm256_loadu_ps(p.bias + out));
+    if (p.add) y = _mm256_add_ps(_mm256_loadu_ps(to), y);
+    _mm256_storeu_ps(to, y);
+    return;
+  }
   const __mmask8 mask = static_cast<__mmask8>((1u << outs) - 1);
   __m256 y = _mm256_maskz_loadu_ps(mask, sums);
   if (p.bias != nullptr) y = _mm256_add_ps(y, _mm256_maskz_loadu_ps(mask, p.bias + out));
@@ -415,7 +422,7 @@ LATHE_INLINE void ask(const WeightView& w, std::int64_t out, std::int64_t k, std
   const auto* from = reinterpret_cast<const typename W::T*>(w.data) + out * w.cols + k;
   for (std::int64_t i = lines * g / groups; i < lines * (g + 1) / groups; ++i) {
     for (std::int64_t r = 0; r < kPanelOuts; ++r) {
-      __builtin_prefetch(from + least(r, most) * w.cols + i * kLine, 0, 2);
+      __builtin_prefetch(from + least(r, most) * w.cols + i * kLine, 0, 3);
     }
   }
 }
@@ -454,6 +461,8 @@ void many_rows(const MatmulSlice& s, float* scratch) {
     }
   }
   for (std::int64_t r = 0; r < s.rows; ++r) {
+    const auto* later = reinterpret_cast<const float*>(p.out.row(s.row + least(r + 2, s.rows - 1)));
+    for (std::int64_t i = 0; i < s.outs; i += 16) __builtin_prefetch(later + s.out + i, 1, 3);
     for (std::int64_t i = 0; i < panels; ++i) {
       finish(p, s.row + r, s.out + i * kPanelOuts, least(kPanelOuts, s.outs - i * kPanelOuts),
              sums + (i * s.rows + r) * kPanelOuts);
@@ -461,12 +470,17 @@ void many_rows(const MatmulSlice& s, float* scratch) {
   }
 }
 
+// Shapes by measurement. Widening e4m3 costs so much that fewer outputs and more rows of a tile pay,
+// and from some rows on a panel does.
 template <class W>
 void slice_of(const MatmulSlice& s, float* scratch) {
-  if (s.rows > kMostFewRows) return many_rows<W>(s, scratch);
+  constexpr bool kWidens = W::kVectors > 1;
   auto* packed = reinterpret_cast<std::uint16_t*>(scratch);
-  if (s.rows <= 3) return few_rows<W, 8>(s, packed);
-  few_rows<W, 4>(s, packed);
+  if (s.rows > (kWidens ? kMostFewRows / 2 : kMostFewRows)) return many_rows<W>(s, scratch);
+  if constexpr (kWidens) {
+    if (s.rows > kTileRows) return few_rows<W, 4>(s, packed);
+  }
+  few_rows<W, 8>(s, packed);
 }
 
 double dot_loop(std::int64_t rounds, float* sink) {
