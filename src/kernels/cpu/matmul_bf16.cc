@@ -359,18 +359,22 @@ template <class W>
 void make_panel(const typename W::T* weights, std::int64_t stride, std::int64_t outs,
                 std::int64_t depth, std::uint16_t* panel) {
   const W codes;
-  for (std::int64_t i = 0; i < outs; ++i) {
-    const typename W::T* w = weights + i * stride;
-    std::uint16_t* to = panel + i * kPairLanes;
-    for (std::int64_t k = 0; k < depth; k += W::kStep) {
-      __m512i wide[W::kVectors];
-      if (k + W::kStep <= depth) {
-        codes.load(w + k, wide);
-      } else {
-        codes.load(w + k, depth - k, wide);
-      }
-      LATHE_UNROLL for (int v = 0; v < W::kVectors; ++v) {
-        _mm512_storeu_si512(to + (k + v * kPairLanes) * kPanelOuts, wide[v]);
+  constexpr std::int64_t kRun = 256;  // of a row before the next: measured
+  for (std::int64_t begin = 0; begin < depth; begin += kRun) {
+    const std::int64_t end = least(begin + kRun, depth);
+    for (std::int64_t i = 0; i < outs; ++i) {
+      const typename W::T* w = weights + i * stride;
+      std::uint16_t* to = panel + i * kPairLanes;
+      for (std::int64_t k = begin; k < end; k += W::kStep) {
+        __m512i wide[W::kVectors];
+        if (k + W::kStep <= end) {
+          codes.load(w + k, wide);
+        } else {
+          codes.load(w + k, end - k, wide);
+        }
+        LATHE_UNROLL for (int v = 0; v < W::kVectors; ++v) {
+          _mm512_storeu_si512(to + (k + v * kPairLanes) * kPanelOuts, wide[v]);
+        }
       }
     }
   }
