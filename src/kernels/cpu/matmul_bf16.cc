@@ -63,7 +63,7 @@ LATHE_INLINE std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ?
 
 // A mask of the first n lanes, n from 0 on.
 LATHE_INLINE __mmask16 first16(std::int64_t n) {
-  return n >= 16 ? 0xffff : static_cast<__mmask16>((1u << (n < 0 ? 0 : n)) - 1);
+  return static_cast<__mmask16>(n >= 16 ? 0xffffu : (1u << (n < 0 ? 0 : n)) - 1);
 }
 
 // ---------------------------------------------------------------- weights as bf16
