@@ -474,17 +474,14 @@ void many_rows(const MatmulSlice& s, float* scratch) {
   }
 }
 
-// Shapes by measurement. Widening e4m3 costs so much that fewer outputs and more rows of a tile pay,
-// and from some rows on a panel does.
+// Shapes by measurement: as widening e4m3 costs, tiles of fewer outputs and more rows serve it better,
+// and from some rows on a panel.
 template <class W>
 void slice_of(const MatmulSlice& s, float* scratch) {
   constexpr bool kWidens = W::kVectors > 1;
   auto* packed = reinterpret_cast<std::uint16_t*>(scratch);
   if (s.rows > (kWidens ? kMostFewRows / 2 : kMostFewRows)) return many_rows<W>(s, scratch);
-  if constexpr (kWidens) {
-    if (s.rows > kTileRows) return few_rows<W, 4>(s, packed);
-  }
-  few_rows<W, 8>(s, packed);
+  few_rows<W, kWidens ? 4 : 8>(s, packed);
 }
 
 double dot_loop(std::int64_t rounds, float* sink) {
