@@ -8,6 +8,7 @@
 #include "attn/planner.h"
 #include "io/read_file.h"
 #include "kernels/all.h"
+#include "kernels/cpu/matmul_bf16.h"
 
 namespace lathe {
 namespace {
@@ -21,6 +22,20 @@ Result<Machine> machine_for_models(const std::string& device) {
                  "--device cpu; lathe plan --device plans attention for it"};
   }
   return machine;
+}
+
+Result<MatmulPrecision> precision_of(const std::string& dtype, Device device) {
+  const bool has_bf16 = device == Device::cpu && cpu_has_bf16_dot();
+  if (dtype == "auto") return has_bf16 ? MatmulPrecision::bf16 : MatmulPrecision::f32;
+  if (dtype == "float32") return MatmulPrecision::f32;
+  if (dtype != "bfloat16") {
+    return Error{ErrorCode::invalid_argument, "--dtype", "auto, float32 or bfloat16", dtype, ""};
+  }
+  if (has_bf16) return MatmulPrecision::bf16;
+  return Error{
+      ErrorCode::unsupported, "--dtype", "bfloat16 on a CPU with AVX512_BF16 and AVX512_VBMI",
+      device == Device::cpu ? "bfloat16 on a CPU without them" : "bfloat16 on the ref device",
+      "--dtype float32, or auto"};
 }
 
 Result<ModelConfig> config_of(const RuntimeOptions& options) {
@@ -64,6 +79,8 @@ std::int64_t cache_pages(const Plan& plan, const Wishes& wishes, const Machine& 
 Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOptions& options) {
   auto machine = machine_for_models(options.device);
   if (!machine) return StartError(machine.error());
+  const auto precision = precision_of(options.dtype, machine->device);
+  if (!precision) return StartError(precision.error());
   auto config = config_of(options);
   if (!config) return StartError(config.error());
 
@@ -74,6 +91,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
 
   std::unique_ptr<Runtime> r(new Runtime(options.threads));
   r->machine_ = *machine;
+  r->precision_ = *precision;
   r->registry_ = all_kernels();
   PlanResult plan = make_plan(config->attention, *machine, wishes, r->registry_);
   if (!plan) return StartError(plan.error());
@@ -99,6 +117,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   ops.device = machine->device;
   ops.execution.threads = &r->threads_;
   ops.execution.scratch = &r->scratch_;
+  ops.precision = *precision;
   ops.arena = &r->arena_;
   auto engine = Engine::create(*r->model_, *r->cache_, options.engine, ops);
   if (!engine) return StartError(engine.error());

@@ -28,6 +28,9 @@ struct RuntimeOptions {
   std::string config_file;  // instead of a directory's config.json; with dummy weights only
   bool dummy = false;       // --load-format dummy
   std::string device = "auto";
+  // float32, bfloat16 (see MatmulPrecision; bf16 and e4m3 weights only) or auto: bfloat16 where the
+  // CPU has dot products of bf16 pairs.
+  std::string dtype = "auto";
   int threads = 0;  // 0: one per core
   // context_length 0 is the model's own; layers is the model's. max_total_tokens 0: what all
   // running requests can hold, within half of the memory beside weights and buffers.
@@ -43,7 +46,8 @@ using StartError = std::variant<Error, Refusal>;
 class Runtime {
  public:
   /// Errors: those of the configuration, the planner, the checkpoint, the pools and the engine; a
-  /// context length beyond the model's; a device that models don't run on.
+  /// context length beyond the model's; a device that models don't run on; a dtype that the device
+  /// does not multiply in.
   static Result<std::unique_ptr<Runtime>, StartError> create(const RuntimeOptions& options);
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -52,6 +56,7 @@ class Runtime {
   const ModelConfig& config() const { return model_->config(); }
   const Machine& machine() const { return machine_; }
   const Plan& plan() const { return plan_; }
+  MatmulPrecision precision() const { return precision_; }
   KvCache& cache() { return *cache_; }
   Engine& engine() { return *engine_; }
   ThreadPool& threads() { return threads_; }
@@ -66,6 +71,7 @@ class Runtime {
   Registry registry_;
   Machine machine_;
   Plan plan_;
+  MatmulPrecision precision_ = MatmulPrecision::f32;
   std::unique_ptr<Model> model_;
   std::optional<KvCache> cache_;
   std::optional<Engine> engine_;

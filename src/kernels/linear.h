@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "base/enum.h"
 #include "base/rows_view.h"
 
 namespace lathe {
@@ -27,6 +28,13 @@ struct WeightView {
 
   std::int64_t bytes() const { return bytes_of(dtype, rows * cols); }
 };
+
+// Of activations that are multiplied by bf16 or e4m3 weights; sums are f32, and other weights are
+// always multiplied in f32.
+#define LATHE_MATMUL_PRECISIONS(X) \
+  X(f32)                           \
+  X(bf16) /* x is rounded to bf16 (nearest even), for the CPU's dot products of bf16 pairs */
+LATHE_ENUM(MatmulPrecision, LATHE_MATMUL_PRECISIONS)
 
 /// out = x w^T + bias, or out += with `add`.
 struct Product {

@@ -1,5 +1,6 @@
 // What must not change a request's bits: how its prompt is cut, what shares its batch, how many
 // threads there are, and which kind of kernel reads a bf16 cache.
+#include "kernels/cpu/matmul_bf16.h"
 #include "model/test_util.h"
 
 namespace lathe {
@@ -25,6 +26,34 @@ TEST(Equality, ChunksGiveTheBitsOfOneShot) {
     }
     // The last rows in decode.
     EXPECT_EQ(Runner(*model, kInplace).prompt(0, tokens, 64, 9), want) << name;
+  }
+}
+
+// Products by bf16 pairs: as far from f32 as rounding every activation to bf16 takes these models
+// (2^-9 in each product, and attention that amplifies it), and as invariant.
+TEST(Equality, Bf16ProductsAreCloseAndInvariant) {
+  if (!cpu_has_bf16_dot()) GTEST_SKIP() << "this CPU has no dot products of bf16 pairs";
+  for (const char* name : {"qwen3_moe", "deepseek_v3", "deepseek_v3_fp8"}) {
+    const auto model = load_fixture(name);
+    const std::vector<std::int32_t> longer = tokens_of(name, 64), shorter = tokens_of(name, 7);
+    Runner::Options options = kInplace;
+    const Logits exact = Runner(*model, options).prompt(0, longer);
+    options.precision = MatmulPrecision::bf16;
+    const Logits want = Runner(*model, options).prompt(0, longer);
+    double worst = 0;
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      worst = std::max(worst, relative_error(want[i], exact[i]));
+    }
+    EXPECT_LE(worst, 3e-2) << name;
+    EXPECT_GT(worst, 0) << name;
+    RecordProperty(name, std::to_string(worst));
+
+    EXPECT_EQ(Runner(*model, options).prompt(0, longer, 7), want) << name;
+    EXPECT_EQ(Runner(*model, options).prompt(0, longer, 20, 9), want) << name;
+    options.threads = 2;
+    Runner runner(*model, options);
+    const Logits both = runner.step({{1, shorter}, {0, longer}});
+    EXPECT_EQ(Logits(both.begin() + 7, both.end()), want) << name;
   }
 }
 

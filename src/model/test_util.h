@@ -95,6 +95,7 @@ class Runner {
     std::int32_t page_size = 0;
     int threads = 1;
     std::int64_t context = kContext;
+    MatmulPrecision precision = MatmulPrecision::f32;
     std::int64_t gather_budget = std::int64_t{1} << 22;
   };
   /// Rows that a request brings to a batch.
@@ -125,6 +126,7 @@ class Runner {
     cache_->pools().poison_free();
     ops_.device = options.device;
     ops_.execution = {&pool_, &scratch_, true};
+    ops_.precision = options.precision;
     ops_.arena = &arena_;
   }
 

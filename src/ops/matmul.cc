@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/matmul_bf16.h"
 #include "kernels/ref/linear.h"
 
 namespace lathe {
@@ -24,7 +25,9 @@ void matmul(const OpsContext& ops, std::span<const Product> products) {
   for (const Product& p : products) check(p);
   if (ops.device == Device::ref) return ref_matmul(products);
   LATHE_CHECK(ops.device == Device::cpu, "matmul runs on ref and cpu");
-  cpu_matmul(ops.execution, *ops.arena, products);
+  LATHE_CHECK(ops.precision == MatmulPrecision::f32 || cpu_has_bf16_dot(),
+              "bf16 products on a CPU that has them");
+  cpu_matmul(ops.execution, *ops.arena, ops.precision, products);
 }
 
 }  // namespace lathe

@@ -135,12 +135,11 @@ std::string table(const std::vector<Row>& rows, double read_gbps) {
 }
 
 nlohmann::ordered_json json(const std::vector<Row>& rows, Runtime& runtime, double read_gbps) {
-  nlohmann::ordered_json j = {{"architecture", runtime.config().architecture},
-                              {"plan", summary(runtime.plan())},
-                              {"threads", runtime.threads().threads()},
-                              {"weight_bytes", runtime.model().weight_bytes()},
-                              {"read_gb_per_s", read_gbps},
-                              {"rows", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json j = {
+      {"architecture", runtime.config().architecture},  {"plan", summary(runtime.plan())},
+      {"arithmetic", name(runtime.precision())},        {"threads", runtime.threads().threads()},
+      {"weight_bytes", runtime.model().weight_bytes()}, {"read_gb_per_s", read_gbps},
+      {"rows", nlohmann::ordered_json::array()}};
   for (const Row& r : rows) {
     nlohmann::ordered_json row = {{"test", r.test},
                                   {"depth", r.depth},
@@ -201,9 +200,10 @@ int bench_engine_command(const BenchEngineOptions& options) {
     print_out(json(rows, *runtime, read_gbps).dump(2) + "\n");
   } else {
     print_out(fmt::format(
-        "{}, {} threads, weights {:.0f} MB, {}\nmedians of {}; GB/s are the weights that a decode "
+        "{}, {} threads, products {}, weights {:.0f} MB, {}\nmedians of {}; GB/s are the weights "
+        "that a decode "
         "step streams, share is of the read rate\nmeasured in the same run, {:.1f} GB/s\n\n{}",
-        runtime->config().architecture, runtime->threads().threads(),
+        runtime->config().architecture, runtime->threads().threads(), name(runtime->precision()),
         static_cast<double>(runtime->model().weight_bytes()) / 1e6, summary(runtime->plan()),
         options.repeats, read_gbps, table(rows, read_gbps)));
   }

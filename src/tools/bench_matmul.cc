@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/float_formats.h"
+#include "kernels/cpu/matmul_bf16.h"
 #include "ops/matmul.h"
 #include "tools/command.h"
 #include "tools/machine_peak.h"
@@ -28,6 +29,7 @@ struct Case {
 
 struct Row {
   Case what;
+  MatmulPrecision precision = MatmulPrecision::f32;
   int threads = 1;
   double seconds = 0;  // a pass over all weights
   double gflops = 0, gbps = 0;
@@ -107,23 +109,27 @@ double pass_seconds(const OpsContext& ops, const Case& c, const Data& data) {
 
 // The nearer limit is measured before every repeat, and the best of the repeats counts on both sides:
 // other work on the machine takes from either, and is neither's.
-Row measure(const Case& c, int threads, int repeats) {
+Row measure(const Case& c, MatmulPrecision precision, int threads, int repeats) {
   const Data data(c);
   ThreadPool pool(threads);
   Arena arena;
   OpsContext ops;
   ops.execution.threads = &pool;
   ops.arena = &arena;
+  ops.precision = precision;
   const double flop = 2 * static_cast<double>(c.weights * c.m * c.n * c.k);
   const double bytes = static_cast<double>(data.weights.size());
+  const auto peak =
+      precision == MatmulPrecision::bf16 ? measure_bf16_peak_gflops : measure_peak_gflops;
   const bool streams = c.name == "decode";
 
   Row r;
   r.what = c;
+  r.precision = precision;
   r.threads = threads;
   r.seconds = pass_seconds(ops, c, data);
   for (int i = 0; i < repeats; ++i) {
-    if (i == 0 || !streams) r.peak_gflops = std::max(r.peak_gflops, measure_peak_gflops(pool, 1));
+    if (i == 0 || !streams) r.peak_gflops = std::max(r.peak_gflops, peak(pool, 1));
     if (i == 0 || streams) {
       r.read_gbps = std::max(r.read_gbps, measure_read_gbps(pool, std::int64_t{128} << 20, 3));
     }
@@ -138,6 +144,7 @@ Row measure(const Case& c, int threads, int repeats) {
 nlohmann::ordered_json row_json(const Row& r) {
   return {{"name", r.what.name},
           {"dtype", name(r.what.dtype)},
+          {"arithmetic", name(r.precision)},
           {"m", r.what.m},
           {"n", r.what.n},
           {"k", r.what.k},
@@ -153,7 +160,8 @@ nlohmann::ordered_json row_json(const Row& r) {
 
 constexpr const char* kHeader =
     "best of the repeats; peak and read are this machine's limits, the best of as many repeats\n"
-    "between them; GB/s counts the weights; share is of the nearer limit\n\n";
+    "between them, the peak that of the arithmetic: f32 FMAs, or dot products of bf16 pairs;\n"
+    "GB/s counts the weights; share is of the nearer limit\n\n";
 
 }  // namespace
 
@@ -164,22 +172,30 @@ int bench_matmul_command(const BenchMatmulOptions& options) {
   out["rows"] = nlohmann::ordered_json::array();
   std::string table =
       kHeader + fmt::format(
-                    "{:8} {:5} {:>4} {:>5} {:>5} {:>7} {:>7} {:>11} {:>8} {:>6} {:>8} "
+                    "{:8} {:5} {:5} {:>4} {:>5} {:>5} {:>7} {:>7} {:>11} {:>8} {:>6} {:>8} "
                     "{:>6} {:>6}\n",
-                    "name", "dtype", "m", "n", "k", "weights", "threads", "us", "GFLOP/s", "GB/s",
-                    "peak", "read", "share");
+                    "name", "dtype", "arith", "m", "n", "k", "weights", "threads", "us", "GFLOP/s",
+                    "GB/s", "peak", "read", "share");
   for (const Case& c : cases()) {
     if (!c.name.starts_with(options.only)) continue;
-    for (const int t : threads) {
-      if (isatty(STDERR_FILENO) == 1) {
-        fmt::print(stderr, "measuring {} {} m {} threads {}\n", c.name, name(c.dtype), c.m, t);
+    for (const MatmulPrecision precision : {MatmulPrecision::f32, MatmulPrecision::bf16}) {
+      if (precision == MatmulPrecision::bf16 &&
+          !(cpu_has_bf16_dot() && is_bf16_dot_weight(c.dtype))) {
+        continue;
       }
-      const Row r = measure(c, t, options.repeats);
-      out["rows"].push_back(row_json(r));
-      table += fmt::format(
-          "{:8} {:5} {:4} {:5} {:5} {:7} {:7} {:11.1f} {:8.1f} {:6.2f} {:8.1f} {:6.1f} {:6.2f}\n",
-          c.name, name(c.dtype), c.m, c.n, c.k, c.weights, t, r.seconds * 1e6, r.gflops, r.gbps,
-          r.peak_gflops, r.read_gbps, r.share);
+      for (const int t : threads) {
+        if (isatty(STDERR_FILENO) == 1) {
+          fmt::print(stderr, "measuring {} {} {} m {} threads {}\n", c.name, name(c.dtype),
+                     name(precision), c.m, t);
+        }
+        const Row r = measure(c, precision, t, options.repeats);
+        out["rows"].push_back(row_json(r));
+        table += fmt::format(
+            "{:8} {:5} {:5} {:4} {:5} {:5} {:7} {:7} {:11.1f} {:8.1f} {:6.2f} {:8.1f} {:6.1f} "
+            "{:6.2f}\n",
+            c.name, name(c.dtype), name(precision), c.m, c.n, c.k, c.weights, t, r.seconds * 1e6,
+            r.gflops, r.gbps, r.peak_gflops, r.read_gbps, r.share);
+      }
     }
   }
   print_out(options.json ? out.dump(2) + "\n" : table);

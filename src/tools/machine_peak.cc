@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "kernels/cpu/matmul_bf16.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tools/machine_peak.cc"
 #include "hwy/foreach_target.h"
@@ -95,9 +97,9 @@ struct alignas(64) Line {
   float values[16] = {0.999f, 0.001f, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
 };
 
-}  // namespace
-
-double measure_peak_gflops(ThreadPool& threads, int repeats) {
+// loop(rounds, sink) on every thread, FLOPs returned.
+template <class Loop>
+double peak_gflops(ThreadPool& threads, int repeats, Loop loop) {
   constexpr std::int64_t kRounds = 4'000'000;
   const int n = threads.threads();
   std::vector<Line> lines(static_cast<std::size_t>(n));
@@ -105,12 +107,24 @@ double measure_peak_gflops(ThreadPool& threads, int repeats) {
   const double seconds = median_seconds(repeats, [&] {
     threads.run(n, [&](std::int64_t task, int) {
       const auto t = static_cast<std::size_t>(task);
-      flops[t] = HWY_DYNAMIC_DISPATCH(fma_loop)(kRounds, lines[t].values);
+      flops[t] = loop(kRounds, lines[t].values);
     });
   });
   double all = 0;
   for (const double f : flops) all += f;
   return all / seconds / 1e9;
+}
+
+}  // namespace
+
+double measure_peak_gflops(ThreadPool& threads, int repeats) {
+  return peak_gflops(threads, repeats, [](std::int64_t rounds, float* sink) {
+    return HWY_DYNAMIC_DISPATCH(fma_loop)(rounds, sink);
+  });
+}
+
+double measure_bf16_peak_gflops(ThreadPool& threads, int repeats) {
+  return cpu_has_bf16_dot() ? peak_gflops(threads, repeats, bf16_dot_loop) : 0;
 }
 
 double measure_read_gbps(ThreadPool& threads, std::int64_t bytes, int repeats) {

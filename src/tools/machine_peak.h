@@ -12,6 +12,9 @@ namespace lathe {
 /// two). The median of `repeats` runs of some milliseconds.
 double measure_peak_gflops(ThreadPool& threads, int repeats = 5);
 
+/// The same for dot products of bf16 pairs (a pair is two multiply-adds); 0 where the CPU has none.
+double measure_bf16_peak_gflops(ThreadPool& threads, int repeats = 5);
+
 /// A streaming read of `bytes`, on all threads of the pool: GB/s (10^9 bytes). The median of
 /// `repeats` passes. `bytes` should be well over the last-level cache.
 double measure_read_gbps(ThreadPool& threads, std::int64_t bytes = std::int64_t{256} << 20,

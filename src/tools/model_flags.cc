@@ -38,6 +38,10 @@ void print_started(const ModelFlags& flags, Runtime& r) {
   fmt::print(stderr, "weights   {:.0f} MB in {:.2f} s ({:.0f} MB/s){}\n", megabytes(weights),
              r.load_seconds(), megabytes(weights) / std::max(r.load_seconds(), 1e-3),
              flags.runtime.dummy ? ", random" : "");
+  fmt::print(stderr, "products  {}\n",
+             r.precision() == MatmulPrecision::bf16
+                 ? "bf16 with bf16 and e4m3 weights, f32 with others; f32 sums"
+                 : "f32");
   const KvCache& cache = r.cache();
   fmt::print(stderr, "cache     {} tokens, {} in pages of {}\n", cache.tokens(),
              human_bytes(cache.pools().bytes()), cache.page_size());
@@ -63,6 +67,12 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option("--model,--model-path", r.model,
                      "directory with config.json, *.safetensors and tokenizer.json");
   command.add_option("--device", r.device, "auto, cpu or ref (the slow oracle)");
+  command
+      .add_option(
+          "--dtype", r.dtype,
+          "of products with bf16 and fp8 weights: float32, bfloat16 (x rounded, f32 sums), or "
+          "auto: bfloat16 where the CPU multiplies it")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16"}));
   command.add_option("--threads", r.threads, "0 = one per core")->check(CLI::Range(0, 1024));
   command
       .add_option("--load-format", flags.load_format,

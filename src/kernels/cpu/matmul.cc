@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/matmul_bf16.h"
 #include "kernels/cpu/matmul_slice.h"
 
 namespace lathe {
@@ -44,7 +45,11 @@ struct Cut {
 
 }  // namespace
 
-void cpu_matmul(const Execution& execution, Arena& arena, std::span<const Product> products) {
+void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precision,
+                std::span<const Product> products) {
+  const auto by_pairs = [&](const Product& p) {
+    return precision == MatmulPrecision::bf16 && is_bf16_dot_weight(p.w.dtype);
+  };
   ThreadPool* pool = execution.threads;
   std::int64_t work = 0;
   for (const Product& p : products) work += p.x.rows * p.w.rows * p.w.cols;
@@ -65,7 +70,8 @@ void cpu_matmul(const Execution& execution, Arena& arena, std::span<const Produc
       tasks += cut.tasks();
       ends[i] = tasks;
       if (cut.tasks() == 0) continue;
-      floats = std::max(floats, matmul_slice_scratch(cut.rows, cut.outs, p.w.cols));
+      const auto need = by_pairs(p) ? matmul_slice_bf16_scratch : matmul_slice_scratch;
+      floats = std::max(floats, need(cut.rows, cut.outs, p.w.cols));
     }
     if (workers == 1 || tasks >= 8 * workers || most_outs == kPanelOuts) break;
   }
@@ -76,7 +82,8 @@ void cpu_matmul(const Execution& execution, Arena& arena, std::span<const Produc
     const std::int64_t i = std::upper_bound(ends, ends + count, task) - ends;
     const Product& p = products[static_cast<std::size_t>(i)];
     const std::int64_t first = i == 0 ? 0 : ends[i - 1];
-    matmul_slice(Cut(p, most_outs).slice(p, task - first), scratch + floats * worker);
+    const auto compute = by_pairs(p) ? matmul_slice_bf16 : matmul_slice;
+    compute(Cut(p, most_outs).slice(p, task - first), scratch + floats * worker);
   };
   if (workers == 1) {
     for (std::int64_t t = 0; t < tasks; ++t) body(t, 0);

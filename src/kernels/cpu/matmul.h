@@ -15,7 +15,9 @@
 
 namespace lathe {
 
-/// As matmul in ops/matmul.h.
-void cpu_matmul(const Execution& execution, Arena& arena, std::span<const Product> products);
+/// As matmul in ops/matmul.h. Precision bf16 only where cpu_has_bf16_dot(); matmul_bf16.h has its
+/// order of sums.
+void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precision,
+                std::span<const Product> products);
 
 }  // namespace lathe
