@@ -31,7 +31,10 @@ void moe_layer(const OpsContext& ops, const MoeConfig& config, const MoeWeights&
                       .normalize = config.normalize,
                       .scale = config.scale};
   const MutableRowsView logits = take_rows(*ops.arena, h.rows, config.experts);
-  matmul(ops, {h, w.router, logits});
+  // Which experts a token takes should not turn on the rounding of its activations.
+  OpsContext exact = ops;
+  exact.precision = MatmulPrecision::f32;
+  matmul(exact, {h, w.router, logits});
   const std::int64_t chosen = h.rows * config.top_k;
   const std::span ids(ops.arena->take_array<std::int32_t>(chosen),
                       static_cast<std::size_t>(chosen));
