@@ -56,7 +56,7 @@ namespace {
 #define LATHE_INLINE inline __attribute__((always_inline))
 
 constexpr std::int64_t kPairLanes = 32;     // elements of K that one instruction takes
-constexpr std::int64_t kAskedBytes = 2048;  // of each weight row, ahead of where a tile reads
+constexpr std::int64_t kAskedBytes = 1024;  // of each weight row, ahead of where a tile reads
 constexpr std::int64_t kTileRows = 3;       // beside kPanelOuts outputs: 24 of 32 registers
 
 LATHE_INLINE std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
@@ -481,7 +481,8 @@ void slice_of(const MatmulSlice& s, float* scratch) {
   constexpr bool kWidens = W::kVectors > 1;
   auto* packed = reinterpret_cast<std::uint16_t*>(scratch);
   if (s.rows > (kWidens ? kMostFewRows / 2 : kMostFewRows)) return many_rows<W>(s, scratch);
-  few_rows<W, kWidens ? 4 : 8>(s, packed);
+  if (kWidens && s.rows > 1) return few_rows<W, 4>(s, packed);
+  few_rows<W, 8>(s, packed);
 }
 
 double dot_loop(std::int64_t rounds, float* sink) {
