@@ -24,6 +24,12 @@ class Scratch {
     }
     return bytes_.get();
   }
+  /// Memory for a kernel that calls another one with this scratch, which the other's take() leaves
+  /// alone.
+  Scratch& outer() {
+    if (!outer_) outer_ = std::make_unique<Scratch>();
+    return *outer_;
+  }
   std::int64_t size() const { return size_; }
   /// How often take() had to allocate.
   std::int64_t growths() const { return growths_; }
@@ -33,6 +39,7 @@ class Scratch {
     void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{64}); }
   };
   std::unique_ptr<std::byte[], Free> bytes_;
+  std::unique_ptr<Scratch> outer_;
   std::int64_t size_ = 0;
   std::int64_t growths_ = 0;
 };

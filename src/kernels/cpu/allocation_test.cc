@@ -10,6 +10,7 @@
 #include "kernels/cpu/gqa_test_util.h"
 #include "kernels/cpu/indexer_test_util.h"
 #include "kernels/cpu/latent_attend.h"
+#include "kernels/cpu/latent_gather.h"
 #include "kernels/cpu/latent_test_util.h"
 #include "kernels/cpu/ragged_attend.h"
 
@@ -87,6 +88,29 @@ TEST(Allocation, Latent) {
   dense.by_index(list);
   dense.args.problem.top_k = 300;
   expect_no_allocation(cpu_attend_latent, dense.args, 512);
+}
+
+// Whole requests, a request in runs, and rows with lists.
+TEST(Allocation, Gather) {
+  latent_test::Scene scene(CacheLayout(LayoutKind::mla_fp8_block), 16, 4,
+                           {{900, 3}, {20, 1}, {3000, 1}});
+  std::vector<float> out(static_cast<std::size_t>(scene.args.q.rows * 4 * 512));
+  scene.args.out = {reinterpret_cast<std::byte*>(out.data()), DType::f32, scene.args.q.rows,
+                    4 * 512, 4 * 512};
+  scene.args.lse = {};
+  const auto none_with_rows = [&](std::int64_t rows) {
+    std::vector<std::uint16_t> workspace(static_cast<std::size_t>(rows * 576));
+    expect_no_allocation([&](const Execution& execution) {
+      scene.args.execution = execution;
+      return cpu_gather_attend(scene.args, workspace);
+    });
+  };
+  none_with_rows(4096);
+  none_with_rows(1024);
+  const latent_test::Ints list = scene.random_list(300);
+  scene.by_index(list);
+  scene.args.problem.top_k = 300;
+  none_with_rows(1024);
 }
 
 TEST(Allocation, GroupedQuery) {

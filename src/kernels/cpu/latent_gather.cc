@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <optional>
-#include <vector>
 
 #include "attn/budget.h"
 #include "kernels/cpu/latent_attend.h"
@@ -36,6 +36,27 @@ struct Group {
   }
 };
 
+template <class T>
+std::int64_t room_of(std::int64_t n) {
+  return whole_lines(n * static_cast<std::int64_t>(sizeof(T)));
+}
+
+// Arrays one after the other in memory whose size was summed up by room_of().
+class Arrays {
+ public:
+  explicit Arrays(std::byte* memory) : at_(memory) {}
+  template <class T>
+  std::span<T> take(std::int64_t n, T value = T()) {
+    T* first = reinterpret_cast<T*>(at_);
+    at_ += room_of<T>(n);
+    std::uninitialized_fill_n(first, n, value);
+    return {first, at(n)};
+  }
+
+ private:
+  std::byte* at_;
+};
+
 class Gatherer {
  public:
   Gatherer(const AttendArgs& args, std::span<std::uint16_t> workspace, std::int64_t state_bytes)
@@ -43,7 +64,8 @@ class Gatherer {
         keys_(workspace.data()),
         dim_(args.problem.qk_dim()),
         room_(std::ssize(workspace) / dim_),
-        state_bytes_(state_bytes) {}
+        state_bytes_(state_bytes),
+        lists_(args.execution.scratch != nullptr ? args.execution.scratch->outer() : own_) {}
 
   // Compact rows that a group takes.
   std::int64_t rows(const Group& g) const {
@@ -95,14 +117,17 @@ class Gatherer {
   Result<void> by_pages(const Group& g, AttendArgs& part) {
     const std::int64_t requests = g.last - g.first;
     const std::int32_t page_size = args_.main.pool->page_size;
-    std::vector<Slot> slots(at(g.pages * page_size));
-    std::vector<PageId> table(at(requests * g.width));
-    std::vector<std::int32_t> indptr;
-    std::vector<std::int32_t> kv_lens;
+    Arrays arrays(
+        lists_.take(room_of<Slot>(g.pages * page_size) + room_of<PageId>(requests * g.width) +
+                    room_of<std::int32_t>(requests + 1) + room_of<std::int32_t>(requests)));
+    const auto slots = arrays.take<Slot>(g.pages * page_size);
+    const auto table = arrays.take<PageId>(requests * g.width);
+    const auto indptr = arrays.take<std::int32_t>(requests + 1);
+    const auto kv_lens = arrays.take<std::int32_t>(requests);
     std::int32_t next = 0;
     for (std::int64_t r = g.first; r < g.last; ++r) {
-      indptr.push_back(row_of(r) - static_cast<std::int32_t>(g.first_row));
-      kv_lens.push_back(needed(r));
+      indptr[at(r - g.first)] = row_of(r) - static_cast<std::int32_t>(g.first_row);
+      kv_lens[at(r - g.first)] = needed(r);
       for (std::int32_t key = 0; key < needed(r); key += page_size, ++next) {
         const std::int64_t number = key / page_size;
         const PageId page = page_of(r, number);
@@ -115,7 +140,7 @@ class Gatherer {
         }
       }
     }
-    indptr.push_back(static_cast<std::int32_t>(g.last_row - g.first_row));
+    indptr[at(requests)] = static_cast<std::int32_t>(g.last_row - g.first_row);
     gather(args_.main, slots, keys_);
     part.main = compact_pool(page_size, g.pages);
     part.main.page_table = table;
@@ -135,10 +160,14 @@ class Gatherer {
     const std::int64_t row_bytes = heads * (out_stride * 4 + std::int64_t{sizeof(SoftState)});
     const std::int64_t most_rows = std::max<std::int64_t>(1, state_bytes_ / row_bytes);
     const std::int64_t state_rows = std::min(most_rows, g.last_row - g.first_row);
-    std::vector<float> out(at(state_rows * heads * out_stride));
-    std::vector<SoftState> softmax(at(state_rows * heads));
-    std::vector<Slot> slots;
-    std::vector<PageId> table;
+    const std::int64_t most_keys = std::min<std::int64_t>(run_keys, needed(g.first));
+    Arrays arrays(lists_.take(room_of<float>(state_rows * heads * out_stride) +
+                              room_of<SoftState>(state_rows * heads) + room_of<Slot>(most_keys) +
+                              room_of<PageId>(most_keys)));
+    const auto out = arrays.take<float>(state_rows * heads * out_stride);
+    const auto softmax = arrays.take<SoftState>(state_rows * heads);
+    const auto all_slots = arrays.take<Slot>(most_keys);
+    const auto all_pages = arrays.take<PageId>(most_keys);
     const std::int32_t page_size = args_.main.pool->page_size;
     for (std::int64_t row = g.first_row; row < g.last_row; row += most_rows) {
       const std::int64_t rows = std::min(most_rows, g.last_row - row);
@@ -150,8 +179,10 @@ class Gatherer {
       part.kv_lens = {&keys, 1};
       for (std::int64_t first = 0; first < keys; first += run_keys) {
         const std::int64_t count = std::min(run_keys, keys - first);
-        slots.assign(at(count), Slot());
-        table.assign(at(count), PageId());
+        const auto slots = all_slots.first(at(count));
+        const auto table = all_pages.first(at(count));
+        std::ranges::fill(slots, Slot());
+        std::ranges::fill(table, PageId());
         for (std::int64_t i = 0; i < count; ++i) {
           const PageId page = page_of(g.first, (first + i) / page_size);
           if (page.is_hole()) continue;
@@ -173,12 +204,17 @@ class Gatherer {
   // Lists and windows: every row's keys on their own, those of `main`, then those of `extra`.
   Result<void> by_rows(const Group& g, AttendArgs& part) {
     const std::int64_t n = g.last_row - g.first_row;
-    std::vector<Slot> slots[2];  // of the compact rows: in `main`, in `extra`
-    std::vector<std::int32_t> index(at(n * g.width));
-    std::vector<std::int32_t> lengths(at(n));
-    std::vector<std::int32_t> indptr(at(n + 1));
+    Arrays arrays(lists_.take(2 * room_of<Slot>(n * g.width) + room_of<std::int32_t>(n * g.width) +
+                              2 * room_of<std::int32_t>(n) + room_of<std::int32_t>(n + 1)));
+    // Of the compact rows: in `main`, in `extra`.
+    const std::span<Slot> slots[2] = {arrays.take<Slot>(n * g.width),
+                                      arrays.take<Slot>(n * g.width)};
+    std::int64_t count[2] = {0, 0};
+    const auto index = arrays.take<std::int32_t>(n * g.width);
+    const auto lengths = arrays.take<std::int32_t>(n);
+    const auto indptr = arrays.take<std::int32_t>(n + 1);
     // A list names the keys; any length that admits a row will do.
-    const std::vector<std::int32_t> kv_lens(at(n), 1);
+    const auto kv_lens = arrays.take<std::int32_t>(n, 1);
     std::int32_t used = 0;  // compact rows
     for (const bool extra : {false, true}) {
       if (extra && !args_.problem.two_sources()) break;
@@ -192,15 +228,15 @@ class Gatherer {
           for (list.fill(keys, kLatentTile); keys.count > 0; list.fill(keys, kLatentTile)) {
             for (const Slot slot : extra ? keys.extra() : keys.main()) {
               index[at(i * g.width + lengths[at(i)]++)] = used++;
-              slots[extra ? 1 : 0].push_back(slot);
+              slots[extra ? 1 : 0][at(count[extra ? 1 : 0]++)] = slot;
             }
           }
         }
       }
     }
     std::iota(indptr.begin(), indptr.end(), 0);
-    gather(args_.main, slots[0], keys_);
-    gather(args_.extra, slots[1], keys_ + std::ssize(slots[0]) * dim_);
+    gather(args_.main, slots[0].first(at(count[0])), keys_);
+    gather(args_.extra, slots[1].first(at(count[1])), keys_ + count[0] * dim_);
     part.main = {};
     part.extra = {};
     part.main.compact = {reinterpret_cast<const std::byte*>(keys_), DType::bf16, used, dim_, dim_};
@@ -235,6 +271,8 @@ class Gatherer {
   std::int64_t dim_;
   std::int64_t room_;
   std::int64_t state_bytes_;
+  Scratch own_;
+  Scratch& lists_;
 };
 
 // The smallest groups there are: requests where they share keys, else rows.

@@ -16,8 +16,8 @@ namespace lathe {
 /// is exact for every layout whose scales are powers of two; with execution.batch_invariant the bits
 /// are then those of cpu_attend_latent.
 ///
-/// Beside the workspace each call allocates index lists, 8 to 16 bytes for a gathered row, and, for a
-/// request in runs, the states of as many of its rows as `state_bytes` hold, one at least; more rows
+/// Beside the workspace a call takes index lists from execution.scratch, 8 to 16 bytes for a gathered
+/// row, and, for a request in runs, the states of as many of its rows as `state_bytes` hold, one at least; more rows
 /// gather the keys again.
 ///
 /// Errors: those of cpu_attend_latent; a source that isn't a pool; a workspace that holds neither the
