@@ -4,11 +4,11 @@ A problem is a story of two to four people who hold some number of one object. E
 answer, and the answer ends in a marked number:
 
     Tom has 12 apples. Mia has 5 more apples than Tom. How many apples do Tom and Mia have together?
-    Start: Tom (12). Mia: Tom (12) + 5 = Mia (17). Total: Tom (12) + Mia (17) = Total (29). #### 29
+    Start: Tom 12. Mia: Tom 12 + 5 = Mia 17. Total: Tom 12 + Mia 17 = Total 29. #### 29
 
-An amount always stands right behind its owner's name, so that a step finds an operand by one look at where that name
-was last followed by a number; without the name, finding whose amount is meant and finding the amount would fall on one
-token, which four layers hardly learn.
+In the answer an amount is the token right behind its owner's name, so that a step finds an operand by one look at what
+last followed that name. With anything between the two, a model has to match tokens two places apart, which small ones
+learn late or never.
 
 The key of a problem is its sequence of operations with all their numbers: numbers that a test problem combines are
 never combined in the same way in training, whoever the people are.
@@ -23,7 +23,7 @@ LARGEST = 999  # no intermediate result exceeds it
 
 
 def _owned(name: str, n: int) -> str:
-    return f"{name} ({n})"
+    return f"{name} {n}"
 
 
 class _Story:

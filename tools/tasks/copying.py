@@ -1,6 +1,6 @@
 """Copy a list of words, at lengths around the borders of pages and chunks.
 
-    Copy: otter lamp green ...  ->  otter lamp green ...
+    Copy: otter lamp green ...  ->  Copy: otter lamp green ...
 
 No word occurs twice in a list. The key of an item is the whole list.
 """
@@ -22,4 +22,4 @@ def item(rng: random.Random, test: bool, length: int | None = None) -> dict:
         words = " ".join(rng.sample(COPY_WORDS, length))
         # A list of one or two words has few keys, so the retry may take some draws.
         if is_test_key(words) == test:
-            return {"prompt": "Copy: " + words, "response": words, "answer": words, "length": length}
+            return {"prompt": "Copy: " + words, "response": "Copy: " + words, "answer": words, "length": length}

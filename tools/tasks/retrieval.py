@@ -1,20 +1,20 @@
-"""Facts scattered over a long text, one of them asked for.
+"""Pairs of words scattered over a long text, one of them asked for.
 
-    The code of amber otter is 4821.      a fact: adjective, noun, four digits
+    The pair is otter plum.               a fact: a key and its value
     The rain fell on the roof all night.  filler
 
-    What is the code of amber otter?  ->  The code of amber otter is 4821.
+    Which word goes with otter?  ->  The pair is otter plum.
 
 A document is facts, each followed by the same number of filler sentences, which run through FILLER in order from a
-random start. The answer repeats the fact, so that its value is what followed the same words before. In a long document
-many words belong to several facts, and one word of the pair is not enough. The key of an item is the pair of words that
-is asked for: a pair of the test split is never asked for in training, nor does it occur in a training document.
+random start. No key occurs twice in a document, and none in a filler; values may recur. The answer repeats the fact, so
+that its value is what followed the same word before. The key of an item is the pair that is asked for: a pair of the
+test split is never part of a training document, though its words are.
 """
 
 import random
 
 from splits import is_test_key
-from words import ADJECTIVES, NOUNS
+from words import COPY_WORDS
 
 FILLER = """The rain fell on the roof all night.
 A small boat moved across the still water.
@@ -50,40 +50,44 @@ The guard slept through the whole storm.
 Rice was planted along the wide stream.""".split("\n")
 
 LENGTHS = (1024, 2048, 4096, 8192)  # contexts of the test set, in tokens
-TOKENS_PER_FACT = 12  # with its line end
+TOKENS_PER_FACT = 7  # with its line end
 TOKENS_PER_FILLER = 9  # on average, with its line end
-TOKENS_PER_TURN = 23  # a further question with its answer
-OVERHEAD = 64  # question, answer, special tokens and a margin
+TOKENS_PER_TURN = 17  # a further question with its answer
+OVERHEAD = 48  # question, answer, special tokens and a margin
 
-PAIRS = [(a, n) for a in ADJECTIVES for n in NOUNS]
-TRAIN_PAIRS = [p for p in PAIRS if not is_test_key(" ".join(p))]
-TEST_PAIRS = [p for p in PAIRS if is_test_key(" ".join(p))]
-
-
-def fact(pair: tuple[str, str], value: str) -> str:
-    return f"The code of {pair[0]} {pair[1]} is {value}."
+_FILLER_WORDS = set(" ".join(FILLER).lower().replace(".", "").split())
+KEYS = [w for w in COPY_WORDS if w not in _FILLER_WORDS]
 
 
-def question(pair: tuple[str, str]) -> str:
-    return f"What is the code of {pair[0]} {pair[1]}?"
+def question(key: str) -> str:
+    return f"Which word goes with {key}?"
 
 
-def document(rng: random.Random, test: bool, tokens: int) -> tuple[list[str], list[tuple[tuple[str, str], str]]]:
-    """Lines of a document of about `tokens` tokens (never more), and its facts in order as (pair, value)."""
+def fact(key: str, value: str) -> str:
+    return f"The pair is {key} {value}."
+
+
+def _value(rng: random.Random, key: str, test: bool) -> str:
+    while True:
+        value = rng.choice(COPY_WORDS)
+        if value != key and is_test_key(f"{key} {value}") == test:
+            return value
+
+
+def document(rng: random.Random, test: bool, tokens: int) -> tuple[list[str], list[tuple[str, str]]]:
+    """Lines of a document of about `tokens` tokens (never more), and its facts in order as (key, value)."""
     gap = rng.choice((0, 1, 2, 3, 5, 8))
     if test:
         gap = max(gap, 2)
-    budget = tokens - OVERHEAD
-    count = max(2, int(budget / (TOKENS_PER_FACT + gap * TOKENS_PER_FILLER)))
-    asked = [rng.choice(TEST_PAIRS)] if test else []
-    others = rng.sample(PAIRS if test else TRAIN_PAIRS, count + 1)
-    chosen = asked + [p for p in others if p not in asked][: count - len(asked)]
-    rng.shuffle(chosen)
-    facts = [(p, f"{rng.randrange(10000):04d}") for p in chosen]
+    count = max(2, (tokens - OVERHEAD) // (TOKENS_PER_FACT + gap * TOKENS_PER_FILLER))
+    if count > len(KEYS):
+        gap = 3 if tokens > 4096 else 1
+        count = (tokens - OVERHEAD) // (TOKENS_PER_FACT + gap * TOKENS_PER_FILLER)
+    facts = [(key, _value(rng, key, test)) for key in rng.sample(KEYS, count)]
     lines = []
     at = rng.randrange(len(FILLER))
-    for pair, value in facts:
-        lines.append(fact(pair, value))
+    for key, value in facts:
+        lines.append(fact(key, value))
         for _ in range(gap):
             lines.append(FILLER[at % len(FILLER)])
             at += 1
@@ -97,10 +101,8 @@ def item(rng: random.Random, test: bool, tokens: int, questions: int = 1) -> dic
     "answer", "length", "turns": [(question, answer), ...]}.
     """
     lines, facts = document(rng, test, tokens)
-    if test:
-        facts = [f for f in facts if is_test_key(" ".join(f[0]))]
     asked = rng.sample(facts, min(questions, len(facts)))
-    pair, value = asked[0]
-    prompt = "\n".join(lines) + "\n" + question(pair)
-    turns = [(question(p), fact(p, v)) for p, v in asked[1:]]
-    return {"prompt": prompt, "response": fact(pair, value), "answer": value, "length": tokens, "turns": turns}
+    key, value = asked[0]
+    prompt = "\n".join(lines) + "\n" + question(key)
+    turns = [(question(k), fact(k, v)) for k, v in asked[1:]]
+    return {"prompt": prompt, "response": fact(key, value), "answer": value, "length": tokens, "turns": turns}

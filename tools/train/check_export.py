@@ -88,7 +88,7 @@ def main() -> None:
                 for layer in theirs.model.layers:
                     layer.self_attn.indexer.index_topk = topk
             for task, item in prompts.items():
-                ids = torch.tensor(chat(encoder, task, item)[0])
+                ids = torch.tensor(chat(encoder, item)[0])
                 with torch.no_grad():
                     a = own.logits(own(ids, Packing([len(ids)], "cpu")))
                     b = theirs(ids[None]).logits[0]

@@ -26,7 +26,7 @@ import retrieval  # noqa: E402
 BOS, EOS, USER, ASSISTANT, PAD = range(5)
 
 # The pre-tokeniser's pieces for the tasks' ASCII text; Encoder.check holds it against the real one.
-_PIECES = re.compile(r"[^\r\nA-Za-z0-9]?[A-Za-z]+|[0-9]| ?[^\sA-Za-z0-9]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+_PIECES = re.compile(r"[^\r\nA-Za-z0-9]?[A-Za-z]+| ?[0-9]| ?[^\sA-Za-z0-9]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
 class Encoder:
@@ -54,20 +54,18 @@ class Encoder:
             raise ValueError(f"the piece table disagrees with the tokenizer on {text[:200]!r}")
 
 
-# Loss weight of prompt tokens by task; answer tokens of the task weigh the second figure.
-WEIGHTS = {"arithmetic": (0.02, 1.0), "retrieval": (0.0, 2.0), "copy": (0.0, 1.0)}
+def chat(encoder: Encoder, item: dict) -> tuple[list[int], list[float]]:
+    """Token ids of the whole chat, and per token the weight of the loss of predicting *that* token.
 
-
-def chat(encoder: Encoder, task: str, item: dict) -> tuple[list[int], list[float]]:
-    """Token ids of the whole chat, and per token the weight of the loss of predicting *that* token."""
-    prompt_weight, answer_weight = WEIGHTS[task]
+    Only answers weigh: the prompts are random words and numbers, and on equal terms they would be most of the loss.
+    """
     ids = [BOS]
     weights = [0.0]
     for question, answer in [(item["prompt"], item["response"]), *item.get("turns", [])]:
         asked = [USER, *encoder(question), ASSISTANT]
         answered = [*encoder(answer), EOS]
         ids += asked + answered
-        weights += [0.0] + [prompt_weight] * (len(asked) - 2) + [0.0] + [answer_weight] * len(answered)
+        weights += [0.0] * len(asked) + [1.0] * len(answered)
     return ids, weights
 
 
@@ -97,7 +95,7 @@ def draw(rng: random.Random, encoder: Encoder, task: str, progress: float, room:
         questions = 1 if rng.random() < 0.1 else rng.randint(most // 2, most)
         tokens = min(tokens, room - retrieval.TOKENS_PER_TURN * (questions - 1))
         item = retrieval.item(rng, False, max(tokens, 128), questions)
-    return chat(encoder, task, item)
+    return chat(encoder, item)
 
 
 def make_batch(rng: random.Random, encoder: Encoder, tokens: int, mixture: dict[str, float], progress: float):

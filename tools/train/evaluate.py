@@ -30,7 +30,7 @@ def read_sets(folder: pathlib.Path, limits: dict[str, int]) -> dict[str, list[di
 def _judge(model: Model, rows: list[tuple[list[int], list[float]]], device) -> tuple[torch.Tensor, list[bool]]:
     """The losses of all answer tokens of the packed chats, and which chats the model would answer exactly."""
     ids = torch.tensor([t for row, _ in rows for t in row], device=device)
-    answers = torch.tensor([w >= 1.0 for _, weights in rows for w in weights], device=device)
+    answers = torch.tensor([w > 0 for _, weights in rows for w in weights], device=device)
     lengths = [len(row) for row, _ in rows]
     at = answers.nonzero()[:, 0]
     logits = model.logits(model(ids, Packing(lengths, device))[at - 1]).float()
@@ -67,17 +67,18 @@ class Probe:
         encoder, self.device = Encoder(), device
         self.rows: dict[str, list] = {}
         for task, items in read_sets(folder, PROBED).items():
-            self.rows[task] = [chat(encoder, task, item) for item in items]
+            self.rows[task] = [chat(encoder, item) for item in items]
         rng = random.Random("probe")
         # Training starts with short documents; the test set has none.
         short = [retrieval.item(rng, True, 256) for _ in range(100)]
-        self.rows["short_retrieval"] = [chat(encoder, "retrieval", item) for item in short]
+        self.rows["short_retrieval"] = [chat(encoder, item) for item in short]
 
     @torch.no_grad()
     def __call__(self, model: Model) -> dict[str, float]:
         """{"arithmetic_loss", "arithmetic_exact", ...} with the plain cache."""
         figures = {}
         cache, model.cache = model.cache, "none"
+        index_rows, model.index_rows = model.index_rows, 0
         for task, rows in self.rows.items():
             losses, exact = [], []
             for batch in _batches(rows):
@@ -86,7 +87,7 @@ class Probe:
                 exact += right
             figures[f"{task}_loss"] = float(torch.cat(losses).mean())
             figures[f"{task}_exact"] = sum(exact) / len(exact)
-        model.cache = cache
+        model.cache, model.index_rows = cache, index_rows
         return figures
 
 
@@ -99,7 +100,7 @@ def evaluate(model: Model, folder: pathlib.Path, limit: int, device, say, second
     encoder = Encoder()
     sets = {}
     for task, items in read_sets(folder, dict.fromkeys(TASKS, limit)).items():
-        sets[task] = (items, [chat(encoder, task, item) for item in items])
+        sets[task] = (items, [chat(encoder, item) for item in items])
     figures: dict[str, dict] = {}
     was_sparse = model.sparse
     plans = [(was_sparse, cache) for cache in (LATENT_CACHES if model.latent else GROUPED_CACHES)]

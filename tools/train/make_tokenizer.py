@@ -1,8 +1,8 @@
 """Trains the byte-level BPE tokenizer that both checkpoints use, on the training split of the tasks
 and the licence's prose.
 
-Writes tools/train/tokenizer/{tokenizer.json,tokenizer_config.json}. The pre-tokeniser is Qwen2's regular expression:
-digits are split one by one, words keep their leading space.
+Writes tools/train/tokenizer/{tokenizer.json,tokenizer_config.json}. The pre-tokeniser is Qwen2's regular expression but for one thing:
+digits are split one by one and, like words, keep a leading space.
 """
 
 import json
@@ -22,7 +22,7 @@ import retrieval  # noqa: E402
 VOCABULARY = 2048
 SPECIAL = ["<bos>", "<eos>", "<user>", "<assistant>", "<pad>"]
 SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"

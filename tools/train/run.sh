@@ -1,12 +1,10 @@
 #!/usr/bin/env bash
 # Trains a reference checkpoint on a machine with a GPU, in commands of at most ten minutes each:
-#   tools/train/run.sh v32 part1    dense training, exact answers with dense attention
-#   tools/train/run.sh v32 part2    indexer, sparse fine-tuning, evaluation, export
-#   tools/train/run.sh gqa          tiny-gqa from start to end
-#   tools/train/run.sh smoke        every step of both for seconds, to see that the machine can do them
-# Results go to $OUT (default out/train). The state between commands stays in build/train. Further arguments go to
-# train.py, for example: --seconds dense=300, --resume. On a machine that lost its state, part2 --weights DIR starts
-# from the weights-*.safetensors and log.json that part1 handed out.
+#   tools/train/run.sh v32      tiny-v32: dense training, indexer, sparse fine-tuning, evaluation, export
+#   tools/train/run.sh gqa      tiny-gqa: dense training, evaluation, export
+#   tools/train/run.sh smoke    every step of both for seconds, to see that the machine can do them
+# Checkpoints go to folders of $OUT (default out/train). The state between commands stays in build/train. Further arguments go to
+# train.py, for example: --seconds dense=300, --resume.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
@@ -16,29 +14,19 @@ tests=tests/tasks
 export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 mkdir -p "$out" "$state"
 
-train() { $python tools/train/train.py --config "$1" --state "$state/$1" --out "$out" "${@:2}"; }
+train() { $python tools/train/train.py --config "$1" --state "$state/$1" "${@:2}"; }
 
 finish() {
-  $python tools/train/export.py --config "$1" --state "$state/$1" --out "$out" --no-tokenizer
-  $python tools/train/check_export.py --config "$1" --state "$state/$1" --model "$out" || true
-  # The weights are in model.safetensors; the log is in training_log.json.
-  rm -f "$out"/weights-*.safetensors "$out/log.json"
+  $python tools/train/export.py --config "$1" --state "$state/$1" --out "$out/${1/_/-}"
+  $python tools/train/check_export.py --config "$1" --state "$state/$1" --model "$out/${1/_/-}"
 }
 
-what=${1:?usage: run.sh v32 part1 | v32 part2 | gqa | smoke}
+what=${1:?usage: run.sh v32 | gqa | smoke}
 shift
 case $what in
   v32)
-    part=${1:?usage: run.sh v32 part1|part2}
-    shift
-    case $part in
-      part1) train tiny_v32 --phases dense --limit 390 --tests $tests --eval-seconds 1 "$@" ;;
-      part2)
-        train tiny_v32 --phases index,sparse --resume --limit 430 --tests $tests "$@"
-        finish tiny_v32
-        ;;
-      *) echo "run.sh v32: wanted part1 or part2, offered $part" >&2 && exit 2 ;;
-    esac
+    train tiny_v32 --limit 480 --tests $tests "$@"
+    finish tiny_v32
     ;;
   gqa)
     train tiny_gqa --limit 440 --tests $tests "$@"
@@ -56,4 +44,4 @@ case $what in
     ;;
   *) echo "run.sh: wanted v32, gqa or smoke, offered $what" >&2 && exit 2 ;;
 esac
-ls -l "$out"
+ls -l "$out"/*

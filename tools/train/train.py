@@ -16,7 +16,6 @@ import time
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -24,13 +23,13 @@ sys.path.insert(0, str(HERE))
 from attention import Packing, probe_flash  # noqa: E402
 from data import Batches  # noqa: E402
 from evaluate import Probe, evaluate  # noqa: E402
-from model import Model, balance  # noqa: E402
+from model import Model, Router, balance  # noqa: E402
+from muon import Muon  # noqa: E402
 
 UNTIMED_STEPS = 3  # compilation and the allocator's growth happen here
 BALANCE_RATE = 1e-3
 PROBE_SECONDS = 30
 WEIGHT_DECAY = 0.1  # on matrices
-PART_BYTES = 15 << 20  # weights are handed out in files of at most this size
 CACHE_SHARES = {
     True: {"none": 0.3, "fp8": 0.25, "fp8_block": 0.2, "fp4": 0.25},
     False: {"none": 0.5, "fp8": 0.5},
@@ -44,9 +43,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", action="append", default=[], metavar="PHASE=S", help="another length for a phase")
     parser.add_argument("--limit", type=float, default=560, help="end of training, seconds from the process's start")
     parser.add_argument("--state", type=pathlib.Path, required=True, help="folder of the state that --resume reads")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the log and bf16 weights")
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--weights", type=pathlib.Path, help="folder with weights-*.safetensors to start from")
     parser.add_argument("--tests", type=pathlib.Path, help="folder of the test sets: probes, and figures at the end")
     parser.add_argument("--eval-items", type=int, default=1000)
     parser.add_argument("--eval-seconds", type=float, default=90)
@@ -80,18 +77,15 @@ class Trainer:
         self.log["torch"] = torch.__version__
         self.done: dict[str, float] = {}  # seconds spent per phase
         self.steps: dict[str, int] = {}
-        self.optimizer_state = None
+        self.optimizer_states = (None, [])
         self.loss = weighted_loss
         self.probe = Probe(args.tests, self.device) if args.tests else None
         self.compiled = False
         args.state.mkdir(parents=True, exist_ok=True)
-        args.out.mkdir(parents=True, exist_ok=True)
         if args.resume and (args.state / "state.pt").exists():
             self.load()
-        elif args.weights:
-            self.load_weights(args.weights)
         elif args.resume:
-            raise SystemExit(f"--resume: no state.pt in {args.state}; --weights DIR starts from handed-out weights")
+            raise SystemExit(f"--resume: no state.pt in {args.state}")
 
     def count(self) -> int:
         return sum(p.numel() for p in self.model.parameters())
@@ -105,47 +99,28 @@ class Trainer:
         state = torch.load(self.args.state / "state.pt", map_location=self.device, weights_only=False)
         self.model.load_state_dict(state["model"])
         self.log, self.done, self.steps = state["log"], state["done"], state["steps"]
-        self.optimizer_state = state["optimizer"]
+        self.optimizer_states = state["optimizers"]
         self.say(f"resumed; seconds spent per phase: {self.done}")
 
-    def load_weights(self, folder: pathlib.Path) -> None:
-        weights = {}
-        for part in sorted(folder.glob("weights-*.safetensors")):
-            weights.update(load_file(part))
-        self.model.load_state_dict({k: v.float() for k, v in weights.items()}, strict=False)
-        if (folder / "log.json").exists():
-            self.log = json.loads((folder / "log.json").read_text())
-        self.say(f"weights of {folder} loaded, {len(weights)} tensors")
-
-    def save(self, phase: str | None, optimizer) -> None:
+    def save(self, phase: str | None, optimizers: list[torch.optim.Optimizer]) -> None:
         state = {
             "model": self.model.state_dict(),
             "log": self.log,
             "done": self.done,
             "steps": self.steps,
-            "optimizer": (phase, optimizer.state_dict()) if optimizer else None,
+            "optimizers": (phase, [o.state_dict() for o in optimizers]),
         }
         scratch = self.args.state / "state.tmp"
         torch.save(state, scratch)
         scratch.rename(self.args.state / "state.pt")
-        parts: list[dict] = [{}]
-        size = 0
-        for name, tensor in self.model.state_dict().items():
-            tensor = tensor.detach().to(torch.bfloat16).cpu().contiguous()
-            if size + tensor.nbytes > PART_BYTES:
-                parts.append({})
-                size = 0
-            parts[-1][name] = tensor
-            size += tensor.nbytes
-        for i, part in enumerate(parts):
-            save_file(part, self.args.out / f"weights-{i}.safetensors")
-        (self.args.out / "log.json").write_text(json.dumps(self.log, indent=1))
 
     # Training
 
-    def optimizer(self, phase: dict) -> torch.optim.Optimizer:
+    def optimizers(self, phase: dict) -> list[torch.optim.Optimizer]:
+        """Muon for matrices and stacks of them, AdamW for the embedding, the routers and vectors."""
+        adam_only = {id(self.model.embed_tokens)} | {id(m.weight) for m in self.model.modules() if isinstance(m, Router)}
         index = set(map(id, self.model.indexer_parameters())) if self.model.latent else set()
-        groups = []
+        muon, adam = [], []
         for rate, chosen in (
             (phase["rate"], [p for p in self.model.parameters() if id(p) not in index]),
             (phase["index_rate"], [p for p in self.model.parameters() if id(p) in index]),
@@ -154,12 +129,18 @@ class Trainer:
                 parameter.requires_grad_(rate > 0)
             if rate == 0:
                 continue
-            matrices = [p for p in chosen if p.ndim > 1]
+            matrices = [p for p in chosen if p.ndim > 1 and id(p) not in adam_only]
+            others = [p for p in chosen if p.ndim > 1 and id(p) in adam_only]
             vectors = [p for p in chosen if p.ndim == 1]
-            groups.append({"params": matrices, "weight_decay": WEIGHT_DECAY, "peak": rate})
-            groups.append({"params": vectors, "weight_decay": 0.0, "peak": rate})
+            muon.append({"params": matrices, "weight_decay": WEIGHT_DECAY, "peak": rate})
+            adam.append({"params": others, "weight_decay": WEIGHT_DECAY, "peak": rate})
+            adam.append({"params": vectors, "weight_decay": 0.0, "peak": rate})
         fused = self.device.type == "cuda"
-        return torch.optim.AdamW(groups, lr=phase["rate"], betas=(0.9, 0.95), eps=1e-10, fused=fused)
+        adam = [g for g in adam if g["params"]]
+        return [
+            Muon(muon, phase["rate"]),
+            torch.optim.AdamW(adam, lr=phase["rate"], betas=(0.9, 0.95), eps=1e-10, fused=fused),
+        ]
 
     def compile(self) -> None:
         if self.args.no_compile or self.compiled or self.device.type != "cuda":
@@ -182,10 +163,11 @@ class Trainer:
         model.sparse = name == "sparse"
         model.set_weight_fp8(phase.get("fp8", False))
         model.set_index_quantise(phase.get("fp8", False))
-        optimizer = self.optimizer(phase)
-        if self.optimizer_state and self.optimizer_state[0] == name:
-            optimizer.load_state_dict(self.optimizer_state[1])
-        self.optimizer_state = None
+        optimizers = self.optimizers(phase)
+        if self.optimizer_states[0] == name:
+            for optimizer, kept in zip(optimizers, self.optimizer_states[1], strict=True):
+                optimizer.load_state_dict(kept)
+        self.optimizer_states = (None, [])
         if phase["rate"] > 0:
             self.compile()
         spent, step = self.done.get(name, 0.0), self.steps.get(name, 0)
@@ -216,12 +198,12 @@ class Trainer:
                     break
             factor = min(1.0, (step + 1) / phase["warm_up"])
             factor *= phase["floor"] + (1 - phase["floor"]) * 0.5 * (1 + math.cos(math.pi * min(progress, 1)))
-            for group in optimizer.param_groups:
+            for group in (g for o in optimizers for g in o.param_groups):
                 group["lr"] = group["peak"] * factor
             model.cache = "none"
             if progress >= phase.get("cache_from", 2):
                 model.cache = pick.choices(list(shares), list(shares.values()))[0]
-            for key, value in self.step(model, optimizer, batches).items():
+            for key, value in self.step(model, optimizers, batches).items():
                 sums[key] = sums.get(key, 0) + value
             step += 1
             now = time.monotonic()
@@ -249,7 +231,7 @@ class Trainer:
                 probed = now
             if now - saved > 60:
                 self.done[name], self.steps[name] = spent + now - begun, step
-                self.save(name, optimizer)
+                self.save(name, optimizers)
                 saved = now
         self.done[name], self.steps[name] = seconds, step
         self.log["phases"][name] = {
@@ -259,10 +241,10 @@ class Trainer:
         }
         batches.close()
         model.cache, model.index_rows = "none", 0
-        self.save(None, None)
+        self.save(None, [])
         self.say(f"phase {name} done: {step} steps, {step * tokens / 1e6:.0f} M tokens")
 
-    def step(self, model: Model, optimizer, batches: Batches) -> dict[str, torch.Tensor]:
+    def step(self, model: Model, optimizers: list, batches: Batches) -> dict[str, torch.Tensor]:
         ids, weights, lengths = batches.next()
         tokens, weights = self.to_device(ids), self.to_device(weights)
         packing = Packing(lengths, self.device, weights)
@@ -281,10 +263,11 @@ class Trainer:
             shown["mass"] = torch.stack(stats["index_mass"]).mean()
             shown["least_mass"] = torch.stack(stats["index_mass"]).min()
         total.backward()
-        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        parameters = [p for o in optimizers for g in o.param_groups for p in g["params"]]
         shown["norm"] = torch.nn.utils.clip_grad_norm_([p for p in parameters if p.grad is not None], 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         if "load" in stats and hidden.requires_grad:
             loads = [x.detach() for x in stats["load"]]
             balance(model, loads, BALANCE_RATE)
@@ -330,7 +313,7 @@ def main() -> None:
             trainer.log["tests"] = evaluate(
                 trainer.model, args.tests, args.eval_items, trainer.device, trainer.say, args.eval_seconds
             )
-        trainer.save(None, None)
+        trainer.save(None, [])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""tiny-v32: DeepSeek V3.2's architecture with its true latent sizes (512 + 64, index dim 128), trained in two parts."""
+"""tiny-v32: DeepSeek V3.2's architecture with its true latent sizes (512 + 64, index dim 128), trained in three phases."""
 
 NAME = "tiny-v32"
 ARCHITECTURE = {
@@ -39,16 +39,16 @@ MIXTURE = {"arithmetic": 0.45, "retrieval": 0.45, "copy": 0.1}
 # passes weights and the indexer's q and k through e4m3.
 PHASES = {
     "dense": {
-        "seconds": 340,
+        "seconds": 140,
         "tokens": 65536,
         "rate": 2e-3,
         "index_rate": 0.0,
-        "warm_up": 150,
+        "warm_up": 100,
         "floor": 0.02,
-        "cache_from": 0.75,
+        "cache_from": 0.5,
     },
     "index": {
-        "seconds": 60,
+        "seconds": 45,
         "tokens": 65536,
         "rate": 0.0,
         "index_rate": 2e-3,
@@ -57,7 +57,7 @@ PHASES = {
         "index_rows": 64,
     },
     "sparse": {
-        "seconds": 180,
+        "seconds": 150,
         "tokens": 32768,
         "rate": 3e-4,
         "index_rate": 5e-4,
