@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/result.h"
@@ -27,6 +29,8 @@ struct EngineOptions {
   bool prefix_cache = true;
   bool debug_nan = false;  // has the model say after which layer NaN or Inf appeared first
   std::uint64_t seed = 0;  // of requests that bring none
+  // Hears the logits [vocab] from which a token is sampled, as the model gave them; may be empty.
+  std::function<void(RequestId, std::span<const float>)> on_logits;
 };
 
 /// Sums over all steps, and the present.

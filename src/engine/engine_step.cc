@@ -140,6 +140,7 @@ void Engine::take_token(Active& r, std::size_t item, StepReport& report) {
   const auto prompt = static_cast<std::size_t>(r.prompt);
   SampleArgs args;
   args.logits = runner_.logits(item);
+  if (options_.on_logits) options_.on_logits(r.id, args.logits);
   args.params = &r.sampling;
   args.prompt = tokens.first(prompt);
   args.answer = tokens.subspan(prompt);

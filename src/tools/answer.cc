@@ -37,18 +37,18 @@ Result<void> AnswerSet::step(const std::function<void(std::size_t, const std::st
     if (on_text && !text.empty()) on_text(i, text);
   };
   for (const TokenEvent& e : report->tokens) {
-    const auto at = index_of_.find(e.request.value);
-    if (at == index_of_.end()) continue;
-    const std::size_t i = at->second;
+    const auto at = index_of(e.request);
+    if (!at) continue;
+    const std::size_t i = *at;
     answers_[i].tokens.push_back(e.sampled.token);
     emit(i, streams_[i].push(e.sampled.token));
     // An answer that has ended by itself in this step is past cancelling, which is no harm.
     if (streams_[i].stopped()) runtime_->engine().cancel(e.request, FinishReason::stop);
   }
   for (const Finished& f : report->finished) {
-    const auto at = index_of_.find(f.request.value);
-    if (at == index_of_.end()) continue;
-    const std::size_t i = at->second;
+    const auto at = index_of(f.request);
+    if (!at) continue;
+    const std::size_t i = *at;
     emit(i, streams_[i].finish());
     answers_[i].finished = f;
     answers_[i].ended = true;

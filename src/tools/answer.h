@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,12 @@ class AnswerSet {
   void cancel(std::size_t index);
   bool done() const { return open_ == 0; }
 
+  /// The answer's index; nothing for a request of somebody else.
+  std::optional<std::size_t> index_of(RequestId id) const {
+    const auto at = index_of_.find(id.value);
+    if (at == index_of_.end()) return std::nullopt;
+    return at->second;
+  }
   const Answer& answer(std::size_t index) const { return answers_[index]; }
   std::size_t size() const { return answers_.size(); }
   const AnswerTimes& times() const { return times_; }

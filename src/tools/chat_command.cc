@@ -13,6 +13,7 @@
 #include "attn/explain.h"
 #include "io/chat_template.h"
 #include "tools/answer.h"
+#include "tools/chat_prompt.h"
 #include "tools/command.h"
 #include "tools/model_flags.h"
 #include "tools/sampling_flags.h"
@@ -102,16 +103,13 @@ class Chat {
   void answer(const std::string& line) {
     Json messages = messages_;
     messages.push_back({{"role", "user"}, {"content", line}});
-    const auto prompt = chat_.chat_template.render({{"messages", messages},
-                                                    {"add_generation_prompt", true},
-                                                    {"bos_token", chat_.bos_token},
-                                                    {"eos_token", chat_.eos_token}});
+    const auto prompt = encode_chat(messages, chat_, tokenizer_);
     if (!prompt) {
       print_err("lathe: " + prompt.error().message() + "\n");
       return;
     }
     AnswerSet answers(runtime_, tokenizer_);
-    const auto index = answers.add({tokenizer_.encode(*prompt), params_}, flags_.sampling.stop);
+    const auto index = answers.add({*prompt, params_}, flags_.sampling.stop);
     if (!index) {
       print_err("lathe: " + index.error().message() + "; /reset begins anew\n");
       return;

@@ -11,6 +11,7 @@
 #include "io/chat_template.h"
 #include "io/read_file.h"
 #include "tools/answer.h"
+#include "tools/chat_prompt.h"
 #include "tools/command.h"
 #include "tools/model_flags.h"
 #include "tools/sampling_flags.h"
@@ -105,13 +106,9 @@ Result<std::vector<std::vector<std::int32_t>>> encode_prompts(const std::vector<
       if (!loaded) return loaded.error();
       chat = std::move(*loaded);
     }
-    const auto text = chat->chat_template.render({{"messages", p.messages},
-                                                  {"add_generation_prompt", true},
-                                                  {"bos_token", chat->bos_token},
-                                                  {"eos_token", chat->eos_token}});
-    if (!text) return text.error();
-    // The template writes the special tokens itself.
-    out.push_back(tokenizer.encode(*text));
+    auto tokens = encode_chat(p.messages, *chat, tokenizer);
+    if (!tokens) return tokens.error();
+    out.push_back(std::move(*tokens));
   }
   return out;
 }

@@ -89,6 +89,12 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_flag("--quiet", flags.quiet, "print nothing at start");
 }
 
+int refuse_start(const StartError& error) {
+  if (const Error* e = std::get_if<Error>(&error)) return refuse(*e);
+  print_err(explain(std::get<Refusal>(error)));
+  return kExitRefused;
+}
+
 std::unique_ptr<Runtime> start_model(const ModelFlags& flags, int& exit_code) {
   RuntimeOptions options = flags.runtime;
   options.dummy = flags.load_format == "dummy";
@@ -109,9 +115,7 @@ std::unique_ptr<Runtime> start_model(const ModelFlags& flags, int& exit_code) {
   if (!flags.quiet) options.on_progress = LoadProgress();
   auto runtime = Runtime::create(options);
   if (!runtime) {
-    if (const Error* e = std::get_if<Error>(&runtime.error())) return refused(*e);
-    print_err(explain(std::get<Refusal>(runtime.error())));
-    exit_code = kExitRefused;
+    exit_code = refuse_start(runtime.error());
     return nullptr;
   }
   if (!flags.quiet) print_started(flags, **runtime);

@@ -23,6 +23,9 @@ struct ModelFlags {
 /// Adds --model, --device, --threads, --load-format and the flags of a plan and of the engine.
 void add_model_flags(CLI::App& command, ModelFlags& flags);
 
+/// Prints why a model does not start and returns kExitRefused.
+int refuse_start(const StartError& error);
+
 /// Starts the model. Progress, weights, cache, workspace and the plan go to stderr. Null: it was
 /// refused, which has been printed, and `exit_code` says how.
 std::unique_ptr<Runtime> start_model(const ModelFlags& flags, int& exit_code);

@@ -20,8 +20,7 @@ def make(items_per_task: int) -> dict[str, list[dict]]:
     rng = random.Random("lathe test sets")
     sets = {}
     sets["arithmetic"] = [arithmetic.item(rng, True, 2 + i % 3) for i in range(items_per_task)]
-    lengths = retrieval.LENGTHS
-    sets["retrieval"] = [retrieval.item(rng, True, lengths[i % 4]) for i in range(items_per_task)]
+    sets["retrieval"] = retrieval.test_set(rng, items_per_task)
     borders = copying.LENGTHS
     sets["copy"] = [copying.item(rng, True, borders[i % len(borders)]) for i in range(items_per_task)]
     return sets
@@ -36,7 +35,6 @@ def main() -> None:
     for name, items in make(args.items).items():
         lines = []
         for entry in items:
-            entry.pop("turns", None)
             lines.append(json.dumps(entry) + "\n")
         path = args.out / f"{name}.jsonl.gz"
         # A fixed time stamp keeps the file the same from run to run.

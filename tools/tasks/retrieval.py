@@ -53,6 +53,8 @@ LENGTHS = (1024, 2048, 4096, 8192)  # contexts of the test set, in tokens
 TOKENS_PER_FACT = 7  # with its line end
 TOKENS_PER_FILLER = 9  # on average, with its line end
 TOKENS_PER_TURN = 17  # a further question with its answer
+TEST_QUESTIONS = 25  # about each document of the test set
+GAPS = (0, 1, 2, 3, 5, 8)  # filler sentences behind a fact
 OVERHEAD = 48  # question, answer, special tokens and a margin
 
 _FILLER_WORDS = set(" ".join(FILLER).lower().replace(".", "").split())
@@ -74,16 +76,19 @@ def _value(rng: random.Random, key: str, test: bool) -> str:
             return value
 
 
+def _count(tokens: int, gap: int) -> int:
+    return max(2, (tokens - OVERHEAD) // (TOKENS_PER_FACT + gap * TOKENS_PER_FILLER))
+
+
 def document(rng: random.Random, test: bool, tokens: int) -> tuple[list[str], list[tuple[str, str]]]:
     """Lines of a document of about `tokens` tokens (never more), and its facts in order as (key, value)."""
-    gap = rng.choice((0, 1, 2, 3, 5, 8))
     if test:
-        gap = max(gap, 2)
-    count = max(2, (tokens - OVERHEAD) // (TOKENS_PER_FACT + gap * TOKENS_PER_FILLER))
-    if count > len(KEYS):
+        gap = rng.choice([g for g in GAPS if g >= 2 and (_count(tokens, g) >= TEST_QUESTIONS or g == 2)])
+    else:
+        gap = rng.choice(GAPS)
+    if _count(tokens, gap) > len(KEYS):
         gap = 3 if tokens > 4096 else 1
-        count = (tokens - OVERHEAD) // (TOKENS_PER_FACT + gap * TOKENS_PER_FILLER)
-    facts = [(key, _value(rng, key, test)) for key in rng.sample(KEYS, count)]
+    facts = [(key, _value(rng, key, test)) for key in rng.sample(KEYS, _count(tokens, gap))]
     lines = []
     at = rng.randrange(len(FILLER))
     for key, value in facts:
@@ -94,6 +99,11 @@ def document(rng: random.Random, test: bool, tokens: int) -> tuple[list[str], li
     return lines, facts
 
 
+def _asked(lines: list[str], pair: tuple[str, str], tokens: int) -> dict:
+    prompt = "\n".join(lines) + "\n" + question(pair[0])
+    return {"prompt": prompt, "response": fact(*pair), "answer": pair[1], "length": tokens}
+
+
 def item(rng: random.Random, test: bool, tokens: int, questions: int = 1) -> dict:
     """One document with `questions` questions about it.
 
@@ -102,7 +112,20 @@ def item(rng: random.Random, test: bool, tokens: int, questions: int = 1) -> dic
     """
     lines, facts = document(rng, test, tokens)
     asked = rng.sample(facts, min(questions, len(facts)))
-    key, value = asked[0]
-    prompt = "\n".join(lines) + "\n" + question(key)
-    turns = [(question(k), fact(k, v)) for k, v in asked[1:]]
-    return {"prompt": prompt, "response": fact(key, value), "answer": value, "length": tokens, "turns": turns}
+    turns = [(question(key), fact(key, value)) for key, value in asked[1:]]
+    return _asked(lines, asked[0], tokens) | {"turns": turns}
+
+
+def test_set(rng: random.Random, count: int) -> list[dict]:
+    """`count` held-out items: TEST_QUESTIONS about each document, the lengths in turn.
+
+    The first items ask the first question of every document, the next the second: a server's prefix cache serves all
+    but the first.
+    """
+    documents = []
+    for i in range(-(-count // TEST_QUESTIONS)):
+        tokens = LENGTHS[i % len(LENGTHS)]
+        lines, facts = document(rng, True, tokens)
+        documents.append((lines, rng.sample(facts, TEST_QUESTIONS), tokens))
+    items = [_asked(lines, facts[q], tokens) for q in range(TEST_QUESTIONS) for lines, facts, tokens in documents]
+    return items[:count]

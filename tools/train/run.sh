@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
 out=${OUT:-out/train}
 state=build/train
-tests=tests/tasks
+tests=models/tasks
 export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 mkdir -p "$out" "$state"
 

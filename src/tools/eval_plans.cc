@@ -1,0 +1,251 @@
+#include "tools/eval_plans.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "attn/matrix.h"
+#include "attn/planner.h"
+#include "base/threads.h"
+#include "kernels/all.h"
+
+namespace lathe {
+namespace {
+
+constexpr std::size_t kTracedItems = 16;  // of each task, whose logits are compared
+constexpr std::int64_t kChunks[] = {1, 7, 64, 257, 2048};
+
+std::string kinds_of(const Plan& plan, Phase phase) {
+  std::vector<std::string_view> kinds;
+  for (const Route& r : plan.phase(phase).routes) {
+    if (std::find(kinds.begin(), kinds.end(), name(r.kind)) == kinds.end()) {
+      kinds.push_back(name(r.kind));
+    }
+  }
+  return fmt::format("{}", fmt::join(kinds, "/"));
+}
+
+// The most precise layout and the kernels that read it in place.
+Wishes plain_wishes(Wishes w, const ModelConfig& config) {
+  if (w.layout == "auto" && w.kv_dtype == "auto") w.kv_dtype = "bf16";
+  if (w.prefill == "auto") w.prefill = name(KernelKind::inplace);
+  if (w.decode == "auto") w.decode = name(KernelKind::inplace);
+  if (w.context_length == 0) w.context_length = config.max_context;
+  w.layers = config.layers;
+  return w;
+}
+
+struct Candidate {
+  Wishes wishes;
+  std::string title;
+  std::size_t prefill_routes;
+};
+
+// Every plan to be run besides the plain one. Errors: no such machine.
+Result<std::vector<Candidate>> candidates(const Wishes& wishes, const Wishes& plain,
+                                          const ModelConfig& config, const std::string& device) {
+  const auto machine = find_machine(device == "auto" ? "cpu" : device);
+  if (!machine) return machine.error();
+  const Registry registry = all_kernels();
+  Wishes open = wishes;
+  open.context_length = plain.context_length;
+  open.layers = plain.layers;
+  std::vector<Candidate> out;
+  const auto add = [&](const Wishes& w, const std::string& more = "") {
+    const auto plan = make_plan(config.attention, *machine, w, registry);
+    if (!plan) return;
+    out.push_back({w,
+                   fmt::format("{} -> {} over {}{}", kinds_of(*plan, Phase::extend),
+                               kinds_of(*plan, Phase::decode), plan->main().layout.name(), more),
+                   plan->phase(Phase::extend).routes.size()});
+  };
+  std::set<std::string> layouts;
+  for (const MatrixCell& cell : make_matrix(config.attention, *machine, open, registry)) {
+    if (!cell.result) continue;
+    Wishes w = open;
+    w.layout = cell.result->main().layout.serialize();
+    w.prefill = name(cell.prefill);
+    w.decode = name(cell.decode);
+    add(w);
+    if (!layouts.insert(w.layout).second) continue;
+    // What the planner mixes by itself, such as ragged prefill for short contexts only.
+    w.prefill = "auto";
+    w.decode = name(KernelKind::inplace);
+    add(w);
+    if (out.back().prefill_routes == 1) out.pop_back();
+  }
+  for (const std::int64_t chunk : kChunks) {
+    if (chunk >= plain.context_length) continue;
+    Wishes w = plain;
+    w.chunked_prefill_size = chunk;
+    add(w, fmt::format(", chunks of {}", chunk));
+  }
+  return out;
+}
+
+}  // namespace
+
+TaskFigures figures_of(const EncodedTask& task, const TaskRun& run) {
+  return {task.task.kind,    std::ssize(run.marks), run.right(),
+          run.invalid(),     run.seconds,           run.prompt_tokens,
+          run.cached_tokens, run.answer_tokens,     run.groups(task.task)};
+}
+
+double PlanRow::tokens_per_second() const {
+  double tokens = 0;
+  double seconds = 0;
+  for (const TaskFigures& t : tasks) {
+    tokens += static_cast<double>(t.answer_tokens);
+    seconds += t.seconds;
+  }
+  return seconds > 0 ? tokens / seconds : 0;
+}
+
+namespace {
+
+struct RowResult {
+  PlanRow row;
+  std::vector<TaskRun> runs;  // [tasks]
+  int threads = 0;
+};
+
+// One row: a model of its own, all tasks. Without a reference the row is compared with itself.
+Result<RowResult, StartError> run_row(const RuntimeOptions& options, const Tokenizer& tokenizer,
+                                      const std::vector<EncodedTask>& tasks,
+                                      const std::vector<TaskRun>* reference) {
+  auto evaluator = Evaluator::create(options, tokenizer);
+  if (!evaluator) return evaluator.error();
+  Runtime& runtime = (*evaluator)->runtime();
+  const Plan& plan = runtime.plan();
+  RowResult out;
+  PlanRow& row = out.row;
+  row.layout = plan.main().layout.name();
+  row.prefill = kinds_of(plan, Phase::extend);
+  row.decode = kinds_of(plan, Phase::decode);
+  row.chunk = options.wishes.chunked_prefill_size;
+  row.bytes_per_token = plan.bytes_per_token() * plan.layers;
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    auto run = (*evaluator)->run(tasks[i], kTracedItems, {});
+    if (!run) return StartError(run.error());
+    row.tasks.push_back(figures_of(tasks[i], *run));
+    const Agreement a =
+        compare_runs(reference != nullptr ? (*reference)[i] : *run, *run, runtime.config().vocab);
+    row.agreement.tokens += a.tokens;
+    row.agreement.equal += a.equal;
+    row.agreement.difference += a.difference;
+    row.agreement.differences += a.differences;
+    out.runs.push_back(std::move(*run));
+  }
+  out.threads = runtime.threads().threads();
+  return out;
+}
+
+}  // namespace
+
+Result<std::vector<PlanRow>, StartError> evaluate_plans(
+    const RuntimeOptions& options, int jobs, const Tokenizer& tokenizer,
+    const std::vector<EncodedTask>& tasks,
+    const std::function<void(std::size_t, std::size_t, const std::string&)>& on_row) {
+  const auto config = load_model_config(options.model);
+  if (!config) return StartError(config.error());
+  RuntimeOptions plain = options;
+  plain.wishes = plain_wishes(options.wishes, *config);
+  const auto rest = candidates(options.wishes, plain.wishes, *config, options.device);
+  if (!rest) return StartError(rest.error());
+  plain.wishes.chunked_prefill_size = plain.wishes.context_length;
+  auto first = run_row(plain, tokenizer, tasks, nullptr);
+  if (!first) return first.error();
+  std::vector<PlanRow> rows(rest->size() + 1);
+  rows[0] = std::move(first->row);
+  on_row(1, rows.size(), "the plain plan, prompts in one shot");
+
+  std::mutex mutex;
+  std::size_t done = 1;
+  std::optional<StartError> failed;
+  ThreadPool pool(jobs);
+  pool.run(std::ssize(*rest), [&](std::int64_t i, int) {
+    const Candidate& c = (*rest)[static_cast<std::size_t>(i)];
+    RuntimeOptions row_options = options;
+    row_options.threads = std::max(1, first->threads / pool.threads());
+    row_options.wishes = c.wishes;
+    auto result = run_row(row_options, tokenizer, tasks, &first->runs);
+    const std::lock_guard lock(mutex);
+    if (result) {
+      rows[static_cast<std::size_t>(i) + 1] = std::move(result->row);
+      on_row(++done, rows.size(), c.title);
+    } else if (!failed) {
+      failed = result.error();
+    }
+  });
+  if (failed) return *failed;
+  return rows;
+}
+
+std::string plans_table(const std::vector<PlanRow>& rows) {
+  std::size_t layout = 6;
+  std::size_t prefill = 7;
+  for (const PlanRow& r : rows) {
+    layout = std::max(layout, r.layout.size());
+    prefill = std::max(prefill, r.prefill.size());
+  }
+  std::string out = fmt::format("{:<{}} {:<{}} {:<8} {:>6} {:>8}", "layout", layout, "prefill",
+                                prefill, "decode", "chunk", "B/token");
+  for (const TaskFigures& t : rows.front().tasks) out += fmt::format(" {:>10}", name(t.kind));
+  out += fmt::format(" {:>9} {:>9} {:>9}\n", "agree", "|dlogit|", "tokens/s");
+  for (const PlanRow& r : rows) {
+    out += fmt::format("{:<{}} {:<{}} {:<8} {:>6} {:>8.0f}", r.layout, layout, r.prefill, prefill,
+                       r.decode, r.chunk, r.bytes_per_token);
+    for (const TaskFigures& t : r.tasks) out += fmt::format(" {:>8.1f} %", 100 * t.accuracy());
+    const Agreement& a = r.agreement;
+    out += fmt::format(" {:>7.2f} % {:>9.2g} {:>9.1f}\n",
+                       100 * static_cast<double>(a.equal) / static_cast<double>(a.tokens),
+                       a.difference / static_cast<double>(std::max<std::int64_t>(1, a.differences)),
+                       r.tokens_per_second());
+  }
+  return out;
+}
+
+nlohmann::ordered_json figures_json(const TaskFigures& f) {
+  const Interval i = f.interval();
+  nlohmann::ordered_json groups = nlohmann::ordered_json::object();
+  for (const auto& [group, counts] : f.groups) {
+    groups[std::to_string(group)] = {{"right", counts.first}, {"items", counts.second}};
+  }
+  return {{"items", f.items},
+          {"right", f.right},
+          {"invalid", f.invalid},
+          {"accuracy", f.accuracy()},
+          {"interval_95", {i.low, i.high}},
+          {"groups", std::move(groups)},
+          {"latency_s", f.seconds},
+          {"prompt_tokens", f.prompt_tokens},
+          {"cached_tokens", f.cached_tokens},
+          {"output_tokens", f.answer_tokens},
+          {"output_tokens_per_s", static_cast<double>(f.answer_tokens) / f.seconds}};
+}
+
+nlohmann::ordered_json plans_json(const std::vector<PlanRow>& rows) {
+  auto out = nlohmann::ordered_json::array();
+  for (const PlanRow& r : rows) {
+    nlohmann::ordered_json tasks = nlohmann::ordered_json::object();
+    for (const TaskFigures& t : r.tasks) tasks[std::string(name(t.kind))] = figures_json(t);
+    const Agreement& a = r.agreement;
+    out.push_back({{"layout", r.layout},
+                   {"prefill", r.prefill},
+                   {"decode", r.decode},
+                   {"chunk", r.chunk},
+                   {"cache_bytes_per_token", r.bytes_per_token},
+                   {"tasks", std::move(tasks)},
+                   {"reference_tokens", a.tokens},
+                   {"equal_tokens", a.equal},
+                   {"mean_abs_logit_difference",
+                    a.difference / static_cast<double>(std::max<std::int64_t>(1, a.differences))},
+                   {"output_tokens_per_s", r.tokens_per_second()}});
+  }
+  return out;
+}
+
+}  // namespace lathe

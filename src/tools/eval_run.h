@@ -1,0 +1,82 @@
+// One run of a task's items through one engine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/runtime.h"
+#include "io/tokenizer.h"
+#include "tools/eval_tasks.h"
+
+namespace lathe {
+
+/// A task with its prompts in tokens, by the model's chat template.
+struct EncodedTask {
+  EvalTask task;
+  std::vector<std::vector<std::int32_t>> prompts;  // [items]
+  // [items] tokens of the perfect answer and some: an answer that runs on is wrong anyhow.
+  std::vector<std::int32_t> limits;
+};
+
+/// Errors: those of the template.
+Result<EncodedTask> encode_task(EvalTask task, const std::string& model_directory,
+                                const Tokenizer& tokenizer);
+
+/// What one run of a task gave.
+struct TaskRun {
+  std::vector<std::vector<std::int32_t>> answers;  // [items] tokens
+  std::vector<Mark> marks;                         // [items]
+  std::vector<std::string> texts;                  // [items]
+  double seconds = 0;
+  std::int64_t prompt_tokens = 0;
+  std::int64_t cached_tokens = 0;
+  std::int64_t answer_tokens = 0;
+  // Of the first traced items: the logits of every answer token, [tokens, vocab] each.
+  std::vector<std::vector<float>> logits;
+
+  std::int64_t right() const;
+  std::int64_t invalid() const;
+  /// Right answers and items by the items' group.
+  std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>> groups(const EvalTask& task) const;
+};
+
+/// Runs tasks on a model that it starts with the given options.
+class Evaluator {
+ public:
+  /// Errors: as Runtime::create().
+  static Result<std::unique_ptr<Evaluator>, StartError> create(RuntimeOptions options,
+                                                               const Tokenizer& tokenizer);
+  Evaluator(const Evaluator&) = delete;
+  Evaluator& operator=(const Evaluator&) = delete;
+
+  /// Greedy answers to all items, submitted at once. `on_progress` hears how many have ended and
+  /// how many of those were right; `traced` items keep their logits. Errors: the engine's; a
+  /// request that ended with an error.
+  Result<TaskRun> run(const EncodedTask& encoded, std::size_t traced,
+                      const std::function<void(std::size_t, std::int64_t)>& on_progress);
+  Runtime& runtime() { return *runtime_; }
+
+ private:
+  explicit Evaluator(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+
+  const Tokenizer* tokenizer_;
+  std::function<void(RequestId, std::span<const float>)> on_logits_;
+  std::unique_ptr<Runtime> runtime_;
+};
+
+/// How far an answer agrees with another run's.
+struct Agreement {
+  std::int64_t tokens = 0;       // of the reference's answers
+  std::int64_t equal = 0;        // of them, at the same place in the other run
+  double difference = 0;         // sum of |logit - reference logit|, over ...
+  std::int64_t differences = 0;  // ... logits of tokens whose answers agreed up to there
+};
+Agreement compare_runs(const TaskRun& reference, const TaskRun& other, std::int32_t vocab);
+
+}  // namespace lathe
