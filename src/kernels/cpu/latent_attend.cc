@@ -16,6 +16,10 @@
 namespace lathe {
 namespace {
 
+// Lines whose parts a task folds: enough that taking the task is not felt, few enough that the
+// lines of one decode row keep several threads at work.
+constexpr std::int64_t kJoinLines = 4;
+
 // Carves floats out of a buffer.
 struct Carver {
   float* at;
@@ -47,9 +51,11 @@ class Call {
 
   void run() const {
     run_tasks(args_.execution, plan_.tasks, [&](std::int64_t i, int worker) { attend(i, worker); });
-    if (plan_.parts_apart) {
-      run_tasks(args_.execution, plan_.units, [&](std::int64_t i, int) { join_parts(i); });
-    }
+    if (!plan_.parts_apart) return;
+    const std::int64_t groups = ceil_div(plan_.lines, kJoinLines);
+    run_tasks(args_.execution, plan_.units * groups, [&](std::int64_t i, int) {
+      join_parts(units_[static_cast<std::size_t>(i / groups)], i % groups * kJoinLines);
+    });
   }
 
  private:
@@ -115,14 +121,21 @@ class Call {
     return {plan_.run->out + line * plan_.out_stride, plan_.run->softmax + line};
   }
 
-  void join_parts(std::int64_t number) const {
-    const LatentUnit& unit = units_[static_cast<std::size_t>(number)];
-    if (unit.parts == 1) return;
+  // The parts of kJoinLines lines of a unit.
+  void join_parts(const LatentUnit& unit, std::int64_t first) const {
+    const std::int64_t last = std::min(unit.lines(), first + kJoinLines);
+    if (unit.parts == 1 || first >= last) return;
     const LatentState total = part_state(unit.first_part);
+    const LatentState into = from_line(total, first);
     for (std::int32_t part = 1; part < unit.parts; ++part) {
-      latent_fold(part_state(unit.first_part + part), total, unit.lines(), plan_.out_stride);
+      latent_fold(from_line(part_state(unit.first_part + part), first), into, last - first,
+                  plan_.out_stride);
     }
-    write(unit, total);
+    write(unit, total, first, last);
+  }
+
+  LatentState from_line(const LatentState& state, std::int64_t line) const {
+    return {state.out + line * plan_.out_stride, state.softmax + line};
   }
 
   void pack_q(const LatentUnit& unit, const Worker& w) const {
@@ -252,17 +265,21 @@ class Call {
   }
 
   void write(const LatentUnit& unit, const LatentState& state) const {
+    write(unit, state, 0, unit.lines());
+  }
+
+  // Lines first .. last - 1 of a unit.
+  void write(const LatentUnit& unit, const LatentState& state, std::int64_t first,
+             std::int64_t last) const {
     const std::int64_t v_dim = args_.problem.v_dim();
-    std::int64_t line = 0;
-    for (std::int32_t r = 0; r < unit.rows; ++r) {
-      const std::int64_t row = unit.row + r;
-      for (std::int32_t h = unit.head; h < unit.head + unit.heads; ++h, ++line) {
-        const float* sink = args_.problem.sink ? &args_.sink[static_cast<std::size_t>(h)] : nullptr;
-        const SoftState& softmax = state.softmax[line];
-        const Finished done = finish_softmax(softmax.max, softmax.sum, sink, 1);
-        store_output(args_.out, row, h * v_dim, v_dim, state.out + line * plan_.out_stride, done);
-        store_lse(args_.lse, row, h, done.lse);
-      }
+    for (std::int64_t line = first; line < last; ++line) {
+      const std::int64_t row = unit.row + line / unit.heads;
+      const std::int64_t h = unit.head + line % unit.heads;
+      const float* sink = args_.problem.sink ? &args_.sink[static_cast<std::size_t>(h)] : nullptr;
+      const SoftState& softmax = state.softmax[line];
+      const Finished done = finish_softmax(softmax.max, softmax.sum, sink, 1);
+      store_output(args_.out, row, h * v_dim, v_dim, state.out + line * plan_.out_stride, done);
+      store_lse(args_.lse, row, h, done.lse);
     }
   }
 
