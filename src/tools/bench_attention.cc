@@ -67,20 +67,23 @@ nlohmann::ordered_json row_json(const LatentBenchRow& r) {
           {"gb_per_s", r.gbps},
           {"peak_gflop_per_s", r.peak_gflops},
           {"read_gb_per_s", r.read_gbps},
-          {"share", r.share}};
+          {"share", r.share},
+          {"scaling", r.scaling}};
 }
 
 std::string table(const std::vector<LatentBenchRow>& rows) {
   std::string out = fmt::format(
-      "{:14} {:14} {:>5} {:>5} {:>5} {:>7} {:>5} {:>7} {:>11} {:>8} {:>6} {:>8} {:>6} {:>6}\n",
+      "{:14} {:14} {:>5} {:>5} {:>5} {:>7} {:>5} {:>7} {:>11} {:>8} {:>6} {:>8} {:>6} {:>6} "
+      "{:>7}\n",
       "name", "layout", "batch", "rows", "heads", "context", "k", "threads", "us", "GFLOP/s",
-      "GB/s", "peak", "read", "share");
+      "GB/s", "peak", "read", "share", "scaling");
   for (const LatentBenchRow& r : rows) {
     out += fmt::format(
         "{:14} {:14} {:5} {:5} {:5} {:7} {:5} {:7} {:11.1f} {:8.1f} {:6.2f} {:8.1f} {:6.1f} "
-        "{:6.2f}\n",
+        "{:6.2f} {:>7}\n",
         r.name, r.layout, r.batch, r.rows, r.heads, r.context, r.k, r.threads, r.seconds * 1e6,
-        r.gflops, r.gbps, r.peak_gflops, r.read_gbps, r.share);
+        r.gflops, r.gbps, r.peak_gflops, r.read_gbps, r.share,
+        r.scaling > 0 ? fmt::format("{:.2f}", r.scaling) : "");
   }
   return out;
 }
@@ -110,7 +113,7 @@ int bench_attention_command(const BenchAttentionOptions& options) {
     print_out(
         "medians; peak and read are this machine's limits measured in the same run; share is of "
         "the\n"
-        "nearer one\n\n" +
+        "nearer one; scaling is time with one thread over time, taken in turns\n\n" +
         table(rows));
   }
   return kExitOk;

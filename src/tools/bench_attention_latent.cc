@@ -9,6 +9,8 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <span>
+#include <utility>
 
 #include "base/check.h"
 #include "kernels/cpu/latent_attend.h"
@@ -129,31 +131,31 @@ double median(std::vector<double> v) {
   return v[v.size() / 2];
 }
 
-double seconds_of_call(const AttendArgs& args, const LatentBenchOptions& options) {
-  const auto call = [&] { LATHE_CHECK(cpu_attend_latent(args).ok(), "attend"); };
-  const auto now = [] { return std::chrono::steady_clock::now(); };
-  const auto since = [&](auto start) {
-    return std::chrono::duration<double>(now() - start).count();
-  };
-  call();
-  std::vector<double> all;
-  for (int i = 0; i < options.repeats; ++i) {
-    const auto start = now();
-    int calls = 0;
-    do {
-      call();
-      ++calls;
-    } while (since(start) < options.least_seconds);
-    all.push_back(since(start) / calls);
-  }
-  return median(std::move(all));
+// Threads and what goes with their number.
+struct Team {
+  ThreadPool threads;
+  Scratch scratch;
+  Limits limits;
+
+  explicit Team(int n) : threads(n) {}
+};
+
+double seconds_of_call(AttendArgs& args, Team& team, double least_seconds) {
+  args.execution = {};
+  args.execution.threads = &team.threads;
+  args.execution.scratch = &team.scratch;
+  const auto start = std::chrono::steady_clock::now();
+  double seconds = 0;
+  int calls = 0;
+  do {
+    LATHE_CHECK(cpu_attend_latent(args).ok(), "attend");
+    ++calls;
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  } while (seconds < least_seconds);
+  return seconds / calls;
 }
 
-LatentBenchRow measure(const Case& c, const Cache& cache, ThreadPool& threads, const Limits& limits,
-                       const LatentBenchOptions& options) {
-  Setup setup(c, cache);
-  Scratch scratch;
-  setup.args.execution = {&threads, &scratch, false};
+LatentBenchRow row_of(const Case& c, const Cache& cache, const Team& team, double seconds) {
   LatentBenchRow row;
   row.name = c.name;
   row.layout = std::string(cache.layout.name());
@@ -162,11 +164,25 @@ LatentBenchRow measure(const Case& c, const Cache& cache, ThreadPool& threads, c
   row.heads = c.heads;
   row.context = c.context;
   row.k = c.k;
-  row.threads = threads.threads();
-  row.peak_gflops = limits.gflops;
-  row.read_gbps = limits.gbps;
-  row.seconds = seconds_of_call(setup.args, options);
+  row.threads = team.threads.threads();
+  row.peak_gflops = team.limits.gflops;
+  row.read_gbps = team.limits.gbps;
+  row.seconds = seconds;
+  return row;
+}
 
+// A row for each team. They take turns, so that whatever disturbs the machine meets all of them.
+std::vector<LatentBenchRow> measure(const Case& c, const Cache& cache,
+                                    std::span<const std::unique_ptr<Team>> teams,
+                                    const LatentBenchOptions& options) {
+  Setup setup(c, cache);
+  std::vector<std::vector<double>> seconds(teams.size());
+  for (const auto& team : teams) seconds_of_call(setup.args, *team, 0);
+  for (int i = 0; i < options.repeats; ++i) {
+    for (std::size_t t = 0; t < teams.size(); ++t) {
+      seconds[t].push_back(seconds_of_call(setup.args, *teams[t], options.least_seconds));
+    }
+  }
   const AttentionProblem& p = setup.args.problem;
   double pairs = 0;  // of a row and a key
   for (std::int64_t r = 0; r < c.rows; ++r) {
@@ -177,10 +193,16 @@ LatentBenchRow measure(const Case& c, const Cache& cache, ThreadPool& threads, c
       batch * pairs * static_cast<double>(c.heads) * 2.0 * (p.qk_dim() + p.v_dim());
   const double keys = c.k > 0 ? pairs : static_cast<double>(c.context);
   const double bytes = batch * keys * cache.layout.bytes_per_token();
-  row.gflops = flops / row.seconds / 1e9;
-  row.gbps = bytes / row.seconds / 1e9;
-  row.share = std::max(row.gflops / limits.gflops, row.gbps / limits.gbps);
-  return row;
+  std::vector<LatentBenchRow> rows;
+  for (std::size_t t = 0; t < teams.size(); ++t) {
+    LatentBenchRow row = row_of(c, cache, *teams[t], median(seconds[t]));
+    row.gflops = flops / row.seconds / 1e9;
+    row.gbps = bytes / row.seconds / 1e9;
+    row.share = std::max(row.gflops / row.peak_gflops, row.gbps / row.read_gbps);
+    row.scaling = median(seconds[0]) / row.seconds;
+    rows.push_back(std::move(row));
+  }
+  return rows;
 }
 
 std::vector<Case> cases_of(const CacheLayout& layout, bool quick) {
@@ -198,6 +220,8 @@ std::vector<Case> cases_of(const CacheLayout& layout, bool quick) {
                              {"dense_decode", kDense, 1, 1, 16, 32768, 0},
                              {"dense_decode", kDense, 8, 1, 16, 32768, 0},
                              {"dense_decode", kDense, 1, 1, 128, 4096, 0},
+                             {"dense_decode", kDense, 1, 1, 16, 1024, 0},
+                             {"dense_decode", kDense, 1, 1, 16, 1536, 0},
                              {"dense_decode", kDense, 1, 1, 16, 2048, 0},
                              {"sparse_decode", kSparse, 1, 1, 16, 32768, 2048},
                              {"sparse_decode", kSparse, 8, 1, 16, 32768, 2048},
@@ -219,13 +243,15 @@ std::vector<LatentBenchRow> run_latent_bench(const LatentBenchOptions& options) 
     if (!is_latent(kind)) continue;
     const std::int64_t tokens = options.quick ? 32768 : 8 * 32768;
     const Cache cache(CacheLayout(kind), tokens);
+    std::vector<std::unique_ptr<Team>> teams;
     for (const int n : counts) {
-      ThreadPool threads(n);
-      const Limits limits{measure_peak_gflops(threads), measure_read_gbps(threads)};
-      for (const Case& c : cases_of(cache.layout, options.quick)) {
-        rows.push_back(measure(c, cache, threads, limits, options));
-        if (isatty(2) != 0) fmt::print(stderr, "\r{} measured", rows.size());
-      }
+      teams.push_back(std::make_unique<Team>(n));
+      ThreadPool& threads = teams.back()->threads;
+      teams.back()->limits = {measure_peak_gflops(threads), measure_read_gbps(threads)};
+    }
+    for (const Case& c : cases_of(cache.layout, options.quick)) {
+      for (LatentBenchRow& row : measure(c, cache, teams, options)) rows.push_back(std::move(row));
+      if (isatty(2) != 0) fmt::print(stderr, "\r{} measured", rows.size());
     }
   }
   if (isatty(2) != 0) fmt::print(stderr, "\r{:20}\r", "");

@@ -14,7 +14,8 @@ struct LatentBenchOptions {
   bool quick = false;           // only the cases of 16 heads and 4096 keys
 };
 
-/// Limits are those of as many threads, measured just before. A pair of a head and a key costs
+/// Splits are fixed (Execution::batch_invariant). Limits are those of as many threads, measured just
+/// before; a case's repeats with few and with many threads take turns. A pair of a head and a key costs
 /// 2 (qk_dim + v_dim) FLOPs; bytes are the stored bytes of the keys, once per row that has its own
 /// list and once per request otherwise.
 struct LatentBenchRow {
@@ -32,6 +33,8 @@ struct LatentBenchRow {
   double peak_gflops = 0;
   double read_gbps = 0;
   double share = 0;  // of the nearer limit: least possible seconds / seconds
+  double scaling =
+      0;  // seconds with the first number of threads / seconds, taken in turns; 0 = not taken
 };
 
 /// Takes about a minute and some 400 MB.

@@ -16,6 +16,10 @@
 namespace lathe {
 namespace {
 
+// Lines whose parts a task folds: enough that taking the task is not felt, few enough that the
+// lines of one decode row keep several threads at work.
+constexpr std::int64_t kJoinLines = 4;
+
 // Carves floats out of a buffer.
 struct Carver {
   float* at;
@@ -47,9 +51,11 @@ class Call {
 
   void run() const {
     run_tasks(args_.execution, plan_.tasks, [&](std::int64_t i, int worker) { attend(i, worker); });
-    if (plan_.parts_apart) {
-      run_tasks(args_.execution, plan_.units, [&](std::int64_t i, int) { join_parts(i); });
-    }
+    if (!plan_.parts_apart) return;
+    const std::int64_t groups = ceil_div(plan_.lines, kJoinLines);
+    run_tasks(args_.execution, plan_.units * groups, [&](std::int64_t i, int) {
+      join_parts(units_[static_cast<std::size_t>(i / groups)], i % groups * kJoinLines);
+    });
   }
 
  private:
@@ -60,8 +66,13 @@ class Call {
     float* scores;
     float* rescale;
     std::int32_t* visible;
-    LatentState part;
-    LatentState total;
+    LatentState part;   // of the part under way, but for a total's first
+    LatentState total;  // of a unit whose parts one task takes
+    LatentState state;  // where keys go
+    struct {
+      std::int32_t part;
+      std::int64_t end;
+    } at;  // the part under way
   };
 
   Worker worker(int number) const {
@@ -90,22 +101,11 @@ class Call {
     Worker w = worker(worker_number);
     pack_q(unit, w);
     if (task.part >= 0) {
-      w.part = part_state(unit.first_part + task.part);
-      add_part(unit, task.part, w);
-      return;
-    }
-    if (plan_.run == nullptr && unit.parts == 1) {
-      add_part(unit, 0, w);
-      return write(unit, w.part);
+      const LatentState part = part_state(unit.first_part + task.part);
+      return add_parts(unit, task.part, task.part + 1, part, true, w);
     }
     const LatentState total = plan_.run == nullptr ? w.total : run_state(unit);
-    if (plan_.run == nullptr || plan_.run->first == 0) {
-      clear(total, unit.lines(), plan_.out_stride);
-    }
-    for (std::int32_t part = 0; part < unit.parts; ++part) {
-      add_part(unit, part, w);
-      latent_fold(w.part, total, unit.lines(), plan_.out_stride);
-    }
+    add_parts(unit, 0, unit.parts, total, plan_.run == nullptr || plan_.run->first == 0, w);
     if (plan_.run == nullptr || plan_.run->last) write(unit, total);
   }
 
@@ -115,14 +115,21 @@ class Call {
     return {plan_.run->out + line * plan_.out_stride, plan_.run->softmax + line};
   }
 
-  void join_parts(std::int64_t number) const {
-    const LatentUnit& unit = units_[static_cast<std::size_t>(number)];
-    if (unit.parts == 1) return;
+  // The parts of kJoinLines lines of a unit.
+  void join_parts(const LatentUnit& unit, std::int64_t first) const {
+    const std::int64_t last = std::min(unit.lines(), first + kJoinLines);
+    if (unit.parts == 1 || first >= last) return;
     const LatentState total = part_state(unit.first_part);
+    const LatentState into = from_line(total, first);
     for (std::int32_t part = 1; part < unit.parts; ++part) {
-      latent_fold(part_state(unit.first_part + part), total, unit.lines(), plan_.out_stride);
+      latent_fold(from_line(part_state(unit.first_part + part), first), into, last - first,
+                  plan_.out_stride);
     }
-    write(unit, total);
+    write(unit, total, first, last);
+  }
+
+  LatentState from_line(const LatentState& state, std::int64_t line) const {
+    return {state.out + line * plan_.out_stride, state.softmax + line};
   }
 
   void pack_q(const LatentUnit& unit, const Worker& w) const {
@@ -143,22 +150,43 @@ class Call {
     }
   }
 
-  // The keys of one part into w.part.
-  void add_part(const LatentUnit& unit, std::int32_t part, const Worker& w) const {
-    clear(w.part, unit.lines(), plan_.out_stride);
-    const std::int64_t begin = part * plan_.part_keys;
-    const std::int64_t end = std::min(unit.keys, begin + plan_.part_keys);
-    shares_keys(args_) ? add_positions(unit, begin, end, w) : add_row(unit, begin, end, w);
+  // The keys of parts first .. last - 1 into `total`. What it holds matters where it is not empty;
+  // where it is, the first part needs no state of its own.
+  void add_parts(const LatentUnit& unit, std::int32_t first, std::int32_t last,
+                 const LatentState& total, bool empty, Worker& w) const {
+    w.at = {first, plan_.part_begin(first + 1)};
+    w.state = empty ? total : w.part;
+    clear(w.state, unit.lines(), plan_.out_stride);
+    const std::int64_t begin = plan_.part_begin(first);
+    const std::int64_t end = std::min(unit.keys, plan_.part_begin(last));
+    shares_keys(args_) ? add_positions(unit, begin, end, total, w)
+                       : add_row(unit, begin, end, total, w);
+    fold_part(unit, total, w);
+  }
+
+  void fold_part(const LatentUnit& unit, const LatentState& total, const Worker& w) const {
+    if (w.state.out != total.out) latent_fold(w.state, total, unit.lines(), plan_.out_stride);
+  }
+
+  // Before the tile of key `key`: parts begin with a tile.
+  void maybe_next_part(const LatentUnit& unit, std::int64_t key, const LatentState& total,
+                       Worker& w) const {
+    if (key < w.at.end) return;
+    fold_part(unit, total, w);
+    w.at = {w.at.part + 1, plan_.part_begin(w.at.part + 2)};
+    w.state = w.part;
+    clear(w.state, unit.lines(), plan_.out_stride);
   }
 
   // Both keep the next tile's keys at hand, so that their bytes are on the way while this one's are
   // computed with.
   void add_positions(const LatentUnit& unit, std::int64_t begin, std::int64_t end,
-                     const Worker& w) const {
+                     const LatentState& total, Worker& w) const {
     PositionKeys tiles[2];
     tiles[0].fill(args_.main, unit.request, begin, end);
     int now = 0;
     for (std::int64_t first = begin; first < end; first += kLatentTile, now ^= 1) {
+      maybe_next_part(unit, first, total, w);
       const PositionKeys& tile = tiles[now];
       PositionKeys& next = tiles[now ^ 1];
       next.fill(args_.main, unit.request, first + kLatentTile, end);
@@ -174,19 +202,18 @@ class Call {
   }
 
   void add_row(const LatentUnit& unit, std::int64_t begin, std::int64_t end,
-               const Worker& w) const {
+               const LatentState& total, Worker& w) const {
     RowKeys row(args_, unit.row, unit.request, unit.position);
     row.skip(begin);
     LatentKeys tiles[2];
     int now = 0;
-    std::int64_t left = end - begin;
-    row.fill(tiles[0], std::min(left, kLatentTile));
-    while (tiles[now].count > 0) {
-      left -= tiles[now].count;
-      row.fill(tiles[now ^ 1], std::min(left, kLatentTile));
+    row.fill(tiles[0], std::min(end - begin, kLatentTile));
+    for (std::int64_t first = begin; tiles[now].count > 0; now ^= 1) {
+      maybe_next_part(unit, first, total, w);
+      first += tiles[now].count;
+      row.fill(tiles[now ^ 1], std::min(end - first, kLatentTile));
       std::fill_n(w.visible, unit.heads, static_cast<std::int32_t>(tiles[now].count));
       add_tile(unit, tiles[now], tiles[now ^ 1], w);
-      now ^= 1;
     }
   }
 
@@ -228,7 +255,7 @@ class Call {
     job.visible = w.visible;
     job.scores = w.scores;
     job.rescale = w.rescale;
-    job.state = w.part;
+    job.state = w.state;
     job.out_stride = plan_.out_stride;
     job.ahead = &ahead;
     job.ahead_lines = next.count * ((record_bytes + 63) / 64);
@@ -252,17 +279,21 @@ class Call {
   }
 
   void write(const LatentUnit& unit, const LatentState& state) const {
+    write(unit, state, 0, unit.lines());
+  }
+
+  // Lines first .. last - 1 of a unit.
+  void write(const LatentUnit& unit, const LatentState& state, std::int64_t first,
+             std::int64_t last) const {
     const std::int64_t v_dim = args_.problem.v_dim();
-    std::int64_t line = 0;
-    for (std::int32_t r = 0; r < unit.rows; ++r) {
-      const std::int64_t row = unit.row + r;
-      for (std::int32_t h = unit.head; h < unit.head + unit.heads; ++h, ++line) {
-        const float* sink = args_.problem.sink ? &args_.sink[static_cast<std::size_t>(h)] : nullptr;
-        const SoftState& softmax = state.softmax[line];
-        const Finished done = finish_softmax(softmax.max, softmax.sum, sink, 1);
-        store_output(args_.out, row, h * v_dim, v_dim, state.out + line * plan_.out_stride, done);
-        store_lse(args_.lse, row, h, done.lse);
-      }
+    for (std::int64_t line = first; line < last; ++line) {
+      const std::int64_t row = unit.row + line / unit.heads;
+      const std::int64_t h = unit.head + line % unit.heads;
+      const float* sink = args_.problem.sink ? &args_.sink[static_cast<std::size_t>(h)] : nullptr;
+      const SoftState& softmax = state.softmax[line];
+      const Finished done = finish_softmax(softmax.max, softmax.sum, sink, 1);
+      store_output(args_.out, row, h * v_dim, v_dim, state.out + line * plan_.out_stride, done);
+      store_lse(args_.lse, row, h, done.lse);
     }
   }
 

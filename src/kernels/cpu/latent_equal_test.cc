@@ -64,15 +64,18 @@ void expect_rows(const Outputs& part, const Outputs& whole, std::int64_t begin) 
 
 TEST(LatentEqual, ChunksAndCompanionsWhenBatchInvariant) {
   for (const int heads : {1, 3, 16}) {
-    // Two tails of other requests beside the first request, whose rows cross parts of 1024 keys.
-    Scene s(latent_layout(LayoutKind::mla_fp8_block), 16, heads, {{1090, 130}, {70, 3}, {5, 1}});
-    ThreadPool threads(2);
-    const Execution execution{&threads, nullptr, true};
-    s.args.execution = execution;
-    const Outputs whole = s.attend();
-    for (const int cut : {1, 5, 60, 64, 65, 100}) {
-      expect_rows(chunk_of(s, 0, cut, execution), whole, 0);
-      expect_rows(chunk_of(s, cut, 130, {nullptr, nullptr, true}), whole, cut);
+    // The first request's rows cross the beginnings of parts, at 256, 512, 1024 and 2048 keys. Beside
+    // it the tails of two others.
+    for (const int keys : {300, 580, 1090, 2100}) {
+      Scene s(latent_layout(LayoutKind::mla_fp8_block), 16, heads, {{keys, 130}, {70, 3}, {5, 1}});
+      ThreadPool threads(2);
+      const Execution execution{&threads, nullptr, true};
+      s.args.execution = execution;
+      const Outputs whole = s.attend();
+      for (const int cut : {1, 5, 60, 64, 65, 100}) {
+        expect_rows(chunk_of(s, 0, cut, execution), whole, 0);
+        expect_rows(chunk_of(s, cut, 130, {nullptr, nullptr, true}), whole, cut);
+      }
     }
   }
 }

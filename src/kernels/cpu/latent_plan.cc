@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 
 #include "kernels/cpu/latent_keys.h"
 #include "kernels/cpu/latent_math.h"
@@ -15,6 +16,12 @@ namespace {
 constexpr std::int64_t kMaxLines = 64;
 constexpr std::int64_t kTasksPerThread = 4;  // leaves the pool something to balance
 constexpr std::int64_t kLeastPart = 256;     // keys; below, folding costs more than it brings
+
+// Where fixed parts begin before the first multiple of kLatentFoldKeys.
+constexpr std::int64_t kShortParts[] = {0, 256, 512};
+constexpr std::int64_t kShortCount = std::ssize(kShortParts);
+static_assert(kLatentTile == 64 && kLeastPart % kLatentTile == 0 &&
+              kLatentFoldKeys % kLatentTile == 0);
 
 // Calls f(unit) for every unit of the call, its parts not filled in.
 template <class F>
@@ -47,6 +54,18 @@ void for_units(const AttendArgs& args, const LatentRun* run, F f) {
 
 }  // namespace
 
+std::int64_t LatentCuts::begin(std::int64_t part) const {
+  if (even > 0) return part * even;
+  if (part < kShortCount) return kShortParts[part];
+  return (part - kShortCount + 1) * kLatentFoldKeys;
+}
+
+std::int64_t LatentCuts::part_of(std::int64_t key) const {
+  if (even > 0) return key / even;
+  if (key >= kLatentFoldKeys) return kShortCount - 1 + key / kLatentFoldKeys;
+  return std::ranges::upper_bound(kShortParts, key) - std::begin(kShortParts) - 1;
+}
+
 LatentPlan::LatentPlan(const AttendArgs& args, const LatentRun* the_run)
     : width(latent_padded(args.problem.qk_dim())),
       // An odd number of cache lines, so that the keys of a column spread over all cache sets.
@@ -67,19 +86,14 @@ LatentPlan::LatentPlan(const AttendArgs& args, const LatentRun* the_run)
   const std::int64_t share = ceil_div(keys, wanted);
   // Else there are units enough, and none of them keeps the others waiting.
   const bool uneven = workers > 1 && longest > share;
-  if (args.execution.batch_invariant || run != nullptr) {
-    part_keys = kLatentFoldKeys;
-  } else if (uneven) {
-    part_keys = std::max(kLeastPart, ceil_div(share, kLatentTile) * kLatentTile);
-  } else {
-    part_keys = std::int64_t{1} << 40;
+  if (!args.execution.batch_invariant && run == nullptr) {
+    cuts.even = uneven ? std::max(kLeastPart, ceil_div(share, kLatentTile) * kLatentTile)
+                       : std::int64_t{1} << 40;
   }
-  static_assert(kLatentTile == 64 && kLeastPart % kLatentTile == 0 &&
-                kLatentFoldKeys % kLatentTile == 0);
 
   std::int64_t all_parts = 0;
   for_units(args, run, [&](const LatentUnit& unit) {
-    const std::int64_t n = std::max<std::int64_t>(1, ceil_div(unit.keys, part_keys));
+    const std::int64_t n = parts_of(unit.keys);
     all_parts += n;
     if (n > 1) parts += n;
   });
@@ -100,6 +114,16 @@ LatentPlan::LatentPlan(const AttendArgs& args, const LatentRun* the_run)
   bytes = workers_at + workers * worker_bytes;
 }
 
+std::int64_t LatentPlan::parts_of(std::int64_t keys) const {
+  const std::int64_t first = run == nullptr ? 0 : run->first;
+  return keys <= 0 ? 1 : cuts.part_of(first + keys - 1) - cuts.part_of(first) + 1;
+}
+
+std::int64_t LatentPlan::part_begin(std::int64_t part) const {
+  const std::int64_t first = run == nullptr ? 0 : run->first;
+  return cuts.begin(cuts.part_of(first) + part) - first;
+}
+
 std::int64_t LatentPlan::state_floats() const {
   return lines * out_stride + 2 * latent_padded(lines);
 }
@@ -110,8 +134,7 @@ void LatentPlan::fill(const AttendArgs& args, std::byte* scratch) const {
   std::int32_t number = 0;
   std::int64_t part_at = 0;
   for_units(args, run, [&](LatentUnit unit) {
-    unit.parts =
-        static_cast<std::int32_t>(std::max<std::int64_t>(1, ceil_div(unit.keys, part_keys)));
+    unit.parts = static_cast<std::int32_t>(parts_of(unit.keys));
     if (parts_apart && unit.parts > 1) {
       unit.first_part = part_at;
       part_at += unit.parts;
@@ -120,7 +143,7 @@ void LatentPlan::fill(const AttendArgs& args, std::byte* scratch) const {
     const std::int32_t apart = parts_apart ? unit.parts : 1;
     for (std::int32_t p = 0; p < apart; ++p) {
       const std::int64_t keys =
-          apart == 1 ? unit.keys : std::min(part_keys, unit.keys - p * part_keys);
+          apart == 1 ? unit.keys : std::min(part_begin(p + 1), unit.keys) - part_begin(p);
       *task_at++ = {number, apart == 1 ? -1 : p, keys * unit.lines()};
     }
     ++number;

@@ -2,10 +2,10 @@
 //
 // A unit is a set of lines (query row, head) that see the same keys: some rows of a request that
 // share its page table, or one row with its own list; with many heads, some of its heads. A unit's
-// keys are cut into parts of `part_keys`, counted from its first key, so that a row's parts do not
-// depend on the rows beside it. Either a task takes all parts of a unit and folds them as it goes,
-// or each part is a task of its own and the unit's parts are folded afterwards in the same order:
-// the bits are equal.
+// keys are cut into parts at places counted from its request's first key, so that a row's parts do
+// not depend on the rows beside it. Either a task takes all parts of a unit and folds them as it
+// goes, or each part is a task of its own and the unit's parts are folded afterwards in the same
+// order: the bits are equal.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,20 @@ namespace lathe {
 /// goes, whatever that costs in balance. The capability declares it.
 inline constexpr std::int64_t kLatentPartBytes = std::int64_t{256} << 20;
 
-/// Keys of a part where bits must not depend on the batch: states are folded at multiples of it.
+/// Where bits must not depend on the batch, states are folded at multiples of this many keys, and
+/// before the first one at the places of LatentCuts too.
 inline constexpr std::int64_t kLatentFoldKeys = 1024;
+
+/// The keys at which parts begin: multiples of `even`, or, with 0, fixed places: 0, 256, 512 and the
+/// multiples of kLatentFoldKeys. No such part is longer than what lies before it, so that rows of
+/// most lengths can be shared out evenly: long parts go first, short ones fill up.
+struct LatentCuts {
+  std::int64_t even = 0;
+
+  std::int64_t begin(std::int64_t part) const;
+  /// The part that holds a key.
+  std::int64_t part_of(std::int64_t key) const;
+};
 
 /// A run of a request's keys, whose pool and page table hold nothing else: page table entry 0 is the
 /// page of key `first`. The states of all rows live outside the call and go on from run to run.
@@ -60,10 +72,10 @@ struct LatentPlan {
   std::int64_t out_stride = 0;  // padded floats of an output row
   std::int64_t units = 0;
   std::int64_t tasks = 0;
-  std::int64_t lines = 0;      // of the largest unit
-  std::int64_t part_keys = 0;  // a multiple of the tile
-  bool parts_apart = false;    // parts are tasks
-  std::int64_t parts = 0;      // states in the buffer of parts
+  std::int64_t lines = 0;    // of the largest unit
+  LatentCuts cuts;           // multiples of the tile
+  bool parts_apart = false;  // parts are tasks
+  std::int64_t parts = 0;    // states in the buffer of parts
   std::int64_t workers = 1;
 
   // Scratch: byte offsets.
@@ -76,6 +88,10 @@ struct LatentPlan {
   const LatentRun* run = nullptr;  // null: all keys
 
   explicit LatentPlan(const AttendArgs& args, const LatentRun* run = nullptr);
+  /// How many parts the first `keys` keys of a unit have, at least one.
+  std::int64_t parts_of(std::int64_t keys) const;
+  /// The first key of a part in its unit.
+  std::int64_t part_begin(std::int64_t part) const;
   /// Floats of a state of `lines` lines, a multiple of kLatentPad.
   std::int64_t state_floats() const;
   /// Writes the units and the tasks, longest first, into scratch of `bytes`.
