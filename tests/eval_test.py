@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Runs the shipped checkpoints on a few held-out items of every task: answers must be right, whatever the plan.
+
+A wrong kernel, position, page or top-k shows as a wrong answer, since nothing but attention can find an operand of an
+earlier sentence, the value behind a key some thousand tokens ago, or the next word of a list.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import unittest
+
+LATHE = sys.argv.pop(1)
+MODELS = pathlib.Path(__file__).parent.parent / "models"
+# Of 60, 8 and 44 items: what the checkpoints give over every plan, less an item or two.
+ITEMS = {"arithmetic": 60, "retrieval": 8, "copy": 44}
+FLOORS = {"arithmetic": 0.96, "retrieval": 1.0, "copy": 0.95}
+
+
+def evaluate(model: str, *args: str) -> dict:
+    result = subprocess.run(
+        [LATHE, "eval", "--model", str(MODELS / model), "--json", *args], capture_output=True, text=True, timeout=900
+    )
+    if result.returncode != 0:
+        raise AssertionError(result.stderr)
+    return json.loads(result.stdout)
+
+
+class Answers(unittest.TestCase):
+    def solves(self, model: str, *args: str, tasks: dict[str, int] = ITEMS) -> None:
+        for task, items in tasks.items():
+            with self.subTest(model=model, task=task, plan=args):
+                figures = evaluate(model, "--task", task, "--limit", str(items), *args)["tasks"][task]
+                self.assertEqual(figures["items"], items)
+                said = f"{figures['right']} of {items} right, {figures['invalid']} invalid: {figures['groups']}"
+                self.assertGreaterEqual(figures["accuracy"], FLOORS[task], said)
+
+    def test_latent_two_bytes_in_place(self):
+        self.solves("tiny-v32", "--kv-cache-dtype", "bf16")
+
+    def test_latent_gather_prefill_native_decode_over_fp8(self):
+        self.solves("tiny-v32", "--prefill-attention-backend", "gather", "--decode-attention-backend", "native",
+                    "--kv-layout", "mla_fp8")
+
+    def test_latent_fp8_blocks_and_small_pages_and_chunks(self):
+        self.solves("tiny-v32", "--kv-layout", "mla_fp8_block", "--page-size", "16", "--chunked-prefill-size", "257",
+                    tasks={"arithmetic": 20, "retrieval": 4, "copy": 22})
+
+    def test_grouped_query(self):
+        self.solves("tiny-gqa")
+        self.solves("tiny-gqa", "--kv-cache-dtype", "fp8_e4m3", tasks={"retrieval": 4})
+
+
+class Plans(unittest.TestCase):
+    """Every plan gives the same answers, and those that share arithmetic the same bits."""
+
+    def test_every_plan(self):
+        rows = evaluate("tiny-v32", "--all-plans", "--task", "copy,arithmetic", "--limit", "16", "--quiet")["rows"]
+        kinds = {"gather", "inplace", "native"}
+        exact = 0
+        for row in rows:
+            with self.subTest(**{k: row[k] for k in ("layout", "prefill", "decode", "chunk")}):
+                for figures in row["tasks"].values():
+                    self.assertGreaterEqual(figures["right"], 15, figures)
+                share = row["equal_tokens"] / row["reference_tokens"]
+                if row["layout"] == "mla_bf16" and {row["prefill"], row["decode"]} <= kinds:
+                    self.assertEqual((share, row["mean_abs_logit_difference"]), (1.0, 0.0))
+                    exact += 1
+                elif row["layout"] == "mla_bf16":
+                    self.assertGreaterEqual(share, 0.999)
+                else:
+                    self.assertGreater(row["mean_abs_logit_difference"], 0.0)
+        # Nine pairs, the plain row and five chunk sizes; the planner's own mixes and three more layouts besides.
+        self.assertEqual(exact, 15)
+        self.assertEqual({r["layout"] for r in rows}, {"mla_bf16", "mla_fp8", "mla_fp8_block", "mla_fp4"})
+
+    def test_chunk_sizes(self):
+        rows = evaluate("tiny-gqa", "--all-plans", "--task", "copy", "--limit", "12", "--quiet")["rows"]
+        chunks = {r["chunk"] for r in rows if (r["layout"], r["prefill"], r["decode"]) == ("gqa_bf16", "inplace", "inplace")}
+        self.assertEqual(chunks, {1, 7, 64, 257, 2048, 8192})
+        for row in rows:
+            if row["layout"] == "gqa_bf16":
+                self.assertEqual(row["equal_tokens"], row["reference_tokens"], row)
+
+
+class BadInput(unittest.TestCase):
+    def refused(self, *args: str) -> str:
+        result = subprocess.run([LATHE, "eval", *args], capture_output=True, text=True, timeout=60)
+        self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
+        return result.stderr
+
+    def test_messages(self):
+        v32 = str(MODELS / "tiny-v32")
+        self.assertIn("--model", self.refused())
+        self.assertIn("wanted one of all, arithmetic, retrieval, copy, got sums", self.refused("--model", v32, "--task", "sums"))
+        self.assertIn("--task-dir names", self.refused("--model", v32, "--task-dir", "/nowhere"))
+        self.assertIn("--svg requires --all-plans", self.refused("--model", v32, "--svg", "x.svg"))
+        self.assertIn("native", self.refused("--model", v32, "--limit", "1", "--kv-layout", "mla_fp8_block",
+                                             "--decode-attention-backend", "native"))
+
+
+if __name__ == "__main__":
+    unittest.main()
