@@ -2,10 +2,10 @@
 BUILD := build
 JOBS := $(shell nproc)
 
-.PHONY: help demo test build bench check format docs fuzz nightly gpu-test setup clean
+.PHONY: help demo test build bench check format docs fuzz nightly eval gpu-test setup clean
 
 help:
-	@echo "make demo      install what is missing, build, and print every legal prefill x decode x layout"
+	@echo "make demo      install what is missing, build, and put a word problem and a retrieval to models/tiny-v32"
 	@echo "make test      the same set-up, then every test"
 	@echo "make build     build/lathe and the tests"
 	@echo "make bench     codec throughput beside memcpy"
@@ -14,6 +14,7 @@ help:
 	@echo "make docs      rewrite the program output and the pictures in the documents"
 	@echo "make fuzz      each fuzz target for FUZZ_SECONDS (60)"
 	@echo "make nightly   NIGHTLY_SCALE (150) times the random tests' cases, seeded with NIGHTLY_SEED (the day)"
+	@echo "make eval      EVAL_LIMIT (400) items of each task over every plan, into docs/results/"
 	@echo "make gpu-test  the checks that need a GPU"
 
 setup:
@@ -27,7 +28,7 @@ build: setup
 demo: setup
 	cmake --preset release
 	cmake --build $(BUILD) -j$(JOBS) --target lathe
-	$(BUILD)/lathe plan --attention dsa --device cpu --matrix
+	@tools/demo.sh $(BUILD)/lathe
 
 test: setup
 	tools/make_venv.sh $(BUILD)/venv
@@ -65,6 +66,11 @@ NIGHTLY_SEED ?= $(shell date +%j)
 nightly: build
 	@echo "LATHE_TEST_SCALE=$(NIGHTLY_SCALE) LATHE_TEST_SEED=$(NIGHTLY_SEED)"
 	LATHE_TEST_SCALE=$(NIGHTLY_SCALE) LATHE_TEST_SEED=$(NIGHTLY_SEED) ctest --preset release -j$(JOBS)
+
+# Every plan of both checkpoints over the test sets, into docs/results/.
+EVAL_LIMIT ?= 400
+eval: build
+	tools/eval_results.sh $(BUILD)/lathe $(EVAL_LIMIT)
 
 gpu-test:
 	cmake --preset cuda

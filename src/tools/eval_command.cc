@@ -158,8 +158,7 @@ int run_all(const EvalFlags& flags, const Tokenizer& tokenizer,
   const auto rows = evaluate_plans(flags.model.runtime, flags.jobs, tokenizer, tasks, progress);
   if (!rows) return refuse_start(rows.error());
   if (flags.json) {
-    print_out(Json{{"model", flags.model.runtime.model}, {"rows", plans_json(*rows)}}.dump(1) +
-              "\n");
+    print_out(plans_json(flags.model.runtime.model, *rows).dump(1) + "\n");
   } else {
     print_out(plans_table(*rows));
   }

@@ -109,7 +109,6 @@ namespace {
 struct RowResult {
   PlanRow row;
   std::vector<TaskRun> runs;  // [tasks]
-  int threads = 0;
 };
 
 // One row: a model of its own, all tasks. Without a reference the row is compared with itself.
@@ -139,7 +138,8 @@ Result<RowResult, StartError> run_row(const RuntimeOptions& options, const Token
     row.agreement.differences += a.differences;
     out.runs.push_back(std::move(*run));
   }
-  out.threads = runtime.threads().threads();
+  row.threads = runtime.threads().threads();
+  row.arithmetic = name(runtime.precision());
   return out;
 }
 
@@ -169,7 +169,7 @@ Result<std::vector<PlanRow>, StartError> evaluate_plans(
   pool.run(std::ssize(*rest), [&](std::int64_t i, int) {
     const Candidate& c = (*rest)[static_cast<std::size_t>(i)];
     RuntimeOptions row_options = options;
-    row_options.threads = std::max(1, first->threads / pool.threads());
+    row_options.threads = std::max(1, rows[0].threads / pool.threads());
     row_options.wishes = c.wishes;
     auto result = run_row(row_options, tokenizer, tasks, &first->runs);
     const std::lock_guard lock(mutex);
@@ -227,7 +227,7 @@ nlohmann::ordered_json figures_json(const TaskFigures& f) {
           {"output_tokens_per_s", static_cast<double>(f.answer_tokens) / f.seconds}};
 }
 
-nlohmann::ordered_json plans_json(const std::vector<PlanRow>& rows) {
+nlohmann::ordered_json plans_json(const std::string& model, const std::vector<PlanRow>& rows) {
   auto out = nlohmann::ordered_json::array();
   for (const PlanRow& r : rows) {
     nlohmann::ordered_json tasks = nlohmann::ordered_json::object();
@@ -245,7 +245,10 @@ nlohmann::ordered_json plans_json(const std::vector<PlanRow>& rows) {
                     a.difference / static_cast<double>(std::max<std::int64_t>(1, a.differences))},
                    {"output_tokens_per_s", r.tokens_per_second()}});
   }
-  return out;
+  return {{"model", model},
+          {"threads", rows.front().threads},
+          {"arithmetic", rows.front().arithmetic},
+          {"rows", std::move(out)}};
 }
 
 }  // namespace lathe

@@ -39,6 +39,8 @@ struct PlanRow {
   std::string decode;
   std::int64_t chunk = 0;      // rows of one prefill step
   double bytes_per_token = 0;  // of cache, over all layers
+  int threads = 0;
+  std::string arithmetic;  // of products with weights
   std::vector<TaskFigures> tasks;
   Agreement agreement;  // with the first row
 
@@ -58,6 +60,6 @@ Result<std::vector<PlanRow>, StartError> evaluate_plans(
 /// A line per row under a heading.
 std::string plans_table(const std::vector<PlanRow>& rows);
 nlohmann::ordered_json figures_json(const TaskFigures& figures);
-nlohmann::ordered_json plans_json(const std::vector<PlanRow>& rows);
+nlohmann::ordered_json plans_json(const std::string& model, const std::vector<PlanRow>& rows);
 
 }  // namespace lathe

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Writes docs/results/: both checkpoints over every plan, on LIMIT items of each task.
+# Usage: tools/eval_results.sh path/to/lathe LIMIT [more flags of lathe eval]
+set -euo pipefail
+lathe=$(realpath "${1:?usage: tools/eval_results.sh path/to/lathe LIMIT}")
+limit=${2:?usage: tools/eval_results.sh path/to/lathe LIMIT}
+shift 2
+cd "$(dirname "$0")/.."
+mkdir -p docs/results
+for model in tiny-gqa tiny-v32; do
+  "$lathe" eval --model models/$model --all-plans --limit "$limit" --json --svg docs/results/$model.svg "$@" \
+    > docs/results/$model.json
+done
+python3 tools/eval_table.py docs/results
