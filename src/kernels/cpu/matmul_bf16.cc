@@ -135,8 +135,8 @@ LATHE_INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
 
-// The sums over the lanes of four vectors, added to four floats.
-LATHE_INLINE void add_sums4(const __m512* x, float* to) {
+// The sums over the lanes of four vectors.
+LATHE_INLINE __m128 sums4(const __m512* x) {
   const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
   const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
   const __m512d ab2 = _mm512_castps_pd(ab), cd2 = _mm512_castps_pd(cd);
@@ -144,7 +144,7 @@ LATHE_INLINE void add_sums4(const __m512* x, float* to) {
                                  _mm512_castpd_ps(_mm512_unpackhi_pd(ab2, cd2)));
   const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1));
   const __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-  _mm_storeu_ps(to, _mm_add_ps(_mm_loadu_ps(to), q));
+  return q;
 }
 
 // ---------------------------------------------------------------- rows of x as bf16
@@ -252,8 +252,12 @@ __attribute__((noinline)) void direct_runs(const W& codes, const DirectRuns& t) 
     w[i] = reinterpret_cast<const typename W::T*>(p.w.data) +
            (t.out + least(i, t.runs - 1) * t.run + t.begin) * depth;
   }
+  float* to[kRows];
+  LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
+    to[r] = reinterpret_cast<float*>(p.out.row(t.slice.row + t.first + r));
+  }
   for (std::int64_t n = t.begin; n < t.end; ++n) {
-    alignas(16) float sums[kRows][kOuts] = {};
+    __m128 sums[kRows][kOuts / 4] = {};
     for (std::int64_t block = 0; block < depth; block += kDepthBlock) {
       const std::int64_t end = least(block + kDepthBlock, depth);
       const std::int64_t padded = (end - block + W::kStep - 1) / W::kStep * W::kStep;
@@ -297,16 +301,19 @@ __attribute__((noinline)) void direct_runs(const W& codes, const DirectRuns& t) 
         }
       }
       LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
-        LATHE_UNROLL for (int i = 0; i < kOuts; i += 4) add_sums4(acc[r] + i, sums[r] + i);
+        LATHE_UNROLL for (int i = 0; i < kOuts / 4; ++i) {
+          sums[r][i] = _mm_add_ps(sums[r][i], sums4(acc[r] + 4 * i));
+        }
       }
     }
     LATHE_UNROLL for (int i = 0; i < kOuts; ++i) w[i] += depth;
-    for (std::int64_t i = 0; i < t.runs; ++i) {
+    LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
+      if (i >= t.runs) break;
       const std::int64_t out = t.out + i * t.run + n;
       LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
-        float* to = reinterpret_cast<float*>(p.out.row(t.slice.row + t.first + r)) + out;
-        const float y = p.bias == nullptr ? sums[r][i] : sums[r][i] + p.bias[out];
-        *to = p.add ? *to + y : y;
+        float y = sums[r][i / 4][i % 4];
+        if (p.bias != nullptr) y += p.bias[out];
+        to[r][out] = p.add ? to[r][out] + y : y;
       }
     }
   }
@@ -416,7 +423,8 @@ __attribute__((noinline)) void panel_tile(const std::uint16_t* panel, const std:
   }
   LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
     LATHE_UNROLL for (int i = 0; i < kPanelOuts; i += 4) {
-      add_sums4(acc[r] + i, sums + r * kPanelOuts + i);
+      float* to = sums + r * kPanelOuts + i;
+      _mm_storeu_ps(to, _mm_add_ps(_mm_loadu_ps(to), sums4(acc[r] + i)));
     }
   }
 }
