@@ -239,6 +239,9 @@ struct DirectRuns {
   std::int64_t runs;            // up to kOuts; where fewer, nobody reads the sums of the others
   std::int64_t run;             // weight rows of each
   std::int64_t begin, end;      // of the weight rows of every run: the tiles to multiply
+  std::int64_t k, k_end;        // of K, whole blocks; less than all of it only for a single tile
+  float* carried;               // [rows, kOuts] sums of the blocks so far, where not all of K
+  std::int64_t ask, ask_end;    // runs whose weights this group asks for; the groups share the work
 };
 
 template <class W, int kOuts, int kRows>
@@ -252,13 +255,15 @@ __attribute__((noinline)) void direct_runs(const W& codes, const DirectRuns& t) 
     w[i] = reinterpret_cast<const typename W::T*>(p.w.data) +
            (t.out + least(i, t.runs - 1) * t.run + t.begin) * depth;
   }
+  const bool asks_all = t.ask_end - t.ask == kOuts;
   float* to[kRows];
   LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
     to[r] = reinterpret_cast<float*>(p.out.row(t.slice.row + t.first + r));
   }
   for (std::int64_t n = t.begin; n < t.end; ++n) {
     __m128 sums[kRows][kOuts / 4] = {};
-    for (std::int64_t block = 0; block < depth; block += kDepthBlock) {
+    if (t.k > 0) __builtin_memcpy(sums, t.carried, sizeof(sums));
+    for (std::int64_t block = t.k; block < t.k_end; block += kDepthBlock) {
       const std::int64_t end = least(block + kDepthBlock, depth);
       const std::int64_t padded = (end - block + W::kStep - 1) / W::kStep * W::kStep;
       const std::uint16_t* x = t.packed + block * t.slice.rows + t.first * padded;
@@ -271,8 +276,13 @@ __attribute__((noinline)) void direct_runs(const W& codes, const DirectRuns& t) 
       }
       std::int64_t k = block;
       for (; k + W::kStep <= end; k += W::kStep) {
-        if (t.first == 0) {  // once for all groups
+        if (asks_all) {
           LATHE_UNROLL for (int i = 0; i < kOuts; ++i) __builtin_prefetch(w[i] + k + ahead, 0, 3);
+        } else {
+          const typename W::T* row = w[0] + t.ask * t.run * depth;
+          for (std::int64_t i = t.ask; i < t.ask_end; ++i, row += t.run * depth) {
+            __builtin_prefetch(row + k + ahead, 0, 3);
+          }
         }
         LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
           __m512i wide[W::kVectors];
@@ -305,6 +315,10 @@ __attribute__((noinline)) void direct_runs(const W& codes, const DirectRuns& t) 
           sums[r][i] = _mm_add_ps(sums[r][i], sums4(acc[r] + 4 * i));
         }
       }
+    }
+    if (t.k_end < depth) {
+      __builtin_memcpy(t.carried, sums, sizeof(sums));
+      return;
     }
     LATHE_UNROLL for (int i = 0; i < kOuts; ++i) w[i] += depth;
     LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
@@ -347,12 +361,31 @@ void few_rows(const MatmulSlice& s, std::uint16_t* packed) {
   const Groups groups(s.rows, 24 / kOuts);
   const W codes;
   const auto multiply = [&](std::int64_t out, std::int64_t runs, std::int64_t run) {
-    const std::int64_t tiles = groups.groups == 1 ? run : 1;  // that a group takes in its turn
-    for (std::int64_t i = 0; i < run; i += tiles) {
-      for (std::int64_t g = 0; g < groups.groups; ++g) {
-        const std::int64_t first = groups.first(g);
-        direct_rows<W, kOuts>(codes, {s, packed, first, out, runs, run, i, i + tiles},
-                              groups.first(g + 1) - first);
+    if (groups.groups == 1) {
+      const DirectRuns t{s, packed, 0, out, runs, run, 0, run, 0, depth, nullptr, 0, kOuts};
+      return direct_rows<W, kOuts>(codes, t, s.rows);
+    }
+    // Groups take turns at each block of a tile, so that it stays in the cache.
+    for (std::int64_t i = 0; i < run; ++i) {
+      float carried[kMostFewRows * kOuts];
+      for (std::int64_t k = 0; k < depth; k += kDepthBlock) {
+        for (std::int64_t g = 0; g < groups.groups; ++g) {
+          const std::int64_t first = groups.first(g);
+          const DirectRuns t{s,
+                             packed,
+                             first,
+                             out,
+                             runs,
+                             run,
+                             i,
+                             i + 1,
+                             k,
+                             least(k + kDepthBlock, depth),
+                             carried + first * kOuts,
+                             kOuts * g / groups.groups,
+                             kOuts * (g + 1) / groups.groups};
+          direct_rows<W, kOuts>(codes, t, groups.first(g + 1) - first);
+        }
       }
     }
   };
