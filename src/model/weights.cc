@@ -1,5 +1,7 @@
 #include "model/weights.h"
 
+#include <sys/mman.h>
+
 #include <cstring>
 #include <functional>
 
@@ -84,7 +86,15 @@ ModelWeights::ModelWeights(const ModelConfig& config)
     : layers(static_cast<std::size_t>(config.layers)) {}
 
 std::byte* ModelWeights::take(std::int64_t n) {
-  owned.push_back(std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(n)));
+  // Huge pages: a product that streams weights would look up a page every 4 KiB of each run.
+  constexpr std::size_t kHugePage = std::size_t{2} << 20;
+  const auto size = static_cast<std::size_t>(n);
+  const std::align_val_t align{size < kHugePage ? 64 : kHugePage};
+  owned.emplace_back(static_cast<std::byte*>(::operator new[](size, align)), Free{align});
+  if (size >= kHugePage) {
+    // Only a hint: what the system refuses lies on small pages.
+    static_cast<void>(::madvise(owned.back().get(), size / kHugePage * kHugePage, MADV_HUGEPAGE));
+  }
   bytes += n;
   return owned.back().get();
 }

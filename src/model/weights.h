@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
 #include <vector>
 
@@ -91,10 +92,14 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
 
   std::optional<Checkpoint> checkpoint;  // views point into its mapping
-  std::vector<std::unique_ptr<std::byte[]>> owned;
+  struct Free {
+    std::align_val_t align{64};
+    void operator()(std::byte* p) const { ::operator delete[](p, align); }
+  };
+  std::vector<std::unique_ptr<std::byte[], Free>> owned;
   std::int64_t bytes = 0;  // of everything
 
-  /// Room for `n` bytes that lives as long as the weights.
+  /// Room for `n` bytes that lives as long as the weights, at a multiple of 64 bytes.
   std::byte* take(std::int64_t n);
 };
 

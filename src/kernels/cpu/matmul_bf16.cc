@@ -56,7 +56,7 @@ namespace {
 #define LATHE_INLINE inline __attribute__((always_inline))
 
 constexpr std::int64_t kPairLanes = 32;     // elements of K that one instruction takes
-constexpr std::int64_t kAskedBytes = 1024;  // of each weight row, ahead of where a tile reads
+constexpr std::int64_t kAskedBytes = 2048;  // of each run, ahead of where a tile reads
 constexpr std::int64_t kTileRows = 3;       // beside kPanelOuts outputs: 24 of 32 registers
 
 LATHE_INLINE std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
@@ -67,6 +67,10 @@ LATHE_INLINE __mmask16 first16(std::int64_t n) {
 }
 
 // ---------------------------------------------------------------- weights as bf16
+
+// GCC folds a load into every use, and the loads would be what a tile waits for: those of weights that do not
+// begin at a line (a file rarely aligns them) read two lines each.
+LATHE_INLINE void keep_in_register(__m512i& v) { asm("" : "+v"(v)); }
 
 // load() makes kVectors vectors of bf16 of kStep weights at p, of which the first n exist; x has
 // the same order inside a step.
@@ -108,6 +112,7 @@ struct E4m3Codes {
     }
   }
   LATHE_INLINE void widen(__m512i codes, __m512i* to) const {
+    keep_in_register(codes);
     const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
     const __m512i h = _mm512_permutex2var_epi8(high[0], codes, high[1]);
     const __m512i l = _mm512_permutex2var_epi8(low[0], codes, low[1]);
@@ -130,11 +135,8 @@ LATHE_INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
 
-// GCC folds a load into every use, and the loads would be what a tile waits for.
-LATHE_INLINE void keep_in_register(__m512i& v) { asm("" : "+v"(v)); }
-
-// The sums over the lanes of four vectors, added to four floats.
-LATHE_INLINE void add_sums4(const __m512* x, float* to) {
+// The sums over the lanes of four vectors.
+LATHE_INLINE __m128 sums4(const __m512* x) {
   const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
   const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
   const __m512d ab2 = _mm512_castps_pd(ab), cd2 = _mm512_castps_pd(cd);
@@ -142,7 +144,7 @@ LATHE_INLINE void add_sums4(const __m512* x, float* to) {
                                  _mm512_castpd_ps(_mm512_unpackhi_pd(ab2, cd2)));
   const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1));
   const __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-  _mm_storeu_ps(to, _mm_add_ps(_mm_loadu_ps(to), q));
+  return q;
 }
 
 // ---------------------------------------------------------------- rows of x as bf16
@@ -227,83 +229,126 @@ LATHE_INLINE void finish(const Product& p, std::int64_t row, std::int64_t out, s
 
 // ---------------------------------------------------------------- few rows
 
-template <class W>
-struct DirectTile {
-  const typename W::T* weights;  // [outs, depth] at weight_stride
-  std::int64_t weight_stride;
-  std::int64_t outs;       // of the tile that exist, at least 1
-  const std::uint16_t* x;  // [steps, rows, 32]
-  std::int64_t depth;      // up to kDepthBlock
-  std::int64_t ahead;      // from a weight to the one that the next tile reads in its place
-  std::int64_t ask_begin, ask_end;  // outputs for which this tile asks for those
-  float* sums;                      // [rows, kOuts]; added to
+// A group of rows of x times tiles of weight rows. A tile takes one row of each of several
+// runs of rows that lie one behind the other: memory is read fastest in a few long runs.
+struct DirectRuns {
+  const MatmulSlice& slice;
+  const std::uint16_t* packed;  // [K blocks][groups][steps, rows, 32]
+  std::int64_t first;           // row of the slice where the group begins
+  std::int64_t out;             // weight row where the first run begins
+  std::int64_t runs;            // up to kOuts; where fewer, nobody reads the sums of the others
+  std::int64_t run;             // weight rows of each
+  std::int64_t begin, end;      // of the weight rows of every run: the tiles to multiply
+  std::int64_t k, k_end;        // of K, whole blocks; less than all of it only for a single tile
+  float* carried;               // [rows, kOuts] sums of the blocks so far, where not all of K
+  std::int64_t ask, ask_end;    // runs whose weights this group asks for; the groups share the work
 };
 
 template <class W, int kOuts, int kRows>
-__attribute__((noinline)) void direct_tile(const W& codes, const DirectTile<W>& t) {
-  __m512 acc[kRows][kOuts];
+__attribute__((noinline)) void direct_runs(const W& codes, const DirectRuns& t) {
+  const Product& p = *t.slice.product;
+  const std::int64_t depth = p.w.cols;
+  constexpr auto kAsked = kAskedBytes / static_cast<std::int64_t>(sizeof(typename W::T));
+  const W c = codes;
   const typename W::T* w[kOuts];
   LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
-    // Rows that the weight lacks repeat its last one, and nobody reads their sums.
-    w[i] = t.weights + (i < t.outs ? i : t.outs - 1) * t.weight_stride;
-    LATHE_UNROLL for (int r = 0; r < kRows; ++r) acc[r][i] = _mm512_setzero_ps();
+    w[i] = reinterpret_cast<const typename W::T*>(p.w.data) +
+           (t.out + least(i, t.runs - 1) * t.run + t.begin) * depth;
   }
-  const W c = codes;
-  const std::uint16_t* x = t.x;
-  const bool asks_all = t.ask_end - t.ask_begin == kOuts;
-  std::int64_t k = 0;
-  for (; k + W::kStep <= t.depth; k += W::kStep) {
-    if (asks_all) {
-      LATHE_UNROLL for (int i = 0; i < kOuts; ++i) __builtin_prefetch(w[i] + k + t.ahead, 0, 3);
-    } else {
-      for (std::int64_t i = t.ask_begin; i < t.ask_end; ++i) {
-        __builtin_prefetch(t.weights + i * t.weight_stride + k + t.ahead, 0, 3);
-      }
-    }
-    LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
-      __m512i wide[W::kVectors];
-      c.load(w[i] + k, wide);
-      LATHE_UNROLL for (int v = 0; v < W::kVectors; ++v) {
-        if (kRows > 1) keep_in_register(wide[v]);
-        LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
-          acc[r][i] = dot(acc[r][i], wide[v], _mm512_loadu_si512(x + (v * kRows + r) * kPairLanes));
-        }
-      }
-    }
-    x += kRows * W::kStep;
-  }
-  if (k < t.depth) {
-    LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
-      __m512i wide[W::kVectors];
-      c.load(w[i] + k, t.depth - k, wide);
-      LATHE_UNROLL for (int v = 0; v < W::kVectors; ++v) {
-        LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
-          acc[r][i] = dot(acc[r][i], wide[v], _mm512_loadu_si512(x + (v * kRows + r) * kPairLanes));
-        }
-      }
-    }
-  }
+  const bool asks_all = t.ask_end - t.ask == kOuts;
+  float* to[kRows];
   LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
-    LATHE_UNROLL for (int i = 0; i < kOuts; i += 4) add_sums4(acc[r] + i, t.sums + r * kOuts + i);
+    to[r] = reinterpret_cast<float*>(p.out.row(t.slice.row + t.first + r));
+  }
+  for (std::int64_t n = t.begin; n < t.end; ++n) {
+    __m128 sums[kRows][kOuts / 4] = {};
+    if (t.k > 0) __builtin_memcpy(sums, t.carried, sizeof(sums));
+    for (std::int64_t block = t.k; block < t.k_end; block += kDepthBlock) {
+      const std::int64_t end = least(block + kDepthBlock, depth);
+      const std::int64_t padded = (end - block + W::kStep - 1) / W::kStep * W::kStep;
+      const std::uint16_t* x = t.packed + block * t.slice.rows + t.first * padded;
+      // What follows in the run; at its end, what follows behind all runs.
+      const bool ends = n * depth + block + kAsked >= t.run * depth;
+      const std::int64_t ahead = kAsked + (ends ? (t.runs - 1) * t.run * depth : 0);
+      __m512 acc[kRows][kOuts];
+      LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
+        LATHE_UNROLL for (int r = 0; r < kRows; ++r) acc[r][i] = _mm512_setzero_ps();
+      }
+      std::int64_t k = block;
+      for (; k + W::kStep <= end; k += W::kStep) {
+        if (asks_all) {
+          LATHE_UNROLL for (int i = 0; i < kOuts; ++i) __builtin_prefetch(w[i] + k + ahead, 0, 3);
+        } else {
+          const typename W::T* row = w[0] + t.ask * t.run * depth;
+          for (std::int64_t i = t.ask; i < t.ask_end; ++i, row += t.run * depth) {
+            __builtin_prefetch(row + k + ahead, 0, 3);
+          }
+        }
+        LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
+          __m512i wide[W::kVectors];
+          c.load(w[i] + k, wide);
+          LATHE_UNROLL for (int v = 0; v < W::kVectors; ++v) {
+            if (kRows > 1) keep_in_register(wide[v]);
+            LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
+              acc[r][i] =
+                  dot(acc[r][i], wide[v], _mm512_loadu_si512(x + (v * kRows + r) * kPairLanes));
+            }
+          }
+        }
+        x += kRows * W::kStep;
+      }
+      if (k < end) {
+        LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
+          __m512i wide[W::kVectors];
+          c.load(w[i] + k, end - k, wide);
+          LATHE_UNROLL for (int v = 0; v < W::kVectors; ++v) {
+            if (kRows > 1) keep_in_register(wide[v]);
+            LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
+              acc[r][i] =
+                  dot(acc[r][i], wide[v], _mm512_loadu_si512(x + (v * kRows + r) * kPairLanes));
+            }
+          }
+        }
+      }
+      LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
+        LATHE_UNROLL for (int i = 0; i < kOuts / 4; ++i) {
+          sums[r][i] = _mm_add_ps(sums[r][i], sums4(acc[r] + 4 * i));
+        }
+      }
+    }
+    if (t.k_end < depth) {
+      __builtin_memcpy(t.carried, sums, sizeof(sums));
+      return;
+    }
+    LATHE_UNROLL for (int i = 0; i < kOuts; ++i) w[i] += depth;
+    LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
+      if (i >= t.runs) break;
+      const std::int64_t out = t.out + i * t.run + n;
+      LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
+        float y = sums[r][i / 4][i % 4];
+        if (p.bias != nullptr) y += p.bias[out];
+        to[r][out] = p.add ? to[r][out] + y : y;
+      }
+    }
   }
 }
 
 template <class W, int kOuts>
-LATHE_INLINE void direct_rows(const W& codes, const DirectTile<W>& t, std::int64_t rows) {
+LATHE_INLINE void direct_rows(const W& codes, const DirectRuns& t, std::int64_t rows) {
   constexpr int kMost = 24 / kOuts;
   switch (rows) {
     case 1:
-      return direct_tile<W, kOuts, 1>(codes, t);
+      return direct_runs<W, kOuts, 1>(codes, t);
     case 2:
-      return direct_tile<W, kOuts, 2>(codes, t);
+      return direct_runs<W, kOuts, 2>(codes, t);
     case 3:
-      return direct_tile<W, kOuts, 3>(codes, t);
+      return direct_runs<W, kOuts, 3>(codes, t);
     case 4:
-      return direct_tile < W, kOuts, kMost < 4 ? 1 : 4 > (codes, t);
+      return direct_runs < W, kOuts, kMost < 4 ? 1 : 4 > (codes, t);
     case 5:
-      return direct_tile < W, kOuts, kMost < 5 ? 1 : 5 > (codes, t);
+      return direct_runs < W, kOuts, kMost < 5 ? 1 : 5 > (codes, t);
     default:
-      return direct_tile < W, kOuts, kMost < 6 ? 1 : 6 > (codes, t);
+      return direct_runs < W, kOuts, kMost < 6 ? 1 : 6 > (codes, t);
   }
 }
 
@@ -315,39 +360,47 @@ void few_rows(const MatmulSlice& s, std::uint16_t* packed) {
   const std::int64_t depth = p.w.cols;
   const Groups groups(s.rows, 24 / kOuts);
   const W codes;
-  const auto* weights = reinterpret_cast<const typename W::T*>(p.w.data);
-  // Bytes enough for memory's latency: so many weights of a row, or else the next tile's.
-  const std::int64_t asked =
-      least(depth, kAskedBytes / static_cast<std::int64_t>(sizeof(typename W::T)));
-  for (std::int64_t i = 0; i < s.outs; i += kOuts) {
-    const std::int64_t out = s.out + i;
-    const std::int64_t outs = least(kOuts, s.outs - i);
-    if (i == 0 || (p.w.scales != nullptr && out % kWeightBlock == 0)) {
-      // packed: [K blocks][groups][steps, rows, 32]
+  const auto multiply = [&](std::int64_t out, std::int64_t runs, std::int64_t run) {
+    if (groups.groups == 1) {
+      const DirectRuns t{s, packed, 0, out, runs, run, 0, run, 0, depth, nullptr, 0, kOuts};
+      return direct_rows<W, kOuts>(codes, t, s.rows);
+    }
+    // Groups take turns at each block of a tile, so that it stays in the cache.
+    for (std::int64_t i = 0; i < run; ++i) {
+      float carried[kMostFewRows * kOuts];
       for (std::int64_t k = 0; k < depth; k += kDepthBlock) {
-        pack_rows<W>(s, groups, k, least(kDepthBlock, depth - k), scales_of(p.w, out, k),
-                     packed + k * s.rows);
+        for (std::int64_t g = 0; g < groups.groups; ++g) {
+          const std::int64_t first = groups.first(g);
+          const DirectRuns t{s,
+                             packed,
+                             first,
+                             out,
+                             runs,
+                             run,
+                             i,
+                             i + 1,
+                             k,
+                             least(k + kDepthBlock, depth),
+                             carried + first * kOuts,
+                             kOuts * g / groups.groups,
+                             kOuts * (g + 1) / groups.groups};
+          direct_rows<W, kOuts>(codes, t, groups.first(g + 1) - first);
+        }
       }
     }
-    float sums[kMostFewRows * kOuts] = {};
+  };
+  const std::int64_t end = s.out + s.outs;
+  // Parts of the slice whose weights have the same factors.
+  for (std::int64_t out = s.out, next; out < end; out = next) {
+    next = p.w.scales == nullptr ? end : least(end, (out / kWeightBlock + 1) * kWeightBlock);
     for (std::int64_t k = 0; k < depth; k += kDepthBlock) {
-      DirectTile<W> t;
-      t.weights = weights + out * depth + k;
-      t.weight_stride = depth;
-      t.outs = outs;
-      t.depth = least(kDepthBlock, depth - k);
-      t.ahead = k + asked < depth ? asked : kOuts * depth - depth + asked;
-      const std::int64_t padded = (t.depth + W::kStep - 1) / W::kStep * W::kStep;
-      for (std::int64_t g = 0; g < groups.groups; ++g) {
-        const std::int64_t first = groups.first(g);
-        t.ask_begin = kOuts * g / groups.groups;
-        t.ask_end = kOuts * (g + 1) / groups.groups;
-        t.x = packed + k * s.rows + first * padded;
-        t.sums = sums + first * kOuts;
-        direct_rows<W, kOuts>(codes, t, groups.first(g + 1) - first);
-      }
+      pack_rows<W>(s, groups, k, least(kDepthBlock, depth - k), scales_of(p.w, out, k),
+                   packed + k * s.rows);
     }
-    for (std::int64_t r = 0; r < s.rows; ++r) finish(p, s.row + r, out, outs, sums + r * kOuts);
+    const std::int64_t run = (next - out) / kOuts;
+    const std::int64_t rest = (next - out) % kOuts;
+    if (run > 0) multiply(out, kOuts, run);
+    if (rest > 0) multiply(next - rest, rest, 1);
   }
 }
 
@@ -403,7 +456,8 @@ __attribute__((noinline)) void panel_tile(const std::uint16_t* panel, const std:
   }
   LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
     LATHE_UNROLL for (int i = 0; i < kPanelOuts; i += 4) {
-      add_sums4(acc[r] + i, sums + r * kPanelOuts + i);
+      float* to = sums + r * kPanelOuts + i;
+      _mm_storeu_ps(to, _mm_add_ps(_mm_loadu_ps(to), sums4(acc[r] + i)));
     }
   }
 }
@@ -481,7 +535,7 @@ void slice_of(const MatmulSlice& s, float* scratch) {
   constexpr bool kWidens = W::kVectors > 1;
   auto* packed = reinterpret_cast<std::uint16_t*>(scratch);
   if (s.rows > (kWidens ? kMostFewRows / 2 : kMostFewRows)) return many_rows<W>(s, scratch);
-  if (kWidens && s.rows > 1) return few_rows<W, 4>(s, packed);
+  if (kWidens || s.rows == 1) return few_rows<W, 4>(s, packed);
   few_rows<W, 8>(s, packed);
 }
 
