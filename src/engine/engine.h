@@ -30,7 +30,7 @@ struct EngineOptions {
   bool debug_nan = false;  // has the model say after which layer NaN or Inf appeared first
   std::uint64_t seed = 0;  // of requests that bring none
   // Hears the logits [vocab] from which a token is sampled, as the model gave them; may be empty.
-  std::function<void(RequestId, std::span<const float>)> on_logits;
+  std::function<void(RequestId, std::span<const float>)> on_logits = nullptr;
 };
 
 /// Sums over all steps, and the present.
