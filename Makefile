@@ -14,7 +14,7 @@ help:
 	@echo "make docs      rewrite the program output and the pictures in the documents"
 	@echo "make fuzz      each fuzz target for FUZZ_SECONDS (60)"
 	@echo "make nightly   NIGHTLY_SCALE (150) times the random tests' cases, seeded with NIGHTLY_SEED (the day)"
-	@echo "make eval      EVAL_LIMIT (400) items of each task over every plan, into docs/results/"
+	@echo "make eval      EVAL_LIMIT (200) items of each task over every plan, into docs/results/"
 	@echo "make gpu-test  the checks that need a GPU"
 
 setup:
@@ -68,7 +68,7 @@ nightly: build
 	LATHE_TEST_SCALE=$(NIGHTLY_SCALE) LATHE_TEST_SEED=$(NIGHTLY_SEED) ctest --preset release -j$(JOBS)
 
 # Every plan of both checkpoints over the test sets, into docs/results/.
-EVAL_LIMIT ?= 400
+EVAL_LIMIT ?= 200
 eval: build
 	tools/eval_results.sh $(BUILD)/lathe $(EVAL_LIMIT)
 

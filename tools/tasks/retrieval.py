@@ -54,6 +54,7 @@ TOKENS_PER_FACT = 7  # with its line end
 TOKENS_PER_FILLER = 9  # on average, with its line end
 TOKENS_PER_TURN = 17  # a further question with its answer
 TEST_QUESTIONS = 25  # about each document of the test set
+TEST_DOCUMENTS = 8  # that are asked about in turn
 GAPS = (0, 1, 2, 3, 5, 8)  # filler sentences behind a fact
 OVERHEAD = 48  # question, answer, special tokens and a margin
 
@@ -119,13 +120,15 @@ def item(rng: random.Random, test: bool, tokens: int, questions: int = 1) -> dic
 def test_set(rng: random.Random, count: int) -> list[dict]:
     """`count` held-out items: TEST_QUESTIONS about each document, the lengths in turn.
 
-    The first items ask the first question of every document, the next the second: a server's prefix cache serves all
-    but the first.
+    Items come in blocks of TEST_DOCUMENTS documents. A block asks the first question of each, then the second of each,
+    and so on: a prefix cache serves all but the first of them, and the first block alone has every length.
     """
-    documents = []
-    for i in range(-(-count // TEST_QUESTIONS)):
-        tokens = LENGTHS[i % len(LENGTHS)]
-        lines, facts = document(rng, True, tokens)
-        documents.append((lines, rng.sample(facts, TEST_QUESTIONS), tokens))
-    items = [_asked(lines, facts[q], tokens) for q in range(TEST_QUESTIONS) for lines, facts, tokens in documents]
+    items: list[dict] = []
+    while len(items) < count:
+        documents = []
+        for i in range(TEST_DOCUMENTS):
+            tokens = LENGTHS[i % len(LENGTHS)]
+            lines, facts = document(rng, True, tokens)
+            documents.append((lines, rng.sample(facts, TEST_QUESTIONS), tokens))
+        items += [_asked(lines, facts[q], tokens) for q in range(TEST_QUESTIONS) for lines, facts, tokens in documents]
     return items[:count]
