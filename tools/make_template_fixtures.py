@@ -197,6 +197,19 @@ plain text
 {% macro m() %}{% set n = 1 %}{{ n }}{% endmacro %}{{ m() }}{{ n }}
 {% macro wrap(tag) %}<{{ tag }}>{{ caller() }}</{{ tag }}>{% endmacro %}{% call wrap('b') %}in {{ n }}{% endcall %}
 {% macro each(xs) %}{% for i in xs %}{{ caller(i) }}{% endfor %}{% endmacro %}{% call(i) each(l) %}<{{ i }}>{% endcall %}
+{{ 'a' | safe + '<b>' + "'\"&" }} {{ '<' + ('>' | safe) }} {{ '<' | safe ~ '>' }} {{ ('<' | safe) + ('>' | safe) }} {{ '<' | safe }} {{ '<' ~ '&' | safe + '&' }}
+{% set m = d | tojson | safe %}{{ m }} {{ '<' ~ m }} {{ m + '<' }} {{ [m[:4]] }} {{ m[2] + '"' }} {{ m[0] * 2 + '<' }} {{ 2 * m[0] + '<' }} {{ m | length }} {{ m == d | tojson }} {{ m in [m] }} {{ m is string }} {{ [m] | tojson }}
+{% set m = ' a<b ' | safe %}{{ m | trim + '<' }} {{ m | upper + '<' }} {{ m | lower + '<' }} {{ m | capitalize + '<' }} {{ m | title + '<' }} {{ m | replace('a', '&') + '<' }} {{ m | indent + '<' }} {{ m | string + '<' }} {{ m | reverse + '<' }} {{ m | first + '<' }} {{ m | last + '<' }} {{ m | default('') + '<' }} {{ [m, 'x'] | join('&') + '<' }} {{ m | list | first + '<' }} {{ [m] | map('trim') | first + '<' }}
+{% set m = ' a<b ' | safe %}{{ m.strip() + '<' }} {{ m.lstrip(' ') + '<' }} {{ m.upper() + '<' }} {{ m.title() + '<' }} {{ m.removeprefix(' ') + '<' }} {{ m.startswith(' ') }} {{ m.find('<') + 1 }} {{ ','.join([m, m]) + '<' }} {{ 'x'.replace('x', m) + '<' }} {{ d | safe + '<' }}
+{% set m = none | safe %}{{ m + '<' }} {{ m is none }} {% set q | safe %}&{% endset %}{{ q + '&' }} {% set r %}{{ m }}{% endset %}{{ r + '<' }}
+{{ 1 + ('a' | safe) }}
+{% filter upper %}a{{ s }}{% set z = 1 %}{{ z }}{% endfilter %}{{ z is defined }} {% filter trim | replace('b', 'c') | indent(1, true) %}  abc {% endfilter %}|
+{% for i in l %}{% filter trim %} {{ i }}{% if loop.first %}!{% endif %} {% endfilter %}{% endfor %} {% filter replace('B', 'x') %}{% filter upper %}ab{% endfilter %}{% endfilter %}
+{% filter length %}ab{% endfilter %}
+{% filter nofilter %}x{% endfilter %}
+{% filter trim %}x
+{% filter %}x{% endfilter %}
+{% endfilter %}
 {% with a = 1, b = n %}{{ a }}{{ b }}{% endwith %}{{ a }}
 {% generation %}kept {{ n }}{% endgeneration %}
 {{ 'a' }}{# comment {{ n }} #}b{#- c -#} d

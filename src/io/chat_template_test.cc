@@ -86,8 +86,8 @@ std::string refusal(const std::string& source, const Json& variables = Json::obj
 
 TEST(ChatTemplate, ErrorsNameLineAndConstruct) {
   EXPECT_EQ(refusal("a\nb\n{% autoescape true %}"),
-            "chat_template line 3: wanted if, for, set, macro, call, with, generation, break or "
-            "continue, got \"{% autoescape %}\"");
+            "chat_template line 3: wanted if, for, set, macro, call, with, filter, generation, "
+            "break or continue, got \"{% autoescape %}\"");
   EXPECT_EQ(refusal("a\n{{ x.y.z }}", {{"x", Json::object()}}),
             "chat_template line 2: wanted a defined value, got 'dict object' has no attribute 'y'");
   EXPECT_EQ(
@@ -99,6 +99,10 @@ TEST(ChatTemplate, ErrorsNameLineAndConstruct) {
   EXPECT_THAT(refusal("{% for x in y recursive %}{% endfor %}"), HasSubstr("recursive"));
   EXPECT_THAT(refusal("{% include 'x' %}"), HasSubstr("{% include %}"));
   EXPECT_THAT(refusal("{{ f(*x) }}"), HasSubstr("unpacking"));
+  EXPECT_EQ(refusal("{{ ('a,b' | safe).split(',') }}"),
+            "chat_template line 1: wanted this method before the filter safe, got \"split\"");
+  EXPECT_EQ(refusal("{% filter length %}ab{% endfilter %}"),
+            "chat_template line 1: wanted filters that give a text, got int object");
   EXPECT_THAT(refusal("{{ 9223372036854775807 + 1 }}"), HasSubstr("integers of 64 bits"));
   EXPECT_EQ(render("{{ '%s' % 1 }}", Json::object()).error().code, ErrorCode::unsupported);
   EXPECT_THAT(refusal("x", Json::array()), HasSubstr("a JSON object"));

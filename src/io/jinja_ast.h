@@ -20,7 +20,7 @@ enum class JinjaExprKind {
   item,       // items[0] [ items[1] ]
   slice,      // items[0] [ items[1] : items[2] : items[3] ], each but the first may be null
   call,       // items[0] ( items[1..], keywords )
-  filter,     // items[0] | text ( items[1..], keywords ); items[0] is null in {% set x | text %}
+  filter,     // items[0] | text ( items[1..], keywords ); items[0] is null for a block's text
   test,       // items[0] is text ( items[1..], keywords )
   unary,      // text: -, +, not
   binary,     // items[0] text items[1], text: + - * / // % ** ~ and or
@@ -46,6 +46,7 @@ enum class JinjaNodeKind {
   loop,        // for target in exprs[0] (if exprs[1], may be null): bodies[0] else bodies[1]
   assign,      // set target = exprs[0]
   capture,     // set target (exprs[0]: filters, may be null): bodies[0]
+  filtered,    // filter exprs[0]: bodies[0]
   macro,       // text, parameters, bodies[0]
   call_block,  // call (parameters) exprs[0]: bodies[0]
   with,        // parameters with their values: bodies[0]

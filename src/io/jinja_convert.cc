@@ -31,7 +31,7 @@ void append_repr(JinjaRuntime& rt, std::string& out, const JinjaValue& v, int de
     out += "Undefined";
   } else if (v.is_text()) {
     rt.charge_bytes(4 * v.as_text().size());
-    out += repr_text(v.as_text());
+    out += v.is_safe() ? "Markup(" + repr_text(v.as_text()) + ")" : repr_text(v.as_text());
   } else if (const auto* l = v.as_list()) {
     append_list(rt, out, *l, depth);
   } else if (const auto* d = v.as_dict()) {

@@ -132,7 +132,10 @@ class Renderer {
         assign(node.target, eval(*node.exprs[0]));
         return Flow::next;
       case JinjaNodeKind::capture:
-        run_capture(node);
+        assign(node.target, captured(node));
+        return Flow::next;
+      case JinjaNodeKind::filtered:
+        run_filtered(node, out);
         return Flow::next;
       case JinjaNodeKind::macro:
         scope_->set(node.text, JinjaValue(new_macro(node)));
@@ -226,15 +229,20 @@ class Renderer {
     }
   }
 
-  void run_capture(const JinjaNode& node) {
+  void run_filtered(const JinjaNode& node, std::string& out) {
+    const JinjaValue v = captured(node);
+    if (!v.is_text()) rt_.fail_type("filters that give a text", v);
+    append_text(rt_, out, v);
+  }
+  // The text of a body, through its filters.
+  JinjaValue captured(const JinjaNode& node) {
     std::string text;
     {
       const Inside inside(*this, scope_);
       run_body(node.bodies[0], text);
     }
-    JinjaValue v = rt_.text(std::move(text));
-    if (node.exprs[0]) v = eval_filter(*node.exprs[0], &v);
-    assign(node.target, std::move(v));
+    const JinjaValue v = rt_.text(std::move(text));
+    return node.exprs[0] ? eval_filter(*node.exprs[0], &v) : v;
   }
 
   JinjaValue call_macro(const JinjaMacro& macro, const JinjaArgs& args, const JinjaValue* caller) {

@@ -91,8 +91,10 @@ Value string(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
   bind_args(rt, "string", args, {});
   return v.is_text() ? v : rt.text(to_text(rt, v));
 }
-// Nothing is escaped in chat templates, so that marking text as safe changes nothing.
-Value safe(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) { return string(rt, v, args); }
+// Output is not escaped in chat templates, but "+" escapes what it adds to a safe text.
+Value safe(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
+  return Value::safe(string(rt, v, args));
+}
 
 Value replace(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
   auto a = bind_args(rt, "replace", args, {"old", "new", "count"}, 2);
@@ -490,13 +492,21 @@ constexpr Filter kFilters[] = {
     {"upper", upper},
 };
 
+// The others make a plain text of a safe one, or pass a value on as it is.
+constexpr std::string_view kKeepSafe[] = {"capitalize", "indent", "last", "lower", "trim", "upper"};
+
 }  // namespace
 
 JinjaValue apply_filter(JinjaRuntime& rt, const std::string& name, const JinjaValue& v,
                         const JinjaArgs& args) {
   rt.charge(1);
   const auto* const f = std::ranges::find(kFilters, std::string_view(name), &Filter::name);
-  if (f != std::end(kFilters)) return f->apply(rt, v, args);
+  if (f != std::end(kFilters)) {
+    const bool stays_safe =
+        v.is_safe() && std::ranges::find(kKeepSafe, name) != std::end(kKeepSafe);
+    Value out = f->apply(rt, v, args);
+    return stays_safe ? Value::safe(std::move(out)) : out;
+  }
   std::string known;
   for (const Filter& k : kFilters) known += (known.empty() ? "" : ", ") + std::string(k.name);
   rt.unsupported("a filter of " + known, quote(name));

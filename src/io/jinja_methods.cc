@@ -232,6 +232,18 @@ Value call_dict(JinjaRuntime& rt, const std::string& name, const Value& self,
   rt.unsupported("a dict method that changes nothing", quote(name));
 }
 
+// Some methods of a safe text escape their arguments or give lists of safe texts; no chat template
+// calls these.
+Value call_safe_text(JinjaRuntime& rt, const std::string& name, const Value& self,
+                     const JinjaArgs& args) {
+  constexpr std::string_view kRefused[] = {"join",   "partition", "replace",   "rpartition",
+                                           "rsplit", "split",     "splitlines"};
+  if (std::ranges::find(kRefused, name) != std::end(kRefused)) {
+    rt.unsupported("this method before the filter safe", quote(name));
+  }
+  return Value::safe(call_text(rt, name, self, args));
+}
+
 Value call_list(JinjaRuntime& rt, const std::string& name, const Value& self,
                 const JinjaArgs& args) {
   const JinjaList& l = *self.as_list();
@@ -337,6 +349,7 @@ bool is_global_function(std::string_view name) {
 
 JinjaValue call_function(JinjaRuntime& rt, const JinjaFunction& f, const JinjaArgs& args) {
   rt.charge(1);
+  if (f.self.is_safe()) return call_safe_text(rt, f.name, f.self, args);
   if (f.self.is_text()) return call_text(rt, f.name, f.self, args);
   if (f.self.as_dict() != nullptr) return call_dict(rt, f.name, f.self, args);
   if (f.self.as_list() != nullptr) return call_list(rt, f.name, f.self, args);

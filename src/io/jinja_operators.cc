@@ -85,6 +85,38 @@ JinjaValue repeat(JinjaRuntime& rt, const JinjaValue& v, std::int64_t count) {
   return rt.list(std::move(out), l.tuple);
 }
 
+// `text`, marked as safe where `v`, which it was made of, is.
+JinjaValue like(const JinjaValue& v, JinjaValue text) {
+  return v.is_safe() ? JinjaValue::safe(std::move(text)) : text;
+}
+
+JinjaValue escaped(JinjaRuntime& rt, const JinjaValue& v) {
+  std::string out;
+  rt.check_text(v.as_text().size());
+  for (const char c : v.as_text()) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return JinjaValue::safe(rt.text(std::move(out)));
+}
+
 bool is_sequence(const JinjaValue& v) { return v.is_text() || v.as_list() != nullptr; }
 
 // v's index, from the end where negative; none where outside.
@@ -274,12 +306,12 @@ JinjaValue get_item(JinjaRuntime& rt, const JinjaValue& v, const JinjaValue& key
       rt.charge_bytes(v.as_text().size());
       if (is_ascii(v.as_text())) {
         if (const auto i = place(key.as_integer(), v.as_text().size())) {
-          return rt.text(v.as_text().substr(*i, 1));
+          return like(v, rt.text(v.as_text().substr(*i, 1)));
         }
       } else {
         rt.charge(v.as_text().size());
         const auto all = characters(v.as_text());
-        if (const auto i = place(key.as_integer(), all.size())) return rt.text(all[*i]);
+        if (const auto i = place(key.as_integer(), all.size())) return like(v, rt.text(all[*i]));
       }
     }
   }
@@ -327,7 +359,7 @@ JinjaValue get_slice(JinjaRuntime& rt, const JinjaValue& v, const JinjaValue* be
   if (v.is_text()) {
     std::string out;
     for (const std::size_t i : places) out += chars[i];
-    return rt.text(std::move(out));
+    return like(v, rt.text(std::move(out)));
   }
   std::vector<JinjaValue> out;
   for (const std::size_t i : places) out.push_back(v.as_list()->items[i]);
@@ -345,8 +377,11 @@ JinjaValue binary(JinjaRuntime& rt, std::string_view op, const JinjaValue& a, co
   }
   if (a.is_number() && b.is_number()) return real_arithmetic(rt, op, a.as_real(), b.as_real());
   if (op == "+" && a.is_text() && b.is_text()) {
+    if (a.is_safe() != b.is_safe()) {
+      return a.is_safe() ? binary(rt, op, a, escaped(rt, b)) : binary(rt, op, escaped(rt, a), b);
+    }
     rt.check_text(a.as_text().size() + b.as_text().size());
-    return rt.text(a.as_text() + b.as_text());
+    return like(a, rt.text(a.as_text() + b.as_text()));
   }
   if (const auto* x = a.as_list(), *y = b.as_list();
       op == "+" && x != nullptr && y != nullptr && x->tuple == y->tuple) {
@@ -355,8 +390,8 @@ JinjaValue binary(JinjaRuntime& rt, std::string_view op, const JinjaValue& a, co
     items.insert(items.end(), y->items.begin(), y->items.end());
     return rt.list(std::move(items), x->tuple);
   }
-  if (op == "*" && is_sequence(a) && b.is_integer()) return repeat(rt, a, b.as_integer());
-  if (op == "*" && a.is_integer() && is_sequence(b)) return repeat(rt, b, a.as_integer());
+  if (op == "*" && is_sequence(a) && b.is_integer()) return like(a, repeat(rt, a, b.as_integer()));
+  if (op == "*" && a.is_integer() && is_sequence(b)) return like(b, repeat(rt, b, a.as_integer()));
   if (op == "%" && a.is_text()) {
     rt.unsupported("~ or replace to build text", "% behind a string");
   }

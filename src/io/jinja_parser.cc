@@ -138,19 +138,13 @@ class Parser {
     }
     return e;
   }
-  Expr parse_or() {
-    Expr left = parse_and();
-    while (is_word("or")) {
-      const int line = take().line;
-      left = make(Kind::binary, line, "or", list_of(std::move(left), parse_and()));
-    }
-    return left;
-  }
-  Expr parse_and() {
-    Expr left = parse_not();
-    while (is_word("and")) {
-      const int line = take().line;
-      left = make(Kind::binary, line, "and", list_of(std::move(left), parse_not()));
+  Expr parse_or() { return parse_joined(&Parser::parse_and, "or"); }
+  Expr parse_and() { return parse_joined(&Parser::parse_not, "and"); }
+  Expr parse_joined(Expr (Parser::*operand)(), std::string_view word) {
+    Expr left = (this->*operand)();
+    while (is_word(word)) {
+      JinjaToken op = take();
+      left = make(Kind::binary, op.line, op.text, list_of(std::move(left), (this->*operand)()));
     }
     return left;
   }
@@ -239,27 +233,20 @@ class Parser {
       expect_op(")");
       return e;
     }
-    if (skip_op("[")) {
+    if (is_op("[") || is_op("{")) {
+      const bool dict = take().text == "{";
+      const char* const close = dict ? "}" : "]";
       std::vector<Expr> items;
-      while (!is_op("]")) {
+      while (!is_op(close)) {
         if (!items.empty()) expect_op(",");
-        if (is_op("]")) break;
+        if (is_op(close)) break;
         items.push_back(parse_expression());
-      }
-      expect_op("]");
-      return make(Kind::list, t.line, "", std::move(items));
-    }
-    if (skip_op("{")) {
-      std::vector<Expr> items;
-      while (!is_op("}")) {
-        if (!items.empty()) expect_op(",");
-        if (is_op("}")) break;
-        items.push_back(parse_expression());
+        if (!dict) continue;
         expect_op(":");
         items.push_back(parse_expression());
       }
-      expect_op("}");
-      return make(Kind::dict, t.line, "", std::move(items));
+      expect_op(close);
+      return make(dict ? Kind::dict : Kind::list, t.line, "", std::move(items));
     }
     fail("an expression");
   }
@@ -356,7 +343,7 @@ class Parser {
 
   Expr parse_filters(Expr e) {
     while (true) {
-      if (is_op("|")) {
+      if (skip_op("|")) {
         e = parse_filter(std::move(e));
       } else if (is_word("is")) {
         e = parse_test(std::move(e));
@@ -373,7 +360,7 @@ class Parser {
     return name;
   }
   Expr parse_filter(Expr e) {
-    const int line = take().line;
+    const int line = peek().line;
     std::string name = dotted_name();
     if (is_op("(")) return parse_call(Kind::filter, line, std::move(name), std::move(e));
     return make(Kind::filter, line, std::move(name), list_of(std::move(e)));
@@ -449,6 +436,10 @@ class Parser {
     if (tag.text == "macro") return parse_macro(node);
     if (tag.text == "call") return parse_call_block(node);
     if (tag.text == "with") return parse_with(node);
+    if (tag.text == "filter") {
+      node.kind = JinjaNodeKind::filtered;
+      return parse_captured(node, parse_filter(nullptr), "endfilter");
+    }
     if (tag.text == "generation") {
       node.kind = JinjaNodeKind::scope;
       node.bodies.push_back(body_until("endgeneration", node.line));
@@ -461,7 +452,7 @@ class Parser {
     }
     const bool stray = tag.text.starts_with("end") || tag.text == "else" || tag.text == "elif";
     fail_jinja(stray ? ErrorCode::malformed : ErrorCode::unsupported, tag.line,
-               "if, for, set, macro, call, with, generation, break or continue",
+               "if, for, set, macro, call, with, filter, generation, break or continue",
                quote("{% " + tag.text + " %}"));
   }
 
@@ -532,12 +523,15 @@ class Parser {
       return;
     }
     node.kind = JinjaNodeKind::capture;
-    Expr filters;
-    while (is_op("|")) filters = parse_filter(std::move(filters));
-    node.exprs.push_back(std::move(filters));
-    node.bodies.push_back(outside_loops("endset", node.line));
+    parse_captured(node, nullptr, "endset");
   }
-  // A body that is a function of its own in Jinja, so that break cannot leave it.
+  // More filters and the body whose text they take.
+  void parse_captured(JinjaNode& node, Expr filters, std::string_view end) {
+    while (skip_op("|")) filters = parse_filter(std::move(filters));
+    node.exprs.push_back(std::move(filters));
+    node.bodies.push_back(outside_loops(end, node.line));
+  }
+  // A body whose text goes elsewhere, or a macro's; break cannot leave it.
   JinjaBody outside_loops(std::string_view end, int opened) {
     const int loops = std::exchange(loops_, 0);
     JinjaBody body = body_until(end, opened);

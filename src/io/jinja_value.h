@@ -50,6 +50,11 @@ class JinjaValue {
   static JinjaValue list(std::vector<JinjaValue> items, bool tuple = false);
   static JinjaValue dict(std::vector<std::pair<JinjaValue, JinjaValue>> items);
   static JinjaValue function(std::string name);
+  /// `v`; a text is marked as one that needs no escapes (Python's Markup).
+  static JinjaValue safe(JinjaValue v) {
+    v.safe_ = v.is_text();
+    return v;
+  }
   static JinjaValue method(const JinjaValue& self, std::string name);
 
   /// JSON's values; an error where one nests deeper than kMaxJinjaDepth or holds an integer beyond
@@ -63,6 +68,7 @@ class JinjaValue {
   bool is_undefined() const { return is<JinjaUndefined>(); }
   bool is_none() const { return is<JinjaNone>(); }
   bool is_text() const { return is<JinjaText>(); }
+  bool is_safe() const { return safe_; }
   bool is_integer() const { return is<std::int64_t>() || is<bool>(); }  // bool is an int in Python
   bool is_number() const { return is_integer() || is<double>(); }
 
@@ -119,6 +125,7 @@ class JinjaValue {
   }
 
   State state_;
+  bool safe_ = false;  // of a text only
 };
 
 inline constexpr int kMaxJinjaDepth = 200;
