@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Writes docs/results/: both checkpoints over every plan, on LIMIT items of each task.
-# Usage: tools/eval_results.sh path/to/lathe LIMIT [more flags of lathe eval]
+# Usage: [EVAL_NOTE=TEXT] tools/eval_results.sh path/to/lathe LIMIT [more flags of lathe eval]
 set -euo pipefail
 lathe=$(realpath "${1:?usage: tools/eval_results.sh path/to/lathe LIMIT}")
 limit=${2:?usage: tools/eval_results.sh path/to/lathe LIMIT}
@@ -11,4 +11,4 @@ for model in tiny-gqa tiny-v32; do
   "$lathe" eval --model models/$model --all-plans --limit "$limit" --json --svg docs/results/$model.svg "$@" \
     > docs/results/$model.json
 done
-python3 tools/eval_table.py docs/results
+python3 tools/eval_table.py docs/results ${EVAL_NOTE:+"$EVAL_NOTE"}

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Writes FOLDER/README.md from the FOLDER/*.json that `lathe eval --all-plans --json` printed.
 
-usage: eval_table.py FOLDER
+usage: eval_table.py FOLDER [NOTE]
+
+NOTE is a sentence on the conditions of the run.
 """
 
 import json
@@ -38,7 +40,7 @@ def section(name: str, data: dict) -> list[str]:
     for row in rows[1:]:
         for task in tasks:
             low, high = plain["tasks"][task]["interval_95"]
-            if not low <= row["tasks"][task]["accuracy"] <= high:
+            if not low - 1e-9 <= row["tasks"][task]["accuracy"] <= high + 1e-9:
                 outside.append(f"{row['layout']} {row['prefill']} -> {row['decode']}, {task}")
     out.append(
         "No plan's accuracy leaves the plain plan's interval on any task."
@@ -73,6 +75,7 @@ def main() -> None:
         "",
         "The reference checkpoints over every legal plan: every pair of prefill and decode kernels over every layout. `make eval` writes",
         "this page and what it draws on (`EVAL_LIMIT=1000 make eval` takes all items). [docs/evaluation.md](../evaluation.md) says what is measured.",
+        *sys.argv[2:3],
         "",
     ]
     for path in sorted(folder.glob("*.json"), reverse=True):

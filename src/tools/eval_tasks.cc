@@ -120,7 +120,8 @@ Interval wilson_interval(std::int64_t right, std::int64_t items) {
   const double scale = 1 / (1 + z * z / n);
   const double middle = (p + z * z / (2 * n)) * scale;
   const double half = z * std::sqrt(p * (1 - p) / n + z * z / (4 * n * n)) * scale;
-  return {std::max(0.0, middle - half), std::min(1.0, middle + half)};
+  // The ends are exact where rounding would miss them by a bit.
+  return {right == 0 ? 0.0 : middle - half, right == items ? 1.0 : middle + half};
 }
 
 }  // namespace lathe
