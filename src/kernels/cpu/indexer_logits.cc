@@ -20,7 +20,7 @@ Result<void> check_view(const MutableRowsView& view, const IndexRows& rows) {
   const std::int64_t longest =
       rows.lens.empty() ? 0 : *std::max_element(rows.lens.begin(), rows.lens.end());
   if (view.dtype == DType::f32 && view.rows == std::ssize(rows.lens) && view.cols >= longest &&
-      view.row_stride >= view.cols && (view.data != nullptr || view.rows == 0)) {
+      view.row_stride >= view.cols && (view.data != nullptr || view.rows == 0 || view.cols == 0)) {
     return {};
   }
   return Error{ErrorCode::invalid_argument, "logits",

@@ -240,7 +240,7 @@ Result<void> index_select(const RowsView& logits, std::span<const std::int32_t> 
                           std::span<std::int32_t> lengths, const Execution& execution) {
   const std::int64_t rows = std::ssize(lens);
   if (logits.dtype != DType::f32 || logits.rows != rows || logits.row_stride < logits.cols ||
-      (logits.data == nullptr && rows > 0)) {
+      (logits.data == nullptr && rows > 0 && logits.cols > 0)) {
     return Error{
         ErrorCode::invalid_argument, "logits", fmt::format("{} rows of f32", rows),
         fmt::format("{} [{}, {}], stride {}{}", name(logits.dtype), logits.rows, logits.cols,

@@ -70,6 +70,7 @@ TEST(IndexSelect, NaNIsNeverChosenAndInfinityIs) {
   EXPECT_EQ(select({kNaN, -kInf, kNaN, kNaN}, 2), (std::vector<std::int32_t>{1}));
   EXPECT_EQ(select({-kInf, -5, kInf, -7}, 2), (std::vector<std::int32_t>{1, 2}));
   EXPECT_EQ(select({-3, -1, -2}, 2), (std::vector<std::int32_t>{1, 2}));
+  EXPECT_TRUE(select({}, 2).empty());
   // No more keys than k: all of them, whatever they score.
   EXPECT_EQ(select({kNaN, 1}, 2), (std::vector<std::int32_t>{0, 1}));
 }
