@@ -1,0 +1,46 @@
+// The rows of a block: what each needs of its slot, worked out once and kept in shared memory.
+#pragma once
+
+#include "kernels/cuda/sm90/codec/chunk.cuh"
+
+namespace lathe::cuda {
+
+// Where the record of a slot lies: token i's part is at page + part.start + i * part.step.
+struct Place {
+  std::byte* page;      // null: a hole
+  std::uint32_t token;  // within the page
+};
+
+__device__ __forceinline__ Place place_of(const PagesParams& pages, std::int64_t slot) {
+  if (slot < 0 || slot >= pages.slots) return {nullptr, 0};
+  const auto at = static_cast<std::uint32_t>(slot);
+  const std::uint32_t page = pages.page_size(at);
+  return {pages.data + std::int64_t{page} * pages.stride, at - page * pages.page_size.divisor};
+}
+
+__device__ __forceinline__ std::byte* part_at(const Place& place, std::int64_t start,
+                                              std::int32_t step) {
+  return place.page + start + std::int64_t{place.token} * step;
+}
+
+__device__ __forceinline__ int rows_of_block(std::int64_t count, int block_rows) {
+  const std::int64_t left = count - std::int64_t{blockIdx.x} * block_rows;
+  return left < block_rows ? static_cast<int>(left) : block_rows;
+}
+
+// The position of row r, or -1 for a hole. Where nothing rotates any position will do.
+__device__ __forceinline__ std::int32_t position_of(const RopeParams& rope, std::int64_t r) {
+  if (rope.positions == nullptr) return 0;
+  const std::int32_t p = rope.positions[r];
+  return p >= 0 && (rope.half == 0 || p < rope.table_positions) ? p : -1;
+}
+
+// Item i of a run of some rows is chunk `chunk` of the row that is returned.
+__device__ __forceinline__ std::uint32_t row_of(const FastDiv& chunks, std::uint32_t i,
+                                                std::uint32_t& chunk) {
+  const std::uint32_t row = chunks(i);
+  chunk = i - row * chunks.divisor;
+  return row;
+}
+
+}  // namespace lathe::cuda
