@@ -44,14 +44,13 @@ function(lathe_cuda_room)
   endif()
 endfunction()
 
-# A program of its own in gpu/, to be run on a machine with a GPU: the CUDA runtime, the C++ runtime and the project are linked into
+# A program of its own in gpu/, to be run on a machine with a GPU: the CUDA runtime and the project are linked into
 # it, and what else it needs beyond the C library is copied to gpu/lib, so that the folder can be carried there.
 function(lathe_gpu_program source folder)
   get_filename_component(name ${source} NAME_WE)
   add_executable(${name} EXCLUDE_FROM_ALL ${source})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -lineinfo>)
-  target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc)
   file(RELATIVE_PATH lib ${folder} ${CMAKE_BINARY_DIR}/gpu/lib)
   set_target_properties(${name} PROPERTIES CUDA_RUNTIME_LIBRARY Static
     RUNTIME_OUTPUT_DIRECTORY ${folder} BUILD_RPATH "$ORIGIN/${lib}")

@@ -5,6 +5,6 @@ mkdir -p "$2"
 ldd "$1" | awk '$2 == "=>" {print $1, $3}' | while read -r name path; do
   case $name in
     libc.so.* | libm.so.* | libdl.so.* | librt.so.* | libpthread.so.*) ;;
-    *) cp -L "$path" "$2/$name" ;;
+    *) [ "$path" -ef "$2/$name" ] || cp -L "$path" "$2/$name" ;;
   esac
 done

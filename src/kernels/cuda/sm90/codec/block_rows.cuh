@@ -5,22 +5,26 @@
 
 namespace lathe::cuda {
 
-// Where the record of a slot lies: token i's part is at page + part.start + i * part.step.
+// Where the record of a slot lies: token i's part is at page + part.start + i * part.step. Offsets
+// from the pool and not pointers: a pointer that comes out of shared memory has lost its memory
+// space, and accesses through it are generic ones.
 struct Place {
-  std::byte* page;      // null: a hole
+  std::int64_t page;    // bytes from the start of the pool; -1: a hole
   std::uint32_t token;  // within the page
+
+  __device__ __forceinline__ bool hole() const { return page < 0; }
 };
 
 __device__ __forceinline__ Place place_of(const PagesParams& pages, std::int64_t slot) {
-  if (slot < 0 || slot >= pages.slots) return {nullptr, 0};
+  if (slot < 0 || slot >= pages.slots) return {-1, 0};
   const auto at = static_cast<std::uint32_t>(slot);
   const std::uint32_t page = pages.page_size(at);
-  return {pages.data + std::int64_t{page} * pages.stride, at - page * pages.page_size.divisor};
+  return {std::int64_t{page} * pages.stride, at - page * pages.page_size.divisor};
 }
 
-__device__ __forceinline__ std::byte* part_at(const Place& place, std::int64_t start,
-                                              std::int32_t step) {
-  return place.page + start + std::int64_t{place.token} * step;
+__device__ __forceinline__ std::byte* part_at(const PagesParams& pages, const Place& place,
+                                              std::int64_t start, std::int32_t step) {
+  return pages.data + place.page + start + std::int64_t{place.token} * step;
 }
 
 __device__ __forceinline__ int rows_of_block(std::int64_t count, int block_rows) {

@@ -8,23 +8,33 @@ namespace lathe::cuda {
 // The stored codes of a chunk and their scale, loaded and not yet looked at.
 struct StoredChunk {
   uint4 codes;  // 16 bytes of bf16, 8 of e4m3, 4 of e2m1
-  float scale;
+  std::uint32_t
+      scale;  // bits of an f32, or an exponent byte: converting here would wait for the load
 };
 
-__device__ __forceinline__ float load_scale(const RunParams& run, const Place& place, int chunk) {
-  if (run.kind == RunKind::bf16 || run.kind == RunKind::e4m3_tensor) return run.scale;
-  const int tile = run.tile_shift == kWideTile ? 0 : chunk >> run.tile_shift;
-  const std::byte* scales = part_at(place, run.scale_start, run.scale_step);
+__device__ __forceinline__ std::uint32_t load_scale(const PagesParams& pages, const RunParams& run,
+                                                    const Place& place, int chunk) {
+  if (run.kind == RunKind::bf16 || run.kind == RunKind::e4m3_tensor)
+    return float_to_bits(run.scale);
+  const int tile = run.first_tile + (run.tile_shift == kWideTile ? 0 : chunk >> run.tile_shift);
+  const std::byte* scales = part_at(pages, place, run.scale_start, run.scale_step);
   if (run.kind == RunKind::e4m3_f32) {
-    return load<float>(scales + 4 * (run.first_tile + tile), run.vector_scale);
+    return load<std::uint32_t>(scales + 4 * tile, run.vector_scale);
   }
-  return to_f32(ue8m0{static_cast<std::uint8_t>(scales[run.first_tile + tile])});
+  return static_cast<std::uint32_t>(scales[tile]);
 }
 
-__device__ __forceinline__ StoredChunk load_stored(const RunParams& run, const Place& place,
-                                                   int chunk) {
-  const std::byte* values = part_at(place, run.start, run.step);
-  StoredChunk out{{0, 0, 0, 0}, load_scale(run, place, chunk)};
+__device__ __forceinline__ float scale_of(const RunParams& run, const StoredChunk& stored) {
+  if (run.kind == RunKind::e4m3_ue8m0 || run.kind == RunKind::e2m1_ue8m0) {
+    return to_f32(ue8m0{static_cast<std::uint8_t>(stored.scale)});
+  }
+  return bits_to_float(stored.scale);
+}
+
+__device__ __forceinline__ StoredChunk load_stored(const PagesParams& pages, const RunParams& run,
+                                                   const Place& place, int chunk) {
+  const std::byte* values = part_at(pages, place, run.start, run.step);
+  StoredChunk out{{0, 0, 0, 0}, load_scale(pages, run, place, chunk)};
   if (run.kind == RunKind::bf16) {
     out.codes = load<uint4>(values + 16 * chunk, run.vector);
   } else if (run.kind == RunKind::e2m1_ue8m0) {
@@ -50,14 +60,15 @@ __device__ __forceinline__ Raw<T> decode_chunk(const RunParams& run, const Store
     copy_bf16(stored.codes, out);
     return out;
   }
+  const float scale = scale_of(run, stored);
   float v[8];
   if (run.kind == RunKind::e2m1_ue8m0) {
     const E2m1Chunk codes{stored.codes.x};
-    codes.values(stored.scale, v);
+    codes.values(scale, v);
     to_raw(codes, v, out);
   } else {
     const E4m3Chunk codes{{stored.codes.x, stored.codes.y}};
-    codes.values(stored.scale, v);
+    codes.values(scale, v);
     to_raw(codes, v, out);
   }
   return out;
@@ -86,11 +97,11 @@ __device__ __forceinline__ void decode_run(const DecodeParams& p, const RunParam
       std::uint32_t c;
       row[u] = static_cast<int>(row_of(run.chunks, i, c));
       chunk[u] = static_cast<int>(c);
-      // Zero codes under scale 1 are the zeros that a hole gives.
-      stored[u] = {{0, 0, 0, 0}, 1.0f};
+      // Zero codes are the zeros that a hole gives, under a scale of 0 or 2^-127.
+      stored[u] = {};
       if (i >= total) continue;
       const Place place = places[row[u]];
-      if (place.page != nullptr) stored[u] = load_stored(run, place, chunk[u]);
+      if (!place.hole()) stored[u] = load_stored(p.pages, run, place, chunk[u]);
     }
     LATHE_UNROLL
     for (int u = 0; u < kCount; ++u) {

@@ -11,9 +11,9 @@ struct EncodeBlock {
   std::int32_t positions[kMaxBlockRows];
 };
 
-__device__ __forceinline__ void store_scale(const RunParams& run, const Place& place, int tile,
-                                            float scale) {
-  std::byte* scales = part_at(place, run.scale_start, run.scale_step);
+__device__ __forceinline__ void store_scale(const PagesParams& pages, const RunParams& run,
+                                            const Place& place, int tile, float scale) {
+  std::byte* scales = part_at(pages, place, run.scale_start, run.scale_step);
   if (run.kind == RunKind::e4m3_f32) {
     store(scales + 4 * tile, float_to_bits(scale), run.vector_scale);
   } else {
@@ -21,9 +21,10 @@ __device__ __forceinline__ void store_scale(const RunParams& run, const Place& p
   }
 }
 
-__device__ __forceinline__ void store_codes(const RunParams& run, const Place& place, int chunk,
-                                            const float (&x)[8], float inverse) {
-  std::byte* values = part_at(place, run.start, run.step);
+__device__ __forceinline__ void store_codes(const PagesParams& pages, const RunParams& run,
+                                            const Place& place, int chunk, const float (&x)[8],
+                                            float inverse) {
+  std::byte* values = part_at(pages, place, run.start, run.step);
   if (run.kind == RunKind::e2m1_ue8m0) {
     store(values + 4 * chunk, to_raw_e2m1(x, inverse), run.vector);
   } else {
@@ -47,18 +48,18 @@ __device__ __forceinline__ void encode_chunk(const EncodeParams& p, const RunPar
                                              bool active) {
   float x[8];
   to_floats(raw, x);
-  Place place{nullptr, 0};
+  Place place{-1, 0};
   if (active) place = block.places[row];
   if constexpr (kRope) {
-    if (place.page != nullptr) {
+    if (!place.hole()) {
       rotate_chunk<T, kAligned>(p.rope, block.positions[row],
                                 p.rows.data + (first_row + row) * p.rows.stride,
                                 kAligned || p.rows.vector, run.first_chunk + chunk, x);
     }
   }
   if (run.kind == RunKind::bf16) {
-    if (place.page == nullptr) return;
-    store(part_at(place, run.start, run.step) + 16 * chunk, bf16_chunk(raw, x, kRope).v,
+    if (place.hole()) return;
+    store(part_at(p.pages, place, run.start, run.step) + 16 * chunk, bf16_chunk(raw, x, kRope).v,
           run.vector);
     return;
   }
@@ -68,11 +69,11 @@ __device__ __forceinline__ void encode_chunk(const EncodeParams& p, const RunPar
     const int threads = 1 << run.tile_shift;
     for (int d = 1; d < threads; d *= 2) amax = fmaxf(amax, shuffle_xor(amax, d));
     tile = tile_scale(run, amax);
-    if (place.page != nullptr && (chunk & (threads - 1)) == 0) {
-      store_scale(run, place, run.first_tile + (chunk >> run.tile_shift), tile.scale);
+    if (!place.hole() && (chunk & (threads - 1)) == 0) {
+      store_scale(p.pages, run, place, run.first_tile + (chunk >> run.tile_shift), tile.scale);
     }
   }
-  if (place.page != nullptr) store_codes(run, place, chunk, x, tile.inverse);
+  if (!place.hole()) store_codes(p.pages, run, place, chunk, x, tile.inverse);
 }
 
 template <class T, bool kRope, bool kAligned>
@@ -126,7 +127,7 @@ __device__ __forceinline__ void encode_wide_tiles(const EncodeParams& p, const R
                             kAligned || p.rows.vector),
                 x);
       if constexpr (kRope) {
-        if (place.page == nullptr) return;
+        if (place.hole()) return;
         rotate_chunk<T, kAligned>(p.rope, block.positions[row], data, kAligned || p.rows.vector,
                                   run.first_chunk + chunk, x);
       }
@@ -138,13 +139,13 @@ __device__ __forceinline__ void encode_wide_tiles(const EncodeParams& p, const R
       amax = fmaxf(amax, largest_finite(x));
     }
     for (int d = 16; d > 0; d /= 2) amax = fmaxf(amax, shuffle_xor(amax, d));
-    if (place.page == nullptr) continue;
+    if (place.hole()) continue;
     const TileScale tile = tile_scale(run, amax);
-    if (lane == 0) store_scale(run, place, run.first_tile, tile.scale);
+    if (lane == 0) store_scale(p.pages, run, place, run.first_tile, tile.scale);
     for (int chunk = lane; chunk < chunks; chunk += 32) {
       float x[8];
       values(chunk, x);
-      store_codes(run, place, chunk, x, tile.inverse);
+      store_codes(p.pages, run, place, chunk, x, tile.inverse);
     }
   }
 }
@@ -161,8 +162,8 @@ __global__ void __launch_bounds__(kCodecThreads)
     const Place place = place_of(p.pages, position < 0 ? -1 : p.slots[row]);
     block.places[r] = place;
     block.positions[r] = position;
-    if (place.page == nullptr) continue;
-    std::byte* pad = part_at(place, p.pad_start, p.pad_step);
+    if (place.hole()) continue;
+    std::byte* pad = part_at(p.pages, place, p.pad_start, p.pad_step);
     for (int i = 0; i < p.pad_bytes; ++i) pad[i] = std::byte{0};
   }
   sync_block();

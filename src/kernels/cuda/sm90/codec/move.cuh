@@ -8,8 +8,8 @@ namespace lathe::cuda {
 // Grid: ceil(count / block_rows) blocks of kCodecThreads. Unit: what an access moves.
 template <class Unit>
 __global__ void __launch_bounds__(kCodecThreads) move_kernel(const __grid_constant__ MoveParams p) {
-  __shared__ const Unit* from[kMaxBlockRows];
-  __shared__ Unit* to[kMaxBlockRows];
+  __shared__ std::int64_t from[kMaxBlockRows];  // bytes; -1: skipped
+  __shared__ std::int64_t to[kMaxBlockRows];
   const int rows = rows_of_block(p.count, p.block_rows);
   for (int r = static_cast<int>(threadIdx.x); r < rows; r += kCodecThreads) {
     const std::int64_t i = std::int64_t{blockIdx.x} * p.block_rows + r;
@@ -21,10 +21,10 @@ __global__ void __launch_bounds__(kCodecThreads) move_kernel(const __grid_consta
       const std::int64_t token = slot - std::int64_t{page} * p.page_size.divisor;
       return std::int64_t{page} * p.page_stride + p.start + token * p.step;
     };
-    from[r] = nullptr;
+    from[r] = -1;
     if (src < 0 || src >= p.slots || dst < 0 || dst >= p.slots) continue;
-    from[r] = reinterpret_cast<const Unit*>(p.src + offset(src, p.src_dense));
-    to[r] = reinterpret_cast<Unit*>(p.dst + offset(dst, p.dst_dense));
+    from[r] = offset(src, p.src_dense);
+    to[r] = offset(dst, p.dst_dense);
   }
   sync_block();
   const std::uint32_t total = static_cast<std::uint32_t>(rows) * p.units.divisor;
@@ -38,9 +38,9 @@ __global__ void __launch_bounds__(kCodecThreads) move_kernel(const __grid_consta
       if (i >= total) continue;
       std::uint32_t unit;
       const std::uint32_t row = row_of(p.units, i, unit);
-      if (from[row] == nullptr) continue;
-      value[u] = from[row][unit];
-      at[u] = to[row] + unit;
+      if (from[row] < 0) continue;
+      value[u] = reinterpret_cast<const Unit*>(p.src + from[row])[unit];
+      at[u] = reinterpret_cast<Unit*>(p.dst + to[row]) + unit;
     }
     LATHE_UNROLL
     for (int u = 0; u < kUnroll; ++u) {

@@ -46,17 +46,18 @@ __device__ __forceinline__ void to_block_chunk(const RequantParams& p, const Run
                                                int chunk, std::int64_t row, RequantLoss& loss) {
   const E4m3Chunk codes{{stored.codes.x, stored.codes.y}};
   if (dst.kind == RunKind::e4m3_f32) {
-    store(part_at(to, dst.start, dst.step) + 8 * chunk, codes.codes, dst.vector);
+    store(part_at(p.dst, to, dst.start, dst.step) + 8 * chunk, codes.codes, dst.vector);
     if ((chunk & ((1 << dst.tile_shift) - 1)) == 0) {
-      store_scale(dst, to, dst.first_tile + (chunk >> dst.tile_shift), stored.scale);
+      store_scale(p.dst, dst, to, dst.first_tile + (chunk >> dst.tile_shift),
+                  bits_to_float(stored.scale));
     }
     return;
   }
   float before[8], after[8];
-  codes.values(stored.scale, before);
+  codes.values(bits_to_float(stored.scale), before);
   Raw<bf16> out;
   to_raw(codes, before, out);
-  store(part_at(to, dst.start, dst.step) + 16 * chunk, out.v, dst.vector);
+  store(part_at(p.dst, to, dst.start, dst.step) + 16 * chunk, out.v, dst.vector);
   to_floats(out, after);
   if (p.report != nullptr) loss.see(before, after, row);
 }
@@ -69,7 +70,7 @@ __device__ __forceinline__ void to_plain_chunk(const RequantParams& p, const Run
   float before[8], after[8];
   to_floats(decoded, before);
   const E4m3Chunk codes{to_raw_e4m3(before, dst.inverse)};
-  store(part_at(to, dst.start, dst.step) + 8 * chunk, codes.codes, dst.vector);
+  store(part_at(p.dst, to, dst.start, dst.step) + 8 * chunk, codes.codes, dst.vector);
   if (p.report == nullptr) return;
   codes.values(dst.scale, after);
   loss.see(before, after, row);
@@ -105,9 +106,9 @@ __global__ void __launch_bounds__(kCodecThreads)
         std::uint32_t c;
         row[u] = static_cast<int>(row_of(src.chunks, i, c));
         chunk[u] = static_cast<int>(c);
-        if (i >= total || from[row[u]].page == nullptr || to[row[u]].page == nullptr) row[u] = -1;
+        if (i >= total || from[row[u]].hole() || to[row[u]].hole()) row[u] = -1;
         stored[u] = {};
-        if (row[u] >= 0) stored[u] = load_stored(src, from[row[u]], chunk[u]);
+        if (row[u] >= 0) stored[u] = load_stored(p.src, src, from[row[u]], chunk[u]);
       }
       LATHE_UNROLL
       for (int u = 0; u < kCount; ++u) {
