@@ -41,6 +41,10 @@ function(lathe_cuda_room)
   if(LATHE_TESTS)
     lathe_test(lathe_kernels_cuda_test ${tests} LINK lathe_kernels_cuda)
     target_include_directories(lathe_kernels_cuda_test PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    find_package(Python3 REQUIRED COMPONENTS Interpreter)
+    add_test(NAME sass COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tools/check_sass.py ${folder}
+      $<TARGET_OBJECTS:lathe_kernels_cuda> COMMAND_EXPAND_LISTS)
+    set_tests_properties(sass PROPERTIES SKIP_RETURN_CODE 77 WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   endif()
 endfunction()
 
