@@ -1,7 +1,7 @@
 // What device code of Lathe uses beyond C++ itself, in one place: built-in variables, barriers,
 // shuffles, atomics and Hopper's conversions. nvcc compiles it to instructions. An ordinary
 // compiler gets the same names from emulator.h, so that tests run kernels without a GPU, each
-// thread a coroutine.
+// thread a coroutine. Kernels are static: a program may hold both of them.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,13 @@ namespace lathe::cuda {
 __device__ inline float shuffle_xor(float v, int lanes) {
   return __shfl_xor_sync(0xffffffffu, v, lanes);
 }
+__device__ inline int shuffle_xor(int v, int lanes) {
+  return __shfl_xor_sync(0xffffffffu, v, lanes);
+}
 __device__ inline unsigned long long shuffle_xor(unsigned long long v, int lanes) {
   return __shfl_xor_sync(0xffffffffu, v, lanes);
 }
 __device__ inline long long shuffle_up(long long v, int lanes) {
-  return __shfl_up_sync(0xffffffffu, v, static_cast<unsigned>(lanes));
-}
-__device__ inline int shuffle_up(int v, int lanes) {
   return __shfl_up_sync(0xffffffffu, v, static_cast<unsigned>(lanes));
 }
 __device__ inline void sync_block() { __syncthreads(); }

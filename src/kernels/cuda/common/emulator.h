@@ -7,6 +7,7 @@
 // global, as threadIdx is: one kernel at a time.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <csetjmp>
 #include <cstdint>
@@ -20,6 +21,14 @@
 #include "base/check.h"
 #include "base/float_formats.h"
 
+// CUDA's headers give some of these a meaning for ordinary compilers, too.
+#undef __global__
+#undef __device__
+#undef __host__
+#undef __forceinline__
+#undef __shared__
+#undef __grid_constant__
+#undef __launch_bounds__
 #define __global__
 #define __device__
 #define __host__
@@ -122,7 +131,8 @@ inline void thread_main() {
 
 inline void run_block(int threads) {
   Machine& m = machine;
-  m.threads.resize(static_cast<std::size_t>(threads));
+  // Never fewer: their stacks are kept from block to block.
+  m.threads.resize(std::max(m.threads.size(), static_cast<std::size_t>(threads)));
   m.warps.assign(static_cast<std::size_t>((threads + kWarp - 1) / kWarp), {});
   m.lanes.assign(m.threads.size(), 0);
   m.block = {};

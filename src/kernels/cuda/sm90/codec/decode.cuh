@@ -115,7 +115,7 @@ __device__ __forceinline__ void decode_run(const DecodeParams& p, const RunParam
 
 // Grid: ceil(count / block_rows) blocks of kCodecThreads. T: what rows hold, bf16 or float.
 template <class T, bool kAligned>
-__global__ void __launch_bounds__(kCodecThreads)
+static __global__ void __launch_bounds__(kCodecThreads)
     decode_kernel(const __grid_constant__ DecodeParams p) {
   __shared__ Place places[kMaxBlockRows];
   const int rows = rows_of_block(p.count, p.block_rows);

@@ -152,7 +152,7 @@ __device__ __forceinline__ void encode_wide_tiles(const EncodeParams& p, const R
 
 // Grid: ceil(count / block_rows) blocks of kCodecThreads.
 template <class T, bool kRope, bool kAligned>
-__global__ void __launch_bounds__(kCodecThreads)
+static __global__ void __launch_bounds__(kCodecThreads)
     encode_kernel(const __grid_constant__ EncodeParams p) {
   __shared__ EncodeBlock block;
   const int rows = rows_of_block(p.count, p.block_rows);

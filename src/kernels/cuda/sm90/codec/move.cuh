@@ -7,7 +7,8 @@ namespace lathe::cuda {
 
 // Grid: ceil(count / block_rows) blocks of kCodecThreads. Unit: what an access moves.
 template <class Unit>
-__global__ void __launch_bounds__(kCodecThreads) move_kernel(const __grid_constant__ MoveParams p) {
+static __global__ void __launch_bounds__(kCodecThreads)
+    move_kernel(const __grid_constant__ MoveParams p) {
   __shared__ std::int64_t from[kMaxBlockRows];  // bytes; -1: skipped
   __shared__ std::int64_t to[kMaxBlockRows];
   const int rows = rows_of_block(p.count, p.block_rows);

@@ -80,7 +80,7 @@ __device__ __forceinline__ void to_plain_chunk(const RequantParams& p, const Run
 
 // Grid: ceil(count / block_rows) blocks of kCodecThreads.
 template <bool kToBlock, bool kAligned>
-__global__ void __launch_bounds__(kCodecThreads)
+static __global__ void __launch_bounds__(kCodecThreads)
     requantize_kernel(const __grid_constant__ RequantParams p) {
   constexpr int kCount = kRound<kAligned>;
   __shared__ Place from[kMaxBlockRows];

@@ -98,7 +98,7 @@ struct ChunkRotator {
 
 // Grid: (ceil(rows / block_rows), ceil(chunks / slice)) blocks of kCodecThreads.
 template <class In, class Out, bool kAligned>
-__global__ void __launch_bounds__(kCodecThreads)
+static __global__ void __launch_bounds__(kCodecThreads)
     rotate_kernel(const __grid_constant__ RotateParams p) {
   constexpr int kCount = kRound<kAligned>;
   __shared__ RotateBlock block;
