@@ -2,7 +2,7 @@
 BUILD := build
 JOBS := $(shell nproc)
 
-.PHONY: help demo test build bench check format docs fuzz nightly gpu-test setup clean
+.PHONY: help demo test build bench check format docs fuzz nightly gpu-test gpu-bench setup clean
 
 help:
 	@echo "make demo      install what is missing, build, and print every legal prefill x decode x layout"
@@ -15,6 +15,7 @@ help:
 	@echo "make fuzz      each fuzz target for FUZZ_SECONDS (60)"
 	@echo "make nightly   NIGHTLY_SCALE (150) times the random tests' cases, seeded with NIGHTLY_SEED (the day)"
 	@echo "make gpu-test  the checks that need a GPU"
+	@echo "make gpu-bench what the GPU's codecs and steps take"
 
 setup:
 	@tools/setup.sh build
@@ -70,6 +71,11 @@ gpu-test:
 	cmake --preset cuda
 	cmake --build build-cuda -j$(JOBS) --target lathe_gpu_tests
 	tools/run_gpu_tests.sh build-cuda/gpu
+
+gpu-bench:
+	cmake --preset cuda
+	cmake --build build-cuda -j$(JOBS) --target lathe_gpu_benches
+	tools/run_gpu_tests.sh build-cuda/gpu/bench
 
 clean:
 	rm -rf build build-debug build-asan build-fuzz build-cuda

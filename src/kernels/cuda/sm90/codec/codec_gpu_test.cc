@@ -7,6 +7,7 @@
 #include "kernels/cuda/common/gpu_test_util.h"
 #include "kernels/cuda/sm90/codec/codec.h"
 #include "layout/codec_test_util.h"
+#include "layout/pool.h"
 #include "layout/rope_write.h"
 
 namespace lathe::cuda {
@@ -418,6 +419,27 @@ TEST_F(CodecGpu, ReachesTheEndOfALargePool) {
   must(lathe::encode_rows(rows.read(), slots_from(0, 100), small.view));
   must(lathe::decode_rows(small.view, Slot(0), rows.view));
   EXPECT_EQ(first_difference(rows.bytes, out.bytes.read(*this)), -1);
+}
+
+// A Pool takes the device's memory as it takes the host's.
+TEST_F(CodecGpu, PoolsLieOnTheDevice) {
+  const CacheLayout layout(LayoutKind::v4_fp8);
+  auto pool = Pool::create({.layout = layout, .page_size = 64, .layers = 2, .pages = 3},
+                           &allocate_device_bytes);
+  must(pool);
+  std::mt19937 rng(29);
+  OwnedRows rows(DType::bf16, 100, layout.row_elems());
+  fill_adversarial(rows, rng);
+  const auto slots = slots_from(50, 100);
+  const DeviceRows in(*this, rows), out(*this, OwnedRows(DType::f32, 100, layout.row_elems()));
+  const DeviceCopy<Slot> list(*this, slots);
+  must(encode_rows(in.read(), span_of(list), pool->view(1), {}, stream()));
+  must(gather_decode(pool->view(1), span_of(list), out.view, {}, stream()));
+  auto host = Pool::create({.layout = layout, .page_size = 64, .pages = 3});
+  OwnedRows wanted(DType::f32, 100, layout.row_elems());
+  must(lathe::encode_rows(rows.read(), slots, host->view()));
+  must(lathe::gather_decode(host->view(), slots, wanted.view));
+  EXPECT_EQ(first_difference(wanted.bytes, out.bytes.read(*this)), -1);
 }
 
 TEST_F(CodecGpu, NothingToDoIsLegal) {
