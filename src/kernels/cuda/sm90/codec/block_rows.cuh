@@ -23,8 +23,8 @@ __device__ __forceinline__ Place place_of(const PagesParams& pages, std::int64_t
 }
 
 __device__ __forceinline__ std::byte* part_at(const PagesParams& pages, const Place& place,
-                                              std::int64_t start, std::int32_t step) {
-  return pages.data + place.page + start + std::int64_t{place.token} * step;
+                                              std::int64_t start, std::uint32_t step) {
+  return pages.data + start + place.page + std::uint64_t{place.token} * step;
 }
 
 __device__ __forceinline__ int rows_of_block(std::int64_t count, int block_rows) {
@@ -37,6 +37,15 @@ __device__ __forceinline__ std::int32_t position_of(const RopeParams& rope, std:
   if (rope.positions == nullptr) return 0;
   const std::int32_t p = rope.positions[r];
   return p >= 0 && (rope.half == 0 || p < rope.table_positions) ? p : -1;
+}
+
+// Where the rows of this block begin, and the byte `offset` of one of them.
+__device__ __forceinline__ std::byte* block_row(const RowsParams& rows, int block_rows) {
+  return rows.data + std::int64_t{blockIdx.x} * block_rows * rows.stride;
+}
+__device__ __forceinline__ std::byte* row_at(std::byte* first, const RowsParams& rows, int row,
+                                             std::uint32_t offset) {
+  return first + std::uint64_t{static_cast<std::uint32_t>(row)} * rows.stride + offset;
 }
 
 // Item i of a run of some rows is chunk `chunk` of the row that is returned.

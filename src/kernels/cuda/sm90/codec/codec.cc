@@ -15,6 +15,15 @@
 namespace lathe::cuda {
 namespace {
 
+// What the kernels' 32-bit counts hold.
+Result<void> check_stride(const char* field, const RowsView& rows) {
+  const std::int64_t bytes = bytes_of(rows.dtype, rows.row_stride);
+  if (bytes <= kMaxRowBytes) return {};
+  return Error{ErrorCode::out_of_range, fmt::format("{}.row_stride", field),
+               fmt::format("at most {} bytes from row to row", kMaxRowBytes),
+               fmt::format("{}", bytes), ""};
+}
+
 Result<void> check_count(const char* field, std::int64_t rows) {
   if (rows <= kMaxCodecRows) return {};
   return Error{ErrorCode::out_of_range, field, fmt::format("at most {} rows", kMaxCodecRows),
@@ -48,6 +57,7 @@ Result<void> encode_rows(const RowsView& rows, std::span<const Slot> slots, cons
   }
   if (auto ok = check_scales("scales", scales); !ok) return ok;
   if (auto ok = check_count("rows.rows", rows.rows); !ok) return ok;
+  if (auto ok = check_stride("rows", rows); !ok) return ok;
   if (rows.rows == 0) return {};
   const cudaError_t status =
       launch_encode(encode_params(rows, slots, pool, scales), rows.dtype, false, stream);
@@ -62,6 +72,7 @@ Result<void> decode_rows(const ConstPoolView& pool, Slot first, const MutableRow
   const std::int64_t count = std::max<std::int64_t>(out.rows, 0);
   if (auto ok = check_rows("out", read_only(out), count, pool.layout.row_elems()); !ok) return ok;
   if (auto ok = check_scales("scales", scales); !ok) return ok;
+  if (auto ok = check_stride("out", read_only(out)); !ok) return ok;
   if (count == 0) return {};
   const std::int64_t end = std::min(pool.slots(), std::int64_t{1} << 31);
   if (!pool.holds(first) || count > end - first.value) {
@@ -83,6 +94,7 @@ Result<void> gather_decode(const ConstPoolView& pool, std::span<const Slot> slot
   }
   if (auto ok = check_scales("scales", scales); !ok) return ok;
   if (auto ok = check_count("out.rows", out.rows); !ok) return ok;
+  if (auto ok = check_stride("out", read_only(out)); !ok) return ok;
   if (slots.empty()) return {};
   return decode(pool, slots, Slot(), out, scales, "gather_decode", stream, where);
 }
@@ -179,6 +191,9 @@ Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool, cuda
                              .q_scale = op.q_scale};
   if (auto ok = check_rope_write(shape, pool); !ok) return ok;
   if (auto ok = check_count("k.rows", op.k.rows); !ok) return ok;
+  if (auto ok = check_stride("k", op.k); !ok) return ok;
+  if (auto ok = check_stride("q", op.q); !ok) return ok;
+  if (auto ok = check_stride("q_out", read_only(op.q_out)); !ok) return ok;
   if (op.k.rows == 0) return {};
   const std::int64_t width = pool.layout.row_elems();
   const std::int64_t first = op.place == RopePlace::last ? width - op.table.dim : 0;
@@ -209,6 +224,7 @@ Result<void> apply_rope(const RopeTableView& table, std::span<const LocalPos> po
     return ok;
   }
   if (auto ok = check_count("rows.rows", rows.rows); !ok) return ok;
+  if (auto ok = check_stride("rows", view); !ok) return ok;
   if (rows.rows == 0) return {};
   RotateParams p = rotate_params(view, rows, heads);
   p.rope = rope_params(table.data, table.positions, table.dim, table.pairing, positions, first);

@@ -29,10 +29,10 @@ RunParams run_params(const ValueRun& run, const ConstPoolView& pool, ScalePolicy
   RunParams p;
   p.kind = kind_of(run);
   p.raw_scale = policy == ScalePolicy::raw_f32;
-  p.first_chunk = run.first / kChunk;
-  p.first_tile = run.first_tile;
+  p.first_chunk = static_cast<std::uint32_t>(run.first / kChunk);
+  p.first_tile = static_cast<std::uint32_t>(run.first_tile);
   p.start = run.values.start;
-  p.step = run.values.step;
+  p.step = static_cast<std::uint32_t>(run.values.step);
   p.chunks = FastDiv(run.elems / kChunk);
   const std::int64_t chunk_bytes = bytes_of(run.dtype, kChunk);
   p.vector = aligned(pool.data, chunk_bytes, {pool.page_stride, p.start, p.step});
@@ -46,7 +46,7 @@ RunParams run_params(const ValueRun& run, const ConstPoolView& pool, ScalePolicy
   p.tile_shift =
       std::has_single_bit(threads) && threads <= 32 ? std::countr_zero(threads) : kWideTile;
   p.scale_start = run.scales.start;
-  p.scale_step = run.scales.step;
+  p.scale_step = static_cast<std::uint32_t>(run.scales.step);
   p.vector_scale = aligned(pool.data, 4, {pool.page_stride, p.scale_start, p.scale_step});
   return p;
 }
@@ -77,7 +77,7 @@ RowsParams rows_params(const RowsView& rows) {
   const std::int64_t stride = bytes_of(rows.dtype, rows.row_stride);
   // Kernels write through it where the view they were made from may be written.
   auto* data = const_cast<std::byte*>(rows.data);
-  return {data, stride, aligned(data, 16, {stride})};
+  return {data, static_cast<std::uint32_t>(stride), aligned(data, 16, {stride})};
 }
 
 PagesParams pages_params(const ConstPoolView& pool) {
@@ -109,7 +109,7 @@ EncodeParams encode_params(const RowsView& rows, std::span<const Slot> slots, co
   p.block_rows = block_rows(rows.rows, plan.elems / kChunk);
   p.run_count = set_runs(plan, pool, scales, p.runs);
   p.pad_start = plan.pad.start;
-  p.pad_step = plan.pad.step;
+  p.pad_step = static_cast<std::uint32_t>(plan.pad.step);
   p.pad_bytes = plan.pad.bytes;
   p.pages = pages_params(pool);
   return p;

@@ -16,6 +16,7 @@ inline constexpr int kChunk = 8;          // elements
 inline constexpr int kMaxBlockRows = 64;  // rows of a block
 inline constexpr int kUnroll = 4;         // chunks that a thread loads before it uses the first
 
+inline constexpr std::int64_t kMaxRowBytes = 0x7fffffff;  // from row to row
 inline constexpr std::int32_t kWideTile = -1;
 
 /// How a run of elements is stored.
@@ -39,11 +40,11 @@ struct RunParams {
   // Threads that share a tile are 2^tile_shift, up to a warp; kWideTile: a tile is no such number
   // of chunks, a run is one tile, and a warp takes a row.
   std::int32_t tile_shift = 0;
-  std::int32_t first_chunk = 0;  // of the row
-  std::int32_t first_tile = 0;   // the run's first scale
-  std::int64_t start = 0;        // bytes from the start of a page; token i at start + i * step
-  std::int32_t step = 0;
-  std::int32_t scale_step = 0;
+  std::uint32_t first_chunk = 0;  // of the row
+  std::uint32_t first_tile = 0;   // the run's first scale
+  std::int64_t start = 0;         // bytes from the start of a page; token i at start + i * step
+  std::uint32_t step = 0;         // without a sign, so that a product to 64 bits is one instruction
+  std::uint32_t scale_step = 0;
   std::int64_t scale_start = 0;
   float scale = 1;    // e4m3_tensor
   float inverse = 1;  // of it
@@ -68,7 +69,7 @@ constexpr bool runs_aligned(const RunParams (&runs)[2], std::int32_t count) {
 /// Rows outside the cache.
 struct RowsParams {
   std::byte* data = nullptr;  // [rows, cols] bf16, f32 or e4m3
-  std::int64_t stride = 0;    // bytes
+  std::uint32_t stride = 0;   // bytes; kMaxRowBytes bounds it
   bool vector = false;        // every row starts at a multiple of 16 bytes
 };
 
@@ -101,7 +102,7 @@ struct EncodeParams {
   std::int32_t run_count = 0;
   RunParams runs[2];
   std::int64_t pad_start = 0;
-  std::int32_t pad_step = 0;
+  std::uint32_t pad_step = 0;
   std::int32_t pad_bytes = 0;
   PagesParams pages;
   RopeParams rope;

@@ -13,10 +13,11 @@ struct StoredChunk {
 };
 
 __device__ __forceinline__ std::uint32_t load_scale(const PagesParams& pages, const RunParams& run,
-                                                    const Place& place, int chunk) {
+                                                    const Place& place, std::uint32_t chunk) {
   if (run.kind == RunKind::bf16 || run.kind == RunKind::e4m3_tensor)
     return float_to_bits(run.scale);
-  const int tile = run.first_tile + (run.tile_shift == kWideTile ? 0 : chunk >> run.tile_shift);
+  const std::uint32_t tile =
+      run.first_tile + (run.tile_shift == kWideTile ? 0 : chunk >> run.tile_shift);
   const std::byte* scales = part_at(pages, place, run.scale_start, run.scale_step);
   if (run.kind == RunKind::e4m3_f32) {
     return load<std::uint32_t>(scales + 4 * tile, run.vector_scale);
@@ -32,7 +33,7 @@ __device__ __forceinline__ float scale_of(const RunParams& run, const StoredChun
 }
 
 __device__ __forceinline__ StoredChunk load_stored(const PagesParams& pages, const RunParams& run,
-                                                   const Place& place, int chunk) {
+                                                   const Place& place, std::uint32_t chunk) {
   const std::byte* values = part_at(pages, place, run.start, run.step);
   StoredChunk out{{0, 0, 0, 0}, load_scale(pages, run, place, chunk)};
   if (run.kind == RunKind::bf16) {
@@ -86,17 +87,16 @@ template <class T, bool kAligned>
 __device__ __forceinline__ void decode_run(const DecodeParams& p, const RunParams& run,
                                            const Place* places, int rows) {
   constexpr int kCount = kRound<kAligned>;
-  const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
+  std::byte* first = block_row(p.out, p.block_rows);
   const std::uint32_t total = static_cast<std::uint32_t>(rows) * run.chunks.divisor;
   for (std::uint32_t base = threadIdx.x; base < total; base += kCodecThreads * kCount) {
     StoredChunk stored[kCount];
-    int row[kCount], chunk[kCount];
+    int row[kCount];
+    std::uint32_t chunk[kCount];
     LATHE_UNROLL
     for (int u = 0; u < kCount; ++u) {
       const std::uint32_t i = base + static_cast<std::uint32_t>(u) * kCodecThreads;
-      std::uint32_t c;
-      row[u] = static_cast<int>(row_of(run.chunks, i, c));
-      chunk[u] = static_cast<int>(c);
+      row[u] = static_cast<int>(row_of(run.chunks, i, chunk[u]));
       // Zero codes are the zeros that a hole gives, under a scale of 0 or 2^-127.
       stored[u] = {};
       if (i >= total) continue;
@@ -106,8 +106,7 @@ __device__ __forceinline__ void decode_run(const DecodeParams& p, const RunParam
     LATHE_UNROLL
     for (int u = 0; u < kCount; ++u) {
       if (base + static_cast<std::uint32_t>(u) * kCodecThreads >= total) break;
-      store_raw(p.out.data + (first_row + row[u]) * p.out.stride +
-                    std::int64_t{run.first_chunk + chunk[u]} * kChunk * static_cast<int>(sizeof(T)),
+      store_raw(row_at(first, p.out, row[u], (run.first_chunk + chunk[u]) * kChunk * sizeof(T)),
                 decode_chunk<T>(run, stored[u]), kAligned || p.out.vector);
     }
   }

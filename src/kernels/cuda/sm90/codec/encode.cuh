@@ -12,7 +12,7 @@ struct EncodeBlock {
 };
 
 __device__ __forceinline__ void store_scale(const PagesParams& pages, const RunParams& run,
-                                            const Place& place, int tile, float scale) {
+                                            const Place& place, std::uint32_t tile, float scale) {
   std::byte* scales = part_at(pages, place, run.scale_start, run.scale_step);
   if (run.kind == RunKind::e4m3_f32) {
     store(scales + 4 * tile, float_to_bits(scale), run.vector_scale);
@@ -22,8 +22,8 @@ __device__ __forceinline__ void store_scale(const PagesParams& pages, const RunP
 }
 
 __device__ __forceinline__ void store_codes(const PagesParams& pages, const RunParams& run,
-                                            const Place& place, int chunk, const float (&x)[8],
-                                            float inverse) {
+                                            const Place& place, std::uint32_t chunk,
+                                            const float (&x)[8], float inverse) {
   std::byte* values = part_at(pages, place, run.start, run.step);
   if (run.kind == RunKind::e2m1_ue8m0) {
     store(values + 4 * chunk, to_raw_e2m1(x, inverse), run.vector);
@@ -44,7 +44,7 @@ __device__ __forceinline__ Raw<bf16> bf16_chunk(const Raw<float>&, const float (
 template <class T, bool kRope, bool kAligned>
 __device__ __forceinline__ void encode_chunk(const EncodeParams& p, const RunParams& run,
                                              const Raw<T>& raw, const EncodeBlock& block,
-                                             std::int64_t first_row, int row, int chunk,
+                                             std::byte* first, int row, std::uint32_t chunk,
                                              bool active) {
   float x[8];
   to_floats(raw, x);
@@ -52,8 +52,7 @@ __device__ __forceinline__ void encode_chunk(const EncodeParams& p, const RunPar
   if (active) place = block.places[row];
   if constexpr (kRope) {
     if (!place.hole()) {
-      rotate_chunk<T, kAligned>(p.rope, block.positions[row],
-                                p.rows.data + (first_row + row) * p.rows.stride,
+      rotate_chunk<T, kAligned>(p.rope, block.positions[row], row_at(first, p.rows, row, 0),
                                 kAligned || p.rows.vector, run.first_chunk + chunk, x);
     }
   }
@@ -66,8 +65,10 @@ __device__ __forceinline__ void encode_chunk(const EncodeParams& p, const RunPar
   TileScale tile{run.scale, run.inverse};
   if (run.kind != RunKind::e4m3_tensor) {
     float amax = largest_finite(x);
-    const int threads = 1 << run.tile_shift;
-    for (int d = 1; d < threads; d *= 2) amax = fmaxf(amax, shuffle_xor(amax, d));
+    const std::uint32_t threads = 1u << run.tile_shift;
+    for (int d = 1; d < static_cast<int>(threads); d *= 2) {
+      amax = fmaxf(amax, shuffle_xor(amax, d));
+    }
     tile = tile_scale(run, amax);
     if (!place.hole() && (chunk & (threads - 1)) == 0) {
       store_scale(p.pages, run, place, run.first_tile + (chunk >> run.tile_shift), tile.scale);
@@ -80,23 +81,21 @@ template <class T, bool kRope, bool kAligned>
 __device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParams& run,
                                            const EncodeBlock& block, int rows) {
   constexpr int kCount = kRound<kAligned>;
-  const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
+  std::byte* first = block_row(p.rows, p.block_rows);
   const std::uint32_t total = static_cast<std::uint32_t>(rows) * run.chunks.divisor;
   for (std::uint32_t base = threadIdx.x; base - threadIdx.x < total;
        base += kCodecThreads * kCount) {
     Raw<T> raw[kCount];
-    int row[kCount], chunk[kCount];
+    int row[kCount];
+    std::uint32_t chunk[kCount];
     LATHE_UNROLL
     for (int u = 0; u < kCount; ++u) {
       const std::uint32_t i = base + static_cast<std::uint32_t>(u) * kCodecThreads;
-      std::uint32_t c;
-      row[u] = static_cast<int>(row_of(run.chunks, i, c));
-      chunk[u] = static_cast<int>(c);
+      row[u] = static_cast<int>(row_of(run.chunks, i, chunk[u]));
       raw[u] = {};
       if (i >= total) continue;
       raw[u] = load_raw<T>(
-          p.rows.data + (first_row + row[u]) * p.rows.stride +
-              std::int64_t{run.first_chunk + chunk[u]} * kChunk * static_cast<int>(sizeof(T)),
+          row_at(first, p.rows, row[u], (run.first_chunk + chunk[u]) * kChunk * sizeof(T)),
           kAligned || p.rows.vector);
     }
     LATHE_UNROLL
@@ -104,8 +103,7 @@ __device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParam
       const std::uint32_t i = base + static_cast<std::uint32_t>(u) * kCodecThreads;
       // Uniform over the block: whole rounds past the end have nothing to exchange.
       if (i - threadIdx.x >= total) break;
-      encode_chunk<T, kRope, kAligned>(p, run, raw[u], block, first_row, row[u], chunk[u],
-                                       i < total);
+      encode_chunk<T, kRope, kAligned>(p, run, raw[u], block, first, row[u], chunk[u], i < total);
     }
   }
 }
@@ -115,15 +113,14 @@ __device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParam
 template <class T, bool kRope, bool kAligned>
 __device__ __forceinline__ void encode_wide_tiles(const EncodeParams& p, const RunParams& run,
                                                   const EncodeBlock& block, int rows) {
-  const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const int chunks = static_cast<int>(run.chunks.divisor);
+  std::byte* first = block_row(p.rows, p.block_rows);
+  const std::uint32_t lane = threadIdx.x % 32;
+  const std::uint32_t chunks = run.chunks.divisor;
   for (int row = static_cast<int>(threadIdx.x / 32); row < rows; row += kCodecThreads / 32) {
     const Place place = block.places[row];
-    const std::byte* data = p.rows.data + (first_row + row) * p.rows.stride;
-    const auto values = [&](int chunk, float(&x)[8]) {
-      to_floats(load_raw<T>(data + std::int64_t{run.first_chunk + chunk} * kChunk *
-                                       static_cast<int>(sizeof(T)),
+    const std::byte* data = row_at(first, p.rows, row, 0);
+    const auto values = [&](std::uint32_t chunk, float(&x)[8]) {
+      to_floats(load_raw<T>(data + (run.first_chunk + chunk) * kChunk * sizeof(T),
                             kAligned || p.rows.vector),
                 x);
       if constexpr (kRope) {
@@ -133,7 +130,7 @@ __device__ __forceinline__ void encode_wide_tiles(const EncodeParams& p, const R
       }
     };
     float amax = 0;
-    for (int chunk = lane; chunk < chunks; chunk += 32) {
+    for (std::uint32_t chunk = lane; chunk < chunks; chunk += 32) {
       float x[8];
       values(chunk, x);
       amax = fmaxf(amax, largest_finite(x));
@@ -142,7 +139,7 @@ __device__ __forceinline__ void encode_wide_tiles(const EncodeParams& p, const R
     if (place.hole()) continue;
     const TileScale tile = tile_scale(run, amax);
     if (lane == 0) store_scale(p.pages, run, place, run.first_tile, tile.scale);
-    for (int chunk = lane; chunk < chunks; chunk += 32) {
+    for (std::uint32_t chunk = lane; chunk < chunks; chunk += 32) {
       float x[8];
       values(chunk, x);
       store_codes(p.pages, run, place, chunk, x, tile.inverse);

@@ -43,11 +43,12 @@ __device__ __forceinline__ void report_loss(const RequantLoss& loss, unsigned lo
 // Codes stay, every tile gets the tensor's scale; the rope becomes bf16.
 __device__ __forceinline__ void to_block_chunk(const RequantParams& p, const RunParams& dst,
                                                const StoredChunk& stored, const Place& to,
-                                               int chunk, std::int64_t row, RequantLoss& loss) {
+                                               std::uint32_t chunk, std::int64_t row,
+                                               RequantLoss& loss) {
   const E4m3Chunk codes{{stored.codes.x, stored.codes.y}};
   if (dst.kind == RunKind::e4m3_f32) {
     store(part_at(p.dst, to, dst.start, dst.step) + 8 * chunk, codes.codes, dst.vector);
-    if ((chunk & ((1 << dst.tile_shift) - 1)) == 0) {
+    if ((chunk & ((1u << dst.tile_shift) - 1)) == 0) {
       store_scale(p.dst, dst, to, dst.first_tile + (chunk >> dst.tile_shift),
                   bits_to_float(stored.scale));
     }
@@ -64,8 +65,8 @@ __device__ __forceinline__ void to_block_chunk(const RequantParams& p, const Run
 
 __device__ __forceinline__ void to_plain_chunk(const RequantParams& p, const RunParams& src,
                                                const RunParams& dst, const StoredChunk& stored,
-                                               const Place& to, int chunk, std::int64_t row,
-                                               RequantLoss& loss) {
+                                               const Place& to, std::uint32_t chunk,
+                                               std::int64_t row, RequantLoss& loss) {
   const Raw<float> decoded = decode_chunk<float>(src, stored);
   float before[8], after[8];
   to_floats(decoded, before);
@@ -99,13 +100,12 @@ static __global__ void __launch_bounds__(kCodecThreads)
     const std::uint32_t total = static_cast<std::uint32_t>(rows) * src.chunks.divisor;
     for (std::uint32_t base = threadIdx.x; base < total; base += kCodecThreads * kCount) {
       StoredChunk stored[kCount];
-      int row[kCount], chunk[kCount];
+      int row[kCount];
+      std::uint32_t chunk[kCount];
       LATHE_UNROLL
       for (int u = 0; u < kCount; ++u) {
         const std::uint32_t i = base + static_cast<std::uint32_t>(u) * kCodecThreads;
-        std::uint32_t c;
-        row[u] = static_cast<int>(row_of(src.chunks, i, c));
-        chunk[u] = static_cast<int>(c);
+        row[u] = static_cast<int>(row_of(src.chunks, i, chunk[u]));
         if (i >= total || from[row[u]].hole() || to[row[u]].hole()) row[u] = -1;
         stored[u] = {};
         if (row[u] >= 0) stored[u] = load_stored(p.src, src, from[row[u]], chunk[u]);

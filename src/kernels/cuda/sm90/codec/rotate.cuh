@@ -51,15 +51,14 @@ template <class In, class Out, bool kAligned>
 struct ChunkRotator {
   const RotateParams& p;
   const RotateBlock& block;
-  std::int64_t first_row;
+  std::byte* in;  // rows of this block
+  std::byte* out;
 
   __device__ __forceinline__ const std::byte* in_at(int row, int chunk) const {
-    return p.in.data + (first_row + row) * p.in.stride +
-           std::int64_t{chunk} * kChunk * static_cast<int>(sizeof(In));
+    return row_at(in, p.in, row, static_cast<std::uint32_t>(chunk) * kChunk * sizeof(In));
   }
   __device__ __forceinline__ std::byte* out_at(int row, int chunk) const {
-    return p.out.data + (first_row + row) * p.out.stride +
-           std::int64_t{chunk} * kChunk * static_cast<int>(sizeof(Out));
+    return row_at(out, p.out, row, static_cast<std::uint32_t>(chunk) * kChunk * sizeof(Out));
   }
   __device__ __forceinline__ void put(int row, int chunk, const Raw<In>& raw, const float (&x)[8],
                                       bool same) const {
@@ -98,7 +97,7 @@ struct ChunkRotator {
 
 // Grid: (ceil(rows / block_rows), ceil(chunks / slice)) blocks of kCodecThreads.
 template <class In, class Out, bool kAligned>
-static __global__ void __launch_bounds__(kCodecThreads)
+static __global__ void __launch_bounds__(kCodecThreads, sizeof(In) == 2 ? 3 : 2)
     rotate_kernel(const __grid_constant__ RotateParams p) {
   constexpr int kCount = kRound<kAligned>;
   __shared__ RotateBlock block;
@@ -113,7 +112,8 @@ static __global__ void __launch_bounds__(kCodecThreads)
     block.positions[r] = position;
   }
   sync_block();
-  const ChunkRotator<In, Out, kAligned> rotator{p, block, first_row};
+  const ChunkRotator<In, Out, kAligned> rotator{p, block, block_row(p.in, p.block_rows),
+                                                block_row(p.out, p.block_rows)};
   const int first_chunk = static_cast<int>(blockIdx.y) * p.slice;
   const std::uint32_t total = static_cast<std::uint32_t>(rows) * p.slice_chunks.divisor;
   for (std::uint32_t base = threadIdx.x; base < total; base += kCodecThreads * kCount) {

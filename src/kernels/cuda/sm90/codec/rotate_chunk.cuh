@@ -59,13 +59,13 @@ __device__ __forceinline__ void rotate_halves(const RopeParams& rope, std::int32
 // first element, as split halves need the other half too.
 template <class T, bool kAligned>
 __device__ __forceinline__ void rotate_chunk(const RopeParams& rope, std::int32_t position,
-                                             const std::byte* row, bool vector, int chunk,
+                                             const std::byte* row, bool vector, std::uint32_t chunk,
                                              float (&x)[8]) {
-  const int c = chunk - rope.first;
+  const int c = static_cast<int>(chunk) - rope.first;
   if (c < 0 || c >= 2 * rope.half) return;
   if (rope.interleaved) return rotate_interleaved<kAligned>(rope, position, c, x);
   const bool is_low = c < rope.half;
-  const int other = chunk + (is_low ? rope.half : -rope.half);
+  const int other = static_cast<int>(chunk) + (is_low ? rope.half : -rope.half);
   float partner[8];
   to_floats(load_raw<T>(row + std::int64_t{other} * kChunk * static_cast<int>(sizeof(T)), vector),
             partner);
