@@ -32,6 +32,12 @@ __device__ inline void sync_block() { __syncthreads(); }
 __device__ inline float bits_to_float(std::uint32_t u) { return __uint_as_float(u); }
 __device__ inline std::uint32_t float_to_bits(float x) { return __float_as_uint(x); }
 
+/// Byte i of the result is the byte of (a: 0 to 3, b: 4 to 7) that hex digit i of `choice` names.
+__device__ inline std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b,
+                                              std::uint32_t choice) {
+  return __byte_perm(a, b, choice);
+}
+
 /// Two f32 to bf16, `low` in the low half; a NaN becomes 0x7fff, whatever its sign.
 __device__ inline std::uint32_t convert_bf16x2(float low, float high) {
   std::uint32_t out;

@@ -214,6 +214,16 @@ inline std::uint32_t float_to_bits(float x) { return __builtin_bit_cast(std::uin
 inline float fmaxf(float a, float b) { return std::isnan(a) || b > a ? b : a; }
 inline float fminf(float a, float b) { return std::isnan(a) || b < a ? b : a; }
 
+inline std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t choice) {
+  const std::uint64_t bytes = a | std::uint64_t{b} << 32;
+  std::uint32_t out = 0;
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned which = choice >> (4 * i) & 7u;
+    out |= static_cast<std::uint32_t>(bytes >> (8 * which) & 0xffu) << (8 * i);
+  }
+  return out;
+}
+
 // With the NaN that the instructions give, which is not the one of float_formats.h.
 inline std::uint32_t convert_bf16x2(float low, float high) {
   const auto one = [](float x) { return std::isnan(x) ? 0x7fffu : std::uint32_t{to_bf16(x).bits}; };

@@ -114,21 +114,39 @@ __device__ __forceinline__ uint2 to_raw_e4m3(const float (&x)[8], float inverse)
   return {to_e4m3x4(x[0], x[1], x[2], x[3], inverse), to_e4m3x4(x[4], x[5], x[6], x[7], inverse)};
 }
 
+// The low bytes, or with `byte` 3 the high ones, of four words.
+__device__ __forceinline__ std::uint32_t gather_bytes(std::uint32_t a, std::uint32_t b,
+                                                      std::uint32_t c, std::uint32_t d,
+                                                      std::uint32_t byte) {
+  const std::uint32_t choice = byte | (byte + 4) << 4;
+  return permute_bytes(permute_bytes(a, b, choice), permute_bytes(c, d, choice), 0x5410);
+}
+
 // Eight f32 to e2m1 codes of x * inverse, the first in the low nibble. Between 2^e and 2^(e+1) the
-// format's spacing is 2^(e-1) (and 1/2 below 1), so one multiply-add onto 2^23 leaves the code in
-// the low bits of the sum, rounded once to nearest even: the bases 0, 2 and 4 are even.
+// format's spacing is 2^(e-1), and 1/2 below 1. So one multiply-add of the magnitude times 2^(1-e)
+// onto 2^23 + 2e leaves the code in the low bits of the sum, rounded once to nearest even: what is
+// added is even. Both factors follow from the exponent by integer arithmetic.
 __device__ __forceinline__ std::uint32_t to_raw_e2m1(const float (&x)[8], float inverse) {
-  std::uint32_t codes = 0;
+  std::uint32_t sum[8], bits[8];
+  bool nan = false;
   for (int i = 0; i < 8; ++i) {
-    const float y = x[i] * inverse;
-    const float a = fminf(fabsf(y), kE2m1Max);
-    const bool below2 = a < 2.0f;
-    const bool below4 = a < 4.0f;
-    const float per_step = below2 ? 2.0f : below4 ? 1.0f : 0.5f;
-    const float base = below2 ? 0x1p23f : below4 ? 0x1p23f + 2 : 0x1p23f + 4;
-    const std::uint32_t code = float_to_bits(fmaf(a, per_step, base)) & 7u;
-    const std::uint32_t sign = float_to_bits(y) >> 28 & 8u;
-    codes |= (is_nan(y) ? 7u : code | sign) << (4 * i);
+    const float a = fminf(fabsf(x[i] * inverse), kE2m1Max);
+    const std::uint32_t exponent = float_to_bits(fmaxf(a, 1.0f)) & 0x7f800000u;
+    const float per_step = bits_to_float((255u << 23) - exponent);
+    const float base = bits_to_float(0x4b000000u - 254u + (exponent >> 22));
+    sum[i] = float_to_bits(fmaf(a, per_step, base));
+    bits[i] = float_to_bits(x[i]);
+    nan = nan || is_nan(x[i]);
+  }
+  const std::uint32_t even = gather_bytes(sum[0], sum[2], sum[4], sum[6], 0);
+  const std::uint32_t odd = gather_bytes(sum[1], sum[3], sum[5], sum[7], 0);
+  const std::uint32_t even_signs = gather_bytes(bits[0], bits[2], bits[4], bits[6], 3);
+  const std::uint32_t odd_signs = gather_bytes(bits[1], bits[3], bits[5], bits[7], 3);
+  std::uint32_t codes = ((even & 0x07070707u) | (odd << 4 & 0x70707070u)) |
+                        (even_signs >> 4 & 0x08080808u) | (odd_signs & 0x80808080u);
+  if (!nan) return codes;
+  for (int i = 0; i < 8; ++i) {
+    if (is_nan(x[i])) codes = (codes & ~(15u << (4 * i))) | 7u << (4 * i);
   }
   return codes;
 }
