@@ -68,6 +68,14 @@ function(lathe_gpu_program source folder)
   endif()
 endfunction()
 
+# On a machine with a GPU its tests are tests like the others, under the label gpu; elsewhere there are none of them.
+if(EXISTS /dev/nvidia0)
+  set(LATHE_GPU_FOUND ON)
+else()
+  set(LATHE_GPU_FOUND OFF)
+endif()
+option(LATHE_GPU "Run the tests that need a GPU" ${LATHE_GPU_FOUND})
+
 # Tests: every *_gpu_test.cu (nothing but CUDA) and *_gpu_test.cc (against the CPU's code, with GoogleTest) of src/, run by make
 # gpu-test. Benches: every *_gpu_bench.cc, run by make gpu-bench.
 function(lathe_gpu_programs)
@@ -83,6 +91,11 @@ function(lathe_gpu_programs)
     lathe_gpu_program(${source} ${CMAKE_BINARY_DIR}/gpu)
     get_filename_component(name ${source} NAME_WE)
     add_dependencies(lathe_gpu_tests ${name})
+    if(LATHE_TESTS AND LATHE_GPU)
+      set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL OFF)
+      add_test(NAME ${name} COMMAND ${name})
+      set_tests_properties(${name} PROPERTIES LABELS gpu SKIP_RETURN_CODE 77)
+    endif()
   endforeach()
   foreach(source ${benches})
     lathe_gpu_program(${source} ${CMAKE_BINARY_DIR}/gpu/bench)
