@@ -2,7 +2,7 @@
 BUILD := build
 JOBS := $(shell nproc)
 
-.PHONY: help demo test build bench check format docs fuzz nightly eval gpu-test setup clean
+.PHONY: help demo test build bench check format docs fuzz nightly eval gpu-test gpu-bench setup clean
 
 help:
 	@echo "make demo      install what is missing, build, and put a word problem and a retrieval to models/tiny-v32"
@@ -16,6 +16,7 @@ help:
 	@echo "make nightly   NIGHTLY_SCALE (150) times the random tests' cases, seeded with NIGHTLY_SEED (the day)"
 	@echo "make eval      EVAL_LIMIT (200) items of each task over every plan, into docs/results/"
 	@echo "make gpu-test  the checks that need a GPU"
+	@echo "make gpu-bench what the GPU's codecs and steps take"
 
 setup:
 	@tools/setup.sh build
@@ -76,6 +77,11 @@ gpu-test:
 	cmake --preset cuda
 	cmake --build build-cuda -j$(JOBS) --target lathe_gpu_tests
 	tools/run_gpu_tests.sh build-cuda/gpu
+
+gpu-bench:
+	cmake --preset cuda
+	cmake --build build-cuda -j$(JOBS) --target lathe_gpu_benches
+	tools/run_gpu_tests.sh build-cuda/gpu/bench
 
 clean:
 	rm -rf build build-debug build-asan build-fuzz build-cuda

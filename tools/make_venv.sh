@@ -5,6 +5,10 @@ venv=$1
 cd "$(dirname "$0")/.."
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 "$venv/bin/pip" install --quiet --disable-pip-version-check numpy ml_dtypes pytest "scikit-build-core>=0.11" "nanobind>=2.4"
+# What tools/check_sass.py reads machine code with; a toolkit may lack it.
+if command -v nvcc > /dev/null && ! command -v cuobjdump > /dev/null; then
+  "$venv/bin/pip" install --quiet --disable-pip-version-check nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm
+fi
 # Built in this environment and with the compiler's name that CMake finds by itself: the paths and the command lines stay the same,
 # so rebuilds are incremental and ccache shares the library's objects with the C++ build.
 CC=${CC:-cc} CXX=${CXX:-c++} "$venv/bin/pip" install --quiet --disable-pip-version-check --no-build-isolation .

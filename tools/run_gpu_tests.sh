@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# run_gpu_tests.sh DIR: runs every program in DIR, each a check on the GPU of this machine. Exit 77 of a program means no GPU.
+# run_gpu_tests.sh DIR: runs every program in DIR, each a check (or a bench) on the GPU of this machine. Exit 77 of a program means no
+# GPU.
 set -uo pipefail
 failed=0
 for program in "$1"/*; do

@@ -18,7 +18,8 @@ namespace lathe {
   X(unsupported)             \
   X(exhausted)               \
   X(malformed)               \
-  X(io)
+  X(io)                      \
+  X(device)
 LATHE_ENUM(ErrorCode, LATHE_ERROR_CODES)
 
 /// What went wrong, in the terms of the caller: the flag or argument, what was wanted, what came,

@@ -44,6 +44,20 @@ Result<void> check_pair(const CacheLayout& src, const CacheLayout& dst,
 
 }  // namespace
 
+Result<void> check_requantize(const ConstPoolView& src, std::size_t src_slots,
+                              const ConstPoolView& dst, std::size_t dst_slots,
+                              const TensorScales& src_scales, const TensorScales& dst_scales) {
+  if (auto ok = check_pool("src", src); !ok) return ok;
+  if (auto ok = check_pool("dst", dst); !ok) return ok;
+  if (auto ok = check_scales("src_scales", src_scales); !ok) return ok;
+  if (auto ok = check_scales("dst_scales", dst_scales); !ok) return ok;
+  if (auto ok = check_pair(src.layout, dst.layout, src_scales); !ok) return ok;
+  if (src_slots == dst_slots) return {};
+  return Error{ErrorCode::invalid_argument, "dst_slots",
+               fmt::format("{} slots, as many as src_slots", src_slots),
+               fmt::format("{}", dst_slots), ""};
+}
+
 Result<void> encode_rows(const RowsView& rows, std::span<const Slot> slots, const PoolView& pool,
                          const TensorScales& scales, CodecPath path) {
   if (auto ok = check_pool("pool", pool); !ok) return ok;
@@ -97,15 +111,10 @@ Result<RequantReport> requantize(const ConstPoolView& src, std::span<const Slot>
                                  const PoolView& dst, std::span<const Slot> dst_slots,
                                  const TensorScales& src_scales, const TensorScales& dst_scales,
                                  CodecPath path) {
-  if (auto ok = check_pool("src", src); !ok) return ok.error();
-  if (auto ok = check_pool("dst", dst); !ok) return ok.error();
-  if (auto ok = check_scales("src_scales", src_scales); !ok) return ok.error();
-  if (auto ok = check_scales("dst_scales", dst_scales); !ok) return ok.error();
-  if (auto ok = check_pair(src.layout, dst.layout, src_scales); !ok) return ok.error();
-  if (src_slots.size() != dst_slots.size()) {
-    return Error{ErrorCode::invalid_argument, "dst_slots",
-                 fmt::format("{} slots, as many as src_slots", src_slots.size()),
-                 fmt::format("{}", dst_slots.size()), ""};
+  if (auto ok =
+          check_requantize(src, src_slots.size(), dst, dst_slots.size(), src_scales, dst_scales);
+      !ok) {
+    return ok.error();
   }
   if (auto ok = check_slots("src_slots", src_slots, src); !ok) return ok.error();
   if (auto ok = check_slots("dst_slots", dst_slots, dst); !ok) return ok.error();

@@ -1,5 +1,5 @@
-// What both codec paths work from: a layout seen as runs of a row, and jobs whose arguments have
-// been checked. Internal to src/layout.
+// What the codecs of every device work from: a layout seen as runs of a row, jobs whose arguments
+// have been checked, and the checks. Internal to codecs.
 #pragma once
 
 #include <array>
@@ -92,5 +92,9 @@ Result<void> check_slots(const char* field, std::span<const Slot> slots, const C
 Result<void> check_pool(const char* field, const ConstPoolView& pool);
 Result<void> check_scale(const char* field, float scale);
 Result<void> check_scales(const char* field, const TensorScales& scales);
+/// All that requantize() checks but the slots themselves.
+Result<void> check_requantize(const ConstPoolView& src, std::size_t src_slots,
+                              const ConstPoolView& dst, std::size_t dst_slots,
+                              const TensorScales& src_scales, const TensorScales& dst_scales);
 
 }  // namespace lathe

@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "layout/codec_plan.h"
+#include "layout/rope_check.h"
 #include "layout/rope_rotate.h"
 
 namespace lathe {
@@ -183,21 +184,9 @@ Result<void> check_positions(const char* field, std::span<const LocalPos> positi
 Result<void> apply_rope(const RopeTable& table, std::span<const LocalPos> positions,
                         const MutableRowsView& rows, std::int64_t heads, std::int64_t first,
                         RopeDirection direction, CodecPath path) {
-  const auto count = static_cast<std::int64_t>(positions.size());
   const RowsView view = read_only(rows);
-  if (auto ok = check_rows("rows", view, count, rows.cols); !ok) return ok;
-  if (heads < 1 || rows.cols % heads != 0 || rows.cols / heads % 16 != 0) {
-    return Error{ErrorCode::invalid_argument, "heads",
-                 "a number that cuts rows.cols into heads of a multiple of 16",
-                 fmt::format("{} heads in {} columns", heads, rows.cols), ""};
-  }
-  if (first < 0 || first % 16 != 0 || table.dim() % 16 != 0 ||
-      first + table.dim() > rows.cols / heads) {
-    return Error{ErrorCode::invalid_argument, "first",
-                 fmt::format("a rotary part within the head's {} elements, both ends multiples "
-                             "of 16",
-                             rows.cols / heads),
-                 fmt::format("{} elements from {}", table.dim(), first), ""};
+  if (auto ok = check_apply_rope(view, std::ssize(positions), table.dim(), heads, first); !ok) {
+    return ok;
   }
   if (auto ok = check_positions("positions", positions, table); !ok) return ok;
   rotate({view, rows, positions, &table, heads, first, direction, 1}, path);

@@ -1,0 +1,74 @@
+#include "kernels/cuda/common/device.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include "kernels/cuda/common/cuda_error.h"
+
+namespace lathe::cuda {
+namespace {
+
+constexpr int kCapability = 90;
+
+std::string version(int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); }
+
+Error unfit(const char* field, std::string wanted, std::string offered, std::string hint) {
+  return {ErrorCode::unsupported, field, std::move(wanted), std::move(offered), std::move(hint)};
+}
+
+}  // namespace
+
+Result<void> check_device(const FoundDevice& found) {
+  if (found.driver == 0) {
+    return unfit("CUDA driver", fmt::format("one that serves CUDA {}", version(found.runtime)),
+                 "none", "install NVIDIA's driver, or use --device cpu");
+  }
+  // Within a major version an older driver serves a newer runtime.
+  if (found.driver / 1000 < found.runtime / 1000) {
+    return unfit("CUDA driver",
+                 fmt::format("one that serves CUDA {} or newer", version(found.runtime)),
+                 fmt::format("one for CUDA {}", version(found.driver)),
+                 "update the driver, or use --device cpu");
+  }
+  if (found.count == 0) {
+    return unfit("CUDA device", "a Hopper GPU (compute capability 9.0)", "no device",
+                 "is it hidden by CUDA_VISIBLE_DEVICES? --device cpu needs none");
+  }
+  if (found.ordinal < 0 || found.ordinal >= found.count) {
+    return Error{ErrorCode::out_of_range, "CUDA device", fmt::format("0 to {}", found.count - 1),
+                 fmt::format("{}", found.ordinal), ""};
+  }
+  if (found.capability != kCapability) {
+    return unfit(
+        "CUDA device", "compute capability 9.0 (H100, H200)",
+        fmt::format("{}.{} ({})", found.capability / 10, found.capability % 10, found.model),
+        "use --device cpu");
+  }
+  return {};
+}
+
+Result<Device> open_device(int ordinal) {
+  FoundDevice found;
+  found.runtime = CUDART_VERSION;
+  found.ordinal = ordinal;
+  if (cudaDriverGetVersion(&found.driver) != cudaSuccess) found.driver = 0;
+  cudaDeviceProp properties{};
+  const bool readable = cudaGetDeviceCount(&found.count) == cudaSuccess;
+  if (!readable) found.count = 0;
+  if (ordinal >= 0 && ordinal < found.count) {
+    const cudaError_t status = cudaGetDeviceProperties(&properties, ordinal);
+    if (auto ok = call_result(status, "cudaGetDeviceProperties"); !ok) return ok.error();
+    found.capability = properties.major * 10 + properties.minor;
+    found.model = properties.name;
+  }
+  if (auto ok = check_device(found); !ok) return ok.error();
+  if (auto ok = call_result(cudaSetDevice(ordinal), "cudaSetDevice"); !ok) return ok.error();
+  return Device{.ordinal = ordinal,
+                .model = found.model,
+                .processors = properties.multiProcessorCount,
+                .memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem),
+                .block_shared_bytes = static_cast<std::int64_t>(properties.sharedMemPerBlockOptin),
+                .l2_bytes = properties.l2CacheSize};
+}
+
+}  // namespace lathe::cuda

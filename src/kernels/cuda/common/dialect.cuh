@@ -1,0 +1,67 @@
+// What device code of Lathe uses beyond C++ itself, in one place: built-in variables, barriers,
+// shuffles, atomics and Hopper's conversions. nvcc compiles it to instructions. An ordinary
+// compiler gets the same names from emulator.h, so that tests run kernels without a GPU, each
+// thread a coroutine. Kernels are static: a program may hold both of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/float_formats.h"
+
+#ifdef __CUDACC__
+
+#define LATHE_UNROLL _Pragma("unroll")
+
+namespace lathe::cuda {
+
+__device__ inline float shuffle_xor(float v, int lanes) {
+  return __shfl_xor_sync(0xffffffffu, v, lanes);
+}
+__device__ inline int shuffle_xor(int v, int lanes) {
+  return __shfl_xor_sync(0xffffffffu, v, lanes);
+}
+__device__ inline unsigned long long shuffle_xor(unsigned long long v, int lanes) {
+  return __shfl_xor_sync(0xffffffffu, v, lanes);
+}
+__device__ inline long long shuffle_up(long long v, int lanes) {
+  return __shfl_up_sync(0xffffffffu, v, static_cast<unsigned>(lanes));
+}
+__device__ inline void sync_block() { __syncthreads(); }
+
+__device__ inline float bits_to_float(std::uint32_t u) { return __uint_as_float(u); }
+__device__ inline std::uint32_t float_to_bits(float x) { return __float_as_uint(x); }
+
+/// Byte i of the result is the byte of (a: 0 to 3, b: 4 to 7) that hex digit i of `choice` names.
+__device__ inline std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b,
+                                              std::uint32_t choice) {
+  return __byte_perm(a, b, choice);
+}
+
+/// Two f32 to bf16, `low` in the low half; a NaN becomes 0x7fff, whatever its sign.
+__device__ inline std::uint32_t convert_bf16x2(float low, float high) {
+  std::uint32_t out;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
+/// Four f32 to e4m3, the first in the low byte, saturating; a NaN becomes 0x7f or 0xff.
+__device__ inline std::uint32_t convert_e4m3x4(float a, float b, float c, float d) {
+  std::uint16_t low, high;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
+  return low | static_cast<std::uint32_t>(high) << 16;
+}
+/// Two e4m3 in the low 16 bits of `codes` to f32, exactly; a NaN stays some NaN.
+__device__ inline void convert_from_e4m3x2(std::uint32_t codes, float& first, float& second) {
+  std::uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<std::uint16_t>(codes)));
+  asm("{ .reg .f16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi; }"
+      : "=f"(first), "=f"(second)
+      : "r"(halves));
+}
+
+}  // namespace lathe::cuda
+
+#else
+#include "kernels/cuda/common/emulator.h"
+#endif

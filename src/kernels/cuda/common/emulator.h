@@ -1,0 +1,245 @@
+// Runs a kernel on the CPU, one block after another, every thread of a block a coroutine that gives
+// way at barriers and shuffles. Tests use it to run the device code itself, indices and all, where
+// there is no GPU. It finds wrong results, accesses outside an array (under AddressSanitizer) and
+// barriers that not all threads reach; it does not find races.
+//
+// Only tests include it (through dialect.cuh, compiled by an ordinary compiler). Its state is
+// global, as threadIdx is: one kernel at a time.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <csetjmp>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <ucontext.h>
+
+#include "base/check.h"
+#include "base/float_formats.h"
+
+// CUDA's headers give some of these a meaning for ordinary compilers, too.
+#undef __global__
+#undef __device__
+#undef __host__
+#undef __forceinline__
+#undef __shared__
+#undef __grid_constant__
+#undef __launch_bounds__
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __shared__ static
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define LATHE_UNROLL
+
+namespace lathe::cuda {
+
+struct uint2 {
+  std::uint32_t x, y;
+};
+struct alignas(16) uint4 {
+  std::uint32_t x, y, z, w;
+};
+struct Index3 {
+  unsigned x = 0, y = 0, z = 0;
+};
+inline Index3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace emulated {
+
+struct Barrier {
+  int waiting = 0;
+  std::int64_t generation = 0;
+};
+
+struct Thread {
+  ucontext_t start;
+  jmp_buf state;
+  std::unique_ptr<char[]> stack;
+  bool started = false;
+  bool finished = false;
+  Barrier* barrier = nullptr;
+  std::int64_t generation = 0;  // of the barrier when it began to wait
+};
+
+inline constexpr int kWarp = 32;
+inline constexpr std::size_t kStack = 128 << 10;
+
+struct Machine {
+  std::vector<Thread> threads;
+  std::vector<Barrier> warps;
+  std::vector<std::uint64_t> lanes;  // what each thread offers to a shuffle
+  Barrier block;
+  int current = 0;
+  int finished = 0;
+  jmp_buf scheduler;
+  std::function<void()> body;
+};
+inline Machine machine;
+
+inline void yield() {
+  Machine& m = machine;
+  if (_setjmp(m.threads[static_cast<std::size_t>(m.current)].state) == 0) {
+    _longjmp(m.scheduler, 1);
+  }
+}
+
+inline void wait(Barrier& barrier, int expected) {
+  Thread& me = machine.threads[static_cast<std::size_t>(machine.current)];
+  if (++barrier.waiting == expected) {
+    barrier.waiting = 0;
+    ++barrier.generation;
+    return;
+  }
+  me.barrier = &barrier;
+  me.generation = barrier.generation;
+  yield();
+  me.barrier = nullptr;
+}
+
+inline Barrier& warp_of(int thread) {
+  return machine.warps[static_cast<std::size_t>(thread / kWarp)];
+}
+
+/// Every lane of the warp takes part, as the full mask says.
+template <class T>
+T shuffle(T v, int source_of_lane) {
+  const int me = machine.current;
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &v, sizeof v);
+  machine.lanes[static_cast<std::size_t>(me)] = bits;
+  wait(warp_of(me), kWarp);
+  bits = machine.lanes[static_cast<std::size_t>(me / kWarp * kWarp + source_of_lane)];
+  wait(warp_of(me), kWarp);
+  T out;
+  std::memcpy(&out, &bits, sizeof out);
+  return out;
+}
+
+inline void thread_main() {
+  machine.body();
+  machine.threads[static_cast<std::size_t>(machine.current)].finished = true;
+  ++machine.finished;
+  _longjmp(machine.scheduler, 1);
+}
+
+inline void run_block(int threads) {
+  Machine& m = machine;
+  // Never fewer: their stacks are kept from block to block.
+  m.threads.resize(std::max(m.threads.size(), static_cast<std::size_t>(threads)));
+  m.warps.assign(static_cast<std::size_t>((threads + kWarp - 1) / kWarp), {});
+  m.lanes.assign(m.threads.size(), 0);
+  m.block = {};
+  m.finished = 0;
+  for (Thread& t : m.threads) {
+    t.started = t.finished = false;
+    t.barrier = nullptr;
+    if (!t.stack) t.stack = std::make_unique<char[]>(kStack);
+  }
+  static int at;
+  static bool progress;
+  while (m.finished < threads) {
+    progress = false;
+    for (at = 0; at < threads; ++at) {
+      Thread& t = m.threads[static_cast<std::size_t>(at)];
+      if (t.finished || (t.barrier != nullptr && t.barrier->generation == t.generation)) continue;
+      progress = true;
+      m.current = at;
+      threadIdx = {static_cast<unsigned>(at), 0, 0};
+      if (_setjmp(m.scheduler) != 0) continue;
+      if (t.started) _longjmp(t.state, 1);
+      t.started = true;
+      getcontext(&t.start);
+      t.start.uc_stack.ss_sp = t.stack.get();
+      t.start.uc_stack.ss_size = kStack;
+      t.start.uc_link = nullptr;
+      makecontext(&t.start, thread_main, 0);
+      setcontext(&t.start);
+    }
+    LATHE_CHECK(progress || m.finished == threads, "a barrier that not all threads reach");
+  }
+}
+
+}  // namespace emulated
+
+/// kernel<<<grid, threads>>>(params...).
+template <class Kernel, class... Params>
+void emulate(Index3 grid, int threads, Kernel kernel, const Params&... params) {
+  gridDim = grid;
+  blockDim = {static_cast<unsigned>(threads), 1, 1};
+  emulated::machine.body = [&] { kernel(params...); };
+  for (unsigned y = 0; y < grid.y; ++y) {
+    for (unsigned x = 0; x < grid.x; ++x) {
+      blockIdx = {x, y, 0};
+      emulated::run_block(threads);
+    }
+  }
+}
+
+inline int lane() { return emulated::machine.current % emulated::kWarp; }
+template <class T>
+T shuffle_xor(T v, int lanes) {
+  return emulated::shuffle(v, lane() ^ lanes);
+}
+template <class T>
+T shuffle_up(T v, int lanes) {
+  return emulated::shuffle(v, lane() < lanes ? lane() : lane() - lanes);
+}
+inline void sync_block() { emulated::wait(emulated::machine.block, static_cast<int>(blockDim.x)); }
+
+template <class T>
+T atomicMax(T* at, T v) {
+  const T old = *at;
+  *at = old < v ? v : old;
+  return old;
+}
+template <class T>
+T atomicAdd(T* at, T v) {
+  const T old = *at;
+  *at += v;
+  return old;
+}
+
+inline float bits_to_float(std::uint32_t u) { return __builtin_bit_cast(float, u); }
+inline std::uint32_t float_to_bits(float x) { return __builtin_bit_cast(std::uint32_t, x); }
+
+// The number where one of the two is NaN, quiet or signalling; C's functions make a signalling one
+// win.
+inline float fmaxf(float a, float b) { return std::isnan(a) || b > a ? b : a; }
+inline float fminf(float a, float b) { return std::isnan(a) || b < a ? b : a; }
+
+inline std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t choice) {
+  const std::uint64_t bytes = a | std::uint64_t{b} << 32;
+  std::uint32_t out = 0;
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned which = choice >> (4 * i) & 7u;
+    out |= static_cast<std::uint32_t>(bytes >> (8 * which) & 0xffu) << (8 * i);
+  }
+  return out;
+}
+
+// With the NaN that the instructions give, which is not the one of float_formats.h.
+inline std::uint32_t convert_bf16x2(float low, float high) {
+  const auto one = [](float x) { return std::isnan(x) ? 0x7fffu : std::uint32_t{to_bf16(x).bits}; };
+  return one(low) | one(high) << 16;
+}
+inline std::uint32_t convert_e4m3x4(float a, float b, float c, float d) {
+  const auto one = [](float x) { return std::isnan(x) ? 0x7fu : std::uint32_t{to_e4m3(x).bits}; };
+  return one(a) | one(b) << 8 | one(c) << 16 | one(d) << 24;
+}
+inline void convert_from_e4m3x2(std::uint32_t codes, float& first, float& second) {
+  const auto one = [](std::uint32_t code) {
+    const float x = to_f32(e4m3{static_cast<std::uint8_t>(code)});
+    return std::isnan(x) ? bits_to_float(0x7fffffffu) : x;
+  };
+  first = one(codes & 0xffu);
+  second = one(codes >> 8 & 0xffu);
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,112 @@
+// What benches on a GPU share: timing by events, and a device-to-device copy of as many bytes in the
+// same run to compare with.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/common/device.h"
+#include "kernels/cuda/common/memory.h"
+#include "kernels/cuda/common/stream.h"
+
+namespace lathe::cuda {
+
+/// The value, or the end of the program with the error's words.
+template <class T>
+T need(Result<T> result) {
+  if (result.ok()) return std::move(result).value();
+  std::fprintf(stderr, "%s\n", result.error().message().c_str());
+  std::exit(1);
+}
+inline void need(const Result<void>& result) {
+  if (result.ok()) return;
+  std::fprintf(stderr, "%s\n", result.error().message().c_str());
+  std::exit(1);
+}
+
+class Event {
+ public:
+  Event() { need(call_result(cudaEventCreate(&event_), "cudaEventCreate")); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(const Stream& stream) {
+    need(call_result(cudaEventRecord(event_, stream), "cudaEventRecord"));
+  }
+  /// Waits for `end`.
+  static double seconds(const Event& begin, const Event& end) {
+    need(call_result(cudaEventSynchronize(end.event_), "cudaEventSynchronize"));
+    float ms = 0;
+    need(call_result(cudaEventElapsedTime(&ms, begin.event_, end.event_), "cudaEventElapsedTime"));
+    return ms * 1e-3;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+inline double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  const std::size_t n = v.size();
+  return n % 2 == 1 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+/// Seconds of one call of `work`, a Result<void>() that puts launches on the stream.
+template <class Work>
+double time_once(const Stream& stream, Work&& work) {
+  static Event begin, end;
+  begin.record(stream);
+  need(work());
+  end.record(stream);
+  return Event::seconds(begin, end);
+}
+
+struct Timing {
+  double seconds = 0;       // median
+  double copy_seconds = 0;  // of a copy that reads and writes as many bytes, median
+};
+
+/// Times work and copy in turns, so that both see the same clocks.
+class AgainstCopy {
+ public:
+  AgainstCopy(const Stream& stream, std::int64_t max_bytes)
+      : stream_(stream),
+        from_(need(DeviceArray<std::byte>::make(max_bytes / 2))),
+        to_(need(DeviceArray<std::byte>::make(max_bytes / 2))) {
+    need(call_result(
+        cudaMemsetAsync(from_.data(), 0x3c, static_cast<std::size_t>(from_.size()), stream_),
+        "cudaMemsetAsync"));
+  }
+  /// `bytes`: read plus written by one call of `work`.
+  template <class Work>
+  Timing measure(std::int64_t bytes, int repeats, Work&& work) {
+    const auto copied = static_cast<std::size_t>(std::min(bytes / 2, from_.size()));
+    const auto copy = [&] {
+      return call_result(
+          cudaMemcpyAsync(to_.data(), from_.data(), copied, cudaMemcpyDeviceToDevice, stream_),
+          "copy on the device");
+    };
+    time_once(stream_, work);
+    time_once(stream_, copy);
+    std::vector<double> own, reference;
+    for (int i = 0; i < repeats; ++i) {
+      own.push_back(time_once(stream_, work));
+      reference.push_back(time_once(stream_, copy) * static_cast<double>(bytes / 2) /
+                          static_cast<double>(copied));
+    }
+    return {median(own), median(reference)};
+  }
+
+ private:
+  const Stream& stream_;
+  DeviceArray<std::byte> from_;
+  DeviceArray<std::byte> to_;
+};
+
+}  // namespace lathe::cuda

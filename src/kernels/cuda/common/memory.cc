@@ -1,0 +1,28 @@
+#include "kernels/cuda/common/memory.h"
+
+#include <fmt/format.h>
+
+namespace lathe::cuda {
+
+Error out_of_memory(std::int64_t needed, std::int64_t free, std::int64_t total) {
+  return {ErrorCode::exhausted, "device memory", fmt::format("{} bytes", needed),
+          fmt::format("{} bytes free of {}", free, total),
+          fmt::format("{} bytes or less fit beside what is in use", free)};
+}
+
+Result<PoolBytes> allocate_device_bytes(std::int64_t bytes) {
+  constexpr auto give_back = [](std::byte* p) { cudaFree(p); };
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(bytes));
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // it is answered here and must not surface at the next launch
+    std::size_t free = 0;
+    std::size_t total = 0;
+    cudaMemGetInfo(&free, &total);
+    return out_of_memory(bytes, static_cast<std::int64_t>(free), static_cast<std::int64_t>(total));
+  }
+  if (auto ok = call_result(status, "cudaMalloc"); !ok) return ok.error();
+  return PoolBytes(static_cast<std::byte*>(data), give_back);
+}
+
+}  // namespace lathe::cuda

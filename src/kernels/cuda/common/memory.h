@@ -1,0 +1,64 @@
+// Memory of the device behind the views and spans that the CPU uses: a RowsView, a PoolView or a
+// span may point there. Only kernels and copies may look at what they point to.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <source_location>
+#include <span>
+
+#include "base/result.h"
+#include "kernels/cuda/common/cuda_error.h"
+#include "layout/pool.h"
+
+namespace lathe::cuda {
+
+/// "device memory: wanted 8589934592 bytes, got 1073741824 bytes free of 150754820096; ...".
+Error out_of_memory(std::int64_t needed, std::int64_t free, std::int64_t total);
+
+/// Bytes on the calling thread's device, at a multiple of 256, contents unspecified. 0 bytes are no
+/// memory. It fits Pool::create() as the allocator of a device pool. Errors: out_of_memory
+/// (exhausted), no device.
+Result<PoolBytes> allocate_device_bytes(std::int64_t bytes);
+
+/// An owned array on the device.
+template <class T>
+class DeviceArray {
+ public:
+  static Result<DeviceArray> make(std::int64_t count) {
+    auto bytes = allocate_device_bytes(count * static_cast<std::int64_t>(sizeof(T)));
+    if (!bytes) return bytes.error();
+    return DeviceArray(std::move(bytes).value(), count);
+  }
+  T* data() const { return reinterpret_cast<T*>(bytes_.get()); }
+  std::int64_t size() const { return count_; }
+  std::span<T> span() const { return {data(), static_cast<std::size_t>(count_)}; }
+
+ private:
+  DeviceArray(PoolBytes bytes, std::int64_t count) : bytes_(std::move(bytes)), count_(count) {}
+  PoolBytes bytes_;
+  std::int64_t count_;
+};
+
+/// Copies of whole ranges in stream order. Host memory that is not pinned makes them wait.
+template <class T>
+Result<void> copy_to_device(std::span<const T> host, T* device /* [host.size()] */,
+                            cudaStream_t stream,
+                            std::source_location where = std::source_location::current()) {
+  return call_result(
+      cudaMemcpyAsync(device, host.data(), host.size_bytes(), cudaMemcpyHostToDevice, stream),
+      "copy to the device", where);
+}
+template <class T>
+Result<void> copy_to_host(const T* device /* [host.size()] */, std::span<T> host,
+                          cudaStream_t stream,
+                          std::source_location where = std::source_location::current()) {
+  return call_result(
+      cudaMemcpyAsync(host.data(), device, host.size_bytes(), cudaMemcpyDeviceToHost, stream),
+      "copy to the host", where);
+}
+
+}  // namespace lathe::cuda

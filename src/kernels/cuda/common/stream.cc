@@ -1,0 +1,30 @@
+#include "kernels/cuda/common/stream.h"
+
+namespace lathe::cuda {
+
+Result<Stream> Stream::make() {
+  cudaStream_t stream = nullptr;
+  const cudaError_t status = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  if (auto ok = call_result(status, "cudaStreamCreateWithFlags"); !ok) return ok.error();
+  return Stream(stream);
+}
+
+Result<void> Graph::begin(const Stream& stream) {
+  return call_result(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                     "cudaStreamBeginCapture");
+}
+
+Result<Graph> Graph::end(const Stream& stream, const Result<void>& done) {
+  cudaGraph_t recorded = nullptr;
+  // The capture has to end even where the work failed.
+  const cudaError_t ended = cudaStreamEndCapture(stream, &recorded);
+  cudaGraphExec_t graph = nullptr;
+  Result<void> made = done;
+  if (made) made = call_result(ended, "cudaStreamEndCapture");
+  if (made) made = call_result(cudaGraphInstantiate(&graph, recorded, 0), "cudaGraphInstantiate");
+  if (recorded != nullptr) cudaGraphDestroy(recorded);
+  if (!made) return made.error();
+  return Graph(graph);
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,266 @@
+// Eight elements of a row in registers: loads, stores and conversions with the bits that
+// layout/codec.h names. Sources are compiled with --fmad=false: no product and sum melt into one.
+#pragma once
+
+#include "base/float_formats.h"
+#include "kernels/cuda/common/dialect.cuh"
+#include "kernels/cuda/sm90/codec/codec_params.h"
+
+namespace lathe::cuda {
+
+constexpr std::uint32_t kQuietNan = 0x7fc00000u;
+
+__device__ __forceinline__ bool is_nan(float x) { return x != x; }
+
+// Eight elements as they lie in memory: 16 bytes of bf16, 32 of f32.
+template <class T>
+struct Raw;
+template <>
+struct Raw<bf16> {
+  uint4 v;
+};
+template <>
+struct Raw<float> {
+  uint4 v[2];
+};
+
+template <class T>
+__device__ __forceinline__ T load_bytes(const std::byte* at) {
+  T out;
+  auto* to = reinterpret_cast<unsigned char*>(&out);
+  for (unsigned i = 0; i < sizeof(T); ++i) to[i] = static_cast<unsigned char>(at[i]);
+  return out;
+}
+
+template <class T>
+__device__ __forceinline__ void store_bytes(std::byte* at, T v) {
+  const auto* from = reinterpret_cast<const unsigned char*>(&v);
+  for (unsigned i = 0; i < sizeof(T); ++i) at[i] = static_cast<std::byte>(from[i]);
+}
+
+// An access of sizeof(T) bytes, or of single bytes where the address may be no multiple of it.
+// Kernels come in two kinds: one for which `vector` is the constant true, so that the other branch
+// is gone, and one that takes everything.
+template <class T>
+__device__ __forceinline__ T load(const std::byte* at, bool vector) {
+  return vector ? *reinterpret_cast<const T*>(at) : load_bytes<T>(at);
+}
+template <class T>
+__device__ __forceinline__ void store(std::byte* at, T v, bool vector) {
+  if (vector) {
+    *reinterpret_cast<T*>(at) = v;
+  } else {
+    store_bytes(at, v);
+  }
+}
+
+template <class T>
+__device__ __forceinline__ Raw<T> load_raw(const std::byte* at, bool vector);
+template <>
+__device__ __forceinline__ Raw<bf16> load_raw<bf16>(const std::byte* at, bool vector) {
+  return {load<uint4>(at, vector)};
+}
+template <>
+__device__ __forceinline__ Raw<float> load_raw<float>(const std::byte* at, bool vector) {
+  return {{load<uint4>(at, vector), load<uint4>(at + 16, vector)}};
+}
+
+__device__ __forceinline__ void widen(std::uint32_t pair, float& first, float& second) {
+  first = bits_to_float(pair << 16);
+  second = bits_to_float(pair & 0xffff0000u);
+}
+
+__device__ __forceinline__ void to_floats(const Raw<bf16>& raw, float (&x)[8]) {
+  widen(raw.v.x, x[0], x[1]);
+  widen(raw.v.y, x[2], x[3]);
+  widen(raw.v.z, x[4], x[5]);
+  widen(raw.v.w, x[6], x[7]);
+}
+__device__ __forceinline__ void to_floats(const Raw<float>& raw, float (&x)[8]) {
+  for (int i = 0; i < 2; ++i) {
+    x[4 * i] = bits_to_float(raw.v[i].x);
+    x[4 * i + 1] = bits_to_float(raw.v[i].y);
+    x[4 * i + 2] = bits_to_float(raw.v[i].z);
+    x[4 * i + 3] = bits_to_float(raw.v[i].w);
+  }
+}
+
+// Two f32 to bf16 as to_bf16() does. The instruction's NaN is found by its bits and replaced.
+__device__ __forceinline__ std::uint32_t to_bf16x2(float low, float high) {
+  const std::uint32_t pair = convert_bf16x2(low, high);
+  if ((((pair & 0x7fff7fffu) + 0x00010001u) & 0x80008000u) == 0) return pair;
+  return std::uint32_t{to_bf16(low).bits} | std::uint32_t{to_bf16(high).bits} << 16;
+}
+
+__device__ __forceinline__ Raw<bf16> to_raw_bf16(const float (&x)[8]) {
+  return {
+      {to_bf16x2(x[0], x[1]), to_bf16x2(x[2], x[3]), to_bf16x2(x[4], x[5]), to_bf16x2(x[6], x[7])}};
+}
+
+// to_e4m3(x * inverse) of one element; a NaN keeps the sign of x, which the product may lose.
+__device__ __forceinline__ std::uint32_t to_e4m3_code(float x, float inverse) {
+  return to_e4m3(is_nan(x) ? x : x * inverse).bits;
+}
+
+__device__ __forceinline__ std::uint32_t to_e4m3x4(float a, float b, float c, float d,
+                                                   float inverse) {
+  const std::uint32_t codes = convert_e4m3x4(a * inverse, b * inverse, c * inverse, d * inverse);
+  if ((((codes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u) == 0) return codes;
+  return to_e4m3_code(a, inverse) | to_e4m3_code(b, inverse) << 8 | to_e4m3_code(c, inverse) << 16 |
+         to_e4m3_code(d, inverse) << 24;
+}
+
+__device__ __forceinline__ uint2 to_raw_e4m3(const float (&x)[8], float inverse) {
+  return {to_e4m3x4(x[0], x[1], x[2], x[3], inverse), to_e4m3x4(x[4], x[5], x[6], x[7], inverse)};
+}
+
+// The low bytes, or with `byte` 3 the high ones, of four words.
+__device__ __forceinline__ std::uint32_t gather_bytes(std::uint32_t a, std::uint32_t b,
+                                                      std::uint32_t c, std::uint32_t d,
+                                                      std::uint32_t byte) {
+  const std::uint32_t choice = byte | (byte + 4) << 4;
+  return permute_bytes(permute_bytes(a, b, choice), permute_bytes(c, d, choice), 0x5410);
+}
+
+// Eight f32 to e2m1 codes of x * inverse, the first in the low nibble. Between 2^e and 2^(e+1) the
+// format's spacing is 2^(e-1), and 1/2 below 1. So one multiply-add of the magnitude times 2^(1-e)
+// onto 2^23 + 2e leaves the code in the low bits of the sum, rounded once to nearest even: what is
+// added is even. Both factors follow from the exponent by integer arithmetic.
+__device__ __forceinline__ std::uint32_t to_raw_e2m1(const float (&x)[8], float inverse) {
+  std::uint32_t sum[8], bits[8];
+  bool nan = false;
+  for (int i = 0; i < 8; ++i) {
+    const float a = fminf(fabsf(x[i] * inverse), kE2m1Max);
+    const std::uint32_t exponent = float_to_bits(fmaxf(a, 1.0f)) & 0x7f800000u;
+    const float per_step = bits_to_float((255u << 23) - exponent);
+    const float base = bits_to_float(0x4b000000u - 254u + (exponent >> 22));
+    sum[i] = float_to_bits(fmaf(a, per_step, base));
+    bits[i] = float_to_bits(x[i]);
+    nan = nan || is_nan(x[i]);
+  }
+  const std::uint32_t even = gather_bytes(sum[0], sum[2], sum[4], sum[6], 0);
+  const std::uint32_t odd = gather_bytes(sum[1], sum[3], sum[5], sum[7], 0);
+  const std::uint32_t even_signs = gather_bytes(bits[0], bits[2], bits[4], bits[6], 3);
+  const std::uint32_t odd_signs = gather_bytes(bits[1], bits[3], bits[5], bits[7], 3);
+  std::uint32_t codes = ((even & 0x07070707u) | (odd << 4 & 0x70707070u)) |
+                        (even_signs >> 4 & 0x08080808u) | (odd_signs & 0x80808080u);
+  if (!nan) return codes;
+  for (int i = 0; i < 8; ++i) {
+    if (is_nan(x[i])) codes = (codes & ~(15u << (4 * i))) | 7u << (4 * i);
+  }
+  return codes;
+}
+
+// v where it is a number, else the NaN that codec.h names, with the sign of bit 31 of `sign`.
+__device__ __forceinline__ float canonical(float v, std::uint32_t sign) {
+  return is_nan(v) ? bits_to_float(kQuietNan | (sign & 0x80000000u)) : v;
+}
+
+// Eight stored codes times their scale, and the sign of each code in bit 31. Where the product is
+// NaN its bits are whatever the instruction gave; to_raw() puts that right.
+struct E4m3Chunk {
+  uint2 codes;
+  __device__ __forceinline__ void values(float scale, float (&v)[8]) const {
+    convert_from_e4m3x2(codes.x & 0xffffu, v[0], v[1]);
+    convert_from_e4m3x2(codes.x >> 16, v[2], v[3]);
+    convert_from_e4m3x2(codes.y & 0xffffu, v[4], v[5]);
+    convert_from_e4m3x2(codes.y >> 16, v[6], v[7]);
+    for (int i = 0; i < 8; ++i) v[i] *= scale;
+  }
+  __device__ __forceinline__ std::uint32_t sign(int i) const {
+    return (i < 4 ? codes.x : codes.y) << (24 - i % 4 * 8);
+  }
+};
+
+struct E2m1Chunk {
+  std::uint32_t codes;
+  __device__ __forceinline__ void values(float scale, float (&v)[8]) const {
+    for (int i = 0; i < 8; ++i) {
+      // The three magnitude bits, read as the top of an f32, are 2^-126 times the value.
+      const float magnitude = bits_to_float((codes >> (4 * i) & 7u) << 22) * 0x1p126f;
+      v[i] = bits_to_float(float_to_bits(magnitude) | (sign(i) & 0x80000000u)) * scale;
+    }
+  }
+  __device__ __forceinline__ std::uint32_t sign(int i) const { return codes << (28 - 4 * i); }
+};
+
+template <class Codes>
+__device__ __forceinline__ void make_canonical(const Codes& codes, float (&v)[8]) {
+  for (int i = 0; i < 8; ++i) v[i] = canonical(v[i], codes.sign(i));
+}
+
+// Values of codes as a row stores them.
+template <class Codes>
+__device__ __forceinline__ void to_raw(const Codes& codes, float (&v)[8], Raw<float>& out) {
+  make_canonical(codes, v);
+  for (int i = 0; i < 2; ++i) {
+    out.v[i] = {float_to_bits(v[4 * i]), float_to_bits(v[4 * i + 1]), float_to_bits(v[4 * i + 2]),
+                float_to_bits(v[4 * i + 3])};
+  }
+}
+template <class Codes>
+__device__ __forceinline__ void to_raw(const Codes& codes, float (&v)[8], Raw<bf16>& out) {
+  out.v = {convert_bf16x2(v[0], v[1]), convert_bf16x2(v[2], v[3]), convert_bf16x2(v[4], v[5]),
+           convert_bf16x2(v[6], v[7])};
+  // 0x7fff in either half is the instruction's NaN.
+  const auto nan = [](std::uint32_t pair) {
+    return ((pair & 0x7fff7fffu) + 0x00010001u) & 0x80008000u;
+  };
+  if ((nan(out.v.x) | nan(out.v.y) | nan(out.v.z) | nan(out.v.w)) == 0) return;
+  make_canonical(codes, v);
+  out = to_raw_bf16(v);
+}
+
+// The largest finite magnitude of eight. fmaxf passes over NaN; infinities are rare, so they cost
+// a second look.
+__device__ __forceinline__ float largest_finite(const float (&x)[8]) {
+  float amax = 0;
+  for (int i = 0; i < 8; ++i) amax = fmaxf(amax, fabsf(x[i]));
+  if (amax > 0x1.fffffep127f) {
+    amax = 0;
+    for (int i = 0; i < 8; ++i) {
+      const float a = fabsf(x[i]);
+      if (a <= 0x1.fffffep127f) amax = fmaxf(amax, a);
+    }
+  }
+  return amax;
+}
+
+// The scale of a tile and its reciprocal.
+struct TileScale {
+  float scale;
+  float inverse;
+};
+
+// 2^k has the reciprocal 2^-k: its exponent counted from the other end.
+__device__ __forceinline__ float pow2_inverse(float power) {
+  return bits_to_float((254u << 23) - float_to_bits(power));
+}
+
+// pow2_ceil(max(amax, floor) / 448) without a division. 448 = 1.75 * 2^8, so the quotient's power
+// of two goes up exactly where the mantissa exceeds 0.75; no f32 quotient above a power of two
+// rounds down to it, because the nearest lies 2^-23.8 above.
+__device__ __forceinline__ TileScale pow2_e4m3_scale(float amax) {
+  const std::uint32_t a = float_to_bits(fmaxf(amax, 1e-4f));
+  const float s = bits_to_float(((a + 0x1fffffu) & 0x7f800000u) - (8u << 23));
+  return {s, pow2_inverse(s)};
+}
+
+// pow2_ceil(max(amax / 6, 1e-10)), in the same way: 6 = 1.5 * 2^2; 2^-33 is pow2_ceil(1e-10).
+__device__ __forceinline__ TileScale pow2_e2m1_scale(float amax) {
+  const std::uint32_t a = float_to_bits(fmaxf(amax, 0x1p-60f));
+  const float s = fmaxf(bits_to_float(((a + 0x3fffffu) & 0x7f800000u) - (2u << 23)), 0x1p-33f);
+  return {s, pow2_inverse(s)};
+}
+
+__device__ __forceinline__ TileScale raw_e4m3_scale(float amax) {
+  const float s = fmaxf(amax, 1e-4f) / kE4m3Max;
+  return {s, 1.0f / s};
+}
+
+__device__ __forceinline__ TileScale tile_scale(const RunParams& run, float amax) {
+  if (run.kind == RunKind::e2m1_ue8m0) return pow2_e2m1_scale(amax);
+  return run.raw_scale ? raw_e4m3_scale(amax) : pow2_e4m3_scale(amax);
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,236 @@
+#include "kernels/cuda/sm90/codec/codec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "kernels/cuda/common/cuda_error.h"
+#include "kernels/cuda/sm90/codec/codec_kernels.h"
+#include "kernels/cuda/sm90/codec/codec_launch.h"
+#include "layout/codec_plan.h"
+#include "layout/rope_check.h"
+
+namespace lathe::cuda {
+namespace {
+
+// What the kernels' 32-bit counts hold.
+Result<void> check_stride(const char* field, const RowsView& rows) {
+  const std::int64_t bytes = bytes_of(rows.dtype, rows.row_stride);
+  if (bytes <= kMaxRowBytes) return {};
+  return Error{ErrorCode::out_of_range, fmt::format("{}.row_stride", field),
+               fmt::format("at most {} bytes from row to row", kMaxRowBytes),
+               fmt::format("{}", bytes), ""};
+}
+
+Result<void> check_count(const char* field, std::int64_t rows) {
+  if (rows <= kMaxCodecRows) return {};
+  return Error{ErrorCode::out_of_range, field, fmt::format("at most {} rows", kMaxCodecRows),
+               fmt::format("{}", rows), "split the call"};
+}
+
+std::string shape_of(const ConstPoolView& pool, std::int64_t rows) {
+  return fmt::format("{}, {} rows, page {}", pool.layout.serialize(), rows, pool.page_size);
+}
+
+std::string shape_of(const RowsView& rows, DType out) {
+  return fmt::format("{} rows of {}, {} to {}", rows.rows, rows.cols, name(rows.dtype), name(out));
+}
+
+Result<void> decode(const ConstPoolView& pool, std::span<const Slot> slots, Slot first,
+                    const MutableRowsView& out, const TensorScales& scales, const char* kernel,
+                    cudaStream_t stream, const std::source_location& where) {
+  const cudaError_t status =
+      launch_decode(decode_params(pool, slots, first, out, scales), out.dtype, stream);
+  return launch_result(status, {kernel, shape_of(pool, out.rows), where});
+}
+
+}  // namespace
+
+Result<void> encode_rows(const RowsView& rows, std::span<const Slot> slots, const PoolView& pool,
+                         const TensorScales& scales, cudaStream_t stream,
+                         std::source_location where) {
+  if (auto ok = check_pool("pool", pool); !ok) return ok;
+  if (auto ok = check_rows("rows", rows, std::ssize(slots), pool.layout.row_elems()); !ok) {
+    return ok;
+  }
+  if (auto ok = check_scales("scales", scales); !ok) return ok;
+  if (auto ok = check_count("rows.rows", rows.rows); !ok) return ok;
+  if (auto ok = check_stride("rows", rows); !ok) return ok;
+  if (rows.rows == 0) return {};
+  const cudaError_t status =
+      launch_encode(encode_params(rows, slots, pool, scales), rows.dtype, false, stream);
+  return launch_result(status, {"encode", shape_of(pool, rows.rows), where});
+}
+
+Result<void> decode_rows(const ConstPoolView& pool, Slot first, const MutableRowsView& out,
+                         const TensorScales& scales, cudaStream_t stream,
+                         std::source_location where) {
+  if (auto ok = check_pool("pool", pool); !ok) return ok;
+  if (auto ok = check_count("out.rows", out.rows); !ok) return ok;
+  const std::int64_t count = std::max<std::int64_t>(out.rows, 0);
+  if (auto ok = check_rows("out", read_only(out), count, pool.layout.row_elems()); !ok) return ok;
+  if (auto ok = check_scales("scales", scales); !ok) return ok;
+  if (auto ok = check_stride("out", read_only(out)); !ok) return ok;
+  if (count == 0) return {};
+  const std::int64_t end = std::min(pool.slots(), std::int64_t{1} << 31);
+  if (!pool.holds(first) || count > end - first.value) {
+    return Error{ErrorCode::out_of_range, "first",
+                 fmt::format("{} slots within 0 to {}", count, end - 1),
+                 fmt::format("{} slots from {}", count, first.value),
+                 "gather_decode reads slots in any order"};
+  }
+  return decode(pool, {}, first, out, scales, "decode", stream, where);
+}
+
+Result<void> gather_decode(const ConstPoolView& pool, std::span<const Slot> slots,
+                           const MutableRowsView& out, const TensorScales& scales,
+                           cudaStream_t stream, std::source_location where) {
+  if (auto ok = check_pool("pool", pool); !ok) return ok;
+  if (auto ok = check_rows("out", read_only(out), std::ssize(slots), pool.layout.row_elems());
+      !ok) {
+    return ok;
+  }
+  if (auto ok = check_scales("scales", scales); !ok) return ok;
+  if (auto ok = check_count("out.rows", out.rows); !ok) return ok;
+  if (auto ok = check_stride("out", read_only(out)); !ok) return ok;
+  if (slots.empty()) return {};
+  return decode(pool, slots, Slot(), out, scales, "gather_decode", stream, where);
+}
+
+Result<void> requantize(const Requantize& op, cudaStream_t stream, std::source_location where) {
+  if (auto ok = check_requantize(op.src, op.src_slots.size(), op.dst, op.dst_slots.size(),
+                                 op.src_scales, op.dst_scales);
+      !ok) {
+    return ok;
+  }
+  if (auto ok = check_count("src_slots", std::ssize(op.src_slots)); !ok) return ok;
+  if (op.report != nullptr) {
+    const cudaError_t cleared = cudaMemsetAsync(op.report, 0, sizeof *op.report, stream);
+    if (auto ok = call_result(cleared, "clearing the report", where); !ok) return ok;
+  }
+  if (op.src_slots.empty()) return {};
+  RequantParams p =
+      requant_params(op.src, op.src_slots, op.dst, op.dst_slots, op.src_scales, op.dst_scales);
+  p.report = op.report == nullptr ? nullptr : &op.report->worst;
+  const bool to_block = op.dst.layout.kind() == LayoutKind::mla_fp8_block;
+  const auto shape =
+      fmt::format("{} to {}", op.src.layout.name(), shape_of(op.dst, std::ssize(op.src_slots)));
+  return launch_result(launch_requantize(p, to_block, stream), {"requantize", shape, where});
+}
+
+RequantReport requant_report(const RequantWords& words, std::span<const Slot> src_slots) {
+  RequantReport report;
+  report.saturated = static_cast<std::int64_t>(words.saturated);
+  if (words.worst == 0) return report;
+  report.worst_abs_error = std::bit_cast<float>(static_cast<std::uint32_t>(words.worst >> 32));
+  const std::uint32_t row = 0xffffffffu - static_cast<std::uint32_t>(words.worst);
+  report.worst_slot = src_slots[row];
+  return report;
+}
+
+std::int64_t move_staging_bytes(const CacheLayout& layout, std::int64_t tokens) {
+  // Each plane's records start at a multiple of 16.
+  std::int64_t bytes = 0;
+  for (int plane = 0; plane < layout.plane_count(); ++plane) {
+    bytes += (tokens * layout.plane_bytes(plane) + 15) / 16 * 16;
+  }
+  return bytes;
+}
+
+Result<void> move_tokens(const PoolView& pool, std::span<const Slot> src, std::span<const Slot> dst,
+                         std::byte* staging, cudaStream_t stream, std::source_location where) {
+  if (auto ok = check_pool("pool", pool); !ok) return ok;
+  if (src.size() != dst.size()) {
+    return Error{ErrorCode::invalid_argument, "dst",
+                 fmt::format("{} slots, as many as src", src.size()), fmt::format("{}", dst.size()),
+                 ""};
+  }
+  if (auto ok = check_count("src", std::ssize(src)); !ok) return ok;
+  if (reinterpret_cast<std::uintptr_t>(staging) % 16 != 0) {
+    return Error{ErrorCode::invalid_argument, "staging", "an address that is a multiple of 16",
+                 fmt::format("{}", static_cast<const void*>(staging)), ""};
+  }
+  if (src.empty()) return {};
+  const auto launch = [&](const MoveParams& p) {
+    return launch_result(launch_move(p, stream), {"move", shape_of(pool, std::ssize(src)), where});
+  };
+  const int planes = pool.layout.plane_count();
+  if (staging == nullptr) {
+    for (int plane = 0; plane < planes; ++plane) {
+      if (auto ok = launch(move_params(pool, plane, src, dst)); !ok) return ok;
+    }
+    return {};
+  }
+  std::int64_t at = 0;
+  for (int plane = 0; plane < planes; ++plane) {
+    MoveParams out = move_params(pool, plane, src, dst);
+    out.dst = staging + at;
+    out.dst_dense = true;
+    MoveParams back = move_params(pool, plane, src, dst);
+    back.src = staging + at;
+    back.src_dense = true;
+    if (auto ok = launch(out); !ok) return ok;
+    if (auto ok = launch(back); !ok) return ok;
+    at += (std::ssize(src) * pool.layout.plane_bytes(plane) + 15) / 16 * 16;
+  }
+  return {};
+}
+
+Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool, cudaStream_t stream,
+                                 std::source_location where) {
+  const RopeWriteShape shape{.k = op.k,
+                             .q = op.q,
+                             .q_out = op.q_out,
+                             .positions = std::ssize(op.positions),
+                             .slots = std::ssize(op.slots),
+                             .table_dim = op.table.dim,
+                             .place = op.place,
+                             .scales = op.scales,
+                             .q_scale = op.q_scale};
+  if (auto ok = check_rope_write(shape, pool); !ok) return ok;
+  if (auto ok = check_count("k.rows", op.k.rows); !ok) return ok;
+  if (auto ok = check_stride("k", op.k); !ok) return ok;
+  if (auto ok = check_stride("q", op.q); !ok) return ok;
+  if (auto ok = check_stride("q_out", read_only(op.q_out)); !ok) return ok;
+  if (op.k.rows == 0) return {};
+  const std::int64_t width = pool.layout.row_elems();
+  const std::int64_t first = op.place == RopePlace::last ? width - op.table.dim : 0;
+  const RopeParams rope = rope_params(op.table.data, op.table.positions, op.table.dim,
+                                      op.table.pairing, op.positions, first);
+  if (op.q.rows > 0) {
+    RotateParams q = rotate_params(op.q, op.q_out, op.q.cols / width);
+    q.slots = &op.slots.data()->value;
+    q.slot_count = pool.slots();
+    q.inverse_scale = 1.0f / op.q_scale;
+    q.rope = rope;
+    const cudaError_t status = launch_rotate(q, op.q.dtype, op.q_out.dtype, stream);
+    if (auto ok = launch_result(status, {"rope_q", shape_of(op.q, op.q_out.dtype), where}); !ok) {
+      return ok;
+    }
+  }
+  EncodeParams k = encode_params(op.k, op.slots, pool, op.scales);
+  k.rope = rope;
+  const cudaError_t status = launch_encode(k, op.k.dtype, true, stream);
+  return launch_result(status, {"rope_write", shape_of(pool, op.k.rows), where});
+}
+
+Result<void> apply_rope(const RopeTableView& table, std::span<const LocalPos> positions,
+                        const MutableRowsView& rows, std::int64_t heads, std::int64_t first,
+                        RopeDirection direction, cudaStream_t stream, std::source_location where) {
+  const RowsView view = read_only(rows);
+  if (auto ok = check_apply_rope(view, std::ssize(positions), table.dim, heads, first); !ok) {
+    return ok;
+  }
+  if (auto ok = check_count("rows.rows", rows.rows); !ok) return ok;
+  if (auto ok = check_stride("rows", view); !ok) return ok;
+  if (rows.rows == 0) return {};
+  RotateParams p = rotate_params(view, rows, heads);
+  p.rope = rope_params(table.data, table.positions, table.dim, table.pairing, positions, first);
+  p.rope.inverse = direction == RopeDirection::inverse;
+  const cudaError_t status = launch_rotate(p, rows.dtype, rows.dtype, stream);
+  return launch_result(status, {"apply_rope", shape_of(view, rows.dtype), where});
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,104 @@
+// The cache codecs on the GPU: layout/codec.h and layout/rope_write.h with the same views, lists and
+// bytes, all of them on the device, put on a stream.
+//
+// What differs from the CPU follows from the lists lying on the device, where the host cannot look
+// at them without waiting:
+//   - a slot or position outside its range is a hole, not an error
+//   - a list holds no slot to write twice, holes apart: otherwise that slot's bytes are undefined
+// Everything else is checked before anything is launched. A launch neither waits nor allocates, so
+// it can be captured; a replay sees what the arrays hold then. Zero rows launch nothing.
+//
+// `where` is the caller, for the message of a launch that fails.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <source_location>
+#include <span>
+
+#include "base/result.h"
+#include "base/rows_view.h"
+#include "layout/codec.h"
+#include "layout/rope.h"
+#include "layout/rope_write.h"
+
+namespace lathe::cuda {
+
+/// Rows of one call.
+inline constexpr std::int64_t kMaxCodecRows = std::int64_t{1} << 30;
+
+Result<void> encode_rows(const RowsView& rows, std::span<const Slot> slots, const PoolView& pool,
+                         const TensorScales& scales, cudaStream_t stream,
+                         std::source_location where = std::source_location::current());
+
+/// A slot of the range that is outside the pool is an error, as on the CPU: the range is no list.
+Result<void> decode_rows(const ConstPoolView& pool, Slot first, const MutableRowsView& out,
+                         const TensorScales& scales, cudaStream_t stream,
+                         std::source_location where = std::source_location::current());
+
+Result<void> gather_decode(const ConstPoolView& pool, std::span<const Slot> slots,
+                           const MutableRowsView& out, const TensorScales& scales,
+                           cudaStream_t stream,
+                           std::source_location where = std::source_location::current());
+
+/// What the device counts for a RequantReport; read it back and give it to requant_report().
+struct RequantWords {
+  unsigned long long worst = 0;  // f32 bits of the error above the complement of the row's number
+  unsigned long long saturated = 0;
+};
+
+struct Requantize {
+  ConstPoolView src;
+  std::span<const Slot> src_slots;  // [N]
+  PoolView dst;
+  std::span<const Slot> dst_slots;  // [N]
+  TensorScales src_scales = {};
+  TensorScales dst_scales = {};
+  RequantWords* report =
+      nullptr;  // on the device, overwritten; null: what was lost is not measured
+};
+Result<void> requantize(const Requantize& op, cudaStream_t stream,
+                        std::source_location where = std::source_location::current());
+
+/// src_slots: the list that the call had, as the host knows it.
+RequantReport requant_report(const RequantWords& words, std::span<const Slot> src_slots);
+
+/// Token dst[i] becomes a copy of token src[i], every plane; a pair with a hole is skipped. With a
+/// staging buffer of staging_bytes() all sources are read before the first write, so the lists may
+/// overlap, shift and permute. Without one (null) no slot may be both a source and a destination of
+/// different pairs, and half the bytes move.
+Result<void> move_tokens(const PoolView& pool, std::span<const Slot> src, std::span<const Slot> dst,
+                         std::byte* staging, cudaStream_t stream,
+                         std::source_location where = std::source_location::current());
+std::int64_t move_staging_bytes(const CacheLayout& layout, std::int64_t tokens);
+
+/// A RopeTable's data on the device.
+struct RopeTableView {
+  const float* data = nullptr;  // [positions, dim]
+  std::int64_t positions = 0;
+  std::int32_t dim = 0;
+  RopePairing pairing = RopePairing::interleaved;
+};
+
+/// lathe::RopeWrite; a table of dim 0 is none. One launch for k, one for q.
+struct RopeWrite {
+  RowsView k;
+  RowsView q = {};
+  std::span<const LocalPos> positions;
+  std::span<const Slot> slots;
+  RopeTableView table = {};
+  RopePlace place = RopePlace::last;
+  TensorScales scales = {};
+  float q_scale = 1;
+  MutableRowsView q_out = {};
+};
+Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool, cudaStream_t stream,
+                                 std::source_location where = std::source_location::current());
+
+Result<void> apply_rope(const RopeTableView& table, std::span<const LocalPos> positions,
+                        const MutableRowsView& rows, std::int64_t heads, std::int64_t first,
+                        RopeDirection direction, cudaStream_t stream,
+                        std::source_location where = std::source_location::current());
+
+}  // namespace lathe::cuda

@@ -1,0 +1,421 @@
+// The codec kernels themselves, run thread by thread on the CPU (common/emulator.h), against the
+// CPU's codecs: every byte of pools and rows is compared, poison included.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "base/test_scale.h"
+#include "kernels/cuda/sm90/codec/codec_launch.h"
+#include "kernels/cuda/sm90/codec/decode.cuh"
+#include "kernels/cuda/sm90/codec/encode.cuh"
+#include "kernels/cuda/sm90/codec/move.cuh"
+#include "kernels/cuda/sm90/codec/requantize.cuh"
+#include "kernels/cuda/sm90/codec/rotate.cuh"
+#include "layout/codec_test_util.h"
+#include "layout/rope_write.h"
+
+namespace lathe::cuda {
+namespace {
+
+constexpr int kRows = 11;
+
+// Some slots of a pool in any order, each at most once, with a hole and numbers outside the pool,
+// which are holes on a device.
+std::vector<Slot> some_slots(std::int64_t slots, int count, std::mt19937& rng) {
+  std::vector<int> all(static_cast<std::size_t>(slots));
+  std::iota(all.begin(), all.end(), 0);
+  std::shuffle(all.begin(), all.end(), rng);
+  all.resize(static_cast<std::size_t>(count), -1);
+  all[2] = -1;
+  all[5] = static_cast<int>(slots);
+  all[7] = -1000;
+  return to_slots(all);
+}
+
+// What the CPU takes: it refuses what a device passes over.
+std::vector<Slot> with_holes(std::vector<Slot> slots, std::int64_t pool_slots) {
+  for (Slot& s : slots) {
+    if (s.value < 0 || s.value >= pool_slots) s = Slot();
+  }
+  return slots;
+}
+
+// Rows per block: as chosen for the count, and several, so that blocks end within the rows.
+template <class Params, class Run>
+void for_block_rows(Params p, Run run) {
+  run(p);
+  p.block_rows = 4;
+  run(p);
+}
+
+template <class Params, class Kernel>
+void run(Kernel kernel, const Params& p) {
+  const auto blocks = static_cast<unsigned>((p.count + p.block_rows - 1) / p.block_rows);
+  emulate({blocks, 1, 1}, kCodecThreads, kernel, p);
+}
+
+// The choice of kernel is the one of codec.cu, which an ordinary compiler can't read.
+template <bool kAligned>
+void run_encode_as(const EncodeParams& p, DType dtype, bool rope) {
+  if (dtype == DType::bf16) {
+    run(rope ? encode_kernel<bf16, true, kAligned> : encode_kernel<bf16, false, kAligned>, p);
+  } else {
+    run(rope ? encode_kernel<float, true, kAligned> : encode_kernel<float, false, kAligned>, p);
+  }
+}
+void run_encode(const EncodeParams& p, DType dtype, bool rope) {
+  p.aligned() ? run_encode_as<true>(p, dtype, rope) : run_encode_as<false>(p, dtype, rope);
+}
+
+void run_decode(const DecodeParams& p, DType dtype) {
+  if (p.aligned()) {
+    run(dtype == DType::bf16 ? decode_kernel<bf16, true> : decode_kernel<float, true>, p);
+  } else {
+    run(dtype == DType::bf16 ? decode_kernel<bf16, false> : decode_kernel<float, false>, p);
+  }
+}
+
+void run_requantize(const RequantParams& p, bool to_block) {
+  if (p.aligned()) {
+    run(to_block ? requantize_kernel<true, true> : requantize_kernel<false, true>, p);
+  } else {
+    run(to_block ? requantize_kernel<true, false> : requantize_kernel<false, false>, p);
+  }
+}
+
+TEST(CodecEmulated, EncodeWritesTheBytesOfTheCpu) {
+  std::mt19937 rng(test_seed(11));
+  for (const CacheLayout& layout : scaled(layouts_to_test())) {
+    for (DType dtype : {DType::bf16, DType::f32}) {
+      for (std::int32_t page_size : {1, 6}) {
+        // A stride and a row length that keep 16-byte accesses legal, and others that do not.
+        for (std::int64_t extra : {0, 16, 3}) {
+          const std::int64_t pages = 24 / page_size;
+          OwnedPool cpu(layout, page_size, pages, extra);
+          OwnedPool gpu(cpu);
+          OwnedRows rows(dtype, kRows, layout.row_elems(), extra);
+          fill_adversarial(rows, rng);
+          const auto slots = some_slots(cpu.view.slots(), kRows, rng);
+          const TensorScales scales{0.7f, 3.0f};
+          ASSERT_TRUE(
+              lathe::encode_rows(rows.read(), with_holes(slots, 24), cpu.view, scales).ok());
+          for_block_rows(encode_params(rows.read(), slots, gpu.view, scales), [&](auto p) {
+            gpu.bytes.assign(gpu.bytes.size(), kPoison);
+            run_encode(p, dtype, false);
+            ASSERT_EQ(first_difference(cpu.bytes, gpu.bytes), -1)
+                << layout.serialize() << " " << name(dtype) << " page " << page_size << " extra "
+                << extra << " rows of a block " << p.block_rows;
+          });
+        }
+      }
+    }
+  }
+}
+
+// A pool of which every byte is random: every code, and scales that are anything.
+OwnedPool random_pool(const CacheLayout& layout, std::int32_t page_size, std::int64_t pages,
+                      std::int64_t extra, std::mt19937& rng) {
+  OwnedPool pool(layout, page_size, pages, extra);
+  for (std::byte& b : pool.bytes) b = static_cast<std::byte>(rng());
+  return pool;
+}
+
+TEST(CodecEmulated, DecodeGivesTheBitsOfTheCpu) {
+  std::mt19937 rng(test_seed(12));
+  for (const CacheLayout& layout : scaled(layouts_to_test())) {
+    for (DType dtype : {DType::bf16, DType::f32}) {
+      for (std::int64_t extra : {0, 16, 3}) {
+        const std::int32_t page_size = extra == 16 ? 1 : 6;
+        const OwnedPool pool = random_pool(layout, page_size, 24 / page_size, extra, rng);
+        auto slots = some_slots(24, kRows, rng);
+        slots[9] = slots[8] = slots[0];  // a gather may read a slot more than once
+        OwnedRows cpu(dtype, kRows, layout.row_elems(), extra);
+        OwnedRows gpu(cpu);
+        const TensorScales scales{0.7f, 3.0f};
+        ASSERT_TRUE(lathe::gather_decode(pool.view, with_holes(slots, 24), cpu.view, scales).ok());
+        for_block_rows(decode_params(pool.view, slots, Slot(), gpu.view, scales), [&](auto p) {
+          gpu.bytes.assign(gpu.bytes.size(), kPoison);
+          run_decode(p, dtype);
+          ASSERT_EQ(first_difference(cpu.bytes, gpu.bytes), -1)
+              << layout.serialize() << " " << name(dtype) << " extra " << extra;
+        });
+        ASSERT_TRUE(lathe::decode_rows(pool.view, Slot(9), cpu.view, scales).ok());
+        run_decode(decode_params(pool.view, {}, Slot(9), gpu.view, scales), dtype);
+        ASSERT_EQ(first_difference(cpu.bytes, gpu.bytes), -1) << layout.serialize();
+      }
+    }
+  }
+}
+
+// Every scale that a tile can get: the shortcuts for powers of two against layout's own rule.
+TEST(CodecEmulated, TileScalesAreThoseOfTheCpu) {
+  const auto check = [](std::uint32_t bits) {
+    const float amax = bits_to_float(bits);
+    const auto wanted = lathe::tile_scale(amax, DType::e4m3, ScalePolicy::pow2_ceil);
+    ASSERT_EQ(pow2_e4m3_scale(amax).scale, wanted) << amax;
+    ASSERT_EQ(pow2_e4m3_scale(amax).inverse, 1.0f / wanted) << amax;
+    const auto fp4 = lathe::tile_scale(amax, DType::e2m1, ScalePolicy::ue8m0);
+    ASSERT_EQ(pow2_e2m1_scale(amax).scale, fp4) << amax;
+    ASSERT_EQ(pow2_e2m1_scale(amax).inverse, 1.0f / fp4) << amax;
+    ASSERT_EQ(float_to_bits(fp4) >> 23, to_ue8m0_ceil(fp4).bits) << amax;
+    const auto raw = lathe::tile_scale(amax, DType::e4m3, ScalePolicy::raw_f32);
+    ASSERT_EQ(raw_e4m3_scale(amax).scale, raw) << amax;
+  };
+  // The whole range at steps, and all neighbours of the numbers where a power of two begins.
+  for (std::uint32_t bits = 0; bits < 0x7f800000u; bits += 4093) check(bits);
+  for (std::uint32_t exponent = 0; exponent < 255; ++exponent) {
+    for (std::uint32_t mantissa : {0u, 0x400000u, 0x600000u}) {
+      for (std::uint32_t d = 0; d < 17; ++d) {
+        const std::uint32_t bits = (exponent << 23) + mantissa + d;
+        if (bits >= 8) check(bits - 8);
+      }
+    }
+  }
+}
+
+TEST(CodecEmulated, E2m1CodesAreThoseOfTheCpu) {
+  const auto check = [](std::uint32_t bits) {
+    const float x[8] = {bits_to_float(bits), 0, 0, 0, 0, 0, 0, bits_to_float(bits ^ 0x80000000u)};
+    const std::uint32_t codes = to_raw_e2m1(x, 1.0f);
+    ASSERT_EQ(codes & 15u, to_e2m1(x[0]).bits) << x[0];
+    ASSERT_EQ(codes >> 28, to_e2m1(x[7]).bits) << x[7];
+  };
+  for (std::uint64_t bits = 0; bits < 0x100000000u; bits += 65521) {
+    check(static_cast<std::uint32_t>(bits));
+  }
+  for (float tie : {0.25f, 0.5f, 0.75f, 1.0f, 1.25f, 1.75f, 2.0f, 2.5f, 3.5f, 4.0f, 5.0f, 6.0f}) {
+    for (std::uint32_t d = 0; d < 9; ++d) check(float_to_bits(tie) - 4 + d);
+  }
+}
+
+TEST(CodecEmulated, RequantizeGivesTheBytesAndTheReportOfTheCpu) {
+  std::mt19937 rng(test_seed(13));
+  struct Pair {
+    const char* src;
+    const char* dst;
+    float src_scale;
+  };
+  for (const Pair& pair :
+       {Pair{"mla_fp8", "mla_fp8_block", 0.25f},
+        Pair{"mla_fp8", "mla_fp8_block(scale=raw_f32)", 0.7f},
+        Pair{"mla_fp8_block", "mla_fp8", 1.0f},
+        Pair{"mla_fp8_block(nope=384,rope=80,scale=raw_f32)", "mla_fp8(nope=384,rope=80)", 1.0f},
+        Pair{"mla_fp8(nope=128,rope=0)", "mla_fp8_block(nope=128,rope=0)", 1}}) {
+    const CacheLayout from = *CacheLayout::parse(pair.src);
+    const CacheLayout to = *CacheLayout::parse(pair.dst);
+    for (std::int64_t extra : {0, 3}) {
+      const OwnedPool src = random_pool(from, 6, 4, extra, rng);
+      if (from.kind() == LayoutKind::mla_fp8_block) {  // scales that are numbers
+        OwnedRows rows(DType::f32, 24, from.row_elems());
+        fill_adversarial(rows, rng, 64);
+        ASSERT_TRUE(lathe::encode_rows(rows.read(), slots_from(0, 24), src.view).ok());
+      }
+      OwnedPool cpu(to, 4, 6, extra);
+      OwnedPool gpu(cpu);
+      const auto src_slots = some_slots(24, kRows, rng);
+      auto dst_slots = some_slots(24, kRows, rng);
+      std::rotate(dst_slots.begin(), dst_slots.begin() + 1, dst_slots.end());
+      const TensorScales src_scales{pair.src_scale, 1};
+      const TensorScales dst_scales{0.35f, 1};
+      const auto report = lathe::requantize(src.view, with_holes(src_slots, 24), cpu.view,
+                                            with_holes(dst_slots, 24), src_scales, dst_scales);
+      ASSERT_TRUE(report.ok()) << report.error().message();
+      auto built = requant_params(src.view, src_slots, gpu.view, dst_slots, src_scales, dst_scales);
+      for_block_rows(built, [&](auto p) {
+        gpu.bytes.assign(gpu.bytes.size(), kPoison);
+        unsigned long long words[2] = {};
+        p.report = words;
+        run_requantize(p, to.kind() == LayoutKind::mla_fp8_block);
+        ASSERT_EQ(first_difference(cpu.bytes, gpu.bytes), -1) << pair.src << " to " << pair.dst;
+        EXPECT_EQ(bits_to_float(static_cast<std::uint32_t>(words[0] >> 32)),
+                  report->worst_abs_error);
+        if (words[0] != 0) {
+          const auto row = 0xffffffffu - static_cast<std::uint32_t>(words[0]);
+          EXPECT_EQ(src_slots.at(row), report->worst_slot);
+        }
+        EXPECT_EQ(static_cast<std::int64_t>(words[1]), report->saturated);
+      });
+    }
+  }
+}
+
+struct RopeCase {
+  const char* layout;
+  std::int32_t dim;  // of the table; 0: none
+  RopePlace place;
+};
+
+constexpr RopeCase kRopeCases[] = {
+    {"mla_bf16", 64, RopePlace::last},
+    {"mla_fp8", 64, RopePlace::last},
+    {"mla_fp8_block", 64, RopePlace::last},
+    {"mla_fp8_block(scale=raw_f32)", 64, RopePlace::last},
+    {"mla_fp8_block(nope=256,rope=0)", 0, RopePlace::last},
+    {"mla_fp4", 64, RopePlace::last},
+    {"mla_fp4(nope=48,rope=16)", 16, RopePlace::last},
+    {"v4_fp8", 64, RopePlace::last},
+    {"index_fp8", 64, RopePlace::first},
+    {"index_fp8", 64, RopePlace::last},
+    {"index_fp8(dim=80)", 48, RopePlace::first},
+    {"index_fp8(scale=raw_f32)", 0, RopePlace::first},
+};
+
+template <class In, bool kAligned>
+auto rotate_kernel_to(DType out) {
+  if (out == DType::e4m3) return rotate_kernel<In, e4m3, kAligned>;
+  return out == DType::bf16 ? rotate_kernel<In, bf16, kAligned>
+                            : rotate_kernel<In, float, kAligned>;
+}
+
+template <bool kAligned>
+void run_rotate_as(const RotateParams& p, DType in, DType out) {
+  const auto blocks = static_cast<unsigned>((p.rows + p.block_rows - 1) / p.block_rows);
+  const auto slices = static_cast<unsigned>((p.chunks + p.slice - 1) / p.slice);
+  emulate({blocks, slices, 1}, kCodecThreads,
+          in == DType::bf16 ? rotate_kernel_to<bf16, kAligned>(out)
+                            : rotate_kernel_to<float, kAligned>(out),
+          p);
+}
+void run_rotate(const RotateParams& p, DType in, DType out) {
+  p.aligned() ? run_rotate_as<true>(p, in, out) : run_rotate_as<false>(p, in, out);
+}
+
+TEST(CodecEmulated, RopeWriteGivesTheBytesOfTheCpu) {
+  std::mt19937 rng(test_seed(14));
+  std::vector<LocalPos> positions = {LocalPos(0),  LocalPos(63), LocalPos(5), LocalPos(-1),
+                                     LocalPos(17), LocalPos(17), LocalPos(1), LocalPos(2),
+                                     LocalPos(9),  LocalPos(30), LocalPos(4)};
+  for (const RopeCase& c : scaled(std::vector(std::begin(kRopeCases), std::end(kRopeCases)))) {
+    const CacheLayout layout = *CacheLayout::parse(c.layout);
+    const std::int64_t w = layout.row_elems();
+    for (RopePairing pairing : enum_values<RopePairing>()) {
+      for (DType in : {DType::bf16, DType::f32}) {
+        for (DType out : {DType::bf16, DType::e4m3, DType::f32}) {
+          const std::int64_t extra = out == DType::bf16 ? 5 : 16;
+          std::optional<RopeTable> table;
+          if (c.dim > 0) table = *RopeTable::make({.dim = c.dim, .pairing = pairing}, 64);
+          OwnedRows k(in, kRows, w, extra), q(in, kRows, 3 * w, extra);
+          fill_adversarial(k, rng);
+          fill_adversarial(q, rng);
+          OwnedRows cpu_q(out, kRows, 3 * w, extra), gpu_q(cpu_q);
+          OwnedPool cpu(layout, 4, 6), gpu(cpu);
+          const auto slots = some_slots(24, kRows, rng);
+          const auto clean = with_holes(slots, 24);
+          lathe::RopeWrite op;
+          op.k = k.read();
+          op.q = q.read();
+          op.positions = positions;
+          op.slots = clean;
+          op.table = table ? &*table : nullptr;
+          op.place = c.place;
+          op.scales = {0.25f, 1};
+          op.q_scale = 0.7f;
+          op.q_out = cpu_q.view;
+          ASSERT_TRUE(lathe::rope_quantize_write(op, cpu.view).ok());
+
+          auto beyond = positions;
+          if (c.dim > 0) beyond[3] = LocalPos(64);  // a hole, too
+          const std::int64_t first = c.place == RopePlace::last ? w - c.dim : 0;
+          const RopeParams rope =
+              rope_params(table ? table->data().data() : nullptr, table ? table->positions() : 0,
+                          c.dim, pairing, beyond, first);
+          auto built = encode_params(k.read(), slots, gpu.view, op.scales);
+          built.rope = rope;
+          if (out == DType::bf16) {  // k does not depend on q's format
+            for_block_rows(built, [&](auto p) {
+              gpu.bytes.assign(gpu.bytes.size(), kPoison);
+              run_encode(p, in, true);
+              ASSERT_EQ(first_difference(cpu.bytes, gpu.bytes), -1)
+                  << c.layout << " " << name(in) << " " << name(pairing);
+            });
+          }
+          auto rotate = rotate_params(q.read(), gpu_q.view, 3);
+          rotate.slots = &slots.data()->value;
+          rotate.slot_count = 24;
+          rotate.inverse_scale = 1.0f / 0.7f;
+          rotate.rope = rope;
+          for (const std::int32_t slice : {rotate.slice, 10}) {
+            rotate.slice = slice;
+            rotate.slice_chunks = FastDiv(slice);
+            for_block_rows(rotate, [&](auto p) {
+              gpu_q.bytes.assign(gpu_q.bytes.size(), kPoison);
+              run_rotate(p, in, out);
+              ASSERT_EQ(first_difference(cpu_q.bytes, gpu_q.bytes), -1)
+                  << c.layout << " " << name(in) << " to " << name(out) << " " << name(pairing);
+            });
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CodecEmulated, RotatesInPlaceBothWays) {
+  std::mt19937 rng(test_seed(15));
+  for (RopePairing pairing : enum_values<RopePairing>()) {
+    for (RopeDirection direction : enum_values<RopeDirection>()) {
+      for (DType dtype : {DType::bf16, DType::f32}) {
+        const auto table = *RopeTable::make({.dim = 64, .pairing = pairing}, 20);
+        std::vector<LocalPos> positions;
+        for (int i = 0; i < kRows; ++i) positions.emplace_back(i % 4 == 1 ? -1 : i + 7);
+        OwnedRows cpu(dtype, kRows, 3 * 112, 16);
+        fill_adversarial(cpu, rng);
+        OwnedRows gpu(cpu);
+        ASSERT_TRUE(lathe::apply_rope(table, positions, cpu.view, 3, 32, direction).ok());
+        RotateParams p = rotate_params(gpu.read(), gpu.view, 3);
+        p.rope = rope_params(table.data().data(), 20, 64, pairing, positions, 32);
+        p.rope.inverse = direction == RopeDirection::inverse;
+        run_rotate(p, dtype, dtype);
+        ASSERT_EQ(first_difference(cpu.bytes, gpu.bytes), -1) << name(pairing);
+      }
+    }
+  }
+}
+
+TEST(CodecEmulated, MovesRecordsOfEveryPlane) {
+  std::mt19937 rng(test_seed(16));
+  for (const CacheLayout& layout : scaled(layouts_to_test())) {
+    for (std::int64_t extra : {0, 4, 3}) {
+      const OwnedPool before = random_pool(layout, 6, 8, extra, rng);
+      // Sources are slots 0-23, destinations 24-47, so a direct move is legal.
+      auto src = some_slots(24, kRows, rng);
+      src[5] = Slot(48);
+      auto dst = with_holes(some_slots(24, kRows, rng), 24);
+      std::rotate(dst.begin(), dst.begin() + 1, dst.end());
+      for (Slot& s : dst) s = s.is_hole() ? s : Slot(s.value + 24);
+      OwnedPool cpu(before), gpu(before), staged(before);
+      for (std::size_t i = 0; i < src.size(); ++i) {
+        if (src[i].value < 0 || src[i].value >= 48 || dst[i].is_hole()) continue;
+        for (int part = 0; part < layout.part_count(); ++part) {
+          std::memcpy(cpu.view.at(layout.part(part), dst[i]),
+                      before.view.at(layout.part(part), src[i]),
+                      static_cast<std::size_t>(layout.part(part).bytes()));
+        }
+      }
+      for (int plane = 0; plane < layout.plane_count(); ++plane) {
+        const auto move = [&](const MoveParams& p) {
+          run(p.unit == 16  ? move_kernel<uint4>
+              : p.unit == 4 ? move_kernel<std::uint32_t>
+                            : move_kernel<std::uint8_t>,
+              p);
+        };
+        move(move_params(gpu.view, plane, src, dst));
+        std::vector<std::byte> staging(
+            src.size() * static_cast<std::size_t>(layout.plane_bytes(plane)) + 16);
+        MoveParams out = move_params(staged.view, plane, src, dst);
+        MoveParams back = out;
+        out.dst = staging.data();
+        out.dst_dense = true;
+        back.src = staging.data();
+        back.src_dense = true;
+        move(out);
+        move(back);
+      }
+      ASSERT_EQ(first_difference(cpu.bytes, gpu.bytes), -1) << layout.serialize();
+      ASSERT_EQ(first_difference(cpu.bytes, staged.bytes), -1) << layout.serialize();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lathe::cuda

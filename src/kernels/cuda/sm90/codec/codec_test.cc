@@ -1,0 +1,98 @@
+// What the codecs say without a device: refusals come before any launch, and a launch that fails
+// names itself.
+#include "kernels/cuda/sm90/codec/codec.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+
+namespace lathe::cuda {
+namespace {
+
+struct Call {
+  CacheLayout layout{LayoutKind::mla_fp8_block};
+  std::array<std::byte, 64> memory{};  // never looked at
+  std::array<Slot, 3> slots{};
+  PoolView pool{memory.data(), layout, 64, 2};
+  RowsView rows{memory.data(), DType::bf16, 3, 576, 576};
+  MutableRowsView out{memory.data(), DType::bf16, 3, 576, 576};
+  TensorScales scales;
+};
+
+std::string field_of(const Result<void>& r) { return r.ok() ? "ok" : r.error().field; }
+
+TEST(Codec, RefusesBeforeItLaunches) {
+  const auto encode = [](auto change) {
+    Call c;
+    change(c);
+    return field_of(encode_rows(c.rows, c.slots, c.pool, c.scales, nullptr));
+  };
+  EXPECT_EQ(encode([](Call& c) { c.rows.dtype = DType::e4m3; }), "rows.dtype");
+  EXPECT_EQ(encode([](Call& c) { c.rows.rows = 2; }), "rows.rows");
+  EXPECT_EQ(encode([](Call& c) { c.rows.cols = 512; }), "rows.cols");
+  EXPECT_EQ(encode([](Call& c) { c.rows.row_stride = 1LL << 40; }), "rows.row_stride");
+  EXPECT_EQ(encode([](Call& c) { c.pool.page_size = 0; }), "pool.page_size");
+  EXPECT_EQ(encode([](Call& c) { c.scales.key = 0; }), "scales.key");
+  const auto decode = [](auto change, Slot first) {
+    Call c;
+    change(c);
+    return field_of(decode_rows(c.pool, first, c.out, c.scales, nullptr));
+  };
+  EXPECT_EQ(decode([](Call&) {}, Slot(126)), "first");
+  EXPECT_EQ(decode([](Call&) {}, Slot(-1)), "first");
+  EXPECT_EQ(decode([](Call& c) { c.out.rows = -1; }, Slot(0)), "out.rows");
+  EXPECT_EQ(decode([](Call& c) { c.out.row_stride = 1LL << 40; }, Slot(0)), "out.row_stride");
+
+  Call c;
+  const auto fewer = std::span<const Slot>(c.slots).first(2);
+  EXPECT_EQ(field_of(gather_decode(c.pool, fewer, c.out, {}, nullptr)), "out.rows");
+  EXPECT_EQ(field_of(move_tokens(c.pool, c.slots, fewer, nullptr, nullptr)), "dst");
+  EXPECT_EQ(field_of(move_tokens(c.pool, c.slots, c.slots, c.memory.data() + 1, nullptr)),
+            "staging");
+  EXPECT_EQ(
+      field_of(requantize(
+          {.src = c.pool, .src_slots = c.slots, .dst = c.pool, .dst_slots = c.slots}, nullptr)),
+      "requantize");
+  RopeWrite write;
+  write.k = c.rows;
+  write.slots = c.slots;
+  EXPECT_EQ(field_of(rope_quantize_write(write, c.pool, nullptr)), "table");
+  write.table = {nullptr, 10, 64, RopePairing::interleaved};
+  EXPECT_EQ(field_of(rope_quantize_write(write, c.pool, nullptr)), "positions");
+}
+
+TEST(Codec, ALaunchThatFailsNamesItsShapeAndItsCaller) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) {
+    GTEST_SKIP() << "there is a device, and the launch would not fail";
+  }
+  Call c;
+  const auto result = encode_rows(c.rows, c.slots, c.pool, {}, nullptr);
+  const int line = __LINE__ - 1;
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().field,
+            "kernel encode (mla_fp8_block(nope=512,rope=64,scale=pow2_ceil), 3 rows, page 64) "
+            "launched at codec_test.cc:" +
+                std::to_string(line));
+  EXPECT_EQ(result.error().code, ErrorCode::device);
+}
+
+TEST(Codec, AReportIsReadFromItsWords) {
+  const std::array slots = {Slot(7), Slot(8), Slot(9)};
+  EXPECT_TRUE(requant_report({}, slots).worst_slot.is_hole());
+  const std::uint64_t bits = std::bit_cast<std::uint32_t>(0.25f);
+  const auto report = requant_report({bits << 32 | (0xffffffffu - 2), 5}, slots);
+  EXPECT_EQ(report.worst_abs_error, 0.25f);
+  EXPECT_EQ(report.worst_slot, Slot(9));
+  EXPECT_EQ(report.saturated, 5);
+}
+
+TEST(Codec, StagingHoldsEveryPlane) {
+  EXPECT_EQ(move_staging_bytes(CacheLayout(LayoutKind::mla_fp8_block), 3), 3 * 656);
+  // 3 x 576, and 3 x 8 rounded up to 32.
+  EXPECT_EQ(move_staging_bytes(CacheLayout(LayoutKind::v4_fp8), 3), 3 * 576 + 32);
+}
+
+}  // namespace
+}  // namespace lathe::cuda

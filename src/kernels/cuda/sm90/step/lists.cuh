@@ -1,0 +1,213 @@
+// Page tables, slot tables, ragged lists, and positions to slots.
+#pragma once
+
+#include "kernels/cuda/sm90/step/scan.cuh"
+
+namespace lathe::cuda {
+
+__device__ __forceinline__ std::int32_t held_page(std::int32_t page, std::int64_t pool_pages) {
+  return page >= 0 && page < pool_pages ? page : -1;
+}
+
+// Page i of a request, -1 where there is none.
+__device__ __forceinline__ std::int32_t page_at(const ListsParams& lists, std::int64_t request,
+                                                std::int64_t i) {
+  const std::int64_t begin = lists.indptr[request];
+  if (i < 0 || i >= lists.indptr[request + 1] - begin) return -1;
+  return held_page(lists.pages[begin + i], lists.pool_pages);
+}
+
+// The slot of position p on a page that `page_of_index` finds, -1 where there is none.
+template <class PageOf>
+__device__ __forceinline__ std::int32_t slot_on(const FastDiv& page_size, std::int64_t p,
+                                                PageOf page_of_index) {
+  if (p < 0 || p > 0x7fffffff) return -1;
+  const auto position = static_cast<std::uint32_t>(p);
+  const std::uint32_t index = page_size(position);
+  const std::int32_t page = page_of_index(index);
+  if (page < 0) return -1;
+  const auto size = static_cast<std::int32_t>(page_size.divisor);
+  return page * size + static_cast<std::int32_t>(position - index * page_size.divisor);
+}
+
+__device__ __forceinline__ std::int32_t list_slot(const ListsParams& lists, std::int64_t request,
+                                                  std::int64_t p) {
+  return slot_on(lists.page_size, p,
+                 [&](std::int64_t index) { return page_at(lists, request, index); });
+}
+
+// Row of a table that a thread takes part in, and its first column.
+__device__ __forceinline__ std::int64_t table_row(const RowLanes& lanes, int block,
+                                                  std::int32_t& column) {
+  const auto thread = static_cast<std::int32_t>(threadIdx.x);
+  column = thread & (lanes.lanes() - 1);
+  return std::int64_t{block} * lanes.rows() + (thread >> lanes.shift);
+}
+
+__device__ __forceinline__ void fill_page_table(const PageTableParams& p, int block) {
+  std::int32_t first;
+  const std::int64_t r = table_row(p.lanes, block, first);
+  if (r >= p.rows) return;
+  std::int64_t used = p.width;
+  if (p.lens != nullptr && r < p.lists.requests) {
+    const std::int64_t size = p.lists.page_size.divisor;
+    used = (p.lens[r] + size - 1) / size;
+  }
+  for (std::int64_t i = first; i < p.width; i += p.lanes.lanes()) {
+    p.out[r * p.width + i] = r < p.lists.requests && i < used ? page_at(p.lists, r, i) : -1;
+  }
+}
+
+// Grid: ceil(rows / lanes.rows()).
+static __global__ void __launch_bounds__(kStepThreads)
+    page_table_kernel(const __grid_constant__ PageTableParams p) {
+  fill_page_table(p, static_cast<int>(blockIdx.x));
+}
+
+// Grid: ceil(rows / lanes.rows()).
+static __global__ void __launch_bounds__(kStepThreads)
+    slot_table_kernel(const __grid_constant__ SlotTableParams p) {
+  std::int32_t first;
+  const std::int64_t r = table_row(p.lanes, static_cast<int>(blockIdx.x), first);
+  if (r >= p.rows) return;
+  const bool real = r < p.lists.requests;
+  const std::int64_t length = real ? p.lengths[r] : 0;
+  const std::int64_t start = real && p.starts != nullptr ? p.starts[r] : 0;
+  for (std::int64_t i = first; i < p.width; i += p.lanes.lanes()) {
+    p.out[r * p.width + i] = i < length ? list_slot(p.lists, r, start + i) : -1;
+  }
+}
+
+__device__ __forceinline__ long long prefix_value(const PrefixParams& p, std::int64_t i) {
+  if (i >= p.count || p.values[i] <= 0) return 0;
+  const auto n = static_cast<std::uint32_t>(p.values[i]);
+  // n - 1 keeps within FastDiv's 31 bits.
+  return std::int64_t{p.divisor(n - 1)} + 1;
+}
+
+// Grid: scan_tiles(count). The sum of each tile.
+static __global__ void __launch_bounds__(kScanThreads, 1)
+    prefix_sums_kernel(const __grid_constant__ PrefixParams p) {
+  __shared__ ScanShared shared;
+  long long mine = 0;
+  for (int i = 0; i < kScanPerThread; ++i) mine += prefix_value(p, scan_begin() + i);
+  long long total;
+  block_prefix(mine, shared, total);
+  if (threadIdx.x == 0) p.sums[blockIdx.x] = total;
+}
+
+// Grid: scan_tiles(count); the sums must be there if those are more than one.
+static __global__ void __launch_bounds__(kScanThreads, 1)
+    prefix_kernel(const __grid_constant__ PrefixParams p) {
+  __shared__ ScanShared shared;
+  const std::int64_t at = scan_begin();
+  long long values[kScanPerThread];
+  long long mine = 0;
+  LATHE_UNROLL
+  for (int i = 0; i < kScanPerThread; ++i) mine += values[i] = prefix_value(p, at + i);
+  long long total;
+  long long sum = block_prefix(mine, shared, total);
+  if (gridDim.x > 1) sum += block_sum(p.sums, blockIdx.x, shared);
+  if (p.out != nullptr) store_prefix(p.out, p.count, at, sum, values);
+  if (p.out32 != nullptr) store_prefix(p.out32, p.count, at, sum, values);
+}
+
+// Any grid of kStepThreads.
+static __global__ void __launch_bounds__(kStepThreads)
+    ragged_kernel(const __grid_constant__ RaggedParams p) {
+  const std::int64_t requests = p.lists.requests;
+  const std::int64_t total = requests == 0 ? 0 : p.indptr[requests];
+  const std::int64_t step = std::int64_t{gridDim.x} * kStepThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kStepThreads + threadIdx.x; i < p.room;
+       i += step) {
+    std::int32_t item = -1;
+    if (i < total) {
+      const std::int64_t r = last_not_above(p.indptr, requests, i);
+      const std::int64_t start = p.starts == nullptr ? 0 : p.starts[r];
+      const std::int64_t within = i - p.indptr[r];
+      if (start < 0) {
+        item = -1;
+      } else if (p.of_pages) {
+        item = page_at(p.lists, r, p.lists.page_size(static_cast<std::uint32_t>(start)) + within);
+      } else {
+        item = list_slot(p.lists, r, start + within);
+      }
+    }
+    p.items[i] = item;
+  }
+}
+
+// Grid: ceil(rows / lanes.rows()).
+static __global__ void __launch_bounds__(kStepThreads)
+    transform_kernel(const __grid_constant__ TransformParams p) {
+  std::int32_t first;
+  const std::int64_t t = table_row(p.lanes, static_cast<int>(blockIdx.x), first);
+  if (t >= p.rows) return;
+  const std::int32_t value = p.row_value[t];
+  const std::int32_t end = p.lens == nullptr ? 0x7fffffff : p.lens[t];
+  const bool real = !p.to_slots || (value >= 0 && value < p.requests);
+  for (std::int64_t i = t * p.width + first; i < (t + 1) * p.width; i += p.lanes.lanes()) {
+    const std::int32_t position = p.positions[i];
+    std::int32_t out = -1;
+    if (real && position >= 0 && position < end) {
+      if (!p.to_slots) {
+        const std::int64_t row = std::int64_t{value} + position;
+        if (row >= 0 && row < p.limit) out = static_cast<std::int32_t>(row);
+      } else {
+        out = slot_on(p.page_size, position, [&](std::int64_t index) {
+          return index < p.table_width ? held_page(p.table[value * p.table_width + index], p.limit)
+                                       : -1;
+        });
+      }
+    }
+    p.out[i] = out;
+  }
+}
+
+// Grid: ceil(rows / warps of a block): a warp takes a row, because where the window begins depends
+// on the last entry that is no hole.
+static __global__ void __launch_bounds__(kStepThreads)
+    combine_kernel(const __grid_constant__ CombineParams p) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const std::int64_t t =
+      std::int64_t{blockIdx.x} * (kStepThreads / 32) + static_cast<int>(threadIdx.x / 32);
+  if (t >= p.rows) return;
+  const std::int64_t position = p.positions[t];
+  const bool real = position >= 0;
+  const std::int64_t visible = real ? (position + 1) / p.ratio : 0;
+  const std::int64_t base = p.entry_base[t];
+  const auto compact = [&](std::int64_t row) {
+    return row >= 0 && row < p.compact_rows ? static_cast<std::int32_t>(row) : -1;
+  };
+  const auto entry = [&](std::int64_t i) {
+    const std::int64_t j = p.entries == nullptr ? i : p.entries[t * p.entry_width + i];
+    return j >= 0 && j < visible ? compact(base + j) : -1;
+  };
+  std::int64_t listed = 0;
+  if (real) listed = p.entries != nullptr || visible > p.entry_width ? p.entry_width : visible;
+  int last = 0;
+  for (std::int64_t i = lane; i < listed; i += 32) {
+    if (entry(i) >= 0) last = static_cast<int>(i) + 1;
+  }
+  for (int d = 1; d < 32; d *= 2) {
+    const int other = shuffle_xor(last, d);
+    last = other > last ? other : last;
+  }
+  const std::int64_t begin = position - p.window + 1 > 0 ? position - p.window + 1 : 0;
+  const std::int64_t keys = real ? position - begin + 1 : 0;
+  const std::int64_t start = p.window_start[t];
+  const std::int64_t window = p.window_base[t];
+  for (std::int64_t i = lane; i < p.width; i += 32) {
+    std::int32_t out = -1;
+    if (i < last) {
+      out = entry(i);
+    } else if (i < last + keys) {
+      const std::int64_t key = begin + i - last;
+      if (key >= start) out = compact(window + key - start);
+    }
+    p.out[t * p.width + i] = out;
+  }
+  if (lane == 0) p.lengths[t] = static_cast<std::int32_t>(last + keys);
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,20 @@
+// The launches of the step kernels. It includes little, as nvcc reads it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/sm90/step/step_params.h"
+
+namespace lathe::cuda {
+
+// Each puts its kernels on the stream; tables without rows or columns launch nothing.
+cudaError_t launch_page_table(const PageTableParams& p, cudaStream_t stream);
+cudaError_t launch_slot_table(const SlotTableParams& p, cudaStream_t stream);
+cudaError_t launch_prefix(const PrefixParams& p, cudaStream_t stream);
+cudaError_t launch_ragged(const RaggedParams& p, cudaStream_t stream);
+cudaError_t launch_transform(const TransformParams& p, cudaStream_t stream);
+cudaError_t launch_combine(const CombineParams& p, cudaStream_t stream);
+cudaError_t launch_work(const WorkParams& p, cudaStream_t stream);
+cudaError_t launch_step_rows(const StepRowsParams& p, cudaStream_t stream);
+
+}  // namespace lathe::cuda

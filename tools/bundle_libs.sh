@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# bundle_libs.sh PROGRAM DIR: copies to DIR the shared libraries of PROGRAM that a machine with nothing but the C library lacks.
+set -euo pipefail
+mkdir -p "$2"
+ldd "$1" | awk '$2 == "=>" {print $1, $3}' | while read -r name path; do
+  case $name in
+    libc.so.* | libm.so.* | libdl.so.* | librt.so.* | libpthread.so.*) ;;
+    *) [ "$path" -ef "$2/$name" ] || cp -L "$path" "$2/$name" ;;
+  esac
+done
