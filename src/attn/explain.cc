@@ -165,18 +165,19 @@ std::string explain(const Plan& plan) {
   return out;
 }
 
-std::string summary(const Plan& plan) {
-  const auto kinds = [&](Phase phase) {
-    std::vector<std::string_view> names;
-    for (const Route& r : plan.phase(phase).routes) {
-      if (std::find(names.begin(), names.end(), name(r.kind)) == names.end()) {
-        names.push_back(name(r.kind));
-      }
+std::string kinds(const Plan& plan, Phase phase) {
+  std::vector<std::string_view> names;
+  for (const Route& r : plan.phase(phase).routes) {
+    if (std::find(names.begin(), names.end(), name(r.kind)) == names.end()) {
+      names.push_back(name(r.kind));
     }
-    return fmt::format("{}", fmt::join(names, "/"));
-  };
-  return fmt::format("{} prefill, {} decode over {}, page {}", kinds(Phase::extend),
-                     kinds(Phase::decode), plan.main().layout.name(), plan.main().page_size);
+  }
+  return fmt::format("{}", fmt::join(names, "/"));
+}
+
+std::string summary(const Plan& plan) {
+  return fmt::format("{} prefill, {} decode over {}, page {}", kinds(plan, Phase::extend),
+                     kinds(plan, Phase::decode), plan.main().layout.name(), plan.main().page_size);
 }
 
 std::string explain(const Refusal& refusal) {

@@ -13,6 +13,9 @@ namespace lathe {
 /// One line per cache, phase, and consequence; ends with a newline.
 std::string explain(const Plan& plan);
 
+/// The kinds of a phase's routes in order of preference: "ragged/inplace".
+std::string kinds(const Plan& plan, Phase phase);
+
 /// The pair over its cache in one line, without an end of line: "ragged prefill, inplace decode over
 /// mla_bf16, page 64".
 std::string summary(const Plan& plan);

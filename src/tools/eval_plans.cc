@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "attn/explain.h"
 #include "attn/matrix.h"
 #include "attn/planner.h"
 #include "base/threads.h"
@@ -17,16 +18,6 @@ namespace {
 
 constexpr std::size_t kTracedItems = 16;  // of each task, whose logits are compared
 constexpr std::int64_t kChunks[] = {1, 7, 64, 257, 2048};
-
-std::string kinds_of(const Plan& plan, Phase phase) {
-  std::vector<std::string_view> kinds;
-  for (const Route& r : plan.phase(phase).routes) {
-    if (std::find(kinds.begin(), kinds.end(), name(r.kind)) == kinds.end()) {
-      kinds.push_back(name(r.kind));
-    }
-  }
-  return fmt::format("{}", fmt::join(kinds, "/"));
-}
 
 // The most precise layout and the kernels that read it in place.
 Wishes plain_wishes(Wishes w, const ModelConfig& config) {
@@ -58,8 +49,8 @@ Result<std::vector<Candidate>> candidates(const Wishes& wishes, const Wishes& pl
     const auto plan = make_plan(config.attention, *machine, w, registry);
     if (!plan) return;
     out.push_back({w,
-                   fmt::format("{} -> {} over {}{}", kinds_of(*plan, Phase::extend),
-                               kinds_of(*plan, Phase::decode), plan->main().layout.name(), more),
+                   fmt::format("{} -> {} over {}{}", kinds(*plan, Phase::extend),
+                               kinds(*plan, Phase::decode), plan->main().layout.name(), more),
                    plan->phase(Phase::extend).routes.size()});
   };
   std::set<std::string> layouts;
@@ -122,8 +113,8 @@ Result<RowResult, StartError> run_row(const RuntimeOptions& options, const Token
   RowResult out;
   PlanRow& row = out.row;
   row.layout = plan.main().layout.name();
-  row.prefill = kinds_of(plan, Phase::extend);
-  row.decode = kinds_of(plan, Phase::decode);
+  row.prefill = kinds(plan, Phase::extend);
+  row.decode = kinds(plan, Phase::decode);
   row.chunk = options.wishes.chunked_prefill_size;
   row.bytes_per_token = plan.bytes_per_token() * plan.layers;
   for (std::size_t i = 0; i < tasks.size(); ++i) {
