@@ -2,32 +2,12 @@
 
 #include "base/test_scale.h"
 #include "layout/codec_test_util.h"
+#include "layout/rope_write_test_util.h"
 
 namespace lathe {
 namespace {
 
-struct Case {
-  const char* layout;
-  std::int32_t dim;  // of the table; 0: none
-  RopePlace place;
-};
-
-constexpr Case kCases[] = {
-    {"mla_bf16", 64, RopePlace::last},
-    {"mla_fp8", 64, RopePlace::last},
-    {"mla_fp8_block", 64, RopePlace::last},
-    {"mla_fp8_block(scale=raw_f32)", 64, RopePlace::last},
-    {"mla_fp8_block(nope=256,rope=0)", 0, RopePlace::last},
-    {"mla_fp4", 64, RopePlace::last},
-    {"mla_fp4(nope=48,rope=16)", 16, RopePlace::last},
-    {"v4_fp8", 64, RopePlace::last},
-    {"index_fp8", 64, RopePlace::first},
-    {"index_fp8", 64, RopePlace::last},
-    {"index_fp8(dim=80)", 48, RopePlace::first},
-    {"index_fp8(scale=raw_f32)", 0, RopePlace::first},
-};
-
-std::optional<RopeTable> table_for(const Case& c, RopePairing pairing) {
+std::optional<RopeTable> table_for(const RopeCase& c, RopePairing pairing) {
   if (c.dim == 0) return std::nullopt;
   return *RopeTable::make({.dim = c.dim, .pairing = pairing}, 64);
 }
@@ -68,7 +48,7 @@ RopeWrite op_of(const Inputs& x, const std::optional<RopeTable>& table, RopePlac
 TEST(RopeWrite, FastGivesTheReferenceBits) {
   for_each_target([](const std::string& target) {
     std::mt19937 rng(test_seed(3));
-    for (const Case& c : scaled(std::vector(std::begin(kCases), std::end(kCases)))) {
+    for (const RopeCase& c : scaled(std::vector(std::begin(kRopeCases), std::end(kRopeCases)))) {
       const CacheLayout layout = *CacheLayout::parse(c.layout);
       for (RopePairing pairing : enum_values<RopePairing>()) {
         const auto table = table_for(c, pairing);
@@ -98,7 +78,7 @@ TEST(RopeWrite, FastGivesTheReferenceBits) {
 TEST(RopeWrite, EqualsRotateThenEncode) {
   std::mt19937 rng(test_seed(4));
   for (CodecPath path : scaled({CodecPath::fast, CodecPath::reference})) {
-    for (const Case& c : kCases) {
+    for (const RopeCase& c : kRopeCases) {
       const CacheLayout layout = *CacheLayout::parse(c.layout);
       const auto table = table_for(c, RopePairing::interleaved);
       const std::int64_t w = layout.row_elems();
@@ -143,7 +123,7 @@ TEST(RopeWrite, EqualsRotateThenEncode) {
 TEST(RopeWrite, WorksWithoutQAndWithoutRows) {
   const CacheLayout layout(LayoutKind::mla_fp8_block);
   std::mt19937 rng(5);
-  const auto table = table_for(kCases[2], RopePairing::interleaved);
+  const auto table = table_for(kRopeCases[2], RopePairing::interleaved);
   const Inputs x = make_inputs(layout, DType::bf16, DType::bf16, rng);
   for (CodecPath path : enum_values<CodecPath>()) {
     OwnedPool with_q(layout, 4, 3);
@@ -168,7 +148,7 @@ TEST(RopeWrite, WorksWithoutQAndWithoutRows) {
 TEST(RopeWrite, RefusesWithAReasonAndWritesNothing) {
   const CacheLayout block(LayoutKind::mla_fp8_block);
   std::mt19937 rng(6);
-  const auto table = table_for(kCases[2], RopePairing::interleaved);
+  const auto table = table_for(kRopeCases[2], RopePairing::interleaved);
   const auto wide = RopeTable::make({.dim = 128}, 64);
   const Inputs x = make_inputs(block, DType::bf16, DType::bf16, rng);
   OwnedPool pool(block, 4, 3);

@@ -13,6 +13,7 @@
 #include "kernels/cuda/sm90/codec/rotate.cuh"
 #include "layout/codec_test_util.h"
 #include "layout/rope_write.h"
+#include "layout/rope_write_test_util.h"
 
 namespace lathe::cuda {
 namespace {
@@ -238,27 +239,6 @@ TEST(CodecEmulated, RequantizeGivesTheBytesAndTheReportOfTheCpu) {
     }
   }
 }
-
-struct RopeCase {
-  const char* layout;
-  std::int32_t dim;  // of the table; 0: none
-  RopePlace place;
-};
-
-constexpr RopeCase kRopeCases[] = {
-    {"mla_bf16", 64, RopePlace::last},
-    {"mla_fp8", 64, RopePlace::last},
-    {"mla_fp8_block", 64, RopePlace::last},
-    {"mla_fp8_block(scale=raw_f32)", 64, RopePlace::last},
-    {"mla_fp8_block(nope=256,rope=0)", 0, RopePlace::last},
-    {"mla_fp4", 64, RopePlace::last},
-    {"mla_fp4(nope=48,rope=16)", 16, RopePlace::last},
-    {"v4_fp8", 64, RopePlace::last},
-    {"index_fp8", 64, RopePlace::first},
-    {"index_fp8", 64, RopePlace::last},
-    {"index_fp8(dim=80)", 48, RopePlace::first},
-    {"index_fp8(scale=raw_f32)", 0, RopePlace::first},
-};
 
 template <class In, bool kAligned>
 auto rotate_kernel_to(DType out) {

@@ -9,6 +9,7 @@
 #include "layout/codec_test_util.h"
 #include "layout/pool.h"
 #include "layout/rope_write.h"
+#include "layout/rope_write_test_util.h"
 
 namespace lathe::cuda {
 namespace {
@@ -177,26 +178,6 @@ TEST_F(CodecGpu, RequantizeGivesTheBytesAndTheReportOfTheCpu) {
     }
   }
 }
-
-struct RopeCase {
-  const char* layout;
-  std::int32_t dim;  // of the table; 0: none
-  RopePlace place;
-};
-constexpr RopeCase kRopeCases[] = {
-    {"mla_bf16", 64, RopePlace::last},
-    {"mla_fp8", 64, RopePlace::last},
-    {"mla_fp8_block", 64, RopePlace::last},
-    {"mla_fp8_block(scale=raw_f32)", 64, RopePlace::last},
-    {"mla_fp8_block(nope=256,rope=0)", 0, RopePlace::last},
-    {"mla_fp4", 64, RopePlace::last},
-    {"mla_fp4(nope=48,rope=16)", 16, RopePlace::last},
-    {"v4_fp8", 64, RopePlace::last},
-    {"index_fp8", 64, RopePlace::first},
-    {"index_fp8", 64, RopePlace::last},
-    {"index_fp8(dim=80)", 48, RopePlace::first},
-    {"index_fp8(scale=raw_f32)", 0, RopePlace::first},
-};
 
 TEST_F(CodecGpu, RopeWriteGivesTheBytesOfTheCpu) {
   std::mt19937 rng(24);
