@@ -61,7 +61,7 @@ fuzz:
 	tools/run_fuzzers.sh build-fuzz $(FUZZ_SECONDS)
 
 # More random cases than a plain test run, and others every day; the seed that is printed repeats a run.
-# A scale of 150 is about ten minutes on two cores.
+# A scale of 150 is ten to fifteen minutes on two cores.
 NIGHTLY_SCALE ?= 150
 NIGHTLY_SEED ?= $(shell date +%j)
 nightly: build
