@@ -62,7 +62,8 @@ function(lathe_gpu_program source folder)
   set_target_properties(${name} PROPERTIES CUDA_RUNTIME_LIBRARY Static
     RUNTIME_OUTPUT_DIRECTORY ${folder} BUILD_RPATH "$ORIGIN/${lib}")
   if(source MATCHES "\\.cc$")
-    target_link_libraries(${name} PRIVATE lathe_kernels_cuda $<TARGET_NAME_IF_EXISTS:GTest::gtest>)
+    target_link_libraries(${name} PRIVATE lathe_kernels_cuda lathe_kernels_ref lathe_kernels_cpu ${CMAKE_DL_LIBS}
+      $<TARGET_NAME_IF_EXISTS:GTest::gtest>)
     add_custom_command(TARGET ${name} POST_BUILD
       COMMAND ${CMAKE_SOURCE_DIR}/tools/bundle_libs.sh $<TARGET_FILE:${name}> ${CMAKE_BINARY_DIR}/gpu/lib)
   endif()

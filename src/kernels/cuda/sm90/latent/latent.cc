@@ -1,0 +1,201 @@
+#include "kernels/cuda/sm90/latent/latent.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cuda/common/cuda_error.h"
+#include "kernels/cuda/sm90/latent/latent_kernels.h"
+#include "kernels/cuda/sm90/step/step.h"
+
+namespace lathe::cuda {
+namespace {
+
+struct LatentKernel {
+  cudaError_t (*launch)(const LatentParams&, cudaStream_t);
+};
+
+constexpr std::int64_t kPair = 2 * kLatentTile;
+
+std::int64_t up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
+
+Error wrong(std::string field, std::string wanted, std::string offered) {
+  return {ErrorCode::invalid_argument, std::move(field), std::move(wanted), std::move(offered), ""};
+}
+
+/// The kernel for a call's keys.
+Result<LatentKernel> wide_kernel(const AttendArgs& args) {
+  const bool v4 = args.problem.v_dim() == args.problem.qk_dim();
+  if (!args.main.pool) return LatentKernel{v4 ? launch_wide_v4_bf16 : launch_wide_mla_bf16};
+  switch (args.main.pool->layout.kind()) {
+    case LayoutKind::mla_bf16:
+      return LatentKernel{v4 ? launch_wide_v4_bf16 : launch_wide_mla_bf16};
+    case LayoutKind::mla_fp8:
+      return LatentKernel{launch_wide_mla_fp8};
+    case LayoutKind::mla_fp8_block:
+      return LatentKernel{launch_wide_mla_fp8_block};
+    case LayoutKind::v4_fp8:
+      return LatentKernel{launch_wide_v4_fp8};
+    default:
+      return wrong("main.pool.layout", "mla_bf16, mla_fp8, mla_fp8_block or v4_fp8",
+                   std::string(name(args.main.pool->layout.kind())));
+  }
+}
+
+LatentSource source_params(const KeySource& s, const AttentionProblem& problem) {
+  LatentSource out;
+  if (s.pool) {
+    const ConstPoolView& pool = *s.pool;
+    out.pages = pool.data;
+    out.page_stride = pool.page_stride;
+    out.page_size = FastDiv(pool.page_size);
+    out.pages_count = static_cast<std::int32_t>(pool.pages);
+    if (pool.layout.kind() == LayoutKind::v4_fp8) {
+      out.scales = std::int64_t{pool.page_size} * (problem.nope + 2 * problem.rope);
+    }
+  } else {
+    out.pages = s.compact.data;
+    out.page_stride = s.compact.row_stride * 2;
+    out.page_size = FastDiv(1);
+    out.pages_count = static_cast<std::int32_t>(s.compact.rows);
+  }
+  if (!s.indices.empty() || s.index_width > 0) {
+    out.indices = s.indices.data();
+    out.width = static_cast<std::int32_t>(s.index_width);
+    if (!s.index_lengths.empty()) out.lengths = s.index_lengths.data();
+  }
+  if (s.table_width > 0) {
+    out.table = reinterpret_cast<const std::int32_t*>(s.page_table.data());
+    out.table_width = static_cast<std::int32_t>(s.table_width);
+  }
+  return out;
+}
+
+LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t> row_request,
+                           const LatentSchedule& schedule) {
+  LatentParams p;
+  const AttentionProblem& problem = args.problem;
+  p.items = reinterpret_cast<const LatentItem*>(schedule.list.items.data());
+  p.worker_items = schedule.list.worker_items.data();
+  p.unit_items = schedule.list.row_items.data();
+  p.units = static_cast<std::int32_t>(schedule.cut.units);
+  p.workers = schedule.cut.work.workers;
+  p.tiles = schedule.cut.tiles;
+  p.q = args.q.data;
+  p.q_stride = args.q.row_stride;
+  p.heads = problem.heads;
+  p.by_heads = FastDiv(problem.heads);
+  p.q_indptr = args.q_indptr.data();
+  p.kv_lens = args.kv_lens.data();
+  if (!row_request.empty()) p.row_request = row_request.data();
+  p.dense = args.main.index_width == 0;
+  p.main = source_params(args.main, problem);
+  if (problem.two_sources()) p.extra = source_params(args.extra, problem);
+  const double log2e = 1.4426950408889634;
+  p.scale = static_cast<float>(problem.scale * double{args.main.key_scale} *
+                               (args.q.dtype == DType::e4m3 ? double{args.q_scale} : 1.0) * log2e);
+  p.value_scale = args.main.key_scale;
+  if (!args.sink.empty()) p.sink = args.sink.data();
+  p.out = reinterpret_cast<std::uint16_t*>(args.out.data);
+  p.out_stride = args.out.row_stride;
+  p.lse = reinterpret_cast<float*>(args.lse.data);
+  p.lse_stride = args.lse.row_stride;
+  return p;
+}
+
+Result<void> check_call(const AttendArgs& args) {
+  const AttentionProblem& p = args.problem;
+  if (p.qk_dim() != 576 && p.qk_dim() != 512) {
+    return wrong("problem", "512 + 64 or 448 + 64 dimensions",
+                 fmt::format("{} + {}", p.nope, p.rope));
+  }
+  if (p.v_dim() != 512) return wrong("problem.v_dim", "512", fmt::format("{}", p.v_dim()));
+  if (args.q.dtype != DType::bf16) return wrong("q.dtype", "bf16", std::string(name(args.q.dtype)));
+  if (args.out.dtype != DType::bf16) {
+    return wrong("out.dtype", "bf16", std::string(name(args.out.dtype)));
+  }
+  if (args.lse.data != nullptr && args.lse.dtype != DType::f32) {
+    return wrong("lse.dtype", "f32", std::string(name(args.lse.dtype)));
+  }
+  return {};
+}
+
+}  // namespace
+
+LatentCut cut_latent(const LatentShape& s) {
+  LatentCut c;
+  const std::int64_t lines =
+      s.dense ? s.heads * std::max<std::int64_t>(s.request_rows, 1) : s.heads;
+  c.tiles = static_cast<std::int32_t>(std::max<std::int64_t>(up(lines, c.tile_lines), 1));
+  c.units = s.dense ? s.requests : s.rows;
+  const std::int64_t blocks = std::max<std::int64_t>(s.processors / c.tiles, 1);
+  const std::int64_t pairs = std::max<std::int64_t>(up(s.keys, kPair), 1);
+  // Pairs of tiles that filling and emptying the pipeline costs, and that a unit's parts cost.
+  constexpr double kItem = 1.5, kSplit = 2.0;
+  std::int64_t best = 1;
+  double least = std::numeric_limits<double>::infinity();
+  for (std::int64_t n = 1; n <= std::min<std::int64_t>(pairs, blocks); ++n) {
+    const std::int64_t each = up(pairs, n);
+    const std::int64_t items = c.units * up(pairs, each);
+    const double cost =
+        static_cast<double>(up(items, blocks)) * (static_cast<double>(each) + kItem) +
+        (n > 1 ? kSplit + 0.05 * static_cast<double>(n) : 0);
+    if (cost < least) {
+      least = cost;
+      best = n;
+    }
+  }
+  const std::int64_t each = up(pairs, best);
+  c.work.workers = static_cast<std::int32_t>(
+      std::min<std::int64_t>(blocks, std::max<std::int64_t>(c.units * up(pairs, each), 1)));
+  c.work.block = static_cast<std::int32_t>(kPair);
+  c.work.fixed_split = static_cast<std::int32_t>(each * kPair);
+  c.items = max_work_items(c.units, s.keys, c.work);
+  c.unit_items = up(pairs, each);
+  return c;
+}
+
+Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
+                         cudaStream_t stream, std::source_location where) {
+  const LatentParams p = latent_params(args, {}, schedule);
+  const auto units = static_cast<std::size_t>(schedule.cut.units);
+  if (schedule.unit_keys.size() < units) {
+    return wrong("schedule.unit_keys", fmt::format("{} entries", units),
+                 fmt::format("{}", schedule.unit_keys.size()));
+  }
+  const cudaError_t status = launch_latent_count(p, schedule.unit_keys.data(), stream);
+  if (auto ok = launch_result(status, {"latent_count", fmt::format("{} units", units), where});
+      !ok) {
+    return ok;
+  }
+  return plan_work({schedule.unit_keys.first(units), {}}, schedule.cut.work, schedule.list,
+                   schedule.work_workspace, stream, where);
+}
+
+Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t> row_request,
+                           const LatentSchedule& schedule, std::span<std::byte> workspace,
+                           cudaStream_t stream, std::source_location where) {
+  if (auto ok = check_call(args); !ok) return ok;
+  const auto kernel = wide_kernel(args);
+  if (!kernel) return kernel.error();
+  const LatentCut& cut = schedule.cut;
+  if (std::ssize(workspace) < cut.workspace_bytes()) {
+    return wrong("workspace", fmt::format("{} bytes", cut.workspace_bytes()),
+                 fmt::format("{}", workspace.size()));
+  }
+  if (cut.units == 0) return {};
+  LatentParams p = latent_params(args, row_request, schedule);
+  p.part_out = reinterpret_cast<float*>(workspace.data());
+  p.part_lse = p.part_out + cut.items * cut.tiles * cut.tile_lines * 512;
+  const auto shape = [&] {
+    return fmt::format("{} rows of {} heads, {} keys a unit at most", args.q.rows,
+                       args.problem.heads, cut.work.fixed_split * cut.unit_items);
+  };
+  if (auto ok = launch_result(kernel.value().launch(p, stream), {"latent", shape(), where}); !ok)
+    return ok;
+  return launch_result(launch_latent_combine(p, cut.tile_lines, cut.unit_items, stream),
+                       {"latent_combine", shape(), where});
+}
+
+}  // namespace lathe::cuda

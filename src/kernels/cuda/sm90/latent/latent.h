@@ -1,0 +1,73 @@
+// Latent attention on Hopper: what cpu_attend_latent computes, on the cache's pages, in bf16 arithmetic
+// with f32 sums. Kinds inplace (pages) and gather (compact bf16 rows), all phases.
+//
+// The schedule and the workspace belong to the caller, are sized by maxima and may be shared by all
+// layers of a step; nothing waits or allocates, so that everything can be captured in a graph and
+// replayed over other contents.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <source_location>
+#include <span>
+
+#include "attn/attend.h"
+#include "attn/work_list.h"
+#include "base/result.h"
+
+namespace lathe::cuda {
+
+/// Bounds of the calls that a schedule serves.
+struct LatentShape {
+  std::int64_t rows = 0;  // of q
+  std::int64_t requests = 0;
+  std::int64_t request_rows = 1;  // most rows of one request
+  std::int64_t keys = 0;          // most keys of a unit: of a request, or of an index row's sources
+  std::int32_t heads = 0;
+  bool dense = false;  // by page table; else by index list
+  int processors = 132;
+};
+
+/// How a shape is cut: which lines share a block, among how many workers, where keys may be cut.
+struct LatentCut {
+  std::int32_t tile_lines = 64;
+  std::int32_t tiles = 1;  // of lines in a unit
+  std::int64_t units = 0;  // requests where dense, else rows
+  WorkOptions work;
+  std::int64_t items = 0;       // at most
+  std::int64_t unit_items = 0;  // of one unit, at most
+
+  /// f32 parts of the items and their logarithmic sums.
+  std::int64_t workspace_bytes() const { return items * tiles * tile_lines * (512 + 1) * 4; }
+};
+/// One wave of blocks where that is nearly balanced: cutting a row costs its parts' way through
+/// memory and a part of the pipeline's filling and emptying.
+LatentCut cut_latent(const LatentShape& shape);
+
+/// A work list over the units, on the device.
+struct LatentSchedule {
+  LatentCut cut;
+  WorkBuffers list;                        // sized by cut
+  std::span<std::int32_t> unit_keys;       // [units]
+  std::span<std::int64_t> work_workspace;  // work_workspace(units) entries (step/step.h)
+};
+/// Fills the schedule from the lengths on the device: 2 or 3 launches. args: all but q, out and lse.
+Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
+                         cudaStream_t stream,
+                         std::source_location where = std::source_location::current());
+
+/// All of args' spans and views point to the device; execution is not used. row_request: [rows], where
+/// index lists hold positions (a page table is given too), else empty.
+///
+/// q bf16, out bf16, lse f32 or null. Layouts mla_bf16, mla_fp8, mla_fp8_block at 512 + 64, v4_fp8 and
+/// bf16 rows at 448 + 64; v_dim 512.
+///
+/// Errors: what the planner would have refused (layouts, dims, dtypes, heads); a workspace or lists
+/// that are too small; a failed launch. On an error nothing was launched.
+Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t> row_request,
+                           const LatentSchedule& schedule, std::span<std::byte> workspace,
+                           cudaStream_t stream,
+                           std::source_location where = std::source_location::current());
+
+}  // namespace lathe::cuda

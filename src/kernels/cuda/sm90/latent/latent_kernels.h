@@ -1,0 +1,24 @@
+// The launches of latent attention. It includes little, as nvcc reads it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/sm90/latent/latent_params.h"
+
+namespace lathe::cuda {
+
+/// Lines of 64 a block; bf16 products.
+cudaError_t launch_wide_mla_bf16(const LatentParams& p, cudaStream_t stream);
+cudaError_t launch_wide_mla_fp8(const LatentParams& p, cudaStream_t stream);
+cudaError_t launch_wide_mla_fp8_block(const LatentParams& p, cudaStream_t stream);
+cudaError_t launch_wide_v4_fp8(const LatentParams& p, cudaStream_t stream);
+cudaError_t launch_wide_v4_bf16(const LatentParams& p, cudaStream_t stream);
+
+/// keys: [p.units], of each unit.
+cudaError_t launch_latent_count(const LatentParams& p, std::int32_t* keys, cudaStream_t stream);
+
+/// After one of the others, on the same stream. `most`: items that a unit can have.
+cudaError_t launch_latent_combine(const LatentParams& p, int tile_lines, std::int64_t most,
+                                  cudaStream_t stream);
+
+}  // namespace lathe::cuda

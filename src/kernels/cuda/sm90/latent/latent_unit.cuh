@@ -1,0 +1,109 @@
+// Which lines and keys a unit has, and where a key lies.
+#pragma once
+
+#include "kernels/cuda/sm90/latent/latent_params.h"
+
+namespace lathe::cuda {
+
+struct LatentUnitPlace {
+  std::int32_t row = 0;      // first row of q
+  std::int32_t lines = 0;    // rows x heads
+  std::int32_t request = 0;  // where a page table is used
+  std::int32_t limit = 0;    // dense: keys that the first row sees; the row after sees one more
+  std::int32_t keys = 0;     // of the main source
+  std::int32_t padded = 0;   // where the extra source's keys begin
+  std::int32_t extra = 0;
+};
+
+__device__ inline std::int32_t listed(const LatentSource& s, std::int32_t row) {
+  if (s.lengths == nullptr) return s.width;
+  const std::int32_t n = s.lengths[row];
+  return n < 0 ? 0 : n < s.width ? n : s.width;
+}
+
+__device__ inline LatentUnitPlace unit_place(const LatentParams& p, std::int32_t unit) {
+  LatentUnitPlace u;
+  if (p.dense) {
+    u.request = unit;
+    u.row = p.q_indptr[unit];
+    const std::int32_t rows = p.q_indptr[unit + 1] - u.row;
+    u.lines = rows * p.heads;
+    u.keys = p.kv_lens[unit];
+    u.limit = u.keys - rows + 1;
+    u.padded = u.keys;
+  } else {
+    u.row = unit;
+    u.lines = p.heads;
+    u.keys = listed(p.main, unit);
+    u.padded = (u.keys + kLatentTile - 1) / kLatentTile * kLatentTile;
+    if (p.extra.indices != nullptr) u.extra = listed(p.extra, unit);
+    if (p.row_request != nullptr) u.request = p.row_request[unit];
+    if (p.main.table != nullptr && u.request >= 0) u.limit = p.kv_lens[u.request];
+  }
+  return u;
+}
+
+/// Where a token lies: its page's first byte and its place in the page; page null: nowhere.
+struct KeyPlace {
+  const std::byte* page = nullptr;
+  std::int32_t offset = 0;
+  bool second = false;  // of the extra source
+};
+
+/// Key `index` of a unit, counted over the main source's, filled up to a tile, and the extra's.
+__device__ inline KeyPlace key_place(const LatentParams& p, const LatentUnitPlace& u,
+                                     std::int32_t index) {
+  const bool second = index >= u.padded && u.extra > 0;
+  const LatentSource& s = second ? p.extra : p.main;
+  if (second) index -= u.padded;
+  if (index >= (second ? u.extra : u.keys)) return {};
+  std::int32_t page, offset;
+  if (s.indices != nullptr) {
+    const std::int32_t value = s.indices[std::int64_t{u.row} * s.width + index];
+    if (value < 0) return {};
+    page = static_cast<std::int32_t>(s.page_size(static_cast<std::uint32_t>(value)));
+    offset = value - page * static_cast<std::int32_t>(s.page_size.divisor);
+    if (s.table != nullptr) {
+      if (value >= u.limit || page >= s.table_width) return {};
+      page = s.table[std::int64_t{u.request} * s.table_width + page];
+    }
+  } else {
+    const auto in_table = static_cast<std::int32_t>(s.page_size(static_cast<std::uint32_t>(index)));
+    offset = index - in_table * static_cast<std::int32_t>(s.page_size.divisor);
+    if (in_table >= s.table_width) return {};
+    page = s.table[std::int64_t{u.request} * s.table_width + in_table];
+  }
+  if (page < 0 || page >= s.pages_count) return {};
+  return {s.pages + page * s.page_stride, offset, second};
+}
+
+/// The items of this block's worker, in order, without those whose unit has no line in this block's
+/// tile. Every role of a block walks them alike.
+struct LatentItems {
+  std::int64_t next;
+  std::int64_t end;
+  std::int64_t number = 0;  // of the item that take() gave
+  LatentItem item{};
+  LatentUnitPlace unit;
+  bool split = false;  // the unit has several items
+
+  __device__ LatentItems(const LatentParams& p, std::int32_t worker)
+      : next(p.worker_items[worker]), end(p.worker_items[worker + 1]) {}
+
+  template <int kTileLines>
+  __device__ bool take(const LatentParams& p, std::int32_t tile) {
+    while (next < end) {
+      number = next++;
+      const int4 v = reinterpret_cast<const int4*>(p.items)[number];
+      item = {v.x, v.y, v.z, v.w};
+      unit = unit_place(p, item.unit);
+      if (tile * kTileLines < unit.lines) {
+        split = p.unit_items[item.unit + 1] - p.unit_items[item.unit] > 1;
+        return true;
+      }
+    }
+    return false;
+  }
+};
+
+}  // namespace lathe::cuda

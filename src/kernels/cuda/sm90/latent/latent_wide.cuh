@@ -1,0 +1,414 @@
+// Latent attention with the lines on the M side: a block does 64 lines.
+//
+// Two warpgroups multiply, a third one fills (latent_fill.cuh). Tiles of keys go through two buffers in
+// pairs: group 0 makes the scores of the even tile, group 1 of the odd one, and each adds both tiles to
+// its half of the value dimensions (64 x 256 f32, 128 registers a thread). So the softmax of one
+// overlaps with the products of the other:
+//
+//   group 0   S0 = Q K0'   softmax 0   O += P0 V0 (left)    O += P1 V1 (left)    S2 = Q K2' ...
+//   group 1   S1 = Q K1'               O += P0 V0 (right)   softmax 1   O += P1 V1 (right) ...
+//
+// Weights are 2^(score - reference): a row's reference is the maximum at the time when a score last
+// exceeded it by more than 2^8, so sums are seldom rescaled, and which lines are is decided by one vote
+// of a warp. References go from tile to tile in the order of keys, through shared memory.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cuda/common/wgmma.cuh"
+#include "kernels/cuda/sm90/latent/latent_fill.cuh"
+
+namespace lathe::cuda {
+
+template <class Format>
+struct LatentWide {
+  static constexpr int kDims = kDimTiles<Format>;
+  static constexpr int kLines = 64;
+  static constexpr int kBuffers = 2;
+  static constexpr int kThreads = 384;
+  static constexpr int kValues = 512;
+  // With a rotary part behind the values its tile is free once the scores are there, and takes the
+  // weights.
+  static constexpr bool kWeightsInKeys = kDims == 9;
+
+  static constexpr int kKeyBytes = kDims * kDimTileBytes;
+  static constexpr int kWeightsAt = 3 * kKeyBytes;
+  static constexpr int kSmallAt = kWeightsAt + (kWeightsInKeys ? 0 : 2 * kDimTileBytes);
+  static constexpr int kSmallBytes = 64 + 2 * 8 + 2 * 256 + 2 * 256;
+  static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
+
+  // Named barriers.
+  static constexpr int kFirstReady = 1, kSecondReady = 2, kSumsReady = 3;
+};
+
+template <class W>
+struct LatentWideShared {
+  LatentShared fill;
+  std::uint32_t weights[2];
+  std::uint32_t references;  // [2][64] f32
+  std::uint32_t sums;        // [2][64] f32
+
+  __device__ explicit LatentWideShared(std::uint32_t base) {
+    fill.q = base;
+    fill.keys = base + W::kKeyBytes;
+    weights[0] = W::kWeightsInKeys ? fill.keys + 8 * kDimTileBytes : base + W::kWeightsAt;
+    weights[1] = weights[0] + (W::kWeightsInKeys ? W::kKeyBytes : kDimTileBytes);
+    const std::uint32_t small = base + W::kSmallAt;
+    fill.q_full = small;
+    fill.q_empty = small + 8;
+    fill.full = small + 16;
+    fill.empty = small + 32;
+    fill.masks = small + 64;
+    references = small + 80;
+    sums = references + 512;
+  }
+};
+
+__device__ inline float load_float(std::uint32_t at) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
+  return v;
+}
+__device__ inline void store_float(std::uint32_t at, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
+}
+
+inline constexpr float kNoKey = -__builtin_huge_valf();
+inline constexpr float kReferenceSlack = 8;  // log2
+
+/// A consumer warpgroup's state for its 16 x 4 rows: each thread has two.
+template <class W, int kGroup>
+struct LatentWideGroup {
+  const LatentParams& p;
+  const LatentWideShared<W>& s;
+  int thread, warp, lane, row;  // row and row + 8
+  float sums[128];
+  float reference[2];  // log2 of what weights and sums are divided by
+  float total[2];      // of this thread's columns of this group's own tiles
+
+  __device__ LatentWideGroup(const LatentParams& params, const LatentWideShared<W>& shared, int t)
+      : p(params), s(shared), thread(t), warp(t / 32), lane(t % 32) {
+    row = warp * 16 + lane / 4;
+  }
+
+  __device__ void begin() {
+#pragma unroll
+    for (int i = 0; i < 128; ++i) sums[i] = 0;
+    reference[0] = reference[1] = kNoKey;
+    total[0] = total[1] = 0;
+  }
+
+  __device__ void score(float (&d)[32], int buffer) {
+    const std::uint32_t keys = s.fill.keys + buffer * W::kKeyBytes;
+    wgmma_fence();
+#pragma unroll
+    for (int t = 0; t < W::kDims; ++t) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        mma_m64n64_bf16(d, tile_descriptor(s.fill.q + t * kDimTileBytes + k * 32, 1024),
+                        tile_descriptor(keys + t * kDimTileBytes + k * 32, 1024), t + k > 0);
+      }
+    }
+    wgmma_commit();
+  }
+
+  __device__ std::uint64_t values(int buffer, int k) const {
+    return tile_descriptor(
+        s.fill.keys + buffer * W::kKeyBytes + kGroup * 4 * kDimTileBytes + k * 2048, 1024,
+        kDimTileBytes);
+  }
+  __device__ void add_own(const std::uint32_t (&w)[4][4], int buffer) {
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 4; ++k) mma_m64n256_bf16_rows(sums, w[k], values(buffer, k), true);
+    wgmma_commit();
+  }
+  __device__ void add_other(int buffer) {
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      mma_m64n256_bf16(sums, tile_descriptor(s.weights[buffer] + k * 32, 1024), values(buffer, k),
+                       true);
+    }
+    wgmma_commit();
+  }
+
+  /// Goes over to new references; the products must be done.
+  __device__ void refer(float r0, float r1) {
+    if (!__any_sync(0xffffffffu, r0 != reference[0] || r1 != reference[1])) return;
+    // From -inf there is nothing to scale; the sums are 0.
+    const float f0 = r0 == reference[0] ? 1.f : exp2_fast(reference[0] - r0);
+    const float f1 = r1 == reference[1] ? 1.f : exp2_fast(reference[1] - r1);
+#pragma unroll
+    for (int i = 0; i < 128; i += 4) {
+      sums[i] *= f0;
+      sums[i + 1] *= f0;
+      sums[i + 2] *= f1;
+      sums[i + 3] *= f1;
+    }
+    total[0] *= f0;
+    total[1] *= f1;
+    reference[0] = r0;
+    reference[1] = r1;
+  }
+
+  __device__ void hide_keys(float (&d)[32], std::uint64_t mask) const {
+    if (mask == ~std::uint64_t{0}) return;
+    const auto bits = mask >> 2 * (lane & 3);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const auto two = static_cast<std::uint32_t>(bits >> 8 * j);
+      if (!(two & 1)) d[4 * j] = d[4 * j + 2] = kNoKey;
+      if (!(two & 2)) d[4 * j + 1] = d[4 * j + 3] = kNoKey;
+    }
+  }
+  /// Keys from `limit` of each row on, counted from the tile's first, are not seen.
+  __device__ void hide_after(float (&d)[32], int limit0, int limit1) const {
+    if (limit0 >= kLatentTile && limit1 >= kLatentTile) return;
+    const int column = 2 * (lane & 3);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (8 * j + column >= limit0) d[4 * j] = kNoKey;
+      if (8 * j + column + 1 >= limit0) d[4 * j + 1] = kNoKey;
+      if (8 * j + column >= limit1) d[4 * j + 2] = kNoKey;
+      if (8 * j + column + 1 >= limit1) d[4 * j + 3] = kNoKey;
+    }
+  }
+
+  /// Scores to weights, packed as operand, and into shared memory for the other group. Gives the
+  /// references that they are relative to.
+  __device__ void weigh(float (&d)[32], float r0, float r1, int which, float& out0, float& out1,
+                        float& add0, float& add1, std::uint32_t (&w)[4][4]) {
+    float m0 = d[0], m1 = d[2];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      m0 = fmaxf(m0, fmaxf(d[4 * j], d[4 * j + 1]));
+      m1 = fmaxf(m1, fmaxf(d[4 * j + 2], d[4 * j + 3]));
+    }
+    const bool grows = m0 * p.scale > r0 + kReferenceSlack || m1 * p.scale > r1 + kReferenceSlack;
+    if (__any_sync(0xffffffffu, grows)) {
+      m0 = fmaxf(m0, __shfl_xor_sync(0xffffffffu, m0, 1));
+      m1 = fmaxf(m1, __shfl_xor_sync(0xffffffffu, m1, 1));
+      m0 = fmaxf(m0, __shfl_xor_sync(0xffffffffu, m0, 2)) * p.scale;
+      m1 = fmaxf(m1, __shfl_xor_sync(0xffffffffu, m1, 2)) * p.scale;
+      if (m0 > r0 + kReferenceSlack) r0 = m0;
+      if (m1 > r1 + kReferenceSlack) r1 = m1;
+    }
+    out0 = r0;
+    out1 = r1;
+    if ((lane & 3) == 0) {
+      store_float(s.references + which * 256 + row * 4, r0);
+      store_float(s.references + which * 256 + row * 4 + 32, r1);
+    }
+    const float z0 = r0 == kNoKey ? 0.f : r0, z1 = r1 == kNoKey ? 0.f : r1;
+    add0 = add1 = 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float a = exp2_fast(fmaf(d[4 * j], p.scale, -z0));
+      const float b = exp2_fast(fmaf(d[4 * j + 1], p.scale, -z0));
+      const float c = exp2_fast(fmaf(d[4 * j + 2], p.scale, -z1));
+      const float e = exp2_fast(fmaf(d[4 * j + 3], p.scale, -z1));
+      add0 += a + b;
+      add1 += c + e;
+      w[j / 2][2 * (j & 1)] = pack_bf16(a, b);
+      w[j / 2][2 * (j & 1) + 1] = pack_bf16(c, e);
+    }
+    const int line = warp * 16 + (lane & 15);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      store_matrices(swizzled(s.weights[which], line, 2 * k + lane / 16), w[k][0], w[k][1], w[k][2],
+                     w[k][3]);
+    }
+    fence_async_proxy();
+  }
+
+  __device__ std::uint64_t mask(int buffer) const {
+    std::uint64_t m;
+    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(m) : "r"(s.fill.masks + 8 * buffer) : "memory");
+    return m;
+  }
+  __device__ float reference_of(int which, int r) const {
+    return load_float(s.references + which * 256 + r * 4);
+  }
+  __device__ void release(std::uint32_t barrier) const {
+    if (lane == 0) barrier_arrive(barrier);
+  }
+
+  __device__ void finish(const LatentItems& items, std::int32_t tile, std::int32_t tiles) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      total[i] += __shfl_xor_sync(0xffffffffu, total[i], 1);
+      total[i] += __shfl_xor_sync(0xffffffffu, total[i], 2);
+    }
+    if ((lane & 3) == 0) {
+      store_float(s.sums + kGroup * 256 + row * 4, total[0]);
+      store_float(s.sums + kGroup * 256 + row * 4 + 32, total[1]);
+    }
+    group_sync(W::kSumsReady, 256);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int in_tile = row + 8 * i;
+      const std::int32_t line = tile * W::kLines + in_tile;
+      const float sum = total[i] + load_float(s.sums + (1 - kGroup) * 256 + in_tile * 4);
+      const float lse2 = sum > 0 ? reference[i] + __log2f(sum) : kNoKey;
+      float factor = sum > 0 ? p.value_scale / sum : 0.f;
+      if (line >= items.unit.lines) continue;
+      const int column = kGroup * 256 + 2 * (lane & 3);
+      if (items.split) {
+        const std::int64_t at = items.number * (std::int64_t{tiles} * W::kLines) + line;
+        float* to = p.part_out + at * W::kValues + column;
+#pragma unroll
+        for (int j = 0; j < 32; ++j) {
+          *reinterpret_cast<float2*>(to + 8 * j) =
+              make_float2(sums[4 * j + 2 * i] * factor, sums[4 * j + 2 * i + 1] * factor);
+        }
+        if (kGroup == 0 && (lane & 3) == 0) p.part_lse[at] = lse2;
+        continue;
+      }
+      const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
+      const std::int32_t head = line - r * p.heads;
+      constexpr float kLn2 = 0.6931471805599453f, kLog2E = 1.4426950408889634f;
+      if (p.sink != nullptr) {
+        factor *= 1.f / (1.f + exp2_fast(p.sink[head] * kLog2E - lse2));
+      }
+      std::uint16_t* to =
+          p.out + (items.unit.row + r) * p.out_stride + std::int64_t{head} * W::kValues + column;
+#pragma unroll
+      for (int j = 0; j < 32; ++j) {
+        *reinterpret_cast<std::uint32_t*>(to + 8 * j) =
+            pack_bf16(sums[4 * j + 2 * i] * factor, sums[4 * j + 2 * i + 1] * factor);
+      }
+      if (kGroup == 0 && (lane & 3) == 0 && p.lse != nullptr) {
+        p.lse[(items.unit.row + r) * p.lse_stride + head] = lse2 * kLn2;
+      }
+    }
+  }
+
+  __device__ void run(std::int32_t worker, std::int32_t tile) {
+    LatentItems items(p, worker);
+    std::uint32_t parity = 0, q_parity = 0;
+    while (items.take<W::kLines>(p, tile)) {
+      begin();
+      barrier_wait(s.fill.q_full, q_parity);
+      q_parity ^= 1;
+      fence_async_proxy();
+      const int pairs = (items.item.count + 2 * kLatentTile - 1) / (2 * kLatentTile);
+      // How many keys of the item each of this thread's rows sees.
+      int limit[2] = {INT32_MAX, INT32_MAX};
+      if (p.dense) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const auto r = static_cast<std::int32_t>(
+              p.by_heads(static_cast<std::uint32_t>(tile * W::kLines + row + 8 * i)));
+          limit[i] = items.unit.limit + r - items.item.first;
+        }
+      }
+      if constexpr (kGroup == 0) {
+        even(pairs, limit, parity);
+      } else {
+        odd(pairs, limit, parity);
+      }
+      finish(items, tile, p.tiles);
+    }
+  }
+
+  /// Pairs of tiles; the producer fills up the last one.
+  __device__ void even(int pairs, const int (&limit)[2], std::uint32_t& parity) {
+    float d[32];
+    std::uint32_t w[4][4];
+    for (int t = 0; t < pairs; ++t) {
+      barrier_wait(s.fill.full, parity);
+      parity ^= 1;
+      score(d, 0);
+      wgmma_wait<0>();
+      wgmma_pin(d);
+      if (t + 1 == pairs) release(s.fill.q_empty);
+      hide_keys(d, mask(0));
+      hide_after(d, limit[0] - 2 * t * kLatentTile, limit[1] - 2 * t * kLatentTile);
+      float r0, r1, add0, add1;
+      weigh(d, reference[0], reference[1], 0, r0, r1, add0, add1, w);
+      group_arrive(W::kFirstReady, 256);
+      refer(r0, r1);
+      total[0] += add0;
+      total[1] += add1;
+      add_own(w, 0);
+      group_sync(W::kSecondReady, 256);
+      wgmma_wait<0>();
+      wgmma_pin(sums);
+      release(s.fill.empty);
+      refer(reference_of(1, row), reference_of(1, row + 8));
+      add_other(1);
+      // Waiting until the next scores are issued would keep the tensor cores busier, but ptxas then
+      // serializes all products of the kernel.
+      wgmma_wait<0>();
+      wgmma_pin(sums);
+      release(s.fill.empty + 8);
+    }
+  }
+
+  __device__ void odd(int pairs, const int (&limit)[2], std::uint32_t& parity) {
+    float d[32];
+    std::uint32_t w[4][4];
+    for (int t = 0; t < pairs; ++t) {
+      barrier_wait(s.fill.full + 8, parity);
+      parity ^= 1;
+      score(d, 1);
+      wgmma_wait<0>();
+      wgmma_pin(d);
+      if (t + 1 == pairs) release(s.fill.q_empty);
+      group_sync(W::kFirstReady, 256);
+      refer(reference_of(0, row), reference_of(0, row + 8));
+      add_other(0);
+      hide_keys(d, mask(1));
+      hide_after(d, limit[0] - (2 * t + 1) * kLatentTile, limit[1] - (2 * t + 1) * kLatentTile);
+      float r0, r1, add0, add1;
+      weigh(d, reference[0], reference[1], 1, r0, r1, add0, add1, w);
+      group_arrive(W::kSecondReady, 256);
+      wgmma_wait<0>();
+      wgmma_pin(sums);
+      release(s.fill.empty);
+      refer(r0, r1);
+      total[0] += add0;
+      total[1] += add1;
+      add_own(w, 1);
+      wgmma_wait<0>();
+      wgmma_pin(sums);
+      release(s.fill.empty + 8);
+    }
+  }
+};
+
+template <class Format>
+__global__ void __launch_bounds__(384, 1)
+    latent_wide_kernel(const __grid_constant__ LatentParams p) {
+  using W = LatentWide<Format>;
+  extern __shared__ __align__(1024) unsigned char shared_bytes[];
+  const LatentWideShared<W> s(shared_address(shared_bytes));
+  const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.tiles;
+  const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.tiles;
+  if (threadIdx.x == 0) {
+    barrier_init(s.fill.q_full, 128);
+    barrier_init(s.fill.q_empty, 8);
+    for (int b = 0; b < W::kBuffers; ++b) {
+      barrier_init(s.fill.full + 8 * b, 128);
+      barrier_init(s.fill.empty + 8 * b, 8);
+    }
+    barriers_visible();
+  }
+  __syncthreads();
+  const int group = static_cast<int>(threadIdx.x) / 128;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  if (group == 2) {
+    lower_registers<88>();
+    LatentFill<Format, W::kLines, W::kBuffers>(p, s.fill, tile, thread).run(worker);
+  } else if (group == 0) {
+    raise_registers<208>();
+    LatentWideGroup<W, 0>(p, s, thread).run(worker, tile);
+  } else {
+    raise_registers<208>();
+    LatentWideGroup<W, 1>(p, s, thread).run(worker, tile);
+  }
+  let_next_launch_begin();
+}
+
+}  // namespace lathe::cuda
