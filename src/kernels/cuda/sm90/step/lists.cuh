@@ -37,16 +37,21 @@ __device__ __forceinline__ std::int32_t list_slot(const ListsParams& lists, std:
 }
 
 // Row of a table that a thread takes part in, and its first column.
+template <int kThreads = kStepThreads>
 __device__ __forceinline__ std::int64_t table_row(const RowLanes& lanes, int block,
                                                   std::int32_t& column) {
   const auto thread = static_cast<std::int32_t>(threadIdx.x);
   column = thread & (lanes.lanes() - 1);
-  return std::int64_t{block} * lanes.rows() + (thread >> lanes.shift);
+  return std::int64_t{block} * lanes.rows(kThreads) + (thread >> lanes.shift);
 }
 
-__device__ __forceinline__ void fill_page_table(const PageTableParams& p, int block) {
+// Grid: ceil(rows / lanes.rows()).
+static __global__ void __launch_bounds__(kStepThreads)
+    page_table_kernel(const __grid_constant__ PageTableParams p) {
+  let_next_begin();
+  wait_for_previous();
   std::int32_t first;
-  const std::int64_t r = table_row(p.lanes, block, first);
+  const std::int64_t r = table_row(p.lanes, static_cast<int>(blockIdx.x), first);
   if (r >= p.rows) return;
   std::int64_t used = p.width;
   if (p.lens != nullptr && r < p.lists.requests) {
@@ -60,13 +65,9 @@ __device__ __forceinline__ void fill_page_table(const PageTableParams& p, int bl
 
 // Grid: ceil(rows / lanes.rows()).
 static __global__ void __launch_bounds__(kStepThreads)
-    page_table_kernel(const __grid_constant__ PageTableParams p) {
-  fill_page_table(p, static_cast<int>(blockIdx.x));
-}
-
-// Grid: ceil(rows / lanes.rows()).
-static __global__ void __launch_bounds__(kStepThreads)
     slot_table_kernel(const __grid_constant__ SlotTableParams p) {
+  let_next_begin();
+  wait_for_previous();
   std::int32_t first;
   const std::int64_t r = table_row(p.lanes, static_cast<int>(blockIdx.x), first);
   if (r >= p.rows) return;
@@ -88,33 +89,29 @@ __device__ __forceinline__ long long prefix_value(const PrefixParams& p, std::in
 // Grid: scan_tiles(count). The sum of each tile.
 static __global__ void __launch_bounds__(kScanThreads, 1)
     prefix_sums_kernel(const __grid_constant__ PrefixParams p) {
-  __shared__ ScanShared shared;
-  long long mine = 0;
-  for (int i = 0; i < kScanPerThread; ++i) mine += prefix_value(p, scan_begin() + i);
-  long long total;
-  block_prefix(mine, shared, total);
-  if (threadIdx.x == 0) p.sums[blockIdx.x] = total;
+  let_next_begin();
+  wait_for_previous();
+  store_tile_sum(p.sums, [&](std::int64_t i) { return prefix_value(p, i); });
 }
 
 // Grid: scan_tiles(count); the sums must be there if those are more than one.
 static __global__ void __launch_bounds__(kScanThreads, 1)
     prefix_kernel(const __grid_constant__ PrefixParams p) {
-  __shared__ ScanShared shared;
-  const std::int64_t at = scan_begin();
-  long long values[kScanPerThread];
-  long long mine = 0;
-  LATHE_UNROLL
-  for (int i = 0; i < kScanPerThread; ++i) mine += values[i] = prefix_value(p, at + i);
-  long long total;
-  long long sum = block_prefix(mine, shared, total);
-  if (gridDim.x > 1) sum += block_sum(p.sums, blockIdx.x, shared);
-  if (p.out != nullptr) store_prefix(p.out, p.count, at, sum, values);
-  if (p.out32 != nullptr) store_prefix(p.out32, p.count, at, sum, values);
+  let_next_begin();
+  wait_for_previous();
+  for_prefix_sums(
+      p.count, p.sums, [&](std::int64_t i) { return prefix_value(p, i); },
+      [&](std::int64_t i, long long sum) {
+        if (p.out != nullptr) p.out[i] = sum;
+        if (p.out32 != nullptr) p.out32[i] = static_cast<std::int32_t>(sum);
+      });
 }
 
 // Any grid of kStepThreads.
 static __global__ void __launch_bounds__(kStepThreads)
     ragged_kernel(const __grid_constant__ RaggedParams p) {
+  let_next_begin();
+  wait_for_previous();
   const std::int64_t requests = p.lists.requests;
   const std::int64_t total = requests == 0 ? 0 : p.indptr[requests];
   const std::int64_t step = std::int64_t{gridDim.x} * kStepThreads;
@@ -140,6 +137,8 @@ static __global__ void __launch_bounds__(kStepThreads)
 // Grid: ceil(rows / lanes.rows()).
 static __global__ void __launch_bounds__(kStepThreads)
     transform_kernel(const __grid_constant__ TransformParams p) {
+  let_next_begin();
+  wait_for_previous();
   std::int32_t first;
   const std::int64_t t = table_row(p.lanes, static_cast<int>(blockIdx.x), first);
   if (t >= p.rows) return;
@@ -168,6 +167,8 @@ static __global__ void __launch_bounds__(kStepThreads)
 // on the last entry that is no hole.
 static __global__ void __launch_bounds__(kStepThreads)
     combine_kernel(const __grid_constant__ CombineParams p) {
+  let_next_begin();
+  wait_for_previous();
   const int lane = static_cast<int>(threadIdx.x % 32);
   const std::int64_t t =
       std::int64_t{blockIdx.x} * (kStepThreads / 32) + static_cast<int>(threadIdx.x / 32);

@@ -92,12 +92,21 @@ void Bench::step(std::int64_t requests, std::int32_t rows_each, std::int32_t con
   const auto row_items = room<std::int64_t>(rows + 1), worker_items = room<std::int64_t>(133),
              scan = room<std::int64_t>(scan_workspace(requests)),
              workspace = room<std::int64_t>(work_workspace(rows));
-  const StepRowsInput in{
-      {indptr.span(), pages.span()}, kPool, cached.span(), brought.span(), {}, 0};
-  const StepRowsOutput out{
-      q_indptr.span(),  kv_lens.span(),     {table.data(), requests, pages_each},
-      positions.span(), row_request.span(), row_lens.span(),
-      out_slots.span(), attend_lens.span(), identity.span()};
+  StepRowsInput in;
+  in.lists = {indptr.span(), pages.span()};
+  in.pool = kPool;
+  in.cached = cached.span();
+  in.rows = brought.span();
+  StepRowsOutput out;
+  out.q_indptr = q_indptr.span();
+  out.kv_lens = kv_lens.span();
+  out.page_table = {table.data(), requests, pages_each};
+  out.positions = positions.span();
+  out.row_request = row_request.span();
+  out.row_lens = row_lens.span();
+  out.out_slots = out_slots.span();
+  out.attend_lens = attend_lens.span();
+  out.identity = identity.span();
   const auto work = [&] {
     return plan_work({attend_lens.span(), {}}, options,
                      {items.span(), row_items.span(), worker_items.span()}, workspace.span(),

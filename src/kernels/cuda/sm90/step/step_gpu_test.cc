@@ -1,4 +1,5 @@
 // The step's builders on a GPU against the CPU's (step_checks.h).
+#include "kernels/cuda/sm90/step/step_batch_checks.h"
 #include "kernels/cuda/sm90/step/step_checks.h"
 
 #include <memory>
@@ -49,6 +50,18 @@ struct OnGpu {
                          std::span<std::int64_t> workspace) {
     return cuda::step_rows(in, out, workspace, stream());
   }
+  Result<void> step_gather(const StepRowsInput& in, std::span<const std::int32_t> q_indptr,
+                           const GatherOutput& out, std::span<std::int64_t> workspace) {
+    return cuda::step_gather(in, q_indptr, out, workspace, stream());
+  }
+  Result<void> pad_ragged(const RowsView& ragged, std::span<const std::int32_t> q_indptr,
+                          std::int64_t max_len, const MutableRowsView& dense) {
+    return cuda::pad_ragged(ragged, q_indptr, max_len, dense, stream());
+  }
+  Result<void> unpad_ragged(const RowsView& dense, std::span<const std::int32_t> q_indptr,
+                            std::int64_t max_len, const MutableRowsView& ragged) {
+    return cuda::unpad_ragged(dense, q_indptr, max_len, ragged, stream());
+  }
   Result<void> page_table(const DevicePageLists& lists, PoolShape pool,
                           std::span<const std::int32_t> lens, DeviceTable<PageId> out) {
     return cuda::page_table(lists, pool, lens, out, stream());
@@ -97,12 +110,12 @@ TEST_F(StepGpu, CombinedIndexLists) {
 }
 TEST_F(StepGpu, WorkLists) {
   OnGpu device{*this};
-  check_work_lists(device, {0, 1, 7, 4096, 4097, 11622, 11623, 11673, 11674, 1'000'000});
+  check_work_lists(device, {0, 1, 2, 7, 4096, 4097, 11622, 11623, 11673, 11674, 1'000'000});
   check_bad_work(device);
 }
-TEST_F(StepGpu, RowsOfAStep) {
+TEST_F(StepGpu, Steps) {
   OnGpu device{*this};
-  check_step_rows(device);
+  check_steps(device);
 }
 
 // A captured work list follows the lengths that its array holds at each replay.

@@ -1,5 +1,13 @@
-// Work lists (attn/work_list.h) of any number of rows: units are summed up over the rows, then
-// items, and every item and worker finds its place by binary search.
+// Work lists (attn/work_list.h) of any number of rows. Units (keys that are never cut) are summed up
+// over the rows, so each worker's share begins at a known unit; where a row begins inside the list
+// follows from the shares.
+//
+// Balanced items: each row that has keys begins one, and so does each worker's share that begins
+// inside a row. A row is open if it ends inside a share. Up to unit u, which lies in the share of
+// worker w, there begin w + (rows that ended open) items: every share's begin is an item's, and every
+// row's end is the next row's begin, but a row that ends where a share begins counts once. So one
+// scan over units and one over open rows give every place, and an item is written by its row or by
+// its worker.
 #pragma once
 
 #include "kernels/cuda/sm90/step/scan.cuh"
@@ -14,8 +22,9 @@ __device__ __forceinline__ std::int64_t keys_of(const WorkParams& p, std::int64_
 }
 
 __device__ __forceinline__ long long units_of(const WorkParams& p, std::int64_t row) {
-  if (row >= p.rows) return 0;
-  return (keys_of(p, row) + p.unit - 1) / p.unit;
+  const std::int64_t keys = row < p.rows ? keys_of(p, row) : 0;
+  // keys - 1 keeps within FastDiv's 31 bits.
+  return keys == 0 ? 0 : std::int64_t{p.unit(static_cast<std::uint32_t>(keys - 1))} + 1;
 }
 
 // Where the share of each worker begins; the first ones take the remainder.
@@ -28,127 +37,210 @@ struct Shares {
   __device__ __forceinline__ std::int64_t begin(std::int64_t worker) const {
     return worker * base + (worker < extra ? worker : extra);
   }
-  // Whose share a unit lies in.
+  // Whose share a unit lies in. For the unit past all: the first worker without a share.
   __device__ __forceinline__ std::int64_t owner(std::int64_t unit) const {
+    if (base == 0) return unit;
     const std::int64_t large = extra * (base + 1);
-    return unit < large ? unit / (base + 1) : extra + (unit - large) / base;
+    const bool in_large = unit < large;
+    const std::int64_t share = (in_large ? unit : unit - large) / (in_large ? base + 1 : base);
+    return in_large ? share : extra + share;
+  }
+  // The first worker whose share begins at the unit or after it.
+  __device__ __forceinline__ std::int64_t first_from(std::int64_t unit) const {
+    const std::int64_t worker = owner(unit);
+    return begin(worker) == unit ? worker : worker + 1;
   }
 };
 
-// Items of a row whose units are [begin, begin + units).
-__device__ __forceinline__ long long items_of(const WorkParams& p, const Shares& shares,
-                                              std::int64_t begin, std::int64_t units) {
-  if (units == 0 || p.fixed) return units;
-  return shares.owner(begin + units - 1) - shares.owner(begin) + 1;
-}
+// The rows of a thread in a tile.
+struct TileRows {
+  long long units[kScanPerThread];
+  long long before;      // units before the first of them
+  long long begin, end;  // units before and up to the end of the tile
+  long long total;       // of all tiles
+};
 
-// Grid: scan_tiles(rows), as of the next two.
-static __global__ void __launch_bounds__(kScanThreads, 1)
-    work_sums_kernel(const __grid_constant__ WorkParams p) {
-  __shared__ ScanShared shared;
+__device__ __forceinline__ TileRows tile_rows(const WorkParams& p) {
+  __shared__ ScanShared shared[3];
+  TileRows tile;
   long long mine = 0;
-  for (int i = 0; i < kScanPerThread; ++i) mine += units_of(p, scan_begin() + i);
-  long long total;
-  block_prefix(mine, shared, total);
-  if (threadIdx.x == 0) p.sums[blockIdx.x] = total;
+  LATHE_UNROLL
+  for (int i = 0; i < kScanPerThread; ++i) mine += tile.units[i] = units_of(p, scan_begin() + i);
+  tile.before = block_prefix(mine, shared[0], tile.total);
+  tile.begin = 0;
+  tile.end = tile.total;
+  if (gridDim.x > 1) {
+    tile.begin = block_sum(p.sums, blockIdx.x, shared[1]);
+    tile.total = block_sum(p.sums, gridDim.x, shared[2]);
+    tile.before += tile.begin;
+    tile.end += tile.begin;
+  }
+  return tile;
 }
 
-// Units before each row, and the items of each tile; if one tile is all, items before each row.
+// Balanced: in whose share each row of the thread begins, and how many of the rows are open.
+struct RowOwners {
+  std::int32_t worker[kScanPerThread + 1];  // the last one: where the last row ends
+  std::int32_t open[kScanPerThread + 1];    // open rows of the thread before each
+
+  __device__ __forceinline__ RowOwners(const TileRows& tile, const Shares& shares) {
+    long long end = tile.before;
+    worker[0] = static_cast<std::int32_t>(shares.owner(end));
+    open[0] = 0;
+    LATHE_UNROLL
+    for (int i = 0; i < kScanPerThread; ++i) {
+      end += tile.units[i];
+      worker[i + 1] = worker[i];
+      open[i + 1] = open[i];
+      if (tile.units[i] == 0) continue;
+      worker[i + 1] = static_cast<std::int32_t>(shares.owner(end));
+      if (shares.begin(worker[i + 1]) != end) ++open[i + 1];
+    }
+  }
+};
+
+// Item of the units [begin, end) of a row, counted from the row's first.
+__device__ __forceinline__ void store_item(const WorkParams& p, std::int64_t item, std::int64_t row,
+                                           std::int64_t begin, std::int64_t end,
+                                           std::int64_t split) {
+  if (item >= p.room) return;
+  const std::int64_t keys = keys_of(p, row);
+  const std::int64_t unit = p.unit.divisor;
+  const std::int64_t last = end * unit < keys ? end * unit : keys;
+  const std::int64_t base = p.firsts == nullptr ? 0 : p.firsts[row];
+  reinterpret_cast<uint4*>(p.items)[item] = {
+      static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(base + begin * unit),
+      static_cast<std::uint32_t>(last - begin * unit), static_cast<std::uint32_t>(split)};
+}
+
+// Grid: tiles of rows. The units of each.
 static __global__ void __launch_bounds__(kScanThreads, 1)
     work_units_kernel(const __grid_constant__ WorkParams p) {
-  __shared__ ScanShared shared;
-  const std::int64_t at = scan_begin();
-  long long values[kScanPerThread];
-  long long mine = 0;
-  LATHE_UNROLL
-  for (int i = 0; i < kScanPerThread; ++i) mine += values[i] = units_of(p, at + i);
-  long long total;
-  long long sum = block_prefix(mine, shared, total);
-  const bool alone = gridDim.x == 1;
-  if (!alone) {
-    sum += block_sum(p.sums, blockIdx.x, shared);
-    total = block_sum(p.sums, gridDim.x, shared);
-  }
-  store_prefix(p.row_units, p.rows, at, sum, values);
-  const Shares shares(total, p.workers);
-  mine = 0;
-  LATHE_UNROLL
-  for (int i = 0; i < kScanPerThread; ++i) {
-    const long long units = values[i];
-    mine += values[i] = items_of(p, shares, sum, units);
-    sum += units;
-  }
-  long long items;
-  const long long before = block_prefix(mine, shared, items);
-  if (alone) {
-    store_prefix(p.row_items, p.rows, at, before, values);
-  } else if (threadIdx.x == 0) {
-    p.sums[gridDim.x + blockIdx.x] = items;
-  }
+  let_next_begin();
+  wait_for_previous();
+  store_tile_sum(p.sums, [&](std::int64_t row) { return units_of(p, row); });
 }
 
-// Items before each row, where there are several tiles.
+// Grid: tiles of rows. The open rows of each, behind the units.
 static __global__ void __launch_bounds__(kScanThreads, 1)
-    work_rows_kernel(const __grid_constant__ WorkParams p) {
+    work_open_kernel(const __grid_constant__ WorkParams p) {
   __shared__ ScanShared shared;
-  const std::int64_t at = scan_begin();
-  const Shares shares(p.row_units[p.rows], p.workers);
-  long long values[kScanPerThread];
-  long long mine = 0;
+  let_next_begin();
+  wait_for_previous();
+  const TileRows tile = tile_rows(p);
+  const RowOwners owners(tile, Shares(tile.total, p.workers));
+  long long total;
+  block_prefix(owners.open[kScanPerThread], shared, total);
+  if (threadIdx.x == 0) p.sums[gridDim.x + blockIdx.x] = total;
+}
+
+// The blocks of a tile all sum up its rows; each writes a slice of what follows from the sums.
+struct Slice {
+  std::int64_t thread;  // of those of all slices
+  std::int64_t threads;
+  bool writes_rows;  // the rows of this thread lie in the slice
+
+  __device__ __forceinline__ Slice()
+      : thread(std::int64_t{blockIdx.y} * kScanThreads + threadIdx.x),
+        threads(std::int64_t{gridDim.y} * kScanThreads),
+        writes_rows(threadIdx.x * gridDim.y / kScanThreads == blockIdx.y) {}
+};
+
+// Grid: tiles of rows x slices of a tile, as of the next. Items past the room are counted and not
+// stored.
+static __global__ void __launch_bounds__(kScanThreads, 1)
+    work_balanced_kernel(const __grid_constant__ WorkParams p) {
+  __shared__ ScanShared shared[2];
+  __shared__ long long row_units[kScanTile + 1];  // units before each row of the tile
+  __shared__ std::uint16_t row_open[kScanTile];   // open rows of the tile before it
+  let_next_begin();
+  wait_for_previous();
+  const TileRows tile = tile_rows(p);
+  const Shares shares(tile.total, p.workers);
+  const RowOwners owners(tile, shares);
+  const Slice slice;
+  long long tile_open;
+  const auto before =
+      static_cast<std::int32_t>(block_prefix(owners.open[kScanPerThread], shared[0], tile_open));
+  const std::int64_t open_carry =
+      gridDim.x > 1 ? block_sum(p.sums + gridDim.x, blockIdx.x, shared[1]) : 0;
+
+  const std::int64_t first = std::int64_t{blockIdx.x} * kScanTile;
+  const int local = static_cast<int>(threadIdx.x) * kScanPerThread;
+  long long begin = tile.before;
   LATHE_UNROLL
   for (int i = 0; i < kScanPerThread; ++i) {
-    const std::int64_t row = at + i;
-    values[i] = row >= p.rows ? 0
-                              : items_of(p, shares, p.row_units[row],
-                                         p.row_units[row + 1] - p.row_units[row]);
-    mine += values[i];
-  }
-  long long total;
-  const long long sum = block_prefix(mine, shared, total);
-  const long long carry = block_sum(p.sums + gridDim.x, blockIdx.x, shared);
-  store_prefix(p.row_items, p.rows, at, sum + carry, values);
-}
-
-__device__ __forceinline__ void store_item(const WorkParams& p, const Shares& shares,
-                                           std::int64_t i) {
-  const std::int64_t row = last_not_above(p.row_items, p.rows, i);
-  const std::int64_t split = i - p.row_items[row];
-  const std::int64_t units = p.row_units[row];
-  std::int64_t begin = units + split;
-  std::int64_t end = begin + 1;
-  if (!p.fixed) {
-    const std::int64_t worker = shares.owner(units) + split;
-    begin = shares.begin(worker) > units ? shares.begin(worker) : units;
-    const std::int64_t row_end = p.row_units[row + 1];
-    end = shares.begin(worker + 1) < row_end ? shares.begin(worker + 1) : row_end;
-  }
-  const std::int64_t keys = keys_of(p, row);
-  const std::int64_t first = (begin - units) * p.unit;
-  const std::int64_t last = (end - units) * p.unit < keys ? (end - units) * p.unit : keys;
-  const std::int64_t base = p.firsts == nullptr ? 0 : p.firsts[row];
-  reinterpret_cast<uint4*>(p.items)[i] = {
-      static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(base + first),
-      static_cast<std::uint32_t>(last - first), static_cast<std::uint32_t>(split)};
-}
-
-// Any grid of kStepThreads. Items past the room are counted and not stored.
-static __global__ void __launch_bounds__(kStepThreads, 2)
-    work_items_kernel(const __grid_constant__ WorkParams p) {
-  const std::int64_t thread = std::int64_t{blockIdx.x} * kStepThreads + threadIdx.x;
-  const std::int64_t step = std::int64_t{gridDim.x} * kStepThreads;
-  const std::int64_t total = p.rows == 0 ? 0 : p.row_units[p.rows];
-  const std::int64_t items = p.rows == 0 ? 0 : p.row_items[p.rows];
-  const Shares shares(total, p.workers);
-  for (std::int64_t i = thread; i < items && i < p.room; i += step) store_item(p, shares, i);
-  for (std::int64_t w = thread; w <= p.workers; w += step) {
-    const std::int64_t unit = shares.begin(w);
-    std::int64_t before = items;
-    if (unit < total) {
-      const std::int64_t row = last_not_above(p.row_units, p.rows, unit);
-      before =
-          p.fixed ? unit : p.row_items[row] + shares.owner(unit) - shares.owner(p.row_units[row]);
+    const std::int64_t row = first + local + i;
+    const long long end = begin + tile.units[i];
+    const std::int32_t open = before + owners.open[i];
+    row_units[local + i] = begin;
+    row_open[local + i] = static_cast<std::uint16_t>(open);
+    if (slice.writes_rows && row < p.rows) {
+      const std::int64_t item = owners.worker[i] + open_carry + open;
+      const std::int64_t share_end = shares.begin(owners.worker[i] + std::int64_t{1});
+      p.row_items[row] = item;
+      if (end > begin) store_item(p, item, row, 0, (share_end < end ? share_end : end) - begin, 0);
     }
-    p.worker_items[w] = before;
+    begin = end;
+  }
+  if (threadIdx.x + 1 == kScanThreads) row_units[kScanTile] = begin;
+  sync_block();
+
+  const bool last_tile = blockIdx.x + 1 == gridDim.x;
+  const std::int64_t items = shares.owner(tile.end) + open_carry + tile_open;  // up to its end
+  if (last_tile && slice.thread == 0) p.row_items[p.rows] = items;
+  const std::int64_t rows = p.rows - first < kScanTile ? p.rows - first : kScanTile;
+  // Workers whose shares begin in this tile; those without a share, and the end, in the last one.
+  const std::int64_t stop = last_tile ? p.workers + 1 : shares.first_from(tile.end);
+  for (std::int64_t w = shares.first_from(tile.begin) + slice.thread; w < stop;
+       w += slice.threads) {
+    const long long share = shares.begin(w);
+    if (share >= tile.end) {
+      p.worker_items[w] = items;
+      continue;
+    }
+    const std::int64_t r = last_not_above(row_units, rows, share);
+    const std::int64_t item = w + open_carry + row_open[r];
+    p.worker_items[w] = item;
+    const std::int64_t units = row_units[r];
+    if (share == units) continue;
+    const std::int64_t row_end = row_units[r + 1];
+    const std::int64_t share_end = shares.begin(w + 1);
+    store_item(p, item, first + r, share - units,
+               (share_end < row_end ? share_end : row_end) - units, w - shares.owner(units));
+  }
+}
+
+// An item per unit.
+static __global__ void __launch_bounds__(kScanThreads, 1)
+    work_fixed_kernel(const __grid_constant__ WorkParams p) {
+  __shared__ long long row_units[kScanTile];  // units before each row of the tile
+  let_next_begin();
+  wait_for_previous();
+  const TileRows tile = tile_rows(p);
+  const Slice slice;
+  const std::int64_t first = std::int64_t{blockIdx.x} * kScanTile;
+  const int local = static_cast<int>(threadIdx.x) * kScanPerThread;
+  long long begin = tile.before;
+  LATHE_UNROLL
+  for (int i = 0; i < kScanPerThread; ++i) {
+    row_units[local + i] = begin;
+    if (slice.writes_rows && first + local + i < p.rows) p.row_items[first + local + i] = begin;
+    begin += tile.units[i];
+  }
+  sync_block();
+  const std::int64_t rows = p.rows - first < kScanTile ? p.rows - first : kScanTile;
+  const std::int64_t stored = tile.end < p.room ? tile.end : p.room;
+  for (std::int64_t i = tile.begin + slice.thread; i < stored; i += slice.threads) {
+    const std::int64_t r = last_not_above(row_units, rows, static_cast<long long>(i));
+    const std::int64_t split = i - row_units[r];
+    store_item(p, i, first + r, split, split + 1, split);
+  }
+  if (blockIdx.x + 1 != gridDim.x) return;
+  if (slice.thread == 0) p.row_items[p.rows] = tile.total;
+  const Shares shares(tile.total, p.workers);
+  for (std::int64_t w = slice.thread; w <= p.workers; w += slice.threads) {
+    p.worker_items[w] = shares.begin(w);
   }
 }
 
