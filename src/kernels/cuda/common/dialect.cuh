@@ -24,10 +24,12 @@ __device__ inline int shuffle_xor(int v, int lanes) {
 __device__ inline unsigned long long shuffle_xor(unsigned long long v, int lanes) {
   return __shfl_xor_sync(0xffffffffu, v, lanes);
 }
-__device__ inline long long shuffle_up(long long v, int lanes) {
+template <class T>
+__device__ inline T shuffle_up(T v, int lanes) {
   return __shfl_up_sync(0xffffffffu, v, static_cast<unsigned>(lanes));
 }
-__device__ inline long long shuffle_from(long long v, int lane) {
+template <class T>
+__device__ inline T shuffle_from(T v, int lane) {
   return __shfl_sync(0xffffffffu, v, lane);
 }
 __device__ inline void sync_block() { __syncthreads(); }

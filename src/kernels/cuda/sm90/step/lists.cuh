@@ -48,8 +48,6 @@ __device__ __forceinline__ std::int64_t table_row(const RowLanes& lanes, int blo
 // Grid: ceil(rows / lanes.rows()).
 static __global__ void __launch_bounds__(kStepThreads)
     page_table_kernel(const __grid_constant__ PageTableParams p) {
-  let_next_begin();
-  wait_for_previous();
   std::int32_t first;
   const std::int64_t r = table_row(p.lanes, static_cast<int>(blockIdx.x), first);
   if (r >= p.rows) return;
@@ -66,8 +64,6 @@ static __global__ void __launch_bounds__(kStepThreads)
 // Grid: ceil(rows / lanes.rows()).
 static __global__ void __launch_bounds__(kStepThreads)
     slot_table_kernel(const __grid_constant__ SlotTableParams p) {
-  let_next_begin();
-  wait_for_previous();
   std::int32_t first;
   const std::int64_t r = table_row(p.lanes, static_cast<int>(blockIdx.x), first);
   if (r >= p.rows) return;
@@ -110,8 +106,6 @@ static __global__ void __launch_bounds__(kScanThreads, 1)
 // Any grid of kStepThreads.
 static __global__ void __launch_bounds__(kStepThreads)
     ragged_kernel(const __grid_constant__ RaggedParams p) {
-  let_next_begin();
-  wait_for_previous();
   const std::int64_t requests = p.lists.requests;
   const std::int64_t total = requests == 0 ? 0 : p.indptr[requests];
   const std::int64_t step = std::int64_t{gridDim.x} * kStepThreads;
@@ -137,8 +131,6 @@ static __global__ void __launch_bounds__(kStepThreads)
 // Grid: ceil(rows / lanes.rows()).
 static __global__ void __launch_bounds__(kStepThreads)
     transform_kernel(const __grid_constant__ TransformParams p) {
-  let_next_begin();
-  wait_for_previous();
   std::int32_t first;
   const std::int64_t t = table_row(p.lanes, static_cast<int>(blockIdx.x), first);
   if (t >= p.rows) return;
@@ -167,8 +159,6 @@ static __global__ void __launch_bounds__(kStepThreads)
 // on the last entry that is no hole.
 static __global__ void __launch_bounds__(kStepThreads)
     combine_kernel(const __grid_constant__ CombineParams p) {
-  let_next_begin();
-  wait_for_previous();
   const int lane = static_cast<int>(threadIdx.x % 32);
   const std::int64_t t =
       std::int64_t{blockIdx.x} * (kStepThreads / 32) + static_cast<int>(threadIdx.x / 32);

@@ -22,8 +22,6 @@ __device__ __forceinline__ std::int64_t pad_source(const PadParams& p, std::int6
 template <class Word>
 static __global__ void __launch_bounds__(kStepThreads)
     pad_kernel(const __grid_constant__ PadParams p) {
-  let_next_begin();
-  wait_for_previous();
   std::int32_t first;
   const std::int64_t row = table_row(p.lanes, static_cast<int>(blockIdx.x), first);
   if (row >= p.rows) return;

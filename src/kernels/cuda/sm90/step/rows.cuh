@@ -9,16 +9,16 @@ namespace lathe::cuda {
 // Sums of the requests' rows, by every block for itself: cheaper than a launch that does it once.
 __device__ __forceinline__ void sum_rows(const BatchParams& b,
                                          std::int32_t (&sums)[kScanTile + 1]) {
-  __shared__ ScanShared shared;
+  __shared__ ScanShared<std::int32_t> shared;
   const int at = static_cast<int>(threadIdx.x) * kScanPerThread;
   std::int32_t values[kScanPerThread];
-  long long mine = 0;
+  std::int32_t mine = 0;
   LATHE_UNROLL
   for (int i = 0; i < kScanPerThread; ++i) {
     mine += values[i] = at + i < b.requests ? rows_of(b, at + i) : 0;
   }
-  long long total;
-  auto sum = static_cast<std::int32_t>(block_prefix(mine, shared, total));
+  std::int32_t total;
+  std::int32_t sum = block_prefix(mine, shared, total);
   LATHE_UNROLL
   for (int i = 0; i < kScanPerThread; ++i) {
     sums[at + i] = sum;
@@ -38,8 +38,8 @@ __device__ __forceinline__ RowPlace place_of(const BatchParams& b, const std::in
   RowPlace place;
   if (b.requests > 0 && t < q_indptr[b.requests]) {
     const auto row = static_cast<std::int32_t>(t);
-    const std::int64_t r = last_not_above(q_indptr, b.requests, row);
-    place.request = static_cast<std::int32_t>(r);
+    const auto r = last_not_above(q_indptr, static_cast<std::int32_t>(b.requests), row);
+    place.request = r;
     const std::int32_t position = b.cached[r] + row - q_indptr[r];
     if (!is_padding(b, r) && position >= 0) place.position = position;
   }
@@ -103,7 +103,7 @@ __device__ __forceinline__ void fill_windows(const StepRowsParams& p, const std:
 
 // StepCounts, by one block.
 __device__ __forceinline__ void fill_counts(const StepRowsParams& p, const std::int32_t* q_indptr) {
-  __shared__ ScanShared shared;
+  __shared__ ScanShared<> shared;
   __shared__ std::int32_t most[2];
   const BatchParams& b = p.batch;
   if (threadIdx.x < 2) most[threadIdx.x] = 0;
@@ -156,8 +156,10 @@ static __global__ void __launch_bounds__(kScanThreads, 1)
   }
   if (block >= p.window_blocks) return fill_counts(p, q_indptr);
   if (block >= 0) return fill_windows(p, q_indptr, block);
-  const std::int64_t step = std::int64_t{p.row_blocks} * kScanThreads;
-  const std::int64_t first = std::int64_t{blockIdx.x} * kScanThreads + threadIdx.x;
+  // Each row reads from some other page's sector: a multiprocessor would take long for more.
+  if (threadIdx.x >= kBlockRows) return;
+  const std::int64_t step = std::int64_t{p.row_blocks} * kBlockRows;
+  const std::int64_t first = std::int64_t{blockIdx.x} * kBlockRows + threadIdx.x;
   for (std::int64_t t = first; t < p.rows; t += step) fill_row(p, q_indptr, t);
   for (std::int64_t r = first; r <= b.requests; r += step) {
     if (!kSummed) p.q_indptr[r] = q_indptr[r];

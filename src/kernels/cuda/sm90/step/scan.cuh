@@ -7,28 +7,29 @@
 
 namespace lathe::cuda {
 
+template <class T = long long>
 struct ScanShared {
-  long long warps[32];  // of kScanThreads threads
+  T warps[32];  // of kScanThreads threads
 };
 
 // Sum of the values of the threads before this one; `total` is that of all. One barrier, so
 // `shared` is used once. Every warp adds up the warps' sums for itself, instead of one doing it while
 // the others wait at a second barrier.
-__device__ __forceinline__ long long block_prefix(long long value, ScanShared& shared,
-                                                  long long& total) {
+template <class T>
+__device__ __forceinline__ T block_prefix(T value, ScanShared<T>& shared, T& total) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32);
-  long long sum = value;
+  T sum = value;
   for (int d = 1; d < 32; d *= 2) {
-    const long long before = shuffle_up(sum, d);
+    const T before = shuffle_up(sum, d);
     if (lane >= d) sum += before;
   }
   if (lane == 31) shared.warps[warp] = sum;
   sync_block();
-  const long long own = shared.warps[lane];
-  long long warps = own;
+  const T own = shared.warps[lane];
+  T warps = own;
   for (int d = 1; d < 32; d *= 2) {
-    const long long before = shuffle_up(warps, d);
+    const T before = shuffle_up(warps, d);
     if (lane >= d) warps += before;
   }
   total = shuffle_from(warps, 31);
@@ -37,7 +38,7 @@ __device__ __forceinline__ long long block_prefix(long long value, ScanShared& s
 
 // Sum of n values, known to all threads.
 __device__ __forceinline__ long long block_sum(const std::int64_t* values, std::int64_t n,
-                                               ScanShared& shared) {
+                                               ScanShared<>& shared) {
   long long mine = 0;
   for (std::int64_t i = threadIdx.x; i < n; i += kScanThreads) mine += values[i];
   long long total;
@@ -53,7 +54,7 @@ __device__ __forceinline__ std::int64_t scan_begin() {
 // The sum of the tile blockIdx.x of value(0), value(1), ...
 template <class Value>
 __device__ __forceinline__ void store_tile_sum(std::int64_t* sums, Value value) {
-  __shared__ ScanShared shared;
+  __shared__ ScanShared<> shared;
   long long mine = 0;
   for (int i = 0; i < kScanPerThread; ++i) mine += value(scan_begin() + i);
   long long total;
@@ -66,7 +67,7 @@ __device__ __forceinline__ void store_tile_sum(std::int64_t* sums, Value value) 
 template <class Value, class Store>
 __device__ __forceinline__ void for_prefix_sums(std::int64_t count, const std::int64_t* sums,
                                                 Value value, Store store) {
-  __shared__ ScanShared shared[2];
+  __shared__ ScanShared<> shared[2];
   const std::int64_t at = scan_begin();
   long long values[kScanPerThread];
   long long mine = 0;
@@ -85,12 +86,12 @@ __device__ __forceinline__ void for_prefix_sums(std::int64_t count, const std::i
 }
 
 // Index of the last of n values that is <= x. They rise; the first is <= x.
-template <class T>
-__device__ __forceinline__ std::int64_t last_not_above(const T* values, std::int64_t n, T x) {
-  std::int64_t low = 0;
-  std::int64_t high = n;
+template <class T, class N>
+__device__ __forceinline__ N last_not_above(const T* values, N n, T x) {
+  N low = 0;
+  N high = n;
   while (high - low > 1) {
-    const std::int64_t middle = (low + high) / 2;
+    const N middle = low + (high - low) / 2;
     (values[middle] <= x ? low : high) = middle;
   }
   return low;

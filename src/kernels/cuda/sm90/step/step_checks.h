@@ -344,6 +344,35 @@ void check_work_lists(Device& device, const std::vector<std::int64_t>& row_count
   }
 }
 
+/// Units by the 2^40, whose places need all 64 bits.
+template <class Device>
+void check_long_work(Device& device) {
+  constexpr std::int64_t kRows = 4500;
+  std::mt19937 rng(37);
+  for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{900}, kRows}) {
+    for (const std::int32_t workers : {1, 3, 132, 5000}) {
+      std::vector<std::int32_t> counts(static_cast<std::size_t>(rows));
+      for (auto& c : counts) c = 0x7fffffff - (below(rng, 3) == 0 ? below(rng, 1'000'000) : 0);
+      const WorkOptions options{workers, 1, 0};
+      const auto wanted = make_work_list({counts, {}}, options);
+      ASSERT_TRUE(wanted.ok());
+      const auto counts_there = device.array(counts);
+      auto items = device.array(std::vector<WorkItem>(wanted->items.size()));
+      auto row_items = device.array(std::vector<std::int64_t>(counts.size() + 1));
+      auto worker_items =
+          device.array(std::vector<std::int64_t>(static_cast<std::size_t>(workers) + 1));
+      auto workspace =
+          device.array(std::vector<std::int64_t>(static_cast<std::size_t>(work_workspace(rows))));
+      expect_ok(device.plan_work({counts_there.span(), {}}, options,
+                                 {items.span(), row_items.span(), worker_items.span()},
+                                 workspace.span()));
+      EXPECT_EQ(row_items.read(), wanted->row_items) << rows << " rows, " << workers;
+      EXPECT_EQ(items.read(), wanted->items) << rows << " rows, " << workers;
+      EXPECT_EQ(worker_items.read(), wanted->worker_items) << rows << " rows, " << workers;
+    }
+  }
+}
+
 /// Ranges that are no ranges have no items; the CPU refuses them.
 template <class Device>
 void check_bad_work(Device& device) {

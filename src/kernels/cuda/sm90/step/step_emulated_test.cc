@@ -3,6 +3,7 @@
 #include "kernels/cuda/sm90/step/step_batch_checks.h"
 #include "kernels/cuda/sm90/step/step_checks.h"
 #include "kernels/cuda/sm90/step/step_launch.h"
+#include "kernels/cuda/sm90/step/step_replay_checks.h"
 // The device code comes last: it gives CUDA's words a meaning of its own.
 #include "kernels/cuda/sm90/step/gather.cuh"
 #include "kernels/cuda/sm90/step/lists.cuh"
@@ -122,7 +123,10 @@ struct Emulated {
     if (tiles > 1) run(work_units_kernel, tiles, kScanThreads, p);
     if (tiles > 1 && !p.fixed) run(work_open_kernel, tiles, kScanThreads, p);
     const unsigned slices = std::min(work_slices(p), 3u);
-    run(p.fixed ? work_fixed_kernel : work_balanced_kernel, tiles, kScanThreads, p, slices);
+    run(p.fixed                        ? work_fixed_kernel
+        : work_rows_per_thread(p) == 1 ? work_balanced_kernel<1>
+                                       : work_balanced_kernel<kScanPerThread>,
+        tiles, kScanThreads, p, slices);
     return {};
   }
   Result<void> step_rows(const StepRowsInput& in, const StepRowsOutput& out,
@@ -150,6 +154,7 @@ struct Emulated {
   }
   Result<void> pad(const PadLaunch& launch) {
     const PadParams& p = launch.params;
+    if (p.rows == 0 || p.words == 0) return {};
     run(launch.words ? pad_kernel<uint4> : pad_kernel<std::uint8_t>, blocks(p.rows, p.lanes.rows()),
         kStepThreads, p);
     return {};
@@ -187,7 +192,18 @@ TEST(StepEmulated, CombinedIndexLists) {
 TEST(StepEmulated, WorkLists) {
   Emulated device;
   check_work_lists(device, {0, 1, 2, 7, 4096, 4097, 11623});
+  check_long_work(device);
   check_bad_work(device);
+}
+TEST(StepEmulated, Replays) {
+  Emulated device;
+  check_list_replays(device);
+  check_transform_replays(device);
+  check_work_replays(device);
+}
+TEST(StepEmulated, Padding) {
+  Emulated device;
+  check_padding(device);
 }
 TEST(StepEmulated, Steps) {
   Emulated device;

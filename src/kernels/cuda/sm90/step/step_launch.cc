@@ -126,6 +126,7 @@ WorkParams work_params(const KeyRanges& ranges, const WorkOptions& options,
   p.firsts = or_null(ranges.firsts);
   p.rows = std::ssize(ranges.counts);
   p.workers = options.workers;
+  p.per_worker = 1.0 / options.workers;
   p.fixed = options.fixed_split > 0;
   p.unit = FastDiv(p.fixed ? options.fixed_split : options.block);
   p.items = reinterpret_cast<std::int32_t*>(buffers.items.data());
@@ -166,7 +167,7 @@ StepRowsParams step_rows_params(const StepRowsInput& in, const StepRowsOutput& o
   p.table = table_params(out.page_table, in.lists.requests());
   p.compressed_table = table_params(out.compressed_table, in.lists.requests());
   // Requests + 1: the end of q_indptr.
-  p.row_blocks = some_blocks(std::max(p.rows, in.lists.requests() + 1), kScanThreads);
+  p.row_blocks = some_blocks(std::max(p.rows, in.lists.requests() + 1), kBlockRows);
   if (p.window_width > 0) p.window_blocks = some_blocks(p.rows, kScanThreads / 32);
   return p;
 }

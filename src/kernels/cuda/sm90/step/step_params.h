@@ -11,6 +11,7 @@ inline constexpr int kStepThreads = 256;
 inline constexpr int kScanThreads = 1024;
 inline constexpr int kScanPerThread = 4;
 inline constexpr int kScanTile = kScanThreads * kScanPerThread;  // values that a block scans
+inline constexpr int kBlockRows = 256;                           // rows of a step that one takes
 
 /// Threads of a block over rows of a table: 2^shift of them take a row together.
 struct RowLanes {
@@ -111,6 +112,7 @@ struct WorkParams {
   const std::int32_t* firsts = nullptr;  // [rows] or null
   std::int64_t rows = 0;
   std::int64_t workers = 1;
+  double per_worker = 1;          // 1 / workers
   FastDiv unit;                   // keys that are never cut
   bool fixed = false;             // an item per unit
   std::int32_t* items = nullptr;  // [room, 4]: row, first, count, split
@@ -217,12 +219,18 @@ constexpr std::int32_t some_blocks(std::int64_t count, std::int64_t per_block = 
   return static_cast<std::int32_t>(all < most ? all : most);
 }
 
+/// Rows of a thread of a balanced list: fewer rows than threads need no tiles of many.
+constexpr int work_rows_per_thread(const WorkParams& p) {
+  return p.rows <= kScanThreads ? 1 : kScanPerThread;
+}
+
 /// Blocks that write the items of a tile of rows: an item per thread where those are an item per
-/// unit, else 512 rows each.
+/// unit, else the rows of 128 threads each.
 constexpr unsigned work_slices(const WorkParams& p) {
   const std::int64_t most = 132 / scan_tiles(p.rows);
+  const std::int64_t rows = p.rows < kScanTile ? p.rows : kScanTile;
   const int slices = p.fixed ? some_blocks(p.room, kScanThreads, most)
-                             : some_blocks(p.rows < kScanTile ? p.rows : kScanTile, 512, most);
+                             : some_blocks(rows, 128 * work_rows_per_thread(p), most);
   return slices < 1 ? 1 : static_cast<unsigned>(slices);
 }
 
