@@ -21,6 +21,9 @@ __device__ inline float shuffle_xor(float v, int lanes) {
 __device__ inline int shuffle_xor(int v, int lanes) {
   return __shfl_xor_sync(0xffffffffu, v, lanes);
 }
+__device__ inline long long shuffle_xor(long long v, int lanes) {
+  return __shfl_xor_sync(0xffffffffu, v, lanes);
+}
 __device__ inline unsigned long long shuffle_xor(unsigned long long v, int lanes) {
   return __shfl_xor_sync(0xffffffffu, v, lanes);
 }

@@ -36,14 +36,21 @@ __device__ __forceinline__ T block_prefix(T value, ScanShared<T>& shared, T& tot
   return sum - value + shuffle_from(warps - own, warp);
 }
 
-// Sum of n values, known to all threads.
-__device__ __forceinline__ long long block_sum(const std::int64_t* values, std::int64_t n,
-                                               ScanShared<>& shared) {
-  long long mine = 0;
-  for (std::int64_t i = threadIdx.x; i < n; i += kScanThreads) mine += values[i];
-  long long total;
-  block_prefix(mine, shared, total);
-  return total;
+// Sum of the tiles before this block's; `total` is that of all. Every warp adds up for itself, which
+// takes no barrier.
+__device__ __forceinline__ long long tiles_before(const std::int64_t* sums, long long& total) {
+  long long before = 0;
+  total = 0;
+  for (unsigned i = threadIdx.x % 32; i < gridDim.x; i += 32) {
+    const long long sum = sums[i];
+    total += sum;
+    if (i < blockIdx.x) before += sum;
+  }
+  for (int d = 16; d > 0; d /= 2) {
+    before += shuffle_xor(before, d);
+    total += shuffle_xor(total, d);
+  }
+  return before;
 }
 
 // The first value of this thread.
@@ -67,15 +74,15 @@ __device__ __forceinline__ void store_tile_sum(std::int64_t* sums, Value value) 
 template <class Value, class Store>
 __device__ __forceinline__ void for_prefix_sums(std::int64_t count, const std::int64_t* sums,
                                                 Value value, Store store) {
-  __shared__ ScanShared<> shared[2];
+  __shared__ ScanShared<> shared;
   const std::int64_t at = scan_begin();
   long long values[kScanPerThread];
   long long mine = 0;
   LATHE_UNROLL
   for (int i = 0; i < kScanPerThread; ++i) mine += values[i] = value(at + i);
   long long total;
-  long long sum = block_prefix(mine, shared[0], total);
-  if (gridDim.x > 1) sum += block_sum(sums, blockIdx.x, shared[1]);
+  long long sum = block_prefix(mine, shared, total);
+  if (gridDim.x > 1) sum += tiles_before(sums, total);
   if (count == 0 && at == 0) store(0, 0);
   LATHE_UNROLL
   for (int i = 0; i < kScanPerThread; ++i) {

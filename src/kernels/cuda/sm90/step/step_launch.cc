@@ -26,8 +26,8 @@ T* or_null(std::span<T> list) {
   return list.empty() ? nullptr : list.data();
 }
 
-RowLanes lanes_for(std::int64_t width) {
-  const auto most = static_cast<std::uint64_t>(std::clamp<std::int64_t>(width, 1, kStepThreads));
+RowLanes lanes_for(std::int64_t width, int threads = kStepThreads) {
+  const auto most = static_cast<std::uint64_t>(std::clamp<std::int64_t>(width, 1, threads));
   return {std::countr_zero(std::bit_ceil(most))};
 }
 
@@ -48,7 +48,7 @@ BatchParams batch_params(const StepRowsInput& in) {
 }
 
 StepTableParams table_params(const DeviceTable<PageId>& table, std::int64_t requests) {
-  StepTableParams p{words(table.data), table.width, 0, lanes_for(table.width)};
+  StepTableParams p{words(table.data), table.width, 0, lanes_for(table.width, kScanThreads)};
   const std::int64_t rows = p.lanes.rows(kScanThreads);
   if (table.width > 0) p.blocks = static_cast<std::int32_t>((requests + rows - 1) / rows);
   return p;

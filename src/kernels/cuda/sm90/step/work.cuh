@@ -61,6 +61,12 @@ struct Shares {
                                       in_large ? per_large : per_base);
     return in_large ? share : extra + share;
   }
+  // The same, from the owner of a unit before it: rows are mostly shorter than shares.
+  __device__ __forceinline__ std::int64_t owner_from(std::int64_t worker, std::int64_t unit) const {
+    if (unit < begin(worker + 1)) return worker;
+    if (unit < begin(worker + 2)) return worker + 1;
+    return owner(unit);
+  }
   // The first worker whose share begins at the unit or after it.
   __device__ __forceinline__ std::int64_t first_from(std::int64_t unit) const {
     const std::int64_t worker = owner(unit);
@@ -79,18 +85,17 @@ struct TileRows {
 
 template <int kRows>
 __device__ __forceinline__ TileRows<kRows> tile_rows(const WorkParams& p) {
-  __shared__ ScanShared<> shared[3];
+  __shared__ ScanShared<> shared;
   TileRows<kRows> tile;
   const std::int64_t at = (std::int64_t{blockIdx.x} * kScanThreads + threadIdx.x) * kRows;
   long long mine = 0;
   LATHE_UNROLL
   for (int i = 0; i < kRows; ++i) mine += tile.units[i] = units_of(p, at + i);
-  tile.before = block_prefix(mine, shared[0], tile.total);
+  tile.before = block_prefix(mine, shared, tile.total);
   tile.begin = 0;
   tile.end = tile.total;
   if (gridDim.x > 1) {
-    tile.begin = block_sum(p.sums, blockIdx.x, shared[1]);
-    tile.total = block_sum(p.sums, gridDim.x, shared[2]);
+    tile.begin = tiles_before(p.sums, tile.total);
     tile.before += tile.begin;
     tile.end += tile.begin;
   }
@@ -113,7 +118,7 @@ struct RowOwners {
       worker[i + 1] = worker[i];
       open[i + 1] = open[i];
       if (tile.units[i] == 0) continue;
-      worker[i + 1] = static_cast<std::int32_t>(shares.owner(end));
+      worker[i + 1] = static_cast<std::int32_t>(shares.owner_from(worker[i], end));
       if (shares.begin(worker[i + 1]) != end) ++open[i + 1];
     }
   }
@@ -173,7 +178,6 @@ static __global__ void __launch_bounds__(kScanThreads, 1)
     work_balanced_kernel(const __grid_constant__ WorkParams p) {
   constexpr int kTile = kScanThreads * kRows;
   __shared__ ScanShared<std::int32_t> opens;
-  __shared__ ScanShared<> carries;
   __shared__ long long row_units[kTile + 1];  // units before each row of the tile
   __shared__ std::uint16_t row_open[kTile];   // open rows of the tile before it
   let_next_begin();
@@ -184,8 +188,8 @@ static __global__ void __launch_bounds__(kScanThreads, 1)
   const Slice slice;
   std::int32_t tile_open;
   const std::int32_t before = block_prefix(owners.open[kRows], opens, tile_open);
-  const std::int64_t open_carry =
-      gridDim.x > 1 ? block_sum(p.sums + gridDim.x, blockIdx.x, carries) : 0;
+  long long all_open;
+  const std::int64_t open_carry = gridDim.x > 1 ? tiles_before(p.sums + gridDim.x, all_open) : 0;
 
   const std::int64_t first = std::int64_t{blockIdx.x} * kTile;
   const int local = static_cast<int>(threadIdx.x) * kRows;
