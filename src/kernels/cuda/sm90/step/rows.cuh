@@ -79,24 +79,41 @@ __device__ __forceinline__ void fill_table(const BatchParams& b, const ListsPara
   const std::int32_t keys = kv_len(b, r);
   const std::int64_t held = of_entries ? entries_of(b, keys) : keys;
   const std::int64_t size = lists.page_size.divisor;
-  for (std::int64_t i = column; i < table.width; i += table.lanes.lanes()) {
-    table.out[r * table.width + i] = i * size < held ? page_at(lists, r, i) : -1;
-  }
+  const RequestPages pages(lists, r);
+  fill_columns(table.out, r, table.width, column, table.lanes,
+               [&](std::int64_t i) { return i * size < held ? pages(i) : -1; });
 }
 
-// A warp takes a row: the positions of its window.
+// A warp takes a row: the positions of its window. A lane looks up several before it stores the
+// first, as the store might change what it looks up.
 __device__ __forceinline__ void fill_windows(const StepRowsParams& p, const std::int32_t* q_indptr,
                                              int block) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
   constexpr int kWarps = kScanThreads / 32;
+  constexpr int kAtOnce = 4;
+  const ListsParams& lists = p.batch.main;
+  const int lane = static_cast<int>(threadIdx.x % 32);
   const std::int64_t first = std::int64_t{block} * kWarps + static_cast<int>(threadIdx.x / 32);
   for (std::int64_t t = first; t < p.rows; t += std::int64_t{p.window_blocks} * kWarps) {
     const RowPlace place = place_of(p.batch, q_indptr, t);
     const std::int32_t keys = place.position + 1;
     const std::int32_t begin = keys > p.batch.window ? keys - p.batch.window : 0;
-    for (std::int64_t i = lane; i < p.window_width; i += 32) {
-      p.window_slots[t * p.window_width + i] =
-          begin + i < keys ? list_slot(p.batch.main, place.request, begin + i) : -1;
+    std::int32_t* out = p.window_slots + t * p.window_width;
+    if (place.request < 0) {
+      for (std::int64_t i = lane; i < p.window_width; i += 32) out[i] = -1;
+      continue;
+    }
+    const RequestPages pages(lists, place.request);
+    for (std::int64_t i = lane; i < p.window_width; i += 32 * kAtOnce) {
+      std::int32_t slots[kAtOnce];
+      LATHE_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) {
+        const std::int64_t position = begin + i + 32 * k;
+        slots[k] = position < keys ? slot_on(lists.page_size, position, pages) : -1;
+      }
+      LATHE_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (i + 32 * k < p.window_width) out[i + 32 * k] = slots[k];
+      }
     }
   }
 }

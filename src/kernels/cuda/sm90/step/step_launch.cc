@@ -168,7 +168,8 @@ StepRowsParams step_rows_params(const StepRowsInput& in, const StepRowsOutput& o
   p.compressed_table = table_params(out.compressed_table, in.lists.requests());
   // Requests + 1: the end of q_indptr.
   p.row_blocks = some_blocks(std::max(p.rows, in.lists.requests() + 1), kBlockRows);
-  if (p.window_width > 0) p.window_blocks = some_blocks(p.rows, kScanThreads / 32);
+  // One wave: each sums up the requests before it begins.
+  if (p.window_width > 0) p.window_blocks = some_blocks(p.rows, kScanThreads / 32, 132);
   return p;
 }
 
