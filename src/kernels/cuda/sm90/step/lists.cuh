@@ -5,7 +5,7 @@
 
 namespace lathe::cuda {
 
-__device__ __forceinline__ std::int32_t held_page(std::int32_t page, std::int64_t pool_pages) {
+__device__ __forceinline__ std::int32_t held_page(std::int32_t page, std::int32_t pool_pages) {
   return page >= 0 && page < pool_pages ? page : -1;
 }
 
@@ -13,7 +13,7 @@ __device__ __forceinline__ std::int32_t held_page(std::int32_t page, std::int64_
 struct RequestPages {
   const std::int32_t* pages;
   std::int64_t count;
-  std::int64_t pool_pages;
+  std::int32_t pool_pages;
 
   __device__ __forceinline__ RequestPages(const ListsParams& lists, std::int64_t request)
       : pages(lists.pages + lists.indptr[request]),
@@ -165,7 +165,8 @@ static __global__ void __launch_bounds__(kStepThreads)
         if (row >= 0 && row < p.limit) out = static_cast<std::int32_t>(row);
       } else {
         out = slot_on(p.page_size, position, [&](std::int64_t index) {
-          return index < p.table_width ? held_page(p.table[value * p.table_width + index], p.limit)
+          return index < p.table_width ? held_page(p.table[value * p.table_width + index],
+                                                   static_cast<std::int32_t>(p.limit))
                                        : -1;
         });
       }

@@ -96,23 +96,26 @@ __device__ __forceinline__ void fill_windows(const StepRowsParams& p, const std:
   for (std::int64_t t = first; t < p.rows; t += std::int64_t{p.window_blocks} * kWarps) {
     const RowPlace place = place_of(p.batch, q_indptr, t);
     const std::int32_t keys = place.position + 1;
-    const std::int32_t begin = keys > p.batch.window ? keys - p.batch.window : 0;
+    const auto begin =
+        static_cast<std::uint32_t>(keys > p.batch.window ? keys - p.batch.window : 0);
     std::int32_t* out = p.window_slots + t * p.window_width;
+    const auto width = static_cast<int>(p.window_width);
     if (place.request < 0) {
-      for (std::int64_t i = lane; i < p.window_width; i += 32) out[i] = -1;
+      for (int i = lane; i < width; i += 32) out[i] = -1;
       continue;
     }
     const RequestPages pages(lists, place.request);
-    for (std::int64_t i = lane; i < p.window_width; i += 32 * kAtOnce) {
+    for (int i = lane; i < width; i += 32 * kAtOnce) {
       std::int32_t slots[kAtOnce];
       LATHE_UNROLL
       for (int k = 0; k < kAtOnce; ++k) {
-        const std::int64_t position = begin + i + 32 * k;
-        slots[k] = position < keys ? slot_on(lists.page_size, position, pages) : -1;
+        const std::uint32_t position = begin + static_cast<std::uint32_t>(i + 32 * k);
+        const bool seen = position < static_cast<std::uint32_t>(keys);
+        slots[k] = seen ? slot_on(lists.page_size, position, pages) : -1;
       }
       LATHE_UNROLL
       for (int k = 0; k < kAtOnce; ++k) {
-        if (i + 32 * k < p.window_width) out[i + 32 * k] = slots[k];
+        if (i + 32 * k < width) out[i + 32 * k] = slots[k];
       }
     }
   }
@@ -152,18 +155,18 @@ __device__ __forceinline__ void fill_counts(const StepRowsParams& p, const std::
 // Grid: the blocks that the parameters name, and one where counts are asked for. kSummed: q_indptr
 // is there; else the requests are at most a tile.
 template <bool kSummed>
-static __global__ void __launch_bounds__(kScanThreads, 1)
+static __global__ void __launch_bounds__(kScanThreads, 2)
     step_rows_kernel(const __grid_constant__ StepRowsParams p) {
   let_next_begin();
   wait_for_previous();
   const BatchParams& b = p.batch;
-  int block = static_cast<int>(blockIdx.x) - p.row_blocks;
-  if (block >= 0 && block < p.table.blocks) return fill_table(b, b.main, p.table, false, block);
-  if (block >= 0) block -= p.table.blocks;
-  if (block >= 0 && block < p.compressed_table.blocks) {
-    return fill_table(b, b.compressed, p.compressed_table, true, block);
+  // Tables need no sums and may come late.
+  const int tables = p.row_blocks + p.window_blocks + (p.counts != nullptr ? 1 : 0);
+  const int block = static_cast<int>(blockIdx.x) - tables;
+  if (block >= p.table.blocks) {
+    return fill_table(b, b.compressed, p.compressed_table, true, block - p.table.blocks);
   }
-  if (block >= 0) block -= p.compressed_table.blocks;
+  if (block >= 0) return fill_table(b, b.main, p.table, false, block);
 
   const std::int32_t* q_indptr = p.q_indptr;
   if constexpr (!kSummed) {
@@ -171,8 +174,9 @@ static __global__ void __launch_bounds__(kScanThreads, 1)
     sum_rows(b, sums);
     q_indptr = sums;
   }
-  if (block >= p.window_blocks) return fill_counts(p, q_indptr);
-  if (block >= 0) return fill_windows(p, q_indptr, block);
+  const int window = static_cast<int>(blockIdx.x) - p.row_blocks;
+  if (window >= p.window_blocks) return fill_counts(p, q_indptr);
+  if (window >= 0) return fill_windows(p, q_indptr, window);
   // Each row reads from some other page's sector: a multiprocessor would take long for more.
   if (threadIdx.x >= kBlockRows) return;
   const std::int64_t step = std::int64_t{p.row_blocks} * kBlockRows;

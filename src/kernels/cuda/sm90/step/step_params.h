@@ -26,7 +26,7 @@ struct ListsParams {
   const std::int64_t* indptr = nullptr;  // [requests + 1]
   const std::int32_t* pages = nullptr;
   std::int64_t requests = 0;
-  std::int64_t pool_pages = 0;  // a page that is not in [0, pool_pages) is a hole
+  std::int32_t pool_pages = 0;  // a page that is not in [0, pool_pages) is a hole
   FastDiv page_size;
 };
 
@@ -165,7 +165,7 @@ struct StepRowsParams {
   std::int64_t window_width = 0;
   StepTableParams table;
   StepTableParams compressed_table;
-  // Blocks that take rows; those of the tables, of windows and one for the counts follow.
+  // Blocks that take rows; those of windows, one for the counts and those of the tables follow.
   std::int32_t row_blocks = 0;
   std::int32_t window_blocks = 0;
 };
