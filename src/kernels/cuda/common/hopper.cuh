@@ -1,8 +1,12 @@
-// Hopper's barriers, copies and small conversions that pipelined kernels use, as functions. For nvcc
-// alone.
+// Hopper's barriers, copies and small conversions that pipelined kernels use, as functions. An ordinary
+// compiler gets them from emulator_hopper.h.
 #pragma once
 
-#include <cstdint>
+#include "kernels/cuda/common/dialect.cuh"
+
+#ifdef __CUDACC__
+
+#define LATHE_DYNAMIC_SHARED(name) extern __shared__ __align__(1024) unsigned char name[]
 
 namespace lathe::cuda {
 
@@ -120,14 +124,6 @@ __device__ inline void lower_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Launches that follow one another on a stream with programmatic serialization.
-__device__ inline void wait_for_launch_before() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-__device__ inline void let_next_launch_begin() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
 __device__ inline float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -144,4 +140,40 @@ __device__ inline std::uint32_t mul_bf16x2(std::uint32_t a, std::uint32_t b) {
   return out;
 }
 
+__device__ inline float log2_fast(float x) { return __log2f(x); }
+/// Bytes 0 and 1 of a word, or 2 and 3, each with its sign eight times above it.
+__device__ inline std::uint32_t extend_low_bytes(std::uint32_t v) {
+  std::uint32_t out;
+  asm("prmt.b32 %0, %1, 0, 0x9180;" : "=r"(out) : "r"(v));
+  return out;
+}
+__device__ inline std::uint32_t extend_high_bytes(std::uint32_t v) {
+  std::uint32_t out;
+  asm("prmt.b32 %0, %1, 0, 0xb3a2;" : "=r"(out) : "r"(v));
+  return out;
+}
+/// Two times the low (0) or the high (1) half of a word.
+template <int kHalf>
+__device__ inline std::uint32_t twice_half(std::uint32_t v) {
+  return __byte_perm(v, 0, kHalf == 0 ? 0x1010 : 0x3232);
+}
+__device__ inline bool any_lane(bool mine) { return __any_sync(0xffffffffu, mine) != 0; }
+__device__ inline std::uint32_t which_lanes(bool mine) { return __ballot_sync(0xffffffffu, mine); }
+template <class T>
+__device__ inline T load_constant(const T* p) {
+  return __ldg(p);
+}
+__device__ inline float load_float(std::uint32_t at) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
+  return v;
+}
+__device__ inline void store_float(std::uint32_t at, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
+}
+
 }  // namespace lathe::cuda
+
+#else
+#include "kernels/cuda/common/emulator_hopper.h"
+#endif

@@ -12,7 +12,7 @@ inline constexpr int kDimTileBytes = kLatentTile * 128;
 inline constexpr int kFillThreads = 128;
 inline constexpr int kFillKeys = 2 * kLatentTile;  // an item is filled up to pairs of tiles
 
-__device__ uint4 latent_zeros[128];  // 2 KB: a row of zeros
+static __device__ uint4 latent_zeros[128];  // 2 KB: a row of zeros
 
 /// Byte address of 16-byte chunk `chunk` of a row of a swizzled tile.
 __device__ inline std::uint32_t swizzled(std::uint32_t tile, int row, int chunk) {
@@ -75,7 +75,7 @@ template <int kTileLines, int kDims>
 __device__ inline void copy_queries(const LatentParams& p, const LatentUnitPlace& u,
                                     std::int32_t tile, std::uint32_t to, int thread) {
   const int chunk = thread & 7;
-#pragma unroll 1
+  LATHE_ROLLED
   for (int line = thread >> 3; line < kTileLines; line += 16) {
     const std::int32_t l = tile * kTileLines + line;
     const bool valid = l < u.lines;
@@ -84,7 +84,7 @@ __device__ inline void copy_queries(const LatentParams& p, const LatentUnitPlace
     const std::int32_t head = (valid ? l : 0) - row * p.heads;
     const auto* from = reinterpret_cast<const std::uint16_t*>(p.q) + (u.row + row) * p.q_stride +
                        std::int64_t{head} * (kDims * 64) + chunk * 8;
-#pragma unroll
+    LATHE_UNROLL
     for (int d = 0; d < kDims; ++d) {
       copy_async(swizzled(to + d * (kTileLines * 128), line, chunk), from + d * 64, valid);
     }
@@ -95,7 +95,7 @@ __device__ inline void copy_queries(const LatentParams& p, const LatentUnitPlace
 template <class Format>
 __device__ inline void ask_for(const KeyPlace& k) {
   if (k.row == nullptr) return;
-#pragma unroll
+  LATHE_UNROLL
   for (int at = 0; at < Format::kRowBytes; at += 128) prefetch_l2(k.row + at);
   if (Format::kRowBytes % 128 != 0) prefetch_l2(k.row + Format::kRowBytes - 16);
 }
@@ -143,7 +143,7 @@ struct LatentFill {
            (thread & 3) * 16;
   }
   __device__ void load(Chunks& c, const std::byte* from, int pair, int in_pair) const {
-#pragma unroll
+    LATHE_UNROLL
     for (int i = 0; i < kAhead; ++i) c.tile[i] = load_stream(from + i * 64);
     if constexpr (Format::kScaled) {
       const std::uint32_t at =
@@ -179,7 +179,7 @@ struct LatentFill {
   }
   /// The bf16 tiles of a row from tile `first` up to `end`.
   __device__ void copy(std::uint32_t to, const std::byte* from, int first, int end) const {
-#pragma unroll
+    LATHE_UNROLL
     for (int t = first > kFp8 ? first : kFp8; t < end; ++t) {
       const std::uint32_t at = to + t * kDimTileBytes;
       // Every other 16 bytes: eight threads, two rows, so meet all banks.
@@ -204,7 +204,7 @@ struct LatentFill {
       store_shared_u64(s.scales + (slot * kFillKeys + thread) * 8,
                        reinterpret_cast<std::uint64_t>(scales));
     }
-    const std::uint32_t mask = __ballot_sync(0xffffffffu, k.row != nullptr);
+    const std::uint32_t mask = which_lanes(k.row != nullptr);
     if (thread % 32 == 0) {
       store_shared_u32(s.masks + slot * (kFillKeys / 8) + thread / 32 * 4, mask);
     }
@@ -215,7 +215,7 @@ struct LatentFill {
     uint2 scales = {};
     if constexpr (Format::kScaled) scales = Format::spread(c.scale, thread & 3);
     uint4 late[kLate > 0 ? kLate : 1];
-#pragma unroll
+    LATHE_UNROLL
     for (int i = 0; i < kLate; ++i) late[i] = load_stream(from + (kAhead + i) * 64);
     if (first) barrier_wait(s.empty + 16 * buffer, parity);
     if constexpr (kFp8 < 4) copy(to, from, 0, 4);
@@ -255,7 +255,7 @@ struct LatentFill {
       if (more) ahead.advance(p, tile);
       name = ahead.key(p, thread);
       group_sync(kPlacesReady, kFillThreads);
-#pragma unroll 1
+      LATHE_ROLLED
       for (int t = 0; t < 2; ++t) {
         const std::uint32_t to =
             s.keys + static_cast<std::uint32_t>(buffer * (kDims * kDimTileBytes));
