@@ -38,6 +38,8 @@ __device__ inline unsigned long long shuffle(unsigned long long v, std::uint32_t
   return __shfl_sync(0xffffffffu, v, static_cast<int>(lane));
 }
 __device__ inline bool warp_any(bool v) { return __any_sync(0xffffffffu, v) != 0; }
+/// Bit i: what lane i offers.
+__device__ inline std::uint32_t warp_ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
 __device__ inline void sync_warp() { __syncwarp(); }
 __device__ inline void sync_block() { __syncthreads(); }
 
@@ -45,11 +47,11 @@ __device__ inline void sync_block() { __syncthreads(); }
 /// memory space, and accesses through it would be generic ones.
 template <class T>
 __device__ inline T load_global(unsigned long long address) {
-  return __ldca(reinterpret_cast<const T*>(address));
+  return *static_cast<const T*>(__cvta_global_to_generic(address));
 }
 template <class T>
 __device__ inline void store_global(unsigned long long address, T v) {
-  __stwb(reinterpret_cast<T*>(address), v);
+  *static_cast<T*>(__cvta_global_to_generic(address)) = v;
 }
 
 __device__ inline float bits_to_float(std::uint32_t u) { return __uint_as_float(u); }

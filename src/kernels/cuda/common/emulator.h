@@ -195,10 +195,12 @@ template <class T>
 T shuffle(T v, std::uint32_t source) {
   return emulated::shuffle(v, static_cast<int>(source % emulated::kWarp));
 }
-inline bool warp_any(bool v) {
-  for (int d = 1; d < emulated::kWarp; d *= 2) v = (shuffle_xor(int{v}, d) != 0) | v;
-  return v;
+inline std::uint32_t warp_ballot(bool v) {
+  std::uint32_t bits = v ? 1u << lane() : 0;
+  for (int d = 1; d < emulated::kWarp; d *= 2) bits |= emulated::shuffle(bits, lane() ^ d);
+  return bits;
 }
+inline bool warp_any(bool v) { return warp_ballot(v) != 0; }
 inline void sync_warp() {
   emulated::wait(emulated::warp_of(emulated::machine.current), emulated::kWarp);
 }
@@ -235,13 +237,18 @@ inline std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b, std::uint32
   return out;
 }
 
+// A device faults where an address is no multiple of the access.
 template <class T>
 T load_global(unsigned long long address) {
-  return *reinterpret_cast<const T*>(address);
+  LATHE_CHECK(address % sizeof(T) == 0, "a load from an address that is no multiple of its size");
+  T out;
+  std::memcpy(&out, reinterpret_cast<const void*>(address), sizeof out);
+  return out;
 }
 template <class T>
 void store_global(unsigned long long address, T v) {
-  *reinterpret_cast<T*>(address) = v;
+  LATHE_CHECK(address % sizeof(T) == 0, "a store to an address that is no multiple of its size");
+  std::memcpy(reinterpret_cast<void*>(address), &v, sizeof v);
 }
 
 inline std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {

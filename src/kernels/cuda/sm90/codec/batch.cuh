@@ -42,7 +42,8 @@ class WarpBatches {
 };
 
 // The chunks of a batch that a lane holds: chunk[u] of row[u], counted from the batch's first row.
-// Beyond the end of the batch a chunk is none.
+// Beyond the end of the batch a lane holds the last chunk again, so that loads need no condition: a
+// load under one is copied when it arrives, and what comes after it waits for that.
 template <int kCount>
 struct Items {
   std::uint32_t row[kCount];
@@ -54,7 +55,8 @@ struct Items {
       : first(batch.begin + lane_of_warp()), end(batch.end) {
     LATHE_UNROLL
     for (int u = 0; u < kCount; ++u) {
-      const std::uint32_t i = first + static_cast<std::uint32_t>(u) * 32;
+      const std::uint32_t at = first + static_cast<std::uint32_t>(u) * 32;
+      const std::uint32_t i = at < end ? at : end - 1;
       const std::uint32_t r = chunks(i);
       chunk[u] = i - r * chunks.divisor;
       row[u] = r - batch.first_row;
@@ -63,29 +65,34 @@ struct Items {
   __device__ __forceinline__ bool has(int u) const {
     return first + static_cast<std::uint32_t>(u) * 32 < end;
   }
+  // Whether chunk u is there and its row's bit in `holes` is not.
+  __device__ __forceinline__ bool has(int u, std::uint32_t holes) const {
+    return has(u) && (holes >> row[u] & 1u) == 0;
+  }
 };
 
 __device__ __forceinline__ Address address_of(const void* p) {
   return reinterpret_cast<Address>(p);
 }
 
-// The record of a slot: token i's part is at page + part.start + i * part.step.
+// The record of a slot: token i's part is at page + part.start + i * part.step. A hole has the
+// place of slot 0, which may be read as well as any.
 struct Place {
-  Address page = 0;  // 0: a hole
+  Address page = 0;
   std::uint32_t token = 0;
+  bool hole = true;
 
-  __device__ __forceinline__ bool hole() const { return page == 0; }
   __device__ __forceinline__ Address part(std::int64_t start, std::uint32_t step) const {
-    return hole() ? 0 : page + static_cast<Address>(start) + Address{token} * step;
+    return page + static_cast<Address>(start) + Address{token} * step;
   }
 };
 
-__device__ __forceinline__ Place place_of(const PagesParams& pages, std::int64_t slot) {
-  if (slot < 0 || slot >= pages.slots) return {};
-  const auto at = static_cast<std::uint32_t>(slot);
+__device__ __forceinline__ Place place_of(const PagesParams& pages, std::int32_t slot) {
+  const bool hole = static_cast<std::uint32_t>(slot) >= pages.slots;
+  const std::uint32_t at = hole ? 0 : static_cast<std::uint32_t>(slot);
   const std::uint32_t page = pages.page_size(at);
   return {address_of(pages.data) + std::uint64_t{page} * static_cast<std::uint64_t>(pages.stride),
-          at - page * pages.page_size.divisor};
+          at - page * pages.page_size.divisor, hole};
 }
 
 // Row `row` of rows outside the cache, from its element `chunk` * kChunk.

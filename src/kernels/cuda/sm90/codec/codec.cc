@@ -41,6 +41,14 @@ std::string shape_of(const RowsView& rows, DType out) {
 Result<void> decode(const ConstPoolView& pool, std::span<const Slot> slots, Slot first,
                     const MutableRowsView& out, const TensorScales& scales, const char* kernel,
                     cudaStream_t stream, const std::source_location& where) {
+  if (pool.slots() == 0) {  // kernels read slot 0 in place of a hole
+    const auto bytes = [&](std::int64_t n) {
+      return static_cast<std::size_t>(bytes_of(out.dtype, n));
+    };
+    return call_result(cudaMemset2DAsync(out.data, bytes(out.row_stride), 0, bytes(out.cols),
+                                         static_cast<std::size_t>(out.rows), stream),
+                       "clearing rows", where);
+  }
   const cudaError_t status =
       launch_decode(decode_params(pool, slots, first, out, scales), out.dtype, stream);
   return launch_result(status, {kernel, shape_of(pool, out.rows), where});
@@ -110,7 +118,7 @@ Result<void> requantize(const Requantize& op, cudaStream_t stream, std::source_l
     const cudaError_t cleared = cudaMemsetAsync(op.report, 0, sizeof *op.report, stream);
     if (auto ok = call_result(cleared, "clearing the report", where); !ok) return ok;
   }
-  if (op.src_slots.empty()) return {};
+  if (op.src_slots.empty() || op.src.slots() == 0 || op.dst.slots() == 0) return {};
   RequantParams p =
       requant_params(op.src, op.src_slots, op.dst, op.dst_slots, op.src_scales, op.dst_scales);
   p.report = op.report == nullptr ? nullptr : &op.report->worst;
@@ -152,7 +160,7 @@ Result<void> move_tokens(const PoolView& pool, std::span<const Slot> src, std::s
     return Error{ErrorCode::invalid_argument, "staging", "an address that is a multiple of 16",
                  fmt::format("{}", static_cast<const void*>(staging)), ""};
   }
-  if (src.empty()) return {};
+  if (src.empty() || pool.slots() == 0) return {};
   const auto launch = [&](const MoveParams& p) {
     return launch_result(launch_move(p, stream), {"move", shape_of(pool, std::ssize(src)), where});
   };

@@ -159,6 +159,11 @@ void set_rotation(EncodeParams& p) {
   }
 }
 
+// Slots are 31 bits.
+std::uint32_t slot_limit(std::int64_t slots) {
+  return static_cast<std::uint32_t>(std::min(slots, std::int64_t{1} << 31));
+}
+
 }  // namespace
 
 void cut(EncodeParams& p, std::int32_t block_rows) {
@@ -183,7 +188,8 @@ void cut(RequantParams& p, std::int32_t block_rows) {
 
 void cut(MoveParams& p, std::int32_t block_rows) {
   for (MovePlane& plane : p.planes) {
-    plane.cut.batch = batch_of(plane.cut.chunks.divisor, kMoveRounds);
+    plane.cut.batch =
+        batch_of(plane.cut.chunks.divisor, move_rounds(static_cast<std::size_t>(plane.unit)));
   }
   cut_runs(p, block_rows, p.planes[0].cut, p.planes[1].cut);
 }
@@ -196,7 +202,7 @@ RowsParams rows_params(const RowsView& rows) {
 }
 
 PagesParams pages_params(const ConstPoolView& pool) {
-  return {const_cast<std::byte*>(pool.data), pool.page_stride, pool.slots(),
+  return {const_cast<std::byte*>(pool.data), pool.page_stride, slot_limit(pool.slots()),
           FastDiv(pool.page_size)};
 }
 
@@ -243,7 +249,7 @@ EncodeParams rotate_params(const RowsView& in, const MutableRowsView& out, std::
   p.head_bytes = static_cast<std::uint32_t>(bytes_of(in.dtype, width));
   p.heads = FastDiv(heads);
   p.slots = values(slots);
-  p.slot_count = pool_slots;
+  p.slot_count = slot_limit(pool_slots);
   p.count = in.rows * heads;
   p.to_rows = true;
   p.zero_holes = in.data != out.data;
@@ -258,7 +264,7 @@ EncodeParams rotate_params(const RowsView& in, const MutableRowsView& out, std::
   run.vector = target.vector;
   run.vector_scale = true;
   run.cut.chunks = FastDiv(width / kChunk);
-  p.pages = {target.data, target.stride, p.count, p.heads};
+  p.pages = {target.data, target.stride, slot_limit(p.count), p.heads};
   p.rope = rope;
   if (p.zero_holes) {
     set_rotation(p);

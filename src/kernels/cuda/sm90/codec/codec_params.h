@@ -12,7 +12,7 @@
 
 namespace lathe::cuda {
 
-inline constexpr int kCodecWarps = 10;  // of a block, at most
+inline constexpr int kCodecWarps = 9;  // of a block, at most
 inline constexpr int kCodecThreads = 32 * kCodecWarps;
 inline constexpr int kChunk = 8;          // elements
 inline constexpr int kMaxBlockRows = 64;  // rows of a block
@@ -23,11 +23,12 @@ LATHE_HD constexpr int encode_rounds(bool aligned, bool rotates) {
   return rotates ? 2 : aligned ? 4 : 1;
 }
 LATHE_HD constexpr int decode_rounds(bool aligned) { return aligned ? 4 : 1; }
-LATHE_HD constexpr int requant_rounds(bool aligned) { return aligned ? 8 : 1; }
-inline constexpr int kMoveRounds = 8;
+LATHE_HD constexpr int requant_rounds(bool aligned) { return aligned ? 4 : 1; }
+LATHE_HD constexpr int move_rounds(std::size_t unit) { return unit == 16 ? 4 : 8; }
 
 inline constexpr std::int64_t kMaxRowBytes = 0x7fffffff;  // from row to row
 inline constexpr std::int32_t kWideTile = -1;
+inline constexpr std::int32_t kFp4TileShift = 1;  // tiles of 16 elements
 
 /// How a run of elements is stored.
 enum class RunKind : std::uint8_t {
@@ -118,7 +119,7 @@ struct RowsParams {
 struct PagesParams {
   std::byte* data = nullptr;
   std::int64_t stride = 0;  // bytes from page to page
-  std::int64_t slots = 0;   // a slot that is not in [0, slots) is a hole
+  std::uint32_t slots = 0;  // a slot that is not in [0, slots) is a hole
   FastDiv page_size;
 };
 
@@ -142,7 +143,7 @@ struct EncodeParams {
   std::uint32_t head_bytes = 0;  // of the source, from head to head
   FastDiv heads;
   const std::int32_t* slots = nullptr;  // [count / heads], or null: no row is a hole
-  std::int64_t slot_count = 0;          // a slot that is not in [0, slot_count) is a hole
+  std::uint32_t slot_count = 0;         // a slot that is not in [0, slot_count) is a hole
   std::int64_t count = 0;               // rows times heads
   bool to_rows = false;
   bool zero_holes = false;  // else nothing is written for a hole

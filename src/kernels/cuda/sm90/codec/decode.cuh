@@ -104,7 +104,8 @@ __device__ __forceinline__ void decode_batch(const DecodeParams& p, const RunPar
   const std::int64_t row = first_row + lane_row;
   Place place;
   if (lane_row < batch.rows) {
-    place = place_of(p.pages, p.slots == nullptr ? p.first + row : std::int64_t{p.slots[row]});
+    place = place_of(p.pages,
+                     p.slots == nullptr ? static_cast<std::int32_t>(p.first + row) : p.slots[row]);
   }
   const Address values_of_lane = place.part(run.start, run.step);
   const Address scales_of_lane = place.part(run.scale_start, run.scale_step);
@@ -113,10 +114,14 @@ __device__ __forceinline__ void decode_batch(const DecodeParams& p, const RunPar
   for (int u = 0; u < kCount; ++u) {
     const Address values = shuffle(values_of_lane, item.row[u]);
     const Address scales = kTiled<kKind> ? shuffle(scales_of_lane, item.row[u]) : 0;
-    // Zero codes are the zeros that a hole gives, under a scale of 0 or 2^-127.
-    stored[u] = {};
-    if (item.has(u) && values != 0) {
-      stored[u] = load_stored<kKind>(run, values, scales, item.chunk[u]);
+    stored[u] = load_stored<kKind>(run, values, scales, item.chunk[u]);
+  }
+  const std::uint32_t holes = warp_ballot(place.hole);
+  if (holes != 0) {
+    LATHE_UNROLL
+    for (int u = 0; u < kCount; ++u) {
+      // Zero codes are the zeros that a hole gives, under a scale of 0 or 2^-127.
+      if ((holes >> item.row[u] & 1u) != 0) stored[u] = {};
     }
   }
   const Address out =

@@ -9,32 +9,29 @@ namespace lathe::cuda {
 
 // Where a lane's row goes.
 struct Target {
-  Place place;
-  Address values;         // of the run; 0: nothing is written
+  Place place;            // a hole: nothing is written
+  Address values;         // of the run
   Address scales;         // of the run
   std::int32_t position;  // -1: a hole; what is written all the same is zeros
 };
 
+template <bool kRope>
 __device__ __forceinline__ Target target_of(const EncodeParams& p, const RunParams& run,
-                                            std::int64_t row) {
-  const RopeParams& rope = p.rope;
-  const std::int64_t token = p.heads(static_cast<std::uint32_t>(row));
-  std::int32_t position = 0;
-  if (rope.positions != nullptr) {
-    position = rope.positions[token];
-    if (position < 0 || (rope.half > 0 && position >= rope.table_positions)) position = -1;
-  }
-  std::int64_t slot = row;
-  if (p.slots != nullptr) {
-    const std::int64_t s = p.slots[token];
-    if (s < 0 || s >= p.slot_count) position = -1;
-    if (!p.to_rows) slot = s;
-  }
+                                            std::int64_t row, std::uint32_t token) {
+  // Both loads are on their way before either is looked at.
+  const std::int32_t listed = p.slots != nullptr ? p.slots[token] : 0;
   Target out;
-  if (position >= 0 || p.zero_holes) out.place = place_of(p.pages, slot);
+  out.position = kRope && p.rope.positions != nullptr ? p.rope.positions[token] : 0;
+  bool hole = p.slots != nullptr && static_cast<std::uint32_t>(listed) >= p.slot_count;
+  if constexpr (kRope) {
+    if (p.rope.half > 0 && out.position >= p.rope.table_positions) hole = true;
+    if (hole || out.position < 0) out.position = -1;
+    hole = out.position < 0 && !p.zero_holes;
+  }
+  const std::int32_t slot = kRope && p.to_rows ? static_cast<std::int32_t>(row) : listed;
+  out.place = place_of(p.pages, hole ? -1 : slot);
   out.values = out.place.part(run.start, run.step);
   out.scales = out.place.part(run.scale_start, run.scale_step);
-  out.position = position;
   return out;
 }
 
@@ -60,11 +57,11 @@ struct EncodeChunks {
   Items<kCount> item;
   Raw<T> raw[kCount];
   Target target;
+  std::uint32_t holes;  // bits of rows
 
-  // Where the run of chunk u's row begins; 0: nothing is written. All lanes ask.
+  // Where the run of chunk u's row begins. All lanes ask.
   __device__ __forceinline__ Address values(int u) const {
-    const Address at = shuffle(target.values, item.row[u]);
-    return item.has(u) ? at : 0;
+    return shuffle(target.values, item.row[u]);
   }
   __device__ __forceinline__ Address scales(int u) const {
     return shuffle(target.scales, item.row[u]);
@@ -76,7 +73,6 @@ template <class T, RunKind kKind, bool kRotated>
 __device__ __forceinline__ void store_plain(const RunParams& run, Address values,
                                             std::uint32_t chunk, const Raw<T>& raw,
                                             const float (&x)[8]) {
-  if (values == 0) return;
   if constexpr (kKind == RunKind::bf16) {
     store(values + 16 * Address{chunk}, bf16_chunk<T, kRotated>(raw, x).v, run.vector);
   } else if constexpr (kKind == RunKind::f32) {
@@ -86,18 +82,23 @@ __device__ __forceinline__ void store_plain(const RunParams& run, Address values
   }
 }
 
+// Threads that share a tile are 2^this.
 template <RunKind kKind>
-__device__ __forceinline__ void store_tile_scale(const RunParams& run, Address values,
-                                                 Address scales, std::uint32_t chunk, float scale) {
-  if (values == 0 || (chunk & ((1u << run.tile_shift) - 1)) != 0) return;
-  store_scale<kKind>(run, scales, run.first_tile + (chunk >> run.tile_shift), scale);
+__device__ __forceinline__ int tile_shift(const RunParams& run) {
+  return kKind == RunKind::e2m1_ue8m0 ? kFp4TileShift : run.tile_shift;
+}
+
+template <RunKind kKind>
+__device__ __forceinline__ void store_tile_scale(const RunParams& run, Address scales,
+                                                 std::uint32_t chunk, float scale) {
+  if ((chunk & ((1u << tile_shift<kKind>(run)) - 1)) != 0) return;
+  store_scale<kKind>(run, scales, run.first_tile + (chunk >> tile_shift<kKind>(run)), scale);
 }
 
 template <RunKind kKind>
 __device__ __forceinline__ void store_codes(const RunParams& run, Address values,
                                             std::uint32_t chunk, const float (&x)[8],
                                             float inverse) {
-  if (values == 0) return;
   if constexpr (kKind == RunKind::e2m1_ue8m0) {
     store(values + 4 * Address{chunk}, to_raw_e2m1(x, inverse), run.vector);
   } else {
@@ -109,11 +110,12 @@ __device__ __forceinline__ void store_codes(const RunParams& run, Address values
 template <RunKind kKind>
 __device__ __forceinline__ void encode_tile_chunk(const RunParams& run, Address values,
                                                   Address scales, std::uint32_t chunk,
-                                                  const float (&x)[8]) {
+                                                  const float (&x)[8], bool has) {
   float amax = largest_finite(x);
-  for (int d = 1; d < 1 << run.tile_shift; d *= 2) amax = fmaxf(amax, shuffle_xor(amax, d));
+  for (int d = 1; d < 1 << tile_shift<kKind>(run); d *= 2) amax = fmaxf(amax, shuffle_xor(amax, d));
   const TileScale tile = tile_scale<kKind>(run, amax);
-  store_tile_scale<kKind>(run, values, scales, chunk, tile.scale);
+  if (!has) return;
+  store_tile_scale<kKind>(run, scales, chunk, tile.scale);
   store_codes<kKind>(run, values, chunk, x, tile.inverse);
 }
 
@@ -132,7 +134,7 @@ __device__ __forceinline__ bool encode_tiles(const RunParams& run,
     special |= (amax[i] + 0x00800080u) & 0x80008000u;
   }
   if (warp_any(special != 0)) return false;
-  for (int d = 1; d < 1 << run.tile_shift; d *= 2) {
+  for (int d = 1; d < 1 << tile_shift<kKind>(run); d *= 2) {
     LATHE_UNROLL
     for (int i = 0; i < kPairs; ++i) amax[i] = max_u16x2(amax[i], shuffle_xor(amax[i], d));
   }
@@ -142,8 +144,9 @@ __device__ __forceinline__ bool encode_tiles(const RunParams& run,
     const TileScale tile = tile_scale<kKind>(run, bits_to_float(bits));
     const std::uint32_t chunk = in.item.chunk[u];
     const Address values = in.values(u);
-    store_tile_scale<kKind>(run, values, in.scales(u), chunk, tile.scale);
-    if (values == 0) continue;
+    const Address scales = in.scales(u);
+    if (!in.item.has(u, in.holes)) continue;
+    store_tile_scale<kKind>(run, scales, chunk, tile.scale);
     if constexpr (kKind == RunKind::e2m1_ue8m0) {
       store(values + 4 * Address{chunk}, to_raw_e2m1_numbers(in.raw[u], tile.inverse), run.vector);
     } else {
@@ -156,7 +159,7 @@ __device__ __forceinline__ bool encode_tiles(const RunParams& run,
 }
 
 // Every thread of the warp is here.
-template <class T, RunKind kKind, bool kRotate, bool kAligned>
+template <class T, RunKind kKind, bool kRope, bool kRotate, bool kAligned>
 __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunParams& run,
                                              std::int64_t first_row, const Batch& batch) {
   const RopeParams& rope = p.rope;
@@ -168,7 +171,7 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
   const std::int64_t row = first_row + lane_row;
 
   // The rows do not depend on slots, so they are on their way before any is known.
-  EncodeChunks<T, kCount> in{Items<kCount>(run.cut.chunks, batch), {}, {{}, 0, 0, -1}};
+  EncodeChunks<T, kCount> in{Items<kCount>(run.cut.chunks, batch), {}, {{}, 0, 0, -1}, 0};
   const std::uint32_t token = p.heads(static_cast<std::uint32_t>(row));
   const std::uint32_t head = static_cast<std::uint32_t>(row) - token * p.heads.divisor;
   const Address source_row = row_address(p.rows, token, run.first_chunk * kChunk * sizeof(T)) +
@@ -178,8 +181,6 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
   for (int u = 0; u < kCount; ++u) {
     const Address at =
         shuffle(source_row, in.item.row[u]) + Address{in.item.chunk[u]} * (kChunk * sizeof(T));
-    in.raw[u] = {};
-    if (!in.item.has(u)) continue;
     in.raw[u] = load_raw<T>(at, vector);
     if constexpr (kRotate) {
       const int c = rotary_chunk(rope, run.first_chunk + in.item.chunk[u]);
@@ -189,72 +190,70 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
   if constexpr (kRotate) sync_warp();  // in place: all is read before the first is written
 
   if (lane_row < batch.rows) {
-    in.target = target_of(p, run, row);
+    in.target = target_of<kRope>(p, run, row, token);
     // The lane in whose batch a row begins clears the padding.
     const bool begins = lane_row * run.cut.chunks.divisor >= batch.begin &&
                         lane_row * run.cut.chunks.divisor < batch.end;
-    if (run.first_chunk == 0 && begins && !in.target.place.hole()) {
+    if (run.first_chunk == 0 && begins && !in.target.place.hole) {
       const Address pad = in.target.place.part(p.pad_start, p.pad_step);
       for (int i = 0; i < p.pad_bytes; ++i) {
         store_global(pad + static_cast<Address>(i), static_cast<unsigned char>(0));
       }
     }
   }
-  int rotary[kCount];
-  std::int32_t position[kCount];
-  LATHE_UNROLL
-  for (int u = 0; u < kCount; ++u) {
-    rotary[u] = -1;
-    if constexpr (kRotate) {
-      position[u] = shuffle(in.target.position, in.item.row[u]);
-      if (position[u] < 0) {
-        in.raw[u] = {};
-      } else if (in.item.has(u)) {
-        rotary[u] = rotary_chunk(rope, run.first_chunk + in.item.chunk[u]);
+  in.holes = warp_ballot(in.target.place.hole);
+  if constexpr (kRope) {
+    // Holes that are written all the same: zeros.
+    const std::uint32_t zeros = warp_ballot(in.target.position < 0) & ~in.holes;
+    if (zeros != 0) {
+      LATHE_UNROLL
+      for (int u = 0; u < kCount; ++u) {
+        if ((zeros >> in.item.row[u] & 1u) != 0) in.raw[u] = {};
       }
-    } else if (p.zero_holes) {
-      if (shuffle(in.target.position, in.item.row[u]) < 0) in.raw[u] = {};
     }
   }
   if constexpr (kTiles && !kRotate && std::is_same_v<T, bf16>) {
     if (encode_tiles<kKind>(run, in)) return;
   }
-  const auto values = [&](int u, float(&x)[8]) {
-    to_floats(in.raw[u], x);
-    if constexpr (kRotate) {
-      if (rotary[u] < 0) return;
-      load_turn<T, kAligned>(rope, position[u], rotary[u], turn[u]);
-      rotate(rope, turn[u], rotary[u], x);
-    }
-  };
   LATHE_UNROLL
   for (int u = 0; u < kCount; ++u) {
     float x[8];
-    values(u, x);
+    to_floats(in.raw[u], x);
     const std::uint32_t chunk = in.item.chunk[u];
+    if constexpr (kRotate) {
+      const std::int32_t position = shuffle(in.target.position, in.item.row[u]);
+      const int c = rotary_chunk(rope, run.first_chunk + chunk);
+      if (position >= 0 && c >= 0) {
+        load_turn<T, kAligned>(rope, position, c, turn[u]);
+        rotate(rope, turn[u], c, x);
+      }
+    }
+    const bool has = in.item.has(u, in.holes);
+    const Address values = in.values(u);
     if constexpr (kTiles) {
-      encode_tile_chunk<kKind>(run, in.values(u), in.scales(u), chunk, x);
+      encode_tile_chunk<kKind>(run, values, in.scales(u), chunk, x, has);
     } else {
-      store_plain<T, kKind, kRotate>(run, in.values(u), chunk, in.raw[u], x);
+      if (has) store_plain<T, kKind, kRotate>(run, values, chunk, in.raw[u], x);
     }
   }
 }
 
 // A run whose one tile is any number of chunks (index keys of unusual widths): a batch is a row,
 // which is read a second time, from the cache, when its scale is known.
-template <class T, RunKind kKind, bool kRotate, bool kAligned>
+template <class T, RunKind kKind, bool kRope, bool kAligned>
 __device__ __forceinline__ void encode_wide_tile(const EncodeParams& p, const RunParams& run,
                                                  std::int64_t first_row, const Batch& batch) {
   const RopeParams& rope = p.rope;
   const bool vector = kAligned || p.rows.vector;
   const std::int64_t row = first_row + batch.first_row;
   const Address source = row_address(p.rows, row, run.first_chunk * kChunk * sizeof(T));
-  const Target target = target_of(p, run, row);
+  const Target target =
+      target_of<kRope>(p, run, row, static_cast<std::uint32_t>(row));  // rows have one head
   const std::uint32_t chunks = run.cut.chunks.divisor;
   const auto values = [&](std::uint32_t chunk, float(&x)[8]) {
     const Address at = source + Address{chunk} * (kChunk * sizeof(T));
     to_floats(load_raw<T>(at, vector), x);
-    const int c = kRotate ? rotary_chunk(rope, run.first_chunk + chunk) : -1;
+    const int c = kRope ? rotary_chunk(rope, run.first_chunk + chunk) : -1;
     if (c < 0 || target.position < 0) return;
     Turn<T> turn;
     load_partner(rope, c, at, vector, turn);
@@ -268,7 +267,7 @@ __device__ __forceinline__ void encode_wide_tile(const EncodeParams& p, const Ru
     amax = fmaxf(amax, largest_finite(x));
   }
   for (int d = 16; d > 0; d /= 2) amax = fmaxf(amax, shuffle_xor(amax, d));
-  if (target.values == 0) return;
+  if (target.place.hole) return;
   const TileScale tile = tile_scale<kKind>(run, amax);
   if (lane_of_warp() == 0) store_scale<kKind>(run, target.scales, run.first_tile, tile.scale);
   for (std::uint32_t chunk = lane_of_warp(); chunk < chunks; chunk += 32) {
@@ -288,18 +287,25 @@ __device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParam
   }
   if (kRope && run.rotates) {
     return batches.run(run.cut, [&](const Batch& batch) {
-      encode_batch<T, kKind, kRope, kAligned>(p, run, first_row, batch);
+      encode_batch<T, kKind, kRope, kRope, kAligned>(p, run, first_row, batch);
     });
   }
   batches.run(run.cut, [&](const Batch& batch) {
-    encode_batch<T, kKind, false, kAligned>(p, run, first_row, batch);
+    encode_batch<T, kKind, kRope, false, kAligned>(p, run, first_row, batch);
   });
 }
+
+// Blocks on a multiprocessor, as a bound on registers.
+template <class T, bool kRope, bool kAligned>
+inline constexpr int kEncodeBlocks = sizeof(T) == 4 ? 1
+                                     : !kRope       ? 4
+                                     : kAligned     ? 3
+                                                    : 2;
 
 // Grid: ceil(count / block_rows) blocks of p.threads. T: what rows hold, bf16 or float; runs are
 // stored as kFirst and, where there are two, kSecond.
 template <class T, RunKind kFirst, RunKind kSecond, bool kRope, bool kAligned>
-static __global__ void __launch_bounds__(kCodecThreads, sizeof(T) == 2 ? (kRope ? 2 : 3) : kRope ? 1 : 2)
+static __global__ void __launch_bounds__(kCodecThreads, kEncodeBlocks<T, kRope, kAligned>)
     encode_kernel(const __grid_constant__ EncodeParams p) {
   const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
   WarpBatches batches(rows_of_block(p.count, first_row, p.block_rows));

@@ -48,7 +48,7 @@ __device__ __forceinline__ void to_block_chunk(const RunParams& dst, const Store
   const E4m3Chunk codes{{stored.codes.x, stored.codes.y}};
   if constexpr (kTo == RunKind::e4m3_f32) {
     store(values + 8 * Address{chunk}, codes.codes, dst.vector);
-    store_tile_scale<kTo>(dst, values, scales, chunk, bits_to_float(stored.scale));
+    store_tile_scale<kTo>(dst, scales, chunk, bits_to_float(stored.scale));
     return;
   }
   const Raw<bf16> out = decode_chunk<bf16, RunKind::e4m3_tensor>(stored);
@@ -89,8 +89,6 @@ __device__ __forceinline__ void requantize_batch(const RequantParams& p, const R
   if (lane_row < batch.rows) {
     from = place_of(p.src, p.src_slots[first_row + lane_row]);
     to = place_of(p.dst, p.dst_slots[first_row + lane_row]);
-    if (to.hole()) from = {};
-    if (from.hole()) to = {};
   }
   const Address from_values = from.part(src.start, src.step);
   const Address from_scales = from.part(src.scale_start, src.scale_step);
@@ -101,16 +99,14 @@ __device__ __forceinline__ void requantize_batch(const RequantParams& p, const R
   for (int u = 0; u < kCount; ++u) {
     const Address values = shuffle(from_values, item.row[u]);
     const Address scales = kTiled<kFrom> ? shuffle(from_scales, item.row[u]) : 0;
-    stored[u] = {};
-    if (item.has(u) && values != 0) {
-      stored[u] = load_stored<kFrom>(src, values, scales, item.chunk[u]);
-    }
+    stored[u] = load_stored<kFrom>(src, values, scales, item.chunk[u]);
   }
+  const std::uint32_t holes = warp_ballot(from.hole || to.hole);
   LATHE_UNROLL
   for (int u = 0; u < kCount; ++u) {
     const Address values = shuffle(to_values, item.row[u]);
     const Address scales = kTiled<kTo> ? shuffle(to_scales, item.row[u]) : 0;
-    if (!item.has(u) || values == 0) continue;
+    if (!item.has(u, holes)) continue;
     const std::int64_t row = first_row + batch.first_row + item.row[u];
     if constexpr (kTo == RunKind::e4m3_tensor) {
       to_plain_chunk<kFrom, kReport>(dst, stored[u], values, item.chunk[u], row, loss);
@@ -122,7 +118,7 @@ __device__ __forceinline__ void requantize_batch(const RequantParams& p, const R
 
 // Grid: ceil(count / block_rows) blocks of p.threads.
 template <bool kToBlock, bool kReport, bool kAligned>
-static __global__ void __launch_bounds__(kCodecThreads)
+static __global__ void __launch_bounds__(kCodecThreads, 3)
     requantize_kernel(const __grid_constant__ RequantParams p) {
   constexpr RunKind kPlain = RunKind::e4m3_tensor;
   constexpr RunKind kFrom[] = {kToBlock ? kPlain : RunKind::e4m3_f32,
