@@ -168,7 +168,7 @@ std::uint32_t slot_limit(std::int64_t slots) {
 
 void cut(EncodeParams& p, std::int32_t block_rows) {
   const bool aligned = p.aligned();
-  for (RunParams& run : p.runs) set_batch(run, encode_rounds(aligned, run.rotates));
+  for (RunParams& run : p.runs) set_batch(run, encode_rounds(aligned, run.rotates, p.runs[0].kind));
   cut_runs(p, block_rows, p.runs[0].cut, p.runs[1].cut);
 }
 

@@ -18,10 +18,7 @@ inline constexpr int kChunk = 8;          // elements
 inline constexpr int kMaxBlockRows = 64;  // rows of a block
 
 // Chunks that a thread loads before it uses the first. Without whole accesses a chunk is many
-// instructions, so one will do; a chunk that is rotated needs its part of the table, too.
-LATHE_HD constexpr int encode_rounds(bool aligned, bool rotates) {
-  return rotates ? 2 : aligned ? 4 : 1;
-}
+// instructions, so one will do.
 LATHE_HD constexpr int decode_rounds(bool aligned) { return aligned ? 4 : 1; }
 LATHE_HD constexpr int requant_rounds(bool aligned) { return aligned ? 4 : 1; }
 LATHE_HD constexpr int move_rounds(std::size_t unit) { return unit == 16 ? 4 : 8; }
@@ -69,6 +66,14 @@ struct RunParams {
   bool rotates = false;  // some of its chunks
   Cut cut;
 };
+
+/// Of an encoder whose first run is stored as `first`. A chunk that is rotated needs its part of the
+/// table, too, and one of them leaves registers for a fourth block on a multiprocessor; the kernels
+/// of e4m3 with f32 scales have three anyway.
+LATHE_HD constexpr int encode_rounds(bool aligned, bool rotates, RunKind first) {
+  if (!rotates) return aligned ? 4 : 1;
+  return first == RunKind::e4m3_f32 ? 2 : 1;
+}
 
 /// The same with what a kernel knows at compile time.
 template <RunKind kKind, bool kAligned>

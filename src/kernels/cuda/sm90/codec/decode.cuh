@@ -117,18 +117,13 @@ __device__ __forceinline__ void decode_batch(const DecodeParams& p, const RunPar
     stored[u] = load_stored<kKind>(run, values, scales, item.chunk[u]);
   }
   const std::uint32_t holes = warp_ballot(place.hole);
-  if (holes != 0) {
-    LATHE_UNROLL
-    for (int u = 0; u < kCount; ++u) {
-      // Zero codes are the zeros that a hole gives, under a scale of 0 or 2^-127.
-      if ((holes >> item.row[u] & 1u) != 0) stored[u] = {};
-    }
-  }
   const Address out =
       row_address(p.out, first_row + batch.first_row, run.first_chunk * kChunk * sizeof(T));
   LATHE_UNROLL
   for (int u = 0; u < kCount; ++u) {
     if (!item.has(u)) continue;
+    // Zero codes are the zeros that a hole gives, under a scale of 0 or 2^-127.
+    if ((holes >> item.row[u] & 1u) != 0) stored[u] = {};
     const Address at =
         out + Address{item.row[u]} * p.out.stride + Address{item.chunk[u]} * (kChunk * sizeof(T));
     store_raw(at, decode_chunk<T, kKind>(stored[u]), kAligned || p.out.vector);
@@ -138,7 +133,7 @@ __device__ __forceinline__ void decode_batch(const DecodeParams& p, const RunPar
 // Grid: ceil(count / block_rows) blocks of p.threads. T: what rows hold, bf16 or float; runs are
 // stored as kFirst and, where there are two, kSecond.
 template <class T, RunKind kFirst, RunKind kSecond, bool kAligned>
-static __global__ void __launch_bounds__(kCodecThreads)
+static __global__ void __launch_bounds__(kCodecThreads, sizeof(T) == 2 ? 4 : 3)
     decode_kernel(const __grid_constant__ DecodeParams p) {
   const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
   WarpBatches batches(rows_of_block(p.count, first_row, p.block_rows));

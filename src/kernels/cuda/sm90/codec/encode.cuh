@@ -159,11 +159,11 @@ __device__ __forceinline__ bool encode_tiles(const RunParams& run,
 }
 
 // Every thread of the warp is here.
-template <class T, RunKind kKind, bool kRope, bool kRotate, bool kAligned>
+template <class T, RunKind kKind, int kRounds, bool kRope, bool kRotate, bool kAligned>
 __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunParams& run,
                                              std::int64_t first_row, const Batch& batch) {
   const RopeParams& rope = p.rope;
-  constexpr int kCount = encode_rounds(kAligned, kRotate);
+  constexpr int kCount = kRounds;
   constexpr bool kTiles =
       kKind != RunKind::bf16 && kKind != RunKind::f32 && kKind != RunKind::e4m3_tensor;
   const bool vector = kAligned || p.rows.vector;
@@ -277,7 +277,7 @@ __device__ __forceinline__ void encode_wide_tile(const EncodeParams& p, const Ru
   }
 }
 
-template <class T, RunKind kKind, bool kRope, bool kAligned>
+template <class T, RunKind kKind, RunKind kFirst, bool kRope, bool kAligned>
 __device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParams& run,
                                            std::int64_t first_row, WarpBatches& batches) {
   if (kKind == RunKind::e4m3_f32 && run.tile_shift == kWideTile) {
@@ -287,33 +287,36 @@ __device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParam
   }
   if (kRope && run.rotates) {
     return batches.run(run.cut, [&](const Batch& batch) {
-      encode_batch<T, kKind, kRope, kRope, kAligned>(p, run, first_row, batch);
+      encode_batch<T, kKind, encode_rounds(kAligned, true, kFirst), kRope, kRope, kAligned>(
+          p, run, first_row, batch);
     });
   }
   batches.run(run.cut, [&](const Batch& batch) {
-    encode_batch<T, kKind, kRope, false, kAligned>(p, run, first_row, batch);
+    encode_batch<T, kKind, encode_rounds(kAligned, false, kFirst), kRope, false, kAligned>(
+        p, run, first_row, batch);
   });
 }
 
-// Blocks on a multiprocessor, as a bound on registers.
-template <class T, bool kRope, bool kAligned>
-inline constexpr int kEncodeBlocks = sizeof(T) == 4 ? 1
-                                     : !kRope       ? 4
-                                     : kAligned     ? 3
-                                                    : 2;
+// Blocks on a multiprocessor, as a bound on registers. Tiles with f32 scales may be wide ones.
+template <class T, RunKind kFirst, bool kRope, bool kAligned>
+inline constexpr int kEncodeBlocks = sizeof(T) == 4                ? 1
+                                     : !kRope                      ? 4
+                                     : !kAligned                   ? 2
+                                     : kFirst == RunKind::e4m3_f32 ? 3
+                                                                   : 4;
 
 // Grid: ceil(count / block_rows) blocks of p.threads. T: what rows hold, bf16 or float; runs are
 // stored as kFirst and, where there are two, kSecond.
 template <class T, RunKind kFirst, RunKind kSecond, bool kRope, bool kAligned>
-static __global__ void __launch_bounds__(kCodecThreads, kEncodeBlocks<T, kRope, kAligned>)
+static __global__ void __launch_bounds__(kCodecThreads, kEncodeBlocks<T, kFirst, kRope, kAligned>)
     encode_kernel(const __grid_constant__ EncodeParams p) {
   const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
   WarpBatches batches(rows_of_block(p.count, first_row, p.block_rows));
-  encode_run<T, kFirst, kRope, kAligned>(p, known_run<kFirst, kAligned>(p.runs[0]), first_row,
-                                         batches);
+  encode_run<T, kFirst, kFirst, kRope, kAligned>(p, known_run<kFirst, kAligned>(p.runs[0]),
+                                                 first_row, batches);
   if (p.run_count == 1) return;
-  encode_run<T, kSecond, kRope, kAligned>(p, known_run<kSecond, kAligned>(p.runs[1]), first_row,
-                                          batches);
+  encode_run<T, kSecond, kFirst, kRope, kAligned>(p, known_run<kSecond, kAligned>(p.runs[1]),
+                                                  first_row, batches);
 }
 
 }  // namespace lathe::cuda

@@ -66,8 +66,18 @@ __device__ __forceinline__ void to_plain_chunk(const RunParams& dst, const Store
                                                Address values, std::uint32_t chunk,
                                                std::int64_t row, RequantLoss& loss) {
   float before[8];
-  to_floats(decode_chunk<float, kFrom>(stored), before);
-  const E4m3Chunk codes{to_raw_e4m3(before, dst.inverse)};
+  bool numbers = false;  // no NaN
+  if constexpr (kFrom == RunKind::e4m3_f32) {
+    const E4m3Chunk from{{stored.codes.x, stored.codes.y}};
+    const float scale = bits_to_float(stored.scale);
+    numbers = from.numbers() && is_finite(scale);
+    from.values(scale, before);
+    if (!numbers) make_canonical(from, before);
+  } else {
+    to_floats(decode_chunk<float, kFrom>(stored), before);
+  }
+  const E4m3Chunk codes{numbers ? to_raw_e4m3_numbers(before, dst.inverse)
+                                : to_raw_e4m3(before, dst.inverse)};
   store(values + 8 * Address{chunk}, codes.codes, dst.vector);
   if constexpr (kReport) {
     float after[8];
@@ -118,7 +128,7 @@ __device__ __forceinline__ void requantize_batch(const RequantParams& p, const R
 
 // Grid: ceil(count / block_rows) blocks of p.threads.
 template <bool kToBlock, bool kReport, bool kAligned>
-static __global__ void __launch_bounds__(kCodecThreads, 3)
+static __global__ void __launch_bounds__(kCodecThreads, kReport ? 3 : 4)
     requantize_kernel(const __grid_constant__ RequantParams p) {
   constexpr RunKind kPlain = RunKind::e4m3_tensor;
   constexpr RunKind kFrom[] = {kToBlock ? kPlain : RunKind::e4m3_f32,
