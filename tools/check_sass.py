@@ -61,6 +61,7 @@ def demangled(names):
 def short_name(signature):
     """void lathe::cuda::encode_kernel<lathe::bf16, true>(lathe::cuda::EncodeParams) -> encode_kernel<bf16,true>"""
     name = re.sub(r"\(anonymous namespace\)::", "", signature)
+    name = re.sub(r"\([\w:]+\)(?=\d)", "", name)  # an enumeration's constant: (Kind)2
     name = re.sub(r"\b\w+::", "", name.split("(")[0])
     return name.removeprefix("void ").replace(" ", "")
 

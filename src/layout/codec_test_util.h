@@ -137,6 +137,15 @@ inline void fill_adversarial(OwnedRows& rows, std::mt19937& rng, std::int64_t ti
   }
 }
 
+/// Replaces what is not finite.
+inline void make_finite(OwnedRows& rows) {
+  for (std::int64_t r = 0; r < rows.view.rows; ++r) {
+    for (std::int64_t c = 0; c < rows.view.cols; ++c) {
+      if (!std::isfinite(rows.get(r, c))) rows.set(r, c, 448.0f);
+    }
+  }
+}
+
 /// One value of every layout kind, policy and a range of legal dims.
 inline std::vector<CacheLayout> layouts_to_test() {
   std::vector<CacheLayout> out;

@@ -22,7 +22,7 @@ __device__ inline float shuffle_xor(float v, int lanes) {
 __device__ inline int shuffle_xor(int v, int lanes) {
   return __shfl_xor_sync(0xffffffffu, v, lanes);
 }
-__device__ inline unsigned shuffle_xor(unsigned v, int lanes) {
+__device__ inline std::uint32_t shuffle_xor(std::uint32_t v, int lanes) {
   return __shfl_xor_sync(0xffffffffu, v, lanes);
 }
 __device__ inline long long shuffle_xor(long long v, int lanes) {
@@ -35,10 +35,15 @@ template <class T>
 __device__ inline T shuffle_up(T v, int lanes) {
   return __shfl_up_sync(0xffffffffu, v, static_cast<unsigned>(lanes));
 }
+/// What lane `lane` % 32 offers.
 template <class T>
-__device__ inline T shuffle_from(T v, int lane) {
-  return __shfl_sync(0xffffffffu, v, lane);
+__device__ inline T shuffle(T v, std::uint32_t lane) {
+  return __shfl_sync(0xffffffffu, v, static_cast<int>(lane));
 }
+__device__ inline bool warp_any(bool v) { return __any_sync(0xffffffffu, v) != 0; }
+/// Bit i: what lane i offers.
+__device__ inline std::uint32_t warp_ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
+__device__ inline void sync_warp() { __syncwarp(); }
 __device__ inline void sync_block() { __syncthreads(); }
 
 /// Of a launch that may begin before the one ahead of it on the stream has ended: waits until that
@@ -47,6 +52,17 @@ __device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;"
 /// Lets such a launch behind this one begin to wait, once every block has got here.
 __device__ inline void let_next_begin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+/// Memory of the device by its address: a pointer that was worked out in another lane has lost its
+/// memory space, and accesses through it would be generic ones.
+template <class T>
+__device__ inline T load_global(unsigned long long address) {
+  return *static_cast<const T*>(__cvta_global_to_generic(address));
+}
+template <class T>
+__device__ inline void store_global(unsigned long long address, T v) {
+  *static_cast<T*>(__cvta_global_to_generic(address)) = v;
 }
 
 __device__ inline float bits_to_float(std::uint32_t u) { return __uint_as_float(u); }
@@ -58,6 +74,23 @@ __device__ inline std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b,
   return __byte_perm(a, b, choice);
 }
 
+/// The larger of the two low and of the two high halves, without signs.
+__device__ inline std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {
+  return __vmaxu2(a, b);
+}
+/// Products of two bf16, rounded to nearest even, subnormal ones too.
+__device__ inline std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t out;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  return out;
+}
+
+/// Two f32 to f16, `low` in the low half.
+__device__ inline std::uint32_t convert_f16x2(float low, float high) {
+  std::uint32_t out;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
 /// Two f32 to bf16, `low` in the low half; a NaN becomes 0x7fff, whatever its sign.
 __device__ inline std::uint32_t convert_bf16x2(float low, float high) {
   std::uint32_t out;

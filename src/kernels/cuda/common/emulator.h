@@ -201,8 +201,17 @@ T shuffle_up(T v, int lanes) {
   return emulated::shuffle(v, lane() < lanes ? lane() : lane() - lanes);
 }
 template <class T>
-T shuffle_from(T v, int source) {
-  return emulated::shuffle(v, source);
+T shuffle(T v, std::uint32_t source) {
+  return emulated::shuffle(v, static_cast<int>(source % emulated::kWarp));
+}
+inline std::uint32_t warp_ballot(bool v) {
+  std::uint32_t bits = v ? 1u << lane() : 0;
+  for (int d = 1; d < emulated::kWarp; d *= 2) bits |= emulated::shuffle(bits, lane() ^ d);
+  return bits;
+}
+inline bool warp_any(bool v) { return warp_ballot(v) != 0; }
+inline void sync_warp() {
+  emulated::wait(emulated::warp_of(emulated::machine.current), emulated::kWarp);
 }
 // One kernel runs after the other.
 inline void wait_for_previous() {}
@@ -238,6 +247,32 @@ inline std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b, std::uint32
     out |= static_cast<std::uint32_t>(bytes >> (8 * which) & 0xffu) << (8 * i);
   }
   return out;
+}
+
+// A device faults where an address is no multiple of the access.
+template <class T>
+T load_global(unsigned long long address) {
+  LATHE_CHECK(address % sizeof(T) == 0, "a load from an address that is no multiple of its size");
+  T out;
+  std::memcpy(&out, reinterpret_cast<const void*>(address), sizeof out);
+  return out;
+}
+template <class T>
+void store_global(unsigned long long address, T v) {
+  LATHE_CHECK(address % sizeof(T) == 0, "a store to an address that is no multiple of its size");
+  std::memcpy(reinterpret_cast<void*>(address), &v, sizeof v);
+}
+
+inline std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {
+  return std::max(a & 0xffffu, b & 0xffffu) | std::max(a >> 16, b >> 16) << 16;
+}
+inline std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b) {
+  const auto high = to_bf16(bits_to_float(a & 0xffff0000u) * bits_to_float(b & 0xffff0000u));
+  const auto low = to_bf16(bits_to_float(a << 16) * bits_to_float(b << 16));
+  return std::uint32_t{low.bits} | std::uint32_t{high.bits} << 16;
+}
+inline std::uint32_t convert_f16x2(float low, float high) {
+  return std::uint32_t{to_f16(low).bits} | std::uint32_t{to_f16(high).bits} << 16;
 }
 
 // With the NaN that the instructions give, which is not the one of float_formats.h.

@@ -205,7 +205,7 @@ inline void store_matrices(std::uint32_t to, std::uint32_t a, std::uint32_t b, s
                            std::uint32_t d) {
   const std::uint32_t words[4] = {a, b, c, d};
   for (int m = 0; m < 4; ++m) {
-    const std::uint32_t row = shuffle_from(to, 8 * m + lane() / 4);
+    const std::uint32_t row = shuffle(to, 8 * m + lane() / 4);
     emulated::store_at(row + static_cast<std::uint32_t>(lane() % 4) * 4, words[m]);
   }
 }
@@ -214,16 +214,6 @@ void raise_registers() {}
 template <int kRegisters>
 void lower_registers() {}
 
-inline bool any_lane(bool mine) {
-  int any = mine;
-  for (int lanes = 1; lanes < emulated::kWarp; lanes *= 2) any |= shuffle_xor(any, lanes);
-  return any != 0;
-}
-inline std::uint32_t which_lanes(bool mine) {
-  std::uint32_t bits = std::uint32_t{mine} << lane();
-  for (int lanes = 1; lanes < emulated::kWarp; lanes *= 2) bits |= shuffle_xor(bits, lanes);
-  return bits;
-}
 template <class T>
 T load_constant(const T* p) {
   return *p;
@@ -280,7 +270,7 @@ inline void mma_m64n256_bf16_rows(float (&d)[128], const std::uint32_t (&a)[4], 
   float rows[2][16];
   for (int c = 0; c < 4; ++c) {
     for (int i = 0; i < 4; ++i) {
-      const std::uint32_t word = shuffle_from(a[i], lane() / 4 * 4 + c);
+      const std::uint32_t word = shuffle(a[i], lane() / 4 * 4 + c);
       rows[i % 2][i / 2 * 8 + 2 * c] = bits_to_float(word << 16);
       rows[i % 2][i / 2 * 8 + 2 * c + 1] = bits_to_float(word & 0xffff0000u);
     }

@@ -157,8 +157,6 @@ template <int kHalf>
 __device__ inline std::uint32_t twice_half(std::uint32_t v) {
   return __byte_perm(v, 0, kHalf == 0 ? 0x1010 : 0x3232);
 }
-__device__ inline bool any_lane(bool mine) { return __any_sync(0xffffffffu, mine) != 0; }
-__device__ inline std::uint32_t which_lanes(bool mine) { return __ballot_sync(0xffffffffu, mine); }
 template <class T>
 __device__ inline T load_constant(const T* p) {
   return __ldg(p);

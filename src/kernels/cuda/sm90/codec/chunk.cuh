@@ -24,45 +24,54 @@ struct Raw<float> {
   uint4 v[2];
 };
 
+using Address = unsigned long long;  // in the memory of the device
+
 template <class T>
-__device__ __forceinline__ T load_bytes(const std::byte* at) {
+__device__ __forceinline__ T load_bytes(Address at) {
   T out;
   auto* to = reinterpret_cast<unsigned char*>(&out);
-  for (unsigned i = 0; i < sizeof(T); ++i) to[i] = static_cast<unsigned char>(at[i]);
+  for (unsigned i = 0; i < sizeof(T); ++i) to[i] = load_global<unsigned char>(at + i);
   return out;
 }
 
 template <class T>
-__device__ __forceinline__ void store_bytes(std::byte* at, T v) {
+__device__ __forceinline__ void store_bytes(Address at, T v) {
   const auto* from = reinterpret_cast<const unsigned char*>(&v);
-  for (unsigned i = 0; i < sizeof(T); ++i) at[i] = static_cast<std::byte>(from[i]);
+  for (unsigned i = 0; i < sizeof(T); ++i) store_global(at + i, from[i]);
 }
 
 // An access of sizeof(T) bytes, or of single bytes where the address may be no multiple of it.
 // Kernels come in two kinds: one for which `vector` is the constant true, so that the other branch
 // is gone, and one that takes everything.
 template <class T>
-__device__ __forceinline__ T load(const std::byte* at, bool vector) {
-  return vector ? *reinterpret_cast<const T*>(at) : load_bytes<T>(at);
+__device__ __forceinline__ T load(Address at, bool vector) {
+  return vector ? load_global<T>(at) : load_bytes<T>(at);
 }
 template <class T>
-__device__ __forceinline__ void store(std::byte* at, T v, bool vector) {
+__device__ __forceinline__ void store(Address at, T v, bool vector) {
   if (vector) {
-    *reinterpret_cast<T*>(at) = v;
+    store_global(at, v);
   } else {
     store_bytes(at, v);
   }
 }
 
 template <class T>
-__device__ __forceinline__ Raw<T> load_raw(const std::byte* at, bool vector);
+__device__ __forceinline__ Raw<T> load_raw(Address at, bool vector);
 template <>
-__device__ __forceinline__ Raw<bf16> load_raw<bf16>(const std::byte* at, bool vector) {
+__device__ __forceinline__ Raw<bf16> load_raw<bf16>(Address at, bool vector) {
   return {load<uint4>(at, vector)};
 }
 template <>
-__device__ __forceinline__ Raw<float> load_raw<float>(const std::byte* at, bool vector) {
+__device__ __forceinline__ Raw<float> load_raw<float>(Address at, bool vector) {
   return {{load<uint4>(at, vector), load<uint4>(at + 16, vector)}};
+}
+__device__ __forceinline__ void store_raw(Address at, const Raw<bf16>& raw, bool vector) {
+  store(at, raw.v, vector);
+}
+__device__ __forceinline__ void store_raw(Address at, const Raw<float>& raw, bool vector) {
+  store(at, raw.v[0], vector);
+  store(at + 16, raw.v[1], vector);
 }
 
 __device__ __forceinline__ void widen(std::uint32_t pair, float& first, float& second) {
@@ -85,6 +94,11 @@ __device__ __forceinline__ void to_floats(const Raw<float>& raw, float (&x)[8]) 
   }
 }
 
+__device__ __forceinline__ Raw<float> to_raw_f32(const float (&x)[8]) {
+  return {{{float_to_bits(x[0]), float_to_bits(x[1]), float_to_bits(x[2]), float_to_bits(x[3])},
+           {float_to_bits(x[4]), float_to_bits(x[5]), float_to_bits(x[6]), float_to_bits(x[7])}}};
+}
+
 // Two f32 to bf16 as to_bf16() does. The instruction's NaN is found by its bits and replaced.
 __device__ __forceinline__ std::uint32_t to_bf16x2(float low, float high) {
   const std::uint32_t pair = convert_bf16x2(low, high);
@@ -102,19 +116,29 @@ __device__ __forceinline__ std::uint32_t to_e4m3_code(float x, float inverse) {
   return to_e4m3(is_nan(x) ? x : x * inverse).bits;
 }
 
-__device__ __forceinline__ std::uint32_t to_e4m3x4(float a, float b, float c, float d,
-                                                   float inverse) {
-  const std::uint32_t codes = convert_e4m3x4(a * inverse, b * inverse, c * inverse, d * inverse);
-  if ((((codes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u) == 0) return codes;
-  return to_e4m3_code(a, inverse) | to_e4m3_code(b, inverse) << 8 | to_e4m3_code(c, inverse) << 16 |
-         to_e4m3_code(d, inverse) << 24;
+// Bits of 0x80808080 where one of four e4m3 codes is NaN.
+__device__ __forceinline__ std::uint32_t nan_codes(std::uint32_t codes) {
+  return ((codes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
+}
+
+// Eight e4m3 codes of x * inverse where no x is NaN; where one is, a NaN code of some sign.
+__device__ __forceinline__ uint2 to_raw_e4m3_numbers(const float (&x)[8], float inverse) {
+  return {convert_e4m3x4(x[0] * inverse, x[1] * inverse, x[2] * inverse, x[3] * inverse),
+          convert_e4m3x4(x[4] * inverse, x[5] * inverse, x[6] * inverse, x[7] * inverse)};
 }
 
 __device__ __forceinline__ uint2 to_raw_e4m3(const float (&x)[8], float inverse) {
-  return {to_e4m3x4(x[0], x[1], x[2], x[3], inverse), to_e4m3x4(x[4], x[5], x[6], x[7], inverse)};
+  uint2 codes = to_raw_e4m3_numbers(x, inverse);
+  if ((nan_codes(codes.x) | nan_codes(codes.y)) == 0) return codes;
+  codes = {0, 0};
+  for (int i = 0; i < 4; ++i) {
+    codes.x |= to_e4m3_code(x[i], inverse) << (8 * i);
+    codes.y |= to_e4m3_code(x[i + 4], inverse) << (8 * i);
+  }
+  return codes;
 }
 
-// The low bytes, or with `byte` 3 the high ones, of four words.
+// Byte `byte` of four words.
 __device__ __forceinline__ std::uint32_t gather_bytes(std::uint32_t a, std::uint32_t b,
                                                       std::uint32_t c, std::uint32_t d,
                                                       std::uint32_t byte) {
@@ -151,6 +175,26 @@ __device__ __forceinline__ std::uint32_t to_raw_e2m1(const float (&x)[8], float 
   return codes;
 }
 
+// The same where x are bf16 numbers and no |x * inverse| exceeds 6. As f16 the magnitudes times 2^-14
+// have e2m1's values 0 and 1/2 among f16's subnormal numbers, so e2m1 is f16 without its last nine
+// bits. What f16 itself rounds away lies below 1/8: bf16 has fewer bits.
+__device__ __forceinline__ std::uint32_t to_raw_e2m1_numbers(const Raw<bf16>& raw, float inverse) {
+  const float factor = inverse * 0x1p-14f;
+  const std::uint32_t words[4] = {raw.v.x, raw.v.y, raw.v.z, raw.v.w};
+  std::uint32_t half[4];
+  for (int i = 0; i < 4; ++i) {
+    float low, high;
+    widen(words[i], low, high);
+    const std::uint32_t h = convert_f16x2(low * factor, high * factor);
+    half[i] = h + 0x00ff00ffu + (h >> 9 & 0x00010001u);
+  }
+  // The sign in bit 7, the code in bits 1 to 3.
+  const std::uint32_t even = gather_bytes(half[0], half[1], half[2], half[3], 1);
+  const std::uint32_t odd = gather_bytes(half[0], half[1], half[2], half[3], 3);
+  return (even >> 1 & 0x07070707u) | (even >> 4 & 0x08080808u) | (odd << 3 & 0x70707070u) |
+         (odd & 0x80808080u);
+}
+
 // v where it is a number, else the NaN that codec.h names, with the sign of bit 31 of `sign`.
 __device__ __forceinline__ float canonical(float v, std::uint32_t sign) {
   return is_nan(v) ? bits_to_float(kQuietNan | (sign & 0x80000000u)) : v;
@@ -167,6 +211,10 @@ struct E4m3Chunk {
     convert_from_e4m3x2(codes.y >> 16, v[6], v[7]);
     for (int i = 0; i < 8; ++i) v[i] *= scale;
   }
+  // No product with a finite scale is NaN.
+  __device__ __forceinline__ bool numbers() const {
+    return (nan_codes(codes.x) | nan_codes(codes.y)) == 0;
+  }
   __device__ __forceinline__ std::uint32_t sign(int i) const {
     return (i < 4 ? codes.x : codes.y) << (24 - i % 4 * 8);
   }
@@ -182,6 +230,25 @@ struct E2m1Chunk {
     }
   }
   __device__ __forceinline__ std::uint32_t sign(int i) const { return codes << (28 - 4 * i); }
+
+  // Codes times 2^k as bf16, exactly as a product in f32 rounds. A magnitude's bf16 is looked up
+  // by bytes, the high byte with the sign of the code.
+  __device__ __forceinline__ Raw<bf16> scaled(std::uint32_t power /* bf16, twice */) const {
+    std::uint32_t words[4];
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t four = codes >> (16 * i);
+      const std::uint32_t choice = four & 0x7777u;
+      const std::uint32_t low = permute_bytes(0xc0800000u, 0xc0804000u, choice);
+      const std::uint32_t high = permute_bytes(0x3f3f3f00u, 0x40404040u, choice);
+      const std::uint32_t twice = permute_bytes(four, 0, 0x1100);  // a code's byte for each code
+      const std::uint32_t signs = (twice << 4 & 0x00800080u) | (twice & 0x80008000u);
+      const std::uint32_t top = high | signs;
+      words[2 * i] = multiply_bf16x2(permute_bytes(low, top, 0x5140), power);
+      words[2 * i + 1] = multiply_bf16x2(permute_bytes(low, top, 0x7362), power);
+    }
+    return {{words[0], words[1], words[2], words[3]}};
+  }
 };
 
 template <class Codes>
@@ -193,22 +260,18 @@ __device__ __forceinline__ void make_canonical(const Codes& codes, float (&v)[8]
 template <class Codes>
 __device__ __forceinline__ void to_raw(const Codes& codes, float (&v)[8], Raw<float>& out) {
   make_canonical(codes, v);
-  for (int i = 0; i < 2; ++i) {
-    out.v[i] = {float_to_bits(v[4 * i]), float_to_bits(v[4 * i + 1]), float_to_bits(v[4 * i + 2]),
-                float_to_bits(v[4 * i + 3])};
-  }
+  out = to_raw_f32(v);
 }
 template <class Codes>
 __device__ __forceinline__ void to_raw(const Codes& codes, float (&v)[8], Raw<bf16>& out) {
-  out.v = {convert_bf16x2(v[0], v[1]), convert_bf16x2(v[2], v[3]), convert_bf16x2(v[4], v[5]),
-           convert_bf16x2(v[6], v[7])};
-  // 0x7fff in either half is the instruction's NaN.
-  const auto nan = [](std::uint32_t pair) {
-    return ((pair & 0x7fff7fffu) + 0x00010001u) & 0x80008000u;
-  };
-  if ((nan(out.v.x) | nan(out.v.y) | nan(out.v.z) | nan(out.v.w)) == 0) return;
   make_canonical(codes, v);
   out = to_raw_bf16(v);
+}
+
+// Eight numbers, none of them NaN, to bf16.
+__device__ __forceinline__ Raw<bf16> to_raw_bf16_numbers(const float (&x)[8]) {
+  return {{convert_bf16x2(x[0], x[1]), convert_bf16x2(x[2], x[3]), convert_bf16x2(x[4], x[5]),
+           convert_bf16x2(x[6], x[7])}};
 }
 
 // The largest finite magnitude of eight. fmaxf passes over NaN; infinities are rare, so they cost
@@ -224,6 +287,14 @@ __device__ __forceinline__ float largest_finite(const float (&x)[8]) {
     }
   }
   return amax;
+}
+
+// The largest magnitude of eight bf16 as bf16 bits; 0x7f80 or more where one is no finite number.
+__device__ __forceinline__ std::uint32_t largest_magnitude(const Raw<bf16>& raw) {
+  constexpr std::uint32_t kMagnitudes = 0x7fff7fffu;
+  const std::uint32_t pair = max_u16x2(max_u16x2(raw.v.x & kMagnitudes, raw.v.y & kMagnitudes),
+                                       max_u16x2(raw.v.z & kMagnitudes, raw.v.w & kMagnitudes));
+  return max_u16x2(pair, pair >> 16) & 0xffffu;
 }
 
 // The scale of a tile and its reciprocal.
@@ -258,8 +329,9 @@ __device__ __forceinline__ TileScale raw_e4m3_scale(float amax) {
   return {s, 1.0f / s};
 }
 
+template <RunKind kKind>
 __device__ __forceinline__ TileScale tile_scale(const RunParams& run, float amax) {
-  if (run.kind == RunKind::e2m1_ue8m0) return pow2_e2m1_scale(amax);
+  if constexpr (kKind == RunKind::e2m1_ue8m0) return pow2_e2m1_scale(amax);
   return run.raw_scale ? raw_e4m3_scale(amax) : pow2_e4m3_scale(amax);
 }
 

@@ -41,6 +41,14 @@ std::string shape_of(const RowsView& rows, DType out) {
 Result<void> decode(const ConstPoolView& pool, std::span<const Slot> slots, Slot first,
                     const MutableRowsView& out, const TensorScales& scales, const char* kernel,
                     cudaStream_t stream, const std::source_location& where) {
+  if (pool.slots() == 0) {  // kernels read slot 0 in place of a hole
+    const auto bytes = [&](std::int64_t n) {
+      return static_cast<std::size_t>(bytes_of(out.dtype, n));
+    };
+    return call_result(cudaMemset2DAsync(out.data, bytes(out.row_stride), 0, bytes(out.cols),
+                                         static_cast<std::size_t>(out.rows), stream),
+                       "clearing rows", where);
+  }
   const cudaError_t status =
       launch_decode(decode_params(pool, slots, first, out, scales), out.dtype, stream);
   return launch_result(status, {kernel, shape_of(pool, out.rows), where});
@@ -110,7 +118,7 @@ Result<void> requantize(const Requantize& op, cudaStream_t stream, std::source_l
     const cudaError_t cleared = cudaMemsetAsync(op.report, 0, sizeof *op.report, stream);
     if (auto ok = call_result(cleared, "clearing the report", where); !ok) return ok;
   }
-  if (op.src_slots.empty()) return {};
+  if (op.src_slots.empty() || op.src.slots() == 0 || op.dst.slots() == 0) return {};
   RequantParams p =
       requant_params(op.src, op.src_slots, op.dst, op.dst_slots, op.src_scales, op.dst_scales);
   p.report = op.report == nullptr ? nullptr : &op.report->worst;
@@ -152,30 +160,16 @@ Result<void> move_tokens(const PoolView& pool, std::span<const Slot> src, std::s
     return Error{ErrorCode::invalid_argument, "staging", "an address that is a multiple of 16",
                  fmt::format("{}", static_cast<const void*>(staging)), ""};
   }
-  if (src.empty()) return {};
+  if (src.empty() || pool.slots() == 0) return {};
   const auto launch = [&](const MoveParams& p) {
     return launch_result(launch_move(p, stream), {"move", shape_of(pool, std::ssize(src)), where});
   };
-  const int planes = pool.layout.plane_count();
-  if (staging == nullptr) {
-    for (int plane = 0; plane < planes; ++plane) {
-      if (auto ok = launch(move_params(pool, plane, src, dst)); !ok) return ok;
-    }
-    return {};
-  }
-  std::int64_t at = 0;
-  for (int plane = 0; plane < planes; ++plane) {
-    MoveParams out = move_params(pool, plane, src, dst);
-    out.dst = staging + at;
-    out.dst_dense = true;
-    MoveParams back = move_params(pool, plane, src, dst);
-    back.src = staging + at;
-    back.src_dense = true;
-    if (auto ok = launch(out); !ok) return ok;
-    if (auto ok = launch(back); !ok) return ok;
-    at += (std::ssize(src) * pool.layout.plane_bytes(plane) + 15) / 16 * 16;
-  }
-  return {};
+  MoveParams p = move_params(pool, src, dst);
+  if (staging == nullptr) return launch(p);
+  p.dense_dst = staging;
+  if (auto ok = launch(p); !ok) return ok;
+  std::swap(p.dense_src, p.dense_dst);
+  return launch(p);
 }
 
 Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool, cudaStream_t stream,
@@ -200,18 +194,16 @@ Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool, cuda
   const RopeParams rope = rope_params(op.table.data, op.table.positions, op.table.dim,
                                       op.table.pairing, op.positions, first);
   if (op.q.rows > 0) {
-    RotateParams q = rotate_params(op.q, op.q_out, op.q.cols / width);
-    q.slots = &op.slots.data()->value;
-    q.slot_count = pool.slots();
-    q.inverse_scale = 1.0f / op.q_scale;
-    q.rope = rope;
-    const cudaError_t status = launch_rotate(q, op.q.dtype, op.q_out.dtype, stream);
+    const std::int64_t heads = op.q.cols / width;
+    if (auto ok = check_count("q.rows times heads", op.q.rows * heads); !ok) return ok;
+    const EncodeParams q =
+        rotate_params(op.q, op.q_out, heads, op.slots, pool.slots(), op.q_scale, rope);
+    const cudaError_t status = launch_encode(q, op.q.dtype, true, stream);
     if (auto ok = launch_result(status, {"rope_q", shape_of(op.q, op.q_out.dtype), where}); !ok) {
       return ok;
     }
   }
-  EncodeParams k = encode_params(op.k, op.slots, pool, op.scales);
-  k.rope = rope;
+  const EncodeParams k = encode_params(op.k, op.slots, pool, op.scales, rope);
   const cudaError_t status = launch_encode(k, op.k.dtype, true, stream);
   return launch_result(status, {"rope_write", shape_of(pool, op.k.rows), where});
 }
@@ -225,11 +217,18 @@ Result<void> apply_rope(const RopeTableView& table, std::span<const LocalPos> po
   }
   if (auto ok = check_count("rows.rows", rows.rows); !ok) return ok;
   if (auto ok = check_stride("rows", view); !ok) return ok;
-  if (rows.rows == 0) return {};
-  RotateParams p = rotate_params(view, rows, heads);
-  p.rope = rope_params(table.data, table.positions, table.dim, table.pairing, positions, first);
-  p.rope.inverse = direction == RopeDirection::inverse;
-  const cudaError_t status = launch_rotate(p, rows.dtype, rows.dtype, stream);
+  if (auto ok = check_count("rows.rows times heads", rows.rows * heads); !ok) return ok;
+  constexpr std::int32_t kMaxDim = 32 * encode_rounds(true, true, RunKind::bf16) * kChunk;
+  if (table.dim > kMaxDim) {
+    return Error{ErrorCode::out_of_range, "table.dim", fmt::format("at most {}", kMaxDim),
+                 fmt::format("{}", table.dim), "the CPU takes any"};
+  }
+  if (rows.rows == 0 || table.dim == 0) return {};
+  RopeParams rope =
+      rope_params(table.data, table.positions, table.dim, table.pairing, positions, first);
+  rope.inverse = direction == RopeDirection::inverse;
+  const EncodeParams p = rotate_params(view, rows, heads, {}, 0, 1, rope);
+  const cudaError_t status = launch_encode(p, rows.dtype, true, stream);
   return launch_result(status, {"apply_rope", shape_of(view, rows.dtype), where});
 }
 

@@ -96,6 +96,8 @@ struct RopeWrite {
 Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool, cudaStream_t stream,
                                  std::source_location where = std::source_location::current());
 
+/// Beyond the CPU's conditions the table's dim is at most 256: a warp reads both halves of every
+/// pair before it writes one.
 Result<void> apply_rope(const RopeTableView& table, std::span<const LocalPos> positions,
                         const MutableRowsView& rows, std::int64_t heads, std::int64_t first,
                         RopeDirection direction, cudaStream_t stream,

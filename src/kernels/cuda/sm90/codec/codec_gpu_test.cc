@@ -83,6 +83,8 @@ TEST_F(CodecGpu, EncodeWritesTheBytesOfTheCpu) {
         OwnedPool pool(layout, s.page_size, pages, s.extra);
         OwnedRows rows(dtype, s.rows, layout.row_elems(), s.extra);
         fill_adversarial(rows, rng);
+        // Encoders have a shorter way for batches without infinities and NaN.
+        if (rng() % 2 == 0) make_finite(rows);
         const auto slots = some_slots(pool.view.slots(), s.rows, rng);
         const TensorScales scales{0.7f, 3.0f};
         const DevicePool on_gpu(*this, pool);

@@ -8,15 +8,24 @@
 
 namespace lathe::cuda {
 
-constexpr unsigned grid_of(std::int64_t rows, std::int32_t rows_of_block) {
-  return static_cast<unsigned>((rows + rows_of_block - 1) / rows_of_block);
+/// Blocks that take p.count rows.
+template <class Params>
+constexpr unsigned blocks_of(const Params& p) {
+  return static_cast<unsigned>((p.count + p.block_rows - 1) / p.block_rows);
 }
 
-// Each puts one kernel on the stream; counts are not 0. `dtype` and `in`: of the rows.
+#ifdef __CUDACC__
+template <class Params>
+cudaError_t put(void (*kernel)(Params), const Params& p, cudaStream_t stream) {
+  kernel<<<blocks_of(p), static_cast<unsigned>(p.threads), 0, stream>>>(p);
+  return cudaGetLastError();
+}
+#endif
+
+// Each puts one kernel on the stream; counts are not 0. `dtype`: of the rows.
 cudaError_t launch_encode(const EncodeParams& p, DType dtype, bool rope, cudaStream_t stream);
 cudaError_t launch_decode(const DecodeParams& p, DType dtype, cudaStream_t stream);
 cudaError_t launch_requantize(const RequantParams& p, bool to_block, cudaStream_t stream);
 cudaError_t launch_move(const MoveParams& p, cudaStream_t stream);
-cudaError_t launch_rotate(const RotateParams& p, DType in, DType out, cudaStream_t stream);
 
 }  // namespace lathe::cuda

@@ -33,7 +33,7 @@ RunParams run_params(const ValueRun& run, const ConstPoolView& pool, ScalePolicy
   p.first_tile = static_cast<std::uint32_t>(run.first_tile);
   p.start = run.values.start;
   p.step = static_cast<std::uint32_t>(run.values.step);
-  p.chunks = FastDiv(run.elems / kChunk);
+  p.cut.chunks = FastDiv(run.elems / kChunk);
   const std::int64_t chunk_bytes = bytes_of(run.dtype, kChunk);
   p.vector = aligned(pool.data, chunk_bytes, {pool.page_stride, p.start, p.step});
   p.vector_scale = true;
@@ -64,13 +64,134 @@ const std::int32_t* values(std::span<const Slot> slots) {
   return slots.empty() ? nullptr : &slots.data()->value;
 }
 
+// Chunks of a batch: so few that they belong to 32 rows at most.
+std::uint32_t batch_of(std::uint32_t chunks, int rounds) {
+  return 32 * std::min(static_cast<std::uint32_t>(rounds), chunks);
+}
+
+std::int32_t batches_of(const Cut& cut, std::int32_t rows) {
+  const std::uint32_t chunks = static_cast<std::uint32_t>(rows) * cut.chunks.divisor;
+  return static_cast<std::int32_t>((chunks + cut.batch - 1) / cut.batch);
+}
+
+// Rows of a block and its threads. `cuts` have their batches.
+template <class Params>
+void cut_rows(Params& p, std::int32_t rows, std::initializer_list<Cut*> cuts) {
+  const auto all = [&](std::int32_t r) {
+    std::int32_t batches = 0;
+    for (const Cut* c : cuts) batches += batches_of(*c, r);
+    return batches;
+  };
+  if (rows == 0) {
+    // The fullest batches that fit the warps of a block.
+    rows = 1;
+    double best = 0;
+    for (std::int32_t r = 1; r <= kMaxBlockRows && (r == 1 || all(r) <= kCodecWarps); ++r) {
+      double chunks = 0, room = 0;
+      for (const Cut* c : cuts) {
+        chunks += static_cast<double>(r) * c->chunks.divisor;
+        room += static_cast<double>(batches_of(*c, r)) * c->batch;
+      }
+      if (chunks / room < best) continue;
+      best = chunks / room;
+      rows = r;
+    }
+    const std::int64_t spread = (p.count + 2 * kProcessors - 1) / (2 * kProcessors);
+    rows = static_cast<std::int32_t>(std::clamp<std::int64_t>(spread, 1, rows));
+  }
+  p.block_rows = rows;
+  p.threads = 32 * std::clamp(all(rows), 1, kCodecWarps);
+  for (Cut* c : cuts) c->batches = batches_of(*c, rows);
+}
+
+template <class Params>
+void cut_runs(Params& p, std::int32_t rows, Cut& first, Cut& second) {
+  if (p.run_count == 2) {
+    cut_rows(p, rows, {&first, &second});
+  } else {
+    cut_rows(p, rows, {&first});
+  }
+}
+
+void set_batch(RunParams& run, int rounds) {
+  const std::uint32_t chunks = run.cut.chunks.divisor;
+  run.cut.batch = run.tile_shift == kWideTile ? chunks : batch_of(chunks, rounds);
+  // Where halves are paired in place a row's chunks are in one warp.
+  if (run.rotates && run.tile_shift != kWideTile && chunks < run.cut.batch) {
+    run.cut.batch = run.cut.batch / chunks * chunks;
+  }
+}
+
+// Chunks [first, first + chunks) of a run that is stored without tiles.
+RunParams part_of(RunParams run, std::uint32_t first, std::uint32_t chunks) {
+  const std::int64_t bytes = run.kind == RunKind::bf16 ? 16 : run.kind == RunKind::f32 ? 32 : 8;
+  run.start += first * bytes;
+  run.first_chunk += first;
+  run.cut.chunks = FastDiv(chunks);
+  return run;
+}
+
+// Marks the runs that rotate. A run without tiles is split, so that only its rotary part does;
+// the rotary part is at one end of the row.
+void set_rotation(EncodeParams& p) {
+  const RopeParams& rope = p.rope;
+  if (rope.half == 0) return;
+  const auto first = static_cast<std::uint32_t>(rope.first);
+  const auto end = first + 2 * static_cast<std::uint32_t>(rope.half);
+  for (int i = 0; i < p.run_count; ++i) {
+    RunParams& run = p.runs[i];
+    const std::uint32_t run_end = run.first_chunk + run.cut.chunks.divisor;
+    if (first >= run_end || end <= run.first_chunk) continue;
+    const bool tiles =
+        run.kind != RunKind::bf16 && run.kind != RunKind::f32 && run.kind != RunKind::e4m3_tensor;
+    const bool head = first == run.first_chunk && end < run_end;
+    const bool tail = first > run.first_chunk && end == run_end;
+    if (p.run_count == 1 && !tiles && (head || tail)) {
+      const std::uint32_t middle = head ? end : first;
+      const RunParams whole = run;
+      p.runs[0] = part_of(whole, 0, middle - whole.first_chunk);
+      p.runs[1] = part_of(whole, middle - whole.first_chunk, run_end - middle);
+      p.runs[head ? 0 : 1].rotates = true;
+      p.run_count = 2;
+      return;
+    }
+    run.rotates = true;
+  }
+}
+
+// Slots are 31 bits.
+std::uint32_t slot_limit(std::int64_t slots) {
+  return static_cast<std::uint32_t>(std::min(slots, std::int64_t{1} << 31));
+}
+
 }  // namespace
 
-std::int32_t block_rows(std::int64_t rows, std::int64_t chunks) {
-  const std::int64_t full =
-      std::clamp<std::int64_t>(kCodecThreads * kUnroll / chunks, 1, kMaxBlockRows);
-  const std::int64_t spread = (rows + 2 * kProcessors - 1) / (2 * kProcessors);
-  return static_cast<std::int32_t>(std::clamp<std::int64_t>(spread, 1, full));
+void cut(EncodeParams& p, std::int32_t block_rows) {
+  const bool aligned = p.aligned();
+  for (RunParams& run : p.runs) set_batch(run, encode_rounds(aligned, run.rotates, p.runs[0].kind));
+  cut_runs(p, block_rows, p.runs[0].cut, p.runs[1].cut);
+}
+
+void cut(DecodeParams& p, std::int32_t block_rows) {
+  for (RunParams& run : p.runs) {
+    run.cut.batch = batch_of(run.cut.chunks.divisor, decode_rounds(p.aligned()));
+  }
+  cut_runs(p, block_rows, p.runs[0].cut, p.runs[1].cut);
+}
+
+void cut(RequantParams& p, std::int32_t block_rows) {
+  for (RunParams& run : p.src_runs) {
+    run.cut.batch = batch_of(run.cut.chunks.divisor, requant_rounds(p.aligned()));
+  }
+  cut_runs(p, block_rows, p.src_runs[0].cut, p.src_runs[1].cut);
+}
+
+void cut(MoveParams& p, std::int32_t block_rows) {
+  for (MovePlane& plane : p.planes) {
+    plane.cut.batch =
+        batch_of(plane.cut.chunks.divisor, move_rounds(static_cast<std::size_t>(plane.unit)));
+  }
+  cut_runs(p, block_rows, p.planes[0].cut, p.planes[1].cut);
 }
 
 RowsParams rows_params(const RowsView& rows) {
@@ -81,7 +202,7 @@ RowsParams rows_params(const RowsView& rows) {
 }
 
 PagesParams pages_params(const ConstPoolView& pool) {
-  return {const_cast<std::byte*>(pool.data), pool.page_stride, pool.slots(),
+  return {const_cast<std::byte*>(pool.data), pool.page_stride, slot_limit(pool.slots()),
           FastDiv(pool.page_size)};
 }
 
@@ -100,18 +221,59 @@ RopeParams rope_params(const float* table, std::int64_t table_positions, std::in
 }
 
 EncodeParams encode_params(const RowsView& rows, std::span<const Slot> slots, const PoolView& pool,
-                           const TensorScales& scales) {
+                           const TensorScales& scales, const RopeParams& rope) {
   const RowPlan plan(pool.layout, pool.page_size);
   EncodeParams p;
   p.rows = rows_params(rows);
   p.slots = values(slots);
   p.count = rows.rows;
-  p.block_rows = block_rows(rows.rows, plan.elems / kChunk);
   p.run_count = set_runs(plan, pool, scales, p.runs);
   p.pad_start = plan.pad.start;
   p.pad_step = static_cast<std::uint32_t>(plan.pad.step);
   p.pad_bytes = plan.pad.bytes;
   p.pages = pages_params(pool);
+  p.slot_count = p.pages.slots;
+  p.rope = rope;
+  set_rotation(p);
+  cut(p);
+  return p;
+}
+
+EncodeParams rotate_params(const RowsView& in, const MutableRowsView& out, std::int64_t heads,
+                           std::span<const Slot> slots, std::int64_t pool_slots, float scale,
+                           const RopeParams& rope) {
+  const std::int64_t width = in.cols / heads;
+  const RowsParams target = rows_params(read_only(out));
+  EncodeParams p;
+  p.rows = rows_params(in);
+  p.head_bytes = static_cast<std::uint32_t>(bytes_of(in.dtype, width));
+  p.heads = FastDiv(heads);
+  p.slots = values(slots);
+  p.slot_count = slot_limit(pool_slots);
+  p.count = in.rows * heads;
+  p.to_rows = true;
+  p.zero_holes = in.data != out.data;
+  p.run_count = 1;
+  RunParams& run = p.runs[0];
+  run.kind = out.dtype == DType::e4m3   ? RunKind::e4m3_tensor
+             : out.dtype == DType::bf16 ? RunKind::bf16
+                                        : RunKind::f32;
+  run.scale = scale;
+  run.inverse = 1.0f / scale;
+  run.step = static_cast<std::uint32_t>(bytes_of(out.dtype, width));
+  run.vector = target.vector;
+  run.vector_scale = true;
+  run.cut.chunks = FastDiv(width / kChunk);
+  p.pages = {target.data, target.stride, slot_limit(p.count), p.heads};
+  p.rope = rope;
+  if (p.zero_holes) {
+    set_rotation(p);
+  } else {
+    run = part_of(run, static_cast<std::uint32_t>(rope.first),
+                  2 * static_cast<std::uint32_t>(rope.half));
+    run.rotates = true;
+  }
+  cut(p);
   return p;
 }
 
@@ -123,9 +285,9 @@ DecodeParams decode_params(const ConstPoolView& pool, std::span<const Slot> slot
   p.slots = values(slots);
   p.first = first.value;
   p.count = out.rows;
-  p.block_rows = block_rows(out.rows, plan.elems / kChunk);
   p.run_count = set_runs(plan, pool, scales, p.runs);
   p.pages = pages_params(pool);
+  cut(p);
   return p;
 }
 
@@ -138,47 +300,38 @@ RequantParams requant_params(const ConstPoolView& src, std::span<const Slot> src
   p.src_slots = values(src_slots);
   p.dst_slots = values(dst_slots);
   p.count = std::ssize(src_slots);
-  p.block_rows = block_rows(p.count, from.elems / kChunk);
   p.run_count = set_runs(from, src, src_scales, p.src_runs);
   set_runs(to, dst, dst_scales, p.dst_runs);
   p.src = pages_params(src);
   p.dst = pages_params(dst);
+  cut(p);
   return p;
 }
 
-MoveParams move_params(const PoolView& pool, int plane, std::span<const Slot> src,
-                       std::span<const Slot> dst) {
+MoveParams move_params(const PoolView& pool, std::span<const Slot> src, std::span<const Slot> dst) {
   MoveParams p;
-  p.src = p.dst = pool.data;
+  p.pages = pages_params(pool);
   p.src_slots = values(src);
   p.dst_slots = values(dst);
-  p.slots = pool.slots();
   p.count = std::ssize(src);
-  p.page_stride = pool.page_stride;
-  p.start = pool.layout.plane_start(pool.page_size, plane);
-  p.step = pool.layout.plane_bytes(plane);
-  p.page_size = FastDiv(pool.page_size);
-  p.unit = 1;
-  for (std::int32_t unit : {16, 4}) {
-    if (p.unit == 1 && aligned(pool.data, unit, {p.page_stride, p.start, p.step})) p.unit = unit;
+  p.run_count = pool.layout.plane_count();
+  std::int64_t dense = 0;
+  for (int i = 0; i < p.run_count; ++i) {
+    MovePlane& plane = p.planes[i];
+    const std::int32_t step = pool.layout.plane_bytes(i);
+    plane.start = pool.layout.plane_start(pool.page_size, i);
+    plane.step = static_cast<std::uint32_t>(step);
+    plane.dense = dense;
+    dense += (p.count * step + 15) / 16 * 16;
+    plane.unit = 1;
+    for (std::int32_t unit : {16, 8, 4}) {
+      if (plane.unit == 1 && aligned(pool.data, unit, {pool.page_stride, plane.start, step})) {
+        plane.unit = unit;
+      }
+    }
+    plane.cut.chunks = FastDiv(step / plane.unit);
   }
-  p.units = FastDiv(p.step / p.unit);
-  p.block_rows = block_rows(p.count, p.step / p.unit);
-  return p;
-}
-
-RotateParams rotate_params(const RowsView& in, const MutableRowsView& out, std::int64_t heads) {
-  RotateParams p;
-  p.in = rows_params(in);
-  p.out = rows_params(read_only(out));
-  p.rows = in.rows;
-  p.chunks = static_cast<std::int32_t>(in.cols / kChunk);
-  // Rows that are wide are cut, narrow ones share a block.
-  p.slice = std::min(p.chunks, kCodecThreads * kUnroll);
-  p.slice_chunks = FastDiv(p.slice);
-  p.head_chunks = FastDiv(in.cols / heads / kChunk);
-  p.block_rows = block_rows(in.rows, p.slice);
-  p.in_place = in.data == out.data;
+  cut(p);
   return p;
 }
 

@@ -10,25 +10,31 @@
 
 namespace lathe::cuda {
 
-/// Rows of a block: as many as give every thread kUnroll chunks of work, but fewer where there are
-/// too few rows to occupy the device.
-std::int32_t block_rows(std::int64_t rows, std::int64_t chunks);
-
 RowsParams rows_params(const RowsView& rows);
 PagesParams pages_params(const ConstPoolView& pool);
 RopeParams rope_params(const float* table, std::int64_t table_positions, std::int32_t dim,
                        RopePairing pairing, std::span<const LocalPos> positions,
                        std::int64_t first);
+/// `rope`: what the launch rotates; half = 0: nothing.
 EncodeParams encode_params(const RowsView& rows, std::span<const Slot> slots, const PoolView& pool,
-                           const TensorScales& scales);
+                           const TensorScales& scales, const RopeParams& rope = {});
+/// Heads of rows into rows: q into q_out as formats differ, or, with in.data = out.data, the rotary
+/// parts in place. Slots and positions are those of the rows.
+EncodeParams rotate_params(const RowsView& in, const MutableRowsView& out, std::int64_t heads,
+                           std::span<const Slot> slots, std::int64_t pool_slots, float scale,
+                           const RopeParams& rope);
 DecodeParams decode_params(const ConstPoolView& pool, std::span<const Slot> slots, Slot first,
                            const MutableRowsView& out, const TensorScales& scales);
 RequantParams requant_params(const ConstPoolView& src, std::span<const Slot> src_slots,
                              const PoolView& dst, std::span<const Slot> dst_slots,
                              const TensorScales& src_scales, const TensorScales& dst_scales);
-/// One plane of a pool, in place.
-MoveParams move_params(const PoolView& pool, int plane, std::span<const Slot> src,
-                       std::span<const Slot> dst);
-RotateParams rotate_params(const RowsView& in, const MutableRowsView& out, std::int64_t heads);
+/// All planes of a pool, in place. How a dense side lies: move_staging_bytes() in codec.h.
+MoveParams move_params(const PoolView& pool, std::span<const Slot> src, std::span<const Slot> dst);
+/// Cuts the rows of a launch that is complete otherwise into blocks of `block_rows` rows; 0: of as
+/// many as fill warps best, but of fewer where there are too few rows to occupy the device.
+void cut(EncodeParams& p, std::int32_t block_rows = 0);
+void cut(DecodeParams& p, std::int32_t block_rows = 0);
+void cut(RequantParams& p, std::int32_t block_rows = 0);
+void cut(MoveParams& p, std::int32_t block_rows = 0);
 
 }  // namespace lathe::cuda

@@ -1,23 +1,31 @@
-// What the codec kernels are launched with: plain values, made on the host by codec_params.cc.
+// What the codec kernels are launched with: plain values, made on the host by codec_launch.cc.
 //
-// A row is cut into chunks of 8 elements, a thread takes a chunk. A block takes a few rows, so that
-// what is needed once per row (slot, page, position) is worked out once and lies in shared memory.
+// A row is cut into chunks of 8 elements, a thread takes a few chunks, a warp a batch of them that
+// belong to one run of a few rows (batch.cuh).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/common/fast_div.h"
 
 namespace lathe::cuda {
 
-inline constexpr int kCodecThreads = 256;
+inline constexpr int kCodecWarps = 9;  // of a block, at most
+inline constexpr int kCodecThreads = 32 * kCodecWarps;
 inline constexpr int kChunk = 8;          // elements
 inline constexpr int kMaxBlockRows = 64;  // rows of a block
-inline constexpr int kUnroll = 4;         // chunks that a thread loads before it uses the first
+
+// Chunks that a thread loads before it uses the first. Without whole accesses a chunk is many
+// instructions, so one will do.
+LATHE_HD constexpr int decode_rounds(bool aligned) { return aligned ? 4 : 1; }
+LATHE_HD constexpr int requant_rounds(bool aligned) { return aligned ? 4 : 1; }
+LATHE_HD constexpr int move_rounds(std::size_t unit) { return unit == 16 ? 4 : 8; }
 
 inline constexpr std::int64_t kMaxRowBytes = 0x7fffffff;  // from row to row
 inline constexpr std::int32_t kWideTile = -1;
+inline constexpr std::int32_t kFp4TileShift = 1;  // tiles of 16 elements
 
 /// How a run of elements is stored.
 enum class RunKind : std::uint8_t {
@@ -26,11 +34,18 @@ enum class RunKind : std::uint8_t {
   e4m3_f32,     // an f32 scale per tile
   e4m3_ue8m0,   // an exponent byte per tile
   e2m1_ue8m0,
+  f32,  // rows of f32 only
 };
 
-/// Chunks per thread and round. Without whole accesses a chunk is many instructions, so one will do.
-template <bool kAligned>
-inline constexpr int kRound = kAligned ? kUnroll : 1;
+template <RunKind kKind>
+using Constant = std::integral_constant<RunKind, kKind>;
+
+/// How the chunks of a run are cut into the batches of warps.
+struct Cut {
+  FastDiv chunks;            // of the run in a row
+  std::uint32_t batch = 0;   // chunks
+  std::int32_t batches = 0;  // of all rows of a block
+};
 
 struct RunParams {
   RunKind kind = RunKind::bf16;
@@ -46,14 +61,24 @@ struct RunParams {
   std::uint32_t step = 0;         // without a sign, so that a product to 64 bits is one instruction
   std::uint32_t scale_step = 0;
   std::int64_t scale_start = 0;
-  float scale = 1;    // e4m3_tensor
-  float inverse = 1;  // of it
-  FastDiv chunks;     // of the run
+  float scale = 1;       // e4m3_tensor
+  float inverse = 1;     // of it
+  bool rotates = false;  // some of its chunks
+  Cut cut;
 };
 
-/// The same where kAligned, with the flags as constants that the compiler sees.
-template <bool kAligned>
+/// Of an encoder whose first run is stored as `first`. A chunk that is rotated needs its part of the
+/// table, too, and one of them leaves registers for a fourth block on a multiprocessor; the kernels
+/// of e4m3 with f32 scales have three anyway.
+LATHE_HD constexpr int encode_rounds(bool aligned, bool rotates, RunKind first) {
+  if (!rotates) return aligned ? 4 : 1;
+  return first == RunKind::e4m3_f32 ? 2 : 1;
+}
+
+/// The same with what a kernel knows at compile time.
+template <RunKind kKind, bool kAligned>
 LATHE_HD constexpr RunParams known_run(RunParams run) {
+  run.kind = kKind;
   run.vector = kAligned || run.vector;
   run.vector_scale = kAligned || run.vector_scale;
   return run;
@@ -64,6 +89,28 @@ constexpr bool runs_aligned(const RunParams (&runs)[2], std::int32_t count) {
     if (!runs[i].vector || !runs[i].vector_scale) return false;
   }
   return true;
+}
+
+/// Calls visit(first, second), constants, with the kinds of a launch's runs. A layout's second run,
+/// where it has one, is bf16 beside tiles of e4m3 and like the first else.
+template <class Visit>
+auto visit_kinds(const RunParams (&runs)[2], Visit visit) {
+  using enum RunKind;
+  switch (runs[0].kind) {
+    case bf16:
+      return visit(Constant<bf16>(), Constant<bf16>());
+    case e4m3_tensor:
+      return visit(Constant<e4m3_tensor>(), Constant<e4m3_tensor>());
+    case e4m3_f32:
+      return visit(Constant<e4m3_f32>(), Constant<bf16>());
+    case e4m3_ue8m0:
+      return visit(Constant<e4m3_ue8m0>(), Constant<bf16>());
+    case e2m1_ue8m0:
+      return visit(Constant<e2m1_ue8m0>(), Constant<e2m1_ue8m0>());
+    case f32:
+      break;
+  }
+  return visit(Constant<f32>(), Constant<f32>());
 }
 
 /// Rows outside the cache.
@@ -77,11 +124,11 @@ struct RowsParams {
 struct PagesParams {
   std::byte* data = nullptr;
   std::int64_t stride = 0;  // bytes from page to page
-  std::int64_t slots = 0;   // a slot that is not in [0, slots) is a hole
+  std::uint32_t slots = 0;  // a slot that is not in [0, slots) is a hole
   FastDiv page_size;
 };
 
-/// The rotation of a row's rotary part. Chunks [first, first + 2 * half) of a head are rotary.
+/// The rotation of a row's or head's rotary part, chunks [first, first + 2 * half).
 struct RopeParams {
   const float* table = nullptr;  // [positions, dim]: dim / 2 cosines, then dim / 2 sines
   // [rows], or null: position 0. Outside [0, table_positions): a hole.
@@ -94,11 +141,19 @@ struct RopeParams {
   bool vector = false;  // the table starts at a multiple of 16 bytes
 };
 
+/// Rows into a pool, or heads of rows into rows: then every head is a row, and the rows that it goes
+/// to are the pages of a pool, with the heads as their tokens.
 struct EncodeParams {
   RowsParams rows;
-  const std::int32_t* slots = nullptr;  // [count]
-  std::int64_t count = 0;
+  std::uint32_t head_bytes = 0;  // of the source, from head to head
+  FastDiv heads;
+  const std::int32_t* slots = nullptr;  // [count / heads], or null: no row is a hole
+  std::uint32_t slot_count = 0;         // a slot that is not in [0, slot_count) is a hole
+  std::int64_t count = 0;               // rows times heads
+  bool to_rows = false;
+  bool zero_holes = false;  // else nothing is written for a hole
   std::int32_t block_rows = 1;
+  std::int32_t threads = 32;
   std::int32_t run_count = 0;
   RunParams runs[2];
   std::int64_t pad_start = 0;
@@ -118,6 +173,7 @@ struct DecodeParams {
   std::int64_t first = 0;
   std::int64_t count = 0;
   std::int32_t block_rows = 1;
+  std::int32_t threads = 32;
   std::int32_t run_count = 0;
   RunParams runs[2];
   PagesParams pages;
@@ -131,6 +187,7 @@ struct RequantParams {
   const std::int32_t* dst_slots = nullptr;  // [count]
   std::int64_t count = 0;
   std::int32_t block_rows = 1;
+  std::int32_t threads = 32;
   std::int32_t run_count = 0;
   RunParams src_runs[2];
   RunParams dst_runs[2];
@@ -145,44 +202,28 @@ struct RequantParams {
   }
 };
 
-/// Records of one plane from slots to slots; a pair is skipped where either is outside [0, slots).
-/// On a dense side, record i lies at i * step.
-struct MoveParams {
-  const std::byte* src = nullptr;
-  std::byte* dst = nullptr;
-  bool src_dense = false;
-  bool dst_dense = false;
-  const std::int32_t* src_slots = nullptr;  // [count]
-  const std::int32_t* dst_slots = nullptr;  // [count]
-  std::int64_t slots = 0;
-  std::int64_t count = 0;
-  std::int64_t page_stride = 0;
+/// A plane of records: token i of a page at start + i * step.
+struct MovePlane {
   std::int64_t start = 0;
-  std::int32_t step = 0;  // bytes of a record
-  std::int32_t unit = 0;  // bytes of an access: 16, 4 or 1
-  std::int32_t block_rows = 1;
-  FastDiv page_size;
-  FastDiv units;  // in a record
+  std::uint32_t step = 0;  // bytes of a record
+  std::int32_t unit = 0;   // bytes of an access: 16, 8, 4 or 1
+  // Where a dense side's records of this plane begin; record i lies at i * step.
+  std::int64_t dense = 0;
+  Cut cut;  // in units
 };
 
-/// Heads of rows from one format to another, their rotary part rotated.
-struct RotateParams {
-  RowsParams in;
-  RowsParams out;
-  std::int64_t rows = 0;
+/// Records from slots to slots; a pair is skipped where either is outside [0, slots).
+struct MoveParams {
+  PagesParams pages;
+  std::byte* dense_src = nullptr;  // null: the pages
+  std::byte* dense_dst = nullptr;
+  const std::int32_t* src_slots = nullptr;  // [count]
+  const std::int32_t* dst_slots = nullptr;  // [count]
+  std::int64_t count = 0;
   std::int32_t block_rows = 1;
-  std::int32_t slice = 0;   // chunks of a row that a block takes
-  std::int32_t chunks = 0;  // of a row
-  FastDiv slice_chunks;     // = slice
-  FastDiv head_chunks;
-  const std::int32_t* slots =
-      nullptr;  // [rows] or null: a slot outside [0, slots) makes a hole, too
-  std::int64_t slot_count = 0;
-  bool in_place = false;  // holes stay as they are; else they become zeros
-  float inverse_scale = 1;
-  RopeParams rope;
-
-  bool aligned() const { return in.vector && out.vector && (rope.half == 0 || rope.vector); }
+  std::int32_t threads = 32;
+  std::int32_t run_count = 0;
+  MovePlane planes[2];
 };
 
 }  // namespace lathe::cuda

@@ -40,89 +40,117 @@ __device__ __forceinline__ void report_loss(const RequantLoss& loss, unsigned lo
   if (saturated != 0) atomicAdd(&report[1], saturated);
 }
 
-// Codes stay, every tile gets the tensor's scale; the rope becomes bf16.
-__device__ __forceinline__ void to_block_chunk(const RequantParams& p, const RunParams& dst,
-                                               const StoredChunk& stored, const Place& to,
-                                               std::uint32_t chunk, std::int64_t row,
-                                               RequantLoss& loss) {
+// Codes stay and every tile gets the tensor's scale, or (the rope) become bf16.
+template <RunKind kTo, bool kReport>
+__device__ __forceinline__ void to_block_chunk(const RunParams& dst, const StoredChunk& stored,
+                                               Address values, Address scales, std::uint32_t chunk,
+                                               std::int64_t row, RequantLoss& loss) {
   const E4m3Chunk codes{{stored.codes.x, stored.codes.y}};
-  if (dst.kind == RunKind::e4m3_f32) {
-    store(part_at(p.dst, to, dst.start, dst.step) + 8 * chunk, codes.codes, dst.vector);
-    if ((chunk & ((1u << dst.tile_shift) - 1)) == 0) {
-      store_scale(p.dst, dst, to, dst.first_tile + (chunk >> dst.tile_shift),
-                  bits_to_float(stored.scale));
-    }
+  if constexpr (kTo == RunKind::e4m3_f32) {
+    store(values + 8 * Address{chunk}, codes.codes, dst.vector);
+    store_tile_scale<kTo>(dst, scales, chunk, bits_to_float(stored.scale));
     return;
   }
-  float before[8], after[8];
-  codes.values(bits_to_float(stored.scale), before);
-  Raw<bf16> out;
-  to_raw(codes, before, out);
-  store(part_at(p.dst, to, dst.start, dst.step) + 16 * chunk, out.v, dst.vector);
-  to_floats(out, after);
-  if (p.report != nullptr) loss.see(before, after, row);
-}
-
-__device__ __forceinline__ void to_plain_chunk(const RequantParams& p, const RunParams& src,
-                                               const RunParams& dst, const StoredChunk& stored,
-                                               const Place& to, std::uint32_t chunk,
-                                               std::int64_t row, RequantLoss& loss) {
-  const Raw<float> decoded = decode_chunk<float>(src, stored);
-  float before[8], after[8];
-  to_floats(decoded, before);
-  const E4m3Chunk codes{to_raw_e4m3(before, dst.inverse)};
-  store(part_at(p.dst, to, dst.start, dst.step) + 8 * chunk, codes.codes, dst.vector);
-  if (p.report == nullptr) return;
-  codes.values(dst.scale, after);
-  loss.see(before, after, row);
-  // 464 lies half way from 448 to the 480 that e4m3 does not have.
-  for (int i = 0; i < 8; ++i) loss.saturated += fabsf(before[i] * dst.inverse) > 464.0f ? 1 : 0;
-}
-
-// Grid: ceil(count / block_rows) blocks of kCodecThreads.
-template <bool kToBlock, bool kAligned>
-static __global__ void __launch_bounds__(kCodecThreads)
-    requantize_kernel(const __grid_constant__ RequantParams p) {
-  constexpr int kCount = kRound<kAligned>;
-  __shared__ Place from[kMaxBlockRows];
-  __shared__ Place to[kMaxBlockRows];
-  const int rows = rows_of_block(p.count, p.block_rows);
-  const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
-  for (int r = static_cast<int>(threadIdx.x); r < rows; r += kCodecThreads) {
-    from[r] = place_of(p.src, p.src_slots[first_row + r]);
-    to[r] = place_of(p.dst, p.dst_slots[first_row + r]);
+  const Raw<bf16> out = decode_chunk<bf16, RunKind::e4m3_tensor>(stored);
+  store(values + 16 * Address{chunk}, out.v, dst.vector);
+  if constexpr (kReport) {
+    float before[8], after[8];
+    codes.values(bits_to_float(stored.scale), before);
+    to_floats(out, after);
+    loss.see(before, after, row);
   }
-  sync_block();
-  RequantLoss loss;
-  for (int r = 0; r < p.run_count; ++r) {
-    const RunParams src = known_run<kAligned>(p.src_runs[r]);
-    const RunParams dst = known_run<kAligned>(p.dst_runs[r]);
-    const std::uint32_t total = static_cast<std::uint32_t>(rows) * src.chunks.divisor;
-    for (std::uint32_t base = threadIdx.x; base < total; base += kCodecThreads * kCount) {
-      StoredChunk stored[kCount];
-      int row[kCount];
-      std::uint32_t chunk[kCount];
-      LATHE_UNROLL
-      for (int u = 0; u < kCount; ++u) {
-        const std::uint32_t i = base + static_cast<std::uint32_t>(u) * kCodecThreads;
-        row[u] = static_cast<int>(row_of(src.chunks, i, chunk[u]));
-        if (i >= total || from[row[u]].hole() || to[row[u]].hole()) row[u] = -1;
-        stored[u] = {};
-        if (row[u] >= 0) stored[u] = load_stored(p.src, src, from[row[u]], chunk[u]);
-      }
-      LATHE_UNROLL
-      for (int u = 0; u < kCount; ++u) {
-        if (row[u] < 0) continue;
-        const std::int64_t number = first_row + row[u];
-        if constexpr (kToBlock) {
-          to_block_chunk(p, dst, stored[u], to[row[u]], chunk[u], number, loss);
-        } else {
-          to_plain_chunk(p, src, dst, stored[u], to[row[u]], chunk[u], number, loss);
-        }
-      }
+}
+
+template <RunKind kFrom, bool kReport>
+__device__ __forceinline__ void to_plain_chunk(const RunParams& dst, const StoredChunk& stored,
+                                               Address values, std::uint32_t chunk,
+                                               std::int64_t row, RequantLoss& loss) {
+  float before[8];
+  bool numbers = false;  // no NaN
+  if constexpr (kFrom == RunKind::e4m3_f32) {
+    const E4m3Chunk from{{stored.codes.x, stored.codes.y}};
+    const float scale = bits_to_float(stored.scale);
+    numbers = from.numbers() && is_finite(scale);
+    from.values(scale, before);
+    if (!numbers) make_canonical(from, before);
+  } else {
+    to_floats(decode_chunk<float, kFrom>(stored), before);
+  }
+  const E4m3Chunk codes{numbers ? to_raw_e4m3_numbers(before, dst.inverse)
+                                : to_raw_e4m3(before, dst.inverse)};
+  store(values + 8 * Address{chunk}, codes.codes, dst.vector);
+  if constexpr (kReport) {
+    float after[8];
+    codes.values(dst.scale, after);
+    loss.see(before, after, row);
+    // 464 lies half way from 448 to the 480 that e4m3 does not have.
+    for (int i = 0; i < 8; ++i) loss.saturated += fabsf(before[i] * dst.inverse) > 464.0f ? 1 : 0;
+  }
+}
+
+template <RunKind kFrom, RunKind kTo, bool kReport, bool kAligned>
+__device__ __forceinline__ void requantize_batch(const RequantParams& p, const RunParams& src,
+                                                 const RunParams& dst, std::int64_t first_row,
+                                                 const Batch& batch, RequantLoss& loss) {
+  constexpr int kCount = requant_rounds(kAligned);
+  const Items<kCount> item(src.cut.chunks, batch);
+  const std::uint32_t lane_row = batch.first_row + lane_of_warp();
+  Place from, to;
+  if (lane_row < batch.rows) {
+    from = place_of(p.src, p.src_slots[first_row + lane_row]);
+    to = place_of(p.dst, p.dst_slots[first_row + lane_row]);
+  }
+  const Address from_values = from.part(src.start, src.step);
+  const Address from_scales = from.part(src.scale_start, src.scale_step);
+  const Address to_values = to.part(dst.start, dst.step);
+  const Address to_scales = to.part(dst.scale_start, dst.scale_step);
+  StoredChunk stored[kCount];
+  LATHE_UNROLL
+  for (int u = 0; u < kCount; ++u) {
+    const Address values = shuffle(from_values, item.row[u]);
+    const Address scales = kTiled<kFrom> ? shuffle(from_scales, item.row[u]) : 0;
+    stored[u] = load_stored<kFrom>(src, values, scales, item.chunk[u]);
+  }
+  const std::uint32_t holes = warp_ballot(from.hole || to.hole);
+  LATHE_UNROLL
+  for (int u = 0; u < kCount; ++u) {
+    const Address values = shuffle(to_values, item.row[u]);
+    const Address scales = kTiled<kTo> ? shuffle(to_scales, item.row[u]) : 0;
+    if (!item.has(u, holes)) continue;
+    const std::int64_t row = first_row + batch.first_row + item.row[u];
+    if constexpr (kTo == RunKind::e4m3_tensor) {
+      to_plain_chunk<kFrom, kReport>(dst, stored[u], values, item.chunk[u], row, loss);
+    } else {
+      to_block_chunk<kTo, kReport>(dst, stored[u], values, scales, item.chunk[u], row, loss);
     }
   }
-  if (p.report != nullptr) report_loss(loss, p.report);
+}
+
+// Grid: ceil(count / block_rows) blocks of p.threads.
+template <bool kToBlock, bool kReport, bool kAligned>
+static __global__ void __launch_bounds__(kCodecThreads, kReport ? 3 : 4)
+    requantize_kernel(const __grid_constant__ RequantParams p) {
+  constexpr RunKind kPlain = RunKind::e4m3_tensor;
+  constexpr RunKind kFrom[] = {kToBlock ? kPlain : RunKind::e4m3_f32,
+                               kToBlock ? kPlain : RunKind::bf16};
+  constexpr RunKind kTo[] = {kToBlock ? RunKind::e4m3_f32 : kPlain,
+                             kToBlock ? RunKind::bf16 : kPlain};
+  const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
+  WarpBatches batches(rows_of_block(p.count, first_row, p.block_rows));
+  RequantLoss loss;
+  batches.run(p.src_runs[0].cut, [&](const Batch& batch) {
+    requantize_batch<kFrom[0], kTo[0], kReport, kAligned>(
+        p, known_run<kFrom[0], kAligned>(p.src_runs[0]), known_run<kTo[0], kAligned>(p.dst_runs[0]),
+        first_row, batch, loss);
+  });
+  if (p.run_count == 2) {
+    batches.run(p.src_runs[1].cut, [&](const Batch& batch) {
+      requantize_batch<kFrom[1], kTo[1], kReport, kAligned>(
+          p, known_run<kFrom[1], kAligned>(p.src_runs[1]),
+          known_run<kTo[1], kAligned>(p.dst_runs[1]), first_row, batch, loss);
+    });
+  }
+  if constexpr (kReport) report_loss(loss, p.report);
 }
 
 }  // namespace lathe::cuda

@@ -1,81 +1,89 @@
 // Rotation of chunks (layout/rope.h says what a pair turns into).
 #pragma once
 
-#include "kernels/cuda/sm90/codec/chunk.cuh"
+#include "kernels/cuda/sm90/codec/batch.cuh"
 
 namespace lathe::cuda {
 
-// (a, b) turned by the angle whose cosine and sine are c and s: each product and sum is rounded,
-// and a NaN has no sign.
-__device__ __forceinline__ void turn(float& a, float& b, float c, float s) {
-  const float turned_a = a * c - b * s;
-  const float turned_b = a * s + b * c;
-  a = canonical(turned_a, 0);
-  b = canonical(turned_b, 0);
-}
+// What a lane needs to turn a chunk, loaded before it is used.
+template <class T>
+struct Turn {
+  float cosine[8];  // four of each where pairs are interleaved
+  float sine[8];
+  Raw<T> partner;  // the other half's chunk where halves are paired
+};
 
-template <bool kAligned, int kCount>
-__device__ __forceinline__ void load_table(const RopeParams& rope, const float* at,
-                                           float (&out)[kCount]) {
-  for (int i = 0; i < kCount; i += 4) {
-    const uint4 v =
-        load<uint4>(reinterpret_cast<const std::byte*>(at + i), kAligned || rope.vector);
-    out[i] = bits_to_float(v.x);
-    out[i + 1] = bits_to_float(v.y);
-    out[i + 2] = bits_to_float(v.z);
-    out[i + 3] = bits_to_float(v.w);
-  }
-}
-
-__device__ __forceinline__ const float* table_row(const RopeParams& rope, std::int32_t position) {
-  return rope.table + std::int64_t{position} * (2 * kChunk * rope.half);
-}
-
-// Rotary chunk c (0 .. 2 half - 1) of interleaved pairs, in place.
 template <bool kAligned>
-__device__ __forceinline__ void rotate_interleaved(const RopeParams& rope, std::int32_t position,
-                                                   int c, float (&x)[8]) {
-  const float* cosines = table_row(rope, position) + 4 * c;
-  float cosine[4], sine[4];
-  load_table<kAligned>(rope, cosines, cosine);
-  load_table<kAligned>(rope, cosines + kChunk * rope.half, sine);
-  for (int i = 0; i < 4; ++i) {
-    turn(x[2 * i], x[2 * i + 1], cosine[i], rope.inverse ? -sine[i] : sine[i]);
-  }
+__device__ __forceinline__ void load_table(const RopeParams& rope, Address at, float* out) {
+  const uint4 v = load<uint4>(at, kAligned || rope.vector);
+  out[0] = bits_to_float(v.x);
+  out[1] = bits_to_float(v.y);
+  out[2] = bits_to_float(v.z);
+  out[3] = bits_to_float(v.w);
 }
 
-// Rotary chunks c < half and c + half, in place: element i of one is paired with i of the other.
-template <bool kAligned>
-__device__ __forceinline__ void rotate_halves(const RopeParams& rope, std::int32_t position, int c,
-                                              float (&low)[8], float (&high)[8]) {
-  const float* cosines = table_row(rope, position) + kChunk * c;
-  float cosine[8], sine[8];
-  load_table<kAligned>(rope, cosines, cosine);
-  load_table<kAligned>(rope, cosines + kChunk * rope.half, sine);
-  for (int i = 0; i < 8; ++i) turn(low[i], high[i], cosine[i], rope.inverse ? -sine[i] : sine[i]);
-}
-
-// Rotates x, the values of the row's chunk `chunk`, where it is rotary. `row` starts at the row's
-// first element, as split halves need the other half too.
-template <class T, bool kAligned>
-__device__ __forceinline__ void rotate_chunk(const RopeParams& rope, std::int32_t position,
-                                             const std::byte* row, bool vector, std::uint32_t chunk,
-                                             float (&x)[8]) {
+// The chunk of the rotary part that chunk `chunk` of a head is, or -1.
+__device__ __forceinline__ int rotary_chunk(const RopeParams& rope, std::uint32_t chunk) {
   const int c = static_cast<int>(chunk) - rope.first;
-  if (c < 0 || c >= 2 * rope.half) return;
-  if (rope.interleaved) return rotate_interleaved<kAligned>(rope, position, c, x);
-  const bool is_low = c < rope.half;
-  const int other = static_cast<int>(chunk) + (is_low ? rope.half : -rope.half);
-  float partner[8];
-  to_floats(load_raw<T>(row + std::int64_t{other} * kChunk * static_cast<int>(sizeof(T)), vector),
-            partner);
-  float low[8], high[8];
-  for (int i = 0; i < 8; ++i) {
-    low[i] = is_low ? x[i] : partner[i];
-    high[i] = is_low ? partner[i] : x[i];
+  return c >= 0 && c < 2 * rope.half ? c : -1;
+}
+
+// The other half's chunk of rotary chunk c, which lies at `at`.
+template <class T>
+__device__ __forceinline__ void load_partner(const RopeParams& rope, int c, Address at, bool vector,
+                                             Turn<T>& turn) {
+  turn.partner = {};
+  if (rope.interleaved || c < 0) return;
+  const Address far = static_cast<Address>(rope.half) * kChunk * sizeof(T);
+  turn.partner = load_raw<T>(c < rope.half ? at + far : at - far, vector);
+}
+
+template <class T, bool kAligned>
+__device__ __forceinline__ void load_turn(const RopeParams& rope, std::int32_t position, int c,
+                                          Turn<T>& turn) {
+  const auto dim = static_cast<std::uint32_t>(2 * kChunk * rope.half);
+  const Address row = address_of(rope.table) +
+                      Address{static_cast<std::uint32_t>(position)} * (dim * sizeof(float));
+  const Address sines = dim / 2 * sizeof(float);
+  if (rope.interleaved) {
+    const Address at = row + static_cast<Address>(c) * 16;
+    load_table<kAligned>(rope, at, turn.cosine);
+    load_table<kAligned>(rope, at + sines, turn.sine);
+    return;
   }
-  rotate_halves<kAligned>(rope, position, is_low ? c : c - rope.half, low, high);
-  for (int i = 0; i < 8; ++i) x[i] = is_low ? low[i] : high[i];
+  const Address at = row + static_cast<Address>(c < rope.half ? c : c - rope.half) * 32;
+  for (int i = 0; i < 8; i += 4) {
+    load_table<kAligned>(rope, at + 4 * static_cast<Address>(i), turn.cosine + i);
+    load_table<kAligned>(rope, at + sines + 4 * static_cast<Address>(i), turn.sine + i);
+  }
+}
+
+// Turns x, the values of rotary chunk c. Each product and sum is rounded, and a NaN has no sign.
+template <class T>
+__device__ __forceinline__ void rotate(const RopeParams& rope, const Turn<T>& turn, int c,
+                                       float (&x)[8]) {
+  if (rope.interleaved) {
+    for (int i = 0; i < 8; i += 2) {
+      const float cosine = turn.cosine[i / 2];
+      const float sine = rope.inverse ? -turn.sine[i / 2] : turn.sine[i / 2];
+      const float a = x[i] * cosine - x[i + 1] * sine;
+      x[i + 1] = x[i] * sine + x[i + 1] * cosine;
+      x[i] = a;
+    }
+  } else {
+    // (a, b) becomes (a c - b s, a s + b c), and -(b s) is b (-s).
+    const bool negative = (c < rope.half) != rope.inverse;
+    float partner[8];
+    to_floats(turn.partner, partner);
+    for (int i = 0; i < 8; ++i) {
+      const float sine = negative ? -turn.sine[i] : turn.sine[i];
+      x[i] = x[i] * turn.cosine[i] + partner[i] * sine;
+    }
+  }
+  bool nan = false;
+  for (int i = 0; i < 8; ++i) nan = nan || is_nan(x[i]);
+  if (!nan) return;
+  for (int i = 0; i < 8; ++i) x[i] = canonical(x[i], 0);
 }
 
 }  // namespace lathe::cuda

@@ -204,7 +204,7 @@ struct LatentFill {
       store_shared_u64(s.scales + (slot * kFillKeys + thread) * 8,
                        reinterpret_cast<std::uint64_t>(scales));
     }
-    const std::uint32_t mask = which_lanes(k.row != nullptr);
+    const std::uint32_t mask = warp_ballot(k.row != nullptr);
     if (thread % 32 == 0) {
       store_shared_u32(s.masks + slot * (kFillKeys / 8) + thread / 32 * 4, mask);
     }

@@ -137,7 +137,7 @@ struct LatentWideGroup {
 
   /// Goes over to new references; the products must be done.
   __device__ void refer(float r0, float r1) {
-    if (!seldom(any_lane(r0 != reference[0] || r1 != reference[1]))) return;
+    if (!seldom(warp_any(r0 != reference[0] || r1 != reference[1]))) return;
     // From -inf there is nothing to scale; the sums are 0.
     const float f0 = r0 == reference[0] ? 1.f : exp2_fast(reference[0] - r0);
     const float f1 = r1 == reference[1] ? 1.f : exp2_fast(reference[1] - r1);
@@ -188,7 +188,7 @@ struct LatentWideGroup {
       m1 = fmaxf(m1, fmaxf(d[4 * j + 2], d[4 * j + 3]));
     }
     const bool grows = m0 * p.scale > r0 + kReferenceSlack || m1 * p.scale > r1 + kReferenceSlack;
-    if (seldom(any_lane(grows))) {
+    if (seldom(warp_any(grows))) {
       m0 = fmaxf(m0, shuffle_xor(m0, 1));
       m1 = fmaxf(m1, shuffle_xor(m1, 1));
       m0 = fmaxf(m0, shuffle_xor(m0, 2)) * p.scale;

@@ -32,8 +32,8 @@ __device__ __forceinline__ T block_prefix(T value, ScanShared<T>& shared, T& tot
     const T before = shuffle_up(warps, d);
     if (lane >= d) warps += before;
   }
-  total = shuffle_from(warps, 31);
-  return sum - value + shuffle_from(warps - own, warp);
+  total = shuffle(warps, 31);
+  return sum - value + shuffle(warps - own, warp);
 }
 
 // Sum of the tiles before this block's; `total` is that of all. Every warp adds up for itself, which
