@@ -6,7 +6,6 @@
 
 #include "attn/check_args.h"
 #include "kernels/cuda/common/memory.h"
-#include "kernels/cuda/sm90/latent/latent.h"
 #include "kernels/cuda/sm90/latent/latent_params.h"
 #include "kernels/cuda/sm90/step/step.h"
 
@@ -146,28 +145,25 @@ class Carve {
   std::int64_t bytes_ = 0;
 };
 
-struct Buffers {
-  LatentSchedule schedule;
-  std::span<std::byte> workspace;
-
-  std::int64_t lay_out(std::byte* base) {
-    const LatentCut& cut = schedule.cut;
-    Carve carve(base);
-    carve.take(schedule.list.items, cut.items);
-    carve.take(schedule.list.row_items, cut.units + 1);
-    carve.take(schedule.list.worker_items, cut.work.workers + 1);
-    carve.take(schedule.unit_keys, cut.units);
-    carve.take(schedule.work_workspace, work_workspace(cut.units));
-    carve.take(workspace, cut.workspace_bytes());
-    return carve.bytes();
-  }
-};
+std::int64_t lay_out(LatentCall& call, std::byte* base) {
+  LatentSchedule& schedule = call.schedule;
+  const LatentCut& cut = schedule.cut;
+  Carve carve(base);
+  carve.take(schedule.list.items, cut.items);
+  carve.take(schedule.list.row_items, cut.units + 1);
+  carve.take(schedule.list.worker_items, cut.work.workers + 1);
+  carve.take(schedule.unit_keys, cut.units);
+  carve.take(schedule.work_workspace, work_workspace(cut.units));
+  carve.take(call.workspace, cut.workspace_bytes());
+  return carve.bytes();
+}
 
 }  // namespace
 
-Result<void> attend_latent_on_device(const AttendArgs& args) {
-  if (auto ok = check_call(args); !ok) return ok;
-  if (args.q.rows == 0) return {};
+Result<LatentCall> schedule_latent(const AttendArgs& args) {
+  if (auto ok = check_call(args); !ok) return ok.error();
+  LatentCall call;
+  if (args.q.rows == 0) return call;
   Scratch* scratch = args.execution.scratch;
   if (scratch == nullptr || !(scratch->memory() == device_memory())) {
     return Error{ErrorCode::invalid_argument, "execution.scratch", "scratch of device_memory()",
@@ -175,19 +171,26 @@ Result<void> attend_latent_on_device(const AttendArgs& args) {
   }
   const auto cut = cut_call(args);
   if (!cut) return cut.error();
-  Buffers buffers;
-  buffers.schedule.cut = cut.value();
-  const std::int64_t bytes = buffers.lay_out(nullptr);
+  call.schedule.cut = cut.value();
+  const std::int64_t bytes = lay_out(call, nullptr);
   std::byte* base = scratch->take(bytes);
   if (base == nullptr) {
     // What is in the way says so once more.
     const auto again = allocate_device_bytes(bytes);
     return again ? out_of_memory(bytes, 0, 0) : again.error();
   }
-  buffers.lay_out(base);
+  lay_out(call, base);
   const auto stream = static_cast<cudaStream_t>(args.execution.stream);
-  if (auto ok = plan_latent(args, buffers.schedule, stream); !ok) return ok;
-  return attend_latent(args, {}, buffers.schedule, buffers.workspace, stream);
+  if (auto ok = plan_latent(args, call.schedule, stream); !ok) return ok.error();
+  return call;
+}
+
+Result<void> attend_latent_on_device(const AttendArgs& args) {
+  const auto call = schedule_latent(args);
+  if (!call) return call.error();
+  if (args.q.rows == 0) return {};
+  return attend_latent(args, {}, call->schedule, call->workspace,
+                       static_cast<cudaStream_t>(args.execution.stream));
 }
 
 }  // namespace lathe::cuda

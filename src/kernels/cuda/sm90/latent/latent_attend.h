@@ -2,7 +2,10 @@
 // share. A step whose layers share a schedule calls latent.h itself.
 #pragma once
 
-#include "attn/attend.h"
+#include <cstddef>
+#include <span>
+
+#include "kernels/cuda/sm90/latent/latent.h"
 
 namespace lathe::cuda {
 
@@ -18,5 +21,13 @@ namespace lathe::cuda {
 /// have; a window by page table; addresses or strides off 16 bytes; sources of two forms; no scratch
 /// or one of the host; no memory. On an error nothing was written.
 Result<void> attend_latent_on_device(const AttendArgs& args);
+
+/// Its first half, for calls of attend_latent() with equal lengths: a schedule that is on its way on
+/// the stream, and a workspace, both in the scratch until its next take().
+struct LatentCall {
+  LatentSchedule schedule;
+  std::span<std::byte> workspace;
+};
+Result<LatentCall> schedule_latent(const AttendArgs& args);
 
 }  // namespace lathe::cuda
