@@ -110,6 +110,8 @@ def attend(
         if kv_lens is None:
             raise LatheError("invalid_argument", "kv_lens", "lengths beside a q_indptr", "None")
         lens_on_gpu = True
+    else:
+        kv_lens, q_indptr = _args.indices(kv_lens), _args.indices(q_indptr)
     made_out, made_lse = _lathe.attend_on_gpu(
         scratch,
         stream,
