@@ -108,24 +108,41 @@ KeySource source_of(Arrays& arrays, const std::string& prefix, const nb::dict& f
   return s;
 }
 
-MutableRowsView rows_of(const Array& array, const std::vector<std::int64_t>& shape) {
-  bool same = array.ndim() == shape.size();
-  for (std::size_t d = 0; same && d < shape.size(); ++d) same = array.shape(d) == shape[d];
-  if (!same) array.refuse(fmt::format("the shape ({})", fmt::join(shape, ", ")), array.describe());
-  return mutable_rows_view(array);
-}
+/// What the kernel writes to: the caller's array, or memory of the device that Python gets as an object
+/// with DLPack. `object` is what the caller has in the end.
+struct Output {
+  nb::object object;
+  MutableRowsView view;
 
-/// Memory of the device that Python owns, as an object with DLPack.
-nb::object new_array(int gpu, const std::vector<std::int64_t>& shape, nb::dlpack::dtype dtype) {
-  std::int64_t bytes = dtype.bits / 8;
-  for (const std::int64_t n : shape) bytes *= n;
-  auto made =
-      value_or_raise(cuda::allocate_device_bytes(std::max<std::int64_t>(bytes, 1))).release();
-  const nb::capsule owner(made, [](void* p) noexcept { cudaFree(p); });
-  const std::vector<std::size_t> dims(shape.begin(), shape.end());
-  return nb::cast(nb::ndarray<>(made, dims.size(), dims.data(), owner, nullptr, dtype,
-                                nb::device::cuda::value, gpu));
-}
+  Output(Arrays& arrays, int gpu, const char* argument, nb::handle given,
+         const std::vector<std::int64_t>& shape, DType dtype) {
+    if (!given.is_none()) {
+      const Array& array = arrays.on_gpu(argument, given, true);
+      bool same = array.ndim() == shape.size();
+      for (std::size_t d = 0; same && d < shape.size(); ++d) same = array.shape(d) == shape[d];
+      if (!same) {
+        array.refuse(fmt::format("the shape ({})", fmt::join(shape, ", ")), array.describe());
+      }
+      object = nb::borrow(given);
+      view = mutable_rows_view(array);
+      return;
+    }
+    std::int64_t cols = 1;
+    for (std::size_t d = 1; d < shape.size(); ++d) cols *= shape[d];
+    const std::int64_t bytes = bytes_of(dtype, shape[0] * cols);
+    std::byte* made =
+        value_or_raise(cuda::allocate_device_bytes(std::max<std::int64_t>(bytes, 1))).release();
+    const nb::capsule owner(made, [](void* p) noexcept { cudaFree(p); });
+    const std::vector<std::size_t> dims(shape.begin(), shape.end());
+    const auto code =
+        dtype == DType::bf16 ? nb::dlpack::dtype_code::Bfloat : nb::dlpack::dtype_code::Float;
+    const nb::dlpack::dtype type{static_cast<std::uint8_t>(code),
+                                 static_cast<std::uint8_t>(bits_of(dtype)), 1};
+    object = nb::cast(nb::ndarray<nb::array_api>(made, dims.size(), dims.data(), owner, nullptr,
+                                                 type, nb::device::cuda::value, gpu));
+    view = {made, dtype, shape[0], cols, cols};
+  }
+};
 
 /// A host list at the end of a column of them, to go to the device in one copy.
 std::size_t append(std::vector<std::int32_t>& column, const std::vector<std::int32_t>& list) {
@@ -211,16 +228,11 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream, const std::st
   }
 
   const std::int64_t heads = args.problem.heads;
-  const std::vector<std::int64_t> out_shape = {args.q.rows, heads, args.problem.v_dim()};
-  const std::vector<std::int64_t> lse_shape = {args.q.rows, heads};
-  constexpr nb::dlpack::dtype kBf16{static_cast<std::uint8_t>(nb::dlpack::dtype_code::Bfloat), 16,
-                                    1};
-  const nb::object out_made =
-      out.is_none() ? new_array(gpu, out_shape, kBf16) : nb::borrow<nb::object>(out);
-  const nb::object lse_made =
-      lse.is_none() ? new_array(gpu, lse_shape, nb::dtype<float>()) : nb::borrow<nb::object>(lse);
-  args.out = rows_of(arrays.on_gpu("out", out_made, true), out_shape);
-  args.lse = rows_of(arrays.on_gpu("lse", lse_made, true), lse_shape);
+  const Output out_made(arrays, gpu, "out", out, {args.q.rows, heads, args.problem.v_dim()},
+                        DType::bf16);
+  const Output lse_made(arrays, gpu, "lse", lse, {args.q.rows, heads}, DType::f32);
+  args.out = out_made.view;
+  args.lse = lse_made.view;
   args.execution.scratch = &keeper.scratch();
   args.execution.stream = reinterpret_cast<void*>(stream);
   const auto done = [&] {
@@ -228,7 +240,7 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream, const std::st
     return kernel.attend(args);
   }();
   value_or_raise(done);
-  return nb::make_tuple(out_made, lse_made);
+  return nb::make_tuple(out_made.object, lse_made.object);
 }
 
 }  // namespace
