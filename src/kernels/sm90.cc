@@ -35,6 +35,10 @@ Capability latent(ProblemKind problem, KernelKind kind) {
   c.split_kv = true;
   c.split_bytes = cuda::kLatentPartBytes;
   c.graph_safe = true;
+  // lathe bench attention on an H200: dense extend of 128 heads and decode of 16, on mla_bf16.
+  c.flops_share = 0.49;
+  c.bytes_share = 0.64;
+  c.launch_seconds = 10e-6;
   switch (kind) {
     case KernelKind::native:
       c.layouts = cuda::latent_native_layouts(problem);
