@@ -9,6 +9,7 @@
 namespace lathe::cuda {
 
 inline constexpr int kDimTileBytes = kLatentTile * 128;
+inline constexpr int kFillThreads = 128;
 inline constexpr int kFillKeys = 2 * kLatentTile;  // an item is filled up to pairs of tiles
 
 __device__ uint4 latent_zeros[128];  // 2 KB: a row of zeros
@@ -18,20 +19,34 @@ __device__ inline std::uint32_t swizzled(std::uint32_t tile, int row, int chunk)
   return tile + static_cast<std::uint32_t>(row * 128 + ((chunk ^ (row & 7)) << 4));
 }
 
-/// Where a role's shared memory lies.
+/// Where the producers' shared memory lies. A buffer of keys is freed in halves: tiles 0 to 3 and 4 to 7,
+/// four warps arriving for each. What concerns a pair of tiles lies in slot pair % 4.
 struct LatentShared {
-  std::uint32_t q;      // [kDimTiles] tiles of lines
-  std::uint32_t keys;   // [buffers][kDimTiles] tiles
-  std::uint32_t masks;  // [buffers] 64 bits
+  static constexpr int kSlots = 4;
+  static constexpr int kSlotBytes = kSlots * (kFillKeys * 16 + kFillKeys / 8);
+
+  std::uint32_t q;       // [kDimTiles] tiles of lines
+  std::uint32_t keys;    // [buffers][kDimTiles] tiles
+  std::uint32_t rows;    // [slots][128] addresses
+  std::uint32_t scales;  // [slots][128] addresses, where they lie apart
+  std::uint32_t masks;   // [slots][128] bits
   std::uint32_t q_full, q_empty;
-  std::uint32_t full, empty;  // [buffers]
+  std::uint32_t full;   // [buffers]
+  std::uint32_t empty;  // [buffers][2]
+
+  __device__ void put_slots(std::uint32_t at) {
+    rows = at;
+    scales = at + kSlots * kFillKeys * 8;
+    masks = scales + kSlots * kFillKeys * 8;
+  }
 };
 
-/// Places in the stream of half tiles (32 keys) that a worker's items make.
+/// The pairs of tiles that a worker's items make, and the names of their keys.
 template <int kTileLines>
 struct LatentStream {
   LatentItems items;
   std::int32_t at = 0, end = 0;
+  std::int32_t keys = 0;  // past the last
   bool live = false;
 
   __device__ LatentStream(const LatentParams& p, std::int32_t worker, std::int32_t tile)
@@ -41,21 +56,21 @@ struct LatentStream {
   __device__ void open(const LatentParams& p, std::int32_t tile) {
     live = items.take<kTileLines>(p, tile);
     at = items.item.first;
-    end = items.item.first + (items.item.count + kFillKeys - 1) / kFillKeys * kFillKeys;
+    keys = at + items.item.count;
+    end = at + (items.item.count + kFillKeys - 1) / kFillKeys * kFillKeys;
   }
   __device__ void advance(const LatentParams& p, std::int32_t tile) {
-    at += 32;
-    if (at >= end) open(p, tile);
+    at += kFillKeys;
+    if (live && at >= end) open(p, tile);
   }
-  __device__ KeyPlace key(const LatentParams& p, int row) const {
-    const std::int32_t index = at + row;
-    if (!live || index >= items.item.first + items.item.count) return {};
-    return key_place(p, items.unit, index);
+  __device__ KeyName key(const LatentParams& p, int in_pair) const {
+    const std::int32_t index = at + in_pair;
+    return live && index < keys ? key_name(p, items.unit, index) : KeyName{};
   }
 };
 
 /// Copies the lines of a unit's tile, [kTileLines, kDimTiles * 64] bf16; lines beyond the unit's are
-/// zeros. 128 threads.
+/// zeros. By 128 threads.
 template <int kTileLines, int kDims>
 __device__ inline void copy_queries(const LatentParams& p, const LatentUnitPlace& u,
                                     std::int32_t tile, std::uint32_t to, int thread) {
@@ -76,207 +91,194 @@ __device__ inline void copy_queries(const LatentParams& p, const LatentUnitPlace
   }
 }
 
-/// Sets the 8 bits of a warp's 8 rows, `rows` with a bit for each fourth lane.
-__device__ inline std::uint32_t every_fourth_bit(std::uint32_t ballot) {
-  std::uint32_t b = ballot & 0x11111111u;
-  b = (b | b >> 3) & 0x03030303u;
-  b = (b | b >> 6) & 0x000f000fu;
-  return (b | b >> 12) & 0xffu;
+/// A row's bytes on their way into L2.
+template <class Format>
+__device__ inline void ask_for(const KeyPlace& k) {
+  if (k.row == nullptr) return;
+#pragma unroll
+  for (int at = 0; at < Format::kRowBytes; at += 128) prefetch_l2(k.row + at);
+  if (Format::kRowBytes % 128 != 0) prefetch_l2(k.row + Format::kRowBytes - 16);
 }
 
-/// Decoded tiles of an fp8 format. Loads run one half tile ahead of the conversions, in registers:
-/// each chunk is converted and at once replaced by the next half's.
+/// The producer warpgroup. A pass takes 32 keys, four lanes a row: fp8 is loaded into registers a whole
+/// pass ahead, into the one of two sets that the pass before has emptied. (Refilling one set chunk by
+/// chunk is no help: the compiler counts all loads together and waits for the last before the first
+/// conversion.) bf16 goes straight into shared memory, and its arrival counts apart; consumers fence
+/// for the products. Where a key lies one thread finds out and tells the others: two pairs ahead its
+/// name is loaded, a pair ahead its bytes are asked for into L2.
 template <class Format, int kTileLines, int kBuffers>
-struct Fp8Fill {
+struct LatentFill {
   static constexpr int kDims = kDimTiles<Format>;
-  static constexpr int kWideChunks = 2 * Format::kWide;
+  static constexpr int kFp8 = Format::kFp8;
+  // What is loaded ahead, as registers allow; other tiles are loaded when their pass begins.
+  static constexpr int kAhead = Format::kAhead;
+  static constexpr int kLate = kFp8 - kAhead;
+  static constexpr bool kConverts = kFp8 > 0, kCopies = Format::kWide > 0;
+  static constexpr int kFullArrivals = kFillThreads * (kConverts + kCopies);
+  static constexpr int kPlacesReady = 8;  // named barrier
 
-  const LatentParams& p;
-  const LatentShared& s;
-  std::int32_t tile;
-  int thread, warp, lane, part, row;
-  uint4 bytes[Format::kFp8];
-  uint4 wide[kWideChunks > 0 ? kWideChunks : 1];
-  Format scales;
-  bool valid = false;
+  struct Chunks {
+    uint4 tile[kAhead > 0 ? kAhead : 1];
+    std::uint32_t scale;
+  };
 
-  template <int kStep>
-  __device__ void convert(std::uint32_t to, const Format& now) {
-    if constexpr (kStep < Format::kFp8) {
-      const std::uint32_t scale = now.template scale_of<kStep>();
-      const uint4 v = bytes[kStep];
-      std::uint32_t w[8];
-      widen_e4m3(v.x, scale, w[0], w[1]);
-      widen_e4m3(v.y, scale, w[2], w[3]);
-      widen_e4m3(v.z, scale, w[4], w[5]);
-      widen_e4m3(v.w, scale, w[6], w[7]);
-      const std::uint32_t at = to + kStep * kDimTileBytes;
-      store_shared(at + (((2 * part) ^ (row & 7)) << 4), w[0], w[1], w[2], w[3]);
-      store_shared(at + (((2 * part + 1) ^ (row & 7)) << 4), w[4], w[5], w[6], w[7]);
-    }
-  }
-  template <int kStep>
-  __device__ void step(std::uint32_t to, const Format& now, const std::byte* next) {
-    if constexpr (kStep < Format::kFp8) {
-      convert<kStep>(to, now);
-      bytes[kStep] = load_stream(next + kStep * 64 + part * 16);
-      step<kStep + 1>(to, now, next);
-    }
-  }
-
-  __device__ const std::byte* row_bytes(KeyPlace k) const {
-    return k.page == nullptr ? reinterpret_cast<const std::byte*>(latent_zeros)
-                             : k.page + k.offset * Format::kRowBytes;
-  }
-  __device__ void load_scales(const std::byte* from, KeyPlace k) {
-    const std::int64_t at = k.second ? p.extra.scales : p.main.scales;
-    scales.load_scales(from, k.page == nullptr ? from : k.page + at + k.offset * 8);
-  }
-
-  __device__ Fp8Fill(const LatentParams& params, const LatentShared& shared, std::int32_t line_tile,
-                     int t)
-      : p(params), s(shared), tile(line_tile), thread(t), warp(t / 32), lane(t % 32) {
-    part = lane & 3;
-    row = warp * 8 + (lane >> 2);
-  }
-
-  __device__ void run(std::int32_t worker) {
-    LatentStream<kTileLines> ahead(p, worker, tile), here(p, worker, tile);
-    if (!here.live) return;
-    const KeyPlace first = ahead.key(p, row);
-    valid = first.page != nullptr;
-    {
-      const std::byte* from = row_bytes(first);
-#pragma unroll
-      for (int i = 0; i < Format::kFp8; ++i) bytes[i] = load_stream(from + i * 64 + part * 16);
-#pragma unroll
-      for (int i = 0; i < kWideChunks; ++i) {
-        wide[i] = load_stream(from + Format::kWideAt + i * 64 + part * 16);
-      }
-      load_scales(from, first);
-    }
-    ahead.advance(p, tile);
-    KeyPlace place = ahead.key(p, row);
-    int buffer = 0;
-    std::uint32_t parity = 0, q_parity = 0;
-    while (here.live) {
-      if (here.at == here.items.item.first) {
-        barrier_wait(s.q_empty, q_parity ^ 1);
-        copy_queries<kTileLines, kDims>(p, here.items.unit, tile, s.q, thread);
-        barrier_arrive_after_copies(s.q_full);
-        q_parity ^= 1;
-      }
-#pragma unroll 1
-      for (int half = 0; half < 2; ++half) {
-        if (half == 0) barrier_wait(s.empty + 8 * buffer, parity ^ 1);
-        // What the half after the next reads is asked for before this one's work.
-        const std::byte* next = row_bytes(place);
-        const KeyPlace next_place = place;
-        const bool now_valid = valid;
-        const Format now = scales;
-        valid = next_place.page != nullptr;
-        if (ahead.live) ahead.advance(p, tile);
-        place = ahead.key(p, row);
-        load_scales(next, next_place);
-        const std::uint32_t mask = every_fourth_bit(__ballot_sync(0xffffffffu, now_valid));
-        if (lane == 0) {
-          asm volatile("st.shared.u8 [%0], %1;" ::"r"(s.masks + 8 * buffer + half * 4 + warp),
-                       "r"(mask)
-                       : "memory");
-        }
-        const std::uint32_t base = s.keys + buffer * (kDims * kDimTileBytes);
-        const std::uint32_t to = base + (half * 32 + row) * 128;
-        step<0>(to, now, next);
-#pragma unroll
-        for (int i = 0; i < kWideChunks; ++i) {
-          const uint4 v = wide[i];
-          const int t = Format::kFp8 + i / 2;
-          store_shared(to + t * kDimTileBytes + ((((i & 1) * 4 + part) ^ (row & 7)) << 4), v.x, v.y,
-                       v.z, v.w);
-          wide[i] = load_stream(next + Format::kWideAt + i * 64 + part * 16);
-        }
-        here.advance(p, tile);
-      }
-      fence_async_proxy();
-      barrier_arrive(s.full + 8 * buffer);
-      if (++buffer == kBuffers) {
-        buffer = 0;
-        parity ^= 1;
-      }
-    }
-  }
-};
-
-/// Tiles of a bf16 format, copied as they are.
-template <class Format, int kTileLines, int kBuffers>
-struct Bf16Fill {
-  static constexpr int kDims = kDimTiles<Format>;
   const LatentParams& p;
   const LatentShared& s;
   std::int32_t tile;
   int thread;
+  std::uint32_t first_chunk, second_chunk;  // of a row's tile, where this thread's 32 bytes lie
 
-  __device__ Bf16Fill(const LatentParams& params, const LatentShared& shared,
-                      std::int32_t line_tile, int t)
-      : p(params), s(shared), tile(line_tile), thread(t) {}
+  __device__ LatentFill(const LatentParams& params, const LatentShared& shared,
+                        std::int32_t line_tile, int t)
+      : p(params), s(shared), tile(line_tile), thread(t) {
+    const int part = t & 3, row = t >> 2;
+    first_chunk = swizzled(0, row, 2 * part);
+    second_chunk = swizzled(0, row, 2 * part + 1);
+  }
+
+  /// Of key `in_pair` of pair `pair`: this thread's part of its first 64 bytes.
+  __device__ const std::byte* row_of(int pair, int in_pair) const {
+    return reinterpret_cast<const std::byte*>(load_shared_u64(
+               s.rows + (pair % LatentShared::kSlots * kFillKeys + in_pair + (thread >> 2)) * 8)) +
+           (thread & 3) * 16;
+  }
+  __device__ void load(Chunks& c, const std::byte* from, int pair, int in_pair) const {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) c.tile[i] = load_stream(from + i * 64);
+    if constexpr (Format::kScaled) {
+      const std::uint32_t at =
+          s.scales + (pair % LatentShared::kSlots * kFillKeys + in_pair + (thread >> 2)) * 8;
+      c.scale = Format::load_scale(from - (thread & 3) * 16, at, thread & 3);
+    }
+  }
+  __device__ void store_fp8(std::uint32_t at, const uint4& v, std::uint32_t scale) const {
+    std::uint32_t w[8];
+    widen_e4m3(v.x, scale, w[0], w[1]);
+    widen_e4m3(v.y, scale, w[2], w[3]);
+    widen_e4m3(v.z, scale, w[4], w[5]);
+    widen_e4m3(v.w, scale, w[6], w[7]);
+    store_shared(at + first_chunk, w[0], w[1], w[2], w[3]);
+    store_shared(at + second_chunk, w[4], w[5], w[6], w[7]);
+  }
+  template <int kTile, int kEnd>
+  __device__ void store(std::uint32_t to, const Chunks& c, uint2 scales) const {
+    if constexpr (kTile < kEnd) {
+      store_fp8(to + kTile * kDimTileBytes, c.tile[kTile],
+                Format::template scale_of<kTile>(kTile < 4 ? scales.x : scales.y));
+      store<kTile + 1, kEnd>(to, c, scales);
+    }
+  }
+  template <int kTile>
+  __device__ void store_late(std::uint32_t to, const uint4* late, uint2 scales) const {
+    if constexpr (kTile < kLate) {
+      constexpr int t = kAhead + kTile;
+      store_fp8(to + t * kDimTileBytes, late[kTile],
+                Format::template scale_of<t>(t < 4 ? scales.x : scales.y));
+      store_late<kTile + 1>(to, late, scales);
+    }
+  }
+  /// The bf16 tiles of a row from tile `first` up to `end`.
+  __device__ void copy(std::uint32_t to, const std::byte* from, int first, int end) const {
+#pragma unroll
+    for (int t = first > kFp8 ? first : kFp8; t < end; ++t) {
+      const std::uint32_t at = to + t * kDimTileBytes;
+      // Every other 16 bytes: eight threads, two rows, so meet all banks.
+      const std::byte* tile_from = from + (thread & 3) * 16 + Format::kWideAt + (t - kFp8) * 128;
+      copy_async(at + first_chunk, tile_from, true);
+      copy_async(at + second_chunk, tile_from + 16, true);
+    }
+  }
+
+  /// Finds out where the key of this thread in pair `pair` lies and tells all.
+  __device__ void place(const KeyName& name, int pair) const {
+    const KeyPlace k = key_place<Format>(p, name);
+    ask_for<Format>(k);
+    const auto* row_bytes =
+        k.row == nullptr ? reinterpret_cast<const std::byte*>(latent_zeros) : k.row;
+    const int slot = pair % LatentShared::kSlots;
+    store_shared_u64(s.rows + (slot * kFillKeys + thread) * 8,
+                     reinterpret_cast<std::uint64_t>(row_bytes));
+    if constexpr (Format::kScalesApart) {
+      const auto* scales =
+          k.row == nullptr ? reinterpret_cast<const std::byte*>(latent_zeros) : k.scales;
+      store_shared_u64(s.scales + (slot * kFillKeys + thread) * 8,
+                       reinterpret_cast<std::uint64_t>(scales));
+    }
+    const std::uint32_t mask = __ballot_sync(0xffffffffu, k.row != nullptr);
+    if (thread % 32 == 0) {
+      store_shared_u32(s.masks + slot * (kFillKeys / 8) + thread / 32 * 4, mask);
+    }
+  }
+  /// Half of a buffer: 32 keys, of which `c` holds what is to be converted.
+  __device__ void pass(std::uint32_t to, const Chunks& c, const std::byte* from, int buffer,
+                       std::uint32_t parity, bool first) const {
+    uint2 scales = {};
+    if constexpr (Format::kScaled) scales = Format::spread(c.scale, thread & 3);
+    uint4 late[kLate > 0 ? kLate : 1];
+#pragma unroll
+    for (int i = 0; i < kLate; ++i) late[i] = load_stream(from + (kAhead + i) * 64);
+    if (first) barrier_wait(s.empty + 16 * buffer, parity);
+    if constexpr (kFp8 < 4) copy(to, from, 0, 4);
+    store<0, (kAhead < 4 ? kAhead : 4)>(to, c, scales);
+    if (first) barrier_wait(s.empty + 16 * buffer + 8, parity);
+    if constexpr (kCopies) copy(to, from, 4, kDims);
+    if constexpr (kAhead > 4) store<4, kAhead>(to, c, scales);
+    if constexpr (kLate > 0) store_late<0>(to, late, scales);
+  }
 
   __device__ void run(std::int32_t worker) {
-    LatentStream<kTileLines> here(p, worker, tile);
-    const int warp = thread / 32, lane = thread % 32;
-    const int chunk = lane & 7;
-    int buffer = 0;
-    std::uint32_t parity = 0, q_parity = 0;
-    while (here.live) {
-      if (here.at == here.items.item.first) {
-        barrier_wait(s.q_empty, q_parity ^ 1);
-        copy_queries<kTileLines, kDims>(p, here.items.unit, tile, s.q, thread);
+    LatentStream<kTileLines> ahead(p, worker, tile);
+    if (!ahead.live) return;
+    LatentItems items(p, worker);
+    place(ahead.key(p, thread), 0);
+    group_sync(kPlacesReady, kFillThreads);
+    ahead.advance(p, tile);
+    KeyName name = ahead.key(p, thread);
+    Chunks a, b;
+    const std::byte* from = row_of(0, 0);
+    load(a, from, 0, 0);
+    int buffer = 0, pairs = 0;
+    std::uint32_t parity = 1, q_parity = 1;
+    bool more = true;
+    for (int pair = 0; more; ++pair) {
+      if (pairs == 0) {
+        items.take<kTileLines>(p, tile);
+        pairs = (items.item.count + kFillKeys - 1) / kFillKeys;
+        barrier_wait(s.q_empty, q_parity);
+        copy_queries<kTileLines, kDims>(p, items.unit, tile, s.q, thread);
         barrier_arrive_after_copies(s.q_full);
         q_parity ^= 1;
       }
-      const std::byte* from[4];
-      std::uint32_t mask = 0;
-      bool valid[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int r = warp * 16 + i * 4 + (lane >> 3);
-        const KeyPlace k = here.key(p, r);
-        valid[i] = k.page != nullptr;
-        from[i] = valid[i] ? k.page + k.offset * Format::kRowBytes + chunk * 16
-                           : reinterpret_cast<const std::byte*>(latent_zeros);
-        const std::uint32_t b = __ballot_sync(0xffffffffu, valid[i]) & 0x01010101u;
-        mask |= ((b | b >> 7 | b >> 14 | b >> 21) & 0xfu) << 4 * i;
-      }
-      barrier_wait(s.empty + 8 * buffer, parity ^ 1);
-      if (lane == 0) {
-        asm volatile("st.shared.u16 [%0], %1;" ::"r"(s.masks + 8 * buffer + 2 * warp),
-                     "h"(static_cast<std::uint16_t>(mask))
-                     : "memory");
-      }
-      const std::uint32_t base = s.keys + buffer * (kDims * kDimTileBytes);
-#pragma unroll
-      for (int d = 0; d < kDims; ++d) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int r = warp * 16 + i * 4 + (lane >> 3);
-          copy_async(swizzled(base + d * kDimTileBytes, r, chunk), from[i] + d * 128, valid[i]);
+      --pairs;
+      more = ahead.live;
+      place(name, pair + 1);
+      if (more) ahead.advance(p, tile);
+      name = ahead.key(p, thread);
+      group_sync(kPlacesReady, kFillThreads);
+#pragma unroll 1
+      for (int t = 0; t < 2; ++t) {
+        const std::uint32_t to =
+            s.keys + static_cast<std::uint32_t>(buffer * (kDims * kDimTileBytes));
+        // Addresses are read before the stores that they would queue behind.
+        const std::byte* second = row_of(pair, t * 64 + 32);
+        const std::byte* next = row_of(pair + t, t == 0 ? 64 : 0);
+        load(b, second, pair, t * 64 + 32);
+        pass(to, a, from, buffer, parity, true);
+        load(a, next, pair + t, t == 0 ? 64 : 0);
+        pass(to + 4096, b, second, buffer, parity, false);
+        from = next;
+        if constexpr (kCopies) barrier_arrive_after_copies(s.full + 8 * buffer);
+        if constexpr (kConverts) {
+          fence_async_proxy();
+          barrier_arrive(s.full + 8 * buffer);
+        }
+        if (++buffer == kBuffers) {
+          buffer = 0;
+          parity ^= 1;
         }
       }
-      copy_async_commit();
-      copy_async_wait<0>();
-      fence_async_proxy();
-      barrier_arrive(s.full + 8 * buffer);
-      if (++buffer == kBuffers) {
-        buffer = 0;
-        parity ^= 1;
-      }
-      here.advance(p, tile);
-      here.advance(p, tile);
     }
   }
 };
-
-template <class Format, int kTileLines, int kBuffers>
-using LatentFill = std::conditional_t<(Format::kFp8 > 0), Fp8Fill<Format, kTileLines, kBuffers>,
-                                      Bf16Fill<Format, kTileLines, kBuffers>>;
 
 }  // namespace lathe::cuda

@@ -1,8 +1,6 @@
 // Cached rows on their way into a tile of bf16 in shared memory: what a thread loads of a row, and
 // what it makes of it.
-//
-// Four neighbouring threads take a row; step i gives each 16 bytes of fp8 of dimensions 64 i to
-// 64 i + 63, so that a row's tile of 64 is 64 bytes read and 128 written.
+
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -24,69 +22,84 @@ __device__ inline void widen_e4m3(std::uint32_t bytes, std::uint32_t scale, std:
   high = mul_bf16x2(b << 4 & 0x87f087f0u, scale);
 }
 
-/// 2^120 * scale, twice.
-__device__ inline std::uint32_t widen_scale(float scale) {
-  const float s = scale * 0x1p120f;
-  return pack_bf16(s, s);
-}
-/// The same for a ue8m0 code, below 2^8.
+/// 2^120 times a scale below 2^8 with this ue8m0 code, twice, as bf16.
 __device__ inline std::uint32_t widen_scale_ue8m0(std::uint32_t code) {
   const std::uint32_t exponent = code + 120 < 254 ? code + 120 : 254;
   return exponent << 7 | exponent << 23;
 }
 
-// kFp8 tiles of 64 fp8, then kWide tiles of 64 bf16.
+// A row has kFp8 tiles of 64 fp8 and then kWide tiles of 64 bf16. The first kAhead are loaded a pass
+// ahead (latent_fill.cuh). Of its scales each of the four threads
+// that share it loads a part; spread() gives all of them two words, one for tiles 0 to 3 and one for
+// tiles 4 to 7.
+
 struct Fp8BlockFormat {  // mla_fp8_block
-  static constexpr int kFp8 = 8, kWide = 1;
+  static constexpr int kFp8 = 8, kWide = 1, kAhead = 5;
   static constexpr int kRowBytes = 656, kWideAt = 528;
-  float4 scale;
-  __device__ void load_scales(const std::byte* row, const std::byte*) {
-    const uint4 v = load_stream(row + 512);
-    scale = {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
-             __uint_as_float(v.w)};
+  static constexpr bool kScaled = true, kScalesApart = false;
+  static __device__ std::uint32_t load_scale(const std::byte* row, std::uint32_t, int part) {
+    return __ldg(reinterpret_cast<const std::uint32_t*>(row + 512 + part * 4));
+  }
+  /// Two bf16 in a word.
+  static __device__ uint2 spread(std::uint32_t scale, int part) {
+    const float f = __uint_as_float(scale) * 0x1p120f;
+    const std::uint32_t own = pack_bf16(f, f);
+    const std::uint32_t beside = __shfl_xor_sync(0xffffffffu, own, 1);
+    const std::uint32_t two = (part & 1) != 0 ? (beside & 0xffffu) | (own & 0xffff0000u)
+                                              : (own & 0xffffu) | (beside & 0xffff0000u);
+    const std::uint32_t others = __shfl_xor_sync(0xffffffffu, two, 2);
+    return (part & 2) != 0 ? uint2{others, two} : uint2{two, others};
   }
   template <int kTile>
-  __device__ std::uint32_t scale_of() const {
-    return widen_scale(kTile / 2 == 0   ? scale.x
-                       : kTile / 2 == 1 ? scale.y
-                       : kTile / 2 == 2 ? scale.z
-                                        : scale.w);
+  static __device__ std::uint32_t scale_of(std::uint32_t packed) {
+    std::uint32_t twice;
+    asm("prmt.b32 %0, %1, 0, %2;"
+        : "=r"(twice)
+        : "r"(packed), "n"(kTile % 4 < 2 ? 0x1010 : 0x3232));
+    return twice;
   }
 };
 
 struct V4Fp8Format {  // v4_fp8
-  static constexpr int kFp8 = 7, kWide = 1;
+  static constexpr int kFp8 = 7, kWide = 1, kAhead = 6;
   static constexpr int kRowBytes = 576, kWideAt = 448;
-  uint2 scale;
-  __device__ void load_scales(const std::byte*, const std::byte* scales) {
-    scale = *reinterpret_cast<const uint2*>(scales);
+  static constexpr bool kScaled = true, kScalesApart = true;
+  static __device__ std::uint32_t load_scale(const std::byte*, std::uint32_t address, int part) {
+    const auto* codes = reinterpret_cast<const std::uint32_t*>(load_shared_u64(address));
+    return __ldg(codes + (part & 1));
+  }
+  /// Four ue8m0 in a word.
+  static __device__ uint2 spread(std::uint32_t codes, int part) {
+    const std::uint32_t others = __shfl_xor_sync(0xffffffffu, codes, 1);
+    return (part & 1) != 0 ? uint2{others, codes} : uint2{codes, others};
   }
   template <int kTile>
-  __device__ std::uint32_t scale_of() const {
-    const std::uint32_t word = kTile < 4 ? scale.x : scale.y;
-    return widen_scale_ue8m0(word >> 8 * (kTile % 4) & 0xff);
+  static __device__ std::uint32_t scale_of(std::uint32_t packed) {
+    return widen_scale_ue8m0(packed >> 8 * (kTile % 4) & 0xff);
   }
 };
 
 struct Fp8Format {  // mla_fp8; its scale is applied to scores and outputs
-  static constexpr int kFp8 = 9, kWide = 0;
+  static constexpr int kFp8 = 9, kWide = 0, kAhead = 6;
   static constexpr int kRowBytes = 576, kWideAt = 0;
-  __device__ void load_scales(const std::byte*, const std::byte*) {}
+  static constexpr bool kScaled = false, kScalesApart = false;
   template <int kTile>
-  __device__ std::uint32_t scale_of() const {
+  static __device__ std::uint32_t scale_of(std::uint32_t) {
     return 0x7b807b80u;  // 2^120
   }
 };
 
 struct Bf16Format {  // mla_bf16
-  static constexpr int kFp8 = 0, kWide = 9;
+  static constexpr int kFp8 = 0, kWide = 9, kAhead = 0;
   static constexpr int kRowBytes = 1152, kWideAt = 0;
+  static constexpr bool kScaled = false, kScalesApart = false;
 };
 
 /// bf16 rows of V4's 512.
 struct Bf16RowFormat512 {
-  static constexpr int kFp8 = 0, kWide = 8;
+  static constexpr int kFp8 = 0, kWide = 8, kAhead = 0;
   static constexpr int kRowBytes = 1024, kWideAt = 0;
+  static constexpr bool kScaled = false, kScalesApart = false;
 };
 
 template <class Format>

@@ -31,10 +31,17 @@ struct LatentWide {
   // weights.
   static constexpr bool kWeightsInKeys = kDims == 9;
 
+  // Together what a block of 384 threads has.
+  static constexpr int kFillRegisters = Format::kFp8 > 0 ? 104 : 88;
+  static constexpr int kGroupRegisters = (504 - kFillRegisters) / 2;
+
+  static constexpr bool kCopied = Format::kWide > 0;  // something in a tile was, by other threads
+  using Fill = LatentFill<Format, kLines, kBuffers>;
+
   static constexpr int kKeyBytes = kDims * kDimTileBytes;
   static constexpr int kWeightsAt = 3 * kKeyBytes;
   static constexpr int kSmallAt = kWeightsAt + (kWeightsInKeys ? 0 : 2 * kDimTileBytes);
-  static constexpr int kSmallBytes = 64 + 2 * 8 + 2 * 256 + 2 * 256;
+  static constexpr int kSmallBytes = 64 + 2 * 512 + LatentShared::kSlotBytes;
   static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
 
   // Named barriers.
@@ -58,9 +65,9 @@ struct LatentWideShared {
     fill.q_empty = small + 8;
     fill.full = small + 16;
     fill.empty = small + 32;
-    fill.masks = small + 64;
-    references = small + 80;
+    references = small + 64;
     sums = references + 512;
+    fill.put_slots(sums + 512);
   }
 };
 
@@ -73,6 +80,9 @@ __device__ inline void store_float(std::uint32_t at, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
 }
 
+/// Has the code for it laid aside: loops that fit the instruction cache are worth more.
+__device__ inline bool seldom(bool x) { return __builtin_expect(x, 0); }
+
 inline constexpr float kNoKey = -__builtin_huge_valf();
 inline constexpr float kReferenceSlack = 8;  // log2
 
@@ -84,6 +94,7 @@ struct LatentWideGroup {
   int thread, warp, lane, row;  // row and row + 8
   float sums[128];
   float reference[2];  // log2 of what weights and sums are divided by
+  int pair = 0;        // of tiles, of this worker
   float total[2];      // of this thread's columns of this group's own tiles
 
   __device__ LatentWideGroup(const LatentParams& params, const LatentWideShared<W>& shared, int t)
@@ -135,7 +146,7 @@ struct LatentWideGroup {
 
   /// Goes over to new references; the products must be done.
   __device__ void refer(float r0, float r1) {
-    if (!__any_sync(0xffffffffu, r0 != reference[0] || r1 != reference[1])) return;
+    if (!seldom(__any_sync(0xffffffffu, r0 != reference[0] || r1 != reference[1]) != 0)) return;
     // From -inf there is nothing to scale; the sums are 0.
     const float f0 = r0 == reference[0] ? 1.f : exp2_fast(reference[0] - r0);
     const float f1 = r1 == reference[1] ? 1.f : exp2_fast(reference[1] - r1);
@@ -153,7 +164,7 @@ struct LatentWideGroup {
   }
 
   __device__ void hide_keys(float (&d)[32], std::uint64_t mask) const {
-    if (mask == ~std::uint64_t{0}) return;
+    if (!seldom(mask != ~std::uint64_t{0})) return;
     const auto bits = mask >> 2 * (lane & 3);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -164,7 +175,7 @@ struct LatentWideGroup {
   }
   /// Keys from `limit` of each row on, counted from the tile's first, are not seen.
   __device__ void hide_after(float (&d)[32], int limit0, int limit1) const {
-    if (limit0 >= kLatentTile && limit1 >= kLatentTile) return;
+    if (!seldom(limit0 < kLatentTile || limit1 < kLatentTile)) return;
     const int column = 2 * (lane & 3);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -186,7 +197,7 @@ struct LatentWideGroup {
       m1 = fmaxf(m1, fmaxf(d[4 * j + 2], d[4 * j + 3]));
     }
     const bool grows = m0 * p.scale > r0 + kReferenceSlack || m1 * p.scale > r1 + kReferenceSlack;
-    if (__any_sync(0xffffffffu, grows)) {
+    if (seldom(__any_sync(0xffffffffu, grows) != 0)) {
       m0 = fmaxf(m0, __shfl_xor_sync(0xffffffffu, m0, 1));
       m1 = fmaxf(m1, __shfl_xor_sync(0xffffffffu, m1, 1));
       m0 = fmaxf(m0, __shfl_xor_sync(0xffffffffu, m0, 2)) * p.scale;
@@ -222,16 +233,19 @@ struct LatentWideGroup {
     fence_async_proxy();
   }
 
-  __device__ std::uint64_t mask(int buffer) const {
-    std::uint64_t m;
-    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(m) : "r"(s.fill.masks + 8 * buffer) : "memory");
-    return m;
+  __device__ std::uint64_t mask(int which) const {
+    return load_shared_u64(s.fill.masks + pair % LatentShared::kSlots * (kFillKeys / 8) +
+                           8 * which);
   }
   __device__ float reference_of(int which, int r) const {
     return load_float(s.references + which * 256 + r * 4);
   }
   __device__ void release(std::uint32_t barrier) const {
     if (lane == 0) barrier_arrive(barrier);
+  }
+  /// This group's half of the values of a buffer has been used.
+  __device__ void release_half(int buffer) const {
+    release(s.fill.empty + 16 * buffer + 8 * kGroup);
   }
 
   __device__ void finish(const LatentItems& items, std::int32_t tile, std::int32_t tiles) {
@@ -255,7 +269,7 @@ struct LatentWideGroup {
       if (line >= items.unit.lines) continue;
       const int column = kGroup * 256 + 2 * (lane & 3);
       if (items.split) {
-        const std::int64_t at = items.number * (std::int64_t{tiles} * W::kLines) + line;
+        const std::int64_t at = std::int64_t{items.number} * (tiles * W::kLines) + line;
         float* to = p.part_out + at * W::kValues + column;
 #pragma unroll
         for (int j = 0; j < 32; ++j) {
@@ -316,8 +330,9 @@ struct LatentWideGroup {
   __device__ void even(int pairs, const int (&limit)[2], std::uint32_t& parity) {
     float d[32];
     std::uint32_t w[4][4];
-    for (int t = 0; t < pairs; ++t) {
+    for (int t = 0; t < pairs; ++t, ++pair) {
       barrier_wait(s.fill.full, parity);
+      if constexpr (W::kCopied) fence_async_proxy();
       parity ^= 1;
       score(d, 0);
       wgmma_wait<0>();
@@ -335,22 +350,23 @@ struct LatentWideGroup {
       group_sync(W::kSecondReady, 256);
       wgmma_wait<0>();
       wgmma_pin(sums);
-      release(s.fill.empty);
+      release_half(0);
       refer(reference_of(1, row), reference_of(1, row + 8));
       add_other(1);
       // Waiting until the next scores are issued would keep the tensor cores busier, but ptxas then
       // serializes all products of the kernel.
       wgmma_wait<0>();
       wgmma_pin(sums);
-      release(s.fill.empty + 8);
+      release_half(1);
     }
   }
 
   __device__ void odd(int pairs, const int (&limit)[2], std::uint32_t& parity) {
     float d[32];
     std::uint32_t w[4][4];
-    for (int t = 0; t < pairs; ++t) {
+    for (int t = 0; t < pairs; ++t, ++pair) {
       barrier_wait(s.fill.full + 8, parity);
+      if constexpr (W::kCopied) fence_async_proxy();
       parity ^= 1;
       score(d, 1);
       wgmma_wait<0>();
@@ -366,14 +382,14 @@ struct LatentWideGroup {
       group_arrive(W::kSecondReady, 256);
       wgmma_wait<0>();
       wgmma_pin(sums);
-      release(s.fill.empty);
+      release_half(0);
       refer(r0, r1);
       total[0] += add0;
       total[1] += add1;
       add_own(w, 1);
       wgmma_wait<0>();
       wgmma_pin(sums);
-      release(s.fill.empty + 8);
+      release_half(1);
     }
   }
 };
@@ -387,11 +403,12 @@ __global__ void __launch_bounds__(384, 1)
   const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.tiles;
   const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.tiles;
   if (threadIdx.x == 0) {
-    barrier_init(s.fill.q_full, 128);
+    barrier_init(s.fill.q_full, kFillThreads);
     barrier_init(s.fill.q_empty, 8);
     for (int b = 0; b < W::kBuffers; ++b) {
-      barrier_init(s.fill.full + 8 * b, 128);
-      barrier_init(s.fill.empty + 8 * b, 8);
+      barrier_init(s.fill.full + 8 * b, W::Fill::kFullArrivals);
+      barrier_init(s.fill.empty + 16 * b, 4);
+      barrier_init(s.fill.empty + 16 * b + 8, 4);
     }
     barriers_visible();
   }
@@ -399,13 +416,13 @@ __global__ void __launch_bounds__(384, 1)
   const int group = static_cast<int>(threadIdx.x) / 128;
   const int thread = static_cast<int>(threadIdx.x) % 128;
   if (group == 2) {
-    lower_registers<88>();
-    LatentFill<Format, W::kLines, W::kBuffers>(p, s.fill, tile, thread).run(worker);
+    lower_registers<W::kFillRegisters>();
+    typename W::Fill(p, s.fill, tile, thread).run(worker);
   } else if (group == 0) {
-    raise_registers<208>();
+    raise_registers<W::kGroupRegisters>();
     LatentWideGroup<W, 0>(p, s, thread).run(worker, tile);
   } else {
-    raise_registers<208>();
+    raise_registers<W::kGroupRegisters>();
     LatentWideGroup<W, 1>(p, s, thread).run(worker, tile);
   }
   let_next_launch_begin();
