@@ -33,7 +33,7 @@ function(lathe_cuda_room)
   list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.(cc|cu)$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   list(FILTER tests EXCLUDE REGEX "_gpu_test\\.cc$")
-  add_library(lathe_kernels_cuda STATIC EXCLUDE_FROM_ALL ${sources})
+  add_library(lathe_kernels_cuda STATIC ${sources})
   target_link_libraries(lathe_kernels_cuda PUBLIC lathe_flags lathe_attn CUDA::cudart_static)
   target_compile_options(lathe_kernels_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -lineinfo
     -Xptxas=-warn-spills,-warn-lmem-usage>)

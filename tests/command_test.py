@@ -2,6 +2,7 @@
 """Runs the lathe command as a user does: exit codes, JSON on stdout, one readable message on stderr."""
 
 import json
+import os
 import subprocess
 import sys
 import unittest
@@ -38,6 +39,26 @@ class Plan(unittest.TestCase):
         text = lathe(*PAIR, "--device", "sm100")
         self.assertEqual(text.returncode, 2)
         self.assertIn("wanted one for sm100", text.stdout)
+
+    def test_cuda_is_planned_for_on_any_machine(self):
+        result = lathe("plan", "--attention", "dsa", "--device", "cuda", "--json")
+        if os.path.exists("/dev/nvidia0"):
+            return  # whatever GPU this is
+        self.assertEqual(result.returncode, 0, result.stdout)
+        plan = json.loads(result.stdout)
+        self.assertEqual(result.stderr, "lathe: no GPU answers, so this is for an H200\n")
+        self.assertEqual(plan["device"], "sm90")
+        kernels = {r["kernel"] for p in plan["phases"].values() for r in p["routes"]}
+        self.assertEqual(kernels, {"sm90.sparse_latent.inplace"})
+
+    def test_benches_of_a_gpu_say_what_is_missing(self):
+        if os.path.exists("/dev/nvidia0"):
+            return
+        for bench in ("attention", "codec"):
+            result = lathe("bench", bench, "--device", "cuda")
+            self.assertEqual(result.returncode, 2)
+            self.assertEqual(result.stdout, "")
+            self.assertRegex(result.stderr, r"^lathe: [^\n]*wanted [^\n]*, got [^\n]*\n$")
 
     def test_older_flag_names(self):
         result = lathe("plan", "--device", "ref", "--nsa-prefill-backend", "gather",

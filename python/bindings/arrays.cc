@@ -103,7 +103,7 @@ T load(const Array& a, std::int64_t element) {
 
 }  // namespace
 
-Array::Array(std::string argument, nb::handle object, bool writable)
+Array::Array(std::string argument, nb::handle object, bool writable, int place)
     : argument_(std::move(argument)) {
   nb::ndarray<> to_write;
   if (writable && nb::try_cast(object, to_write, false)) {
@@ -116,7 +116,12 @@ Array::Array(std::string argument, nb::handle object, bool writable)
     refuse("an array to write to", "a read-only one");
   }
   const int device = array_.device_type();
-  if (device != nb::device::cpu::value && device != nb::device::cuda_host::value) {
+  if (place != kHost) {
+    if (device != nb::device::cuda::value || array_.device_id() != place) {
+      refuse(fmt::format("an array on cuda:{}", place),
+             fmt::format("one of DLPack device type {}, device {}", device, array_.device_id()));
+    }
+  } else if (device != nb::device::cpu::value && device != nb::device::cuda_host::value) {
     refuse("an array in host memory", fmt::format("one of DLPack device type {}", device));
   }
 }
@@ -265,6 +270,32 @@ std::vector<float> float_list(const Array& array, std::size_t rank, const char* 
     out.push_back(load<float>(array, at));
   });
   return out;
+}
+
+namespace {
+
+template <class T>
+std::span<const T> dense_span(const Array& array, dtype_code code, std::size_t rank,
+                              const char* shape) {
+  if (!is(array.dtype(), code, 32)) {
+    array.refuse(code == dtype_code::Int ? "int32 on a GPU" : "float32 on a GPU",
+                 dtype_name(array.dtype()));
+  }
+  array.need_rank(rank, shape);
+  array.need_dense(0);
+  std::size_t count = 1;
+  for (std::size_t d = 0; d < rank; ++d) count *= static_cast<std::size_t>(array.shape(d));
+  return {reinterpret_cast<const T*>(array.data()), count};
+}
+
+}  // namespace
+
+std::span<const std::int32_t> int32_span(const Array& array, std::size_t rank, const char* shape) {
+  return dense_span<std::int32_t>(array, dtype_code::Int, rank, shape);
+}
+
+std::span<const float> float_span(const Array& array, std::size_t rank, const char* shape) {
+  return dense_span<float>(array, dtype_code::Float, rank, shape);
 }
 
 }  // namespace lathe::python

@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,13 +19,15 @@ namespace lathe::python {
 
 namespace nb = nanobind;
 
-/// An imported array in host memory. It keeps the caller's memory alive, and is to be destroyed
-/// while the interpreter's lock is held.
+inline constexpr int kHost = -1;
+
+/// An imported array in host memory, or in that of GPU `place`. It keeps the caller's memory alive, and
+/// is to be destroyed while the interpreter's lock is held. Lists are only read from host memory.
 class Array {
  public:
-  /// Errors: TypeError for what is no array; LatheError for an array of a device, or a read-only
-  /// one where it is to be written.
-  Array(std::string argument, nb::handle object, bool writable = false);
+  /// Errors: TypeError for what is no array; LatheError for an array that lies elsewhere, or a
+  /// read-only one where it is to be written.
+  Array(std::string argument, nb::handle object, bool writable = false, int place = kHost);
 
   const std::string& argument() const { return argument_; }
   std::size_t ndim() const { return array_.ndim(); }
@@ -60,6 +63,10 @@ PoolView pool_view(const Array& array, const CacheLayout& layout, std::int32_t p
 /// int32 or int64 of the given rank, narrowed. Errors: a number outside int32, by its place.
 std::vector<std::int32_t> int32_list(const Array& array, std::size_t rank, const char* shape);
 std::vector<Slot> slot_list(const Array& array);
+
+/// A dense int32 array of a GPU, as it lies there.
+std::span<const std::int32_t> int32_span(const Array& array, std::size_t rank, const char* shape);
+std::span<const float> float_span(const Array& array, std::size_t rank, const char* shape);
 
 /// float32 of any strides, copied densely.
 std::vector<float> float_list(const Array& array, std::size_t rank, const char* shape);

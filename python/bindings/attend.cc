@@ -5,20 +5,17 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "arrays.h"
+#include "attend_parts.h"
 #include "attn/attend.h"
-#include "attn/problem_name.h"
 #include "bindings.h"
 #include "errors.h"
-#include "kernels/all.h"
 #include "kernels/cpu/latent_gather.h"
 
 namespace nb = nanobind;
@@ -92,8 +89,7 @@ class Source {
   Source(const Source&) = delete;
 
   const KeySource& view() const { return source_; }
-  const LayoutDims& dims() const { return layout_.dims(); }
-  LayoutKind kind() const { return layout_.kind(); }
+  const CacheLayout& layout() const { return layout_; }
 
  private:
   CacheLayout layout_;
@@ -103,66 +99,6 @@ class Source {
   std::vector<std::int32_t> indices_;
   std::vector<std::int32_t> lengths_;
   KeySource source_;
-};
-
-// The named problem with the dims that the layout and the arrays have.
-AttentionProblem problem_of(const std::string& attention, const Array& q, const Source& main,
-                            bool two_sources, const nb::dict& options) {
-  q.need_rank(3, "[rows, heads, dim]");
-  AttentionProblem p = value_or_raise(problem_from_name(attention));
-  if (q.shape(1) < 1 || q.shape(1) > (1 << 20)) {
-    q.refuse("at least 1 head, shape [rows, heads, dim]", q.describe());
-  }
-  p.heads = static_cast<std::int32_t>(q.shape(1));
-  const bool gqa = p.kind == ProblemKind::grouped_query;
-  if (gqa ? !is_gqa(main.kind()) : !is_latent(main.kind())) {
-    raise({ErrorCode::invalid_argument, "layout",
-           fmt::format("a {} layout for {}", gqa ? "gqa" : "latent", attention),
-           std::string(name(main.kind())), ""});
-  }
-  if (gqa) {
-    p.kv_heads = main.dims().kv_heads;
-    p.head_dim = main.dims().head_dim;
-    p.v_head_dim = main.dims().v_head_dim;
-    p.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(p.head_dim)));
-  } else {
-    p.nope = main.dims().nope;
-    p.rope = main.dims().rope;
-  }
-  if (p.kind == ProblemKind::window_compressed) p.compress_ratio = two_sources ? 4 : 0;
-  p.sink = !options["sink"].is_none();
-  if (!options["scale"].is_none()) p.scale = nb::cast<float>(options["scale"]);
-  if (!options["window"].is_none()) p.window = nb::cast<std::int32_t>(options["window"]);
-  if (!options["top_k"].is_none()) p.top_k = nb::cast<std::int32_t>(options["top_k"]);
-  return p;
-}
-
-// The requests; what the caller left out follows from the rest: a request of each row, or, where
-// lists name the keys, one request of all rows.
-struct Batch {
-  std::vector<std::int32_t> indptr;
-  std::vector<std::int32_t> lens;
-
-  Batch(std::int64_t rows, bool by_list, nb::handle q_indptr, nb::handle kv_lens) {
-    const bool no_lens = kv_lens.is_none();
-    const bool no_indptr = q_indptr.is_none();
-    if (!no_lens) lens = int32_list(Array("kv_lens", kv_lens), 1, "[requests]");
-    if (!no_indptr) indptr = int32_list(Array("q_indptr", q_indptr), 1, "[requests + 1]");
-    const auto all = static_cast<std::int32_t>(rows);
-    if (no_lens && no_indptr && by_list) {
-      indptr = {0, all};
-      lens = {all};
-    } else if (no_lens) {
-      raise({ErrorCode::invalid_argument, "kv_lens", "the number of keys of each request", "None",
-             ""});
-    } else if (no_indptr && std::ssize(lens) == rows) {
-      indptr.resize(lens.size() + 1);
-      std::iota(indptr.begin(), indptr.end(), 0);
-    } else if (no_indptr) {
-      raise({ErrorCode::invalid_argument, "q_indptr",
-             "the first row of each request, as not each request has one row", "None", ""});
-    }
-  }
 };
 
 std::int32_t width(const Array& weights) {
@@ -186,21 +122,6 @@ nb::tuple run(const KernelFn& kernel, AttendArgs& args, std::int64_t v_dim) {
   return nb::make_tuple(out.release(), lse.release());
 }
 
-AttendFn find_kernel(const std::string& device, const std::string& kind, ProblemKind problem) {
-  const Registry registry = all_kernels();
-  const Kernel* kernel = registry.find(fmt::format("{}.{}.{}", device, name(problem), kind));
-  if (kernel != nullptr && kernel->attend != nullptr) return kernel->attend;
-  std::string known;
-  for (const Kernel& k : registry.kernels()) {
-    if (!k.capability.problems.contains(problem)) continue;
-    const std::string pair =
-        fmt::format("{} on {}", name(k.capability.kind), k.capability.devices.names());
-    known += (known.empty() ? "" : ", ") + pair;
-  }
-  raise({ErrorCode::invalid_argument, "kind", fmt::format("for {}: {}", name(problem), known),
-         fmt::format("{} on {}", kind, device), ""});
-}
-
 nb::tuple attend(const std::string& device, int threads, bool batch_invariant,
                  const std::string& kind, const std::string& attention, nb::handle q,
                  nb::handle q_indptr, nb::handle kv_lens, const nb::dict& main, nb::handle extra,
@@ -212,7 +133,8 @@ nb::tuple attend(const std::string& device, int threads, bool batch_invariant,
   if (!extra.is_none()) extra_source.emplace("extra.", nb::cast<nb::dict>(extra));
 
   AttendArgs args;
-  args.problem = problem_of(attention, q_array, main_source, extra_source.has_value(), options);
+  args.problem =
+      problem_of(attention, q_array, main_source.layout(), extra_source.has_value(), options);
   args.q = rows_view(q_array, true);
   args.q_scale = nb::cast<float>(options["q_scale"]);
   const Batch batch(args.q.rows, !main["indices"].is_none(), q_indptr, kv_lens);
@@ -250,7 +172,7 @@ nb::tuple attend(const std::string& device, int threads, bool batch_invariant,
     };
     return run<float>(gather, args, v_dim);
   }
-  const AttendFn kernel = find_kernel(device, kind, args.problem.kind);
+  const AttendFn kernel = find_kernel(device, kind, args.problem.kind).attend;
   if (device == name(Device::ref)) return run<double>(kernel, args, v_dim);
   return run<float>(kernel, args, v_dim);
 }

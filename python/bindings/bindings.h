@@ -10,5 +10,6 @@ void bind_layout(nanobind::module_& m);
 void bind_codec(nanobind::module_& m);
 void bind_plan(nanobind::module_& m);
 void bind_attend(nanobind::module_& m);
+void bind_attend_cuda(nanobind::module_& m);
 
 }  // namespace lathe::python

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _args, _lathe, _planned
+from . import _args, _cuda, _lathe, _planned
 from ._args import LayoutLike
 from ._errors import LatheError
 from ._plan import Plan
@@ -111,7 +111,12 @@ def attend(
     device: str | None = None,
     threads: int = 0,
     batch_invariant: bool = True,
-) -> tuple[np.ndarray, np.ndarray]:
+    out: Any = None,
+    lse: Any = None,
+    max_request_rows: int | None = None,
+    max_kv_len: int | None = None,
+    stream: int | None = None,
+) -> tuple[Any, Any]:
     """Attention over what the cache holds.
 
     For each row and head, over the keys k that the row sees: s = scale * q . k, and
@@ -151,13 +156,21 @@ def attend(
         w_uv [heads, v_head, nope], float32 (by page table; dsa while no request has more than
         top_k keys, 2048 by default).
     key_scale, value_scale: the tensor scales of mla_fp8 and gqa_fp8.
-    device: "cpu", the default, computes in float32; "ref" in double, the oracle of every kernel,
-        slowly.
+    device: "cpu", the default for arrays in host memory, computes in float32; "ref" in double, the
+        oracle of every kernel, slowly; "sm90" on a Hopper GPU, the default where q lies on one.
     threads: of the cpu device; 0 = one per core.
     batch_invariant: a request's bits depend on nothing but the request; off, splits follow threads.
 
+    On a GPU (torch, or anything with DLPack) q is bfloat16 and every array lies there beside it, lists
+    as contiguous int32; only q_indptr and kv_lens may lie in host memory, where they are checked and
+    copied. Nothing waits.
+    out, lse: arrays to write to, bfloat16 and float32; by default they are allocated.
+    max_request_rows, max_kv_len: bounds of lengths that lie on the GPU: the most rows of a request (1
+        by default) and keys of one (by default what the page table holds).
+    stream: a cudaStream_t as an integer; by default torch's current one, else the default stream.
+
     Returns (out, lse): [rows, heads, v_dim], and [rows, heads] of natural logs, both float32, or
-    float64 from "ref". A row without keys has out 0 and lse -inf. Raises LatheError naming the
+    float64 from "ref"; on a GPU bfloat16 and float32, torch's where q is. A row without keys has out 0 and lse -inf. Raises LatheError naming the
     argument, or TypeError for what is no array or number.
     """
     fields = {
@@ -187,13 +200,27 @@ def attend(
         window = route.number("window", window)
     attention = "dsa" if attention is None else _args.text("attention", attention)
     kind = "inplace" if kind is None else _args.text("kind", kind)
-    device = "cpu" if device is None else _args.text("device", device)
+    gpu = _cuda.place(q)
+    if device is None:
+        device = "cpu" if gpu is None else "sm90"
+    device = _args.text("device", device)
+    on_gpu = gpu is not None or device == "sm90"
+    if on_gpu and device != "sm90":
+        wanted = 'None or "sm90" for a q on a GPU'
+        raise LatheError("invalid_argument", "device", wanted, device)
+    on_gpu_only = (out, lse, max_request_rows, max_kv_len, stream)
+    if not on_gpu and any(given is not None for given in on_gpu_only):
+        names = "out, lse, max_request_rows, max_kv_len and stream"
+        raise LatheError("invalid_argument", "q", f"an array on a GPU, as {names} ask for", "none")
     main = _source(attention, "", **fields)
     second = _second_source(attention, extra)
     q = _args.array(q)
     gather_bytes = 0
     if route is not None and main["pool"] is not None:
         gather_bytes = route.gather_bytes
+    if on_gpu and route is not None and route.gathers and main["pool"] is not None:
+        wanted = "compact rows on a GPU where the route gathers"
+        raise LatheError("unsupported", "pool", wanted, "a pool", "gather them, or plan inplace")
     if route is not None and route.gathers and main["pool"] is not None and not gather_bytes:
         width = 0 if window is None else _args.integer("window", window)
         rows = q.shape[0] if getattr(q, "ndim", 0) > 0 else 0
@@ -209,6 +236,13 @@ def attend(
         "w_uv": w_uv,
         "gather_bytes": gather_bytes,
     }
+    if on_gpu:
+        rows, keys = max_request_rows, max_kv_len
+        options["max_request_rows"] = 1 if rows is None else _args.integer("max_request_rows", rows, 1)
+        options["max_kv_len"] = 0 if keys is None else _args.integer("max_kv_len", keys, 0)
+        return _cuda.attend(
+            kind, attention, q, q_indptr, kv_lens, main, second, options, out, lse, stream
+        )
     threads = _args.integer("threads", threads)
     if not 0 <= threads <= 1024:
         raise LatheError("invalid_argument", "threads", "0 to 1024", str(threads))

@@ -76,6 +76,28 @@ def requantize(
 ) -> tuple[float, int, int]: ...
 def plan(attention: str, device: str, wishes: dict[str, Any], /) -> tuple[bool, str, str]: ...
 def keyword_types() -> dict[str, str]: ...
+has_cuda: bool
+
+class GpuScratch:
+    """What calls on one stream of a GPU keep between them."""
+
+    def __init__(self, ordinal: int, /) -> None: ...
+
+def attend_on_gpu(
+    scratch: GpuScratch,
+    stream: int,
+    kind: str,
+    attention: str,
+    q: Any,
+    q_indptr: Any,
+    kv_lens: Any,
+    lens_on_gpu: bool,
+    main: dict[str, Any],
+    extra: dict[str, Any] | None,
+    options: dict[str, Any],
+    out: Any,
+    lse: Any,
+) -> tuple[Any, Any]: ...
 def attend(
     device: str,
     threads: int,

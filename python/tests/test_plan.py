@@ -24,7 +24,7 @@ LEGAL = [
      "indexer_logits_budget": 1 << 27},
 ]  # fmt: skip
 REFUSED = [
-    {"device": "sm90"},
+    {"device": "sm100"},
     {"kv_layout": "mla_fp8_block", "decode_attention_backend": "native"},
     {"kv_layout": "nonsense"},
     {"prefill_attention_backend": "flashinfer"},

@@ -83,6 +83,7 @@ struct Capability {
   Accepts page_sizes;
   Accepts top_k;
   Accepts nope = Accepts::any();      // latent problems
+  Accepts rope = Accepts::any();      // latent problems
   Accepts head_dim = Accepts::any();  // grouped_query: of keys and of values
   bool window = true;
   bool sink = true;

@@ -63,12 +63,13 @@ Result<void> check_dims(const AttentionProblem& p, EnumSet<ProblemKind> kinds) {
   return {};
 }
 
-Result<void> check_batch(const AttendArgs& args) {
+Result<void> check_batch(const AttendArgs& args, bool contents) {
   const std::size_t requests = args.kv_lens.size();
   if (args.q_indptr.size() != requests + 1) {
     return wrong("q_indptr", fmt::format("{} entries for {} requests", requests + 1, requests),
                  fmt::format("{}", args.q_indptr.size()));
   }
+  if (!contents) return {};
   if (args.q_indptr[0] != 0) {
     return wrong("q_indptr[0]", "0", fmt::format("{}", args.q_indptr[0]));
   }
@@ -117,7 +118,8 @@ Result<void> check_rows(const std::string& field, const BasicRowsView<Byte>& vie
 }
 
 // Everything but the key sources: q of q_width and out of out_width elements per head.
-Result<void> check_tensors(const AttendArgs& args, std::int32_t q_width, std::int32_t out_width) {
+Result<void> check_tensors(const AttendArgs& args, std::int32_t q_width, std::int32_t out_width,
+                           bool contents = true) {
   const std::int64_t heads = args.problem.heads;
   const std::int64_t rows = args.q.rows;
   if (Result<void> ok =
@@ -130,7 +132,7 @@ Result<void> check_tensors(const AttendArgs& args, std::int32_t q_width, std::in
     return wrong("q_scale", scaled ? "a finite positive scale" : "1 (only an e4m3 q has a scale)",
                  fmt::format("{}", args.q_scale));
   }
-  if (Result<void> ok = check_batch(args); !ok) return ok;
+  if (Result<void> ok = check_batch(args, contents); !ok) return ok;
   if (Result<void> ok = check_rows("out", args.out, {DType::f64, DType::f32, DType::bf16}, rows,
                                    heads * out_width);
       !ok) {
@@ -171,20 +173,26 @@ Result<void> check_weights(const char* field, std::span<const float> weights, st
   return {};
 }
 
-}  // namespace
-
-Result<void> check_latent_args(const AttendArgs& args) {
+Result<void> check_latent(const AttendArgs& args, bool contents) {
   const AttentionProblem& p = args.problem;
   if (Result<void> ok = check_dims(p, {ProblemKind::dense_latent, ProblemKind::sparse_latent,
                                        ProblemKind::window_compressed});
       !ok) {
     return ok;
   }
-  if (Result<void> ok = check_tensors(args, p.qk_dim(), p.v_dim()); !ok) return ok;
-  if (Result<void> ok = check_source("main", args.main, args, {}); !ok) return ok;
+  if (Result<void> ok = check_tensors(args, p.qk_dim(), p.v_dim(), contents); !ok) return ok;
+  if (Result<void> ok = check_source("main", args.main, args, {.contents = contents}); !ok) {
+    return ok;
+  }
   if (!p.two_sources()) return check_no_extra(args);
-  return check_source("extra", args.extra, args, {.page_table = false});
+  return check_source("extra", args.extra, args, {.page_table = false, .contents = contents});
 }
+
+}  // namespace
+
+Result<void> check_latent_args(const AttendArgs& args) { return check_latent(args, true); }
+
+Result<void> check_latent_shapes(const AttendArgs& args) { return check_latent(args, false); }
 
 Result<void> check_gqa_args(const AttendArgs& args) {
   const AttentionProblem& p = args.problem;

@@ -14,6 +14,10 @@ namespace lathe {
 /// wide enough for kv_lens, or by index list; `extra` by index list where there are two sources.
 Result<void> check_latent_args(const AttendArgs& args);
 
+/// The same without a look at what an array holds, for arrays of a GPU: counts, shapes, dtypes and
+/// scales.
+Result<void> check_latent_shapes(const AttendArgs& args);
+
 /// Grouped queries: grouped_query.
 Result<void> check_gqa_args(const AttendArgs& args);
 

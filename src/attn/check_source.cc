@@ -99,7 +99,7 @@ Result<void> check_scale(const std::string& name, const char* field, float scale
 }
 
 Result<void> check_page_table(const std::string& name, const KeySource& source,
-                              const AttendArgs& args) {
+                              const AttendArgs& args, bool contents) {
   const std::int64_t requests = std::ssize(args.kv_lens);
   if (std::ssize(source.page_table) != requests * source.table_width) {
     return wrong(name + ".page_table",
@@ -107,6 +107,7 @@ Result<void> check_page_table(const std::string& name, const KeySource& source,
                              requests * source.table_width, requests, source.table_width),
                  fmt::format("{}", source.page_table.size()));
   }
+  if (!contents) return {};
   const std::int64_t page_size = source.pool ? source.pool->page_size : 1;
   for (std::int64_t r = 0; r < requests; ++r) {
     const std::int64_t len = args.kv_lens[static_cast<std::size_t>(r)];
@@ -120,7 +121,8 @@ Result<void> check_page_table(const std::string& name, const KeySource& source,
   return {};
 }
 
-Result<void> check_index_list(const std::string& name, const KeySource& source, std::int64_t rows) {
+Result<void> check_index_list(const std::string& name, const KeySource& source, std::int64_t rows,
+                              bool contents) {
   if (std::ssize(source.indices) != rows * source.index_width) {
     return wrong(name + ".indices",
                  fmt::format("{} entries for {} rows of width {}", rows * source.index_width, rows,
@@ -131,7 +133,7 @@ Result<void> check_index_list(const std::string& name, const KeySource& source, 
     return wrong(name + ".index_lengths", fmt::format("{} entries, or none", rows),
                  fmt::format("{}", source.index_lengths.size()));
   }
-  for (std::size_t r = 0; r < source.index_lengths.size(); ++r) {
+  for (std::size_t r = 0; contents && r < source.index_lengths.size(); ++r) {
     const std::int32_t length = source.index_lengths[r];
     if (length < 0 || length > source.index_width) {
       return wrong(fmt::format("{}.index_lengths[{}]", name, r),
@@ -189,9 +191,9 @@ Result<void> check_source(const std::string& name, const KeySource& source, cons
   // A source that names nothing must be meant: where a page table is possible, one that is too
   // narrow is reported, and it is wide enough only if no request has keys.
   const bool by_index = source.index_width > 0 || !rules.page_table;
-  Result<void> list = check_index_list(name, source, args.q.rows);
+  Result<void> list = check_index_list(name, source, args.q.rows, rules.contents);
   if (!list || by_index) return list;
-  return check_page_table(name, source, args);
+  return check_page_table(name, source, args, rules.contents);
 }
 
 }  // namespace lathe

@@ -11,6 +11,7 @@ namespace lathe {
 struct SourceRules {
   bool page_table = true;  // a page table, or an index list
   bool index_list = true;
+  bool contents = true;  // lengths may be read
 };
 
 /// Errors in fields of `source`, named "<name>.<field>". q_indptr, kv_lens and the problem's dims

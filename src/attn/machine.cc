@@ -49,9 +49,7 @@ Machine describe_machine(Device device) {
 Result<Machine> find_machine(std::string_view device) {
   if (device == "auto") return query_gpu().value_or(describe_machine(Device::cpu));
   if (device == "cuda") {
-    if (const auto gpu = query_gpu()) return *gpu;
-    return Error{ErrorCode::unsupported, "--device", "a GPU that this build can drive", "cuda",
-                 "describe one with --device sm90, or use --device cpu"};
+    return query_gpu().value_or(describe_machine(Device::sm90));
   }
   if (const auto d = parse_enum<Device>(device)) return describe_machine(*d);
   return Error{ErrorCode::invalid_argument, "--device",

@@ -159,7 +159,7 @@ class Planner {
       if (best_) break;
     }
     if (!best_)
-      return refuse(explain_outcomes(machine_, wishes_, registry_, outcomes_),
+      return refuse(explain_outcomes(problem_, machine_, wishes_, registry_, outcomes_),
                     headline_of(outcomes_));
 
     finish(*best_, choice);

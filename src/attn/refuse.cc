@@ -55,9 +55,9 @@ ByKernel nearest_by_kernel(const std::vector<LayoutOutcome>& outcomes, Side side
   return nearest;
 }
 
-void explain_unserved(const Machine& machine, const Wishes& wishes, const Registry& registry,
-                      const std::vector<LayoutOutcome>& outcomes, Side side,
-                      std::vector<Reason>& out) {
+void explain_unserved(const AttentionProblem& problem, const Machine& machine, const Wishes& wishes,
+                      const Registry& registry, const std::vector<LayoutOutcome>& outcomes,
+                      Side side, std::vector<Reason>& out) {
   ByKernel nearest = nearest_by_kernel(outcomes, side);
   // Kernels of other devices and problems are noise as long as one of this device has something to
   // say.
@@ -68,16 +68,28 @@ void explain_unserved(const Machine& machine, const Wishes& wishes, const Regist
       std::erase_if(nearest, [&](const auto& n) { return has(n.second, far); });
       continue;
     }
+    // The device has no kernel of the wish at all, or none for the problem.
+    EnumSet<Device> devices;
+    EnumSet<ProblemKind> problems;
+    const Result<BackendWish> wish = parse_backend(wishes.backend(side), side, registry);
+    for (const Kernel& k : registry.kernels()) {
+      const Capability& c = k.capability;
+      if (wish && !wish->matches(c)) continue;
+      if (c.devices.contains(machine.device)) problems = problems | c.problems;
+      devices = devices | c.devices;
+    }
     if (far == Rule::device) {
-      const EnumSet<Device> devices = registry.devices();
       add_once(
           out,
           {Rule::device, side_subject(wishes, side), "kernel",
            fmt::format("one for {}", name(machine.device)),
            devices.empty() ? "no kernels at all" : "kernels for " + devices.names(),
            devices.contains(Device::ref) ? "--device ref plans with the exact, slow oracle" : ""});
-      return;
+    } else {
+      add_once(out, {Rule::problem, side_subject(wishes, side), "attention", problems.names(),
+                     std::string(name(problem.kind)), ""});
     }
+    return;
   }
   for (const auto& [subject, reasons] : nearest) {
     for (const Reason& r : reasons) add_once(out, r);
@@ -141,15 +153,15 @@ std::string describe_request(const AttentionProblem& problem, const Machine& mac
   return out;
 }
 
-std::vector<Reason> explain_outcomes(const Machine& machine, const Wishes& wishes,
-                                     const Registry& registry,
+std::vector<Reason> explain_outcomes(const AttentionProblem& problem, const Machine& machine,
+                                     const Wishes& wishes, const Registry& registry,
                                      const std::vector<LayoutOutcome>& outcomes) {
   std::vector<Reason> out;
   bool unserved = false;
   for (Side side : enum_values<Side>()) {
     if (served(outcomes, side)) continue;
     unserved = true;
-    explain_unserved(machine, wishes, registry, outcomes, side, out);
+    explain_unserved(problem, machine, wishes, registry, outcomes, side, out);
   }
   if (!unserved) explain_pair(wishes, outcomes, out);
   return out;

@@ -38,8 +38,8 @@ std::string describe_request(const AttentionProblem& problem, const Machine& mac
 /// The reasons worth reading, each once: of a side that nothing serves, those of the layouts that
 /// came nearest; where each side has layouts but no common one, a `pair` reason per side and what
 /// keeps the other side from its layouts.
-std::vector<Reason> explain_outcomes(const Machine& machine, const Wishes& wishes,
-                                     const Registry& registry,
+std::vector<Reason> explain_outcomes(const AttentionProblem& problem, const Machine& machine,
+                                     const Wishes& wishes, const Registry& registry,
                                      const std::vector<LayoutOutcome>& outcomes);
 
 /// Flag settings that make the request legal, nearest first: one change, then two, then another

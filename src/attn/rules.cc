@@ -123,6 +123,7 @@ class Judge {
       accept(Rule::dims, "value head dim", k_.head_dim, p.v_head_dim);
     } else {
       accept(Rule::dims, "latent width", k_.nope, p.nope);
+      accept(Rule::dims, "rope width", k_.rope, p.rope);
     }
     if (p.sparse() && !k_.context_within_top_k) accept(Rule::top_k, "top-k", k_.top_k, p.top_k);
     if (p.window > 0 && !k_.window) {

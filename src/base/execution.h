@@ -1,4 +1,4 @@
-// What a kernel runs with: threads, scratch memory and the mode of splitting. It is passed, never global.
+// What a kernel runs with: threads or a stream, scratch memory and the mode of splitting. It is passed, never global.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,33 @@ namespace lathe {
 /// Memory that a kernel reuses from call to call: it grows to the largest call and then allocates no more.
 class Scratch {
  public:
+  /// Where the bytes come from. allocate gives null where there are no more.
+  struct Memory {
+    std::byte* (*allocate)(std::int64_t bytes);
+    void (*free)(std::byte* bytes);
+
+    bool operator==(const Memory&) const = default;
+  };
+  static constexpr Memory host() {
+    return {[](std::int64_t bytes) {
+              return static_cast<std::byte*>(
+                  ::operator new[](static_cast<std::size_t>(bytes), std::align_val_t{64}));
+            },
+            [](std::byte* bytes) { ::operator delete[](bytes, std::align_val_t{64}); }};
+  }
+
+  Scratch() : Scratch(host()) {}
+  explicit Scratch(Memory memory) : memory_(memory), bytes_(nullptr, memory.free) {}
+
+  const Memory& memory() const { return memory_; }
   /// At least `bytes` bytes, 64-byte aligned, contents unspecified, valid until the next take(). Growing frees the old bytes first.
+  /// Null where the memory has no more, which the host's never says.
   std::byte* take(std::int64_t bytes) {
     if (bytes > size_) {
       bytes_.reset();
-      bytes_.reset(static_cast<std::byte*>(
-          ::operator new[](static_cast<std::size_t>(bytes), std::align_val_t{64})));
+      size_ = 0;
+      bytes_.reset(memory_.allocate(bytes));
+      if (!bytes_) return nullptr;
       size_ = bytes;
       ++growths_;
     }
@@ -27,7 +48,7 @@ class Scratch {
   /// Memory for a kernel that calls another one with this scratch, which the other's take() leaves
   /// alone.
   Scratch& outer() {
-    if (!outer_) outer_ = std::make_unique<Scratch>();
+    if (!outer_) outer_ = std::make_unique<Scratch>(memory_);
     return *outer_;
   }
   std::int64_t size() const { return size_; }
@@ -35,10 +56,8 @@ class Scratch {
   std::int64_t growths() const { return growths_; }
 
  private:
-  struct Free {
-    void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{64}); }
-  };
-  std::unique_ptr<std::byte[], Free> bytes_;
+  Memory memory_;
+  std::unique_ptr<std::byte[], void (*)(std::byte*)> bytes_;
   std::unique_ptr<Scratch> outer_;
   std::int64_t size_ = 0;
   std::int64_t growths_ = 0;
@@ -50,6 +69,7 @@ struct Execution {
   // A request's bits depend on nothing but the request: splits have a fixed length. Off, they follow
   // threads and batch, and a prompt's chunks may differ from one shot in the last bits.
   bool batch_invariant = true;
+  void* stream = nullptr;  // of a GPU (cudaStream_t); null: its default stream
 };
 
 }  // namespace lathe

@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/register.h"
 #include "kernels/ref/register.h"
+#include "kernels/sm90.h"
 
 namespace lathe {
 
@@ -10,6 +11,7 @@ Registry all_kernels() {
   add_adapters(registry);
   register_cpu_kernels(registry);
   register_ref_kernels(registry);
+  register_sm90_kernels(registry);
   return registry;
 }
 

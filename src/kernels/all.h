@@ -1,4 +1,4 @@
-// Every kernel and adapter that this build holds.
+// Every kernel and adapter that this build knows.
 #pragma once
 
 #include "attn/registry.h"

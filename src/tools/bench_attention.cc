@@ -9,6 +9,7 @@
 
 #include "tools/bench_attention_gqa.h"
 #include "tools/bench_attention_latent.h"
+#include "tools/bench_cuda.h"
 #include "tools/command.h"
 #include "tools/machine_peak.h"
 
@@ -88,9 +89,36 @@ std::string table(const std::vector<LatentBenchRow>& rows) {
   return out;
 }
 
+void print_rows(const BenchAttentionOptions& options, const std::string& device,
+                const std::string& title, const std::vector<LatentBenchRow>& rows) {
+  if (!options.json) {
+    print_out(title + table(rows));
+    return;
+  }
+  nlohmann::ordered_json out = {{"device", device}, {"repeats", options.repeats}};
+  out["rows"] = nlohmann::ordered_json::array();
+  for (const LatentBenchRow& r : rows) out["rows"].push_back(row_json(r));
+  print_out(out.dump(2) + "\n");
+}
+
+int bench_on_gpu(const BenchAttentionOptions& options) {
+  const Result<GpuInfo> gpu = open_gpu();
+  if (!gpu) return refuse(gpu.error());
+  progress("latent attention");
+  print_rows(
+      options, gpu->model,
+      fmt::format("{}; medians; threads are its processors; peak is 790 TFLOP/s of bf16 on 132 "
+                  "of them, read\nthat of a copy in the same run; share is of the nearer "
+                  "one\n\n",
+                  gpu->model),
+      bench_latent_on_gpu(*gpu, options.repeats, options.quick));
+  return kExitOk;
+}
+
 }  // namespace
 
 int bench_attention_command(const BenchAttentionOptions& options) {
+  if (options.device == "cuda") return bench_on_gpu(options);
   LatentBenchOptions latent;
   latent.repeats = options.repeats;
   latent.quick = options.quick;
@@ -104,18 +132,12 @@ int bench_attention_command(const BenchAttentionOptions& options) {
   progress("ragged attention");
   for (LatentBenchRow& r : with_limits(bench_ragged(other))) rows.push_back(std::move(r));
 
-  if (options.json) {
-    nlohmann::ordered_json out = {{"device", "cpu"}, {"repeats", options.repeats}};
-    out["rows"] = nlohmann::ordered_json::array();
-    for (const LatentBenchRow& r : rows) out["rows"].push_back(row_json(r));
-    print_out(out.dump(2) + "\n");
-  } else {
-    print_out(
-        "medians; peak and read are this machine's limits measured in the same run; share is of "
-        "the\n"
-        "nearer one; scaling is time with one thread over time, taken in turns\n\n" +
-        table(rows));
-  }
+  print_rows(
+      options, "cpu",
+      "medians; peak and read are this machine's limits measured in the same run; share is of "
+      "the\n"
+      "nearer one; scaling is time with one thread over time, taken in turns\n\n",
+      rows);
   return kExitOk;
 }
 

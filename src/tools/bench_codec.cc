@@ -17,6 +17,8 @@
 #include "layout/codec.h"
 #include "layout/codec_fast.h"
 #include "layout/rope_write.h"
+#include "tools/bench_cuda.h"
+#include "tools/command.h"
 
 namespace lathe {
 namespace {
@@ -200,14 +202,18 @@ std::string cpu_name() {
   return "unknown";
 }
 
-nlohmann::json to_json(const CodecBenchOptions& options, const std::vector<CodecBenchRow>& rows) {
-  nlohmann::json out = {{"cpu", cpu_name()},
-                        {"simd_target", codec_simd_target()},
-                        {"threads", 1},
-                        {"bytes", options.bytes},
-                        {"repeats", options.repeats},
-                        {"q_heads", options.q_heads},
-                        {"rows", nlohmann::json::array()}};
+nlohmann::json to_json(const CodecBenchOptions& options, const std::string& gpu,
+                       const std::vector<CodecBenchRow>& rows) {
+  nlohmann::json out = {
+      {"bytes", options.bytes}, {"repeats", options.repeats}, {"rows", nlohmann::json::array()}};
+  if (!gpu.empty()) {
+    out["gpu"] = gpu;
+  } else {
+    out.update({{"cpu", cpu_name()},
+                {"simd_target", codec_simd_target()},
+                {"threads", 1},
+                {"q_heads", options.q_heads}});
+  }
   for (const CodecBenchRow& r : rows) {
     out["rows"].push_back({{"layout", r.layout},
                            {"operation", r.operation},
@@ -219,17 +225,24 @@ nlohmann::json to_json(const CodecBenchOptions& options, const std::vector<Codec
   return out;
 }
 
-void print_table(const CodecBenchOptions& options, const std::vector<CodecBenchRow>& rows) {
-  fmt::print("{}, SIMD {}, one thread, {} MiB a repeat, medians of {}\n", cpu_name(),
-             codec_simd_target(), options.bytes >> 20, options.repeats);
+void print_table(const CodecBenchOptions& options, const std::string& gpu,
+                 const std::vector<CodecBenchRow>& rows) {
+  fmt::print(
+      "{}, {} MiB a repeat, medians of {}\n",
+      gpu.empty() ? fmt::format("{}, SIMD {}, one thread", cpu_name(), codec_simd_target()) : gpu,
+      options.bytes >> 20, options.repeats);
   fmt::print("GB/s count bytes read and written; memcpy alternates with each repeat\n\n");
   std::size_t wide = 6;
-  for (const CodecBenchRow& r : rows) wide = std::max(wide, r.layout.size());
-  fmt::print("{:{}}  {:13}  {:>7}  {:>7}  {:>6}\n", "layout", wide, "operation", "GB/s", "memcpy",
-             "ratio");
+  std::size_t what = 13;
   for (const CodecBenchRow& r : rows) {
-    fmt::print("{:{}}  {:13}  {:7.2f}  {:7.2f}  {:6.2f}\n", r.layout, wide, r.operation, r.gb_per_s,
-               r.memcpy_gb_per_s, r.ratio);
+    wide = std::max(wide, r.layout.size());
+    what = std::max(what, r.operation.size());
+  }
+  fmt::print("{:{}}  {:{}}  {:>7}  {:>7}  {:>6}\n", "layout", wide, "operation", what, "GB/s",
+             "memcpy", "ratio");
+  for (const CodecBenchRow& r : rows) {
+    fmt::print("{:{}}  {:{}}  {:7.2f}  {:7.2f}  {:6.2f}\n", r.layout, wide, r.operation, what,
+               r.gb_per_s, r.memcpy_gb_per_s, r.ratio);
   }
 }
 
@@ -267,11 +280,20 @@ int bench_codec_command(const CodecBenchOptions& options, bool json) {
   if (options.q_heads < 1 || options.q_heads > 1024) {
     return refuse("q_heads", "1 to 1024", options.q_heads);
   }
-  const std::vector<CodecBenchRow> rows = run_codec_bench(options);
-  if (json) {
-    fmt::print("{}\n", to_json(options, rows).dump(2));
+  std::string gpu;
+  std::vector<CodecBenchRow> rows;
+  if (options.device == "cuda") {
+    const Result<GpuInfo> found = open_gpu();
+    if (!found) return lathe::refuse(found.error());
+    gpu = found->model;
+    rows = bench_codec_on_gpu(options.bytes, options.repeats);
   } else {
-    print_table(options, rows);
+    rows = run_codec_bench(options);
+  }
+  if (json) {
+    fmt::print("{}\n", to_json(options, gpu, rows).dump(2));
+  } else {
+    print_table(options, gpu, rows);
   }
   return 0;
 }

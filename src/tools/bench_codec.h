@@ -8,6 +8,7 @@
 namespace lathe {
 
 struct CodecBenchOptions {
+  std::string device = "cpu";                    // or cuda
   std::int64_t bytes = std::int64_t{256} << 20;  // read + written by one repeat; well over the L3
   int repeats = 9;                               // medians are taken over these
   int q_heads = 16;                              // of the operation rope_write_q
@@ -30,7 +31,7 @@ struct CodecBenchRow {
 std::vector<CodecBenchRow> run_codec_bench(const CodecBenchOptions& options);
 
 /// Prints a table, or JSON, on stdout; progress on stderr if that is a terminal. Returns the exit
-/// code: 0, or 2 for options out of range.
+/// code: 0, or 2 for options out of range and for cuda without a GPU.
 int bench_codec_command(const CodecBenchOptions& options, bool json);
 
 }  // namespace lathe

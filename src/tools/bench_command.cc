@@ -16,10 +16,13 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   struct CodecFlags {
     std::int64_t mebibytes = CodecBenchOptions{}.bytes >> 20;
     int repeats = CodecBenchOptions{}.repeats;
+    std::string device = "cpu";
     bool json = false;
   };
   auto flags = std::make_shared<CodecFlags>();
   CLI::App* codec = bench->add_subcommand("codec", "The cache codecs beside memcpy, one thread");
+  codec->add_option("--device", flags->device, "cpu, or cuda beside a copy on the GPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   codec->add_option("--mebibytes", flags->mebibytes, "read and written by a repeat; default 256")
       ->check(CLI::Range(1, 65536));
   codec->add_option("--repeats", flags->repeats, "medians are taken over these; default 9")
@@ -29,26 +32,22 @@ void add_bench_command(CLI::App& app, int& exit_code) {
     CodecBenchOptions options;
     options.bytes = flags->mebibytes << 20;
     options.repeats = flags->repeats;
+    options.device = flags->device;
     exit_code = bench_codec_command(options, flags->json);
   });
 
-  struct AttentionFlags {
-    std::string device = "cpu";
-    BenchAttentionOptions options;
-  };
-  auto attention_flags = std::make_shared<AttentionFlags>();
+  auto attention_flags = std::make_shared<BenchAttentionOptions>();
   CLI::App* attention =
       bench->add_subcommand("attention", "Attention kernels beside the machine's limits");
-  attention->add_option("--device", attention_flags->device, "cpu")->check(CLI::IsMember({"cpu"}));
+  attention->add_option("--device", attention_flags->device, "cpu, or cuda: latent attention")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   attention
-      ->add_option("--repeats", attention_flags->options.repeats,
-                   "medians are taken over these; default 7")
+      ->add_option("--repeats", attention_flags->repeats, "medians are taken over these; default 7")
       ->check(CLI::Range(1, 1000));
-  attention->add_flag("--quick", attention_flags->options.quick, "fewer latent cases");
-  attention->add_flag("--json", attention_flags->options.json, "as data on stdout");
-  attention->callback([attention_flags, &exit_code] {
-    exit_code = bench_attention_command(attention_flags->options);
-  });
+  attention->add_flag("--quick", attention_flags->quick, "fewer latent cases");
+  attention->add_flag("--json", attention_flags->json, "as data on stdout");
+  attention->callback(
+      [attention_flags, &exit_code] { exit_code = bench_attention_command(*attention_flags); });
 
   struct MatmulFlags {
     std::string device = "cpu";

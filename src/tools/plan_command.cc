@@ -1,5 +1,8 @@
 // lathe plan: proves that a prefill kernel, a cache layout and a decode kernel fit together, or
 // says why not.
+#include <fmt/format.h>
+
+#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -8,6 +11,7 @@
 #include "attn/plan_json.h"
 #include "attn/planner.h"
 #include "attn/problem_name.h"
+#include "attn/query_gpu.h"
 #include "kernels/all.h"
 #include "tools/command.h"
 #include "tools/wish_flags.h"
@@ -39,6 +43,9 @@ int run_plan(PlanFlags flags) {
   if (!problem) return refuse(problem.error());
   const auto machine = find_machine(flags.device);
   if (!machine) return refuse(machine.error());
+  if (flags.device == "cuda" && !query_gpu()) {
+    fmt::print(stderr, "lathe: no GPU answers, so this is for an {}\n", machine->model);
+  }
   flags.wishes.cuda_graph = !flags.disable_cuda_graph;
   const Registry registry = all_kernels();
 

@@ -25,4 +25,12 @@ Result<PoolBytes> allocate_device_bytes(std::int64_t bytes) {
   return PoolBytes(static_cast<std::byte*>(data), give_back);
 }
 
+Scratch::Memory device_memory() {
+  return {[](std::int64_t bytes) -> std::byte* {
+            auto made = allocate_device_bytes(bytes);
+            return made ? std::move(made).value().release() : nullptr;
+          },
+          [](std::byte* bytes) { cudaFree(bytes); }};
+}
+
 }  // namespace lathe::cuda

@@ -10,6 +10,7 @@
 #include <source_location>
 #include <span>
 
+#include "base/execution.h"
 #include "base/result.h"
 #include "kernels/cuda/common/cuda_error.h"
 #include "layout/pool.h"
@@ -23,6 +24,9 @@ Error out_of_memory(std::int64_t needed, std::int64_t free, std::int64_t total);
 /// memory. It fits Pool::create() as the allocator of a device pool. Errors: out_of_memory
 /// (exhausted), no device.
 Result<PoolBytes> allocate_device_bytes(std::int64_t bytes);
+
+/// Scratch of the calling thread's device. Growing waits for the device, and cannot be captured.
+Scratch::Memory device_memory();
 
 /// An owned array on the device.
 template <class T>

@@ -78,6 +78,7 @@ LatentCut cut_latent(const LatentShape& s) {
   for (std::int64_t n = 1; n <= std::min<std::int64_t>(pairs, blocks); ++n) {
     const std::int64_t each = up(pairs, n);
     const std::int64_t items = c.units * up(pairs, each);
+    if (n > 1 && items * c.tiles * c.tile_lines * (kLatentValue + 1) * 4 > kLatentPartBytes) break;
     const double cost =
         static_cast<double>(up(items, blocks)) * (static_cast<double>(each) + kItem) +
         (n > 1 ? kSplit + 0.05 * static_cast<double>(n) : 0);
@@ -93,6 +94,7 @@ LatentCut cut_latent(const LatentShape& s) {
   c.work.fixed_split = static_cast<std::int32_t>(each * kPair);
   c.items = max_work_items(c.units, s.keys, c.work);
   c.unit_items = up(pairs, each);
+  c.keys = s.keys;
   return c;
 }
 
@@ -104,7 +106,8 @@ Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
     return wrong("schedule.unit_keys", fmt::format("{} entries", units),
                  fmt::format("{}", schedule.unit_keys.size()));
   }
-  const cudaError_t status = launch_latent_count(p, schedule.unit_keys.data(), stream);
+  const cudaError_t status =
+      launch_latent_count(p, schedule.cut.keys, schedule.unit_keys.data(), stream);
   if (auto ok = launch_result(status, {"latent_count", fmt::format("{} units", units), where});
       !ok) {
     return ok;

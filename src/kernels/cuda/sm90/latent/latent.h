@@ -15,6 +15,7 @@
 #include "attn/attend.h"
 #include "attn/work_list.h"
 #include "base/result.h"
+#include "kernels/cuda/sm90/latent/latent_limits.h"
 
 namespace lathe::cuda {
 
@@ -37,12 +38,16 @@ struct LatentCut {
   WorkOptions work;
   std::int64_t items = 0;       // at most
   std::int64_t unit_items = 0;  // of one unit, at most
+  std::int64_t keys = 0;        // of one unit, at most
 
-  /// f32 parts of the items and their logarithmic sums.
-  std::int64_t workspace_bytes() const { return items * tiles * tile_lines * (512 + 1) * 4; }
+  /// f32 parts of the items and their logarithmic sums, where units are cut.
+  std::int64_t workspace_bytes() const {
+    return unit_items < 2 ? 0 : items * tiles * tile_lines * (kLatentValue + 1) * 4;
+  }
 };
 /// One wave of blocks where that is nearly balanced: cutting a row costs its parts' way through
-/// memory and a part of the pipeline's filling and emptying.
+/// memory and a part of the pipeline's filling and emptying. workspace_bytes() stays within
+/// kLatentPartBytes.
 LatentCut cut_latent(const LatentShape& shape);
 
 /// A work list over the units, on the device.

@@ -14,8 +14,9 @@ cudaError_t launch_wide_mla_fp8_block(const LatentParams& p, cudaStream_t stream
 cudaError_t launch_wide_v4_fp8(const LatentParams& p, cudaStream_t stream);
 cudaError_t launch_wide_v4_bf16(const LatentParams& p, cudaStream_t stream);
 
-/// keys: [p.units], of each unit.
-cudaError_t launch_latent_count(const LatentParams& p, std::int32_t* keys, cudaStream_t stream);
+/// keys: [p.units], of each unit, `most` where it has more: a length on the device may be anything.
+cudaError_t launch_latent_count(const LatentParams& p, std::int64_t most, std::int32_t* keys,
+                                cudaStream_t stream);
 
 /// After one of the others, on the same stream. `most`: items that a unit can have.
 cudaError_t launch_latent_combine(const LatentParams& p, int tile_lines, std::int64_t most,

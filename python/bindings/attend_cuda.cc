@@ -1,0 +1,263 @@
+// attend on arrays of a GPU: the kernel is put on the caller's stream and nothing waits for it.
+#include <fmt/format.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <list>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "attend_parts.h"
+#include "bindings.h"
+#include "errors.h"
+#ifdef LATHE_HAS_CUDA
+#include "attn/check_args.h"
+#include "kernels/cuda/common/device.h"
+#include "kernels/cuda/common/memory.h"
+#endif
+
+namespace nb = nanobind;
+
+namespace lathe::python {
+
+#ifdef LATHE_HAS_CUDA
+
+namespace {
+
+/// The calling thread's device for as long as this lives.
+class OnDevice {
+ public:
+  explicit OnDevice(int ordinal) {
+    value_or_raise(cuda::call_result(cudaGetDevice(&before_), "cudaGetDevice"));
+    value_or_raise(cuda::call_result(cudaSetDevice(ordinal), "cudaSetDevice"));
+  }
+  ~OnDevice() { cudaSetDevice(before_); }
+  OnDevice(const OnDevice&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+/// What calls on one stream of one GPU keep between them.
+class GpuScratch {
+ public:
+  explicit GpuScratch(int ordinal) : ordinal_(ordinal) {
+    const OnDevice on(ordinal);
+    value_or_raise(cuda::open_device(ordinal));
+    scratch_.emplace(cuda::device_memory());
+  }
+  ~GpuScratch() {
+    int before = 0;
+    cudaGetDevice(&before);
+    cudaSetDevice(ordinal_);  // its memory is given back there
+    scratch_.reset();
+    cudaSetDevice(before);
+  }
+  int ordinal() const { return ordinal_; }
+  Scratch& scratch() { return *scratch_; }
+
+ private:
+  int ordinal_;
+  std::optional<Scratch> scratch_;
+};
+
+/// Arrays of the call, kept until it is on the stream.
+class Arrays {
+ public:
+  explicit Arrays(int gpu) : gpu_(gpu) {}
+  const Array& on_gpu(std::string argument, nb::handle object, bool writable = false) {
+    return kept_.emplace_back(std::move(argument), object, writable, gpu_);
+  }
+
+ private:
+  int gpu_;
+  std::list<Array> kept_;
+};
+
+KeySource source_of(Arrays& arrays, const std::string& prefix, const nb::dict& fields) {
+  KeySource s;
+  if (!fields["pool"].is_none()) {
+    s.pool = pool_view(arrays.on_gpu(prefix + "pool", fields["pool"]),
+                       nb::cast<CacheLayout>(fields["layout"]),
+                       nb::cast<std::int32_t>(fields["page_size"]));
+  } else {
+    const Array& rows = arrays.on_gpu(prefix + "compact", fields["compact"]);
+    rows.need_rank(2, "[rows, row_elems]");
+    s.compact = rows_view(rows);
+  }
+  s.key_scale = nb::cast<float>(fields["key_scale"]);
+  s.value_scale = nb::cast<float>(fields["value_scale"]);
+  if (!fields["page_table"].is_none()) {
+    const Array& table = arrays.on_gpu(prefix + "page_table", fields["page_table"]);
+    const auto pages = int32_span(table, 2, "[requests, pages]");
+    s.page_table = {reinterpret_cast<const PageId*>(pages.data()), pages.size()};
+    s.table_width = table.shape(1);
+  }
+  if (!fields["indices"].is_none()) {
+    const Array& indices = arrays.on_gpu(prefix + "indices", fields["indices"]);
+    s.indices = int32_span(indices, 2, "[rows, width]");
+    s.index_width = indices.shape(1);
+  }
+  if (!fields["index_lengths"].is_none()) {
+    s.index_lengths =
+        int32_span(arrays.on_gpu(prefix + "index_lengths", fields["index_lengths"]), 1, "[rows]");
+  }
+  return s;
+}
+
+/// What the kernel writes to: the caller's array, or memory of the device that Python gets as an object
+/// with DLPack. `object` is what the caller has in the end.
+struct Output {
+  nb::object object;
+  MutableRowsView view;
+
+  Output(Arrays& arrays, int gpu, const char* argument, nb::handle given,
+         const std::vector<std::int64_t>& shape, DType dtype) {
+    if (!given.is_none()) {
+      const Array& array = arrays.on_gpu(argument, given, true);
+      bool same = array.ndim() == shape.size();
+      for (std::size_t d = 0; same && d < shape.size(); ++d) same = array.shape(d) == shape[d];
+      if (!same) {
+        array.refuse(fmt::format("the shape ({})", fmt::join(shape, ", ")), array.describe());
+      }
+      object = nb::borrow(given);
+      view = mutable_rows_view(array);
+      return;
+    }
+    std::int64_t cols = 1;
+    for (std::size_t d = 1; d < shape.size(); ++d) cols *= shape[d];
+    const std::int64_t bytes = bytes_of(dtype, shape[0] * cols);
+    std::byte* made =
+        value_or_raise(cuda::allocate_device_bytes(std::max<std::int64_t>(bytes, 1))).release();
+    const nb::capsule owner(made, [](void* p) noexcept { cudaFree(p); });
+    const std::vector<std::size_t> dims(shape.begin(), shape.end());
+    const auto code =
+        dtype == DType::bf16 ? nb::dlpack::dtype_code::Bfloat : nb::dlpack::dtype_code::Float;
+    const nb::dlpack::dtype type{static_cast<std::uint8_t>(code),
+                                 static_cast<std::uint8_t>(bits_of(dtype)), 1};
+    object = nb::cast(nb::ndarray<nb::array_api>(made, dims.size(), dims.data(), owner, nullptr,
+                                                 type, nb::device::cuda::value, gpu));
+    view = {made, dtype, shape[0], cols, cols};
+  }
+};
+
+/// A host list at the end of a column of them, to go to the device in one copy.
+std::size_t append(std::vector<std::int32_t>& column, const std::vector<std::int32_t>& list) {
+  const std::size_t at = column.size();
+  column.insert(column.end(), list.begin(), list.end());
+  return at;
+}
+
+nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream, const std::string& kind,
+                        const std::string& attention, nb::handle q, nb::handle q_indptr,
+                        nb::handle kv_lens, bool lens_on_gpu, const nb::dict& main,
+                        nb::handle extra, const nb::dict& options, nb::handle out, nb::handle lse) {
+  const int gpu = keeper.ordinal();
+  const OnDevice on(gpu);
+  Arrays arrays(gpu);
+  const Array& q_array = arrays.on_gpu("q", q);
+  AttendArgs args;
+  args.problem = problem_of(attention, q_array, nb::cast<CacheLayout>(main["layout"]),
+                            !extra.is_none(), options);
+  args.q = rows_view(q_array, true);
+  args.q_scale = nb::cast<float>(options["q_scale"]);
+  args.main = source_of(arrays, "", main);
+  if (!extra.is_none()) args.extra = source_of(arrays, "extra.", nb::cast<nb::dict>(extra));
+  if (args.problem.sink) {
+    args.sink = float_span(arrays.on_gpu("sink", options["sink"]), 1, "[heads]");
+  }
+
+  const Kernel kernel = find_kernel("sm90", kind, args.problem.kind);
+  if (args.main.pool && !kernel.capability.layouts.contains(args.main.pool->layout.kind())) {
+    raise({ErrorCode::unsupported, "layout",
+           fmt::format("{} for {} on a GPU", kernel.capability.layouts.names(), kind),
+           std::string(name(args.main.pool->layout.kind())),
+           "kind=\"inplace\" reads the layouts that it names; kind=\"gather\" compact rows"});
+  }
+
+  // Lengths in host memory are checked like the CPU's and go to the device; those that lie there are
+  // taken as they are.
+  std::vector<std::int32_t> column;
+  std::size_t indptr_at = 0;
+  std::size_t lens_at = 0;
+  std::size_t requests = 0;
+  args.max_request_rows = nb::cast<std::int64_t>(options["max_request_rows"]);
+  args.max_kv_len = nb::cast<std::int64_t>(options["max_kv_len"]);
+  if (lens_on_gpu) {
+    args.kv_lens = int32_span(arrays.on_gpu("kv_lens", kv_lens), 1, "[requests]");
+    requests = args.kv_lens.size();
+    if (q_indptr.is_none()) {
+      std::vector<std::int32_t> each(requests + 1);
+      for (std::size_t i = 0; i < each.size(); ++i) each[i] = static_cast<std::int32_t>(i);
+      append(column, each);
+    } else {
+      args.q_indptr = int32_span(arrays.on_gpu("q_indptr", q_indptr), 1, "[requests + 1]");
+    }
+  } else {
+    const Batch batch(args.q.rows, args.main.index_width > 0, q_indptr, kv_lens);
+    AttendArgs host = args;
+    host.q_indptr = batch.indptr;
+    host.kv_lens = batch.lens;
+    host.main.index_lengths = host.extra.index_lengths = {};
+    const std::int64_t width = std::int64_t{args.problem.heads} * args.problem.v_dim();
+    host.out = {const_cast<std::byte*>(host.q.data), DType::bf16, args.q.rows, width, width};
+    value_or_raise(check_latent_args(host));
+    indptr_at = append(column, batch.indptr);
+    lens_at = append(column, batch.lens);
+    requests = batch.lens.size();
+    args.max_request_rows = 1;
+    args.max_kv_len = 1;
+    for (std::size_t r = 0; r < requests; ++r) {
+      args.max_request_rows =
+          std::max<std::int64_t>(args.max_request_rows, batch.indptr[r + 1] - batch.indptr[r]);
+      args.max_kv_len = std::max<std::int64_t>(args.max_kv_len, batch.lens[r]);
+    }
+  }
+  if (!column.empty()) {
+    const auto bytes = static_cast<std::int64_t>(column.size() * sizeof(std::int32_t));
+    std::byte* room = keeper.scratch().outer().take(bytes);
+    if (room == nullptr) value_or_raise(cuda::allocate_device_bytes(bytes));
+    auto* lists = reinterpret_cast<std::int32_t*>(room);
+    value_or_raise(cuda::copy_to_device(std::span<const std::int32_t>(column), lists,
+                                        reinterpret_cast<cudaStream_t>(stream)));
+    if (args.q_indptr.empty()) args.q_indptr = {lists + indptr_at, requests + 1};
+    if (!lens_on_gpu) args.kv_lens = {lists + lens_at, requests};
+  }
+
+  const std::int64_t heads = args.problem.heads;
+  const Output out_made(arrays, gpu, "out", out, {args.q.rows, heads, args.problem.v_dim()},
+                        DType::bf16);
+  const Output lse_made(arrays, gpu, "lse", lse, {args.q.rows, heads}, DType::f32);
+  args.out = out_made.view;
+  args.lse = lse_made.view;
+  args.execution.scratch = &keeper.scratch();
+  args.execution.stream = reinterpret_cast<void*>(stream);
+  const auto done = [&] {
+    const nb::gil_scoped_release unlocked;
+    return kernel.attend(args);
+  }();
+  value_or_raise(done);
+  return nb::make_tuple(out_made.object, lse_made.object);
+}
+
+}  // namespace
+
+void bind_attend_cuda(nb::module_& m) {
+  m.attr("has_cuda") = true;
+  nb::class_<GpuScratch>(m, "GpuScratch").def(nb::init<int>());
+  m.def("attend_on_gpu", &attend_on_gpu, nb::arg("scratch"), nb::arg("stream"), nb::arg("kind"),
+        nb::arg("attention"), nb::arg("q"), nb::arg("q_indptr").none(), nb::arg("kv_lens").none(),
+        nb::arg("lens_on_gpu"), nb::arg("main"), nb::arg("extra").none(), nb::arg("options"),
+        nb::arg("out").none(), nb::arg("lse").none());
+}
+
+#else
+
+void bind_attend_cuda(nb::module_& m) { m.attr("has_cuda") = false; }
+
+#endif
+
+}  // namespace lathe::python

@@ -1,0 +1,130 @@
+"""Attention on arrays of a GPU, which come through DLPack: torch is used where it is there, and not needed."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+from . import _args, _lathe
+from ._errors import LatheError
+
+_CUDA = 2  # kDLCUDA
+
+# Scratch by GPU and stream. A thread has its own, as calls of two threads would share its contents.
+_scratch = threading.local()
+
+
+def place(value: Any) -> int | None:
+    """The GPU that an array lies on; None for host memory and what is no array."""
+    if not hasattr(value, "__dlpack_device__"):
+        return None
+    kind, ordinal = value.__dlpack_device__()
+    return int(ordinal) if int(kind) == _CUDA else None
+
+
+def _scratch_of(gpu: int, stream: int) -> Any:
+    if not _lathe.has_cuda:
+        raise LatheError(
+            "unsupported",
+            "q",
+            "an array in host memory, as this build has no CUDA kernels",
+            f"an array on cuda:{gpu}",
+            "build lathe where nvcc is on PATH",
+        )
+    kept = _scratch.__dict__.setdefault("kept", {})
+    if (gpu, stream) not in kept:
+        kept[gpu, stream] = _lathe.GpuScratch(gpu)
+    return kept[gpu, stream]
+
+
+def _torch_of(value: Any) -> Any:
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and isinstance(value, torch.Tensor) else None
+
+
+class _Importer:
+    """DLPack capsules that are ready on the stream that the kernel runs on."""
+
+    def __init__(self, gpu: int, stream: int) -> None:
+        self.gpu = gpu
+        # DLPack's name for the legacy default stream.
+        self.stream = 1 if stream == 0 else stream
+
+    def __call__(self, name: str, value: Any) -> Any:
+        if value is None:
+            return None
+        if not hasattr(value, "__dlpack_device__") or not hasattr(value, "__dlpack__"):
+            came = type(value).__name__
+            raise LatheError(
+                "invalid_argument", name, f"an array on cuda:{self.gpu}, as q", came
+            )
+        where = place(value)
+        if where != self.gpu:
+            came = "an array in host memory" if where is None else f"one on cuda:{where}"
+            raise LatheError(
+                "invalid_argument", name, f"an array on cuda:{self.gpu}, as q", came
+            )
+        return value.__dlpack__(stream=self.stream)
+
+    def source(self, prefix: str, source: dict[str, Any]) -> dict[str, Any]:
+        arrays = ("pool", "compact", "page_table", "indices", "index_lengths")
+        return {k: self(prefix + k, v) if k in arrays else v for k, v in source.items()}
+
+
+def attend(
+    kind: str,
+    attention: str,
+    q: Any,
+    q_indptr: Any,
+    kv_lens: Any,
+    main: dict[str, Any],
+    extra: dict[str, Any] | None,
+    options: dict[str, Any],
+    out: Any,
+    lse: Any,
+    stream: int | None,
+) -> tuple[Any, Any]:
+    """attend() with q on a GPU. The results' type is q's where that is torch's, else one with DLPack."""
+    gpu = place(q)
+    if gpu is None:
+        raise LatheError("invalid_argument", "q", "an array on a GPU", "one in host memory")
+    torch = _torch_of(q)
+    if stream is None:
+        stream = torch.cuda.current_stream(gpu).cuda_stream if torch else 0
+    stream = _args.integer("stream", stream, 0, 2**64 - 1)
+    scratch = _scratch_of(gpu, stream)
+    take = _Importer(gpu, stream)
+    if torch and len(q.shape) == 3:
+        layout = main["layout"]
+        width = sum(part.elems for part in layout.parts if part.role == "nope")
+        # V4's keys are its values.
+        shape = (*q.shape[:2], layout.row_elems if attention.startswith(("v4", "window")) else width)
+        if out is None:
+            out = torch.empty(shape, dtype=torch.bfloat16, device=q.device)
+        if lse is None:
+            lse = torch.empty(shape[:2], dtype=torch.float32, device=q.device)
+    lens_on_gpu = place(kv_lens) is not None
+    if lens_on_gpu or place(q_indptr) is not None:
+        kv_lens, q_indptr = take("kv_lens", kv_lens), take("q_indptr", q_indptr)
+        if kv_lens is None:
+            raise LatheError("invalid_argument", "kv_lens", "lengths beside a q_indptr", "None")
+        lens_on_gpu = True
+    else:
+        kv_lens, q_indptr = _args.indices(kv_lens), _args.indices(q_indptr)
+    made_out, made_lse = _lathe.attend_on_gpu(
+        scratch,
+        stream,
+        kind,
+        attention,
+        take("q", q),
+        q_indptr,
+        kv_lens,
+        lens_on_gpu,
+        take.source("", main),
+        None if extra is None else take.source("extra.", extra),
+        {**options, "sink": take("sink", options["sink"])},
+        take("out", out),
+        take("lse", lse),
+    )
+    return (made_out if out is None else out), (made_lse if lse is None else lse)

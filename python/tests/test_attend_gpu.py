@@ -1,0 +1,222 @@
+"""attend() on torch's tensors on a Hopper GPU, against float64 in torch; the refusals that need no GPU stand in test_attend_place.py."""
+
+import numpy as np
+import pytest
+
+import lathe
+
+torch = pytest.importorskip("torch")
+if not (torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)):
+    pytest.skip("no Hopper GPU", allow_module_level=True)
+
+PAGE = 64
+
+
+def bf16_rows(count, width, seed):
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.standard_normal((count, width)).astype(np.float32)).bfloat16()
+
+
+def make_pool(layout, pages, seed=0):
+    """A full pool on the GPU and the float64 rows that it holds."""
+    rows = bf16_rows(pages * PAGE, layout.row_elems, seed)
+    pool = np.full((pages, layout.page_stride(PAGE)), 0xFF, np.uint8)
+    lathe.encode(rows.float().numpy(), np.arange(pages * PAGE), pool, layout, PAGE)
+    held = lathe.decode(pool, layout, page_size=PAGE, dtype="f32")
+    return torch.from_numpy(pool).cuda(), torch.from_numpy(held).double().cuda()
+
+
+def queries(rows, heads, width, seed=1):
+    return bf16_rows(rows * heads, width, seed).view(rows, heads, width).cuda()
+
+
+def attention(q, keys, scale, v_dim, sink=None):
+    """One row: q [heads, d], keys [n, d] in float64."""
+    s = (q.double() @ keys.T) * scale
+    lse = torch.logsumexp(s, 1)
+    total = lse if sink is None else torch.logaddexp(lse, sink.double())
+    return torch.exp(s - total[:, None]) @ keys[:, :v_dim], lse
+
+
+def near(got, want):
+    out, lse = (x.double() for x in got)
+    want_out, want_lse = (torch.stack(x) for x in zip(*want))
+    apart = (out - want_out).abs()
+    assert ((apart <= 1e-2) | (apart <= 2.01 / 128 * want_out.abs())).all(), apart.max()
+    cosine = 1 - 2 * (out * want_out).sum() / (out**2 + want_out**2).sum()
+    assert cosine <= 5e-6
+    torch.testing.assert_close(lse, want_lse, rtol=8.01 / 65536, atol=1e-5)
+
+
+MLA = ["mla_bf16", "mla_fp8", "mla_fp8_block"]
+SCALE = 0.07
+
+
+def dense(layout, heads=16, rows_of=(1, 3, 1), lens=(700, 130, 64)):
+    layout = lathe.Layout(layout)
+    pool, keys = make_pool(layout, 16)
+    width = 11
+    table = torch.full((len(lens), width), -1, dtype=torch.int32)
+    free = iter(np.random.default_rng(5).permutation(16).tolist() * 2)
+    for r, n in enumerate(lens):
+        for i in range(-(-n // PAGE)):
+            table[r, i] = next(free)
+    q = queries(sum(rows_of), heads, layout.row_elems)
+    want, row = [], 0
+    for r, n in enumerate(rows_of):
+        slots = (table[r].long()[:, None] * PAGE + torch.arange(PAGE)).view(-1).cuda()
+        for j in range(n):
+            want.append(attention(q[row], keys[slots[: lens[r] - n + j + 1]], SCALE, 512))
+            row += 1
+    indptr = np.concatenate([[0], np.cumsum(rows_of)])
+    call = dict(layout=layout, page_size=PAGE, page_table=table.cuda(), attention="mla", scale=SCALE)
+    return q, pool, call, indptr, list(lens), want
+
+
+@pytest.mark.parametrize("layout", MLA)
+@pytest.mark.parametrize("heads", [16, 128])
+def test_dense_by_page_table(layout, heads):
+    q, pool, call, indptr, lens, want = dense(layout, heads)
+    near(lathe.attend(q, pool, **call, q_indptr=indptr, kv_lens=lens), want)
+
+
+def test_lengths_on_the_gpu_and_outputs_in_place():
+    q, pool, call, indptr, lens, want = dense("mla_fp8_block")
+    out = torch.full((5, 16, 512), float("nan"), dtype=torch.bfloat16, device="cuda")
+    lse = torch.full((5, 16), float("nan"), device="cuda")
+    made = lathe.attend(
+        q,
+        pool,
+        **call,
+        q_indptr=torch.tensor(indptr, dtype=torch.int32, device="cuda"),
+        kv_lens=torch.tensor(lens, dtype=torch.int32, device="cuda"),
+        max_request_rows=3,
+        out=out,
+        lse=lse,
+    )
+    assert made[0] is out and made[1] is lse
+    near(made, want)
+
+
+@pytest.mark.parametrize("layout", MLA)
+def test_lists_of_slots_and_of_compact_rows(layout):
+    layout = lathe.Layout(layout)
+    pool, keys = make_pool(layout, 16)
+    q = queries(6, 64, layout.row_elems)
+    chosen = torch.from_numpy(
+        np.stack([np.random.default_rng(i).permutation(16 * PAGE)[:200] for i in range(6)])
+    ).int()
+    chosen[1, 50:] = -1
+    chosen[2] = -1
+    chosen[2, 7] = 99999
+    want = []
+    for r in range(6):
+        live = chosen[r][(chosen[r] >= 0) & (chosen[r] < len(keys))].long().cuda()
+        want.append(attention(q[r], keys[live], SCALE, 512))
+    indices = chosen.cuda()
+    near(lathe.attend(q, pool, layout, PAGE, indices=indices, scale=SCALE), want)
+    plan = lathe.plan("dsa", "sm90", heads=64, kv_layout=layout)
+    near(lathe.attend(q, pool, indices=indices, scale=SCALE, plan=plan), want)
+    compact = keys.bfloat16()
+    near(lathe.attend(q, compact=compact, indices=indices, scale=SCALE, kind="gather"), want)
+
+
+def test_v4_with_two_sources_and_a_sink():
+    layout = lathe.Layout("v4_fp8")
+    pool, keys = make_pool(layout, 4)
+    extra, entries = make_pool(layout, 8, seed=3)
+    q = queries(4, 64, 512)
+    window = torch.arange(4)[:, None] * PAGE + torch.arange(PAGE)
+    chosen = torch.from_numpy(
+        np.stack([np.random.default_rng(i).permutation(8 * PAGE)[:96] for i in range(4)])
+    )
+    sink = torch.linspace(-1, 1, 64, device="cuda")
+    want = [
+        attention(q[r], torch.cat([keys[window[r].cuda()], entries[chosen[r].cuda()]]), SCALE, 512, sink)
+        for r in range(4)
+    ]
+    got = lathe.attend(
+        q,
+        pool,
+        layout,
+        PAGE,
+        attention="v4",
+        indices=window.int().cuda(),
+        extra={"pool": extra, "layout": layout, "page_size": PAGE, "indices": chosen.int().cuda()},
+        sink=sink,
+        scale=SCALE,
+    )
+    near(got, want)
+
+
+def test_the_current_stream_and_a_graph():
+    q, pool, call, indptr, lens, want = dense("mla_fp8")
+    lengths = dict(
+        q_indptr=torch.tensor(indptr, dtype=torch.int32, device="cuda"),
+        kv_lens=torch.tensor(lens, dtype=torch.int32, device="cuda"),
+        max_request_rows=3,
+    )
+    side = torch.cuda.Stream()
+    out = torch.empty(5, 16, 512, dtype=torch.bfloat16, device="cuda")
+    lse = torch.empty(5, 16, device="cuda")
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(100_000_000)  # q is not written until this has passed
+        late = q * 1
+        first = lathe.attend(late, pool, **call, **lengths)
+    side.synchronize()
+    near(first, want)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        lathe.attend(late, pool, **call, **lengths, out=out, lse=lse)
+    late.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    zero = (out, lse)
+    late.copy_(q)
+    assert not torch.equal(zero[0], first[0])
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, first[0]) and torch.equal(lse, first[1])
+
+
+class Plain:
+    """A tensor that is nobody's but DLPack's."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+        self.shape = tensor.shape
+
+    def __dlpack_device__(self):
+        return self.tensor.__dlpack_device__()
+
+    def __dlpack__(self, stream=None):
+        return self.tensor.__dlpack__(stream=stream)
+
+
+def test_without_torch_results_come_by_dlpack():
+    q, pool, call, indptr, lens, want = dense("mla_bf16")
+    call["page_table"] = Plain(call["page_table"])
+    made = lathe.attend(Plain(q), Plain(pool), **call, q_indptr=indptr, kv_lens=lens)
+    near([torch.from_dlpack(x) for x in made], want)
+
+
+def test_refusals_name_what_was_found_and_needed():
+    q, pool, call, indptr, lens, _ = dense("mla_fp8")
+
+    def refused(*args, **kwargs):
+        with pytest.raises(lathe.LatheError) as caught:
+            lathe.attend(*args, **{**call, "q_indptr": indptr, "kv_lens": lens, **kwargs})
+        return str(caught.value)
+
+    assert refused(q, pool.cpu()) == "pool: wanted an array on cuda:0, as q, got an array in host memory"
+    assert "page_table: wanted int32 on a GPU, got int64" in refused(
+        q, pool, page_table=call["page_table"].long()
+    )
+    assert "q.dtype: wanted bf16, got f32" in refused(q.float(), pool)
+    assert "q: wanted a stride of 1 elements on axis 2" in refused(
+        q.transpose(1, 2).contiguous().transpose(1, 2), pool
+    )
+    assert "out: wanted the shape (5, 16, 512)" in refused(q, pool, out=torch.empty_like(q))
+    assert "kv_lens[1]: wanted 0, or at least the 3 rows" in refused(q, pool, kv_lens=[700, 2, 64])
+    assert "device: wanted None or" in refused(q, pool, device="cpu")
+    assert "wanted for dense_latent: " in refused(q, pool, kind="ragged")

@@ -1,0 +1,45 @@
+"""Where attend()'s arrays lie: what is refused before a GPU is needed."""
+
+import numpy as np
+import pytest
+
+import lathe
+from lathe import _lathe
+
+LAYOUT = lathe.Layout("mla_bf16")
+HOST = np.zeros((1, 16, 576), np.uint16)
+POOL = np.zeros(LAYOUT.page_stride(64), np.uint8)
+
+
+class OnGpu:
+    """An array that says that it lies on a GPU, and cannot be taken."""
+
+    shape = (1, 16, 576)
+
+    def __dlpack_device__(self):
+        return (2, 3)
+
+    def __dlpack__(self, stream=None):
+        raise AssertionError("taken")
+
+
+def refused(*args, **kwargs):
+    with pytest.raises(lathe.LatheError) as caught:
+        lathe.attend(*args, **{"indices": [[0]], **kwargs})
+    return str(caught.value)
+
+
+def test_host_arrays_are_not_for_the_gpu():
+    says = refused(HOST, POOL, LAYOUT, device="sm90")
+    assert says == "q: wanted an array on a GPU, got one in host memory"
+    says = refused(HOST, POOL, LAYOUT, stream=7)
+    assert "q: wanted an array on a GPU, as out, lse, max_request_rows" in says
+
+
+def test_a_gpu_array_needs_kernels_and_the_gpu():
+    assert 'device: wanted None or "sm90"' in refused(OnGpu(), POOL, LAYOUT, device="cpu")
+    says = refused(OnGpu(), POOL, LAYOUT)
+    if _lathe.has_cuda:
+        assert "cuda" in says.lower()  # no driver, or no fourth device
+    else:
+        assert "this build has no CUDA kernels, got an array on cuda:3; build lathe" in says

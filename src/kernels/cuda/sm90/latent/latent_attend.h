@@ -1,0 +1,33 @@
+// Latent attention on Hopper as a kernel of the registry: one call with the arguments that all devices
+// share. A step whose layers share a schedule calls latent.h itself.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "kernels/cuda/sm90/latent/latent.h"
+
+namespace lathe::cuda {
+
+/// What cpu_attend_latent computes, in bf16 arithmetic (latent.h), on execution.stream. All spans and
+/// views point to the stream's device. Lengths there bound nothing: max_request_rows and max_kv_len
+/// do, and with a request of more rows than it says some rows stay unwritten.
+///
+/// The schedule and the parts of cut rows lie in execution.scratch, a Scratch(device_memory()) that no
+/// other stream uses. Five launches; nothing waits, and once the scratch has grown a call can be
+/// captured.
+///
+/// Errors: check_latent_shapes; dims, heads, layouts, dtypes or scales that latent_limits.h does not
+/// have; a window by page table; addresses or strides off 16 bytes; sources of two forms; no scratch
+/// or one of the host; no memory. On an error nothing was written.
+Result<void> attend_latent_on_device(const AttendArgs& args);
+
+/// Its first half, for calls of attend_latent() with equal lengths: a schedule that is on its way on
+/// the stream, and a workspace, both in the scratch until its next take().
+struct LatentCall {
+  LatentSchedule schedule;
+  std::span<std::byte> workspace;
+};
+Result<LatentCall> schedule_latent(const AttendArgs& args);
+
+}  // namespace lathe::cuda

@@ -1,0 +1,122 @@
+// What the device's kernel refuses before it asks for a device, and how its calls are cut.
+#include "kernels/cuda/sm90/latent/latent_attend.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <vector>
+
+#include "kernels/cuda/common/memory.h"
+#include "kernels/cuda/sm90/latent/latent.h"
+
+namespace lathe::cuda {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A decode step of two requests by page table; nothing of it is read.
+struct Call {
+  alignas(16) std::array<std::byte, 64> bytes{};
+  std::vector<std::int32_t> indptr = {0, 1, 2}, lens = {5, 70}, list;
+  std::vector<PageId> table = std::vector<PageId>(4);
+  Scratch scratch{device_memory()};
+  AttendArgs args;
+
+  explicit Call(LayoutKind layout = LayoutKind::mla_fp8_block) {
+    const bool v4 = layout == LayoutKind::v4_fp8;
+    AttentionProblem& p = args.problem;
+    p = v4 ? deepseek_v4_problem(16) : deepseek_v3_problem(16);
+    p.compress_ratio = p.window = 0;
+    p.sink = false;
+    args.q = {bytes.data(), DType::bf16, 2, 16 * p.qk_dim(), 16 * p.qk_dim()};
+    args.out = {bytes.data(), DType::bf16, 2, 16 * 512, 16 * 512};
+    args.q_indptr = indptr;
+    args.kv_lens = lens;
+    args.main.pool.emplace(bytes.data(), CacheLayout(layout), 64, 8);
+    args.main.page_table = table;
+    args.main.table_width = 2;
+    args.execution.scratch = &scratch;
+  }
+  std::string refusal() const {
+    const auto done = attend_latent_on_device(args);
+    return done ? "ran" : done.error().message();
+  }
+};
+
+template <class Change>
+std::string refusal(Change change, LayoutKind layout = LayoutKind::mla_fp8_block) {
+  Call c(layout);
+  change(c.args);
+  return c.refusal();
+}
+
+TEST(AttendOnDevice, RefusesWhatTheKernelsDoNotTake) {
+  EXPECT_EQ(refusal([](AttendArgs& a) { a.q.dtype = DType::f32; }),
+            "q.dtype: wanted bf16, got f32");
+  EXPECT_EQ(refusal([](AttendArgs& a) { a.out.dtype = DType::f32; }),
+            "out.dtype: wanted bf16, got f32");
+  EXPECT_THAT(refusal([](AttendArgs& a) { a.q.data += 2; }),
+              HasSubstr("q: wanted an address that is a multiple of 16"));
+  EXPECT_THAT(refusal([](AttendArgs& a) { a.q.row_stride += 1; }),
+              HasSubstr("q: wanted a stride that is a multiple of 16 bytes"));
+  EXPECT_EQ(refusal([](AttendArgs& a) {
+              a.problem.heads = 129;
+              a.q.cols = a.q.row_stride = 129 * 576;
+              a.out.cols = a.out.row_stride = 129 * 512;
+            }),
+            "problem.heads: wanted 1 to 128, got 129");
+  const auto pool = [](AttendArgs& a, const CacheLayout& layout) {
+    a.main.pool.emplace(a.main.pool->data, layout, 64, 8);
+  };
+  EXPECT_EQ(refusal([&](AttendArgs& a) { pool(a, CacheLayout(LayoutKind::mla_fp4)); }),
+            "main.pool.layout: wanted mla_bf16, mla_fp8, mla_fp8_block, got mla_fp4");
+  EXPECT_THAT(refusal([&](AttendArgs& a) {
+                pool(a, CacheLayout(LayoutKind::mla_fp8_block,
+                                    default_dims(LayoutKind::mla_fp8_block), ScalePolicy::raw_f32));
+              }),
+              AllOf(HasSubstr("main.pool.layout"), HasSubstr("got raw_f32")));
+  EXPECT_EQ(refusal([](AttendArgs& a) { a.q.rows = a.out.rows = 3; }),
+            "max_request_rows: wanted the most rows that one of 2 requests has of 3, got 1");
+  EXPECT_THAT(refusal([](AttendArgs& a) { a.problem.window = 128; }, LayoutKind::v4_fp8),
+              HasSubstr("problem.window: wanted 0, or an index list"));
+}
+
+TEST(AttendOnDevice, NeedsScratchOfTheDevice) {
+  Call c;
+  c.args.execution.scratch = nullptr;
+  EXPECT_EQ(c.refusal(), "execution.scratch: wanted scratch of device_memory(), got none");
+  Scratch host;
+  c.args.execution.scratch = &host;
+  EXPECT_EQ(c.refusal(),
+            "execution.scratch: wanted scratch of device_memory(), got scratch of the host");
+  EXPECT_EQ(host.growths(), 0);
+}
+
+TEST(LatentCut, PartsStayWithinWhatThePlanBudgets) {
+  for (const std::int64_t requests : {1, 3, 8, 64, 300, 4096}) {
+    for (const std::int64_t keys : {1, 2048, 32768, 1 << 20}) {
+      for (const std::int32_t heads : {1, 64, 128}) {
+        for (const bool dense : {false, true}) {
+          const LatentCut cut = cut_latent({.rows = requests,
+                                            .requests = requests,
+                                            .keys = keys,
+                                            .heads = heads,
+                                            .dense = dense});
+          EXPECT_LE(cut.workspace_bytes(), kLatentPartBytes);
+          EXPECT_GE(cut.items, requests);
+          if (cut.unit_items == 1) {
+            EXPECT_EQ(cut.workspace_bytes(), 0);
+          }
+        }
+      }
+    }
+  }
+  // One long request goes to nearly all of the 132 processors.
+  EXPECT_GE(cut_latent({.requests = 1, .keys = 1 << 20, .heads = 64, .dense = true}).unit_items,
+            128);
+}
+
+}  // namespace
+}  // namespace lathe::cuda

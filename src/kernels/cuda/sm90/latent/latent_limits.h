@@ -1,0 +1,37 @@
+// What the latent kernels of Hopper take: their checks and what they declare to the planner (kernels/
+// sm90.cc) follow from it. It needs no toolkit.
+#pragma once
+
+#include <cstdint>
+
+#include "attn/problem.h"
+#include "base/enum.h"
+#include "layout/layout.h"
+
+namespace lathe::cuda {
+
+inline constexpr std::int32_t kLatentRope = 64;
+inline constexpr std::int32_t kLatentValue = 512;  // width of a value
+inline constexpr std::int32_t kLatentHeads = 128;  // at most
+
+/// Width of a key without its rope: V4's keys are whole values.
+constexpr std::int32_t latent_nope(ProblemKind kind) {
+  return kind == ProblemKind::window_compressed ? kLatentValue - kLatentRope : kLatentValue;
+}
+
+/// Layouts that are read where they lie, in bf16 arithmetic.
+constexpr EnumSet<LayoutKind> latent_layouts(ProblemKind kind) {
+  if (kind == ProblemKind::window_compressed) return {LayoutKind::v4_fp8, LayoutKind::mla_bf16};
+  return {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block};
+}
+/// Layouts whose own number format the products are computed in.
+constexpr EnumSet<LayoutKind> latent_native_layouts(ProblemKind) { return {LayoutKind::mla_bf16}; }
+
+/// Scales become bf16 factors, so they are powers of two or stand beside the pool.
+inline constexpr EnumSet<ScalePolicy> kLatentScales = {ScalePolicy::none, ScalePolicy::per_tensor,
+                                                       ScalePolicy::pow2_ceil, ScalePolicy::ue8m0};
+
+/// Parts of units that are cut take no more than this: cut_latent() cuts no further.
+inline constexpr std::int64_t kLatentPartBytes = std::int64_t{128} << 20;
+
+}  // namespace lathe::cuda

@@ -1,0 +1,73 @@
+#include "kernels/sm90.h"
+
+#include <fmt/format.h>
+
+#include "kernels/cuda/sm90/latent/latent_limits.h"
+#ifdef LATHE_HAS_CUDA
+#include "kernels/cuda/sm90/latent/latent_attend.h"
+#endif
+
+namespace lathe {
+namespace {
+
+#ifdef LATHE_HAS_CUDA
+constexpr AttendFn kAttendLatent = cuda::attend_latent_on_device;
+#else
+constexpr AttendFn kAttendLatent = nullptr;
+#endif
+
+// One function serves all kinds: where the bytes lie and what q holds is in the arguments.
+Capability latent(ProblemKind problem, KernelKind kind) {
+  Capability c;
+  c.name = fmt::format("sm90.{}.{}", name(problem), name(kind));
+  c.kind = kind;
+  c.devices = {Device::sm90};
+  c.problems = {problem};
+  c.phases = EnumSet<Phase>::all();
+  c.layouts = cuda::latent_layouts(problem);
+  c.scale_policies = cuda::kLatentScales;
+  c.arithmetic = Arithmetic::bf16;
+  c.wide_q = DType::bf16;
+  c.heads = Accepts::range(1, cuda::kLatentHeads);
+  c.page_sizes = Accepts::range(1, kMaxPageSize);
+  c.nope = Accepts::list({cuda::latent_nope(problem)});
+  c.rope = Accepts::list({cuda::kLatentRope});
+  c.split_kv = true;
+  c.split_bytes = cuda::kLatentPartBytes;
+  c.graph_safe = true;
+  // lathe bench attention on an H200: dense extend of 128 heads and decode of 16, on mla_bf16.
+  c.flops_share = 0.49;
+  c.bytes_share = 0.64;
+  c.launch_seconds = 10e-6;
+  switch (kind) {
+    case KernelKind::native:
+      c.layouts = cuda::latent_native_layouts(problem);
+      c.homogeneous_only = true;
+      break;
+    case KernelKind::gather:
+      // A bf16 pool is a buffer of bf16 rows already; every other pool comes through the adapter,
+      // and two sources always do, because they have to become one buffer.
+      c.layouts = {LayoutKind::mla_bf16};
+      c.compact_rows = true;
+      c.compact_layout = LayoutKind::mla_bf16;
+      c.two_sources = false;
+      break;
+    default:
+      break;
+  }
+  return c;
+}
+
+}  // namespace
+
+void register_sm90_kernels(Registry& registry) {
+  for (const ProblemKind problem :
+       {ProblemKind::dense_latent, ProblemKind::sparse_latent, ProblemKind::window_compressed}) {
+    // Where estimates are equal the planner takes the first.
+    for (const KernelKind kind : {KernelKind::inplace, KernelKind::native, KernelKind::gather}) {
+      registry.add({latent(problem, kind), kAttendLatent});
+    }
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,95 @@
+// Plans for a Hopper GPU, which no test needs to have.
+#include "kernels/sm90.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "attn/explain.h"
+#include "attn/planner.h"
+#include "attn/problem_name.h"
+#include "kernels/all.h"
+
+namespace lathe {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+PlanResult plan(std::string_view attention, const Wishes& wishes = {},
+                const ProblemOptions& dims = {}) {
+  return make_plan(*problem_from_name(attention, dims), describe_machine(Device::sm90), wishes,
+                   all_kernels());
+}
+
+std::string refusal(std::string_view attention, const Wishes& wishes = {},
+                    const ProblemOptions& dims = {}) {
+  const PlanResult result = plan(attention, wishes, dims);
+  return result ? "planned" : explain(result.error());
+}
+
+TEST(Sm90, PlansEveryLatentProblem) {
+  for (const std::string attention : {"mla", "dsa", "v4"}) {
+    SCOPED_TRACE(attention);
+    const PlanResult result = plan(attention);
+    ASSERT_TRUE(result) << explain(result.error());
+    EXPECT_EQ(result->device, Device::sm90);
+    for (const Phase phase : {Phase::extend, Phase::decode}) {
+      const Route& route = result->phase(phase).routes.back();
+      EXPECT_TRUE(route.kernel.starts_with("sm90."));
+      EXPECT_EQ(route.q_dtype, DType::bf16);
+      EXPECT_EQ(route.max_rows, 0);
+    }
+  }
+}
+
+TEST(Sm90, ReadsItsLayoutsInPlaceAndOthersThroughRows) {
+  for (const std::string layout : {"mla_bf16", "mla_fp8", "mla_fp8_block"}) {
+    SCOPED_TRACE(layout);
+    const PlanResult result = plan("dsa", {.decode = "inplace", .layout = layout});
+    ASSERT_TRUE(result) << explain(result.error());
+    EXPECT_EQ(result->phase(Phase::decode).routes.back().kernel, "sm90.sparse_latent.inplace");
+  }
+  EXPECT_TRUE(plan("v4", {.decode = "inplace", .layout = "v4_fp8"}));
+  EXPECT_TRUE(plan("dsa", {.prefill = "gather", .decode = "gather", .layout = "mla_fp4"}));
+  EXPECT_THAT(refusal("dsa", {.decode = "inplace", .layout = "mla_fp4"}),
+              AllOf(HasSubstr("sm90.sparse_latent.inplace   layout"), HasSubstr("offered mla_fp4"),
+                    HasSubstr("gather")));
+}
+
+TEST(Sm90, RefusesWhatItDoesNotHave) {
+  EXPECT_THAT(refusal("gqa"),
+              AllOf(HasSubstr("refused"), HasSubstr("grouped_query"), HasSubstr("--device cpu")));
+  EXPECT_THAT(refusal("dsa", {.prefill = "ragged"}),
+              AllOf(HasSubstr("no prefill kernel fits"), HasSubstr("sm90")));
+  EXPECT_THAT(
+      refusal("dsa", {.decode = "native", .layout = "mla_fp8"}),
+      AllOf(HasSubstr("native sm90.sparse_latent.native   layout"), HasSubstr("offered mla_fp8")));
+  // Scales that are no powers of two would be rounded to bf16.
+  EXPECT_THAT(refusal("dsa", {.decode = "inplace", .layout = "mla_fp8_block(scale=raw_f32)"}),
+              AllOf(HasSubstr("scale"), HasSubstr("raw_f32")));
+}
+
+TEST(Sm90, RefusesOtherWidths) {
+  AttentionProblem problem = deepseek_v32_problem();
+  problem.rope = 32;
+  const PlanResult result = make_plan(problem, describe_machine(Device::sm90), {}, all_kernels());
+  ASSERT_FALSE(result);
+  EXPECT_THAT(explain(result.error()),
+              AllOf(HasSubstr("rope width"), HasSubstr("wanted 64"), HasSubstr("offered 32")));
+}
+
+TEST(Sm90, EntriesAreThereWhereCudaIs) {
+  Registry registry;
+  register_sm90_kernels(registry);
+  EXPECT_EQ(registry.kernels().size(), 9u);
+  for (const Kernel& k : registry.kernels()) {
+#ifdef LATHE_HAS_CUDA
+    EXPECT_NE(k.attend, nullptr) << k.capability.name;
+#else
+    EXPECT_EQ(k.attend, nullptr) << k.capability.name;
+#endif
+  }
+}
+
+}  // namespace
+}  // namespace lathe

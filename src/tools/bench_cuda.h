@@ -1,0 +1,31 @@
+// The benches on this computer's GPU: the same cases' shapes, rows and figures as on the CPU.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "tools/bench_attention_latent.h"
+#include "tools/bench_codec.h"
+
+namespace lathe {
+
+struct GpuInfo {
+  std::string model;
+  int processors = 0;
+};
+
+/// Makes the GPU the calling thread's. Errors: a build without CUDA; what open_device()
+/// (kernels/cuda/common/device.h) finds unfit.
+Result<GpuInfo> open_gpu();
+
+/// Latent attention by CUDA events; the schedule, which a step's layers share, is outside. A row's
+/// `threads` are the GPU's processors. read_gbps is that of a copy in the same run, read plus written;
+/// peak_gflops what large bf16 products reach on an H200, for as many processors. After open_gpu().
+std::vector<LatentBenchRow> bench_latent_on_gpu(const GpuInfo& gpu, int repeats, bool quick);
+
+/// Rows beside a copy on the device. After open_gpu().
+std::vector<CodecBenchRow> bench_codec_on_gpu(std::int64_t bytes, int repeats);
+
+}  // namespace lathe
