@@ -32,18 +32,6 @@ __device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity)
       "r"(parity)
       : "memory");
 }
-/// Whether the phase of this parity is complete.
-__device__ inline bool barrier_test(std::uint32_t barrier, std::uint32_t parity) {
-  std::uint32_t done;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
-}
 /// This thread's copies by copy_async() arrive at the barrier when they are done; it counts as one of
 /// the threads that the barrier waits for.
 __device__ inline void barrier_arrive_after_copies(std::uint32_t barrier) {

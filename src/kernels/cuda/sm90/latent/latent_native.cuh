@@ -12,8 +12,8 @@
 // even tiles of keys, group 1 of odd ones; each adds all tiles to its half of the value dimensions (256
 // x 64 lines, 128 registers a thread). While one group weighs, the other one's products run:
 //
-//   group 0   weights 2 | O += P1 V1, O += P2 V2, S4 = Q K4 | weights 4 ...
-//   group 1   ... O += P0 V0, O += P1 V1, S3 = Q K3 | weights 3 | O += P2 V2, ...
+//   group 0   weights 0            | O += P0 V0, S2 = Q K2 | O += P1 V1, weights 2 | ...
+//   group 1   O += P0 V0, weights 1 | O += P1 V1, S3 = Q K3 | O += P2 V2, weights 3 | ...
 //
 // Weights are 2^(score - reference), at most 2^8: a line's reference is 2^5 under its maximum when a
 // score last went out of that range, so sums are seldom rescaled.
@@ -41,28 +41,25 @@ __device__ inline float native_factor(float from, float to) {
   return from == to ? 1.f : exp2_fast(from - to);
 }
 
-/// Where a thread stands in its warpgroup. Read anew where it is used, from a register that costs none:
-/// what follows from it would otherwise be kept in registers all along, which are all taken.
-struct NativeThread {
-  int thread, warp, lane, row;
-  __device__ NativeThread() {
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    thread &= 127;
-    warp = thread / 32;
-    lane = thread & 31;
-    row = warp * 16 + lane / 4;
-  }
-};
-
 /// A consumer warpgroup. Of scores a thread has lines `row` and `row` + 8, of sums (turned) lines
 /// 8 j + 2 c and + 1 and in each of four tiles of 64 values dimensions 16 w + 2 g and + 1.
 template <int kGroup>
 struct NativeGroup {
   const LatentParams& p;
   const NativeShared& s;
+  int thread, warp, lane, row;
+  std::uint32_t
+      values_at;  // what this lane loads of the first key, within a tile of 128 dimensions
   float sums[4][32];
   float reference[2];  // log2 of what the weights are divided by
   float total[2];      // of this thread's columns of this group's own tiles
+
+  __device__ NativeGroup(const LatentParams& params, const NativeShared& shared, int t)
+      : p(params), s(shared), thread(t), warp(t / 32), lane(t % 32) {
+    row = warp * 16 + lane / 4;
+    values_at =
+        static_cast<std::uint32_t>(kGroup * 2 * Native::kDimBytes) + swizzled_128(0, lane, warp);
+  }
 
   __device__ void begin() {
 #pragma unroll
@@ -78,7 +75,7 @@ struct NativeGroup {
     for (int m = 0; m < 4; ++m) wgmma_pin(sums[m]);
   }
   __device__ void release(std::uint32_t barrier) const {
-    if (NativeThread().lane == 0) barrier_arrive(barrier);
+    if (lane == 0) barrier_arrive(barrier);
   }
   __device__ std::uint64_t mask(unsigned n) const {
     std::uint64_t m;
@@ -94,19 +91,14 @@ struct NativeGroup {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const int at = t * Native::kDimBytes + k * 32;
-        const std::uint64_t a = tile_descriptor(s.q + at, 1024);
-        const std::uint64_t b = tile_descriptor(keys + at, 1024);
-        if (at == 0) {
-          mma_m64_e4m3_first(d, a, b);
-        } else {
-          mma_m64_e4m3(d, a, b);
-        }
+        mma_m64_e4m3(d, tile_descriptor(s.q + at, 1024), tile_descriptor(keys + at, 1024),
+                     t + k > 0);
       }
     }
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const int at = Native::kLastAt + k * 32;
-      mma_m64_e4m3(d, half_tile_descriptor(s.q + at), half_tile_descriptor(keys + at));
+      mma_m64_e4m3(d, half_tile_descriptor(s.q + at), half_tile_descriptor(keys + at), true);
     }
     wgmma_commit();
   }
@@ -115,26 +107,23 @@ struct NativeGroup {
   __device__ void clear_values(unsigned n) const {
     const std::uint64_t m = mask(n);
     if (m == ~std::uint64_t{0}) return;
-    const int thread = NativeThread().thread, key = thread / 2;
+    // Four threads of two half rows each.
+    const int key = thread / 2;
     if (!(m >> key & 1)) {
       const std::uint32_t tile =
           s.keys(n) + static_cast<std::uint32_t>((kGroup * 2 + thread % 2) * Native::kDimBytes);
-#pragma unroll 1  // seldom run, and no registers to spare
+#pragma unroll
       for (int c = 0; c < 8; ++c) store_shared(swizzled_128(tile, key, c), 0, 0, 0, 0);
     }
     fence_async_proxy();
     group_sync(Native::kFirstGroup + kGroup, 128);
   }
 
-  /// Whether tile n raised a reference.
-  __device__ bool risen(unsigned n) const {
-    std::uint32_t warps;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(warps) : "r"(s.risen(n)) : "memory");
-    return warps != 0;
-  }
   /// Goes over to tile n's references; the products must be done.
   __device__ void refer(unsigned n) {
-    const int lane = NativeThread().lane;
+    std::uint32_t risen;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(risen) : "r"(s.risen(n)) : "memory");
+    if (risen == 0) return;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const std::uint32_t at = s.factors(n) + static_cast<std::uint32_t>(32 * j + 8 * (lane & 3));
@@ -149,47 +138,37 @@ struct NativeGroup {
     }
   }
 
-  /// Issues O += P V of tile n; both must be there. In two runs, of which the values of one are loaded while
-  /// the other one is done: more registers than theirs are not to be had.
+  /// Issues O += P V of tile n.
   __device__ void add(unsigned n) {
+    barrier_wait(s.full(n), NativeShared::parity(n));
+    barrier_wait(s.weighed(n), NativeShared::parity(n));
+    refer(n);
     clear_values(n);
-    const NativeThread t;
-    const std::uint32_t from =
-        swizzled_128(s.keys(n) + kGroup * 2 * Native::kDimBytes, t.lane, t.warp);
+    const std::uint32_t from = s.keys(n) + values_at;
     const std::uint32_t weights = s.weights(n);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      std::uint32_t a[2][2][4];
-      wgmma_wait<1>();
+    for (int m = 0; m < 4; ++m) {
+      std::uint32_t a[2][4];
 #pragma unroll
-      for (int m = 0; m < 2; ++m) {
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          std::uint32_t v[4];
-          // Four chunks to the right is one bit of the swizzled address.
-          load_matrices_turned((from ^ m << 6) + half * Native::kDimBytes + k * 32 * 128, v);
-          a[m][k][0] = __byte_perm(v[0], v[1], 0x6420);
-          a[m][k][1] = __byte_perm(v[0], v[1], 0x7531);
-          a[m][k][2] = __byte_perm(v[2], v[3], 0x6420);
-          a[m][k][3] = __byte_perm(v[2], v[3], 0x7531);
-        }
+      for (int k = 0; k < 2; ++k) {
+        std::uint32_t v[4];
+        // Four chunks to the right is one bit of the swizzled address.
+        load_matrices_turned((from ^ (m & 1) << 6) + m / 2 * Native::kDimBytes + k * 32 * 128, v);
+        a[k][0] = __byte_perm(v[0], v[1], 0x6420);
+        a[k][1] = __byte_perm(v[0], v[1], 0x7531);
+        a[k][2] = __byte_perm(v[2], v[3], 0x6420);
+        a[k][3] = __byte_perm(v[2], v[3], 0x7531);
       }
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-#pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          mma_m64_e4m3_rows(sums[2 * half + m], a[m][k], half_tile_descriptor(weights + k * 32));
-        }
+        mma_m64_e4m3_rows(sums[m], a[k], half_tile_descriptor(weights + k * 32));
       }
-      wgmma_commit();
     }
-  }
-  __device__ void wait_weighed(unsigned n) const {
-    barrier_wait(s.weighed(n), NativeShared::parity(n));
+    wgmma_commit();
   }
 
-  __device__ void hide_keys(float (&d)[32], std::uint64_t seen, int lane) const {
+  __device__ void hide_keys(float (&d)[32], std::uint64_t seen) const {
     if (seen == ~std::uint64_t{0}) return;
     const auto bits = seen >> 2 * (lane & 3);
 #pragma unroll
@@ -200,7 +179,7 @@ struct NativeGroup {
     }
   }
   /// Keys from `limit` of each row on, counted from the tile's first, are not seen.
-  __device__ void hide_after(float (&d)[32], int limit0, int limit1, int lane) const {
+  __device__ void hide_after(float (&d)[32], int limit0, int limit1) const {
     if (limit0 >= kLatentTile && limit1 >= kLatentTile) return;
     const int column = 2 * (lane & 3);
 #pragma unroll
@@ -214,10 +193,8 @@ struct NativeGroup {
 
   /// Scores of tile n to weights in shared memory. r0, r1: the references that the sums have.
   __device__ void weigh(float (&d)[32], unsigned n, int limit0, int limit1, float r0, float r1) {
-    const NativeThread t;
-    const int lane = t.lane, row = t.row, warp = t.warp;
-    hide_keys(d, mask(n), lane);
-    hide_after(d, limit0, limit1, lane);
+    hide_keys(d, mask(n));
+    hide_after(d, limit0, limit1);
     float m0 = d[0], m1 = d[2];
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -278,52 +255,28 @@ struct NativeGroup {
     release(s.weighed(n));
   }
 
-  /// Weighs the own tile n after the one before it.
-  __device__ void weigh_after(float (&d)[32], unsigned n, int limit0, int limit1) {
-    const auto at = static_cast<std::uint32_t>(NativeThread().row * 4);
-    wait_weighed(n - 1);
-    weigh(d, n, limit0, limit1, native_load(s.references(n - 1) + at),
-          native_load(s.references(n - 1) + at + 32));
-  }
-  /// Issues the products of the own tile n, of `before` tiles (0 or 1) before it, and the scores of the
-  /// next own one; and waits for them.
-  template <int kBefore>
+  /// Adds the own tile n and makes the scores of the next one.
   __device__ void add_and_score(float (&d)[32], unsigned n) {
-    if constexpr (kBefore == 1) {
-      barrier_wait(s.full(n - 1), NativeShared::parity(n - 1));
-      if (risen(n - 1)) refer(n - 1);
-      add(n - 1);
-    }
-    wait_weighed(n);
-    if (risen(n)) {
-      wgmma_wait<0>();
-      pin_sums();
-      refer(n);
-    }
     add(n);
-    // Buffers are given back before keys are waited for.
-    const bool ready =
-        __all_sync(0xffffffffu, barrier_test(s.full(n + 2), NativeShared::parity(n + 2)));
-    if (!ready) {
-      wgmma_wait<0>();
-      if constexpr (kBefore == 1) release(s.empty(n - 1));
-      release(s.empty(n));
-      barrier_wait(s.full(n + 2), NativeShared::parity(n + 2));
-    }
+    barrier_wait(s.full(n + 2), NativeShared::parity(n + 2));
     score(d, n + 2);
-    if (ready) {
-      wgmma_wait<1>();
-      if constexpr (kBefore == 1) release(s.empty(n - 1));
-      release(s.empty(n));
-    }
+    wgmma_wait<1>();
+    release(s.empty(n));
     wgmma_wait<0>();
     pin_sums();
     wgmma_pin(d);
   }
+  /// Adds the other group's tile n and weighs the own one after it.
+  __device__ void add_and_weigh(float (&d)[32], unsigned n, int limit0, int limit1) {
+    add(n);
+    const auto at = static_cast<std::uint32_t>(row * 4);
+    weigh(d, n + 1, limit0, limit1, native_load(s.references(n) + at),
+          native_load(s.references(n) + at + 32));
+    wgmma_wait<0>();
+    pin_sums();
+    release(s.empty(n));
+  }
   __device__ void add_alone(unsigned n) {
-    barrier_wait(s.full(n), NativeShared::parity(n));
-    wait_weighed(n);
-    if (risen(n)) refer(n);
     add(n);
     wgmma_wait<0>();
     pin_sums();
@@ -334,39 +287,35 @@ struct NativeGroup {
   __device__ void tiles(int pairs, unsigned n, const int (&limit)[2]) {
     float d[32];
     n += kGroup;
-    int hidden = kGroup * kLatentTile;
     barrier_wait(s.full(n), NativeShared::parity(n));
     score(d, n);
     wgmma_wait<0>();
     wgmma_pin(d);
-    int i = 1;
     if constexpr (kGroup == 0) {
       weigh(d, n, limit[0], limit[1], kNoNativeKey, kNoNativeKey);
-      if (pairs > 1) {
-        add_and_score<0>(d, n);
-        i = 2;
-        n += 2;
-        hidden += 2 * kLatentTile;
-      }
-    }
 #pragma unroll 1
-    for (; i < pairs; ++i, n += 2, hidden += 2 * kLatentTile) {
-      weigh_after(d, n, limit[0] - hidden, limit[1] - hidden);
-      add_and_score<1>(d, n);
+      for (int i = 1; i < pairs; ++i, n += 2) {
+        add_and_score(d, n);
+        add_and_weigh(d, n + 1, limit[0] - 2 * i * kLatentTile, limit[1] - 2 * i * kLatentTile);
+      }
+      release(s.q_empty());
+      add_alone(n);
+      add_alone(n + 1);
+    } else {
+      int hidden = kLatentTile;
+#pragma unroll 1
+      for (int i = 1; i < pairs; ++i, n += 2, hidden += 2 * kLatentTile) {
+        add_and_weigh(d, n - 1, limit[0] - hidden, limit[1] - hidden);
+        add_and_score(d, n);
+      }
+      release(s.q_empty());
+      add_and_weigh(d, n - 1, limit[0] - hidden, limit[1] - hidden);
+      add_alone(n);
     }
-    release(s.q_empty());
-    if (kGroup == 1 || pairs > 1) {
-      weigh_after(d, n, limit[0] - hidden, limit[1] - hidden);
-      add_alone(n - 1);
-    }
-    add_alone(n);
-    if constexpr (kGroup == 0) add_alone(n + 1);
   }
 
   /// last: the item's last tile.
   __device__ void finish(const NativeItem& item, unsigned last) {
-    const NativeThread t;
-    const int thread = t.thread, warp = t.warp, lane = t.lane, row = t.row;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       total[i] *= native_factor(
@@ -447,8 +396,8 @@ struct NativeGroup {
       int limit[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        limit[i] = item.limit + static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(
-                                    item.first + NativeThread().row + 8 * i)));
+        limit[i] = item.limit + static_cast<std::int32_t>(p.by_heads(
+                                    static_cast<std::uint32_t>(item.first + row + 8 * i)));
       }
       tiles(item.pairs, n, limit);
       n += static_cast<unsigned>(2 * item.pairs);
@@ -486,10 +435,10 @@ __global__ void __launch_bounds__(Native::kThreads, 1)
     }
   } else if (group == 0) {
     raise_registers<232>();
-    NativeGroup<0>{p, s}.run();
+    NativeGroup<0>(p, s, thread).run();
   } else {
     raise_registers<232>();
-    NativeGroup<1>{p, s}.run();
+    NativeGroup<1>(p, s, thread).run();
   }
   let_next_launch_begin();
 }
