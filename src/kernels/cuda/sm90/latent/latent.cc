@@ -26,7 +26,11 @@ Error wrong(std::string field, std::string wanted, std::string offered) {
 }
 
 /// fp8 arithmetic, for an e4m3 q on e4m3 pages by page table.
-Result<LatentKernel> native_kernel(const AttendArgs& args) {
+Result<LatentKernel> native_kernel(const AttendArgs& args, const LatentCut& cut) {
+  if (cut.tile_lines != 64) {
+    return wrong("schedule.cut.tile_lines", "64 where q is e4m3",
+                 fmt::format("{}", cut.tile_lines));
+  }
   if (!args.main.pool || args.main.pool->layout.kind() != LayoutKind::mla_fp8) {
     return wrong("main.pool.layout", "mla_fp8 where q is e4m3",
                  args.main.pool ? std::string(name(args.main.pool->layout.kind())) : "bf16 rows");
@@ -212,7 +216,8 @@ Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t>
                            const LatentSchedule& schedule, std::span<std::byte> workspace,
                            cudaStream_t stream, std::source_location where) {
   if (auto ok = check_call(args); !ok) return ok;
-  const auto kernel = args.q.dtype == DType::e4m3 ? native_kernel(args) : wide_kernel(args);
+  const auto kernel =
+      args.q.dtype == DType::e4m3 ? native_kernel(args, schedule.cut) : wide_kernel(args);
   if (!kernel) return kernel.error();
   const LatentCut& cut = schedule.cut;
   if (std::ssize(workspace) < cut.workspace_bytes()) {
