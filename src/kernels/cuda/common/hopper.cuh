@@ -71,6 +71,16 @@ __device__ inline void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
 }
 
+/// A box of a three-dimensional tensor map into shared memory; it announces its bytes to the barrier.
+__device__ inline void copy_box(std::uint32_t to, const void* map, std::int32_t x, std::int32_t y,
+                                std::int32_t z, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
+}
+
 // Loads and stores of a pipelined loop, volatile because ptxas keeps the order of such accesses: it
 // would sink loads that run ahead to the end of the loop, where their latency is seen in full.
 __device__ inline uint4 load_stream(const void* p) {
@@ -112,6 +122,15 @@ __device__ inline void store_matrices(std::uint32_t to, std::uint32_t a, std::ui
                                       std::uint32_t c, std::uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a),
                "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+/// Four 8 x 8 matrices of 16-bit elements, turned; lane l gives the address of row l % 8 of matrix l / 8
+/// and gets of each matrix rows 2 (l % 4), + 1 of column l / 4.
+__device__ inline void load_matrices_turned(std::uint32_t from, std::uint32_t (&v)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(from)
                : "memory");
 }
 

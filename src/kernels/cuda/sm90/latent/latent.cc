@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "kernels/cuda/common/cuda_error.h"
@@ -23,6 +24,42 @@ std::int64_t up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 
 Error wrong(std::string field, std::string wanted, std::string offered) {
   return {ErrorCode::invalid_argument, std::move(field), std::move(wanted), std::move(offered), ""};
+}
+
+/// fp8 arithmetic, for an e4m3 q on e4m3 pages by page table.
+Result<LatentKernel> native_kernel(const AttendArgs& args, const LatentCut& cut) {
+  if (cut.tile_lines != 64) {
+    return wrong("schedule.cut.tile_lines", "64 where q is e4m3",
+                 fmt::format("{}", cut.tile_lines));
+  }
+  if (!args.main.pool || args.main.pool->layout.kind() != LayoutKind::mla_fp8) {
+    return wrong("main.pool.layout", "mla_fp8 where q is e4m3",
+                 args.main.pool ? std::string(name(args.main.pool->layout.kind())) : "bf16 rows");
+  }
+  const ConstPoolView& pool = *args.main.pool;
+  if (args.main.index_width > 0 || args.main.table_width == 0) {
+    return wrong("main.index_width", "a page table and no index list where q is e4m3",
+                 fmt::format("{}", args.main.index_width));
+  }
+  if (pool.page_size < 16 || !std::has_single_bit(static_cast<unsigned>(pool.page_size))) {
+    return wrong("main.pool.page_size", "a power of two from 16 on",
+                 fmt::format("{}", pool.page_size));
+  }
+  // Copies move 16 bytes at least.
+  const auto aligned = [](const std::byte* p, std::int64_t stride) {
+    return (reinterpret_cast<std::uintptr_t>(p) | static_cast<std::uintptr_t>(stride)) % 16 == 0;
+  };
+  if (!aligned(pool.data, pool.page_stride)) {
+    return wrong("main.pool", "pages that begin at multiples of 16 bytes",
+                 fmt::format("{} and a stride of {}", static_cast<const void*>(pool.data),
+                             pool.page_stride));
+  }
+  if (!aligned(args.q.data, args.q.row_stride)) {
+    return wrong("q", "rows that begin at multiples of 16 bytes",
+                 fmt::format("{} and a stride of {}", static_cast<const void*>(args.q.data),
+                             args.q.row_stride));
+  }
+  return LatentKernel{launch_native_mla_fp8};
 }
 
 /// The kernel for a call's keys.
@@ -51,7 +88,9 @@ Result<void> check_call(const AttendArgs& args) {
                  fmt::format("{} + {}", p.nope, p.rope));
   }
   if (p.v_dim() != 512) return wrong("problem.v_dim", "512", fmt::format("{}", p.v_dim()));
-  if (args.q.dtype != DType::bf16) return wrong("q.dtype", "bf16", std::string(name(args.q.dtype)));
+  if (args.q.dtype != DType::bf16 && args.q.dtype != DType::e4m3) {
+    return wrong("q.dtype", "bf16 or e4m3", std::string(name(args.q.dtype)));
+  }
   if (args.out.dtype != DType::bf16) {
     return wrong("out.dtype", "bf16", std::string(name(args.out.dtype)));
   }
@@ -120,7 +159,8 @@ Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t>
                            const LatentSchedule& schedule, std::span<std::byte> workspace,
                            cudaStream_t stream, std::source_location where) {
   if (auto ok = check_call(args); !ok) return ok;
-  const auto kernel = wide_kernel(args);
+  const auto kernel =
+      args.q.dtype == DType::e4m3 ? native_kernel(args, schedule.cut) : wide_kernel(args);
   if (!kernel) return kernel.error();
   const LatentCut& cut = schedule.cut;
   if (std::ssize(workspace) < cut.workspace_bytes()) {

@@ -1,5 +1,6 @@
 // Latent attention on Hopper: what cpu_attend_latent computes, on the cache's pages, in bf16 arithmetic
-// with f32 sums. Kinds inplace (pages) and gather (compact bf16 rows), all phases.
+// with f32 sums. Kinds inplace (pages) and gather (compact bf16 rows), all phases. Kind native, for an
+// e4m3 q on mla_fp8 pages: the same by page table in fp8 arithmetic.
 //
 // The schedule and the workspace belong to the caller, are sized by maxima and may be shared by all
 // layers of a step; nothing waits or allocates, so that everything can be captured in a graph and
@@ -66,7 +67,9 @@ Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
 /// index lists hold positions (a page table is given too), else empty.
 ///
 /// q bf16, out bf16, lse f32 or null. Layouts mla_bf16, mla_fp8, mla_fp8_block at 512 + 64, v4_fp8 and
-/// bf16 rows at 448 + 64; v_dim 512.
+/// bf16 rows at 448 + 64; v_dim 512. Or q e4m3 with q_scale on mla_fp8 by page table, rows and pages at
+/// multiples of 16 bytes: weights are rounded to e4m3 then, so that outputs are off by a few percent of
+/// sqrt(sum of w^2 v^2) (docs/kernels-latent.md).
 ///
 /// Errors: what the planner would have refused (layouts, dims, dtypes, heads); a workspace or lists
 /// that are too small; a failed launch. On an error nothing was launched.

@@ -5,7 +5,7 @@
 // Medians of CUDA event times, attention and combination together; the schedule, which a step's layers
 // share, is outside. With --peer (latent_peer.h) both sides are timed in turns on the same inputs, and
 // their outputs are compared. Limits are the larger of bytes (each key that is read once, q and out)
-// over 4.3 TB/s and operations over 790 (bf16) TFLOP/s.
+// over 4.3 TB/s and operations over 790 (bf16) or 1400 (fp8) TFLOP/s.
 #include <dlfcn.h>
 
 #include <bit>
@@ -33,6 +33,7 @@ struct Case {
   std::int32_t top_k;    // 0: dense
   std::int32_t extra;    // entries of the second source
   bool rows = false;     // compared with a peer that reads bf16 rows, and not pages
+  bool native = false;   // q e4m3, fp8 arithmetic
 };
 
 struct Row {
@@ -150,9 +151,22 @@ void Bench::run(const Case& c) {
   std::vector<std::uint16_t> table(1 << 16);
   for (auto& x : table) x = to_bf16(normal(rng_)).bits;
   for (auto& x : host_q) x = table[rng_() & 0xffff];
+  // e4m3 keys meet queries that e4m3 holds, in both formats: the peer takes those.
+  std::vector<e4m3> narrow_q(c.layout == LayoutKind::mla_fp8 ? host_q.size() : 1);
+  if (c.layout == LayoutKind::mla_fp8) {
+    for (std::size_t i = 0; i < host_q.size(); ++i) {
+      narrow_q[i] = to_e4m3(to_f32(bf16{host_q[i]}));
+      host_q[i] = to_bf16(to_f32(narrow_q[i])).bits;
+    }
+  }
   const auto q = upload(host_q);
+  const auto q_e4m3 = upload(narrow_q);
   args.q = {reinterpret_cast<const std::byte*>(q.data()), DType::bf16, q_rows, c.heads * width,
             c.heads * width};
+  if (c.native) {
+    args.q.data = reinterpret_cast<const std::byte*>(q_e4m3.data());
+    args.q.dtype = DType::e4m3;
+  }
   const std::int64_t out_width = std::int64_t{c.heads} * 512;
   const auto out = need(DeviceArray<std::uint16_t>::make(q_rows * out_width));
   const auto lse = need(DeviceArray<float>::make(q_rows * c.heads));
@@ -221,10 +235,11 @@ void Bench::run(const Case& c) {
   const double read_keys = c.top_k > 0 && !c.rows ? keys * static_cast<double>(q_rows)
                            : c.top_k > 0          ? double{1} * c.context
                                                   : keys * c.requests;
-  const double moved = read_keys * static_cast<double>(layout.bytes_per_token()) +
-                       static_cast<double>(q_rows) * c.heads * (width + 512.0) * 2;
+  const double moved =
+      read_keys * static_cast<double>(layout.bytes_per_token()) +
+      static_cast<double>(q_rows) * c.heads * (width * (c.native ? 1 : 2) + 1024.0);
   const double flops = 2.0 * keys * static_cast<double>(q_rows) * c.heads * (width + 512);
-  row.limit = 1e6 * std::max(moved / 4.3e12, flops / 790e12);
+  row.limit = 1e6 * std::max(moved / 4.3e12, flops / (c.native ? 1400e12 : 790e12));
 
   void* state = nullptr;
   const char* failed = nullptr;
@@ -242,7 +257,7 @@ void Bench::run(const Case& c) {
     call.d_v = 512;
     call.scale = args.problem.scale;
     call.kv_scale = call.q_scale = 1;
-    call.q = q.data();
+    call.q = c.layout == LayoutKind::mla_fp8 ? static_cast<const void*>(q_e4m3.data()) : q.data();
     call.cache = pool.data;
     call.page_stride_bytes = pool.page_stride;
     call.page_size = kPage;
@@ -371,6 +386,19 @@ std::vector<Case> cases() {
     for (const std::int32_t h : {128, 64}) {
       out.push_back({"sparse extend", LayoutKind::v4_fp8, 1, 4096, h, s, 640, 0, true});
     }
+  }
+  for (const std::int32_t h : {128, 64, 32, 16, 8}) {
+    const auto native = [&](std::int32_t b, std::int32_t q, std::int32_t s) {
+      out.push_back(
+          {"native decode", LayoutKind::mla_fp8, b, q, h, s, 0, 0, false, /*native=*/true});
+    };
+    native(128, 1, 4096);
+    if (h < 16 || h == 32) continue;
+    native(128, 2, 4096);
+    native(128, 1, 8192);
+    native(16, 1, 32768);
+    native(8, 1, 8192);
+    native(1, 1, 8192);
   }
   for (const LayoutKind layout :
        {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block}) {

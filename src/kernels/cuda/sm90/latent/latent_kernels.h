@@ -14,6 +14,10 @@ cudaError_t launch_wide_mla_fp8_block(const LatentParams& p, cudaStream_t stream
 cudaError_t launch_wide_v4_fp8(const LatentParams& p, cudaStream_t stream);
 cudaError_t launch_wide_v4_bf16(const LatentParams& p, cudaStream_t stream);
 
+/// Lines of 64 a block, q e4m3, dense; fp8 products. Queries, pages and their strides are multiples of 16
+/// bytes, pages powers of two from 16 tokens on.
+cudaError_t launch_native_mla_fp8(const LatentParams& p, cudaStream_t stream);
+
 /// keys: [p.units], of each unit, `most` where it has more: a length on the device may be anything.
 cudaError_t launch_latent_count(const LatentParams& p, std::int64_t most, std::int32_t* keys,
                                 cudaStream_t stream);

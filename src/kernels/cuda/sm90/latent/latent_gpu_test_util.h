@@ -1,0 +1,133 @@
+// What the GPU tests of latent attention share: a scene's call on the device.
+#pragma once
+
+#include <bit>
+#include <list>
+
+#include "kernels/cuda/common/gpu_test_util.h"
+#include "kernels/cuda/sm90/latent/latent.h"
+#include "kernels/cuda/sm90/latent/latent_attend.h"
+#include "kernels/cuda/sm90/latent/latent_checks.h"
+#include "kernels/cuda/sm90/step/step.h"
+
+namespace lathe::cuda {
+
+using latent_test::Ints;
+using latent_test::Requests;
+using latent_test::Scene;
+
+/// A call's arrays on the device, and what it needs beside them.
+class DeviceCall : public GpuTest {
+ protected:
+  template <class T>
+  std::span<T> put(const T* data, std::size_t count) {
+    if (count == 0) return {};
+    const auto* bytes = reinterpret_cast<const std::byte*>(data);
+    kept_.emplace_back(*this, std::vector<std::byte>(bytes, bytes + count * sizeof(T)));
+    return {reinterpret_cast<T*>(kept_.back().data()), count};
+  }
+  template <class T>
+  std::span<const T> put(std::span<const T> host) {
+    return put(host.data(), host.size());
+  }
+  template <class T>
+  std::span<T> room(std::int64_t count) {
+    kept_.emplace_back(*this, std::vector<std::byte>(static_cast<std::size_t>(count) * sizeof(T),
+                                                     std::byte{0xff}));
+    return {reinterpret_cast<T*>(kept_.back().data()), static_cast<std::size_t>(count)};
+  }
+  KeySource put(const KeySource& s) {
+    KeySource d = s;
+    if (s.pool) {
+      d.pool.emplace(put(s.pool->data, static_cast<std::size_t>(s.pool->bytes())).data(),
+                     s.pool->layout, s.pool->page_size, s.pool->pages, s.pool->page_stride);
+    }
+    d.page_table = put(s.page_table);
+    d.indices = put(s.indices);
+    d.index_lengths = put(s.index_lengths);
+    return d;
+  }
+
+  /// Gives what came out. Repeats must give the same bits.
+  Outputs attend(const AttendArgs& host, int processors = 0, int repeats = 1) {
+    AttendArgs args = host;
+    const std::int64_t elements = host.q.rows * host.q.row_stride;
+    args.q.data =
+        put(host.q.data, static_cast<std::size_t>(bytes_of(host.q.dtype, elements))).data();
+    args.q_indptr = put(host.q_indptr);
+    args.kv_lens = put(host.kv_lens);
+    args.main = put(host.main);
+    if (host.problem.two_sources()) args.extra = put(host.extra);
+    args.sink = put(host.sink);
+    const std::int64_t width = host.problem.heads * host.problem.v_dim();
+    const auto out = room<std::uint16_t>(host.q.rows * width);
+    const auto lse = room<float>(host.q.rows * host.problem.heads);
+    args.out = {reinterpret_cast<std::byte*>(out.data()), DType::bf16, host.q.rows, width, width};
+    args.lse = {reinterpret_cast<std::byte*>(lse.data()), DType::f32, host.q.rows,
+                host.problem.heads, host.problem.heads};
+    LatentShape shape{.rows = host.q.rows,
+                      .requests = std::ssize(host.kv_lens),
+                      .heads = host.problem.heads,
+                      .dense = host.main.index_width == 0};
+    if (processors > 0) shape.processors = processors;
+    for (std::size_t r = 0; r < host.kv_lens.size(); ++r) {
+      shape.request_rows =
+          std::max<std::int64_t>(shape.request_rows, host.q_indptr[r + 1] - host.q_indptr[r]);
+      if (shape.dense) shape.keys = std::max<std::int64_t>(shape.keys, host.kv_lens[r]);
+    }
+    if (!shape.dense) {
+      shape.keys = (host.main.index_width + 63) / 64 * 64;
+      if (host.problem.two_sources()) shape.keys += host.extra.index_width;
+    }
+    LatentSchedule schedule;
+    schedule.cut = cut_latent(shape);
+    schedule.list.items = room<WorkItem>(schedule.cut.items);
+    schedule.list.row_items = room<std::int64_t>(schedule.cut.units + 1);
+    schedule.list.worker_items = room<std::int64_t>(schedule.cut.work.workers + 1);
+    schedule.unit_keys = room<std::int32_t>(schedule.cut.units);
+    schedule.work_workspace = room<std::int64_t>(work_workspace(schedule.cut.units));
+    const auto workspace = room<std::byte>(schedule.cut.workspace_bytes());
+    must(plan_latent(args, schedule, stream()));
+    std::vector<std::uint16_t> first;
+    Outputs o{{host.q.rows, width, 0}, {host.q.rows, host.problem.heads, 0}};
+    for (int i = 0; i < repeats; ++i) {
+      must(attend_latent(args, {}, schedule, workspace, stream()));
+      must(stream().wait());
+      std::vector<std::uint16_t> bits(out.size());
+      std::vector<float> sums(lse.size());
+      must(copy_to_host(out.data(), std::span(bits), stream()));
+      must(copy_to_host(lse.data(), std::span(sums), stream()));
+      must(stream().wait());
+      if (i == 0) first = bits;
+      EXPECT_EQ(first, bits) << "repeat " << i;
+      for (std::size_t j = 0; j < bits.size(); ++j) {
+        o.out.data[j] = std::bit_cast<float>(std::uint32_t{bits[j]} << 16);
+      }
+      for (std::size_t j = 0; j < sums.size(); ++j) o.lse.data[j] = sums[j];
+    }
+    if (processors == 0 && args.q.dtype == DType::bf16) by_registry(args, shape, first, out);
+    kept_.clear();
+    return o;
+  }
+
+ private:
+  // The kernel that plans name cuts a call in the same way, so its bits are the same.
+  void by_registry(AttendArgs args, const LatentShape& shape,
+                   const std::vector<std::uint16_t>& wanted, std::span<std::uint16_t> out) {
+    Scratch scratch(device_memory());
+    args.max_request_rows = shape.request_rows;
+    args.max_kv_len = shape.dense ? shape.keys : 0;
+    args.execution.scratch = &scratch;
+    args.execution.stream = stream().get();
+    ASSERT_EQ(cudaMemsetAsync(out.data(), 0xff, out.size_bytes(), stream()), cudaSuccess);
+    must(attend_latent_on_device(args));
+    std::vector<std::uint16_t> bits(out.size());
+    must(copy_to_host(out.data(), std::span(bits), stream()));
+    must(stream().wait());
+    EXPECT_EQ(bits, wanted);
+  }
+
+  std::list<DeviceCopy<std::byte>> kept_;
+};
+
+}  // namespace lathe::cuda

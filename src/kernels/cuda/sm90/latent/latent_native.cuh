@@ -1,0 +1,446 @@
+// Latent attention in fp8 arithmetic on e4m3 queries and keys: a block does 64 lines.
+//
+// fp8 operands in shared memory are K-major only, and values lie there by key. So the second product is
+// turned: O^T [dims, lines] += V^T [dims, keys] P^T [keys, lines], with V^T in registers, where
+// transposing loads of 16-bit units (two dimensions of a key) and a byte permutation bring it, and the
+// weights P [lines, keys] in shared memory, K-major as they come from the scores.
+//
+// Of 32 keys the order along K is the one that both sides have anyway: K column 4 c + 2 m + e (and 16 more
+// for m 2 and 3) is key 8 m + 2 c + e. Row g of a warp's 16 values is dimension 2 g and row g + 8 is 2 g + 1.
+//
+// Two warpgroups multiply, a third one fills (native_shape.cuh). Group 0 makes the scores and weights of
+// even tiles of keys, group 1 of odd ones; each adds all tiles to its half of the value dimensions (256
+// x 64 lines, 128 registers a thread). While one group weighs, the other one's products run:
+//
+//   group 0   weights 0            | O += P0 V0, S2 = Q K2 | O += P1 V1, weights 2 | ...
+//   group 1   O += P0 V0, weights 1 | O += P1 V1, S3 = Q K3 | O += P2 V2, weights 3 | ...
+//
+// Weights are 2^(score - reference), at most 2^8: a line's reference is 2^5 under its maximum when a
+// score last went out of that range, so sums are seldom rescaled.
+#pragma once
+
+#include "kernels/cuda/common/wgmma_fp8.cuh"
+#include "kernels/cuda/sm90/latent/native_shape.cuh"
+
+namespace lathe::cuda {
+
+inline constexpr float kNoNativeKey = -__builtin_huge_valf();
+inline constexpr float kWeightLimit = 8;   // log2 of the largest weight; e4m3 ends at 448
+inline constexpr float kWeightOfMost = 5;  // log2 of the weight of a maximum that becomes reference
+
+__device__ inline float native_load(std::uint32_t at) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
+  return v;
+}
+__device__ inline void native_store(std::uint32_t at, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
+}
+/// 2^(from - to), for references of which the first may be that of no key.
+__device__ inline float native_factor(float from, float to) {
+  return from == to ? 1.f : exp2_fast(from - to);
+}
+
+/// A consumer warpgroup. Of scores a thread has lines `row` and `row` + 8, of sums (turned) lines
+/// 8 j + 2 c and + 1 and in each of four tiles of 64 values dimensions 16 w + 2 g and + 1.
+template <int kGroup>
+struct NativeGroup {
+  const LatentParams& p;
+  const NativeShared& s;
+  int thread, warp, lane, row;
+  std::uint32_t
+      values_at;  // what this lane loads of the first key, within a tile of 128 dimensions
+  float sums[4][32];
+  float reference[2];  // log2 of what the weights are divided by
+  float total[2];      // of this thread's columns of this group's own tiles
+
+  __device__ NativeGroup(const LatentParams& params, const NativeShared& shared, int t)
+      : p(params), s(shared), thread(t), warp(t / 32), lane(t % 32) {
+    row = warp * 16 + lane / 4;
+    values_at =
+        static_cast<std::uint32_t>(kGroup * 2 * Native::kDimBytes) + swizzled_128(0, lane, warp);
+  }
+
+  __device__ void begin() {
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) sums[m][i] = 0;
+    }
+    reference[0] = reference[1] = kNoNativeKey;
+    total[0] = total[1] = 0;
+  }
+  __device__ void pin_sums() {
+#pragma unroll
+    for (int m = 0; m < 4; ++m) wgmma_pin(sums[m]);
+  }
+  __device__ void release(std::uint32_t barrier) const {
+    if (lane == 0) barrier_arrive(barrier);
+  }
+  __device__ std::uint64_t mask(unsigned n) const {
+    std::uint64_t m;
+    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(m) : "r"(s.mask(n)) : "memory");
+    return m;
+  }
+
+  __device__ void score(float (&d)[32], unsigned n) {
+    const std::uint32_t keys = s.keys(n);
+    wgmma_fence();
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int at = t * Native::kDimBytes + k * 32;
+        mma_m64_e4m3(d, tile_descriptor(s.q + at, 1024), tile_descriptor(keys + at, 1024),
+                     t + k > 0);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const int at = Native::kLastAt + k * 32;
+      mma_m64_e4m3(d, half_tile_descriptor(s.q + at), half_tile_descriptor(keys + at), true);
+    }
+    wgmma_commit();
+  }
+
+  /// Values of keys that are none become zeros; the cache may hold anything there.
+  __device__ void clear_values(unsigned n) const {
+    const std::uint64_t m = mask(n);
+    if (m == ~std::uint64_t{0}) return;
+    // Four threads of two half rows each.
+    const int key = thread / 2;
+    if (!(m >> key & 1)) {
+      const std::uint32_t tile =
+          s.keys(n) + static_cast<std::uint32_t>((kGroup * 2 + thread % 2) * Native::kDimBytes);
+#pragma unroll
+      for (int c = 0; c < 8; ++c) store_shared(swizzled_128(tile, key, c), 0, 0, 0, 0);
+    }
+    fence_async_proxy();
+    group_sync(Native::kFirstGroup + kGroup, 128);
+  }
+
+  /// Goes over to tile n's references; the products must be done.
+  __device__ void refer(unsigned n) {
+    std::uint32_t risen;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(risen) : "r"(s.risen(n)) : "memory");
+    if (risen == 0) return;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const std::uint32_t at = s.factors(n) + static_cast<std::uint32_t>(32 * j + 8 * (lane & 3));
+      const float f0 = native_load(at), f1 = native_load(at + 4);
+#pragma unroll
+      for (int m = 0; m < 4; ++m) {
+        sums[m][4 * j] *= f0;
+        sums[m][4 * j + 1] *= f1;
+        sums[m][4 * j + 2] *= f0;
+        sums[m][4 * j + 3] *= f1;
+      }
+    }
+  }
+
+  /// Issues O += P V of tile n.
+  __device__ void add(unsigned n) {
+    barrier_wait(s.full(n), NativeShared::parity(n));
+    barrier_wait(s.weighed(n), NativeShared::parity(n));
+    refer(n);
+    clear_values(n);
+    const std::uint32_t from = s.keys(n) + values_at;
+    const std::uint32_t weights = s.weights(n);
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      std::uint32_t a[2][4];
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        std::uint32_t v[4];
+        // Four chunks to the right is one bit of the swizzled address.
+        load_matrices_turned((from ^ (m & 1) << 6) + m / 2 * Native::kDimBytes + k * 32 * 128, v);
+        a[k][0] = __byte_perm(v[0], v[1], 0x6420);
+        a[k][1] = __byte_perm(v[0], v[1], 0x7531);
+        a[k][2] = __byte_perm(v[2], v[3], 0x6420);
+        a[k][3] = __byte_perm(v[2], v[3], 0x7531);
+      }
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        mma_m64_e4m3_rows(sums[m], a[k], half_tile_descriptor(weights + k * 32));
+      }
+    }
+    wgmma_commit();
+  }
+
+  __device__ void hide_keys(float (&d)[32], std::uint64_t seen) const {
+    if (seen == ~std::uint64_t{0}) return;
+    const auto bits = seen >> 2 * (lane & 3);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const auto two = static_cast<std::uint32_t>(bits >> 8 * j);
+      if (!(two & 1)) d[4 * j] = d[4 * j + 2] = kNoNativeKey;
+      if (!(two & 2)) d[4 * j + 1] = d[4 * j + 3] = kNoNativeKey;
+    }
+  }
+  /// Keys from `limit` of each row on, counted from the tile's first, are not seen.
+  __device__ void hide_after(float (&d)[32], int limit0, int limit1) const {
+    if (limit0 >= kLatentTile && limit1 >= kLatentTile) return;
+    const int column = 2 * (lane & 3);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (8 * j + column >= limit0) d[4 * j] = kNoNativeKey;
+      if (8 * j + column + 1 >= limit0) d[4 * j + 1] = kNoNativeKey;
+      if (8 * j + column >= limit1) d[4 * j + 2] = kNoNativeKey;
+      if (8 * j + column + 1 >= limit1) d[4 * j + 3] = kNoNativeKey;
+    }
+  }
+
+  /// Scores of tile n to weights in shared memory. r0, r1: the references that the sums have.
+  __device__ void weigh(float (&d)[32], unsigned n, int limit0, int limit1, float r0, float r1) {
+    hide_keys(d, mask(n));
+    hide_after(d, limit0, limit1);
+    float m0 = d[0], m1 = d[2];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      m0 = fmaxf(m0, fmaxf(d[4 * j], d[4 * j + 1]));
+      m1 = fmaxf(m1, fmaxf(d[4 * j + 2], d[4 * j + 3]));
+    }
+    const bool grows = m0 * p.scale > r0 + kWeightLimit || m1 * p.scale > r1 + kWeightLimit;
+    const bool rises = warp_any(grows);
+    float f0 = 1, f1 = 1;
+    if (rises) {
+      m0 = fmaxf(m0, shuffle_xor(m0, 1));
+      m1 = fmaxf(m1, shuffle_xor(m1, 1));
+      m0 = fmaxf(m0, shuffle_xor(m0, 2)) * p.scale;
+      m1 = fmaxf(m1, shuffle_xor(m1, 2)) * p.scale;
+      const float s0 = m0 > r0 + kWeightLimit ? m0 - kWeightOfMost : r0;
+      const float s1 = m1 > r1 + kWeightLimit ? m1 - kWeightOfMost : r1;
+      f0 = native_factor(r0, s0);
+      f1 = native_factor(r1, s1);
+      r0 = s0;
+      r1 = s1;
+    }
+    if ((lane & 3) == 0) {
+      const auto at = static_cast<std::uint32_t>(row * 4);
+      native_store(s.references(n) + at, r0);
+      native_store(s.references(n) + at + 32, r1);
+      native_store(s.factors(n) + at, f0);
+      native_store(s.factors(n) + at + 32, f1);
+    }
+    if (lane == 0) {
+      asm volatile("st.shared.u8 [%0], %1;" ::"r"(s.risen(n) + warp), "r"(int{rises}) : "memory");
+    }
+    total[0] *= native_factor(reference[0], r0);
+    total[1] *= native_factor(reference[1], r1);
+    reference[0] = r0;
+    reference[1] = r1;
+    const float z0 = r0 == kNoNativeKey ? 0.f : r0, z1 = r1 == kNoNativeKey ? 0.f : r1;
+    std::uint32_t w[2][4];
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      float x[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        x[i] = exp2_fast(fmaf(d[4 * j + i], p.scale, (i & 2) == 0 ? -z0 : -z1));
+      }
+      total[0] += (x[0] + x[1]) + (x[4] + x[5]);
+      total[1] += (x[2] + x[3]) + (x[6] + x[7]);
+      w[j / 4][j % 4] = pack_e4m3(x[0], x[1]) | pack_e4m3(x[4], x[5]) << 16;
+      w[j / 4][j % 4 + 1] = pack_e4m3(x[2], x[3]) | pack_e4m3(x[6], x[7]) << 16;
+    }
+    const int line = warp * 16 + (lane & 15);
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      store_matrices(swizzled_64(s.weights(n), line, 2 * k + lane / 16), w[k][0], w[k][1], w[k][2],
+                     w[k][3]);
+    }
+    fence_async_proxy();
+    __syncwarp();
+    release(s.weighed(n));
+  }
+
+  /// Adds the own tile n and makes the scores of the next one.
+  __device__ void add_and_score(float (&d)[32], unsigned n) {
+    add(n);
+    barrier_wait(s.full(n + 2), NativeShared::parity(n + 2));
+    score(d, n + 2);
+    wgmma_wait<1>();
+    release(s.empty(n));
+    wgmma_wait<0>();
+    pin_sums();
+    wgmma_pin(d);
+  }
+  /// Adds the other group's tile n and weighs the own one after it.
+  __device__ void add_and_weigh(float (&d)[32], unsigned n, int limit0, int limit1) {
+    add(n);
+    const auto at = static_cast<std::uint32_t>(row * 4);
+    weigh(d, n + 1, limit0, limit1, native_load(s.references(n) + at),
+          native_load(s.references(n) + at + 32));
+    wgmma_wait<0>();
+    pin_sums();
+    release(s.empty(n));
+  }
+  __device__ void add_alone(unsigned n) {
+    add(n);
+    wgmma_wait<0>();
+    pin_sums();
+    release(s.empty(n));
+  }
+
+  /// The tiles n to n + 2 pairs - 1. limit: keys of the item that each of this thread's rows sees.
+  __device__ void tiles(int pairs, unsigned n, const int (&limit)[2]) {
+    float d[32];
+    n += kGroup;
+    barrier_wait(s.full(n), NativeShared::parity(n));
+    score(d, n);
+    wgmma_wait<0>();
+    wgmma_pin(d);
+    if constexpr (kGroup == 0) {
+      weigh(d, n, limit[0], limit[1], kNoNativeKey, kNoNativeKey);
+#pragma unroll 1
+      for (int i = 1; i < pairs; ++i, n += 2) {
+        add_and_score(d, n);
+        add_and_weigh(d, n + 1, limit[0] - 2 * i * kLatentTile, limit[1] - 2 * i * kLatentTile);
+      }
+      release(s.q_empty());
+      add_alone(n);
+      add_alone(n + 1);
+    } else {
+      int hidden = kLatentTile;
+#pragma unroll 1
+      for (int i = 1; i < pairs; ++i, n += 2, hidden += 2 * kLatentTile) {
+        add_and_weigh(d, n - 1, limit[0] - hidden, limit[1] - hidden);
+        add_and_score(d, n);
+      }
+      release(s.q_empty());
+      add_and_weigh(d, n - 1, limit[0] - hidden, limit[1] - hidden);
+      add_alone(n);
+    }
+  }
+
+  /// last: the item's last tile.
+  __device__ void finish(const NativeItem& item, unsigned last) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      total[i] *= native_factor(
+          reference[i],
+          native_load(s.references(last) + static_cast<std::uint32_t>((row + 8 * i) * 4)));
+      total[i] += shuffle_xor(total[i], 1);
+      total[i] += shuffle_xor(total[i], 2);
+    }
+    if ((lane & 3) == 0) {
+      native_store(s.totals(kGroup) + static_cast<std::uint32_t>(row * 4), total[0]);
+      native_store(s.totals(kGroup) + static_cast<std::uint32_t>(row * 4 + 32), total[1]);
+    }
+    group_sync(Native::kSumsReady, 256);
+    const std::int64_t part = std::int64_t{item.number} * (p.tiles * Native::kLines);
+    if (thread < Native::kLines) {
+      const auto at = static_cast<std::uint32_t>(thread * 4);
+      const std::int32_t line = item.first + thread;
+      const float sum = native_load(s.totals(0) + at) + native_load(s.totals(1) + at);
+      const float lse2 =
+          sum > 0 ? native_load(s.references(last) + at) + __log2f(sum) : kNoNativeKey;
+      float factor = sum > 0 ? p.value_scale / sum : 0.f;
+      if (line < item.lines) {
+        const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
+        const std::int32_t head = line - r * p.heads;
+        constexpr float kLn2 = 0.6931471805599453f, kLog2E = 1.4426950408889634f;
+        if (item.number >= 0) {
+          if (kGroup == 0) p.part_lse[part + line] = lse2;
+        } else {
+          if (p.sink != nullptr) factor *= 1.f / (1.f + exp2_fast(p.sink[head] * kLog2E - lse2));
+          if (kGroup == 0 && p.lse != nullptr) {
+            p.lse[(item.row + r) * p.lse_stride + head] = lse2 * kLn2;
+          }
+        }
+      }
+      native_store(s.scales(kGroup) + at, factor);
+    }
+    group_sync(Native::kFirstGroup + kGroup, 128);
+    const int column = kGroup * 256 + warp * 16 + lane / 4 * 2;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int in_tile = 8 * j + 2 * (lane & 3) + e;
+        const std::int32_t line = item.first + in_tile;
+        if (line >= item.lines) continue;
+        const float factor =
+            native_load(s.scales(kGroup) + static_cast<std::uint32_t>(in_tile * 4));
+        if (item.number >= 0) {
+          float* to = p.part_out + (part + line) * Native::kValues + column;
+#pragma unroll
+          for (int m = 0; m < 4; ++m) {
+            *reinterpret_cast<float2*>(to + 64 * m) =
+                make_float2(sums[m][4 * j + e] * factor, sums[m][4 * j + 2 + e] * factor);
+          }
+          continue;
+        }
+        const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
+        const std::int32_t head = line - r * p.heads;
+        std::uint16_t* to =
+            p.out + (item.row + r) * p.out_stride + std::int64_t{head} * Native::kValues + column;
+#pragma unroll
+        for (int m = 0; m < 4; ++m) {
+          *reinterpret_cast<std::uint32_t*>(to + 64 * m) =
+              pack_bf16(sums[m][4 * j + e] * factor, sums[m][4 * j + 2 + e] * factor);
+        }
+      }
+    }
+  }
+
+  __device__ void run() {
+    unsigned n = 0;
+    for (unsigned number = 0;; ++number) {
+      begin();
+      barrier_wait(s.q_full(), number & 1);
+      const NativeItem item = s.load_item(number);
+      if (item.pairs == 0) return;
+      fence_async_proxy();
+      int limit[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        limit[i] = item.limit + static_cast<std::int32_t>(p.by_heads(
+                                    static_cast<std::uint32_t>(item.first + row + 8 * i)));
+      }
+      tiles(item.pairs, n, limit);
+      n += static_cast<unsigned>(2 * item.pairs);
+      finish(s.load_item(number), n - 1);
+    }
+  }
+};
+
+__global__ void __launch_bounds__(Native::kThreads, 1)
+    latent_native_kernel(const __grid_constant__ LatentParams p,
+                         const __grid_constant__ NativeMaps maps) {
+  extern __shared__ __align__(1024) unsigned char shared_bytes[];
+  const NativeShared s{shared_address(shared_bytes)};
+  const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.tiles;
+  const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.tiles;
+  if (threadIdx.x == 0) {
+    barrier_init(s.q_full(), Native::kQueryThreads + 1);
+    barrier_init(s.q_empty(), 8);
+    for (unsigned b = 0; b < Native::kBuffers; ++b) {
+      barrier_init(s.full(b), 1);
+      barrier_init(s.empty(b), 8);
+      barrier_init(s.weighed(b), 4);
+    }
+    barriers_visible();
+  }
+  __syncthreads();
+  const int group = static_cast<int>(threadIdx.x) / 128;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  if (group == 2) {
+    lower_registers<40>();
+    if (thread < 32) {
+      native_fill_keys(p, maps, s, worker, tile, thread);
+    } else {
+      native_fill_queries(p, s, worker, tile, thread - 32);
+    }
+  } else if (group == 0) {
+    raise_registers<232>();
+    NativeGroup<0>(p, s, thread).run();
+  } else {
+    raise_registers<232>();
+    NativeGroup<1>(p, s, thread).run();
+  }
+  let_next_begin();
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,212 @@
+// Where the native kernel's shared memory lies, and the producer that fills it.
+//
+// Keys stay e4m3, as the cache has them: a tile of 64 keys is four tiles of 128 dimensions (rows of 128
+// bytes, swizzled) and one of the last 64 (rows of 64 bytes). Copies of boxes of a page bring them; one
+// warp issues these. The other warps of its group copy queries.
+#pragma once
+
+#include <cuda.h>
+
+#include "kernels/cuda/common/hopper.cuh"
+#include "kernels/cuda/sm90/latent/latent_unit.cuh"
+
+namespace lathe::cuda {
+
+/// The pool as [pages, page_size, 576] bytes: boxes of 128 and of 64 dimensions.
+struct NativeMaps {
+  CUtensorMap wide, narrow;
+};
+
+struct Native {
+  static constexpr int kLines = 64;
+  static constexpr int kBuffers = 4;  // of keys; and of weights, which are numbered alike
+  static constexpr int kThreads = 384;
+  static constexpr int kValues = 512;
+  static constexpr int kDimBytes = kLatentTile * 128;  // a tile of 128 dimensions
+  static constexpr int kLastAt = 4 * kDimBytes;
+  static constexpr int kKeyBytes = kLatentTile * 576;
+  static constexpr int kWeightBytes = kLines * kLatentTile;
+
+  static constexpr int kKeysAt = kKeyBytes;
+  static constexpr int kWeightsAt = kKeysAt + kBuffers * kKeyBytes;
+  static constexpr int kSmallAt = kWeightsAt + kBuffers * kWeightBytes;
+  static constexpr int kSmallBytes = 224 + 2 * kBuffers * 256 + 4 * 256;
+  static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
+
+  static constexpr int kQueryThreads = 96;
+  // Named barriers; the consumers' groups have one each.
+  static constexpr int kFirstGroup = 1, kSumsReady = 3;
+
+  /// The tiles that an item's keys are taken as: pairs, one for each consumer.
+  __device__ static int pairs(const LatentItem& item) {
+    const int n = (item.count + 2 * kLatentTile - 1) / (2 * kLatentTile);
+    return n > 0 ? n : 1;
+  }
+};
+
+/// What consumers have to know of an item; it comes with the queries.
+struct NativeItem {
+  std::int32_t pairs;   // 0: there are no more items
+  std::int32_t limit;   // keys of the item that the unit's first row sees
+  std::int32_t row;     // of q, the unit's first
+  std::int32_t lines;   // of the unit
+  std::int32_t number;  // of the item, where the unit has several, else -1
+  std::int32_t first;   // line of the unit
+};
+
+/// Byte address of 16-byte chunk `chunk` of a row of a swizzled tile of 128-byte rows, and of 64-byte ones.
+__device__ inline std::uint32_t swizzled_128(std::uint32_t tile, int row, int chunk) {
+  return tile + static_cast<std::uint32_t>(row * 128 + ((chunk ^ (row & 7)) << 4));
+}
+__device__ inline std::uint32_t swizzled_64(std::uint32_t tile, int row, int chunk) {
+  return tile + static_cast<std::uint32_t>(row * 64 + ((chunk ^ (row >> 1 & 3)) << 4));
+}
+
+/// Tiles of keys and of weights are numbered through all items of a block; number n is in buffer
+/// n % kBuffers, and of that buffer's phases it is phase n / kBuffers.
+struct NativeShared {
+  std::uint32_t q;  // the first of all
+
+  __device__ static std::uint32_t buffer(unsigned n) { return n % Native::kBuffers; }
+  __device__ static std::uint32_t parity(unsigned n) { return n / Native::kBuffers & 1; }
+
+  __device__ std::uint32_t keys(unsigned n) const {
+    return q + Native::kKeysAt + buffer(n) * Native::kKeyBytes;
+  }
+  __device__ std::uint32_t weights(unsigned n) const {
+    return q + Native::kWeightsAt + buffer(n) * Native::kWeightBytes;
+  }
+  __device__ std::uint32_t small(std::uint32_t at) const { return q + Native::kSmallAt + at; }
+  __device__ std::uint32_t q_full() const { return small(0); }
+  __device__ std::uint32_t q_empty() const { return small(8); }
+  __device__ std::uint32_t full(unsigned n) const { return small(16 + 8 * buffer(n)); }
+  __device__ std::uint32_t empty(unsigned n) const { return small(48 + 8 * buffer(n)); }
+  __device__ std::uint32_t weighed(unsigned n) const { return small(80 + 8 * buffer(n)); }
+  __device__ std::uint32_t mask(unsigned n) const { return small(112 + 8 * buffer(n)); }  // 64 bits
+  /// A byte of each warp: nonzero where its lines' references rose.
+  __device__ std::uint32_t risen(unsigned n) const { return small(144 + 4 * buffer(n)); }
+  __device__ std::uint32_t item(unsigned number) const { return small(160 + 32 * (number & 1)); }
+  __device__ std::uint32_t references(unsigned n) const { return small(224 + 256 * buffer(n)); }
+  /// What sums are to be multiplied by because of that.
+  __device__ std::uint32_t factors(unsigned n) const {
+    return small(224 + 256 * (Native::kBuffers + buffer(n)));
+  }
+  __device__ std::uint32_t totals(int group) const {
+    return small(224 + static_cast<std::uint32_t>(256 * (2 * Native::kBuffers + group)));
+  }
+  __device__ std::uint32_t scales(int group) const { return totals(2 + group); }
+
+  __device__ NativeItem load_item(unsigned number) const {
+    NativeItem v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.pairs), "=r"(v.limit), "=r"(v.row), "=r"(v.lines)
+                 : "r"(item(number))
+                 : "memory");
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(v.number), "=r"(v.first)
+                 : "r"(item(number) + 16)
+                 : "memory");
+    return v;
+  }
+  __device__ void store_item(unsigned number, const NativeItem& v) const {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(item(number)), "r"(v.pairs),
+                 "r"(v.limit), "r"(v.row), "r"(v.lines)
+                 : "memory");
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(item(number) + 16), "r"(v.number),
+                 "r"(v.first)
+                 : "memory");
+  }
+};
+
+/// Copies the lines of a tile, [64, 576] e4m3; lines beyond the unit's are zeros.
+__device__ inline void native_copy_queries(const LatentParams& p, const LatentUnitPlace& u,
+                                           std::int32_t tile, std::uint32_t to, int thread) {
+  constexpr int kChunks = 576 / 16;
+#pragma unroll 2
+  for (int i = thread; i < Native::kLines * kChunks; i += Native::kQueryThreads) {
+    const int line = i / kChunks, chunk = i % kChunks;
+    const std::int32_t l = tile * Native::kLines + line;
+    const bool valid = l < u.lines;
+    const auto row =
+        static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(valid ? l : 0)));
+    const std::int32_t head = (valid ? l : 0) - row * p.heads;
+    const auto* from = static_cast<const std::byte*>(p.q) + (u.row + row) * p.q_stride +
+                       std::int64_t{head} * 576 + chunk * 16;
+    copy_async(chunk < 32 ? swizzled_128(to + chunk / 8 * Native::kDimBytes, line, chunk % 8)
+                          : swizzled_64(to + Native::kLastAt, line, chunk - 32),
+               from, valid);
+  }
+}
+
+/// Items and their queries. An item's facts are kept until the one after the next is begun.
+__device__ inline void native_fill_queries(const LatentParams& p, const NativeShared& s,
+                                           std::int32_t worker, std::int32_t tile, int thread) {
+  LatentItems items(p, worker);
+  unsigned number = 0;
+  for (bool live = true; live; ++number) {
+    live = items.take<Native::kLines>(p, tile);
+    barrier_wait(s.q_empty(), (number & 1) ^ 1);
+    if (thread == 0) {
+      const LatentUnitPlace& u = items.unit;
+      s.store_item(number, {live ? Native::pairs(items.item) : 0, u.limit - items.item.first, u.row,
+                            u.lines, items.split ? static_cast<std::int32_t>(items.number) : -1,
+                            tile * Native::kLines});
+      barrier_arrive(s.q_full());
+    }
+    if (live) native_copy_queries(p, items.unit, tile, s.q, thread);
+    barrier_arrive_after_copies(s.q_full());
+  }
+}
+
+/// One warp. A page that is none is left out, and its keys lose their bits in the tile's mask; so do
+/// those after the item's last.
+__device__ inline void native_fill_keys(const LatentParams& p, const NativeMaps& maps,
+                                        const NativeShared& s, std::int32_t worker,
+                                        std::int32_t tile, int lane) {
+  LatentItems items(p, worker);
+  const auto page_size = static_cast<std::int32_t>(p.main.page_size.divisor);
+  const std::int32_t rows = page_size < kLatentTile ? page_size : kLatentTile;
+  unsigned n = 0;
+  while (items.take<Native::kLines>(p, tile)) {
+    const std::int32_t end = items.item.first + items.item.count;
+    const std::int32_t* table =
+        p.main.table + std::int64_t{items.unit.request} * p.main.table_width;
+    const int tiles = 2 * Native::pairs(items.item);
+    for (int t = 0; t < tiles; ++t, ++n) {
+      const std::int32_t index = items.item.first + t * kLatentTile + lane * rows;
+      std::int32_t page = -1, offset = 0, seen = 0;
+      if (lane * rows < kLatentTile && index < end) {
+        const auto at =
+            static_cast<std::int32_t>(p.main.page_size(static_cast<std::uint32_t>(index)));
+        offset = index - at * page_size;
+        if (at < p.main.table_width) page = table[at];
+        if (page >= 0 && page < p.main.pages_count) seen = min(rows, end - index);
+      }
+      const std::uint64_t bits =
+          seen == 64 ? ~std::uint64_t{0} : ((std::uint64_t{1} << seen) - 1) << (lane * rows & 63);
+      const std::uint32_t low = __reduce_or_sync(0xffffffffu, static_cast<std::uint32_t>(bits));
+      const std::uint32_t high =
+          __reduce_or_sync(0xffffffffu, static_cast<std::uint32_t>(bits >> 32));
+      const int boxes = __popc(__ballot_sync(0xffffffffu, seen > 0));
+      barrier_wait(s.empty(n), NativeShared::parity(n) ^ 1);
+      if (lane == 0) {
+        asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(s.mask(n)), "r"(low), "r"(high)
+                     : "memory");
+        barrier_expect(s.full(n), static_cast<std::uint32_t>(boxes * rows * 576));
+      }
+      __syncwarp();
+      if (seen > 0) {
+        const std::uint32_t to = s.keys(n);
+#pragma unroll
+        for (int d = 0; d < 4; ++d) {
+          copy_box(to + d * Native::kDimBytes + lane * rows * 128, &maps.wide, d * 128, offset,
+                   page, s.full(n));
+        }
+        copy_box(to + Native::kLastAt + lane * rows * 64, &maps.narrow, 512, offset, page,
+                 s.full(n));
+      }
+    }
+  }
+}
+
+}  // namespace lathe::cuda
