@@ -69,6 +69,16 @@ TEST(Sm90, RefusesWhatItDoesNotHave) {
               AllOf(HasSubstr("scale"), HasSubstr("raw_f32")));
 }
 
+TEST(Sm90, PlansFp8ArithmeticOnPagesOfPowersOfTwo) {
+  const PlanResult result = plan("mla", {.decode = "native", .layout = "mla_fp8"});
+  ASSERT_TRUE(result) << explain(result.error());
+  const Route& route = result->phase(Phase::decode).routes.back();
+  EXPECT_EQ(route.kernel, "sm90.dense_latent.native_fp8");
+  EXPECT_EQ(route.q_dtype, DType::e4m3);
+  EXPECT_THAT(refusal("mla", {.decode = "native", .layout = "mla_fp8", .page_size = 24}),
+              AllOf(HasSubstr("native_fp8"), HasSubstr("page"), HasSubstr("offered 24")));
+}
+
 TEST(Sm90, RefusesOtherWidths) {
   AttentionProblem problem = deepseek_v32_problem();
   problem.rope = 32;
@@ -81,7 +91,7 @@ TEST(Sm90, RefusesOtherWidths) {
 TEST(Sm90, EntriesAreThereWhereCudaIs) {
   Registry registry;
   register_sm90_kernels(registry);
-  EXPECT_EQ(registry.kernels().size(), 9u);
+  EXPECT_EQ(registry.kernels().size(), 10u);
   for (const Kernel& k : registry.kernels()) {
 #ifdef LATHE_HAS_CUDA
     EXPECT_NE(k.attend, nullptr) << k.capability.name;

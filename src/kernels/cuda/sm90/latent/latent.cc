@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 #include "kernels/cuda/sm90/latent/latent_launch.h"
+#include "kernels/cuda/sm90/latent/latent_limits.h"
 #include "kernels/cuda/sm90/step/step.h"
 
 namespace lathe::cuda {
@@ -41,8 +41,9 @@ Result<LatentKernel> native_kernel(const AttendArgs& args, const LatentCut& cut)
     return wrong("main.index_width", "a page table and no index list where q is e4m3",
                  fmt::format("{}", args.main.index_width));
   }
-  if (pool.page_size < 16 || !std::has_single_bit(static_cast<unsigned>(pool.page_size))) {
-    return wrong("main.pool.page_size", "a power of two from 16 on",
+  if (!latent_fp8_page(pool.page_size)) {
+    return wrong("main.pool.page_size",
+                 fmt::format("a power of two from {} on where q is e4m3", kLatentFp8Page),
                  fmt::format("{}", pool.page_size));
   }
   // Copies move 16 bytes at least.

@@ -51,6 +51,20 @@ Result<void> check_keys(const std::string& field, const KeySource& s, ProblemKin
   return check_lines(field + ".pool", s.pool->data, s.pool->page_stride, s.pool->pages);
 }
 
+// What fp8 arithmetic takes beside the rest.
+Result<void> check_fp8(const AttendArgs& args) {
+  const KeySource& s = args.main;
+  if (!s.pool || s.pool->layout.kind() != LayoutKind::mla_fp8 || s.index_width > 0) {
+    return unfit("q.dtype", "bf16, or e4m3 for pages of mla_fp8 by page table", "e4m3");
+  }
+  if (!latent_fp8_page(s.pool->page_size)) {
+    return unfit("main.pool.page_size",
+                 fmt::format("a power of two from {} on where q is e4m3", kLatentFp8Page),
+                 fmt::format("{}", s.pool->page_size));
+  }
+  return {};
+}
+
 Result<void> check_call(const AttendArgs& args) {
   const AttentionProblem& p = args.problem;
   if (auto ok = check_latent_shapes(args); !ok) return ok;
@@ -65,7 +79,12 @@ Result<void> check_call(const AttendArgs& args) {
     if (wanted == offered) return {};
     return unfit(field, std::string(name(wanted)), std::string(name(offered)));
   };
-  if (auto ok = need_dtype("q.dtype", DType::bf16, args.q.dtype); !ok) return ok;
+  const bool fp8 = args.q.dtype == DType::e4m3;
+  if (!fp8) {
+    if (auto ok = need_dtype("q.dtype", DType::bf16, args.q.dtype); !ok) return ok;
+  } else if (auto ok = check_fp8(args); !ok) {
+    return ok;
+  }
   if (auto ok = need_dtype("out.dtype", DType::bf16, args.out.dtype); !ok) return ok;
   if (args.lse.data != nullptr) {
     if (auto ok = need_dtype("lse.dtype", DType::f32, args.lse.dtype); !ok) return ok;
@@ -74,7 +93,11 @@ Result<void> check_call(const AttendArgs& args) {
     return unfit("problem.window", "0, or an index list of the window's keys",
                  fmt::format("{} by page table", p.window));
   }
-  if (auto ok = check_lines("q", args.q.data, args.q.row_stride * 2, args.q.rows); !ok) return ok;
+  if (auto ok =
+          check_lines("q", args.q.data, bytes_of(args.q.dtype, args.q.row_stride), args.q.rows);
+      !ok) {
+    return ok;
+  }
   if (auto ok = check_lines("out", args.out.data, args.out.row_stride * 2, args.out.rows); !ok) {
     return ok;
   }

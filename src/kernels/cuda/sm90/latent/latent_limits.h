@@ -24,8 +24,11 @@ constexpr EnumSet<LayoutKind> latent_layouts(ProblemKind kind) {
   if (kind == ProblemKind::window_compressed) return {LayoutKind::v4_fp8, LayoutKind::mla_bf16};
   return {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block};
 }
-/// Layouts whose own number format the products are computed in.
-constexpr EnumSet<LayoutKind> latent_native_layouts(ProblemKind) { return {LayoutKind::mla_bf16}; }
+/// fp8 arithmetic, for an e4m3 q: dense attention on pages of mla_fp8 of so many tokens, a power of two.
+inline constexpr std::int32_t kLatentFp8Page = 16;  // at least
+constexpr bool latent_fp8_page(std::int32_t tokens) {
+  return tokens >= kLatentFp8Page && (tokens & (tokens - 1)) == 0;
+}
 
 /// Scales become bf16 factors, so they are powers of two or stand beside the pool.
 inline constexpr EnumSet<ScalePolicy> kLatentScales = {ScalePolicy::none, ScalePolicy::per_tensor,
