@@ -55,6 +55,18 @@ __device__ inline void group_arrive(int number, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
+/// A barrier that also tells whether any thread brought true.
+__device__ inline bool group_any(int number, int threads, bool mine) {
+  int any;
+  asm volatile(
+      "{\n.reg .pred mine, any;\nsetp.ne.b32 mine, %3, 0;\n"
+      "barrier.cta.red.or.pred any, %1, %2, mine;\nselp.b32 %0, 1, 0, any;\n}"
+      : "=r"(any)
+      : "r"(number), "r"(threads), "r"(static_cast<int>(mine))
+      : "memory");
+  return any != 0;
+}
+
 /// 16 bytes from global to shared memory; zeros where `valid` is false.
 __device__ inline void copy_async(std::uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -80,11 +92,33 @@ __device__ inline void store_shared(std::uint32_t to, std::uint32_t a, std::uint
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
 }
+__device__ inline float load_float(std::uint32_t at) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
+  return v;
+}
+__device__ inline void store_float(std::uint32_t at, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
+}
 /// Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void store_matrices(std::uint32_t to, std::uint32_t a, std::uint32_t b,
                                       std::uint32_t c, std::uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a),
                "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+/// The transposes of two or four 8 x 8 matrices; lane l gives the address of column l % 8 of matrix
+/// l / 8.
+__device__ inline void store_matrices_turned(std::uint32_t to, std::uint32_t a, std::uint32_t b) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a),
+               "r"(b)
+               : "memory");
+}
+__device__ inline void store_matrices_turned(std::uint32_t to, std::uint32_t a, std::uint32_t b,
+                                             std::uint32_t c, std::uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+               "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
 }
 

@@ -14,6 +14,13 @@ cudaError_t launch_wide_mla_fp8_block(const LatentParams& p, cudaStream_t stream
 cudaError_t launch_wide_v4_fp8(const LatentParams& p, cudaStream_t stream);
 cudaError_t launch_wide_v4_bf16(const LatentParams& p, cudaStream_t stream);
 
+/// tile_lines of 8, 16 or 32 a block, p.tiles 1; bf16 products.
+cudaError_t launch_narrow_mla_bf16(const LatentParams& p, int tile_lines, cudaStream_t stream);
+cudaError_t launch_narrow_mla_fp8(const LatentParams& p, int tile_lines, cudaStream_t stream);
+cudaError_t launch_narrow_mla_fp8_block(const LatentParams& p, int tile_lines, cudaStream_t stream);
+cudaError_t launch_narrow_v4_fp8(const LatentParams& p, int tile_lines, cudaStream_t stream);
+cudaError_t launch_narrow_v4_bf16(const LatentParams& p, int tile_lines, cudaStream_t stream);
+
 /// keys: [p.units], of each unit.
 cudaError_t launch_latent_count(const LatentParams& p, std::int32_t* keys, cudaStream_t stream);
 
