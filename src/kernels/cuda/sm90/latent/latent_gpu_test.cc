@@ -251,7 +251,7 @@ TEST_F(LatentGpu, FewHeadsOfTwoSources) {
     s.args.problem.window = 100;
     s.args.problem.compress_ratio = 4;
     s.args.extra = s.args.main;
-    name_by_index(s.args.extra, list, 330);
+    ref_test::name_by_index(s.args.extra, list, 330);
     check(s, heads == 8 ? 3 : 0, 3);
   }
 }
