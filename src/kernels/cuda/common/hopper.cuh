@@ -79,17 +79,19 @@ __device__ inline void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
 }
 
-/// A load of bytes that no thread writes during the kernel and that the first cache need not keep.
+// Loads and stores of a pipelined loop, volatile because ptxas keeps the order of such accesses: it
+// would sink loads that run ahead to the end of the loop, where their latency is seen in full.
 __device__ inline uint4 load_stream(const void* p) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(p));
   return v;
 }
 __device__ inline void store_shared(std::uint32_t to, std::uint32_t a, std::uint32_t b,
                                     std::uint32_t c, std::uint32_t d) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d)
+  asm volatile("st.volatile.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
+               "r"(c), "r"(d)
                : "memory");
 }
 __device__ inline float load_float(std::uint32_t at) {
@@ -99,6 +101,17 @@ __device__ inline float load_float(std::uint32_t at) {
 }
 __device__ inline void store_float(std::uint32_t at, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
+}
+__device__ inline void store_shared_u8(std::uint32_t to, std::uint32_t v) {
+  asm volatile("st.shared.u8 [%0], %1;" ::"r"(to), "r"(v) : "memory");
+}
+__device__ inline void store_shared_u16(std::uint32_t to, std::uint32_t v) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(static_cast<std::uint16_t>(v)) : "memory");
+}
+/// Asks for the 128 bytes around an address to be brought to L2. (The bulk form takes one address a
+/// warp: lanes with addresses of their own go one after the other.)
+__device__ inline void prefetch_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
 }
 /// Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void store_matrices(std::uint32_t to, std::uint32_t a, std::uint32_t b,

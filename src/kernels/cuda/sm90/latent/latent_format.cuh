@@ -1,8 +1,6 @@
 // Cached rows on their way into a tile of bf16 in shared memory: what a thread loads of a row, and
 // what it makes of it.
-//
-// Four neighbouring threads take a row; step i gives each 16 bytes of fp8 of dimensions 64 i to
-// 64 i + 63, so that a row's tile of 64 is 64 bytes read and 128 written.
+
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -24,56 +22,73 @@ __device__ inline void widen_e4m3(std::uint32_t bytes, std::uint32_t scale, std:
   high = mul_bf16x2(b << 4 & 0x87f087f0u, scale);
 }
 
-/// 2^120 * scale, twice.
-__device__ inline std::uint32_t widen_scale(float scale) {
-  const float s = scale * 0x1p120f;
-  return pack_bf16(s, s);
-}
-/// The same for a ue8m0 code, below 2^8.
+/// 2^120 times a scale below 2^8 with this ue8m0 code, twice, as bf16.
 __device__ inline std::uint32_t widen_scale_ue8m0(std::uint32_t code) {
   const std::uint32_t exponent = code + 120 < 254 ? code + 120 : 254;
   return exponent << 7 | exponent << 23;
 }
 
-// kFp8 tiles of 64 fp8, then kWide tiles of 64 bf16.
+// A row has kFp8 tiles of 64 fp8 and then kWide tiles of 64 bf16. Scales are loaded a pair of tiles early
+// by one lane and packed into two words for those that need them.
+
+struct NoScales {
+  __device__ void load(const std::byte*, const std::byte*) {}
+  /// Where they must have come: the compiler would wait for them where they are loaded.
+  __device__ void arrive() {}
+  __device__ uint2 pack() const { return {0, 0}; }
+};
+
 struct Fp8BlockFormat {  // mla_fp8_block
   static constexpr int kFp8 = 8, kWide = 1;
   static constexpr int kRowBytes = 656, kWideAt = 528;
-  float4 scale;
-  __device__ void load_scales(const std::byte* row, const std::byte*) {
-    const uint4 v = load_stream(row + 512);
-    scale = {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
-             __uint_as_float(v.w)};
-  }
+  struct Scales {
+    float4 four;
+    __device__ void load(const std::byte* row, const std::byte*) {
+      four = __ldg(reinterpret_cast<const float4*>(row + 512));
+    }
+    __device__ void arrive() {
+      asm volatile("" : "+f"(four.x), "+f"(four.y), "+f"(four.z), "+f"(four.w));
+    }
+    /// Four bf16.
+    __device__ uint2 pack() const {
+      return {pack_bf16(four.x * 0x1p120f, four.y * 0x1p120f),
+              pack_bf16(four.z * 0x1p120f, four.w * 0x1p120f)};
+    }
+  };
   template <int kTile>
-  __device__ std::uint32_t scale_of() const {
-    return widen_scale(kTile / 2 == 0   ? scale.x
-                       : kTile / 2 == 1 ? scale.y
-                       : kTile / 2 == 2 ? scale.z
-                                        : scale.w);
+  static __device__ std::uint32_t scale_of(uint2 packed) {
+    std::uint32_t twice;
+    asm("prmt.b32 %0, %1, 0, %2;"
+        : "=r"(twice)
+        : "r"(kTile < 4 ? packed.x : packed.y), "n"(kTile % 4 < 2 ? 0x1010 : 0x3232));
+    return twice;
   }
 };
 
 struct V4Fp8Format {  // v4_fp8
   static constexpr int kFp8 = 7, kWide = 1;
   static constexpr int kRowBytes = 576, kWideAt = 448;
-  uint2 scale;
-  __device__ void load_scales(const std::byte*, const std::byte* scales) {
-    scale = *reinterpret_cast<const uint2*>(scales);
-  }
+  struct Scales {
+    uint2 codes;
+    __device__ void load(const std::byte*, const std::byte* scales) {
+      codes = __ldg(reinterpret_cast<const uint2*>(scales));
+    }
+    __device__ void arrive() { asm volatile("" : "+r"(codes.x), "+r"(codes.y)); }
+    /// Eight ue8m0.
+    __device__ uint2 pack() const { return codes; }
+  };
   template <int kTile>
-  __device__ std::uint32_t scale_of() const {
-    const std::uint32_t word = kTile < 4 ? scale.x : scale.y;
-    return widen_scale_ue8m0(word >> 8 * (kTile % 4) & 0xff);
+  static __device__ std::uint32_t scale_of(uint2 packed) {
+    return widen_scale_ue8m0((kTile < 4 ? packed.x : packed.y) >> 8 * (kTile % 4) & 0xff);
   }
 };
 
 struct Fp8Format {  // mla_fp8; its scale is applied to scores and outputs
   static constexpr int kFp8 = 9, kWide = 0;
   static constexpr int kRowBytes = 576, kWideAt = 0;
-  __device__ void load_scales(const std::byte*, const std::byte*) {}
+  using Scales = NoScales;
   template <int kTile>
-  __device__ std::uint32_t scale_of() const {
+  static __device__ std::uint32_t scale_of(uint2) {
     return 0x7b807b80u;  // 2^120
   }
 };
@@ -81,12 +96,14 @@ struct Fp8Format {  // mla_fp8; its scale is applied to scores and outputs
 struct Bf16Format {  // mla_bf16
   static constexpr int kFp8 = 0, kWide = 9;
   static constexpr int kRowBytes = 1152, kWideAt = 0;
+  using Scales = NoScales;
 };
 
 /// bf16 rows of V4's 512.
 struct Bf16RowFormat512 {
   static constexpr int kFp8 = 0, kWide = 8;
   static constexpr int kRowBytes = 1024, kWideAt = 0;
+  using Scales = NoScales;
 };
 
 template <class Format>

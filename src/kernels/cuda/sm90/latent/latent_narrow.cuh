@@ -1,6 +1,6 @@
 // Latent attention with the lines on the N side: a block does 8, 16 or 32 lines.
 //
-// Two warpgroups multiply, a third one fills (latent_fill.cuh). Each multiplying group takes every
+// Two warpgroups multiply, one or two fill (latent_fill.cuh). Each multiplying group takes every
 // other tile of 64 keys all by itself, from its own buffer, with sums and references of its own:
 //
 //   S^T [64 keys, lines]  = K Q^T     K as it lies (K-major), Q [lines, dims] K-major
@@ -23,8 +23,14 @@ struct LatentNarrow {
   static constexpr int kDims = kDimTiles<Format>;
   static constexpr int kLines = kTileLines;
   static constexpr int kBuffers = 2;
-  static constexpr int kThreads = 384;
+  // Converting fp8 takes eight warps to keep up with memory; the 32 lines' sums leave room for four.
+  static constexpr int kFill = Format::kFp8 > 0 && kLines < 32 ? 256 : 128;
+  static constexpr int kThreads = 256 + kFill;
+  // Together what a block has.
+  static constexpr int kFillRegisters = Format::kFp8 > 0 ? 104 : 88;
+  static constexpr int kGroupRegisters = kFill == 256 ? 152 : Format::kFp8 > 0 ? 200 : 208;
   static constexpr int kValues = 512;
+  static constexpr bool kCopied = Format::kFp8 == 0;  // by ordinary stores of other threads
 
   static constexpr int kKeyBytes = kDims * kDimTileBytes;
   static constexpr int kWeightBytes = kLines * 128;
@@ -57,7 +63,7 @@ struct LatentNarrowShared {
     fill.q_empty = small + 8;
     fill.full = small + 16;
     fill.empty = small + 16 + 8 * N::kBuffers;
-    fill.masks = small + 16 + 16 * N::kBuffers;
+    fill.masks = small + 16 + 24 * N::kBuffers;
     columns = base + N::kColumnsAt;
     references = base + N::kReferencesAt;
   }
@@ -73,14 +79,17 @@ struct LatentNarrowGroup {
   const LatentParams& p;
   const LatentNarrowShared<N>& s;
   int group, warp, lane, key;
-  float sums[8][kLines / 2];    // of 64 value dimensions each
-  float reference[kEights][2];  // log2 of what weights and sums are divided by
-  float total[kEights][2];      // of this thread's keys
+  float sums[8][kLines / 2];  // of 64 value dimensions each
+  float total[kEights][2];    // of this thread's keys
 
   __device__ LatentNarrowGroup(const LatentParams& params, const LatentNarrowShared<N>& shared,
                                int which, int thread)
       : p(params), s(shared), group(which), warp(thread / 32), lane(thread % 32) {
     key = warp * 16 + lane / 4;
+  }
+  /// Where a line's reference lies: log2 of what weights and sums are divided by. Registers are short.
+  __device__ std::uint32_t reference(int l) const {
+    return s.references + (group * kLines + l) * 4;
   }
   __device__ int line(int j, int i) const { return 8 * j + 2 * (lane & 3) + i; }
 
@@ -92,9 +101,10 @@ struct LatentNarrowGroup {
     }
 #pragma unroll
     for (int j = 0; j < kEights; ++j) {
-      reference[j][0] = reference[j][1] = kNoKey;
       total[j][0] = total[j][1] = 0;
     }
+    if (warp == 0 && lane < kLines) store_float(reference(lane), kNoKey);
+    group_sync(1 + group, 128);
   }
 
   __device__ std::uint32_t keys() const { return s.fill.keys + group * N::kKeyBytes; }
@@ -166,7 +176,8 @@ struct LatentNarrowGroup {
       float w[4];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float zero = reference[j][i] == kNoKey ? 0.f : reference[j][i];
+        const float r = load_float(reference(line(j, i)));
+        const float zero = r == kNoKey ? 0.f : r;
         w[i] = exp2_fast(fmaf(d[4 * j + i], p.scale, -zero));
         w[2 + i] = exp2_fast(fmaf(d[4 * j + 2 + i], p.scale, -zero));
         total[j][i] += w[i] + w[2 + i];
@@ -189,8 +200,8 @@ struct LatentNarrowGroup {
     for (int j = 0; j < kEights; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        grows |=
-            fmaxf(d[4 * j + i], d[4 * j + 2 + i]) * p.scale > reference[j][i] + kReferenceSlack;
+        grows |= fmaxf(d[4 * j + i], d[4 * j + 2 + i]) * p.scale >
+                 load_float(reference(line(j, i))) + kReferenceSlack;
       }
     }
     return grows;
@@ -198,6 +209,12 @@ struct LatentNarrowGroup {
 
   __device__ std::uint32_t column(int w, int l) const {
     return s.columns + ((group * 4 + w) * kLines + l) * 4;
+  }
+  /// A line's reference after the tile, `now` before it.
+  __device__ float raised(int l, float now) const {
+    const float m = fmaxf(fmaxf(load_float(column(0, l)), load_float(column(1, l))),
+                          fmaxf(load_float(column(2, l)), load_float(column(3, l))));
+    return m > now + kReferenceSlack ? m : now;
   }
   /// Raises the references of lines that have outgrown them; the products must be done.
   __device__ void raise(const float (&d)[kLines / 2]) {
@@ -215,13 +232,10 @@ struct LatentNarrowGroup {
     for (int j = 0; j < kEights; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int l = line(j, i);
-        const float m = fmaxf(fmaxf(load_float(column(0, l)), load_float(column(1, l))),
-                              fmaxf(load_float(column(2, l)), load_float(column(3, l))));
-        if (!(m > reference[j][i] + kReferenceSlack)) continue;
+        const float now = load_float(reference(line(j, i))), m = raised(line(j, i), now);
+        if (m == now) continue;
         // From -inf there is nothing to scale; the sums are 0.
-        const float factor = exp2_fast(reference[j][i] - m);
-        reference[j][i] = m;
+        const float factor = exp2_fast(now - m);
         total[j][i] *= factor;
 #pragma unroll
         for (int t = 0; t < 8; ++t) {
@@ -230,6 +244,11 @@ struct LatentNarrowGroup {
         }
       }
     }
+    group_sync(1 + group, 128);
+    if (warp == 0 && lane < kLines) {
+      store_float(reference(lane), raised(lane, load_float(reference(lane))));
+    }
+    group_sync(1 + group, 128);
   }
 
   __device__ void tile(int limit) {
@@ -260,9 +279,6 @@ struct LatentNarrowGroup {
         float t = total[j][i];
         for (int l = 4; l < 32; l *= 2) t += __shfl_xor_sync(0xffffffffu, t, l);
         if (lane < 4) store_float(column(warp, line(j, i)), t);
-        if (lane < 4 && warp == 0) {
-          store_float(s.references + (group * kLines + line(j, i)) * 4, reference[j][i]);
-        }
       }
     }
     group_sync(1 + group, 128);  // the group's products have read the buffer
@@ -340,6 +356,11 @@ struct LatentNarrowGroup {
     if (lane == 0) barrier_arrive(barrier);
   }
 
+  __device__ void release_keys() const {
+    release(s.fill.empty + 16 * group);
+    release(s.fill.empty + 16 * group + 8);
+  }
+
   __device__ void run(std::int32_t worker) {
     LatentItems items(p, worker);
     std::uint32_t parity = 0, q_parity = 0;
@@ -354,44 +375,45 @@ struct LatentNarrowGroup {
       const int limit =
           p.dense && items.unit.lines > p.heads ? items.unit.limit - items.item.first : INT32_MAX;
       for (int t = 0; t < pairs; ++t) {
-        if (t > 0) release(s.fill.empty + 8 * group);
+        if (t > 0) release_keys();
         barrier_wait(s.fill.full + 8 * group, parity);
+        if constexpr (N::kCopied) fence_async_proxy();
         parity ^= 1;
         tile(limit == INT32_MAX ? limit : limit - (2 * t + group) * kLatentTile);
       }
       release(s.fill.q_empty);
       items.look_up(p);
       finish(items);
-      release(s.fill.empty + 8 * group);
+      release_keys();
     }
   }
 };
 
 template <class Format, int kTileLines>
-__global__ void __launch_bounds__(384, 1)
+__global__ void __launch_bounds__(LatentNarrow<Format, kTileLines>::kThreads, 1)
     latent_narrow_kernel(const __grid_constant__ LatentParams p) {
   using N = LatentNarrow<Format, kTileLines>;
   extern __shared__ __align__(1024) unsigned char shared_bytes[];
   const LatentNarrowShared<N> s(shared_address(shared_bytes));
   const auto worker = static_cast<std::int32_t>(blockIdx.x);
   if (threadIdx.x == 0) {
-    barrier_init(s.fill.q_full, 128);
+    barrier_init(s.fill.q_full, N::kFill);
     barrier_init(s.fill.q_empty, 8);
     for (int b = 0; b < N::kBuffers; ++b) {
-      barrier_init(s.fill.full + 8 * b, 128);
-      barrier_init(s.fill.empty + 8 * b, 4);
+      barrier_init(s.fill.full + 8 * b, N::kFill);
+      barrier_init(s.fill.empty + 16 * b, 4);
+      barrier_init(s.fill.empty + 16 * b + 8, 4);
     }
     barriers_visible();
   }
   __syncthreads();
-  const int group = static_cast<int>(threadIdx.x) / 128;
-  const int thread = static_cast<int>(threadIdx.x) % 128;
-  if (group == 2) {
-    lower_registers<88>();
-    LatentFill<Format, N::kLines, N::kBuffers>(p, s.fill, 0, thread).run(worker);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread >= 256) {
+    lower_registers<N::kFillRegisters>();
+    LatentFill<Format, N::kLines, N::kBuffers, N::kFill>(p, s.fill, 0, thread - 256).run(worker);
   } else {
-    raise_registers<208>();
-    LatentNarrowGroup<N>(p, s, group, thread).run(worker);
+    raise_registers<N::kGroupRegisters>();
+    LatentNarrowGroup<N>(p, s, thread / 128, thread % 128).run(worker);
   }
   let_next_launch_begin();
 }

@@ -43,38 +43,58 @@ __device__ inline LatentUnitPlace unit_place(const LatentParams& p, std::int32_t
   return u;
 }
 
-/// Where a token lies: its page's first byte and its place in the page; page null: nowhere.
-struct KeyPlace {
-  const std::byte* page = nullptr;
-  std::int32_t offset = 0;
-  bool second = false;  // of the extra source
+/// What names a key, as loaded: a slot, a position or a page. It is loaded long before it is used, so
+/// that nobody waits for it.
+struct KeyName {
+  std::int32_t value = -1;
+  std::int32_t offset = 0;   // in the page, where value is one
+  std::int32_t request = 0;  // where value is a position
+  std::int32_t limit = 0;    // likewise: positions that there are
+  bool second = false;       // of the extra source
 };
 
 /// Key `index` of a unit, counted over the main source's, filled up to a tile, and the extra's.
-__device__ inline KeyPlace key_place(const LatentParams& p, const LatentUnitPlace& u,
-                                     std::int32_t index) {
-  const bool second = index >= u.padded && u.extra > 0;
-  const LatentSource& s = second ? p.extra : p.main;
-  if (second) index -= u.padded;
-  if (index >= (second ? u.extra : u.keys)) return {};
-  std::int32_t page, offset;
+__device__ inline KeyName key_name(const LatentParams& p, const LatentUnitPlace& u,
+                                   std::int32_t index) {
+  KeyName k;
+  k.second = index >= u.padded && u.extra > 0;
+  if (k.second) index -= u.padded;
+  if (index >= (k.second ? u.extra : u.keys)) return k;
+  const LatentSource& s = k.second ? p.extra : p.main;
   if (s.indices != nullptr) {
-    const std::int32_t value = s.indices[std::int64_t{u.row} * s.width + index];
-    if (value < 0) return {};
-    page = static_cast<std::int32_t>(s.page_size(static_cast<std::uint32_t>(value)));
-    offset = value - page * static_cast<std::int32_t>(s.page_size.divisor);
+    k.request = u.request;
+    k.limit = u.limit;
+    k.value = s.indices[std::int64_t{u.row} * s.width + index];
+    return k;
+  }
+  const auto page = static_cast<std::int32_t>(s.page_size(static_cast<std::uint32_t>(index)));
+  k.offset = index - page * static_cast<std::int32_t>(s.page_size.divisor);
+  if (page < s.table_width) k.value = s.table[std::int64_t{u.request} * s.table_width + page];
+  return k;
+}
+
+/// Where a token's bytes lie; row null: nowhere.
+struct KeyPlace {
+  const std::byte* row = nullptr;
+  const std::byte* scales = nullptr;
+};
+
+template <class Format>
+__device__ inline KeyPlace key_place(const LatentParams& p, const KeyName& k) {
+  if (k.value < 0) return {};
+  const LatentSource& s = k.second ? p.extra : p.main;
+  std::int32_t page = k.value, offset = k.offset;
+  if (s.indices != nullptr) {
+    page = static_cast<std::int32_t>(s.page_size(static_cast<std::uint32_t>(k.value)));
+    offset = k.value - page * static_cast<std::int32_t>(s.page_size.divisor);
     if (s.table != nullptr) {
-      if (value >= u.limit || page >= s.table_width) return {};
-      page = s.table[std::int64_t{u.request} * s.table_width + page];
+      if (k.value >= k.limit || page >= s.table_width) return {};
+      page = s.table[std::int64_t{k.request} * s.table_width + page];
     }
-  } else {
-    const auto in_table = static_cast<std::int32_t>(s.page_size(static_cast<std::uint32_t>(index)));
-    offset = index - in_table * static_cast<std::int32_t>(s.page_size.divisor);
-    if (in_table >= s.table_width) return {};
-    page = s.table[std::int64_t{u.request} * s.table_width + in_table];
   }
   if (page < 0 || page >= s.pages_count) return {};
-  return {s.pages + page * s.page_stride, offset, second};
+  const std::byte* base = s.pages + page * s.page_stride;
+  return {base + offset * Format::kRowBytes, base + s.scales + offset * 8};
 }
 
 /// The items of this block's worker, in order, without those whose unit has no line in this block's

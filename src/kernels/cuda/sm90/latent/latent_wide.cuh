@@ -31,6 +31,12 @@ struct LatentWide {
   // weights.
   static constexpr bool kWeightsInKeys = kDims == 9;
 
+  // Together what a block of 384 threads has.
+  static constexpr int kFillRegisters = 104;
+  static constexpr int kGroupRegisters = (504 - kFillRegisters) / 2;
+
+  static constexpr bool kCopied = Format::kFp8 == 0;  // by ordinary stores of other threads
+
   static constexpr int kKeyBytes = kDims * kDimTileBytes;
   static constexpr int kWeightsAt = 3 * kKeyBytes;
   static constexpr int kSmallAt = kWeightsAt + (kWeightsInKeys ? 0 : 2 * kDimTileBytes);
@@ -221,6 +227,10 @@ struct LatentWideGroup {
   __device__ void release(std::uint32_t barrier) const {
     if (lane == 0) barrier_arrive(barrier);
   }
+  /// This group's half of the values of a buffer has been used.
+  __device__ void release_half(int buffer) const {
+    release(s.fill.empty + 16 * buffer + 8 * kGroup);
+  }
 
   __device__ void finish(const LatentItems& items, std::int32_t tile, std::int32_t tiles) {
 #pragma unroll
@@ -306,6 +316,7 @@ struct LatentWideGroup {
     std::uint32_t w[4][4];
     for (int t = 0; t < pairs; ++t) {
       barrier_wait(s.fill.full, parity);
+      if constexpr (W::kCopied) fence_async_proxy();
       parity ^= 1;
       score(d, 0);
       wgmma_wait<0>();
@@ -323,14 +334,14 @@ struct LatentWideGroup {
       group_sync(W::kSecondReady, 256);
       wgmma_wait<0>();
       wgmma_pin(sums);
-      release(s.fill.empty);
+      release_half(0);
       refer(reference_of(1, row), reference_of(1, row + 8));
       add_other(1);
       // Waiting until the next scores are issued would keep the tensor cores busier, but ptxas then
       // serializes all products of the kernel.
       wgmma_wait<0>();
       wgmma_pin(sums);
-      release(s.fill.empty + 8);
+      release_half(1);
     }
   }
 
@@ -339,6 +350,7 @@ struct LatentWideGroup {
     std::uint32_t w[4][4];
     for (int t = 0; t < pairs; ++t) {
       barrier_wait(s.fill.full + 8, parity);
+      if constexpr (W::kCopied) fence_async_proxy();
       parity ^= 1;
       score(d, 1);
       wgmma_wait<0>();
@@ -354,14 +366,14 @@ struct LatentWideGroup {
       group_arrive(W::kSecondReady, 256);
       wgmma_wait<0>();
       wgmma_pin(sums);
-      release(s.fill.empty);
+      release_half(0);
       refer(r0, r1);
       total[0] += add0;
       total[1] += add1;
       add_own(w, 1);
       wgmma_wait<0>();
       wgmma_pin(sums);
-      release(s.fill.empty + 8);
+      release_half(1);
     }
   }
 };
@@ -375,11 +387,12 @@ __global__ void __launch_bounds__(384, 1)
   const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.tiles;
   const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.tiles;
   if (threadIdx.x == 0) {
-    barrier_init(s.fill.q_full, 128);
+    barrier_init(s.fill.q_full, kFillThreads);
     barrier_init(s.fill.q_empty, 8);
     for (int b = 0; b < W::kBuffers; ++b) {
-      barrier_init(s.fill.full + 8 * b, 128);
-      barrier_init(s.fill.empty + 8 * b, 8);
+      barrier_init(s.fill.full + 8 * b, kFillThreads);
+      barrier_init(s.fill.empty + 16 * b, 4);
+      barrier_init(s.fill.empty + 16 * b + 8, 4);
     }
     barriers_visible();
   }
@@ -387,13 +400,13 @@ __global__ void __launch_bounds__(384, 1)
   const int group = static_cast<int>(threadIdx.x) / 128;
   const int thread = static_cast<int>(threadIdx.x) % 128;
   if (group == 2) {
-    lower_registers<88>();
+    lower_registers<W::kFillRegisters>();
     LatentFill<Format, W::kLines, W::kBuffers>(p, s.fill, tile, thread).run(worker);
   } else if (group == 0) {
-    raise_registers<208>();
+    raise_registers<W::kGroupRegisters>();
     LatentWideGroup<W, 0>(p, s, thread).run(worker, tile);
   } else {
-    raise_registers<208>();
+    raise_registers<W::kGroupRegisters>();
     LatentWideGroup<W, 1>(p, s, thread).run(worker, tile);
   }
   let_next_launch_begin();
