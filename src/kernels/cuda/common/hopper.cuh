@@ -108,6 +108,15 @@ __device__ inline void store_shared_u8(std::uint32_t to, std::uint32_t v) {
 __device__ inline void store_shared_u16(std::uint32_t to, std::uint32_t v) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(static_cast<std::uint16_t>(v)) : "memory");
 }
+/// Brings a box of a three-dimensional array (tensor_map.h); its bytes count at the barrier.
+__device__ inline void copy_box(std::uint32_t to, const void* map, int x, int y, int z,
+                                std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3, %4}], [%5];" ::"r"(to),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
+}
 /// Asks for the 128 bytes around an address to be brought to L2. (The bulk form takes one address a
 /// warp: lanes with addresses of their own go one after the other.)
 __device__ inline void prefetch_l2(const void* address) {

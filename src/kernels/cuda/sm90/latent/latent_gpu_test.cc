@@ -220,6 +220,15 @@ TEST_F(LatentGpu, FewHeadsDenseCutAmongBlocks) {
   }
 }
 
+TEST_F(LatentGpu, FewHeadsPageSizes) {
+  for (const int page : {1, 4, 8, 32, 100, 128, 256}) {
+    SCOPED_TRACE(page);
+    Scene s(layout_of(LayoutKind::mla_bf16), page, 16, {{300, 2}, {64, 1}, {129, 1}, {0, 1}});
+    check(s, 0, 2);
+    check(s, 1);
+  }
+}
+
 TEST_F(LatentGpu, FewHeadsSparseLists) {
   for (const LayoutKind kind :
        {LayoutKind::mla_fp8_block, LayoutKind::mla_bf16, LayoutKind::mla_fp8}) {

@@ -12,13 +12,16 @@
 // exchanged.
 #pragma once
 
+#include <cuda.h>
+
 #include "kernels/cuda/common/wgmma.cuh"
-#include "kernels/cuda/sm90/latent/latent_fill.cuh"
+#include "kernels/cuda/sm90/latent/latent_page_fill.cuh"
 #include "kernels/cuda/sm90/latent/latent_reference.cuh"
 
 namespace lathe::cuda {
 
-template <class Format, int kTileLines>
+/// kPages: the copy engine brings whole pages (latent_page_fill.cuh).
+template <class Format, int kTileLines, bool kPages>
 struct LatentNarrow {
   static constexpr int kDims = kDimTiles<Format>;
   static constexpr int kLines = kTileLines;
@@ -30,7 +33,9 @@ struct LatentNarrow {
   static constexpr int kFillRegisters = Format::kFp8 > 0 ? 104 : 88;
   static constexpr int kGroupRegisters = kFill == 256 ? 152 : Format::kFp8 > 0 ? 200 : 208;
   static constexpr int kValues = 512;
-  static constexpr bool kCopied = Format::kFp8 == 0;  // by ordinary stores of other threads
+  static constexpr bool kPaged = kPages;
+  static constexpr bool kCopied =
+      Format::kFp8 == 0 && !kPages;  // by ordinary stores of other threads
 
   static constexpr int kKeyBytes = kDims * kDimTileBytes;
   static constexpr int kWeightBytes = kLines * 128;
@@ -140,9 +145,29 @@ struct LatentNarrowGroup {
     for (int t = 0; t < 8; ++t) wgmma_pin(sums[t]);
   }
 
+  __device__ std::uint64_t mask() const {
+    std::uint64_t m;
+    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(m) : "r"(s.fill.masks + 8 * group) : "memory");
+    return m;
+  }
+  /// Zeros for the rows of hidden keys, as their weights of 0 do not make NaN vanish.
+  __device__ void clear_hidden() const {
+    const std::uint64_t seen = mask();
+    if (seen == ~std::uint64_t{0}) return;
+    const int row = 32 * (warp & 1) + lane;
+    if (!(seen >> row & 1)) {
+      for (int t = warp / 2; t < N::kDims; t += 2) {
+        for (int c = 0; c < 8; ++c) {
+          store_shared(keys() + t * kDimTileBytes + row * 128 + c * 16, 0, 0, 0, 0);
+        }
+      }
+    }
+    fence_async_proxy();
+    group_sync(1 + group, 128);
+  }
+
   __device__ void hide_keys(float (&d)[kLines / 2]) const {
-    std::uint64_t mask;
-    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(mask) : "r"(s.fill.masks + 8 * group) : "memory");
+    const std::uint64_t mask = this->mask();
     if (mask == ~std::uint64_t{0}) return;
     const auto bits = static_cast<std::uint32_t>(mask >> key);
 #pragma unroll
@@ -252,6 +277,7 @@ struct LatentNarrowGroup {
   }
 
   __device__ void tile(int limit) {
+    if constexpr (N::kPaged) clear_hidden();
     float d[kLines / 2];
     score(d);
     hide_keys(d);
@@ -384,23 +410,25 @@ struct LatentNarrowGroup {
       release(s.fill.q_empty);
       items.look_up(p);
       finish(items);
+      if constexpr (N::kPaged) fence_async_proxy();
       release_keys();
     }
   }
 };
 
-template <class Format, int kTileLines>
-__global__ void __launch_bounds__(LatentNarrow<Format, kTileLines>::kThreads, 1)
-    latent_narrow_kernel(const __grid_constant__ LatentParams p) {
-  using N = LatentNarrow<Format, kTileLines>;
+template <class Format, int kTileLines, bool kPages>
+__global__ void __launch_bounds__(LatentNarrow<Format, kTileLines, kPages>::kThreads, 1)
+    latent_narrow_kernel(const __grid_constant__ LatentParams p,
+                         const __grid_constant__ CUtensorMap map) {
+  using N = LatentNarrow<Format, kTileLines, kPages>;
   extern __shared__ __align__(1024) unsigned char shared_bytes[];
   const LatentNarrowShared<N> s(shared_address(shared_bytes));
   const auto worker = static_cast<std::int32_t>(blockIdx.x);
   if (threadIdx.x == 0) {
-    barrier_init(s.fill.q_full, N::kFill);
+    barrier_init(s.fill.q_full, kPages ? 32 : N::kFill);
     barrier_init(s.fill.q_empty, 8);
     for (int b = 0; b < N::kBuffers; ++b) {
-      barrier_init(s.fill.full + 8 * b, N::kFill);
+      barrier_init(s.fill.full + 8 * b, kPages ? 1 : N::kFill);
       barrier_init(s.fill.empty + 16 * b, 4);
       barrier_init(s.fill.empty + 16 * b + 8, 4);
     }
@@ -410,7 +438,11 @@ __global__ void __launch_bounds__(LatentNarrow<Format, kTileLines>::kThreads, 1)
   const int thread = static_cast<int>(threadIdx.x);
   if (thread >= 256) {
     lower_registers<N::kFillRegisters>();
-    LatentFill<Format, N::kLines, N::kBuffers, N::kFill>(p, s.fill, 0, thread - 256).run(worker);
+    if constexpr (!kPages) {
+      LatentFill<Format, N::kLines, N::kBuffers, N::kFill>(p, s.fill, 0, thread - 256).run(worker);
+    } else if (thread < 288) {
+      LatentPageFill<Format, N::kLines, N::kBuffers>(p, s.fill, &map).run(worker);
+    }
   } else {
     raise_registers<N::kGroupRegisters>();
     LatentNarrowGroup<N>(p, s, thread / 128, thread % 128).run(worker);
