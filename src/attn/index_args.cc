@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "attn/check_count.h"
 #include "attn/index_transform.h"
 
 namespace lathe {
@@ -13,12 +14,6 @@ constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 
 Error bad(std::string field, std::string wanted, std::string offered) {
   return {ErrorCode::invalid_argument, std::move(field), std::move(wanted), std::move(offered), ""};
-}
-
-template <class T>
-Result<void> check_count(const char* field, std::span<T> values, std::int64_t wanted) {
-  if (std::ssize(values) == wanted) return {};
-  return bad(field, fmt::format("{} entries", wanted), fmt::format("{}", values.size()));
 }
 
 Result<void> check_requests(const char* field, std::span<const std::int32_t> requests,

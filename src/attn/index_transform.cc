@@ -5,30 +5,12 @@
 #include <algorithm>
 #include <limits>
 
+#include "attn/check_count.h"
+
 namespace lathe {
 namespace {
 
 constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
-
-Error bad(std::string field, std::string wanted, std::int64_t offered) {
-  return {ErrorCode::invalid_argument, std::move(field), std::move(wanted),
-          fmt::format("{}", offered), ""};
-}
-
-template <class T>
-Result<void> check_count(const char* field, std::span<T> values, std::int64_t wanted) {
-  if (std::ssize(values) == wanted) return {};
-  return bad(field, fmt::format("{} entries", wanted), std::ssize(values));
-}
-
-Result<void> check_lists(const LocalLists& lists, std::int64_t rows) {
-  if (lists.width < 0 || lists.width > kMaxInt32) {
-    return bad("width", fmt::format("0 to {}", kMaxInt32), lists.width);
-  }
-  if (auto ok = check_count("positions", lists.positions, rows * lists.width); !ok) return ok;
-  if (lists.lens.empty()) return {};
-  return check_count("lens", lists.lens, rows);
-}
 
 // Keys of row t: a position at or past this is not one.
 std::int64_t limit(const LocalLists& lists, std::int64_t t) {
@@ -41,17 +23,27 @@ RaggedRow compact_row(std::int64_t row, std::int64_t compact_rows) {
 
 }  // namespace
 
+Result<void> check_local_counts(const LocalLists& lists, std::int64_t rows, std::int64_t out) {
+  if (auto ok = check_range("width", lists.width, 0); !ok) return ok;
+  if (auto ok = check_range("rows", rows, 0); !ok) return ok;
+  if (auto ok = check_count("positions", lists.positions, rows * lists.width); !ok) return ok;
+  if (!lists.lens.empty()) {
+    if (auto ok = check_count("lens", lists.lens, rows); !ok) return ok;
+  }
+  if (out == rows * lists.width) return {};
+  return bad_number("out", fmt::format("{} entries", rows * lists.width), out);
+}
+
 Result<void> local_to_slots(const LocalLists& lists, std::span<const std::int32_t> row_request,
                             PageTableView table, PoolShape pool, std::span<Slot> out) {
   const std::int64_t rows = std::ssize(row_request);
   if (auto ok = check_pool_shape(pool); !ok) return ok;
-  if (auto ok = check_lists(lists, rows); !ok) return ok;
-  if (auto ok = check_count("out", out, rows * lists.width); !ok) return ok;
+  if (auto ok = check_local_counts(lists, rows, std::ssize(out)); !ok) return ok;
   for (std::int64_t t = 0; t < rows; ++t) {
     const std::int32_t request = row_request[static_cast<std::size_t>(t)];
     if (request < -1 || request >= table.requests) {
-      return bad(fmt::format("row_request[{}]", t),
-                 fmt::format("-1 or one of {} requests", table.requests), request);
+      return bad_number(fmt::format("row_request[{}]", t),
+                        fmt::format("-1 or one of {} requests", table.requests), request);
     }
   }
   for (std::int64_t t = 0; t < rows; ++t) {
@@ -69,11 +61,8 @@ Result<void> local_to_slots(const LocalLists& lists, std::span<const std::int32_
 Result<void> local_to_ragged(const LocalLists& lists, std::span<const std::int32_t> row_offset,
                              std::int64_t compact_rows, std::span<RaggedRow> out) {
   const std::int64_t rows = std::ssize(row_offset);
-  if (auto ok = check_lists(lists, rows); !ok) return ok;
-  if (auto ok = check_count("out", out, rows * lists.width); !ok) return ok;
-  if (compact_rows < 0 || compact_rows > kMaxInt32) {
-    return bad("compact_rows", fmt::format("0 to {}", kMaxInt32), compact_rows);
-  }
+  if (auto ok = check_local_counts(lists, rows, std::ssize(out)); !ok) return ok;
+  if (auto ok = check_range("compact_rows", compact_rows, 0); !ok) return ok;
   for (std::int64_t t = 0; t < rows; ++t) {
     const std::int64_t offset = row_offset[static_cast<std::size_t>(t)];
     const std::int64_t end = limit(lists, t);
@@ -86,36 +75,34 @@ Result<void> local_to_ragged(const LocalLists& lists, std::span<const std::int32
   return {};
 }
 
-namespace {
-
-Result<void> check_combine(const CombineLists& c, std::span<RaggedRow> out,
-                           std::span<std::int32_t> lengths) {
+Result<void> check_combine_counts(const CombineLists& c, std::span<const RaggedRow> out,
+                                  std::span<const std::int32_t> lengths) {
   const std::int64_t rows = std::ssize(c.positions);
-  if (c.ratio < 1) return bad("ratio", "1 or more", c.ratio);
-  if (c.window < 0) return bad("window", "0 or more", c.window);
-  if (c.multiple < 1 || c.multiple > kMaxInt32) {
-    return bad("multiple", fmt::format("1 to {}", kMaxInt32), c.multiple);
-  }
-  if (c.entry_width < 0 || c.entry_width > kMaxInt32) {
-    return bad("entry_width", fmt::format("0 to {}", kMaxInt32), c.entry_width);
-  }
-  if (c.compact_rows < 0 || c.compact_rows > kMaxInt32) {
-    return bad("compact_rows", fmt::format("0 to {}", kMaxInt32), c.compact_rows);
-  }
+  if (auto ok = check_range("ratio", c.ratio, 1); !ok) return ok;
+  if (auto ok = check_range("window", c.window, 0); !ok) return ok;
+  if (auto ok = check_range("multiple", c.multiple, 1); !ok) return ok;
+  if (auto ok = check_range("entry_width", c.entry_width, 0); !ok) return ok;
+  if (auto ok = check_range("compact_rows", c.compact_rows, 0); !ok) return ok;
   const std::int64_t listed = c.all_entries ? 0 : rows * c.entry_width;
   if (auto ok = check_count("entries", c.entries, listed); !ok) return ok;
   if (auto ok = check_count("entry_base", c.entry_base, rows); !ok) return ok;
   if (auto ok = check_count("window_base", c.window_base, rows); !ok) return ok;
   if (auto ok = check_count("window_start", c.window_start, rows); !ok) return ok;
   if (auto ok = check_count("lengths", lengths, rows); !ok) return ok;
-  const std::int64_t width = combined_width(c.entry_width, c.window, c.multiple);
-  if (auto ok = check_count("out", out, rows * width); !ok) return ok;
-  for (std::int64_t t = 0; c.all_entries && t < rows; ++t) {
+  return check_count("out", out, rows * combined_width(c.entry_width, c.window, c.multiple));
+}
+
+namespace {
+
+Result<void> check_entries_fit(const CombineLists& c) {
+  if (!c.all_entries) return {};
+  for (std::int64_t t = 0; t < std::ssize(c.positions); ++t) {
     const std::int64_t p = c.positions[static_cast<std::size_t>(t)].value;
     if ((p + 1) / c.ratio > c.entry_width) {
-      return bad("entry_width",
-                 fmt::format("at least the {} entries that row {} sees", (p + 1) / c.ratio, t),
-                 c.entry_width);
+      return bad_number(
+          "entry_width",
+          fmt::format("at least the {} entries that row {} sees", (p + 1) / c.ratio, t),
+          c.entry_width);
     }
   }
   return {};
@@ -147,7 +134,8 @@ std::int64_t combine_row(const CombineLists& c, std::int64_t t, RaggedRow* out) 
 
 Result<void> combine_index_lists(const CombineLists& lists, std::span<RaggedRow> out,
                                  std::span<std::int32_t> lengths) {
-  if (auto ok = check_combine(lists, out, lengths); !ok) return ok;
+  if (auto ok = check_combine_counts(lists, out, lengths); !ok) return ok;
+  if (auto ok = check_entries_fit(lists); !ok) return ok;
   const std::int64_t width = combined_width(lists.entry_width, lists.window, lists.multiple);
   for (std::int64_t t = 0; t < std::ssize(lists.positions); ++t) {
     RaggedRow* row = out.data() + t * width;

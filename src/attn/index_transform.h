@@ -82,4 +82,10 @@ constexpr std::int64_t combined_width(std::int64_t entry_width, std::int64_t win
 Result<void> combine_index_lists(const CombineLists& lists, std::span<RaggedRow> out,
                                  std::span<std::int32_t> lengths);
 
+/// The errors above that counts alone tell, for implementations whose lists lie elsewhere. out:
+/// entries of the output.
+Result<void> check_local_counts(const LocalLists& lists, std::int64_t rows, std::int64_t out);
+Result<void> check_combine_counts(const CombineLists& lists, std::span<const RaggedRow> out,
+                                  std::span<const std::int32_t> lengths);
+
 }  // namespace lathe

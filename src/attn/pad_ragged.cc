@@ -11,23 +11,15 @@ Error bad(std::string field, std::string wanted, std::string offered) {
   return {ErrorCode::invalid_argument, std::move(field), std::move(wanted), std::move(offered), ""};
 }
 
-template <class Ragged, class Dense>
-Result<void> check(const Ragged& ragged, std::span<const std::int32_t> q_indptr,
-                   std::int64_t max_len, const Dense& dense) {
-  if (ragged.dtype != dense.dtype) {
-    return bad("dense.dtype", std::string(name(ragged.dtype)), std::string(name(dense.dtype)));
-  }
-  if (ragged.cols != dense.cols) {
-    return bad("dense.cols", fmt::format("{}", ragged.cols), fmt::format("{}", dense.cols));
-  }
-  if (q_indptr.empty() || q_indptr[0] != 0) {
-    return bad("q_indptr", "a list that starts with 0",
-               q_indptr.empty() ? "an empty list" : fmt::format("{}", q_indptr[0]));
-  }
-  const std::int64_t requests = std::ssize(q_indptr) - 1;
-  if (max_len < 0 || dense.rows != requests * max_len) {
-    return bad("dense.rows", fmt::format("{} requests of {} rows", requests, max_len),
-               fmt::format("{}", dense.rows));
+RowsView read_only(const MutableRowsView& v) {
+  return {v.data, v.dtype, v.rows, v.cols, v.row_stride};
+}
+
+Result<void> check(const RowsView& ragged, std::span<const std::int32_t> q_indptr,
+                   std::int64_t max_len, const RowsView& dense) {
+  if (auto ok = check_pad_counts(ragged, q_indptr, max_len, dense); !ok) return ok;
+  if (q_indptr[0] != 0) {
+    return bad("q_indptr", "a list that starts with 0", fmt::format("{}", q_indptr[0]));
   }
   for (std::size_t r = 1; r < q_indptr.size(); ++r) {
     const std::int64_t rows = std::int64_t{q_indptr[r]} - q_indptr[r - 1];
@@ -46,9 +38,26 @@ Result<void> check(const Ragged& ragged, std::span<const std::int32_t> q_indptr,
 
 }  // namespace
 
+Result<void> check_pad_counts(const RowsView& ragged, std::span<const std::int32_t> q_indptr,
+                              std::int64_t max_len, const RowsView& dense) {
+  if (ragged.dtype != dense.dtype) {
+    return bad("dense.dtype", std::string(name(ragged.dtype)), std::string(name(dense.dtype)));
+  }
+  if (ragged.cols != dense.cols) {
+    return bad("dense.cols", fmt::format("{}", ragged.cols), fmt::format("{}", dense.cols));
+  }
+  if (q_indptr.empty()) return bad("q_indptr", "a list that starts with 0", "an empty list");
+  const std::int64_t requests = std::ssize(q_indptr) - 1;
+  if (max_len < 0 || dense.rows != requests * max_len) {
+    return bad("dense.rows", fmt::format("{} requests of {} rows", requests, max_len),
+               fmt::format("{}", dense.rows));
+  }
+  return {};
+}
+
 Result<void> pad_ragged(const RowsView& ragged, std::span<const std::int32_t> q_indptr,
                         std::int64_t max_len, const MutableRowsView& dense) {
-  if (auto ok = check(ragged, q_indptr, max_len, dense); !ok) return ok;
+  if (auto ok = check(ragged, q_indptr, max_len, read_only(dense)); !ok) return ok;
   const auto bytes = static_cast<std::size_t>(bytes_of(ragged.dtype, ragged.cols));
   if (bytes == 0) return {};
   for (std::size_t r = 0; r + 1 < q_indptr.size(); ++r) {
@@ -67,7 +76,7 @@ Result<void> pad_ragged(const RowsView& ragged, std::span<const std::int32_t> q_
 
 Result<void> unpad_ragged(const RowsView& dense, std::span<const std::int32_t> q_indptr,
                           std::int64_t max_len, const MutableRowsView& ragged) {
-  if (auto ok = check(ragged, q_indptr, max_len, dense); !ok) return ok;
+  if (auto ok = check(read_only(ragged), q_indptr, max_len, dense); !ok) return ok;
   const auto bytes = static_cast<std::size_t>(bytes_of(dense.dtype, dense.cols));
   if (bytes == 0) return {};
   for (std::size_t r = 0; r + 1 < q_indptr.size(); ++r) {

@@ -22,4 +22,8 @@ Result<void> pad_ragged(const RowsView& ragged, std::span<const std::int32_t> q_
 Result<void> unpad_ragged(const RowsView& dense, std::span<const std::int32_t> q_indptr,
                           std::int64_t max_len, const MutableRowsView& ragged);
 
+/// The errors above that counts alone tell, for implementations whose indptr lies elsewhere.
+Result<void> check_pad_counts(const RowsView& ragged, std::span<const std::int32_t> q_indptr,
+                              std::int64_t max_len, const RowsView& dense);
+
 }  // namespace lathe

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "attn/check_count.h"
+
 namespace lathe {
 namespace {
 
@@ -12,29 +14,24 @@ constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-Error bad(std::string field, std::string wanted, std::int64_t offered) {
-  return {ErrorCode::invalid_argument, std::move(field), std::move(wanted),
-          fmt::format("{}", offered), ""};
-}
-
 Result<void> check(const KeyRanges& ranges, const WorkOptions& options) {
-  if (options.workers < 1) return bad("workers", "1 or more", options.workers);
-  if (options.block < 1) return bad("block", "1 or more", options.block);
-  if (options.fixed_split < 0) return bad("fixed_split", "0 or more", options.fixed_split);
+  if (options.workers < 1) return bad_number("workers", "1 or more", options.workers);
+  if (options.block < 1) return bad_number("block", "1 or more", options.block);
+  if (options.fixed_split < 0) return bad_number("fixed_split", "0 or more", options.fixed_split);
   if (!ranges.firsts.empty() && ranges.firsts.size() != ranges.counts.size()) {
-    return bad("firsts", fmt::format("{} entries, or none", ranges.counts.size()),
-               std::ssize(ranges.firsts));
+    return bad_number("firsts", fmt::format("{} entries, or none", ranges.counts.size()),
+                      std::ssize(ranges.firsts));
   }
   if (std::ssize(ranges.counts) > kMaxInt32) {
-    return bad("rows", fmt::format("at most {}", kMaxInt32), std::ssize(ranges.counts));
+    return bad_number("rows", fmt::format("at most {}", kMaxInt32), std::ssize(ranges.counts));
   }
   for (std::size_t r = 0; r < ranges.counts.size(); ++r) {
     const std::int64_t first = ranges.firsts.empty() ? 0 : ranges.firsts[r];
     if (ranges.counts[r] < 0)
-      return bad(fmt::format("counts[{}]", r), "0 or more", ranges.counts[r]);
+      return bad_number(fmt::format("counts[{}]", r), "0 or more", ranges.counts[r]);
     if (first < 0 || first + ranges.counts[r] > kMaxInt32) {
-      return bad(fmt::format("firsts[{}]", r), fmt::format("0 up to an end of {}", kMaxInt32),
-                 first);
+      return bad_number(fmt::format("firsts[{}]", r),
+                        fmt::format("0 up to an end of {}", kMaxInt32), first);
     }
   }
   return {};

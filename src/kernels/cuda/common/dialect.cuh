@@ -21,13 +21,29 @@ __device__ inline float shuffle_xor(float v, int lanes) {
 __device__ inline int shuffle_xor(int v, int lanes) {
   return __shfl_xor_sync(0xffffffffu, v, lanes);
 }
+__device__ inline long long shuffle_xor(long long v, int lanes) {
+  return __shfl_xor_sync(0xffffffffu, v, lanes);
+}
 __device__ inline unsigned long long shuffle_xor(unsigned long long v, int lanes) {
   return __shfl_xor_sync(0xffffffffu, v, lanes);
 }
-__device__ inline long long shuffle_up(long long v, int lanes) {
+template <class T>
+__device__ inline T shuffle_up(T v, int lanes) {
   return __shfl_up_sync(0xffffffffu, v, static_cast<unsigned>(lanes));
 }
+template <class T>
+__device__ inline T shuffle_from(T v, int lane) {
+  return __shfl_sync(0xffffffffu, v, lane);
+}
 __device__ inline void sync_block() { __syncthreads(); }
+
+/// Of a launch that may begin before the one ahead of it on the stream has ended: waits until that
+/// has ended and its stores can be seen. Nothing is read or written before.
+__device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+/// Lets such a launch behind this one begin to wait, once every block has got here.
+__device__ inline void let_next_begin() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
 
 __device__ inline float bits_to_float(std::uint32_t u) { return __uint_as_float(u); }
 __device__ inline std::uint32_t float_to_bits(float x) { return __float_as_uint(x); }

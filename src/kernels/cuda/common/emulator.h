@@ -191,6 +191,13 @@ template <class T>
 T shuffle_up(T v, int lanes) {
   return emulated::shuffle(v, lane() < lanes ? lane() : lane() - lanes);
 }
+template <class T>
+T shuffle_from(T v, int source) {
+  return emulated::shuffle(v, source);
+}
+// One kernel runs after the other.
+inline void wait_for_previous() {}
+inline void let_next_begin() {}
 inline void sync_block() { emulated::wait(emulated::machine.block, static_cast<int>(blockDim.x)); }
 
 template <class T>

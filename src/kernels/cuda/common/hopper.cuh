@@ -102,11 +102,21 @@ __device__ inline float load_float(std::uint32_t at) {
 __device__ inline void store_float(std::uint32_t at, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
 }
-__device__ inline void store_shared_u8(std::uint32_t to, std::uint32_t v) {
-  asm volatile("st.shared.u8 [%0], %1;" ::"r"(to), "r"(v) : "memory");
+__device__ inline std::uint32_t load_shared_u32(std::uint32_t from) {
+  std::uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+  return v;
 }
-__device__ inline void store_shared_u16(std::uint32_t to, std::uint32_t v) {
-  asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(static_cast<std::uint16_t>(v)) : "memory");
+__device__ inline std::uint64_t load_shared_u64(std::uint32_t from) {
+  std::uint64_t v;
+  asm volatile("ld.shared.u64 %0, [%1];" : "=l"(v) : "r"(from) : "memory");
+  return v;
+}
+__device__ inline void store_shared_u32(std::uint32_t to, std::uint32_t v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
+}
+__device__ inline void store_shared_u64(std::uint32_t to, std::uint64_t v) {
+  asm volatile("st.shared.u64 [%0], %1;" ::"r"(to), "l"(v) : "memory");
 }
 /// Brings a box of a three-dimensional array (tensor_map.h); its bytes count at the barrier.
 __device__ inline void copy_box(std::uint32_t to, const void* map, int x, int y, int z,

@@ -19,15 +19,26 @@ __device__ inline std::uint32_t swizzled(std::uint32_t tile, int row, int chunk)
   return tile + static_cast<std::uint32_t>(row * 128 + ((chunk ^ (row & 7)) << 4));
 }
 
-/// Where the producer's shared memory lies. A buffer of keys is freed in halves: tiles 0 to 3 and 4 to 7,
-/// four warps arriving for each.
+/// Where the producers' shared memory lies. A buffer of keys is freed in halves: tiles 0 to 3 and 4 to 7,
+/// four warps arriving for each. What concerns a pair of tiles lies in slot pair % 4.
 struct LatentShared {
-  std::uint32_t q;      // [kDimTiles] tiles of lines
-  std::uint32_t keys;   // [buffers][kDimTiles] tiles
-  std::uint32_t masks;  // [buffers] 64 bits
+  static constexpr int kSlots = 4;
+  static constexpr int kSlotBytes = kSlots * (kFillKeys * 16 + kFillKeys / 8);
+
+  std::uint32_t q;       // [kDimTiles] tiles of lines
+  std::uint32_t keys;    // [buffers][kDimTiles] tiles
+  std::uint32_t rows;    // [slots][128] addresses
+  std::uint32_t scales;  // [slots][128] addresses, where they lie apart
+  std::uint32_t masks;   // [slots][128] bits
   std::uint32_t q_full, q_empty;
   std::uint32_t full;   // [buffers]
   std::uint32_t empty;  // [buffers][2]
+
+  __device__ void put_slots(std::uint32_t at) {
+    rows = at;
+    scales = at + kSlots * kFillKeys * 8;
+    masks = scales + kSlots * kFillKeys * 8;
+  }
 };
 
 /// The pairs of tiles that a worker's items make, and the names of their keys.
@@ -54,7 +65,7 @@ struct LatentStream {
   }
   __device__ KeyName key(const LatentParams& p, int in_pair) const {
     const std::int32_t index = at + in_pair;
-    return live && in_pair < kFillKeys && index < keys ? key_name(p, items.unit, index) : KeyName{};
+    return live && index < keys ? key_name(p, items.unit, index) : KeyName{};
   }
 };
 
@@ -89,158 +100,198 @@ __device__ inline void ask_for(const KeyPlace& k) {
   if (Format::kRowBytes % 128 != 0) prefetch_l2(k.row + Format::kRowBytes - 16);
 }
 
-/// The producer's four or eight warps take 8 rows of 32 or 64 keys each, four lanes a row, so that a
-/// pair of tiles is four or two passes. A lane finds out where one of its warp's keys of a pair lies and hands it to
-/// the four that need it. Two pairs ahead a key's name is loaded, a pair ahead its bytes are asked for
-/// into L2, a pass ahead they are loaded into registers: there, a chunk is replaced by the next pass's
-/// as soon as it has been stored. (A bf16 format's bytes go straight into shared memory; its consumers
-/// fence for the products themselves.)
+/// One or two producer warpgroups. A pass takes 32 or 64 keys, four lanes a row: fp8 is loaded into registers a whole
+/// pass ahead, into the one of two sets that the pass before has emptied. (Refilling one set chunk by
+/// chunk is no help: the compiler counts all loads together and waits for the last before the first
+/// conversion.) bf16 goes straight into shared memory, and its arrival counts apart; consumers fence
+/// for the products. Where a key lies one thread finds out and tells the others: two pairs ahead its
+/// name is loaded, a pair ahead its bytes are asked for into L2.
 template <class Format, int kTileLines, int kBuffers, int kThreads = kFillThreads>
 struct LatentFill {
   static constexpr int kRows = kThreads / 4;  // of a pass
-  static constexpr int kPasses = kFillKeys / kRows;
   static constexpr int kDims = kDimTiles<Format>;
-  static constexpr int kFp8 = Format::kFp8, kWide = Format::kWide;
+  static constexpr int kFp8 = Format::kFp8;
+  // What is loaded ahead, as registers allow; other tiles are loaded when their pass begins.
+  static constexpr int kAhead = kThreads > kFillThreads ? kFp8 : Format::kAhead;
+  static constexpr int kLate = kFp8 - kAhead;
+  static constexpr bool kConverts = kFp8 > 0, kCopies = Format::kWide > 0;
+  static constexpr int kFullArrivals = kThreads * (kConverts + kCopies);
+  static constexpr int kPlacesReady = 8;  // named barrier
+
+  struct Chunks {
+    uint4 tile[kAhead > 0 ? kAhead : 1];
+    std::uint32_t scale;
+  };
 
   const LatentParams& p;
   const LatentShared& s;
   std::int32_t tile;
-  int thread, warp, lane, part, row;
-  uint4 fp8[kFp8 > 0 ? kFp8 : 1];
-  uint4 wide[kFp8 > 0 && kWide > 0 ? 2 * kWide : 1];
+  int thread;
+  int buffer = 0;
+  std::uint32_t parity = 1;
+  std::uint32_t first_chunk, second_chunk;  // of a row's tile, where this thread's 32 bytes lie
 
   __device__ LatentFill(const LatentParams& params, const LatentShared& shared,
                         std::int32_t line_tile, int t)
-      : p(params), s(shared), tile(line_tile), thread(t), warp(t / 32), lane(t % 32) {
-    part = lane & 3;
-    row = warp * 8 + (lane >> 2);
+      : p(params), s(shared), tile(line_tile), thread(t) {
+    const int part = t & 3, row = t >> 2;
+    first_chunk = swizzled(0, row, 2 * part);
+    second_chunk = swizzled(0, row, 2 * part + 1);
   }
 
-  /// Stores tiles kTile and after of a pass and loads the next pass's instead: each load before the
-  /// stores of what it replaces, so that it need not wait until these have read their registers.
-  template <int kTile, int kEnd>
-  __device__ void exchange(std::uint32_t to, uint2 scales, const std::byte* next) {
-    if constexpr (kTile < kEnd) {
-      const std::uint32_t at = to + kTile * kDimTileBytes;
-      if constexpr (kTile < kFp8) {
-        const std::uint32_t scale = Format::template scale_of<kTile>(scales);
-        const uint4 v = fp8[kTile];
-        std::uint32_t w[8];
-        widen_e4m3(v.x, scale, w[0], w[1]);
-        widen_e4m3(v.y, scale, w[2], w[3]);
-        widen_e4m3(v.z, scale, w[4], w[5]);
-        widen_e4m3(v.w, scale, w[6], w[7]);
-        fp8[kTile] = load_stream(next + kTile * 64 + part * 16);
-        store_shared(at + (((2 * part) ^ (row & 7)) << 4), w[0], w[1], w[2], w[3]);
-        store_shared(at + (((2 * part + 1) ^ (row & 7)) << 4), w[4], w[5], w[6], w[7]);
-      } else if constexpr (kFp8 == 0) {
-        // Nothing to convert: straight to where it belongs. `next` is this pass's row.
-        copy_async(at + ((part ^ (row & 7)) << 4), next + kTile * 128 + part * 16, true);
-        copy_async(at + (((4 + part) ^ (row & 7)) << 4), next + kTile * 128 + 64 + part * 16, true);
-      } else {
-        constexpr int w = kTile - kFp8;
-        const std::byte* from = next + Format::kWideAt + w * 128 + part * 16;
-        const uint4 a = wide[2 * w], b = wide[2 * w + 1];
-        wide[2 * w] = load_stream(from);
-        wide[2 * w + 1] = load_stream(from + 64);
-        store_shared(at + ((part ^ (row & 7)) << 4), a.x, a.y, a.z, a.w);
-        store_shared(at + (((4 + part) ^ (row & 7)) << 4), b.x, b.y, b.z, b.w);
-      }
-      exchange<kTile + 1, kEnd>(to, scales, next);
+  /// Of key `in_pair` of pair `pair`: this thread's part of its first 64 bytes.
+  __device__ const std::byte* row_of(int pair, int in_pair) const {
+    return reinterpret_cast<const std::byte*>(load_shared_u64(
+               s.rows + (pair % LatentShared::kSlots * kFillKeys + in_pair + (thread >> 2)) * 8)) +
+           (thread & 3) * 16;
+  }
+  __device__ void load(Chunks& c, const std::byte* from, int pair, int in_pair) const {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) c.tile[i] = load_stream(from + i * 64);
+    if constexpr (Format::kScaled) {
+      const std::uint32_t at =
+          s.scales + (pair % LatentShared::kSlots * kFillKeys + in_pair + (thread >> 2)) * 8;
+      c.scale = Format::load_scale(from - (thread & 3) * 16, at, thread & 3);
     }
   }
-  __device__ const std::byte* of_pass(const std::byte* rows, int pass) const {
-    return reinterpret_cast<const std::byte*>(__shfl_sync(
-        0xffffffffu, reinterpret_cast<unsigned long long>(rows), pass * 8 + (lane >> 2)));
+  __device__ void store_fp8(std::uint32_t at, const uint4& v, std::uint32_t scale) const {
+    std::uint32_t w[8];
+    widen_e4m3(v.x, scale, w[0], w[1]);
+    widen_e4m3(v.y, scale, w[2], w[3]);
+    widen_e4m3(v.z, scale, w[4], w[5]);
+    widen_e4m3(v.w, scale, w[6], w[7]);
+    store_shared(at + first_chunk, w[0], w[1], w[2], w[3]);
+    store_shared(at + second_chunk, w[4], w[5], w[6], w[7]);
   }
-  __device__ uint2 of_pass(uint2 scales, int pass) const {
-    const int from = pass * 8 + (lane >> 2);
-    return {__shfl_sync(0xffffffffu, scales.x, from), __shfl_sync(0xffffffffu, scales.y, from)};
+  template <int kTile, int kEnd>
+  __device__ void store(std::uint32_t to, const Chunks& c, uint2 scales) const {
+    if constexpr (kTile < kEnd) {
+      store_fp8(to + kTile * kDimTileBytes, c.tile[kTile],
+                Format::template scale_of<kTile>(kTile < 4 ? scales.x : scales.y));
+      store<kTile + 1, kEnd>(to, c, scales);
+    }
+  }
+  template <int kTile>
+  __device__ void store_late(std::uint32_t to, const uint4* late, uint2 scales) const {
+    if constexpr (kTile < kLate) {
+      constexpr int t = kAhead + kTile;
+      store_fp8(to + t * kDimTileBytes, late[kTile],
+                Format::template scale_of<t>(t < 4 ? scales.x : scales.y));
+      store_late<kTile + 1>(to, late, scales);
+    }
+  }
+  /// The bf16 tiles of a row from tile `first` up to `end`.
+  __device__ void copy(std::uint32_t to, const std::byte* from, int first, int end) const {
+#pragma unroll
+    for (int t = first > kFp8 ? first : kFp8; t < end; ++t) {
+      const std::uint32_t at = to + t * kDimTileBytes;
+      // Every other 16 bytes: eight threads, two rows, so meet all banks.
+      const std::byte* tile_from = from + (thread & 3) * 16 + Format::kWideAt + (t - kFp8) * 128;
+      copy_async(at + first_chunk, tile_from, true);
+      copy_async(at + second_chunk, tile_from + 16, true);
+    }
+  }
+
+  /// Finds out where the key of this thread in pair `pair` lies and tells all.
+  __device__ void place(const KeyName& name, int pair) const {
+    if (thread >= kFillKeys) return;
+    const KeyPlace k = key_place<Format>(p, name);
+    ask_for<Format>(k);
+    const auto* row_bytes =
+        k.row == nullptr ? reinterpret_cast<const std::byte*>(latent_zeros) : k.row;
+    const int slot = pair % LatentShared::kSlots;
+    store_shared_u64(s.rows + (slot * kFillKeys + thread) * 8,
+                     reinterpret_cast<std::uint64_t>(row_bytes));
+    if constexpr (Format::kScalesApart) {
+      const auto* scales =
+          k.row == nullptr ? reinterpret_cast<const std::byte*>(latent_zeros) : k.scales;
+      store_shared_u64(s.scales + (slot * kFillKeys + thread) * 8,
+                       reinterpret_cast<std::uint64_t>(scales));
+    }
+    const std::uint32_t mask = __ballot_sync(0xffffffffu, k.row != nullptr);
+    if (thread % 32 == 0) {
+      store_shared_u32(s.masks + slot * (kFillKeys / 8) + thread / 32 * 4, mask);
+    }
+  }
+  /// Some keys of a buffer, of which `c` holds what is to be converted.
+  __device__ void pass(std::uint32_t to, const Chunks& c, const std::byte* from, int buffer,
+                       std::uint32_t parity, bool first) const {
+    uint2 scales = {};
+    if constexpr (Format::kScaled) scales = Format::spread(c.scale, thread & 3);
+    uint4 late[kLate > 0 ? kLate : 1];
+#pragma unroll
+    for (int i = 0; i < kLate; ++i) late[i] = load_stream(from + (kAhead + i) * 64);
+    if (first) barrier_wait(s.empty + 16 * buffer, parity);
+    if constexpr (kFp8 < 4) copy(to, from, 0, 4);
+    store<0, (kAhead < 4 ? kAhead : 4)>(to, c, scales);
+    if (first) barrier_wait(s.empty + 16 * buffer + 8, parity);
+    if constexpr (kCopies) copy(to, from, 4, kDims);
+    if constexpr (kAhead > 4) store<4, kAhead>(to, c, scales);
+    if constexpr (kLate > 0) store_late<0>(to, late, scales);
+  }
+
+  __device__ std::uint32_t to() const {
+    return s.keys + static_cast<std::uint32_t>(buffer * (kDims * kDimTileBytes));
+  }
+  __device__ void complete() {
+    if constexpr (kCopies) barrier_arrive_after_copies(s.full + 8 * buffer);
+    if constexpr (kConverts) {
+      fence_async_proxy();
+      barrier_arrive(s.full + 8 * buffer);
+    }
+    if (++buffer == kBuffers) {
+      buffer = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ KeyName key_of(const LatentStream<kTileLines>& ahead) const {
+    return thread < kFillKeys ? ahead.key(p, thread) : KeyName{};
   }
 
   __device__ void run(std::int32_t worker) {
     LatentStream<kTileLines> ahead(p, worker, tile);
     if (!ahead.live) return;
     LatentItems items(p, worker);
-    // With eight warps half of the lanes have no key of a pair.
-    const int in_pair =
-        (lane >> 3) < kPasses ? (lane >> 3) * kRows + warp * 8 + (lane & 7) : kFillKeys;
-    const auto* zeros = reinterpret_cast<const std::byte*>(latent_zeros);
-    const KeyPlace place = key_place<Format>(p, ahead.key(p, in_pair));
-    std::uint32_t mask = __ballot_sync(0xffffffffu, place.row != nullptr);
-    const std::byte* rows = place.row == nullptr ? zeros : place.row;
-    typename Format::Scales loaded;
-    loaded.load(rows, place.row == nullptr ? zeros : place.scales);
-    uint2 scales = loaded.pack();
+    place(key_of(ahead), 0);
+    group_sync(kPlacesReady, kThreads);
     ahead.advance(p, tile);
-    bool more = ahead.live;  // the next pair
-    KeyName name = ahead.key(p, in_pair);
-    ahead.advance(p, tile);
-    uint2 now = of_pass(scales, 0);
-    if constexpr (kFp8 > 0) {
-      const std::byte* from = of_pass(rows, 0);
-#pragma unroll
-      for (int i = 0; i < kFp8; ++i) fp8[i] = load_stream(from + i * 64 + part * 16);
-#pragma unroll
-      for (int i = 0; i < 2 * kWide; ++i) {
-        wide[i] = load_stream(from + Format::kWideAt + i * 64 + part * 16);
-      }
-    }
-    int buffer = 0, pairs = 0;
-    std::uint32_t parity = 0, q_parity = 0;
-    for (bool live = true; live;) {
+    KeyName name = key_of(ahead);
+    Chunks a, b;
+    const std::byte* from = row_of(0, 0);
+    load(a, from, 0, 0);
+    int pairs = 0;
+    std::uint32_t q_parity = 1;
+    bool more = true;
+    for (int pair = 0; more; ++pair) {
       if (pairs == 0) {
         items.take<kTileLines>(p, tile);
         pairs = (items.item.count + kFillKeys - 1) / kFillKeys;
-        barrier_wait(s.q_empty, q_parity ^ 1);
+        barrier_wait(s.q_empty, q_parity);
         copy_queries<kTileLines, kDims, kThreads>(p, items.unit, tile, s.q, thread);
         barrier_arrive_after_copies(s.q_full);
         q_parity ^= 1;
       }
       --pairs;
-      const KeyPlace next_place = key_place<Format>(p, name);
-      ask_for<Format>(next_place);
-      live = more;
       more = ahead.live;
-      name = ahead.key(p, in_pair);
-      ahead.advance(p, tile);
-      const std::uint32_t next_mask = __ballot_sync(0xffffffffu, next_place.row != nullptr);
-      const std::byte* next_rows = next_place.row == nullptr ? zeros : next_place.row;
-      loaded.load(next_rows, next_place.row == nullptr ? zeros : next_place.scales);
+      place(name, pair + 1);
+      if (more) ahead.advance(p, tile);
+      name = key_of(ahead);
+      group_sync(kPlacesReady, kThreads);
 #pragma unroll 1
-      for (int pass = 0; pass < kPasses; ++pass) {
-        const int first = pass * kRows % kLatentTile;  // key of the tile
-        const auto at =
-            static_cast<std::uint32_t>(buffer * (kDims * kDimTileBytes) + (first + row) * 128);
-        if (kFp8 > 0 && pass == kPasses - 1) rows = next_rows;
-        const std::byte* next = of_pass(rows, kFp8 > 0 ? (pass + 1) % kPasses : pass);
-        if (first == 0) barrier_wait(s.empty + 16 * buffer, parity ^ 1);
-        if (lane == 0) {
-          store_shared_u8(s.masks + 8 * buffer + first / 8 + warp, mask >> 8 * pass);
-        }
-        exchange<0, 4>(s.keys + at, now, next);
-        if (first == 0) barrier_wait(s.empty + 16 * buffer + 8, parity ^ 1);
-        exchange<4, kDims>(s.keys + at, now, next);
-        if (pass == kPasses - 1) {
-          loaded.arrive();
-          scales = loaded.pack();
-        }
-        now = of_pass(scales, (pass + 1) % kPasses);
-        if (first + kRows == kLatentTile) {
-          if constexpr (kFp8 > 0) {
-            fence_async_proxy();
-            barrier_arrive(s.full + 8 * buffer);
-          } else {
-            barrier_arrive_after_copies(s.full + 8 * buffer);
-          }
-          if (++buffer == kBuffers) {
-            buffer = 0;
-            parity ^= 1;
-          }
-        }
+      for (int at = 0; at < kFillKeys; at += 2 * kRows) {
+        const bool last = at + 2 * kRows == kFillKeys;
+        const int next_pair = pair + last, next_at = last ? 0 : at + 2 * kRows;
+        // Addresses are read before the stores that they would queue behind.
+        const std::byte* second = row_of(pair, at + kRows);
+        const std::byte* next = row_of(next_pair, next_at);
+        load(b, second, pair, at + kRows);
+        pass(to(), a, from, buffer, parity, true);
+        if constexpr (kRows == kLatentTile) complete();
+        load(a, next, next_pair, next_at);
+        pass(to() + kRows % kLatentTile * 128, b, second, buffer, parity, kRows == kLatentTile);
+        complete();
+        from = next;
       }
-      mask = next_mask;
-      if constexpr (kFp8 == 0) rows = next_rows;
     }
   }
 };

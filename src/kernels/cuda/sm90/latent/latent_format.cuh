@@ -28,82 +28,78 @@ __device__ inline std::uint32_t widen_scale_ue8m0(std::uint32_t code) {
   return exponent << 7 | exponent << 23;
 }
 
-// A row has kFp8 tiles of 64 fp8 and then kWide tiles of 64 bf16. Scales are loaded a pair of tiles early
-// by one lane and packed into two words for those that need them.
-
-struct NoScales {
-  __device__ void load(const std::byte*, const std::byte*) {}
-  /// Where they must have come: the compiler would wait for them where they are loaded.
-  __device__ void arrive() {}
-  __device__ uint2 pack() const { return {0, 0}; }
-};
+// A row has kFp8 tiles of 64 fp8 and then kWide tiles of 64 bf16. The first kAhead are loaded a pass
+// ahead (latent_fill.cuh). Of its scales each of the four threads
+// that share it loads a part; spread() gives all of them two words, one for tiles 0 to 3 and one for
+// tiles 4 to 7.
 
 struct Fp8BlockFormat {  // mla_fp8_block
-  static constexpr int kFp8 = 8, kWide = 1;
+  static constexpr int kFp8 = 8, kWide = 1, kAhead = 5;
   static constexpr int kRowBytes = 656, kWideAt = 528;
-  struct Scales {
-    float4 four;
-    __device__ void load(const std::byte* row, const std::byte*) {
-      four = __ldg(reinterpret_cast<const float4*>(row + 512));
-    }
-    __device__ void arrive() {
-      asm volatile("" : "+f"(four.x), "+f"(four.y), "+f"(four.z), "+f"(four.w));
-    }
-    /// Four bf16.
-    __device__ uint2 pack() const {
-      return {pack_bf16(four.x * 0x1p120f, four.y * 0x1p120f),
-              pack_bf16(four.z * 0x1p120f, four.w * 0x1p120f)};
-    }
-  };
+  static constexpr bool kScaled = true, kScalesApart = false;
+  static __device__ std::uint32_t load_scale(const std::byte* row, std::uint32_t, int part) {
+    return __ldg(reinterpret_cast<const std::uint32_t*>(row + 512 + part * 4));
+  }
+  /// Two bf16 in a word.
+  static __device__ uint2 spread(std::uint32_t scale, int part) {
+    const float f = __uint_as_float(scale) * 0x1p120f;
+    const std::uint32_t own = pack_bf16(f, f);
+    const std::uint32_t beside = __shfl_xor_sync(0xffffffffu, own, 1);
+    const std::uint32_t two = (part & 1) != 0 ? (beside & 0xffffu) | (own & 0xffff0000u)
+                                              : (own & 0xffffu) | (beside & 0xffff0000u);
+    const std::uint32_t others = __shfl_xor_sync(0xffffffffu, two, 2);
+    return (part & 2) != 0 ? uint2{others, two} : uint2{two, others};
+  }
   template <int kTile>
-  static __device__ std::uint32_t scale_of(uint2 packed) {
+  static __device__ std::uint32_t scale_of(std::uint32_t packed) {
     std::uint32_t twice;
     asm("prmt.b32 %0, %1, 0, %2;"
         : "=r"(twice)
-        : "r"(kTile < 4 ? packed.x : packed.y), "n"(kTile % 4 < 2 ? 0x1010 : 0x3232));
+        : "r"(packed), "n"(kTile % 4 < 2 ? 0x1010 : 0x3232));
     return twice;
   }
 };
 
 struct V4Fp8Format {  // v4_fp8
-  static constexpr int kFp8 = 7, kWide = 1;
+  static constexpr int kFp8 = 7, kWide = 1, kAhead = 6;
   static constexpr int kRowBytes = 576, kWideAt = 448;
-  struct Scales {
-    uint2 codes;
-    __device__ void load(const std::byte*, const std::byte* scales) {
-      codes = __ldg(reinterpret_cast<const uint2*>(scales));
-    }
-    __device__ void arrive() { asm volatile("" : "+r"(codes.x), "+r"(codes.y)); }
-    /// Eight ue8m0.
-    __device__ uint2 pack() const { return codes; }
-  };
+  static constexpr bool kScaled = true, kScalesApart = true;
+  static __device__ std::uint32_t load_scale(const std::byte*, std::uint32_t address, int part) {
+    const auto* codes = reinterpret_cast<const std::uint32_t*>(load_shared_u64(address));
+    return __ldg(codes + (part & 1));
+  }
+  /// Four ue8m0 in a word.
+  static __device__ uint2 spread(std::uint32_t codes, int part) {
+    const std::uint32_t others = __shfl_xor_sync(0xffffffffu, codes, 1);
+    return (part & 1) != 0 ? uint2{others, codes} : uint2{codes, others};
+  }
   template <int kTile>
-  static __device__ std::uint32_t scale_of(uint2 packed) {
-    return widen_scale_ue8m0((kTile < 4 ? packed.x : packed.y) >> 8 * (kTile % 4) & 0xff);
+  static __device__ std::uint32_t scale_of(std::uint32_t packed) {
+    return widen_scale_ue8m0(packed >> 8 * (kTile % 4) & 0xff);
   }
 };
 
 struct Fp8Format {  // mla_fp8; its scale is applied to scores and outputs
-  static constexpr int kFp8 = 9, kWide = 0;
+  static constexpr int kFp8 = 9, kWide = 0, kAhead = 6;
   static constexpr int kRowBytes = 576, kWideAt = 0;
-  using Scales = NoScales;
+  static constexpr bool kScaled = false, kScalesApart = false;
   template <int kTile>
-  static __device__ std::uint32_t scale_of(uint2) {
+  static __device__ std::uint32_t scale_of(std::uint32_t) {
     return 0x7b807b80u;  // 2^120
   }
 };
 
 struct Bf16Format {  // mla_bf16
-  static constexpr int kFp8 = 0, kWide = 9;
+  static constexpr int kFp8 = 0, kWide = 9, kAhead = 0;
   static constexpr int kRowBytes = 1152, kWideAt = 0;
-  using Scales = NoScales;
+  static constexpr bool kScaled = false, kScalesApart = false;
 };
 
 /// bf16 rows of V4's 512.
 struct Bf16RowFormat512 {
-  static constexpr int kFp8 = 0, kWide = 8;
+  static constexpr int kFp8 = 0, kWide = 8, kAhead = 0;
   static constexpr int kRowBytes = 1024, kWideAt = 0;
-  using Scales = NoScales;
+  static constexpr bool kScaled = false, kScalesApart = false;
 };
 
 template <class Format>

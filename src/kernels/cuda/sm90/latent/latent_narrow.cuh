@@ -30,21 +30,22 @@ struct LatentNarrow {
   static constexpr int kFill = Format::kFp8 > 0 && kLines < 32 ? 256 : 128;
   static constexpr int kThreads = 256 + kFill;
   // Together what a block has.
-  static constexpr int kFillRegisters = Format::kFp8 > 0 ? 104 : 88;
-  static constexpr int kGroupRegisters = kFill == 256 ? 152 : Format::kFp8 > 0 ? 200 : 208;
+  static constexpr int kFillRegisters = kFill == 256 || Format::kFp8 > 0 ? 120 : 88;
+  static constexpr int kGroupRegisters = kFill == 256 ? 136 : (504 - kFillRegisters) / 2;
   static constexpr int kValues = 512;
   static constexpr bool kPaged = kPages;
-  static constexpr bool kCopied =
-      Format::kFp8 == 0 && !kPages;  // by ordinary stores of other threads
+  // Something in a tile was, by other threads.
+  static constexpr bool kCopied = Format::kWide > 0 && !kPages;
 
   static constexpr int kKeyBytes = kDims * kDimTileBytes;
   static constexpr int kWeightBytes = kLines * 128;
   static constexpr int kKeysAt = kDims * kLines * 128;
   static constexpr int kWeightsAt = kKeysAt + kBuffers * kKeyBytes;
   static constexpr int kSmallAt = kWeightsAt + 2 * kWeightBytes;
-  static constexpr int kColumnsAt = kSmallAt + 128;  // behind barriers and masks
+  static constexpr int kColumnsAt = kSmallAt + 128;  // behind the barriers
   static constexpr int kReferencesAt = kColumnsAt + 2 * 4 * kLines * 4;
-  static constexpr int kSharedBytes = kReferencesAt + 2 * kLines * 4;
+  static constexpr int kSlotsAt = kReferencesAt + 2 * kLines * 4;
+  static constexpr int kSharedBytes = kSlotsAt + LatentShared::kSlotBytes;
   static_assert(kSharedBytes <= 232448);
   static_assert(kLines * kValues * 4 <= kKeyBytes, "a group's sums go through its buffer");
 
@@ -68,7 +69,7 @@ struct LatentNarrowShared {
     fill.q_empty = small + 8;
     fill.full = small + 16;
     fill.empty = small + 16 + 8 * N::kBuffers;
-    fill.masks = small + 16 + 24 * N::kBuffers;
+    fill.put_slots(base + N::kSlotsAt);
     columns = base + N::kColumnsAt;
     references = base + N::kReferencesAt;
   }
@@ -84,6 +85,7 @@ struct LatentNarrowGroup {
   const LatentParams& p;
   const LatentNarrowShared<N>& s;
   int group, warp, lane, key;
+  int pair = 0;               // of tiles, over all items
   float sums[8][kLines / 2];  // of 64 value dimensions each
   float total[kEights][2];    // of this thread's keys
 
@@ -146,9 +148,8 @@ struct LatentNarrowGroup {
   }
 
   __device__ std::uint64_t mask() const {
-    std::uint64_t m;
-    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(m) : "r"(s.fill.masks + 8 * group) : "memory");
-    return m;
+    return load_shared_u64(s.fill.masks + pair % LatentShared::kSlots * (kFillKeys / 8) +
+                           8 * group);
   }
   /// Zeros for the rows of hidden keys, as their weights of 0 do not make NaN vanish.
   __device__ void clear_hidden() const {
@@ -400,7 +401,7 @@ struct LatentNarrowGroup {
       // A unit of one row sees all of its keys.
       const int limit =
           p.dense && items.unit.lines > p.heads ? items.unit.limit - items.item.first : INT32_MAX;
-      for (int t = 0; t < pairs; ++t) {
+      for (int t = 0; t < pairs; ++t, ++pair) {
         if (t > 0) release_keys();
         barrier_wait(s.fill.full + 8 * group, parity);
         if constexpr (N::kCopied) fence_async_proxy();
@@ -428,7 +429,9 @@ __global__ void __launch_bounds__(LatentNarrow<Format, kTileLines, kPages>::kThr
     barrier_init(s.fill.q_full, kPages ? 32 : N::kFill);
     barrier_init(s.fill.q_empty, 8);
     for (int b = 0; b < N::kBuffers; ++b) {
-      barrier_init(s.fill.full + 8 * b, kPages ? 1 : N::kFill);
+      barrier_init(
+          s.fill.full + 8 * b,
+          kPages ? 1 : LatentFill<Format, kTileLines, N::kBuffers, N::kFill>::kFullArrivals);
       barrier_init(s.fill.empty + 16 * b, 4);
       barrier_init(s.fill.empty + 16 * b + 8, 4);
     }

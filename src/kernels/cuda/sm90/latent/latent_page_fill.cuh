@@ -50,7 +50,7 @@ struct LatentPageFill {
   __device__ void run(std::int32_t worker) {
     LatentItems items(p, worker);
     const int rows = box_rows(p), boxes = kLatentTile / rows;
-    int buffer = 0;
+    int buffer = 0, pair = 0;
     std::uint32_t parity = 0, q_parity = 0;
     while (items.template take<kTileLines>(p, 0)) {
       const std::int32_t keys = items.item.first + items.item.count;
@@ -73,8 +73,9 @@ struct LatentPageFill {
         barrier_wait(s.empty + 16 * buffer, parity ^ 1);
         barrier_wait(s.empty + 16 * buffer + 8, parity ^ 1);
         if (lane == 0) {
-          asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(s.masks + 8 * buffer), "r"(low),
-                       "r"(high)
+          asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(
+                           s.masks + pair % LatentShared::kSlots * (kFillKeys / 8) + 8 * (t & 1)),
+                       "r"(low), "r"(high)
                        : "memory");
           barrier_expect(s.full + 8 * buffer,
                          static_cast<std::uint32_t>(count * rows * kDims * 128));
@@ -87,6 +88,7 @@ struct LatentPageFill {
             copy_box(to + d * kDimTileBytes, map, d * 64, box.row, box.page, s.full + 8 * buffer);
           }
         }
+        pair += t & 1;
         index += lane < boxes ? kLatentTile : 0;
         box = find(items, index, keys);
         if (++buffer == kBuffers) {

@@ -43,34 +43,34 @@ __device__ inline LatentUnitPlace unit_place(const LatentParams& p, std::int32_t
   return u;
 }
 
-/// What names a key, as loaded: a slot, a position or a page. It is loaded long before it is used, so
-/// that nobody waits for it.
+/// What names a key, as loaded: a page and a place in it, or a slot. It is loaded long before it is used,
+/// so that nobody waits for it.
 struct KeyName {
+  static constexpr std::int32_t kSlot = -1, kExtraSlot = -2;
+
   std::int32_t value = -1;
-  std::int32_t offset = 0;   // in the page, where value is one
-  std::int32_t request = 0;  // where value is a position
-  std::int32_t limit = 0;    // likewise: positions that there are
-  bool second = false;       // of the extra source
+  std::int32_t offset = 0;  // in page `value`, or what kind of slot `value` is
 };
 
 /// Key `index` of a unit, counted over the main source's, filled up to a tile, and the extra's.
 __device__ inline KeyName key_name(const LatentParams& p, const LatentUnitPlace& u,
                                    std::int32_t index) {
-  KeyName k;
-  k.second = index >= u.padded && u.extra > 0;
-  if (k.second) index -= u.padded;
-  if (index >= (k.second ? u.extra : u.keys)) return k;
-  const LatentSource& s = k.second ? p.extra : p.main;
-  if (s.indices != nullptr) {
-    k.request = u.request;
-    k.limit = u.limit;
-    k.value = s.indices[std::int64_t{u.row} * s.width + index];
-    return k;
+  if (index >= u.padded && u.extra > 0) {
+    index -= u.padded;
+    if (index >= u.extra) return {};
+    return {p.extra.indices[std::int64_t{u.row} * p.extra.width + index], KeyName::kExtraSlot};
   }
-  const auto page = static_cast<std::int32_t>(s.page_size(static_cast<std::uint32_t>(index)));
-  k.offset = index - page * static_cast<std::int32_t>(s.page_size.divisor);
-  if (page < s.table_width) k.value = s.table[std::int64_t{u.request} * s.table_width + page];
-  return k;
+  if (index >= u.keys) return {};
+  if (p.main.indices != nullptr) {
+    index = p.main.indices[std::int64_t{u.row} * p.main.width + index];
+    if (p.main.table == nullptr) return {index, KeyName::kSlot};
+    // A position: this is where its page is waited for.
+    if (index < 0 || index >= u.limit) return {};
+  }
+  const auto page = static_cast<std::int32_t>(p.main.page_size(static_cast<std::uint32_t>(index)));
+  if (page >= p.main.table_width) return {};
+  return {p.main.table[std::int64_t{u.request} * p.main.table_width + page],
+          index - page * static_cast<std::int32_t>(p.main.page_size.divisor)};
 }
 
 /// Where a token's bytes lie; row null: nowhere.
@@ -82,17 +82,13 @@ struct KeyPlace {
 template <class Format>
 __device__ inline KeyPlace key_place(const LatentParams& p, const KeyName& k) {
   if (k.value < 0) return {};
-  const LatentSource& s = k.second ? p.extra : p.main;
+  const LatentSource& s = k.offset == KeyName::kExtraSlot ? p.extra : p.main;
   std::int32_t page = k.value, offset = k.offset;
-  if (s.indices != nullptr) {
+  if (offset < 0) {
     page = static_cast<std::int32_t>(s.page_size(static_cast<std::uint32_t>(k.value)));
     offset = k.value - page * static_cast<std::int32_t>(s.page_size.divisor);
-    if (s.table != nullptr) {
-      if (k.value >= k.limit || page >= s.table_width) return {};
-      page = s.table[std::int64_t{k.request} * s.table_width + page];
-    }
   }
-  if (page < 0 || page >= s.pages_count) return {};
+  if (page >= s.pages_count) return {};
   const std::byte* base = s.pages + page * s.page_stride;
   return {base + offset * Format::kRowBytes, base + s.scales + offset * 8};
 }
@@ -100,15 +96,16 @@ __device__ inline KeyPlace key_place(const LatentParams& p, const KeyName& k) {
 /// The items of this block's worker, in order, without those whose unit has no line in this block's
 /// tile. Every role of a block walks them alike.
 struct LatentItems {
-  std::int64_t next;
-  std::int64_t end;
-  std::int64_t number = 0;  // of the item that take() gave
+  std::int32_t next;
+  std::int32_t end;
+  std::int32_t number = 0;  // of the item that take() gave
   LatentItem item{};
   LatentUnitPlace unit;
   bool split = false;  // the unit has several items
 
   __device__ LatentItems(const LatentParams& p, std::int32_t worker)
-      : next(p.worker_items[worker]), end(p.worker_items[worker + 1]) {}
+      : next(static_cast<std::int32_t>(p.worker_items[worker])),
+        end(static_cast<std::int32_t>(p.worker_items[worker + 1])) {}
 
   template <int kTileLines>
   __device__ bool take(const LatentParams& p, std::int32_t tile) {

@@ -32,15 +32,16 @@ struct LatentWide {
   static constexpr bool kWeightsInKeys = kDims == 9;
 
   // Together what a block of 384 threads has.
-  static constexpr int kFillRegisters = 104;
+  static constexpr int kFillRegisters = Format::kFp8 > 0 ? 104 : 88;
   static constexpr int kGroupRegisters = (504 - kFillRegisters) / 2;
 
-  static constexpr bool kCopied = Format::kFp8 == 0;  // by ordinary stores of other threads
+  static constexpr bool kCopied = Format::kWide > 0;  // something in a tile was, by other threads
+  using Fill = LatentFill<Format, kLines, kBuffers>;
 
   static constexpr int kKeyBytes = kDims * kDimTileBytes;
   static constexpr int kWeightsAt = 3 * kKeyBytes;
   static constexpr int kSmallAt = kWeightsAt + (kWeightsInKeys ? 0 : 2 * kDimTileBytes);
-  static constexpr int kSmallBytes = 64 + 2 * 8 + 2 * 256 + 2 * 256;
+  static constexpr int kSmallBytes = 64 + 2 * 512 + LatentShared::kSlotBytes;
   static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
 
   // Named barriers.
@@ -64,11 +65,14 @@ struct LatentWideShared {
     fill.q_empty = small + 8;
     fill.full = small + 16;
     fill.empty = small + 32;
-    fill.masks = small + 64;
-    references = small + 80;
+    references = small + 64;
     sums = references + 512;
+    fill.put_slots(sums + 512);
   }
 };
+
+/// Has the code for it laid aside: loops that fit the instruction cache are worth more.
+__device__ inline bool seldom(bool x) { return __builtin_expect(x, 0); }
 
 /// A consumer warpgroup's state for its 16 x 4 rows: each thread has two.
 template <class W, int kGroup>
@@ -78,6 +82,7 @@ struct LatentWideGroup {
   int thread, warp, lane, row;  // row and row + 8
   float sums[128];
   float reference[2];  // log2 of what weights and sums are divided by
+  int pair = 0;        // of tiles, of this worker
   float total[2];      // of this thread's columns of this group's own tiles
 
   __device__ LatentWideGroup(const LatentParams& params, const LatentWideShared<W>& shared, int t)
@@ -129,7 +134,7 @@ struct LatentWideGroup {
 
   /// Goes over to new references; the products must be done.
   __device__ void refer(float r0, float r1) {
-    if (!__any_sync(0xffffffffu, r0 != reference[0] || r1 != reference[1])) return;
+    if (!seldom(__any_sync(0xffffffffu, r0 != reference[0] || r1 != reference[1]) != 0)) return;
     // From -inf there is nothing to scale; the sums are 0.
     const float f0 = r0 == reference[0] ? 1.f : exp2_fast(reference[0] - r0);
     const float f1 = r1 == reference[1] ? 1.f : exp2_fast(reference[1] - r1);
@@ -147,7 +152,7 @@ struct LatentWideGroup {
   }
 
   __device__ void hide_keys(float (&d)[32], std::uint64_t mask) const {
-    if (mask == ~std::uint64_t{0}) return;
+    if (!seldom(mask != ~std::uint64_t{0})) return;
     const auto bits = mask >> 2 * (lane & 3);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -158,7 +163,7 @@ struct LatentWideGroup {
   }
   /// Keys from `limit` of each row on, counted from the tile's first, are not seen.
   __device__ void hide_after(float (&d)[32], int limit0, int limit1) const {
-    if (limit0 >= kLatentTile && limit1 >= kLatentTile) return;
+    if (!seldom(limit0 < kLatentTile || limit1 < kLatentTile)) return;
     const int column = 2 * (lane & 3);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -180,7 +185,7 @@ struct LatentWideGroup {
       m1 = fmaxf(m1, fmaxf(d[4 * j + 2], d[4 * j + 3]));
     }
     const bool grows = m0 * p.scale > r0 + kReferenceSlack || m1 * p.scale > r1 + kReferenceSlack;
-    if (__any_sync(0xffffffffu, grows)) {
+    if (seldom(__any_sync(0xffffffffu, grows) != 0)) {
       m0 = fmaxf(m0, __shfl_xor_sync(0xffffffffu, m0, 1));
       m1 = fmaxf(m1, __shfl_xor_sync(0xffffffffu, m1, 1));
       m0 = fmaxf(m0, __shfl_xor_sync(0xffffffffu, m0, 2)) * p.scale;
@@ -216,10 +221,9 @@ struct LatentWideGroup {
     fence_async_proxy();
   }
 
-  __device__ std::uint64_t mask(int buffer) const {
-    std::uint64_t m;
-    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(m) : "r"(s.fill.masks + 8 * buffer) : "memory");
-    return m;
+  __device__ std::uint64_t mask(int which) const {
+    return load_shared_u64(s.fill.masks + pair % LatentShared::kSlots * (kFillKeys / 8) +
+                           8 * which);
   }
   __device__ float reference_of(int which, int r) const {
     return load_float(s.references + which * 256 + r * 4);
@@ -253,7 +257,7 @@ struct LatentWideGroup {
       if (line >= items.unit.lines) continue;
       const int column = kGroup * 256 + 2 * (lane & 3);
       if (items.split) {
-        const std::int64_t at = items.number * (std::int64_t{tiles} * W::kLines) + line;
+        const std::int64_t at = std::int64_t{items.number} * (tiles * W::kLines) + line;
         float* to = p.part_out + at * W::kValues + column;
 #pragma unroll
         for (int j = 0; j < 32; ++j) {
@@ -314,7 +318,7 @@ struct LatentWideGroup {
   __device__ void even(int pairs, const int (&limit)[2], std::uint32_t& parity) {
     float d[32];
     std::uint32_t w[4][4];
-    for (int t = 0; t < pairs; ++t) {
+    for (int t = 0; t < pairs; ++t, ++pair) {
       barrier_wait(s.fill.full, parity);
       if constexpr (W::kCopied) fence_async_proxy();
       parity ^= 1;
@@ -348,7 +352,7 @@ struct LatentWideGroup {
   __device__ void odd(int pairs, const int (&limit)[2], std::uint32_t& parity) {
     float d[32];
     std::uint32_t w[4][4];
-    for (int t = 0; t < pairs; ++t) {
+    for (int t = 0; t < pairs; ++t, ++pair) {
       barrier_wait(s.fill.full + 8, parity);
       if constexpr (W::kCopied) fence_async_proxy();
       parity ^= 1;
@@ -390,7 +394,7 @@ __global__ void __launch_bounds__(384, 1)
     barrier_init(s.fill.q_full, kFillThreads);
     barrier_init(s.fill.q_empty, 8);
     for (int b = 0; b < W::kBuffers; ++b) {
-      barrier_init(s.fill.full + 8 * b, kFillThreads);
+      barrier_init(s.fill.full + 8 * b, W::Fill::kFullArrivals);
       barrier_init(s.fill.empty + 16 * b, 4);
       barrier_init(s.fill.empty + 16 * b + 8, 4);
     }
@@ -401,7 +405,7 @@ __global__ void __launch_bounds__(384, 1)
   const int thread = static_cast<int>(threadIdx.x) % 128;
   if (group == 2) {
     lower_registers<W::kFillRegisters>();
-    LatentFill<Format, W::kLines, W::kBuffers>(p, s.fill, tile, thread).run(worker);
+    typename W::Fill(p, s.fill, tile, thread).run(worker);
   } else if (group == 0) {
     raise_registers<W::kGroupRegisters>();
     LatentWideGroup<W, 0>(p, s, thread).run(worker, tile);

@@ -5,22 +5,30 @@
 
 namespace lathe::cuda {
 
-__device__ __forceinline__ std::int32_t held_page(std::int32_t page, std::int64_t pool_pages) {
+__device__ __forceinline__ std::int32_t held_page(std::int32_t page, std::int32_t pool_pages) {
   return page >= 0 && page < pool_pages ? page : -1;
 }
 
-// Page i of a request, -1 where there is none.
-__device__ __forceinline__ std::int32_t page_at(const ListsParams& lists, std::int64_t request,
-                                                std::int64_t i) {
-  const std::int64_t begin = lists.indptr[request];
-  if (i < 0 || i >= lists.indptr[request + 1] - begin) return -1;
-  return held_page(lists.pages[begin + i], lists.pool_pages);
-}
+// The pages of a request, found once for many of them.
+struct RequestPages {
+  const std::int32_t* pages;
+  std::int64_t count;
+  std::int32_t pool_pages;
+
+  __device__ __forceinline__ RequestPages(const ListsParams& lists, std::int64_t request)
+      : pages(lists.pages + lists.indptr[request]),
+        count(lists.indptr[request + 1] - lists.indptr[request]),
+        pool_pages(lists.pool_pages) {}
+  // Page i, -1 where there is none.
+  __device__ __forceinline__ std::int32_t operator()(std::int64_t i) const {
+    return i >= 0 && i < count ? held_page(pages[i], pool_pages) : -1;
+  }
+};
 
 // The slot of position p on a page that `page_of_index` finds, -1 where there is none.
 template <class PageOf>
 __device__ __forceinline__ std::int32_t slot_on(const FastDiv& page_size, std::int64_t p,
-                                                PageOf page_of_index) {
+                                                const PageOf& page_of_index) {
   if (p < 0 || p > 0x7fffffff) return -1;
   const auto position = static_cast<std::uint32_t>(p);
   const std::uint32_t index = page_size(position);
@@ -32,36 +40,40 @@ __device__ __forceinline__ std::int32_t slot_on(const FastDiv& page_size, std::i
 
 __device__ __forceinline__ std::int32_t list_slot(const ListsParams& lists, std::int64_t request,
                                                   std::int64_t p) {
-  return slot_on(lists.page_size, p,
-                 [&](std::int64_t index) { return page_at(lists, request, index); });
+  return slot_on(lists.page_size, p, RequestPages(lists, request));
 }
 
 // Row of a table that a thread takes part in, and its first column.
+template <int kThreads = kStepThreads>
 __device__ __forceinline__ std::int64_t table_row(const RowLanes& lanes, int block,
                                                   std::int32_t& column) {
   const auto thread = static_cast<std::int32_t>(threadIdx.x);
   column = thread & (lanes.lanes() - 1);
-  return std::int64_t{block} * lanes.rows() + (thread >> lanes.shift);
+  return std::int64_t{block} * lanes.rows(kThreads) + (thread >> lanes.shift);
 }
 
-__device__ __forceinline__ void fill_page_table(const PageTableParams& p, int block) {
-  std::int32_t first;
-  const std::int64_t r = table_row(p.lanes, block, first);
-  if (r >= p.rows) return;
-  std::int64_t used = p.width;
-  if (p.lens != nullptr && r < p.lists.requests) {
-    const std::int64_t size = p.lists.page_size.divisor;
-    used = (p.lens[r] + size - 1) / size;
-  }
-  for (std::int64_t i = first; i < p.width; i += p.lanes.lanes()) {
-    p.out[r * p.width + i] = r < p.lists.requests && i < used ? page_at(p.lists, r, i) : -1;
-  }
+// Row r of a table: value(i) in each column.
+template <class Value>
+__device__ __forceinline__ void fill_columns(std::int32_t* out, std::int64_t r, std::int64_t width,
+                                             std::int32_t first, const RowLanes& lanes,
+                                             const Value& value) {
+  for (std::int64_t i = first; i < width; i += lanes.lanes()) out[r * width + i] = value(i);
 }
 
 // Grid: ceil(rows / lanes.rows()).
 static __global__ void __launch_bounds__(kStepThreads)
     page_table_kernel(const __grid_constant__ PageTableParams p) {
-  fill_page_table(p, static_cast<int>(blockIdx.x));
+  std::int32_t first;
+  const std::int64_t r = table_row(p.lanes, static_cast<int>(blockIdx.x), first);
+  if (r >= p.rows) return;
+  if (r >= p.lists.requests) {
+    return fill_columns(p.out, r, p.width, first, p.lanes, [](std::int64_t) { return -1; });
+  }
+  const RequestPages pages(p.lists, r);
+  const std::int64_t size = p.lists.page_size.divisor;
+  const std::int64_t tokens = p.lens == nullptr ? p.width * size : p.lens[r];
+  fill_columns(p.out, r, p.width, first, p.lanes,
+               [&](std::int64_t i) { return i * size < tokens ? pages(i) : -1; });
 }
 
 // Grid: ceil(rows / lanes.rows()).
@@ -70,12 +82,15 @@ static __global__ void __launch_bounds__(kStepThreads)
   std::int32_t first;
   const std::int64_t r = table_row(p.lanes, static_cast<int>(blockIdx.x), first);
   if (r >= p.rows) return;
-  const bool real = r < p.lists.requests;
-  const std::int64_t length = real ? p.lengths[r] : 0;
-  const std::int64_t start = real && p.starts != nullptr ? p.starts[r] : 0;
-  for (std::int64_t i = first; i < p.width; i += p.lanes.lanes()) {
-    p.out[r * p.width + i] = i < length ? list_slot(p.lists, r, start + i) : -1;
+  if (r >= p.lists.requests) {
+    return fill_columns(p.out, r, p.width, first, p.lanes, [](std::int64_t) { return -1; });
   }
+  const RequestPages pages(p.lists, r);
+  const std::int64_t length = p.lengths[r];
+  const std::int64_t start = p.starts == nullptr ? 0 : p.starts[r];
+  fill_columns(p.out, r, p.width, first, p.lanes, [&](std::int64_t i) {
+    return i < length ? slot_on(p.lists.page_size, start + i, pages) : -1;
+  });
 }
 
 __device__ __forceinline__ long long prefix_value(const PrefixParams& p, std::int64_t i) {
@@ -88,28 +103,22 @@ __device__ __forceinline__ long long prefix_value(const PrefixParams& p, std::in
 // Grid: scan_tiles(count). The sum of each tile.
 static __global__ void __launch_bounds__(kScanThreads, 1)
     prefix_sums_kernel(const __grid_constant__ PrefixParams p) {
-  __shared__ ScanShared shared;
-  long long mine = 0;
-  for (int i = 0; i < kScanPerThread; ++i) mine += prefix_value(p, scan_begin() + i);
-  long long total;
-  block_prefix(mine, shared, total);
-  if (threadIdx.x == 0) p.sums[blockIdx.x] = total;
+  let_next_begin();
+  wait_for_previous();
+  store_tile_sum(p.sums, [&](std::int64_t i) { return prefix_value(p, i); });
 }
 
 // Grid: scan_tiles(count); the sums must be there if those are more than one.
 static __global__ void __launch_bounds__(kScanThreads, 1)
     prefix_kernel(const __grid_constant__ PrefixParams p) {
-  __shared__ ScanShared shared;
-  const std::int64_t at = scan_begin();
-  long long values[kScanPerThread];
-  long long mine = 0;
-  LATHE_UNROLL
-  for (int i = 0; i < kScanPerThread; ++i) mine += values[i] = prefix_value(p, at + i);
-  long long total;
-  long long sum = block_prefix(mine, shared, total);
-  if (gridDim.x > 1) sum += block_sum(p.sums, blockIdx.x, shared);
-  if (p.out != nullptr) store_prefix(p.out, p.count, at, sum, values);
-  if (p.out32 != nullptr) store_prefix(p.out32, p.count, at, sum, values);
+  let_next_begin();
+  wait_for_previous();
+  for_prefix_sums(
+      p.count, p.sums, [&](std::int64_t i) { return prefix_value(p, i); },
+      [&](std::int64_t i, long long sum) {
+        if (p.out != nullptr) p.out[i] = sum;
+        if (p.out32 != nullptr) p.out32[i] = static_cast<std::int32_t>(sum);
+      });
 }
 
 // Any grid of kStepThreads.
@@ -125,12 +134,13 @@ static __global__ void __launch_bounds__(kStepThreads)
       const std::int64_t r = last_not_above(p.indptr, requests, i);
       const std::int64_t start = p.starts == nullptr ? 0 : p.starts[r];
       const std::int64_t within = i - p.indptr[r];
+      const RequestPages pages(p.lists, r);
       if (start < 0) {
         item = -1;
       } else if (p.of_pages) {
-        item = page_at(p.lists, r, p.lists.page_size(static_cast<std::uint32_t>(start)) + within);
+        item = pages(p.lists.page_size(static_cast<std::uint32_t>(start)) + within);
       } else {
-        item = list_slot(p.lists, r, start + within);
+        item = slot_on(p.lists.page_size, start + within, pages);
       }
     }
     p.items[i] = item;
@@ -155,7 +165,8 @@ static __global__ void __launch_bounds__(kStepThreads)
         if (row >= 0 && row < p.limit) out = static_cast<std::int32_t>(row);
       } else {
         out = slot_on(p.page_size, position, [&](std::int64_t index) {
-          return index < p.table_width ? held_page(p.table[value * p.table_width + index], p.limit)
+          return index < p.table_width ? held_page(p.table[value * p.table_width + index],
+                                                   static_cast<std::int32_t>(p.limit))
                                        : -1;
         });
       }

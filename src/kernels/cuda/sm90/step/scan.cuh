@@ -7,59 +7,50 @@
 
 namespace lathe::cuda {
 
+template <class T = long long>
 struct ScanShared {
-  long long warps[32];  // of kScanThreads threads
+  T warps[32];  // of kScanThreads threads
 };
 
-// Sum of the values of the threads before this one; `total` is that of all.
-__device__ __forceinline__ long long block_prefix(long long value, ScanShared& shared,
-                                                  long long& total) {
+// Sum of the values of the threads before this one; `total` is that of all. One barrier, so
+// `shared` is used once. Every warp adds up the warps' sums for itself, instead of one doing it while
+// the others wait at a second barrier.
+template <class T>
+__device__ __forceinline__ T block_prefix(T value, ScanShared<T>& shared, T& total) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32);
-  long long sum = value;
+  T sum = value;
   for (int d = 1; d < 32; d *= 2) {
-    const long long before = shuffle_up(sum, d);
+    const T before = shuffle_up(sum, d);
     if (lane >= d) sum += before;
   }
-  sync_block();  // the array may still be read from an earlier call
   if (lane == 31) shared.warps[warp] = sum;
   sync_block();
-  if (warp == 0) {
-    long long warps = shared.warps[lane];
-    for (int d = 1; d < 32; d *= 2) {
-      const long long before = shuffle_up(warps, d);
-      if (lane >= d) warps += before;
-    }
-    shared.warps[lane] = warps;
+  const T own = shared.warps[lane];
+  T warps = own;
+  for (int d = 1; d < 32; d *= 2) {
+    const T before = shuffle_up(warps, d);
+    if (lane >= d) warps += before;
   }
-  sync_block();
-  total = shared.warps[31];
-  return sum - value + (warp == 0 ? 0 : shared.warps[warp - 1]);
+  total = shuffle_from(warps, 31);
+  return sum - value + shuffle_from(warps - own, warp);
 }
 
-// Sum of n values, known to all threads.
-__device__ __forceinline__ long long block_sum(const std::int64_t* values, std::int64_t n,
-                                               ScanShared& shared) {
-  long long mine = 0;
-  for (std::int64_t i = threadIdx.x; i < n; i += kScanThreads) mine += values[i];
-  long long total;
-  block_prefix(mine, shared, total);
-  return total;
-}
-
-// out[i] = sum of the values before i, for the values of this thread, which begin at `at` with the
-// sum `sum`; out[count] = sum of all.
-template <class T>
-__device__ __forceinline__ void store_prefix(T* out, std::int64_t count, std::int64_t at,
-                                             long long sum,
-                                             const long long (&values)[kScanPerThread]) {
-  if (count == 0 && at == 0) out[0] = 0;
-  LATHE_UNROLL
-  for (int i = 0; i < kScanPerThread; ++i) {
-    if (at + i < count) out[at + i] = static_cast<T>(sum);
-    sum += values[i];
-    if (at + i + 1 == count) out[count] = static_cast<T>(sum);
+// Sum of the tiles before this block's; `total` is that of all. Every warp adds up for itself, which
+// takes no barrier.
+__device__ __forceinline__ long long tiles_before(const std::int64_t* sums, long long& total) {
+  long long before = 0;
+  total = 0;
+  for (unsigned i = threadIdx.x % 32; i < gridDim.x; i += 32) {
+    const long long sum = sums[i];
+    total += sum;
+    if (i < blockIdx.x) before += sum;
   }
+  for (int d = 16; d > 0; d /= 2) {
+    before += shuffle_xor(before, d);
+    total += shuffle_xor(total, d);
+  }
+  return before;
 }
 
 // The first value of this thread.
@@ -67,13 +58,47 @@ __device__ __forceinline__ std::int64_t scan_begin() {
   return std::int64_t{blockIdx.x} * kScanTile + std::int64_t{threadIdx.x} * kScanPerThread;
 }
 
+// The sum of the tile blockIdx.x of value(0), value(1), ...
+template <class Value>
+__device__ __forceinline__ void store_tile_sum(std::int64_t* sums, Value value) {
+  __shared__ ScanShared<> shared;
+  long long mine = 0;
+  for (int i = 0; i < kScanPerThread; ++i) mine += value(scan_begin() + i);
+  long long total;
+  block_prefix(mine, shared, total);
+  if (threadIdx.x == 0) sums[blockIdx.x] = total;
+}
+
+// Calls store(i, sum of the values before i) for the values of tile blockIdx.x, and for i = count in
+// the last tile. value(i) is 0 for i >= count. `sums` must be there if tiles are more than one.
+template <class Value, class Store>
+__device__ __forceinline__ void for_prefix_sums(std::int64_t count, const std::int64_t* sums,
+                                                Value value, Store store) {
+  __shared__ ScanShared<> shared;
+  const std::int64_t at = scan_begin();
+  long long values[kScanPerThread];
+  long long mine = 0;
+  LATHE_UNROLL
+  for (int i = 0; i < kScanPerThread; ++i) mine += values[i] = value(at + i);
+  long long total;
+  long long sum = block_prefix(mine, shared, total);
+  if (gridDim.x > 1) sum += tiles_before(sums, total);
+  if (count == 0 && at == 0) store(0, 0);
+  LATHE_UNROLL
+  for (int i = 0; i < kScanPerThread; ++i) {
+    if (at + i < count) store(at + i, sum);
+    sum += values[i];
+    if (at + i + 1 == count) store(count, sum);
+  }
+}
+
 // Index of the last of n values that is <= x. They rise; the first is <= x.
-template <class T>
-__device__ __forceinline__ std::int64_t last_not_above(const T* values, std::int64_t n, T x) {
-  std::int64_t low = 0;
-  std::int64_t high = n;
+template <class T, class N>
+__device__ __forceinline__ N last_not_above(const T* values, N n, T x) {
+  N low = 0;
+  N high = n;
   while (high - low > 1) {
-    const std::int64_t middle = (low + high) / 2;
+    const N middle = low + (high - low) / 2;
     (values[middle] <= x ? low : high) = middle;
   }
   return low;

@@ -1,5 +1,7 @@
 // The step's kernels and their launches.
+#include "kernels/cuda/sm90/step/gather.cuh"
 #include "kernels/cuda/sm90/step/lists.cuh"
+#include "kernels/cuda/sm90/step/pad.cuh"
 #include "kernels/cuda/sm90/step/rows.cuh"
 #include "kernels/cuda/sm90/step/step_kernels.h"
 #include "kernels/cuda/sm90/step/work.cuh"
@@ -11,73 +13,112 @@ unsigned blocks(std::int64_t count, std::int64_t per_block) {
   return static_cast<unsigned>((count + per_block - 1) / per_block);
 }
 
-// Of a kernel whose threads take more than one item each: enough to occupy the device.
-unsigned some_blocks(std::int64_t count) {
-  constexpr std::int64_t kMost = 132 * 8;
-  const std::int64_t all = (count + kStepThreads - 1) / kStepThreads;
-  return static_cast<unsigned>(all < 1 ? 1 : all < kMost ? all : kMost);
+template <class Params>
+cudaError_t put(void (*kernel)(Params), unsigned grid, const Params& p, cudaStream_t stream) {
+  kernel<<<grid, kStepThreads, 0, stream>>>(p);
+  return cudaGetLastError();
 }
 
+// The same with blocks that may begin while the launch ahead of them on the stream ends; these
+// kernels wait for that end before they touch memory. In a graph this is a programmatic edge.
 template <class Params>
-cudaError_t put(void (*kernel)(Params), unsigned grid, int threads, const Params& p,
-                cudaStream_t stream) {
-  kernel<<<grid, threads, 0, stream>>>(p);
-  return cudaGetLastError();
+cudaError_t put_early(void (*kernel)(Params), dim3 grid, int threads, const Params& p,
+                      cudaStream_t stream) {
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, p);
 }
 
 }  // namespace
 
 cudaError_t launch_page_table(const PageTableParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.width == 0) return cudaSuccess;
-  return put(page_table_kernel, blocks(p.rows, p.lanes.rows()), kStepThreads, p, stream);
+  return put(page_table_kernel, blocks(p.rows, p.lanes.rows()), p, stream);
 }
 
 cudaError_t launch_slot_table(const SlotTableParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.width == 0) return cudaSuccess;
-  return put(slot_table_kernel, blocks(p.rows, p.lanes.rows()), kStepThreads, p, stream);
+  return put(slot_table_kernel, blocks(p.rows, p.lanes.rows()), p, stream);
 }
 
 cudaError_t launch_prefix(const PrefixParams& p, cudaStream_t stream) {
   const auto tiles = static_cast<unsigned>(scan_tiles(p.count));
   if (tiles > 1) {
-    const cudaError_t status = put(prefix_sums_kernel, tiles, kScanThreads, p, stream);
+    const cudaError_t status = put_early(prefix_sums_kernel, tiles, kScanThreads, p, stream);
     if (status != cudaSuccess) return status;
   }
-  return put(prefix_kernel, tiles, kScanThreads, p, stream);
+  return put_early(prefix_kernel, tiles, kScanThreads, p, stream);
 }
 
 cudaError_t launch_ragged(const RaggedParams& p, cudaStream_t stream) {
   if (p.room == 0) return cudaSuccess;
-  return put(ragged_kernel, some_blocks(p.room), kStepThreads, p, stream);
+  return put(ragged_kernel, some_blocks(p.room), p, stream);
 }
 
 cudaError_t launch_transform(const TransformParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.width == 0) return cudaSuccess;
-  return put(transform_kernel, blocks(p.rows, p.lanes.rows()), kStepThreads, p, stream);
+  return put(transform_kernel, blocks(p.rows, p.lanes.rows()), p, stream);
 }
 
 cudaError_t launch_combine(const CombineParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
-  return put(combine_kernel, blocks(p.rows, kStepThreads / 32), kStepThreads, p, stream);
+  return put(combine_kernel, blocks(p.rows, kStepThreads / 32), p, stream);
 }
+
+namespace {
+
+auto work_kernel(const WorkParams& p) {
+  if (p.fixed) return work_fixed_kernel;
+  return work_rows_per_thread(p) == 1 ? work_balanced_kernel<1>
+                                      : work_balanced_kernel<kScanPerThread>;
+}
+
+}  // namespace
 
 cudaError_t launch_work(const WorkParams& p, cudaStream_t stream) {
   const auto tiles = static_cast<unsigned>(scan_tiles(p.rows));
   cudaError_t status = cudaSuccess;
-  if (tiles > 1) status = put(work_sums_kernel, tiles, kScanThreads, p, stream);
-  if (status == cudaSuccess) status = put(work_units_kernel, tiles, kScanThreads, p, stream);
-  if (status == cudaSuccess && tiles > 1) {
-    status = put(work_rows_kernel, tiles, kScanThreads, p, stream);
+  if (tiles > 1) status = put_early(work_units_kernel, tiles, kScanThreads, p, stream);
+  if (status == cudaSuccess && tiles > 1 && !p.fixed) {
+    status = put_early(work_open_kernel, tiles, kScanThreads, p, stream);
   }
   if (status != cudaSuccess) return status;
-  const std::int64_t most = p.room > p.workers ? p.room : p.workers + 1;
-  return put(work_items_kernel, some_blocks(most), kStepThreads, p, stream);
+  const dim3 grid(tiles, work_slices(p));
+  return put_early(work_kernel(p), grid, kScanThreads, p, stream);
 }
 
 cudaError_t launch_step_rows(const StepRowsParams& p, cudaStream_t stream) {
-  const unsigned table = p.width == 0 ? 0 : blocks(p.lists.requests, p.lanes.rows());
-  const unsigned grid = static_cast<unsigned>(p.row_blocks) + table;
-  return grid == 0 ? cudaSuccess : put(step_rows_kernel, grid, kStepThreads, p, stream);
+  const unsigned grid = step_rows_blocks(p);
+  if (scan_tiles(p.batch.requests) == 1) {
+    return put_early(step_rows_kernel<false>, grid, kScanThreads, p, stream);
+  }
+  return put_early(step_rows_kernel<true>, grid, kScanThreads, p, stream);
+}
+
+cudaError_t launch_gather(const GatherParams& p, cudaStream_t stream) {
+  const dim3 tiles(static_cast<unsigned>(scan_tiles(p.batch.requests)),
+                   p.batch.two_sources ? 2 : 1);
+  cudaError_t status = cudaSuccess;
+  if (tiles.x > 1) status = put_early(gather_sums_kernel, tiles, kScanThreads, p, stream);
+  if (status == cudaSuccess)
+    status = put_early(gather_prefix_kernel, tiles, kScanThreads, p, stream);
+  const auto grid = static_cast<unsigned>(p.key_blocks + p.entry_blocks + p.row_blocks);
+  if (status != cudaSuccess || grid == 0) return status;
+  return put_early(gather_kernel, grid, kStepThreads, p, stream);
+}
+
+cudaError_t launch_pad(const PadParams& p, bool words, cudaStream_t stream) {
+  if (p.rows == 0 || p.words == 0) return cudaSuccess;
+  const unsigned grid = blocks(p.rows, p.lanes.rows());
+  if (words) return put(pad_kernel<uint4>, grid, p, stream);
+  return put(pad_kernel<std::uint8_t>, grid, p, stream);
 }
 
 }  // namespace lathe::cuda

@@ -1,12 +1,13 @@
 // A step's metadata on the GPU: layout/page_table.h, layout/index_lists.h, attn/index_transform.h,
-// attn/work_list.h and the rows of attn/step.h, with the same structures, whose spans point to the
-// device, and the same results.
+// attn/work_list.h, attn/pad_ragged.h and attn/step.h, with the same structures, whose spans point to
+// the device, and the same results.
 //
 // As with the codecs, the host cannot look at what lies on the device. Counts are checked before
 // anything is launched; what the CPU would refuse by its contents is no key here: a page, position,
 // request or range that is not one becomes a hole, and what exceeds the room is counted and not
 // stored. Nothing waits or allocates; a captured call replays over other contents. Whoever needs
-// fewer rows or requests than a capture has room for fills up with lengths of 0 and -1.
+// fewer rows or requests than a capture has room for fills up with lengths of 0 and -1. Launches may
+// begin early behind whatever is ahead of them on the stream; they wait for its end.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,6 +19,7 @@
 #include "attn/index_transform.h"
 #include "attn/work_list.h"
 #include "base/result.h"
+#include "base/rows_view.h"
 #include "layout/index_lists.h"
 
 namespace lathe::cuda {
@@ -85,7 +87,7 @@ Result<void> combine_index_lists(const CombineLists& lists, std::span<RaggedRow>
 
 /// buffers.items at a multiple of 16 bytes; workspace: work_workspace(rows) entries. row_items[rows]
 /// says how many items there are; it exceeds the room where that was too small. One launch for up to
-/// 4096 rows and one for the items; two more for any number of rows.
+/// 4096 rows, three for more.
 Result<void> plan_work(const KeyRanges& ranges, const WorkOptions& options,
                        const WorkBuffers& buffers, std::span<std::int64_t> workspace,
                        cudaStream_t stream,
@@ -93,13 +95,27 @@ Result<void> plan_work(const KeyRanges& ranges, const WorkOptions& options,
 
 /// What a batch brings: request r has rows[r] new tokens after cached[r] ones.
 struct StepRowsInput {
-  DevicePageLists lists;
+  DevicePageLists lists;  // of the main pool
   PoolShape pool;
   std::span<const std::int32_t> cached;   // [requests]
   std::span<const std::int32_t> rows;     // [requests]
   std::span<const std::uint8_t> padding;  // [requests] or empty: none
   std::int32_t top_k = 0;                 // of a sparse problem; 0: every key is attended
+  // window_compressed.
+  std::int32_t window = 0;           // 0: no window
+  std::int32_t ratio = 0;            // tokens per compressed entry; 0: one source
+  DevicePageLists compressed_lists;  // of the compressed pool, with a ratio
+  PoolShape compressed_pool;
 };
+
+/// The numbers of StepView that depend on the batch.
+struct StepCounts {
+  std::int32_t rows = 0;
+  std::int32_t max_rows = 0;
+  std::int32_t max_context = 0;
+  std::int32_t selecting_rows = 0;
+};
+
 /// The arrays of StepView that follow from it. Rows past the last request's are padding: no
 /// position, no request, no key.
 struct StepRowsOutput {
@@ -111,11 +127,46 @@ struct StepRowsOutput {
   std::span<std::int32_t> row_lens;
   std::span<Slot> out_slots;
   std::span<std::int32_t> attend_lens;
-  std::span<std::uint8_t> identity;  // or empty
+  std::span<std::uint8_t> identity;    // or empty
+  std::span<std::int32_t> index_lens;  // or empty
+  StepCounts* counts = nullptr;        // on the device, or null
+
+  // With a window; empty without.
+  std::span<std::int32_t> window_lens;
+  DeviceTable<Slot> window_slots;
+  // With a ratio; empty without.
+  std::span<std::int32_t> compressed_lens;
+  std::span<Slot> compressed_out_slots;
+  DeviceTable<PageId> compressed_table;
 };
-/// workspace: scan_workspace(requests) entries.
+/// One launch for up to 4096 requests, three for more. workspace: scan_workspace(requests) entries.
 Result<void> step_rows(const StepRowsInput& in, const StepRowsOutput& out,
                        std::span<std::int64_t> workspace, cudaStream_t stream,
                        std::source_location where = std::source_location::current());
+
+/// The compact buffer of a batch, as in StepView. Slots past the room are counted by the indptr and
+/// not stored; a batch of which keys and entries exceed the compact buffer is gathered in tiles.
+/// Rows past the last request's have -1.
+struct GatherOutput {
+  DeviceRagged<Slot> keys;                // gather_slots, gather_indptr
+  DeviceRagged<Slot> entries;             // gather_entry_slots, entry_indptr; empty with one source
+  std::span<std::int32_t> ragged_offset;  // [rows]
+  std::span<std::int32_t> window_base;    // [rows], with a window; empty without
+  std::span<std::int32_t> window_start;   // [rows], with a window; empty without
+};
+/// q_indptr: of step_rows(). workspace: 2 * scan_workspace(requests) entries. Two launches for up to
+/// 4096 requests, three for more.
+Result<void> step_gather(const StepRowsInput& in, std::span<const std::int32_t> q_indptr,
+                         const GatherOutput& out, std::span<std::int64_t> workspace,
+                         cudaStream_t stream,
+                         std::source_location where = std::source_location::current());
+
+/// attn/pad_ragged.h. Rows of a request past max_len are left out.
+Result<void> pad_ragged(const RowsView& ragged, std::span<const std::int32_t> q_indptr,
+                        std::int64_t max_len, const MutableRowsView& dense, cudaStream_t stream,
+                        std::source_location where = std::source_location::current());
+Result<void> unpad_ragged(const RowsView& dense, std::span<const std::int32_t> q_indptr,
+                          std::int64_t max_len, const MutableRowsView& ragged, cudaStream_t stream,
+                          std::source_location where = std::source_location::current());
 
 }  // namespace lathe::cuda

@@ -10,8 +10,6 @@
 #include <random>
 #include <vector>
 
-#include "attn/problem_name.h"
-#include "attn/step.h"
 #include "kernels/cuda/sm90/step/step.h"
 
 namespace lathe::cuda {
@@ -62,10 +60,21 @@ struct RandomLists {
   }
 };
 
+template <class Device, class T>
+using ArrayOf = decltype(std::declval<Device&>().array(std::vector<T>()));
+
+/// A list and what fills it up to n entries.
+template <class List, class T>
+std::vector<T> filled(const List& list, std::int64_t n, T fill) {
+  std::vector<T> out(list.begin(), list.end());
+  out.resize(static_cast<std::size_t>(n), fill);
+  return out;
+}
+
 template <class Device>
 struct ListsThere {
-  decltype(std::declval<Device>().array(std::vector<std::int64_t>())) indptr;
-  decltype(std::declval<Device>().array(std::vector<PageId>())) pages;
+  ArrayOf<Device, std::int64_t> indptr;
+  ArrayOf<Device, PageId> pages;
   ListsThere(Device& device, const RandomLists& lists)
       : indptr(device.array(lists.indptr)), pages(device.array(lists.pages)) {}
   DevicePageLists view() const { return {indptr.span(), pages.span()}; }
@@ -335,6 +344,35 @@ void check_work_lists(Device& device, const std::vector<std::int64_t>& row_count
   }
 }
 
+/// Units by the 2^40, whose places need all 64 bits.
+template <class Device>
+void check_long_work(Device& device) {
+  constexpr std::int64_t kRows = 4500;
+  std::mt19937 rng(37);
+  for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{900}, kRows}) {
+    for (const std::int32_t workers : {1, 3, 132, 5000}) {
+      std::vector<std::int32_t> counts(static_cast<std::size_t>(rows));
+      for (auto& c : counts) c = 0x7fffffff - (below(rng, 3) == 0 ? below(rng, 1'000'000) : 0);
+      const WorkOptions options{workers, 1, 0};
+      const auto wanted = make_work_list({counts, {}}, options);
+      ASSERT_TRUE(wanted.ok());
+      const auto counts_there = device.array(counts);
+      auto items = device.array(std::vector<WorkItem>(wanted->items.size()));
+      auto row_items = device.array(std::vector<std::int64_t>(counts.size() + 1));
+      auto worker_items =
+          device.array(std::vector<std::int64_t>(static_cast<std::size_t>(workers) + 1));
+      auto workspace =
+          device.array(std::vector<std::int64_t>(static_cast<std::size_t>(work_workspace(rows))));
+      expect_ok(device.plan_work({counts_there.span(), {}}, options,
+                                 {items.span(), row_items.span(), worker_items.span()},
+                                 workspace.span()));
+      EXPECT_EQ(row_items.read(), wanted->row_items) << rows << " rows, " << workers;
+      EXPECT_EQ(items.read(), wanted->items) << rows << " rows, " << workers;
+      EXPECT_EQ(worker_items.read(), wanted->worker_items) << rows << " rows, " << workers;
+    }
+  }
+}
+
 /// Ranges that are no ranges have no items; the CPU refuses them.
 template <class Device>
 void check_bad_work(Device& device) {
@@ -359,125 +397,6 @@ void check_bad_work(Device& device) {
   EXPECT_EQ(row_items.read(), wanted->row_items);
   EXPECT_EQ(items.read(), wanted->items);
   EXPECT_EQ(worker_items.read(), wanted->worker_items);
-}
-
-/// A plan for steps over one cache, with the kernels' names left open.
-inline Plan plan_for_steps(std::int32_t top_k) {
-  Plan plan;
-  plan.problem = deepseek_v32_problem();
-  plan.problem.top_k = top_k;
-  plan.caches.push_back({CacheRole::main, CacheLayout(LayoutKind::mla_fp8_block), 16, 1});
-  for (Phase phase : enum_values<Phase>()) {
-    Route route;
-    route.kernel = std::string(name(phase));
-    route.unit = KeyUnit::slot;
-    plan.phase(phase).phase = phase;
-    plan.phase(phase).routes = {route};
-  }
-  plan.table_multiple = 4;
-  return plan;
-}
-
-/// The rows of batches of several sizes, in arrays that keep their addresses and room, against Step.
-/// `capture(work)` gets what has to be launched, once; `replay()` runs it over the arrays' contents.
-template <class Device>
-void check_step_rows(Device& device) {
-  std::mt19937 rng(36);
-  constexpr std::int64_t kContext = 400, kRows = 1500, kRequests = 300, kWidth = 28;
-  constexpr std::int32_t kTopK = 50;
-  const Plan plan = plan_for_steps(kTopK);
-  StepOptions options;
-  options.main_pages = RandomLists::kPool.pages;
-  options.fixed_strides = true;
-  auto step = Step::make(plan, options, {kRows, kRequests, kContext, 0});
-  ASSERT_TRUE(step.ok()) << step.error().message();
-  auto indptr = device.array(std::vector<std::int64_t>(kRequests + 1));
-  auto pages = device.array(std::vector<PageId>(kRequests * 40));
-  auto cached = device.array(std::vector<std::int32_t>(kRequests));
-  auto brought = device.array(std::vector<std::int32_t>(kRequests));
-  auto padding = device.array(std::vector<std::uint8_t>(kRequests));
-  auto q_indptr = device.array(std::vector<std::int32_t>(kRequests + 1));
-  auto kv_lens = device.array(std::vector<std::int32_t>(kRequests));
-  auto table = device.array(std::vector<PageId>(kRequests * kWidth));
-  auto positions = device.array(std::vector<LocalPos>(kRows));
-  auto row_request = device.array(std::vector<std::int32_t>(kRows));
-  auto row_lens = device.array(std::vector<std::int32_t>(kRows));
-  auto out_slots = device.array(std::vector<Slot>(kRows));
-  auto attend_lens = device.array(std::vector<std::int32_t>(kRows));
-  auto identity = device.array(std::vector<std::uint8_t>(kRows));
-  auto workspace = device.array(std::vector<std::int64_t>(8));
-  const StepRowsInput in{{indptr.span(), pages.span()},
-                         RandomLists::kPool,
-                         cached.span(),
-                         brought.span(),
-                         padding.span(),
-                         kTopK};
-  const StepRowsOutput out{
-      q_indptr.span(),  kv_lens.span(),     {table.span().data(), kRequests, kWidth},
-      positions.span(), row_request.span(), row_lens.span(),
-      out_slots.span(), attend_lens.span(), identity.span()};
-  const auto replay =
-      device.capture([&](Device& d) { return d.step_rows(in, out, workspace.span()); });
-  for (std::int64_t requests : {0, 1, 3, 150, 300}) {
-    std::vector<StepRequest> batch;
-    std::vector<std::vector<PageId>> lists;
-    std::vector<std::int64_t> host_indptr = {0};
-    std::vector<PageId> host_pages;
-    std::vector<std::int32_t> host_cached, host_rows;
-    std::vector<std::uint8_t> host_padding;
-    lists.reserve(static_cast<std::size_t>(requests));
-    for (std::int64_t r = 0; r < requests; ++r) {
-      StepRequest q;
-      q.rows = below(rng, 6);
-      q.cached = below(rng, 2) == 0 ? below(rng, kContext - 6) : below(rng, 80);
-      q.padding = below(rng, 8) == 0;
-      std::vector<PageId> own;
-      for (std::int64_t i = 0; i < (q.cached + q.rows + 15) / 16 + below(rng, 3); ++i) {
-        own.emplace_back(below(rng, RandomLists::kPool.pages));
-      }
-      lists.push_back(own);
-      q.pages = lists.back();
-      batch.push_back(q);
-      host_pages.insert(host_pages.end(), own.begin(), own.end());
-      host_indptr.push_back(std::ssize(host_pages));
-      host_cached.push_back(q.cached);
-      host_rows.push_back(q.rows);
-      host_padding.push_back(q.padding ? 1 : 0);
-    }
-    expect_ok(step->plan({Phase::extend, batch}));
-    const StepView& view = step->view();
-    // What a capture has room for beyond the batch brings no rows and has no pages.
-    host_indptr.resize(kRequests + 1, host_indptr.back());
-    host_pages.resize(kRequests * 40, PageId(1));
-    host_cached.resize(kRequests, 0);
-    host_rows.resize(kRequests, 0);
-    host_padding.resize(kRequests, 0);
-    indptr.write(host_indptr);
-    pages.write(host_pages);
-    cached.write(host_cached);
-    brought.write(host_rows);
-    padding.write(host_padding);
-    expect_ok(replay());
-
-    const auto padded = [](auto span, std::int64_t n, auto fill) {
-      std::vector<std::decay_t<decltype(fill)>> list(span.begin(), span.end());
-      list.resize(static_cast<std::size_t>(n), fill);
-      return list;
-    };
-    EXPECT_EQ(q_indptr.read(),
-              padded(view.q_indptr, kRequests + 1, static_cast<std::int32_t>(view.rows)));
-    EXPECT_EQ(kv_lens.read(), padded(view.kv_lens, kRequests, std::int32_t{0}));
-    const std::span<const PageId> entries(
-        view.page_table.data, static_cast<std::size_t>(requests * view.page_table.width));
-    ASSERT_EQ(requests == 0 ? kWidth : view.page_table.width, kWidth);
-    EXPECT_EQ(table.read(), padded(entries, kRequests * kWidth, PageId()));
-    EXPECT_EQ(positions.read(), padded(view.positions, kRows, LocalPos()));
-    EXPECT_EQ(row_request.read(), padded(view.row_request, kRows, std::int32_t{-1}));
-    EXPECT_EQ(row_lens.read(), padded(view.row_lens, kRows, std::int32_t{0}));
-    EXPECT_EQ(out_slots.read(), padded(view.out_slots, kRows, Slot()));
-    EXPECT_EQ(attend_lens.read(), padded(view.attend_lens, kRows, std::int32_t{0}));
-    EXPECT_EQ(identity.read(), padded(view.identity, kRows, std::uint8_t{1}));
-  }
 }
 
 }  // namespace lathe::cuda

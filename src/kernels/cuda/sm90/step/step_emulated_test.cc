@@ -1,9 +1,13 @@
 // The step kernels themselves, run thread by thread on the CPU (common/emulator.h), against the
 // CPU's builders.
+#include "kernels/cuda/sm90/step/step_batch_checks.h"
 #include "kernels/cuda/sm90/step/step_checks.h"
 #include "kernels/cuda/sm90/step/step_launch.h"
+#include "kernels/cuda/sm90/step/step_replay_checks.h"
 // The device code comes last: it gives CUDA's words a meaning of its own.
+#include "kernels/cuda/sm90/step/gather.cuh"
 #include "kernels/cuda/sm90/step/lists.cuh"
+#include "kernels/cuda/sm90/step/pad.cuh"
 #include "kernels/cuda/sm90/step/rows.cuh"
 #include "kernels/cuda/sm90/step/work.cuh"
 
@@ -29,8 +33,8 @@ unsigned blocks(std::int64_t count, std::int64_t per_block) {
 }
 
 template <class Params, class Kernel>
-void run(Kernel kernel, std::int64_t grid, int threads, const Params& p) {
-  emulate({static_cast<unsigned>(grid), 1, 1}, threads, kernel, p);
+void run(Kernel kernel, std::int64_t grid, int threads, const Params& p, unsigned lists = 1) {
+  emulate({static_cast<unsigned>(grid), lists, 1}, threads, kernel, p);
 }
 
 // The launches of step.cu, with few blocks where a kernel takes any number.
@@ -116,20 +120,52 @@ struct Emulated {
                          const WorkBuffers& buffers, std::span<std::int64_t> workspace) {
     const auto p = work_params(ranges, options, buffers, workspace);
     const std::int64_t tiles = scan_tiles(p.rows);
-    if (tiles > 1) run(work_sums_kernel, tiles, kScanThreads, p);
-    run(work_units_kernel, tiles, kScanThreads, p);
-    if (tiles > 1) run(work_rows_kernel, tiles, kScanThreads, p);
-    run(work_items_kernel, 3, kStepThreads, p);
+    if (tiles > 1) run(work_units_kernel, tiles, kScanThreads, p);
+    if (tiles > 1 && !p.fixed) run(work_open_kernel, tiles, kScanThreads, p);
+    const unsigned slices = std::min(work_slices(p), 3u);
+    run(p.fixed                        ? work_fixed_kernel
+        : work_rows_per_thread(p) == 1 ? work_balanced_kernel<1>
+                                       : work_balanced_kernel<kScanPerThread>,
+        tiles, kScanThreads, p, slices);
     return {};
   }
   Result<void> step_rows(const StepRowsInput& in, const StepRowsOutput& out,
                          std::span<std::int64_t> workspace) {
-    auto sums = prefix_params(in.rows, 1, workspace);
-    sums.out32 = out.q_indptr.data();
-    prefix(sums);
     const auto p = step_rows_params(in, out);
-    run(step_rows_kernel, p.row_blocks + blocks(p.lists.requests, p.lanes.rows()), kStepThreads, p);
+    if (scan_tiles(p.batch.requests) == 1) {
+      run(step_rows_kernel<false>, step_rows_blocks(p), kScanThreads, p);
+      return {};
+    }
+    prefix(q_indptr_params(in, out, workspace));
+    run(step_rows_kernel<true>, step_rows_blocks(p), kScanThreads, p);
     return {};
+  }
+  Result<void> step_gather(const StepRowsInput& in, std::span<const std::int32_t> q_indptr,
+                           const GatherOutput& out, std::span<std::int64_t> workspace) {
+    auto p = gather_params(in, q_indptr, out, workspace);
+    p.key_blocks = std::min(p.key_blocks, 3);
+    p.entry_blocks = std::min(p.entry_blocks, 2);
+    const std::int64_t tiles = scan_tiles(p.batch.requests);
+    const unsigned lists = p.batch.two_sources ? 2 : 1;
+    if (tiles > 1) run(gather_sums_kernel, tiles, kScanThreads, p, lists);
+    run(gather_prefix_kernel, tiles, kScanThreads, p, lists);
+    run(gather_kernel, p.key_blocks + p.entry_blocks + p.row_blocks, kStepThreads, p);
+    return {};
+  }
+  Result<void> pad(const PadLaunch& launch) {
+    const PadParams& p = launch.params;
+    if (p.rows == 0 || p.words == 0) return {};
+    run(launch.words ? pad_kernel<uint4> : pad_kernel<std::uint8_t>, blocks(p.rows, p.lanes.rows()),
+        kStepThreads, p);
+    return {};
+  }
+  Result<void> pad_ragged(const RowsView& ragged, std::span<const std::int32_t> q_indptr,
+                          std::int64_t max_len, const MutableRowsView& dense) {
+    return pad(pad_launch(ragged, q_indptr, max_len, dense, true));
+  }
+  Result<void> unpad_ragged(const RowsView& dense, std::span<const std::int32_t> q_indptr,
+                            std::int64_t max_len, const MutableRowsView& ragged) {
+    return pad(pad_launch(dense, q_indptr, max_len, ragged, false));
   }
   template <class Work>
   auto capture(Work work) {
@@ -155,12 +191,23 @@ TEST(StepEmulated, CombinedIndexLists) {
 }
 TEST(StepEmulated, WorkLists) {
   Emulated device;
-  check_work_lists(device, {0, 1, 7, 4096, 4097, 11623});
+  check_work_lists(device, {0, 1, 2, 7, 4096, 4097, 11623});
+  check_long_work(device);
   check_bad_work(device);
 }
-TEST(StepEmulated, RowsOfAStep) {
+TEST(StepEmulated, Replays) {
   Emulated device;
-  check_step_rows(device);
+  check_list_replays(device);
+  check_transform_replays(device);
+  check_work_replays(device);
+}
+TEST(StepEmulated, Padding) {
+  Emulated device;
+  check_padding(device);
+}
+TEST(StepEmulated, Steps) {
+  Emulated device;
+  check_steps(device);
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 // step_gpu_bench [--repeats N] [--json]
 //
 // Microseconds per call: medians of CUDA event times of a captured graph that holds the call several
-// times, divided by how often. "step" is everything that a decode or verify step over one cache
-// needs: q_indptr, positions, slots, lengths, page table and work list.
+// times, divided by how often. "step" is everything that a decode or verify step needs: q_indptr,
+// positions, slots, lengths, page tables, windows and work list.
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string_view>
@@ -18,6 +18,17 @@ namespace {
 constexpr PoolShape kPool{64, 400'000};
 constexpr int kCalls = 20;
 
+/// Models, as far as their steps differ.
+struct Problem {
+  const char* name;
+  std::int32_t top_k;
+  std::int32_t window;  // 0: none
+  std::int32_t ratio;   // 0: one source
+};
+constexpr Problem kV3{"V3", 0, 0, 0};
+constexpr Problem kV32{"V3.2", 2048, 0, 0};
+constexpr Problem kV4{"V4", 512, 128, 4};
+
 struct Row {
   std::string what;
   double microseconds;
@@ -27,10 +38,12 @@ class Bench {
  public:
   Bench(const Stream& stream, int repeats) : stream_(stream), repeats_(repeats) {}
 
-  void step(std::int64_t requests, std::int32_t rows_each, std::int32_t context);
+  void step(const Problem& problem, std::int64_t requests, std::int32_t rows_each,
+            std::int32_t context);
   void work_list(std::int64_t rows, std::int32_t fixed);
   void transforms(std::int64_t rows, std::int64_t width);
   void combination(std::int64_t rows);
+  void padding(std::int64_t requests, std::int64_t max_len, std::int64_t cols);
   const std::vector<Row>& rows() const { return rows_; }
 
  private:
@@ -66,50 +79,108 @@ class Bench {
   std::mt19937 rng_{1};
 };
 
-void Bench::step(std::int64_t requests, std::int32_t rows_each, std::int32_t context) {
+void Bench::step(const Problem& problem, std::int64_t requests, std::int32_t rows_each,
+                 std::int32_t context) {
   const std::int64_t pages_each = context / kPool.page_size;
-  std::vector<std::int64_t> host_indptr;
-  std::vector<PageId> host_pages;
-  for (std::int64_t r = 0; r <= requests; ++r) host_indptr.push_back(r * pages_each);
-  for (std::int64_t i = 0; i < requests * pages_each; ++i) {
-    host_pages.emplace_back(static_cast<std::int32_t>(rng_() % kPool.pages));
-  }
+  const std::int64_t entry_pages_each =
+      problem.ratio == 0 ? 0 : context / problem.ratio / kPool.page_size;
+  const auto lists = [&](std::int64_t each) {
+    std::vector<std::int64_t> host;
+    for (std::int64_t r = 0; r <= requests; ++r) host.push_back(r * each);
+    return upload(host);
+  };
+  const auto random_pages = [&](std::int64_t n) {
+    std::vector<PageId> host;
+    for (std::int64_t i = 0; i < n; ++i) {
+      host.emplace_back(static_cast<std::int32_t>(rng_() % kPool.pages));
+    }
+    return upload(host);
+  };
   const auto count = static_cast<std::size_t>(requests);
   const std::int64_t rows = requests * rows_each;
-  const auto indptr = upload(host_indptr);
-  const auto pages = upload(host_pages);
+  const std::int64_t windows = problem.window > 0 ? rows : 0;
+  const std::int64_t entries = problem.ratio > 0 ? rows : 0;
+  const auto indptr = lists(pages_each), entry_list_indptr = lists(entry_pages_each);
+  const auto pages = random_pages(requests * pages_each),
+             entry_pages = random_pages(requests * entry_pages_each);
   const auto cached = upload(std::vector<std::int32_t>(count, context - rows_each));
   const auto brought = upload(std::vector<std::int32_t>(count, rows_each));
   const WorkOptions options{132, 64, 0};
   const auto q_indptr = room<std::int32_t>(requests + 1), kv_lens = room<std::int32_t>(requests),
              row_request = room<std::int32_t>(rows), row_lens = room<std::int32_t>(rows),
-             attend_lens = room<std::int32_t>(rows);
-  const auto table = room<PageId>(requests * pages_each);
+             attend_lens = room<std::int32_t>(rows), index_lens = room<std::int32_t>(rows),
+             window_lens = room<std::int32_t>(windows),
+             compressed_lens = room<std::int32_t>(entries);
+  const auto table = room<PageId>(requests * pages_each),
+             entry_table = room<PageId>(requests * entry_pages_each);
   const auto positions = room<LocalPos>(rows);
-  const auto out_slots = room<Slot>(rows);
+  const auto out_slots = room<Slot>(rows), entry_out_slots = room<Slot>(entries),
+             window_slots = room<Slot>(windows * problem.window);
   const auto identity = room<std::uint8_t>(rows);
+  const auto counts = room<StepCounts>(1);
   const auto items = room<WorkItem>(max_work_items(rows, context, options));
   const auto row_items = room<std::int64_t>(rows + 1), worker_items = room<std::int64_t>(133),
-             scan = room<std::int64_t>(scan_workspace(requests)),
+             scan = room<std::int64_t>(2 * scan_workspace(requests)),
              workspace = room<std::int64_t>(work_workspace(rows));
-  const StepRowsInput in{
-      {indptr.span(), pages.span()}, kPool, cached.span(), brought.span(), {}, 0};
-  const StepRowsOutput out{
-      q_indptr.span(),  kv_lens.span(),     {table.data(), requests, pages_each},
-      positions.span(), row_request.span(), row_lens.span(),
-      out_slots.span(), attend_lens.span(), identity.span()};
+  StepRowsInput in;
+  in.lists = {indptr.span(), pages.span()};
+  in.pool = kPool;
+  in.cached = cached.span();
+  in.rows = brought.span();
+  in.top_k = problem.top_k;
+  in.window = problem.window;
+  StepRowsOutput out;
+  out.q_indptr = q_indptr.span();
+  out.kv_lens = kv_lens.span();
+  out.page_table = {table.data(), requests, pages_each};
+  out.positions = positions.span();
+  out.row_request = row_request.span();
+  out.row_lens = row_lens.span();
+  out.out_slots = out_slots.span();
+  out.attend_lens = attend_lens.span();
+  out.identity = identity.span();
+  out.index_lens = index_lens.span();
+  out.counts = counts.data();
+  out.window_lens = window_lens.span();
+  if (windows > 0) out.window_slots = {window_slots.data(), rows, problem.window};
+  if (problem.ratio > 0) {
+    in.ratio = problem.ratio;
+    in.compressed_lists = {entry_list_indptr.span(), entry_pages.span()};
+    in.compressed_pool = kPool;
+    out.compressed_lens = compressed_lens.span();
+    out.compressed_out_slots = entry_out_slots.span();
+    out.compressed_table = {entry_table.data(), requests, entry_pages_each};
+  }
   const auto work = [&] {
     return plan_work({attend_lens.span(), {}}, options,
                      {items.span(), row_items.span(), worker_items.span()}, workspace.span(),
                      stream_);
   };
-  const auto shape = fmt::format("{} requests x {} rows, context {}", requests, rows_each, context);
+  const auto shape = fmt::format("{}, {} requests x {} rows, context {}", problem.name, requests,
+                                 rows_each, context);
   measure("step " + shape, [&]() -> Result<void> {
     if (auto ok = step_rows(in, out, scan.span(), stream_); !ok) return ok;
     return work();
   });
   measure("  of it rows and tables", [&] { return step_rows(in, out, scan.span(), stream_); });
   measure("  of it the work list", work);
+
+  // What an extend step over a compact buffer needs besides.
+  const std::int64_t gathered = requests * context;
+  if (gathered > 1 << 20) return;
+  const auto gather_slots = room<Slot>(gathered),
+             gather_entries = room<Slot>(problem.ratio > 0 ? gathered / problem.ratio : 0);
+  const auto gather_indptr = room<std::int64_t>(requests + 1),
+             entry_indptr = room<std::int64_t>(problem.ratio > 0 ? requests + 1 : 0);
+  const auto offset = room<std::int32_t>(rows), base = room<std::int32_t>(windows),
+             start = room<std::int32_t>(windows);
+  const GatherOutput gather{{gather_indptr.span(), gather_slots.span()},
+                            {entry_indptr.span(), gather_entries.span()},
+                            offset.span(),
+                            base.span(),
+                            start.span()};
+  measure("  gather lists besides",
+          [&] { return step_gather(in, q_indptr.span(), gather, scan.span(), stream_); });
 }
 
 void Bench::work_list(std::int64_t rows, std::int32_t fixed) {
@@ -181,6 +252,25 @@ void Bench::combination(std::int64_t rows) {
           [&] { return combine_index_lists(lists, out.span(), lengths.span(), stream_); });
 }
 
+void Bench::padding(std::int64_t requests, std::int64_t max_len, std::int64_t cols) {
+  std::vector<std::int32_t> host = {0};
+  for (std::int64_t r = 0; r < requests; ++r) {
+    host.push_back(host.back() + 1 +
+                   static_cast<std::int32_t>(rng_() % static_cast<std::uint64_t>(max_len)));
+  }
+  const std::int64_t rows = requests * max_len;
+  const auto q_indptr = upload(host);
+  const auto ragged = room<std::byte>(rows * cols * 2), dense = room<std::byte>(rows * cols * 2);
+  measure(fmt::format("{} requests padded to {} rows of {}", requests, max_len, cols), [&] {
+    return pad_ragged({ragged.data(), DType::bf16, rows, cols, cols}, q_indptr.span(), max_len,
+                      {dense.data(), DType::bf16, rows, cols, cols}, stream_);
+  });
+  measure("  and back", [&] {
+    return unpad_ragged({dense.data(), DType::bf16, rows, cols, cols}, q_indptr.span(), max_len,
+                        {ragged.data(), DType::bf16, rows, cols, cols}, stream_);
+  });
+}
+
 int run(int repeats, bool json) {
   const auto device = open_device();
   if (!device) {
@@ -190,17 +280,22 @@ int run(int repeats, bool json) {
   std::fprintf(stderr, "%s, %d processors\n", device->model.c_str(), device->processors);
   const auto stream = need(Stream::make());
   Bench bench(stream, repeats);
-  bench.step(1, 1, 4096);
-  bench.step(128, 1, 4096);
-  bench.step(1024, 1, 4096);
-  bench.step(1024, 4, 4096);
-  bench.step(128, 1, 131072);
+  for (const Problem& problem : {kV3, kV32, kV4}) {
+    bench.step(problem, 1, 1, 4096);
+    bench.step(problem, 128, 1, 4096);
+    bench.step(problem, 1024, 1, 4096);
+    bench.step(problem, 1024, 4, 4096);
+    bench.step(problem, 128, 1, 131072);
+    bench.step(problem, 4, 8192, 32768);
+  }
   for (std::int64_t rows : {128, 1024, 4096, 11674, 100'000, 1'000'000}) bench.work_list(rows, 0);
+  bench.work_list(1024, 256);
   bench.work_list(1'000'000, 256);
   bench.transforms(128, 2048);
   bench.transforms(4096, 2048);
   bench.combination(128);
   bench.combination(4096);
+  bench.padding(128, 4, 16384);
   if (json) {
     nlohmann::json out = nlohmann::json::array();
     for (const Row& r : bench.rows()) {

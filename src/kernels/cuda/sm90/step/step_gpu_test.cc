@@ -1,9 +1,11 @@
 // The step's builders on a GPU against the CPU's (step_checks.h).
+#include "kernels/cuda/sm90/step/step_batch_checks.h"
 #include "kernels/cuda/sm90/step/step_checks.h"
 
 #include <memory>
 
 #include "kernels/cuda/common/gpu_test_util.h"
+#include "kernels/cuda/sm90/step/step_replay_checks.h"
 
 namespace lathe::cuda {
 namespace {
@@ -48,6 +50,18 @@ struct OnGpu {
   Result<void> step_rows(const StepRowsInput& in, const StepRowsOutput& out,
                          std::span<std::int64_t> workspace) {
     return cuda::step_rows(in, out, workspace, stream());
+  }
+  Result<void> step_gather(const StepRowsInput& in, std::span<const std::int32_t> q_indptr,
+                           const GatherOutput& out, std::span<std::int64_t> workspace) {
+    return cuda::step_gather(in, q_indptr, out, workspace, stream());
+  }
+  Result<void> pad_ragged(const RowsView& ragged, std::span<const std::int32_t> q_indptr,
+                          std::int64_t max_len, const MutableRowsView& dense) {
+    return cuda::pad_ragged(ragged, q_indptr, max_len, dense, stream());
+  }
+  Result<void> unpad_ragged(const RowsView& dense, std::span<const std::int32_t> q_indptr,
+                            std::int64_t max_len, const MutableRowsView& ragged) {
+    return cuda::unpad_ragged(dense, q_indptr, max_len, ragged, stream());
   }
   Result<void> page_table(const DevicePageLists& lists, PoolShape pool,
                           std::span<const std::int32_t> lens, DeviceTable<PageId> out) {
@@ -97,44 +111,31 @@ TEST_F(StepGpu, CombinedIndexLists) {
 }
 TEST_F(StepGpu, WorkLists) {
   OnGpu device{*this};
-  check_work_lists(device, {0, 1, 7, 4096, 4097, 11622, 11623, 11673, 11674, 1'000'000});
+  check_work_lists(device, {0, 1, 2, 7, 4096, 4097, 11622, 11623, 11673, 11674, 1'000'000});
+  check_long_work(device);
   check_bad_work(device);
 }
-TEST_F(StepGpu, RowsOfAStep) {
+TEST_F(StepGpu, Steps) {
   OnGpu device{*this};
-  check_step_rows(device);
+  check_steps(device);
 }
 
-// A captured work list follows the lengths that its array holds at each replay.
+// Captured builders follow what their arrays hold at each replay.
+TEST_F(StepGpu, ListsReplay) {
+  OnGpu device{*this};
+  check_list_replays(device);
+}
+TEST_F(StepGpu, TransformsReplay) {
+  OnGpu device{*this};
+  check_transform_replays(device);
+}
 TEST_F(StepGpu, WorkListsReplay) {
   OnGpu device{*this};
-  constexpr std::int64_t kRows = 5000;
-  const WorkOptions options{132, 64, 0};
-  auto counts = device.array(std::vector<std::int32_t>(kRows));
-  auto items = device.array(
-      std::vector<WorkItem>(static_cast<std::size_t>(max_work_items(kRows, 100'000, options))));
-  auto row_items = device.array(std::vector<std::int64_t>(kRows + 1));
-  auto worker_items = device.array(std::vector<std::int64_t>(133));
-  auto workspace =
-      device.array(std::vector<std::int64_t>(static_cast<std::size_t>(work_workspace(kRows))));
-  const auto replay = device.capture([&](OnGpu& d) {
-    return d.plan_work({counts.span(), {}}, options,
-                       {items.span(), row_items.span(), worker_items.span()}, workspace.span());
-  });
-  std::mt19937 rng(41);
-  for (int longest : {100'000, 1, 3000, 0}) {
-    std::vector<std::int32_t> host(kRows);
-    for (auto& c : host) c = below(rng, longest + 1);
-    counts.write(host);
-    must(replay());
-    const auto wanted = make_work_list({host, {}}, options);
-    must(wanted);
-    EXPECT_EQ(row_items.read(), wanted->row_items);
-    EXPECT_EQ(worker_items.read(), wanted->worker_items);
-    auto got = items.read();
-    got.resize(wanted->items.size());
-    EXPECT_EQ(got, wanted->items);
-  }
+  check_work_replays(device);
+}
+TEST_F(StepGpu, Padding) {
+  OnGpu device{*this};
+  check_padding(device);
 }
 
 }  // namespace

@@ -16,19 +16,42 @@ template <class Index>
 std::int32_t* words(Index* list) {
   return list == nullptr ? nullptr : &list->value;
 }
+ListsParams lists_params(const DevicePageLists& lists, PoolShape pool) {
+  return {lists.indptr.data(), words(lists.pages), lists.requests(),
+          static_cast<std::int32_t>(pool.pages), FastDiv(pool.page_size)};
+}
+
 template <class T>
-const T* or_null(std::span<const T> list) {
+T* or_null(std::span<T> list) {
   return list.empty() ? nullptr : list.data();
 }
 
-ListsParams lists_params(const DevicePageLists& lists, PoolShape pool) {
-  return {lists.indptr.data(), words(lists.pages), lists.requests(), pool.pages,
-          FastDiv(pool.page_size)};
+RowLanes lanes_for(std::int64_t width, int threads = kStepThreads) {
+  const auto most = static_cast<std::uint64_t>(std::clamp<std::int64_t>(width, 1, threads));
+  return {std::countr_zero(std::bit_ceil(most))};
 }
 
-RowLanes lanes_for(std::int64_t width) {
-  const auto most = static_cast<std::uint64_t>(std::clamp<std::int64_t>(width, 1, kStepThreads));
-  return {std::countr_zero(std::bit_ceil(most))};
+BatchParams batch_params(const StepRowsInput& in) {
+  BatchParams p;
+  p.cached = in.cached.data();
+  p.rows = in.rows.data();
+  p.padding = or_null(in.padding);
+  p.requests = in.lists.requests();
+  p.window = in.window;
+  p.two_sources = in.ratio > 0;
+  p.main = lists_params(in.lists, in.pool);
+  if (p.two_sources) {
+    p.ratio = FastDiv(in.ratio);
+    p.compressed = lists_params(in.compressed_lists, in.compressed_pool);
+  }
+  return p;
+}
+
+StepTableParams table_params(const DeviceTable<PageId>& table, std::int64_t requests) {
+  StepTableParams p{words(table.data), table.width, 0, lanes_for(table.width, kScanThreads)};
+  const std::int64_t rows = p.lanes.rows(kScanThreads);
+  if (table.width > 0) p.blocks = static_cast<std::int32_t>((requests + rows - 1) / rows);
+  return p;
 }
 
 }  // namespace
@@ -103,39 +126,101 @@ WorkParams work_params(const KeyRanges& ranges, const WorkOptions& options,
   p.firsts = or_null(ranges.firsts);
   p.rows = std::ssize(ranges.counts);
   p.workers = options.workers;
+  p.per_worker = 1.0 / options.workers;
   p.fixed = options.fixed_split > 0;
-  p.unit = p.fixed ? options.fixed_split : options.block;
+  p.unit = FastDiv(p.fixed ? options.fixed_split : options.block);
   p.items = reinterpret_cast<std::int32_t*>(buffers.items.data());
   p.room = std::ssize(buffers.items);
   p.row_items = buffers.row_items.data();
   p.worker_items = buffers.worker_items.data();
-  p.row_units = workspace.data();
-  p.sums = workspace.data() + p.rows + 1;
+  p.sums = workspace.data();
+  return p;
+}
+
+PrefixParams q_indptr_params(const StepRowsInput& in, const StepRowsOutput& out,
+                             std::span<std::int64_t> workspace) {
+  PrefixParams p = prefix_params(in.rows, 1, workspace);
+  p.out32 = out.q_indptr.data();
   return p;
 }
 
 StepRowsParams step_rows_params(const StepRowsInput& in, const StepRowsOutput& out) {
   StepRowsParams p;
-  p.lists = lists_params(in.lists, in.pool);
-  p.q_indptr = out.q_indptr.data();
-  p.cached = in.cached.data();
-  p.padding = or_null(in.padding);
+  p.batch = batch_params(in);
   p.rows = std::ssize(out.positions);
   p.top_k = in.top_k;
+  p.q_indptr = out.q_indptr.data();
+  p.kv_lens = out.kv_lens.data();
+  p.counts = out.counts == nullptr ? nullptr : &out.counts->rows;
   p.positions = words(out.positions.data());
   p.row_request = out.row_request.data();
   p.row_lens = out.row_lens.data();
   p.out_slots = words(out.out_slots.data());
   p.attend_lens = out.attend_lens.data();
-  p.identity = out.identity.empty() ? nullptr : out.identity.data();
-  p.kv_lens = out.kv_lens.data();
-  p.table = words(out.page_table.data);
-  p.width = out.page_table.width;
-  const std::int64_t most = std::max(p.rows, p.lists.requests);
-  p.row_blocks = static_cast<std::int32_t>(
-      std::min<std::int64_t>((most + kStepThreads - 1) / kStepThreads, 132 * 8));
-  p.lanes = lanes_for(p.width);
+  p.index_lens = or_null(out.index_lens);
+  p.identity = or_null(out.identity);
+  p.window_lens = or_null(out.window_lens);
+  p.compressed_lens = or_null(out.compressed_lens);
+  p.compressed_out_slots = words(out.compressed_out_slots.data());
+  p.window_slots = words(out.window_slots.data);
+  p.window_width = out.window_slots.width;
+  p.table = table_params(out.page_table, in.lists.requests());
+  p.compressed_table = table_params(out.compressed_table, in.lists.requests());
+  // Requests + 1: the end of q_indptr.
+  p.row_blocks = some_blocks(std::max(p.rows, in.lists.requests() + 1), kBlockRows);
+  // One wave: each sums up the requests before it begins.
+  if (p.window_width > 0) p.window_blocks = some_blocks(p.rows, kScanThreads / 32, 132);
   return p;
+}
+
+GatherParams gather_params(const StepRowsInput& in, std::span<const std::int32_t> q_indptr,
+                           const GatherOutput& out, std::span<std::int64_t> workspace) {
+  GatherParams p;
+  p.batch = batch_params(in);
+  p.q_indptr = q_indptr.data();
+  p.rows = std::ssize(out.ragged_offset);
+  p.sums = workspace.data();
+  p.indptr = out.keys.indptr.data();
+  p.entry_indptr = out.entries.indptr.data();
+  p.slots = words(out.keys.items.data());
+  p.room = std::ssize(out.keys.items);
+  p.entry_slots = words(out.entries.items.data());
+  p.entry_room = std::ssize(out.entries.items);
+  p.ragged_offset = out.ragged_offset.data();
+  p.window_base = or_null(out.window_base);
+  p.window_start = or_null(out.window_start);
+  p.key_blocks = some_blocks(p.room);
+  p.entry_blocks = some_blocks(p.entry_room);
+  p.row_blocks = some_blocks(p.rows);
+  return p;
+}
+
+PadLaunch pad_launch(const RowsView& from, std::span<const std::int32_t> q_indptr,
+                     std::int64_t max_len, const MutableRowsView& to, bool to_dense) {
+  PadParams p;
+  p.from = from.data;
+  p.to = to.data;
+  p.from_stride = bytes_of(from.dtype, from.row_stride);
+  p.to_stride = bytes_of(to.dtype, to.row_stride);
+  p.words = bytes_of(to.dtype, to.cols);
+  p.from_rows = from.rows;
+  p.rows = to.rows;
+  p.q_indptr = q_indptr.data();
+  p.requests = std::ssize(q_indptr) - 1;
+  p.max_len = FastDiv(max_len);
+  p.to_dense = to_dense;
+  constexpr std::int64_t kWord = 16;
+  const std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(from.data) |
+                              reinterpret_cast<std::uintptr_t>(to.data) |
+                              static_cast<std::uintptr_t>(p.from_stride | p.to_stride | p.words);
+  const bool whole = bits % kWord == 0;
+  if (whole) {
+    p.from_stride /= kWord;
+    p.to_stride /= kWord;
+    p.words /= kWord;
+  }
+  p.lanes = lanes_for(p.words);
+  return {p, whole};
 }
 
 }  // namespace lathe::cuda

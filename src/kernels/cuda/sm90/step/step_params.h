@@ -11,13 +11,14 @@ inline constexpr int kStepThreads = 256;
 inline constexpr int kScanThreads = 1024;
 inline constexpr int kScanPerThread = 4;
 inline constexpr int kScanTile = kScanThreads * kScanPerThread;  // values that a block scans
+inline constexpr int kBlockRows = 256;                           // rows of a step that one takes
 
 /// Threads of a block over rows of a table: 2^shift of them take a row together.
 struct RowLanes {
   std::int32_t shift = 8;
 
   LATHE_HD std::int32_t lanes() const { return 1 << shift; }
-  LATHE_HD std::int32_t rows() const { return kStepThreads >> shift; }  // of a block
+  LATHE_HD std::int32_t rows(int threads = kStepThreads) const { return threads >> shift; }
 };
 
 /// The page lists of requests: request r has pages[indptr[r], indptr[r + 1]).
@@ -25,7 +26,7 @@ struct ListsParams {
   const std::int64_t* indptr = nullptr;  // [requests + 1]
   const std::int32_t* pages = nullptr;
   std::int64_t requests = 0;
-  std::int64_t pool_pages = 0;  // a page that is not in [0, pool_pages) is a hole
+  std::int32_t pool_pages = 0;  // a page that is not in [0, pool_pages) is a hole
   FastDiv page_size;
 };
 
@@ -111,39 +112,131 @@ struct WorkParams {
   const std::int32_t* firsts = nullptr;  // [rows] or null
   std::int64_t rows = 0;
   std::int64_t workers = 1;
-  std::int32_t unit = 1;          // keys that are never cut
+  double per_worker = 1;          // 1 / workers
+  FastDiv unit;                   // keys that are never cut
   bool fixed = false;             // an item per unit
   std::int32_t* items = nullptr;  // [room, 4]: row, first, count, split
   std::int64_t room = 0;
   std::int64_t* row_items = nullptr;     // [rows + 1]
   std::int64_t* worker_items = nullptr;  // [workers + 1]
-  std::int64_t* row_units = nullptr;     // [rows + 1] units before each row
-  std::int64_t* sums = nullptr;          // [2 * tiles]
+  std::int64_t* sums = nullptr;          // [2 * tiles], used where rows exceed a tile
 };
 
-/// The rows of a step's requests.
-struct StepRowsParams {
-  ListsParams lists;
-  const std::int32_t* q_indptr = nullptr;  // [requests + 1]
-  const std::int32_t* cached = nullptr;    // [requests]
-  const std::uint8_t* padding = nullptr;   // [requests] or null: none
-  std::int64_t rows = 0;                   // room; those past q_indptr[requests] are padding
-  std::int32_t top_k = 0;                  // 0: every key is attended
-  std::int32_t* positions = nullptr;       // [rows]
-  std::int32_t* row_request = nullptr;     // [rows]
-  std::int32_t* row_lens = nullptr;        // [rows]
-  std::int32_t* out_slots = nullptr;       // [rows]
-  std::int32_t* attend_lens = nullptr;     // [rows]
-  std::uint8_t* identity = nullptr;        // [rows] or null
-  std::int32_t* kv_lens = nullptr;         // [requests]
-  std::int32_t* table = nullptr;           // [requests, width]
+/// The requests of a step: request r brings rows[r] rows after cached[r] keys.
+struct BatchParams {
+  const std::int32_t* cached = nullptr;   // [requests]
+  const std::int32_t* rows = nullptr;     // [requests]
+  const std::uint8_t* padding = nullptr;  // [requests] or null: none
+  std::int64_t requests = 0;
+  std::int32_t window = 0;   // 0: every key is seen
+  bool two_sources = false;  // an entry per `ratio` keys, in pages of its own
+  FastDiv ratio;
+  ListsParams main;
+  ListsParams compressed;
+};
+
+/// A page table of a step: the pages that keys or entries lie on.
+struct StepTableParams {
+  std::int32_t* out = nullptr;  // [requests, width]
   std::int64_t width = 0;
-  std::int32_t row_blocks = 0;  // blocks that take rows; the others take the table
+  std::int32_t blocks = 0;
+  RowLanes lanes;
+};
+
+/// The rows of a step's requests. All outputs are of [rows] unless said; what is null is not stored.
+struct StepRowsParams {
+  BatchParams batch;
+  std::int64_t rows = 0;             // room; those past q_indptr[requests] are padding
+  std::int32_t top_k = 0;            // 0: every key is attended
+  std::int32_t* q_indptr = nullptr;  // [requests + 1]; read where requests exceed a tile
+  std::int32_t* kv_lens = nullptr;   // [requests]
+  std::int32_t* counts = nullptr;    // StepCounts
+  std::int32_t* positions = nullptr;
+  std::int32_t* row_request = nullptr;
+  std::int32_t* row_lens = nullptr;
+  std::int32_t* out_slots = nullptr;
+  std::int32_t* attend_lens = nullptr;
+  std::int32_t* index_lens = nullptr;
+  std::uint8_t* identity = nullptr;
+  std::int32_t* window_lens = nullptr;
+  std::int32_t* compressed_lens = nullptr;
+  std::int32_t* compressed_out_slots = nullptr;
+  std::int32_t* window_slots = nullptr;  // [rows, window_width]
+  std::int64_t window_width = 0;
+  StepTableParams table;
+  StepTableParams compressed_table;
+  // Blocks that take rows; those of windows, one for the counts and those of the tables follow.
+  std::int32_t row_blocks = 0;
+  std::int32_t window_blocks = 0;
+};
+
+/// The compact buffer of a batch.
+struct GatherParams {
+  BatchParams batch;
+  const std::int32_t* q_indptr = nullptr;  // [requests + 1]
+  std::int64_t rows = 0;
+  std::int64_t* sums = nullptr;          // [2 * tiles], used where requests exceed a tile
+  std::int64_t* indptr = nullptr;        // [requests + 1] of the keys
+  std::int64_t* entry_indptr = nullptr;  // [requests + 1] of the entries, of two sources
+  std::int32_t* slots = nullptr;         // [room]
+  std::int64_t room = 0;
+  std::int32_t* entry_slots = nullptr;  // [entry_room]
+  std::int64_t entry_room = 0;
+  std::int32_t* ragged_offset = nullptr;  // [rows]
+  std::int32_t* window_base = nullptr;    // [rows] or null
+  std::int32_t* window_start = nullptr;   // [rows] or null
+  // Blocks of the three kinds of output.
+  std::int32_t key_blocks = 0;
+  std::int32_t entry_blocks = 0;
+  std::int32_t row_blocks = 0;
+};
+
+/// Rows of bytes between a ragged and a dense matrix. Strides and widths in words of the instance.
+struct PadParams {
+  const void* from = nullptr;
+  void* to = nullptr;
+  std::int64_t from_stride = 0;
+  std::int64_t to_stride = 0;
+  std::int64_t words = 0;      // of a row
+  std::int64_t from_rows = 0;  // of `ragged` where that is the source
+  std::int64_t rows = 0;       // of the destination
+  const std::int32_t* q_indptr = nullptr;
+  std::int64_t requests = 0;
+  FastDiv max_len;
+  bool to_dense = true;
   RowLanes lanes;
 };
 
 constexpr std::int64_t scan_tiles(std::int64_t count) {
   return count == 0 ? 1 : (count + kScanTile - 1) / kScanTile;
+}
+
+/// Blocks for `count` things of which each takes `per_block`, up to what occupies the device; their
+/// threads take more than one thing each then.
+constexpr std::int32_t some_blocks(std::int64_t count, std::int64_t per_block = kStepThreads,
+                                   std::int64_t most = 132 * 8) {
+  const std::int64_t all = (count + per_block - 1) / per_block;
+  return static_cast<std::int32_t>(all < most ? all : most);
+}
+
+/// Rows of a thread of a balanced list: fewer rows than threads need no tiles of many.
+constexpr int work_rows_per_thread(const WorkParams& p) {
+  return p.rows <= kScanThreads ? 1 : kScanPerThread;
+}
+
+/// Blocks that write the items of a tile of rows: an item per thread where those are an item per
+/// unit, else the rows of 128 threads each.
+constexpr unsigned work_slices(const WorkParams& p) {
+  const std::int64_t most = 132 / scan_tiles(p.rows);
+  const std::int64_t rows = p.rows < kScanTile ? p.rows : kScanTile;
+  const int slices = p.fixed ? some_blocks(p.room, kScanThreads, most)
+                             : some_blocks(rows, 128 * work_rows_per_thread(p), most);
+  return slices < 1 ? 1 : static_cast<unsigned>(slices);
+}
+
+constexpr unsigned step_rows_blocks(const StepRowsParams& p) {
+  return static_cast<unsigned>(p.row_blocks + p.table.blocks + p.compressed_table.blocks +
+                               p.window_blocks + (p.counts != nullptr ? 1 : 0));
 }
 
 }  // namespace lathe::cuda

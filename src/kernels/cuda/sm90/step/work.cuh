@@ -1,5 +1,16 @@
-// Work lists (attn/work_list.h) of any number of rows: units are summed up over the rows, then
-// items, and every item and worker finds its place by binary search.
+// Work lists (attn/work_list.h) of any number of rows. Units (keys that are never cut) are summed up
+// over the rows, so each worker's share begins at a known unit; where a row begins inside the list
+// follows from the shares.
+//
+// Balanced items: each row that has keys begins one, and so does each worker's share that begins
+// inside a row. A row is open if it ends inside a share. Up to unit u, which lies in the share of
+// worker w, there begin w + (rows that ended open) items: every share's begin is an item's, and every
+// row's end is the next row's begin, but a row that ends where a share begins counts once. So one
+// scan over units and one over open rows give every place, and an item is written by its row or by
+// its worker.
+//
+// These kernels are bound by the instructions of one block's threads, so whatever fits is counted in
+// 32 bits.
 #pragma once
 
 #include "kernels/cuda/sm90/step/scan.cuh"
@@ -7,148 +18,321 @@
 namespace lathe::cuda {
 
 // The keys of a row, 0 where its range is no range.
-__device__ __forceinline__ std::int64_t keys_of(const WorkParams& p, std::int64_t row) {
-  const std::int64_t count = p.counts[row];
-  const std::int64_t first = p.firsts == nullptr ? 0 : p.firsts[row];
-  return count > 0 && first >= 0 && first + count <= 0x7fffffff ? count : 0;
+__device__ __forceinline__ std::uint32_t keys_of(const WorkParams& p, std::int64_t row) {
+  const std::int32_t count = p.counts[row];
+  const std::int32_t first = p.firsts == nullptr ? 0 : p.firsts[row];
+  if (count <= 0 || first < 0) return 0;
+  const auto keys = static_cast<std::uint32_t>(count);
+  return static_cast<std::uint32_t>(first) + keys <= 0x7fffffffu ? keys : 0;
 }
 
-__device__ __forceinline__ long long units_of(const WorkParams& p, std::int64_t row) {
-  if (row >= p.rows) return 0;
-  return (keys_of(p, row) + p.unit - 1) / p.unit;
+__device__ __forceinline__ std::uint32_t units_of(const WorkParams& p, std::int64_t row) {
+  const std::uint32_t keys = keys_of(p, row);
+  // keys - 1 keeps within FastDiv's 31 bits.
+  return keys == 0 ? 0 : p.unit(keys - 1) + 1;
+}
+
+// n / divisor for quotients below 2^50, with `inverse` = 1 / divisor: the product of doubles is off by
+// less than one, so its whole part by one at most. A fifth of the time of an integer division.
+template <class Unit>
+__device__ __forceinline__ Unit divide(Unit n, Unit divisor, double inverse) {
+  const auto quotient = static_cast<Unit>(static_cast<double>(n) * inverse);
+  const Unit rest = n - quotient * divisor;
+  return rest < 0 ? quotient - 1 : rest >= divisor ? quotient + 1 : quotient;
 }
 
 // Where the share of each worker begins; the first ones take the remainder.
+template <class Unit>
 struct Shares {
-  std::int64_t base;
-  std::int64_t extra;
+  Unit base;
+  Unit extra;
+  Unit large;        // units of those who take some of the remainder
+  double per_large;  // 1 / their units
+  double per_base;
 
-  __device__ __forceinline__ Shares(std::int64_t units, std::int64_t workers)
-      : base(units / workers), extra(units % workers) {}
-  __device__ __forceinline__ std::int64_t begin(std::int64_t worker) const {
+  __device__ __forceinline__ Shares(std::int64_t units, const WorkParams& p) {
+    const std::int64_t whole =
+        units >> 50 == 0 ? divide(units, p.workers, p.per_worker) : units / p.workers;
+    base = static_cast<Unit>(whole);
+    extra = static_cast<Unit>(units - whole * p.workers);
+    large = extra * (base + 1);
+    per_large = 1.0 / static_cast<double>(base + 1);
+    per_base = 1.0 / static_cast<double>(base);
+  }
+  __device__ __forceinline__ Unit begin(Unit worker) const {
     return worker * base + (worker < extra ? worker : extra);
   }
-  // Whose share a unit lies in.
-  __device__ __forceinline__ std::int64_t owner(std::int64_t unit) const {
-    const std::int64_t large = extra * (base + 1);
-    return unit < large ? unit / (base + 1) : extra + (unit - large) / base;
+  // Whose share a unit lies in. For the unit past all: the first worker without a share.
+  __device__ __forceinline__ Unit owner(Unit unit) const {
+    if (base == 0) return unit;
+    const bool in_large = unit < large;
+    const Unit share = divide(in_large ? unit : unit - large, in_large ? base + 1 : base,
+                              in_large ? per_large : per_base);
+    return in_large ? share : extra + share;
+  }
+  // The first worker whose share begins at the unit or after it.
+  __device__ __forceinline__ Unit first_from(Unit unit) const {
+    const Unit worker = owner(unit);
+    return begin(worker) == unit ? worker : worker + 1;
   }
 };
 
-// Items of a row whose units are [begin, begin + units).
-__device__ __forceinline__ long long items_of(const WorkParams& p, const Shares& shares,
-                                              std::int64_t begin, std::int64_t units) {
-  if (units == 0 || p.fixed) return units;
-  return shares.owner(begin + units - 1) - shares.owner(begin) + 1;
-}
+// The rows of a thread in a tile of kRows for each thread.
+template <int kRows>
+struct TileRows {
+  std::int64_t first;  // row of the tile
+  int rows;            // of the tile
+  int local;           // the thread's first one, in the tile
+  std::uint32_t units[kRows];
+  long long before;      // units before the first of them
+  long long begin, end;  // units before and up to the end of the tile
+  long long total;       // of all tiles
+};
 
-// Grid: scan_tiles(rows), as of the next two.
-static __global__ void __launch_bounds__(kScanThreads, 1)
-    work_sums_kernel(const __grid_constant__ WorkParams p) {
-  __shared__ ScanShared shared;
+template <int kRows>
+__device__ __forceinline__ TileRows<kRows> tile_rows(const WorkParams& p) {
+  constexpr int kTile = kScanThreads * kRows;
+  __shared__ ScanShared<> shared;
+  TileRows<kRows> tile;
+  tile.first = std::int64_t{blockIdx.x} * kTile;
+  tile.rows = static_cast<int>(p.rows - tile.first < kTile ? p.rows - tile.first : kTile);
+  tile.local = static_cast<int>(threadIdx.x) * kRows;
   long long mine = 0;
-  for (int i = 0; i < kScanPerThread; ++i) mine += units_of(p, scan_begin() + i);
-  long long total;
-  block_prefix(mine, shared, total);
-  if (threadIdx.x == 0) p.sums[blockIdx.x] = total;
+  LATHE_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    const int row = tile.local + i;
+    tile.units[i] = row < tile.rows ? units_of(p, tile.first + row) : 0;
+    mine += tile.units[i];
+  }
+  tile.before = block_prefix(mine, shared, tile.total);
+  tile.begin = 0;
+  tile.end = tile.total;
+  if (gridDim.x > 1) {
+    tile.begin = tiles_before(p.sums, tile.total);
+    tile.before += tile.begin;
+    tile.end += tile.begin;
+  }
+  return tile;
 }
 
-// Units before each row, and the items of each tile; if one tile is all, items before each row.
+// Room for the ends of shares next to the last one.
+__device__ __forceinline__ bool fits_32_bits(long long units, const WorkParams& p) {
+  return units < 1 << 29 && p.workers < 1 << 29;
+}
+
+// Balanced: in whose share each row of the thread begins, and how many of the rows are open.
+template <int kRows, class Unit>
+struct RowOwners {
+  Unit worker[kRows];
+  int open[kRows + 1];  // open rows of the thread before each
+
+  __device__ __forceinline__ RowOwners(const TileRows<kRows>& tile, const Shares<Unit>& shares) {
+    auto end = static_cast<Unit>(tile.before);
+    Unit at = shares.owner(end);
+    Unit next = shares.begin(at + 1);  // where the share after it begins
+    open[0] = 0;
+    LATHE_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      worker[i] = at;
+      open[i + 1] = open[i];
+      if (tile.units[i] == 0) continue;
+      end += static_cast<Unit>(tile.units[i]);
+      if (end >= next) {
+        // Rows are mostly shorter than shares: the next one, or else any.
+        at = end < shares.begin(at + 2) ? at + 1 : shares.owner(end);
+        next = shares.begin(at + 1);
+        if (end == shares.begin(at)) continue;
+      }
+      ++open[i + 1];
+    }
+  }
+};
+
+// Item of the units [begin, end) of a row, counted from the row's first.
+__device__ __forceinline__ void store_item(const WorkParams& p, std::int64_t item, std::int64_t row,
+                                           std::uint32_t begin, std::uint32_t end,
+                                           std::uint32_t split) {
+  if (item >= p.room) return;
+  const std::uint32_t first = begin * p.unit.divisor;
+  const std::uint32_t rest = keys_of(p, row) - first;
+  const std::uint32_t most = (end - begin) * p.unit.divisor;
+  const std::uint32_t base = p.firsts == nullptr ? 0 : static_cast<std::uint32_t>(p.firsts[row]);
+  reinterpret_cast<uint4*>(p.items)[item] = {static_cast<std::uint32_t>(row), base + first,
+                                             most < rest ? most : rest, split};
+}
+
+// The blocks of a tile all sum up its rows; each writes a slice of what follows from the sums.
+struct Slice {
+  std::int64_t thread;  // of those of all slices
+  std::int64_t threads;
+  bool writes_rows;  // the rows of this thread lie in the slice
+
+  __device__ __forceinline__ Slice()
+      : thread(std::int64_t{blockIdx.y} * kScanThreads + threadIdx.x),
+        threads(std::int64_t{gridDim.y} * kScanThreads),
+        writes_rows(threadIdx.x * gridDim.y / kScanThreads == blockIdx.y) {}
+};
+
+// Grid: tiles of rows. The units of each.
 static __global__ void __launch_bounds__(kScanThreads, 1)
     work_units_kernel(const __grid_constant__ WorkParams p) {
-  __shared__ ScanShared shared;
-  const std::int64_t at = scan_begin();
-  long long values[kScanPerThread];
-  long long mine = 0;
-  LATHE_UNROLL
-  for (int i = 0; i < kScanPerThread; ++i) mine += values[i] = units_of(p, at + i);
-  long long total;
-  long long sum = block_prefix(mine, shared, total);
-  const bool alone = gridDim.x == 1;
-  if (!alone) {
-    sum += block_sum(p.sums, blockIdx.x, shared);
-    total = block_sum(p.sums, gridDim.x, shared);
-  }
-  store_prefix(p.row_units, p.rows, at, sum, values);
-  const Shares shares(total, p.workers);
-  mine = 0;
-  LATHE_UNROLL
-  for (int i = 0; i < kScanPerThread; ++i) {
-    const long long units = values[i];
-    mine += values[i] = items_of(p, shares, sum, units);
-    sum += units;
-  }
-  long long items;
-  const long long before = block_prefix(mine, shared, items);
-  if (alone) {
-    store_prefix(p.row_items, p.rows, at, before, values);
-  } else if (threadIdx.x == 0) {
-    p.sums[gridDim.x + blockIdx.x] = items;
-  }
+  let_next_begin();
+  wait_for_previous();
+  store_tile_sum(p.sums, [&](std::int64_t row) { return row < p.rows ? units_of(p, row) : 0; });
 }
 
-// Items before each row, where there are several tiles.
+// Grid: tiles of rows. The open rows of each, behind the units.
 static __global__ void __launch_bounds__(kScanThreads, 1)
-    work_rows_kernel(const __grid_constant__ WorkParams p) {
-  __shared__ ScanShared shared;
-  const std::int64_t at = scan_begin();
-  const Shares shares(p.row_units[p.rows], p.workers);
-  long long values[kScanPerThread];
-  long long mine = 0;
+    work_open_kernel(const __grid_constant__ WorkParams p) {
+  __shared__ ScanShared<int> shared;
+  let_next_begin();
+  wait_for_previous();
+  const auto tile = tile_rows<kScanPerThread>(p);
+  int open;
+  if (fits_32_bits(tile.total, p)) {
+    const Shares<std::int32_t> shares(tile.total, p);
+    open = RowOwners<kScanPerThread, std::int32_t>(tile, shares).open[kScanPerThread];
+  } else {
+    const Shares<std::int64_t> shares(tile.total, p);
+    open = RowOwners<kScanPerThread, std::int64_t>(tile, shares).open[kScanPerThread];
+  }
+  int total;
+  block_prefix(open, shared, total);
+  if (threadIdx.x == 0) p.sums[gridDim.x + blockIdx.x] = total;
+}
+
+template <int kRows, class Unit>
+__device__ __forceinline__ void balanced_items(const WorkParams& p, const TileRows<kRows>& tile,
+                                               Unit* row_units, std::uint16_t* row_open) {
+  __shared__ ScanShared<int> scan;
+  const Shares<Unit> shares(tile.total, p);
+  const RowOwners<kRows, Unit> owners(tile, shares);
+  int tile_open;
+  const int before = block_prefix(owners.open[kRows], scan, tile_open);
+  long long all_open;
+  const std::int64_t carry = gridDim.x > 1 ? tiles_before(p.sums + gridDim.x, all_open) : 0;
+
+  auto begin = static_cast<Unit>(tile.before);
+  LATHE_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    row_units[tile.local + i] = begin;
+    row_open[tile.local + i] = static_cast<std::uint16_t>(before + owners.open[i]);
+    begin += static_cast<Unit>(tile.units[i]);
+  }
+  if (threadIdx.x + 1 == kScanThreads) row_units[kScanThreads * kRows] = begin;
+  sync_block();
+
+  const Slice slice;
+  if (slice.writes_rows) {
+    begin = static_cast<Unit>(tile.before);
+    LATHE_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      const int local = tile.local + i;
+      if (local >= tile.rows) break;
+      const std::int64_t row = tile.first + local;
+      const std::int64_t item = carry + owners.worker[i] + before + owners.open[i];
+      p.row_items[row] = item;
+      if (tile.units[i] == 0) continue;
+      const Unit share = shares.begin(owners.worker[i] + 1) - begin;
+      const auto units = static_cast<Unit>(tile.units[i]);
+      store_item(p, item, row, 0, static_cast<std::uint32_t>(share < units ? share : units), 0);
+      begin += units;
+    }
+  }
+
+  const bool last_tile = blockIdx.x + 1 == gridDim.x;
+  const auto end = static_cast<Unit>(tile.end);
+  const std::int64_t items = carry + shares.owner(end) + tile_open;  // up to the end of the tile
+  if (last_tile && slice.thread == 0) p.row_items[p.rows] = items;
+  // Workers whose shares begin in this tile; those without a share, and the end, in the last one.
+  const std::int64_t stop = last_tile ? p.workers + 1 : std::int64_t{shares.first_from(end)};
+  for (std::int64_t w = shares.first_from(static_cast<Unit>(tile.begin)) + slice.thread; w < stop;
+       w += slice.threads) {
+    const auto worker = static_cast<Unit>(w);
+    const Unit share = shares.begin(worker);
+    if (share >= end) {
+      p.worker_items[w] = items;
+      continue;
+    }
+    const int r = last_not_above(row_units, tile.rows, share);
+    const std::int64_t item = w + carry + row_open[r];
+    p.worker_items[w] = item;
+    const Unit row_begin = row_units[r];
+    if (share == row_begin) continue;
+    const Unit row_end = row_units[r + 1];
+    const Unit share_end = shares.begin(worker + 1);
+    store_item(p, item, tile.first + r, static_cast<std::uint32_t>(share - row_begin),
+               static_cast<std::uint32_t>((share_end < row_end ? share_end : row_end) - row_begin),
+               static_cast<std::uint32_t>(worker - shares.owner(row_begin)));
+  }
+}
+
+// Grid: tiles of rows x slices of a tile, as of the next. Items past the room are counted and not
+// stored.
+template <int kRows>
+static __global__ void __launch_bounds__(kScanThreads, 1)
+    work_balanced_kernel(const __grid_constant__ WorkParams p) {
+  __shared__ std::int64_t row_units[kScanThreads * kRows + 1];  // units before each row of the tile
+  __shared__ std::uint16_t row_open[kScanThreads * kRows];      // open rows of the tile before it
+  let_next_begin();
+  wait_for_previous();
+  const auto tile = tile_rows<kRows>(p);
+  if (fits_32_bits(tile.total, p)) {
+    balanced_items(p, tile, reinterpret_cast<std::int32_t*>(row_units), row_open);
+  } else {
+    balanced_items(p, tile, row_units, row_open);
+  }
+}
+
+// Units of the tile are counted from its first.
+template <class Unit>
+__device__ __forceinline__ void fixed_items(const WorkParams& p,
+                                            const TileRows<kScanPerThread>& tile, Unit* row_units) {
+  auto begin = static_cast<Unit>(tile.before - tile.begin);
   LATHE_UNROLL
   for (int i = 0; i < kScanPerThread; ++i) {
-    const std::int64_t row = at + i;
-    values[i] = row >= p.rows ? 0
-                              : items_of(p, shares, p.row_units[row],
-                                         p.row_units[row + 1] - p.row_units[row]);
-    mine += values[i];
+    row_units[tile.local + i] = begin;
+    begin += static_cast<Unit>(tile.units[i]);
   }
-  long long total;
-  const long long sum = block_prefix(mine, shared, total);
-  const long long carry = block_sum(p.sums + gridDim.x, blockIdx.x, shared);
-  store_prefix(p.row_items, p.rows, at, sum + carry, values);
+  sync_block();
+  const Slice slice;
+  const long long stop = tile.end < p.room ? tile.end : p.room;
+  const auto stored = static_cast<Unit>(stop > tile.begin ? stop - tile.begin : 0);
+  for (auto i = static_cast<Unit>(slice.thread); i < stored;
+       i += static_cast<Unit>(slice.threads)) {
+    const int r = last_not_above(row_units, tile.rows, i);
+    const auto split = static_cast<std::uint32_t>(i - row_units[r]);
+    store_item(p, tile.begin + i, tile.first + r, split, split + 1, split);
+  }
 }
 
-__device__ __forceinline__ void store_item(const WorkParams& p, const Shares& shares,
-                                           std::int64_t i) {
-  const std::int64_t row = last_not_above(p.row_items, p.rows, i);
-  const std::int64_t split = i - p.row_items[row];
-  const std::int64_t units = p.row_units[row];
-  std::int64_t begin = units + split;
-  std::int64_t end = begin + 1;
-  if (!p.fixed) {
-    const std::int64_t worker = shares.owner(units) + split;
-    begin = shares.begin(worker) > units ? shares.begin(worker) : units;
-    const std::int64_t row_end = p.row_units[row + 1];
-    end = shares.begin(worker + 1) < row_end ? shares.begin(worker + 1) : row_end;
-  }
-  const std::int64_t keys = keys_of(p, row);
-  const std::int64_t first = (begin - units) * p.unit;
-  const std::int64_t last = (end - units) * p.unit < keys ? (end - units) * p.unit : keys;
-  const std::int64_t base = p.firsts == nullptr ? 0 : p.firsts[row];
-  reinterpret_cast<uint4*>(p.items)[i] = {
-      static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(base + first),
-      static_cast<std::uint32_t>(last - first), static_cast<std::uint32_t>(split)};
-}
-
-// Any grid of kStepThreads. Items past the room are counted and not stored.
-static __global__ void __launch_bounds__(kStepThreads, 2)
-    work_items_kernel(const __grid_constant__ WorkParams p) {
-  const std::int64_t thread = std::int64_t{blockIdx.x} * kStepThreads + threadIdx.x;
-  const std::int64_t step = std::int64_t{gridDim.x} * kStepThreads;
-  const std::int64_t total = p.rows == 0 ? 0 : p.row_units[p.rows];
-  const std::int64_t items = p.rows == 0 ? 0 : p.row_items[p.rows];
-  const Shares shares(total, p.workers);
-  for (std::int64_t i = thread; i < items && i < p.room; i += step) store_item(p, shares, i);
-  for (std::int64_t w = thread; w <= p.workers; w += step) {
-    const std::int64_t unit = shares.begin(w);
-    std::int64_t before = items;
-    if (unit < total) {
-      const std::int64_t row = last_not_above(p.row_units, p.rows, unit);
-      before =
-          p.fixed ? unit : p.row_items[row] + shares.owner(unit) - shares.owner(p.row_units[row]);
+// An item per unit.
+static __global__ void __launch_bounds__(kScanThreads, 1)
+    work_fixed_kernel(const __grid_constant__ WorkParams p) {
+  __shared__ std::int64_t row_units[kScanTile];
+  let_next_begin();
+  wait_for_previous();
+  const auto tile = tile_rows<kScanPerThread>(p);
+  const Slice slice;
+  if (slice.writes_rows) {
+    long long begin = tile.before;
+    LATHE_UNROLL
+    for (int i = 0; i < kScanPerThread; ++i) {
+      if (tile.local + i < tile.rows) p.row_items[tile.first + tile.local + i] = begin;
+      begin += tile.units[i];
     }
-    p.worker_items[w] = before;
+  }
+  if (blockIdx.x + 1 == gridDim.x) {
+    if (slice.thread == 0) p.row_items[p.rows] = tile.total;
+    const Shares<std::int64_t> shares(tile.total, p);
+    for (std::int64_t w = slice.thread; w <= p.workers; w += slice.threads) {
+      p.worker_items[w] = shares.begin(w);
+    }
+  }
+  if (tile.end - tile.begin < 1 << 30) {
+    fixed_items(p, tile, reinterpret_cast<std::int32_t*>(row_units));
+  } else {
+    fixed_items(p, tile, row_units);
   }
 }
 

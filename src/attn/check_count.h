@@ -1,0 +1,33 @@
+// The commonest complaint about an argument: a number that is not the one wanted.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+
+namespace lathe {
+
+inline Error bad_number(std::string field, std::string wanted, std::int64_t offered) {
+  return {ErrorCode::invalid_argument, std::move(field), std::move(wanted),
+          fmt::format("{}", offered), ""};
+}
+
+template <class T>
+Result<void> check_count(const char* field, std::span<T> list, std::int64_t wanted) {
+  if (std::ssize(list) == wanted) return {};
+  return bad_number(field, fmt::format("{} entries", wanted), std::ssize(list));
+}
+
+/// Error unless least <= value < 2^31.
+inline Result<void> check_range(const char* field, std::int64_t value, std::int64_t least) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (value >= least && value <= kMost) return {};
+  return bad_number(field, fmt::format("{} to {}", least, kMost), value);
+}
+
+}  // namespace lathe

@@ -1,0 +1,32 @@
+// What a request of a step brings.
+#pragma once
+
+#include "kernels/cuda/sm90/step/lists.cuh"
+
+namespace lathe::cuda {
+
+__device__ __forceinline__ bool is_padding(const BatchParams& b, std::int64_t r) {
+  return b.padding != nullptr && b.padding[r] != 0;
+}
+
+__device__ __forceinline__ std::int32_t rows_of(const BatchParams& b, std::int64_t r) {
+  const std::int32_t rows = b.rows[r];
+  return rows > 0 ? rows : 0;
+}
+
+// Keys of a request: those cached and its own rows.
+__device__ __forceinline__ std::int32_t kv_len(const BatchParams& b, std::int64_t r) {
+  return is_padding(b, r) ? 0 : b.cached[r] + rows_of(b, r);
+}
+
+__device__ __forceinline__ std::int32_t entries_of(const BatchParams& b, std::int32_t keys) {
+  return keys <= 0 ? 0 : static_cast<std::int32_t>(b.ratio(static_cast<std::uint32_t>(keys)));
+}
+
+// The first position of a request that the window of any of its rows reaches.
+__device__ __forceinline__ std::int32_t window_begin(const BatchParams& b, std::int64_t r) {
+  const std::int64_t first = std::int64_t{b.cached[r]} - b.window + 1;
+  return b.window == 0 || first < 0 ? 0 : static_cast<std::int32_t>(first);
+}
+
+}  // namespace lathe::cuda
