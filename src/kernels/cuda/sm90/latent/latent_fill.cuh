@@ -106,13 +106,14 @@ __device__ inline void ask_for(const KeyPlace& k) {
 /// conversion.) bf16 goes straight into shared memory, and its arrival counts apart; consumers fence
 /// for the products. Where a key lies one thread finds out and tells the others: two pairs ahead its
 /// name is loaded, a pair ahead its bytes are asked for into L2.
-template <class Format, int kTileLines, int kBuffers, int kThreads = kFillThreads>
+template <class Format, int kTileLines, int kBuffers, int kThreads = kFillThreads,
+          int kMostAhead = Format::kAhead>
 struct LatentFill {
   static constexpr int kRows = kThreads / 4;  // of a pass
   static constexpr int kDims = kDimTiles<Format>;
   static constexpr int kFp8 = Format::kFp8;
   // What is loaded ahead, as registers allow; other tiles are loaded when their pass begins.
-  static constexpr int kAhead = kThreads > kFillThreads ? kFp8 : Format::kAhead;
+  static constexpr int kAhead = kMostAhead < kFp8 ? kMostAhead : kFp8;
   static constexpr int kLate = kFp8 - kAhead;
   static constexpr bool kConverts = kFp8 > 0, kCopies = Format::kWide > 0;
   static constexpr int kFullArrivals = kThreads * (kConverts + kCopies);

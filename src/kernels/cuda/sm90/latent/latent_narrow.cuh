@@ -30,9 +30,13 @@ struct LatentNarrow {
   static constexpr int kFill = Format::kFp8 > 0 && kLines < 32 ? 256 : 128;
   static constexpr int kThreads = 256 + kFill;
   // Together what a block has.
-  static constexpr int kFillRegisters = kFill == 256 || Format::kFp8 > 0 ? 120 : 88;
+  static constexpr int kFillRegisters = kFill == 256 ? 120 : Format::kFp8 > 0 ? 104 : 88;
   static constexpr int kGroupRegisters = kFill == 256 ? 136 : (504 - kFillRegisters) / 2;
   static constexpr int kValues = 512;
+  static constexpr int kAhead = kFill == 256        ? Format::kFp8
+                                : Format::kFp8 == 9 ? 2
+                                                    : 3;  // as registers allow
+  using Fill = LatentFill<Format, kLines, kBuffers, kFill, kAhead>;
   static constexpr bool kPaged = kPages;
   // Something in a tile was, by other threads.
   static constexpr bool kCopied = Format::kWide > 0 && !kPages;
@@ -429,9 +433,7 @@ __global__ void __launch_bounds__(LatentNarrow<Format, kTileLines, kPages>::kThr
     barrier_init(s.fill.q_full, kPages ? 32 : N::kFill);
     barrier_init(s.fill.q_empty, 8);
     for (int b = 0; b < N::kBuffers; ++b) {
-      barrier_init(
-          s.fill.full + 8 * b,
-          kPages ? 1 : LatentFill<Format, kTileLines, N::kBuffers, N::kFill>::kFullArrivals);
+      barrier_init(s.fill.full + 8 * b, kPages ? 1 : N::Fill::kFullArrivals);
       barrier_init(s.fill.empty + 16 * b, 4);
       barrier_init(s.fill.empty + 16 * b + 8, 4);
     }
@@ -442,7 +444,7 @@ __global__ void __launch_bounds__(LatentNarrow<Format, kTileLines, kPages>::kThr
   if (thread >= 256) {
     lower_registers<N::kFillRegisters>();
     if constexpr (!kPages) {
-      LatentFill<Format, N::kLines, N::kBuffers, N::kFill>(p, s.fill, 0, thread - 256).run(worker);
+      typename N::Fill(p, s.fill, 0, thread - 256).run(worker);
     } else if (thread < 288) {
       LatentPageFill<Format, N::kLines, N::kBuffers>(p, s.fill, &map).run(worker);
     }
