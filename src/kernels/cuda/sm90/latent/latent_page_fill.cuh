@@ -11,7 +11,8 @@ namespace lathe::cuda {
 /// Whether pages can be cut into boxes of whole groups of 8 rows that make up a tile.
 inline bool has_boxes(const LatentParams& p) {
   const std::uint32_t rows = p.main.page_size.divisor;
-  return p.dense && (rows % kLatentTile == 0 || (rows % 8 == 0 && kLatentTile % rows == 0)) &&
+  return p.dense && p.main.pages_count > 0 &&
+         (rows % kLatentTile == 0 || (rows % 8 == 0 && kLatentTile % rows == 0)) &&
          p.main.page_stride % 16 == 0 && reinterpret_cast<std::uintptr_t>(p.main.pages) % 16 == 0;
 }
 __host__ __device__ inline int box_rows(const LatentParams& p) {
