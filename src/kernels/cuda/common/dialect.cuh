@@ -12,6 +12,7 @@
 #ifdef __CUDACC__
 
 #define LATHE_UNROLL _Pragma("unroll")
+#define LATHE_ROLLED _Pragma("unroll 1")
 
 namespace lathe::cuda {
 
@@ -19,6 +20,9 @@ __device__ inline float shuffle_xor(float v, int lanes) {
   return __shfl_xor_sync(0xffffffffu, v, lanes);
 }
 __device__ inline int shuffle_xor(int v, int lanes) {
+  return __shfl_xor_sync(0xffffffffu, v, lanes);
+}
+__device__ inline unsigned shuffle_xor(unsigned v, int lanes) {
   return __shfl_xor_sync(0xffffffffu, v, lanes);
 }
 __device__ inline long long shuffle_xor(long long v, int lanes) {

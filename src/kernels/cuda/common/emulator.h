@@ -37,6 +37,7 @@
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define LATHE_UNROLL
+#define LATHE_ROLLED
 
 namespace lathe::cuda {
 
@@ -64,6 +65,7 @@ struct Thread {
   std::unique_ptr<char[]> stack;
   bool started = false;
   bool finished = false;
+  bool idle = false;  // it came back only to wait on, for what it waited for before
   Barrier* barrier = nullptr;
   std::int64_t generation = 0;  // of the barrier when it began to wait
 };
@@ -78,6 +80,7 @@ struct Machine {
   Barrier block;
   int current = 0;
   int finished = 0;
+  std::int64_t blocks_begun = 0;
   jmp_buf scheduler;
   std::function<void()> body;
 };
@@ -137,8 +140,9 @@ inline void run_block(int threads) {
   m.lanes.assign(m.threads.size(), 0);
   m.block = {};
   m.finished = 0;
+  ++m.blocks_begun;
   for (Thread& t : m.threads) {
-    t.started = t.finished = false;
+    t.started = t.finished = t.idle = false;
     t.barrier = nullptr;
     if (!t.stack) t.stack = std::make_unique<char[]>(kStack);
   }
@@ -149,10 +153,15 @@ inline void run_block(int threads) {
     for (at = 0; at < threads; ++at) {
       Thread& t = m.threads[static_cast<std::size_t>(at)];
       if (t.finished || (t.barrier != nullptr && t.barrier->generation == t.generation)) continue;
-      progress = true;
       m.current = at;
       threadIdx = {static_cast<unsigned>(at), 0, 0};
-      if (_setjmp(m.scheduler) != 0) continue;
+      static bool was_idle;
+      was_idle = t.idle;
+      if (_setjmp(m.scheduler) != 0) {
+        const Thread& back = m.threads[static_cast<std::size_t>(at)];
+        progress = progress || back.finished || !(was_idle && back.idle);
+        continue;
+      }
       if (t.started) _longjmp(t.state, 1);
       t.started = true;
       getcontext(&t.start);

@@ -1,8 +1,12 @@
-// Hopper's barriers, copies and small conversions that pipelined kernels use, as functions. For nvcc
-// alone.
+// Hopper's barriers, copies and small conversions that pipelined kernels use, as functions. An ordinary
+// compiler gets them from emulator_hopper.h.
 #pragma once
 
-#include <cstdint>
+#include "kernels/cuda/common/dialect.cuh"
+
+#ifdef __CUDACC__
+
+#define LATHE_DYNAMIC_SHARED(name) extern __shared__ __align__(1024) unsigned char name[]
 
 namespace lathe::cuda {
 
@@ -132,6 +136,14 @@ __device__ inline void copy_box(std::uint32_t to, const void* map, int x, int y,
 __device__ inline void prefetch_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
 }
+__device__ inline float4 load_floats(std::uint32_t from) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
 /// Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void store_matrices(std::uint32_t to, std::uint32_t a, std::uint32_t b,
                                       std::uint32_t c, std::uint32_t d) {
@@ -154,6 +166,8 @@ __device__ inline void store_matrices_turned(std::uint32_t to, std::uint32_t a, 
                : "memory");
 }
 
+__device__ inline void sync_warp() { __syncwarp(); }
+
 template <int kRegisters>
 __device__ inline void raise_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -161,14 +175,6 @@ __device__ inline void raise_registers() {
 template <int kRegisters>
 __device__ inline void lower_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-
-// Launches that follow one another on a stream with programmatic serialization.
-__device__ inline void wait_for_launch_before() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-__device__ inline void let_next_launch_begin() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 __device__ inline float exp2_fast(float x) {
@@ -187,4 +193,31 @@ __device__ inline std::uint32_t mul_bf16x2(std::uint32_t a, std::uint32_t b) {
   return out;
 }
 
+__device__ inline float log2_fast(float x) { return __log2f(x); }
+/// Bytes 0 and 1 of a word, or 2 and 3, each with its sign eight times above it.
+__device__ inline std::uint32_t extend_low_bytes(std::uint32_t v) {
+  std::uint32_t out;
+  asm("prmt.b32 %0, %1, 0, 0x9180;" : "=r"(out) : "r"(v));
+  return out;
+}
+__device__ inline std::uint32_t extend_high_bytes(std::uint32_t v) {
+  std::uint32_t out;
+  asm("prmt.b32 %0, %1, 0, 0xb3a2;" : "=r"(out) : "r"(v));
+  return out;
+}
+/// Two times the low (0) or the high (1) half of a word.
+template <int kHalf>
+__device__ inline std::uint32_t twice_half(std::uint32_t v) {
+  return __byte_perm(v, 0, kHalf == 0 ? 0x1010 : 0x3232);
+}
+__device__ inline bool any_lane(bool mine) { return __any_sync(0xffffffffu, mine) != 0; }
+__device__ inline std::uint32_t which_lanes(bool mine) { return __ballot_sync(0xffffffffu, mine); }
+template <class T>
+__device__ inline T load_constant(const T* p) {
+  return __ldg(p);
+}
 }  // namespace lathe::cuda
+
+#else
+#include "kernels/cuda/common/emulator_hopper.h"
+#endif

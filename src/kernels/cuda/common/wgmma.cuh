@@ -12,6 +12,8 @@
 
 #include <cstdint>
 
+#ifdef __CUDACC__
+
 namespace lathe::cuda {
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -209,3 +211,7 @@ __device__ inline void mma_m64_bf16_turned(float (&d)[16], std::uint64_t a, std:
 }
 
 }  // namespace lathe::cuda
+
+#else
+#include "kernels/cuda/common/emulator_hopper.h"
+#endif

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
+#include "kernels/cuda/sm90/latent/latent_launch.h"
 #include "kernels/cuda/sm90/step/step.h"
 
 namespace lathe::cuda {
@@ -47,67 +48,6 @@ Result<LatentKernels> kernels_of(const AttendArgs& args) {
       return wrong("main.pool.layout", "mla_bf16, mla_fp8, mla_fp8_block or v4_fp8",
                    std::string(name(args.main.pool->layout.kind())));
   }
-}
-
-LatentSource source_params(const KeySource& s, const AttentionProblem& problem) {
-  LatentSource out;
-  if (s.pool) {
-    const ConstPoolView& pool = *s.pool;
-    out.pages = pool.data;
-    out.page_stride = pool.page_stride;
-    out.page_size = FastDiv(pool.page_size);
-    out.pages_count = static_cast<std::int32_t>(pool.pages);
-    if (pool.layout.kind() == LayoutKind::v4_fp8) {
-      out.scales = std::int64_t{pool.page_size} * (problem.nope + 2 * problem.rope);
-    }
-  } else {
-    out.pages = s.compact.data;
-    out.page_stride = s.compact.row_stride * 2;
-    out.page_size = FastDiv(1);
-    out.pages_count = static_cast<std::int32_t>(s.compact.rows);
-  }
-  if (!s.indices.empty() || s.index_width > 0) {
-    out.indices = s.indices.data();
-    out.width = static_cast<std::int32_t>(s.index_width);
-    if (!s.index_lengths.empty()) out.lengths = s.index_lengths.data();
-  }
-  if (s.table_width > 0) {
-    out.table = reinterpret_cast<const std::int32_t*>(s.page_table.data());
-    out.table_width = static_cast<std::int32_t>(s.table_width);
-  }
-  return out;
-}
-
-LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t> row_request,
-                           const LatentSchedule& schedule) {
-  LatentParams p;
-  const AttentionProblem& problem = args.problem;
-  p.items = reinterpret_cast<const LatentItem*>(schedule.list.items.data());
-  p.worker_items = schedule.list.worker_items.data();
-  p.unit_items = schedule.list.row_items.data();
-  p.units = static_cast<std::int32_t>(schedule.cut.units);
-  p.workers = schedule.cut.work.workers;
-  p.tiles = schedule.cut.tiles;
-  p.q = args.q.data;
-  p.q_stride = args.q.row_stride;
-  p.heads = problem.heads;
-  p.by_heads = FastDiv(problem.heads);
-  p.q_indptr = args.q_indptr.data();
-  p.kv_lens = args.kv_lens.data();
-  if (!row_request.empty()) p.row_request = row_request.data();
-  p.dense = args.main.index_width == 0;
-  p.main = source_params(args.main, problem);
-  if (problem.two_sources()) p.extra = source_params(args.extra, problem);
-  const double log2e = 1.4426950408889634;
-  p.scale = static_cast<float>(problem.scale * double{args.main.key_scale} *
-                               (args.q.dtype == DType::e4m3 ? double{args.q_scale} : 1.0) * log2e);
-  p.value_scale = args.main.key_scale;
-  if (!args.sink.empty()) p.sink = args.sink.data();
-  p.out = reinterpret_cast<std::uint16_t*>(args.out.data);
-  p.out_stride = args.out.row_stride;
-  p.lse = reinterpret_cast<float*>(args.lse.data);
-  p.lse_stride = args.lse.row_stride;
-  return p;
 }
 
 Result<void> check_call(const AttendArgs& args) {

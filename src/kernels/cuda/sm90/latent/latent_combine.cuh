@@ -11,11 +11,11 @@ inline constexpr int kCombineThreads = 128;  // x; four values each
 /// Block (line of the largest unit, unit) x (128, slices): out = sum of 2^(lse_i - lse) out_i in the
 /// order of i within a slice and then of slices, so the bits do not depend on timing.
 template <int kSlices>
-__global__ void __launch_bounds__(kCombineThreads* kSlices)
+static __global__ void __launch_bounds__(kCombineThreads* kSlices)
     latent_combine_kernel(const __grid_constant__ LatentParams p, int tile_lines) {
   constexpr float kNone = -__builtin_huge_valf();
   __shared__ float4 partial[kSlices][kCombineThreads];
-  wait_for_launch_before();
+  wait_for_previous();
   const auto line = static_cast<std::int32_t>(blockIdx.x);
   const auto unit = static_cast<std::int32_t>(blockIdx.y + gridDim.y * blockIdx.z);
   if (unit >= p.units) return;
@@ -39,9 +39,9 @@ __global__ void __launch_bounds__(kCombineThreads* kSlices)
   }
   if constexpr (kSlices > 1) {
     partial[slice][x] = sum;
-    __syncthreads();
+    sync_block();
     if (slice != 0) return;
-#pragma unroll
+    LATHE_UNROLL
     for (int i = 1; i < kSlices; ++i) {
       const float4 v = partial[i][x];
       sum = {sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w};
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kCombineThreads* kSlices)
   }
   const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
   const std::int32_t head = line - r * p.heads;
-  const float lse2 = weights > 0 ? zero + __log2f(weights) : kNone;
+  const float lse2 = weights > 0 ? zero + log2_fast(weights) : kNone;
   float factor = weights > 0 ? 1.f / weights : 0.f;
   if (p.sink != nullptr && weights > 0) {
     factor *= 1.f / (1.f + exp2_fast(p.sink[head] * 1.4426950408889634f - lse2));

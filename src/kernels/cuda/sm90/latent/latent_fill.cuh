@@ -12,7 +12,7 @@ inline constexpr int kDimTileBytes = kLatentTile * 128;
 inline constexpr int kFillThreads = 128;
 inline constexpr int kFillKeys = 2 * kLatentTile;  // an item is filled up to pairs of tiles
 
-__device__ uint4 latent_zeros[128];  // 2 KB: a row of zeros
+static __device__ uint4 latent_zeros[128];  // 2 KB: a row of zeros
 
 /// Byte address of 16-byte chunk `chunk` of a row of a swizzled tile.
 __device__ inline std::uint32_t swizzled(std::uint32_t tile, int row, int chunk) {
@@ -75,7 +75,7 @@ template <int kTileLines, int kDims, int kThreads>
 __device__ inline void copy_queries(const LatentParams& p, const LatentUnitPlace& u,
                                     std::int32_t tile, std::uint32_t to, int thread) {
   const int chunk = thread & 7;
-#pragma unroll 1
+  LATHE_ROLLED
   for (int line = thread >> 3; line < kTileLines; line += kThreads / 8) {
     const std::int32_t l = tile * kTileLines + line;
     const bool valid = l < u.lines;
@@ -84,7 +84,7 @@ __device__ inline void copy_queries(const LatentParams& p, const LatentUnitPlace
     const std::int32_t head = (valid ? l : 0) - row * p.heads;
     const auto* from = reinterpret_cast<const std::uint16_t*>(p.q) + (u.row + row) * p.q_stride +
                        std::int64_t{head} * (kDims * 64) + chunk * 8;
-#pragma unroll
+    LATHE_UNROLL
     for (int d = 0; d < kDims; ++d) {
       copy_async(swizzled(to + d * (kTileLines * 128), line, chunk), from + d * 64, valid);
     }
@@ -95,7 +95,7 @@ __device__ inline void copy_queries(const LatentParams& p, const LatentUnitPlace
 template <class Format>
 __device__ inline void ask_for(const KeyPlace& k) {
   if (k.row == nullptr) return;
-#pragma unroll
+  LATHE_UNROLL
   for (int at = 0; at < Format::kRowBytes; at += 128) prefetch_l2(k.row + at);
   if (Format::kRowBytes % 128 != 0) prefetch_l2(k.row + Format::kRowBytes - 16);
 }
@@ -147,7 +147,7 @@ struct LatentFill {
            (thread & 3) * 16;
   }
   __device__ void load(Chunks& c, const std::byte* from, int pair, int in_pair) const {
-#pragma unroll
+    LATHE_UNROLL
     for (int i = 0; i < kAhead; ++i) c.tile[i] = load_stream(from + i * 64);
     if constexpr (Format::kScaled) {
       const std::uint32_t at =
@@ -183,7 +183,7 @@ struct LatentFill {
   }
   /// The bf16 tiles of a row from tile `first` up to `end`.
   __device__ void copy(std::uint32_t to, const std::byte* from, int first, int end) const {
-#pragma unroll
+    LATHE_UNROLL
     for (int t = first > kFp8 ? first : kFp8; t < end; ++t) {
       const std::uint32_t at = to + t * kDimTileBytes;
       // Every other 16 bytes: eight threads, two rows, so meet all banks.
@@ -209,18 +209,17 @@ struct LatentFill {
       store_shared_u64(s.scales + (slot * kFillKeys + thread) * 8,
                        reinterpret_cast<std::uint64_t>(scales));
     }
-    const std::uint32_t mask = __ballot_sync(0xffffffffu, k.row != nullptr);
+    const std::uint32_t mask = which_lanes(k.row != nullptr);
     if (thread % 32 == 0) {
       store_shared_u32(s.masks + slot * (kFillKeys / 8) + thread / 32 * 4, mask);
     }
   }
   /// Some keys of a buffer, of which `c` holds what is to be converted.
-  __device__ void pass(std::uint32_t to, const Chunks& c, const std::byte* from, int buffer,
-                       std::uint32_t parity, bool first) const {
+  __device__ void pass(std::uint32_t to, const Chunks& c, const std::byte* from, bool first) const {
     uint2 scales = {};
     if constexpr (Format::kScaled) scales = Format::spread(c.scale, thread & 3);
     uint4 late[kLate > 0 ? kLate : 1];
-#pragma unroll
+    LATHE_UNROLL
     for (int i = 0; i < kLate; ++i) late[i] = load_stream(from + (kAhead + i) * 64);
     if (first) barrier_wait(s.empty + 16 * buffer, parity);
     if constexpr (kFp8 < 4) copy(to, from, 0, 4);
@@ -278,7 +277,7 @@ struct LatentFill {
       if (more) ahead.advance(p, tile);
       name = key_of(ahead);
       group_sync(kPlacesReady, kThreads);
-#pragma unroll 1
+      LATHE_ROLLED
       for (int at = 0; at < kFillKeys; at += 2 * kRows) {
         const bool last = at + 2 * kRows == kFillKeys;
         const int next_pair = pair + last, next_at = last ? 0 : at + 2 * kRows;
@@ -286,10 +285,10 @@ struct LatentFill {
         const std::byte* second = row_of(pair, at + kRows);
         const std::byte* next = row_of(next_pair, next_at);
         load(b, second, pair, at + kRows);
-        pass(to(), a, from, buffer, parity, true);
+        pass(to(), a, from, true);
         if constexpr (kRows == kLatentTile) complete();
         load(a, next, next_pair, next_at);
-        pass(to() + kRows % kLatentTile * 128, b, second, buffer, parity, kRows == kLatentTile);
+        pass(to() + kRows % kLatentTile * 128, b, second, kRows == kLatentTile);
         complete();
         from = next;
       }

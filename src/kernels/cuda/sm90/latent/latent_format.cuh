@@ -14,12 +14,8 @@ namespace lathe::cuda {
 /// bytes: four e4m3; low, high: four bf16 in their order.
 __device__ inline void widen_e4m3(std::uint32_t bytes, std::uint32_t scale, std::uint32_t& low,
                                   std::uint32_t& high) {
-  // Selector digit 8 + i is byte i's sign, eight times.
-  std::uint32_t a, b;
-  asm("prmt.b32 %0, %1, 0, 0x9180;" : "=r"(a) : "r"(bytes));
-  asm("prmt.b32 %0, %1, 0, 0xb3a2;" : "=r"(b) : "r"(bytes));
-  low = mul_bf16x2(a << 4 & 0x87f087f0u, scale);
-  high = mul_bf16x2(b << 4 & 0x87f087f0u, scale);
+  low = mul_bf16x2(extend_low_bytes(bytes) << 4 & 0x87f087f0u, scale);
+  high = mul_bf16x2(extend_high_bytes(bytes) << 4 & 0x87f087f0u, scale);
 }
 
 /// 2^120 times a scale below 2^8 with this ue8m0 code, twice, as bf16.
@@ -38,25 +34,21 @@ struct Fp8BlockFormat {  // mla_fp8_block
   static constexpr int kRowBytes = 656, kWideAt = 528;
   static constexpr bool kScaled = true, kScalesApart = false;
   static __device__ std::uint32_t load_scale(const std::byte* row, std::uint32_t, int part) {
-    return __ldg(reinterpret_cast<const std::uint32_t*>(row + 512 + part * 4));
+    return load_constant(reinterpret_cast<const std::uint32_t*>(row + 512 + part * 4));
   }
   /// Two bf16 in a word.
   static __device__ uint2 spread(std::uint32_t scale, int part) {
-    const float f = __uint_as_float(scale) * 0x1p120f;
+    const float f = bits_to_float(scale) * 0x1p120f;
     const std::uint32_t own = pack_bf16(f, f);
-    const std::uint32_t beside = __shfl_xor_sync(0xffffffffu, own, 1);
+    const std::uint32_t beside = shuffle_xor(own, 1);
     const std::uint32_t two = (part & 1) != 0 ? (beside & 0xffffu) | (own & 0xffff0000u)
                                               : (own & 0xffffu) | (beside & 0xffff0000u);
-    const std::uint32_t others = __shfl_xor_sync(0xffffffffu, two, 2);
+    const std::uint32_t others = shuffle_xor(two, 2);
     return (part & 2) != 0 ? uint2{others, two} : uint2{two, others};
   }
   template <int kTile>
   static __device__ std::uint32_t scale_of(std::uint32_t packed) {
-    std::uint32_t twice;
-    asm("prmt.b32 %0, %1, 0, %2;"
-        : "=r"(twice)
-        : "r"(packed), "n"(kTile % 4 < 2 ? 0x1010 : 0x3232));
-    return twice;
+    return twice_half<(kTile % 4) / 2>(packed);
   }
 };
 
@@ -66,11 +58,11 @@ struct V4Fp8Format {  // v4_fp8
   static constexpr bool kScaled = true, kScalesApart = true;
   static __device__ std::uint32_t load_scale(const std::byte*, std::uint32_t address, int part) {
     const auto* codes = reinterpret_cast<const std::uint32_t*>(load_shared_u64(address));
-    return __ldg(codes + (part & 1));
+    return load_constant(codes + (part & 1));
   }
   /// Four ue8m0 in a word.
   static __device__ uint2 spread(std::uint32_t codes, int part) {
-    const std::uint32_t others = __shfl_xor_sync(0xffffffffu, codes, 1);
+    const std::uint32_t others = shuffle_xor(codes, 1);
     return (part & 1) != 0 ? uint2{others, codes} : uint2{codes, others};
   }
   template <int kTile>

@@ -1,11 +1,11 @@
 // Latent attention on a GPU against the oracle in double, with the bounds of DESIGN section 8.
 #include <bit>
-#include <cmath>
 #include <list>
 
 #include "kernels/cpu/latent_test_util.h"
 #include "kernels/cuda/common/gpu_test_util.h"
 #include "kernels/cuda/sm90/latent/latent.h"
+#include "kernels/cuda/sm90/latent/latent_checks.h"
 #include "kernels/cuda/sm90/step/step.h"
 
 namespace lathe::cuda {
@@ -113,50 +113,16 @@ class DeviceCall : public GpuTest {
   std::list<DeviceCopy<std::byte>> kept_;
 };
 
-/// DESIGN section 8: absolute or relative error, non-finite places alike, and the angle.
-void expect_within(const Outputs& got, const Outputs& want, double absolute, double relative,
-                   double angle) {
-  double dot = 0, a = 0, b = 0;
-  int shown = 0;
-  for (std::size_t i = 0; i < want.out.data.size() && shown < 5; ++i) {
-    const double x = got.out.data[i], y = want.out.data[i];
-    dot += x * y;
-    a += x * x;
-    b += y * y;
-    if (std::abs(x - y) <= absolute || std::abs(x - y) <= relative * std::abs(y)) continue;
-    ADD_FAILURE() << "out " << i << ": " << x << " against " << y;
-    ++shown;
-  }
-  if (a + b > 0) {
-    EXPECT_LE(1 - 2 * dot / (a + b), angle);
-  }
-  for (std::size_t i = 0; i < want.lse.data.size() && shown < 10; ++i) {
-    const double x = got.lse.data[i], y = want.lse.data[i];
-    if (x == y || std::abs(x - y) <= 1e-6 || std::abs(x - y) <= 8.01 / 65536 * std::abs(y))
-      continue;
-    ADD_FAILURE() << "lse " << i << ": " << x << " against " << y;
-    ++shown;
-  }
-}
-
 class LatentGpu : public DeviceCall {
  protected:
   void check(Scene& s, int processors = 0, int repeats = 1) {
-    // q as the kernels read it.
-    Matrix<bf16> q(s.q.rows, s.q.cols);
-    for (std::size_t i = 0; i < q.data.size(); ++i) q.data[i] = to_bf16(s.q.data[i]);
+    const Matrix<bf16> q = rounded(s.q);
     s.args.q = q.view();
     const Outputs want = s.oracle();
     const Outputs got = attend(s.args, processors, repeats);
-    // The absolute bound stands for values of 0.1; these are of 1.
-    expect_within(got, want, 10 * 1e-3, 2.01 / 128, 5e-6);
+    expect_oracle(got, want);
   }
 };
-
-CacheLayout layout_of(LayoutKind kind) {
-  return CacheLayout(kind, kind == LayoutKind::v4_fp8 ? LayoutDims{.nope = 448, .rope = 64}
-                                                      : LayoutDims{.nope = 512, .rope = 64});
-}
 
 TEST_F(LatentGpu, DenseByPageTable) {
   for (const LayoutKind kind :

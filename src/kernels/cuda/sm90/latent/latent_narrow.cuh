@@ -105,12 +105,12 @@ struct LatentNarrowGroup {
   __device__ int line(int j, int i) const { return 8 * j + 2 * (lane & 3) + i; }
 
   __device__ void begin() {
-#pragma unroll
+    LATHE_UNROLL
     for (int t = 0; t < 8; ++t) {
-#pragma unroll
+      LATHE_UNROLL
       for (int i = 0; i < kLines / 2; ++i) sums[t][i] = 0;
     }
-#pragma unroll
+    LATHE_UNROLL
     for (int j = 0; j < kEights; ++j) {
       total[j][0] = total[j][1] = 0;
     }
@@ -122,9 +122,9 @@ struct LatentNarrowGroup {
 
   __device__ void score(float (&d)[kLines / 2]) const {
     wgmma_fence();
-#pragma unroll
+    LATHE_UNROLL
     for (int t = 0; t < N::kDims; ++t) {
-#pragma unroll
+      LATHE_UNROLL
       for (int k = 0; k < 4; ++k) {
         mma_m64_bf16(d, tile_descriptor(keys() + t * kDimTileBytes + k * 32, 1024),
                      tile_descriptor(s.fill.q + t * (kLines * 128) + k * 32, 1024), t + k > 0);
@@ -136,10 +136,10 @@ struct LatentNarrowGroup {
   }
   __device__ void add(std::uint32_t weights) {
     wgmma_fence();
-#pragma unroll
+    LATHE_UNROLL
     for (int k = 0; k < 4; ++k) {
       const std::uint64_t w = tile_descriptor(weights + k * 32, 1024);
-#pragma unroll
+      LATHE_UNROLL
       for (int t = 0; t < 8; ++t) {
         mma_m64_bf16_turned(sums[t], tile_descriptor(keys() + t * kDimTileBytes + k * 2048, 1024),
                             w, true);
@@ -147,7 +147,7 @@ struct LatentNarrowGroup {
     }
     wgmma_commit();
     wgmma_wait<0>();
-#pragma unroll
+    LATHE_UNROLL
     for (int t = 0; t < 8; ++t) wgmma_pin(sums[t]);
   }
 
@@ -175,7 +175,7 @@ struct LatentNarrowGroup {
     const std::uint64_t mask = this->mask();
     if (mask == ~std::uint64_t{0}) return;
     const auto bits = static_cast<std::uint32_t>(mask >> key);
-#pragma unroll
+    LATHE_UNROLL
     for (int j = 0; j < kEights; ++j) {
       if (!(bits & 1)) d[4 * j] = d[4 * j + 1] = kNoKey;
       if (!(bits & 256)) d[4 * j + 2] = d[4 * j + 3] = kNoKey;
@@ -185,9 +185,9 @@ struct LatentNarrowGroup {
   /// those from one more on not by the row after.
   __device__ void hide_after(float (&d)[kLines / 2], int limit) const {
     if (limit >= kLatentTile) return;
-#pragma unroll
+    LATHE_UNROLL
     for (int j = 0; j < kEights; ++j) {
-#pragma unroll
+      LATHE_UNROLL
       for (int i = 0; i < 2; ++i) {
         const int seen =
             limit + static_cast<int>(p.by_heads(static_cast<std::uint32_t>(line(j, i))));
@@ -201,10 +201,10 @@ struct LatentNarrowGroup {
   __device__ void weigh(const float (&d)[kLines / 2], std::uint32_t to) {
     const int chunk = 2 * warp + (lane >> 3 & 1), row = lane & 7;
     std::uint32_t packed[4];
-#pragma unroll
+    LATHE_UNROLL
     for (int j = 0; j < kEights; ++j) {
       float w[4];
-#pragma unroll
+      LATHE_UNROLL
       for (int i = 0; i < 2; ++i) {
         const float r = load_float(reference(line(j, i)));
         const float zero = r == kNoKey ? 0.f : r;
@@ -226,9 +226,9 @@ struct LatentNarrowGroup {
 
   __device__ bool outgrows(const float (&d)[kLines / 2]) const {
     bool grows = false;
-#pragma unroll
+    LATHE_UNROLL
     for (int j = 0; j < kEights; ++j) {
-#pragma unroll
+      LATHE_UNROLL
       for (int i = 0; i < 2; ++i) {
         grows |= fmaxf(d[4 * j + i], d[4 * j + 2 + i]) * p.scale >
                  load_float(reference(line(j, i))) + kReferenceSlack;
@@ -248,26 +248,26 @@ struct LatentNarrowGroup {
   }
   /// Raises the references of lines that have outgrown them; the products must be done.
   __device__ void raise(const float (&d)[kLines / 2]) {
-#pragma unroll
+    LATHE_UNROLL
     for (int j = 0; j < kEights; ++j) {
-#pragma unroll
+      LATHE_UNROLL
       for (int i = 0; i < 2; ++i) {
         float m = fmaxf(d[4 * j + i], d[4 * j + 2 + i]);
-        for (int l = 4; l < 32; l *= 2) m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, l));
+        for (int l = 4; l < 32; l *= 2) m = fmaxf(m, shuffle_xor(m, l));
         if (lane < 4) store_float(column(warp, line(j, i)), m * p.scale);
       }
     }
     group_sync(1 + group, 128);
-#pragma unroll
+    LATHE_UNROLL
     for (int j = 0; j < kEights; ++j) {
-#pragma unroll
+      LATHE_UNROLL
       for (int i = 0; i < 2; ++i) {
         const float now = load_float(reference(line(j, i))), m = raised(line(j, i), now);
         if (m == now) continue;
         // From -inf there is nothing to scale; the sums are 0.
         const float factor = exp2_fast(now - m);
         total[j][i] *= factor;
-#pragma unroll
+        LATHE_UNROLL
         for (int t = 0; t < 8; ++t) {
           sums[t][4 * j + i] *= factor;
           sums[t][4 * j + 2 + i] *= factor;
@@ -303,40 +303,32 @@ struct LatentNarrowGroup {
   __device__ void deposit() {
     // Else these addresses are made before the item's tiles, and spilled.
     asm volatile("" : "+r"(lane), "+r"(key));
-#pragma unroll
+    LATHE_UNROLL
     for (int j = 0; j < kEights; ++j) {
-#pragma unroll
+      LATHE_UNROLL
       for (int i = 0; i < 2; ++i) {
         float t = total[j][i];
-        for (int l = 4; l < 32; l *= 2) t += __shfl_xor_sync(0xffffffffu, t, l);
+        for (int l = 4; l < 32; l *= 2) t += shuffle_xor(t, l);
         if (lane < 4) store_float(column(warp, line(j, i)), t);
       }
     }
     group_sync(1 + group, 128);  // the group's products have read the buffer
-#pragma unroll
+    LATHE_UNROLL
     for (int t = 0; t < 8; ++t) {
-#pragma unroll
+      LATHE_UNROLL
       for (int i = 0; i < kLines / 2; ++i) {
         store_float(place(keys(), line(i / 4, i & 1), 64 * t + key + (i & 2) * 4), sums[t][i]);
       }
     }
   }
-  __device__ static float4 load_four(std::uint32_t at) {
-    float4 v;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(at)
-                 : "memory");
-    return v;
-  }
   /// Puts the groups' sums together, always in the same order; a warp takes every eighth line.
   __device__ void finish(const LatentItems& items) {
     deposit();
     group_sync(N::kBothGroups, 256);
-#pragma unroll 1
+    LATHE_ROLLED
     for (int l = group * 4 + warp; l < kLines && l < items.unit.lines; l += 8) {
       float r[2], sum[2];
-#pragma unroll
+      LATHE_UNROLL
       for (int g = 0; g < 2; ++g) {
         r[g] = load_float(s.references + (g * kLines + l) * 4);
         sum[g] = 0;
@@ -348,7 +340,7 @@ struct LatentNarrowGroup {
       const float zero = most == kNoKey ? 0.f : most;
       float a = exp2_fast(r[0] - zero), b = exp2_fast(r[1] - zero);
       const float all = sum[0] * a + sum[1] * b;
-      const float lse2 = all > 0 ? most + __log2f(all) : kNoKey;
+      const float lse2 = all > 0 ? most + log2_fast(all) : kNoKey;
       float factor = all > 0 ? p.value_scale / all : 0.f;
       const auto row = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(l)));
       const std::int32_t head = l - row * p.heads;
@@ -361,10 +353,10 @@ struct LatentNarrowGroup {
       const std::int64_t part = items.number * kLines + l;
       std::uint16_t* out =
           p.out + (items.unit.row + row) * p.out_stride + std::int64_t{head} * N::kValues;
-#pragma unroll
+      LATHE_UNROLL
       for (int dim = 4 * lane; dim < N::kValues; dim += 128) {
-        const float4 x = load_four(place(s.fill.keys, l, dim));
-        const float4 y = load_four(place(s.fill.keys + N::kKeyBytes, l, dim));
+        const float4 x = load_floats(place(s.fill.keys, l, dim));
+        const float4 y = load_floats(place(s.fill.keys + N::kKeyBytes, l, dim));
         const float4 v = {x.x * a + y.x * b, x.y * a + y.y * b, x.z * a + y.z * b,
                           x.w * a + y.w * b};
         if (items.split) {
@@ -422,11 +414,11 @@ struct LatentNarrowGroup {
 };
 
 template <class Format, int kTileLines, bool kPages>
-__global__ void __launch_bounds__(LatentNarrow<Format, kTileLines, kPages>::kThreads, 1)
+static __global__ void __launch_bounds__(LatentNarrow<Format, kTileLines, kPages>::kThreads, 1)
     latent_narrow_kernel(const __grid_constant__ LatentParams p,
                          const __grid_constant__ CUtensorMap map) {
   using N = LatentNarrow<Format, kTileLines, kPages>;
-  extern __shared__ __align__(1024) unsigned char shared_bytes[];
+  LATHE_DYNAMIC_SHARED(shared_bytes);
   const LatentNarrowShared<N> s(shared_address(shared_bytes));
   const auto worker = static_cast<std::int32_t>(blockIdx.x);
   if (threadIdx.x == 0) {
@@ -439,7 +431,7 @@ __global__ void __launch_bounds__(LatentNarrow<Format, kTileLines, kPages>::kThr
     }
     barriers_visible();
   }
-  __syncthreads();
+  sync_block();
   const int thread = static_cast<int>(threadIdx.x);
   if (thread >= 256) {
     lower_registers<N::kFillRegisters>();
@@ -452,7 +444,7 @@ __global__ void __launch_bounds__(LatentNarrow<Format, kTileLines, kPages>::kThr
     raise_registers<N::kGroupRegisters>();
     LatentNarrowGroup<N>(p, s, thread / 128, thread % 128).run(worker);
   }
-  let_next_launch_begin();
+  let_next_begin();
 }
 
 }  // namespace lathe::cuda

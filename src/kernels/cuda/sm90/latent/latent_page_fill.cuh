@@ -67,24 +67,25 @@ struct LatentPageFill {
         const bool has = box.page >= 0;
         const int seen = keys - index < rows ? keys - index : rows;
         const std::uint64_t bits = has ? (~std::uint64_t{0} >> (64 - seen)) << lane * rows : 0;
-        const std::uint32_t low = __reduce_or_sync(0xffffffffu, static_cast<std::uint32_t>(bits));
-        const std::uint32_t high =
-            __reduce_or_sync(0xffffffffu, static_cast<std::uint32_t>(bits >> 32));
-        const int count = __popc(__ballot_sync(0xffffffffu, has));
+        auto low = static_cast<std::uint32_t>(bits), high = static_cast<std::uint32_t>(bits >> 32);
+        int count = has;
+        for (int lanes = 1; lanes < 32; lanes *= 2) {
+          low |= shuffle_xor(low, lanes);
+          high |= shuffle_xor(high, lanes);
+          count += shuffle_xor(count, lanes);
+        }
         barrier_wait(s.empty + 16 * buffer, parity ^ 1);
         barrier_wait(s.empty + 16 * buffer + 8, parity ^ 1);
         if (lane == 0) {
-          asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(
-                           s.masks + pair % LatentShared::kSlots * (kFillKeys / 8) + 8 * (t & 1)),
-                       "r"(low), "r"(high)
-                       : "memory");
+          store_shared_u64(s.masks + pair % LatentShared::kSlots * (kFillKeys / 8) + 8 * (t & 1),
+                           std::uint64_t{high} << 32 | low);
           barrier_expect(s.full + 8 * buffer,
                          static_cast<std::uint32_t>(count * rows * kDims * 128));
         }
-        __syncwarp();
+        sync_warp();
         if (has) {
           const std::uint32_t to = s.keys + buffer * (kDims * kDimTileBytes) + lane * rows * 128;
-#pragma unroll 1
+          LATHE_ROLLED
           for (int d = 0; d < kDims; ++d) {
             copy_box(to + d * kDimTileBytes, map, d * 64, box.row, box.page, s.full + 8 * buffer);
           }

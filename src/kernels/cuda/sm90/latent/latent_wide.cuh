@@ -91,7 +91,7 @@ struct LatentWideGroup {
   }
 
   __device__ void begin() {
-#pragma unroll
+    LATHE_UNROLL
     for (int i = 0; i < 128; ++i) sums[i] = 0;
     reference[0] = reference[1] = kNoKey;
     total[0] = total[1] = 0;
@@ -100,9 +100,9 @@ struct LatentWideGroup {
   __device__ void score(float (&d)[32], int buffer) {
     const std::uint32_t keys = s.fill.keys + buffer * W::kKeyBytes;
     wgmma_fence();
-#pragma unroll
+    LATHE_UNROLL
     for (int t = 0; t < W::kDims; ++t) {
-#pragma unroll
+      LATHE_UNROLL
       for (int k = 0; k < 4; ++k) {
         mma_m64n64_bf16(d, tile_descriptor(s.fill.q + t * kDimTileBytes + k * 32, 1024),
                         tile_descriptor(keys + t * kDimTileBytes + k * 32, 1024), t + k > 0);
@@ -118,13 +118,13 @@ struct LatentWideGroup {
   }
   __device__ void add_own(const std::uint32_t (&w)[4][4], int buffer) {
     wgmma_fence();
-#pragma unroll
+    LATHE_UNROLL
     for (int k = 0; k < 4; ++k) mma_m64n256_bf16_rows(sums, w[k], values(buffer, k), true);
     wgmma_commit();
   }
   __device__ void add_other(int buffer) {
     wgmma_fence();
-#pragma unroll
+    LATHE_UNROLL
     for (int k = 0; k < 4; ++k) {
       mma_m64n256_bf16(sums, tile_descriptor(s.weights[buffer] + k * 32, 1024), values(buffer, k),
                        true);
@@ -134,11 +134,11 @@ struct LatentWideGroup {
 
   /// Goes over to new references; the products must be done.
   __device__ void refer(float r0, float r1) {
-    if (!seldom(__any_sync(0xffffffffu, r0 != reference[0] || r1 != reference[1]) != 0)) return;
+    if (!seldom(any_lane(r0 != reference[0] || r1 != reference[1]))) return;
     // From -inf there is nothing to scale; the sums are 0.
     const float f0 = r0 == reference[0] ? 1.f : exp2_fast(reference[0] - r0);
     const float f1 = r1 == reference[1] ? 1.f : exp2_fast(reference[1] - r1);
-#pragma unroll
+    LATHE_UNROLL
     for (int i = 0; i < 128; i += 4) {
       sums[i] *= f0;
       sums[i + 1] *= f0;
@@ -154,7 +154,7 @@ struct LatentWideGroup {
   __device__ void hide_keys(float (&d)[32], std::uint64_t mask) const {
     if (!seldom(mask != ~std::uint64_t{0})) return;
     const auto bits = mask >> 2 * (lane & 3);
-#pragma unroll
+    LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
       const auto two = static_cast<std::uint32_t>(bits >> 8 * j);
       if (!(two & 1)) d[4 * j] = d[4 * j + 2] = kNoKey;
@@ -165,7 +165,7 @@ struct LatentWideGroup {
   __device__ void hide_after(float (&d)[32], int limit0, int limit1) const {
     if (!seldom(limit0 < kLatentTile || limit1 < kLatentTile)) return;
     const int column = 2 * (lane & 3);
-#pragma unroll
+    LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
       if (8 * j + column >= limit0) d[4 * j] = kNoKey;
       if (8 * j + column + 1 >= limit0) d[4 * j + 1] = kNoKey;
@@ -179,17 +179,17 @@ struct LatentWideGroup {
   __device__ void weigh(float (&d)[32], float r0, float r1, int which, float& out0, float& out1,
                         float& add0, float& add1, std::uint32_t (&w)[4][4]) {
     float m0 = d[0], m1 = d[2];
-#pragma unroll
+    LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
       m0 = fmaxf(m0, fmaxf(d[4 * j], d[4 * j + 1]));
       m1 = fmaxf(m1, fmaxf(d[4 * j + 2], d[4 * j + 3]));
     }
     const bool grows = m0 * p.scale > r0 + kReferenceSlack || m1 * p.scale > r1 + kReferenceSlack;
-    if (seldom(__any_sync(0xffffffffu, grows) != 0)) {
-      m0 = fmaxf(m0, __shfl_xor_sync(0xffffffffu, m0, 1));
-      m1 = fmaxf(m1, __shfl_xor_sync(0xffffffffu, m1, 1));
-      m0 = fmaxf(m0, __shfl_xor_sync(0xffffffffu, m0, 2)) * p.scale;
-      m1 = fmaxf(m1, __shfl_xor_sync(0xffffffffu, m1, 2)) * p.scale;
+    if (seldom(any_lane(grows))) {
+      m0 = fmaxf(m0, shuffle_xor(m0, 1));
+      m1 = fmaxf(m1, shuffle_xor(m1, 1));
+      m0 = fmaxf(m0, shuffle_xor(m0, 2)) * p.scale;
+      m1 = fmaxf(m1, shuffle_xor(m1, 2)) * p.scale;
       if (m0 > r0 + kReferenceSlack) r0 = m0;
       if (m1 > r1 + kReferenceSlack) r1 = m1;
     }
@@ -201,7 +201,7 @@ struct LatentWideGroup {
     }
     const float z0 = r0 == kNoKey ? 0.f : r0, z1 = r1 == kNoKey ? 0.f : r1;
     add0 = add1 = 0;
-#pragma unroll
+    LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
       const float a = exp2_fast(fmaf(d[4 * j], p.scale, -z0));
       const float b = exp2_fast(fmaf(d[4 * j + 1], p.scale, -z0));
@@ -213,7 +213,7 @@ struct LatentWideGroup {
       w[j / 2][2 * (j & 1) + 1] = pack_bf16(c, e);
     }
     const int line = warp * 16 + (lane & 15);
-#pragma unroll
+    LATHE_UNROLL
     for (int k = 0; k < 4; ++k) {
       store_matrices(swizzled(s.weights[which], line, 2 * k + lane / 16), w[k][0], w[k][1], w[k][2],
                      w[k][3]);
@@ -237,29 +237,29 @@ struct LatentWideGroup {
   }
 
   __device__ void finish(const LatentItems& items, std::int32_t tile, std::int32_t tiles) {
-#pragma unroll
+    LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
-      total[i] += __shfl_xor_sync(0xffffffffu, total[i], 1);
-      total[i] += __shfl_xor_sync(0xffffffffu, total[i], 2);
+      total[i] += shuffle_xor(total[i], 1);
+      total[i] += shuffle_xor(total[i], 2);
     }
     if ((lane & 3) == 0) {
       store_float(s.sums + kGroup * 256 + row * 4, total[0]);
       store_float(s.sums + kGroup * 256 + row * 4 + 32, total[1]);
     }
     group_sync(W::kSumsReady, 256);
-#pragma unroll
+    LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
       const int in_tile = row + 8 * i;
       const std::int32_t line = tile * W::kLines + in_tile;
       const float sum = total[i] + load_float(s.sums + (1 - kGroup) * 256 + in_tile * 4);
-      const float lse2 = sum > 0 ? reference[i] + __log2f(sum) : kNoKey;
+      const float lse2 = sum > 0 ? reference[i] + log2_fast(sum) : kNoKey;
       float factor = sum > 0 ? p.value_scale / sum : 0.f;
       if (line >= items.unit.lines) continue;
       const int column = kGroup * 256 + 2 * (lane & 3);
       if (items.split) {
         const std::int64_t at = std::int64_t{items.number} * (tiles * W::kLines) + line;
         float* to = p.part_out + at * W::kValues + column;
-#pragma unroll
+        LATHE_UNROLL
         for (int j = 0; j < 32; ++j) {
           *reinterpret_cast<float2*>(to + 8 * j) =
               make_float2(sums[4 * j + 2 * i] * factor, sums[4 * j + 2 * i + 1] * factor);
@@ -275,7 +275,7 @@ struct LatentWideGroup {
       }
       std::uint16_t* to =
           p.out + (items.unit.row + r) * p.out_stride + std::int64_t{head} * W::kValues + column;
-#pragma unroll
+      LATHE_UNROLL
       for (int j = 0; j < 32; ++j) {
         *reinterpret_cast<std::uint32_t*>(to + 8 * j) =
             pack_bf16(sums[4 * j + 2 * i] * factor, sums[4 * j + 2 * i + 1] * factor);
@@ -298,7 +298,7 @@ struct LatentWideGroup {
       // How many keys of the item each of this thread's rows sees.
       int limit[2] = {INT32_MAX, INT32_MAX};
       if (p.dense) {
-#pragma unroll
+        LATHE_UNROLL
         for (int i = 0; i < 2; ++i) {
           const auto r = static_cast<std::int32_t>(
               p.by_heads(static_cast<std::uint32_t>(tile * W::kLines + row + 8 * i)));
@@ -335,10 +335,11 @@ struct LatentWideGroup {
       total[0] += add0;
       total[1] += add1;
       add_own(w, 0);
-      group_sync(W::kSecondReady, 256);
       wgmma_wait<0>();
       wgmma_pin(sums);
+      // Before the other tile's weights are waited for: this one's buffer can be filled meanwhile.
       release_half(0);
+      group_sync(W::kSecondReady, 256);
       refer(reference_of(1, row), reference_of(1, row + 8));
       add_other(1);
       // Waiting until the next scores are issued would keep the tensor cores busier, but ptxas then
@@ -383,10 +384,10 @@ struct LatentWideGroup {
 };
 
 template <class Format>
-__global__ void __launch_bounds__(384, 1)
+static __global__ void __launch_bounds__(384, 1)
     latent_wide_kernel(const __grid_constant__ LatentParams p) {
   using W = LatentWide<Format>;
-  extern __shared__ __align__(1024) unsigned char shared_bytes[];
+  LATHE_DYNAMIC_SHARED(shared_bytes);
   const LatentWideShared<W> s(shared_address(shared_bytes));
   const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.tiles;
   const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.tiles;
@@ -400,7 +401,7 @@ __global__ void __launch_bounds__(384, 1)
     }
     barriers_visible();
   }
-  __syncthreads();
+  sync_block();
   const int group = static_cast<int>(threadIdx.x) / 128;
   const int thread = static_cast<int>(threadIdx.x) % 128;
   if (group == 2) {
@@ -413,7 +414,7 @@ __global__ void __launch_bounds__(384, 1)
     raise_registers<W::kGroupRegisters>();
     LatentWideGroup<W, 1>(p, s, thread).run(worker, tile);
   }
-  let_next_launch_begin();
+  let_next_begin();
 }
 
 }  // namespace lathe::cuda

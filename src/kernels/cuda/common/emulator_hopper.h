@@ -1,0 +1,373 @@
+// Hopper's pipelines on the emulator (emulator.h): what hopper.cuh and wgmma.cuh give nvcc, for an
+// ordinary compiler.
+//
+// Copies and products are done where they are asked for, and shared memory is an array whose addresses
+// begin at kSharedBase. So it finds wrong addresses, swizzles, parities and counts, and roles that wait
+// for one another for ever; it does not find a missing fence or a wait that comes too late.
+#pragma once
+
+#include <array>
+#include <span>
+#include <unordered_map>
+
+#include "kernels/cuda/common/emulator.h"
+
+namespace lathe::cuda {
+
+struct float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(16) int4 {
+  std::int32_t x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+
+namespace emulated {
+
+inline constexpr std::uint32_t kSharedBase = 1024;
+inline constexpr std::size_t kSharedBytes = 227 << 10;
+alignas(1024) inline unsigned char shared_memory[kSharedBytes];
+
+inline unsigned char* shared_at(std::uint32_t address, std::size_t bytes) {
+  LATHE_CHECK(address >= kSharedBase && address - kSharedBase + bytes <= kSharedBytes,
+              "an address outside shared memory");
+  return shared_memory + (address - kSharedBase);
+}
+template <class T>
+T load_at(std::uint32_t address) {
+  T v;
+  std::memcpy(&v, shared_at(address, sizeof v), sizeof v);
+  return v;
+}
+template <class T>
+void store_at(std::uint32_t address, T v) {
+  std::memcpy(shared_at(address, sizeof v), &v, sizeof v);
+}
+
+/// Until `ready` holds; others run meanwhile. Where all threads wait, run_block() says so.
+template <class Ready>
+void wait_until(Ready ready) {
+  for (bool again = false; !ready(); again = true) {
+    machine.threads[static_cast<std::size_t>(machine.current)].idle = again;
+    yield();
+  }
+  machine.threads[static_cast<std::size_t>(machine.current)].idle = false;
+}
+
+struct PhaseBarrier {
+  int count = 0;
+  int missing = 0;
+  unsigned phase = 0;
+  std::int64_t bytes = 0;  // announced and not there
+};
+struct NamedBarrier {
+  int arrived = 0;
+  std::int64_t generation = 0;
+  bool votes = false, outcome = false;  // of group_any()
+};
+// By the block that they belong to, as each block has its own.
+struct Barriers {
+  std::unordered_map<std::uint32_t, PhaseBarrier> phases;
+  std::unordered_map<int, NamedBarrier> named;
+};
+inline Barriers& barriers() {
+  static Barriers all;
+  static std::int64_t block = -1;
+  if (block != machine.blocks_begun) all = {};
+  block = machine.blocks_begun;
+  return all;
+}
+inline PhaseBarrier& phase_barrier(std::uint32_t at) {
+  const auto found = barriers().phases.find(at);
+  LATHE_CHECK(found != barriers().phases.end(), "a barrier that was not initialized");
+  return found->second;
+}
+inline void end_phase(PhaseBarrier& b) {
+  if (b.missing > 0 || b.bytes > 0) return;
+  b.missing = b.count;
+  ++b.phase;
+}
+inline void arrive(PhaseBarrier& b) {
+  LATHE_CHECK(b.missing > 0, "more arrivals than a barrier counts");
+  --b.missing;
+  end_phase(b);
+}
+inline bool arrive(NamedBarrier& b, int threads) {
+  if (++b.arrived < threads) return false;
+  LATHE_CHECK(b.arrived == threads, "more arrivals than a named barrier counts");
+  b.arrived = 0;
+  ++b.generation;
+  return true;
+}
+
+inline float bf16_at(std::uint32_t address) {
+  return bits_to_float(std::uint32_t{load_at<std::uint16_t>(address)} << 16);
+}
+inline std::uint32_t swizzle_128(std::uint32_t address) {
+  return address ^ (address >> 7 & 7) << 4;
+}
+
+/// A tile that a descriptor names (tile_descriptor() in wgmma.cuh).
+struct Tile {
+  std::uint32_t base, lead, stride;
+  explicit Tile(std::uint64_t d)
+      : base(static_cast<std::uint32_t>(d & 0x3fff) << 4),
+        lead(static_cast<std::uint32_t>(d >> 16 & 0x3fff) << 4),
+        stride(static_cast<std::uint32_t>(d >> 32 & 0x3fff) << 4) {
+    LATHE_CHECK(d >> 62 == 1, "a tile that is not swizzled over 128 bytes");
+  }
+  /// K-major: element k of line `line`.
+  float by_line(int line, int k) const {
+    const auto l = static_cast<std::uint32_t>(line);
+    return bf16_at(swizzle_128(base + l / 8 * stride + l % 8 * 128 + 2 * static_cast<unsigned>(k)));
+  }
+  /// MN-major: the same element.
+  float by_k(int line, int k) const {
+    const auto l = static_cast<std::uint32_t>(line);
+    const auto row = static_cast<std::uint32_t>(k);
+    return bf16_at(
+        swizzle_128(base + l / 64 * lead + row / 8 * stride + row % 8 * 128 + l % 64 * 2));
+  }
+};
+
+/// d (+)= a b over 16 of k; a(row, k) and b(column, k).
+template <int kCount, class A, class B>
+void multiply(float (&d)[kCount], A a, B b, bool add) {
+  const int thread = machine.current % 128;
+  const int row = thread / 32 * 16 + thread % 32 / 4, column = 2 * (thread % 4);
+  for (int j = 0; j < kCount / 4; ++j) {
+    for (int i = 0; i < 4; ++i) {
+      float sum = add ? d[4 * j + i] : 0.f;
+      for (int k = 0; k < 16; ++k) {
+        sum += a(row + i / 2 * 8, k) * b(8 * j + column + i % 2, k);
+      }
+      d[4 * j + i] = sum;
+    }
+  }
+}
+
+}  // namespace emulated
+
+#define LATHE_DYNAMIC_SHARED(name) unsigned char* name = emulated::shared_memory
+
+inline std::uint32_t shared_address(const void* p) {
+  return emulated::kSharedBase +
+         static_cast<std::uint32_t>(static_cast<const unsigned char*>(p) - emulated::shared_memory);
+}
+inline void barrier_init(std::uint32_t barrier, int count) {
+  emulated::barriers().phases[barrier] = {count, count, 0};
+}
+inline void barrier_arrive(std::uint32_t barrier) {
+  emulated::arrive(emulated::phase_barrier(barrier));
+}
+inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
+  emulated::PhaseBarrier& b = emulated::phase_barrier(barrier);
+  emulated::wait_until([&] { return (b.phase & 1) != parity; });
+}
+inline void barrier_arrive_after_copies(std::uint32_t barrier) { barrier_arrive(barrier); }
+inline void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
+  emulated::PhaseBarrier& b = emulated::phase_barrier(barrier);
+  b.bytes += bytes;
+  emulated::arrive(b);
+}
+inline void barriers_visible() {}
+inline void fence_async_proxy() {}
+inline void group_arrive(int number, int threads) {
+  emulated::arrive(emulated::barriers().named[number], threads);
+}
+inline void group_sync(int number, int threads) {
+  emulated::NamedBarrier& b = emulated::barriers().named[number];
+  const std::int64_t generation = b.generation;
+  if (emulated::arrive(b, threads)) return;
+  emulated::wait_until([&] { return b.generation != generation; });
+}
+inline bool group_any(int number, int threads, bool mine) {
+  emulated::NamedBarrier& b = emulated::barriers().named[number];
+  const std::int64_t generation = b.generation;
+  b.votes |= mine;
+  if (emulated::arrive(b, threads)) {
+    b.outcome = b.votes;
+    b.votes = false;
+    return b.outcome;
+  }
+  emulated::wait_until([&] { return b.generation != generation; });
+  return b.outcome;
+}
+/// What stands for a tensor map (tensor_map.h).
+struct PageMap {
+  const unsigned char* base;
+  std::int64_t page_stride, row_bytes, box_rows;
+};
+inline void copy_box(std::uint32_t to, const void* map, int x, int y, int z,
+                     std::uint32_t barrier) {
+  PageMap m;
+  std::memcpy(&m, map, sizeof m);
+  for (std::int64_t r = 0; r < m.box_rows; ++r) {
+    for (std::uint32_t c = 0; c < 8; ++c) {
+      const std::uint32_t at = to + static_cast<std::uint32_t>(r) * 128 + c * 16;
+      std::memcpy(emulated::shared_at(emulated::swizzle_128(at), 16),
+                  m.base + z * m.page_stride + (y + r) * m.row_bytes + x * 2 + c * 16, 16);
+    }
+  }
+  emulated::PhaseBarrier& b = emulated::phase_barrier(barrier);
+  b.bytes -= m.box_rows * 128;
+  LATHE_CHECK(b.bytes >= 0, "more bytes than a barrier was told of");
+  emulated::end_phase(b);
+}
+inline void copy_async(std::uint32_t to, const void* from, bool valid) {
+  unsigned char* at = emulated::shared_at(to, 16);
+  LATHE_CHECK(to % 16 == 0, "a copy to an address that is no multiple of 16");
+  if (valid) {
+    std::memcpy(at, from, 16);
+  } else {
+    std::memset(at, 0, 16);
+  }
+}
+inline uint4 load_stream(const void* p) {
+  uint4 v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+inline void store_shared(std::uint32_t to, std::uint32_t a, std::uint32_t b, std::uint32_t c,
+                         std::uint32_t d) {
+  emulated::store_at(to, uint4{a, b, c, d});
+}
+inline std::uint32_t load_shared_u32(std::uint32_t from) {
+  return emulated::load_at<std::uint32_t>(from);
+}
+inline std::uint64_t load_shared_u64(std::uint32_t from) {
+  return emulated::load_at<std::uint64_t>(from);
+}
+inline void store_shared_u32(std::uint32_t to, std::uint32_t v) { emulated::store_at(to, v); }
+inline void store_shared_u64(std::uint32_t to, std::uint64_t v) { emulated::store_at(to, v); }
+inline float load_float(std::uint32_t at) { return emulated::load_at<float>(at); }
+inline void store_float(std::uint32_t at, float v) { emulated::store_at(at, v); }
+inline float4 load_floats(std::uint32_t from) { return emulated::load_at<float4>(from); }
+inline void prefetch_l2(const void*) {}
+inline void store_matrices(std::uint32_t to, std::uint32_t a, std::uint32_t b, std::uint32_t c,
+                           std::uint32_t d) {
+  const std::uint32_t words[4] = {a, b, c, d};
+  for (int m = 0; m < 4; ++m) {
+    const std::uint32_t row = shuffle_from(to, 8 * m + lane() / 4);
+    emulated::store_at(row + static_cast<std::uint32_t>(lane() % 4) * 4, words[m]);
+  }
+}
+/// A thread has two neighbours of a row, so of two columns the same place.
+inline void store_matrices_turned(std::uint32_t to, std::span<const std::uint32_t> words) {
+  for (std::size_t m = 0; m < words.size(); ++m) {
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t column = shuffle_from(to, 8 * static_cast<int>(m) + 2 * (lane() % 4) + i);
+      emulated::store_at(column + static_cast<std::uint32_t>(lane() / 4) * 2,
+                         static_cast<std::uint16_t>(words[m] >> 16 * i));
+    }
+  }
+}
+inline void store_matrices_turned(std::uint32_t to, std::uint32_t a, std::uint32_t b) {
+  store_matrices_turned(to, std::array{a, b});
+}
+inline void store_matrices_turned(std::uint32_t to, std::uint32_t a, std::uint32_t b,
+                                  std::uint32_t c, std::uint32_t d) {
+  store_matrices_turned(to, std::array{a, b, c, d});
+}
+inline void sync_warp() { shuffle_xor(0, 1); }
+
+template <int kRegisters>
+void raise_registers() {}
+template <int kRegisters>
+void lower_registers() {}
+
+inline bool any_lane(bool mine) {
+  int any = mine;
+  for (int lanes = 1; lanes < emulated::kWarp; lanes *= 2) any |= shuffle_xor(any, lanes);
+  return any != 0;
+}
+inline std::uint32_t which_lanes(bool mine) {
+  std::uint32_t bits = std::uint32_t{mine} << lane();
+  for (int lanes = 1; lanes < emulated::kWarp; lanes *= 2) bits |= shuffle_xor(bits, lanes);
+  return bits;
+}
+template <class T>
+T load_constant(const T* p) {
+  return *p;
+}
+inline float exp2_fast(float x) { return std::exp2(x); }
+inline float log2_fast(float x) { return std::log2(x); }
+inline std::uint32_t pack_bf16(float low, float high) { return convert_bf16x2(low, high); }
+inline std::uint32_t mul_bf16x2(std::uint32_t a, std::uint32_t b) {
+  const auto one = [](std::uint32_t x, std::uint32_t y) {
+    return std::uint32_t{to_bf16(bits_to_float(x << 16) * bits_to_float(y << 16)).bits};
+  };
+  return one(a & 0xffffu, b & 0xffffu) | one(a >> 16, b >> 16) << 16;
+}
+/// Bytes 0 and 1 of a word, or 2 and 3, each with its sign eight times above it.
+inline std::uint32_t extend_low_bytes(std::uint32_t v) {
+  const auto one = [](std::uint32_t b) {
+    return std::uint32_t{static_cast<std::uint16_t>(static_cast<std::int8_t>(b & 0xffu))};
+  };
+  return one(v) | one(v >> 8) << 16;
+}
+inline std::uint32_t extend_high_bytes(std::uint32_t v) { return extend_low_bytes(v >> 16); }
+template <int kHalf>
+std::uint32_t twice_half(std::uint32_t v) {
+  return (v >> 16 * kHalf & 0xffffu) * 0x10001u;
+}
+
+inline void wgmma_fence() {}
+inline void wgmma_commit() {}
+template <int kOpen>
+void wgmma_wait() {}
+template <int kCount>
+void wgmma_pin(float (&)[kCount]) {}
+inline std::uint64_t tile_descriptor(std::uint32_t address, std::uint32_t stride,
+                                     std::uint32_t lead = 16) {
+  return std::uint64_t{(address & 0x3ffff) >> 4} | std::uint64_t{lead >> 4} << 16 |
+         std::uint64_t{stride >> 4} << 32 | std::uint64_t{1} << 62;
+}
+
+inline void mma_m64n64_bf16(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add) {
+  const emulated::Tile left(a), right(b);
+  emulated::multiply(
+      d, [&](int row, int k) { return left.by_line(row, k); },
+      [&](int column, int k) { return right.by_line(column, k); }, add);
+}
+inline void mma_m64n256_bf16(float (&d)[128], std::uint64_t a, std::uint64_t v, bool add) {
+  const emulated::Tile left(a), right(v);
+  emulated::multiply(
+      d, [&](int row, int k) { return left.by_line(row, k); },
+      [&](int column, int k) { return right.by_k(column, k); }, add);
+}
+inline void mma_m64n256_bf16_rows(float (&d)[128], const std::uint32_t (&a)[4], std::uint64_t v,
+                                  bool add) {
+  // The four threads that share two rows hold their columns.
+  float rows[2][16];
+  for (int c = 0; c < 4; ++c) {
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t word = shuffle_from(a[i], lane() / 4 * 4 + c);
+      rows[i % 2][i / 2 * 8 + 2 * c] = bits_to_float(word << 16);
+      rows[i % 2][i / 2 * 8 + 2 * c + 1] = bits_to_float(word & 0xffff0000u);
+    }
+  }
+  const emulated::Tile right(v);
+  emulated::multiply(
+      d, [&](int row, int k) { return rows[row % 16 / 8][k]; },
+      [&](int column, int k) { return right.by_k(column, k); }, add);
+}
+template <int kCount>
+void mma_m64_bf16(float (&d)[kCount], std::uint64_t a, std::uint64_t b, bool add) {
+  const emulated::Tile left(a), right(b);
+  emulated::multiply(
+      d, [&](int row, int k) { return left.by_line(row, k); },
+      [&](int column, int k) { return right.by_line(column, k); }, add);
+}
+template <int kCount>
+void mma_m64_bf16_turned(float (&d)[kCount], std::uint64_t v, std::uint64_t b, bool add) {
+  const emulated::Tile left(v), right(b);
+  emulated::multiply(
+      d, [&](int row, int k) { return left.by_k(row, k); },
+      [&](int column, int k) { return right.by_line(column, k); }, add);
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,58 @@
+// What tests of latent attention share: layouts, a rounded q, and DESIGN section 8's bounds.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/cpu/latent_test_util.h"
+
+namespace lathe::cuda {
+
+using ref_test::Matrix;
+using ref_test::Outputs;
+
+inline CacheLayout layout_of(LayoutKind kind) {
+  return CacheLayout(kind, kind == LayoutKind::v4_fp8 ? LayoutDims{.nope = 448, .rope = 64}
+                                                      : LayoutDims{.nope = 512, .rope = 64});
+}
+
+/// q as the kernels read it.
+inline Matrix<bf16> rounded(const Matrix<float>& q) {
+  Matrix<bf16> out(q.rows, q.cols);
+  for (std::size_t i = 0; i < q.data.size(); ++i) out.data[i] = to_bf16(q.data[i]);
+  return out;
+}
+
+/// DESIGN section 8: absolute or relative error, non-finite places alike, and the angle.
+inline void expect_within(const Outputs& got, const Outputs& want, double absolute, double relative,
+                          double angle) {
+  double dot = 0, a = 0, b = 0;
+  int shown = 0;
+  for (std::size_t i = 0; i < want.out.data.size() && shown < 5; ++i) {
+    const double x = got.out.data[i], y = want.out.data[i];
+    dot += x * y;
+    a += x * x;
+    b += y * y;
+    if (std::abs(x - y) <= absolute || std::abs(x - y) <= relative * std::abs(y)) continue;
+    ADD_FAILURE() << "out " << i << ": " << x << " against " << y;
+    ++shown;
+  }
+  if (a + b > 0) {
+    EXPECT_LE(1 - 2 * dot / (a + b), angle);
+  }
+  for (std::size_t i = 0; i < want.lse.data.size() && shown < 10; ++i) {
+    const double x = got.lse.data[i], y = want.lse.data[i];
+    if (x == y || std::abs(x - y) <= 1e-6 || std::abs(x - y) <= 8.01 / 65536 * std::abs(y))
+      continue;
+    ADD_FAILURE() << "lse " << i << ": " << x << " against " << y;
+    ++shown;
+  }
+}
+
+/// The bounds of sparse decode; the absolute one stands for values of 0.1, and a scene's are of 1.
+inline void expect_oracle(const Outputs& got, const Outputs& want) {
+  expect_within(got, want, 10 * 1e-3, 2.01 / 128, 5e-6);
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,173 @@
+// Latent attention's kernels themselves, run thread by thread on the CPU (common/emulator.h), against
+// the oracle in double: addresses, swizzles, barriers' counts and parities, roles that wait for one
+// another.
+#include <bit>
+
+#include "attn/work_list.h"
+#include "kernels/cuda/sm90/latent/latent_checks.h"
+#include "kernels/cuda/sm90/latent/latent_launch.h"
+// The device code comes last: it gives CUDA's words a meaning of its own.
+#include "kernels/cuda/sm90/latent/latent_combine.cuh"
+#include "kernels/cuda/sm90/latent/latent_narrow.cuh"
+#include "kernels/cuda/sm90/latent/latent_wide.cuh"
+
+namespace lathe::cuda {
+namespace {
+
+using latent_test::Ints;
+using latent_test::Scene;
+
+using Kernel = void (*)(LatentParams);
+
+Kernel wide_kernel(LayoutKind kind) {
+  switch (kind) {
+    case LayoutKind::mla_bf16:
+      return latent_wide_kernel<Bf16Format>;
+    case LayoutKind::mla_fp8:
+      return latent_wide_kernel<Fp8Format>;
+    case LayoutKind::mla_fp8_block:
+      return latent_wide_kernel<Fp8BlockFormat>;
+    default:
+      return latent_wide_kernel<V4Fp8Format>;
+  }
+}
+
+template <class Format, int kTileLines, bool kPages>
+void emulate_narrow_fill(const LatentParams& p) {
+  CUtensorMap map{};
+  if constexpr (kPages) {
+    const PageMap m{reinterpret_cast<const unsigned char*>(p.main.pages), p.main.page_stride,
+                    Format::kRowBytes, box_rows(p)};
+    std::memcpy(&map, &m, sizeof m);
+  }
+  emulate({static_cast<unsigned>(p.workers), 1, 1},
+          LatentNarrow<Format, kTileLines, kPages>::kThreads,
+          latent_narrow_kernel<Format, kTileLines, kPages>, p, map);
+}
+template <class Format, int kTileLines>
+void emulate_narrow_lines(const LatentParams& p) {
+  if constexpr (Format::kFp8 == 0) {
+    if (has_boxes(p)) return emulate_narrow_fill<Format, kTileLines, true>(p);
+  }
+  emulate_narrow_fill<Format, kTileLines, false>(p);
+}
+template <class Format>
+void emulate_narrow(const LatentParams& p, int tile_lines) {
+  if (tile_lines == 8) return emulate_narrow_lines<Format, 8>(p);
+  if (tile_lines == 16) return emulate_narrow_lines<Format, 16>(p);
+  emulate_narrow_lines<Format, 32>(p);
+}
+void emulate_narrow(LayoutKind kind, const LatentParams& p, int tile_lines) {
+  switch (kind) {
+    case LayoutKind::mla_bf16:
+      return emulate_narrow<Bf16Format>(p, tile_lines);
+    case LayoutKind::mla_fp8:
+      return emulate_narrow<Fp8Format>(p, tile_lines);
+    case LayoutKind::mla_fp8_block:
+      return emulate_narrow<Fp8BlockFormat>(p, tile_lines);
+    default:
+      return emulate_narrow<V4Fp8Format>(p, tile_lines);
+  }
+}
+
+/// Runs a scene's call among `processors` blocks and compares with the oracle.
+void check(Scene& s, int processors) {
+  const Matrix<bf16> q = rounded(s.q);
+  s.args.q = q.view();
+  const Outputs want = s.oracle();
+
+  AttendArgs args = s.args;
+  const std::int64_t width = args.problem.heads * args.problem.v_dim();
+  std::vector<std::uint16_t> out(static_cast<std::size_t>(args.q.rows * width), 0xffff);
+  std::vector<float> lse(static_cast<std::size_t>(args.q.rows * args.problem.heads), NAN);
+  args.out = {reinterpret_cast<std::byte*>(out.data()), DType::bf16, args.q.rows, width, width};
+  args.lse = {reinterpret_cast<std::byte*>(lse.data()), DType::f32, args.q.rows, args.problem.heads,
+              args.problem.heads};
+  LatentShape shape{.rows = args.q.rows,
+                    .requests = std::ssize(args.kv_lens),
+                    .heads = args.problem.heads,
+                    .dense = args.main.index_width == 0,
+                    .processors = processors};
+  std::vector<std::int32_t> counts;
+  if (shape.dense) {
+    for (std::size_t r = 0; r < args.kv_lens.size(); ++r) {
+      const std::int32_t rows = args.q_indptr[r + 1] - args.q_indptr[r];
+      shape.request_rows = std::max<std::int64_t>(shape.request_rows, rows);
+      counts.push_back(rows > 0 ? args.kv_lens[r] : 0);
+    }
+  } else {
+    const auto main = static_cast<std::int32_t>(args.main.index_width);
+    const auto extra = static_cast<std::int32_t>(args.extra.index_width);
+    counts.assign(static_cast<std::size_t>(args.q.rows),
+                  extra > 0 ? (main + 63) / 64 * 64 + extra : main);
+  }
+  for (const std::int32_t n : counts) shape.keys = std::max<std::int64_t>(shape.keys, n);
+  LatentSchedule schedule;
+  schedule.cut = cut_latent(shape);
+  WorkList list = make_work_list({counts, {}}, schedule.cut.work).value();
+  schedule.list = {list.items, list.row_items, list.worker_items};
+  LatentParams p = latent_params(args, {}, schedule);
+  std::vector<float> part(static_cast<std::size_t>(schedule.cut.workspace_bytes()) / sizeof(float),
+                          NAN);
+  p.part_out = part.data();
+  p.part_lse = part.data() + schedule.cut.items * p.tiles * schedule.cut.tile_lines * 512;
+  if (schedule.cut.tile_lines < 64) {
+    emulate_narrow(args.main.pool->layout.kind(), p, schedule.cut.tile_lines);
+  } else {
+    emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1}, LatentWide<Bf16Format>::kThreads,
+            wide_kernel(args.main.pool->layout.kind()), p);
+  }
+  emulate(
+      {static_cast<unsigned>(p.tiles * schedule.cut.tile_lines), static_cast<unsigned>(p.units), 1},
+      kCombineThreads, latent_combine_kernel<1>, p, schedule.cut.tile_lines);
+
+  Outputs got{{args.q.rows, width, 0}, {args.q.rows, args.problem.heads, 0}};
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    got.out.data[i] = std::bit_cast<float>(std::uint32_t{out[i]} << 16);
+  }
+  for (std::size_t i = 0; i < lse.size(); ++i) got.lse.data[i] = lse[i];
+  expect_oracle(got, want);
+}
+
+class LatentEmulated : public ::testing::TestWithParam<LayoutKind> {};
+
+TEST_P(LatentEmulated, DenseByPageTable) {
+  if (GetParam() == LayoutKind::v4_fp8) GTEST_SKIP() << "V4's keys come by index lists";
+  // Several items a worker, a unit cut in two, more lines than a tile, no keys at all.
+  Scene s(layout_of(GetParam()), 16, 48, {{130, 2}, {1, 1}, {0, 1}, {300, 1}});
+  check(s, 3);
+}
+
+TEST_P(LatentEmulated, SparseLists) {
+  Scene s(layout_of(GetParam()), 61, 64, {{200, 1}, {90, 2}});
+  const Ints list = s.random_list(150);
+  s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                    : ProblemKind::sparse_latent);
+  check(s, 2);
+}
+
+TEST_P(LatentEmulated, FewHeadsDense) {
+  if (GetParam() == LayoutKind::v4_fp8) GTEST_SKIP() << "V4's keys come by index lists";
+  for (const int page : {16, 100}) {
+    Scene s(layout_of(GetParam()), page, 7, {{130, 2}, {1, 1}, {0, 1}, {300, 1}});
+    check(s, 3);
+  }
+}
+
+TEST_P(LatentEmulated, FewHeadsSparse) {
+  for (const int heads : {8, 20}) {
+    Scene s(layout_of(GetParam()), 61, heads, {{200, 1}, {90, 1}});
+    const Ints list = s.random_list(150);
+    s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                      : ProblemKind::sparse_latent);
+    check(s, 2);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulated,
+                         ::testing::Values(LayoutKind::mla_bf16, LayoutKind::mla_fp8,
+                                           LayoutKind::mla_fp8_block, LayoutKind::v4_fp8),
+                         [](const auto& test) { return std::string(name(test.param)); });
+
+}  // namespace
+}  // namespace lathe::cuda
