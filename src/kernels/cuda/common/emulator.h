@@ -65,7 +65,7 @@ struct Thread {
   std::unique_ptr<char[]> stack;
   bool started = false;
   bool finished = false;
-  bool idle = false;  // it came back only to wait on
+  bool idle = false;  // it came back only to wait on, for what it waited for before
   Barrier* barrier = nullptr;
   std::int64_t generation = 0;  // of the barrier when it began to wait
 };

@@ -6,6 +6,8 @@
 // for one another for ever; it does not find a missing fence or a wait that comes too late.
 #pragma once
 
+#include <array>
+#include <span>
 #include <unordered_map>
 
 #include "kernels/cuda/common/emulator.h"
@@ -48,8 +50,8 @@ void store_at(std::uint32_t address, T v) {
 /// Until `ready` holds; others run meanwhile. Where all threads wait, run_block() says so.
 template <class Ready>
 void wait_until(Ready ready) {
-  while (!ready()) {
-    machine.threads[static_cast<std::size_t>(machine.current)].idle = true;
+  for (bool again = false; !ready(); again = true) {
+    machine.threads[static_cast<std::size_t>(machine.current)].idle = again;
     yield();
   }
   machine.threads[static_cast<std::size_t>(machine.current)].idle = false;
@@ -59,10 +61,12 @@ struct PhaseBarrier {
   int count = 0;
   int missing = 0;
   unsigned phase = 0;
+  std::int64_t bytes = 0;  // announced and not there
 };
 struct NamedBarrier {
   int arrived = 0;
   std::int64_t generation = 0;
+  bool votes = false, outcome = false;  // of group_any()
 };
 // By the block that they belong to, as each block has its own.
 struct Barriers {
@@ -81,12 +85,15 @@ inline PhaseBarrier& phase_barrier(std::uint32_t at) {
   LATHE_CHECK(found != barriers().phases.end(), "a barrier that was not initialized");
   return found->second;
 }
+inline void end_phase(PhaseBarrier& b) {
+  if (b.missing > 0 || b.bytes > 0) return;
+  b.missing = b.count;
+  ++b.phase;
+}
 inline void arrive(PhaseBarrier& b) {
   LATHE_CHECK(b.missing > 0, "more arrivals than a barrier counts");
-  if (--b.missing == 0) {
-    b.missing = b.count;
-    ++b.phase;
-  }
+  --b.missing;
+  end_phase(b);
 }
 inline bool arrive(NamedBarrier& b, int threads) {
   if (++b.arrived < threads) return false;
@@ -161,6 +168,11 @@ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   emulated::wait_until([&] { return (b.phase & 1) != parity; });
 }
 inline void barrier_arrive_after_copies(std::uint32_t barrier) { barrier_arrive(barrier); }
+inline void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
+  emulated::PhaseBarrier& b = emulated::phase_barrier(barrier);
+  b.bytes += bytes;
+  emulated::arrive(b);
+}
 inline void barriers_visible() {}
 inline void fence_async_proxy() {}
 inline void group_arrive(int number, int threads) {
@@ -171,6 +183,39 @@ inline void group_sync(int number, int threads) {
   const std::int64_t generation = b.generation;
   if (emulated::arrive(b, threads)) return;
   emulated::wait_until([&] { return b.generation != generation; });
+}
+inline bool group_any(int number, int threads, bool mine) {
+  emulated::NamedBarrier& b = emulated::barriers().named[number];
+  const std::int64_t generation = b.generation;
+  b.votes |= mine;
+  if (emulated::arrive(b, threads)) {
+    b.outcome = b.votes;
+    b.votes = false;
+    return b.outcome;
+  }
+  emulated::wait_until([&] { return b.generation != generation; });
+  return b.outcome;
+}
+/// What stands for a tensor map (tensor_map.h).
+struct PageMap {
+  const unsigned char* base;
+  std::int64_t page_stride, row_bytes, box_rows;
+};
+inline void copy_box(std::uint32_t to, const void* map, int x, int y, int z,
+                     std::uint32_t barrier) {
+  PageMap m;
+  std::memcpy(&m, map, sizeof m);
+  for (std::int64_t r = 0; r < m.box_rows; ++r) {
+    for (std::uint32_t c = 0; c < 8; ++c) {
+      const std::uint32_t at = to + static_cast<std::uint32_t>(r) * 128 + c * 16;
+      std::memcpy(emulated::shared_at(emulated::swizzle_128(at), 16),
+                  m.base + z * m.page_stride + (y + r) * m.row_bytes + x * 2 + c * 16, 16);
+    }
+  }
+  emulated::PhaseBarrier& b = emulated::phase_barrier(barrier);
+  b.bytes -= m.box_rows * 128;
+  LATHE_CHECK(b.bytes >= 0, "more bytes than a barrier was told of");
+  emulated::end_phase(b);
 }
 inline void copy_async(std::uint32_t to, const void* from, bool valid) {
   unsigned char* at = emulated::shared_at(to, 16);
@@ -200,6 +245,7 @@ inline void store_shared_u32(std::uint32_t to, std::uint32_t v) { emulated::stor
 inline void store_shared_u64(std::uint32_t to, std::uint64_t v) { emulated::store_at(to, v); }
 inline float load_float(std::uint32_t at) { return emulated::load_at<float>(at); }
 inline void store_float(std::uint32_t at, float v) { emulated::store_at(at, v); }
+inline float4 load_floats(std::uint32_t from) { return emulated::load_at<float4>(from); }
 inline void prefetch_l2(const void*) {}
 inline void store_matrices(std::uint32_t to, std::uint32_t a, std::uint32_t b, std::uint32_t c,
                            std::uint32_t d) {
@@ -209,6 +255,24 @@ inline void store_matrices(std::uint32_t to, std::uint32_t a, std::uint32_t b, s
     emulated::store_at(row + static_cast<std::uint32_t>(lane() % 4) * 4, words[m]);
   }
 }
+/// A thread has two neighbours of a row, so of two columns the same place.
+inline void store_matrices_turned(std::uint32_t to, std::span<const std::uint32_t> words) {
+  for (std::size_t m = 0; m < words.size(); ++m) {
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t column = shuffle(to, 8 * static_cast<int>(m) + 2 * (lane() % 4) + i);
+      emulated::store_at(column + static_cast<std::uint32_t>(lane() / 4) * 2,
+                         static_cast<std::uint16_t>(words[m] >> 16 * i));
+    }
+  }
+}
+inline void store_matrices_turned(std::uint32_t to, std::uint32_t a, std::uint32_t b) {
+  store_matrices_turned(to, std::array{a, b});
+}
+inline void store_matrices_turned(std::uint32_t to, std::uint32_t a, std::uint32_t b,
+                                  std::uint32_t c, std::uint32_t d) {
+  store_matrices_turned(to, std::array{a, b, c, d});
+}
+
 template <int kRegisters>
 void raise_registers() {}
 template <int kRegisters>

@@ -59,6 +59,18 @@ __device__ inline void group_arrive(int number, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
+/// A barrier that also tells whether any thread brought true.
+__device__ inline bool group_any(int number, int threads, bool mine) {
+  int any;
+  asm volatile(
+      "{\n.reg .pred mine, any;\nsetp.ne.b32 mine, %3, 0;\n"
+      "barrier.cta.red.or.pred any, %1, %2, mine;\nselp.b32 %0, 1, 0, any;\n}"
+      : "=r"(any)
+      : "r"(number), "r"(threads), "r"(static_cast<int>(mine))
+      : "memory");
+  return any != 0;
+}
+
 /// 16 bytes from global to shared memory; zeros where `valid` is false.
 __device__ inline void copy_async(std::uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -96,6 +108,14 @@ __device__ inline void store_shared(std::uint32_t to, std::uint32_t a, std::uint
                "r"(c), "r"(d)
                : "memory");
 }
+__device__ inline float load_float(std::uint32_t at) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
+  return v;
+}
+__device__ inline void store_float(std::uint32_t at, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
+}
 __device__ inline std::uint32_t load_shared_u32(std::uint32_t from) {
   std::uint32_t v;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
@@ -117,6 +137,14 @@ __device__ inline void store_shared_u64(std::uint32_t to, std::uint64_t v) {
 __device__ inline void prefetch_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
 }
+__device__ inline float4 load_floats(std::uint32_t from) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
 /// Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void store_matrices(std::uint32_t to, std::uint32_t a, std::uint32_t b,
                                       std::uint32_t c, std::uint32_t d) {
@@ -131,6 +159,20 @@ __device__ inline void load_matrices_turned(std::uint32_t from, std::uint32_t (&
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
                : "r"(from)
+               : "memory");
+}
+
+/// The transposes of two or four 8 x 8 matrices; lane l gives the address of column l % 8 of matrix
+/// l / 8.
+__device__ inline void store_matrices_turned(std::uint32_t to, std::uint32_t a, std::uint32_t b) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a),
+               "r"(b)
+               : "memory");
+}
+__device__ inline void store_matrices_turned(std::uint32_t to, std::uint32_t a, std::uint32_t b,
+                                             std::uint32_t c, std::uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+               "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
 }
 
@@ -180,15 +222,6 @@ template <class T>
 __device__ inline T load_constant(const T* p) {
   return __ldg(p);
 }
-__device__ inline float load_float(std::uint32_t at) {
-  float v;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
-  return v;
-}
-__device__ inline void store_float(std::uint32_t at, float v) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
-}
-
 }  // namespace lathe::cuda
 
 #else

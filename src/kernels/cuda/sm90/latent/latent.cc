@@ -14,9 +14,15 @@
 namespace lathe::cuda {
 namespace {
 
-struct LatentKernel {
-  cudaError_t (*launch)(const LatentParams&, cudaStream_t);
+struct LatentKernels {
+  cudaError_t (*wide)(const LatentParams&, cudaStream_t);
+  cudaError_t (*narrow)(const LatentParams&, int tile_lines, cudaStream_t);
 };
+constexpr LatentKernels kMlaBf16{launch_wide_mla_bf16, launch_narrow_mla_bf16};
+constexpr LatentKernels kMlaFp8{launch_wide_mla_fp8, launch_narrow_mla_fp8};
+constexpr LatentKernels kMlaFp8Block{launch_wide_mla_fp8_block, launch_narrow_mla_fp8_block};
+constexpr LatentKernels kV4Fp8{launch_wide_v4_fp8, launch_narrow_v4_fp8};
+constexpr LatentKernels kV4Bf16{launch_wide_v4_bf16, launch_narrow_v4_bf16};
 
 constexpr std::int64_t kPair = 2 * kLatentTile;
 
@@ -26,8 +32,8 @@ Error wrong(std::string field, std::string wanted, std::string offered) {
   return {ErrorCode::invalid_argument, std::move(field), std::move(wanted), std::move(offered), ""};
 }
 
-/// fp8 arithmetic, for an e4m3 q on e4m3 pages by page table.
-Result<LatentKernel> native_kernel(const AttendArgs& args, const LatentCut& cut) {
+/// What fp8 arithmetic, for an e4m3 q on e4m3 pages by page table, takes.
+Result<void> check_fp8_call(const AttendArgs& args, const LatentCut& cut) {
   if (cut.tile_lines != 64) {
     return wrong("schedule.cut.tile_lines", "64 where q is e4m3",
                  fmt::format("{}", cut.tile_lines));
@@ -60,22 +66,22 @@ Result<LatentKernel> native_kernel(const AttendArgs& args, const LatentCut& cut)
                  fmt::format("{} and a stride of {}", static_cast<const void*>(args.q.data),
                              args.q.row_stride));
   }
-  return LatentKernel{launch_native_mla_fp8};
+  return {};
 }
 
-/// The kernel for a call's keys.
-Result<LatentKernel> wide_kernel(const AttendArgs& args) {
+/// The kernels for a call's keys.
+Result<LatentKernels> kernels_of(const AttendArgs& args) {
   const bool v4 = args.problem.v_dim() == args.problem.qk_dim();
-  if (!args.main.pool) return LatentKernel{v4 ? launch_wide_v4_bf16 : launch_wide_mla_bf16};
+  if (!args.main.pool) return v4 ? kV4Bf16 : kMlaBf16;
   switch (args.main.pool->layout.kind()) {
     case LayoutKind::mla_bf16:
-      return LatentKernel{v4 ? launch_wide_v4_bf16 : launch_wide_mla_bf16};
+      return v4 ? kV4Bf16 : kMlaBf16;
     case LayoutKind::mla_fp8:
-      return LatentKernel{launch_wide_mla_fp8};
+      return kMlaFp8;
     case LayoutKind::mla_fp8_block:
-      return LatentKernel{launch_wide_mla_fp8_block};
+      return kMlaFp8Block;
     case LayoutKind::v4_fp8:
-      return LatentKernel{launch_wide_v4_fp8};
+      return kV4Fp8;
     default:
       return wrong("main.pool.layout", "mla_bf16, mla_fp8, mla_fp8_block or v4_fp8",
                    std::string(name(args.main.pool->layout.kind())));
@@ -107,6 +113,7 @@ LatentCut cut_latent(const LatentShape& s) {
   LatentCut c;
   const std::int64_t lines =
       s.dense ? s.heads * std::max<std::int64_t>(s.request_rows, 1) : s.heads;
+  c.tile_lines = s.fp8 || lines > 32 ? 64 : lines > 16 ? 32 : lines > 8 ? 16 : 8;
   c.tiles = static_cast<std::int32_t>(std::max<std::int64_t>(up(lines, c.tile_lines), 1));
   c.units = s.dense ? s.requests : s.rows;
   const std::int64_t blocks = std::max<std::int64_t>(s.processors / c.tiles, 1);
@@ -160,9 +167,12 @@ Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t>
                            const LatentSchedule& schedule, std::span<std::byte> workspace,
                            cudaStream_t stream, std::source_location where) {
   if (auto ok = check_call(args); !ok) return ok;
-  const auto kernel =
-      args.q.dtype == DType::e4m3 ? native_kernel(args, schedule.cut) : wide_kernel(args);
-  if (!kernel) return kernel.error();
+  const bool fp8 = args.q.dtype == DType::e4m3;
+  if (fp8) {
+    if (auto ok = check_fp8_call(args, schedule.cut); !ok) return ok;
+  }
+  const auto kernels = kernels_of(args);
+  if (!kernels) return kernels.error();
   const LatentCut& cut = schedule.cut;
   if (std::ssize(workspace) < cut.workspace_bytes()) {
     return wrong("workspace", fmt::format("{} bytes", cut.workspace_bytes()),
@@ -176,8 +186,11 @@ Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t>
     return fmt::format("{} rows of {} heads, {} keys a unit at most", args.q.rows,
                        args.problem.heads, cut.work.fixed_split * cut.unit_items);
   };
-  if (auto ok = launch_result(kernel.value().launch(p, stream), {"latent", shape(), where}); !ok)
-    return ok;
+  const cudaError_t status = fp8 ? launch_native_mla_fp8(p, stream)
+                             : cut.tile_lines < 64
+                                 ? kernels.value().narrow(p, cut.tile_lines, stream)
+                                 : kernels.value().wide(p, stream);
+  if (auto ok = launch_result(status, {"latent", shape(), where}); !ok) return ok;
   return launch_result(launch_latent_combine(p, cut.tile_lines, cut.unit_items, stream),
                        {"latent_combine", shape(), where});
 }

@@ -28,14 +28,15 @@ struct LatentShape {
   std::int64_t keys = 0;          // most keys of a unit: of a request, or of an index row's sources
   std::int32_t heads = 0;
   bool dense = false;  // by page table; else by index list
+  bool fp8 = false;    // arithmetic
   int processors = 132;
 };
 
 /// How a shape is cut: which lines share a block, among how many workers, where keys may be cut.
 struct LatentCut {
-  std::int32_t tile_lines = 64;
-  std::int32_t tiles = 1;  // of lines in a unit
-  std::int64_t units = 0;  // requests where dense, else rows
+  std::int32_t tile_lines = 64;  // 8, 16, 32: the narrow kernel; 64: the wide one
+  std::int32_t tiles = 1;        // of lines in a unit
+  std::int64_t units = 0;        // requests where dense, else rows
   WorkOptions work;
   std::int64_t items = 0;       // at most
   std::int64_t unit_items = 0;  // of one unit, at most

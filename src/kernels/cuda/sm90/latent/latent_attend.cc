@@ -130,7 +130,8 @@ Result<LatentCut> cut_call(const AttendArgs& args) {
                 .requests = std::ssize(args.kv_lens),
                 .request_rows = args.max_request_rows,
                 .heads = args.problem.heads,
-                .dense = args.main.index_width == 0};
+                .dense = args.main.index_width == 0,
+                .fp8 = args.q.dtype == DType::e4m3};
   if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok.error();
   if (auto ok =
           call_result(cudaDeviceGetAttribute(&s.processors, cudaDevAttrMultiProcessorCount, device),

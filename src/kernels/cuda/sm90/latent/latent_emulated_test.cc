@@ -8,6 +8,7 @@
 #include "kernels/cuda/sm90/latent/latent_launch.h"
 // The device code comes last: it gives CUDA's words a meaning of its own.
 #include "kernels/cuda/sm90/latent/latent_combine.cuh"
+#include "kernels/cuda/sm90/latent/latent_narrow.cuh"
 #include "kernels/cuda/sm90/latent/latent_wide.cuh"
 
 namespace lathe::cuda {
@@ -28,6 +29,44 @@ Kernel wide_kernel(LayoutKind kind) {
       return latent_wide_kernel<Fp8BlockFormat>;
     default:
       return latent_wide_kernel<V4Fp8Format>;
+  }
+}
+
+template <class Format, int kTileLines, bool kPages>
+void emulate_narrow_fill(const LatentParams& p) {
+  CUtensorMap map{};
+  if constexpr (kPages) {
+    const PageMap m{reinterpret_cast<const unsigned char*>(p.main.pages), p.main.page_stride,
+                    Format::kRowBytes, box_rows(p)};
+    std::memcpy(&map, &m, sizeof m);
+  }
+  emulate({static_cast<unsigned>(p.workers), 1, 1},
+          LatentNarrow<Format, kTileLines, kPages>::kThreads,
+          latent_narrow_kernel<Format, kTileLines, kPages>, p, map);
+}
+template <class Format, int kTileLines>
+void emulate_narrow_lines(const LatentParams& p) {
+  if constexpr (Format::kFp8 == 0) {
+    if (has_boxes(p)) return emulate_narrow_fill<Format, kTileLines, true>(p);
+  }
+  emulate_narrow_fill<Format, kTileLines, false>(p);
+}
+template <class Format>
+void emulate_narrow(const LatentParams& p, int tile_lines) {
+  if (tile_lines == 8) return emulate_narrow_lines<Format, 8>(p);
+  if (tile_lines == 16) return emulate_narrow_lines<Format, 16>(p);
+  emulate_narrow_lines<Format, 32>(p);
+}
+void emulate_narrow(LayoutKind kind, const LatentParams& p, int tile_lines) {
+  switch (kind) {
+    case LayoutKind::mla_bf16:
+      return emulate_narrow<Bf16Format>(p, tile_lines);
+    case LayoutKind::mla_fp8:
+      return emulate_narrow<Fp8Format>(p, tile_lines);
+    case LayoutKind::mla_fp8_block:
+      return emulate_narrow<Fp8BlockFormat>(p, tile_lines);
+    default:
+      return emulate_narrow<V4Fp8Format>(p, tile_lines);
   }
 }
 
@@ -72,8 +111,12 @@ void check(Scene& s, int processors) {
                           NAN);
   p.part_out = part.data();
   p.part_lse = part.data() + schedule.cut.items * p.tiles * schedule.cut.tile_lines * 512;
-  emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1}, LatentWide<Bf16Format>::kThreads,
-          wide_kernel(args.main.pool->layout.kind()), p);
+  if (schedule.cut.tile_lines < 64) {
+    emulate_narrow(args.main.pool->layout.kind(), p, schedule.cut.tile_lines);
+  } else {
+    emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1}, LatentWide<Bf16Format>::kThreads,
+            wide_kernel(args.main.pool->layout.kind()), p);
+  }
   emulate(
       {static_cast<unsigned>(p.tiles * schedule.cut.tile_lines), static_cast<unsigned>(p.units), 1},
       kCombineThreads, latent_combine_kernel<1>, p, schedule.cut.tile_lines);
@@ -101,6 +144,24 @@ TEST_P(LatentEmulated, SparseLists) {
   s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
                                                     : ProblemKind::sparse_latent);
   check(s, 2);
+}
+
+TEST_P(LatentEmulated, FewHeadsDense) {
+  if (GetParam() == LayoutKind::v4_fp8) GTEST_SKIP() << "V4's keys come by index lists";
+  for (const int page : {16, 100}) {
+    Scene s(layout_of(GetParam()), page, 7, {{130, 2}, {1, 1}, {0, 1}, {300, 1}});
+    check(s, 3);
+  }
+}
+
+TEST_P(LatentEmulated, FewHeadsSparse) {
+  for (const int heads : {8, 20}) {
+    Scene s(layout_of(GetParam()), 61, heads, {{200, 1}, {90, 1}});
+    const Ints list = s.random_list(150);
+    s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                      : ProblemKind::sparse_latent);
+    check(s, 2);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulated,

@@ -70,13 +70,13 @@ struct LatentStream {
 };
 
 /// Copies the lines of a unit's tile, [kTileLines, kDimTiles * 64] bf16; lines beyond the unit's are
-/// zeros. By 128 threads.
-template <int kTileLines, int kDims>
+/// zeros.
+template <int kTileLines, int kDims, int kThreads>
 __device__ inline void copy_queries(const LatentParams& p, const LatentUnitPlace& u,
                                     std::int32_t tile, std::uint32_t to, int thread) {
   const int chunk = thread & 7;
   LATHE_ROLLED
-  for (int line = thread >> 3; line < kTileLines; line += 16) {
+  for (int line = thread >> 3; line < kTileLines; line += kThreads / 8) {
     const std::int32_t l = tile * kTileLines + line;
     const bool valid = l < u.lines;
     const auto row =
@@ -100,21 +100,23 @@ __device__ inline void ask_for(const KeyPlace& k) {
   if (Format::kRowBytes % 128 != 0) prefetch_l2(k.row + Format::kRowBytes - 16);
 }
 
-/// The producer warpgroup. A pass takes 32 keys, four lanes a row: fp8 is loaded into registers a whole
+/// One or two producer warpgroups. A pass takes 32 or 64 keys, four lanes a row: fp8 is loaded into registers a whole
 /// pass ahead, into the one of two sets that the pass before has emptied. (Refilling one set chunk by
 /// chunk is no help: the compiler counts all loads together and waits for the last before the first
 /// conversion.) bf16 goes straight into shared memory, and its arrival counts apart; consumers fence
 /// for the products. Where a key lies one thread finds out and tells the others: two pairs ahead its
 /// name is loaded, a pair ahead its bytes are asked for into L2.
-template <class Format, int kTileLines, int kBuffers>
+template <class Format, int kTileLines, int kBuffers, int kThreads = kFillThreads,
+          int kMostAhead = Format::kAhead>
 struct LatentFill {
+  static constexpr int kRows = kThreads / 4;  // of a pass
   static constexpr int kDims = kDimTiles<Format>;
   static constexpr int kFp8 = Format::kFp8;
   // What is loaded ahead, as registers allow; other tiles are loaded when their pass begins.
-  static constexpr int kAhead = Format::kAhead;
+  static constexpr int kAhead = kMostAhead < kFp8 ? kMostAhead : kFp8;
   static constexpr int kLate = kFp8 - kAhead;
   static constexpr bool kConverts = kFp8 > 0, kCopies = Format::kWide > 0;
-  static constexpr int kFullArrivals = kFillThreads * (kConverts + kCopies);
+  static constexpr int kFullArrivals = kThreads * (kConverts + kCopies);
   static constexpr int kPlacesReady = 8;  // named barrier
 
   struct Chunks {
@@ -126,6 +128,8 @@ struct LatentFill {
   const LatentShared& s;
   std::int32_t tile;
   int thread;
+  int buffer = 0;
+  std::uint32_t parity = 1;
   std::uint32_t first_chunk, second_chunk;  // of a row's tile, where this thread's 32 bytes lie
 
   __device__ LatentFill(const LatentParams& params, const LatentShared& shared,
@@ -191,6 +195,7 @@ struct LatentFill {
 
   /// Finds out where the key of this thread in pair `pair` lies and tells all.
   __device__ void place(const KeyName& name, int pair) const {
+    if (thread >= kFillKeys) return;
     const KeyPlace k = key_place<Format>(p, name);
     ask_for<Format>(k);
     const auto* row_bytes =
@@ -209,9 +214,8 @@ struct LatentFill {
       store_shared_u32(s.masks + slot * (kFillKeys / 8) + thread / 32 * 4, mask);
     }
   }
-  /// Half of a buffer: 32 keys, of which `c` holds what is to be converted.
-  __device__ void pass(std::uint32_t to, const Chunks& c, const std::byte* from, int buffer,
-                       std::uint32_t parity, bool first) const {
+  /// Some keys of a buffer, of which `c` holds what is to be converted.
+  __device__ void pass(std::uint32_t to, const Chunks& c, const std::byte* from, bool first) const {
     uint2 scales = {};
     if constexpr (Format::kScaled) scales = Format::spread(c.scale, thread & 3);
     uint4 late[kLate > 0 ? kLate : 1];
@@ -226,26 +230,44 @@ struct LatentFill {
     if constexpr (kLate > 0) store_late<0>(to, late, scales);
   }
 
+  __device__ std::uint32_t to() const {
+    return s.keys + static_cast<std::uint32_t>(buffer * (kDims * kDimTileBytes));
+  }
+  __device__ void complete() {
+    if constexpr (kCopies) barrier_arrive_after_copies(s.full + 8 * buffer);
+    if constexpr (kConverts) {
+      fence_async_proxy();
+      barrier_arrive(s.full + 8 * buffer);
+    }
+    if (++buffer == kBuffers) {
+      buffer = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ KeyName key_of(const LatentStream<kTileLines>& ahead) const {
+    return thread < kFillKeys ? ahead.key(p, thread) : KeyName{};
+  }
+
   __device__ void run(std::int32_t worker) {
     LatentStream<kTileLines> ahead(p, worker, tile);
     if (!ahead.live) return;
     LatentItems items(p, worker);
-    place(ahead.key(p, thread), 0);
-    group_sync(kPlacesReady, kFillThreads);
+    place(key_of(ahead), 0);
+    group_sync(kPlacesReady, kThreads);
     ahead.advance(p, tile);
-    KeyName name = ahead.key(p, thread);
+    KeyName name = key_of(ahead);
     Chunks a, b;
     const std::byte* from = row_of(0, 0);
     load(a, from, 0, 0);
-    int buffer = 0, pairs = 0;
-    std::uint32_t parity = 1, q_parity = 1;
+    int pairs = 0;
+    std::uint32_t q_parity = 1;
     bool more = true;
     for (int pair = 0; more; ++pair) {
       if (pairs == 0) {
         items.take<kTileLines>(p, tile);
         pairs = (items.item.count + kFillKeys - 1) / kFillKeys;
         barrier_wait(s.q_empty, q_parity);
-        copy_queries<kTileLines, kDims>(p, items.unit, tile, s.q, thread);
+        copy_queries<kTileLines, kDims, kThreads>(p, items.unit, tile, s.q, thread);
         barrier_arrive_after_copies(s.q_full);
         q_parity ^= 1;
       }
@@ -253,29 +275,22 @@ struct LatentFill {
       more = ahead.live;
       place(name, pair + 1);
       if (more) ahead.advance(p, tile);
-      name = ahead.key(p, thread);
-      group_sync(kPlacesReady, kFillThreads);
+      name = key_of(ahead);
+      group_sync(kPlacesReady, kThreads);
       LATHE_ROLLED
-      for (int t = 0; t < 2; ++t) {
-        const std::uint32_t to =
-            s.keys + static_cast<std::uint32_t>(buffer * (kDims * kDimTileBytes));
+      for (int at = 0; at < kFillKeys; at += 2 * kRows) {
+        const bool last = at + 2 * kRows == kFillKeys;
+        const int next_pair = pair + last, next_at = last ? 0 : at + 2 * kRows;
         // Addresses are read before the stores that they would queue behind.
-        const std::byte* second = row_of(pair, t * 64 + 32);
-        const std::byte* next = row_of(pair + t, t == 0 ? 64 : 0);
-        load(b, second, pair, t * 64 + 32);
-        pass(to, a, from, buffer, parity, true);
-        load(a, next, pair + t, t == 0 ? 64 : 0);
-        pass(to + 4096, b, second, buffer, parity, false);
+        const std::byte* second = row_of(pair, at + kRows);
+        const std::byte* next = row_of(next_pair, next_at);
+        load(b, second, pair, at + kRows);
+        pass(to(), a, from, true);
+        if constexpr (kRows == kLatentTile) complete();
+        load(a, next, next_pair, next_at);
+        pass(to() + kRows % kLatentTile * 128, b, second, kRows == kLatentTile);
+        complete();
         from = next;
-        if constexpr (kCopies) barrier_arrive_after_copies(s.full + 8 * buffer);
-        if constexpr (kConverts) {
-          fence_async_proxy();
-          barrier_arrive(s.full + 8 * buffer);
-        }
-        if (++buffer == kBuffers) {
-          buffer = 0;
-          parity ^= 1;
-        }
       }
     }
   }

@@ -197,6 +197,7 @@ void Bench::run(const Case& c) {
                     .request_rows = c.q_len,
                     .heads = c.heads,
                     .dense = c.top_k == 0,
+                    .fp8 = c.native,
                     .processors = processors_};
   if (c.top_k > 0) {
     args.main.indices = list_on.span();
@@ -402,7 +403,7 @@ std::vector<Case> cases() {
   }
   for (const LayoutKind layout :
        {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block}) {
-    for (const std::int32_t h : {128, 64, 16}) {
+    for (const std::int32_t h : {128, 64, 32, 16}) {
       for (const std::int32_t q : {1, 2})
         out.push_back({"dense decode", layout, 128, q, h, 4096, 0, 0});
       out.push_back({"dense decode", layout, 128, 1, h, 8192, 0, 0});

@@ -50,6 +50,89 @@ TEST_F(LatentGpu, SparseLists) {
   }
 }
 
+// Few lines: tiles of 8, 16 and 32.
+
+TEST_F(LatentGpu, FewHeadsDenseByPageTable) {
+  for (const LayoutKind kind :
+       {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block}) {
+    for (const int heads : {1, 3, 8, 9, 16, 24, 32}) {
+      SCOPED_TRACE(std::string(name(kind)) + ", heads " + std::to_string(heads));
+      Scene one(layout_of(kind), 64, heads, {{1, 1}, {300, 1}, {64, 1}, {129, 1}, {0, 1}});
+      check(one);
+      Scene several(layout_of(kind), 64, heads, {{3, 3}, {130, 2}, {0, 0}, {260, 1}});
+      check(several, 0, 2);
+    }
+  }
+}
+
+TEST_F(LatentGpu, FewHeadsDenseCutAmongBlocks) {
+  for (const LayoutKind kind : {LayoutKind::mla_bf16, LayoutKind::mla_fp8_block}) {
+    for (const int heads : {5, 8, 10, 16, 32}) {
+      SCOPED_TRACE(std::string(name(kind)) + ", heads " + std::to_string(heads));
+      Scene s(layout_of(kind), 16, heads, {{1500, 1}, {700, heads <= 10 ? 3 : 1}, {5, 1}});
+      check(s, 0, 20);
+      // Several items a block.
+      check(s, 3, 3);
+    }
+  }
+}
+
+TEST_F(LatentGpu, FewHeadsPageSizes) {
+  for (const int page : {1, 4, 8, 32, 100, 128, 256}) {
+    SCOPED_TRACE(page);
+    Scene s(layout_of(LayoutKind::mla_bf16), page, 16, {{300, 2}, {64, 1}, {129, 1}, {0, 1}});
+    check(s, 0, 2);
+    check(s, 1);
+  }
+}
+
+TEST_F(LatentGpu, FewHeadsSparseLists) {
+  for (const LayoutKind kind :
+       {LayoutKind::mla_fp8_block, LayoutKind::mla_bf16, LayoutKind::mla_fp8}) {
+    for (const int heads : {1, 8, 16, 24, 32}) {
+      for (const int width : {64, 200, 1024}) {
+        SCOPED_TRACE(std::string(name(kind)) + ", heads " + std::to_string(heads) + ", width " +
+                     std::to_string(width));
+        Scene s(layout_of(kind), 61, heads, {{512, 1}, {900, 2}, {3, 1}});
+        const Ints list = s.random_list(width);
+        s.by_index(list);
+        Ints lengths{width, width / 3, 0, width - 1};
+        s.args.main.index_lengths = lengths;
+        const std::vector<float> sink(static_cast<std::size_t>(heads), 0.5f);
+        s.args.problem.sink = true;
+        s.args.sink = sink;
+        check(s, width == 200 ? 2 : 0, width == 1024 ? 20 : 2);
+      }
+    }
+  }
+}
+
+TEST_F(LatentGpu, FewHeadsOfTwoSources) {
+  for (const int heads : {3, 8, 16, 32, 64}) {
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    Scene s(layout_of(LayoutKind::v4_fp8), 64, heads, {{300, 2}, {40, 1}, {700, 1}});
+    const Ints window = s.batch.causal_list(64, 100, 100);
+    const Ints list = s.random_list(330);
+    s.by_index(window, ProblemKind::window_compressed);
+    s.args.problem.window = 100;
+    s.args.problem.compress_ratio = 4;
+    s.args.extra = s.args.main;
+    ref_test::name_by_index(s.args.extra, list, 330);
+    check(s, heads == 8 ? 3 : 0, 3);
+  }
+}
+
+// Scores that rise by more than the slack from tile to tile, late and on a few lines alone.
+TEST_F(LatentGpu, FewHeadsWithRisingScores) {
+  for (const int heads : {8, 16, 32}) {
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    Scene s(layout_of(LayoutKind::mla_bf16), 64, heads, {{900, 1}, {400, 1}});
+    s.args.problem.scale = 0.8f;
+    check(s, 0, 2);
+    check(s, 1, 2);
+  }
+}
+
 }  // namespace
 }  // namespace lathe::cuda
 

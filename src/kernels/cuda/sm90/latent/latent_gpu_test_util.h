@@ -68,7 +68,8 @@ class DeviceCall : public GpuTest {
     LatentShape shape{.rows = host.q.rows,
                       .requests = std::ssize(host.kv_lens),
                       .heads = host.problem.heads,
-                      .dense = host.main.index_width == 0};
+                      .dense = host.main.index_width == 0,
+                      .fp8 = host.q.dtype == DType::e4m3};
     if (processors > 0) shape.processors = processors;
     for (std::size_t r = 0; r < host.kv_lens.size(); ++r) {
       shape.request_rows =

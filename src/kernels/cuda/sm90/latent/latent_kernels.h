@@ -18,6 +18,13 @@ cudaError_t launch_wide_v4_bf16(const LatentParams& p, cudaStream_t stream);
 /// bytes, pages powers of two from 16 tokens on.
 cudaError_t launch_native_mla_fp8(const LatentParams& p, cudaStream_t stream);
 
+/// tile_lines of 8, 16 or 32 a block, p.tiles 1; bf16 products.
+cudaError_t launch_narrow_mla_bf16(const LatentParams& p, int tile_lines, cudaStream_t stream);
+cudaError_t launch_narrow_mla_fp8(const LatentParams& p, int tile_lines, cudaStream_t stream);
+cudaError_t launch_narrow_mla_fp8_block(const LatentParams& p, int tile_lines, cudaStream_t stream);
+cudaError_t launch_narrow_v4_fp8(const LatentParams& p, int tile_lines, cudaStream_t stream);
+cudaError_t launch_narrow_v4_bf16(const LatentParams& p, int tile_lines, cudaStream_t stream);
+
 /// keys: [p.units], of each unit, `most` where it has more: a length on the device may be anything.
 cudaError_t launch_latent_count(const LatentParams& p, std::int64_t most, std::int32_t* keys,
                                 cudaStream_t stream);

@@ -110,16 +110,19 @@ struct LatentItems {
   template <int kTileLines>
   __device__ bool take(const LatentParams& p, std::int32_t tile) {
     while (next < end) {
-      number = next++;
-      const int4 v = reinterpret_cast<const int4*>(p.items)[number];
-      item = {v.x, v.y, v.z, v.w};
-      unit = unit_place(p, item.unit);
-      if (tile * kTileLines < unit.lines) {
-        split = p.unit_items[item.unit + 1] - p.unit_items[item.unit] > 1;
-        return true;
-      }
+      ++next;
+      look_up(p);
+      if (tile * kTileLines < unit.lines) return true;
     }
     return false;
+  }
+  /// Reads the item again, for those that would rather not keep it in registers.
+  __device__ void look_up(const LatentParams& p) {
+    number = next - 1;
+    const int4 v = reinterpret_cast<const int4*>(p.items)[number];
+    item = {v.x, v.y, v.z, v.w};
+    unit = unit_place(p, item.unit);
+    split = p.unit_items[item.unit + 1] - p.unit_items[item.unit] > 1;
   }
 };
 

@@ -8,15 +8,15 @@
 //   group 0   S0 = Q K0'   softmax 0   O += P0 V0 (left)    O += P1 V1 (left)    S2 = Q K2' ...
 //   group 1   S1 = Q K1'               O += P0 V0 (right)   softmax 1   O += P1 V1 (right) ...
 //
-// Weights are 2^(score - reference): a row's reference is the maximum at the time when a score last
-// exceeded it by more than 2^8, so sums are seldom rescaled, and which lines are is decided by one vote
-// of a warp. References go from tile to tile in the order of keys, through shared memory.
+// Which lines' references rise (latent_reference.cuh) is decided by one vote of a warp. References go
+// from tile to tile in the order of keys, through shared memory.
 #pragma once
 
 #include <type_traits>
 
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/sm90/latent/latent_fill.cuh"
+#include "kernels/cuda/sm90/latent/latent_reference.cuh"
 
 namespace lathe::cuda {
 
@@ -73,9 +73,6 @@ struct LatentWideShared {
 
 /// Has the code for it laid aside: loops that fit the instruction cache are worth more.
 __device__ inline bool seldom(bool x) { return __builtin_expect(x, 0); }
-
-inline constexpr float kNoKey = -__builtin_huge_valf();
-inline constexpr float kReferenceSlack = 8;  // log2
 
 /// A consumer warpgroup's state for its 16 x 4 rows: each thread has two.
 template <class W, int kGroup>

@@ -1,0 +1,38 @@
+#include "kernels/cuda/common/tensor_map.h"
+
+namespace lathe::cuda {
+namespace {
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+// Asked for at run time, so that programs need no driver library to be linked; null where it has none.
+Encode find_encode() {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry,
+                                                              12000, cudaEnableDefault, &found);
+  return status == cudaSuccess && found == cudaDriverEntryPointSuccess
+             ? reinterpret_cast<Encode>(entry)
+             : nullptr;
+}
+
+}  // namespace
+
+cudaError_t make_page_map(CUtensorMap& out, const PageBoxes& b) {
+  static const Encode encode = find_encode();
+  if (encode == nullptr) return cudaErrorNotSupported;
+  const auto u64 = [](std::int64_t x) { return static_cast<cuuint64_t>(x); };
+  const cuuint64_t sizes[3] = {u64(b.row_bytes / b.element_bytes), u64(b.page_rows), u64(b.pages)};
+  const cuuint64_t strides[2] = {u64(b.row_bytes), u64(b.page_stride)};
+  const cuuint32_t box[3] = {static_cast<cuuint32_t>(b.box_bytes / b.element_bytes),
+                             static_cast<cuuint32_t>(b.box_rows), 1};
+  const cuuint32_t steps[3] = {1, 1, 1};
+  const CUresult result = encode(
+      &out, b.element_bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      3, const_cast<void*>(b.base), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      b.box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+}  // namespace lathe::cuda
