@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
+#include "kernels/cuda/sm90/latent/latent_reference.cuh"
 #include "kernels/cuda/sm90/latent/latent_unit.cuh"
 
 namespace lathe::cuda {
@@ -51,9 +52,7 @@ static __global__ void __launch_bounds__(kCombineThreads* kSlices)
   const std::int32_t head = line - r * p.heads;
   const float lse2 = weights > 0 ? zero + log2_fast(weights) : kNone;
   float factor = weights > 0 ? 1.f / weights : 0.f;
-  if (p.sink != nullptr && weights > 0) {
-    factor *= 1.f / (1.f + exp2_fast(p.sink[head] * 1.4426950408889634f - lse2));
-  }
+  if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
   uint2 packed;
   packed.x = pack_bf16(sum.x * factor, sum.y * factor);
   packed.y = pack_bf16(sum.z * factor, sum.w * factor);

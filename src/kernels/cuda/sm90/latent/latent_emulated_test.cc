@@ -8,6 +8,7 @@
 #include "kernels/cuda/sm90/latent/latent_launch.h"
 // The device code comes last: it gives CUDA's words a meaning of its own.
 #include "kernels/cuda/sm90/latent/latent_combine.cuh"
+#include "kernels/cuda/sm90/latent/latent_count.cuh"
 #include "kernels/cuda/sm90/latent/latent_narrow.cuh"
 #include "kernels/cuda/sm90/latent/latent_wide.cuh"
 
@@ -70,13 +71,19 @@ void emulate_narrow(LayoutKind kind, const LatentParams& p, int tile_lines) {
   }
 }
 
-/// Runs a scene's call among `processors` blocks and compares with the oracle.
-void check(Scene& s, int processors) {
+/// Runs a scene's call among `processors` blocks and compares with the oracle. With row_request, the
+/// kernels get `positions` and the page table in place of the scene's slots.
+void check(Scene& s, int processors, std::span<const std::int32_t> row_request = {},
+           std::span<const std::int32_t> positions = {}) {
   const Matrix<bf16> q = rounded(s.q);
   s.args.q = q.view();
   const Outputs want = s.oracle();
 
   AttendArgs args = s.args;
+  if (!row_request.empty()) {
+    args.main.indices = positions;
+    s.batch.name_by_page(args.main);
+  }
   const std::int64_t width = args.problem.heads * args.problem.v_dim();
   std::vector<std::uint16_t> out(static_cast<std::size_t>(args.q.rows * width), 0xffff);
   std::vector<float> lse(static_cast<std::size_t>(args.q.rows * args.problem.heads), NAN);
@@ -88,25 +95,22 @@ void check(Scene& s, int processors) {
                     .heads = args.problem.heads,
                     .dense = args.main.index_width == 0,
                     .processors = processors};
-  std::vector<std::int32_t> counts;
-  if (shape.dense) {
-    for (std::size_t r = 0; r < args.kv_lens.size(); ++r) {
-      const std::int32_t rows = args.q_indptr[r + 1] - args.q_indptr[r];
-      shape.request_rows = std::max<std::int64_t>(shape.request_rows, rows);
-      counts.push_back(rows > 0 ? args.kv_lens[r] : 0);
-    }
-  } else {
-    const auto main = static_cast<std::int32_t>(args.main.index_width);
-    const auto extra = static_cast<std::int32_t>(args.extra.index_width);
-    counts.assign(static_cast<std::size_t>(args.q.rows),
-                  extra > 0 ? (main + 63) / 64 * 64 + extra : main);
+  for (std::size_t r = 0; shape.dense && r < args.kv_lens.size(); ++r) {
+    const std::int32_t rows = args.q_indptr[r + 1] - args.q_indptr[r];
+    shape.request_rows = std::max<std::int64_t>(shape.request_rows, rows);
+    shape.keys = std::max<std::int64_t>(shape.keys, args.kv_lens[r]);
   }
-  for (const std::int32_t n : counts) shape.keys = std::max<std::int64_t>(shape.keys, n);
+  if (!shape.dense) shape.keys = (args.main.index_width + 63) / 64 * 64 + args.extra.index_width;
   LatentSchedule schedule;
   schedule.cut = cut_latent(shape);
+  const auto units = static_cast<std::size_t>(schedule.cut.units);
+  std::vector<std::int32_t> counts(units, -1);
+  emulate({(static_cast<unsigned>(units) + 127) / 128, 1, 1}, 128, latent_count_kernel,
+          latent_params(args, row_request, schedule), static_cast<std::int32_t>(shape.keys),
+          counts.data());
   WorkList list = make_work_list({counts, {}}, schedule.cut.work).value();
   schedule.list = {list.items, list.row_items, list.worker_items};
-  LatentParams p = latent_params(args, {}, schedule);
+  LatentParams p = latent_params(args, row_request, schedule);
   std::vector<float> part(static_cast<std::size_t>(schedule.cut.workspace_bytes()) / sizeof(float),
                           NAN);
   p.part_out = part.data();
@@ -144,6 +148,61 @@ TEST_P(LatentEmulated, SparseLists) {
   s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
                                                     : ProblemKind::sparse_latent);
   check(s, 2);
+}
+
+// Lengths of index rows, none and beyond the width among them, a sink, and rows without any key.
+TEST_P(LatentEmulated, LengthsAndSinks) {
+  for (const int heads : {8, 64}) {
+    Scene s(layout_of(GetParam()), 64, heads, {{200, 2}, {90, 2}, {5, 1}});
+    Ints list = s.random_list(140);
+    std::fill(list.begin() + 3 * 140, list.begin() + 4 * 140, -1);
+    s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                      : ProblemKind::sparse_latent);
+    const Ints lengths = {140, 64, 0, 140, 1};
+    s.args.main.index_lengths = lengths;
+    std::vector<float> sink(static_cast<std::size_t>(heads));
+    for (std::size_t h = 0; h < sink.size(); ++h) sink[h] = static_cast<float>(h % 5) - 2;
+    sink[1] = -std::numeric_limits<float>::infinity();
+    s.args.problem.sink = true;
+    s.args.sink = sink;
+    check(s, 3);
+  }
+}
+
+TEST_P(LatentEmulated, PositionsAndPageTable) {
+  if (GetParam() == LayoutKind::v4_fp8) GTEST_SKIP() << "positions name keys of one source";
+  for (const int heads : {8, 64}) {
+    Scene s(layout_of(GetParam()), 16, heads, {{200, 2}, {70, 1}});
+    Ints positions, slots, row_request;
+    for (std::size_t r = 0; r < s.batch.kv_lens.size(); ++r) {
+      for (std::int32_t row = s.batch.q_indptr[r]; row < s.batch.q_indptr[r + 1]; ++row) {
+        row_request.push_back(static_cast<std::int32_t>(r));
+        for (int j = 0; j < 90; ++j) {
+          const auto pos = static_cast<std::int32_t>(s.rng() % 300) - 20;
+          const bool key = pos >= 0 && pos < s.batch.kv_lens[r];
+          positions.push_back(pos);
+          slots.push_back(
+              key ? slot_of(s.batch.entry(r, pos / s.page()), s.page(), pos % s.page()).value : -1);
+        }
+      }
+    }
+    s.by_index(slots);
+    check(s, 2, row_request, positions);
+  }
+}
+
+TEST(LatentEmulatedV4, TwoSources) {
+  for (const int heads : {8, 64}) {
+    Scene s(layout_of(LayoutKind::v4_fp8), 64, heads, {{300, 1}, {40, 1}});
+    const Ints window = s.batch.causal_list(64, 100, 100);
+    const Ints list = s.random_list(130);
+    s.by_index(window, ProblemKind::window_compressed);
+    s.args.problem.window = 100;
+    s.args.problem.compress_ratio = 4;
+    s.args.extra = s.args.main;
+    ref_test::name_by_index(s.args.extra, list, 130);
+    check(s, 3);
+  }
 }
 
 TEST_P(LatentEmulated, FewHeadsDense) {

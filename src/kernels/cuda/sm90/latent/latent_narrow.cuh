@@ -344,10 +344,8 @@ struct LatentNarrowGroup {
       float factor = all > 0 ? p.value_scale / all : 0.f;
       const auto row = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(l)));
       const std::int32_t head = l - row * p.heads;
-      constexpr float kLn2 = 0.6931471805599453f, kLog2E = 1.4426950408889634f;
-      if (!items.split && p.sink != nullptr) {
-        factor *= 1.f / (1.f + exp2_fast(p.sink[head] * kLog2E - lse2));
-      }
+      constexpr float kLn2 = 0.6931471805599453f;
+      if (!items.split && p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
       a *= factor;
       b *= factor;
       const std::int64_t part = items.number * kLines + l;

@@ -20,6 +20,7 @@
 #pragma once
 
 #include "kernels/cuda/common/wgmma_fp8.cuh"
+#include "kernels/cuda/sm90/latent/latent_reference.cuh"
 #include "kernels/cuda/sm90/latent/native_shape.cuh"
 
 namespace lathe::cuda {
@@ -340,11 +341,11 @@ struct NativeGroup {
       if (line < item.lines) {
         const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
         const std::int32_t head = line - r * p.heads;
-        constexpr float kLn2 = 0.6931471805599453f, kLog2E = 1.4426950408889634f;
+        constexpr float kLn2 = 0.6931471805599453f;
         if (item.number >= 0) {
           if (kGroup == 0) p.part_lse[part + line] = lse2;
         } else {
-          if (p.sink != nullptr) factor *= 1.f / (1.f + exp2_fast(p.sink[head] * kLog2E - lse2));
+          if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
           if (kGroup == 0 && p.lse != nullptr) {
             p.lse[(item.row + r) * p.lse_stride + head] = lse2 * kLn2;
           }

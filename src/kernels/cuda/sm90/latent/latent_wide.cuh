@@ -269,10 +269,8 @@ struct LatentWideGroup {
       }
       const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
       const std::int32_t head = line - r * p.heads;
-      constexpr float kLn2 = 0.6931471805599453f, kLog2E = 1.4426950408889634f;
-      if (p.sink != nullptr) {
-        factor *= 1.f / (1.f + exp2_fast(p.sink[head] * kLog2E - lse2));
-      }
+      constexpr float kLn2 = 0.6931471805599453f;
+      if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
       std::uint16_t* to =
           p.out + (items.unit.row + r) * p.out_stride + std::int64_t{head} * W::kValues + column;
       LATHE_UNROLL
