@@ -133,6 +133,56 @@ TEST_F(LatentGpu, FewHeadsWithRisingScores) {
   }
 }
 
+TEST_F(LatentGpu, AGraphReplaysOverOtherContents) {
+  const Requests before = {{300, 1}, {50, 1}, {1400, 1}, {0, 1}};
+  const Requests after = {{1400, 1}, {0, 1}, {300, 1}, {50, 1}};
+  for (const LayoutKind kind : {LayoutKind::mla_bf16, LayoutKind::mla_fp8_block}) {
+    for (const int heads : {16, 64, 128}) {
+      SCOPED_TRACE(std::string(name(kind)) + ", heads " + std::to_string(heads));
+      Scene a(layout_of(kind), 64, heads, before), b(layout_of(kind), 64, heads, after, 7);
+      const Matrix<bf16> qa = rounded(a.q), qb = rounded(b.q);
+      a.args.q = qa.view();
+      b.args.q = qb.view();
+      const Call call = prepare(a.args);
+      const auto graph = Graph::capture(stream(), [&]() -> Result<void> {
+        if (auto ok = plan_latent(call.args, call.schedule, stream()); !ok) return ok;
+        return attend_latent(call.args, {}, call.schedule, call.workspace, stream());
+      });
+      ASSERT_TRUE(graph) << graph.error().message();
+      for (int i = 0; i < 3; ++i) {
+        Scene& s = i % 2 == 0 ? a : b;
+        overwrite(call, s.args);
+        must(graph->launch(stream()));
+        must(stream().wait());
+        expect_oracle(read(call), s.oracle());
+      }
+      release();
+    }
+  }
+}
+
+TEST_F(LatentGpu, LengthsAndSinks) {
+  for (const int heads : {8, 64, 128}) {
+    for (const LayoutKind kind : {LayoutKind::mla_fp8_block, LayoutKind::v4_fp8}) {
+      SCOPED_TRACE(std::string(name(kind)) + ", heads " + std::to_string(heads));
+      Scene s(layout_of(kind), 64, heads, {{200, 2}, {90, 2}, {5, 1}});
+      Ints list = s.random_list(140);
+      std::fill(list.begin() + 3 * 140, list.begin() + 4 * 140, -1);
+      s.by_index(list, kind == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                  : ProblemKind::sparse_latent);
+      const Ints lengths = {140, 64, 0, 140, 1};
+      s.args.main.index_lengths = lengths;
+      std::vector<float> sink(static_cast<std::size_t>(heads));
+      for (std::size_t h = 0; h < sink.size(); ++h) sink[h] = static_cast<float>(h % 5) - 2;
+      sink[1] = -std::numeric_limits<float>::infinity();
+      s.args.problem.sink = true;
+      s.args.sink = sink;
+      check(s);
+      check(s, 3);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lathe::cuda
 

@@ -48,28 +48,36 @@ class DeviceCall : public GpuTest {
     return d;
   }
 
-  /// Gives what came out. Repeats must give the same bits.
-  Outputs attend(const AttendArgs& host, int processors = 0, int repeats = 1) {
-    AttendArgs args = host;
-    const std::int64_t elements = host.q.rows * host.q.row_stride;
-    args.q.data =
-        put(host.q.data, static_cast<std::size_t>(bytes_of(host.q.dtype, elements))).data();
+  /// A call with all that it needs on the device, outputs poisoned.
+  struct Call {
+    AttendArgs args;
+    LatentShape shape;
+    LatentSchedule schedule;
+    std::span<std::byte> workspace;
+    std::span<std::uint16_t> out;
+    std::span<float> lse;
+  };
+  Call prepare(const AttendArgs& host, int processors = 0) {
+    Call c;
+    AttendArgs& args = c.args = host;
+    args.q.data = put(host.q.data, bytes_of_q(host)).data();
     args.q_indptr = put(host.q_indptr);
     args.kv_lens = put(host.kv_lens);
     args.main = put(host.main);
     if (host.problem.two_sources()) args.extra = put(host.extra);
     args.sink = put(host.sink);
     const std::int64_t width = host.problem.heads * host.problem.v_dim();
-    const auto out = room<std::uint16_t>(host.q.rows * width);
-    const auto lse = room<float>(host.q.rows * host.problem.heads);
-    args.out = {reinterpret_cast<std::byte*>(out.data()), DType::bf16, host.q.rows, width, width};
-    args.lse = {reinterpret_cast<std::byte*>(lse.data()), DType::f32, host.q.rows,
+    c.out = room<std::uint16_t>(host.q.rows * width);
+    c.lse = room<float>(host.q.rows * host.problem.heads);
+    args.out = {reinterpret_cast<std::byte*>(c.out.data()), DType::bf16, host.q.rows, width, width};
+    args.lse = {reinterpret_cast<std::byte*>(c.lse.data()), DType::f32, host.q.rows,
                 host.problem.heads, host.problem.heads};
-    LatentShape shape{.rows = host.q.rows,
-                      .requests = std::ssize(host.kv_lens),
-                      .heads = host.problem.heads,
-                      .dense = host.main.index_width == 0,
-                      .fp8 = host.q.dtype == DType::e4m3};
+    LatentShape& shape = c.shape;
+    shape = {.rows = host.q.rows,
+             .requests = std::ssize(host.kv_lens),
+             .heads = host.problem.heads,
+             .dense = host.main.index_width == 0,
+             .fp8 = host.q.dtype == DType::e4m3};
     if (processors > 0) shape.processors = processors;
     for (std::size_t r = 0; r < host.kv_lens.size(); ++r) {
       shape.request_rows =
@@ -80,38 +88,70 @@ class DeviceCall : public GpuTest {
       shape.keys = (host.main.index_width + 63) / 64 * 64;
       if (host.problem.two_sources()) shape.keys += host.extra.index_width;
     }
-    LatentSchedule schedule;
+    LatentSchedule& schedule = c.schedule;
     schedule.cut = cut_latent(shape);
     schedule.list.items = room<WorkItem>(schedule.cut.items);
     schedule.list.row_items = room<std::int64_t>(schedule.cut.units + 1);
     schedule.list.worker_items = room<std::int64_t>(schedule.cut.work.workers + 1);
     schedule.unit_keys = room<std::int32_t>(schedule.cut.units);
     schedule.work_workspace = room<std::int64_t>(work_workspace(schedule.cut.units));
-    const auto workspace = room<std::byte>(schedule.cut.workspace_bytes());
-    must(plan_latent(args, schedule, stream()));
-    std::vector<std::uint16_t> first;
-    Outputs o{{host.q.rows, width, 0}, {host.q.rows, host.problem.heads, 0}};
-    for (int i = 0; i < repeats; ++i) {
-      must(attend_latent(args, {}, schedule, workspace, stream()));
-      must(stream().wait());
-      std::vector<std::uint16_t> bits(out.size());
-      std::vector<float> sums(lse.size());
-      must(copy_to_host(out.data(), std::span(bits), stream()));
-      must(copy_to_host(lse.data(), std::span(sums), stream()));
-      must(stream().wait());
-      if (i == 0) first = bits;
-      EXPECT_EQ(first, bits) << "repeat " << i;
-      for (std::size_t j = 0; j < bits.size(); ++j) {
-        o.out.data[j] = std::bit_cast<float>(std::uint32_t{bits[j]} << 16);
-      }
-      for (std::size_t j = 0; j < sums.size(); ++j) o.lse.data[j] = sums[j];
+    c.workspace = room<std::byte>(schedule.cut.workspace_bytes());
+    return c;
+  }
+  /// Puts another call's contents, of the same sizes, in the place of a call's.
+  void overwrite(const Call& call, const AttendArgs& host) {
+    const auto over = [&](const auto& device, const auto& from) {
+      using T = std::remove_const_t<typename std::remove_cvref_t<decltype(from)>::value_type>;
+      ASSERT_EQ(device.size(), from.size());
+      must(copy_to_device(std::span<const T>(from), const_cast<T*>(device.data()), stream()));
+    };
+    over(std::span(call.args.q.data, bytes_of_q(host)), std::span(host.q.data, bytes_of_q(host)));
+    over(call.args.q_indptr, host.q_indptr);
+    over(call.args.kv_lens, host.kv_lens);
+    const auto bytes = static_cast<std::size_t>(host.main.pool->bytes());
+    over(std::span(call.args.main.pool->data, bytes), std::span(host.main.pool->data, bytes));
+    over(call.args.main.page_table, host.main.page_table);
+    over(call.args.main.indices, host.main.indices);
+    must(stream().wait());
+  }
+  Outputs read(const Call& c, std::vector<std::uint16_t>* kept_bits = nullptr) {
+    std::vector<std::uint16_t> bits(c.out.size());
+    std::vector<float> sums(c.lse.size());
+    must(copy_to_host(c.out.data(), std::span(bits), stream()));
+    must(copy_to_host(c.lse.data(), std::span(sums), stream()));
+    must(stream().wait());
+    Outputs o{{c.args.out.rows, c.args.out.cols, 0}, {c.args.lse.rows, c.args.lse.cols, 0}};
+    for (std::size_t j = 0; j < bits.size(); ++j) {
+      o.out.data[j] = std::bit_cast<float>(std::uint32_t{bits[j]} << 16);
     }
-    if (processors == 0 && args.q.dtype == DType::bf16) by_registry(args, shape, first, out);
-    kept_.clear();
+    for (std::size_t j = 0; j < sums.size(); ++j) o.lse.data[j] = sums[j];
+    if (kept_bits != nullptr) *kept_bits = std::move(bits);
     return o;
   }
 
+  /// Gives what came out. Repeats must give the same bits.
+  Outputs attend(const AttendArgs& host, int processors = 0, int repeats = 1) {
+    const Call c = prepare(host, processors);
+    must(plan_latent(c.args, c.schedule, stream()));
+    std::vector<std::uint16_t> first, bits;
+    Outputs o{{0, 0}, {0, 0}};
+    for (int i = 0; i < repeats; ++i) {
+      must(attend_latent(c.args, {}, c.schedule, c.workspace, stream()));
+      o = read(c, &bits);
+      if (i == 0) first = bits;
+      EXPECT_EQ(first, bits) << "repeat " << i;
+    }
+    if (processors == 0 && !c.shape.fp8) by_registry(c.args, c.shape, first, c.out);
+    release();
+    return o;
+  }
+  /// What prepare() and room() have given is no more.
+  void release() { kept_.clear(); }
+
  private:
+  static std::size_t bytes_of_q(const AttendArgs& host) {
+    return static_cast<std::size_t>(bytes_of(host.q.dtype, host.q.rows * host.q.row_stride));
+  }
   // The kernel that plans name cuts a call in the same way, so its bits are the same.
   void by_registry(AttendArgs args, const LatentShape& shape,
                    const std::vector<std::uint16_t>& wanted, std::span<std::uint16_t> out) {
