@@ -106,24 +106,34 @@ inline bool arrive(NamedBarrier& b, int threads) {
 inline float bf16_at(std::uint32_t address) {
   return bits_to_float(std::uint32_t{load_at<std::uint16_t>(address)} << 16);
 }
+inline std::uint32_t swizzle_64(std::uint32_t address) { return address ^ (address >> 7 & 3) << 4; }
 inline std::uint32_t swizzle_128(std::uint32_t address) {
   return address ^ (address >> 7 & 7) << 4;
 }
 
+inline float e4m3_of(std::uint8_t code) { return to_f32(e4m3{code}); }
+
 /// A tile that a descriptor names (tile_descriptor() in wgmma.cuh).
 struct Tile {
   std::uint32_t base, lead, stride;
+  bool half;  // rows of 64 bytes
   explicit Tile(std::uint64_t d)
       : base(static_cast<std::uint32_t>(d & 0x3fff) << 4),
         lead(static_cast<std::uint32_t>(d >> 16 & 0x3fff) << 4),
-        stride(static_cast<std::uint32_t>(d >> 32 & 0x3fff) << 4) {
-    LATHE_CHECK(d >> 62 == 1, "a tile that is not swizzled over 128 bytes");
+        stride(static_cast<std::uint32_t>(d >> 32 & 0x3fff) << 4),
+        half(d >> 62 == 2) {
+    LATHE_CHECK(half || d >> 62 == 1, "a tile that is not swizzled over 64 or 128 bytes");
   }
-  /// K-major: element k of line `line`.
-  float by_line(int line, int k) const {
+  /// K-major: where byte `byte` of line `line` lies.
+  std::uint32_t at(int line, int byte) const {
     const auto l = static_cast<std::uint32_t>(line);
-    return bf16_at(swizzle_128(base + l / 8 * stride + l % 8 * 128 + 2 * static_cast<unsigned>(k)));
+    const std::uint32_t in_tile =
+        base + l / 8 * stride + l % 8 * (half ? 64u : 128u) + static_cast<unsigned>(byte);
+    return half ? swizzle_64(in_tile) : swizzle_128(in_tile);
   }
+  float fp8_by_line(int line, int k) const { return e4m3_of(load_at<std::uint8_t>(at(line, k))); }
+  /// K-major: element k of line `line`.
+  float by_line(int line, int k) const { return bf16_at(at(line, 2 * k)); }
   /// MN-major: the same element.
   float by_k(int line, int k) const {
     const auto l = static_cast<std::uint32_t>(line);
@@ -133,15 +143,15 @@ struct Tile {
   }
 };
 
-/// d (+)= a b over 16 of k; a(row, k) and b(column, k).
-template <int kCount, class A, class B>
+/// d (+)= a b over kDepth of k; a(row, k) and b(column, k).
+template <int kDepth = 16, int kCount, class A, class B>
 void multiply(float (&d)[kCount], A a, B b, bool add) {
   const int thread = machine.current % 128;
   const int row = thread / 32 * 16 + thread % 32 / 4, column = 2 * (thread % 4);
   for (int j = 0; j < kCount / 4; ++j) {
     for (int i = 0; i < 4; ++i) {
       float sum = add ? d[4 * j + i] : 0.f;
-      for (int k = 0; k < 16; ++k) {
+      for (int k = 0; k < kDepth; ++k) {
         sum += a(row + i / 2 * 8, k) * b(8 * j + column + i % 2, k);
       }
       d[4 * j + i] = sum;
@@ -200,20 +210,23 @@ inline bool group_any(int number, int threads, bool mine) {
 struct PageMap {
   const unsigned char* base;
   std::int64_t page_stride, row_bytes, box_rows;
+  int element_bytes = 2, box_bytes = 128;
 };
 inline void copy_box(std::uint32_t to, const void* map, int x, int y, int z,
                      std::uint32_t barrier) {
   PageMap m;
   std::memcpy(&m, map, sizeof m);
+  const auto width = static_cast<std::uint32_t>(m.box_bytes);
   for (std::int64_t r = 0; r < m.box_rows; ++r) {
-    for (std::uint32_t c = 0; c < 8; ++c) {
-      const std::uint32_t at = to + static_cast<std::uint32_t>(r) * 128 + c * 16;
-      std::memcpy(emulated::shared_at(emulated::swizzle_128(at), 16),
-                  m.base + z * m.page_stride + (y + r) * m.row_bytes + x * 2 + c * 16, 16);
+    for (std::uint32_t c = 0; c < width; c += 16) {
+      const std::uint32_t at = to + static_cast<std::uint32_t>(r) * width + c;
+      std::memcpy(emulated::shared_at(
+                      width == 64 ? emulated::swizzle_64(at) : emulated::swizzle_128(at), 16),
+                  m.base + z * m.page_stride + (y + r) * m.row_bytes + x * m.element_bytes + c, 16);
     }
   }
   emulated::PhaseBarrier& b = emulated::phase_barrier(barrier);
-  b.bytes -= m.box_rows * 128;
+  b.bytes -= m.box_rows * m.box_bytes;
   LATHE_CHECK(b.bytes >= 0, "more bytes than a barrier was told of");
   emulated::end_phase(b);
 }
@@ -241,6 +254,10 @@ inline std::uint32_t load_shared_u32(std::uint32_t from) {
 inline std::uint64_t load_shared_u64(std::uint32_t from) {
   return emulated::load_at<std::uint64_t>(from);
 }
+inline uint4 load_shared_u128(std::uint32_t from) { return emulated::load_at<uint4>(from); }
+inline void store_shared_u8(std::uint32_t to, std::uint32_t v) {
+  emulated::store_at(to, static_cast<std::uint8_t>(v));
+}
 inline void store_shared_u32(std::uint32_t to, std::uint32_t v) { emulated::store_at(to, v); }
 inline void store_shared_u64(std::uint32_t to, std::uint64_t v) { emulated::store_at(to, v); }
 inline float load_float(std::uint32_t at) { return emulated::load_at<float>(at); }
@@ -253,6 +270,20 @@ inline void store_matrices(std::uint32_t to, std::uint32_t a, std::uint32_t b, s
   for (int m = 0; m < 4; ++m) {
     const std::uint32_t row = shuffle(to, 8 * m + lane() / 4);
     emulated::store_at(row + static_cast<std::uint32_t>(lane() % 4) * 4, words[m]);
+  }
+}
+/// A thread gets of each matrix two rows of a column: 16-bit elements of two addresses.
+inline void load_matrices_turned(std::uint32_t from, std::uint32_t (&v)[4]) {
+  for (int m = 0; m < 4; ++m) {
+    const auto element = [&](int row) {
+      const std::uint32_t at = shuffle(from, static_cast<std::uint32_t>(8 * m + row));
+      return std::uint32_t{
+          emulated::load_at<std::uint16_t>(at + static_cast<std::uint32_t>(lane() / 4) * 2)};
+    };
+    // Shuffles want all lanes to ask for the same, so each row is asked for by all.
+    std::uint32_t rows[8];
+    for (int r = 0; r < 8; ++r) rows[r] = element(r);
+    v[m] = rows[2 * (lane() % 4)] | rows[2 * (lane() % 4) + 1] << 16;
   }
 }
 /// A thread has two neighbours of a row, so of two columns the same place.
@@ -278,6 +309,11 @@ void raise_registers() {}
 template <int kRegisters>
 void lower_registers() {}
 
+inline std::uint32_t warp_or(std::uint32_t v) {
+  for (int lanes = 1; lanes < emulated::kWarp; lanes *= 2) v |= shuffle_xor(v, lanes);
+  return v;
+}
+inline int count_bits(std::uint32_t v) { return __builtin_popcount(v); }
 template <class T>
 T load_constant(const T* p) {
   return *p;
@@ -357,6 +393,36 @@ void mma_m64_bf16_turned(float (&d)[kCount], std::uint64_t v, std::uint64_t b, b
   emulated::multiply(
       d, [&](int row, int k) { return left.by_k(row, k); },
       [&](int column, int k) { return right.by_line(column, k); }, add);
+}
+
+inline std::uint64_t half_tile_descriptor(std::uint32_t address) {
+  return std::uint64_t{(address & 0x3ffff) >> 4} | std::uint64_t{512 >> 4} << 32 |
+         std::uint64_t{2} << 62;
+}
+inline std::uint32_t pack_e4m3(float low, float high) {
+  return convert_e4m3x4(low, high, 0, 0) & 0xffffu;
+}
+inline void mma_m64_e4m3(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add) {
+  const emulated::Tile left(a), right(b);
+  emulated::multiply<32>(
+      d, [&](int row, int k) { return left.fp8_by_line(row, k); },
+      [&](int column, int k) { return right.fp8_by_line(column, k); }, add);
+}
+inline void mma_m64_e4m3_rows(float (&d)[32], const std::uint32_t (&a)[4], std::uint64_t b) {
+  float rows[2][32];
+  for (int c = 0; c < 4; ++c) {
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t word = shuffle(a[i], static_cast<std::uint32_t>(lane() / 4 * 4 + c));
+      for (int e = 0; e < 4; ++e) {
+        rows[i % 2][i / 2 * 16 + 4 * c + e] =
+            emulated::e4m3_of(static_cast<std::uint8_t>(word >> 8 * e));
+      }
+    }
+  }
+  const emulated::Tile right(b);
+  emulated::multiply<32>(
+      d, [&](int row, int k) { return rows[row % 16 / 8][k]; },
+      [&](int column, int k) { return right.fp8_by_line(column, k); }, true);
 }
 
 }  // namespace lathe::cuda

@@ -126,6 +126,17 @@ __device__ inline std::uint64_t load_shared_u64(std::uint32_t from) {
   asm volatile("ld.shared.u64 %0, [%1];" : "=l"(v) : "r"(from) : "memory");
   return v;
 }
+__device__ inline uint4 load_shared_u128(std::uint32_t from) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+__device__ inline void store_shared_u8(std::uint32_t to, std::uint32_t v) {
+  asm volatile("st.shared.u8 [%0], %1;" ::"r"(to), "r"(v) : "memory");
+}
 __device__ inline void store_shared_u32(std::uint32_t to, std::uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
 }
@@ -218,6 +229,10 @@ template <int kHalf>
 __device__ inline std::uint32_t twice_half(std::uint32_t v) {
   return __byte_perm(v, 0, kHalf == 0 ? 0x1010 : 0x3232);
 }
+__device__ inline std::uint32_t warp_or(std::uint32_t v) {
+  return __reduce_or_sync(0xffffffffu, v);
+}
+__device__ inline int count_bits(std::uint32_t v) { return __popc(v); }
 template <class T>
 __device__ inline T load_constant(const T* p) {
   return __ldg(p);

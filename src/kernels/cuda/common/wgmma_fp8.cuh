@@ -11,6 +11,8 @@
 
 #include "kernels/cuda/common/wgmma.cuh"
 
+#ifdef __CUDACC__
+
 namespace lathe::cuda {
 
 /// Names a tile of 64-byte rows whose 16-byte chunks are swizzled (chunk c of row r lies at
@@ -61,3 +63,7 @@ __device__ inline void mma_m64_e4m3_rows(float (&d)[32], const std::uint32_t (&a
 }
 
 }  // namespace lathe::cuda
+
+#else
+#include "kernels/cuda/common/emulator_hopper.h"
+#endif

@@ -10,6 +10,7 @@
 #include "kernels/cuda/sm90/latent/latent_combine.cuh"
 #include "kernels/cuda/sm90/latent/latent_count.cuh"
 #include "kernels/cuda/sm90/latent/latent_narrow.cuh"
+#include "kernels/cuda/sm90/latent/latent_native.cuh"
 #include "kernels/cuda/sm90/latent/latent_wide.cuh"
 
 namespace lathe::cuda {
@@ -71,14 +72,26 @@ void emulate_narrow(LayoutKind kind, const LatentParams& p, int tile_lines) {
   }
 }
 
-/// Runs a scene's call among `processors` blocks and compares with the oracle. With row_request, the
-/// kernels get `positions` and the page table in place of the scene's slots.
-void check(Scene& s, int processors, std::span<const std::int32_t> row_request = {},
-           std::span<const std::int32_t> positions = {}) {
-  const Matrix<bf16> q = rounded(s.q);
-  s.args.q = q.view();
-  const Outputs want = s.oracle();
+void emulate_native(const LatentParams& p) {
+  const auto page = static_cast<std::int64_t>(p.main.page_size.divisor);
+  PageMap m{reinterpret_cast<const unsigned char*>(p.main.pages),
+            p.main.page_stride,
+            576,
+            std::min<std::int64_t>(page, kLatentTile),
+            1,
+            128};
+  NativeMaps maps;
+  std::memcpy(&maps.wide, &m, sizeof m);
+  m.box_bytes = 64;
+  std::memcpy(&maps.narrow, &m, sizeof m);
+  emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1}, Native::kThreads,
+          latent_native_kernel, p, maps);
+}
 
+/// Runs a scene's call among `processors` blocks. With row_request, the kernels get `positions` and the
+/// page table in place of the scene's slots.
+Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_request = {},
+               std::span<const std::int32_t> positions = {}) {
   AttendArgs args = s.args;
   if (!row_request.empty()) {
     args.main.indices = positions;
@@ -94,6 +107,7 @@ void check(Scene& s, int processors, std::span<const std::int32_t> row_request =
                     .requests = std::ssize(args.kv_lens),
                     .heads = args.problem.heads,
                     .dense = args.main.index_width == 0,
+                    .fp8 = args.q.dtype == DType::e4m3,
                     .processors = processors};
   for (std::size_t r = 0; shape.dense && r < args.kv_lens.size(); ++r) {
     const std::int32_t rows = args.q_indptr[r + 1] - args.q_indptr[r];
@@ -115,7 +129,9 @@ void check(Scene& s, int processors, std::span<const std::int32_t> row_request =
                           NAN);
   p.part_out = part.data();
   p.part_lse = part.data() + schedule.cut.items * p.tiles * schedule.cut.tile_lines * 512;
-  if (schedule.cut.tile_lines < 64) {
+  if (shape.fp8) {
+    emulate_native(p);
+  } else if (schedule.cut.tile_lines < 64) {
     emulate_narrow(args.main.pool->layout.kind(), p, schedule.cut.tile_lines);
   } else {
     emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1}, LatentWide<Bf16Format>::kThreads,
@@ -130,7 +146,16 @@ void check(Scene& s, int processors, std::span<const std::int32_t> row_request =
     got.out.data[i] = std::bit_cast<float>(std::uint32_t{out[i]} << 16);
   }
   for (std::size_t i = 0; i < lse.size(); ++i) got.lse.data[i] = lse[i];
-  expect_oracle(got, want);
+  return got;
+}
+
+/// The same, compared with the oracle.
+void check(Scene& s, int processors, std::span<const std::int32_t> row_request = {},
+           std::span<const std::int32_t> positions = {}) {
+  const Matrix<bf16> q = rounded(s.q);
+  s.args.q = q.view();
+  const Outputs want = s.oracle();
+  expect_oracle(attend(s, processors, row_request, positions), want);
 }
 
 class LatentEmulated : public ::testing::TestWithParam<LayoutKind> {};
@@ -220,6 +245,32 @@ TEST_P(LatentEmulated, FewHeadsSparse) {
     s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
                                                       : ProblemKind::sparse_latent);
     check(s, 2);
+  }
+}
+
+// fp8 arithmetic, with latent_native_gpu_test.cc's bounds: weights are rounded to e4m3.
+TEST(LatentEmulatedFp8, DenseByPageTable) {
+  for (const int page : {16, 128}) {
+    for (const int heads : {5, 48}) {
+      SCOPED_TRACE("page " + std::to_string(page) + ", heads " + std::to_string(heads));
+      Scene s(layout_of(LayoutKind::mla_fp8), page, heads, {{130, 2}, {1, 1}, {0, 1}, {300, 1}});
+      Matrix<e4m3> q(s.q.rows, s.q.cols);
+      for (std::size_t i = 0; i < q.data.size(); ++i) q.data[i] = to_e4m3(s.q.data[i] * 3);
+      s.args.q = q.view();
+      s.args.q_scale = 0.3f;
+      const Outputs want = s.oracle(), got = attend(s, 3);
+      double error = 0, all = 0;
+      for (std::size_t i = 0; i < want.out.data.size(); ++i) {
+        const double off = got.out.data[i] - want.out.data[i];
+        error += off * off;
+        all += want.out.data[i] * want.out.data[i];
+      }
+      EXPECT_LE(std::sqrt(error / all), 0.04);
+      for (std::size_t i = 0; i < want.lse.data.size(); ++i) {
+        if (want.lse.data[i] == got.lse.data[i]) continue;
+        EXPECT_NEAR(got.lse.data[i], want.lse.data[i], 4e-3) << i;
+      }
+    }
   }
 }
 

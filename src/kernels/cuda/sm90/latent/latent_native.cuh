@@ -25,18 +25,9 @@
 
 namespace lathe::cuda {
 
-inline constexpr float kNoNativeKey = -__builtin_huge_valf();
 inline constexpr float kWeightLimit = 8;   // log2 of the largest weight; e4m3 ends at 448
 inline constexpr float kWeightOfMost = 5;  // log2 of the weight of a maximum that becomes reference
 
-__device__ inline float native_load(std::uint32_t at) {
-  float v;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
-  return v;
-}
-__device__ inline void native_store(std::uint32_t at, float v) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
-}
 /// 2^(from - to), for references of which the first may be that of no key.
 __device__ inline float native_factor(float from, float to) {
   return from == to ? 1.f : exp2_fast(from - to);
@@ -63,40 +54,36 @@ struct NativeGroup {
   }
 
   __device__ void begin() {
-#pragma unroll
+    LATHE_UNROLL
     for (int m = 0; m < 4; ++m) {
-#pragma unroll
+      LATHE_UNROLL
       for (int i = 0; i < 32; ++i) sums[m][i] = 0;
     }
-    reference[0] = reference[1] = kNoNativeKey;
+    reference[0] = reference[1] = kNoKey;
     total[0] = total[1] = 0;
   }
   __device__ void pin_sums() {
-#pragma unroll
+    LATHE_UNROLL
     for (int m = 0; m < 4; ++m) wgmma_pin(sums[m]);
   }
   __device__ void release(std::uint32_t barrier) const {
     if (lane == 0) barrier_arrive(barrier);
   }
-  __device__ std::uint64_t mask(unsigned n) const {
-    std::uint64_t m;
-    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(m) : "r"(s.mask(n)) : "memory");
-    return m;
-  }
+  __device__ std::uint64_t mask(unsigned n) const { return load_shared_u64(s.mask(n)); }
 
   __device__ void score(float (&d)[32], unsigned n) {
     const std::uint32_t keys = s.keys(n);
     wgmma_fence();
-#pragma unroll
+    LATHE_UNROLL
     for (int t = 0; t < 4; ++t) {
-#pragma unroll
+      LATHE_UNROLL
       for (int k = 0; k < 4; ++k) {
         const int at = t * Native::kDimBytes + k * 32;
         mma_m64_e4m3(d, tile_descriptor(s.q + at, 1024), tile_descriptor(keys + at, 1024),
                      t + k > 0);
       }
     }
-#pragma unroll
+    LATHE_UNROLL
     for (int k = 0; k < 2; ++k) {
       const int at = Native::kLastAt + k * 32;
       mma_m64_e4m3(d, half_tile_descriptor(s.q + at), half_tile_descriptor(keys + at), true);
@@ -113,7 +100,7 @@ struct NativeGroup {
     if (!(m >> key & 1)) {
       const std::uint32_t tile =
           s.keys(n) + static_cast<std::uint32_t>((kGroup * 2 + thread % 2) * Native::kDimBytes);
-#pragma unroll
+      LATHE_UNROLL
       for (int c = 0; c < 8; ++c) store_shared(swizzled_128(tile, key, c), 0, 0, 0, 0);
     }
     fence_async_proxy();
@@ -122,14 +109,12 @@ struct NativeGroup {
 
   /// Goes over to tile n's references; the products must be done.
   __device__ void refer(unsigned n) {
-    std::uint32_t risen;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(risen) : "r"(s.risen(n)) : "memory");
-    if (risen == 0) return;
-#pragma unroll
+    if (load_shared_u32(s.risen(n)) == 0) return;
+    LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
       const std::uint32_t at = s.factors(n) + static_cast<std::uint32_t>(32 * j + 8 * (lane & 3));
-      const float f0 = native_load(at), f1 = native_load(at + 4);
-#pragma unroll
+      const float f0 = load_float(at), f1 = load_float(at + 4);
+      LATHE_UNROLL
       for (int m = 0; m < 4; ++m) {
         sums[m][4 * j] *= f0;
         sums[m][4 * j + 1] *= f1;
@@ -147,21 +132,21 @@ struct NativeGroup {
     clear_values(n);
     const std::uint32_t from = s.keys(n) + values_at;
     const std::uint32_t weights = s.weights(n);
-#pragma unroll
+    LATHE_UNROLL
     for (int m = 0; m < 4; ++m) {
       std::uint32_t a[2][4];
-#pragma unroll
+      LATHE_UNROLL
       for (int k = 0; k < 2; ++k) {
         std::uint32_t v[4];
         // Four chunks to the right is one bit of the swizzled address.
         load_matrices_turned((from ^ (m & 1) << 6) + m / 2 * Native::kDimBytes + k * 32 * 128, v);
-        a[k][0] = __byte_perm(v[0], v[1], 0x6420);
-        a[k][1] = __byte_perm(v[0], v[1], 0x7531);
-        a[k][2] = __byte_perm(v[2], v[3], 0x6420);
-        a[k][3] = __byte_perm(v[2], v[3], 0x7531);
+        a[k][0] = permute_bytes(v[0], v[1], 0x6420);
+        a[k][1] = permute_bytes(v[0], v[1], 0x7531);
+        a[k][2] = permute_bytes(v[2], v[3], 0x6420);
+        a[k][3] = permute_bytes(v[2], v[3], 0x7531);
       }
       wgmma_fence();
-#pragma unroll
+      LATHE_UNROLL
       for (int k = 0; k < 2; ++k) {
         mma_m64_e4m3_rows(sums[m], a[k], half_tile_descriptor(weights + k * 32));
       }
@@ -172,23 +157,23 @@ struct NativeGroup {
   __device__ void hide_keys(float (&d)[32], std::uint64_t seen) const {
     if (seen == ~std::uint64_t{0}) return;
     const auto bits = seen >> 2 * (lane & 3);
-#pragma unroll
+    LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
       const auto two = static_cast<std::uint32_t>(bits >> 8 * j);
-      if (!(two & 1)) d[4 * j] = d[4 * j + 2] = kNoNativeKey;
-      if (!(two & 2)) d[4 * j + 1] = d[4 * j + 3] = kNoNativeKey;
+      if (!(two & 1)) d[4 * j] = d[4 * j + 2] = kNoKey;
+      if (!(two & 2)) d[4 * j + 1] = d[4 * j + 3] = kNoKey;
     }
   }
   /// Keys from `limit` of each row on, counted from the tile's first, are not seen.
   __device__ void hide_after(float (&d)[32], int limit0, int limit1) const {
     if (limit0 >= kLatentTile && limit1 >= kLatentTile) return;
     const int column = 2 * (lane & 3);
-#pragma unroll
+    LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
-      if (8 * j + column >= limit0) d[4 * j] = kNoNativeKey;
-      if (8 * j + column + 1 >= limit0) d[4 * j + 1] = kNoNativeKey;
-      if (8 * j + column >= limit1) d[4 * j + 2] = kNoNativeKey;
-      if (8 * j + column + 1 >= limit1) d[4 * j + 3] = kNoNativeKey;
+      if (8 * j + column >= limit0) d[4 * j] = kNoKey;
+      if (8 * j + column + 1 >= limit0) d[4 * j + 1] = kNoKey;
+      if (8 * j + column >= limit1) d[4 * j + 2] = kNoKey;
+      if (8 * j + column + 1 >= limit1) d[4 * j + 3] = kNoKey;
     }
   }
 
@@ -197,7 +182,7 @@ struct NativeGroup {
     hide_keys(d, mask(n));
     hide_after(d, limit0, limit1);
     float m0 = d[0], m1 = d[2];
-#pragma unroll
+    LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
       m0 = fmaxf(m0, fmaxf(d[4 * j], d[4 * j + 1]));
       m1 = fmaxf(m1, fmaxf(d[4 * j + 2], d[4 * j + 3]));
@@ -219,24 +204,24 @@ struct NativeGroup {
     }
     if ((lane & 3) == 0) {
       const auto at = static_cast<std::uint32_t>(row * 4);
-      native_store(s.references(n) + at, r0);
-      native_store(s.references(n) + at + 32, r1);
-      native_store(s.factors(n) + at, f0);
-      native_store(s.factors(n) + at + 32, f1);
+      store_float(s.references(n) + at, r0);
+      store_float(s.references(n) + at + 32, r1);
+      store_float(s.factors(n) + at, f0);
+      store_float(s.factors(n) + at + 32, f1);
     }
     if (lane == 0) {
-      asm volatile("st.shared.u8 [%0], %1;" ::"r"(s.risen(n) + warp), "r"(int{rises}) : "memory");
+      store_shared_u8(s.risen(n) + static_cast<std::uint32_t>(warp), rises);
     }
     total[0] *= native_factor(reference[0], r0);
     total[1] *= native_factor(reference[1], r1);
     reference[0] = r0;
     reference[1] = r1;
-    const float z0 = r0 == kNoNativeKey ? 0.f : r0, z1 = r1 == kNoNativeKey ? 0.f : r1;
+    const float z0 = r0 == kNoKey ? 0.f : r0, z1 = r1 == kNoKey ? 0.f : r1;
     std::uint32_t w[2][4];
-#pragma unroll
+    LATHE_UNROLL
     for (int j = 0; j < 8; j += 2) {
       float x[8];
-#pragma unroll
+      LATHE_UNROLL
       for (int i = 0; i < 8; ++i) {
         x[i] = exp2_fast(fmaf(d[4 * j + i], p.scale, (i & 2) == 0 ? -z0 : -z1));
       }
@@ -246,13 +231,13 @@ struct NativeGroup {
       w[j / 4][j % 4 + 1] = pack_e4m3(x[2], x[3]) | pack_e4m3(x[6], x[7]) << 16;
     }
     const int line = warp * 16 + (lane & 15);
-#pragma unroll
+    LATHE_UNROLL
     for (int k = 0; k < 2; ++k) {
       store_matrices(swizzled_64(s.weights(n), line, 2 * k + lane / 16), w[k][0], w[k][1], w[k][2],
                      w[k][3]);
     }
     fence_async_proxy();
-    __syncwarp();
+    sync_warp();
     release(s.weighed(n));
   }
 
@@ -271,8 +256,8 @@ struct NativeGroup {
   __device__ void add_and_weigh(float (&d)[32], unsigned n, int limit0, int limit1) {
     add(n);
     const auto at = static_cast<std::uint32_t>(row * 4);
-    weigh(d, n + 1, limit0, limit1, native_load(s.references(n) + at),
-          native_load(s.references(n) + at + 32));
+    weigh(d, n + 1, limit0, limit1, load_float(s.references(n) + at),
+          load_float(s.references(n) + at + 32));
     wgmma_wait<0>();
     pin_sums();
     release(s.empty(n));
@@ -293,8 +278,8 @@ struct NativeGroup {
     wgmma_wait<0>();
     wgmma_pin(d);
     if constexpr (kGroup == 0) {
-      weigh(d, n, limit[0], limit[1], kNoNativeKey, kNoNativeKey);
-#pragma unroll 1
+      weigh(d, n, limit[0], limit[1], kNoKey, kNoKey);
+      LATHE_ROLLED
       for (int i = 1; i < pairs; ++i, n += 2) {
         add_and_score(d, n);
         add_and_weigh(d, n + 1, limit[0] - 2 * i * kLatentTile, limit[1] - 2 * i * kLatentTile);
@@ -304,7 +289,7 @@ struct NativeGroup {
       add_alone(n + 1);
     } else {
       int hidden = kLatentTile;
-#pragma unroll 1
+      LATHE_ROLLED
       for (int i = 1; i < pairs; ++i, n += 2, hidden += 2 * kLatentTile) {
         add_and_weigh(d, n - 1, limit[0] - hidden, limit[1] - hidden);
         add_and_score(d, n);
@@ -317,26 +302,25 @@ struct NativeGroup {
 
   /// last: the item's last tile.
   __device__ void finish(const NativeItem& item, unsigned last) {
-#pragma unroll
+    LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
       total[i] *= native_factor(
           reference[i],
-          native_load(s.references(last) + static_cast<std::uint32_t>((row + 8 * i) * 4)));
+          load_float(s.references(last) + static_cast<std::uint32_t>((row + 8 * i) * 4)));
       total[i] += shuffle_xor(total[i], 1);
       total[i] += shuffle_xor(total[i], 2);
     }
     if ((lane & 3) == 0) {
-      native_store(s.totals(kGroup) + static_cast<std::uint32_t>(row * 4), total[0]);
-      native_store(s.totals(kGroup) + static_cast<std::uint32_t>(row * 4 + 32), total[1]);
+      store_float(s.totals(kGroup) + static_cast<std::uint32_t>(row * 4), total[0]);
+      store_float(s.totals(kGroup) + static_cast<std::uint32_t>(row * 4 + 32), total[1]);
     }
     group_sync(Native::kSumsReady, 256);
     const std::int64_t part = std::int64_t{item.number} * (p.tiles * Native::kLines);
     if (thread < Native::kLines) {
       const auto at = static_cast<std::uint32_t>(thread * 4);
       const std::int32_t line = item.first + thread;
-      const float sum = native_load(s.totals(0) + at) + native_load(s.totals(1) + at);
-      const float lse2 =
-          sum > 0 ? native_load(s.references(last) + at) + __log2f(sum) : kNoNativeKey;
+      const float sum = load_float(s.totals(0) + at) + load_float(s.totals(1) + at);
+      const float lse2 = sum > 0 ? load_float(s.references(last) + at) + log2_fast(sum) : kNoKey;
       float factor = sum > 0 ? p.value_scale / sum : 0.f;
       if (line < item.lines) {
         const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
@@ -351,22 +335,21 @@ struct NativeGroup {
           }
         }
       }
-      native_store(s.scales(kGroup) + at, factor);
+      store_float(s.scales(kGroup) + at, factor);
     }
     group_sync(Native::kFirstGroup + kGroup, 128);
     const int column = kGroup * 256 + warp * 16 + lane / 4 * 2;
-#pragma unroll
+    LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
-#pragma unroll
+      LATHE_UNROLL
       for (int e = 0; e < 2; ++e) {
         const int in_tile = 8 * j + 2 * (lane & 3) + e;
         const std::int32_t line = item.first + in_tile;
         if (line >= item.lines) continue;
-        const float factor =
-            native_load(s.scales(kGroup) + static_cast<std::uint32_t>(in_tile * 4));
+        const float factor = load_float(s.scales(kGroup) + static_cast<std::uint32_t>(in_tile * 4));
         if (item.number >= 0) {
           float* to = p.part_out + (part + line) * Native::kValues + column;
-#pragma unroll
+          LATHE_UNROLL
           for (int m = 0; m < 4; ++m) {
             *reinterpret_cast<float2*>(to + 64 * m) =
                 make_float2(sums[m][4 * j + e] * factor, sums[m][4 * j + 2 + e] * factor);
@@ -377,7 +360,7 @@ struct NativeGroup {
         const std::int32_t head = line - r * p.heads;
         std::uint16_t* to =
             p.out + (item.row + r) * p.out_stride + std::int64_t{head} * Native::kValues + column;
-#pragma unroll
+        LATHE_UNROLL
         for (int m = 0; m < 4; ++m) {
           *reinterpret_cast<std::uint32_t*>(to + 64 * m) =
               pack_bf16(sums[m][4 * j + e] * factor, sums[m][4 * j + 2 + e] * factor);
@@ -395,7 +378,7 @@ struct NativeGroup {
       if (item.pairs == 0) return;
       fence_async_proxy();
       int limit[2];
-#pragma unroll
+      LATHE_UNROLL
       for (int i = 0; i < 2; ++i) {
         limit[i] = item.limit + static_cast<std::int32_t>(p.by_heads(
                                     static_cast<std::uint32_t>(item.first + row + 8 * i)));
@@ -407,10 +390,10 @@ struct NativeGroup {
   }
 };
 
-__global__ void __launch_bounds__(Native::kThreads, 1)
+static __global__ void __launch_bounds__(Native::kThreads, 1)
     latent_native_kernel(const __grid_constant__ LatentParams p,
                          const __grid_constant__ NativeMaps maps) {
-  extern __shared__ __align__(1024) unsigned char shared_bytes[];
+  LATHE_DYNAMIC_SHARED(shared_bytes);
   const NativeShared s{shared_address(shared_bytes)};
   const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.tiles;
   const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.tiles;
@@ -424,7 +407,7 @@ __global__ void __launch_bounds__(Native::kThreads, 1)
     }
     barriers_visible();
   }
-  __syncthreads();
+  sync_block();
   const int group = static_cast<int>(threadIdx.x) / 128;
   const int thread = static_cast<int>(threadIdx.x) % 128;
   if (group == 2) {

@@ -97,24 +97,15 @@ struct NativeShared {
   __device__ std::uint32_t scales(int group) const { return totals(2 + group); }
 
   __device__ NativeItem load_item(unsigned number) const {
-    NativeItem v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.pairs), "=r"(v.limit), "=r"(v.row), "=r"(v.lines)
-                 : "r"(item(number))
-                 : "memory");
-    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(v.number), "=r"(v.first)
-                 : "r"(item(number) + 16)
-                 : "memory");
-    return v;
+    const uint4 v = load_shared_u128(item(number));
+    const std::uint64_t w = load_shared_u64(item(number) + 16);
+    const auto i32 = [](std::uint64_t x) { return static_cast<std::int32_t>(x); };
+    return {i32(v.x), i32(v.y), i32(v.z), i32(v.w), i32(w), i32(w >> 32)};
   }
   __device__ void store_item(unsigned number, const NativeItem& v) const {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(item(number)), "r"(v.pairs),
-                 "r"(v.limit), "r"(v.row), "r"(v.lines)
-                 : "memory");
-    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(item(number) + 16), "r"(v.number),
-                 "r"(v.first)
-                 : "memory");
+    const auto u32 = [](std::int32_t x) { return static_cast<std::uint32_t>(x); };
+    store_shared(item(number), u32(v.pairs), u32(v.limit), u32(v.row), u32(v.lines));
+    store_shared_u64(item(number) + 16, u32(v.number) | std::uint64_t{u32(v.first)} << 32);
   }
 };
 
@@ -122,7 +113,7 @@ struct NativeShared {
 __device__ inline void native_copy_queries(const LatentParams& p, const LatentUnitPlace& u,
                                            std::int32_t tile, std::uint32_t to, int thread) {
   constexpr int kChunks = 576 / 16;
-#pragma unroll 2
+  LATHE_ROLLED
   for (int i = thread; i < Native::kLines * kChunks; i += Native::kQueryThreads) {
     const int line = i / kChunks, chunk = i % kChunks;
     const std::int32_t l = tile * Native::kLines + line;
@@ -180,24 +171,22 @@ __device__ inline void native_fill_keys(const LatentParams& p, const NativeMaps&
             static_cast<std::int32_t>(p.main.page_size(static_cast<std::uint32_t>(index)));
         offset = index - at * page_size;
         if (at < p.main.table_width) page = table[at];
-        if (page >= 0 && page < p.main.pages_count) seen = min(rows, end - index);
+        if (page >= 0 && page < p.main.pages_count) seen = rows < end - index ? rows : end - index;
       }
       const std::uint64_t bits =
           seen == 64 ? ~std::uint64_t{0} : ((std::uint64_t{1} << seen) - 1) << (lane * rows & 63);
-      const std::uint32_t low = __reduce_or_sync(0xffffffffu, static_cast<std::uint32_t>(bits));
-      const std::uint32_t high =
-          __reduce_or_sync(0xffffffffu, static_cast<std::uint32_t>(bits >> 32));
-      const int boxes = __popc(__ballot_sync(0xffffffffu, seen > 0));
+      const std::uint32_t low = warp_or(static_cast<std::uint32_t>(bits));
+      const std::uint32_t high = warp_or(static_cast<std::uint32_t>(bits >> 32));
+      const int boxes = count_bits(warp_ballot(seen > 0));
       barrier_wait(s.empty(n), NativeShared::parity(n) ^ 1);
       if (lane == 0) {
-        asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(s.mask(n)), "r"(low), "r"(high)
-                     : "memory");
+        store_shared_u64(s.mask(n), std::uint64_t{high} << 32 | low);
         barrier_expect(s.full(n), static_cast<std::uint32_t>(boxes * rows * 576));
       }
-      __syncwarp();
+      sync_warp();
       if (seen > 0) {
         const std::uint32_t to = s.keys(n);
-#pragma unroll
+        LATHE_UNROLL
         for (int d = 0; d < 4; ++d) {
           copy_box(to + d * Native::kDimBytes + lane * rows * 128, &maps.wide, d * 128, offset,
                    page, s.full(n));
