@@ -36,6 +36,13 @@ inline unsigned char* shared_at(std::uint32_t address, std::size_t bytes) {
               "an address outside shared memory");
   return shared_memory + (address - kSharedBase);
 }
+/// A block's shared memory holds anything when it begins: NaN, here.
+inline unsigned char* shared_of_block() {
+  static std::int64_t block = -1;
+  if (block != machine.blocks_begun) std::memset(shared_memory, 0xff, kSharedBytes);
+  block = machine.blocks_begun;
+  return shared_memory;
+}
 template <class T>
 T load_at(std::uint32_t address) {
   T v;
@@ -161,7 +168,7 @@ void multiply(float (&d)[kCount], A a, B b, bool add) {
 
 }  // namespace emulated
 
-#define LATHE_DYNAMIC_SHARED(name) unsigned char* name = emulated::shared_memory
+#define LATHE_DYNAMIC_SHARED(name) unsigned char* name = emulated::shared_of_block()
 
 inline std::uint32_t shared_address(const void* p) {
   return emulated::kSharedBase +

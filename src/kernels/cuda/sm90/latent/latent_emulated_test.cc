@@ -19,29 +19,43 @@ namespace {
 using latent_test::Ints;
 using latent_test::Scene;
 
-using Kernel = void (*)(LatentParams);
+CUtensorMap key_map(const LatentParams& p, std::int64_t row_bytes) {
+  CUtensorMap map{};
+  const PageMap m{reinterpret_cast<const unsigned char*>(p.main.pages), p.main.page_stride,
+                  row_bytes, box_rows(p)};
+  std::memcpy(&map, &m, sizeof m);
+  return map;
+}
 
-Kernel wide_kernel(LayoutKind kind) {
+template <class Format, bool kPages>
+void emulate_wide_fill(const LatentParams& p) {
+  const CUtensorMap map = kPages ? key_map(p, Format::kRowBytes) : CUtensorMap{};
+  emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1}, LatentWide<Format, kPages>::kThreads,
+          latent_wide_kernel<Format, kPages>, p, map);
+}
+template <class Format>
+void emulate_wide(const LatentParams& p) {
+  if constexpr (Format::kFp8 == 0) {
+    if (has_boxes(p)) return emulate_wide_fill<Format, true>(p);
+  }
+  emulate_wide_fill<Format, false>(p);
+}
+void emulate_wide(LayoutKind kind, const LatentParams& p) {
   switch (kind) {
     case LayoutKind::mla_bf16:
-      return latent_wide_kernel<Bf16Format>;
+      return emulate_wide<Bf16Format>(p);
     case LayoutKind::mla_fp8:
-      return latent_wide_kernel<Fp8Format>;
+      return emulate_wide<Fp8Format>(p);
     case LayoutKind::mla_fp8_block:
-      return latent_wide_kernel<Fp8BlockFormat>;
+      return emulate_wide<Fp8BlockFormat>(p);
     default:
-      return latent_wide_kernel<V4Fp8Format>;
+      return emulate_wide<V4Fp8Format>(p);
   }
 }
 
 template <class Format, int kTileLines, bool kPages>
 void emulate_narrow_fill(const LatentParams& p) {
-  CUtensorMap map{};
-  if constexpr (kPages) {
-    const PageMap m{reinterpret_cast<const unsigned char*>(p.main.pages), p.main.page_stride,
-                    Format::kRowBytes, box_rows(p)};
-    std::memcpy(&map, &m, sizeof m);
-  }
+  const CUtensorMap map = kPages ? key_map(p, Format::kRowBytes) : CUtensorMap{};
   emulate({static_cast<unsigned>(p.workers), 1, 1},
           LatentNarrow<Format, kTileLines, kPages>::kThreads,
           latent_narrow_kernel<Format, kTileLines, kPages>, p, map);
@@ -134,8 +148,7 @@ Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_reque
   } else if (schedule.cut.tile_lines < 64) {
     emulate_narrow(args.main.pool->layout.kind(), p, schedule.cut.tile_lines);
   } else {
-    emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1}, LatentWide<Bf16Format>::kThreads,
-            wide_kernel(args.main.pool->layout.kind()), p);
+    emulate_wide(args.main.pool->layout.kind(), p);
   }
   emulate(
       {static_cast<unsigned>(p.tiles * schedule.cut.tile_lines), static_cast<unsigned>(p.units), 1},
@@ -162,9 +175,12 @@ class LatentEmulated : public ::testing::TestWithParam<LayoutKind> {};
 
 TEST_P(LatentEmulated, DenseByPageTable) {
   if (GetParam() == LayoutKind::v4_fp8) GTEST_SKIP() << "V4's keys come by index lists";
-  // Several items a worker, a unit cut in two, more lines than a tile, no keys at all.
-  Scene s(layout_of(GetParam()), 16, 48, {{130, 2}, {1, 1}, {0, 1}, {300, 1}});
-  check(s, 3);
+  // Several items a worker, a unit cut in two, more lines than a tile, no keys at all; of bf16 pages
+  // come as boxes, or row by row.
+  for (const int page : {16, 128, 100}) {
+    Scene s(layout_of(GetParam()), page, 48, {{130, 2}, {1, 1}, {0, 1}, {200, 1}});
+    check(s, 3);
+  }
 }
 
 TEST_P(LatentEmulated, SparseLists) {

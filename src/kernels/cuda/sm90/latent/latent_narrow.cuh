@@ -436,7 +436,7 @@ static __global__ void __launch_bounds__(LatentNarrow<Format, kTileLines, kPages
     if constexpr (!kPages) {
       typename N::Fill(p, s.fill, 0, thread - 256).run(worker);
     } else if (thread < 288) {
-      LatentPageFill<Format, N::kLines, N::kBuffers>(p, s.fill, &map).run(worker);
+      LatentPageFill<Format, N::kLines, N::kBuffers, true>(p, s.fill, &map, 0).run(worker);
     }
   } else {
     raise_registers<N::kGroupRegisters>();

@@ -1,9 +1,9 @@
 // What an instance of the narrow kernel consists of.
 #pragma once
 
-#include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 #include "kernels/cuda/sm90/latent/latent_narrow.cuh"
+#include "kernels/cuda/sm90/latent/latent_page_map.h"
 
 namespace lathe::cuda {
 
@@ -23,12 +23,7 @@ cudaError_t launch_narrow_lines(const LatentParams& p, cudaStream_t stream) {
   CUtensorMap map{};
   if constexpr (Format::kFp8 == 0) {
     if (has_boxes(p)) {
-      const cudaError_t status = make_page_map(map, {.base = p.main.pages,
-                                                     .pages = p.main.pages_count,
-                                                     .page_stride = p.main.page_stride,
-                                                     .page_rows = p.main.page_size.divisor,
-                                                     .row_bytes = Format::kRowBytes,
-                                                     .box_rows = box_rows(p)});
+      const cudaError_t status = make_key_map(map, p, Format::kRowBytes);
       if (status != cudaSuccess) return status;
       return launch_narrow_fill<Format, kTileLines, true>(p, map, stream);
     }

@@ -20,17 +20,34 @@ __host__ __device__ inline int box_rows(const LatentParams& p) {
   return rows < kLatentTile ? rows : kLatentTile;
 }
 
-template <class Format, int kTileLines, int kBuffers>
+/// Copies the queries of a worker's items, by kThreads threads.
+template <int kTileLines, int kDims, int kThreads>
+__device__ inline void fill_queries(const LatentParams& p, const LatentShared& s,
+                                    std::int32_t worker, std::int32_t tile, int thread) {
+  LatentItems items(p, worker);
+  std::uint32_t parity = 1;
+  while (items.take<kTileLines>(p, tile)) {
+    barrier_wait(s.q_empty, parity);
+    copy_queries<kTileLines, kDims, kThreads>(p, items.unit, tile, s.q, thread);
+    barrier_arrive_after_copies(s.q_full);
+    parity ^= 1;
+  }
+}
+
+/// kQueries: copies the queries too.
+template <class Format, int kTileLines, int kBuffers, bool kQueries>
 struct LatentPageFill {
   static constexpr int kDims = kDimTiles<Format>;
 
   const LatentParams& p;
   const LatentShared& s;
   const void* map;
+  std::int32_t tile;
   int lane;
 
-  __device__ LatentPageFill(const LatentParams& params, const LatentShared& shared, const void* m)
-      : p(params), s(shared), map(m), lane(static_cast<int>(threadIdx.x) % 32) {}
+  __device__ LatentPageFill(const LatentParams& params, const LatentShared& shared, const void* m,
+                            std::int32_t line_tile)
+      : p(params), s(shared), map(m), tile(line_tile), lane(static_cast<int>(threadIdx.x) % 32) {}
 
   /// Lane l's box of a tile: its page, or -1, and its first row there.
   struct Box {
@@ -52,17 +69,20 @@ struct LatentPageFill {
     LatentItems items(p, worker);
     const int rows = box_rows(p), boxes = kLatentTile / rows;
     int buffer = 0, pair = 0;
-    std::uint32_t parity = 0, q_parity = 0;
-    while (items.template take<kTileLines>(p, 0)) {
+    std::uint32_t parity = 0;
+    [[maybe_unused]] std::uint32_t q_parity = 0;
+    while (items.template take<kTileLines>(p, tile)) {
       const std::int32_t keys = items.item.first + items.item.count;
       const int tiles = (items.item.count + kFillKeys - 1) / kFillKeys * 2;
       // A lane without a box looks past the last key.
       std::int32_t index = lane < boxes ? items.item.first + lane * rows : keys;
       Box box = find(items, index, keys);
-      barrier_wait(s.q_empty, q_parity ^ 1);
-      copy_queries<kTileLines, kDims, 32>(p, items.unit, 0, s.q, lane);
-      barrier_arrive_after_copies(s.q_full);
-      q_parity ^= 1;
+      if constexpr (kQueries) {
+        barrier_wait(s.q_empty, q_parity ^ 1);
+        copy_queries<kTileLines, kDims, 32>(p, items.unit, tile, s.q, lane);
+        barrier_arrive_after_copies(s.q_full);
+        q_parity ^= 1;
+      }
       for (int t = 0; t < tiles; ++t) {
         const bool has = box.page >= 0;
         const int seen = keys - index < rows ? keys - index : rows;

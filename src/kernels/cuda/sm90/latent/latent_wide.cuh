@@ -15,13 +15,15 @@
 #include <type_traits>
 
 #include "kernels/cuda/common/wgmma.cuh"
-#include "kernels/cuda/sm90/latent/latent_fill.cuh"
+#include "kernels/cuda/sm90/latent/latent_page_fill.cuh"
 #include "kernels/cuda/sm90/latent/latent_reference.cuh"
 
 namespace lathe::cuda {
 
-template <class Format>
+/// kPages: the copy engine brings whole boxes of pages (latent_page_fill.cuh).
+template <class Format, bool kPages>
 struct LatentWide {
+  static constexpr bool kPaged = kPages;
   static constexpr int kDims = kDimTiles<Format>;
   static constexpr int kLines = 64;
   static constexpr int kBuffers = 2;
@@ -32,10 +34,11 @@ struct LatentWide {
   static constexpr bool kWeightsInKeys = kDims == 9;
 
   // Together what a block of 384 threads has.
-  static constexpr int kFillRegisters = Format::kFp8 > 0 ? 104 : 88;
+  static constexpr int kFillRegisters = kPages ? 40 : Format::kFp8 > 0 ? 104 : 88;
   static constexpr int kGroupRegisters = (504 - kFillRegisters) / 2;
 
-  static constexpr bool kCopied = Format::kWide > 0;  // something in a tile was, by other threads
+  // Something in a tile was, by other threads.
+  static constexpr bool kCopied = Format::kWide > 0 && !kPages;
   using Fill = LatentFill<Format, kLines, kBuffers>;
 
   static constexpr int kKeyBytes = kDims * kDimTileBytes;
@@ -45,7 +48,7 @@ struct LatentWide {
   static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
 
   // Named barriers.
-  static constexpr int kFirstReady = 1, kSecondReady = 2, kSumsReady = 3;
+  static constexpr int kFirstReady = 1, kSecondReady = 2, kSumsReady = 3, kCleared = 4;
 };
 
 template <class W>
@@ -225,6 +228,25 @@ struct LatentWideGroup {
     return load_shared_u64(s.fill.masks + pair % LatentShared::kSlots * (kFillKeys / 8) +
                            8 * which);
   }
+  /// Zeros for this group's half of the values of hidden keys, as a box may bring anything there, and a
+  /// weight of 0 does not make NaN vanish. parity: of the tile's buffer.
+  __device__ void clear_hidden(int which, std::uint32_t parity) const {
+    if constexpr (!W::kPaged) return;
+    barrier_wait(s.fill.full + 8 * which, parity);
+    const std::uint64_t seen = mask(which);
+    if (!seldom(seen != ~std::uint64_t{0})) return;
+    const int key = thread / 2;
+    if (!(seen >> key & 1)) {
+      const std::uint32_t tiles = s.fill.keys + which * W::kKeyBytes +
+                                  (kGroup * 4 + thread % 2 * 2) * kDimTileBytes + key * 128;
+      for (int c = 0; c < 8; ++c) {
+        store_shared(tiles + c * 16, 0, 0, 0, 0);
+        store_shared(tiles + kDimTileBytes + c * 16, 0, 0, 0, 0);
+      }
+    }
+    fence_async_proxy();
+    group_sync(W::kCleared + kGroup, 128);
+  }
   __device__ float reference_of(int which, int r) const {
     return load_float(s.references + which * 256 + r * 4);
   }
@@ -332,6 +354,7 @@ struct LatentWideGroup {
       refer(r0, r1);
       total[0] += add0;
       total[1] += add1;
+      clear_hidden(0, parity ^ 1);
       add_own(w, 0);
       wgmma_wait<0>();
       wgmma_pin(sums);
@@ -339,6 +362,7 @@ struct LatentWideGroup {
       release_half(0);
       group_sync(W::kSecondReady, 256);
       refer(reference_of(1, row), reference_of(1, row + 8));
+      clear_hidden(1, parity ^ 1);
       add_other(1);
       // Waiting until the next scores are issued would keep the tensor cores busier, but ptxas then
       // serializes all products of the kernel.
@@ -361,6 +385,7 @@ struct LatentWideGroup {
       if (t + 1 == pairs) release(s.fill.q_empty);
       group_sync(W::kFirstReady, 256);
       refer(reference_of(0, row), reference_of(0, row + 8));
+      clear_hidden(0, parity ^ 1);
       add_other(0);
       hide_keys(d, mask(1));
       hide_after(d, limit[0] - (2 * t + 1) * kLatentTile, limit[1] - (2 * t + 1) * kLatentTile);
@@ -373,6 +398,7 @@ struct LatentWideGroup {
       refer(r0, r1);
       total[0] += add0;
       total[1] += add1;
+      clear_hidden(1, parity ^ 1);
       add_own(w, 1);
       wgmma_wait<0>();
       wgmma_pin(sums);
@@ -381,19 +407,20 @@ struct LatentWideGroup {
   }
 };
 
-template <class Format>
+template <class Format, bool kPages>
 static __global__ void __launch_bounds__(384, 1)
-    latent_wide_kernel(const __grid_constant__ LatentParams p) {
-  using W = LatentWide<Format>;
+    latent_wide_kernel(const __grid_constant__ LatentParams p,
+                       const __grid_constant__ CUtensorMap map) {
+  using W = LatentWide<Format, kPages>;
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const LatentWideShared<W> s(shared_address(shared_bytes));
   const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.tiles;
   const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.tiles;
   if (threadIdx.x == 0) {
-    barrier_init(s.fill.q_full, kFillThreads);
+    barrier_init(s.fill.q_full, kPages ? kFillThreads - 32 : kFillThreads);
     barrier_init(s.fill.q_empty, 8);
     for (int b = 0; b < W::kBuffers; ++b) {
-      barrier_init(s.fill.full + 8 * b, W::Fill::kFullArrivals);
+      barrier_init(s.fill.full + 8 * b, kPages ? 1 : W::Fill::kFullArrivals);
       barrier_init(s.fill.empty + 16 * b, 4);
       barrier_init(s.fill.empty + 16 * b + 8, 4);
     }
@@ -404,7 +431,13 @@ static __global__ void __launch_bounds__(384, 1)
   const int thread = static_cast<int>(threadIdx.x) % 128;
   if (group == 2) {
     lower_registers<W::kFillRegisters>();
-    typename W::Fill(p, s.fill, tile, thread).run(worker);
+    if constexpr (!kPages) {
+      typename W::Fill(p, s.fill, tile, thread).run(worker);
+    } else if (thread < 32) {
+      LatentPageFill<Format, W::kLines, W::kBuffers, false>(p, s.fill, &map, tile).run(worker);
+    } else {
+      fill_queries<W::kLines, W::kDims, kFillThreads - 32>(p, s.fill, worker, tile, thread - 32);
+    }
   } else if (group == 0) {
     raise_registers<W::kGroupRegisters>();
     LatentWideGroup<W, 0>(p, s, thread).run(worker, tile);
