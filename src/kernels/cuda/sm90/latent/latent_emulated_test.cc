@@ -172,9 +172,10 @@ void check(Scene& s, int processors, std::span<const std::int32_t> row_request =
 }
 
 class LatentEmulated : public ::testing::TestWithParam<LayoutKind> {};
+// V4's keys come by index lists.
+class LatentEmulatedPages : public LatentEmulated {};
 
-TEST_P(LatentEmulated, DenseByPageTable) {
-  if (GetParam() == LayoutKind::v4_fp8) GTEST_SKIP() << "V4's keys come by index lists";
+TEST_P(LatentEmulatedPages, DenseByPageTable) {
   // Several items a worker, a unit cut in two, more lines than a tile, no keys at all; of bf16 pages
   // come as boxes, or row by row.
   for (const int page : {16, 128, 100}) {
@@ -210,8 +211,7 @@ TEST_P(LatentEmulated, LengthsAndSinks) {
   }
 }
 
-TEST_P(LatentEmulated, PositionsAndPageTable) {
-  if (GetParam() == LayoutKind::v4_fp8) GTEST_SKIP() << "positions name keys of one source";
+TEST_P(LatentEmulatedPages, PositionsAndPageTable) {
   for (const int heads : {8, 64}) {
     Scene s(layout_of(GetParam()), 16, heads, {{200, 2}, {70, 1}});
     Ints positions, slots, row_request;
@@ -246,8 +246,7 @@ TEST(LatentEmulatedV4, TwoSources) {
   }
 }
 
-TEST_P(LatentEmulated, FewHeadsDense) {
-  if (GetParam() == LayoutKind::v4_fp8) GTEST_SKIP() << "V4's keys come by index lists";
+TEST_P(LatentEmulatedPages, FewHeadsDense) {
   for (const int page : {16, 100}) {
     Scene s(layout_of(GetParam()), page, 7, {{130, 2}, {1, 1}, {0, 1}, {300, 1}});
     check(s, 3);
@@ -290,6 +289,10 @@ TEST(LatentEmulatedFp8, DenseByPageTable) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedPages,
+                         ::testing::Values(LayoutKind::mla_bf16, LayoutKind::mla_fp8,
+                                           LayoutKind::mla_fp8_block),
+                         [](const auto& test) { return std::string(name(test.param)); });
 INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulated,
                          ::testing::Values(LayoutKind::mla_bf16, LayoutKind::mla_fp8,
                                            LayoutKind::mla_fp8_block, LayoutKind::v4_fp8),
