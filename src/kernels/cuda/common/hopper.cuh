@@ -77,11 +77,6 @@ __device__ inline void copy_async(std::uint32_t to, const void* from, bool valid
                "r"(valid ? 16 : 0)
                : "memory");
 }
-__device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kOpen>
-__device__ inline void copy_async_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
-}
 
 /// A box of a three-dimensional tensor map into shared memory; it announces its bytes to the barrier.
 __device__ inline void copy_box(std::uint32_t to, const void* map, std::int32_t x, std::int32_t y,

@@ -90,11 +90,10 @@ Result<LatentKernels> kernels_of(const AttendArgs& args) {
 
 Result<void> check_call(const AttendArgs& args) {
   const AttentionProblem& p = args.problem;
-  if (p.qk_dim() != 576 && p.qk_dim() != 512) {
-    return wrong("problem", "512 + 64 or 448 + 64 dimensions",
+  if (p.nope != latent_nope(p.kind) || p.rope != kLatentRope) {
+    return wrong("problem", fmt::format("{} + {} dimensions", latent_nope(p.kind), kLatentRope),
                  fmt::format("{} + {}", p.nope, p.rope));
   }
-  if (p.v_dim() != 512) return wrong("problem.v_dim", "512", fmt::format("{}", p.v_dim()));
   if (args.q.dtype != DType::bf16 && args.q.dtype != DType::e4m3) {
     return wrong("q.dtype", "bf16 or e4m3", std::string(name(args.q.dtype)));
   }

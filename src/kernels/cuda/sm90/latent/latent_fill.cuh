@@ -100,12 +100,12 @@ __device__ inline void ask_for(const KeyPlace& k) {
   if (Format::kRowBytes % 128 != 0) prefetch_l2(k.row + Format::kRowBytes - 16);
 }
 
-/// One or two producer warpgroups. A pass takes 32 or 64 keys, four lanes a row: fp8 is loaded into registers a whole
-/// pass ahead, into the one of two sets that the pass before has emptied. (Refilling one set chunk by
-/// chunk is no help: the compiler counts all loads together and waits for the last before the first
-/// conversion.) bf16 goes straight into shared memory, and its arrival counts apart; consumers fence
-/// for the products. Where a key lies one thread finds out and tells the others: two pairs ahead its
-/// name is loaded, a pair ahead its bytes are asked for into L2.
+/// One or two producer warpgroups. A pass takes 32 or 64 keys, four lanes a row: fp8 is loaded into
+/// registers a whole pass ahead, into the one of two sets that the pass before has emptied. (Refilling
+/// one set chunk by chunk is no help: the compiler counts all loads together and waits for the last
+/// before the first conversion.) bf16 goes straight into shared memory, and its arrival counts apart;
+/// consumers fence for the products. Where a key lies one thread finds out and tells the others: two
+/// pairs ahead its name is loaded, a pair ahead its bytes are asked for into L2.
 template <class Format, int kTileLines, int kBuffers, int kThreads = kFillThreads,
           int kMostAhead = Format::kAhead>
 struct LatentFill {

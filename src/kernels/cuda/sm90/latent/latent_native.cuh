@@ -20,7 +20,7 @@
 #pragma once
 
 #include "kernels/cuda/common/wgmma_fp8.cuh"
-#include "kernels/cuda/sm90/latent/latent_reference.cuh"
+#include "kernels/cuda/sm90/latent/latent_hide.cuh"
 #include "kernels/cuda/sm90/latent/native_shape.cuh"
 
 namespace lathe::cuda {
@@ -154,33 +154,10 @@ struct NativeGroup {
     wgmma_commit();
   }
 
-  __device__ void hide_keys(float (&d)[32], std::uint64_t seen) const {
-    if (seen == ~std::uint64_t{0}) return;
-    const auto bits = seen >> 2 * (lane & 3);
-    LATHE_UNROLL
-    for (int j = 0; j < 8; ++j) {
-      const auto two = static_cast<std::uint32_t>(bits >> 8 * j);
-      if (!(two & 1)) d[4 * j] = d[4 * j + 2] = kNoKey;
-      if (!(two & 2)) d[4 * j + 1] = d[4 * j + 3] = kNoKey;
-    }
-  }
-  /// Keys from `limit` of each row on, counted from the tile's first, are not seen.
-  __device__ void hide_after(float (&d)[32], int limit0, int limit1) const {
-    if (limit0 >= kLatentTile && limit1 >= kLatentTile) return;
-    const int column = 2 * (lane & 3);
-    LATHE_UNROLL
-    for (int j = 0; j < 8; ++j) {
-      if (8 * j + column >= limit0) d[4 * j] = kNoKey;
-      if (8 * j + column + 1 >= limit0) d[4 * j + 1] = kNoKey;
-      if (8 * j + column >= limit1) d[4 * j + 2] = kNoKey;
-      if (8 * j + column + 1 >= limit1) d[4 * j + 3] = kNoKey;
-    }
-  }
-
   /// Scores of tile n to weights in shared memory. r0, r1: the references that the sums have.
   __device__ void weigh(float (&d)[32], unsigned n, int limit0, int limit1, float r0, float r1) {
-    hide_keys(d, mask(n));
-    hide_after(d, limit0, limit1);
+    hide_keys(d, mask(n), lane);
+    hide_after(d, limit0, limit1, lane);
     float m0 = d[0], m1 = d[2];
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {

@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/common/wgmma.cuh"
+#include "kernels/cuda/sm90/latent/latent_hide.cuh"
 #include "kernels/cuda/sm90/latent/latent_page_fill.cuh"
 #include "kernels/cuda/sm90/latent/latent_reference.cuh"
 
@@ -73,9 +74,6 @@ struct LatentWideShared {
     fill.put_slots(sums + 512);
   }
 };
-
-/// Has the code for it laid aside: loops that fit the instruction cache are worth more.
-__device__ inline bool seldom(bool x) { return __builtin_expect(x, 0); }
 
 /// A consumer warpgroup's state for its 16 x 4 rows: each thread has two.
 template <class W, int kGroup>
@@ -152,29 +150,6 @@ struct LatentWideGroup {
     total[1] *= f1;
     reference[0] = r0;
     reference[1] = r1;
-  }
-
-  __device__ void hide_keys(float (&d)[32], std::uint64_t mask) const {
-    if (!seldom(mask != ~std::uint64_t{0})) return;
-    const auto bits = mask >> 2 * (lane & 3);
-    LATHE_UNROLL
-    for (int j = 0; j < 8; ++j) {
-      const auto two = static_cast<std::uint32_t>(bits >> 8 * j);
-      if (!(two & 1)) d[4 * j] = d[4 * j + 2] = kNoKey;
-      if (!(two & 2)) d[4 * j + 1] = d[4 * j + 3] = kNoKey;
-    }
-  }
-  /// Keys from `limit` of each row on, counted from the tile's first, are not seen.
-  __device__ void hide_after(float (&d)[32], int limit0, int limit1) const {
-    if (!seldom(limit0 < kLatentTile || limit1 < kLatentTile)) return;
-    const int column = 2 * (lane & 3);
-    LATHE_UNROLL
-    for (int j = 0; j < 8; ++j) {
-      if (8 * j + column >= limit0) d[4 * j] = kNoKey;
-      if (8 * j + column + 1 >= limit0) d[4 * j + 1] = kNoKey;
-      if (8 * j + column >= limit1) d[4 * j + 2] = kNoKey;
-      if (8 * j + column + 1 >= limit1) d[4 * j + 3] = kNoKey;
-    }
   }
 
   /// Scores to weights, packed as operand, and into shared memory for the other group. Gives the
@@ -346,8 +321,8 @@ struct LatentWideGroup {
       wgmma_wait<0>();
       wgmma_pin(d);
       if (t + 1 == pairs) release(s.fill.q_empty);
-      hide_keys(d, mask(0));
-      hide_after(d, limit[0] - 2 * t * kLatentTile, limit[1] - 2 * t * kLatentTile);
+      hide_keys(d, mask(0), lane);
+      hide_after(d, limit[0] - 2 * t * kLatentTile, limit[1] - 2 * t * kLatentTile, lane);
       float r0, r1, add0, add1;
       weigh(d, reference[0], reference[1], 0, r0, r1, add0, add1, w);
       group_arrive(W::kFirstReady, 256);
@@ -387,8 +362,9 @@ struct LatentWideGroup {
       refer(reference_of(0, row), reference_of(0, row + 8));
       clear_hidden(0, parity ^ 1);
       add_other(0);
-      hide_keys(d, mask(1));
-      hide_after(d, limit[0] - (2 * t + 1) * kLatentTile, limit[1] - (2 * t + 1) * kLatentTile);
+      hide_keys(d, mask(1), lane);
+      hide_after(d, limit[0] - (2 * t + 1) * kLatentTile, limit[1] - (2 * t + 1) * kLatentTile,
+                 lane);
       float r0, r1, add0, add1;
       weigh(d, reference[0], reference[1], 1, r0, r1, add0, add1, w);
       group_arrive(W::kSecondReady, 256);

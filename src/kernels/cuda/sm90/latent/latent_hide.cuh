@@ -1,0 +1,36 @@
+// Scores of keys that a line does not see. A thread has of a tile of 64 lines x 64 keys what wgmma.cuh says.
+#pragma once
+
+#include "kernels/cuda/sm90/latent/latent_params.h"
+#include "kernels/cuda/sm90/latent/latent_reference.cuh"
+
+namespace lathe::cuda {
+
+/// Has the code for it laid aside: loops that fit the instruction cache are worth more.
+__device__ inline bool seldom(bool x) { return __builtin_expect(x, 0); }
+
+/// Keys whose bit is 0.
+__device__ inline void hide_keys(float (&d)[32], std::uint64_t seen, int lane) {
+  if (!seldom(seen != ~std::uint64_t{0})) return;
+  const auto bits = seen >> 2 * (lane & 3);
+  LATHE_UNROLL
+  for (int j = 0; j < 8; ++j) {
+    const auto two = static_cast<std::uint32_t>(bits >> 8 * j);
+    if (!(two & 1)) d[4 * j] = d[4 * j + 2] = kNoKey;
+    if (!(two & 2)) d[4 * j + 1] = d[4 * j + 3] = kNoKey;
+  }
+}
+/// Keys from `limit` of each of a thread's two lines on, counted from the tile's first.
+__device__ inline void hide_after(float (&d)[32], int limit0, int limit1, int lane) {
+  if (!seldom(limit0 < kLatentTile || limit1 < kLatentTile)) return;
+  const int column = 2 * (lane & 3);
+  LATHE_UNROLL
+  for (int j = 0; j < 8; ++j) {
+    if (8 * j + column >= limit0) d[4 * j] = kNoKey;
+    if (8 * j + column + 1 >= limit0) d[4 * j + 1] = kNoKey;
+    if (8 * j + column >= limit1) d[4 * j + 2] = kNoKey;
+    if (8 * j + column + 1 >= limit1) d[4 * j + 3] = kNoKey;
+  }
+}
+
+}  // namespace lathe::cuda
