@@ -50,6 +50,22 @@ TEST_F(LatentGpu, SparseLists) {
   }
 }
 
+// Each kernel in a scene small enough for compute-sanitizer's racecheck: several items a block, units
+// cut and whole, tiles with hidden keys, several rows of a request.
+TEST_F(LatentGpu, Small) {
+  for (const int heads : {8, 16, 32, 64}) {
+    for (const LayoutKind kind : {LayoutKind::mla_bf16, LayoutKind::mla_fp8_block}) {
+      SCOPED_TRACE(std::string(name(kind)) + ", heads " + std::to_string(heads));
+      Scene pages(layout_of(kind), 64, heads, {{300, 1}, {130, heads == 64 ? 2 : 1}, {0, 1}});
+      check(pages, 2);
+      Scene rows(layout_of(kind), 61, heads, {{200, 1}, {90, 1}});
+      const Ints list = rows.random_list(300);
+      rows.by_index(list);
+      check(rows, 3);
+    }
+  }
+}
+
 // Few lines: tiles of 8, 16 and 32.
 
 TEST_F(LatentGpu, FewHeadsDenseByPageTable) {

@@ -81,6 +81,15 @@ TEST_F(LatentNativeGpu, HeadsAndPages) {
   }
 }
 
+// Small enough for compute-sanitizer's racecheck.
+TEST_F(LatentNativeGpu, Small) {
+  for (const int heads : {16, 64}) {
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    Scene s(kLayout, 64, heads, {{300, 1}, {130, 2}, {0, 1}});
+    check(s, 2);
+  }
+}
+
 TEST_F(LatentNativeGpu, CutAmongBlocks) {
   for (const int heads : {16, 64, 128}) {
     for (const int page : {32, 64, 256}) {
