@@ -180,6 +180,9 @@ inline void barrier_init(std::uint32_t barrier, int count) {
 inline void barrier_arrive(std::uint32_t barrier) {
   emulated::arrive(emulated::phase_barrier(barrier));
 }
+inline void barrier_arrive(std::uint32_t barrier, int count) {
+  for (int i = 0; i < count; ++i) barrier_arrive(barrier);
+}
 inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   emulated::PhaseBarrier& b = emulated::phase_barrier(barrier);
   emulated::wait_until([&] { return (b.phase & 1) != parity; });
@@ -192,9 +195,6 @@ inline void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
 }
 inline void barriers_visible() {}
 inline void fence_async_proxy() {}
-inline void group_arrive(int number, int threads) {
-  emulated::arrive(emulated::barriers().named[number], threads);
-}
 inline void group_sync(int number, int threads) {
   emulated::NamedBarrier& b = emulated::barriers().named[number];
   const std::int64_t generation = b.generation;

@@ -71,10 +71,12 @@ TEST_F(LatentGpu, Small) {
 TEST_F(LatentGpu, FewHeadsDenseByPageTable) {
   for (const LayoutKind kind :
        {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block}) {
+      check(pages, 1);
     for (const int heads : {1, 3, 8, 9, 16, 24, 32}) {
       SCOPED_TRACE(std::string(name(kind)) + ", heads " + std::to_string(heads));
       Scene one(layout_of(kind), 64, heads, {{1, 1}, {300, 1}, {64, 1}, {129, 1}, {0, 1}});
       check(one);
+      check(rows, 1);
       Scene several(layout_of(kind), 64, heads, {{3, 3}, {130, 2}, {0, 0}, {260, 1}});
       check(several, 0, 2);
     }

@@ -373,13 +373,14 @@ struct LatentNarrowGroup {
     group_sync(N::kBothGroups, 256);
   }
 
-  __device__ void release(std::uint32_t barrier) const {
-    if (lane == 0) barrier_arrive(barrier);
-  }
-
+  /// This group alone has used a buffer: each thread stands for one of the other group, too.
   __device__ void release_keys() const {
-    release(s.fill.empty + 16 * group);
-    release(s.fill.empty + 16 * group + 8);
+    barrier_arrive(s.fill.empty + 16 * group, 2);
+    barrier_arrive(s.fill.empty + 16 * group + 8, 2);
+  }
+  /// At an item's end both groups have read both buffers.
+  __device__ void release_all() const {
+    for (int i = 0; i < 2 * N::kBuffers; ++i) barrier_arrive(s.fill.empty + 8 * i);
   }
 
   __device__ void run(std::int32_t worker) {
@@ -402,11 +403,11 @@ struct LatentNarrowGroup {
         parity ^= 1;
         tile(limit == INT32_MAX ? limit : limit - (2 * t + group) * kLatentTile);
       }
-      release(s.fill.q_empty);
+      if (lane == 0) barrier_arrive(s.fill.q_empty);
       items.look_up(p);
       finish(items);
       if constexpr (N::kPaged) fence_async_proxy();
-      release_keys();
+      release_all();
     }
   }
 };
@@ -424,8 +425,8 @@ static __global__ void __launch_bounds__(LatentNarrow<Format, kTileLines, kPages
     barrier_init(s.fill.q_empty, 8);
     for (int b = 0; b < N::kBuffers; ++b) {
       barrier_init(s.fill.full + 8 * b, kPages ? 1 : N::Fill::kFullArrivals);
-      barrier_init(s.fill.empty + 16 * b, 4);
-      barrier_init(s.fill.empty + 16 * b + 8, 4);
+      barrier_init(s.fill.empty + 16 * b, 256);
+      barrier_init(s.fill.empty + 16 * b + 8, 256);
     }
     barriers_visible();
   }

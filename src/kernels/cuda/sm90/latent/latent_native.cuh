@@ -214,8 +214,7 @@ struct NativeGroup {
                      w[k][3]);
     }
     fence_async_proxy();
-    sync_warp();
-    release(s.weighed(n));
+    barrier_arrive(s.weighed(n));
   }
 
   /// Adds the own tile n and makes the scores of the next one.
@@ -380,7 +379,7 @@ static __global__ void __launch_bounds__(Native::kThreads, 1)
     for (unsigned b = 0; b < Native::kBuffers; ++b) {
       barrier_init(s.full(b), 1);
       barrier_init(s.empty(b), 8);
-      barrier_init(s.weighed(b), 4);
+      barrier_init(s.weighed(b), 128);
     }
     barriers_visible();
   }

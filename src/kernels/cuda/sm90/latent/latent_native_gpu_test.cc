@@ -86,6 +86,7 @@ TEST_F(LatentNativeGpu, Small) {
   for (const int heads : {16, 64}) {
     SCOPED_TRACE("heads " + std::to_string(heads));
     Scene s(kLayout, 64, heads, {{300, 1}, {130, 2}, {0, 1}});
+    check(s, 1);
     check(s, 2);
   }
 }

@@ -45,11 +45,11 @@ struct LatentWide {
   static constexpr int kKeyBytes = kDims * kDimTileBytes;
   static constexpr int kWeightsAt = 3 * kKeyBytes;
   static constexpr int kSmallAt = kWeightsAt + (kWeightsInKeys ? 0 : 2 * kDimTileBytes);
-  static constexpr int kSmallBytes = 64 + 2 * 512 + LatentShared::kSlotBytes;
+  static constexpr int kSmallBytes = 80 + 2 * 512 + LatentShared::kSlotBytes;
   static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
 
   // Named barriers.
-  static constexpr int kFirstReady = 1, kSecondReady = 2, kSumsReady = 3, kCleared = 4;
+  static constexpr int kSumsReady = 3, kCleared = 4;
 };
 
 template <class W>
@@ -57,6 +57,7 @@ struct LatentWideShared {
   LatentShared fill;
   std::uint32_t weights[2];
   std::uint32_t references;  // [2][64] f32
+  std::uint32_t ready;       // [2] barriers: a tile has weights and references
   std::uint32_t sums;        // [2][64] f32
 
   __device__ explicit LatentWideShared(std::uint32_t base) {
@@ -69,7 +70,8 @@ struct LatentWideShared {
     fill.q_empty = small + 8;
     fill.full = small + 16;
     fill.empty = small + 32;
-    references = small + 64;
+    ready = small + 64;
+    references = small + 80;
     sums = references + 512;
     fill.put_slots(sums + 512);
   }
@@ -325,7 +327,7 @@ struct LatentWideGroup {
       hide_after(d, limit[0] - 2 * t * kLatentTile, limit[1] - 2 * t * kLatentTile, lane);
       float r0, r1, add0, add1;
       weigh(d, reference[0], reference[1], 0, r0, r1, add0, add1, w);
-      group_arrive(W::kFirstReady, 256);
+      barrier_arrive(s.ready);
       refer(r0, r1);
       total[0] += add0;
       total[1] += add1;
@@ -335,7 +337,7 @@ struct LatentWideGroup {
       wgmma_pin(sums);
       // Before the other tile's weights are waited for: this one's buffer can be filled meanwhile.
       release_half(0);
-      group_sync(W::kSecondReady, 256);
+      barrier_wait(s.ready + 8, parity ^ 1);
       refer(reference_of(1, row), reference_of(1, row + 8));
       clear_hidden(1, parity ^ 1);
       add_other(1);
@@ -358,7 +360,7 @@ struct LatentWideGroup {
       wgmma_wait<0>();
       wgmma_pin(d);
       if (t + 1 == pairs) release(s.fill.q_empty);
-      group_sync(W::kFirstReady, 256);
+      barrier_wait(s.ready, parity ^ 1);
       refer(reference_of(0, row), reference_of(0, row + 8));
       clear_hidden(0, parity ^ 1);
       add_other(0);
@@ -367,7 +369,7 @@ struct LatentWideGroup {
                  lane);
       float r0, r1, add0, add1;
       weigh(d, reference[0], reference[1], 1, r0, r1, add0, add1, w);
-      group_arrive(W::kSecondReady, 256);
+      barrier_arrive(s.ready + 8);
       wgmma_wait<0>();
       wgmma_pin(sums);
       release_half(0);
@@ -400,6 +402,7 @@ static __global__ void __launch_bounds__(384, 1)
       barrier_init(s.fill.empty + 16 * b, 4);
       barrier_init(s.fill.empty + 16 * b + 8, 4);
     }
+      barrier_init(s.ready + 8 * b, 128);
     barriers_visible();
   }
   sync_block();

@@ -30,7 +30,11 @@ struct Native {
   static constexpr int kKeysAt = kKeyBytes;
   static constexpr int kWeightsAt = kKeysAt + kBuffers * kKeyBytes;
   static constexpr int kSmallAt = kWeightsAt + kBuffers * kWeightBytes;
-  static constexpr int kSmallBytes = 224 + 2 * kBuffers * 256 + 4 * 256;
+  // Twice the buffers: before a mask is replaced, each lane that read it has arrived at a barrier
+  // (`weighed`) itself. At `empty` one lane arrives for its warp, which racecheck does not follow.
+  static constexpr int kMasks = 2 * kBuffers;
+  static constexpr int kMasksAt = 224 + 2 * kBuffers * 256 + 4 * 256;
+  static constexpr int kSmallBytes = kMasksAt + kMasks * 8;
   static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
 
   static constexpr int kQueryThreads = 96;
@@ -82,7 +86,9 @@ struct NativeShared {
   __device__ std::uint32_t full(unsigned n) const { return small(16 + 8 * buffer(n)); }
   __device__ std::uint32_t empty(unsigned n) const { return small(48 + 8 * buffer(n)); }
   __device__ std::uint32_t weighed(unsigned n) const { return small(80 + 8 * buffer(n)); }
-  __device__ std::uint32_t mask(unsigned n) const { return small(112 + 8 * buffer(n)); }  // 64 bits
+  __device__ std::uint32_t mask(unsigned n) const {  // 64 bits
+    return small(Native::kMasksAt + 8 * (n % Native::kMasks));
+  }
   /// A byte of each warp: nonzero where its lines' references rose.
   __device__ std::uint32_t risen(unsigned n) const { return small(144 + 4 * buffer(n)); }
   __device__ std::uint32_t item(unsigned number) const { return small(160 + 32 * (number & 1)); }
