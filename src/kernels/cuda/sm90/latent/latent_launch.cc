@@ -44,6 +44,7 @@ LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t>
   p.units = static_cast<std::int32_t>(schedule.cut.units);
   p.workers = schedule.cut.work.workers;
   p.tiles = schedule.cut.tiles;
+  p.cut = schedule.cut.unit_items > 1;
   p.q = args.q.data;
   p.q_stride = args.q.row_stride;
   p.heads = problem.heads;

@@ -440,6 +440,7 @@ static __global__ void __launch_bounds__(LatentNarrow<Format, kTileLines, kPages
       LatentPageFill<Format, N::kLines, N::kBuffers, true>(p, s.fill, &map, 0).run(worker);
     }
   } else {
+    if (thread >= N::kThreads - 32) write_keyless(p, thread - (N::kThreads - 32));
     raise_registers<N::kGroupRegisters>();
     LatentNarrowGroup<N>(p, s, thread / 128, thread % 128).run(worker);
   }

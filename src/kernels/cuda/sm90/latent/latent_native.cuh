@@ -404,3 +404,4 @@ static __global__ void __launch_bounds__(Native::kThreads, 1)
 }
 
 }  // namespace lathe::cuda
+      write_keyless(p, thread);

@@ -126,4 +126,31 @@ struct LatentItems {
   }
 };
 
+/// By one warp, where no unit is cut and so nothing is combined: zeros for the lines of this block's share
+/// of the units that have no key.
+__device__ inline void write_keyless(const LatentParams& p, int lane) {
+  if (p.cut) return;
+  const auto blocks = static_cast<std::int32_t>(gridDim.x);
+  for (auto first = static_cast<std::int32_t>(blockIdx.x); first < p.units; first += 32 * blocks) {
+    const std::int32_t mine = first + lane * blocks;
+    const std::uint32_t keyless =
+        warp_ballot(mine < p.units && p.unit_items[mine] == p.unit_items[mine + 1]);
+    LATHE_ROLLED
+    for (int i = 0; i < 32; ++i) {
+      if ((keyless >> i & 1) == 0) continue;
+      const LatentUnitPlace u = unit_place(p, first + i * blocks);
+      for (std::int32_t line = 0; line < u.lines; ++line) {
+        const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
+        const std::int32_t head = line - r * p.heads;
+        auto* out =
+            reinterpret_cast<uint2*>(p.out + (u.row + r) * p.out_stride + std::int64_t{head} * 512);
+        for (int c = lane; c < 128; c += 32) out[c] = {0, 0};
+        if (lane == 0 && p.lse != nullptr) {
+          p.lse[(u.row + r) * p.lse_stride + head] = -__builtin_huge_valf();
+        }
+      }
+    }
+  }
+}
+
 }  // namespace lathe::cuda

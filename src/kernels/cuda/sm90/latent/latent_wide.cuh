@@ -420,6 +420,7 @@ static __global__ void __launch_bounds__(384, 1)
   } else if (group == 0) {
     raise_registers<W::kGroupRegisters>();
     LatentWideGroup<W, 0>(p, s, thread).run(worker, tile);
+    if (thread >= 96) write_keyless(p, thread - 96);
   } else {
     raise_registers<W::kGroupRegisters>();
     LatentWideGroup<W, 1>(p, s, thread).run(worker, tile);
