@@ -13,6 +13,8 @@
 
 #define LATHE_UNROLL _Pragma("unroll")
 #define LATHE_ROLLED _Pragma("unroll 1")
+#define LATHE_UNROLL_BY(n) _Pragma(LATHE_TEXT(unroll n))
+#define LATHE_TEXT(...) #__VA_ARGS__
 
 namespace lathe::cuda {
 

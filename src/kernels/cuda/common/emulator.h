@@ -38,6 +38,7 @@
 #define __launch_bounds__(...)
 #define LATHE_UNROLL
 #define LATHE_ROLLED
+#define LATHE_UNROLL_BY(n)
 
 namespace lathe::cuda {
 

@@ -39,7 +39,7 @@ struct Native {
 
   static constexpr int kQueryThreads = 96;
   // Named barriers; the consumers' groups have one each.
-  static constexpr int kFirstGroup = 1, kSumsReady = 3;
+  static constexpr int kFirstGroup = 1, kSumsReady = 3, kQueriesIssued = 4;
 
   /// The tiles that an item's keys are taken as: pairs, one for each consumer.
   __device__ static int pairs(const LatentItem& item) {
@@ -118,20 +118,33 @@ struct NativeShared {
 /// Copies the lines of a tile, [64, 576] e4m3; lines beyond the unit's are zeros.
 __device__ inline void native_copy_queries(const LatentParams& p, const LatentUnitPlace& u,
                                            std::int32_t tile, std::uint32_t to, int thread) {
-  constexpr int kChunks = 576 / 16;
+  // Lane i finds out where line 3 i + warp lies. Then the warp copies the first 32 chunks of 16 bytes of a
+  // line, and at last four chunks of each of eight lines.
+  const int warp = thread / 32, lane = thread % 32;
+  const std::int32_t first = tile * Native::kLines;
+  const std::int32_t lines = u.lines - first;
+  const std::int32_t l = 3 * lane + warp < lines ? first + 3 * lane + warp : first;
+  const auto row = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(l)));
+  const auto own = reinterpret_cast<unsigned long long>(
+      static_cast<const std::byte*>(p.q) + (u.row + row) * p.q_stride + (l - row * p.heads) * 576);
+  LATHE_UNROLL_BY(4)
+  for (int i = 0; i < 22; ++i) {
+    const auto* from =
+        reinterpret_cast<const std::byte*>(shuffle(own, static_cast<std::uint32_t>(i)));
+    const int line = 3 * i + warp;
+    if (line >= Native::kLines) break;
+    copy_async(swizzled_128(to + lane / 8 * Native::kDimBytes, line, lane % 8), from + lane * 16,
+               line < lines);
+  }
   LATHE_ROLLED
-  for (int i = thread; i < Native::kLines * kChunks; i += Native::kQueryThreads) {
-    const int line = i / kChunks, chunk = i % kChunks;
-    const std::int32_t l = tile * Native::kLines + line;
-    const bool valid = l < u.lines;
-    const auto row =
-        static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(valid ? l : 0)));
-    const std::int32_t head = (valid ? l : 0) - row * p.heads;
-    const auto* from = static_cast<const std::byte*>(p.q) + (u.row + row) * p.q_stride +
-                       std::int64_t{head} * 576 + chunk * 16;
-    copy_async(chunk < 32 ? swizzled_128(to + chunk / 8 * Native::kDimBytes, line, chunk % 8)
-                          : swizzled_64(to + Native::kLastAt, line, chunk - 32),
-               from, valid);
+  for (int i = lane / 4; i < 24; i += 8) {
+    const auto* from =
+        reinterpret_cast<const std::byte*>(shuffle(own, static_cast<std::uint32_t>(i)));
+    const int line = 3 * i + warp;
+    if (line < Native::kLines) {
+      copy_async(swizzled_64(to + Native::kLastAt, line, lane % 4), from + 512 + lane % 4 * 16,
+                 line < lines);
+    }
   }
 }
 
@@ -152,11 +165,13 @@ __device__ inline void native_fill_queries(const LatentParams& p, const NativeSh
     }
     if (live) native_copy_queries(p, items.unit, tile, s.q, thread);
     barrier_arrive_after_copies(s.q_full());
+    if (number == 0 && live) group_sync(Native::kQueriesIssued, 128);
   }
 }
 
 /// One warp. A page that is none is left out, and its keys lose their bits in the tile's mask; so do
-/// those after the item's last.
+/// those after the item's last. Only two tiles go ahead of the first queries, which would otherwise come
+/// last, behind four, and all would wait for them.
 __device__ inline void native_fill_keys(const LatentParams& p, const NativeMaps& maps,
                                         const NativeShared& s, std::int32_t worker,
                                         std::int32_t tile, int lane) {
@@ -184,6 +199,7 @@ __device__ inline void native_fill_keys(const LatentParams& p, const NativeMaps&
       const std::uint32_t low = warp_or(static_cast<std::uint32_t>(bits));
       const std::uint32_t high = warp_or(static_cast<std::uint32_t>(bits >> 32));
       const int boxes = count_bits(warp_ballot(seen > 0));
+      if (n == 2) group_sync(Native::kQueriesIssued, 128);
       barrier_wait(s.empty(n), NativeShared::parity(n) ^ 1);
       if (lane == 0) {
         store_shared_u64(s.mask(n), std::uint64_t{high} << 32 | low);
@@ -202,6 +218,7 @@ __device__ inline void native_fill_keys(const LatentParams& p, const NativeMaps&
       }
     }
   }
+  if (n == 2) group_sync(Native::kQueriesIssued, 128);
 }
 
 }  // namespace lathe::cuda
