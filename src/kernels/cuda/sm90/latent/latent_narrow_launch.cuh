@@ -1,6 +1,7 @@
 // What an instance of the narrow kernel consists of.
 #pragma once
 
+#include "kernels/cuda/common/shared_limit.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 #include "kernels/cuda/sm90/latent/latent_narrow.cuh"
 #include "kernels/cuda/sm90/latent/latent_page_map.h"
@@ -10,9 +11,8 @@ namespace lathe::cuda {
 template <class Format, int kTileLines, bool kPages>
 cudaError_t launch_narrow_fill(const LatentParams& p, const CUtensorMap& map, cudaStream_t stream) {
   using N = LatentNarrow<Format, kTileLines, kPages>;
-  const auto kernel = latent_narrow_kernel<Format, kTileLines, kPages>;
-  const cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, N::kSharedBytes);
+  constexpr auto kernel = latent_narrow_kernel<Format, kTileLines, kPages>;
+  const cudaError_t status = allow_shared<kernel>(N::kSharedBytes);
   if (status != cudaSuccess) return status;
   kernel<<<static_cast<unsigned>(p.workers), N::kThreads, N::kSharedBytes, stream>>>(p, map);
   return cudaGetLastError();

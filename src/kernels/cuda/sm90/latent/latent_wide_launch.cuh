@@ -1,6 +1,7 @@
 // What an instance of the wide kernel consists of.
 #pragma once
 
+#include "kernels/cuda/common/shared_limit.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 #include "kernels/cuda/sm90/latent/latent_page_map.h"
 #include "kernels/cuda/sm90/latent/latent_wide.cuh"
@@ -10,9 +11,8 @@ namespace lathe::cuda {
 template <class Format, bool kPages>
 cudaError_t launch_wide_fill(const LatentParams& p, const CUtensorMap& map, cudaStream_t stream) {
   using W = LatentWide<Format, kPages>;
-  const auto kernel = latent_wide_kernel<Format, kPages>;
-  const cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, W::kSharedBytes);
+  constexpr auto kernel = latent_wide_kernel<Format, kPages>;
+  const cudaError_t status = allow_shared<kernel>(W::kSharedBytes);
   if (status != cudaSuccess) return status;
   kernel<<<static_cast<unsigned>(p.workers * p.tiles), W::kThreads, W::kSharedBytes, stream>>>(p,
                                                                                                map);

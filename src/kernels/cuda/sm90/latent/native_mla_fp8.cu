@@ -1,3 +1,4 @@
+#include "kernels/cuda/common/shared_limit.h"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 #include "kernels/cuda/sm90/latent/latent_native.cuh"
@@ -20,8 +21,7 @@ cudaError_t launch_native_mla_fp8(const LatentParams& p, cudaStream_t stream) {
   boxes.box_bytes = 64;
   if (status == cudaSuccess) status = make_page_map(maps.narrow, boxes);
   if (status == cudaSuccess) {
-    status = cudaFuncSetAttribute(latent_native_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  Native::kSharedBytes);
+    status = allow_shared<latent_native_kernel>(Native::kSharedBytes);
   }
   if (status != cudaSuccess) return status;
   latent_native_kernel<<<static_cast<unsigned>(p.workers * p.tiles), Native::kThreads,
