@@ -117,8 +117,9 @@ LatentCut cut_latent(const LatentShape& s) {
   c.units = s.dense ? s.requests : s.rows;
   const std::int64_t blocks = std::max<std::int64_t>(s.processors / c.tiles, 1);
   const std::int64_t pairs = std::max<std::int64_t>(up(s.keys, kPair), 1);
-  // Pairs of tiles that filling and emptying the pipeline costs, and that a unit's parts cost.
-  constexpr double kItem = 1.5, kSplit = 2.0;
+  // Pairs of tiles (2 to 5 us by a block) that filling and emptying the pipeline cost, the combination's
+  // launch, and each of a unit's parts.
+  constexpr double kItem = 3, kSplit = 1.3, kPart = 0.02;
   std::int64_t best = 1;
   double least = std::numeric_limits<double>::infinity();
   for (std::int64_t n = 1; n <= std::min<std::int64_t>(pairs, blocks); ++n) {
@@ -127,7 +128,7 @@ LatentCut cut_latent(const LatentShape& s) {
     if (n > 1 && items * c.tiles * c.tile_lines * (kLatentValue + 1) * 4 > kLatentPartBytes) break;
     const double cost =
         static_cast<double>(up(items, blocks)) * (static_cast<double>(each) + kItem) +
-        (n > 1 ? kSplit + 0.05 * static_cast<double>(n) : 0);
+        (n > 1 ? kSplit + kPart * static_cast<double>(n) : 0);
     if (cost < least) {
       least = cost;
       best = n;
