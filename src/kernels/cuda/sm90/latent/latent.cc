@@ -186,13 +186,20 @@ Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t>
     return fmt::format("{} rows of {} heads, {} keys a unit at most", args.q.rows,
                        args.problem.heads, cut.work.fixed_split * cut.unit_items);
   };
-  const cudaError_t status = fp8 ? launch_native_mla_fp8(p, stream)
-                             : cut.tile_lines < 64
+  const PartOrder order = fp8                   ? PartOrder::native
+                          : cut.tile_lines < 64 ? PartOrder::rows
+                                                : PartOrder::wide;
+  const cudaError_t status = order == PartOrder::native ? launch_native_mla_fp8(p, stream)
+                             : order == PartOrder::rows
                                  ? kernels.value().narrow(p, cut.tile_lines, stream)
                                  : kernels.value().wide(p, stream);
-  if (auto ok = launch_result(status, {"latent", shape(), where}); !ok) return ok;
-  return launch_result(launch_latent_combine(p, cut.tile_lines, cut.unit_items, stream),
-                       {"latent_combine", shape(), where});
+  // The words for an error take as long as half a launch.
+  if (status != cudaSuccess) return launch_result(status, {"latent", shape(), where});
+  if (!p.cut) return {};
+  const cudaError_t combined =
+      launch_latent_combine(p, order, cut.tile_lines, cut.unit_items, stream);
+  if (combined != cudaSuccess) return launch_result(combined, {"latent_combine", shape(), where});
+  return {};
 }
 
 }  // namespace lathe::cuda

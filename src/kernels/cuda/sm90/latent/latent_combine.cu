@@ -5,7 +5,7 @@
 namespace lathe::cuda {
 namespace {
 
-template <int kSlices>
+template <PartOrder kOrder, int kSlices>
 cudaError_t launch(const LatentParams& p, int tile_lines, cudaStream_t stream) {
   cudaLaunchConfig_t config = {};
   const unsigned units = p.units < 65535 ? static_cast<unsigned>(p.units) : 65535u;
@@ -18,17 +18,32 @@ cudaError_t launch(const LatentParams& p, int tile_lines, cudaStream_t stream) {
   early.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &early;
   config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, latent_combine_kernel<kSlices>, p, tile_lines);
+  return cudaLaunchKernelEx(&config, latent_combine_kernel<kOrder, kSlices>, p, tile_lines);
+}
+
+// All parts of a chunk are under way at once up to 64.
+template <PartOrder kOrder>
+cudaError_t launch(const LatentParams& p, int tile_lines, std::int64_t most, cudaStream_t stream) {
+  if (most <= kCombineAhead) return launch<kOrder, 1>(p, tile_lines, stream);
+  if (most <= 2 * kCombineAhead) return launch<kOrder, 2>(p, tile_lines, stream);
+  if (most <= 4 * kCombineAhead) return launch<kOrder, 4>(p, tile_lines, stream);
+  return launch<kOrder, 8>(p, tile_lines, stream);
 }
 
 }  // namespace
 
-cudaError_t launch_latent_combine(const LatentParams& p, int tile_lines, std::int64_t most,
-                                  cudaStream_t stream) {
+cudaError_t launch_latent_combine(const LatentParams& p, PartOrder order, int tile_lines,
+                                  std::int64_t most, cudaStream_t stream) {
   if (p.units == 0) return cudaSuccess;
-  if (most <= 4) return launch<1>(p, tile_lines, stream);
-  if (most <= 16) return launch<2>(p, tile_lines, stream);
-  return launch<8>(p, tile_lines, stream);
+  switch (order) {
+    case PartOrder::wide:
+      return launch<PartOrder::wide>(p, tile_lines, most, stream);
+    case PartOrder::native:
+      return launch<PartOrder::native>(p, tile_lines, most, stream);
+    case PartOrder::rows:
+      break;
+  }
+  return launch<PartOrder::rows>(p, tile_lines, most, stream);
 }
 
 }  // namespace lathe::cuda

@@ -143,16 +143,21 @@ Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_reque
                           NAN);
   p.part_out = part.data();
   p.part_lse = part.data() + schedule.cut.items * p.tiles * schedule.cut.tile_lines * 512;
+  const auto combine = [&](auto kernel) {
+    emulate({static_cast<unsigned>(p.tiles * schedule.cut.tile_lines),
+             static_cast<unsigned>(p.units), 1},
+            kCombineThreads, kernel, p, schedule.cut.tile_lines);
+  };
   if (shape.fp8) {
     emulate_native(p);
+    if (p.cut) combine(latent_combine_kernel<PartOrder::native, 1>);
   } else if (schedule.cut.tile_lines < 64) {
     emulate_narrow(args.main.pool->layout.kind(), p, schedule.cut.tile_lines);
+    if (p.cut) combine(latent_combine_kernel<PartOrder::rows, 1>);
   } else {
     emulate_wide(args.main.pool->layout.kind(), p);
+    if (p.cut) combine(latent_combine_kernel<PartOrder::wide, 1>);
   }
-  emulate(
-      {static_cast<unsigned>(p.tiles * schedule.cut.tile_lines), static_cast<unsigned>(p.units), 1},
-      kCombineThreads, latent_combine_kernel<1>, p, schedule.cut.tile_lines);
 
   Outputs got{{args.q.rows, width, 0}, {args.q.rows, args.problem.heads, 0}};
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -181,6 +186,18 @@ TEST_P(LatentEmulatedPages, DenseByPageTable) {
   for (const int page : {16, 128, 100}) {
     Scene s(layout_of(GetParam()), page, 48, {{130, 2}, {1, 1}, {0, 1}, {200, 1}});
     check(s, 3);
+  }
+}
+
+// Units of several items, whose parts are combined.
+TEST_P(LatentEmulatedPages, CutUnits) {
+  for (const int heads : {8, 48}) {
+    Scene s(layout_of(GetParam()), 64, heads, {{700, 1}, {5, 1}, {0, 1}});
+    EXPECT_GT(
+        cut_latent({.requests = 3, .keys = 700, .heads = heads, .dense = true, .processors = 6})
+            .unit_items,
+        1);
+    check(s, 6);
   }
 }
 
@@ -265,15 +282,18 @@ TEST_P(LatentEmulated, FewHeadsSparse) {
 
 // fp8 arithmetic, with latent_native_gpu_test.cc's bounds: weights are rounded to e4m3.
 TEST(LatentEmulatedFp8, DenseByPageTable) {
-  for (const int page : {16, 128}) {
+  for (const int page : {16, 64, 128}) {
     for (const int heads : {5, 48}) {
       SCOPED_TRACE("page " + std::to_string(page) + ", heads " + std::to_string(heads));
-      Scene s(layout_of(LayoutKind::mla_fp8), page, heads, {{130, 2}, {1, 1}, {0, 1}, {300, 1}});
+      const bool cut = page == 64;
+      Scene s(layout_of(LayoutKind::mla_fp8), page, heads,
+              cut ? latent_test::Requests{{700, 1}, {5, 1}, {0, 1}}
+                  : latent_test::Requests{{130, 2}, {1, 1}, {0, 1}, {300, 1}});
       Matrix<e4m3> q(s.q.rows, s.q.cols);
       for (std::size_t i = 0; i < q.data.size(); ++i) q.data[i] = to_e4m3(s.q.data[i] * 3);
       s.args.q = q.view();
       s.args.q_scale = 0.3f;
-      const Outputs want = s.oracle(), got = attend(s, 3);
+      const Outputs want = s.oracle(), got = attend(s, cut ? 6 : 3);
       double error = 0, all = 0;
       for (std::size_t i = 0; i < want.out.data.size(); ++i) {
         const double off = got.out.data[i] - want.out.data[i];

@@ -34,6 +34,20 @@ TEST_F(LatentGpu, DenseCutAmongBlocks) {
   }
 }
 
+// As many parts as the combination takes in four slices, in eight, and in two rounds of eight.
+TEST_F(LatentGpu, ManyParts) {
+  for (const int keys : {2300, 4500, 9000}) {
+    for (const int heads : {8, 40}) {
+      SCOPED_TRACE(std::to_string(keys) + " keys, heads " + std::to_string(heads));
+      const LatentCut cut =
+          cut_latent({.requests = 1, .keys = keys, .heads = heads, .dense = true});
+      EXPECT_GT(cut.unit_items, keys / 140);
+      Scene s(layout_of(LayoutKind::mla_bf16), 64, heads, {{keys, 1}});
+      check(s, 0, 3);
+    }
+  }
+}
+
 TEST_F(LatentGpu, SparseLists) {
   for (const LayoutKind kind :
        {LayoutKind::mla_fp8_block, LayoutKind::mla_bf16, LayoutKind::mla_fp8}) {
@@ -57,10 +71,12 @@ TEST_F(LatentGpu, Small) {
     for (const LayoutKind kind : {LayoutKind::mla_bf16, LayoutKind::mla_fp8_block}) {
       SCOPED_TRACE(std::string(name(kind)) + ", heads " + std::to_string(heads));
       Scene pages(layout_of(kind), 64, heads, {{300, 1}, {130, heads == 64 ? 2 : 1}, {0, 1}});
+      check(pages, 1);
       check(pages, 2);
       Scene rows(layout_of(kind), 61, heads, {{200, 1}, {90, 1}});
       const Ints list = rows.random_list(300);
       rows.by_index(list);
+      check(rows, 1);
       check(rows, 3);
     }
   }
@@ -71,12 +87,10 @@ TEST_F(LatentGpu, Small) {
 TEST_F(LatentGpu, FewHeadsDenseByPageTable) {
   for (const LayoutKind kind :
        {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block}) {
-      check(pages, 1);
     for (const int heads : {1, 3, 8, 9, 16, 24, 32}) {
       SCOPED_TRACE(std::string(name(kind)) + ", heads " + std::to_string(heads));
       Scene one(layout_of(kind), 64, heads, {{1, 1}, {300, 1}, {64, 1}, {129, 1}, {0, 1}});
       check(one);
-      check(rows, 1);
       Scene several(layout_of(kind), 64, heads, {{3, 3}, {130, 2}, {0, 0}, {260, 1}});
       check(several, 0, 2);
     }

@@ -29,8 +29,9 @@ cudaError_t launch_narrow_v4_bf16(const LatentParams& p, int tile_lines, cudaStr
 cudaError_t launch_latent_count(const LatentParams& p, std::int64_t most, std::int32_t* keys,
                                 cudaStream_t stream);
 
-/// After one of the others, on the same stream. `most`: items that a unit can have.
-cudaError_t launch_latent_combine(const LatentParams& p, int tile_lines, std::int64_t most,
-                                  cudaStream_t stream);
+/// After one of the others where p.cut, on the same stream. order: of its parts. most: items that a unit
+/// can have.
+cudaError_t launch_latent_combine(const LatentParams& p, PartOrder order, int tile_lines,
+                                  std::int64_t most, cudaStream_t stream);
 
 }  // namespace lathe::cuda

@@ -16,6 +16,7 @@
 
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/sm90/latent/latent_page_fill.cuh"
+#include "kernels/cuda/sm90/latent/latent_parts.cuh"
 #include "kernels/cuda/sm90/latent/latent_reference.cuh"
 
 namespace lathe::cuda {
@@ -348,7 +349,7 @@ struct LatentNarrowGroup {
       if (!items.split && p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
       a *= factor;
       b *= factor;
-      const std::int64_t part = items.number * kLines + l;
+      float4* part = part_chunks(p, kLines, items.number, 0) + l * 128;
       std::uint16_t* out =
           p.out + (items.unit.row + row) * p.out_stride + std::int64_t{head} * N::kValues;
       LATHE_UNROLL
@@ -358,14 +359,14 @@ struct LatentNarrowGroup {
         const float4 v = {x.x * a + y.x * b, x.y * a + y.y * b, x.z * a + y.z * b,
                           x.w * a + y.w * b};
         if (items.split) {
-          *reinterpret_cast<float4*>(p.part_out + part * N::kValues + dim) = v;
+          part[dim / 4] = v;
         } else {
           *reinterpret_cast<uint2*>(out + dim) = {pack_bf16(v.x, v.y), pack_bf16(v.z, v.w)};
         }
       }
       if (lane != 0) continue;
       if (items.split) {
-        p.part_lse[part] = lse2;
+        p.part_lse[std::int64_t{items.number} * kLines + l] = lse2;
       } else if (p.lse != nullptr) {
         p.lse[(items.unit.row + row) * p.lse_stride + head] = lse2 * kLn2;
       }
@@ -439,8 +440,8 @@ static __global__ void __launch_bounds__(LatentNarrow<Format, kTileLines, kPages
     } else if (thread < 288) {
       LatentPageFill<Format, N::kLines, N::kBuffers, true>(p, s.fill, &map, 0).run(worker);
     }
-  } else {
     if (thread >= N::kThreads - 32) write_keyless(p, thread - (N::kThreads - 32));
+  } else {
     raise_registers<N::kGroupRegisters>();
     LatentNarrowGroup<N>(p, s, thread / 128, thread % 128).run(worker);
   }

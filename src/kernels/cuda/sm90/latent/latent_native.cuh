@@ -21,6 +21,7 @@
 
 #include "kernels/cuda/common/wgmma_fp8.cuh"
 #include "kernels/cuda/sm90/latent/latent_hide.cuh"
+#include "kernels/cuda/sm90/latent/latent_parts.cuh"
 #include "kernels/cuda/sm90/latent/native_shape.cuh"
 
 namespace lathe::cuda {
@@ -291,7 +292,6 @@ struct NativeGroup {
       store_float(s.totals(kGroup) + static_cast<std::uint32_t>(row * 4 + 32), total[1]);
     }
     group_sync(Native::kSumsReady, 256);
-    const std::int64_t part = std::int64_t{item.number} * (p.tiles * Native::kLines);
     if (thread < Native::kLines) {
       const auto at = static_cast<std::uint32_t>(thread * 4);
       const std::int32_t line = item.first + thread;
@@ -303,7 +303,9 @@ struct NativeGroup {
         const std::int32_t head = line - r * p.heads;
         constexpr float kLn2 = 0.6931471805599453f;
         if (item.number >= 0) {
-          if (kGroup == 0) p.part_lse[part + line] = lse2;
+          if (kGroup == 0) {
+            p.part_lse[std::int64_t{item.number} * (p.tiles * Native::kLines) + line] = lse2;
+          }
         } else {
           if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
           if (kGroup == 0 && p.lse != nullptr) {
@@ -314,6 +316,34 @@ struct NativeGroup {
       store_float(s.scales(kGroup) + at, factor);
     }
     group_sync(Native::kFirstGroup + kGroup, 128);
+    if (item.number >= 0) {
+      store_part(item);
+    } else {
+      store_out(item);
+    }
+  }
+  __device__ float scale_of(int in_tile) const {
+    return load_float(s.scales(kGroup) + static_cast<std::uint32_t>(in_tile * 4));
+  }
+  __device__ void store_part(const NativeItem& item) const {
+    float4* to = part_chunks(p, Native::kLines, item.number, item.first / Native::kLines) + thread;
+    LATHE_UNROLL
+    for (int j = 0; j < 8; ++j) {
+      LATHE_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        const int in_tile = 8 * j + 2 * (lane & 3) + e;
+        if (item.first + in_tile >= item.lines) continue;
+        const float factor = scale_of(in_tile);
+        LATHE_UNROLL
+        for (int m = 0; m < 4; m += 2) {
+          to[((kGroup * 2 + m / 2) * 16 + 2 * j + e) * 128] = {
+              sums[m][4 * j + e] * factor, sums[m][4 * j + 2 + e] * factor,
+              sums[m + 1][4 * j + e] * factor, sums[m + 1][4 * j + 2 + e] * factor};
+        }
+      }
+    }
+  }
+  __device__ void store_out(const NativeItem& item) const {
     const int column = kGroup * 256 + warp * 16 + lane / 4 * 2;
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
@@ -322,16 +352,7 @@ struct NativeGroup {
         const int in_tile = 8 * j + 2 * (lane & 3) + e;
         const std::int32_t line = item.first + in_tile;
         if (line >= item.lines) continue;
-        const float factor = load_float(s.scales(kGroup) + static_cast<std::uint32_t>(in_tile * 4));
-        if (item.number >= 0) {
-          float* to = p.part_out + (part + line) * Native::kValues + column;
-          LATHE_UNROLL
-          for (int m = 0; m < 4; ++m) {
-            *reinterpret_cast<float2*>(to + 64 * m) =
-                make_float2(sums[m][4 * j + e] * factor, sums[m][4 * j + 2 + e] * factor);
-          }
-          continue;
-        }
+        const float factor = scale_of(in_tile);
         const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
         const std::int32_t head = line - r * p.heads;
         std::uint16_t* to =
@@ -390,6 +411,7 @@ static __global__ void __launch_bounds__(Native::kThreads, 1)
     lower_registers<40>();
     if (thread < 32) {
       native_fill_keys(p, maps, s, worker, tile, thread);
+      write_keyless(p, thread);
     } else {
       native_fill_queries(p, s, worker, tile, thread - 32);
     }
@@ -404,4 +426,3 @@ static __global__ void __launch_bounds__(Native::kThreads, 1)
 }
 
 }  // namespace lathe::cuda
-      write_keyless(p, thread);

@@ -92,6 +92,10 @@ TEST_F(LatentNativeGpu, Small) {
 }
 
 TEST_F(LatentNativeGpu, CutAmongBlocks) {
+  {
+    Scene many(kLayout, 64, 16, {{9000, 1}});
+    check(many, 0, 3);
+  }
   for (const int heads : {16, 64, 128}) {
     for (const int page : {32, 64, 256}) {
       SCOPED_TRACE("heads " + std::to_string(heads) + ", page " + std::to_string(page));

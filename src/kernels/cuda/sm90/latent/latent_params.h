@@ -15,6 +15,9 @@ namespace lathe::cuda {
 
 inline constexpr int kLatentTile = 64;  // keys
 
+/// Which kernel a part comes from, and so how it lies (latent_parts.cuh).
+enum class PartOrder { rows, wide, native };
+
 /// The device's WorkItem.
 struct LatentItem {
   std::int32_t unit;

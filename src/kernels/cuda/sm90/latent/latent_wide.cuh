@@ -17,6 +17,7 @@
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/sm90/latent/latent_hide.cuh"
 #include "kernels/cuda/sm90/latent/latent_page_fill.cuh"
+#include "kernels/cuda/sm90/latent/latent_parts.cuh"
 #include "kernels/cuda/sm90/latent/latent_reference.cuh"
 
 namespace lathe::cuda {
@@ -56,8 +57,8 @@ template <class W>
 struct LatentWideShared {
   LatentShared fill;
   std::uint32_t weights[2];
-  std::uint32_t references;  // [2][64] f32
   std::uint32_t ready;       // [2] barriers: a tile has weights and references
+  std::uint32_t references;  // [2][64] f32
   std::uint32_t sums;        // [2][64] f32
 
   __device__ explicit LatentWideShared(std::uint32_t base) {
@@ -256,14 +257,16 @@ struct LatentWideGroup {
       if (line >= items.unit.lines) continue;
       const int column = kGroup * 256 + 2 * (lane & 3);
       if (items.split) {
-        const std::int64_t at = std::int64_t{items.number} * (tiles * W::kLines) + line;
-        float* to = p.part_out + at * W::kValues + column;
+        float4* to = part_chunks(p, W::kLines, items.number, tile) + thread;
         LATHE_UNROLL
-        for (int j = 0; j < 32; ++j) {
-          *reinterpret_cast<float2*>(to + 8 * j) =
-              make_float2(sums[4 * j + 2 * i] * factor, sums[4 * j + 2 * i + 1] * factor);
+        for (int j = 0; j < 16; ++j) {
+          const float* v = sums + 8 * j + 2 * i;
+          to[((kGroup * 16 + j) * 2 + i) * 128] = {v[0] * factor, v[1] * factor, v[4] * factor,
+                                                   v[5] * factor};
         }
-        if (kGroup == 0 && (lane & 3) == 0) p.part_lse[at] = lse2;
+        if (kGroup == 0 && (lane & 3) == 0) {
+          p.part_lse[std::int64_t{items.number} * (tiles * W::kLines) + line] = lse2;
+        }
         continue;
       }
       const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
@@ -399,10 +402,10 @@ static __global__ void __launch_bounds__(384, 1)
     barrier_init(s.fill.q_empty, 8);
     for (int b = 0; b < W::kBuffers; ++b) {
       barrier_init(s.fill.full + 8 * b, kPages ? 1 : W::Fill::kFullArrivals);
+      barrier_init(s.ready + 8 * b, 128);
       barrier_init(s.fill.empty + 16 * b, 4);
       barrier_init(s.fill.empty + 16 * b + 8, 4);
     }
-      barrier_init(s.ready + 8 * b, 128);
     barriers_visible();
   }
   sync_block();
@@ -417,10 +420,10 @@ static __global__ void __launch_bounds__(384, 1)
     } else {
       fill_queries<W::kLines, W::kDims, kFillThreads - 32>(p, s.fill, worker, tile, thread - 32);
     }
+    if (thread >= 96) write_keyless(p, thread - 96);
   } else if (group == 0) {
     raise_registers<W::kGroupRegisters>();
     LatentWideGroup<W, 0>(p, s, thread).run(worker, tile);
-    if (thread >= 96) write_keyless(p, thread - 96);
   } else {
     raise_registers<W::kGroupRegisters>();
     LatentWideGroup<W, 1>(p, s, thread).run(worker, tile);
