@@ -45,6 +45,13 @@ __device__ inline T shuffle(T v, std::uint32_t lane) {
 __device__ inline bool warp_any(bool v) { return __any_sync(0xffffffffu, v) != 0; }
 /// Bit i: what lane i offers.
 __device__ inline std::uint32_t warp_ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
+/// Of all lanes.
+__device__ inline std::uint32_t warp_max(std::uint32_t v) {
+  return __reduce_max_sync(0xffffffffu, v);
+}
+__device__ inline std::uint32_t warp_sum(std::uint32_t v) {
+  return __reduce_add_sync(0xffffffffu, v);
+}
 __device__ inline void sync_warp() { __syncwarp(); }
 __device__ inline void sync_block() { __syncthreads(); }
 
@@ -68,6 +75,11 @@ __device__ inline void store_global(unsigned long long address, T v) {
   *static_cast<T*>(__cvta_global_to_generic(address)) = v;
 }
 
+/// Asks for the sector of `at`, which may be read later.
+__device__ inline void prefetch_global(const void* at) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
 __device__ inline float bits_to_float(std::uint32_t u) { return __uint_as_float(u); }
 __device__ inline std::uint32_t float_to_bits(float x) { return __float_as_uint(x); }
 
@@ -80,6 +92,12 @@ __device__ inline std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b,
 /// The larger of the two low and of the two high halves, without signs.
 __device__ inline std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {
   return __vmaxu2(a, b);
+}
+/// The larger magnitudes of two bf16 each, with some sign; a NaN where one of them is.
+__device__ inline std::uint32_t max_magnitude_bf16x2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t out;
+  asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  return out;
 }
 /// Products of two bf16, rounded to nearest even, subnormal ones too.
 __device__ inline std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b) {

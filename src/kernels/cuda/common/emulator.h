@@ -211,6 +211,14 @@ inline std::uint32_t warp_ballot(bool v) {
   return bits;
 }
 inline bool warp_any(bool v) { return warp_ballot(v) != 0; }
+inline std::uint32_t warp_max(std::uint32_t v) {
+  for (int d = 1; d < emulated::kWarp; d *= 2) v = std::max(v, emulated::shuffle(v, lane() ^ d));
+  return v;
+}
+inline std::uint32_t warp_sum(std::uint32_t v) {
+  for (int d = 1; d < emulated::kWarp; d *= 2) v += emulated::shuffle(v, lane() ^ d);
+  return v;
+}
 inline void sync_warp() {
   emulated::wait(emulated::warp_of(emulated::machine.current), emulated::kWarp);
 }
@@ -264,8 +272,20 @@ void store_global(unsigned long long address, T v) {
   std::memcpy(reinterpret_cast<void*>(address), &v, sizeof v);
 }
 
+// Reads, so that AddressSanitizer sees an address outside of an array.
+inline void prefetch_global(const void* at) {
+  static_cast<void>(*static_cast<const volatile unsigned char*>(at));
+}
+
 inline std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {
   return std::max(a & 0xffffu, b & 0xffffu) | std::max(a >> 16, b >> 16) << 16;
+}
+inline std::uint32_t max_magnitude_bf16x2(std::uint32_t a, std::uint32_t b) {
+  const auto one = [](std::uint32_t x, std::uint32_t y) {
+    const std::uint32_t larger = std::max(x & 0x7fffu, y & 0x7fffu);
+    return larger > 0x7f80u ? 0x7fffu : larger | ((x ^ y) & 0x8000u);
+  };
+  return one(a & 0xffffu, b & 0xffffu) | one(a >> 16, b >> 16) << 16;
 }
 inline std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b) {
   const auto high = to_bf16(bits_to_float(a & 0xffff0000u) * bits_to_float(b & 0xffff0000u));

@@ -1,73 +1,67 @@
 // How rows are cut into the work of warps, and where a row lies.
 //
-// A block takes a few rows. Of each run of these rows a warp takes a batch: consecutive chunks, in
-// rounds of 32, of at most 32 rows. Each lane works out where one of the rows lies; the lane that
-// holds a chunk asks for it by a shuffle. Warps share nothing, so none waits for another.
+// A block takes a few rows. Of each run of these rows a warp takes a batch: all chunks of a few rows,
+// or a part of them. Lanes that hold chunks of one row are neighbours, and a lane holds chunks of no
+// other row, so it works out alone where they lie. Warps share nothing, so none waits for another.
 #pragma once
 
 #include "kernels/cuda/sm90/codec/chunk.cuh"
 
 namespace lathe::cuda {
 
-struct Batch {
-  std::uint32_t begin;  // chunks of the run, counted over the block's rows
-  std::uint32_t end;
-  std::uint32_t first_row;  // of the batch, within the block
-  std::uint32_t rows;       // of the block
-};
-
 __device__ __forceinline__ std::uint32_t lane_of_warp() { return threadIdx.x % 32; }
 
-// The warp's place among the batches of a block, run after run.
+// Slots and positions of rows that this many rows ahead will be asked for are brought to the cache:
+// what they name cannot be loaded before they are there, and memory is two waits away otherwise.
+inline constexpr std::int64_t kRowsAhead = 32768;
+
+__device__ __forceinline__ void prefetch_list(const std::int32_t* list, std::int64_t first_row,
+                                              std::int32_t block_rows, std::int64_t count) {
+  constexpr std::uint32_t kSector = 8;  // entries
+  if (list == nullptr || threadIdx.x * kSector >= static_cast<std::uint32_t>(block_rows)) return;
+  const std::int64_t row = first_row + kRowsAhead + threadIdx.x * kSector;
+  if (row < count) prefetch_global(list + row);
+}
+
+// Calls visit(batch) for the batches of the runs that this warp takes, run after run.
 class WarpBatches {
  public:
-  __device__ __forceinline__ explicit WarpBatches(std::uint32_t rows) : rows_(rows) {}
-
-  // Calls visit(batch) for the batches of the next run that this warp takes.
   template <class Visit>
-  __device__ __forceinline__ void run(const Cut& cut, Visit visit) {
-    const std::uint32_t total = rows_ * cut.chunks.divisor;
-    for (; mine_ < cut.batches; mine_ += static_cast<int>(blockDim.x / 32)) {
-      const std::uint32_t begin = static_cast<std::uint32_t>(mine_) * cut.batch;
-      if (begin >= total) continue;
-      const std::uint32_t end = begin + cut.batch < total ? begin + cut.batch : total;
-      visit(Batch{begin, end, cut.chunks(begin), rows_});
+  __device__ __forceinline__ void run(std::int32_t batches, Visit visit) {
+    for (; mine_ < batches; mine_ += static_cast<int>(blockDim.x / 32)) {
+      visit(static_cast<std::uint32_t>(mine_));
     }
-    mine_ -= cut.batches;
+    mine_ -= batches;
   }
 
  private:
-  std::uint32_t rows_;
   int mine_ = static_cast<int>(threadIdx.x / 32);
 };
 
-// The chunks of a batch that a lane holds: chunk[u] of row[u], counted from the batch's first row.
-// Beyond the end of the batch a lane holds the last chunk again, so that loads need no condition: a
-// load under one is copied when it arrives, and what comes after it waits for that.
-template <int kCount>
-struct Items {
-  std::uint32_t row[kCount];
-  std::uint32_t chunk[kCount];
-  std::uint32_t first;
-  std::uint32_t end;
+// What a lane holds of a batch: chunks chunk, chunk + step, ... of a row of the block. Lanes past the
+// end hold what the last row or chunk is, so that loads need no condition: a load under one is
+// copied when it arrives, and what comes after it waits for that. kWhole: chunks have no such end.
+struct Hold {
+  std::uint32_t row;
+  std::uint32_t chunk;
+  std::uint32_t step;
+  bool has;
 
-  __device__ __forceinline__ Items(const FastDiv& chunks, const Batch& batch)
-      : first(batch.begin + lane_of_warp()), end(batch.end) {
-    LATHE_UNROLL
-    for (int u = 0; u < kCount; ++u) {
-      const std::uint32_t at = first + static_cast<std::uint32_t>(u) * 32;
-      const std::uint32_t i = at < end ? at : end - 1;
-      const std::uint32_t r = chunks(i);
-      chunk[u] = i - r * chunks.divisor;
-      row[u] = r - batch.first_row;
-    }
-  }
-  __device__ __forceinline__ bool has(int u) const {
-    return first + static_cast<std::uint32_t>(u) * 32 < end;
-  }
-  // Whether chunk u is there and its row's bit in `holes` is not.
-  __device__ __forceinline__ bool has(int u, std::uint32_t holes) const {
-    return has(u) && (holes >> row[u] & 1u) == 0;
+  template <bool kWhole>
+  __device__ __forceinline__ static Hold of(const Cut& cut, std::uint32_t batch,
+                                            std::uint32_t rows) {
+    const std::uint32_t lane = lane_of_warp();
+    const std::uint32_t group = cut.pieces(batch);
+    const std::uint32_t piece = batch - group * cut.pieces.divisor;
+    Hold out;
+    out.step = 1u << cut.shift;
+    out.row = (group << (5 - cut.shift)) + (lane >> cut.shift);
+    out.chunk =
+        ((piece * static_cast<std::uint32_t>(cut.rounds)) << cut.shift) + (lane & (out.step - 1));
+    out.has = out.row < rows && (kWhole || out.chunk < cut.chunks);
+    if (out.row >= rows) out.row = rows - 1;
+    if (!kWhole && out.chunk >= cut.chunks) out.chunk = cut.chunks - 1;
+    return out;
   }
 };
 

@@ -289,12 +289,17 @@ __device__ __forceinline__ float largest_finite(const float (&x)[8]) {
   return amax;
 }
 
-// The largest magnitude of eight bf16 as bf16 bits; 0x7f80 or more where one is no finite number.
-__device__ __forceinline__ std::uint32_t largest_magnitude(const Raw<bf16>& raw) {
-  constexpr std::uint32_t kMagnitudes = 0x7fff7fffu;
-  const std::uint32_t pair = max_u16x2(max_u16x2(raw.v.x & kMagnitudes, raw.v.y & kMagnitudes),
-                                       max_u16x2(raw.v.z & kMagnitudes, raw.v.w & kMagnitudes));
-  return max_u16x2(pair, pair >> 16) & 0xffffu;
+// The largest magnitudes of two chunks, as bf16 bits in the low and the high half; 0x7f80 or more
+// where one is no finite number.
+__device__ __forceinline__ std::uint32_t largest_magnitudes(const Raw<bf16>& low,
+                                                            const Raw<bf16>& high) {
+  const auto pair = [](const uint4& v) {
+    return max_magnitude_bf16x2(max_magnitude_bf16x2(v.x, v.y), max_magnitude_bf16x2(v.z, v.w));
+  };
+  const std::uint32_t a = pair(low.v);
+  const std::uint32_t b = pair(high.v);
+  return max_magnitude_bf16x2(permute_bytes(a, b, 0x5410), permute_bytes(a, b, 0x7632)) &
+         0x7fff7fffu;
 }
 
 // The scale of a tile and its reciprocal.
@@ -332,7 +337,8 @@ __device__ __forceinline__ TileScale raw_e4m3_scale(float amax) {
 template <RunKind kKind>
 __device__ __forceinline__ TileScale tile_scale(const RunParams& run, float amax) {
   if constexpr (kKind == RunKind::e2m1_ue8m0) return pow2_e2m1_scale(amax);
-  return run.raw_scale ? raw_e4m3_scale(amax) : pow2_e4m3_scale(amax);
+  const bool raw = kKind == RunKind::e4m3_f32 && run.raw_scale;
+  return raw ? raw_e4m3_scale(amax) : pow2_e4m3_scale(amax);
 }
 
 }  // namespace lathe::cuda

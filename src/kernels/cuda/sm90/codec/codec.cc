@@ -218,7 +218,7 @@ Result<void> apply_rope(const RopeTableView& table, std::span<const LocalPos> po
   if (auto ok = check_count("rows.rows", rows.rows); !ok) return ok;
   if (auto ok = check_stride("rows", view); !ok) return ok;
   if (auto ok = check_count("rows.rows times heads", rows.rows * heads); !ok) return ok;
-  constexpr std::int32_t kMaxDim = 32 * encode_rounds(true, true, RunKind::bf16) * kChunk;
+  constexpr std::int32_t kMaxDim = 32 * kChunk;
   if (table.dim > kMaxDim) {
     return Error{ErrorCode::out_of_range, "table.dim", fmt::format("at most {}", kMaxDim),
                  fmt::format("{}", table.dim), "the CPU takes any"};

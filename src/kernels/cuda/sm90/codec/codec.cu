@@ -7,35 +7,33 @@
 namespace lathe::cuda {
 namespace {
 
-template <bool kAligned>
+template <bool kWhole>
 auto decode_kernel_of(const DecodeParams& p, DType dtype) {
   return visit_kinds(p.runs, [&](auto first, auto second) {
-    return dtype == DType::bf16 ? decode_kernel<bf16, first, second, kAligned>
-                                : decode_kernel<float, first, second, kAligned>;
+    return dtype == DType::bf16 ? decode_kernel<bf16, first, second, kWhole>
+                                : decode_kernel<float, first, second, kWhole>;
   });
 }
 
-template <bool kAligned>
+template <bool kWhole>
 auto requantize_kernel_of(bool to_block, bool report) {
   if (to_block) {
-    return report ? requantize_kernel<true, true, kAligned>
-                  : requantize_kernel<true, false, kAligned>;
+    return report ? requantize_kernel<true, true, kWhole> : requantize_kernel<true, false, kWhole>;
   }
-  return report ? requantize_kernel<false, true, kAligned>
-                : requantize_kernel<false, false, kAligned>;
+  return report ? requantize_kernel<false, true, kWhole> : requantize_kernel<false, false, kWhole>;
 }
 
 }  // namespace
 
 cudaError_t launch_decode(const DecodeParams& p, DType dtype, cudaStream_t stream) {
-  return put(p.aligned() ? decode_kernel_of<true>(p, dtype) : decode_kernel_of<false>(p, dtype), p,
+  return put(p.whole ? decode_kernel_of<true>(p, dtype) : decode_kernel_of<false>(p, dtype), p,
              stream);
 }
 
 cudaError_t launch_requantize(const RequantParams& p, bool to_block, cudaStream_t stream) {
   const bool report = p.report != nullptr;
-  return put(p.aligned() ? requantize_kernel_of<true>(to_block, report)
-                         : requantize_kernel_of<false>(to_block, report),
+  return put(p.whole ? requantize_kernel_of<true>(to_block, report)
+                     : requantize_kernel_of<false>(to_block, report),
              p, stream);
 }
 

@@ -56,15 +56,15 @@ void run(Kernel kernel, const Params& p) {
 }
 
 // The choice of kernel is the one of encode.cu and codec.cu, which an ordinary compiler can't read.
-template <bool kRope, bool kAligned>
+template <bool kRope, bool kWhole>
 auto encode_kernel_of(const EncodeParams& p, DType dtype) {
   return visit_kinds(p.runs, [&](auto first, auto second) {
-    return dtype == DType::bf16 ? encode_kernel<bf16, first, second, kRope, kAligned>
-                                : encode_kernel<float, first, second, kRope, kAligned>;
+    return dtype == DType::bf16 ? encode_kernel<bf16, first, second, kRope, kWhole>
+                                : encode_kernel<float, first, second, kRope, kWhole>;
   });
 }
 void run_encode(const EncodeParams& p, DType dtype, bool rope) {
-  if (p.aligned()) {
+  if (p.whole) {
     run(rope ? encode_kernel_of<true, true>(p, dtype) : encode_kernel_of<false, true>(p, dtype), p);
   } else {
     run(rope ? encode_kernel_of<true, false>(p, dtype) : encode_kernel_of<false, false>(p, dtype),
@@ -72,20 +72,20 @@ void run_encode(const EncodeParams& p, DType dtype, bool rope) {
   }
 }
 
-template <bool kAligned>
+template <bool kWhole>
 auto decode_kernel_of(const DecodeParams& p, DType dtype) {
   return visit_kinds(p.runs, [&](auto first, auto second) {
-    return dtype == DType::bf16 ? decode_kernel<bf16, first, second, kAligned>
-                                : decode_kernel<float, first, second, kAligned>;
+    return dtype == DType::bf16 ? decode_kernel<bf16, first, second, kWhole>
+                                : decode_kernel<float, first, second, kWhole>;
   });
 }
 void run_decode(const DecodeParams& p, DType dtype) {
-  run(p.aligned() ? decode_kernel_of<true>(p, dtype) : decode_kernel_of<false>(p, dtype), p);
+  run(p.whole ? decode_kernel_of<true>(p, dtype) : decode_kernel_of<false>(p, dtype), p);
 }
 
 template <bool kReport>
 void run_requantize(const RequantParams& p, bool to_block) {
-  if (p.aligned()) {
+  if (p.whole) {
     run(to_block ? requantize_kernel<true, kReport, true> : requantize_kernel<false, kReport, true>,
         p);
   } else {

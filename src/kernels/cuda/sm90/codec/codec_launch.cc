@@ -33,7 +33,7 @@ RunParams run_params(const ValueRun& run, const ConstPoolView& pool, ScalePolicy
   p.first_tile = static_cast<std::uint32_t>(run.first_tile);
   p.start = run.values.start;
   p.step = static_cast<std::uint32_t>(run.values.step);
-  p.cut.chunks = FastDiv(run.elems / kChunk);
+  p.cut.chunks = static_cast<std::uint32_t>(run.elems / kChunk);
   const std::int64_t chunk_bytes = bytes_of(run.dtype, kChunk);
   p.vector = aligned(pool.data, chunk_bytes, {pool.page_stride, p.start, p.step});
   p.vector_scale = true;
@@ -64,22 +64,26 @@ const std::int32_t* values(std::span<const Slot> slots) {
   return slots.empty() ? nullptr : &slots.data()->value;
 }
 
-// Chunks of a batch: so few that they belong to 32 rows at most.
-std::uint32_t batch_of(std::uint32_t chunks, int rounds) {
-  return 32 * std::min(static_cast<std::uint32_t>(rounds), chunks);
-}
-
 std::int32_t batches_of(const Cut& cut, std::int32_t rows) {
-  const std::uint32_t chunks = static_cast<std::uint32_t>(rows) * cut.chunks.divisor;
-  return static_cast<std::int32_t>((chunks + cut.batch - 1) / cut.batch);
+  const std::int32_t of_warp = 32 >> cut.shift;
+  return (rows + of_warp - 1) / of_warp * static_cast<std::int32_t>(cut.pieces.divisor);
 }
+double units_of(const Cut& cut) { return cut.chunks; }
+double room_of(const Cut& cut) { return 32 * cut.rounds; }
 
-// Rows of a block and its threads. `cuts` have their batches.
-template <class Params>
-void cut_rows(Params& p, std::int32_t rows, std::initializer_list<Cut*> cuts) {
+std::int32_t batches_of(const MoveCut& cut, std::int32_t rows) {
+  const std::uint32_t units = static_cast<std::uint32_t>(rows) * cut.units.divisor;
+  return static_cast<std::int32_t>((units + cut.batch - 1) / cut.batch);
+}
+double units_of(const MoveCut& cut) { return cut.units.divisor; }
+double room_of(const MoveCut& cut) { return cut.batch; }
+
+// Rows of a block and its threads.
+template <class Params, class AnyCut>
+void cut_rows(Params& p, std::int32_t rows, std::initializer_list<AnyCut*> cuts) {
   const auto all = [&](std::int32_t r) {
     std::int32_t batches = 0;
-    for (const Cut* c : cuts) batches += batches_of(*c, r);
+    for (const AnyCut* c : cuts) batches += batches_of(*c, r);
     return batches;
   };
   if (rows == 0) {
@@ -88,9 +92,9 @@ void cut_rows(Params& p, std::int32_t rows, std::initializer_list<Cut*> cuts) {
     double best = 0;
     for (std::int32_t r = 1; r <= kMaxBlockRows && (r == 1 || all(r) <= kCodecWarps); ++r) {
       double chunks = 0, room = 0;
-      for (const Cut* c : cuts) {
-        chunks += static_cast<double>(r) * c->chunks.divisor;
-        room += static_cast<double>(batches_of(*c, r)) * c->batch;
+      for (const AnyCut* c : cuts) {
+        chunks += r * units_of(*c);
+        room += batches_of(*c, r) * room_of(*c);
       }
       if (chunks / room < best) continue;
       best = chunks / room;
@@ -101,25 +105,67 @@ void cut_rows(Params& p, std::int32_t rows, std::initializer_list<Cut*> cuts) {
   }
   p.block_rows = rows;
   p.threads = 32 * std::clamp(all(rows), 1, kCodecWarps);
-  for (Cut* c : cuts) c->batches = batches_of(*c, rows);
+  for (AnyCut* c : cuts) c->batches = batches_of(*c, rows);
 }
 
-template <class Params>
-void cut_runs(Params& p, std::int32_t rows, Cut& first, Cut& second) {
+template <class Params, class AnyCut>
+void cut_runs(Params& p, std::int32_t rows, AnyCut& first, AnyCut& second) {
   if (p.run_count == 2) {
-    cut_rows(p, rows, {&first, &second});
+    cut_rows<Params, AnyCut>(p, rows, {&first, &second});
   } else {
-    cut_rows(p, rows, {&first});
+    cut_rows<Params, AnyCut>(p, rows, {&first});
   }
 }
 
-void set_batch(RunParams& run, int rounds) {
-  const std::uint32_t chunks = run.cut.chunks.divisor;
-  run.cut.batch = run.tile_shift == kWideTile ? chunks : batch_of(chunks, rounds);
-  // Where halves are paired in place a row's chunks are in one warp.
-  if (run.rotates && run.tile_shift != kWideTile && chunks < run.cut.batch) {
-    run.cut.batch = run.cut.batch / chunks * chunks;
+// Deals a run's chunks to lanes so that `rounds` of 2^shift lanes divide them and a tile is either
+// within a round or all of them. Lanes of a row that are next to each other access 64 bytes or more,
+// if the run allows it. False where none suits.
+bool deal_whole(RunParams& run, int rounds, int least_shift, bool encodes) {
+  Cut& cut = run.cut;
+  for (int shift = 5; shift >= least_shift; --shift) {
+    const auto piece = static_cast<std::uint32_t>(rounds) << shift;
+    if (cut.chunks % piece != 0) continue;
+    // Where halves are paired in place a row's chunks are in one warp.
+    if (run.rotates && cut.chunks != piece) continue;
+    const bool within = run.tile_shift <= shift;
+    const bool spans = run.kind != RunKind::e2m1_ue8m0 && piece == 1u << run.tile_shift;
+    if (encodes && !within && !spans) continue;
+    cut.shift = shift;
+    cut.rounds = rounds;
+    cut.pieces = FastDiv(cut.chunks / piece);
+    return true;
   }
+  return false;
+}
+
+// The same in one round, of which lanes may have no part. Where a wide tile is encoded a warp takes a
+// row.
+void deal_one_round(RunParams& run, bool wide) {
+  Cut& cut = run.cut;
+  cut.shift = wide ? 5 : std::min(static_cast<int>(std::bit_width(cut.chunks - 1)), 5);
+  cut.rounds = 1;
+  cut.pieces = FastDiv(wide ? 1 : ((cut.chunks - 1) >> cut.shift) + 1);
+}
+
+// Deals all runs, and says whether every access and every batch of them is whole. `encodes`: lanes
+// look for the maxima of tiles.
+template <class RoundsOf>
+bool deal(RunParams (&runs)[2], std::int32_t count, bool aligned, bool encodes,
+          RoundsOf rounds_of) {
+  const auto wide = [&](const RunParams& run) { return encodes && run.tile_shift == kWideTile; };
+  const auto is_dealt = [&](RunParams& run) {
+    if (wide(run)) {
+      deal_one_round(run, true);
+      return true;
+    }
+    const Rounds rounds = rounds_of(run);
+    return deal_whole(run, rounds.many, 2, encodes) || deal_whole(run, rounds.few, 2, encodes) ||
+           deal_whole(run, rounds.few, 0, encodes) || deal_whole(run, rounds.many, 0, encodes);
+  };
+  bool whole = aligned;
+  for (std::int32_t i = 0; i < count && whole; ++i) whole = is_dealt(runs[i]);
+  for (std::int32_t i = 0; i < count && !whole; ++i) deal_one_round(runs[i], wide(runs[i]));
+  return whole;
 }
 
 // Chunks [first, first + chunks) of a run that is stored without tiles.
@@ -127,7 +173,7 @@ RunParams part_of(RunParams run, std::uint32_t first, std::uint32_t chunks) {
   const std::int64_t bytes = run.kind == RunKind::bf16 ? 16 : run.kind == RunKind::f32 ? 32 : 8;
   run.start += first * bytes;
   run.first_chunk += first;
-  run.cut.chunks = FastDiv(chunks);
+  run.cut.chunks = chunks;
   return run;
 }
 
@@ -140,7 +186,7 @@ void set_rotation(EncodeParams& p) {
   const auto end = first + 2 * static_cast<std::uint32_t>(rope.half);
   for (int i = 0; i < p.run_count; ++i) {
     RunParams& run = p.runs[i];
-    const std::uint32_t run_end = run.first_chunk + run.cut.chunks.divisor;
+    const std::uint32_t run_end = run.first_chunk + run.cut.chunks;
     if (first >= run_end || end <= run.first_chunk) continue;
     const bool tiles =
         run.kind != RunKind::bf16 && run.kind != RunKind::f32 && run.kind != RunKind::e4m3_tensor;
@@ -167,29 +213,29 @@ std::uint32_t slot_limit(std::int64_t slots) {
 }  // namespace
 
 void cut(EncodeParams& p, std::int32_t block_rows) {
-  const bool aligned = p.aligned();
-  for (RunParams& run : p.runs) set_batch(run, encode_rounds(aligned, run.rotates, p.runs[0].kind));
+  p.whole = deal(p.runs, p.run_count, p.aligned(), true,
+                 [](const RunParams& run) { return encode_rounds(true, run.rotates, run.kind); });
   cut_runs(p, block_rows, p.runs[0].cut, p.runs[1].cut);
 }
 
 void cut(DecodeParams& p, std::int32_t block_rows) {
-  for (RunParams& run : p.runs) {
-    run.cut.batch = batch_of(run.cut.chunks.divisor, decode_rounds(p.aligned()));
-  }
+  p.whole = deal(p.runs, p.run_count, p.aligned(), false,
+                 [](const RunParams& run) { return decode_rounds(true, run.kind); });
   cut_runs(p, block_rows, p.runs[0].cut, p.runs[1].cut);
 }
 
 void cut(RequantParams& p, std::int32_t block_rows) {
-  for (RunParams& run : p.src_runs) {
-    run.cut.batch = batch_of(run.cut.chunks.divisor, requant_rounds(p.aligned()));
-  }
+  p.whole = deal(p.src_runs, p.run_count, p.aligned(), false,
+                 [](const RunParams&) { return requant_rounds(true); });
   cut_runs(p, block_rows, p.src_runs[0].cut, p.src_runs[1].cut);
 }
 
 void cut(MoveParams& p, std::int32_t block_rows) {
   for (MovePlane& plane : p.planes) {
+    // So few units that they belong to 32 records at most.
     plane.cut.batch =
-        batch_of(plane.cut.chunks.divisor, move_rounds(static_cast<std::size_t>(plane.unit)));
+        32 * std::min(static_cast<std::uint32_t>(move_rounds(static_cast<std::size_t>(plane.unit))),
+                      plane.cut.units.divisor);
   }
   cut_runs(p, block_rows, p.planes[0].cut, p.planes[1].cut);
 }
@@ -263,7 +309,7 @@ EncodeParams rotate_params(const RowsView& in, const MutableRowsView& out, std::
   run.step = static_cast<std::uint32_t>(bytes_of(out.dtype, width));
   run.vector = target.vector;
   run.vector_scale = true;
-  run.cut.chunks = FastDiv(width / kChunk);
+  run.cut.chunks = static_cast<std::uint32_t>(width / kChunk);
   p.pages = {target.data, target.stride, slot_limit(p.count), p.heads};
   p.rope = rope;
   if (p.zero_holes) {
@@ -329,7 +375,7 @@ MoveParams move_params(const PoolView& pool, std::span<const Slot> src, std::spa
         plane.unit = unit;
       }
     }
-    plane.cut.chunks = FastDiv(step / plane.unit);
+    plane.cut.units = FastDiv(step / plane.unit);
   }
   cut(p);
   return p;

@@ -1,7 +1,7 @@
 // What the codec kernels are launched with: plain values, made on the host by codec_launch.cc.
 //
-// A row is cut into chunks of 8 elements, a thread takes a few chunks, a warp a batch of them that
-// belong to one run of a few rows (batch.cuh).
+// A row is cut into chunks of 8 elements, a thread takes a few chunks of one row, a warp a batch of
+// them that belong to one run of a few rows (batch.cuh).
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,12 @@
 
 namespace lathe::cuda {
 
-inline constexpr int kCodecWarps = 9;  // of a block, at most
+inline constexpr int kCodecWarps = 8;  // of a block, at most
 inline constexpr int kCodecThreads = 32 * kCodecWarps;
 inline constexpr int kChunk = 8;          // elements
 inline constexpr int kMaxBlockRows = 64;  // rows of a block
 
-// Chunks that a thread loads before it uses the first. Without whole accesses a chunk is many
-// instructions, so one will do.
-LATHE_HD constexpr int decode_rounds(bool aligned) { return aligned ? 4 : 1; }
-LATHE_HD constexpr int requant_rounds(bool aligned) { return aligned ? 4 : 1; }
+// Accesses that a thread of move_kernel has on their way before it uses the first.
 LATHE_HD constexpr int move_rounds(std::size_t unit) { return unit == 16 ? 4 : 8; }
 
 inline constexpr std::int64_t kMaxRowBytes = 0x7fffffff;  // from row to row
@@ -38,12 +35,42 @@ enum class RunKind : std::uint8_t {
 };
 
 template <RunKind kKind>
+inline constexpr bool kTiled =
+    kKind == RunKind::e4m3_f32 || kKind == RunKind::e4m3_ue8m0 || kKind == RunKind::e2m1_ue8m0;
+
+template <RunKind kKind>
 using Constant = std::integral_constant<RunKind, kKind>;
 
-/// How the chunks of a run are cut into the batches of warps.
+/// Chunks that a thread loads before it uses the first: `many`, or `few` of a run that has too few.
+struct Rounds {
+  int many;
+  int few;
+};
+/// `aligned`: false where accesses may be single bytes; a chunk is many instructions then, so one
+/// will do. v4_fp8's rows have 7 tiles.
+LATHE_HD constexpr Rounds encode_rounds(bool aligned, bool rotates, RunKind kind) {
+  if (!aligned) return {1, 1};
+  // Half of an index key rotates: then one round does and the other does not.
+  if (rotates && kind == RunKind::e4m3_f32) return {2, 1};
+  if (rotates) return {1, 1};
+  return {kind == RunKind::e4m3_ue8m0 ? 7 : 4, 2};
+}
+LATHE_HD constexpr Rounds decode_rounds(bool aligned, RunKind kind) {
+  if (!aligned) return {1, 1};
+  return {kind == RunKind::e4m3_ue8m0 ? 7 : 4, 2};
+}
+LATHE_HD constexpr Rounds requant_rounds(bool aligned) {
+  return aligned ? Rounds{8, 2} : Rounds{1, 1};
+}
+
+/// How the chunks of a run are dealt to warps: 2^shift neighbouring lanes hold a row, each of them
+/// `rounds` chunks that are 2^shift apart, so that a lane knows one row only. A warp's batch is
+/// 2^(5 - shift) rows, or one of `pieces` parts of them.
 struct Cut {
-  FastDiv chunks;            // of the run in a row
-  std::uint32_t batch = 0;   // chunks
+  std::uint32_t chunks = 1;  // of the run in a row
+  std::int32_t shift = 5;
+  std::int32_t rounds = 1;
+  FastDiv pieces;
   std::int32_t batches = 0;  // of all rows of a block
 };
 
@@ -67,20 +94,12 @@ struct RunParams {
   Cut cut;
 };
 
-/// Of an encoder whose first run is stored as `first`. A chunk that is rotated needs its part of the
-/// table, too, and one of them leaves registers for a fourth block on a multiprocessor; the kernels
-/// of e4m3 with f32 scales have three anyway.
-LATHE_HD constexpr int encode_rounds(bool aligned, bool rotates, RunKind first) {
-  if (!rotates) return aligned ? 4 : 1;
-  return first == RunKind::e4m3_f32 ? 2 : 1;
-}
-
 /// The same with what a kernel knows at compile time.
-template <RunKind kKind, bool kAligned>
+template <RunKind kKind, bool kWhole>
 LATHE_HD constexpr RunParams known_run(RunParams run) {
   run.kind = kKind;
-  run.vector = kAligned || run.vector;
-  run.vector_scale = kAligned || run.vector_scale;
+  run.vector = kWhole || run.vector;
+  run.vector_scale = kWhole || run.vector_scale;
   return run;
 }
 
@@ -161,6 +180,7 @@ struct EncodeParams {
   std::int32_t pad_bytes = 0;
   PagesParams pages;
   RopeParams rope;
+  bool whole = false;  // every access and every batch; cut() sets it
 
   bool aligned() const {
     return rows.vector && runs_aligned(runs, run_count) && (rope.half == 0 || rope.vector);
@@ -177,6 +197,7 @@ struct DecodeParams {
   std::int32_t run_count = 0;
   RunParams runs[2];
   PagesParams pages;
+  bool whole = false;
 
   bool aligned() const { return out.vector && runs_aligned(runs, run_count); }
 };
@@ -196,10 +217,19 @@ struct RequantParams {
   // Null, or two words that start as 0: the bits of the worst error above the complement of its
   // row, and a count of saturated elements.
   unsigned long long* report = nullptr;
+  bool whole = false;
 
   bool aligned() const {
     return runs_aligned(src_runs, run_count) && runs_aligned(dst_runs, run_count);
   }
+};
+
+/// How the units of a plane are cut into the batches of warps: records have any number of them, so a
+/// lane takes whatever follows, of several records.
+struct MoveCut {
+  FastDiv units;             // of a record
+  std::uint32_t batch = 0;   // units
+  std::int32_t batches = 0;  // of all rows of a block
 };
 
 /// A plane of records: token i of a page at start + i * step.
@@ -209,7 +239,7 @@ struct MovePlane {
   std::int32_t unit = 0;   // bytes of an access: 16, 8, 4 or 1
   // Where a dense side's records of this plane begin; record i lies at i * step.
   std::int64_t dense = 0;
-  Cut cut;  // in units
+  MoveCut cut;
 };
 
 /// Records from slots to slots; a pair is skipped where either is outside [0, slots).

@@ -13,10 +13,6 @@ struct StoredChunk {
 };
 
 template <RunKind kKind>
-inline constexpr bool kTiled =
-    kKind == RunKind::e4m3_f32 || kKind == RunKind::e4m3_ue8m0 || kKind == RunKind::e2m1_ue8m0;
-
-template <RunKind kKind>
 __device__ __forceinline__ StoredChunk load_stored(const RunParams& run, Address values,
                                                    Address scales, std::uint32_t chunk) {
   StoredChunk out{{0, 0, 0, 0}, float_to_bits(run.scale)};
@@ -95,56 +91,57 @@ __device__ __forceinline__ Raw<T> decode_chunk(const StoredChunk& stored) {
   }
 }
 
-template <class T, RunKind kKind, bool kAligned>
+template <class T, RunKind kKind, int kCount, bool kWhole>
 __device__ __forceinline__ void decode_batch(const DecodeParams& p, const RunParams& run,
-                                             std::int64_t first_row, const Batch& batch) {
-  constexpr int kCount = decode_rounds(kAligned);
-  const Items<kCount> item(run.cut.chunks, batch);
-  const std::uint32_t lane_row = batch.first_row + lane_of_warp();
-  const std::int64_t row = first_row + lane_row;
-  Place place;
-  if (lane_row < batch.rows) {
-    place = place_of(p.pages,
-                     p.slots == nullptr ? static_cast<std::int32_t>(p.first + row) : p.slots[row]);
-  }
-  const Address values_of_lane = place.part(run.start, run.step);
-  const Address scales_of_lane = place.part(run.scale_start, run.scale_step);
+                                             std::int64_t first_row, const Hold& hold) {
+  const std::int64_t row = first_row + hold.row;
+  const Place place = place_of(
+      p.pages, p.slots == nullptr ? static_cast<std::int32_t>(p.first + row) : p.slots[row]);
+  const Address values = place.part(run.start, run.step);
+  const Address scales = place.part(run.scale_start, run.scale_step);
   StoredChunk stored[kCount];
   LATHE_UNROLL
-  for (int u = 0; u < kCount; ++u) {
-    const Address values = shuffle(values_of_lane, item.row[u]);
-    const Address scales = kTiled<kKind> ? shuffle(scales_of_lane, item.row[u]) : 0;
-    stored[u] = load_stored<kKind>(run, values, scales, item.chunk[u]);
+  for (std::uint32_t u = 0; u < kCount; ++u) {
+    stored[u] = load_stored<kKind>(run, values, scales, hold.chunk + u * hold.step);
   }
-  const std::uint32_t holes = warp_ballot(place.hole);
+  if (!hold.has) return;
   const Address out =
-      row_address(p.out, first_row + batch.first_row, run.first_chunk * kChunk * sizeof(T));
+      row_address(p.out, row, (run.first_chunk + hold.chunk) * (kChunk * sizeof(T)));
   LATHE_UNROLL
-  for (int u = 0; u < kCount; ++u) {
-    if (!item.has(u)) continue;
-    // Zero codes are the zeros that a hole gives, under a scale of 0 or 2^-127.
-    if ((holes >> item.row[u] & 1u) != 0) stored[u] = {};
-    const Address at =
-        out + Address{item.row[u]} * p.out.stride + Address{item.chunk[u]} * (kChunk * sizeof(T));
-    store_raw(at, decode_chunk<T, kKind>(stored[u]), kAligned || p.out.vector);
+  for (std::uint32_t u = 0; u < kCount; ++u) {
+    const Raw<T> raw = place.hole ? Raw<T>{} : decode_chunk<T, kKind>(stored[u]);
+    store_raw(out + u * hold.step * (kChunk * sizeof(T)), raw, kWhole || p.out.vector);
   }
+}
+
+template <class T, RunKind kKind, bool kWhole>
+__device__ __forceinline__ void decode_run(const DecodeParams& p, const RunParams& run,
+                                           std::int64_t first_row, std::uint32_t rows,
+                                           WarpBatches& batches) {
+  constexpr Rounds kRounds = decode_rounds(kWhole, kKind);
+  batches.run(run.cut.batches, [&](std::uint32_t batch) {
+    const auto hold = Hold::of<kWhole>(run.cut, batch, rows);
+    if (kRounds.many == kRounds.few || run.cut.rounds == kRounds.many) {
+      decode_batch<T, kKind, kRounds.many, kWhole>(p, run, first_row, hold);
+    } else {
+      decode_batch<T, kKind, kRounds.few, kWhole>(p, run, first_row, hold);
+    }
+  });
 }
 
 // Grid: ceil(count / block_rows) blocks of p.threads. T: what rows hold, bf16 or float; runs are
 // stored as kFirst and, where there are two, kSecond.
-template <class T, RunKind kFirst, RunKind kSecond, bool kAligned>
+template <class T, RunKind kFirst, RunKind kSecond, bool kWhole>
 static __global__ void __launch_bounds__(kCodecThreads, sizeof(T) == 2 ? 4 : 3)
     decode_kernel(const __grid_constant__ DecodeParams p) {
   const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
-  WarpBatches batches(rows_of_block(p.count, first_row, p.block_rows));
-  batches.run(p.runs[0].cut, [&](const Batch& batch) {
-    decode_batch<T, kFirst, kAligned>(p, known_run<kFirst, kAligned>(p.runs[0]), first_row, batch);
-  });
+  const std::uint32_t rows = rows_of_block(p.count, first_row, p.block_rows);
+  prefetch_list(p.slots, first_row, p.block_rows, p.count);
+  WarpBatches batches;
+  decode_run<T, kFirst, kWhole>(p, known_run<kFirst, kWhole>(p.runs[0]), first_row, rows, batches);
   if (p.run_count == 1) return;
-  batches.run(p.runs[1].cut, [&](const Batch& batch) {
-    decode_batch<T, kSecond, kAligned>(p, known_run<kSecond, kAligned>(p.runs[1]), first_row,
-                                       batch);
-  });
+  decode_run<T, kSecond, kWhole>(p, known_run<kSecond, kWhole>(p.runs[1]), first_row, rows,
+                                 batches);
 }
 
 }  // namespace lathe::cuda

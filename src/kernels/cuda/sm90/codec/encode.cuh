@@ -36,12 +36,11 @@ __device__ __forceinline__ Target target_of(const EncodeParams& p, const RunPara
 }
 
 template <RunKind kKind>
-__device__ __forceinline__ void store_scale(const RunParams& run, Address scales,
-                                            std::uint32_t tile, float scale) {
+__device__ __forceinline__ void store_scale(const RunParams& run, Address at, float scale) {
   if constexpr (kKind == RunKind::e4m3_f32) {
-    store(scales + 4 * tile, float_to_bits(scale), run.vector_scale);
+    store(at, float_to_bits(scale), run.vector_scale);
   } else {
-    store_global(scales + tile, static_cast<unsigned char>(float_to_bits(scale) >> 23));
+    store_global(at, static_cast<unsigned char>(float_to_bits(scale) >> 23));
   }
 }
 
@@ -50,23 +49,6 @@ __device__ __forceinline__ Raw<bf16> bf16_chunk(const Raw<T>& raw, const float (
   if constexpr (!kRotated && std::is_same_v<T, bf16>) return raw;  // copied bit for bit
   return to_raw_bf16(x);
 }
-
-// The chunks of a batch in a lane, and the lane's row.
-template <class T, int kCount>
-struct EncodeChunks {
-  Items<kCount> item;
-  Raw<T> raw[kCount];
-  Target target;
-  std::uint32_t holes;  // bits of rows
-
-  // Where the run of chunk u's row begins. All lanes ask.
-  __device__ __forceinline__ Address values(int u) const {
-    return shuffle(target.values, item.row[u]);
-  }
-  __device__ __forceinline__ Address scales(int u) const {
-    return shuffle(target.scales, item.row[u]);
-  }
-};
 
 // One chunk of a run without tiles.
 template <class T, RunKind kKind, bool kRotated>
@@ -82,174 +64,242 @@ __device__ __forceinline__ void store_plain(const RunParams& run, Address values
   }
 }
 
-// Threads that share a tile are 2^this.
+// A tile has 2^this chunks.
 template <RunKind kKind>
 __device__ __forceinline__ int tile_shift(const RunParams& run) {
   return kKind == RunKind::e2m1_ue8m0 ? kFp4TileShift : run.tile_shift;
 }
 
+// Whether a tile is all chunks that the lanes of a row hold, and not those of one round's lanes.
 template <RunKind kKind>
-__device__ __forceinline__ void store_tile_scale(const RunParams& run, Address scales,
-                                                 std::uint32_t chunk, float scale) {
-  if ((chunk & ((1u << tile_shift<kKind>(run)) - 1)) != 0) return;
-  store_scale<kKind>(run, scales, run.first_tile + (chunk >> tile_shift<kKind>(run)), scale);
+__device__ __forceinline__ bool tile_spans(const RunParams& run) {
+  return kKind != RunKind::e2m1_ue8m0 && run.tile_shift > run.cut.shift;
 }
 
 template <RunKind kKind>
-__device__ __forceinline__ void store_codes(const RunParams& run, Address values,
-                                            std::uint32_t chunk, const float (&x)[8],
+__device__ __forceinline__ void store_codes(const RunParams& run, Address at, const float (&x)[8],
                                             float inverse) {
   if constexpr (kKind == RunKind::e2m1_ue8m0) {
-    store(values + 4 * Address{chunk}, to_raw_e2m1(x, inverse), run.vector);
+    store(at, to_raw_e2m1(x, inverse), run.vector);
   } else {
-    store(values + 8 * Address{chunk}, to_raw_e4m3(x, inverse), run.vector);
+    store(at, to_raw_e4m3(x, inverse), run.vector);
   }
 }
 
-// One chunk of a run with tiles, from f32 values. The threads of a tile exchange their maxima.
-template <RunKind kKind>
-__device__ __forceinline__ void encode_tile_chunk(const RunParams& run, Address values,
-                                                  Address scales, std::uint32_t chunk,
-                                                  const float (&x)[8], bool has) {
-  float amax = largest_finite(x);
-  for (int d = 1; d < 1 << tile_shift<kKind>(run); d *= 2) amax = fmaxf(amax, shuffle_xor(amax, d));
-  const TileScale tile = tile_scale<kKind>(run, amax);
-  if (!has) return;
-  store_tile_scale<kKind>(run, scales, chunk, tile.scale);
-  store_codes<kKind>(run, values, chunk, x, tile.inverse);
+// Neighbouring lanes of a row exchange their maxima, 2^shift of them.
+template <int kCount, class Word, class Max>
+__device__ __forceinline__ void exchange_maxima(Word* amax /* [kCount] */, int shift, Max max) {
+  for (int d = 1; d < 1 << shift; d *= 2) {
+    LATHE_UNROLL
+    for (int i = 0; i < kCount; ++i) amax[i] = max(amax[i], shuffle_xor(amax[i], d));
+  }
 }
 
-// All chunks of a run with tiles, from bf16 as they lie in memory: maxima are those of bf16 bits,
-// two chunks in a word. False, with nothing written, where one is no finite number.
+// Where the codes and scales of a lane's chunks go.
+template <RunKind kKind>
+struct TileTarget {
+  Address values;  // of the first chunk
+  Address scales;  // of the first chunk's tile
+  std::uint32_t value_step;
+  std::uint32_t scale_step;
+  bool leads;  // stores scales: the first lane of a tile
+  bool once;   // a tile is all that the lanes of a row hold
+
+  __device__ __forceinline__ TileTarget(const RunParams& run, const Hold& hold, Address run_values,
+                                        Address run_scales)
+      : values(run_values + Address{hold.chunk} * kCodeBytes),
+        scales(run_scales +
+               Address{run.first_tile + (hold.chunk >> tile_shift<kKind>(run))} * kScaleBytes),
+        value_step(hold.step * kCodeBytes),
+        scale_step((hold.step >> tile_shift<kKind>(run)) * kScaleBytes),
+        leads((hold.chunk & ((1u << tile_shift<kKind>(run)) - 1)) == 0),
+        once(tile_spans<kKind>(run)) {}
+
+  __device__ __forceinline__ void store_scale_of(const RunParams& run, std::uint32_t u,
+                                                 float scale) const {
+    if (!leads || (once && u > 0)) return;
+    store_scale<kKind>(run, scales + u * scale_step, scale);
+  }
+
+  static constexpr std::uint32_t kCodeBytes = kKind == RunKind::e2m1_ue8m0 ? 4 : 8;
+  static constexpr std::uint32_t kScaleBytes = kKind == RunKind::e4m3_f32 ? 4 : 1;
+};
+
+// Chunks of a run with tiles, from f32: values(u, x) gives those of chunk u. The threads of a tile
+// exchange their maxima.
+template <RunKind kKind, int kCount, class Values>
+__device__ __forceinline__ void encode_values(const RunParams& run, const TileTarget<kKind>& to,
+                                              Values values, bool writes) {
+  const auto max = [](float a, float b) { return fmaxf(a, b); };
+  float amax[kCount];
+  LATHE_UNROLL
+  for (int u = 0; u < kCount; ++u) {
+    float x[8];
+    values(u, x);
+    amax[u] = largest_finite(x);
+  }
+  if (to.once) {
+    LATHE_UNROLL
+    for (int u = 1; u < kCount; ++u) amax[0] = max(amax[0], amax[u]);
+    exchange_maxima<1>(amax, run.cut.shift, max);
+    LATHE_UNROLL
+    for (int u = 1; u < kCount; ++u) amax[u] = amax[0];
+  } else {
+    exchange_maxima<kCount>(amax, tile_shift<kKind>(run), max);
+  }
+  if (!writes) return;
+  LATHE_UNROLL
+  for (int u = 0; u < kCount; ++u) {
+    const TileScale tile = tile_scale<kKind>(run, amax[u]);
+    const auto round = static_cast<std::uint32_t>(u);
+    to.store_scale_of(run, round, tile.scale);
+    float x[8];
+    values(u, x);
+    store_codes<kKind>(run, to.values + round * to.value_step, x, tile.inverse);
+  }
+}
+
+// The same from bf16 as they lie in memory: maxima are those of bf16 bits, two chunks in a word.
+// False, with nothing written, where one of the warp's chunks holds no finite number.
 template <RunKind kKind, int kCount>
-__device__ __forceinline__ bool encode_tiles(const RunParams& run,
-                                             const EncodeChunks<bf16, kCount>& in) {
+__device__ __forceinline__ bool encode_tiles(const RunParams& run, const TileTarget<kKind>& to,
+                                             const Raw<bf16> (&raw)[kCount], bool writes) {
   constexpr int kPairs = (kCount + 1) / 2;
   std::uint32_t amax[kPairs];
   std::uint32_t special = 0;
   LATHE_UNROLL
   for (int i = 0; i < kPairs; ++i) {
-    amax[i] = largest_magnitude(in.raw[2 * i]);
-    if (2 * i + 1 < kCount) amax[i] |= largest_magnitude(in.raw[2 * i + 1]) << 16;
+    const int second = 2 * i + 1 < kCount ? 2 * i + 1 : 2 * i;
+    amax[i] = largest_magnitudes(raw[2 * i], raw[second]);
     special |= (amax[i] + 0x00800080u) & 0x80008000u;
   }
   if (warp_any(special != 0)) return false;
-  for (int d = 1; d < 1 << tile_shift<kKind>(run); d *= 2) {
+  const auto max = [](std::uint32_t a, std::uint32_t b) { return max_u16x2(a, b); };
+  if (to.once) {
     LATHE_UNROLL
-    for (int i = 0; i < kPairs; ++i) amax[i] = max_u16x2(amax[i], shuffle_xor(amax[i], d));
+    for (int i = 1; i < kPairs; ++i) amax[0] = max(amax[0], amax[i]);
+    amax[0] = max(amax[0], permute_bytes(amax[0], 0, 0x1032));
+    exchange_maxima<1>(amax, run.cut.shift, max);
+    LATHE_UNROLL
+    for (int i = 1; i < kPairs; ++i) amax[i] = amax[0];
+  } else {
+    exchange_maxima<kPairs>(amax, tile_shift<kKind>(run), max);
   }
+  if (!writes) return true;
   LATHE_UNROLL
-  for (int u = 0; u < kCount; ++u) {
+  for (std::uint32_t u = 0; u < kCount; ++u) {
     const std::uint32_t bits = u % 2 == 0 ? amax[u / 2] << 16 : amax[u / 2] & 0xffff0000u;
     const TileScale tile = tile_scale<kKind>(run, bits_to_float(bits));
-    const std::uint32_t chunk = in.item.chunk[u];
-    const Address values = in.values(u);
-    const Address scales = in.scales(u);
-    if (!in.item.has(u, in.holes)) continue;
-    store_tile_scale<kKind>(run, scales, chunk, tile.scale);
+    to.store_scale_of(run, u, tile.scale);
+    const Address values = to.values + u * to.value_step;
     if constexpr (kKind == RunKind::e2m1_ue8m0) {
-      store(values + 4 * Address{chunk}, to_raw_e2m1_numbers(in.raw[u], tile.inverse), run.vector);
+      store(values, to_raw_e2m1_numbers(raw[u], tile.inverse), run.vector);
     } else {
       float x[8];
-      to_floats(in.raw[u], x);
-      store(values + 8 * Address{chunk}, to_raw_e4m3_numbers(x, tile.inverse), run.vector);
+      to_floats(raw[u], x);
+      store(values, to_raw_e4m3_numbers(x, tile.inverse), run.vector);
     }
   }
   return true;
 }
 
-// Every thread of the warp is here.
-template <class T, RunKind kKind, int kRounds, bool kRope, bool kRotate, bool kAligned>
-__device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunParams& run,
-                                             std::int64_t first_row, const Batch& batch) {
-  const RopeParams& rope = p.rope;
-  constexpr int kCount = kRounds;
-  constexpr bool kTiles =
-      kKind != RunKind::bf16 && kKind != RunKind::f32 && kKind != RunKind::e4m3_tensor;
-  const bool vector = kAligned || p.rows.vector;
-  const std::uint32_t lane_row = batch.first_row + lane_of_warp();
-  const std::int64_t row = first_row + lane_row;
+template <class T, bool kWhole>
+__device__ __forceinline__ void rotate_chunk(const RopeParams& rope, std::int32_t position,
+                                             int chunk, Turn<T>& turn, float (&x)[8]) {
+  if (position < 0 || chunk < 0) return;
+  load_turn<T, kWhole>(rope, position, chunk, turn);
+  rotate(rope, turn, chunk, x);
+}
 
-  // The rows do not depend on slots, so they are on their way before any is known.
-  EncodeChunks<T, kCount> in{Items<kCount>(run.cut.chunks, batch), {}, {{}, 0, 0, -1}, 0};
+// Every thread of the warp is here.
+template <class T, RunKind kKind, int kCount, bool kRope, bool kRotate, bool kWhole>
+__device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunParams& run,
+                                             std::int64_t first_row, const Hold& hold) {
+  const RopeParams& rope = p.rope;
+  const bool vector = kWhole || p.rows.vector;
+  const std::int64_t row = first_row + hold.row;
   const std::uint32_t token = p.heads(static_cast<std::uint32_t>(row));
   const std::uint32_t head = static_cast<std::uint32_t>(row) - token * p.heads.divisor;
-  const Address source_row = row_address(p.rows, token, run.first_chunk * kChunk * sizeof(T)) +
-                             head * Address{p.head_bytes};
-  Turn<T> turn[kRotate ? kCount : 1];
-  LATHE_UNROLL
-  for (int u = 0; u < kCount; ++u) {
-    const Address at =
-        shuffle(source_row, in.item.row[u]) + Address{in.item.chunk[u]} * (kChunk * sizeof(T));
-    in.raw[u] = load_raw<T>(at, vector);
-    if constexpr (kRotate) {
-      const int c = rotary_chunk(rope, run.first_chunk + in.item.chunk[u]);
-      load_partner(rope, c, at, vector, turn[u]);
-    }
-  }
-  if constexpr (kRotate) sync_warp();  // in place: all is read before the first is written
+  const Address source =
+      row_address(p.rows, token, (run.first_chunk + hold.chunk) * (kChunk * sizeof(T))) +
+      head * Address{p.head_bytes};
 
-  if (lane_row < batch.rows) {
-    in.target = target_of<kRope>(p, run, row, token);
-    // The lane in whose batch a row begins clears the padding.
-    const bool begins = lane_row * run.cut.chunks.divisor >= batch.begin &&
-                        lane_row * run.cut.chunks.divisor < batch.end;
-    if (run.first_chunk == 0 && begins && !in.target.place.hole) {
-      const Address pad = in.target.place.part(p.pad_start, p.pad_step);
-      for (int i = 0; i < p.pad_bytes; ++i) {
-        store_global(pad + static_cast<Address>(i), static_cast<unsigned char>(0));
-      }
+  // The rows do not depend on slots, so they are on their way before any is known.
+  Raw<T> raw[kCount];
+  Turn<T> turn[kRotate ? kCount : 1];
+  int rotary[kRotate ? kCount : 1];
+  LATHE_UNROLL
+  for (std::uint32_t u = 0; u < kCount; ++u) {
+    const Address at = source + u * hold.step * (kChunk * sizeof(T));
+    raw[u] = load_raw<T>(at, vector);
+    if constexpr (kRotate) {
+      rotary[u] = rotary_chunk(rope, run.first_chunk + hold.chunk + u * hold.step);
+      load_partner(rope, rotary[u], at, vector, turn[u]);
     }
   }
-  in.holes = warp_ballot(in.target.place.hole);
-  if constexpr (kRope) {
-    // Holes that are written all the same: zeros.
-    const std::uint32_t zeros = warp_ballot(in.target.position < 0) & ~in.holes;
-    if (zeros != 0) {
+  const Target target = target_of<kRope>(p, run, row, token);
+  if constexpr (kRotate) sync_warp();  // in place: all is read before the first is written
+  const bool writes = hold.has && !target.place.hole;
+  if (writes && run.first_chunk == 0 && hold.chunk == 0) {
+    const Address pad = target.place.part(p.pad_start, p.pad_step);
+    for (int i = 0; i < p.pad_bytes; ++i) {
+      store_global(pad + static_cast<Address>(i), static_cast<unsigned char>(0));
+    }
+  }
+  if constexpr (kRope && !kTiled<kKind>) {
+    if (target.position < 0) {  // a hole among rows is written all the same: zeros
+      LATHE_UNROLL
+      for (int u = 0; u < kCount; ++u) raw[u] = {};
+    }
+  }
+  if constexpr (kTiled<kKind>) {
+    const TileTarget<kKind> to(run, hold, target.values, target.scales);
+    if constexpr (!kRotate && std::is_same_v<T, bf16>) {
+      if (encode_tiles<kKind>(run, to, raw, writes)) return;
+    }
+    if constexpr (kRotate) {
+      float turned[kCount][8] = {};
       LATHE_UNROLL
       for (int u = 0; u < kCount; ++u) {
-        if ((zeros >> in.item.row[u] & 1u) != 0) in.raw[u] = {};
+        to_floats(raw[u], turned[u]);
+        rotate_chunk<T, kWhole>(rope, target.position, rotary[u], turn[u], turned[u]);
       }
-    }
-  }
-  if constexpr (kTiles && !kRotate && std::is_same_v<T, bf16>) {
-    if (encode_tiles<kKind>(run, in)) return;
-  }
-  LATHE_UNROLL
-  for (int u = 0; u < kCount; ++u) {
-    float x[8];
-    to_floats(in.raw[u], x);
-    const std::uint32_t chunk = in.item.chunk[u];
-    if constexpr (kRotate) {
-      const std::int32_t position = shuffle(in.target.position, in.item.row[u]);
-      const int c = rotary_chunk(rope, run.first_chunk + chunk);
-      if (position >= 0 && c >= 0) {
-        load_turn<T, kAligned>(rope, position, c, turn[u]);
-        rotate(rope, turn[u], c, x);
-      }
-    }
-    const bool has = in.item.has(u, in.holes);
-    const Address values = in.values(u);
-    if constexpr (kTiles) {
-      encode_tile_chunk<kKind>(run, values, in.scales(u), chunk, x, has);
+      encode_values<kKind, kCount>(
+          run, to,
+          [&](int u, float(&x)[8]) {
+            for (int i = 0; i < 8; ++i) x[i] = turned[u][i];
+          },
+          writes);
     } else {
-      if (has) store_plain<T, kKind, kRotate>(run, values, chunk, in.raw[u], x);
+      encode_values<kKind, kCount>(
+          run, to, [&](int u, float(&x)[8]) { to_floats(raw[u], x); }, writes);
+    }
+  } else {
+    LATHE_UNROLL
+    for (std::uint32_t u = 0; u < kCount; ++u) {
+      float x[8];
+      to_floats(raw[u], x);
+      if constexpr (kRotate) {
+        rotate_chunk<T, kWhole>(rope, target.position, rotary[u], turn[u], x);
+      }
+      if (writes) {
+        store_plain<T, kKind, kRotate>(run, target.values, hold.chunk + u * hold.step, raw[u], x);
+      }
     }
   }
 }
 
 // A run whose one tile is any number of chunks (index keys of unusual widths): a batch is a row,
 // which is read a second time, from the cache, when its scale is known.
-template <class T, RunKind kKind, bool kRope, bool kAligned>
+template <class T, RunKind kKind, bool kRope, bool kWhole>
 __device__ __forceinline__ void encode_wide_tile(const EncodeParams& p, const RunParams& run,
-                                                 std::int64_t first_row, const Batch& batch) {
+                                                 std::int64_t row) {
   const RopeParams& rope = p.rope;
-  const bool vector = kAligned || p.rows.vector;
-  const std::int64_t row = first_row + batch.first_row;
+  const bool vector = kWhole || p.rows.vector;
   const Address source = row_address(p.rows, row, run.first_chunk * kChunk * sizeof(T));
   const Target target =
       target_of<kRope>(p, run, row, static_cast<std::uint32_t>(row));  // rows have one head
-  const std::uint32_t chunks = run.cut.chunks.divisor;
+  const std::uint32_t chunks = run.cut.chunks;
   const auto values = [&](std::uint32_t chunk, float(&x)[8]) {
     const Address at = source + Address{chunk} * (kChunk * sizeof(T));
     to_floats(load_raw<T>(at, vector), x);
@@ -257,7 +307,7 @@ __device__ __forceinline__ void encode_wide_tile(const EncodeParams& p, const Ru
     if (c < 0 || target.position < 0) return;
     Turn<T> turn;
     load_partner(rope, c, at, vector, turn);
-    load_turn<T, kAligned>(rope, target.position, c, turn);
+    load_turn<T, kWhole>(rope, target.position, c, turn);
     rotate(rope, turn, c, x);
   };
   float amax = 0;
@@ -269,54 +319,73 @@ __device__ __forceinline__ void encode_wide_tile(const EncodeParams& p, const Ru
   for (int d = 16; d > 0; d /= 2) amax = fmaxf(amax, shuffle_xor(amax, d));
   if (target.place.hole) return;
   const TileScale tile = tile_scale<kKind>(run, amax);
-  if (lane_of_warp() == 0) store_scale<kKind>(run, target.scales, run.first_tile, tile.scale);
+  if (lane_of_warp() == 0) {
+    store_scale<kKind>(run, target.scales + TileTarget<kKind>::kScaleBytes * run.first_tile,
+                       tile.scale);
+  }
   for (std::uint32_t chunk = lane_of_warp(); chunk < chunks; chunk += 32) {
     float x[8];
     values(chunk, x);
-    store_codes<kKind>(run, target.values, chunk, x, tile.inverse);
+    store_codes<kKind>(run, target.values + Address{chunk} * TileTarget<kKind>::kCodeBytes, x,
+                       tile.inverse);
   }
 }
 
-template <class T, RunKind kKind, RunKind kFirst, bool kRope, bool kAligned>
-__device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParams& run,
-                                           std::int64_t first_row, WarpBatches& batches) {
-  if (kKind == RunKind::e4m3_f32 && run.tile_shift == kWideTile) {
-    return batches.run(run.cut, [&](const Batch& batch) {
-      encode_wide_tile<T, kKind, kRope, kAligned>(p, run, first_row, batch);
-    });
-  }
-  if (kRope && run.rotates) {
-    return batches.run(run.cut, [&](const Batch& batch) {
-      encode_batch<T, kKind, encode_rounds(kAligned, true, kFirst), kRope, kRope, kAligned>(
-          p, run, first_row, batch);
-    });
-  }
-  batches.run(run.cut, [&](const Batch& batch) {
-    encode_batch<T, kKind, encode_rounds(kAligned, false, kFirst), kRope, false, kAligned>(
-        p, run, first_row, batch);
+template <class T, RunKind kKind, bool kRope, bool kRotate, bool kWhole>
+__device__ __forceinline__ void encode_batches(const EncodeParams& p, const RunParams& run,
+                                               std::int64_t first_row, std::uint32_t rows,
+                                               WarpBatches& batches) {
+  constexpr Rounds kRounds = encode_rounds(kWhole, kRotate, kKind);
+  batches.run(run.cut.batches, [&](std::uint32_t batch) {
+    const Hold hold = Hold::of<kWhole>(run.cut, batch, rows);
+    if (kRounds.many == kRounds.few || run.cut.rounds == kRounds.many) {
+      encode_batch<T, kKind, kRounds.many, kRope, kRotate, kWhole>(p, run, first_row, hold);
+    } else {
+      encode_batch<T, kKind, kRounds.few, kRope, kRotate, kWhole>(p, run, first_row, hold);
+    }
   });
 }
 
-// Blocks on a multiprocessor, as a bound on registers. Tiles with f32 scales may be wide ones.
-template <class T, RunKind kFirst, bool kRope, bool kAligned>
-inline constexpr int kEncodeBlocks = sizeof(T) == 4                ? 1
-                                     : !kRope                      ? 4
-                                     : !kAligned                   ? 2
-                                     : kFirst == RunKind::e4m3_f32 ? 3
-                                                                   : 4;
+template <class T, RunKind kKind, bool kRope, bool kWhole>
+__device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParams& run,
+                                           std::int64_t first_row, std::uint32_t rows,
+                                           WarpBatches& batches) {
+  if (kKind == RunKind::e4m3_f32 && run.tile_shift == kWideTile) {
+    return batches.run(run.cut.batches, [&](std::uint32_t batch) {
+      if (batch < rows) encode_wide_tile<T, kKind, kRope, kWhole>(p, run, first_row + batch);
+    });
+  }
+  if (kRope && run.rotates) {
+    return encode_batches<T, kKind, kRope, kRope, kWhole>(p, run, first_row, rows, batches);
+  }
+  encode_batches<T, kKind, kRope, false, kWhole>(p, run, first_row, rows, batches);
+}
+
+// Blocks on a multiprocessor, as a bound on registers: rotation takes many beside tiles.
+template <class T, RunKind kFirst, bool kRope, bool kWhole>
+inline constexpr int kEncodeBlocks = sizeof(T) == 4   ? 1
+                                     : !kRope         ? 4
+                                     : !kWhole        ? 2
+                                     : kTiled<kFirst> ? 3
+                                                      : 4;
 
 // Grid: ceil(count / block_rows) blocks of p.threads. T: what rows hold, bf16 or float; runs are
 // stored as kFirst and, where there are two, kSecond.
-template <class T, RunKind kFirst, RunKind kSecond, bool kRope, bool kAligned>
-static __global__ void __launch_bounds__(kCodecThreads, kEncodeBlocks<T, kFirst, kRope, kAligned>)
+template <class T, RunKind kFirst, RunKind kSecond, bool kRope, bool kWhole>
+static __global__ void __launch_bounds__(kCodecThreads, kEncodeBlocks<T, kFirst, kRope, kWhole>)
     encode_kernel(const __grid_constant__ EncodeParams p) {
   const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
-  WarpBatches batches(rows_of_block(p.count, first_row, p.block_rows));
-  encode_run<T, kFirst, kFirst, kRope, kAligned>(p, known_run<kFirst, kAligned>(p.runs[0]),
-                                                 first_row, batches);
+  const std::uint32_t rows = rows_of_block(p.count, first_row, p.block_rows);
+  if (p.heads.divisor == 1) {
+    prefetch_list(p.slots, first_row, p.block_rows, p.count);
+    if (kRope) prefetch_list(p.rope.positions, first_row, p.block_rows, p.count);
+  }
+  WarpBatches batches;
+  encode_run<T, kFirst, kRope, kWhole>(p, known_run<kFirst, kWhole>(p.runs[0]), first_row, rows,
+                                       batches);
   if (p.run_count == 1) return;
-  encode_run<T, kSecond, kFirst, kRope, kAligned>(p, known_run<kSecond, kAligned>(p.runs[1]),
-                                                  first_row, batches);
+  encode_run<T, kSecond, kRope, kWhole>(p, known_run<kSecond, kWhole>(p.runs[1]), first_row, rows,
+                                        batches);
 }
 
 }  // namespace lathe::cuda

@@ -5,16 +5,49 @@
 
 namespace lathe::cuda {
 
+// The units of a batch that a lane holds: unit[u] of row[u], counted from the batch's first row.
+// Beyond the end of the batch a lane holds the last unit again.
+template <int kCount>
+struct Items {
+  std::uint32_t row[kCount];
+  std::uint32_t unit[kCount];
+  std::uint32_t first;
+  std::uint32_t end;
+
+  __device__ __forceinline__ Items(const FastDiv& units, std::uint32_t begin, std::uint32_t total,
+                                   std::uint32_t batch)
+      : first(begin + lane_of_warp()), end(begin + batch < total ? begin + batch : total) {
+    const std::uint32_t first_row = units(begin);
+    LATHE_UNROLL
+    for (int u = 0; u < kCount; ++u) {
+      const std::uint32_t at = first + static_cast<std::uint32_t>(u) * 32;
+      const std::uint32_t i = at < end ? at : end - 1;
+      const std::uint32_t r = units(i);
+      unit[u] = i - r * units.divisor;
+      row[u] = r - first_row;
+    }
+  }
+  // Whether unit u is there and its row's bit in `holes` is not.
+  __device__ __forceinline__ bool has(int u, std::uint32_t holes) const {
+    return first + static_cast<std::uint32_t>(u) * 32 < end && (holes >> row[u] & 1u) == 0;
+  }
+};
+
+// Each lane works out where one record of the batch lies; the lane that holds a unit asks for it.
 template <class Unit>
 __device__ __forceinline__ void move_batch(const MoveParams& p, const MovePlane& plane,
-                                           std::int64_t first_row, const Batch& batch) {
+                                           std::int64_t first_row, std::uint32_t rows,
+                                           std::uint32_t batch) {
   constexpr int kCount = move_rounds(sizeof(Unit));
-  const Items<kCount> item(plane.cut.chunks, batch);
-  const std::uint32_t lane_row = batch.first_row + lane_of_warp();
+  const std::uint32_t begin = batch * plane.cut.batch;
+  const std::uint32_t total = rows * plane.cut.units.divisor;
+  if (begin >= total) return;
+  const Items<kCount> item(plane.cut.units, begin, total, plane.cut.batch);
+  const std::uint32_t lane_row = plane.cut.units(begin) + lane_of_warp();
   const std::int64_t row = first_row + lane_row;
   Address from_of_lane = 0, to_of_lane = 0;
   bool hole = true;
-  if (lane_row < batch.rows) {
+  if (lane_row < rows) {
     const Place src = place_of(p.pages, p.src_slots[row]);
     const Place dst = place_of(p.pages, p.dst_slots[row]);
     hole = src.hole || dst.hole;
@@ -30,40 +63,42 @@ __device__ __forceinline__ void move_batch(const MoveParams& p, const MovePlane&
   LATHE_UNROLL
   for (int u = 0; u < kCount; ++u) {
     const Address from = shuffle(from_of_lane, item.row[u]);
-    value[u] = load_global<Unit>(from + Address{item.chunk[u]} * sizeof(Unit));
+    value[u] = load_global<Unit>(from + Address{item.unit[u]} * sizeof(Unit));
   }
   LATHE_UNROLL
   for (int u = 0; u < kCount; ++u) {
     const Address to = shuffle(to_of_lane, item.row[u]);
-    if (item.has(u, holes)) {
-      store_global(to + Address{item.chunk[u]} * sizeof(Unit), value[u]);
-    }
+    if (item.has(u, holes)) store_global(to + Address{item.unit[u]} * sizeof(Unit), value[u]);
   }
 }
 
 __device__ __forceinline__ void move_plane(const MoveParams& p, const MovePlane& plane,
-                                           std::int64_t first_row, WarpBatches& batches) {
-  batches.run(plane.cut, [&](const Batch& batch) {
+                                           std::int64_t first_row, std::uint32_t rows,
+                                           WarpBatches& batches) {
+  batches.run(plane.cut.batches, [&](std::uint32_t batch) {
     switch (plane.unit) {
       case 16:
-        return move_batch<uint4>(p, plane, first_row, batch);
+        return move_batch<uint4>(p, plane, first_row, rows, batch);
       case 8:
-        return move_batch<uint2>(p, plane, first_row, batch);
+        return move_batch<uint2>(p, plane, first_row, rows, batch);
       case 4:
-        return move_batch<std::uint32_t>(p, plane, first_row, batch);
+        return move_batch<std::uint32_t>(p, plane, first_row, rows, batch);
       default:
-        return move_batch<unsigned char>(p, plane, first_row, batch);
+        return move_batch<unsigned char>(p, plane, first_row, rows, batch);
     }
   });
 }
 
 // Grid: ceil(count / block_rows) blocks of p.threads.
-static __global__ void __launch_bounds__(kCodecThreads, 2)
+static __global__ void __launch_bounds__(kCodecThreads, 4)
     move_kernel(const __grid_constant__ MoveParams p) {
   const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
-  WarpBatches batches(rows_of_block(p.count, first_row, p.block_rows));
-  move_plane(p, p.planes[0], first_row, batches);
-  if (p.run_count == 2) move_plane(p, p.planes[1], first_row, batches);
+  const std::uint32_t rows = rows_of_block(p.count, first_row, p.block_rows);
+  prefetch_list(p.src_slots, first_row, p.block_rows, p.count);
+  prefetch_list(p.dst_slots, first_row, p.block_rows, p.count);
+  WarpBatches batches;
+  move_plane(p, p.planes[0], first_row, rows, batches);
+  if (p.run_count == 2) move_plane(p, p.planes[1], first_row, rows, batches);
 }
 
 }  // namespace lathe::cuda

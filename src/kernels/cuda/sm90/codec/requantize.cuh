@@ -6,49 +6,59 @@
 
 namespace lathe::cuda {
 
-// What a thread saw: the worst error, above the complement of its row so that of equal errors the
-// first row is the largest word, and a count.
+// What a thread saw of its row.
 struct RequantLoss {
-  unsigned long long worst = 0;
-  unsigned long long saturated = 0;
+  float worst = 0;
+  std::uint32_t saturated = 0;
 
-  __device__ __forceinline__ void see(const float (&before)[8], const float (&after)[8],
-                                      std::int64_t row) {
-    float error = 0;
-    for (int i = 0; i < 8; ++i) {
-      const float e = fabsf(before[i] - after[i]);
-      if (before[i] != after[i] && e > error) error = e;
-    }
-    if (error == 0) return;
-    const unsigned long long word = static_cast<unsigned long long>(float_to_bits(error)) << 32 |
-                                    (0xffffffffull - static_cast<unsigned long long>(row));
-    if (word > worst) worst = word;
+  // A difference is NaN where both are the same infinity or one is NaN; it counts for nothing.
+  __device__ __forceinline__ void see(const float (&before)[8], const float (&after)[8]) {
+    for (int i = 0; i < 8; ++i) worst = fmaxf(worst, fabsf(before[i] - after[i]));
+  }
+
+  __device__ __forceinline__ void see_saturated(const float (&before)[8], float inverse,
+                                                const uint2& codes) {
+    // Only codes of 448, or NaN, can be of more.
+    const auto high = [](std::uint32_t c) {
+      return ((c & 0x7f7f7f7fu) + 0x02020202u) & 0x80808080u;
+    };
+    if ((high(codes.x) | high(codes.y)) == 0) return;
+    // 464 lies half way from 448 to the 480 that e4m3 does not have.
+    for (int i = 0; i < 8; ++i) saturated += fabsf(before[i] * inverse) > 464.0f ? 1 : 0;
   }
 };
 
-// One atomic per warp that has something to say.
-__device__ __forceinline__ void report_loss(const RequantLoss& loss, unsigned long long* report) {
-  unsigned long long worst = loss.worst;
-  unsigned long long saturated = loss.saturated;
-  for (int d = 1; d < 32; d *= 2) {
-    const unsigned long long other = shuffle_xor(worst, d);
-    if (other > worst) worst = other;
-    saturated += shuffle_xor(saturated, d);
+// One atomic per warp that has something to say. The worst error stands above the complement of its
+// row, so that of equal errors the first row is the largest word.
+__device__ __forceinline__ void report_loss(const RequantLoss& loss, std::int64_t row,
+                                            unsigned long long* report) {
+  const std::uint32_t worst = warp_max(float_to_bits(loss.worst));
+  if (worst != 0) {
+    const bool mine = float_to_bits(loss.worst) == worst;
+    const std::uint32_t first = warp_max(mine ? 0xffffffffu - static_cast<std::uint32_t>(row) : 0);
+    const unsigned long long word = static_cast<unsigned long long>(worst) << 32 | first;
+    // An old value is at most too small.
+    if (lane_of_warp() == 0 && word > load_global<unsigned long long>(address_of(report))) {
+      atomicMax(&report[0], word);
+    }
   }
-  if (threadIdx.x % 32 != 0) return;
-  if (worst != 0) atomicMax(&report[0], worst);
-  if (saturated != 0) atomicAdd(&report[1], saturated);
+  if (!warp_any(loss.saturated != 0)) return;
+  const std::uint32_t saturated = warp_sum(loss.saturated);
+  if (lane_of_warp() == 0) atomicAdd(&report[1], static_cast<unsigned long long>(saturated));
 }
 
 // Codes stay and every tile gets the tensor's scale, or (the rope) become bf16.
 template <RunKind kTo, bool kReport>
 __device__ __forceinline__ void to_block_chunk(const RunParams& dst, const StoredChunk& stored,
                                                Address values, Address scales, std::uint32_t chunk,
-                                               std::int64_t row, RequantLoss& loss) {
+                                               RequantLoss& loss) {
   const E4m3Chunk codes{{stored.codes.x, stored.codes.y}};
   if constexpr (kTo == RunKind::e4m3_f32) {
     store(values + 8 * Address{chunk}, codes.codes, dst.vector);
-    store_tile_scale<kTo>(dst, scales, chunk, bits_to_float(stored.scale));
+    if ((chunk & ((1u << dst.tile_shift) - 1)) == 0) {
+      store_scale<kTo>(dst, scales + 4 * Address{dst.first_tile + (chunk >> dst.tile_shift)},
+                       bits_to_float(stored.scale));
+    }
     return;
   }
   const Raw<bf16> out = decode_chunk<bf16, RunKind::e4m3_tensor>(stored);
@@ -57,78 +67,116 @@ __device__ __forceinline__ void to_block_chunk(const RunParams& dst, const Store
     float before[8], after[8];
     codes.values(bits_to_float(stored.scale), before);
     to_floats(out, after);
-    loss.see(before, after, row);
+    loss.see(before, after);
   }
 }
 
-template <RunKind kFrom, bool kReport>
+// kNumbers: neither a code nor the scale is NaN or an infinity.
+template <RunKind kFrom, bool kReport, bool kNumbers>
 __device__ __forceinline__ void to_plain_chunk(const RunParams& dst, const StoredChunk& stored,
                                                Address values, std::uint32_t chunk,
-                                               std::int64_t row, RequantLoss& loss) {
+                                               RequantLoss& loss) {
   float before[8];
-  bool numbers = false;  // no NaN
-  if constexpr (kFrom == RunKind::e4m3_f32) {
-    const E4m3Chunk from{{stored.codes.x, stored.codes.y}};
-    const float scale = bits_to_float(stored.scale);
-    numbers = from.numbers() && is_finite(scale);
-    from.values(scale, before);
-    if (!numbers) make_canonical(from, before);
+  if constexpr (kNumbers && kFrom == RunKind::e4m3_f32) {
+    E4m3Chunk{{stored.codes.x, stored.codes.y}}.values(bits_to_float(stored.scale), before);
   } else {
     to_floats(decode_chunk<float, kFrom>(stored), before);
   }
-  const E4m3Chunk codes{numbers ? to_raw_e4m3_numbers(before, dst.inverse)
-                                : to_raw_e4m3(before, dst.inverse)};
+  const E4m3Chunk codes{kNumbers ? to_raw_e4m3_numbers(before, dst.inverse)
+                                 : to_raw_e4m3(before, dst.inverse)};
   store(values + 8 * Address{chunk}, codes.codes, dst.vector);
   if constexpr (kReport) {
     float after[8];
     codes.values(dst.scale, after);
-    loss.see(before, after, row);
-    // 464 lies half way from 448 to the 480 that e4m3 does not have.
-    for (int i = 0; i < 8; ++i) loss.saturated += fabsf(before[i] * dst.inverse) > 464.0f ? 1 : 0;
+    loss.see(before, after);
+    loss.see_saturated(before, dst.inverse, codes.codes);
   }
 }
 
-template <RunKind kFrom, RunKind kTo, bool kReport, bool kAligned>
+// Whether to_plain_chunk() may take it for numbers.
+template <RunKind kFrom>
+__device__ __forceinline__ bool holds_numbers(const StoredChunk& stored) {
+  if constexpr (kFrom == RunKind::e4m3_f32) {
+    const E4m3Chunk codes{{stored.codes.x, stored.codes.y}};
+    return codes.numbers() && is_finite(bits_to_float(stored.scale));
+  } else {
+    const auto special = [](std::uint32_t pair) {
+      return ((pair & 0x7fff7fffu) + 0x00800080u) & 0x80008000u;
+    };
+    return (special(stored.codes.x) | special(stored.codes.y) | special(stored.codes.z) |
+            special(stored.codes.w)) == 0;
+  }
+}
+
+template <RunKind kFrom, RunKind kTo, int kCount, bool kReport>
 __device__ __forceinline__ void requantize_batch(const RequantParams& p, const RunParams& src,
                                                  const RunParams& dst, std::int64_t first_row,
-                                                 const Batch& batch, RequantLoss& loss) {
-  constexpr int kCount = requant_rounds(kAligned);
-  const Items<kCount> item(src.cut.chunks, batch);
-  const std::uint32_t lane_row = batch.first_row + lane_of_warp();
-  Place from, to;
-  if (lane_row < batch.rows) {
-    from = place_of(p.src, p.src_slots[first_row + lane_row]);
-    to = place_of(p.dst, p.dst_slots[first_row + lane_row]);
-  }
+                                                 const Hold& hold) {
+  const std::int64_t row = first_row + hold.row;
+  const Place from = place_of(p.src, p.src_slots[row]);
+  const Place to = place_of(p.dst, p.dst_slots[row]);
   const Address from_values = from.part(src.start, src.step);
   const Address from_scales = from.part(src.scale_start, src.scale_step);
-  const Address to_values = to.part(dst.start, dst.step);
-  const Address to_scales = to.part(dst.scale_start, dst.scale_step);
   StoredChunk stored[kCount];
   LATHE_UNROLL
-  for (int u = 0; u < kCount; ++u) {
-    const Address values = shuffle(from_values, item.row[u]);
-    const Address scales = kTiled<kFrom> ? shuffle(from_scales, item.row[u]) : 0;
-    stored[u] = load_stored<kFrom>(src, values, scales, item.chunk[u]);
+  for (std::uint32_t u = 0; u < kCount; ++u) {
+    stored[u] = load_stored<kFrom>(src, from_values, from_scales, hold.chunk + u * hold.step);
   }
-  const std::uint32_t holes = warp_ballot(from.hole || to.hole);
-  LATHE_UNROLL
-  for (int u = 0; u < kCount; ++u) {
-    const Address values = shuffle(to_values, item.row[u]);
-    const Address scales = kTiled<kTo> ? shuffle(to_scales, item.row[u]) : 0;
-    if (!item.has(u, holes)) continue;
-    const std::int64_t row = first_row + batch.first_row + item.row[u];
+  RequantLoss loss;
+  if (hold.has && !from.hole && !to.hole) {
+    const Address to_values = to.part(dst.start, dst.step);
+    const Address to_scales = to.part(dst.scale_start, dst.scale_step);
     if constexpr (kTo == RunKind::e4m3_tensor) {
-      to_plain_chunk<kFrom, kReport>(dst, stored[u], values, item.chunk[u], row, loss);
+      bool numbers = true;
+      LATHE_UNROLL
+      for (int u = 0; u < kCount; ++u) numbers = numbers && holds_numbers<kFrom>(stored[u]);
+      if (numbers) {
+        LATHE_UNROLL
+        for (std::uint32_t u = 0; u < kCount; ++u) {
+          to_plain_chunk<kFrom, kReport, true>(dst, stored[u], to_values,
+                                               hold.chunk + u * hold.step, loss);
+        }
+      } else {
+        // Rare and long, so there is one copy of it, which reads its chunk again.
+        LATHE_ROLLED
+        for (std::uint32_t u = 0; u < kCount; ++u) {
+          const std::uint32_t chunk = hold.chunk + u * hold.step;
+          to_plain_chunk<kFrom, kReport, false>(
+              dst, load_stored<kFrom>(src, from_values, from_scales, chunk), to_values, chunk,
+              loss);
+        }
+      }
     } else {
-      to_block_chunk<kTo, kReport>(dst, stored[u], values, scales, item.chunk[u], row, loss);
+      LATHE_UNROLL
+      for (std::uint32_t u = 0; u < kCount; ++u) {
+        to_block_chunk<kTo, kReport>(dst, stored[u], to_values, to_scales,
+                                     hold.chunk + u * hold.step, loss);
+      }
     }
   }
+  if constexpr (kReport && kTo != RunKind::e4m3_f32) report_loss(loss, row, p.report);
+}
+
+template <RunKind kFrom, RunKind kTo, bool kReport, bool kWhole>
+__device__ __forceinline__ void requantize_run(const RequantParams& p, int i,
+                                               std::int64_t first_row, std::uint32_t rows,
+                                               WarpBatches& batches) {
+  const RunParams src = known_run<kFrom, kWhole>(p.src_runs[i]);
+  const RunParams dst = known_run<kTo, kWhole>(p.dst_runs[i]);
+  constexpr Rounds kRounds = requant_rounds(kWhole);
+  batches.run(src.cut.batches, [&](std::uint32_t batch) {
+    const auto hold = Hold::of<kWhole>(src.cut, batch, rows);
+    if (kRounds.many == kRounds.few || src.cut.rounds == kRounds.many) {
+      requantize_batch<kFrom, kTo, kRounds.many, kReport>(p, src, dst, first_row, hold);
+    } else {
+      requantize_batch<kFrom, kTo, kRounds.few, kReport>(p, src, dst, first_row, hold);
+    }
+  });
 }
 
 // Grid: ceil(count / block_rows) blocks of p.threads.
-template <bool kToBlock, bool kReport, bool kAligned>
-static __global__ void __launch_bounds__(kCodecThreads, kReport ? 3 : 4)
+template <bool kToBlock, bool kReport, bool kWhole>
+static __global__ void __launch_bounds__(kCodecThreads, (kToBlock ? 4 : 3) - (kReport ? 1 : 0))
     requantize_kernel(const __grid_constant__ RequantParams p) {
   constexpr RunKind kPlain = RunKind::e4m3_tensor;
   constexpr RunKind kFrom[] = {kToBlock ? kPlain : RunKind::e4m3_f32,
@@ -136,21 +184,13 @@ static __global__ void __launch_bounds__(kCodecThreads, kReport ? 3 : 4)
   constexpr RunKind kTo[] = {kToBlock ? RunKind::e4m3_f32 : kPlain,
                              kToBlock ? RunKind::bf16 : kPlain};
   const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
-  WarpBatches batches(rows_of_block(p.count, first_row, p.block_rows));
-  RequantLoss loss;
-  batches.run(p.src_runs[0].cut, [&](const Batch& batch) {
-    requantize_batch<kFrom[0], kTo[0], kReport, kAligned>(
-        p, known_run<kFrom[0], kAligned>(p.src_runs[0]), known_run<kTo[0], kAligned>(p.dst_runs[0]),
-        first_row, batch, loss);
-  });
-  if (p.run_count == 2) {
-    batches.run(p.src_runs[1].cut, [&](const Batch& batch) {
-      requantize_batch<kFrom[1], kTo[1], kReport, kAligned>(
-          p, known_run<kFrom[1], kAligned>(p.src_runs[1]),
-          known_run<kTo[1], kAligned>(p.dst_runs[1]), first_row, batch, loss);
-    });
-  }
-  if constexpr (kReport) report_loss(loss, p.report);
+  const std::uint32_t rows = rows_of_block(p.count, first_row, p.block_rows);
+  prefetch_list(p.src_slots, first_row, p.block_rows, p.count);
+  prefetch_list(p.dst_slots, first_row, p.block_rows, p.count);
+  WarpBatches batches;
+  requantize_run<kFrom[0], kTo[0], kReport, kWhole>(p, 0, first_row, rows, batches);
+  if (p.run_count == 1) return;
+  requantize_run<kFrom[1], kTo[1], kReport, kWhole>(p, 1, first_row, rows, batches);
 }
 
 }  // namespace lathe::cuda

@@ -13,9 +13,9 @@ struct Turn {
   Raw<T> partner;  // the other half's chunk where halves are paired
 };
 
-template <bool kAligned>
+template <bool kWhole>
 __device__ __forceinline__ void load_table(const RopeParams& rope, Address at, float* out) {
-  const uint4 v = load<uint4>(at, kAligned || rope.vector);
+  const uint4 v = load<uint4>(at, kWhole || rope.vector);
   out[0] = bits_to_float(v.x);
   out[1] = bits_to_float(v.y);
   out[2] = bits_to_float(v.z);
@@ -38,7 +38,7 @@ __device__ __forceinline__ void load_partner(const RopeParams& rope, int c, Addr
   turn.partner = load_raw<T>(c < rope.half ? at + far : at - far, vector);
 }
 
-template <class T, bool kAligned>
+template <class T, bool kWhole>
 __device__ __forceinline__ void load_turn(const RopeParams& rope, std::int32_t position, int c,
                                           Turn<T>& turn) {
   const auto dim = static_cast<std::uint32_t>(2 * kChunk * rope.half);
@@ -47,14 +47,14 @@ __device__ __forceinline__ void load_turn(const RopeParams& rope, std::int32_t p
   const Address sines = dim / 2 * sizeof(float);
   if (rope.interleaved) {
     const Address at = row + static_cast<Address>(c) * 16;
-    load_table<kAligned>(rope, at, turn.cosine);
-    load_table<kAligned>(rope, at + sines, turn.sine);
+    load_table<kWhole>(rope, at, turn.cosine);
+    load_table<kWhole>(rope, at + sines, turn.sine);
     return;
   }
   const Address at = row + static_cast<Address>(c < rope.half ? c : c - rope.half) * 32;
   for (int i = 0; i < 8; i += 4) {
-    load_table<kAligned>(rope, at + 4 * static_cast<Address>(i), turn.cosine + i);
-    load_table<kAligned>(rope, at + sines + 4 * static_cast<Address>(i), turn.sine + i);
+    load_table<kWhole>(rope, at + 4 * static_cast<Address>(i), turn.cosine + i);
+    load_table<kWhole>(rope, at + sines + 4 * static_cast<Address>(i), turn.sine + i);
   }
 }
 

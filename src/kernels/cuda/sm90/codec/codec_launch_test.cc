@@ -1,0 +1,74 @@
+#include "kernels/cuda/sm90/codec/codec_launch.h"
+
+#include <gtest/gtest.h>
+
+#include "layout/codec_test_util.h"
+
+namespace lathe::cuda {
+namespace {
+
+OwnedPool pool_of(const char* layout) { return {*CacheLayout::parse(layout), 64, 2}; }
+
+// Dealing decides how many loads a lane has on their way, which no comparison of bytes shows.
+TEST(CodecLaunch, LayoutsOfModelsFillTheRounds) {
+  struct Case {
+    const char* layout;
+    int encode, decode;  // chunks of the first run that a lane holds
+  };
+  for (const Case& c : {Case{"mla_bf16", 4, 4}, Case{"mla_fp8", 4, 4}, Case{"mla_fp8_block", 4, 4},
+                        Case{"mla_fp4", 4, 4}, Case{"v4_fp8", 7, 7}, Case{"index_fp8", 4, 4},
+                        Case{"gqa_bf16", 4, 4}, Case{"gqa_fp8", 4, 4}}) {
+    const OwnedPool pool = pool_of(c.layout);
+    const OwnedRows rows(DType::bf16, 128, pool.view.layout.row_elems());
+    const std::vector<Slot> slots(128, Slot(0));
+    const EncodeParams encode = encode_params(rows.read(), slots, pool.view, {});
+    EXPECT_TRUE(encode.whole) << c.layout;
+    EXPECT_EQ(encode.runs[0].cut.rounds, c.encode) << c.layout;
+    const DecodeParams decode = decode_params(pool.view, slots, Slot(), rows.view, {});
+    EXPECT_TRUE(decode.whole) << c.layout;
+    EXPECT_EQ(decode.runs[0].cut.rounds, c.decode) << c.layout;
+  }
+}
+
+TEST(CodecLaunch, RequantizedLatentsHaveEightLoadsALane) {
+  const OwnedPool plain = pool_of("mla_fp8"), block = pool_of("mla_fp8_block");
+  const std::vector<Slot> slots(128, Slot(0));
+  for (const auto& [src, dst] : {std::pair(&plain, &block), std::pair(&block, &plain)}) {
+    const RequantParams p = requant_params(src->view, slots, dst->view, slots, {}, {});
+    EXPECT_TRUE(p.whole) << src->view.layout.name();
+    EXPECT_EQ(p.src_runs[0].cut.rounds, 8) << src->view.layout.name();
+    EXPECT_EQ(p.src_runs[1].cut.rounds, 2) << src->view.layout.name();
+  }
+}
+
+// Every chunk of every row of a block belongs to exactly one lane, whichever instance runs.
+TEST(CodecLaunch, BatchesCoverEveryChunkOnce) {
+  for (const CacheLayout& layout : layouts_to_test()) {
+    const OwnedPool pool(layout, 64, 2);
+    const OwnedRows rows(DType::bf16, 128, layout.row_elems());
+    const std::vector<Slot> slots(128, Slot(0));
+    const DecodeParams p = decode_params(pool.view, slots, Slot(), rows.view, {});
+    for (int i = 0; i < p.run_count; ++i) {
+      const Cut& cut = p.runs[i].cut;
+      const auto pieces = static_cast<int>(cut.pieces.divisor);
+      std::vector<int> seen(static_cast<std::size_t>(p.block_rows) * cut.chunks);
+      for (int batch = 0; batch < cut.batches; ++batch) {
+        for (int lane = 0; lane < 32; ++lane) {
+          const int row = (batch / pieces << (5 - cut.shift)) + (lane >> cut.shift);
+          for (int u = 0; u < cut.rounds; ++u) {
+            const int chunk =
+                ((batch % pieces * cut.rounds + u) << cut.shift) + (lane & ((1 << cut.shift) - 1));
+            const bool has_chunk = chunk < static_cast<int>(cut.chunks);
+            EXPECT_TRUE(has_chunk || !p.whole) << layout.serialize();
+            if (row >= p.block_rows || !has_chunk) continue;
+            ++seen[static_cast<std::size_t>(row) * cut.chunks + static_cast<std::size_t>(chunk)];
+          }
+        }
+      }
+      for (const int n : seen) ASSERT_EQ(n, 1) << layout.serialize() << " run " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lathe::cuda
