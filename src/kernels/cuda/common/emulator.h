@@ -1,5 +1,5 @@
-// Runs a kernel on the CPU, one block after another, every thread of a block a coroutine that gives
-// way at barriers and shuffles. Tests use it to run the device code itself, indices and all, where
+// Runs a kernel on the CPU, one block (or cluster of two) after another, every thread of it a coroutine
+// that gives way at barriers and shuffles. Tests use it to run the device code itself, indices and all, where
 // there is no GPU. It finds wrong results, accesses outside an array (under AddressSanitizer) and
 // barriers that not all threads reach; it does not find races.
 //
@@ -72,16 +72,18 @@ struct Thread {
 };
 
 inline constexpr int kWarp = 32;
+inline constexpr int kClusterBlocks = 2;  // at most
 inline constexpr std::size_t kStack = 128 << 10;
 
 struct Machine {
-  std::vector<Thread> threads;
+  std::vector<Thread> threads;  // a cluster's, block after block
   std::vector<Barrier> warps;
   std::vector<std::uint64_t> lanes;  // what each thread offers to a shuffle
-  Barrier block;
+  Barrier blocks[kClusterBlocks], cluster;
+  int block_threads = 0, cluster_threads = 0;
   int current = 0;
   int finished = 0;
-  std::int64_t blocks_begun = 0;
+  std::int64_t clusters_begun = 0;
   jmp_buf scheduler;
   std::function<void()> body;
 };
@@ -107,6 +109,8 @@ inline void wait(Barrier& barrier, int expected) {
   me.barrier = nullptr;
 }
 
+/// The current thread's block in its cluster.
+inline int rank() { return machine.current / machine.block_threads; }
 inline Barrier& warp_of(int thread) {
   return machine.warps[static_cast<std::size_t>(thread / kWarp)];
 }
@@ -133,44 +137,58 @@ inline void thread_main() {
   _longjmp(machine.scheduler, 1);
 }
 
-inline void run_block(int threads) {
+/// blockIdx: of the first of `blocks` blocks of so many threads.
+inline void run_cluster(int block_threads, int blocks) {
   Machine& m = machine;
+  LATHE_CHECK(blocks == 1 || (blocks <= kClusterBlocks && block_threads % kWarp == 0),
+              "a cluster of more than two blocks, or of parts of warps");
+  const int threads = block_threads * blocks;
+  const Index3 first = blockIdx;
+  m.block_threads = block_threads;
+  m.cluster_threads = threads;
   // Never fewer: their stacks are kept from block to block.
   m.threads.resize(std::max(m.threads.size(), static_cast<std::size_t>(threads)));
   m.warps.assign(static_cast<std::size_t>((threads + kWarp - 1) / kWarp), {});
   m.lanes.assign(m.threads.size(), 0);
-  m.block = {};
+  for (Barrier& b : m.blocks) b = {};
+  m.cluster = {};
   m.finished = 0;
-  ++m.blocks_begun;
+  ++m.clusters_begun;
   for (Thread& t : m.threads) {
     t.started = t.finished = t.idle = false;
     t.barrier = nullptr;
     if (!t.stack) t.stack = std::make_unique<char[]>(kStack);
   }
-  static int at;
+  static int turn, at;
   static bool progress;
   while (m.finished < threads) {
     progress = false;
-    for (at = 0; at < threads; ++at) {
-      Thread& t = m.threads[static_cast<std::size_t>(at)];
-      if (t.finished || (t.barrier != nullptr && t.barrier->generation == t.generation)) continue;
-      m.current = at;
-      threadIdx = {static_cast<unsigned>(at), 0, 0};
-      static bool was_idle;
-      was_idle = t.idle;
-      if (_setjmp(m.scheduler) != 0) {
-        const Thread& back = m.threads[static_cast<std::size_t>(at)];
-        progress = progress || back.finished || !(was_idle && back.idle);
-        continue;
+    // Another block goes on only when the one before cannot: as far apart as their barriers let them.
+    for (turn = 0; turn < blocks && !progress; ++turn) {
+      const int leader = static_cast<int>(m.clusters_begun % blocks);
+      const int begin = (leader + turn) % blocks * block_threads;
+      for (at = begin; at < begin + block_threads; ++at) {
+        Thread& t = m.threads[static_cast<std::size_t>(at)];
+        if (t.finished || (t.barrier != nullptr && t.barrier->generation == t.generation)) continue;
+        m.current = at;
+        threadIdx = {static_cast<unsigned>(at % block_threads), 0, 0};
+        blockIdx = {first.x + static_cast<unsigned>(at / block_threads), first.y, 0};
+        static bool was_idle;
+        was_idle = t.idle;
+        if (_setjmp(m.scheduler) != 0) {
+          const Thread& back = m.threads[static_cast<std::size_t>(at)];
+          progress = progress || back.finished || !(was_idle && back.idle);
+          continue;
+        }
+        if (t.started) _longjmp(t.state, 1);
+        t.started = true;
+        getcontext(&t.start);
+        t.start.uc_stack.ss_sp = t.stack.get();
+        t.start.uc_stack.ss_size = kStack;
+        t.start.uc_link = nullptr;
+        makecontext(&t.start, thread_main, 0);
+        setcontext(&t.start);
       }
-      if (t.started) _longjmp(t.state, 1);
-      t.started = true;
-      getcontext(&t.start);
-      t.start.uc_stack.ss_sp = t.stack.get();
-      t.start.uc_stack.ss_size = kStack;
-      t.start.uc_link = nullptr;
-      makecontext(&t.start, thread_main, 0);
-      setcontext(&t.start);
     }
     LATHE_CHECK(progress || m.finished == threads, "a barrier that not all threads reach");
   }
@@ -178,18 +196,24 @@ inline void run_block(int threads) {
 
 }  // namespace emulated
 
-/// kernel<<<grid, threads>>>(params...).
+/// kernel<<<grid, threads>>>(params...) with clusters of so many blocks along x.
 template <class Kernel, class... Params>
-void emulate(Index3 grid, int threads, Kernel kernel, const Params&... params) {
+void emulate_clusters(int blocks, Index3 grid, int threads, Kernel kernel,
+                      const Params&... params) {
+  LATHE_CHECK(grid.x % static_cast<unsigned>(blocks) == 0, "a grid of whole clusters");
   gridDim = grid;
   blockDim = {static_cast<unsigned>(threads), 1, 1};
   emulated::machine.body = [&] { kernel(params...); };
   for (unsigned y = 0; y < grid.y; ++y) {
-    for (unsigned x = 0; x < grid.x; ++x) {
+    for (unsigned x = 0; x < grid.x; x += static_cast<unsigned>(blocks)) {
       blockIdx = {x, y, 0};
-      emulated::run_block(threads);
+      emulated::run_cluster(threads, blocks);
     }
   }
+}
+template <class Kernel, class... Params>
+void emulate(Index3 grid, int threads, Kernel kernel, const Params&... params) {
+  emulate_clusters(1, grid, threads, kernel, params...);
 }
 
 inline int lane() { return emulated::machine.current % emulated::kWarp; }
@@ -225,7 +249,9 @@ inline void sync_warp() {
 // One kernel runs after the other.
 inline void wait_for_previous() {}
 inline void let_next_begin() {}
-inline void sync_block() { emulated::wait(emulated::machine.block, static_cast<int>(blockDim.x)); }
+inline void sync_block() {
+  emulated::wait(emulated::machine.blocks[emulated::rank()], emulated::machine.block_threads);
+}
 
 template <class T>
 T atomicMax(T* at, T v) {

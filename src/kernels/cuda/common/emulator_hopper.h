@@ -1,8 +1,8 @@
 // Hopper's pipelines on the emulator (emulator.h): what hopper.cuh and wgmma.cuh give nvcc, for an
 // ordinary compiler.
 //
-// Copies and products are done where they are asked for, and shared memory is an array whose addresses
-// begin at kSharedBase. So it finds wrong addresses, swizzles, parities and counts, and roles that wait
+// Copies and products are done where they are asked for, and shared memory is an array for each block of
+// a cluster whose addresses begin at kSharedBase. So it finds wrong addresses, swizzles, parities and counts, and roles that wait
 // for one another for ever; it does not find a missing fence or a wait that comes too late.
 #pragma once
 
@@ -29,19 +29,20 @@ namespace emulated {
 
 inline constexpr std::uint32_t kSharedBase = 1024;
 inline constexpr std::size_t kSharedBytes = 227 << 10;
-alignas(1024) inline unsigned char shared_memory[kSharedBytes];
+static_assert(kSharedBytes % 1024 == 0);
+alignas(1024) inline unsigned char shared_memory[kClusterBlocks][kSharedBytes];
 
-inline unsigned char* shared_at(std::uint32_t address, std::size_t bytes) {
+inline unsigned char* shared_at(std::uint32_t address, std::size_t bytes, int block = rank()) {
   LATHE_CHECK(address >= kSharedBase && address - kSharedBase + bytes <= kSharedBytes,
               "an address outside shared memory");
-  return shared_memory + (address - kSharedBase);
+  return shared_memory[block] + (address - kSharedBase);
 }
 /// A block's shared memory holds anything when it begins: NaN, here.
 inline unsigned char* shared_of_block() {
-  static std::int64_t block = -1;
-  if (block != machine.blocks_begun) std::memset(shared_memory, 0xff, kSharedBytes);
-  block = machine.blocks_begun;
-  return shared_memory;
+  static std::int64_t cluster = -1;
+  if (cluster != machine.clusters_begun) std::memset(shared_memory, 0xff, sizeof shared_memory);
+  cluster = machine.clusters_begun;
+  return shared_memory[rank()];
 }
 template <class T>
 T load_at(std::uint32_t address) {
@@ -75,25 +76,24 @@ struct NamedBarrier {
   std::int64_t generation = 0;
   bool votes = false, outcome = false;  // of group_any()
 };
-// By the block that they belong to, as each block has its own.
-struct Barriers {
+struct Barriers {  // of a block
   std::unordered_map<std::uint32_t, PhaseBarrier> phases;
   std::unordered_map<int, NamedBarrier> named;
 };
-inline Barriers& barriers() {
-  static Barriers all;
-  static std::int64_t block = -1;
-  if (block != machine.blocks_begun) all = {};
-  block = machine.blocks_begun;
-  return all;
+inline Barriers& barriers(int block = rank()) {
+  static std::array<Barriers, kClusterBlocks> all;
+  static std::int64_t cluster = -1;
+  if (cluster != machine.clusters_begun) all = {};
+  cluster = machine.clusters_begun;
+  return all[static_cast<std::size_t>(block)];
 }
-inline PhaseBarrier& phase_barrier(std::uint32_t at) {
-  const auto found = barriers().phases.find(at);
-  LATHE_CHECK(found != barriers().phases.end(), "a barrier that was not initialized");
+inline PhaseBarrier& phase_barrier(std::uint32_t at, int block = rank()) {
+  const auto found = barriers(block).phases.find(at);
+  LATHE_CHECK(found != barriers(block).phases.end(), "a barrier that was not initialized");
   return found->second;
 }
 inline void end_phase(PhaseBarrier& b) {
-  if (b.missing > 0 || b.bytes > 0) return;
+  if (b.missing > 0 || b.bytes != 0) return;
   b.missing = b.count;
   ++b.phase;
 }
@@ -172,7 +172,8 @@ void multiply(float (&d)[kCount], A a, B b, bool add) {
 
 inline std::uint32_t shared_address(const void* p) {
   return emulated::kSharedBase +
-         static_cast<std::uint32_t>(static_cast<const unsigned char*>(p) - emulated::shared_memory);
+         static_cast<std::uint32_t>(static_cast<const unsigned char*>(p) -
+                                    emulated::shared_memory[emulated::rank()]);
 }
 inline void barrier_init(std::uint32_t barrier, int count) {
   emulated::barriers().phases[barrier] = {count, count, 0};
@@ -182,6 +183,12 @@ inline void barrier_arrive(std::uint32_t barrier) {
 }
 inline void barrier_arrive(std::uint32_t barrier, int count) {
   for (int i = 0; i < count; ++i) barrier_arrive(barrier);
+}
+inline void barrier_arrive_of(std::uint32_t barrier, std::uint32_t block) {
+  emulated::arrive(emulated::phase_barrier(barrier, static_cast<int>(block)));
+}
+inline void sync_cluster() {
+  emulated::wait(emulated::machine.cluster, emulated::machine.cluster_threads);
 }
 inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   emulated::PhaseBarrier& b = emulated::phase_barrier(barrier);
@@ -219,23 +226,36 @@ struct PageMap {
   std::int64_t page_stride, row_bytes, box_rows;
   int element_bytes = 2, box_bytes = 128;
 };
-inline void copy_box(std::uint32_t to, const void* map, int x, int y, int z,
-                     std::uint32_t barrier) {
+inline void copy_box_of(int block, std::uint32_t to, const void* map, int x, int y, int z,
+                        std::uint32_t barrier) {
   PageMap m;
   std::memcpy(&m, map, sizeof m);
   const auto width = static_cast<std::uint32_t>(m.box_bytes);
   for (std::int64_t r = 0; r < m.box_rows; ++r) {
     for (std::uint32_t c = 0; c < width; c += 16) {
       const std::uint32_t at = to + static_cast<std::uint32_t>(r) * width + c;
-      std::memcpy(emulated::shared_at(
-                      width == 64 ? emulated::swizzle_64(at) : emulated::swizzle_128(at), 16),
-                  m.base + z * m.page_stride + (y + r) * m.row_bytes + x * m.element_bytes + c, 16);
+      std::memcpy(
+          emulated::shared_at(width == 64 ? emulated::swizzle_64(at) : emulated::swizzle_128(at),
+                              16, block),
+          m.base + z * m.page_stride + (y + r) * m.row_bytes + x * m.element_bytes + c, 16);
     }
   }
-  emulated::PhaseBarrier& b = emulated::phase_barrier(barrier);
+  emulated::PhaseBarrier& b = emulated::phase_barrier(barrier, block);
+  // The other block's bytes may come before this one has announced them.
   b.bytes -= m.box_rows * m.box_bytes;
-  LATHE_CHECK(b.bytes >= 0, "more bytes than a barrier was told of");
+  LATHE_CHECK(
+      b.bytes >= 0 ||
+          (emulated::machine.cluster_threads > emulated::machine.block_threads && b.missing > 0),
+      "more bytes than a barrier was told of");
   emulated::end_phase(b);
+}
+inline void copy_box(std::uint32_t to, const void* map, int x, int y, int z,
+                     std::uint32_t barrier) {
+  copy_box_of(emulated::rank(), to, map, x, y, z, barrier);
+}
+inline void copy_box_to_pair(std::uint32_t to, const void* map, int x, int y, int z,
+                             std::uint32_t barrier) {
+  for (int block = 0; block < 2; ++block) copy_box_of(block, to, map, x, y, z, barrier);
 }
 inline void copy_async(std::uint32_t to, const void* from, bool valid) {
   unsigned char* at = emulated::shared_at(to, 16);

@@ -56,6 +56,26 @@ __device__ inline void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// Of a cluster's blocks, whose shared memory is laid out alike.
+
+/// Waits for all threads of the cluster: barriers that they have initialized (barriers_visible()) can be
+/// used by all, and no block has left before.
+__device__ inline void sync_cluster() {
+  asm volatile(
+      "barrier.cluster.arrive.release;\n"
+      "barrier.cluster.wait.acquire;" ::
+          : "memory");
+}
+/// Arrives at this barrier of block `block` of the cluster, for what this thread has read. What it has
+/// written is not made visible there, which would take a fence of some 600 cycles.
+__device__ inline void barrier_arrive_of(std::uint32_t barrier, std::uint32_t block) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
+      "r"(block)
+      : "memory");
+}
+
 // Barriers by number, of a multiple of 32 threads.
 __device__ inline void group_sync(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
@@ -87,6 +107,17 @@ __device__ inline void copy_box(std::uint32_t to, const void* map, std::int32_t 
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
       "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
+}
+
+/// The same box for both blocks of a cluster of two: to the same place in each one's shared memory, and
+/// it announces its bytes to each one's barrier.
+__device__ inline void copy_box_to_pair(std::uint32_t to, const void* map, std::int32_t x,
+                                        std::int32_t y, std::int32_t z, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier), "h"(static_cast<std::uint16_t>(3))
       : "memory");
 }
 

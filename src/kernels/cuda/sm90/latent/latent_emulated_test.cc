@@ -27,18 +27,22 @@ CUtensorMap key_map(const LatentParams& p, std::int64_t row_bytes) {
   return map;
 }
 
-template <class Format, bool kPages>
+template <class Format, bool kPages, int kBlocks>
 void emulate_wide_fill(const LatentParams& p) {
   const CUtensorMap map = kPages ? key_map(p, Format::kRowBytes) : CUtensorMap{};
-  emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1}, LatentWide<Format, kPages>::kThreads,
-          latent_wide_kernel<Format, kPages>, p, map);
+  emulate_clusters(kBlocks, {static_cast<unsigned>(p.workers * p.tiles), 1, 1},
+                   LatentWide<Format, kPages, kBlocks>::kThreads,
+                   latent_wide_kernel<Format, kPages, kBlocks>, p, map);
 }
 template <class Format>
 void emulate_wide(const LatentParams& p) {
   if constexpr (Format::kFp8 == 0) {
-    if (has_boxes(p)) return emulate_wide_fill<Format, true>(p);
+    if (has_boxes(p)) {
+      return p.tiles % 2 == 0 ? emulate_wide_fill<Format, true, 2>(p)
+                              : emulate_wide_fill<Format, true, 1>(p);
+    }
   }
-  emulate_wide_fill<Format, false>(p);
+  emulate_wide_fill<Format, false, 1>(p);
 }
 void emulate_wide(LayoutKind kind, const LatentParams& p) {
   switch (kind) {
@@ -198,6 +202,28 @@ TEST_P(LatentEmulatedPages, CutUnits) {
             .unit_items,
         1);
     check(s, 6);
+  }
+}
+
+// Scores that rise by more than the slack from tile to tile, late and on a few lines alone.
+TEST(LatentEmulatedBf16, RisingScores) {
+  for (const int heads : {8, 48}) {
+    Scene s(layout_of(LayoutKind::mla_bf16), 16, heads, {{330, 2}});
+    s.args.problem.scale = 0.8f;
+    check(s, 2);
+  }
+}
+
+// Entries of the page table that name no page: their keys are none, whatever lies in shared memory.
+TEST_P(LatentEmulatedPages, MissingPages) {
+  for (const int page : {16, 64}) {
+    Scene s(layout_of(GetParam()), page, 48, {{300, 2}, {90, 1}});
+    s.batch.entry(0, 0) = PageId(-1);
+    s.batch.entry(0, 100 / page) = PageId(1 << 27);
+    s.batch.entry(0, 299 / page) = PageId(-1);
+    for (int i = 0; i * page < 90; ++i) s.batch.entry(1, i) = PageId(-1);
+    s.batch.name_by_page(s.args.main);
+    check(s, 3);
   }
 }
 

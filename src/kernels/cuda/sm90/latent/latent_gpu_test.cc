@@ -48,6 +48,28 @@ TEST_F(LatentGpu, ManyParts) {
   }
 }
 
+// Units whose lines end within the second tile of lines, or before it, page tables that name pages which
+// are none, and scores that rise by more than the slack from tile to tile.
+TEST_F(LatentGpu, DenseByPageTableInPairsOfBlocks) {
+  for (const LayoutKind kind : {LayoutKind::mla_bf16, LayoutKind::mla_fp8_block}) {
+    for (const int page : {8, 64, 100}) {
+      for (const int heads : {48, 128}) {
+        SCOPED_TRACE(std::string(name(kind)) + ", page " + std::to_string(page) + ", heads " +
+                     std::to_string(heads));
+        Scene s(layout_of(kind), page, heads,
+                {{400, 2}, {1, 1}, {150, 2}, {0, 1}, {129, 1}, {330, 1}});
+        s.batch.entry(0, 0) = PageId(-1);
+        s.batch.entry(0, 200 / page) = PageId(1 << 27);
+        s.batch.entry(0, 399 / page) = PageId(-1);
+        for (int i = 0; i * page < 150; ++i) s.batch.entry(2, i) = PageId(-1);
+        s.batch.name_by_page(s.args.main);
+        if (kind == LayoutKind::mla_bf16) s.args.problem.scale = 0.8f;
+        check(s, heads == 48 ? 4 : 0, 3);
+      }
+    }
+  }
+}
+
 TEST_F(LatentGpu, SparseLists) {
   for (const LayoutKind kind :
        {LayoutKind::mla_fp8_block, LayoutKind::mla_bf16, LayoutKind::mla_fp8}) {

@@ -3,7 +3,8 @@
 // Lines (a query row's head) that see the same keys stand together: all heads of one row that has an
 // index list, or all rows and heads of a request. A unit is such a set, and a work item (attn/
 // work_list.h) is a unit and a range of its keys. Units are cut into tiles of lines; the tiles of a
-// unit are done by neighbouring blocks, at the same time, so that the second one finds the keys in L2.
+// unit are done by neighbouring blocks, at the same time, so that the second one finds the keys in L2, or
+// by a cluster of two that shares its copies.
 #pragma once
 
 #include <cstddef>

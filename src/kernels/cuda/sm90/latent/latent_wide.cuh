@@ -22,10 +22,12 @@
 
 namespace lathe::cuda {
 
-/// kPages: the copy engine brings whole boxes of pages (latent_page_fill.cuh).
-template <class Format, bool kPages>
+/// kPages: the copy engine brings whole boxes of pages (latent_page_fill.cuh). kCluster: of so many
+/// blocks, which do neighbouring tiles of a unit's lines and bring each other keys.
+template <class Format, bool kPages, int kCluster>
 struct LatentWide {
   static constexpr bool kPaged = kPages;
+  static constexpr int kBlocks = kCluster;
   static constexpr int kDims = kDimTiles<Format>;
   static constexpr int kLines = 64;
   static constexpr int kBuffers = 2;
@@ -36,8 +38,12 @@ struct LatentWide {
   static constexpr bool kWeightsInKeys = kDims == 9;
 
   // Together what a block of 384 threads has.
-  static constexpr int kFillRegisters = kPages ? 40 : Format::kFp8 > 0 ? 104 : 88;
+  static constexpr int kFillRegisters = kPages ? 56 : Format::kFp8 > 0 ? 104 : 88;
   static constexpr int kGroupRegisters = (504 - kFillRegisters) / 2;
+
+  // Group 0 asks for the next scores before it waits for its last outputs of a pair; other kernels lack
+  // the registers.
+  static constexpr bool kAhead = kPages;
 
   // Something in a tile was, by other threads.
   static constexpr bool kCopied = Format::kWide > 0 && !kPages;
@@ -46,7 +52,7 @@ struct LatentWide {
   static constexpr int kKeyBytes = kDims * kDimTileBytes;
   static constexpr int kWeightsAt = 3 * kKeyBytes;
   static constexpr int kSmallAt = kWeightsAt + (kWeightsInKeys ? 0 : 2 * kDimTileBytes);
-  static constexpr int kSmallBytes = 80 + 2 * 512 + LatentShared::kSlotBytes;
+  static constexpr int kSmallBytes = 128 + 2 * 512 + LatentShared::kSlotBytes;
   static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
 
   // Named barriers.
@@ -70,11 +76,15 @@ struct LatentWideShared {
     fill.q_full = small;
     fill.q_empty = small + 8;
     fill.full = small + 16;
-    fill.empty = small + 32;
-    ready = small + 64;
-    references = small + 80;
+    fill.empty = small + 48;
+    ready = small + 80;
+    references = small + 128;
     sums = references + 512;
     fill.put_slots(sums + 512);
+  }
+  /// Boxes arrive by halves of the values; what follows the values comes with one of them.
+  __device__ std::uint32_t full(int buffer, int half) const {
+    return fill.full + (W::kPaged ? 16 * buffer + 8 * half : 8 * buffer);
   }
 };
 
@@ -83,17 +93,18 @@ template <class W, int kGroup>
 struct LatentWideGroup {
   const LatentParams& p;
   const LatentWideShared<W>& s;
-  int thread, warp, lane, row;  // row and row + 8
+  int warp, lane, row;  // row and row + 8
   float sums[128];
   float reference[2];  // log2 of what weights and sums are divided by
   int pair = 0;        // of tiles, of this worker
   float total[2];      // of this thread's columns of this group's own tiles
 
   __device__ LatentWideGroup(const LatentParams& params, const LatentWideShared<W>& shared, int t)
-      : p(params), s(shared), thread(t), warp(t / 32), lane(t % 32) {
+      : p(params), s(shared), warp(t / 32), lane(t % 32) {
     row = warp * 16 + lane / 4;
   }
 
+  __device__ int thread() const { return warp * 32 + lane; }
   __device__ void begin() {
     LATHE_UNROLL
     for (int i = 0; i < 128; ++i) sums[i] = 0;
@@ -101,18 +112,35 @@ struct LatentWideGroup {
     total[0] = total[1] = 0;
   }
 
-  __device__ void score(float (&d)[32], int buffer) {
+  template <int kFirst, int kEnd>
+  __device__ void score_tiles(float (&d)[32], int buffer, bool add) {
     const std::uint32_t keys = s.fill.keys + buffer * W::kKeyBytes;
     wgmma_fence();
     LATHE_UNROLL
-    for (int t = 0; t < W::kDims; ++t) {
+    for (int t = kFirst; t < kEnd; ++t) {
       LATHE_UNROLL
       for (int k = 0; k < 4; ++k) {
         mma_m64n64_bf16(d, tile_descriptor(s.fill.q + t * kDimTileBytes + k * 32, 1024),
-                        tile_descriptor(keys + t * kDimTileBytes + k * 32, 1024), t + k > 0);
+                        tile_descriptor(keys + t * kDimTileBytes + k * 32, 1024),
+                        add || t + k > kFirst);
       }
     }
     wgmma_commit();
+  }
+  /// The scores' products over the half of the values that comes first, and over the rest.
+  __device__ void score_first(float (&d)[32], int buffer, std::uint32_t parity) {
+    barrier_wait(s.full(buffer, kGroup), parity);
+    if constexpr (W::kCopied) fence_async_proxy();
+    score_tiles<kGroup * 4, kGroup * 4 + 4>(d, buffer, false);
+  }
+  __device__ void score_rest(float (&d)[32], int buffer, std::uint32_t parity) {
+    if constexpr (W::kPaged) barrier_wait(s.full(buffer, 1 - kGroup), parity);
+    score_tiles<4 - kGroup * 4, 8 - kGroup * 4>(d, buffer, true);
+    if constexpr (W::kDims == 9) score_tiles<8, 9>(d, buffer, true);
+  }
+  __device__ void score(float (&d)[32], int buffer, std::uint32_t parity) {
+    score_first(d, buffer, parity);
+    score_rest(d, buffer, parity);
   }
 
   __device__ std::uint64_t values(int buffer, int k) const {
@@ -199,7 +227,6 @@ struct LatentWideGroup {
       store_matrices(swizzled(s.weights[which], line, 2 * k + lane / 16), w[k][0], w[k][1], w[k][2],
                      w[k][3]);
     }
-    fence_async_proxy();
   }
 
   __device__ std::uint64_t mask(int which) const {
@@ -210,13 +237,13 @@ struct LatentWideGroup {
   /// weight of 0 does not make NaN vanish. parity: of the tile's buffer.
   __device__ void clear_hidden(int which, std::uint32_t parity) const {
     if constexpr (!W::kPaged) return;
-    barrier_wait(s.fill.full + 8 * which, parity);
+    barrier_wait(s.full(which, kGroup), parity);
     const std::uint64_t seen = mask(which);
     if (!seldom(seen != ~std::uint64_t{0})) return;
-    const int key = thread / 2;
+    const int key = thread() / 2;
     if (!(seen >> key & 1)) {
       const std::uint32_t tiles = s.fill.keys + which * W::kKeyBytes +
-                                  (kGroup * 4 + thread % 2 * 2) * kDimTileBytes + key * 128;
+                                  (kGroup * 4 + thread() % 2 * 2) * kDimTileBytes + key * 128;
       for (int c = 0; c < 8; ++c) {
         store_shared(tiles + c * 16, 0, 0, 0, 0);
         store_shared(tiles + kDimTileBytes + c * 16, 0, 0, 0, 0);
@@ -233,10 +260,16 @@ struct LatentWideGroup {
   }
   /// This group's half of the values of a buffer has been used.
   __device__ void release_half(int buffer) const {
-    release(s.fill.empty + 16 * buffer + 8 * kGroup);
+    const std::uint32_t barrier = s.fill.empty + 16 * buffer + 8 * kGroup;
+    if constexpr (W::kBlocks == 1) {
+      release(barrier);
+    } else if (lane < W::kBlocks) {
+      barrier_arrive_of(barrier, static_cast<std::uint32_t>(lane));
+    }
   }
 
   __device__ void finish(const LatentItems& items, std::int32_t tile, std::int32_t tiles) {
+    asm volatile("" : "+r"(lane), "+r"(row), "+r"(warp));  // else addresses are made early, and spilled
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
       total[i] += shuffle_xor(total[i], 1);
@@ -257,7 +290,7 @@ struct LatentWideGroup {
       if (line >= items.unit.lines) continue;
       const int column = kGroup * 256 + 2 * (lane & 3);
       if (items.split) {
-        float4* to = part_chunks(p, W::kLines, items.number, tile) + thread;
+        float4* to = part_chunks(p, W::kLines, items.number, tile) + thread();
         LATHE_UNROLL
         for (int j = 0; j < 16; ++j) {
           const float* v = sums + 8 * j + 2 * i;
@@ -289,7 +322,7 @@ struct LatentWideGroup {
   __device__ void run(std::int32_t worker, std::int32_t tile) {
     LatentItems items(p, worker);
     std::uint32_t parity = 0, q_parity = 0;
-    while (items.take<W::kLines>(p, tile)) {
+    while (items.take<W::kLines>(p, tile / W::kBlocks * W::kBlocks)) {
       begin();
       barrier_wait(s.fill.q_full, q_parity);
       q_parity ^= 1;
@@ -317,35 +350,54 @@ struct LatentWideGroup {
   /// Pairs of tiles; the producer fills up the last one.
   __device__ void even(int pairs, const int (&limit)[2], std::uint32_t& parity) {
     float d[32];
+    if constexpr (W::kAhead) {
+      score(d, 0, parity);
+      for (int t = 0; t + 1 < pairs; ++t) even_pair<true>(d, t, pairs, limit, parity);
+      even_pair<false>(d, pairs - 1, pairs, limit, parity);
+    } else {
+      for (int t = 0; t < pairs; ++t) {
+        score(d, 0, parity);
+        even_pair<false>(d, t, pairs, limit, parity);
+      }
+    }
+  }
+  /// The scores of pair t are under way; with kNext the next ones' are at the end.
+  template <bool kNext>
+  __device__ void even_pair(float (&d)[32], int t, int pairs, const int (&limit)[2],
+                            std::uint32_t& parity) {
     std::uint32_t w[4][4];
-    for (int t = 0; t < pairs; ++t, ++pair) {
-      barrier_wait(s.fill.full, parity);
-      if constexpr (W::kCopied) fence_async_proxy();
-      parity ^= 1;
-      score(d, 0);
-      wgmma_wait<0>();
-      wgmma_pin(d);
-      if (t + 1 == pairs) release(s.fill.q_empty);
-      hide_keys(d, mask(0), lane);
-      hide_after(d, limit[0] - 2 * t * kLatentTile, limit[1] - 2 * t * kLatentTile, lane);
-      float r0, r1, add0, add1;
-      weigh(d, reference[0], reference[1], 0, r0, r1, add0, add1, w);
-      barrier_arrive(s.ready);
-      refer(r0, r1);
-      total[0] += add0;
-      total[1] += add1;
-      clear_hidden(0, parity ^ 1);
-      add_own(w, 0);
-      wgmma_wait<0>();
-      wgmma_pin(sums);
-      // Before the other tile's weights are waited for: this one's buffer can be filled meanwhile.
-      release_half(0);
-      barrier_wait(s.ready + 8, parity ^ 1);
-      refer(reference_of(1, row), reference_of(1, row + 8));
-      clear_hidden(1, parity ^ 1);
-      add_other(1);
-      // Waiting until the next scores are issued would keep the tensor cores busier, but ptxas then
-      // serializes all products of the kernel.
+    const std::uint64_t seen = mask(0);
+    wgmma_wait<0>();
+    wgmma_pin(d);
+    wgmma_pin(sums);
+    if (t + 1 == pairs) release(s.fill.q_empty);
+    hide_keys(d, seen, lane);
+    hide_after(d, limit[0] - 2 * t * kLatentTile, limit[1] - 2 * t * kLatentTile, lane);
+    float r0, r1, add0, add1;
+    weigh(d, reference[0], reference[1], 0, r0, r1, add0, add1, w);
+    refer(r0, r1);
+    total[0] += add0;
+    total[1] += add1;
+    clear_hidden(0, parity);
+    add_own(w, 0);
+    fence_async_proxy();
+    barrier_arrive(s.ready);
+    wgmma_wait<0>();
+    wgmma_pin(sums);
+    // Before the other tile's weights are waited for: this one's buffer can be filled meanwhile.
+    release_half(0);
+    barrier_wait(s.ready + 8, parity);
+    refer(reference_of(1, row), reference_of(1, row + 8));
+    clear_hidden(1, parity);
+    parity ^= 1;
+    add_other(1);
+    ++pair;
+    if constexpr (kNext) {
+      score_first(d, 0, parity);
+      wgmma_wait<1>();
+      release_half(1);
+      score_rest(d, 0, parity);
+    } else {
       wgmma_wait<0>();
       wgmma_pin(sums);
       release_half(1);
@@ -356,22 +408,21 @@ struct LatentWideGroup {
     float d[32];
     std::uint32_t w[4][4];
     for (int t = 0; t < pairs; ++t, ++pair) {
-      barrier_wait(s.fill.full + 8, parity);
-      if constexpr (W::kCopied) fence_async_proxy();
-      parity ^= 1;
-      score(d, 1);
+      score(d, 1, parity);
+      const std::uint64_t seen = mask(1);
       wgmma_wait<0>();
       wgmma_pin(d);
       if (t + 1 == pairs) release(s.fill.q_empty);
-      barrier_wait(s.ready, parity ^ 1);
+      barrier_wait(s.ready, parity);
       refer(reference_of(0, row), reference_of(0, row + 8));
-      clear_hidden(0, parity ^ 1);
+      clear_hidden(0, parity);
       add_other(0);
-      hide_keys(d, mask(1), lane);
+      hide_keys(d, seen, lane);
       hide_after(d, limit[0] - (2 * t + 1) * kLatentTile, limit[1] - (2 * t + 1) * kLatentTile,
                  lane);
       float r0, r1, add0, add1;
       weigh(d, reference[0], reference[1], 1, r0, r1, add0, add1, w);
+      fence_async_proxy();
       barrier_arrive(s.ready + 8);
       wgmma_wait<0>();
       wgmma_pin(sums);
@@ -379,7 +430,8 @@ struct LatentWideGroup {
       refer(r0, r1);
       total[0] += add0;
       total[1] += add1;
-      clear_hidden(1, parity ^ 1);
+      clear_hidden(1, parity);
+      parity ^= 1;
       add_own(w, 1);
       wgmma_wait<0>();
       wgmma_pin(sums);
@@ -388,11 +440,11 @@ struct LatentWideGroup {
   }
 };
 
-template <class Format, bool kPages>
+template <class Format, bool kPages, int kBlocks>
 static __global__ void __launch_bounds__(384, 1)
     latent_wide_kernel(const __grid_constant__ LatentParams p,
                        const __grid_constant__ CUtensorMap map) {
-  using W = LatentWide<Format, kPages>;
+  using W = LatentWide<Format, kPages, kBlocks>;
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const LatentWideShared<W> s(shared_address(shared_bytes));
   const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.tiles;
@@ -401,14 +453,19 @@ static __global__ void __launch_bounds__(384, 1)
     barrier_init(s.fill.q_full, kPages ? kFillThreads - 32 : kFillThreads);
     barrier_init(s.fill.q_empty, 8);
     for (int b = 0; b < W::kBuffers; ++b) {
-      barrier_init(s.fill.full + 8 * b, kPages ? 1 : W::Fill::kFullArrivals);
+      barrier_init(s.full(b, 0), kPages ? 1 : W::Fill::kFullArrivals);
+      if constexpr (kPages) barrier_init(s.full(b, 1), 1);
       barrier_init(s.ready + 8 * b, 128);
-      barrier_init(s.fill.empty + 16 * b, 4);
-      barrier_init(s.fill.empty + 16 * b + 8, 4);
+      barrier_init(s.fill.empty + 16 * b, 4 * kBlocks);
+      barrier_init(s.fill.empty + 16 * b + 8, 4 * kBlocks);
     }
     barriers_visible();
   }
-  sync_block();
+  if constexpr (kBlocks > 1) {
+    sync_cluster();
+  } else {
+    sync_block();
+  }
   const int group = static_cast<int>(threadIdx.x) / 128;
   const int thread = static_cast<int>(threadIdx.x) % 128;
   if (group == 2) {
@@ -416,9 +473,11 @@ static __global__ void __launch_bounds__(384, 1)
     if constexpr (!kPages) {
       typename W::Fill(p, s.fill, tile, thread).run(worker);
     } else if (thread < 32) {
-      LatentPageFill<Format, W::kLines, W::kBuffers, false>(p, s.fill, &map, tile).run(worker);
+      LatentPageFill<Format, W::kLines, W::kBuffers, false, 2, kBlocks>(p, s.fill, &map, tile)
+          .run(worker);
     } else {
-      fill_queries<W::kLines, W::kDims, kFillThreads - 32>(p, s.fill, worker, tile, thread - 32);
+      fill_queries<W::kLines, W::kDims, kFillThreads - 32, kBlocks>(p, s.fill, worker, tile,
+                                                                    thread - 32);
     }
     if (thread >= 96) write_keyless(p, thread - 96);
   } else if (group == 0) {
@@ -429,6 +488,8 @@ static __global__ void __launch_bounds__(384, 1)
     LatentWideGroup<W, 1>(p, s, thread).run(worker, tile);
   }
   let_next_begin();
+  // The other block arrives at this one's barriers to the end.
+  if constexpr (kBlocks > 1) sync_cluster();
 }
 
 }  // namespace lathe::cuda

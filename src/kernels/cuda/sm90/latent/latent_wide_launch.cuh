@@ -8,15 +8,23 @@
 
 namespace lathe::cuda {
 
-template <class Format, bool kPages>
+template <class Format, bool kPages, int kBlocks>
 cudaError_t launch_wide_fill(const LatentParams& p, const CUtensorMap& map, cudaStream_t stream) {
-  using W = LatentWide<Format, kPages>;
-  constexpr auto kernel = latent_wide_kernel<Format, kPages>;
+  using W = LatentWide<Format, kPages, kBlocks>;
+  constexpr auto kernel = latent_wide_kernel<Format, kPages, kBlocks>;
   const cudaError_t status = allow_shared<kernel>(W::kSharedBytes);
   if (status != cudaSuccess) return status;
-  kernel<<<static_cast<unsigned>(p.workers * p.tiles), W::kThreads, W::kSharedBytes, stream>>>(p,
-                                                                                               map);
-  return cudaGetLastError();
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(p.workers * p.tiles));
+  config.blockDim = dim3(W::kThreads);
+  config.dynamicSmemBytes = W::kSharedBytes;
+  config.stream = stream;
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {kBlocks, 1, 1};
+  config.attrs = &cluster;
+  config.numAttrs = kBlocks > 1 ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, p, map);
 }
 
 template <class Format>
@@ -26,10 +34,11 @@ cudaError_t launch_wide(const LatentParams& p, cudaStream_t stream) {
     if (has_boxes(p)) {
       const cudaError_t status = make_key_map(map, p, Format::kRowBytes);
       if (status != cudaSuccess) return status;
-      return launch_wide_fill<Format, true>(p, map, stream);
+      return p.tiles % 2 == 0 ? launch_wide_fill<Format, true, 2>(p, map, stream)
+                              : launch_wide_fill<Format, true, 1>(p, map, stream);
     }
   }
-  return launch_wide_fill<Format, false>(p, map, stream);
+  return launch_wide_fill<Format, false, 1>(p, map, stream);
 }
 
 }  // namespace lathe::cuda
