@@ -266,6 +266,11 @@ inline void copy_async(std::uint32_t to, const void* from, bool valid) {
     std::memset(at, 0, 16);
   }
 }
+inline void copy_async_alone(std::uint32_t to, const void* from) { copy_async(to, from, true); }
+inline void copy_async_8(std::uint32_t to, const void* from) {
+  LATHE_CHECK(to % 8 == 0, "a copy to an address that is no multiple of 8");
+  std::memcpy(emulated::shared_at(to, 8), from, 8);
+}
 inline uint4 load_stream(const void* p) {
   uint4 v;
   std::memcpy(&v, p, sizeof v);
@@ -282,6 +287,15 @@ inline std::uint64_t load_shared_u64(std::uint32_t from) {
   return emulated::load_at<std::uint64_t>(from);
 }
 inline uint4 load_shared_u128(std::uint32_t from) { return emulated::load_at<uint4>(from); }
+inline std::uint32_t load_shared_u8(std::uint32_t from) {
+  return emulated::load_at<std::uint8_t>(from);
+}
+inline std::uint32_t load_shared_u16(std::uint32_t from) {
+  return emulated::load_at<std::uint16_t>(from);
+}
+inline void store_shared_u16(std::uint32_t to, std::uint32_t v) {
+  emulated::store_at(to, static_cast<std::uint16_t>(v));
+}
 inline void store_shared_u8(std::uint32_t to, std::uint32_t v) {
   emulated::store_at(to, static_cast<std::uint8_t>(v));
 }
@@ -289,6 +303,7 @@ inline void store_shared_u32(std::uint32_t to, std::uint32_t v) { emulated::stor
 inline void store_shared_u64(std::uint32_t to, std::uint64_t v) { emulated::store_at(to, v); }
 inline float load_float(std::uint32_t at) { return emulated::load_at<float>(at); }
 inline void store_float(std::uint32_t at, float v) { emulated::store_at(at, v); }
+inline float2 load_float2(std::uint32_t from) { return emulated::load_at<float2>(from); }
 inline float4 load_floats(std::uint32_t from) { return emulated::load_at<float4>(from); }
 inline void prefetch_l2(const void*) {}
 inline void store_matrices(std::uint32_t to, std::uint32_t a, std::uint32_t b, std::uint32_t c,
@@ -297,6 +312,12 @@ inline void store_matrices(std::uint32_t to, std::uint32_t a, std::uint32_t b, s
   for (int m = 0; m < 4; ++m) {
     const std::uint32_t row = shuffle(to, 8 * m + lane() / 4);
     emulated::store_at(row + static_cast<std::uint32_t>(lane() % 4) * 4, words[m]);
+  }
+}
+inline void load_matrices(std::uint32_t from, std::uint32_t (&v)[4]) {
+  for (int m = 0; m < 4; ++m) {
+    const std::uint32_t row = shuffle(from, 8 * m + lane() / 4);
+    v[m] = emulated::load_at<std::uint32_t>(row + static_cast<std::uint32_t>(lane() % 4) * 4);
   }
 }
 /// A thread gets of each matrix two rows of a column: 16-bit elements of two addresses.
@@ -362,6 +383,25 @@ inline std::uint32_t extend_low_bytes(std::uint32_t v) {
   return one(v) | one(v >> 8) << 16;
 }
 inline std::uint32_t extend_high_bytes(std::uint32_t v) { return extend_low_bytes(v >> 16); }
+inline std::uint32_t pack_f16(float low, float high) {
+  const auto one = [](float x) {
+    return std::uint32_t{to_f16(std::isnan(x) ? x : std::clamp(x, -65504.f, 65504.f)).bits};
+  };
+  return one(low) | one(high) << 16;
+}
+inline float f16_half(std::uint32_t v, int half) {
+  return to_f32(f16{static_cast<std::uint16_t>(v >> 16 * half)});
+}
+inline std::uint32_t mul_f16x2(std::uint32_t a, std::uint32_t b) {
+  return pack_f16(f16_half(a, 0) * f16_half(b, 0), f16_half(a, 1) * f16_half(b, 1));
+}
+inline void widen_e4m3_f16(std::uint32_t bytes, std::uint32_t& low, std::uint32_t& high) {
+  const auto one = [&](int i) {
+    return emulated::e4m3_of(static_cast<std::uint8_t>(bytes >> 8 * i));
+  };
+  low = pack_f16(one(0), one(1));
+  high = pack_f16(one(2), one(3));
+}
 template <int kHalf>
 std::uint32_t twice_half(std::uint32_t v) {
   return (v >> 16 * kHalf & 0xffffu) * 0x10001u;
@@ -391,21 +431,54 @@ inline void mma_m64n256_bf16(float (&d)[128], std::uint64_t a, std::uint64_t v, 
       d, [&](int row, int k) { return left.by_line(row, k); },
       [&](int column, int k) { return right.by_k(column, k); }, add);
 }
-inline void mma_m64n256_bf16_rows(float (&d)[128], const std::uint32_t (&a)[4], std::uint64_t v,
-                                  bool add) {
-  // The four threads that share two rows hold their columns.
-  float rows[2][16];
-  for (int c = 0; c < 4; ++c) {
-    for (int i = 0; i < 4; ++i) {
-      const std::uint32_t word = shuffle(a[i], lane() / 4 * 4 + c);
-      rows[i % 2][i / 2 * 8 + 2 * c] = bits_to_float(word << 16);
-      rows[i % 2][i / 2 * 8 + 2 * c + 1] = bits_to_float(word & 0xffff0000u);
+namespace emulated {
+/// What the four threads that share rows g and g + 8 of an operand hold of them.
+using OperandRows = std::array<std::array<float, 16>, 2>;
+inline float bf16_half(std::uint32_t v, int half) {
+  return bits_to_float(half == 0 ? v << 16 : v & 0xffff0000u);
+}
+template <class Half>
+OperandRows operand_rows(const std::uint32_t (&a)[4], Half value) {
+  OperandRows rows;
+  for (unsigned c = 0; c < 4; ++c) {
+    for (unsigned i = 0; i < 4; ++i) {
+      const std::uint32_t word = shuffle(a[i], lane() / 4 * 4 + static_cast<int>(c));
+      rows[i % 2][i / 2 * 8 + 2 * c] = value(word, 0);
+      rows[i % 2][i / 2 * 8 + 2 * c + 1] = value(word, 1);
     }
   }
+  return rows;
+}
+inline float element(const OperandRows& rows, int row, int k) {
+  return rows[static_cast<unsigned>(row % 16 / 8)][static_cast<unsigned>(k)];
+}
+}  // namespace emulated
+inline void mma_m64n256_bf16_rows(float (&d)[128], const std::uint32_t (&a)[4], std::uint64_t v,
+                                  bool add) {
+  const auto rows = emulated::operand_rows(a, emulated::bf16_half);
   const emulated::Tile right(v);
   emulated::multiply(
-      d, [&](int row, int k) { return rows[row % 16 / 8][k]; },
+      d, [&](int row, int k) { return emulated::element(rows, row, k); },
       [&](int column, int k) { return right.by_k(column, k); }, add);
+}
+template <int kCount>
+void mma_m64_bf16_rows(float (&d)[kCount], const std::uint32_t* a, std::uint64_t b, bool add) {
+  const auto rows = emulated::operand_rows({a[0], a[1], a[2], a[3]}, emulated::bf16_half);
+  const emulated::Tile right(b);
+  emulated::multiply(
+      d, [&](int row, int k) { return emulated::element(rows, row, k); },
+      [&](int column, int k) { return right.by_line(column, k); }, add);
+}
+template <int kCount>
+void mma_m64_f16_rows(float (&d)[kCount], const std::uint32_t* a, std::uint64_t b, bool add) {
+  const auto rows = emulated::operand_rows({a[0], a[1], a[2], a[3]}, f16_half);
+  const emulated::Tile right(b);
+  emulated::multiply(
+      d, [&](int row, int k) { return emulated::element(rows, row, k); },
+      [&](int column, int k) {
+        return f16_half(emulated::load_at<std::uint16_t>(right.at(column, 2 * k)), 0);
+      },
+      add);
 }
 template <int kCount>
 void mma_m64_bf16(float (&d)[kCount], std::uint64_t a, std::uint64_t b, bool add) {

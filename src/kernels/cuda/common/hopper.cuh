@@ -100,6 +100,15 @@ __device__ inline void copy_async(std::uint32_t to, const void* from, bool valid
                : "memory");
 }
 
+/// 8 bytes.
+__device__ inline void copy_async_8(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+}
+/// 16 bytes of a row that lies anywhere: its neighbours in memory are not asked for.
+__device__ inline void copy_async_alone(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
 /// A box of a three-dimensional tensor map into shared memory; it announces its bytes to the barrier.
 __device__ inline void copy_box(std::uint32_t to, const void* map, std::int32_t x, std::int32_t y,
                                 std::int32_t z, std::uint32_t barrier) {
@@ -162,6 +171,19 @@ __device__ inline uint4 load_shared_u128(std::uint32_t from) {
                : "memory");
   return v;
 }
+__device__ inline std::uint32_t load_shared_u8(std::uint32_t from) {
+  std::uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+  return v;
+}
+__device__ inline std::uint32_t load_shared_u16(std::uint32_t from) {
+  std::uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(from) : "memory");
+  return v;
+}
+__device__ inline void store_shared_u16(std::uint32_t to, std::uint32_t v) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(static_cast<std::uint16_t>(v)) : "memory");
+}
 __device__ inline void store_shared_u8(std::uint32_t to, std::uint32_t v) {
   asm volatile("st.shared.u8 [%0], %1;" ::"r"(to), "r"(v) : "memory");
 }
@@ -176,6 +198,11 @@ __device__ inline void store_shared_u64(std::uint32_t to, std::uint64_t v) {
 __device__ inline void prefetch_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
 }
+__device__ inline float2 load_float2(std::uint32_t from) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
+  return v;
+}
 __device__ inline float4 load_floats(std::uint32_t from) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -189,6 +216,15 @@ __device__ inline void store_matrices(std::uint32_t to, std::uint32_t a, std::ui
                                       std::uint32_t c, std::uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a),
                "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+/// Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8 and gets
+/// of each matrix columns 2 (l % 4), + 1 of row l / 4.
+__device__ inline void load_matrices(std::uint32_t from, std::uint32_t (&v)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(from)
                : "memory");
 }
 
@@ -250,6 +286,25 @@ __device__ inline std::uint32_t extend_low_bytes(std::uint32_t v) {
 __device__ inline std::uint32_t extend_high_bytes(std::uint32_t v) {
   std::uint32_t out;
   asm("prmt.b32 %0, %1, 0, 0xb3a2;" : "=r"(out) : "r"(v));
+  return out;
+}
+/// Four e4m3 as f16: exactly, NaN too.
+__device__ inline void widen_e4m3_f16(std::uint32_t bytes, std::uint32_t& low,
+                                      std::uint32_t& high) {
+  asm("{ .reg .b16 l, h;\nmov.b32 {l, h}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, l;\ncvt.rn.f16x2.e4m3x2 %1, h; }"
+      : "=r"(low), "=r"(high)
+      : "r"(bytes));
+}
+__device__ inline std::uint32_t mul_f16x2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t out;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  return out;
+}
+/// Two f16; what is too large becomes 65504.
+__device__ inline std::uint32_t pack_f16(float low, float high) {
+  std::uint32_t out;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
   return out;
 }
 /// Two times the low (0) or the high (1) half of a word.

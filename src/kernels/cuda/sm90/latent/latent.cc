@@ -15,14 +15,16 @@ namespace lathe::cuda {
 namespace {
 
 struct LatentKernels {
+  PartOrder order;  // of the first one's parts
   cudaError_t (*wide)(const LatentParams&, cudaStream_t);
   cudaError_t (*narrow)(const LatentParams&, int tile_lines, cudaStream_t);
 };
-constexpr LatentKernels kMlaBf16{launch_wide_mla_bf16, launch_narrow_mla_bf16};
-constexpr LatentKernels kMlaFp8{launch_wide_mla_fp8, launch_narrow_mla_fp8};
-constexpr LatentKernels kMlaFp8Block{launch_wide_mla_fp8_block, launch_narrow_mla_fp8_block};
-constexpr LatentKernels kV4Fp8{launch_wide_v4_fp8, launch_narrow_v4_fp8};
-constexpr LatentKernels kV4Bf16{launch_wide_v4_bf16, launch_narrow_v4_bf16};
+constexpr LatentKernels kMlaBf16{PartOrder::wide, launch_wide_mla_bf16, launch_narrow_mla_bf16};
+constexpr LatentKernels kMlaFp8{PartOrder::wide, launch_wide_mla_fp8, launch_narrow_mla_fp8};
+constexpr LatentKernels kMlaFp8Block{PartOrder::turned, launch_wide_mla_fp8_block,
+                                     launch_narrow_mla_fp8_block};
+constexpr LatentKernels kV4Fp8{PartOrder::wide, launch_wide_v4_fp8, launch_narrow_v4_fp8};
+constexpr LatentKernels kV4Bf16{PartOrder::wide, launch_wide_v4_bf16, launch_narrow_v4_bf16};
 
 constexpr std::int64_t kPair = 2 * kLatentTile;
 
@@ -186,13 +188,13 @@ Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t>
     return fmt::format("{} rows of {} heads, {} keys a unit at most", args.q.rows,
                        args.problem.heads, cut.work.fixed_split * cut.unit_items);
   };
-  const PartOrder order = fp8                   ? PartOrder::native
-                          : cut.tile_lines < 64 ? PartOrder::rows
-                                                : PartOrder::wide;
-  const cudaError_t status = order == PartOrder::native ? launch_native_mla_fp8(p, stream)
-                             : order == PartOrder::rows
-                                 ? kernels.value().narrow(p, cut.tile_lines, stream)
-                                 : kernels.value().wide(p, stream);
+  const bool narrow = cut.tile_lines < 64;
+  const PartOrder order = fp8      ? PartOrder::turned
+                          : narrow ? PartOrder::rows
+                                   : kernels.value().order;
+  const cudaError_t status = fp8      ? launch_native_mla_fp8(p, stream)
+                             : narrow ? kernels.value().narrow(p, cut.tile_lines, stream)
+                                      : kernels.value().wide(p, stream);
   // The words for an error take as long as half a launch.
   if (status != cudaSuccess) return launch_result(status, {"latent", shape(), where});
   if (!p.cut) return {};

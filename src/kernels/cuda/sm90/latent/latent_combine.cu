@@ -38,8 +38,8 @@ cudaError_t launch_latent_combine(const LatentParams& p, PartOrder order, int ti
   switch (order) {
     case PartOrder::wide:
       return launch<PartOrder::wide>(p, tile_lines, most, stream);
-    case PartOrder::native:
-      return launch<PartOrder::native>(p, tile_lines, most, stream);
+    case PartOrder::turned:
+      return launch<PartOrder::turned>(p, tile_lines, most, stream);
     case PartOrder::rows:
       break;
   }

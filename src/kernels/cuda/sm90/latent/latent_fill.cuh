@@ -41,8 +41,9 @@ struct LatentShared {
   }
 };
 
-/// The pairs of tiles that a worker's items make, and the names of their keys.
-template <int kTileLines>
+/// The tiles that a worker's items make, filled up to pairs, and the names of their keys, kStep keys at a
+/// time.
+template <int kTileLines, int kStep = kFillKeys>
 struct LatentStream {
   LatentItems items;
   std::int32_t at = 0, end = 0;
@@ -60,7 +61,7 @@ struct LatentStream {
     end = at + (items.item.count + kFillKeys - 1) / kFillKeys * kFillKeys;
   }
   __device__ void advance(const LatentParams& p, std::int32_t tile) {
-    at += kFillKeys;
+    at += kStep;
     if (live && at >= end) open(p, tile);
   }
   __device__ KeyName key(const LatentParams& p, int in_pair) const {

@@ -31,7 +31,12 @@ __device__ inline std::uint32_t widen_scale_ue8m0(std::uint32_t code) {
 
 struct Fp8BlockFormat {  // mla_fp8_block
   static constexpr int kFp8 = 8, kWide = 1, kAhead = 5;
-  static constexpr int kRowBytes = 656, kWideAt = 528;
+  static constexpr int kRowBytes = 656, kWideAt = 528, kPitch = 656;
+  static constexpr int kScales = 4, kScaleTiles = 2;
+  /// row: in shared memory.
+  static __device__ float scale(std::uint32_t row, int which) {
+    return load_float(row + static_cast<std::uint32_t>(512 + which * 4));
+  }
   static constexpr bool kScaled = true, kScalesApart = false;
   static __device__ std::uint32_t load_scale(const std::byte* row, std::uint32_t, int part) {
     return load_constant(reinterpret_cast<const std::uint32_t*>(row + 512 + part * 4));
@@ -54,7 +59,12 @@ struct Fp8BlockFormat {  // mla_fp8_block
 
 struct V4Fp8Format {  // v4_fp8
   static constexpr int kFp8 = 7, kWide = 1, kAhead = 6;
-  static constexpr int kRowBytes = 576, kWideAt = 448;
+  static constexpr int kRowBytes = 576, kWideAt = 448, kPitch = 592;
+  static constexpr int kScales = 7, kScaleTiles = 1;
+  /// The codes stand behind the row.
+  static __device__ float scale(std::uint32_t row, int which) {
+    return bits_to_float(load_shared_u8(row + static_cast<std::uint32_t>(kRowBytes + which)) << 23);
+  }
   static constexpr bool kScaled = true, kScalesApart = true;
   static __device__ std::uint32_t load_scale(const std::byte*, std::uint32_t address, int part) {
     const auto* codes = reinterpret_cast<const std::uint32_t*>(load_shared_u64(address));
@@ -73,7 +83,8 @@ struct V4Fp8Format {  // v4_fp8
 
 struct Fp8Format {  // mla_fp8; its scale is applied to scores and outputs
   static constexpr int kFp8 = 9, kWide = 0, kAhead = 6;
-  static constexpr int kRowBytes = 576, kWideAt = 0;
+  static constexpr int kRowBytes = 576, kWideAt = 0, kPitch = 592;
+  static constexpr int kScales = 0, kScaleTiles = 0;
   static constexpr bool kScaled = false, kScalesApart = false;
   template <int kTile>
   static __device__ std::uint32_t scale_of(std::uint32_t) {

@@ -16,8 +16,9 @@ namespace lathe::cuda {
 
 inline constexpr int kLatentTile = 64;  // keys
 
-/// Which kernel a part comes from, and so how it lies (latent_parts.cuh).
-enum class PartOrder { rows, wide, native };
+/// How a part lies (latent_parts.cuh): as few heads' kernel, those with lines on the M side, or the turned ones
+/// of 64 lines write it.
+enum class PartOrder { rows, wide, turned };
 
 /// The device's WorkItem.
 struct LatentItem {

@@ -20,7 +20,7 @@ __device__ inline PartChunk part_chunk(int run, int thread) {
   const int warp = thread / 32, lane = thread % 32;
   if constexpr (kOrder == PartOrder::wide) {
     return {warp * 16 + lane / 4 + 8 * (run & 1), run / 2 * 16 + 2 * (lane & 3), 8};
-  } else if constexpr (kOrder == PartOrder::native) {
+  } else if constexpr (kOrder == PartOrder::turned) {
     return {8 * (run / 2 % 8) + 2 * (lane & 3) + (run & 1),
             run / 16 * 128 + warp * 16 + lane / 4 * 2, 64};
   }

@@ -1,0 +1,39 @@
+// What consumers have to know of a work item, told through shared memory with its queries.
+#pragma once
+
+#include "kernels/cuda/common/hopper.cuh"
+#include "kernels/cuda/sm90/latent/latent_unit.cuh"
+
+namespace lathe::cuda {
+
+struct LatentItemFacts {
+  static constexpr std::uint32_t kBytes = 32;
+
+  std::int32_t pairs = 0;   // of tiles; 0: there are no more items
+  std::int32_t limit = 0;   // keys of the item that the unit's first row sees
+  std::int32_t row = 0;     // of q, the unit's first
+  std::int32_t lines = 0;   // of the unit
+  std::int32_t number = 0;  // of the item, where the unit has several, else -1
+  std::int32_t tile = 0;    // number of its first tile of keys
+
+  /// The tiles that an item's keys are taken as: pairs, one for each consumer.
+  __device__ static int pairs_of(const LatentItem& item) {
+    return (item.count + 2 * kLatentTile - 1) / (2 * kLatentTile);
+  }
+  __device__ static LatentItemFacts load(std::uint32_t at) {
+    const uint4 v = load_shared_u128(at);
+    const std::uint64_t w = load_shared_u64(at + 16);
+    const auto i32 = [](std::uint64_t x) { return static_cast<std::int32_t>(x); };
+    return {i32(v.x), i32(v.y), i32(v.z), i32(v.w), i32(w), i32(w >> 32)};
+  }
+  __device__ static std::int32_t load_limit(std::uint32_t at) {
+    return static_cast<std::int32_t>(load_shared_u32(at + 4));
+  }
+  __device__ void store(std::uint32_t at) const {
+    const auto u32 = [](std::int32_t x) { return static_cast<std::uint32_t>(x); };
+    store_shared(at, u32(pairs), u32(limit), u32(row), u32(lines));
+    store_shared_u64(at + 16, u32(number) | std::uint64_t{u32(tile)} << 32);
+  }
+};
+
+}  // namespace lathe::cuda

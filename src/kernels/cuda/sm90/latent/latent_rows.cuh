@@ -1,0 +1,170 @@
+// Rows of fp8 caches as they lie in shared memory, and operands made of them in registers.
+//
+// A tile is 64 rows, kPitch bytes apart. That is an odd multiple of 16, so 8 x 16 bytes below one
+// another meet all banks. Nothing writes wider keys to shared memory: those who multiply make their
+// operands themselves, once for S^T = K Q^T and once, turned, for O^T = V^T P^T.
+//
+// e4m3 becomes f16, in which it is exact: one instruction makes two, and one multiplies both by their scales,
+// which so lie between 2^-15 and 2^7 (below, small values lose bits as f16's denormals do). Queries that
+// meet fp8 keys are f16 too, and the rotary part stays bf16.
+//
+// A word of four e4m3 has dimensions 4 c to 4 c + 3 of a row's 16. As operand they are columns 2 c, + 1 and
+// 8 + 2 c, + 1, so queries stand in that order (arrange_queries()). A turned word has two dimensions of two
+// keys: row g of an operand's 16 dimensions is dimension 2 g, row g + 8 is 2 g + 1.
+#pragma once
+
+#include "kernels/cuda/common/hopper.cuh"
+#include "kernels/cuda/sm90/latent/latent_fill.cuh"
+#include "kernels/cuda/sm90/latent/latent_format.cuh"
+
+namespace lathe::cuda {
+
+template <class Format>
+struct LatentRows {
+  static constexpr int kTileBytes = kLatentTile * Format::kPitch;
+  // f16, [kScales][64 keys].
+  static constexpr int kScaleBytes = Format::kScales * kLatentTile * 2;
+  static_assert(Format::kPitch % 32 == 16 && Format::kPitch >= Format::kRowBytes);
+};
+
+/// Puts the scales of a tile's keys into its table: a warp, a lane two keys.
+template <class Format>
+__device__ inline void make_scales(std::uint32_t rows, std::uint32_t table, int lane) {
+  const std::uint32_t first = rows + static_cast<std::uint32_t>(2 * lane * Format::kPitch);
+  LATHE_UNROLL
+  for (int b = 0; b < Format::kScales; ++b) {
+    store_shared_u32(table + static_cast<std::uint32_t>((b * kLatentTile + 2 * lane) * 2),
+                     pack_f16(Format::scale(first, b), Format::scale(first + Format::kPitch, b)));
+  }
+}
+
+/// K as left operand: a warp's 16 keys, 32 dimensions at a time.
+template <class Format>
+struct KeyOperand {
+  std::uint32_t at, table;
+  std::uint32_t scales[2];  // of rows g and g + 8
+
+  __device__ KeyOperand(std::uint32_t rows, std::uint32_t scale_table, int warp, int lane)
+      : at(rows + static_cast<std::uint32_t>((warp * 16 + (lane & 15)) * Format::kPitch +
+                                             (lane >> 4) * 16)),
+        table(scale_table + static_cast<std::uint32_t>((warp * 16 + lane / 4) * 2)) {}
+
+  /// Loads the scales of a tile of 64 dimensions.
+  __device__ void choose(int tile) {
+    if constexpr (Format::kScales > 0) {
+      const auto t =
+          table + static_cast<std::uint32_t>(tile / Format::kScaleTiles * (kLatentTile * 2));
+      scales[0] = twice_half<0>(load_shared_u16(t));
+      scales[1] = twice_half<0>(load_shared_u16(t + 16));
+    }
+  }
+  /// Words of dimensions 32 chunk on.
+  __device__ void load(int chunk, std::uint32_t (&v)[4]) const {
+    load_matrices(at + static_cast<std::uint32_t>(chunk * 32), v);
+  }
+  /// Two operands of 16 dimensions, f16.
+  __device__ void make(const std::uint32_t (&v)[4], std::uint32_t (&a)[2][4]) const {
+    LATHE_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      LATHE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        widen_e4m3_f16(v[2 * k + i], a[k][i], a[k][i + 2]);
+        if constexpr (Format::kScales > 0) {
+          a[k][i] = mul_f16x2(a[k][i], scales[i]);
+          a[k][i + 2] = mul_f16x2(a[k][i + 2], scales[i]);
+        }
+      }
+    }
+  }
+  /// The same of the bf16 that follow, bf16.
+  __device__ void make_wide(int chunk, std::uint32_t (&a)[2][4]) const {
+    const auto from = at + static_cast<std::uint32_t>(Format::kWideAt + chunk * 64);
+    load_matrices(from, a[0]);
+    load_matrices(from + 32, a[1]);
+  }
+};
+
+/// V^T as left operand: tiles of 64 dimensions, of which a warp has 16; 32 keys at a time.
+template <class Format>
+struct ValueOperand {
+  std::uint32_t rows, table;
+  int warp, lane;
+  std::uint32_t scales[4] = {};
+
+  /// Whether a tile is bf16. Its rows of 16 dimensions stand in their order.
+  __device__ static constexpr bool wide(int tile) { return tile >= Format::kFp8; }
+
+  /// Loads fp8 words ahead.
+  __device__ void load(int tile, int half, std::uint32_t (&v)[4]) const {
+    if (wide(tile)) return;
+    load_matrices_turned(rows + static_cast<std::uint32_t>((half * 32 + lane) * Format::kPitch +
+                                                           tile * 64 + warp * 16),
+                         v);
+  }
+  /// Loads the scales of 32 keys and the tiles that share them.
+  __device__ void choose(int tile, int half) {
+    if constexpr (Format::kScales > 0) {
+      if (wide(tile)) return;
+      LATHE_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        scales[i] = load_shared_u32(
+            table + static_cast<std::uint32_t>((tile / Format::kScaleTiles * kLatentTile +
+                                                half * 32 + i * 8 + 2 * (lane & 3)) *
+                                               2));
+      }
+    }
+  }
+  /// Two operands of 16 keys, f16.
+  __device__ void make(int tile, int half, const std::uint32_t (&v)[4],
+                       std::uint32_t (&a)[2][4]) const {
+    if (wide(tile)) {
+      LATHE_UNROLL
+      for (int k = 0; k < 2; ++k) {
+        const int key = half * 32 + k * 16 + (lane & 7) + (lane >> 4) * 8;
+        std::uint32_t b[4];
+        load_matrices_turned(
+            rows + static_cast<std::uint32_t>(key * Format::kPitch + Format::kWideAt +
+                                              (tile - Format::kFp8) * 128 + warp * 32 +
+                                              (lane >> 3 & 1) * 16),
+            b);
+        LATHE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          a[k][i] = pack_f16(bits_to_float(b[i] << 16), bits_to_float(b[i] & 0xffff0000u));
+        }
+      }
+      return;
+    }
+    LATHE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      // From two dimensions of a key to two keys of a dimension.
+      std::uint32_t(&to)[4] = a[i / 2];
+      widen_e4m3_f16(permute_bytes(v[i], 0, 0x3120), to[i % 2 * 2], to[i % 2 * 2 + 1]);
+      if constexpr (Format::kScales > 0) {
+        to[i % 2 * 2] = mul_f16x2(to[i % 2 * 2], scales[i]);
+        to[i % 2 * 2 + 1] = mul_f16x2(to[i % 2 * 2 + 1], scales[i]);
+      }
+    }
+  }
+};
+
+/// Makes queries f16 where they meet fp8 keys, in the order of those. Beyond 65504 they are 65504.
+/// q: [tiles of 64 dims][kLines] swizzled rows of 128 bytes; kThreads threads do it together.
+template <class Format, int kLines, int kThreads>
+__device__ inline void arrange_queries(std::uint32_t q, int thread) {
+  const auto both = [](std::uint32_t v) {
+    return pack_f16(bits_to_float(v << 16), bits_to_float(v & 0xffff0000u));
+  };
+  LATHE_ROLLED
+  for (int i = thread; i < kLines * Format::kFp8 * 4; i += kThreads) {
+    const int line = i / 4 % kLines, pair = i % 4, tile = i / 4 / kLines;
+    const std::uint32_t base = q + static_cast<std::uint32_t>(tile * kLines * 128);
+    const std::uint32_t low = swizzled(base, line, 2 * pair),
+                        high = swizzled(base, line, 2 * pair + 1);
+    const uint4 a = load_shared_u128(low), b = load_shared_u128(high);
+    store_shared(low, both(a.x), both(a.z), both(b.x), both(b.z));
+    store_shared(high, both(a.y), both(a.w), both(b.y), both(b.w));
+  }
+  fence_async_proxy();
+}
+
+}  // namespace lathe::cuda
