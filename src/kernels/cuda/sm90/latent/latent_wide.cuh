@@ -269,9 +269,8 @@ struct LatentWideGroup {
   }
 
   __device__ void finish(const LatentItems& items, std::int32_t tile, std::int32_t tiles) {
-    asm volatile(""
-                 : "+r"(lane), "+r"(row),
-                   "+r"(warp));  // else addresses are made early, and spilled
+    // Else addresses are made early, and spilled.
+    asm volatile("" : "+r"(lane), "+r"(row), "+r"(warp));
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
       total[i] += shuffle_xor(total[i], 1);

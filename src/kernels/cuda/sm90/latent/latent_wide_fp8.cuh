@@ -1,4 +1,4 @@
-// Latent attention on fp8 caches, bf16 products: a block does 64 lines.
+// Latent attention on fp8 caches, f16 products: a block does 64 lines.
 //
 // Keys stay fp8 in shared memory (latent_row_fill.cuh). Two warpgroups multiply and make their left operands
 // in registers (latent_rows.cuh), so both products are turned, with lines on the N side:
@@ -92,7 +92,8 @@ struct WideFp8Shared {
 };
 
 /// A multiplying group. Of scores its thread has keys `key` and `key` + 8 of the tile; of both products lines
-/// 8 j + 2 (lane % 4) + i, which are `line(j, i)`.
+/// 8 j + 2 (lane % 4) + i, which are `line(j, i)`. Functions are inlined by force, as products in flight can't be
+/// carried through a call.
 template <class Format>
 struct WideFp8Group {
   using W = WideFp8<Format>;
@@ -371,6 +372,7 @@ struct WideFp8Group {
     add_totals(d);
   }
 
+  /// All tiles of the item of these facts.
   __device__ __forceinline__ void tiles(std::uint32_t facts) {
     float d[32];
     const LatentItemFacts item = LatentItemFacts::load(facts);
@@ -390,8 +392,9 @@ struct WideFp8Group {
           wgmma_pin(d);
         }
       } else {
-        if (t + 1 >= 0 && t + 1 < end)
+        if (t + 1 >= 0 && t + 1 < end) {
           weigh(d, n + 1, LatentItemFacts::load_limit(facts) - (t + 1) * kLatentTile);
+        }
         wgmma_wait<0>();
         pin_sums();
       }
