@@ -84,6 +84,8 @@ struct KeyOperand {
   }
 };
 
+inline constexpr int kValueTiles = 8;
+
 /// V^T as left operand: tiles of 64 dimensions, of which a warp has 16; 32 keys at a time.
 template <class Format>
 struct ValueOperand {
@@ -91,8 +93,10 @@ struct ValueOperand {
   int warp, lane;
   std::uint32_t scales[4] = {};
 
-  /// Whether a tile is bf16. Its rows of 16 dimensions stand in their order.
-  __device__ static constexpr bool wide(int tile) { return tile >= Format::kFp8; }
+  /// Whether a tile of values is bf16. Its rows of 16 dimensions stand in their order.
+  __device__ static constexpr bool wide(int tile) {
+    return Format::kFp8 < kValueTiles && tile >= Format::kFp8;
+  }
 
   /// Loads fp8 words ahead.
   __device__ void load(int tile, int half, std::uint32_t (&v)[4]) const {

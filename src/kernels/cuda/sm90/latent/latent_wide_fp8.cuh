@@ -257,6 +257,7 @@ struct WideFp8Group {
     barrier_wait(s.ready(n), Ring::parity(n));
     barrier_wait(s.weighed(n), Ring::parity(n));
     refer(n);
+    if (group > 1) __builtin_unreachable();  // so only the last tile of values can be bf16
     ValueOperand<Format> values{s.ring().keys(n), s.scales(n), warp, lane};
     LATHE_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -473,7 +474,7 @@ struct WideFp8Group {
     float last[32];
     LATHE_UNROLL
     for (int i = 0; i < 32; ++i) last[i] = sums[3][i];
-    if constexpr (Format::kFp8 < W::kValues / 64) {
+    if constexpr (Format::kFp8 < kValueTiles) {
       if (group == 1) order(last);
     }
     if (split) {
