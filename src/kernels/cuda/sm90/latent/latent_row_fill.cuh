@@ -92,7 +92,8 @@ __device__ inline void fill_rows(const LatentParams& p, const Ring& ring, std::i
   }
 }
 
-/// One warp: puts each tile's scales into a table, from table to table kScaleBytes, and arrives at `scaled`.
+/// One warp: puts each tile's scales into a table, from table to table kScaleBytes, and arrives at `scaled`, and
+/// at `empty` like all that have read the tile.
 template <class Format, int kTileLines, class Ring>
 __device__ inline void fill_scales(const LatentParams& p, const Ring& ring, std::uint32_t tables,
                                    std::uint32_t scaled, std::int32_t worker, std::int32_t tile,
@@ -105,6 +106,7 @@ __device__ inline void fill_scales(const LatentParams& p, const Ring& ring, std:
       make_scales<Format>(ring.keys(n), tables + Ring::buffer(n) * LatentRows<Format>::kScaleBytes,
                           lane);
       barrier_arrive(scaled + 8 * Ring::buffer(n));
+      barrier_arrive(ring.empty(n));
     }
   }
 }

@@ -535,7 +535,7 @@ static __global__ void __launch_bounds__(WideFp8<Format>::kThreads, 1)
     barrier_init(s.q_empty(), 256);
     for (unsigned b = 0; b < W::Ring::kBuffers; ++b) {
       barrier_init(ring.full(b), W::Ring::kFullArrivals);
-      barrier_init(ring.empty(b), 256);
+      barrier_init(ring.empty(b), Format::kScales > 0 ? 256 + 32 : 256);
       barrier_init(s.weighed(b), 128);
       if (Format::kScales > 0) barrier_init(s.ready(b), 32);
     }
