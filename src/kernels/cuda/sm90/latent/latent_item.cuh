@@ -14,17 +14,17 @@ struct LatentItemFacts {
   std::int32_t row = 0;     // of q, the unit's first
   std::int32_t lines = 0;   // of the unit
   std::int32_t number = 0;  // of the item, where the unit has several, else -1
-  std::int32_t tile = 0;    // number of its first tile of keys
+  std::int32_t first = 0;   // line of the unit that this block begins with
+  std::int32_t tile = 0;    // number of its first tile of keys, where tiles are numbered
 
   /// The tiles that an item's keys are taken as: pairs, one for each consumer.
   __device__ static int pairs_of(const LatentItem& item) {
     return (item.count + 2 * kLatentTile - 1) / (2 * kLatentTile);
   }
   __device__ static LatentItemFacts load(std::uint32_t at) {
-    const uint4 v = load_shared_u128(at);
-    const std::uint64_t w = load_shared_u64(at + 16);
-    const auto i32 = [](std::uint64_t x) { return static_cast<std::int32_t>(x); };
-    return {i32(v.x), i32(v.y), i32(v.z), i32(v.w), i32(w), i32(w >> 32)};
+    const uint4 v = load_shared_u128(at), w = load_shared_u128(at + 16);
+    const auto i32 = [](std::uint32_t x) { return static_cast<std::int32_t>(x); };
+    return {i32(v.x), i32(v.y), i32(v.z), i32(v.w), i32(w.x), i32(w.y), i32(w.z)};
   }
   __device__ static std::int32_t load_limit(std::uint32_t at) {
     return static_cast<std::int32_t>(load_shared_u32(at + 4));
@@ -32,7 +32,7 @@ struct LatentItemFacts {
   __device__ void store(std::uint32_t at) const {
     const auto u32 = [](std::int32_t x) { return static_cast<std::uint32_t>(x); };
     store_shared(at, u32(pairs), u32(limit), u32(row), u32(lines));
-    store_shared_u64(at + 16, u32(number) | std::uint64_t{u32(tile)} << 32);
+    store_shared(at + 16, u32(number), u32(first), u32(tile), 0);
   }
 };
 

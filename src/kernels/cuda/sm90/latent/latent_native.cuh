@@ -278,7 +278,7 @@ struct NativeGroup {
   }
 
   /// last: the item's last tile.
-  __device__ void finish(const NativeItem& item, unsigned last) {
+  __device__ void finish(const LatentItemFacts& item, unsigned last) {
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
       total[i] *= native_factor(
@@ -325,7 +325,7 @@ struct NativeGroup {
   __device__ float scale_of(int in_tile) const {
     return load_float(s.scales(kGroup) + static_cast<std::uint32_t>(in_tile * 4));
   }
-  __device__ void store_part(const NativeItem& item) const {
+  __device__ void store_part(const LatentItemFacts& item) const {
     float4* to = part_chunks(p, Native::kLines, item.number, item.first / Native::kLines) + thread;
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
@@ -343,7 +343,7 @@ struct NativeGroup {
       }
     }
   }
-  __device__ void store_out(const NativeItem& item) const {
+  __device__ void store_out(const LatentItemFacts& item) const {
     const int column = kGroup * 256 + warp * 16 + lane / 4 * 2;
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
@@ -371,7 +371,7 @@ struct NativeGroup {
     for (unsigned number = 0;; ++number) {
       begin();
       barrier_wait(s.q_full(), number & 1);
-      const NativeItem item = s.load_item(number);
+      const LatentItemFacts item = LatentItemFacts::load(s.item(number));
       if (item.pairs == 0) return;
       fence_async_proxy();
       int limit[2];
@@ -382,7 +382,7 @@ struct NativeGroup {
       }
       tiles(item.pairs, n, limit);
       n += static_cast<unsigned>(2 * item.pairs);
-      finish(s.load_item(number), n - 1);
+      finish(LatentItemFacts::load(s.item(number)), n - 1);
     }
   }
 };

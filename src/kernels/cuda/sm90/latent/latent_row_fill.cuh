@@ -130,6 +130,7 @@ __device__ inline void tell_items(const LatentParams& p, std::uint32_t q, std::u
                       u.row,
                       u.lines,
                       items.split ? items.number : -1,
+                      tile * kTileLines,
                       first}
           .store(facts + LatentItemFacts::kBytes * (number & 1));
       barrier_arrive(q_full);

@@ -66,7 +66,6 @@ struct WideFp8Shared {
   __device__ std::uint32_t weighed(unsigned n) const { return small(64 + 8 * W::Ring::buffer(n)); }
   /// Nonzero where references rose with tile n.
   __device__ std::uint32_t risen(unsigned n) const { return small(112 + 4 * (n & 1)); }
-  __device__ std::uint32_t first_line() const { return small(120); }
   __device__ std::uint32_t facts() const { return small(128); }  // of items in turns
   __device__ std::uint32_t other_facts() const { return small(128 + LatentItemFacts::kBytes); }
   /// The tile's keys and scales are there.
@@ -124,11 +123,6 @@ struct WideFp8Group {
         queries(tile_descriptor(shared.q, 1024)) {}
 
   __device__ int thread() const { return warp * 32 + lane; }
-  /// The line of a unit that this block begins with.
-  __device__ std::int32_t first() const {
-    return static_cast<std::int32_t>(load_shared_u32(s.first_line()));
-  }
-
   /// Else addresses are made before an item's tiles, and spilled.
   __device__ void forget() { asm volatile("" : "+r"(lane), "+r"(warp)); }
   __device__ int line(int j, int i) const { return 8 * j + 2 * (lane & 3) + i; }
@@ -139,7 +133,7 @@ struct WideFp8Group {
     for (int m = 0; m < 4; ++m) wgmma_pin(sums[m]);
   }
 
-  __device__ void begin() {
+  __device__ void begin(const LatentItemFacts& item) {
     arrange_queries<Format, W::kLines, 256>(s.q, group * 128 + thread());
     group_sync(W::kBothGroups, 256);
     if (group == 0) {
@@ -147,7 +141,8 @@ struct WideFp8Group {
       if (thread() < W::kLines) {
         const auto at = 4u * static_cast<unsigned>(thread());
         store_float(s.references() + at, kLow);
-        store_shared_u32(s.rows() + at, p.by_heads(static_cast<std::uint32_t>(first() + thread())));
+        store_shared_u32(s.rows() + at,
+                         p.by_heads(static_cast<std::uint32_t>(item.first + thread())));
       }
       sync();
     }
@@ -442,7 +437,7 @@ struct WideFp8Group {
     const bool split = item.number >= 0;
     if (thread() < W::kLines) {
       const auto at = 4u * static_cast<unsigned>(thread());
-      const std::int32_t l = first() + thread();
+      const std::int32_t l = item.first + thread();
       float sum = 0;
       LATHE_UNROLL
       for (std::uint32_t w = 0; w < 4; ++w) {
@@ -479,7 +474,7 @@ struct WideFp8Group {
     }
     if (split) {
       float4* to =
-          part_chunks(p, W::kLines, item.number, first() / W::kLines) + group * 4096 + thread();
+          part_chunks(p, W::kLines, item.number, item.first / W::kLines) + group * 4096 + thread();
       LATHE_UNROLL
       for (int i = 0; i < 16; ++i) {
         const int j = i / 2, e = i % 2;
@@ -514,8 +509,9 @@ struct WideFp8Group {
     // Where an item's facts lie is all that is kept from item to item.
     for (std::uint32_t facts = s.facts();; facts = s.facts() + s.other_facts() - facts) {
       barrier_wait(s.q_full(), facts != s.facts());
-      if (LatentItemFacts::load(facts).pairs == 0) return;
-      begin();
+      const LatentItemFacts item = LatentItemFacts::load(facts);
+      if (item.pairs == 0) return;
+      begin(item);
       tiles(facts);
       finish(LatentItemFacts::load(facts));
     }
@@ -530,7 +526,6 @@ static __global__ void __launch_bounds__(WideFp8<Format>::kThreads, 1)
   const WideFp8Shared<Format> s{shared_address(shared_bytes)};
   const typename W::Ring ring = s.ring();
   if (threadIdx.x == 0) {
-    store_shared_u32(s.first_line(), blockIdx.x % static_cast<unsigned>(p.tiles) * W::kLines);
     barrier_init(s.q_full(), W::kQueryThreads + 1);
     barrier_init(s.q_empty(), 256);
     for (unsigned b = 0; b < W::Ring::kBuffers; ++b) {

@@ -8,7 +8,7 @@
 #include <cuda.h>
 
 #include "kernels/cuda/common/hopper.cuh"
-#include "kernels/cuda/sm90/latent/latent_unit.cuh"
+#include "kernels/cuda/sm90/latent/latent_item.cuh"
 
 namespace lathe::cuda {
 
@@ -40,22 +40,6 @@ struct Native {
   static constexpr int kQueryThreads = 96;
   // Named barriers; the consumers' groups have one each.
   static constexpr int kFirstGroup = 1, kSumsReady = 3, kQueriesIssued = 4;
-
-  /// The tiles that an item's keys are taken as: pairs, one for each consumer.
-  __device__ static int pairs(const LatentItem& item) {
-    const int n = (item.count + 2 * kLatentTile - 1) / (2 * kLatentTile);
-    return n > 0 ? n : 1;
-  }
-};
-
-/// What consumers have to know of an item; it comes with the queries.
-struct NativeItem {
-  std::int32_t pairs;   // 0: there are no more items
-  std::int32_t limit;   // keys of the item that the unit's first row sees
-  std::int32_t row;     // of q, the unit's first
-  std::int32_t lines;   // of the unit
-  std::int32_t number;  // of the item, where the unit has several, else -1
-  std::int32_t first;   // line of the unit
 };
 
 /// Byte address of 16-byte chunk `chunk` of a row of a swizzled tile of 128-byte rows, and of 64-byte ones.
@@ -101,18 +85,6 @@ struct NativeShared {
     return small(224 + static_cast<std::uint32_t>(256 * (2 * Native::kBuffers + group)));
   }
   __device__ std::uint32_t scales(int group) const { return totals(2 + group); }
-
-  __device__ NativeItem load_item(unsigned number) const {
-    const uint4 v = load_shared_u128(item(number));
-    const std::uint64_t w = load_shared_u64(item(number) + 16);
-    const auto i32 = [](std::uint64_t x) { return static_cast<std::int32_t>(x); };
-    return {i32(v.x), i32(v.y), i32(v.z), i32(v.w), i32(w), i32(w >> 32)};
-  }
-  __device__ void store_item(unsigned number, const NativeItem& v) const {
-    const auto u32 = [](std::int32_t x) { return static_cast<std::uint32_t>(x); };
-    store_shared(item(number), u32(v.pairs), u32(v.limit), u32(v.row), u32(v.lines));
-    store_shared_u64(item(number) + 16, u32(v.number) | std::uint64_t{u32(v.first)} << 32);
-  }
 };
 
 /// Copies the lines of a tile, [64, 576] e4m3; lines beyond the unit's are zeros.
@@ -158,9 +130,13 @@ __device__ inline void native_fill_queries(const LatentParams& p, const NativeSh
     barrier_wait(s.q_empty(), (number & 1) ^ 1);
     if (thread == 0) {
       const LatentUnitPlace& u = items.unit;
-      s.store_item(number, {live ? Native::pairs(items.item) : 0, u.limit - items.item.first, u.row,
-                            u.lines, items.split ? static_cast<std::int32_t>(items.number) : -1,
-                            tile * Native::kLines});
+      LatentItemFacts{live ? LatentItemFacts::pairs_of(items.item) : 0,
+                      u.limit - items.item.first,
+                      u.row,
+                      u.lines,
+                      items.split ? items.number : -1,
+                      tile * Native::kLines}
+          .store(s.item(number));
       barrier_arrive(s.q_full());
     }
     if (live) native_copy_queries(p, items.unit, tile, s.q, thread);
@@ -183,7 +159,7 @@ __device__ inline void native_fill_keys(const LatentParams& p, const NativeMaps&
     const std::int32_t end = items.item.first + items.item.count;
     const std::int32_t* table =
         p.main.table + std::int64_t{items.unit.request} * p.main.table_width;
-    const int tiles = 2 * Native::pairs(items.item);
+    const int tiles = 2 * LatentItemFacts::pairs_of(items.item);
     for (int t = 0; t < tiles; ++t, ++n) {
       const std::int32_t index = items.item.first + t * kLatentTile + lane * rows;
       std::int32_t page = -1, offset = 0, seen = 0;
