@@ -266,15 +266,19 @@ inline void copy_async(std::uint32_t to, const void* from, bool valid) {
     std::memset(at, 0, 16);
   }
 }
-inline void copy_async_alone(std::uint32_t to, const void* from) { copy_async(to, from, true); }
+inline bool elected() { return threadIdx.x % emulated::kWarp == 0; }
+inline void copy_row(std::uint32_t to, const void* from, std::uint32_t bytes,
+                     std::uint32_t barrier) {
+  LATHE_CHECK(to % 16 == 0 && bytes % 16 == 0, "a copy of a row that is no multiple of 16");
+  std::memcpy(emulated::shared_at(to, bytes), from, bytes);
+  emulated::PhaseBarrier& b = emulated::phase_barrier(barrier);
+  b.bytes -= bytes;
+  LATHE_CHECK(b.bytes >= 0, "more bytes than a barrier was told of");
+  emulated::end_phase(b);
+}
 inline void copy_async_8(std::uint32_t to, const void* from) {
   LATHE_CHECK(to % 8 == 0, "a copy to an address that is no multiple of 8");
   std::memcpy(emulated::shared_at(to, 8), from, 8);
-}
-inline uint4 load_stream(const void* p) {
-  uint4 v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
 }
 inline void store_shared(std::uint32_t to, std::uint32_t a, std::uint32_t b, std::uint32_t c,
                          std::uint32_t d) {
@@ -289,9 +293,6 @@ inline std::uint64_t load_shared_u64(std::uint32_t from) {
 inline uint4 load_shared_u128(std::uint32_t from) { return emulated::load_at<uint4>(from); }
 inline std::uint32_t load_shared_u8(std::uint32_t from) {
   return emulated::load_at<std::uint8_t>(from);
-}
-inline std::uint32_t load_shared_u16(std::uint32_t from) {
-  return emulated::load_at<std::uint16_t>(from);
 }
 inline void store_shared_u16(std::uint32_t to, std::uint32_t v) {
   emulated::store_at(to, static_cast<std::uint16_t>(v));
@@ -369,20 +370,6 @@ T load_constant(const T* p) {
 inline float exp2_fast(float x) { return std::exp2(x); }
 inline float log2_fast(float x) { return std::log2(x); }
 inline std::uint32_t pack_bf16(float low, float high) { return convert_bf16x2(low, high); }
-inline std::uint32_t mul_bf16x2(std::uint32_t a, std::uint32_t b) {
-  const auto one = [](std::uint32_t x, std::uint32_t y) {
-    return std::uint32_t{to_bf16(bits_to_float(x << 16) * bits_to_float(y << 16)).bits};
-  };
-  return one(a & 0xffffu, b & 0xffffu) | one(a >> 16, b >> 16) << 16;
-}
-/// Bytes 0 and 1 of a word, or 2 and 3, each with its sign eight times above it.
-inline std::uint32_t extend_low_bytes(std::uint32_t v) {
-  const auto one = [](std::uint32_t b) {
-    return std::uint32_t{static_cast<std::uint16_t>(static_cast<std::int8_t>(b & 0xffu))};
-  };
-  return one(v) | one(v >> 8) << 16;
-}
-inline std::uint32_t extend_high_bytes(std::uint32_t v) { return extend_low_bytes(v >> 16); }
 inline std::uint32_t pack_f16(float low, float high) {
   const auto one = [](float x) {
     return std::uint32_t{to_f16(std::isnan(x) ? x : std::clamp(x, -65504.f, 65504.f)).bits};
@@ -401,10 +388,6 @@ inline void widen_e4m3_f16(std::uint32_t bytes, std::uint32_t& low, std::uint32_
   };
   low = pack_f16(one(0), one(1));
   high = pack_f16(one(2), one(3));
-}
-template <int kHalf>
-std::uint32_t twice_half(std::uint32_t v) {
-  return (v >> 16 * kHalf & 0xffffu) * 0x10001u;
 }
 
 inline void wgmma_fence() {}

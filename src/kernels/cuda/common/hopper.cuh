@@ -100,15 +100,28 @@ __device__ inline void copy_async(std::uint32_t to, const void* from, bool valid
                : "memory");
 }
 
+/// True for one lane of a whole warp. Of no other choice the compiler knows that it is one, and it issues copies by
+/// the copy engine in a loop over lanes.
+__device__ inline bool elected() {
+  std::uint32_t mine;
+  asm volatile("{ .reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p; }"
+               : "=r"(mine));
+  return mine != 0;
+}
+/// A row of bytes, a multiple of 16, into shared memory by the copy engine, which takes one row at a time; it
+/// announces its bytes to the barrier.
+__device__ inline void copy_row(std::uint32_t to, const void* from, std::uint32_t bytes,
+                                std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
 /// 8 bytes.
 __device__ inline void copy_async_8(std::uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
 }
-/// 16 bytes of a row that lies anywhere: its neighbours in memory are not asked for.
-__device__ inline void copy_async_alone(std::uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
 /// A box of a three-dimensional tensor map into shared memory; it announces its bytes to the barrier.
 __device__ inline void copy_box(std::uint32_t to, const void* map, std::int32_t x, std::int32_t y,
                                 std::int32_t z, std::uint32_t barrier) {
@@ -130,15 +143,7 @@ __device__ inline void copy_box_to_pair(std::uint32_t to, const void* map, std::
       : "memory");
 }
 
-// Loads and stores of a pipelined loop, volatile because ptxas keeps the order of such accesses: it
-// would sink loads that run ahead to the end of the loop, where their latency is seen in full.
-__device__ inline uint4 load_stream(const void* p) {
-  uint4 v;
-  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
-  return v;
-}
+// Volatile, as ptxas keeps the order of such accesses.
 __device__ inline void store_shared(std::uint32_t to, std::uint32_t a, std::uint32_t b,
                                     std::uint32_t c, std::uint32_t d) {
   asm volatile("st.volatile.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
@@ -174,11 +179,6 @@ __device__ inline uint4 load_shared_u128(std::uint32_t from) {
 __device__ inline std::uint32_t load_shared_u8(std::uint32_t from) {
   std::uint32_t v;
   asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
-  return v;
-}
-__device__ inline std::uint32_t load_shared_u16(std::uint32_t from) {
-  std::uint16_t v;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(from) : "memory");
   return v;
 }
 __device__ inline void store_shared_u16(std::uint32_t to, std::uint32_t v) {
@@ -270,24 +270,8 @@ __device__ inline std::uint32_t pack_bf16(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
   return out;
 }
-__device__ inline std::uint32_t mul_bf16x2(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t out;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
-  return out;
-}
 
 __device__ inline float log2_fast(float x) { return __log2f(x); }
-/// Bytes 0 and 1 of a word, or 2 and 3, each with its sign eight times above it.
-__device__ inline std::uint32_t extend_low_bytes(std::uint32_t v) {
-  std::uint32_t out;
-  asm("prmt.b32 %0, %1, 0, 0x9180;" : "=r"(out) : "r"(v));
-  return out;
-}
-__device__ inline std::uint32_t extend_high_bytes(std::uint32_t v) {
-  std::uint32_t out;
-  asm("prmt.b32 %0, %1, 0, 0xb3a2;" : "=r"(out) : "r"(v));
-  return out;
-}
 /// Four e4m3 as f16: exactly, NaN too.
 __device__ inline void widen_e4m3_f16(std::uint32_t bytes, std::uint32_t& low,
                                       std::uint32_t& high) {
@@ -306,11 +290,6 @@ __device__ inline std::uint32_t pack_f16(float low, float high) {
   std::uint32_t out;
   asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
   return out;
-}
-/// Two times the low (0) or the high (1) half of a word.
-template <int kHalf>
-__device__ inline std::uint32_t twice_half(std::uint32_t v) {
-  return __byte_perm(v, 0, kHalf == 0 ? 0x1010 : 0x3232);
 }
 __device__ inline std::uint32_t warp_or(std::uint32_t v) {
   return __reduce_or_sync(0xffffffffu, v);

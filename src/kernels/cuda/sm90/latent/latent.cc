@@ -20,10 +20,10 @@ struct LatentKernels {
   cudaError_t (*narrow)(const LatentParams&, int tile_lines, cudaStream_t);
 };
 constexpr LatentKernels kMlaBf16{PartOrder::wide, launch_wide_mla_bf16, launch_narrow_mla_bf16};
-constexpr LatentKernels kMlaFp8{PartOrder::wide, launch_wide_mla_fp8, launch_narrow_mla_fp8};
+constexpr LatentKernels kMlaFp8{PartOrder::turned, launch_wide_mla_fp8, launch_narrow_mla_fp8};
 constexpr LatentKernels kMlaFp8Block{PartOrder::turned, launch_wide_mla_fp8_block,
                                      launch_narrow_mla_fp8_block};
-constexpr LatentKernels kV4Fp8{PartOrder::wide, launch_wide_v4_fp8, launch_narrow_v4_fp8};
+constexpr LatentKernels kV4Fp8{PartOrder::turned, launch_wide_v4_fp8, launch_narrow_v4_fp8};
 constexpr LatentKernels kV4Bf16{PartOrder::wide, launch_wide_v4_bf16, launch_narrow_v4_bf16};
 
 constexpr std::int64_t kPair = 2 * kLatentTile;

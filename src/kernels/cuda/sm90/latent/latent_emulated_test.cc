@@ -10,6 +10,7 @@
 #include "kernels/cuda/sm90/latent/latent_combine.cuh"
 #include "kernels/cuda/sm90/latent/latent_count.cuh"
 #include "kernels/cuda/sm90/latent/latent_narrow.cuh"
+#include "kernels/cuda/sm90/latent/latent_narrow_fp8.cuh"
 #include "kernels/cuda/sm90/latent/latent_native.cuh"
 #include "kernels/cuda/sm90/latent/latent_wide.cuh"
 #include "kernels/cuda/sm90/latent/latent_wide_fp8.cuh"
@@ -37,11 +38,9 @@ void emulate_wide_fill(const LatentParams& p) {
 }
 template <class Format>
 void emulate_wide(const LatentParams& p) {
-  if constexpr (Format::kFp8 == 0) {
-    if (has_boxes(p)) {
-      return p.tiles % 2 == 0 ? emulate_wide_fill<Format, true, 2>(p)
-                              : emulate_wide_fill<Format, true, 1>(p);
-    }
+  if (has_boxes(p)) {
+    return p.tiles % 2 == 0 ? emulate_wide_fill<Format, true, 2>(p)
+                            : emulate_wide_fill<Format, true, 1>(p);
   }
   emulate_wide_fill<Format, false, 1>(p);
 }
@@ -50,17 +49,16 @@ void emulate_wide_fp8(const LatentParams& p) {
   emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1}, WideFp8<Format>::kThreads,
           latent_wide_fp8_kernel<Format>, p);
 }
-/// keep: by the kernel whose keys stay fp8.
-void emulate_wide(LayoutKind kind, const LatentParams& p, bool keep) {
+void emulate_wide(LayoutKind kind, const LatentParams& p) {
   switch (kind) {
     case LayoutKind::mla_bf16:
       return emulate_wide<Bf16Format>(p);
     case LayoutKind::mla_fp8:
-      return keep ? emulate_wide_fp8<Fp8Format>(p) : emulate_wide<Fp8Format>(p);
+      return emulate_wide_fp8<Fp8Format>(p);
     case LayoutKind::mla_fp8_block:
       return emulate_wide_fp8<Fp8BlockFormat>(p);
     default:
-      return keep ? emulate_wide_fp8<V4Fp8Format>(p) : emulate_wide<V4Fp8Format>(p);
+      return emulate_wide_fp8<V4Fp8Format>(p);
   }
 }
 
@@ -73,16 +71,27 @@ void emulate_narrow_fill(const LatentParams& p) {
 }
 template <class Format, int kTileLines>
 void emulate_narrow_lines(const LatentParams& p) {
-  if constexpr (Format::kFp8 == 0) {
-    if (has_boxes(p)) return emulate_narrow_fill<Format, kTileLines, true>(p);
-  }
+  if (has_boxes(p)) return emulate_narrow_fill<Format, kTileLines, true>(p);
   emulate_narrow_fill<Format, kTileLines, false>(p);
+}
+template <class Format, int kTileLines>
+void emulate_narrow_fp8(const LatentParams& p) {
+  emulate({static_cast<unsigned>(p.workers), 1, 1}, NarrowFp8<Format, kTileLines>::kThreads,
+          latent_narrow_fp8_kernel<Format, kTileLines>, p);
+}
+template <class Format, int kTileLines>
+void emulate_narrow(const LatentParams& p) {
+  if constexpr (Format::kFp8 > 0) {
+    emulate_narrow_fp8<Format, kTileLines>(p);
+  } else {
+    emulate_narrow_lines<Format, kTileLines>(p);
+  }
 }
 template <class Format>
 void emulate_narrow(const LatentParams& p, int tile_lines) {
-  if (tile_lines == 8) return emulate_narrow_lines<Format, 8>(p);
-  if (tile_lines == 16) return emulate_narrow_lines<Format, 16>(p);
-  emulate_narrow_lines<Format, 32>(p);
+  if (tile_lines == 8) return emulate_narrow<Format, 8>(p);
+  if (tile_lines == 16) return emulate_narrow<Format, 16>(p);
+  emulate_narrow<Format, 32>(p);
 }
 void emulate_narrow(LayoutKind kind, const LatentParams& p, int tile_lines) {
   switch (kind) {
@@ -115,9 +124,8 @@ void emulate_native(const LatentParams& p) {
 
 /// Runs a scene's call among `processors` blocks. With row_request, the kernels get `positions` and the
 /// page table in place of the scene's slots.
-/// keep: where there are two kernels for 64 lines, the one whose keys stay fp8.
 Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_request = {},
-               std::span<const std::int32_t> positions = {}, bool keep = false) {
+               std::span<const std::int32_t> positions = {}) {
   AttendArgs args = s.args;
   if (!row_request.empty()) {
     args.main.indices = positions;
@@ -167,12 +175,12 @@ Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_reque
     emulate_narrow(args.main.pool->layout.kind(), p, schedule.cut.tile_lines);
     if (p.cut) combine(latent_combine_kernel<PartOrder::rows, 1>);
   } else {
-    emulate_wide(args.main.pool->layout.kind(), p, keep);
+    emulate_wide(args.main.pool->layout.kind(), p);
     if (p.cut) {
-      if (keep) {
-        combine(latent_combine_kernel<PartOrder::turned, 1>);
-      } else {
+      if (args.main.pool->layout.kind() == LayoutKind::mla_bf16) {
         combine(latent_combine_kernel<PartOrder::wide, 1>);
+      } else {
+        combine(latent_combine_kernel<PartOrder::turned, 1>);
       }
     }
   }
@@ -191,13 +199,7 @@ void check(Scene& s, int processors, std::span<const std::int32_t> row_request =
   const Matrix<bf16> q = rounded(s.q);
   s.args.q = q.view();
   const Outputs want = s.oracle();
-  const LayoutKind kind = s.args.main.pool->layout.kind();
-  if (kind != LayoutKind::mla_fp8_block) {
-    expect_oracle(attend(s, processors, row_request, positions), want);
-  }
-  if (kind != LayoutKind::mla_bf16) {
-    expect_oracle(attend(s, processors, row_request, positions, true), want);
-  }
+  expect_oracle(attend(s, processors, row_request, positions), want);
 }
 
 class LatentEmulated : public ::testing::TestWithParam<LayoutKind> {};

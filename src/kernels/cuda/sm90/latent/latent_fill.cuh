@@ -23,27 +23,25 @@ __device__ inline std::uint32_t swizzled(std::uint32_t tile, int row, int chunk)
 /// four warps arriving for each. What concerns a pair of tiles lies in slot pair % 4.
 struct LatentShared {
   static constexpr int kSlots = 4;
-  static constexpr int kSlotBytes = kSlots * (kFillKeys * 16 + kFillKeys / 8);
+  static constexpr int kSlotBytes = kSlots * (kFillKeys * 8 + kFillKeys / 8);
 
-  std::uint32_t q;       // [kDimTiles] tiles of lines
-  std::uint32_t keys;    // [buffers][kDimTiles] tiles
-  std::uint32_t rows;    // [slots][128] addresses
-  std::uint32_t scales;  // [slots][128] addresses, where they lie apart
-  std::uint32_t masks;   // [slots][128] bits
+  std::uint32_t q;      // [kDimTiles] tiles of lines
+  std::uint32_t keys;   // [buffers][kDimTiles] tiles
+  std::uint32_t rows;   // [slots][128] addresses
+  std::uint32_t masks;  // [slots][128] bits
   std::uint32_t q_full, q_empty;
   std::uint32_t full;   // [buffers]
   std::uint32_t empty;  // [buffers][2]
 
   __device__ void put_slots(std::uint32_t at) {
     rows = at;
-    scales = at + kSlots * kFillKeys * 8;
-    masks = scales + kSlots * kFillKeys * 8;
+    masks = at + kSlots * kFillKeys * 8;
   }
 };
 
-/// The tiles that a worker's items make, filled up to pairs, and the names of their keys, kStep keys at a
-/// time.
-template <int kTileLines, int kStep = kFillKeys>
+/// The tiles that a worker's items make, filled up to kWhole keys, and the names of their keys, kStep keys at
+/// a time.
+template <int kTileLines, int kStep = kFillKeys, int kWhole = kFillKeys>
 struct LatentStream {
   LatentItems items;
   std::int32_t at = 0, end = 0;
@@ -58,7 +56,7 @@ struct LatentStream {
     live = items.take<kTileLines>(p, tile);
     at = items.item.first;
     keys = at + items.item.count;
-    end = at + (items.item.count + kFillKeys - 1) / kFillKeys * kFillKeys;
+    end = at + (items.item.count + kWhole - 1) / kWhole * kWhole;
   }
   __device__ void advance(const LatentParams& p, std::int32_t tile) {
     at += kStep;
@@ -101,29 +99,15 @@ __device__ inline void ask_for(const KeyPlace& k) {
   if (Format::kRowBytes % 128 != 0) prefetch_l2(k.row + Format::kRowBytes - 16);
 }
 
-/// One or two producer warpgroups. A pass takes 32 or 64 keys, four lanes a row: fp8 is loaded into
-/// registers a whole pass ahead, into the one of two sets that the pass before has emptied. (Refilling
-/// one set chunk by chunk is no help: the compiler counts all loads together and waits for the last
-/// before the first conversion.) bf16 goes straight into shared memory, and its arrival counts apart;
-/// consumers fence for the products. Where a key lies one thread finds out and tells the others: two
+/// One producer warpgroup. A pass takes 32 keys, four lanes a row, by asynchronous copies; consumers fence for
+/// the products. Where a key lies one thread finds out and tells the others: two
 /// pairs ahead its name is loaded, a pair ahead its bytes are asked for into L2.
-template <class Format, int kTileLines, int kBuffers, int kThreads = kFillThreads,
-          int kMostAhead = Format::kAhead>
+template <class Format, int kTileLines, int kBuffers>
 struct LatentFill {
-  static constexpr int kRows = kThreads / 4;  // of a pass
+  static constexpr int kRows = kFillThreads / 4;  // of a pass
   static constexpr int kDims = kDimTiles<Format>;
-  static constexpr int kFp8 = Format::kFp8;
-  // What is loaded ahead, as registers allow; other tiles are loaded when their pass begins.
-  static constexpr int kAhead = kMostAhead < kFp8 ? kMostAhead : kFp8;
-  static constexpr int kLate = kFp8 - kAhead;
-  static constexpr bool kConverts = kFp8 > 0, kCopies = Format::kWide > 0;
-  static constexpr int kFullArrivals = kThreads * (kConverts + kCopies);
+  static constexpr int kFullArrivals = kFillThreads;
   static constexpr int kPlacesReady = 8;  // named barrier
-
-  struct Chunks {
-    uint4 tile[kAhead > 0 ? kAhead : 1];
-    std::uint32_t scale;
-  };
 
   const LatentParams& p;
   const LatentShared& s;
@@ -147,48 +131,13 @@ struct LatentFill {
                s.rows + (pair % LatentShared::kSlots * kFillKeys + in_pair + (thread >> 2)) * 8)) +
            (thread & 3) * 16;
   }
-  __device__ void load(Chunks& c, const std::byte* from, int pair, int in_pair) const {
-    LATHE_UNROLL
-    for (int i = 0; i < kAhead; ++i) c.tile[i] = load_stream(from + i * 64);
-    if constexpr (Format::kScaled) {
-      const std::uint32_t at =
-          s.scales + (pair % LatentShared::kSlots * kFillKeys + in_pair + (thread >> 2)) * 8;
-      c.scale = Format::load_scale(from - (thread & 3) * 16, at, thread & 3);
-    }
-  }
-  __device__ void store_fp8(std::uint32_t at, const uint4& v, std::uint32_t scale) const {
-    std::uint32_t w[8];
-    widen_e4m3(v.x, scale, w[0], w[1]);
-    widen_e4m3(v.y, scale, w[2], w[3]);
-    widen_e4m3(v.z, scale, w[4], w[5]);
-    widen_e4m3(v.w, scale, w[6], w[7]);
-    store_shared(at + first_chunk, w[0], w[1], w[2], w[3]);
-    store_shared(at + second_chunk, w[4], w[5], w[6], w[7]);
-  }
-  template <int kTile, int kEnd>
-  __device__ void store(std::uint32_t to, const Chunks& c, uint2 scales) const {
-    if constexpr (kTile < kEnd) {
-      store_fp8(to + kTile * kDimTileBytes, c.tile[kTile],
-                Format::template scale_of<kTile>(kTile < 4 ? scales.x : scales.y));
-      store<kTile + 1, kEnd>(to, c, scales);
-    }
-  }
-  template <int kTile>
-  __device__ void store_late(std::uint32_t to, const uint4* late, uint2 scales) const {
-    if constexpr (kTile < kLate) {
-      constexpr int t = kAhead + kTile;
-      store_fp8(to + t * kDimTileBytes, late[kTile],
-                Format::template scale_of<t>(t < 4 ? scales.x : scales.y));
-      store_late<kTile + 1>(to, late, scales);
-    }
-  }
-  /// The bf16 tiles of a row from tile `first` up to `end`.
+  /// Tiles of a row from tile `first` up to `end`.
   __device__ void copy(std::uint32_t to, const std::byte* from, int first, int end) const {
     LATHE_UNROLL
-    for (int t = first > kFp8 ? first : kFp8; t < end; ++t) {
+    for (int t = first; t < end; ++t) {
       const std::uint32_t at = to + t * kDimTileBytes;
       // Every other 16 bytes: eight threads, two rows, so meet all banks.
-      const std::byte* tile_from = from + (thread & 3) * 16 + Format::kWideAt + (t - kFp8) * 128;
+      const std::byte* tile_from = from + (thread & 3) * 16 + t * 128;
       copy_async(at + first_chunk, tile_from, true);
       copy_async(at + second_chunk, tile_from + 16, true);
     }
@@ -196,7 +145,6 @@ struct LatentFill {
 
   /// Finds out where the key of this thread in pair `pair` lies and tells all.
   __device__ void place(const KeyName& name, int pair) const {
-    if (thread >= kFillKeys) return;
     const KeyPlace k = key_place<Format>(p, name);
     ask_for<Format>(k);
     const auto* row_bytes =
@@ -204,62 +152,39 @@ struct LatentFill {
     const int slot = pair % LatentShared::kSlots;
     store_shared_u64(s.rows + (slot * kFillKeys + thread) * 8,
                      reinterpret_cast<std::uint64_t>(row_bytes));
-    if constexpr (Format::kScalesApart) {
-      const auto* scales =
-          k.row == nullptr ? reinterpret_cast<const std::byte*>(latent_zeros) : k.scales;
-      store_shared_u64(s.scales + (slot * kFillKeys + thread) * 8,
-                       reinterpret_cast<std::uint64_t>(scales));
-    }
     const std::uint32_t mask = warp_ballot(k.row != nullptr);
     if (thread % 32 == 0) {
       store_shared_u32(s.masks + slot * (kFillKeys / 8) + thread / 32 * 4, mask);
     }
   }
-  /// Some keys of a buffer, of which `c` holds what is to be converted.
-  __device__ void pass(std::uint32_t to, const Chunks& c, const std::byte* from, bool first) const {
-    uint2 scales = {};
-    if constexpr (Format::kScaled) scales = Format::spread(c.scale, thread & 3);
-    uint4 late[kLate > 0 ? kLate : 1];
-    LATHE_UNROLL
-    for (int i = 0; i < kLate; ++i) late[i] = load_stream(from + (kAhead + i) * 64);
+  /// Some keys of a buffer.
+  __device__ void pass(std::uint32_t to, const std::byte* from, bool first) const {
     if (first) barrier_wait(s.empty + 16 * buffer, parity);
-    if constexpr (kFp8 < 4) copy(to, from, 0, 4);
-    store<0, (kAhead < 4 ? kAhead : 4)>(to, c, scales);
+    copy(to, from, 0, 4);
     if (first) barrier_wait(s.empty + 16 * buffer + 8, parity);
-    if constexpr (kCopies) copy(to, from, 4, kDims);
-    if constexpr (kAhead > 4) store<4, kAhead>(to, c, scales);
-    if constexpr (kLate > 0) store_late<0>(to, late, scales);
+    copy(to, from, 4, kDims);
   }
 
   __device__ std::uint32_t to() const {
     return s.keys + static_cast<std::uint32_t>(buffer * (kDims * kDimTileBytes));
   }
   __device__ void complete() {
-    if constexpr (kCopies) barrier_arrive_after_copies(s.full + 8 * buffer);
-    if constexpr (kConverts) {
-      fence_async_proxy();
-      barrier_arrive(s.full + 8 * buffer);
-    }
+    barrier_arrive_after_copies(s.full + 8 * buffer);
     if (++buffer == kBuffers) {
       buffer = 0;
       parity ^= 1;
     }
-  }
-  __device__ KeyName key_of(const LatentStream<kTileLines>& ahead) const {
-    return thread < kFillKeys ? ahead.key(p, thread) : KeyName{};
   }
 
   __device__ void run(std::int32_t worker) {
     LatentStream<kTileLines> ahead(p, worker, tile);
     if (!ahead.live) return;
     LatentItems items(p, worker);
-    place(key_of(ahead), 0);
-    group_sync(kPlacesReady, kThreads);
+    place(ahead.key(p, thread), 0);
+    group_sync(kPlacesReady, kFillThreads);
     ahead.advance(p, tile);
-    KeyName name = key_of(ahead);
-    Chunks a, b;
+    KeyName name = ahead.key(p, thread);
     const std::byte* from = row_of(0, 0);
-    load(a, from, 0, 0);
     int pairs = 0;
     std::uint32_t q_parity = 1;
     bool more = true;
@@ -268,7 +193,7 @@ struct LatentFill {
         items.take<kTileLines>(p, tile);
         pairs = (items.item.count + kFillKeys - 1) / kFillKeys;
         barrier_wait(s.q_empty, q_parity);
-        copy_queries<kTileLines, kDims, kThreads>(p, items.unit, tile, s.q, thread);
+        copy_queries<kTileLines, kDims, kFillThreads>(p, items.unit, tile, s.q, thread);
         barrier_arrive_after_copies(s.q_full);
         q_parity ^= 1;
       }
@@ -276,20 +201,15 @@ struct LatentFill {
       more = ahead.live;
       place(name, pair + 1);
       if (more) ahead.advance(p, tile);
-      name = key_of(ahead);
-      group_sync(kPlacesReady, kThreads);
+      name = ahead.key(p, thread);
+      group_sync(kPlacesReady, kFillThreads);
       LATHE_ROLLED
-      for (int at = 0; at < kFillKeys; at += 2 * kRows) {
-        const bool last = at + 2 * kRows == kFillKeys;
-        const int next_pair = pair + last, next_at = last ? 0 : at + 2 * kRows;
-        // Addresses are read before the stores that they would queue behind.
+      for (int at = 0; at < kFillKeys; at += kLatentTile) {
+        const bool last = at + kLatentTile == kFillKeys;
         const std::byte* second = row_of(pair, at + kRows);
-        const std::byte* next = row_of(next_pair, next_at);
-        load(b, second, pair, at + kRows);
-        pass(to(), a, from, true);
-        if constexpr (kRows == kLatentTile) complete();
-        load(a, next, next_pair, next_at);
-        pass(to() + kRows % kLatentTile * 128, b, second, kRows == kLatentTile);
+        const std::byte* next = row_of(pair + last, last ? 0 : at + kLatentTile);
+        pass(to(), from, true);
+        pass(to() + kRows * 128, second, false);
         complete();
         from = next;
       }

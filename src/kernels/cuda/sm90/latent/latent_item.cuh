@@ -9,7 +9,7 @@ namespace lathe::cuda {
 struct LatentItemFacts {
   static constexpr std::uint32_t kBytes = 32;
 
-  std::int32_t pairs = 0;   // of tiles; 0: there are no more items
+  std::int32_t tiles = 0;   // of keys; 0: there are no more items
   std::int32_t limit = 0;   // keys of the item that the unit's first row sees
   std::int32_t row = 0;     // of q, the unit's first
   std::int32_t lines = 0;   // of the unit
@@ -17,9 +17,11 @@ struct LatentItemFacts {
   std::int32_t first = 0;   // line of the unit that this block begins with
   std::int32_t tile = 0;    // number of its first tile of keys, where tiles are numbered
 
-  /// The tiles that an item's keys are taken as: pairs, one for each consumer.
-  __device__ static int pairs_of(const LatentItem& item) {
-    return (item.count + 2 * kLatentTile - 1) / (2 * kLatentTile);
+  /// The tiles that an item's keys are taken as: as many for each of kGroups consumers.
+  template <int kGroups>
+  __device__ static int tiles_of(const LatentItem& item) {
+    constexpr int kKeys = kGroups * kLatentTile;
+    return (item.count + kKeys - 1) / kKeys * kGroups;
   }
   __device__ static LatentItemFacts load(std::uint32_t at) {
     const uint4 v = load_shared_u128(at), w = load_shared_u128(at + 16);
@@ -31,7 +33,7 @@ struct LatentItemFacts {
   }
   __device__ void store(std::uint32_t at) const {
     const auto u32 = [](std::int32_t x) { return static_cast<std::uint32_t>(x); };
-    store_shared(at, u32(pairs), u32(limit), u32(row), u32(lines));
+    store_shared(at, u32(tiles), u32(limit), u32(row), u32(lines));
     store_shared(at + 16, u32(number), u32(first), u32(tile), 0);
   }
 };

@@ -1,6 +1,6 @@
-// Latent attention with the lines on the N side: a block does 8, 16 or 32 lines.
+// Latent attention on bf16 caches with the lines on the N side: a block does 8, 16 or 32 lines.
 //
-// Two warpgroups multiply, one or two fill (latent_fill.cuh). Each multiplying group takes every
+// Two warpgroups multiply, a third one fills (latent_fill.cuh, latent_page_fill.cuh). Each multiplying group takes every
 // other tile of 64 keys all by itself, from its own buffer, with sums and references of its own:
 //
 //   S^T [64 keys, lines]  = K Q^T     K as it lies (K-major), Q [lines, dims] K-major
@@ -27,20 +27,14 @@ struct LatentNarrow {
   static constexpr int kDims = kDimTiles<Format>;
   static constexpr int kLines = kTileLines;
   static constexpr int kBuffers = 2;
-  // Converting fp8 takes eight warps to keep up with memory; the 32 lines' sums leave room for four.
-  static constexpr int kFill = Format::kFp8 > 0 && kLines < 32 ? 256 : 128;
-  static constexpr int kThreads = 256 + kFill;
+  static constexpr int kThreads = 384;
   // Together what a block has.
-  static constexpr int kFillRegisters = kFill == 256 ? 120 : Format::kFp8 > 0 ? 104 : 88;
-  static constexpr int kGroupRegisters = kFill == 256 ? 136 : (504 - kFillRegisters) / 2;
+  static constexpr int kFillRegisters = 88, kGroupRegisters = 208;
   static constexpr int kValues = 512;
-  static constexpr int kAhead = kFill == 256        ? Format::kFp8
-                                : Format::kFp8 == 9 ? 2
-                                                    : 3;  // as registers allow
-  using Fill = LatentFill<Format, kLines, kBuffers, kFill, kAhead>;
+  using Fill = LatentFill<Format, kLines, kBuffers>;
   static constexpr bool kPaged = kPages;
   // Something in a tile was, by other threads.
-  static constexpr bool kCopied = Format::kWide > 0 && !kPages;
+  static constexpr bool kCopied = !kPages;
 
   static constexpr int kKeyBytes = kDims * kDimTileBytes;
   static constexpr int kWeightBytes = kLines * 128;
@@ -422,7 +416,7 @@ static __global__ void __launch_bounds__(LatentNarrow<Format, kTileLines, kPages
   const LatentNarrowShared<N> s(shared_address(shared_bytes));
   const auto worker = static_cast<std::int32_t>(blockIdx.x);
   if (threadIdx.x == 0) {
-    barrier_init(s.fill.q_full, kPages ? 32 : N::kFill);
+    barrier_init(s.fill.q_full, kPages ? 32 : kFillThreads);
     barrier_init(s.fill.q_empty, 8);
     for (int b = 0; b < N::kBuffers; ++b) {
       barrier_init(s.fill.full + 8 * b, kPages ? 1 : N::Fill::kFullArrivals);

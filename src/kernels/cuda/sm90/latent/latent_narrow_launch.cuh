@@ -21,12 +21,10 @@ cudaError_t launch_narrow_fill(const LatentParams& p, const CUtensorMap& map, cu
 template <class Format, int kTileLines>
 cudaError_t launch_narrow_lines(const LatentParams& p, cudaStream_t stream) {
   CUtensorMap map{};
-  if constexpr (Format::kFp8 == 0) {
-    if (has_boxes(p)) {
-      const cudaError_t status = make_key_map(map, p, Format::kRowBytes);
-      if (status != cudaSuccess) return status;
-      return launch_narrow_fill<Format, kTileLines, true>(p, map, stream);
-    }
+  if (has_boxes(p)) {
+    const cudaError_t status = make_key_map(map, p, Format::kRowBytes);
+    if (status != cudaSuccess) return status;
+    return launch_narrow_fill<Format, kTileLines, true>(p, map, stream);
   }
   return launch_narrow_fill<Format, kTileLines, false>(p, map, stream);
 }

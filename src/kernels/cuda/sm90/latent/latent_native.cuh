@@ -372,7 +372,7 @@ struct NativeGroup {
       begin();
       barrier_wait(s.q_full(), number & 1);
       const LatentItemFacts item = LatentItemFacts::load(s.item(number));
-      if (item.pairs == 0) return;
+      if (item.tiles == 0) return;
       fence_async_proxy();
       int limit[2];
       LATHE_UNROLL
@@ -380,8 +380,8 @@ struct NativeGroup {
         limit[i] = item.limit + static_cast<std::int32_t>(p.by_heads(
                                     static_cast<std::uint32_t>(item.first + row + 8 * i)));
       }
-      tiles(item.pairs, n, limit);
-      n += static_cast<unsigned>(2 * item.pairs);
+      tiles(item.tiles / 2, n, limit);
+      n += static_cast<unsigned>(item.tiles);
       finish(LatentItemFacts::load(s.item(number)), n - 1);
     }
   }

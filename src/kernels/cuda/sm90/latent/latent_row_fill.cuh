@@ -1,5 +1,5 @@
-// The producer of fp8 rows: two warps copy the rows of a tile as they lie in the cache, one makes f16 of their
-// scales, one tells items and brings queries.
+// The producer of fp8 rows: one warp finds out where keys lie, two copy their rows as they lie in the cache, one
+// tells items and brings queries.
 //
 // Rows of keys that are none become
 // zeros and lose their bit in the tile's mask. Tiles are numbered through all items of a block; number n is
@@ -13,12 +13,22 @@
 namespace lathe::cuda {
 
 /// Where a ring of tiles lies: base addresses, of buffers kTileBytes apart, of barriers and masks 8 bytes.
-template <class Format, int kCount>
+/// Where rows lie is told from warp to warp through slots, kNameBytes in all.
+/// kConsumers: groups that take tiles in turns, so that an item is filled up to as many.
+template <class Format, int kCount, int kConsumers>
 struct LatentRing {
-  static constexpr int kBuffers = kCount;
-  static constexpr int kFullArrivals = 2 * 33;  // of a buffer's `full`
+  static constexpr int kBuffers = kCount, kGroups = kConsumers;
+  // Of a buffer's `full`: two warps, and those of them who announce bytes.
+  static constexpr int kFullArrivals = 2 * 33;
+  static constexpr int kSlots = 2;
+  // Addresses of rows, then of scales where they lie apart.
+  static constexpr int kSlotBytes = kLatentTile * (Format::kScalesApart ? 16 : 8);
+  static constexpr int kNameBytes = kSlots * (kSlotBytes + 16);
+  static constexpr int kNamedArrivals = 32, kUnnamedArrivals = 64;
+  // In place of the addresses of a tile: there are no more tiles.
+  static constexpr std::uint64_t kEnd = 1;
 
-  std::uint32_t first_keys, first_full, first_empty, first_mask;
+  std::uint32_t first_keys, first_full, first_empty, first_mask, first_name;
 
   __device__ static std::uint32_t buffer(unsigned n) { return n % kBuffers; }
   __device__ static std::uint32_t parity(unsigned n) { return n / kBuffers & 1; }
@@ -28,92 +38,132 @@ struct LatentRing {
   __device__ std::uint32_t full(unsigned n) const { return first_full + 8 * buffer(n); }
   __device__ std::uint32_t empty(unsigned n) const { return first_empty + 8 * buffer(n); }
   __device__ std::uint32_t mask(unsigned n) const { return first_mask + 8 * buffer(n); }
+
+  __device__ static std::uint32_t name_parity(unsigned n) { return n / kSlots & 1; }
+  __device__ std::uint32_t named(unsigned n) const { return first_name + 16 * (n % kSlots); }
+  __device__ std::uint32_t unnamed(unsigned n) const { return named(n) + 8; }
+  __device__ std::uint32_t names(unsigned n) const {
+    return first_name + 16 * kSlots + n % kSlots * kSlotBytes;
+  }
+  /// By one thread, before anybody waits.
+  __device__ void init(int empty_arrivals) const {
+    for (unsigned b = 0; b < kBuffers; ++b) {
+      barrier_init(full(b), kFullArrivals);
+      barrier_init(empty(b), empty_arrivals);
+    }
+    for (unsigned slot = 0; slot < kSlots; ++slot) {
+      barrier_init(named(slot), kNamedArrivals);
+      barrier_init(unnamed(slot), kUnnamedArrivals);
+    }
+  }
 };
 
-/// Copies 32 rows of tile n, of which this lane knows one; null: no key.
-template <class Format, class Ring>
-__device__ inline void copy_rows(const Ring& ring, const KeyPlace& place, unsigned n, int warp,
-                                 int lane) {
-  constexpr int kChunks = Format::kRowBytes / 16;
-  asm volatile("" : "+r"(lane));  // else what follows from it is kept, and spilled
-  const std::uint32_t mask = warp_ballot(place.row != nullptr);
-  const auto* zeros = reinterpret_cast<const std::byte*>(latent_zeros);
-  const auto row = reinterpret_cast<unsigned long long>(place.row != nullptr ? place.row : zeros);
-  barrier_wait(ring.empty(n), Ring::parity(n) ^ 1);
-  const std::uint32_t to = ring.keys(n) + static_cast<std::uint32_t>(warp * 32 * Format::kPitch);
-  const auto of = [&](int r, int chunk) {
-    return reinterpret_cast<const std::byte*>(shuffle(row, static_cast<std::uint32_t>(r))) +
-           chunk * 16;
+/// One warp, a lane two keys of a tile, whose names are loaded two tiles before they are looked up.
+template <class Format, int kTileLines, class Ring>
+__device__ inline void name_rows(const LatentParams& p, const Ring& ring, std::int32_t worker,
+                                 std::int32_t tile, int lane) {
+  LatentStream<kTileLines, kLatentTile, Ring::kGroups * kLatentTile> ahead(p, worker, tile);
+  // In place of an offset, which no list of indices can bring about: there is no tile.
+  constexpr std::int32_t kNoTile = INT32_MIN;
+  struct Names {
+    KeyName low, high;
   };
-  // Eight lanes a row, 128 bytes of four rows at a time: one look at who has the address serves a row's
-  // whole length.
-  constexpr int kWhole = kChunks / 8, kRest = kChunks % 8;
-  LATHE_UNROLL
-  for (int i = 0; i < 8; ++i) {
-    const int r = 4 * i + lane / 8;
-    const std::byte* from = of(r, lane % 8);
-    const std::uint32_t at = to + static_cast<std::uint32_t>(r * Format::kPitch + lane % 8 * 16);
-    LATHE_UNROLL
-    for (int c = 0; c < kWhole; ++c) copy_async_alone(at + c * 128, from + c * 128);
-  }
-  LATHE_UNROLL
-  for (int i = 0; i < kRest; ++i) {
-    const int r = (i * 32 + lane) / kRest, chunk = kWhole * 8 + lane % kRest;
-    copy_async_alone(to + static_cast<std::uint32_t>(r * Format::kPitch + chunk * 16),
-                     of(r, chunk));
-  }
-  if constexpr (Format::kScalesApart) {
-    copy_async_8(to + static_cast<std::uint32_t>(lane * Format::kPitch + Format::kRowBytes),
-                 place.row != nullptr ? place.scales : zeros);
-  }
-  barrier_arrive_after_copies(ring.full(n));
-  if (lane == 0) {
-    store_shared_u32(ring.mask(n) + static_cast<std::uint32_t>(4 * warp), mask);
-    barrier_arrive(ring.full(n));
+  const auto load = [&](Names& names) {
+    names = {ahead.key(p, lane), ahead.key(p, lane + 32)};
+    if (!ahead.live) names.low.offset = kNoTile;
+    if (ahead.live) ahead.advance(p, tile);
+  };
+  /// Whether there are more.
+  const auto tell = [&](Names& names, unsigned n) {
+    barrier_wait(ring.unnamed(n), Ring::name_parity(n) ^ 1);
+    const bool live = names.low.offset != kNoTile;
+    const auto put = [&](const KeyName& name, std::uint32_t to) {
+      const KeyPlace place = key_place<Format>(p, name);
+      store_shared_u64(to, live ? reinterpret_cast<std::uint64_t>(place.row) : Ring::kEnd);
+      if constexpr (Format::kScalesApart) {
+        store_shared_u64(to + kLatentTile * 8, reinterpret_cast<std::uint64_t>(place.scales));
+      }
+    };
+    const std::uint32_t to = ring.names(n) + static_cast<std::uint32_t>(8 * lane);
+    put(names.low, to);
+    put(names.high, to + 256);
+    barrier_arrive(ring.named(n));
+    if (live) load(names);
+    return live;
+  };
+  // Two sets, each loaded again when it has been read: one that moves would be waited for when it moves.
+  Names even, odd;
+  load(even);
+  load(odd);
+  LATHE_ROLLED
+  for (unsigned n = 0; tell(even, n) && tell(odd, n + 1); n += 2) {
   }
 }
 
-/// One of two warps. Names of keys are loaded a tile ahead.
-template <class Format, int kTileLines, class Ring>
-__device__ inline void fill_rows(const LatentParams& p, const Ring& ring, std::int32_t worker,
-                                 std::int32_t tile, int warp, int lane) {
-  LatentStream<kTileLines, kLatentTile> ahead(p, worker, tile);
-  if (!ahead.live) return;
-  const int row = warp * 32 + lane;
-  KeyName own = ahead.key(p, row);
-  ahead.advance(p, tile);
+/// One of two warps, which has the copy engine bring 32 rows of each tile, a lane one: it asks memory for whole
+/// rows, where copies of 16 bytes by lanes ask twice for what lies across the parts that L2 is read in.
+template <class Format, class Ring>
+__device__ inline void copy_rows(const Ring& ring, int warp, int lane) {
+  const int own = warp * 32 + lane;
+  const auto at = [](std::uint64_t address) { return reinterpret_cast<const std::byte*>(address); };
+  LATHE_ROLLED
   for (unsigned n = 0;; ++n) {
-    const KeyPlace place = key_place<Format>(p, own);
-    const bool more = ahead.live;
-    own = ahead.key(p, row);
-    if (more) ahead.advance(p, tile);
-    copy_rows<Format>(ring, place, n, warp, lane);
-    if (!more) return;
-  }
-}
-
-/// One warp: puts each tile's scales into a table, from table to table kScaleBytes, and arrives at `scaled`, and
-/// at `empty` like all that have read the tile.
-template <class Format, int kTileLines, class Ring>
-__device__ inline void fill_scales(const LatentParams& p, const Ring& ring, std::uint32_t tables,
-                                   std::uint32_t scaled, std::int32_t worker, std::int32_t tile,
-                                   int lane) {
-  LatentItems items(p, worker);
-  unsigned n = 0;
-  while (items.take<kTileLines>(p, tile)) {
-    for (int t = 2 * LatentItemFacts::pairs_of(items.item); t > 0; --t, ++n) {
-      barrier_wait(ring.full(n), Ring::parity(n));
-      make_scales<Format>(ring.keys(n), tables + Ring::buffer(n) * LatentRows<Format>::kScaleBytes,
-                          lane);
-      barrier_arrive(scaled + 8 * Ring::buffer(n));
-      barrier_arrive(ring.empty(n));
+    barrier_wait(ring.named(n), Ring::name_parity(n));
+    const std::uint32_t names = ring.names(n);
+    const std::uint64_t row = load_shared_u64(names + static_cast<std::uint32_t>(8 * own));
+    std::uint64_t scales = 0;
+    if constexpr (Format::kScalesApart) {
+      scales = load_shared_u64(names + static_cast<std::uint32_t>(8 * (kLatentTile + own)));
+    }
+    const std::uint32_t mask = warp_ballot(row != 0);
+    const std::uint32_t full = ring.full(n);
+    const std::uint32_t to = ring.keys(n) + static_cast<std::uint32_t>(own * Format::kPitch);
+    if (row != Ring::kEnd) barrier_wait(ring.empty(n), Ring::parity(n) ^ 1);
+    if (mask == ~0u && row != Ring::kEnd) {
+      if (elected()) {
+        store_shared_u32(ring.mask(n) + static_cast<std::uint32_t>(4 * warp), mask);
+        barrier_expect(full, 32 * Format::kRowBytes);
+        LATHE_UNROLL
+        for (int r = 0; r < 32; r += 2) {
+          const uint4 v = load_shared_u128(names + static_cast<std::uint32_t>(8 * (warp * 32 + r)));
+          const std::uint32_t place =
+              ring.keys(n) + static_cast<std::uint32_t>((warp * 32 + r) * Format::kPitch);
+          copy_row(place, at(v.x | std::uint64_t{v.y} << 32), Format::kRowBytes, full);
+          copy_row(place + Format::kPitch, at(v.z | std::uint64_t{v.w} << 32), Format::kRowBytes,
+                   full);
+        }
+      }
+      sync_warp();
+    }
+    barrier_arrive(ring.unnamed(n));
+    if (row == Ring::kEnd) return;
+    if (mask != ~0u) {
+      if (row == 0) {
+        // Not copied, as one row of zeros would be asked for by all processors at once.
+        LATHE_ROLLED
+        for (std::uint32_t i = 0; i < Format::kPitch; i += 16) store_shared(to + i, 0, 0, 0, 0);
+        fence_async_proxy();
+      }
+      sync_warp();
+      if (lane == 0) {
+        store_shared_u32(ring.mask(n) + static_cast<std::uint32_t>(4 * warp), mask);
+        barrier_expect(full, static_cast<std::uint32_t>(count_bits(mask)) * Format::kRowBytes);
+      }
+      sync_warp();
+      if (row != 0) copy_row(to, at(row), Format::kRowBytes, full);
+    }
+    if constexpr (Format::kScalesApart) {
+      if (row != 0) copy_async_8(to + Format::kRowBytes, at(scales));
+      barrier_arrive_after_copies(full);
+    } else {
+      barrier_arrive(full);
     }
   }
 }
 
 /// kThreads threads: queries and facts of items. `facts`: two places; an item's are kept until the one after
 /// the next is begun. q_full takes kThreads + 1 arrivals.
-template <class Format, int kTileLines, int kThreads>
+template <class Format, int kTileLines, int kThreads, int kGroups>
 __device__ inline void tell_items(const LatentParams& p, std::uint32_t q, std::uint32_t facts,
                                   std::uint32_t q_full, std::uint32_t q_empty, std::int32_t worker,
                                   std::int32_t tile, int thread) {
@@ -125,7 +175,7 @@ __device__ inline void tell_items(const LatentParams& p, std::uint32_t q, std::u
     barrier_wait(q_empty, (number & 1) ^ 1);
     if (thread == 0) {
       const LatentUnitPlace& u = items.unit;
-      LatentItemFacts{live ? LatentItemFacts::pairs_of(items.item) : 0,
+      LatentItemFacts{live ? LatentItemFacts::tiles_of<kGroups>(items.item) : 0,
                       p.dense ? u.limit - items.item.first : INT32_MAX / 2,
                       u.row,
                       u.lines,
@@ -136,7 +186,7 @@ __device__ inline void tell_items(const LatentParams& p, std::uint32_t q, std::u
       barrier_arrive(q_full);
     }
     if (live) {
-      first += 2 * LatentItemFacts::pairs_of(items.item);
+      first += LatentItemFacts::tiles_of<kGroups>(items.item);
       copy_queries<kTileLines, kDimTiles<Format>, kThreads>(p, items.unit, tile, q, thread);
     }
     barrier_arrive_after_copies(q_full);

@@ -27,35 +27,55 @@ struct LatentRows {
   static_assert(Format::kPitch % 32 == 16 && Format::kPitch >= Format::kRowBytes);
 };
 
-/// Puts the scales of a tile's keys into its table: a warp, a lane two keys.
+/// Where a key's scale lies in its block's 128 bytes of a table: what a thread multiplies its words of 32 keys
+/// by are 16 bytes.
+__device__ inline std::uint32_t scale_place(int key) {
+  return static_cast<std::uint32_t>((key & 32) * 2 + (key & 6) * 8 + (key & 24) / 2 +
+                                    (key & 1) * 2);
+}
+/// Puts the scales of a tile's keys into its table: a warpgroup, a lane two keys' of one or two blocks.
 template <class Format>
-__device__ inline void make_scales(std::uint32_t rows, std::uint32_t table, int lane) {
-  const std::uint32_t first = rows + static_cast<std::uint32_t>(2 * lane * Format::kPitch);
-  LATHE_UNROLL
-  for (int b = 0; b < Format::kScales; ++b) {
-    store_shared_u32(table + static_cast<std::uint32_t>((b * kLatentTile + 2 * lane) * 2),
-                     pack_f16(Format::scale(first, b), Format::scale(first + Format::kPitch, b)));
+__device__ inline void make_scales(std::uint32_t rows, std::uint32_t table, int warp, int lane) {
+  if constexpr (Format::kScales > 0) {
+    LATHE_UNROLL
+    for (int first = 0; first < Format::kScales; first += 4) {
+      const int b = first + (lane & 3);
+      if (b >= Format::kScales) return;
+      LATHE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const int key = warp * 16 + lane / 4 + 8 * i;
+        store_shared_u16(
+            table + static_cast<std::uint32_t>(b * (kLatentTile * 2)) + scale_place(key),
+            pack_f16(Format::scale(rows + static_cast<std::uint32_t>(key * Format::kPitch), b), 0));
+      }
+    }
   }
 }
 
 /// K as left operand: a warp's 16 keys, 32 dimensions at a time.
 template <class Format>
 struct KeyOperand {
-  std::uint32_t at, table;
-  std::uint32_t scales[2];  // of rows g and g + 8
+  std::uint32_t at, row;
+  float next[2];            // of rows g and g + 8, of the block after
+  std::uint32_t scales[2];  // twice each
 
-  __device__ KeyOperand(std::uint32_t rows, std::uint32_t scale_table, int warp, int lane)
+  __device__ KeyOperand(std::uint32_t rows, int warp, int lane)
       : at(rows + static_cast<std::uint32_t>((warp * 16 + (lane & 15)) * Format::kPitch +
                                              (lane >> 4) * 16)),
-        table(scale_table + static_cast<std::uint32_t>((warp * 16 + lane / 4) * 2)) {}
+        row(rows + static_cast<std::uint32_t>((warp * 16 + lane / 4) * Format::kPitch)) {}
 
-  /// Loads the scales of a tile of 64 dimensions.
-  __device__ void choose(int tile) {
+  /// Loads the scales of a block ahead.
+  __device__ void fetch(int block) {
     if constexpr (Format::kScales > 0) {
-      const auto t =
-          table + static_cast<std::uint32_t>(tile / Format::kScaleTiles * (kLatentTile * 2));
-      scales[0] = twice_half<0>(load_shared_u16(t));
-      scales[1] = twice_half<0>(load_shared_u16(t + 16));
+      next[0] = Format::scale(row, block);
+      next[1] = Format::scale(row + 8 * Format::kPitch, block);
+    }
+  }
+  /// Goes over to those.
+  __device__ void choose() {
+    if constexpr (Format::kScales > 0) {
+      scales[0] = pack_f16(next[0], next[0]);
+      scales[1] = pack_f16(next[1], next[1]);
     }
   }
   /// Words of dimensions 32 chunk on.
@@ -91,7 +111,6 @@ template <class Format>
 struct ValueOperand {
   std::uint32_t rows, table;
   int warp, lane;
-  std::uint32_t scales[4] = {};
 
   /// Whether a tile of values is bf16. Its rows of 16 dimensions stand in their order.
   __device__ static constexpr bool wide(int tile) {
@@ -106,21 +125,18 @@ struct ValueOperand {
                          v);
   }
   /// Loads the scales of 32 keys and the tiles that share them.
-  __device__ void choose(int tile, int half) {
+  __device__ void choose(int tile, int half, std::uint32_t (&scales)[4]) const {
     if constexpr (Format::kScales > 0) {
       if (wide(tile)) return;
-      LATHE_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        scales[i] = load_shared_u32(
-            table + static_cast<std::uint32_t>((tile / Format::kScaleTiles * kLatentTile +
-                                                half * 32 + i * 8 + 2 * (lane & 3)) *
-                                               2));
-      }
+      const uint4 v = load_shared_u128(
+          table + static_cast<std::uint32_t>(tile / Format::kScaleTiles * (kLatentTile * 2) +
+                                             half * 64 + (lane & 3) * 16));
+      scales[0] = v.x, scales[1] = v.y, scales[2] = v.z, scales[3] = v.w;
     }
   }
   /// Two operands of 16 keys, f16.
   __device__ void make(int tile, int half, const std::uint32_t (&v)[4],
-                       std::uint32_t (&a)[2][4]) const {
+                       const std::uint32_t (&scales)[4], std::uint32_t (&a)[2][4]) const {
     if (wide(tile)) {
       LATHE_UNROLL
       for (int k = 0; k < 2; ++k) {

@@ -1,6 +1,6 @@
-// Latent attention with the lines on the M side: a block does 64 lines.
+// Latent attention on bf16 caches with the lines on the M side: a block does 64 lines.
 //
-// Two warpgroups multiply, a third one fills (latent_fill.cuh). Tiles of keys go through two buffers in
+// Two warpgroups multiply, a third one fills (latent_fill.cuh, latent_page_fill.cuh). Tiles of keys go through two buffers in
 // pairs: group 0 makes the scores of the even tile, group 1 of the odd one, and each adds both tiles to
 // its half of the value dimensions (64 x 256 f32, 128 registers a thread). So the softmax of one
 // overlaps with the products of the other:
@@ -38,7 +38,7 @@ struct LatentWide {
   static constexpr bool kWeightsInKeys = kDims == 9;
 
   // Together what a block of 384 threads has.
-  static constexpr int kFillRegisters = kPages ? 56 : Format::kFp8 > 0 ? 104 : 88;
+  static constexpr int kFillRegisters = kPages ? 56 : 88;
   static constexpr int kGroupRegisters = (504 - kFillRegisters) / 2;
 
   // Group 0 asks for the next scores before it waits for its last outputs of a pair; other kernels lack
@@ -46,7 +46,7 @@ struct LatentWide {
   static constexpr bool kAhead = kPages;
 
   // Something in a tile was, by other threads.
-  static constexpr bool kCopied = Format::kWide > 0 && !kPages;
+  static constexpr bool kCopied = !kPages;
   using Fill = LatentFill<Format, kLines, kBuffers>;
 
   static constexpr int kKeyBytes = kDims * kDimTileBytes;

@@ -32,14 +32,14 @@ struct WideFp8 {
   static constexpr int kValues = 512;
   static constexpr int kQueryThreads = 32;
   static constexpr int kTileWeights = kLines * 128;
-  using Ring = LatentRing<Format, 3>;
+  using Ring = LatentRing<Format, 3, 2>;
 
   static constexpr int kKeysAt = kDimTiles<Format> * kDimTileBytes;
   static constexpr int kWeightsAt = kKeysAt + Ring::kBuffers * LatentRows<Format>::kTileBytes;
   static constexpr int kScalesAt = kWeightsAt + Ring::kBuffers * kTileWeights;
   static constexpr int kSmallAt = kScalesAt + Ring::kBuffers * LatentRows<Format>::kScaleBytes;
-  static constexpr int kSmallBytes = 224 + 6 * 256 + 2 * 512 + 2048;
-  static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
+  static constexpr int kNamesAt = kSmallAt + 192 + 6 * 256 + 2 * 512 + 2048;
+  static constexpr int kSharedBytes = kNamesAt + Ring::kNameBytes;
   static_assert(kSharedBytes <= 232448 && kWeightsAt % 1024 == 0);
 
   // Named barriers; the groups have one each.
@@ -52,7 +52,7 @@ struct WideFp8Shared {
   std::uint32_t q;  // the first of all
 
   __device__ typename W::Ring ring() const {
-    return {q + W::kKeysAt, small(16), small(40), small(88)};
+    return {q + W::kKeysAt, small(16), small(40), small(88), q + W::kNamesAt};
   }
   __device__ std::uint32_t weights(unsigned n) const {
     return q + W::kWeightsAt + W::Ring::buffer(n) * W::kTileWeights;
@@ -68,25 +68,21 @@ struct WideFp8Shared {
   __device__ std::uint32_t risen(unsigned n) const { return small(112 + 4 * (n & 1)); }
   __device__ std::uint32_t facts() const { return small(128); }  // of items in turns
   __device__ std::uint32_t other_facts() const { return small(128 + LatentItemFacts::kBytes); }
-  /// The tile's keys and scales are there.
-  __device__ std::uint32_t ready(unsigned n) const {
-    return Format::kScales > 0 ? small(192 + 8 * W::Ring::buffer(n)) : ring().full(n);
-  }
-  __device__ std::uint32_t references() const { return small(224); }  // [64] f32, log2
+  __device__ std::uint32_t references() const { return small(192); }  // [64] f32, log2
   /// What sums are to be multiplied by because of that. [64] f32
-  __device__ std::uint32_t factors(unsigned n) const { return small(480 + 256 * (n & 1)); }
+  __device__ std::uint32_t factors(unsigned n) const { return small(448 + 256 * (n & 1)); }
   /// What is to be multiplied into a line's outputs. [64] f32
   __device__ std::uint32_t outputs(int group) const {
-    return small(static_cast<std::uint32_t>(992 + 256 * group));
+    return small(static_cast<std::uint32_t>(960 + 256 * group));
   }
   /// Where a line's outputs begin, in elements, or -1. [64] i64
   __device__ std::uint32_t places(int group) const {
-    return small(static_cast<std::uint32_t>(1504 + 512 * group));
+    return small(static_cast<std::uint32_t>(1472 + 512 * group));
   }
-  __device__ std::uint32_t rows() const { return small(2528); }  // of lines in their unit [64] i32
+  __device__ std::uint32_t rows() const { return small(2496); }  // of lines in their unit [64] i32
   /// [4 warps][64] f32: maxima, then sums of a group
   __device__ std::uint32_t columns(int group) const {
-    return small(static_cast<std::uint32_t>(2784 + 1024 * group));
+    return small(static_cast<std::uint32_t>(2752 + 1024 * group));
   }
 };
 
@@ -98,6 +94,9 @@ struct WideFp8Group {
   using W = WideFp8<Format>;
   using Ring = typename W::Ring;
   using Operand = std::uint32_t[2][4];
+  // Sets of registers for left operands, and tiles of 64 dimensions that share scales.
+  static constexpr int kOperands = Format::kScaleTiles == 1 ? 2 : 3;
+  static constexpr int kSame = Format::kScaleTiles > 1 ? Format::kScaleTiles : 1;
   // log2 of the largest weight, and of that of a maximum that becomes reference: f16 holds weights between
   // 2^-24 and 2^16.
   static constexpr float kLimit = 14, kMost = 7;
@@ -110,7 +109,7 @@ struct WideFp8Group {
   float sums[4][32];  // of 64 value dimensions each
   // Of this group's own tiles, of the lines own_line(): a lane sums the keys of four lanes.
   float total[2][2];
-  Operand operands[2];
+  Operand operands[kOperands];
   std::uint64_t queries;  // tile
 
   __device__ WideFp8Group(const LatentParams& params, const WideFp8Shared<Format>& shared,
@@ -155,7 +154,7 @@ struct WideFp8Group {
     for (int j = 0; j < 2; ++j) total[j][0] = total[j][1] = 0;
   }
 
-  /// Issues the products of two operands of 16 dimensions.
+  /// Issues the products of 32 dimensions.
   template <bool kBf16>
   __device__ __forceinline__ void score_chunk(float (&d)[32], const Operand& a, std::uint64_t q,
                                               bool add) {
@@ -168,36 +167,45 @@ struct WideFp8Group {
       mma_m64_f16_rows(d, a[1], q + 2, true);
     }
     wgmma_commit();
-    // What comes next is made beside this, in the other operand's registers.
-    wgmma_wait<1>();
+    // What comes next is made beside these, in another operand's registers.
+    wgmma_wait<kOperands - 1>();
   }
-  /// The products of 64 fp8 dimensions. v: their first words, then the next ones'.
-  __device__ __forceinline__ void score_tile(float (&d)[32], KeyOperand<Format>& keys,
-                                             std::uint32_t (&v)[4], int t, bool add) {
-    const std::uint64_t q = queries + static_cast<unsigned>(t * (kDimTileBytes / 16));
-    keys.choose(t);
-    keys.make(v, operands[0]);
-    keys.load(2 * t + 1, v);
-    score_chunk<false>(d, operands[0], q, add);
-    keys.make(v, operands[1]);
-    keys.load(2 * t + 2, v);  // after the last tile: what follows it in the row
-    score_chunk<false>(d, operands[1], q + 4, true);
-  }
-  /// Issues S^T of tile n.
+  /// Issues S^T of tile n, once all products are done. Words of keys are loaded two operands ahead, scales a block;
+  /// the rotary part, which needs no making, comes after the first 32 dimensions.
   __device__ __forceinline__ void score(float (&d)[32], unsigned n) {
     forget();
-    barrier_wait(s.ready(n), Ring::parity(n));
-    KeyOperand<Format> keys(s.ring().keys(n), s.scales(n), warp, lane);
-    std::uint32_t v[4];
-    keys.load(0, v);
-    score_tile(d, keys, v, 0, false);
-    LATHE_ROLLED
-    for (int t = 1; t < Format::kFp8; ++t) score_tile(d, keys, v, t, true);
+    barrier_wait(s.ring().full(n), Ring::parity(n));
+    KeyOperand<Format> keys(s.ring().keys(n), warp, lane);
+    std::uint32_t words[2][4];
+    constexpr int kFp8 = 2 * Format::kFp8, kWide = 2 * Format::kWide;
+    static_assert(kWide <= kOperands);
+    keys.fetch(0);
+    keys.load(0, words[0]);
+    keys.load(1, words[1]);
+    wgmma_wait<0>();
+    pin_sums();
+    constexpr bool kBeside = kWide < kOperands;
     LATHE_UNROLL
-    for (int c = 0; c < 2 * Format::kWide; ++c) {
-      keys.make_wide(c, operands[c & 1]);
-      score_chunk<true>(d, operands[c & 1],
-                        queries + ((Format::kFp8 + c / 2) * kDimTileBytes + c % 2 * 64) / 16, true);
+    for (int c = 0; kBeside && c < kWide; ++c) keys.make_wide(c, operands[1 + c]);
+    const auto q = [&](int c) {
+      return queries + static_cast<unsigned>((c / 2 * kDimTileBytes + c % 2 * 64) / 16);
+    };
+    LATHE_UNROLL
+    for (int c = 0; c < kFp8; ++c) {
+      if (c % (2 * kSame) == 0) {
+        keys.choose();
+        if (c + 2 * kSame < kFp8) keys.fetch(c / (2 * kSame) + 1);
+      }
+      Operand& a = operands[(c == 0 ? 0 : kWide + c) % kOperands];
+      keys.make(words[c & 1], a);
+      if (c + 2 < kFp8) keys.load(c + 2, words[c & 1]);
+      score_chunk<false>(d, a, q(c), c > 0);
+      LATHE_UNROLL
+      for (int w = 0; c == 0 && w < kWide; ++w) {
+        Operand& wide = operands[(1 + w) % kOperands];
+        if (!kBeside) keys.make_wide(w, wide);
+        score_chunk<true>(d, wide, q(kFp8 + w), true);
+      }
     }
   }
 
@@ -249,29 +257,35 @@ struct WideFp8Group {
   /// Issues O^T += V^T P^T of tile n, and gives its keys back.
   __device__ __forceinline__ void add(unsigned n) {
     forget();
-    barrier_wait(s.ready(n), Ring::parity(n));
-    barrier_wait(s.weighed(n), Ring::parity(n));
-    refer(n);
     if (group > 1) __builtin_unreachable();  // so only the last tile of values can be bf16
-    ValueOperand<Format> values{s.ring().keys(n), s.scales(n), warp, lane};
-    LATHE_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const std::uint64_t weights =
-          tile_descriptor(s.weights(n) + static_cast<std::uint32_t>(half * 64), 1024);
-      std::uint32_t v[4];
-      values.load(4 * group, half, v);
-      LATHE_UNROLL
-      for (int m = 0; m < 4; ++m) {
-        Operand& a = operands[m & 1];
-        if (m % 2 == 0 || Format::kScaleTiles < 2) values.choose(4 * group + m, half);
-        values.make(4 * group + m, half, v, a);
-        if (m < 3) values.load(4 * group + m + 1, half, v);
-        wgmma_fence();
-        mma_m64_f16_rows(sums[m], a[0], weights, true);
-        mma_m64_f16_rows(sums[m], a[1], weights + 2, true);  // 32 bytes on
-        wgmma_commit();
-        wgmma_wait<1>();
+    const ValueOperand<Format> values{s.ring().keys(n), s.scales(n), warp, lane};
+    // Words are loaded two operands ahead, scales one that needs others.
+    std::uint32_t words[2][4], scales[2][4] = {};
+    barrier_wait(s.ring().full(n), Ring::parity(n));
+    values.load(4 * group, 0, words[0]);
+    values.load(4 * group + 1, 0, words[1]);
+    barrier_wait(s.weighed(n), Ring::parity(n));
+    const auto choose = [&](int c) {
+      if (c < 8 && c % kSame == 0) {
+        values.choose(4 * group + c % 4, c / 4, scales[c / kSame & 1]);
       }
+    };
+    choose(0);
+    refer(n);
+    const std::uint64_t weights = tile_descriptor(s.weights(n), 1024);
+    LATHE_UNROLL
+    for (int c = 0; c < 8; ++c) {
+      const int half = c / 4, m = c % 4;
+      Operand& a = operands[c % kOperands];
+      if (c % kSame == 0) choose(c + kSame);
+      values.make(4 * group + m, half, words[c & 1], scales[c / kSame & 1], a);
+      if (c < 6) values.load(4 * group + (c + 2) % 4, (c + 2) / 4, words[c & 1]);
+      wgmma_fence();
+      mma_m64_f16_rows(sums[m], a[0], weights + static_cast<unsigned>(half * 4), true);
+      mma_m64_f16_rows(sums[m], a[1], weights + static_cast<unsigned>(half * 4 + 2), true);
+      wgmma_commit();
+      // ptxas serializes products after a wait for none.
+      if (c >= kOperands - 1) wgmma_wait<kOperands - 1>();
     }
     barrier_arrive(s.ring().empty(n));
   }
@@ -336,22 +350,30 @@ struct WideFp8Group {
   /// Scores of tile n to weights in shared memory.
   __device__ __forceinline__ void weigh(float (&d)[32], unsigned n, int limit) {
     forget();
+    float2 references[8];
+    LATHE_UNROLL
+    for (int j = 0; j < 8; ++j) references[j] = reference(j);
+    make_scales<Format>(s.ring().keys(n), s.scales(n), warp, lane);
     hide(d, n, limit);
     float most = kNoKey;
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
-      const float2 r = reference(j);
+      const float2 r = references[j];
       most = fmaxf(most, fmaf(fmaxf(d[4 * j], d[4 * j + 2]), p.scale, -r.x));
       most = fmaxf(most, fmaf(fmaxf(d[4 * j + 1], d[4 * j + 3]), p.scale, -r.y));
     }
     const bool rises = group_any(W::kFirstGroup + group, 128, most > kLimit);
-    if (seldom(rises)) raise(d, n);
+    if (seldom(rises)) {
+      raise(d, n);
+      LATHE_UNROLL
+      for (int j = 0; j < 8; ++j) references[j] = reference(j);
+    }
     if (thread() == 0) store_shared_u32(s.risen(n), rises);
     const int chunk = 2 * warp + (lane >> 3 & 1), row = lane & 7;
     std::uint32_t packed[4];
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
-      const float2 r = reference(j);
+      const float2 r = references[j];
       LATHE_UNROLL
       for (int i = 0; i < 4; ++i) {
         d[4 * j + i] = exp2_fast(fmaf(d[4 * j + i], p.scale, (i & 1) == 0 ? -r.x : -r.y));
@@ -372,23 +394,19 @@ struct WideFp8Group {
   __device__ __forceinline__ void tiles(std::uint32_t facts) {
     float d[32];
     const LatentItemFacts item = LatentItemFacts::load(facts);
-    const int end = 2 * item.pairs;
+    const int end = item.tiles;
     unsigned n = static_cast<unsigned>(item.tile) - 2;
     // Both groups run the same code, so that it stays in the instruction cache: a step adds tile t and
     // then makes the scores of the own tile after the next one, or the weights of the next one.
     LATHE_ROLLED
     for (int t = -2; t < end; ++t, ++n) {
       if (t >= 0) add(n);
-      if ((t & 1) == group) {
+      if ((t & 1) == group && t + 2 < end) {
+        score(d, n + 2);
         wgmma_wait<0>();
-        pin_sums();
-        if (t + 2 < end) {
-          score(d, n + 2);
-          wgmma_wait<0>();
-          wgmma_pin(d);
-        }
+        wgmma_pin(d);
       } else {
-        if (t + 1 >= 0 && t + 1 < end) {
+        if ((t & 1) != group && t + 1 >= 0 && t + 1 < end) {
           weigh(d, n + 1, LatentItemFacts::load_limit(facts) - (t + 1) * kLatentTile);
         }
         wgmma_wait<0>();
@@ -510,7 +528,7 @@ struct WideFp8Group {
     for (std::uint32_t facts = s.facts();; facts = s.facts() + s.other_facts() - facts) {
       barrier_wait(s.q_full(), facts != s.facts());
       const LatentItemFacts item = LatentItemFacts::load(facts);
-      if (item.pairs == 0) return;
+      if (item.tiles == 0) return;
       begin(item);
       tiles(facts);
       finish(LatentItemFacts::load(facts));
@@ -528,12 +546,8 @@ static __global__ void __launch_bounds__(WideFp8<Format>::kThreads, 1)
   if (threadIdx.x == 0) {
     barrier_init(s.q_full(), W::kQueryThreads + 1);
     barrier_init(s.q_empty(), 256);
-    for (unsigned b = 0; b < W::Ring::kBuffers; ++b) {
-      barrier_init(ring.full(b), W::Ring::kFullArrivals);
-      barrier_init(ring.empty(b), Format::kScales > 0 ? 256 + 32 : 256);
-      barrier_init(s.weighed(b), 128);
-      if (Format::kScales > 0) barrier_init(s.ready(b), 32);
-    }
+    ring.init(256);
+    for (unsigned b = 0; b < W::Ring::kBuffers; ++b) barrier_init(s.weighed(b), 128);
     barriers_visible();
   }
   sync_block();
@@ -541,18 +555,18 @@ static __global__ void __launch_bounds__(WideFp8<Format>::kThreads, 1)
   const int group = shuffle(static_cast<int>(threadIdx.x) / 128, 0);
   const int thread = static_cast<int>(threadIdx.x) % 128;
   if (group == 2) {
-    lower_registers<56>();
+    lower_registers<48>();
     const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.tiles;
     const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.tiles;
     if (thread < 64) {
-      fill_rows<Format, W::kLines>(p, ring, worker, tile, thread / 32, thread % 32);
+      copy_rows<Format>(ring, thread / 32, thread % 32);
     } else if (thread < 96) {
-      tell_items<Format, W::kLines, W::kQueryThreads>(p, s.q, s.facts(), s.q_full(), s.q_empty(),
-                                                      worker, tile, thread - 64);
-    } else if constexpr (Format::kScales > 0) {
-      fill_scales<Format, W::kLines>(p, ring, s.scales(0), s.ready(0), worker, tile, thread - 96);
+      tell_items<Format, W::kLines, W::kQueryThreads, 2>(p, s.q, s.facts(), s.q_full(), s.q_empty(),
+                                                         worker, tile, thread - 64);
+    } else {
+      name_rows<Format, W::kLines>(p, ring, worker, tile, thread - 96);
+      write_keyless(p, thread - 96);
     }
-    if (thread >= 96) write_keyless(p, thread - 96);
   } else {
     raise_registers<224>();
     WideFp8Group<Format>(p, s, group, thread).run();

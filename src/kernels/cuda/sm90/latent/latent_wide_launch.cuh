@@ -30,13 +30,11 @@ cudaError_t launch_wide_fill(const LatentParams& p, const CUtensorMap& map, cuda
 template <class Format>
 cudaError_t launch_wide(const LatentParams& p, cudaStream_t stream) {
   CUtensorMap map{};
-  if constexpr (Format::kFp8 == 0) {
-    if (has_boxes(p)) {
-      const cudaError_t status = make_key_map(map, p, Format::kRowBytes);
-      if (status != cudaSuccess) return status;
-      return p.tiles % 2 == 0 ? launch_wide_fill<Format, true, 2>(p, map, stream)
-                              : launch_wide_fill<Format, true, 1>(p, map, stream);
-    }
+  if (has_boxes(p)) {
+    const cudaError_t status = make_key_map(map, p, Format::kRowBytes);
+    if (status != cudaSuccess) return status;
+    return p.tiles % 2 == 0 ? launch_wide_fill<Format, true, 2>(p, map, stream)
+                            : launch_wide_fill<Format, true, 1>(p, map, stream);
   }
   return launch_wide_fill<Format, false, 1>(p, map, stream);
 }

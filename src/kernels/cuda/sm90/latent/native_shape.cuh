@@ -130,7 +130,7 @@ __device__ inline void native_fill_queries(const LatentParams& p, const NativeSh
     barrier_wait(s.q_empty(), (number & 1) ^ 1);
     if (thread == 0) {
       const LatentUnitPlace& u = items.unit;
-      LatentItemFacts{live ? LatentItemFacts::pairs_of(items.item) : 0,
+      LatentItemFacts{live ? LatentItemFacts::tiles_of<2>(items.item) : 0,
                       u.limit - items.item.first,
                       u.row,
                       u.lines,
@@ -159,7 +159,7 @@ __device__ inline void native_fill_keys(const LatentParams& p, const NativeMaps&
     const std::int32_t end = items.item.first + items.item.count;
     const std::int32_t* table =
         p.main.table + std::int64_t{items.unit.request} * p.main.table_width;
-    const int tiles = 2 * LatentItemFacts::pairs_of(items.item);
+    const int tiles = LatentItemFacts::tiles_of<2>(items.item);
     for (int t = 0; t < tiles; ++t, ++n) {
       const std::int32_t index = items.item.first + t * kLatentTile + lane * rows;
       std::int32_t page = -1, offset = 0, seen = 0;
