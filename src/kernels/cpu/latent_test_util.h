@@ -75,7 +75,7 @@ struct Scene {
  private:
   std::int32_t random_key(std::size_t r) {
     const auto die = rng() % 8;
-    if (die == 0) return -1;
+    if (die == 0) return rng() % 2 == 0 ? -1 : INT32_MIN;
     if (die == 1)
       return static_cast<std::int32_t>(pool.view().slots()) +
              static_cast<std::int32_t>(rng() % 1000);

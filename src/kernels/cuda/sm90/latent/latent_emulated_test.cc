@@ -228,9 +228,9 @@ TEST_P(LatentEmulatedPages, CutUnits) {
 }
 
 // Scores that rise by more than the slack from tile to tile, late and on a few lines alone.
-TEST(LatentEmulatedBf16, RisingScores) {
+TEST_P(LatentEmulatedPages, RisingScores) {
   for (const int heads : {8, 48}) {
-    Scene s(layout_of(LayoutKind::mla_bf16), 16, heads, {{330, 2}});
+    Scene s(layout_of(GetParam()), 16, heads, {{330, 2}});
     s.args.problem.scale = 0.8f;
     check(s, 2);
   }
