@@ -451,6 +451,7 @@ struct WideFp8Group {
         }
       }
     }
+    sync();
     group_sync(W::kBothGroups, 256);
     const bool split = item.number >= 0;
     if (thread() < W::kLines) {
