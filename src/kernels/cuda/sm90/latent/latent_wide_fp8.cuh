@@ -13,8 +13,8 @@
 //   group 0   weights 0             | O += P0 V0, S2 = K2 Q | O += P1 V1, weights 2 | ...
 //   group 1   O += P0 V0, weights 1 | O += P1 V1, S3 = K3 Q | O += P2 V2, weights 3 | ...
 //
-// Operands are made of 32 keys or dimensions at a time in one of two sets of registers, while the products
-// of the other set run. References (latent_reference.cuh) go from tile to tile in the order of keys.
+// Operands are made of 32 keys or dimensions at a time in one of two or three sets of registers, while the
+// products of the others run. References (latent_reference.cuh) go from tile to tile in the order of keys.
 #pragma once
 
 #include "kernels/cuda/common/wgmma_rows.cuh"
