@@ -33,4 +33,35 @@ __device__ inline void hide_after(float (&d)[32], int limit0, int limit1, int la
   }
 }
 
+// The same of turned scores: a thread has keys `key` and `key` + 8, of lines 8 j + 2 (lane % 4) + i.
+
+/// Keys whose bit is 0.
+template <int kCount>
+__device__ inline void hide_turned_keys(float (&d)[kCount], std::uint64_t seen, int key) {
+  if (!seldom(seen != ~std::uint64_t{0})) return;
+  const auto bits = static_cast<std::uint32_t>(seen >> key);
+  LATHE_UNROLL
+  for (int j = 0; j < kCount / 4; ++j) {
+    if (!(bits & 1)) d[4 * j] = d[4 * j + 1] = kNoKey;
+    if (!(bits & 256)) d[4 * j + 2] = d[4 * j + 3] = kNoKey;
+  }
+}
+/// Keys from `limit` on, counted from the tile's first, for the unit's first row; those from one more on for
+/// the row after.
+template <int kCount>
+__device__ inline void hide_turned_after(float (&d)[kCount], const LatentParams& p, int limit,
+                                         int key, int lane) {
+  if (!seldom(limit < kLatentTile)) return;
+  LATHE_UNROLL
+  for (int j = 0; j < kCount / 4; ++j) {
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const auto line = static_cast<std::uint32_t>(8 * j + 2 * (lane & 3) + i);
+      const int sees = limit + static_cast<int>(p.by_heads(line));
+      if (key >= sees) d[4 * j + i] = kNoKey;
+      if (key + 8 >= sees) d[4 * j + 2 + i] = kNoKey;
+    }
+  }
+}
+
 }  // namespace lathe::cuda

@@ -15,6 +15,7 @@
 #include <cuda.h>
 
 #include "kernels/cuda/common/wgmma.cuh"
+#include "kernels/cuda/sm90/latent/latent_hide.cuh"
 #include "kernels/cuda/sm90/latent/latent_page_fill.cuh"
 #include "kernels/cuda/sm90/latent/latent_parts.cuh"
 #include "kernels/cuda/sm90/latent/latent_reference.cuh"
@@ -166,32 +167,6 @@ struct LatentNarrowGroup {
     group_sync(1 + group, 128);
   }
 
-  __device__ void hide_keys(float (&d)[kLines / 2]) const {
-    const std::uint64_t mask = this->mask();
-    if (mask == ~std::uint64_t{0}) return;
-    const auto bits = static_cast<std::uint32_t>(mask >> key);
-    LATHE_UNROLL
-    for (int j = 0; j < kEights; ++j) {
-      if (!(bits & 1)) d[4 * j] = d[4 * j + 1] = kNoKey;
-      if (!(bits & 256)) d[4 * j + 2] = d[4 * j + 3] = kNoKey;
-    }
-  }
-  /// Keys from `limit` on, counted from the tile's first, are not seen by the unit's first row, and
-  /// those from one more on not by the row after.
-  __device__ void hide_after(float (&d)[kLines / 2], int limit) const {
-    if (limit >= kLatentTile) return;
-    LATHE_UNROLL
-    for (int j = 0; j < kEights; ++j) {
-      LATHE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const int seen =
-            limit + static_cast<int>(p.by_heads(static_cast<std::uint32_t>(line(j, i))));
-        if (key >= seen) d[4 * j + i] = kNoKey;
-        if (key + 8 >= seen) d[4 * j + 2 + i] = kNoKey;
-      }
-    }
-  }
-
   /// Scores to weights in shared memory.
   __device__ void weigh(const float (&d)[kLines / 2], std::uint32_t to) {
     const int chunk = 2 * warp + (lane >> 3 & 1), row = lane & 7;
@@ -280,8 +255,8 @@ struct LatentNarrowGroup {
     if constexpr (N::kPaged) clear_hidden();
     float d[kLines / 2];
     score(d);
-    hide_keys(d);
-    hide_after(d, limit);
+    hide_turned_keys(d, mask(), key);
+    hide_turned_after(d, p, limit, key, lane);
     // From here on no product of the group reads the weights before.
     if (group_any(1 + group, 128, outgrows(d))) raise(d);
     const std::uint32_t weights = s.weights + group * N::kWeightBytes;

@@ -19,6 +19,8 @@ struct NarrowFp8 {
   // More groups would hold more tiles, which memory could be filling.
   static constexpr int kGroups = 2, kGroupRegisters = 224;
   static constexpr int kFillRegisters = 48;
+  static_assert(kGroups * kGroupRegisters + kFillRegisters <= 504,
+                "setmaxnreg would wait for ever");
   static constexpr int kThreads = (kGroups + 1) * 128;
   static constexpr int kValues = 512;
   static constexpr int kQueryThreads = 32;
@@ -88,12 +90,10 @@ struct NarrowFp8Group {
   using N = NarrowFp8<Format, kTileLines>;
   using Ring = typename N::Ring;
   using Operand = std::uint32_t[2][4];
-  // Sets of registers for left operands, and tiles of 64 dimensions that share scales.
+  // Sets of registers for left operands.
   static constexpr int kOperands = 3;
-  static constexpr int kSame = Format::kScaleTiles > 1 ? Format::kScaleTiles : 1;
+  static constexpr int kSame = LatentRows<Format>::kSame;
   static constexpr int kLines = kTileLines, kEights = kLines / 8;
-  // As in latent_wide_fp8.cuh.
-  static constexpr float kLimit = 14, kMost = 7, kLow = -1e30f;
 
   const LatentParams& p;
   const NarrowFp8Shared<Format, kTileLines>& s;
@@ -122,7 +122,7 @@ struct NarrowFp8Group {
     arrange_queries<Format, kLines, N::kGroups * 128>(s.q, group * 128 + warp * 32 + lane);
     group_sync(N::kAllGroups, N::kGroups * 128);
     // All have read the item before's.
-    if (warp == 0 && lane < kLines) store_float(reference(lane), kLow);
+    if (warp == 0 && lane < kLines) store_float(reference(lane), kNoReference);
     sync();
     LATHE_UNROLL
     for (int t = 0; t < 8; ++t) {
@@ -133,19 +133,6 @@ struct NarrowFp8Group {
     for (int j = 0; j < kEights; ++j) total[j][0] = total[j][1] = 0;
   }
 
-  template <bool kBf16>
-  __device__ __forceinline__ void score_chunk(float (&d)[kLines / 2], const Operand& a,
-                                              std::uint64_t q, bool add) {
-    wgmma_fence();
-    if constexpr (kBf16) {
-      mma_m64_bf16_rows(d, a[0], q, add);
-      mma_m64_bf16_rows(d, a[1], q + 2, true);  // 32 bytes on
-    } else {
-      mma_m64_f16_rows(d, a[0], q, add);
-      mma_m64_f16_rows(d, a[1], q + 2, true);
-    }
-    wgmma_commit();
-  }
   __device__ __forceinline__ void score(float (&d)[kLines / 2], unsigned n) {
     forget();
     KeyOperand<Format> keys(s.ring().keys(n), warp, lane);
@@ -213,34 +200,16 @@ struct NarrowFp8Group {
 
   /// limit: keys that the unit's first row sees, counted from the tile's first; the row after sees one more.
   __device__ void hide(float (&d)[kLines / 2], unsigned n, int limit) const {
-    const std::uint64_t seen = load_shared_u64(s.ring().mask(n));
     const int key = warp * 16 + lane / 4;
-    if (seldom(seen != ~std::uint64_t{0})) {
-      const auto bits = static_cast<std::uint32_t>(seen >> key);
-      LATHE_UNROLL
-      for (int j = 0; j < kEights; ++j) {
-        if (!(bits & 1)) d[4 * j] = d[4 * j + 1] = kNoKey;
-        if (!(bits & 256)) d[4 * j + 2] = d[4 * j + 3] = kNoKey;
-      }
-    }
-    if (!seldom(limit < kLatentTile)) return;
-    LATHE_UNROLL
-    for (int j = 0; j < kEights; ++j) {
-      LATHE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const int sees =
-            limit + static_cast<int>(p.by_heads(static_cast<std::uint32_t>(line(j, i))));
-        if (key >= sees) d[4 * j + i] = kNoKey;
-        if (key + 8 >= sees) d[4 * j + 2 + i] = kNoKey;
-      }
-    }
+    hide_turned_keys(d, load_shared_u64(s.ring().mask(n)), key);
+    hide_turned_after(d, p, limit, key, lane);
   }
 
   /// A line's reference after the tile, `was` before it.
   __device__ float raised(int l, float was) const {
     const float m = fmaxf(fmaxf(load_float(column(group, 0, l)), load_float(column(group, 1, l))),
                           fmaxf(load_float(column(group, 2, l)), load_float(column(group, 3, l))));
-    return m > was + kLimit ? m - kMost : was;
+    return m > was + kMostWeight ? m - kFirstWeight : was;
   }
   /// Raises the references of lines that have outgrown them; the products must be done.
   __device__ void raise(const float (&d)[kLines / 2]) {
@@ -316,7 +285,7 @@ struct NarrowFp8Group {
       most = fmaxf(most, fmaf(fmaxf(d[4 * j + 1], d[4 * j + 3]), p.scale, -r.y));
     }
     // From here on no product of the group reads the weights before.
-    if (seldom(group_any(N::kFirstGroup + group, 128, most > kLimit))) raise(d);
+    if (seldom(group_any(N::kFirstGroup + group, 128, most > kMostWeight))) raise(d);
     weigh(d);
     sync();
     add(n);
@@ -369,7 +338,7 @@ struct NarrowFp8Group {
     group_sync(N::kAllGroups, N::kGroups * 128);
     LATHE_ROLLED
     for (int l = group * 4 + warp; l < kLines && l < item.lines; l += 4 * N::kGroups) {
-      float factors[N::kGroups], most = kLow;
+      float factors[N::kGroups], most = kNoReference;
       LATHE_UNROLL
       for (int g = 0; g < N::kGroups; ++g) {
         factors[g] = load_float(s.references(g) + static_cast<std::uint32_t>(4 * l));

@@ -14,6 +14,7 @@
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
+#include "kernels/cuda/common/wgmma_rows.cuh"
 #include "kernels/cuda/sm90/latent/latent_fill.cuh"
 #include "kernels/cuda/sm90/latent/latent_format.cuh"
 
@@ -25,7 +26,29 @@ struct LatentRows {
   // f16, [kScales][64 keys].
   static constexpr int kScaleBytes = Format::kScales * kLatentTile * 2;
   static_assert(Format::kPitch % 32 == 16 && Format::kPitch >= Format::kRowBytes);
+  // Tiles of 64 dimensions that share scales, or one.
+  static constexpr int kSame = Format::kScaleTiles > 1 ? Format::kScaleTiles : 1;
 };
+
+// f16 weights lie between 2^-24 and 2^16. log2 of the largest, and of that of a maximum that becomes reference.
+inline constexpr float kMostWeight = 14, kFirstWeight = 7;
+// The reference of a line that has not seen a key. It is finite: less it, the score of a hidden key is -inf.
+inline constexpr float kNoReference = -1e30f;
+
+/// Issues the products of 32 dimensions of keys with queries, bf16 or f16.
+template <bool kBf16, int kCount>
+__device__ __forceinline__ void score_chunk(float (&d)[kCount], const std::uint32_t (&a)[2][4],
+                                            std::uint64_t queries, bool add) {
+  wgmma_fence();
+  if constexpr (kBf16) {
+    mma_m64_bf16_rows(d, a[0], queries, add);
+    mma_m64_bf16_rows(d, a[1], queries + 2, true);  // 32 bytes on
+  } else {
+    mma_m64_f16_rows(d, a[0], queries, add);
+    mma_m64_f16_rows(d, a[1], queries + 2, true);
+  }
+  wgmma_commit();
+}
 
 /// Where a key's scale lies in its block's 128 bytes of a table: what a thread multiplies its words of 32 keys
 /// by are 16 bytes.

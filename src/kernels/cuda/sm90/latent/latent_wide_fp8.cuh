@@ -29,6 +29,8 @@ template <class Format>
 struct WideFp8 {
   static constexpr int kLines = 64;
   static constexpr int kThreads = 384;
+  static constexpr int kGroupRegisters = 224, kFillRegisters = 48;
+  static_assert(2 * kGroupRegisters + kFillRegisters <= 504, "setmaxnreg would wait for ever");
   static constexpr int kValues = 512;
   static constexpr int kQueryThreads = 32;
   static constexpr int kTileWeights = kLines * 128;
@@ -94,14 +96,9 @@ struct WideFp8Group {
   using W = WideFp8<Format>;
   using Ring = typename W::Ring;
   using Operand = std::uint32_t[2][4];
-  // Sets of registers for left operands, and tiles of 64 dimensions that share scales.
+  // Sets of registers for left operands.
   static constexpr int kOperands = Format::kScaleTiles == 1 ? 2 : 3;
-  static constexpr int kSame = Format::kScaleTiles > 1 ? Format::kScaleTiles : 1;
-  // log2 of the largest weight, and of that of a maximum that becomes reference: f16 holds weights between
-  // 2^-24 and 2^16.
-  static constexpr float kLimit = 14, kMost = 7;
-  // The reference of a line that has not seen a key. It is finite: less it, the score of a hidden key is -inf.
-  static constexpr float kLow = -1e30f;
+  static constexpr int kSame = LatentRows<Format>::kSame;
 
   const LatentParams& p;
   const WideFp8Shared<Format>& s;
@@ -139,7 +136,7 @@ struct WideFp8Group {
       // The other group reads these after this one's first tile.
       if (thread() < W::kLines) {
         const auto at = 4u * static_cast<unsigned>(thread());
-        store_float(s.references() + at, kLow);
+        store_float(s.references() + at, kNoReference);
         store_shared_u32(s.rows() + at,
                          p.by_heads(static_cast<std::uint32_t>(item.first + thread())));
       }
@@ -154,22 +151,6 @@ struct WideFp8Group {
     for (int j = 0; j < 2; ++j) total[j][0] = total[j][1] = 0;
   }
 
-  /// Issues the products of 32 dimensions.
-  template <bool kBf16>
-  __device__ __forceinline__ void score_chunk(float (&d)[32], const Operand& a, std::uint64_t q,
-                                              bool add) {
-    wgmma_fence();
-    if constexpr (kBf16) {
-      mma_m64_bf16_rows(d, a[0], q, add);
-      mma_m64_bf16_rows(d, a[1], q + 2, true);  // 32 bytes on
-    } else {
-      mma_m64_f16_rows(d, a[0], q, add);
-      mma_m64_f16_rows(d, a[1], q + 2, true);
-    }
-    wgmma_commit();
-    // What comes next is made beside these, in another operand's registers.
-    wgmma_wait<kOperands - 1>();
-  }
   /// Issues S^T of tile n, once all products are done. Words of keys are loaded two operands ahead, scales a block;
   /// the rotary part, which needs no making, comes after the first 32 dimensions.
   __device__ __forceinline__ void score(float (&d)[32], unsigned n) {
@@ -200,11 +181,14 @@ struct WideFp8Group {
       keys.make(words[c & 1], a);
       if (c + 2 < kFp8) keys.load(c + 2, words[c & 1]);
       score_chunk<false>(d, a, q(c), c > 0);
+      // What comes next is made beside these, in another operand's registers.
+      wgmma_wait<kOperands - 1>();
       LATHE_UNROLL
       for (int w = 0; c == 0 && w < kWide; ++w) {
         Operand& wide = operands[(1 + w) % kOperands];
         if (!kBeside) keys.make_wide(w, wide);
         score_chunk<true>(d, wide, q(kFp8 + w), true);
+        wgmma_wait<kOperands - 1>();
       }
     }
   }
@@ -293,14 +277,7 @@ struct WideFp8Group {
   __device__ void hide(float (&d)[32], unsigned n, int limit) const {
     const std::uint64_t seen = load_shared_u64(s.ring().mask(n));
     const int key = warp * 16 + lane / 4;
-    if (seldom(seen != ~std::uint64_t{0})) {
-      const auto bits = static_cast<std::uint32_t>(seen >> key);
-      LATHE_UNROLL
-      for (int j = 0; j < 8; ++j) {
-        if (!(bits & 1)) d[4 * j] = d[4 * j + 1] = kNoKey;
-        if (!(bits & 256)) d[4 * j + 2] = d[4 * j + 3] = kNoKey;
-      }
-    }
+    hide_turned_keys(d, seen, key);
     if (!seldom(limit < kLatentTile)) return;
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
@@ -338,8 +315,8 @@ struct WideFp8Group {
       const float m = fmaxf(fmaxf(load_float(column), load_float(column + 256)),
                             fmaxf(load_float(column + 512), load_float(column + 768)));
       const float was = load_float(s.references() + at);
-      const bool rises = m > was + kLimit;
-      const float to = m - kMost;
+      const bool rises = m > was + kMostWeight;
+      const float to = m - kFirstWeight;
       store_float(s.factors(n) + at, rises ? exp2_fast(was - to) : 1.f);
       if (rises) store_float(s.references() + at, to);
     }
@@ -362,7 +339,7 @@ struct WideFp8Group {
       most = fmaxf(most, fmaf(fmaxf(d[4 * j], d[4 * j + 2]), p.scale, -r.x));
       most = fmaxf(most, fmaf(fmaxf(d[4 * j + 1], d[4 * j + 3]), p.scale, -r.y));
     }
-    const bool rises = group_any(W::kFirstGroup + group, 128, most > kLimit);
+    const bool rises = group_any(W::kFirstGroup + group, 128, most > kMostWeight);
     if (seldom(rises)) {
       raise(d, n);
       LATHE_UNROLL
@@ -556,7 +533,7 @@ static __global__ void __launch_bounds__(WideFp8<Format>::kThreads, 1)
   const int group = shuffle(static_cast<int>(threadIdx.x) / 128, 0);
   const int thread = static_cast<int>(threadIdx.x) % 128;
   if (group == 2) {
-    lower_registers<48>();
+    lower_registers<W::kFillRegisters>();
     const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.tiles;
     const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.tiles;
     if (thread < 64) {
@@ -569,7 +546,7 @@ static __global__ void __launch_bounds__(WideFp8<Format>::kThreads, 1)
       write_keyless(p, thread - 96);
     }
   } else {
-    raise_registers<224>();
+    raise_registers<W::kGroupRegisters>();
     WideFp8Group<Format>(p, s, group, thread).run();
   }
   let_next_begin();
