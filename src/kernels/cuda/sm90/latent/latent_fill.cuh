@@ -60,7 +60,8 @@ struct LatentStream {
   }
   __device__ void advance(const LatentParams& p, std::int32_t tile) {
     at += kStep;
-    if (live && at >= end) open(p, tile);
+    // Where a step is a whole, no register for what it is filled up to.
+    if (live && at >= (kWhole == kStep ? keys : end)) open(p, tile);
   }
   __device__ KeyName key(const LatentParams& p, int in_pair) const {
     const std::int32_t index = at + in_pair;

@@ -31,6 +31,7 @@ struct LatentItemFacts {
   __device__ static std::int32_t load_limit(std::uint32_t at) {
     return static_cast<std::int32_t>(load_shared_u32(at + 4));
   }
+  __device__ static unsigned load_tile(std::uint32_t at) { return load_shared_u32(at + 24); }
   __device__ void store(std::uint32_t at) const {
     const auto u32 = [](std::int32_t x) { return static_cast<std::uint32_t>(x); };
     store_shared(at, u32(tiles), u32(limit), u32(row), u32(lines));

@@ -444,7 +444,7 @@ static __global__ void __launch_bounds__(NarrowFp8<Format, kTileLines>::kThreads
       copy_rows<Format>(ring, thread / 32, thread % 32);
     } else if (thread < 96) {
       tell_items<Format, kTileLines, N::kQueryThreads, N::kGroups>(
-          p, s.q, s.facts(), s.q_full(), s.q_empty(), worker, 0, thread - 64);
+          p, s.q, s.facts(), s.q_full(), s.q_empty(), worker, 0, thread - 64, [](unsigned) {});
     } else {
       name_rows<Format, kTileLines>(p, ring, worker, 0, thread - 96);
       write_keyless(p, thread - 96);

@@ -162,11 +162,12 @@ __device__ inline void copy_rows(const Ring& ring, int warp, int lane) {
 }
 
 /// kThreads threads: queries and facts of items. `facts`: two places; an item's are kept until the one after
-/// the next is begun. q_full takes kThreads + 1 arrivals.
-template <class Format, int kTileLines, int kThreads, int kGroups>
+/// the next is begun. q_full takes kThreads + 1 arrivals. each_tile(n) is called for all tiles of an item once its
+/// queries are under way.
+template <class Format, int kTileLines, int kThreads, int kGroups, class EachTile>
 __device__ inline void tell_items(const LatentParams& p, std::uint32_t q, std::uint32_t facts,
                                   std::uint32_t q_full, std::uint32_t q_empty, std::int32_t worker,
-                                  std::int32_t tile, int thread) {
+                                  std::int32_t tile, int thread, const EachTile& each_tile) {
   LatentItems items(p, worker);
   unsigned number = 0;
   std::int32_t first = 0;  // tile of the item
@@ -185,11 +186,14 @@ __device__ inline void tell_items(const LatentParams& p, std::uint32_t q, std::u
           .store(facts + LatentItemFacts::kBytes * (number & 1));
       barrier_arrive(q_full);
     }
-    if (live) {
-      first += LatentItemFacts::tiles_of<kGroups>(items.item);
-      copy_queries<kTileLines, kDimTiles<Format>, kThreads>(p, items.unit, tile, q, thread);
-    }
+    if (live) copy_queries<kTileLines, kDimTiles<Format>, kThreads>(p, items.unit, tile, q, thread);
     barrier_arrive_after_copies(q_full);
+    if (!live) continue;
+    LATHE_ROLLED
+    for (const std::int32_t end = first + LatentItemFacts::tiles_of<kGroups>(items.item);
+         first < end; ++first) {
+      each_tile(static_cast<unsigned>(first));
+    }
   }
 }
 

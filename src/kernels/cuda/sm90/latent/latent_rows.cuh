@@ -101,6 +101,16 @@ struct KeyOperand {
       scales[1] = pack_f16(next[1], next[1]);
     }
   }
+  /// Puts those into the tile's table, for values.
+  __device__ void tell(int block, std::uint32_t table, int warp, int lane) const {
+    if constexpr (Format::kScales > 0) {
+      if ((lane & 3) != (block & 3)) return;
+      const std::uint32_t to = table + static_cast<std::uint32_t>(block * (kLatentTile * 2)) +
+                               scale_place(warp * 16 + lane / 4);
+      store_shared_u16(to, scales[0]);
+      store_shared_u16(to + 4, scales[1]);  // eight keys on
+    }
+  }
   /// Words of dimensions 32 chunk on.
   __device__ void load(int chunk, std::uint32_t (&v)[4]) const {
     load_matrices(at + static_cast<std::uint32_t>(chunk * 32), v);
