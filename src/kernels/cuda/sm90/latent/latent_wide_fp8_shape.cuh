@@ -30,6 +30,8 @@ struct WideFp8 {
   static constexpr int kSharedBytes = kNamesAt + Ring::kNameBytes;
   static_assert(kSharedBytes <= 232448 && kWeightsAt % 1024 == 0);
 
+  // Of eight parts of a tile's values, those that are added beside the next tile's scores.
+  static constexpr int kEarly = 1;
   static constexpr int kScoreGroup = 1;  // a named barrier
 };
 

@@ -72,13 +72,15 @@ struct WideFp8Values {
     };
     choose(0);
     refer(n);
-    // Products begin when the next tile's scores are made: its weights need other parts of the processor.
-    const unsigned last = n + 1 < end ? n + 1 : n;
-    barrier_wait(s.scored(last), Ring::parity(last));
     const std::uint64_t weights = tile_descriptor(s.weights(n), 1024);
     LATHE_UNROLL
     for (int c = 0; c < 8; ++c) {
       const int half = c / 4, m = c % 4;
+      // The rest waits for the next tile's scores, whose weights need other parts of the processor.
+      if (c == W::kEarly) {
+        const unsigned last = n + 1 < end ? n + 1 : n;
+        barrier_wait(s.scored(last), Ring::parity(last));
+      }
       Operand& a = operands[c % kOperands];
       if (c % kSame == 0) choose(c + kSame);
       values.make(4 * group + m, half, words[c & 1], scales[c / kSame & 1], a);
