@@ -56,7 +56,8 @@ __device__ inline std::uint32_t scale_place(int key) {
   return static_cast<std::uint32_t>((key & 32) * 2 + (key & 6) * 8 + (key & 24) / 2 +
                                     (key & 1) * 2);
 }
-/// Puts the scales of a tile's keys into its table: a warpgroup, a lane two keys' of one or two blocks.
+/// Puts the scales of 16 keys of a tile, those of warp `warp` of four, into its table: a lane two keys' of one or
+/// two blocks.
 template <class Format>
 __device__ inline void make_scales(std::uint32_t rows, std::uint32_t table, int warp, int lane) {
   if constexpr (Format::kScales > 0) {
@@ -99,16 +100,6 @@ struct KeyOperand {
     if constexpr (Format::kScales > 0) {
       scales[0] = pack_f16(next[0], next[0]);
       scales[1] = pack_f16(next[1], next[1]);
-    }
-  }
-  /// Puts those into the tile's table, for values.
-  __device__ void tell(int block, std::uint32_t table, int warp, int lane) const {
-    if constexpr (Format::kScales > 0) {
-      if ((lane & 3) != (block & 3)) return;
-      const std::uint32_t to = table + static_cast<std::uint32_t>(block * (kLatentTile * 2)) +
-                               scale_place(warp * 16 + lane / 4);
-      store_shared_u16(to, scales[0]);
-      store_shared_u16(to + 4, scales[1]);  // eight keys on
     }
   }
   /// Words of dimensions 32 chunk on.
