@@ -1,9 +1,8 @@
 // The producer of fp8 rows: one warp finds out where keys lie, two copy their rows as they lie in the cache, one
 // tells items and brings queries.
 //
-// Rows of keys that are none become
-// zeros and lose their bit in the tile's mask. Tiles are numbered through all items of a block; number n is
-// in buffer n % kBuffers, and of that buffer's phases it is phase n / kBuffers.
+// Rows of keys that are none become zeros and lose their bit in the tile's mask. Tiles are numbered through all
+// items of a block; number n is in buffer n % kBuffers, and of that buffer's phases it is phase n / kBuffers.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/latent_fill.cuh"

@@ -36,7 +36,7 @@ static __global__ void __launch_bounds__(WideFp8<Format>::kThreads, 1)
     barrier_init(s.outputs_empty(), 256);
     ring.init(256);
     for (unsigned b = 0; b < W::Ring::kBuffers; ++b) {
-      barrier_init(s.weighed(b), 128 + 32);
+      barrier_init(s.weighed(b), 128 + 32);  // weights, and values' scales
       barrier_init(s.scored(b), 128);
       store_shared_u32(s.risen(b), 0);
     }

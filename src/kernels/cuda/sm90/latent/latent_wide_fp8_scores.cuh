@@ -306,8 +306,7 @@ struct WideFp8Scores {
   __device__ __forceinline__ void run() {
     // Where an item's facts lie is all that is kept from item to item.
     for (std::uint32_t facts = s.facts();; facts = s.facts() + s.other_facts() - facts) {
-      const std::uint32_t turn = facts != s.facts();
-      barrier_wait(s.q_full(), turn);
+      barrier_wait(s.q_full(), facts != s.facts());
       const LatentItemFacts item = LatentItemFacts::load(facts);
       if (item.tiles == 0) return;
       begin(item);
