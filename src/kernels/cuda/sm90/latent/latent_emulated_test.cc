@@ -236,6 +236,22 @@ TEST_P(LatentEmulatedPages, RisingScores) {
   }
 }
 
+// Lines whose first tile has no key and whose only key after it has a score far below zero, on all alike: with one
+// of both signs of the query.
+TEST_P(LatentEmulatedPages, LowScoresAfterNoKey) {
+  for (const float sign : {1.f, -1.f}) {
+    Scene s(layout_of(GetParam()), 64, 48, {{65, 1}});
+    s.batch.entry(0, 0) = PageId(-1);
+    s.batch.name_by_page(s.args.main);
+    s.args.problem.scale = 4;
+    const std::size_t dims = s.q.data.size() / 48;
+    for (std::size_t i = 0; i < s.q.data.size(); ++i) {
+      s.q.data[i] = i < dims ? sign * s.q.data[i] : s.q.data[i % dims];
+    }
+    check(s, 2);
+  }
+}
+
 // Entries of the page table that name no page: their keys are none, whatever lies in shared memory.
 TEST_P(LatentEmulatedPages, MissingPages) {
   for (const int page : {16, 64}) {
