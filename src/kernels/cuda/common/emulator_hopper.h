@@ -220,11 +220,12 @@ inline bool group_any(int number, int threads, bool mine) {
   emulated::wait_until([&] { return b.generation != generation; });
   return b.outcome;
 }
-/// What stands for a tensor map (tensor_map.h).
+/// What stands for a tensor map (tensor_map.h). Rows and pages beyond the last come as zeros.
 struct PageMap {
   const unsigned char* base;
   std::int64_t page_stride, row_bytes, box_rows;
   int element_bytes = 2, box_bytes = 128;
+  std::int64_t page_rows = INT64_MAX, pages = INT64_MAX;
 };
 inline void copy_box_of(int block, std::uint32_t to, const void* map, int x, int y, int z,
                         std::uint32_t barrier) {
@@ -234,10 +235,15 @@ inline void copy_box_of(int block, std::uint32_t to, const void* map, int x, int
   for (std::int64_t r = 0; r < m.box_rows; ++r) {
     for (std::uint32_t c = 0; c < width; c += 16) {
       const std::uint32_t at = to + static_cast<std::uint32_t>(r) * width + c;
-      std::memcpy(
-          emulated::shared_at(width == 64 ? emulated::swizzle_64(at) : emulated::swizzle_128(at),
-                              16, block),
-          m.base + z * m.page_stride + (y + r) * m.row_bytes + x * m.element_bytes + c, 16);
+      unsigned char* const place = emulated::shared_at(
+          width == 64 ? emulated::swizzle_64(at) : emulated::swizzle_128(at), 16, block);
+      if (y + r < m.page_rows && z < m.pages) {
+        std::memcpy(place,
+                    m.base + z * m.page_stride + (y + r) * m.row_bytes + x * m.element_bytes + c,
+                    16);
+      } else {
+        std::memset(place, 0, 16);
+      }
     }
   }
   emulated::PhaseBarrier& b = emulated::phase_barrier(barrier, block);
@@ -304,6 +310,10 @@ inline void store_shared_u32(std::uint32_t to, std::uint32_t v) { emulated::stor
 inline void store_shared_u64(std::uint32_t to, std::uint64_t v) { emulated::store_at(to, v); }
 inline float load_float(std::uint32_t at) { return emulated::load_at<float>(at); }
 inline void store_float(std::uint32_t at, float v) { emulated::store_at(at, v); }
+inline void store_float2(std::uint32_t at, float a, float b) {
+  emulated::store_at(at, a);
+  emulated::store_at(at + 4, b);
+}
 inline float2 load_float2(std::uint32_t from) { return emulated::load_at<float2>(from); }
 inline float4 load_floats(std::uint32_t from) { return emulated::load_at<float4>(from); }
 inline void prefetch_l2(const void*) {}

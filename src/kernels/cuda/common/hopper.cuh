@@ -158,6 +158,9 @@ __device__ inline float load_float(std::uint32_t at) {
 __device__ inline void store_float(std::uint32_t at, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
 }
+__device__ inline void store_float2(std::uint32_t at, float a, float b) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(a), "f"(b) : "memory");
+}
 __device__ inline std::uint32_t load_shared_u32(std::uint32_t from) {
   std::uint32_t v;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");

@@ -29,6 +29,21 @@ CUtensorMap key_map(const LatentParams& p, std::int64_t row_bytes) {
   return map;
 }
 
+template <class Format, int kTileLines>
+CUtensorMap query_map(const LatentParams& p) {
+  CUtensorMap map{};
+  const PageMap m{reinterpret_cast<const unsigned char*>(p.q),
+                  p.q_stride * 2,
+                  kDimTiles<Format> * 128,
+                  query_box_lines<kTileLines, kDimTiles<Format>>(p),
+                  2,
+                  128,
+                  p.heads,
+                  p.q_rows};
+  std::memcpy(&map, &m, sizeof m);
+  return map;
+}
+
 template <class Format, bool kPages, int kBlocks>
 void emulate_wide_fill(const LatentParams& p) {
   const CUtensorMap map = kPages ? key_map(p, Format::kRowBytes) : CUtensorMap{};
@@ -47,7 +62,7 @@ void emulate_wide(const LatentParams& p) {
 template <class Format>
 void emulate_wide_fp8(const LatentParams& p) {
   emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1}, WideFp8<Format>::kThreads,
-          latent_wide_fp8_kernel<Format>, p);
+          latent_wide_fp8_kernel<Format>, p, query_map<Format, WideFp8<Format>::kLines>(p));
 }
 void emulate_wide(LayoutKind kind, const LatentParams& p) {
   switch (kind) {
@@ -77,7 +92,7 @@ void emulate_narrow_lines(const LatentParams& p) {
 template <class Format, int kTileLines>
 void emulate_narrow_fp8(const LatentParams& p) {
   emulate({static_cast<unsigned>(p.workers), 1, 1}, NarrowFp8<Format, kTileLines>::kThreads,
-          latent_narrow_fp8_kernel<Format, kTileLines>, p);
+          latent_narrow_fp8_kernel<Format, kTileLines>, p, query_map<Format, kTileLines>(p));
 }
 template <class Format, int kTileLines>
 void emulate_narrow(const LatentParams& p) {

@@ -47,6 +47,7 @@ LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t>
   p.cut = schedule.cut.unit_items > 1;
   p.q = args.q.data;
   p.q_stride = args.q.row_stride;
+  p.q_rows = static_cast<std::int32_t>(args.q.rows);
   p.heads = problem.heads;
   p.by_heads = FastDiv(problem.heads);
   p.q_indptr = args.q_indptr.data();

@@ -5,6 +5,8 @@
 // its own; they meet at an item's end.
 #pragma once
 
+#include <cuda.h>
+
 #include "kernels/cuda/common/wgmma_rows.cuh"
 #include "kernels/cuda/sm90/latent/latent_hide.cuh"
 #include "kernels/cuda/sm90/latent/latent_parts.cuh"
@@ -23,7 +25,6 @@ struct NarrowFp8 {
                 "setmaxnreg would wait for ever");
   static constexpr int kThreads = (kGroups + 1) * 128;
   static constexpr int kValues = 512;
-  static constexpr int kQueryThreads = 32;
   static constexpr int kTileQueries = kLines * 128;  // bytes of 64 dimensions
   // As many as there is room for, beside what is small.
   static constexpr int kBuffers =
@@ -423,13 +424,14 @@ struct NarrowFp8Group {
 
 template <class Format, int kTileLines>
 static __global__ void __launch_bounds__(NarrowFp8<Format, kTileLines>::kThreads, 1)
-    latent_narrow_fp8_kernel(const __grid_constant__ LatentParams p) {
+    latent_narrow_fp8_kernel(const __grid_constant__ LatentParams p,
+                             const __grid_constant__ CUtensorMap query_map) {
   using N = NarrowFp8<Format, kTileLines>;
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const NarrowFp8Shared<Format, kTileLines> s{shared_address(shared_bytes)};
   const typename N::Ring ring = s.ring();
   if (threadIdx.x == 0) {
-    barrier_init(s.q_full(), N::kQueryThreads + 1);
+    barrier_init(s.q_full(), kQueryArrivals);
     barrier_init(s.q_empty(), N::kGroups * 128);
     ring.init(N::kGroups * 128);
     barriers_visible();
@@ -443,8 +445,9 @@ static __global__ void __launch_bounds__(NarrowFp8<Format, kTileLines>::kThreads
     if (thread < 64) {
       copy_rows<Format>(ring, thread / 32, thread % 32);
     } else if (thread < 96) {
-      tell_items<Format, kTileLines, N::kQueryThreads, N::kGroups>(
-          p, s.q, s.facts(), s.q_full(), s.q_empty(), worker, 0, thread - 64, [](unsigned) {});
+      tell_items<Format, kTileLines, N::kGroups>(p, &query_map, s.q, s.facts(), s.q_full(),
+                                                 s.q_empty(), worker, 0, thread - 64,
+                                                 [](unsigned) {});
     } else {
       name_rows<Format, kTileLines>(p, ring, worker, 0, thread - 96);
       write_keyless(p, thread - 96);

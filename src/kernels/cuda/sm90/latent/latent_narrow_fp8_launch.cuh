@@ -4,6 +4,7 @@
 #include "kernels/cuda/common/shared_limit.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 #include "kernels/cuda/sm90/latent/latent_narrow_fp8.cuh"
+#include "kernels/cuda/sm90/latent/latent_query_map.h"
 
 namespace lathe::cuda {
 
@@ -13,7 +14,10 @@ cudaError_t launch_narrow_fp8_lines(const LatentParams& p, cudaStream_t stream) 
   constexpr auto kernel = latent_narrow_fp8_kernel<Format, kTileLines>;
   const cudaError_t status = allow_shared<kernel>(N::kSharedBytes);
   if (status != cudaSuccess) return status;
-  kernel<<<static_cast<unsigned>(p.workers), N::kThreads, N::kSharedBytes, stream>>>(p);
+  CUtensorMap map{};
+  const cudaError_t made = make_query_map<kTileLines, kDimTiles<Format>>(map, p);
+  if (made != cudaSuccess) return made;
+  kernel<<<static_cast<unsigned>(p.workers), N::kThreads, N::kSharedBytes, stream>>>(p, map);
   return cudaGetLastError();
 }
 

@@ -52,6 +52,7 @@ struct LatentParams {
 
   const void* q = nullptr;    // bf16 or e4m3 [rows, heads, qk_dim]
   std::int64_t q_stride = 0;  // elements from row to row
+  std::int32_t q_rows = 0;
   std::int32_t heads = 0;
   FastDiv by_heads;
   const std::int32_t* q_indptr = nullptr;     // [requests + 1]; dense

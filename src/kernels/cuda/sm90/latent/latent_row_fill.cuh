@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/sm90/latent/latent_fill.cuh"
 #include "kernels/cuda/sm90/latent/latent_item.cuh"
+#include "kernels/cuda/sm90/latent/latent_query_fill.cuh"
 #include "kernels/cuda/sm90/latent/latent_rows.cuh"
 
 namespace lathe::cuda {
@@ -160,20 +161,24 @@ __device__ inline void copy_rows(const Ring& ring, int warp, int lane) {
   }
 }
 
-/// kThreads threads: queries and facts of items. `facts`: two places; an item's are kept until the one after
-/// the next is begun. q_full takes kThreads + 1 arrivals. each_tile(n) is called for all tiles of an item once its
-/// queries are under way.
-template <class Format, int kTileLines, int kThreads, int kGroups, class EachTile>
-__device__ inline void tell_items(const LatentParams& p, std::uint32_t q, std::uint32_t facts,
-                                  std::uint32_t q_full, std::uint32_t q_empty, std::int32_t worker,
-                                  std::int32_t tile, int thread, const EachTile& each_tile) {
+/// One warp: queries, by `map`'s boxes or its lanes, and facts of items. `facts`: two places; an item's are kept
+/// until the one after the next is begun. q_full takes kQueryArrivals. each_tile(n) is called for all tiles of an
+/// item once its queries are under way.
+inline constexpr int kQueryArrivals = 33;
+template <class Format, int kTileLines, int kGroups, class EachTile>
+__device__ inline void tell_items(const LatentParams& p, const void* map, std::uint32_t q,
+                                  std::uint32_t facts, std::uint32_t q_full, std::uint32_t q_empty,
+                                  std::int32_t worker, std::int32_t tile, int lane,
+                                  const EachTile& each_tile) {
+  constexpr int kDims = kDimTiles<Format>;
+  const bool boxes = query_box_lines<kTileLines, kDims>(p) > 0;
   LatentItems items(p, worker);
   unsigned number = 0;
   std::int32_t first = 0;  // tile of the item
   for (bool live = true; live; ++number) {
     live = items.take<kTileLines>(p, tile);
     barrier_wait(q_empty, (number & 1) ^ 1);
-    if (thread == 0) {
+    if (elected()) {
       const LatentUnitPlace& u = items.unit;
       LatentItemFacts{live ? LatentItemFacts::tiles_of<kGroups>(items.item) : 0,
                       p.dense ? u.limit - items.item.first : INT32_MAX / 2,
@@ -183,9 +188,15 @@ __device__ inline void tell_items(const LatentParams& p, std::uint32_t q, std::u
                       tile * kTileLines,
                       first}
           .store(facts + LatentItemFacts::kBytes * (number & 1));
-      barrier_arrive(q_full);
+      if (live && boxes) {
+        barrier_expect(q_full, kTileLines * kDims * 128);
+        copy_query_boxes<kTileLines, kDims>(p, map, items.unit, tile, q, q_full);
+      } else {
+        barrier_arrive(q_full);
+      }
     }
-    if (live) copy_queries<kTileLines, kDimTiles<Format>, kThreads>(p, items.unit, tile, q, thread);
+    sync_warp();
+    if (live && !boxes) copy_queries<kTileLines, kDims, 32>(p, items.unit, tile, q, lane);
     barrier_arrive_after_copies(q_full);
     if (!live) continue;
     LATHE_ROLLED

@@ -192,21 +192,33 @@ struct ValueOperand {
 };
 
 /// Makes queries f16 where they meet fp8 keys, in the order of those. Beyond 65504 they are 65504.
-/// q: [tiles of 64 dims][kLines] swizzled rows of 128 bytes; kThreads threads do it together.
+/// q: [tiles of 64 dims][kLines] swizzled rows of 128 bytes; kThreads threads do it together, a thread 32 bytes of
+/// a row at a time, of several rows at once so that it waits for them once.
 template <class Format, int kLines, int kThreads>
 __device__ inline void arrange_queries(std::uint32_t q, int thread) {
+  static_assert(kThreads % 32 == 0 && kLines % 8 == 0);
+  constexpr int kStep = kThreads / 4, kRows = Format::kFp8 * kLines;
+  constexpr int kAtOnce = kRows % (4 * kStep) == 0 ? 4 : kRows % (2 * kStep) == 0 ? 2 : 1;
   const auto both = [](std::uint32_t v) {
     return pack_f16(bits_to_float(v << 16), bits_to_float(v & 0xffff0000u));
   };
+  int row = thread / 4;
+  std::uint32_t at = swizzled(q, row, 2 * (thread % 4));
   LATHE_ROLLED
-  for (int i = thread; i < kLines * Format::kFp8 * 4; i += kThreads) {
-    const int line = i / 4 % kLines, pair = i % 4, tile = i / 4 / kLines;
-    const std::uint32_t base = q + static_cast<std::uint32_t>(tile * kLines * 128);
-    const std::uint32_t low = swizzled(base, line, 2 * pair),
-                        high = swizzled(base, line, 2 * pair + 1);
-    const uint4 a = load_shared_u128(low), b = load_shared_u128(high);
-    store_shared(low, both(a.x), both(a.z), both(b.x), both(b.z));
-    store_shared(high, both(a.y), both(a.w), both(b.y), both(b.w));
+  for (; row < kRows; row += kAtOnce * kStep, at += kAtOnce * kStep * 128) {
+    uint4 a[kAtOnce], b[kAtOnce];
+    LATHE_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      const std::uint32_t from = at + static_cast<std::uint32_t>(i * kStep * 128);
+      a[i] = load_shared_u128(from);
+      b[i] = load_shared_u128(from ^ 16);
+    }
+    LATHE_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      const std::uint32_t to = at + static_cast<std::uint32_t>(i * kStep * 128);
+      store_shared(to, both(a[i].x), both(a[i].z), both(b[i].x), both(b[i].z));
+      store_shared(to ^ 16, both(a[i].y), both(a[i].w), both(b[i].y), both(b[i].w));
+    }
   }
   fence_async_proxy();
 }

@@ -23,13 +23,14 @@ namespace lathe::cuda {
 
 template <class Format>
 static __global__ void __launch_bounds__(WideFp8<Format>::kThreads, 1)
-    latent_wide_fp8_kernel(const __grid_constant__ LatentParams p) {
+    latent_wide_fp8_kernel(const __grid_constant__ LatentParams p,
+                           const __grid_constant__ CUtensorMap query_map) {
   using W = WideFp8<Format>;
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const WideFp8Shared<Format> s{shared_address(shared_bytes)};
   const typename W::Ring ring = s.ring();
   if (threadIdx.x == 0) {
-    barrier_init(s.q_full(), W::kQueryThreads + 1);
+    barrier_init(s.q_full(), kQueryArrivals);
     barrier_init(s.q_empty(), 384);
     barrier_init(s.voted(), 128);
     barrier_init(s.outputs_full(), 128);
@@ -62,8 +63,8 @@ static __global__ void __launch_bounds__(WideFp8<Format>::kThreads, 1)
         }
         barrier_arrive(s.weighed(n));
       };
-      tell_items<Format, W::kLines, W::kQueryThreads, 1>(p, s.q, s.facts(), s.q_full(), s.q_empty(),
-                                                         worker, tile, thread - 64, tell_scales);
+      tell_items<Format, W::kLines, 1>(p, &query_map, s.q, s.facts(), s.q_full(), s.q_empty(),
+                                       worker, tile, thread - 64, tell_scales);
     } else {
       name_rows<Format, W::kLines>(p, ring, worker, tile, thread - 96);
       write_keyless(p, thread - 96);

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/common/shared_limit.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
+#include "kernels/cuda/sm90/latent/latent_query_map.h"
 #include "kernels/cuda/sm90/latent/latent_wide_fp8.cuh"
 
 namespace lathe::cuda {
@@ -13,7 +14,11 @@ cudaError_t launch_wide_fp8(const LatentParams& p, cudaStream_t stream) {
   constexpr auto kernel = latent_wide_fp8_kernel<Format>;
   const cudaError_t status = allow_shared<kernel>(W::kSharedBytes);
   if (status != cudaSuccess) return status;
-  kernel<<<static_cast<unsigned>(p.workers * p.tiles), W::kThreads, W::kSharedBytes, stream>>>(p);
+  CUtensorMap map{};
+  const cudaError_t made = make_query_map<W::kLines, kDimTiles<Format>>(map, p);
+  if (made != cudaSuccess) return made;
+  kernel<<<static_cast<unsigned>(p.workers * p.tiles), W::kThreads, W::kSharedBytes, stream>>>(p,
+                                                                                               map);
   return cudaGetLastError();
 }
 

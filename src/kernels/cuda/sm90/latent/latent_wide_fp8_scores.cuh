@@ -259,48 +259,37 @@ struct WideFp8Scores {
     }
   }
 
-  /// Tells the groups of values what their sums are to be multiplied by, and where they go.
-  __device__ __forceinline__ void finish(const LatentItemFacts& item, std::uint32_t turn) {
-    forget();
+  /// Gives half of the first 2 kMine totals to the lane that has the same lines, and adds its other half.
+  template <int kMine>
+  __device__ __forceinline__ void halve_totals() {
+    const bool upper = (lane & 2 * kMine) != 0;
     LATHE_UNROLL
-    for (int j = 0; j < 8; ++j) {
-      LATHE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        float t = totals[2 * j + i];
-        for (int l = 4; l < 32; l *= 2) t += shuffle_xor(t, l);
-        if (lane < 4) {
-          store_float(s.columns() + static_cast<std::uint32_t>(warp * 256 + line(j, i) * 4), t);
-        }
-      }
+    for (int i = 0; i < kMine; ++i) {
+      const float low = totals[i], high = totals[kMine + i];
+      totals[i] = (upper ? high : low) + shuffle_xor(upper ? low : high, 2 * kMine);
     }
+  }
+  /// Tells the groups of values the sums of lines' weights and what they refer to.
+  __device__ __forceinline__ void finish(std::uint32_t turn) {
+    forget();
+    halve_totals<8>();
+    halve_totals<4>();
+    halve_totals<2>();
+    // What is left is of the line's eight whose number is lane / 4, its bits turned about.
+    const int j = (lane >> 4 & 1) * 4 + (lane >> 3 & 1) * 2 + (lane >> 2 & 1);
+    store_float2(s.columns() + static_cast<std::uint32_t>(warp * 256 + line(j, 0) * 4), totals[0],
+                 totals[1]);
     sync();
     barrier_wait(s.outputs_empty(), turn ^ 1);
     if (thread() < W::kLines) {
       const auto at = 4u * static_cast<unsigned>(thread());
-      const std::int32_t l = item.first + thread();
       float sum = 0;
       LATHE_UNROLL
       for (std::uint32_t w = 0; w < 4; ++w) sum += load_float(s.columns() + 256 * w + at);
-      const float lse2 = sum > 0 ? load_float(s.references() + at) + log2_fast(sum) : kNoKey;
-      float factor = sum > 0 ? p.value_scale / sum : 0.f;
-      std::int64_t place = -1;
-      if (l < item.lines) {
-        const auto r = static_cast<std::int32_t>(load_shared_u32(s.rows() + at));
-        const std::int32_t head = l - r * p.heads;
-        place = (item.row + r) * p.out_stride + std::int64_t{head} * W::kValues;
-        if (item.number >= 0) {
-          p.part_lse[std::int64_t{item.number} * (p.tiles * W::kLines) + l] = lse2;
-        } else {
-          if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
-          constexpr float kLn2 = 0.6931471805599453f;
-          if (p.lse != nullptr) p.lse[(item.row + r) * p.lse_stride + head] = lse2 * kLn2;
-        }
-      }
-      store_float(s.outputs() + at, factor);
-      store_shared_u64(s.places() + 2 * at, static_cast<std::uint64_t>(place));
+      store_float(s.outputs() + at, sum);
+      store_float(s.last_references() + at, load_float(s.references() + at));
     }
     barrier_arrive(s.outputs_full());
-    sync();  // all have read the columns, which the next item's references may use
   }
 
   __device__ __forceinline__ void run() {
@@ -311,7 +300,7 @@ struct WideFp8Scores {
       if (item.tiles == 0) return;
       begin(item);
       tiles(facts);
-      finish(LatentItemFacts::load(facts), facts != s.facts());
+      finish(facts != s.facts());
     }
   }
 };

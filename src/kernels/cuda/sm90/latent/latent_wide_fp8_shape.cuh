@@ -1,6 +1,8 @@
 // Where the shared memory of the kernel for 64 lines on fp8 caches lies.
 #pragma once
 
+#include <cuda.h>
+
 #include "kernels/cuda/sm90/latent/latent_row_fill.cuh"
 
 namespace lathe::cuda {
@@ -18,7 +20,6 @@ struct WideFp8 {
   static_assert(kScoreRegisters + 2 * kValueRegisters + kFillRegisters <= 512,
                 "setmaxnreg would wait for ever");
   static constexpr int kValues = 512;
-  static constexpr int kQueryThreads = 32;
   static constexpr int kTileWeights = kLines * 128;
   using Ring = LatentRing<Format, 3, 1>;
 
@@ -26,13 +27,13 @@ struct WideFp8 {
   static constexpr int kWeightsAt = kKeysAt + Ring::kBuffers * LatentRows<Format>::kTileBytes;
   static constexpr int kScalesAt = kWeightsAt + Ring::kBuffers * kTileWeights;
   static constexpr int kSmallAt = kScalesAt + Ring::kBuffers * LatentRows<Format>::kScaleBytes;
-  static constexpr int kNamesAt = kSmallAt + 3584;
+  static constexpr int kNamesAt = kSmallAt + 3840;
   static constexpr int kSharedBytes = kNamesAt + Ring::kNameBytes;
   static_assert(kSharedBytes <= 232448 && kWeightsAt % 1024 == 0);
 
   // Of eight parts of a tile's values, those that are added beside the next tile's scores.
   static constexpr int kEarly = 1;
-  static constexpr int kScoreGroup = 1;  // a named barrier
+  static constexpr int kScoreGroup = 1, kValueGroups = 2;  // named barriers
 };
 
 template <class Format>
@@ -73,8 +74,10 @@ struct WideFp8Shared {
   __device__ std::uint32_t facts() const { return small(176); }  // of items in turns
   __device__ std::uint32_t other_facts() const { return small(176 + LatentItemFacts::kBytes); }
   __device__ std::uint32_t references() const { return small(256); }  // [64] f32, log2
-  /// What is to be multiplied into a line's outputs. [64] f32
+  /// The sum of a line's weights, then what is to be multiplied into its outputs. [64] f32
   __device__ std::uint32_t outputs() const { return small(1280); }
+  /// What the sums of an item that is done refer to. [64] f32, log2
+  __device__ std::uint32_t last_references() const { return small(3584); }
   /// Where a line's outputs begin, in elements, or -1. [64] i64
   __device__ std::uint32_t places() const { return small(1536); }
   __device__ std::uint32_t rows() const { return small(2048); }  // of lines in their unit [64] i32

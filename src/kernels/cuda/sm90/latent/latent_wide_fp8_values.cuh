@@ -119,8 +119,35 @@ struct WideFp8Values {
     }
   }
 
+  /// By one warp of each group, of 32 lines: what their outputs are to be multiplied by and where these begin.
+  __device__ __forceinline__ void settle(const LatentItemFacts& item) const {
+    const int own = group * 32 + lane;
+    const auto at = 4u * static_cast<unsigned>(own);
+    const std::int32_t l = item.first + own;
+    const float sum = load_float(s.outputs() + at);
+    const float lse2 = sum > 0 ? load_float(s.last_references() + at) + log2_fast(sum) : kNoKey;
+    float factor = sum > 0 ? p.value_scale / sum : 0.f;
+    std::int64_t place = -1;
+    if (l < item.lines) {
+      const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(l)));
+      const std::int32_t head = l - r * p.heads;
+      place = (item.row + r) * p.out_stride + std::int64_t{head} * W::kValues;
+      if (item.number >= 0) {
+        p.part_lse[std::int64_t{item.number} * (p.tiles * W::kLines) + l] = lse2;
+      } else {
+        if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
+        constexpr float kLn2 = 0.6931471805599453f;
+        if (p.lse != nullptr) p.lse[(item.row + r) * p.lse_stride + head] = lse2 * kLn2;
+      }
+    }
+    store_float(s.outputs() + at, factor);
+    store_shared_u64(s.places() + 2 * at, static_cast<std::uint64_t>(place));
+  }
+
   __device__ __forceinline__ void finish(const LatentItemFacts& item) {
     forget();
+    if (warp == 0) settle(item);
+    group_sync(W::kValueGroups, 256);
     float last[32];
     LATHE_UNROLL
     for (int i = 0; i < 32; ++i) last[i] = sums[3][i];

@@ -1,0 +1,23 @@
+// The boxes that the copy engine cuts from q.
+#pragma once
+
+#include "kernels/cuda/common/tensor_map.h"
+#include "kernels/cuda/sm90/latent/latent_query_fill.cuh"
+
+namespace lathe::cuda {
+
+/// Left as it is where queries don't come as boxes.
+template <int kTileLines, int kDims>
+cudaError_t make_query_map(CUtensorMap& map, const LatentParams& p) {
+  const int lines = query_box_lines<kTileLines, kDims>(p);
+  if (lines == 0) return cudaSuccess;
+  const std::int64_t row_bytes = std::int64_t{p.heads} * (kDims * 128);
+  return make_page_map(map, {.base = p.q,
+                             .pages = p.q_rows,
+                             .page_stride = p.q_rows > 1 ? p.q_stride * 2 : row_bytes,
+                             .page_rows = p.heads,
+                             .row_bytes = kDims * 128,
+                             .box_rows = lines});
+}
+
+}  // namespace lathe::cuda
