@@ -173,14 +173,15 @@ __device__ inline void tell_items(const LatentParams& p, const void* map, std::u
   constexpr int kDims = kDimTiles<Format>;
   const bool boxes = query_box_lines<kTileLines, kDims>(p) > 0;
   LatentItems items(p, worker);
-  unsigned number = 0;
+  bool live = items.take<kTileLines>(p, tile);
   std::int32_t first = 0;  // tile of the item
-  for (bool live = true; live; ++number) {
-    live = items.take<kTileLines>(p, tile);
+  LATHE_ROLLED
+  for (unsigned number = 0;; ++number) {
     barrier_wait(q_empty, (number & 1) ^ 1);
+    const int tiles = live ? LatentItemFacts::tiles_of<kGroups>(items.item) : 0;
     if (elected()) {
       const LatentUnitPlace& u = items.unit;
-      LatentItemFacts{live ? LatentItemFacts::tiles_of<kGroups>(items.item) : 0,
+      LatentItemFacts{tiles,
                       p.dense ? u.limit - items.item.first : INT32_MAX / 2,
                       u.row,
                       u.lines,
@@ -198,10 +199,11 @@ __device__ inline void tell_items(const LatentParams& p, const void* map, std::u
     sync_warp();
     if (live && !boxes) copy_queries<kTileLines, kDims, 32>(p, items.unit, tile, q, lane);
     barrier_arrive_after_copies(q_full);
-    if (!live) continue;
+    if (!live) return;
+    // The next one is looked up meanwhile.
+    live = items.take<kTileLines>(p, tile);
     LATHE_ROLLED
-    for (const std::int32_t end = first + LatentItemFacts::tiles_of<kGroups>(items.item);
-         first < end; ++first) {
+    for (const std::int32_t end = first + tiles; first < end; ++first) {
       each_tile(static_cast<unsigned>(first));
     }
   }
