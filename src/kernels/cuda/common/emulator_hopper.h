@@ -184,6 +184,9 @@ inline void barrier_arrive(std::uint32_t barrier) {
 inline void barrier_arrive(std::uint32_t barrier, int count) {
   for (int i = 0; i < count; ++i) barrier_arrive(barrier);
 }
+inline void barrier_arrive_if(bool arrives, std::uint32_t barrier, int count) {
+  if (arrives) barrier_arrive(barrier, count);
+}
 inline void barrier_arrive_of(std::uint32_t barrier, std::uint32_t block) {
   emulated::arrive(emulated::phase_barrier(barrier, static_cast<int>(block)));
 }
@@ -273,8 +276,9 @@ inline void copy_async(std::uint32_t to, const void* from, bool valid) {
   }
 }
 inline bool elected() { return threadIdx.x % emulated::kWarp == 0; }
-inline void copy_row(std::uint32_t to, const void* from, std::uint32_t bytes,
-                     std::uint32_t barrier) {
+inline std::uint64_t cache_policy(bool) { return 0; }
+inline void copy_row(std::uint32_t to, const void* from, std::uint32_t bytes, std::uint32_t barrier,
+                     std::uint64_t) {
   LATHE_CHECK(to % 16 == 0 && bytes % 16 == 0, "a copy of a row that is no multiple of 16");
   std::memcpy(emulated::shared_at(to, bytes), from, bytes);
   emulated::PhaseBarrier& b = emulated::phase_barrier(barrier);

@@ -27,6 +27,14 @@ __device__ inline void barrier_arrive(std::uint32_t barrier, int count) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count)
                : "memory");
 }
+/// The same where `arrives`, without a branch.
+__device__ inline void barrier_arrive_if(bool arrives, std::uint32_t barrier, int count) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%1], "
+      "%2;\n}" ::"r"(static_cast<std::uint32_t>(arrives)),
+      "r"(barrier), "r"(count)
+      : "memory");
+}
 /// Arrives and announces bytes that bulk copies will bring.
 __device__ inline void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
@@ -108,14 +116,21 @@ __device__ inline bool elected() {
                : "=r"(mine));
   return mine != 0;
 }
+/// What copies tell L2 of their bytes: they will hardly be read again, or nothing.
+__device__ inline std::uint64_t cache_policy(bool once) {
+  std::uint64_t first, normal;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+  return once ? first : normal;
+}
 /// A row of bytes, a multiple of 16, into shared memory by the copy engine, which takes one row at a time; it
 /// announces its bytes to the barrier.
 __device__ inline void copy_row(std::uint32_t to, const void* from, std::uint32_t bytes,
-                                std::uint32_t barrier) {
+                                std::uint32_t barrier, std::uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to),
-      "l"(from), "r"(bytes), "r"(barrier)
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
 /// 8 bytes.

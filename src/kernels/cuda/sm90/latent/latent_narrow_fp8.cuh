@@ -42,7 +42,7 @@ struct NarrowFp8 {
   static constexpr int kScalesAt = kKeysAt + kBuffers * LatentRows<Format>::kTileBytes;
   static constexpr int kSmallAt = kScalesAt + kBuffers * LatentRows<Format>::kScaleBytes;
   static constexpr int kColumns = 4 * kLines * 4;  // bytes of a group's
-  static constexpr int kColumnsAt = (16 + 24 * kBuffers + 15) / 16 * 16 + 64;
+  static constexpr int kColumnsAt = (16 + 32 * kBuffers + 15) / 16 * 16 + 64;
   static constexpr int kNamesAt = kSmallAt + kColumnsAt + kGroups * (kLines * 4 + kColumns);
   static constexpr int kSharedBytes = kNamesAt + Ring::kNameBytes;
   static_assert(kSharedBytes <= 232448 && kKeysAt % 16 == 0 && kSmallAt % 16 == 0 &&
@@ -61,7 +61,7 @@ struct NarrowFp8Shared {
     return q + static_cast<std::uint32_t>(N::kSmallAt + at);
   }
   __device__ typename N::Ring ring() const {
-    return {q + N::kKeysAt, small(16), small(16 + 8 * N::kBuffers), small(16 + 16 * N::kBuffers),
+    return {q + N::kKeysAt, small(16), small(16 + 8 * N::kBuffers), small(16 + 24 * N::kBuffers),
             q + N::kNamesAt};
   }
   __device__ std::uint32_t q_full() const { return small(0); }
@@ -170,7 +170,9 @@ struct NarrowFp8Group {
     wgmma_pin(d);
   }
 
-  __device__ __forceinline__ void add(unsigned n) {
+  /// Frees the halves of the buffer, but where the tile is the group's last of its item. Nobody else has read them:
+  /// each thread stands for one of each group.
+  __device__ __forceinline__ void add(unsigned n, bool last) {
     forget();
     const ValueOperand<Format> values{s.ring().keys(n), s.scales(n), warp, lane};
     // Words are loaded two operands ahead, scales one that needs others.
@@ -182,6 +184,7 @@ struct NarrowFp8Group {
     LATHE_UNROLL
     for (int c = 0; c < 16; ++c) {
       const int half = c / 8, m = c % 8, next = c + kSame;
+      if (c == 8) barrier_arrive_if(!last, s.ring().empty(n, 0), N::kGroups);
       Operand& a = operands[c % kOperands];
       if (c % kSame == 0 && next < 16) {
         values.choose(next % 8, next / 8, scales[next / kSame & 1]);
@@ -197,6 +200,7 @@ struct NarrowFp8Group {
     wgmma_wait<0>();
     LATHE_UNROLL
     for (int m = 0; m < 8; ++m) wgmma_pin(sums[m]);
+    barrier_arrive_if(!last, s.ring().empty(n, 1), N::kGroups);
   }
 
   /// limit: keys that the unit's first row sees, counted from the tile's first; the row after sees one more.
@@ -272,7 +276,7 @@ struct NarrowFp8Group {
     fence_async_proxy();
   }
 
-  __device__ __forceinline__ void tile(unsigned n, int limit) {
+  __device__ __forceinline__ void tile(unsigned n, int limit, bool last) {
     float d[kLines / 2];
     barrier_wait(s.ring().full(n), Ring::parity(n));
     score(d, n);
@@ -289,7 +293,7 @@ struct NarrowFp8Group {
     if (seldom(group_any(N::kFirstGroup + group, 128, most > kMostWeight))) raise(d);
     weigh(d);
     sync();
-    add(n);
+    add(n, last);
   }
 
   /// Where value dimension `dim` of a round lies on its way out: each group's sums in its last tile's place,
@@ -322,12 +326,66 @@ struct NarrowFp8Group {
       constexpr int kFirst = kRound * (8 / N::kRounds);
       // Rows g and g + 8 of a warp's 16 dimensions (latent_rows.cuh).
       const bool wide = ValueOperand<Format>::wide(kFirst + t);
-      const int dim = 64 * t + warp * 16 + (wide ? g : 2 * g), other = wide ? 8 : 1;
+      const int dim = 64 * t + warp * 16 + (wide ? g : 2 * g);
       LATHE_UNROLL
-      for (int i = 0; i < kLines / 2; ++i) {
-        store_float(place(keys, line(i / 4, i & 1), dim + (i & 2) / 2 * other),
-                    sums[kFirst + t][i]);
+      for (int j = 0; j < kEights; ++j) {
+        LATHE_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          const float a = sums[kFirst + t][4 * j + e], b = sums[kFirst + t][4 * j + 2 + e];
+          const std::uint32_t to = place(keys, line(j, e), dim);
+          if (wide) {
+            store_float(to, a);
+            store_float(place(keys, line(j, e), dim + 8), b);
+          } else {
+            store_float2(to, a, b);
+          }
+        }
       }
+    }
+  }
+  /// What a lane knows of the outputs of line `lane`.
+  struct LineOutputs {
+    float factors[N::kGroups];  // to be multiplied into the groups' sums
+    std::int64_t place = 0;     // where they begin, in elements
+    float lse2 = 0;
+  };
+  __device__ LineOutputs settle(const LatentItemFacts& item) const {
+    LineOutputs o;
+    const int l = lane < kLines ? lane : 0;
+    float most = kNoReference;
+    LATHE_UNROLL
+    for (int g = 0; g < N::kGroups; ++g) {
+      o.factors[g] = load_float(s.references(g) + static_cast<std::uint32_t>(4 * l));
+      most = fmaxf(most, o.factors[g]);
+    }
+    float all = 0;
+    LATHE_UNROLL
+    for (int g = 0; g < N::kGroups; ++g) {
+      o.factors[g] = exp2_fast(o.factors[g] - most);
+      float sum = 0;
+      LATHE_UNROLL
+      for (int w = 0; w < 4; ++w) sum += load_float(column(g, w, l));
+      all += sum * o.factors[g];
+    }
+    o.lse2 = all > 0 ? most + log2_fast(all) : kNoKey;
+    float factor = all > 0 ? p.value_scale / all : 0.f;
+    const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(l)));
+    const std::int32_t head = l - r * p.heads;
+    const bool mine = l < item.lines;
+    if (mine && item.number < 0 && p.sink != nullptr) factor *= sink_factor(p.sink[head], o.lse2);
+    LATHE_UNROLL
+    for (int g = 0; g < N::kGroups; ++g) o.factors[g] *= factor;
+    o.place = (item.row + r) * p.out_stride + std::int64_t{head} * N::kValues;
+    return o;
+  }
+  __device__ void store_lse(const LatentItemFacts& item, const LineOutputs& o) const {
+    if (lane >= kLines || lane >= item.lines) return;
+    if (item.number >= 0) {
+      p.part_lse[std::int64_t{item.number} * kLines + lane] = o.lse2;
+    } else if (p.lse != nullptr) {
+      const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(lane)));
+      constexpr float kLn2 = 0.6931471805599453f;
+      p.lse[(item.row + r) * p.lse_stride + lane - r * p.heads] = o.lse2 * kLn2;
     }
   }
   /// Puts the groups' sums together, always in the same order; a warp takes every so many lines. end: one past
@@ -337,31 +395,16 @@ struct NarrowFp8Group {
     const typename N::Ring ring = s.ring();
     deposit<kRound>(ring.keys(end - N::kGroups + static_cast<unsigned>(group)));
     group_sync(N::kAllGroups, N::kGroups * 128);
+    const LineOutputs own = settle(item);
+    if (kRound == 0 && group == 0 && warp == 0) store_lse(item, own);
     LATHE_ROLLED
     for (int l = group * 4 + warp; l < kLines && l < item.lines; l += 4 * N::kGroups) {
-      float factors[N::kGroups], most = kNoReference;
+      float factors[N::kGroups];
       LATHE_UNROLL
-      for (int g = 0; g < N::kGroups; ++g) {
-        factors[g] = load_float(s.references(g) + static_cast<std::uint32_t>(4 * l));
-        most = fmaxf(most, factors[g]);
-      }
-      float all = 0;
-      LATHE_UNROLL
-      for (int g = 0; g < N::kGroups; ++g) {
-        factors[g] = exp2_fast(factors[g] - most);
-        float sum = 0;
-        for (int w = 0; w < 4; ++w) sum += load_float(column(g, w, l));
-        all += sum * factors[g];
-      }
-      const float lse2 = all > 0 ? most + log2_fast(all) : kNoKey;
-      float factor = all > 0 ? p.value_scale / all : 0.f;
-      const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(l)));
-      const std::int32_t head = l - r * p.heads;
+      for (int g = 0; g < N::kGroups; ++g) factors[g] = shuffle(own.factors[g], l);
       const bool split = item.number >= 0;
-      constexpr float kLn2 = 0.6931471805599453f;
-      if (!split && p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
       float4* part = part_chunks(p, kLines, split ? item.number : 0, 0) + l * 128;
-      std::uint16_t* out = p.out + (item.row + r) * p.out_stride + std::int64_t{head} * N::kValues;
+      std::uint16_t* out = p.out + shuffle(own.place, l);
       LATHE_UNROLL
       for (int dim = 4 * lane; dim < N::kRoundValues; dim += 128) {
         float4 v = {0, 0, 0, 0};
@@ -374,19 +417,12 @@ struct NarrowFp8Group {
           v.z += x.z * factors[g];
           v.w += x.w * factors[g];
         }
-        v = {v.x * factor, v.y * factor, v.z * factor, v.w * factor};
         const int at = kRound * N::kRoundValues + dim;
         if (split) {
           part[at / 4] = v;
         } else {
           *reinterpret_cast<uint2*>(out + at) = {pack_bf16(v.x, v.y), pack_bf16(v.z, v.w)};
         }
-      }
-      if (lane != 0 || kRound > 0) continue;
-      if (split) {
-        p.part_lse[std::int64_t{item.number} * kLines + l] = lse2;
-      } else if (p.lse != nullptr) {
-        p.lse[(item.row + r) * p.lse_stride + head] = lse2 * kLn2;
       }
     }
   }
@@ -399,7 +435,10 @@ struct NarrowFp8Group {
     }
     // All groups have read all sums, and copies may write over them.
     fence_async_proxy();
-    for (unsigned g = 1; g <= N::kGroups; ++g) barrier_arrive(s.ring().empty(end - g));
+    for (unsigned g = 1; g <= N::kGroups; ++g) {
+      barrier_arrive(s.ring().empty(end - g, 0));
+      barrier_arrive(s.ring().empty(end - g, 1));
+    }
   }
 
   __device__ void run() {
@@ -412,9 +451,7 @@ struct NarrowFp8Group {
       LATHE_ROLLED
       for (int t = group; t < item.tiles; t += N::kGroups) {
         const unsigned n = first + static_cast<unsigned>(t);
-        tile(n, LatentItemFacts::load_limit(facts) - t * kLatentTile);
-        // Nobody else has read it: each thread stands for one of each group.
-        if (t + N::kGroups < item.tiles) barrier_arrive(s.ring().empty(n), N::kGroups);
+        tile(n, LatentItemFacts::load_limit(facts) - t * kLatentTile, t + N::kGroups >= item.tiles);
       }
       barrier_arrive(s.q_empty());
       finish(LatentItemFacts::load(facts), first + static_cast<unsigned>(item.tiles));
@@ -443,7 +480,7 @@ static __global__ void __launch_bounds__(NarrowFp8<Format, kTileLines>::kThreads
     lower_registers<N::kFillRegisters>();
     const auto worker = static_cast<std::int32_t>(blockIdx.x);
     if (thread < 64) {
-      copy_rows<Format>(ring, thread / 32, thread % 32);
+      copy_rows<Format>(ring, p.once, thread / 32, thread % 32);
     } else if (thread < 96) {
       tell_items<Format, kTileLines, N::kGroups>(p, &query_map, s.q, s.facts(), s.q_full(),
                                                  s.q_empty(), worker, 0, thread - 64,

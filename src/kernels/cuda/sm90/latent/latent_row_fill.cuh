@@ -12,7 +12,8 @@
 
 namespace lathe::cuda {
 
-/// Where a ring of tiles lies: base addresses, of buffers kTileBytes apart, of barriers and masks 8 bytes.
+/// Where a ring of tiles lies: base addresses, of buffers kTileBytes apart, of barriers and masks 8 bytes; the
+/// halves of a buffer are freed by themselves, each with an `empty`.
 /// Where rows lie is told from warp to warp through slots, kNameBytes in all.
 /// kConsumers: groups that take tiles in turns, so that an item is filled up to as many.
 template <class Format, int kCount, int kConsumers>
@@ -36,7 +37,10 @@ struct LatentRing {
     return first_keys + buffer(n) * LatentRows<Format>::kTileBytes;
   }
   __device__ std::uint32_t full(unsigned n) const { return first_full + 8 * buffer(n); }
-  __device__ std::uint32_t empty(unsigned n) const { return first_empty + 8 * buffer(n); }
+  /// Of the buffer's rows 32 half on.
+  __device__ std::uint32_t empty(unsigned n, int half) const {
+    return first_empty + 16 * buffer(n) + 8 * static_cast<std::uint32_t>(half);
+  }
   __device__ std::uint32_t mask(unsigned n) const { return first_mask + 8 * buffer(n); }
 
   __device__ static std::uint32_t name_parity(unsigned n) { return n / kSlots & 1; }
@@ -49,7 +53,8 @@ struct LatentRing {
   __device__ void init(int empty_arrivals) const {
     for (unsigned b = 0; b < kBuffers; ++b) {
       barrier_init(full(b), kFullArrivals);
-      barrier_init(empty(b), empty_arrivals);
+      barrier_init(empty(b, 0), empty_arrivals);
+      barrier_init(empty(b, 1), empty_arrivals);
     }
     for (unsigned slot = 0; slot < kSlots; ++slot) {
       barrier_init(named(slot), kNamedArrivals);
@@ -101,9 +106,11 @@ __device__ inline void name_rows(const LatentParams& p, const Ring& ring, std::i
 }
 
 /// One of two warps, which has the copy engine bring 32 rows of each tile, a lane one: it asks memory for whole
-/// rows, where copies of 16 bytes by lanes ask twice for what lies across the parts that L2 is read in.
+/// rows, where copies of 16 bytes by lanes ask twice for what lies across the parts that L2 is read in. once: L2 need
+/// not keep them.
 template <class Format, class Ring>
-__device__ inline void copy_rows(const Ring& ring, int warp, int lane) {
+__device__ inline void copy_rows(const Ring& ring, bool once, int warp, int lane) {
+  const std::uint64_t policy = cache_policy(once);
   const int own = warp * 32 + lane;
   const auto at = [](std::uint64_t address) { return reinterpret_cast<const std::byte*>(address); };
   LATHE_ROLLED
@@ -118,7 +125,7 @@ __device__ inline void copy_rows(const Ring& ring, int warp, int lane) {
     const std::uint32_t mask = warp_ballot(row != 0);
     const std::uint32_t full = ring.full(n);
     const std::uint32_t to = ring.keys(n) + static_cast<std::uint32_t>(own * Format::kPitch);
-    if (row != Ring::kEnd) barrier_wait(ring.empty(n), Ring::parity(n) ^ 1);
+    if (row != Ring::kEnd) barrier_wait(ring.empty(n, warp), Ring::parity(n) ^ 1);
     if (mask == ~0u && row != Ring::kEnd) {
       if (elected()) {
         store_shared_u32(ring.mask(n) + static_cast<std::uint32_t>(4 * warp), mask);
@@ -128,9 +135,9 @@ __device__ inline void copy_rows(const Ring& ring, int warp, int lane) {
           const uint4 v = load_shared_u128(names + static_cast<std::uint32_t>(8 * (warp * 32 + r)));
           const std::uint32_t place =
               ring.keys(n) + static_cast<std::uint32_t>((warp * 32 + r) * Format::kPitch);
-          copy_row(place, at(v.x | std::uint64_t{v.y} << 32), Format::kRowBytes, full);
+          copy_row(place, at(v.x | std::uint64_t{v.y} << 32), Format::kRowBytes, full, policy);
           copy_row(place + Format::kPitch, at(v.z | std::uint64_t{v.w} << 32), Format::kRowBytes,
-                   full);
+                   full, policy);
         }
       }
       sync_warp();
@@ -150,7 +157,7 @@ __device__ inline void copy_rows(const Ring& ring, int warp, int lane) {
         barrier_expect(full, static_cast<std::uint32_t>(count_bits(mask)) * Format::kRowBytes);
       }
       sync_warp();
-      if (row != 0) copy_row(to, at(row), Format::kRowBytes, full);
+      if (row != 0) copy_row(to, at(row), Format::kRowBytes, full, policy);
     }
     if constexpr (Format::kScalesApart) {
       if (row != 0) copy_async_8(to + Format::kRowBytes, at(scales));

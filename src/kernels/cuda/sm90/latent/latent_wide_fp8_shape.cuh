@@ -27,7 +27,7 @@ struct WideFp8 {
   static constexpr int kWeightsAt = kKeysAt + Ring::kBuffers * LatentRows<Format>::kTileBytes;
   static constexpr int kScalesAt = kWeightsAt + Ring::kBuffers * kTileWeights;
   static constexpr int kSmallAt = kScalesAt + Ring::kBuffers * LatentRows<Format>::kScaleBytes;
-  static constexpr int kNamesAt = kSmallAt + 3840;
+  static constexpr int kNamesAt = kSmallAt + 3888;
   static constexpr int kSharedBytes = kNamesAt + Ring::kNameBytes;
   static_assert(kSharedBytes <= 232448 && kWeightsAt % 1024 == 0);
 
@@ -42,7 +42,7 @@ struct WideFp8Shared {
   std::uint32_t q;  // the first of all
 
   __device__ typename W::Ring ring() const {
-    return {q + W::kKeysAt, small(16), small(40), small(88), q + W::kNamesAt};
+    return {q + W::kKeysAt, small(16), small(3840), small(88), q + W::kNamesAt};
   }
   // What lies beside tile n's keys, free when those are.
   __device__ std::uint32_t weights(unsigned n) const {

@@ -94,7 +94,8 @@ struct WideFp8Values {
     }
     wgmma_wait<0>();
     pin_sums();
-    barrier_arrive(s.ring().empty(n));
+    barrier_arrive(s.ring().empty(n, 0));
+    barrier_arrive(s.ring().empty(n, 1));
   }
 
   /// Rows of a bf16 tile of values stand in the order of dimensions: makes row g dimension 2 g and row g + 8
