@@ -280,6 +280,30 @@ TEST_P(LatentEmulatedPages, MissingPages) {
   }
 }
 
+// Queries as boxes of a row's heads, of several rows a tile and of several tiles a row, with a row of none after the
+// unit's last; rows of q that lie apart. 24 heads don't fill boxes.
+TEST_P(LatentEmulatedPages, QueriesOfSeveralRows) {
+  struct Case {
+    int heads, rows;
+  };
+  for (const Case c : {Case{8, 3}, Case{16, 2}, Case{16, 3}, Case{24, 2}, Case{128, 1}}) {
+    Scene s(layout_of(GetParam()), 64, c.heads, {{100, c.rows}, {70, 1}});
+    const Matrix<bf16> q = rounded(s.q);
+    const RowsView dense = q.view();
+    s.args.q = dense;
+    const Outputs want = s.oracle();
+    const std::int64_t stride = dense.cols + 64;
+    std::vector<bf16> apart(static_cast<std::size_t>(dense.rows * stride),
+                            to_bf16(std::numeric_limits<float>::quiet_NaN()));
+    for (std::int64_t r = 0; r < dense.rows; ++r) {
+      std::copy_n(q.data.begin() + r * dense.cols, dense.cols, apart.begin() + r * stride);
+    }
+    s.args.q.data = reinterpret_cast<const std::byte*>(apart.data());
+    s.args.q.row_stride = stride;
+    expect_oracle(attend(s, 2, {}, {}), want);
+  }
+}
+
 TEST_P(LatentEmulated, SparseLists) {
   Scene s(layout_of(GetParam()), 61, 64, {{200, 1}, {90, 2}});
   const Ints list = s.random_list(150);
