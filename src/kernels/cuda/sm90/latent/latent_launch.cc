@@ -54,10 +54,11 @@ LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t>
   p.kv_lens = args.kv_lens.data();
   if (!row_request.empty()) p.row_request = row_request.data();
   p.dense = args.main.index_width == 0;
-  // Rows of an extend read keys again that L2 holds; those of a decode seldom do, and copies that L2 drops first
-  // take a tenth less time.
+  // Rows of an extend, and many tiles of lines, read keys again that L2 holds; those of a decode seldom do, and
+  // copies that L2 drops first take a tenth less time.
   constexpr std::int64_t kSharing = 16;  // rows of a request
-  p.once = args.max_request_rows < kSharing && args.q.rows < kSharing * std::ssize(args.kv_lens);
+  p.once = p.tiles <= 2 && args.max_request_rows < kSharing &&
+           args.q.rows < kSharing * std::ssize(args.kv_lens);
   p.main = source_params(args.main, problem);
   if (problem.two_sources()) p.extra = source_params(args.extra, problem);
   const double log2e = 1.4426950408889634;
