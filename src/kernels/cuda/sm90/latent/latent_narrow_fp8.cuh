@@ -155,7 +155,7 @@ struct NarrowFp8Group {
       Operand& a = operands[c % kOperands];
       keys.make(words[c & 1], a);
       if (c + 2 < kFp8) keys.load(c + 2, words[c & 1]);
-      score_chunk<false>(d, a, q(c), c > 0);
+      multiply_chunk<false>(d, a, q(c), c > 0);
       // ptxas serializes products after a wait for none.
       if (c >= kOperands - 1) wgmma_wait<kOperands - 1>();
     }
@@ -163,15 +163,15 @@ struct NarrowFp8Group {
     for (int c = 0; c < kWide; ++c) {
       Operand& a = operands[(kFp8 + c) % kOperands];
       keys.make_wide(c, a);
-      score_chunk<true>(d, a, q(kFp8 + c), true);
+      multiply_chunk<true>(d, a, q(kFp8 + c), true);
       wgmma_wait<kOperands - 1>();
     }
     wgmma_wait<0>();
     wgmma_pin(d);
   }
 
-  /// Frees the halves of the buffer, but where the tile is the group's last of its item. Nobody else has read them:
-  /// each thread stands for one of each group.
+  /// Sums += V^T P^T of tile n. Frees the halves of its buffer, but where it is the group's last of its item. Nobody
+  /// else has read them: each thread stands for one of each group.
   __device__ __forceinline__ void add(unsigned n, bool last) {
     forget();
     const ValueOperand<Format> values{s.ring().keys(n), s.scales(n), warp, lane};
@@ -191,10 +191,7 @@ struct NarrowFp8Group {
       }
       values.make(m, half, words[c & 1], scales[c / kSame & 1], a);
       if (c < 14) values.load((c + 2) % 8, (c + 2) / 8, words[c & 1]);
-      wgmma_fence();
-      mma_m64_f16_rows(sums[m], a[0], weights + static_cast<unsigned>(half * 4), true);
-      mma_m64_f16_rows(sums[m], a[1], weights + static_cast<unsigned>(half * 4 + 2), true);
-      wgmma_commit();
+      multiply_chunk<false>(sums[m], a, weights + static_cast<unsigned>(half * 4), true);
       if (c >= kOperands - 1) wgmma_wait<kOperands - 1>();
     }
     wgmma_wait<0>();

@@ -16,7 +16,7 @@ __host__ __device__ inline int query_box_lines(const LatentParams& p) {
 }
 
 /// By one thread: the queries of a unit's tile to [kDims] tiles of [kTileLines, 64] bf16, swizzled, whose bytes it
-/// announces to `full`; lines beyond the unit's are zeros or those of heads beyond a row's, zeros too.
+/// announces to `full`. Lines beyond the unit's are zeros: their heads lie beyond a row's, or their row beyond all.
 template <int kTileLines, int kDims>
 __device__ __forceinline__ void copy_query_boxes(const LatentParams& p, const void* map,
                                                  const LatentUnitPlace& u, std::int32_t tile,
@@ -26,7 +26,6 @@ __device__ __forceinline__ void copy_query_boxes(const LatentParams& p, const vo
   for (int first = 0; first < kTileLines; first += box) {
     const std::int32_t line = tile * kTileLines + first;
     const auto row = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
-    // Beyond all rows a box is zeros.
     const std::int32_t of_q = line < u.lines ? u.row + row : p.q_rows;
     LATHE_ROLLED
     for (int d = 0; d < kDims; ++d) {

@@ -35,17 +35,17 @@ inline constexpr float kMostWeight = 14, kFirstWeight = 7;
 // The reference of a line that has not seen a key. It is finite: less it, the score of a hidden key is -inf.
 inline constexpr float kNoReference = -1e30f;
 
-/// Issues the products of 32 dimensions of keys with queries, bf16 or f16.
+/// Issues d += a b, where `a` has 32 columns, of dimensions for scores and of keys for values, bf16 or f16.
 template <bool kBf16, int kCount>
-__device__ __forceinline__ void score_chunk(float (&d)[kCount], const std::uint32_t (&a)[2][4],
-                                            std::uint64_t queries, bool add) {
+__device__ __forceinline__ void multiply_chunk(float (&d)[kCount], const std::uint32_t (&a)[2][4],
+                                               std::uint64_t b, bool add) {
   wgmma_fence();
   if constexpr (kBf16) {
-    mma_m64_bf16_rows(d, a[0], queries, add);
-    mma_m64_bf16_rows(d, a[1], queries + 2, true);  // 32 bytes on
+    mma_m64_bf16_rows(d, a[0], b, add);
+    mma_m64_bf16_rows(d, a[1], b + 2, true);  // 32 bytes on
   } else {
-    mma_m64_f16_rows(d, a[0], queries, add);
-    mma_m64_f16_rows(d, a[1], queries + 2, true);
+    mma_m64_f16_rows(d, a[0], b, add);
+    mma_m64_f16_rows(d, a[1], b + 2, true);
   }
   wgmma_commit();
 }

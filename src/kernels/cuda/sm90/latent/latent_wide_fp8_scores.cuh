@@ -83,12 +83,12 @@ struct WideFp8Scores {
       Operand& a = operands[(c == 0 ? 0 : kWide + c) % kOperands];
       keys.make(words[c & 1], a);
       if (c + 2 < kFp8) keys.load(c + 2, words[c & 1]);
-      score_chunk<false>(d, a, q(c), c > 0);
+      multiply_chunk<false>(d, a, q(c), c > 0);
       // What comes next is made beside these, in another operand's registers.
       wgmma_wait<kOperands - 1>();
       LATHE_UNROLL
       for (int w = 0; c == 0 && w < kWide; ++w) {
-        score_chunk<true>(d, operands[1 + w], q(kFp8 + w), true);
+        multiply_chunk<true>(d, operands[1 + w], q(kFp8 + w), true);
         wgmma_wait<kOperands - 1>();
       }
     }

@@ -85,10 +85,7 @@ struct WideFp8Values {
       if (c % kSame == 0) choose(c + kSame);
       values.make(4 * group + m, half, words[c & 1], scales[c / kSame & 1], a);
       if (c < 6) values.load(4 * group + (c + 2) % 4, (c + 2) / 4, words[c & 1]);
-      wgmma_fence();
-      mma_m64_f16_rows(sums[m], a[0], weights + static_cast<unsigned>(half * 4), true);
-      mma_m64_f16_rows(sums[m], a[1], weights + static_cast<unsigned>(half * 4 + 2), true);
-      wgmma_commit();
+      multiply_chunk<false>(sums[m], a, weights + static_cast<unsigned>(half * 4), true);
       // ptxas serializes products after a wait for none.
       if (c >= kOperands - 1) wgmma_wait<kOperands - 1>();
     }
