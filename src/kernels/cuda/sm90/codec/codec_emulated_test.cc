@@ -56,13 +56,6 @@ void run(Kernel kernel, const Params& p) {
 }
 
 // The choice of kernel is the one of encode.cu and codec.cu, which an ordinary compiler can't read.
-template <bool kRope, bool kWhole>
-auto encode_kernel_of(const EncodeParams& p, DType dtype) {
-  return visit_kinds(p.runs, [&](auto first, auto second) {
-    return dtype == DType::bf16 ? encode_kernel<bf16, first, second, kRope, kWhole>
-                                : encode_kernel<float, first, second, kRope, kWhole>;
-  });
-}
 void run_encode(const EncodeParams& p, DType dtype, bool rope) {
   if (p.whole) {
     run(rope ? encode_kernel_of<true, true>(p, dtype) : encode_kernel_of<false, true>(p, dtype), p);

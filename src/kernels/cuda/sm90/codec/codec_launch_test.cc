@@ -30,13 +30,13 @@ TEST(CodecLaunch, LayoutsOfModelsFillTheRounds) {
   }
 }
 
-TEST(CodecLaunch, RequantizedLatentsHaveEightLoadsALane) {
+TEST(CodecLaunch, RequantizedLatentsHaveFourLoadsALane) {
   const OwnedPool plain = pool_of("mla_fp8"), block = pool_of("mla_fp8_block");
   const std::vector<Slot> slots(128, Slot(0));
   for (const auto& [src, dst] : {std::pair(&plain, &block), std::pair(&block, &plain)}) {
     const RequantParams p = requant_params(src->view, slots, dst->view, slots, {}, {});
     EXPECT_TRUE(p.whole) << src->view.layout.name();
-    EXPECT_EQ(p.src_runs[0].cut.rounds, 8) << src->view.layout.name();
+    EXPECT_EQ(p.src_runs[0].cut.rounds, 4) << src->view.layout.name();
     EXPECT_EQ(p.src_runs[1].cut.rounds, 2) << src->view.layout.name();
   }
 }

@@ -60,7 +60,7 @@ LATHE_HD constexpr Rounds decode_rounds(bool aligned, RunKind kind) {
   return {kind == RunKind::e4m3_ue8m0 ? 7 : 4, 2};
 }
 LATHE_HD constexpr Rounds requant_rounds(bool aligned) {
-  return aligned ? Rounds{8, 2} : Rounds{1, 1};
+  return aligned ? Rounds{4, 2} : Rounds{1, 1};
 }
 
 /// How the chunks of a run are dealt to warps: 2^shift neighbouring lanes hold a row, each of them

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "base/dtype.h"
 #include "kernels/cuda/sm90/codec/rotate_chunk.cuh"
 
 namespace lathe::cuda {
@@ -159,6 +160,35 @@ __device__ __forceinline__ void encode_values(const RunParams& run, const TileTa
   }
 }
 
+// The same, seldom taken, so there is one copy of it, which reads its chunks again: load(u) gives them as they lie
+// in memory.
+template <RunKind kKind, int kCount, class Load>
+__device__ __forceinline__ void encode_special(const RunParams& run, const TileTarget<kKind>& to,
+                                               Load load, bool writes) {
+  const auto max = [](float a, float b) { return fmaxf(a, b); };
+  float amax[1] = {0};
+  LATHE_ROLLED
+  for (std::uint32_t u = 0; to.once && u < kCount; ++u) {
+    float x[8];
+    to_floats(load(u), x);
+    amax[0] = fmaxf(amax[0], largest_finite(x));
+  }
+  if (to.once) exchange_maxima<1>(amax, run.cut.shift, max);
+  LATHE_ROLLED
+  for (std::uint32_t u = 0; u < kCount; ++u) {
+    float x[8];
+    to_floats(load(u), x);
+    if (!to.once) {
+      amax[0] = largest_finite(x);
+      exchange_maxima<1>(amax, tile_shift<kKind>(run), max);
+    }
+    if (!writes) continue;
+    const TileScale tile = tile_scale<kKind>(run, amax[0]);
+    to.store_scale_of(run, u, tile.scale);
+    store_codes<kKind>(run, to.values + u * to.value_step, x, tile.inverse);
+  }
+}
+
 // The same from bf16 as they lie in memory: maxima are those of bf16 bits, two chunks in a word.
 // False, with nothing written, where one of the warp's chunks holds no finite number.
 template <RunKind kKind, int kCount>
@@ -256,6 +286,12 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
     const TileTarget<kKind> to(run, hold, target.values, target.scales);
     if constexpr (!kRotate && std::is_same_v<T, bf16>) {
       if (encode_tiles<kKind>(run, to, raw, writes)) return;
+      return encode_special<kKind, kCount>(
+          run, to,
+          [&](std::uint32_t u) {
+            return load_raw<T>(source + u * hold.step * (kChunk * sizeof(T)), vector);
+          },
+          writes);
     }
     if constexpr (kRotate) {
       float turned[kCount][8] = {};
@@ -291,7 +327,7 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
 
 // A run whose one tile is any number of chunks (index keys of unusual widths): a batch is a row,
 // which is read a second time, from the cache, when its scale is known.
-template <class T, RunKind kKind, bool kRope, bool kWhole>
+template <class T, RunKind kKind, bool kRope, bool kRotate, bool kWhole>
 __device__ __forceinline__ void encode_wide_tile(const EncodeParams& p, const RunParams& run,
                                                  std::int64_t row) {
   const RopeParams& rope = p.rope;
@@ -303,7 +339,7 @@ __device__ __forceinline__ void encode_wide_tile(const EncodeParams& p, const Ru
   const auto values = [&](std::uint32_t chunk, float(&x)[8]) {
     const Address at = source + Address{chunk} * (kChunk * sizeof(T));
     to_floats(load_raw<T>(at, vector), x);
-    const int c = kRope ? rotary_chunk(rope, run.first_chunk + chunk) : -1;
+    const int c = kRotate ? rotary_chunk(rope, run.first_chunk + chunk) : -1;
     if (c < 0 || target.position < 0) return;
     Turn<T> turn;
     load_partner(rope, c, at, vector, turn);
@@ -346,33 +382,44 @@ __device__ __forceinline__ void encode_batches(const EncodeParams& p, const RunP
   });
 }
 
-template <class T, RunKind kKind, bool kRope, bool kWhole>
+// Tiles of a layout whose second run is bf16 don't rotate: index keys that do, whose one run it is, have kernels of
+// their own, as rotation beside tiles takes registers.
+template <RunKind kFirst, RunKind kSecond>
+inline constexpr bool kTilesRotate = kTiled<kFirst>&& kFirst == kSecond;
+
+template <RunKind kFirst, RunKind kSecond>
+inline constexpr bool kOneRun = kTilesRotate<kFirst, kSecond>&& kFirst == RunKind::e4m3_f32;
+
+// kRotates: the run may.
+template <class T, RunKind kKind, bool kRope, bool kRotates, bool kWhole>
 __device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParams& run,
                                            std::int64_t first_row, std::uint32_t rows,
                                            WarpBatches& batches) {
   if (kKind == RunKind::e4m3_f32 && run.tile_shift == kWideTile) {
     return batches.run(run.cut.batches, [&](std::uint32_t batch) {
-      if (batch < rows) encode_wide_tile<T, kKind, kRope, kWhole>(p, run, first_row + batch);
+      if (batch < rows)
+        encode_wide_tile<T, kKind, kRope, kRotates, kWhole>(p, run, first_row + batch);
     });
   }
-  if (kRope && run.rotates) {
-    return encode_batches<T, kKind, kRope, kRope, kWhole>(p, run, first_row, rows, batches);
+  if (kRotates && run.rotates) {
+    return encode_batches<T, kKind, kRope, kRotates, kWhole>(p, run, first_row, rows, batches);
   }
   encode_batches<T, kKind, kRope, false, kWhole>(p, run, first_row, rows, batches);
 }
 
-// Blocks on a multiprocessor, as a bound on registers: rotation takes many beside tiles.
-template <class T, RunKind kFirst, bool kRope, bool kWhole>
-inline constexpr int kEncodeBlocks = sizeof(T) == 4   ? 1
-                                     : !kRope         ? 4
-                                     : !kWhole        ? 2
-                                     : kTiled<kFirst> ? 3
-                                                      : 4;
+// Blocks on a multiprocessor, as a bound on registers: as many as leave a kernel without spills.
+template <class T, RunKind kFirst, RunKind kSecond, bool kRope, bool kWhole>
+inline constexpr int kEncodeBlocks = sizeof(T) == 4 ? 1
+                                     : !kRope       ? kFirst == RunKind::e4m3_ue8m0 ? 4 : 5
+                                     : !kWhole      ? 2
+                                     : kOneRun<kFirst, kSecond> ? 3
+                                                                : 4;
 
 // Grid: ceil(count / block_rows) blocks of p.threads. T: what rows hold, bf16 or float; runs are
 // stored as kFirst and, where there are two, kSecond.
 template <class T, RunKind kFirst, RunKind kSecond, bool kRope, bool kWhole>
-static __global__ void __launch_bounds__(kCodecThreads, kEncodeBlocks<T, kFirst, kRope, kWhole>)
+static __global__ void __launch_bounds__(kCodecThreads,
+                                         kEncodeBlocks<T, kFirst, kSecond, kRope, kWhole>)
     encode_kernel(const __grid_constant__ EncodeParams p) {
   const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
   const std::uint32_t rows = rows_of_block(p.count, first_row, p.block_rows);
@@ -381,11 +428,29 @@ static __global__ void __launch_bounds__(kCodecThreads, kEncodeBlocks<T, kFirst,
     if (kRope) prefetch_list(p.rope.positions, first_row, p.block_rows, p.count);
   }
   WarpBatches batches;
-  encode_run<T, kFirst, kRope, kWhole>(p, known_run<kFirst, kWhole>(p.runs[0]), first_row, rows,
-                                       batches);
-  if (p.run_count == 1) return;
-  encode_run<T, kSecond, kRope, kWhole>(p, known_run<kSecond, kWhole>(p.runs[1]), first_row, rows,
-                                        batches);
+  constexpr bool kFirstRotates = kRope && (!kTiled<kFirst> || kTilesRotate<kFirst, kSecond>);
+  encode_run<T, kFirst, kRope, kFirstRotates, kWhole>(p, known_run<kFirst, kWhole>(p.runs[0]),
+                                                      first_row, rows, batches);
+  if (p.run_count == 1 || kOneRun<kFirst, kSecond>) return;
+  encode_run<T, kSecond, kRope, kRope, kWhole>(p, known_run<kSecond, kWhole>(p.runs[1]), first_row,
+                                               rows, batches);
+}
+
+/// The instance for a call. kWhole: p.whole.
+template <bool kRope, bool kWhole>
+auto encode_kernel_of(const EncodeParams& p, DType dtype) {
+  constexpr RunKind kTile = RunKind::e4m3_f32;
+  if constexpr (kRope) {
+    if (p.runs[0].kind == kTile && p.runs[0].rotates) {
+      static_assert(kOneRun<kTile, kTile>);
+      return dtype == DType::bf16 ? encode_kernel<bf16, kTile, kTile, kRope, kWhole>
+                                  : encode_kernel<float, kTile, kTile, kRope, kWhole>;
+    }
+  }
+  return visit_kinds(p.runs, [&](auto first, auto second) {
+    return dtype == DType::bf16 ? encode_kernel<bf16, first, second, kRope, kWhole>
+                                : encode_kernel<float, first, second, kRope, kWhole>;
+  });
 }
 
 }  // namespace lathe::cuda

@@ -176,7 +176,7 @@ __device__ __forceinline__ void requantize_run(const RequantParams& p, int i,
 
 // Grid: ceil(count / block_rows) blocks of p.threads.
 template <bool kToBlock, bool kReport, bool kWhole>
-static __global__ void __launch_bounds__(kCodecThreads, (kToBlock ? 4 : 3) - (kReport ? 1 : 0))
+static __global__ void __launch_bounds__(kCodecThreads, kReport ? 5 : 6)
     requantize_kernel(const __grid_constant__ RequantParams p) {
   constexpr RunKind kPlain = RunKind::e4m3_tensor;
   constexpr RunKind kFrom[] = {kToBlock ? kPlain : RunKind::e4m3_f32,
