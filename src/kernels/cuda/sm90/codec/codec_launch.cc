@@ -87,7 +87,9 @@ void cut_rows(Params& p, std::int32_t rows, std::initializer_list<AnyCut*> cuts)
     return batches;
   };
   if (rows == 0) {
-    // The fullest batches that fit the warps of a block.
+    // The fullest batches that fit the warps of a block, of the fewest rows, as a block lasts as long as its
+    // slowest warp; but a multiprocessor has at most 32.
+    constexpr std::int32_t kFewestWarps = 3;
     rows = 1;
     double best = 0;
     for (std::int32_t r = 1; r <= kMaxBlockRows && (r == 1 || all(r) <= kCodecWarps); ++r) {
@@ -96,7 +98,7 @@ void cut_rows(Params& p, std::int32_t rows, std::initializer_list<AnyCut*> cuts)
         chunks += r * units_of(*c);
         room += batches_of(*c, r) * room_of(*c);
       }
-      if (chunks / room < best) continue;
+      if (chunks / room < best || (chunks / room == best && all(rows) >= kFewestWarps)) continue;
       best = chunks / room;
       rows = r;
     }

@@ -382,8 +382,8 @@ __device__ __forceinline__ void encode_batches(const EncodeParams& p, const RunP
   });
 }
 
-// Tiles of a layout whose second run is bf16 don't rotate: index keys that do, whose one run it is, have kernels of
-// their own, as rotation beside tiles takes registers.
+// Where a layout's second run is bf16 tiles don't rotate. Index keys, of one run, may: in rope_write they have kernels
+// of their own, as rotation beside tiles takes registers.
 template <RunKind kFirst, RunKind kSecond>
 inline constexpr bool kTilesRotate = kTiled<kFirst>&& kFirst == kSecond;
 
@@ -395,7 +395,7 @@ template <class T, RunKind kKind, bool kRope, bool kRotates, bool kWhole>
 __device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParams& run,
                                            std::int64_t first_row, std::uint32_t rows,
                                            WarpBatches& batches) {
-  if (kKind == RunKind::e4m3_f32 && run.tile_shift == kWideTile) {
+  if (kKind == RunKind::e4m3_f32 && (kRotates || !kRope) && run.tile_shift == kWideTile) {
     return batches.run(run.cut.batches, [&](std::uint32_t batch) {
       if (batch < rows)
         encode_wide_tile<T, kKind, kRope, kRotates, kWhole>(p, run, first_row + batch);
@@ -409,17 +409,19 @@ __device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParam
 
 // Blocks on a multiprocessor, as a bound on registers: as many as leave a kernel without spills.
 template <class T, RunKind kFirst, RunKind kSecond, bool kRope, bool kWhole>
-inline constexpr int kEncodeBlocks = sizeof(T) == 4 ? 1
-                                     : !kRope       ? kFirst == RunKind::e4m3_ue8m0 ? 4 : 5
-                                     : !kWhole      ? 2
-                                     : kOneRun<kFirst, kSecond> ? 3
-                                                                : 4;
+constexpr int encode_blocks() {
+  if (sizeof(T) == 4) return 1;
+  if (!kRope) return kFirst == RunKind::e4m3_ue8m0 ? 4 : 5;
+  if (!kWhole) return 2;
+  if (kOneRun<kFirst, kSecond>) return 3;
+  return kFirst == RunKind::e4m3_f32 || kFirst == RunKind::e2m1_ue8m0 ? 5 : 4;
+}
 
 // Grid: ceil(count / block_rows) blocks of p.threads. T: what rows hold, bf16 or float; runs are
 // stored as kFirst and, where there are two, kSecond.
 template <class T, RunKind kFirst, RunKind kSecond, bool kRope, bool kWhole>
 static __global__ void __launch_bounds__(kCodecThreads,
-                                         kEncodeBlocks<T, kFirst, kSecond, kRope, kWhole>)
+                                         (encode_blocks<T, kFirst, kSecond, kRope, kWhole>()))
     encode_kernel(const __grid_constant__ EncodeParams p) {
   const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
   const std::uint32_t rows = rows_of_block(p.count, first_row, p.block_rows);
@@ -441,7 +443,7 @@ template <bool kRope, bool kWhole>
 auto encode_kernel_of(const EncodeParams& p, DType dtype) {
   constexpr RunKind kTile = RunKind::e4m3_f32;
   if constexpr (kRope) {
-    if (p.runs[0].kind == kTile && p.runs[0].rotates) {
+    if (p.runs[0].kind == kTile && p.run_count == 1) {
       static_assert(kOneRun<kTile, kTile>);
       return dtype == DType::bf16 ? encode_kernel<bf16, kTile, kTile, kRope, kWhole>
                                   : encode_kernel<float, kTile, kTile, kRope, kWhole>;
