@@ -15,14 +15,6 @@ auto decode_kernel_of(const DecodeParams& p, DType dtype) {
   });
 }
 
-template <bool kWhole>
-auto requantize_kernel_of(bool to_block, bool report) {
-  if (to_block) {
-    return report ? requantize_kernel<true, true, kWhole> : requantize_kernel<true, false, kWhole>;
-  }
-  return report ? requantize_kernel<false, true, kWhole> : requantize_kernel<false, false, kWhole>;
-}
-
 }  // namespace
 
 cudaError_t launch_decode(const DecodeParams& p, DType dtype, cudaStream_t stream) {
@@ -31,9 +23,8 @@ cudaError_t launch_decode(const DecodeParams& p, DType dtype, cudaStream_t strea
 }
 
 cudaError_t launch_requantize(const RequantParams& p, bool to_block, cudaStream_t stream) {
-  const bool report = p.report != nullptr;
-  return put(p.whole ? requantize_kernel_of<true>(to_block, report)
-                     : requantize_kernel_of<false>(to_block, report),
+  return put(p.report != nullptr ? requantize_kernel_of<true>(p, to_block)
+                                 : requantize_kernel_of<false>(p, to_block),
              p, stream);
 }
 

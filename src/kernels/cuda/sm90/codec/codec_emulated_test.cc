@@ -76,16 +76,10 @@ void run_decode(const DecodeParams& p, DType dtype) {
   run(p.whole ? decode_kernel_of<true>(p, dtype) : decode_kernel_of<false>(p, dtype), p);
 }
 
-template <bool kReport>
 void run_requantize(const RequantParams& p, bool to_block) {
-  if (p.whole) {
-    run(to_block ? requantize_kernel<true, kReport, true> : requantize_kernel<false, kReport, true>,
-        p);
-  } else {
-    run(to_block ? requantize_kernel<true, kReport, false>
-                 : requantize_kernel<false, kReport, false>,
-        p);
-  }
+  run(p.report != nullptr ? requantize_kernel_of<true>(p, to_block)
+                          : requantize_kernel_of<false>(p, to_block),
+      p);
 }
 
 TEST(CodecEmulated, EncodeWritesTheBytesOfTheCpu) {
@@ -244,12 +238,12 @@ TEST(CodecEmulated, RequantizeGivesTheBytesAndTheReportOfTheCpu) {
       auto built = requant_params(src.view, src_slots, gpu.view, dst_slots, src_scales, dst_scales);
       for_block_rows(built, [&](auto p) {
         gpu.bytes.assign(gpu.bytes.size(), kPoison);
-        run_requantize<false>(p, to.kind() == LayoutKind::mla_fp8_block);
+        run_requantize(p, to.kind() == LayoutKind::mla_fp8_block);
         ASSERT_EQ(first_difference(cpu.bytes, gpu.bytes), -1) << pair.src << " to " << pair.dst;
         gpu.bytes.assign(gpu.bytes.size(), kPoison);
         unsigned long long words[2] = {};
         p.report = words;
-        run_requantize<true>(p, to.kind() == LayoutKind::mla_fp8_block);
+        run_requantize(p, to.kind() == LayoutKind::mla_fp8_block);
         ASSERT_EQ(first_difference(cpu.bytes, gpu.bytes), -1) << pair.src << " to " << pair.dst;
         EXPECT_EQ(bits_to_float(static_cast<std::uint32_t>(words[0] >> 32)),
                   report->worst_abs_error);

@@ -218,6 +218,7 @@ struct RequantParams {
   // row, and a count of saturated elements.
   unsigned long long* report = nullptr;
   bool whole = false;
+  bool together = false;  // requantize_rows() takes it
 
   bool aligned() const {
     return runs_aligned(src_runs, run_count) && runs_aligned(dst_runs, run_count);

@@ -108,24 +108,36 @@ __device__ __forceinline__ bool holds_numbers(const StoredChunk& stored) {
   }
 }
 
+// What a lane holds of a run of its row, loaded before any of it is used.
 template <RunKind kFrom, RunKind kTo, int kCount, bool kReport>
-__device__ __forceinline__ void requantize_batch(const RequantParams& p, const RunParams& src,
-                                                 const RunParams& dst, std::int64_t first_row,
-                                                 const Hold& hold) {
-  const std::int64_t row = first_row + hold.row;
-  const Place from = place_of(p.src, p.src_slots[row]);
-  const Place to = place_of(p.dst, p.dst_slots[row]);
-  const Address from_values = from.part(src.start, src.step);
-  const Address from_scales = from.part(src.scale_start, src.scale_step);
+struct RequantBatch {
+  const RunParams& src;
+  const RunParams& dst;
+  const Hold& hold;
+  Address from_values, from_scales;
   StoredChunk stored[kCount];
-  LATHE_UNROLL
-  for (std::uint32_t u = 0; u < kCount; ++u) {
-    stored[u] = load_stored<kFrom>(src, from_values, from_scales, hold.chunk + u * hold.step);
+
+  __device__ __forceinline__ RequantBatch(const RunParams& source, const RunParams& target,
+                                          const Hold& held, const Place& from)
+      : src(source),
+        dst(target),
+        hold(held),
+        from_values(from.part(src.start, src.step)),
+        from_scales(from.part(src.scale_start, src.scale_step)) {
+    LATHE_UNROLL
+    for (std::uint32_t u = 0; u < kCount; ++u) stored[u] = load_chunk(u);
   }
-  RequantLoss loss;
-  if (hold.has && !from.hole && !to.hole) {
-    const Address to_values = to.part(dst.start, dst.step);
-    const Address to_scales = to.part(dst.scale_start, dst.scale_step);
+
+  __device__ __forceinline__ std::uint32_t chunk(std::uint32_t u) const {
+    return hold.chunk + u * hold.step;
+  }
+  __device__ __forceinline__ StoredChunk load_chunk(std::uint32_t u) const {
+    return load_stored<kFrom>(src, from_values, from_scales, chunk(u));
+  }
+
+  __device__ __forceinline__ void finish(const Place& to, RequantLoss& loss) const {
+    const Address values = to.part(dst.start, dst.step);
+    const Address scales = to.part(dst.scale_start, dst.scale_step);
     if constexpr (kTo == RunKind::e4m3_tensor) {
       bool numbers = true;
       LATHE_UNROLL
@@ -133,27 +145,34 @@ __device__ __forceinline__ void requantize_batch(const RequantParams& p, const R
       if (numbers) {
         LATHE_UNROLL
         for (std::uint32_t u = 0; u < kCount; ++u) {
-          to_plain_chunk<kFrom, kReport, true>(dst, stored[u], to_values,
-                                               hold.chunk + u * hold.step, loss);
+          to_plain_chunk<kFrom, kReport, true>(dst, stored[u], values, chunk(u), loss);
         }
       } else {
         // Rare and long, so there is one copy of it, which reads its chunk again.
         LATHE_ROLLED
         for (std::uint32_t u = 0; u < kCount; ++u) {
-          const std::uint32_t chunk = hold.chunk + u * hold.step;
-          to_plain_chunk<kFrom, kReport, false>(
-              dst, load_stored<kFrom>(src, from_values, from_scales, chunk), to_values, chunk,
-              loss);
+          to_plain_chunk<kFrom, kReport, false>(dst, load_chunk(u), values, chunk(u), loss);
         }
       }
     } else {
       LATHE_UNROLL
       for (std::uint32_t u = 0; u < kCount; ++u) {
-        to_block_chunk<kTo, kReport>(dst, stored[u], to_values, to_scales,
-                                     hold.chunk + u * hold.step, loss);
+        to_block_chunk<kTo, kReport>(dst, stored[u], values, scales, chunk(u), loss);
       }
     }
   }
+};
+
+template <RunKind kFrom, RunKind kTo, int kCount, bool kReport>
+__device__ __forceinline__ void requantize_batch(const RequantParams& p, const RunParams& src,
+                                                 const RunParams& dst, std::int64_t first_row,
+                                                 const Hold& hold) {
+  const std::int64_t row = first_row + hold.row;
+  const Place from = place_of(p.src, p.src_slots[row]);
+  const Place to = place_of(p.dst, p.dst_slots[row]);
+  const RequantBatch<kFrom, kTo, kCount, kReport> batch(src, dst, hold, from);
+  RequantLoss loss;
+  if (hold.has && !from.hole && !to.hole) batch.finish(to, loss);
   if constexpr (kReport && kTo != RunKind::e4m3_f32) report_loss(loss, row, p.report);
 }
 
@@ -174,9 +193,37 @@ __device__ __forceinline__ void requantize_run(const RequantParams& p, int i,
   });
 }
 
+// mla_fp8 to mla_fp8_block, both runs of a row by the same lanes, those that have it in the first run's batch: a chunk of
+// the rope each, of those that there are. So a record, which shares sectors with its neighbours, is written at once.
+template <bool kReport>
+__device__ __forceinline__ void requantize_rows(const RequantParams& p, std::int64_t first_row,
+                                                std::uint32_t rows, WarpBatches& batches) {
+  constexpr RunKind kFrom = RunKind::e4m3_tensor, kTo = RunKind::e4m3_f32, kRope = RunKind::bf16;
+  const RunParams src = known_run<kFrom, true>(p.src_runs[0]);
+  const RunParams dst = known_run<kTo, true>(p.dst_runs[0]);
+  const RunParams src_rope = known_run<kFrom, true>(p.src_runs[1]);
+  const RunParams dst_rope = known_run<kRope, true>(p.dst_runs[1]);
+  batches.run(src.cut.batches, [&](std::uint32_t batch) {
+    const auto hold = Hold::of<true>(src.cut, batch, rows);
+    Hold rope_hold = hold;
+    rope_hold.has = hold.has && hold.chunk < src_rope.cut.chunks;
+    if (hold.chunk >= src_rope.cut.chunks) rope_hold.chunk = src_rope.cut.chunks - 1;
+    const std::int64_t row = first_row + hold.row;
+    const Place from = place_of(p.src, p.src_slots[row]);
+    const Place to = place_of(p.dst, p.dst_slots[row]);
+    constexpr int kCount = requant_rounds(true).many;
+    const RequantBatch<kFrom, kTo, kCount, kReport> codes(src, dst, hold, from);
+    const RequantBatch<kFrom, kRope, 1, kReport> rope(src_rope, dst_rope, rope_hold, from);
+    RequantLoss loss;
+    if (hold.has && !from.hole && !to.hole) codes.finish(to, loss);
+    if (rope_hold.has && !from.hole && !to.hole) rope.finish(to, loss);
+    if constexpr (kReport) report_loss(loss, row, p.report);
+  });
+}
+
 // Grid: ceil(count / block_rows) blocks of p.threads.
-template <bool kToBlock, bool kReport, bool kWhole>
-static __global__ void __launch_bounds__(kCodecThreads, kReport ? 5 : 6)
+template <bool kToBlock, bool kReport, bool kWhole, bool kTogether>
+static __global__ void __launch_bounds__(kCodecThreads, kReport || kTogether ? 5 : 6)
     requantize_kernel(const __grid_constant__ RequantParams p) {
   constexpr RunKind kPlain = RunKind::e4m3_tensor;
   constexpr RunKind kFrom[] = {kToBlock ? kPlain : RunKind::e4m3_f32,
@@ -188,9 +235,22 @@ static __global__ void __launch_bounds__(kCodecThreads, kReport ? 5 : 6)
   prefetch_list(p.src_slots, first_row, p.block_rows, p.count);
   prefetch_list(p.dst_slots, first_row, p.block_rows, p.count);
   WarpBatches batches;
+  if constexpr (kTogether) return requantize_rows<kReport>(p, first_row, rows, batches);
   requantize_run<kFrom[0], kTo[0], kReport, kWhole>(p, 0, first_row, rows, batches);
   if (p.run_count == 1) return;
   requantize_run<kFrom[1], kTo[1], kReport, kWhole>(p, 1, first_row, rows, batches);
+}
+
+/// The instance for a call.
+template <bool kReport>
+auto requantize_kernel_of(const RequantParams& p, bool to_block) {
+  if (p.together) return requantize_kernel<true, kReport, true, true>;
+  if (p.whole) {
+    return to_block ? requantize_kernel<true, kReport, true, false>
+                    : requantize_kernel<false, kReport, true, false>;
+  }
+  return to_block ? requantize_kernel<true, kReport, false, false>
+                  : requantize_kernel<false, kReport, false, false>;
 }
 
 }  // namespace lathe::cuda
