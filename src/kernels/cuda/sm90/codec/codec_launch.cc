@@ -230,9 +230,8 @@ void cut(RequantParams& p, std::int32_t block_rows) {
   p.whole = deal(p.src_runs, p.run_count, p.aligned(), false,
                  [](const RunParams&) { return requant_rounds(true); });
   const Cut& first = p.src_runs[0].cut;
-  p.together = p.whole && p.run_count == 2 && p.dst_runs[0].kind == RunKind::e4m3_f32 &&
-               first.rounds == requant_rounds(true).many && first.pieces.divisor == 1 &&
-               p.src_runs[1].cut.chunks <= 1u << first.shift;
+  p.together = p.whole && p.run_count == 2 && first.rounds == requant_rounds(true).many &&
+               first.pieces.divisor == 1 && p.src_runs[1].cut.chunks <= 1u << first.shift;
   if (p.together) return cut_rows<RequantParams, Cut>(p, block_rows, {&p.src_runs[0].cut});
   cut_runs(p, block_rows, p.src_runs[0].cut, p.src_runs[1].cut);
 }

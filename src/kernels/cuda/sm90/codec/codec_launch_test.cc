@@ -38,7 +38,7 @@ TEST(CodecLaunch, RequantizedLatentsHaveFourLoadsALane) {
     EXPECT_TRUE(p.whole) << src->view.layout.name();
     EXPECT_EQ(p.src_runs[0].cut.rounds, 4) << src->view.layout.name();
     EXPECT_EQ(p.src_runs[1].cut.rounds, 2) << src->view.layout.name();
-    EXPECT_EQ(p.together, dst == &block) << src->view.layout.name();
+    EXPECT_TRUE(p.together) << src->view.layout.name();
   }
 }
 

@@ -193,37 +193,49 @@ __device__ __forceinline__ void requantize_run(const RequantParams& p, int i,
   });
 }
 
-// mla_fp8 to mla_fp8_block, both runs of a row by the same lanes, those that have it in the first run's batch: a chunk of
-// the rope each, of those that there are. So a record, which shares sectors with its neighbours, is written at once.
-template <bool kReport>
+// Both runs of a row by the same lanes, those that have it in the first run's batch: a chunk of the rope each, of those
+// that there are. So a record of mla_fp8_block, which shares sectors with its neighbours, is touched at once.
+template <bool kToBlock, bool kReport>
 __device__ __forceinline__ void requantize_rows(const RequantParams& p, std::int64_t first_row,
                                                 std::uint32_t rows, WarpBatches& batches) {
-  constexpr RunKind kFrom = RunKind::e4m3_tensor, kTo = RunKind::e4m3_f32, kRope = RunKind::bf16;
+  constexpr RunKind kPlain = RunKind::e4m3_tensor, kTiles = RunKind::e4m3_f32;
+  constexpr RunKind kFrom = kToBlock ? kPlain : kTiles, kTo = kToBlock ? kTiles : kPlain;
+  constexpr RunKind kFromRope = kToBlock ? kPlain : RunKind::bf16;
+  constexpr RunKind kToRope = kToBlock ? RunKind::bf16 : kPlain;
   const RunParams src = known_run<kFrom, true>(p.src_runs[0]);
   const RunParams dst = known_run<kTo, true>(p.dst_runs[0]);
-  const RunParams src_rope = known_run<kFrom, true>(p.src_runs[1]);
-  const RunParams dst_rope = known_run<kRope, true>(p.dst_runs[1]);
+  const RunParams src_rope = known_run<kFromRope, true>(p.src_runs[1]);
+  const RunParams dst_rope = known_run<kToRope, true>(p.dst_runs[1]);
   batches.run(src.cut.batches, [&](std::uint32_t batch) {
     const auto hold = Hold::of<true>(src.cut, batch, rows);
     Hold rope_hold = hold;
     rope_hold.has = hold.has && hold.chunk < src_rope.cut.chunks;
     if (hold.chunk >= src_rope.cut.chunks) rope_hold.chunk = src_rope.cut.chunks - 1;
-    const std::int64_t row = first_row + hold.row;
-    const Place from = place_of(p.src, p.src_slots[row]);
-    const Place to = place_of(p.dst, p.dst_slots[row]);
+    const Place from = place_of(p.src, p.src_slots[first_row + hold.row]);
+    const std::int32_t to_slot = p.dst_slots[first_row + hold.row];
     constexpr int kCount = requant_rounds(true).many;
     const RequantBatch<kFrom, kTo, kCount, kReport> codes(src, dst, hold, from);
-    const RequantBatch<kFrom, kRope, 1, kReport> rope(src_rope, dst_rope, rope_hold, from);
+    const RequantBatch<kFromRope, kToRope, 1, kReport> rope(src_rope, dst_rope, rope_hold, from);
     RequantLoss loss;
-    if (hold.has && !from.hole && !to.hole) codes.finish(to, loss);
-    if (rope_hold.has && !from.hole && !to.hole) rope.finish(to, loss);
-    if constexpr (kReport) report_loss(loss, row, p.report);
+    // Late, as registers are few while chunks are under way.
+    const Place to = place_of(p.dst, from.hole ? -1 : to_slot);
+    if (hold.has && !to.hole) codes.finish(to, loss);
+    if (rope_hold.has && !to.hole) rope.finish(to, loss);
+    if constexpr (kReport) report_loss(loss, first_row + hold.row, p.report);
   });
+}
+
+// Blocks on a multiprocessor, as a bound on registers: as many as leave a kernel without spills.
+template <bool kToBlock, bool kReport, bool kTogether>
+constexpr int requant_blocks() {
+  if (kTogether) return kReport && !kToBlock ? 4 : 5;
+  return kReport ? 5 : 6;
 }
 
 // Grid: ceil(count / block_rows) blocks of p.threads.
 template <bool kToBlock, bool kReport, bool kWhole, bool kTogether>
-static __global__ void __launch_bounds__(kCodecThreads, kReport || kTogether ? 5 : 6)
+static __global__ void __launch_bounds__(kCodecThreads,
+                                         (requant_blocks<kToBlock, kReport, kTogether>()))
     requantize_kernel(const __grid_constant__ RequantParams p) {
   constexpr RunKind kPlain = RunKind::e4m3_tensor;
   constexpr RunKind kFrom[] = {kToBlock ? kPlain : RunKind::e4m3_f32,
@@ -235,7 +247,7 @@ static __global__ void __launch_bounds__(kCodecThreads, kReport || kTogether ? 5
   prefetch_list(p.src_slots, first_row, p.block_rows, p.count);
   prefetch_list(p.dst_slots, first_row, p.block_rows, p.count);
   WarpBatches batches;
-  if constexpr (kTogether) return requantize_rows<kReport>(p, first_row, rows, batches);
+  if constexpr (kTogether) return requantize_rows<kToBlock, kReport>(p, first_row, rows, batches);
   requantize_run<kFrom[0], kTo[0], kReport, kWhole>(p, 0, first_row, rows, batches);
   if (p.run_count == 1) return;
   requantize_run<kFrom[1], kTo[1], kReport, kWhole>(p, 1, first_row, rows, batches);
@@ -244,7 +256,10 @@ static __global__ void __launch_bounds__(kCodecThreads, kReport || kTogether ? 5
 /// The instance for a call.
 template <bool kReport>
 auto requantize_kernel_of(const RequantParams& p, bool to_block) {
-  if (p.together) return requantize_kernel<true, kReport, true, true>;
+  if (p.together) {
+    return to_block ? requantize_kernel<true, kReport, true, true>
+                    : requantize_kernel<false, kReport, true, true>;
+  }
   if (p.whole) {
     return to_block ? requantize_kernel<true, kReport, true, false>
                     : requantize_kernel<false, kReport, true, false>;
