@@ -1,6 +1,7 @@
 // Slots into rows.
 #pragma once
 
+#include "base/dtype.h"
 #include "kernels/cuda/sm90/codec/batch.cuh"
 
 namespace lathe::cuda {
@@ -142,6 +143,18 @@ static __global__ void __launch_bounds__(kCodecThreads, sizeof(T) == 2 ? 4 : 3)
   if (p.run_count == 1) return;
   decode_run<T, kSecond, kWhole>(p, known_run<kSecond, kWhole>(p.runs[1]), first_row, rows,
                                  batches);
+}
+
+template <bool kWhole>
+auto decode_kernel_of(const DecodeParams& p, DType dtype) {
+  return visit_kinds(p.runs, [&](auto first, auto second) {
+    return dtype == DType::bf16 ? decode_kernel<bf16, first, second, kWhole>
+                                : decode_kernel<float, first, second, kWhole>;
+  });
+}
+/// The instance for a call. dtype: of the rows.
+inline auto decode_kernel_of(const DecodeParams& p, DType dtype) {
+  return p.whole ? decode_kernel_of<true>(p, dtype) : decode_kernel_of<false>(p, dtype);
 }
 
 }  // namespace lathe::cuda

@@ -5,14 +5,7 @@
 namespace lathe::cuda {
 
 cudaError_t launch_encode(const EncodeParams& p, DType dtype, bool rope, cudaStream_t stream) {
-  if (p.whole) {
-    return put(
-        rope ? encode_kernel_of<true, true>(p, dtype) : encode_kernel_of<false, true>(p, dtype), p,
-        stream);
-  }
-  return put(
-      rope ? encode_kernel_of<true, false>(p, dtype) : encode_kernel_of<false, false>(p, dtype), p,
-      stream);
+  return put(encode_kernel_of(p, dtype, rope), p, stream);
 }
 
 }  // namespace lathe::cuda

@@ -438,7 +438,6 @@ static __global__ void __launch_bounds__(kCodecThreads,
                                                rows, batches);
 }
 
-/// The instance for a call. kWhole: p.whole.
 template <bool kRope, bool kWhole>
 auto encode_kernel_of(const EncodeParams& p, DType dtype) {
   constexpr RunKind kTile = RunKind::e4m3_f32;
@@ -453,6 +452,13 @@ auto encode_kernel_of(const EncodeParams& p, DType dtype) {
     return dtype == DType::bf16 ? encode_kernel<bf16, first, second, kRope, kWhole>
                                 : encode_kernel<float, first, second, kRope, kWhole>;
   });
+}
+/// The instance for a call. dtype: of the rows.
+inline auto encode_kernel_of(const EncodeParams& p, DType dtype, bool rope) {
+  if (p.whole) {
+    return rope ? encode_kernel_of<true, true>(p, dtype) : encode_kernel_of<false, true>(p, dtype);
+  }
+  return rope ? encode_kernel_of<true, false>(p, dtype) : encode_kernel_of<false, false>(p, dtype);
 }
 
 }  // namespace lathe::cuda

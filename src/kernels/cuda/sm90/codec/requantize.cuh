@@ -253,7 +253,6 @@ static __global__ void __launch_bounds__(kCodecThreads,
   requantize_run<kFrom[1], kTo[1], kReport, kWhole>(p, 1, first_row, rows, batches);
 }
 
-/// The instance for a call.
 template <bool kReport>
 auto requantize_kernel_of(const RequantParams& p, bool to_block) {
   if (p.together) {
@@ -266,6 +265,11 @@ auto requantize_kernel_of(const RequantParams& p, bool to_block) {
   }
   return to_block ? requantize_kernel<true, kReport, false, false>
                   : requantize_kernel<false, kReport, false, false>;
+}
+/// The instance for a call.
+inline auto requantize_kernel_of(const RequantParams& p, bool to_block) {
+  return p.report != nullptr ? requantize_kernel_of<true>(p, to_block)
+                             : requantize_kernel_of<false>(p, to_block);
 }
 
 }  // namespace lathe::cuda
