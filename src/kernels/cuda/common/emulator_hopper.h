@@ -286,6 +286,12 @@ inline void copy_row(std::uint32_t to, const void* from, std::uint32_t bytes, st
   LATHE_CHECK(b.bytes >= 0, "more bytes than a barrier was told of");
   emulated::end_phase(b);
 }
+inline void copy_out(unsigned long long to, std::uint32_t from, std::uint32_t bytes) {
+  LATHE_CHECK(to % 16 == 0 && from % 16 == 0 && bytes % 16 == 0,
+              "a copy to memory that is no multiple of 16");
+  std::memcpy(reinterpret_cast<void*>(to), emulated::shared_at(from, bytes), bytes);
+}
+inline void wait_copies_out() {}
 inline void copy_async_8(std::uint32_t to, const void* from) {
   LATHE_CHECK(to % 8 == 0, "a copy to an address that is no multiple of 8");
   std::memcpy(emulated::shared_at(to, 8), from, 8);

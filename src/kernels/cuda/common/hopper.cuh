@@ -133,6 +133,16 @@ __device__ inline void copy_row(std::uint32_t to, const void* from, std::uint32_
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
+/// Bytes of shared memory, a multiple of 16, to the device's; copies of a thread are waited for by wait_copies_out().
+__device__ inline void copy_out(unsigned long long to, std::uint32_t from, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+               "r"(bytes)
+               : "memory");
+}
+/// Until shared memory has been read, and may be written again or given back.
+__device__ inline void wait_copies_out() {
+  asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
+}
 /// 8 bytes.
 __device__ inline void copy_async_8(std::uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");

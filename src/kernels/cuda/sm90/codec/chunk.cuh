@@ -34,8 +34,9 @@ __device__ __forceinline__ T load_bytes(Address at) {
   return out;
 }
 
-template <class T>
-__device__ __forceinline__ void store_bytes(Address at, T v) {
+// To: Address, or another for which store_global() is there.
+template <class To, class T>
+__device__ __forceinline__ void store_bytes(To at, T v) {
   const auto* from = reinterpret_cast<const unsigned char*>(&v);
   for (unsigned i = 0; i < sizeof(T); ++i) store_global(at + i, from[i]);
 }
@@ -47,8 +48,8 @@ template <class T>
 __device__ __forceinline__ T load(Address at, bool vector) {
   return vector ? load_global<T>(at) : load_bytes<T>(at);
 }
-template <class T>
-__device__ __forceinline__ void store(Address at, T v, bool vector) {
+template <class To, class T>
+__device__ __forceinline__ void store(To at, T v, bool vector) {
   if (vector) {
     store_global(at, v);
   } else {

@@ -11,7 +11,7 @@ cudaError_t launch_decode(const DecodeParams& p, DType dtype, cudaStream_t strea
 }
 
 cudaError_t launch_requantize(const RequantParams& p, bool to_block, cudaStream_t stream) {
-  return put(requantize_kernel_of(p, to_block), p, stream);
+  return put(requantize_kernel_of(p, to_block), p, stream, stage_bytes_of(p, p.dst_runs));
 }
 
 cudaError_t launch_move(const MoveParams& p, cudaStream_t stream) {

@@ -16,8 +16,9 @@ constexpr unsigned blocks_of(const Params& p) {
 
 #ifdef __CUDACC__
 template <class Params>
-cudaError_t put(void (*kernel)(Params), const Params& p, cudaStream_t stream) {
-  kernel<<<blocks_of(p), static_cast<unsigned>(p.threads), 0, stream>>>(p);
+cudaError_t put(void (*kernel)(Params), const Params& p, cudaStream_t stream,
+                std::uint32_t shared = 0) {
+  kernel<<<blocks_of(p), static_cast<unsigned>(p.threads), shared, stream>>>(p);
   return cudaGetLastError();
 }
 #endif

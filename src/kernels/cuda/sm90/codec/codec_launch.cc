@@ -78,9 +78,13 @@ std::int32_t batches_of(const MoveCut& cut, std::int32_t rows) {
 double units_of(const MoveCut& cut) { return cut.units.divisor; }
 double room_of(const MoveCut& cut) { return cut.batch; }
 
+constexpr std::int32_t kFewestWarps = 3,
+                       kFewestRequantWarps = 2;  // of a block, where rows are many
+
 // Rows of a block and its threads.
 template <class Params, class AnyCut>
-void cut_rows(Params& p, std::int32_t rows, std::initializer_list<AnyCut*> cuts) {
+void cut_rows(Params& p, std::int32_t rows, std::initializer_list<AnyCut*> cuts,
+              std::int32_t fewest_warps = kFewestWarps) {
   const auto all = [&](std::int32_t r) {
     std::int32_t batches = 0;
     for (const AnyCut* c : cuts) batches += batches_of(*c, r);
@@ -89,7 +93,6 @@ void cut_rows(Params& p, std::int32_t rows, std::initializer_list<AnyCut*> cuts)
   if (rows == 0) {
     // The fullest batches that fit the warps of a block, of the fewest rows, as a block lasts as long as its
     // slowest warp; but a multiprocessor has at most 32.
-    constexpr std::int32_t kFewestWarps = 3;
     rows = 1;
     double best = 0;
     for (std::int32_t r = 1; r <= kMaxBlockRows && (r == 1 || all(r) <= kCodecWarps); ++r) {
@@ -98,7 +101,7 @@ void cut_rows(Params& p, std::int32_t rows, std::initializer_list<AnyCut*> cuts)
         chunks += r * units_of(*c);
         room += batches_of(*c, r) * room_of(*c);
       }
-      if (chunks / room < best || (chunks / room == best && all(rows) >= kFewestWarps)) continue;
+      if (chunks / room < best || (chunks / room == best && all(rows) >= fewest_warps)) continue;
       best = chunks / room;
       rows = r;
     }
@@ -207,6 +210,14 @@ void set_rotation(EncodeParams& p) {
   }
 }
 
+// Whether a block's records, if they are staged, fit its shared memory. Several rows are what 8 warps hold, 16 KB at most,
+// so it is one long row that may not.
+template <class Params>
+bool stages(const Params& p, const RunParams (&runs)[2]) {
+  if (p.run_count < 2 || !staged(runs[0].kind, runs[1].kind, true)) return true;
+  return stage_bytes(1, runs[0].step) <= kMostStageBytes;
+}
+
 // Slots are 31 bits.
 std::uint32_t slot_limit(std::int64_t slots) {
   return static_cast<std::uint32_t>(std::min(slots, std::int64_t{1} << 31));
@@ -215,7 +226,7 @@ std::uint32_t slot_limit(std::int64_t slots) {
 }  // namespace
 
 void cut(EncodeParams& p, std::int32_t block_rows) {
-  p.whole = deal(p.runs, p.run_count, p.aligned(), true,
+  p.whole = deal(p.runs, p.run_count, p.aligned() && stages(p, p.runs), true,
                  [](const RunParams& run) { return encode_rounds(true, run.rotates, run.kind); });
   cut_runs(p, block_rows, p.runs[0].cut, p.runs[1].cut);
 }
@@ -227,12 +238,16 @@ void cut(DecodeParams& p, std::int32_t block_rows) {
 }
 
 void cut(RequantParams& p, std::int32_t block_rows) {
-  p.whole = deal(p.src_runs, p.run_count, p.aligned(), false,
+  // Records of one run need not begin at multiples of 16, as staged ones do.
+  const bool stageable = p.dst_runs[0].kind != RunKind::e4m3_f32 || p.run_count == 2;
+  p.whole = deal(p.src_runs, p.run_count, p.aligned() && stageable && stages(p, p.dst_runs), false,
                  [](const RunParams&) { return requant_rounds(true); });
   const Cut& first = p.src_runs[0].cut;
   p.together = p.whole && p.run_count == 2 && first.rounds == requant_rounds(true).many &&
                first.pieces.divisor == 1 && p.src_runs[1].cut.chunks <= 1u << first.shift;
-  if (p.together) return cut_rows<RequantParams, Cut>(p, block_rows, {&p.src_runs[0].cut});
+  if (p.together) {
+    return cut_rows<RequantParams, Cut>(p, block_rows, {&p.src_runs[0].cut}, kFewestRequantWarps);
+  }
   cut_runs(p, block_rows, p.src_runs[0].cut, p.src_runs[1].cut);
 }
 

@@ -42,6 +42,31 @@ TEST(CodecLaunch, RequantizedLatentsHaveFourLoadsALane) {
   }
 }
 
+// Records that share sectors are staged, and fit a block's shared memory however long they are.
+TEST(CodecLaunch, RecordsThatShareSectorsAreStaged) {
+  const std::vector<Slot> slots(128, Slot(0));
+  for (const auto& [name, is_staged] :
+       {std::pair("mla_fp8_block", true), std::pair("mla_fp8", false), std::pair("mla_fp4", false),
+        std::pair("v4_fp8", false), std::pair("index_fp8", false)}) {
+    const OwnedPool pool = pool_of(name);
+    const OwnedRows rows(DType::bf16, 128, pool.view.layout.row_elems());
+    const EncodeParams p = encode_params(rows.read(), slots, pool.view, {});
+    EXPECT_EQ(stage_bytes_of(p, p.runs) > 0, is_staged) << name;
+  }
+  const OwnedPool plain = pool_of("mla_fp8"), block = pool_of("mla_fp8_block");
+  const RequantParams there = requant_params(plain.view, slots, block.view, slots, {}, {});
+  EXPECT_EQ(stage_bytes_of(there, there.dst_runs), stage_bytes(there.block_rows, 656));
+  const RequantParams back = requant_params(block.view, slots, plain.view, slots, {}, {});
+  EXPECT_EQ(stage_bytes_of(back, back.dst_runs), 0);
+  for (const int nope : {4096, 32768, 57344}) {
+    const OwnedPool pool(CacheLayout(LayoutKind::mla_fp8_block, {.nope = nope, .rope = 64}), 4, 1);
+    const OwnedRows rows(DType::bf16, 128, pool.view.layout.row_elems());
+    const EncodeParams p = encode_params(rows.read(), slots, pool.view, {});
+    EXPECT_LE(stage_bytes_of(p, p.runs), kMostStageBytes) << nope;
+    EXPECT_EQ(p.whole, nope < 57344) << nope;
+  }
+}
+
 // Every chunk of every row of a block belongs to exactly one lane, whichever instance runs.
 TEST(CodecLaunch, BatchesCoverEveryChunkOnce) {
   for (const CacheLayout& layout : layouts_to_test()) {

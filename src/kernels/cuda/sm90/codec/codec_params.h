@@ -110,6 +110,20 @@ constexpr bool runs_aligned(const RunParams (&runs)[2], std::int32_t count) {
   return true;
 }
 
+/// Whether a launch's records are staged (stage.cuh): those of mla_fp8_block, where whole runs are accessed. Others are whole
+/// sectors, or of more than one plane.
+LATHE_HD constexpr bool staged(RunKind first, RunKind second, bool whole) {
+  return whole && first == RunKind::e4m3_f32 && second == RunKind::bf16;
+}
+inline constexpr std::uint32_t kMostStageBytes = 48 * 1024;  // what a block has unasked
+/// Shared memory of a stage: where each record goes, then the records, which begin at multiples of 16.
+LATHE_HD constexpr std::uint32_t stage_head(std::int32_t block_rows) {
+  return (static_cast<std::uint32_t>(block_rows) * 8 + 15) / 16 * 16;
+}
+constexpr std::uint32_t stage_bytes(std::int32_t block_rows, std::uint32_t record) {
+  return stage_head(block_rows) + static_cast<std::uint32_t>(block_rows) * record;
+}
+
 /// Calls visit(first, second), constants, with the kinds of a launch's runs. A layout's second run,
 /// where it has one, is bf16 beside tiles of e4m3 and like the first else.
 template <class Visit>
@@ -224,6 +238,13 @@ struct RequantParams {
     return runs_aligned(src_runs, run_count) && runs_aligned(dst_runs, run_count);
   }
 };
+
+/// Shared memory that a launch takes for its stage. runs: those of what it writes.
+template <class Params>
+constexpr std::uint32_t stage_bytes_of(const Params& p, const RunParams (&runs)[2]) {
+  if (p.run_count < 2 || !staged(runs[0].kind, runs[1].kind, p.whole)) return 0;
+  return stage_bytes(p.block_rows, runs[0].step);
+}
 
 /// How the units of a plane are cut into the batches of warps: records have any number of them, so a
 /// lane takes whatever follows, of several records.

@@ -5,7 +5,7 @@
 namespace lathe::cuda {
 
 cudaError_t launch_encode(const EncodeParams& p, DType dtype, bool rope, cudaStream_t stream) {
-  return put(encode_kernel_of(p, dtype, rope), p, stream);
+  return put(encode_kernel_of(p, dtype, rope), p, stream, rope ? 0 : stage_bytes_of(p, p.runs));
 }
 
 }  // namespace lathe::cuda

@@ -1,24 +1,21 @@
 // Rows into slots, or heads of rows into rows, with their rotary part rotated on the way.
 #pragma once
 
-#include <type_traits>
-
 #include "base/dtype.h"
 #include "kernels/cuda/sm90/codec/rotate_chunk.cuh"
+#include "kernels/cuda/sm90/codec/stage.cuh"
 
 namespace lathe::cuda {
 
 // Where a lane's row goes.
 struct Target {
   Place place;            // a hole: nothing is written
-  Address values;         // of the run
-  Address scales;         // of the run
   std::int32_t position;  // -1: a hole; what is written all the same is zeros
 };
 
 template <bool kRope>
-__device__ __forceinline__ Target target_of(const EncodeParams& p, const RunParams& run,
-                                            std::int64_t row, std::uint32_t token) {
+__device__ __forceinline__ Target target_of(const EncodeParams& p, std::int64_t row,
+                                            std::uint32_t token) {
   // Both loads are on their way before either is looked at.
   const std::int32_t listed = p.slots != nullptr ? p.slots[token] : 0;
   Target out;
@@ -31,13 +28,11 @@ __device__ __forceinline__ Target target_of(const EncodeParams& p, const RunPara
   }
   const std::int32_t slot = kRope && p.to_rows ? static_cast<std::int32_t>(row) : listed;
   out.place = place_of(p.pages, hole ? -1 : slot);
-  out.values = out.place.part(run.start, run.step);
-  out.scales = out.place.part(run.scale_start, run.scale_step);
   return out;
 }
 
-template <RunKind kKind>
-__device__ __forceinline__ void store_scale(const RunParams& run, Address at, float scale) {
+template <RunKind kKind, class To>
+__device__ __forceinline__ void store_scale(const RunParams& run, To at, float scale) {
   if constexpr (kKind == RunKind::e4m3_f32) {
     store(at, float_to_bits(scale), run.vector_scale);
   } else {
@@ -52,10 +47,9 @@ __device__ __forceinline__ Raw<bf16> bf16_chunk(const Raw<T>& raw, const float (
 }
 
 // One chunk of a run without tiles.
-template <class T, RunKind kKind, bool kRotated>
-__device__ __forceinline__ void store_plain(const RunParams& run, Address values,
-                                            std::uint32_t chunk, const Raw<T>& raw,
-                                            const float (&x)[8]) {
+template <class T, RunKind kKind, bool kRotated, class To>
+__device__ __forceinline__ void store_plain(const RunParams& run, To values, std::uint32_t chunk,
+                                            const Raw<T>& raw, const float (&x)[8]) {
   if constexpr (kKind == RunKind::bf16) {
     store(values + 16 * Address{chunk}, bf16_chunk<T, kRotated>(raw, x).v, run.vector);
   } else if constexpr (kKind == RunKind::f32) {
@@ -77,8 +71,8 @@ __device__ __forceinline__ bool tile_spans(const RunParams& run) {
   return kKind != RunKind::e2m1_ue8m0 && run.tile_shift > run.cut.shift;
 }
 
-template <RunKind kKind>
-__device__ __forceinline__ void store_codes(const RunParams& run, Address at, const float (&x)[8],
+template <RunKind kKind, class To>
+__device__ __forceinline__ void store_codes(const RunParams& run, To at, const float (&x)[8],
                                             float inverse) {
   if constexpr (kKind == RunKind::e2m1_ue8m0) {
     store(at, to_raw_e2m1(x, inverse), run.vector);
@@ -97,17 +91,17 @@ __device__ __forceinline__ void exchange_maxima(Word* amax /* [kCount] */, int s
 }
 
 // Where the codes and scales of a lane's chunks go.
-template <RunKind kKind>
+template <RunKind kKind, class To>
 struct TileTarget {
-  Address values;  // of the first chunk
-  Address scales;  // of the first chunk's tile
+  To values;  // of the first chunk
+  To scales;  // of the first chunk's tile
   std::uint32_t value_step;
   std::uint32_t scale_step;
   bool leads;  // stores scales: the first lane of a tile
   bool once;   // a tile is all that the lanes of a row hold
 
-  __device__ __forceinline__ TileTarget(const RunParams& run, const Hold& hold, Address run_values,
-                                        Address run_scales)
+  __device__ __forceinline__ TileTarget(const RunParams& run, const Hold& hold, To run_values,
+                                        To run_scales)
       : values(run_values + Address{hold.chunk} * kCodeBytes),
         scales(run_scales +
                Address{run.first_tile + (hold.chunk >> tile_shift<kKind>(run))} * kScaleBytes),
@@ -119,7 +113,7 @@ struct TileTarget {
   __device__ __forceinline__ void store_scale_of(const RunParams& run, std::uint32_t u,
                                                  float scale) const {
     if (!leads || (once && u > 0)) return;
-    store_scale<kKind>(run, scales + u * scale_step, scale);
+    store_scale<kKind>(run, scales + Address{u * scale_step}, scale);
   }
 
   static constexpr std::uint32_t kCodeBytes = kKind == RunKind::e2m1_ue8m0 ? 4 : 8;
@@ -128,8 +122,8 @@ struct TileTarget {
 
 // Chunks of a run with tiles, from f32: values(u, x) gives those of chunk u. The threads of a tile
 // exchange their maxima.
-template <RunKind kKind, int kCount, class Values>
-__device__ __forceinline__ void encode_values(const RunParams& run, const TileTarget<kKind>& to,
+template <RunKind kKind, int kCount, class To, class Values>
+__device__ __forceinline__ void encode_values(const RunParams& run, const TileTarget<kKind, To>& to,
                                               Values values, bool writes) {
   const auto max = [](float a, float b) { return fmaxf(a, b); };
   float amax[kCount];
@@ -156,15 +150,16 @@ __device__ __forceinline__ void encode_values(const RunParams& run, const TileTa
     to.store_scale_of(run, round, tile.scale);
     float x[8];
     values(u, x);
-    store_codes<kKind>(run, to.values + round * to.value_step, x, tile.inverse);
+    store_codes<kKind>(run, to.values + Address{round * to.value_step}, x, tile.inverse);
   }
 }
 
 // The same, seldom taken, so there is one copy of it, which reads its chunks again: load(u) gives them as they lie
 // in memory.
-template <RunKind kKind, int kCount, class Load>
-__device__ __forceinline__ void encode_special(const RunParams& run, const TileTarget<kKind>& to,
-                                               Load load, bool writes) {
+template <RunKind kKind, int kCount, class To, class Load>
+__device__ __forceinline__ void encode_special(const RunParams& run,
+                                               const TileTarget<kKind, To>& to, Load load,
+                                               bool writes) {
   const auto max = [](float a, float b) { return fmaxf(a, b); };
   float amax[1] = {0};
   LATHE_ROLLED
@@ -185,14 +180,14 @@ __device__ __forceinline__ void encode_special(const RunParams& run, const TileT
     if (!writes) continue;
     const TileScale tile = tile_scale<kKind>(run, amax[0]);
     to.store_scale_of(run, u, tile.scale);
-    store_codes<kKind>(run, to.values + u * to.value_step, x, tile.inverse);
+    store_codes<kKind>(run, to.values + Address{u * to.value_step}, x, tile.inverse);
   }
 }
 
 // The same from bf16 as they lie in memory: maxima are those of bf16 bits, two chunks in a word.
 // False, with nothing written, where one of the warp's chunks holds no finite number.
-template <RunKind kKind, int kCount>
-__device__ __forceinline__ bool encode_tiles(const RunParams& run, const TileTarget<kKind>& to,
+template <RunKind kKind, int kCount, class To>
+__device__ __forceinline__ bool encode_tiles(const RunParams& run, const TileTarget<kKind, To>& to,
                                              const Raw<bf16> (&raw)[kCount], bool writes) {
   constexpr int kPairs = (kCount + 1) / 2;
   std::uint32_t amax[kPairs];
@@ -221,7 +216,7 @@ __device__ __forceinline__ bool encode_tiles(const RunParams& run, const TileTar
     const std::uint32_t bits = u % 2 == 0 ? amax[u / 2] << 16 : amax[u / 2] & 0xffff0000u;
     const TileScale tile = tile_scale<kKind>(run, bits_to_float(bits));
     to.store_scale_of(run, u, tile.scale);
-    const Address values = to.values + u * to.value_step;
+    const To values = to.values + Address{u * to.value_step};
     if constexpr (kKind == RunKind::e2m1_ue8m0) {
       store(values, to_raw_e2m1_numbers(raw[u], tile.inverse), run.vector);
     } else {
@@ -242,9 +237,10 @@ __device__ __forceinline__ void rotate_chunk(const RopeParams& rope, std::int32_
 }
 
 // Every thread of the warp is here.
-template <class T, RunKind kKind, int kCount, bool kRope, bool kRotate, bool kWhole>
+template <class T, RunKind kKind, int kCount, bool kRope, bool kRotate, bool kWhole, bool kStaged>
 __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunParams& run,
-                                             std::int64_t first_row, const Hold& hold) {
+                                             std::int64_t first_row, const Hold& hold,
+                                             const Stage<kStaged>& stage) {
   const RopeParams& rope = p.rope;
   const bool vector = kWhole || p.rows.vector;
   const std::int64_t row = first_row + hold.row;
@@ -267,9 +263,11 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
       load_partner(rope, rotary[u], at, vector, turn[u]);
     }
   }
-  const Target target = target_of<kRope>(p, run, row, token);
+  const Target target = target_of<kRope>(p, row, token);
+  const auto to_values = stage.part(target.place, hold.row, run.start, run.step);
   if constexpr (kRotate) sync_warp();  // in place: all is read before the first is written
   const bool writes = hold.has && !target.place.hole;
+  if (run.first_chunk == 0 && hold.chunk == 0 && hold.has) stage.send(target.place, hold.row);
   if (writes && run.first_chunk == 0 && hold.chunk == 0) {
     const Address pad = target.place.part(p.pad_start, p.pad_step);
     for (int i = 0; i < p.pad_bytes; ++i) {
@@ -283,7 +281,8 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
     }
   }
   if constexpr (kTiled<kKind>) {
-    const TileTarget<kKind> to(run, hold, target.values, target.scales);
+    const TileTarget<kKind, typename Stage<kStaged>::To> to(
+        run, hold, to_values, stage.part(target.place, hold.row, run.scale_start, run.scale_step));
     if constexpr (!kRotate && std::is_same_v<T, bf16>) {
       if (encode_tiles<kKind>(run, to, raw, writes)) return;
       return encode_special<kKind, kCount>(
@@ -319,7 +318,7 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
         rotate_chunk<T, kWhole>(rope, target.position, rotary[u], turn[u], x);
       }
       if (writes) {
-        store_plain<T, kKind, kRotate>(run, target.values, hold.chunk + u * hold.step, raw[u], x);
+        store_plain<T, kKind, kRotate>(run, to_values, hold.chunk + u * hold.step, raw[u], x);
       }
     }
   }
@@ -334,7 +333,9 @@ __device__ __forceinline__ void encode_wide_tile(const EncodeParams& p, const Ru
   const bool vector = kWhole || p.rows.vector;
   const Address source = row_address(p.rows, row, run.first_chunk * kChunk * sizeof(T));
   const Target target =
-      target_of<kRope>(p, run, row, static_cast<std::uint32_t>(row));  // rows have one head
+      target_of<kRope>(p, row, static_cast<std::uint32_t>(row));  // rows have one head
+  const Address to_values = target.place.part(run.start, run.step);
+  const Address to_scales = target.place.part(run.scale_start, run.scale_step);
   const std::uint32_t chunks = run.cut.chunks;
   const auto values = [&](std::uint32_t chunk, float(&x)[8]) {
     const Address at = source + Address{chunk} * (kChunk * sizeof(T));
@@ -356,34 +357,34 @@ __device__ __forceinline__ void encode_wide_tile(const EncodeParams& p, const Ru
   if (target.place.hole) return;
   const TileScale tile = tile_scale<kKind>(run, amax);
   if (lane_of_warp() == 0) {
-    store_scale<kKind>(run, target.scales + TileTarget<kKind>::kScaleBytes * run.first_tile,
+    store_scale<kKind>(run, to_scales + TileTarget<kKind, Address>::kScaleBytes * run.first_tile,
                        tile.scale);
   }
   for (std::uint32_t chunk = lane_of_warp(); chunk < chunks; chunk += 32) {
     float x[8];
     values(chunk, x);
-    store_codes<kKind>(run, target.values + Address{chunk} * TileTarget<kKind>::kCodeBytes, x,
+    store_codes<kKind>(run, to_values + Address{chunk} * TileTarget<kKind, Address>::kCodeBytes, x,
                        tile.inverse);
   }
 }
 
-template <class T, RunKind kKind, bool kRope, bool kRotate, bool kWhole>
+template <class T, RunKind kKind, bool kRope, bool kRotate, bool kWhole, bool kStaged>
 __device__ __forceinline__ void encode_batches(const EncodeParams& p, const RunParams& run,
                                                std::int64_t first_row, std::uint32_t rows,
-                                               WarpBatches& batches) {
+                                               WarpBatches& batches, const Stage<kStaged>& stage) {
   constexpr Rounds kRounds = encode_rounds(kWhole, kRotate, kKind);
   batches.run(run.cut.batches, [&](std::uint32_t batch) {
     const Hold hold = Hold::of<kWhole>(run.cut, batch, rows);
     if (kRounds.many == kRounds.few || run.cut.rounds == kRounds.many) {
-      encode_batch<T, kKind, kRounds.many, kRope, kRotate, kWhole>(p, run, first_row, hold);
+      encode_batch<T, kKind, kRounds.many, kRope, kRotate, kWhole>(p, run, first_row, hold, stage);
     } else {
-      encode_batch<T, kKind, kRounds.few, kRope, kRotate, kWhole>(p, run, first_row, hold);
+      encode_batch<T, kKind, kRounds.few, kRope, kRotate, kWhole>(p, run, first_row, hold, stage);
     }
   });
 }
 
-// Where a layout's second run is bf16 tiles don't rotate. Index keys, of one run, may: in rope_write they have kernels
-// of their own, as rotation beside tiles takes registers.
+// Where a layout's second run is bf16 tiles don't rotate. Index keys, of one run, may, and have kernels of their own: rotation
+// beside tiles takes registers, and their scales lie in another plane.
 template <RunKind kFirst, RunKind kSecond>
 inline constexpr bool kTilesRotate = kTiled<kFirst>&& kFirst == kSecond;
 
@@ -391,20 +392,22 @@ template <RunKind kFirst, RunKind kSecond>
 inline constexpr bool kOneRun = kTilesRotate<kFirst, kSecond>&& kFirst == RunKind::e4m3_f32;
 
 // kRotates: the run may.
-template <class T, RunKind kKind, bool kRope, bool kRotates, bool kWhole>
+template <class T, RunKind kKind, bool kRope, bool kRotates, bool kWhole, bool kStaged>
 __device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParams& run,
                                            std::int64_t first_row, std::uint32_t rows,
-                                           WarpBatches& batches) {
-  if (kKind == RunKind::e4m3_f32 && (kRotates || !kRope) && run.tile_shift == kWideTile) {
+                                           WarpBatches& batches, const Stage<kStaged>& stage) {
+  if (!kStaged && kKind == RunKind::e4m3_f32 && (kRotates || !kRope) &&
+      run.tile_shift == kWideTile) {
     return batches.run(run.cut.batches, [&](std::uint32_t batch) {
       if (batch < rows)
         encode_wide_tile<T, kKind, kRope, kRotates, kWhole>(p, run, first_row + batch);
     });
   }
   if (kRotates && run.rotates) {
-    return encode_batches<T, kKind, kRope, kRotates, kWhole>(p, run, first_row, rows, batches);
+    return encode_batches<T, kKind, kRope, kRotates, kWhole>(p, run, first_row, rows, batches,
+                                                             stage);
   }
-  encode_batches<T, kKind, kRope, false, kWhole>(p, run, first_row, rows, batches);
+  encode_batches<T, kKind, kRope, false, kWhole>(p, run, first_row, rows, batches, stage);
 }
 
 // Blocks on a multiprocessor, as a bound on registers: as many as leave a kernel without spills.
@@ -429,24 +432,27 @@ static __global__ void __launch_bounds__(kCodecThreads,
     prefetch_list(p.slots, first_row, p.block_rows, p.count);
     if (kRope) prefetch_list(p.rope.positions, first_row, p.block_rows, p.count);
   }
+  LATHE_DYNAMIC_SHARED(shared);
+  const Stage<!kRope && staged(kFirst, kSecond, kWhole)> stage(shared, p.block_rows,
+                                                               p.runs[0].step);
   WarpBatches batches;
   constexpr bool kFirstRotates = kRope && (!kTiled<kFirst> || kTilesRotate<kFirst, kSecond>);
   encode_run<T, kFirst, kRope, kFirstRotates, kWhole>(p, known_run<kFirst, kWhole>(p.runs[0]),
-                                                      first_row, rows, batches);
-  if (p.run_count == 1 || kOneRun<kFirst, kSecond>) return;
-  encode_run<T, kSecond, kRope, kRope, kWhole>(p, known_run<kSecond, kWhole>(p.runs[1]), first_row,
-                                               rows, batches);
+                                                      first_row, rows, batches, stage);
+  if (p.run_count == 2 && !kOneRun<kFirst, kSecond>) {
+    encode_run<T, kSecond, kRope, kRope, kWhole>(p, known_run<kSecond, kWhole>(p.runs[1]),
+                                                 first_row, rows, batches, stage);
+  }
+  stage.write(rows);
 }
 
 template <bool kRope, bool kWhole>
 auto encode_kernel_of(const EncodeParams& p, DType dtype) {
   constexpr RunKind kTile = RunKind::e4m3_f32;
-  if constexpr (kRope) {
-    if (p.runs[0].kind == kTile && p.run_count == 1) {
-      static_assert(kOneRun<kTile, kTile>);
-      return dtype == DType::bf16 ? encode_kernel<bf16, kTile, kTile, kRope, kWhole>
-                                  : encode_kernel<float, kTile, kTile, kRope, kWhole>;
-    }
+  if (p.runs[0].kind == kTile && p.run_count == 1) {
+    static_assert(kOneRun<kTile, kTile>);
+    return dtype == DType::bf16 ? encode_kernel<bf16, kTile, kTile, kRope, kWhole>
+                                : encode_kernel<float, kTile, kTile, kRope, kWhole>;
   }
   return visit_kinds(p.runs, [&](auto first, auto second) {
     return dtype == DType::bf16 ? encode_kernel<bf16, first, second, kRope, kWhole>

@@ -6,10 +6,19 @@
 
 namespace lathe::cuda {
 
-// What a thread saw of its row.
+// What a thread saw of its rows.
 struct RequantLoss {
   float worst = 0;
   std::uint32_t saturated = 0;
+  std::uint32_t row = 0;  // of the worst, the first of several
+
+  // What was seen of a row that comes after those before.
+  __device__ __forceinline__ void take(const RequantLoss& of_row, std::int64_t at) {
+    saturated += of_row.saturated;
+    if (!(of_row.worst > worst)) return;
+    worst = of_row.worst;
+    row = static_cast<std::uint32_t>(at);
+  }
 
   // A difference is NaN where both are the same infinity or one is NaN; it counts for nothing.
   __device__ __forceinline__ void see(const float (&before)[8], const float (&after)[8]) {
@@ -30,12 +39,11 @@ struct RequantLoss {
 
 // One atomic per warp that has something to say. The worst error stands above the complement of its
 // row, so that of equal errors the first row is the largest word.
-__device__ __forceinline__ void report_loss(const RequantLoss& loss, std::int64_t row,
-                                            unsigned long long* report) {
+__device__ __forceinline__ void report_loss(const RequantLoss& loss, unsigned long long* report) {
   const std::uint32_t worst = warp_max(float_to_bits(loss.worst));
   if (worst != 0) {
     const bool mine = float_to_bits(loss.worst) == worst;
-    const std::uint32_t first = warp_max(mine ? 0xffffffffu - static_cast<std::uint32_t>(row) : 0);
+    const std::uint32_t first = warp_max(mine ? 0xffffffffu - loss.row : 0);
     const unsigned long long word = static_cast<unsigned long long>(worst) << 32 | first;
     // An old value is at most too small.
     if (lane_of_warp() == 0 && word > load_global<unsigned long long>(address_of(report))) {
@@ -48,9 +56,9 @@ __device__ __forceinline__ void report_loss(const RequantLoss& loss, std::int64_
 }
 
 // Codes stay and every tile gets the tensor's scale, or (the rope) become bf16.
-template <RunKind kTo, bool kReport>
+template <RunKind kTo, bool kReport, class To>
 __device__ __forceinline__ void to_block_chunk(const RunParams& dst, const StoredChunk& stored,
-                                               Address values, Address scales, std::uint32_t chunk,
+                                               To values, To scales, std::uint32_t chunk,
                                                RequantLoss& loss) {
   const E4m3Chunk codes{{stored.codes.x, stored.codes.y}};
   if constexpr (kTo == RunKind::e4m3_f32) {
@@ -72,10 +80,9 @@ __device__ __forceinline__ void to_block_chunk(const RunParams& dst, const Store
 }
 
 // kNumbers: neither a code nor the scale is NaN or an infinity.
-template <RunKind kFrom, bool kReport, bool kNumbers>
+template <RunKind kFrom, bool kReport, bool kNumbers, class To>
 __device__ __forceinline__ void to_plain_chunk(const RunParams& dst, const StoredChunk& stored,
-                                               Address values, std::uint32_t chunk,
-                                               RequantLoss& loss) {
+                                               To values, std::uint32_t chunk, RequantLoss& loss) {
   float before[8];
   if constexpr (kNumbers && kFrom == RunKind::e4m3_f32) {
     E4m3Chunk{{stored.codes.x, stored.codes.y}}.values(bits_to_float(stored.scale), before);
@@ -135,9 +142,11 @@ struct RequantBatch {
     return load_stored<kFrom>(src, from_values, from_scales, chunk(u));
   }
 
-  __device__ __forceinline__ void finish(const Place& to, RequantLoss& loss) const {
-    const Address values = to.part(dst.start, dst.step);
-    const Address scales = to.part(dst.scale_start, dst.scale_step);
+  template <bool kStaged>
+  __device__ __forceinline__ void finish(const Stage<kStaged>& stage, const Place& to,
+                                         RequantLoss& loss) const {
+    const auto values = stage.part(to, hold.row, dst.start, dst.step);
+    const auto scales = stage.part(to, hold.row, dst.scale_start, dst.scale_step);
     if constexpr (kTo == RunKind::e4m3_tensor) {
       bool numbers = true;
       LATHE_UNROLL
@@ -163,41 +172,46 @@ struct RequantBatch {
   }
 };
 
-template <RunKind kFrom, RunKind kTo, int kCount, bool kReport>
+template <RunKind kFrom, RunKind kTo, int kCount, bool kReport, bool kStaged>
 __device__ __forceinline__ void requantize_batch(const RequantParams& p, const RunParams& src,
                                                  const RunParams& dst, std::int64_t first_row,
-                                                 const Hold& hold) {
+                                                 const Hold& hold, const Stage<kStaged>& stage,
+                                                 RequantLoss& loss) {
   const std::int64_t row = first_row + hold.row;
   const Place from = place_of(p.src, p.src_slots[row]);
-  const Place to = place_of(p.dst, p.dst_slots[row]);
+  const Place to = place_of(p.dst, from.hole ? -1 : p.dst_slots[row]);
+  if (src.first_chunk == 0 && hold.chunk == 0 && hold.has) stage.send(to, hold.row);
   const RequantBatch<kFrom, kTo, kCount, kReport> batch(src, dst, hold, from);
-  RequantLoss loss;
-  if (hold.has && !from.hole && !to.hole) batch.finish(to, loss);
-  if constexpr (kReport && kTo != RunKind::e4m3_f32) report_loss(loss, row, p.report);
+  RequantLoss of_row;
+  if (hold.has && !to.hole) batch.finish(stage, to, of_row);
+  if constexpr (kReport) loss.take(of_row, row);
 }
 
-template <RunKind kFrom, RunKind kTo, bool kReport, bool kWhole>
+template <RunKind kFrom, RunKind kTo, bool kReport, bool kWhole, bool kStaged>
 __device__ __forceinline__ void requantize_run(const RequantParams& p, int i,
                                                std::int64_t first_row, std::uint32_t rows,
-                                               WarpBatches& batches) {
+                                               WarpBatches& batches, const Stage<kStaged>& stage,
+                                               RequantLoss& loss) {
   const RunParams src = known_run<kFrom, kWhole>(p.src_runs[i]);
   const RunParams dst = known_run<kTo, kWhole>(p.dst_runs[i]);
   constexpr Rounds kRounds = requant_rounds(kWhole);
   batches.run(src.cut.batches, [&](std::uint32_t batch) {
     const auto hold = Hold::of<kWhole>(src.cut, batch, rows);
     if (kRounds.many == kRounds.few || src.cut.rounds == kRounds.many) {
-      requantize_batch<kFrom, kTo, kRounds.many, kReport>(p, src, dst, first_row, hold);
+      requantize_batch<kFrom, kTo, kRounds.many, kReport>(p, src, dst, first_row, hold, stage,
+                                                          loss);
     } else {
-      requantize_batch<kFrom, kTo, kRounds.few, kReport>(p, src, dst, first_row, hold);
+      requantize_batch<kFrom, kTo, kRounds.few, kReport>(p, src, dst, first_row, hold, stage, loss);
     }
   });
 }
 
 // Both runs of a row by the same lanes, those that have it in the first run's batch: a chunk of the rope each, of those
-// that there are. So a record of mla_fp8_block, which shares sectors with its neighbours, is touched at once.
-template <bool kToBlock, bool kReport>
+// that there are. So a record is touched at once.
+template <bool kToBlock, bool kReport, bool kStaged>
 __device__ __forceinline__ void requantize_rows(const RequantParams& p, std::int64_t first_row,
-                                                std::uint32_t rows, WarpBatches& batches) {
+                                                std::uint32_t rows, WarpBatches& batches,
+                                                const Stage<kStaged>& stage, RequantLoss& loss) {
   constexpr RunKind kPlain = RunKind::e4m3_tensor, kTiles = RunKind::e4m3_f32;
   constexpr RunKind kFrom = kToBlock ? kPlain : kTiles, kTo = kToBlock ? kTiles : kPlain;
   constexpr RunKind kFromRope = kToBlock ? kPlain : RunKind::bf16;
@@ -216,20 +230,21 @@ __device__ __forceinline__ void requantize_rows(const RequantParams& p, std::int
     constexpr int kCount = requant_rounds(true).many;
     const RequantBatch<kFrom, kTo, kCount, kReport> codes(src, dst, hold, from);
     const RequantBatch<kFromRope, kToRope, 1, kReport> rope(src_rope, dst_rope, rope_hold, from);
-    RequantLoss loss;
+    RequantLoss of_row;
     // Late, as registers are few while chunks are under way.
     const Place to = place_of(p.dst, from.hole ? -1 : to_slot);
-    if (hold.has && !to.hole) codes.finish(to, loss);
-    if (rope_hold.has && !to.hole) rope.finish(to, loss);
-    if constexpr (kReport) report_loss(loss, first_row + hold.row, p.report);
+    if (hold.has && hold.chunk == 0) stage.send(to, hold.row);
+    if (hold.has && !to.hole) codes.finish(stage, to, of_row);
+    if (rope_hold.has && !to.hole) rope.finish(stage, to, of_row);
+    if constexpr (kReport) loss.take(of_row, first_row + hold.row);
   });
 }
 
 // Blocks on a multiprocessor, as a bound on registers: as many as leave a kernel without spills.
 template <bool kToBlock, bool kReport, bool kTogether>
 constexpr int requant_blocks() {
-  if (kTogether) return kReport && !kToBlock ? 4 : 5;
-  return kReport ? 5 : 6;
+  if (kReport && !kToBlock) return 4;
+  return kTogether || kReport ? 5 : 6;
 }
 
 // Grid: ceil(count / block_rows) blocks of p.threads.
@@ -246,11 +261,21 @@ static __global__ void __launch_bounds__(kCodecThreads,
   const std::uint32_t rows = rows_of_block(p.count, first_row, p.block_rows);
   prefetch_list(p.src_slots, first_row, p.block_rows, p.count);
   prefetch_list(p.dst_slots, first_row, p.block_rows, p.count);
+  LATHE_DYNAMIC_SHARED(shared);
+  const Stage<staged(kTo[0], kTo[1], kWhole)> stage(shared, p.block_rows, p.dst_runs[0].step);
   WarpBatches batches;
-  if constexpr (kTogether) return requantize_rows<kToBlock, kReport>(p, first_row, rows, batches);
-  requantize_run<kFrom[0], kTo[0], kReport, kWhole>(p, 0, first_row, rows, batches);
-  if (p.run_count == 1) return;
-  requantize_run<kFrom[1], kTo[1], kReport, kWhole>(p, 1, first_row, rows, batches);
+  RequantLoss loss;
+  if constexpr (kTogether) {
+    requantize_rows<kToBlock, kReport>(p, first_row, rows, batches, stage, loss);
+  } else {
+    requantize_run<kFrom[0], kTo[0], kReport, kWhole>(p, 0, first_row, rows, batches, stage, loss);
+    if (p.run_count == 2) {
+      requantize_run<kFrom[1], kTo[1], kReport, kWhole>(p, 1, first_row, rows, batches, stage,
+                                                        loss);
+    }
+  }
+  stage.write(rows);
+  if constexpr (kReport) report_loss(loss, p.report);
 }
 
 template <bool kReport>
