@@ -232,6 +232,31 @@ TEST(CodecEmulated, RequantizeGivesTheBytesAndTheReportOfTheCpu) {
   }
 }
 
+// Of equal errors the first row's is told, though its run comes after that of the other in the same lane.
+TEST(CodecEmulated, RequantizeTellsTheFirstOfEquallyWorstRows) {
+  const CacheLayout from = *CacheLayout::parse("mla_fp8_block(nope=384,rope=80)");
+  const CacheLayout to = *CacheLayout::parse("mla_fp8(nope=384,rope=80)");
+  const std::vector<Slot> slots = slots_from(0, kRows);
+  for (int with_code = 1; with_code < kRows; ++with_code) {
+    for (int with_rope = 0; with_rope < with_code; ++with_rope) {
+      OwnedRows rows(DType::bf16, kRows, from.row_elems());
+      std::fill(rows.bytes.begin(), rows.bytes.end(), std::byte{0});
+      rows.set(with_code, 7, 1.25f);
+      rows.set(with_rope, 390, 1.25f);
+      OwnedPool src(from, 4, 3), dst(to, 4, 3);
+      ASSERT_TRUE(lathe::encode_rows(rows.read(), slots, src.view).ok());
+      RequantParams p = requant_params(src.view, slots, dst.view, slots, {}, {0.35f, 1});
+      cut(p, 16);
+      unsigned long long words[2] = {};
+      p.report = words;
+      run(requantize_kernel_of(p, false), p);
+      EXPECT_EQ(0xffffffffu - static_cast<std::uint32_t>(words[0]),
+                static_cast<std::uint32_t>(with_rope))
+          << with_code;
+    }
+  }
+}
+
 TEST(CodecEmulated, RopeWriteGivesTheBytesOfTheCpu) {
   std::mt19937 rng(test_seed(14));
   std::vector<LocalPos> positions = {LocalPos(0),  LocalPos(63), LocalPos(5), LocalPos(-1),

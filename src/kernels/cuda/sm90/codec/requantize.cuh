@@ -12,12 +12,13 @@ struct RequantLoss {
   std::uint32_t saturated = 0;
   std::uint32_t row = 0;  // of the worst, the first of several
 
-  // What was seen of a row that comes after those before.
+  // What was seen of a run of row `at`. Rows of the second run come after those of the first.
   __device__ __forceinline__ void take(const RequantLoss& of_row, std::int64_t at) {
     saturated += of_row.saturated;
-    if (!(of_row.worst > worst)) return;
+    const auto own = static_cast<std::uint32_t>(at);
+    if (of_row.worst < worst || (of_row.worst == worst && own >= row)) return;
     worst = of_row.worst;
-    row = static_cast<std::uint32_t>(at);
+    row = own;
   }
 
   // A difference is NaN where both are the same infinity or one is NaN; it counts for nothing.

@@ -47,7 +47,8 @@ class Stage {
       reinterpret_cast<Address*>(places_)[row] = place.hole ? 0 : place.part(0, record_);
     }
   }
-  // By all threads of the block, which has `rows` rows, when they have put together what they hold.
+  // By all threads of the block, which has `rows` rows, when they have put together what they hold. There are no fewer
+  // threads than rows, as a warp's batch has 32 rows at most.
   __device__ __forceinline__ void write(std::uint32_t rows) const {
     if constexpr (kStaged) {
       fence_async_proxy();
