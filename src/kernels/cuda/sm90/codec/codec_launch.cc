@@ -78,8 +78,9 @@ std::int32_t batches_of(const MoveCut& cut, std::int32_t rows) {
 double units_of(const MoveCut& cut) { return cut.units.divisor; }
 double room_of(const MoveCut& cut) { return cut.batch; }
 
-constexpr std::int32_t kFewestWarps = 3,
-                       kFewestRequantWarps = 2;  // of a block, where rows are many
+// Warps of a block, where there are rows enough.
+constexpr std::int32_t kFewestWarps = 3;
+constexpr std::int32_t kFewestRequantWarps = 2;
 
 // Rows of a block and its threads.
 template <class Params, class AnyCut>
