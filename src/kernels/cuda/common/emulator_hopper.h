@@ -275,6 +275,7 @@ inline void copy_async(std::uint32_t to, const void* from, bool valid) {
     std::memset(at, 0, 16);
   }
 }
+inline void copy_async_line(std::uint32_t to, const void* from) { copy_async(to, from, true); }
 inline bool elected() { return threadIdx.x % emulated::kWarp == 0; }
 inline std::uint64_t cache_policy(bool) { return 0; }
 inline void copy_row(std::uint32_t to, const void* from, std::uint32_t bytes, std::uint32_t barrier,
@@ -421,6 +422,10 @@ inline std::uint64_t tile_descriptor(std::uint32_t address, std::uint32_t stride
   return std::uint64_t{(address & 0x3ffff) >> 4} | std::uint64_t{lead >> 4} << 16 |
          std::uint64_t{stride >> 4} << 32 | std::uint64_t{1} << 62;
 }
+inline std::uint64_t descriptor_at(std::uint64_t tile, std::uint32_t bytes) {
+  return tile + bytes / 16;
+}
+inline std::uint64_t descriptor_here(std::uint64_t tile) { return tile; }
 
 inline void mma_m64n64_bf16(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add) {
   const emulated::Tile left(a), right(b);

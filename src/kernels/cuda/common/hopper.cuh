@@ -107,6 +107,11 @@ __device__ inline void copy_async(std::uint32_t to, const void* from, bool valid
                "r"(valid ? 16 : 0)
                : "memory");
 }
+/// 16 bytes of a row that goes on.
+__device__ inline void copy_async_line(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from)
+               : "memory");
+}
 
 /// True for one lane of a whole warp. Of no other choice the compiler knows that it is one, and it issues copies by
 /// the copy engine in a loop over lanes.

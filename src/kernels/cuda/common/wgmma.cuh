@@ -43,6 +43,17 @@ __device__ inline std::uint64_t tile_descriptor(std::uint32_t address, std::uint
          std::uint64_t{stride >> 4} << 32 | std::uint64_t{1} << 62;
 }
 
+/// The same tile from `bytes` on, for which one addition will do: addresses don't run over into the next field.
+__device__ inline std::uint64_t descriptor_at(std::uint64_t tile, std::uint32_t bytes) {
+  return (tile & ~std::uint64_t{0xffffffff}) | (static_cast<std::uint32_t>(tile) + bytes / 16);
+}
+/// The same tile. What is made of it is not made ahead of loops, where it would take registers.
+__device__ inline std::uint64_t descriptor_here(std::uint64_t tile) {
+  std::uint32_t low;
+  asm volatile("mov.b32 %0, %1;" : "=r"(low) : "r"(static_cast<std::uint32_t>(tile)));
+  return (tile & ~std::uint64_t{0xffffffff}) | low;
+}
+
 /// d (+)= a b^T over 16 of k; a [64, k] and b [64, k] K-major.
 __device__ inline void mma_m64n64_bf16(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add) {
   asm volatile(

@@ -46,7 +46,9 @@ CUtensorMap query_map(const LatentParams& p) {
 
 template <class Format, bool kPages, int kBlocks>
 void emulate_wide_fill(const LatentParams& p) {
-  const CUtensorMap map = kPages ? key_map(p, Format::kRowBytes) : CUtensorMap{};
+  const CUtensorMap map = kPages
+                              ? key_map(p, Format::kRowBytes)
+                              : query_map<Format, LatentWide<Format, kPages, kBlocks>::kLines>(p);
   emulate_clusters(kBlocks, {static_cast<unsigned>(p.workers * p.tiles), 1, 1},
                    LatentWide<Format, kPages, kBlocks>::kThreads,
                    latent_wide_kernel<Format, kPages, kBlocks>, p, map);

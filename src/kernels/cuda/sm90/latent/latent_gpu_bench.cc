@@ -405,8 +405,10 @@ std::vector<Case> cases() {
   out.push_back({"sparse decode", LayoutKind::v4_fp8, 8, 1, 64, 8192, 128, 512});
   out.push_back({"sparse decode", LayoutKind::v4_fp8, 1, 1, 64, 8192, 128, 512});
   for (const std::int32_t s : {8192, 32768}) {
-    for (const std::int32_t h : {128, 64}) {
-      out.push_back({"sparse extend", block, 1, 4096, h, s, 2048, 0, true});
+    for (const LayoutKind layout : {block, LayoutKind::mla_bf16}) {
+      for (const std::int32_t h : {128, 64}) {
+        out.push_back({"sparse extend", layout, 1, 4096, h, s, 2048, 0, true});
+      }
     }
     for (const std::int32_t h : {128, 64}) {
       out.push_back({"sparse extend", LayoutKind::v4_fp8, 1, 4096, h, s, 640, 0, true});

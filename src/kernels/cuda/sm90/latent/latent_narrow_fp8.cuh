@@ -30,7 +30,7 @@ struct NarrowFp8 {
   static constexpr int kBuffers =
       (232448 - 5000 - (kDimTiles<Format> + kGroups) * kTileQueries) /
       (LatentRows<Format>::kTileBytes + LatentRows<Format>::kScaleBytes);
-  using Ring = LatentRing<Format, kBuffers, kGroups>;
+  using Ring = LatentRing<Format, kBuffers>;
   static_assert(kBuffers >= kGroups, "an item's last tiles stay until its end");
   // A group's sums go through its last tile, in so many rounds.
   static constexpr int kRounds = kLines == 32 ? 2 : 1;
@@ -44,7 +44,7 @@ struct NarrowFp8 {
   static constexpr int kColumns = 4 * kLines * 4;  // bytes of a group's
   static constexpr int kColumnsAt = (16 + 32 * kBuffers + 15) / 16 * 16 + 64;
   static constexpr int kNamesAt = kSmallAt + kColumnsAt + kGroups * (kLines * 4 + kColumns);
-  static constexpr int kSharedBytes = kNamesAt + Ring::kNameBytes;
+  static constexpr int kSharedBytes = kNamesAt + LatentNames<Format>::kBytes;
   static_assert(kSharedBytes <= 232448 && kKeysAt % 16 == 0 && kSmallAt % 16 == 0 &&
                 kNamesAt % 16 == 0);
 
@@ -483,7 +483,7 @@ static __global__ void __launch_bounds__(NarrowFp8<Format, kTileLines>::kThreads
                                                  s.q_empty(), worker, 0, thread - 64,
                                                  [](unsigned) {});
     } else {
-      name_rows<Format, kTileLines>(p, ring, worker, 0, thread - 96);
+      name_rows<Format, kTileLines, N::kGroups>(p, ring.names, worker, 0, thread - 96);
       write_keyless(p, thread - 96);
     }
   } else {

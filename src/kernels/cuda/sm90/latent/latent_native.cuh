@@ -74,20 +74,22 @@ struct NativeGroup {
 
   __device__ void score(float (&d)[32], unsigned n) {
     const std::uint32_t keys = s.keys(n);
+    const std::uint64_t q = descriptor_here(tile_descriptor(s.q, 1024));
+    const std::uint64_t tile = descriptor_here(tile_descriptor(keys, 1024));
     wgmma_fence();
     LATHE_UNROLL
     for (int t = 0; t < 4; ++t) {
       LATHE_UNROLL
       for (int k = 0; k < 4; ++k) {
-        const int at = t * Native::kDimBytes + k * 32;
-        mma_m64_e4m3(d, tile_descriptor(s.q + at, 1024), tile_descriptor(keys + at, 1024),
-                     t + k > 0);
+        const auto at = static_cast<std::uint32_t>(t * Native::kDimBytes + k * 32);
+        mma_m64_e4m3(d, descriptor_at(q, at), descriptor_at(tile, at), t + k > 0);
       }
     }
+    const std::uint64_t last_q = descriptor_here(half_tile_descriptor(s.q + Native::kLastAt));
+    const std::uint64_t last = descriptor_here(half_tile_descriptor(keys + Native::kLastAt));
     LATHE_UNROLL
-    for (int k = 0; k < 2; ++k) {
-      const int at = Native::kLastAt + k * 32;
-      mma_m64_e4m3(d, half_tile_descriptor(s.q + at), half_tile_descriptor(keys + at), true);
+    for (std::uint32_t k = 0; k < 2; ++k) {
+      mma_m64_e4m3(d, descriptor_at(last_q, k * 32), descriptor_at(last, k * 32), true);
     }
     wgmma_commit();
   }
@@ -132,7 +134,7 @@ struct NativeGroup {
     refer(n);
     clear_values(n);
     const std::uint32_t from = s.keys(n) + values_at;
-    const std::uint32_t weights = s.weights(n);
+    const std::uint64_t tile = descriptor_here(half_tile_descriptor(s.weights(n)));
     LATHE_UNROLL
     for (int m = 0; m < 4; ++m) {
       std::uint32_t a[2][4];
@@ -149,7 +151,7 @@ struct NativeGroup {
       wgmma_fence();
       LATHE_UNROLL
       for (int k = 0; k < 2; ++k) {
-        mma_m64_e4m3_rows(sums[m], a[k], half_tile_descriptor(weights + k * 32));
+        mma_m64_e4m3_rows(sums[m], a[k], descriptor_at(tile, static_cast<std::uint32_t>(k * 32)));
       }
     }
     wgmma_commit();

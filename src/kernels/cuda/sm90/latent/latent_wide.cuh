@@ -1,6 +1,6 @@
 // Latent attention on bf16 caches with the lines on the M side: a block does 64 lines.
 //
-// Two warpgroups multiply, a third one fills (latent_fill.cuh, latent_page_fill.cuh). Tiles of keys go through two buffers in
+// Two warpgroups multiply, a third one fills (latent_line_fill.cuh, latent_page_fill.cuh). Tiles of keys go through two buffers in
 // pairs: group 0 makes the scores of the even tile, group 1 of the odd one, and each adds both tiles to
 // its half of the value dimensions (64 x 256 f32, 128 registers a thread). So the softmax of one
 // overlaps with the products of the other:
@@ -16,6 +16,7 @@
 
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/sm90/latent/latent_hide.cuh"
+#include "kernels/cuda/sm90/latent/latent_line_fill.cuh"
 #include "kernels/cuda/sm90/latent/latent_page_fill.cuh"
 #include "kernels/cuda/sm90/latent/latent_parts.cuh"
 #include "kernels/cuda/sm90/latent/latent_reference.cuh"
@@ -38,21 +39,18 @@ struct LatentWide {
   static constexpr bool kWeightsInKeys = kDims == 9;
 
   // Together what a block of 384 threads has.
-  static constexpr int kFillRegisters = kPages ? 56 : 88;
+  static constexpr int kFillRegisters = kPages ? 56 : 72;
   static constexpr int kGroupRegisters = (504 - kFillRegisters) / 2;
-
-  // Group 0 asks for the next scores before it waits for its last outputs of a pair; other kernels lack
-  // the registers.
-  static constexpr bool kAhead = kPages;
 
   // Something in a tile was, by other threads.
   static constexpr bool kCopied = !kPages;
-  using Fill = LatentFill<Format, kLines, kBuffers>;
 
   static constexpr int kKeyBytes = kDims * kDimTileBytes;
   static constexpr int kWeightsAt = 3 * kKeyBytes;
   static constexpr int kSmallAt = kWeightsAt + (kWeightsInKeys ? 0 : 2 * kDimTileBytes);
-  static constexpr int kSmallBytes = 128 + 2 * 512 + LatentShared::kSlotBytes;
+  static constexpr int kSmallBytes =
+      128 + 2 * 512 + LatentShared::kSlotBytes + 2 * LatentItemFacts::kBytes;
+  static_assert(LatentNames<Format>::kBytes <= LatentShared::kSlotBytes);
   static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
 
   // Named barriers.
@@ -66,6 +64,7 @@ struct LatentWideShared {
   std::uint32_t ready;       // [2] barriers: a tile has weights and references
   std::uint32_t references;  // [2][64] f32
   std::uint32_t sums;        // [2][64] f32
+  std::uint32_t facts;       // of items in turns, where they are told
 
   __device__ explicit LatentWideShared(std::uint32_t base) {
     fill.q = base;
@@ -80,11 +79,12 @@ struct LatentWideShared {
     ready = small + 80;
     references = small + 128;
     sums = references + 512;
-    fill.put_slots(sums + 512);
+    facts = sums + 512;
+    fill.put_slots(facts + 2 * LatentItemFacts::kBytes);
   }
-  /// Boxes arrive by halves of the values; what follows the values comes with one of them.
+  /// Keys arrive by halves of the values; what follows the values comes with one of them.
   __device__ std::uint32_t full(int buffer, int half) const {
-    return fill.full + (W::kPaged ? 16 * buffer + 8 * half : 8 * buffer);
+    return fill.full + 16 * buffer + 8 * half;
   }
 };
 
@@ -114,14 +114,16 @@ struct LatentWideGroup {
 
   template <int kFirst, int kEnd>
   __device__ void score_tiles(float (&d)[32], int buffer, bool add) {
-    const std::uint32_t keys = s.fill.keys + buffer * W::kKeyBytes;
+    const std::uint64_t queries = descriptor_here(tile_descriptor(s.fill.q, 1024));
+    const std::uint64_t keys =
+        descriptor_here(tile_descriptor(s.fill.keys + buffer * W::kKeyBytes, 1024));
     wgmma_fence();
     LATHE_UNROLL
     for (int t = kFirst; t < kEnd; ++t) {
       LATHE_UNROLL
       for (int k = 0; k < 4; ++k) {
-        mma_m64n64_bf16(d, tile_descriptor(s.fill.q + t * kDimTileBytes + k * 32, 1024),
-                        tile_descriptor(keys + t * kDimTileBytes + k * 32, 1024),
+        const auto at = static_cast<std::uint32_t>(t * kDimTileBytes + k * 32);
+        mma_m64n64_bf16(d, descriptor_at(queries, at), descriptor_at(keys, at),
                         add || t + k > kFirst);
       }
     }
@@ -134,7 +136,8 @@ struct LatentWideGroup {
     score_tiles<kGroup * 4, kGroup * 4 + 4>(d, buffer, false);
   }
   __device__ void score_rest(float (&d)[32], int buffer, std::uint32_t parity) {
-    if constexpr (W::kPaged) barrier_wait(s.full(buffer, 1 - kGroup), parity);
+    barrier_wait(s.full(buffer, 1 - kGroup), parity);
+    if constexpr (W::kCopied) fence_async_proxy();
     score_tiles<4 - kGroup * 4, 8 - kGroup * 4>(d, buffer, true);
     if constexpr (W::kDims == 9) score_tiles<8, 9>(d, buffer, true);
   }
@@ -143,23 +146,29 @@ struct LatentWideGroup {
     score_rest(d, buffer, parity);
   }
 
-  __device__ std::uint64_t values(int buffer, int k) const {
-    return tile_descriptor(
-        s.fill.keys + buffer * W::kKeyBytes + kGroup * 4 * kDimTileBytes + k * 2048, 1024,
-        kDimTileBytes);
+  /// Of this group's half; 16 keys are 2048 bytes.
+  __device__ std::uint64_t values(int buffer) const {
+    return descriptor_here(tile_descriptor(
+        s.fill.keys + buffer * W::kKeyBytes + kGroup * 4 * kDimTileBytes, 1024, kDimTileBytes));
   }
   __device__ void add_own(const std::uint32_t (&w)[4][4], int buffer) {
-    wgmma_fence();
-    LATHE_UNROLL
-    for (int k = 0; k < 4; ++k) mma_m64n256_bf16_rows(sums, w[k], values(buffer, k), true);
-    wgmma_commit();
-  }
-  __device__ void add_other(int buffer) {
+    const std::uint64_t v = values(buffer);
     wgmma_fence();
     LATHE_UNROLL
     for (int k = 0; k < 4; ++k) {
-      mma_m64n256_bf16(sums, tile_descriptor(s.weights[buffer] + k * 32, 1024), values(buffer, k),
-                       true);
+      mma_m64n256_bf16_rows(sums, w[k], descriptor_at(v, static_cast<std::uint32_t>(k * 2048)),
+                            true);
+    }
+    wgmma_commit();
+  }
+  __device__ void add_other(int buffer) {
+    const std::uint64_t v = values(buffer);
+    const std::uint64_t w = descriptor_here(tile_descriptor(s.weights[buffer], 1024));
+    wgmma_fence();
+    LATHE_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      mma_m64n256_bf16(sums, descriptor_at(w, static_cast<std::uint32_t>(k * 32)),
+                       descriptor_at(v, static_cast<std::uint32_t>(k * 2048)), true);
     }
     wgmma_commit();
   }
@@ -184,7 +193,7 @@ struct LatentWideGroup {
   }
 
   /// Scores to weights, packed as operand, and into shared memory for the other group. Gives the
-  /// references that they are relative to.
+  /// references that they are relative to. Group 1 gives the even tile's values back beside it.
   __device__ void weigh(float (&d)[32], float r0, float r1, int which, float& out0, float& out1,
                         float& add0, float& add1, std::uint32_t (&w)[4][4]) {
     float m0 = d[0], m1 = d[2];
@@ -212,6 +221,11 @@ struct LatentWideGroup {
     add0 = add1 = 0;
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
+      if (kGroup == 1 && j == 6) {
+        // The even tile's values are added by now.
+        wgmma_wait<0>();
+        release_half(0);
+      }
       const float a = exp2_fast(fmaf(d[4 * j], p.scale, -z0));
       const float b = exp2_fast(fmaf(d[4 * j + 1], p.scale, -z0));
       const float c = exp2_fast(fmaf(d[4 * j + 2], p.scale, -z1));
@@ -268,7 +282,7 @@ struct LatentWideGroup {
     }
   }
 
-  __device__ void finish(const LatentItems& items, std::int32_t tile, std::int32_t tiles) {
+  __device__ void finish(const LatentItemFacts& item, std::int32_t tile) {
     // Else addresses are made early, and spilled.
     asm volatile("" : "+r"(lane), "+r"(row), "+r"(warp));
     LATHE_UNROLL
@@ -288,10 +302,10 @@ struct LatentWideGroup {
       const float sum = total[i] + load_float(s.sums + (1 - kGroup) * 256 + in_tile * 4);
       const float lse2 = sum > 0 ? reference[i] + log2_fast(sum) : kNoKey;
       float factor = sum > 0 ? p.value_scale / sum : 0.f;
-      if (line >= items.unit.lines) continue;
+      if (line >= item.lines) continue;
       const int column = kGroup * 256 + 2 * (lane & 3);
-      if (items.split) {
-        float4* to = part_chunks(p, W::kLines, items.number, tile) + thread();
+      if (item.number >= 0) {
+        float4* to = part_chunks(p, W::kLines, item.number, tile) + thread();
         LATHE_UNROLL
         for (int j = 0; j < 16; ++j) {
           const float* v = sums + 8 * j + 2 * i;
@@ -299,7 +313,7 @@ struct LatentWideGroup {
                                                    v[5] * factor};
         }
         if (kGroup == 0 && (lane & 3) == 0) {
-          p.part_lse[std::int64_t{items.number} * (tiles * W::kLines) + line] = lse2;
+          p.part_lse[std::int64_t{item.number} * (p.tiles * W::kLines) + line] = lse2;
         }
         continue;
       }
@@ -308,59 +322,74 @@ struct LatentWideGroup {
       constexpr float kLn2 = 0.6931471805599453f;
       if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
       std::uint16_t* to =
-          p.out + (items.unit.row + r) * p.out_stride + std::int64_t{head} * W::kValues + column;
+          p.out + (item.row + r) * p.out_stride + std::int64_t{head} * W::kValues + column;
       LATHE_UNROLL
       for (int j = 0; j < 32; ++j) {
         *reinterpret_cast<std::uint32_t*>(to + 8 * j) =
             pack_bf16(sums[4 * j + 2 * i] * factor, sums[4 * j + 2 * i + 1] * factor);
       }
       if (kGroup == 0 && (lane & 3) == 0 && p.lse != nullptr) {
-        p.lse[(items.unit.row + r) * p.lse_stride + head] = lse2 * kLn2;
+        p.lse[(item.row + r) * p.lse_stride + head] = lse2 * kLn2;
       }
     }
   }
 
+  /// One item, whose queries are on their way.
+  __device__ void attend(const LatentItemFacts& item, std::int32_t tile, std::uint32_t& parity) {
+    // How many keys of the item each of this thread's rows sees.
+    int limit[2] = {INT32_MAX, INT32_MAX};
+    if (p.dense) {
+      LATHE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const auto r = static_cast<std::int32_t>(
+            p.by_heads(static_cast<std::uint32_t>(tile * W::kLines + row + 8 * i)));
+        limit[i] = item.limit + r;
+      }
+    }
+    if constexpr (kGroup == 0) {
+      even(item.tiles / 2, limit, parity);
+    } else {
+      odd(item.tiles / 2, limit, parity);
+    }
+  }
+
   __device__ void run(std::int32_t worker, std::int32_t tile) {
-    LatentItems items(p, worker);
     std::uint32_t parity = 0, q_parity = 0;
-    while (items.take<W::kLines>(p, tile / W::kBlocks * W::kBlocks)) {
-      begin();
-      barrier_wait(s.fill.q_full, q_parity);
-      q_parity ^= 1;
-      fence_async_proxy();
-      const int pairs = (items.item.count + 2 * kLatentTile - 1) / (2 * kLatentTile);
-      // How many keys of the item each of this thread's rows sees.
-      int limit[2] = {INT32_MAX, INT32_MAX};
-      if (p.dense) {
-        LATHE_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          const auto r = static_cast<std::int32_t>(
-              p.by_heads(static_cast<std::uint32_t>(tile * W::kLines + row + 8 * i)));
-          limit[i] = items.unit.limit + r - items.item.first;
-        }
+    if constexpr (W::kPaged) {
+      LatentItems items(p, worker);
+      while (items.take<W::kLines>(p, tile / W::kBlocks * W::kBlocks)) {
+        begin();
+        barrier_wait(s.fill.q_full, q_parity);
+        q_parity ^= 1;
+        fence_async_proxy();
+        const LatentItemFacts item{LatentItemFacts::tiles_of<2>(items.item),
+                                   items.unit.limit - items.item.first, items.unit.row,
+                                   items.unit.lines, items.split ? items.number : -1};
+        attend(item, tile, parity);
+        finish(item, tile);
       }
-      if constexpr (kGroup == 0) {
-        even(pairs, limit, parity);
-      } else {
-        odd(pairs, limit, parity);
+    } else {
+      LATHE_ROLLED
+      for (;; q_parity ^= 1) {
+        begin();
+        barrier_wait(s.fill.q_full, q_parity);
+        const std::uint32_t facts = s.facts + q_parity * LatentItemFacts::kBytes;
+        const LatentItemFacts item = LatentItemFacts::load(facts);
+        if (item.tiles == 0) return;
+        fence_async_proxy();
+        attend(item, tile, parity);
+        // Read again, as registers are few.
+        finish(LatentItemFacts::load(facts), tile);
       }
-      finish(items, tile, p.tiles);
     }
   }
 
   /// Pairs of tiles; the producer fills up the last one.
   __device__ void even(int pairs, const int (&limit)[2], std::uint32_t& parity) {
     float d[32];
-    if constexpr (W::kAhead) {
-      score(d, 0, parity);
-      for (int t = 0; t + 1 < pairs; ++t) even_pair<true>(d, t, pairs, limit, parity);
-      even_pair<false>(d, pairs - 1, pairs, limit, parity);
-    } else {
-      for (int t = 0; t < pairs; ++t) {
-        score(d, 0, parity);
-        even_pair<false>(d, t, pairs, limit, parity);
-      }
-    }
+    score(d, 0, parity);
+    for (int t = 0; t + 1 < pairs; ++t) even_pair<true>(d, t, pairs, limit, parity);
+    even_pair<false>(d, pairs - 1, pairs, limit, parity);
   }
   /// The scores of pair t are under way; with kNext the next ones' are at the end.
   template <bool kNext>
@@ -425,9 +454,7 @@ struct LatentWideGroup {
       weigh(d, reference[0], reference[1], 1, r0, r1, add0, add1, w);
       fence_async_proxy();
       barrier_arrive(s.ready + 8);
-      wgmma_wait<0>();
       wgmma_pin(sums);
-      release_half(0);
       refer(r0, r1);
       total[0] += add0;
       total[1] += add1;
@@ -448,18 +475,20 @@ static __global__ void __launch_bounds__(384, 1)
   using W = LatentWide<Format, kPages, kBlocks>;
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const LatentWideShared<W> s(shared_address(shared_bytes));
+  const LatentNames<Format> names{s.fill.rows};
   const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.tiles;
   const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.tiles;
   if (threadIdx.x == 0) {
-    barrier_init(s.fill.q_full, kPages ? kFillThreads - 32 : kFillThreads);
+    barrier_init(s.fill.q_full, kPages ? kFillThreads - 32 : kQueryArrivals);
     barrier_init(s.fill.q_empty, 8);
     for (int b = 0; b < W::kBuffers; ++b) {
-      barrier_init(s.full(b, 0), kPages ? 1 : W::Fill::kFullArrivals);
-      if constexpr (kPages) barrier_init(s.full(b, 1), 1);
+      barrier_init(s.full(b, b), kPages ? 1 : kFirstHalfArrivals);
+      barrier_init(s.full(b, 1 - b), kPages ? 1 : kSecondHalfArrivals);
       barrier_init(s.ready + 8 * b, 128);
       barrier_init(s.fill.empty + 16 * b, 4 * kBlocks);
       barrier_init(s.fill.empty + 16 * b + 8, 4 * kBlocks);
     }
+    if constexpr (!kPages) names.init();
     barriers_visible();
   }
   if constexpr (kBlocks > 1) {
@@ -472,7 +501,14 @@ static __global__ void __launch_bounds__(384, 1)
   if (group == 2) {
     lower_registers<W::kFillRegisters>();
     if constexpr (!kPages) {
-      typename W::Fill(p, s.fill, tile, thread).run(worker);
+      if (thread < 64) {
+        LineCopy<Format>(s.fill, thread / 32, thread % 32).run(names);
+      } else if (thread < 96) {
+        tell_items<Format, W::kLines, 2>(p, &map, s.fill.q, s.facts, s.fill.q_full, s.fill.q_empty,
+                                         worker, tile, thread - 64, [](unsigned) {});
+      } else {
+        name_rows<Format, W::kLines, 2>(p, names, worker, tile, thread - 96);
+      }
     } else if (thread < 32) {
       LatentPageFill<Format, W::kLines, W::kBuffers, false, 2, kBlocks>(p, s.fill, &map, tile)
           .run(worker);

@@ -66,7 +66,7 @@ static __global__ void __launch_bounds__(WideFp8<Format>::kThreads, 1)
       tell_items<Format, W::kLines, 1>(p, &query_map, s.q, s.facts(), s.q_full(), s.q_empty(),
                                        worker, tile, thread - 64, tell_scales);
     } else {
-      name_rows<Format, W::kLines>(p, ring, worker, tile, thread - 96);
+      name_rows<Format, W::kLines, 1>(p, ring.names, worker, tile, thread - 96);
       write_keyless(p, thread - 96);
     }
   } else if (group == 2) {

@@ -21,14 +21,14 @@ struct WideFp8 {
                 "setmaxnreg would wait for ever");
   static constexpr int kValues = 512;
   static constexpr int kTileWeights = kLines * 128;
-  using Ring = LatentRing<Format, 3, 1>;
+  using Ring = LatentRing<Format, 3>;
 
   static constexpr int kKeysAt = kDimTiles<Format> * kDimTileBytes;
   static constexpr int kWeightsAt = kKeysAt + Ring::kBuffers * LatentRows<Format>::kTileBytes;
   static constexpr int kScalesAt = kWeightsAt + Ring::kBuffers * kTileWeights;
   static constexpr int kSmallAt = kScalesAt + Ring::kBuffers * LatentRows<Format>::kScaleBytes;
   static constexpr int kNamesAt = kSmallAt + 3888;
-  static constexpr int kSharedBytes = kNamesAt + Ring::kNameBytes;
+  static constexpr int kSharedBytes = kNamesAt + LatentNames<Format>::kBytes;
   static_assert(kSharedBytes <= 232448 && kWeightsAt % 1024 == 0);
 
   // Of eight parts of a tile's values, those that are added beside the next tile's scores.

@@ -4,6 +4,7 @@
 #include "kernels/cuda/common/shared_limit.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 #include "kernels/cuda/sm90/latent/latent_page_map.h"
+#include "kernels/cuda/sm90/latent/latent_query_map.h"
 #include "kernels/cuda/sm90/latent/latent_wide.cuh"
 
 namespace lathe::cuda {
@@ -36,6 +37,8 @@ cudaError_t launch_wide(const LatentParams& p, cudaStream_t stream) {
     return p.tiles % 2 == 0 ? launch_wide_fill<Format, true, 2>(p, map, stream)
                             : launch_wide_fill<Format, true, 1>(p, map, stream);
   }
+  const cudaError_t status = make_query_map<64, kDimTiles<Format>>(map, p);
+  if (status != cudaSuccess) return status;
   return launch_wide_fill<Format, false, 1>(p, map, stream);
 }
 
