@@ -292,6 +292,21 @@ inline void copy_out(unsigned long long to, std::uint32_t from, std::uint32_t by
               "a copy to memory that is no multiple of 16");
   std::memcpy(reinterpret_cast<void*>(to), emulated::shared_at(from, bytes), bytes);
 }
+inline void copy_box_out(const void* map, int x, int y, int z, std::uint32_t from) {
+  PageMap m;
+  std::memcpy(&m, map, sizeof m);
+  const auto width = static_cast<std::uint32_t>(m.box_bytes);
+  for (std::int64_t r = 0; r < m.box_rows && y + r < m.page_rows && z < m.pages; ++r) {
+    for (std::uint32_t c = 0; c < width; c += 16) {
+      const std::uint32_t at = from + static_cast<std::uint32_t>(r) * width + c;
+      std::memcpy(const_cast<unsigned char*>(m.base) + z * m.page_stride + (y + r) * m.row_bytes +
+                      x * m.element_bytes + c,
+                  emulated::shared_at(
+                      width == 64 ? emulated::swizzle_64(at) : emulated::swizzle_128(at), 16),
+                  16);
+    }
+  }
+}
 inline void wait_copies_out() {}
 inline void copy_async_8(std::uint32_t to, const void* from) {
   LATHE_CHECK(to % 8 == 0, "a copy to an address that is no multiple of 8");

@@ -144,6 +144,14 @@ __device__ inline void copy_out(unsigned long long to, std::uint32_t from, std::
                "r"(bytes)
                : "memory");
 }
+/// A box of a three-dimensional tensor map from shared memory; what lies beyond the map's bounds is left out.
+__device__ inline void copy_box_out(const void* map, std::int32_t x, std::int32_t y, std::int32_t z,
+                                    std::uint32_t from) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
+      "r"(x), "r"(y), "r"(z), "r"(from)
+      : "memory");
+}
 /// Until shared memory has been read, and may be written again or given back.
 __device__ inline void wait_copies_out() {
   asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");

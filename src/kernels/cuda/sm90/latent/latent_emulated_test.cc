@@ -44,6 +44,20 @@ CUtensorMap query_map(const LatentParams& p) {
   return map;
 }
 
+CUtensorMap out_map(const LatentParams& p) {
+  CUtensorMap map{};
+  const PageMap m{reinterpret_cast<const unsigned char*>(p.out),
+                  p.out_stride * 2,
+                  1024,
+                  64,
+                  2,
+                  128,
+                  p.heads,
+                  p.q_rows};
+  std::memcpy(&map, &m, sizeof m);
+  return map;
+}
+
 template <class Format, bool kPages, int kBlocks>
 void emulate_wide_fill(const LatentParams& p) {
   const CUtensorMap map = kPages
@@ -51,7 +65,7 @@ void emulate_wide_fill(const LatentParams& p) {
                               : query_map<Format, LatentWide<Format, kPages, kBlocks>::kLines>(p);
   emulate_clusters(kBlocks, {static_cast<unsigned>(p.workers * p.tiles), 1, 1},
                    LatentWide<Format, kPages, kBlocks>::kThreads,
-                   latent_wide_kernel<Format, kPages, kBlocks>, p, map);
+                   latent_wide_kernel<Format, kPages, kBlocks>, p, map, out_map(p));
 }
 template <class Format>
 void emulate_wide(const LatentParams& p) {

@@ -1,7 +1,8 @@
-// The boxes that the copy engine cuts from q.
+// The boxes that the copy engine cuts from q, and puts into out.
 #pragma once
 
 #include "kernels/cuda/common/tensor_map.h"
+#include "kernels/cuda/sm90/latent/latent_out_box.cuh"
 #include "kernels/cuda/sm90/latent/latent_query_fill.cuh"
 
 namespace lathe::cuda {
@@ -18,6 +19,18 @@ cudaError_t make_query_map(CUtensorMap& map, const LatentParams& p) {
                              .page_rows = p.heads,
                              .row_bytes = kDims * 128,
                              .box_rows = lines});
+}
+
+/// Left as it is where outputs don't go as boxes.
+inline cudaError_t make_out_map(CUtensorMap& map, const LatentParams& p) {
+  if (!has_out_boxes(p)) return cudaSuccess;
+  const std::int64_t row_bytes = std::int64_t{p.heads} * 1024;
+  return make_page_map(map, {.base = p.out,
+                             .pages = p.q_rows,
+                             .page_stride = p.q_rows > 1 ? p.out_stride * 2 : row_bytes,
+                             .page_rows = p.heads,
+                             .row_bytes = 1024,
+                             .box_rows = 64});
 }
 
 }  // namespace lathe::cuda

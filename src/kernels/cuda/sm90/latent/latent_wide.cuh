@@ -17,6 +17,7 @@
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/sm90/latent/latent_hide.cuh"
 #include "kernels/cuda/sm90/latent/latent_line_fill.cuh"
+#include "kernels/cuda/sm90/latent/latent_out_box.cuh"
 #include "kernels/cuda/sm90/latent/latent_page_fill.cuh"
 #include "kernels/cuda/sm90/latent/latent_parts.cuh"
 #include "kernels/cuda/sm90/latent/latent_reference.cuh"
@@ -54,7 +55,7 @@ struct LatentWide {
   static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
 
   // Named barriers.
-  static constexpr int kSumsReady = 3, kCleared = 4;
+  static constexpr int kSumsReady = 3, kCleared = 4, kOutputs = 6;
 };
 
 template <class W>
@@ -93,14 +94,16 @@ template <class W, int kGroup>
 struct LatentWideGroup {
   const LatentParams& p;
   const LatentWideShared<W>& s;
+  const void* out_map;
   int warp, lane, row;  // row and row + 8
   float sums[128];
   float reference[2];  // log2 of what weights and sums are divided by
   int pair = 0;        // of tiles, of this worker
   float total[2];      // of this thread's columns of this group's own tiles
 
-  __device__ LatentWideGroup(const LatentParams& params, const LatentWideShared<W>& shared, int t)
-      : p(params), s(shared), warp(t / 32), lane(t % 32) {
+  __device__ LatentWideGroup(const LatentParams& params, const LatentWideShared<W>& shared,
+                             const void* to, int t)
+      : p(params), s(shared), out_map(to), warp(t / 32), lane(t % 32) {
     row = warp * 16 + lane / 4;
   }
 
@@ -282,9 +285,56 @@ struct LatentWideGroup {
     }
   }
 
+  /// Outputs times a factor a line by way of this group's half of the odd tile's buffer, which nobody
+  /// needs any more. first: the tile's line.
+  __device__ void put_outputs(const LatentItemFacts& item, std::int32_t first,
+                              const float (&factor)[2]) const {
+    const std::uint32_t tiles = s.fill.keys + W::kKeyBytes + kGroup * 4 * kDimTileBytes;
+    const int line = warp * 16 + (lane & 15);
+    LATHE_UNROLL
+    for (int k = 0; k < 16; ++k) {
+      std::uint32_t v[4];
+      LATHE_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const float* sum = sums + 8 * k + 2 * i;
+        v[i] = pack_bf16(sum[0] * factor[i & 1], sum[1] * factor[i & 1]);
+      }
+      store_matrices(swizzled(tiles + k / 4 * kDimTileBytes, line, 2 * (k & 3) + lane / 16), v[0],
+                     v[1], v[2], v[3]);
+    }
+    fence_async_proxy();
+    group_sync(W::kOutputs + kGroup, 128);
+    if (warp == 0 && elected() && first < item.lines) {
+      const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(first)));
+      LATHE_UNROLL
+      for (int t = 0; t < 4; ++t) {
+        copy_box_out(out_map, (kGroup * 4 + t) * 64, first - r * p.heads, item.row + r,
+                     tiles + static_cast<std::uint32_t>(t * kDimTileBytes));
+      }
+      wait_copies_out();
+    }
+    group_sync(W::kOutputs + kGroup, 128);
+  }
+  /// The same without it, of line `line`.
+  __device__ void store_outputs(const LatentItemFacts& item, std::int32_t line, int i,
+                                float factor) const {
+    const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
+    std::uint16_t* to = p.out + (item.row + r) * p.out_stride +
+                        std::int64_t{line - r * p.heads} * W::kValues + kGroup * 256 +
+                        2 * (lane & 3);
+    LATHE_UNROLL
+    for (int j = 0; j < 32; ++j) {
+      *reinterpret_cast<std::uint32_t*>(to + 8 * j) =
+          pack_bf16(sums[4 * j + 2 * i] * factor, sums[4 * j + 2 * i + 1] * factor);
+    }
+  }
+
+  /// Gives the odd tile's half of the last pair back, too.
   __device__ void finish(const LatentItemFacts& item, std::int32_t tile) {
     // Else addresses are made early, and spilled.
     asm volatile("" : "+r"(lane), "+r"(row), "+r"(warp));
+    const bool boxes = has_out_boxes(p);
+    if (!boxes) release_half(1);
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
       total[i] += shuffle_xor(total[i], 1);
@@ -295,22 +345,23 @@ struct LatentWideGroup {
       store_float(s.sums + kGroup * 256 + row * 4 + 32, total[1]);
     }
     group_sync(W::kSumsReady, 256);
+    const std::int32_t first = tile * W::kLines;
+    float factor[2];
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
       const int in_tile = row + 8 * i;
-      const std::int32_t line = tile * W::kLines + in_tile;
+      const std::int32_t line = first + in_tile;
       const float sum = total[i] + load_float(s.sums + (1 - kGroup) * 256 + in_tile * 4);
       const float lse2 = sum > 0 ? reference[i] + log2_fast(sum) : kNoKey;
-      float factor = sum > 0 ? p.value_scale / sum : 0.f;
+      factor[i] = sum > 0 ? p.value_scale / sum : 0.f;
       if (line >= item.lines) continue;
-      const int column = kGroup * 256 + 2 * (lane & 3);
       if (item.number >= 0) {
         float4* to = part_chunks(p, W::kLines, item.number, tile) + thread();
         LATHE_UNROLL
         for (int j = 0; j < 16; ++j) {
           const float* v = sums + 8 * j + 2 * i;
-          to[((kGroup * 16 + j) * 2 + i) * 128] = {v[0] * factor, v[1] * factor, v[4] * factor,
-                                                   v[5] * factor};
+          to[((kGroup * 16 + j) * 2 + i) * 128] = {v[0] * factor[i], v[1] * factor[i],
+                                                   v[4] * factor[i], v[5] * factor[i]};
         }
         if (kGroup == 0 && (lane & 3) == 0) {
           p.part_lse[std::int64_t{item.number} * (p.tiles * W::kLines) + line] = lse2;
@@ -320,18 +371,15 @@ struct LatentWideGroup {
       const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
       const std::int32_t head = line - r * p.heads;
       constexpr float kLn2 = 0.6931471805599453f;
-      if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
-      std::uint16_t* to =
-          p.out + (item.row + r) * p.out_stride + std::int64_t{head} * W::kValues + column;
-      LATHE_UNROLL
-      for (int j = 0; j < 32; ++j) {
-        *reinterpret_cast<std::uint32_t*>(to + 8 * j) =
-            pack_bf16(sums[4 * j + 2 * i] * factor, sums[4 * j + 2 * i + 1] * factor);
-      }
+      if (p.sink != nullptr) factor[i] *= sink_factor(p.sink[head], lse2);
       if (kGroup == 0 && (lane & 3) == 0 && p.lse != nullptr) {
         p.lse[(item.row + r) * p.lse_stride + head] = lse2 * kLn2;
       }
+      if (!boxes) store_outputs(item, line, i, factor[i]);
     }
+    if (!boxes) return;
+    put_outputs(item, first, factor);
+    release_half(1);
   }
 
   /// One item, whose queries are on their way.
@@ -430,7 +478,6 @@ struct LatentWideGroup {
     } else {
       wgmma_wait<0>();
       wgmma_pin(sums);
-      release_half(1);
     }
   }
 
@@ -463,7 +510,7 @@ struct LatentWideGroup {
       add_own(w, 1);
       wgmma_wait<0>();
       wgmma_pin(sums);
-      release_half(1);
+      if (t + 1 < pairs) release_half(1);
     }
   }
 };
@@ -471,7 +518,8 @@ struct LatentWideGroup {
 template <class Format, bool kPages, int kBlocks>
 static __global__ void __launch_bounds__(384, 1)
     latent_wide_kernel(const __grid_constant__ LatentParams p,
-                       const __grid_constant__ CUtensorMap map) {
+                       const __grid_constant__ CUtensorMap map,
+                       const __grid_constant__ CUtensorMap out_map) {
   using W = LatentWide<Format, kPages, kBlocks>;
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const LatentWideShared<W> s(shared_address(shared_bytes));
@@ -519,10 +567,10 @@ static __global__ void __launch_bounds__(384, 1)
     if (thread >= 96) write_keyless(p, thread - 96);
   } else if (group == 0) {
     raise_registers<W::kGroupRegisters>();
-    LatentWideGroup<W, 0>(p, s, thread).run(worker, tile);
+    LatentWideGroup<W, 0>(p, s, &out_map, thread).run(worker, tile);
   } else {
     raise_registers<W::kGroupRegisters>();
-    LatentWideGroup<W, 1>(p, s, thread).run(worker, tile);
+    LatentWideGroup<W, 1>(p, s, &out_map, thread).run(worker, tile);
   }
   let_next_begin();
   // The other block arrives at this one's barriers to the end.

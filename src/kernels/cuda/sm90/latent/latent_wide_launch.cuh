@@ -10,7 +10,8 @@
 namespace lathe::cuda {
 
 template <class Format, bool kPages, int kBlocks>
-cudaError_t launch_wide_fill(const LatentParams& p, const CUtensorMap& map, cudaStream_t stream) {
+cudaError_t launch_wide_fill(const LatentParams& p, const CUtensorMap& map,
+                             const CUtensorMap& out_map, cudaStream_t stream) {
   using W = LatentWide<Format, kPages, kBlocks>;
   constexpr auto kernel = latent_wide_kernel<Format, kPages, kBlocks>;
   const cudaError_t status = allow_shared<kernel>(W::kSharedBytes);
@@ -25,21 +26,23 @@ cudaError_t launch_wide_fill(const LatentParams& p, const CUtensorMap& map, cuda
   cluster.val.clusterDim = {kBlocks, 1, 1};
   config.attrs = &cluster;
   config.numAttrs = kBlocks > 1 ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, p, map);
+  return cudaLaunchKernelEx(&config, kernel, p, map, out_map);
 }
 
 template <class Format>
 cudaError_t launch_wide(const LatentParams& p, cudaStream_t stream) {
-  CUtensorMap map{};
+  CUtensorMap map{}, out_map{};
+  const cudaError_t made = make_out_map(out_map, p);
+  if (made != cudaSuccess) return made;
   if (has_boxes(p)) {
     const cudaError_t status = make_key_map(map, p, Format::kRowBytes);
     if (status != cudaSuccess) return status;
-    return p.tiles % 2 == 0 ? launch_wide_fill<Format, true, 2>(p, map, stream)
-                            : launch_wide_fill<Format, true, 1>(p, map, stream);
+    return p.tiles % 2 == 0 ? launch_wide_fill<Format, true, 2>(p, map, out_map, stream)
+                            : launch_wide_fill<Format, true, 1>(p, map, out_map, stream);
   }
   const cudaError_t status = make_query_map<64, kDimTiles<Format>>(map, p);
   if (status != cudaSuccess) return status;
-  return launch_wide_fill<Format, false, 1>(p, map, stream);
+  return launch_wide_fill<Format, false, 1>(p, map, out_map, stream);
 }
 
 }  // namespace lathe::cuda
