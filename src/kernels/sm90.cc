@@ -36,8 +36,8 @@ Capability latent(ProblemKind problem, KernelKind kind) {
   c.split_bytes = cuda::kLatentPartBytes;
   c.graph_safe = true;
   // lathe bench attention on an H200: dense extend of 128 heads and decode of 16, on mla_bf16.
-  c.flops_share = 0.49;
-  c.bytes_share = 0.64;
+  c.flops_share = 0.70;
+  c.bytes_share = 0.86;
   c.launch_seconds = 10e-6;
   switch (kind) {
     case KernelKind::native:
@@ -69,8 +69,8 @@ Capability latent_fp8() {
   }
   c.page_sizes = Accepts::list(std::move(pages));
   // latent_gpu_bench on an H200: 128 requests of 4096 keys with 128 and with 16 heads.
-  c.flops_share = 0.39;
-  c.bytes_share = 0.71;
+  c.flops_share = 0.47;
+  c.bytes_share = 0.72;
   return c;
 }
 

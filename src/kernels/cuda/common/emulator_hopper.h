@@ -342,7 +342,6 @@ inline void store_float2(std::uint32_t at, float a, float b) {
 }
 inline float2 load_float2(std::uint32_t from) { return emulated::load_at<float2>(from); }
 inline float4 load_floats(std::uint32_t from) { return emulated::load_at<float4>(from); }
-inline void prefetch_l2(const void*) {}
 inline void store_matrices(std::uint32_t to, std::uint32_t a, std::uint32_t b, std::uint32_t c,
                            std::uint32_t d) {
   const std::uint32_t words[4] = {a, b, c, d};

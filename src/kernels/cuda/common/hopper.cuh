@@ -234,11 +234,6 @@ __device__ inline void store_shared_u32(std::uint32_t to, std::uint32_t v) {
 __device__ inline void store_shared_u64(std::uint32_t to, std::uint64_t v) {
   asm volatile("st.shared.u64 [%0], %1;" ::"r"(to), "l"(v) : "memory");
 }
-/// Asks for the 128 bytes around an address to be brought to L2. (The bulk form takes one address a
-/// warp: lanes with addresses of their own go one after the other.)
-__device__ inline void prefetch_l2(const void* address) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
-}
 __device__ inline float2 load_float2(std::uint32_t from) {
   float2 v;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");

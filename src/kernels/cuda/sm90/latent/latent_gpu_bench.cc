@@ -36,6 +36,7 @@ struct Case {
   std::int32_t extra;    // entries of the second source
   bool rows = false;     // compared with a peer that reads bf16 rows, and not pages
   bool native = false;   // q e4m3, fp8 arithmetic
+  bool gather = false;   // rows are decoded into a compact buffer first, which is timed, too
 };
 
 struct Row {
@@ -244,7 +245,23 @@ void Bench::run(const Case& c) {
   schedule.unit_keys = unit_keys.span();
   schedule.work_workspace = scan.span();
   need(plan_latent(args, schedule, stream_));
-  const auto own = [&] { return attend_latent(args, {}, schedule, workspace.span(), stream_); };
+  // Kind `gather`: what the batch's lists can name, here all slots in order, so that lists are as they were.
+  const auto compact = need(DeviceArray<std::uint16_t>::make(c.gather ? pool.slots() * width : 1));
+  std::vector<Slot> all(static_cast<std::size_t>(c.gather ? pool.slots() : 1));
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = Slot(static_cast<std::int32_t>(i));
+  const auto all_on = upload(all);
+  const MutableRowsView bf16_rows{reinterpret_cast<std::byte*>(compact.data()), DType::bf16,
+                                  pool.slots(), width, width};
+  if (c.gather) {
+    args.main.pool.reset();
+    args.main.compact = {bf16_rows.data, DType::bf16, pool.slots(), width, width};
+  }
+  const auto own = [&]() -> Result<void> {
+    if (c.gather) {
+      if (auto ok = gather_decode(pool, all_on.span(), bf16_rows, {}, stream_); !ok) return ok;
+    }
+    return attend_latent(args, {}, schedule, workspace.span(), stream_);
+  };
 
   Row row;
   row.what =
@@ -399,6 +416,9 @@ std::vector<Case> cases() {
       out.push_back({"sparse decode", block, b, 1, h, 32768, 2048, 0});
     }
   }
+  for (const std::int32_t h : {128, 64, 16}) {
+    out.push_back({"sparse decode", LayoutKind::mla_bf16, 128, 1, h, 32768, 2048, 0});
+  }
   out.push_back({"sparse decode", LayoutKind::v4_fp8, 128, 1, 64, 8192, 128, 512});
   out.push_back({"sparse decode", LayoutKind::v4_fp8, 128, 1, 128, 8192, 128, 512});
   out.push_back({"sparse decode", LayoutKind::v4_fp8, 128, 1, 128, 8192, 128, 1024});
@@ -412,6 +432,13 @@ std::vector<Case> cases() {
     }
     for (const std::int32_t h : {128, 64}) {
       out.push_back({"sparse extend", LayoutKind::v4_fp8, 1, 4096, h, s, 640, 0, true});
+    }
+    for (const std::int32_t h : {128, 64}) {
+      out.push_back({"gather extend", block, 1, 4096, h, s, 2048, 0, true, false, true});
+    }
+    for (const std::int32_t h : {128, 64}) {
+      out.push_back(
+          {"gather extend", LayoutKind::v4_fp8, 1, 4096, h, s, 640, 0, true, false, true});
     }
   }
   for (const std::int32_t h : {128, 64, 32, 16, 8}) {

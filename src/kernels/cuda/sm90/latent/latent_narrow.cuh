@@ -1,6 +1,6 @@
 // Latent attention on bf16 caches with the lines on the N side: a block does 8, 16 or 32 lines.
 //
-// Two warpgroups multiply, a third one fills (latent_fill.cuh, latent_page_fill.cuh). Each multiplying group takes every
+// Two warpgroups multiply, a third one fills (latent_line_fill.cuh, latent_page_fill.cuh). Each multiplying group takes every
 // other tile of 64 keys all by itself, from its own buffer, with sums and references of its own:
 //
 //   S^T [64 keys, lines]  = K Q^T     K as it lies (K-major), Q [lines, dims] K-major
@@ -16,6 +16,7 @@
 
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/sm90/latent/latent_hide.cuh"
+#include "kernels/cuda/sm90/latent/latent_line_fill.cuh"
 #include "kernels/cuda/sm90/latent/latent_page_fill.cuh"
 #include "kernels/cuda/sm90/latent/latent_parts.cuh"
 #include "kernels/cuda/sm90/latent/latent_reference.cuh"
@@ -32,10 +33,7 @@ struct LatentNarrow {
   // Together what a block has.
   static constexpr int kFillRegisters = 88, kGroupRegisters = 208;
   static constexpr int kValues = 512;
-  using Fill = LatentFill<Format, kLines, kBuffers>;
   static constexpr bool kPaged = kPages;
-  // Something in a tile was, by other threads.
-  static constexpr bool kCopied = !kPages;
 
   static constexpr int kKeyBytes = kDims * kDimTileBytes;
   static constexpr int kWeightBytes = kLines * 128;
@@ -68,7 +66,7 @@ struct LatentNarrowShared {
     fill.q_full = small;
     fill.q_empty = small + 8;
     fill.full = small + 16;
-    fill.empty = small + 16 + 8 * N::kBuffers;
+    fill.empty = small + 48;
     fill.put_slots(base + N::kSlotsAt);
     columns = base + N::kColumnsAt;
     references = base + N::kReferencesAt;
@@ -368,8 +366,13 @@ struct LatentNarrowGroup {
           p.dense && items.unit.lines > p.heads ? items.unit.limit - items.item.first : INT32_MAX;
       for (int t = 0; t < pairs; ++t, ++pair) {
         if (t > 0) release_keys();
-        barrier_wait(s.fill.full + 8 * group, parity);
-        if constexpr (N::kCopied) fence_async_proxy();
+        if constexpr (N::kPaged) {
+          barrier_wait(s.fill.full + 8 * group, parity);
+        } else {
+          barrier_wait(s.fill.full + 16 * group, parity);
+          barrier_wait(s.fill.full + 16 * group + 8, parity);
+          fence_async_proxy();
+        }
         parity ^= 1;
         tile(limit == INT32_MAX ? limit : limit - (2 * t + group) * kLatentTile);
       }
@@ -389,12 +392,19 @@ static __global__ void __launch_bounds__(LatentNarrow<Format, kTileLines, kPages
   using N = LatentNarrow<Format, kTileLines, kPages>;
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const LatentNarrowShared<N> s(shared_address(shared_bytes));
+  const LatentNames<Format> names{s.fill.names};
   const auto worker = static_cast<std::int32_t>(blockIdx.x);
   if (threadIdx.x == 0) {
-    barrier_init(s.fill.q_full, kPages ? 32 : kFillThreads);
+    barrier_init(s.fill.q_full, 32);
     barrier_init(s.fill.q_empty, 8);
+    if constexpr (!kPages) names.init();
     for (int b = 0; b < N::kBuffers; ++b) {
-      barrier_init(s.fill.full + 8 * b, kPages ? 1 : N::Fill::kFullArrivals);
+      if constexpr (kPages) {
+        barrier_init(s.fill.full + 8 * b, 1);
+      } else {
+        barrier_init(s.fill.full + 24 * b, kFirstHalfArrivals);
+        barrier_init(s.fill.full + 8 + 8 * b, kSecondHalfArrivals);
+      }
       barrier_init(s.fill.empty + 16 * b, 256);
       barrier_init(s.fill.empty + 16 * b + 8, 256);
     }
@@ -405,7 +415,13 @@ static __global__ void __launch_bounds__(LatentNarrow<Format, kTileLines, kPages
   if (thread >= 256) {
     lower_registers<N::kFillRegisters>();
     if constexpr (!kPages) {
-      typename N::Fill(p, s.fill, 0, thread - 256).run(worker);
+      if (thread < 320) {
+        LineCopy<Format>(s.fill, (thread - 256) / 32, thread % 32).run(names);
+      } else if (thread < 352) {
+        fill_queries<kTileLines, N::kDims, 32, 1>(p, s.fill, worker, 0, thread - 320);
+      } else {
+        name_rows<Format, kTileLines, 2>(p, names, worker, 0, thread - 352);
+      }
     } else if (thread < 288) {
       LatentPageFill<Format, N::kLines, N::kBuffers, true>(p, s.fill, &map, 0).run(worker);
     }

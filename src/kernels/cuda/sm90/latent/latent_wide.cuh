@@ -51,7 +51,7 @@ struct LatentWide {
   static constexpr int kSmallAt = kWeightsAt + (kWeightsInKeys ? 0 : 2 * kDimTileBytes);
   static constexpr int kSmallBytes =
       128 + 2 * 512 + LatentShared::kSlotBytes + 2 * LatentItemFacts::kBytes;
-  static_assert(LatentNames<Format>::kBytes <= LatentShared::kSlotBytes);
+  static_assert(LatentNames<Format>::kBytes <= LatentShared::kNameBytes);
   static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
 
   // Named barriers.
@@ -523,7 +523,7 @@ static __global__ void __launch_bounds__(384, 1)
   using W = LatentWide<Format, kPages, kBlocks>;
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const LatentWideShared<W> s(shared_address(shared_bytes));
-  const LatentNames<Format> names{s.fill.rows};
+  const LatentNames<Format> names{s.fill.names};
   const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.tiles;
   const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.tiles;
   if (threadIdx.x == 0) {
