@@ -246,6 +246,15 @@ TEST_P(LatentEmulatedPages, DenseByPageTable) {
   }
 }
 
+// Tiles of lines that are heads of one row each, as outputs go by boxes: units of one row, two and none, uncut.
+TEST_P(LatentEmulatedPages, WholeRows) {
+  for (const int heads : {64, 128}) {
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    Scene s(layout_of(GetParam()), 64, heads, {{70, 1}, {0, 0}, {130, 2}, {65, 1}});
+    check(s, heads / 32);
+  }
+}
+
 // Units of several items, whose parts are combined.
 TEST_P(LatentEmulatedPages, CutUnits) {
   for (const int heads : {8, 48}) {
@@ -321,11 +330,15 @@ TEST_P(LatentEmulatedPages, QueriesOfSeveralRows) {
 }
 
 TEST_P(LatentEmulated, SparseLists) {
-  Scene s(layout_of(GetParam()), 61, 64, {{200, 1}, {90, 2}});
-  const Ints list = s.random_list(150);
-  s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
-                                                    : ProblemKind::sparse_latent);
-  check(s, 2);
+  // The second tile of 96 lines is half full.
+  for (const int heads : {64, 96}) {
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    Scene s(layout_of(GetParam()), 61, heads, {{200, 1}, {90, 2}});
+    const Ints list = s.random_list(150);
+    s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                      : ProblemKind::sparse_latent);
+    check(s, 2);
+  }
 }
 
 // Lengths of index rows, none and beyond the width among them, a sink, and rows without any key.

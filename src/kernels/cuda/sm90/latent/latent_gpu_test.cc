@@ -65,15 +65,31 @@ TEST_F(LatentGpu, DenseByPageTableInPairsOfBlocks) {
         s.batch.name_by_page(s.args.main);
         if (kind == LayoutKind::mla_bf16) s.args.problem.scale = 0.8f;
         check(s, heads == 48 ? 4 : 0, 3);
+        // Uncut: outputs go by boxes.
+        if (heads == 128) check(s, 4, 3);
       }
     }
   }
 }
 
+// A pair of blocks of which one has no line, and ends when the rows behind it are written.
+TEST_F(LatentGpu, OutputsOfHalfAPairOfBlocks) {
+  Scene s(layout_of(LayoutKind::mla_bf16), 64, 64, {{2000, 1}, {5, 2}});
+  EXPECT_EQ(cut_latent({.requests = 2,
+                        .request_rows = 2,
+                        .keys = 2000,
+                        .heads = 64,
+                        .dense = true,
+                        .processors = 4})
+                .unit_items,
+            1);
+  check(s, 4, 3);
+}
+
 TEST_F(LatentGpu, SparseLists) {
   for (const LayoutKind kind :
        {LayoutKind::mla_fp8_block, LayoutKind::mla_bf16, LayoutKind::mla_fp8}) {
-    for (const int heads : {64, 128}) {
+    for (const int heads : {64, 96, 128}) {
       for (const int width : {64, 200, 1024}) {
         SCOPED_TRACE(std::string(name(kind)) + ", heads " + std::to_string(heads) + ", width " +
                      std::to_string(width));
