@@ -16,78 +16,10 @@
 
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/sm90/latent/latent_hide.cuh"
-#include "kernels/cuda/sm90/latent/latent_line_fill.cuh"
-#include "kernels/cuda/sm90/latent/latent_out_box.cuh"
-#include "kernels/cuda/sm90/latent/latent_page_fill.cuh"
-#include "kernels/cuda/sm90/latent/latent_parts.cuh"
 #include "kernels/cuda/sm90/latent/latent_reference.cuh"
+#include "kernels/cuda/sm90/latent/latent_wide_outputs.cuh"
 
 namespace lathe::cuda {
-
-/// kPages: the copy engine brings whole boxes of pages (latent_page_fill.cuh). kCluster: of so many
-/// blocks, which do neighbouring tiles of a unit's lines and bring each other keys.
-template <class Format, bool kPages, int kCluster>
-struct LatentWide {
-  static constexpr bool kPaged = kPages;
-  static constexpr int kBlocks = kCluster;
-  static constexpr int kDims = kDimTiles<Format>;
-  static constexpr int kLines = 64;
-  static constexpr int kBuffers = 2;
-  static constexpr int kThreads = 384;
-  static constexpr int kValues = 512;
-  // With a rotary part behind the values its tile is free once the scores are there, and takes the
-  // weights.
-  static constexpr bool kWeightsInKeys = kDims == 9;
-
-  // Together what a block of 384 threads has.
-  static constexpr int kFillRegisters = kPages ? 56 : 72;
-  static constexpr int kGroupRegisters = (504 - kFillRegisters) / 2;
-
-  // Something in a tile was, by other threads.
-  static constexpr bool kCopied = !kPages;
-
-  static constexpr int kKeyBytes = kDims * kDimTileBytes;
-  static constexpr int kWeightsAt = 3 * kKeyBytes;
-  static constexpr int kSmallAt = kWeightsAt + (kWeightsInKeys ? 0 : 2 * kDimTileBytes);
-  static constexpr int kSmallBytes =
-      128 + 2 * 512 + LatentShared::kSlotBytes + 2 * LatentItemFacts::kBytes;
-  static_assert(LatentNames<Format>::kBytes <= LatentShared::kNameBytes);
-  static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
-
-  // Named barriers.
-  static constexpr int kSumsReady = 3, kCleared = 4, kOutputs = 6;
-};
-
-template <class W>
-struct LatentWideShared {
-  LatentShared fill;
-  std::uint32_t weights[2];
-  std::uint32_t ready;       // [2] barriers: a tile has weights and references
-  std::uint32_t references;  // [2][64] f32
-  std::uint32_t sums;        // [2][64] f32
-  std::uint32_t facts;       // of items in turns, where they are told
-
-  __device__ explicit LatentWideShared(std::uint32_t base) {
-    fill.q = base;
-    fill.keys = base + W::kKeyBytes;
-    weights[0] = W::kWeightsInKeys ? fill.keys + 8 * kDimTileBytes : base + W::kWeightsAt;
-    weights[1] = weights[0] + (W::kWeightsInKeys ? W::kKeyBytes : kDimTileBytes);
-    const std::uint32_t small = base + W::kSmallAt;
-    fill.q_full = small;
-    fill.q_empty = small + 8;
-    fill.full = small + 16;
-    fill.empty = small + 48;
-    ready = small + 80;
-    references = small + 128;
-    sums = references + 512;
-    facts = sums + 512;
-    fill.put_slots(facts + 2 * LatentItemFacts::kBytes);
-  }
-  /// Keys arrive by halves of the values; what follows the values comes with one of them.
-  __device__ std::uint32_t full(int buffer, int half) const {
-    return fill.full + 16 * buffer + 8 * half;
-  }
-};
 
 /// A consumer warpgroup's state for its 16 x 4 rows: each thread has two.
 template <class W, int kGroup>
@@ -285,55 +217,12 @@ struct LatentWideGroup {
     }
   }
 
-  /// Outputs times a factor a line by way of this group's half of the odd tile's buffer, which nobody
-  /// needs any more. first: the tile's line.
-  __device__ void put_outputs(const LatentItemFacts& item, std::int32_t first,
-                              const float (&factor)[2]) const {
-    const std::uint32_t tiles = s.fill.keys + W::kKeyBytes + kGroup * 4 * kDimTileBytes;
-    const int line = warp * 16 + (lane & 15);
-    LATHE_UNROLL
-    for (int k = 0; k < 16; ++k) {
-      std::uint32_t v[4];
-      LATHE_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const float* sum = sums + 8 * k + 2 * i;
-        v[i] = pack_bf16(sum[0] * factor[i & 1], sum[1] * factor[i & 1]);
-      }
-      store_matrices(swizzled(tiles + k / 4 * kDimTileBytes, line, 2 * (k & 3) + lane / 16), v[0],
-                     v[1], v[2], v[3]);
-    }
-    fence_async_proxy();
-    group_sync(W::kOutputs + kGroup, 128);
-    if (warp == 0 && elected() && first < item.lines) {
-      const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(first)));
-      LATHE_UNROLL
-      for (int t = 0; t < 4; ++t) {
-        copy_box_out(out_map, (kGroup * 4 + t) * 64, first - r * p.heads, item.row + r,
-                     tiles + static_cast<std::uint32_t>(t * kDimTileBytes));
-      }
-      wait_copies_out();
-    }
-    group_sync(W::kOutputs + kGroup, 128);
-  }
-  /// The same without it, of line `line`.
-  __device__ void store_outputs(const LatentItemFacts& item, std::int32_t line, int i,
-                                float factor) const {
-    const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
-    std::uint16_t* to = p.out + (item.row + r) * p.out_stride +
-                        std::int64_t{line - r * p.heads} * W::kValues + kGroup * 256 +
-                        2 * (lane & 3);
-    LATHE_UNROLL
-    for (int j = 0; j < 32; ++j) {
-      *reinterpret_cast<std::uint32_t*>(to + 8 * j) =
-          pack_bf16(sums[4 * j + 2 * i] * factor, sums[4 * j + 2 * i + 1] * factor);
-    }
-  }
-
   /// Gives the odd tile's half of the last pair back, too.
   __device__ void finish(const LatentItemFacts& item, std::int32_t tile) {
     // Else addresses are made early, and spilled.
     asm volatile("" : "+r"(lane), "+r"(row), "+r"(warp));
     const bool boxes = has_out_boxes(p);
+    const LatentWideOutputs<W, kGroup> outputs{p, s, out_map, item, warp, lane, sums};
     if (!boxes) release_half(1);
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
@@ -356,13 +245,7 @@ struct LatentWideGroup {
       factor[i] = sum > 0 ? p.value_scale / sum : 0.f;
       if (line >= item.lines) continue;
       if (item.number >= 0) {
-        float4* to = part_chunks(p, W::kLines, item.number, tile) + thread();
-        LATHE_UNROLL
-        for (int j = 0; j < 16; ++j) {
-          const float* v = sums + 8 * j + 2 * i;
-          to[((kGroup * 16 + j) * 2 + i) * 128] = {v[0] * factor[i], v[1] * factor[i],
-                                                   v[4] * factor[i], v[5] * factor[i]};
-        }
+        outputs.store_part(tile, i, factor[i]);
         if (kGroup == 0 && (lane & 3) == 0) {
           p.part_lse[std::int64_t{item.number} * (p.tiles * W::kLines) + line] = lse2;
         }
@@ -375,10 +258,10 @@ struct LatentWideGroup {
       if (kGroup == 0 && (lane & 3) == 0 && p.lse != nullptr) {
         p.lse[(item.row + r) * p.lse_stride + head] = lse2 * kLn2;
       }
-      if (!boxes) store_outputs(item, line, i, factor[i]);
+      if (!boxes) outputs.store(line, i, factor[i]);
     }
     if (!boxes) return;
-    put_outputs(item, first, factor);
+    outputs.put(first, factor);
     release_half(1);
   }
 
