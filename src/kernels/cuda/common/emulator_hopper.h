@@ -262,6 +262,10 @@ inline void copy_box(std::uint32_t to, const void* map, int x, int y, int z,
                      std::uint32_t barrier) {
   copy_box_of(emulated::rank(), to, map, x, y, z, barrier);
 }
+inline void copy_box(std::uint32_t to, const void* map, int x, int y, int z, std::uint32_t barrier,
+                     std::uint64_t) {
+  copy_box(to, map, x, y, z, barrier);
+}
 inline void copy_box_to_pair(std::uint32_t to, const void* map, int x, int y, int z,
                              std::uint32_t barrier) {
   for (int block = 0; block < 2; ++block) copy_box_of(block, to, map, x, y, z, barrier);
@@ -292,7 +296,7 @@ inline void copy_out(unsigned long long to, std::uint32_t from, std::uint32_t by
               "a copy to memory that is no multiple of 16");
   std::memcpy(reinterpret_cast<void*>(to), emulated::shared_at(from, bytes), bytes);
 }
-inline void copy_box_out(const void* map, int x, int y, int z, std::uint32_t from) {
+inline void copy_box_out(const void* map, int x, int y, int z, std::uint32_t from, std::uint64_t) {
   PageMap m;
   std::memcpy(&m, map, sizeof m);
   const auto width = static_cast<std::uint32_t>(m.box_bytes);

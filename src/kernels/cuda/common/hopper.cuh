@@ -146,10 +146,11 @@ __device__ inline void copy_out(unsigned long long to, std::uint32_t from, std::
 }
 /// A box of a three-dimensional tensor map from shared memory; what lies beyond the map's bounds is left out.
 __device__ inline void copy_box_out(const void* map, std::int32_t x, std::int32_t y, std::int32_t z,
-                                    std::uint32_t from) {
+                                    std::uint32_t from, std::uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
-      "r"(x), "r"(y), "r"(z), "r"(from)
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group.L2::cache_hint "
+      "[%0, {%1, %2, %3}], [%4], %5;" ::"l"(map),
+      "r"(x), "r"(y), "r"(z), "r"(from), "l"(policy)
       : "memory");
 }
 /// Until shared memory has been read, and may be written again or given back.
@@ -167,6 +168,16 @@ __device__ inline void copy_box(std::uint32_t to, const void* map, std::int32_t 
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
       "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
+}
+
+/// The same with a policy for L2.
+__device__ inline void copy_box(std::uint32_t to, const void* map, std::int32_t x, std::int32_t y,
+                                std::int32_t z, std::uint32_t barrier, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier), "l"(policy)
       : "memory");
 }
 

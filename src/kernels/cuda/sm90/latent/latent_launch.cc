@@ -59,6 +59,8 @@ LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t>
   constexpr std::int64_t kSharing = 16;  // rows of a request
   p.once = p.tiles <= 2 && args.max_request_rows < kSharing &&
            args.q.rows < kSharing * std::ssize(args.kv_lens);
+  // Of an extend by lists queries are read once, and they and its outputs are more than L2 holds.
+  p.passing = !p.dense && !p.once && !p.cut;
   p.main = source_params(args.main, problem);
   if (problem.two_sources()) p.extra = source_params(args.extra, problem);
   const double log2e = 1.4426950408889634;

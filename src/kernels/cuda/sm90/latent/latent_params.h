@@ -60,6 +60,7 @@ struct LatentParams {
   const std::int32_t* row_request = nullptr;  // [rows]; with positions
   bool dense = false;                         // units are requests, else rows
   bool once = false;                          // few rows share a key, so L2 need not keep keys
+  bool passing = false;                       // L2 need not keep queries and outputs, but keys
 
   LatentSource main, extra;  // extra.indices null: none
 

@@ -22,6 +22,7 @@ __device__ __forceinline__ void copy_query_boxes(const LatentParams& p, const vo
                                                  const LatentUnitPlace& u, std::int32_t tile,
                                                  std::uint32_t to, std::uint32_t full) {
   const int box = query_box_lines<kTileLines, kDims>(p);
+  const std::uint64_t policy = cache_policy(p.passing);
   LATHE_ROLLED
   for (int first = 0; first < kTileLines; first += box) {
     const std::int32_t line = tile * kTileLines + first;
@@ -30,7 +31,7 @@ __device__ __forceinline__ void copy_query_boxes(const LatentParams& p, const vo
     LATHE_ROLLED
     for (int d = 0; d < kDims; ++d) {
       copy_box(to + static_cast<std::uint32_t>((d * kTileLines + first) * 128), map, d * 64,
-               line - row * p.heads, of_q, full);
+               line - row * p.heads, of_q, full, policy);
     }
   }
 }

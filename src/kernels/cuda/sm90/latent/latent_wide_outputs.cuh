@@ -40,7 +40,8 @@ struct LatentWideOutputs {
       LATHE_UNROLL
       for (int t = 0; t < 4; ++t) {
         copy_box_out(map, (kGroup * 4 + t) * 64, first - r * p.heads, item.row + r,
-                     tiles + static_cast<std::uint32_t>(t * kDimTileBytes));
+                     tiles + static_cast<std::uint32_t>(t * kDimTileBytes),
+                     cache_policy(p.passing));
       }
       wait_copies_out();
     }
