@@ -1,6 +1,6 @@
 // The producer of dense bf16 keys: one warp that has the copy engine bring whole boxes of a page.
 //
-// It honours latent_fill.cuh's contract but for two things: rows of hidden keys hold anything (the
+// It honours latent_line_fill.cuh's contract but for two things: rows of hidden keys hold anything (the
 // consumers clear them), and a buffer's `full` barrier takes one arrival, and bytes.
 #pragma once
 
