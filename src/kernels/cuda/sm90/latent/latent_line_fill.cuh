@@ -22,6 +22,7 @@ struct LineCopy {
   static constexpr int kDims = kDimTiles<Format>;
   static constexpr int kRows = 8;  // of a lane, four apart
   static constexpr std::uint64_t kEnd = LatentNames<Format>::kEnd;
+  static_assert(LatentNames<Format>::kBytes <= LatentShared::kNameBytes);
 
   const LatentShared& s;
   int warp, lane;

@@ -12,8 +12,6 @@
 // from tile to tile in the order of keys, through shared memory.
 #pragma once
 
-#include <type_traits>
-
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/sm90/latent/latent_hide.cuh"
 #include "kernels/cuda/sm90/latent/latent_reference.cuh"

@@ -33,7 +33,6 @@ struct LatentWide {
   static constexpr int kSmallAt = kWeightsAt + (kWeightsInKeys ? 0 : 2 * kDimTileBytes);
   static constexpr int kSmallBytes =
       128 + 2 * 512 + LatentShared::kSlotBytes + 2 * LatentItemFacts::kBytes;
-  static_assert(LatentNames<Format>::kBytes <= LatentShared::kNameBytes);
   static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
 
   // Named barriers.
