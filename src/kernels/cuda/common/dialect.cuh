@@ -75,6 +75,12 @@ __device__ inline void store_global(unsigned long long address, T v) {
   *static_cast<T*>(__cvta_global_to_generic(address)) = v;
 }
 
+/// Loads what is not read again: caches drop it first.
+template <class T>
+__device__ inline T load_once(const T* from) {
+  return __ldcs(from);
+}
+
 /// Asks for the sector of `at`, which may be read later.
 __device__ inline void prefetch_global(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));

@@ -298,6 +298,11 @@ void store_global(unsigned long long address, T v) {
   std::memcpy(reinterpret_cast<void*>(address), &v, sizeof v);
 }
 
+template <class T>
+T load_once(const T* from) {
+  return *from;
+}
+
 // Reads, so that AddressSanitizer sees an address outside of an array.
 inline void prefetch_global(const void* at) {
   static_cast<void>(*static_cast<const volatile unsigned char*>(at));

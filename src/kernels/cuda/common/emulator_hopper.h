@@ -330,6 +330,9 @@ inline uint4 load_shared_u128(std::uint32_t from) { return emulated::load_at<uin
 inline std::uint32_t load_shared_u8(std::uint32_t from) {
   return emulated::load_at<std::uint8_t>(from);
 }
+inline std::uint32_t load_shared_u16(std::uint32_t from) {
+  return emulated::load_at<std::uint16_t>(from);
+}
 inline void store_shared_u16(std::uint32_t to, std::uint32_t v) {
   emulated::store_at(to, static_cast<std::uint16_t>(v));
 }

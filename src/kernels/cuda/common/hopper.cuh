@@ -233,6 +233,11 @@ __device__ inline std::uint32_t load_shared_u8(std::uint32_t from) {
   asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
   return v;
 }
+__device__ inline std::uint32_t load_shared_u16(std::uint32_t from) {
+  std::uint32_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+  return v;
+}
 __device__ inline void store_shared_u16(std::uint32_t to, std::uint32_t v) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(static_cast<std::uint16_t>(v)) : "memory");
 }

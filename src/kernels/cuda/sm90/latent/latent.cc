@@ -9,6 +9,7 @@
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 #include "kernels/cuda/sm90/latent/latent_launch.h"
 #include "kernels/cuda/sm90/latent/latent_limits.h"
+#include "kernels/cuda/sm90/latent/latent_staging.h"
 #include "kernels/cuda/sm90/step/step.h"
 
 namespace lathe::cuda {
@@ -18,12 +19,18 @@ struct LatentKernels {
   PartOrder order;  // of the first one's parts
   cudaError_t (*wide)(const LatentParams&, cudaStream_t);
   cudaError_t (*narrow)(const LatentParams&, int tile_lines, cudaStream_t);
+  // Of fp8 pages: decodes those that lists name; the kernel for 64 lines of these.
+  cudaError_t (*stage)(const LatentParams&, const LatentStageArrays&, cudaStream_t) = nullptr;
+  cudaError_t (*wide_staged)(const LatentParams&, cudaStream_t) = nullptr;
 };
 constexpr LatentKernels kMlaBf16{PartOrder::wide, launch_wide_mla_bf16, launch_narrow_mla_bf16};
-constexpr LatentKernels kMlaFp8{PartOrder::turned, launch_wide_mla_fp8, launch_narrow_mla_fp8};
+constexpr LatentKernels kMlaFp8{PartOrder::turned, launch_wide_mla_fp8, launch_narrow_mla_fp8,
+                                launch_stage_mla_fp8, launch_wide_mla_bf16};
 constexpr LatentKernels kMlaFp8Block{PartOrder::turned, launch_wide_mla_fp8_block,
-                                     launch_narrow_mla_fp8_block};
-constexpr LatentKernels kV4Fp8{PartOrder::turned, launch_wide_v4_fp8, launch_narrow_v4_fp8};
+                                     launch_narrow_mla_fp8_block, launch_stage_mla_fp8_block,
+                                     launch_wide_mla_bf16};
+constexpr LatentKernels kV4Fp8{PartOrder::turned, launch_wide_v4_fp8, launch_narrow_v4_fp8,
+                               launch_stage_v4_fp8, launch_wide_v4_bf16};
 constexpr LatentKernels kV4Bf16{PartOrder::wide, launch_wide_v4_bf16, launch_narrow_v4_bf16};
 
 constexpr std::int64_t kPair = 2 * kLatentTile;
@@ -108,6 +115,19 @@ Result<void> check_call(const AttendArgs& args) {
   return {};
 }
 
+/// A call whose lists' pages are decoded first.
+cudaError_t attend_staged(const LatentKernels& kernels, LatentParams& p, const LatentCut& cut,
+                          std::byte* workspace, cudaStream_t stream) {
+  const LatentStaging staging(cut, workspace);
+  cudaError_t status = cudaMemsetAsync(workspace, 0, staging.zeros, stream);
+  if (status == cudaSuccess) status = kernels.stage(p, staging.arrays, stream);
+  if (staging.may_overflow) p.overflow = staging.arrays.overflow;
+  if (status == cudaSuccess) status = kernels.wide_staged(staging.rows_of(p, cut), stream);
+  if (status != cudaSuccess || !staging.may_overflow) return status;
+  p.overflowed = true;
+  return kernels.wide(p, stream);
+}
+
 }  // namespace
 
 LatentCut cut_latent(const LatentShape& s) {
@@ -144,7 +164,9 @@ LatentCut cut_latent(const LatentShape& s) {
   c.items = max_work_items(c.units, s.keys, c.work);
   c.unit_items = up(pairs, each);
   c.keys = s.keys;
-  return c;
+  LatentCut staged = c;
+  stage_latent(s, staged);
+  return stage_pays(s, staged) ? staged : c;
 }
 
 Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
@@ -176,6 +198,10 @@ Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t>
   const auto kernels = kernels_of(args);
   if (!kernels) return kernels.error();
   const LatentCut& cut = schedule.cut;
+  const bool staged = cut.main.room > 0;
+  if (staged) {
+    if (auto ok = check_staged(args, cut); !ok) return ok;
+  }
   if (std::ssize(workspace) < cut.workspace_bytes()) {
     return wrong("workspace", fmt::format("{} bytes", cut.workspace_bytes()),
                  fmt::format("{}", workspace.size()));
@@ -194,7 +220,9 @@ Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t>
                                    : kernels.value().order;
   const cudaError_t status = fp8      ? launch_native_mla_fp8(p, stream)
                              : narrow ? kernels.value().narrow(p, cut.tile_lines, stream)
-                                      : kernels.value().wide(p, stream);
+                             : staged
+                                 ? attend_staged(kernels.value(), p, cut, workspace.data(), stream)
+                                 : kernels.value().wide(p, stream);
   // The words for an error take as long as half a launch.
   if (status != cudaSuccess) return launch_result(status, {"latent", shape(), where});
   if (!p.cut) return {};

@@ -20,6 +20,14 @@
 
 namespace lathe::cuda {
 
+/// fp8 pages that index lists name.
+struct LatentPool {
+  std::int64_t pages = 0;  // 0: there are none
+  std::int64_t page_tokens = 0;
+  std::int64_t row_elems = 0;  // of a token
+  std::int64_t width = 0;      // of a row's list
+};
+
 /// Bounds of the calls that a schedule serves.
 struct LatentShape {
   std::int64_t rows = 0;  // of q
@@ -30,6 +38,17 @@ struct LatentShape {
   bool dense = false;  // by page table; else by index list
   bool fp8 = false;    // arithmetic
   int processors = 132;
+  LatentPool main = {}, extra = {};  // of sources that lists name, for cut_latent() to stage them
+  std::int64_t tokens = 0;           // most that lists name, all together; 0: what the pools hold
+};
+
+/// Pages of a source that are decoded into the workspace before they are attended to.
+struct LatentStage {
+  LatentPool pool;
+  std::int64_t rows = 0;  // of lists
+  std::int64_t room = 0;  // pages; 0: they are read where they lie
+  /// With the lists of where they are.
+  std::int64_t bytes() const;
 };
 
 /// How a shape is cut: which lines share a block, among how many workers, where keys may be cut.
@@ -41,15 +60,15 @@ struct LatentCut {
   std::int64_t items = 0;       // at most
   std::int64_t unit_items = 0;  // of one unit, at most
   std::int64_t keys = 0;        // of one unit, at most
+  LatentStage main, extra;      // where units are not cut
 
-  /// f32 parts of the items and their logarithmic sums, where units are cut.
-  std::int64_t workspace_bytes() const {
-    return unit_items < 2 ? 0 : items * tiles * tile_lines * (kLatentValue + 1) * 4;
-  }
+  /// f32 parts of the items and their logarithmic sums, where units are cut; else what is staged.
+  std::int64_t workspace_bytes() const;
 };
 /// One wave of blocks where that is nearly balanced: cutting a row costs its parts' way through
-/// memory and a part of the pipeline's filling and emptying. workspace_bytes() stays within
-/// kLatentPartBytes.
+/// memory and a part of the pipeline's filling and emptying. Where many rows' lists name the same fp8 pages, which
+/// shape.main and shape.extra tell of, decoding these first takes less time than converting each key once for every
+/// row. workspace_bytes() stays within kLatentPartBytes.
 LatentCut cut_latent(const LatentShape& shape);
 
 /// A work list over the units, on the device.
@@ -64,6 +83,12 @@ Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
                          cudaStream_t stream,
                          std::source_location where = std::source_location::current());
 
+/// The pages that a source's lists name, none where they aren't fp8.
+LatentPool listed_pool(const KeySource& s);
+/// Stages as many pages of shape's pools as kLatentPartBytes hold, whether it pays or not; none where the cut is not
+/// one of whole units of 64 lines by index lists.
+void stage_latent(const LatentShape& shape, LatentCut& cut);
+
 /// All of args' spans and views point to the device; execution is not used. row_request: [rows], where
 /// index lists hold positions (a page table is given too), else empty.
 ///
@@ -72,8 +97,11 @@ Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
 /// multiples of 16 bytes: weights are rounded to e4m3 then, so that outputs are off by a few percent of
 /// sqrt(sum of w^2 v^2) (docs/kernels-latent.md).
 ///
+/// Where cut says that pages are staged and the lists name more of them than there is room for, pages are read where they
+/// lie.
+///
 /// Errors: what the planner would have refused (layouts, dims, dtypes, heads); a workspace or lists
-/// that are too small; a failed launch. On an error nothing was launched.
+/// that are too small; pools that aren't those of a cut that stages them; a failed launch. On an error nothing was launched.
 Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t> row_request,
                            const LatentSchedule& schedule, std::span<std::byte> workspace,
                            cudaStream_t stream,

@@ -146,7 +146,12 @@ Result<LatentCut> cut_call(const AttendArgs& args) {
   } else {
     // The extra source's keys begin at a tile's first place.
     s.keys = (args.main.index_width + kLatentTile - 1) / kLatentTile * kLatentTile;
-    if (args.problem.two_sources()) s.keys += args.extra.index_width;
+    s.main = listed_pool(args.main);
+    if (args.problem.two_sources()) {
+      s.keys += args.extra.index_width;
+      s.extra = listed_pool(args.extra);
+    }
+    s.tokens = args.max_kv_len * s.requests;
   }
   return cut_latent(s);
 }

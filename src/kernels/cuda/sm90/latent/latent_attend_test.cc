@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/sm90/latent/latent.h"
+#include "kernels/cuda/sm90/latent/latent_staging.h"
 
 namespace lathe::cuda {
 namespace {
@@ -116,6 +117,82 @@ TEST(LatentCut, PartsStayWithinWhatThePlanBudgets) {
   // One long request goes to nearly all of the 132 processors.
   EXPECT_GE(cut_latent({.requests = 1, .keys = 1 << 20, .heads = 64, .dense = true}).unit_items,
             128);
+}
+
+// 4096 rows of 2048 keys, of pools of some pages.
+LatentShape extend_of(std::int64_t pages, std::int32_t heads = 64) {
+  return {.rows = 4096,
+          .requests = 1,
+          .request_rows = 4096,
+          .keys = 2048,
+          .heads = heads,
+          .main = {pages, 64, 576, 2048}};
+}
+
+TEST(LatentCut, StagesWhatManyRowsName) {
+  const LatentCut all = cut_latent(extend_of(512));
+  EXPECT_EQ(all.main.room, 512);
+  EXPECT_EQ(all.extra.room, 0);
+  // Lists of 32 MiB, and 512 pages of 64 rows of 1152 bytes.
+  EXPECT_GE(all.workspace_bytes(), 4096 * 2048 * 4 + 512 * 64 * 1152);
+  // Of a million tokens as many as the plan budgets.
+  const LatentCut some = cut_latent(extend_of(16384));
+  EXPECT_GT(some.main.room, 1000);
+  EXPECT_LT(some.main.room, 16384);
+  EXPECT_LE(some.workspace_bytes(), kLatentPartBytes);
+  EXPECT_GT(some.workspace_bytes(), kLatentPartBytes - 64 * 1152);
+}
+
+TEST(LatentCut, StagesNothingWhereItDoesNotPay) {
+  EXPECT_EQ(cut_latent(extend_of(0)).main.room, 0);
+  // Lists that may name each of a million tokens.
+  LatentShape many = extend_of(16384);
+  many.tokens = 1 << 20;
+  EXPECT_EQ(cut_latent(many).main.room, 0);
+  EXPECT_EQ(cut_latent(extend_of(512, 16)).main.room, 0);
+  LatentShape decode = extend_of(512);
+  decode.rows = decode.requests = 128;
+  decode.request_rows = 1;
+  EXPECT_EQ(cut_latent(decode).main.room, 0);
+  // More pages than one block can tell apart.
+  LatentShape pages = extend_of(1 << 20);
+  pages.main.page_tokens = 1;
+  pages.tokens = 8192;
+  EXPECT_EQ(cut_latent(pages).main.room, 0);
+}
+
+TEST(LatentCut, TwoPoolsShareTheStage) {
+  LatentShape s = extend_of(4096, 128);
+  s.keys = 640;
+  s.tokens = 32768;
+  s.main = {4096, 64, 512, 128};
+  s.extra = {2048, 64, 512, 512};
+  const LatentCut cut = cut_latent(s);
+  EXPECT_GT(cut.main.room, 500);
+  EXPECT_GT(cut.extra.room, 500);
+  EXPECT_LE(cut.workspace_bytes(), kLatentPartBytes);
+}
+
+TEST(CheckStaged, OtherPoolsThanTheCuts) {
+  LatentCut cut;
+  cut.main = {{8, 64, 576, 128}, 2, 8};
+  AttendArgs args;
+  std::byte nothing{};
+  args.q.rows = 2;
+  args.main.index_width = 128;
+  const CacheLayout layout(LayoutKind::mla_fp8_block);
+  args.main.pool.emplace(&nothing, layout, 64, 8);
+  EXPECT_TRUE(check_staged(args, cut));
+  args.main.pool.emplace(&nothing, layout, 64, 9);
+  EXPECT_EQ(
+      check_staged(args, cut).error().message(),
+      "main.pool: wanted fp8, 8 pages of 64 tokens, and lists of 128, as schedule.cut stages, "
+      "got 9 of 64, lists of 128");
+  args.main.pool.reset();
+  EXPECT_THAT(check_staged(args, cut).error().message(), HasSubstr("got none"));
+  args.q.rows = 3;
+  EXPECT_EQ(check_staged(args, cut).error().message(),
+            "q.rows: wanted 2, as schedule.cut stages, got 3");
 }
 
 }  // namespace

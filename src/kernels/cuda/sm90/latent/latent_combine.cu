@@ -1,5 +1,6 @@
 #include "kernels/cuda/sm90/latent/latent_combine.cuh"
 
+#include "kernels/cuda/common/early_launch.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 
 namespace lathe::cuda {
@@ -13,9 +14,7 @@ cudaError_t launch(const LatentParams& p, int tile_lines, cudaStream_t stream) {
                         (static_cast<unsigned>(p.units) + units - 1) / units);
   config.blockDim = dim3(kCombineThreads, kSlices);
   config.stream = stream;
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute early = early_launch();
   config.attrs = &early;
   config.numAttrs = 1;
   return cudaLaunchKernelEx(&config, latent_combine_kernel<kOrder, kSlices>, p, tile_lines);

@@ -6,12 +6,14 @@
 #include "attn/work_list.h"
 #include "kernels/cuda/sm90/latent/latent_checks.h"
 #include "kernels/cuda/sm90/latent/latent_launch.h"
+#include "kernels/cuda/sm90/latent/latent_staging.h"
 // The device code comes last: it gives CUDA's words a meaning of its own.
 #include "kernels/cuda/sm90/latent/latent_combine.cuh"
 #include "kernels/cuda/sm90/latent/latent_count.cuh"
 #include "kernels/cuda/sm90/latent/latent_narrow.cuh"
 #include "kernels/cuda/sm90/latent/latent_narrow_fp8.cuh"
 #include "kernels/cuda/sm90/latent/latent_native.cuh"
+#include "kernels/cuda/sm90/latent/latent_stage.cuh"
 #include "kernels/cuda/sm90/latent/latent_wide.cuh"
 #include "kernels/cuda/sm90/latent/latent_wide_fp8.cuh"
 
@@ -153,10 +155,43 @@ void emulate_native(const LatentParams& p) {
           latent_native_kernel, p, maps);
 }
 
+template <class Format, class Rows>
+void emulate_staged(const LatentParams& fp8, const LatentCut& cut, std::byte* workspace) {
+  LatentParams p = fp8;
+  const LatentStaging staging(cut, workspace);
+  std::memset(workspace, 0, staging.zeros);
+  const auto sources = static_cast<unsigned>(staging.arrays.sources);
+  emulate({2, sources, 1}, kStageThreads, latent_mark_kernel, p, staging.arrays);
+  emulate({sources, 1, 1}, kPlaceThreads, latent_place_kernel, staging.arrays);
+  emulate({2, sources, 1}, kStageThreads, latent_decode_kernel<Format>, p, staging.arrays);
+  if (staging.may_overflow) p.overflow = staging.arrays.overflow;
+  emulate_wide<Rows>(staging.rows_of(p, cut));
+  if (!staging.may_overflow) return;
+  p.overflowed = true;
+  emulate_wide_fp8<Format>(p);
+}
+void emulate_staged(LayoutKind kind, const LatentParams& p, const LatentCut& cut,
+                    std::byte* workspace) {
+  switch (kind) {
+    case LayoutKind::mla_fp8:
+      return emulate_staged<Fp8Format, Bf16Format>(p, cut, workspace);
+    case LayoutKind::mla_fp8_block:
+      return emulate_staged<Fp8BlockFormat, Bf16Format>(p, cut, workspace);
+    default:
+      return emulate_staged<V4Fp8Format, Bf16RowFormat512>(p, cut, workspace);
+  }
+}
+
+/// Whether a call's pages are staged, in room for so many of each source's at most.
+struct Staged {
+  std::int64_t room = 0;
+};
+constexpr Staged kRoomForAll{1 << 20};
+
 /// Runs a scene's call among `processors` blocks. With row_request, the kernels get `positions` and the
 /// page table in place of the scene's slots.
 Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_request = {},
-               std::span<const std::int32_t> positions = {}) {
+               std::span<const std::int32_t> positions = {}, Staged staged = {}) {
   AttendArgs args = s.args;
   if (!row_request.empty()) {
     args.main.indices = positions;
@@ -182,6 +217,16 @@ Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_reque
   if (!shape.dense) shape.keys = (args.main.index_width + 63) / 64 * 64 + args.extra.index_width;
   LatentSchedule schedule;
   schedule.cut = cut_latent(shape);
+  LatentCut& cut = schedule.cut;
+  if (staged.room > 0) {
+    shape.main = listed_pool(args.main);
+    if (args.problem.two_sources()) shape.extra = listed_pool(args.extra);
+    stage_latent(shape, cut);
+    for (LatentStage* stage : {&cut.main, &cut.extra}) {
+      EXPECT_EQ(stage->room, stage->pool.pages);
+      stage->room = std::min(stage->room, staged.room);
+    }
+  }
   const auto units = static_cast<std::size_t>(schedule.cut.units);
   std::vector<std::int32_t> counts(units, -1);
   emulate({(static_cast<unsigned>(units) + 127) / 128, 1, 1}, 128, latent_count_kernel,
@@ -202,6 +247,9 @@ Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_reque
   if (shape.fp8) {
     emulate_native(p);
     if (p.cut) combine(latent_combine_kernel<PartOrder::turned, 1>);
+  } else if (staged.room > 0) {
+    emulate_staged(args.main.pool->layout.kind(), p, cut,
+                   reinterpret_cast<std::byte*>(part.data()));
   } else if (schedule.cut.tile_lines < 64) {
     emulate_narrow(args.main.pool->layout.kind(), p, schedule.cut.tile_lines);
     if (p.cut) combine(latent_combine_kernel<PartOrder::rows, 1>);
@@ -226,16 +274,18 @@ Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_reque
 
 /// The same, compared with the oracle.
 void check(Scene& s, int processors, std::span<const std::int32_t> row_request = {},
-           std::span<const std::int32_t> positions = {}) {
+           std::span<const std::int32_t> positions = {}, Staged staged = {}) {
   const Matrix<bf16> q = rounded(s.q);
   s.args.q = q.view();
   const Outputs want = s.oracle();
-  expect_oracle(attend(s, processors, row_request, positions), want);
+  expect_oracle(attend(s, processors, row_request, positions, staged), want);
 }
 
 class LatentEmulated : public ::testing::TestWithParam<LayoutKind> {};
 // V4's keys come by index lists.
 class LatentEmulatedPages : public LatentEmulated {};
+// fp8 pages that index lists name.
+class LatentEmulatedStaged : public LatentEmulated {};
 
 TEST_P(LatentEmulatedPages, DenseByPageTable) {
   // Several items a worker, a unit cut in two, more lines than a tile, no keys at all; of bf16 pages
@@ -378,6 +428,9 @@ TEST_P(LatentEmulatedPages, PositionsAndPageTable) {
     }
     s.by_index(slots);
     check(s, 2, row_request, positions);
+    if (heads == 64 && GetParam() != LayoutKind::mla_bf16) {
+      check(s, 2, row_request, positions, kRoomForAll);
+    }
   }
 }
 
@@ -409,6 +462,39 @@ TEST_P(LatentEmulated, FewHeadsSparse) {
     s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
                                                       : ProblemKind::sparse_latent);
     check(s, 2);
+  }
+}
+
+// Pages that lists name, decoded first: all of a pool's or some, and more of them than there is room for. Rows that
+// name nothing and entries that name no page.
+TEST_P(LatentEmulatedStaged, SparseLists) {
+  for (const int page : {16, 61}) {
+    for (const Staged staged : {kRoomForAll, Staged{2}}) {
+      SCOPED_TRACE("page " + std::to_string(page) + ", room " + std::to_string(staged.room));
+      Scene s(layout_of(GetParam()), page, 64, {{200, 1}, {90, 2}, {300, 1}});
+      Ints list = s.random_list(70);
+      std::fill(list.begin() + 70, list.begin() + 140, -1);
+      list[3] = 1 << 30;
+      const Ints lengths = {70, 70, 64, 1};
+      s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                        : ProblemKind::sparse_latent);
+      s.args.main.index_lengths = lengths;
+      check(s, 2, {}, {}, staged);
+    }
+  }
+}
+
+TEST(LatentEmulatedStagedV4, TwoSources) {
+  for (const Staged staged : {kRoomForAll, Staged{3}}) {
+    Scene s(layout_of(LayoutKind::v4_fp8), 64, 64, {{300, 1}, {40, 1}});
+    const Ints window = s.batch.causal_list(64, 100, 100);
+    const Ints list = s.random_list(130);
+    s.by_index(window, ProblemKind::window_compressed);
+    s.args.problem.window = 100;
+    s.args.problem.compress_ratio = 4;
+    s.args.extra = s.args.main;
+    ref_test::name_by_index(s.args.extra, list, 130);
+    check(s, 2, {}, {}, staged);
   }
 }
 
@@ -448,6 +534,10 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedPages,
 INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulated,
                          ::testing::Values(LayoutKind::mla_bf16, LayoutKind::mla_fp8,
                                            LayoutKind::mla_fp8_block, LayoutKind::v4_fp8),
+                         [](const auto& test) { return std::string(name(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedStaged,
+                         ::testing::Values(LayoutKind::mla_fp8, LayoutKind::mla_fp8_block,
+                                           LayoutKind::v4_fp8),
                          [](const auto& test) { return std::string(name(test.param)); });
 
 }  // namespace

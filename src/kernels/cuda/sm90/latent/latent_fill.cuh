@@ -21,7 +21,7 @@ __device__ inline std::uint32_t swizzled(std::uint32_t tile, int row, int chunk)
 /// four warps arriving for each. What concerns a pair of tiles lies in slot pair % 4.
 struct LatentShared {
   static constexpr int kSlots = 4;
-  static constexpr int kNameBytes = 1056;  // of bf16 rows (latent_names.cuh)
+  static constexpr int kNameBytes = 2112;  // of bf16 rows (latent_names.cuh)
   static constexpr int kSlotBytes = kNameBytes + kSlots * (kFillKeys / 8);
 
   std::uint32_t q;      // [kDimTiles] tiles of lines

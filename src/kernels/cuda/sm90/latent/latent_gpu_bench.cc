@@ -37,6 +37,7 @@ struct Case {
   bool rows = false;     // compared with a peer that reads bf16 rows, and not pages
   bool native = false;   // q e4m3, fp8 arithmetic
   bool gather = false;   // rows are decoded into a compact buffer first, which is timed, too
+  bool staged = true;    // fp8 pages that many rows share may be (cut_latent())
 };
 
 struct Row {
@@ -224,9 +225,14 @@ void Bench::run(const Case& c) {
     args.main.indices = list_on.span();
     args.main.index_width = c.top_k;
     shape.keys = (c.top_k + 63) / 64 * 64 + c.extra;
+    if (c.staged && !c.gather && c.layout != LayoutKind::mla_bf16) {
+      shape.main = listed_pool(args.main);
+      shape.tokens = std::int64_t{c.requests} * own_context;
+    }
     if (c.extra > 0) {
       args.extra.indices = extra_list_on.span();
       args.extra.index_width = c.extra;
+      if (shape.main.pages > 0) shape.extra = listed_pool(args.extra);
     }
   } else {
     args.main.page_table = table_on.span();
@@ -432,6 +438,14 @@ std::vector<Case> cases() {
     }
     for (const std::int32_t h : {128, 64}) {
       out.push_back({"sparse extend", LayoutKind::v4_fp8, 1, 4096, h, s, 640, 0, true});
+    }
+    // Pages read where they lie, as fewer rows do.
+    for (const std::int32_t h : {128, 64}) {
+      out.push_back({"unstaged extend", block, 1, 4096, h, s, 2048, 0, true, false, false, false});
+    }
+    for (const std::int32_t h : {128, 64}) {
+      out.push_back({"unstaged extend", LayoutKind::v4_fp8, 1, 4096, h, s, 640, 0, true, false,
+                     false, false});
     }
     for (const std::int32_t h : {128, 64}) {
       out.push_back({"gather extend", block, 1, 4096, h, s, 2048, 0, true, false, true});

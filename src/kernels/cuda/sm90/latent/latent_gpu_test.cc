@@ -6,11 +6,11 @@ namespace {
 
 class LatentGpu : public DeviceCall {
  protected:
-  void check(Scene& s, int processors = 0, int repeats = 1) {
+  void check(Scene& s, int processors = 0, int repeats = 1, std::int64_t room_pages = 0) {
     const Matrix<bf16> q = rounded(s.q);
     s.args.q = q.view();
     const Outputs want = s.oracle();
-    const Outputs got = attend(s.args, processors, repeats);
+    const Outputs got = attend(s.args, processors, repeats, room_pages);
     expect_oracle(got, want);
   }
 };
@@ -117,6 +117,12 @@ TEST_F(LatentGpu, Small) {
       check(rows, 1);
       check(rows, 3);
     }
+  }
+  for (const int room : {1 << 20, 1}) {
+    Scene staged(layout_of(LayoutKind::mla_fp8_block), 61, 64, {{200, 1}, {90, 2}});
+    const Ints list = staged.random_list(130);
+    staged.by_index(list);
+    check(staged, 1, 1, room);
   }
 }
 
@@ -229,6 +235,71 @@ TEST_F(LatentGpu, AGraphReplaysOverOtherContents) {
       release();
     }
   }
+}
+
+// Pages that lists name, decoded first: with room for all of them, and for fewer than are named.
+TEST_F(LatentGpu, StagedPages) {
+  for (const LayoutKind kind :
+       {LayoutKind::mla_fp8, LayoutKind::mla_fp8_block, LayoutKind::v4_fp8}) {
+    for (const int heads : {64, 128}) {
+      for (const int room : {1 << 20, 2}) {
+        SCOPED_TRACE(std::string(name(kind)) + ", heads " + std::to_string(heads) + ", room " +
+                     std::to_string(room));
+        Scene s(layout_of(kind), 61, heads, {{512, 3}, {900, 2}, {3, 1}, {200, 1}});
+        Ints list = s.random_list(200);
+        std::fill(list.begin() + 200, list.begin() + 400, -1);
+        list[3] = 1 << 30;
+        const ProblemKind problem = kind == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                               : ProblemKind::sparse_latent;
+        s.by_index(list, problem);
+        const Ints lengths = {200, 200, 64, 0, 1, 200, 199};
+        s.args.main.index_lengths = lengths;
+        check(s, 4, 20, room);
+      }
+    }
+  }
+}
+
+TEST_F(LatentGpu, StagedPagesOfTwoSources) {
+  for (const int room : {1 << 20, 3}) {
+    SCOPED_TRACE(room);
+    Scene s(layout_of(LayoutKind::v4_fp8), 64, 64, {{300, 2}, {40, 1}, {700, 1}});
+    const Ints window = s.batch.causal_list(64, 100, 100);
+    const Ints list = s.random_list(330);
+    s.by_index(window, ProblemKind::window_compressed);
+    s.args.problem.window = 100;
+    s.args.problem.compress_ratio = 4;
+    s.args.extra = s.args.main;
+    ref_test::name_by_index(s.args.extra, list, 330);
+    check(s, 2, 3, room);
+  }
+}
+
+// Replays whose lists name fewer pages than there is room for, and more.
+TEST_F(LatentGpu, AGraphReplaysOverOtherPages) {
+  Scene a(layout_of(LayoutKind::mla_fp8_block), 16, 64, {{600, 2}, {50, 2}});
+  Scene b(layout_of(LayoutKind::mla_fp8_block), 16, 64, {{50, 2}, {600, 2}}, 7);
+  const Matrix<bf16> qa = rounded(a.q), qb = rounded(b.q);
+  a.args.q = qa.view();
+  b.args.q = qb.view();
+  Ints few = a.random_list(130), many = b.random_list(130);
+  for (std::size_t i = 0; i < few.size(); ++i) few[i] = i % 3 == 0 ? -1 : few[i % 20];
+  a.by_index(few);
+  b.by_index(many);
+  const Call call = prepare(a.args, 2, 20);
+  const auto graph = Graph::capture(stream(), [&]() -> Result<void> {
+    if (auto ok = plan_latent(call.args, call.schedule, stream()); !ok) return ok;
+    return attend_latent(call.args, {}, call.schedule, call.workspace, stream());
+  });
+  ASSERT_TRUE(graph) << graph.error().message();
+  for (int i = 0; i < 4; ++i) {
+    Scene& s = i % 2 == 0 ? a : b;
+    overwrite(call, s.args);
+    must(graph->launch(stream()));
+    must(stream().wait());
+    expect_oracle(read(call), s.oracle());
+  }
+  release();
 }
 
 TEST_F(LatentGpu, LengthsAndSinks) {

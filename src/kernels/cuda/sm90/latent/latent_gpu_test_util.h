@@ -57,7 +57,8 @@ class DeviceCall : public GpuTest {
     std::span<std::uint16_t> out;
     std::span<float> lse;
   };
-  Call prepare(const AttendArgs& host, int processors = 0) {
+  /// room_pages: of how many pages of each source there is room to stage them, 0: what cut_latent() says.
+  Call prepare(const AttendArgs& host, int processors = 0, std::int64_t room_pages = 0) {
     Call c;
     AttendArgs& args = c.args = host;
     args.q.data = put(host.q.data, bytes_of_q(host)).data();
@@ -90,6 +91,15 @@ class DeviceCall : public GpuTest {
     }
     LatentSchedule& schedule = c.schedule;
     schedule.cut = cut_latent(shape);
+    if (room_pages > 0) {
+      shape.main = listed_pool(host.main);
+      if (host.problem.two_sources()) shape.extra = listed_pool(host.extra);
+      EXPECT_LT(schedule.cut.unit_items, 2);
+      stage_latent(shape, schedule.cut);
+      for (LatentStage* stage : {&schedule.cut.main, &schedule.cut.extra}) {
+        stage->room = std::min(stage->room, room_pages);
+      }
+    }
     schedule.list.items = room<WorkItem>(schedule.cut.items);
     schedule.list.row_items = room<std::int64_t>(schedule.cut.units + 1);
     schedule.list.worker_items = room<std::int64_t>(schedule.cut.work.workers + 1);
@@ -130,8 +140,9 @@ class DeviceCall : public GpuTest {
   }
 
   /// Gives what came out. Repeats must give the same bits.
-  Outputs attend(const AttendArgs& host, int processors = 0, int repeats = 1) {
-    const Call c = prepare(host, processors);
+  Outputs attend(const AttendArgs& host, int processors = 0, int repeats = 1,
+                 std::int64_t room_pages = 0) {
+    const Call c = prepare(host, processors, room_pages);
     must(plan_latent(c.args, c.schedule, stream()));
     std::vector<std::uint16_t> first, bits;
     Outputs o{{0, 0}, {0, 0}};

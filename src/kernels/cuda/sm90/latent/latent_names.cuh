@@ -9,7 +9,7 @@ namespace lathe::cuda {
 /// keys that are none, then of scales where they lie apart. Two warps read them.
 template <class Format>
 struct LatentNames {
-  static constexpr int kSlots = 2;
+  static constexpr int kSlots = Format::kFp8 > 0 ? 2 : 4;  // of bf16 rows, two pairs of tiles
   static constexpr int kSlotBytes = kLatentTile * (Format::kScalesApart ? 16 : 8);
   static constexpr int kBytes = kSlots * (kSlotBytes + 16);
   static constexpr int kNamedArrivals = 32, kUnnamedArrivals = 64;
@@ -32,6 +32,46 @@ struct LatentNames {
     }
   }
 };
+
+/// One warp, for rows of bf16 whose items are filled up to pairs of tiles: a lane four keys of a pair, loaded while the
+/// pair before is told. A load takes thousands of cycles behind the copies of rows, and ptxas waits for all loads that
+/// cross the end of a loop where it waits for one, so the names of two tiles go together.
+template <class Format, int kTileLines>
+__device__ inline void name_pairs(const LatentParams& p, const LatentNames<Format>& names,
+                                  std::int32_t worker, std::int32_t tile, int lane) {
+  static_assert(!Format::kScalesApart);
+  LatentStream<kTileLines, kFillKeys, kFillKeys> ahead(p, worker, tile);
+  constexpr int kEach = kFillKeys / 32;
+  KeyName keys[kEach];
+  bool live = false;
+  const auto load = [&] {
+    live = ahead.live;
+    LATHE_UNROLL
+    for (int i = 0; i < kEach; ++i) keys[i] = ahead.key(p, lane + 32 * i);
+    if (live) ahead.advance(p, tile);
+  };
+  load();
+  LATHE_ROLLED
+  for (unsigned n = 0;; n += 2) {
+    std::uint64_t rows[kEach];
+    LATHE_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      const KeyPlace place = key_place<Format>(p, keys[i]);
+      rows[i] = live ? reinterpret_cast<std::uint64_t>(place.row) : LatentNames<Format>::kEnd;
+    }
+    const bool more = live;
+    load();
+    LATHE_UNROLL
+    for (unsigned t = 0; t < 2; ++t) {
+      barrier_wait(names.unnamed(n + t), names.parity(n + t) ^ 1);
+      const std::uint32_t to = names.rows(n + t) + static_cast<std::uint32_t>(8 * lane);
+      store_shared_u64(to, rows[2 * t]);
+      store_shared_u64(to + 256, rows[2 * t + 1]);
+      barrier_arrive(names.named(n + t));
+      if (!more) return;
+    }
+  }
+}
 
 /// One warp, a lane two keys of a tile, whose names are loaded two tiles before they are looked up. kGroups:
 /// consumers that take tiles in turns, so that an item is filled up to as many.

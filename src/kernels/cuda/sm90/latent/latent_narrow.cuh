@@ -420,7 +420,7 @@ static __global__ void __launch_bounds__(LatentNarrow<Format, kTileLines, kPages
       } else if (thread < 352) {
         fill_queries<kTileLines, N::kDims, 32, 1>(p, s.fill, worker, 0, thread - 320);
       } else {
-        name_rows<Format, kTileLines, 2>(p, names, worker, 0, thread - 352);
+        name_pairs<Format, kTileLines>(p, names, worker, 0, thread - 352);
       }
     } else if (thread < 288) {
       LatentPageFill<Format, N::kLines, N::kBuffers, true>(p, s.fill, &map, 0).run(worker);

@@ -61,6 +61,9 @@ struct LatentParams {
   bool dense = false;                         // units are requests, else rows
   bool once = false;                          // few rows share a key, so L2 need not keep keys
   bool passing = false;                       // L2 need not keep queries and outputs, but keys
+  bool early = false;                         // launched before the kernel ahead is done
+  const std::int32_t* overflow = nullptr;  // not null: void unless (*overflow != 0) == overflowed
+  bool overflowed = false;
 
   LatentSource main, extra;  // extra.indices null: none
 

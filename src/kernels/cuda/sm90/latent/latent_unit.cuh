@@ -58,11 +58,12 @@ __device__ inline KeyName key_name(const LatentParams& p, const LatentUnitPlace&
   if (index >= u.padded && u.extra > 0) {
     index -= u.padded;
     if (index >= u.extra) return {};
-    return {p.extra.indices[std::int64_t{u.row} * p.extra.width + index], KeyName::kExtraSlot};
+    return {load_once(p.extra.indices + std::int64_t{u.row} * p.extra.width + index),
+            KeyName::kExtraSlot};
   }
   if (index >= u.keys) return {};
   if (p.main.indices != nullptr) {
-    index = p.main.indices[std::int64_t{u.row} * p.main.width + index];
+    index = load_once(p.main.indices + std::int64_t{u.row} * p.main.width + index);
     if (p.main.table == nullptr) return {index, KeyName::kSlot};
     // A position: this is where its page is waited for.
     if (index < 0 || index >= u.limit) return {};
@@ -125,6 +126,11 @@ struct LatentItems {
     split = p.unit_items[item.unit + 1] - p.unit_items[item.unit] > 1;
   }
 };
+
+/// Whether another launch does the call (latent_stage.cuh).
+__device__ inline bool left_to_another(const LatentParams& p) {
+  return p.overflow != nullptr && (*p.overflow != 0) != p.overflowed;
+}
 
 /// By one warp, where no unit is cut and so nothing is combined: zeros for the lines of this block's share
 /// of the units that have no key.

@@ -402,6 +402,8 @@ static __global__ void __launch_bounds__(384, 1)
                        const __grid_constant__ CUtensorMap map,
                        const __grid_constant__ CUtensorMap out_map) {
   using W = LatentWide<Format, kPages, kBlocks>;
+  if (!kPages && p.early) wait_for_previous();
+  if (!kPages && left_to_another(p)) return;
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const LatentWideShared<W> s(shared_address(shared_bytes));
   const LatentNames<Format> names{s.fill.names};
@@ -436,7 +438,7 @@ static __global__ void __launch_bounds__(384, 1)
         tell_items<Format, W::kLines, 2>(p, &map, s.fill.q, s.facts, s.fill.q_full, s.fill.q_empty,
                                          worker, tile, thread - 64, [](unsigned) {});
       } else {
-        name_rows<Format, W::kLines, 2>(p, names, worker, tile, thread - 96);
+        name_pairs<Format, W::kLines>(p, names, worker, tile, thread - 96);
       }
     } else if (thread < 32) {
       LatentPageFill<Format, W::kLines, W::kBuffers, false, 2, kBlocks>(p, s.fill, &map, tile)

@@ -26,6 +26,7 @@ static __global__ void __launch_bounds__(WideFp8<Format>::kThreads, 1)
     latent_wide_fp8_kernel(const __grid_constant__ LatentParams p,
                            const __grid_constant__ CUtensorMap query_map) {
   using W = WideFp8<Format>;
+  if (left_to_another(p)) return;
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const WideFp8Shared<Format> s{shared_address(shared_bytes)};
   const typename W::Ring ring = s.ring();

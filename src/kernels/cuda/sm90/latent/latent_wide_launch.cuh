@@ -1,6 +1,7 @@
 // What an instance of the wide kernel consists of.
 #pragma once
 
+#include "kernels/cuda/common/early_launch.h"
 #include "kernels/cuda/common/shared_limit.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 #include "kernels/cuda/sm90/latent/latent_page_map.h"
@@ -21,11 +22,15 @@ cudaError_t launch_wide_fill(const LatentParams& p, const CUtensorMap& map,
   config.blockDim = dim3(W::kThreads);
   config.dynamicSmemBytes = W::kSharedBytes;
   config.stream = stream;
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {kBlocks, 1, 1};
-  config.attrs = &cluster;
-  config.numAttrs = kBlocks > 1 ? 1 : 0;
+  cudaLaunchAttribute attribute = {};
+  if (kBlocks > 1) {
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {kBlocks, 1, 1};
+  } else {
+    attribute = early_launch();
+  }
+  config.attrs = &attribute;
+  config.numAttrs = kBlocks > 1 || p.early ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, p, map, out_map);
 }
 

@@ -1,4 +1,5 @@
 // The step's kernels and their launches.
+#include "kernels/cuda/common/early_launch.h"
 #include "kernels/cuda/sm90/step/gather.cuh"
 #include "kernels/cuda/sm90/step/lists.cuh"
 #include "kernels/cuda/sm90/step/pad.cuh"
@@ -24,9 +25,7 @@ cudaError_t put(void (*kernel)(Params), unsigned grid, const Params& p, cudaStre
 template <class Params>
 cudaError_t put_early(void (*kernel)(Params), dim3 grid, int threads, const Params& p,
                       cudaStream_t stream) {
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute early = early_launch();
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));

@@ -1,0 +1,191 @@
+// fp8 pages that lists of many rows name, decoded once into bf16 rows before they are attended to.
+//
+// A key of an extend is read by many rows, and converted by each where pages stay as they are (latent_wide_fp8.cuh).
+// The lists mark the pages that they name, one block gives those places, and each page is decoded whole to its place while
+// the lists are written anew, by rows at these places. The bf16 kernels get both: to look places up themselves takes them
+// 8 % longer, since all processors ask L2 for the same few lines.
+#pragma once
+
+#include "kernels/cuda/sm90/latent/latent_format.cuh"
+#include "kernels/cuda/sm90/latent/latent_stage.h"
+#include "kernels/cuda/sm90/latent/latent_unit.cuh"
+#include "kernels/cuda/sm90/step/scan.cuh"
+
+namespace lathe::cuda {
+
+inline constexpr int kStageThreads = 512, kPlaceThreads = 1024;
+
+/// The page that entry `value` of a row's list names, or -1.
+__device__ inline std::int32_t listed_page(const LatentSource& s, const LatentUnitPlace& u,
+                                           std::int32_t value) {
+  if (value < 0) return -1;
+  auto page = static_cast<std::int32_t>(s.page_size(static_cast<std::uint32_t>(value)));
+  if (s.table != nullptr) {
+    if (value >= u.limit || page >= s.table_width) return -1;
+    page = s.table[std::int64_t{u.request} * s.table_width + page];
+  }
+  return page < s.pages_count ? page : -1;
+}
+
+/// Calls each(unit, entry, its index in the lists) for all entries of a source's lists that count, among the grid's x; a
+/// warp takes kPart of a row's at a time. kLast: they are not read again.
+template <bool kLast, class Each>
+__device__ __forceinline__ void each_entry(const LatentParams& p, bool extra, const Each& each) {
+  const LatentSource& s = extra ? p.extra : p.main;
+  constexpr std::int32_t kAtOnce = 8, kPart = 2 * kAtOnce * 32;
+  constexpr std::uint32_t kWarps = kStageThreads / 32;
+  const auto parts = static_cast<std::uint32_t>((s.width + kPart - 1) / kPart);
+  const std::uint32_t all = static_cast<std::uint32_t>(p.units) * parts;
+  const auto thread = static_cast<std::int32_t>(threadIdx.x);
+  for (std::uint32_t n = blockIdx.x * kWarps + threadIdx.x / 32; n < all; n += gridDim.x * kWarps) {
+    const auto row = static_cast<std::int32_t>(n / parts);
+    const std::int32_t begin = static_cast<std::int32_t>(n % parts) * kPart;
+    const LatentUnitPlace u = unit_place(p, row);
+    const std::int32_t count = extra ? u.extra : u.keys;
+    const std::int32_t end = begin + kPart < count ? begin + kPart : count;
+    const std::int64_t first = std::int64_t{row} * s.width;
+    for (std::int32_t i = begin + thread % 32; i < end; i += kAtOnce * 32) {
+      std::int32_t values[kAtOnce];
+      LATHE_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) {
+        const std::int32_t* from = s.indices + first + i + k * 32;
+        values[k] = i + k * 32 >= end ? -1 : kLast ? load_once(from) : *from;
+      }
+      LATHE_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (i + k * 32 < end) each(u, values[k], first + i + k * 32);
+      }
+    }
+  }
+}
+
+/// Grid: any number of blocks, x sources; shared memory: a byte for each page of the larger pool. Sets the marks of
+/// pages that lists name; they were 0.
+static __global__ void __launch_bounds__(kStageThreads, 3)
+    latent_mark_kernel(const __grid_constant__ LatentParams p,
+                       const __grid_constant__ LatentStageArrays stages) {
+  LATHE_DYNAMIC_SHARED(shared_bytes);
+  const std::uint32_t seen = shared_address(shared_bytes);
+  const LatentStageArray& stage = stages.of[blockIdx.y];
+  const auto thread = static_cast<std::int32_t>(threadIdx.x);
+  for (std::int32_t i = 4 * thread; i < stage.pages; i += 4 * kStageThreads) {
+    store_shared_u32(seen + static_cast<std::uint32_t>(i), 0);
+  }
+  let_next_begin();
+  sync_block();
+  const LatentSource& s = blockIdx.y == 0 ? p.main : p.extra;
+  each_entry<false>(p, blockIdx.y > 0,
+                    [&](const LatentUnitPlace& u, std::int32_t value, std::int64_t) {
+                      const std::int32_t page = listed_page(s, u, value);
+                      if (page >= 0) store_shared_u8(seen + static_cast<std::uint32_t>(page), 1);
+                    });
+  sync_block();
+  for (std::int32_t i = thread; i < stage.pages; i += kStageThreads) {
+    if (load_shared_u8(seen + static_cast<std::uint32_t>(i)) != 0) stage.marks[i] = 1;
+  }
+}
+
+// The kernels from here on, and the attention's, are launched before the one ahead is done, which they wait for.
+
+/// Grid: a block a source. Gives marked pages places in their order.
+static __global__ void __launch_bounds__(kPlaceThreads)
+    latent_place_kernel(const __grid_constant__ LatentStageArrays stages) {
+  __shared__ ScanShared<int> shared;
+  const LatentStageArray& s = stages.of[blockIdx.x];
+  let_next_begin();
+  wait_for_previous();
+  const std::int32_t each = (s.pages + kPlaceThreads - 1) / kPlaceThreads;
+  const std::int32_t first = static_cast<std::int32_t>(threadIdx.x) * each;
+  const std::int32_t end = first + each < s.pages ? first + each : s.pages;
+  int mine = 0, all = 0;
+  for (std::int32_t page = first; page < end; ++page) mine += s.marks[page];
+  std::int32_t place = block_prefix(mine, shared, all);
+  for (std::int32_t page = first; page < end; ++page) {
+    if (s.marks[page] == 0) continue;
+    s.places[page] = static_cast<std::uint16_t>(place);
+    if (place < s.room) s.list[place] = page;
+    ++place;
+  }
+  if (threadIdx.x != 0) return;
+  *s.count = all;
+  if (all > s.room) *stages.overflow = 1;
+}
+
+/// A token's row as bf16, by a warp.
+template <class Format>
+__device__ inline void decode_token(const std::byte* row, const std::byte* scales, std::byte* out,
+                                    int lane) {
+  constexpr int kChunks = Format::kFp8 * 4;  // of 16 codes
+  for (int chunk = lane; chunk < kChunks; chunk += 32) {
+    float scale = 1;
+    if constexpr (Format::kScales > 0) {
+      const int which = chunk / (4 * Format::kScaleTiles);
+      if constexpr (Format::kScalesApart) {
+        scale = bits_to_float(static_cast<std::uint32_t>(scales[which]) << 23);
+      } else {
+        scale = *reinterpret_cast<const float*>(row + kChunks * 16 + which * 4);
+      }
+    }
+    const uint4 v = load_once(reinterpret_cast<const uint4*>(row + chunk * 16));
+    const auto widen = [&](std::uint32_t codes) {
+      float a, b;
+      convert_from_e4m3x2(codes, a, b);
+      return convert_bf16x2(a * scale, b * scale);
+    };
+    auto* to = reinterpret_cast<uint4*>(out + chunk * 32);
+    to[0] = {widen(v.x), widen(v.x >> 16), widen(v.y), widen(v.y >> 16)};
+    to[1] = {widen(v.z), widen(v.z >> 16), widen(v.w), widen(v.w >> 16)};
+  }
+  if (lane < Format::kWide * 8) {
+    reinterpret_cast<uint4*>(out + kChunks * 32)[lane] =
+        reinterpret_cast<const uint4*>(row + Format::kWideAt)[lane];
+  }
+}
+
+/// Grid: any number of blocks, x sources; shared memory: two bytes for each page of the larger pool. Writes lists by
+/// places and decodes pages to theirs, a token a warp at a time.
+template <class Format>
+static __global__ void __launch_bounds__(kStageThreads, 3)
+    latent_decode_kernel(const __grid_constant__ LatentParams p,
+                         const __grid_constant__ LatentStageArrays stages) {
+  LATHE_DYNAMIC_SHARED(shared_bytes);
+  const std::uint32_t places = shared_address(shared_bytes);
+  const LatentSource& s = blockIdx.y == 0 ? p.main : p.extra;
+  const LatentStageArray& stage = stages.of[blockIdx.y];
+  const auto thread = static_cast<std::int32_t>(threadIdx.x);
+  let_next_begin();
+  wait_for_previous();
+  if (*stages.overflow != 0) return;
+  for (std::int32_t i = thread; i < stage.pages; i += kStageThreads) {
+    store_shared_u16(places + static_cast<std::uint32_t>(2 * i), stage.places[i]);
+  }
+  sync_block();
+  const auto page_tokens = static_cast<std::int32_t>(s.page_size.divisor);
+  each_entry<true>(
+      p, blockIdx.y > 0, [&](const LatentUnitPlace& u, std::int32_t value, std::int64_t at) {
+        const std::int32_t page = listed_page(s, u, value);
+        std::int32_t row = -1;
+        if (page >= 0) {
+          const auto offset =
+              value - static_cast<std::int32_t>(s.page_size(static_cast<std::uint32_t>(value))) *
+                          page_tokens;
+          row = static_cast<std::int32_t>(
+                    load_shared_u16(places + static_cast<std::uint32_t>(2 * page))) *
+                    page_tokens +
+                offset;
+        }
+        stage.lists[at] = row;
+      });
+  constexpr std::int32_t kWarps = kStageThreads / 32;
+  const std::int32_t tokens = *stage.count * page_tokens;
+  for (std::int32_t token = static_cast<std::int32_t>(blockIdx.x) * kWarps + thread / 32;
+       token < tokens; token += static_cast<std::int32_t>(gridDim.x) * kWarps) {
+    const auto place = static_cast<std::int32_t>(s.page_size(static_cast<std::uint32_t>(token)));
+    const std::int32_t offset = token - place * page_tokens;
+    const std::byte* page = s.pages + stage.list[place] * s.page_stride;
+    decode_token<Format>(page + offset * Format::kRowBytes, page + s.scales + offset * 8,
+                         stage.rows + std::int64_t{token} * (kDimTiles<Format> * 128), thread % 32);
+  }
+}
+
+}  // namespace lathe::cuda
