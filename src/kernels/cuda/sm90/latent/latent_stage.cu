@@ -26,23 +26,21 @@ template <class Format>
 cudaError_t launch(const LatentParams& p, const LatentStageArrays& stages, cudaStream_t stream) {
   const auto sources = static_cast<unsigned>(stages.sources);
   const std::int32_t pages = (std::max(stages.of[0].pages, stages.of[1].pages) + 3) / 4 * 4;
+  // So many of a processor's as it holds.
+  const auto blocks = [&](int each) {
+    return dim3(static_cast<unsigned>(each * p.workers * p.tiles), sources);
+  };
   cudaError_t status = allow_shared<latent_mark_kernel>(kMostStagedPages);
-  if (status == cudaSuccess) {
-    status = allow_shared<latent_decode_kernel<Format>>(2 * kMostStagedPages);
-  }
-  // As many threads as the processors hold.
-  const dim3 blocks(3 * static_cast<unsigned>(p.workers * p.tiles), sources);
-  if (status == cudaSuccess) {
-    status =
-        launch_stage(latent_mark_kernel, blocks, kStageThreads, pages, false, stream, p, stages);
-  }
-  if (status == cudaSuccess) {
-    status =
-        launch_stage(latent_place_kernel, dim3(sources), kPlaceThreads, 0, true, stream, stages);
-  }
   if (status != cudaSuccess) return status;
-  return launch_stage(latent_decode_kernel<Format>, blocks, kStageThreads, 2 * pages, true, stream,
-                      p, stages);
+  status =
+      launch_stage(latent_mark_kernel, blocks(3), kStageThreads, pages, false, stream, p, stages);
+  if (status != cudaSuccess) return status;
+  status = launch_stage(latent_place_kernel, dim3(sources), kPlaceThreads, 0, true, stream, stages);
+  if (status != cudaSuccess) return status;
+  status = allow_shared<latent_decode_kernel<Format>>(2 * kMostStagedPages);
+  if (status != cudaSuccess) return status;
+  return launch_stage(latent_decode_kernel<Format>, blocks(2), kStageThreads, 2 * pages, true,
+                      stream, p, stages);
 }
 
 }  // namespace

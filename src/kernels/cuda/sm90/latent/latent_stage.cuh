@@ -111,41 +111,58 @@ static __global__ void __launch_bounds__(kPlaceThreads)
   if (all > s.room) *stages.overflow = 1;
 }
 
-/// A token's row as bf16, by a warp.
+/// A token's row, a warp's: loaded, and stored as bf16, whole sectors at a time.
 template <class Format>
-__device__ inline void decode_token(const std::byte* row, const std::byte* scales, std::byte* out,
-                                    int lane) {
-  constexpr int kChunks = Format::kFp8 * 4;  // of 16 codes
-  for (int chunk = lane; chunk < kChunks; chunk += 32) {
-    float scale = 1;
-    if constexpr (Format::kScales > 0) {
-      const int which = chunk / (4 * Format::kScaleTiles);
-      if constexpr (Format::kScalesApart) {
-        scale = bits_to_float(static_cast<std::uint32_t>(scales[which]) << 23);
+struct TokenRow {
+  static constexpr int kChunks = Format::kFp8 * 8;  // of 8 codes
+  static constexpr int kEach = (kChunks + 31) / 32;
+
+  uint2 codes[kEach];
+  float scale[kEach];
+  uint4 wide;
+
+  __device__ __forceinline__ void load(const std::byte* row, const std::byte* scales, int lane) {
+    LATHE_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      const int chunk = lane + 32 * i;
+      if (chunk >= kChunks) break;
+      codes[i] = load_once(reinterpret_cast<const uint2*>(row + chunk * 8));
+      if constexpr (Format::kScales > 0) {
+        const int which = chunk / (8 * Format::kScaleTiles);
+        if constexpr (Format::kScalesApart) {
+          scale[i] = bits_to_float(static_cast<std::uint32_t>(scales[which]) << 23);
+        } else {
+          scale[i] = *reinterpret_cast<const float*>(row + kChunks * 8 + which * 4);
+        }
       } else {
-        scale = *reinterpret_cast<const float*>(row + kChunks * 16 + which * 4);
+        scale[i] = 1;
       }
     }
-    const uint4 v = load_once(reinterpret_cast<const uint4*>(row + chunk * 16));
-    const auto widen = [&](std::uint32_t codes) {
-      float a, b;
-      convert_from_e4m3x2(codes, a, b);
-      return convert_bf16x2(a * scale, b * scale);
-    };
-    auto* to = reinterpret_cast<uint4*>(out + chunk * 32);
-    to[0] = {widen(v.x), widen(v.x >> 16), widen(v.y), widen(v.y >> 16)};
-    to[1] = {widen(v.z), widen(v.z >> 16), widen(v.w), widen(v.w >> 16)};
+    if (lane < Format::kWide * 8) {
+      wide = load_once(reinterpret_cast<const uint4*>(row + Format::kWideAt) + lane);
+    }
   }
-  if (lane < Format::kWide * 8) {
-    reinterpret_cast<uint4*>(out + kChunks * 32)[lane] =
-        reinterpret_cast<const uint4*>(row + Format::kWideAt)[lane];
+  __device__ __forceinline__ void store(std::byte* out, int lane) const {
+    LATHE_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      const int chunk = lane + 32 * i;
+      if (chunk >= kChunks) break;
+      const auto widen = [&](std::uint32_t two) {
+        float a, b;
+        convert_from_e4m3x2(two, a, b);
+        return convert_bf16x2(a * scale[i], b * scale[i]);
+      };
+      reinterpret_cast<uint4*>(out)[chunk] = {widen(codes[i].x), widen(codes[i].x >> 16),
+                                              widen(codes[i].y), widen(codes[i].y >> 16)};
+    }
+    if (lane < Format::kWide * 8) reinterpret_cast<uint4*>(out + kChunks * 16)[lane] = wide;
   }
-}
+};
 
 /// Grid: any number of blocks, x sources; shared memory: two bytes for each page of the larger pool. Writes lists by
 /// places and decodes pages to theirs, a token a warp at a time.
 template <class Format>
-static __global__ void __launch_bounds__(kStageThreads, 3)
+static __global__ void __launch_bounds__(kStageThreads, 2)
     latent_decode_kernel(const __grid_constant__ LatentParams p,
                          const __grid_constant__ LatentStageArrays stages) {
   LATHE_DYNAMIC_SHARED(shared_bytes);
@@ -176,15 +193,27 @@ static __global__ void __launch_bounds__(kStageThreads, 3)
         }
         stage.lists[at] = row;
       });
-  constexpr std::int32_t kWarps = kStageThreads / 32;
+  constexpr std::int32_t kAtOnce = 2, kWarps = kStageThreads / 32;
   const std::int32_t tokens = *stage.count * page_tokens;
-  for (std::int32_t token = static_cast<std::int32_t>(blockIdx.x) * kWarps + thread / 32;
-       token < tokens; token += static_cast<std::int32_t>(gridDim.x) * kWarps) {
-    const auto place = static_cast<std::int32_t>(s.page_size(static_cast<std::uint32_t>(token)));
-    const std::int32_t offset = token - place * page_tokens;
-    const std::byte* page = s.pages + stage.list[place] * s.page_stride;
-    decode_token<Format>(page + offset * Format::kRowBytes, page + s.scales + offset * 8,
-                         stage.rows + std::int64_t{token} * (kDimTiles<Format> * 128), thread % 32);
+  const std::int32_t step = static_cast<std::int32_t>(gridDim.x) * kWarps;
+  for (std::int32_t first = static_cast<std::int32_t>(blockIdx.x) * kWarps + thread / 32;
+       first < tokens; first += kAtOnce * step) {
+    TokenRow<Format> rows[kAtOnce];
+    LATHE_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      const std::int32_t token = first + i * step;
+      if (token >= tokens) break;
+      const auto place = static_cast<std::int32_t>(s.page_size(static_cast<std::uint32_t>(token)));
+      const std::int32_t offset = token - place * page_tokens;
+      const std::byte* page = s.pages + stage.list[place] * s.page_stride;
+      rows[i].load(page + offset * Format::kRowBytes, page + s.scales + offset * 8, thread % 32);
+    }
+    LATHE_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      const std::int32_t token = first + i * step;
+      if (token >= tokens) break;
+      rows[i].store(stage.rows + std::int64_t{token} * (kDimTiles<Format> * 128), thread % 32);
+    }
   }
 }
 
