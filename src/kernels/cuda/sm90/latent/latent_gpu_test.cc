@@ -246,13 +246,14 @@ TEST_F(LatentGpu, StagedPages) {
         SCOPED_TRACE(std::string(name(kind)) + ", heads " + std::to_string(heads) + ", room " +
                      std::to_string(room));
         Scene s(layout_of(kind), 61, heads, {{512, 3}, {900, 2}, {3, 1}, {200, 1}});
-        Ints list = s.random_list(200);
-        std::fill(list.begin() + 200, list.begin() + 400, -1);
+        const int width = heads == 64 ? 200 : 1030;
+        Ints list = s.random_list(width);
+        std::fill(list.begin() + width, list.begin() + 2 * width, -1);
         list[3] = 1 << 30;
         const ProblemKind problem = kind == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
                                                                : ProblemKind::sparse_latent;
         s.by_index(list, problem);
-        const Ints lengths = {200, 200, 64, 0, 1, 200, 199};
+        const Ints lengths = {width, width, 64, 0, 1, width, width - 1};
         s.args.main.index_lengths = lengths;
         check(s, 4, 20, room);
       }

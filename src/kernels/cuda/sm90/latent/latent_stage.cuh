@@ -27,33 +27,58 @@ __device__ inline std::int32_t listed_page(const LatentSource& s, const LatentUn
   return page < s.pages_count ? page : -1;
 }
 
-/// Calls each(unit, entry, its index in the lists) for all entries of a source's lists that count, among the grid's x; a
-/// warp takes kPart of a row's at a time. kLast: they are not read again.
+/// Calls each(unit, entry) for all entries of a source's lists that count, among the grid's x, and stores what it gives
+/// where `to` is not null; a warp takes kPart of a row's at a time, a lane four next to each other. kLast: they are
+/// not read again.
 template <bool kLast, class Each>
-__device__ __forceinline__ void each_entry(const LatentParams& p, bool extra, const Each& each) {
+__device__ __forceinline__ void each_entry(const LatentParams& p, bool extra, std::int32_t* to,
+                                           const Each& each) {
   const LatentSource& s = extra ? p.extra : p.main;
-  constexpr std::int32_t kAtOnce = 8, kPart = 2 * kAtOnce * 32;
+  constexpr std::int32_t kAtOnce = 4, kPart = kAtOnce * 128;
   constexpr std::uint32_t kWarps = kStageThreads / 32;
   const auto parts = static_cast<std::uint32_t>((s.width + kPart - 1) / kPart);
   const std::uint32_t all = static_cast<std::uint32_t>(p.units) * parts;
-  const auto thread = static_cast<std::int32_t>(threadIdx.x);
+  const bool aligned = s.width % 4 == 0 && reinterpret_cast<std::uintptr_t>(s.indices) % 16 == 0;
+  const std::int32_t lane = static_cast<std::int32_t>(threadIdx.x % 32) * 4;
   for (std::uint32_t n = blockIdx.x * kWarps + threadIdx.x / 32; n < all; n += gridDim.x * kWarps) {
     const auto row = static_cast<std::int32_t>(n / parts);
-    const std::int32_t begin = static_cast<std::int32_t>(n % parts) * kPart;
     const LatentUnitPlace u = unit_place(p, row);
     const std::int32_t count = extra ? u.extra : u.keys;
-    const std::int32_t end = begin + kPart < count ? begin + kPart : count;
-    const std::int64_t first = std::int64_t{row} * s.width;
-    for (std::int32_t i = begin + thread % 32; i < end; i += kAtOnce * 32) {
-      std::int32_t values[kAtOnce];
-      LATHE_UNROLL
-      for (int k = 0; k < kAtOnce; ++k) {
-        const std::int32_t* from = s.indices + first + i + k * 32;
-        values[k] = i + k * 32 >= end ? -1 : kLast ? load_once(from) : *from;
+    const std::int64_t list = std::int64_t{row} * s.width;
+    const std::int32_t first = static_cast<std::int32_t>(n % parts) * kPart + lane;
+    std::int32_t values[kAtOnce][4];
+    LATHE_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) {
+      const std::int32_t at = first + k * 128;
+      const std::int32_t* from = s.indices + list + at;
+      if (aligned && at + 3 < count) {
+        const auto* four = reinterpret_cast<const uint4*>(from);
+        const uint4 v = kLast ? load_once(four) : *four;
+        values[k][0] = static_cast<std::int32_t>(v.x);
+        values[k][1] = static_cast<std::int32_t>(v.y);
+        values[k][2] = static_cast<std::int32_t>(v.z);
+        values[k][3] = static_cast<std::int32_t>(v.w);
+      } else {
+        LATHE_UNROLL
+        for (int i = 0; i < 4; ++i) values[k][i] = at + i < count ? from[i] : -1;
       }
+    }
+    LATHE_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) {
+      const std::int32_t at = first + k * 128;
+      if (at >= count) break;
       LATHE_UNROLL
-      for (int k = 0; k < kAtOnce; ++k) {
-        if (i + k * 32 < end) each(u, values[k], first + i + k * 32);
+      for (int i = 0; i < 4; ++i) values[k][i] = each(u, values[k][i]);
+      if (to == nullptr) continue;
+      std::int32_t* there = to + list + at;
+      const auto bits = [&](int i) { return static_cast<std::uint32_t>(values[k][i]); };
+      if (aligned && at + 3 < count) {
+        *reinterpret_cast<uint4*>(there) = {bits(0), bits(1), bits(2), bits(3)};
+      } else {
+        LATHE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          if (at + i < count) there[i] = values[k][i];
+        }
       }
     }
   }
@@ -74,11 +99,11 @@ static __global__ void __launch_bounds__(kStageThreads, 3)
   let_next_begin();
   sync_block();
   const LatentSource& s = blockIdx.y == 0 ? p.main : p.extra;
-  each_entry<false>(p, blockIdx.y > 0,
-                    [&](const LatentUnitPlace& u, std::int32_t value, std::int64_t) {
-                      const std::int32_t page = listed_page(s, u, value);
-                      if (page >= 0) store_shared_u8(seen + static_cast<std::uint32_t>(page), 1);
-                    });
+  each_entry<false>(p, blockIdx.y > 0, nullptr, [&](const LatentUnitPlace& u, std::int32_t value) {
+    const std::int32_t page = listed_page(s, u, value);
+    if (page >= 0) store_shared_u8(seen + static_cast<std::uint32_t>(page), 1);
+    return value;
+  });
   sync_block();
   for (std::int32_t i = thread; i < stage.pages; i += kStageThreads) {
     if (load_shared_u8(seen + static_cast<std::uint32_t>(i)) != 0) stage.marks[i] = 1;
@@ -178,21 +203,14 @@ static __global__ void __launch_bounds__(kStageThreads, 2)
   }
   sync_block();
   const auto page_tokens = static_cast<std::int32_t>(s.page_size.divisor);
-  each_entry<true>(
-      p, blockIdx.y > 0, [&](const LatentUnitPlace& u, std::int32_t value, std::int64_t at) {
-        const std::int32_t page = listed_page(s, u, value);
-        std::int32_t row = -1;
-        if (page >= 0) {
-          const auto offset =
-              value - static_cast<std::int32_t>(s.page_size(static_cast<std::uint32_t>(value))) *
-                          page_tokens;
-          row = static_cast<std::int32_t>(
-                    load_shared_u16(places + static_cast<std::uint32_t>(2 * page))) *
-                    page_tokens +
-                offset;
-        }
-        stage.lists[at] = row;
-      });
+  const auto row_of = [&](const LatentUnitPlace& u, std::int32_t value) {
+    const std::int32_t page = listed_page(s, u, value);
+    if (page < 0) return -1;
+    const std::uint32_t place = load_shared_u16(places + static_cast<std::uint32_t>(2 * page));
+    const std::uint32_t in_list = s.page_size(static_cast<std::uint32_t>(value));
+    return value + static_cast<std::int32_t>(place - in_list) * page_tokens;
+  };
+  each_entry<true>(p, blockIdx.y > 0, stage.lists, row_of);
   constexpr std::int32_t kAtOnce = 2, kWarps = kStageThreads / 32;
   const std::int32_t tokens = *stage.count * page_tokens;
   const std::int32_t step = static_cast<std::int32_t>(gridDim.x) * kWarps;
