@@ -34,7 +34,7 @@ constexpr bool latent_fp8_page(std::int32_t tokens) {
 inline constexpr EnumSet<ScalePolicy> kLatentScales = {ScalePolicy::none, ScalePolicy::per_tensor,
                                                        ScalePolicy::pow2_ceil, ScalePolicy::ue8m0};
 
-/// Parts of units that are cut take no more than this: cut_latent() cuts no further.
+/// Parts of units that are cut take no more than this, cut_latent() cuts no further; nor do pages that are staged.
 inline constexpr std::int64_t kLatentPartBytes = std::int64_t{128} << 20;
 
 }  // namespace lathe::cuda
