@@ -97,11 +97,12 @@ void stage_latent(const LatentShape& shape, LatentCut& cut);
 /// multiples of 16 bytes: weights are rounded to e4m3 then, so that outputs are off by a few percent of
 /// sqrt(sum of w^2 v^2) (docs/kernels-latent.md).
 ///
-/// Where cut says that pages are staged and the lists name more of them than there is room for, pages are read where they
-/// lie.
+/// Where cut says that pages are staged and the lists name more of them than there is room for, pages are
+/// read where they lie.
 ///
 /// Errors: what the planner would have refused (layouts, dims, dtypes, heads); a workspace or lists
-/// that are too small; pools that aren't those of a cut that stages them; a failed launch. On an error nothing was launched.
+/// that are too small; pools that aren't those of a cut that stages them; a failed launch. On an error
+/// nothing was launched.
 Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t> row_request,
                            const LatentSchedule& schedule, std::span<std::byte> workspace,
                            cudaStream_t stream,

@@ -171,6 +171,19 @@ TEST(LatentCut, TwoPoolsShareTheStage) {
   EXPECT_GT(cut.main.room, 500);
   EXPECT_GT(cut.extra.room, 500);
   EXPECT_LE(cut.workspace_bytes(), kLatentPartBytes);
+  // Pages of sizes that are no multiples of what arrays begin at.
+  auto* base = reinterpret_cast<std::byte*>(std::uintptr_t{4096});
+  s.main.row_elems = s.extra.row_elems = 576;
+  for (const std::int64_t tokens : {1, 3, 5, 7, 61}) {
+    s.main.page_tokens = s.extra.page_tokens = tokens;
+    s.main.pages = s.extra.pages = 101;
+    LatentCut odd = cut;
+    stage_latent(s, odd);
+    EXPECT_EQ(odd.main.room, 101);
+    const LatentStaging staging(odd, base);
+    const std::byte* end = staging.arrays.of[1].rows + odd.extra.room * tokens * 576 * 2;
+    EXPECT_LE(end - base, odd.workspace_bytes());
+  }
 }
 
 TEST(CheckStaged, OtherPoolsThanTheCuts) {

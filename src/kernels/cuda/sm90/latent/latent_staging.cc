@@ -12,7 +12,7 @@ constexpr std::int64_t kAlign = 256;
 
 std::int64_t padded(std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 std::int64_t page_bytes(const LatentPool& pool) { return pool.page_tokens * pool.row_elems * 2; }
-/// Places of a pool's pages, the pages at these, and lists by them.
+/// Marks and places of a pool's pages, the pages at these, how many, and lists by them.
 std::int64_t map_bytes(const LatentPool& pool, std::int64_t rows) {
   return padded(pool.pages) + padded(pool.pages * 2) + padded(pool.pages * 4) + padded(4) +
          padded(rows * pool.width * 4);
@@ -26,7 +26,7 @@ LatentPool listed_pool(const KeySource& s) {
 }
 
 std::int64_t LatentStage::bytes() const {
-  return room == 0 ? 0 : map_bytes(pool, rows) + room * page_bytes(pool);
+  return room == 0 ? 0 : map_bytes(pool, rows) + padded(room * page_bytes(pool));
 }
 
 std::int64_t LatentCut::workspace_bytes() const {
@@ -42,7 +42,7 @@ void stage_latent(const LatentShape& shape, LatentCut& cut) {
   const bool two = shape.extra.pages > 0;
   const auto stage = [&](const LatentPool& pool) {
     const std::int64_t bytes =
-        kLatentPartBytes / (two ? 2 : 1) - kAlign - map_bytes(pool, shape.rows);
+        kLatentPartBytes / (two ? 2 : 1) - 2 * kAlign - map_bytes(pool, shape.rows);
     const std::int64_t room = std::clamp<std::int64_t>(bytes / page_bytes(pool), 0, pool.pages);
     return LatentStage{pool, shape.rows, room};
   };
