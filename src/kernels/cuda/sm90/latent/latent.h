@@ -26,6 +26,8 @@ struct LatentPool {
   std::int64_t page_tokens = 0;
   std::int64_t row_elems = 0;  // of a token
   std::int64_t width = 0;      // of a row's list
+
+  bool operator==(const LatentPool&) const = default;
 };
 
 /// Bounds of the calls that a schedule serves.

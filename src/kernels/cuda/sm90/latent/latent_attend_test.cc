@@ -197,10 +197,19 @@ TEST(CheckStaged, OtherPoolsThanTheCuts) {
   args.main.pool.emplace(&nothing, layout, 64, 8);
   EXPECT_TRUE(check_staged(args, cut));
   args.main.pool.emplace(&nothing, layout, 64, 9);
-  EXPECT_EQ(
-      check_staged(args, cut).error().message(),
-      "main.pool: wanted fp8, 8 pages of 64 tokens, and lists of 128, as schedule.cut stages, "
-      "got 9 of 64, lists of 128");
+  EXPECT_EQ(check_staged(args, cut).error().message(),
+            "main.pool: wanted fp8 as schedule.cut stages, 8 pages of 64 tokens, lists of 128, "
+            "got 9 pages of 64 tokens, lists of 128");
+  // A second source that the cut knows nothing of would be read as if it were staged.
+  args.main.pool.emplace(&nothing, layout, 64, 8);
+  args.problem.kind = ProblemKind::window_compressed;
+  args.problem.compress_ratio = 4;
+  args.extra = args.main;
+  EXPECT_EQ(check_staged(args, cut).error().message(),
+            "extra.pool: wanted fp8 as schedule.cut stages, none, "
+            "got 8 pages of 64 tokens, lists of 128");
+  args.extra = {};
+  EXPECT_TRUE(check_staged(args, cut));
   args.main.pool.reset();
   EXPECT_THAT(check_staged(args, cut).error().message(), HasSubstr("got none"));
   args.q.rows = 3;

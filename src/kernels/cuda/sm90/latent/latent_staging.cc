@@ -109,29 +109,25 @@ LatentParams LatentStaging::rows_of(const LatentParams& p, const LatentCut& cut)
 }
 
 Result<void> check_staged(const AttendArgs& args, const LatentCut& cut) {
-  const auto check = [](const char* name, const KeySource& s,
-                        const LatentStage& stage) -> Result<void> {
-    if (stage.room == 0) return {};
-    const LatentPool pool = listed_pool(s);
-    const bool same = pool.pages == stage.pool.pages &&
-                      pool.page_tokens == stage.pool.page_tokens &&
-                      pool.row_elems == stage.pool.row_elems && pool.width == stage.pool.width;
-    if (same) return {};
+  const auto check = [](const char* name, const LatentPool& pool,
+                        const LatentPool& staged) -> Result<void> {
+    if (pool == staged) return {};
+    const auto words = [](const LatentPool& p) {
+      return p.pages == 0 ? std::string("none")
+                          : fmt::format("{} pages of {} tokens, lists of {}", p.pages,
+                                        p.page_tokens, p.width);
+    };
     return Error{ErrorCode::invalid_argument, fmt::format("{}.pool", name),
-                 fmt::format("fp8, {} pages of {} tokens, and lists of {}, as schedule.cut stages",
-                             stage.pool.pages, stage.pool.page_tokens, stage.pool.width),
-                 pool.pages == 0 ? "none"
-                                 : fmt::format("{} of {}, lists of {}", pool.pages,
-                                               pool.page_tokens, pool.width),
-                 ""};
+                 "fp8 as schedule.cut stages, " + words(staged), words(pool), ""};
   };
   if (args.q.rows != cut.main.rows) {
     return Error{ErrorCode::invalid_argument, "q.rows",
                  fmt::format("{}, as schedule.cut stages", cut.main.rows),
                  fmt::format("{}", args.q.rows), ""};
   }
-  if (auto ok = check("main", args.main, cut.main); !ok) return ok;
-  return check("extra", args.extra, cut.extra);
+  if (auto ok = check("main", listed_pool(args.main), cut.main.pool); !ok) return ok;
+  const bool two = args.problem.two_sources();
+  return check("extra", two ? listed_pool(args.extra) : LatentPool{}, cut.extra.pool);
 }
 
 }  // namespace lathe::cuda
