@@ -13,6 +13,26 @@ class LatentGpu : public DeviceCall {
     const Outputs got = attend(s.args, processors, repeats, room_pages);
     expect_oracle(got, want);
   }
+  /// Captures the call of a, and replays it over the contents of both in turns.
+  void replay(Scene& a, Scene& b, int processors = 0, std::int64_t room_pages = 0) {
+    const Matrix<bf16> qa = rounded(a.q), qb = rounded(b.q);
+    a.args.q = qa.view();
+    b.args.q = qb.view();
+    const Call call = prepare(a.args, processors, room_pages);
+    const auto graph = Graph::capture(stream(), [&]() -> Result<void> {
+      if (auto ok = plan_latent(call.args, call.schedule, stream()); !ok) return ok;
+      return attend_latent(call.args, {}, call.schedule, call.workspace, stream());
+    });
+    ASSERT_TRUE(graph) << graph.error().message();
+    for (int i = 0; i < 4; ++i) {
+      Scene& s = i % 2 == 0 ? a : b;
+      overwrite(call, s.args);
+      must(graph->launch(stream()));
+      must(stream().wait());
+      expect_oracle(read(call), s.oracle());
+    }
+    release();
+  }
 };
 
 TEST_F(LatentGpu, DenseByPageTable) {
@@ -216,23 +236,7 @@ TEST_F(LatentGpu, AGraphReplaysOverOtherContents) {
     for (const int heads : {16, 64, 128}) {
       SCOPED_TRACE(std::string(name(kind)) + ", heads " + std::to_string(heads));
       Scene a(layout_of(kind), 64, heads, before), b(layout_of(kind), 64, heads, after, 7);
-      const Matrix<bf16> qa = rounded(a.q), qb = rounded(b.q);
-      a.args.q = qa.view();
-      b.args.q = qb.view();
-      const Call call = prepare(a.args);
-      const auto graph = Graph::capture(stream(), [&]() -> Result<void> {
-        if (auto ok = plan_latent(call.args, call.schedule, stream()); !ok) return ok;
-        return attend_latent(call.args, {}, call.schedule, call.workspace, stream());
-      });
-      ASSERT_TRUE(graph) << graph.error().message();
-      for (int i = 0; i < 3; ++i) {
-        Scene& s = i % 2 == 0 ? a : b;
-        overwrite(call, s.args);
-        must(graph->launch(stream()));
-        must(stream().wait());
-        expect_oracle(read(call), s.oracle());
-      }
-      release();
+      replay(a, b);
     }
   }
 }
@@ -280,27 +284,11 @@ TEST_F(LatentGpu, StagedPagesOfTwoSources) {
 TEST_F(LatentGpu, AGraphReplaysOverOtherPages) {
   Scene a(layout_of(LayoutKind::mla_fp8_block), 16, 64, {{600, 2}, {50, 2}});
   Scene b(layout_of(LayoutKind::mla_fp8_block), 16, 64, {{50, 2}, {600, 2}}, 7);
-  const Matrix<bf16> qa = rounded(a.q), qb = rounded(b.q);
-  a.args.q = qa.view();
-  b.args.q = qb.view();
   Ints few = a.random_list(130), many = b.random_list(130);
   for (std::size_t i = 0; i < few.size(); ++i) few[i] = i % 3 == 0 ? -1 : few[i % 20];
   a.by_index(few);
   b.by_index(many);
-  const Call call = prepare(a.args, 2, 20);
-  const auto graph = Graph::capture(stream(), [&]() -> Result<void> {
-    if (auto ok = plan_latent(call.args, call.schedule, stream()); !ok) return ok;
-    return attend_latent(call.args, {}, call.schedule, call.workspace, stream());
-  });
-  ASSERT_TRUE(graph) << graph.error().message();
-  for (int i = 0; i < 4; ++i) {
-    Scene& s = i % 2 == 0 ? a : b;
-    overwrite(call, s.args);
-    must(graph->launch(stream()));
-    must(stream().wait());
-    expect_oracle(read(call), s.oracle());
-  }
-  release();
+  replay(a, b, 2, 20);
 }
 
 TEST_F(LatentGpu, LengthsAndSinks) {
