@@ -152,6 +152,7 @@ Result<LatentCut> cut_call(const AttendArgs& args) {
       s.extra = listed_pool(args.extra);
     }
     s.tokens = args.max_kv_len * s.requests;
+    if (s.extra.pages > 0) s.tokens += s.tokens / args.problem.compress_ratio;
   }
   return cut_latent(s);
 }

@@ -182,16 +182,14 @@ void emulate_staged(LayoutKind kind, const LatentParams& p, const LatentCut& cut
   }
 }
 
-/// Whether a call's pages are staged, in room for so many of each source's at most.
-struct Staged {
-  std::int64_t room = 0;
-};
-constexpr Staged kRoomForAll{1 << 20};
+/// Pages of each source: more than a scene has.
+constexpr std::int64_t kRoomForAll = 1 << 20;
 
 /// Runs a scene's call among `processors` blocks. With row_request, the kernels get `positions` and the
-/// page table in place of the scene's slots.
+/// page table in place of the scene's slots. room_pages: of how many pages of each source there is room to stage them; 0:
+/// they are not.
 Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_request = {},
-               std::span<const std::int32_t> positions = {}, Staged staged = {}) {
+               std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0) {
   AttendArgs args = s.args;
   if (!row_request.empty()) {
     args.main.indices = positions;
@@ -218,13 +216,13 @@ Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_reque
   LatentSchedule schedule;
   schedule.cut = cut_latent(shape);
   LatentCut& cut = schedule.cut;
-  if (staged.room > 0) {
+  if (room_pages > 0) {
     shape.main = listed_pool(args.main);
     if (args.problem.two_sources()) shape.extra = listed_pool(args.extra);
     stage_latent(shape, cut);
     for (LatentStage* stage : {&cut.main, &cut.extra}) {
       EXPECT_EQ(stage->room, stage->pool.pages);
-      stage->room = std::min(stage->room, staged.room);
+      stage->room = std::min(stage->room, room_pages);
     }
   }
   const auto units = static_cast<std::size_t>(schedule.cut.units);
@@ -247,7 +245,7 @@ Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_reque
   if (shape.fp8) {
     emulate_native(p);
     if (p.cut) combine(latent_combine_kernel<PartOrder::turned, 1>);
-  } else if (staged.room > 0) {
+  } else if (room_pages > 0) {
     emulate_staged(args.main.pool->layout.kind(), p, cut,
                    reinterpret_cast<std::byte*>(part.data()));
   } else if (schedule.cut.tile_lines < 64) {
@@ -274,11 +272,11 @@ Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_reque
 
 /// The same, compared with the oracle.
 void check(Scene& s, int processors, std::span<const std::int32_t> row_request = {},
-           std::span<const std::int32_t> positions = {}, Staged staged = {}) {
+           std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0) {
   const Matrix<bf16> q = rounded(s.q);
   s.args.q = q.view();
   const Outputs want = s.oracle();
-  expect_oracle(attend(s, processors, row_request, positions, staged), want);
+  expect_oracle(attend(s, processors, row_request, positions, room_pages), want);
 }
 
 class LatentEmulated : public ::testing::TestWithParam<LayoutKind> {};
@@ -439,11 +437,7 @@ TEST(LatentEmulatedV4, TwoSources) {
     Scene s(layout_of(LayoutKind::v4_fp8), 64, heads, {{300, 1}, {40, 1}});
     const Ints window = s.batch.causal_list(64, 100, 100);
     const Ints list = s.random_list(130);
-    s.by_index(window, ProblemKind::window_compressed);
-    s.args.problem.window = 100;
-    s.args.problem.compress_ratio = 4;
-    s.args.extra = s.args.main;
-    ref_test::name_by_index(s.args.extra, list, 130);
+    s.by_two_sources(window, 100, list);
     check(s, 3);
   }
 }
@@ -469,8 +463,8 @@ TEST_P(LatentEmulated, FewHeadsSparse) {
 // name nothing and entries that name no page.
 TEST_P(LatentEmulatedStaged, SparseLists) {
   for (const int page : {16, 61}) {
-    for (const Staged staged : {kRoomForAll, Staged{2}}) {
-      SCOPED_TRACE("page " + std::to_string(page) + ", room " + std::to_string(staged.room));
+    for (const std::int64_t room : {kRoomForAll, std::int64_t{2}}) {
+      SCOPED_TRACE("page " + std::to_string(page) + ", room " + std::to_string(room));
       Scene s(layout_of(GetParam()), page, 64, {{200, 1}, {90, 2}, {300, 1}});
       // With and without entries that are read four at a time.
       const int width = page == 16 ? 72 : 70;
@@ -481,22 +475,18 @@ TEST_P(LatentEmulatedStaged, SparseLists) {
       s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
                                                         : ProblemKind::sparse_latent);
       s.args.main.index_lengths = lengths;
-      check(s, 2, {}, {}, staged);
+      check(s, 2, {}, {}, room);
     }
   }
 }
 
 TEST(LatentEmulatedStagedV4, TwoSources) {
-  for (const Staged staged : {kRoomForAll, Staged{3}}) {
+  for (const std::int64_t room : {kRoomForAll, std::int64_t{3}}) {
     Scene s(layout_of(LayoutKind::v4_fp8), 64, 64, {{300, 1}, {40, 1}});
     const Ints window = s.batch.causal_list(64, 100, 100);
     const Ints list = s.random_list(130);
-    s.by_index(window, ProblemKind::window_compressed);
-    s.args.problem.window = 100;
-    s.args.problem.compress_ratio = 4;
-    s.args.extra = s.args.main;
-    ref_test::name_by_index(s.args.extra, list, 130);
-    check(s, 2, {}, {}, staged);
+    s.by_two_sources(window, 100, list);
+    check(s, 2, {}, {}, room);
   }
 }
 

@@ -232,7 +232,10 @@ void Bench::run(const Case& c) {
     if (c.extra > 0) {
       args.extra.indices = extra_list_on.span();
       args.extra.index_width = c.extra;
-      if (shape.main.pages > 0) shape.extra = listed_pool(args.extra);
+      if (shape.main.pages > 0) {
+        shape.extra = listed_pool(args.extra);
+        shape.tokens += std::int64_t{c.requests} * c.context;
+      }
     }
   } else {
     args.main.page_table = table_on.span();

@@ -209,11 +209,7 @@ TEST_F(LatentGpu, FewHeadsOfTwoSources) {
     Scene s(layout_of(LayoutKind::v4_fp8), 64, heads, {{300, 2}, {40, 1}, {700, 1}});
     const Ints window = s.batch.causal_list(64, 100, 100);
     const Ints list = s.random_list(330);
-    s.by_index(window, ProblemKind::window_compressed);
-    s.args.problem.window = 100;
-    s.args.problem.compress_ratio = 4;
-    s.args.extra = s.args.main;
-    ref_test::name_by_index(s.args.extra, list, 330);
+    s.by_two_sources(window, 100, list);
     check(s, heads == 8 ? 3 : 0, 3);
   }
 }
@@ -271,11 +267,7 @@ TEST_F(LatentGpu, StagedPagesOfTwoSources) {
     Scene s(layout_of(LayoutKind::v4_fp8), 64, 64, {{300, 2}, {40, 1}, {700, 1}});
     const Ints window = s.batch.causal_list(64, 100, 100);
     const Ints list = s.random_list(330);
-    s.by_index(window, ProblemKind::window_compressed);
-    s.args.problem.window = 100;
-    s.args.problem.compress_ratio = 4;
-    s.args.extra = s.args.main;
-    ref_test::name_by_index(s.args.extra, list, 330);
+    s.by_two_sources(window, 100, list);
     check(s, 2, 3, room);
   }
 }

@@ -3,7 +3,7 @@
 // A key of an extend is read by many rows, and converted by each where pages stay as they are (latent_wide_fp8.cuh).
 // The lists mark the pages that they name, one block gives those places, and each page is decoded whole to its place while
 // the lists are written anew, by rows at these places. The bf16 kernels get both: to look places up themselves takes them
-// 8 % longer, since all processors ask L2 for the same few lines.
+// 8 % longer, probably since all processors ask L2 for the same few lines.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/latent_format.cuh"
