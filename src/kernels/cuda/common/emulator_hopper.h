@@ -312,6 +312,13 @@ inline void copy_box_out(const void* map, int x, int y, int z, std::uint32_t fro
   }
 }
 inline void wait_copies_out() {}
+inline void copy_async_4(std::uint32_t to, const void* from) {
+  LATHE_CHECK(to % 4 == 0, "a copy to an address that is no multiple of 4");
+  std::memcpy(emulated::shared_at(to, 4), from, 4);
+}
+inline void end_copy_group() {}
+template <int kLater>
+inline void wait_copy_groups() {}
 inline void copy_async_8(std::uint32_t to, const void* from) {
   LATHE_CHECK(to % 8 == 0, "a copy to an address that is no multiple of 8");
   std::memcpy(emulated::shared_at(to, 8), from, 8);

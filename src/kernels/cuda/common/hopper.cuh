@@ -157,6 +157,17 @@ __device__ inline void copy_box_out(const void* map, std::int32_t x, std::int32_
 __device__ inline void wait_copies_out() {
   asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
 }
+/// 4 bytes, of a thread's groups of copies.
+__device__ inline void copy_async_4(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+/// What a thread has begun to copy since the last such call is a group.
+__device__ inline void end_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Until all groups of this thread but the last kLater are there, for this thread to see.
+template <int kLater>
+__device__ inline void wait_copy_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
+}
 /// 8 bytes.
 __device__ inline void copy_async_8(std::uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");

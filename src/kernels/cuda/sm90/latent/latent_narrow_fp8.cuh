@@ -483,7 +483,7 @@ static __global__ void __launch_bounds__(NarrowFp8<Format, kTileLines>::kThreads
                                                  s.q_empty(), worker, 0, thread - 64,
                                                  [](unsigned) {});
     } else {
-      name_rows<Format, kTileLines, N::kGroups>(p, ring.names, worker, 0, thread - 96);
+      LatentNamer<Format, kTileLines, N::kGroups>(p, ring.names, worker, 0, thread - 96).run();
       write_keyless(p, thread - 96);
     }
   } else {

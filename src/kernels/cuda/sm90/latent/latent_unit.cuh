@@ -52,6 +52,16 @@ struct KeyName {
   std::int32_t offset = 0;  // in page `value`, or what kind of slot `value` is
 };
 
+/// How the keys of a unit's tile are named.
+enum class KeyKind : std::int32_t { none, slot, extra_slot, position, page };
+
+/// Of the tile that begins with key `index`, counted over the main source's, filled up to a tile, and the extra's.
+__device__ inline KeyKind key_kind(const LatentParams& p, const LatentUnitPlace& u,
+                                   std::int32_t index) {
+  if (index >= u.padded && u.extra > 0) return KeyKind::extra_slot;
+  if (p.main.indices == nullptr) return KeyKind::page;
+  return p.main.table == nullptr ? KeyKind::slot : KeyKind::position;
+}
 /// Key `index` of a unit, counted over the main source's, filled up to a tile, and the extra's.
 __device__ inline KeyName key_name(const LatentParams& p, const LatentUnitPlace& u,
                                    std::int32_t index) {

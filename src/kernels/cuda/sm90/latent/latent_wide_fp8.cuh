@@ -67,7 +67,7 @@ static __global__ void __launch_bounds__(WideFp8<Format>::kThreads, 1)
       tell_items<Format, W::kLines, 1>(p, &query_map, s.q, s.facts(), s.q_full(), s.q_empty(),
                                        worker, tile, thread - 64, tell_scales);
     } else {
-      name_rows<Format, W::kLines, 1>(p, ring.names, worker, tile, thread - 96);
+      LatentNamer<Format, W::kLines, 1>(p, ring.names, worker, tile, thread - 96).run();
       write_keyless(p, thread - 96);
     }
   } else if (group == 2) {
