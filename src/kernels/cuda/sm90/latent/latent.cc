@@ -215,9 +215,10 @@ Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t>
                        args.problem.heads, cut.work.fixed_split * cut.unit_items);
   };
   const bool narrow = cut.tile_lines < 64;
-  const PartOrder order = fp8      ? PartOrder::turned
-                          : narrow ? PartOrder::rows
-                                   : kernels.value().order;
+  const PartOrder order = fp8 ? PartOrder::turned
+                          : narrow && kernels.value().order == PartOrder::wide
+                              ? PartOrder::rows
+                              : kernels.value().order;
   const cudaError_t status = fp8      ? launch_native_mla_fp8(p, stream)
                              : narrow ? kernels.value().narrow(p, cut.tile_lines, stream)
                              : staged

@@ -23,7 +23,7 @@ static __global__ void __launch_bounds__(kCombineThreads* kSlices, 8 / kSlices)
   const int slice = static_cast<int>(threadIdx.y), x = static_cast<int>(threadIdx.x);
   const auto tile = static_cast<std::int32_t>(blockIdx.x) / tile_lines;
   const int run = static_cast<int>(blockIdx.x) - tile * tile_lines;
-  const PartChunk chunk = part_chunk<kOrder>(run, x);
+  const PartChunk chunk = part_chunk<kOrder>(run, x, tile_lines);
   const std::int32_t line = tile * tile_lines + chunk.line;
   // The list and the lengths are older than the kernel before, so they are read while it runs.
   std::int64_t begin = 0, end = 1;

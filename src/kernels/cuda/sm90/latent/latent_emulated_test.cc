@@ -249,8 +249,15 @@ Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_reque
     emulate_staged(args.main.pool->layout.kind(), p, cut,
                    reinterpret_cast<std::byte*>(part.data()));
   } else if (schedule.cut.tile_lines < 64) {
-    emulate_narrow(args.main.pool->layout.kind(), p, schedule.cut.tile_lines);
-    if (p.cut) combine(latent_combine_kernel<PartOrder::rows, 1>);
+    const LayoutKind kind = args.main.pool->layout.kind();
+    emulate_narrow(kind, p, schedule.cut.tile_lines);
+    if (p.cut) {
+      if (kind == LayoutKind::mla_bf16) {
+        combine(latent_combine_kernel<PartOrder::rows, 1>);
+      } else {
+        combine(latent_combine_kernel<PartOrder::turned, 1>);
+      }
+    }
   } else {
     emulate_wide(args.main.pool->layout.kind(), p);
     if (p.cut) {

@@ -26,16 +26,16 @@ struct NarrowFp8 {
   static constexpr int kThreads = (kGroups + 1) * 128;
   static constexpr int kValues = 512;
   static constexpr int kTileQueries = kLines * 128;  // bytes of 64 dimensions
-  // As many as there is room for, beside what is small.
-  static constexpr int kBuffers =
-      (232448 - 5000 - (kDimTiles<Format> + kGroups) * kTileQueries) /
-      (LatentRows<Format>::kTileBytes + LatentRows<Format>::kScaleBytes);
+  static constexpr int kBuffers = 4;
+  // Of tiles of listed rows. With more under way blocks get uneven shares of memory, and the slowest decides; the
+  // products of 32 lines take too long for less.
+  static constexpr int kListedWindow = kLines == 32 ? kBuffers : 3;
   using Ring = LatentRing<Format, kBuffers>;
-  static_assert(kBuffers >= kGroups, "an item's last tiles stay until its end");
-  // A group's sums go through its last tile, in so many rounds.
+  static_assert(kBuffers % kGroups == 0,
+                "a group would take the tile before its own in a buffer for its own");
+  // The first group's sums go through its last tile, in so many rounds.
   static constexpr int kRounds = kLines == 32 ? 2 : 1;
-  static constexpr int kRoundValues = kValues / kRounds;
-  static_assert(kLines * kRoundValues * 4 <= LatentRows<Format>::kTileBytes);
+  static_assert(kLines * kValues * 4 / kRounds <= LatentRows<Format>::kTileBytes);
 
   static constexpr int kWeightsAt = kDimTiles<Format> * kTileQueries;
   static constexpr int kKeysAt = kWeightsAt + kGroups * kTileQueries;
@@ -95,6 +95,7 @@ struct NarrowFp8Group {
   static constexpr int kOperands = 3;
   static constexpr int kSame = LatentRows<Format>::kSame;
   static constexpr int kLines = kTileLines, kEights = kLines / 8;
+  static constexpr int kRoundTiles = kValueTiles / N::kRounds;  // of 64 dimensions
 
   const LatentParams& p;
   const NarrowFp8Shared<Format, kTileLines>& s;
@@ -293,12 +294,6 @@ struct NarrowFp8Group {
     add(n, last);
   }
 
-  /// Where value dimension `dim` of a round lies on its way out: each group's sums in its last tile's place,
-  /// [lines, kRoundValues] f32, shifted so that neither writers nor readers meet in a bank.
-  __device__ static std::uint32_t place(std::uint32_t buffer, int l, int dim) {
-    return buffer +
-           static_cast<std::uint32_t>((l * N::kRoundValues + (dim ^ (l >> 1 & 3) << 3)) << 2);
-  }
   /// Sums of lines over keys, for the others.
   __device__ void tell_totals() {
     forget();
@@ -313,41 +308,43 @@ struct NarrowFp8Group {
     }
     sync();  // all of the group have read the last tile
   }
-  /// keys: of this group's last tile.
+  /// Where a thread's values of 64 dimensions and two of its lines lie on their way from the first group to the second,
+  /// which has the same ones in the thread of the same number. keys: of the first group's last tile.
+  __device__ std::uint32_t place(std::uint32_t keys, int t, int j) const {
+    return keys + static_cast<std::uint32_t>(((t * kEights + j) * 128 + warp * 32 + lane) * 16);
+  }
   template <int kRound>
-  __device__ void deposit(std::uint32_t keys) {
-    forget();
-    const int g = lane / 4;
+  __device__ void deposit(std::uint32_t keys) const {
     LATHE_UNROLL
-    for (int t = 0; t < 8 / N::kRounds; ++t) {
-      constexpr int kFirst = kRound * (8 / N::kRounds);
-      // Rows g and g + 8 of a warp's 16 dimensions (latent_rows.cuh).
-      const bool wide = ValueOperand<Format>::wide(kFirst + t);
-      const int dim = 64 * t + warp * 16 + (wide ? g : 2 * g);
+    for (int t = 0; t < kRoundTiles; ++t) {
       LATHE_UNROLL
       for (int j = 0; j < kEights; ++j) {
-        LATHE_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          const float a = sums[kFirst + t][4 * j + e], b = sums[kFirst + t][4 * j + 2 + e];
-          const std::uint32_t to = place(keys, line(j, e), dim);
-          if (wide) {
-            store_float(to, a);
-            store_float(place(keys, line(j, e), dim + 8), b);
-          } else {
-            store_float2(to, a, b);
-          }
-        }
+        const float* v = sums[kRound * kRoundTiles + t] + 4 * j;
+        store_shared(place(keys, t, j), float_to_bits(v[0]), float_to_bits(v[1]),
+                     float_to_bits(v[2]), float_to_bits(v[3]));
       }
     }
   }
   /// What a lane knows of the outputs of line `lane`.
   struct LineOutputs {
+    std::int64_t place = 0;  // where they begin, in elements
+    float sink = 0;
+    bool sinks = false;
     float factors[N::kGroups];  // to be multiplied into the groups' sums
-    std::int64_t place = 0;     // where they begin, in elements
     float lse2 = 0;
   };
-  __device__ LineOutputs settle(const LatentItemFacts& item) const {
+  __device__ LineOutputs find_outputs(const LatentItemFacts& item) const {
     LineOutputs o;
+    const int l = lane < kLines ? lane : 0;
+    const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(l)));
+    const std::int32_t head = l - r * p.heads;
+    o.place = (item.row + r) * p.out_stride + std::int64_t{head} * N::kValues;
+    o.sinks = p.sink != nullptr && item.number < 0;
+    if (o.sinks && l < item.lines) o.sink = p.sink[head];
+    return o;
+  }
+  /// When all groups have told their totals.
+  __device__ void settle(LineOutputs& o) const {
     const int l = lane < kLines ? lane : 0;
     float most = kNoReference;
     LATHE_UNROLL
@@ -366,14 +363,9 @@ struct NarrowFp8Group {
     }
     o.lse2 = all > 0 ? most + log2_fast(all) : kNoKey;
     float factor = all > 0 ? p.value_scale / all : 0.f;
-    const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(l)));
-    const std::int32_t head = l - r * p.heads;
-    const bool mine = l < item.lines;
-    if (mine && item.number < 0 && p.sink != nullptr) factor *= sink_factor(p.sink[head], o.lse2);
+    if (o.sinks) factor *= sink_factor(o.sink, o.lse2);
     LATHE_UNROLL
     for (int g = 0; g < N::kGroups; ++g) o.factors[g] *= factor;
-    o.place = (item.row + r) * p.out_stride + std::int64_t{head} * N::kValues;
-    return o;
   }
   __device__ void store_lse(const LatentItemFacts& item, const LineOutputs& o) const {
     if (lane >= kLines || lane >= item.lines) return;
@@ -385,52 +377,86 @@ struct NarrowFp8Group {
       p.lse[(item.row + r) * p.lse_stride + lane - r * p.heads] = o.lse2 * kLn2;
     }
   }
-  /// Puts the groups' sums together, always in the same order; a warp takes every so many lines. end: one past
-  /// the item's last tile.
+  /// Rows g and g + 8 of a warp's 16 dimensions to rows 2 g and 2 g + 1.
+  __device__ void pair_rows(float& a, float& b) const {
+    const int from = (lane / 4 * 8 + (lane & 3)) & 31;
+    const float a0 = shuffle(a, from), a1 = shuffle(a, from + 4);
+    const float b0 = shuffle(b, from), b1 = shuffle(b, from + 4);
+    a = lane < 16 ? a0 : b0;
+    b = lane < 16 ? a1 : b1;
+  }
+  /// By the second group: adds its sums to what the first one has left there, and stores them.
   template <int kRound>
-  __device__ void gather(const LatentItemFacts& item, unsigned end) {
-    const typename N::Ring ring = s.ring();
-    deposit<kRound>(ring.keys(end - N::kGroups + static_cast<unsigned>(group)));
-    group_sync(N::kAllGroups, N::kGroups * 128);
-    const LineOutputs own = settle(item);
-    if (kRound == 0 && group == 0 && warp == 0) store_lse(item, own);
-    LATHE_ROLLED
-    for (int l = group * 4 + warp; l < kLines && l < item.lines; l += 4 * N::kGroups) {
-      float factors[N::kGroups];
+  __device__ void collect(const LatentItemFacts& item, const LineOutputs& own, std::uint32_t keys) {
+    const bool split = item.number >= 0;
+    LATHE_UNROLL
+    for (int j = 0; j < kEights; ++j) {
+      float factors[2][N::kGroups];
+      std::uint16_t* out[2];
       LATHE_UNROLL
-      for (int g = 0; g < N::kGroups; ++g) factors[g] = shuffle(own.factors[g], l);
-      const bool split = item.number >= 0;
-      float4* part = part_chunks(p, kLines, split ? item.number : 0, 0) + l * 128;
-      std::uint16_t* out = p.out + shuffle(own.place, l);
-      LATHE_UNROLL
-      for (int dim = 4 * lane; dim < N::kRoundValues; dim += 128) {
-        float4 v = {0, 0, 0, 0};
+      for (int i = 0; i < 2; ++i) {
         LATHE_UNROLL
-        for (int g = 0; g < N::kGroups; ++g) {
-          const float4 x =
-              load_floats(place(ring.keys(end - N::kGroups + static_cast<unsigned>(g)), l, dim));
-          v.x += x.x * factors[g];
-          v.y += x.y * factors[g];
-          v.z += x.z * factors[g];
-          v.w += x.w * factors[g];
+        for (int g = 0; g < N::kGroups; ++g) factors[i][g] = shuffle(own.factors[g], line(j, i));
+        out[i] = p.out + shuffle(own.place, line(j, i)) + warp * 16 + lane / 4 * 2;
+      }
+      LATHE_UNROLL
+      for (int t = 0; t < kRoundTiles; t += 2) {
+        constexpr int kFirst = kRound * kRoundTiles;
+        float v[2][4];  // of a line: two values of a tile, and two of the next
+        LATHE_UNROLL
+        for (int k = 0; k < 2; ++k) {
+          const float4 x = load_floats(place(keys, t + k, j));
+          const float* y = sums[kFirst + t + k] + 4 * j;
+          v[0][2 * k] = fmaf(y[0], factors[0][1], x.x * factors[0][0]);
+          v[1][2 * k] = fmaf(y[1], factors[1][1], x.y * factors[1][0]);
+          v[0][2 * k + 1] = fmaf(y[2], factors[0][1], x.z * factors[0][0]);
+          v[1][2 * k + 1] = fmaf(y[3], factors[1][1], x.w * factors[1][0]);
+          if (ValueOperand<Format>::wide(kFirst + t + k)) {
+            pair_rows(v[0][2 * k], v[0][2 * k + 1]);
+            pair_rows(v[1][2 * k], v[1][2 * k + 1]);
+          }
         }
-        const int at = kRound * N::kRoundValues + dim;
-        if (split) {
-          part[at / 4] = v;
-        } else {
-          *reinterpret_cast<uint2*>(out + at) = {pack_bf16(v.x, v.y), pack_bf16(v.z, v.w)};
+        LATHE_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          if (line(j, i) >= item.lines) continue;
+          if (split) {
+            const int run = (kFirst + t) * kEights + 2 * j + i;
+            part_chunks(p, kLines, item.number, 0)[run * 128 + warp * 32 + lane] = {
+                v[i][0], v[i][1], v[i][2], v[i][3]};
+          } else {
+            auto* to = reinterpret_cast<std::uint32_t*>(out[i] + 64 * (kFirst + t));
+            to[0] = pack_bf16(v[i][0], v[i][1]);
+            to[32] = pack_bf16(v[i][2], v[i][3]);
+          }
         }
       }
     }
   }
+  template <int kRound>
+  __device__ __forceinline__ void put_together(const LatentItemFacts& item, LineOutputs& own,
+                                               std::uint32_t keys) {
+    if (group == 0) deposit<kRound>(keys);
+    group_sync(N::kAllGroups, N::kGroups * 128);
+    if (group == 0) return;
+    if (kRound == 0) {
+      settle(own);
+      if (warp == 0) store_lse(item, own);
+    }
+    collect<kRound>(item, own, keys);
+  }
+  /// Puts the groups' sums together, always in the same order. end: one past the item's last tile.
   __device__ void finish(const LatentItemFacts& item, unsigned end) {
+    static_assert(N::kGroups == 2);
     tell_totals();
-    gather<0>(item, end);
+    LineOutputs own;
+    if (group == 1) own = find_outputs(item);
+    const std::uint32_t keys = s.ring().keys(end - 2);
+    put_together<0>(item, own, keys);
     if constexpr (N::kRounds == 2) {
       group_sync(N::kAllGroups, N::kGroups * 128);
-      gather<1>(item, end);
+      put_together<1>(item, own, keys);
     }
-    // All groups have read all sums, and copies may write over them.
+    // Copies may write over what this thread has read and written.
     fence_async_proxy();
     for (unsigned g = 1; g <= N::kGroups; ++g) {
       barrier_arrive(s.ring().empty(end - g, 0));
@@ -477,7 +503,8 @@ static __global__ void __launch_bounds__(NarrowFp8<Format, kTileLines>::kThreads
     lower_registers<N::kFillRegisters>();
     const auto worker = static_cast<std::int32_t>(blockIdx.x);
     if (thread < 64) {
-      copy_rows<Format>(ring, p.once, thread / 32, thread % 32);
+      copy_rows<Format>(ring, p.once, p.dense ? N::kBuffers : N::kListedWindow, thread / 32,
+                        thread % 32);
     } else if (thread < 96) {
       tell_items<Format, kTileLines, N::kGroups>(p, &query_map, s.q, s.facts(), s.q_full(),
                                                  s.q_empty(), worker, 0, thread - 64,

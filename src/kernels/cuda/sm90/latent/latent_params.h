@@ -16,8 +16,8 @@ namespace lathe::cuda {
 
 inline constexpr int kLatentTile = 64;  // keys
 
-/// How a part lies (latent_parts.cuh): as few heads' kernel, those with lines on the M side, or the turned ones
-/// of 64 lines write it.
+/// How a part lies (latent_parts.cuh): as few heads' kernel for bf16, those with lines on the M side, or the turned ones
+/// write it.
 enum class PartOrder { rows, wide, turned };
 
 /// The device's WorkItem.

@@ -14,15 +14,16 @@ struct PartChunk {
   int line, dim, gap;
 };
 
-/// Chunk `run` * 128 + `thread` of a part.
+/// Chunk `run` * 128 + `thread` of a part of `lines` lines; 64 where the order is `wide`.
 template <PartOrder kOrder>
-__device__ inline PartChunk part_chunk(int run, int thread) {
+__device__ inline PartChunk part_chunk(int run, int thread, int lines) {
   const int warp = thread / 32, lane = thread % 32;
   if constexpr (kOrder == PartOrder::wide) {
     return {warp * 16 + lane / 4 + 8 * (run & 1), run / 2 * 16 + 2 * (lane & 3), 8};
   } else if constexpr (kOrder == PartOrder::turned) {
-    return {8 * (run / 2 % 8) + 2 * (lane & 3) + (run & 1),
-            run / 16 * 128 + warp * 16 + lane / 4 * 2, 64};
+    const int runs = lines / 4;  // of 128 dimensions
+    return {8 * (run % runs / 2) + 2 * (lane & 3) + (run & 1),
+            run / runs * 128 + warp * 16 + lane / 4 * 2, 64};
   }
   return {run, thread * 4, 2};
 }

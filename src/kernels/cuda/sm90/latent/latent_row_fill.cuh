@@ -15,7 +15,7 @@ namespace lathe::cuda {
 /// halves of a buffer are freed by themselves, each with an `empty`.
 template <class Format, int kCount>
 struct LatentRing {
-  static constexpr int kBuffers = kCount;
+  static constexpr unsigned kBuffers = kCount;
   // Of a buffer's `full`: two warps, and those of them who announce bytes.
   static constexpr int kFullArrivals = 2 * 33;
 
@@ -46,9 +46,9 @@ struct LatentRing {
 
 /// One of two warps, which has the copy engine bring 32 rows of each tile, a lane one: it asks memory for whole
 /// rows, where copies of 16 bytes by lanes ask twice for what lies across the parts that L2 is read in. once: L2 need
-/// not keep them.
+/// not keep them. window: tiles that may be under way or in use.
 template <class Format, class Ring>
-__device__ inline void copy_rows(const Ring& ring, bool once, int warp, int lane) {
+__device__ inline void copy_rows(const Ring& ring, bool once, unsigned window, int warp, int lane) {
   constexpr std::uint64_t kEnd = LatentNames<Format>::kEnd;
   const std::uint64_t policy = cache_policy(once);
   const int own = warp * 32 + lane;
@@ -65,7 +65,12 @@ __device__ inline void copy_rows(const Ring& ring, bool once, int warp, int lane
     const std::uint32_t mask = warp_ballot(row != 0);
     const std::uint32_t full = ring.full(n);
     const std::uint32_t to = ring.keys(n) + static_cast<std::uint32_t>(own * Format::kPitch);
-    if (row != kEnd) barrier_wait(ring.empty(n, warp), Ring::parity(n) ^ 1);
+    if (row != kEnd) {
+      barrier_wait(ring.empty(n, warp), Ring::parity(n) ^ 1);
+      if (window < Ring::kBuffers && n >= window) {
+        barrier_wait(ring.empty(n - window, warp), Ring::parity(n - window));
+      }
+    }
     if (mask == ~0u && row != kEnd) {
       if (elected()) {
         store_shared_u32(ring.mask(n) + static_cast<std::uint32_t>(4 * warp), mask);

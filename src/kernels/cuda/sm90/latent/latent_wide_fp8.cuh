@@ -53,7 +53,7 @@ static __global__ void __launch_bounds__(WideFp8<Format>::kThreads, 1)
     const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.tiles;
     const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.tiles;
     if (thread < 64) {
-      copy_rows<Format>(ring, p.once, thread / 32, thread % 32);
+      copy_rows<Format>(ring, p.once, W::Ring::kBuffers, thread / 32, thread % 32);
     } else if (thread < 96) {
       // For values, which take them as f16.
       const auto tell_scales = [&](unsigned n) {
