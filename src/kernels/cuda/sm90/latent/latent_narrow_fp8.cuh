@@ -33,9 +33,8 @@ struct NarrowFp8 {
   using Ring = LatentRing<Format, kBuffers>;
   static_assert(kBuffers % kGroups == 0,
                 "a group would take the tile before its own in a buffer for its own");
-  // The first group's sums go through its last tile, in so many rounds.
-  static constexpr int kRounds = kLines == 32 ? 2 : 1;
-  static_assert(kLines * kValues * 4 / kRounds <= LatentRows<Format>::kTileBytes);
+  // Half of a group's sums goes through its last tile.
+  static_assert(kLines * kValues * 4 / 2 <= LatentRows<Format>::kTileBytes);
 
   static constexpr int kWeightsAt = kDimTiles<Format> * kTileQueries;
   static constexpr int kKeysAt = kWeightsAt + kGroups * kTileQueries;
@@ -95,7 +94,7 @@ struct NarrowFp8Group {
   static constexpr int kOperands = 3;
   static constexpr int kSame = LatentRows<Format>::kSame;
   static constexpr int kLines = kTileLines, kEights = kLines / 8;
-  static constexpr int kRoundTiles = kValueTiles / N::kRounds;  // of 64 dimensions
+  static constexpr int kHalf = kValueTiles / 2;  // tiles of 64 dimensions
 
   const LatentParams& p;
   const NarrowFp8Shared<Format, kTileLines>& s;
@@ -308,18 +307,19 @@ struct NarrowFp8Group {
     }
     sync();  // all of the group have read the last tile
   }
-  /// Where a thread's values of 64 dimensions and two of its lines lie on their way from the first group to the second,
-  /// which has the same ones in the thread of the same number. keys: of the first group's last tile.
+  /// Where a thread's values of 64 dimensions and two of its lines lie on their way to the other group, which has
+  /// the same ones in the thread of the same number. keys: of the last tile of the group that writes.
   __device__ std::uint32_t place(std::uint32_t keys, int t, int j) const {
     return keys + static_cast<std::uint32_t>(((t * kEights + j) * 128 + warp * 32 + lane) * 16);
   }
-  template <int kRound>
+  /// Sums of the half whose first tile is kFirst.
+  template <int kFirst>
   __device__ void deposit(std::uint32_t keys) const {
     LATHE_UNROLL
-    for (int t = 0; t < kRoundTiles; ++t) {
+    for (int t = 0; t < kHalf; ++t) {
       LATHE_UNROLL
       for (int j = 0; j < kEights; ++j) {
-        const float* v = sums[kRound * kRoundTiles + t] + 4 * j;
+        const float* v = sums[kFirst + t] + 4 * j;
         store_shared(place(keys, t, j), float_to_bits(v[0]), float_to_bits(v[1]),
                      float_to_bits(v[2]), float_to_bits(v[3]));
       }
@@ -385,32 +385,31 @@ struct NarrowFp8Group {
     a = lane < 16 ? a0 : b0;
     b = lane < 16 ? a1 : b1;
   }
-  /// By the second group: adds its sums to what the first one has left there, and stores them.
-  template <int kRound>
+  /// Adds this group's sums of the half that begins with tile kFirst to what the other one has left there, and stores them.
+  template <int kFirst>
   __device__ void collect(const LatentItemFacts& item, const LineOutputs& own, std::uint32_t keys) {
     const bool split = item.number >= 0;
     LATHE_UNROLL
     for (int j = 0; j < kEights; ++j) {
-      float factors[2][N::kGroups];
+      float own_factors[2], other_factors[2];
       std::uint16_t* out[2];
       LATHE_UNROLL
       for (int i = 0; i < 2; ++i) {
-        LATHE_UNROLL
-        for (int g = 0; g < N::kGroups; ++g) factors[i][g] = shuffle(own.factors[g], line(j, i));
+        own_factors[i] = shuffle(own.factors[kFirst > 0], line(j, i));
+        other_factors[i] = shuffle(own.factors[kFirst == 0], line(j, i));
         out[i] = p.out + shuffle(own.place, line(j, i)) + warp * 16 + lane / 4 * 2;
       }
       LATHE_UNROLL
-      for (int t = 0; t < kRoundTiles; t += 2) {
-        constexpr int kFirst = kRound * kRoundTiles;
+      for (int t = 0; t < kHalf; t += 2) {
         float v[2][4];  // of a line: two values of a tile, and two of the next
         LATHE_UNROLL
         for (int k = 0; k < 2; ++k) {
           const float4 x = load_floats(place(keys, t + k, j));
           const float* y = sums[kFirst + t + k] + 4 * j;
-          v[0][2 * k] = fmaf(y[0], factors[0][1], x.x * factors[0][0]);
-          v[1][2 * k] = fmaf(y[1], factors[1][1], x.y * factors[1][0]);
-          v[0][2 * k + 1] = fmaf(y[2], factors[0][1], x.z * factors[0][0]);
-          v[1][2 * k + 1] = fmaf(y[3], factors[1][1], x.w * factors[1][0]);
+          v[0][2 * k] = fmaf(y[0], own_factors[0], x.x * other_factors[0]);
+          v[1][2 * k] = fmaf(y[1], own_factors[1], x.y * other_factors[1]);
+          v[0][2 * k + 1] = fmaf(y[2], own_factors[0], x.z * other_factors[0]);
+          v[1][2 * k + 1] = fmaf(y[3], own_factors[1], x.w * other_factors[1]);
           if (ValueOperand<Format>::wide(kFirst + t + k)) {
             pair_rows(v[0][2 * k], v[0][2 * k + 1]);
             pair_rows(v[1][2 * k], v[1][2 * k + 1]);
@@ -432,29 +431,25 @@ struct NarrowFp8Group {
       }
     }
   }
-  template <int kRound>
-  __device__ __forceinline__ void put_together(const LatentItemFacts& item, LineOutputs& own,
-                                               std::uint32_t keys) {
-    if (group == 0) deposit<kRound>(keys);
+  /// What group `kGroup` does of finish(). end: one past the item's last tile.
+  template <int kGroup>
+  __device__ __forceinline__ void put_together(const LatentItemFacts& item, unsigned end) {
+    constexpr int kOwn = kGroup * kHalf, kOther = kHalf - kOwn;
+    LineOutputs own = find_outputs(item);
+    deposit<kOther>(s.ring().keys(end - 2 + kGroup));
     group_sync(N::kAllGroups, N::kGroups * 128);
-    if (group == 0) return;
-    if (kRound == 0) {
-      settle(own);
-      if (warp == 0) store_lse(item, own);
-    }
-    collect<kRound>(item, own, keys);
+    settle(own);
+    if (kGroup == 0 && warp == 0) store_lse(item, own);
+    collect<kOwn>(item, own, s.ring().keys(end - 1 - kGroup));
   }
-  /// Puts the groups' sums together, always in the same order. end: one past the item's last tile.
+  /// Puts the groups' sums together, each group those of one half of the values, and stores them.
   __device__ void finish(const LatentItemFacts& item, unsigned end) {
     static_assert(N::kGroups == 2);
     tell_totals();
-    LineOutputs own;
-    if (group == 1) own = find_outputs(item);
-    const std::uint32_t keys = s.ring().keys(end - 2);
-    put_together<0>(item, own, keys);
-    if constexpr (N::kRounds == 2) {
-      group_sync(N::kAllGroups, N::kGroups * 128);
-      put_together<1>(item, own, keys);
+    if (group == 0) {
+      put_together<0>(item, end);
+    } else {
+      put_together<1>(item, end);
     }
     // Copies may write over what this thread has read and written.
     fence_async_proxy();
