@@ -167,6 +167,7 @@ inline std::vector<CacheLayout> layouts_to_test() {
                            "v4_fp8",
                            "v4_fp8(nope=64,rope=0)",
                            "v4_fp8(nope=512,rope=16)",
+                           "v4_fp8(nope=896,rope=64)",
                            "v4_fp8(nope=1216,rope=48)",
                            "index_fp8",
                            "index_fp8(scale=raw_f32)",

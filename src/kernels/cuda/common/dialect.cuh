@@ -75,6 +75,28 @@ __device__ inline void store_global(unsigned long long address, T v) {
   *static_cast<T*>(__cvta_global_to_generic(address)) = v;
 }
 
+/// What the L2 cache keeps longest, and what it drops first.
+enum class Keep { longest, shortest };
+template <Keep kKeep>
+__device__ __forceinline__ void* kept(unsigned long long address) {
+  std::uint64_t policy;
+  if constexpr (kKeep == Keep::longest) {
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  } else {
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  }
+  return __nv_associate_access_property(__cvta_global_to_generic(address), policy);
+}
+/// load_global() and store_global() that tell the L2 cache how long to keep the line.
+template <class T, Keep kKeep>
+__device__ inline T load_kept(unsigned long long address) {
+  return *static_cast<const T*>(kept<kKeep>(address));
+}
+template <Keep kKeep, class T>
+__device__ inline void store_kept(unsigned long long address, T v) {
+  *static_cast<T*>(kept<kKeep>(address)) = v;
+}
+
 /// Loads what is not read again: caches drop it first.
 template <class T>
 __device__ inline T load_once(const T* from) {

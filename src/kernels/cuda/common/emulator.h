@@ -298,6 +298,16 @@ void store_global(unsigned long long address, T v) {
   std::memcpy(reinterpret_cast<void*>(address), &v, sizeof v);
 }
 
+enum class Keep { longest, shortest };
+template <class T, Keep>
+T load_kept(unsigned long long address) {
+  return load_global<T>(address);
+}
+template <Keep, class T>
+void store_kept(unsigned long long address, T v) {
+  store_global(address, v);
+}
+
 template <class T>
 T load_once(const T* from) {
   return *from;

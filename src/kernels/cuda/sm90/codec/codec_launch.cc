@@ -48,6 +48,8 @@ RunParams run_params(const ValueRun& run, const ConstPoolView& pool, ScalePolicy
   p.scale_start = run.scales.start;
   p.scale_step = static_cast<std::uint32_t>(run.scales.step);
   p.vector_scale = aligned(pool.data, 4, {pool.page_stride, p.scale_start, p.scale_step});
+  p.scale_word = p.kind == RunKind::e4m3_ue8m0 && p.cut.chunks == 7 * threads &&
+                 p.scale_step == 8 && aligned(pool.data, 8, {pool.page_stride, p.scale_start});
   return p;
 }
 
@@ -153,6 +155,12 @@ void deal_one_round(RunParams& run, bool wide) {
   cut.pieces = FastDiv(wide ? 1 : ((cut.chunks - 1) >> cut.shift) + 1);
 }
 
+// Rounds of 7 are for rows whose scales are a word.
+Rounds rounds_of_run(const RunParams& run, Rounds rounds) {
+  const bool words = run.kind == RunKind::e4m3_ue8m0 && rounds.many == 7;
+  return words && !run.scale_word ? Rounds{rounds.few, rounds.few} : rounds;
+}
+
 // Deals all runs, and says whether every access and every batch of them is whole. `encodes`: lanes
 // look for the maxima of tiles.
 template <class RoundsOf>
@@ -164,7 +172,7 @@ bool deal(RunParams (&runs)[2], std::int32_t count, bool aligned, bool encodes,
       deal_one_round(run, true);
       return true;
     }
-    const Rounds rounds = rounds_of(run);
+    const Rounds rounds = rounds_of_run(run, rounds_of(run));
     return deal_whole(run, rounds.many, 2, encodes) || deal_whole(run, rounds.few, 2, encodes) ||
            deal_whole(run, rounds.few, 0, encodes) || deal_whole(run, rounds.many, 0, encodes);
   };

@@ -38,6 +38,21 @@ template <RunKind kKind>
 inline constexpr bool kTiled =
     kKind == RunKind::e4m3_f32 || kKind == RunKind::e4m3_ue8m0 || kKind == RunKind::e2m1_ue8m0;
 
+/// What a kernel tells the L2 cache (cache_hints.cuh).
+struct Hints {
+  bool keeps_scales = false;  // those of slots, which lie in a plane of their own
+  bool drops_values = false;  // codes and rows
+};
+/// Of a kernel whose runs are of these kinds; those that were fastest for scattered slots.
+LATHE_HD constexpr Hints encode_hints(RunKind first, RunKind second) {
+  if (first == RunKind::e4m3_f32 && second == first) return {true, true};
+  return {first == RunKind::e4m3_ue8m0 || first == RunKind::e2m1_ue8m0, false};
+}
+LATHE_HD constexpr Hints decode_hints(RunKind first, RunKind second) {
+  if (first == RunKind::e2m1_ue8m0) return {true, true};
+  return {first == RunKind::e4m3_ue8m0 || (first == RunKind::e4m3_f32 && second == first), false};
+}
+
 template <RunKind kKind>
 using Constant = std::integral_constant<RunKind, kKind>;
 
@@ -47,7 +62,7 @@ struct Rounds {
   int few;
 };
 /// `aligned`: false where accesses may be single bytes; a chunk is many instructions then, so one
-/// will do. v4_fp8's rows have 7 tiles.
+/// will do. 7 are the tiles of v4_fp8 (RunParams::scale_word).
 LATHE_HD constexpr Rounds encode_rounds(bool aligned, bool rotates, RunKind kind) {
   if (!aligned) return {1, 1};
   // Half of an index key rotates: then one round does and the other does not.
@@ -62,6 +77,10 @@ LATHE_HD constexpr Rounds decode_rounds(bool aligned, RunKind kind) {
 LATHE_HD constexpr Rounds requant_rounds(bool aligned) {
   return aligned ? Rounds{4, 2} : Rounds{1, 1};
 }
+
+/// Whether a lane that holds `rounds` chunks holds one of every tile of a row whose scales are a word.
+template <RunKind kKind, int kRounds>
+inline constexpr bool kScaleWord = kKind == RunKind::e4m3_ue8m0&& kRounds == 7;
 
 /// How the chunks of a run are dealt to warps: 2^shift neighbouring lanes hold a row, each of them
 /// `rounds` chunks that are 2^shift apart, so that a lane knows one row only. A warp's batch is
@@ -79,6 +98,9 @@ struct RunParams {
   bool raw_scale = false;     // e4m3_f32: amax / 448, not rounded up to a power of two
   bool vector = false;        // codes can be accessed as a whole chunk
   bool vector_scale = false;  // f32 scales can be accessed as a whole
+  // e4m3_ue8m0: the row's scales and pad are one word of 8 bytes, accessed as a whole: 7 tiles.
+  bool scale_word = false;
+  Hints hints;
   // Threads that share a tile are 2^tile_shift, up to a warp; kWideTile: a tile is no such number
   // of chunks, a run is one tile, and a warp takes a row.
   std::int32_t tile_shift = 0;
@@ -96,7 +118,8 @@ struct RunParams {
 
 /// The same with what a kernel knows at compile time.
 template <RunKind kKind, bool kWhole>
-LATHE_HD constexpr RunParams known_run(RunParams run) {
+LATHE_HD constexpr RunParams known_run(RunParams run, Hints hints = {}) {
+  run.hints = hints;
   run.kind = kKind;
   run.vector = kWhole || run.vector;
   run.vector_scale = kWhole || run.vector_scale;

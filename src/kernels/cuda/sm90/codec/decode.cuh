@@ -3,6 +3,7 @@
 
 #include "base/dtype.h"
 #include "kernels/cuda/sm90/codec/batch.cuh"
+#include "kernels/cuda/sm90/codec/cache_hints.cuh"
 
 namespace lathe::cuda {
 
@@ -18,20 +19,21 @@ __device__ __forceinline__ StoredChunk load_stored(const RunParams& run, Address
                                                    Address scales, std::uint32_t chunk) {
   StoredChunk out{{0, 0, 0, 0}, float_to_bits(run.scale)};
   if constexpr (kKind == RunKind::bf16) {
-    out.codes = load<uint4>(values + 16 * Address{chunk}, run.vector);
+    out.codes = load_value<uint4>(run, values + 16 * Address{chunk}, run.vector);
   } else if constexpr (kKind == RunKind::e2m1_ue8m0) {
-    out.codes.x = load<std::uint32_t>(values + 4 * Address{chunk}, run.vector);
+    out.codes.x = load_value<std::uint32_t>(run, values + 4 * Address{chunk}, run.vector);
   } else {
-    const uint2 codes = load<uint2>(values + 8 * Address{chunk}, run.vector);
+    const uint2 codes = load_value<uint2>(run, values + 8 * Address{chunk}, run.vector);
     out.codes.x = codes.x;
     out.codes.y = codes.y;
   }
   if constexpr (kTiled<kKind>) {
     const std::uint32_t tile =
         run.first_tile + (run.tile_shift == kWideTile ? 0 : chunk >> run.tile_shift);
-    out.scale = kKind == RunKind::e4m3_f32
-                    ? load<std::uint32_t>(scales + 4 * Address{tile}, run.vector_scale)
-                    : load_global<unsigned char>(scales + tile);
+    out.scale =
+        kKind == RunKind::e4m3_f32
+            ? load_scale_bits<std::uint32_t>(run, scales + 4 * Address{tile}, run.vector_scale)
+            : load_scale_bits<unsigned char>(run, scales + tile, true);
   }
   return out;
 }
@@ -105,13 +107,20 @@ __device__ __forceinline__ void decode_batch(const DecodeParams& p, const RunPar
   for (std::uint32_t u = 0; u < kCount; ++u) {
     stored[u] = load_stored<kKind>(run, values, scales, hold.chunk + u * hold.step);
   }
+  if constexpr (kScaleWord<kKind, kCount>) {  // in place of a byte each
+    const uint2 word = load_scale_bits<uint2>(run, scales, true);
+    LATHE_UNROLL
+    for (std::uint32_t u = 0; u < kCount; ++u) {
+      stored[u].scale = permute_bytes(word.x, word.y, 0x4440 + u) & 0xffu;
+    }
+  }
   if (!hold.has) return;
   const Address out =
       row_address(p.out, row, (run.first_chunk + hold.chunk) * (kChunk * sizeof(T)));
   LATHE_UNROLL
   for (std::uint32_t u = 0; u < kCount; ++u) {
     const Raw<T> raw = place.hole ? Raw<T>{} : decode_chunk<T, kKind>(stored[u]);
-    store_raw(out + u * hold.step * (kChunk * sizeof(T)), raw, kWhole || p.out.vector);
+    store_row<T>(run, out + u * hold.step * (kChunk * sizeof(T)), raw, kWhole || p.out.vector);
   }
 }
 
@@ -139,14 +148,21 @@ static __global__ void __launch_bounds__(kCodecThreads, sizeof(T) == 2 ? 4 : 3)
   const std::uint32_t rows = rows_of_block(p.count, first_row, p.block_rows);
   prefetch_list(p.slots, first_row, p.block_rows, p.count);
   WarpBatches batches;
-  decode_run<T, kFirst, kWhole>(p, known_run<kFirst, kWhole>(p.runs[0]), first_row, rows, batches);
+  constexpr Hints kHints = decode_hints(kFirst, kSecond);
+  decode_run<T, kFirst, kWhole>(p, known_run<kFirst, kWhole>(p.runs[0], kHints), first_row, rows,
+                                batches);
   if (p.run_count == 1) return;
-  decode_run<T, kSecond, kWhole>(p, known_run<kSecond, kWhole>(p.runs[1]), first_row, rows,
+  decode_run<T, kSecond, kWhole>(p, known_run<kSecond, kWhole>(p.runs[1], kHints), first_row, rows,
                                  batches);
 }
 
 template <bool kWhole>
 auto decode_kernel_of(const DecodeParams& p, DType dtype) {
+  constexpr RunKind kTile = RunKind::e4m3_f32;
+  if (p.runs[0].kind == kTile && p.run_count == 1) {
+    return dtype == DType::bf16 ? decode_kernel<bf16, kTile, kTile, kWhole>
+                                : decode_kernel<float, kTile, kTile, kWhole>;
+  }
   return visit_kinds(p.runs, [&](auto first, auto second) {
     return dtype == DType::bf16 ? decode_kernel<bf16, first, second, kWhole>
                                 : decode_kernel<float, first, second, kWhole>;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/dtype.h"
+#include "kernels/cuda/sm90/codec/cache_hints.cuh"
 #include "kernels/cuda/sm90/codec/rotate_chunk.cuh"
 #include "kernels/cuda/sm90/codec/stage.cuh"
 
@@ -34,9 +35,9 @@ __device__ __forceinline__ Target target_of(const EncodeParams& p, std::int64_t 
 template <RunKind kKind, class To>
 __device__ __forceinline__ void store_scale(const RunParams& run, To at, float scale) {
   if constexpr (kKind == RunKind::e4m3_f32) {
-    store(at, float_to_bits(scale), run.vector_scale);
+    store_scale_bits(run, at, float_to_bits(scale), run.vector_scale);
   } else {
-    store_global(at, static_cast<unsigned char>(float_to_bits(scale) >> 23));
+    store_scale_bits(run, at, static_cast<unsigned char>(float_to_bits(scale) >> 23), true);
   }
 }
 
@@ -51,7 +52,7 @@ template <class T, RunKind kKind, bool kRotated, class To>
 __device__ __forceinline__ void store_plain(const RunParams& run, To values, std::uint32_t chunk,
                                             const Raw<T>& raw, const float (&x)[8]) {
   if constexpr (kKind == RunKind::bf16) {
-    store(values + 16 * Address{chunk}, bf16_chunk<T, kRotated>(raw, x).v, run.vector);
+    store_value(run, values + 16 * Address{chunk}, bf16_chunk<T, kRotated>(raw, x).v, run.vector);
   } else if constexpr (kKind == RunKind::f32) {
     store_raw(values + 32 * Address{chunk}, to_raw_f32(x), run.vector);
   } else {
@@ -75,9 +76,9 @@ template <RunKind kKind, class To>
 __device__ __forceinline__ void store_codes(const RunParams& run, To at, const float (&x)[8],
                                             float inverse) {
   if constexpr (kKind == RunKind::e2m1_ue8m0) {
-    store(at, to_raw_e2m1(x, inverse), run.vector);
+    store_value(run, at, to_raw_e2m1(x, inverse), run.vector);
   } else {
-    store(at, to_raw_e4m3(x, inverse), run.vector);
+    store_value(run, at, to_raw_e4m3(x, inverse), run.vector);
   }
 }
 
@@ -120,6 +121,32 @@ struct TileTarget {
   static constexpr std::uint32_t kScaleBytes = kKind == RunKind::e4m3_f32 ? 4 : 1;
 };
 
+// The scales of a lane's tiles on their way to memory: each when it is known, or all of a row and its pad as one word, since
+// eight stores of a byte are eight accesses to the same sector.
+template <RunKind kKind, int kCount, class To>
+class ScaleWriter {
+ public:
+  __device__ __forceinline__ ScaleWriter(const RunParams& run, const TileTarget<kKind, To>& to)
+      : run_(run), to_(to) {}
+  __device__ __forceinline__ void put(std::uint32_t u, float scale) {
+    if constexpr (kScaleWord<kKind, kCount>) {
+      word_ |= std::uint64_t{float_to_bits(scale) >> 23} << (8 * u);
+    } else {
+      to_.store_scale_of(run_, u, scale);
+    }
+  }
+  __device__ __forceinline__ void finish() const {
+    if constexpr (kScaleWord<kKind, kCount>) {
+      if (to_.leads) store_scale_bits(run_, to_.scales, word_, true);
+    }
+  }
+
+ private:
+  const RunParams& run_;
+  const TileTarget<kKind, To>& to_;
+  std::uint64_t word_ = 0;
+};
+
 // Chunks of a run with tiles, from f32: values(u, x) gives those of chunk u. The threads of a tile
 // exchange their maxima.
 template <RunKind kKind, int kCount, class To, class Values>
@@ -143,15 +170,17 @@ __device__ __forceinline__ void encode_values(const RunParams& run, const TileTa
     exchange_maxima<kCount>(amax, tile_shift<kKind>(run), max);
   }
   if (!writes) return;
+  ScaleWriter<kKind, kCount, To> scales(run, to);
   LATHE_UNROLL
   for (int u = 0; u < kCount; ++u) {
     const TileScale tile = tile_scale<kKind>(run, amax[u]);
     const auto round = static_cast<std::uint32_t>(u);
-    to.store_scale_of(run, round, tile.scale);
+    scales.put(round, tile.scale);
     float x[8];
     values(u, x);
     store_codes<kKind>(run, to.values + Address{round * to.value_step}, x, tile.inverse);
   }
+  scales.finish();
 }
 
 // The same, seldom taken, so there is one copy of it, which reads its chunks again: load(u) gives them as they lie
@@ -169,6 +198,7 @@ __device__ __forceinline__ void encode_special(const RunParams& run,
     amax[0] = fmaxf(amax[0], largest_finite(x));
   }
   if (to.once) exchange_maxima<1>(amax, run.cut.shift, max);
+  ScaleWriter<kKind, kCount, To> scales(run, to);
   LATHE_ROLLED
   for (std::uint32_t u = 0; u < kCount; ++u) {
     float x[8];
@@ -179,9 +209,10 @@ __device__ __forceinline__ void encode_special(const RunParams& run,
     }
     if (!writes) continue;
     const TileScale tile = tile_scale<kKind>(run, amax[0]);
-    to.store_scale_of(run, u, tile.scale);
+    scales.put(u, tile.scale);
     store_codes<kKind>(run, to.values + Address{u * to.value_step}, x, tile.inverse);
   }
+  if (writes) scales.finish();
 }
 
 // The same from bf16 as they lie in memory: maxima are those of bf16 bits, two chunks in a word.
@@ -211,20 +242,22 @@ __device__ __forceinline__ bool encode_tiles(const RunParams& run, const TileTar
     exchange_maxima<kPairs>(amax, tile_shift<kKind>(run), max);
   }
   if (!writes) return true;
+  ScaleWriter<kKind, kCount, To> scales(run, to);
   LATHE_UNROLL
   for (std::uint32_t u = 0; u < kCount; ++u) {
     const std::uint32_t bits = u % 2 == 0 ? amax[u / 2] << 16 : amax[u / 2] & 0xffff0000u;
     const TileScale tile = tile_scale<kKind>(run, bits_to_float(bits));
-    to.store_scale_of(run, u, tile.scale);
+    scales.put(u, tile.scale);
     const To values = to.values + Address{u * to.value_step};
     if constexpr (kKind == RunKind::e2m1_ue8m0) {
-      store(values, to_raw_e2m1_numbers(raw[u], tile.inverse), run.vector);
+      store_value(run, values, to_raw_e2m1_numbers(raw[u], tile.inverse), run.vector);
     } else {
       float x[8];
       to_floats(raw[u], x);
-      store(values, to_raw_e4m3_numbers(x, tile.inverse), run.vector);
+      store_value(run, values, to_raw_e4m3_numbers(x, tile.inverse), run.vector);
     }
   }
+  scales.finish();
   return true;
 }
 
@@ -257,7 +290,7 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
   LATHE_UNROLL
   for (std::uint32_t u = 0; u < kCount; ++u) {
     const Address at = source + u * hold.step * (kChunk * sizeof(T));
-    raw[u] = load_raw<T>(at, vector);
+    raw[u] = load_row<T>(run, at, vector);
     if constexpr (kRotate) {
       rotary[u] = rotary_chunk(rope, run.first_chunk + hold.chunk + u * hold.step);
       load_partner(rope, rotary[u], at, vector, turn[u]);
@@ -268,10 +301,10 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
   if constexpr (kRotate) sync_warp();  // in place: all is read before the first is written
   const bool writes = hold.has && !target.place.hole;
   if (run.first_chunk == 0 && hold.chunk == 0 && hold.has) stage.send(target.place, hold.row);
-  if (writes && run.first_chunk == 0 && hold.chunk == 0) {
+  if (!kScaleWord<kKind, kCount> && writes && run.first_chunk == 0 && hold.chunk == 0) {
     const Address pad = target.place.part(p.pad_start, p.pad_step);
     for (int i = 0; i < p.pad_bytes; ++i) {
-      store_global(pad + static_cast<Address>(i), static_cast<unsigned char>(0));
+      store_scale_bits(run, pad + static_cast<Address>(i), static_cast<unsigned char>(0), true);
     }
   }
   if constexpr (kRope && !kTiled<kKind>) {
@@ -437,10 +470,11 @@ static __global__ void __launch_bounds__(kCodecThreads,
                                                                p.runs[0].step);
   WarpBatches batches;
   constexpr bool kFirstRotates = kRope && (!kTiled<kFirst> || kTilesRotate<kFirst, kSecond>);
-  encode_run<T, kFirst, kRope, kFirstRotates, kWhole>(p, known_run<kFirst, kWhole>(p.runs[0]),
-                                                      first_row, rows, batches, stage);
+  constexpr Hints kHints = encode_hints(kFirst, kSecond);
+  encode_run<T, kFirst, kRope, kFirstRotates, kWhole>(
+      p, known_run<kFirst, kWhole>(p.runs[0], kHints), first_row, rows, batches, stage);
   if (p.run_count == 2 && !kOneRun<kFirst, kSecond>) {
-    encode_run<T, kSecond, kRope, kRope, kWhole>(p, known_run<kSecond, kWhole>(p.runs[1]),
+    encode_run<T, kSecond, kRope, kRope, kWhole>(p, known_run<kSecond, kWhole>(p.runs[1], kHints),
                                                  first_row, rows, batches, stage);
   }
   stage.write(rows);
