@@ -111,6 +111,13 @@ __device__ inline void prefetch_global(const void* at) {
 __device__ inline float bits_to_float(std::uint32_t u) { return __uint_as_float(u); }
 __device__ inline std::uint32_t float_to_bits(float x) { return __float_as_uint(x); }
 
+/// The larger one; a NaN where one of them is.
+__device__ inline float max_or_nan(float a, float b) {
+  float out;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
+  return out;
+}
+
 /// Byte i of the result is the byte of (a: 0 to 3, b: 4 to 7) that hex digit i of `choice` names.
 __device__ inline std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b,
                                               std::uint32_t choice) {

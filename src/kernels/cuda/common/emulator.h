@@ -272,6 +272,9 @@ inline std::uint32_t float_to_bits(float x) { return __builtin_bit_cast(std::uin
 // The number where one of the two is NaN, quiet or signalling; C's functions make a signalling one
 // win.
 inline float fmaxf(float a, float b) { return std::isnan(a) || b > a ? b : a; }
+inline float max_or_nan(float a, float b) {
+  return std::isnan(a) || std::isnan(b) ? bits_to_float(0x7fffffffu) : fmaxf(a, b);
+}
 inline float fminf(float a, float b) { return std::isnan(a) || b < a ? b : a; }
 
 inline std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t choice) {

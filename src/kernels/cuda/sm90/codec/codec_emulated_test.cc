@@ -9,7 +9,7 @@
 #include "kernels/cuda/sm90/codec/codec_kernels.h"
 #include "kernels/cuda/sm90/codec/codec_launch.h"
 #include "kernels/cuda/sm90/codec/decode.cuh"
-#include "kernels/cuda/sm90/codec/encode.cuh"
+#include "kernels/cuda/sm90/codec/index_keys.cuh"
 #include "kernels/cuda/sm90/codec/move.cuh"
 #include "kernels/cuda/sm90/codec/requantize.cuh"
 #include "layout/codec_test_util.h"
@@ -257,6 +257,57 @@ TEST(CodecEmulated, RequantizeTellsTheFirstOfEquallyWorstRows) {
   }
 }
 
+// Index keys of several steps of a warp, in rows with and without infinities and NaN.
+TEST(CodecEmulated, WritesIndexKeysOfEveryRotation) {
+  std::mt19937 rng(test_seed(18));
+  constexpr int kMany = 70;
+  const CacheLayout layout(LayoutKind::index_fp8);
+  for (RopePairing pairing : enum_values<RopePairing>()) {
+    const auto table = *RopeTable::make({.dim = 64, .pairing = pairing}, 100);
+    for (RopeDirection direction : enum_values<RopeDirection>()) {
+      for (const int first : {0, 64}) {
+        for (const int special : {0, 1, 70}) {  // rows
+          OwnedRows k(DType::bf16, kMany, 128, 8);
+          fill_adversarial(k, rng);
+          OwnedRows numbers(k);
+          make_finite(numbers);
+          const auto bytes = k.bytes.size() / kMany * static_cast<std::size_t>(special);
+          std::copy(numbers.bytes.begin() + static_cast<std::ptrdiff_t>(bytes), numbers.bytes.end(),
+                    k.bytes.begin() + static_cast<std::ptrdiff_t>(bytes));
+          auto slots = some_slots(96, kMany, rng);
+          auto clean = with_holes(slots, 96);
+          std::vector<LocalPos> positions, known;
+          for (int t = 0; t < kMany; ++t) {
+            const bool hole = t % 9 == 4;
+            positions.emplace_back(!hole ? static_cast<int>(rng() % 100) : t % 2 == 0 ? -1 : 100);
+            known.emplace_back(hole ? -1 : positions.back().value);
+            if (hole) clean[static_cast<std::size_t>(t)] = Slot();
+          }
+          // The rotated row in f32, which rounds nothing.
+          OwnedRows turned(DType::f32, kMany, 128);
+          for (int r = 0; r < kMany; ++r) {
+            for (int c = 0; c < 128; ++c) turned.set(r, c, k.get(r, c));
+          }
+          OwnedPool cpu(layout, 32, 3), gpu(cpu);
+          ASSERT_TRUE(lathe::apply_rope(table, known, turned.view, 1, first, direction).ok());
+          ASSERT_TRUE(lathe::encode_rows(turned.read(), clean, cpu.view).ok());
+          RopeParams rope = rope_params(table.data().data(), 100, 64, pairing, positions, first);
+          rope.inverse = direction == RopeDirection::inverse;
+          EncodeParams p = encode_params(k.read(), slots, gpu.view, {}, rope);
+          ASSERT_EQ(p.index_keys, direction == RopeDirection::forward);
+          for (const int block_rows : {1, 7, 64}) {
+            cut(p, block_rows);
+            gpu.bytes.assign(gpu.bytes.size(), kPoison);
+            run(encode_kernel_of(p, DType::bf16, true), p);
+            ASSERT_EQ(first_difference(cpu.bytes, gpu.bytes), -1)
+                << name(pairing) << " " << first << " " << special << " " << block_rows;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(CodecEmulated, RopeWriteGivesTheBytesOfTheCpu) {
   std::mt19937 rng(test_seed(14));
   std::vector<LocalPos> positions = {LocalPos(0),  LocalPos(63), LocalPos(5), LocalPos(-1),
@@ -273,6 +324,7 @@ TEST(CodecEmulated, RopeWriteGivesTheBytesOfTheCpu) {
           if (c.dim > 0) table = *RopeTable::make({.dim = c.dim, .pairing = pairing}, 64);
           OwnedRows k(in, kRows, w, extra), q(in, kRows, 3 * w, extra);
           fill_adversarial(k, rng);
+          if (rng() % 2 == 0) make_finite(k);
           fill_adversarial(q, rng);
           OwnedRows cpu_q(out, kRows, 3 * w, extra), gpu_q(cpu_q);
           OwnedPool cpu(layout, 4, 6), gpu(cpu);

@@ -84,6 +84,12 @@ double room_of(const MoveCut& cut) { return cut.batch; }
 constexpr std::int32_t kFewestWarps = 3;
 constexpr std::int32_t kFewestRequantWarps = 2;
 
+// Rows of a block: `most`, but no more than leave two blocks for every processor.
+std::int32_t spread_rows(std::int64_t count, std::int32_t most) {
+  const std::int64_t spread = (count + 2 * kProcessors - 1) / (2 * kProcessors);
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(spread, 1, most));
+}
+
 // Rows of a block and its threads.
 template <class Params, class AnyCut>
 void cut_rows(Params& p, std::int32_t rows, std::initializer_list<AnyCut*> cuts,
@@ -108,8 +114,7 @@ void cut_rows(Params& p, std::int32_t rows, std::initializer_list<AnyCut*> cuts,
       best = chunks / room;
       rows = r;
     }
-    const std::int64_t spread = (p.count + 2 * kProcessors - 1) / (2 * kProcessors);
-    rows = static_cast<std::int32_t>(std::clamp<std::int64_t>(spread, 1, rows));
+    rows = spread_rows(p.count, rows);
   }
   p.block_rows = rows;
   p.threads = 32 * std::clamp(all(rows), 1, kCodecWarps);
@@ -227,6 +232,19 @@ bool stages(const Params& p, const RunParams (&runs)[2]) {
   return stage_bytes(1, runs[0].step) <= kMostStageBytes;
 }
 
+// Of write_index_keys_kernel, for a step of eight warps. A warp's batch of such rows, as cut_rows() counts them, is a step.
+constexpr std::int32_t kMostKeyRows = 32;
+
+// Whether what is written are rotated index keys of the usual shape.
+bool writes_index_keys(const EncodeParams& p) {
+  const RunParams& run = p.runs[0];
+  const RopeParams& rope = p.rope;
+  return p.whole && !p.to_rows && p.run_count == 1 && run.kind == RunKind::e4m3_f32 &&
+         !run.raw_scale && run.cut.chunks == 16 && run.tile_shift == 4 && rope.half == 4 &&
+         (rope.first == 0 || rope.first == 8) && !rope.inverse && rope.positions != nullptr &&
+         p.slots != nullptr && rope.table_positions <= 0x7fffffff && p.heads.divisor == 1;
+}
+
 // Slots are 31 bits.
 std::uint32_t slot_limit(std::int64_t slots) {
   return static_cast<std::uint32_t>(std::min(slots, std::int64_t{1} << 31));
@@ -237,6 +255,11 @@ std::uint32_t slot_limit(std::int64_t slots) {
 void cut(EncodeParams& p, std::int32_t block_rows) {
   p.whole = deal(p.runs, p.run_count, p.aligned() && stages(p, p.runs), true,
                  [](const RunParams& run) { return encode_rounds(true, run.rotates, run.kind); });
+  p.index_keys = writes_index_keys(p);
+  if (p.index_keys) {
+    const std::int32_t most = kMostKeyRows * key_steps(p.rope.interleaved);
+    block_rows = block_rows == 0 ? spread_rows(p.count, most) : std::min(block_rows, most);
+  }
   cut_runs(p, block_rows, p.runs[0].cut, p.runs[1].cut);
 }
 

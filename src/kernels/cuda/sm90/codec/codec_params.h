@@ -82,6 +82,10 @@ LATHE_HD constexpr Rounds requant_rounds(bool aligned) {
 template <RunKind kKind, int kRounds>
 inline constexpr bool kScaleWord = kKind == RunKind::e4m3_ue8m0&& kRounds == 7;
 
+/// Rows that eight lanes of write_index_keys_kernel take one after another, so that loads of the next are under way: as many as
+/// registers allow.
+LATHE_HD constexpr int key_steps(bool interleaved) { return interleaved ? 2 : 1; }
+
 /// How the chunks of a run are dealt to warps: 2^shift neighbouring lanes hold a row, each of them
 /// `rounds` chunks that are 2^shift apart, so that a lane knows one row only. A warp's batch is
 /// 2^(5 - shift) rows, or one of `pieces` parts of them.
@@ -217,7 +221,8 @@ struct EncodeParams {
   std::int32_t pad_bytes = 0;
   PagesParams pages;
   RopeParams rope;
-  bool whole = false;  // every access and every batch; cut() sets it
+  bool whole = false;       // every access and every batch; cut() sets it
+  bool index_keys = false;  // write_index_keys_kernel takes it, if rows are bf16
 
   bool aligned() const {
     return rows.vector && runs_aligned(runs, run_count) && (rope.half == 0 || rope.vector);

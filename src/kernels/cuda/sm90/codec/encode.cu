@@ -1,6 +1,6 @@
 // The launches of the kernels from rows.
 #include "kernels/cuda/sm90/codec/codec_kernels.h"
-#include "kernels/cuda/sm90/codec/encode.cuh"
+#include "kernels/cuda/sm90/codec/index_keys.cuh"
 
 namespace lathe::cuda {
 

@@ -493,12 +493,4 @@ auto encode_kernel_of(const EncodeParams& p, DType dtype) {
                                 : encode_kernel<float, first, second, kRope, kWhole>;
   });
 }
-/// The instance for a call. dtype: of the rows.
-inline auto encode_kernel_of(const EncodeParams& p, DType dtype, bool rope) {
-  if (p.whole) {
-    return rope ? encode_kernel_of<true, true>(p, dtype) : encode_kernel_of<false, true>(p, dtype);
-  }
-  return rope ? encode_kernel_of<true, false>(p, dtype) : encode_kernel_of<false, false>(p, dtype);
-}
-
 }  // namespace lathe::cuda
