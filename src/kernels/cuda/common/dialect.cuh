@@ -97,6 +97,13 @@ __device__ inline void store_kept(unsigned long long address, T v) {
   *static_cast<T*>(kept<kKeep>(address)) = v;
 }
 
+/// A word that other blocks change by atomics meanwhile, as it is in the L2 cache.
+__device__ inline unsigned long long load_shared_word(const unsigned long long* from) {
+  unsigned long long out;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(out) : "l"(from));
+  return out;
+}
+
 /// Loads what is not read again: caches drop it first.
 template <class T>
 __device__ inline T load_once(const T* from) {
@@ -167,6 +174,24 @@ __device__ inline void convert_from_e4m3x2(std::uint32_t codes, float& first, fl
   asm("{ .reg .f16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi; }"
       : "=f"(first), "=f"(second)
       : "r"(halves));
+}
+/// Two e4m3 in the low 16 bits of `codes` to f16, exactly; a NaN stays some NaN.
+__device__ inline std::uint32_t e4m3x2_to_f16x2(std::uint32_t codes) {
+  std::uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<std::uint16_t>(codes)));
+  return halves;
+}
+/// Two f16 to f32.
+__device__ inline void widen_f16x2(std::uint32_t halves, float& first, float& second) {
+  asm("{ .reg .f16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi; }"
+      : "=f"(first), "=f"(second)
+      : "r"(halves));
+}
+/// The larger magnitudes of two f16 each, with some sign; a NaN where one of them is.
+__device__ inline std::uint32_t max_magnitude_f16x2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t out;
+  asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  return out;
 }
 
 }  // namespace lathe::cuda

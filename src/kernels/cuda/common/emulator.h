@@ -311,6 +311,8 @@ void store_kept(unsigned long long address, T v) {
   store_global(address, v);
 }
 
+inline unsigned long long load_shared_word(const unsigned long long* from) { return *from; }
+
 template <class T>
 T load_once(const T* from) {
   return *from;
@@ -348,6 +350,24 @@ inline std::uint32_t convert_bf16x2(float low, float high) {
 inline std::uint32_t convert_e4m3x4(float a, float b, float c, float d) {
   const auto one = [](float x) { return std::isnan(x) ? 0x7fu : std::uint32_t{to_e4m3(x).bits}; };
   return one(a) | one(b) << 8 | one(c) << 16 | one(d) << 24;
+}
+inline std::uint32_t e4m3x2_to_f16x2(std::uint32_t codes) {
+  const auto one = [](std::uint32_t code) {
+    const float x = to_f32(e4m3{static_cast<std::uint8_t>(code)});
+    return std::isnan(x) ? 0x7fffu : std::uint32_t{to_f16(x).bits};
+  };
+  return one(codes & 0xffu) | one(codes >> 8 & 0xffu) << 16;
+}
+inline void widen_f16x2(std::uint32_t halves, float& first, float& second) {
+  first = to_f32(f16{static_cast<std::uint16_t>(halves)});
+  second = to_f32(f16{static_cast<std::uint16_t>(halves >> 16)});
+}
+inline std::uint32_t max_magnitude_f16x2(std::uint32_t a, std::uint32_t b) {
+  const auto one = [](std::uint32_t x, std::uint32_t y) {
+    const std::uint32_t larger = std::max(x & 0x7fffu, y & 0x7fffu);
+    return larger > 0x7c00u ? 0x7fffu : larger | ((x ^ y) & 0x8000u);
+  };
+  return one(a & 0xffffu, b & 0xffffu) | one(a >> 16, b >> 16) << 16;
 }
 inline void convert_from_e4m3x2(std::uint32_t codes, float& first, float& second) {
   const auto one = [](std::uint32_t code) {

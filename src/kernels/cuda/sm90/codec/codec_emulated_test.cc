@@ -11,7 +11,7 @@
 #include "kernels/cuda/sm90/codec/decode.cuh"
 #include "kernels/cuda/sm90/codec/index_keys.cuh"
 #include "kernels/cuda/sm90/codec/move.cuh"
-#include "kernels/cuda/sm90/codec/requantize.cuh"
+#include "kernels/cuda/sm90/codec/requantize_tiles.cuh"
 #include "layout/codec_test_util.h"
 #include "layout/rope_write.h"
 #include "layout/rope_write_test_util.h"
@@ -253,6 +253,73 @@ TEST(CodecEmulated, RequantizeTellsTheFirstOfEquallyWorstRows) {
       EXPECT_EQ(0xffffffffu - static_cast<std::uint32_t>(words[0]),
                 static_cast<std::uint32_t>(with_rope))
           << with_code;
+    }
+  }
+}
+
+// Normal numbers times `scale`; `ties` of them lie half way between two codes.
+OwnedRows normal_rows(const CacheLayout& layout, int rows, float scale, int ties,
+                      std::mt19937& rng) {
+  std::normal_distribution<float> normal;
+  OwnedRows out(DType::bf16, rows, layout.row_elems());
+  for (int r = 0; r < rows; ++r) {
+    for (int c = 0; c < layout.row_elems(); ++c) out.set(r, c, normal(rng) * scale);
+  }
+  for (int i = 0; i < ties; ++i) {
+    out.set(static_cast<int>(rng() % static_cast<unsigned>(rows)),
+            layout.row_elems() - 1 - static_cast<int>(rng() % 64), 4.25f * scale);
+  }
+  return out;
+}
+
+// A row's loss is told whatever was told before: less, the same of a row before or after it, or more.
+TEST(CodecEmulated, RequantizeTellsTheWorstOfAllThatIsTold) {
+  std::mt19937 rng(test_seed(17));
+  constexpr int kMany = 37;
+  const CacheLayout to = *CacheLayout::parse("mla_fp8");
+  struct Numbers {
+    float rows, dst_scale;
+    int ties;
+  };
+  for (const char* text : {"mla_fp8_block", "mla_fp8_block(scale=raw_f32)"}) {
+    const CacheLayout from = *CacheLayout::parse(text);
+    for (const Numbers& n :
+         {Numbers{1, 1, 0}, Numbers{1, 1, 9}, Numbers{1, 0.35f, 9}, Numbers{0x1p-11f, 1, 0},
+          Numbers{0x1p-11f, 1, 9}, Numbers{1e-3f, 1e-7f, 0}, Numbers{1e30f, 1, 0},
+          Numbers{1, 0x1p-70f, 0}, Numbers{0, 1, 0}}) {
+      const OwnedRows rows = normal_rows(from, kMany, n.rows, n.ties, rng);
+      OwnedPool src(from, 8, 5), cpu(to, 8, 5), gpu(cpu);
+      const auto slots = some_slots(40, kMany, rng);
+      const auto clean = with_holes(slots, 40);
+      const auto in_order = slots_from(0, kMany);
+      ASSERT_TRUE(lathe::encode_rows(rows.read(), in_order, src.view).ok());
+      const TensorScales scales{n.dst_scale, 1};
+      const auto report = lathe::requantize(src.view, in_order, cpu.view, clean, {}, scales);
+      ASSERT_TRUE(report.ok());
+      RequantParams p = requant_params(src.view, in_order, gpu.view, slots, {}, scales);
+      ASSERT_TRUE(p.tiles);
+      using Word = unsigned long long;
+      const auto word = [](float error, int row) {
+        return Word{float_to_bits(error)} << 32 | (0xffffffffu - static_cast<unsigned>(row));
+      };
+      const float worst = report->worst_abs_error;
+      const int row = report->worst_slot.value;
+      const Word own = worst == 0 ? 0 : word(worst, row);
+      for (const Word told : {Word{0}, word(worst, row + 1), word(worst, row - 1),
+                              word(worst / 2, 0), word(std::nextafter(worst, 0.0f), 0),
+                              word(std::nextafter(worst, 1e38f), kMany), word(1e38f, 99)}) {
+        for (const int block_rows : {1, 16}) {
+          cut(p, block_rows);
+          gpu.bytes.assign(gpu.bytes.size(), kPoison);
+          Word words[2] = {told, 5};
+          p.report = words;
+          run(requantize_kernel_of(p, false), p);
+          EXPECT_EQ(words[0], std::max(own, told))
+              << n.rows << " over " << n.dst_scale << ": " << worst << " of row " << row;
+          EXPECT_EQ(static_cast<std::int64_t>(words[1]) - 5, report->saturated) << n.rows;
+          ASSERT_EQ(first_difference(cpu.bytes, gpu.bytes), -1) << n.rows;
+        }
+      }
     }
   }
 }

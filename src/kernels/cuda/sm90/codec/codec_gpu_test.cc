@@ -296,6 +296,45 @@ TEST_F(CodecGpu, WritesManyIndexKeys) {
   }
 }
 
+// Numbers as a layer makes them, so that most rows cannot lose what others did, and ties for the worst of all.
+TEST_F(CodecGpu, RequantizeTellsTheLossOfNumbers) {
+  std::mt19937 rng(31);
+  constexpr int kRows = 20000;
+  const CacheLayout from(LayoutKind::mla_fp8_block), to(LayoutKind::mla_fp8);
+  std::normal_distribution<float> normal;
+  for (const auto& [scale, dst_scale] :
+       {std::pair{1.0f, 1.0f}, std::pair{1.0f, 0.35f}, std::pair{0x1p-11f, 1.0f}}) {
+    OwnedRows rows(DType::bf16, kRows, from.row_elems());
+    for (int r = 0; r < kRows; ++r) {
+      for (int c = 0; c < from.row_elems(); ++c) rows.set(r, c, normal(rng) * scale);
+      if (r > kRows / 2 && r % 7 == 0) rows.set(r, 512 + r % 64, 8.5f * scale * dst_scale);
+    }
+    OwnedPool src(from, 64, kRows / 64 + 1), dst(to, 64, kRows / 64 + 1);
+    const auto slots = slots_from(0, kRows);
+    must(lathe::encode_rows(rows.read(), slots, src.view));
+    const DevicePool gpu_src(*this, src), gpu_dst(*this, dst);
+    const DeviceCopy<Slot> list(*this, slots);
+    DeviceCopy<RequantWords> words(*this, std::vector<RequantWords>{{99, 99}});
+    const Requantize op{.src = gpu_src.view,
+                        .src_slots = span_of(list),
+                        .dst = gpu_dst.view,
+                        .dst_slots = span_of(list),
+                        .dst_scales = {dst_scale, 1},
+                        .report = words.data()};
+    const auto wanted =
+        lathe::requantize(src.view, slots, dst.view, slots, op.src_scales, op.dst_scales);
+    must(wanted);
+    for (int i = 0; i < 5; ++i) {  // in whatever order blocks come
+      must(requantize(op, stream()));
+      ASSERT_EQ(first_difference(dst.bytes, gpu_dst.bytes.read(*this)), -1) << scale;
+      const RequantReport got = requant_report(words.read(*this)[0], slots);
+      EXPECT_EQ(got.worst_abs_error, wanted->worst_abs_error) << scale;
+      EXPECT_EQ(got.worst_slot, wanted->worst_slot) << scale;
+      EXPECT_EQ(got.saturated, wanted->saturated) << scale;
+    }
+  }
+}
+
 TEST_F(CodecGpu, RotatesInPlaceBothWays) {
   std::mt19937 rng(25);
   for (RopePairing pairing : enum_values<RopePairing>()) {

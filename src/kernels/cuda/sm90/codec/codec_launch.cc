@@ -245,6 +245,18 @@ bool writes_index_keys(const EncodeParams& p) {
          p.slots != nullptr && rope.table_positions <= 0x7fffffff && p.heads.divisor == 1;
 }
 
+// Whether slots of mla_fp8_block have the usual shape, and every access of 16 bytes is legal.
+bool four_tiles(const RequantParams& p) {
+  const RunParams& src = p.src_runs[0];
+  const RunParams& src_rope = p.src_runs[1];
+  const RunParams& dst = p.dst_runs[0];
+  return src.kind == RunKind::e4m3_f32 && src.cut.chunks == 64 && src.tile_shift == 4 &&
+         src.first_tile == 0 && src_rope.cut.chunks == 8 &&
+         aligned(p.src.data, 16,
+                 {p.src.stride, src.start, src.step, src.scale_start, src_rope.start}) &&
+         aligned(p.dst.data, 16, {p.dst.stride, dst.start, dst.step});
+}
+
 // Slots are 31 bits.
 std::uint32_t slot_limit(std::int64_t slots) {
   return static_cast<std::uint32_t>(std::min(slots, std::int64_t{1} << 31));
@@ -277,6 +289,13 @@ void cut(RequantParams& p, std::int32_t block_rows) {
   const Cut& first = p.src_runs[0].cut;
   p.together = p.whole && p.run_count == 2 && first.rounds == requant_rounds(true).many &&
                first.pieces.divisor == 1 && p.src_runs[1].cut.chunks <= 1u << first.shift;
+  p.tiles = p.together && four_tiles(p);
+  if (p.tiles) {
+    p.block_rows = spread_rows(p.count, kMostTileRows);
+    if (block_rows != 0) p.block_rows = std::min(block_rows, kMostTileRows);
+    p.threads = (p.block_rows + 3) / 4 * 32;
+    return;
+  }
   if (p.together) {
     return cut_rows<RequantParams, Cut>(p, block_rows, {&p.src_runs[0].cut}, kFewestRequantWarps);
   }

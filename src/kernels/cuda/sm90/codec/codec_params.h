@@ -244,6 +244,8 @@ struct DecodeParams {
   bool aligned() const { return out.vector && runs_aligned(runs, run_count); }
 };
 
+inline constexpr int kMostTileRows = 16;  // rows of a block of requantize_tiles_kernel; measured
+
 /// mla_fp8 to mla_fp8_block, or back. Runs of both sides cover the same elements.
 struct RequantParams {
   const std::int32_t* src_slots = nullptr;  // [count]
@@ -260,7 +262,9 @@ struct RequantParams {
   // row, and a count of saturated elements.
   unsigned long long* report = nullptr;
   bool whole = false;
-  bool together = false;  // requantize_rows() takes it
+  bool together = false;   // requantize_rows() takes it
+  bool tiles = false;      // requantize_tiles_kernel takes it
+  std::uint32_t zero = 0;  // which the compiler does not know
 
   bool aligned() const {
     return runs_aligned(src_runs, run_count) && runs_aligned(dst_runs, run_count);

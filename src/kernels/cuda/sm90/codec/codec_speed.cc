@@ -135,6 +135,14 @@ void Bench::requantize_between(const CacheLayout& from, const CacheLayout& to) {
   const auto src = bytes(pages * from.page_stride(kPageSize), false);
   const auto dst = bytes(pages * to.page_stride(kPageSize), false);
   const auto src_slots = upload(stream_, paged(pages, 4));
+  {
+    // What is lost, and so what it takes to see it, depends on the numbers.
+    const std::int64_t width = from.row_elems();
+    const auto rows = bytes(tokens * width * 2, true);
+    need(encode_rows({rows.data(), DType::bf16, tokens, width, width}, src_slots.span(),
+                     {src.data(), from, kPageSize, pages}, {}, stream_));
+    need(stream_.wait());
+  }
   const auto dst_slots = upload(stream_, paged(pages, 5));
   const auto words = need(DeviceArray<RequantWords>::make(1));
   for (RequantWords* report : {static_cast<RequantWords*>(nullptr), words.data()}) {

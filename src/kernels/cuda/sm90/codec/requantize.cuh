@@ -6,6 +6,9 @@
 
 namespace lathe::cuda {
 
+// Half way from 448 to the 480 that e4m3 does not have.
+inline constexpr float kSaturates = 464.0f;
+
 // What a thread saw of its rows.
 struct RequantLoss {
   float worst = 0;
@@ -33,8 +36,10 @@ struct RequantLoss {
       return ((c & 0x7f7f7f7fu) + 0x02020202u) & 0x80808080u;
     };
     if ((high(codes.x) | high(codes.y)) == 0) return;
-    // 464 lies half way from 448 to the 480 that e4m3 does not have.
-    for (int i = 0; i < 8; ++i) saturated += fabsf(before[i] * inverse) > 464.0f ? 1 : 0;
+    count_saturated(before, inverse);
+  }
+  __device__ __forceinline__ void count_saturated(const float (&before)[8], float inverse) {
+    for (int i = 0; i < 8; ++i) saturated += fabsf(before[i] * inverse) > kSaturates ? 1 : 0;
   }
 };
 
@@ -291,11 +296,6 @@ auto requantize_kernel_of(const RequantParams& p, bool to_block) {
   }
   return to_block ? requantize_kernel<true, kReport, false, false>
                   : requantize_kernel<false, kReport, false, false>;
-}
-/// The instance for a call.
-inline auto requantize_kernel_of(const RequantParams& p, bool to_block) {
-  return p.report != nullptr ? requantize_kernel_of<true>(p, to_block)
-                             : requantize_kernel_of<false>(p, to_block);
 }
 
 }  // namespace lathe::cuda
