@@ -143,6 +143,7 @@ bool deal_whole(RunParams& run, int rounds, int least_shift, bool encodes) {
     const bool within = run.tile_shift <= shift;
     const bool spans = run.kind != RunKind::e2m1_ue8m0 && piece == 1u << run.tile_shift;
     if (encodes && !within && !spans) continue;
+    if (encodes && run.kind == RunKind::e2m1_ue8m0 && !scales_join(rounds, shift)) continue;
     cut.shift = shift;
     cut.rounds = rounds;
     cut.pieces = FastDiv(cut.chunks / piece);

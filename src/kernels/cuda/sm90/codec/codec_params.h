@@ -82,6 +82,14 @@ LATHE_HD constexpr Rounds requant_rounds(bool aligned) {
 template <RunKind kKind, int kRounds>
 inline constexpr bool kScaleWord = kKind == RunKind::e4m3_ue8m0&& kRounds == 7;
 
+/// Whether lanes put scales together (scale_words.cuh): a launch's runs are so cut where its batches are whole.
+template <RunKind kKind, int kRounds>
+inline constexpr bool kScalesJoined = kKind == RunKind::e2m1_ue8m0 &&
+                                      (kRounds == 4 || kRounds == 2);
+constexpr bool scales_join(int rounds, int shift) {
+  return rounds == 4 ? shift >= 3 : rounds == 2 && shift == 2;
+}
+
 /// Rows that eight lanes of write_index_keys_kernel take one after another, so that loads of the next are under way: as many as
 /// registers allow.
 LATHE_HD constexpr int key_steps(bool interleaved) { return interleaved ? 2 : 1; }

@@ -4,6 +4,7 @@
 #include "base/dtype.h"
 #include "kernels/cuda/sm90/codec/cache_hints.cuh"
 #include "kernels/cuda/sm90/codec/rotate_chunk.cuh"
+#include "kernels/cuda/sm90/codec/scale_words.cuh"
 #include "kernels/cuda/sm90/codec/stage.cuh"
 
 namespace lathe::cuda {
@@ -241,13 +242,29 @@ __device__ __forceinline__ bool encode_tiles(const RunParams& run, const TileTar
   } else {
     exchange_maxima<kPairs>(amax, tile_shift<kKind>(run), max);
   }
+  const auto scale_of = [&](std::uint32_t u) {
+    const std::uint32_t bits = u % 2 == 0 ? amax[u / 2] << 16 : amax[u / 2] & 0xffff0000u;
+    return tile_scale<kKind>(run, bits_to_float(bits));
+  };
+  if constexpr (kScalesJoined<kKind, kCount>) {
+    std::uint32_t word = 0;
+    LATHE_UNROLL
+    for (std::uint32_t u = 0; u < kCount; ++u) {
+      word |= float_to_bits(scale_of(u).scale) >> 23 << (8 * u);
+    }
+    word = kCount == 4 ? turn_scales(word) : pair_scales(word);
+    const bool stores = to.leads && (kCount == 4 || (lane_of_warp() & 2) == 0);
+    const std::int64_t ahead = kCount == 4 ? turned_scales_at(run.cut) : 0;
+    if (writes && stores) {
+      store_scale_bits(run, to.scales + static_cast<Address>(ahead), word, true);
+    }
+  }
   if (!writes) return true;
   ScaleWriter<kKind, kCount, To> scales(run, to);
   LATHE_UNROLL
   for (std::uint32_t u = 0; u < kCount; ++u) {
-    const std::uint32_t bits = u % 2 == 0 ? amax[u / 2] << 16 : amax[u / 2] & 0xffff0000u;
-    const TileScale tile = tile_scale<kKind>(run, bits_to_float(bits));
-    scales.put(u, tile.scale);
+    const TileScale tile = scale_of(u);
+    if constexpr (!kScalesJoined<kKind, kCount>) scales.put(u, tile.scale);
     const To values = to.values + Address{u * to.value_step};
     if constexpr (kKind == RunKind::e2m1_ue8m0) {
       store_value(run, values, to_raw_e2m1_numbers(raw[u], tile.inverse), run.vector);
@@ -450,7 +467,7 @@ constexpr int encode_blocks() {
   if (!kRope) return kFirst == RunKind::e4m3_ue8m0 ? 4 : 5;
   if (!kWhole) return 2;
   if (kOneRun<kFirst, kSecond>) return 3;
-  return kFirst == RunKind::e4m3_f32 || kFirst == RunKind::e2m1_ue8m0 ? 5 : 4;
+  return kFirst == RunKind::e4m3_f32 ? 5 : 4;
 }
 
 // Grid: ceil(count / block_rows) blocks of p.threads. T: what rows hold, bf16 or float; runs are
