@@ -146,14 +146,14 @@ __device__ __forceinline__ RequantLoss requantize_tiles(const RequantParams& p,
   const std::int32_t to_slot = (p.dst_slots + first_row)[at];
   TileRow row;
   row.from = from.part(0, src.step);
+  const auto scales = load_global<uint4>(row.from + static_cast<Address>(src.scale_start));
+  const auto rope = load_global<uint4>(row.from + static_cast<Address>(src_rope.start) + lane * 16);
   const Address codes_at = row.from + static_cast<Address>(src.start) + lane * 16;
   uint4 codes[kTiles];
   LATHE_UNROLL
   for (int t = 0; t < kTiles; ++t) {
     codes[t] = load_global<uint4>(codes_at + static_cast<Address>(t) * (16 * kTileLanes));
   }
-  const auto scales = load_global<uint4>(row.from + static_cast<Address>(src.scale_start));
-  const auto rope = load_global<uint4>(row.from + static_cast<Address>(src_rope.start) + lane * 16);
   float harmless = 0, harmless_rope = 0;
   if constexpr (kReport) {
     // What was told by now, or a while ago.
