@@ -55,13 +55,17 @@ endfunction()
 # it, and what else it needs beyond the C library is copied to gpu/lib, so that the folder can be carried there.
 function(lathe_gpu_program source folder)
   get_filename_component(name ${source} NAME_WE)
+  string(REGEX REPLACE "_bench\\.cc$" "_bench.cu" kernels ${source})
+  if(EXISTS ${kernels} AND NOT kernels STREQUAL source)
+    list(APPEND source ${kernels})
+  endif()
   add_executable(${name} EXCLUDE_FROM_ALL ${source})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -lineinfo>)
   file(RELATIVE_PATH lib ${folder} ${CMAKE_BINARY_DIR}/gpu/lib)
   set_target_properties(${name} PROPERTIES CUDA_RUNTIME_LIBRARY Static
     RUNTIME_OUTPUT_DIRECTORY ${folder} BUILD_RPATH "$ORIGIN/${lib}")
-  if(source MATCHES "\\.cc$")
+  if(source MATCHES "\\.cc(;|$)")
     target_link_libraries(${name} PRIVATE lathe_kernels_cuda lathe_kernels_ref lathe_kernels_cpu ${CMAKE_DL_LIBS}
       $<TARGET_NAME_IF_EXISTS:GTest::gtest>)
     add_custom_command(TARGET ${name} POST_BUILD
@@ -78,7 +82,7 @@ endif()
 option(LATHE_GPU "Run the tests that need a GPU" ${LATHE_GPU_FOUND})
 
 # Tests: every *_gpu_test.cu (nothing but CUDA) and *_gpu_test.cc (against the CPU's code, with GoogleTest) of src/, run by make
-# gpu-test. Benches: every *_gpu_bench.cc, run by make gpu-bench.
+# gpu-test. Benches: every *_gpu_bench.cc, with kernels of its own in a .cu of the same name, run by make gpu-bench.
 function(lathe_gpu_programs)
   add_custom_target(lathe_gpu_tests)
   add_custom_target(lathe_gpu_benches)
