@@ -252,7 +252,7 @@ struct DecodeParams {
   bool aligned() const { return out.vector && runs_aligned(runs, run_count); }
 };
 
-inline constexpr int kMostTileRows = 16;  // rows of a block of requantize_tiles_kernel; measured
+inline constexpr int kMostTileRows = 8;  // rows of a block of requantize_tiles_kernel; measured
 
 /// mla_fp8 to mla_fp8_block, or back. Runs of both sides cover the same elements.
 struct RequantParams {

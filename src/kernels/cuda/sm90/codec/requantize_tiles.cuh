@@ -202,7 +202,7 @@ __device__ __forceinline__ RequantLoss requantize_tiles(const RequantParams& p,
 
 inline constexpr int kTileThreads = kMostTileRows * kTileLanes;
 // Blocks on a multiprocessor, as a bound on registers: 64.
-inline constexpr int kTileBlocks = 8;
+inline constexpr int kTileBlocks = 16;
 
 // Grid: ceil(count / block_rows) blocks of p.threads, eight for each row.
 template <bool kReport>
