@@ -167,14 +167,6 @@ __device__ inline std::uint32_t convert_e4m3x4(float a, float b, float c, float 
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
   return low | static_cast<std::uint32_t>(high) << 16;
 }
-/// Two e4m3 in the low 16 bits of `codes` to f32, exactly; a NaN stays some NaN.
-__device__ inline void convert_from_e4m3x2(std::uint32_t codes, float& first, float& second) {
-  std::uint32_t halves;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<std::uint16_t>(codes)));
-  asm("{ .reg .f16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi; }"
-      : "=f"(first), "=f"(second)
-      : "r"(halves));
-}
 /// Two e4m3 in the low 16 bits of `codes` to f16, exactly; a NaN stays some NaN.
 __device__ inline std::uint32_t e4m3x2_to_f16x2(std::uint32_t codes) {
   std::uint32_t halves;
@@ -186,6 +178,10 @@ __device__ inline void widen_f16x2(std::uint32_t halves, float& first, float& se
   asm("{ .reg .f16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi; }"
       : "=f"(first), "=f"(second)
       : "r"(halves));
+}
+/// Two e4m3 in the low 16 bits of `codes` to f32, exactly; a NaN stays some NaN.
+__device__ inline void convert_from_e4m3x2(std::uint32_t codes, float& first, float& second) {
+  widen_f16x2(e4m3x2_to_f16x2(codes), first, second);
 }
 /// The larger magnitudes of two f16 each, with some sign; a NaN where one of them is.
 __device__ inline std::uint32_t max_magnitude_f16x2(std::uint32_t a, std::uint32_t b) {
