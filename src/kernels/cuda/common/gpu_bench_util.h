@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/cuda/common/device.h"
@@ -28,6 +29,25 @@ inline void need(const Result<void>& result) {
   if (result.ok()) return;
   std::fprintf(stderr, "%s\n", result.error().message().c_str());
   std::exit(1);
+}
+
+/// main() of a bench that takes [--repeats N] [--json] and nothing else: calls run(repeats, json), whose result is the
+/// program's; 2 where an argument is another.
+inline int run_with_options(int argc, char** argv, int (*run)(int repeats, bool json)) {
+  int repeats = 15;
+  bool json = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    if (flag == "--json") {
+      json = true;
+    } else if (flag == "--repeats" && i + 1 < argc) {
+      repeats = std::max(std::atoi(argv[++i]), 1);
+    } else {
+      std::fprintf(stderr, "usage: %s [--repeats N] [--json]\n", argv[0]);
+      return 2;
+    }
+  }
+  return run(repeats, json);
 }
 
 class Event {

@@ -3,7 +3,8 @@
 // A scale in a plane of its own is a part of a sector (32 bytes) whose other bytes belong to other rows. If slots come in no
 // order those rows come much later, so the sector would be fetched for each of them, or written in pieces. The cache keeps
 // scales longest: they are an eighth of the codes at most. Codes and rows are accessed once, and may be dropped first to the
-// same end. Hints, which a kernel knows at compile time, says which of this gained anything where.
+// same end. What is kept stays in the cache after a call, until others that are to be kept want its place. Hints, which a
+// kernel knows at compile time, says which of this gained anything where.
 #pragma once
 
 #include <type_traits>

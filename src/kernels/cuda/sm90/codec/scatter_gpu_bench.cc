@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
-#include <string_view>
 
 #include "kernels/cuda/common/gpu_bench_util.h"
 
@@ -95,18 +94,5 @@ int run(int repeats, bool json) {
 }  // namespace lathe::cuda
 
 int main(int argc, char** argv) {
-  int repeats = 15;
-  bool json = false;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view flag = argv[i];
-    if (flag == "--json") {
-      json = true;
-    } else if (flag == "--repeats" && i + 1 < argc) {
-      repeats = std::max(std::atoi(argv[++i]), 1);
-    } else {
-      std::fprintf(stderr, "usage: %s [--repeats N] [--json]\n", argv[0]);
-      return 2;
-    }
-  }
-  return lathe::cuda::run(repeats, json);
+  return lathe::cuda::run_with_options(argc, argv, lathe::cuda::run);
 }

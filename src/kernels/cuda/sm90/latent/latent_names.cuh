@@ -6,7 +6,8 @@
 namespace lathe::cuda {
 
 /// Slots in shared memory, kBytes from `first` on, one for each of the next tiles: addresses of its 64 rows, 0 of
-/// keys that are none, then of scales where they lie apart. Two warps read them.
+/// keys that are none, then of scales where they lie apart. Two warps read them. Behind them the warp that finds them out keeps
+/// entries of lists and tables, and facts, of tiles further ahead.
 template <class Format>
 struct LatentNames {
   static constexpr int kSlots = Format::kFp8 > 0 ? 2 : 4;  // of bf16 rows, two pairs of tiles
@@ -167,6 +168,7 @@ class LatentNamer {
     if (!stream.live) return;
     const std::int32_t first = stream.at + lane;
     std::int32_t end = stream.keys;
+    // Loops are rolled, as unrolled ones spill where a producer has 40 registers.
     if (kind == KeyKind::page) {
       if (end > u.keys) end = u.keys;
       LATHE_ROLLED
