@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <limits>
-
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 #include "kernels/cuda/sm90/latent/latent_launch.h"
@@ -32,10 +29,6 @@ constexpr LatentKernels kMlaFp8Block{PartOrder::turned, launch_wide_mla_fp8_bloc
 constexpr LatentKernels kV4Fp8{PartOrder::turned, launch_wide_v4_fp8, launch_narrow_v4_fp8,
                                launch_stage_v4_fp8, launch_wide_v4_bf16};
 constexpr LatentKernels kV4Bf16{PartOrder::wide, launch_wide_v4_bf16, launch_narrow_v4_bf16};
-
-constexpr std::int64_t kPair = 2 * kLatentTile;
-
-std::int64_t up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 
 Error wrong(std::string field, std::string wanted, std::string offered) {
   return {ErrorCode::invalid_argument, std::move(field), std::move(wanted), std::move(offered), ""};
@@ -115,76 +108,74 @@ Result<void> check_call(const AttendArgs& args) {
   return {};
 }
 
+/// A kernel for all units of a call, and what puts parts of theirs together.
+struct LatentLaunches {
+  const LatentSchedule& schedule;
+  cudaStream_t stream;
+  const char* last = "latent";  // kernel that was launched
+
+  template <class Kernel>
+  cudaError_t attend(const Kernel& kernel, PartOrder order, const LatentParams& p) {
+    const LatentCut& cut = schedule.cut;
+    const cudaError_t status = attend(kernel, order, first_units(p, schedule), cut.all.unit_items);
+    if (status != cudaSuccess || cut.tail.units == 0) return status;
+    return attend(kernel, order, last_units(p, schedule), cut.tail.unit_items);
+  }
+
+ private:
+  template <class Kernel>
+  cudaError_t attend(const Kernel& kernel, PartOrder order, const LatentParams& p,
+                     std::int64_t unit_items) {
+    last = "latent";
+    const cudaError_t status = kernel(p, stream);
+    if (status != cudaSuccess || !p.cut) return status;
+    last = "latent_combine";
+    return launch_latent_combine(p, order, schedule.cut.tile_lines, unit_items, stream);
+  }
+};
+
 /// A call whose lists' pages are decoded first.
-cudaError_t attend_staged(const LatentKernels& kernels, LatentParams& p, const LatentCut& cut,
-                          std::byte* workspace, cudaStream_t stream) {
+cudaError_t attend_staged(const LatentKernels& kernels, LatentParams& p, LatentLaunches& launches,
+                          std::byte* workspace) {
+  const LatentCut& cut = launches.schedule.cut;
   const LatentStaging staging(cut, workspace);
-  cudaError_t status = cudaMemsetAsync(workspace, 0, staging.zeros, stream);
-  if (status == cudaSuccess) status = kernels.stage(p, staging.arrays, stream);
+  launches.last = "latent_stage";
+  cudaError_t status =
+      cudaMemsetAsync(staging.zeros.data(), 0, staging.zeros.size_bytes(), launches.stream);
+  if (status == cudaSuccess) status = kernels.stage(p, staging.arrays, launches.stream);
   if (staging.may_overflow) p.overflow = staging.arrays.overflow;
-  if (status == cudaSuccess) status = kernels.wide_staged(staging.rows_of(p, cut), stream);
+  if (status == cudaSuccess) {
+    status = launches.attend(kernels.wide_staged, PartOrder::wide, staging.rows_of(p, cut));
+  }
   if (status != cudaSuccess || !staging.may_overflow) return status;
   p.overflowed = true;
-  return kernels.wide(p, stream);
+  return launches.attend(kernels.wide, kernels.order, p);
 }
 
 }  // namespace
 
-LatentCut cut_latent(const LatentShape& s) {
-  LatentCut c;
-  const std::int64_t lines =
-      s.dense ? s.heads * std::max<std::int64_t>(s.request_rows, 1) : s.heads;
-  c.tile_lines = s.fp8 || lines > 32 ? 64 : lines > 16 ? 32 : lines > 8 ? 16 : 8;
-  c.tiles = static_cast<std::int32_t>(std::max<std::int64_t>(up(lines, c.tile_lines), 1));
-  c.units = s.dense ? s.requests : s.rows;
-  const std::int64_t blocks = std::max<std::int64_t>(s.processors / c.tiles, 1);
-  const std::int64_t pairs = std::max<std::int64_t>(up(s.keys, kPair), 1);
-  // Pairs of tiles (2 to 5 us by a block) that filling and emptying the pipeline cost, the combination's
-  // launch, and each of a unit's parts.
-  constexpr double kItem = 3, kSplit = 1.3, kPart = 0.02;
-  std::int64_t best = 1;
-  double least = std::numeric_limits<double>::infinity();
-  for (std::int64_t n = 1; n <= std::min<std::int64_t>(pairs, blocks); ++n) {
-    const std::int64_t each = up(pairs, n);
-    const std::int64_t items = c.units * up(pairs, each);
-    if (n > 1 && items * c.tiles * c.tile_lines * (kLatentValue + 1) * 4 > kLatentPartBytes) break;
-    const double cost =
-        static_cast<double>(up(items, blocks)) * (static_cast<double>(each) + kItem) +
-        (n > 1 ? kSplit + kPart * static_cast<double>(n) : 0);
-    if (cost < least) {
-      least = cost;
-      best = n;
-    }
-  }
-  const std::int64_t each = up(pairs, best);
-  c.work.workers = static_cast<std::int32_t>(
-      std::min<std::int64_t>(blocks, std::max<std::int64_t>(c.units * up(pairs, each), 1)));
-  c.work.block = static_cast<std::int32_t>(kPair);
-  c.work.fixed_split = static_cast<std::int32_t>(each * kPair);
-  c.items = max_work_items(c.units, s.keys, c.work);
-  c.unit_items = up(pairs, each);
-  c.keys = s.keys;
-  LatentCut staged = c;
-  stage_latent(s, staged);
-  return stage_pays(s, staged) ? staged : c;
-}
-
 Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
                          cudaStream_t stream, std::source_location where) {
   const LatentParams p = latent_params(args, {}, schedule);
-  const auto units = static_cast<std::size_t>(schedule.cut.units);
+  const LatentCut& cut = schedule.cut;
+  const auto units = static_cast<std::size_t>(cut.units());
   if (schedule.unit_keys.size() < units) {
     return wrong("schedule.unit_keys", fmt::format("{} entries", units),
                  fmt::format("{}", schedule.unit_keys.size()));
   }
-  const cudaError_t status =
-      launch_latent_count(p, schedule.cut.keys, schedule.unit_keys.data(), stream);
+  const cudaError_t status = launch_latent_count(p, cut.keys, schedule.unit_keys.data(), stream);
   if (auto ok = launch_result(status, {"latent_count", fmt::format("{} units", units), where});
       !ok) {
     return ok;
   }
-  return plan_work({schedule.unit_keys.first(units), {}}, schedule.cut.work, schedule.list,
-                   schedule.work_workspace, stream, where);
+  const auto first = static_cast<std::size_t>(cut.all.units);
+  if (auto ok = plan_work({schedule.unit_keys.first(first), {}}, cut.all.work, schedule.list,
+                          schedule.work_workspace, stream, where);
+      !ok || cut.tail.units == 0) {
+    return ok;
+  }
+  return plan_work({schedule.unit_keys.subspan(first, units - first), {}}, cut.tail.work,
+                   schedule.tail, schedule.work_workspace, stream, where);
 }
 
 Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t> row_request,
@@ -206,30 +197,30 @@ Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t>
     return wrong("workspace", fmt::format("{} bytes", cut.workspace_bytes()),
                  fmt::format("{}", workspace.size()));
   }
-  if (cut.units == 0) return {};
+  if (cut.units() == 0) return {};
   LatentParams p = latent_params(args, row_request, schedule);
   p.part_out = reinterpret_cast<float*>(workspace.data());
-  p.part_lse = p.part_out + cut.items * cut.tiles * cut.tile_lines * 512;
+  p.part_lse = p.part_out + cut.parts() * cut.tiles * cut.tile_lines * kLatentValue;
   const auto shape = [&] {
     return fmt::format("{} rows of {} heads, {} keys a unit at most", args.q.rows,
-                       args.problem.heads, cut.work.fixed_split * cut.unit_items);
+                       args.problem.heads, cut.keys);
   };
   const bool narrow = cut.tile_lines < 64;
   const PartOrder order = fp8 ? PartOrder::turned
                           : narrow && kernels.value().order == PartOrder::wide
                               ? PartOrder::rows
                               : kernels.value().order;
-  const cudaError_t status = fp8      ? launch_native_mla_fp8(p, stream)
-                             : narrow ? kernels.value().narrow(p, cut.tile_lines, stream)
+  LatentLaunches launches{schedule, stream};
+  const auto few = [&](const LatentParams& units, cudaStream_t on) {
+    return kernels.value().narrow(units, cut.tile_lines, on);
+  };
+  const cudaError_t status = fp8      ? launches.attend(launch_native_mla_fp8, order, p)
+                             : narrow ? launches.attend(few, order, p)
                              : staged
-                                 ? attend_staged(kernels.value(), p, cut, workspace.data(), stream)
-                                 : kernels.value().wide(p, stream);
+                                 ? attend_staged(kernels.value(), p, launches, workspace.data())
+                                 : launches.attend(kernels.value().wide, order, p);
   // The words for an error take as long as half a launch.
-  if (status != cudaSuccess) return launch_result(status, {"latent", shape(), where});
-  if (!p.cut) return {};
-  const cudaError_t combined =
-      launch_latent_combine(p, order, cut.tile_lines, cut.unit_items, stream);
-  if (combined != cudaSuccess) return launch_result(combined, {"latent_combine", shape(), where});
+  if (status != cudaSuccess) return launch_result(status, {launches.last, shape(), where});
   return {};
 }
 

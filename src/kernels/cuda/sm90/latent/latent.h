@@ -17,6 +17,7 @@
 #include "attn/work_list.h"
 #include "base/result.h"
 #include "kernels/cuda/sm90/latent/latent_limits.h"
+#include "kernels/cuda/sm90/step/step.h"
 
 namespace lathe::cuda {
 
@@ -53,33 +54,61 @@ struct LatentStage {
   std::int64_t bytes() const;
 };
 
-/// How a shape is cut: which lines share a block, among how many workers, where keys may be cut.
-struct LatentCut {
-  std::int32_t tile_lines = 64;  // 8, 16, 32: the narrow kernel; 64: the wide one
-  std::int32_t tiles = 1;        // of lines in a unit
-  std::int64_t units = 0;        // requests where dense, else rows
+/// How units are shared out.
+struct LatentShares {
+  std::int64_t units = 0;
   WorkOptions work;
   std::int64_t items = 0;       // at most
   std::int64_t unit_items = 0;  // of one unit, at most
-  std::int64_t keys = 0;        // of one unit, at most
-  LatentStage main, extra;      // where units are not cut
 
-  /// f32 parts of the items and their logarithmic sums, where units are cut; else what is staged.
+  bool cut() const { return unit_items > 1; }
+};
+
+/// How a shape is cut: which lines share a block, among how many workers, where keys may be cut. Units are requests
+/// where dense, else rows.
+struct LatentCut {
+  std::int32_t tile_lines = 64;  // 8, 16, 32: the narrow kernel; 64: the wide one
+  std::int32_t tiles = 1;        // of lines in a unit
+  std::int64_t keys = 0;         // of one unit, at most
+  LatentShares all;              // but for those of `tail`
+  // The last rows, cut, where they would leave most workers idle in a last round; a launch of their own.
+  LatentShares tail;
+  LatentStage main, extra;  // where `all` are not cut
+
+  std::int64_t units() const { return all.units + tail.units; }
+  /// Items of units that are cut, at most: each leaves f32 sums and their logarithms.
+  std::int64_t parts() const { return all.cut() ? all.items : tail.cut() ? tail.items : 0; }
+  std::int64_t part_bytes() const;  // a multiple of 256
+  /// Parts, and what is staged.
   std::int64_t workspace_bytes() const;
 };
 /// One wave of blocks where that is nearly balanced: cutting a row costs its parts' way through
-/// memory and a part of the pipeline's filling and emptying. Where many rows' lists name the same fp8 pages, which
-/// shape.main and shape.extra tell of, decoding these first takes less time than converting each key once for every
-/// row. workspace_bytes() stays within kLatentPartBytes.
+/// memory and a part of the pipeline's filling and emptying. Of many rows with lists only the last ones are cut.
+/// Where many rows' lists name the same fp8 pages, which shape.main and shape.extra tell of, decoding these first
+/// takes less time than converting each key once for every row. workspace_bytes() stays within kLatentPartBytes.
 LatentCut cut_latent(const LatentShape& shape);
 
-/// A work list over the units, on the device.
+/// Work lists over the units, on the device.
 struct LatentSchedule {
   LatentCut cut;
-  WorkBuffers list;                        // sized by cut
+  WorkBuffers list, tail;                  // of cut.all and cut.tail
   std::span<std::int32_t> unit_keys;       // [units]
   std::span<std::int64_t> work_workspace;  // work_workspace(units) entries (step/step.h)
 };
+/// Has a schedule's arrays taken: take(span, entries) for each of them.
+template <class Take>
+void take_arrays(LatentSchedule& schedule, const Take& take) {
+  const LatentCut& cut = schedule.cut;
+  const auto list = [&](WorkBuffers& buffers, const LatentShares& shares) {
+    take(buffers.items, shares.items);
+    take(buffers.row_items, shares.units + 1);
+    take(buffers.worker_items, shares.work.workers + std::int64_t{1});
+  };
+  list(schedule.list, cut.all);
+  if (cut.tail.units > 0) list(schedule.tail, cut.tail);
+  take(schedule.unit_keys, cut.units());
+  take(schedule.work_workspace, work_workspace(cut.units()));
+}
 /// Fills the schedule from the lengths on the device: 2 or 3 launches. args: all but q, out and lse.
 Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
                          cudaStream_t stream,

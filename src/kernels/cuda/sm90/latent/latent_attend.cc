@@ -176,15 +176,10 @@ class Carve {
 };
 
 std::int64_t lay_out(LatentCall& call, std::byte* base) {
-  LatentSchedule& schedule = call.schedule;
-  const LatentCut& cut = schedule.cut;
   Carve carve(base);
-  carve.take(schedule.list.items, cut.items);
-  carve.take(schedule.list.row_items, cut.units + 1);
-  carve.take(schedule.list.worker_items, cut.work.workers + 1);
-  carve.take(schedule.unit_keys, cut.units);
-  carve.take(schedule.work_workspace, work_workspace(cut.units));
-  carve.take(call.workspace, cut.workspace_bytes());
+  take_arrays(call.schedule,
+              [&](auto& array, std::int64_t entries) { carve.take(array, entries); });
+  carve.take(call.workspace, call.schedule.cut.workspace_bytes());
   return carve.bytes();
 }
 

@@ -106,8 +106,10 @@ TEST(LatentCut, PartsStayWithinWhatThePlanBudgets) {
                                             .heads = heads,
                                             .dense = dense});
           EXPECT_LE(cut.workspace_bytes(), kLatentPartBytes);
-          EXPECT_GE(cut.items, requests);
-          if (cut.unit_items == 1) {
+          EXPECT_EQ(cut.units(), requests);
+          EXPECT_GE(cut.all.items, cut.all.units);
+          EXPECT_GE(cut.tail.items, cut.tail.units);
+          if (!cut.all.cut() && !cut.tail.cut()) {
             EXPECT_EQ(cut.workspace_bytes(), 0);
           }
         }
@@ -115,8 +117,30 @@ TEST(LatentCut, PartsStayWithinWhatThePlanBudgets) {
     }
   }
   // One long request goes to nearly all of the 132 processors.
-  EXPECT_GE(cut_latent({.requests = 1, .keys = 1 << 20, .heads = 64, .dense = true}).unit_items,
+  EXPECT_GE(cut_latent({.requests = 1, .keys = 1 << 20, .heads = 64, .dense = true}).all.unit_items,
             128);
+}
+
+// 4096 rows are 31 rounds for 132 processors and four rows, or 62 rounds for as many pairs and four rows.
+TEST(LatentCut, LastRowsGoToAllProcessors) {
+  for (const std::int32_t heads : {16, 64, 128}) {
+    LatentShape s{.rows = 4096, .requests = 1, .request_rows = 4096, .keys = 2048, .heads = heads};
+    const LatentCut cut = cut_latent(s);
+    EXPECT_EQ(cut.all.units, 4092);
+    EXPECT_FALSE(cut.all.cut());
+    EXPECT_EQ(cut.tail.units, 4);
+    EXPECT_GE(cut.tail.unit_items, 8);
+    EXPECT_LE(cut.tail.unit_items, 16);
+    // Whole rounds, fewer rows than processors, and requests leave nothing over.
+    s.rows = 31 * 132;
+    EXPECT_EQ(cut_latent(s).tail.units, 0);
+    s.rows = 60;
+    EXPECT_EQ(cut_latent(s).tail.units, 0);
+    s.dense = true;
+    s.requests = 4096;
+    s.request_rows = 1;
+    EXPECT_EQ(cut_latent(s).tail.units, 0);
+  }
 }
 
 // 4096 rows of 2048 keys, of pools of some pages.

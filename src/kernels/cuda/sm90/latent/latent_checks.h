@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/cpu/latent_test_util.h"
+#include "kernels/cuda/sm90/latent/latent.h"
 
 namespace lathe::cuda {
 
@@ -15,6 +16,19 @@ using ref_test::Outputs;
 inline CacheLayout layout_of(LayoutKind kind) {
   return CacheLayout(kind, kind == LayoutKind::v4_fp8 ? LayoutDims{.nope = 448, .rope = 64}
                                                       : LayoutDims{.nope = 512, .rope = 64});
+}
+
+/// Has the last `rows` rows of a call by lists cut into items of 128 keys, and the others left whole.
+inline void cut_last(LatentCut& cut, std::int64_t rows) {
+  const std::int64_t units = cut.units();
+  const auto share = [&](std::int64_t of, std::int64_t split) {
+    LatentShares s{.units = of, .work = cut.all.work, .unit_items = (cut.keys + split - 1) / split};
+    s.work.fixed_split = static_cast<std::int32_t>(split);
+    s.items = max_work_items(of, cut.keys, s.work);
+    return s;
+  };
+  cut.all = share(units - rows, (cut.keys + 127) / 128 * 128);
+  cut.tail = share(rows, 128);
 }
 
 /// q as the kernels read it.

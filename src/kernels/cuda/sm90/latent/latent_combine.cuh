@@ -34,7 +34,7 @@ static __global__ void __launch_bounds__(kCombineThreads* kSlices, 8 / kSlices)
     u = unit_place(p, unit);
   }
   wait_for_previous();
-  if (end - begin == 1) return;
+  if (end - begin == 1 || left_to_another(p)) return;
   float most = kNone, weight = 0;
   float4 sum = {0, 0, 0, 0};
   for (std::int64_t i = begin + slice; i < end && line < u.lines; i += kCombineAhead * kSlices) {

@@ -155,30 +155,50 @@ void emulate_native(const LatentParams& p) {
           latent_native_kernel, p, maps);
 }
 
+/// A kernel for all units of a call, and what puts parts of theirs together.
+template <class Kernel>
+void emulate_units(const Kernel& kernel, PartOrder order, const LatentParams& p,
+                   const LatentSchedule& schedule) {
+  const int lines = schedule.cut.tile_lines;
+  const auto run = [&](const LatentParams& units) {
+    kernel(units);
+    if (!units.cut) return;
+    emulate({static_cast<unsigned>(units.tiles * lines), static_cast<unsigned>(units.units), 1},
+            kCombineThreads,
+            order == PartOrder::wide     ? latent_combine_kernel<PartOrder::wide, 1>
+            : order == PartOrder::turned ? latent_combine_kernel<PartOrder::turned, 1>
+                                         : latent_combine_kernel<PartOrder::rows, 1>,
+            units, lines);
+  };
+  run(first_units(p, schedule));
+  if (schedule.cut.tail.units > 0) run(last_units(p, schedule));
+}
+
 template <class Format, class Rows>
-void emulate_staged(const LatentParams& fp8, const LatentCut& cut, std::byte* workspace) {
+void emulate_staged(const LatentParams& fp8, const LatentSchedule& schedule, std::byte* workspace) {
+  const LatentCut& cut = schedule.cut;
   LatentParams p = fp8;
   const LatentStaging staging(cut, workspace);
-  std::memset(workspace, 0, staging.zeros);
+  std::memset(staging.zeros.data(), 0, staging.zeros.size());
   const auto sources = static_cast<unsigned>(staging.arrays.sources);
   emulate({2, sources, 1}, kStageThreads, latent_mark_kernel, p, staging.arrays);
   emulate({sources, 1, 1}, kPlaceThreads, latent_place_kernel, staging.arrays);
   emulate({2, sources, 1}, kStageThreads, latent_decode_kernel<Format>, p, staging.arrays);
   if (staging.may_overflow) p.overflow = staging.arrays.overflow;
-  emulate_wide<Rows>(staging.rows_of(p, cut));
+  emulate_units(emulate_wide<Rows>, PartOrder::wide, staging.rows_of(p, cut), schedule);
   if (!staging.may_overflow) return;
   p.overflowed = true;
-  emulate_wide_fp8<Format>(p);
+  emulate_units(emulate_wide_fp8<Format>, PartOrder::turned, p, schedule);
 }
-void emulate_staged(LayoutKind kind, const LatentParams& p, const LatentCut& cut,
+void emulate_staged(LayoutKind kind, const LatentParams& p, const LatentSchedule& schedule,
                     std::byte* workspace) {
   switch (kind) {
     case LayoutKind::mla_fp8:
-      return emulate_staged<Fp8Format, Bf16Format>(p, cut, workspace);
+      return emulate_staged<Fp8Format, Bf16Format>(p, schedule, workspace);
     case LayoutKind::mla_fp8_block:
-      return emulate_staged<Fp8BlockFormat, Bf16Format>(p, cut, workspace);
+      return emulate_staged<Fp8BlockFormat, Bf16Format>(p, schedule, workspace);
     default:
-      return emulate_staged<V4Fp8Format, Bf16RowFormat512>(p, cut, workspace);
+      return emulate_staged<V4Fp8Format, Bf16RowFormat512>(p, schedule, workspace);
   }
 }
 
@@ -187,9 +207,10 @@ constexpr std::int64_t kRoomForAll = 1 << 20;
 
 /// Runs a scene's call among `processors` blocks. With row_request, the kernels get `positions` and the
 /// page table in place of the scene's slots. room_pages: of how many pages of each source there is room to stage them; 0:
-/// they are not.
+/// they are not. last: rows that are cut by themselves.
 Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_request = {},
-               std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0) {
+               std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0,
+               std::int64_t last = 0) {
   AttendArgs args = s.args;
   if (!row_request.empty()) {
     args.main.indices = positions;
@@ -216,6 +237,7 @@ Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_reque
   LatentSchedule schedule;
   schedule.cut = cut_latent(shape);
   LatentCut& cut = schedule.cut;
+  if (last > 0) cut_last(cut, last);
   if (room_pages > 0) {
     shape.main = listed_pool(args.main);
     if (args.problem.two_sources()) shape.extra = listed_pool(args.extra);
@@ -225,48 +247,35 @@ Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_reque
       stage->room = std::min(stage->room, room_pages);
     }
   }
-  const auto units = static_cast<std::size_t>(schedule.cut.units);
+  const auto units = static_cast<std::size_t>(cut.units());
+  const auto first = static_cast<std::size_t>(cut.all.units);
   std::vector<std::int32_t> counts(units, -1);
   emulate({(static_cast<unsigned>(units) + 127) / 128, 1, 1}, 128, latent_count_kernel,
           latent_params(args, row_request, schedule), static_cast<std::int32_t>(shape.keys),
           counts.data());
-  WorkList list = make_work_list({counts, {}}, schedule.cut.work).value();
+  const std::span<const std::int32_t> keys(counts);
+  WorkList list = make_work_list({keys.first(first), {}}, cut.all.work).value();
+  WorkList tail = make_work_list({keys.subspan(first), {}}, cut.tail.work).value();
   schedule.list = {list.items, list.row_items, list.worker_items};
+  schedule.tail = {tail.items, tail.row_items, tail.worker_items};
   LatentParams p = latent_params(args, row_request, schedule);
-  std::vector<float> part(static_cast<std::size_t>(schedule.cut.workspace_bytes()) / sizeof(float),
-                          NAN);
+  std::vector<float> part(static_cast<std::size_t>(cut.workspace_bytes()) / sizeof(float), NAN);
   p.part_out = part.data();
-  p.part_lse = part.data() + schedule.cut.items * p.tiles * schedule.cut.tile_lines * 512;
-  const auto combine = [&](auto kernel) {
-    emulate({static_cast<unsigned>(p.tiles * schedule.cut.tile_lines),
-             static_cast<unsigned>(p.units), 1},
-            kCombineThreads, kernel, p, schedule.cut.tile_lines);
-  };
-  if (shape.fp8) {
-    emulate_native(p);
-    if (p.cut) combine(latent_combine_kernel<PartOrder::turned, 1>);
-  } else if (room_pages > 0) {
-    emulate_staged(args.main.pool->layout.kind(), p, cut,
-                   reinterpret_cast<std::byte*>(part.data()));
-  } else if (schedule.cut.tile_lines < 64) {
-    const LayoutKind kind = args.main.pool->layout.kind();
-    emulate_narrow(kind, p, schedule.cut.tile_lines);
-    if (p.cut) {
-      if (kind == LayoutKind::mla_bf16) {
-        combine(latent_combine_kernel<PartOrder::rows, 1>);
-      } else {
-        combine(latent_combine_kernel<PartOrder::turned, 1>);
-      }
-    }
+  p.part_lse = part.data() + cut.parts() * p.tiles * cut.tile_lines * 512;
+  const LayoutKind kind = args.main.pool->layout.kind();
+  const bool narrow = cut.tile_lines < 64;
+  const PartOrder order = kind != LayoutKind::mla_bf16 ? PartOrder::turned
+                          : narrow                     ? PartOrder::rows
+                                                       : PartOrder::wide;
+  if (room_pages > 0) {
+    emulate_staged(kind, p, schedule, reinterpret_cast<std::byte*>(part.data()));
+  } else if (shape.fp8) {
+    emulate_units(emulate_native, order, p, schedule);
+  } else if (narrow) {
+    emulate_units([&](const LatentParams& of) { emulate_narrow(kind, of, cut.tile_lines); }, order,
+                  p, schedule);
   } else {
-    emulate_wide(args.main.pool->layout.kind(), p);
-    if (p.cut) {
-      if (args.main.pool->layout.kind() == LayoutKind::mla_bf16) {
-        combine(latent_combine_kernel<PartOrder::wide, 1>);
-      } else {
-        combine(latent_combine_kernel<PartOrder::turned, 1>);
-      }
-    }
+    emulate_units([&](const LatentParams& of) { emulate_wide(kind, of); }, order, p, schedule);
   }
 
   Outputs got{{args.q.rows, width, 0}, {args.q.rows, args.problem.heads, 0}};
@@ -279,11 +288,12 @@ Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_reque
 
 /// The same, compared with the oracle.
 void check(Scene& s, int processors, std::span<const std::int32_t> row_request = {},
-           std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0) {
+           std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0,
+           std::int64_t last = 0) {
   const Matrix<bf16> q = rounded(s.q);
   s.args.q = q.view();
   const Outputs want = s.oracle();
-  expect_oracle(attend(s, processors, row_request, positions, room_pages), want);
+  expect_oracle(attend(s, processors, row_request, positions, room_pages, last), want);
 }
 
 class LatentEmulated : public ::testing::TestWithParam<LayoutKind> {};
@@ -316,7 +326,7 @@ TEST_P(LatentEmulatedPages, CutUnits) {
     Scene s(layout_of(GetParam()), 64, heads, {{700, 1}, {5, 1}, {0, 1}});
     EXPECT_GT(
         cut_latent({.requests = 3, .keys = 700, .heads = heads, .dense = true, .processors = 6})
-            .unit_items,
+            .all.unit_items,
         1);
     check(s, 6);
   }
@@ -415,6 +425,22 @@ TEST_P(LatentEmulated, LengthsAndSinks) {
   }
 }
 
+// Rows of which the last ones are cut: with lengths and a sink, which their parts leave to the combination.
+TEST_P(LatentEmulated, LastRowsCut) {
+  for (const int heads : {8, 64}) {
+    Scene s(layout_of(GetParam()), 64, heads, {{400, 2}, {90, 3}});
+    const Ints list = s.random_list(300);
+    s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                      : ProblemKind::sparse_latent);
+    const Ints lengths = {300, 0, 300, 140, 290};
+    s.args.main.index_lengths = lengths;
+    std::vector<float> sink(static_cast<std::size_t>(heads), 0.5f);
+    s.args.problem.sink = true;
+    s.args.sink = sink;
+    for (const int last : {1, 4}) check(s, 2, {}, {}, 0, last);
+  }
+}
+
 TEST_P(LatentEmulatedPages, PositionsAndPageTable) {
   for (const int heads : {8, 64}) {
     Scene s(layout_of(GetParam()), 16, heads, {{200, 2}, {70, 1}});
@@ -433,6 +459,7 @@ TEST_P(LatentEmulatedPages, PositionsAndPageTable) {
     }
     s.by_index(slots);
     check(s, 2, row_request, positions);
+    check(s, 2, row_request, positions, 0, 1);
     if (heads == 64 && GetParam() != LayoutKind::mla_bf16) {
       check(s, 2, row_request, positions, kRoomForAll);
     }
@@ -483,8 +510,20 @@ TEST_P(LatentEmulatedStaged, SparseLists) {
                                                         : ProblemKind::sparse_latent);
       s.args.main.index_lengths = lengths;
       check(s, 2, {}, {}, room);
+      check(s, 2, {}, {}, room, 3);
     }
   }
+}
+
+// Lists that name fewer pages than there is room for, of a pool that has more.
+TEST_P(LatentEmulatedStaged, RoomForWhatListsName) {
+  Scene s(layout_of(GetParam()), 16, 64, {{200, 1}, {90, 2}, {300, 1}});
+  Ints list = s.random_list(140);
+  for (std::size_t i = 0; i < list.size(); ++i) list[i] = list[i % 20];
+  s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                    : ProblemKind::sparse_latent);
+  check(s, 2, {}, {}, 25);
+  check(s, 2, {}, {}, 25, 3);
 }
 
 TEST(LatentEmulatedStagedV4, TwoSources) {
@@ -494,6 +533,7 @@ TEST(LatentEmulatedStagedV4, TwoSources) {
     const Ints list = s.random_list(130);
     s.by_two_sources(window, 100, list);
     check(s, 2, {}, {}, room);
+    check(s, 2, {}, {}, room, 1);
   }
 }
 

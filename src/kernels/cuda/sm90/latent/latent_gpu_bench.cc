@@ -244,15 +244,13 @@ void Bench::run(const Case& c) {
   }
   LatentSchedule schedule;
   schedule.cut = cut_latent(shape);
-  const auto items = need(DeviceArray<WorkItem>::make(schedule.cut.items));
-  const auto row_items = need(DeviceArray<std::int64_t>::make(schedule.cut.units + 1));
-  const auto worker_items = need(DeviceArray<std::int64_t>::make(schedule.cut.work.workers + 1));
-  const auto unit_keys = need(DeviceArray<std::int32_t>::make(schedule.cut.units));
-  const auto scan = need(DeviceArray<std::int64_t>::make(work_workspace(schedule.cut.units)));
+  std::vector<DeviceArray<std::byte>> arrays;
+  take_arrays(schedule, [&]<class T>(std::span<T>& array, std::int64_t entries) {
+    const auto bytes_of_it = entries * static_cast<std::int64_t>(sizeof(T));
+    arrays.push_back(need(DeviceArray<std::byte>::make(bytes_of_it)));
+    array = {reinterpret_cast<T*>(arrays.back().data()), static_cast<std::size_t>(entries)};
+  });
   const auto workspace = need(DeviceArray<std::byte>::make(schedule.cut.workspace_bytes()));
-  schedule.list = {items.span(), row_items.span(), worker_items.span()};
-  schedule.unit_keys = unit_keys.span();
-  schedule.work_workspace = scan.span();
   need(plan_latent(args, schedule, stream_));
   // Kind `gather`: what the batch's lists can name, here all slots in order, so that lists are as they were.
   const auto compact = need(DeviceArray<std::uint16_t>::make(c.gather ? pool.slots() * width : 1));

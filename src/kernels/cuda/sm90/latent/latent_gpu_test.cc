@@ -6,19 +6,21 @@ namespace {
 
 class LatentGpu : public DeviceCall {
  protected:
-  void check(Scene& s, int processors = 0, int repeats = 1, std::int64_t room_pages = 0) {
+  void check(Scene& s, int processors = 0, int repeats = 1, std::int64_t room_pages = 0,
+             std::int64_t last = 0) {
     const Matrix<bf16> q = rounded(s.q);
     s.args.q = q.view();
     const Outputs want = s.oracle();
-    const Outputs got = attend(s.args, processors, repeats, room_pages);
+    const Outputs got = attend(s.args, processors, repeats, room_pages, last);
     expect_oracle(got, want);
   }
   /// Captures the call of a, and replays it over the contents of both in turns.
-  void replay(Scene& a, Scene& b, int processors = 0, std::int64_t room_pages = 0) {
+  void replay(Scene& a, Scene& b, int processors = 0, std::int64_t room_pages = 0,
+              std::int64_t last = 0) {
     const Matrix<bf16> qa = rounded(a.q), qb = rounded(b.q);
     a.args.q = qa.view();
     b.args.q = qb.view();
-    const Call call = prepare(a.args, processors, room_pages);
+    const Call call = prepare(a.args, processors, room_pages, last);
     const auto graph = Graph::capture(stream(), [&]() -> Result<void> {
       if (auto ok = plan_latent(call.args, call.schedule, stream()); !ok) return ok;
       return attend_latent(call.args, {}, call.schedule, call.workspace, stream());
@@ -61,7 +63,7 @@ TEST_F(LatentGpu, ManyParts) {
       SCOPED_TRACE(std::to_string(keys) + " keys, heads " + std::to_string(heads));
       const LatentCut cut =
           cut_latent({.requests = 1, .keys = keys, .heads = heads, .dense = true});
-      EXPECT_GT(cut.unit_items, keys / 140);
+      EXPECT_GT(cut.all.unit_items, keys / 140);
       Scene s(layout_of(LayoutKind::mla_bf16), 64, heads, {{keys, 1}});
       check(s, 0, 3);
     }
@@ -101,7 +103,7 @@ TEST_F(LatentGpu, OutputsOfHalfAPairOfBlocks) {
                         .heads = 64,
                         .dense = true,
                         .processors = 4})
-                .unit_items,
+                .all.unit_items,
             1);
   check(s, 4, 3);
 }
@@ -256,6 +258,7 @@ TEST_F(LatentGpu, StagedPages) {
         const Ints lengths = {width, width, 64, 0, 1, width, width - 1};
         s.args.main.index_lengths = lengths;
         check(s, 4, 20, room);
+        check(s, 4, 20, room, 3);
       }
     }
   }
@@ -269,7 +272,39 @@ TEST_F(LatentGpu, StagedPagesOfTwoSources) {
     const Ints list = s.random_list(330);
     s.by_two_sources(window, 100, list);
     check(s, 2, 3, room);
+    check(s, 2, 3, room, 1);
   }
+}
+
+// Rows of which the last ones are cut: with lengths and a sink, which their parts leave to the combination.
+TEST_F(LatentGpu, LastRowsCut) {
+  for (const LayoutKind kind :
+       {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block}) {
+    for (const int heads : {8, 32, 64, 128}) {
+      SCOPED_TRACE(std::string(name(kind)) + ", heads " + std::to_string(heads));
+      Scene s(layout_of(kind), 64, heads, {{500, 3}, {900, 2}, {5, 1}});
+      const std::vector<float> sink(static_cast<std::size_t>(heads), 0.5f);
+      s.args.problem.sink = true;
+      s.args.sink = sink;
+      const Ints list = s.random_list(300);
+      s.by_index(list);
+      const Ints lengths = {300, 0, 300, 140, 290, 0};
+      s.args.main.index_lengths = lengths;
+      for (const int last : {1, 4}) check(s, 4, 3, 0, last);
+    }
+  }
+}
+
+// What cut_latent() itself says of an extend whose last round would be nearly empty.
+TEST_F(LatentGpu, LastRowsOfAnExtend) {
+  Scene s(layout_of(LayoutKind::mla_fp8_block), 64, 64, {{700, 9}});
+  const Ints list = s.random_list(2048);
+  s.by_index(list);
+  const Call call = prepare(s.args, 4);
+  EXPECT_EQ(call.schedule.cut.tail.units, 1);
+  EXPECT_GT(call.schedule.cut.tail.unit_items, 2);
+  release();
+  check(s, 4, 20);
 }
 
 // Replays whose lists name fewer pages than there is room for, and more.
@@ -281,6 +316,7 @@ TEST_F(LatentGpu, AGraphReplaysOverOtherPages) {
   a.by_index(few);
   b.by_index(many);
   replay(a, b, 2, 20);
+  replay(a, b, 2, 20, 1);
 }
 
 TEST_F(LatentGpu, LengthsAndSinks) {

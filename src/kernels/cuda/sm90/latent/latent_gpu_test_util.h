@@ -58,7 +58,9 @@ class DeviceCall : public GpuTest {
     std::span<float> lse;
   };
   /// room_pages: of how many pages of each source there is room to stage them, 0: what cut_latent() says.
-  Call prepare(const AttendArgs& host, int processors = 0, std::int64_t room_pages = 0) {
+  /// last: rows that are cut by themselves, 0: as cut_latent() says.
+  Call prepare(const AttendArgs& host, int processors = 0, std::int64_t room_pages = 0,
+               std::int64_t last = 0) {
     Call c;
     AttendArgs& args = c.args = host;
     args.q.data = put(host.q.data, bytes_of_q(host)).data();
@@ -91,20 +93,19 @@ class DeviceCall : public GpuTest {
     }
     LatentSchedule& schedule = c.schedule;
     schedule.cut = cut_latent(shape);
+    if (last > 0) cut_last(schedule.cut, last);
     if (room_pages > 0) {
       shape.main = listed_pool(host.main);
       if (host.problem.two_sources()) shape.extra = listed_pool(host.extra);
-      EXPECT_LT(schedule.cut.unit_items, 2);
+      EXPECT_LT(schedule.cut.all.unit_items, 2);
       stage_latent(shape, schedule.cut);
       for (LatentStage* stage : {&schedule.cut.main, &schedule.cut.extra}) {
         stage->room = std::min(stage->room, room_pages);
       }
     }
-    schedule.list.items = room<WorkItem>(schedule.cut.items);
-    schedule.list.row_items = room<std::int64_t>(schedule.cut.units + 1);
-    schedule.list.worker_items = room<std::int64_t>(schedule.cut.work.workers + 1);
-    schedule.unit_keys = room<std::int32_t>(schedule.cut.units);
-    schedule.work_workspace = room<std::int64_t>(work_workspace(schedule.cut.units));
+    take_arrays(schedule, [&]<class T>(std::span<T>& array, std::int64_t entries) {
+      array = room<T>(entries);
+    });
     c.workspace = room<std::byte>(schedule.cut.workspace_bytes());
     return c;
   }
@@ -141,8 +142,8 @@ class DeviceCall : public GpuTest {
 
   /// Gives what came out. Repeats must give the same bits.
   Outputs attend(const AttendArgs& host, int processors = 0, int repeats = 1,
-                 std::int64_t room_pages = 0) {
-    const Call c = prepare(host, processors, room_pages);
+                 std::int64_t room_pages = 0, std::int64_t last = 0) {
+    const Call c = prepare(host, processors, room_pages, last);
     must(plan_latent(c.args, c.schedule, stream()));
     std::vector<std::uint16_t> first, bits;
     Outputs o{{0, 0}, {0, 0}};
@@ -152,7 +153,7 @@ class DeviceCall : public GpuTest {
       if (i == 0) first = bits;
       EXPECT_EQ(first, bits) << "repeat " << i;
     }
-    if (processors == 0 && !c.shape.fp8) by_registry(c.args, c.shape, first, c.out);
+    if (processors == 0 && last == 0 && !c.shape.fp8) by_registry(c.args, c.shape, first, c.out);
     release();
     return o;
   }

@@ -32,19 +32,23 @@ LatentSource source_params(const KeySource& s, const AttentionProblem& problem) 
   return out;
 }
 
+void take_list(LatentParams& p, const WorkBuffers& list, const LatentShares& shares) {
+  p.items = reinterpret_cast<const LatentItem*>(list.items.data());
+  p.worker_items = list.worker_items.data();
+  p.unit_items = list.row_items.data();
+  p.workers = shares.work.workers;
+  p.cut = shares.cut();
+}
+
 }  // namespace
 
 LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t> row_request,
                            const LatentSchedule& schedule) {
   LatentParams p;
   const AttentionProblem& problem = args.problem;
-  p.items = reinterpret_cast<const LatentItem*>(schedule.list.items.data());
-  p.worker_items = schedule.list.worker_items.data();
-  p.unit_items = schedule.list.row_items.data();
-  p.units = static_cast<std::int32_t>(schedule.cut.units);
-  p.workers = schedule.cut.work.workers;
+  p.units = static_cast<std::int32_t>(schedule.cut.units());
   p.tiles = schedule.cut.tiles;
-  p.cut = schedule.cut.unit_items > 1;
+  take_list(p, schedule.list, schedule.cut.all);
   p.q = args.q.data;
   p.q_stride = args.q.row_stride;
   p.q_rows = static_cast<std::int32_t>(args.q.rows);
@@ -73,6 +77,31 @@ LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t>
   p.lse = reinterpret_cast<float*>(args.lse.data);
   p.lse_stride = args.lse.row_stride;
   return p;
+}
+
+LatentParams first_units(const LatentParams& p, const LatentSchedule& schedule) {
+  LatentParams first = p;
+  first.units = static_cast<std::int32_t>(schedule.cut.all.units);
+  return first;
+}
+
+LatentParams last_units(const LatentParams& p, const LatentSchedule& schedule) {
+  LatentParams last = p;
+  const std::int64_t row = schedule.cut.all.units;
+  last.units = static_cast<std::int32_t>(schedule.cut.tail.units);
+  take_list(last, schedule.tail, schedule.cut.tail);
+  last.early = true;
+  last.passing = false;
+  last.q = static_cast<const std::uint16_t*>(p.q) + row * p.q_stride;
+  last.q_rows -= static_cast<std::int32_t>(row);
+  last.out += row * p.out_stride;
+  if (p.lse != nullptr) last.lse += row * p.lse_stride;
+  if (p.row_request != nullptr) last.row_request += row;
+  for (LatentSource* s : {&last.main, &last.extra}) {
+    if (s->indices != nullptr) s->indices += row * s->width;
+    if (s->lengths != nullptr) s->lengths += row;
+  }
+  return last;
 }
 
 }  // namespace lathe::cuda

@@ -29,20 +29,22 @@ std::int64_t LatentStage::bytes() const {
   return room == 0 ? 0 : map_bytes(pool, rows) + padded(room * page_bytes(pool));
 }
 
+std::int64_t LatentCut::part_bytes() const {
+  return padded(parts() * tiles * tile_lines * (kLatentValue + 1) * 4);
+}
 std::int64_t LatentCut::workspace_bytes() const {
-  if (unit_items > 1) return items * tiles * tile_lines * (kLatentValue + 1) * 4;
-  return main.room == 0 ? 0 : kAlign + main.bytes() + extra.bytes();
+  return part_bytes() + (main.room == 0 ? 0 : kAlign + main.bytes() + extra.bytes());
 }
 
 void stage_latent(const LatentShape& shape, LatentCut& cut) {
-  const bool fits = !shape.dense && !shape.fp8 && cut.tile_lines == 64 && cut.unit_items < 2 &&
+  const bool fits = !shape.dense && !shape.fp8 && cut.tile_lines == 64 && !cut.all.cut() &&
                     shape.main.pages > 0 &&
                     std::max(shape.main.pages, shape.extra.pages) <= kMostStagedPages;
   if (!fits) return;
   const bool two = shape.extra.pages > 0;
+  const std::int64_t left = kLatentPartBytes - cut.part_bytes();
   const auto stage = [&](const LatentPool& pool) {
-    const std::int64_t bytes =
-        kLatentPartBytes / (two ? 2 : 1) - 2 * kAlign - map_bytes(pool, shape.rows);
+    const std::int64_t bytes = left / (two ? 2 : 1) - 2 * kAlign - map_bytes(pool, shape.rows);
     const std::int64_t room = std::clamp<std::int64_t>(bytes / page_bytes(pool), 0, pool.pages);
     return LatentStage{pool, shape.rows, room};
   };
@@ -70,14 +72,15 @@ bool stage_pays(const LatentShape& s, const LatentCut& cut) {
 LatentStaging::LatentStaging(const LatentCut& cut, std::byte* workspace) {
   const LatentStage* stages[2] = {&cut.main, &cut.extra};
   arrays.sources = cut.extra.room > 0 ? 2 : 1;
-  std::byte* at = workspace;
+  std::byte* at = workspace + cut.part_bytes();
+  std::byte* const begin = at;
   const auto take = [&](std::int64_t bytes) { return std::exchange(at, at + padded(bytes)); };
   const auto ints = [&](std::int64_t n) { return reinterpret_cast<std::int32_t*>(take(n * 4)); };
   arrays.overflow = ints(1);
   for (int i = 0; i < arrays.sources; ++i) {
     arrays.of[i].marks = reinterpret_cast<std::uint8_t*>(take(stages[i]->pool.pages));
   }
-  zeros = static_cast<std::size_t>(at - workspace);
+  zeros = {begin, at};
   for (int i = 0; i < arrays.sources; ++i) {
     const LatentStage& stage = *stages[i];
     LatentStageArray& a = arrays.of[i];

@@ -14,10 +14,10 @@ namespace lathe::cuda {
 /// Whether decoding the pages that lists name, as a cut that stages has it, takes less time than it saves.
 bool stage_pays(const LatentShape& shape, const LatentCut& cut);
 
-/// The arrays of a cut that stages, in the workspace; what must be 0 comes first.
+/// The arrays of a cut that stages, in the workspace behind parts.
 struct LatentStaging {
   LatentStageArrays arrays;
-  std::size_t zeros = 0;  // bytes
+  std::span<std::byte> zeros;  // what must be 0
   bool may_overflow = false;
 
   LatentStaging(const LatentCut& cut, std::byte* workspace);
