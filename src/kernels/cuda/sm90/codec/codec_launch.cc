@@ -227,10 +227,13 @@ void set_rotation(EncodeParams& p) {
 
 // Whether a block's records, if they are staged, fit its shared memory. Several rows are what 8 warps hold, 16 KB at most,
 // so it is one long row that may not.
-template <class Params>
-bool stages(const Params& p, const RunParams (&runs)[2]) {
-  if (p.run_count < 2 || !staged(runs[0].kind, runs[1].kind, true)) return true;
-  return stage_bytes(1, runs[0].step) <= kMostStageBytes;
+bool stage_fits(const RunParams (&runs)[2], std::int32_t run_count) {
+  return !stages(runs, run_count) || stage_bytes(1, runs[0].step) <= kMostStageBytes;
+}
+// Staged records begin at multiples of 16.
+bool stage_aligned(const RunParams (&runs)[2], std::int32_t run_count, const PagesParams& pages) {
+  return !stages(runs, run_count) ||
+         aligned(pages.data, 16, {pages.stride, runs[0].start, runs[0].step});
 }
 
 // Of write_index_keys_kernel, for a step of eight warps. A warp's batch of such rows, as cut_rows() counts them, is a step.
@@ -266,8 +269,10 @@ std::uint32_t slot_limit(std::int64_t slots) {
 }  // namespace
 
 void cut(EncodeParams& p, std::int32_t block_rows) {
-  p.whole = deal(p.runs, p.run_count, p.aligned() && stages(p, p.runs), true,
-                 [](const RunParams& run) { return encode_rounds(true, run.rotates, run.kind); });
+  p.whole = deal(
+      p.runs, p.run_count,
+      p.aligned() && stage_fits(p.runs, p.run_count) && stage_aligned(p.runs, p.run_count, p.pages),
+      true, [](const RunParams& run) { return encode_rounds(true, run.rotates, run.kind); });
   p.index_keys = writes_index_keys(p);
   if (p.index_keys) {
     const std::int32_t most = kMostKeyRows * key_steps(p.rope.interleaved);
@@ -285,8 +290,9 @@ void cut(DecodeParams& p, std::int32_t block_rows) {
 void cut(RequantParams& p, std::int32_t block_rows) {
   // Records of one run need not begin at multiples of 16, as staged ones do.
   const bool stageable = p.dst_runs[0].kind != RunKind::e4m3_f32 || p.run_count == 2;
-  p.whole = deal(p.src_runs, p.run_count, p.aligned() && stageable && stages(p, p.dst_runs), false,
-                 [](const RunParams&) { return requant_rounds(true); });
+  p.whole =
+      deal(p.src_runs, p.run_count, p.aligned() && stageable && stage_fits(p.dst_runs, p.run_count),
+           false, [](const RunParams&) { return requant_rounds(true); });
   const Cut& first = p.src_runs[0].cut;
   p.together = p.whole && p.run_count == 2 && first.rounds == requant_rounds(true).many &&
                first.pieces.divisor == 1 && p.src_runs[1].cut.chunks <= 1u << first.shift;

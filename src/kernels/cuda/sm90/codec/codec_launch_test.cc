@@ -42,12 +42,12 @@ TEST(CodecLaunch, RequantizedLatentsHaveFourLoadsALane) {
   }
 }
 
-// Records that share sectors are staged, and fit a block's shared memory however long they are.
-TEST(CodecLaunch, RecordsThatShareSectorsAreStaged) {
+// Records of two runs beside one another are staged, and fit a block's shared memory however long they are.
+TEST(CodecLaunch, RecordsAreStaged) {
   const std::vector<Slot> slots(128, Slot(0));
   for (const auto& [name, is_staged] :
        {std::pair("mla_fp8_block", true), std::pair("mla_fp8", false), std::pair("mla_fp4", false),
-        std::pair("v4_fp8", false), std::pair("index_fp8", false)}) {
+        std::pair("v4_fp8", true), std::pair("index_fp8", false)}) {
     const OwnedPool pool = pool_of(name);
     const OwnedRows rows(DType::bf16, 128, pool.view.layout.row_elems());
     const EncodeParams p = encode_params(rows.read(), slots, pool.view, {});
@@ -64,6 +64,22 @@ TEST(CodecLaunch, RecordsThatShareSectorsAreStaged) {
     const EncodeParams p = encode_params(rows.read(), slots, pool.view, {});
     EXPECT_LE(stage_bytes_of(p, p.runs), kMostStageBytes) << nope;
     EXPECT_EQ(p.whole, nope < 57344) << nope;
+  }
+}
+
+// A kernel that stages has the shared memory for it, whatever the layout's runs.
+TEST(CodecLaunch, StagesHaveSharedMemory) {
+  for (const CacheLayout& layout : layouts_to_test()) {
+    const OwnedPool pool(layout, 64, 2);
+    const OwnedRows rows(DType::bf16, 128, layout.row_elems());
+    const std::vector<Slot> slots(128, Slot(0));
+    const EncodeParams p = encode_params(rows.read(), slots, pool.view, {});
+    const bool one_run = p.run_count == 1 && p.runs[0].kind == RunKind::e4m3_f32;
+    const bool stages = !one_run && visit_kinds(p.runs, [&](auto first, auto second) {
+      return staged(first, second, p.whole);
+    });
+    EXPECT_EQ(stage_bytes_of(p, p.runs), stages ? stage_bytes(p.block_rows, p.runs[0].step) : 0)
+        << layout.serialize();
   }
 }
 

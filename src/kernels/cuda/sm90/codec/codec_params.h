@@ -145,10 +145,10 @@ constexpr bool runs_aligned(const RunParams (&runs)[2], std::int32_t count) {
   return true;
 }
 
-/// Whether a launch's records are staged (stage.cuh): those of mla_fp8_block, where whole runs are accessed. Others are whole
-/// sectors, or of more than one plane.
+/// Whether a launch's records are staged (stage.cuh): those of mla_fp8_block and v4_fp8, where whole runs are accessed.
 LATHE_HD constexpr bool staged(RunKind first, RunKind second, bool whole) {
-  return whole && first == RunKind::e4m3_f32 && second == RunKind::bf16;
+  return whole && (first == RunKind::e4m3_f32 || first == RunKind::e4m3_ue8m0) &&
+         second == RunKind::bf16;
 }
 inline constexpr std::uint32_t kMostStageBytes = 48 * 1024;  // what a block has unasked
 /// Shared memory of a stage: where each record goes, then the records, which begin at multiples of 16.
@@ -279,11 +279,16 @@ struct RequantParams {
   }
 };
 
-/// Shared memory that a launch takes for its stage. runs: those of what it writes.
+/// Whether a launch's records are staged if every access of `runs`, those of what it writes, is whole. Without rotary part
+/// v4_fp8 has one run, as index keys have, which are not.
+constexpr bool stages(const RunParams (&runs)[2], std::int32_t run_count) {
+  return (run_count == 2 || runs[0].kind == RunKind::e4m3_ue8m0) &&
+         staged(runs[0].kind, RunKind::bf16, true);
+}
+/// Shared memory that a launch takes for its stage.
 template <class Params>
 constexpr std::uint32_t stage_bytes_of(const Params& p, const RunParams (&runs)[2]) {
-  if (p.run_count < 2 || !staged(runs[0].kind, runs[1].kind, p.whole)) return 0;
-  return stage_bytes(p.block_rows, runs[0].step);
+  return p.whole && stages(runs, p.run_count) ? stage_bytes(p.block_rows, runs[0].step) : 0;
 }
 
 /// How the units of a plane are cut into the batches of warps: records have any number of them, so a

@@ -95,15 +95,18 @@ __device__ __forceinline__ void exchange_maxima(Word* amax /* [kCount] */, int s
 // Where the codes and scales of a lane's chunks go.
 template <RunKind kKind, class To>
 struct TileTarget {
-  To values;  // of the first chunk
-  To scales;  // of the first chunk's tile
+  // Scales of v4_fp8 are a plane of their own, which is written where it belongs.
+  using Scales = std::conditional_t<kKind == RunKind::e4m3_ue8m0, Address, To>;
+
+  To values;      // of the first chunk
+  Scales scales;  // of the first chunk's tile
   std::uint32_t value_step;
   std::uint32_t scale_step;
   bool leads;  // stores scales: the first lane of a tile
   bool once;   // a tile is all that the lanes of a row hold
 
   __device__ __forceinline__ TileTarget(const RunParams& run, const Hold& hold, To run_values,
-                                        To run_scales)
+                                        Scales run_scales)
       : values(run_values + Address{hold.chunk} * kCodeBytes),
         scales(run_scales +
                Address{run.first_tile + (hold.chunk >> tile_shift<kKind>(run))} * kScaleBytes),
@@ -331,8 +334,14 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
     }
   }
   if constexpr (kTiled<kKind>) {
-    const TileTarget<kKind, typename Stage<kStaged>::To> to(
-        run, hold, to_values, stage.part(target.place, hold.row, run.scale_start, run.scale_step));
+    const auto to_scales = [&] {
+      if constexpr (kKind == RunKind::e4m3_ue8m0) {
+        return target.place.part(run.scale_start, run.scale_step);
+      } else {
+        return stage.part(target.place, hold.row, run.scale_start, run.scale_step);
+      }
+    };
+    const TileTarget<kKind, typename Stage<kStaged>::To> to(run, hold, to_values, to_scales());
     if constexpr (!kRotate && std::is_same_v<T, bf16>) {
       if (encode_tiles<kKind>(run, to, raw, writes)) return;
       return encode_special<kKind, kCount>(

@@ -1,7 +1,8 @@
 // Records that are put together in shared memory and written whole by the copy engine.
 //
 // Records of mla_fp8_block are no multiple of a sector (32 bytes), so what lanes write of them at a time leaves parts of
-// sectors at either end, and sooner or later memory gets those in pieces. Written whole, a record has two ends.
+// sectors at either end, and sooner or later memory gets those in pieces. Written whole, a record has two ends. Those of
+// v4_fp8 are whole sectors, which memory takes better if they come together.
 #pragma once
 
 #include <type_traits>
