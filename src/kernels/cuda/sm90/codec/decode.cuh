@@ -139,10 +139,17 @@ __device__ __forceinline__ void decode_run(const DecodeParams& p, const RunParam
   });
 }
 
+// Blocks on a multiprocessor, as a bound on registers. A lane has few bytes of mla_fp4 on their way, so it takes more of them.
+template <class T, RunKind kFirst>
+constexpr int decode_blocks() {
+  if (sizeof(T) == 4) return 3;
+  return kFirst == RunKind::e2m1_ue8m0 ? 6 : 4;
+}
+
 // Grid: ceil(count / block_rows) blocks of p.threads. T: what rows hold, bf16 or float; runs are
 // stored as kFirst and, where there are two, kSecond.
 template <class T, RunKind kFirst, RunKind kSecond, bool kWhole>
-static __global__ void __launch_bounds__(kCodecThreads, sizeof(T) == 2 ? 4 : 3)
+static __global__ void __launch_bounds__(kCodecThreads, (decode_blocks<T, kFirst>()))
     decode_kernel(const __grid_constant__ DecodeParams p) {
   const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
   const std::uint32_t rows = rows_of_block(p.count, first_row, p.block_rows);
