@@ -394,6 +394,9 @@ inline void store_matrices_turned(std::uint32_t to, std::span<const std::uint32_
     }
   }
 }
+inline void store_matrices_turned(std::uint32_t to, std::uint32_t a) {
+  store_matrices_turned(to, std::array{a});
+}
 inline void store_matrices_turned(std::uint32_t to, std::uint32_t a, std::uint32_t b) {
   store_matrices_turned(to, std::array{a, b});
 }
@@ -538,13 +541,15 @@ inline std::uint64_t half_tile_descriptor(std::uint32_t address) {
 inline std::uint32_t pack_e4m3(float low, float high) {
   return convert_e4m3x4(low, high, 0, 0) & 0xffffu;
 }
-inline void mma_m64_e4m3(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add) {
+template <int kCount>
+inline void mma_m64_e4m3(float (&d)[kCount], std::uint64_t a, std::uint64_t b, bool add) {
   const emulated::Tile left(a), right(b);
   emulated::multiply<32>(
       d, [&](int row, int k) { return left.fp8_by_line(row, k); },
       [&](int column, int k) { return right.fp8_by_line(column, k); }, add);
 }
-inline void mma_m64_e4m3_rows(float (&d)[32], const std::uint32_t (&a)[4], std::uint64_t b) {
+template <int kCount>
+inline void mma_m64_e4m3_rows(float (&d)[kCount], const std::uint32_t (&a)[4], std::uint64_t b) {
   float rows[2][32];
   for (int c = 0; c < 4; ++c) {
     for (int i = 0; i < 4; ++i) {

@@ -302,6 +302,10 @@ __device__ inline void load_matrices_turned(std::uint32_t from, std::uint32_t (&
 
 /// The transposes of two or four 8 x 8 matrices; lane l gives the address of column l % 8 of matrix
 /// l / 8.
+__device__ inline void store_matrices_turned(std::uint32_t to, std::uint32_t a) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(to), "r"(a)
+               : "memory");
+}
 __device__ inline void store_matrices_turned(std::uint32_t to, std::uint32_t a, std::uint32_t b) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a),
                "r"(b)

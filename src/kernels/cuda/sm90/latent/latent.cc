@@ -35,11 +35,7 @@ Error wrong(std::string field, std::string wanted, std::string offered) {
 }
 
 /// What fp8 arithmetic, for an e4m3 q on e4m3 pages by page table, takes.
-Result<void> check_fp8_call(const AttendArgs& args, const LatentCut& cut) {
-  if (cut.tile_lines != 64) {
-    return wrong("schedule.cut.tile_lines", "64 where q is e4m3",
-                 fmt::format("{}", cut.tile_lines));
-  }
+Result<void> check_fp8_call(const AttendArgs& args) {
   if (!args.main.pool || args.main.pool->layout.kind() != LayoutKind::mla_fp8) {
     return wrong("main.pool.layout", "mla_fp8 where q is e4m3",
                  args.main.pool ? std::string(name(args.main.pool->layout.kind())) : "bf16 rows");
@@ -184,7 +180,7 @@ Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t>
   if (auto ok = check_call(args); !ok) return ok;
   const bool fp8 = args.q.dtype == DType::e4m3;
   if (fp8) {
-    if (auto ok = check_fp8_call(args, schedule.cut); !ok) return ok;
+    if (auto ok = check_fp8_call(args); !ok) return ok;
   }
   const auto kernels = kernels_of(args);
   if (!kernels) return kernels.error();
@@ -211,11 +207,13 @@ Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t>
                               ? PartOrder::rows
                               : kernels.value().order;
   LatentLaunches launches{schedule, stream};
-  const auto few = [&](const LatentParams& units, cudaStream_t on) {
-    return kernels.value().narrow(units, cut.tile_lines, on);
+  const auto of_lines = [&](auto launch) {
+    return [launch, &cut](const LatentParams& units, cudaStream_t on) {
+      return launch(units, cut.tile_lines, on);
+    };
   };
-  const cudaError_t status = fp8      ? launches.attend(launch_native_mla_fp8, order, p)
-                             : narrow ? launches.attend(few, order, p)
+  const cudaError_t status = fp8      ? launches.attend(of_lines(launch_native_mla_fp8), order, p)
+                             : narrow ? launches.attend(of_lines(kernels.value().narrow), order, p)
                              : staged
                                  ? attend_staged(kernels.value(), p, launches, workspace.data())
                                  : launches.attend(kernels.value().wide, order, p);

@@ -58,7 +58,7 @@ LatentCut cut_latent(const LatentShape& s) {
   LatentCut c;
   const std::int64_t lines =
       s.dense ? s.heads * std::max<std::int64_t>(s.request_rows, 1) : s.heads;
-  c.tile_lines = s.fp8 || lines > 32 ? 64 : lines > 16 ? 32 : lines > 8 ? 16 : 8;
+  c.tile_lines = lines > 32 ? 64 : lines > 16 ? 32 : lines > 8 ? 16 : 8;
   c.tiles = static_cast<std::int32_t>(std::max<std::int64_t>(up(lines, c.tile_lines), 1));
   c.keys = s.keys;
   const std::int64_t units = s.dense ? s.requests : s.rows;

@@ -13,6 +13,7 @@
 #include "kernels/cuda/sm90/latent/latent_narrow.cuh"
 #include "kernels/cuda/sm90/latent/latent_narrow_fp8.cuh"
 #include "kernels/cuda/sm90/latent/latent_native.cuh"
+#include "kernels/cuda/sm90/latent/latent_native_few.cuh"
 #include "kernels/cuda/sm90/latent/latent_stage.cuh"
 #include "kernels/cuda/sm90/latent/latent_wide.cuh"
 #include "kernels/cuda/sm90/latent/latent_wide_fp8.cuh"
@@ -139,7 +140,7 @@ void emulate_narrow(LayoutKind kind, const LatentParams& p, int tile_lines) {
   }
 }
 
-void emulate_native(const LatentParams& p) {
+void emulate_native(const LatentParams& p, int tile_lines) {
   const auto page = static_cast<std::int64_t>(p.main.page_size.divisor);
   PageMap m{reinterpret_cast<const unsigned char*>(p.main.pages),
             p.main.page_stride,
@@ -152,7 +153,11 @@ void emulate_native(const LatentParams& p) {
   m.box_bytes = 64;
   std::memcpy(&maps.narrow, &m, sizeof m);
   emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1}, Native::kThreads,
-          latent_native_kernel, p, maps);
+          tile_lines == 8    ? latent_native_few_kernel<8>
+          : tile_lines == 16 ? latent_native_few_kernel<16>
+          : tile_lines == 32 ? latent_native_few_kernel<32>
+                             : latent_native_kernel,
+          p, maps);
 }
 
 /// A kernel for all units of a call, and what puts parts of theirs together.
@@ -270,7 +275,8 @@ Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_reque
   if (room_pages > 0) {
     emulate_staged(kind, p, schedule, reinterpret_cast<std::byte*>(part.data()));
   } else if (shape.fp8) {
-    emulate_units(emulate_native, order, p, schedule);
+    emulate_units([&](const LatentParams& of) { emulate_native(of, cut.tile_lines); }, order, p,
+                  schedule);
   } else if (narrow) {
     emulate_units([&](const LatentParams& of) { emulate_narrow(kind, of, cut.tile_lines); }, order,
                   p, schedule);
@@ -540,7 +546,7 @@ TEST(LatentEmulatedStagedV4, TwoSources) {
 // fp8 arithmetic, with latent_native_gpu_test.cc's bounds: weights are rounded to e4m3.
 TEST(LatentEmulatedFp8, DenseByPageTable) {
   for (const int page : {16, 64, 128}) {
-    for (const int heads : {5, 48}) {
+    for (const int heads : {4, 5, 12, 48}) {
       SCOPED_TRACE("page " + std::to_string(page) + ", heads " + std::to_string(heads));
       const bool cut = page == 64;
       Scene s(layout_of(LayoutKind::mla_fp8), page, heads,

@@ -26,9 +26,6 @@
 
 namespace lathe::cuda {
 
-inline constexpr float kWeightLimit = 8;   // log2 of the largest weight; e4m3 ends at 448
-inline constexpr float kWeightOfMost = 5;  // log2 of the weight of a maximum that becomes reference
-
 /// 2^(from - to), for references of which the first may be that of no key.
 __device__ inline float native_factor(float from, float to) {
   return from == to ? 1.f : exp2_fast(from - to);

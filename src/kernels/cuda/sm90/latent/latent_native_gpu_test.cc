@@ -155,10 +155,10 @@ TEST_F(LatentNativeGpu, Refusals) {
   Scene s(kLayout, 64, 8, {{100, 1}});
   Matrix<e4m3> q(s.q.rows, s.q.cols);
   s.args.q = q.view();
-  const auto field = [&](AttendArgs args, const LatentSchedule& schedule = {}) {
+  const auto field = [&](AttendArgs args) {
     Matrix<bf16> out(1, 8 * 512);
     args.out = out.mutable_view();
-    const auto result = attend_latent(args, {}, schedule, {}, stream());
+    const auto result = attend_latent(args, {}, {}, {}, stream());
     return result ? std::string("none") : result.error().field;
   };
   EXPECT_EQ(field(s.args), "none");  // no units
@@ -177,9 +177,6 @@ TEST_F(LatentNativeGpu, Refusals) {
   a = s.args;
   a.q.dtype = DType::f32;
   EXPECT_EQ(field(a), "q.dtype");
-  LatentSchedule narrow;
-  narrow.cut.tile_lines = 16;
-  EXPECT_EQ(field(s.args, narrow), "schedule.cut.tile_lines");
   Scene block(CacheLayout(LayoutKind::mla_fp8_block, LayoutDims{.nope = 512, .rope = 64}), 64, 8,
               {{100, 1}});
   block.args.q = q.view();

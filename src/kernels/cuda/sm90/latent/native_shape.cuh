@@ -42,6 +42,9 @@ struct Native {
   static constexpr int kFirstGroup = 1, kSumsReady = 3, kQueriesIssued = 4;
 };
 
+inline constexpr float kWeightLimit = 8;   // log2 of the largest weight; e4m3 ends at 448
+inline constexpr float kWeightOfMost = 5;  // log2 of the weight of a maximum that becomes reference
+
 /// Byte address of 16-byte chunk `chunk` of a row of a swizzled tile of 128-byte rows, and of 64-byte ones.
 __device__ inline std::uint32_t swizzled_128(std::uint32_t tile, int row, int chunk) {
   return tile + static_cast<std::uint32_t>(row * 128 + ((chunk ^ (row & 7)) << 4));
@@ -49,43 +52,6 @@ __device__ inline std::uint32_t swizzled_128(std::uint32_t tile, int row, int ch
 __device__ inline std::uint32_t swizzled_64(std::uint32_t tile, int row, int chunk) {
   return tile + static_cast<std::uint32_t>(row * 64 + ((chunk ^ (row >> 1 & 3)) << 4));
 }
-
-/// Tiles of keys and of weights are numbered through all items of a block; number n is in buffer
-/// n % kBuffers, and of that buffer's phases it is phase n / kBuffers.
-struct NativeShared {
-  std::uint32_t q;  // the first of all
-
-  __device__ static std::uint32_t buffer(unsigned n) { return n % Native::kBuffers; }
-  __device__ static std::uint32_t parity(unsigned n) { return n / Native::kBuffers & 1; }
-
-  __device__ std::uint32_t keys(unsigned n) const {
-    return q + Native::kKeysAt + buffer(n) * Native::kKeyBytes;
-  }
-  __device__ std::uint32_t weights(unsigned n) const {
-    return q + Native::kWeightsAt + buffer(n) * Native::kWeightBytes;
-  }
-  __device__ std::uint32_t small(std::uint32_t at) const { return q + Native::kSmallAt + at; }
-  __device__ std::uint32_t q_full() const { return small(0); }
-  __device__ std::uint32_t q_empty() const { return small(8); }
-  __device__ std::uint32_t full(unsigned n) const { return small(16 + 8 * buffer(n)); }
-  __device__ std::uint32_t empty(unsigned n) const { return small(48 + 8 * buffer(n)); }
-  __device__ std::uint32_t weighed(unsigned n) const { return small(80 + 8 * buffer(n)); }
-  __device__ std::uint32_t mask(unsigned n) const {  // 64 bits
-    return small(Native::kMasksAt + 8 * (n % Native::kMasks));
-  }
-  /// A byte of each warp: nonzero where its lines' references rose.
-  __device__ std::uint32_t risen(unsigned n) const { return small(144 + 4 * buffer(n)); }
-  __device__ std::uint32_t item(unsigned number) const { return small(160 + 32 * (number & 1)); }
-  __device__ std::uint32_t references(unsigned n) const { return small(224 + 256 * buffer(n)); }
-  /// What sums are to be multiplied by because of that.
-  __device__ std::uint32_t factors(unsigned n) const {
-    return small(224 + 256 * (Native::kBuffers + buffer(n)));
-  }
-  __device__ std::uint32_t totals(int group) const {
-    return small(224 + static_cast<std::uint32_t>(256 * (2 * Native::kBuffers + group)));
-  }
-  __device__ std::uint32_t scales(int group) const { return totals(2 + group); }
-};
 
 /// Copies the lines of a tile, [64, 576] e4m3; lines beyond the unit's are zeros.
 __device__ inline void native_copy_queries(const LatentParams& p, const LatentUnitPlace& u,
@@ -120,26 +86,71 @@ __device__ inline void native_copy_queries(const LatentParams& p, const LatentUn
   }
 }
 
+/// Tiles of keys and of weights are numbered through all items of a block; number n is in buffer
+/// n % kBuffers, and of that buffer's phases it is phase n / kBuffers.
+struct NativeShared {
+  static constexpr int kLines = Native::kLines;
+
+  std::uint32_t q;  // the first of all
+
+  __device__ static std::uint32_t buffer(unsigned n) { return n % Native::kBuffers; }
+  __device__ static std::uint32_t parity(unsigned n) { return n / Native::kBuffers & 1; }
+
+  __device__ std::uint32_t keys(unsigned n) const {
+    return q + Native::kKeysAt + buffer(n) * Native::kKeyBytes;
+  }
+  __device__ std::uint32_t weights(unsigned n) const {
+    return q + Native::kWeightsAt + buffer(n) * Native::kWeightBytes;
+  }
+  __device__ std::uint32_t small(std::uint32_t at) const { return q + Native::kSmallAt + at; }
+  __device__ std::uint32_t q_full() const { return small(0); }
+  __device__ std::uint32_t q_empty() const { return small(8); }
+  __device__ std::uint32_t full(unsigned n) const { return small(16 + 8 * buffer(n)); }
+  __device__ std::uint32_t empty(unsigned n) const { return small(48 + 8 * buffer(n)); }
+  __device__ std::uint32_t weighed(unsigned n) const { return small(80 + 8 * buffer(n)); }
+  __device__ std::uint32_t mask(unsigned n) const {  // 64 bits
+    return small(Native::kMasksAt + 8 * (n % Native::kMasks));
+  }
+  /// A byte of each warp: nonzero where its lines' references rose.
+  __device__ std::uint32_t risen(unsigned n) const { return small(144 + 4 * buffer(n)); }
+  __device__ std::uint32_t item(unsigned number) const { return small(160 + 32 * (number & 1)); }
+  __device__ std::uint32_t references(unsigned n) const { return small(224 + 256 * buffer(n)); }
+  /// What sums are to be multiplied by because of that.
+  __device__ std::uint32_t factors(unsigned n) const {
+    return small(224 + 256 * (Native::kBuffers + buffer(n)));
+  }
+  __device__ std::uint32_t totals(int group) const {
+    return small(224 + static_cast<std::uint32_t>(256 * (2 * Native::kBuffers + group)));
+  }
+  __device__ std::uint32_t scales(int group) const { return totals(2 + group); }
+
+  __device__ void copy_queries(const LatentParams& p, const LatentUnitPlace& u, std::int32_t tile,
+                               int thread) const {
+    native_copy_queries(p, u, tile, q, thread);
+  }
+};
+
 /// Items and their queries. An item's facts are kept until the one after the next is begun.
-__device__ inline void native_fill_queries(const LatentParams& p, const NativeShared& s,
+template <class Shared>
+__device__ inline void native_fill_queries(const LatentParams& p, const Shared& s,
                                            std::int32_t worker, std::int32_t tile, int thread) {
   LatentItems items(p, worker);
+  std::int32_t first = 0;  // tile of the item
   unsigned number = 0;
   for (bool live = true; live; ++number) {
-    live = items.take<Native::kLines>(p, tile);
+    live = items.template take<Shared::kLines>(p, tile);
     barrier_wait(s.q_empty(), (number & 1) ^ 1);
+    const int tiles = live ? LatentItemFacts::tiles_of<2>(items.item) : 0;
     if (thread == 0) {
       const LatentUnitPlace& u = items.unit;
-      LatentItemFacts{live ? LatentItemFacts::tiles_of<2>(items.item) : 0,
-                      u.limit - items.item.first,
-                      u.row,
-                      u.lines,
-                      items.split ? items.number : -1,
-                      tile * Native::kLines}
+      LatentItemFacts{tiles,   u.limit - items.item.first,      u.row,
+                      u.lines, items.split ? items.number : -1, tile * Shared::kLines,
+                      first}
           .store(s.item(number));
       barrier_arrive(s.q_full());
     }
-    if (live) native_copy_queries(p, items.unit, tile, s.q, thread);
+    first += tiles;
+    if (live) s.copy_queries(p, items.unit, tile, thread);
     barrier_arrive_after_copies(s.q_full());
     if (number == 0 && live) group_sync(Native::kQueriesIssued, 128);
   }
@@ -148,14 +159,15 @@ __device__ inline void native_fill_queries(const LatentParams& p, const NativeSh
 /// One warp. A page that is none is left out, and its keys lose their bits in the tile's mask; so do
 /// those after the item's last. Only two tiles go ahead of the first queries, which would otherwise come
 /// last, behind four, and all would wait for them.
+template <class Shared>
 __device__ inline void native_fill_keys(const LatentParams& p, const NativeMaps& maps,
-                                        const NativeShared& s, std::int32_t worker,
-                                        std::int32_t tile, int lane) {
+                                        const Shared& s, std::int32_t worker, std::int32_t tile,
+                                        int lane) {
   LatentItems items(p, worker);
   const auto page_size = static_cast<std::int32_t>(p.main.page_size.divisor);
   const std::int32_t rows = page_size < kLatentTile ? page_size : kLatentTile;
   unsigned n = 0;
-  while (items.take<Native::kLines>(p, tile)) {
+  while (items.template take<Shared::kLines>(p, tile)) {
     const std::int32_t end = items.item.first + items.item.count;
     const std::int32_t* table =
         p.main.table + std::int64_t{items.unit.request} * p.main.table_width;
@@ -176,7 +188,7 @@ __device__ inline void native_fill_keys(const LatentParams& p, const NativeMaps&
       const std::uint32_t high = warp_or(static_cast<std::uint32_t>(bits >> 32));
       const int boxes = count_bits(warp_ballot(seen > 0));
       if (n == 2) group_sync(Native::kQueriesIssued, 128);
-      barrier_wait(s.empty(n), NativeShared::parity(n) ^ 1);
+      barrier_wait(s.empty(n), Shared::parity(n) ^ 1);
       if (lane == 0) {
         store_shared_u64(s.mask(n), std::uint64_t{high} << 32 | low);
         barrier_expect(s.full(n), static_cast<std::uint32_t>(boxes * rows * 576));
