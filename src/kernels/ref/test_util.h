@@ -89,6 +89,13 @@ class TestPool {
       }
     }
   }
+  /// A token that nobody may read.
+  void poison(Slot slot) {
+    for (int i = 0; i < view_.layout.part_count(); ++i) {
+      const Part& part = view_.layout.part(i);
+      std::memset(view_.at(part, slot), 0xff, static_cast<std::size_t>(part.bytes()));
+    }
+  }
   /// A token of given numbers that bf16 holds exactly, in a layout of bf16.
   void store(Slot slot, const std::vector<float>& row) {
     auto x = row.begin();

@@ -6,6 +6,7 @@
 #include "attn/work_list.h"
 #include "kernels/cuda/sm90/latent/latent_checks.h"
 #include "kernels/cuda/sm90/latent/latent_launch.h"
+#include "kernels/cuda/sm90/latent/latent_shape_checks.h"
 #include "kernels/cuda/sm90/latent/latent_staging.h"
 // The device code comes last: it gives CUDA's words a meaning of its own.
 #include "kernels/cuda/sm90/latent/latent_combine.cuh"
@@ -540,6 +541,76 @@ TEST(LatentEmulatedStagedV4, TwoSources) {
     s.by_two_sources(window, 100, list);
     check(s, 2, {}, {}, room);
     check(s, 2, {}, {}, room, 1);
+  }
+}
+
+// Shapes of others' tests (latent_shape_checks.h), those that are quick: one of each row's numbers and pages.
+void check(const SceneShape& shape, const Bounds& bounds) {
+  SCOPED_TRACE(std::string(name(shape.layout)) + ", page " + std::to_string(shape.page) + ", " +
+               std::to_string(shape.requests) + " x " + std::to_string(shape.rows) + " rows, " +
+               std::to_string(shape.keys) + " keys, heads " + std::to_string(shape.heads) +
+               ", lists of " + std::to_string(shape.top_k));
+  ShapeScene s(shape);
+  const Outputs got = attend(s.scene, shape.heads > 64 ? 6 : 3);
+  for (std::int32_t r = 0; r < shape.requests; ++r) {
+    s.expect(got, static_cast<std::size_t>(r), 0, shape.heads, bounds);
+  }
+}
+
+TEST_P(LatentEmulatedPages, ShapesOfDenseDecode) {
+  struct Shape {
+    int requests, rows, keys, heads;
+  };
+  for (const Shape s :
+       {Shape{1, 1, 20, 1}, Shape{2, 4, 20, 3}, Shape{6, 2, 140, 9}, Shape{1, 2, 140, 63},
+        Shape{2, 1, 140, 64}, Shape{1, 4, 20, 126}, Shape{2, 2, 140, 128}, Shape{1, 1, 4096, 3}}) {
+    check({.layout = GetParam(),
+           .page = 64,
+           .requests = s.requests,
+           .rows = s.rows,
+           .keys = s.keys,
+           .heads = s.heads,
+           .ragged = true},
+          kDecodeBounds);
+  }
+}
+
+TEST_P(LatentEmulated, ShapesOfSparseDecode) {
+  struct Shape {
+    int page, requests, rows, keys, heads, top_k;
+  };
+  for (const Shape s : {Shape{2, 4, 1, 512, 64, 64}, Shape{64, 4, 3, 512, 128, 64},
+                        Shape{69, 4, 1, 512, 64, 64}, Shape{61, 1, 1, 1024, 64, 576}}) {
+    SceneShape shape{.layout = GetParam(),
+                     .page = s.page,
+                     .requests = s.requests,
+                     .rows = s.rows,
+                     .keys = s.keys,
+                     .heads = s.heads,
+                     .top_k = s.top_k,
+                     .ragged = true};
+    check(shape, kDecodeBounds);
+    if (s.top_k > 64) continue;
+    shape.facts = true;
+    if (GetParam() == LayoutKind::v4_fp8) shape.extra = 100;
+    check(shape, kDecodeBounds);
+    shape.nothing = true;
+    check(shape, kDecodeBounds);
+  }
+}
+
+// Lists longer than their context.
+TEST_P(LatentEmulated, ShapesOfSparseExtend) {
+  for (const int rows : {1, 30}) {
+    check({.layout = GetParam(),
+           .page = 64,
+           .requests = 1,
+           .rows = rows,
+           .keys = 50,
+           .heads = 64,
+           .top_k = 128,
+           .facts = rows == 30},
+          kExtendBounds);
   }
 }
 
