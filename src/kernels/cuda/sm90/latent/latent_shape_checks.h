@@ -9,7 +9,7 @@
 
 namespace lathe::cuda {
 
-/// Requests of `rows` rows each. top_k 0: every key by page table.
+/// Requests of `rows` rows each, which see `keys` tokens at most. top_k 0: every key by page table.
 struct SceneShape {
   LayoutKind layout;
   std::int32_t page, requests, rows, keys, heads;
@@ -74,15 +74,13 @@ class ShapeScene {
   static latent_test::Requests requests_of(const SceneShape& s) {
     latent_test::Requests out;
     for (std::int32_t r = 0; r < s.requests; ++r) {
-      // Without keys has rows, too; a row of a request sees one key at least where it has as many keys as rows.
-      const std::int32_t keys = !s.ragged || r == 0 ? s.keys
-                                : r % 5 == 4        ? 0
-                                                    : std::max(s.rows, s.keys * (r % 4 + 1) / 5);
-      out.emplace_back(keys, s.rows);
+      // A context has its rows' tokens at least, or none.
+      const std::int32_t keys = !s.ragged || r == 0 ? s.keys : s.keys * (r % 4 + 1) / 5;
+      out.emplace_back(s.ragged && r % 5 == 4 ? 0 : std::max(s.rows, keys), s.rows);
     }
     return out;
   }
-  /// Lists of each row's own request, holes and entries beyond the pool among them; tokens that none of them names
+  /// Lists of the first tokens of each row's own request, holes and entries beyond the pool among them; tokens that none of them names
   /// hold NaN.
   void name(const SceneShape& s) {
     list_ = list_of(s, s.top_k);
@@ -111,7 +109,7 @@ class ShapeScene {
     const std::int32_t none[] = {-1, INT32_MIN, slots, slots + 1000, INT32_MAX};
     std::size_t at = 0;
     for (std::size_t r = 0; r < scene.batch.kv_lens.size(); ++r) {
-      const std::int32_t keys = scene.batch.kv_lens[r];
+      const std::int32_t keys = std::min(scene.batch.kv_lens[r], s.keys);
       const std::int32_t rows = scene.batch.q_indptr[r + 1] - scene.batch.q_indptr[r];
       for (std::int64_t i = 0; i < std::int64_t{rows} * width; ++i) {
         if (s.nothing || keys == 0 || scene.rng() % 8 == 0) {
