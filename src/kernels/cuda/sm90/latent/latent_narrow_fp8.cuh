@@ -188,14 +188,8 @@ struct NarrowFp8Group
     std::uint32_t packed[4];
     LATHE_UNROLL
     for (int j = 0; j < kEights; ++j) {
-      const float2 r = load_float2(reference(line(j, 0)));
       float w[4];
-      LATHE_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        w[i] = exp2_fast(fmaf(d[4 * j + i], p.scale, (i & 1) == 0 ? -r.x : -r.y));
-      }
-      total[j][0] += w[0] + w[2];
-      total[j][1] += w[1] + w[3];
+      this->weights_of(d, j, w);
       packed[2 * (j & 1)] = pack_f16(w[0], w[1]);
       packed[2 * (j & 1) + 1] = pack_f16(w[2], w[3]);
       if constexpr (kLines == 8) {

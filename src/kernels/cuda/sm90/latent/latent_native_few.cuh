@@ -159,14 +159,8 @@ struct NativeFewGroup
     std::uint32_t packed[kEights];
     LATHE_UNROLL
     for (int j = 0; j < kEights; ++j) {
-      const float2 r = load_float2(reference(line(j, 0)));
       float w[4];
-      LATHE_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        w[i] = exp2_fast(fmaf(d[4 * j + i], p.scale, (i & 1) == 0 ? -r.x : -r.y));
-      }
-      total[j][0] += w[0] + w[2];
-      total[j][1] += w[1] + w[3];
+      this->weights_of(d, j, w);
       packed[j] = pack_e4m3(w[0], w[2]) | pack_e4m3(w[1], w[3]) << 16;
     }
     const std::uint32_t to = swizzled_64(s.weights(group), lane % kLines, warp);

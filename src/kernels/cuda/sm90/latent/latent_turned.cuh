@@ -102,6 +102,17 @@ struct TurnedGroup {
     sync();
   }
 
+  /// Weights of scores d[4 j] to d[4 j + 3], which join the totals.
+  __device__ __forceinline__ void weights_of(const float (&d)[kLines / 2], int j, float (&w)[4]) {
+    const float2 r = load_float2(reference(line(j, 0)));
+    LATHE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      w[i] = exp2_fast(fmaf(d[4 * j + i], p.scale, (i & 1) == 0 ? -r.x : -r.y));
+    }
+    total[j][0] += w[0] + w[2];
+    total[j][1] += w[1] + w[3];
+  }
+
   __device__ __forceinline__ void tile(unsigned n, int limit, bool last) {
     float d[kLines / 2];
     barrier_wait(s.full(n), s.parity(n));
