@@ -4,8 +4,8 @@
 #include <numeric>
 #include <optional>
 
-#include "kernels/cuda/common/gpu_test_util.h"
 #include "kernels/cuda/sm90/codec/codec.h"
+#include "kernels/cuda/sm90/codec/codec_gpu_test_util.h"
 #include "layout/codec_test_util.h"
 #include "layout/pool.h"
 #include "layout/rope_write.h"
@@ -13,27 +13,6 @@
 
 namespace lathe::cuda {
 namespace {
-
-/// A pool, or rows, of the CPU and its twin on the device.
-struct DevicePool {
-  DeviceCopy<std::byte> bytes;
-  PoolView view;
-
-  DevicePool(const GpuTest& gpu, const OwnedPool& pool)
-      : bytes(gpu, pool.bytes),
-        view(bytes.data(), pool.view.layout, pool.view.page_size, pool.view.pages,
-             pool.view.page_stride) {}
-};
-
-struct DeviceRows {
-  DeviceCopy<std::byte> bytes;
-  MutableRowsView view;
-
-  DeviceRows(const GpuTest& gpu, const OwnedRows& rows) : bytes(gpu, rows.bytes), view(rows.view) {
-    view.data = bytes.data();
-  }
-  RowsView read() const { return {view.data, view.dtype, view.rows, view.cols, view.row_stride}; }
-};
 
 class CodecGpu : public GpuTest {
  protected:
@@ -60,9 +39,6 @@ class CodecGpu : public GpuTest {
     OwnedPool pool(layout, page_size, pages, extra);
     for (std::byte& b : pool.bytes) b = static_cast<std::byte>(rng());
     return pool;
-  }
-  static std::span<const Slot> span_of(const DeviceCopy<Slot>& slots) {
-    return {slots.data(), static_cast<std::size_t>(slots.size())};
   }
 };
 

@@ -38,6 +38,27 @@ inline Matrix<bf16> rounded(const Matrix<float>& q) {
   return out;
 }
 
+/// Lists of positions, those of no key among them, and the slots that they stand for.
+struct PositionLists {
+  latent_test::Ints positions, slots;  // [rows, width]
+};
+inline PositionLists position_lists(latent_test::Scene& s, int width) {
+  PositionLists lists;
+  for (std::size_t r = 0; r < s.batch.kv_lens.size(); ++r) {
+    const std::int32_t keys = s.batch.kv_lens[r];
+    for (std::int32_t row = s.batch.q_indptr[r]; row < s.batch.q_indptr[r + 1]; ++row) {
+      for (int j = 0; j < width; ++j) {
+        const auto pos = static_cast<std::int32_t>(s.rng() % static_cast<unsigned>(keys + 40)) - 20;
+        const bool key = pos >= 0 && pos < keys;
+        lists.positions.push_back(pos);
+        lists.slots.push_back(
+            key ? slot_of(s.batch.entry(r, pos / s.page()), s.page(), pos % s.page()).value : -1);
+      }
+    }
+  }
+  return lists;
+}
+
 /// DESIGN section 8: absolute or relative error, non-finite places alike, and the angle.
 inline void expect_within(const Outputs& got, const Outputs& want, double absolute, double relative,
                           double angle) {

@@ -166,24 +166,13 @@ TEST_P(LatentEmulated, LastRowsCut) {
 TEST_P(LatentEmulatedPages, PositionsAndPageTable) {
   for (const int heads : {8, 64}) {
     Scene s(layout_of(GetParam()), 16, heads, {{200, 2}, {70, 1}});
-    Ints positions, slots, row_request;
-    for (std::size_t r = 0; r < s.batch.kv_lens.size(); ++r) {
-      for (std::int32_t row = s.batch.q_indptr[r]; row < s.batch.q_indptr[r + 1]; ++row) {
-        row_request.push_back(static_cast<std::int32_t>(r));
-        for (int j = 0; j < 90; ++j) {
-          const auto pos = static_cast<std::int32_t>(s.rng() % 300) - 20;
-          const bool key = pos >= 0 && pos < s.batch.kv_lens[r];
-          positions.push_back(pos);
-          slots.push_back(
-              key ? slot_of(s.batch.entry(r, pos / s.page()), s.page(), pos % s.page()).value : -1);
-        }
-      }
-    }
-    s.by_index(slots);
-    check(s, 2, row_request, positions);
-    check(s, 2, row_request, positions, 0, 1);
+    const PositionLists lists = position_lists(s, 90);
+    const Ints row_request{0, 0, 1};
+    s.by_index(lists.slots);
+    check(s, 2, row_request, lists.positions);
+    check(s, 2, row_request, lists.positions, 0, 1);
     if (heads == 64 && GetParam() != LayoutKind::mla_bf16) {
-      check(s, 2, row_request, positions, kRoomForAll);
+      check(s, 2, row_request, lists.positions, kRoomForAll);
     }
   }
 }

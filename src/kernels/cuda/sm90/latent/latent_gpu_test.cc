@@ -4,39 +4,6 @@
 namespace lathe::cuda {
 namespace {
 
-class LatentGpu : public DeviceCall {
- protected:
-  void check(Scene& s, int processors = 0, int repeats = 1, std::int64_t room_pages = 0,
-             std::int64_t last = 0) {
-    const Matrix<bf16> q = rounded(s.q);
-    s.args.q = q.view();
-    const Outputs want = s.oracle();
-    const Outputs got = attend(s.args, processors, repeats, room_pages, last);
-    expect_oracle(got, want);
-  }
-  /// Captures the call of a, and replays it over the contents of both in turns.
-  void replay(Scene& a, Scene& b, int processors = 0, std::int64_t room_pages = 0,
-              std::int64_t last = 0) {
-    const Matrix<bf16> qa = rounded(a.q), qb = rounded(b.q);
-    a.args.q = qa.view();
-    b.args.q = qb.view();
-    const Call call = prepare(a.args, processors, room_pages, last);
-    const auto graph = Graph::capture(stream(), [&]() -> Result<void> {
-      if (auto ok = plan_latent(call.args, call.schedule, stream()); !ok) return ok;
-      return attend_latent(call.args, {}, call.schedule, call.workspace, stream());
-    });
-    ASSERT_TRUE(graph) << graph.error().message();
-    for (int i = 0; i < 4; ++i) {
-      Scene& s = i % 2 == 0 ? a : b;
-      overwrite(call, s.args);
-      must(graph->launch(stream()));
-      must(stream().wait());
-      expect_oracle(read(call), s.oracle());
-    }
-    release();
-  }
-};
-
 TEST_F(LatentGpu, DenseByPageTable) {
   for (const LayoutKind kind :
        {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block}) {

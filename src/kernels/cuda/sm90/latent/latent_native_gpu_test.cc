@@ -105,6 +105,26 @@ TEST_F(LatentNativeGpu, CutAmongBlocks) {
   }
 }
 
+TEST_F(LatentNativeGpu, LengthsAboutTwoThousandAndFortyEight) {
+  for (const int heads : {10, 40}) {
+    for (const int page : {16, 32, 64, 128}) {
+      SCOPED_TRACE("heads " + std::to_string(heads) + ", page " + std::to_string(page));
+      Scene s(kLayout, page, heads, {{2047, 1}, {0, 1}, {2049, 2}, {1, 1}, {2048, 1}});
+      check(s, 0, 2);
+    }
+  }
+}
+
+// Pages behind more than 2^32 bytes.
+TEST_F(LatentNativeGpu, LargePools) {
+  for (const int heads : {16, 128}) {
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    Scene s(kLayout, 64, heads, {{300, 1}, {70, 2}});
+    before_ = (std::int64_t{5} << 30) / s.pool.view().page_stride;
+    check(s);
+  }
+}
+
 // The weight of a single key is a power of two, and so are equal weights: nothing is rounded but outputs.
 TEST_F(LatentNativeGpu, ExactWhereWeightsAre) {
   Scene s(kLayout, 64, 64, {{1, 1}, {1, 1}, {200, 1}});

@@ -12,7 +12,7 @@ namespace lathe::cuda {
 /// Requests of `rows` rows each, which see `keys` tokens at most. top_k 0: every key by page table.
 struct SceneShape {
   LayoutKind layout;
-  std::int32_t page, requests, rows, keys, heads;
+  std::int32_t page = 64, requests = 1, rows = 1, keys = 0, heads = 1;
   std::int32_t top_k = 0;
   std::int32_t extra = 0;  // entries of the second source, v4_fp8
   bool ragged = false;     // contexts of 0 to `keys` tokens
@@ -51,9 +51,12 @@ class ShapeScene {
     scene.args.main.index_lengths = lengths_;
   }
 
-  /// Compares the rows of request r, heads [first, first + heads).
-  void expect(const ref_test::Outputs& got, std::size_t r, std::int32_t first, std::int32_t heads,
-              const Bounds& bounds) const {
+  struct Sample {
+    ref_test::Outputs got, want;
+  };
+  /// The rows of request r, heads [first, first + heads), of outputs and of the oracle.
+  Sample sample(const ref_test::Outputs& got, std::size_t r, std::int32_t first,
+                std::int32_t heads) const {
     const ref_test::Outputs want = oracle(r, first, heads);
     ref_test::Outputs part{{want.out.rows, want.out.cols, 0}, {want.lse.rows, want.lse.cols, 0}};
     const std::int64_t width = scene.args.problem.v_dim(), row = scene.batch.q_indptr[r];
@@ -65,7 +68,13 @@ class ShapeScene {
     };
     copy(got.out, part.out, width);
     copy(got.lse, part.lse, 1);
-    expect_within(part, want, bounds.absolute, bounds.relative, bounds.angle);
+    return {std::move(part), want};
+  }
+  /// Compares a sample.
+  void expect(const ref_test::Outputs& got, std::size_t r, std::int32_t first, std::int32_t heads,
+              const Bounds& bounds) const {
+    const Sample s = sample(got, r, first, heads);
+    expect_within(s.got, s.want, bounds.absolute, bounds.relative, bounds.angle);
   }
 
   latent_test::Scene scene;
@@ -130,7 +139,7 @@ class ShapeScene {
     const std::int32_t indptr[] = {0, static_cast<std::int32_t>(rows)};
     const std::int64_t width = args.problem.qk_dim();
     args.problem.heads = heads;
-    args.q.data += (row * args.q.row_stride + first * width) * 2;
+    args.q.data += bytes_of(args.q.dtype, row * args.q.row_stride + first * width);
     args.q.rows = rows;
     args.q.cols = heads * width;
     args.q_indptr = indptr;
