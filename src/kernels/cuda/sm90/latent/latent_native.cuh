@@ -12,8 +12,11 @@
 // even tiles of keys, group 1 of odd ones; each adds all tiles to its half of the value dimensions (256
 // x 64 lines, 128 registers a thread). While one group weighs, the other one's products run:
 //
-//   group 0   weights 0            | O += P0 V0, S2 = Q K2 | O += P1 V1, weights 2 | ...
-//   group 1   O += P0 V0, weights 1 | O += P1 V1, S3 = Q K3 | O += P2 V2, weights 3 | ...
+//   group 0   weights 0              | O += P0 V0, S2 = Q K2 | O += P1 V1, weights 2 | ...
+//   group 1   weights 1 | O += P0 V0 | O += P1 V1, S3 = Q K3 | O += P2 V2, weights 3 | ...
+//
+// Both groups run the same instructions, each of which comes once: a processor's cache holds a part of them, and a
+// short item meets most of them for the first time.
 //
 // Weights are 2^(score - reference), at most 2^8: a line's reference is 2^5 under its maximum when a
 // score last went out of that range, so sums are seldom rescaled.
@@ -33,22 +36,21 @@ __device__ inline float native_factor(float from, float to) {
 
 /// A consumer warpgroup. Of scores a thread has lines `row` and `row` + 8, of sums (turned) lines
 /// 8 j + 2 c and + 1 and in each of four tiles of 64 values dimensions 16 w + 2 g and + 1.
-template <int kGroup>
 struct NativeGroup {
   const LatentParams& p;
   const NativeShared& s;
-  int thread, warp, lane, row;
+  int group, thread, warp, lane, row;
   std::uint32_t
       values_at;  // what this lane loads of the first key, within a tile of 128 dimensions
   float sums[4][32];
   float reference[2];  // log2 of what the weights are divided by
   float total[2];      // of this thread's columns of this group's own tiles
 
-  __device__ NativeGroup(const LatentParams& params, const NativeShared& shared, int t)
-      : p(params), s(shared), thread(t), warp(t / 32), lane(t % 32) {
+  __device__ NativeGroup(const LatentParams& params, const NativeShared& shared, int g, int t)
+      : p(params), s(shared), group(g), thread(t), warp(t / 32), lane(t % 32) {
     row = warp * 16 + lane / 4;
     values_at =
-        static_cast<std::uint32_t>(kGroup * 2 * Native::kDimBytes) + swizzled_128(0, lane, warp);
+        static_cast<std::uint32_t>(group * 2 * Native::kDimBytes) + swizzled_128(0, lane, warp);
   }
 
   __device__ void begin() {
@@ -99,12 +101,12 @@ struct NativeGroup {
     const int key = thread / 2;
     if (!(m >> key & 1)) {
       const std::uint32_t tile =
-          s.keys(n) + static_cast<std::uint32_t>((kGroup * 2 + thread % 2) * Native::kDimBytes);
+          s.keys(n) + static_cast<std::uint32_t>((group * 2 + thread % 2) * Native::kDimBytes);
       LATHE_UNROLL
       for (int c = 0; c < 8; ++c) store_shared(swizzled_128(tile, key, c), 0, 0, 0, 0);
     }
     fence_async_proxy();
-    group_sync(Native::kFirstGroup + kGroup, 128);
+    group_sync(Native::kFirstGroup + group, 128);
   }
 
   /// Goes over to tile n's references; the products must be done.
@@ -217,63 +219,60 @@ struct NativeGroup {
     barrier_arrive(s.weighed(n));
   }
 
-  /// Adds the own tile n and makes the scores of the next one.
-  __device__ void add_and_score(float (&d)[32], unsigned n) {
-    add(n);
-    barrier_wait(s.full(n + 2), NativeShared::parity(n + 2));
-    score(d, n + 2);
-    wgmma_wait<1>();
-    release(s.empty(n));
-    wgmma_wait<0>();
-    pin_sums();
-    wgmma_pin(d);
-  }
-  /// Adds the other group's tile n and weighs the own one after it.
-  __device__ void add_and_weigh(float (&d)[32], unsigned n, int limit0, int limit1) {
-    add(n);
-    const auto at = static_cast<std::uint32_t>(row * 4);
-    weigh(d, n + 1, limit0, limit1, load_float(s.references(n) + at),
-          load_float(s.references(n) + at + 32));
-    wgmma_wait<0>();
-    pin_sums();
-    release(s.empty(n));
-  }
   __device__ void add_alone(unsigned n) {
     add(n);
     wgmma_wait<0>();
     pin_sums();
     release(s.empty(n));
   }
+  /// The references of this thread's lines behind tile n, which is weighed.
+  __device__ void references(unsigned n, float& r0, float& r1) const {
+    const std::uint32_t at = s.references(n) + static_cast<std::uint32_t>(row * 4);
+    r0 = load_float(at);
+    r1 = load_float(at + 32);
+  }
 
-  /// The tiles n to n + 2 pairs - 1. limit: keys of the item that each of this thread's rows sees.
-  __device__ void tiles(int pairs, unsigned n, const int (&limit)[2]) {
+  /// The tiles n to end - 1, two of them or more. limit: keys of the item that each of this thread's rows sees.
+  __device__ void tiles(unsigned n, unsigned end, int (&limit)[2]) {
     float d[32];
-    n += kGroup;
-    barrier_wait(s.full(n), NativeShared::parity(n));
-    score(d, n);
+    unsigned own = n + static_cast<unsigned>(group);
+    barrier_wait(s.full(own), NativeShared::parity(own));
+    score(d, own);
     wgmma_wait<0>();
     wgmma_pin(d);
-    if constexpr (kGroup == 0) {
-      weigh(d, n, limit[0], limit[1], kNoKey, kNoKey);
-      LATHE_ROLLED
-      for (int i = 1; i < pairs; ++i, n += 2) {
-        add_and_score(d, n);
-        add_and_weigh(d, n + 1, limit[0] - 2 * i * kLatentTile, limit[1] - 2 * i * kLatentTile);
-      }
-      release(s.q_empty());
-      add_alone(n);
-      add_alone(n + 1);
-    } else {
-      int hidden = kLatentTile;
-      LATHE_ROLLED
-      for (int i = 1; i < pairs; ++i, n += 2, hidden += 2 * kLatentTile) {
-        add_and_weigh(d, n - 1, limit[0] - hidden, limit[1] - hidden);
-        add_and_score(d, n);
-      }
-      release(s.q_empty());
-      add_and_weigh(d, n - 1, limit[0] - hidden, limit[1] - hidden);
-      add_alone(n);
+    float r0 = kNoKey, r1 = kNoKey;
+    if (group == 1) {
+      barrier_wait(s.weighed(n), NativeShared::parity(n));
+      references(n, r0, r1);
+      limit[0] -= kLatentTile;
+      limit[1] -= kLatentTile;
     }
+    weigh(d, own, limit[0], limit[1], r0, r1);
+    if (group == 1) add_alone(n);
+    LATHE_ROLLED
+    for (; own + 2 < end; own += 2) {
+      // The own tile's values, and the next one's scores.
+      add(own);
+      barrier_wait(s.full(own + 2), NativeShared::parity(own + 2));
+      score(d, own + 2);
+      wgmma_wait<1>();
+      release(s.empty(own));
+      wgmma_wait<0>();
+      pin_sums();
+      wgmma_pin(d);
+      // The other group's tile, and the own one's weights.
+      add(own + 1);
+      limit[0] -= 2 * kLatentTile;
+      limit[1] -= 2 * kLatentTile;
+      references(own + 1, r0, r1);
+      weigh(d, own + 2, limit[0], limit[1], r0, r1);
+      wgmma_wait<0>();
+      pin_sums();
+      release(s.empty(own + 1));
+    }
+    release(s.q_empty());
+    LATHE_ROLLED
+    for (; own < end; ++own) add_alone(own);
   }
 
   /// last: the item's last tile.
@@ -287,8 +286,8 @@ struct NativeGroup {
       total[i] += shuffle_xor(total[i], 2);
     }
     if ((lane & 3) == 0) {
-      store_float(s.totals(kGroup) + static_cast<std::uint32_t>(row * 4), total[0]);
-      store_float(s.totals(kGroup) + static_cast<std::uint32_t>(row * 4 + 32), total[1]);
+      store_float(s.totals(group) + static_cast<std::uint32_t>(row * 4), total[0]);
+      store_float(s.totals(group) + static_cast<std::uint32_t>(row * 4 + 32), total[1]);
     }
     group_sync(Native::kSumsReady, 256);
     if (thread < Native::kLines) {
@@ -302,19 +301,19 @@ struct NativeGroup {
         const std::int32_t head = line - r * p.heads;
         constexpr float kLn2 = 0.6931471805599453f;
         if (item.number >= 0) {
-          if (kGroup == 0) {
+          if (group == 0) {
             p.part_lse[std::int64_t{item.number} * (p.tiles * Native::kLines) + line] = lse2;
           }
         } else {
           if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
-          if (kGroup == 0 && p.lse != nullptr) {
+          if (group == 0 && p.lse != nullptr) {
             p.lse[(item.row + r) * p.lse_stride + head] = lse2 * kLn2;
           }
         }
       }
-      store_float(s.scales(kGroup) + at, factor);
+      store_float(s.scales(group) + at, factor);
     }
-    group_sync(Native::kFirstGroup + kGroup, 128);
+    group_sync(Native::kFirstGroup + group, 128);
     if (item.number >= 0) {
       store_part(item);
     } else {
@@ -322,7 +321,7 @@ struct NativeGroup {
     }
   }
   __device__ float scale_of(int in_tile) const {
-    return load_float(s.scales(kGroup) + static_cast<std::uint32_t>(in_tile * 4));
+    return load_float(s.scales(group) + static_cast<std::uint32_t>(in_tile * 4));
   }
   __device__ void store_part(const LatentItemFacts& item) const {
     float4* to = part_chunks(p, Native::kLines, item.number, item.first / Native::kLines) + thread;
@@ -335,7 +334,7 @@ struct NativeGroup {
         const float factor = scale_of(in_tile);
         LATHE_UNROLL
         for (int m = 0; m < 4; m += 2) {
-          to[((kGroup * 2 + m / 2) * 16 + 2 * j + e) * 128] = {
+          to[((group * 2 + m / 2) * 16 + 2 * j + e) * 128] = {
               sums[m][4 * j + e] * factor, sums[m][4 * j + 2 + e] * factor,
               sums[m + 1][4 * j + e] * factor, sums[m + 1][4 * j + 2 + e] * factor};
         }
@@ -343,7 +342,7 @@ struct NativeGroup {
     }
   }
   __device__ void store_out(const LatentItemFacts& item) const {
-    const int column = kGroup * 256 + warp * 16 + lane / 4 * 2;
+    const int column = group * 256 + warp * 16 + lane / 4 * 2;
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
       LATHE_UNROLL
@@ -379,8 +378,9 @@ struct NativeGroup {
         limit[i] = item.limit + static_cast<std::int32_t>(p.by_heads(
                                     static_cast<std::uint32_t>(item.first + row + 8 * i)));
       }
-      tiles(item.tiles / 2, n, limit);
-      n += static_cast<unsigned>(item.tiles);
+      const unsigned end = n + static_cast<unsigned>(item.tiles);
+      tiles(n, end, limit);
+      n = end;
       finish(LatentItemFacts::load(s.item(number)), n - 1);
     }
   }
@@ -414,12 +414,9 @@ static __global__ void __launch_bounds__(Native::kThreads, 1)
     } else {
       native_fill_queries(p, s, worker, tile, thread - 32);
     }
-  } else if (group == 0) {
-    raise_registers<232>();
-    NativeGroup<0>(p, s, thread).run();
   } else {
     raise_registers<232>();
-    NativeGroup<1>(p, s, thread).run();
+    NativeGroup(p, s, group, thread).run();
   }
   let_next_begin();
 }
