@@ -2,6 +2,7 @@
 // the oracle in double: addresses, swizzles, barriers' counts and parities, roles that wait for one
 // another.
 #include "kernels/cuda/sm90/latent/latent_shape_checks.h"
+#include "layout/codec.h"
 // The device code comes last: it gives CUDA's words a meaning of its own.
 #include "kernels/cuda/sm90/latent/latent_emulation.h"
 
@@ -63,17 +64,20 @@ TEST_P(LatentEmulatedPages, RisingScores) {
   }
 }
 
-// Lines whose first tile has no key and whose only key after it has a score far below zero, on all alike: with one
-// of both signs of the query.
+// Lines whose first tile has no key and whose only key after it has a score far below zero, on all alike, or far above
+// on one of them.
 TEST_P(LatentEmulatedPages, LowScoresAfterNoKey) {
   for (const float sign : {1.f, -1.f}) {
     Scene s(layout_of(GetParam()), 64, 48, {{65, 1}});
     s.batch.entry(0, 0) = PageId(-1);
     s.batch.name_by_page(s.args.main);
     s.args.problem.scale = 4;
-    const std::size_t dims = s.q.data.size() / 48;
+    Matrix<float> key(1, s.q.cols / 48);
+    const Slot slot = slot_of(s.batch.entry(0, 1), 64, 0);
+    ASSERT_TRUE(decode_rows(s.pool.view(), slot, key.mutable_view(), {s.args.main.key_scale, 1}));
+    const std::size_t dims = key.data.size();
     for (std::size_t i = 0; i < s.q.data.size(); ++i) {
-      s.q.data[i] = i < dims ? sign * s.q.data[i] : s.q.data[i % dims];
+      s.q.data[i] = (i < dims ? sign : 1) * -0.05f * key.data[i % dims];
     }
     check(s, 2);
   }
@@ -321,7 +325,7 @@ TEST_P(LatentEmulated, ShapesOfSparseExtend) {
 // fp8 arithmetic, with latent_native_gpu_test.cc's bounds: weights are rounded to e4m3.
 TEST(LatentEmulatedFp8, DenseByPageTable) {
   for (const int page : {16, 64, 128}) {
-    for (const int heads : {4, 5, 12, 48}) {
+    for (const int heads : {4, 5, 12, 48, 72}) {
       SCOPED_TRACE("page " + std::to_string(page) + ", heads " + std::to_string(heads));
       const bool cut = page == 64;
       Scene s(layout_of(LayoutKind::mla_fp8), page, heads,
