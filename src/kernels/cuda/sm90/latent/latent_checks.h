@@ -32,6 +32,20 @@ inline void cut_last(LatentCut& cut, std::int64_t rows) {
   cut.tail = share(rows, 128);
 }
 
+/// A V4 call whose sources have a pool each: a window over large pages, and a list over pages of `page` tokens.
+struct TwoPools {
+  TwoPools(int page, int heads, const latent_test::Requests& requests, int window, int width)
+      : scene(layout_of(LayoutKind::v4_fp8), 256, heads, requests),
+        other(layout_of(LayoutKind::v4_fp8), page, heads, requests, 7) {
+    window_list = scene.batch.causal_list(256, window, window);
+    list = other.random_list(width);
+    scene.by_two_sources(window_list, window, list);
+    scene.args.extra.pool.emplace(other.pool.view());
+  }
+  latent_test::Scene scene, other;
+  latent_test::Ints window_list, list;
+};
+
 /// q as the kernels read it.
 inline Matrix<bf16> rounded(const Matrix<float>& q) {
   Matrix<bf16> out(q.rows, q.cols);

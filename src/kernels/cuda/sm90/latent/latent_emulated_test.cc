@@ -192,6 +192,18 @@ TEST(LatentEmulatedV4, TwoSources) {
   }
 }
 
+// Pages of another size for each source.
+TEST(LatentEmulatedV4, TwoPools) {
+  for (const int page : {2, 64}) {
+    for (const int heads : {8, 64}) {
+      SCOPED_TRACE("page " + std::to_string(page) + ", heads " + std::to_string(heads));
+      TwoPools pools(page, heads, {{300, 1}, {40, 1}}, 100, 130);
+      check(pools.scene, 2);
+      if (heads == 64) check(pools.scene, 2, {}, {}, kRoomForAll);
+    }
+  }
+}
+
 TEST_P(LatentEmulatedPages, FewHeadsDense) {
   for (const int page : {16, 100}) {
     Scene s(layout_of(GetParam()), page, 7, {{130, 2}, {1, 1}, {0, 1}, {300, 1}});

@@ -102,6 +102,22 @@ TEST_F(LatentHazardsGpu, ManyCompactRows) {
   }
 }
 
+// Pages of another size for each source, as V4's window and compressed keys have them.
+TEST_F(LatentHazardsGpu, TwoPools) {
+  for (const int page : {2, 64}) {
+    for (const int heads : {8, 64, 128}) {
+      for (const int width : {512, 1024}) {
+        SCOPED_TRACE("page " + std::to_string(page) + ", heads " + std::to_string(heads) +
+                     ", lists of " + std::to_string(width));
+        TwoPools pools(page, heads, {{700, 2}, {40, 1}, {1300, 1}}, 128, width);
+        check(pools.scene, 0, 3);
+        check(pools.scene, 2);
+        if (heads >= 64) check(pools.scene, 2, 3, 1 << 20);
+      }
+    }
+  }
+}
+
 TEST_F(LatentHazardsGpu, PositionsAndPageTable) {
   for (const LayoutKind kind : kMlaKinds) {
     for (const int heads : {8, 32, 64, 128}) {
