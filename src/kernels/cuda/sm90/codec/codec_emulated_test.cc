@@ -1,6 +1,7 @@
 // The codec kernels themselves, run thread by thread on the CPU (common/emulator.h), against the
 // CPU's codecs: every byte of pools and rows is compared, poison included.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -325,6 +326,31 @@ TEST(CodecEmulated, RequantizeTellsTheWorstOfAllThatIsTold) {
 }
 
 // Index keys of several steps of a warp, in rows with and without infinities and NaN.
+// Of what lies below, nothing loses as much as what was told: midpoints between codes, which lose most, and numbers beside them.
+TEST(CodecEmulated, HarmlessNumbersLoseLess) {
+  for (const float scale : {1.0f, 0.35f, 0x1p-11f, 3.0f, 0x1p-60f, 0x1p60f}) {
+    for (const float share :
+         {0x1p-12f, 0x1p-10f, 0x1.01p-10f, 0x1.02p-10f, 0x1p-8f, 0.01f, 0.5f, 3.0f, 30.0f}) {
+      const float worst = share * scale, below = harmless_below(worst, scale);
+      EXPECT_EQ(below > 0, share > 0x1.01p-10f) << scale << ", " << share;
+      for (int code = 0; code < 0x7e; ++code) {
+        const float middle = (to_f32(e4m3{static_cast<std::uint8_t>(code)}) +
+                              to_f32(e4m3{static_cast<std::uint8_t>(code + 1)})) /
+                             2 * scale;
+        for (const float x :
+             {std::nextafter(middle, 0.0f), middle, std::nextafter(middle, 1e38f)}) {
+          if (x >= below) continue;
+          const float y = to_f32(to_e4m3(x * (1 / scale))) * scale;
+          ASSERT_LT(std::abs(x - y), worst) << scale << ", " << share << ", code " << code;
+        }
+      }
+      EXPECT_LE(below, 448 * scale);
+    }
+  }
+  EXPECT_EQ(harmless_below(1, 0x1p-61f), 0);
+  EXPECT_EQ(harmless_below(0x1p70f, 0x1p61f), 0);
+}
+
 TEST(CodecEmulated, WritesIndexKeysOfEveryRotation) {
   std::mt19937 rng(test_seed(18));
   constexpr int kMany = 70;
