@@ -267,10 +267,7 @@ TEST(LatentEmulatedStagedV4, TwoSources) {
 
 // Shapes of others' tests (latent_shape_checks.h), those that are quick: one of each row's numbers and pages.
 void check(const SceneShape& shape, const Bounds& bounds) {
-  SCOPED_TRACE(std::string(name(shape.layout)) + ", page " + std::to_string(shape.page) + ", " +
-               std::to_string(shape.requests) + " x " + std::to_string(shape.rows) + " rows, " +
-               std::to_string(shape.keys) + " keys, heads " + std::to_string(shape.heads) +
-               ", lists of " + std::to_string(shape.top_k));
+  SCOPED_TRACE(to_string(shape));
   ShapeScene s(shape);
   const Outputs got = attend(s.scene, shape.heads > 64 ? 6 : 3);
   for (std::int32_t r = 0; r < shape.requests; ++r) {

@@ -97,6 +97,7 @@ struct LatentNarrowGroup {
     return s.references + (group * kLines + l) * 4;
   }
   __device__ int line(int j, int i) const { return 8 * j + 2 * (lane & 3) + i; }
+  __device__ void sync() const { group_sync(1 + group, 128); }
 
   __device__ void begin() {
     LATHE_UNROLL
@@ -109,7 +110,7 @@ struct LatentNarrowGroup {
       total[j][0] = total[j][1] = 0;
     }
     if (warp == 0 && lane < kLines) store_float(reference(lane), kNoKey);
-    group_sync(1 + group, 128);
+    sync();
   }
 
   __device__ std::uint32_t keys() const { return s.fill.keys + group * N::kKeyBytes; }
@@ -162,7 +163,7 @@ struct LatentNarrowGroup {
       }
     }
     fence_async_proxy();
-    group_sync(1 + group, 128);
+    sync();
   }
 
   /// Scores to weights in shared memory.
@@ -214,41 +215,6 @@ struct LatentNarrowGroup {
                           fmaxf(load_float(column(2, l)), load_float(column(3, l))));
     return m > now + kReferenceSlack ? m : now;
   }
-  /// Raises the references of lines that have outgrown them; the products must be done.
-  __device__ void raise(const float (&d)[kLines / 2]) {
-    LATHE_UNROLL
-    for (int j = 0; j < kEights; ++j) {
-      LATHE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        float m = fmaxf(d[4 * j + i], d[4 * j + 2 + i]);
-        for (int l = 4; l < 32; l *= 2) m = fmaxf(m, shuffle_xor(m, l));
-        if (lane < 4) store_float(column(warp, line(j, i)), m * p.scale);
-      }
-    }
-    group_sync(1 + group, 128);
-    LATHE_UNROLL
-    for (int j = 0; j < kEights; ++j) {
-      LATHE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const float now = load_float(reference(line(j, i))), m = raised(line(j, i), now);
-        if (m == now) continue;
-        // From -inf there is nothing to scale; the sums are 0.
-        const float factor = exp2_fast(now - m);
-        total[j][i] *= factor;
-        LATHE_UNROLL
-        for (int t = 0; t < 8; ++t) {
-          sums[t][4 * j + i] *= factor;
-          sums[t][4 * j + 2 + i] *= factor;
-        }
-      }
-    }
-    group_sync(1 + group, 128);
-    if (warp == 0 && lane < kLines) {
-      store_float(reference(lane), raised(lane, load_float(reference(lane))));
-    }
-    group_sync(1 + group, 128);
-  }
-
   __device__ void tile(int limit) {
     if constexpr (N::kPaged) clear_hidden();
     float d[kLines / 2];
@@ -256,10 +222,10 @@ struct LatentNarrowGroup {
     hide_turned_keys(d, mask(), key);
     hide_turned_after(d, p, limit, key, lane);
     // From here on no product of the group reads the weights before.
-    if (group_any(1 + group, 128, outgrows(d))) raise(d);
+    if (group_any(1 + group, 128, outgrows(d))) raise_references(*this, d);
     const std::uint32_t weights = s.weights + group * N::kWeightBytes;
     weigh(d, weights);
-    group_sync(1 + group, 128);
+    sync();
     add(weights);
   }
 
@@ -280,7 +246,7 @@ struct LatentNarrowGroup {
         if (lane < 4) store_float(column(warp, line(j, i)), t);
       }
     }
-    group_sync(1 + group, 128);  // the group's products have read the buffer
+    sync();  // the group's products have read the buffer
     LATHE_UNROLL
     for (int t = 0; t < 8; ++t) {
       LATHE_UNROLL

@@ -20,6 +20,14 @@ struct SceneShape {
   bool nothing = false;    // no entry of a list is a key
 };
 
+/// For a failure's words.
+inline std::string to_string(const SceneShape& s) {
+  const auto n = [](std::int32_t i) { return std::to_string(i); };
+  return std::string(name(s.layout)) + ", page " + n(s.page) + ", " + n(s.requests) + " x " +
+         n(s.rows) + " rows, " + n(s.keys) + " keys, heads " + n(s.heads) + ", lists of " +
+         n(s.top_k);
+}
+
 struct Bounds {
   double absolute, relative, angle;
 };

@@ -10,10 +10,7 @@ namespace {
 class LatentShapesGpu : public DeviceCall, public ::testing::WithParamInterface<LayoutKind> {
  protected:
   void check(const SceneShape& shape, const Bounds& bounds) {
-    SCOPED_TRACE(std::string(name(shape.layout)) + ", page " + std::to_string(shape.page) + ", " +
-                 std::to_string(shape.requests) + " x " + std::to_string(shape.rows) + " rows, " +
-                 std::to_string(shape.keys) + " keys, heads " + std::to_string(shape.heads) +
-                 ", lists of " + std::to_string(shape.top_k));
+    SCOPED_TRACE(to_string(shape));
     ShapeScene s(shape);
     const Outputs got = attend(s.scene.args, 0, 2);
     // The first, the last and one between; of each the first heads and the last.

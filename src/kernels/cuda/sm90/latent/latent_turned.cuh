@@ -36,9 +36,10 @@ struct TurnedGroup {
   __device__ std::uint32_t reference(int l) const {
     return s.references(group) + static_cast<std::uint32_t>(4 * l);
   }
-  __device__ std::uint32_t column(int g, int w, int l) const {
+  __device__ std::uint32_t column_of(int g, int w, int l) const {
     return s.columns(g) + static_cast<std::uint32_t>((w * kLines + l) * 4);
   }
+  __device__ std::uint32_t column(int w, int l) const { return column_of(group, w, l); }
 
   __device__ void begin() {
     self().arrange();
@@ -64,44 +65,10 @@ struct TurnedGroup {
 
   /// A line's reference after the tile, `was` before it.
   __device__ float raised(int l, float was) const {
-    const float m = fmaxf(fmaxf(load_float(column(group, 0, l)), load_float(column(group, 1, l))),
-                          fmaxf(load_float(column(group, 2, l)), load_float(column(group, 3, l))));
+    const float m = fmaxf(fmaxf(load_float(column(0, l)), load_float(column(1, l))),
+                          fmaxf(load_float(column(2, l)), load_float(column(3, l))));
     return m > was + N::kMostWeight ? m - N::kFirstWeight : was;
   }
-  /// Raises the references of lines that have outgrown them; the products must be done.
-  __device__ void raise(const float (&d)[kLines / 2]) {
-    LATHE_UNROLL
-    for (int j = 0; j < kEights; ++j) {
-      LATHE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        float m = fmaxf(d[4 * j + i], d[4 * j + 2 + i]);
-        for (int l = 4; l < 32; l *= 2) m = fmaxf(m, shuffle_xor(m, l));
-        if (lane < 4) store_float(column(group, warp, line(j, i)), m * p.scale);
-      }
-    }
-    sync();
-    LATHE_UNROLL
-    for (int j = 0; j < kEights; ++j) {
-      LATHE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const float was = load_float(reference(line(j, i))), m = raised(line(j, i), was);
-        if (m == was) continue;
-        const float factor = exp2_fast(was - m);
-        total[j][i] *= factor;
-        LATHE_UNROLL
-        for (int t = 0; t < 8; ++t) {
-          sums[t][4 * j + i] *= factor;
-          sums[t][4 * j + 2 + i] *= factor;
-        }
-      }
-    }
-    sync();
-    if (warp == 0 && lane < kLines) {
-      store_float(reference(lane), raised(lane, load_float(reference(lane))));
-    }
-    sync();
-  }
-
   /// Weights of scores d[4 j] to d[4 j + 3], which join the totals.
   __device__ __forceinline__ void weights_of(const float (&d)[kLines / 2], int j, float (&w)[4]) {
     const float2 r = load_float2(reference(line(j, 0)));
@@ -127,7 +94,8 @@ struct TurnedGroup {
       most = fmaxf(most, fmaf(fmaxf(d[4 * j + 1], d[4 * j + 3]), p.scale, -r.y));
     }
     // From here on no product of the group reads the weights before.
-    if (seldom(group_any(N::kFirstGroup + group, 128, most > N::kMostWeight))) raise(d);
+    if (seldom(group_any(N::kFirstGroup + group, 128, most > N::kMostWeight)))
+      raise_references(*this, d);
     self().weigh(d);
     sync();
     self().add(n, last);
@@ -142,7 +110,7 @@ struct TurnedGroup {
       for (int i = 0; i < 2; ++i) {
         float t = total[j][i];
         for (int l = 4; l < 32; l *= 2) t += shuffle_xor(t, l);
-        if (lane < 4) store_float(column(group, warp, line(j, i)), t);
+        if (lane < 4) store_float(column(warp, line(j, i)), t);
       }
     }
     sync();  // all of the group have read the last tile
@@ -198,7 +166,7 @@ struct TurnedGroup {
       o.factors[g] = exp2_fast(o.factors[g] - most);
       float sum = 0;
       LATHE_UNROLL
-      for (int w = 0; w < 4; ++w) sum += load_float(column(g, w, l));
+      for (int w = 0; w < 4; ++w) sum += load_float(column_of(g, w, l));
       all += sum * o.factors[g];
     }
     o.lse2 = all > 0 ? most + log2_fast(all) : kNoKey;
