@@ -25,11 +25,11 @@ struct Scene {
   AttendArgs args;
 
   Scene(const CacheLayout& layout, int page, int heads, const Requests& requests,
-        std::uint32_t seed = test_seed(1))
+        std::uint32_t seed = test_seed(1), Draw draw = Draw::normal)
       : rng(seed),
-        pool(layout, page, pages_for(requests, page) + 3),
+        pool(layout, page, pages_for(requests, page) + 3, draw),
         batch(pool, requests, rng),
-        q(random_matrix(batch.rows, heads * layout.row_elems(), rng)) {
+        q(random_matrix(batch.rows, heads * layout.row_elems(), rng, draw)) {
     args.problem =
         latent_problem(ProblemKind::dense_latent, heads, layout.dims().nope, layout.dims().rope);
     if (layout.row_elems() > 300) args.problem.scale = 0.042f;

@@ -57,7 +57,7 @@ struct Matrix {
   }
 };
 
-/// Numbers of mean 0 and deviation 1, nearly normal: tests draw hundreds of millions. Sums of eight random bytes; the bits
+/// Numbers of mean 0 and deviation 1, nearly normal, for scenes of hundreds of millions. Sums of eight random bytes; the bits
 /// are SplitMix64's (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators").
 class NearlyNormal {
  public:
@@ -77,18 +77,29 @@ class NearlyNormal {
   std::uint64_t state_;
 };
 
-inline Matrix<float> random_matrix(std::int64_t rows, std::int64_t cols, Rng& rng) {
+/// Where numbers come from: of a normal distribution, or, for large scenes, nearly so.
+enum class Draw { normal, quick };
+
+inline Matrix<float> random_matrix(std::int64_t rows, std::int64_t cols, Rng& rng,
+                                   Draw draw = Draw::normal) {
   Matrix<float> m(rows, cols);
-  NearlyNormal normal(rng);
-  for (float& x : m.data) x = normal();
+  if (draw == Draw::quick) {
+    NearlyNormal normal(rng);
+    for (float& x : m.data) x = normal();
+    return m;
+  }
+  std::normal_distribution<float> normal;
+  for (float& x : m.data) x = normal(rng);
   return m;
 }
 
 /// A pool whose every byte starts as 0xff: NaN as bf16, e4m3, f32 and ue8m0.
 class TestPool {
  public:
-  TestPool(const CacheLayout& layout, std::int32_t page_size, std::int64_t pages)
+  TestPool(const CacheLayout& layout, std::int32_t page_size, std::int64_t pages,
+           Draw draw = Draw::normal)
       : view_(nullptr, layout, page_size, pages),
+        draw_(draw),
         bytes_(static_cast<std::size_t>(view_.bytes()), std::byte{0xff}) {
     view_.data = bytes_.data();
   }
@@ -98,17 +109,18 @@ class TestPool {
 
   /// A token of ordinary random numbers; scales are powers of two, so decoded rows fit in f32.
   void fill(Slot slot, Rng& rng) {
-    NearlyNormal normal(rng);
-    for (int i = 0; i < view_.layout.part_count(); ++i) {
-      const Part& part = view_.layout.part(i);
-      if (part.role == PartRole::pad) continue;
-      std::byte* at = view_.at(part, slot);
-      const bool numbers = part.dtype == DType::bf16 || part.dtype == DType::e4m3;
-      for (std::int32_t b = 0; b < part.bytes();) {
-        b += numbers ? put(part.dtype, at + b, normal(), 0)
-                     : put(part.dtype, at + b, 0, static_cast<int>(rng() % 256));
-      }
+    if (draw_ == Draw::quick) {
+      NearlyNormal normal(rng);
+      return fill_with(slot, [&](DType dtype, std::byte* at) {
+        return dtype == DType::bf16 || dtype == DType::e4m3
+                   ? put(dtype, at, normal(), 0)
+                   : put(dtype, at, 0, static_cast<int>(rng() % 256));
+      });
     }
+    std::normal_distribution<float> normal;
+    std::uniform_int_distribution<int> byte(0, 255);
+    fill_with(slot,
+              [&](DType dtype, std::byte* at) { return put(dtype, at, normal(rng), byte(rng)); });
   }
   /// A token that nobody may read.
   void poison(Slot slot) {
@@ -130,6 +142,15 @@ class TestPool {
   }
 
  private:
+  template <class Put>
+  void fill_with(Slot slot, const Put& put_element) {
+    for (int i = 0; i < view_.layout.part_count(); ++i) {
+      const Part& part = view_.layout.part(i);
+      if (part.role == PartRole::pad) continue;
+      std::byte* at = view_.at(part, slot);
+      for (std::int32_t b = 0; b < part.bytes();) b += put_element(part.dtype, at + b);
+    }
+  }
   static std::int32_t put(DType dtype, std::byte* at, float normal, int byte) {
     if (dtype == DType::bf16) {
       const bf16 value = to_bf16(normal);
@@ -149,6 +170,7 @@ class TestPool {
   }
 
   PoolView view_;
+  Draw draw_;
   std::vector<std::byte> bytes_;
 };
 

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/latent_test_util.h"
@@ -74,11 +73,9 @@ inline PositionLists position_lists(latent_test::Scene& s, int width) {
   return lists;
 }
 
-/// DESIGN section 8: absolute or relative error, non-finite places alike, and the angle. scale: of the scores; the
-/// bound of an lse near zero, where scores of any size cancel, is for that of most scenes, 1 / sqrt(576).
+/// DESIGN section 8: absolute or relative error, non-finite places alike, and the angle.
 inline void expect_within(const Outputs& got, const Outputs& want, double absolute, double relative,
-                          double angle, double scale = 0.042) {
-  const double lse_absolute = 1e-6 * std::max(1.0, scale / 0.042);
+                          double angle) {
   double dot = 0, a = 0, b = 0;
   int shown = 0;
   for (std::size_t i = 0; i < want.out.data.size() && shown < 5; ++i) {
@@ -95,7 +92,7 @@ inline void expect_within(const Outputs& got, const Outputs& want, double absolu
   }
   for (std::size_t i = 0; i < want.lse.data.size() && shown < 10; ++i) {
     const double x = got.lse.data[i], y = want.lse.data[i];
-    if (x == y || std::abs(x - y) <= lse_absolute || std::abs(x - y) <= 8.01 / 65536 * std::abs(y))
+    if (x == y || std::abs(x - y) <= 1e-6 || std::abs(x - y) <= 8.01 / 65536 * std::abs(y))
       continue;
     ADD_FAILURE() << "lse " << i << ": " << x << " against " << y;
     ++shown;
@@ -103,8 +100,8 @@ inline void expect_within(const Outputs& got, const Outputs& want, double absolu
 }
 
 /// The bounds of sparse decode; the absolute one stands for values of 0.1, and a scene's are of 1.
-inline void expect_oracle(const Outputs& got, const Outputs& want, double scale = 0.042) {
-  expect_within(got, want, 10 * 1e-3, 2.01 / 128, 5e-6, scale);
+inline void expect_oracle(const Outputs& got, const Outputs& want) {
+  expect_within(got, want, 10 * 1e-3, 2.01 / 128, 5e-6);
 }
 
 }  // namespace lathe::cuda

@@ -16,8 +16,7 @@ void check(Scene& s, int processors, std::span<const std::int32_t> row_request =
   const Matrix<bf16> q = rounded(s.q);
   s.args.q = q.view();
   const Outputs want = s.oracle();
-  expect_oracle(attend(s, processors, row_request, positions, room_pages, last), want,
-                s.args.problem.scale);
+  expect_oracle(attend(s, processors, row_request, positions, room_pages, last), want);
 }
 
 class LatentEmulated : public ::testing::TestWithParam<LayoutKind> {};

@@ -246,7 +246,7 @@ class LatentGpu : public DeviceCall {
     s.args.q = q.view();
     const Outputs want = s.oracle();
     const Outputs got = attend(s.args, processors, repeats, room_pages, last);
-    expect_oracle(got, want, s.args.problem.scale);
+    expect_oracle(got, want);
   }
   /// Captures the call of a, and replays it over the contents of both in turns.
   void replay(Scene& a, Scene& b, int processors = 0, std::int64_t room_pages = 0,

@@ -16,13 +16,6 @@ class LatentHazardsGpu : public LatentGpu {
  protected:
   /// Has a scene's pages lie behind more than 2^32 bytes and 2^31 elements of any layout.
   void go_far(const Scene& s) { before_ = (std::int64_t{5} << 30) / s.pool.view().page_stride; }
-  /// A scene's lists as positions and a page table.
-  static AttendArgs by_positions(const Scene& s, const Ints& positions) {
-    AttendArgs args = s.args;
-    args.main.indices = positions;
-    s.batch.name_by_page(args.main);
-    return args;
-  }
   /// Reads what the scene's pool holds as bf16 rows, one for each slot.
   static Matrix<bf16> rows_of(const Scene& s) {
     const ConstPoolView& pool = s.pool.view();
@@ -130,7 +123,9 @@ TEST_F(LatentHazardsGpu, PositionsAndPageTable) {
         s.args.q = q.view();
         s.by_index(lists.slots);
         const Outputs want = s.oracle();
-        const AttendArgs args = by_positions(s, lists.positions);
+        AttendArgs args = s.args;
+        args.main.indices = lists.positions;
+        s.batch.name_by_page(args.main);
         expect_oracle(attend(args, 0, 3), want);
         expect_oracle(attend(args, 2), want);
         expect_oracle(attend(args, 2, 1, 0, 2), want);

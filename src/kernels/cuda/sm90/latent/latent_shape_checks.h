@@ -38,7 +38,8 @@ inline constexpr Bounds kExtendBounds{10 * 8e-4, 3.01 / 128, 7e-6};
 class ShapeScene {
  public:
   explicit ShapeScene(const SceneShape& shape)
-      : scene(layout_of(shape.layout), shape.page, shape.heads, requests_of(shape)),
+      : scene(layout_of(shape.layout), shape.page, shape.heads, requests_of(shape), test_seed(1),
+              ref_test::Draw::quick),
         q_(rounded(scene.q)) {
     scene.args.q = q_.view();
     if (shape.top_k > 0) name(shape);
@@ -59,12 +60,9 @@ class ShapeScene {
     scene.args.main.index_lengths = lengths_;
   }
 
-  struct Sample {
-    ref_test::Outputs got, want;
-  };
-  /// The rows of request r, heads [first, first + heads), of outputs and of the oracle.
-  Sample sample(const ref_test::Outputs& got, std::size_t r, std::int32_t first,
-                std::int32_t heads) const {
+  /// Compares the rows of request r, heads [first, first + heads).
+  void expect(const ref_test::Outputs& got, std::size_t r, std::int32_t first, std::int32_t heads,
+              const Bounds& bounds) const {
     const ref_test::Outputs want = oracle(r, first, heads);
     ref_test::Outputs part{{want.out.rows, want.out.cols, 0}, {want.lse.rows, want.lse.cols, 0}};
     const std::int64_t width = scene.args.problem.v_dim(), row = scene.batch.q_indptr[r];
@@ -76,13 +74,7 @@ class ShapeScene {
     };
     copy(got.out, part.out, width);
     copy(got.lse, part.lse, 1);
-    return {std::move(part), want};
-  }
-  /// Compares a sample.
-  void expect(const ref_test::Outputs& got, std::size_t r, std::int32_t first, std::int32_t heads,
-              const Bounds& bounds) const {
-    const Sample s = sample(got, r, first, heads);
-    expect_within(s.got, s.want, bounds.absolute, bounds.relative, bounds.angle);
+    expect_within(part, want, bounds.absolute, bounds.relative, bounds.angle);
   }
 
   latent_test::Scene scene;
