@@ -40,6 +40,9 @@ struct LatentShape {
   std::int32_t heads = 0;
   bool dense = false;  // by page table; else by index list
   bool fp8 = false;    // arithmetic
+  /// Of a block, where a unit has more than 32: 64, or 16 or 32 where its kernels take a unit's lines in several tiles
+  /// of so few (least_lines()).
+  std::int32_t least_lines = 64;
   int processors = 132;
   LatentPool main = {}, extra = {};  // of sources that lists name, for cut_latent() to stage them
   std::int64_t tokens = 0;           // most that lists name, all together; 0: what the pools hold
@@ -67,7 +70,7 @@ struct LatentShares {
 /// How a shape is cut: which lines share a block, among how many workers, where keys may be cut. Units are requests
 /// where dense, else rows.
 struct LatentCut {
-  std::int32_t tile_lines = 64;  // 8, 16, 32: the narrow kernel; 64: the wide one
+  std::int32_t tile_lines = 64;  // 8, 16, 32: the kernels for few lines; 64: those for many
   std::int32_t tiles = 1;        // of lines in a unit
   std::int64_t keys = 0;         // of one unit, at most
   LatentShares all;              // but for those of `tail`
@@ -83,7 +86,8 @@ struct LatentCut {
   std::int64_t workspace_bytes() const;
 };
 /// One wave of blocks where that is nearly balanced: cutting a row costs its parts' way through
-/// memory and a part of the pipeline's filling and emptying. Of many rows with lists only the last ones are cut.
+/// memory and a part of the pipeline's filling and emptying. Of many rows with lists only the last ones are cut. Where
+/// 64 lines a block would leave processors idle, they go to several blocks.
 /// Where many rows' lists name the same fp8 pages, which shape.main and shape.extra tell of, decoding these first
 /// takes less time than converting each key once for every row. workspace_bytes() stays within kLatentPartBytes.
 LatentCut cut_latent(const LatentShape& shape);
@@ -113,6 +117,9 @@ void take_arrays(LatentSchedule& schedule, const Take& take) {
 Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
                          cudaStream_t stream,
                          std::source_location where = std::source_location::current());
+
+/// LatentShape::least_lines of a call whose keys are those: 16 of fp8 pages, of bf16 rows 64.
+std::int32_t least_lines(const KeySource& s);
 
 /// The pages that a source's lists name, none where they aren't fp8.
 LatentPool listed_pool(const KeySource& s);

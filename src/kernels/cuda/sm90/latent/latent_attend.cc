@@ -131,7 +131,8 @@ Result<LatentCut> cut_call(const AttendArgs& args) {
                 .request_rows = args.max_request_rows,
                 .heads = args.problem.heads,
                 .dense = args.main.index_width == 0,
-                .fp8 = args.q.dtype == DType::e4m3};
+                .fp8 = args.q.dtype == DType::e4m3,
+                .least_lines = least_lines(args.main)};
   if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok.error();
   if (auto ok =
           call_result(cudaDeviceGetAttribute(&s.processors, cudaDevAttrMultiProcessorCount, device),

@@ -99,12 +99,13 @@ TEST(LatentCut, PartsStayWithinWhatThePlanBudgets) {
   for (const std::int64_t requests : {1, 3, 8, 64, 300, 4096}) {
     for (const std::int64_t keys : {1, 2048, 32768, 1 << 20}) {
       for (const std::int32_t heads : {1, 64, 128}) {
-        for (const bool dense : {false, true}) {
+        for (const int kind : {0, 1, 2, 3}) {
           const LatentCut cut = cut_latent({.rows = requests,
                                             .requests = requests,
                                             .keys = keys,
                                             .heads = heads,
-                                            .dense = dense});
+                                            .dense = kind % 2 == 0,
+                                            .least_lines = kind < 2 ? 16 : 64});
           EXPECT_LE(cut.workspace_bytes(), kLatentPartBytes);
           EXPECT_EQ(cut.units(), requests);
           EXPECT_GE(cut.all.items, cut.all.units);
@@ -119,6 +120,41 @@ TEST(LatentCut, PartsStayWithinWhatThePlanBudgets) {
   // One long request goes to nearly all of the 132 processors.
   EXPECT_GE(cut_latent({.requests = 1, .keys = 1 << 20, .heads = 64, .dense = true}).all.unit_items,
             128);
+}
+
+// Few requests go to more blocks by fewer lines, as far as they leave processors idle.
+TEST(LatentCut, FewLinesWhereProcessorsWouldIdle) {
+  LatentShape s{.rows = 1, .requests = 1, .keys = 2048, .heads = 64, .least_lines = 16};
+  LatentCut cut = cut_latent(s);
+  EXPECT_EQ(cut.tile_lines, 16);
+  EXPECT_EQ(cut.tiles, 4);
+  EXPECT_GE(cut.all.work.workers * cut.tiles, 64);
+  EXPECT_LE(cut.all.work.workers * cut.tiles, s.processors);
+  s.least_lines = 32;
+  EXPECT_EQ(cut_latent(s).tile_lines, 32);
+  s.least_lines = 64;
+  EXPECT_EQ(cut_latent(s).tile_lines, 64);
+  s.least_lines = 16;
+  // A tile's lines are those of one row.
+  s.heads = 40;
+  EXPECT_EQ(cut_latent(s).tile_lines, 64);
+  s.heads = 96;
+  EXPECT_LT(cut_latent(s).tile_lines, 64);
+  s.heads = 64;
+  for (const std::int64_t rows : {16, 128, 4096}) {
+    s.rows = s.requests = rows;
+    EXPECT_EQ(cut_latent(s).tile_lines, 64) << rows;
+  }
+  // Rows of a request that are tiles by themselves.
+  s = {.rows = 4,
+       .requests = 1,
+       .request_rows = 4,
+       .keys = 4096,
+       .heads = 16,
+       .dense = true,
+       .least_lines = 16};
+  EXPECT_EQ(cut_latent(s).tile_lines, 16);
+  EXPECT_EQ(cut_latent(s).tiles, 4);
 }
 
 // 4096 rows are 31 rounds for 132 processors and four rows, or 62 rounds for as many pairs and four rows.

@@ -99,7 +99,7 @@ inline void emulate_wide(LayoutKind kind, const LatentParams& p) {
 template <class Format, int kTileLines, bool kPages>
 void emulate_narrow_fill(const LatentParams& p) {
   const CUtensorMap map = kPages ? key_map(p, Format::kRowBytes) : CUtensorMap{};
-  emulate({static_cast<unsigned>(p.workers), 1, 1},
+  emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1},
           LatentNarrow<Format, kTileLines, kPages>::kThreads,
           latent_narrow_kernel<Format, kTileLines, kPages>, p, map);
 }
@@ -110,8 +110,9 @@ void emulate_narrow_lines(const LatentParams& p) {
 }
 template <class Format, int kTileLines>
 void emulate_narrow_fp8(const LatentParams& p) {
-  emulate({static_cast<unsigned>(p.workers), 1, 1}, NarrowFp8<Format, kTileLines>::kThreads,
-          latent_narrow_fp8_kernel<Format, kTileLines>, p, query_map<Format, kTileLines>(p));
+  emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1},
+          NarrowFp8<Format, kTileLines>::kThreads, latent_narrow_fp8_kernel<Format, kTileLines>, p,
+          query_map<Format, kTileLines>(p));
 }
 template <class Format, int kTileLines>
 void emulate_narrow(const LatentParams& p) {
@@ -212,10 +213,10 @@ inline constexpr std::int64_t kRoomForAll = 1 << 20;
 
 /// Runs a scene's call among `processors` blocks. With row_request, the kernels get `positions` and the
 /// page table in place of the scene's slots. room_pages: of how many pages of each source there is room to stage them; 0:
-/// they are not. last: rows that are cut by themselves.
+/// they are not. last: rows that are cut by themselves. least_lines: LatentShape's.
 inline Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_request = {},
                       std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0,
-                      std::int64_t last = 0) {
+                      std::int64_t last = 0, std::int32_t least_lines = 64) {
   AttendArgs args = s.args;
   if (!row_request.empty()) {
     args.main.indices = positions;
@@ -232,6 +233,7 @@ inline Outputs attend(Scene& s, int processors, std::span<const std::int32_t> ro
                     .heads = args.problem.heads,
                     .dense = args.main.index_width == 0,
                     .fp8 = args.q.dtype == DType::e4m3,
+                    .least_lines = least_lines,
                     .processors = processors};
   for (std::size_t r = 0; shape.dense && r < args.kv_lens.size(); ++r) {
     const std::int32_t rows = args.q_indptr[r + 1] - args.q_indptr[r];

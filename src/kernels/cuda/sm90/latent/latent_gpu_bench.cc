@@ -220,6 +220,7 @@ void Bench::run(const Case& c) {
                     .heads = c.heads,
                     .dense = c.top_k == 0,
                     .fp8 = c.native,
+                    .least_lines = c.gather ? 64 : least_lines(args.main),
                     .processors = processors_};
   if (c.top_k > 0) {
     args.main.indices = list_on.span();
@@ -419,7 +420,7 @@ std::vector<Case> cases() {
     }
   }
   for (const std::int32_t b : {1, 8}) {
-    for (const std::int32_t h : {128, 64, 16}) {
+    for (const std::int32_t h : {128, 64, 16, 8}) {
       out.push_back({"sparse decode", block, b, 1, h, 32768, 2048, 0});
     }
   }
@@ -429,8 +430,10 @@ std::vector<Case> cases() {
   out.push_back({"sparse decode", LayoutKind::v4_fp8, 128, 1, 64, 8192, 128, 512});
   out.push_back({"sparse decode", LayoutKind::v4_fp8, 128, 1, 128, 8192, 128, 512});
   out.push_back({"sparse decode", LayoutKind::v4_fp8, 128, 1, 128, 8192, 128, 1024});
-  out.push_back({"sparse decode", LayoutKind::v4_fp8, 8, 1, 64, 8192, 128, 512});
-  out.push_back({"sparse decode", LayoutKind::v4_fp8, 1, 1, 64, 8192, 128, 512});
+  for (const std::int32_t b : {8, 1}) {
+    out.push_back({"sparse decode", LayoutKind::v4_fp8, b, 1, 64, 8192, 128, 512});
+    out.push_back({"sparse decode", LayoutKind::v4_fp8, b, 1, 128, 8192, 128, 1024});
+  }
   for (const std::int32_t s : {8192, 32768}) {
     for (const LayoutKind layout : {block, LayoutKind::mla_bf16}) {
       for (const std::int32_t h : {128, 64}) {

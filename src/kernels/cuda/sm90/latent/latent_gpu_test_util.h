@@ -85,9 +85,10 @@ class DeviceCall : public GpuTest {
     std::span<float> lse;
   };
   /// room_pages: of how many pages of each source there is room to stage them, 0: what cut_latent() says.
-  /// last: rows that are cut by themselves, 0: as cut_latent() says.
+  /// last: rows that are cut by themselves, 0: as cut_latent() says. lines: LatentShape::least_lines, 0: what the
+  /// registry's kernel says.
   Call prepare(const AttendArgs& host, int processors = 0, std::int64_t room_pages = 0,
-               std::int64_t last = 0) {
+               std::int64_t last = 0, std::int32_t lines = 0) {
     Call c;
     AttendArgs& args = c.args = host;
     args.q.data = put(host.q.data, bytes_of_q(host)).data();
@@ -114,7 +115,10 @@ class DeviceCall : public GpuTest {
              .requests = std::ssize(host.kv_lens),
              .heads = host.problem.heads,
              .dense = host.main.index_width == 0,
-             .fp8 = host.q.dtype == DType::e4m3};
+             .fp8 = host.q.dtype == DType::e4m3,
+             .least_lines = lines > 0                    ? lines
+                            : room_pages > 0 || last > 0 ? 64
+                                                         : least_lines(host.main)};
     if (processors > 0) shape.processors = processors;
     for (std::size_t r = 0; r < host.kv_lens.size(); ++r) {
       shape.request_rows =
@@ -129,6 +133,7 @@ class DeviceCall : public GpuTest {
     }
     LatentSchedule& schedule = c.schedule;
     schedule.cut = cut_latent(shape);
+    of_few_lines_ = schedule.cut.tile_lines < 64 && schedule.cut.tiles > 1;
     if (last > 0) cut_last(schedule.cut, last);
     if (room_pages > 0) {
       tell_pools(c.args, shape);
@@ -177,8 +182,8 @@ class DeviceCall : public GpuTest {
 
   /// Gives what came out. Repeats must give the same bits.
   Outputs attend(const AttendArgs& host, int processors = 0, int repeats = 1,
-                 std::int64_t room_pages = 0, std::int64_t last = 0) {
-    const Call c = prepare(host, processors, room_pages, last);
+                 std::int64_t room_pages = 0, std::int64_t last = 0, std::int32_t lines = 0) {
+    const Call c = prepare(host, processors, room_pages, last, lines);
     must(plan_latent(c.args, c.schedule, stream()));
     std::vector<std::uint16_t> first, bits;
     Outputs o{{0, 0}, {0, 0}};
@@ -189,7 +194,8 @@ class DeviceCall : public GpuTest {
       EXPECT_TRUE(first == bits) << "repeat " << i;
     }
     // Plans don't know of positions.
-    if (processors == 0 && last == 0 && room_pages == 0 && !c.shape.fp8 && c.row_request.empty()) {
+    if (processors == 0 && last == 0 && room_pages == 0 && lines == 0 && !c.shape.fp8 &&
+        c.row_request.empty()) {
       by_registry(c.args, c.shape, first, c.out);
     }
     release();
@@ -200,6 +206,9 @@ class DeviceCall : public GpuTest {
     kept_.clear();
     large_.clear();
   }
+
+  /// Whether the last call that was prepared had more than 32 lines in tiles of fewer than 64.
+  bool of_few_lines_ = false;
 
   /// Pages, or compact rows, of NaN that lie on the device before those of the host.
   std::int64_t before_ = 0;
@@ -247,6 +256,10 @@ class LatentGpu : public DeviceCall {
     const Outputs want = s.oracle();
     const Outputs got = attend(s.args, processors, repeats, room_pages, last);
     expect_oracle(got, want);
+    if (of_few_lines_) {
+      SCOPED_TRACE("64 lines a block");
+      expect_oracle(attend(s.args, processors, repeats, room_pages, last, 64), want);
+    }
   }
   /// Captures the call of a, and replays it over the contents of both in turns.
   void replay(Scene& a, Scene& b, int processors = 0, std::int64_t room_pages = 0,
@@ -254,20 +267,24 @@ class LatentGpu : public DeviceCall {
     const Matrix<bf16> qa = rounded(a.q), qb = rounded(b.q);
     a.args.q = qa.view();
     b.args.q = qb.view();
-    const Call call = prepare(a.args, processors, room_pages, last);
-    const auto graph = Graph::capture(stream(), [&]() -> Result<void> {
-      if (auto ok = plan_latent(call.args, call.schedule, stream()); !ok) return ok;
-      return attend_latent(call.args, {}, call.schedule, call.workspace, stream());
-    });
-    ASSERT_TRUE(graph) << graph.error().message();
-    for (int i = 0; i < 4; ++i) {
-      Scene& s = i % 2 == 0 ? a : b;
-      overwrite(call, s.args);
-      must(graph->launch(stream()));
-      must(stream().wait());
-      expect_oracle(read(call), s.oracle());
+    const Outputs want_a = a.oracle(), want_b = b.oracle();
+    for (const std::int32_t lines : {0, 64}) {
+      if (lines == 64 && !of_few_lines_) continue;
+      SCOPED_TRACE("least lines " + std::to_string(lines));
+      const Call call = prepare(a.args, processors, room_pages, last, lines);
+      const auto graph = Graph::capture(stream(), [&]() -> Result<void> {
+        if (auto ok = plan_latent(call.args, call.schedule, stream()); !ok) return ok;
+        return attend_latent(call.args, {}, call.schedule, call.workspace, stream());
+      });
+      ASSERT_TRUE(graph) << graph.error().message();
+      for (int i = 0; i < 4; ++i) {
+        overwrite(call, i % 2 == 0 ? a.args : b.args);
+        must(graph->launch(stream()));
+        must(stream().wait());
+        expect_oracle(read(call), i % 2 == 0 ? want_a : want_b);
+      }
+      release();
     }
-    release();
   }
 };
 

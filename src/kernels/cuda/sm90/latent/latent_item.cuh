@@ -9,8 +9,9 @@ namespace lathe::cuda {
 struct LatentItemFacts {
   static constexpr std::uint32_t kBytes = 32;
 
-  std::int32_t tiles = 0;   // of keys; 0: there are no more items
-  std::int32_t limit = 0;   // keys of the item that the unit's first row sees
+  std::int32_t tiles = 0;  // of keys; 0: there are no more items
+  // Keys of the item that the unit's first row sees; where lines are few, the first of the block's tile.
+  std::int32_t limit = 0;
   std::int32_t row = 0;     // of q, the unit's first
   std::int32_t lines = 0;   // of the unit
   std::int32_t number = 0;  // of the item, where the unit has several, else -1

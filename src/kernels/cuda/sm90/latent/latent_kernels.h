@@ -14,11 +14,11 @@ cudaError_t launch_wide_mla_fp8_block(const LatentParams& p, cudaStream_t stream
 cudaError_t launch_wide_v4_fp8(const LatentParams& p, cudaStream_t stream);
 cudaError_t launch_wide_v4_bf16(const LatentParams& p, cudaStream_t stream);
 
-/// tile_lines of 8, 16, 32 (p.tiles 1) or 64 a block, q e4m3, dense; fp8 products. Queries, pages and their strides are
+/// tile_lines of 8, 16, 32 or 64 a block, q e4m3, dense; fp8 products. Queries, pages and their strides are
 /// multiples of 16 bytes, pages powers of two from 16 tokens on.
 cudaError_t launch_native_mla_fp8(const LatentParams& p, int tile_lines, cudaStream_t stream);
 
-/// tile_lines of 8, 16 or 32 a block, p.tiles 1; bf16 products.
+/// tile_lines of 8, 16 or 32 a block; of fp8 rows f16 products, of bf16 rows, where p.tiles is 1, bf16 products.
 cudaError_t launch_narrow_mla_bf16(const LatentParams& p, int tile_lines, cudaStream_t stream);
 cudaError_t launch_narrow_mla_fp8(const LatentParams& p, int tile_lines, cudaStream_t stream);
 cudaError_t launch_narrow_mla_fp8_block(const LatentParams& p, int tile_lines, cudaStream_t stream);

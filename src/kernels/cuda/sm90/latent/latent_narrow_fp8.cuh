@@ -222,16 +222,17 @@ static __global__ void __launch_bounds__(NarrowFp8<Format, kTileLines>::kThreads
   const int thread = static_cast<int>(threadIdx.x) % 128;
   if (group == N::kGroups) {
     lower_registers<N::kFillRegisters>();
-    const auto worker = static_cast<std::int32_t>(blockIdx.x);
+    const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.tiles;
+    const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.tiles;
     if (thread < 64) {
       copy_rows<Format>(ring, p.once, p.dense ? N::kBuffers : N::kListedWindow, thread / 32,
                         thread % 32);
     } else if (thread < 96) {
       tell_items<Format, kTileLines, N::kGroups>(p, &query_map, s.q, s.facts(), s.q_full(),
-                                                 s.q_empty(), worker, 0, thread - 64,
+                                                 s.q_empty(), worker, tile, thread - 64,
                                                  [](unsigned) {});
     } else {
-      LatentNamer<Format, kTileLines, N::kGroups>(p, ring.names, worker, 0, thread - 96).run();
+      LatentNamer<Format, kTileLines, N::kGroups>(p, ring.names, worker, tile, thread - 96).run();
       write_keyless(p, thread - 96);
     }
   } else {

@@ -17,7 +17,8 @@ cudaError_t launch_narrow_fp8_lines(const LatentParams& p, cudaStream_t stream) 
   CUtensorMap map{};
   const cudaError_t made = make_query_map<kTileLines, kDimTiles<Format>>(map, p);
   if (made != cudaSuccess) return made;
-  kernel<<<static_cast<unsigned>(p.workers), N::kThreads, N::kSharedBytes, stream>>>(p, map);
+  kernel<<<static_cast<unsigned>(p.workers * p.tiles), N::kThreads, N::kSharedBytes, stream>>>(p,
+                                                                                               map);
   return cudaGetLastError();
 }
 

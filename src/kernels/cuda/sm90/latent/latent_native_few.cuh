@@ -81,16 +81,16 @@ struct NativeFewShared {
   }
 
   /// Copies the lines of a unit, [kLines, 576] e4m3, by three warps, a line at a time; lines beyond the unit's are zeros.
-  __device__ void copy_queries(const LatentParams& p, const LatentUnitPlace& u, std::int32_t,
+  __device__ void copy_queries(const LatentParams& p, const LatentUnitPlace& u, std::int32_t tile,
                                int thread) const {
     const int lane = thread % 32;
     LATHE_ROLLED
     for (int line = thread / 32; line < kLines; line += 3) {
-      const bool valid = line < u.lines;
-      const auto row =
-          static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(valid ? line : 0)));
+      const bool valid = tile * kLines + line < u.lines;
+      const std::int32_t l = valid ? tile * kLines + line : 0;
+      const auto row = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(l)));
       const auto* from = static_cast<const std::byte*>(p.q) + (u.row + row) * p.q_stride +
-                         ((valid ? line : 0) - row * p.heads) * std::int64_t{576};
+                         (l - row * p.heads) * std::int64_t{576};
       copy_async(
           swizzled_128(q + static_cast<std::uint32_t>(lane / 8 * N::kDimQueries), line, lane % 8),
           from + lane * 16, valid);
@@ -221,7 +221,8 @@ static __global__ void __launch_bounds__(NativeFew<kTileLines>::kThreads, 1)
   using N = NativeFew<kTileLines>;
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const NativeFewShared<kTileLines> s{shared_address(shared_bytes)};
-  const auto worker = static_cast<std::int32_t>(blockIdx.x);
+  const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.tiles;
+  const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.tiles;
   if (threadIdx.x == 0) {
     barrier_init(s.q_full(), Native::kQueryThreads + 1);
     barrier_init(s.q_empty(), N::kGroups * 128);
@@ -237,10 +238,10 @@ static __global__ void __launch_bounds__(NativeFew<kTileLines>::kThreads, 1)
   if (group == N::kGroups) {
     lower_registers<N::kFillRegisters>();
     if (thread < 32) {
-      native_fill_keys(p, maps, s, worker, 0, thread);
+      native_fill_keys(p, maps, s, worker, tile, thread);
       write_keyless(p, thread);
     } else {
-      native_fill_queries(p, s, worker, 0, thread - 32);
+      native_fill_queries(p, s, worker, tile, thread - 32);
     }
   } else {
     raise_registers<N::kGroupRegisters>();

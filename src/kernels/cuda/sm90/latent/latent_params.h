@@ -48,7 +48,8 @@ struct LatentParams {
   const std::int64_t* unit_items = nullptr;    // [units + 1]
   std::int32_t units = 0;
   std::int32_t workers = 0;
-  std::int32_t tiles = 1;  // of lines, in the largest unit
+  // Of lines, in the largest unit. Where tiles have fewer than 64 lines and there are several, each is of one row.
+  std::int32_t tiles = 1;
 
   const void* q = nullptr;    // bf16 or e4m3 [rows, heads, qk_dim]
   std::int64_t q_stride = 0;  // elements from row to row

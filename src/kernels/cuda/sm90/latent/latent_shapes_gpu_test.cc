@@ -1,5 +1,6 @@
 // Latent attention on a GPU in the shapes of FlashMLA's tests (latent_shape_checks.h).
 #include <set>
+
 #include "kernels/cuda/sm90/latent/latent_gpu_test_util.h"
 
 #include "kernels/cuda/sm90/latent/latent_shape_checks.h"
@@ -12,12 +13,16 @@ class LatentShapesGpu : public DeviceCall, public ::testing::WithParamInterface<
   void check(const SceneShape& shape, const Bounds& bounds) {
     SCOPED_TRACE(to_string(shape));
     ShapeScene s(shape);
-    const Outputs got = attend(s.scene.args, 0, 2);
-    // The first, the last and one between; of each the first heads and the last.
-    const std::int32_t few = std::min(shape.heads, 3);
-    for (const std::int32_t r : std::set{0, shape.requests / 2, shape.requests - 1}) {
-      s.expect(got, static_cast<std::size_t>(r), 0, few, bounds);
-      s.expect(got, static_cast<std::size_t>(r), shape.heads - few, few, bounds);
+    for (const std::int32_t lines : {0, 64}) {
+      if (lines == 64 && !of_few_lines_) continue;
+      SCOPED_TRACE("least lines " + std::to_string(lines));
+      const Outputs got = attend(s.scene.args, 0, 2, 0, 0, lines);
+      // The first, the last and one between; of each the first heads and the last.
+      const std::int32_t few = std::min(shape.heads, 3);
+      for (const std::int32_t r : std::set{0, shape.requests / 2, shape.requests - 1}) {
+        s.expect(got, static_cast<std::size_t>(r), 0, few, bounds);
+        s.expect(got, static_cast<std::size_t>(r), shape.heads - few, few, bounds);
+      }
     }
   }
 };

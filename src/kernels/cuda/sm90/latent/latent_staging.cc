@@ -25,6 +25,10 @@ LatentPool listed_pool(const KeySource& s) {
   return {s.pool->pages, s.pool->page_size, s.pool->layout.row_elems(), s.index_width};
 }
 
+std::int32_t least_lines(const KeySource& s) {
+  return s.pool && s.pool->layout.kind() != LayoutKind::mla_bf16 ? 16 : 64;
+}
+
 std::int64_t LatentStage::bytes() const {
   return room == 0 ? 0 : map_bytes(pool, rows) + padded(room * page_bytes(pool));
 }

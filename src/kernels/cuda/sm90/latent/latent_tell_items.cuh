@@ -17,6 +17,7 @@ __device__ inline void tell_items(const LatentParams& p, const void* map, std::u
                                   const EachTile& each_tile) {
   constexpr int kDims = kDimTiles<Format>;
   const bool boxes = query_box_lines<kTileLines, kDims>(p) > 0;
+  const std::int32_t before = rows_before<kTileLines>(p, tile);
   LatentItems items(p, worker);
   bool live = items.take<kTileLines>(p, tile);
   std::int32_t first = 0;  // tile of the item
@@ -27,7 +28,7 @@ __device__ inline void tell_items(const LatentParams& p, const void* map, std::u
     if (elected()) {
       const LatentUnitPlace& u = items.unit;
       LatentItemFacts{tiles,
-                      p.dense ? u.limit - items.item.first : INT32_MAX / 2,
+                      p.dense ? u.limit - items.item.first + before : INT32_MAX / 2,
                       u.row,
                       u.lines,
                       items.split ? items.number : -1,

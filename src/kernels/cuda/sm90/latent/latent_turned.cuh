@@ -143,7 +143,7 @@ struct TurnedGroup {
   };
   __device__ LineOutputs find_outputs(const LatentItemFacts& item) const {
     LineOutputs o;
-    const int l = lane < kLines ? lane : 0;
+    const std::int32_t l = item.first + (lane < kLines ? lane : 0);
     const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(l)));
     const std::int32_t head = l - r * p.heads;
     o.place = (item.row + r) * p.out_stride + std::int64_t{head} * N::kValues;
@@ -176,13 +176,14 @@ struct TurnedGroup {
     for (int g = 0; g < N::kGroups; ++g) o.factors[g] *= factor;
   }
   __device__ void store_lse(const LatentItemFacts& item, const LineOutputs& o) const {
-    if (lane >= kLines || lane >= item.lines) return;
+    const std::int32_t l = item.first + lane;
+    if (lane >= kLines || l >= item.lines) return;
     if (item.number >= 0) {
-      p.part_lse[std::int64_t{item.number} * kLines + lane] = o.lse2;
+      p.part_lse[std::int64_t{item.number} * (p.tiles * kLines) + l] = o.lse2;
     } else if (p.lse != nullptr) {
-      const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(lane)));
+      const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(l)));
       constexpr float kLn2 = 0.6931471805599453f;
-      p.lse[(item.row + r) * p.lse_stride + lane - r * p.heads] = o.lse2 * kLn2;
+      p.lse[(item.row + r) * p.lse_stride + l - r * p.heads] = o.lse2 * kLn2;
     }
   }
   /// Rows g and g + 8 of a warp's 16 dimensions to rows 2 g and 2 g + 1.
@@ -225,11 +226,12 @@ struct TurnedGroup {
         }
         LATHE_UNROLL
         for (int i = 0; i < 2; ++i) {
-          if (line(j, i) >= item.lines) continue;
+          if (item.first + line(j, i) >= item.lines) continue;
           if (split) {
             const int run = (kFirst + t) * kEights + 2 * j + i;
-            part_chunks(p, kLines, item.number, 0)[run * 128 + warp * 32 + lane] = {
-                v[i][0], v[i][1], v[i][2], v[i][3]};
+            part_chunks(p, kLines, item.number,
+                        item.first / kLines)[run * 128 + warp * 32 + lane] = {v[i][0], v[i][1],
+                                                                              v[i][2], v[i][3]};
           } else {
             auto* to = reinterpret_cast<std::uint32_t*>(out[i] + 64 * (kFirst + t));
             to[0] = pack_bf16(v[i][0], v[i][1]);

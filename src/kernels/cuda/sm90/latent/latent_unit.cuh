@@ -137,6 +137,17 @@ struct LatentItems {
   }
 };
 
+/// Rows of a unit before those of a tile of few lines (LatentParams::tiles); of tiles of 64 lines 0, as their kernels
+/// find out a line's row themselves.
+template <int kTileLines>
+__device__ inline std::int32_t rows_before(const LatentParams& p, std::int32_t tile) {
+  if constexpr (kTileLines == 64) {
+    return 0;
+  } else {
+    return static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(tile * kTileLines)));
+  }
+}
+
 /// Whether another launch does the call (latent_stage.cuh).
 __device__ inline bool left_to_another(const LatentParams& p) {
   return p.overflow != nullptr && (*p.overflow != 0) != p.overflowed;

@@ -134,6 +134,7 @@ struct NativeShared {
 template <class Shared>
 __device__ inline void native_fill_queries(const LatentParams& p, const Shared& s,
                                            std::int32_t worker, std::int32_t tile, int thread) {
+  const std::int32_t before = rows_before<Shared::kLines>(p, tile);
   LatentItems items(p, worker);
   std::int32_t first = 0;  // tile of the item
   unsigned number = 0;
@@ -143,8 +144,8 @@ __device__ inline void native_fill_queries(const LatentParams& p, const Shared& 
     const int tiles = live ? LatentItemFacts::tiles_of<2>(items.item) : 0;
     if (thread == 0) {
       const LatentUnitPlace& u = items.unit;
-      LatentItemFacts{tiles,   u.limit - items.item.first,      u.row,
-                      u.lines, items.split ? items.number : -1, tile * Shared::kLines,
+      LatentItemFacts{tiles,   u.limit - items.item.first + before, u.row,
+                      u.lines, items.split ? items.number : -1,     tile * Shared::kLines,
                       first}
           .store(s.item(number));
       barrier_arrive(s.q_full());
