@@ -93,7 +93,7 @@ struct Capability {
   SharedBound schedule;               // bound on rows
   bool context_within_top_k = false;  // sparse problems: only while every key would be selected
   std::int32_t table_tokens = 1;      // page tables are padded to a multiple of this many tokens
-  bool split_kv = false;  // keeps f32 partial states of keys that are cut between workers
+  bool split_kv = false;              // keeps partial states of keys that are cut between workers
   // Most bytes of them, where the kernel cuts no further than this holds; 0: they are (requests +
   // processors) x heads x (v_dim + 1).
   std::int64_t split_bytes = 0;

@@ -431,6 +431,7 @@ inline std::uint32_t pack_f16(float low, float high) {
 inline float f16_half(std::uint32_t v, int half) {
   return to_f32(f16{static_cast<std::uint16_t>(v >> 16 * half)});
 }
+inline float2 unpack_f16(std::uint32_t v) { return {f16_half(v, 0), f16_half(v, 1)}; }
 inline std::uint32_t mul_f16x2(std::uint32_t a, std::uint32_t b) {
   return pack_f16(f16_half(a, 0) * f16_half(b, 0), f16_half(a, 1) * f16_half(b, 1));
 }

@@ -358,6 +358,13 @@ __device__ inline std::uint32_t pack_f16(float low, float high) {
   asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
   return out;
 }
+__device__ inline float2 unpack_f16(std::uint32_t v) {
+  float2 out;
+  asm("{ .reg .f16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h; }"
+      : "=f"(out.x), "=f"(out.y)
+      : "r"(v));
+  return out;
+}
 __device__ inline std::uint32_t warp_or(std::uint32_t v) {
   return __reduce_or_sync(0xffffffffu, v);
 }

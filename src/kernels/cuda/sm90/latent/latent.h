@@ -79,7 +79,8 @@ struct LatentCut {
   LatentStage main, extra;  // where `all` are not cut
 
   std::int64_t units() const { return all.units + tail.units; }
-  /// Items of units that are cut, at most: each leaves f32 sums and their logarithms.
+  /// Items of units that are cut, at most: each leaves values, f32 or f16 (latent_parts.cuh), for which
+  /// there is room as f32, and logarithms of sums.
   std::int64_t parts() const { return all.cut() ? all.items : tail.cut() ? tail.items : 0; }
   std::int64_t part_bytes() const;  // a multiple of 256
   /// Parts, and what is staged.

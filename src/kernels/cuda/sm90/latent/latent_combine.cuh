@@ -39,15 +39,15 @@ static __global__ void __launch_bounds__(kCombineThreads* kSlices, 8 / kSlices)
   float4 sum = {0, 0, 0, 0};
   for (std::int64_t i = begin + slice; i < end && line < u.lines; i += kCombineAhead * kSlices) {
     float lse[kCombineAhead];
-    float4 v[kCombineAhead];
+    StoredChunk<kOrder> v[kCombineAhead];
     LATHE_UNROLL
     for (int j = 0; j < kCombineAhead; ++j) {
       const std::int64_t item = i + j * kSlices;
       lse[j] = kNone;
-      v[j] = {0, 0, 0, 0};
+      v[j] = {};
       if (item >= end) continue;
       lse[j] = p.part_lse[item * p.tiles * tile_lines + line];
-      v[j] = part_chunks(p, tile_lines, item, tile)[run * kCombineThreads + x];
+      v[j] = part_chunks<kOrder>(p, tile_lines, item, tile)[run * kCombineThreads + x];
     }
     const float before = most;
     LATHE_UNROLL
@@ -61,8 +61,9 @@ static __global__ void __launch_bounds__(kCombineThreads* kSlices, 8 / kSlices)
       const float w = exp2_fast(lse[j] - zero);
       weight += w;
       if (w == 0) continue;  // values may be anything
-      sum = {fmaf(w, v[j].x, sum.x), fmaf(w, v[j].y, sum.y), fmaf(w, v[j].z, sum.z),
-             fmaf(w, v[j].w, sum.w)};
+      const float4 of = chunk_values(v[j]);
+      sum = {fmaf(w, of.x, sum.x), fmaf(w, of.y, sum.y), fmaf(w, of.z, sum.z),
+             fmaf(w, of.w, sum.w)};
     }
   }
   if constexpr (kSlices > 1) {
@@ -88,7 +89,8 @@ static __global__ void __launch_bounds__(kCombineThreads* kSlices, 8 / kSlices)
   const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
   const std::int32_t head = line - r * p.heads;
   const float lse2 = weight > 0 ? most + log2_fast(weight) : kNone;
-  float factor = weight > 0 ? 1.f / weight : 0.f;
+  constexpr bool kScaled = kOrder != PartOrder::turned;
+  float factor = weight > 0 ? (kScaled ? 1.f : p.value_scale) / weight : 0.f;
   if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
   std::uint16_t* out = p.out + (u.row + r) * p.out_stride + std::int64_t{head} * 512 + chunk.dim;
   *reinterpret_cast<std::uint32_t*>(out) = pack_bf16(sum.x * factor, sum.y * factor);

@@ -282,7 +282,7 @@ struct LatentNarrowGroup {
       if (!items.split && p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
       a *= factor;
       b *= factor;
-      float4* part = part_chunks(p, kLines, items.number, 0) + l * 128;
+      float4* part = part_chunks<PartOrder::rows>(p, kLines, items.number, 0) + l * 128;
       std::uint16_t* out =
           p.out + (items.unit.row + row) * p.out_stride + std::int64_t{head} * N::kValues;
       LATHE_UNROLL

@@ -295,7 +295,7 @@ struct NativeGroup {
       const std::int32_t line = item.first + thread;
       const float sum = load_float(s.totals(0) + at) + load_float(s.totals(1) + at);
       const float lse2 = sum > 0 ? load_float(s.references(last) + at) + log2_fast(sum) : kNoKey;
-      float factor = sum > 0 ? p.value_scale / sum : 0.f;
+      float factor = sum > 0 ? (item.number < 0 ? p.value_scale : 1.f) / sum : 0.f;
       if (line < item.lines) {
         const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
         const std::int32_t head = line - r * p.heads;
@@ -324,7 +324,9 @@ struct NativeGroup {
     return load_float(s.scales(group) + static_cast<std::uint32_t>(in_tile * 4));
   }
   __device__ void store_part(const LatentItemFacts& item) const {
-    float4* to = part_chunks(p, Native::kLines, item.number, item.first / Native::kLines) + thread;
+    uint2* to = part_chunks<PartOrder::turned>(p, Native::kLines, item.number,
+                                               item.first / Native::kLines) +
+                thread;
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
       LATHE_UNROLL
@@ -334,9 +336,9 @@ struct NativeGroup {
         const float factor = scale_of(in_tile);
         LATHE_UNROLL
         for (int m = 0; m < 4; m += 2) {
-          to[((group * 2 + m / 2) * 16 + 2 * j + e) * 128] = {
-              sums[m][4 * j + e] * factor, sums[m][4 * j + 2 + e] * factor,
-              sums[m + 1][4 * j + e] * factor, sums[m + 1][4 * j + 2 + e] * factor};
+          to[((group * 2 + m / 2) * 16 + 2 * j + e) * 128] =
+              f16_chunk(sums[m][4 * j + e] * factor, sums[m][4 * j + 2 + e] * factor,
+                        sums[m + 1][4 * j + e] * factor, sums[m + 1][4 * j + 2 + e] * factor);
         }
       }
     }

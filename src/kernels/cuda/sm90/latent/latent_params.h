@@ -76,8 +76,9 @@ struct LatentParams {
   std::int64_t out_stride = 0;   // elements from row to row
   float* lse = nullptr;          // [rows, heads] or null
   std::int64_t lse_stride = 0;
-  bool cut = false;           // units may have several items, so that a combination follows
-  float* part_out = nullptr;  // [items, tiles] parts: normalized, of units with several items
+  bool cut = false;  // units may have several items, so that a combination follows
+  float* part_out =
+      nullptr;  // [items, tiles] parts (latent_parts.cuh): normalized, of units with several items
   float* part_lse = nullptr;  // [items, tiles * tile_lines] log2
 };
 

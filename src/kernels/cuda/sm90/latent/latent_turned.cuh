@@ -152,7 +152,7 @@ struct TurnedGroup {
     return o;
   }
   /// When all groups have told their totals.
-  __device__ void settle(LineOutputs& o) const {
+  __device__ void settle(LineOutputs& o, bool split) const {
     const int l = lane < kLines ? lane : 0;
     float most = kNoReference;
     LATHE_UNROLL
@@ -170,7 +170,7 @@ struct TurnedGroup {
       all += sum * o.factors[g];
     }
     o.lse2 = all > 0 ? most + log2_fast(all) : kNoKey;
-    float factor = all > 0 ? p.value_scale / all : 0.f;
+    float factor = all > 0 ? (split ? 1.f : p.value_scale) / all : 0.f;
     if (o.sinks) factor *= sink_factor(o.sink, o.lse2);
     LATHE_UNROLL
     for (int g = 0; g < N::kGroups; ++g) o.factors[g] *= factor;
@@ -229,9 +229,9 @@ struct TurnedGroup {
           if (item.first + line(j, i) >= item.lines) continue;
           if (split) {
             const int run = (kFirst + t) * kEights + 2 * j + i;
-            part_chunks(p, kLines, item.number,
-                        item.first / kLines)[run * 128 + warp * 32 + lane] = {v[i][0], v[i][1],
-                                                                              v[i][2], v[i][3]};
+            part_chunks<PartOrder::turned>(p, kLines, item.number,
+                                           item.first / kLines)[run * 128 + warp * 32 + lane] =
+                f16_chunk(v[i][0], v[i][1], v[i][2], v[i][3]);
           } else {
             auto* to = reinterpret_cast<std::uint32_t*>(out[i] + 64 * (kFirst + t));
             to[0] = pack_bf16(v[i][0], v[i][1]);
@@ -248,7 +248,7 @@ struct TurnedGroup {
     LineOutputs own = find_outputs(item);
     deposit<kOther>(s.keys(end - 2 + kGroup));
     group_sync(N::kAllGroups, N::kGroups * 128);
-    settle(own);
+    settle(own, item.number >= 0);
     if (kGroup == 0 && warp == 0) store_lse(item, own);
     collect<kOwn>(item, own, s.keys(end - 1 - kGroup));
   }

@@ -124,7 +124,7 @@ struct WideFp8Values {
     const std::int32_t l = item.first + own;
     const float sum = load_float(s.outputs() + at);
     const float lse2 = sum > 0 ? load_float(s.last_references() + at) + log2_fast(sum) : kNoKey;
-    float factor = sum > 0 ? p.value_scale / sum : 0.f;
+    float factor = sum > 0 ? (item.number < 0 ? p.value_scale : 1.f) / sum : 0.f;
     std::int64_t place = -1;
     if (l < item.lines) {
       const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(l)));
@@ -153,8 +153,9 @@ struct WideFp8Values {
       if (group == 1) order(last);
     }
     if (item.number >= 0) {
-      float4* to =
-          part_chunks(p, W::kLines, item.number, item.first / W::kLines) + group * 4096 + thread();
+      uint2* to =
+          part_chunks<PartOrder::turned>(p, W::kLines, item.number, item.first / W::kLines) +
+          group * 4096 + thread();
       LATHE_UNROLL
       for (int i = 0; i < 16; ++i) {
         const int j = i / 2, e = i % 2;
@@ -162,8 +163,8 @@ struct WideFp8Values {
         LATHE_UNROLL
         for (int m = 0; m < 4; m += 2) {
           const float(&a)[32] = sums[m], (&b)[32] = m == 2 ? last : sums[m + 1];
-          to[(m * 8 + i) * 128] = {a[4 * j + e] * factor, a[4 * j + 2 + e] * factor,
-                                   b[4 * j + e] * factor, b[4 * j + 2 + e] * factor};
+          to[(m * 8 + i) * 128] = f16_chunk(a[4 * j + e] * factor, a[4 * j + 2 + e] * factor,
+                                            b[4 * j + e] * factor, b[4 * j + 2 + e] * factor);
         }
       }
       return;

@@ -61,7 +61,7 @@ struct LatentWideOutputs {
   }
   /// The same as a part of the unit's tile of lines, in f32 (latent_parts.cuh).
   __device__ __forceinline__ void store_part(std::int32_t tile, int i, float factor) const {
-    float4* to = part_chunks(p, W::kLines, item.number, tile) + warp * 32 + lane;
+    float4* to = part_chunks<PartOrder::wide>(p, W::kLines, item.number, tile) + warp * 32 + lane;
     LATHE_UNROLL
     for (int j = 0; j < 16; ++j) {
       const float* v = sums + 8 * j + 2 * i;
