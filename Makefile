@@ -16,7 +16,7 @@ help:
 	@echo "make nightly   NIGHTLY_SCALE (150) times the random tests' cases, seeded with NIGHTLY_SEED (the day)"
 	@echo "make eval      EVAL_LIMIT (200) items of each task over every plan, into docs/results/"
 	@echo "make gpu-test  the checks that need a GPU"
-	@echo "make gpu-bench what the GPU's codecs and steps take"
+	@echo "make gpu-bench what the GPU's codecs, steps and attention take"
 
 setup:
 	@tools/setup.sh build
@@ -73,12 +73,12 @@ EVAL_LIMIT ?= 200
 eval: build
 	tools/eval_results.sh $(BUILD)/lathe $(EVAL_LIMIT)
 
-gpu-test:
+gpu-test: setup
 	cmake --preset cuda
 	cmake --build build-cuda -j$(JOBS) --target lathe_gpu_tests
 	tools/run_gpu_tests.sh build-cuda/gpu
 
-gpu-bench:
+gpu-bench: setup
 	cmake --preset cuda
 	cmake --build build-cuda -j$(JOBS) --target lathe_gpu_benches
 	tools/run_gpu_tests.sh build-cuda/gpu/bench

@@ -31,6 +31,9 @@ class LatentEmulated : public ::testing::TestWithParam<LayoutKind> {};
 class LatentEmulatedPages : public LatentEmulated {};
 // fp8 pages that index lists name.
 class LatentEmulatedStaged : public LatentEmulated {};
+// Units of fp8 keys in several tiles of few lines.
+class LatentEmulatedFewLines : public LatentEmulated {};
+class LatentEmulatedFewLinesPages : public LatentEmulated {};
 
 TEST_P(LatentEmulatedPages, DenseByPageTable) {
   // Several items a worker, a unit cut in two, more lines than a tile, no keys at all; of bf16 pages
@@ -229,8 +232,7 @@ TEST_P(LatentEmulated, FewHeadsSparse) {
 
 // More lines than 32 in tiles of few, each of one row, of units that are cut and whole ones: by lists with lengths and
 // a sink, and by page table with rows that see one more key each.
-TEST_P(LatentEmulated, TilesOfFewLines) {
-  if (GetParam() == LayoutKind::mla_bf16) GTEST_SKIP() << "bf16 rows go by 64 lines";
+TEST_P(LatentEmulatedFewLines, ByLists) {
   for (const bool whole : {false, true}) {
     const int heads = whole ? 96 : 48, width = whole ? 200 : 700, processors = whole ? 14 : 132;
     SCOPED_TRACE("heads " + std::to_string(heads));
@@ -254,8 +256,7 @@ TEST_P(LatentEmulated, TilesOfFewLines) {
     check(s, processors, {}, {}, 0, 0, 16);
   }
 }
-TEST_P(LatentEmulatedPages, TilesOfFewLines) {
-  if (GetParam() == LayoutKind::mla_bf16) GTEST_SKIP() << "bf16 rows go by 64 lines";
+TEST_P(LatentEmulatedFewLinesPages, ByPageTable) {
   for (const bool whole : {false, true}) {
     const int heads = whole ? 64 : 16, keys = whole ? 200 : 700, processors = whole ? 40 : 132;
     SCOPED_TRACE("heads " + std::to_string(heads));
@@ -396,22 +397,22 @@ TEST(LatentEmulatedFp8, DenseByPageTable) {
       for (std::size_t i = 0; i < q.data.size(); ++i) q.data[i] = to_e4m3(s.q.data[i] * 3);
       s.args.q = q.view();
       s.args.q_scale = 0.3f;
-      const bool few = heads == 48 && page != 16;
-      const Outputs want = s.oracle(), got = attend(s,
-                                                    few   ? 132
-                                                    : cut ? 6
-                                                          : 3,
-                                                    {}, {}, 0, 0, few ? 16 : 64);
-      double error = 0, all = 0;
-      for (std::size_t i = 0; i < want.out.data.size(); ++i) {
-        const double off = got.out.data[i] - want.out.data[i];
-        error += off * off;
-        all += want.out.data[i] * want.out.data[i];
-      }
-      EXPECT_LE(std::sqrt(error / all), 0.04);
-      for (std::size_t i = 0; i < want.lse.data.size(); ++i) {
-        if (want.lse.data[i] == got.lse.data[i]) continue;
-        EXPECT_NEAR(got.lse.data[i], want.lse.data[i], 4e-3) << i;
+      const Outputs want = s.oracle();
+      for (const bool few : {false, true}) {
+        if (few && (heads != 48 || page == 16)) continue;
+        SCOPED_TRACE(few ? "16 lines a block" : "lines as they are");
+        const Outputs got = few ? attend(s, 132, {}, {}, 0, 0, 16) : attend(s, cut ? 6 : 3);
+        double error = 0, all = 0;
+        for (std::size_t i = 0; i < want.out.data.size(); ++i) {
+          const double off = got.out.data[i] - want.out.data[i];
+          error += off * off;
+          all += want.out.data[i] * want.out.data[i];
+        }
+        EXPECT_LE(std::sqrt(error / all), 0.04);
+        for (std::size_t i = 0; i < want.lse.data.size(); ++i) {
+          if (want.lse.data[i] == got.lse.data[i]) continue;
+          EXPECT_NEAR(got.lse.data[i], want.lse.data[i], 4e-3) << i;
+        }
       }
     }
   }
@@ -428,6 +429,13 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulated,
 INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedStaged,
                          ::testing::Values(LayoutKind::mla_fp8, LayoutKind::mla_fp8_block,
                                            LayoutKind::v4_fp8),
+                         [](const auto& test) { return std::string(name(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedFewLines,
+                         ::testing::Values(LayoutKind::mla_fp8, LayoutKind::mla_fp8_block,
+                                           LayoutKind::v4_fp8),
+                         [](const auto& test) { return std::string(name(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedFewLinesPages,
+                         ::testing::Values(LayoutKind::mla_fp8, LayoutKind::mla_fp8_block),
                          [](const auto& test) { return std::string(name(test.param)); });
 
 }  // namespace
