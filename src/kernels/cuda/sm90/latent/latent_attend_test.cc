@@ -99,13 +99,14 @@ TEST(LatentCut, PartsStayWithinWhatThePlanBudgets) {
   for (const std::int64_t requests : {1, 3, 8, 64, 300, 4096}) {
     for (const std::int64_t keys : {1, 2048, 32768, 1 << 20}) {
       for (const std::int32_t heads : {1, 64, 128}) {
-        for (const int kind : {0, 1, 2, 3}) {
+        for (const auto& [dense, lines] :
+             {std::pair{false, 64}, {false, 16}, {true, 64}, {true, 16}}) {
           const LatentCut cut = cut_latent({.rows = requests,
                                             .requests = requests,
                                             .keys = keys,
                                             .heads = heads,
-                                            .dense = kind % 2 == 0,
-                                            .least_lines = kind < 2 ? 16 : 64});
+                                            .dense = dense,
+                                            .least_lines = lines});
           EXPECT_LE(cut.workspace_bytes(), kLatentPartBytes);
           EXPECT_EQ(cut.units(), requests);
           EXPECT_GE(cut.all.items, cut.all.units);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/latent_test_util.h"
@@ -16,6 +17,26 @@ using ref_test::Outputs;
 inline CacheLayout layout_of(LayoutKind kind) {
   return CacheLayout(kind, kind == LayoutKind::v4_fp8 ? LayoutDims{.nope = 448, .rope = 64}
                                                       : LayoutDims{.nope = 512, .rope = 64});
+}
+
+/// The bounds of a call whose lists and lengths lie on the host; pools that may be staged are left out.
+inline LatentShape shape_of_call(const AttendArgs& args, std::int32_t least_lines) {
+  LatentShape shape{.rows = args.q.rows,
+                    .requests = std::ssize(args.kv_lens),
+                    .heads = args.problem.heads,
+                    .dense = args.main.index_width == 0,
+                    .fp8 = args.q.dtype == DType::e4m3,
+                    .least_lines = least_lines};
+  for (std::size_t r = 0; r < args.kv_lens.size(); ++r) {
+    shape.request_rows =
+        std::max<std::int64_t>(shape.request_rows, args.q_indptr[r + 1] - args.q_indptr[r]);
+    if (shape.dense) shape.keys = std::max<std::int64_t>(shape.keys, args.kv_lens[r]);
+  }
+  if (!shape.dense) {
+    shape.keys = (args.main.index_width + 63) / 64 * 64;
+    if (args.problem.two_sources()) shape.keys += args.extra.index_width;
+  }
+  return shape;
 }
 
 /// Has the last `rows` rows of a call by lists cut into items of 128 keys, and the others left whole.

@@ -18,12 +18,15 @@ void check(Scene& s, int processors, std::span<const std::int32_t> row_request =
   const Outputs want = s.oracle();
   expect_oracle(attend(s, processors, row_request, positions, room_pages, last, least_lines), want);
 }
-/// The cut of a call whose units go to blocks by tiles of so few lines.
-LatentCut cut_by(int lines, const LatentShape& shape) {
+/// The same of a call whose units go to `processors` blocks in several tiles of so few lines, cut or whole.
+void check_few_lines(Scene& s, int processors, int lines, bool whole) {
+  LatentShape shape = shape_of_call(s.args, 16);
+  shape.processors = processors;
   const LatentCut cut = cut_latent(shape);
   EXPECT_EQ(cut.tile_lines, lines);
   EXPECT_GT(cut.tiles, 1);
-  return cut;
+  EXPECT_EQ(cut.all.cut(), !whole);
+  check(s, processors, {}, {}, 0, 0, 16);
 }
 
 class LatentEmulated : public ::testing::TestWithParam<LayoutKind> {};
@@ -234,7 +237,7 @@ TEST_P(LatentEmulated, FewHeadsSparse) {
 // a sink, and by page table with rows that see one more key each.
 TEST_P(LatentEmulatedFewLines, ByLists) {
   for (const bool whole : {false, true}) {
-    const int heads = whole ? 96 : 48, width = whole ? 200 : 700, processors = whole ? 14 : 132;
+    const int heads = whole ? 96 : 48, width = whole ? 200 : 700;
     SCOPED_TRACE("heads " + std::to_string(heads));
     Scene s(layout_of(GetParam()), 64, heads, {{700, 2}, {90, 1}});
     const Ints list = s.random_list(width);
@@ -246,30 +249,15 @@ TEST_P(LatentEmulatedFewLines, ByLists) {
     for (std::size_t h = 0; h < sink.size(); ++h) sink[h] = static_cast<float>(h % 5) - 2;
     s.args.problem.sink = true;
     s.args.sink = sink;
-    const LatentCut cut = cut_by(whole ? 32 : 16, {.rows = 3,
-                                                   .requests = 2,
-                                                   .keys = width,
-                                                   .heads = heads,
-                                                   .least_lines = 16,
-                                                   .processors = processors});
-    EXPECT_EQ(cut.all.cut(), !whole);
-    check(s, processors, {}, {}, 0, 0, 16);
+    check_few_lines(s, whole ? 14 : 132, whole ? 32 : 16, whole);
   }
 }
 TEST_P(LatentEmulatedFewLinesPages, ByPageTable) {
   for (const bool whole : {false, true}) {
-    const int heads = whole ? 64 : 16, keys = whole ? 200 : 700, processors = whole ? 40 : 132;
+    const int heads = whole ? 64 : 16, keys = whole ? 200 : 700;
     SCOPED_TRACE("heads " + std::to_string(heads));
     Scene s(layout_of(GetParam()), 64, heads, {{keys, 3}, {66, 2}, {0, 1}, {1, 1}});
-    const LatentCut cut = cut_by(whole ? 32 : 16, {.requests = 4,
-                                                   .request_rows = 3,
-                                                   .keys = keys,
-                                                   .heads = heads,
-                                                   .dense = true,
-                                                   .least_lines = 16,
-                                                   .processors = processors});
-    EXPECT_EQ(cut.all.cut(), !whole);
-    check(s, processors, {}, {}, 0, 0, 16);
+    check_few_lines(s, whole ? 40 : 132, whole ? 32 : 16, whole);
   }
 }
 

@@ -228,19 +228,8 @@ inline Outputs attend(Scene& s, int processors, std::span<const std::int32_t> ro
   args.out = {reinterpret_cast<std::byte*>(out.data()), DType::bf16, args.q.rows, width, width};
   args.lse = {reinterpret_cast<std::byte*>(lse.data()), DType::f32, args.q.rows, args.problem.heads,
               args.problem.heads};
-  LatentShape shape{.rows = args.q.rows,
-                    .requests = std::ssize(args.kv_lens),
-                    .heads = args.problem.heads,
-                    .dense = args.main.index_width == 0,
-                    .fp8 = args.q.dtype == DType::e4m3,
-                    .least_lines = least_lines,
-                    .processors = processors};
-  for (std::size_t r = 0; shape.dense && r < args.kv_lens.size(); ++r) {
-    const std::int32_t rows = args.q_indptr[r + 1] - args.q_indptr[r];
-    shape.request_rows = std::max<std::int64_t>(shape.request_rows, rows);
-    shape.keys = std::max<std::int64_t>(shape.keys, args.kv_lens[r]);
-  }
-  if (!shape.dense) shape.keys = (args.main.index_width + 63) / 64 * 64 + args.extra.index_width;
+  LatentShape shape = shape_of_call(args, least_lines);
+  shape.processors = processors;
   LatentSchedule schedule;
   schedule.cut = cut_latent(shape);
   LatentCut& cut = schedule.cut;

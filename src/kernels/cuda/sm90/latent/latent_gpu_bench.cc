@@ -1,12 +1,13 @@
 // How long latent attention takes on a GPU.
 //
-// latent_gpu_bench [--peer FILE] [--filter TEXT] [--repeats N] [--graph] [--json]
+// latent_gpu_bench [--peer FILE] [--filter TEXT] [--repeats N] [--least-lines N] [--graph] [--json]
 //
 // Medians of CUDA event times, attention and combination together; the schedule, which a step's layers
 // share, is outside. A call is issued after the first event, on an idle device, so that what the host does
 // counts where it takes longer than the device. With --graph a captured graph of 20 calls is timed and
 // divided by 20, as a step's layers replay them: the host does not count. With --peer (latent_peer.h) both sides are timed in turns on the same inputs, and
-// their outputs are compared. Limits are the larger of bytes (each key that is read once, q and out)
+// their outputs are compared. With --least-lines 64 or 32 blocks have no fewer lines than that where a unit has more than 32.
+// Limits are the larger of bytes (each key that is read once, q and out)
 // over 4.3 TB/s and operations over 790 (bf16) or 1400 (fp8) TFLOP/s.
 #include <dlfcn.h>
 
@@ -58,9 +59,14 @@ CacheLayout layout_of(LayoutKind kind) {
 
 class Bench {
  public:
-  Bench(const Stream& stream, int processors, int repeats, bool graph,
+  Bench(const Stream& stream, int processors, int repeats, bool graph, std::int32_t least_lines,
         std::optional<PeerLibrary> peer)
-      : stream_(stream), processors_(processors), repeats_(repeats), graph_(graph), peer_(peer) {
+      : stream_(stream),
+        processors_(processors),
+        repeats_(repeats),
+        graph_(graph),
+        least_lines_(least_lines),
+        peer_(peer) {
     std::normal_distribution<float> normal;
     std::vector<std::uint16_t> host(static_cast<std::size_t>(kSeedRows * 576));
     // A table of normal numbers, drawn from at random: 38 million calls of the distribution take long.
@@ -136,6 +142,7 @@ class Bench {
   int processors_;
   int repeats_;
   bool graph_;
+  std::int32_t least_lines_;
   std::optional<PeerLibrary> peer_;
   std::mt19937 rng_{1};
   std::optional<DeviceArray<std::uint16_t>> seed_;
@@ -220,7 +227,7 @@ void Bench::run(const Case& c) {
                     .heads = c.heads,
                     .dense = c.top_k == 0,
                     .fp8 = c.native,
-                    .least_lines = c.gather ? 64 : least_lines(args.main),
+                    .least_lines = c.gather ? 64 : std::max(least_lines_, least_lines(args.main)),
                     .processors = processors_};
   if (c.top_k > 0) {
     args.main.indices = list_on.span();
@@ -515,6 +522,7 @@ int main(int argc, char** argv) {
   using namespace lathe::cuda;
   std::string_view filter;
   int repeats = 30;
+  std::int32_t least_lines = 16;
   bool graph = false, json = false;
   std::optional<PeerLibrary> peer;
   for (int i = 1; i < argc; ++i) {
@@ -525,13 +533,17 @@ int main(int argc, char** argv) {
       graph = true;
     } else if (arg == "--repeats" && i + 1 < argc) {
       repeats = std::max(std::atoi(argv[++i]), 1);
+    } else if (arg == "--least-lines" && i + 1 < argc) {
+      least_lines = std::atoi(argv[++i]);
     } else if (arg == "--filter" && i + 1 < argc) {
       filter = argv[++i];
     } else if (arg == "--peer" && i + 1 < argc) {
       peer = load_peer(argv[++i]);
     } else {
       std::fprintf(
-          stderr, "wanted [--peer FILE] [--filter TEXT] [--repeats N] [--graph] [--json], got %s\n",
+          stderr,
+          "wanted [--peer FILE] [--filter TEXT] [--repeats N] [--least-lines 16|32|64] [--graph] "
+          "[--json], got %s\n",
           argv[i]);
       return 2;
     }
@@ -542,7 +554,7 @@ int main(int argc, char** argv) {
     return 77;
   }
   const auto stream = need(Stream::make());
-  Bench bench(stream, device->processors, repeats, graph, peer);
+  Bench bench(stream, device->processors, repeats, graph, least_lines, peer);
   std::printf("%s, %d processors\n%-52s %9s %9s  %5s  %5s  %s\n", device->model.c_str(),
               device->processors, "", "us", "peer us", "ratio", "limit", "difference");
   for (const Case& c : cases()) {

@@ -111,26 +111,12 @@ class DeviceCall : public GpuTest {
     args.lse = {reinterpret_cast<std::byte*>(c.lse.data()), DType::f32, host.q.rows,
                 host.problem.heads, host.problem.heads};
     LatentShape& shape = c.shape;
-    shape = {.rows = host.q.rows,
-             .requests = std::ssize(host.kv_lens),
-             .heads = host.problem.heads,
-             .dense = host.main.index_width == 0,
-             .fp8 = host.q.dtype == DType::e4m3,
-             .least_lines = lines > 0                    ? lines
-                            : room_pages > 0 || last > 0 ? 64
-                                                         : least_lines(host.main)};
+    shape = shape_of_call(host, lines > 0                    ? lines
+                                : room_pages > 0 || last > 0 ? 64
+                                                             : least_lines(host.main));
     if (processors > 0) shape.processors = processors;
-    for (std::size_t r = 0; r < host.kv_lens.size(); ++r) {
-      shape.request_rows =
-          std::max<std::int64_t>(shape.request_rows, host.q_indptr[r + 1] - host.q_indptr[r]);
-      if (shape.dense) shape.keys = std::max<std::int64_t>(shape.keys, host.kv_lens[r]);
-    }
-    if (!shape.dense) {
-      shape.keys = (host.main.index_width + 63) / 64 * 64;
-      if (host.problem.two_sources()) shape.keys += host.extra.index_width;
-      // What the registry's kernel tells cut_latent().
-      if (processors == 0 && last == 0 && room_pages == 0) tell_pools(c.args, shape);
-    }
+    // What the registry's kernel tells cut_latent().
+    if (!shape.dense && processors == 0 && last == 0 && room_pages == 0) tell_pools(c.args, shape);
     LatentSchedule& schedule = c.schedule;
     schedule.cut = cut_latent(shape);
     of_few_lines_ = schedule.cut.tile_lines < 64 && schedule.cut.tiles > 1;
