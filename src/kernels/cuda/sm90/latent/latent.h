@@ -40,9 +40,10 @@ struct LatentShape {
   std::int32_t heads = 0;
   bool dense = false;  // by page table; else by index list
   bool fp8 = false;    // arithmetic
-  /// Of a block, where a unit has more than 32: 64, or 16 or 32 where its kernels take a unit's lines in several tiles
-  /// of so few (least_lines()).
-  std::int32_t least_lines = 64;
+  /// Keys come from fp8 pages: kernels take more than 32 lines of a unit in several tiles of few, too, and those
+  /// for 64 lines take single tiles of keys where arithmetic is not fp8.
+  bool fp8_pages = false;
+  std::int32_t least_lines = 16;  // of a block, where a unit has more than 32
   int processors = 132;
   LatentPool main = {}, extra = {};  // of sources that lists name, for cut_latent() to stage them
   std::int64_t tokens = 0;           // most that lists name, all together; 0: what the pools hold
@@ -119,8 +120,8 @@ Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
                          cudaStream_t stream,
                          std::source_location where = std::source_location::current());
 
-/// LatentShape::least_lines of a call whose keys are those: 16 of fp8 pages, of bf16 rows 64.
-std::int32_t least_lines(const KeySource& s);
+/// LatentShape::fp8_pages of a call whose keys are those.
+bool has_fp8_pages(const KeySource& s);
 
 /// The pages that a source's lists name, none where they aren't fp8.
 LatentPool listed_pool(const KeySource& s);

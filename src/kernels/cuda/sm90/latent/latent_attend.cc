@@ -132,7 +132,7 @@ Result<LatentCut> cut_call(const AttendArgs& args) {
                 .heads = args.problem.heads,
                 .dense = args.main.index_width == 0,
                 .fp8 = args.q.dtype == DType::e4m3,
-                .least_lines = least_lines(args.main)};
+                .fp8_pages = has_fp8_pages(args.main)};
   if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok.error();
   if (auto ok =
           call_result(cudaDeviceGetAttribute(&s.processors, cudaDevAttrMultiProcessorCount, device),

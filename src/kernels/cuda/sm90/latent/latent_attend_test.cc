@@ -99,14 +99,14 @@ TEST(LatentCut, PartsStayWithinWhatThePlanBudgets) {
   for (const std::int64_t requests : {1, 3, 8, 64, 300, 4096}) {
     for (const std::int64_t keys : {1, 2048, 32768, 1 << 20}) {
       for (const std::int32_t heads : {1, 64, 128}) {
-        for (const auto& [dense, lines] :
-             {std::pair{false, 64}, {false, 16}, {true, 64}, {true, 16}}) {
+        for (const auto& [dense, fp8_pages] :
+             {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
           const LatentCut cut = cut_latent({.rows = requests,
                                             .requests = requests,
                                             .keys = keys,
                                             .heads = heads,
                                             .dense = dense,
-                                            .least_lines = lines});
+                                            .fp8_pages = fp8_pages});
           EXPECT_LE(cut.workspace_bytes(), kLatentPartBytes);
           EXPECT_EQ(cut.units(), requests);
           EXPECT_GE(cut.all.items, cut.all.units);
@@ -125,7 +125,7 @@ TEST(LatentCut, PartsStayWithinWhatThePlanBudgets) {
 
 // Few requests go to more blocks by fewer lines, as far as they leave processors idle.
 TEST(LatentCut, FewLinesWhereProcessorsWouldIdle) {
-  LatentShape s{.rows = 1, .requests = 1, .keys = 2048, .heads = 64, .least_lines = 16};
+  LatentShape s{.rows = 1, .requests = 1, .keys = 2048, .heads = 64, .fp8_pages = true};
   LatentCut cut = cut_latent(s);
   EXPECT_EQ(cut.tile_lines, 16);
   EXPECT_EQ(cut.tiles, 4);
@@ -153,9 +153,22 @@ TEST(LatentCut, FewLinesWhereProcessorsWouldIdle) {
        .keys = 4096,
        .heads = 16,
        .dense = true,
-       .least_lines = 16};
+       .fp8_pages = true};
   EXPECT_EQ(cut_latent(s).tile_lines, 16);
   EXPECT_EQ(cut_latent(s).tiles, 4);
+}
+
+// 18 tiles of keys among 8 blocks a request at most: three each where tiles need not come in pairs, else four.
+TEST(LatentCut, SingleTilesWhereKernelsTakeThem) {
+  LatentShape s{.rows = 8, .requests = 8, .keys = 1152, .heads = 128, .fp8_pages = true};
+  const LatentCut cut = cut_latent(s);
+  EXPECT_EQ(cut.tile_lines, 64);
+  EXPECT_EQ(cut.all.unit_items, 6);
+  EXPECT_EQ(cut.all.work.fixed_split, 192);
+  s.fp8_pages = false;
+  EXPECT_EQ(cut_latent(s).all.work.fixed_split, 256);
+  s.fp8_pages = s.fp8 = true;
+  EXPECT_EQ(cut_latent(s).all.work.fixed_split % 128, 0);
 }
 
 // 4096 rows are 31 rounds for 132 processors and four rows, or 62 rounds for as many pairs and four rows.

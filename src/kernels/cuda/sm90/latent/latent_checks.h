@@ -20,12 +20,13 @@ inline CacheLayout layout_of(LayoutKind kind) {
 }
 
 /// The bounds of a call whose lists and lengths lie on the host; pools that may be staged are left out.
-inline LatentShape shape_of_call(const AttendArgs& args, std::int32_t least_lines) {
+inline LatentShape shape_of_call(const AttendArgs& args, std::int32_t least_lines = 16) {
   LatentShape shape{.rows = args.q.rows,
                     .requests = std::ssize(args.kv_lens),
                     .heads = args.problem.heads,
                     .dense = args.main.index_width == 0,
                     .fp8 = args.q.dtype == DType::e4m3,
+                    .fp8_pages = has_fp8_pages(args.main),
                     .least_lines = least_lines};
   for (std::size_t r = 0; r < args.kv_lens.size(); ++r) {
     shape.request_rows =

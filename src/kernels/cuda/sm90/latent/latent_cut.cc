@@ -8,7 +8,7 @@
 namespace lathe::cuda {
 namespace {
 
-constexpr std::int64_t kPair = 2 * kLatentTile;
+constexpr std::int64_t kTile = kLatentTile, kPair = 2 * kTile;
 
 std::int64_t up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 
@@ -34,21 +34,24 @@ constexpr double kFewLinesPay = 0.95;
 /// What a unit's keys cost, in pairs of tiles.
 struct UnitCost {
   LineCost of;
-  std::int64_t pairs;   // of tiles of a unit's keys
+  std::int64_t step;    // keys; it is cut at multiples of them
+  std::int64_t steps;   // of its keys
   std::int64_t tiles;   // of its lines
   std::int64_t blocks;  // workers, at most
   std::int64_t part_bytes;
 
-  double whole(std::int64_t n) const { return static_cast<double>(n) * of.pair + of.item; }
+  double whole(std::int64_t n) const {
+    return static_cast<double>(n * step) / kPair * of.pair + of.item;
+  }
 
   struct Best {
-    std::int64_t each;  // pairs of an item
+    std::int64_t each;  // steps of an item
     double cost;
   };
   Best best(std::int64_t units) const {
-    Best b{pairs, std::numeric_limits<double>::infinity()};
-    for (std::int64_t n = 1; n <= std::min<std::int64_t>(pairs, blocks); ++n) {
-      const std::int64_t each = up(pairs, n), items = units * up(pairs, each);
+    Best b{steps, std::numeric_limits<double>::infinity()};
+    for (std::int64_t n = 1; n <= std::min<std::int64_t>(steps, blocks); ++n) {
+      const std::int64_t each = up(steps, n), items = units * up(steps, each);
       if (n > 1 && items * part_bytes > kLatentPartBytes) break;
       const double cost = static_cast<double>(up(items, blocks)) * whole(each) +
                           (n > 1 ? kSplit + kPart * static_cast<double>(n) : 0);
@@ -59,7 +62,7 @@ struct UnitCost {
   /// Of a call, tiles of lines included.
   double all(std::int64_t units) const {
     const Best b = best(units);
-    const std::int64_t items = units * up(pairs, b.each);
+    const std::int64_t items = units * up(steps, b.each);
     return b.cost + of.block * static_cast<double>(std::min(items, blocks) * tiles);
   }
 };
@@ -67,11 +70,11 @@ struct UnitCost {
 LatentShares share(std::int64_t units, std::int64_t keys, std::int64_t each, const UnitCost& cost) {
   LatentShares s;
   s.units = units;
-  s.unit_items = up(cost.pairs, each);
+  s.unit_items = up(cost.steps, each);
   s.work.workers = static_cast<std::int32_t>(
       std::min(cost.blocks, std::max<std::int64_t>(units * s.unit_items, 1)));
-  s.work.block = static_cast<std::int32_t>(kPair);
-  s.work.fixed_split = static_cast<std::int32_t>(each * kPair);
+  s.work.block = static_cast<std::int32_t>(cost.step);
+  s.work.fixed_split = static_cast<std::int32_t>(each * cost.step);
   s.items = max_work_items(units, keys, s.work);
   return s;
 }
@@ -87,7 +90,11 @@ LatentCut cut_latent(const LatentShape& s) {
   };
   const auto cost_of = [&](const LineCost& of) {
     const std::int64_t tiles = tiles_of(of.lines);
-    return UnitCost{of, std::max<std::int64_t>(up(s.keys, kPair), 1), tiles,
+    const std::int64_t step = s.fp8_pages && !s.fp8 && of.lines == 64 ? kTile : kPair;
+    return UnitCost{of,
+                    step,
+                    std::max<std::int64_t>(up(s.keys, step), 1),
+                    tiles,
                     std::max<std::int64_t>(s.processors / tiles, 1),
                     tiles * of.lines * (kLatentValue + 1) * 4};
   };
@@ -95,7 +102,7 @@ LatentCut cut_latent(const LatentShape& s) {
   LineCost of = costs[0];
   if (lines <= 32) {
     of.lines = lines > 16 ? 32 : lines > 8 ? 16 : 8;
-  } else {
+  } else if (s.fp8_pages) {
     double least = cost_of(of).all(units) * kFewLinesPay;
     for (const LineCost& few : costs) {
       if (few.lines < s.least_lines || few.lines == 64 || s.heads % few.lines != 0) continue;
@@ -117,9 +124,9 @@ LatentCut cut_latent(const LatentShape& s) {
   const std::int64_t left = units % cost.blocks, rounds = units / cost.blocks;
   if (!s.dense && rounds > 0 && left > 0) {
     const UnitCost::Best last = cost.best(left);
-    const double whole = static_cast<double>(rounds) * cost.whole(cost.pairs);
-    if (last.each < cost.pairs && whole + last.cost + kTail < alike.cost) {
-      c.all = share(units - left, s.keys, cost.pairs, cost);
+    const double whole = static_cast<double>(rounds) * cost.whole(cost.steps);
+    if (last.each < cost.steps && whole + last.cost + kTail < alike.cost) {
+      c.all = share(units - left, s.keys, cost.steps, cost);
       c.tail = share(left, s.keys, last.each, cost);
     }
   }

@@ -20,7 +20,7 @@ void check(Scene& s, int processors, std::span<const std::int32_t> row_request =
 }
 /// The same of a call whose units go to `processors` blocks in several tiles of so few lines, cut or whole.
 void check_few_lines(Scene& s, int processors, int lines, bool whole) {
-  LatentShape shape = shape_of_call(s.args, 16);
+  LatentShape shape = shape_of_call(s.args);
   shape.processors = processors;
   const LatentCut cut = cut_latent(shape);
   EXPECT_EQ(cut.tile_lines, lines);
@@ -54,6 +54,15 @@ TEST_P(LatentEmulatedPages, WholeRows) {
     Scene s(layout_of(GetParam()), 64, heads, {{70, 1}, {0, 0}, {130, 2}, {65, 1}});
     check(s, heads / 32);
   }
+}
+
+// Items of three tiles of keys each, which begin and end in the middle of a pair of tiles.
+TEST_P(LatentEmulatedFewLinesPages, ItemsOfSingleTiles) {
+  Scene s(layout_of(GetParam()), 64, 64, {{576, 1}, {330, 1}, {200, 1}});
+  LatentShape shape = shape_of_call(s.args, 64);
+  shape.processors = 9;
+  EXPECT_EQ(cut_latent(shape).all.work.fixed_split, 192);
+  check(s, 9, {}, {}, 0, 0, 64);
 }
 
 // Units of several items, whose parts are combined.

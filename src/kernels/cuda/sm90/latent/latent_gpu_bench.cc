@@ -227,7 +227,8 @@ void Bench::run(const Case& c) {
                     .heads = c.heads,
                     .dense = c.top_k == 0,
                     .fp8 = c.native,
-                    .least_lines = c.gather ? 64 : std::max(least_lines_, least_lines(args.main)),
+                    .fp8_pages = !c.gather && has_fp8_pages(args.main),
+                    .least_lines = least_lines_,
                     .processors = processors_};
   if (c.top_k > 0) {
     args.main.indices = list_on.span();

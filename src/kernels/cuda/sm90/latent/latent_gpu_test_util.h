@@ -85,8 +85,8 @@ class DeviceCall : public GpuTest {
     std::span<float> lse;
   };
   /// room_pages: of how many pages of each source there is room to stage them, 0: what cut_latent() says.
-  /// last: rows that are cut by themselves, 0: as cut_latent() says. lines: LatentShape::least_lines, 0: what the
-  /// registry's kernel says.
+  /// last: rows that are cut by themselves, 0: as cut_latent() says. lines: LatentShape::least_lines, 0: the registry's
+  /// kernel's.
   Call prepare(const AttendArgs& host, int processors = 0, std::int64_t room_pages = 0,
                std::int64_t last = 0, std::int32_t lines = 0) {
     Call c;
@@ -111,9 +111,7 @@ class DeviceCall : public GpuTest {
     args.lse = {reinterpret_cast<std::byte*>(c.lse.data()), DType::f32, host.q.rows,
                 host.problem.heads, host.problem.heads};
     LatentShape& shape = c.shape;
-    shape = shape_of_call(host, lines > 0                    ? lines
-                                : room_pages > 0 || last > 0 ? 64
-                                                             : least_lines(host.main));
+    shape = shape_of_call(host, lines > 0 ? lines : room_pages > 0 || last > 0 ? 64 : 16);
     if (processors > 0) shape.processors = processors;
     // What the registry's kernel tells cut_latent().
     if (!shape.dense && processors == 0 && last == 0 && room_pages == 0) tell_pools(c.args, shape);

@@ -20,13 +20,13 @@ std::int64_t map_bytes(const LatentPool& pool, std::int64_t rows) {
 
 }  // namespace
 
-LatentPool listed_pool(const KeySource& s) {
-  if (!s.pool || s.pool->layout.kind() == LayoutKind::mla_bf16 || s.index_width == 0) return {};
-  return {s.pool->pages, s.pool->page_size, s.pool->layout.row_elems(), s.index_width};
+bool has_fp8_pages(const KeySource& s) {
+  return s.pool && s.pool->layout.kind() != LayoutKind::mla_bf16;
 }
 
-std::int32_t least_lines(const KeySource& s) {
-  return s.pool && s.pool->layout.kind() != LayoutKind::mla_bf16 ? 16 : 64;
+LatentPool listed_pool(const KeySource& s) {
+  if (!has_fp8_pages(s) || s.index_width == 0) return {};
+  return {s.pool->pages, s.pool->page_size, s.pool->layout.row_elems(), s.index_width};
 }
 
 std::int64_t LatentStage::bytes() const {
