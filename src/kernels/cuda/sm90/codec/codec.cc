@@ -54,11 +54,13 @@ Result<void> decode(const ConstPoolView& pool, std::span<const Slot> slots, Slot
   return launch_result(status, {kernel, shape_of(pool, out.rows), where});
 }
 
-}  // namespace
+// Fewer rows are as quick as they come: what they are written to fits the L2 cache.
+constexpr std::int64_t kOrderFrom = 1 << 16;
 
-Result<void> encode_rows(const RowsView& rows, std::span<const Slot> slots, const PoolView& pool,
-                         const TensorScales& scales, cudaStream_t stream,
-                         std::source_location where) {
+/// scratch: for the order of slots that come in none, else empty.
+Result<void> encode(const RowsView& rows, std::span<const Slot> slots, const PoolView& pool,
+                    const TensorScales& scales, std::span<std::byte> scratch, cudaStream_t stream,
+                    const std::source_location& where) {
   if (auto ok = check_pool("pool", pool); !ok) return ok;
   if (auto ok = check_rows("rows", rows, std::ssize(slots), pool.layout.row_elems()); !ok) {
     return ok;
@@ -67,9 +69,44 @@ Result<void> encode_rows(const RowsView& rows, std::span<const Slot> slots, cons
   if (auto ok = check_count("rows.rows", rows.rows); !ok) return ok;
   if (auto ok = check_stride("rows", rows); !ok) return ok;
   if (rows.rows == 0) return {};
-  const cudaError_t status =
-      launch_encode(encode_params(rows, slots, pool, scales), rows.dtype, false, stream);
+  EncodeParams p = encode_params(rows, slots, pool, scales);
+  if (!scratch.empty() && rows.rows >= kOrderFrom && can_order(p, rows.dtype)) {
+    const OrderParams order = order_params(p, scratch);
+    p.order = order.order;
+    const cudaError_t listed = launch_order(order, stream);
+    auto ok = launch_result(listed, {"order", shape_of(pool, rows.rows), where});
+    if (!ok) return ok;
+  }
+  const cudaError_t status = launch_encode(p, rows.dtype, false, stream);
   return launch_result(status, {"encode", shape_of(pool, rows.rows), where});
+}
+
+}  // namespace
+
+Result<void> encode_rows(const RowsView& rows, std::span<const Slot> slots, const PoolView& pool,
+                         const TensorScales& scales, cudaStream_t stream,
+                         std::source_location where) {
+  return encode(rows, slots, pool, scales, {}, stream, where);
+}
+
+std::int64_t order_scratch_bytes(std::int64_t rows) {
+  return (1 + order_blocks(rows)) * kOrderParts * std::int64_t{sizeof(std::uint32_t)} +
+         rows * std::int64_t{sizeof(OrderEntry)};
+}
+
+Result<void> encode_scattered(const RowsView& rows, std::span<const Slot> slots,
+                              const PoolView& pool, const TensorScales& scales,
+                              std::span<std::byte> scratch, cudaStream_t stream,
+                              std::source_location where) {
+  const std::int64_t wanted = order_scratch_bytes(std::ssize(slots));
+  const std::uintptr_t past = reinterpret_cast<std::uintptr_t>(scratch.data()) % 16;
+  if (std::ssize(scratch) < wanted || past != 0) {
+    return Error{ErrorCode::invalid_argument, "scratch",
+                 fmt::format("{} bytes or more at a multiple of 16", wanted),
+                 fmt::format("{} bytes, {} past one", scratch.size(), past),
+                 "order_scratch_bytes() says how many"};
+  }
+  return encode(rows, slots, pool, scales, scratch, stream, where);
 }
 
 Result<void> decode_rows(const ConstPoolView& pool, Slot first, const MutableRowsView& out,

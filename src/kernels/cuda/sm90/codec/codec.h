@@ -32,6 +32,16 @@ Result<void> encode_rows(const RowsView& rows, std::span<const Slot> slots, cons
                          const TensorScales& scales, cudaStream_t stream,
                          std::source_location where = std::source_location::current());
 
+/// encode_rows() of slots that come in no order: where rows are bf16, aligned and many, and codes have scales, tokens are
+/// listed by where in the pool their slots lie first, which takes three launches more. scratch: of order_scratch_bytes(rows) or
+/// more, at a multiple of 16 bytes; its contents don't matter.
+Result<void> encode_scattered(const RowsView& rows, std::span<const Slot> slots,
+                              const PoolView& pool, const TensorScales& scales,
+                              std::span<std::byte> scratch, cudaStream_t stream,
+                              std::source_location where = std::source_location::current());
+/// 8 bytes a row, and a quarter of one.
+std::int64_t order_scratch_bytes(std::int64_t rows);
+
 /// A slot of the range that is outside the pool is an error, as on the CPU: the range is no list.
 Result<void> decode_rows(const ConstPoolView& pool, Slot first, const MutableRowsView& out,
                          const TensorScales& scales, cudaStream_t stream,

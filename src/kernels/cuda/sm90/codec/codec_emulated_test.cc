@@ -12,6 +12,7 @@
 #include "kernels/cuda/sm90/codec/decode.cuh"
 #include "kernels/cuda/sm90/codec/index_keys.cuh"
 #include "kernels/cuda/sm90/codec/move.cuh"
+#include "kernels/cuda/sm90/codec/order.cuh"
 #include "kernels/cuda/sm90/codec/requantize_tiles.cuh"
 #include "layout/codec_test_util.h"
 #include "layout/rope_write.h"
@@ -84,6 +85,52 @@ TEST(CodecEmulated, EncodeWritesTheBytesOfTheCpu) {
         }
       }
     }
+  }
+}
+
+// More than two blocks of tokens, of which one is not full, and slots of all parts; then the same by few tokens for
+// every layout.
+TEST(CodecEmulated, OrderedTokensAreWrittenLikeOthers) {
+  std::mt19937 rng(test_seed(17));
+  std::vector<CacheLayout> layouts = scaled(layouts_to_test());
+  layouts.insert(layouts.begin(), CacheLayout(LayoutKind::index_fp8));
+  bool many = true;
+  for (const CacheLayout& layout : layouts) {
+    const int count = many ? 2 * kOrderRows + 77 : kRows;
+    const std::int64_t pages = many ? 150 : 4, page_size = many ? 64 : 6;
+    many = false;
+    OwnedPool cpu(layout, static_cast<std::int32_t>(page_size), pages, 0);
+    OwnedPool gpu(cpu);
+    OwnedRows rows(DType::bf16, count, layout.row_elems(), 0);
+    fill_adversarial(rows, rng);
+    const auto slots = some_slots(cpu.view.slots(), count, rng);
+    EncodeParams p = encode_params(rows.read(), slots, gpu.view, {});
+    if (!can_order(p, DType::bf16)) continue;
+    std::vector<std::uint64_t> scratch(static_cast<std::size_t>(order_scratch_bytes(count)) / 8 + 1,
+                                       0x5555555555555555u);
+    const OrderParams order = order_params(p, std::as_writable_bytes(std::span(scratch)));
+    std::fill_n(order.totals, kOrderParts, 0u);
+    const auto blocks = static_cast<unsigned>(order_blocks(count));
+    emulate({blocks, 1, 1}, kOrderThreads, order_count_kernel, order);
+    emulate({blocks, 1, 1}, kOrderThreads, order_list_kernel, order);
+    // Each token once, with its slot, by parts.
+    std::vector<bool> seen(static_cast<std::size_t>(count));
+    const auto part = [&](const OrderEntry& e) {
+      return std::min(static_cast<std::uint32_t>(e.slot) >> order.shift, kOrderParts - 1u);
+    };
+    for (int i = 0; i < count; ++i) {
+      const OrderEntry& e = order.order[i];
+      ASSERT_LT(e.token, static_cast<std::uint32_t>(count));
+      ASSERT_FALSE(seen[e.token]);
+      seen[e.token] = true;
+      ASSERT_EQ(e.slot, slots[e.token].value);
+      ASSERT_LE(part(order.order[std::max(i - 1, 0)]), part(e));
+    }
+    p.order = order.order;
+    run(encode_kernel_of(p, DType::bf16, false), p);
+    ASSERT_TRUE(
+        lathe::encode_rows(rows.read(), with_holes(slots, cpu.view.slots()), cpu.view).ok());
+    ASSERT_EQ(first_difference(cpu.bytes, gpu.bytes), -1) << layout.serialize();
   }
 }
 

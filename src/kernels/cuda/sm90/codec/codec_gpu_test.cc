@@ -76,6 +76,36 @@ TEST_F(CodecGpu, EncodeWritesTheBytesOfTheCpu) {
   }
 }
 
+// As many rows as are ordered, and fewer.
+TEST_F(CodecGpu, EncodeScatteredWritesTheBytesOfTheCpu) {
+  std::mt19937 rng(29);
+  for (const char* text : {"mla_fp8_block", "mla_fp8_block(scale=raw_f32)", "mla_fp4", "v4_fp8",
+                           "index_fp8", "mla_fp8", "gqa_fp8"}) {
+    const CacheLayout layout = CacheLayout::parse(text).value();
+    for (const std::int64_t count : {300, 70001}) {
+      for (const std::int32_t page_size : {6, 64}) {
+        const std::int64_t pages = count / page_size * 5 / 4 + 1;
+        OwnedPool pool(layout, page_size, pages, 0);
+        OwnedRows rows(DType::bf16, count, layout.row_elems(), 0);
+        fill_adversarial(rows, rng);
+        if (page_size == 64) make_finite(rows);
+        const auto slots = some_slots(pool.view.slots(), count, rng);
+        const DevicePool on_gpu(*this, pool);
+        const DeviceRows in(*this, rows);
+        const DeviceCopy<Slot> list(*this, slots);
+        const DeviceCopy<std::byte> scratch(
+            *this,
+            std::vector<std::byte>(static_cast<std::size_t>(order_scratch_bytes(count)), kPoison));
+        const std::span room(scratch.data(), static_cast<std::size_t>(scratch.size()));
+        must(encode_scattered(in.read(), span_of(list), on_gpu.view, {}, room, stream()));
+        must(lathe::encode_rows(rows.read(), with_holes(slots, pool.view.slots()), pool.view));
+        ASSERT_EQ(first_difference(pool.bytes, on_gpu.bytes.read(*this)), -1)
+            << text << " " << count << " rows, page " << page_size;
+      }
+    }
+  }
+}
+
 TEST_F(CodecGpu, DecodeGivesTheBitsOfTheCpu) {
   std::mt19937 rng(22);
   for (const CacheLayout& layout : layouts_to_test()) {

@@ -364,6 +364,23 @@ EncodeParams encode_params(const RowsView& rows, std::span<const Slot> slots, co
   return p;
 }
 
+bool can_order(const EncodeParams& p, DType dtype) {
+  const RunKind kind = p.runs[0].kind;
+  return dtype == DType::bf16 && p.whole && p.runs[0].tile_shift != kWideTile &&
+         (kind == RunKind::e4m3_f32 || kind == RunKind::e4m3_ue8m0 || kind == RunKind::e2m1_ue8m0);
+}
+
+OrderParams order_params(const EncodeParams& p, std::span<std::byte> scratch) {
+  OrderParams o;
+  o.slots = p.slots;
+  o.count = p.count;
+  while (p.slot_count >> o.shift > kOrderParts) ++o.shift;
+  o.totals = reinterpret_cast<std::uint32_t*>(scratch.data());
+  o.places = o.totals + kOrderParts;
+  o.order = reinterpret_cast<OrderEntry*>(o.places + order_blocks(p.count) * kOrderParts);
+  return o;
+}
+
 EncodeParams rotate_params(const RowsView& in, const MutableRowsView& out, std::int64_t heads,
                            std::span<const Slot> slots, std::int64_t pool_slots, float scale,
                            const RopeParams& rope) {

@@ -48,6 +48,10 @@ LATHE_HD constexpr Hints encode_hints(RunKind first, RunKind second) {
   if (first == RunKind::e4m3_f32 && second == first) return {true, true};
   return {first == RunKind::e4m3_ue8m0 || first == RunKind::e2m1_ue8m0, false};
 }
+/// The same where tokens are ordered.
+LATHE_HD constexpr Hints ordered_hints(RunKind first, RunKind second) {
+  return {first == RunKind::e4m3_ue8m0 || (first == RunKind::e4m3_f32 && second == first), false};
+}
 LATHE_HD constexpr Hints decode_hints(RunKind first, RunKind second) {
   if (first == RunKind::e2m1_ue8m0) return {true, true};
   return {first == RunKind::e4m3_ue8m0 || (first == RunKind::e4m3_f32 && second == first), false};
@@ -209,6 +213,30 @@ struct RopeParams {
   bool vector = false;  // the table starts at a multiple of 16 bytes
 };
 
+/// A token and the slot that it goes to.
+struct alignas(8) OrderEntry {
+  std::uint32_t token = 0;
+  std::int32_t slot = 0;
+};
+
+/// Tokens are listed by which of so many equal parts of a pool their slots lie in (order.cuh).
+inline constexpr int kOrderParts = 256;
+inline constexpr int kOrderThreads = 256, kOrderEach = 16;  // tokens of a thread
+inline constexpr int kOrderRows = kOrderThreads * kOrderEach;
+constexpr std::int64_t order_blocks(std::int64_t count) {
+  return (count + kOrderRows - 1) / kOrderRows;
+}
+
+struct OrderParams {
+  const std::int32_t* slots = nullptr;  // [count]
+  std::int64_t count = 0;
+  std::int32_t shift = 0;           // a slot's part is slot >> shift
+  std::uint32_t* totals = nullptr;  // [kOrderParts]
+  // Where a block's tokens begin among those of a part. [order_blocks(count), kOrderParts]
+  std::uint32_t* places = nullptr;
+  OrderEntry* order = nullptr;  // [count]
+};
+
 /// Rows into a pool, or heads of rows into rows: then every head is a row, and the rows that it goes
 /// to are the pages of a pool, with the heads as their tokens.
 struct EncodeParams {
@@ -217,6 +245,7 @@ struct EncodeParams {
   FastDiv heads;
   const std::int32_t* slots = nullptr;  // [count / heads], or null: no row is a hole
   std::uint32_t slot_count = 0;         // a slot that is not in [0, slot_count) is a hole
+  const OrderEntry* order = nullptr;    // [count] tokens as they are taken; null: in turn
   std::int64_t count = 0;               // rows times heads
   bool to_rows = false;
   bool zero_holes = false;  // else nothing is written for a hole

@@ -109,10 +109,13 @@ void Bench::codecs(const CacheLayout& layout) {
   const MutableRowsView out{rows.data(), DType::bf16, tokens, width, width};
   const auto by_page = upload(stream_, paged(pages, 3));
   const auto any = upload(stream_, scattered(tokens));
+  const auto scratch = need(DeviceArray<std::byte>::make(order_scratch_bytes(tokens)));
   const std::int64_t total = tokens * (2 * width + stored);
   measure(layout, "encode", tokens, total,
           [&] { return encode_rows(in, by_page.span(), pool, {}, stream_); });
   measure(layout, "encode scattered", tokens, total,
+          [&] { return encode_scattered(in, any.span(), pool, {}, scratch.span(), stream_); });
+  measure(layout, "encode scattered, as listed", tokens, total,
           [&] { return encode_rows(in, any.span(), pool, {}, stream_); });
   measure(layout, "decode", tokens, total,
           [&] { return decode_rows(pool, Slot(0), out, {}, stream_); });

@@ -34,6 +34,21 @@ TEST(Codec, RefusesBeforeItLaunches) {
   EXPECT_EQ(encode([](Call& c) { c.rows.row_stride = 1LL << 40; }), "rows.row_stride");
   EXPECT_EQ(encode([](Call& c) { c.pool.page_size = 0; }), "pool.page_size");
   EXPECT_EQ(encode([](Call& c) { c.scales.key = 0; }), "scales.key");
+  const auto scattered = [](std::int64_t bytes, std::int64_t past) {
+    Call c;
+    c.scales.key = 0;
+    alignas(16) std::array<std::byte, 4096> scratch;
+    const auto room =
+        std::span(scratch).subspan(static_cast<std::size_t>(past), static_cast<std::size_t>(bytes));
+    return field_of(encode_scattered(c.rows, c.slots, c.pool, c.scales, room, nullptr));
+  };
+  // Counts of 256 parts, by all blocks and by each, and tokens.
+  constexpr std::int64_t kThree = 2 * 256 * 4 + 3 * 8;
+  EXPECT_EQ(order_scratch_bytes(3), kThree);
+  EXPECT_EQ(order_scratch_bytes(4097), 3 * 256 * 4 + 4097 * 8);
+  EXPECT_EQ(scattered(kThree - 1, 0), "scratch");
+  EXPECT_EQ(scattered(kThree, 8), "scratch");
+  EXPECT_EQ(scattered(kThree, 0), "scales.key");
   const auto decode = [](auto change, Slot first) {
     Call c;
     change(c);

@@ -15,14 +15,16 @@ struct Target {
   std::int32_t position;  // -1: a hole; what is written all the same is zeros
 };
 
-template <bool kRope>
+// entry: of kOrdered.
+template <bool kRope, bool kOrdered>
 __device__ __forceinline__ Target target_of(const EncodeParams& p, std::int64_t row,
-                                            std::uint32_t token) {
+                                            std::uint32_t token, const OrderEntry& entry = {}) {
   // Both loads are on their way before either is looked at.
-  const std::int32_t listed = p.slots != nullptr ? p.slots[token] : 0;
+  const std::int32_t listed = kOrdered ? entry.slot : p.slots != nullptr ? p.slots[token] : 0;
   Target out;
   out.position = kRope && p.rope.positions != nullptr ? p.rope.positions[token] : 0;
-  bool hole = p.slots != nullptr && static_cast<std::uint32_t>(listed) >= p.slot_count;
+  bool hole =
+      (kOrdered || p.slots != nullptr) && static_cast<std::uint32_t>(listed) >= p.slot_count;
   if constexpr (kRope) {
     if (p.rope.half > 0 && out.position >= p.rope.table_positions) hole = true;
     if (hole || out.position < 0) out.position = -1;
@@ -290,20 +292,23 @@ __device__ __forceinline__ void rotate_chunk(const RopeParams& rope, std::int32_
 }
 
 // Every thread of the warp is here.
-template <class T, RunKind kKind, int kCount, bool kRope, bool kRotate, bool kWhole, bool kStaged>
+template <class T, RunKind kKind, int kCount, bool kRope, bool kRotate, bool kWhole, bool kOrdered,
+          bool kStaged>
 __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunParams& run,
                                              std::int64_t first_row, const Hold& hold,
                                              const Stage<kStaged>& stage) {
   const RopeParams& rope = p.rope;
   const bool vector = kWhole || p.rows.vector;
   const std::int64_t row = first_row + hold.row;
-  const std::uint32_t token = p.heads(static_cast<std::uint32_t>(row));
-  const std::uint32_t head = static_cast<std::uint32_t>(row) - token * p.heads.divisor;
+  const OrderEntry entry = kOrdered ? p.order[static_cast<std::uint32_t>(row)] : OrderEntry{};
+  const std::uint32_t token = kOrdered ? entry.token : p.heads(static_cast<std::uint32_t>(row));
+  const std::uint32_t head =
+      kOrdered ? 0 : static_cast<std::uint32_t>(row) - token * p.heads.divisor;
   const Address source =
       row_address(p.rows, token, (run.first_chunk + hold.chunk) * (kChunk * sizeof(T))) +
       head * Address{p.head_bytes};
 
-  // The rows do not depend on slots, so they are on their way before any is known.
+  // Unless they are taken by slots, the rows do not depend on these, so they are on their way before any is known.
   Raw<T> raw[kCount];
   Turn<T> turn[kRotate ? kCount : 1];
   int rotary[kRotate ? kCount : 1];
@@ -316,7 +321,7 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
       load_partner(rope, rotary[u], at, vector, turn[u]);
     }
   }
-  const Target target = target_of<kRope>(p, row, token);
+  const Target target = target_of<kRope, kOrdered>(p, row, token, entry);
   const auto to_values = stage.part(target.place, hold.row, run.start, run.step);
   if constexpr (kRotate) sync_warp();  // in place: all is read before the first is written
   const bool writes = hold.has && !target.place.hole;
@@ -392,7 +397,7 @@ __device__ __forceinline__ void encode_wide_tile(const EncodeParams& p, const Ru
   const bool vector = kWhole || p.rows.vector;
   const Address source = row_address(p.rows, row, run.first_chunk * kChunk * sizeof(T));
   const Target target =
-      target_of<kRope>(p, row, static_cast<std::uint32_t>(row));  // rows have one head
+      target_of<kRope, false>(p, row, static_cast<std::uint32_t>(row));  // rows have one head
   const Address to_values = target.place.part(run.start, run.step);
   const Address to_scales = target.place.part(run.scale_start, run.scale_step);
   const std::uint32_t chunks = run.cut.chunks;
@@ -427,7 +432,8 @@ __device__ __forceinline__ void encode_wide_tile(const EncodeParams& p, const Ru
   }
 }
 
-template <class T, RunKind kKind, bool kRope, bool kRotate, bool kWhole, bool kStaged>
+template <class T, RunKind kKind, bool kRope, bool kRotate, bool kWhole, bool kOrdered,
+          bool kStaged>
 __device__ __forceinline__ void encode_batches(const EncodeParams& p, const RunParams& run,
                                                std::int64_t first_row, std::uint32_t rows,
                                                WarpBatches& batches, const Stage<kStaged>& stage) {
@@ -435,9 +441,11 @@ __device__ __forceinline__ void encode_batches(const EncodeParams& p, const RunP
   batches.run(run.cut.batches, [&](std::uint32_t batch) {
     const Hold hold = Hold::of<kWhole>(run.cut, batch, rows);
     if (kRounds.many == kRounds.few || run.cut.rounds == kRounds.many) {
-      encode_batch<T, kKind, kRounds.many, kRope, kRotate, kWhole>(p, run, first_row, hold, stage);
+      encode_batch<T, kKind, kRounds.many, kRope, kRotate, kWhole, kOrdered>(p, run, first_row,
+                                                                             hold, stage);
     } else {
-      encode_batch<T, kKind, kRounds.few, kRope, kRotate, kWhole>(p, run, first_row, hold, stage);
+      encode_batch<T, kKind, kRounds.few, kRope, kRotate, kWhole, kOrdered>(p, run, first_row, hold,
+                                                                            stage);
     }
   });
 }
@@ -451,11 +459,12 @@ template <RunKind kFirst, RunKind kSecond>
 inline constexpr bool kOneRun = kTilesRotate<kFirst, kSecond>&& kFirst == RunKind::e4m3_f32;
 
 // kRotates: the run may.
-template <class T, RunKind kKind, bool kRope, bool kRotates, bool kWhole, bool kStaged>
+template <class T, RunKind kKind, bool kRope, bool kRotates, bool kWhole, bool kOrdered,
+          bool kStaged>
 __device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParams& run,
                                            std::int64_t first_row, std::uint32_t rows,
                                            WarpBatches& batches, const Stage<kStaged>& stage) {
-  if (!kStaged && kKind == RunKind::e4m3_f32 && (kRotates || !kRope) &&
+  if (!kStaged && !kOrdered && kKind == RunKind::e4m3_f32 && (kRotates || !kRope) &&
       run.tile_shift == kWideTile) {
     return batches.run(run.cut.batches, [&](std::uint32_t batch) {
       if (batch < rows)
@@ -463,10 +472,10 @@ __device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParam
     });
   }
   if (kRotates && run.rotates) {
-    return encode_batches<T, kKind, kRope, kRotates, kWhole>(p, run, first_row, rows, batches,
-                                                             stage);
+    return encode_batches<T, kKind, kRope, kRotates, kWhole, kOrdered>(p, run, first_row, rows,
+                                                                       batches, stage);
   }
-  encode_batches<T, kKind, kRope, false, kWhole>(p, run, first_row, rows, batches, stage);
+  encode_batches<T, kKind, kRope, false, kWhole, kOrdered>(p, run, first_row, rows, batches, stage);
 }
 
 // Blocks on a multiprocessor, as a bound on registers: as many as leave a kernel without spills.
@@ -480,28 +489,33 @@ constexpr int encode_blocks() {
 }
 
 // Grid: ceil(count / block_rows) blocks of p.threads. T: what rows hold, bf16 or float; runs are
-// stored as kFirst and, where there are two, kSecond.
-template <class T, RunKind kFirst, RunKind kSecond, bool kRope, bool kWhole>
+// stored as kFirst and, where there are two, kSecond. kOrdered: tokens are taken by p.order.
+template <class T, RunKind kFirst, RunKind kSecond, bool kRope, bool kWhole, bool kOrdered = false>
 static __global__ void __launch_bounds__(kCodecThreads,
                                          (encode_blocks<T, kFirst, kSecond, kRope, kWhole>()))
     encode_kernel(const __grid_constant__ EncodeParams p) {
   const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
   const std::uint32_t rows = rows_of_block(p.count, first_row, p.block_rows);
   if (p.heads.divisor == 1) {
-    prefetch_list(p.slots, first_row, p.block_rows, p.count);
+    if (kOrdered) {  // two words each
+      prefetch_list(&p.order->slot, 2 * first_row, 2 * p.block_rows, 2 * p.count);
+    } else {
+      prefetch_list(p.slots, first_row, p.block_rows, p.count);
+    }
     if (kRope) prefetch_list(p.rope.positions, first_row, p.block_rows, p.count);
   }
   LATHE_DYNAMIC_SHARED(shared);
-  const Stage<!kRope && staged(kFirst, kSecond, kWhole)> stage(shared, p.block_rows,
-                                                               p.runs[0].step);
+  const Stage<!kRope && !kOrdered && staged(kFirst, kSecond, kWhole)> stage(shared, p.block_rows,
+                                                                            p.runs[0].step);
   WarpBatches batches;
   constexpr bool kFirstRotates = kRope && (!kTiled<kFirst> || kTilesRotate<kFirst, kSecond>);
-  constexpr Hints kHints = encode_hints(kFirst, kSecond);
-  encode_run<T, kFirst, kRope, kFirstRotates, kWhole>(
+  constexpr Hints kHints =
+      kOrdered ? ordered_hints(kFirst, kSecond) : encode_hints(kFirst, kSecond);
+  encode_run<T, kFirst, kRope, kFirstRotates, kWhole, kOrdered>(
       p, known_run<kFirst, kWhole>(p.runs[0], kHints), first_row, rows, batches, stage);
   if (p.run_count == 2 && !kOneRun<kFirst, kSecond>) {
-    encode_run<T, kSecond, kRope, kRope, kWhole>(p, known_run<kSecond, kWhole>(p.runs[1], kHints),
-                                                 first_row, rows, batches, stage);
+    encode_run<T, kSecond, kRope, kRope, kWhole, kOrdered>(
+        p, known_run<kSecond, kWhole>(p.runs[1], kHints), first_row, rows, batches, stage);
   }
   stage.write(rows);
 }

@@ -74,7 +74,7 @@ __device__ __forceinline__ void turn_key(const KeyChunks<kInterleaved>& key, boo
 // A row that holds an infinity or a NaN, or comes to: seldom, so there is one copy of it, which reads the row again.
 __device__ __forceinline__ void write_special_key(const EncodeParams& p, const RunParams& run,
                                                   const KeyLane& lane, std::int64_t row, bool has) {
-  const Target target = target_of<true>(p, row, static_cast<std::uint32_t>(row));
+  const Target target = target_of<true, false>(p, row, static_cast<std::uint32_t>(row));
   const auto values = [&](std::uint32_t u, float(&x)[8]) {
     const Address at = row_address(p.rows, row, u == 0 ? lane.rotary : lane.plain);
     to_floats(load_raw<bf16>(at, true), x);
@@ -186,11 +186,25 @@ static __global__ void __launch_bounds__(kCodecThreads, (key_blocks(kInterleaved
   }
 }
 
+// Of whole runs with tiles from bf16 rows (can_order()).
+inline auto ordered_kernel_of(const EncodeParams& p) {
+  constexpr RunKind kTile = RunKind::e4m3_f32;
+  void (*kernel)(EncodeParams) = nullptr;
+  if (p.runs[0].kind == kTile && p.run_count == 1) {
+    return kernel = encode_kernel<bf16, kTile, kTile, false, true, true>;
+  }
+  visit_kinds(p.runs, [&](auto first, auto second) {
+    if constexpr (kTiled<first>) kernel = encode_kernel<bf16, first, second, false, true, true>;
+  });
+  return kernel;
+}
+
 /// The instance for a call. dtype: of the rows.
 inline auto encode_kernel_of(const EncodeParams& p, DType dtype, bool rope) {
   if (rope && p.index_keys && dtype == DType::bf16) {
     return p.rope.interleaved ? write_index_keys_kernel<true> : write_index_keys_kernel<false>;
   }
+  if (p.order != nullptr) return ordered_kernel_of(p);
   if (p.whole) {
     return rope ? encode_kernel_of<true, true>(p, dtype) : encode_kernel_of<false, true>(p, dtype);
   }

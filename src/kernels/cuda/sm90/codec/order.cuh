@@ -1,0 +1,111 @@
+// Tokens listed by where their slots lie.
+//
+// Where slots come in no order, what shares a sector of the pool is written at other times, so that memory is asked for
+// the sector several times. Tokens that are listed by part of the pool meet in the L2 cache. Their rows are read at random then,
+// which costs less, as rows are whole sectors.
+//
+// Two launches, of blocks of 4096 tokens: one counts how many slots lie in each of 256 parts, one puts tokens down, a block's
+// of a part one behind the other, so that whole sectors are written. The order of blocks within a part is any.
+#pragma once
+
+#include "kernels/cuda/common/dialect.cuh"
+#include "kernels/cuda/sm90/codec/codec_params.h"
+
+namespace lathe::cuda {
+
+// Slots of a block's tokens, those of a thread kOrderThreads apart.
+struct OrderSlots {
+  std::int64_t first;  // this thread's
+  std::int32_t slot[kOrderEach];
+
+  __device__ __forceinline__ explicit OrderSlots(const OrderParams& p)
+      : first(std::int64_t{blockIdx.x} * kOrderRows + threadIdx.x) {
+    LATHE_UNROLL
+    for (int i = 0; i < kOrderEach; ++i) slot[i] = has(p, i) ? p.slots[token(i)] : 0;
+  }
+  __device__ __forceinline__ std::int64_t token(int i) const { return first + i * kOrderThreads; }
+  __device__ __forceinline__ bool has(const OrderParams& p, int i) const {
+    return token(i) < p.count;
+  }
+};
+
+// Holes go to some part, too.
+__device__ __forceinline__ std::uint32_t part_of_slot(const OrderParams& p, std::int32_t slot) {
+  const std::uint32_t part = static_cast<std::uint32_t>(slot) >> p.shift;
+  return part < kOrderParts ? part : kOrderParts - 1;
+}
+
+// Grid: order_blocks(count). Totals start as 0.
+static __global__ void __launch_bounds__(kOrderThreads)
+    order_count_kernel(const __grid_constant__ OrderParams p) {
+  static_assert(kOrderParts == kOrderThreads);
+  __shared__ std::uint32_t counts[kOrderParts];
+  const OrderSlots mine(p);
+  counts[threadIdx.x] = 0;
+  sync_block();
+  LATHE_UNROLL
+  for (int i = 0; i < kOrderEach; ++i) {
+    if (mine.has(p, i)) atomicAdd(&counts[part_of_slot(p, mine.slot[i])], 1u);
+  }
+  sync_block();
+  const std::uint32_t count = counts[threadIdx.x];
+  p.places[blockIdx.x * kOrderParts + threadIdx.x] =
+      count == 0 ? 0 : atomicAdd(p.totals + threadIdx.x, count);
+}
+
+// Sum of the values of the threads before this one. `warps` may be used again behind a barrier.
+__device__ __forceinline__ std::uint32_t sum_before(std::uint32_t value, std::uint32_t* warps) {
+  const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  std::uint32_t sum = value;
+  LATHE_UNROLL
+  for (int d = 1; d < 32; d *= 2) {
+    const std::uint32_t before = shuffle_up(sum, d);
+    if (lane >= static_cast<std::uint32_t>(d)) sum += before;
+  }
+  if (lane == 31) warps[warp] = sum;
+  sync_block();
+  std::uint32_t before = sum - value;
+  for (std::uint32_t w = 0; w < warp; ++w) before += warps[w];
+  return before;
+}
+
+// The same grid, behind order_count_kernel.
+static __global__ void __launch_bounds__(kOrderThreads)
+    order_list_kernel(const __grid_constant__ OrderParams p) {
+  __shared__ std::uint32_t counts[kOrderParts];  // of this block's tokens
+  __shared__ std::uint32_t begins[kOrderParts];  // of a part in `entries`
+  __shared__ std::uint32_t ahead[kOrderParts];   // what is added to that for its place in the list
+  __shared__ std::uint32_t sums[2][kOrderThreads / 32];
+  __shared__ OrderEntry entries[kOrderRows];
+  const std::uint32_t thread = threadIdx.x;
+  const OrderSlots mine(p);
+  counts[thread] = 0;
+  const std::uint32_t place = p.places[blockIdx.x * kOrderParts + thread] +
+                              sum_before(p.totals[thread], sums[0]);  // with a barrier
+  std::uint32_t rank[kOrderEach];
+  LATHE_UNROLL
+  for (int i = 0; i < kOrderEach; ++i) {
+    rank[i] = mine.has(p, i) ? atomicAdd(&counts[part_of_slot(p, mine.slot[i])], 1u) : 0;
+  }
+  sync_block();
+  const std::uint32_t begin = sum_before(counts[thread], sums[1]);
+  begins[thread] = begin;
+  ahead[thread] = place - begin;
+  sync_block();
+  LATHE_UNROLL
+  for (int i = 0; i < kOrderEach; ++i) {
+    if (!mine.has(p, i)) continue;
+    entries[begins[part_of_slot(p, mine.slot[i])] + rank[i]] = {
+        static_cast<std::uint32_t>(mine.token(i)), mine.slot[i]};
+  }
+  sync_block();
+  LATHE_UNROLL
+  for (int i = 0; i < kOrderEach; ++i) {
+    if (!mine.has(p, i)) continue;
+    const std::uint32_t at = thread + static_cast<std::uint32_t>(i * kOrderThreads);
+    const OrderEntry e = entries[at];
+    p.order[at + ahead[part_of_slot(p, e.slot)]] = e;
+  }
+}
+
+}  // namespace lathe::cuda
