@@ -114,9 +114,9 @@ void Bench::codecs(const CacheLayout& layout) {
   measure(layout, "encode", tokens, total,
           [&] { return encode_rows(in, by_page.span(), pool, {}, stream_); });
   measure(layout, "encode scattered", tokens, total,
-          [&] { return encode_scattered(in, any.span(), pool, {}, scratch.span(), stream_); });
-  measure(layout, "encode scattered, as listed", tokens, total,
           [&] { return encode_rows(in, any.span(), pool, {}, stream_); });
+  measure(layout, "encode scattered, ordered", tokens, total,
+          [&] { return encode_scattered(in, any.span(), pool, {}, scratch.span(), stream_); });
   measure(layout, "decode", tokens, total,
           [&] { return decode_rows(pool, Slot(0), out, {}, stream_); });
   measure(layout, "gather_decode", tokens, total,

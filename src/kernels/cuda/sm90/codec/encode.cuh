@@ -523,14 +523,18 @@ static __global__ void __launch_bounds__(kCodecThreads,
 template <bool kRope, bool kWhole>
 auto encode_kernel_of(const EncodeParams& p, DType dtype) {
   constexpr RunKind kTile = RunKind::e4m3_f32;
-  if (p.runs[0].kind == kTile && p.run_count == 1) {
-    static_assert(kOneRun<kTile, kTile>);
-    return dtype == DType::bf16 ? encode_kernel<bf16, kTile, kTile, kRope, kWhole>
-                                : encode_kernel<float, kTile, kTile, kRope, kWhole>;
-  }
-  return visit_kinds(p.runs, [&](auto first, auto second) {
+  const auto of_kinds = [&](auto first, auto second) {
+    if constexpr (!kRope && kWhole && kTiled<first>) {  // can_order()
+      if (p.order != nullptr) return encode_kernel<bf16, first, second, kRope, kWhole, true>;
+    }
     return dtype == DType::bf16 ? encode_kernel<bf16, first, second, kRope, kWhole>
                                 : encode_kernel<float, first, second, kRope, kWhole>;
-  });
+  };
+  if (p.runs[0].kind == kTile && p.run_count == 1) {
+    static_assert(kOneRun<kTile, kTile>);
+    return of_kinds(Constant<kTile>(), Constant<kTile>());
+  }
+  return visit_kinds(p.runs, of_kinds);
 }
+
 }  // namespace lathe::cuda

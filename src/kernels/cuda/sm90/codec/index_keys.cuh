@@ -186,25 +186,11 @@ static __global__ void __launch_bounds__(kCodecThreads, (key_blocks(kInterleaved
   }
 }
 
-// Of whole runs with tiles from bf16 rows (can_order()).
-inline auto ordered_kernel_of(const EncodeParams& p) {
-  constexpr RunKind kTile = RunKind::e4m3_f32;
-  void (*kernel)(EncodeParams) = nullptr;
-  if (p.runs[0].kind == kTile && p.run_count == 1) {
-    return kernel = encode_kernel<bf16, kTile, kTile, false, true, true>;
-  }
-  visit_kinds(p.runs, [&](auto first, auto second) {
-    if constexpr (kTiled<first>) kernel = encode_kernel<bf16, first, second, false, true, true>;
-  });
-  return kernel;
-}
-
 /// The instance for a call. dtype: of the rows.
 inline auto encode_kernel_of(const EncodeParams& p, DType dtype, bool rope) {
   if (rope && p.index_keys && dtype == DType::bf16) {
     return p.rope.interleaved ? write_index_keys_kernel<true> : write_index_keys_kernel<false>;
   }
-  if (p.order != nullptr) return ordered_kernel_of(p);
   if (p.whole) {
     return rope ? encode_kernel_of<true, true>(p, dtype) : encode_kernel_of<false, true>(p, dtype);
   }

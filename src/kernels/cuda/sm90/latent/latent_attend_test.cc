@@ -142,7 +142,7 @@ TEST(LatentCut, FewLinesWhereProcessorsWouldIdle) {
   s.heads = 96;
   EXPECT_LT(cut_latent(s).tile_lines, 64);
   s.heads = 64;
-  for (const std::int64_t rows : {16, 128, 4096}) {
+  for (const std::int64_t rows : {4, 16, 128, 4096}) {
     s.rows = s.requests = rows;
     EXPECT_EQ(cut_latent(s).tile_lines, 64) << rows;
   }

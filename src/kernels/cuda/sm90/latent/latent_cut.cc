@@ -88,9 +88,8 @@ LatentCut cut_latent(const LatentShape& s) {
   const auto tiles_of = [&](std::int32_t tile_lines) {
     return std::max<std::int64_t>(up(lines, tile_lines), 1);
   };
-  const auto cost_of = [&](const LineCost& of) {
+  const auto cost_of = [&](const LineCost& of, std::int64_t step) {
     const std::int64_t tiles = tiles_of(of.lines);
-    const std::int64_t step = s.fp8_pages && !s.fp8 && of.lines == 64 ? kTile : kPair;
     return UnitCost{of,
                     step,
                     std::max<std::int64_t>(up(s.keys, step), 1),
@@ -100,24 +99,26 @@ LatentCut cut_latent(const LatentShape& s) {
   };
   const auto& costs = s.fp8 ? kFp8Costs : kF16Costs;
   LineCost of = costs[0];
-  if (lines <= 32) {
-    of.lines = lines > 16 ? 32 : lines > 8 ? 16 : 8;
-  } else if (s.fp8_pages) {
-    double least = cost_of(of).all(units) * kFewLinesPay;
+  if (lines <= 32) of.lines = lines > 16 ? 32 : lines > 8 ? 16 : 8;
+  UnitCost cost = cost_of(of, kPair);
+  if (lines > 32 && s.fp8_pages) {
+    const UnitCost single = cost_of(of, kTile);
+    if (!s.fp8 && single.all(units) < cost.all(units)) cost = single;
+    double least = cost.all(units) * kFewLinesPay;
     for (const LineCost& few : costs) {
       if (few.lines < s.least_lines || few.lines == 64 || s.heads % few.lines != 0) continue;
-      const double all = cost_of(few).all(units);
+      const UnitCost by_few = cost_of(few, kPair);
+      const double all = by_few.all(units);
       if (all < least) {
         least = all;
-        of = few;
+        cost = by_few;
       }
     }
   }
   LatentCut c;
-  c.tile_lines = of.lines;
-  c.tiles = static_cast<std::int32_t>(tiles_of(of.lines));
+  c.tile_lines = cost.of.lines;
+  c.tiles = static_cast<std::int32_t>(cost.tiles);
   c.keys = s.keys;
-  const UnitCost cost = cost_of(of);
   const UnitCost::Best alike = cost.best(units);
   c.all = share(units, s.keys, alike.each, cost);
   // Rounds of whole rows, and a last one of cut ones.
