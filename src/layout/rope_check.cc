@@ -43,6 +43,10 @@ Result<void> check_q(const RopeWriteShape& op, std::int64_t count, std::int64_t 
   const auto out = check_rows("q_out", read_only(op.q_out), count, op.q.cols,
                               {DType::f32, DType::bf16, DType::e4m3});
   if (!out) return out;
+  if (count > 0 && op.q_out.data == op.q.data) {
+    return Error{ErrorCode::invalid_argument, "q_out.data", "memory that q does not have", "q's",
+                 "apply_rope rotates in place"};
+  }
   return check_scale("q_scale", op.q_scale);
 }
 

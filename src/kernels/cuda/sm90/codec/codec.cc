@@ -17,17 +17,33 @@ namespace {
 
 // What the kernels' 32-bit counts hold.
 Result<void> check_stride(const char* field, const RowsView& rows) {
-  const std::int64_t bytes = bytes_of(rows.dtype, rows.row_stride);
-  if (bytes <= kMaxRowBytes) return {};
+  const std::int64_t most = kMaxRowBytes * 8 / bits_of(rows.dtype);
+  if (rows.row_stride <= most) return {};
   return Error{ErrorCode::out_of_range, fmt::format("{}.row_stride", field),
-               fmt::format("at most {} bytes from row to row", kMaxRowBytes),
-               fmt::format("{}", bytes), ""};
+               fmt::format("at most {} elements, {} bytes", most, kMaxRowBytes),
+               fmt::format("{}", rows.row_stride), ""};
 }
 
 Result<void> check_count(const char* field, std::int64_t rows) {
   if (rows <= kMaxCodecRows) return {};
   return Error{ErrorCode::out_of_range, field, fmt::format("at most {} rows", kMaxCodecRows),
                fmt::format("{}", rows), "split the call"};
+}
+
+// On the CPU a RopeTable is made whole.
+Result<void> check_table(const RopeTableView& table) {
+  const auto wrong = [](const char* member, std::string wanted, std::string offered) {
+    return Error{ErrorCode::invalid_argument, fmt::format("table.{}", member), std::move(wanted),
+                 std::move(offered), ""};
+  };
+  if (table.dim < 0) return wrong("dim", "0 or more", fmt::format("{}", table.dim));
+  if (table.positions < 0) {
+    return wrong("positions", "0 or more", fmt::format("{}", table.positions));
+  }
+  if (table.dim > 0 && table.positions > 0 && table.data == nullptr) {
+    return wrong("data", "a pointer", "null");
+  }
+  return {};
 }
 
 std::string shape_of(const ConstPoolView& pool, std::int64_t rows) {
@@ -90,6 +106,7 @@ Result<void> encode_rows(const RowsView& rows, std::span<const Slot> slots, cons
 }
 
 std::int64_t order_scratch_bytes(std::int64_t rows) {
+  if (rows == 0) return 0;
   return (1 + order_blocks(rows)) * kOrderParts * std::int64_t{sizeof(std::uint32_t)} +
          rows * std::int64_t{sizeof(OrderEntry)};
 }
@@ -220,6 +237,7 @@ Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool, cuda
                              .place = op.place,
                              .scales = op.scales,
                              .q_scale = op.q_scale};
+  if (auto ok = check_table(op.table); !ok) return ok;
   if (auto ok = check_rope_write(shape, pool); !ok) return ok;
   if (auto ok = check_count("k.rows", op.k.rows); !ok) return ok;
   if (auto ok = check_stride("k", op.k); !ok) return ok;
@@ -234,7 +252,7 @@ Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool, cuda
     const std::int64_t heads = op.q.cols / width;
     if (auto ok = check_count("q.rows times heads", op.q.rows * heads); !ok) return ok;
     const EncodeParams q =
-        rotate_params(op.q, op.q_out, heads, op.slots, pool.slots(), op.q_scale, rope);
+        rotate_params(op.q, op.q_out, heads, op.slots, pool.slots(), op.q_scale, rope, false);
     const cudaError_t status = launch_encode(q, op.q.dtype, true, stream);
     if (auto ok = launch_result(status, {"rope_q", shape_of(op.q, op.q_out.dtype), where}); !ok) {
       return ok;
@@ -249,6 +267,7 @@ Result<void> apply_rope(const RopeTableView& table, std::span<const LocalPos> po
                         const MutableRowsView& rows, std::int64_t heads, std::int64_t first,
                         RopeDirection direction, cudaStream_t stream, std::source_location where) {
   const RowsView view = read_only(rows);
+  if (auto ok = check_table(table); !ok) return ok;
   if (auto ok = check_apply_rope(view, std::ssize(positions), table.dim, heads, first); !ok) {
     return ok;
   }
@@ -264,7 +283,7 @@ Result<void> apply_rope(const RopeTableView& table, std::span<const LocalPos> po
   RopeParams rope =
       rope_params(table.data, table.positions, table.dim, table.pairing, positions, first);
   rope.inverse = direction == RopeDirection::inverse;
-  const EncodeParams p = rotate_params(view, rows, heads, {}, 0, 1, rope);
+  const EncodeParams p = rotate_params(view, rows, heads, {}, 0, 1, rope, true);
   const cudaError_t status = launch_encode(p, rows.dtype, true, stream);
   return launch_result(status, {"apply_rope", shape_of(view, rows.dtype), where});
 }

@@ -39,7 +39,7 @@ Result<void> encode_scattered(const RowsView& rows, std::span<const Slot> slots,
                               const PoolView& pool, const TensorScales& scales,
                               std::span<std::byte> scratch, cudaStream_t stream,
                               std::source_location where = std::source_location::current());
-/// 8 bytes a row, and a quarter of one.
+/// 8.25 bytes a row, and 2 KiB at most beside them.
 std::int64_t order_scratch_bytes(std::int64_t rows);
 
 /// A slot of the range that is outside the pool is an error, as on the CPU: the range is no list.

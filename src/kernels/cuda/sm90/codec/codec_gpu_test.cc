@@ -106,6 +106,38 @@ TEST_F(CodecGpu, EncodeScatteredWritesTheBytesOfTheCpu) {
   }
 }
 
+// Rows that are not ordered, as the encoder of lists takes no others; and one graph, of one scratch, over two lists.
+TEST_F(CodecGpu, EncodeScatteredServesOtherRowsAndReplays) {
+  std::mt19937 rng(31);
+  constexpr std::int64_t kCount = 70001;
+  const CacheLayout layout(LayoutKind::index_fp8);
+  const DeviceCopy<std::byte> scratch(
+      *this,
+      std::vector<std::byte>(static_cast<std::size_t>(order_scratch_bytes(kCount)), kPoison));
+  const std::span room(scratch.data(), static_cast<std::size_t>(scratch.size()));
+  for (const auto& [dtype, extra] :
+       {std::pair{DType::f32, 0}, {DType::bf16, 3}, {DType::bf16, 0}}) {
+    OwnedPool pool(layout, 64, kCount / 64 * 5 / 4, 0);
+    OwnedRows rows(dtype, kCount, layout.row_elems(), extra);
+    fill_adversarial(rows, rng);
+    const DevicePool on_gpu(*this, pool);
+    const DeviceRows in(*this, rows);
+    DeviceCopy<Slot> list(*this, std::vector<Slot>(kCount, Slot(0)));
+    const auto graph = Graph::capture(stream(), [&] {
+      return encode_scattered(in.read(), span_of(list), on_gpu.view, {}, room, stream());
+    });
+    must(graph);
+    for (int replay = 0; replay < 2; ++replay) {
+      const auto slots = some_slots(pool.view.slots(), kCount, rng);
+      list.write(*this, slots);
+      must(graph->launch(stream()));
+      must(lathe::encode_rows(rows.read(), with_holes(slots, pool.view.slots()), pool.view));
+      ASSERT_EQ(first_difference(pool.bytes, on_gpu.bytes.read(*this)), -1)
+          << name(dtype) << " " << extra << " replay " << replay;
+    }
+  }
+}
+
 TEST_F(CodecGpu, DecodeGivesTheBitsOfTheCpu) {
   std::mt19937 rng(22);
   for (const CacheLayout& layout : layouts_to_test()) {

@@ -143,7 +143,9 @@ bool deal_whole(RunParams& run, int rounds, int least_shift, bool encodes) {
     const bool within = run.tile_shift <= shift;
     const bool spans = run.kind != RunKind::e2m1_ue8m0 && piece == 1u << run.tile_shift;
     if (encodes && !within && !spans) continue;
-    if (encodes && run.kind == RunKind::e2m1_ue8m0 && !scales_join(rounds, shift)) continue;
+    // Rounds of a run that rotates are one, which stores scales singly.
+    const bool joins = run.kind == RunKind::e2m1_ue8m0 && !run.rotates;
+    if (encodes && joins && !scales_join(rounds, shift)) continue;
     cut.shift = shift;
     cut.rounds = rounds;
     cut.pieces = FastDiv(cut.chunks / piece);
@@ -239,14 +241,15 @@ bool stage_aligned(const RunParams (&runs)[2], std::int32_t run_count, const Pag
 // Of write_index_keys_kernel, for a step of eight warps. A warp's batch of such rows, as cut_rows() counts them, is a step.
 constexpr std::int32_t kMostKeyRows = 32;
 
-// Whether what is written are rotated index keys of the usual shape.
+// Whether what is written are rotated index keys of the usual shape. Holes read the table's first position.
 bool writes_index_keys(const EncodeParams& p) {
   const RunParams& run = p.runs[0];
   const RopeParams& rope = p.rope;
   return p.whole && !p.to_rows && p.run_count == 1 && run.kind == RunKind::e4m3_f32 &&
          !run.raw_scale && run.cut.chunks == 16 && run.tile_shift == 4 && rope.half == 4 &&
          (rope.first == 0 || rope.first == 8) && !rope.inverse && rope.positions != nullptr &&
-         p.slots != nullptr && rope.table_positions <= 0x7fffffff && p.heads.divisor == 1;
+         p.slots != nullptr && rope.table_positions > 0 && rope.table_positions <= 0x7fffffff &&
+         p.heads.divisor == 1;
 }
 
 // Whether slots of mla_fp8_block have the usual shape, and every access of 16 bytes is legal.
@@ -383,7 +386,7 @@ OrderParams order_params(const EncodeParams& p, std::span<std::byte> scratch) {
 
 EncodeParams rotate_params(const RowsView& in, const MutableRowsView& out, std::int64_t heads,
                            std::span<const Slot> slots, std::int64_t pool_slots, float scale,
-                           const RopeParams& rope) {
+                           const RopeParams& rope, bool in_place) {
   const std::int64_t width = in.cols / heads;
   const RowsParams target = rows_params(read_only(out));
   EncodeParams p;
@@ -394,7 +397,7 @@ EncodeParams rotate_params(const RowsView& in, const MutableRowsView& out, std::
   p.slot_count = slot_limit(pool_slots);
   p.count = in.rows * heads;
   p.to_rows = true;
-  p.zero_holes = in.data != out.data;
+  p.zero_holes = !in_place;
   p.run_count = 1;
   RunParams& run = p.runs[0];
   run.kind = out.dtype == DType::e4m3   ? RunKind::e4m3_tensor
@@ -408,7 +411,7 @@ EncodeParams rotate_params(const RowsView& in, const MutableRowsView& out, std::
   run.cut.chunks = static_cast<std::uint32_t>(width / kChunk);
   p.pages = {target.data, target.stride, slot_limit(p.count), p.heads};
   p.rope = rope;
-  if (p.zero_holes) {
+  if (!in_place) {
     set_rotation(p);
   } else {
     run = part_of(run, static_cast<std::uint32_t>(rope.first),

@@ -22,11 +22,11 @@ EncodeParams encode_params(const RowsView& rows, std::span<const Slot> slots, co
 bool can_order(const EncodeParams& p, DType dtype);
 /// The order of a call's tokens, in scratch of order_scratch_bytes() (codec.h).
 OrderParams order_params(const EncodeParams& p, std::span<std::byte> scratch);
-/// Heads of rows into rows: q into q_out as formats differ, or, with in.data = out.data, the rotary
-/// parts in place. Slots and positions are those of the rows.
+/// Heads of rows into rows: q into q_out as formats differ, or in place (in and out are the same) the rotary
+/// parts alone. Slots and positions are those of the rows.
 EncodeParams rotate_params(const RowsView& in, const MutableRowsView& out, std::int64_t heads,
                            std::span<const Slot> slots, std::int64_t pool_slots, float scale,
-                           const RopeParams& rope);
+                           const RopeParams& rope, bool in_place);
 DecodeParams decode_params(const ConstPoolView& pool, std::span<const Slot> slots, Slot first,
                            const MutableRowsView& out, const TensorScales& scales);
 RequantParams requant_params(const ConstPoolView& src, std::span<const Slot> src_slots,

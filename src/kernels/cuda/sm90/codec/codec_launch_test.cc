@@ -42,6 +42,75 @@ TEST(CodecLaunch, RequantizedLatentsHaveFourLoadsALane) {
   }
 }
 
+// As many bytes of a row are loaded at a time where a row is rotated.
+TEST(CodecLaunch, RotatedRowsFillTheRounds) {
+  const auto table = *RopeTable::make({.dim = 64}, 10);
+  const std::vector<LocalPos> positions(128, LocalPos(0));
+  const std::vector<Slot> slots(128, Slot(0));
+  for (const char* name :
+       {"mla_bf16", "mla_fp8", "mla_fp8_block", "mla_fp4", "v4_fp8", "index_fp8"}) {
+    const OwnedPool pool = pool_of(name);
+    const std::int32_t width = pool.view.layout.row_elems();
+    for (DType dtype : {DType::bf16, DType::f32}) {
+      const OwnedRows rows(dtype, 128, width);
+      const RopeParams rope =
+          rope_params(table.data().data(), 10, 64, RopePairing::interleaved, positions, width - 64);
+      EXPECT_TRUE(encode_params(rows.read(), slots, pool.view, {}, rope).whole)
+          << name << ", " << lathe::name(dtype);
+    }
+  }
+}
+
+// Index keys of the usual shape load a position's factors for holes, too, so there has to be one.
+TEST(CodecLaunch, RotatedIndexKeysNeedAPosition) {
+  const OwnedPool pool = pool_of("index_fp8");
+  const OwnedRows rows(DType::bf16, 128, 128);
+  const std::vector<Slot> slots(128, Slot(0));
+  const std::vector<LocalPos> positions(128, LocalPos(-1));
+  for (const std::int64_t known : {0, 1}) {
+    const auto table = *RopeTable::make({.dim = 64}, known);
+    const RopeParams rope =
+        rope_params(table.data().data(), known, 64, RopePairing::interleaved, positions, 64);
+    EXPECT_EQ(encode_params(rows.read(), slots, pool.view, {}, rope).index_keys, known > 0);
+  }
+}
+
+TEST(CodecLaunch, TokensAreOrderedWhereTilesAreWhole) {
+  struct Case {
+    const char* layout;
+    DType dtype;
+    std::int64_t extra;  // elements from row to row beside the row's
+    bool ordered;
+  };
+  const std::vector<Slot> slots(128, Slot(0));
+  for (const Case& c :
+       {Case{"mla_fp8_block", DType::bf16, 0, true}, Case{"v4_fp8", DType::bf16, 0, true},
+        Case{"mla_fp8_block(scale=raw_f32)", DType::bf16, 8, true},
+        Case{"mla_fp4", DType::bf16, 0, true}, Case{"index_fp8", DType::bf16, 0, true},
+        Case{"mla_bf16", DType::bf16, 0, false}, Case{"mla_fp8", DType::bf16, 0, false},
+        Case{"gqa_bf16", DType::bf16, 0, false}, Case{"gqa_fp8", DType::bf16, 0, false},
+        Case{"index_fp8", DType::f32, 0, false}, Case{"index_fp8", DType::bf16, 3, false},
+        Case{"index_fp8(dim=208)", DType::bf16, 0, false}}) {
+    const OwnedPool pool = pool_of(c.layout);
+    const OwnedRows rows(c.dtype, 128, pool.view.layout.row_elems(), c.extra);
+    EXPECT_EQ(can_order(encode_params(rows.read(), slots, pool.view, {}), c.dtype), c.ordered)
+        << c.layout << ", " << name(c.dtype) << ", " << c.extra;
+  }
+}
+
+// The parts cover the pool, and at most half of them stay empty.
+TEST(CodecLaunch, PartsOfAPoolAreAsManyAsItHasSlots) {
+  for (const std::int64_t slots : {std::int64_t{100}, std::int64_t{256}, std::int64_t{257},
+                                   std::int64_t{9600}, std::int64_t{1} << 31}) {
+    EncodeParams p;
+    p.slot_count = static_cast<std::uint32_t>(slots);
+    const OrderParams order = order_params(p, {});
+    const std::int64_t parts = ((slots - 1) >> order.shift) + 1;
+    EXPECT_LE(parts, kOrderParts) << slots;
+    EXPECT_GT(parts, std::min<std::int64_t>(slots, kOrderParts) / 2 - 1) << slots;
+  }
+}
+
 // Records of two runs beside one another are staged, and fit a block's shared memory however long they are.
 TEST(CodecLaunch, RecordsAreStaged) {
   const std::vector<Slot> slots(128, Slot(0));

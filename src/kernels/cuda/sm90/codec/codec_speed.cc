@@ -9,6 +9,7 @@
 #include "base/float_formats.h"
 #include "kernels/cuda/common/gpu_bench_util.h"
 #include "kernels/cuda/sm90/codec/codec.h"
+#include "kernels/cuda/sm90/codec/codec_launch.h"
 
 namespace lathe::cuda {
 namespace {
@@ -115,8 +116,10 @@ void Bench::codecs(const CacheLayout& layout) {
           [&] { return encode_rows(in, by_page.span(), pool, {}, stream_); });
   measure(layout, "encode scattered", tokens, total,
           [&] { return encode_rows(in, any.span(), pool, {}, stream_); });
-  measure(layout, "encode scattered, ordered", tokens, total,
-          [&] { return encode_scattered(in, any.span(), pool, {}, scratch.span(), stream_); });
+  if (can_order(encode_params(in, any.span(), pool, {}), in.dtype)) {
+    measure(layout, "encode scattered, ordered", tokens, total,
+            [&] { return encode_scattered(in, any.span(), pool, {}, scratch.span(), stream_); });
+  }
   measure(layout, "decode", tokens, total,
           [&] { return decode_rows(pool, Slot(0), out, {}, stream_); });
   measure(layout, "gather_decode", tokens, total,
@@ -249,7 +252,7 @@ CodecSpeed measure_codec_speed(const CodecSpeedOptions& options) {
   bench.requantize_between(fp8, block);
   bench.requantize_between(block, fp8);
   for (LayoutKind kind : {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block,
-                          LayoutKind::v4_fp8, LayoutKind::index_fp8}) {
+                          LayoutKind::mla_fp4, LayoutKind::v4_fp8, LayoutKind::index_fp8}) {
     bench.rope_writes(CacheLayout(kind), 0, DType::bf16);
   }
   for (DType q_out : {DType::bf16, DType::e4m3}) {

@@ -32,6 +32,7 @@ TEST(Codec, RefusesBeforeItLaunches) {
   EXPECT_EQ(encode([](Call& c) { c.rows.rows = 2; }), "rows.rows");
   EXPECT_EQ(encode([](Call& c) { c.rows.cols = 512; }), "rows.cols");
   EXPECT_EQ(encode([](Call& c) { c.rows.row_stride = 1LL << 40; }), "rows.row_stride");
+  EXPECT_EQ(encode([](Call& c) { c.rows.row_stride = 1LL << 60; }), "rows.row_stride");
   EXPECT_EQ(encode([](Call& c) { c.pool.page_size = 0; }), "pool.page_size");
   EXPECT_EQ(encode([](Call& c) { c.scales.key = 0; }), "scales.key");
   const auto scattered = [](std::int64_t bytes, std::int64_t past) {
@@ -74,7 +75,30 @@ TEST(Codec, RefusesBeforeItLaunches) {
   write.slots = c.slots;
   EXPECT_EQ(field_of(rope_quantize_write(write, c.pool, nullptr)), "table");
   write.table = {nullptr, 10, 64, RopePairing::interleaved};
+  EXPECT_EQ(field_of(rope_quantize_write(write, c.pool, nullptr)), "table.data");
+  const std::array<float, 64> angles{};
+  const std::array<LocalPos, 3> positions{};
+  write.table.data = angles.data();
   EXPECT_EQ(field_of(rope_quantize_write(write, c.pool, nullptr)), "positions");
+  write.positions = positions;
+  write.table.positions = -5;
+  EXPECT_EQ(field_of(rope_quantize_write(write, c.pool, nullptr)), "table.positions");
+  write.table = {angles.data(), 1, -16, RopePairing::interleaved};
+  EXPECT_EQ(field_of(rope_quantize_write(write, c.pool, nullptr)), "table.dim");
+  EXPECT_EQ(
+      field_of(apply_rope(write.table, positions, c.out, 1, 16, RopeDirection::forward, nullptr)),
+      "table.dim");
+  write.table.dim = 64;
+  write.q = c.rows;
+  write.q_out = c.out;
+  EXPECT_EQ(field_of(rope_quantize_write(write, c.pool, nullptr)), "q_out.data");
+}
+
+TEST(Codec, ZeroRowsNeedNoScratch) {
+  Call c;
+  c.rows.rows = 0;
+  EXPECT_EQ(order_scratch_bytes(0), 0);
+  EXPECT_EQ(field_of(encode_scattered(c.rows, {}, c.pool, {}, {}, nullptr)), "ok");
 }
 
 TEST(Codec, ALaunchThatFailsNamesItsShapeAndItsCaller) {
