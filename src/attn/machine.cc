@@ -47,7 +47,10 @@ Machine describe_machine(Device device) {
 }
 
 Result<Machine> find_machine(std::string_view device) {
-  if (device == "auto") return query_gpu().value_or(describe_machine(Device::cpu));
+  if (device == "auto") {
+    const auto gpu = query_gpu();
+    return gpu && gpu->device == Device::sm90 ? *gpu : describe_machine(Device::cpu);
+  }
   if (device == "cuda") {
     return query_gpu().value_or(describe_machine(Device::sm90));
   }

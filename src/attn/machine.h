@@ -36,7 +36,7 @@ struct Machine {
 /// cpu and ref.
 Machine describe_machine(Device device);
 
-/// "auto" (a GPU that this build can drive if there is one, else the CPU), "cuda" (that GPU, else a
+/// "auto" (a GPU that there are kernels for if there is one, else the CPU), "cuda" (the GPU that there is, else a
 /// described sm90: a plan needs no device), or a device name. Errors: an unknown name, listing the
 /// known ones.
 Result<Machine> find_machine(std::string_view device);

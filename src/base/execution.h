@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <utility>
+#include <vector>
 
 #include "base/threads.h"
 
@@ -17,6 +19,9 @@ class Scratch {
   struct Memory {
     std::byte* (*allocate)(std::int64_t bytes);
     void (*free)(std::byte* bytes);
+    // Bytes that were outgrown stay for as long as the scratch does, as graphs have their address. Growing then doubles, so
+    // that all of them are no more than the last.
+    bool keeps_outgrown = false;
 
     bool operator==(const Memory&) const = default;
   };
@@ -32,16 +37,16 @@ class Scratch {
   explicit Scratch(Memory memory) : memory_(memory), bytes_(nullptr, memory.free) {}
 
   const Memory& memory() const { return memory_; }
-  /// At least `bytes` bytes, 64-byte aligned, contents unspecified, valid until the next take(). Growing frees the old bytes first.
-  /// Null where the memory has no more, which the host's never says.
+  /// At least `bytes` bytes, 64-byte aligned, contents unspecified, valid until the next take(). Growing frees the old bytes
+  /// first, where the memory does not keep them. Null where the memory has no more, which the host's never says.
   std::byte* take(std::int64_t bytes) {
     if (bytes > size_) {
+      const std::int64_t twice = memory_.keeps_outgrown ? 2 * size_ : 0;
+      if (memory_.keeps_outgrown && bytes_) outgrown_.push_back(std::move(bytes_));
       bytes_.reset();
       size_ = 0;
-      bytes_.reset(memory_.allocate(bytes));
-      if (!bytes_) return nullptr;
-      size_ = bytes;
-      ++growths_;
+      if (twice > bytes) grow(twice);
+      if (!bytes_) grow(bytes);
     }
     return bytes_.get();
   }
@@ -56,8 +61,18 @@ class Scratch {
   std::int64_t growths() const { return growths_; }
 
  private:
+  using Bytes = std::unique_ptr<std::byte[], void (*)(std::byte*)>;
+
+  void grow(std::int64_t bytes) {
+    bytes_.reset(memory_.allocate(bytes));
+    if (!bytes_) return;
+    size_ = bytes;
+    ++growths_;
+  }
+
   Memory memory_;
-  std::unique_ptr<std::byte[], void (*)(std::byte*)> bytes_;
+  Bytes bytes_;
+  std::vector<Bytes> outgrown_;
   std::unique_ptr<Scratch> outer_;
   std::int64_t size_ = 0;
   std::int64_t growths_ = 0;

@@ -50,5 +50,38 @@ TEST(Scratch, GrowsOnceAndStays) {
   EXPECT_EQ(s.size(), 2000);
 }
 
+int living = 0;
+std::int64_t room = 0;  // bytes of the largest allocation
+constexpr Scratch::Memory kKeeping{[](std::int64_t bytes) -> std::byte* {
+                                     if (bytes > room) return nullptr;
+                                     ++living;
+                                     return new std::byte[static_cast<std::size_t>(bytes)];
+                                   },
+                                   [](std::byte* bytes) {
+                                     --living;
+                                     delete[] bytes;
+                                   },
+                                   true};
+
+// A graph has the address of what it was recorded with.
+TEST(Scratch, KeepsWhatItHasOutgrown) {
+  room = 3500;
+  {
+    Scratch s(kKeeping);
+    std::byte* first = s.take(1000);
+    first[999] = std::byte{7};
+    EXPECT_NE(s.take(1001), first);
+    EXPECT_EQ(s.size(), 2000);
+    EXPECT_EQ(living, 2);
+    EXPECT_EQ(first[999], std::byte{7});
+    s.take(2001);  // there is no room for twice as much
+    EXPECT_EQ(s.size(), 2001);
+    EXPECT_EQ(s.take(4000), nullptr);
+    EXPECT_EQ(living, 3);
+    EXPECT_NE(s.take(100), nullptr);
+  }
+  EXPECT_EQ(living, 0);
+}
+
 }  // namespace
 }  // namespace lathe

@@ -66,6 +66,13 @@ TEST(Device, SaysWhatIsMissingAndWhatIsNeeded) {
       message([](FoundDevice& f) { f.count = 0; }),
       "CUDA device: wanted a Hopper GPU (compute capability 9.0), got no device; is it hidden "
       "by CUDA_VISIBLE_DEVICES? --device cpu needs none");
+  const std::string silent = message([](FoundDevice& f) {
+    f.count = 0;
+    f.counted = cudaErrorSystemNotReady;
+  });
+  EXPECT_NE(silent.find("cudaGetDeviceCount"), std::string::npos);
+  EXPECT_NE(silent.find("got cudaErrorSystemNotReady"), std::string::npos);
+  EXPECT_NE(silent.find("does nvidia-fabricmanager run"), std::string::npos);
   EXPECT_EQ(message([](FoundDevice& f) {
               f.capability = 80;
               f.model = "NVIDIA A100";

@@ -20,6 +20,15 @@ const char* hint(cudaError_t status) {
     case cudaErrorLaunchOutOfResources:
     case cudaErrorInvalidValue:
       return "the launch itself was refused; this is a bug of the launch's geometry";
+    case cudaErrorSystemNotReady:
+      return "does nvidia-fabricmanager run, where GPUs are joined by switches?";
+    case cudaErrorSystemDriverMismatch:
+      return "the driver's library and its kernel module are of two versions; load the module "
+             "again";
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureInvalidated:
+      return "nothing can be allocated while a stream is captured; make one call of this size "
+             "first";
     default:
       return "the status may come from an earlier launch; compute-sanitizer names the one at fault";
   }
@@ -34,6 +43,7 @@ std::string place(const std::source_location& where) {
 
 Result<void> launch_result(cudaError_t status, const Launch& launch) {
   if (status == cudaSuccess) return {};
+  cudaGetLastError();  // it is told here and must not surface at the next launch
   const bool no_code =
       status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction;
   return Error{no_code ? ErrorCode::unsupported : ErrorCode::device,
@@ -44,6 +54,7 @@ Result<void> launch_result(cudaError_t status, const Launch& launch) {
 
 Result<void> call_result(cudaError_t status, const char* call, std::source_location where) {
   if (status == cudaSuccess) return {};
+  cudaGetLastError();
   return Error{ErrorCode::device, fmt::format("{} at {}", call, place(where)), "success",
                spelled(status), hint(status)};
 }

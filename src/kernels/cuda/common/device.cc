@@ -30,6 +30,10 @@ Result<void> check_device(const FoundDevice& found) {
                  fmt::format("one for CUDA {}", version(found.driver)),
                  "update the driver, or use --device cpu");
   }
+  const auto counted = static_cast<cudaError_t>(found.counted);
+  if (counted != cudaErrorNoDevice) {
+    if (auto ok = call_result(counted, "cudaGetDeviceCount"); !ok) return ok;
+  }
   if (found.count == 0) {
     return unfit("CUDA device", "a Hopper GPU (compute capability 9.0)", "no device",
                  "is it hidden by CUDA_VISIBLE_DEVICES? --device cpu needs none");
@@ -53,8 +57,11 @@ Result<Device> open_device(int ordinal) {
   found.ordinal = ordinal;
   if (cudaDriverGetVersion(&found.driver) != cudaSuccess) found.driver = 0;
   cudaDeviceProp properties{};
-  const bool readable = cudaGetDeviceCount(&found.count) == cudaSuccess;
-  if (!readable) found.count = 0;
+  found.counted = cudaGetDeviceCount(&found.count);
+  if (found.counted != cudaSuccess) {
+    cudaGetLastError();  // check_device() tells it, and it must not surface at a launch
+    found.count = 0;
+  }
   if (ordinal >= 0 && ordinal < found.count) {
     const cudaError_t status = cudaGetDeviceProperties(&properties, ordinal);
     if (auto ok = call_result(status, "cudaGetDeviceProperties"); !ok) return ok.error();

@@ -12,6 +12,7 @@ namespace lathe::cuda {
 struct FoundDevice {
   int driver = 0;   // newest CUDA that the driver serves; 0: no driver
   int runtime = 0;  // that this program was built with
+  int counted = 0;  // status of cudaGetDeviceCount
   int count = 0;    // devices that the driver shows
   int ordinal = 0;
   int capability = 0;
@@ -19,7 +20,7 @@ struct FoundDevice {
 };
 
 /// Errors, one for each way in which a machine can be unfit, with what was found and what is needed:
-/// no driver, a driver older than the runtime, no device, an ordinal beyond the devices, a device
+/// no driver, a driver older than the runtime, one that doesn't answer, no device, an ordinal beyond the devices, a device
 /// other than compute capability 9.0 (code for sm_90a runs on no other).
 Result<void> check_device(const FoundDevice& found);
 

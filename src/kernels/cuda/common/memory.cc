@@ -30,7 +30,7 @@ Scratch::Memory device_memory() {
             auto made = allocate_device_bytes(bytes);
             return made ? std::move(made).value().release() : nullptr;
           },
-          [](std::byte* bytes) { cudaFree(bytes); }};
+          [](std::byte* bytes) { cudaFree(bytes); }, true};
 }
 
 }  // namespace lathe::cuda

@@ -25,7 +25,7 @@ Error out_of_memory(std::int64_t needed, std::int64_t free, std::int64_t total);
 /// (exhausted), no device.
 Result<PoolBytes> allocate_device_bytes(std::int64_t bytes);
 
-/// Scratch of the calling thread's device. Growing waits for the device, and cannot be captured.
+/// Scratch of the calling thread's device. Growing cannot be captured; what was captured before keeps its bytes.
 Scratch::Memory device_memory();
 
 /// An owned array on the device.
