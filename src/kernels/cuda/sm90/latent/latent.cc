@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <string>
+#include <utility>
+
 #include "kernels/cuda/common/cuda_error.h"
+#include "kernels/cuda/sm90/latent/latent_call.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 #include "kernels/cuda/sm90/latent/latent_launch.h"
 #include "kernels/cuda/sm90/latent/latent_limits.h"
@@ -34,39 +38,6 @@ Error wrong(std::string field, std::string wanted, std::string offered) {
   return {ErrorCode::invalid_argument, std::move(field), std::move(wanted), std::move(offered), ""};
 }
 
-/// What fp8 arithmetic, for an e4m3 q on e4m3 pages by page table, takes.
-Result<void> check_fp8_call(const AttendArgs& args) {
-  if (!args.main.pool || args.main.pool->layout.kind() != LayoutKind::mla_fp8) {
-    return wrong("main.pool.layout", "mla_fp8 where q is e4m3",
-                 args.main.pool ? std::string(name(args.main.pool->layout.kind())) : "bf16 rows");
-  }
-  const ConstPoolView& pool = *args.main.pool;
-  if (args.main.index_width > 0 || args.main.table_width == 0) {
-    return wrong("main.index_width", "a page table and no index list where q is e4m3",
-                 fmt::format("{}", args.main.index_width));
-  }
-  if (!latent_fp8_page(pool.page_size)) {
-    return wrong("main.pool.page_size",
-                 fmt::format("a power of two from {} on where q is e4m3", kLatentFp8Page),
-                 fmt::format("{}", pool.page_size));
-  }
-  // Copies move 16 bytes at least.
-  const auto aligned = [](const std::byte* p, std::int64_t stride) {
-    return (reinterpret_cast<std::uintptr_t>(p) | static_cast<std::uintptr_t>(stride)) % 16 == 0;
-  };
-  if (!aligned(pool.data, pool.page_stride)) {
-    return wrong("main.pool", "pages that begin at multiples of 16 bytes",
-                 fmt::format("{} and a stride of {}", static_cast<const void*>(pool.data),
-                             pool.page_stride));
-  }
-  if (!aligned(args.q.data, args.q.row_stride)) {
-    return wrong("q", "rows that begin at multiples of 16 bytes",
-                 fmt::format("{} and a stride of {}", static_cast<const void*>(args.q.data),
-                             args.q.row_stride));
-  }
-  return {};
-}
-
 /// The kernels for a call's keys.
 Result<LatentKernels> kernels_of(const AttendArgs& args) {
   const bool v4 = args.problem.v_dim() == args.problem.qk_dim();
@@ -86,22 +57,26 @@ Result<LatentKernels> kernels_of(const AttendArgs& args) {
   }
 }
 
-Result<void> check_call(const AttendArgs& args) {
-  const AttentionProblem& p = args.problem;
-  if (p.nope != latent_nope(p.kind) || p.rope != kLatentRope) {
-    return wrong("problem", fmt::format("{} + {} dimensions", latent_nope(p.kind), kLatentRope),
-                 fmt::format("{} + {}", p.nope, p.rope));
+Result<void> check_room(const std::string& name, std::size_t entries, std::int64_t wanted) {
+  if (std::cmp_greater_equal(entries, wanted)) return {};
+  return wrong("schedule." + name, fmt::format("{} entries", wanted), fmt::format("{}", entries));
+}
+
+/// Of one list of a schedule.
+Result<void> check_list(const char* name, const WorkBuffers& list, const LatentShares& of) {
+  const auto member = [&](const char* m) { return fmt::format("{}.{}", name, m); };
+  if (auto ok = check_room(member("items"), list.items.size(), of.items); !ok) return ok;
+  if (auto ok = check_room(member("row_items"), list.row_items.size(), of.units + 1); !ok) {
+    return ok;
   }
-  if (args.q.dtype != DType::bf16 && args.q.dtype != DType::e4m3) {
-    return wrong("q.dtype", "bf16 or e4m3", std::string(name(args.q.dtype)));
-  }
-  if (args.out.dtype != DType::bf16) {
-    return wrong("out.dtype", "bf16", std::string(name(args.out.dtype)));
-  }
-  if (args.lse.data != nullptr && args.lse.dtype != DType::f32) {
-    return wrong("lse.dtype", "f32", std::string(name(args.lse.dtype)));
-  }
-  return {};
+  return check_room(member("worker_items"), list.worker_items.size(),
+                    of.work.workers + std::int64_t{1});
+}
+
+Result<void> check_schedule(const LatentSchedule& schedule) {
+  if (auto ok = check_list("list", schedule.list, schedule.cut.all); !ok) return ok;
+  return schedule.cut.tail.units == 0 ? Result<void>()
+                                      : check_list("tail", schedule.tail, schedule.cut.tail);
 }
 
 /// A kernel for all units of a call, and what puts parts of theirs together.
@@ -155,10 +130,8 @@ Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
   const LatentParams p = latent_params(args, {}, schedule);
   const LatentCut& cut = schedule.cut;
   const auto units = static_cast<std::size_t>(cut.units());
-  if (schedule.unit_keys.size() < units) {
-    return wrong("schedule.unit_keys", fmt::format("{} entries", units),
-                 fmt::format("{}", schedule.unit_keys.size()));
-  }
+  if (auto ok = check_room("unit_keys", schedule.unit_keys.size(), cut.units()); !ok) return ok;
+  if (auto ok = check_schedule(schedule); !ok) return ok;
   const cudaError_t status = launch_latent_count(p, cut.keys, schedule.unit_keys.data(), stream);
   if (auto ok = launch_result(status, {"latent_count", fmt::format("{} units", units), where});
       !ok) {
@@ -177,11 +150,8 @@ Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
 Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t> row_request,
                            const LatentSchedule& schedule, std::span<std::byte> workspace,
                            cudaStream_t stream, std::source_location where) {
-  if (auto ok = check_call(args); !ok) return ok;
+  if (auto ok = check_latent_call(args); !ok) return ok;
   const bool fp8 = args.q.dtype == DType::e4m3;
-  if (fp8) {
-    if (auto ok = check_fp8_call(args); !ok) return ok;
-  }
   const auto kernels = kernels_of(args);
   if (!kernels) return kernels.error();
   const LatentCut& cut = schedule.cut;
@@ -194,6 +164,7 @@ Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t>
                  fmt::format("{}", workspace.size()));
   }
   if (cut.units() == 0) return {};
+  if (auto ok = check_schedule(schedule); !ok) return ok;
   LatentParams p = latent_params(args, row_request, schedule);
   p.part_out = reinterpret_cast<float*>(workspace.data());
   p.part_lse = p.part_out + cut.parts() * cut.tiles * cut.tile_lines * kLatentValue;

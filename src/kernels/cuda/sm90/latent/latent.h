@@ -115,7 +115,8 @@ void take_arrays(LatentSchedule& schedule, const Take& take) {
   take(schedule.unit_keys, cut.units());
   take(schedule.work_workspace, work_workspace(cut.units()));
 }
-/// Fills the schedule from the lengths on the device: 2 or 3 launches. args: all but q, out and lse.
+/// Fills the schedule from the lengths on the device: 2 launches, one more with a tail and one more above 4096 units. args:
+/// all but q, out and lse. Errors: lists that are too small for the cut; a failed launch.
 Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
                          cudaStream_t stream,
                          std::source_location where = std::source_location::current());
@@ -140,7 +141,7 @@ void stage_latent(const LatentShape& shape, LatentCut& cut);
 /// Where cut says that pages are staged and the lists name more of them than there is room for, pages are
 /// read where they lie.
 ///
-/// Errors: what the planner would have refused (layouts, dims, dtypes, heads); a workspace or lists
+/// Errors: those of check_latent_call (latent_call.h); a workspace or a schedule's lists
 /// that are too small; pools that aren't those of a cut that stages them; a failed launch. On an error
 /// nothing was launched.
 Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t> row_request,

@@ -14,12 +14,11 @@ namespace lathe::cuda {
 /// do, and with a request of more rows than it says some rows stay unwritten.
 ///
 /// The schedule and the parts of cut rows lie in execution.scratch, a Scratch(device_memory()) that no
-/// other stream uses. Five launches; nothing waits, and once the scratch has grown a call can be
-/// captured.
+/// other stream uses. Five launches, more where pages are decoded first or batches are very large; nothing waits. Once the scratch
+/// has grown to a call's size that call can be captured; a graph uses the scratch for as long as it lives.
 ///
-/// Errors: check_latent_shapes; dims, heads, layouts, dtypes or scales that latent_limits.h does not
-/// have; a window by page table; addresses or strides off 16 bytes; sources of two forms; no scratch
-/// or one of the host; no memory. On an error nothing was written.
+/// Errors: those of check_latent_shapes and check_latent_call; bounds that can't be; no scratch or one of the host; no
+/// memory. On an error nothing was written.
 Result<void> attend_latent_on_device(const AttendArgs& args);
 
 /// Its first half, for calls of attend_latent() with equal lengths: a schedule that is on its way on

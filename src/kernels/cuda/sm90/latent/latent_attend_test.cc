@@ -55,7 +55,7 @@ std::string refusal(Change change, LayoutKind layout = LayoutKind::mla_fp8_block
 
 TEST(AttendOnDevice, RefusesWhatTheKernelsDoNotTake) {
   EXPECT_EQ(refusal([](AttendArgs& a) { a.q.dtype = DType::f32; }),
-            "q.dtype: wanted bf16, got f32");
+            "q.dtype: wanted bf16, e4m3, got f32");
   EXPECT_EQ(refusal([](AttendArgs& a) { a.out.dtype = DType::f32; }),
             "out.dtype: wanted bf16, got f32");
   EXPECT_THAT(refusal([](AttendArgs& a) { a.q.data += 2; }),
@@ -82,6 +82,40 @@ TEST(AttendOnDevice, RefusesWhatTheKernelsDoNotTake) {
             "max_request_rows: wanted the most rows that one of 2 requests has of 3, got 1");
   EXPECT_THAT(refusal([](AttendArgs& a) { a.problem.window = 128; }, LayoutKind::v4_fp8),
               HasSubstr("problem.window: wanted 0, or an index list"));
+  // A request's pages and what a row's list names can't be one unit's keys.
+  const std::array<std::int32_t, 4> entries{};
+  for (const bool paged : {true, false}) {
+    EXPECT_EQ(refusal(
+                  [&](AttendArgs& a) {
+                    a.problem.compress_ratio = 4;
+                    a.extra = a.main;
+                    a.extra.page_table = {};
+                    a.extra.table_width = 0;
+                    a.extra.indices = entries;
+                    a.extra.index_width = 2;
+                    if (!paged) a.main.page_table = {};
+                    if (!paged) a.main.table_width = 0;
+                  },
+                  LayoutKind::v4_fp8),
+              std::string("main.indices: wanted an index list beside that of extra, got ") +
+                  (paged ? "a page table" : "none"));
+  }
+}
+
+TEST(AttendLatent, RefusesListsThatAreTooSmall) {
+  Call c;
+  LatentSchedule schedule;
+  schedule.cut = cut_latent({.rows = 2, .requests = 2, .keys = 128, .heads = 16, .dense = true});
+  std::vector<std::byte> workspace(
+      static_cast<std::size_t>(schedule.cut.workspace_bytes()));  // never read
+  const auto refused = [&] {
+    const auto done = attend_latent(c.args, {}, schedule, workspace, nullptr);
+    return done ? "ran" : done.error().message();
+  };
+  EXPECT_THAT(refused(), HasSubstr("schedule.list.items: wanted 2 entries, got 0"));
+  std::vector<WorkItem> items(2);
+  schedule.list.items = items;
+  EXPECT_THAT(refused(), HasSubstr("schedule.list.row_items: wanted 3 entries, got 0"));
 }
 
 TEST(AttendOnDevice, NeedsScratchOfTheDevice) {
@@ -282,6 +316,9 @@ TEST(CheckStaged, OtherPoolsThanTheCuts) {
   EXPECT_EQ(check_staged(args, cut).error().message(),
             "extra.pool: wanted fp8 as schedule.cut stages, none, "
             "got 8 pages of 64 tokens, lists of 128");
+  // But one without pages names nothing.
+  args.extra.pool.emplace(&nothing, layout, 64, 0);
+  EXPECT_TRUE(check_staged(args, cut));
   args.extra = {};
   EXPECT_TRUE(check_staged(args, cut));
   args.main.pool.reset();

@@ -25,7 +25,7 @@ bool has_fp8_pages(const KeySource& s) {
 }
 
 LatentPool listed_pool(const KeySource& s) {
-  if (!has_fp8_pages(s) || s.index_width == 0) return {};
+  if (!has_fp8_pages(s) || s.index_width == 0 || s.pool->pages == 0) return {};
   return {s.pool->pages, s.pool->page_size, s.pool->layout.row_elems(), s.index_width};
 }
 

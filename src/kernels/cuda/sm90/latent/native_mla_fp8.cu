@@ -26,8 +26,10 @@ cudaError_t launch_few(const LatentParams& p, const NativeMaps& maps, cudaStream
 cudaError_t launch_native_mla_fp8(const LatentParams& p, int tile_lines, cudaStream_t stream) {
   // Boxes of 128 dimensions of the keys of a page, and of the last 64.
   const std::int64_t page_size = p.main.page_size.divisor;
-  PageBoxes boxes{.base = p.main.pages,
-                  .pages = p.main.pages_count,
+  // A map has one page at least; where the pool has none, no box is asked for.
+  const bool some = p.main.pages_count > 0;
+  PageBoxes boxes{.base = some ? static_cast<const void*>(p.main.pages) : p.q,
+                  .pages = some ? p.main.pages_count : 1,
                   .page_stride = p.main.page_stride,
                   .page_rows = page_size,
                   .row_bytes = 576,

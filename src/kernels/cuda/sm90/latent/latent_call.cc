@@ -1,0 +1,124 @@
+#include "kernels/cuda/sm90/latent/latent_call.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "kernels/cuda/sm90/latent/latent_limits.h"
+
+namespace lathe::cuda {
+namespace {
+
+Error unfit(std::string field, std::string wanted, std::string offered) {
+  return {ErrorCode::unsupported, std::move(field), std::move(wanted), std::move(offered), ""};
+}
+
+// The kernels move 16 bytes at a time.
+Result<void> check_lines(const char* field, const void* data, std::int64_t stride_bytes,
+                         std::int64_t rows) {
+  if (rows == 0) return {};
+  if (reinterpret_cast<std::uintptr_t>(data) % 16 != 0) {
+    return unfit(field, "an address that is a multiple of 16", fmt::format("{}", data));
+  }
+  if (rows > 1 && stride_bytes % 16 != 0) {
+    return unfit(field, "a stride that is a multiple of 16 bytes",
+                 fmt::format("{} bytes", stride_bytes));
+  }
+  return {};
+}
+
+Result<void> check_keys(const char* field, const KeySource& s, ProblemKind kind) {
+  const auto of = [&](const char* member) { return fmt::format("{}.{}", field, member); };
+  if (!s.pool) {
+    if (s.compact.rows > 0 && s.compact.dtype != DType::bf16) {
+      return unfit(of("compact.dtype"), "bf16", std::string(name(s.compact.dtype)));
+    }
+    return check_lines(field, s.compact.data, s.compact.row_stride * 2, s.compact.rows);
+  }
+  const CacheLayout& layout = s.pool->layout;
+  if (!latent_layouts(kind).contains(layout.kind())) {
+    return unfit(of("pool.layout"), latent_layouts(kind).names(), std::string(name(layout.kind())));
+  }
+  if (!kLatentScales.contains(layout.scale_policy())) {
+    return unfit(of("pool.layout"), "scales " + kLatentScales.names(),
+                 std::string(name(layout.scale_policy())));
+  }
+  return check_lines(field, s.pool->data, s.pool->page_stride, s.pool->pages);
+}
+
+// What fp8 arithmetic, for an e4m3 q on e4m3 pages by page table, takes beside the rest.
+Result<void> check_fp8(const AttendArgs& args) {
+  const KeySource& s = args.main;
+  if (!s.pool || s.pool->layout.kind() != LayoutKind::mla_fp8) {
+    return unfit("main.pool.layout", "mla_fp8 where q is e4m3",
+                 s.pool ? std::string(name(s.pool->layout.kind())) : "bf16 rows");
+  }
+  if (s.index_width > 0 || s.table_width == 0) {
+    return unfit("main.index_width", "a page table and no index list where q is e4m3",
+                 fmt::format("{}", s.index_width));
+  }
+  if (!latent_fp8_page(s.pool->page_size)) {
+    return unfit("main.pool.page_size",
+                 fmt::format("a power of two from {} on where q is e4m3", kLatentFp8Page),
+                 fmt::format("{}", s.pool->page_size));
+  }
+  // Boxes want strides of 16 bytes of a single row and of a single page, too.
+  if (auto ok = check_lines("main.pool", s.pool->data, s.pool->page_stride, 2); !ok) return ok;
+  return check_lines("q", args.q.data, args.q.row_stride, 2);
+}
+
+Result<void> check_sources(const AttendArgs& args) {
+  const AttentionProblem& p = args.problem;
+  const KeySource &a = args.main, &b = args.extra;
+  if (p.window > 0 && a.table_width > 0 && a.index_width == 0) {
+    return unfit("problem.window", "0, or an index list of the window's keys",
+                 fmt::format("{} by page table", p.window));
+  }
+  if (auto ok = check_keys("main", a, p.kind); !ok) return ok;
+  if (!p.two_sources()) return {};
+  if (auto ok = check_keys("extra", b, p.kind); !ok) return ok;
+  if (a.pool.has_value() != b.pool.has_value() ||
+      (a.pool && a.pool->layout.kind() != b.pool->layout.kind())) {
+    return unfit("extra", "pages of main's layout, or compact rows like main's", "another form");
+  }
+  // A unit's keys are those of a request's pages, or those that a row's lists name.
+  if (a.index_width == 0 && b.index_width > 0) {
+    return unfit("main.indices", "an index list beside that of extra",
+                 a.table_width > 0 ? "a page table" : "none");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> check_latent_call(const AttendArgs& args) {
+  const AttentionProblem& p = args.problem;
+  if (p.nope != latent_nope(p.kind) || p.rope != kLatentRope) {
+    return unfit("problem", fmt::format("{} + {} dimensions", latent_nope(p.kind), kLatentRope),
+                 fmt::format("{} + {}", p.nope, p.rope));
+  }
+  if (p.heads < 1 || p.heads > kLatentHeads) {
+    return unfit("problem.heads", fmt::format("1 to {}", kLatentHeads), fmt::format("{}", p.heads));
+  }
+  const auto need_dtype = [](const char* field, EnumSet<DType> wanted,
+                             DType offered) -> Result<void> {
+    if (wanted.contains(offered)) return {};
+    return unfit(field, wanted.names(), std::string(name(offered)));
+  };
+  if (auto ok = need_dtype("q.dtype", {DType::bf16, DType::e4m3}, args.q.dtype); !ok) return ok;
+  if (auto ok = need_dtype("out.dtype", {DType::bf16}, args.out.dtype); !ok) return ok;
+  if (args.lse.data != nullptr) {
+    if (auto ok = need_dtype("lse.dtype", {DType::f32}, args.lse.dtype); !ok) return ok;
+  }
+  const std::int64_t q_stride = bytes_of(args.q.dtype, args.q.row_stride);
+  if (auto ok = check_lines("q", args.q.data, q_stride, args.q.rows); !ok) return ok;
+  if (auto ok = check_lines("out", args.out.data, args.out.row_stride * 2, args.out.rows); !ok) {
+    return ok;
+  }
+  if (auto ok = check_sources(args); !ok || args.q.dtype != DType::e4m3) return ok;
+  return check_fp8(args);
+}
+
+}  // namespace lathe::cuda
