@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <list>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "attend_parts.h"
 #include "bindings.h"
@@ -41,27 +43,68 @@ class OnDevice {
   int before_ = 0;
 };
 
+/// A list that follows from its length, on the calling thread's device. Graphs may use it for as long as this lives: growing
+/// keeps what was there.
+class GpuList {
+ public:
+  explicit GpuList(std::int32_t (*entry)(std::int64_t at)) : entry_(entry) {}
+  /// The first `count` entries. Growing waits for the stream, and cannot be captured. Errors: no memory.
+  std::span<const std::int32_t> take(std::int64_t count, cudaStream_t stream) {
+    if (count > size_) {
+      const std::int64_t size = std::max<std::int64_t>({count, 2 * size_, 1024});
+      std::vector<std::int32_t> entries(static_cast<std::size_t>(size));
+      for (std::int64_t at = 0; at < size; ++at) entries[static_cast<std::size_t>(at)] = entry_(at);
+      const auto bytes = size * static_cast<std::int64_t>(sizeof(std::int32_t));
+      PoolBytes made = value_or_raise(cuda::allocate_device_bytes(bytes));
+      value_or_raise(cuda::copy_to_device(std::span<const std::int32_t>(entries),
+                                          reinterpret_cast<std::int32_t*>(made.get()), stream));
+      value_or_raise(cuda::call_result(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
+      kept_.push_back(std::move(made));
+      size_ = size;
+    }
+    if (count == 0) return {};
+    return {reinterpret_cast<const std::int32_t*>(kept_.back().get()),
+            static_cast<std::size_t>(count)};
+  }
+
+ private:
+  std::int32_t (*entry_)(std::int64_t at);
+  std::vector<PoolBytes> kept_;
+  std::int64_t size_ = 0;
+};
+
 /// What calls on one stream of one GPU keep between them.
 class GpuScratch {
  public:
   explicit GpuScratch(int ordinal) : ordinal_(ordinal) {
-    const OnDevice on(ordinal);
+    int before = 0;
+    const bool known = cudaGetDevice(&before) == cudaSuccess;
     value_or_raise(cuda::open_device(ordinal));
-    scratch_.emplace(cuda::device_memory());
+    if (known) cudaSetDevice(before);
+    kept_.emplace();
   }
   ~GpuScratch() {
     int before = 0;
     cudaGetDevice(&before);
     cudaSetDevice(ordinal_);  // its memory is given back there
-    scratch_.reset();
+    kept_.reset();
     cudaSetDevice(before);
   }
   int ordinal() const { return ordinal_; }
-  Scratch& scratch() { return *scratch_; }
+  Scratch& scratch() { return kept_->scratch; }
+  GpuList& numbers() { return kept_->numbers; }  // 0, 1, 2, 3, ...
+  GpuList& pairs() { return kept_->pairs; }      // 0, 0, 0, 1, 0, 2, ...
+  GpuList& holes() { return kept_->holes; }      // -1, -1, ...
 
  private:
+  struct Kept {
+    Scratch scratch{cuda::device_memory()};
+    GpuList numbers{[](std::int64_t at) { return static_cast<std::int32_t>(at); }};
+    GpuList pairs{[](std::int64_t at) { return static_cast<std::int32_t>(at % 2 * (at / 2)); }};
+    GpuList holes{[](std::int64_t) { return std::int32_t{-1}; }};
+  };
   int ordinal_;
-  std::optional<Scratch> scratch_;
+  std::optional<Kept> kept_;
 };
 
 /// Arrays of the call, kept until it is on the stream.
@@ -77,7 +120,8 @@ class Arrays {
   std::list<Array> kept_;
 };
 
-KeySource source_of(Arrays& arrays, const std::string& prefix, const nb::dict& fields) {
+KeySource source_of(GpuScratch& keeper, cudaStream_t stream, Arrays& arrays,
+                    const std::string& prefix, const nb::dict& fields) {
   KeySource s;
   if (!fields["pool"].is_none()) {
     s.pool = pool_view(arrays.on_gpu(prefix + "pool", fields["pool"]),
@@ -100,6 +144,11 @@ KeySource source_of(Arrays& arrays, const std::string& prefix, const nb::dict& f
     const Array& indices = arrays.on_gpu(prefix + "indices", fields["indices"]);
     s.indices = int32_span(indices, 2, "[rows, width]");
     s.index_width = indices.shape(1);
+    if (s.index_width == 0) {
+      // A list of no entries names no keys; the kernels take width 0 for "no list".
+      s.index_width = 1;
+      s.indices = keeper.holes().take(indices.shape(0), stream);
+    }
   }
   if (!fields["index_lengths"].is_none()) {
     s.index_lengths =
@@ -144,19 +193,53 @@ struct Output {
   }
 };
 
-/// A host list at the end of a column of them, to go to the device in one copy.
-std::size_t append(std::vector<std::int32_t>& column, const std::vector<std::int32_t>& list) {
-  const std::size_t at = column.size();
-  column.insert(column.end(), list.begin(), list.end());
-  return at;
+/// Lengths in host memory are checked like the CPU's, bound the batch, and go to the device in one copy. Errors: those of
+/// check_latent_args; a stream that is captured, as a graph would read this memory at each replay.
+void take_host_lengths(GpuScratch& keeper, cudaStream_t stream, bool by_list, nb::handle q_indptr,
+                       nb::handle kv_lens, AttendArgs& args) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  value_or_raise(
+      cuda::call_result(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing"));
+  if (capture != cudaStreamCaptureStatusNone) {
+    raise({ErrorCode::invalid_argument, "kv_lens", "an array on the GPU while a graph is captured",
+           kv_lens.is_none() ? "None" : "one in host memory",
+           "so must q_indptr be, as replays read both again"});
+  }
+  const Batch batch(args.q.rows, by_list, q_indptr, kv_lens);
+  AttendArgs host = args;
+  host.q_indptr = batch.indptr;
+  host.kv_lens = batch.lens;
+  host.main.index_lengths = host.extra.index_lengths = {};
+  const std::int64_t width = std::int64_t{args.problem.heads} * args.problem.v_dim();
+  host.out = {const_cast<std::byte*>(host.q.data), DType::bf16, args.q.rows, width, width};
+  value_or_raise(check_latent_args(host));
+
+  args.max_request_rows = 1;
+  args.max_kv_len = 1;
+  const std::size_t requests = batch.lens.size();
+  for (std::size_t r = 0; r < requests; ++r) {
+    args.max_request_rows =
+        std::max<std::int64_t>(args.max_request_rows, batch.indptr[r + 1] - batch.indptr[r]);
+    args.max_kv_len = std::max<std::int64_t>(args.max_kv_len, batch.lens[r]);
+  }
+  std::vector<std::int32_t> column = batch.indptr;
+  column.insert(column.end(), batch.lens.begin(), batch.lens.end());
+  const auto bytes = static_cast<std::int64_t>(column.size() * sizeof(std::int32_t));
+  std::byte* room = keeper.scratch().outer().take(bytes);
+  if (room == nullptr) value_or_raise(cuda::allocate_device_bytes(bytes));
+  auto* lists = reinterpret_cast<std::int32_t*>(room);
+  value_or_raise(cuda::copy_to_device(std::span<const std::int32_t>(column), lists, stream));
+  args.q_indptr = {lists, requests + 1};
+  args.kv_lens = {lists + requests + 1, requests};
 }
 
-nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream, const std::string& kind,
+nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const std::string& kind,
                         const std::string& attention, nb::handle q, nb::handle q_indptr,
                         nb::handle kv_lens, bool lens_on_gpu, const nb::dict& main,
                         nb::handle extra, const nb::dict& options, nb::handle out, nb::handle lse) {
   const int gpu = keeper.ordinal();
   const OnDevice on(gpu);
+  auto* const stream = reinterpret_cast<cudaStream_t>(stream_handle);
   Arrays arrays(gpu);
   const Array& q_array = arrays.on_gpu("q", q);
   AttendArgs args;
@@ -164,13 +247,15 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream, const std::st
                             !extra.is_none(), options);
   args.q = rows_view(q_array, true);
   args.q_scale = nb::cast<float>(options["q_scale"]);
-  args.main = source_of(arrays, "", main);
-  if (!extra.is_none()) args.extra = source_of(arrays, "extra.", nb::cast<nb::dict>(extra));
+  args.main = source_of(keeper, stream, arrays, "", main);
+  if (!extra.is_none()) {
+    args.extra = source_of(keeper, stream, arrays, "extra.", nb::cast<nb::dict>(extra));
+  }
   if (args.problem.sink) {
     args.sink = float_span(arrays.on_gpu("sink", options["sink"]), 1, "[heads]");
   }
 
-  const Kernel kernel = find_kernel("sm90", kind, args.problem.kind);
+  const Kernel kernel = find_kernel("sm90", kind, args.problem.kind, args.main.pool);
   if (args.main.pool && !kernel.capability.layouts.contains(args.main.pool->layout.kind())) {
     raise({ErrorCode::unsupported, "layout",
            fmt::format("{} for {} on a GPU", kernel.capability.layouts.names(), kind),
@@ -178,53 +263,27 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream, const std::st
            "kind=\"inplace\" reads the layouts that it names; kind=\"gather\" compact rows"});
   }
 
-  // Lengths in host memory are checked like the CPU's and go to the device; those that lie there are
-  // taken as they are.
-  std::vector<std::int32_t> column;
-  std::size_t indptr_at = 0;
-  std::size_t lens_at = 0;
-  std::size_t requests = 0;
   args.max_request_rows = nb::cast<std::int64_t>(options["max_request_rows"]);
   args.max_kv_len = nb::cast<std::int64_t>(options["max_kv_len"]);
+  const bool by_list = !main["indices"].is_none();
   if (lens_on_gpu) {
     args.kv_lens = int32_span(arrays.on_gpu("kv_lens", kv_lens), 1, "[requests]");
-    requests = args.kv_lens.size();
     if (q_indptr.is_none()) {
-      std::vector<std::int32_t> each(requests + 1);
-      for (std::size_t i = 0; i < each.size(); ++i) each[i] = static_cast<std::int32_t>(i);
-      append(column, each);
+      need_a_row_each(std::ssize(args.kv_lens), args.q.rows);
+      args.q_indptr = keeper.numbers().take(args.q.rows + 1, stream);
     } else {
       args.q_indptr = int32_span(arrays.on_gpu("q_indptr", q_indptr), 1, "[requests + 1]");
     }
+  } else if (by_list && q_indptr.is_none() && kv_lens.is_none()) {
+    // One request of all rows.
+    const std::int64_t rows = args.q.rows;
+    const auto pairs =
+        keeper.pairs().take(2 * rows + 2, stream).subspan(static_cast<std::size_t>(2 * rows));
+    args.q_indptr = pairs;
+    args.kv_lens = pairs.subspan(1);
+    args.max_request_rows = std::max<std::int64_t>(rows, 1);
   } else {
-    const Batch batch(args.q.rows, args.main.index_width > 0, q_indptr, kv_lens);
-    AttendArgs host = args;
-    host.q_indptr = batch.indptr;
-    host.kv_lens = batch.lens;
-    host.main.index_lengths = host.extra.index_lengths = {};
-    const std::int64_t width = std::int64_t{args.problem.heads} * args.problem.v_dim();
-    host.out = {const_cast<std::byte*>(host.q.data), DType::bf16, args.q.rows, width, width};
-    value_or_raise(check_latent_args(host));
-    indptr_at = append(column, batch.indptr);
-    lens_at = append(column, batch.lens);
-    requests = batch.lens.size();
-    args.max_request_rows = 1;
-    args.max_kv_len = 1;
-    for (std::size_t r = 0; r < requests; ++r) {
-      args.max_request_rows =
-          std::max<std::int64_t>(args.max_request_rows, batch.indptr[r + 1] - batch.indptr[r]);
-      args.max_kv_len = std::max<std::int64_t>(args.max_kv_len, batch.lens[r]);
-    }
-  }
-  if (!column.empty()) {
-    const auto bytes = static_cast<std::int64_t>(column.size() * sizeof(std::int32_t));
-    std::byte* room = keeper.scratch().outer().take(bytes);
-    if (room == nullptr) value_or_raise(cuda::allocate_device_bytes(bytes));
-    auto* lists = reinterpret_cast<std::int32_t*>(room);
-    value_or_raise(cuda::copy_to_device(std::span<const std::int32_t>(column), lists,
-                                        reinterpret_cast<cudaStream_t>(stream)));
-    if (args.q_indptr.empty()) args.q_indptr = {lists + indptr_at, requests + 1};
-    if (!lens_on_gpu) args.kv_lens = {lists + lens_at, requests};
+    take_host_lengths(keeper, stream, by_list, q_indptr, kv_lens, args);
   }
 
   const std::int64_t heads = args.problem.heads;
@@ -234,7 +293,7 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream, const std::st
   args.out = out_made.view;
   args.lse = lse_made.view;
   args.execution.scratch = &keeper.scratch();
-  args.execution.stream = reinterpret_cast<void*>(stream);
+  args.execution.stream = stream;
   const auto done = [&] {
     const nb::gil_scoped_release unlocked;
     return kernel.attend(args);

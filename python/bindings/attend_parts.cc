@@ -54,19 +54,36 @@ Batch::Batch(std::int64_t rows, bool by_list, nb::handle q_indptr, nb::handle kv
   } else if (no_lens) {
     raise(
         {ErrorCode::invalid_argument, "kv_lens", "the number of keys of each request", "None", ""});
-  } else if (no_indptr && std::ssize(lens) == rows) {
+  } else if (no_indptr) {
+    need_a_row_each(std::ssize(lens), rows);
     indptr.resize(lens.size() + 1);
     std::iota(indptr.begin(), indptr.end(), 0);
-  } else if (no_indptr) {
-    raise({ErrorCode::invalid_argument, "q_indptr",
-           "the first row of each request, as not each request has one row", "None", ""});
   }
 }
 
-Kernel find_kernel(const std::string& device, const std::string& kind, ProblemKind problem) {
+void need_a_row_each(std::int64_t requests, std::int64_t rows) {
+  if (requests == rows) return;
+  raise({ErrorCode::invalid_argument, "q_indptr",
+         "the first row of each request, as not each request has one row", "None", ""});
+}
+
+Kernel find_kernel(const std::string& device, const std::string& kind, ProblemKind problem,
+                   const std::optional<ConstPoolView>& pool) {
   const Registry registry = all_kernels();
   const Kernel* kernel = registry.find(fmt::format("{}.{}.{}", device, name(problem), kind));
-  if (kernel != nullptr && kernel->attend != nullptr) return *kernel;
+  if (kernel != nullptr && kernel->attend != nullptr) {
+    if (!pool) return *kernel;
+    const LayoutKind layout = pool->layout.kind();
+    if (kernel->capability.layouts.contains(layout)) return *kernel;
+    for (const Kernel& k : registry.kernels()) {
+      const Capability& c = k.capability;
+      if (c.kind == kernel->capability.kind && c.devices == kernel->capability.devices &&
+          c.problems.contains(problem) && c.layouts.contains(layout) && k.attend != nullptr) {
+        return k;
+      }
+    }
+    return *kernel;
+  }
   std::string known;
   for (const Kernel& k : registry.kernels()) {
     if (!k.capability.problems.contains(problem) || k.attend == nullptr) continue;

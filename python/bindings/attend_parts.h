@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,12 @@ struct Batch {
   Batch(std::int64_t rows, bool by_list, nb::handle q_indptr, nb::handle kv_lens);
 };
 
-/// Errors: no such kernel, or one that this build cannot run.
-Kernel find_kernel(const std::string& device, const std::string& kind, ProblemKind problem);
+/// Errors: not as many requests as rows, where q_indptr is left out.
+void need_a_row_each(std::int64_t requests, std::int64_t rows);
+
+/// Where a device has several kernels of the kind, the one that reads the pool's layout. Errors: no such kernel, or one
+/// that this build cannot run.
+Kernel find_kernel(const std::string& device, const std::string& kind, ProblemKind problem,
+                   const std::optional<ConstPoolView>& pool = {});
 
 }  // namespace lathe::python

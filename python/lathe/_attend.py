@@ -161,9 +161,9 @@ def attend(
     threads: of the cpu device; 0 = one per core.
     batch_invariant: a request's bits depend on nothing but the request; off, splits follow threads.
 
-    On a GPU (torch, or anything with DLPack) q is bfloat16 and every array lies there beside it, lists
-    as contiguous int32; only q_indptr and kv_lens may lie in host memory, where they are checked and
-    copied. Nothing waits.
+    On a GPU (torch, or anything with DLPack) q is bfloat16, or codes where kind is "native" and the layout mla_fp8, and
+    every array lies there beside it, lists as contiguous int32; only q_indptr and kv_lens may lie in host memory, where
+    they are checked and copied. Nothing waits.
     out, lse: arrays to write to, bfloat16 and float32; by default they are allocated.
     max_request_rows, max_kv_len: bounds of lengths that lie on the GPU: the most rows of a request (1
         by default) and keys of one (by default what the page table holds).
@@ -195,7 +195,7 @@ def attend(
         attention, kind, device = route.attention, route.kind, route.device
         fields = route.source("main", "", fields)
         extra = route.extra(extra)
-        route.check_batch(q, kv_lens, sink)
+        route.check_batch(q, kv_lens, max_kv_len, sink)
         top_k = route.number("top_k", top_k)
         window = route.number("window", window)
     attention = "dsa" if attention is None else _args.text("attention", attention)

@@ -11,8 +11,9 @@ from ._errors import LatheError
 
 _CUDA = 2  # kDLCUDA
 
-# Scratch by GPU and stream. A thread has its own, as calls of two threads would share its contents.
-_scratch = threading.local()
+# Scratch by thread, GPU and stream: calls of two threads would share its contents. It stays when a thread ends, as graphs that the
+# thread captured have its address; the next thread of that number has it.
+_scratch: dict[tuple[int, int, int], Any] = {}
 
 
 def place(value: Any) -> int | None:
@@ -32,10 +33,10 @@ def _scratch_of(gpu: int, stream: int) -> Any:
             f"an array on cuda:{gpu}",
             "build lathe where nvcc is on PATH",
         )
-    kept = _scratch.__dict__.setdefault("kept", {})
-    if (gpu, stream) not in kept:
-        kept[gpu, stream] = _lathe.GpuScratch(gpu)
-    return kept[gpu, stream]
+    owner = (threading.get_ident(), gpu, stream)
+    if owner not in _scratch:
+        _scratch[owner] = _lathe.GpuScratch(gpu)
+    return _scratch[owner]
 
 
 def _torch_of(value: Any) -> Any:
@@ -65,7 +66,11 @@ class _Importer:
             raise LatheError(
                 "invalid_argument", name, f"an array on cuda:{self.gpu}, as q", came
             )
-        return value.__dlpack__(stream=self.stream)
+        torch = _torch_of(value)
+        if torch is None:
+            return value.__dlpack__(stream=self.stream)
+        with torch.cuda.device(self.gpu):  # torch gives tensors of its current GPU alone
+            return value.__dlpack__(stream=self.stream)
 
     def source(self, prefix: str, source: dict[str, Any]) -> dict[str, Any]:
         arrays = ("pool", "compact", "page_table", "indices", "index_lengths")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _args, _codec
+from . import _args, _codec, _cuda
 from ._errors import LatheError
 from ._plan import Plan
 
@@ -50,8 +50,11 @@ class Planned:
         if given not in (self.attention, self.problem["kind"]):
             raise _differs("attention", self.attention, given)
 
-    def check_batch(self, q: Any, kv_lens: Any, sink: Any) -> None:
-        """Errors: LatheError where the batch is not one that the plan was made for."""
+    def check_batch(self, q: Any, kv_lens: Any, max_kv_len: Any, sink: Any) -> None:
+        """Errors: LatheError where the batch is not one that the plan was made for.
+
+        Of lengths on a GPU, which are not read, max_kv_len says how large they are.
+        """
         shape = getattr(q, "shape", ())
         if len(shape) == 3 and shape[1] != self.problem["heads"]:
             raise _differs("q", f"{self.problem['heads']} heads", shape[1])
@@ -60,9 +63,13 @@ class Planned:
         if (sink is not None) != self.problem["sink"]:
             wanted = "sink per head" if self.problem["sink"] else "None"
             raise _differs("sink", wanted, "None" if sink is None else "a sink")
-        longest = 0 if kv_lens is None else _numpy(kv_lens, "kv_lens", 1).max(initial=0)
+        field, longest = "kv_lens", 0
+        if _cuda.place(kv_lens) is not None:
+            field, longest = "max_kv_len", _args.integer("max_kv_len", max_kv_len or 0)
+        elif kv_lens is not None:
+            longest = _numpy(kv_lens, "kv_lens", 1).max(initial=0)
         if longest > self._context_length:
-            raise _differs("kv_lens", f"{self._context_length} keys at most", longest)
+            raise _differs(field, f"{self._context_length} keys at most", longest)
 
     def number(self, field: str, given: Any) -> Any:
         """The problem's number, 0 as None. Errors: LatheError where another one is given."""
