@@ -30,10 +30,6 @@ struct LocalLists {
   std::span<const LocalPos> positions;  // [rows, width]; -1 is a hole
   std::int64_t width = 0;
   std::span<const std::int32_t> lens;  // [rows] keys that the row sees, or empty: no such limit
-
-  std::int64_t rows() const {
-    return width == 0 ? std::ssize(lens) : std::ssize(positions) / width;
-  }
 };
 
 /// out[t, i] = slot of position lists[t, i] of request row_request[t]. out: [rows, width];

@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "attn/check_count.h"
+
 namespace lathe {
 namespace {
 
@@ -13,6 +15,23 @@ Error bad(std::string field, std::string wanted, std::string offered) {
 
 RowsView read_only(const MutableRowsView& v) {
   return {v.data, v.dtype, v.rows, v.cols, v.row_stride};
+}
+
+Result<void> check_view(const char* field, const RowsView& v) {
+  const auto of = [&](const char* member) { return fmt::format("{}.{}", field, member); };
+  if (auto ok = check_range(of("rows").c_str(), v.rows, 0); !ok) return ok;
+  if (auto ok = check_range(of("cols").c_str(), v.cols, 0); !ok) return ok;
+  if (v.row_stride < v.cols) {
+    return bad(of("row_stride"), fmt::format("at least {}", v.cols),
+               fmt::format("{}", v.row_stride));
+  }
+  if (bits_of(v.dtype) < 8 && v.cols % 2 != 0) {
+    return bad(of("cols"), "whole bytes", fmt::format("{} of {}", v.cols, name(v.dtype)));
+  }
+  if (v.data == nullptr && v.rows > 0 && v.cols > 0) {
+    return bad(of("data"), fmt::format("{} rows", v.rows), "a null pointer");
+  }
+  return {};
 }
 
 Result<void> check(const RowsView& ragged, std::span<const std::int32_t> q_indptr,
@@ -40,6 +59,8 @@ Result<void> check(const RowsView& ragged, std::span<const std::int32_t> q_indpt
 
 Result<void> check_pad_counts(const RowsView& ragged, std::span<const std::int32_t> q_indptr,
                               std::int64_t max_len, const RowsView& dense) {
+  if (auto ok = check_view("ragged", ragged); !ok) return ok;
+  if (auto ok = check_view("dense", dense); !ok) return ok;
   if (ragged.dtype != dense.dtype) {
     return bad("dense.dtype", std::string(name(ragged.dtype)), std::string(name(dense.dtype)));
   }
@@ -48,7 +69,8 @@ Result<void> check_pad_counts(const RowsView& ragged, std::span<const std::int32
   }
   if (q_indptr.empty()) return bad("q_indptr", "a list that starts with 0", "an empty list");
   const std::int64_t requests = std::ssize(q_indptr) - 1;
-  if (max_len < 0 || dense.rows != requests * max_len) {
+  if (auto ok = check_range("max_len", max_len, 0); !ok) return ok;
+  if (dense.rows != requests * max_len) {
     return bad("dense.rows", fmt::format("{} requests of {} rows", requests, max_len),
                fmt::format("{}", dense.rows));
   }

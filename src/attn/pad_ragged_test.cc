@@ -38,5 +38,40 @@ TEST(PadRagged, NothingAndErrors) {
   EXPECT_FALSE(pad_ragged(view(std::as_const(some), 2), falling, 1, view(some, 2)).ok());
 }
 
+TEST(PadRagged, RefusesViewsThatAreNone) {
+  const std::vector<std::int32_t> indptr = {0, 1, 2};
+  const std::vector<float> from(4);
+  std::vector<float> to(4, -7);
+  const auto field = [&](auto change) {
+    RowsView ragged = view(from, 2);
+    MutableRowsView dense = view(to, 2);
+    std::int64_t max_len = 1;
+    change(ragged, dense, max_len);
+    const auto done = pad_ragged(ragged, indptr, max_len, dense);
+    return done ? "none" : done.error().field;
+  };
+  using V = RowsView;
+  using M = MutableRowsView;
+  EXPECT_EQ(field([](V&, M&, std::int64_t&) {}), "none");
+  to.assign(4, -7);
+  EXPECT_EQ(field([](V&, M& m, std::int64_t&) { m.row_stride = 1; }), "dense.row_stride");
+  EXPECT_EQ(field([](V& v, M&, std::int64_t&) { v.row_stride = 1; }), "ragged.row_stride");
+  EXPECT_EQ(field([](V& v, M& m, std::int64_t&) { v.cols = m.cols = -1; }), "ragged.cols");
+  EXPECT_EQ(field([](V&, M& m, std::int64_t&) { m.data = nullptr; }), "dense.data");
+  EXPECT_EQ(field([](V& v, M& m, std::int64_t&) {
+              v.dtype = m.dtype = DType::e2m1;
+              v.cols = m.cols = 1;
+            }),
+            "ragged.cols");
+  // Two requests of 2^63 - 2 rows are -4 rows in 64 bits.
+  EXPECT_EQ(field([](V&, M& m, std::int64_t& max_len) {
+              max_len = INT64_MAX - 1;
+              m.rows = -4;
+            }),
+            "dense.rows");
+  EXPECT_EQ(field([](V&, M&, std::int64_t& max_len) { max_len = INT64_MAX; }), "max_len");
+  EXPECT_EQ(to, std::vector<float>(4, -7));
+}
+
 }  // namespace
 }  // namespace lathe

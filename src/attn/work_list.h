@@ -42,7 +42,6 @@ struct WorkListView {
   std::span<const std::int64_t> row_items;     // [rows + 1] items of row r: [r], [r + 1]
   std::span<const std::int64_t> worker_items;  // [workers + 1] items of worker w: [w], [w + 1]
 
-  std::int64_t rows() const { return std::ssize(row_items) - 1; }
   std::int64_t splits(std::int64_t row) const {
     const auto r = static_cast<std::size_t>(row);
     return row_items[r + 1] - row_items[r];

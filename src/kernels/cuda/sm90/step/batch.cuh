@@ -14,9 +14,15 @@ __device__ __forceinline__ std::int32_t rows_of(const BatchParams& b, std::int64
   return rows > 0 ? rows : 0;
 }
 
-// Keys of a request: those cached and its own rows.
+// Negative where it is 2^31 or more.
+__device__ __forceinline__ std::int32_t length_sum(std::int32_t a, std::int32_t b) {
+  return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) + static_cast<std::uint32_t>(b));
+}
+
+// Keys of a request: those cached and its own rows; none where they are no length.
 __device__ __forceinline__ std::int32_t kv_len(const BatchParams& b, std::int64_t r) {
-  return is_padding(b, r) ? 0 : b.cached[r] + rows_of(b, r);
+  const std::int32_t keys = length_sum(b.cached[r], rows_of(b, r));
+  return is_padding(b, r) || keys < 0 ? 0 : keys;
 }
 
 __device__ __forceinline__ std::int32_t entries_of(const BatchParams& b, std::int32_t keys) {

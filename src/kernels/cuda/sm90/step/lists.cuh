@@ -12,13 +12,16 @@ __device__ __forceinline__ std::int32_t held_page(std::int32_t page, std::int32_
 // The pages of a request, found once for many of them.
 struct RequestPages {
   const std::int32_t* pages;
-  std::int64_t count;
+  std::int32_t count;
   std::int32_t pool_pages;
 
+  // None where the list leaves what there is.
   __device__ __forceinline__ RequestPages(const ListsParams& lists, std::int64_t request)
-      : pages(lists.pages + lists.indptr[request]),
-        count(lists.indptr[request + 1] - lists.indptr[request]),
-        pool_pages(lists.pool_pages) {}
+      : pool_pages(lists.pool_pages) {
+    const std::int64_t begin = lists.indptr[request], end = lists.indptr[request + 1];
+    pages = lists.pages + begin;
+    count = begin >= 0 && end <= lists.page_count ? static_cast<std::int32_t>(end - begin) : 0;
+  }
   // Page i, -1 where there is none.
   __device__ __forceinline__ std::int32_t operator()(std::int64_t i) const {
     return i >= 0 && i < count ? held_page(pages[i], pool_pages) : -1;
@@ -89,7 +92,7 @@ static __global__ void __launch_bounds__(kStepThreads)
   const std::int64_t length = p.lengths[r];
   const std::int64_t start = p.starts == nullptr ? 0 : p.starts[r];
   fill_columns(p.out, r, p.width, first, p.lanes, [&](std::int64_t i) {
-    return i < length ? slot_on(p.lists.page_size, start + i, pages) : -1;
+    return start >= 0 && i < length ? slot_on(p.lists.page_size, start + i, pages) : -1;
   });
 }
 

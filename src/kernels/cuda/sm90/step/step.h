@@ -87,7 +87,7 @@ Result<void> combine_index_lists(const CombineLists& lists, std::span<RaggedRow>
 
 /// buffers.items at a multiple of 16 bytes; workspace: work_workspace(rows) entries. row_items[rows]
 /// says how many items there are; it exceeds the room where that was too small. One launch for up to
-/// 4096 rows, three for more.
+/// 4096 rows, three for more, two with fixed splits.
 Result<void> plan_work(const KeyRanges& ranges, const WorkOptions& options,
                        const WorkBuffers& buffers, std::span<std::int64_t> workspace,
                        cudaStream_t stream,
@@ -117,7 +117,7 @@ struct StepCounts {
 };
 
 /// The arrays of StepView that follow from it. Rows past the last request's are padding: no
-/// position, no request, no key.
+/// position, no request, no key. Tables have as many rows as there are requests, window_slots as there are rows, or no columns.
 struct StepRowsOutput {
   std::span<std::int32_t> q_indptr;  // [requests + 1]
   std::span<std::int32_t> kv_lens;   // [requests]
@@ -133,7 +133,7 @@ struct StepRowsOutput {
 
   // With a window; empty without.
   std::span<std::int32_t> window_lens;
-  DeviceTable<Slot> window_slots;
+  DeviceTable<Slot> window_slots;  // of `window` columns or more
   // With a ratio; empty without.
   std::span<std::int32_t> compressed_lens;
   std::span<Slot> compressed_out_slots;

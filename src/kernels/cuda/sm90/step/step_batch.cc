@@ -21,16 +21,17 @@ Result<void> check_batch(const StepRowsInput& in) {
   if (auto ok = check_range("window", in.window, 0); !ok) return ok;
   if (auto ok = check_range("ratio", in.ratio, 0); !ok) return ok;
   if (in.ratio == 0) return {};
+  if (in.window == 0) return bad_number("ratio", "0 without a window", in.ratio);
   if (auto ok = check_lists(in.compressed_lists, in.compressed_pool); !ok) return ok;
   return check_count("compressed_lists.indptr", in.compressed_lists.indptr, requests + 1);
 }
 
-// Room for `rows` rows of a table that may also be left out.
+// A table of `rows` rows that may also be left out.
 template <class Index>
 Result<void> check_width(const char* field, const DeviceTable<Index>& table, std::int64_t rows) {
   if (auto ok = check_range(field, table.width, 0); !ok) return ok;
-  if (table.width == 0) return {};
-  return check_range(field, table.requests, rows);
+  if (table.width == 0 || table.requests == rows) return {};
+  return bad_number(field, fmt::format("{} rows", rows), table.requests);
 }
 
 Result<void> check_sources(const StepRowsInput& in, const StepRowsOutput& out) {
@@ -39,8 +40,12 @@ Result<void> check_sources(const StepRowsInput& in, const StepRowsOutput& out) {
   const std::int64_t entries = in.ratio > 0 ? rows : 0;
   if (auto ok = check_count("window_lens", out.window_lens, windows); !ok) return ok;
   if (auto ok = check_width("window_slots", out.window_slots, rows); !ok) return ok;
-  if (in.window == 0 && out.window_slots.width > 0) {
-    return bad_number("window_slots.width", "0 without a window", out.window_slots.width);
+  const std::int64_t width = out.window_slots.width;
+  if (in.window == 0 && width > 0) {
+    return bad_number("window_slots.width", "0 without a window", width);
+  }
+  if (width > 0) {
+    if (auto ok = check_range("window_slots.width", width, in.window); !ok) return ok;
   }
   if (auto ok = check_count("compressed_lens", out.compressed_lens, entries); !ok) return ok;
   if (auto ok = check_count("compressed_out_slots", out.compressed_out_slots, entries); !ok) {
@@ -56,9 +61,6 @@ Result<void> pad(const RowsView& ragged, std::span<const std::int32_t> q_indptr,
                  std::int64_t max_len, const RowsView& dense, const PadLaunch& launch,
                  const char* kernel, cudaStream_t stream, const std::source_location& where) {
   if (auto ok = check_pad_counts(ragged, q_indptr, max_len, dense); !ok) return ok;
-  if (auto ok = check_range("max_len", max_len, 0); !ok) return ok;
-  if (auto ok = check_range("dense.rows", dense.rows, 0); !ok) return ok;
-  if (auto ok = check_range("ragged.rows", ragged.rows, 0); !ok) return ok;
   return launch_result(
       launch_pad(launch.params, launch.words, stream),
       {kernel, fmt::format("{} rows, {} requests of {}", ragged.rows, q_indptr.size() - 1, max_len),
@@ -88,6 +90,12 @@ Result<void> plan_work(const KeyRanges& ranges, const WorkOptions& options,
     return ok;
   }
   if (auto ok = check_room("workspace", workspace, work_workspace(rows)); !ok) return ok;
+  // An item is stored at once.
+  const auto* items = static_cast<const void*>(buffers.items.data());
+  if (reinterpret_cast<std::uintptr_t>(items) % 16 != 0) {
+    return Error{ErrorCode::invalid_argument, "items", "an address that is a multiple of 16",
+                 fmt::format("{}", items), ""};
+  }
   return launch_result(
       launch_work(work_params(ranges, options, buffers, workspace), stream),
       {"plan_work", fmt::format("{} rows, {} workers", rows, options.workers), where});

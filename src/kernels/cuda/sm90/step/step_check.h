@@ -21,6 +21,7 @@ Result<void> check_room(const char* field, std::span<T> list, std::int64_t neede
 inline Result<void> check_lists(const DevicePageLists& lists, PoolShape pool) {
   if (auto ok = check_pool_shape(pool); !ok) return ok;
   if (lists.indptr.empty()) return bad_number("indptr", "requests + 1 entries", 0);
+  if (auto ok = check_range("pages", std::ssize(lists.pages), 0); !ok) return ok;
   return check_range("requests", lists.requests(), 0);
 }
 

@@ -176,6 +176,7 @@ struct Emulated {
 TEST(StepEmulated, PageTables) {
   Emulated device;
   check_page_tables(device);
+  check_hostile_lists(device);
 }
 TEST(StepEmulated, RaggedLists) {
   Emulated device;

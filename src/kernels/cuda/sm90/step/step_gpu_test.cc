@@ -96,6 +96,7 @@ struct OnGpu {
 TEST_F(StepGpu, PageTables) {
   OnGpu device{*this};
   check_page_tables(device);
+  check_hostile_lists(device);
 }
 TEST_F(StepGpu, RaggedLists) {
   OnGpu device{*this};

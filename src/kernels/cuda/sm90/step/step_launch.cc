@@ -17,8 +17,12 @@ std::int32_t* words(Index* list) {
   return list == nullptr ? nullptr : &list->value;
 }
 ListsParams lists_params(const DevicePageLists& lists, PoolShape pool) {
-  return {lists.indptr.data(), words(lists.pages), lists.requests(),
-          static_cast<std::int32_t>(pool.pages), FastDiv(pool.page_size)};
+  return {lists.indptr.data(),
+          words(lists.pages),
+          std::ssize(lists.pages),
+          lists.requests(),
+          static_cast<std::int32_t>(pool.pages),
+          FastDiv(pool.page_size)};
 }
 
 template <class T>

@@ -24,7 +24,8 @@ struct RowLanes {
 /// The page lists of requests: request r has pages[indptr[r], indptr[r + 1]).
 struct ListsParams {
   const std::int64_t* indptr = nullptr;  // [requests + 1]
-  const std::int32_t* pages = nullptr;
+  const std::int32_t* pages = nullptr;   // [page_count]
+  std::int64_t page_count = 0;
   std::int64_t requests = 0;
   std::int32_t pool_pages = 0;  // a page that is not in [0, pool_pages) is a hole
   FastDiv page_size;
