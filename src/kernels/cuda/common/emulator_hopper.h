@@ -415,10 +415,6 @@ inline std::uint32_t warp_or(std::uint32_t v) {
   return v;
 }
 inline int count_bits(std::uint32_t v) { return __builtin_popcount(v); }
-template <class T>
-T load_constant(const T* p) {
-  return *p;
-}
 inline float exp2_fast(float x) { return std::exp2(x); }
 inline float log2_fast(float x) { return std::log2(x); }
 inline std::uint32_t pack_bf16(float low, float high) { return convert_bf16x2(low, high); }
@@ -432,8 +428,12 @@ inline float f16_half(std::uint32_t v, int half) {
   return to_f32(f16{static_cast<std::uint16_t>(v >> 16 * half)});
 }
 inline float2 unpack_f16(std::uint32_t v) { return {f16_half(v, 0), f16_half(v, 1)}; }
+// What is too large becomes infinite, unlike in pack_f16().
 inline std::uint32_t mul_f16x2(std::uint32_t a, std::uint32_t b) {
-  return pack_f16(f16_half(a, 0) * f16_half(b, 0), f16_half(a, 1) * f16_half(b, 1));
+  const auto half = [&](int i) -> std::uint32_t {
+    return to_f16(f16_half(a, i) * f16_half(b, i)).bits;
+  };
+  return half(0) | half(1) << 16;
 }
 inline void widen_e4m3_f16(std::uint32_t bytes, std::uint32_t& low, std::uint32_t& high) {
   const auto one = [&](int i) {

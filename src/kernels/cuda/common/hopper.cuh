@@ -369,10 +369,6 @@ __device__ inline std::uint32_t warp_or(std::uint32_t v) {
   return __reduce_or_sync(0xffffffffu, v);
 }
 __device__ inline int count_bits(std::uint32_t v) { return __popc(v); }
-template <class T>
-__device__ inline T load_constant(const T* p) {
-  return __ldg(p);
-}
 }  // namespace lathe::cuda
 
 #else

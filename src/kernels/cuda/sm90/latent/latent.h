@@ -1,5 +1,5 @@
-// Latent attention on Hopper: what cpu_attend_latent computes, on the cache's pages, in bf16 arithmetic
-// with f32 sums. Kinds inplace (pages) and gather (compact bf16 rows), all phases. Kind native, for an
+// Latent attention on Hopper: what cpu_attend_latent computes, on the cache's pages, in bf16 arithmetic, or
+// f16 on fp8 pages, with f32 sums. Kinds inplace (pages) and gather (compact bf16 rows), all phases. Kind native, for an
 // e4m3 q on mla_fp8 pages: the same by page table in fp8 arithmetic.
 //
 // The schedule and the workspace belong to the caller, are sized by maxima and may be shared by all
@@ -134,7 +134,7 @@ void stage_latent(const LatentShape& shape, LatentCut& cut);
 /// index lists hold positions (a page table is given too), else empty.
 ///
 /// q bf16, out bf16, lse f32 or null. Layouts mla_bf16, mla_fp8, mla_fp8_block at 512 + 64, v4_fp8 and
-/// bf16 rows at 448 + 64; v_dim 512. Or q e4m3 with q_scale on mla_fp8 by page table, rows and pages at
+/// bf16 rows at 448 + 64; v_dim 512. Scales in fp8 pages lie between 2^-15 and 2^7 (latent_limits.h). Or q e4m3 with q_scale on mla_fp8 by page table, rows and pages at
 /// multiples of 16 bytes: weights are rounded to e4m3 then, so that outputs are off by a few percent of
 /// sqrt(sum of w^2 v^2) (docs/kernels-latent.md).
 ///

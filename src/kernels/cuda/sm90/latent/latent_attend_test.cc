@@ -82,6 +82,18 @@ TEST(AttendOnDevice, RefusesWhatTheKernelsDoNotTake) {
             "max_request_rows: wanted the most rows that one of 2 requests has of 3, got 1");
   EXPECT_THAT(refusal([](AttendArgs& a) { a.problem.window = 128; }, LayoutKind::v4_fp8),
               HasSubstr("problem.window: wanted 0, or an index list"));
+  for (const float scale : {1.4e-45f, 2e38f}) {
+    EXPECT_THAT(refusal([&](AttendArgs& a) { a.main.key_scale = scale; }, LayoutKind::mla_fp8),
+                HasSubstr("main.key_scale: wanted a scale from 2^-100 to 2^60, got"));
+  }
+  EXPECT_EQ(refusal(
+                [](AttendArgs& a) {
+                  a.main.key_scale = 0x1p40f;
+                  a.problem.scale = 0x1p40f;
+                },
+                LayoutKind::mla_fp8),
+            "problem.scale: wanted a scale from 2^-100 to 2^60, times key_scale and q_scale, got "
+            "1099511627776 x 1099511627776 x 1");
   // A request's pages and what a row's list names can't be one unit's keys.
   const std::array<std::int32_t, 4> entries{};
   for (const bool paged : {true, false}) {

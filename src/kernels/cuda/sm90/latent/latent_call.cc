@@ -69,6 +69,17 @@ Result<void> check_fp8(const AttendArgs& args) {
   return check_lines("q", args.q.data, args.q.row_stride, 2);
 }
 
+Result<void> check_scales(const AttendArgs& args) {
+  const std::string range = "a scale from 2^-100 to 2^60";
+  const auto within = [](double s) { return s >= kLatentLeastScale && s <= kLatentMostScale; };
+  const double key = args.main.key_scale;
+  if (!within(key)) return unfit("main.key_scale", range, fmt::format("{}", key));
+  const double q = args.q.dtype == DType::e4m3 ? args.q_scale : 1;
+  if (within(args.problem.scale * key * q)) return {};
+  return unfit("problem.scale", range + ", times key_scale and q_scale",
+               fmt::format("{} x {} x {}", double{args.problem.scale}, key, q));
+}
+
 Result<void> check_sources(const AttendArgs& args) {
   const AttentionProblem& p = args.problem;
   const KeySource &a = args.main, &b = args.extra;
@@ -117,6 +128,7 @@ Result<void> check_latent_call(const AttendArgs& args) {
   if (auto ok = check_lines("out", args.out.data, args.out.row_stride * 2, args.out.rows); !ok) {
     return ok;
   }
+  if (auto ok = check_scales(args); !ok) return ok;
   if (auto ok = check_sources(args); !ok || args.q.dtype != DType::e4m3) return ok;
   return check_fp8(args);
 }

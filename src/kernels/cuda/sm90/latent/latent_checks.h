@@ -40,8 +40,8 @@ inline LatentShape shape_of_call(const AttendArgs& args, std::int32_t least_line
   return shape;
 }
 
-/// Has the last `rows` rows of a call by lists cut into items of 128 keys, and the others left whole.
-inline void cut_last(LatentCut& cut, std::int64_t rows) {
+/// Has the last `rows` rows of a call by lists cut into items of so many keys, and the others left whole.
+inline void cut_last(LatentCut& cut, std::int64_t rows, std::int64_t keys = 128) {
   const std::int64_t units = cut.units();
   const auto share = [&](std::int64_t of, std::int64_t split) {
     LatentShares s{.units = of, .work = cut.all.work, .unit_items = (cut.keys + split - 1) / split};
@@ -50,7 +50,7 @@ inline void cut_last(LatentCut& cut, std::int64_t rows) {
     return s;
   };
   cut.all = share(units - rows, (cut.keys + 127) / 128 * 128);
-  cut.tail = share(rows, 128);
+  cut.tail = share(rows, keys);
 }
 
 /// A V4 call whose sources have a pool each: a window over large pages, and a list over pages of `page` tokens.

@@ -12,11 +12,13 @@ namespace {
 /// The same, compared with the oracle.
 void check(Scene& s, int processors, std::span<const std::int32_t> row_request = {},
            std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0,
-           std::int64_t last = 0, std::int32_t least_lines = 64) {
+           std::int64_t last = 0, std::int32_t least_lines = 64, std::int64_t last_keys = 128) {
   const Matrix<bf16> q = rounded(s.q);
   s.args.q = q.view();
   const Outputs want = s.oracle();
-  expect_oracle(attend(s, processors, row_request, positions, room_pages, last, least_lines), want);
+  expect_oracle(
+      attend(s, processors, row_request, positions, room_pages, last, least_lines, last_keys),
+      want);
 }
 /// The same of a call whose units go to `processors` blocks in several tiles of so few lines, cut or whole.
 void check_few_lines(Scene& s, int processors, int lines, bool whole) {
@@ -203,6 +205,35 @@ TEST_P(LatentEmulatedPages, PositionsAndPageTable) {
   }
 }
 
+// Keys of the largest scale that is taken, 2^7, whose products are the largest that f16 holds.
+TEST(LatentEmulatedFp8Block, LargestKeys) {
+  for (const int heads : {8, 64}) {
+    Scene s(layout_of(LayoutKind::mla_fp8_block), 64, heads, {{200, 1}});
+    constexpr float kMost = 448 * 128;
+    const ConstPoolView small = s.pool.view();
+    std::vector<std::byte> bytes(static_cast<std::size_t>(small.bytes()), std::byte{0xff});
+    const PoolView large(bytes.data(), small.layout, 64, small.pages);
+    s.args.main.pool.emplace(bytes.data(), small.layout, 64, small.pages);
+    Matrix<float> key(1, 576);
+    for (int pos = 0; pos < 200; ++pos) {
+      const std::array slot = {slot_of(s.batch.entry(0, pos / 64), 64, pos % 64)};
+      ASSERT_TRUE(decode_rows(small, slot[0], key.mutable_view(), {}));
+      float amax = 0;
+      for (int i = 0; i < 512; ++i) amax = std::max(amax, std::abs(key.data[i]));
+      for (float& x : key.data) x *= kMost / amax;
+      ASSERT_TRUE(encode_rows(key.view(), slot, large, {}));
+    }
+    s.args.problem.scale *= 3 / kMost;
+    const Matrix<bf16> q = rounded(s.q);
+    s.args.q = q.view();
+    Outputs got = attend(s, 2), want = s.oracle();
+    for (Outputs* o : {&got, &want}) {
+      for (auto& x : o->out.data) x *= 3 / kMost;
+    }
+    expect_oracle(got, want);
+  }
+}
+
 TEST(LatentEmulatedV4, TwoSources) {
   for (const int heads : {8, 64}) {
     Scene s(layout_of(LayoutKind::v4_fp8), 64, heads, {{300, 1}, {40, 1}});
@@ -288,6 +319,22 @@ TEST_P(LatentEmulatedStaged, SparseLists) {
       s.args.main.index_lengths = lengths;
       check(s, 2, {}, {}, room);
       check(s, 2, {}, {}, room, 3);
+    }
+  }
+}
+
+// Last rows cut at single tiles of keys, as kernels of fp8 pages take them: the one of decoded rows takes pairs.
+TEST_P(LatentEmulatedStaged, LastRowsCutAtSingleTiles) {
+  for (const std::int64_t room : {kRoomForAll, std::int64_t{2}}) {
+    for (const std::int64_t keys : {64, 192}) {
+      SCOPED_TRACE("room " + std::to_string(room) + ", items of " + std::to_string(keys));
+      Scene s(layout_of(GetParam()), 64, 64, {{500, 1}, {90, 2}, {300, 1}});
+      const Ints list = s.random_list(450);
+      s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                        : ProblemKind::sparse_latent);
+      const Ints lengths = {450, 449, 200, 65};
+      s.args.main.index_lengths = lengths;
+      check(s, 2, {}, {}, room, 3, 64, keys);
     }
   }
 }

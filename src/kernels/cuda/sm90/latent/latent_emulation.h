@@ -213,10 +213,11 @@ inline constexpr std::int64_t kRoomForAll = 1 << 20;
 
 /// Runs a scene's call among `processors` blocks. With row_request, the kernels get `positions` and the
 /// page table in place of the scene's slots. room_pages: of how many pages of each source there is room to stage them; 0:
-/// they are not. last: rows that are cut by themselves. least_lines: LatentShape's.
+/// they are not. last: rows that are cut by themselves, into items of last_keys. least_lines: LatentShape's.
 inline Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_request = {},
                       std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0,
-                      std::int64_t last = 0, std::int32_t least_lines = 64) {
+                      std::int64_t last = 0, std::int32_t least_lines = 64,
+                      std::int64_t last_keys = 128) {
   AttendArgs args = s.args;
   if (!row_request.empty()) {
     args.main.indices = positions;
@@ -233,7 +234,7 @@ inline Outputs attend(Scene& s, int processors, std::span<const std::int32_t> ro
   LatentSchedule schedule;
   schedule.cut = cut_latent(shape);
   LatentCut& cut = schedule.cut;
-  if (last > 0) cut_last(cut, last);
+  if (last > 0) cut_last(cut, last, last_keys);
   if (room_pages > 0) {
     shape.main = listed_pool(args.main);
     if (args.problem.two_sources()) shape.extra = listed_pool(args.extra);

@@ -18,7 +18,7 @@ __device__ inline std::uint32_t swizzled(std::uint32_t tile, int row, int chunk)
 }
 
 /// Where the producers' shared memory lies. A buffer of keys is freed in halves: tiles 0 to 3 and 4 to 7,
-/// four warps arriving for each. What concerns a pair of tiles lies in slot pair % 4.
+/// by whoever reads them. What concerns a pair of tiles lies in slot pair % 4.
 struct LatentShared {
   static constexpr int kSlots = 4;
   static constexpr int kNameBytes = 2112;  // of bf16 rows (latent_names.cuh)
