@@ -52,7 +52,8 @@ MLA = ["mla_bf16", "mla_fp8", "mla_fp8_block"]
 SCALE = 0.07
 
 
-def dense(layout, heads=16, rows_of=(1, 3, 1), lens=(700, 130, 64)):
+def dense(layout, heads=16, rows_of=(1, 3, 1), lens=(700, 130, 64), codes=False):
+    """codes: of a q that e4m3 holds."""
     layout = lathe.Layout(layout)
     pool, keys = make_pool(layout, 16)
     width = 11
@@ -62,6 +63,8 @@ def dense(layout, heads=16, rows_of=(1, 3, 1), lens=(700, 130, 64)):
         for i in range(-(-n // PAGE)):
             table[r, i] = next(free)
     q = queries(sum(rows_of), heads, layout.row_elems)
+    if codes:
+        q = q.to(torch.float8_e4m3fn).bfloat16()
     want, row = [], 0
     for r, n in enumerate(rows_of):
         slots = (table[r].long()[:, None] * PAGE + torch.arange(PAGE)).view(-1).cuda()
@@ -177,6 +180,71 @@ def test_the_current_stream_and_a_graph():
     graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(out, first[0]) and torch.equal(lse, first[1])
+
+
+def test_graphs_outlive_larger_calls_and_lists_that_a_call_makes():
+    """A row of each request, or lists alone: nothing of a captured call lies in host memory or in scratch that grows."""
+    q, pool, call, _, _, want = dense("mla_fp8_block", rows_of=(1, 1, 1))
+    lens = torch.tensor([700, 130, 64], dtype=torch.int32, device="cuda")
+    slots = torch.arange(3 * 80, dtype=torch.int32, device="cuda").view(3, 80)
+    lists = {**call, "page_table": None, "attention": "dsa", "indices": slots}
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        lathe.attend(q, pool, **call, kv_lens=lens)
+        by_list = lathe.attend(q, pool, **lists)
+    side.synchronize()
+    outs = [torch.full((3, 16, 512), 7.0, dtype=torch.bfloat16, device="cuda") for _ in range(2)]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        made = lathe.attend(q, pool, **call, kv_lens=lens, out=outs[0])
+        lathe.attend(q, pool, **lists, out=outs[1])
+    with torch.cuda.stream(side):
+        many = queries(600, 128, 576)
+        far = torch.arange(600 * 80, dtype=torch.int32, device="cuda").view(600, 80) % 1024
+        kept = [lathe.attend(many, pool, **{**lists, "indices": far})]
+        kept.append(torch.full((1 << 26,), 77, dtype=torch.int32, device="cuda"))
+    for _ in range(2):
+        graph.replay()
+        torch.cuda.synchronize()
+        near((outs[0], made[1]), want)
+        assert torch.equal(outs[1], by_list[0])
+        outs[0].fill_(7)
+        outs[1].fill_(7)
+    with pytest.raises(lathe.LatheError, match="kv_lens: wanted an array on the GPU while a graph"):
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=side):
+            lathe.attend(q, pool, **call, kv_lens=[700, 130, 64])
+
+
+def test_lengths_without_rows_are_refused():
+    q, pool, call, _, _, _ = dense("mla_bf16", rows_of=(1, 1, 1))
+    for requests in (2, 4):
+        lens = torch.full((requests,), 64, dtype=torch.int32, device="cuda")
+        table = call["page_table"][:1].repeat(requests, 1)
+        with pytest.raises(lathe.LatheError, match="q_indptr: wanted the first row of each request"):
+            lathe.attend(q, pool, **{**call, "page_table": table}, kv_lens=lens, max_request_rows=2)
+
+
+def test_a_list_of_no_entries_names_no_key():
+    q, pool, call, _, _, _ = dense("mla_fp8_block", rows_of=(1, 1, 1))
+    none = torch.empty(3, 0, dtype=torch.int32, device="cuda")
+    out, lse = lathe.attend(q, pool, **{**call, "page_table": None, "attention": "dsa", "indices": none})
+    assert (out == 0).all() and (lse == -float("inf")).all()
+
+
+def test_a_plan_in_fp8_arithmetic():
+    q, pool, call, indptr, lens, want = dense("mla_fp8", codes=True)
+    codes = q.to(torch.float8_e4m3fn).view(torch.uint8)
+    plan = lathe.plan("mla", "sm90", heads=16, kv_layout="mla_fp8", decode_attention_backend="native")
+    assert plan.phases["decode"]["routes"][-1]["kernel"] == "sm90.dense_latent.native_fp8"
+    call = {k: call[k] for k in ("page_table", "scale")}
+    out, lse = lathe.attend(codes, pool, **call, q_indptr=indptr, kv_lens=lens, plan=plan)
+    want_out, want_lse = (torch.stack(x) for x in zip(*want))
+    # Weights are rounded to e4m3, sums have 14 bits.
+    assert ((out.double() - want_out).norm() / want_out.norm()) < 0.04
+    assert (lse.double() - want_lse).abs().max() < 0.01
+    again = lathe.attend(codes, pool, "mla_fp8", PAGE, attention="mla", kind="native", q_indptr=indptr, kv_lens=lens, **call)
+    assert torch.equal(again[0], out)
 
 
 class Plain:

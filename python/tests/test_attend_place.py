@@ -40,6 +40,17 @@ def test_a_gpu_array_needs_kernels_and_the_gpu():
     assert 'device: wanted None or "sm90"' in refused(OnGpu(), POOL, LAYOUT, device="cpu")
     says = refused(OnGpu(), POOL, LAYOUT)
     if _lathe.has_cuda:
-        assert "cuda" in says.lower()  # no driver, or no fourth device
+        # No driver, or no fourth device.
+        assert "CUDA driver: wanted one that serves CUDA" in says or "CUDA device: wanted" in says
     else:
         assert "this build has no CUDA kernels, got an array on cuda:3; build lathe" in says
+
+
+def test_a_plan_does_not_read_lengths_on_the_gpu():
+    plan = lathe.plan("mla", "sm90", heads=16, kv_layout="mla_bf16", context_length=4096)
+    call = dict(indices=None, page_table=OnGpu(), kv_lens=OnGpu(), plan=plan)
+    says = refused(OnGpu(), POOL, **call, max_kv_len=4097)
+    assert says == "max_kv_len: wanted the plan's 4096 keys at most, got 4097"
+    for longest in (None, 4096):
+        says = refused(OnGpu(), POOL, **call, max_kv_len=longest)
+        assert "CUDA d" in says or "this build has no CUDA kernels" in says
