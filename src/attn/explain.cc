@@ -69,7 +69,7 @@ std::string phase_lines(const Plan& plan, const PhasePlan& phase) {
   std::string_view label = name(phase.phase);
   for (const Route& r : phase.routes) {
     const std::string wish = fmt::format("(wish {})", phase.wish);
-    out += fmt::format("{:<10}{:<9}{:<23}{:<27}{}\n", label, name(r.kind), wish, where(r),
+    out += fmt::format("{:<10}{:<8} {:<22} {:<26} {}\n", label, name(r.kind), wish, where(r),
                        details(plan, r));
     label = "";
   }
@@ -105,6 +105,16 @@ std::string explain_kinds() {
   return out;
 }
 
+// "bf16, fp8", as the layouts that are read have it.
+std::string arithmetics(const Capability& c) {
+  EnumSet<Arithmetic> all =
+      c.layouts.empty() ? EnumSet<Arithmetic>{c.arithmetic} : EnumSet<Arithmetic>{};
+  for (const LayoutKind kind : enum_values<LayoutKind>()) {
+    if (c.layouts.contains(kind)) all.insert(c.arithmetic_on(CacheLayout(kind)));
+  }
+  return all.names();
+}
+
 std::string explain_kernels(const Registry& registry) {
   std::string out;
   for (const Kernel& k : registry.kernels()) {
@@ -116,7 +126,7 @@ std::string explain_kernels(const Registry& registry) {
     }
     out += fmt::format(
         "{}\n  phases {}; reads {}{}\n  {} arithmetic; heads {}; page sizes {}; top-k {}\n", c.name,
-        c.phases.names(), reads, c.homogeneous_only ? ", homogeneous only" : "", name(c.arithmetic),
+        c.phases.names(), reads, c.homogeneous_only ? ", homogeneous only" : "", arithmetics(c),
         c.heads.text(), c.page_sizes.text(), c.top_k.text());
   }
   return out;

@@ -58,6 +58,8 @@ std::vector<Break> breaks() {
        "wanted 1 to 2147483647   offered -1"},
       {Rule::wish, none, [](auto&, Wishes& w) { w.layout = "mla_fp9"; }, "one of mla_bf16"},
       {Rule::wish, none, [](AttentionProblem& p, auto&) { p.heads = 129; }, "1 to 128 per rank"},
+      {Rule::wish, none, [](AttentionProblem& p, auto&) { p.window = 5; },
+       "wanted 0 for sparse_latent   offered 5"},
       {Rule::dtype, none, [](auto&, Wishes& w) { w.kv_dtype = "fp8_e5m2"; },
        "auto, bf16, fp8_e4m3 or fp4_e2m1"},
       {Rule::dtype, none,

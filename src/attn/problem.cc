@@ -99,6 +99,10 @@ Result<void> check_problem(const AttentionProblem& p) {
   if (p.window < 0 || (p.kind == ProblemKind::window_compressed && p.window == 0)) {
     return bad("window", "at least 1", p.window);
   }
+  if (p.window > 0 &&
+      (p.kind == ProblemKind::dense_latent || p.kind == ProblemKind::sparse_latent)) {
+    return bad("window", fmt::format("0 for {}", name(p.kind)), p.window);
+  }
   if (p.compress_ratio < 0) return bad("compress_ratio", "at least 0", p.compress_ratio);
   if (!std::isfinite(p.scale) || p.scale <= 0) {
     return Error{ErrorCode::invalid_argument, "scale", "a finite number above 0",
