@@ -19,8 +19,8 @@ class Scratch {
   struct Memory {
     std::byte* (*allocate)(std::int64_t bytes);
     void (*free)(std::byte* bytes);
-    // Bytes that were outgrown stay for as long as the scratch does, as graphs have their address. Growing then doubles, so
-    // that all of them are no more than the last.
+    // Bytes that were outgrown stay for as long as the scratch does, as graphs have their address. Growing then doubles
+    // where there is room, so that all of them are at most twice the last.
     bool keeps_outgrown = false;
 
     bool operator==(const Memory&) const = default;

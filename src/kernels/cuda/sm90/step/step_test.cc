@@ -67,7 +67,9 @@ TEST(Step, RefusesBeforeItLaunches) {
   EXPECT_EQ(refused([](Call& c) { c.out.page_table.requests = 3; }), "page_table");
   EXPECT_EQ(refused([](Call& c) { c.out.page_table.requests = 1; }), "page_table");
   EXPECT_EQ(refused([](Call& c) { c.out.window_slots.width = 4; }), "window_slots");
-  EXPECT_EQ(refused([](Call& c) { c.out.window_slots = {c.window_slots.data(), 3, 4}; }),
+  EXPECT_EQ(refused([](Call& c) {
+              c.out.window_slots = {c.window_slots.data(), 3, 4};
+            }),
             "window_slots.width");
   EXPECT_EQ(refused([](Call& c) { c.in.window = 8; }), "window_lens");
   // A row's newest keys would be left out.
@@ -93,9 +95,9 @@ TEST(Step, RefusesBeforeItLaunches) {
   EXPECT_EQ(field_of(page_table(c.in.lists, c.pool, {}, {c.table.data(), 1, 4}, nullptr)),
             "out.requests");
   DeviceRagged<Slot> ragged{c.indptr, c.out_slots};
-  EXPECT_EQ(field_of(ragged_slots(c.in.lists, c.pool, {c.q_indptr, {}}, ragged, c.workspace,
-                                  nullptr)),
-            "lengths");
+  EXPECT_EQ(
+      field_of(ragged_slots(c.in.lists, c.pool, {c.q_indptr, {}}, ragged, c.workspace, nullptr)),
+      "lengths");
   EXPECT_EQ(field_of(slot_table(c.in.lists, c.pool, {c.cached, c.q_indptr},
                                 {c.window_slots.data(), 2, 4}, nullptr)),
             "starts");
@@ -133,8 +135,9 @@ TEST(Step, ALaunchThatFailsNamesItsShapeAndItsCaller) {
   const auto result = step_rows(c.in, c.out, c.workspace, nullptr);
   const int line = __LINE__ - 1;
   ASSERT_FALSE(result.ok());
-  EXPECT_EQ(result.error().field, "kernel step_rows (2 requests, 3 rows) launched at step_test.cc:" +
-                                      std::to_string(line));
+  EXPECT_EQ(
+      result.error().field,
+      "kernel step_rows (2 requests, 3 rows) launched at step_test.cc:" + std::to_string(line));
   EXPECT_EQ(result.error().code, ErrorCode::device);
 }
 
