@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "attn/check_count.h"
 
@@ -18,18 +20,24 @@ RowsView read_only(const MutableRowsView& v) {
 }
 
 Result<void> check_view(const char* field, const RowsView& v) {
-  const auto of = [&](const char* member) { return fmt::format("{}.{}", field, member); };
-  if (auto ok = check_range(of("rows").c_str(), v.rows, 0); !ok) return ok;
-  if (auto ok = check_range(of("cols").c_str(), v.cols, 0); !ok) return ok;
+  const auto wrong = [&](const char* member, std::string wanted, std::string offered) {
+    return bad(fmt::format("{}.{}", field, member), std::move(wanted), std::move(offered));
+  };
+  const auto is_count = [](std::int64_t n) { return n >= 0 && n <= INT32_MAX; };
+  if (!is_count(v.rows)) {
+    return wrong("rows", fmt::format("0 to {}", INT32_MAX), fmt::format("{}", v.rows));
+  }
+  if (!is_count(v.cols)) {
+    return wrong("cols", fmt::format("0 to {}", INT32_MAX), fmt::format("{}", v.cols));
+  }
   if (v.row_stride < v.cols) {
-    return bad(of("row_stride"), fmt::format("at least {}", v.cols),
-               fmt::format("{}", v.row_stride));
+    return wrong("row_stride", fmt::format("at least {}", v.cols), fmt::format("{}", v.row_stride));
   }
   if (bits_of(v.dtype) < 8 && v.cols % 2 != 0) {
-    return bad(of("cols"), "whole bytes", fmt::format("{} of {}", v.cols, name(v.dtype)));
+    return wrong("cols", "whole bytes", fmt::format("{} of {}", v.cols, name(v.dtype)));
   }
   if (v.data == nullptr && v.rows > 0 && v.cols > 0) {
-    return bad(of("data"), fmt::format("{} rows", v.rows), "a null pointer");
+    return wrong("data", fmt::format("{} rows", v.rows), "a null pointer");
   }
   return {};
 }

@@ -57,26 +57,27 @@ Result<LatentKernels> kernels_of(const AttendArgs& args) {
   }
 }
 
-Result<void> check_room(const std::string& name, std::size_t entries, std::int64_t wanted) {
+Result<void> check_room(const char* field, std::size_t entries, std::int64_t wanted) {
   if (std::cmp_greater_equal(entries, wanted)) return {};
-  return wrong("schedule." + name, fmt::format("{} entries", wanted), fmt::format("{}", entries));
+  return wrong(field, fmt::format("{} entries", wanted), fmt::format("{}", entries));
 }
 
-/// Of one list of a schedule.
-Result<void> check_list(const char* name, const WorkBuffers& list, const LatentShares& of) {
-  const auto member = [&](const char* m) { return fmt::format("{}.{}", name, m); };
-  if (auto ok = check_room(member("items"), list.items.size(), of.items); !ok) return ok;
-  if (auto ok = check_room(member("row_items"), list.row_items.size(), of.units + 1); !ok) {
-    return ok;
-  }
-  return check_room(member("worker_items"), list.worker_items.size(),
-                    of.work.workers + std::int64_t{1});
+/// Of a list of a schedule, whose arrays have these names.
+Result<void> check_list(const char* const (&fields)[3], const WorkBuffers& list,
+                        const LatentShares& of) {
+  if (auto ok = check_room(fields[0], list.items.size(), of.items); !ok) return ok;
+  if (auto ok = check_room(fields[1], list.row_items.size(), of.units + 1); !ok) return ok;
+  return check_room(fields[2], list.worker_items.size(), of.work.workers + std::int64_t{1});
 }
 
 Result<void> check_schedule(const LatentSchedule& schedule) {
-  if (auto ok = check_list("list", schedule.list, schedule.cut.all); !ok) return ok;
-  return schedule.cut.tail.units == 0 ? Result<void>()
-                                      : check_list("tail", schedule.tail, schedule.cut.tail);
+  constexpr const char* kList[] = {"schedule.list.items", "schedule.list.row_items",
+                                   "schedule.list.worker_items"};
+  constexpr const char* kTail[] = {"schedule.tail.items", "schedule.tail.row_items",
+                                   "schedule.tail.worker_items"};
+  auto ok = check_list(kList, schedule.list, schedule.cut.all);
+  if (!ok || schedule.cut.tail.units == 0) return ok;
+  return check_list(kTail, schedule.tail, schedule.cut.tail);
 }
 
 /// A kernel for all units of a call, and what puts parts of theirs together.
@@ -130,7 +131,8 @@ Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
   const LatentParams p = latent_params(args, {}, schedule);
   const LatentCut& cut = schedule.cut;
   const auto units = static_cast<std::size_t>(cut.units());
-  if (auto ok = check_room("unit_keys", schedule.unit_keys.size(), cut.units()); !ok) return ok;
+  if (auto ok = check_room("schedule.unit_keys", schedule.unit_keys.size(), cut.units()); !ok)
+    return ok;
   if (auto ok = check_schedule(schedule); !ok) return ok;
   const cudaError_t status = launch_latent_count(p, cut.keys, schedule.unit_keys.data(), stream);
   if (auto ok = launch_result(status, {"latent_count", fmt::format("{} units", units), where});

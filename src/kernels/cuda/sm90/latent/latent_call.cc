@@ -70,13 +70,13 @@ Result<void> check_fp8(const AttendArgs& args) {
 }
 
 Result<void> check_scales(const AttendArgs& args) {
-  const std::string range = "a scale from 2^-100 to 2^60";
+  constexpr const char* kRange = "a scale from 2^-100 to 2^60";
   const auto within = [](double s) { return s >= kLatentLeastScale && s <= kLatentMostScale; };
   const double key = args.main.key_scale;
-  if (!within(key)) return unfit("main.key_scale", range, fmt::format("{}", key));
+  if (!within(key)) return unfit("main.key_scale", kRange, fmt::format("{}", key));
   const double q = args.q.dtype == DType::e4m3 ? args.q_scale : 1;
   if (within(args.problem.scale * key * q)) return {};
-  return unfit("problem.scale", range + ", times key_scale and q_scale",
+  return unfit("problem.scale", fmt::format("{}, times key_scale and q_scale", kRange),
                fmt::format("{} x {} x {}", double{args.problem.scale}, key, q));
 }
 
