@@ -8,7 +8,7 @@
 namespace lathe {
 namespace {
 
-// DESIGN §2: names that people bring along from other serving systems.
+// Names that people bring along from other serving systems.
 constexpr std::array<std::pair<std::string_view, KernelKind>, 7> kAliases = {{
     {"flashmla_sparse", KernelKind::gather},
     {"flashmla_kv", KernelKind::inplace},

@@ -76,7 +76,7 @@ struct LayoutDims {
   constexpr bool operator==(const LayoutDims&) const = default;
 };
 
-/// Dims that DESIGN gives each kind (gqa: 8 heads of 128).
+/// Dims of the models that each kind is for (gqa: 8 heads of 128).
 constexpr LayoutDims default_dims(LayoutKind kind) {
   switch (kind) {
     case LayoutKind::v4_fp8:

@@ -1,5 +1,5 @@
 // The one place where RoPE is applied and a latent or index key enters the cache: rotate, quantise
-// and write in one operation, whatever pair of kernels reads the cache (DESIGN section 3).
+// and write in one operation, whatever pair of kernels reads the cache.
 #pragma once
 
 #include <span>

@@ -92,7 +92,7 @@ struct Scene {
   }
 };
 
-/// Far inside DESIGN section 8's bounds (8e-4, 8.01/65536): f32 sums of some thousand terms.
+/// Far inside the bounds of bf16 arithmetic (8e-4, 8.01/65536): f32 sums of some thousand terms.
 inline void expect_close(const Outputs& got, const Outputs& want) {
   expect_near(got, want, 2e-5);
   double dot = 0, a = 0, b = 0;

@@ -16,7 +16,7 @@ namespace lathe {
 ///
 /// Exact but for the product with a scale that is no power of two (one rounding to double).
 /// key_scale and value_scale apply where the policy is per_tensor, value_scale to the `value` part
-/// only; a latent row is key and value at once and takes key_scale. Formats: DESIGN section 4; a
+/// only; a latent row is key and value at once and takes key_scale. Formats: docs/layouts.md; a
 /// ue8m0 byte b is 2^(b-127) and 255 is NaN; the low nibble of an e2m1 byte is the even element.
 void decode_token(const ConstPoolView& pool, Slot slot, float key_scale, float value_scale,
                   std::span<double> row);

@@ -13,7 +13,7 @@
 namespace lathe {
 namespace {
 
-// Every expected offset and value below is worked out by hand from DESIGN section 4, not taken from
+// Every expected offset and value below is worked out by hand from docs/layouts.md, not taken from
 // CacheLayout. Tokens lie in slot 3 of pages of 2: page 1, offset 1.
 class Bytes {
  public:

@@ -1,4 +1,4 @@
-// What tests of latent attention share: layouts, a rounded q, and DESIGN section 8's bounds.
+// What tests of latent attention share: layouts, a rounded q, and the bounds of FlashMLA's tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -95,7 +95,7 @@ inline PositionLists position_lists(latent_test::Scene& s, int width) {
   return lists;
 }
 
-/// DESIGN section 8: absolute or relative error, non-finite places alike, and the angle.
+/// As FlashMLA's tests compare: absolute or relative error, non-finite places alike, and the angle.
 inline void expect_within(const Outputs& got, const Outputs& want, double absolute, double relative,
                           double angle) {
   double dot = 0, a = 0, b = 0;

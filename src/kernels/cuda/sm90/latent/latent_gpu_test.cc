@@ -1,4 +1,4 @@
-// Latent attention on a GPU against the oracle in double, with the bounds of DESIGN section 8.
+// Latent attention on a GPU against the oracle in double, with the bounds of latent_checks.h.
 #include "kernels/cuda/sm90/latent/latent_gpu_test_util.h"
 
 namespace lathe::cuda {

@@ -31,7 +31,7 @@ inline std::string to_string(const SceneShape& s) {
 struct Bounds {
   double absolute, relative, angle;
 };
-// DESIGN section 8; absolute ones stand for values of 0.1, and a scene's are of 1.
+// Of FlashMLA's tests; absolute ones stand for values of 0.1, and a scene's are of 1.
 inline constexpr Bounds kDecodeBounds{10 * 8e-4, 2.01 / 128, 5e-6};
 inline constexpr Bounds kExtendBounds{10 * 8e-4, 3.01 / 128, 7e-6};
 
