@@ -285,6 +285,11 @@ std::span<const T> dense_span(const Array& array, dtype_code code, std::size_t r
   array.need_dense(0);
   std::size_t count = 1;
   for (std::size_t d = 0; d < rank; ++d) count *= static_cast<std::size_t>(array.shape(d));
+  if (count > 0 && array.data() == nullptr) array.refuse("an address", "null");
+  if (reinterpret_cast<std::uintptr_t>(array.data()) % alignof(T) != 0) {
+    array.refuse(fmt::format("an address that is a multiple of {}", alignof(T)),
+                 fmt::format("{}", static_cast<const void*>(array.data())));
+  }
   return {reinterpret_cast<const T*>(array.data()), count};
 }
 

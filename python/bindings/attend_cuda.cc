@@ -36,7 +36,9 @@ class OnDevice {
     value_or_raise(cuda::call_result(cudaGetDevice(&before_), "cudaGetDevice"));
     value_or_raise(cuda::call_result(cudaSetDevice(ordinal), "cudaSetDevice"));
   }
-  ~OnDevice() { cudaSetDevice(before_); }
+  ~OnDevice() {
+    if (cudaSetDevice(before_) != cudaSuccess) cudaGetLastError();
+  }
   OnDevice(const OnDevice&) = delete;
 
  private:
@@ -151,8 +153,11 @@ KeySource source_of(GpuScratch& keeper, cudaStream_t stream, Arrays& arrays,
     }
   }
   if (!fields["index_lengths"].is_none()) {
-    s.index_lengths =
-        int32_span(arrays.on_gpu(prefix + "index_lengths", fields["index_lengths"]), 1, "[rows]");
+    const Array& lengths = arrays.on_gpu(prefix + "index_lengths", fields["index_lengths"]);
+    s.index_lengths = int32_span(lengths, 1, "[rows]");
+    if (s.index_lengths.empty() && !s.indices.empty()) {
+      lengths.refuse("an entry of each row", "none");
+    }
   }
   return s;
 }
@@ -163,7 +168,7 @@ struct Output {
   nb::object object;
   MutableRowsView view;
 
-  Output(Arrays& arrays, int gpu, const char* argument, nb::handle given,
+  Output(Arrays& arrays, int gpu, bool captured, const char* argument, nb::handle given,
          const std::vector<std::int64_t>& shape, DType dtype) {
     if (!given.is_none()) {
       const Array& array = arrays.on_gpu(argument, given, true);
@@ -176,12 +181,18 @@ struct Output {
       view = mutable_rows_view(array);
       return;
     }
+    if (captured) {
+      raise({ErrorCode::invalid_argument, argument,
+             "an array to write to while a graph is captured", "None",
+             "one that is allocated can't be part of a graph"});
+    }
     std::int64_t cols = 1;
     for (std::size_t d = 1; d < shape.size(); ++d) cols *= shape[d];
     const std::int64_t bytes = bytes_of(dtype, shape[0] * cols);
     std::byte* made =
         value_or_raise(cuda::allocate_device_bytes(std::max<std::int64_t>(bytes, 1))).release();
-    const nb::capsule owner(made, [](void* p) noexcept { cudaFree(p); });
+    const nb::capsule owner(
+        made, [](void* p) noexcept { cuda::free_device_bytes(static_cast<std::byte*>(p)); });
     const std::vector<std::size_t> dims(shape.begin(), shape.end());
     const auto code =
         dtype == DType::bf16 ? nb::dlpack::dtype_code::Bfloat : nb::dlpack::dtype_code::Float;
@@ -193,14 +204,18 @@ struct Output {
   }
 };
 
+bool is_captured(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  value_or_raise(
+      cuda::call_result(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing"));
+  return status != cudaStreamCaptureStatusNone;
+}
+
 /// Lengths in host memory are checked like the CPU's, bound the batch, and go to the device in one copy. Errors: those of
 /// check_latent_args; a stream that is captured, as a graph would read this memory at each replay.
 void take_host_lengths(GpuScratch& keeper, cudaStream_t stream, bool by_list, nb::handle q_indptr,
                        nb::handle kv_lens, AttendArgs& args) {
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  value_or_raise(
-      cuda::call_result(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing"));
-  if (capture != cudaStreamCaptureStatusNone) {
+  if (is_captured(stream)) {
     raise({ErrorCode::invalid_argument, "kv_lens", "an array on the GPU while a graph is captured",
            kv_lens.is_none() ? "None" : "one in host memory",
            "so must q_indptr be, as replays read both again"});
@@ -226,7 +241,11 @@ void take_host_lengths(GpuScratch& keeper, cudaStream_t stream, bool by_list, nb
   column.insert(column.end(), batch.lens.begin(), batch.lens.end());
   const auto bytes = static_cast<std::int64_t>(column.size() * sizeof(std::int32_t));
   std::byte* room = keeper.scratch().outer().take(bytes);
-  if (room == nullptr) value_or_raise(cuda::allocate_device_bytes(bytes));
+  if (room == nullptr) {
+    // What is in the way says so once more.
+    const auto again = cuda::allocate_device_bytes(bytes);
+    raise(again ? cuda::out_of_memory(bytes, 0, 0) : again.error());
+  }
   auto* lists = reinterpret_cast<std::int32_t*>(room);
   value_or_raise(cuda::copy_to_device(std::span<const std::int32_t>(column), lists, stream));
   args.q_indptr = {lists, requests + 1};
@@ -256,11 +275,13 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const 
   }
 
   const Kernel kernel = find_kernel("sm90", kind, args.problem.kind, args.main.pool);
-  if (args.main.pool && !kernel.capability.layouts.contains(args.main.pool->layout.kind())) {
-    raise({ErrorCode::unsupported, "layout",
-           fmt::format("{} for {} on a GPU", kernel.capability.layouts.names(), kind),
-           std::string(name(args.main.pool->layout.kind())),
-           "kind=\"inplace\" reads the layouts that it names; kind=\"gather\" compact rows"});
+  // A kind's arithmetic is what was asked for: q does not choose another one.
+  const DType wanted =
+      args.main.pool ? kernel.capability.q_dtype(args.main.pool->layout) : kernel.capability.wide_q;
+  if (args.q.dtype != wanted) {
+    raise({ErrorCode::unsupported, "q.dtype",
+           fmt::format("{} for {}", name(wanted), kernel.capability.name),
+           std::string(name(args.q.dtype)), ""});
   }
 
   args.max_request_rows = nb::cast<std::int64_t>(options["max_request_rows"]);
@@ -287,9 +308,10 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const 
   }
 
   const std::int64_t heads = args.problem.heads;
-  const Output out_made(arrays, gpu, "out", out, {args.q.rows, heads, args.problem.v_dim()},
-                        DType::bf16);
-  const Output lse_made(arrays, gpu, "lse", lse, {args.q.rows, heads}, DType::f32);
+  const bool captured = (out.is_none() || lse.is_none()) && is_captured(stream);
+  const Output out_made(arrays, gpu, captured, "out", out,
+                        {args.q.rows, heads, args.problem.v_dim()}, DType::bf16);
+  const Output lse_made(arrays, gpu, captured, "lse", lse, {args.q.rows, heads}, DType::f32);
   args.out = out_made.view;
   args.lse = lse_made.view;
   args.execution.scratch = &keeper.scratch();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <nanobind/stl/pair.h>
+
 #include <cmath>
 #include <numeric>
 
@@ -19,6 +21,15 @@ AttentionProblem problem_of(const std::string& attention, const Array& q, const 
     q.refuse("at least 1 head, shape [rows, heads, dim]", q.describe());
   }
   p.heads = static_cast<std::int32_t>(q.shape(1));
+  if (!options["planned"].is_none()) {
+    const auto [heads, rows] = nb::cast<std::pair<std::int32_t, std::int64_t>>(options["planned"]);
+    if (p.heads != heads) {
+      q.refuse(fmt::format("the plan's {} heads", heads), fmt::format("{}", p.heads));
+    }
+    if (q.shape(0) > rows) {
+      q.refuse(fmt::format("the plan's {} rows at most", rows), fmt::format("{}", q.shape(0)));
+    }
+  }
   const bool gqa = p.kind == ProblemKind::grouped_query;
   if (gqa ? !is_gqa(layout.kind()) : !is_latent(layout.kind())) {
     raise({ErrorCode::invalid_argument, "layout",
@@ -73,16 +84,20 @@ Kernel find_kernel(const std::string& device, const std::string& kind, ProblemKi
   const Kernel* kernel = registry.find(fmt::format("{}.{}.{}", device, name(problem), kind));
   if (kernel != nullptr && kernel->attend != nullptr) {
     if (!pool) return *kernel;
-    const LayoutKind layout = pool->layout.kind();
-    if (kernel->capability.layouts.contains(layout)) return *kernel;
+    EnumSet<LayoutKind> layouts;  // of this device's kernels of the kind
     for (const Kernel& k : registry.kernels()) {
       const Capability& c = k.capability;
-      if (c.kind == kernel->capability.kind && c.devices == kernel->capability.devices &&
-          c.problems.contains(problem) && c.layouts.contains(layout) && k.attend != nullptr) {
-        return k;
+      if (c.kind != kernel->capability.kind || c.devices != kernel->capability.devices ||
+          !c.problems.contains(problem) || k.attend == nullptr) {
+        continue;
       }
+      if (c.layouts.contains(pool->layout.kind())) return k;
+      layouts = layouts | c.layouts;
     }
-    return *kernel;
+    raise({ErrorCode::unsupported, "layout",
+           fmt::format("{} for {} on {}", layouts.names(), kind, device),
+           std::string(name(pool->layout.kind())),
+           "kind=\"inplace\" reads the layouts that it names; kind=\"gather\" compact rows"});
   }
   std::string known;
   for (const Kernel& k : registry.kernels()) {

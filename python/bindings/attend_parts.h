@@ -14,7 +14,8 @@
 
 namespace lathe::python {
 
-/// The named problem with the dims that the layout and the arrays have.
+/// The named problem with the dims that the layout and the arrays have. options["planned"]: heads and most rows of a plan, or
+/// None.
 AttentionProblem problem_of(const std::string& attention, const Array& q, const CacheLayout& layout,
                             bool two_sources, const nb::dict& options);
 
@@ -30,8 +31,8 @@ struct Batch {
 /// Errors: not as many requests as rows, where q_indptr is left out.
 void need_a_row_each(std::int64_t requests, std::int64_t rows);
 
-/// Where a device has several kernels of the kind, the one that reads the pool's layout. Errors: no such kernel, or one
-/// that this build cannot run.
+/// pool: what it must read where it lies; a device may have several kernels of a kind. Errors: no such kernel, or one that
+/// this build cannot run.
 Kernel find_kernel(const std::string& device, const std::string& kind, ProblemKind problem,
                    const std::optional<ConstPoolView>& pool = {});
 

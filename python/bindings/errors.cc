@@ -15,8 +15,8 @@ namespace lathe::python {
 namespace {
 
 // Names of the C++ structs' members beside the arguments they come from; a prefix is replaced where
-// the rest of the field follows.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 15> kArguments = {{
+// the rest of the field follows, one after the other.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kArguments = {{
     {"main.table_width", "page_table"},
     {"main.index_width", "indices"},
     {"main.", ""},
@@ -29,6 +29,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 15> kArgumen
     {"scales.key", "key_scale"},
     {"scales.value", "value_scale"},
     {"pool.page_size", "page_size"},
+    {"pool.layout", "layout"},
     {"src.page_size", "page_size"},
     {"dst.page_size", "dst_page_size"},
     {"out.rows", "count"},
@@ -41,7 +42,7 @@ std::string argument_of(std::string field) {
     return field;
   }
   for (const auto& [member, argument] : kArguments) {
-    if (field.starts_with(member)) return std::string(argument) + field.substr(member.size());
+    if (field.starts_with(member)) field = std::string(argument) + field.substr(member.size());
   }
   return field;
 }

@@ -73,6 +73,9 @@ def array(value: Any) -> Any:
 def indices(value: Any) -> Any:
     """The same for index lists, which may also be Python sequences of integers."""
     if isinstance(value, (list, tuple, range)):
-        made = np.asarray(value)
+        try:
+            made = np.asarray(value)
+        except ValueError:
+            raise TypeError("wanted integers in lists of equal lengths, got others") from None
         return made.astype(np.int64) if made.size == 0 else made
     return value

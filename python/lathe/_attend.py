@@ -195,7 +195,7 @@ def attend(
         attention, kind, device = route.attention, route.kind, route.device
         fields = route.source("main", "", fields)
         extra = route.extra(extra)
-        route.check_batch(q, kv_lens, max_kv_len, sink)
+        route.check_batch(kv_lens, max_kv_len, sink)
         top_k = route.number("top_k", top_k)
         window = route.number("window", window)
     attention = "dsa" if attention is None else _args.text("attention", attention)
@@ -235,6 +235,7 @@ def attend(
         "w_uk": w_uk,
         "w_uv": w_uv,
         "gather_bytes": gather_bytes,
+        "planned": None if route is None else route.heads_and_rows,
     }
     if on_gpu:
         rows, keys = max_request_rows, max_kv_len

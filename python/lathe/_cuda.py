@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from typing import Any
@@ -67,10 +68,14 @@ class _Importer:
                 "invalid_argument", name, f"an array on cuda:{self.gpu}, as q", came
             )
         torch = _torch_of(value)
-        if torch is None:
-            return value.__dlpack__(stream=self.stream)
-        with torch.cuda.device(self.gpu):  # torch gives tensors of its current GPU alone
-            return value.__dlpack__(stream=self.stream)
+        # torch gives tensors of its current GPU alone.
+        current = contextlib.nullcontext() if torch is None else torch.cuda.device(self.gpu)
+        try:
+            with current:
+                return value.__dlpack__(stream=self.stream)
+        except BufferError as error:
+            wanted = "an array that can be exported"
+            raise LatheError("invalid_argument", name, wanted, str(error)) from error
 
     def source(self, prefix: str, source: dict[str, Any]) -> dict[str, Any]:
         arrays = ("pool", "compact", "page_table", "indices", "index_lengths")

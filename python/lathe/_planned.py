@@ -50,22 +50,23 @@ class Planned:
         if given not in (self.attention, self.problem["kind"]):
             raise _differs("attention", self.attention, given)
 
-    def check_batch(self, q: Any, kv_lens: Any, max_kv_len: Any, sink: Any) -> None:
+    @property
+    def heads_and_rows(self) -> tuple[int, int]:
+        """Of q: those that it must have, and the most."""
+        return self.problem["heads"], self._max_rows
+
+    def check_batch(self, kv_lens: Any, max_kv_len: Any, sink: Any) -> None:
         """Errors: LatheError where the batch is not one that the plan was made for.
 
         Of lengths on a GPU, which are not read, max_kv_len says how large they are.
         """
-        shape = getattr(q, "shape", ())
-        if len(shape) == 3 and shape[1] != self.problem["heads"]:
-            raise _differs("q", f"{self.problem['heads']} heads", shape[1])
-        if len(shape) == 3 and shape[0] > self._max_rows:
-            raise _differs("q", f"{self._max_rows} rows at most", shape[0])
         if (sink is not None) != self.problem["sink"]:
             wanted = "sink per head" if self.problem["sink"] else "None"
             raise _differs("sink", wanted, "None" if sink is None else "a sink")
         field, longest = "kv_lens", 0
         if _cuda.place(kv_lens) is not None:
-            field, longest = "max_kv_len", _args.integer("max_kv_len", max_kv_len or 0)
+            given = 0 if max_kv_len is None else max_kv_len
+            field, longest = "max_kv_len", _args.integer("max_kv_len", given)
         elif kv_lens is not None:
             longest = _numpy(kv_lens, "kv_lens", 1).max(initial=0)
         if longest > self._context_length:
@@ -103,7 +104,7 @@ class Planned:
 
 
 def _numpy(value: Any, name: str, rank: int) -> np.ndarray:
-    made = np.asarray(value)
+    made = np.asarray(_args.indices(value))
     if made.dtype == object and hasattr(value, "__dlpack__"):
         made = np.from_dlpack(value)
     # An empty list has no type of its own.

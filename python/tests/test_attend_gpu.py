@@ -280,7 +280,10 @@ def test_refusals_name_what_was_found_and_needed():
     assert "page_table: wanted int32 on a GPU, got int64" in refused(
         q, pool, page_table=call["page_table"].long()
     )
-    assert "q.dtype: wanted bf16, got f32" in refused(q.float(), pool)
+    assert "q.dtype: wanted bf16 for sm90.dense_latent.inplace, got f32" in refused(q.float(), pool)
+    assert "q.dtype: wanted e4m3 for sm90.dense_latent.native_fp8, got bf16" in refused(q, pool, kind="native")
+    codes = q.to(torch.float8_e4m3fn).view(torch.uint8)
+    assert "q.dtype: wanted bf16 for sm90.dense_latent.inplace, got e4m3" in refused(codes, pool)
     assert "q: wanted a stride of 1 elements on axis 2" in refused(
         q.transpose(1, 2).contiguous().transpose(1, 2), pool
     )

@@ -36,6 +36,9 @@ Result<void> check_view(const char* field, const RowsView& v) {
   if (bits_of(v.dtype) < 8 && v.cols % 2 != 0) {
     return wrong("cols", "whole bytes", fmt::format("{} of {}", v.cols, name(v.dtype)));
   }
+  if (bits_of(v.dtype) < 8 && v.row_stride % 2 != 0) {
+    return wrong("row_stride", "whole bytes", fmt::format("{} of {}", v.row_stride, name(v.dtype)));
+  }
   if (v.data == nullptr && v.rows > 0 && v.cols > 0) {
     return wrong("data", fmt::format("{} rows", v.rows), "a null pointer");
   }

@@ -38,17 +38,16 @@ class Scratch {
 
   const Memory& memory() const { return memory_; }
   /// At least `bytes` bytes, 64-byte aligned, contents unspecified, valid until the next take(). Growing frees the old bytes
-  /// first, where the memory does not keep them. Null where the memory has no more, which the host's never says.
+  /// first, where the memory does not keep them. Null where the memory has no more, which the host's never says;
+  /// bytes that are kept are taken by the next call that they suffice for.
   std::byte* take(std::int64_t bytes) {
-    if (bytes > size_) {
-      const std::int64_t twice = memory_.keeps_outgrown ? 2 * size_ : 0;
-      if (memory_.keeps_outgrown && bytes_) outgrown_.push_back(std::move(bytes_));
+    if (bytes <= size_) return bytes_.get();
+    if (!memory_.keeps_outgrown) {
       bytes_.reset();
       size_ = 0;
-      if (twice > bytes) grow(twice);
-      if (!bytes_) grow(bytes);
     }
-    return bytes_.get();
+    if (memory_.keeps_outgrown && 2 * size_ > bytes && grow(2 * size_)) return bytes_.get();
+    return grow(bytes) ? bytes_.get() : nullptr;
   }
   /// Memory for a kernel that calls another one with this scratch, which the other's take() leaves
   /// alone.
@@ -63,11 +62,14 @@ class Scratch {
  private:
   using Bytes = std::unique_ptr<std::byte[], void (*)(std::byte*)>;
 
-  void grow(std::int64_t bytes) {
-    bytes_.reset(memory_.allocate(bytes));
-    if (!bytes_) return;
+  bool grow(std::int64_t bytes) {
+    Bytes larger(memory_.allocate(bytes), memory_.free);
+    if (!larger) return false;
+    if (bytes_) outgrown_.push_back(std::move(bytes_));
+    bytes_ = std::move(larger);
     size_ = bytes;
     ++growths_;
+    return true;
   }
 
   Memory memory_;

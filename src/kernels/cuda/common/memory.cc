@@ -10,8 +10,15 @@ Error out_of_memory(std::int64_t needed, std::int64_t free, std::int64_t total) 
           fmt::format("{} bytes or less fit beside what is in use", free)};
 }
 
+void free_device_bytes(std::byte* bytes) {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  cudaFree(bytes);
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  cudaGetLastError();
+}
+
 Result<PoolBytes> allocate_device_bytes(std::int64_t bytes) {
-  constexpr auto give_back = [](std::byte* p) { cudaFree(p); };
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(bytes));
   if (status == cudaErrorMemoryAllocation) {
@@ -22,7 +29,7 @@ Result<PoolBytes> allocate_device_bytes(std::int64_t bytes) {
     return out_of_memory(bytes, static_cast<std::int64_t>(free), static_cast<std::int64_t>(total));
   }
   if (auto ok = call_result(status, "cudaMalloc"); !ok) return ok.error();
-  return PoolBytes(static_cast<std::byte*>(data), give_back);
+  return PoolBytes(static_cast<std::byte*>(data), free_device_bytes);
 }
 
 Scratch::Memory device_memory() {
@@ -30,7 +37,7 @@ Scratch::Memory device_memory() {
             auto made = allocate_device_bytes(bytes);
             return made ? std::move(made).value().release() : nullptr;
           },
-          [](std::byte* bytes) { cudaFree(bytes); }, true};
+          free_device_bytes, true};
 }
 
 }  // namespace lathe::cuda

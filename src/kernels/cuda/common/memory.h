@@ -25,6 +25,10 @@ Error out_of_memory(std::int64_t needed, std::int64_t free, std::int64_t total);
 /// (exhausted), no device.
 Result<PoolBytes> allocate_device_bytes(std::int64_t bytes);
 
+/// Gives back what allocate_device_bytes() had, also while a stream is captured, whose graph must not use it. An error is none of the
+/// caller's next call.
+void free_device_bytes(std::byte* bytes);
+
 /// Scratch of the calling thread's device. Growing cannot be captured; what was captured before keeps its bytes.
 Scratch::Memory device_memory();
 

@@ -1,5 +1,7 @@
 #include "kernels/cuda/common/tensor_map.h"
 
+#include <atomic>
+
 namespace lathe::cuda {
 namespace {
 
@@ -19,7 +21,12 @@ Encode find_encode() {
 }  // namespace
 
 cudaError_t make_page_map(CUtensorMap& out, const PageBoxes& b) {
-  static const Encode encode = find_encode();
+  static std::atomic<Encode> known = nullptr;  // a failure may pass
+  Encode encode = known.load(std::memory_order_relaxed);
+  if (encode == nullptr) {
+    encode = find_encode();
+    known.store(encode, std::memory_order_relaxed);
+  }
   if (encode == nullptr) return cudaErrorNotSupported;
   const auto u64 = [](std::int64_t x) { return static_cast<cuuint64_t>(x); };
   const cuuint64_t sizes[3] = {u64(b.row_bytes / b.element_bytes), u64(b.page_rows), u64(b.pages)};

@@ -88,8 +88,8 @@ TEST(CodecEmulated, EncodeWritesTheBytesOfTheCpu) {
   }
 }
 
-// More than two blocks of tokens, of which one is not full, and slots of all parts but holes'; then the same by few tokens
-// for every layout.
+// More than two blocks of tokens, of which one is not full, and slots of all parts; then the same by few tokens for
+// every layout.
 TEST(CodecEmulated, OrderedTokensAreWrittenLikeOthers) {
   std::mt19937 rng(test_seed(17));
   std::vector<CacheLayout> layouts = scaled(layouts_to_test());

@@ -569,7 +569,10 @@ TEST_F(CodecGpu, MoreMemoryThanThereIsSaysHowMuch) {
   EXPECT_EQ(none.error().code, ErrorCode::exhausted);
   EXPECT_NE(none.error().message().find("1125899906842624 bytes"), std::string::npos)
       << none.error().message();
-  // It leaves no error behind for the next launch.
+  // What was told is not what the next launch reports.
+  const cudaError_t refused = cudaMemcpy(nullptr, nullptr, 1, cudaMemcpyHostToDevice);
+  EXPECT_FALSE(call_result(refused, "cudaMemcpy").ok());
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
   const DeviceCopy<Slot> list(*this, to_slots({0}));
   EXPECT_EQ(list.read(*this)[0], Slot(0));
 }

@@ -17,7 +17,8 @@ Result<void> check_call(const AttendArgs& args) {
   if (auto ok = check_latent_shapes(args); !ok) return ok;
   if (auto ok = check_latent_call(args); !ok) return ok;
   const std::int64_t requests = std::ssize(args.kv_lens);
-  if (args.max_request_rows < 1 || args.max_request_rows * requests < args.q.rows) {
+  const std::int64_t least = requests == 0 ? args.q.rows : (args.q.rows + requests - 1) / requests;
+  if (args.max_request_rows < std::max<std::int64_t>(least, 1) || (requests == 0 && least > 0)) {
     return Error{
         ErrorCode::invalid_argument, "max_request_rows",
         fmt::format("the most rows that one of {} requests has of {}", requests, args.q.rows),
@@ -60,7 +61,7 @@ Result<LatentCut> cut_call(const AttendArgs& args) {
       s.keys += args.extra.index_width;
       s.extra = listed_pool(args.extra);
     }
-    s.tokens = args.max_kv_len * s.requests;
+    s.tokens = std::min<std::int64_t>(args.max_kv_len, INT32_MAX) * s.requests;
     if (s.extra.pages > 0) s.tokens += s.tokens / args.problem.compress_ratio;
   }
   return cut_latent(s);

@@ -55,7 +55,7 @@ std::string refusal(Change change, LayoutKind layout = LayoutKind::mla_fp8_block
 
 TEST(AttendOnDevice, RefusesWhatTheKernelsDoNotTake) {
   EXPECT_EQ(refusal([](AttendArgs& a) { a.q.dtype = DType::f32; }),
-            "q.dtype: wanted bf16, e4m3, got f32");
+            "q.dtype: wanted bf16, or e4m3 for pages of mla_fp8 by page table, got f32");
   EXPECT_EQ(refusal([](AttendArgs& a) { a.out.dtype = DType::f32; }),
             "out.dtype: wanted bf16, got f32");
   EXPECT_THAT(refusal([](AttendArgs& a) { a.q.data += 2; }),
@@ -128,6 +128,17 @@ TEST(AttendLatent, RefusesListsThatAreTooSmall) {
   std::vector<WorkItem> items(2);
   schedule.list.items = items;
   EXPECT_THAT(refused(), HasSubstr("schedule.list.row_items: wanted 3 entries, got 0"));
+  std::vector<std::int64_t> row_items(3), worker_items(3);
+  schedule.list.row_items = row_items;
+  EXPECT_THAT(refused(), HasSubstr("schedule.list.worker_items: wanted 3 entries, got 0"));
+  schedule.list.worker_items = worker_items;
+  schedule.cut.tail = schedule.cut.all;
+  EXPECT_THAT(refused(), HasSubstr("schedule.tail.items: wanted 2 entries, got 0"));
+  const auto planned = plan_latent(c.args, schedule, nullptr);
+  EXPECT_EQ(planned.error().field, "schedule.unit_keys");
+  std::vector<std::int32_t> unit_keys(4);
+  schedule.unit_keys = unit_keys;
+  EXPECT_EQ(plan_latent(c.args, schedule, nullptr).error().field, "schedule.tail.items");
 }
 
 TEST(AttendOnDevice, NeedsScratchOfTheDevice) {

@@ -29,23 +29,30 @@ Result<void> check_lines(const char* field, const void* data, std::int64_t strid
   return {};
 }
 
-Result<void> check_keys(const char* field, const KeySource& s, ProblemKind kind) {
-  const auto of = [&](const char* member) { return fmt::format("{}.{}", field, member); };
+/// A source's names, of it and of what it may have.
+struct SourceNames {
+  const char *pool, *layout, *compact, *compact_dtype;
+};
+constexpr SourceNames kMain{"main.pool", "main.pool.layout", "main.compact", "main.compact.dtype"};
+constexpr SourceNames kExtra{"extra.pool", "extra.pool.layout", "extra.compact",
+                             "extra.compact.dtype"};
+
+Result<void> check_keys(const SourceNames& names, const KeySource& s, ProblemKind kind) {
   if (!s.pool) {
     if (s.compact.rows > 0 && s.compact.dtype != DType::bf16) {
-      return unfit(of("compact.dtype"), "bf16", std::string(name(s.compact.dtype)));
+      return unfit(names.compact_dtype, "bf16", std::string(name(s.compact.dtype)));
     }
-    return check_lines(field, s.compact.data, s.compact.row_stride * 2, s.compact.rows);
+    return check_lines(names.compact, s.compact.data, s.compact.row_stride * 2, s.compact.rows);
   }
   const CacheLayout& layout = s.pool->layout;
   if (!latent_layouts(kind).contains(layout.kind())) {
-    return unfit(of("pool.layout"), latent_layouts(kind).names(), std::string(name(layout.kind())));
+    return unfit(names.layout, latent_layouts(kind).names(), std::string(name(layout.kind())));
   }
   if (!kLatentScales.contains(layout.scale_policy())) {
-    return unfit(of("pool.layout"), "scales " + kLatentScales.names(),
+    return unfit(names.layout, "scales " + kLatentScales.names(),
                  std::string(name(layout.scale_policy())));
   }
-  return check_lines(field, s.pool->data, s.pool->page_stride, s.pool->pages);
+  return check_lines(names.pool, s.pool->data, s.pool->page_stride, s.pool->pages);
 }
 
 // What fp8 arithmetic, for an e4m3 q on e4m3 pages by page table, takes beside the rest.
@@ -55,7 +62,7 @@ Result<void> check_fp8(const AttendArgs& args) {
     return unfit("main.pool.layout", "mla_fp8 where q is e4m3",
                  s.pool ? std::string(name(s.pool->layout.kind())) : "bf16 rows");
   }
-  if (s.index_width > 0 || s.table_width == 0) {
+  if (s.index_width > 0) {
     return unfit("main.index_width", "a page table and no index list where q is e4m3",
                  fmt::format("{}", s.index_width));
   }
@@ -87,9 +94,9 @@ Result<void> check_sources(const AttendArgs& args) {
     return unfit("problem.window", "0, or an index list of the window's keys",
                  fmt::format("{} by page table", p.window));
   }
-  if (auto ok = check_keys("main", a, p.kind); !ok) return ok;
+  if (auto ok = check_keys(kMain, a, p.kind); !ok) return ok;
   if (!p.two_sources()) return {};
-  if (auto ok = check_keys("extra", b, p.kind); !ok) return ok;
+  if (auto ok = check_keys(kExtra, b, p.kind); !ok) return ok;
   if (a.pool.has_value() != b.pool.has_value() ||
       (a.pool && a.pool->layout.kind() != b.pool->layout.kind())) {
     return unfit("extra", "pages of main's layout, or compact rows like main's", "another form");
@@ -113,15 +120,19 @@ Result<void> check_latent_call(const AttendArgs& args) {
   if (p.heads < 1 || p.heads > kLatentHeads) {
     return unfit("problem.heads", fmt::format("1 to {}", kLatentHeads), fmt::format("{}", p.heads));
   }
-  const auto need_dtype = [](const char* field, EnumSet<DType> wanted,
-                             DType offered) -> Result<void> {
-    if (wanted.contains(offered)) return {};
-    return unfit(field, wanted.names(), std::string(name(offered)));
-  };
-  if (auto ok = need_dtype("q.dtype", {DType::bf16, DType::e4m3}, args.q.dtype); !ok) return ok;
-  if (auto ok = need_dtype("out.dtype", {DType::bf16}, args.out.dtype); !ok) return ok;
-  if (args.lse.data != nullptr) {
-    if (auto ok = need_dtype("lse.dtype", {DType::f32}, args.lse.dtype); !ok) return ok;
+  if (args.q.dtype != DType::bf16 && args.q.dtype != DType::e4m3) {
+    return unfit("q.dtype", "bf16, or e4m3 for pages of mla_fp8 by page table",
+                 std::string(name(args.q.dtype)));
+  }
+  if (args.out.dtype != DType::bf16) {
+    return unfit("out.dtype", "bf16", std::string(name(args.out.dtype)));
+  }
+  if (args.lse.data != nullptr && args.lse.dtype != DType::f32) {
+    return unfit("lse.dtype", "f32", std::string(name(args.lse.dtype)));
+  }
+  if (reinterpret_cast<std::uintptr_t>(args.lse.data) % alignof(float) != 0) {
+    return unfit("lse", "an address that is a multiple of 4",
+                 fmt::format("{}", static_cast<const void*>(args.lse.data)));
   }
   const std::int64_t q_stride = bytes_of(args.q.dtype, args.q.row_stride);
   if (auto ok = check_lines("q", args.q.data, q_stride, args.q.rows); !ok) return ok;

@@ -30,13 +30,13 @@ constexpr bool latent_fp8_page(std::int32_t tokens) {
   return tokens >= kLatentFp8Page && (tokens & (tokens - 1)) == 0;
 }
 
-/// Scales become f16 factors, so they are powers of two, 2^-15 to 2^7, or stand beside the pool: a larger one makes products
-/// that f16 does not hold, a smaller one costs small elements bits.
+/// Scales become f16 factors, so they are powers of two, 2^-15 to 2^7, or stand beside the pool: a larger one makes keys
+/// infinite that f16 does not hold, a smaller one costs small elements bits. Nobody looks, as scales lie on the device.
 inline constexpr EnumSet<ScalePolicy> kLatentScales = {ScalePolicy::none, ScalePolicy::per_tensor,
                                                        ScalePolicy::pow2_ceil, ScalePolicy::ue8m0};
 
 /// The scales of a call, that of scores (of keys and of an e4m3 q included) and that of keys alone: sums in f32 hold
-/// whatever they make of the elements that formats have.
+/// what they make of e4m3's elements.
 inline constexpr double kLatentLeastScale = 0x1p-100, kLatentMostScale = 0x1p60;
 
 /// Parts of units that are cut take no more than this, cut_latent() cuts no further; nor do pages that are staged.

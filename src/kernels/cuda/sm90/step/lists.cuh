@@ -20,7 +20,8 @@ struct RequestPages {
       : pool_pages(lists.pool_pages) {
     const std::int64_t begin = lists.indptr[request], end = lists.indptr[request + 1];
     pages = lists.pages + begin;
-    count = begin >= 0 && end <= lists.page_count ? static_cast<std::int32_t>(end - begin) : 0;
+    const bool held = begin >= 0 && begin <= end && end <= lists.page_count;
+    count = held ? static_cast<std::int32_t>(end - begin) : 0;
   }
   // Page i, -1 where there is none.
   __device__ __forceinline__ std::int32_t operator()(std::int64_t i) const {

@@ -41,7 +41,7 @@ __device__ __forceinline__ RowPlace place_of(const BatchParams& b, const std::in
     const auto r = last_not_above(q_indptr, static_cast<std::int32_t>(b.requests), row);
     place.request = r;
     const std::int32_t position = length_sum(b.cached[r], row - q_indptr[r]);
-    if (!is_padding(b, r) && position >= 0 && position < 0x7fffffff) place.position = position;
+    if (position >= 0 && position < kv_len(b, r)) place.position = position;
   }
   return place;
 }

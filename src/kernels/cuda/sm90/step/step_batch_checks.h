@@ -294,6 +294,54 @@ struct RandomBatch {
   }
 };
 
+/// Lengths that the CPU refuses: their requests have no keys, and their rows no position.
+template <class Device>
+void check_hostile_lengths(Device& device) {
+  using Ints = std::vector<std::int32_t>;
+  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+  const auto indptr = device.array(std::vector<std::int64_t>{0, 2, 4, 6});
+  const auto pages = device.array(
+      std::vector<PageId>{PageId(1), PageId(2), PageId(3), PageId(4), PageId(5), PageId(6)});
+  const auto cached = device.array(Ints{kMost - 2, -5, 7});
+  const auto brought = device.array(Ints{6, 3, 1});
+  const auto filled_with_9 = [&] { return device.array(Ints(10, 9)); };
+  auto positions = device.array(std::vector<LocalPos>(10, LocalPos(9)));
+  auto slots = device.array(std::vector<Slot>(10, Slot(9)));
+  auto table = device.array(std::vector<PageId>(6, PageId(9)));
+  auto q_indptr = device.array(Ints(4, 9)), kv_lens = device.array(Ints(3, 9));
+  auto row_request = filled_with_9(), row_lens = filled_with_9(), attend_lens = filled_with_9();
+  auto workspace = device.array(std::vector<std::int64_t>(4));
+  StepRowsInput in;
+  in.lists = {indptr.span(), pages.span()};
+  in.pool = {16, 9};
+  in.cached = cached.span();
+  in.rows = brought.span();
+  StepRowsOutput out;
+  out.q_indptr = q_indptr.span();
+  out.kv_lens = kv_lens.span();
+  out.page_table = {table.span().data(), 3, 2};
+  out.positions = positions.span();
+  out.row_request = row_request.span();
+  out.row_lens = row_lens.span();
+  out.out_slots = slots.span();
+  out.attend_lens = attend_lens.span();
+  expect_ok(device.step_rows(in, out, workspace.span()));
+  EXPECT_EQ(kv_lens.read(), (Ints{0, 0, 8}));
+  EXPECT_EQ(q_indptr.read(), (Ints{0, 6, 9, 10}));
+  std::vector<LocalPos> wanted(10);
+  wanted[9] = LocalPos(7);
+  EXPECT_EQ(positions.read(), wanted);
+  Ints lens(10);
+  lens[9] = 8;
+  EXPECT_EQ(row_lens.read(), lens);
+  EXPECT_EQ(attend_lens.read(), lens);
+  std::vector<Slot> written(10);
+  written[9] = Slot(5 * 16 + 7);
+  EXPECT_EQ(slots.read(), written);
+  EXPECT_EQ(table.read(),
+            (std::vector<PageId>{PageId(), PageId(), PageId(), PageId(), PageId(5), PageId()}));
+}
+
 template <class Device>
 void check_steps(Device& device) {
   std::mt19937 rng(36);

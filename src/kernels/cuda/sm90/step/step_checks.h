@@ -125,8 +125,11 @@ void check_hostile_lists(Device& device) {
   constexpr PoolShape kPool{.page_size = 4, .pages = 9};
   const auto pages = device.array(std::vector<PageId>{PageId(1), PageId(2), PageId(3)});
   const auto none = std::vector<PageId>(3);
-  for (const std::vector<std::int64_t>& indptr :
-       {std::vector<std::int64_t>{0, 2, 100}, {-3, 2, 3}, {2, 1, 3}, {3, 4, 5}}) {
+  for (const std::vector<std::int64_t>& indptr : {std::vector<std::int64_t>{0, 2, 100},
+                                                  {-3, 2, 3},
+                                                  {2, 1, 3},
+                                                  {3, 4, 5},
+                                                  {1LL << 32, 3, 3}}) {
     const auto there = device.array(indptr);
     const DevicePageLists lists{there.span(), pages.span()};
     auto out = device.array(std::vector<PageId>(6, PageId(9)));

@@ -208,6 +208,7 @@ TEST(StepEmulated, Padding) {
 }
 TEST(StepEmulated, Steps) {
   Emulated device;
+  check_hostile_lengths(device);
   check_steps(device);
 }
 

@@ -118,6 +118,7 @@ TEST_F(StepGpu, WorkLists) {
 }
 TEST_F(StepGpu, Steps) {
   OnGpu device{*this};
+  check_hostile_lengths(device);
   check_steps(device);
 }
 
