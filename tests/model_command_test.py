@@ -68,6 +68,23 @@ class Generate(ModelCommand):
         for word in ("weights", "cache", "plan", "prefill", "decode", "tokens/s", "finish"):
             self.assertIn(word, result.stderr)
 
+    def test_what_cannot_be_written_or_begun_is_said(self):
+        with open("/dev/full", "w") as full:
+            result = subprocess.run([LATHE, "generate", *self.flags("-p", "a", "--json", "--max-new-tokens", "2", "--quiet")],
+                                    stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+        self.assertEqual((result.returncode, result.stderr),
+                         (1, "lathe: stdout: wanted a file that can be written, got an error\n"))
+        for command in (["generate", "-p", "a"], ["chat"]):
+            self.assertIn("--model: wanted a directory with tokenizer.json, got nothing", self.refused(*command))
+
+    def test_the_chat_template_goes_around_every_prompt(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
+            f.write(json.dumps({"prompt": "one"}) + "\n")
+            f.flush()
+            alone = self.generate("--prompt", "one", "--apply-chat-template")
+            self.assertEqual(self.generate("--prompts", f.name, "--apply-chat-template"), alone)
+            self.assertNotEqual(self.generate("--prompts", f.name), alone)
+
     def test_chunks_threads_cache_and_layout_pairs_change_no_token(self):
         whole = self.generate("--prompt", self.PROMPT)
         self.assertEqual(whole[0]["completion_tokens"], 12)

@@ -4,7 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -62,6 +67,19 @@ struct ThreadPool::State {
   std::atomic<std::uint32_t> jobs{0};       // a change means that there is a job, or stop is set
   std::atomic<bool> stop{false};
   std::vector<std::thread> workers;
+  std::mutex guard;
+  std::exception_ptr failed;  // the first that a task of the job threw
+
+  // A task that throws counts as one that has returned: others may still use what the caller has.
+  void run(void (*function)(void*, std::int64_t, int), void* arguments, std::int64_t task,
+           int worker) {
+    try {
+      function(arguments, task, worker);
+    } catch (...) {
+      const std::lock_guard lock(guard);
+      if (!failed) failed = std::current_exception();
+    }
+  }
 
   void work(int worker) {
     std::int32_t done = 0;
@@ -73,7 +91,7 @@ struct ThreadPool::State {
                                         std::memory_order_acquire)) {
         continue;
       }
-      function(arguments, task_of(t), worker);
+      run(function, arguments, task_of(t), worker);
       ++done;
       t = ticket.load(std::memory_order_acquire);
     }
@@ -89,6 +107,12 @@ struct ThreadPool::State {
     }
   }
 
+  void end() {
+    stop.store(true, std::memory_order_release);
+    announce();
+    for (std::thread& t : workers) t.join();
+  }
+
   void announce() {
     jobs.fetch_add(1, std::memory_order_acq_rel);
     jobs.notify_all();
@@ -97,14 +121,17 @@ struct ThreadPool::State {
 
 ThreadPool::ThreadPool(int threads)
     : threads_(threads > 0 ? threads : usable_cores()), state_(std::make_unique<State>()) {
-  for (int w = 1; w < threads_; ++w) state_->workers.emplace_back([this, w] { state_->loop(w); });
+  try {
+    for (int w = 1; w < threads_; ++w) state_->workers.emplace_back([this, w] { state_->loop(w); });
+  } catch (const std::system_error& e) {
+    const std::size_t had = state_->workers.size() + 1;
+    state_->end();
+    throw std::system_error(
+        e.code(), "threads: wanted " + std::to_string(threads_) + ", got " + std::to_string(had));
+  }
 }
 
-ThreadPool::~ThreadPool() {
-  state_->stop.store(true, std::memory_order_release);
-  state_->announce();
-  for (std::thread& t : state_->workers) t.join();
-}
+ThreadPool::~ThreadPool() { state_->end(); }
 
 void ThreadPool::run_erased(std::int64_t tasks, Job job) {
   if (tasks <= 0) return;
@@ -126,6 +153,7 @@ void ThreadPool::run_erased(std::int64_t tasks, Job job) {
   for (std::int32_t left; (left = s.unfinished.load(std::memory_order_acquire)) != 0;) {
     await_change(s.unfinished, left);
   }
+  if (s.failed) std::rethrow_exception(std::exchange(s.failed, nullptr));
 }
 
 }  // namespace lathe

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <stdexcept>
 #include <vector>
 
 #include "base/execution.h"
@@ -35,6 +36,24 @@ TEST(ThreadPool, ManyShortLoops) {
     pool.run(4, [&](std::int64_t t, int) { sum += static_cast<int>(t) + round; });
     ASSERT_EQ(sum, 6 + 4 * round);
   }
+}
+
+// What the others use is there until they have returned.
+TEST(ThreadPool, ThrowsWhatATaskThrew) {
+  ThreadPool pool(4);
+  for (int round = 0; round < 100; ++round) {
+    std::atomic<int> returned{0};
+    EXPECT_THROW(pool.run(64,
+                          [&](std::int64_t t, int) {
+                            if (t % 16 == 3) throw std::runtime_error("a task");
+                            ++returned;
+                          }),
+                 std::runtime_error);
+    EXPECT_EQ(returned, 60);
+  }
+  std::atomic<int> sum{0};
+  pool.run(8, [&](std::int64_t, int) { ++sum; });
+  EXPECT_EQ(sum, 8);
 }
 
 TEST(ThreadPool, DefaultIsAtLeastOne) { EXPECT_GE(ThreadPool().threads(), 1); }

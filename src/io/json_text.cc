@@ -15,7 +15,12 @@ Result<nlohmann::json> parse_json(std::string_view text, const std::string& fiel
   std::vector<std::unordered_set<std::string>> open;  // names seen in each object that is open
   std::string twice;
   bool has_twice = false;
-  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
+  bool too_deep = false;
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth > kMostLevels) {  // what is discarded has no end
+      too_deep = true;
+      return false;
+    }
     if (event == Json::parse_event_t::object_start) {
       open.emplace_back();
     } else if (event == Json::parse_event_t::object_end) {
@@ -31,6 +36,10 @@ Result<nlohmann::json> parse_json(std::string_view text, const std::string& fiel
   };
   try {
     auto json = Json::parse(text, watch);
+    if (too_deep) {
+      return Error{ErrorCode::malformed, field, fmt::format("at most {} levels", kMostLevels),
+                   "more", ""};
+    }
     if (has_twice) {
       return Error{ErrorCode::malformed, field, "names that stand once", quote(twice) + " twice",
                    ""};

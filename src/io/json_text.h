@@ -11,8 +11,11 @@
 
 namespace lathe {
 
+/// Levels of a value: whoever prints, copies or compares one calls itself for each.
+inline constexpr int kMostLevels = 500;
+
 /// Errors: malformed, with `field` and the byte where the text stops being JSON, or the name that
-/// stands twice.
+/// stands twice, or values of more than kMostLevels.
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& field);
 
 /// A value as it reads in an error message, at most about 60 bytes.

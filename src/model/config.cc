@@ -63,7 +63,10 @@ void parse_generation(ConfigReader& json, ModelConfig& config) {
   config.generation.temperature = real("temperature");
   config.generation.top_p = real("top_p");
   config.generation.repetition_penalty = real("repetition_penalty");
-  if (json.has("top_k")) config.generation.top_k = json.integer("top_k", std::nullopt, 0);
+  if (json.has("top_k")) {  // 0 and -1 are all tokens
+    const std::int32_t top_k = json.integer("top_k", std::nullopt, -1);
+    if (top_k > 0) config.generation.top_k = top_k;
+  }
 }
 
 // What is true of every architecture, after its own keys have been read.

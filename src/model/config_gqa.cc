@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "io/quote.h"
 #include "model/config_rope.h"
 
 namespace lathe {
@@ -24,7 +25,7 @@ void parse_window(ConfigReader& json, ModelConfig& config) {
       if (t == "sliding_attention") {
         ++sliding;
       } else if (t != "full_attention") {
-        json.refuse("layer_types", "full_attention or sliding_attention", t);
+        json.refuse("layer_types", "full_attention or sliding_attention", quote(t));
       }
     }
   } else if (json.flag("use_sliding_window", false) && json.has("sliding_window")) {

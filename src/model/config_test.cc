@@ -254,6 +254,11 @@ TEST(ModelConfig, GenerationConfigSpeaksLast) {
   EXPECT_EQ(c->generation.top_k, 20);
   EXPECT_FALSE(c->generation.repetition_penalty);
   EXPECT_FALSE(parse_model_config(qwen3().dump(), "{").ok());
+  for (const char* all : {R"({"top_k": 0})", R"({"top_k": -1})"}) {
+    const auto of = parse_model_config(qwen3().dump(), all);
+    ASSERT_TRUE(of.ok()) << all;
+    EXPECT_FALSE(of->generation.top_k) << all;
+  }
 }
 
 TEST(ModelConfig, RefusesByName) {

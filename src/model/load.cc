@@ -89,6 +89,7 @@ class Loader {
         complaints_.unexpected(t.name);
       }
     }
+    for (std::size_t i = 0; i < weights_.layers.size(); ++i) check_experts(i);
     if (auto error = complaints_.error(directory)) return *error;
     return check_codes();
   }
@@ -96,6 +97,22 @@ class Loader {
  private:
   static bool plain(std::optional<DType> t) {
     return t == DType::f32 || t == DType::bf16 || t == DType::f16;
+  }
+
+  // Experts go through one product after the other, prepared for one dtype of gates and ups and one of downs.
+  void check_experts(std::size_t layer) {
+    const auto& experts = weights_.layers[layer].moe.experts;
+    for (std::size_t e = 0; e < experts.size(); ++e) {
+      const auto alike = [&](const char* matrix, const WeightView& w, const WeightView& first) {
+        if (w.dtype == first.dtype || w.data == nullptr || first.data == nullptr) return;
+        complaints_.misshapen(
+            fmt::format("model.layers.{}.mlp.experts.{}.{} {} (wanted {}, as experts.0 has)", layer,
+                        e, matrix, name(w.dtype), name(first.dtype)));
+      };
+      alike("gate_proj", experts[e].gate, experts[0].gate);
+      alike("up_proj", experts[e].up, experts[0].gate);
+      alike("down_proj", experts[e].down, experts[0].down);
+    }
   }
 
   void wrong_dtype(const TensorSpec& spec, const CheckpointTensor& tensor,

@@ -111,6 +111,18 @@ TEST_F(BadCheckpoint, Fp8WithoutQuantizationConfig) {
               AllOf(HasSubstr("F8_E4M3 (wanted F32, BF16 or F16)"), HasSubstr("weight_scale_inv")));
 }
 
+// Products of experts are prepared for one dtype.
+TEST_F(BadCheckpoint, ExpertsHaveOneDtype) {
+  copy("qwen3_moe");
+  EXPECT_EQ(load(), "loaded");
+  const std::size_t name = bytes_.find("experts.1.up_proj.weight");
+  ASSERT_NE(name, std::string::npos);
+  const std::size_t dtype = bytes_.find("\"BF16\"", name);
+  ASSERT_LT(dtype, name + 60);
+  bytes_.replace(dtype, 6, "\"F16\" ");
+  EXPECT_THAT(load(), HasSubstr("mlp.experts.1.up_proj f16 (wanted bf16, as experts.0 has)"));
+}
+
 TEST_F(BadCheckpoint, NoDirectory) {
   EXPECT_FALSE(load_model((dir_ / "nowhere").string(), {}).ok());
 }

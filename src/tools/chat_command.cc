@@ -129,7 +129,10 @@ class Chat {
     }
     print_out(interrupted != 0 ? "\n(stopped)\n" : "\n");
     const Answer& a = answers.answer(*index);
-    if (a.finished.error) print_err("lathe: " + a.finished.error->message() + "\n");
+    if (a.finished.error) {
+      print_err("lathe: " + a.finished.error->message() + "\n");
+      return;
+    }
     messages.push_back({{"role", "assistant"}, {"content", a.text}});
     messages_ = std::move(messages);
     last_ = answers.times();
@@ -155,6 +158,7 @@ class Chat {
 };
 
 int run_chat(const ChatFlags& flags) {
+  if (const auto ok = need_tokenizer(flags.model); !ok) return refuse(ok.error());
   const auto tokenizer = Tokenizer::load(flags.model.runtime.model);
   if (!tokenizer) return refuse(tokenizer.error());
   const auto chat = load_chat_template(flags.model.runtime.model);

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "io/gzip.h"
+#include "io/quote.h"
 
 namespace lathe {
 namespace {
@@ -81,11 +82,12 @@ Result<EvalTask> read_eval_task(EvalTaskKind kind, const std::string& directory,
     const std::string line = text->substr(at, end - at);
     at = end + 1;
     ++number;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     auto item = parse_item(line);
     if (!item) {
       return Error{ErrorCode::malformed, fmt::format("{}:{}", path, number),
-                   R"({"prompt": TEXT, "response": TEXT, "answer": TEXT, ...})", line.substr(0, 80),
-                   ""};
+                   R"({"prompt": TEXT, "response": TEXT, "answer": TEXT, ...})",
+                   quote(line.substr(0, 80)), ""};
     }
     task.items.push_back(std::move(*item));
   }

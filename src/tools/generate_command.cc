@@ -9,6 +9,7 @@
 
 #include "attn/explain.h"
 #include "io/chat_template.h"
+#include "io/json_text.h"
 #include "io/read_file.h"
 #include "tools/answer.h"
 #include "tools/chat_prompt.h"
@@ -38,18 +39,29 @@ struct Prompt {
   Json messages;  // an array, or null
 };
 
-Result<Prompt> parse_line(const std::string& line, const std::string& where) {
-  const Json j = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+Json user_message(const std::string& text) {
+  return Json::array({{{"role", "user"}, {"content", text}}});
+}
+
+Result<Prompt> parse_line(const std::string& line, const std::string& where, bool chat_template) {
+  bool too_deep = false;  // for whoever calls itself for each level
+  const auto watch = [&](int depth, Json::parse_event_t, Json&) {
+    too_deep = too_deep || depth > kMostLevels;
+    return depth <= kMostLevels;
+  };
+  Json j = Json::parse(line, watch, /*allow_exceptions=*/false);
   const auto wrong = [&](const std::string& got) {
     return Error{ErrorCode::malformed, where,
                  R"({"prompt": TEXT} or {"messages": [{"role": ..., "content": ...}]})", got, ""};
   };
+  if (too_deep) return wrong(fmt::format("more than {} levels", kMostLevels));
   if (!j.is_object()) return wrong("no JSON object");
   Prompt p;
   if (j.contains("messages") && j["messages"].is_array()) {
-    p.messages = j["messages"];
+    p.messages = std::move(j["messages"]);
   } else if (j.contains("prompt") && j["prompt"].is_string()) {
     p.text = j["prompt"].get<std::string>();
+    if (chat_template) p.messages = user_message(p.text);
   } else {
     return wrong("neither of them");
   }
@@ -65,7 +77,7 @@ Result<std::vector<Prompt>> read_prompts(const GenerateFlags& flags) {
       if (!text) return text.error();
       p.text = *text;
     }
-    if (flags.chat_template) p.messages = Json::array({{{"role", "user"}, {"content", p.text}}});
+    if (flags.chat_template) p.messages = user_message(p.text);
     out.push_back(std::move(p));
     return out;
   }
@@ -79,7 +91,7 @@ Result<std::vector<Prompt>> read_prompts(const GenerateFlags& flags) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     if (flags.count > 0 && std::ssize(out) == flags.count) break;
-    auto p = parse_line(line, fmt::format("{}:{}", flags.prompts, number));
+    auto p = parse_line(line, fmt::format("{}:{}", flags.prompts, number), flags.chat_template);
     if (!p) return p.error();
     out.push_back(std::move(*p));
   }
@@ -113,10 +125,6 @@ Result<std::vector<std::vector<std::int32_t>>> encode_prompts(const std::vector<
   return out;
 }
 
-std::string finish_text(const Answer& a) {
-  return a.finished.error ? a.finished.error->message() : std::string(name(a.finished.reason));
-}
-
 Json answer_json(std::size_t index, const Answer& a) {
   Json j = {{"index", index},
             {"text", a.text},
@@ -137,10 +145,20 @@ int run_all(AnswerSet& answers, const std::function<void(std::size_t, const std:
     }
     if (on_step) on_step();
   }
-  for (std::size_t i = 0; i < answers.size(); ++i) {
-    if (answers.answer(i).finished.error) return kExitFailure;
-  }
   return kExitOk;
+}
+
+// What went wrong in answers, by their prompts where there are several.
+int tell_errors(const AnswerSet& answers) {
+  int code = kExitOk;
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    const auto& error = answers.answer(i).finished.error;
+    if (!error) continue;
+    code = kExitFailure;
+    const auto of = answers.size() > 1 ? fmt::format("prompt {}: ", i) : std::string();
+    print_err("lathe: " + of + error->message() + "\n");
+  }
+  return code;
 }
 
 int run_generate(const GenerateFlags& flags) {
@@ -154,6 +172,7 @@ int run_generate(const GenerateFlags& flags) {
   const auto prompts = read_prompts(flags);
   if (!prompts) return refuse(prompts.error());
   // The tokenizer comes before the weights: a mistake in it shows at once.
+  if (const auto ok = need_tokenizer(flags.model); !ok) return refuse(ok.error());
   const auto tokenizer = Tokenizer::load(flags.model.runtime.model);
   if (!tokenizer) return refuse(tokenizer.error());
   const auto encoded = encode_prompts(*prompts, *tokenizer, flags.model.runtime.model);
@@ -199,17 +218,16 @@ int run_generate(const GenerateFlags& flags) {
                  answers.done() ? "\n" : "");
     }
   };
-  const int code = run_all(answers, on_text, on_step);
+  int code = run_all(answers, on_text, on_step);
   if (on_text) print_out("\n");
   std::fflush(stdout);  // before what goes to stderr
+  if (code == kExitOk) code = tell_errors(answers);
   if (!flags.model.quiet) {
     std::string closing = describe(answers.times());
-    if (!batched && answers.size() == 1) {
-      closing += "finish    " + finish_text(answers.answer(0)) + "\n";
+    if (!batched && code == kExitOk) {
+      closing += fmt::format("finish    {}\n", name(answers.answer(0).finished.reason));
     }
     print_err(closing + "plan      " + summary(runtime->plan()) + "\n");
-  } else if (code != kExitOk) {
-    print_err("lathe: " + finish_text(answers.answer(0)) + "\n");
   }
   return code;
 }

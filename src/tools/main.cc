@@ -29,5 +29,10 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "lathe: {}\n", e.what());
     return lathe::kExitFailure;
   }
+  // A full disk shows here at the latest.
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    fmt::print(stderr, "lathe: stdout: wanted a file that can be written, got an error\n");
+    return exit_code == lathe::kExitOk ? lathe::kExitFailure : exit_code;
+  }
   return exit_code;
 }

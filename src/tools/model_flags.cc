@@ -89,6 +89,12 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_flag("--quiet", flags.quiet, "print nothing at start");
 }
 
+Result<void> need_tokenizer(const ModelFlags& flags) {
+  if (!flags.runtime.model.empty()) return {};
+  return Error{ErrorCode::invalid_argument, "--model", "a directory with tokenizer.json", "nothing",
+               "for example models/tiny-v32; --config replaces config.json and weights alone"};
+}
+
 int refuse_start(const StartError& error) {
   if (const Error* e = std::get_if<Error>(&error)) return refuse(*e);
   print_err(explain(std::get<Refusal>(error)));

@@ -23,6 +23,9 @@ struct ModelFlags {
 /// Adds --model, --device, --threads, --load-format and the flags of a plan and of the engine.
 void add_model_flags(CLI::App& command, ModelFlags& flags);
 
+/// Errors: no --model, whose folder has the tokenizer whatever the weights are.
+Result<void> need_tokenizer(const ModelFlags& flags);
+
 /// Prints why a model does not start and returns kExitRefused.
 int refuse_start(const StartError& error);
 
