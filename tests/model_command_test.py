@@ -74,6 +74,7 @@ class Generate(ModelCommand):
                                     stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
         self.assertEqual((result.returncode, result.stderr),
                          (1, "lathe: stdout: wanted a file that can be written, got an error\n"))
+        self.assertIn("max_new_tokens: wanted 1 or more, got 0", self.refused("chat", *self.flags("--max-new-tokens", "0")))
         for command in (["generate", "-p", "a"], ["chat"]):
             self.assertIn("--model: wanted a directory with tokenizer.json, got nothing", self.refused(*command))
 
