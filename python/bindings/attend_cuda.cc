@@ -241,11 +241,7 @@ void take_host_lengths(GpuScratch& keeper, cudaStream_t stream, bool by_list, nb
   column.insert(column.end(), batch.lens.begin(), batch.lens.end());
   const auto bytes = static_cast<std::int64_t>(column.size() * sizeof(std::int32_t));
   std::byte* room = keeper.scratch().outer().take(bytes);
-  if (room == nullptr) {
-    // What is in the way says so once more.
-    const auto again = cuda::allocate_device_bytes(bytes);
-    raise(again ? cuda::out_of_memory(bytes, 0, 0) : again.error());
-  }
+  if (room == nullptr) raise(cuda::no_scratch(bytes));
   auto* lists = reinterpret_cast<std::int32_t*>(room);
   value_or_raise(cuda::copy_to_device(std::span<const std::int32_t>(column), lists, stream));
   args.q_indptr = {lists, requests + 1};

@@ -1,7 +1,6 @@
 #include "attend_parts.h"
 
 #include <fmt/format.h>
-
 #include <nanobind/stl/pair.h>
 
 #include <cmath>

@@ -13,9 +13,13 @@ Error out_of_memory(std::int64_t needed, std::int64_t free, std::int64_t total) 
 void free_device_bytes(std::byte* bytes) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaThreadExchangeStreamCaptureMode(&mode);
-  cudaFree(bytes);
+  if (cudaFree(bytes) != cudaSuccess) cudaGetLastError();
   cudaThreadExchangeStreamCaptureMode(&mode);
-  cudaGetLastError();
+}
+
+Error no_scratch(std::int64_t bytes) {
+  const auto again = allocate_device_bytes(bytes);
+  return again ? out_of_memory(bytes, 0, 0) : again.error();
 }
 
 Result<PoolBytes> allocate_device_bytes(std::int64_t bytes) {

@@ -32,6 +32,9 @@ void free_device_bytes(std::byte* bytes);
 /// Scratch of the calling thread's device. Growing cannot be captured; what was captured before keeps its bytes.
 Scratch::Memory device_memory();
 
+/// Why such scratch had none of so many bytes: asks once more, as null says nothing.
+Error no_scratch(std::int64_t bytes);
+
 /// An owned array on the device.
 template <class T>
 class DeviceArray {

@@ -109,11 +109,7 @@ Result<LatentCall> schedule_latent(const AttendArgs& args) {
   call.schedule.cut = cut.value();
   const std::int64_t bytes = lay_out(call, nullptr);
   std::byte* base = scratch->take(bytes);
-  if (base == nullptr) {
-    // What is in the way says so once more.
-    const auto again = allocate_device_bytes(bytes);
-    return again ? out_of_memory(bytes, 0, 0) : again.error();
-  }
+  if (base == nullptr) return no_scratch(bytes);
   lay_out(call, base);
   const auto stream = static_cast<cudaStream_t>(args.execution.stream);
   if (auto ok = plan_latent(args, call.schedule, stream); !ok) return ok.error();

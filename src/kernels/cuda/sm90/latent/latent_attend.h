@@ -14,9 +14,9 @@ namespace lathe::cuda {
 /// do, and with a request of more rows than it says some rows stay unwritten.
 ///
 /// The schedule and the parts of cut rows lie in execution.scratch, a Scratch(device_memory()) that no
-/// other stream uses. Three launches, four where keys are cut, more where pages are decoded first or batches are very large;
-/// nothing waits. Once the scratch
-/// has grown to a call's size that call can be captured; a graph uses the scratch for as long as it lives.
+/// other stream uses. Three launches, four where keys are cut, more where pages are decoded first or batches are very
+/// large; nothing waits. Once the scratch has grown to a call's size that call can be captured; a graph uses the scratch for
+/// as long as it lives.
 ///
 /// Errors: those of check_latent_shapes and check_latent_call; bounds that can't be; no scratch or one of the host; no
 /// memory. On an error nothing was written.
