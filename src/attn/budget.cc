@@ -82,9 +82,9 @@ std::int64_t least_gather_rows(const AttentionProblem& p, std::int64_t context) 
   return keys_per_row(p, context);
 }
 
-Budget tiled(std::string label, std::int64_t rows, std::int64_t row_bytes, std::int64_t ceiling) {
+Budget tiled(BudgetKind kind, std::int64_t rows, std::int64_t row_bytes, std::int64_t ceiling) {
   const std::int64_t fit = std::min(rows, std::max<std::int64_t>(1, ceiling / row_bytes));
-  return {std::move(label), fit * row_bytes, fit < rows ? fit : 0};
+  return {kind, fit * row_bytes, fit < rows ? fit : 0};
 }
 
 }  // namespace
@@ -94,9 +94,9 @@ std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine, const 
   const AttentionProblem& p = plan.problem;
   std::vector<Budget> out;
   if (p.index_heads > 0) {
-    out.push_back(tiled("indexer logits", demand.rows, logits_row_bytes(p, demand.context),
-                        wishes.logits_budget));
-    out.push_back({"top-k rows", times(demand.rows, p.top_k, 4), 0});
+    out.push_back(tiled(BudgetKind::indexer_logits, demand.rows,
+                        logits_row_bytes(p, demand.context), wishes.logits_budget));
+    out.push_back({BudgetKind::top_k_rows, times(demand.rows, p.top_k, 4), 0});
   }
   if (const Route* r = compact_route(plan)) {
     // Rows of one request are gathered once for all its query rows; a selection cannot need more
@@ -107,24 +107,24 @@ std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine, const 
     const std::int64_t least = times(least_gather_rows(p, demand.context), row_bytes);
     const bool fits = bytes <= wishes.gather_budget;
     out.push_back(
-        {"gather", std::max(least, std::min(bytes, wishes.gather_budget)),
+        {BudgetKind::gather, std::max(least, std::min(bytes, wishes.gather_budget)),
          fits ? 0 : std::max<std::int64_t>(1, wishes.gather_budget / (keys * row_bytes))});
   }
   if (const std::int64_t bytes = split_partials(plan, machine, demand)) {
-    out.push_back({"split partials", bytes, 0});
+    out.push_back({BudgetKind::split_partials, bytes, 0});
   }
   if (const std::int64_t bytes = worker_rows(plan, machine, demand)) {
-    out.push_back({"worker rows", bytes, 0});
+    out.push_back({BudgetKind::worker_rows, bytes, 0});
   }
   if (const std::int64_t state = compressor_state(p)) {
-    out.push_back({"compressor state", times(state, demand.requests, plan.layers), 0});
+    out.push_back({BudgetKind::compressor_state, times(state, demand.requests, plan.layers), 0});
   }
   const std::int64_t page = std::int64_t{plan.main().page_size};
   const std::int64_t pages = (demand.context + page - 1) / page;
   const std::int64_t width =
       (pages + plan.table_multiple - 1) / plan.table_multiple * plan.table_multiple;
-  out.push_back(
-      {"step", times(plus(times(demand.requests, width + 4), times(demand.rows, 4)), 4), 0});
+  out.push_back({BudgetKind::step,
+                 times(plus(times(demand.requests, width + 4), times(demand.rows, 4)), 4), 0});
   return out;
 }
 

@@ -39,10 +39,10 @@ std::string details(const Plan& plan, const Route& r) {
                                 r.adapter->out_bytes);
     if (r.adapter->whole_pool) a += ", of the whole pool at each call";
     if (!r.adapter->exact) a += ", lossy";
-    for (const Budget& b : plan.budgets) {
-      if (b.name == "gather" && !r.adapter->whole_pool) {
-        a += fmt::format(", {} {}", b.tile_rows > 0 ? "tiled to" : "in", human_bytes(b.bytes));
-      }
+    const Budget* gather = plan.budget(BudgetKind::gather);
+    if (gather != nullptr && !r.adapter->whole_pool) {
+      a += fmt::format(", {} {}", gather->tile_rows > 0 ? "tiled to" : "in",
+                       human_bytes(gather->bytes));
     }
     parts.push_back(a);
   }
@@ -159,7 +159,7 @@ std::string explain(const Plan& plan) {
   out += fmt::format("{:<10}", "budgets");
   for (std::size_t i = 0; i < plan.budgets.size(); ++i) {
     const Budget& b = plan.budgets[i];
-    out += fmt::format("{}{} {}", i == 0 ? "" : " · ", b.name, human_bytes(b.bytes));
+    out += fmt::format("{}{} {}", i == 0 ? "" : " · ", meaning(b.kind), human_bytes(b.bytes));
   }
   out += fmt::format("\n{:<10}", "rows");
   std::int64_t bound = 0;

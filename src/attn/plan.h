@@ -71,9 +71,22 @@ struct PhasePlan {
   bool operator==(const PhasePlan&) const = default;
 };
 
+/// The large buffers of a plan, and their names in text and JSON.
+// clang-format off
+#define LATHE_BUDGET_KINDS(X)                  \
+  X(indexer_logits, "indexer logits")          \
+  X(top_k_rows, "top-k rows")                  \
+  X(gather, "gather")                          \
+  X(split_partials, "split partials")          \
+  X(worker_rows, "worker rows")                \
+  X(compressor_state, "compressor state")      \
+  X(step, "step")
+// clang-format on
+LATHE_ENUM_WITH_TEXT(BudgetKind, LATHE_BUDGET_KINDS)
+
 /// A buffer with a ceiling; work is tiled to fit it.
 struct Budget {
-  std::string name;
+  BudgetKind kind = BudgetKind::step;
   std::int64_t bytes = 0;
   std::int64_t tile_rows = 0;  // query rows worked on at once; 0 = all of them
 
@@ -97,6 +110,13 @@ struct Plan {
   const CachePlan* cache(CacheRole role) const {
     for (const CachePlan& c : caches) {
       if (c.role == role) return &c;
+    }
+    return nullptr;
+  }
+  /// nullptr where the plan needs no such buffer.
+  const Budget* budget(BudgetKind kind) const {
+    for (const Budget& b : budgets) {
+      if (b.kind == kind) return &b;
     }
     return nullptr;
   }

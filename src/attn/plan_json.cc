@@ -197,6 +197,16 @@ Route read_route(const Reader& r) {
   return out;
 }
 
+BudgetKind read_budget_kind(const Reader& r) {
+  const std::string text = r.text();
+  std::string known;
+  for (const BudgetKind kind : enum_values<BudgetKind>()) {
+    if (meaning(kind) == text) return kind;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", meaning(kind));
+  }
+  r.fail("one of " + known, r.json());
+}
+
 Plan read_plan(const Reader& r) {
   Plan plan;
   if (!r.at("legal").boolean()) r.at("legal").fail("true, a plan", r.at("legal").json());
@@ -220,7 +230,8 @@ Plan read_plan(const Reader& r) {
   plan.context_length = r.at("context_length").size();
   plan.layers = r.at("layers").int32(1);
   for (const Reader& b : r.at("budgets").items()) {
-    plan.budgets.push_back({b.at("name").text(), b.at("bytes").size(), b.at("tile_rows").size()});
+    plan.budgets.push_back(
+        {read_budget_kind(b.at("name")), b.at("bytes").size(), b.at("tile_rows").size()});
   }
   for (const Reader& n : r.at("notes").items()) plan.notes.push_back(n.text());
   return plan;
@@ -254,7 +265,8 @@ Json to_json(const Plan& plan) {
   j["layers"] = plan.layers;
   j["budgets"] = Json::array();
   for (const Budget& b : plan.budgets) {
-    j["budgets"].push_back({{"name", b.name}, {"bytes", b.bytes}, {"tile_rows", b.tile_rows}});
+    j["budgets"].push_back(
+        {{"name", meaning(b.kind)}, {"bytes", b.bytes}, {"tile_rows", b.tile_rows}});
   }
   j["notes"] = plan.notes;
   return j;

@@ -394,7 +394,7 @@ TEST(Budgets, WorkedExamples) {
   ASSERT_TRUE(plan);
   const auto find = [&](std::string_view n, Demand d) -> Budget {
     for (const Budget& b : budgets_for(*plan, kH200, w, d)) {
-      if (b.name == n) return b;
+      if (meaning(b.kind) == n) return b;
     }
     return {};
   };
@@ -417,14 +417,14 @@ TEST(Budgets, SplitPartialsAndCompressorState) {
   const PlanResult plan = make_plan(deepseek_v4_problem(64, 4), kH200, w, with(split));
   ASSERT_TRUE(plan);
   std::map<std::string, std::int64_t> bytes;
-  for (const Budget& b : plan->budgets) bytes[b.name] = b.bytes;
+  for (const Budget& b : plan->budgets) bytes[std::string(meaning(b.kind))] = b.bytes;
   EXPECT_EQ(bytes["split partials"], std::int64_t{256 + 132} * 64 * 513 * 4);
   // A kernel that cuts no further than a ceiling needs the ceiling, whatever the batch.
   split.split_bytes = 12345;
   const PlanResult bounded = make_plan(deepseek_v4_problem(64, 4), kH200, w, with(split));
   ASSERT_TRUE(bounded);
   for (const Budget& b : bounded->budgets) {
-    if (b.name == "split partials") {
+    if (b.kind == BudgetKind::split_partials) {
       EXPECT_EQ(b.bytes, 12345);
     }
   }
@@ -454,7 +454,7 @@ TEST(Budgets, GatherTakesTheLeastThatEachProblemCanBeCutInto) {
     const PlanResult plan = make_plan(p, kH200, w, gathers(to));
     ASSERT_TRUE(plan) << explain(plan.error());
     for (const Budget& b : plan->budgets) {
-      if (b.name == "gather") {
+      if (b.kind == BudgetKind::gather) {
         EXPECT_EQ(b.bytes, least);
       }
     }
@@ -480,7 +480,7 @@ TEST(Budgets, RowsOfExpandingWorkers) {
   ASSERT_TRUE(plan);
   const auto bytes = [&](std::int64_t rows) {
     for (const Budget& b : budgets_for(*plan, kH200, {}, {rows, 1, 1000})) {
-      if (b.name == "worker rows") return b.bytes;
+      if (b.kind == BudgetKind::worker_rows) return b.bytes;
     }
     return std::int64_t{0};
   };
@@ -512,7 +512,7 @@ TEST(Budgets, ExtremesDoNotWrap) {
   w.max_total_tokens = 0;
   const PlanResult plan = make_plan(gqa_problem(128, 128, 1024), kH200, w, with(able("k")));
   ASSERT_TRUE(plan);
-  for (const Budget& b : plan->budgets) EXPECT_GT(b.bytes, 0) << b.name;
+  for (const Budget& b : plan->budgets) EXPECT_GT(b.bytes, 0) << meaning(b.kind);
 }
 
 TEST(Accepts, Text) {

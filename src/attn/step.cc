@@ -41,9 +41,8 @@ StepBound step_bound(const Plan& plan) {
       if (r.adapter) row_bytes = std::max(row_bytes, r.adapter->out_bytes);
     }
   }
-  for (const Budget& b : plan.budgets) {
-    if (b.name == "gather" && row_bytes > 0) bound.gather_rows = b.bytes / row_bytes;
-  }
+  const Budget* gather = plan.budget(BudgetKind::gather);
+  if (gather != nullptr && row_bytes > 0) bound.gather_rows = gather->bytes / row_bytes;
   return bound;
 }
 

@@ -396,7 +396,7 @@ TEST(Step, BoundOfAPlan) {
   Plan plan = plan_of(v32(), KeyUnit::ragged_row);
   EXPECT_EQ(step_bound(plan).gather_rows, 0);
   plan.phase(Phase::extend).routes[0].adapter = AdapterUse{.name = "gather", .out_bytes = 1152};
-  plan.budgets.push_back({"gather", 1152 * 1000, 0});
+  plan.budgets.push_back({BudgetKind::gather, 1152 * 1000, 0});
   EXPECT_EQ(step_bound(plan).gather_rows, 1000);
   EXPECT_EQ(step_bound(plan_of(v32(), KeyUnit::slot)).gather_rows, 0);
   auto step = Step::make(plan, kOptions);

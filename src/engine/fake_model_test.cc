@@ -180,7 +180,7 @@ FakeSetup::FakeSetup(const FakeOptions& o) {
     AdapterUse adapter;
     adapter.out_bytes = 2 * plan.main().layout.row_elems();
     for (Route& route : plan.phase(Phase::extend).routes) route.adapter = adapter;
-    plan.budgets.push_back({"gather", o.context_length * adapter.out_bytes, 0});
+    plan.budgets.push_back({BudgetKind::gather, o.context_length * adapter.out_bytes, 0});
   }
   auto made = KvCache::create(plan, registry, {.budget_bytes = 0, .pages = o.pages});
   LATHE_CHECK(made, made ? "" : made.error().message());

@@ -17,12 +17,11 @@ Result<KvCache> KvCache::create(const Plan& plan, const Registry& registry, Pool
   if (!pools) return pools.error();
   KvCache cache(plan, registry, std::move(*pools));
   cache.index_pool_ = index_pool;
-  for (const Budget& b : plan.budgets) {
-    if (b.name != "gather") continue;
-    auto bytes = allocate_host_pool(b.bytes);
+  if (const Budget* gather = plan.budget(BudgetKind::gather)) {
+    auto bytes = allocate_host_pool(gather->bytes);
     if (!bytes) return bytes.error();
     cache.gather_ = std::move(*bytes);
-    cache.gather_bytes_ = static_cast<std::size_t>(b.bytes);
+    cache.gather_bytes_ = static_cast<std::size_t>(gather->bytes);
   }
   return cache;
 }

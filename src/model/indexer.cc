@@ -14,10 +14,8 @@ namespace {
 constexpr float kIndexNormEps = 1e-6f;  // whatever the model's rms_norm_eps
 
 std::int64_t logits_budget(const Plan& plan) {
-  for (const Budget& b : plan.budgets) {
-    if (b.name == "indexer logits") return b.bytes;
-  }
-  return 0;
+  const Budget* budget = plan.budget(BudgetKind::indexer_logits);
+  return budget != nullptr ? budget->bytes : 0;
 }
 
 }  // namespace
