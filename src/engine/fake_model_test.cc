@@ -71,7 +71,7 @@ FakeModel::FakeModel(const AttentionProblem& problem) {
   config_.vocab = kVocab;
   config_.layers = kLayers;
   config_.max_context = 1000;
-  config_.attention = problem;
+  config_.all_layers().problem = problem;
   config_.eos = {kEos, 100000};  // the second is outside the vocabulary
 }
 

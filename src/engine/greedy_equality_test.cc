@@ -177,7 +177,7 @@ INSTANTIATE_TEST_SUITE_P(Plans, Greedy, testing::ValuesIn(cases()),
 TEST(SparseBound, ChunkSizesChangeNothing) {
   for (const char* name : {"deepseek_v32", "glm_moe_dsa"}) {
     const auto model = load_real(name);
-    const std::int32_t top_k = model->config().attention.top_k;
+    const std::int32_t top_k = model->config().groups.front().problem.top_k;
     ASSERT_EQ(top_k, 40);
     EXPECT_EQ(kinds(RealSetup(*model, {}).plan(), Phase::extend), "ragged<=40 inplace");
     for (const std::int32_t length : {top_k - 1, top_k, top_k + 1, top_k + 2}) {
@@ -197,7 +197,7 @@ TEST(Pairs, EveryPairOverOneLayoutGivesTheSameText) {
   for (const char* name : {"deepseek_v3", "deepseek_v3_dense", "deepseek_v3_fp8", "deepseek_v32",
                            "glm_moe_dsa", "llama", "qwen3", "qwen2_window"}) {
     const auto model = load_real(name);
-    const AttentionProblem& problem = model->config().attention;
+    const AttentionProblem& problem = model->config().groups.front().problem;
     const bool latent = problem.kind != ProblemKind::grouped_query;
     for (const std::int32_t length : {1, 7, 64, 150}) {
       const Request request = greedy(make_prompt(*model, length));
@@ -299,7 +299,7 @@ TEST(Pairs, ExpandedLogitsAreTheAbsorbedOnesWithinRounding) {
     const auto prompt = make_prompt(*model, 150);
     const auto want = logits_of(*model, {.prefill = "inplace"}, prompt);
     for (const char* prefill : {"auto", "ragged"}) {
-      const bool sparse = model->config().attention.sparse();
+      const bool sparse = model->config().groups.front().problem.sparse();
       if (sparse && prefill == std::string("ragged")) continue;
       const auto got = logits_of(*model, {.prefill = prefill}, prompt);
       ASSERT_EQ(got.size(), 15u);

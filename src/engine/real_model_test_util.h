@@ -46,8 +46,8 @@ class RealSetup {
     wishes.layers = model.config().layers;
     wishes.gather_budget = options.gather_budget;
     wishes.logits_budget = std::int64_t{1} << 22;
-    const PlanResult plan =
-        make_plan(model.config().attention, describe_machine(Device::cpu), wishes, registry_);
+    const PlanResult plan = make_plan(model.config().groups.front().problem,
+                                      describe_machine(Device::cpu), wishes, registry_);
     EXPECT_TRUE(plan.ok()) << (plan
                                    ? ""
                                    : plan.error().headline + ": " + plan.error().reasons[0].wanted);

@@ -83,6 +83,11 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   if (!precision) return StartError(precision.error());
   auto config = config_of(options);
   if (!config) return StartError(config.error());
+  if (config->groups.size() > 1) {
+    return StartError(Error{ErrorCode::unsupported, config->architecture,
+                            "layers that share one attention problem",
+                            fmt::format("{} groups", config->groups.size()), ""});
+  }
 
   Wishes wishes = options.wishes;
   wishes.layers = config->layers;
@@ -93,7 +98,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   r->machine_ = *machine;
   r->precision_ = *precision;
   r->registry_ = all_kernels();
-  PlanResult plan = make_plan(config->attention, *machine, wishes, r->registry_);
+  PlanResult plan = make_plan(config->groups.front().problem, *machine, wishes, r->registry_);
   if (!plan) return StartError(plan.error());
   r->plan_ = std::move(*plan);
 

@@ -37,6 +37,8 @@ struct YarnConfig {
   double beta_slow = 1;
   double mscale = 1;
   double mscale_all_dim = 1;
+
+  bool operator==(const YarnConfig&) const = default;
 };
 
 /// Llama 3.1's scaling (rope_type "llama3"). A pair whose wavelength 2 pi / f is longer than
@@ -49,6 +51,8 @@ struct Llama3RopeConfig {
   double original_context = 8192;  // tokens
   double low_freq_factor = 1;
   double high_freq_factor = 4;
+
+  bool operator==(const Llama3RopeConfig&) const = default;
 };
 
 struct RopeConfig {
@@ -59,6 +63,8 @@ struct RopeConfig {
   std::optional<YarnConfig> yarn = std::nullopt;
   std::optional<Llama3RopeConfig> llama3 = std::nullopt;
   double linear_factor = 1;  // divides every frequency (rope_type "linear")
+
+  bool operator==(const RopeConfig&) const = default;
 };
 
 /// Pairs from which (low) and up to which (high) YaRN blends: pairs <= low keep their frequency,

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
+#include "base/check.h"
 #include "io/json_text.h"
 #include "io/quote.h"
 #include "io/read_file.h"
@@ -72,17 +75,38 @@ void parse_generation(ConfigReader& json, ModelConfig& config) {
 // What is true of every architecture, after its own keys have been read.
 void check(ConfigReader& json, const ModelConfig& config) {
   if (json.error()) return;
-  if (const auto ok = check_problem(config.attention); !ok) {
-    const Error& e = ok.error();
-    json.refuse("attention", e.field + " " + e.wanted, e.offered, e.code, e.hint);
-  }
-  if (config.rope.dim % 16 != 0) {
-    json.refuse(config.latent() ? "qk_rope_head_dim" : "head_dim", "a multiple of 16",
-                fmt::format("{}", config.rope.dim));
+  for (const LayerGroupConfig& group : config.groups) {
+    if (const auto ok = check_problem(group.problem); !ok) {
+      const Error& e = ok.error();
+      json.refuse("attention", e.field + " " + e.wanted, e.offered, e.code, e.hint);
+    }
+    if (group.rope.dim % 16 != 0) {
+      json.refuse(config.latent() ? "qk_rope_head_dim" : "head_dim", "a multiple of 16",
+                  fmt::format("{}", group.rope.dim));
+    }
   }
 }
 
 }  // namespace
+
+std::size_t ModelConfig::group_of(std::int32_t layer) const {
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (std::binary_search(groups[g].layers.begin(), groups[g].layers.end(), layer)) return g;
+  }
+  LATHE_CHECK(false, "a layer that no group has");
+  return 0;
+}
+
+LayerGroupConfig& ModelConfig::all_layers() {
+  if (groups.empty()) {
+    LayerGroupConfig& all = groups.emplace_back();
+    all.name = "all";
+    all.layers.resize(static_cast<std::size_t>(layers));
+    std::iota(all.layers.begin(), all.layers.end(), 0);
+  }
+  LATHE_CHECK(groups.size() == 1, "layers that are all alike");
+  return groups.front();
+}
 
 Result<ModelConfig> parse_model_config(std::string_view config_json,
                                        std::string_view generation_json) {

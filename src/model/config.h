@@ -47,6 +47,14 @@ struct GenerationDefaults {
   std::optional<float> repetition_penalty;
 };
 
+/// Layers that share an attention problem and its rotary embedding.
+struct LayerGroupConfig {
+  std::string name;          // "full", "window"; unique in a model
+  AttentionProblem problem;  // heads, dims, scale, top-k, window: what the planner gets
+  RopeConfig rope;
+  std::vector<std::int32_t> layers;  // ascending
+};
+
 struct ModelConfig {
   std::string architecture;  // "DeepseekV3ForCausalLM"
   std::int32_t vocab = 0;
@@ -60,9 +68,8 @@ struct ModelConfig {
   bool attention_out_bias = false;  // on the output projection
   bool qk_norm = false;             // RMSNorm per head of q and k (Qwen 3)
 
-  AttentionProblem attention;  // heads, dims, scale, top-k: what the planner gets
-  RopeConfig rope;
-  MlaConfig mla;  // latent problems only
+  std::vector<LayerGroupConfig> groups;  // at least one; every layer is in one of them
+  MlaConfig mla;                         // latent problems only
   MoeConfig moe;
 
   bool block_fp8 = false;  // e4m3 weights with weight_scale_inv blocks of 128 x 128
@@ -73,7 +80,16 @@ struct ModelConfig {
   std::vector<std::int32_t> eos;  // any of them ends an answer
   GenerationDefaults generation;
 
-  bool latent() const { return attention.kind != ProblemKind::grouped_query; }
+  /// Place in `groups` of a layer's. Precondition: 0 <= layer < layers.
+  std::size_t group_of(std::int32_t layer) const;
+  const AttentionProblem& attention(std::int32_t layer) const {
+    return groups[group_of(layer)].problem;
+  }
+  /// The one group of an architecture whose layers are all alike, made where there is none yet.
+  LayerGroupConfig& all_layers();
+
+  /// Layers are of one family: all latent or all grouped_query.
+  bool latent() const { return groups.front().problem.kind != ProblemKind::grouped_query; }
 };
 
 /// Architectures that this build runs, as config.json names them.

@@ -39,7 +39,7 @@ void parse_window(ConfigReader& json, ModelConfig& config) {
                 fmt::format("{} of {} layers", sliding, layers));
     return;
   }
-  config.attention.window = json.integer("sliding_window");
+  config.all_layers().problem.window = json.integer("sliding_window");
 }
 
 }  // namespace
@@ -53,8 +53,9 @@ void parse_gqa(ConfigReader& json, ModelConfig& config) {
   }
   const std::int32_t head_dim =
       json.integer("head_dim", std::max(1, config.hidden / heads), 1, 1024);
-  config.attention = gqa_problem(heads, kv_heads, head_dim);
-  config.rope = parse_rope(json, head_dim, RopePairing::split_half);
+  LayerGroupConfig& group = config.all_layers();
+  group.problem = gqa_problem(heads, kv_heads, head_dim);
+  group.rope = parse_rope(json, head_dim, RopePairing::split_half);
   parse_window(json, config);
 }
 

@@ -78,7 +78,8 @@ void parse_experts(ConfigReader& json, ModelConfig& config) {
 }  // namespace
 
 void parse_mla(ConfigReader& json, ModelConfig& config) {
-  AttentionProblem& p = config.attention;
+  LayerGroupConfig& group = config.all_layers();
+  AttentionProblem& p = group.problem;
   p.kind = ProblemKind::dense_latent;
   p.heads = json.integer("num_attention_heads", std::nullopt, 1, 128);
   p.nope = json.integer("kv_lora_rank", std::nullopt, 1, 16384);
@@ -97,17 +98,17 @@ void parse_mla(ConfigReader& json, ModelConfig& config) {
   config.attention_bias = json.flag("attention_bias", false);
   config.attention_out_bias = config.attention_bias;
   const bool interleave = json.flag("rope_interleave", true);
-  config.rope =
+  group.rope =
       parse_rope(json, p.rope, interleave ? RopePairing::interleaved : RopePairing::split_half);
   const double head = p.qk_nope_head + p.rope;
-  p.scale = static_cast<float>(yarn_attention_factor(config.rope) / std::sqrt(head));
+  p.scale = static_cast<float>(yarn_attention_factor(group.rope) / std::sqrt(head));
   config.draft_layers =
       json.integer(json.first_of({"num_nextn_predict_layers", "num_mtp_layers"}), 1, 0, 1024);
   parse_experts(json, config);
 }
 
 void parse_indexer(ConfigReader& json, ModelConfig& config, RopePairing pairing) {
-  AttentionProblem& p = config.attention;
+  AttentionProblem& p = config.all_layers().problem;
   p.kind = ProblemKind::sparse_latent;
   p.index_heads = json.integer("index_n_heads", std::nullopt, 1, 1024);
   p.index_dim = json.integer("index_head_dim", std::nullopt, 1, 16384);

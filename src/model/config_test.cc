@@ -112,16 +112,16 @@ TEST(ModelConfig, DeepSeekV3) {
   const ModelConfig c = parsed(deepseek_v3());
   // attn/problem.cc states the same problem from the paper's numbers.
   AttentionProblem want = deepseek_v3_problem();
-  EXPECT_FLOAT_EQ(c.attention.scale, want.scale);
-  want.scale = c.attention.scale;
-  EXPECT_EQ(c.attention, want);
+  EXPECT_FLOAT_EQ(c.groups.front().problem.scale, want.scale);
+  want.scale = c.groups.front().problem.scale;
+  EXPECT_EQ(c.groups.front().problem, want);
   EXPECT_EQ(c.mla.q_lora, 1536);
   EXPECT_TRUE(c.block_fp8);
   EXPECT_EQ(c.draft_layers, 1);
-  EXPECT_EQ(c.rope.pairing, RopePairing::interleaved);
-  ASSERT_TRUE(c.rope.yarn);
-  EXPECT_EQ(c.rope.yarn->factor, 40);
-  EXPECT_EQ(rope_magnitude(c.rope), 1);
+  EXPECT_EQ(c.groups.front().rope.pairing, RopePairing::interleaved);
+  ASSERT_TRUE(c.groups.front().rope.yarn);
+  EXPECT_EQ(c.groups.front().rope.yarn->factor, 40);
+  EXPECT_EQ(rope_magnitude(c.groups.front().rope), 1);
   EXPECT_EQ(c.moe.experts, 256);
   EXPECT_EQ(c.moe.groups, 8);
   EXPECT_EQ(c.moe.top_groups, 4);
@@ -151,8 +151,8 @@ TEST(ModelConfig, TheNewerSpellingMeansTheSame) {
   for (int l = 0; l < 61; ++l) types.push_back(l < 3 ? "dense" : "sparse");
   j["mlp_layer_types"] = types;
   const ModelConfig c = parsed(j);
-  EXPECT_EQ(c.attention, old.attention);
-  EXPECT_EQ(rope_frequencies(c.rope), rope_frequencies(old.rope));
+  EXPECT_EQ(c.groups.front().problem, old.groups.front().problem);
+  EXPECT_EQ(rope_frequencies(c.groups.front().rope), rope_frequencies(old.groups.front().rope));
   EXPECT_EQ(c.moe.layer_has_experts, old.moe.layer_has_experts);
   EXPECT_EQ(c.moe.experts, 256);
 }
@@ -160,7 +160,7 @@ TEST(ModelConfig, TheNewerSpellingMeansTheSame) {
 TEST(ModelConfig, IndexerPairingFollowsTheArchitectureOrTheConfig) {
   Json j = glm();
   EXPECT_EQ(parsed(j).mla.index_pairing, RopePairing::interleaved);
-  EXPECT_EQ(parsed(j).attention.top_k, 2048);
+  EXPECT_EQ(parsed(j).groups.front().problem.top_k, 2048);
   j["architectures"] = {"DeepseekV32ForCausalLM"};
   EXPECT_EQ(parsed(j).mla.index_pairing, RopePairing::split_half);
   EXPECT_THAT(parsed(j).mla.own_indexer, ElementsAre(1, 1, 1, 1, 1, 1));
@@ -185,12 +185,12 @@ TEST(ModelConfig, GlmSharesSelections) {
 
 TEST(ModelConfig, Qwen3HasItsOwnHeadDim) {
   const ModelConfig c = parsed(qwen3());
-  EXPECT_EQ(c.attention, gqa_problem(16, 8, 128));
+  EXPECT_EQ(c.groups.front().problem, gqa_problem(16, 8, 128));
   EXPECT_TRUE(c.qk_norm);
   EXPECT_FALSE(c.attention_bias);
   EXPECT_TRUE(c.tied_embeddings);
-  EXPECT_EQ(c.rope.pairing, RopePairing::split_half);
-  EXPECT_EQ(c.rope.theta, 1e6);
+  EXPECT_EQ(c.groups.front().rope.pairing, RopePairing::split_half);
+  EXPECT_EQ(c.groups.front().rope.theta, 1e6);
   EXPECT_EQ(c.moe.experts, 0);
 }
 
@@ -203,23 +203,23 @@ TEST(ModelConfig, Qwen2HasBiasesAndLlamaNone) {
   j["architectures"] = {"LlamaForCausalLM"};
   EXPECT_FALSE(parsed(j).attention_bias);
   j.erase("head_dim");
-  EXPECT_EQ(parsed(j).attention.head_dim, 64);
+  EXPECT_EQ(parsed(j).groups.front().problem.head_dim, 64);
   j["rope_scaling"] = {{"rope_type", "llama3"},
                        {"factor", 32.0},
                        {"low_freq_factor", 1.0},
                        {"high_freq_factor", 4.0},
                        {"original_max_position_embeddings", 8192}};
-  ASSERT_TRUE(parsed(j).rope.llama3);
-  EXPECT_EQ(parsed(j).rope.llama3->factor, 32);
+  ASSERT_TRUE(parsed(j).groups.front().rope.llama3);
+  EXPECT_EQ(parsed(j).groups.front().rope.llama3->factor, 32);
 }
 
 TEST(ModelConfig, AWindowIsAllLayersOrNone) {
   Json j = qwen3();
   j["use_sliding_window"] = true;
   j["sliding_window"] = 4096;
-  EXPECT_EQ(parsed(j).attention.window, 0);  // max_window_layers is 28 of 28
+  EXPECT_EQ(parsed(j).groups.front().problem.window, 0);  // max_window_layers is 28 of 28
   j["max_window_layers"] = 0;
-  EXPECT_EQ(parsed(j).attention.window, 4096);
+  EXPECT_EQ(parsed(j).groups.front().problem.window, 4096);
   j["max_window_layers"] = 20;
   EXPECT_THAT(refusal(j), HasSubstr("8 of 28 layers"));
 }

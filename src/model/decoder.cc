@@ -72,11 +72,11 @@ class Decoder : public Model {
 Result<std::shared_ptr<const RopeTables>> Decoder::rope_tables(std::int64_t positions) const {
   const std::lock_guard lock(rope_guard_);
   if (rope_ != nullptr && rope_->main.positions() >= positions) return rope_;
-  auto main = RopeTable::make(config_.rope, positions);
+  auto main = RopeTable::make(config_.groups.front().rope, positions);
   if (!main) return main.error();
   RopeTables tables{std::move(*main), std::nullopt};
-  if (config_.attention.sparse()) {
-    RopeConfig config = config_.rope;
+  if (config_.groups.front().problem.sparse()) {
+    RopeConfig config = config_.groups.front().rope;
     config.pairing = config_.mla.index_pairing;
     auto index = RopeTable::make(config, positions);
     if (!index) return index.error();
@@ -122,7 +122,7 @@ void Decoder::logits(const OpsContext& ops, const MutableRowsView& x,
 
 Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs& args) const {
   const std::int64_t rows = std::ssize(args.tokens);
-  LATHE_CHECK(args.cache != nullptr && args.cache->plan().problem == config_.attention,
+  LATHE_CHECK(args.cache != nullptr && args.cache->plan().problem == config_.groups.front().problem,
               "a cache that was planned for this model");
   LATHE_CHECK(args.cache->plan().layers == config_.layers, "a cache of the model's layers");
   std::int64_t covered = 0;
@@ -146,11 +146,12 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
     const StepView& step = *args.segments[s].step;
     selections[s] = {};
     // Expanded attention sees every key; the planner takes it only while top-k would choose all.
-    if (!config_.attention.sparse() || step.rows == 0 || step.route->kind == KernelKind::ragged) {
+    if (!config_.groups.front().problem.sparse() || step.rows == 0 ||
+        step.route->kind == KernelKind::ragged) {
       continue;
     }
     selections[s].width = std::max<std::int64_t>(
-        1, std::min<std::int64_t>(config_.attention.top_k, step.max_context));
+        1, std::min<std::int64_t>(config_.groups.front().problem.top_k, step.max_context));
     selections[s].slots = arena.take_array<std::int32_t>(step.rows * selections[s].width);
   }
 

@@ -139,7 +139,7 @@ TEST(Equality, ExpandedAgreesWithAbsorbed) {
     const auto model = load_fixture(name);
     std::vector<std::int32_t> tokens = tokens_of(name, 64);
     // Sparse models expand only while top-k would choose every key.
-    const bool sparse = model->config().attention.sparse();
+    const bool sparse = model->config().groups.front().problem.sparse();
     if (sparse) tokens.resize(40);
     Runner::Options options = kInplace;
     options.context = sparse ? 40 : 64;

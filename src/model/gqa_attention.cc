@@ -20,7 +20,7 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
   const OpsContext& ops = c.ops;
   Arena& arena = *ops.arena;
   const Arena::Scope scope(arena);
-  const AttentionProblem& p = c.config.attention;
+  const AttentionProblem& p = c.config.attention(c.layer);
   const std::int64_t k_cols = std::int64_t{p.kv_heads} * p.head_dim;
   const std::int64_t v_cols = std::int64_t{p.kv_heads} * p.v_head_dim;
 

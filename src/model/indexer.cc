@@ -25,7 +25,7 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
   const OpsContext& ops = c.ops;
   Arena& arena = *ops.arena;
   const Arena::Scope scope(arena);
-  const AttentionProblem& p = c.config.attention;
+  const AttentionProblem& p = c.config.attention(c.layer);
   const RopeTable& table = *c.rope.index;
 
   // Queries only where a row has more keys than it may keep.

@@ -21,7 +21,7 @@ const float* data_or_null(const Vector& v) { return v.empty() ? nullptr : v.data
 class MlaLayer {
  public:
   MlaLayer(const LayerContext& c, const MlaWeights& w)
-      : c_(c), ops_(c.ops), arena_(*c.ops.arena), w_(w), p_(c.config.attention) {}
+      : c_(c), ops_(c.ops), arena_(*c.ops.arena), w_(w), p_(c.config.attention(c.layer)) {}
 
   Result<void> run(const IndexerWeights* indexer, const RowsView& h, const MutableRowsView& x) {
     const Arena::Scope scope(arena_);

@@ -25,13 +25,13 @@ class Table {
     const std::string stem = fmt::format("model.layers.{}.", l);
     vector(stem + "input_layernorm.weight", c_.hidden, w.attention_norm);
     if (c_.latent()) {
-      latent(stem + "self_attn.", w.mla);
+      latent(stem + "self_attn.", c_.attention(l), w.mla);
     } else {
-      grouped(stem + "self_attn.", w.gqa);
+      grouped(stem + "self_attn.", c_.attention(l), w.gqa);
     }
     const auto at = static_cast<std::size_t>(l);
     if (!c_.mla.own_indexer.empty() && c_.mla.own_indexer[at] != 0) {
-      indexer(stem + "self_attn.indexer.", w.indexer);
+      indexer(stem + "self_attn.indexer.", c_.attention(l), w.indexer);
     }
     vector(stem + "post_attention_layernorm.weight", c_.hidden, w.ffn_norm);
     if (c_.moe.experts > 0 && c_.moe.layer_has_experts[at] != 0) {
@@ -41,8 +41,7 @@ class Table {
     }
   }
 
-  void grouped(const std::string& stem, GqaWeights& w) {
-    const AttentionProblem& p = c_.attention;
+  void grouped(const std::string& stem, const AttentionProblem& p, GqaWeights& w) {
     linear(stem + "q_proj", p.heads * p.head_dim, c_.hidden, w.q);
     linear(stem + "k_proj", p.kv_heads * p.head_dim, c_.hidden, w.k);
     linear(stem + "v_proj", p.kv_heads * p.v_head_dim, c_.hidden, w.v);
@@ -59,8 +58,7 @@ class Table {
     }
   }
 
-  void latent(const std::string& stem, MlaWeights& w) {
-    const AttentionProblem& p = c_.attention;
+  void latent(const std::string& stem, const AttentionProblem& p, MlaWeights& w) {
     const std::int64_t q_rows = std::int64_t{p.heads} * (p.qk_nope_head + p.rope);
     if (c_.mla.q_lora > 0) {
       linear(stem + "q_a_proj", c_.mla.q_lora, c_.hidden, w.q_a);
@@ -80,8 +78,7 @@ class Table {
     if (c_.attention_out_bias) vector(stem + "o_proj.bias", c_.hidden, w.out_bias);
   }
 
-  void indexer(const std::string& stem, IndexerWeights& w) {
-    const AttentionProblem& p = c_.attention;
+  void indexer(const std::string& stem, const AttentionProblem& p, IndexerWeights& w) {
     linear(stem + "wq_b", std::int64_t{p.index_heads} * p.index_dim, c_.mla.q_lora, w.q);
     linear(stem + "wk", p.index_dim, c_.hidden, w.k);
     vector(stem + "k_norm.weight", p.index_dim, w.k_norm);

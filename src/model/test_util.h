@@ -117,8 +117,8 @@ class Runner {
     wishes.layers = model.config().layers;
     wishes.gather_budget = options.gather_budget;
     wishes.logits_budget = std::int64_t{1} << 22;
-    const PlanResult plan =
-        make_plan(model.config().attention, describe_machine(options.device), wishes, registry_);
+    const PlanResult plan = make_plan(model.config().groups.front().problem,
+                                      describe_machine(options.device), wishes, registry_);
     EXPECT_TRUE(plan.ok());
     plan_ = std::make_unique<Plan>(*plan);
     pages_ = kRequests * (kContext / plan_->main().page_size + 1);

@@ -101,8 +101,9 @@ std::byte* ModelWeights::take(std::int64_t n) {
 
 void split_kv_b(const ModelConfig& config, ThreadPool* threads, ModelWeights& weights) {
   if (!config.latent()) return;
-  for (LayerWeights& layer : weights.layers) {
-    split_layer(config.attention, threads, layer.mla, weights);
+  for (std::size_t l = 0; l < weights.layers.size(); ++l) {
+    split_layer(config.attention(static_cast<std::int32_t>(l)), threads, weights.layers[l].mla,
+                weights);
   }
 }
 

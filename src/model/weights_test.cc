@@ -14,11 +14,11 @@ struct KvB {
   KvB(DType dtype, std::int32_t qk, std::int32_t v, std::int32_t nope) : weights({}) {
     constexpr std::int32_t kHeads = 3;
     config.layers = 1;
-    config.attention.kind = ProblemKind::dense_latent;
-    config.attention.heads = kHeads;
-    config.attention.nope = nope;
-    config.attention.qk_nope_head = qk;
-    config.attention.v_head = v;
+    config.all_layers().problem.kind = ProblemKind::dense_latent;
+    config.all_layers().problem.heads = kHeads;
+    config.all_layers().problem.nope = nope;
+    config.all_layers().problem.qk_nope_head = qk;
+    config.all_layers().problem.v_head = v;
     weights.layers.resize(1);
     const std::int64_t rows = std::int64_t{kHeads} * (qk + v);
     std::mt19937 random(7);
@@ -57,7 +57,7 @@ TEST(SplitKvB, HeadsHoldTheNumbersOfKvB) {
     KvB k(c.dtype, c.qk, c.v, c.nope);
     split_kv_b(k.config, nullptr, k.weights);
     const MlaWeights& m = k.weights.layers[0].mla;
-    for (std::int64_t h = 0; h < k.config.attention.heads; ++h) {
+    for (std::int64_t h = 0; h < k.config.all_layers().problem.heads; ++h) {
       const WeightView& uk = m.uk[static_cast<std::size_t>(h)];
       const WeightView& uv = m.uv[static_cast<std::size_t>(h)];
       ASSERT_EQ(uk.dtype, c.kept);

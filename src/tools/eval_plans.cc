@@ -46,7 +46,7 @@ Result<std::vector<Candidate>> candidates(const Wishes& wishes, const Wishes& pl
   open.layers = plain.layers;
   std::vector<Candidate> out;
   const auto add = [&](const Wishes& w, const std::string& more = "") {
-    const auto plan = make_plan(config.attention, *machine, w, registry);
+    const auto plan = make_plan(config.groups.front().problem, *machine, w, registry);
     if (!plan) return;
     out.push_back({w,
                    fmt::format("{} -> {} over {}{}", kinds(*plan, Phase::extend),
@@ -54,7 +54,8 @@ Result<std::vector<Candidate>> candidates(const Wishes& wishes, const Wishes& pl
                    plan->phase(Phase::extend).routes.size()});
   };
   std::set<std::string> layouts;
-  for (const MatrixCell& cell : make_matrix(config.attention, *machine, open, registry)) {
+  for (const MatrixCell& cell :
+       make_matrix(config.groups.front().problem, *machine, open, registry)) {
     if (!cell.result) continue;
     Wishes w = open;
     w.layout = cell.result->main().layout.serialize();

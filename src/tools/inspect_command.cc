@@ -69,7 +69,7 @@ LayoutRow plan_row(const ModelConfig& config, const Machine& machine, const Regi
   wishes.layout = row.layout;
   wishes.layers = config.layers;
   wishes.context_length = config.max_context;
-  PlanResult plan = make_plan(config.attention, machine, wishes, registry);
+  PlanResult plan = make_plan(config.groups.front().problem, machine, wishes, registry);
   if (!plan) {
     const Refusal& refusal = plan.error();
     row.reason = refusal.reasons.empty()
@@ -118,7 +118,7 @@ std::string text(const ModelConfig& config, const Checkpoint& checkpoint, const 
   std::string out = line("architecture",
                          fmt::format("{}, {} layers, hidden {}, vocabulary {}", config.architecture,
                                      config.layers, config.hidden, config.vocab));
-  out += line("attention", attention_text(config.attention));
+  out += line("attention", attention_text(config.groups.front().problem));
   if (config.moe.experts > 0) out += line("experts", experts_text(config.moe));
   out += line("context", fmt::format("{} tokens", config.max_context));
   out += line("weights",
@@ -154,7 +154,7 @@ nlohmann::ordered_json json(const ModelConfig& config, const Checkpoint& checkpo
                               {"hidden", config.hidden},
                               {"vocab", config.vocab},
                               {"context", config.max_context},
-                              {"attention", name(config.attention.kind)},
+                              {"attention", name(config.groups.front().problem.kind)},
                               {"parameters", parameters(checkpoint)},
                               {"weight_bytes", checkpoint.total_bytes()}};
   for (const auto& [dtype, s] : shares(checkpoint)) {
@@ -185,7 +185,7 @@ int run_inspect(const InspectFlags& flags) {
   if (!machine) return refuse(machine.error());
   const Registry registry = all_kernels();
   std::vector<LayoutRow> rows;
-  for (const LayoutKind kind : layouts_of(config->attention)) {
+  for (const LayoutKind kind : layouts_of(config->groups.front().problem)) {
     rows.push_back(plan_row(*config, *machine, registry, kind, checkpoint->total_bytes()));
   }
   print_out(flags.json ? json(*config, *checkpoint, rows).dump(2) + "\n"
