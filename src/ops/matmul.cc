@@ -10,8 +10,11 @@ namespace {
 
 void check(const Product& p) {
   const DType w = p.w.dtype;
-  LATHE_CHECK(w == DType::f32 || w == DType::bf16 || w == DType::f16 || w == DType::e4m3,
-              "weights are f32, bf16, f16 or e4m3");
+  LATHE_CHECK(w == DType::f32 || w == DType::bf16 || w == DType::f16 || w == DType::e4m3 ||
+                  w == DType::e2m1,
+              "weights are f32, bf16, f16, e4m3 or e2m1");
+  LATHE_CHECK((w == DType::e2m1) == (p.w.mx_scales != nullptr), "e2m1 weights have MXFP4's scales");
+  LATHE_CHECK(w != DType::e2m1 || p.w.cols % kMxBlock == 0, "MXFP4 weights are whole blocks");
   LATHE_CHECK(p.w.scales == nullptr || w == DType::e4m3, "only e4m3 weights have scales");
   LATHE_CHECK(p.x.dtype == DType::f32 && p.out.dtype == DType::f32, "activations are f32");
   LATHE_CHECK(p.x.cols == p.w.cols, "x has the weight's columns");

@@ -38,7 +38,8 @@ struct Format {
   DType dtype;
   bool scaled;
 };
-constexpr Format kFormats[] = {{DType::bf16, false}, {DType::e4m3, false}, {DType::e4m3, true}};
+constexpr Format kFormats[] = {
+    {DType::bf16, false}, {DType::e4m3, false}, {DType::e4m3, true}, {DType::e2m1, false}};
 
 // Weight n, k without its block's factor.
 double bare(const WeightView& w, std::int64_t n, std::int64_t k) {
@@ -85,6 +86,7 @@ void expect_as_oracle(const Product& p, const Rows& got, const Rows& before) {
 
 void check(std::int64_t m, std::int64_t n, std::int64_t k, Format format, std::uint32_t seed) {
   std::mt19937 rng(test_seed(seed));
+  k = ops_test::whole_blocks(format.dtype, k);
   const Weight w(rng, format.dtype, n, k, format.scaled);
   Rows x(m, k);
   x.randomize(rng);
@@ -196,7 +198,8 @@ TEST_F(MatmulBf16, TakesEveryCodeExactly) {
 // Row i of a product of m rows, and the same row alone; whatever the threads and the list.
 TEST_F(MatmulBf16, ARowsBitsAreItsOwn) {
   for (const Format f : kFormats) {
-    for (const std::int64_t k : {128, 1111, 2304}) {
+    for (const std::int64_t depth : {128, 1111, 2304}) {
+      const std::int64_t k = ops_test::whole_blocks(f.dtype, depth);
       std::mt19937 rng(test_seed(5));
       const std::int64_t n = 203, most = 140;
       const Weight w(rng, f.dtype, n, k, f.scaled);
@@ -232,8 +235,9 @@ TEST_F(MatmulBf16, RowsDoNotSeeTheirNeighbours) {
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     for (const Format f : kFormats) {
       for (const std::int64_t m : {2, 3, 7, 20}) {
-        const Weight w(rng, f.dtype, 40, 100, f.scaled);
-        Rows x(m, 100);
+        const std::int64_t k = ops_test::whole_blocks(f.dtype, 100);
+        const Weight w(rng, f.dtype, 40, k, f.scaled);
+        Rows x(m, k);
         x.randomize(rng);
         Rows clean(m, 40);
         Context c(1);
@@ -265,7 +269,8 @@ TEST_F(MatmulBf16, ReadsNothingBehindTheWeight) {
   ASSERT_NE(memory, MAP_FAILED);
   ASSERT_EQ(mprotect(memory + size, page, PROT_NONE), 0);
   for (const Format f : kFormats) {
-    for (const std::int64_t k : {1, 33, 64, 129, 577, 1100}) {
+    for (const std::int64_t depth : {1, 33, 64, 129, 577, 1100}) {
+      const std::int64_t k = ops_test::whole_blocks(f.dtype, depth);
       for (const std::int64_t m : {1, 5, 20}) {
         Weight w(rng, f.dtype, 11, k, f.scaled);
         Rows x(m, k), out(m, 11), want(m, 11);

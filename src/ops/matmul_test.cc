@@ -21,11 +21,8 @@ struct Format {
   DType dtype;
   bool scaled;
 };
-constexpr Format kFormats[] = {{DType::f32, false},
-                               {DType::bf16, false},
-                               {DType::f16, false},
-                               {DType::e4m3, false},
-                               {DType::e4m3, true}};
+constexpr Format kFormats[] = {{DType::f32, false},  {DType::bf16, false}, {DType::f16, false},
+                               {DType::e4m3, false}, {DType::e4m3, true},  {DType::e2m1, false}};
 
 struct Shape {
   std::int64_t m, n, k;
@@ -50,6 +47,7 @@ double bound(const Product& p, std::int64_t t, std::int64_t n, double before) {
 void expect_as_ref(Shape shape, Format format, bool with_bias, bool add, int threads,
                    std::uint32_t seed) {
   std::mt19937 rng(test_seed(seed));
+  shape.k = ops_test::whole_blocks(format.dtype, shape.k);
   const Weight w(rng, format.dtype, shape.n, shape.k, format.scaled);
   Rows x(shape.m, shape.k);
   x.randomize(rng);
@@ -167,7 +165,8 @@ TEST(Matmul, AgreesWithRef) {
 // Row i of a product of m rows, and the same row alone; whatever the threads and the list.
 TEST(Matmul, ARowsBitsAreItsOwn) {
   for (const Format f : kFormats) {
-    for (const std::int64_t k : {128, 1111, 2304}) {
+    for (const std::int64_t depth : {128, 1111, 2304}) {
+      const std::int64_t k = ops_test::whole_blocks(f.dtype, depth);
       std::mt19937 rng(test_seed(5));
       const std::int64_t n = 203;
       const Weight w(rng, f.dtype, n, k, f.scaled);

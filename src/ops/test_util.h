@@ -48,10 +48,17 @@ struct Rows {
   }
 };
 
-/// A random weight of any dtype; e4m3 has codes of every magnitude, subnormals included, no NaN.
+/// K of at least `k` that a weight of this dtype can have.
+inline std::int64_t whole_blocks(DType dtype, std::int64_t k) {
+  return dtype == DType::e2m1 ? (k + kMxBlock - 1) / kMxBlock * kMxBlock : k;
+}
+
+/// A random weight of any dtype; e4m3 has codes of every magnitude, subnormals included, no NaN. e2m1
+/// has scales from 2^-9 to 2^-2, and one in eight that counts as 0; cols are whole blocks.
 struct Weight {
   std::vector<std::byte> bytes;
   std::vector<float> scales;
+  std::vector<ue8m0> mx_scales;
   WeightView view;
 
   template <class Rng>
@@ -68,13 +75,24 @@ struct Weight {
         put(i, e4m3{static_cast<std::uint8_t>((code & 0x7f) == 0x7f ? code - 1 : code)});
       }
     }
-    if (scaled) {
+    if (dtype == DType::e2m1) {
+      for (std::byte& pair : bytes) pair = static_cast<std::byte>(rng() & 0xff);
+      for (std::int64_t i = 0; i < n / kMxBlock; ++i) {
+        const auto code = static_cast<std::uint8_t>(118 + rng() % 8);
+        mx_scales.push_back({static_cast<std::uint8_t>(rng() % 8 == 0 ? 0 : code)});
+      }
+    } else if (scaled) {
       const std::int64_t down = (rows + kWeightBlock - 1) / kWeightBlock;
       const std::int64_t across = (cols + kWeightBlock - 1) / kWeightBlock;
       std::uniform_real_distribution<float> uniform(1e-4f, 1e-2f);
       for (std::int64_t i = 0; i < down * across; ++i) scales.push_back(uniform(rng));
     }
-    view = {bytes.data(), dtype, rows, cols, scales.empty() ? nullptr : scales.data()};
+    view = {bytes.data(),
+            dtype,
+            rows,
+            cols,
+            scales.empty() ? nullptr : scales.data(),
+            mx_scales.empty() ? nullptr : mx_scales.data()};
   }
   Weight(Weight&&) = default;
   Weight(const Weight&) = delete;

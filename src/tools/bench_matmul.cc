@@ -39,16 +39,18 @@ struct Row {
 
 constexpr std::int64_t kStreamed = std::int64_t{128} << 20;  // well over the last-level cache
 
+constexpr DType kDtypes[] = {DType::bf16, DType::e4m3, DType::e2m1, DType::f16, DType::f32};
+
 std::vector<Case> cases() {
   std::vector<Case> list;
-  for (const DType dtype : {DType::bf16, DType::e4m3, DType::f16, DType::f32}) {
+  for (const DType dtype : kDtypes) {
     for (const std::int64_t m : {1, 2, 4, 8, 16}) {
       if (dtype == DType::f16 && m > 1) continue;
       list.push_back({"decode", dtype, m, 4096, 4096,
                       kStreamed / bytes_of(dtype, std::int64_t{4096} * 4096), false});
     }
   }
-  for (const DType dtype : {DType::bf16, DType::e4m3, DType::f16, DType::f32}) {
+  for (const DType dtype : kDtypes) {
     list.push_back({"prefill", dtype, 512, 2048, 2048, 1, false});
     list.push_back({"experts", dtype, 128, 2048, 2048, 4, true});
     list.push_back({"experts", dtype, 32, 2048, 2048, 8, true});
@@ -60,28 +62,34 @@ std::vector<Case> cases() {
 struct Data {
   std::vector<std::byte> weights;
   std::vector<float> scales, x, out;
+  std::vector<ue8m0> mx_scales;  // of e2m1 weights, each with its own
   std::vector<Product> products;
 
   explicit Data(const Case& c)
       : weights(static_cast<std::size_t>(c.weights * bytes_of(c.dtype, c.n * c.k))),
         scales(static_cast<std::size_t>(((c.n + 127) / 128) * ((c.k + 127) / 128)), 0.01f),
         x(static_cast<std::size_t>(c.m * c.k)),
-        out(static_cast<std::size_t>(c.weights * c.m * c.n)) {
+        out(static_cast<std::size_t>(c.weights * c.m * c.n)),
+        mx_scales(c.dtype == DType::e2m1 ? weights.size() * 2 / kMxBlock : 0, ue8m0{122}) {
     std::mt19937 rng(1);
     std::normal_distribution<float> normal;
     std::vector<std::byte> pattern(std::size_t{4} * 65521);  // of a prime number of elements
+    const auto element = static_cast<std::size_t>(std::max(8, bits_of(c.dtype)) / 8);
     for (std::size_t i = 0; i < 65521; ++i) {
       const float value = normal(rng);
       const bf16 b = to_bf16(value);
       const f16 h = to_f16(value);
       const e4m3 e = to_e4m3(64 * value);
-      std::byte* to = pattern.data() + i * static_cast<std::size_t>(bytes_of(c.dtype, 1));
+      std::byte* to = pattern.data() + i * element;
       if (c.dtype == DType::f32) std::memcpy(to, &value, 4);
       if (c.dtype == DType::bf16) std::memcpy(to, &b, 2);
       if (c.dtype == DType::f16) std::memcpy(to, &h, 2);
       if (c.dtype == DType::e4m3) std::memcpy(to, &e, 1);
+      if (c.dtype == DType::e2m1) {
+        *to = static_cast<std::byte>(to_e2m1(2 * value).bits | to_e2m1(2 * normal(rng)).bits << 4);
+      }
     }
-    pattern.resize(std::size_t{65521} * static_cast<std::size_t>(bytes_of(c.dtype, 1)));
+    pattern.resize(std::size_t{65521} * element);
     for (std::size_t i = 0; i < weights.size(); i += pattern.size()) {
       std::memcpy(weights.data() + i, pattern.data(), std::min(pattern.size(), weights.size() - i));
     }
@@ -89,8 +97,12 @@ struct Data {
     for (std::int64_t i = 0; i < c.weights; ++i) {
       Product p;
       p.x = {reinterpret_cast<const std::byte*>(x.data()), DType::f32, c.m, c.k, c.k};
-      p.w = {weights.data() + i * bytes_of(c.dtype, c.n * c.k), c.dtype, c.n, c.k,
-             c.dtype == DType::e4m3 ? scales.data() : nullptr};
+      p.w = {weights.data() + i * bytes_of(c.dtype, c.n * c.k),
+             c.dtype,
+             c.n,
+             c.k,
+             c.dtype == DType::e4m3 ? scales.data() : nullptr,
+             mx_scales.empty() ? nullptr : mx_scales.data() + i * c.n * c.k / kMxBlock};
       p.out = {reinterpret_cast<std::byte*>(out.data() + i * c.m * c.n), DType::f32, c.m, c.n, c.n};
       products.push_back(p);
     }
@@ -118,7 +130,7 @@ Row measure(const Case& c, MatmulPrecision precision, int threads, int repeats) 
   ops.arena = &arena;
   ops.precision = precision;
   const double flop = 2 * static_cast<double>(c.weights * c.m * c.n * c.k);
-  const double bytes = static_cast<double>(data.weights.size());
+  const double bytes = static_cast<double>(data.weights.size() + data.mx_scales.size());
   const auto peak =
       precision == MatmulPrecision::bf16 ? measure_bf16_peak_gflops : measure_peak_gflops;
   const bool streams = c.name == "decode";

@@ -19,7 +19,7 @@ namespace lathe {
 
 std::int64_t matmul_slice_bf16_scratch(std::int64_t rows, std::int64_t outs, std::int64_t depth) {
   const std::int64_t padded_outs = (outs + kPanelOuts - 1) / kPanelOuts * kPanelOuts;
-  const std::int64_t padded = (depth + 63) / 64 * 64;
+  const std::int64_t padded = (depth + kMxStep - 1) / kMxStep * kMxStep;
   const std::int64_t block = padded < kDepthBlock ? padded : kDepthBlock;
   const std::int64_t few = rows <= kMostFewRows ? rows * padded / 2 : 0;
   const std::int64_t many = kPanelOuts * kDepthBlock / 2 + rows * block / 2 + rows * padded_outs;
@@ -72,10 +72,20 @@ LATHE_INLINE __mmask16 first16(std::int64_t n) {
 // begin at a line (a file rarely aligns them) read two lines each.
 LATHE_INLINE void keep_in_register(__m512i& v) { asm("" : "+v"(v)); }
 
+// What is stored element by element.
+template <class Element>
+struct PlainCodes {
+  using T = Element;
+  using At = const T*;
+  static constexpr std::int64_t kLine =
+      64 / static_cast<std::int64_t>(sizeof(T));  // of a cache line
+  static LATHE_INLINE At at(const WeightView& w) { return reinterpret_cast<At>(w.data); }
+  static LATHE_INLINE const void* address(At p) { return p; }
+};
+
 // load() makes kVectors vectors of bf16 of kStep weights at p, of which the first n exist; x has
 // the same order inside a step.
-struct Bf16Codes {
-  using T = std::uint16_t;
+struct Bf16Codes : PlainCodes<std::uint16_t> {
   static constexpr int kVectors = 1;
   static constexpr std::int64_t kStep = 32;
   LATHE_INLINE Bf16Codes() = default;
@@ -88,8 +98,7 @@ struct Bf16Codes {
 
 // A code without its sign chooses the two bytes of its bf16 from two tables. Bytes interleave inside
 // each 128 bits, so the vectors hold the even and the odd groups of eight codes.
-struct E4m3Codes {
-  using T = std::uint8_t;
+struct E4m3Codes : PlainCodes<std::uint8_t> {
   static constexpr int kVectors = 2;
   static constexpr std::int64_t kStep = 64;
   __m512i high[2], low[2];
@@ -128,6 +137,72 @@ struct E4m3Codes {
     const __m512i a = x[0], b = x[1];
     x[0] = _mm512_shuffle_i32x4(a, b, _MM_SHUFFLE(2, 0, 2, 0));
     x[1] = _mm512_shuffle_i32x4(a, b, _MM_SHUFFLE(3, 1, 3, 1));
+  }
+};
+
+// Four codes fill a word of 16 bits: vector j is the j-th nibble of every word, found in a table, with
+// the scale's exponent added. Its lane i is element 4 i + j of the step, so eight lanes have one scale.
+struct E2m1Codes {
+  using At = MxAt;
+  static constexpr std::int64_t kLine = 128;
+  static constexpr int kVectors = 4;
+  static constexpr std::int64_t kStep = 128;
+  static_assert(kStep <= kMxStep);
+  __m512i values, spread;
+  LATHE_INLINE E2m1Codes() {
+    // bf16 of 0, 0.5, 1, 1.5, 2, 3, 4, 6. The bit above a nibble, which also chooses, must not matter.
+    static constexpr std::uint16_t kSizes[8] = {0,      0x3f00, 0x3f80, 0x3fc0,
+                                                0x4000, 0x4040, 0x4080, 0x40c0};
+    alignas(64) std::uint16_t table[32];
+    for (int i = 0; i < 32; ++i) {
+      table[i] = static_cast<std::uint16_t>(kSizes[i % 8] | (i % 16 < 8 ? 0 : 0x8000));
+    }
+    values = _mm512_load_si512(table);
+    // Byte i / 8 of four to the high byte of word i, zero (a set sign bit) to the low one.
+    alignas(64) std::uint16_t bytes[32];
+    for (int i = 0; i < 32; ++i) bytes[i] = static_cast<std::uint16_t>((i / 8) << 8 | 0x80);
+    spread = _mm512_load_si512(bytes);
+  }
+  static LATHE_INLINE At at(const WeightView& w) { return mx_at(w); }
+  static LATHE_INLINE const void* address(At p) { return p.codes; }
+
+  LATHE_INLINE void widen(__m512i words, std::uint32_t scales, __m512i* to) const {
+    const __m512i scale = _mm512_srli_epi16(
+        _mm512_shuffle_epi8(_mm512_set1_epi32(static_cast<int>(scales)), spread), 1);
+    // Blocks whose scale counts as 0, and zeros, take no exponent.
+    const __mmask32 live = _mm512_test_epi16_mask(scale, scale);
+    const __m512i exponent = _mm512_sub_epi16(scale, _mm512_set1_epi16(127 << 7));
+    const __m512i size = _mm512_set1_epi16(7);
+    LATHE_UNROLL for (int j = 0; j < kVectors; ++j) {
+      const __m512i code = _mm512_srli_epi16(words, static_cast<unsigned>(4 * j));
+      const __mmask32 number = _mm512_mask_test_epi16_mask(live, code, size);
+      to[j] = _mm512_maskz_add_epi16(number, _mm512_permutexvar_epi16(code, values), exponent);
+    }
+  }
+  LATHE_INLINE void load(At p, __m512i* to) const {
+    std::uint32_t scales;
+    __builtin_memcpy(&scales, p.scales, sizeof(scales));
+    widen(_mm512_loadu_si512(p.codes), scales, to);
+  }
+  LATHE_INLINE void load(At p, std::int64_t n, __m512i* to) const {
+    std::uint32_t scales = 0;
+    __builtin_memcpy(&scales, p.scales, static_cast<std::size_t>(n / kMxBlock));
+    widen(
+        _mm512_maskz_loadu_epi16(static_cast<__mmask32>((std::uint64_t{1} << n / 4) - 1), p.codes),
+        scales, to);
+  }
+  static LATHE_INLINE void order(__m512i* x) {
+    alignas(64) static constexpr std::uint16_t kFours[32] = {0,  4,  8,  12, 16, 20, 24, 28,
+                                                             32, 36, 40, 44, 48, 52, 56, 60};
+    __m512i to[kVectors];
+    LATHE_UNROLL for (int j = 0; j < kVectors; ++j) {
+      const __m512i from =
+          _mm512_add_epi16(_mm512_load_si512(kFours), _mm512_set1_epi16(static_cast<short>(j)));
+      to[j] = _mm512_inserti64x4(
+          _mm512_permutex2var_epi16(x[0], from, x[1]),
+          _mm512_castsi512_si256(_mm512_permutex2var_epi16(x[2], from, x[3])), 1);
+    }
+    LATHE_UNROLL for (int j = 0; j < kVectors; ++j) x[j] = to[j];
   }
 };
 
@@ -248,12 +323,11 @@ template <class W, int kOuts, int kRows>
 __attribute__((noinline)) void direct_runs(const W& codes, const DirectRuns& t) {
   const Product& p = *t.slice.product;
   const std::int64_t depth = p.w.cols;
-  constexpr auto kAsked = kAskedBytes / static_cast<std::int64_t>(sizeof(typename W::T));
+  constexpr std::int64_t kAsked = kAskedBytes / 64 * W::kLine;
   const W c = codes;
-  const typename W::T* w[kOuts];
+  typename W::At w[kOuts];
   LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
-    w[i] = reinterpret_cast<const typename W::T*>(p.w.data) +
-           (t.out + least(i, t.runs - 1) * t.run + t.begin) * depth;
+    w[i] = W::at(p.w) + (t.out + least(i, t.runs - 1) * t.run + t.begin) * depth;
   }
   const bool asks_all = t.ask_end - t.ask == kOuts;
   float* to[kRows];
@@ -277,11 +351,13 @@ __attribute__((noinline)) void direct_runs(const W& codes, const DirectRuns& t) 
       std::int64_t k = block;
       for (; k + W::kStep <= end; k += W::kStep) {
         if (asks_all) {
-          LATHE_UNROLL for (int i = 0; i < kOuts; ++i) __builtin_prefetch(w[i] + k + ahead, 0, 3);
+          LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
+            __builtin_prefetch(W::address(w[i] + (k + ahead)), 0, 3);
+          }
         } else {
-          const typename W::T* row = w[0] + t.ask * t.run * depth;
+          typename W::At row = w[0] + t.ask * t.run * depth;
           for (std::int64_t i = t.ask; i < t.ask_end; ++i, row += t.run * depth) {
-            __builtin_prefetch(row + k + ahead, 0, 3);
+            __builtin_prefetch(W::address(row + (k + ahead)), 0, 3);
           }
         }
         LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
@@ -409,14 +485,14 @@ void few_rows(const MatmulSlice& s, std::uint16_t* packed) {
 // outs rows of weights [outs, depth] at `stride`, to [steps, kPanelOuts, 32] of bf16. Rows that are
 // lacking keep what the panel held: nobody reads their sums.
 template <class W>
-void make_panel(const typename W::T* weights, std::int64_t stride, std::int64_t outs,
-                std::int64_t depth, std::uint16_t* panel) {
+void make_panel(typename W::At weights, std::int64_t stride, std::int64_t outs, std::int64_t depth,
+                std::uint16_t* panel) {
   const W codes;
   constexpr std::int64_t kRun = 256;  // of a row before the next: measured
   for (std::int64_t begin = 0; begin < depth; begin += kRun) {
     const std::int64_t end = least(begin + kRun, depth);
     for (std::int64_t i = 0; i < outs; ++i) {
-      const typename W::T* w = weights + i * stride;
+      const typename W::At w = weights + i * stride;
       std::uint16_t* to = panel + i * kPairLanes;
       for (std::int64_t k = begin; k < end; k += W::kStep) {
         __m512i wide[W::kVectors];
@@ -474,13 +550,13 @@ LATHE_INLINE void panel_rows(const std::uint16_t* panel, const std::uint16_t* x,
 template <class W>
 LATHE_INLINE void ask(const WeightView& w, std::int64_t out, std::int64_t k, std::int64_t g,
                       std::int64_t groups) {
-  constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(typename W::T));
+  constexpr std::int64_t kLine = W::kLine;
   const std::int64_t most = w.rows - out - 1;
   const std::int64_t lines = (least(kDepthBlock, w.cols - k) + kLine - 1) / kLine;
-  const auto* from = reinterpret_cast<const typename W::T*>(w.data) + out * w.cols + k;
+  const typename W::At from = W::at(w) + (out * w.cols + k);
   for (std::int64_t i = lines * g / groups; i < lines * (g + 1) / groups; ++i) {
     for (std::int64_t r = 0; r < kPanelOuts; ++r) {
-      __builtin_prefetch(from + least(r, most) * w.cols + i * kLine, 0, 3);
+      __builtin_prefetch(W::address(from + (least(r, most) * w.cols + i * kLine)), 0, 3);
     }
   }
 }
@@ -489,9 +565,9 @@ template <class W>
 void many_rows(const MatmulSlice& s, float* scratch) {
   const Product& p = *s.product;
   const Groups groups(s.rows, kTileRows);
-  const auto* weights = reinterpret_cast<const typename W::T*>(p.w.data);
+  const typename W::At weights = W::at(p.w);
   const std::int64_t panels = (s.outs + kPanelOuts - 1) / kPanelOuts;
-  const std::int64_t block = least(kDepthBlock, (p.w.cols + 63) / 64 * 64);
+  const std::int64_t block = least(kDepthBlock, (p.w.cols + kMxStep - 1) / kMxStep * kMxStep);
   auto* panel = reinterpret_cast<std::uint16_t*>(scratch);   // [steps, kPanelOuts, 32]
   std::uint16_t* packed = panel + kPanelOuts * kDepthBlock;  // [groups][steps, rows, 32]
   float* sums = scratch + (kPanelOuts * kDepthBlock + s.rows * block) / 2;
@@ -506,7 +582,7 @@ void many_rows(const MatmulSlice& s, float* scratch) {
       if (i == 0 || (p.w.scales != nullptr && out % kWeightBlock == 0)) {
         pack_rows<W>(s, groups, k, depth, scales_of(p.w, out, k), packed);
       }
-      make_panel<W>(weights + out * p.w.cols + k, p.w.cols, outs, depth, panel);
+      make_panel<W>(weights + (out * p.w.cols + k), p.w.cols, outs, depth, panel);
       const bool last = i + 1 == panels;
       const std::int64_t next_k = last ? k + kDepthBlock : k;
       const std::int64_t next_out = last ? s.out : out + kPanelOuts;
@@ -567,6 +643,7 @@ double bf16_dot_loop(std::int64_t rounds, float* sink) { return dot_loop(rounds,
 
 void matmul_slice_bf16(const MatmulSlice& s, float* scratch) {
   if (s.product->w.dtype == DType::bf16) return slice_of<Bf16Codes>(s, scratch);
+  if (s.product->w.dtype == DType::e2m1) return slice_of<E2m1Codes>(s, scratch);
   slice_of<E4m3Codes>(s, scratch);
 }
 

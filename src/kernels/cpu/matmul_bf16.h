@@ -1,8 +1,9 @@
-// Products by the CPU's dot products of bf16 pairs (AVX512_BF16), for bf16 and e4m3 weights.
+// Products by the CPU's dot products of bf16 pairs (AVX512_BF16), for bf16, e4m3 and e2m1
+// weights.
 //
 // Arithmetic. x is rounded to bf16 (nearest even); for e4m3 weights it is multiplied by the factor
 // of its block of the weight before, in f32, so that the weights are bare codes, which bf16 has
-// exactly. An output is the sum of its blocks of kDepthBlock elements of K in ascending order;
+// exactly; e2m1 codes are multiplied by their scale, a power of two, which bf16 has exactly, too. An output is the sum of its blocks of kDepthBlock elements of K in ascending order;
 // inside a block each of 16 f32 lanes sums its pairs in ascending order, and one fixed tree sums
 // the lanes. Every path computes exactly this, so that a row's bits depend neither on the rows nor
 // on the outputs beside it. The instruction takes subnormal numbers as zeros and makes none; it
@@ -19,8 +20,10 @@ namespace lathe {
 /// compiler knows them.
 bool cpu_has_bf16_dot();
 
-/// Whether weights of this dtype have products by bf16 pairs: bf16 and e4m3 are exact in bf16.
-constexpr bool is_bf16_dot_weight(DType w) { return w == DType::bf16 || w == DType::e4m3; }
+/// Whether weights of this dtype have products by bf16 pairs: those that are exact in bf16.
+constexpr bool is_bf16_dot_weight(DType w) {
+  return w == DType::bf16 || w == DType::e4m3 || w == DType::e2m1;
+}
 
 /// As matmul_slice_scratch and matmul_slice, on a CPU that has the instructions and for weights of
 /// such a dtype.

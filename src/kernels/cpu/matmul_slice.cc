@@ -18,8 +18,8 @@ namespace {
 HWY_INLINE std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
 template <class W>
-HWY_INLINE const typename W::T* weights_of(const WeightView& w, std::int64_t out) {
-  return reinterpret_cast<const typename W::T*>(w.data) + out * w.cols;
+HWY_INLINE typename W::At weights_of(const WeightView& w, std::int64_t out) {
+  return W::at(w) + out * w.cols;
 }
 
 HWY_INLINE const float* x_row(const Product& p, std::int64_t r) {
@@ -62,13 +62,32 @@ struct Groups {
   HWY_INLINE std::int64_t first(std::int64_t g) const { return rows * g / groups; }
 };
 
+// Eight vectors of x in the order of a step of MXFP4 weights: elements j, j + 8, ... to vector j, at
+// `stride` floats.
+HWY_INLINE void pack_step(const float* from, std::int64_t stride, float* to) {
+#if HWY_TARGET == HWY_SCALAR
+  for (std::int64_t j = 0; j < 8; ++j) to[j * stride] = from[j];
+#else
+  const WeightTag d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  WeightVec a[4], b[4];
+  hn::LoadInterleaved4(d, from, a[0], a[1], a[2], a[3]);
+  hn::LoadInterleaved4(d, from + 4 * lanes, b[0], b[1], b[2], b[3]);
+  LATHE_UNROLL for (int j = 0; j < 4; ++j) {
+    hn::StoreU(hn::ConcatEven(d, b[j], a[j]), d, to + j * stride);
+    hn::StoreU(hn::ConcatOdd(d, b[j], a[j]), d, to + (j + 4) * stride);
+  }
+#endif
+}
+
 // Rows' elements k .. k + depth interleaved vector by vector inside a group, zeros behind the end:
 // a tile then reads one stream.
+template <class W>
 HWY_INLINE void pack_rows(const MatmulSlice& s, const Groups& groups, std::int64_t k,
                           std::int64_t depth, float* to) {
   const WeightTag d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const std::int64_t steps = (depth + lanes - 1) / lanes;
+  const std::int64_t steps = steps_of<W>(depth);
   const std::int64_t ahead = 2 * s.product->x.row_stride;
   for (std::int64_t g = 0; g < groups.groups; ++g) {
     const std::int64_t first = groups.first(g);
@@ -77,6 +96,17 @@ HWY_INLINE void pack_rows(const MatmulSlice& s, const Groups& groups, std::int64
       const float* from = x_row(*s.product, s.row + first + r) + k;
       float* at = to + first * steps * lanes + r * lanes;
       std::int64_t i = 0;
+      if constexpr (W::kVectors > 1) {
+        for (; i + W::kStep <= depth; i += W::kStep) {
+          pack_step(from + i, rows * lanes, at + i * rows);
+        }
+        if (i < depth) {
+          HWY_ALIGN float last[kMxStep] = {};
+          std::memcpy(last, from + i, static_cast<std::size_t>(depth - i) * sizeof(float));
+          pack_step(last, rows * lanes, at + i * rows);
+        }
+        continue;
+      }
       for (; i + lanes <= depth; i += lanes) {
         __builtin_prefetch(from + i + ahead, 0, 3);
         hn::StoreU(hn::LoadU(d, from + i), d, at + i * rows);
@@ -100,11 +130,11 @@ void few_rows(const MatmulSlice& s, float* packed) {
   const std::int64_t depth = p.w.cols;
   const Groups groups(s.rows, kDirectRows<kOuts>);
   const float* x = packed;  // [K blocks][groups][steps, rows, lanes]
-  if (s.rows == 1) {
+  if (s.rows == 1 && W::kVectors == 1) {
     x = x_row(p, s.row);  // lies so already
   } else {
     for (std::int64_t k = 0; k < depth; k += kDepthBlock) {
-      pack_rows(s, groups, k, least(kDepthBlock, depth - k), packed + k * s.rows);
+      pack_rows<W>(s, groups, k, least(kDepthBlock, depth - k), packed + k * s.rows);
     }
   }
   for (std::int64_t i = 0; i < s.outs; i += kOuts) {
@@ -118,12 +148,14 @@ void few_rows(const MatmulSlice& s, float* packed) {
       t.outs = outs;
       t.scales = scales_of<W>(p.w, out, k);
       t.depth = least(kDepthBlock, depth - k);
+      const std::int64_t padded =
+          steps_of<W>(t.depth) * static_cast<std::int64_t>(hn::Lanes(WeightTag()));
       t.ahead = k + kDepthBlock < depth ? kDepthBlock : kOuts * depth - k;
       for (std::int64_t g = 0; g < groups.groups; ++g) {
         const std::int64_t first = groups.first(g);
         t.ask_begin = kOuts * g / groups.groups;
         t.ask_end = kOuts * (g + 1) / groups.groups;
-        t.x = x + k * s.rows + first * t.depth;
+        t.x = x + k * s.rows + first * padded;
         t.sums = sums + first * kOuts;
         direct_rows<W, kOuts>(t, groups.first(g + 1) - first);
       }
@@ -142,14 +174,14 @@ struct PanelsAhead {
 
   // A share of the panel at (out, k) before group g of the rows.
   HWY_INLINE void ask(std::int64_t out, std::int64_t k, std::int64_t g) const {
-    constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(typename W::T));
+    constexpr std::int64_t kLine = W::kLine;
     const WeightView& w = slice.product->w;
     const std::int64_t most = w.rows - out - 1;
     const std::int64_t lines = (least(kDepthBlock, w.cols - k) + kLine - 1) / kLine;
-    const auto* from = weights_of<W>(w, out) + k;
+    const typename W::At from = weights_of<W>(w, out) + k;
     for (std::int64_t i = lines * g / groups; i < lines * (g + 1) / groups; ++i) {
       for (std::int64_t r = 0; r < kPanelOuts; ++r) {
-        __builtin_prefetch(from + least(r, most) * w.cols + i * kLine, 0, 2);
+        __builtin_prefetch(W::address(from + (least(r, most) * w.cols + i * kLine)), 0, 2);
       }
     }
   }
@@ -162,15 +194,15 @@ void many_rows(const MatmulSlice& s, float* scratch) {
   const Groups groups(s.rows, kTileRows);
   const PanelsAhead<W> ahead{s, groups.groups};
   const std::int64_t panels = (s.outs + kPanelOuts - 1) / kPanelOuts;
-  const std::int64_t most_steps = (least(kDepthBlock, p.w.cols) + lanes - 1) / lanes;
+  const std::int64_t most_steps = steps_of<W>(least(kDepthBlock, p.w.cols));
   float* panel = scratch;                              // [steps, kPanelOuts, lanes]
   float* packed = panel + kPanelOuts * kDepthBlock;    // [groups][steps, rows, lanes]
   float* sums = packed + s.rows * most_steps * lanes;  // [panels, rows, kPanelOuts]
   std::memset(sums, 0, static_cast<std::size_t>(panels * kPanelOuts * s.rows) * sizeof(float));
   for (std::int64_t k = 0; k < p.w.cols; k += kDepthBlock) {
     const std::int64_t depth = least(kDepthBlock, p.w.cols - k);
-    const std::int64_t steps = (depth + lanes - 1) / lanes;
-    pack_rows(s, groups, k, depth, packed);
+    const std::int64_t steps = steps_of<W>(depth);
+    pack_rows<W>(s, groups, k, depth, packed);
     for (std::int64_t i = 0; i < panels; ++i) {
       const std::int64_t out = s.out + i * kPanelOuts;
       const std::int64_t outs = least(kPanelOuts, s.outs - i * kPanelOuts);
@@ -198,7 +230,7 @@ void many_rows(const MatmulSlice& s, float* scratch) {
 template <class W>
 HWY_INLINE void slice_of(const MatmulSlice& s, float* scratch) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(WeightTag()));
-  if (s.rows <= kFewRows && s.product->w.cols % lanes == 0) {
+  if (s.rows <= kFewRows && (W::kVectors > 1 || s.product->w.cols % lanes == 0)) {
     if (s.rows <= kTileRows) {
       few_rows<W, kTileOuts>(s, scratch);
     } else {
@@ -217,6 +249,8 @@ void slice(const MatmulSlice& s, float* scratch) {
       return slice_of<Bf16Weights>(s, scratch);
     case DType::f16:
       return slice_of<F16Weights>(s, scratch);
+    case DType::e2m1:
+      return slice_of<E2m1Weights>(s, scratch);
     default:
       return slice_of<E4m3Weights>(s, scratch);
   }
@@ -234,8 +268,9 @@ HWY_EXPORT(slice);
 
 std::int64_t matmul_slice_scratch(std::int64_t rows, std::int64_t outs, std::int64_t depth) {
   const std::int64_t padded = (outs + kPanelOuts - 1) / kPanelOuts * kPanelOuts;
-  const std::int64_t block = depth < kDepthBlock ? (depth + 15) / 16 * 16 : kDepthBlock;
-  const std::int64_t few = rows <= kMostFewRows ? rows * depth : 0;
+  const std::int64_t whole = (depth + kMxStep - 1) / kMxStep * kMxStep;
+  const std::int64_t block = whole < kDepthBlock ? whole : kDepthBlock;
+  const std::int64_t few = rows <= kMostFewRows ? rows * whole : 0;
   const std::int64_t many = kPanelOuts * kDepthBlock + rows * padded + rows * block;
   return few > many ? few : many;
 }

@@ -17,6 +17,22 @@ static_assert(kWeightBlock % kPanelOuts == 0 && kDepthBlock % kWeightBlock == 0)
 /// Up to so many rows of x weights are read straight from their stored form.
 inline constexpr std::int64_t kMostFewRows = 16;
 
+/// MXFP4 weights are widened in steps of 32-bit words, eight codes a word: one shift of all words and
+/// one table give a vector of weights, and x is put in their order. So K is padded to whole steps.
+inline constexpr std::int64_t kMxStep = 128;  // of the widest vectors
+static_assert(kDepthBlock % kMxStep == 0 && kMxStep % kMxBlock == 0);
+
+/// Where MXFP4 weights begin: a pointer to elements, moved by whole blocks of kMxBlock.
+struct MxAt {
+  const std::uint8_t* codes;
+  const std::uint8_t* scales;
+  constexpr MxAt operator+(std::int64_t k) const { return {codes + (k >> 1), scales + (k >> 5)}; }
+  constexpr MxAt& operator+=(std::int64_t k) { return *this = *this + k; }
+};
+inline MxAt mx_at(const WeightView& w) {
+  return {reinterpret_cast<const std::uint8_t*>(w.data), &w.mx_scales->bits};
+}
+
 struct MatmulSlice {
   const Product* product = nullptr;
   std::int64_t row = 0, rows = 0;  // of x

@@ -89,17 +89,24 @@ HWY_INLINE void add_sums4(const V* x, float* to) {
 }
 #endif
 
+// Vectors that `depth` elements of K take, whole steps of the format.
+template <class W>
+HWY_INLINE std::int64_t steps_of(std::int64_t depth) {
+  const std::int64_t step = W::kVectors * static_cast<std::int64_t>(hn::Lanes(WeightTag()));
+  return (depth + step - 1) / step * W::kVectors;
+}
+
 // ---------------------------------------------------------------- from the stored weight
 
 template <class W>
 struct DirectTile {
-  const typename W::T* weights;  // [outs, depth] at weight_stride
+  typename W::At weights;  // [outs, depth] at weight_stride
   std::int64_t weight_stride;
   std::int64_t outs;    // of the tile that exist, at least 1
   const float* scales;  // of the blocks along depth; null: 1
-  const float* x;       // [depth / lanes, rows, lanes]
-  std::int64_t depth;   // up to kDepthBlock, a multiple of the vectors' lanes
-  std::int64_t ahead;   // from a weight to the one that the next tile reads in its place
+  const float* x;       // [steps_of(depth), rows, lanes]
+  std::int64_t depth;  // up to kDepthBlock; a multiple of the vectors' lanes, or whole MXFP4 blocks
+  std::int64_t ahead;  // from a weight to the one that the next tile reads in its place
   std::int64_t ask_begin, ask_end;  // outputs for which this tile asks for those
   float* sums;                      // [rows, kOuts]; added to
 };
@@ -108,61 +115,87 @@ template <class W, int kOuts, int kRows>
 HWY_NOINLINE void direct_tile(const DirectTile<W>& t) {
   const WeightTag d;
   constexpr auto kLanes = static_cast<std::int64_t>(hn::MaxLanes(d));
-  constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(typename W::T));
+  constexpr std::int64_t kLine = W::kLine;
   // Two vectors at a time where the registers suffice: they share a part of the widening.
   constexpr bool kPairs =
       W::kPairs && kLine % (2 * kLanes) == 0 && kRows * kOuts + 2 * kRows + 5 <= 32;
   V acc[kRows][kOuts];
-  const typename W::T* w[kOuts];
+  typename W::At w[kOuts];
   LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
     // Rows that the weight lacks repeat its last one, and nobody reads their sums.
     w[i] = t.weights + (i < t.outs ? i : t.outs - 1) * t.weight_stride;
     LATHE_UNROLL for (int r = 0; r < kRows; ++r) acc[r][i] = hn::Zero(d);
   }
   const float* HWY_RESTRICT in = t.x;
-  const auto multiply = [&](int i, V wide, const V* x) HWY_ATTR {
-    if (kRows > 1) keep_in_register(wide);
-    LATHE_UNROLL for (int r = 0; r < kRows; ++r) acc[r][i] = hn::MulAdd(wide, x[r], acc[r][i]);
-  };
-  const auto step = [&](std::int64_t k, V scale) HWY_ATTR {
-    V x[kRows];
-    LATHE_UNROLL for (int r = 0; r < kRows; ++r) x[r] = hn::LoadU(d, in + r * kLanes);
-    in += kRows * kLanes;
-    LATHE_UNROLL for (int i = 0; i < kOuts; ++i) multiply(i, W::load(w[i] + k, scale), x);
-  };
-  const auto pair_step = [&](std::int64_t k, V scale) HWY_ATTR {
-    V x[2 * kRows];
-    LATHE_UNROLL for (int r = 0; r < 2 * kRows; ++r) x[r] = hn::LoadU(d, in + r * kLanes);
-    in += 2 * kRows * kLanes;
-    LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
-      V low, high;
-      load_pair<W>(w[i] + k, scale, low, high);
-      multiply(i, low, x);
-      multiply(i, high, x + kRows);
-    }
-  };
   const std::int64_t ahead = t.ahead;
   const bool asks_all = t.ask_end - t.ask_begin == kOuts;
-  for (std::int64_t begin = 0; begin < t.depth; begin += kWeightBlock) {
-    const std::int64_t end = begin + kWeightBlock < t.depth ? begin + kWeightBlock : t.depth;
-    const V scale =
-        hn::Set(d, W::kFold * (t.scales != nullptr ? t.scales[begin / kWeightBlock] : 1.0f));
-    std::int64_t k = begin;
-    for (; k + kLine <= end; k += kLine) {
-      if (asks_all) {
-        LATHE_UNROLL for (int i = 0; i < kOuts; ++i) __builtin_prefetch(w[i] + k + ahead, 0, 3);
-      } else {
-        for (std::int64_t i = t.ask_begin; i < t.ask_end; ++i) {
-          __builtin_prefetch(t.weights + i * t.weight_stride + k + ahead, 0, 3);
-        }
+  const auto ask = [&](std::int64_t k) HWY_ATTR {
+    if (asks_all) {
+      LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
+        __builtin_prefetch(W::address(w[i] + (k + ahead)), 0, 3);
       }
-      if constexpr (kPairs) {
-        LATHE_UNROLL for (std::int64_t j = 0; j < kLine; j += 2 * kLanes) pair_step(k + j, scale);
-      } else {
-        LATHE_UNROLL for (std::int64_t j = 0; j < kLine; j += kLanes) step(k + j, scale);
+    } else {
+      for (std::int64_t i = t.ask_begin; i < t.ask_end; ++i) {
+        __builtin_prefetch(W::address(t.weights + (i * t.weight_stride + k + ahead)), 0, 3);
       }
     }
-    for (; k < end; k += kLanes) step(k, scale);
+  };
+  if constexpr (W::kVectors > 1) {
+    const auto add = [&](int i, const auto& weights) HWY_ATTR {
+      LATHE_UNROLL for (int j = 0; j < W::kVectors; ++j) {
+        V wide = weights.vector(j);
+        if (kRows > 1) keep_in_register(wide);
+        LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
+          acc[r][i] = hn::MulAdd(wide, hn::LoadU(d, in + (j * kRows + r) * kLanes), acc[r][i]);
+        }
+      }
+    };
+    std::int64_t k = 0;
+    for (; k + W::kStep <= t.depth; k += W::kStep) {
+      if (k % kLine == 0) ask(k);
+      LATHE_UNROLL for (int i = 0; i < kOuts; ++i) add(i, W::load(w[i] + k));
+      in += W::kVectors * kRows * kLanes;
+    }
+    if (k < t.depth) {
+      LATHE_UNROLL for (int i = 0; i < kOuts; ++i) add(i, W::load(w[i] + k, t.depth - k));
+    }
+  } else {
+    const auto multiply = [&](int i, V wide, const V* x) HWY_ATTR {
+      if (kRows > 1) keep_in_register(wide);
+      LATHE_UNROLL for (int r = 0; r < kRows; ++r) acc[r][i] = hn::MulAdd(wide, x[r], acc[r][i]);
+    };
+    const auto step = [&](std::int64_t k, V scale) HWY_ATTR {
+      V x[kRows];
+      LATHE_UNROLL for (int r = 0; r < kRows; ++r) x[r] = hn::LoadU(d, in + r * kLanes);
+      in += kRows * kLanes;
+      LATHE_UNROLL for (int i = 0; i < kOuts; ++i) multiply(i, W::load(w[i] + k, scale), x);
+    };
+    const auto pair_step = [&](std::int64_t k, V scale) HWY_ATTR {
+      V x[2 * kRows];
+      LATHE_UNROLL for (int r = 0; r < 2 * kRows; ++r) x[r] = hn::LoadU(d, in + r * kLanes);
+      in += 2 * kRows * kLanes;
+      LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
+        V low, high;
+        load_pair<W>(w[i] + k, scale, low, high);
+        multiply(i, low, x);
+        multiply(i, high, x + kRows);
+      }
+    };
+    for (std::int64_t begin = 0; begin < t.depth; begin += kWeightBlock) {
+      const std::int64_t end = begin + kWeightBlock < t.depth ? begin + kWeightBlock : t.depth;
+      const V scale =
+          hn::Set(d, W::kFold * (t.scales != nullptr ? t.scales[begin / kWeightBlock] : 1.0f));
+      std::int64_t k = begin;
+      for (; k + kLine <= end; k += kLine) {
+        ask(k);
+        if constexpr (kPairs) {
+          LATHE_UNROLL for (std::int64_t j = 0; j < kLine; j += 2 * kLanes) pair_step(k + j, scale);
+        } else {
+          LATHE_UNROLL for (std::int64_t j = 0; j < kLine; j += kLanes) step(k + j, scale);
+        }
+      }
+      for (; k < end; k += kLanes) step(k, scale);
+    }
   }
   LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
     LATHE_UNROLL for (int i = 0; i < kOuts; i += 4) add_sums4(acc[r] + i, t.sums + r * kOuts + i);
@@ -197,31 +230,45 @@ HWY_INLINE void direct_rows(const DirectTile<W>& t, std::int64_t rows) {
 // outs rows of weights [outs, depth] at `stride`, to [steps, kPanelOuts, lanes]; zeros where depth
 // ends inside a vector. Rows that are lacking keep what the panel held: nobody reads their sums.
 template <class W>
-HWY_NOINLINE void widen_panel(const typename W::T* weights, std::int64_t stride, std::int64_t outs,
+HWY_NOINLINE void widen_panel(typename W::At weights, std::int64_t stride, std::int64_t outs,
                               const float* scales, std::int64_t depth, float* panel) {
   const WeightTag d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  for (std::int64_t begin = 0; begin < depth; begin += kWeightBlock) {
-    const std::int64_t end = begin + kWeightBlock < depth ? begin + kWeightBlock : depth;
-    const V scale =
-        hn::Set(d, W::kFold * (scales != nullptr ? scales[begin / kWeightBlock] : 1.0f));
+  if constexpr (W::kVectors > 1) {
     for (std::int64_t i = 0; i < outs; ++i) {
-      const typename W::T* w = weights + i * stride;
-      float* to = panel + i * lanes;
-      std::int64_t k = begin;
-      for (; k + 2 * lanes <= end; k += 2 * lanes) {
-        V low, high;
-        load_pair<W>(w + k, scale, low, high);
-        hn::StoreU(low, d, to + k * kPanelOuts);
-        hn::StoreU(high, d, to + (k + lanes) * kPanelOuts);
+      const typename W::At w = weights + i * stride;
+      for (std::int64_t k = 0; k < depth; k += W::kStep) {
+        const auto step = k + W::kStep <= depth ? W::load(w + k) : W::load(w + k, depth - k);
+        float* to = panel + i * lanes + k * kPanelOuts;
+        LATHE_UNROLL for (int j = 0; j < W::kVectors; ++j) {
+          hn::StoreU(step.vector(j), d, to + j * lanes * kPanelOuts);
+        }
       }
-      for (; k + lanes <= end; k += lanes) {
-        hn::StoreU(W::load(w + k, scale), d, to + k * kPanelOuts);
-      }
-      if (k < end) {
-        typename W::T last[16] = {};
-        for (std::int64_t j = 0; k + j < end; ++j) last[j] = w[k + j];
-        hn::StoreU(W::load(last, scale), d, to + k * kPanelOuts);
+    }
+    return;
+  } else {
+    for (std::int64_t begin = 0; begin < depth; begin += kWeightBlock) {
+      const std::int64_t end = begin + kWeightBlock < depth ? begin + kWeightBlock : depth;
+      const V scale =
+          hn::Set(d, W::kFold * (scales != nullptr ? scales[begin / kWeightBlock] : 1.0f));
+      for (std::int64_t i = 0; i < outs; ++i) {
+        const typename W::T* w = weights + i * stride;
+        float* to = panel + i * lanes;
+        std::int64_t k = begin;
+        for (; k + 2 * lanes <= end; k += 2 * lanes) {
+          V low, high;
+          load_pair<W>(w + k, scale, low, high);
+          hn::StoreU(low, d, to + k * kPanelOuts);
+          hn::StoreU(high, d, to + (k + lanes) * kPanelOuts);
+        }
+        for (; k + lanes <= end; k += lanes) {
+          hn::StoreU(W::load(w + k, scale), d, to + k * kPanelOuts);
+        }
+        if (k < end) {
+          typename W::T last[16] = {};
+          for (std::int64_t j = 0; k + j < end; ++j) last[j] = w[k + j];
+          hn::StoreU(W::load(last, scale), d, to + k * kPanelOuts);
+        }
       }
     }
   }

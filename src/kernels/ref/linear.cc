@@ -40,8 +40,14 @@ float weight_at(const WeightView& w, std::int64_t row, std::int64_t col) {
       return to_f32(read<bf16>(w.data, i));
     case DType::f16:
       return to_f32(read<f16>(w.data, i));
+    case DType::e2m1: {
+      const auto pair = std::to_integer<unsigned>(w.data[i / 2]);
+      const e2m1 code{static_cast<std::uint8_t>(i % 2 == 0 ? pair & 0xfu : pair >> 4)};
+      const ue8m0 scale = w.mx_scales[i / kMxBlock];
+      return scale.bits == 0 ? 0 : to_f32(code) * to_f32(scale);
+    }
     default: {
-      LATHE_CHECK(w.dtype == DType::e4m3, "weights are f32, bf16, f16 or e4m3");
+      LATHE_CHECK(w.dtype == DType::e4m3, "weights are f32, bf16, f16, e4m3 or e2m1");
       const float code = to_f32(read<e4m3>(w.data, i));
       if (w.scales == nullptr) return code;
       const std::int64_t across = (w.cols + kWeightBlock - 1) / kWeightBlock;
