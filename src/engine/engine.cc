@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "ops/philox.h"
+#include "kernels/philox.h"
 
 namespace lathe {
 namespace {
@@ -48,8 +48,7 @@ Engine::Engine(const Model& model, KvCache& cache, const EngineOptions& options,
       options_(options),
       ops_(ops),
       pages_(std::move(pages)),
-      runner_(std::move(runner)),
-      sampler_(model.config().vocab) {
+      runner_(std::move(runner)) {
   // A configuration may name tokens that a cut-down vocabulary lacks; no answer can have them.
   for (std::int32_t token : model.config().eos) {
     if (token >= 0 && token < model.config().vocab) eos_.push_back(token);

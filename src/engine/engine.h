@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -112,7 +113,9 @@ class Engine {
   void admit(std::int64_t prefill_rows, StepReport& report);
   void build_batch(StepReport& report);
   void take_results(StepReport& report);
-  void take_token(Active& r, std::size_t item, StepReport& report);
+  void sample_rows();
+  void take_token(Active& r, std::size_t item, std::optional<SampledToken> sampled,
+                  StepReport& report);
   void end(Active& r, FinishReason reason, std::optional<Error> error, std::vector<Finished>& out);
   Error not_finite(const Active& r, std::optional<std::int32_t> layer) const;
 
@@ -122,7 +125,6 @@ class Engine {
   OpsContext ops_;
   PageAllocator pages_;
   Runner runner_;
-  Sampler sampler_;
   std::vector<std::int32_t> eos_;
   std::uint64_t last_id_ = 0;
   std::vector<ActivePtr> running_;  // by id; all of them before the first of waiting_ (E2)
@@ -135,6 +137,8 @@ class Engine {
   std::vector<std::int64_t> rows_;           // [running]
   std::vector<Active*> batch_;               // [items]
   std::vector<BatchItem> items_;
+  std::vector<SampleArgs> sample_args_;               // [items with logits]
+  std::vector<std::optional<SampledToken>> sampled_;  // beside them
 };
 
 }  // namespace lathe

@@ -9,7 +9,7 @@
 
 #include "base/test_scale.h"
 #include "engine/fake_model_test_util.h"
-#include "ops/philox.h"
+#include "kernels/philox.h"
 
 namespace lathe {
 namespace {

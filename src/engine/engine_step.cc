@@ -119,9 +119,33 @@ Result<StepReport> Engine::step() {
   return report;
 }
 
+// All rows that have logits, at once.
+void Engine::sample_rows() {
+  sample_args_.clear();
+  for (std::size_t i = 0; i < items_.size(); ++i) {
+    if (!items_[i].logits) continue;
+    const Active& r = *batch_[i];
+    const std::span<const std::int32_t> tokens = r.tokens;
+    const auto prompt = static_cast<std::size_t>(r.prompt);
+    SampleArgs& args = sample_args_.emplace_back();
+    args.logits = runner_.logits(i);
+    args.params = &r.sampling;
+    args.prompt = tokens.first(prompt);
+    args.answer = tokens.subspan(prompt);
+    if (r.answered() < r.sampling.min_tokens) args.ruled_out = r.stops;
+    args.seed = r.seed;
+  }
+  sampled_.resize(sample_args_.size());
+  sample(ops_, sample_args_, sampled_);
+}
+
 void Engine::take_results(StepReport& report) {
+  sample_rows();
+  std::size_t row = 0;  // of sampled_
   for (std::size_t i = 0; i < items_.size(); ++i) {
     Active& r = *batch_[i];
+    const std::size_t own = row;
+    if (items_[i].logits) ++row;
     const auto bad = std::find_if(runner_.non_finite().begin(), runner_.non_finite().end(),
                                   [i](const NonFiniteItem& n) { return n.item == i; });
     if (bad != runner_.non_finite().end()) {
@@ -129,29 +153,20 @@ void Engine::take_results(StepReport& report) {
       continue;
     }
     r.computed += std::ssize(items_[i].tokens);
-    if (items_[i].logits) take_token(r, i, report);
+    if (items_[i].logits) take_token(r, i, std::move(sampled_[own]), report);
   }
   std::erase_if(running_, [](const ActivePtr& r) { return r->ended; });
 }
 
-// The logits of the item's last row become a token, and perhaps the answer's last.
-void Engine::take_token(Active& r, std::size_t item, StepReport& report) {
-  const std::span<const std::int32_t> tokens = r.tokens;
-  const auto prompt = static_cast<std::size_t>(r.prompt);
-  SampleArgs args;
-  args.logits = runner_.logits(item);
-  if (options_.on_logits) options_.on_logits(r.id, args.logits);
-  args.params = &r.sampling;
-  args.prompt = tokens.first(prompt);
-  args.answer = tokens.subspan(prompt);
-  if (r.answered() < r.sampling.min_tokens) args.ruled_out = r.stops;
-  args.seed = r.seed;
-  auto sampled = sampler_.sample(args);
+// A token, and perhaps the answer's last.
+void Engine::take_token(Active& r, std::size_t item, std::optional<SampledToken> sampled,
+                        StepReport& report) {
+  if (options_.on_logits) options_.on_logits(r.id, runner_.logits(item));
   if (!sampled) {
     end(r, FinishReason::error, not_finite(r, std::nullopt), report.finished);
     return;
   }
-  if (items_[item].phase == Phase::extend) pages_.publish(tokens, r.pages);
+  if (items_[item].phase == Phase::extend) pages_.publish(r.tokens, r.pages);
   const std::int32_t token = sampled->token;
   report.tokens.push_back({r.id, r.answered(), std::move(*sampled)});
   r.tokens.push_back(token);

@@ -9,7 +9,7 @@
 #include "attn/planner.h"
 #include "engine/fake_model_test_util.h"
 #include "kernels/all.h"
-#include "ops/philox.h"
+#include "kernels/philox.h"
 
 namespace lathe {
 namespace {

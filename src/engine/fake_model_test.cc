@@ -201,7 +201,7 @@ Answer expected_answer(const Request& request, std::int64_t capacity, std::uint6
   const SamplingParams& p = request.sampling;
   std::vector<std::int32_t> stops = p.stop_token_ids;
   if (!p.ignore_eos) stops.push_back(FakeModel::kEos);
-  Sampler sampler(FakeModel::kVocab);
+  std::optional<SampledToken> sampled;
   std::vector<std::int32_t> tokens = request.prompt;
   Answer answer;
   const std::int64_t limit =
@@ -210,7 +210,7 @@ Answer expected_answer(const Request& request, std::int64_t capacity, std::uint6
     const auto logits = fake_logits(tokens, FakeModel::kVocab);
     SampleArgs args{logits, &p, request.prompt, answer.tokens, {}, p.seed.value_or(seed)};
     if (std::ssize(answer.tokens) < p.min_tokens) args.ruled_out = stops;
-    const auto sampled = sampler.sample(args);
+    sample({}, std::span(&args, 1), std::span(&sampled, 1));
     if (!sampled) {
       answer.reason = FinishReason::error;
       return answer;

@@ -1,73 +1,40 @@
-// Sampling: from a row of logits to a token.
+// Sampling: from rows of logits to tokens.
 //
 //   1 penalties   repetition, then frequency, then presence
 //   2 bias        logit_bias is added, tokens that are ruled out become -inf
-//   3 temperature w_i = exp((x_i - max x) / temperature); 0 takes the token with the largest x
+//   3 temperature w_i = e^((x_i - max x) * (1 / temperature)); 0 takes the token with the largest x
 //   4 min_p       keeps w_i >= min_p
 //   5 top_k       keeps the k largest of those
-//   6 top_p       keeps the fewest largest whose sum reaches top_p of what is left
-//   7 draw        the first token, by id, at which the running sum exceeds u times the whole sum
+//   6 top_p       keeps the fewest largest whose sum reaches top_p times the sum of what is left
+//   7 draw        the kept token with the smallest E_i / w_i, E_i = -ln u_i
 //
-// Everything is f64, summed in the order of ids (top_p: of rank). Among equals the lower id ranks
-// first. So a token depends on the logits' bits, the parameters, the history, seed and position.
+// Among equals the lower id ranks first, in a draw too. A token of weight 0 takes no part.
+//
+// The draw is an exact one from the weights (a race of exponential clocks, the Gumbel trick), and
+// two near distributions that are drawn from with the same noise mostly give the same token. u_i is
+// uniform in (0, 1) and a function of (seed, position, token) (token_noise()); so a token depends
+// on the bits of the logits, the parameters, the history, seed and position, and on nothing else.
+//
+// All of it is f64. Exponential and logarithm are those of kernels/sampling_math.h. A sum goes over
+// the weights by id, 0 where a token is not counted: in a block of 1024 ids lane l of 32 adds ids
+// l, l + 32, ... in this order, then lane l adds lane l + 16, + 8, + 4, + 2, + 1, and blocks are
+// added in order. The sum for top_p counts the kept tokens alone; as rounding is monotonic, it
+// never falls when a token joins, so a search finds the fewest tokens that reach the share.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <span>
-#include <vector>
 
+#include "kernels/sampling.h"
+#include "ops/context.h"
 #include "ops/sampling_params.h"
 
 namespace lathe {
 
-struct TokenLogprob {
-  std::int32_t token = 0;
-  double logprob = 0;  // natural log, of the model's distribution before any parameter
-};
-
-struct SampledToken {
-  std::int32_t token = 0;
-  std::optional<double> logprob;  // with params.logprobs
-  std::vector<TokenLogprob> top;  // [params.logprobs] likeliest first
-};
-
-struct SampleArgs {
-  std::span<const float> logits;            // [vocab]
-  const SamplingParams* params = nullptr;   // checked
-  std::span<const std::int32_t> prompt;     // what the penalties look at
-  std::span<const std::int32_t> answer;     // its size is the position that is drawn
-  std::span<const std::int32_t> ruled_out;  // not all of the vocabulary
-  std::uint64_t seed = 0;
-};
-
-/// Holds the temporaries of one row, so that sampling allocates nothing once it has run.
-class Sampler {
- public:
-  explicit Sampler(std::int32_t vocab);
-
-  /// Nothing where a logit is NaN or infinite. O(vocab + history), and O(n log n) for the n
-  /// candidates that top_p has to rank.
-  std::optional<SampledToken> sample(const SampleArgs& args);
-
- private:
-  struct Candidate {
-    double weight = 0;
-    std::int32_t token = 0;
-    // Likelier, then lower id.
-    bool operator<(const Candidate& o) const {
-      return weight != o.weight ? weight > o.weight : token < o.token;
-    }
-  };
-  void adjust(const SampleArgs& args);
-  void weigh(double temperature);
-  std::optional<Candidate> last_kept(const SamplingParams& params);
-  std::int32_t draw(const std::optional<Candidate>& last, double u) const;
-  void add_logprobs(const SampleArgs& args, SampledToken& out);
-
-  std::vector<double> values_;        // [vocab] adjusted logits, then weights
-  std::vector<std::int32_t> counts_;  // [vocab] all 0 between rows
-  std::vector<Candidate> candidates_;
-};
+/// out[i] is drawn from rows[i]: nothing where a logit is NaN or infinite. Rows run on all threads,
+/// each on one, and depend on nothing but themselves. Once a call of as many and as long rows has
+/// run, only log-probabilities of the likeliest allocate.
+void sample(const OpsContext& ops, std::span<const SampleArgs> rows,
+            std::span<std::optional<SampledToken>> out);
 
 }  // namespace lathe

@@ -9,9 +9,11 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <string>
 
 #include "base/test_scale.h"
-#include "ops/philox.h"
+#include "kernels/sampling_math.h"
+#include "ops/test_util.h"
 
 namespace lathe {
 namespace {
@@ -30,6 +32,15 @@ struct Row {
 
   SampleArgs args() const { return {logits, &params, prompt, answer, ruled_out, seed}; }
 };
+
+std::optional<SampledToken> sample_one(const Row& row, Device device = Device::cpu) {
+  OpsContext ops;
+  ops.device = device;
+  const SampleArgs args = row.args();
+  std::optional<SampledToken> out;
+  sample(ops, std::span(&args, 1), std::span(&out, 1));
+  return out;
+}
 
 std::vector<long double> adjusted(const Row& row) {
   const SamplingParams& p = row.params;
@@ -95,16 +106,27 @@ Distribution oracle(const Row& row, long double nudge = 1) {
   return out;
 }
 
-std::int32_t oracle_draw(const Distribution& d, double u) {
-  long double sum = 0;
-  std::int32_t last = 0;
+// The first of a race in which token t comes after -ln(u_t) / d[t]; `margin` tells by how much of
+// its time it leads.
+std::int32_t oracle_draw(const Distribution& d, std::uint64_t seed, std::size_t position,
+                         long double* margin = nullptr) {
+  long double least = std::numeric_limits<long double>::infinity(), next = least;
+  std::int32_t first = -1;
   for (std::size_t t = 0; t < d.size(); ++t) {
     if (d[t] == 0) continue;
-    last = static_cast<std::int32_t>(t);
-    sum += d[t];
-    if (sum > static_cast<long double>(u)) break;
+    const auto token = static_cast<std::int32_t>(t);
+    const long double u = token_noise(seed, position, token);
+    const long double time = -std::log(u) / d[t];
+    if (time < least) {
+      next = least;
+      least = time;
+      first = token;
+    } else {
+      next = std::min(next, time);
+    }
   }
-  return last;
+  if (margin != nullptr) *margin = (next - least) / least;
+  return first;
 }
 
 Row random_row(std::mt19937& rng) {
@@ -141,8 +163,7 @@ TEST(Sampling, EqualsTheDefinitionInLongDouble) {
   int compared = 0;
   for (int i = 0; i < 20000 * test_scale(); ++i) {
     const Row row = random_row(rng);
-    Sampler sampler(static_cast<std::int32_t>(row.logits.size()));
-    const auto got = sampler.sample(row.args());
+    const auto got = sample_one(row, i % 2 == 0 ? Device::cpu : Device::ref);
     ASSERT_TRUE(got);
     const Distribution d = oracle(row);
     // A tie of adjusted logits in double may be none in long double, and the reverse.
@@ -152,10 +173,11 @@ TEST(Sampling, EqualsTheDefinitionInLongDouble) {
     for (std::size_t t = 1; t < x.size(); ++t) {
       close |= x[t] != x[t - 1] && x[t] - x[t - 1] < 1e-6L;
     }
-    const double u = random_unit(row.seed, row.answer.size());
-    const std::int32_t wanted = oracle_draw(d, u);
+    long double margin = 0;
+    const std::int32_t wanted = oracle_draw(d, row.seed, row.answer.size(), &margin);
+    close |= margin < 1e-12L;
     for (const double nudge : {1 - 1e-12, 1 + 1e-12}) {
-      close |= oracle_draw(oracle(row, nudge), u) != wanted || oracle_draw(d, nudge * u) != wanted;
+      close |= oracle_draw(oracle(row, nudge), row.seed, row.answer.size()) != wanted;
     }
     if (close) continue;
     ++compared;
@@ -169,13 +191,13 @@ TEST(Sampling, EqualsTheDefinitionInLongDouble) {
 
 // Pearson's statistic of `draws` tokens against their probabilities.
 double chi_square(const Row& row, const std::vector<double>& p, int draws) {
-  Sampler sampler(static_cast<std::int32_t>(row.logits.size()));
+  std::vector<SampleArgs> rows(static_cast<std::size_t>(draws), row.args());
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].seed = i;
+  std::vector<std::optional<SampledToken>> sampled(rows.size());
+  OpsContext ops;
+  sample(ops, rows, sampled);
   std::vector<int> counts(p.size());
-  Row r = row;
-  for (int i = 0; i < draws; ++i) {
-    r.seed = static_cast<std::uint64_t>(i);
-    ++counts[static_cast<std::size_t>(sampler.sample(r.args())->token)];
-  }
+  for (const auto& s : sampled) ++counts[static_cast<std::size_t>(s->token)];
   double sum = 0;
   for (std::size_t t = 0; t < p.size(); ++t) {
     const double expected = p[t] * draws;
@@ -215,11 +237,10 @@ TEST(Sampling, PositionsAreIndependentDraws) {
   Row row;
   row.logits = {0, 0};
   row.params.seed = 1;
-  Sampler sampler(2);
   std::map<std::pair<int, int>, int> pairs;
   int before = 0;
   for (int i = 0; i < 4000; ++i) {
-    const int token = sampler.sample(row.args())->token;
+    const int token = sample_one(row)->token;
     ++pairs[{before, token}];
     row.answer.push_back(before = token);
   }
@@ -232,23 +253,21 @@ TEST(Sampling, PositionsAreIndependentDraws) {
 TEST(Sampling, TiesGoToTheLowerToken) {
   Row row;
   row.logits = {1, 3, 3, 3, 2};
-  Sampler sampler(5);
   row.params.temperature = 0;
-  EXPECT_EQ(sampler.sample(row.args())->token, 1);
+  EXPECT_EQ(sample_one(row)->token, 1);
   row.params.temperature = 1;
   row.params.top_k = 1;
-  EXPECT_EQ(sampler.sample(row.args())->token, 1);
+  EXPECT_EQ(sample_one(row)->token, 1);
   row.params.top_k = 2;
-  for (row.seed = 0; row.seed < 50; ++row.seed) EXPECT_LE(sampler.sample(row.args())->token, 2);
+  for (row.seed = 0; row.seed < 50; ++row.seed) EXPECT_LE(sample_one(row)->token, 2);
 }
 
 TEST(Sampling, TokensOnTheEdgeOfMinPStay) {
   Row row;
   row.logits = {3, 1, 3, 2};
   row.params.min_p = 1;
-  Sampler sampler(4);
   std::map<int, int> counts;
-  for (row.seed = 0; row.seed < 50; ++row.seed) ++counts[sampler.sample(row.args())->token];
+  for (row.seed = 0; row.seed < 50; ++row.seed) ++counts[sample_one(row)->token];
   EXPECT_EQ(counts.size(), 2u);
   EXPECT_EQ(counts[0] + counts[2], 50);
 }
@@ -259,8 +278,7 @@ TEST(Sampling, LogprobsAreOfTheModelsDistribution) {
   row.params.temperature = 0;
   row.params.logit_bias = {{0, 50}};  // takes token 0, and must not show in the logprobs
   row.params.logprobs = 2;
-  Sampler sampler(4);
-  const auto got = sampler.sample(row.args());
+  const auto got = sample_one(row);
   ASSERT_TRUE(got);
   EXPECT_EQ(got->token, 0);
   EXPECT_NEAR(*got->logprob, std::log(0.1), 1e-6);
@@ -270,26 +288,25 @@ TEST(Sampling, LogprobsAreOfTheModelsDistribution) {
   EXPECT_EQ(got->top[1].token, 3);
   EXPECT_NEAR(got->top[1].logprob, std::log(0.3), 1e-6);
   row.params.logprobs = 0;
-  EXPECT_TRUE(sampler.sample(row.args())->top.empty());
+  EXPECT_TRUE(sample_one(row)->top.empty());
   row.params.logprobs.reset();
-  EXPECT_FALSE(sampler.sample(row.args())->logprob);
+  EXPECT_FALSE(sample_one(row)->logprob);
 }
 
 TEST(Sampling, FindsWhatIsNotFinite) {
   Row row;
   row.logits.assign(40, 1.0f);
-  Sampler sampler(40);
-  EXPECT_TRUE(sampler.sample(row.args()));
+  EXPECT_TRUE(sample_one(row));
   for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                     -std::numeric_limits<float>::infinity()}) {
     for (std::size_t place : {0u, 17u, 39u}) {
       row.logits.assign(40, 1.0f);
       row.logits[place] = bad;
-      EXPECT_FALSE(sampler.sample(row.args()));
+      EXPECT_FALSE(sample_one(row));
     }
   }
   row.logits.assign(40, std::numeric_limits<float>::max());
-  EXPECT_TRUE(sampler.sample(row.args()));
+  EXPECT_TRUE(sample_one(row));
 }
 
 TEST(Sampling, ALargeVocabularyRanksLittleAndRight) {
@@ -298,7 +315,6 @@ TEST(Sampling, ALargeVocabularyRanksLittleAndRight) {
   Row row;
   for (int t = 0; t < 50000; ++t) row.logits.push_back(normal(rng));
   row.params.top_p = 0.9f;
-  Sampler sampler(50000);
   const Distribution d = [&] {
     // oracle() is quadratic; the same by one sort.
     std::vector<std::pair<double, int>> p;
@@ -318,7 +334,118 @@ TEST(Sampling, ALargeVocabularyRanksLittleAndRight) {
     return out;
   }();
   for (row.seed = 0; row.seed < 30; ++row.seed) {
-    EXPECT_EQ(sampler.sample(row.args())->token, oracle_draw(d, random_unit(row.seed, 0)));
+    EXPECT_EQ(sample_one(row)->token, oracle_draw(d, row.seed, 0));
+  }
+}
+
+// 99.99 % quantile of chi-square by the approximation of Wilson and Hilferty.
+double chi_square_bound(std::size_t degrees) {
+  const double n = static_cast<double>(degrees), v = 2 / (9 * n);
+  const double root = 1 - v + 3.719 * std::sqrt(v);
+  return n * root * root * root;
+}
+
+// Every filter alone and all of them together, against the distribution by definition.
+TEST(Sampling, DrawsFollowTheDistributionWithEachFilter) {
+  std::mt19937 rng(test_seed(3));
+  std::normal_distribution<float> normal(0, 1.5f);
+  Row row;
+  for (int t = 0; t < 16; ++t) row.logits.push_back(normal(rng));
+  const auto with = [](auto set) {
+    SamplingParams p;
+    set(p);
+    return p;
+  };
+  const std::map<std::string, SamplingParams> cases{
+      {"none", {}},
+      {"temperature", with([](auto& p) { p.temperature = 0.6f; })},
+      {"top_k", with([](auto& p) { p.top_k = 7; })},
+      {"top_p", with([](auto& p) { p.top_p = 0.8f; })},
+      {"min_p", with([](auto& p) { p.min_p = 0.1f; })},
+      {"all", with([](auto& p) {
+         p.temperature = 1.4f;
+         p.top_k = 10;
+         p.top_p = 0.9f;
+         p.min_p = 0.05f;
+       })},
+  };
+  for (const auto& [name, params] : cases) {
+    SCOPED_TRACE(name);
+    row.params = params;
+    const Distribution d = oracle(row);
+    std::vector<double> p(d.begin(), d.end());
+    const auto possible =
+        static_cast<std::size_t>(std::count_if(p.begin(), p.end(), [](double x) { return x > 0; }));
+    ASSERT_GT(possible, 1u);
+    EXPECT_LT(chi_square(row, p, 100000), chi_square_bound(possible - 1));
+  }
+}
+
+// Two near distributions mostly give the same token, as both are drawn from with the same noise:
+// at least (1 - TV) / (1 + TV) of the times, TV their total variation distance.
+TEST(Sampling, NearDistributionsMostlyAgree) {
+  constexpr int kVocab = 2000, kDraws = 4000;
+  std::mt19937 rng(test_seed(4));
+  std::normal_distribution<float> normal;
+  for (const float spread : {4.0f, 2.7f, 1.9f, 1.0f}) {  // from peaked to nearly flat
+    Row row, near;
+    for (int t = 0; t < kVocab; ++t) {
+      row.logits.push_back(spread * normal(rng));
+      near.logits.push_back(row.logits.back() + 0.6f * normal(rng));
+    }
+    const auto probabilities = [](const std::vector<float>& logits) {
+      std::vector<double> p;
+      double sum = 0;
+      for (float x : logits) sum += p.emplace_back(std::exp(double{x}));
+      for (double& x : p) x /= sum;
+      return p;
+    };
+    const auto p = probabilities(row.logits), q = probabilities(near.logits);
+    double apart = 0;
+    for (std::size_t t = 0; t < p.size(); ++t) apart += std::abs(p[t] - q[t]) / 2;
+    int equal = 0;
+    for (row.seed = 0; row.seed < kDraws; ++row.seed) {
+      near.seed = row.seed;
+      equal += sample_one(row)->token == sample_one(near)->token ? 1 : 0;
+    }
+    const double share = double{1} * equal / kDraws;
+    const double noise = 4 * std::sqrt(0.25 / kDraws);
+    EXPECT_GT(share, (1 - apart) / (1 + apart) - noise) << "total variation " << apart;
+    EXPECT_LT(share, 1 - apart + noise) << "no coupling agrees more often";
+  }
+}
+
+// Filters and penalties of another row, or threads, are none of a row's business.
+TEST(Sampling, RowsOfABatchAreThemselves) {
+  std::mt19937 rng(test_seed(5));
+  std::vector<Row> rows;
+  while (rows.size() < 40) {
+    Row row = random_row(rng);
+    row.logits.resize(2500, row.logits[0]);
+    std::shuffle(row.logits.begin(), row.logits.end(), rng);
+    if (rows.size() % 7 == 3) row.logits[1234] = std::numeric_limits<float>::infinity();
+    if (rows.size() % 2 == 0) row.params.logprobs = 3;
+    rows.push_back(row);
+  }
+  std::vector<SampleArgs> args;
+  for (const Row& row : rows) args.push_back(row.args());
+  for (const int threads : {1, 2, 5}) {
+    ops_test::Context context(threads);
+    Scratch scratch;
+    context.ops.execution.scratch = &scratch;
+    for (int round = 0; round < 2; ++round) {
+      std::vector<std::optional<SampledToken>> got(rows.size());
+      sample(context.ops, args, got);
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const auto alone = sample_one(rows[i]);
+        ASSERT_EQ(got[i].has_value(), alone.has_value()) << i;
+        if (!alone) continue;
+        EXPECT_EQ(got[i]->token, alone->token) << i;
+        EXPECT_EQ(got[i]->logprob, alone->logprob) << i;
+        EXPECT_EQ(got[i]->top.size(), alone->top.size()) << i;
+      }
+    }
+    EXPECT_EQ(scratch.growths(), 1);
   }
 }
 

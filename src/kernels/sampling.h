@@ -1,0 +1,73 @@
+// Sampling: the arguments that every device's sampler takes. The rule is in ops/sampling.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace lathe {
+
+struct LogitBias {
+  std::int32_t token = 0;
+  float bias = 0;  // added to the logit
+};
+
+/// How a request's tokens are chosen and when its answer ends. Neutral values leave the model's
+/// distribution as it is. Samplers read what stands up to logit_bias, and logprobs.
+struct SamplingParams {
+  float temperature = 1;    // 0: the likeliest token (greedy)
+  std::int32_t top_k = -1;  // the k likeliest tokens; -1: all
+  float top_p = 1;          // the fewest likeliest tokens whose probability reaches top_p
+  float min_p = 0;          // tokens at least min_p times as likely as the likeliest
+  // Without one the engine derives it from its own seed and the request's number.
+  std::optional<std::uint64_t> seed;
+
+  float repetition_penalty = 1;  // of tokens in prompt or answer: logit / r if positive, else * r
+  float frequency_penalty = 0;   // taken off the logit for each time the answer has the token
+  float presence_penalty = 0;    // taken off once if the answer has the token
+  std::vector<LogitBias> logit_bias;
+
+  std::vector<std::int32_t> stop_token_ids;  // end the answer, as the model's own do
+  bool ignore_eos = false;                   // the model's own do not
+  // Tokens of the answer, a stop token included. Unset: as many as context and cache can hold.
+  std::optional<std::int32_t> max_tokens;
+  std::int32_t min_tokens = 0;  // no stop token before the answer has this many
+
+  // Log-probabilities of each token and of the n likeliest; unset: none.
+  std::optional<std::int32_t> logprobs;
+};
+
+struct TokenLogprob {
+  std::int32_t token = 0;
+  double logprob = 0;  // natural log, of the model's distribution before any parameter
+};
+
+struct SampledToken {
+  std::int32_t token = 0;
+  std::optional<double> logprob;  // with params.logprobs
+  std::vector<TokenLogprob> top;  // [params.logprobs] likeliest first
+};
+
+/// One row.
+struct SampleArgs {
+  std::span<const float> logits;            // [vocab]
+  const SamplingParams* params = nullptr;   // checked
+  std::span<const std::int32_t> prompt;     // what the penalties look at
+  std::span<const std::int32_t> answer;     // its size is the position that is drawn
+  std::span<const std::int32_t> ruled_out;  // not all of the vocabulary
+  std::uint64_t seed = 0;
+};
+
+/// The filters' sums: ids are cut into blocks, a block's weights are summed in lanes.
+inline constexpr std::int64_t kSumBlock = 1024;
+inline constexpr std::int64_t kSumLanes = 32;
+
+/// Whether the parameters change any logit before the temperature does.
+inline bool adjusts_logits(const SampleArgs& args) {
+  const SamplingParams& p = *args.params;
+  return p.repetition_penalty != 1 || p.frequency_penalty != 0 || p.presence_penalty != 0 ||
+         !p.logit_bias.empty() || !args.ruled_out.empty();
+}
+
+}  // namespace lathe
