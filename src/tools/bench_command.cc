@@ -5,6 +5,7 @@
 #include "tools/bench_codec.h"
 #include "tools/bench_engine.h"
 #include "tools/bench_matmul.h"
+#include "tools/bench_sampling.h"
 #include "tools/command.h"
 
 namespace lathe {
@@ -67,6 +68,21 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   matmul->add_flag("--json", matmul_flags->options.json, "as data on stdout");
   matmul->callback(
       [matmul_flags, &exit_code] { exit_code = bench_matmul_command(matmul_flags->options); });
+
+  auto sampling_flags = std::make_shared<BenchSamplingOptions>();
+  CLI::App* sampling =
+      bench->add_subcommand("sampling", "Tokens from rows of logits beside one read of them");
+  sampling->add_option("--vocab", sampling_flags->vocab, "tokens of a row; default 129280")
+      ->check(CLI::Range(1, 1 << 24));
+  sampling->add_option("--rows", sampling_flags->rows, "rows of a call; default 16")
+      ->check(CLI::Range(1, 1024));
+  sampling->add_option("--repeats", sampling_flags->repeats, "the best of these counts; default 9")
+      ->check(CLI::Range(1, 1000));
+  sampling->add_option("--threads", sampling_flags->threads, "only with so many; default 1, 2")
+      ->check(CLI::Range(1, 1024));
+  sampling->add_flag("--json", sampling_flags->json, "as data on stdout");
+  sampling->callback(
+      [sampling_flags, &exit_code] { exit_code = bench_sampling_command(*sampling_flags); });
 
   auto engine_flags = std::make_shared<BenchEngineOptions>();
   CLI::App* engine = bench->add_subcommand(

@@ -1,0 +1,20 @@
+// `lathe bench sampling`: tokens from rows of logits on the CPU, beside one read of the logits.
+#pragma once
+
+#include <cstdint>
+
+namespace lathe {
+
+struct BenchSamplingOptions {
+  std::int64_t vocab = 129280;
+  int rows = 16;
+  int repeats = 9;
+  int threads = 0;  // 0: 1 and 2
+  bool json = false;
+};
+
+/// Prints a table, or JSON, on stdout; progress on stderr where that is a terminal. Returns the
+/// exit code.
+int bench_sampling_command(const BenchSamplingOptions& options);
+
+}  // namespace lathe
