@@ -128,6 +128,15 @@ std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine, const 
   return out;
 }
 
+std::int64_t window_pages(const Plan& plan, std::int64_t block_tokens, std::int64_t requests,
+                          std::int64_t rows) {
+  const std::int64_t page = plan.main().page_size;
+  // The window before the last boundary and what has been computed since, which may begin inside a
+  // page; and the rows, which may end inside one.
+  const std::int64_t kept = (kept_tokens(plan.problem) + block_tokens - 1 + page - 1) / page + 1;
+  return plus(times(requests, kept + 1), (rows + page - 1) / page);
+}
+
 std::int64_t cache_bytes(const Plan& plan, std::int64_t tokens) {
   std::int64_t sum = 0;
   for (const CachePlan& c : plan.caches) {
@@ -139,7 +148,11 @@ std::int64_t cache_bytes(const Plan& plan, std::int64_t tokens) {
       sum = plus(sum, times(plan.max_requests, pages, c.page_bytes()));
       continue;
     }
-    sum = plus(sum, times((tokens + tokens_per_page - 1) / tokens_per_page, c.page_bytes()));
+    std::int64_t pages = (tokens + tokens_per_page - 1) / tokens_per_page;
+    if (plan.problem.window > 0) {
+      pages = std::min(pages, window_pages(plan, c.page_size, plan.max_requests, plan.max_rows));
+    }
+    sum = plus(sum, times(pages, c.page_bytes()));
   }
   return times(sum, plan.layers);
 }

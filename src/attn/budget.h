@@ -2,6 +2,7 @@
 // and work is tiled to fit it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -27,6 +28,17 @@ struct Demand {
 /// of expanding workers, compressor state, step metadata. Zero-sized ones are left out.
 std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine, const Wishes& wishes,
                                 Demand demand);
+
+/// Tokens before a row's own that a window needs, and so what a request keeps at least; 0: all.
+constexpr std::int64_t kept_tokens(const AttentionProblem& problem) {
+  return problem.window == 0 ? 0 : std::max(1, problem.window - 1);
+}
+
+/// Main pages that `requests` requests with a window hold at once at most, in a step that brings
+/// them `rows` rows together, where they may resume at multiples of `block_tokens` tokens.
+/// Precondition: the problem has a window.
+std::int64_t window_pages(const Plan& plan, std::int64_t block_tokens, std::int64_t requests,
+                          std::int64_t rows);
 
 /// Bytes of the plan's pools for a number of tokens, all layers.
 std::int64_t cache_bytes(const Plan& plan, std::int64_t tokens);

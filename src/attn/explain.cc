@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 namespace lathe {
 namespace {
@@ -88,6 +89,54 @@ std::string rope_line(const Plan& plan) {
                            name(decode.back().q_dtype));
 }
 
+// Caches, phases and rope.
+std::string group_lines(const Plan& plan) {
+  std::string out;
+  for (const CachePlan& c : plan.caches) out += cache_line(plan, c);
+  out += phase_lines(plan, plan.phase(Phase::extend));
+  out += phase_lines(plan, plan.phase(Phase::decode));
+  std::string as_decode;
+  for (Phase p : {Phase::verify, Phase::draft_extend}) {
+    if (same_routes(plan.phase(p), plan.phase(Phase::decode))) {
+      as_decode += fmt::format("{}{}", as_decode.empty() ? "" : ", ", name(p));
+    } else {
+      out += phase_lines(plan, plan.phase(p));
+    }
+  }
+  if (!as_decode.empty()) out += as_decode + " as decode\n";
+  return out + rope_line(plan);
+}
+
+std::string budget_line(const std::vector<Budget>& budgets) {
+  std::string out = fmt::format("{:<10}", "budgets");
+  for (std::size_t i = 0; i < budgets.size(); ++i) {
+    const Budget& b = budgets[i];
+    out += fmt::format("{}{} {}", i == 0 ? "" : " · ", meaning(b.kind), human_bytes(b.bytes));
+  }
+  return out + "\n";
+}
+
+std::string rows_line(std::span<const Plan> plans) {
+  std::int64_t bound = 0;
+  for (const Plan& plan : plans) {
+    for (const PhasePlan& p : plan.phases) {
+      if (p.routes.empty() || p.routes.back().max_rows == 0) continue;
+      bound = bound == 0 ? p.routes.back().max_rows : std::min(bound, p.routes.back().max_rows);
+    }
+  }
+  return fmt::format("{:<10}", "rows") +
+         (bound == 0 ? "no bound\n" : fmt::format("at most {} in a step\n", grouped(bound)));
+}
+
+std::string table_lines(const Plan& plan) {
+  std::string out;
+  if (plan.table_multiple > 1) {
+    out += fmt::format("{:<10}padded to a multiple of {} pages\n", "tables", plan.table_multiple);
+  }
+  for (const std::string& note : plan.notes) out += fmt::format("{:<10}{}\n", "chosen", note);
+  return out;
+}
+
 }  // namespace
 
 std::string explain_rules() {
@@ -141,38 +190,25 @@ std::string human_bytes(std::int64_t bytes) {
 }
 
 std::string explain(const Plan& plan) {
-  std::string out;
-  for (const CachePlan& c : plan.caches) out += cache_line(plan, c);
-  out += phase_lines(plan, plan.phase(Phase::extend));
-  out += phase_lines(plan, plan.phase(Phase::decode));
-  std::string as_decode;
-  for (Phase p : {Phase::verify, Phase::draft_extend}) {
-    if (same_routes(plan.phase(p), plan.phase(Phase::decode))) {
-      as_decode += fmt::format("{}{}", as_decode.empty() ? "" : ", ", name(p));
-    } else {
-      out += phase_lines(plan, plan.phase(p));
-    }
-  }
-  if (!as_decode.empty()) out += as_decode + " as decode\n";
-  out += rope_line(plan);
+  return group_lines(plan) + budget_line(plan.budgets) + rows_line(std::span(&plan, 1)) +
+         table_lines(plan);
+}
 
-  out += fmt::format("{:<10}", "budgets");
-  for (std::size_t i = 0; i < plan.budgets.size(); ++i) {
-    const Budget& b = plan.budgets[i];
-    out += fmt::format("{}{} {}", i == 0 ? "" : " · ", meaning(b.kind), human_bytes(b.bytes));
+std::string explain(const ModelPlan& plan) {
+  if (plan.plain()) return explain(plan.groups.front().plan);
+  std::string out;
+  std::vector<Plan> plans;
+  for (const GroupPlan& g : plan.groups) {
+    out += fmt::format("{:<10}{}, {}", "group", g.group.name, layers_text(g.group.layers));
+    if (g.plan.problem.window > 0) out += fmt::format(", window {}", g.plan.problem.window);
+    if (g.group.state_bytes > 0) {
+      out += fmt::format(", state {} B per request and layer in {} slots",
+                         grouped(g.group.state_bytes), grouped(plan.state_slots));
+    }
+    out += "\n" + group_lines(g.plan) + table_lines(g.plan);
+    plans.push_back(g.plan);
   }
-  out += fmt::format("\n{:<10}", "rows");
-  std::int64_t bound = 0;
-  for (const PhasePlan& p : plan.phases) {
-    if (p.routes.empty() || p.routes.back().max_rows == 0) continue;
-    bound = bound == 0 ? p.routes.back().max_rows : std::min(bound, p.routes.back().max_rows);
-  }
-  out += bound == 0 ? "no bound\n" : fmt::format("at most {} in a step\n", grouped(bound));
-  if (plan.table_multiple > 1) {
-    out += fmt::format("{:<10}padded to a multiple of {} pages\n", "tables", plan.table_multiple);
-  }
-  for (const std::string& note : plan.notes) out += fmt::format("{:<10}{}\n", "chosen", note);
-  return out;
+  return out + budget_line(plan.budgets) + rows_line(plans);
 }
 
 std::string kinds(const Plan& plan, Phase phase) {
@@ -188,6 +224,20 @@ std::string kinds(const Plan& plan, Phase phase) {
 std::string summary(const Plan& plan) {
   return fmt::format("{} prefill, {} decode over {}, page {}", kinds(plan, Phase::extend),
                      kinds(plan, Phase::decode), plan.main().layout.name(), plan.main().page_size);
+}
+
+std::string summary(const ModelPlan& plan) {
+  std::vector<std::string> parts;
+  bool equal = true;
+  for (const GroupPlan& g : plan.groups) {
+    parts.push_back(summary(g.plan));
+    equal &= parts.back() == parts.front();
+  }
+  if (equal) return parts.front();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    parts[i] = fmt::format("{}: {}", plan.groups[i].group.name, parts[i]);
+  }
+  return fmt::format("{}", fmt::join(parts, "; "));
 }
 
 std::string explain(const Refusal& refusal) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "attn/model_plan.h"
 #include "attn/plan.h"
 #include "attn/planner.h"
 #include "attn/reason.h"
@@ -13,12 +14,19 @@ namespace lathe {
 /// One line per cache, phase, and consequence; ends with a newline.
 std::string explain(const Plan& plan);
 
+/// The same of each layer group under a line that names it, and what concerns all; of a plain plan
+/// (one group, no state) exactly what its plan gives.
+std::string explain(const ModelPlan& plan);
+
 /// The kinds of a phase's routes in order of preference: "ragged/inplace".
 std::string kinds(const Plan& plan, Phase phase);
 
 /// The pair over its cache in one line, without an end of line: "ragged prefill, inplace decode over
 /// mla_bf16, page 64".
 std::string summary(const Plan& plan);
+
+/// The groups' summaries, once where they are equal.
+std::string summary(const ModelPlan& plan);
 
 /// "refused: ..." with a line per reason and the way out; ends with a newline.
 std::string explain(const Refusal& refusal);

@@ -63,6 +63,14 @@ Json route_json(const Route& r) {
   return j;
 }
 
+Json budgets_json(const std::vector<Budget>& budgets) {
+  Json j = Json::array();
+  for (const Budget& b : budgets) {
+    j.push_back({{"name", meaning(b.kind)}, {"bytes", b.bytes}, {"tile_rows", b.tile_rows}});
+  }
+  return j;
+}
+
 Json reason_json(const Reason& r) {
   return {{"rule", name(r.rule)}, {"subject", r.subject}, {"field", r.field},
           {"wanted", r.wanted},   {"offered", r.offered}, {"hint", r.hint}};
@@ -263,13 +271,25 @@ Json to_json(const Plan& plan) {
   j["max_requests"] = plan.max_requests;
   j["context_length"] = plan.context_length;
   j["layers"] = plan.layers;
-  j["budgets"] = Json::array();
-  for (const Budget& b : plan.budgets) {
-    j["budgets"].push_back(
-        {{"name", meaning(b.kind)}, {"bytes", b.bytes}, {"tile_rows", b.tile_rows}});
-  }
+  j["budgets"] = budgets_json(plan.budgets);
   j["notes"] = plan.notes;
   return j;
+}
+
+Json to_json(const ModelPlan& plan) {
+  if (plan.plain()) return to_json(plan.groups.front().plan);
+  Json groups = Json::array();
+  for (const GroupPlan& g : plan.groups) {
+    groups.push_back({{"name", g.group.name},
+                      {"layers", g.group.layers},
+                      {"state_bytes", g.group.state_bytes},
+                      {"plan", to_json(g.plan)}});
+  }
+  return {{"legal", true},
+          {"groups", std::move(groups)},
+          {"budgets", budgets_json(plan.budgets)},
+          {"block_tokens", plan.block_tokens},
+          {"state_slots", plan.state_slots}};
 }
 
 Json to_json(const Refusal& refusal) {

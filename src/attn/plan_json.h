@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string_view>
 
+#include "attn/model_plan.h"
 #include "attn/plan.h"
 #include "attn/planner.h"
 #include "attn/reason.h"
@@ -14,6 +15,10 @@ namespace lathe {
 /// {"legal": true, "problem": ..., "caches": [...], "phases": {...}, "budgets": [...], "notes":
 /// [...]}. Sizes that follow from a layout stand beside it for readers.
 nlohmann::ordered_json to_json(const Plan& plan);
+
+/// Of a plain plan (one group, no state) the plan itself; else {"legal": true, "groups": [{"name",
+/// "layers", "state_bytes", "plan"}], "budgets": [...], "block_tokens", "state_slots"}.
+nlohmann::ordered_json to_json(const ModelPlan& plan);
 
 /// {"legal": false, "headline": ..., "reasons": [{rule, subject, field, wanted, offered, hint}],
 /// "suggestions": [...]}

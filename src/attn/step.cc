@@ -49,7 +49,8 @@ StepBound step_bound(const Plan& plan) {
 template <class F>
 void Step::Arrays::for_each(F f) {
   f(positions), f(row_request), f(row_lens), f(out_slots), f(q_indptr), f(kv_lens);
-  f(page_table), f(compressed_table), f(index_lens), f(identity), f(window_slots);
+  f(page_table), f(compressed_table), f(state_table), f(state_before), f(index_lens), f(identity),
+      f(window_slots);
   f(window_lens), f(compressed_lens), f(compressed_out_slots), f(gather_slots);
   f(gather_entry_slots), f(gather_indptr), f(entry_indptr), f(ragged_offset), f(window_base);
   f(window_start), f(attend_lens), f(work_items), f(work_row_items), f(work_worker_items);
@@ -63,6 +64,9 @@ Step::Step(const Plan& plan, const StepOptions& options, const StepBound& bound)
     compressed_ = {plan.cache(CacheRole::compressed)->page_size, options.compressed_pages};
     compressed_width_ =
         round_up(ceil_div(bound.context / ratio(), compressed_.page_size), plan.table_multiple);
+  }
+  if (options.state.pages > 0) {
+    state_width_ = round_up(ceil_div(bound.context, options.state.page_size), plan.table_multiple);
   }
   any_compact_ = reads_compact(plan);
 }
@@ -99,6 +103,9 @@ Result<Step> Step::make(const Plan& plan, const StepOptions& options, const Step
       return ok.error();
     }
   }
+  if (options.state.pages != 0) {
+    if (auto ok = check_pool_shape(options.state); !ok) return ok.error();
+  }
   Step step(plan, options, bound);
   step.allocate();
   const Result<void> empty = step.plan({});
@@ -131,6 +138,10 @@ void Step::allocate() {
     a.compressed_lens.resize(rows);
     a.compressed_out_slots.resize(rows);
     a.compressed_table.resize(requests * at(compressed_width_));
+  }
+  if (options_.state.pages > 0) {
+    a.state_table.resize(requests * at(state_width_));
+    a.state_before.resize(requests);
   }
   if (any_compact_) {
     a.gather_slots.resize(at(bound_.gather_rows));
@@ -224,11 +235,16 @@ Result<void> Step::check(const StepBatch& batch) {
   return {};
 }
 
+std::int64_t Step::first_read(const StepRequest& q) const {
+  const std::int32_t window = plan_->problem.window;
+  return window > 0 ? window_begin(q, window) : 0;
+}
+
 Result<void> Step::check_pages(const StepRequest& q, std::int64_t r) const {
   const std::int64_t keys = std::int64_t{q.cached} + q.rows;
   // Positions that some row reads or writes: with a window, the pages before it may be gone. A
   // request without rows reads nothing here, but its keys still count for the tables.
-  const std::int64_t first = windowed() ? window_begin(q, plan_->problem.window) : 0;
+  const std::int64_t first = first_read(q);
   const auto check_list = [&](const char* field, std::span<const PageId> pages, PoolShape pool,
                               std::int64_t begin, std::int64_t end) -> Result<void> {
     if (ceil_div(end, pool.page_size) > std::ssize(pages)) {
@@ -245,6 +261,16 @@ Result<void> Step::check_pages(const StepRequest& q, std::int64_t r) const {
     return {};
   };
   if (auto ok = check_list("pages", q.pages, main_, first, keys); !ok) return ok;
+  if (options_.state.pages > 0 && q.rows > 0) {
+    if (auto ok = check_list("state_slots", q.state_slots, options_.state, keys - 1, keys); !ok) {
+      return ok;
+    }
+    if (q.cached > 0 && !options_.state.holds(q.state_before)) {
+      return bad(fmt::format("requests[{}].state_before", r),
+                 fmt::format("a slot of {}", options_.state.pages),
+                 fmt::format("{}", q.state_before.value));
+    }
+  }
   if (!plan_->problem.two_sources()) return {};
   return check_list("compressed_pages", q.compressed_pages, compressed_, 0, keys / ratio());
 }

@@ -22,13 +22,18 @@ namespace lathe {
 /// One request of a batch: `rows` new tokens after `cached` ones. It ends with L = cached + rows
 /// keys, and its row j stands at position cached + j.
 struct StepRequest {
-  std::span<const PageId> pages;  // of the main pool, position order; -1 where the window
-                                  // has left a page behind (window_compressed only)
+  std::span<const PageId> pages;  // of the main pool, position order; -1 where a window has left
+                                  // a page behind
   std::span<const PageId> compressed_pages;  // of the compressed pool; window_compressed only
   std::int32_t cached = 0;
   std::int32_t rows = 0;
   // The rows only fill up a captured batch: they have no position, see no key and write nothing.
   bool padding = false;
+  // Groups with a state: the slot where it stands behind the cached tokens, and slots that it goes to,
+  // one for every StepOptions::state.page_size tokens. The one of the last row is there, others may
+  // be -1.
+  PageId state_before = {};
+  std::span<const PageId> state_slots = {};
 };
 
 struct StepBatch {
@@ -50,9 +55,10 @@ StepBound step_bound(const Plan& plan);
 struct StepOptions {
   std::int64_t main_pages = 0;        // pages of the pools, for checking
   std::int64_t compressed_pages = 0;  // two sources only
-  std::int64_t index_multiple = 64;   // widths of index lists are multiples of this
-  WorkOptions work;                   // workers and splits of the work list
-  bool fixed_strides = false;         // page tables as wide as the bound asks, for captured graphs
+  PoolShape state = {};  // of the group's state, page_size tokens a slot; no pages: it has none
+  std::int64_t index_multiple = 64;  // widths of index lists are multiples of this
+  WorkOptions work;                  // workers and splits of the work list
+  bool fixed_strides = false;        // page tables as wide as the bound asks, for captured graphs
 };
 
 /// The arrays of the current batch. Those that a problem or route has no use for are empty.
@@ -90,6 +96,13 @@ struct StepView {
   std::span<const Slot> compressed_out_slots;  // [rows] of the entry that the row completes, or -1
   PageTableView compressed_table;              // [requests, width] compressed pool
 
+  // Groups with a state, which is written behind the last row of a request and behind every row that
+  // ends a slot's tokens, to the slot of that position, unless it is -1. state_before is read first:
+  // it may be the last row's slot.
+  std::span<const PageId> state_before;  // [requests] -1: a request's first row, with no state yet
+  PageTableView state_table;             // [requests, width] slots by position / state_tokens
+  std::int32_t state_tokens = 0;         // 0: no state
+
   // Routes over a compact buffer. Its rows: for window_compressed the entries of each request, then
   // the window tokens of each request; otherwise the keys of each request.
   std::span<const Slot> gather_slots;           // main pool
@@ -126,6 +139,8 @@ void for_each_array(const StepView& v, F f) {
   f("compressed_lens", v.compressed_lens);
   f("compressed_out_slots", v.compressed_out_slots);
   f("compressed_table", table(v.compressed_table));
+  f("state_before", v.state_before);
+  f("state_table", table(v.state_table));
   f("gather_slots", v.gather_slots);
   f("gather_entry_slots", v.gather_entry_slots);
   f("gather_indptr", v.gather_indptr);
@@ -168,7 +183,7 @@ class Step {
     std::vector<std::int32_t> row_request, row_lens;
     std::vector<Slot> out_slots;
     std::vector<std::int32_t> q_indptr, kv_lens;
-    std::vector<PageId> page_table, compressed_table;
+    std::vector<PageId> page_table, compressed_table, state_table, state_before;
     std::vector<std::int32_t> index_lens;
     std::vector<std::uint8_t> identity;
     std::vector<Slot> window_slots;
@@ -194,6 +209,8 @@ class Step {
   Result<void> fill_gather(const StepBatch& batch);
   Result<void> fill_work();
 
+  // First position that the rows of a request read.
+  std::int64_t first_read(const StepRequest& request) const;
   bool windowed() const { return plan_->problem.kind == ProblemKind::window_compressed; }
   std::int32_t ratio() const { return plan_->problem.compress_ratio; }
 
@@ -204,6 +221,7 @@ class Step {
   PoolShape compressed_;  // pages 0 where there is one source
   std::int64_t table_width_ = 0;
   std::int64_t compressed_width_ = 0;
+  std::int64_t state_width_ = 0;
   bool any_compact_ = false;
   Arrays arrays_;
   std::vector<PageLists::List> lists_;

@@ -40,7 +40,8 @@ Result<void> Step::fill_tables(const StepBatch& batch) {
     for (std::int64_t r = 0; r < view_.requests; ++r) {
       // A request may own pages beyond its keys; the table holds those that keys lie on.
       const std::int64_t keys = arrays_.kv_lens[at(r)] / tokens_per_entry;
-      lists_[at(r)] = pages_of(batch.requests[at(r)]).first(at(ceil_div(keys, pool.page_size)));
+      const PageLists::List pages = pages_of(batch.requests[at(r)]);
+      lists_[at(r)] = pages.first(std::min(pages.size(), at(ceil_div(keys, pool.page_size))));
     }
     const TableOptions shape{.multiple = plan_->table_multiple,
                              .width = options_.fixed_strides ? fixed_width : 0};
@@ -51,6 +52,21 @@ Result<void> Step::fill_tables(const StepBatch& batch) {
       main_, 1, table_width_, [](const StepRequest& q) { return q.pages; }, arrays_.page_table);
   if (!table) return table.error();
   view_.page_table = *table;
+  if (options_.state.pages > 0) {
+    const auto slots = build(
+        options_.state, 1, state_width_,
+        [](const StepRequest& q) { return q.rows > 0 ? q.state_slots : PageLists::List(); },
+        arrays_.state_table);
+    if (!slots) return slots.error();
+    view_.state_table = *slots;
+    view_.state_tokens = options_.state.page_size;
+    for (std::int64_t r = 0; r < view_.requests; ++r) {
+      const StepRequest& q = batch.requests[at(r)];
+      arrays_.state_before[at(r)] =
+          !q.padding && q.rows > 0 && q.cached > 0 ? q.state_before : PageId();
+    }
+    view_.state_before = front(arrays_.state_before, view_.requests);
+  }
   if (!plan_->problem.two_sources()) return {};
   const auto entries = build(
       compressed_, ratio(), compressed_width_,

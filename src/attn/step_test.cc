@@ -392,6 +392,63 @@ TEST(Step, WrongBatchesAreErrors) {
   EXPECT_FALSE(Step::make(plan, {}, kBound).ok());  // no pages
 }
 
+// Grouped queries with a window: pages before it may be gone, those from it on may not.
+TEST(Step, AWindowOfGroupedQueriesDoesWithoutItsOldPages) {
+  AttentionProblem problem = gqa_problem();
+  problem.window = 20;
+  for (const KeyUnit unit : {KeyUnit::slot, KeyUnit::ragged_row}) {
+    const Plan plan = plan_of(problem, unit);
+    auto step = Step::make(plan, kOptions, kBound);
+    ASSERT_TRUE(step.ok());
+    // Rows at 60 to 62 read from 41 on, which lies on page 2 of 16 tokens.
+    const auto list = pages({-1, -1, 7, 9});
+    const StepRequest q{list, {}, 60, 3};
+    ASSERT_TRUE(step->plan({Phase::extend, std::span(&q, 1)}).ok());
+    const StepView& v = step->view();
+    EXPECT_EQ(v.page_table.at(0, 1), PageId());
+    EXPECT_EQ(v.page_table.at(0, 2), PageId(7));
+    EXPECT_THAT(values(v.out_slots), ElementsAre(9 * 16 + 12, 9 * 16 + 13, 9 * 16 + 14));
+    EXPECT_THAT(std::vector(v.row_lens.begin(), v.row_lens.end()), ElementsAre(61, 62, 63));
+    const StepRequest earlier{list, {}, 50, 3};  // reads from 31 on
+    const auto refused = step->plan({Phase::extend, std::span(&earlier, 1)});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(refused.error().field, HasSubstr("requests[0].pages[1]"));
+  }
+}
+
+TEST(Step, AStateGoesFromSlotToSlot) {
+  const Plan plan = plan_of(v32(), KeyUnit::slot);
+  StepOptions options = kOptions;
+  options.state = {32, 10};
+  auto step = Step::make(plan, options, kBound);
+  ASSERT_TRUE(step.ok());
+  const auto list = pages({0, 1, 2, 3, 4, 5, 6});
+  const auto slots = pages({-1, 5, 6});
+  StepRequest first{list, {}, 0, 70};
+  first.state_slots = slots;
+  StepRequest next{list, {}, 70, 2};
+  next.state_slots = slots;
+  next.state_before = PageId(4);
+  const std::vector<StepRequest> requests{first, next};
+  const StepBound wide{100, 8, 400, 3200};
+  step = Step::make(plan, options, wide);
+  ASSERT_TRUE(step->plan({Phase::extend, requests}).ok());
+  const StepView& v = step->view();
+  EXPECT_EQ(v.state_tokens, 32);
+  EXPECT_THAT(values(v.state_before), ElementsAre(-1, 4));
+  EXPECT_EQ(v.state_table.at(0, 0), PageId());
+  EXPECT_EQ(v.state_table.at(0, 1), PageId(5));
+  EXPECT_EQ(v.state_table.at(1, 2), PageId(6));
+  next.state_before = PageId(10);
+  EXPECT_THAT(step->plan({Phase::extend, std::span(&next, 1)}).error().field,
+              HasSubstr("state_before"));
+  next.state_before = PageId(4);
+  const auto short_list = pages({-1, 5, -1});
+  next.state_slots = short_list;
+  EXPECT_THAT(step->plan({Phase::extend, std::span(&next, 1)}).error().field,
+              HasSubstr("state_slots[2]"));
+}
+
 TEST(Step, BoundOfAPlan) {
   Plan plan = plan_of(v32(), KeyUnit::ragged_row);
   EXPECT_EQ(step_bound(plan).gather_rows, 0);

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
+#include "attn/budget.h"
 #include "kernels/philox.h"
 
 namespace lathe {
@@ -14,27 +16,56 @@ Error outside(std::string field, std::string wanted, std::string offered, std::s
           std::move(hint)};
 }
 
+// The pages of every layer group, then the slots of every state.
+std::vector<PageKind> page_kinds(KvCache& cache, std::int64_t step_rows) {
+  const ModelPlan& plan = cache.plan();
+  std::vector<PageKind> out;
+  for (std::size_t g = 0; g < plan.groups.size(); ++g) {
+    const Plan& p = plan.groups[g].plan;
+    PageKind kind{&cache.ledger(g), {.page_size = p.main().page_size}};
+    kind.rule.kept = kept_tokens(p.problem);
+    if (kind.rule.kept > 0) {
+      kind.rule.most =
+          std::min(kind.ledger->free(), window_pages(p, plan.block_tokens, 1, step_rows));
+    }
+    out.push_back(kind);
+  }
+  for (std::size_t g = 0; g < plan.groups.size(); ++g) {
+    if (StatePool* state = cache.state(g)) {
+      out.push_back({&state->ledger(),
+                     {.page_size = plan.block_tokens,
+                      .kept = plan.block_tokens,
+                      .most = std::min(state->ledger().free(), kStateSlotsPerRequest),
+                      .per_step = kStateSlotsPerStep,
+                      .rewrites = true}});
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<Engine> Engine::create(const Model& model, KvCache& cache, const EngineOptions& options,
                               const OpsContext& ops) {
-  const Plan& plan = cache.plan();
+  const ModelPlan& plan = cache.plan();
   EngineOptions o = options;
-  if (o.chunked_prefill_size == 0) o.chunked_prefill_size = plan.max_rows;
-  if (o.max_running_requests == 0) o.max_running_requests = plan.max_requests;
+  if (o.chunked_prefill_size == 0) o.chunked_prefill_size = plan.max_rows();
+  if (o.max_running_requests == 0) o.max_running_requests = plan.max_requests();
   for (const auto& [flag, value, most] :
-       {std::tuple{"--chunked-prefill-size", o.chunked_prefill_size, plan.max_rows},
-        std::tuple{"--max-running-requests", o.max_running_requests, plan.max_requests}}) {
+       {std::tuple{"--chunked-prefill-size", o.chunked_prefill_size, plan.max_rows()},
+        std::tuple{"--max-running-requests", o.max_running_requests, plan.max_requests()}}) {
     if (value < 1 || value > most) {
       return outside(flag, fmt::format("1 to {}, what the plan was made for", most),
                      fmt::format("{}", value));
     }
   }
-  if (cache.ledger().free() == 0) {
+  const std::vector<PageKind> kinds = page_kinds(cache, o.chunked_prefill_size);
+  for (const PageKind& kind : kinds) {
+    if (kind.ledger->free() > 0) continue;
     return Error{ErrorCode::exhausted, "--max-total-tokens", "at least one free page of the cache",
-                 fmt::format("{} pages, all in use", cache.ledger().total()), ""};
+                 fmt::format("{} pages, all in use", kind.ledger->total()), ""};
   }
-  auto pages = PageAllocator::create(cache.ledger(), o.prefix_cache);
+  auto pages = PageAllocator::create(kinds, plan.block_tokens, o.prefix_cache);
   if (!pages) return pages.error();
   auto runner = Runner::create(model, cache);
   if (!runner) return runner.error();
@@ -55,8 +86,22 @@ Engine::Engine(const Model& model, KvCache& cache, const EngineOptions& options,
   }
 }
 
+// Tokens of one request that all pages of a kind hold. A bounded kind that has room for one more
+// page than a request keeps holds any number of tokens, a page's worth of rows at a time.
+std::int64_t Engine::capacity(std::size_t kind) const {
+  const PageRule& rule = pages_.rules()[kind];
+  const std::int64_t total = pages_.total(kind);
+  if (rule.kept > 0) {
+    const std::int64_t kept = pages_for(rule.kept + pages_.block_tokens() - 1, rule.page_size) + 1;
+    if (total > kept) return kNoBound;
+  }
+  return total * rule.page_size;
+}
+
 std::int64_t Engine::capacity() const {
-  return std::min(cache_->plan().context_length, pages_.total() * pages_.page_size());
+  std::int64_t tokens = cache_->plan().context_length();
+  for (std::size_t k = 0; k < pages_.rules().size(); ++k) tokens = std::min(tokens, capacity(k));
+  return tokens;
 }
 
 // A request that passes fits an otherwise empty pool, so the oldest one can always go on (E3).
@@ -67,7 +112,7 @@ Result<void> Engine::check_fits(const Request& request) const {
   if (needed <= capacity()) return {};
   const std::string offered =
       fmt::format("{} of the prompt + {} of the answer = {}", prompt, answer, needed);
-  const std::int64_t context = cache_->plan().context_length;
+  const std::int64_t context = cache_->plan().context_length();
   if (needed > context) {
     std::string hint = "a shorter prompt or a smaller max_new_tokens";
     if (needed <= model_->config().max_context) {
@@ -76,9 +121,13 @@ Result<void> Engine::check_fits(const Request& request) const {
     return outside("--context-length", fmt::format("at most {} tokens", context), offered,
                    std::move(hint));
   }
+  std::size_t least = 0;
+  for (std::size_t k = 1; k < pages_.rules().size(); ++k) {
+    if (capacity(k) < capacity(least)) least = k;
+  }
   return Error{ErrorCode::exhausted, "--max-total-tokens",
                fmt::format("at most {} tokens, which is what the cache's {} pages of {} hold",
-                           capacity(), pages_.total(), pages_.page_size()),
+                           capacity(), pages_.total(least), pages_.rules()[least].page_size),
                offered,
                fmt::format("--max-total-tokens {}, a smaller --kv-layout or --kv-cache-dtype, or a "
                            "smaller max_new_tokens",
@@ -150,7 +199,7 @@ EngineStats Engine::stats() const {
   out.waiting = std::ssize(waiting_);
   out.running = std::ssize(running_);
   out.total_pages = pages_.total();
-  out.held_pages = pages_.total() - pages_.available();
+  out.held_pages = pages_.held();
   out.prefix_cache_tokens = pages_.cached_tokens();
   return out;
 }

@@ -44,7 +44,7 @@ struct EngineStats {
   std::int64_t finished = 0;
   std::int64_t waiting = 0;
   std::int64_t running = 0;
-  std::int64_t held_pages = 0;  // by running requests
+  std::int64_t held_pages = 0;  // by running requests, of all layer groups
   std::int64_t total_pages = 0;
   std::int64_t prefix_cache_tokens = 0;  // held by the prefix cache, with or without requests
 };
@@ -88,26 +88,26 @@ class Engine {
     std::int64_t prompt = 0;           // tokens of the prompt
     std::int64_t limit = 0;            // tokens of the answer
     std::int64_t computed = 0;         // tokens with keys in the cache
-    std::vector<PageId> pages;
-    std::int64_t cached = 0;  // what the prefix cache had at the first admission
+    RequestPages pages;                // of `computed` tokens between steps
+    std::int64_t cached = 0;           // what the prefix cache had at the first admission
     std::int64_t preemptions = 0;
     bool admitted_before = false;
     bool ended = false;  // to be taken out of its list
 
     std::int64_t known() const { return std::ssize(tokens); }
     std::int64_t answered() const { return known() - prompt; }
-    ScheduledRequest scheduled() const {
-      return {known(), computed, std::ssize(pages), answered() > 0};
-    }
+    ScheduledRequest scheduled() const { return {known(), computed, computed, answered() > 0}; }
   };
   using ActivePtr = std::unique_ptr<Active>;
 
   Engine(const Model& model, KvCache& cache, const EngineOptions& options, const OpsContext& ops,
          PageAllocator pages, Runner runner);
+  std::int64_t capacity(std::size_t kind) const;
   Result<void> check_fits(const Request& request) const;
   ScheduleLimits limits() const;
   void schedule(StepReport& report);
   void describe_running();
+  void count_available();
   void give_up_pages(Active& r);
   void preempt_youngest(StepReport& report);
   void admit(std::int64_t prefill_rows, StepReport& report);
@@ -134,9 +134,11 @@ class Engine {
 
   // Of the current step.
   std::vector<ScheduledRequest> scheduled_;  // [running]
+  std::vector<std::int64_t> available_;      // [kinds of page]
   std::vector<std::int64_t> rows_;           // [running]
   std::vector<Active*> batch_;               // [items]
   std::vector<BatchItem> items_;
+  std::vector<PageId> states_;                        // [items, groups with a state]
   std::vector<SampleArgs> sample_args_;               // [items with logits]
   std::vector<std::optional<SampledToken>> sampled_;  // beside them
 };

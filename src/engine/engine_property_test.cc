@@ -1,5 +1,6 @@
-// Random lives of an engine: whatever is submitted, cancelled, preempted and evicted, tokens are
-// those of the request alone, nothing leaks, and everybody gets on.
+// Random lives of an engine, with one layer group or two, of which one has a window, with and without
+// a state: whatever is submitted, cancelled, preempted and evicted, tokens are those of the request
+// alone, nothing leaks, and everybody gets on.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +41,8 @@ class Life {
           if (some(4)) engine_->clear_prefix_cache();
           break;
         case 5:
-          setup_.model->fail_next = some(4) && !engine_->idle();
+          (some(2) ? setup_.model->fail_next : setup_.model->fail_late) =
+              some(4) && !engine_->idle();
           break;
         default:
           step();
@@ -54,7 +56,13 @@ class Life {
     EXPECT_TRUE(live_.empty());
     EXPECT_EQ(engine_->stats().held_pages, 0);
     engine_->clear_prefix_cache();
-    EXPECT_EQ(setup_.cache->ledger().free(), setup_.cache->ledger().total());
+    for (std::size_t g = 0; g < setup_.cache->groups(); ++g) {
+      EXPECT_EQ(setup_.cache->ledger(g).free(), setup_.cache->ledger(g).total());
+      const StatePool* state = setup_.cache->state(g);
+      if (state != nullptr) {
+        EXPECT_EQ(state->ledger().free(), state->ledger().total());
+      }
+    }
     EXPECT_EQ(engine_->stats().prefix_cache_tokens, 0);
   }
 
@@ -89,6 +97,13 @@ class Life {
     o.max_requests = 8;
     o.compact_extend = some(3);
     o.short_context = some(3) ? 1 + pick(20) : 0;
+    // A second group with a window, a state, both or neither.
+    if (some(2)) {
+      o.window = static_cast<std::int32_t>(1 + pick(16));
+      o.window_page_size = static_cast<std::int32_t>(1 + pick(4));
+      o.window_pages = 4 + pick(some(2) ? 16 : 40);
+    }
+    o.state = some(2);
     return o;
   }
 
@@ -157,8 +172,8 @@ class Life {
   }
 
   void step() {
-    setup_.cache->pools().poison_free();
-    const bool fails = setup_.model->fail_next;
+    setup_.cache->poison_free();
+    const bool fails = setup_.model->fail_next || setup_.model->fail_late;
     auto report = engine_->step();
     if (!report) {
       ASSERT_TRUE(fails);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "engine/engine.h"
@@ -9,13 +10,18 @@
 namespace lathe {
 
 ScheduleLimits Engine::limits() const {
-  return {pages_.page_size(), options_.chunked_prefill_size};
+  return {pages_.rules(), pages_.block_tokens(), options_.chunked_prefill_size};
 }
 
 void Engine::describe_running() {
   scheduled_.clear();
   for (const ActivePtr& r : running_) scheduled_.push_back(r->scheduled());
   rows_.assign(running_.size(), 0);
+}
+
+void Engine::count_available() {
+  available_.clear();
+  for (std::size_t k = 0; k < pages_.rules().size(); ++k) available_.push_back(pages_.available(k));
 }
 
 void Engine::give_up_pages(Active& r) {
@@ -37,18 +43,20 @@ void Engine::preempt_youngest(StepReport& report) {
 // Fills rows_ for running_, with pages for all of them.
 void Engine::schedule(StepReport& report) {
   describe_running();
-  Schedule decided = schedule_running(scheduled_, limits(), pages_.available(), rows_);
+  count_available();
+  Schedule decided = schedule_running(scheduled_, limits(), available_, rows_);
   while (decided.preempt_youngest) {
     LATHE_CHECK(running_.size() > 1, "a request that was accepted does not fit an empty pool");
     preempt_youngest(report);
     describe_running();
-    decided = schedule_running(scheduled_, limits(), pages_.available(), rows_);
+    count_available();
+    decided = schedule_running(scheduled_, limits(), available_, rows_);
   }
   for (std::size_t i = 0; i < running_.size(); ++i) {
     Active& r = *running_[i];
-    const std::int64_t pages = pages_for(r.computed + rows_[i], pages_.page_size());
-    pages_.take(std::max<std::int64_t>(0, pages - std::ssize(r.pages)), r.pages);
-    scheduled_[i].pages = std::ssize(r.pages);
+    if (rows_[i] == 0) continue;
+    scheduled_[i].covered = r.computed + rows_[i];
+    pages_.extend(r.computed, scheduled_[i].covered, r.pages);
   }
   admit(decided.prefill_rows_left, report);
 }
@@ -59,7 +67,8 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
     Active& r = *waiting_.front();
     // The last known token is always computed: its logits are needed.
     r.computed = pages_.match(r.tokens, r.known() - 1, r.pages);
-    if (!admits(scheduled_, r.scheduled(), limits(), pages_.available())) {
+    count_available();
+    if (!admits(scheduled_, r.scheduled(), limits(), available_)) {
       give_up_pages(r);
       return;
     }
@@ -67,12 +76,12 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
     report.cached_tokens += r.computed;
     if (!r.admitted_before) r.cached = r.computed;
     r.admitted_before = true;
-    const std::int64_t rows = std::min(r.known() - r.computed, prefill_rows);
-    const std::int64_t pages = pages_for(r.computed + rows, pages_.page_size());
-    pages_.take(pages - std::ssize(r.pages), r.pages);
+    const std::int64_t rows = first_rows(r.scheduled(), limits(), prefill_rows);
+    pages_.extend(r.computed, r.computed + rows, r.pages);
     prefill_rows -= rows;
     rows_.push_back(rows);
     scheduled_.push_back(r.scheduled());
+    scheduled_.back().covered += rows;
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }
@@ -82,13 +91,21 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
 void Engine::build_batch(StepReport& report) {
   batch_.clear();
   items_.clear();
+  const std::size_t groups = cache_->groups();
+  const std::size_t states = pages_.rules().size() - groups;
+  states_.resize(running_.size() * states);
   for (bool decodes : {true, false}) {
     for (std::size_t i = 0; i < running_.size(); ++i) {
       Active& r = *running_[i];
       if (rows_[i] == 0 || scheduled_[i].decodes() != decodes) continue;
       BatchItem item;
       item.phase = decodes ? Phase::decode : Phase::extend;
-      item.pages = r.pages;
+      item.pages = std::span(r.pages.lists).first(groups);
+      item.states = std::span(r.pages.lists).subspan(groups);
+      item.states_before = std::span(states_).subspan(items_.size() * states, states);
+      for (std::size_t k = 0; k < states; ++k) {
+        states_[items_.size() * states + k] = pages_.last_before(groups + k, r.computed, r.pages);
+      }
       item.cached = static_cast<std::int32_t>(r.computed);
       item.tokens = std::span(r.tokens).subspan(static_cast<std::size_t>(r.computed),
                                                 static_cast<std::size_t>(rows_[i]));
@@ -109,7 +126,10 @@ Result<StepReport> Engine::step() {
     LATHE_CHECK(!items_.empty(), "requests are there and none has a row (E3)");
     sums_.preemptions += report.preemptions;
     sums_.cached_tokens += report.cached_tokens;
-    if (auto ok = runner_.run(items_, ops_, options_.debug_nan); !ok) return ok.error();
+    if (auto ok = runner_.run(items_, ops_, options_.debug_nan); !ok) {
+      for (const ActivePtr& r : running_) pages_.undo(r->computed, r->pages);
+      return ok.error();
+    }
     report.step = ++sums_.steps;
     sums_.prefill_rows += report.prefill_rows;
     sums_.decode_rows += report.decode_rows;
@@ -152,8 +172,10 @@ void Engine::take_results(StepReport& report) {
       end(r, FinishReason::error, not_finite(r, bad->layer), report.finished);
       continue;
     }
-    r.computed += std::ssize(items_[i].tokens);
+    const std::int64_t before =
+        std::exchange(r.computed, r.computed + std::ssize(items_[i].tokens));
     if (items_[i].logits) take_token(r, i, std::move(sampled_[own]), report);
+    if (!r.ended) pages_.confirm(before, r.computed, r.pages);
   }
   std::erase_if(running_, [](const ActivePtr& r) { return r->ended; });
 }

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <map>
 
-#include "attn/planner.h"
+#include "attn/model_plan.h"
 #include "engine/fake_model_test_util.h"
 #include "kernels/all.h"
 #include "kernels/philox.h"
@@ -457,10 +457,11 @@ TEST(Engine, RunsOnAPlannersPlan) {
     wishes.chunked_prefill_size = 16;
     wishes.max_running_requests = 4;
     wishes.context_length = 200;
-    wishes.layers = FakeModel::kLayers;
     wishes.kv_dtype = "bf16";
     wishes.cuda_graph = false;
-    const auto plan = make_plan(problem, describe_machine(Device::cpu), wishes, registry);
+    const LayerGroup all{"all", problem, {0, 1}, 0};
+    const auto plan =
+        make_model_plan(std::span(&all, 1), describe_machine(Device::cpu), wishes, registry);
     ASSERT_TRUE(plan);
     auto cache = KvCache::create(*plan, registry, {.budget_bytes = 0, .pages = 9});
     ASSERT_TRUE(cache);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/check.h"
@@ -66,18 +67,21 @@ std::vector<float> fake_logits(std::span<const std::int32_t> tokens, std::int32_
   return out;
 }
 
-FakeModel::FakeModel(const AttentionProblem& problem) {
+FakeModel::FakeModel(const AttentionProblem& problem) : FakeModel({{"all", problem, {}, {0, 1}}}) {}
+
+FakeModel::FakeModel(std::vector<LayerGroupConfig> groups) {
   config_.architecture = "Fake";
   config_.vocab = kVocab;
   config_.layers = kLayers;
   config_.max_context = 1000;
-  config_.all_layers().problem = problem;
+  config_.groups = std::move(groups);
   config_.eos = {kEos, 100000};  // the second is outside the vocabulary
 }
 
-void FakeModel::write_keys(const ForwardArgs& args, const Segment& segment) const {
+void FakeModel::write_keys(const ForwardArgs& args, std::size_t group,
+                           const Segment& segment) const {
   const StepView& v = *segment.step;
-  for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+  for (const std::int32_t layer : config_.groups[group].layers) {
     const PoolView pool = args.cache->main(layer);
     std::vector<float> data;
     const MutableRowsView rows = rows_of(data, v.rows, pool.layout.row_elems());
@@ -91,34 +95,63 @@ void FakeModel::write_keys(const ForwardArgs& args, const Segment& segment) cons
   }
 }
 
-// The tokens of the row's request up to the row; a key that is not at its place is token -1.
-std::vector<std::int32_t> FakeModel::read_tokens(const ForwardArgs& args, const Segment& segment,
-                                                 std::int64_t row) const {
+// The tokens of the row's request up to the row, as the group's window has them; a key that is not
+// at its place, or that differs from what another layer has, is token -1.
+void FakeModel::read_tokens(const ForwardArgs& args, std::size_t group, const Segment& segment,
+                            std::int64_t row, std::vector<std::int32_t>& tokens) const {
   const StepView& v = *segment.step;
   const auto r = static_cast<std::size_t>(row);
-  const std::int32_t page_size = args.cache->page_size();
+  const std::int32_t page_size = args.cache->page_size(group);
+  const std::int32_t window = config_.groups[group].problem.window;
+  const std::int32_t begin = window > 0 ? std::max(0, v.row_lens[r] - window) : 0;
   std::vector<Slot> slots;
-  for (std::int32_t j = 0; j < v.row_lens[r]; ++j) {
+  for (std::int32_t j = begin; j < v.row_lens[r]; ++j) {
     slots.push_back(
         slot_of(v.page_table.at(v.row_request[r], j / page_size), page_size, j % page_size));
   }
-  std::vector<std::int32_t> tokens(slots.size());
-  for (std::int32_t layer = 0; layer < kLayers; ++layer) {
-    const PoolView pool = args.cache->main(layer);
-    const ConstPoolView source = std::as_const(args.cache->pools()).pool(0).view(layer);
+  const bool first_group = tokens.empty();
+  tokens.resize(static_cast<std::size_t>(v.row_lens[r]));
+  for (const std::int32_t layer : config_.groups[group].layers) {
+    const ConstPoolView source = args.cache->main(layer);
     std::vector<float> data;
-    const MutableRowsView rows = rows_of(data, std::ssize(slots), pool.layout.row_elems());
+    const MutableRowsView rows = rows_of(data, std::ssize(slots), source.layout.row_elems());
     LATHE_CHECK(gather_decode(source, slots, rows), "keys that cannot be read");
-    for (std::size_t j = 0; j < slots.size(); ++j) {
-      const float* key = data.data() + static_cast<std::int64_t>(j) * rows.cols;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const std::size_t j = i + static_cast<std::size_t>(begin);
+      const float* key = data.data() + static_cast<std::int64_t>(i) * rows.cols;
       const bool number = key[0] >= 0 && key[0] < kVocab;
       const std::int32_t token = number ? static_cast<std::int32_t>(key[0]) : -1;
       const auto m = marks(token, static_cast<std::int32_t>(j), layer);
-      if (layer == 0) tokens[j] = token;
+      if (first_group && layer == config_.groups[group].layers.front()) tokens[j] = token;
       if (!std::equal(m.begin(), m.end(), key) || tokens[j] != token) tokens[j] = -1;
     }
   }
-  return tokens;
+}
+
+// The state behind every row of the segment: the hash of all tokens up to it, read from slots and
+// written to them as a StepView says. Empty for a group without one.
+std::vector<std::uint64_t> FakeModel::run_states(const ForwardArgs& args, std::size_t group,
+                                                 const Segment& segment) const {
+  StatePool* pool = args.cache->state(group);
+  if (pool == nullptr) return {};
+  const StepView& v = *segment.step;
+  std::vector<std::uint64_t> out;
+  for (std::int64_t r = 0; r < v.requests; ++r) {
+    const auto at = static_cast<std::size_t>(r);
+    const PageId before = v.state_before[at];
+    std::uint64_t hash = 1;
+    if (!before.is_hole()) std::memcpy(&hash, pool->slot(0, before).data(), sizeof hash);
+    for (std::int32_t t = v.q_indptr[at]; t < v.q_indptr[at + 1]; ++t) {
+      const auto row = static_cast<std::size_t>(t);
+      hash = add_key(hash, args.tokens[static_cast<std::size_t>(segment.first_row) + row]);
+      out.push_back(hash);
+      const std::int32_t position = v.positions[row].value;
+      const bool ends = (position + 1) % v.state_tokens == 0 || t + 1 == v.q_indptr[at + 1];
+      const PageId slot = v.state_table.at(r, position / v.state_tokens);
+      if (ends && !slot.is_hole()) std::memcpy(pool->slot(0, slot).data(), &hash, sizeof hash);
+    }
+  }
+  return out;
 }
 
 Result<ForwardResult> FakeModel::forward(const OpsContext&, const ForwardArgs& args) const {
@@ -126,26 +159,45 @@ Result<ForwardResult> FakeModel::forward(const OpsContext&, const ForwardArgs& a
     return Error{ErrorCode::unsupported, "forward", "a step that works", "a test's wish", ""};
   }
   ++forwards;
-  segments = std::ssize(args.segments);
-  std::int64_t rows = 0;
-  for (const Segment& s : args.segments) {
-    LATHE_CHECK(s.first_row == rows, "segments cover all rows in order");
-    rows += s.step->rows;
-    write_keys(args, s);
+  const std::size_t groups = config_.groups.size();
+  const std::span<const Segment> first = args.segments_of(0, groups);
+  segments = std::ssize(first);
+  std::vector<std::vector<std::uint64_t>> states;  // [groups * segments][rows]
+  for (std::size_t g = 0; g < groups; ++g) {
+    std::int64_t rows = 0;
+    for (const Segment& s : args.segments_of(g, groups)) {
+      LATHE_CHECK(s.first_row == rows, "segments cover all rows in order");
+      rows += s.step->rows;
+      write_keys(args, g, s);
+      states.push_back(run_states(args, g, s));
+    }
+    LATHE_CHECK(rows == std::ssize(args.tokens), "segments cover all rows");
   }
-  LATHE_CHECK(rows == std::ssize(args.tokens), "segments cover all rows");
   LATHE_CHECK(std::is_sorted(args.logit_rows.begin(), args.logit_rows.end()), "ascending rows");
+  if (std::exchange(fail_late, false)) {
+    return Error{ErrorCode::unsupported, "forward", "a step that works", "a test's wish", ""};
+  }
 
   ForwardResult result;
   std::size_t next = 0;
-  for (const Segment& s : args.segments) {
-    for (std::int64_t r = 0; r < s.step->rows; ++r) {
-      const std::int64_t row = s.first_row + r;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    for (std::int64_t r = 0; r < first[i].step->rows; ++r) {
+      const std::int64_t row = first[i].first_row + r;
       if (args.find_non_finite && args.tokens[static_cast<std::size_t>(row)] == kNanToken) {
         result.non_finite.push_back({row, 1});
       }
       if (next == args.logit_rows.size() || args.logit_rows[next] != row) continue;
-      const auto logits = fake_logits(read_tokens(args, s, r), kVocab);
+      std::vector<std::int32_t> tokens;
+      for (std::size_t g = 0; g < groups; ++g) {
+        read_tokens(args, g, args.segments_of(g, groups)[i], r, tokens);
+      }
+      for (std::size_t g = 0; g < groups; ++g) {
+        const auto& hashes = states[g * first.size() + i];
+        std::uint64_t hash = 1;
+        for (const std::int32_t t : tokens) hash = add_key(hash, t);
+        if (!hashes.empty() && hashes[static_cast<std::size_t>(r)] != hash) tokens[0] = -1;
+      }
+      const auto logits = fake_logits(tokens, kVocab);
       auto* out = reinterpret_cast<float*>(args.logits.row(static_cast<std::int64_t>(next++)));
       std::copy(logits.begin(), logits.end(), out);
     }
@@ -154,10 +206,13 @@ Result<ForwardResult> FakeModel::forward(const OpsContext&, const ForwardArgs& a
   return result;
 }
 
-FakeSetup::FakeSetup(const FakeOptions& o) {
-  const AttentionProblem problem = fake_problem(o.layout);
+namespace {
+
+Plan fake_plan(const AttentionProblem& problem, std::int32_t layers, std::int32_t page_size,
+               const FakeOptions& o) {
+  Plan plan;
   plan.problem = problem;
-  plan.caches.push_back({CacheRole::main, *layout_for(problem, o.layout), o.page_size, 1});
+  plan.caches.push_back({CacheRole::main, *layout_for(problem, o.layout), page_size, 1});
   for (Phase phase : enum_values<Phase>()) {
     Route route;
     route.kernel = name(phase);
@@ -171,7 +226,7 @@ FakeSetup::FakeSetup(const FakeOptions& o) {
     }
     plan.phase(phase).routes.push_back(route);
   }
-  plan.layers = FakeModel::kLayers;
+  plan.layers = layers;
   plan.max_rows = o.max_rows;
   plan.max_requests = o.max_requests;
   plan.context_length = o.context_length;
@@ -182,11 +237,39 @@ FakeSetup::FakeSetup(const FakeOptions& o) {
     for (Route& route : plan.phase(Phase::extend).routes) route.adapter = adapter;
     plan.budgets.push_back({BudgetKind::gather, o.context_length * adapter.out_bytes, 0});
   }
-  auto made = KvCache::create(plan, registry, {.budget_bytes = 0, .pages = o.pages});
+  return plan;
+}
+
+}  // namespace
+
+FakeSetup::FakeSetup(const FakeOptions& o) {
+  const AttentionProblem problem = fake_problem(o.layout);
+  std::vector<LayerGroupConfig> groups{{"all", problem, {}, {0, 1}}};
+  std::vector<std::int32_t> page_sizes{o.page_size};
+  std::vector<PoolSize> sizes{{.budget_bytes = 0, .pages = o.pages}};
+  if (o.window > 0) {
+    groups[0].layers = {0};
+    groups.push_back({"window", gqa_problem(1, 1, 16), {}, {1}});
+    groups[1].problem.window = o.window;
+    page_sizes.push_back(o.window_page_size);
+    sizes.push_back({.budget_bytes = 0, .pages = o.window_pages});
+  }
+  std::vector<GroupPlan> plans;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    FakeOptions own = o;
+    if (g == 1) own.layout = LayoutKind::gqa_bf16;
+    const LayerGroupConfig& group = groups[g];
+    const auto layers = static_cast<std::int32_t>(group.layers.size());
+    plans.push_back({{group.name, group.problem, group.layers, 0},
+                     fake_plan(group.problem, layers, page_sizes[g], own)});
+  }
+  if (o.state) plans.back().group.state_bytes = sizeof(std::uint64_t);
+  plan = join_groups(std::move(plans));
+  auto made = KvCache::create(plan, registry, sizes);
   LATHE_CHECK(made, made ? "" : made.error().message());
   cache.emplace(std::move(*made));
-  cache->pools().poison_free();
-  model.emplace(problem);
+  cache->poison_free();
+  model.emplace(std::move(groups));
 }
 
 Engine FakeSetup::engine(const EngineOptions& options) {
@@ -238,7 +321,7 @@ TEST(FakeModel, ReadsItsContextThroughThePageTable) {
     auto runner = Runner::create(*setup.model, *setup.cache);
     ASSERT_TRUE(runner);
     const std::vector<std::int32_t> tokens{5, 9, 1, 30, 2, 11};
-    const std::vector<PageId> pages{PageId(6), PageId(1)};
+    const std::vector<std::vector<PageId>> pages{{PageId(6), PageId(1)}};
     BatchItem item;
     item.phase = Phase::extend;
     item.pages = pages;
@@ -262,7 +345,7 @@ TEST(FakeModel, ReadsItsContextThroughThePageTable) {
     EXPECT_TRUE(equal(all));
     for (const std::vector<PageId>& wrong :
          {std::vector{PageId(1), PageId(6)}, std::vector{PageId(6), PageId(2)}}) {
-      item.pages = wrong;
+      item.pages = std::span(&wrong, 1);
       ASSERT_TRUE(runner->run(std::span(&item, 1), {}, false));
       EXPECT_FALSE(equal(all));
     }

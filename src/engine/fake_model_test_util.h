@@ -26,19 +26,23 @@ class FakeModel : public Model {
   static constexpr std::int32_t kNanToken = 47;  // a key of it makes NaN, after layer 1
 
   explicit FakeModel(const AttentionProblem& problem);
+  explicit FakeModel(std::vector<LayerGroupConfig> groups);
   const ModelConfig& config() const override { return config_; }
   std::int64_t weight_bytes() const override { return 0; }
   std::int64_t decode_bytes() const override { return 0; }
   Result<ForwardResult> forward(const OpsContext& ops, const ForwardArgs& args) const override;
 
   mutable bool fail_next = false;  // the next forward() is an error
+  mutable bool fail_late = false;  // the same, after it has written keys and states
   mutable std::int64_t forwards = 0;
   mutable std::int64_t segments = 0;  // of the last forward
 
  private:
-  void write_keys(const ForwardArgs& args, const Segment& segment) const;
-  std::vector<std::int32_t> read_tokens(const ForwardArgs& args, const Segment& segment,
-                                        std::int64_t row) const;
+  void write_keys(const ForwardArgs& args, std::size_t group, const Segment& segment) const;
+  void read_tokens(const ForwardArgs& args, std::size_t group, const Segment& segment,
+                   std::int64_t row, std::vector<std::int32_t>& tokens) const;
+  std::vector<std::uint64_t> run_states(const ForwardArgs& args, std::size_t group,
+                                        const Segment& segment) const;
   ModelConfig config_;
 };
 
@@ -53,6 +57,12 @@ struct FakeOptions {
   bool compact_extend = false;
   // Another route for prefill up to this context; 0: one route.
   std::int64_t short_context = 0;
+  // A second layer group, of layer 1 alone, with a window of so many tokens; 0: none.
+  std::int32_t window = 0;
+  std::int32_t window_page_size = 4;
+  std::int64_t window_pages = 256;
+  // A state of the last group: a running checksum of the tokens.
+  bool state = false;
 };
 
 /// Plan, cache, model and memory for an engine; it stays where it was made.
@@ -62,7 +72,7 @@ struct FakeSetup {
   FakeSetup& operator=(const FakeSetup&) = delete;
   Engine engine(const EngineOptions& options = {});
 
-  Plan plan;
+  ModelPlan plan;
   Registry registry;
   std::optional<KvCache> cache;
   std::optional<FakeModel> model;

@@ -267,11 +267,11 @@ std::vector<std::vector<float>> logits_of(const Model& model, const Options& opt
   RealSetup setup(model, options);
   auto runner = Runner::create(model, setup.cache());
   EXPECT_TRUE(runner);
-  const auto pages = setup.cache().ledger().allocate(setup.cache().ledger().total());
-  EXPECT_TRUE(pages);
+  const std::vector<std::vector<PageId>> pages{
+      *setup.cache().ledger().allocate(setup.cache().ledger().total())};
   std::vector<std::vector<float>> out;
   for (std::size_t at = 0; at + 10 <= prompt.size(); at += 10) {
-    const BatchItem item{Phase::extend, *pages, static_cast<std::int32_t>(at),
+    const BatchItem item{Phase::extend, pages, static_cast<std::int32_t>(at),
                          prompt.subspan(at, 10), true};
     EXPECT_TRUE(runner->run({&item, 1}, setup.ops(), false));
     const auto row = runner->logits(0);

@@ -1,72 +1,168 @@
 #include "engine/page_allocator.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
 namespace lathe {
 
-Result<PageAllocator> PageAllocator::create(PageLedger& ledger, bool prefix_cache) {
-  PageAllocator out(ledger);
+Result<PageAllocator> PageAllocator::create(std::span<const PageKind> kinds,
+                                            std::int64_t block_tokens, bool prefix_cache) {
+  PageAllocator out;
+  out.block_tokens_ = block_tokens;
+  std::vector<PrefixGroup> groups;
+  for (const PageKind& kind : kinds) {
+    LATHE_CHECK(block_tokens % kind.rule.page_size == 0, "blocks of whole pages");
+    out.kinds_.push_back(
+        {kind.ledger, kind.ledger->free(), 0,
+         std::vector<std::int32_t>(static_cast<std::size_t>(kind.ledger->total()))});
+    out.rules_.push_back(kind.rule);
+    groups.push_back({kind.ledger, static_cast<std::int32_t>(kind.rule.page_size),
+                      static_cast<std::int32_t>(kind.rule.kept)});
+  }
   if (prefix_cache) {
-    auto cache = PrefixCache::create({{&ledger, ledger.shape().page_size, 0}});
+    auto cache = PrefixCache::create(std::move(groups));
     if (!cache) return cache.error();
     out.cache_ = std::move(*cache);
+    LATHE_CHECK(out.cache_->granularity() == block_tokens, "blocks as the prefix cache has them");
   }
   return out;
 }
 
-void PageAllocator::hold(std::span<const PageId> pages) {
-  for (PageId page : pages) {
-    if (holders_[static_cast<std::size_t>(page.value)]++ == 0) ++held_;
-  }
+std::int64_t PageAllocator::total() const {
+  std::int64_t sum = 0;
+  for (const Kind& kind : kinds_) sum += kind.total;
+  return sum;
 }
 
-void PageAllocator::let_go(std::span<const PageId> pages) {
-  for (PageId page : pages) {
-    if (--holders_[static_cast<std::size_t>(page.value)] == 0) --held_;
-  }
-  LATHE_CHECK(ledger_->release(pages), "a request releases pages that it does not own");
+std::int64_t PageAllocator::held() const {
+  std::int64_t sum = 0;
+  for (const Kind& kind : kinds_) sum += kind.held;
+  return sum;
 }
 
-void PageAllocator::take(std::int64_t n, std::vector<PageId>& pages) {
+void PageAllocator::hold(std::size_t kind, PageId page) {
+  Kind& k = kinds_[kind];
+  if (k.holders[static_cast<std::size_t>(page.value)]++ == 0) ++k.held;
+}
+
+void PageAllocator::let_go(std::size_t kind, PageId page) {
+  if (page.is_hole()) return;
+  Kind& k = kinds_[kind];
+  if (--k.holders[static_cast<std::size_t>(page.value)] == 0) --k.held;
+  LATHE_CHECK(k.ledger->release(page), "a request releases a page that it does not own");
+}
+
+void PageAllocator::take(std::size_t kind, std::int64_t n, std::vector<PageId>& pages) {
   if (n == 0) return;
-  if (cache_ && n > ledger_->free()) cache_->evict(0, n - ledger_->free());
-  const auto got = ledger_->allocate(n);
+  PageLedger& ledger = *kinds_[kind].ledger;
+  if (cache_ && n > ledger.free()) cache_->evict(static_cast<int>(kind), n - ledger.free());
+  const auto got = ledger.allocate(n);
   LATHE_CHECK(got, "pages that were available cannot be had");
-  hold(*got);
+  for (const PageId page : *got) hold(kind, page);
   pages.insert(pages.end(), got->begin(), got->end());
 }
 
+void PageAllocator::prepare(RequestPages& pages) const {
+  pages.lists.resize(kinds_.size());
+  pages.replaced.resize(kinds_.size());
+}
+
+void PageAllocator::extend(std::int64_t from, std::int64_t to, RequestPages& pages) {
+  prepare(pages);
+  for (std::size_t k = 0; k < kinds_.size(); ++k) {
+    const PageRule& rule = rules_[k];
+    std::vector<PageId>& list = pages.lists[k];
+    if (rule.rewrites && from % rule.page_size != 0) {
+      pages.replaced[k] = list.back();
+      list.pop_back();
+    }
+    const std::int64_t more = pages_for(to, rule.page_size) - std::ssize(list);
+    const std::int64_t taken = rule.new_pages(from, to);
+    list.resize(list.size() + static_cast<std::size_t>(more - taken));
+    take(k, taken, list);
+  }
+}
+
+void PageAllocator::shorten(std::size_t kind, std::int64_t entries, std::vector<PageId>& list) {
+  while (std::ssize(list) > entries) {
+    let_go(kind, list.back());
+    list.pop_back();
+  }
+}
+
+void PageAllocator::undo(std::int64_t from, RequestPages& pages) {
+  for (std::size_t k = 0; k < pages.lists.size(); ++k) {
+    PageId& replaced = pages.replaced[k];
+    shorten(k, pages_for(from, rules_[k].page_size) - (replaced.is_hole() ? 0 : 1), pages.lists[k]);
+    if (!replaced.is_hole()) pages.lists[k].push_back(std::exchange(replaced, PageId()));
+  }
+}
+
+void PageAllocator::confirm(std::int64_t from, std::int64_t to, RequestPages& pages) {
+  for (std::size_t k = 0; k < pages.lists.size(); ++k) {
+    let_go(k, std::exchange(pages.replaced[k], PageId()));
+    const std::int64_t end = rules_[k].first_kept(to, block_tokens_);
+    for (std::int64_t i = rules_[k].first_kept(from, block_tokens_); i < end; ++i) {
+      let_go(k, std::exchange(pages.lists[k][static_cast<std::size_t>(i)], PageId()));
+    }
+  }
+}
+
+PageId PageAllocator::last_before(std::size_t kind, std::int64_t from,
+                                  const RequestPages& pages) const {
+  if (from == 0) return PageId();
+  if (!pages.replaced[kind].is_hole()) return pages.replaced[kind];
+  return pages.lists[kind][static_cast<std::size_t>((from - 1) / rules_[kind].page_size)];
+}
+
 std::int64_t PageAllocator::match(std::span<const std::int32_t> tokens, std::int64_t max_tokens,
-                                  std::vector<PageId>& pages) {
-  LATHE_CHECK(pages.empty(), "a match fills an empty list");
+                                  RequestPages& pages) {
+  prepare(pages);
+  for (const auto& list : pages.lists) LATHE_CHECK(list.empty(), "a match fills empty lists");
   if (!cache_) return 0;
   PrefixMatch match = cache_->match(tokens, max_tokens);
-  pages = std::move(match.pages[0]);
-  hold(pages);
+  pages.lists = std::move(match.pages);
+  for (std::size_t k = 0; k < kinds_.size(); ++k) {
+    for (const PageId page : pages.lists[k]) {
+      if (!page.is_hole()) hold(k, page);
+    }
+  }
   return match.tokens;
 }
 
-void PageAllocator::publish(std::span<const std::int32_t> tokens, std::vector<PageId>& pages) {
+void PageAllocator::publish(std::span<const std::int32_t> tokens, RequestPages& pages) {
   if (!cache_) return;
-  const auto stored = cache_->insert(tokens, std::span(&pages, 1));
+  prepare(pages);
+  const auto stored = cache_->insert(tokens, pages.lists);
   LATHE_CHECK(stored, "the pages of a request cannot be cached");
-  const PrefixMatch match = cache_->match(tokens, *stored);
-  const std::vector<PageId>& shared = match.pages[0];
-  hold(shared);
-  const std::span<PageId> own = std::span(pages).first(shared.size());
-  let_go(own);
-  std::copy(shared.begin(), shared.end(), own.begin());
+  const GroupPages cached = cache_->stored_pages(tokens, *stored);
+  for (std::size_t k = 0; k < kinds_.size(); ++k) {
+    for (std::size_t i = 0; i < cached[k].size(); ++i) {
+      PageId& own = pages.lists[k][i];
+      const PageId page = cached[k][i];
+      if (own == page || own.is_hole()) continue;
+      LATHE_CHECK(kinds_[k].ledger->retain(page), "a cached page without an owner");
+      hold(k, page);
+      let_go(k, own);
+      own = page;
+    }
+  }
 }
 
-void PageAllocator::release(std::vector<PageId>& pages) {
-  let_go(pages);
-  pages.clear();
+void PageAllocator::release(RequestPages& pages) {
+  for (std::size_t k = 0; k < pages.lists.size(); ++k) {
+    let_go(k, std::exchange(pages.replaced[k], PageId()));
+    shorten(k, 0, pages.lists[k]);
+  }
 }
 
 void PageAllocator::clear_cache() {
-  if (cache_) cache_->evict(0, total_);
+  if (!cache_) return;
+  for (std::size_t k = 0; k < kinds_.size(); ++k) {
+    cache_->evict(static_cast<int>(k), kinds_[k].total);
+  }
 }
 
 }  // namespace lathe

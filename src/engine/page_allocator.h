@@ -1,5 +1,8 @@
 // PageAllocator: the pages of requests, with the prefix cache behind it. Pages that only the cache
 // holds count as available; they are evicted when somebody needs them.
+//
+// There are several kinds of page, each with a ledger of its own: those of every layer group, and
+// the slots of states. A request has a list of each.
 #pragma once
 
 #include <cstdint>
@@ -8,55 +11,89 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/schedule.h"
 #include "layout/page_ledger.h"
 #include "layout/prefix_cache.h"
 
 namespace lathe {
 
+struct PageKind {
+  PageLedger* ledger = nullptr;
+  PageRule rule;
+};
+
+/// The pages of one request.
+struct RequestPages {
+  GroupPages lists;  // [kinds], in order of position
+  // [kinds] Of kinds that a step writes anew: the page that it replaces, from extend() until
+  // confirm() or undo(); else -1.
+  std::vector<PageId> replaced;
+};
+
 class PageAllocator {
  public:
-  /// Over the pages that are free at the time; the ledger must outlive it, and nobody else may take
-  /// pages from it meanwhile. Errors: the prefix cache's.
-  static Result<PageAllocator> create(PageLedger& ledger, bool prefix_cache);
+  /// Over the pages that are free at the time; the ledgers must outlive it, and nobody else may take
+  /// pages from them meanwhile. block_tokens: a multiple of every kind's page size. Errors: the
+  /// prefix cache's.
+  static Result<PageAllocator> create(std::span<const PageKind> kinds, std::int64_t block_tokens,
+                                      bool prefix_cache);
 
-  std::int64_t page_size() const { return ledger_->shape().page_size; }
-  std::int64_t total() const { return total_; }
-  /// Pages that no request holds: free, or evictable. Exact, because whoever holds a cached page
-  /// holds the pages before it too (match and publish see to that), so that a page nobody holds
-  /// never has a successor in use.
-  std::int64_t available() const { return total_ - held_; }
+  std::span<const PageRule> rules() const { return rules_; }
+  std::int64_t block_tokens() const { return block_tokens_; }
+  std::int64_t total(std::size_t kind) const { return kinds_[kind].total; }
+  /// Pages that no request holds: free, or evictable. Exact, because whoever holds a cached page of
+  /// a kind without a bound holds the pages before it too (match and publish see to that), so that a
+  /// page nobody holds never has a successor in use; and pages of a bounded kind are evicted one by
+  /// one.
+  std::int64_t available(std::size_t kind) const { return kinds_[kind].total - kinds_[kind].held; }
+  /// Over all kinds.
+  std::int64_t total() const;
+  std::int64_t held() const;
   /// Tokens in the prefix cache.
   std::int64_t cached_tokens() const { return cache_ ? cache_->token_count() : 0; }
 
-  /// Appends n pages to a request's list. Precondition: 0 <= n <= available().
-  void take(std::int64_t n, std::vector<PageId>& pages);
-  /// Fills an empty list with the pages of the longest cached prefix of at most max_tokens tokens;
-  /// returns its tokens, a multiple of page_size().
+  /// Gives a request with `from` computed tokens the pages that its kinds' rules ask for, for a step
+  /// up to `to` tokens. Precondition: to > from; the pages are available.
+  void extend(std::int64_t from, std::int64_t to, RequestPages& pages);
+  /// The step is over: lets go of what a request with `to` tokens does without; holes take its place.
+  void confirm(std::int64_t from, std::int64_t to, RequestPages& pages);
+  /// The step has failed: lets go of what it was given.
+  void undo(std::int64_t from, RequestPages& pages);
+  /// The page of a kind with the last of `from` tokens, as it was before extend(); -1 where from is 0.
+  PageId last_before(std::size_t kind, std::int64_t from, const RequestPages& pages) const;
+
+  /// Fills empty lists with the pages of the longest cached prefix of at most max_tokens tokens at
+  /// which a request may resume; returns its tokens, a multiple of block_tokens().
   std::int64_t match(std::span<const std::int32_t> tokens, std::int64_t max_tokens,
-                     std::vector<PageId>& pages);
-  /// Offers the full pages of `tokens`, all written, to the cache. Where the cache has equal ones
+                     RequestPages& pages);
+  /// Offers the full blocks of `tokens`, all written, to the cache. Where the cache has equal pages
   /// already, the request goes over to those and its own become free.
-  void publish(std::span<const std::int32_t> tokens, std::vector<PageId>& pages);
-  /// Ends the request's hold on all its pages and empties the list.
-  void release(std::vector<PageId>& pages);
+  void publish(std::span<const std::int32_t> tokens, RequestPages& pages);
+  /// Ends the request's hold on all its pages and empties the lists.
+  void release(RequestPages& pages);
   /// Evicts all that no request holds. What requests hold stays cached: were it let go, two of them
   /// could go on sharing a page whose predecessors later come from a third, and available() would
   /// be wrong.
   void clear_cache();
 
  private:
-  explicit PageAllocator(PageLedger& ledger)
-      : ledger_(&ledger),
-        total_(ledger.free()),
-        holders_(static_cast<std::size_t>(ledger.total())) {}
-  void hold(std::span<const PageId> pages);
-  void let_go(std::span<const PageId> pages);
+  struct Kind {
+    PageLedger* ledger = nullptr;
+    std::int64_t total = 0;
+    std::int64_t held = 0;              // pages with holders
+    std::vector<std::int32_t> holders;  // [pages of the ledger] requests
+  };
+  PageAllocator() = default;
+  void take(std::size_t kind, std::int64_t n, std::vector<PageId>& pages);
+  void hold(std::size_t kind, PageId page);
+  void let_go(std::size_t kind, PageId page);
+  void prepare(RequestPages& pages) const;
+  void shorten(std::size_t kind, std::int64_t entries, std::vector<PageId>& list);
 
-  PageLedger* ledger_;
+  std::vector<Kind> kinds_;
+  std::vector<PageRule> rules_;  // [kinds]
+  std::int64_t block_tokens_ = 1;
   std::optional<PrefixCache> cache_;
-  std::int64_t total_ = 0;
-  std::int64_t held_ = 0;              // pages with holders
-  std::vector<std::int32_t> holders_;  // [pages of the ledger] requests
 };
 
 }  // namespace lathe

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "attn/planner.h"
+#include "attn/model_plan.h"
 #include "engine/engine.h"
 #include "kernels/all.h"
 
@@ -43,20 +43,21 @@ class RealSetup {
     wishes.page_size = options.page_size;
     wishes.chunked_prefill_size = wishes.context_length = options.context;
     wishes.max_running_requests = 32;
-    wishes.layers = model.config().layers;
     wishes.gather_budget = options.gather_budget;
     wishes.logits_budget = std::int64_t{1} << 22;
-    const PlanResult plan = make_plan(model.config().groups.front().problem,
-                                      describe_machine(Device::cpu), wishes, registry_);
+    const ModelPlanResult plan = make_model_plan(model.config().layer_groups(),
+                                                 describe_machine(Device::cpu), wishes, registry_);
     EXPECT_TRUE(plan.ok()) << (plan
                                    ? ""
                                    : plan.error().headline + ": " + plan.error().reasons[0].wanted);
     plan_ = *plan;
     const std::int64_t tokens = options.tokens > 0 ? options.tokens : options.context;
-    const std::int64_t page = plan_.main().page_size;
-    cache_.emplace(*KvCache::create(plan_, registry_,
-                                    {.budget_bytes = 0, .pages = (tokens + page - 1) / page}));
-    cache_->pools().poison_free();
+    std::vector<PoolSize> sizes;
+    for (const GroupPlan& g : plan_.groups) {
+      sizes.push_back({.budget_bytes = 0, .pages = pages_for(tokens, g.plan.main().page_size)});
+    }
+    cache_.emplace(*KvCache::create(plan_, registry_, sizes));
+    cache_->poison_free();
     ops_.execution.threads = &threads_;
     ops_.execution.scratch = &scratch_;
     ops_.arena = &arena_;
@@ -64,7 +65,8 @@ class RealSetup {
   RealSetup(const RealSetup&) = delete;
   RealSetup& operator=(const RealSetup&) = delete;
 
-  const Plan& plan() const { return plan_; }
+  /// Of the first layer group.
+  const Plan& plan() const { return plan_.groups.front().plan; }
   KvCache& cache() { return *cache_; }
   const OpsContext& ops() const { return ops_; }
   Engine engine(const EngineOptions& options) {
@@ -79,7 +81,7 @@ class RealSetup {
   ThreadPool threads_;
   Scratch scratch_;
   Arena arena_;
-  Plan plan_;
+  ModelPlan plan_;
   std::optional<KvCache> cache_;
   OpsContext ops_;
 };

@@ -8,41 +8,55 @@
 namespace lathe {
 
 Result<Runner> Runner::create(const Model& model, KvCache& cache) {
-  Runner out(model, cache, step_bound(cache.plan()));
-  // A step each for decode rows and prefill chunks, which most batches make do with.
+  Runner out(model, cache);
+  std::size_t states = 0;
+  for (std::size_t g = 0; g < cache.groups(); ++g) {
+    out.bounds_.push_back(step_bound(cache.plan(g)));
+    out.state_of_.push_back(cache.state(g) != nullptr ? std::optional(states++) : std::nullopt);
+  }
+  // Steps for decode rows and for prefill chunks, which most batches make do with.
   for (int i = 0; i < 2; ++i) {
-    if (auto ok = out.add_step(); !ok) return ok.error();
+    if (auto ok = out.add_steps(); !ok) return ok.error();
   }
   return out;
 }
 
-Result<void> Runner::add_step() {
-  StepOptions options;
-  options.main_pages = cache_->pools().pages();
-  auto step = Step::make(cache_->plan(), options, bound_);
-  if (!step) return step.error();
-  steps_.push_back(std::move(*step));
+Result<void> Runner::add_steps() {
+  for (std::size_t g = 0; g < groups(); ++g) {
+    StepOptions options;
+    options.main_pages = cache_->pools(g).pages();
+    if (const StatePool* state = cache_->state(g)) options.state = state->shape();
+    auto step = Step::make(cache_->plan(g), options, bounds_[g]);
+    if (!step) return step.error();
+    steps_.push_back(std::move(*step));
+  }
   return {};
 }
 
-// A row's route follows from its own position (E8): an item with rows on both sides of a route's
-// bound is cut there. Parts of a phase are put in the order of its routes, so that those of one
-// route share a segment; a request's own parts stay in order, as their positions rise.
+// A row's routes follow from its own position (E8): an item with rows on both sides of a route's
+// bound, in any group, is cut there. Parts of a phase are put in the order of its routes, so that
+// those of equal routes share a segment; a request's own parts stay in order, as their positions
+// rise.
 void Runner::split(std::span<const BatchItem> items) {
-  const Plan& plan = cache_->plan();
   parts_.clear();
+  routes_.clear();
   std::size_t phase_begin = 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (i > 0 && items[i].phase != items[i - 1].phase) phase_begin = parts_.size();
     BatchItem rest = items[i];
     while (!rest.tokens.empty()) {
       const std::int64_t n = std::ssize(rest.tokens);
-      const Route* route = plan.route(rest.phase, n, rest.cached + std::int64_t{1});
-      const bool bounded = route != nullptr && route->max_context > 0;
-      const std::int64_t fit = bounded ? std::min(n, route->max_context - rest.cached) : n;
-      Part part{rest, i, route};
+      std::int64_t fit = n;
+      Part part{rest, i, routes_.size(), rest.cached > items[i].cached, false};
+      for (std::size_t g = 0; g < groups(); ++g) {
+        const Route* route = cache_->plan(g).route(rest.phase, n, rest.cached + std::int64_t{1});
+        const bool bounded = route != nullptr && route->max_context > 0;
+        if (bounded) fit = std::min(fit, route->max_context - rest.cached);
+        routes_.push_back(route);
+      }
       part.rows.tokens = rest.tokens.first(static_cast<std::size_t>(fit));
       part.rows.logits = rest.logits && fit == n;
+      part.cut_after = fit < n;
       parts_.push_back(part);
       rest.tokens = rest.tokens.subspan(static_cast<std::size_t>(fit));
       rest.cached += static_cast<std::int32_t>(fit);
@@ -51,60 +65,105 @@ void Runner::split(std::span<const BatchItem> items) {
     if (!phase_ends) continue;
     // Routes of a phase lie in one array, in order of preference.
     std::stable_sort(parts_.begin() + static_cast<std::ptrdiff_t>(phase_begin), parts_.end(),
-                     [](const Part& a, const Part& b) { return std::less<>()(a.route, b.route); });
+                     [this](const Part& a, const Part& b) {
+                       const auto x = routes_of(a), y = routes_of(b);
+                       return std::lexicographical_compare(x.begin(), x.end(), y.begin(), y.end(),
+                                                           std::less<>());
+                     });
   }
 }
 
-// A segment ends where the next part has another route, would change that of those in it, or would
-// not fit the step.
+// Whether part i can follow the one before it in a segment that has `rows` rows and a longest
+// context of `longest` keys by then.
+bool Runner::joins(std::size_t i, std::int64_t rows, std::int64_t longest) const {
+  const Part& part = parts_[i];
+  if (cuts_.empty() || parts_[i - 1].rows.phase != part.rows.phase) return false;
+  const auto own = routes_of(part);
+  if (!std::ranges::equal(routes_of(parts_[i - 1]), own)) return false;
+  for (std::size_t g = 0; g < groups(); ++g) {
+    const StepBound& bound = bounds_[g];
+    const bool compact = own[g] != nullptr && own[g]->unit == KeyUnit::ragged_row;
+    const std::int64_t keys = part.rows.cached + std::ssize(part.rows.tokens);
+    if (cache_->plan(g).route(part.rows.phase, rows, longest) != own[g] || rows > bound.rows ||
+        static_cast<std::int64_t>(i - cuts_.back().first) >= bound.requests ||
+        (compact && keys_in_cut_ + keys > bound.gather_rows)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// A segment ends where the next part has other routes, would change those of the parts in it, or
+// would not fit the steps.
 void Runner::cut() {
-  const Plan& plan = cache_->plan();
   cuts_.clear();
   std::int64_t first_row = 0;  // of the open segment
   std::int64_t rows = 0;       // in the open segment
   std::int64_t longest = 0;
-  std::int64_t keys = 0;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const BatchItem& item = parts_[i].rows;
-    const Route* own = parts_[i].route;
     const std::int64_t n = std::ssize(item.tokens);
     const std::int64_t context = item.cached + n;
-    const bool compact = own != nullptr && own->unit == KeyUnit::ragged_row;
-    const bool joins = !cuts_.empty() && parts_[i - 1].rows.phase == item.phase &&
-                       parts_[i - 1].route == own &&
-                       plan.route(item.phase, rows + n, std::max(longest, context)) == own &&
-                       rows + n <= bound_.rows &&
-                       static_cast<std::int64_t>(i - cuts_.back().first) < bound_.requests &&
-                       (!compact || keys + context <= bound_.gather_rows);
-    if (!joins) {
+    if (!joins(i, rows + n, std::max(longest, context))) {
       first_row += rows;
       cuts_.push_back({i, i, first_row});
-      rows = longest = keys = 0;
+      rows = longest = keys_in_cut_ = 0;
     }
     cuts_.back().last = i + 1;
     rows += n;
     longest = std::max(longest, context);
-    keys += context;
+    keys_in_cut_ += context;
+  }
+}
+
+// The parts as requests of a group's steps. A part that is not its item's last leaves the state where
+// the last one will: in the last slot, unless it has one of its own.
+void Runner::make_requests(std::size_t g) {
+  requests_.clear();
+  state_lists_.clear();
+  // Spans point into the lists, which must not move.
+  state_lists_.reserve(parts_.size());
+  for (const Part& part : parts_) {
+    const BatchItem& item = part.rows;
+    StepRequest& request = requests_.emplace_back();
+    request.pages = item.pages[g];
+    request.cached = item.cached;
+    request.rows = static_cast<std::int32_t>(item.tokens.size());
+    if (!state_of_[g]) continue;
+    request.state_slots = item.states[*state_of_[g]];
+    request.state_before = item.states_before[*state_of_[g]];
+    const std::int64_t slot_tokens = cache_->state(g)->shape().page_size;
+    const auto place = [&](std::int64_t position) {
+      return static_cast<std::size_t>(position / slot_tokens);
+    };
+    const auto slot_of = [&](std::int64_t position) {
+      const PageId own = request.state_slots[place(position)];
+      return own.is_hole() ? request.state_slots.back() : own;
+    };
+    if (part.cut_before) request.state_before = slot_of(item.cached - 1);
+    if (!part.cut_after) continue;
+    const std::int64_t last = std::int64_t{item.cached} + request.rows - 1;
+    const PageId left = slot_of(last);
+    state_lists_.emplace_back(request.state_slots.begin(), request.state_slots.end());
+    state_lists_.back()[place(last)] = left;
+    request.state_slots = state_lists_.back();
   }
 }
 
 Result<void> Runner::plan_steps() {
-  requests_.clear();
-  for (const Part& part : parts_) {
-    StepRequest& request = requests_.emplace_back();
-    request.pages = part.rows.pages;
-    request.cached = part.rows.cached;
-    request.rows = static_cast<std::int32_t>(part.rows.tokens.size());
-  }
-  while (steps_.size() < cuts_.size()) {
-    if (auto ok = add_step(); !ok) return ok;
+  while (steps_.size() < cuts_.size() * groups()) {
+    if (auto ok = add_steps(); !ok) return ok;
   }
   segments_.clear();
-  for (std::size_t s = 0; s < cuts_.size(); ++s) {
-    const Cut& c = cuts_[s];
-    const auto part = std::span(requests_).subspan(c.first, c.last - c.first);
-    if (auto ok = steps_[s].plan({parts_[c.first].rows.phase, part}); !ok) return ok;
-    segments_.push_back({&steps_[s].view(), c.first_row});
+  for (std::size_t g = 0; g < groups(); ++g) {
+    make_requests(g);
+    for (std::size_t s = 0; s < cuts_.size(); ++s) {
+      const Cut& c = cuts_[s];
+      Step& step = steps_[s * groups() + g];
+      const auto part = std::span(requests_).subspan(c.first, c.last - c.first);
+      if (auto ok = step.plan({parts_[c.first].rows.phase, part}); !ok) return ok;
+      segments_.push_back({&step.view(), c.first_row});
+    }
   }
   return {};
 }

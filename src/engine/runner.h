@@ -1,8 +1,9 @@
-// Runner: from a batch to logits. It cuts the batch into segments, plans a Step for each, and runs
-// the model once over all rows.
+// Runner: from a batch to logits. It cuts the batch into segments, plans a Step for each of them and
+// each layer group, and runs the model once over all rows.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,11 +17,16 @@ namespace lathe {
 
 /// Rows of one request in a batch.
 struct BatchItem {
-  Phase phase = Phase::decode;           // decode: one row
-  std::span<const PageId> pages;         // cover cached + rows tokens
+  Phase phase = Phase::decode;  // decode: one row
+  // [layer groups] lists of pages that cover cached + rows tokens; holes where a window has left.
+  std::span<const std::vector<PageId>> pages;
   std::int32_t cached = 0;               // tokens before the rows
   std::span<const std::int32_t> tokens;  // [rows], at least one
   bool logits = false;                   // of the last row
+  // [groups with a state] where it stands behind the cached tokens, and the lists of slots that it
+  // goes to: as StepRequest has them.
+  std::span<const PageId> states_before = {};
+  std::span<const std::vector<PageId>> states = {};
 };
 
 /// An item in whose rows NaN or Inf appeared, and after which layer (as NonFinite).
@@ -42,7 +48,7 @@ class Runner {
   std::span<const float> logits(std::size_t item) const;
   std::span<const NonFiniteItem> non_finite() const { return non_finite_; }
   /// Segments of the last run.
-  std::int64_t segments() const { return std::ssize(segments_); }
+  std::int64_t segments() const { return std::ssize(cuts_); }
 
  private:
   // Parts [first, last) of one step, and the rows before them.
@@ -51,28 +57,40 @@ class Runner {
     std::size_t last = 0;
     std::int64_t first_row = 0;
   };
-  Runner(const Model& model, KvCache& cache, StepBound bound)
-      : model_(&model), cache_(&cache), bound_(bound) {}
-  // Neighbouring rows of one item that share a route.
+  Runner(const Model& model, KvCache& cache) : model_(&model), cache_(&cache) {}
+  // Neighbouring rows of one item that share the routes of every group.
   struct Part {
     BatchItem rows;
     std::size_t item = 0;
-    const Route* route = nullptr;  // null: the plan has none, which planning the step reports
+    std::size_t routes = 0;  // place in routes_
+    bool cut_before = false;
+    bool cut_after = false;
   };
-  Result<void> add_step();
+  std::size_t groups() const { return bounds_.size(); }
+  // [groups]; null: the group's plan has none, which planning the step reports.
+  std::span<const Route* const> routes_of(const Part& part) const {
+    return std::span(routes_).subspan(part.routes, groups());
+  }
+  Result<void> add_steps();
   void split(std::span<const BatchItem> items);
+  bool joins(std::size_t part, std::int64_t rows, std::int64_t longest) const;
   void cut();
+  void make_requests(std::size_t group);
   Result<void> plan_steps();
 
   const Model* model_;
   KvCache* cache_;
-  StepBound bound_;
-  // One per segment; they grow to the largest number that a batch has needed.
+  std::vector<StepBound> bounds_;                     // [groups]
+  std::vector<std::optional<std::size_t>> state_of_;  // [groups] place among those with a state
+  // [segments, groups]; they grow to the largest number that a batch has needed.
   std::vector<Step> steps_;
   std::vector<Part> parts_;
-  std::vector<StepRequest> requests_;  // [parts]
+  std::vector<const Route*> routes_;              // [parts, groups]
+  std::vector<StepRequest> requests_;             // [parts] of one group
+  std::vector<std::vector<PageId>> state_lists_;  // of items that are cut
   std::vector<Cut> cuts_;
-  std::vector<Segment> segments_;
+  std::int64_t keys_in_cut_ = 0;          // of the open one
+  std::vector<Segment> segments_;         // [groups, cuts]
   std::vector<std::int32_t> tokens_;      // [rows]
   std::vector<std::int32_t> row_item_;    // [rows]
   std::vector<std::int32_t> logit_rows_;  // rows, ascending

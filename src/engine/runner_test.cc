@@ -13,14 +13,14 @@ using ::testing::HasSubstr;
 // A batch whose requests have pages of their own, one after another.
 struct Batch {
   std::vector<std::vector<std::int32_t>> tokens;
-  std::vector<std::vector<PageId>> pages;
+  std::vector<std::vector<std::vector<PageId>>> pages;  // [items][layer groups]
   std::vector<BatchItem> items;
 
   void add(Phase phase, std::int32_t cached, std::int32_t rows, bool logits = true) {
     const std::int32_t count = (cached + rows + 3) / 4;
     std::vector<PageId> list;
     for (std::int32_t i = 0; i < count; ++i) list.emplace_back(next_page++);
-    pages.push_back(std::move(list));
+    pages.push_back({std::move(list)});
     tokens.push_back(std::vector<std::int32_t>(static_cast<std::size_t>(rows), 9 + next_page % 8));
     items.push_back({phase, {}, cached, {}, logits});
     for (std::size_t i = 0; i < items.size(); ++i) {
@@ -118,7 +118,7 @@ TEST(Runner, PassesErrorsOn) {
   const auto failed = runner.run(batch.items, {}, false);
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().field, "forward");
-  batch.items[0].pages = batch.items[0].pages.first(1);
+  batch.pages[0][0].resize(1);
   const auto short_of_pages = runner.run(batch.items, {}, false);
   ASSERT_FALSE(short_of_pages);
   EXPECT_THAT(short_of_pages.error().field, HasSubstr("pages"));

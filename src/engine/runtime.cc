@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "attn/planner.h"
+#include "attn/budget.h"
+#include "attn/model_plan.h"
 #include "io/read_file.h"
 #include "kernels/all.h"
 #include "kernels/cpu/matmul_bf16.h"
@@ -57,21 +58,52 @@ Result<void> check_context(const Wishes& wishes, const ModelConfig& config) {
                fmt::format("{}", wishes.context_length), ""};
 }
 
-// Pages of the cache. Memory that no request has touched costs nothing, as the system hands it out
-// page by page, so the ceiling is generous.
-std::int64_t cache_pages(const Plan& plan, const Wishes& wishes, const Machine& machine,
-                         std::int64_t weight_bytes) {
-  const std::int64_t page = plan.main().page_size;
-  if (wishes.max_total_tokens > 0) return (wishes.max_total_tokens + page - 1) / page;
-  std::int64_t taken = weight_bytes;
-  for (const Budget& b : plan.budgets) taken += b.bytes;
-  double page_bytes = 0;
-  for (const CachePlan& c : plan.caches) page_bytes += static_cast<double>(c.page_bytes());
-  page_bytes *= plan.layers;
-  const double left = static_cast<double>(std::max<std::int64_t>(0, machine.memory_bytes - taken));
-  const auto fit = static_cast<std::int64_t>(left / 2 / page_bytes);
-  const std::int64_t pages = (plan.context_length + page - 1) / page;
-  return std::max<std::int64_t>(1, std::min({fit, plan.max_requests * pages, kMaxSlots / page}));
+// Pages of a group for requests of `tokens` tokens together: one with a window needs no more than
+// all running requests hold at once, however long they are.
+std::int64_t group_pages(const ModelPlan& plan, const Plan& p, std::int64_t tokens) {
+  const std::int64_t pages = pages_for(tokens, p.main().page_size);
+  if (kept_tokens(p.problem) == 0) return pages;
+  return std::min(pages, window_pages(p, plan.block_tokens, p.max_requests, p.max_rows));
+}
+
+// Bytes of all groups' pages for so many tokens.
+double pool_bytes(const ModelPlan& plan, std::int64_t tokens) {
+  double sum = 0;
+  for (const GroupPlan& g : plan.groups) {
+    double page = 0;
+    for (const CachePlan& c : g.plan.caches) page += static_cast<double>(c.page_bytes());
+    sum += page * g.plan.layers * static_cast<double>(group_pages(plan, g.plan, tokens));
+  }
+  return sum;
+}
+
+// Tokens that the cache holds. Memory that no request has touched costs nothing, as the system hands
+// it out page by page, so the ceiling is generous.
+std::int64_t cache_tokens(const ModelPlan& plan, const Wishes& wishes, const Machine& machine,
+                          std::int64_t weight_bytes) {
+  if (wishes.max_total_tokens > 0) return wishes.max_total_tokens;
+  const std::int64_t taken = weight_bytes + plan.buffer_bytes();
+  const double room =
+      static_cast<double>(std::max<std::int64_t>(0, machine.memory_bytes - taken)) / 2;
+  // In blocks, which are whole pages of every group.
+  const std::int64_t block = plan.block_tokens;
+  std::int64_t fit = 0;
+  std::int64_t above =
+      std::min(plan.max_requests() * pages_for(plan.context_length(), block), kMaxSlots / block) +
+      1;
+  while (above - fit > 1) {
+    const std::int64_t middle = fit + (above - fit) / 2;
+    (pool_bytes(plan, middle * block) <= room ? fit : above) = middle;
+  }
+  return std::max<std::int64_t>(1, fit) * block;
+}
+
+std::vector<PoolSize> pool_sizes(const ModelPlan& plan, std::int64_t tokens) {
+  std::vector<PoolSize> out;
+  for (const GroupPlan& g : plan.groups) {
+    out.push_back({.budget_bytes = 0, .pages = group_pages(plan, g.plan, tokens)});
+  }
+  return out;
 }
 
 }  // namespace
@@ -83,14 +115,8 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   if (!precision) return StartError(precision.error());
   auto config = config_of(options);
   if (!config) return StartError(config.error());
-  if (config->groups.size() > 1) {
-    return StartError(Error{ErrorCode::unsupported, config->architecture,
-                            "layers that share one attention problem",
-                            fmt::format("{} groups", config->groups.size()), ""});
-  }
 
   Wishes wishes = options.wishes;
-  wishes.layers = config->layers;
   if (wishes.context_length == 0) wishes.context_length = config->max_context;
   if (const auto ok = check_context(wishes, *config); !ok) return StartError(ok.error());
 
@@ -98,7 +124,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   r->machine_ = *machine;
   r->precision_ = *precision;
   r->registry_ = all_kernels();
-  PlanResult plan = make_plan(config->groups.front().problem, *machine, wishes, r->registry_);
+  ModelPlanResult plan = make_model_plan(config->layer_groups(), *machine, wishes, r->registry_);
   if (!plan) return StartError(plan.error());
   r->plan_ = std::move(*plan);
 
@@ -112,9 +138,8 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   r->load_seconds_ =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
-  PoolSize size;
-  size.pages = cache_pages(r->plan_, wishes, *machine, r->model_->weight_bytes());
-  auto cache = KvCache::create(r->plan_, r->registry_, size);
+  const std::int64_t tokens = cache_tokens(r->plan_, wishes, *machine, r->model_->weight_bytes());
+  auto cache = KvCache::create(r->plan_, r->registry_, pool_sizes(r->plan_, tokens));
   if (!cache) return StartError(cache.error());
   r->cache_.emplace(std::move(*cache));
 

@@ -9,7 +9,7 @@
 #include <variant>
 
 #include "attn/machine.h"
-#include "attn/plan.h"
+#include "attn/model_plan.h"
 #include "attn/reason.h"
 #include "attn/registry.h"
 #include "attn/wishes.h"
@@ -55,7 +55,7 @@ class Runtime {
   const Model& model() const { return *model_; }
   const ModelConfig& config() const { return model_->config(); }
   const Machine& machine() const { return machine_; }
-  const Plan& plan() const { return plan_; }
+  const ModelPlan& plan() const { return plan_; }
   MatmulPrecision precision() const { return precision_; }
   KvCache& cache() { return *cache_; }
   Engine& engine() { return *engine_; }
@@ -70,7 +70,7 @@ class Runtime {
   Arena arena_;
   Registry registry_;
   Machine machine_;
-  Plan plan_;
+  ModelPlan plan_;
   MatmulPrecision precision_ = MatmulPrecision::f32;
   std::unique_ptr<Model> model_;
   std::optional<KvCache> cache_;

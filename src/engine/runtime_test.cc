@@ -103,8 +103,8 @@ TEST(Runtime, Defaults) {
   ASSERT_TRUE(runtime);
   Runtime& r = **runtime;
   EXPECT_EQ(r.machine().device, Device::cpu);
-  EXPECT_EQ(r.plan().layers, 3);
-  EXPECT_EQ(r.plan().context_length, 512);
+  EXPECT_EQ(r.plan().layers(), 3);
+  EXPECT_EQ(r.plan().context_length(), 512);
   // All running requests, each as long as the context.
   EXPECT_EQ(r.cache().tokens(), 4 * 512);
   EXPECT_EQ(r.engine().capacity(), 512);
@@ -115,7 +115,7 @@ TEST(Runtime, Defaults) {
   o.wishes.max_total_tokens = 70;
   runtime = Runtime::create(o);
   ASSERT_TRUE(runtime);
-  EXPECT_EQ((*runtime)->plan().context_length, 100);
+  EXPECT_EQ((*runtime)->plan().context_length(), 100);
   EXPECT_EQ((*runtime)->cache().tokens(), 80);
   EXPECT_EQ((*runtime)->engine().capacity(), 80);
 }

@@ -309,6 +309,17 @@ Result<std::int64_t> PrefixCache::insert(std::span<const std::int32_t> tokens,
   return static_cast<std::int64_t>(chain.size() * size);
 }
 
+GroupPages PrefixCache::stored_pages(std::span<const std::int32_t> tokens,
+                                     std::int64_t tokens_stored) const {
+  GroupPages out(groups_.size());
+  for (const Block* block : walk(tokens, tokens_stored / granularity_)) {
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      out[g].insert(out[g].end(), block->pages[g].begin(), block->pages[g].end());
+    }
+  }
+  return out;
+}
+
 bool PrefixCache::only_ours(std::size_t g, PageId page) const {
   return groups_[g].ledger->owners(page) == 1 && groups_[g].ledger->writers(page) == 0;
 }
@@ -341,17 +352,31 @@ void PrefixCache::drop_pages(Block& block, std::size_t g, bool shared_too, Evict
   if (!left) windows_[g].erase(window_key(block, g));
 }
 
-// Takes a block without successors out of the cache.
+// Takes a block without successors out of the cache, and predecessors that then hold nothing.
 void PrefixCache::remove(Block& block, Evicted& out) {
-  for (std::size_t g = 0; g < groups_.size(); ++g) drop_pages(block, g, true, out);
-  leaves_.erase(used_key(block));
-  Block* parent = block.parent;
-  if (parent != nullptr && --parent->children == 0) leaves_.insert(used_key(*parent));
-  const PrefixEvent event{PrefixEventKind::removed, block.hash, parent ? parent->hash : kRootHash,
-                          block.end};
-  blocks_.erase(block.hash);
-  ++out.blocks;
-  if (options_.on_event) options_.on_event(event);
+  Block* last = &block;
+  while (last != nullptr) {
+    for (std::size_t g = 0; g < groups_.size(); ++g) drop_pages(*last, g, true, out);
+    leaves_.erase(used_key(*last));
+    Block* parent = last->parent;
+    if (parent != nullptr && --parent->children == 0) leaves_.insert(used_key(*parent));
+    const PrefixEvent event{PrefixEventKind::removed, last->hash, parent ? parent->hash : kRootHash,
+                            last->end};
+    blocks_.erase(last->hash);
+    ++out.blocks;
+    if (options_.on_event) options_.on_event(event);
+    // A leaf whose pages went before its successors did: no eviction would find it again.
+    last = parent != nullptr && parent->children == 0 && empty(*parent) ? parent : nullptr;
+  }
+}
+
+bool PrefixCache::empty(const Block& block) {
+  for (const std::vector<PageId>& pages : block.pages) {
+    for (const PageId page : pages) {
+      if (!page.is_hole()) return false;
+    }
+  }
+  return true;
 }
 
 Evicted PrefixCache::evict(int group, std::int64_t pages) {

@@ -114,6 +114,11 @@ class PrefixCache {
   Result<std::int64_t> insert(std::span<const std::int32_t> tokens,
                               std::span<const std::vector<PageId>> pages);
 
+  /// The pages of the first `tokens_stored` tokens of `tokens`, as insert() returned them, without
+  /// an owner gained: holes where a group lacks them, whether or not a request could resume there.
+  /// [groups][tokens_stored / tokens_per_page]. O(tokens).
+  GroupPages stored_pages(std::span<const std::int32_t> tokens, std::int64_t tokens_stored) const;
+
   /// Frees pages until `pages` of them of `group` are free or no more can be: blocks without
   /// successors, least recently used first. In a group with a window the order is that in which
   /// blocks were last inside a window that was matched or inserted (never: first), and the pages of
@@ -167,6 +172,7 @@ class PrefixCache {
   void fill_pages(Block& block, std::span<const std::vector<PageId>> pages);
   bool only_ours(std::size_t g, PageId page) const;
   bool evictable(const Block& block) const;
+  static bool empty(const Block& block);
   void drop_pages(Block& block, std::size_t g, bool shared_too, Evicted& out);
   void remove(Block& block, Evicted& out);
   void release_all();

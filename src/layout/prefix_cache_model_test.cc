@@ -118,7 +118,7 @@ class Model {
           p = PageId();
         }
       }
-      if (best_whole) entries_.erase(best);
+      if (best_whole) remove(best);
     }
     return freed;
   }
@@ -126,6 +126,26 @@ class Model {
   const std::map<Tokens, Entry>& entries() const { return entries_; }
 
  private:
+  // With the predecessors that hold nothing and have no other successor.
+  void remove(std::map<Tokens, Entry>::iterator it) {
+    Tokens left = it->first;
+    entries_.erase(it);
+    while (left.size() > block_) {
+      left.resize(left.size() - block_);
+      const auto parent = entries_.find(left);
+      const auto next = std::next(parent);
+      if (next != entries_.end() && next->first.size() > left.size() &&
+          std::equal(left.begin(), left.end(), next->first.begin())) {
+        return;
+      }
+      for (const auto& list : parent->second.pages) {
+        for (const PageId p : list) {
+          if (!p.is_hole()) return;
+        }
+      }
+      entries_.erase(parent);
+    }
+  }
   static Tokens prefix(const Tokens& t, std::size_t n) {
     return Tokens(t.begin(), t.begin() + static_cast<std::ptrdiff_t>(n));
   }

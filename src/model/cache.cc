@@ -1,22 +1,53 @@
 #include "model/cache.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "attn/budget.h"
+#include "base/check.h"
+
 namespace lathe {
 
-Result<KvCache> KvCache::create(const Plan& plan, const Registry& registry, PoolSize size) {
+Result<void> KvCache::add_group(const GroupPlan& group, PoolSize size) {
   std::vector<PoolPart> parts;
   int index_pool = 0;
-  for (const CachePlan& c : plan.caches) {
+  for (const CachePlan& c : group.plan.caches) {
     if (c.role == CacheRole::compressed) {
       return Error{ErrorCode::unsupported, "cache", "pools over one page numbering",
                    "a compressed pool, whose pages come and go on their own", ""};
     }
     if (c.role == CacheRole::index) index_pool = static_cast<int>(parts.size());
-    parts.push_back({c.layout, c.page_size, plan.layers});
+    parts.push_back({c.layout, c.page_size, group.plan.layers});
   }
   auto pools = PoolGroup::create(parts, size);
   if (!pools) return pools.error();
-  KvCache cache(plan, registry, std::move(*pools));
-  cache.index_pool_ = index_pool;
+  groups_.push_back({std::move(*pools), index_pool, std::nullopt});
+  if (group.group.state_bytes == 0) return {};
+  auto state = StatePool::create(group.group.state_bytes, group.plan.layers, plan_->block_tokens,
+                                 plan_->state_slots);
+  if (!state) return state.error();
+  groups_.back().state.emplace(std::move(*state));
+  return {};
+}
+
+Result<KvCache> KvCache::create(const ModelPlan& plan, const Registry& registry,
+                                std::span<const PoolSize> sizes) {
+  if (sizes.size() != plan.groups.size()) {
+    return Error{ErrorCode::invalid_argument, "sizes",
+                 fmt::format("{}, one per layer group", plan.groups.size()),
+                 fmt::format("{}", sizes.size()), ""};
+  }
+  KvCache cache(plan, registry);
+  cache.places_.resize(static_cast<std::size_t>(plan.layers()));
+  for (std::size_t g = 0; g < plan.groups.size(); ++g) {
+    if (auto ok = cache.add_group(plan.groups[g], sizes[g]); !ok) return ok.error();
+    std::int32_t at = 0;
+    for (const std::int32_t layer : plan.groups[g].group.layers) {
+      LATHE_CHECK(layer >= 0 && layer < plan.layers(), "layer groups that hold every layer once");
+      cache.places_[static_cast<std::size_t>(layer)] = {g, at++};
+    }
+  }
   if (const Budget* gather = plan.budget(BudgetKind::gather)) {
     auto bytes = allocate_host_pool(gather->bytes);
     if (!bytes) return bytes.error();
@@ -24,6 +55,30 @@ Result<KvCache> KvCache::create(const Plan& plan, const Registry& registry, Pool
     cache.gather_bytes_ = static_cast<std::size_t>(gather->bytes);
   }
   return cache;
+}
+
+std::int64_t KvCache::tokens() const {
+  std::int64_t all = INT64_MAX;
+  std::int64_t growing = INT64_MAX;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const std::int64_t tokens = pools(g).pages() * page_size(g);
+    all = std::min(all, tokens);
+    if (kept_tokens(plan(g).problem) == 0) growing = std::min(growing, tokens);
+  }
+  return growing < INT64_MAX ? growing : all;
+}
+
+void KvCache::poison_free() {
+  for (Group& g : groups_) {
+    g.pools.poison_free();
+    if (g.state) g.state->poison_free();
+  }
+}
+
+std::int64_t KvCache::bytes() const {
+  std::int64_t sum = 0;
+  for (const Group& g : groups_) sum += g.pools.bytes() + (g.state ? g.state->bytes() : 0);
+  return sum;
 }
 
 }  // namespace lathe

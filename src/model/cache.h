@@ -1,48 +1,84 @@
-// KvCache: the pools of a plan, and what its routes need beside them.
+// KvCache: the pools of a model's layer groups, and what their routes need beside them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
+#include <vector>
 
-#include "attn/plan.h"
+#include "attn/model_plan.h"
 #include "attn/registry.h"
 #include "attn/step.h"
 #include "base/result.h"
 #include "layout/pool_group.h"
 #include "layout/rope.h"
+#include "layout/state_pool.h"
 
 namespace lathe {
 
 class KvCache {
  public:
-  /// Pools for every cache of the plan, over one page numbering, and the gather workspace that the
-  /// plan's budget names. The plan and the registry must outlive it. Errors: as Pool::create().
-  static Result<KvCache> create(const Plan& plan, const Registry& registry, PoolSize size);
+  /// For every layer group pools of its caches over one page numbering, as large as sizes[group]
+  /// says, and its state; and the gather workspace that the plan's budget names. The plan and the
+  /// registry must outlive it. Errors: as Pool::create(); a number of sizes that is not that of the
+  /// groups.
+  static Result<KvCache> create(const ModelPlan& plan, const Registry& registry,
+                                std::span<const PoolSize> sizes);
+  static Result<KvCache> create(const ModelPlan& plan, const Registry& registry, PoolSize size) {
+    return create(plan, registry, std::span(&size, 1));
+  }
 
-  const Plan& plan() const { return *plan_; }
+  const ModelPlan& plan() const { return *plan_; }
+  const Plan& plan(std::size_t group) const { return plan_->groups[group].plan; }
   const Registry& registry() const { return *registry_; }
-  PoolGroup& pools() { return pools_; }
-  const PoolGroup& pools() const { return pools_; }
-  PageLedger& ledger() { return pools_.ledger(); }
-  std::int32_t page_size() const { return plan_->main().page_size; }
-  /// Tokens that all pages together hold.
-  std::int64_t tokens() const { return pools_.pages() * page_size(); }
+  std::size_t groups() const { return groups_.size(); }
+  PoolGroup& pools(std::size_t group = 0) { return groups_[group].pools; }
+  const PoolGroup& pools(std::size_t group = 0) const { return groups_[group].pools; }
+  PageLedger& ledger(std::size_t group = 0) { return groups_[group].pools.ledger(); }
+  std::int32_t page_size(std::size_t group = 0) const { return plan(group).main().page_size; }
+  /// nullptr for a group without a state.
+  StatePool* state(std::size_t group) {
+    return groups_[group].state ? &*groups_[group].state : nullptr;
+  }
+  /// Tokens of requests that the pages hold together; those of a group with a window count only
+  /// where all have one.
+  std::int64_t tokens() const;
+  /// Fills every page and slot that nobody holds with 0xff (Pool::poison_free()).
+  void poison_free();
+  /// Bytes of all pools and states.
+  std::int64_t bytes() const;
 
-  /// Pages of one layer. Precondition of index(): the plan has an index cache.
-  PoolView main(std::int32_t layer) { return pools_.pool(0).view(layer); }
-  PoolView index(std::int32_t layer) { return pools_.pool(index_pool_).view(layer); }
-  bool has_index() const { return index_pool_ > 0; }
+  /// Pages of one layer of the model. Precondition of index(): the layer's plan has an index cache.
+  PoolView main(std::int32_t layer) { return pool_of(layer, 0); }
+  PoolView index(std::int32_t layer) { return pool_of(layer, group_of(layer).index_pool); }
+  PoolShape main_shape(std::int32_t layer) { return group_of(layer).pools.pool(0).shape(); }
   std::span<std::byte> gather_workspace() { return {gather_.get(), gather_bytes_}; }
 
  private:
-  KvCache(const Plan& plan, const Registry& registry, PoolGroup pools)
-      : plan_(&plan), registry_(&registry), pools_(std::move(pools)) {}
-  const Plan* plan_;
+  struct Group {
+    PoolGroup pools;
+    int index_pool = 0;
+    std::optional<StatePool> state;
+  };
+  struct Place {
+    std::size_t group = 0;
+    std::int32_t layer = 0;  // of the group's
+  };
+  KvCache(const ModelPlan& plan, const Registry& registry) : plan_(&plan), registry_(&registry) {}
+  Result<void> add_group(const GroupPlan& group, PoolSize size);
+  Group& group_of(std::int32_t layer) {
+    return groups_[places_[static_cast<std::size_t>(layer)].group];
+  }
+  PoolView pool_of(std::int32_t layer, int pool) {
+    return group_of(layer).pools.pool(pool).view(places_[static_cast<std::size_t>(layer)].layer);
+  }
+
+  const ModelPlan* plan_;
   const Registry* registry_;
-  PoolGroup pools_;
-  int index_pool_ = 0;
+  std::vector<Group> groups_;
+  std::vector<Place> places_;  // [layers]
   PoolBytes gather_{nullptr, [](std::byte*) {}};
   std::size_t gather_bytes_ = 0;
 };

@@ -97,6 +97,12 @@ std::size_t ModelConfig::group_of(std::int32_t layer) const {
   return 0;
 }
 
+std::vector<LayerGroup> ModelConfig::layer_groups() const {
+  std::vector<LayerGroup> out;
+  for (const LayerGroupConfig& g : groups) out.push_back({g.name, g.problem, g.layers, 0});
+  return out;
+}
+
 LayerGroupConfig& ModelConfig::all_layers() {
   if (groups.empty()) {
     LayerGroupConfig& all = groups.emplace_back();

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "attn/problem.h"
+#include "attn/model_plan.h"
 #include "base/result.h"
 #include "layout/rope.h"
 #include "ops/moe.h"
@@ -87,6 +87,9 @@ struct ModelConfig {
   }
   /// The one group of an architecture whose layers are all alike, made where there is none yet.
   LayerGroupConfig& all_layers();
+
+  /// What the planner gets.
+  std::vector<LayerGroup> layer_groups() const;
 
   /// Layers are of one family: all latent or all grouped_query.
   bool latent() const { return groups.front().problem.kind != ProblemKind::grouped_query; }

@@ -47,10 +47,19 @@ class NonFiniteSearch {
   bool active_;
 };
 
+// One set of tables for all layer groups that turn alike.
+struct ModelRope {
+  std::vector<RopeTables> tables;
+  std::vector<std::size_t> of_group;  // [groups] into tables
+  std::int64_t positions = 0;
+};
+
 class Decoder : public Model {
  public:
   Decoder(const ModelConfig& config, std::unique_ptr<ModelWeights> weights)
-      : config_(config), weights_(std::move(weights)) {}
+      : config_(config), weights_(std::move(weights)) {
+    for (std::int32_t l = 0; l < config_.layers; ++l) group_of_.push_back(config_.group_of(l));
+  }
 
   const ModelConfig& config() const override { return config_; }
   std::int64_t weight_bytes() const override { return weights_->bytes; }
@@ -58,31 +67,56 @@ class Decoder : public Model {
   Result<ForwardResult> forward(const OpsContext& ops, const ForwardArgs& args) const override;
 
  private:
-  Result<std::shared_ptr<const RopeTables>> rope_tables(std::int64_t positions) const;
+  Result<std::shared_ptr<const ModelRope>> rope_tables(std::int64_t positions) const;
+  void check_args(const ForwardArgs& args) const;
   Result<void> layer(const LayerContext& c, const MutableRowsView& x) const;
   void logits(const OpsContext& ops, const MutableRowsView& x, const ForwardArgs& args) const;
 
   ModelConfig config_;
   std::unique_ptr<ModelWeights> weights_;
+  std::vector<std::size_t> group_of_;  // [layers]
   // Made by the first forward pass, for its plan's context: a model's own maximum can be far longer.
   mutable std::mutex rope_guard_;
-  mutable std::shared_ptr<const RopeTables> rope_;
+  mutable std::shared_ptr<const ModelRope> rope_;
 };
 
-Result<std::shared_ptr<const RopeTables>> Decoder::rope_tables(std::int64_t positions) const {
-  const std::lock_guard lock(rope_guard_);
-  if (rope_ != nullptr && rope_->main.positions() >= positions) return rope_;
-  auto main = RopeTable::make(config_.groups.front().rope, positions);
+Result<RopeTables> tables_of(const LayerGroupConfig& group, RopePairing index_pairing,
+                             std::int64_t positions) {
+  auto main = RopeTable::make(group.rope, positions);
   if (!main) return main.error();
   RopeTables tables{std::move(*main), std::nullopt};
-  if (config_.groups.front().problem.sparse()) {
-    RopeConfig config = config_.groups.front().rope;
-    config.pairing = config_.mla.index_pairing;
+  if (group.problem.sparse()) {
+    RopeConfig config = group.rope;
+    config.pairing = index_pairing;
     auto index = RopeTable::make(config, positions);
     if (!index) return index.error();
     tables.index = std::move(*index);
   }
-  rope_ = std::make_shared<const RopeTables>(std::move(tables));
+  return tables;
+}
+
+Result<std::shared_ptr<const ModelRope>> Decoder::rope_tables(std::int64_t positions) const {
+  const std::lock_guard lock(rope_guard_);
+  if (rope_ != nullptr && rope_->positions >= positions) return rope_;
+  ModelRope rope;
+  rope.positions = positions;
+  for (std::size_t g = 0; g < config_.groups.size(); ++g) {
+    const LayerGroupConfig& group = config_.groups[g];
+    std::size_t equal = 0;
+    while (equal < g && (config_.groups[equal].rope != group.rope ||
+                         config_.groups[equal].problem.sparse() != group.problem.sparse())) {
+      ++equal;
+    }
+    if (equal < g) {
+      rope.of_group.push_back(rope.of_group[equal]);
+      continue;
+    }
+    auto tables = tables_of(group, config_.mla.index_pairing, positions);
+    if (!tables) return tables.error();
+    rope.of_group.push_back(rope.tables.size());
+    rope.tables.push_back(std::move(*tables));
+  }
+  rope_ = std::make_shared<const ModelRope>(std::move(rope));
   return rope_;
 }
 
@@ -120,46 +154,66 @@ void Decoder::logits(const OpsContext& ops, const MutableRowsView& x,
   matmul(ops, {constant(last), weights_->head, args.logits});
 }
 
-Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs& args) const {
-  const std::int64_t rows = std::ssize(args.tokens);
-  LATHE_CHECK(args.cache != nullptr && args.cache->plan().problem == config_.groups.front().problem,
+void Decoder::check_args(const ForwardArgs& args) const {
+  const std::size_t groups = config_.groups.size();
+  LATHE_CHECK(args.cache != nullptr && args.cache->groups() == groups,
               "a cache that was planned for this model");
-  LATHE_CHECK(args.cache->plan().layers == config_.layers, "a cache of the model's layers");
-  std::int64_t covered = 0;
-  for (const Segment& s : args.segments) {
-    LATHE_CHECK(s.first_row == covered, "segments cover all rows, in order");
-    covered += s.step->rows;
+  LATHE_CHECK(args.segments.size() % groups == 0, "segments of every layer group");
+  for (std::size_t g = 0; g < groups; ++g) {
+    LATHE_CHECK(args.cache->plan(g).problem == config_.groups[g].problem,
+                "a cache that was planned for this model");
+    LATHE_CHECK(args.cache->plan().groups[g].group.layers == config_.groups[g].layers,
+                "a cache of the model's layers");
+    std::int64_t covered = 0;
+    for (const Segment& s : args.segments_of(g, groups)) {
+      LATHE_CHECK(s.first_row == covered, "segments cover all rows, in order");
+      covered += s.step->rows;
+    }
+    LATHE_CHECK(covered == std::ssize(args.tokens), "segments cover all rows, in order");
   }
-  LATHE_CHECK(covered == rows, "segments cover all rows, in order");
   LATHE_CHECK(args.logits.rows == std::ssize(args.logit_rows), "logits of logit_rows");
+}
+
+// Of a group's segments: the room for the keys that its indexers choose.
+std::span<Selection> make_selections(Arena& arena, const AttentionProblem& problem,
+                                     std::span<const Segment> segments) {
+  const std::span selections(arena.take_array<Selection>(std::ssize(segments)), segments.size());
+  for (std::size_t s = 0; s < selections.size(); ++s) {
+    const StepView& step = *segments[s].step;
+    selections[s] = {};
+    // Expanded attention sees every key; the planner takes it only while top-k would choose all.
+    if (!problem.sparse() || step.rows == 0 || step.route->kind == KernelKind::ragged) continue;
+    selections[s].width =
+        std::max<std::int64_t>(1, std::min<std::int64_t>(problem.top_k, step.max_context));
+    selections[s].slots = arena.take_array<std::int32_t>(step.rows * selections[s].width);
+  }
+  return selections;
+}
+
+Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs& args) const {
+  check_args(args);
+  const std::int64_t rows = std::ssize(args.tokens);
   if (rows == 0) return ForwardResult{};
 
-  const auto rope = rope_tables(args.cache->plan().context_length);
+  const auto rope = rope_tables(args.cache->plan().context_length());
   if (!rope) return rope.error();
   Arena& arena = *ops.arena;
   const Arena::Scope scope(arena);
   const MutableRowsView x = take_rows(arena, rows, config_.hidden);
-  const std::int64_t segments = std::ssize(args.segments);
-  const std::span selections(arena.take_array<Selection>(segments),
-                             static_cast<std::size_t>(segments));
-  for (std::size_t s = 0; s < selections.size(); ++s) {
-    const StepView& step = *args.segments[s].step;
-    selections[s] = {};
-    // Expanded attention sees every key; the planner takes it only while top-k would choose all.
-    if (!config_.groups.front().problem.sparse() || step.rows == 0 ||
-        step.route->kind == KernelKind::ragged) {
-      continue;
-    }
-    selections[s].width = std::max<std::int64_t>(
-        1, std::min<std::int64_t>(config_.groups.front().problem.top_k, step.max_context));
-    selections[s].slots = arena.take_array<std::int32_t>(step.rows * selections[s].width);
+  const std::size_t groups = config_.groups.size();
+  auto* selections = arena.take_array<std::span<Selection>>(static_cast<std::int64_t>(groups));
+  for (std::size_t g = 0; g < groups; ++g) {
+    selections[g] = make_selections(arena, config_.groups[g].problem, args.segments_of(g, groups));
   }
 
   NonFiniteSearch search(arena, rows, args.find_non_finite);
   embed(ops, weights_->embedding, args.tokens, x);
   search.look(constant(x), {}, -1);
   for (std::int32_t l = 0; l < config_.layers; ++l) {
-    const LayerContext c{ops, config_, **rope, *args.cache, l, args.segments, selections};
+    const std::size_t g = group_of_[static_cast<std::size_t>(l)];
+    const LayerContext c{
+        ops,         config_, args.cache->plan(g),         (*rope)->tables[(*rope)->of_group[g]],
+        *args.cache, l,       args.segments_of(g, groups), selections[g]};
     if (auto ok = layer(c, x); !ok) return ok.error();
     search.look(constant(x), {}, l);
   }

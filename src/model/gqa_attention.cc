@@ -20,7 +20,7 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
   const OpsContext& ops = c.ops;
   Arena& arena = *ops.arena;
   const Arena::Scope scope(arena);
-  const AttentionProblem& p = c.config.attention(c.layer);
+  const AttentionProblem& p = c.plan.problem;
   const std::int64_t k_cols = std::int64_t{p.kv_heads} * p.head_dim;
   const std::int64_t v_cols = std::int64_t{p.kv_heads} * p.v_head_dim;
 
@@ -57,7 +57,7 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
       q_in = take_rows(arena, step.rows, q.cols, step.route->q_dtype);
       cast_rows(ops, constant(q_rows), q_in);
     }
-    const AttendOp op{.plan = &c.cache.plan(),
+    const AttendOp op{.plan = &c.plan,
                       .registry = &c.cache.registry(),
                       .step = &step,
                       .pool = c.cache.main(c.layer),

@@ -25,7 +25,7 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
   const OpsContext& ops = c.ops;
   Arena& arena = *ops.arena;
   const Arena::Scope scope(arena);
-  const AttentionProblem& p = c.config.attention(c.layer);
+  const AttentionProblem& p = c.plan.problem;
   const RopeTable& table = *c.rope.index;
 
   // Queries only where a row has more keys than it may keep.
@@ -61,11 +61,11 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
     SelectKeys select{
         .step = &step,
         .keys = c.cache.index(c.layer),
-        .main = c.cache.pools().pool(0).shape(),
+        .main = c.cache.main_shape(c.layer),
         .heads = p.index_heads,
         .dim = p.index_dim,
         .k = selection.width,
-        .budget_bytes = logits_budget(c.cache.plan()),
+        .budget_bytes = logits_budget(c.plan),
         .slots = {selection.slots, static_cast<std::size_t>(step.rows * selection.width)}};
     if (step.selecting_rows > 0) {
       const MutableRowsView mine = rows_at(q, segment.first_row, step.rows);

@@ -13,7 +13,7 @@
 
 namespace lathe {
 
-/// Tables of a model, for every position of a plan's context.
+/// Tables of a layer group, for every position of a plan's context.
 struct RopeTables {
   RopeTable main;
   std::optional<RopeTable> index;  // sparse problems
@@ -33,9 +33,10 @@ struct Selection {
 struct LayerContext {
   const OpsContext& ops;
   const ModelConfig& config;
+  const Plan& plan;  // of the layer's group, as all that follows but the cache
   const RopeTables& rope;
   KvCache& cache;
-  std::int32_t layer = 0;
+  std::int32_t layer = 0;  // of the model
   std::span<const Segment> segments;
   std::span<Selection> selections;  // [segments]
 };

@@ -21,7 +21,7 @@ const float* data_or_null(const Vector& v) { return v.empty() ? nullptr : v.data
 class MlaLayer {
  public:
   MlaLayer(const LayerContext& c, const MlaWeights& w)
-      : c_(c), ops_(c.ops), arena_(*c.ops.arena), w_(w), p_(c.config.attention(c.layer)) {}
+      : c_(c), ops_(c.ops), arena_(*c.ops.arena), w_(w), p_(c.plan.problem) {}
 
   Result<void> run(const IndexerWeights* indexer, const RowsView& h, const MutableRowsView& x) {
     const Arena::Scope scope(arena_);
@@ -60,7 +60,7 @@ class MlaLayer {
   }
 
   AttendOp op_of(std::size_t s) const {
-    return {.plan = &c_.cache.plan(),
+    return {.plan = &c_.plan,
             .registry = &c_.cache.registry(),
             .step = c_.segments[s].step,
             .pool = c_.cache.main(c_.layer),

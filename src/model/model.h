@@ -19,22 +19,28 @@
 
 namespace lathe {
 
-/// Neighbouring rows of a batch that share a phase, and the step planned for them. A batch that
-/// mixes prefill chunks with decode rows has a segment of each, so each runs its own side's kernel;
-/// everything between attention calls runs over all rows at once.
+/// Neighbouring rows of a batch that share a phase, and the step planned for them in a layer group.
+/// A batch that mixes prefill chunks with decode rows has a segment of each, so each runs its own
+/// side's kernel; everything between attention calls runs over all rows at once.
 struct Segment {
   const StepView* step = nullptr;
   std::int64_t first_row = 0;
 };
 
 struct ForwardArgs {
-  std::span<const std::int32_t> tokens;      // [rows] in [0, vocab)
-  std::span<const Segment> segments;         // cover all rows, in order
+  std::span<const std::int32_t> tokens;  // [rows] in [0, vocab)
+  // [groups, n] of every layer group the same n segments, which cover all rows in order.
+  std::span<const Segment> segments;
   std::span<const std::int32_t> logit_rows;  // [n] rows whose logits are wanted, ascending
   MutableRowsView logits;                    // [n, vocab] f32
   KvCache* cache = nullptr;
   // Looks for NaN and Inf after every layer, which costs a pass over the rows.
   bool find_non_finite = false;
+
+  std::span<const Segment> segments_of(std::size_t group, std::size_t groups) const {
+    const std::size_t n = segments.size() / groups;
+    return segments.subspan(group * n, n);
+  }
 };
 
 /// A row in which NaN or Inf appeared first, and after which layer (-1: the embedding, `layers`:

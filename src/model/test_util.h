@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "attn/planner.h"
+#include "attn/model_plan.h"
 #include "io/mapped_file.h"
 #include "io/safetensors.h"
 #include "kernels/all.h"
@@ -114,23 +114,28 @@ class Runner {
     wishes.chunked_prefill_size = options.context;
     wishes.max_running_requests = kRequests;
     wishes.context_length = options.context;
-    wishes.layers = model.config().layers;
     wishes.gather_budget = options.gather_budget;
     wishes.logits_budget = std::int64_t{1} << 22;
-    const PlanResult plan = make_plan(model.config().groups.front().problem,
-                                      describe_machine(options.device), wishes, registry_);
+    const ModelPlanResult plan = make_model_plan(
+        model.config().layer_groups(), describe_machine(options.device), wishes, registry_);
     EXPECT_TRUE(plan.ok());
-    plan_ = std::make_unique<Plan>(*plan);
-    pages_ = kRequests * (kContext / plan_->main().page_size + 1);
-    cache_ = std::make_unique<KvCache>(*KvCache::create(*plan_, registry_, {.pages = pages_}));
-    cache_->pools().poison_free();
+    plan_ = std::make_unique<ModelPlan>(*plan);
+    std::vector<PoolSize> sizes;
+    for (const GroupPlan& g : plan_->groups) {
+      pages_.push_back(kRequests * (options.context / g.plan.main().page_size + 1));
+      sizes.push_back({.pages = pages_.back()});
+    }
+    cache_ = std::make_unique<KvCache>(*KvCache::create(*plan_, registry_, sizes));
+    cache_->poison_free();
+    lists_.resize(plan_->groups.size());
     ops_.device = options.device;
     ops_.execution = {&pool_, &scratch_, true};
     ops_.precision = options.precision;
     ops_.arena = &arena_;
   }
 
-  const Plan& plan() const { return *plan_; }
+  /// Of the first layer group.
+  const Plan& plan() const { return plan_->groups.front().plan; }
   KvCache& cache() { return *cache_; }
   Arena& arena() { return arena_; }
   const ForwardResult& result() const { return result_; }
@@ -141,28 +146,35 @@ class Runner {
   Logits step(const std::vector<Chunk>& extend, const std::vector<Chunk>& decode = {}) {
     std::vector<Segment> segments;
     std::vector<Step> steps;
-    steps.reserve(2);
+    steps.reserve(2 * plan_->groups.size());
     std::vector<std::int32_t> tokens;
-    for (const bool decoding : {false, true}) {
-      const std::vector<Chunk>& chunks = decoding ? decode : extend;
-      if (chunks.empty()) continue;
-      std::vector<StepRequest> requests;
-      const auto first = static_cast<std::int64_t>(tokens.size());
-      for (const Chunk& c : chunks) {
-        std::int32_t& cached = cached_[c.request];
-        requests.push_back({.pages = pages_of(c.request),
-                            .compressed_pages = {},
-                            .cached = cached,
-                            .rows = static_cast<std::int32_t>(c.tokens.size())});
-        cached += static_cast<std::int32_t>(c.tokens.size());
+    for (std::size_t g = 0; g < plan_->groups.size(); ++g) {
+      std::int64_t first = 0;
+      for (const bool decoding : {false, true}) {
+        const std::vector<Chunk>& chunks = decoding ? decode : extend;
+        if (chunks.empty()) continue;
+        std::vector<StepRequest> requests;
+        for (const Chunk& c : chunks) {
+          requests.push_back({.pages = pages_of(g, c.request),
+                              .compressed_pages = {},
+                              .cached = cached_[c.request],
+                              .rows = static_cast<std::int32_t>(c.tokens.size())});
+        }
+        StepOptions room;
+        room.main_pages = pages_[g];
+        steps.push_back(*Step::make(plan_->groups[g].plan, room));
+        const auto planned =
+            steps.back().plan({decoding ? Phase::decode : Phase::extend, requests});
+        EXPECT_TRUE(planned.ok()) << (planned ? "" : planned.error().message());
+        segments.push_back({&steps.back().view(), first});
+        first += steps.back().view().rows;
+      }
+    }
+    for (const std::vector<Chunk>* chunks : {&extend, &decode}) {
+      for (const Chunk& c : *chunks) {
+        cached_[c.request] += static_cast<std::int32_t>(c.tokens.size());
         tokens.insert(tokens.end(), c.tokens.begin(), c.tokens.end());
       }
-      StepOptions room;
-      room.main_pages = pages_;
-      steps.push_back(*Step::make(*plan_, room));
-      const auto planned = steps.back().plan({decoding ? Phase::decode : Phase::extend, requests});
-      EXPECT_TRUE(planned.ok()) << (planned ? "" : planned.error().message());
-      segments.push_back({&steps.back().view(), first});
     }
     const std::int64_t vocab = model_.config().vocab;
     const auto rows = static_cast<std::int64_t>(tokens.size());
@@ -207,11 +219,11 @@ class Runner {
 
  private:
   // Request r has every kRequests-th page from the back.
-  std::span<const PageId> pages_of(int request) {
-    auto& list = lists_[request];
-    const std::int64_t count = pages_ / kRequests;
+  std::span<const PageId> pages_of(std::size_t group, int request) {
+    auto& list = lists_[group][request];
+    const std::int64_t count = pages_[group] / kRequests;
     for (std::int64_t i = std::ssize(list); i < count; ++i) {
-      list.emplace_back(static_cast<std::int32_t>(pages_ - 1 - i * kRequests - request));
+      list.emplace_back(static_cast<std::int32_t>(pages_[group] - 1 - i * kRequests - request));
     }
     return list;
   }
@@ -222,10 +234,10 @@ class Runner {
   Scratch scratch_;
   Arena arena_;
   OpsContext ops_;
-  std::unique_ptr<Plan> plan_;
+  std::unique_ptr<ModelPlan> plan_;
   std::unique_ptr<KvCache> cache_;
-  std::int64_t pages_ = 0;
-  std::map<int, std::vector<PageId>> lists_;
+  std::vector<std::int64_t> pages_;                        // [groups]
+  std::vector<std::map<int, std::vector<PageId>>> lists_;  // [groups]
   std::map<int, std::int32_t> cached_;
   ForwardResult result_;
   bool find_non_finite_ = false;

@@ -9,7 +9,7 @@
 
 #include "attn/explain.h"
 #include "attn/matrix.h"
-#include "attn/planner.h"
+#include "attn/model_plan.h"
 #include "base/threads.h"
 #include "kernels/all.h"
 
@@ -45,13 +45,15 @@ Result<std::vector<Candidate>> candidates(const Wishes& wishes, const Wishes& pl
   open.context_length = plain.context_length;
   open.layers = plain.layers;
   std::vector<Candidate> out;
-  const auto add = [&](const Wishes& w, const std::string& more = "") {
-    const auto plan = make_plan(config.groups.front().problem, *machine, w, registry);
-    if (!plan) return;
+  const auto add = [&](const Wishes& w, const std::string& more = "") -> bool {
+    const auto made = make_model_plan(config.layer_groups(), *machine, w, registry);
+    if (!made) return false;
+    const Plan& plan = made->groups.front().plan;
     out.push_back({w,
-                   fmt::format("{} -> {} over {}{}", kinds(*plan, Phase::extend),
-                               kinds(*plan, Phase::decode), plan->main().layout.name(), more),
-                   plan->phase(Phase::extend).routes.size()});
+                   fmt::format("{} -> {} over {}{}", kinds(plan, Phase::extend),
+                               kinds(plan, Phase::decode), plan.main().layout.name(), more),
+                   plan.phase(Phase::extend).routes.size()});
+    return true;
   };
   std::set<std::string> layouts;
   for (const MatrixCell& cell :
@@ -66,8 +68,7 @@ Result<std::vector<Candidate>> candidates(const Wishes& wishes, const Wishes& pl
     // What the planner mixes by itself, such as ragged prefill for short contexts only.
     w.prefill = "auto";
     w.decode = name(KernelKind::inplace);
-    add(w);
-    if (out.back().prefill_routes == 1) out.pop_back();
+    if (add(w) && out.back().prefill_routes == 1) out.pop_back();
   }
   for (const std::int64_t chunk : kChunks) {
     if (chunk >= plain.context_length) continue;
@@ -110,14 +111,15 @@ Result<RowResult, StartError> run_row(const RuntimeOptions& options, const Token
   auto evaluator = Evaluator::create(options, tokenizer);
   if (!evaluator) return evaluator.error();
   Runtime& runtime = (*evaluator)->runtime();
-  const Plan& plan = runtime.plan();
+  // Groups of one model differ in windows only, not in kinds.
+  const Plan& plan = runtime.plan().groups.front().plan;
   RowResult out;
   PlanRow& row = out.row;
   row.layout = plan.main().layout.name();
   row.prefill = kinds(plan, Phase::extend);
   row.decode = kinds(plan, Phase::decode);
   row.chunk = options.wishes.chunked_prefill_size;
-  row.bytes_per_token = plan.bytes_per_token() * plan.layers;
+  row.bytes_per_token = runtime.plan().bytes_per_token();
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     auto run = (*evaluator)->run(tasks[i], kTracedItems, {});
     if (!run) return StartError(run.error());

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attn/explain.h"
-#include "attn/planner.h"
+#include "attn/model_plan.h"
 #include "io/checkpoint.h"
 #include "kernels/all.h"
 #include "model/config.h"
@@ -30,10 +30,10 @@ struct DTypeShare {
 
 struct LayoutRow {
   std::string layout;
-  double bytes_per_token = 0;  // all layers and pools
-  std::int64_t fits = 0;       // tokens in the memory that weights and buffers leave
-  std::optional<Plan> plan;    // none: refused
-  std::string reason;          // of a refusal
+  double bytes_per_token = 0;     // all layers and pools
+  std::int64_t fits = 0;          // tokens in the memory that weights and buffers leave
+  std::optional<ModelPlan> plan;  // none: refused
+  std::string reason;             // of a refusal
 };
 
 std::map<std::string, DTypeShare> shares(const Checkpoint& checkpoint) {
@@ -67,9 +67,8 @@ LayoutRow plan_row(const ModelConfig& config, const Machine& machine, const Regi
   row.layout = name(kind);
   Wishes wishes;
   wishes.layout = row.layout;
-  wishes.layers = config.layers;
   wishes.context_length = config.max_context;
-  PlanResult plan = make_plan(config.groups.front().problem, machine, wishes, registry);
+  ModelPlanResult plan = make_model_plan(config.layer_groups(), machine, wishes, registry);
   if (!plan) {
     const Refusal& refusal = plan.error();
     row.reason = refusal.reasons.empty()
@@ -78,11 +77,9 @@ LayoutRow plan_row(const ModelConfig& config, const Machine& machine, const Regi
                                    refusal.reasons.front().wanted, refusal.reasons.front().offered);
     return row;
   }
-  std::int64_t buffers = 0;
-  for (const Budget& b : plan->budgets) buffers += b.bytes;
-  row.bytes_per_token = plan->bytes_per_token() * config.layers;
+  row.bytes_per_token = plan->bytes_per_token();
   const std::int64_t left =
-      std::max<std::int64_t>(0, machine.memory_bytes - weight_bytes - buffers);
+      std::max<std::int64_t>(0, machine.memory_bytes - weight_bytes - plan->buffer_bytes());
   row.fits = static_cast<std::int64_t>(static_cast<double>(left) / row.bytes_per_token);
   row.plan = std::move(*plan);
   return row;
@@ -118,7 +115,11 @@ std::string text(const ModelConfig& config, const Checkpoint& checkpoint, const 
   std::string out = line("architecture",
                          fmt::format("{}, {} layers, hidden {}, vocabulary {}", config.architecture,
                                      config.layers, config.hidden, config.vocab));
-  out += line("attention", attention_text(config.groups.front().problem));
+  for (const LayerGroupConfig& g : config.groups) {
+    const bool alone = config.groups.size() == 1;
+    out += line(&g == &config.groups.front() ? "attention" : "",
+                attention_text(g.problem) + (alone ? "" : "; " + layers_text(g.layers)));
+  }
   if (config.moe.experts > 0) out += line("experts", experts_text(config.moe));
   out += line("context", fmt::format("{} tokens", config.max_context));
   out += line("weights",
@@ -157,6 +158,13 @@ nlohmann::ordered_json json(const ModelConfig& config, const Checkpoint& checkpo
                               {"attention", name(config.groups.front().problem.kind)},
                               {"parameters", parameters(checkpoint)},
                               {"weight_bytes", checkpoint.total_bytes()}};
+  for (const LayerGroupConfig& g : config.groups) {
+    if (config.groups.size() == 1) break;
+    j["groups"].push_back({{"name", g.name},
+                           {"attention", name(g.problem.kind)},
+                           {"window", g.problem.window},
+                           {"layers", g.layers}});
+  }
   for (const auto& [dtype, s] : shares(checkpoint)) {
     j["weights"][dtype] = {{"tensors", s.tensors}, {"elements", s.elements}, {"bytes", s.bytes}};
   }

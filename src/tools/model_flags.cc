@@ -44,16 +44,16 @@ void print_started(const ModelFlags& flags, Runtime& r) {
                  : "f32");
   const KvCache& cache = r.cache();
   fmt::print(stderr, "cache     {} tokens, {} in pages of {}\n", cache.tokens(),
-             human_bytes(cache.pools().bytes()), cache.page_size());
-  std::int64_t buffers = 0;
-  for (const Budget& b : r.plan().budgets) buffers += b.bytes;
-  fmt::print(stderr, "workspace at most {}\n", human_bytes(buffers));
+             human_bytes(cache.bytes()), cache.page_size());
+  fmt::print(stderr, "workspace at most {}\n", human_bytes(r.plan().buffer_bytes()));
   if (flags.explain) {
     fmt::print(stderr, "{}", explain(r.plan()));
     return;
   }
   fmt::print(stderr, "plan      {}\n", summary(r.plan()));
-  for (const std::string& note : r.plan().notes) fmt::print(stderr, "chosen    {}\n", note);
+  for (const GroupPlan& g : r.plan().groups) {
+    for (const std::string& note : g.plan.notes) fmt::print(stderr, "chosen    {}\n", note);
+  }
 }
 
 }  // namespace

@@ -8,11 +8,13 @@
 
 #include "attn/explain.h"
 #include "attn/matrix.h"
+#include "attn/model_plan.h"
 #include "attn/plan_json.h"
-#include "attn/planner.h"
 #include "attn/problem_name.h"
 #include "attn/query_gpu.h"
+#include "io/read_file.h"
 #include "kernels/all.h"
+#include "model/config.h"
 #include "tools/command.h"
 #include "tools/wish_flags.h"
 
@@ -21,6 +23,9 @@ namespace {
 
 struct PlanFlags {
   std::string attention = "dsa";
+  std::string model;
+  std::string config;
+  bool context_given = false;
   std::string device = "auto";
   Wishes wishes;
   ProblemOptions dims;
@@ -33,14 +38,71 @@ struct PlanFlags {
   bool kernels = false;
 };
 
+// The groups of --model or --config; of --attention one, with no layers listed. `wishes` gets what
+// the model says and the user did not.
+Result<std::vector<LayerGroup>> groups_of(const PlanFlags& flags, Wishes& wishes) {
+  if (flags.model.empty() && flags.config.empty()) {
+    const auto problem = problem_from_name(flags.attention, flags.dims);
+    if (!problem) return problem.error();
+    return std::vector{LayerGroup{"all", *problem, {}, 0}};
+  }
+  Result<ModelConfig> config = [&]() -> Result<ModelConfig> {
+    if (flags.config.empty()) return load_model_config(flags.model);
+    const auto text = read_file(flags.config);
+    if (!text) return text.error();
+    return parse_model_config(*text);
+  }();
+  if (!config) return config.error();
+  if (!flags.context_given) wishes.context_length = config->max_context;
+  wishes.layers = config->layers;
+  return config->layer_groups();
+}
+
+ModelPlanResult plan_groups(const std::vector<LayerGroup>& groups, const Machine& machine,
+                            const Wishes& wishes, const Registry& registry,
+                            std::vector<Rejection>& rejections) {
+  if (!groups.front().layers.empty()) {
+    return make_model_plan(groups, machine, wishes, registry, &rejections);
+  }
+  PlanResult plan = make_plan(groups.front().problem, machine, wishes, registry, &rejections);
+  if (!plan) return plan.error();
+  return one_group(*std::move(plan));
+}
+
+int print_matrix(const PlanFlags& flags, const std::vector<LayerGroup>& groups,
+                 const Machine& machine, const Registry& registry) {
+  auto json = nlohmann::ordered_json::array();
+  std::string text;
+  for (const LayerGroup& group : groups) {
+    const auto cells = make_matrix(group.problem, machine, flags.wishes, registry);
+    if (cells.empty()) {
+      const auto refused = make_plan(group.problem, machine, flags.wishes, registry);
+      print_out(flags.json ? to_json(refused.error()).dump(2) + "\n" : explain(refused.error()));
+      return kExitRefused;
+    }
+    if (groups.size() == 1) {
+      text = explain_matrix(cells, stdout_takes_color());
+      json = matrix_json(cells);
+      continue;
+    }
+    text += fmt::format("{}group {}, {}\n", text.empty() ? "" : "\n", group.name,
+                        layers_text(group.layers)) +
+            explain_matrix(cells, stdout_takes_color());
+    json.push_back(
+        {{"name", group.name}, {"layers", group.layers}, {"matrix", matrix_json(cells)}});
+  }
+  print_out(flags.json ? json.dump(2) + "\n" : text);
+  return kExitOk;
+}
+
 int run_plan(PlanFlags flags) {
   if (flags.rules || flags.kinds || flags.kernels) {
     print_out((flags.kinds ? explain_kinds() : "") + (flags.rules ? explain_rules() : "") +
               (flags.kernels ? explain_kernels(all_kernels()) : ""));
     return kExitOk;
   }
-  const auto problem = problem_from_name(flags.attention, flags.dims);
-  if (!problem) return refuse(problem.error());
+  const auto groups = groups_of(flags, flags.wishes);
+  if (!groups) return refuse(groups.error());
   const auto machine = find_machine(flags.device);
   if (!machine) return refuse(machine.error());
   if (flags.device == "cuda" && !query_gpu()) {
@@ -48,21 +110,10 @@ int run_plan(PlanFlags flags) {
   }
   flags.wishes.cuda_graph = !flags.disable_cuda_graph;
   const Registry registry = all_kernels();
-
-  if (flags.matrix) {
-    const auto cells = make_matrix(*problem, *machine, flags.wishes, registry);
-    if (cells.empty()) {
-      const auto refused = make_plan(*problem, *machine, flags.wishes, registry);
-      print_out(flags.json ? to_json(refused.error()).dump(2) + "\n" : explain(refused.error()));
-      return kExitRefused;
-    }
-    print_out(flags.json ? matrix_json(cells).dump(2) + "\n"
-                         : explain_matrix(cells, stdout_takes_color()));
-    return kExitOk;
-  }
+  if (flags.matrix) return print_matrix(flags, *groups, *machine, registry);
 
   std::vector<Rejection> rejections;
-  const PlanResult plan = make_plan(*problem, *machine, flags.wishes, registry, &rejections);
+  const auto plan = plan_groups(*groups, *machine, flags.wishes, registry, rejections);
   if (flags.json) {
     auto json = plan ? to_json(*plan) : to_json(plan.error());
     if (flags.explain) {
@@ -87,6 +138,13 @@ void add_plan_command(CLI::App& app, int& exit_code) {
       "Prove that a prefill kernel, a cache layout and a decode kernel fit, or say why not");
   cmd->add_option("--attention", flags->attention,
                   "mla (DeepSeek V3), dsa (V3.2), v4 or gqa; default dsa");
+  CLI::Option* attention = cmd->get_option("--attention");
+  CLI::Option* model = cmd->add_option("--model,--model-path", flags->model,
+                                       "the layer groups of a checkpoint's config.json");
+  CLI::Option* config =
+      cmd->add_option("--config", flags->config, "the layer groups of a config.json");
+  model->excludes(attention, config);
+  config->excludes(attention);
   cmd->add_option("--device", flags->device,
                   "auto, cuda, ref, cpu, or a machine to plan for: sm80, sm90, sm100");
   add_wish_flags(*cmd, w);
@@ -109,7 +167,10 @@ void add_plan_command(CLI::App& app, int& exit_code) {
                 "only list the registered kernels and what they accept");
   cmd->add_flag("--explain", flags->explain, "also everything that was tried and did not fit");
   cmd->add_flag("--json", flags->json, "as data on stdout");
-  cmd->callback([flags, &exit_code] { exit_code = run_plan(*flags); });
+  cmd->callback([flags, cmd, &exit_code] {
+    flags->context_given = cmd->count("--context-length") > 0;
+    exit_code = run_plan(*flags);
+  });
 }
 
 }  // namespace lathe

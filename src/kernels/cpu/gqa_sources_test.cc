@@ -1,6 +1,8 @@
 // Index lists, compact rows, holes, dtypes, sinks and numbers that must not leak.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "kernels/cpu/gqa_attend.h"
 #include "kernels/cpu/gqa_test_util.h"
 #include "kernels/ref/attend_gqa.h"
@@ -77,6 +79,35 @@ TEST_P(GqaFormats, HolesInThePageTable) {
   EXPECT_EQ(o.lse.at(15, 0), -kInf);
   EXPECT_EQ(o.lse.at(151, 3), -kInf);
   EXPECT_EQ(o.out.at(151, 0), 0);
+}
+
+// Pages that lie before the windows of all rows of a request have been given back: they are NaN, or
+// their entries holes. Neither matters, in one chunk or in ragged ones.
+TEST_P(GqaFormats, PagesThatAWindowHasLeftMayBeGone) {
+  const std::vector<std::pair<int, int>> requests{{150, 10}, {90, 1}, {64, 64}, {333, 40}};
+  constexpr int kWindow = 20;
+  GqaScene s({GetParam(), 16, 4, 2, 64, 64}, requests);
+  s.args.problem.window = kWindow;
+  expect_oracle(s);
+  const Outputs whole = run(cpu_attend_gqa, s.args, 64);
+  const auto left_behind = [&](auto f) {
+    for (std::size_t r = 0; r < requests.size(); ++r) {
+      const int first = requests[r].first - requests[r].second - kWindow + 1;
+      for (int page = 0; page < std::max(0, first) / 16; ++page) f(r, page);
+    }
+  };
+  left_behind([&](std::size_t r, int page) {
+    const ConstPoolView pool = s.pool.view();
+    const std::int64_t at = s.batch.entry(static_cast<int>(r), page).value * pool.page_stride;
+    std::memset(const_cast<std::byte*>(pool.data) + at, 0xff,
+                static_cast<std::size_t>(pool.page_stride));
+  });
+  expect_same_bits(run(cpu_attend_gqa, s.args, 64), whole);
+  expect_oracle(s);
+  left_behind(
+      [&](std::size_t r, int page) { s.batch.entry(static_cast<int>(r), page) = PageId(); });
+  expect_same_bits(run(cpu_attend_gqa, s.args, 64), whole);
+  expect_oracle(s);
 }
 
 TEST_P(GqaFormats, Sinks) {
