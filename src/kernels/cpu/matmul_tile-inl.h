@@ -129,7 +129,8 @@ HWY_NOINLINE void direct_tile(const DirectTile<W>& t) {
   const float* HWY_RESTRICT in = t.x;
   const std::int64_t ahead = t.ahead;
   const bool asks_all = t.ask_end - t.ask_begin == kOuts;
-  const auto ask = [&](std::int64_t k) HWY_ATTR {
+  // Inlined by force: GCC takes a function that only prefetches for one without effect.
+  const auto ask = [&](std::int64_t k) HWY_ATTR __attribute__((always_inline)) {
     if (asks_all) {
       LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
         __builtin_prefetch(W::address(w[i] + (k + ahead)), 0, 3);
