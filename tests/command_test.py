@@ -66,6 +66,24 @@ class Plan(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout)
         self.assertEqual(json.loads(result.stdout)["phases"]["extend"]["wish"], "gather")
 
+    def test_a_models_configuration_gives_its_problem_layers_and_context(self):
+        model = os.path.join(os.path.dirname(__file__), "..", "models", "tiny-gqa")
+        result = lathe("plan", "--model", model, "--device", "cpu", "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        plan = json.loads(result.stdout)
+        with open(os.path.join(model, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        self.assertEqual(plan["problem"]["heads"], config["num_attention_heads"])
+        self.assertEqual(plan["layers"], config["num_hidden_layers"])
+        self.assertEqual(plan["context_length"], config["max_position_embeddings"])
+        same = lathe("plan", "--config", os.path.join(model, "config.json"), "--device", "cpu",
+                     "--json")
+        self.assertEqual(same.stdout, result.stdout)
+        for wrong in (["--model", model, "--attention", "gqa"], ["--config", "/no/config.json"]):
+            refused = lathe("plan", *wrong)
+            self.assertEqual(refused.returncode, 2)
+            self.assertRegex(refused.stderr, r"^lathe: ")
+
     def test_matrix(self):
         result = lathe("plan", "--device", "ref", "--matrix", "--json")
         self.assertEqual(result.returncode, 0)
