@@ -57,7 +57,7 @@ class GpuList {
       std::vector<std::int32_t> entries(static_cast<std::size_t>(size));
       for (std::int64_t at = 0; at < size; ++at) entries[static_cast<std::size_t>(at)] = entry_(at);
       const auto bytes = size * static_cast<std::int64_t>(sizeof(std::int32_t));
-      PoolBytes made = value_or_raise(cuda::allocate_device_bytes(bytes));
+      OwnedBytes made = value_or_raise(cuda::allocate_device_bytes(bytes));
       value_or_raise(cuda::copy_to_device(std::span<const std::int32_t>(entries),
                                           reinterpret_cast<std::int32_t*>(made.get()), stream));
       value_or_raise(cuda::call_result(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
@@ -71,7 +71,7 @@ class GpuList {
 
  private:
   std::int32_t (*entry_)(std::int64_t at);
-  std::vector<PoolBytes> kept_;
+  std::vector<OwnedBytes> kept_;
   std::int64_t size_ = 0;
 };
 
@@ -100,7 +100,7 @@ class GpuScratch {
 
  private:
   struct Kept {
-    Scratch scratch{cuda::device_memory()};
+    Scratch scratch{cuda::kDeviceMemory};
     GpuList numbers{[](std::int64_t at) { return static_cast<std::int32_t>(at); }};
     GpuList pairs{[](std::int64_t at) { return static_cast<std::int32_t>(at % 2 * (at / 2)); }};
     GpuList holes{[](std::int64_t) { return std::int32_t{-1}; }};

@@ -14,6 +14,7 @@
 #include "bindings.h"
 #include "errors.h"
 #include "kernels/all.h"
+#include "kernels/find_machine.h"
 
 namespace nb = nanobind;
 

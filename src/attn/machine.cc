@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <thread>
 
-#include "attn/query_gpu.h"
-
 namespace lathe {
 namespace {
 
@@ -44,19 +42,6 @@ Machine describe_machine(Device device) {
       break;
   }
   return host(device);
-}
-
-Result<Machine> find_machine(std::string_view device) {
-  if (device == "auto") {
-    const auto gpu = query_gpu();
-    return gpu && gpu->device == Device::sm90 ? *gpu : describe_machine(Device::cpu);
-  }
-  if (device == "cuda") {
-    return query_gpu().value_or(describe_machine(Device::sm90));
-  }
-  if (const auto d = parse_enum<Device>(device)) return describe_machine(*d);
-  return Error{ErrorCode::invalid_argument, "--device",
-               "one of auto, cuda, " + known_names<Device>(), fmt::format("\"{}\"", device), ""};
 }
 
 }  // namespace lathe

@@ -4,10 +4,8 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "base/enum.h"
-#include "base/result.h"
 
 namespace lathe {
 
@@ -35,10 +33,5 @@ struct Machine {
 /// The machine that stands for a device: A100 for sm80, H200 for sm90, B200 for sm100, the host for
 /// cpu and ref.
 Machine describe_machine(Device device);
-
-/// "auto" (a GPU that there are kernels for if there is one, else the CPU), "cuda" (the GPU that there is, else a
-/// described sm90: a plan needs no device), or a device name. Errors: an unknown name, listing the
-/// known ones.
-Result<Machine> find_machine(std::string_view device);
 
 }  // namespace lathe

@@ -1,6 +1,8 @@
 #include "base/arena.h"
 
 #include <algorithm>
+#include <new>
+#include <utility>
 
 namespace lathe {
 
@@ -15,9 +17,9 @@ std::byte* Arena::take(std::int64_t bytes) {
   if (block_ == blocks_.size()) {
     // Doubling, so that a step of any size needs a few blocks and the last one holds most of it.
     const std::int64_t grown = std::max({kLeastBlock, size, capacity()});
-    auto* memory = static_cast<std::byte*>(
-        ::operator new[](static_cast<std::size_t>(grown), std::align_val_t{64}));
-    blocks_.push_back({std::unique_ptr<std::byte[], Free>(memory), grown});
+    auto block = memory_.allocate(grown);
+    if (!block) throw std::bad_alloc();
+    blocks_.push_back({std::move(block).value(), grown});
     used_ = 0;
   }
   std::byte* at = blocks_[block_].bytes.get() + used_;

@@ -3,11 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <new>
 #include <vector>
 
 #include "base/check.h"
+#include "base/memory.h"
 
 namespace lathe {
 
@@ -15,8 +14,10 @@ namespace lathe {
 /// thread that runs operators owns it.
 class Arena {
  public:
+  explicit Arena(Memory memory = kHostMemory) : memory_(memory) {}
+
   /// `bytes` bytes at a multiple of 64, contents unspecified, valid until the scope that was open
-  /// at the time closes.
+  /// at the time closes. Throws std::bad_alloc where the memory has no more.
   std::byte* take(std::int64_t bytes);
   template <class T>
   T* take_array(std::int64_t n) {
@@ -46,13 +47,11 @@ class Arena {
   std::int64_t growths() const { return static_cast<std::int64_t>(blocks_.size()); }
 
  private:
-  struct Free {
-    void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{64}); }
-  };
   struct Block {
-    std::unique_ptr<std::byte[], Free> bytes;
+    OwnedBytes bytes;
     std::int64_t size = 0;
   };
+  Memory memory_;
   std::vector<Block> blocks_;
   std::size_t block_ = 0;  // the one that take() fills
   std::int64_t used_ = 0;  // bytes of it

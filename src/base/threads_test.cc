@@ -71,16 +71,15 @@ TEST(Scratch, GrowsOnceAndStays) {
 
 int living = 0;
 std::int64_t room = 0;  // bytes of the largest allocation
-constexpr Scratch::Memory kKeeping{[](std::int64_t bytes) -> std::byte* {
-                                     if (bytes > room) return nullptr;
-                                     ++living;
-                                     return new std::byte[static_cast<std::size_t>(bytes)];
-                                   },
-                                   [](std::byte* bytes) {
-                                     --living;
-                                     delete[] bytes;
-                                   },
-                                   true};
+Result<OwnedBytes> allocate_counted(std::int64_t bytes) {
+  if (bytes > room) return Error{ErrorCode::exhausted, "memory", "more", "less", ""};
+  ++living;
+  return OwnedBytes(new std::byte[static_cast<std::size_t>(bytes)], [](std::byte* p) {
+    --living;
+    delete[] p;
+  });
+}
+constexpr Memory kKeeping{MemoryKind::device, allocate_counted};
 
 // A graph has the address of what it was recorded with.
 TEST(Scratch, KeepsWhatItHasOutgrown) {

@@ -17,9 +17,9 @@
 #include "engine/request.h"
 #include "engine/runner.h"
 #include "engine/schedule.h"
+#include "kernels/context.h"
 #include "model/cache.h"
 #include "model/model.h"
-#include "ops/context.h"
 #include "ops/sampling.h"
 
 namespace lathe {

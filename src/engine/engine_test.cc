@@ -368,8 +368,7 @@ TEST(Engine, RefusesWhatCannotBeAndChangesNothing) {
 
 TEST(Engine, RefusesOptionsBeyondThePlan) {
   FakeSetup setup;
-  OpsContext ops;
-  ops.arena = &setup.arena;
+  const OpsContext ops = setup.ops();
   const auto field = [&](EngineOptions options) {
     const auto made = Engine::create(*setup.model, *setup.cache, options, ops);
     return made ? std::string() : made.error().field;

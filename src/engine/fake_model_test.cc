@@ -273,9 +273,7 @@ FakeSetup::FakeSetup(const FakeOptions& o) {
 }
 
 Engine FakeSetup::engine(const EngineOptions& options) {
-  OpsContext ops;
-  ops.arena = &arena;
-  auto made = Engine::create(*model, *cache, options, ops);
+  auto made = Engine::create(*model, *cache, options, ops());
   LATHE_CHECK(made, made ? "" : made.error().message());
   return std::move(*made);
 }

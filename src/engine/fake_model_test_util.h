@@ -11,6 +11,7 @@
 
 #include "base/arena.h"
 #include "engine/engine.h"
+#include "kernels/all.h"
 #include "model/model.h"
 
 namespace lathe {
@@ -70,6 +71,12 @@ struct FakeSetup {
   explicit FakeSetup(const FakeOptions& options = {});
   FakeSetup(const FakeSetup&) = delete;
   FakeSetup& operator=(const FakeSetup&) = delete;
+  OpsContext ops() {
+    OpsContext out;
+    out.backend = backend.get();
+    out.tensors = out.control = &arena;
+    return out;
+  }
   Engine engine(const EngineOptions& options = {});
 
   ModelPlan plan;
@@ -77,6 +84,7 @@ struct FakeSetup {
   std::optional<KvCache> cache;
   std::optional<FakeModel> model;
   Arena arena;
+  std::unique_ptr<Backend> backend = std::move(*make_backend(Device::cpu));
 };
 
 /// What a request has to give, worked out from fake_logits() and the sampler alone.

@@ -60,7 +60,9 @@ class RealSetup {
     cache_->poison_free();
     ops_.execution.threads = &threads_;
     ops_.execution.scratch = &scratch_;
-    ops_.arena = &arena_;
+    ops_.backend = backend_.get();
+    ops_.tensors = &arena_;
+    ops_.control = &control_;
   }
   RealSetup(const RealSetup&) = delete;
   RealSetup& operator=(const RealSetup&) = delete;
@@ -80,7 +82,8 @@ class RealSetup {
   Registry registry_;
   ThreadPool threads_;
   Scratch scratch_;
-  Arena arena_;
+  Arena arena_, control_;
+  std::unique_ptr<Backend> backend_ = std::move(*make_backend(Device::cpu));
   ModelPlan plan_;
   std::optional<KvCache> cache_;
   OpsContext ops_;

@@ -150,19 +150,22 @@ void Runner::make_requests(std::size_t g) {
   }
 }
 
-Result<void> Runner::plan_steps() {
+Result<void> Runner::plan_steps(const OpsContext& ops) {
   while (steps_.size() < cuts_.size() * groups()) {
     if (auto ok = add_steps(); !ok) return ok;
   }
+  prepared_.resize(steps_.size());
   segments_.clear();
   for (std::size_t g = 0; g < groups(); ++g) {
     make_requests(g);
     for (std::size_t s = 0; s < cuts_.size(); ++s) {
       const Cut& c = cuts_[s];
-      Step& step = steps_[s * groups() + g];
+      const std::size_t at = s * groups() + g;
+      Step& step = steps_[at];
       const auto part = std::span(requests_).subspan(c.first, c.last - c.first);
       if (auto ok = step.plan({parts_[c.first].rows.phase, part}); !ok) return ok;
-      segments_.push_back({&step.view(), c.first_row});
+      if (auto ok = ops.backend->prepare_step(ops, step.view(), prepared_[at]); !ok) return ok;
+      segments_.push_back({&prepared_[at].view, c.first_row});
     }
   }
   return {};
@@ -173,7 +176,7 @@ Result<void> Runner::run(std::span<const BatchItem> items, const OpsContext& ops
   non_finite_.clear();
   split(items);
   cut();
-  if (auto ok = plan_steps(); !ok) return ok;
+  if (auto ok = plan_steps(ops); !ok) return ok;
   tokens_.clear();
   row_item_.clear();
   logit_rows_.clear();

@@ -76,7 +76,7 @@ class Runner {
   bool joins(std::size_t part, std::int64_t rows, std::int64_t longest) const;
   void cut();
   void make_requests(std::size_t group);
-  Result<void> plan_steps();
+  Result<void> plan_steps(const OpsContext& ops);
 
   const Model* model_;
   KvCache* cache_;
@@ -84,6 +84,7 @@ class Runner {
   std::vector<std::optional<std::size_t>> state_of_;  // [groups] place among those with a state
   // [segments, groups]; they grow to the largest number that a batch has needed.
   std::vector<Step> steps_;
+  std::vector<PreparedStep> prepared_;  // [steps]
   std::vector<Part> parts_;
   std::vector<const Route*> routes_;              // [parts, groups]
   std::vector<StepRequest> requests_;             // [parts] of one group

@@ -9,34 +9,29 @@
 #include "attn/model_plan.h"
 #include "io/read_file.h"
 #include "kernels/all.h"
-#include "kernels/cpu/matmul_bf16.h"
+#include "kernels/find_machine.h"
 
 namespace lathe {
 namespace {
 
 Result<Machine> machine_for_models(const std::string& device) {
   // Attention can be planned for GPUs; the operators around it run on the CPU.
-  auto machine = find_machine(device == "auto" ? "cpu" : device);
-  if (machine && is_gpu(machine->device)) {
-    return Error{ErrorCode::unsupported, "--device", "cpu or ref, which run whole models",
-                 std::string(name(machine->device)),
-                 "--device cpu; lathe plan --device plans attention for it"};
-  }
-  return machine;
+  return find_machine(device == "auto" ? "cpu" : device);
 }
 
-Result<MatmulPrecision> precision_of(const std::string& dtype, Device device) {
-  const bool has_bf16 = device == Device::cpu && cpu_has_bf16_dot();
+Result<MatmulPrecision> precision_of(const std::string& dtype, const Backend& backend) {
+  const bool has_bf16 = backend.multiplies_in(MatmulPrecision::bf16);
   if (dtype == "auto") return has_bf16 ? MatmulPrecision::bf16 : MatmulPrecision::f32;
   if (dtype == "float32") return MatmulPrecision::f32;
   if (dtype != "bfloat16") {
     return Error{ErrorCode::invalid_argument, "--dtype", "auto, float32 or bfloat16", dtype, ""};
   }
   if (has_bf16) return MatmulPrecision::bf16;
-  return Error{
-      ErrorCode::unsupported, "--dtype", "bfloat16 on a CPU with AVX512_BF16 and AVX512_VBMI",
-      device == Device::cpu ? "bfloat16 on a CPU without them" : "bfloat16 on the ref device",
-      "--dtype float32, or auto"};
+  return Error{ErrorCode::unsupported, "--dtype",
+               "bfloat16 on a CPU with AVX512_BF16 and AVX512_VBMI",
+               backend.device() == Device::cpu ? "bfloat16 on a CPU without them"
+                                               : "bfloat16 on the ref device",
+               "--dtype float32, or auto"};
 }
 
 Result<ModelConfig> config_of(const RuntimeOptions& options) {
@@ -106,12 +101,26 @@ std::vector<PoolSize> pool_sizes(const ModelPlan& plan, std::int64_t tokens) {
   return out;
 }
 
+// Whether some route expands latents with weights in f32.
+bool expands(const ModelPlan& plan) {
+  for (const GroupPlan& g : plan.groups) {
+    for (const PhasePlan& phase : g.plan.phases) {
+      for (const Route& route : phase.routes) {
+        if (route.kind == KernelKind::ragged) return true;
+      }
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOptions& options) {
   auto machine = machine_for_models(options.device);
   if (!machine) return StartError(machine.error());
-  const auto precision = precision_of(options.dtype, machine->device);
+  auto backend = make_backend(machine->device);
+  if (!backend) return StartError(backend.error());
+  const auto precision = precision_of(options.dtype, **backend);
   if (!precision) return StartError(precision.error());
   auto config = config_of(options);
   if (!config) return StartError(config.error());
@@ -122,6 +131,8 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
 
   std::unique_ptr<Runtime> r(new Runtime(options.threads));
   r->machine_ = *machine;
+  r->backend_ = std::move(*backend);
+  r->tensors_ = Arena(r->backend_->memory());
   r->precision_ = *precision;
   r->registry_ = all_kernels();
   ModelPlanResult plan = make_model_plan(config->layer_groups(), *machine, wishes, r->registry_);
@@ -131,6 +142,8 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   const auto start = std::chrono::steady_clock::now();
   LoadOptions load;
   load.threads = &r->threads_;
+  load.backend = r->backend_.get();
+  load.expansion = expands(r->plan_);
   load.on_progress = options.on_progress;
   auto model = options.dummy ? make_dummy_model(*config, load) : load_model(options.model, load);
   if (!model) return StartError(model.error());
@@ -144,11 +157,12 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   r->cache_.emplace(std::move(*cache));
 
   OpsContext ops;
-  ops.device = machine->device;
+  ops.backend = r->backend_.get();
   ops.execution.threads = &r->threads_;
   ops.execution.scratch = &r->scratch_;
   ops.precision = *precision;
-  ops.arena = &r->arena_;
+  ops.tensors = &r->tensors_;
+  ops.control = &r->control_;
   auto engine = Engine::create(*r->model_, *r->cache_, options.engine, ops);
   if (!engine) return StartError(engine.error());
   r->engine_.emplace(std::move(*engine));

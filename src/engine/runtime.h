@@ -67,7 +67,8 @@ class Runtime {
 
   ThreadPool threads_;
   Scratch scratch_;
-  Arena arena_;
+  std::unique_ptr<Backend> backend_;
+  Arena tensors_, control_;
   Registry registry_;
   Machine machine_;
   ModelPlan plan_;

@@ -4,11 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/enum.h"
 #include "base/float_formats.h"
-#include "base/rows_view.h"
+#include "base/rows.h"
 
 namespace lathe {
 
@@ -38,6 +39,37 @@ struct WeightView {
   }
 };
 
+/// Weights of one shape and dtype: the experts of a layer, the heads of a projection.
+struct WeightStack {
+  DType dtype = DType::f32;
+  std::int64_t rows = 0;                // out features of each
+  std::int64_t cols = 0;                // in features of each
+  std::vector<const std::byte*> data;   // [count] each as WeightView::data
+  std::vector<const float*> scales;     // [count] each as WeightView::scales
+  std::vector<const ue8m0*> mx_scales;  // [count] each as WeightView::mx_scales
+
+  std::int64_t count() const { return std::ssize(data); }
+  WeightView at(std::int64_t i) const {
+    const auto k = static_cast<std::size_t>(i);
+    return {data[k], dtype, rows, cols, scales[k], mx_scales[k]};
+  }
+  void set(std::int64_t i, const WeightView& w) {
+    const auto k = static_cast<std::size_t>(i);
+    data[k] = w.data;
+    scales[k] = w.scales;
+    mx_scales[k] = w.mx_scales;
+  }
+  std::int64_t bytes() const { return count() == 0 ? 0 : count() * at(0).bytes(); }
+  static WeightStack of(std::int64_t count, DType dtype, std::int64_t rows, std::int64_t cols) {
+    const auto n = static_cast<std::size_t>(count);
+    WeightStack out{dtype, rows, cols, {}, {}, {}};
+    out.data.resize(n);
+    out.scales.resize(n);
+    out.mx_scales.resize(n);
+    return out;
+  }
+};
+
 // Of activations that are multiplied by bf16, e4m3 or e2m1 weights; sums are f32, and other weights are
 // always multiplied in f32.
 #define LATHE_MATMUL_PRECISIONS(X) \
@@ -53,5 +85,18 @@ struct Product {
   const float* bias = nullptr;  // [w.rows] or null
   bool add = false;
 };
+
+/// out[t, h] = x[t, h] w[h]^T for every head h of a row.
+struct HeadProducts {
+  RowsView x;                      // [m, >= w.count() * x_stride] f32, w.cols of each head count
+  std::int64_t x_stride = 0;       // elements from a head of x to the next
+  const WeightStack* w = nullptr;  // [heads]
+  MutableRowsView out;             // [m, >= w.count() * out_stride] f32, w.rows of each written
+  std::int64_t out_stride = 0;     // elements
+};
+inline Product product_of(const HeadProducts& p, std::int64_t head) {
+  return {cols_at(p.x, head * p.x_stride, p.w->cols), p.w->at(head),
+          cols_at(p.out, head * p.out_stride, p.w->rows)};
+}
 
 }  // namespace lathe

@@ -24,10 +24,21 @@ struct Router {
   float scale = 1;              // factor on the weights
 };
 
-struct ExpertWeights {
-  WeightView gate;  // [ffn, n]
-  WeightView up;    // [ffn, n]
-  WeightView down;  // [n, ffn]
+/// Gated feed-forward experts.
+struct ExpertStacks {
+  WeightStack gate;  // [experts] of [ffn, n]
+  WeightStack up;    // [experts] of [ffn, n]
+  WeightStack down;  // [experts] of [n, ffn]
+};
+
+/// out[t] += weights[t, j] * down(silu(gate x[t]) * up x[t]) of expert ids[t, j], for the top_k
+/// experts that the router chooses.
+struct ExpertLayer {
+  RowsView x;         // [T, n] f32
+  WeightView router;  // [experts, n]
+  Router choice;
+  const ExpertStacks* experts = nullptr;
+  MutableRowsView out;  // [T, n] f32, apart from x
 };
 
 }  // namespace lathe

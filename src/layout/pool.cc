@@ -5,12 +5,9 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <new>
 
 namespace lathe {
 namespace {
-
-constexpr std::align_val_t kPoolAlign{64};
 
 Error bad(std::string field, std::string wanted, std::int64_t offered, std::string hint = "") {
   return {ErrorCode::invalid_argument, std::move(field), std::move(wanted),
@@ -18,16 +15,6 @@ Error bad(std::string field, std::string wanted, std::int64_t offered, std::stri
 }
 
 }  // namespace
-
-Result<PoolBytes> allocate_host_pool(std::int64_t bytes) {
-  auto* data = static_cast<std::byte*>(
-      ::operator new(static_cast<std::size_t>(bytes), kPoolAlign, std::nothrow));
-  if (data == nullptr) {
-    return Error{ErrorCode::exhausted, "pool", fmt::format("{} bytes of host memory", bytes),
-                 "less than that", "lower the budget"};
-  }
-  return PoolBytes(data, [](std::byte* p) { ::operator delete(p, kPoolAlign); });
-}
 
 Result<std::int64_t> pool_pages(std::span<const PoolPart> parts, PoolSize size) {
   if (parts.empty()) {
@@ -70,17 +57,16 @@ Result<std::int64_t> pool_pages(std::span<const PoolPart> parts, PoolSize size) 
   return pages;
 }
 
-Result<Pool> Pool::create(const PoolSpec& spec, PoolAllocator allocator) {
+Result<Pool> Pool::create(const PoolSpec& spec, const Memory& memory) {
   const PoolPart part{spec.layout, spec.page_size, spec.layers};
   const auto pages = pool_pages({&part, 1}, {spec.budget_bytes, spec.pages});
   if (!pages) return pages.error();
-  return create_over(part, std::make_shared<PageLedger>(PoolShape{spec.page_size, *pages}),
-                     allocator);
+  return create_over(part, std::make_shared<PageLedger>(PoolShape{spec.page_size, *pages}), memory);
 }
 
 Result<Pool> Pool::create_over(const PoolPart& part, std::shared_ptr<PageLedger> ledger,
-                               PoolAllocator allocator) {
-  auto bytes = allocator(ledger->total() * part.bytes_per_page());
+                               const Memory& memory) {
+  auto bytes = memory.allocate(ledger->total() * part.bytes_per_page());
   if (!bytes) return bytes.error();
   return Pool(part, std::move(ledger), std::move(bytes).value());
 }

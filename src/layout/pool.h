@@ -11,19 +11,13 @@
 #include <span>
 #include <vector>
 
+#include "base/memory.h"
 #include "base/result.h"
 #include "layout/layout.h"
 #include "layout/page_ledger.h"
 #include "layout/pool_view.h"
 
 namespace lathe {
-
-/// Memory of a pool with the function that gives it back: host memory, or a device's.
-using PoolBytes = std::unique_ptr<std::byte, void (*)(std::byte*)>;
-/// Gives `bytes` bytes at a multiple of 64, contents unspecified. Errors: no such memory.
-using PoolAllocator = Result<PoolBytes> (*)(std::int64_t bytes);
-/// The allocator of host memory. Errors: exhausted.
-Result<PoolBytes> allocate_host_pool(std::int64_t bytes);
 
 inline constexpr std::int32_t kMaxPoolLayers = 4096;
 
@@ -55,7 +49,7 @@ class Pool {
  public:
   /// Errors: a page size or layer count out of range; both or none of budget_bytes and pages; a
   /// budget below one page (the bytes of one are named); more than kMaxSlots slots; no memory.
-  static Result<Pool> create(const PoolSpec& spec, PoolAllocator allocator = &allocate_host_pool);
+  static Result<Pool> create(const PoolSpec& spec, const Memory& memory = kHostMemory);
 
   const CacheLayout& layout() const { return part_.layout; }
   std::int32_t page_size() const { return part_.page_size; }
@@ -85,13 +79,13 @@ class Pool {
  private:
   friend class PoolGroup;
   static Result<Pool> create_over(const PoolPart& part, std::shared_ptr<PageLedger> ledger,
-                                  PoolAllocator allocator);
-  Pool(const PoolPart& part, std::shared_ptr<PageLedger> ledger, PoolBytes bytes)
+                                  const Memory& memory);
+  Pool(const PoolPart& part, std::shared_ptr<PageLedger> ledger, OwnedBytes bytes)
       : part_(part), ledger_(std::move(ledger)), bytes_(std::move(bytes)) {}
 
   PoolPart part_;
   std::shared_ptr<PageLedger> ledger_;  // never null; shared by the pools of a group
-  PoolBytes bytes_;                     // [layers, pages] x page_stride
+  OwnedBytes bytes_;                    // [layers, pages] x page_stride
 };
 
 /// Pages that parts with one page numbering get: pages, or as many as budget_bytes hold.

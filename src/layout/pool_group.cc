@@ -57,13 +57,13 @@ void run_steps(std::span<const CopyStep> steps, std::int64_t bytes, std::byte* s
 }  // namespace
 
 Result<PoolGroup> PoolGroup::create(std::span<const PoolPart> parts, PoolSize size,
-                                    PoolAllocator allocator) {
+                                    const Memory& memory) {
   const auto pages = pool_pages(parts, size);
   if (!pages) return pages.error();
   auto ledger = std::make_shared<PageLedger>(PoolShape{parts.front().page_size, *pages});
   std::vector<Pool> pools;
   for (const PoolPart& part : parts) {
-    auto pool = Pool::create_over(part, ledger, allocator);
+    auto pool = Pool::create_over(part, ledger, memory);
     if (!pool) return pool.error();
     pools.push_back(std::move(pool).value());
   }

@@ -19,7 +19,7 @@ class PoolGroup {
   /// and then tokens cannot be copied by slot; PoolExhausted counts tokens of the first part.
   /// Errors: as Pool::create(); no parts.
   static Result<PoolGroup> create(std::span<const PoolPart> parts, PoolSize size,
-                                  PoolAllocator allocator = &allocate_host_pool);
+                                  const Memory& memory = kHostMemory);
 
   int pool_count() const { return static_cast<int>(pools_.size()); }
   /// Precondition: 0 <= i < pool_count().

@@ -58,10 +58,11 @@ TEST(Pool, BadSpecs) {
 }
 
 TEST(Pool, AnAllocatorMayFail) {
-  const auto r = Pool::create(
-      {CacheLayout(LayoutKind::mla_fp8), 64, 1, 0, 1}, [](std::int64_t bytes) -> Result<PoolBytes> {
+  const Memory none{
+      MemoryKind::host, [](std::int64_t bytes) -> Result<OwnedBytes> {
         return Error{ErrorCode::exhausted, "pool", std::to_string(bytes), "nothing", ""};
-      });
+      }};
+  const auto r = Pool::create({CacheLayout(LayoutKind::mla_fp8), 64, 1, 0, 1}, none);
   ASSERT_FALSE(r);
   EXPECT_EQ(r.error().message(), "pool: wanted 36864, got nothing");
 }

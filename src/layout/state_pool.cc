@@ -25,7 +25,7 @@ Result<StatePool> StatePool::create(std::int64_t bytes, std::int32_t layers,
   if (__builtin_mul_overflow(bytes * layers, slots, &all)) {
     return bad("state slots", "a number whose bytes can be counted", slots);
   }
-  auto memory = allocate_host_pool(all);
+  auto memory = allocate_host_bytes(all);
   if (!memory) return memory.error();
   return StatePool(shape, bytes, layers, std::move(*memory));
 }

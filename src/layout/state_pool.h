@@ -40,13 +40,13 @@ class StatePool {
   void poison_free();
 
  private:
-  StatePool(PoolShape shape, std::int64_t slot_bytes, std::int32_t layers, PoolBytes bytes)
+  StatePool(PoolShape shape, std::int64_t slot_bytes, std::int32_t layers, OwnedBytes bytes)
       : ledger_(shape), slot_bytes_(slot_bytes), layers_(layers), bytes_(std::move(bytes)) {}
 
   PageLedger ledger_;
   std::int64_t slot_bytes_ = 0;
   std::int64_t layers_ = 0;
-  PoolBytes bytes_;  // [layers, slots, slot_bytes]
+  OwnedBytes bytes_;  // [layers, slots, slot_bytes]
 };
 
 }  // namespace lathe

@@ -49,7 +49,7 @@ Result<KvCache> KvCache::create(const ModelPlan& plan, const Registry& registry,
     }
   }
   if (const Budget* gather = plan.budget(BudgetKind::gather)) {
-    auto bytes = allocate_host_pool(gather->bytes);
+    auto bytes = allocate_host_bytes(gather->bytes);
     if (!bytes) return bytes.error();
     cache.gather_ = std::move(*bytes);
     cache.gather_bytes_ = static_cast<std::size_t>(gather->bytes);

@@ -79,7 +79,7 @@ class KvCache {
   const Registry* registry_;
   std::vector<Group> groups_;
   std::vector<Place> places_;  // [layers]
-  PoolBytes gather_{nullptr, [](std::byte*) {}};
+  OwnedBytes gather_{nullptr, [](std::byte*) {}};
   std::size_t gather_bytes_ = 0;
 };
 

@@ -1,50 +1,57 @@
 #include "model/decoder.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <mutex>
 
 #include "base/check.h"
+#include "base/rows.h"
 #include "model/feed_forward.h"
 #include "model/gqa_attention.h"
 #include "model/layer_context.h"
 #include "model/mla_attention.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
-#include "ops/rows.h"
 
 namespace lathe {
 namespace {
 
-bool finite(const RowsView& x, std::int64_t row) {
-  const auto* v = reinterpret_cast<const float*>(x.row(row));
-  return std::all_of(v, v + x.cols, [](float e) { return std::isfinite(e); });
-}
-
 // The first place of each row where NaN or Inf appears.
 class NonFiniteSearch {
  public:
-  NonFiniteSearch(Arena& arena, std::int64_t rows, bool active)
-      : seen_(arena.take_array<std::uint8_t>(active ? rows : 0)), active_(active) {
-    std::fill_n(seen_, active ? rows : 0, std::uint8_t{0});
+  NonFiniteSearch(const OpsContext& ops, std::int64_t rows, bool active)
+      : ops_(ops), rows_(active ? rows : 0), first_(ops.tensors->take_array<std::int32_t>(rows_)) {
+    if (!active) return;
+    const Arena::Scope scope(*ops.control);
+    const auto finite = ops.control->take_array<std::int32_t>(rows);
+    std::fill_n(finite, rows, kFinite);
+    uploaded_ = ops.backend->upload(ops, std::as_bytes(std::span(finite, count())),
+                                    reinterpret_cast<std::byte*>(first_));
   }
   /// Row i of x is row rows[i] of the batch, or row i where `rows` is empty.
   void look(const RowsView& x, std::span<const std::int32_t> rows, std::int32_t layer) {
-    if (!active_) return;
-    for (std::int64_t i = 0; i < x.rows; ++i) {
-      const std::int64_t row = rows.empty() ? i : rows[static_cast<std::size_t>(i)];
-      if (seen_[row] != 0 || finite(x, i)) continue;
-      seen_[row] = 1;
-      result.non_finite.push_back({row, layer});
+    if (rows_ > 0) find_non_finite(ops_, {x, rows, layer, {first_, count()}});
+  }
+  Result<ForwardResult> result() const {
+    ForwardResult out;
+    if (rows_ == 0) return out;
+    if (!uploaded_) return uploaded_.error();
+    std::vector<std::int32_t> first(count());
+    auto ok = ops_.backend->download(ops_, reinterpret_cast<const std::byte*>(first_),
+                                     std::as_writable_bytes(std::span(first)));
+    if (!ok) return ok.error();
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      const std::int32_t layer = first[static_cast<std::size_t>(row)];
+      if (layer != kFinite) out.non_finite.push_back({row, layer});
     }
+    return out;
   }
 
-  ForwardResult result;
-
  private:
-  std::uint8_t* seen_;  // [rows]
-  bool active_;
+  std::size_t count() const { return static_cast<std::size_t>(rows_); }
+  const OpsContext& ops_;
+  std::int64_t rows_;
+  std::int32_t* first_;  // [rows] as FindNonFinite::first
+  Result<void> uploaded_;
 };
 
 // One set of tables for all layer groups that turn alike.
@@ -123,8 +130,8 @@ Result<std::shared_ptr<const ModelRope>> Decoder::rope_tables(std::int64_t posit
 Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x) const {
   const auto at = static_cast<std::size_t>(c.layer);
   const LayerWeights& w = weights_->layers[at];
-  const Arena::Scope scope(*c.ops.arena);
-  const MutableRowsView h = take_rows(*c.ops.arena, x.rows, x.cols);
+  const Arena::Scope scope(*c.ops.tensors);
+  const MutableRowsView h = take_rows(*c.ops.tensors, x.rows, x.cols);
 
   rms_norm(c.ops, constant(x), w.attention_norm, config_.norm_eps, h);
   const bool indexed = !config_.mla.own_indexer.empty() && config_.mla.own_indexer[at] != 0;
@@ -134,7 +141,7 @@ Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x) con
   if (!attended) return attended;
 
   rms_norm(c.ops, constant(x), w.ffn_norm, config_.norm_eps, h);
-  if (w.moe.experts.empty()) {
+  if (w.moe.experts.gate.count() == 0) {
     dense_ffn(c.ops, w.ffn, constant(h), x);
   } else {
     moe_layer(c.ops, config_.moe, w.moe, constant(h), x);
@@ -144,12 +151,9 @@ Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x) con
 
 void Decoder::logits(const OpsContext& ops, const MutableRowsView& x,
                      const ForwardArgs& args) const {
-  const Arena::Scope scope(*ops.arena);
-  const MutableRowsView last = take_rows(*ops.arena, std::ssize(args.logit_rows), x.cols);
-  for (std::int64_t i = 0; i < last.rows; ++i) {
-    std::memcpy(last.row(i), x.row(args.logit_rows[static_cast<std::size_t>(i)]),
-                static_cast<std::size_t>(bytes_of(DType::f32, x.cols)));
-  }
+  const Arena::Scope scope(*ops.tensors);
+  const MutableRowsView last = take_rows(*ops.tensors, std::ssize(args.logit_rows), x.cols);
+  gather_rows(ops, constant(x), args.logit_rows, last);
   rms_norm(ops, constant(last), weights_->final_norm, config_.norm_eps, last);
   matmul(ops, {constant(last), weights_->head, args.logits});
 }
@@ -175,9 +179,10 @@ void Decoder::check_args(const ForwardArgs& args) const {
 }
 
 // Of a group's segments: the room for the keys that its indexers choose.
-std::span<Selection> make_selections(Arena& arena, const AttentionProblem& problem,
+std::span<Selection> make_selections(const OpsContext& ops, const AttentionProblem& problem,
                                      std::span<const Segment> segments) {
-  const std::span selections(arena.take_array<Selection>(std::ssize(segments)), segments.size());
+  const std::span selections(ops.control->take_array<Selection>(std::ssize(segments)),
+                             segments.size());
   for (std::size_t s = 0; s < selections.size(); ++s) {
     const StepView& step = *segments[s].step;
     selections[s] = {};
@@ -185,7 +190,7 @@ std::span<Selection> make_selections(Arena& arena, const AttentionProblem& probl
     if (!problem.sparse() || step.rows == 0 || step.route->kind == KernelKind::ragged) continue;
     selections[s].width =
         std::max<std::int64_t>(1, std::min<std::int64_t>(problem.top_k, step.max_context));
-    selections[s].slots = arena.take_array<std::int32_t>(step.rows * selections[s].width);
+    selections[s].slots = ops.tensors->take_array<std::int32_t>(step.rows * selections[s].width);
   }
   return selections;
 }
@@ -197,16 +202,18 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
 
   const auto rope = rope_tables(args.cache->plan().context_length());
   if (!rope) return rope.error();
-  Arena& arena = *ops.arena;
+  Arena& arena = *ops.tensors;
   const Arena::Scope scope(arena);
   const MutableRowsView x = take_rows(arena, rows, config_.hidden);
+  const Arena::Scope control(*ops.control);
   const std::size_t groups = config_.groups.size();
-  auto* selections = arena.take_array<std::span<Selection>>(static_cast<std::int64_t>(groups));
+  auto* selections =
+      ops.control->take_array<std::span<Selection>>(static_cast<std::int64_t>(groups));
   for (std::size_t g = 0; g < groups; ++g) {
-    selections[g] = make_selections(arena, config_.groups[g].problem, args.segments_of(g, groups));
+    selections[g] = make_selections(ops, config_.groups[g].problem, args.segments_of(g, groups));
   }
 
-  NonFiniteSearch search(arena, rows, args.find_non_finite);
+  NonFiniteSearch search(ops, rows, args.find_non_finite);
   embed(ops, weights_->embedding, args.tokens, x);
   search.look(constant(x), {}, -1);
   for (std::int32_t l = 0; l < config_.layers; ++l) {
@@ -221,7 +228,7 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
     logits(ops, x, args);
     search.look(constant(args.logits), args.logit_rows, config_.layers);
   }
-  return std::move(search.result);
+  return search.result();
 }
 
 }  // namespace

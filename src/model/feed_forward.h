@@ -2,9 +2,9 @@
 #pragma once
 
 #include "base/rows_view.h"
+#include "kernels/context.h"
 #include "model/config.h"
 #include "model/weights.h"
-#include "ops/context.h"
 
 namespace lathe {
 

@@ -2,23 +2,23 @@
 
 #include <array>
 
+#include "base/rows.h"
 #include "ops/attend.h"
 #include "ops/cache_write.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
-#include "ops/rows.h"
 
 namespace lathe {
 namespace {
 
-const float* data_or_null(const Vector& v) { return v.empty() ? nullptr : v.data(); }
+const float* data_or_null(Vector v) { return v.empty() ? nullptr : v.data(); }
 
 }  // namespace
 
 Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const RowsView& h,
                            const MutableRowsView& x) {
   const OpsContext& ops = c.ops;
-  Arena& arena = *ops.arena;
+  Arena& arena = *ops.tensors;
   const Arena::Scope scope(arena);
   const AttentionProblem& p = c.plan.problem;
   const std::int64_t k_cols = std::int64_t{p.kv_heads} * p.head_dim;
@@ -62,7 +62,7 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
                       .step = &step,
                       .pool = c.cache.main(c.layer),
                       .q = constant(q_in),
-                      .gather_room = c.cache.gather_workspace(),
+                      .gather_workspace = c.cache.gather_workspace(),
                       .out = rows_at(out, segment.first_row, step.rows)};
     if (ok = attend(ops, op); !ok) return ok;
   }

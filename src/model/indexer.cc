@@ -2,11 +2,11 @@
 
 #include <array>
 
+#include "base/rows.h"
 #include "ops/cache_write.h"
 #include "ops/elementwise.h"
 #include "ops/indexer.h"
 #include "ops/matmul.h"
-#include "ops/rows.h"
 
 namespace lathe {
 namespace {
@@ -23,7 +23,7 @@ std::int64_t logits_budget(const Plan& plan) {
 Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const RowsView& h,
                          const RowsView& q_latent) {
   const OpsContext& ops = c.ops;
-  Arena& arena = *ops.arena;
+  Arena& arena = *ops.tensors;
   const Arena::Scope scope(arena);
   const AttentionProblem& p = c.plan.problem;
   const RopeTable& table = *c.rope.index;

@@ -5,11 +5,11 @@
 #include <span>
 
 #include "attn/step.h"
+#include "kernels/context.h"
 #include "layout/rope.h"
 #include "model/cache.h"
 #include "model/config.h"
 #include "model/model.h"
-#include "ops/context.h"
 
 namespace lathe {
 

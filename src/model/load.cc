@@ -63,8 +63,7 @@ class Loader {
   Loader(const ModelConfig& config, ModelWeights& weights, ThreadPool* threads)
       : config_(config), weights_(weights), threads_(threads) {}
 
-  Result<void> run(const std::string& directory) {
-    const std::vector<TensorSpec> table = tensor_table(config_, weights_);
+  Result<void> run(const std::string& directory, const std::vector<TensorSpec>& table) {
     std::unordered_set<std::string_view> read;
     for (const TensorSpec& spec : table) {
       const CheckpointTensor* tensor = weights_.checkpoint->find(spec.name);
@@ -89,7 +88,6 @@ class Loader {
         complaints_.unexpected(t.name);
       }
     }
-    for (std::size_t i = 0; i < weights_.layers.size(); ++i) check_experts(i);
     if (auto error = complaints_.error(directory)) return *error;
     return check_codes();
   }
@@ -99,31 +97,16 @@ class Loader {
     return t == DType::f32 || t == DType::bf16 || t == DType::f16;
   }
 
-  // Experts go through one product after the other, prepared for one dtype of gates and ups and one of downs.
-  void check_experts(std::size_t layer) {
-    const auto& experts = weights_.layers[layer].moe.experts;
-    for (std::size_t e = 0; e < experts.size(); ++e) {
-      const auto alike = [&](const char* matrix, const WeightView& w, const WeightView& first) {
-        if (w.dtype == first.dtype || w.data == nullptr || first.data == nullptr) return;
-        complaints_.misshapen(
-            fmt::format("model.layers.{}.mlp.experts.{}.{} {} (wanted {}, as experts.0 has)", layer,
-                        e, matrix, name(w.dtype), name(first.dtype)));
-      };
-      alike("gate_proj", experts[e].gate, experts[0].gate);
-      alike("up_proj", experts[e].up, experts[0].gate);
-      alike("down_proj", experts[e].down, experts[0].down);
-    }
-  }
-
   void wrong_dtype(const TensorSpec& spec, const CheckpointTensor& tensor,
                    std::string_view wanted) {
     complaints_.misshapen(fmt::format("{} {} (wanted {})", spec.name, name(tensor.dtype), wanted));
   }
 
-  static Vector widened(const CheckpointTensor& tensor) {
+  std::span<float> widened(const CheckpointTensor& tensor) {
     const DType dtype = *dtype_of(tensor.dtype);
     const auto size = static_cast<std::size_t>(bits_of(dtype) / 8);
-    Vector out(tensor.bytes.size() / size);
+    const std::size_t count = tensor.bytes.size() / size;
+    const std::span out(weights_.take_floats(static_cast<std::int64_t>(count)), count);
     for (std::size_t i = 0; i < out.size(); ++i) {
       const std::byte* at = tensor.bytes.data() + i * size;  // any alignment
       if (dtype == DType::f32) {
@@ -140,7 +123,6 @@ class Loader {
   void widen(const TensorSpec& spec, const CheckpointTensor& tensor) {
     if (!plain(dtype_of(tensor.dtype))) return wrong_dtype(spec, tensor, "F32, BF16 or F16");
     *spec.vector = widened(tensor);
-    weights_.bytes += static_cast<std::int64_t>(spec.vector->size() * sizeof(float));
   }
 
   // The tensor of its scales, if it has one.
@@ -153,11 +135,12 @@ class Loader {
           config_.block_fp8 && spec.may_be_fp8 ? "F32, BF16, F16 or F8_E4M3" : "F32, BF16 or F16");
       return nullptr;
     }
-    *spec.matrix = {in_place(tensor, *dtype), *dtype, spec.shape[0], spec.shape[1], nullptr};
-    if (!fp8) return nullptr;
-    fp8_.push_back(spec.matrix);
-    fp8_names_.push_back(spec.name);
-
+    check_like(spec, *dtype);
+    WeightView w{in_place(tensor, *dtype), *dtype, spec.shape[0], spec.shape[1], nullptr};
+    if (!fp8) {
+      spec.set(w);
+      return nullptr;
+    }
     const std::string scale_name = spec.name + "_scale_inv";
     const CheckpointTensor* scales = weights_.checkpoint->find(scale_name);
     if (scales == nullptr) {
@@ -170,12 +153,20 @@ class Loader {
                                         shape_text(scales->shape), shape_text(shape)));
       return scales;
     }
-    const Vector values = widened(*scales);
-    const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(float));
-    std::byte* room = weights_.take(bytes);
-    std::memcpy(room, values.data(), static_cast<std::size_t>(bytes));
-    spec.matrix->scales = reinterpret_cast<const float*>(room);
+    w.scales = widened(*scales).data();
+    spec.set(w);
+    fp8_.push_back(w);
+    fp8_names_.push_back(spec.name);
     return scales;
+  }
+
+  // Experts go through one product after the other, prepared for one dtype of gates and ups and one
+  // of downs.
+  void check_like(const TensorSpec& spec, DType dtype) {
+    if (spec.like == nullptr || spec.like->data[0] == nullptr || spec.like->dtype == dtype) return;
+    const std::string_view stem(spec.name.data(), spec.name.rfind('.'));
+    complaints_.misshapen(fmt::format("{} {} (wanted {}, as experts.0 has)", stem, name(dtype),
+                                      name(spec.like->dtype)));
   }
 
   // The mapping itself; a copy where its elements are not aligned.
@@ -198,7 +189,7 @@ class Loader {
     std::optional<Error> found;
     auto check = [&](std::int64_t i, int) {
       const auto at = static_cast<std::size_t>(i);
-      const WeightView& w = *fp8_[at];
+      const WeightView& w = fp8_[at];
       bool nan = false;
       for (std::int64_t j = 0; j < w.rows * w.cols; ++j) {
         nan |= (std::to_integer<unsigned>(w.data[j]) & 0x7fu) == 0x7fu;
@@ -227,7 +218,7 @@ class Loader {
   ModelWeights& weights_;
   ThreadPool* threads_;
   Complaints complaints_;
-  std::vector<const WeightView*> fp8_;
+  std::vector<WeightView> fp8_;
   std::vector<std::string> fp8_names_;
 };
 
@@ -267,17 +258,18 @@ void fill_matrix(const TensorSpec& spec, DType dtype, std::uint64_t seed, Thread
   } else {
     for (std::int64_t t = 0; t < tasks; ++t) fill(t, 0);
   }
-  *spec.matrix = {data, dtype, spec.shape[0], spec.shape[1], nullptr};
-  if (dtype != DType::e4m3) return;
-  const std::int64_t count = blocks(spec.shape[0]) * blocks(spec.shape[1]);
-  auto* scales =
-      reinterpret_cast<float*>(weights.take(count * static_cast<std::int64_t>(sizeof(float))));
-  std::fill_n(scales, count, reach / kCodeReach);
-  spec.matrix->scales = scales;
+  WeightView w{data, dtype, spec.shape[0], spec.shape[1], nullptr};
+  if (dtype == DType::e4m3) {
+    const std::int64_t count = blocks(spec.shape[0]) * blocks(spec.shape[1]);
+    float* scales = weights.take_floats(count);
+    std::fill_n(scales, count, reach / kCodeReach);
+    w.scales = scales;
+  }
+  spec.set(w);
 }
 
-void fill_dummy(const ModelConfig& config, const LoadOptions& options, ModelWeights& weights) {
-  const std::vector<TensorSpec> table = tensor_table(config, weights);
+void fill_dummy(const ModelConfig& config, const LoadOptions& options,
+                const std::vector<TensorSpec>& table, ModelWeights& weights) {
   const auto dtype_of_spec = [&](const TensorSpec& spec) {
     if (spec.vector != nullptr) return DType::f32;
     return config.block_fp8 && spec.may_be_fp8 ? DType::e4m3 : DType::bf16;
@@ -291,8 +283,9 @@ void fill_dummy(const ModelConfig& config, const LoadOptions& options, ModelWeig
     const TensorSpec& spec = table[i];
     if (spec.vector != nullptr) {
       const bool bias = spec.name.ends_with("bias");
-      spec.vector->assign(static_cast<std::size_t>(spec.shape[0]), bias ? 0.0f : 1.0f);
-      weights.bytes += spec.shape[0] * static_cast<std::int64_t>(sizeof(float));
+      float* values = weights.take_floats(spec.shape[0]);
+      std::fill_n(values, spec.shape[0], bias ? 0.0f : 1.0f);
+      *spec.vector = {values, static_cast<std::size_t>(spec.shape[0])};
     } else {
       const std::uint64_t seed = mixed(options.seed) + (std::uint64_t{i} << 40);
       fill_matrix(spec, dtype_of_spec(spec), seed, options.threads, weights);
@@ -302,10 +295,49 @@ void fill_dummy(const ModelConfig& config, const LoadOptions& options, ModelWeig
   }
 }
 
-std::unique_ptr<Model> finish(const ModelConfig& config, ThreadPool* threads,
-                              std::unique_ptr<ModelWeights> weights) {
+// What kernels read, as the backend wants it.
+Result<void> prepare(Backend& backend, const ModelConfig& config,
+                     const std::vector<TensorSpec>& table, ModelWeights& weights) {
+  const auto keep = [](auto made, auto& to) -> Result<void> {
+    if (!made) return made.error();
+    to = std::move(made).value();
+    return {};
+  };
+  std::vector<OwnedBytes>& owned = weights.prepared;
+  if (config.tied_embeddings) {
+    auto ok = keep(backend.prepare(weights.head, WeightUse::product, owned), weights.head);
+    if (!ok) return ok;
+  }
+  for (const TensorSpec& spec : table) {
+    Result<void> ok;
+    if (spec.matrix != nullptr)
+      ok = keep(backend.prepare(*spec.matrix, spec.use, owned), *spec.matrix);
+    if (spec.vector != nullptr) ok = keep(backend.prepare(*spec.vector, owned), *spec.vector);
+    if (spec.stack != nullptr && spec.place == 0) {
+      ok = keep(backend.prepare(*spec.stack, owned), *spec.stack);
+    }
+    if (!ok) return ok;
+  }
+  for (LayerWeights& layer : weights.layers) {
+    MlaWeights& m = layer.mla;
+    for (WeightStack* stack : {&m.uk, &m.uv}) {
+      if (auto ok = keep(backend.prepare(*stack, owned), *stack); !ok) return ok;
+    }
+    for (Vector* vector : {&m.w_uk, &m.w_uv}) {
+      if (auto ok = keep(backend.prepare(*vector, owned), *vector); !ok) return ok;
+    }
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Model>> finish(const ModelConfig& config, const LoadOptions& options,
+                                      const std::vector<TensorSpec>& table,
+                                      std::unique_ptr<ModelWeights> weights) {
+  split_kv_b(config, options.expansion, options.threads, *weights);
   if (config.tied_embeddings) weights->head = weights->embedding;
-  split_kv_b(config, threads, *weights);
+  if (options.backend != nullptr) {
+    if (auto ok = prepare(*options.backend, config, table, *weights); !ok) return ok.error();
+  }
   return make_decoder(config, std::move(weights));
 }
 
@@ -314,8 +346,9 @@ std::unique_ptr<Model> finish(const ModelConfig& config, ThreadPool* threads,
 Result<std::unique_ptr<Model>> make_dummy_model(const ModelConfig& config,
                                                 const LoadOptions& options) {
   auto weights = std::make_unique<ModelWeights>(config);
-  fill_dummy(config, options, *weights);
-  return finish(config, options.threads, std::move(weights));
+  const std::vector<TensorSpec> table = tensor_table(config, *weights);
+  fill_dummy(config, options, table, *weights);
+  return finish(config, options, table, std::move(weights));
 }
 
 Result<std::unique_ptr<Model>> load_model(const std::string& directory,
@@ -331,10 +364,11 @@ Result<std::unique_ptr<Model>> load_model(const std::string& directory,
     const Result<void> read = weights->checkpoint->prefault(*options.threads, options.on_progress);
     if (!read) return read.error();
   }
-  if (Result<void> ok = Loader(*config, *weights, options.threads).run(directory); !ok) {
+  const std::vector<TensorSpec> table = tensor_table(*config, *weights);
+  if (auto ok = Loader(*config, *weights, options.threads).run(directory, table); !ok) {
     return ok.error();
   }
-  return finish(*config, options.threads, std::move(weights));
+  return finish(*config, options, table, std::move(weights));
 }
 
 }  // namespace lathe

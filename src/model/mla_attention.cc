@@ -2,12 +2,12 @@
 
 #include <array>
 
+#include "base/rows.h"
 #include "model/indexer.h"
 #include "ops/attend.h"
 #include "ops/cache_write.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
-#include "ops/rows.h"
 
 namespace lathe {
 namespace {
@@ -16,12 +16,12 @@ namespace {
 // (DeepSeek's published model code).
 constexpr float kLatentNormEps = 1e-6f;
 
-const float* data_or_null(const Vector& v) { return v.empty() ? nullptr : v.data(); }
+const float* data_or_null(Vector v) { return v.empty() ? nullptr : v.data(); }
 
 class MlaLayer {
  public:
   MlaLayer(const LayerContext& c, const MlaWeights& w)
-      : c_(c), ops_(c.ops), arena_(*c.ops.arena), w_(w), p_(c.plan.problem) {}
+      : c_(c), ops_(c.ops), arena_(*c.ops.tensors), w_(w), p_(c.plan.problem) {}
 
   Result<void> run(const IndexerWeights* indexer, const RowsView& h, const MutableRowsView& x) {
     const Arena::Scope scope(arena_);
@@ -64,7 +64,7 @@ class MlaLayer {
             .registry = &c_.cache.registry(),
             .step = c_.segments[s].step,
             .pool = c_.cache.main(c_.layer),
-            .gather_room = c_.cache.gather_workspace()};
+            .gather_workspace = c_.cache.gather_workspace()};
   }
 
   // q is taken into the latent space (q_nope uk^T), so that heads share the cached row as key and
@@ -76,17 +76,11 @@ class MlaLayer {
     const std::int64_t width = p_.nope + p_.rope;
     const MutableRowsView q = rows_at(q_, segment.first_row, step.rows);
     const MutableRowsView absorbed = take_rows(arena_, step.rows, p_.heads * width);
-    auto* products = arena_.take_array<Product>(p_.heads);
     for (std::int64_t head = 0; head < p_.heads; ++head) {
-      const RowsView nope = cols_at(constant(q), head * q_head(), p_.qk_nope_head);
       const RowsView rope = cols_at(constant(q), head * q_head() + p_.qk_nope_head, p_.rope);
-      products[head] = {nope, w_.uk[static_cast<std::size_t>(head)],
-                        cols_at(absorbed, head * width, p_.nope)};
       cast_rows(ops_, rope, cols_at(absorbed, head * width + p_.nope, p_.rope));
     }
-    const std::span all(products, static_cast<std::size_t>(p_.heads));
-    matmul(ops_, all);
-
+    head_matmul(ops_, {constant(q), q_head(), &w_.uk, absorbed, width});
     const MutableRowsView q_in = take_rows(arena_, step.rows, absorbed.cols, step.route->q_dtype);
     const RopeWrite write{.k = constant(rows_at(k_, segment.first_row, step.rows)),
                           .q = constant(absorbed),
@@ -106,12 +100,7 @@ class MlaLayer {
     if (auto ok = attend(ops_, op); !ok) return ok;
 
     const MutableRowsView out = rows_at(out_, segment.first_row, step.rows);
-    for (std::int64_t head = 0; head < p_.heads; ++head) {
-      products[head] = {cols_at(constant(latents), head * p_.nope, p_.nope),
-                        w_.uv[static_cast<std::size_t>(head)],
-                        cols_at(out, head * p_.v_head, p_.v_head)};
-    }
-    matmul(ops_, all);
+    head_matmul(ops_, {constant(latents), p_.nope, &w_.uv, out, p_.v_head});
     return {};
   }
 

@@ -13,9 +13,10 @@
 #include "attn/step.h"
 #include "base/result.h"
 #include "base/rows_view.h"
+#include "kernels/backend.h"
+#include "kernels/context.h"
 #include "model/cache.h"
 #include "model/config.h"
-#include "ops/context.h"
 
 namespace lathe {
 
@@ -73,6 +74,9 @@ class Model {
 struct LoadOptions {
   bool dummy = false;      // random weights, seeded, from the configuration alone
   std::uint64_t seed = 0;  // of dummy weights
+  // What prepares the weights for its kernels; null: they stay on the host as they are.
+  Backend* backend = nullptr;
+  bool expansion = true;  // some route has kind `ragged`, which reads kv_b in f32
   ThreadPool* threads = nullptr;
   // Bytes done and in all; may be empty. Called from any thread, one call at a time, ascending.
   std::function<void(std::int64_t, std::int64_t)> on_progress;

@@ -12,7 +12,7 @@ class Table {
   Table(const ModelConfig& config, ModelWeights& into) : c_(config), w_(into) {}
 
   std::vector<TensorSpec> build() {
-    plain("model.embed_tokens.weight", c_.vocab, c_.hidden, w_.embedding);
+    plain("model.embed_tokens.weight", c_.vocab, c_.hidden, w_.embedding).use = WeightUse::table;
     for (std::int32_t l = 0; l < c_.layers; ++l) layer(l);
     vector("model.norm.weight", c_.hidden, w_.final_norm);
     if (!c_.tied_embeddings) plain("lm_head.weight", c_.vocab, c_.hidden, w_.head);
@@ -91,10 +91,15 @@ class Table {
     if (c_.moe.correction_bias) {
       vector(stem + "gate.e_score_correction_bias", c_.moe.experts, w.bias);
     }
-    w.experts.resize(static_cast<std::size_t>(c_.moe.experts));
-    for (std::int32_t e = 0; e < c_.moe.experts; ++e) {
-      ExpertWeights& expert = w.experts[static_cast<std::size_t>(e)];
-      ffn(fmt::format("{}experts.{}.", stem, e), c_.moe.ffn, expert.gate, expert.up, expert.down);
+    const std::int64_t count = c_.moe.experts, width = c_.moe.ffn;
+    ExpertStacks& e = w.experts;
+    e.gate = e.up = WeightStack::of(count, DType::f32, width, c_.hidden);
+    e.down = WeightStack::of(count, DType::f32, c_.hidden, width);
+    for (std::int32_t i = 0; i < c_.moe.experts; ++i) {
+      const std::string expert = fmt::format("{}experts.{}.", stem, i);
+      stacked(expert + "gate_proj", e.gate, e.gate, i);
+      stacked(expert + "up_proj", e.up, e.gate, i);
+      stacked(expert + "down_proj", e.down, e.down, i);
     }
     if (c_.moe.shared > 0) {
       ffn(stem + "shared_experts.", std::int64_t{c_.moe.shared} * c_.moe.ffn, w.shared.gate,
@@ -110,13 +115,32 @@ class Table {
   }
 
   void linear(const std::string& stem, std::int64_t rows, std::int64_t cols, WeightView& to) {
-    out_.push_back({stem + ".weight", {rows, cols}, &to, nullptr, true});
+    TensorSpec& spec = plain(stem + ".weight", rows, cols, to);
+    spec.may_be_fp8 = true;
   }
-  void plain(std::string name, std::int64_t rows, std::int64_t cols, WeightView& to) {
-    out_.push_back({std::move(name), {rows, cols}, &to, nullptr, false});
+  // `like`: the stack whose dtype the matrix must have.
+  void stacked(const std::string& stem, WeightStack& to, const WeightStack& like,
+               std::int64_t place) {
+    TensorSpec& spec = out_.emplace_back();
+    spec.name = stem + ".weight";
+    spec.shape = {to.rows, to.cols};
+    spec.stack = &to;
+    spec.place = place;
+    spec.like = &like;
+    spec.may_be_fp8 = true;
+  }
+  TensorSpec& plain(std::string name, std::int64_t rows, std::int64_t cols, WeightView& to) {
+    TensorSpec& spec = out_.emplace_back();
+    spec.name = std::move(name);
+    spec.shape = {rows, cols};
+    spec.matrix = &to;
+    return spec;
   }
   void vector(std::string name, std::int64_t n, Vector& to) {
-    out_.push_back({std::move(name), {n}, nullptr, &to, false});
+    TensorSpec& spec = out_.emplace_back();
+    spec.name = std::move(name);
+    spec.shape = {n};
+    spec.vector = &to;
   }
 
   const ModelConfig& c_;

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/operators.h"
 #include "model/config.h"
 #include "model/weights.h"
 
@@ -15,11 +16,22 @@ namespace lathe {
 struct TensorSpec {
   std::string name;                 // "model.layers.0.mlp.gate_proj.weight"
   std::vector<std::int64_t> shape;  // [rows, cols], or [n]
-  // Exactly one of the two: f32, bf16 or f16 as stored, or widened to f32.
+  // Exactly one of the three: f32, bf16 or f16 as stored, or (vectors) widened to f32.
   WeightView* matrix = nullptr;
+  WeightStack* stack = nullptr;
   Vector* vector = nullptr;
+  std::int64_t place = 0;             // in the stack
+  const WeightStack* like = nullptr;  // stacks: one that has the same dtype, perhaps itself
+  WeightUse use = WeightUse::product;
   // May be e4m3 where the config says block_fp8, with <name>_scale_inv beside it.
   bool may_be_fp8 = false;
+
+  void set(const WeightView& w) const {
+    if (matrix != nullptr) *matrix = w;
+    if (stack == nullptr) return;
+    if (place == 0) stack->dtype = w.dtype;
+    stack->set(place, w);
+  }
 };
 
 /// In layer order. `into` outlives the table.

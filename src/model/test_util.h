@@ -105,7 +105,10 @@ class Runner {
   };
 
   Runner(const Model& model, const Options& options)
-      : model_(model), registry_(all_kernels()), pool_(options.threads) {
+      : model_(model),
+        registry_(all_kernels()),
+        pool_(options.threads),
+        backend_(std::move(*make_backend(options.device))) {
     Wishes wishes;
     wishes.prefill = options.prefill;
     wishes.decode = options.decode;
@@ -128,10 +131,11 @@ class Runner {
     cache_ = std::make_unique<KvCache>(*KvCache::create(*plan_, registry_, sizes));
     cache_->poison_free();
     lists_.resize(plan_->groups.size());
-    ops_.device = options.device;
+    ops_.backend = backend_.get();
     ops_.execution = {&pool_, &scratch_, true};
     ops_.precision = options.precision;
-    ops_.arena = &arena_;
+    ops_.tensors = &arena_;
+    ops_.control = &control_;
   }
 
   /// Of the first layer group.
@@ -232,7 +236,8 @@ class Runner {
   Registry registry_;
   ThreadPool pool_;
   Scratch scratch_;
-  Arena arena_;
+  Arena arena_, control_;
+  std::unique_ptr<Backend> backend_;
   OpsContext ops_;
   std::unique_ptr<ModelPlan> plan_;
   std::unique_ptr<KvCache> cache_;

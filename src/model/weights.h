@@ -6,9 +6,11 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "attn/attend.h"
+#include "base/memory.h"
 #include "base/result.h"
 #include "base/threads.h"
 #include "io/checkpoint.h"
@@ -18,8 +20,8 @@
 
 namespace lathe {
 
-/// Norm weights and biases, widened.
-using Vector = std::vector<float>;
+/// Norm weights and biases, widened; the memory is ModelWeights'.
+using Vector = std::span<const float>;
 
 struct GqaWeights {
   WeightView q;                             // [heads * head_dim, hidden]
@@ -42,10 +44,11 @@ struct MlaWeights {
 
   // kv_b cut by heads. For absorbed attention: q_nope uk^T is a latent query, and uv makes a value
   // of a latent. In kv_b's dtype; f32 where that is e4m3 and heads are no whole blocks of it.
-  std::vector<WeightView> uk;  // [heads] of [nope, qk_nope_head]
-  std::vector<WeightView> uv;  // [heads] of [v_head, nope]
-  Vector w_uk;                 // [heads, qk_nope_head, nope]; kind `ragged`
-  Vector w_uv;                 // [heads, v_head, nope]
+  WeightStack uk;  // [heads] of [nope, qk_nope_head]
+  WeightStack uv;  // [heads] of [v_head, nope]
+  // For kind `ragged`; empty where no route has it.
+  Vector w_uk;  // [heads, qk_nope_head, nope]
+  Vector w_uv;  // [heads, v_head, nope]
 
   Expansion expansion() const { return {w_uk, w_uv}; }
 };
@@ -66,7 +69,7 @@ struct FfnWeights {
 struct MoeWeights {
   WeightView router;  // [experts, hidden]
   Vector bias;        // [experts], or empty
-  std::vector<ExpertWeights> experts;
+  ExpertStacks experts;
   FfnWeights shared;  // empty without shared experts
 };
 
@@ -97,16 +100,21 @@ struct ModelWeights {
     void operator()(std::byte* p) const { ::operator delete[](p, align); }
   };
   std::vector<std::unique_ptr<std::byte[], Free>> owned;
-  std::int64_t bytes = 0;  // of everything
+  std::vector<OwnedBytes> prepared;  // what a backend has copied
+  std::int64_t bytes = 0;            // of everything
 
   /// Room for `n` bytes that lives as long as the weights, at a multiple of 64 bytes.
   std::byte* take(std::int64_t n);
+  float* take_floats(std::int64_t n) {
+    return reinterpret_cast<float*>(take(n * static_cast<std::int64_t>(sizeof(float))));
+  }
 };
 
 /// Model::decode_bytes() with absorbed attention. Norms and biases, which caches keep, are left out.
 std::int64_t decode_bytes(const ModelConfig& config, const ModelWeights& weights);
 
-/// Fills uk, uv, w_uk and w_uv of every layer from kv_b. threads may be null.
-void split_kv_b(const ModelConfig& config, ThreadPool* threads, ModelWeights& weights);
+/// Fills uk and uv of every layer from kv_b, and w_uk and w_uv where `expansion`. threads may be null.
+void split_kv_b(const ModelConfig& config, bool expansion, ThreadPool* threads,
+                ModelWeights& weights);
 
 }  // namespace lathe

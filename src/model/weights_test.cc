@@ -55,11 +55,11 @@ TEST(SplitKvB, HeadsHoldTheNumbersOfKvB) {
         Case{DType::e4m3, 96, 128, 128, DType::f32}, Case{DType::bf16, 20, 12, 64, DType::bf16},
         Case{DType::f32, 128, 128, 64, DType::f32}}) {
     KvB k(c.dtype, c.qk, c.v, c.nope);
-    split_kv_b(k.config, nullptr, k.weights);
+    split_kv_b(k.config, true, nullptr, k.weights);
     const MlaWeights& m = k.weights.layers[0].mla;
     for (std::int64_t h = 0; h < k.config.all_layers().problem.heads; ++h) {
-      const WeightView& uk = m.uk[static_cast<std::size_t>(h)];
-      const WeightView& uv = m.uv[static_cast<std::size_t>(h)];
+      const WeightView uk = m.uk.at(h);
+      const WeightView uv = m.uv.at(h);
       ASSERT_EQ(uk.dtype, c.kept);
       ASSERT_EQ(uv.dtype, c.kept);
       const std::int64_t first = h * (c.qk + c.v);

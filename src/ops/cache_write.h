@@ -1,5 +1,4 @@
-// Into the cache: rotation, quantisation and writing of rows, split over the context's threads. The
-// bytes are those of layout/rope_write.h and layout/codec.h, which say what is computed.
+// Into the cache: rotation, quantisation and writing of rows. The bytes are those of layout/rope_write.h and layout/codec.h, which say what is computed.
 //
 // Errors are those of the layout's functions, for arguments that contradict each other; some rows
 // may then have been written.
@@ -9,10 +8,10 @@
 
 #include "base/result.h"
 #include "base/rows_view.h"
+#include "kernels/context.h"
 #include "layout/pool_view.h"
 #include "layout/rope.h"
 #include "layout/rope_write.h"
-#include "ops/context.h"
 
 namespace lathe {
 

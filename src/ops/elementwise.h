@@ -6,8 +6,8 @@
 #include <span>
 
 #include "base/rows_view.h"
-#include "kernels/linear.h"
-#include "ops/context.h"
+#include "kernels/context.h"
+#include "kernels/operators.h"
 
 namespace lathe {
 
@@ -16,6 +16,9 @@ namespace lathe {
 /// weight is [n / heads] (Qwen 3's q and k norms).
 void rms_norm(const OpsContext& ops, const RowsView& x, std::span<const float> weight, float eps,
               const MutableRowsView& out, std::int64_t heads = 1);
+/// out[t] += the same of one head. x and out are apart.
+void add_rms_norm(const OpsContext& ops, const RowsView& x, std::span<const float> weight,
+                  float eps, const MutableRowsView& out);
 
 /// out[t] = (x[t] - mean) / sqrt(var + eps) * weight + bias, var over n without correction.
 /// weight, bias: [n].
@@ -33,5 +36,12 @@ void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& o
 /// tokens in [0, vocab): a bug otherwise (the engine has checked them).
 void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,
            const MutableRowsView& out);
+
+/// out[i] = x[rows[i]]. x: [T, n] of any dtype but sub-byte ones; out: [rows, n] of the same.
+void gather_rows(const OpsContext& ops, const RowsView& x, std::span<const std::int32_t> rows,
+                 const MutableRowsView& out);
+
+/// Lowers op.first of each row that holds NaN or Inf from kFinite to op.layer; other entries stay.
+void find_non_finite(const OpsContext& ops, const FindNonFinite& op);
 
 }  // namespace lathe

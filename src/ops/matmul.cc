@@ -1,9 +1,7 @@
 #include "ops/matmul.h"
 
 #include "base/check.h"
-#include "kernels/cpu/matmul.h"
-#include "kernels/cpu/matmul_bf16.h"
-#include "kernels/ref/linear.h"
+#include "kernels/backend.h"
 
 namespace lathe {
 namespace {
@@ -26,11 +24,14 @@ void check(const Product& p) {
 
 void matmul(const OpsContext& ops, std::span<const Product> products) {
   for (const Product& p : products) check(p);
-  if (ops.device == Device::ref) return ref_matmul(products);
-  LATHE_CHECK(ops.device == Device::cpu, "matmul runs on ref and cpu");
-  LATHE_CHECK(ops.precision == MatmulPrecision::f32 || cpu_has_bf16_dot(),
-              "bf16 products on a CPU that has them");
-  cpu_matmul(ops.execution, *ops.arena, ops.precision, products);
+  LATHE_CHECK(ops.backend->multiplies_in(ops.precision), "a precision that the backend has");
+  ops.backend->matmul(ops, products);
+}
+
+void head_matmul(const OpsContext& ops, const HeadProducts& op) {
+  for (std::int64_t h = 0; h < op.w->count(); ++h) check(product_of(op, h));
+  LATHE_CHECK(ops.backend->multiplies_in(ops.precision), "a precision that the backend has");
+  ops.backend->head_matmul(ops, op);
 }
 
 }  // namespace lathe

@@ -3,8 +3,8 @@
 
 #include <span>
 
+#include "kernels/context.h"
 #include "kernels/linear.h"
-#include "ops/context.h"
 
 namespace lathe {
 
@@ -22,5 +22,9 @@ void matmul(const OpsContext& ops, std::span<const Product> products);
 inline void matmul(const OpsContext& ops, const Product& product) {
   matmul(ops, std::span(&product, 1));
 }
+
+/// A product for every head, as the absorbed projections of latent attention have them: the numbers
+/// of matmul() over product_of() of each head.
+void head_matmul(const OpsContext& ops, const HeadProducts& op);
 
 }  // namespace lathe

@@ -7,6 +7,9 @@
 #include <set>
 
 #include "base/test_scale.h"
+#include "kernels/cpu/moe.h"
+#include "kernels/cpu/route.h"
+#include "kernels/ref/moe.h"
 #include "ops/test_util.h"
 
 namespace lathe {
@@ -25,7 +28,11 @@ Routed run(const Router& router, const Rows& logits, Device device, int threads 
   const auto n = static_cast<std::size_t>(logits.rows * router.top_k);
   Routed r{std::vector<std::int32_t>(n, -1), std::vector<float>(n)};
   Context c(threads, device);
-  route(c.ops, router, logits.view(), r.ids, r.weights);
+  if (device == Device::ref) {
+    ref_route(router, logits.view(), r.ids, r.weights);
+  } else {
+    cpu_route(c.ops.execution, c.arena, router, logits.view(), r.ids, r.weights);
+  }
   return r;
 }
 
@@ -178,7 +185,7 @@ TEST(Route, AgreesWithRef) {
 
 struct Experts {
   std::vector<Weight> weights;
-  std::vector<ExpertWeights> views;
+  ExpertStacks stacks;
 
   Experts(std::mt19937& rng, std::int64_t count, std::int64_t n, std::int64_t ffn, DType dtype) {
     weights.reserve(static_cast<std::size_t>(3 * count));
@@ -187,11 +194,26 @@ struct Experts {
       for (int i = 0; i < 2; ++i) weights.emplace_back(rng, dtype, ffn, n, scaled);
       weights.emplace_back(rng, dtype, n, ffn, scaled);
     }
-    for (std::size_t e = 0; e < static_cast<std::size_t>(count); ++e) {
-      views.push_back({weights[3 * e].view, weights[3 * e + 1].view, weights[3 * e + 2].view});
+    stacks.gate = stacks.up = WeightStack::of(count, dtype, ffn, n);
+    stacks.down = WeightStack::of(count, dtype, n, ffn);
+    for (std::int64_t e = 0; e < count; ++e) {
+      const auto at = static_cast<std::size_t>(3 * e);
+      stacks.gate.set(e, weights[at].view);
+      stacks.up.set(e, weights[at + 1].view);
+      stacks.down.set(e, weights[at + 2].view);
     }
   }
 };
+
+// The experts with the choice made already.
+void moe_ffn(Context& c, const RowsView& x, const ExpertStacks& experts,
+             std::span<const std::int32_t> ids, std::span<const float> weights, std::int64_t top_k,
+             const MutableRowsView& out) {
+  ExpertLayer op{.x = x, .router = {}, .choice = {}, .experts = &experts, .out = out};
+  op.choice.top_k = static_cast<std::int32_t>(top_k);
+  if (c.backend->device() == Device::ref) return ref_expert_ffn(op, ids, weights);
+  cpu_expert_ffn(c.ops, op, ids, weights);
+}
 
 struct Choices {
   Ids ids;
@@ -235,8 +257,8 @@ TEST(MoeFfn, AgreesWithRef) {
       const Rows before = got;
       Rows want = got;
       Context cpu(2), ref(1, Device::ref);
-      moe_ffn(cpu.ops, x.view(), experts.views, c.ids, c.weights, top_k, got.out());
-      moe_ffn(ref.ops, x.view(), experts.views, c.ids, c.weights, top_k, want.out());
+      moe_ffn(cpu, x.view(), experts.stacks, c.ids, c.weights, top_k, got.out());
+      moe_ffn(ref, x.view(), experts.stacks, c.ids, c.weights, top_k, want.out());
       // What was added is a sum of some 10^4 f32 products; its relative error is some 1e-6, and one
       // expert too few or another weight is of order 1.
       const double added = norm_of_difference(want, before);
@@ -260,17 +282,47 @@ TEST(MoeFfn, ARowsBitsAreItsOwn) {
   for (std::int64_t t = 0; t < tokens; ++t) {
     const auto at = static_cast<std::size_t>(t * top_k);
     const std::span<const std::int32_t> ids(c.ids.data() + at, 3);
-    moe_ffn(one.ops, x.view(t, 1), experts.views, ids, std::span(c.weights.data() + at, 3), top_k,
+    moe_ffn(one, x.view(t, 1), experts.stacks, ids, std::span(c.weights.data() + at, 3), top_k,
             alone.out(t, 1));
   }
   for (const int threads : {1, 2, 3}) {
     Context context(threads);
     Rows together = start;
-    moe_ffn(context.ops, x.view(), experts.views, c.ids, c.weights, top_k, together.out());
+    moe_ffn(context, x.view(), experts.stacks, c.ids, c.weights, top_k, together.out());
     EXPECT_TRUE(together.same_bits(alone)) << threads;
     const std::int64_t growths = context.arena.growths();
-    moe_ffn(context.ops, x.view(), experts.views, c.ids, c.weights, top_k, together.out());
+    moe_ffn(context, x.view(), experts.stacks, c.ids, c.weights, top_k, together.out());
     EXPECT_EQ(context.arena.growths(), growths);
+  }
+}
+
+// The whole layer, router included, for routers that are sure of their choice.
+TEST(ExpertLayer, AgreesWithRef) {
+  std::mt19937 rng(test_seed(5));
+  for (const DType dtype : {DType::bf16, DType::e4m3}) {
+    const std::int64_t n = 96, ffn = 40, experts = 8;
+    const Experts stacks(rng, experts, n, ffn, dtype);
+    const Weight router(rng, DType::f32, experts, n);
+    for (const std::int64_t tokens : {0, 1, 19}) {
+      Rows x(tokens, n);
+      x.randomize(rng);
+      Rows got(tokens, n);
+      got.randomize(rng);
+      const Rows before = got;
+      Rows want = got;
+      Context cpu(2), ref(1, Device::ref);
+      ExpertLayer op{.x = x.view(),
+                     .router = router.view,
+                     .choice = make(RouterScoring::sigmoid, experts, 3),
+                     .experts = &stacks.stacks,
+                     .out = got.out()};
+      expert_layer(cpu.ops, op);
+      op.out = want.out();
+      expert_layer(ref.ops, op);
+      const double added = norm_of_difference(want, before);
+      EXPECT_LE(norm_of_difference(got, want), 1e-4 * added) << name(dtype) << " " << tokens;
+      EXPECT_EQ(added > 1e-3, tokens > 0);
+    }
   }
 }
 
@@ -282,7 +334,7 @@ TEST(MoeFfnDeathTest, RefusesIdsOutsideTheExperts) {
   Context c(1);
   const Ids ids = {2};
   const std::vector<float> weights = {1};
-  EXPECT_DEATH(moe_ffn(c.ops, x.view(), experts.views, ids, weights, 1, out.out()),
+  EXPECT_DEATH(moe_ffn(c, x.view(), experts.stacks, ids, weights, 1, out.out()),
                "ids name experts");
 }
 

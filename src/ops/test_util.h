@@ -4,12 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <vector>
 
 #include "base/float_formats.h"
+#include "kernels/all.h"
 #include "kernels/linear.h"
-#include "ops/context.h"
 
 namespace lathe::ops_test {
 
@@ -107,13 +108,16 @@ struct Weight {
 /// What an operator runs with, on `threads` threads.
 struct Context {
   ThreadPool pool;
-  Arena arena;
+  Arena arena, control;
+  std::unique_ptr<Backend> backend;
   OpsContext ops;
 
-  explicit Context(int threads, Device device = Device::cpu) : pool(threads) {
-    ops.device = device;
+  explicit Context(int threads, Device device = Device::cpu)
+      : pool(threads), backend(std::move(*make_backend(device))) {
+    ops.backend = backend.get();
     ops.execution.threads = threads > 1 ? &pool : nullptr;
-    ops.arena = &arena;
+    ops.tensors = &arena;
+    ops.control = &control;
   }
 };
 

@@ -83,7 +83,7 @@ double time_case(const cuda::Stream& stream, const LatentBenchSetup& setup,
   args.main.page_table = {table.data(), args.main.page_table.size()};
   args.main.indices = {list.data(), args.main.indices.size()};
   args.main.pool->data = pool_bytes;
-  Scratch scratch(cuda::device_memory());
+  Scratch scratch(cuda::kDeviceMemory);
   args.execution.scratch = &scratch;
   args.execution.stream = stream.get();
   const cuda::LatentCall call = need(cuda::schedule_latent(args));

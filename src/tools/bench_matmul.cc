@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/float_formats.h"
+#include "kernels/all.h"
 #include "kernels/cpu/matmul_bf16.h"
 #include "ops/matmul.h"
 #include "tools/command.h"
@@ -121,13 +122,14 @@ double pass_seconds(const OpsContext& ops, const Case& c, const Data& data) {
 
 // The nearer limit is measured before every repeat, and the best of the repeats counts on both sides:
 // other work on the machine takes from either, and is neither's.
-Row measure(const Case& c, MatmulPrecision precision, int threads, int repeats) {
+Row measure(Backend& backend, const Case& c, MatmulPrecision precision, int threads, int repeats) {
   const Data data(c);
   ThreadPool pool(threads);
   Arena arena;
   OpsContext ops;
+  ops.backend = &backend;
   ops.execution.threads = &pool;
-  ops.arena = &arena;
+  ops.tensors = ops.control = &arena;
   ops.precision = precision;
   const double flop = 2 * static_cast<double>(c.weights * c.m * c.n * c.k);
   const double bytes = static_cast<double>(data.weights.size() + data.mx_scales.size());
@@ -180,6 +182,7 @@ constexpr const char* kHeader =
 int bench_matmul_command(const BenchMatmulOptions& options) {
   std::vector<int> threads = {1, 2};
   if (options.threads > 0) threads = {options.threads};
+  const std::unique_ptr<Backend> backend = std::move(*make_backend(Device::cpu));
   nlohmann::ordered_json out = {{"device", "cpu"}, {"repeats", options.repeats}};
   out["rows"] = nlohmann::ordered_json::array();
   std::string table =
@@ -192,7 +195,7 @@ int bench_matmul_command(const BenchMatmulOptions& options) {
     if (!c.name.starts_with(options.only)) continue;
     for (const MatmulPrecision precision : {MatmulPrecision::f32, MatmulPrecision::bf16}) {
       if (precision == MatmulPrecision::bf16 &&
-          !(cpu_has_bf16_dot() && is_bf16_dot_weight(c.dtype))) {
+          !(backend->multiplies_in(precision) && is_bf16_dot_weight(c.dtype))) {
         continue;
       }
       for (const int t : threads) {
@@ -200,7 +203,7 @@ int bench_matmul_command(const BenchMatmulOptions& options) {
           fmt::print(stderr, "measuring {} {} {} m {} threads {}\n", c.name, name(c.dtype),
                      name(precision), c.m, t);
         }
-        const Row r = measure(c, precision, t, options.repeats);
+        const Row r = measure(*backend, c, precision, t, options.repeats);
         out["rows"].push_back(row_json(r));
         table += fmt::format(
             "{:8} {:5} {:5} {:4} {:5} {:5} {:7} {:7} {:11.1f} {:8.1f} {:6.2f} {:8.1f} {:6.1f} "

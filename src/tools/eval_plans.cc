@@ -12,6 +12,7 @@
 #include "attn/model_plan.h"
 #include "base/threads.h"
 #include "kernels/all.h"
+#include "kernels/find_machine.h"
 
 namespace lathe {
 namespace {

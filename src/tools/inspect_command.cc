@@ -10,6 +10,7 @@
 #include "attn/model_plan.h"
 #include "io/checkpoint.h"
 #include "kernels/all.h"
+#include "kernels/find_machine.h"
 #include "model/config.h"
 #include "tools/command.h"
 

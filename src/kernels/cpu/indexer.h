@@ -5,9 +5,11 @@
 #include <span>
 
 #include "attn/index_args.h"
+#include "base/arena.h"
 #include "base/execution.h"
 #include "base/result.h"
 #include "base/rows_view.h"
+#include "kernels/operators.h"
 
 namespace lathe {
 
@@ -60,5 +62,8 @@ Result<void> index_top_k(const IndexTopK& args);
 Result<void> index_select(const RowsView& logits, std::span<const std::int32_t> lens,
                           const IndexTarget& target, std::int64_t k, std::span<std::int32_t> out,
                           std::span<std::int32_t> lengths, const Execution& execution);
+
+/// Quantises the queries and selects. The codes lie in `arena`.
+Result<void> cpu_select_keys(const Execution& execution, Arena& arena, const SelectKeys& op);
 
 }  // namespace lathe

@@ -3,10 +3,21 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
+#include "base/rows.h"
 #include "kernels/cpu/for_rows.h"
+#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/route.h"
 #include "kernels/cpu/rowwise.h"
 
 namespace lathe {
+namespace {
+
+// Rows that go through the experts in one pass: what bounds the memory of a long prompt, at the
+// price of one expert's weights read twice where a pass ends inside it.
+constexpr std::int64_t kPassRows = 1024;
+
+}  // namespace
 
 ExpertOrder sort_by_expert(Arena& arena, std::span<const std::int32_t> ids, std::int64_t tokens,
                            std::int64_t top_k, std::int64_t experts) {
@@ -49,6 +60,67 @@ void cpu_scatter_rows(const Execution& execution, const RowsView& y, std::span<c
                      reinterpret_cast<float*>(out.row(token)));
     }
   });
+}
+
+void cpu_expert_ffn(const OpsContext& ops, const ExpertLayer& op, std::span<const std::int32_t> ids,
+                    std::span<const float> weights) {
+  const ExpertStacks& e = *op.experts;
+  const std::int64_t count = e.gate.count();
+  for (const std::int32_t id : ids) LATHE_CHECK(id >= 0 && id < count, "ids name experts");
+  Arena& arena = *ops.tensors;
+  const Arena::Scope scope(arena);
+  const Arena::Scope control(*ops.control);
+  const ExpertOrder order = sort_by_expert(*ops.control, ids, op.x.rows, op.choice.top_k, count);
+  const std::int64_t most = std::min(kPassRows, order.pairs);
+  const MutableRowsView rows = take_rows(arena, most, op.x.cols);  // in, then each expert's out
+  const MutableRowsView gate = take_rows(arena, most, e.gate.rows);
+  const MutableRowsView up = take_rows(arena, most, e.gate.rows);
+  auto* products = ops.control->take_array<Product>(2 * count);
+
+  for (std::int64_t first = 0; first < order.pairs; first += most) {
+    const std::int64_t n = std::min(most, order.pairs - first);
+    cpu_gather_rows(ops.execution, op.x, order, first, rows_at(rows, 0, n));
+    std::int64_t last = 0;
+    const auto for_experts = [&](auto&& body) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t begin = std::max(order.begin[i], first) - first;
+        const std::int64_t end = std::min(order.begin[i + 1], first + n) - first;
+        if (begin < end) body(i, begin, end - begin);
+      }
+    };
+    const auto multiply = [&] {
+      cpu_matmul(ops.execution, arena, ops.precision, {products, static_cast<std::size_t>(last)});
+      last = 0;
+    };
+    for_experts([&](std::int64_t i, std::int64_t at, std::int64_t m) {
+      const RowsView x = constant(rows_at(rows, at, m));
+      products[last++] = {x, e.gate.at(i), rows_at(gate, at, m)};
+      products[last++] = {x, e.up.at(i), rows_at(up, at, m)};
+    });
+    multiply();
+    const MutableRowsView hidden = rows_at(gate, 0, n);
+    cpu_silu_mul(ops.execution, constant(hidden), constant(rows_at(up, 0, n)), hidden);
+    for_experts([&](std::int64_t i, std::int64_t at, std::int64_t m) {
+      products[last++] = {constant(rows_at(gate, at, m)), e.down.at(i), rows_at(rows, at, m)};
+    });
+    multiply();
+    cpu_scatter_rows(ops.execution, constant(rows_at(rows, 0, n)), weights, order, first, op.out);
+  }
+}
+
+void cpu_expert_layer(const OpsContext& ops, const ExpertLayer& op) {
+  const Arena::Scope scope(*ops.tensors);
+  const Arena::Scope control(*ops.control);
+  const MutableRowsView logits = take_rows(*ops.tensors, op.x.rows, op.choice.experts);
+  // Which experts a token takes should not turn on the rounding of its activations.
+  const Product product{op.x, op.router, logits};
+  cpu_matmul(ops.execution, *ops.tensors, MatmulPrecision::f32, {&product, 1});
+  const std::int64_t chosen = op.x.rows * op.choice.top_k;
+  const auto n = static_cast<std::size_t>(chosen);
+  const std::span ids(ops.control->take_array<std::int32_t>(chosen), n);
+  const std::span weights(ops.control->take_array<float>(chosen), n);
+  cpu_route(ops.execution, *ops.tensors, op.choice, constant(logits), ids, weights);
+  cpu_expert_ffn(ops, op, ids, weights);
 }
 
 }  // namespace lathe

@@ -1,4 +1,5 @@
-// Tokens sorted by the experts that they chose, and their rows on the way there and back.
+// The experts of a layer on the CPU: tokens sorted by the experts that they chose, and their rows on
+// the way there and back. Arguments as in ops/moe.h.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,8 @@
 #include "base/arena.h"
 #include "base/execution.h"
 #include "base/rows_view.h"
+#include "kernels/context.h"
+#include "kernels/moe.h"
 
 namespace lathe {
 
@@ -30,5 +33,10 @@ void cpu_gather_rows(const Execution& execution, const RowsView& x, const Expert
 /// out[token] += weight of the pair * y[i] for the pairs first + i, in their order.
 void cpu_scatter_rows(const Execution& execution, const RowsView& y, std::span<const float> weights,
                       const ExpertOrder& order, std::int64_t first, const MutableRowsView& out);
+
+/// The experts that are chosen already. ids, weights: [T, top_k].
+void cpu_expert_ffn(const OpsContext& ops, const ExpertLayer& op, std::span<const std::int32_t> ids,
+                    std::span<const float> weights);
+void cpu_expert_layer(const OpsContext& ops, const ExpertLayer& op);
 
 }  // namespace lathe

@@ -1,7 +1,10 @@
 #include "kernels/cpu/rowwise.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
+#include "base/check.h"
 #include "kernels/cpu/for_rows.h"
 
 // Vectors of unknown size cannot be elements of register blocks; Arm has NEON beside them.
@@ -73,12 +76,13 @@ HWY_INLINE WeightVec inverse_root(float x) {
   return hn::Div(hn::Set(d, 1.0f), hn::Sqrt(hn::Set(d, x)));
 }
 
-void rms_norm_row(const float* x, const float* weight, float eps, std::int64_t n, float* out) {
+void rms_norm_row(const float* x, const float* weight, float eps, std::int64_t n, bool add,
+                  float* out) {
   const float mean = sum_of<true>(x, n, 0) / static_cast<float>(n);
   const auto factor = inverse_root(mean + eps);
   for_vectors(n, [&](std::int64_t i, std::int64_t count) HWY_ATTR {
-    const auto scaled = hn::Mul(load(x + i, count), factor);
-    store(hn::Mul(scaled, load(weight + i, count)), out + i, count);
+    const auto normed = hn::Mul(hn::Mul(load(x + i, count), factor), load(weight + i, count));
+    store(add ? hn::Add(load(out + i, count), normed) : normed, out + i, count);
   });
 }
 
@@ -165,22 +169,21 @@ const float* floats(const std::byte* row) { return reinterpret_cast<const float*
 float* floats(std::byte* row) { return reinterpret_cast<float*>(row); }
 }  // namespace
 
-void cpu_rms_norm(const Execution& execution, const RowsView& x, std::span<const float> weight,
-                  float eps, const MutableRowsView& out, std::int64_t heads) {
-  const std::int64_t n = x.cols / heads;
-  for_rows(execution, x.rows, x.cols, [&](std::int64_t t) {
-    for (std::int64_t i = 0; i < x.cols; i += n) {
+void cpu_rms_norm(const Execution& execution, const RmsNorm& op) {
+  const std::int64_t n = op.x.cols / op.heads;
+  for_rows(execution, op.x.rows, op.x.cols, [&](std::int64_t t) {
+    for (std::int64_t i = 0; i < op.x.cols; i += n) {
       HWY_DYNAMIC_DISPATCH(rms_norm_row)
-      (floats(x.row(t)) + i, weight.data(), eps, n, floats(out.row(t)) + i);
+      (floats(op.x.row(t)) + i, op.weight.data(), op.eps, n, op.add, floats(op.out.row(t)) + i);
     }
   });
 }
 
-void cpu_layer_norm(const Execution& execution, const RowsView& x, std::span<const float> weight,
-                    std::span<const float> bias, float eps, const MutableRowsView& out) {
-  for_rows(execution, x.rows, x.cols, [&](std::int64_t t) {
+void cpu_layer_norm(const Execution& execution, const LayerNorm& op) {
+  for_rows(execution, op.x.rows, op.x.cols, [&](std::int64_t t) {
     HWY_DYNAMIC_DISPATCH(layer_norm_row)
-    (floats(x.row(t)), weight.data(), bias.data(), eps, x.cols, floats(out.row(t)));
+    (floats(op.x.row(t)), op.weight.data(), op.bias.data(), op.eps, op.x.cols,
+     floats(op.out.row(t)));
   });
 }
 
@@ -200,11 +203,35 @@ void cpu_add_rows(const Execution& execution, const RowsView& x, const MutableRo
 
 void cpu_embed(const Execution& execution, const WeightView& table,
                std::span<const std::int32_t> tokens, const MutableRowsView& out) {
+  for (const std::int32_t t : tokens) {
+    LATHE_CHECK(t >= 0 && t < table.rows, "tokens lie in the table");
+  }
   for_rows(execution, std::ssize(tokens), table.cols, [&](std::int64_t t) {
     const std::int64_t at = tokens[static_cast<std::size_t>(t)];
     HWY_DYNAMIC_DISPATCH(widen_row)
     (table.data + bytes_of(table.dtype, at * table.cols), table.dtype, table.cols,
      floats(out.row(t)));
+  });
+}
+
+void cpu_gather_rows(const Execution& execution, const RowsView& x,
+                     std::span<const std::int32_t> rows, const MutableRowsView& out) {
+  const auto bytes = static_cast<std::size_t>(bytes_of(x.dtype, x.cols));
+  for_rows(execution, out.rows, x.cols, [&](std::int64_t i) {
+    std::memcpy(out.row(i), x.row(rows[static_cast<std::size_t>(i)]), bytes);
+  });
+}
+
+void cpu_find_non_finite(const Execution& execution, const FindNonFinite& op) {
+  for_rows(execution, op.x.rows, op.x.cols, [&](std::int64_t i) {
+    const auto row = static_cast<std::size_t>(i);
+    std::int32_t& first = op.first[op.rows.empty() ? row : static_cast<std::size_t>(op.rows[row])];
+    const float* v = floats(op.x.row(i));
+    if (first != kFinite ||
+        std::all_of(v, v + op.x.cols, [](float e) { return std::isfinite(e); })) {
+      return;
+    }
+    first = op.layer;
   });
 }
 

@@ -7,18 +7,21 @@
 #include "base/execution.h"
 #include "base/rows_view.h"
 #include "kernels/linear.h"
+#include "kernels/operators.h"
 
 namespace lathe {
 
-void cpu_rms_norm(const Execution& execution, const RowsView& x, std::span<const float> weight,
-                  float eps, const MutableRowsView& out, std::int64_t heads);
-void cpu_layer_norm(const Execution& execution, const RowsView& x, std::span<const float> weight,
-                    std::span<const float> bias, float eps, const MutableRowsView& out);
+void cpu_rms_norm(const Execution& execution, const RmsNorm& op);
+void cpu_layer_norm(const Execution& execution, const LayerNorm& op);
 void cpu_silu_mul(const Execution& execution, const RowsView& gate, const RowsView& up,
                   const MutableRowsView& out);
 void cpu_add_rows(const Execution& execution, const RowsView& x, const MutableRowsView& out);
 void cpu_embed(const Execution& execution, const WeightView& table,
                std::span<const std::int32_t> tokens, const MutableRowsView& out);
+
+void cpu_gather_rows(const Execution& execution, const RowsView& x,
+                     std::span<const std::int32_t> rows, const MutableRowsView& out);
+void cpu_find_non_finite(const Execution& execution, const FindNonFinite& op);
 
 /// out[0, n) += factor * x[0, n), one multiply-add an element.
 void cpu_add_scaled(const float* x, float factor, std::int64_t n, float* out);

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
+#include "base/check.h"
 #include "kernels/ref/decode_token.h"
+#include "layout/codec.h"
 
 namespace lathe {
 namespace {
@@ -92,6 +95,72 @@ std::vector<std::int32_t> ref_top_k(std::span<const float> scores, std::int64_t 
   order.resize(static_cast<std::size_t>(std::min<std::int64_t>(k, std::ssize(order))));
   std::ranges::sort(order);
   return order;
+}
+
+namespace {
+
+// Codes of each head by the index layout's own rule, and its scale folded into the head's weight.
+void quantize_row(const SelectKeys& op, std::int64_t t, std::span<e4m3> codes,
+                  std::span<float> folded) {
+  const CacheLayout layout(LayoutKind::index_fp8, {.dim = op.dim}, op.keys.layout.scale_policy());
+  // A page of as many tokens as heads: all their codes, then all their scales.
+  std::vector<std::byte> bytes(static_cast<std::size_t>(layout.page_stride(op.heads)));
+  std::vector<Slot> slots;
+  for (std::int32_t h = 0; h < op.heads; ++h) slots.emplace_back(h);
+  const RowsView heads{op.q.row(t), op.q.dtype, op.heads, op.dim, op.dim};
+  const auto done = encode_rows(heads, slots, PoolView(bytes.data(), layout, op.heads, 1));
+  LATHE_CHECK(done.ok(), "the page fits the row");
+  std::memcpy(codes.data(), bytes.data(), codes.size());
+  const auto* weights = reinterpret_cast<const float*>(op.weights.row(t));
+  const auto constant = static_cast<float>(
+      1 / std::sqrt(static_cast<double>(op.heads) * static_cast<double>(op.dim)));
+  for (std::size_t h = 0; h < folded.size(); ++h) {
+    float scale = 0;
+    std::memcpy(&scale, bytes.data() + codes.size() + 4 * h, 4);
+    folded[h] = weights[h] * constant * scale;
+  }
+}
+
+}  // namespace
+
+Result<void> ref_select_keys(const SelectKeys& op) {
+  const StepView& step = *op.step;
+  const auto width = static_cast<std::size_t>(op.heads) * static_cast<std::size_t>(op.dim);
+  const auto heads = static_cast<std::size_t>(op.heads);
+  const auto rows = static_cast<std::size_t>(step.rows);
+  std::vector<e4m3> codes(rows * width);
+  std::vector<float> folded(rows * heads);
+  for (std::size_t t = 0; step.selecting_rows > 0 && t < rows; ++t) {
+    quantize_row(op, static_cast<std::int64_t>(t), std::span(codes).subspan(t * width, width),
+                 std::span(folded).subspan(t * heads, heads));
+  }
+  IndexKeys keys;
+  keys.pool = op.keys;
+  keys.page_table = step.page_table;
+  const IndexTarget target{.unit = IndexTargetUnit::slot,
+                           .table = step.page_table,
+                           .pool = op.main,
+                           .request = step.row_request};
+  const std::int64_t cols = step.index_lens.empty() ? 0 : std::ranges::max(step.index_lens);
+  std::vector<double> logits(rows * static_cast<std::size_t>(cols));
+  if (auto ok = ref_index_logits(
+          {op.heads, op.dim, codes, folded}, keys,
+          {.lens = step.index_lens, .request = step.row_request, .first = {}}, cols, logits, {});
+      !ok) {
+    return ok;
+  }
+  for (std::int64_t t = 0; t < step.rows; ++t) {
+    const auto row = logits.begin() + t * cols;
+    const std::vector<float> scores(row, row + step.index_lens[static_cast<std::size_t>(t)]);
+    const auto out =
+        op.slots.subspan(static_cast<std::size_t>(t * op.k), static_cast<std::size_t>(op.k));
+    std::ranges::fill(out, -1);
+    std::size_t n = 0;
+    for (const std::int32_t p : ref_top_k(scores, op.k)) {
+      out[n++] = in_target(target, t, LocalPos(p));
+    }
+  }
+  return {};
 }
 
 }  // namespace lathe

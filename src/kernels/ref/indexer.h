@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attn/index_args.h"
+#include "kernels/operators.h"
 
 namespace lathe {
 
@@ -20,5 +21,8 @@ Result<void> ref_index_logits(const IndexQuery& query, const IndexKeys& keys, co
 /// The k best of scores [n], positions ascending: all of them where n <= k; otherwise the largest,
 /// ties to the lower position (-0 equals 0), never a NaN.
 std::vector<std::int32_t> ref_top_k(std::span<const float> scores, std::int64_t k);
+
+/// Errors: those of check_index_args().
+Result<void> ref_select_keys(const SelectKeys& op);
 
 }  // namespace lathe

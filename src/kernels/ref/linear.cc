@@ -56,6 +56,10 @@ float weight_at(const WeightView& w, std::int64_t row, std::int64_t col) {
   }
 }
 
+void ref_head_matmul(const HeadProducts& op) {
+  for (std::int64_t h = 0; h < op.w->count(); ++h) ref_product(product_of(op, h));
+}
+
 void ref_matmul(std::span<const Product> products) {
   for (const Product& p : products) ref_product(p);
 }

@@ -12,6 +12,7 @@ namespace lathe {
 float weight_at(const WeightView& w, std::int64_t row, std::int64_t col);
 
 /// Every product on the calling thread, summed in double and rounded once.
+void ref_head_matmul(const HeadProducts& op);
 void ref_matmul(std::span<const Product> products);
 
 }  // namespace lathe

@@ -95,27 +95,40 @@ void ref_route(const Router& router, const RowsView& logits, std::span<std::int3
   }
 }
 
-void ref_moe_ffn(const RowsView& x, std::span<const ExpertWeights> experts,
-                 std::span<const std::int32_t> ids, std::span<const float> weights,
-                 std::int64_t top_k, const MutableRowsView& out) {
-  for (std::int64_t t = 0; t < x.rows; ++t) {
-    const auto* row = reinterpret_cast<const float*>(x.row(t));
-    auto* to = reinterpret_cast<float*>(out.row(t));
-    const Doubles in(row, row + x.cols);
-    Doubles sum(to, to + out.cols);
+void ref_expert_ffn(const ExpertLayer& op, std::span<const std::int32_t> ids,
+                    std::span<const float> weights) {
+  const std::int64_t top_k = op.choice.top_k;
+  for (std::int64_t t = 0; t < op.x.rows; ++t) {
+    const auto* row = reinterpret_cast<const float*>(op.x.row(t));
+    auto* to = reinterpret_cast<float*>(op.out.row(t));
+    const Doubles in(row, row + op.x.cols);
+    Doubles sum(to, to + op.out.cols);
     for (std::int64_t j = 0; j < top_k; ++j) {
       const auto at = static_cast<std::size_t>(t * top_k + j);
-      const ExpertWeights& e = experts[static_cast<std::size_t>(ids[at])];
-      Doubles gate = times(e.gate, in);
-      const Doubles up = times(e.up, in);
+      Doubles gate = times(op.experts->gate.at(ids[at]), in);
+      const Doubles up = times(op.experts->up.at(ids[at]), in);
       for (std::size_t i = 0; i < gate.size(); ++i) {
         gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
       }
-      const Doubles down = times(e.down, gate);
+      const Doubles down = times(op.experts->down.at(ids[at]), gate);
       for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += double{weights[at]} * down[i];
     }
     for (std::size_t i = 0; i < sum.size(); ++i) to[i] = static_cast<float>(sum[i]);
   }
+}
+
+void ref_expert_layer(const ExpertLayer& op) {
+  const std::int64_t experts = op.choice.experts;
+  std::vector<float> logits(static_cast<std::size_t>(op.x.rows * experts));
+  const MutableRowsView logit_rows{reinterpret_cast<std::byte*>(logits.data()), DType::f32,
+                                   op.x.rows, experts, experts};
+  const Product product{op.x, op.router, logit_rows};
+  ref_matmul({&product, 1});
+  const auto chosen = static_cast<std::size_t>(op.x.rows * op.choice.top_k);
+  std::vector<std::int32_t> ids(chosen);
+  std::vector<float> weights(chosen);
+  ref_route(op.choice, constant(logit_rows), ids, weights);
+  ref_expert_ffn(op, ids, weights);
 }
 
 }  // namespace lathe

@@ -4,15 +4,15 @@
 #include <cstdint>
 #include <span>
 
-#include "base/rows_view.h"
 #include "kernels/moe.h"
 
 namespace lathe {
 
 void ref_route(const Router& router, const RowsView& logits, std::span<std::int32_t> ids,
                std::span<float> weights);
-void ref_moe_ffn(const RowsView& x, std::span<const ExpertWeights> experts,
-                 std::span<const std::int32_t> ids, std::span<const float> weights,
-                 std::int64_t top_k, const MutableRowsView& out);
+/// The experts that are chosen already. ids, weights: [T, top_k].
+void ref_expert_ffn(const ExpertLayer& op, std::span<const std::int32_t> ids,
+                    std::span<const float> weights);
+void ref_expert_layer(const ExpertLayer& op);
 
 }  // namespace lathe

@@ -1,7 +1,11 @@
 #include "kernels/ref/rowwise.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
+#include "base/check.h"
+#include "base/float_formats.h"
 #include "kernels/ref/linear.h"
 
 namespace lathe {
@@ -12,38 +16,38 @@ float* floats(std::byte* row) { return reinterpret_cast<float*>(row); }
 
 }  // namespace
 
-void ref_rms_norm(const RowsView& x, std::span<const float> weight, float eps,
-                  const MutableRowsView& out, std::int64_t heads) {
-  const std::int64_t n = x.cols / heads;
-  for (std::int64_t t = 0; t < x.rows; ++t) {
-    for (std::int64_t h = 0; h < heads; ++h) {
-      const float* from = floats(x.row(t)) + h * n;
-      float* to = floats(out.row(t)) + h * n;
+void ref_rms_norm(const RmsNorm& op) {
+  const std::int64_t n = op.x.cols / op.heads;
+  for (std::int64_t t = 0; t < op.x.rows; ++t) {
+    for (std::int64_t h = 0; h < op.heads; ++h) {
+      const float* from = floats(op.x.row(t)) + h * n;
+      float* to = floats(op.out.row(t)) + h * n;
       double squares = 0;
       for (std::int64_t i = 0; i < n; ++i) squares += double{from[i]} * from[i];
-      const double factor = 1 / std::sqrt(squares / static_cast<double>(n) + eps);
+      const double factor = 1 / std::sqrt(squares / static_cast<double>(n) + op.eps);
       for (std::int64_t i = 0; i < n; ++i) {
-        to[i] = static_cast<float>(from[i] * factor * weight[static_cast<std::size_t>(i)]);
+        const double normed = from[i] * factor * op.weight[static_cast<std::size_t>(i)];
+        to[i] = static_cast<float>(op.add ? to[i] + normed : normed);
       }
     }
   }
 }
 
-void ref_layer_norm(const RowsView& x, std::span<const float> weight, std::span<const float> bias,
-                    float eps, const MutableRowsView& out) {
+void ref_layer_norm(const LayerNorm& op) {
+  const RowsView& x = op.x;
   const auto n = static_cast<double>(x.cols);
   for (std::int64_t t = 0; t < x.rows; ++t) {
     const float* from = floats(x.row(t));
-    float* to = floats(out.row(t));
+    float* to = floats(op.out.row(t));
     double sum = 0;
     for (std::int64_t i = 0; i < x.cols; ++i) sum += from[i];
     const double mean = sum / n;
     double squares = 0;
     for (std::int64_t i = 0; i < x.cols; ++i) squares += (from[i] - mean) * (from[i] - mean);
-    const double factor = 1 / std::sqrt(squares / n + eps);
+    const double factor = 1 / std::sqrt(squares / n + op.eps);
     for (std::int64_t i = 0; i < x.cols; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      to[i] = static_cast<float>((from[i] - mean) * factor * weight[at] + bias[at]);
+      to[i] = static_cast<float>((from[i] - mean) * factor * op.weight[at] + op.bias[at]);
     }
   }
 }
@@ -66,9 +70,45 @@ void ref_add_rows(const RowsView& x, const MutableRowsView& out) {
 void ref_embed(const WeightView& table, std::span<const std::int32_t> tokens,
                const MutableRowsView& out) {
   for (std::int64_t t = 0; t < std::ssize(tokens); ++t) {
+    const std::int32_t token = tokens[static_cast<std::size_t>(t)];
+    LATHE_CHECK(token >= 0 && token < table.rows, "tokens lie in the table");
     for (std::int64_t i = 0; i < table.cols; ++i) {
-      floats(out.row(t))[i] = weight_at(table, tokens[static_cast<std::size_t>(t)], i);
+      floats(out.row(t))[i] = weight_at(table, token, i);
     }
+  }
+}
+
+void ref_gather_rows(const RowsView& x, std::span<const std::int32_t> rows,
+                     const MutableRowsView& out) {
+  for (std::int64_t i = 0; i < std::ssize(rows); ++i) {
+    std::memcpy(out.row(i), x.row(rows[static_cast<std::size_t>(i)]),
+                static_cast<std::size_t>(bytes_of(x.dtype, x.cols)));
+  }
+}
+
+void ref_cast_rows(const RowsView& x, const MutableRowsView& out) {
+  for (std::int64_t t = 0; t < x.rows; ++t) {
+    for (std::int64_t i = 0; i < x.cols; ++i) {
+      const float v = floats(x.row(t))[i];
+      if (out.dtype == DType::f32) {
+        floats(out.row(t))[i] = v;
+      } else if (out.dtype == DType::bf16) {
+        reinterpret_cast<bf16*>(out.row(t))[i] = to_bf16(v);
+      } else {
+        reinterpret_cast<e4m3*>(out.row(t))[i] = to_e4m3(v);
+      }
+    }
+  }
+}
+
+void ref_find_non_finite(const FindNonFinite& op) {
+  for (std::int64_t i = 0; i < op.x.rows; ++i) {
+    const auto row = static_cast<std::size_t>(i);
+    std::int32_t& first = op.first[op.rows.empty() ? row : static_cast<std::size_t>(op.rows[row])];
+    if (first != kFinite) continue;
+    const float* v = floats(op.x.row(i));
+    const bool finite = std::all_of(v, v + op.x.cols, [](float e) { return std::isfinite(e); });
+    if (!finite) first = op.layer;
   }
 }
 

@@ -6,16 +6,19 @@
 
 #include "base/rows_view.h"
 #include "kernels/linear.h"
+#include "kernels/operators.h"
 
 namespace lathe {
 
-void ref_rms_norm(const RowsView& x, std::span<const float> weight, float eps,
-                  const MutableRowsView& out, std::int64_t heads);
-void ref_layer_norm(const RowsView& x, std::span<const float> weight, std::span<const float> bias,
-                    float eps, const MutableRowsView& out);
+void ref_rms_norm(const RmsNorm& op);
+void ref_layer_norm(const LayerNorm& op);
 void ref_silu_mul(const RowsView& gate, const RowsView& up, const MutableRowsView& out);
 void ref_add_rows(const RowsView& x, const MutableRowsView& out);
 void ref_embed(const WeightView& table, std::span<const std::int32_t> tokens,
                const MutableRowsView& out);
+void ref_gather_rows(const RowsView& x, std::span<const std::int32_t> rows,
+                     const MutableRowsView& out);
+void ref_cast_rows(const RowsView& x, const MutableRowsView& out);
+void ref_find_non_finite(const FindNonFinite& op);
 
 }  // namespace lathe

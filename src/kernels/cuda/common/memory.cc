@@ -22,7 +22,7 @@ Error no_scratch(std::int64_t bytes) {
   return again ? out_of_memory(bytes, 0, 0) : again.error();
 }
 
-Result<PoolBytes> allocate_device_bytes(std::int64_t bytes) {
+Result<OwnedBytes> allocate_device_bytes(std::int64_t bytes) {
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(bytes));
   if (status == cudaErrorMemoryAllocation) {
@@ -33,15 +33,7 @@ Result<PoolBytes> allocate_device_bytes(std::int64_t bytes) {
     return out_of_memory(bytes, static_cast<std::int64_t>(free), static_cast<std::int64_t>(total));
   }
   if (auto ok = call_result(status, "cudaMalloc"); !ok) return ok.error();
-  return PoolBytes(static_cast<std::byte*>(data), free_device_bytes);
-}
-
-Scratch::Memory device_memory() {
-  return {[](std::int64_t bytes) -> std::byte* {
-            auto made = allocate_device_bytes(bytes);
-            return made ? std::move(made).value().release() : nullptr;
-          },
-          free_device_bytes, true};
+  return OwnedBytes(static_cast<std::byte*>(data), free_device_bytes);
 }
 
 }  // namespace lathe::cuda

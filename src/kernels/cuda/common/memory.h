@@ -6,14 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <source_location>
 #include <span>
 
-#include "base/execution.h"
+#include "base/memory.h"
 #include "base/result.h"
 #include "kernels/cuda/common/cuda_error.h"
-#include "layout/pool.h"
 
 namespace lathe::cuda {
 
@@ -21,16 +19,16 @@ namespace lathe::cuda {
 Error out_of_memory(std::int64_t needed, std::int64_t free, std::int64_t total);
 
 /// Bytes on the calling thread's device, at a multiple of 256, contents unspecified. 0 bytes are no
-/// memory. It fits Pool::create() as the allocator of a device pool. Errors: out_of_memory
+/// memory. Errors: out_of_memory
 /// (exhausted), no device.
-Result<PoolBytes> allocate_device_bytes(std::int64_t bytes);
+Result<OwnedBytes> allocate_device_bytes(std::int64_t bytes);
 
 /// Gives back what allocate_device_bytes() had, also while a stream is captured, whose graph must not use it. An error is none of the
 /// caller's next call.
 void free_device_bytes(std::byte* bytes);
 
-/// Scratch of the calling thread's device. Growing cannot be captured; what was captured before keeps its bytes.
-Scratch::Memory device_memory();
+/// Memory of the calling thread's device. Allocating cannot be captured.
+inline constexpr Memory kDeviceMemory{MemoryKind::device, allocate_device_bytes};
 
 /// Why such scratch had none of so many bytes: asks once more, as null says nothing.
 Error no_scratch(std::int64_t bytes);
@@ -49,8 +47,8 @@ class DeviceArray {
   std::span<T> span() const { return {data(), static_cast<std::size_t>(count_)}; }
 
  private:
-  DeviceArray(PoolBytes bytes, std::int64_t count) : bytes_(std::move(bytes)), count_(count) {}
-  PoolBytes bytes_;
+  DeviceArray(OwnedBytes bytes, std::int64_t count) : bytes_(std::move(bytes)), count_(count) {}
+  OwnedBytes bytes_;
   std::int64_t count_;
 };
 

@@ -529,8 +529,8 @@ TEST_F(CodecGpu, ReachesTheEndOfALargePool) {
 // A Pool takes the device's memory as it takes the host's.
 TEST_F(CodecGpu, PoolsLieOnTheDevice) {
   const CacheLayout layout(LayoutKind::v4_fp8);
-  auto pool = Pool::create({.layout = layout, .page_size = 64, .layers = 2, .pages = 3},
-                           &allocate_device_bytes);
+  auto pool =
+      Pool::create({.layout = layout, .page_size = 64, .layers = 2, .pages = 3}, kDeviceMemory);
   must(pool);
   std::mt19937 rng(29);
   OwnedRows rows(DType::bf16, 100, layout.row_elems());

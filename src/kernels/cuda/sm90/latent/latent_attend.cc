@@ -100,8 +100,8 @@ Result<LatentCall> schedule_latent(const AttendArgs& args) {
   LatentCall call;
   if (args.q.rows == 0) return call;
   Scratch* scratch = args.execution.scratch;
-  if (scratch == nullptr || !(scratch->memory() == device_memory())) {
-    return Error{ErrorCode::invalid_argument, "execution.scratch", "scratch of device_memory()",
+  if (scratch == nullptr || !(scratch->memory() == kDeviceMemory)) {
+    return Error{ErrorCode::invalid_argument, "execution.scratch", "scratch of device memory",
                  scratch == nullptr ? "none" : "scratch of the host", ""};
   }
   const auto cut = cut_call(args);

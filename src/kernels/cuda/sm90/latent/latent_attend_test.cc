@@ -22,7 +22,7 @@ struct Call {
   alignas(16) std::array<std::byte, 64> bytes{};
   std::vector<std::int32_t> indptr = {0, 1, 2}, lens = {5, 70}, list;
   std::vector<PageId> table = std::vector<PageId>(4);
-  Scratch scratch{device_memory()};
+  Scratch scratch{kDeviceMemory};
   AttendArgs args;
 
   explicit Call(LayoutKind layout = LayoutKind::mla_fp8_block) {
@@ -144,11 +144,11 @@ TEST(AttendLatent, RefusesListsThatAreTooSmall) {
 TEST(AttendOnDevice, NeedsScratchOfTheDevice) {
   Call c;
   c.args.execution.scratch = nullptr;
-  EXPECT_EQ(c.refusal(), "execution.scratch: wanted scratch of device_memory(), got none");
+  EXPECT_EQ(c.refusal(), "execution.scratch: wanted scratch of device memory, got none");
   Scratch host;
   c.args.execution.scratch = &host;
   EXPECT_EQ(c.refusal(),
-            "execution.scratch: wanted scratch of device_memory(), got scratch of the host");
+            "execution.scratch: wanted scratch of device memory, got scratch of the host");
   EXPECT_EQ(host.growths(), 0);
 }
 

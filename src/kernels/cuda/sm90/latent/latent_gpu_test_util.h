@@ -213,7 +213,7 @@ class DeviceCall : public GpuTest {
   // The kernel that plans name cuts a call in the same way, so its bits are the same.
   void by_registry(AttendArgs args, const LatentShape& shape,
                    const std::vector<std::uint16_t>& wanted, std::span<std::uint16_t> out) {
-    Scratch scratch(device_memory());
+    Scratch scratch(kDeviceMemory);
     args.max_request_rows = shape.request_rows;
     args.max_kv_len = shape.dense ? shape.keys : 0;
     args.execution.scratch = &scratch;

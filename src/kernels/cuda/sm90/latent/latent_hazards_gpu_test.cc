@@ -211,7 +211,7 @@ TEST_F(LatentHazardsGpu, NoRows) {
     Scene s(layout_of(kind), 64, 16, {});
     const Ints list;
     if (kind == LayoutKind::v4_fp8) s.by_index(list, listed(kind));
-    Scratch scratch(device_memory());
+    Scratch scratch(kDeviceMemory);
     AttendArgs args = s.args;
     Matrix<bf16> q(0, s.q.cols), out(0, 16 * args.problem.v_dim());
     args.q = q.view();

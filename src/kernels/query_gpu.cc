@@ -1,4 +1,4 @@
-#include "attn/query_gpu.h"
+#include "kernels/query_gpu.h"
 
 #ifdef LATHE_HAS_CUDA
 #include <cuda_runtime_api.h>

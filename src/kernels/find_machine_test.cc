@@ -1,9 +1,9 @@
-#include "attn/machine.h"
+#include "kernels/find_machine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "attn/query_gpu.h"
+#include "kernels/query_gpu.h"
 
 namespace lathe {
 namespace {

@@ -1,0 +1,39 @@
+// Attention of one segment over the cache, along the route that the plan chose.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "attn/attend.h"
+#include "attn/plan.h"
+#include "attn/registry.h"
+#include "attn/step.h"
+
+namespace lathe {
+
+struct AttendOp {
+  const Plan* plan = nullptr;
+  const Registry* registry = nullptr;
+  const StepView* step = nullptr;  // of a batch with rows, so that it has a route
+  ConstPoolView pool;              // the layer's pages
+
+  RowsView q = {};  // as AttendArgs::q, in the route's q_dtype or f32
+  // Sparse problems, except where the route's kind is `ragged`: the selected keys.
+  std::span<const std::int32_t> slots = {};  // [rows, slots_width] slots of `pool`, -1 is no key
+  std::int64_t slots_width = 0;
+  std::span<const float> sink = {};  // [heads], or empty
+  Expansion expansion = {};          // kind `ragged`
+  std::span<std::byte> gather_workspace =
+      {};                    // routes with an adapter: the plan's budget "gather", aligned
+  MutableRowsView out = {};  // as AttendArgs::out, f32
+};
+
+/// The kernel that step->route names. Errors: one that the registry does not hold or that is only
+/// described.
+Result<const Kernel*> kernel_of(const AttendOp& op);
+
+/// The kernel's arguments without an adapter: keys of op.pool by slots or by the step's page table.
+AttendArgs attend_args(const AttendOp& op, const Execution& execution);
+
+}  // namespace lathe

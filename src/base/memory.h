@@ -1,0 +1,35 @@
+// Memory: where bytes lie, how they are had and how they are given back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/enum.h"
+#include "base/result.h"
+
+namespace lathe {
+
+/// host    the processor's own
+/// pinned  the processor's, at fixed physical addresses, so that a device copies it without waiting
+/// device  an accelerator's: only its kernels and copies may look there
+#define LATHE_MEMORY_KINDS(X) X(host) X(pinned) X(device)
+LATHE_ENUM(MemoryKind, LATHE_MEMORY_KINDS)
+
+/// Bytes that go back to the memory they came from.
+using OwnedBytes = std::unique_ptr<std::byte, void (*)(std::byte*)>;
+
+struct Memory {
+  MemoryKind kind = MemoryKind::host;
+  /// `bytes` bytes at a multiple of 64 or more, contents unspecified. Errors (exhausted): what was
+  /// wanted, and what there is where the memory knows.
+  Result<OwnedBytes> (*allocate)(std::int64_t bytes) = nullptr;
+
+  bool operator==(const Memory&) const = default;
+};
+
+/// Errors: more bytes than the system gives.
+Result<OwnedBytes> allocate_host_bytes(std::int64_t bytes);
+inline constexpr Memory kHostMemory{MemoryKind::host, allocate_host_bytes};
+
+}  // namespace lathe

@@ -1,0 +1,88 @@
+// Backend: a device as operators see it: its memory, and an entry for every operator. What an entry
+// computes is documented in ops/, which checks arguments before it calls one; a caller outside ops/
+// has no business here.
+//
+// Tensors that an entry reads or writes lie in memory(), arrays of a StepView included; product
+// lists and other control data lie on the host. Entries that return nothing cannot fail for a reason
+// that their caller could see; a device that fails asynchronously reports it from the next entry
+// that returns a Result.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "attn/attend_op.h"
+#include "attn/machine.h"
+#include "base/memory.h"
+#include "base/result.h"
+#include "kernels/context.h"
+#include "kernels/operators.h"
+#include "layout/rope_write.h"
+
+namespace lathe {
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual Device device() const = 0;
+  virtual const Memory& memory() const = 0;
+  /// Of tensors between operators.
+  virtual DType activations() const = 0;
+  /// Whether products may have this precision.
+  virtual bool multiplies_in(MatmulPrecision precision) const = 0;
+
+  /// A weight of host memory as this backend's kernels read it, made once when a model is loaded:
+  /// the same bytes, or a copy in memory(), laid out for its use, that goes to the end of `owned`.
+  /// Errors: no memory.
+  virtual Result<WeightView> prepare(const WeightView& weight, WeightUse use,
+                                     std::vector<OwnedBytes>& owned) = 0;
+  virtual Result<WeightStack> prepare(const WeightStack& weights,
+                                      std::vector<OwnedBytes>& owned) = 0;
+  /// A vector of host memory, such as a norm's weight, likewise.
+  virtual Result<std::span<const float>> prepare(std::span<const float> vector,
+                                                 std::vector<OwnedBytes>& owned) = 0;
+
+  /// Copies between the host and memory(), in the order of the operators around them. `from` may be
+  /// reused after an upload; what a download wrote may be read once it has returned.
+  virtual Result<void> upload(const OpsContext& ops, std::span<const std::byte> from,
+                              std::byte* to) = 0;
+  virtual Result<void> download(const OpsContext& ops, const std::byte* from,
+                                std::span<std::byte> to) = 0;
+
+  /// Brings the arrays of a step to memory(). `step` stays as it is until the step's results are
+  /// collected.
+  virtual Result<void> prepare_step(const OpsContext& ops, const StepView& step,
+                                    PreparedStep& out) = 0;
+
+  virtual void embed(const OpsContext& ops, const WeightView& table,
+                     std::span<const std::int32_t> tokens, const MutableRowsView& out) = 0;
+  virtual void gather_rows(const OpsContext& ops, const RowsView& x,
+                           std::span<const std::int32_t> rows, const MutableRowsView& out) = 0;
+  virtual void rms_norm(const OpsContext& ops, const RmsNorm& op) = 0;
+  virtual void layer_norm(const OpsContext& ops, const LayerNorm& op) = 0;
+  virtual void silu_mul(const OpsContext& ops, const RowsView& gate, const RowsView& up,
+                        const MutableRowsView& out) = 0;
+  virtual void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) = 0;
+  virtual void cast_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) = 0;
+  virtual void find_non_finite(const OpsContext& ops, const FindNonFinite& op) = 0;
+
+  virtual void matmul(const OpsContext& ops, std::span<const Product> products) = 0;
+  virtual void head_matmul(const OpsContext& ops, const HeadProducts& op) = 0;
+  virtual void expert_layer(const OpsContext& ops, const ExpertLayer& op) = 0;
+
+  virtual Result<void> rope_write(const OpsContext& ops, const RopeWrite& op,
+                                  const PoolView& pool) = 0;
+  virtual Result<void> rotate_rows(const OpsContext& ops, const RopeTable& table,
+                                   std::span<const LocalPos> positions, const MutableRowsView& rows,
+                                   std::int64_t heads, std::int64_t first) = 0;
+  virtual Result<void> write_rows(const OpsContext& ops, const RowsView& rows,
+                                  std::span<const Slot> slots, const PoolView& pool) = 0;
+  virtual Result<void> select_keys(const OpsContext& ops, const SelectKeys& op) = 0;
+  virtual Result<void> attend(const OpsContext& ops, const AttendOp& op) = 0;
+};
+
+}  // namespace lathe

@@ -1,0 +1,99 @@
+#include "kernels/cpu/backend.h"
+
+#include "attn/compact_attend.h"
+#include "kernels/cpu/cache_write.h"
+#include "kernels/cpu/indexer.h"
+#include "kernels/cpu/latent_gather.h"
+#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/matmul_bf16.h"
+#include "kernels/cpu/moe.h"
+#include "kernels/cpu/rowwise.h"
+#include "kernels/host_backend.h"
+
+namespace lathe {
+namespace {
+
+class CpuBackend : public HostBackend {
+ public:
+  Device device() const override { return Device::cpu; }
+  bool multiplies_in(MatmulPrecision precision) const override {
+    return precision == MatmulPrecision::f32 || cpu_has_bf16_dot();
+  }
+
+  void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,
+             const MutableRowsView& out) override {
+    cpu_embed(ops.execution, table, tokens, out);
+  }
+  void gather_rows(const OpsContext& ops, const RowsView& x, std::span<const std::int32_t> rows,
+                   const MutableRowsView& out) override {
+    cpu_gather_rows(ops.execution, x, rows, out);
+  }
+  void rms_norm(const OpsContext& ops, const RmsNorm& op) override {
+    cpu_rms_norm(ops.execution, op);
+  }
+  void layer_norm(const OpsContext& ops, const LayerNorm& op) override {
+    cpu_layer_norm(ops.execution, op);
+  }
+  void silu_mul(const OpsContext& ops, const RowsView& gate, const RowsView& up,
+                const MutableRowsView& out) override {
+    cpu_silu_mul(ops.execution, gate, up, out);
+  }
+  void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) override {
+    cpu_add_rows(ops.execution, x, out);
+  }
+  void cast_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) override {
+    cpu_cast_rows(ops.execution, x, out);
+  }
+  void find_non_finite(const OpsContext& ops, const FindNonFinite& op) override {
+    cpu_find_non_finite(ops.execution, op);
+  }
+
+  void matmul(const OpsContext& ops, std::span<const Product> products) override {
+    cpu_matmul(ops.execution, *ops.tensors, ops.precision, products);
+  }
+  void head_matmul(const OpsContext& ops, const HeadProducts& op) override {
+    const Arena::Scope scope(*ops.control);
+    const std::int64_t heads = op.w->count();
+    auto* products = ops.control->take_array<Product>(heads);
+    for (std::int64_t h = 0; h < heads; ++h) products[h] = product_of(op, h);
+    matmul(ops, {products, static_cast<std::size_t>(heads)});
+  }
+  void expert_layer(const OpsContext& ops, const ExpertLayer& op) override {
+    cpu_expert_layer(ops, op);
+  }
+
+  Result<void> rope_write(const OpsContext& ops, const RopeWrite& op,
+                          const PoolView& pool) override {
+    return cpu_rope_write(ops.execution, op, pool);
+  }
+  Result<void> rotate_rows(const OpsContext& ops, const RopeTable& table,
+                           std::span<const LocalPos> positions, const MutableRowsView& rows,
+                           std::int64_t heads, std::int64_t first) override {
+    return cpu_rotate_rows(ops.execution, table, positions, rows, heads, first);
+  }
+  Result<void> write_rows(const OpsContext& ops, const RowsView& rows, std::span<const Slot> slots,
+                          const PoolView& pool) override {
+    return cpu_write_rows(ops.execution, rows, slots, pool);
+  }
+  Result<void> select_keys(const OpsContext& ops, const SelectKeys& op) override {
+    return cpu_select_keys(ops.execution, *ops.tensors, op);
+  }
+  Result<void> attend(const OpsContext& ops, const AttendOp& op) override {
+    const auto kernel = kernel_of(op);
+    if (!kernel) return kernel.error();
+    const AttendFn run = (*kernel)->attend;
+    if (!op.step->route->adapter) return run(attend_args(op, ops.execution));
+    if (op.plan->problem.kind == ProblemKind::grouped_query) {
+      return attend_compact(op, ops.execution, *ops.control, run);
+    }
+    const std::span workspace(reinterpret_cast<std::uint16_t*>(op.gather_workspace.data()),
+                              op.gather_workspace.size() / sizeof(std::uint16_t));
+    return cpu_gather_attend(attend_args(op, ops.execution), workspace);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend() { return std::make_unique<CpuBackend>(); }
+
+}  // namespace lathe

@@ -1,0 +1,12 @@
+// The backend of the CPU: SIMD kernels over the threads of a pool.
+#pragma once
+
+#include <memory>
+
+#include "kernels/backend.h"
+
+namespace lathe {
+
+std::unique_ptr<Backend> make_cpu_backend();
+
+}  // namespace lathe

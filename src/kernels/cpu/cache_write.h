@@ -1,0 +1,23 @@
+// Into the cache on the CPU: the layout's functions, split over threads. Arguments as in
+// ops/cache_write.h.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/execution.h"
+#include "base/result.h"
+#include "base/rows_view.h"
+#include "layout/rope_write.h"
+
+namespace lathe {
+
+Result<void> cpu_rope_write(const Execution& execution, const RopeWrite& op, const PoolView& pool);
+Result<void> cpu_rotate_rows(const Execution& execution, const RopeTable& table,
+                             std::span<const LocalPos> positions, const MutableRowsView& rows,
+                             std::int64_t heads, std::int64_t first);
+Result<void> cpu_write_rows(const Execution& execution, const RowsView& rows,
+                            std::span<const Slot> slots, const PoolView& pool);
+void cpu_cast_rows(const Execution& execution, const RowsView& x, const MutableRowsView& out);
+
+}  // namespace lathe

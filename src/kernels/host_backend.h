@@ -1,0 +1,42 @@
+// What backends of host memory share: weights stay where the file's mapping has them, and copies are
+// copies.
+#pragma once
+
+#include <cstring>
+
+#include "kernels/backend.h"
+
+namespace lathe {
+
+class HostBackend : public Backend {
+ public:
+  const Memory& memory() const override { return kHostMemory; }
+  DType activations() const override { return DType::f32; }
+
+  Result<WeightView> prepare(const WeightView& weight, WeightUse,
+                             std::vector<OwnedBytes>&) override {
+    return weight;
+  }
+  Result<WeightStack> prepare(const WeightStack& weights, std::vector<OwnedBytes>&) override {
+    return weights;
+  }
+  Result<std::span<const float>> prepare(std::span<const float> vector,
+                                         std::vector<OwnedBytes>&) override {
+    return vector;
+  }
+  Result<void> prepare_step(const OpsContext&, const StepView& step, PreparedStep& out) override {
+    out.view = step;
+    return {};
+  }
+  Result<void> upload(const OpsContext&, std::span<const std::byte> from, std::byte* to) override {
+    std::memcpy(to, from.data(), from.size());
+    return {};
+  }
+  Result<void> download(const OpsContext&, const std::byte* from,
+                        std::span<std::byte> to) override {
+    std::memcpy(to.data(), from, to.size());
+    return {};
+  }
+};
+
+}  // namespace lathe

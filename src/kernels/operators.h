@@ -1,0 +1,71 @@
+// The arguments of operators that have more of them than fit a call. Documentation: ops/.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "attn/step.h"
+#include "base/enum.h"
+#include "base/rows_view.h"
+#include "kernels/linear.h"
+#include "kernels/moe.h"
+#include "layout/pool_shape.h"
+#include "layout/pool_view.h"
+
+namespace lathe {
+
+struct RmsNorm {
+  RowsView x;                     // [T, n] f32
+  std::span<const float> weight;  // [n / heads]
+  float eps = 0;
+  MutableRowsView out;     // [T, n] f32; may be x
+  std::int64_t heads = 1;  // every row is [heads, n / heads], each head normed on its own
+  bool add = false;        // out += instead of out =; then apart from x
+};
+
+struct LayerNorm {
+  RowsView x;                     // [T, n] f32
+  std::span<const float> weight;  // [n]
+  std::span<const float> bias;    // [n]
+  float eps = 0;
+  MutableRowsView out;  // [T, n] f32; may be x
+};
+
+struct SelectKeys {
+  const StepView* step = nullptr;
+  ConstPoolView keys;  // the layer's index pages, numbered as the main pool's
+  PoolShape main;      // the pool that attention reads
+  std::int32_t heads = 0;
+  std::int32_t dim = 0;
+  // Rotated queries and their heads' weights, neither quantised nor scaled. Both without rows where
+  // step->selecting_rows is 0: then nothing is ranked.
+  RowsView q = {};        // [rows, heads * dim] f32
+  RowsView weights = {};  // [rows, heads] f32
+  std::int64_t k = 0;
+  std::int64_t budget_bytes = 0;  // the plan's budget for indexer logits
+  std::span<std::int32_t> slots;  // [rows, k] out: slots of the main pool by position, then -1
+};
+
+/// What the layers of a step share, made once a step. It lives as long as the step's launch.
+struct PreparedStep {
+  StepView view;  // its arrays where the backend's kernels read them
+};
+
+/// A row without NaN or Inf so far.
+inline constexpr std::int32_t kFinite = INT32_MAX;
+
+struct FindNonFinite {
+  RowsView x;  // [n, cols] f32
+  // [n] row of the batch that row i of x is; empty: row i.
+  std::span<const std::int32_t> rows;
+  std::int32_t layer = 0;
+  std::span<std::int32_t> first;  // [rows of the batch] lowered from kFinite to `layer`
+};
+
+/// What a weight is read for; a backend may lay it out accordingly.
+#define LATHE_WEIGHT_USES(X) \
+  X(product) /* matmul */    \
+  X(table)   /* embed */
+LATHE_ENUM(WeightUse, LATHE_WEIGHT_USES)
+
+}  // namespace lathe

@@ -1,0 +1,81 @@
+#include "kernels/ref/backend.h"
+
+#include <cstring>
+
+#include "attn/compact_attend.h"
+#include "kernels/host_backend.h"
+#include "kernels/ref/indexer.h"
+#include "kernels/ref/linear.h"
+#include "kernels/ref/moe.h"
+#include "kernels/ref/rowwise.h"
+#include "layout/codec.h"
+
+namespace lathe {
+namespace {
+
+class RefBackend : public HostBackend {
+ public:
+  Device device() const override { return Device::ref; }
+  bool multiplies_in(MatmulPrecision precision) const override {
+    return precision == MatmulPrecision::f32;
+  }
+
+  void embed(const OpsContext&, const WeightView& table, std::span<const std::int32_t> tokens,
+             const MutableRowsView& out) override {
+    ref_embed(table, tokens, out);
+  }
+  void gather_rows(const OpsContext&, const RowsView& x, std::span<const std::int32_t> rows,
+                   const MutableRowsView& out) override {
+    ref_gather_rows(x, rows, out);
+  }
+  void rms_norm(const OpsContext&, const RmsNorm& op) override { ref_rms_norm(op); }
+  void layer_norm(const OpsContext&, const LayerNorm& op) override { ref_layer_norm(op); }
+  void silu_mul(const OpsContext&, const RowsView& gate, const RowsView& up,
+                const MutableRowsView& out) override {
+    ref_silu_mul(gate, up, out);
+  }
+  void add_rows(const OpsContext&, const RowsView& x, const MutableRowsView& out) override {
+    ref_add_rows(x, out);
+  }
+  void cast_rows(const OpsContext&, const RowsView& x, const MutableRowsView& out) override {
+    ref_cast_rows(x, out);
+  }
+  void find_non_finite(const OpsContext&, const FindNonFinite& op) override {
+    ref_find_non_finite(op);
+  }
+
+  void matmul(const OpsContext&, std::span<const Product> products) override {
+    ref_matmul(products);
+  }
+  void head_matmul(const OpsContext&, const HeadProducts& op) override { ref_head_matmul(op); }
+  void expert_layer(const OpsContext&, const ExpertLayer& op) override { ref_expert_layer(op); }
+
+  Result<void> rope_write(const OpsContext&, const RopeWrite& op, const PoolView& pool) override {
+    return rope_quantize_write(op, pool);
+  }
+  Result<void> rotate_rows(const OpsContext&, const RopeTable& table,
+                           std::span<const LocalPos> positions, const MutableRowsView& rows,
+                           std::int64_t heads, std::int64_t first) override {
+    return apply_rope(table, positions, rows, heads, first, RopeDirection::forward);
+  }
+  Result<void> write_rows(const OpsContext&, const RowsView& rows, std::span<const Slot> slots,
+                          const PoolView& pool) override {
+    return encode_rows(rows, slots, pool);
+  }
+  Result<void> select_keys(const OpsContext&, const SelectKeys& op) override {
+    return ref_select_keys(op);
+  }
+  Result<void> attend(const OpsContext& ops, const AttendOp& op) override {
+    const auto kernel = kernel_of(op);
+    if (!kernel) return kernel.error();
+    const AttendFn run = (*kernel)->attend;
+    if (op.step->route->adapter) return attend_compact(op, ops.execution, *ops.control, run);
+    return run(attend_args(op, ops.execution));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_ref_backend() { return std::make_unique<RefBackend>(); }
+
+}  // namespace lathe
