@@ -465,7 +465,8 @@ TEST(Engine, RunsOnAPlannersPlan) {
     auto cache = KvCache::create(*plan, registry, {.budget_bytes = 0, .pages = 9});
     ASSERT_TRUE(cache);
     const FakeModel model(problem);
-    auto engine = Engine::create(model, *cache, {}, {});
+    FakeSetup setup;
+    auto engine = Engine::create(model, *cache, {}, setup.ops());
     ASSERT_TRUE(engine);
     std::vector<Request> requests;
     std::vector<RequestId> ids;

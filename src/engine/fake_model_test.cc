@@ -325,7 +325,7 @@ TEST(FakeModel, ReadsItsContextThroughThePageTable) {
     item.pages = pages;
     item.tokens = tokens;
     item.logits = true;
-    ASSERT_TRUE(runner->run(std::span(&item, 1), {}, false));
+    ASSERT_TRUE(runner->run(std::span(&item, 1), setup.ops(), false));
     const auto equal = [&](std::span<const std::int32_t> context) {
       const auto expected = fake_logits(context, FakeModel::kVocab);
       const auto got = runner->logits(0);
@@ -339,17 +339,17 @@ TEST(FakeModel, ReadsItsContextThroughThePageTable) {
     item.phase = Phase::decode;
     item.cached = 6;
     item.tokens = next;
-    ASSERT_TRUE(runner->run(std::span(&item, 1), {}, false));
+    ASSERT_TRUE(runner->run(std::span(&item, 1), setup.ops(), false));
     EXPECT_TRUE(equal(all));
     for (const std::vector<PageId>& wrong :
          {std::vector{PageId(1), PageId(6)}, std::vector{PageId(6), PageId(2)}}) {
       item.pages = std::span(&wrong, 1);
-      ASSERT_TRUE(runner->run(std::span(&item, 1), {}, false));
+      ASSERT_TRUE(runner->run(std::span(&item, 1), setup.ops(), false));
       EXPECT_FALSE(equal(all));
     }
     item.pages = pages;
     item.cached = 5;
-    ASSERT_TRUE(runner->run(std::span(&item, 1), {}, false));
+    ASSERT_TRUE(runner->run(std::span(&item, 1), setup.ops(), false));
     EXPECT_FALSE(equal(all));
   }
 }
