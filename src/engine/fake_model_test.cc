@@ -282,6 +282,9 @@ Answer expected_answer(const Request& request, std::int64_t capacity, std::uint6
   const SamplingParams& p = request.sampling;
   std::vector<std::int32_t> stops = p.stop_token_ids;
   if (!p.ignore_eos) stops.push_back(FakeModel::kEos);
+  const std::unique_ptr<Backend> backend = std::move(*make_backend(Device::cpu));
+  OpsContext ops;
+  ops.backend = backend.get();
   std::optional<SampledToken> sampled;
   std::vector<std::int32_t> tokens = request.prompt;
   Answer answer;
@@ -291,7 +294,7 @@ Answer expected_answer(const Request& request, std::int64_t capacity, std::uint6
     const auto logits = fake_logits(tokens, FakeModel::kVocab);
     SampleArgs args{logits, &p, request.prompt, answer.tokens, {}, p.seed.value_or(seed)};
     if (std::ssize(answer.tokens) < p.min_tokens) args.ruled_out = stops;
-    sample({}, std::span(&args, 1), std::span(&sampled, 1));
+    sample(ops, std::span(&args, 1), std::span(&sampled, 1));
     if (!sampled) {
       answer.reason = FinishReason::error;
       return answer;

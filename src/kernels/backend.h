@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "base/result.h"
 #include "kernels/context.h"
 #include "kernels/operators.h"
+#include "kernels/sampling.h"
 #include "layout/rope_write.h"
 
 namespace lathe {
@@ -83,6 +85,9 @@ class Backend {
                                   std::span<const Slot> slots, const PoolView& pool) = 0;
   virtual Result<void> select_keys(const OpsContext& ops, const SelectKeys& op) = 0;
   virtual Result<void> attend(const OpsContext& ops, const AttendOp& op) = 0;
+  /// `out` lies on the host and is complete on return.
+  virtual void sample(const OpsContext& ops, std::span<const SampleArgs> rows,
+                      std::span<std::optional<SampledToken>> out) = 0;
 };
 
 }  // namespace lathe

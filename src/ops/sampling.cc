@@ -1,8 +1,7 @@
 #include "ops/sampling.h"
 
 #include "base/check.h"
-#include "kernels/cpu/sampling.h"
-#include "kernels/ref/sampling.h"
+#include "kernels/backend.h"
 
 namespace lathe {
 
@@ -14,9 +13,7 @@ void sample(const OpsContext& ops, std::span<const SampleArgs> rows,
     LATHE_CHECK(row.logits.size() == rows[0].logits.size(), "rows of one vocabulary");
     LATHE_CHECK(row.ruled_out.size() < row.logits.size(), "a token that may be drawn");
   }
-  if (ops.device == Device::ref) return ref_sample(rows, out);
-  LATHE_CHECK(ops.device == Device::cpu, "sample runs on ref and cpu");
-  cpu_sample(ops.execution, rows, out);
+  ops.backend->sample(ops, rows, out);
 }
 
 }  // namespace lathe

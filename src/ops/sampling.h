@@ -25,8 +25,8 @@
 #include <optional>
 #include <span>
 
+#include "kernels/context.h"
 #include "kernels/sampling.h"
-#include "ops/context.h"
 #include "ops/sampling_params.h"
 
 namespace lathe {

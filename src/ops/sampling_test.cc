@@ -34,11 +34,10 @@ struct Row {
 };
 
 std::optional<SampledToken> sample_one(const Row& row, Device device = Device::cpu) {
-  OpsContext ops;
-  ops.device = device;
+  ops_test::Context c(1, device);
   const SampleArgs args = row.args();
   std::optional<SampledToken> out;
-  sample(ops, std::span(&args, 1), std::span(&out, 1));
+  sample(c.ops, std::span(&args, 1), std::span(&out, 1));
   return out;
 }
 
@@ -194,8 +193,8 @@ double chi_square(const Row& row, const std::vector<double>& p, int draws) {
   std::vector<SampleArgs> rows(static_cast<std::size_t>(draws), row.args());
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i].seed = i;
   std::vector<std::optional<SampledToken>> sampled(rows.size());
-  OpsContext ops;
-  sample(ops, rows, sampled);
+  ops_test::Context c(1);
+  sample(c.ops, rows, sampled);
   std::vector<int> counts(p.size());
   for (const auto& s : sampled) ++counts[static_cast<std::size_t>(s->token)];
   double sum = 0;

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/all.h"
 #include "ops/sampling.h"
 #include "tools/command.h"
 #include "tools/machine_peak.h"
@@ -66,7 +67,9 @@ struct Bench {
   // Of a row, the best of the repeats.
   double seconds(const SamplingParams& params, const std::vector<float>& logits, ThreadPool& pool) {
     Scratch scratch;
+    const std::unique_ptr<Backend> backend = std::move(*make_backend(Device::cpu));
     OpsContext ops;
+    ops.backend = backend.get();
     ops.execution.threads = &pool;
     ops.execution.scratch = &scratch;
     std::vector<SampleArgs> rows;

@@ -8,6 +8,7 @@
 #include "kernels/cpu/matmul_bf16.h"
 #include "kernels/cpu/moe.h"
 #include "kernels/cpu/rowwise.h"
+#include "kernels/cpu/sampling.h"
 #include "kernels/host_backend.h"
 
 namespace lathe {
@@ -89,6 +90,10 @@ class CpuBackend : public HostBackend {
     const std::span workspace(reinterpret_cast<std::uint16_t*>(op.gather_workspace.data()),
                               op.gather_workspace.size() / sizeof(std::uint16_t));
     return cpu_gather_attend(attend_args(op, ops.execution), workspace);
+  }
+  void sample(const OpsContext& ops, std::span<const SampleArgs> rows,
+              std::span<std::optional<SampledToken>> out) override {
+    cpu_sample(ops.execution, rows, out);
   }
 };
 

@@ -8,6 +8,7 @@
 #include "kernels/ref/linear.h"
 #include "kernels/ref/moe.h"
 #include "kernels/ref/rowwise.h"
+#include "kernels/ref/sampling.h"
 #include "layout/codec.h"
 
 namespace lathe {
@@ -71,6 +72,10 @@ class RefBackend : public HostBackend {
     const AttendFn run = (*kernel)->attend;
     if (op.step->route->adapter) return attend_compact(op, ops.execution, *ops.control, run);
     return run(attend_args(op, ops.execution));
+  }
+  void sample(const OpsContext&, std::span<const SampleArgs> rows,
+              std::span<std::optional<SampledToken>> out) override {
+    ref_sample(rows, out);
   }
 };
 
