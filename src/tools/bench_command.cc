@@ -10,9 +10,9 @@
 
 namespace lathe {
 
-void add_bench_command(CLI::App& app, int& exit_code) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure, beside a yardstick in the same run");
-  bench->require_subcommand(1);
+void add_bench_command(Command app, int& exit_code) {
+  Command bench = app.add_subcommand("bench", "Measure, beside a yardstick in the same run");
+  bench.require_subcommand();
 
   struct CodecFlags {
     std::int64_t mebibytes = CodecBenchOptions{}.bytes >> 20;
@@ -21,15 +21,15 @@ void add_bench_command(CLI::App& app, int& exit_code) {
     bool json = false;
   };
   auto flags = std::make_shared<CodecFlags>();
-  CLI::App* codec = bench->add_subcommand("codec", "The cache codecs beside memcpy, one thread");
-  codec->add_option("--device", flags->device, "cpu, or cuda beside a copy on the GPU")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
-  codec->add_option("--mebibytes", flags->mebibytes, "read and written by a repeat; default 256")
-      ->check(CLI::Range(1, 65536));
-  codec->add_option("--repeats", flags->repeats, "medians are taken over these; default 9")
-      ->check(CLI::Range(1, 10000));
-  codec->add_flag("--json", flags->json, "as data on stdout");
-  codec->callback([flags, &exit_code] {
+  Command codec = bench.add_subcommand("codec", "The cache codecs beside memcpy, one thread");
+  codec.add_option("--device", flags->device, "cpu, or cuda beside a copy on the GPU")
+      .one_of({"cpu", "cuda"});
+  codec.add_option("--mebibytes", flags->mebibytes, "read and written by a repeat; default 256")
+      .range(1, 65536);
+  codec.add_option("--repeats", flags->repeats, "medians are taken over these; default 9")
+      .range(1, 10000);
+  codec.add_flag("--json", flags->json, "as data on stdout");
+  codec.callback([flags, &exit_code] {
     CodecBenchOptions options;
     options.bytes = flags->mebibytes << 20;
     options.repeats = flags->repeats;
@@ -38,16 +38,16 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   });
 
   auto attention_flags = std::make_shared<BenchAttentionOptions>();
-  CLI::App* attention =
-      bench->add_subcommand("attention", "Attention kernels beside the machine's limits");
-  attention->add_option("--device", attention_flags->device, "cpu, or cuda: latent attention")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+  Command attention =
+      bench.add_subcommand("attention", "Attention kernels beside the machine's limits");
+  attention.add_option("--device", attention_flags->device, "cpu, or cuda: latent attention")
+      .one_of({"cpu", "cuda"});
   attention
-      ->add_option("--repeats", attention_flags->repeats, "medians are taken over these; default 7")
-      ->check(CLI::Range(1, 1000));
-  attention->add_flag("--quick", attention_flags->quick, "fewer latent cases");
-  attention->add_flag("--json", attention_flags->json, "as data on stdout");
-  attention->callback(
+      .add_option("--repeats", attention_flags->repeats, "medians are taken over these; default 7")
+      .range(1, 1000);
+  attention.add_flag("--quick", attention_flags->quick, "fewer latent cases");
+  attention.add_flag("--json", attention_flags->json, "as data on stdout");
+  attention.callback(
       [attention_flags, &exit_code] { exit_code = bench_attention_command(*attention_flags); });
 
   struct MatmulFlags {
@@ -55,55 +55,51 @@ void add_bench_command(CLI::App& app, int& exit_code) {
     BenchMatmulOptions options;
   };
   auto matmul_flags = std::make_shared<MatmulFlags>();
-  CLI::App* matmul =
-      bench->add_subcommand("matmul", "Products with weights beside the machine's limits");
-  matmul->add_option("--device", matmul_flags->device, "cpu")->check(CLI::IsMember({"cpu"}));
+  Command matmul =
+      bench.add_subcommand("matmul", "Products with weights beside the machine's limits");
+  matmul.add_option("--device", matmul_flags->device, "cpu").one_of({"cpu"});
   matmul
-      ->add_option("--repeats", matmul_flags->options.repeats,
-                   "the best of these counts; default 9")
-      ->check(CLI::Range(1, 1000));
-  matmul->add_option("--threads", matmul_flags->options.threads, "only with so many; default 1, 2")
-      ->check(CLI::Range(1, 1024));
-  matmul->add_option("--only", matmul_flags->options.only, "cases whose name begins so");
-  matmul->add_flag("--json", matmul_flags->options.json, "as data on stdout");
-  matmul->callback(
+      .add_option("--repeats", matmul_flags->options.repeats, "the best of these counts; default 9")
+      .range(1, 1000);
+  matmul.add_option("--threads", matmul_flags->options.threads, "only with so many; default 1, 2")
+      .range(1, 1024);
+  matmul.add_option("--only", matmul_flags->options.only, "cases whose name begins so");
+  matmul.add_flag("--json", matmul_flags->options.json, "as data on stdout");
+  matmul.callback(
       [matmul_flags, &exit_code] { exit_code = bench_matmul_command(matmul_flags->options); });
 
   auto sampling_flags = std::make_shared<BenchSamplingOptions>();
-  CLI::App* sampling =
-      bench->add_subcommand("sampling", "Tokens from rows of logits beside one read of them");
-  sampling->add_option("--vocab", sampling_flags->vocab, "tokens of a row; default 129280")
-      ->check(CLI::Range(1, 1 << 24));
-  sampling->add_option("--rows", sampling_flags->rows, "rows of a call; default 16")
-      ->check(CLI::Range(1, 1024));
-  sampling->add_option("--repeats", sampling_flags->repeats, "the best of these counts; default 9")
-      ->check(CLI::Range(1, 1000));
-  sampling->add_option("--threads", sampling_flags->threads, "only with so many; default 1, 2")
-      ->check(CLI::Range(1, 1024));
-  sampling->add_flag("--json", sampling_flags->json, "as data on stdout");
-  sampling->callback(
+  Command sampling =
+      bench.add_subcommand("sampling", "Tokens from rows of logits beside one read of them");
+  sampling.add_option("--vocab", sampling_flags->vocab, "tokens of a row; default 129280")
+      .range(1, 1 << 24);
+  sampling.add_option("--rows", sampling_flags->rows, "rows of a call; default 16").range(1, 1024);
+  sampling.add_option("--repeats", sampling_flags->repeats, "the best of these counts; default 9")
+      .range(1, 1000);
+  sampling.add_option("--threads", sampling_flags->threads, "only with so many; default 1, 2")
+      .range(1, 1024);
+  sampling.add_flag("--json", sampling_flags->json, "as data on stdout");
+  sampling.callback(
       [sampling_flags, &exit_code] { exit_code = bench_sampling_command(*sampling_flags); });
 
   auto engine_flags = std::make_shared<BenchEngineOptions>();
-  CLI::App* engine = bench->add_subcommand(
+  Command engine = bench.add_subcommand(
       "engine", "A whole model: prefill and decode over lengths, depths and batches");
-  add_model_flags(*engine, engine_flags->model);
-  const auto counts = [](CLI::Option* option) {
-    option->delimiter(',')->check(CLI::Range(0, 1 << 24));
-  };
-  counts(engine->add_option("-p,--n-prompt", engine_flags->prompts,
-                            "tokens of prefill, several by commas; default 512"));
-  counts(engine->add_option("-n,--n-gen", engine_flags->answers, "tokens of decode; default 64"));
-  counts(engine->add_option("-d,--n-depth", engine_flags->depths,
-                            "tokens in the cache before; default 0"));
-  engine->add_option("-b,--batch", engine_flags->batches, "requests at once; default 1")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 65536));
+  add_model_flags(engine, engine_flags->model);
+  const auto counts = [](Flag option) { option.delimiter(',').range(0, 1 << 24); };
+  counts(engine.add_option("-p,--n-prompt", engine_flags->prompts,
+                           "tokens of prefill, several by commas; default 512"));
+  counts(engine.add_option("-n,--n-gen", engine_flags->answers, "tokens of decode; default 64"));
+  counts(engine.add_option("-d,--n-depth", engine_flags->depths,
+                           "tokens in the cache before; default 0"));
+  engine.add_option("-b,--batch", engine_flags->batches, "requests at once; default 1")
+      .delimiter(',')
+      .range(1, 65536);
   engine
-      ->add_option("-r,--repeats", engine_flags->repeats, "medians are taken over these; default 3")
-      ->check(CLI::Range(1, 1000));
-  engine->add_flag("--json", engine_flags->json, "as data on stdout");
-  engine->callback([engine_flags, &exit_code] { exit_code = bench_engine_command(*engine_flags); });
+      .add_option("-r,--repeats", engine_flags->repeats, "medians are taken over these; default 3")
+      .range(1, 1000);
+  engine.add_flag("--json", engine_flags->json, "as data on stdout");
+  engine.callback([engine_flags, &exit_code] { exit_code = bench_engine_command(*engine_flags); });
 }
 
 }  // namespace lathe

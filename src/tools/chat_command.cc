@@ -186,13 +186,13 @@ int run_chat(const ChatFlags& flags) {
 
 }  // namespace
 
-void add_chat_command(CLI::App& app, int& exit_code) {
+void add_chat_command(Command app, int& exit_code) {
   auto flags = std::make_shared<ChatFlags>();
-  CLI::App* cmd = app.add_subcommand("chat", "Talk to a model in the terminal");
-  add_model_flags(*cmd, flags->model);
-  cmd->add_option("--system", flags->system, "the system's message");
-  add_sampling_flags(*cmd, flags->sampling);
-  cmd->callback([flags, &exit_code] { exit_code = run_chat(*flags); });
+  Command cmd = app.add_subcommand("chat", "Talk to a model in the terminal");
+  add_model_flags(cmd, flags->model);
+  cmd.add_option("--system", flags->system, "the system's message");
+  add_sampling_flags(cmd, flags->sampling);
+  cmd.callback([flags, &exit_code] { exit_code = run_chat(*flags); });
 }
 
 }  // namespace lathe

@@ -1,10 +1,10 @@
 // What the subcommands share: exit codes and how results reach the terminal.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "base/result.h"
+#include "tools/flags.h"
 
 namespace lathe {
 
@@ -13,13 +13,13 @@ inline constexpr int kExitFailure = 1;  // something broke
 inline constexpr int kExitRefused = 2;  // a configuration that is refused, or bad input
 
 /// Adds the subcommand; its callback leaves the exit code in `exit_code`.
-void add_layouts_command(CLI::App& app, int& exit_code);
-void add_plan_command(CLI::App& app, int& exit_code);
-void add_bench_command(CLI::App& app, int& exit_code);
-void add_generate_command(CLI::App& app, int& exit_code);
-void add_chat_command(CLI::App& app, int& exit_code);
-void add_eval_command(CLI::App& app, int& exit_code);
-void add_inspect_command(CLI::App& app, int& exit_code);
+void add_layouts_command(Command app, int& exit_code);
+void add_plan_command(Command app, int& exit_code);
+void add_bench_command(Command app, int& exit_code);
+void add_generate_command(Command app, int& exit_code);
+void add_chat_command(Command app, int& exit_code);
+void add_eval_command(Command app, int& exit_code);
+void add_inspect_command(Command app, int& exit_code);
 
 /// Colours and other terminal codes belong on this stdout (a terminal, and NO_COLOR is not set).
 bool stdout_takes_color();

@@ -188,27 +188,26 @@ int run_eval(EvalFlags flags) {
 
 }  // namespace
 
-void add_eval_command(CLI::App& app, int& exit_code) {
+void add_eval_command(Command app, int& exit_code) {
   auto flags = std::make_shared<EvalFlags>();
-  CLI::App* cmd = app.add_subcommand("eval", "Answer the reference tasks and mark the answers");
-  add_model_flags(*cmd, flags->model);
-  cmd->add_option("--task", flags->tasks, "arithmetic, retrieval, copy, several by commas, or all")
-      ->delimiter(',');
-  cmd->add_option("--task-dir", flags->task_dir,
-                  "folder of the test sets, TASK.jsonl.gz; default: tasks beside the model's");
-  cmd->add_option("--limit", flags->limit, "only the first items of each task")
-      ->check(CLI::PositiveNumber);
-  CLI::Option* all =
-      cmd->add_flag("--all-plans", flags->all_plans,
-                    "every legal pair of kernels over every layout, and other chunk sizes");
-  cmd->add_option("--jobs", flags->jobs, "plans worked on at once, which share the threads")
-      ->check(CLI::Range(1, 256))
-      ->needs(all);
-  cmd->add_option("--svg", flags->picture, "a picture of the table")->needs(all);
-  cmd->add_option("--wrong", flags->wrong, "a file for the answers that are not right, JSON lines")
-      ->excludes(all);
-  cmd->add_flag("--json", flags->json, "as data on stdout");
-  cmd->callback([flags, &exit_code] { exit_code = run_eval(*flags); });
+  Command cmd = app.add_subcommand("eval", "Answer the reference tasks and mark the answers");
+  add_model_flags(cmd, flags->model);
+  cmd.add_option("--task", flags->tasks, "arithmetic, retrieval, copy, several by commas, or all")
+      .delimiter(',');
+  cmd.add_option("--task-dir", flags->task_dir,
+                 "folder of the test sets, TASK.jsonl.gz; default: tasks beside the model's");
+  cmd.add_option("--limit", flags->limit, "only the first items of each task").positive();
+  const Flag all =
+      cmd.add_flag("--all-plans", flags->all_plans,
+                   "every legal pair of kernels over every layout, and other chunk sizes");
+  cmd.add_option("--jobs", flags->jobs, "plans worked on at once, which share the threads")
+      .range(1, 256)
+      .needs(all);
+  cmd.add_option("--svg", flags->picture, "a picture of the table").needs(all);
+  cmd.add_option("--wrong", flags->wrong, "a file for the answers that are not right, JSON lines")
+      .excludes(all);
+  cmd.add_flag("--json", flags->json, "as data on stdout");
+  cmd.callback([flags, &exit_code] { exit_code = run_eval(*flags); });
 }
 
 }  // namespace lathe

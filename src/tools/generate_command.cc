@@ -234,21 +234,20 @@ int run_generate(const GenerateFlags& flags) {
 
 }  // namespace
 
-void add_generate_command(CLI::App& app, int& exit_code) {
+void add_generate_command(Command app, int& exit_code) {
   auto flags = std::make_shared<GenerateFlags>();
-  CLI::App* cmd = app.add_subcommand("generate", "Continue a prompt, or a file of prompts at once");
-  add_model_flags(*cmd, flags->model);
-  cmd->add_option("--prompt,-p", flags->prompt, "text");
-  cmd->add_option("--prompt-file,-f", flags->prompt_file, "a file whose text is the prompt");
-  cmd->add_option("--prompts", flags->prompts,
-                  R"(JSON lines, {"prompt": ...} or {"messages": [...]}, run as one batch)");
-  cmd->add_option("-n", flags->count, "only the first prompts of --prompts")
-      ->check(CLI::PositiveNumber);
-  cmd->add_flag("--apply-chat-template", flags->chat_template,
-                "the prompt is a user's message in the model's chat format");
-  add_sampling_flags(*cmd, flags->sampling);
-  cmd->add_flag("--json", flags->json, "as data on stdout, one object an answer");
-  cmd->callback([flags, &exit_code] { exit_code = run_generate(*flags); });
+  Command cmd = app.add_subcommand("generate", "Continue a prompt, or a file of prompts at once");
+  add_model_flags(cmd, flags->model);
+  cmd.add_option("--prompt,-p", flags->prompt, "text");
+  cmd.add_option("--prompt-file,-f", flags->prompt_file, "a file whose text is the prompt");
+  cmd.add_option("--prompts", flags->prompts,
+                 R"(JSON lines, {"prompt": ...} or {"messages": [...]}, run as one batch)");
+  cmd.add_option("-n", flags->count, "only the first prompts of --prompts").positive();
+  cmd.add_flag("--apply-chat-template", flags->chat_template,
+               "the prompt is a user's message in the model's chat format");
+  add_sampling_flags(cmd, flags->sampling);
+  cmd.add_flag("--json", flags->json, "as data on stdout, one object an answer");
+  cmd.callback([flags, &exit_code] { exit_code = run_generate(*flags); });
 }
 
 }  // namespace lathe

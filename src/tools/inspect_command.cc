@@ -204,15 +204,14 @@ int run_inspect(const InspectFlags& flags) {
 
 }  // namespace
 
-void add_inspect_command(CLI::App& app, int& exit_code) {
+void add_inspect_command(Command app, int& exit_code) {
   auto flags = std::make_shared<InspectFlags>();
-  CLI::App* cmd =
+  Command cmd =
       app.add_subcommand("inspect", "Show a checkpoint, and what its cache costs in every layout");
-  cmd->add_option("model", flags->model, "directory with config.json and *.safetensors")
-      ->required();
-  cmd->add_option("--device", flags->device, "auto, cuda, cpu, or a machine: sm80, sm90, sm100");
-  cmd->add_flag("--json", flags->json, "as data on stdout");
-  cmd->callback([flags, &exit_code] { exit_code = run_inspect(*flags); });
+  cmd.add_option("model", flags->model, "directory with config.json and *.safetensors").required();
+  cmd.add_option("--device", flags->device, "auto, cuda, cpu, or a machine: sm80, sm90, sm100");
+  cmd.add_flag("--json", flags->json, "as data on stdout");
+  cmd.callback([flags, &exit_code] { exit_code = run_inspect(*flags); });
 }
 
 }  // namespace lathe

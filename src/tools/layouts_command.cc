@@ -159,16 +159,16 @@ int run_layouts(const LayoutsFlags& flags) {
 
 }  // namespace
 
-void add_layouts_command(CLI::App& app, int& exit_code) {
+void add_layouts_command(Command app, int& exit_code) {
   auto flags = std::make_shared<LayoutsFlags>();
-  CLI::App* cmd = app.add_subcommand("layouts", "Draw the bytes of each cache layout");
-  cmd->add_option(
+  Command cmd = app.add_subcommand("layouts", "Draw the bytes of each cache layout");
+  cmd.add_option(
       "layout", flags->names,
       "names, or layouts with dims: mla_fp8_block(nope=512,rope=64); all where none is given");
-  cmd->add_option("--page-size", flags->page_size, "tokens per page; default 64");
-  cmd->add_flag("--table", flags->table, "one line per layout");
-  cmd->add_flag("--json", flags->json, "as data on stdout");
-  cmd->callback([flags, &exit_code] { exit_code = run_layouts(*flags); });
+  cmd.add_option("--page-size", flags->page_size, "tokens per page; default 64");
+  cmd.add_flag("--table", flags->table, "one line per layout");
+  cmd.add_flag("--json", flags->json, "as data on stdout");
+  cmd.callback([flags, &exit_code] { exit_code = run_layouts(*flags); });
 }
 
 }  // namespace lathe

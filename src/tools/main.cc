@@ -9,8 +9,9 @@
 int main(int argc, char** argv) {
   int exit_code = lathe::kExitOk;
   try {
-    CLI::App app{"Lathe runs language models over typed KV caches.", "lathe"};
-    app.require_subcommand(1);
+    lathe::CommandLine line("Lathe runs language models over typed KV caches.", "lathe");
+    lathe::Command app = line.root();
+    app.require_subcommand();
     lathe::add_layouts_command(app, exit_code);
     lathe::add_plan_command(app, exit_code);
     lathe::add_generate_command(app, exit_code);
@@ -18,13 +19,7 @@ int main(int argc, char** argv) {
     lathe::add_eval_command(app, exit_code);
     lathe::add_inspect_command(app, exit_code);
     lathe::add_bench_command(app, exit_code);
-    try {
-      app.parse(argc, argv);
-    } catch (const CLI::ParseError& e) {
-      if (e.get_exit_code() == 0) return app.exit(e);  // --help
-      fmt::print(stderr, "lathe: {}\nRun with --help for the flags.\n", e.what());
-      return lathe::kExitRefused;
-    }
+    if (const auto code = line.parse(argc, argv)) return *code;
   } catch (const std::exception& e) {
     fmt::print(stderr, "lathe: {}\n", e.what());
     return lathe::kExitFailure;

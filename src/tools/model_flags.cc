@@ -58,7 +58,7 @@ void print_started(const ModelFlags& flags, Runtime& r) {
 
 }  // namespace
 
-void add_model_flags(CLI::App& command, ModelFlags& flags) {
+void add_model_flags(Command command, ModelFlags& flags) {
   RuntimeOptions& r = flags.runtime;
   // A CPU's defaults; context_length 0 is the model's.
   r.wishes.context_length = 0;
@@ -72,12 +72,12 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
           "--dtype", r.dtype,
           "of products with bf16 and fp8 weights: float32, bfloat16 (x rounded, f32 sums), or "
           "auto: bfloat16 where the CPU multiplies it")
-      ->check(CLI::IsMember({"auto", "float32", "bfloat16"}));
-  command.add_option("--threads", r.threads, "0 = one per core")->check(CLI::Range(0, 1024));
+      .one_of({"auto", "float32", "bfloat16"});
+  command.add_option("--threads", r.threads, "0 = one per core").range(0, 1024);
   command
       .add_option("--load-format", flags.load_format,
                   "auto, safetensors, or dummy: random weights from the configuration alone")
-      ->check(CLI::IsMember({"auto", "safetensors", "dummy"}));
+      .one_of({"auto", "safetensors", "dummy"});
   command.add_option("--config", r.config_file, "a config.json, with --load-format dummy");
   add_wish_flags(command, r.wishes);
   command.add_option("--random-seed", r.engine.seed, "of requests that bring no seed");

@@ -1,7 +1,6 @@
 // The flags with which a subcommand starts a model, and what the user sees while it starts.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "engine/runtime.h"
+#include "tools/flags.h"
 
 namespace lathe {
 
@@ -21,7 +21,7 @@ struct ModelFlags {
 };
 
 /// Adds --model, --device, --threads, --load-format and the flags of a plan and of the engine.
-void add_model_flags(CLI::App& command, ModelFlags& flags);
+void add_model_flags(Command command, ModelFlags& flags);
 
 /// Errors: no --model, whose folder has the tokenizer whatever the weights are.
 Result<void> need_tokenizer(const ModelFlags& flags);

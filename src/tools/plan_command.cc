@@ -131,45 +131,43 @@ int run_plan(PlanFlags flags) {
 
 }  // namespace
 
-void add_plan_command(CLI::App& app, int& exit_code) {
+void add_plan_command(Command app, int& exit_code) {
   auto flags = std::make_shared<PlanFlags>();
   Wishes& w = flags->wishes;
-  CLI::App* cmd = app.add_subcommand(
+  Command cmd = app.add_subcommand(
       "plan",
       "Prove that a prefill kernel, a cache layout and a decode kernel fit, or say why not");
-  cmd->add_option("--attention", flags->attention,
-                  "mla (DeepSeek V3), dsa (V3.2), v4 or gqa; default dsa");
-  CLI::Option* attention = cmd->get_option("--attention");
-  CLI::Option* model = cmd->add_option("--model,--model-path", flags->model,
-                                       "the layer groups of a checkpoint's config.json");
-  CLI::Option* config =
-      cmd->add_option("--config", flags->config, "the layer groups of a config.json");
-  model->excludes(attention, config);
-  config->excludes(attention);
-  cmd->add_option("--device", flags->device,
-                  "auto, cuda, ref, cpu, or a machine to plan for: sm80, sm90, sm100");
-  add_wish_flags(*cmd, w);
-  cmd->add_option("--speculative-num-draft-tokens", w.draft_tokens,
-                  "rows per request in verify; 0 = no speculation");
-  cmd->add_option("--num-layers", w.layers, "layers that share the plan");
-  cmd->add_option("--heads", flags->dims.heads, "query heads per rank");
-  cmd->add_option("--kv-heads", flags->dims.kv_heads, "gqa");
-  cmd->add_option("--head-dim", flags->dims.head_dim, "gqa");
-  cmd->add_option("--top-k", flags->dims.top_k, "keys per row of a sparse problem");
-  cmd->add_option("--window", flags->dims.window, "sliding window in tokens");
-  cmd->add_option("--compress-ratio", flags->dims.compress_ratio,
-                  "v4: 0, 4 or 128 tokens per entry");
-  cmd->add_flag("--sink", flags->dims.sink, "attention sinks");
-  cmd->add_flag("--disable-cuda-graph", flags->disable_cuda_graph, "decode steps are not captured");
-  cmd->add_flag("--matrix", flags->matrix, "every prefill x decode x layout");
-  cmd->add_flag("--kinds", flags->kinds, "only list the kinds of kernels");
-  cmd->add_flag("--rules", flags->rules, "only list the rules that a plan must keep");
-  cmd->add_flag("--kernels", flags->kernels,
-                "only list the registered kernels and what they accept");
-  cmd->add_flag("--explain", flags->explain, "also everything that was tried and did not fit");
-  cmd->add_flag("--json", flags->json, "as data on stdout");
-  cmd->callback([flags, cmd, &exit_code] {
-    flags->context_given = cmd->count("--context-length") > 0;
+  const Flag attention = cmd.add_option("--attention", flags->attention,
+                                        "mla (DeepSeek V3), dsa (V3.2), v4 or gqa; default dsa");
+  Flag model = cmd.add_option("--model,--model-path", flags->model,
+                              "the layer groups of a checkpoint's config.json");
+  Flag config = cmd.add_option("--config", flags->config, "the layer groups of a config.json");
+  model.excludes(attention).excludes(config);
+  config.excludes(attention);
+  cmd.add_option("--device", flags->device,
+                 "auto, cuda, ref, cpu, or a machine to plan for: sm80, sm90, sm100");
+  add_wish_flags(cmd, w);
+  cmd.add_option("--speculative-num-draft-tokens", w.draft_tokens,
+                 "rows per request in verify; 0 = no speculation");
+  cmd.add_option("--num-layers", w.layers, "layers that share the plan");
+  cmd.add_option("--heads", flags->dims.heads, "query heads per rank");
+  cmd.add_option("--kv-heads", flags->dims.kv_heads, "gqa");
+  cmd.add_option("--head-dim", flags->dims.head_dim, "gqa");
+  cmd.add_option("--top-k", flags->dims.top_k, "keys per row of a sparse problem");
+  cmd.add_option("--window", flags->dims.window, "sliding window in tokens");
+  cmd.add_option("--compress-ratio", flags->dims.compress_ratio,
+                 "v4: 0, 4 or 128 tokens per entry");
+  cmd.add_flag("--sink", flags->dims.sink, "attention sinks");
+  cmd.add_flag("--disable-cuda-graph", flags->disable_cuda_graph, "decode steps are not captured");
+  cmd.add_flag("--matrix", flags->matrix, "every prefill x decode x layout");
+  cmd.add_flag("--kinds", flags->kinds, "only list the kinds of kernels");
+  cmd.add_flag("--rules", flags->rules, "only list the rules that a plan must keep");
+  cmd.add_flag("--kernels", flags->kernels,
+               "only list the registered kernels and what they accept");
+  cmd.add_flag("--explain", flags->explain, "also everything that was tried and did not fit");
+  cmd.add_flag("--json", flags->json, "as data on stdout");
+  cmd.callback([flags, cmd, &exit_code] {
+    flags->context_given = cmd.given("--context-length");
     exit_code = run_plan(*flags);
   });
 }

@@ -13,7 +13,7 @@ bool parse_number(std::string_view text, T& value) {
 
 }  // namespace
 
-void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
+void add_sampling_flags(Command command, SamplingFlags& flags) {
   SamplingParams& p = flags.params;
   command.add_option("--temperature", flags.temperature, "0 takes the likeliest token");
   command.add_option("--top-k", flags.top_k, "the k likeliest tokens; -1 = all");

@@ -1,13 +1,13 @@
 // The flags that become SamplingParams and stop strings.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "model/config.h"
 #include "ops/sampling_params.h"
+#include "tools/flags.h"
 
 namespace lathe {
 
@@ -20,7 +20,7 @@ struct SamplingFlags {
   std::vector<std::string> stop;
 };
 
-void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
+void add_sampling_flags(Command command, SamplingFlags& flags);
 
 /// Errors: a --logit-bias that is no ID=BIAS. The values are checked when a request is submitted.
 Result<SamplingParams> sampling_params(const SamplingFlags& flags,

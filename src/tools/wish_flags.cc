@@ -1,5 +1,7 @@
 #include "tools/wish_flags.h"
 
+#include <cstdlib>
+
 #include "layout/layout.h"
 
 namespace lathe {
@@ -7,16 +9,18 @@ namespace {
 
 // 0 stands for "choose" inside; a user who writes it means a page of no tokens.
 std::string page_size_problem(const std::string& text) {
-  std::int32_t page = 0;
-  if (!CLI::detail::lexical_cast(text, page)) return {};  // CLI11 names the type itself
-  const auto ok = check_page_size(page);
+  char* end = nullptr;
+  const long long page = std::strtoll(text.c_str(), &end, 0);
+  const bool number = !text.empty() && *end == '\0' && page == static_cast<std::int32_t>(page);
+  if (!number) return {};  // the parser names the type itself
+  const auto ok = check_page_size(static_cast<std::int32_t>(page));
   if (ok) return {};
   return "wanted " + ok.error().wanted + ", got " + ok.error().offered + "; " + ok.error().hint;
 }
 
 }  // namespace
 
-void add_wish_flags(CLI::App& command, Wishes& w) {
+void add_wish_flags(Command command, Wishes& w) {
   command.add_option("--prefill-attention-backend,--dsa-prefill-backend,--nsa-prefill-backend",
                      w.prefill, "auto, gather, inplace, native, ragged, or a kernel's name");
   command.add_option("--decode-attention-backend,--dsa-decode-backend,--nsa-decode-backend",
@@ -24,7 +28,7 @@ void add_wish_flags(CLI::App& command, Wishes& w) {
   command.add_option("--kv-layout", w.layout, "a layout's name, or one with dims and scale policy");
   command.add_option("--kv-cache-dtype", w.kv_dtype, "auto, bf16, fp8_e4m3 or fp4_e2m1");
   command.add_option("--page-size", w.page_size, "tokens per page; chosen where not given")
-      ->check(page_size_problem);
+      .check(page_size_problem);
   command.add_option("--chunked-prefill-size", w.chunked_prefill_size, "rows of one extend step");
   command.add_option("--max-running-requests", w.max_running_requests,
                      "requests of one decode step");

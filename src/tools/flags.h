@@ -1,0 +1,74 @@
+// The flags of subcommands. CLI11, which parses them, stays behind this header: its own takes longer
+// to compile than any file of tools/.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace lathe {
+
+/// An option or a flag of a command. What is declared here is checked when the line is parsed.
+class Flag {
+ public:
+  explicit Flag(CLI::Option* option) : option_(option) {}
+
+  Flag range(std::int64_t least, std::int64_t most);
+  Flag positive();
+  Flag one_of(std::initializer_list<std::string> values);
+  /// Says what is wrong with a value, or nothing.
+  Flag check(const std::function<std::string(const std::string&)>& problem);
+  /// A list: one value holds several.
+  Flag delimiter(char c);
+  Flag needs(Flag other);
+  Flag excludes(Flag other);
+  Flag required();
+
+ private:
+  CLI::Option* option_;
+};
+
+/// A command of a line. `names` are "--long,-s", or a bare word for an argument by position.
+class Command {
+ public:
+  explicit Command(CLI::App* app) : app_(app) {}
+
+  Command add_subcommand(const std::string& name, const std::string& help);
+  void require_subcommand();
+  /// `value` keeps its contents where the option is not given, and must live until the callback
+  /// has run. T: the types that flags.cc lists.
+  template <class T>
+  Flag add_option(const std::string& names, T& value, const std::string& help);
+  Flag add_flag(const std::string& names, bool& value, const std::string& help);
+  /// Whether the line has the option; in the callback.
+  bool given(const std::string& name) const;
+  /// What runs once the line is parsed.
+  void callback(const std::function<void()>& run);
+
+ private:
+  CLI::App* app_;
+};
+
+class CommandLine {
+ public:
+  CommandLine(const std::string& help, const std::string& name);
+  ~CommandLine();
+
+  Command root() { return Command(app_.get()); }
+  /// Runs the callback of the command that the line names. An exit code where there is none: help
+  /// was asked for, or the line was refused, and why is on stderr.
+  std::optional<int> parse(int argc, char** argv);
+
+ private:
+  std::unique_ptr<CLI::App> app_;
+};
+
+}  // namespace lathe
