@@ -84,4 +84,4 @@ gpu-bench: setup
 	tools/run_gpu_tests.sh build-cuda/gpu/bench
 
 clean:
-	rm -rf build build-debug build-asan build-fuzz build-cuda
+	rm -rf build build-debug build-asan build-tsan build-fuzz build-cuda
