@@ -161,7 +161,12 @@ Result<RequestId> Engine::submit(Request request) {
 bool Engine::cancel(RequestId id, FinishReason reason) {
   const auto is = [id](const ActivePtr& r) { return r->id == id; };
   if (auto it = std::find_if(running_.begin(), running_.end(), is); it != running_.end()) {
-    end(**it, reason, std::nullopt, unreported_);
+    if (has_rows_in_flight(**it)) {
+      report_end(**it, reason, std::nullopt, unreported_);
+      leaving_.push_back({std::move(*it), reason});
+    } else {
+      end(**it, reason, std::nullopt, unreported_);
+    }
     running_.erase(it);
     return true;
   }
@@ -181,17 +186,26 @@ RequestState Engine::state(RequestId id) const {
   return (*it)->admitted_before ? RequestState::preempted : RequestState::waiting;
 }
 
-// The caller takes the request out of its list.
-void Engine::end(Active& r, FinishReason reason, std::optional<Error> error,
-                 std::vector<Finished>& out) {
-  // Keys that have led to no token, or to NaN, do not enter the prefix cache (E9).
+void Engine::report_end(Active& r, FinishReason reason, std::optional<Error> error,
+                        std::vector<Finished>& out) {
+  r.ended = true;
+  out.push_back({r.id, reason, std::move(error), r.prompt, r.answered(), r.cached, r.preemptions});
+  ++sums_.finished;
+}
+
+// Its full pages go to the prefix cache. Keys that have led to no token, or to NaN, do not (E9).
+void Engine::keep_and_release(Active& r, FinishReason reason) {
   if (reason != FinishReason::error && r.answered() > 0) {
     pages_.publish(std::span(r.tokens).first(static_cast<std::size_t>(r.computed)), r.pages);
   }
   give_up_pages(r);
-  r.ended = true;
-  out.push_back({r.id, reason, std::move(error), r.prompt, r.answered(), r.cached, r.preemptions});
-  ++sums_.finished;
+}
+
+// The caller takes the request out of its list.
+void Engine::end(Active& r, FinishReason reason, std::optional<Error> error,
+                 std::vector<Finished>& out) {
+  keep_and_release(r, reason);
+  report_end(r, reason, std::move(error), out);
 }
 
 EngineStats Engine::stats() const {

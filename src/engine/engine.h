@@ -1,4 +1,5 @@
-// Engine: requests in, tokens out. One step is one forward pass over rows of many requests.
+// Engine: requests in, tokens out. One step is one forward pass over rows of many requests. Between
+// launch() and collect() it is in flight, and every other call is as welcome as between steps.
 //
 // Tokens follow from the stream of calls alone: there is no clock, no thread and no global in any
 // decision. One thread calls it. docs/engine.md states the invariants (E1, E2, ...).
@@ -60,17 +61,26 @@ class Engine {
   /// Queues a request. Errors, with nothing changed: an empty prompt, a token outside the
   /// vocabulary, sampling parameters, a prompt and answer that can never fit (E6).
   Result<RequestId> submit(Request request);
-  /// Ends a request between steps and frees its pages at once; the next step reports it. A caller
-  /// that found a stop string gives FinishReason::stop. False: no such request, or it has ended.
+  /// Ends a request; the next collect() reports it. Its pages are free at once, or once the step
+  /// that has rows of it is collected, whose token for it is dropped. A caller that found a stop
+  /// string gives FinishReason::stop. False: no such request, or it has ended.
   bool cancel(RequestId id, FinishReason reason = FinishReason::cancelled);
   /// Where a request stands; finished for an id that is not known.
   RequestState state(RequestId id) const;
 
-  /// Runs one forward pass, if any request is there. Errors: the model's; every request then stands
-  /// where it stood, and step() may be called again (E9).
+  /// Starts one forward pass and its draws, if any request is there. Precondition: none is in
+  /// flight. Errors: the model's; every request then stands where it stood, nothing is in flight,
+  /// and launch() may be called again (E9).
+  Result<void> launch();
+  /// Waits for what launch() started, if it did, and reports it. Errors: the device's, as launch().
+  Result<StepReport> collect();
+  /// launch() and collect().
   Result<StepReport> step();
-  /// Nothing to run and nothing to report.
-  bool idle() const { return running_.empty() && waiting_.empty() && unreported_.empty(); }
+  bool in_flight() const { return runner_.in_flight(); }
+  /// Nothing to run, nothing in flight and nothing to report.
+  bool idle() const {
+    return running_.empty() && waiting_.empty() && unreported_.empty() && !in_flight();
+  }
 
   EngineStats stats() const;
   /// Tokens that prompt and answer of one request may have together.
@@ -99,6 +109,12 @@ class Engine {
     ScheduledRequest scheduled() const { return {known(), computed, computed, answered() > 0}; }
   };
   using ActivePtr = std::unique_ptr<Active>;
+  // A request that was cancelled with rows in flight: it has ended, and holds its pages until the
+  // step is collected.
+  struct Leaving {
+    ActivePtr request;
+    FinishReason reason;
+  };
 
   Engine(const Model& model, KvCache& cache, const EngineOptions& options, const OpsContext& ops,
          PageAllocator pages, Runner runner);
@@ -112,10 +128,14 @@ class Engine {
   void preempt_youngest(StepReport& report);
   void admit(std::int64_t prefill_rows, StepReport& report);
   void build_batch(StepReport& report);
+  SampleArgs sampling_of(const Active& r) const;
+  void undo_pages();
+  bool has_rows_in_flight(const Active& r) const;
   void take_results(StepReport& report);
-  void sample_rows();
-  void take_token(Active& r, std::size_t item, std::optional<SampledToken> sampled,
-                  StepReport& report);
+  void take_token(Active& r, std::size_t item, StepReport& report);
+  void report_end(Active& r, FinishReason reason, std::optional<Error> error,
+                  std::vector<Finished>& out);
+  void keep_and_release(Active& r, FinishReason reason);
   void end(Active& r, FinishReason reason, std::optional<Error> error, std::vector<Finished>& out);
   Error not_finite(const Active& r, std::optional<std::int32_t> layer) const;
 
@@ -124,7 +144,6 @@ class Engine {
   EngineOptions options_;
   OpsContext ops_;
   PageAllocator pages_;
-  Runner runner_;
   std::vector<std::int32_t> eos_;
   std::uint64_t last_id_ = 0;
   std::vector<ActivePtr> running_;  // by id; all of them before the first of waiting_ (E2)
@@ -138,9 +157,11 @@ class Engine {
   std::vector<std::int64_t> rows_;           // [running]
   std::vector<Active*> batch_;               // [items]
   std::vector<BatchItem> items_;
-  std::vector<PageId> states_;                        // [items, groups with a state]
-  std::vector<SampleArgs> sample_args_;               // [items with logits]
-  std::vector<std::optional<SampledToken>> sampled_;  // beside them
+  std::vector<PageId> states_;    // [items, groups with a state]
+  StepReport report_;             // without its results
+  std::vector<Leaving> leaving_;  // their rows are in flight
+
+  Runner runner_;  // the last: it waits for a step in flight, which reads requests
 };
 
 }  // namespace lathe

@@ -43,11 +43,13 @@ class Life {
         case 5:
           (some(2) ? setup_.model->fail_next : setup_.model->fail_late) =
               some(4) && !engine_->idle();
+          if (setup_.late != nullptr) setup_.late->fail_next = some(6) && !engine_->idle();
           break;
         default:
           step();
       }
     }
+    calls_in_flight_ = false;
     // Everybody's rows, and once more for each preemption: far fewer steps than this.
     for (int i = 0; i < 20000 && !engine_->idle() && !testing::Test::HasFatalFailure(); ++i) {
       step();
@@ -104,6 +106,7 @@ class Life {
       o.window_pages = 4 + pick(some(2) ? 16 : 40);
     }
     o.state = some(2);
+    o.late = some(2);
     return o;
   }
 
@@ -165,6 +168,7 @@ class Life {
     const bool running = engine_->state(it->first) == RequestState::running;
     ASSERT_TRUE(engine_->cancel(it->first));
     EXPECT_FALSE(engine_->cancel(it->first));
+    EXPECT_EQ(engine_->state(it->first), RequestState::finished);
     if (!running) {
       EXPECT_EQ(engine_->stats().held_pages, held);
     }
@@ -173,8 +177,9 @@ class Life {
 
   void step() {
     setup_.cache->poison_free();
-    const bool fails = setup_.model->fail_next || setup_.model->fail_late;
-    auto report = engine_->step();
+    const bool fails = setup_.model->fail_next || setup_.model->fail_late ||
+                       (setup_.late != nullptr && setup_.late->fail_next);
+    auto report = run_step();
     if (!report) {
       ASSERT_TRUE(fails);
       ++failures;
@@ -186,6 +191,20 @@ class Life {
     check_tokens(*report);
     check_finished(*report);
     check_order();
+  }
+
+  Result<StepReport> run_step() {
+    if (setup_.late == nullptr) return engine_->step();
+    if (auto ok = engine_->launch(); !ok) return ok.error();
+    while (engine_->in_flight() && some(2)) {
+      setup_.late->run_some(static_cast<std::size_t>(pick(3)));
+      setup_.cache->poison_free();
+      if (!calls_in_flight_) continue;
+      if (some(3)) submit();
+      if (some(6)) cancel();
+      if (some(9)) engine_->clear_prefix_cache();
+    }
+    return engine_->collect();
   }
 
   void check_tokens(const StepReport& report) {
@@ -249,6 +268,7 @@ class Life {
   std::vector<std::vector<std::int32_t>> stems_;
   std::map<RequestId, Live> live_;
   std::set<RequestId> cancelled_;
+  bool calls_in_flight_ = true;
 };
 
 TEST(EngineProperty, AnyLifeGivesEachRequestItsOwnTokensAndLeaksNothing) {

@@ -110,6 +110,7 @@ void Engine::build_batch(StepReport& report) {
       item.tokens = std::span(r.tokens).subspan(static_cast<std::size_t>(r.computed),
                                                 static_cast<std::size_t>(rows_[i]));
       item.logits = r.computed + rows_[i] == r.known();
+      if (item.logits) item.sample = sampling_of(r);
       batch_.push_back(&r);
       items_.push_back(item);
       (decodes ? report.decode_rows : report.prefill_rows) += rows_[i];
@@ -117,55 +118,77 @@ void Engine::build_batch(StepReport& report) {
   }
 }
 
-Result<StepReport> Engine::step() {
+SampleArgs Engine::sampling_of(const Active& r) const {
+  const std::span<const std::int32_t> tokens = r.tokens;
+  const auto prompt = static_cast<std::size_t>(r.prompt);
+  SampleArgs args;
+  args.params = &r.sampling;
+  args.prompt = tokens.first(prompt);
+  args.answer = tokens.subspan(prompt);
+  if (r.answered() < r.sampling.min_tokens) args.ruled_out = r.stops;
+  args.seed = r.seed;
+  return args;
+}
+
+bool Engine::has_rows_in_flight(const Active& r) const {
+  return in_flight() && std::find(batch_.begin(), batch_.end(), &r) != batch_.end();
+}
+
+Result<void> Engine::launch() {
+  LATHE_CHECK(!in_flight(), "collect() comes before the next launch()");
+  report_ = {};
+  if (running_.empty() && waiting_.empty()) return {};
   StepReport report;
-  report.step = sums_.steps;
-  if (!running_.empty() || !waiting_.empty()) {
-    schedule(report);
-    build_batch(report);
-    LATHE_CHECK(!items_.empty(), "requests are there and none has a row (E3)");
-    sums_.preemptions += report.preemptions;
-    sums_.cached_tokens += report.cached_tokens;
-    if (auto ok = runner_.run(items_, ops_, options_.debug_nan); !ok) {
-      for (const ActivePtr& r : running_) pages_.undo(r->computed, r->pages);
-      return ok.error();
-    }
-    report.step = ++sums_.steps;
-    sums_.prefill_rows += report.prefill_rows;
-    sums_.decode_rows += report.decode_rows;
+  schedule(report);
+  build_batch(report);
+  LATHE_CHECK(!items_.empty(), "requests are there and none has a row (E3)");
+  sums_.preemptions += report.preemptions;
+  sums_.cached_tokens += report.cached_tokens;
+  if (auto ok = runner_.launch(items_, ops_, options_.debug_nan); !ok) {
+    undo_pages();
+    return ok;
   }
+  report_ = std::move(report);
+  return {};
+}
+
+Result<StepReport> Engine::collect() {
+  const bool ran = in_flight();
+  const Result<void> ok = ran ? runner_.collect() : Result<void>();
+  for (Leaving& l : leaving_) {
+    pages_.undo(l.request->computed, l.request->pages);
+    keep_and_release(*l.request, l.reason);
+  }
+  if (!ok) {
+    leaving_.clear();
+    undo_pages();
+    return ok.error();
+  }
+  StepReport report = std::exchange(report_, {});
+  if (ran) ++sums_.steps;
+  report.step = sums_.steps;
+  sums_.prefill_rows += report.prefill_rows;
+  sums_.decode_rows += report.decode_rows;
   report.finished = std::exchange(unreported_, {});
-  if (report.prefill_rows + report.decode_rows > 0) take_results(report);
+  if (ran) take_results(report);
+  leaving_.clear();
   return report;
 }
 
-// All rows that have logits, at once.
-void Engine::sample_rows() {
-  sample_args_.clear();
-  for (std::size_t i = 0; i < items_.size(); ++i) {
-    if (!items_[i].logits) continue;
-    const Active& r = *batch_[i];
-    const std::span<const std::int32_t> tokens = r.tokens;
-    const auto prompt = static_cast<std::size_t>(r.prompt);
-    SampleArgs& args = sample_args_.emplace_back();
-    args.logits = runner_.logits(i);
-    args.params = &r.sampling;
-    args.prompt = tokens.first(prompt);
-    args.answer = tokens.subspan(prompt);
-    if (r.answered() < r.sampling.min_tokens) args.ruled_out = r.stops;
-    args.seed = r.seed;
-  }
-  sampled_.resize(sample_args_.size());
-  sample(ops_, sample_args_, sampled_);
+Result<StepReport> Engine::step() {
+  if (auto ok = launch(); !ok) return ok.error();
+  return collect();
+}
+
+// What a step that failed had been given.
+void Engine::undo_pages() {
+  for (const ActivePtr& r : running_) pages_.undo(r->computed, r->pages);
 }
 
 void Engine::take_results(StepReport& report) {
-  sample_rows();
-  std::size_t row = 0;  // of sampled_
   for (std::size_t i = 0; i < items_.size(); ++i) {
     Active& r = *batch_[i];
-    const std::size_t own = row;
-    if (items_[i].logits) ++row;
+    if (r.ended) continue;  // it was cancelled meanwhile
     const auto bad = std::find_if(runner_.non_finite().begin(), runner_.non_finite().end(),
                                   [i](const NonFiniteItem& n) { return n.item == i; });
     if (bad != runner_.non_finite().end()) {
@@ -174,16 +197,16 @@ void Engine::take_results(StepReport& report) {
     }
     const std::int64_t before =
         std::exchange(r.computed, r.computed + std::ssize(items_[i].tokens));
-    if (items_[i].logits) take_token(r, i, std::move(sampled_[own]), report);
+    if (items_[i].logits) take_token(r, i, report);
     if (!r.ended) pages_.confirm(before, r.computed, r.pages);
   }
   std::erase_if(running_, [](const ActivePtr& r) { return r->ended; });
 }
 
 // A token, and perhaps the answer's last.
-void Engine::take_token(Active& r, std::size_t item, std::optional<SampledToken> sampled,
-                        StepReport& report) {
+void Engine::take_token(Active& r, std::size_t item, StepReport& report) {
   if (options_.on_logits) options_.on_logits(r.id, runner_.logits(item));
+  std::optional<SampledToken>& sampled = runner_.sampled(item);
   if (!sampled) {
     end(r, FinishReason::error, not_finite(r, std::nullopt), report.finished);
     return;

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "engine/fake_model_test_util.h"
+#include "kernels/ref/sampling.h"
 #include "layout/codec.h"
 
 namespace lathe {
@@ -155,37 +156,61 @@ std::vector<std::uint64_t> FakeModel::run_states(const ForwardArgs& args, std::s
 }
 
 Result<ForwardResult> FakeModel::forward(const OpsContext&, const ForwardArgs& args) const {
-  if (std::exchange(fail_next, false)) {
-    return Error{ErrorCode::unsupported, "forward", "a step that works", "a test's wish", ""};
-  }
+  const Error failure{ErrorCode::unsupported, "forward", "a step that works", "a test's wish", ""};
+  if (std::exchange(fail_next, false)) return failure;
   ++forwards;
   const std::size_t groups = config_.groups.size();
-  const std::span<const Segment> first = args.segments_of(0, groups);
-  segments = std::ssize(first);
-  std::vector<std::vector<std::uint64_t>> states;  // [groups * segments][rows]
+  segments = std::ssize(args.segments_of(0, groups));
   for (std::size_t g = 0; g < groups; ++g) {
     std::int64_t rows = 0;
     for (const Segment& s : args.segments_of(g, groups)) {
       LATHE_CHECK(s.first_row == rows, "segments cover all rows in order");
       rows += s.step->rows;
-      write_keys(args, g, s);
-      states.push_back(run_states(args, g, s));
     }
     LATHE_CHECK(rows == std::ssize(args.tokens), "segments cover all rows");
   }
   LATHE_CHECK(std::is_sorted(args.logit_rows.begin(), args.logit_rows.end()), "ascending rows");
-  if (std::exchange(fail_late, false)) {
-    return Error{ErrorCode::unsupported, "forward", "a step that works", "a test's wish", ""};
+  if (late == nullptr) {
+    run(args);
+  } else {
+    late->later([this, args]() -> Result<void> {
+      for (std::size_t g = 0; g < config_.groups.size(); ++g) {
+        for (const Segment& s : args.segments_of(g, config_.groups.size())) {
+          for (const Slot slot : s.step->out_slots) {
+            if (slot.value < 0) continue;
+            const PageId page(slot.value / args.cache->page_size(g));
+            LATHE_CHECK(args.cache->ledger(g).owners(page) > 0, "a page that nobody owns any more");
+          }
+        }
+      }
+      run(args);
+      return {};
+    });
   }
-
+  if (std::exchange(fail_late, false)) return failure;
   ForwardResult result;
+  for (std::int64_t row = 0; args.find_non_finite && row < std::ssize(args.tokens); ++row) {
+    if (args.tokens[static_cast<std::size_t>(row)] == kNanToken) {
+      result.non_finite.push_back({row, 1});
+    }
+  }
+  return result;
+}
+
+void FakeModel::run(const ForwardArgs& args) const {
+  const std::size_t groups = config_.groups.size();
+  const std::span<const Segment> first = args.segments_of(0, groups);
+  std::vector<std::vector<std::uint64_t>> states;  // [groups * segments][rows]
+  for (std::size_t g = 0; g < groups; ++g) {
+    for (const Segment& s : args.segments_of(g, groups)) {
+      write_keys(args, g, s);
+      states.push_back(run_states(args, g, s));
+    }
+  }
   std::size_t next = 0;
   for (std::size_t i = 0; i < first.size(); ++i) {
     for (std::int64_t r = 0; r < first[i].step->rows; ++r) {
       const std::int64_t row = first[i].first_row + r;
-      if (args.find_non_finite && args.tokens[static_cast<std::size_t>(row)] == kNanToken) {
-        result.non_finite.push_back({row, 1});
-      }
       if (next == args.logit_rows.size() || args.logit_rows[next] != row) continue;
       std::vector<std::int32_t> tokens;
       for (std::size_t g = 0; g < groups; ++g) {
@@ -203,7 +228,6 @@ Result<ForwardResult> FakeModel::forward(const OpsContext&, const ForwardArgs& a
     }
   }
   LATHE_CHECK(next == args.logit_rows.size(), "rows whose logits are wanted");
-  return result;
 }
 
 namespace {
@@ -270,6 +294,12 @@ FakeSetup::FakeSetup(const FakeOptions& o) {
   cache.emplace(std::move(*made));
   cache->poison_free();
   model.emplace(std::move(groups));
+  if (o.late) {
+    backend = std::make_unique<LateBackend>();
+    model->late = late = static_cast<LateBackend*>(backend.get());
+  } else {
+    backend = std::move(*make_backend(Device::cpu));
+  }
 }
 
 Engine FakeSetup::engine(const EngineOptions& options) {
@@ -282,9 +312,6 @@ Answer expected_answer(const Request& request, std::int64_t capacity, std::uint6
   const SamplingParams& p = request.sampling;
   std::vector<std::int32_t> stops = p.stop_token_ids;
   if (!p.ignore_eos) stops.push_back(FakeModel::kEos);
-  const std::unique_ptr<Backend> backend = std::move(*make_backend(Device::cpu));
-  OpsContext ops;
-  ops.backend = backend.get();
   std::optional<SampledToken> sampled;
   std::vector<std::int32_t> tokens = request.prompt;
   Answer answer;
@@ -294,7 +321,7 @@ Answer expected_answer(const Request& request, std::int64_t capacity, std::uint6
     const auto logits = fake_logits(tokens, FakeModel::kVocab);
     SampleArgs args{logits, &p, request.prompt, answer.tokens, {}, p.seed.value_or(seed)};
     if (std::ssize(answer.tokens) < p.min_tokens) args.ruled_out = stops;
-    sample(ops, std::span(&args, 1), std::span(&sampled, 1));
+    ref_sample(std::span(&args, 1), std::span(&sampled, 1));
     if (!sampled) {
       answer.reason = FinishReason::error;
       return answer;
@@ -328,7 +355,7 @@ TEST(FakeModel, ReadsItsContextThroughThePageTable) {
     item.pages = pages;
     item.tokens = tokens;
     item.logits = true;
-    ASSERT_TRUE(runner->run(std::span(&item, 1), setup.ops(), false));
+    ASSERT_TRUE(run_batch(*runner, std::span(&item, 1), setup.ops(), false));
     const auto equal = [&](std::span<const std::int32_t> context) {
       const auto expected = fake_logits(context, FakeModel::kVocab);
       const auto got = runner->logits(0);
@@ -342,17 +369,17 @@ TEST(FakeModel, ReadsItsContextThroughThePageTable) {
     item.phase = Phase::decode;
     item.cached = 6;
     item.tokens = next;
-    ASSERT_TRUE(runner->run(std::span(&item, 1), setup.ops(), false));
+    ASSERT_TRUE(run_batch(*runner, std::span(&item, 1), setup.ops(), false));
     EXPECT_TRUE(equal(all));
     for (const std::vector<PageId>& wrong :
          {std::vector{PageId(1), PageId(6)}, std::vector{PageId(6), PageId(2)}}) {
       item.pages = std::span(&wrong, 1);
-      ASSERT_TRUE(runner->run(std::span(&item, 1), setup.ops(), false));
+      ASSERT_TRUE(run_batch(*runner, std::span(&item, 1), setup.ops(), false));
       EXPECT_FALSE(equal(all));
     }
     item.pages = pages;
     item.cached = 5;
-    ASSERT_TRUE(runner->run(std::span(&item, 1), setup.ops(), false));
+    ASSERT_TRUE(run_batch(*runner, std::span(&item, 1), setup.ops(), false));
     EXPECT_FALSE(equal(all));
   }
 }

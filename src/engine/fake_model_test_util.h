@@ -11,6 +11,7 @@
 
 #include "base/arena.h"
 #include "engine/engine.h"
+#include "engine/late_backend_test_util.h"
 #include "kernels/all.h"
 #include "model/model.h"
 
@@ -35,10 +36,12 @@ class FakeModel : public Model {
 
   mutable bool fail_next = false;  // the next forward() is an error
   mutable bool fail_late = false;  // the same, after it has written keys and states
+  LateBackend* late = nullptr;     // not null: does the work of forward()
   mutable std::int64_t forwards = 0;
   mutable std::int64_t segments = 0;  // of the last forward
 
  private:
+  void run(const ForwardArgs& args) const;
   void write_keys(const ForwardArgs& args, std::size_t group, const Segment& segment) const;
   void read_tokens(const ForwardArgs& args, std::size_t group, const Segment& segment,
                    std::int64_t row, std::vector<std::int32_t>& tokens) const;
@@ -64,6 +67,7 @@ struct FakeOptions {
   std::int64_t window_pages = 256;
   // A state of the last group: a running checksum of the tokens.
   bool state = false;
+  bool late = false;  // the backend is a LateBackend
 };
 
 /// Plan, cache, model and memory for an engine; it stays where it was made.
@@ -84,8 +88,16 @@ struct FakeSetup {
   std::optional<KvCache> cache;
   std::optional<FakeModel> model;
   Arena arena;
-  std::unique_ptr<Backend> backend = std::move(*make_backend(Device::cpu));
+  std::unique_ptr<Backend> backend;
+  LateBackend* late = nullptr;  // the backend, with FakeOptions::late
 };
+
+/// launch() and collect().
+inline Result<void> run_batch(Runner& runner, std::span<const BatchItem> items,
+                              const OpsContext& ops, bool find_non_finite) {
+  if (auto ok = runner.launch(items, ops, find_non_finite); !ok) return ok;
+  return runner.collect();
+}
 
 /// What a request has to give, worked out from fake_logits() and the sampler alone.
 struct Answer {

@@ -12,6 +12,7 @@
 
 #include "attn/model_plan.h"
 #include "engine/engine.h"
+#include "engine/late_backend_test_util.h"
 #include "kernels/all.h"
 
 namespace lathe {
@@ -32,6 +33,7 @@ class RealSetup {
     std::int64_t tokens = 0;     // that the pool holds; 0: one context
     std::int64_t gather_budget = std::int64_t{1} << 22;
     int threads = 1;
+    bool late = false;  // on a LateBackend
   };
 
   RealSetup(const Model& model, const Options& options)
@@ -60,6 +62,7 @@ class RealSetup {
     cache_->poison_free();
     ops_.execution.threads = &threads_;
     ops_.execution.scratch = &scratch_;
+    if (options.late) backend_ = std::make_unique<LateBackend>();
     ops_.backend = backend_.get();
     ops_.tensors = &arena_;
     ops_.control = &control_;

@@ -171,8 +171,9 @@ Result<void> Runner::plan_steps(const OpsContext& ops) {
   return {};
 }
 
-Result<void> Runner::run(std::span<const BatchItem> items, const OpsContext& ops,
-                         bool find_non_finite) {
+Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& ops,
+                            bool find_non_finite) {
+  LATHE_CHECK(!in_flight(), "one step at a time");
   non_finite_.clear();
   split(items);
   cut();
@@ -201,12 +202,40 @@ Result<void> Runner::run(std::span<const BatchItem> items, const OpsContext& ops
   args.cache = cache_;
   args.find_non_finite = find_non_finite;
   const auto result = model_->forward(ops, args);
-  if (!result) return result.error();
+  if (!result) {
+    (void)ops.backend->wait();  // for what it had started
+    return result.error();
+  }
   for (const NonFinite& bad : result->non_finite) {
     const auto item = static_cast<std::size_t>(row_item_[static_cast<std::size_t>(bad.row)]);
     non_finite_.push_back({item, bad.layer});
   }
+  sample_rows(items, ops);
+  flight_.reset(ops.backend);
   return {};
+}
+
+void Runner::sample_rows(std::span<const BatchItem> items, const OpsContext& ops) {
+  sample_args_.clear();
+  sampled_of_.assign(items.size(), -1);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (!items[i].logits || items[i].sample.params == nullptr) continue;
+    sampled_of_[i] = std::ssize(sample_args_);
+    sample_args_.push_back(items[i].sample);
+    sample_args_.back().logits = logits(i);
+  }
+  sampled_.assign(sample_args_.size(), std::nullopt);
+  if (!sample_args_.empty()) sample(ops, sample_args_, sampled_);
+}
+
+Result<void> Runner::collect() {
+  LATHE_CHECK(in_flight(), "a step to collect");
+  return flight_.release()->wait();
+}
+
+std::optional<SampledToken>& Runner::sampled(std::size_t item) {
+  LATHE_CHECK(sampled_of_[item] >= 0, "a draw that was not asked for");
+  return sampled_[static_cast<std::size_t>(sampled_of_[item])];
 }
 
 std::span<const float> Runner::logits(std::size_t item) const {

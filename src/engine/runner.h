@@ -1,8 +1,9 @@
-// Runner: from a batch to logits. It cuts the batch into segments, plans a Step for each of them and
+// Runner: from a batch to tokens. It cuts the batch into segments, plans a Step for each of them and
 // each layer group, and runs the model once over all rows.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "base/result.h"
 #include "model/cache.h"
 #include "model/model.h"
+#include "ops/sampling.h"
 
 namespace lathe {
 
@@ -27,6 +29,8 @@ struct BatchItem {
   // goes to: as StepRequest has them.
   std::span<const PageId> states_before = {};
   std::span<const std::vector<PageId>> states = {};
+  // With logits: what is drawn from them, which the runner fills in; params null: nothing.
+  SampleArgs sample = {};
 };
 
 /// An item in whose rows NaN or Inf appeared, and after which layer (as NonFinite).
@@ -40,14 +44,23 @@ class Runner {
   /// Model and cache must outlive it. Errors: Step::make()'s.
   static Result<Runner> create(const Model& model, KvCache& cache);
 
-  /// Runs the items, those of a phase beside each other. Errors, with nothing but the cache's
-  /// slots of the rows changed: a step's (the items do not fit the plan), the model's.
-  Result<void> run(std::span<const BatchItem> items, const OpsContext& ops, bool find_non_finite);
+  /// Starts the items, those of a phase beside each other, and the draws from their logits. What
+  /// items and ops point to stays as it is until collect(). Precondition: nothing is in flight.
+  /// Errors, with nothing in flight and nothing but the cache's slots of the rows changed: a step's
+  /// (the items do not fit the plan), the model's. `find_non_finite` waits for the forward pass.
+  Result<void> launch(std::span<const BatchItem> items, const OpsContext& ops,
+                      bool find_non_finite);
+  /// Waits for what launch() started, which is then over. Errors, likewise: the device's.
+  Result<void> collect();
+  bool in_flight() const { return flight_ != nullptr; }
 
-  /// Of the last run. Precondition: the item asked for logits. [vocab], until the next run.
+  /// Of what was collected last. Precondition: the item asked for logits. [vocab], until the next
+  /// launch.
   std::span<const float> logits(std::size_t item) const;
+  /// What was drawn from them; nothing where one is NaN or infinite.
+  std::optional<SampledToken>& sampled(std::size_t item);
   std::span<const NonFiniteItem> non_finite() const { return non_finite_; }
-  /// Segments of the last run.
+  /// Segments of the last launch.
   std::int64_t segments() const { return std::ssize(cuts_); }
 
  private:
@@ -77,6 +90,7 @@ class Runner {
   void cut();
   void make_requests(std::size_t group);
   Result<void> plan_steps(const OpsContext& ops);
+  void sample_rows(std::span<const BatchItem> items, const OpsContext& ops);
 
   const Model* model_;
   KvCache* cache_;
@@ -90,14 +104,23 @@ class Runner {
   std::vector<StepRequest> requests_;             // [parts] of one group
   std::vector<std::vector<PageId>> state_lists_;  // of items that are cut
   std::vector<Cut> cuts_;
-  std::int64_t keys_in_cut_ = 0;          // of the open one
-  std::vector<Segment> segments_;         // [groups, cuts]
-  std::vector<std::int32_t> tokens_;      // [rows]
-  std::vector<std::int32_t> row_item_;    // [rows]
-  std::vector<std::int32_t> logit_rows_;  // rows, ascending
-  std::vector<std::int64_t> logit_of_;    // [items] row of logits_, -1: none asked for
-  std::vector<float> logits_;             // [logit_rows, vocab]
+  std::int64_t keys_in_cut_ = 0;                      // of the open one
+  std::vector<Segment> segments_;                     // [groups, cuts]
+  std::vector<std::int32_t> tokens_;                  // [rows]
+  std::vector<std::int32_t> row_item_;                // [rows]
+  std::vector<std::int32_t> logit_rows_;              // rows, ascending
+  std::vector<std::int64_t> logit_of_;                // [items] row of logits_, -1: none asked for
+  std::vector<float> logits_;                         // [logit_rows, vocab]
+  std::vector<SampleArgs> sample_args_;               // [rows drawn from]
+  std::vector<std::optional<SampledToken>> sampled_;  // beside them
+  std::vector<std::int64_t> sampled_of_;              // [items] row of sampled_, or -1
   std::vector<NonFiniteItem> non_finite_;
+
+  // Whoever destroys a runner with a step in flight waits: the device still writes to its arrays.
+  struct Wait {
+    void operator()(Backend* backend) const { (void)backend->wait(); }
+  };
+  std::unique_ptr<Backend, Wait> flight_;  // the last member, so the first that is destroyed
 };
 
 }  // namespace lathe

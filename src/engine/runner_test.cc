@@ -45,13 +45,13 @@ TEST(Runner, ASegmentForEachPhase) {
   batch.add(Phase::decode, 0, 1);
   batch.add(Phase::extend, 0, 5, false);
   batch.add(Phase::extend, 0, 3);
-  ASSERT_TRUE(runner.run(batch.items, setup.ops(), false));
+  ASSERT_TRUE(run_batch(runner, batch.items, setup.ops(), false));
   EXPECT_EQ(setup.model->segments, 2);
   for (std::size_t i : {0u, 1u, 3u}) {
     const auto expected = fake_logits(batch.tokens[i], FakeModel::kVocab);
     EXPECT_TRUE(std::equal(expected.begin(), expected.end(), runner.logits(i).begin())) << i;
   }
-  ASSERT_TRUE(runner.run(std::span(batch.items).first(2), setup.ops(), false));
+  ASSERT_TRUE(run_batch(runner, std::span(batch.items).first(2), setup.ops(), false));
   EXPECT_EQ(setup.model->segments, 1);
 }
 
@@ -63,7 +63,7 @@ TEST(Runner, SegmentsFitTheCompactBuffer) {
   Runner runner = make(setup);
   Batch batch;
   for (int i = 0; i < 5; ++i) batch.add(Phase::extend, 0, 8);
-  ASSERT_TRUE(runner.run(batch.items, setup.ops(), false));
+  ASSERT_TRUE(run_batch(runner, batch.items, setup.ops(), false));
   EXPECT_EQ(setup.model->segments, 3);  // two of 16 keys, one of 8
   for (std::size_t i = 0; i < 5; ++i) {
     const auto expected = fake_logits(batch.tokens[i], FakeModel::kVocab);
@@ -80,12 +80,12 @@ TEST(Runner, ARowTakesTheRouteOfItsPosition) {
   Batch batch;
   batch.add(Phase::extend, 0, 10);
   batch.add(Phase::extend, 0, 4);
-  ASSERT_TRUE(runner.run(batch.items, setup.ops(), false));
+  ASSERT_TRUE(run_batch(runner, batch.items, setup.ops(), false));
   EXPECT_EQ(setup.model->segments, 1);
   batch.add(Phase::extend, 0, 11);
   batch.add(Phase::extend, 0, 30);
   batch.add(Phase::extend, 0, 2);
-  ASSERT_TRUE(runner.run(batch.items, setup.ops(), false));
+  ASSERT_TRUE(run_batch(runner, batch.items, setup.ops(), false));
   EXPECT_EQ(setup.model->segments, 2);  // rows up to the tenth of each, and rows behind it
   for (std::size_t i = 0; i < batch.items.size(); ++i) {
     const auto expected = fake_logits(batch.tokens[i], FakeModel::kVocab);
@@ -101,11 +101,11 @@ TEST(Runner, NamesTheItemThatIsNotFinite) {
   batch.add(Phase::extend, 0, 5);
   batch.add(Phase::extend, 0, 5);
   batch.tokens[2][3] = FakeModel::kNanToken;
-  ASSERT_TRUE(runner.run(batch.items, setup.ops(), true));
+  ASSERT_TRUE(run_batch(runner, batch.items, setup.ops(), true));
   ASSERT_EQ(runner.non_finite().size(), 1u);
   EXPECT_EQ(runner.non_finite()[0].item, 2u);
   EXPECT_EQ(runner.non_finite()[0].layer, 1);
-  ASSERT_TRUE(runner.run(batch.items, setup.ops(), false));
+  ASSERT_TRUE(run_batch(runner, batch.items, setup.ops(), false));
   EXPECT_TRUE(runner.non_finite().empty());
 }
 
@@ -115,11 +115,11 @@ TEST(Runner, PassesErrorsOn) {
   Batch batch;
   batch.add(Phase::extend, 0, 5);
   setup.model->fail_next = true;
-  const auto failed = runner.run(batch.items, setup.ops(), false);
+  const auto failed = run_batch(runner, batch.items, setup.ops(), false);
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().field, "forward");
   batch.pages[0][0].resize(1);
-  const auto short_of_pages = runner.run(batch.items, setup.ops(), false);
+  const auto short_of_pages = run_batch(runner, batch.items, setup.ops(), false);
   ASSERT_FALSE(short_of_pages);
   EXPECT_THAT(short_of_pages.error().field, HasSubstr("pages"));
 }

@@ -52,7 +52,7 @@ std::vector<std::int32_t> answer_over_all_pages(const Model& model,
     const BatchItem item{computed == 0 ? Phase::extend : Phase::decode, pages,
                          static_cast<std::int32_t>(computed), std::span(tokens).subspan(computed),
                          true};
-    EXPECT_TRUE(runner->run({&item, 1}, setup.ops(), false));
+    EXPECT_TRUE(runner->launch({&item, 1}, setup.ops(), false) && runner->collect());
     computed = tokens.size();
     const auto logits = runner->logits(0);
     out.push_back(

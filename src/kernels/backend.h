@@ -85,9 +85,14 @@ class Backend {
                                   std::span<const Slot> slots, const PoolView& pool) = 0;
   virtual Result<void> select_keys(const OpsContext& ops, const SelectKeys& op) = 0;
   virtual Result<void> attend(const OpsContext& ops, const AttendOp& op) = 0;
-  /// `out` lies on the host and is complete on return.
+
+  /// out[i], on the host, is drawn from rows[i]. What rows point to stays as it is until wait(),
+  /// which is when `out` holds the tokens.
   virtual void sample(const OpsContext& ops, std::span<const SampleArgs> rows,
                       std::span<std::optional<SampledToken>> out) = 0;
+
+  /// Returns once all that was called before is done. Errors: the device's, since the last wait().
+  virtual Result<void> wait() = 0;
 };
 
 }  // namespace lathe

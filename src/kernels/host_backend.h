@@ -37,6 +37,7 @@ class HostBackend : public Backend {
     std::memcpy(to.data(), from, to.size());
     return {};
   }
+  Result<void> wait() override { return {}; }
 };
 
 }  // namespace lathe

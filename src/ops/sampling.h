@@ -31,9 +31,10 @@
 
 namespace lathe {
 
-/// out[i] is drawn from rows[i]: nothing where a logit is NaN or infinite. Rows run on all threads,
-/// each on one, and depend on nothing but themselves. Once a call of as many and as long rows has
-/// run, only log-probabilities of the likeliest allocate.
+/// out[i] is drawn from rows[i]: nothing where a logit is NaN or infinite. Both stay as they are
+/// until the backend has been waited for, which is when `out` holds the tokens. On the CPU rows run
+/// on all threads, each on one; once a call of as many and as long rows has run, only
+/// log-probabilities of the likeliest allocate.
 void sample(const OpsContext& ops, std::span<const SampleArgs> rows,
             std::span<std::optional<SampledToken>> out);
 

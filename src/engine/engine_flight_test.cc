@@ -1,0 +1,228 @@
+// The engine while a step is in flight: a backend that finishes late, and calls in between.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "engine/fake_model_test_util.h"
+#include "engine/real_model_test_util.h"
+
+namespace lathe {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+Request request(std::int32_t prompt, std::int32_t answer, std::uint64_t seed) {
+  Request r;
+  for (std::int32_t i = 0; i < prompt; ++i) {
+    r.prompt.push_back((static_cast<std::int32_t>(seed) + i * 11) % FakeModel::kNanToken);
+  }
+  r.sampling.seed = seed;
+  r.sampling.max_tokens = answer;
+  r.sampling.ignore_eos = true;
+  r.sampling.logit_bias = {{FakeModel::kNanToken, -1000}};
+  return r;
+}
+
+struct Scene {
+  FakeSetup setup;
+  Engine engine;
+  std::map<RequestId, std::vector<std::int32_t>> tokens;
+  std::map<RequestId, Finished> finished;
+
+  explicit Scene(const EngineOptions& options = {}, std::int64_t pages = 64)
+      : setup({.pages = pages, .late = true}), engine(setup.engine(options)) {}
+
+  void launch() { ASSERT_TRUE(engine.launch()); }
+  void collect() {
+    const auto report = engine.collect();
+    ASSERT_TRUE(report) << report.error().message();
+    for (const TokenEvent& e : report->tokens) tokens[e.request].push_back(e.sampled.token);
+    for (const Finished& f : report->finished) finished[f.request] = f;
+  }
+  void finish() {
+    for (int i = 0; i < 1000 && !engine.idle(); ++i) {
+      launch();
+      collect();
+    }
+    ASSERT_TRUE(engine.idle());
+  }
+  void expect_answer(RequestId id, const Request& r) {
+    EXPECT_EQ(tokens[id], expected_answer(r, engine.capacity()).tokens);
+  }
+  void expect_nothing_held() {
+    EXPECT_EQ(engine.stats().held_pages, 0);
+    engine.clear_prefix_cache();
+    EXPECT_EQ(setup.cache->ledger().used(), 0);
+  }
+};
+
+TEST(EngineFlight, NothingHappensBeforeCollect) {
+  Scene s;
+  const Request r = request(6, 3, 1);
+  const RequestId id = *s.engine.submit(r);
+  s.launch();
+  EXPECT_TRUE(s.engine.in_flight());
+  EXPECT_FALSE(s.engine.idle());
+  EXPECT_GT(s.setup.late->pending(), 0u);
+  EXPECT_EQ(s.engine.stats().steps, 0);
+  EXPECT_EQ(s.engine.state(id), RequestState::running);
+  s.collect();
+  EXPECT_FALSE(s.engine.in_flight());
+  EXPECT_EQ(s.engine.stats().steps, 1);
+  EXPECT_EQ(s.engine.stats().prefill_rows, 6);
+  EXPECT_EQ(s.tokens[id].size(), 1u);
+  s.finish();
+  s.expect_answer(id, r);
+  s.expect_nothing_held();
+}
+
+TEST(EngineFlight, ARequestSubmittedMeanwhileWaitsForTheNextStep) {
+  Scene s;
+  const Request first = request(6, 5, 1), second = request(9, 5, 2);
+  const RequestId a = *s.engine.submit(first);
+  s.launch();
+  const RequestId b = *s.engine.submit(second);
+  EXPECT_EQ(s.engine.state(b), RequestState::waiting);
+  EXPECT_EQ(s.engine.stats().waiting, 1);
+  EXPECT_FALSE(s.engine.submit(Request{}));
+  s.collect();
+  EXPECT_EQ(s.engine.state(b), RequestState::waiting);
+  EXPECT_THAT(s.tokens[b], IsEmpty());
+  s.finish();
+  s.expect_answer(a, first);
+  s.expect_answer(b, second);
+}
+
+// Its pages are written to until the step is over, and its token is dropped.
+TEST(EngineFlight, ACancelledRequestKeepsItsPagesUntilCollect) {
+  for (const std::int32_t steps : {0, 1, 3}) {
+    Scene s;
+    const Request first = request(6, 9, 1), second = request(7, 9, 2);
+    const RequestId a = *s.engine.submit(first);
+    const RequestId b = *s.engine.submit(second);
+    for (std::int32_t i = 0; i < steps; ++i) {
+      s.launch();
+      s.collect();
+    }
+    s.launch();
+    const std::int64_t held = s.engine.stats().held_pages;
+    ASSERT_TRUE(s.engine.cancel(a));
+    EXPECT_FALSE(s.engine.cancel(a));
+    EXPECT_EQ(s.engine.state(a), RequestState::finished);
+    EXPECT_EQ(s.engine.stats().running, 1);
+    EXPECT_EQ(s.engine.stats().finished, 1);
+    EXPECT_EQ(s.engine.stats().held_pages, held);
+    s.setup.cache->poison_free();
+    s.engine.clear_prefix_cache();
+    s.collect();
+    ASSERT_TRUE(s.finished.contains(a));
+    EXPECT_EQ(s.finished[a].reason, FinishReason::cancelled);
+    EXPECT_EQ(s.finished[a].answer_tokens, steps);
+    EXPECT_EQ(std::ssize(s.tokens[a]), steps);
+    EXPECT_LT(s.engine.stats().held_pages, held);
+    s.finish();
+    s.expect_answer(b, second);
+    s.expect_nothing_held();
+  }
+}
+
+TEST(EngineFlight, TheLastRequestCancelledLeavesAStepToCollect) {
+  Scene s;
+  const RequestId id = *s.engine.submit(request(6, 9, 1));
+  s.launch();
+  ASSERT_TRUE(s.engine.cancel(id, FinishReason::stop));
+  EXPECT_FALSE(s.engine.idle());
+  s.collect();
+  EXPECT_EQ(s.finished[id].reason, FinishReason::stop);
+  EXPECT_TRUE(s.engine.idle());
+  s.expect_nothing_held();
+  // Keys that led to no token do not enter the prefix cache (E9).
+  EXPECT_EQ(s.engine.stats().cached_tokens, 0);
+}
+
+// E9, the device's part: half of the step has run.
+TEST(EngineFlight, AStepThatFailsInFlightCanBeRepeated) {
+  Scene s({.chunked_prefill_size = 5});
+  const Request first = request(9, 6, 1), second = request(8, 6, 2), third = request(4, 6, 3);
+  const RequestId a = *s.engine.submit(first);
+  const RequestId b = *s.engine.submit(second);
+  const RequestId c = *s.engine.submit(third);
+  bool cancelled = false;
+  for (int i = 0; !s.engine.idle(); ++i) {
+    s.launch();
+    if (i % 2 == 1) {
+      s.collect();
+      continue;
+    }
+    s.setup.late->fail_next = true;
+    const std::int64_t steps = s.engine.stats().steps;
+    if (i == 6) cancelled = s.engine.cancel(c);
+    const auto failed = s.engine.collect();
+    ASSERT_FALSE(failed);
+    EXPECT_EQ(failed.error().field, "device");
+    EXPECT_FALSE(s.engine.in_flight());
+    EXPECT_EQ(s.engine.stats().steps, steps);
+    s.setup.cache->poison_free();
+  }
+  s.expect_answer(a, first);
+  s.expect_answer(b, second);
+  EXPECT_TRUE(cancelled);
+  EXPECT_EQ(s.finished[c].reason, FinishReason::cancelled);
+  s.expect_nothing_held();
+}
+
+TEST(EngineFlight, AStepThatDoesNotStartLeavesNothingInFlight) {
+  Scene s;
+  const Request r = request(6, 3, 1);
+  const RequestId id = *s.engine.submit(r);
+  s.setup.model->fail_next = true;
+  EXPECT_FALSE(s.engine.launch());
+  EXPECT_FALSE(s.engine.in_flight());
+  const auto report = s.engine.collect();
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->step, 0);
+  EXPECT_EQ(report->prefill_rows, 0);
+  s.finish();
+  s.expect_answer(id, r);
+}
+
+TEST(EngineFlight, AnEngineThatGoesWaitsForItsStep) {
+  FakeSetup setup({.late = true});
+  {
+    Engine engine = setup.engine();
+    ASSERT_TRUE(engine.submit(request(6, 3, 1)));
+    ASSERT_TRUE(engine.launch());
+    EXPECT_GT(setup.late->pending(), 0u);
+  }
+  EXPECT_EQ(setup.late->pending(), 0u);
+}
+
+// A whole model: no operator's result is looked at before the step is collected, and what a step is
+// given stays.
+TEST(EngineFlight, AModelOnALateBackendGivesTheSameAnswers) {
+  for (const char* name : {"qwen3_moe", "deepseek_v3_fp8", "deepseek_v32"}) {
+    const auto model = load_real(name);
+    std::vector<Request> requests;
+    for (std::int32_t i = 0; i < 4; ++i) {
+      requests.push_back(greedy(make_prompt(*model, 20 + 30 * i, i, 17), 20));
+      requests.back().sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
+      requests.back().sampling.seed = static_cast<std::uint64_t>(i);
+    }
+    for (const char* kind : {"inplace", "auto"}) {
+      std::vector<RealAnswer> answers[2];
+      for (const bool late : {false, true}) {
+        RealSetup setup(*model, {.prefill = kind, .decode = kind, .late = late});
+        Engine engine = setup.engine({.chunked_prefill_size = 40, .debug_nan = false});
+        answers[late] = serve(engine, requests);
+      }
+      for (std::size_t i = 0; i < requests.size(); ++i) {
+        EXPECT_TRUE(same(answers[1][i], answers[0][i])) << name << " " << kind << " " << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lathe

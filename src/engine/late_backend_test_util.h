@@ -1,0 +1,171 @@
+// LateBackend: a toy device that does nothing when an operator is called and everything when it is
+// waited for, or a piece at a time when a test says so. Whoever looks at a result too early, or
+// changes what a step in flight still reads, gets other tokens.
+//
+// It is also the least that a device needs: memory, an entry for every operator, and wait(). What an
+// entry is given on the host's stack (product lists, an operator's arguments) it copies; tensors,
+// steps and what a step is drawn from stay where they are until wait(), in the order of calls.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/all.h"
+#include "kernels/host_backend.h"
+
+namespace lathe {
+
+class LateBackend : public HostBackend {
+ public:
+  explicit LateBackend(Device device = Device::cpu) : inner_(std::move(*make_backend(device))) {}
+
+  using Work = std::function<Result<void>()>;
+  void later(Work work) { queue_.push_back(std::move(work)); }
+  std::size_t pending() const { return queue_.size(); }
+  /// The device gets on by as many pieces of work.
+  void run_some(std::size_t pieces) {
+    for (; pieces > 0 && !queue_.empty(); --pieces) {
+      const Work work = std::move(queue_.front());
+      queue_.pop_front();
+      const Result<void> done = work();
+      if (!done && ok_) ok_ = done;
+    }
+  }
+  /// The next wait() loses the second half of the work and says so.
+  bool fail_next = false;
+
+  Result<void> wait() override {
+    if (std::exchange(fail_next, false)) {
+      run_some(queue_.size() / 2);
+      queue_.clear();
+      return Error{ErrorCode::unsupported, "device", "a step that works", "a test's wish", ""};
+    }
+    run_some(queue_.size());
+    return std::exchange(ok_, {});
+  }
+
+  Device device() const override { return inner_->device(); }
+  bool multiplies_in(MatmulPrecision precision) const override {
+    return inner_->multiplies_in(precision);
+  }
+  Result<void> upload(const OpsContext&, std::span<const std::byte> from, std::byte* to) override {
+    later([bytes = std::vector(from.begin(), from.end()), to]() -> Result<void> {
+      std::copy(bytes.begin(), bytes.end(), to);
+      return {};
+    });
+    return {};
+  }
+  Result<void> download(const OpsContext& ops, const std::byte* from,
+                        std::span<std::byte> to) override {
+    if (auto ok = wait(); !ok) return ok;
+    return inner_->download(ops, from, to);
+  }
+
+  void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,
+             const MutableRowsView& out) override {
+    queue(ops, [=, tokens = copy(tokens)](Backend& b, const OpsContext& o) {
+      b.embed(o, table, tokens, out);
+    });
+  }
+  void gather_rows(const OpsContext& ops, const RowsView& x, std::span<const std::int32_t> rows,
+                   const MutableRowsView& out) override {
+    queue(ops, [=, rows = copy(rows)](Backend& b, const OpsContext& o) {
+      b.gather_rows(o, x, rows, out);
+    });
+  }
+  void rms_norm(const OpsContext& ops, const RmsNorm& op) override {
+    queue(ops, [=](Backend& b, const OpsContext& o) { b.rms_norm(o, op); });
+  }
+  void layer_norm(const OpsContext& ops, const LayerNorm& op) override {
+    queue(ops, [=](Backend& b, const OpsContext& o) { b.layer_norm(o, op); });
+  }
+  void silu_mul(const OpsContext& ops, const RowsView& gate, const RowsView& up,
+                const MutableRowsView& out) override {
+    queue(ops, [=](Backend& b, const OpsContext& o) { b.silu_mul(o, gate, up, out); });
+  }
+  void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) override {
+    queue(ops, [=](Backend& b, const OpsContext& o) { b.add_rows(o, x, out); });
+  }
+  void cast_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) override {
+    queue(ops, [=](Backend& b, const OpsContext& o) { b.cast_rows(o, x, out); });
+  }
+  void find_non_finite(const OpsContext& ops, const FindNonFinite& op) override {
+    queue(ops, [op, rows = copy(op.rows)](Backend& b, const OpsContext& o) {
+      FindNonFinite own = op;
+      own.rows = rows;
+      b.find_non_finite(o, own);
+    });
+  }
+  void matmul(const OpsContext& ops, std::span<const Product> products) override {
+    queue(ops,
+          [products = copy(products)](Backend& b, const OpsContext& o) { b.matmul(o, products); });
+  }
+  void head_matmul(const OpsContext& ops, const HeadProducts& op) override {
+    queue(ops, [=](Backend& b, const OpsContext& o) { b.head_matmul(o, op); });
+  }
+  void expert_layer(const OpsContext& ops, const ExpertLayer& op) override {
+    queue(ops, [=](Backend& b, const OpsContext& o) { b.expert_layer(o, op); });
+  }
+  Result<void> rope_write(const OpsContext& ops, const RopeWrite& op,
+                          const PoolView& pool) override {
+    return try_later(ops,
+                     [=](Backend& b, const OpsContext& o) { return b.rope_write(o, op, pool); });
+  }
+  Result<void> rotate_rows(const OpsContext& ops, const RopeTable& table,
+                           std::span<const LocalPos> positions, const MutableRowsView& rows,
+                           std::int64_t heads, std::int64_t first) override {
+    return try_later(ops, [=, &table](Backend& b, const OpsContext& o) {
+      return b.rotate_rows(o, table, positions, rows, heads, first);
+    });
+  }
+  Result<void> write_rows(const OpsContext& ops, const RowsView& rows, std::span<const Slot> slots,
+                          const PoolView& pool) override {
+    return try_later(
+        ops, [=](Backend& b, const OpsContext& o) { return b.write_rows(o, rows, slots, pool); });
+  }
+  Result<void> select_keys(const OpsContext& ops, const SelectKeys& op) override {
+    return try_later(ops, [=](Backend& b, const OpsContext& o) { return b.select_keys(o, op); });
+  }
+  Result<void> attend(const OpsContext& ops, const AttendOp& op) override {
+    return try_later(ops, [=](Backend& b, const OpsContext& o) { return b.attend(o, op); });
+  }
+  void sample(const OpsContext& ops, std::span<const SampleArgs> rows,
+              std::span<std::optional<SampledToken>> out) override {
+    queue(ops, [=](Backend& b, const OpsContext& o) { b.sample(o, rows, out); });
+  }
+
+ private:
+  template <class T>
+  static std::vector<std::remove_const_t<T>> copy(std::span<T> list) {
+    return {list.begin(), list.end()};
+  }
+  // The caller's arenas have unwound by the time the work is done, so it has its own.
+  template <class Call>
+  Result<void> try_later(const OpsContext& ops, Call call) {
+    later([this, own = ops, call]() mutable -> Result<void> {
+      own.backend = inner_.get();
+      own.tensors = &tensors_;
+      own.control = &control_;
+      return call(*inner_, own);
+    });
+    return {};
+  }
+  template <class Call>
+  void queue(const OpsContext& ops, Call call) {
+    (void)try_later(ops, [call](Backend& b, const OpsContext& o) -> Result<void> {
+      call(b, o);
+      return {};
+    });
+  }
+
+  std::unique_ptr<Backend> inner_;
+  Arena tensors_, control_;
+  std::deque<Work> queue_;
+  Result<void> ok_;
+};
+
+}  // namespace lathe
