@@ -450,13 +450,17 @@ class RouterMargins:
 
     def __init__(self, model):
         self.rows = []
+        self.hooked = 0
         for m in model.modules():
             if "TopkRouter" in type(m).__name__ or "TopKRouter" in type(m).__name__:
                 m.register_forward_hook(self.hook)
+                self.hooked += 1
 
     def hook(self, module, args, output):
         x = args[0].reshape(-1, args[0].shape[-1]).float()
         logits = x @ module.weight.float().T
+        if getattr(module, "bias", None) is not None:
+            logits = logits + module.bias.float()
         k = module.top_k
         if not hasattr(module, "e_score_correction_bias"):
             best = logits.sort(dim=-1, descending=True)[0]

@@ -34,7 +34,8 @@ std::vector<RealAnswer> answers_alone(const Model& model, const RealSetup::Optio
 
 // E1: alone in a large pool, and together in one that holds few of them, in small chunks.
 TEST(RealModel, CompanyChunksAndPreemptionChangeNothing) {
-  for (const char* name : {"llama", "qwen3_moe", "deepseek_v3", "deepseek_v32", "glm_moe_dsa"}) {
+  for (const char* name : {"llama", "qwen3_moe", "deepseek_v3", "deepseek_v32", "glm_moe_dsa",
+                           "gpt_oss_bf16", "gemma3_new"}) {
     const auto model = load_real(name);
     const auto requests = mixed_requests(*model);
     for (const char* kind : {"inplace", "auto"}) {

@@ -14,11 +14,16 @@
 #include "engine/engine.h"
 #include "engine/late_backend_test_util.h"
 #include "kernels/all.h"
+#include "model/generated_checkpoint.h"
 
 namespace lathe {
 
 inline std::unique_ptr<Model> load_real(const std::string& name) {
-  auto model = load_model(std::string(LATHE_TEST_DATA) + "/models/" + name, {});
+  const std::filesystem::path fixture = std::string(LATHE_TEST_DATA) + "/models/" + name;
+  // A mapping outlives its file's name.
+  std::optional<GeneratedCheckpoint> made;
+  if (std::filesystem::exists(fixture / "tensors.json")) made.emplace(fixture);
+  auto model = load_model(made ? made->dir() : fixture.string(), {});
   EXPECT_TRUE(model) << model.error().message();
   return std::move(*model);
 }

@@ -61,13 +61,13 @@ class Backend {
                                     PreparedStep& out) = 0;
 
   virtual void embed(const OpsContext& ops, const WeightView& table,
-                     std::span<const std::int32_t> tokens, const MutableRowsView& out) = 0;
+                     std::span<const std::int32_t> tokens, float scale,
+                     const MutableRowsView& out) = 0;
   virtual void gather_rows(const OpsContext& ops, const RowsView& x,
                            std::span<const std::int32_t> rows, const MutableRowsView& out) = 0;
   virtual void rms_norm(const OpsContext& ops, const RmsNorm& op) = 0;
   virtual void layer_norm(const OpsContext& ops, const LayerNorm& op) = 0;
-  virtual void silu_mul(const OpsContext& ops, const RowsView& gate, const RowsView& up,
-                        const MutableRowsView& out) = 0;
+  virtual void gated_activation(const OpsContext& ops, const GatedActivation& op) = 0;
   virtual void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) = 0;
   virtual void cast_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) = 0;
   virtual void find_non_finite(const OpsContext& ops, const FindNonFinite& op) = 0;

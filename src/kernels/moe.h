@@ -5,6 +5,7 @@
 #include <span>
 
 #include "base/enum.h"
+#include "kernels/activation.h"
 #include "kernels/linear.h"
 
 namespace lathe {
@@ -24,19 +25,24 @@ struct Router {
   float scale = 1;              // factor on the weights
 };
 
-/// Gated feed-forward experts.
+/// Gated feed-forward experts. Where `up` is empty, gate holds both, rows of the gate and of the up
+/// projection by turns, as gpt-oss stores them.
 struct ExpertStacks {
-  WeightStack gate;  // [experts] of [ffn, n]
-  WeightStack up;    // [experts] of [ffn, n]
-  WeightStack down;  // [experts] of [n, ffn]
+  WeightStack gate;                  // [experts] of [ffn, n], or of [2 ffn, n]
+  WeightStack up;                    // [experts] of [ffn, n], or empty
+  WeightStack down;                  // [experts] of [n, ffn]
+  std::span<const float> gate_bias;  // [experts, gate.rows], or empty
+  std::span<const float> down_bias;  // [experts, n], or empty
 };
 
-/// out[t] += weights[t, j] * down(silu(gate x[t]) * up x[t]) of expert ids[t, j], for the top_k
+/// out[t] += weights[t, j] * down(activation(gate x[t], up x[t])) of expert ids[t, j], for the top_k
 /// experts that the router chooses.
 struct ExpertLayer {
-  RowsView x;         // [T, n] f32
-  WeightView router;  // [experts, n]
+  RowsView x;                          // [T, n] f32
+  WeightView router;                   // [experts, n]
+  std::span<const float> router_bias;  // [experts] of the router's product, or empty
   Router choice;
+  Activation activation;
   const ExpertStacks* experts = nullptr;
   MutableRowsView out;  // [T, n] f32, apart from x
 };

@@ -7,6 +7,7 @@
 #include "attn/step.h"
 #include "base/enum.h"
 #include "base/rows_view.h"
+#include "kernels/activation.h"
 #include "kernels/linear.h"
 #include "kernels/moe.h"
 #include "layout/pool_shape.h"

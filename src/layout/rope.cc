@@ -100,8 +100,12 @@ Result<void> check_config(const RopeConfig& config, std::int64_t positions) {
 
 YarnRange yarn_range(std::int32_t dim, double theta, const YarnConfig& yarn) {
   const double context = yarn.original_context;
-  const double low = std::floor(pair_of_turns(dim, theta, context, yarn.beta_fast));
-  const double high = std::ceil(pair_of_turns(dim, theta, context, yarn.beta_slow));
+  double low = pair_of_turns(dim, theta, context, yarn.beta_fast);
+  double high = pair_of_turns(dim, theta, context, yarn.beta_slow);
+  if (yarn.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
   return {std::max(low, 0.0), std::min(high, static_cast<double>(dim - 1))};
 }
 

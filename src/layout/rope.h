@@ -37,6 +37,7 @@ struct YarnConfig {
   double beta_slow = 1;
   double mscale = 1;
   double mscale_all_dim = 1;
+  bool truncate = true;  // round the range of pairs that are blended to whole pairs
 
   bool operator==(const YarnConfig&) const = default;
 };
@@ -69,7 +70,7 @@ struct RopeConfig {
 
 /// Pairs from which (low) and up to which (high) YaRN blends: pairs <= low keep their frequency,
 /// pairs >= high are divided by the factor. low = floor(pair that turns beta_fast times), high =
-/// ceil(pair that turns beta_slow times), within [0, dim - 1].
+/// ceil(pair that turns beta_slow times), within [0, dim - 1]; neither rounded without truncate.
 struct YarnRange {
   double low = 0;
   double high = 0;

@@ -47,6 +47,31 @@ TEST(Rope, YarnOfDeepSeekV4) {
   EXPECT_NEAR(f[20] / own[20], 0.5 + 0.5 / 16, 1e-12);
 }
 
+// gpt-oss: the range of blended pairs is not rounded. Values by transformers 5.23, in f32.
+TEST(Rope, YarnOfGptOss) {
+  const YarnConfig yarn{
+      .factor = 32, .original_context = 4096, .mscale_all_dim = 0, .truncate = false};
+  const YarnRange range = yarn_range(64, 150000, yarn);
+  EXPECT_NEAR(range.low, 8.0928, 1e-3);
+  EXPECT_NEAR(range.high, 17.3980, 1e-3);
+  const RopeConfig config{.dim = 64, .theta = 150000, .yarn = yarn};
+  EXPECT_NEAR(rope_magnitude(config), 1.3465735902799727, 1e-15);
+  const auto f = rope_frequencies(config);
+  const std::pair<std::size_t, double> known[] = {
+      {0, 1},
+      {8, 0.0508132726},
+      {9, 0.0317056961},
+      {12, 0.00679495931},
+      {15, 0.00105260219},
+      {17, 0.000129318694},
+      {18, 3.83088118e-05},
+      {31, 3.0235114e-07},
+  };
+  for (const auto& [pair, frequency] : known) {
+    EXPECT_NEAR(f[pair] / frequency, 1, 2e-6) << pair;
+  }
+}
+
 // DeepSeek V3: factor 40, 4096 tokens, mscale = mscale_all_dim = 1. Values by
 // tools/make_codec_fixture.py (numpy, from the published formula).
 TEST(Rope, YarnOfDeepSeekV3) {

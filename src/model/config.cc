@@ -32,11 +32,16 @@ Result<const Architecture*> architecture_of(ConfigReader& json) {
   return *json.error();
 }
 
-// Only DeepSeek's block-scaled fp8 is a format of weights here.
-bool parse_quantization(ConfigReader& json) {
+// DeepSeek's block-scaled fp8, or MXFP4 where the architecture has it.
+void parse_quantization(ConfigReader& json, const Architecture& architecture, ModelConfig& config) {
   auto q = json.object("quantization_config");
-  if (!q) return false;
+  if (!q) return;
   const std::string method = q->text("quant_method", "");
+  if (architecture.mxfp4) {
+    if (method != "mxfp4") q->refuse("quant_method", "mxfp4", quote(method));
+    config.mxfp4 = true;
+    return json.adopt(*q);
+  }
   if (method != "fp8") q->refuse("quant_method", "fp8 with blocks of 128 x 128", quote(method));
   q->only("fmt", "e4m3");
   q->only("activation_scheme", "dynamic");
@@ -45,8 +50,8 @@ bool parse_quantization(ConfigReader& json) {
     q->refuse("weight_block_size", "[128, 128]",
               block.empty() ? "nothing" : fmt::format("[{}]", fmt::join(block, ", ")));
   }
+  config.block_fp8 = true;
   json.adopt(*q);
-  return true;
 }
 
 void parse_tokens(ConfigReader& json, ModelConfig& config) {
@@ -134,10 +139,11 @@ Result<ModelConfig> parse_model_config(std::string_view config_json,
   config.max_context = json.integer("max_position_embeddings");
   config.norm_eps = static_cast<float>(json.number("rms_norm_eps", 1e-6));
   config.tied_embeddings = json.flag("tie_word_embeddings", false);
-  json.only("hidden_act", "silu");
-  config.block_fp8 = parse_quantization(json);
+  parse_quantization(json, **architecture, config);
   parse_tokens(json, config);
   (*architecture)->parse(json, config);
+  const bool gelu = config.activation.kind == ActivationKind::gelu_tanh;
+  json.only("hidden_act", gelu ? "gelu_pytorch_tanh" : "silu");
   check(json, config);
   if (json.error()) return *json.error();
 

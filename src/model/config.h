@@ -36,6 +36,9 @@ struct MoeConfig {
   bool correction_bias = false;  // e_score_correction_bias in the checkpoint
   bool normalize = true;
   float scale = 1;
+  // gpt-oss: biases on the router and the experts, whose gate and up projection take turns in one
+  // tensor of all experts.
+  bool stacked = false;
   std::vector<std::uint8_t> layer_has_experts;  // [layers]
 };
 
@@ -67,12 +70,17 @@ struct ModelConfig {
   bool attention_bias = false;      // on q, k and v (Qwen 2); latent: on the down projections
   bool attention_out_bias = false;  // on the output projection
   bool qk_norm = false;             // RMSNorm per head of q and k (Qwen 3)
+  bool post_norms = false;          // RMSNorm of what attention and feed-forward add (Gemma)
+  float norm_offset = 0;            // joins every norm's weight (Gemma: 1)
+  bool scaled_embeddings = false;   // by sqrt(hidden), rounded to the embeddings' dtype (Gemma)
+  Activation activation;            // of feed-forward layers
 
   std::vector<LayerGroupConfig> groups;  // at least one; every layer is in one of them
   MlaConfig mla;                         // latent problems only
   MoeConfig moe;
 
   bool block_fp8 = false;  // e4m3 weights with weight_scale_inv blocks of 128 x 128
+  bool mxfp4 = false;      // stacked experts in MXFP4, as <name>_blocks and <name>_scales
   // Draft layers that the checkpoint may hold past `layers`; their tensors are not read.
   std::int32_t draft_layers = 0;
 

@@ -27,18 +27,31 @@ YarnConfig parse_yarn(ConfigReader& rope, double original_context) {
   }
   if (yarn.mscale == 0 || yarn.mscale_all_dim == 0) yarn.mscale = 1;
   rope.absent("attention_factor", "nothing: the factor follows from `factor` and mscale");
-  if (!rope.flag("truncate", true)) rope.refuse("truncate", "true", "false");
+  yarn.truncate = rope.flag("truncate", true);
   return yarn;
+}
+
+// The object that describes these layers' RoPE, if there is one.
+std::optional<ConfigReader> rope_object(ConfigReader& json, const RopeKeys& keys) {
+  if (!json.has("rope_parameters")) {
+    return keys.scaled ? json.object("rope_scaling") : std::nullopt;
+  }
+  auto all = json.object("rope_parameters");
+  if (!all || keys.layer_type.empty() || !all->has(keys.layer_type)) return all;
+  auto own = all->object(keys.layer_type);
+  json.adopt(*all);
+  return own;
 }
 
 }  // namespace
 
-RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing) {
+RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
+                      const RopeKeys& keys) {
   RopeConfig out{.dim = dim, .pairing = pairing};
   const double max_context = json.integer("max_position_embeddings");
-  const double top_theta = json.number("rope_theta", 10000);
+  const double top_theta = json.number(keys.theta, keys.default_theta);
   const double top_partial = json.number("partial_rotary_factor", 1);
-  auto rope = json.object(json.first_of({"rope_parameters", "rope_scaling"}));
+  auto rope = rope_object(json, keys);
   double partial = top_partial;
   out.theta = top_theta;
   if (rope) {

@@ -6,10 +6,19 @@
 
 namespace lathe {
 
+/// Where a model whose layers turn differently keeps what one type of its layers has.
+struct RopeKeys {
+  std::string_view layer_type = {};       // of rope_parameters: {"full_attention": {...}, ...}
+  std::string_view theta = "rope_theta";  // the older spelling
+  double default_theta = 10000;
+  bool scaled = true;  // rope_scaling, the older spelling, is for these layers
+};
+
 /// Reads rope_parameters, or the older rope_scaling and rope_theta. rope_type: default, linear,
-/// llama3 and yarn; others, partial_rotary_factor below 1, attention_factor and truncate = false are
-/// refused by name. Needs max_position_embeddings where the original context is not given.
-RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing);
+/// llama3 and yarn; others, partial_rotary_factor below 1 and attention_factor are refused by name.
+/// Needs max_position_embeddings where the original context is not given.
+RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
+                      const RopeKeys& keys = {});
 
 /// YaRN's factor on the attention scale in DeepSeek's form: m(mscale_all_dim)^2, 1 where the config
 /// has no mscale_all_dim (arXiv 2309.00071; layout/rope.h has m).

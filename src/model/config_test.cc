@@ -213,15 +213,185 @@ TEST(ModelConfig, Qwen2HasBiasesAndLlamaNone) {
   EXPECT_EQ(parsed(j).groups.front().rope.llama3->factor, 32);
 }
 
-TEST(ModelConfig, AWindowIsAllLayersOrNone) {
+TEST(ModelConfig, AWindowIsOfAllLayersOrOfSome) {
   Json j = qwen3();
   j["use_sliding_window"] = true;
   j["sliding_window"] = 4096;
-  EXPECT_EQ(parsed(j).groups.front().problem.window, 0);  // max_window_layers is 28 of 28
+  EXPECT_EQ(parsed(j).attention(0).window, 0);  // max_window_layers is 28 of 28
   j["max_window_layers"] = 0;
-  EXPECT_EQ(parsed(j).groups.front().problem.window, 4096);
-  j["max_window_layers"] = 20;
-  EXPECT_THAT(refusal(j), HasSubstr("8 of 28 layers"));
+  EXPECT_EQ(parsed(j).groups.size(), 1u);
+  EXPECT_EQ(parsed(j).attention(0).window, 4096);
+  j["max_window_layers"] = 26;
+  const ModelConfig c = parsed(j);
+  ASSERT_EQ(c.groups.size(), 2u);
+  EXPECT_EQ(c.groups[0].name, "full");
+  EXPECT_EQ(c.groups[0].problem.window, 0);
+  EXPECT_EQ(c.groups[1].name, "window");
+  EXPECT_EQ(c.groups[1].problem.window, 4096);
+  EXPECT_THAT(c.groups[1].layers, ElementsAre(26, 27));
+  EXPECT_EQ(c.groups[0].rope, c.groups[1].rope);
+  j["layer_types"] = {"full_attention"};
+  EXPECT_THAT(refusal(j), HasSubstr("layer_types: wanted 28 entries, got 1"));
+  j["layer_types"] = {"chunked_attention"};
+  EXPECT_THAT(refusal(j), HasSubstr("full_attention or sliding_attention"));
+}
+
+TEST(ModelConfig, MistralHasItsWindowInAllLayers) {
+  Json j = qwen3();
+  j["architectures"] = {"MistralForCausalLM"};
+  EXPECT_EQ(parsed(j).attention(0).window, 0);
+  j["sliding_window"] = 4096;
+  EXPECT_EQ(parsed(j).groups.size(), 1u);
+  EXPECT_EQ(parsed(j).attention(27).window, 4096);
+  EXPECT_FALSE(parsed(j).qk_norm);
+}
+
+// The keys of gemma-3-1b-it's config.json, and the newer spelling of the same.
+Json gemma3() {
+  return {{"architectures", {"Gemma3ForCausalLM"}},
+          {"attention_bias", false},
+          {"attn_logit_softcapping", nullptr},
+          {"final_logit_softcapping", nullptr},
+          {"head_dim", 256},
+          {"hidden_activation", "gelu_pytorch_tanh"},
+          {"hidden_size", 1152},
+          {"intermediate_size", 6912},
+          {"max_position_embeddings", 32768},
+          {"model_type", "gemma3_text"},
+          {"num_attention_heads", 4},
+          {"num_hidden_layers", 26},
+          {"num_key_value_heads", 1},
+          {"query_pre_attn_scalar", 144},
+          {"rms_norm_eps", 1e-6},
+          {"rope_local_base_freq", 10000},
+          {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}},
+          {"rope_theta", 1000000},
+          {"sliding_window", 512},
+          {"sliding_window_pattern", 6},
+          {"vocab_size", 262144}};
+}
+
+TEST(ModelConfig, Gemma3) {
+  Json j = gemma3();
+  const ModelConfig c = parsed(j);
+  ASSERT_EQ(c.groups.size(), 2u);
+  EXPECT_EQ(c.groups[0].name, "window");
+  EXPECT_THAT(c.groups[1].layers, ElementsAre(5, 11, 17, 23));
+  EXPECT_EQ(c.groups[0].layers.size(), 22u);
+  EXPECT_EQ(c.groups[0].problem.window, 512);
+  EXPECT_FLOAT_EQ(c.groups[0].problem.scale, 1.0f / 12);
+  EXPECT_FLOAT_EQ(c.groups[1].problem.scale, 1.0f / 12);
+  EXPECT_EQ(c.groups[0].rope.theta, 10000);
+  EXPECT_EQ(c.groups[0].rope.linear_factor, 1);
+  EXPECT_EQ(c.groups[1].rope.theta, 1000000);
+  EXPECT_EQ(c.groups[1].rope.linear_factor, 8);
+  EXPECT_TRUE(c.tied_embeddings);
+  EXPECT_TRUE(c.post_norms);
+  EXPECT_TRUE(c.scaled_embeddings);
+  EXPECT_EQ(c.norm_offset, 1);
+  EXPECT_EQ(c.activation.kind, ActivationKind::gelu_tanh);
+
+  j["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1000000}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 10000}}}};
+  for (const char* old :
+       {"rope_local_base_freq", "rope_scaling", "rope_theta", "sliding_window_pattern"}) {
+    j.erase(old);
+  }
+  Json types = Json::array();
+  for (int l = 0; l < 26; ++l) {
+    types.push_back(l % 6 == 5 ? "full_attention" : "sliding_attention");
+  }
+  j["layer_types"] = types;
+  const ModelConfig newer = parsed(j);
+  for (std::size_t g = 0; g < 2; ++g) {
+    EXPECT_EQ(newer.groups[g].rope, c.groups[g].rope);
+    EXPECT_EQ(newer.groups[g].layers, c.groups[g].layers);
+    EXPECT_EQ(newer.groups[g].problem, c.groups[g].problem);
+  }
+
+  const auto with = [](const std::string& key, Json value) {
+    Json changed = gemma3();
+    changed[key] = std::move(value);
+    return refusal(changed);
+  };
+  EXPECT_THAT(with("attn_logit_softcapping", 50.0), HasSubstr("attn_logit_softcapping"));
+  EXPECT_THAT(with("final_logit_softcapping", 30.0), HasSubstr("final_logit_softcapping"));
+  EXPECT_THAT(with("use_bidirectional_attention", true), HasSubstr("use_bidirectional_attention"));
+  EXPECT_THAT(with("hidden_activation", "gelu"), HasSubstr("hidden_activation: wanted gelu_pyt"));
+  EXPECT_THAT(with("quantization_config", {{"quant_method", "mxfp4"}}), HasSubstr("quant_method"));
+}
+
+// The keys of gpt-oss-20b's config.json.
+Json gpt_oss() {
+  return {{"architectures", {"GptOssForCausalLM"}},
+          {"attention_bias", true},
+          {"experts_per_token", 4},
+          {"head_dim", 64},
+          {"hidden_act", "silu"},
+          {"hidden_size", 2880},
+          {"initial_context_length", 4096},
+          {"intermediate_size", 2880},
+          {"max_position_embeddings", 131072},
+          {"num_attention_heads", 64},
+          {"num_experts_per_tok", 4},
+          {"num_hidden_layers", 24},
+          {"num_key_value_heads", 8},
+          {"num_local_experts", 32},
+          {"quantization_config", {{"quant_method", "mxfp4"}}},
+          {"rms_norm_eps", 1e-5},
+          {"rope_scaling",
+           {{"beta_fast", 32.0},
+            {"beta_slow", 1.0},
+            {"factor", 32.0},
+            {"original_max_position_embeddings", 4096},
+            {"rope_type", "yarn"},
+            {"truncate", false}}},
+          {"rope_theta", 150000},
+          {"sliding_window", 128},
+          {"swiglu_limit", 7.0},
+          {"tie_word_embeddings", false},
+          {"vocab_size", 201088}};
+}
+
+TEST(ModelConfig, GptOss) {
+  const ModelConfig c = parsed(gpt_oss());
+  ASSERT_EQ(c.groups.size(), 2u);
+  EXPECT_EQ(c.groups[0].name, "window");
+  EXPECT_EQ(c.groups[0].problem.window, 128);
+  EXPECT_EQ(c.groups[0].layers.front(), 0);
+  EXPECT_EQ(c.groups[1].layers.front(), 1);
+  EXPECT_EQ(c.groups[1].layers.size(), 12u);
+  for (const LayerGroupConfig& g : c.groups) {
+    EXPECT_TRUE(g.problem.sink);
+    EXPECT_FLOAT_EQ(g.problem.scale, 0.125f);
+    ASSERT_TRUE(g.rope.yarn);
+    EXPECT_FALSE(g.rope.yarn->truncate);
+    EXPECT_NEAR(rope_magnitude(g.rope), 0.1 * std::log(32.0) + 1, 1e-12);
+  }
+  EXPECT_TRUE(c.attention_bias && c.attention_out_bias);
+  EXPECT_TRUE(c.mxfp4);
+  EXPECT_FALSE(c.block_fp8);
+  EXPECT_EQ(c.moe.experts, 32);
+  EXPECT_EQ(c.moe.top_k, 4);
+  EXPECT_EQ(c.moe.ffn, 2880);
+  EXPECT_TRUE(c.moe.normalize);
+  EXPECT_EQ(c.activation.kind, ActivationKind::clamped_swiglu);
+  EXPECT_EQ(c.activation.limit, 7);
+  EXPECT_FLOAT_EQ(c.activation.alpha, 1.702f);
+
+  const auto with = [](const std::string& key, Json value) {
+    Json changed = gpt_oss();
+    changed[key] = std::move(value);
+    return refusal(changed);
+  };
+  EXPECT_THAT(with("quantization_config", {{"quant_method", "fp8"}}),
+              HasSubstr("quant_method: wanted mxfp4, got \"fp8\""));
+  EXPECT_THAT(with("intermediate_size", 2000), HasSubstr("intermediate_size: wanted a multiple"));
+  EXPECT_THAT(with("num_experts_per_tok", 40), HasSubstr("num_experts_per_tok"));
+  Json plain = gpt_oss();
+  plain.erase("quantization_config");
+  EXPECT_FALSE(parsed(plain).mxfp4);
 }
 
 TEST(ModelConfig, Qwen3Moe) {

@@ -1,9 +1,11 @@
 #include "model/decoder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 
 #include "base/check.h"
+#include "base/float_formats.h"
 #include "base/rows.h"
 #include "model/feed_forward.h"
 #include "model/gqa_attention.h"
@@ -77,6 +79,7 @@ class Decoder : public Model {
   Result<std::shared_ptr<const ModelRope>> rope_tables(std::int64_t positions) const;
   void check_args(const ForwardArgs& args) const;
   Result<void> layer(const LayerContext& c, const MutableRowsView& x) const;
+  float embedding_scale() const;
   void logits(const OpsContext& ops, const MutableRowsView& x, const ForwardArgs& args) const;
 
   ModelConfig config_;
@@ -132,21 +135,43 @@ Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x) con
   const LayerWeights& w = weights_->layers[at];
   const Arena::Scope scope(*c.ops.tensors);
   const MutableRowsView h = take_rows(*c.ops.tensors, x.rows, x.cols);
+  // What a part of the layer adds to x, where it is normed first.
+  const MutableRowsView added = config_.post_norms ? take_rows(*c.ops.tensors, x.rows, x.cols) : x;
 
   rms_norm(c.ops, constant(x), w.attention_norm, config_.norm_eps, h);
   const bool indexed = !config_.mla.own_indexer.empty() && config_.mla.own_indexer[at] != 0;
   const Result<void> attended =
       config_.latent() ? mla_attention(c, w.mla, indexed ? &w.indexer : nullptr, constant(h), x)
-                       : gqa_attention(c, w.gqa, constant(h), x);
+                       : gqa_attention(c, w.gqa, constant(h), added, !config_.post_norms);
   if (!attended) return attended;
+  if (config_.post_norms) {
+    add_rms_norm(c.ops, constant(added), w.attention_out_norm, config_.norm_eps, x);
+  }
 
   rms_norm(c.ops, constant(x), w.ffn_norm, config_.norm_eps, h);
-  if (w.moe.experts.gate.count() == 0) {
-    dense_ffn(c.ops, w.ffn, constant(h), x);
-  } else {
-    moe_layer(c.ops, config_.moe, w.moe, constant(h), x);
+  if (w.moe.experts.gate.count() > 0) {
+    moe_layer(c.ops, config_, w.moe, constant(h), x);
+    return {};
+  }
+  dense_ffn(c.ops, config_.activation, w.ffn, constant(h), added, !config_.post_norms);
+  if (config_.post_norms) {
+    add_rms_norm(c.ops, constant(added), w.ffn_out_norm, config_.norm_eps, x);
   }
   return {};
+}
+
+// As transformers scales: the factor has the embeddings' dtype.
+float Decoder::embedding_scale() const {
+  if (!config_.scaled_embeddings) return 1;
+  const float scale = std::sqrt(static_cast<float>(config_.hidden));
+  switch (weights_->embedding.dtype) {
+    case DType::bf16:
+      return to_f32(to_bf16(scale));
+    case DType::f16:
+      return to_f32(to_f16(scale));
+    default:
+      return scale;
+  }
 }
 
 void Decoder::logits(const OpsContext& ops, const MutableRowsView& x,
@@ -214,7 +239,7 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
   }
 
   NonFiniteSearch search(ops, rows, args.find_non_finite);
-  embed(ops, weights_->embedding, args.tokens, x);
+  embed(ops, weights_->embedding, args.tokens, x, embedding_scale());
   search.look(constant(x), {}, -1);
   for (std::int32_t l = 0; l < config_.layers; ++l) {
     const std::size_t g = group_of_[static_cast<std::size_t>(l)];

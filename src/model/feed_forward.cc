@@ -9,18 +9,19 @@
 
 namespace lathe {
 
-void dense_ffn(const OpsContext& ops, const FfnWeights& w, const RowsView& h,
-               const MutableRowsView& x) {
+void dense_ffn(const OpsContext& ops, const Activation& activation, const FfnWeights& w,
+               const RowsView& h, const MutableRowsView& x, bool add) {
   const Arena::Scope scope(*ops.tensors);
   const MutableRowsView gate = take_rows(*ops.tensors, h.rows, w.gate.rows);
   const MutableRowsView up = take_rows(*ops.tensors, h.rows, w.up.rows);
   matmul(ops, std::array{Product{h, w.gate, gate}, Product{h, w.up, up}});
-  silu_mul(ops, constant(gate), constant(up), gate);
-  matmul(ops, {constant(gate), w.down, x, nullptr, true});
+  gated_activation(ops, {activation, constant(gate), constant(up), gate});
+  matmul(ops, {constant(gate), w.down, x, nullptr, add});
 }
 
-void moe_layer(const OpsContext& ops, const MoeConfig& config, const MoeWeights& w,
+void moe_layer(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
                const RowsView& h, const MutableRowsView& x) {
+  const MoeConfig& config = model.moe;
   const Router router{.scoring = config.scoring,
                       .experts = config.experts,
                       .top_k = config.top_k,
@@ -29,8 +30,8 @@ void moe_layer(const OpsContext& ops, const MoeConfig& config, const MoeWeights&
                       .bias = w.bias,
                       .normalize = config.normalize,
                       .scale = config.scale};
-  expert_layer(ops, {h, w.router, router, &w.experts, x});
-  if (config.shared > 0) dense_ffn(ops, w.shared, h, x);
+  expert_layer(ops, {h, w.router, w.router_bias, router, model.activation, &w.experts, x});
+  if (config.shared > 0) dense_ffn(ops, model.activation, w.shared, h, x, true);
 }
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-// The feed-forward part of a layer: gated SiLU, dense or a mixture of experts.
+// The feed-forward part of a layer: gated, dense or a mixture of experts.
 #pragma once
 
 #include "base/rows_view.h"
@@ -8,12 +8,12 @@
 
 namespace lathe {
 
-/// x += down(silu(gate h) * up h). h, x: [rows, hidden] f32.
-void dense_ffn(const OpsContext& ops, const FfnWeights& w, const RowsView& h,
-               const MutableRowsView& x);
+/// x = down(activation(gate h, up h)), or x += with `add`. h, x: [rows, hidden] f32.
+void dense_ffn(const OpsContext& ops, const Activation& activation, const FfnWeights& w,
+               const RowsView& h, const MutableRowsView& x, bool add);
 
 /// x += the chosen experts of each row, weighted, and the shared experts.
-void moe_layer(const OpsContext& ops, const MoeConfig& config, const MoeWeights& w,
+void moe_layer(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
                const RowsView& h, const MutableRowsView& x);
 
 }  // namespace lathe

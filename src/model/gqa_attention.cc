@@ -16,7 +16,7 @@ const float* data_or_null(Vector v) { return v.empty() ? nullptr : v.data(); }
 }  // namespace
 
 Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const RowsView& h,
-                           const MutableRowsView& x) {
+                           const MutableRowsView& x, bool add) {
   const OpsContext& ops = c.ops;
   Arena& arena = *ops.tensors;
   const Arena::Scope scope(arena);
@@ -62,11 +62,12 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
                       .step = &step,
                       .pool = c.cache.main(c.layer),
                       .q = constant(q_in),
+                      .sink = w.sink,
                       .gather_workspace = c.cache.gather_workspace(),
                       .out = rows_at(out, segment.first_row, step.rows)};
     if (ok = attend(ops, op); !ok) return ok;
   }
-  matmul(ops, {constant(out), w.out, x, data_or_null(w.out_bias), true});
+  matmul(ops, {constant(out), w.out, x, data_or_null(w.out_bias), add});
   return {};
 }
 

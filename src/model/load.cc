@@ -1,6 +1,7 @@
 // Weights from a checkpoint, and random ones, by the tensor table.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -66,6 +67,10 @@ class Loader {
   Result<void> run(const std::string& directory, const std::vector<TensorSpec>& table) {
     std::unordered_set<std::string_view> read;
     for (const TensorSpec& spec : table) {
+      if (spec.whole_stack && config_.mxfp4) {
+        bind_mxfp4(spec, read);
+        continue;
+      }
       const CheckpointTensor* tensor = weights_.checkpoint->find(spec.name);
       if (tensor == nullptr) {
         complaints_.missing(spec.name);
@@ -79,6 +84,8 @@ class Loader {
       }
       if (spec.vector != nullptr) {
         widen(spec, *tensor);
+      } else if (spec.whole_stack) {
+        turn(spec, *tensor);
       } else if (const CheckpointTensor* scales = bind(spec, *tensor); scales != nullptr) {
         read.insert(scales->name);
       }
@@ -122,7 +129,59 @@ class Loader {
 
   void widen(const TensorSpec& spec, const CheckpointTensor& tensor) {
     if (!plain(dtype_of(tensor.dtype))) return wrong_dtype(spec, tensor, "F32, BF16 or F16");
-    *spec.vector = widened(tensor);
+    const std::span<float> values = widened(tensor);
+    for (float& v : values) v += spec.offset;
+    *spec.vector = values;
+  }
+
+  // A stack whose matrices are stored as [in, out], turned.
+  void turn(const TensorSpec& spec, const CheckpointTensor& tensor) {
+    const std::optional<DType> dtype = dtype_of(tensor.dtype);
+    if (!plain(dtype)) return wrong_dtype(spec, tensor, "F32, BF16 or F16");
+    WeightStack& stack = *spec.stack;
+    stack.dtype = *dtype;
+    const std::int64_t size = bits_of(*dtype) / 8;
+    const std::int64_t bytes = stack.rows * stack.cols * size;
+    std::byte* to = weights_.take(stack.count() * bytes);
+    for_each(threads_, stack.count(), [&](std::int64_t i) {
+      transpose(tensor.bytes.data() + i * bytes, stack.cols, stack.rows, size, to + i * bytes);
+      stack.set(i, {to + i * bytes, *dtype, stack.rows, stack.cols});
+    });
+  }
+
+  // A stack in MXFP4, read where it lies: its bytes need no alignment.
+  void bind_mxfp4(const TensorSpec& spec, std::unordered_set<std::string_view>& read) {
+    WeightStack& stack = *spec.stack;
+    const std::int64_t blocks = stack.cols / kMxBlock;
+    const auto bytes_of_part = [&](const char* part, std::vector<std::int64_t> shape) {
+      const std::string name = spec.name + part;
+      const CheckpointTensor* tensor = weights_.checkpoint->find(name);
+      if (tensor == nullptr) {
+        complaints_.missing(name);
+        return static_cast<const std::byte*>(nullptr);
+      }
+      read.insert(tensor->name);
+      if (tensor->dtype != SafetensorsDType::U8 || tensor->shape != shape) {
+        complaints_.misshapen(fmt::format("{} {} {} (wanted U8 {})", name,
+                                          lathe::name(tensor->dtype), shape_text(tensor->shape),
+                                          shape_text(shape)));
+        return static_cast<const std::byte*>(nullptr);
+      }
+      weights_.bytes += std::ssize(tensor->bytes);
+      return tensor->bytes.data();
+    };
+    const std::byte* codes =
+        bytes_of_part("_blocks", {stack.count(), stack.rows, blocks, kMxBlock / 2});
+    const std::byte* scales = bytes_of_part("_scales", {stack.count(), stack.rows, blocks});
+    if (codes == nullptr || scales == nullptr) return;
+    stack.dtype = DType::e2m1;
+    for (std::int64_t i = 0; i < stack.count(); ++i) {
+      stack.set(i, {codes + i * stack.rows * stack.cols / 2, DType::e2m1, stack.rows, stack.cols,
+                    nullptr, reinterpret_cast<const ue8m0*>(scales + i * stack.rows * blocks)});
+    }
+    mxfp4_.emplace_back(
+        spec.name + "_scales",
+        std::span(scales, static_cast<std::size_t>(stack.count() * stack.rows * blocks)));
   }
 
   // The tensor of its scales, if it has one.
@@ -185,6 +244,14 @@ class Loader {
   // Kernels do not look for NaN codes or scales out of range (kernels/linear.h).
   Result<void> check_codes() {
     constexpr float kScaleLimit = 0x1p119f;
+    constexpr std::uint8_t kMxScaleLimit = 127 + 119;
+    for (const auto& [name, scales] : mxfp4_) {
+      const bool wild = std::ranges::any_of(
+          scales, [](std::byte s) { return std::to_integer<std::uint8_t>(s) >= kMxScaleLimit; });
+      if (wild) {
+        return Error{ErrorCode::malformed, name, "scales below 2^119", "larger ones, or NaN", ""};
+      }
+    }
     std::mutex guard;
     std::optional<Error> found;
     auto check = [&](std::int64_t i, int) {
@@ -220,6 +287,7 @@ class Loader {
   Complaints complaints_;
   std::vector<WeightView> fp8_;
   std::vector<std::string> fp8_names_;
+  std::vector<std::pair<std::string, std::span<const std::byte>>> mxfp4_;  // scales of stacks
 };
 
 // splitmix64 of a counter, so that any part can be made on any thread.
@@ -230,14 +298,18 @@ std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Uniform of variance 1 / cols, as fresh layers have; e4m3 codes at one scale for the same.
+// Uniform of variance 1 / cols, as fresh layers have; e4m3 and e2m1 codes at one scale for the same.
 void fill_matrix(const TensorSpec& spec, DType dtype, std::uint64_t seed, ThreadPool* threads,
                  ModelWeights& weights) {
   const std::int64_t n = spec.shape[0] * spec.shape[1];
   std::byte* data = weights.take(bytes_of(dtype, n));
   const float reach = std::sqrt(3.0f / static_cast<float>(spec.shape[1]));
   constexpr float kCodeReach = 384;  // of e4m3's 448
-  const float unit = (dtype == DType::e4m3 ? kCodeReach : reach) * 0x1p-31f;
+  constexpr float kMxReach = 6;
+  const float unit = (dtype == DType::e4m3   ? kCodeReach
+                      : dtype == DType::e2m1 ? kMxReach
+                                             : reach) *
+                     0x1p-31f;
   constexpr std::int64_t kChunk = 1 << 20;
   auto fill = [&](std::int64_t task, int) {
     const std::int64_t end = std::min(n, (task + 1) * kChunk);
@@ -247,6 +319,9 @@ void fill_matrix(const TensorSpec& spec, DType dtype, std::uint64_t seed, Thread
       const float v = static_cast<float>(bits) * unit;
       if (dtype == DType::e4m3) {
         reinterpret_cast<e4m3*>(data)[i] = to_e4m3(v);
+      } else if (dtype == DType::e2m1) {
+        const auto code = static_cast<std::byte>(to_e2m1(v).bits);
+        data[i / 2] = i % 2 == 0 ? code : data[i / 2] | code << 4;
       } else {
         reinterpret_cast<bf16*>(data)[i] = to_bf16(v);
       }
@@ -265,29 +340,61 @@ void fill_matrix(const TensorSpec& spec, DType dtype, std::uint64_t seed, Thread
     std::fill_n(scales, count, reach / kCodeReach);
     w.scales = scales;
   }
+  if (dtype == DType::e2m1) {
+    auto* scales = reinterpret_cast<ue8m0*>(weights.take(n / kMxBlock));
+    std::fill_n(scales, n / kMxBlock, to_ue8m0_ceil(reach / kMxReach));
+    w.mx_scales = scales;
+  }
   spec.set(w);
+}
+
+// Every expert of a stack, one behind the other.
+void fill_stack(const TensorSpec& spec, DType dtype, std::uint64_t seed, ThreadPool* threads,
+                ModelWeights& weights) {
+  WeightStack& stack = *spec.stack;
+  TensorSpec all = spec;
+  WeightView whole;
+  all.stack = nullptr;
+  all.matrix = &whole;
+  all.shape = {stack.count() * stack.rows, stack.cols};
+  fill_matrix(all, dtype, seed, threads, weights);
+  stack.dtype = dtype;
+  const std::int64_t n = stack.rows * stack.cols;
+  for (std::int64_t i = 0; i < stack.count(); ++i) {
+    stack.set(i, {whole.data + bytes_of(dtype, i * n), dtype, stack.rows, stack.cols, nullptr,
+                  whole.mx_scales == nullptr ? nullptr : whole.mx_scales + i * n / kMxBlock});
+  }
 }
 
 void fill_dummy(const ModelConfig& config, const LoadOptions& options,
                 const std::vector<TensorSpec>& table, ModelWeights& weights) {
   const auto dtype_of_spec = [&](const TensorSpec& spec) {
     if (spec.vector != nullptr) return DType::f32;
+    if (spec.whole_stack && config.mxfp4) return DType::e2m1;
     return config.block_fp8 && spec.may_be_fp8 ? DType::e4m3 : DType::bf16;
   };
+  const auto elements_of = [](const TensorSpec& spec) {
+    std::int64_t n = 1;
+    for (const std::int64_t d : spec.shape) n *= d;
+    return n;
+  };
   const auto bytes_of_spec = [&](const TensorSpec& spec) {
-    return bytes_of(dtype_of_spec(spec), spec.shape[0] * (spec.vector ? 1 : spec.shape[1]));
+    return bytes_of(dtype_of_spec(spec), elements_of(spec));
   };
   std::int64_t total = 0, done = 0;
   for (const TensorSpec& spec : table) total += bytes_of_spec(spec);
   for (std::size_t i = 0; i < table.size(); ++i) {
     const TensorSpec& spec = table[i];
     if (spec.vector != nullptr) {
-      const bool bias = spec.name.ends_with("bias");
-      float* values = weights.take_floats(spec.shape[0]);
-      std::fill_n(values, spec.shape[0], bias ? 0.0f : 1.0f);
-      *spec.vector = {values, static_cast<std::size_t>(spec.shape[0])};
+      const bool one = spec.name.ends_with("weight");  // of a norm; not a bias, nor sinks
+      const std::int64_t n = elements_of(spec);
+      float* values = weights.take_floats(n);
+      std::fill_n(values, n, one ? 1.0f : 0.0f);
+      *spec.vector = {values, static_cast<std::size_t>(n)};
+    } else if (const std::uint64_t seed = mixed(options.seed) + (std::uint64_t{i} << 40);
+               spec.whole_stack) {
+      fill_stack(spec, dtype_of_spec(spec), seed, options.threads, weights);
     } else {
-      const std::uint64_t seed = mixed(options.seed) + (std::uint64_t{i} << 40);
       fill_matrix(spec, dtype_of_spec(spec), seed, options.threads, weights);
     }
     done += bytes_of_spec(spec);

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "io/read_file.h"
+#include "model/generated_checkpoint.h"
 #include "model/test_util.h"
 
 namespace lathe {
@@ -127,8 +128,49 @@ TEST_F(BadCheckpoint, NoDirectory) {
   EXPECT_FALSE(load_model((dir_ / "nowhere").string(), {}).ok());
 }
 
+// MXFP4 experts: their two parts, their dtype, and scales that kernels do not look for.
+TEST(Mxfp4Checkpoint, IsRefusedWhereItIsNone) {
+  const GeneratedCheckpoint made(fixture_dir("gpt_oss"));
+  const fs::path file = fs::path(made.dir()) / "model.safetensors";
+  const std::string good = *read_file(file);
+  const auto load = [&](const std::string& bytes) {
+    std::ofstream(file, std::ios::binary) << bytes;
+    const auto model = load_model(made.dir(), {});
+    return model ? "loaded" : model.error().message();
+  };
+  const auto replaced = [&](const std::string& from, const std::string& to, std::size_t after) {
+    std::string bytes = good;
+    const std::size_t at = bytes.find(from, after);
+    EXPECT_NE(at, std::string::npos) << from;
+    return bytes.replace(at, from.size(), to);
+  };
+  EXPECT_EQ(load(good), "loaded");
+  EXPECT_THAT(load(replaced("experts.down_proj_scales", "experts.down_proj_Scales", 0)),
+              AllOf(HasSubstr("1 missing: model.layers.0.mlp.experts.down_proj_scales"),
+                    HasSubstr("1 unexpected: model.layers.0.mlp.experts.down_proj_Scales")));
+  EXPECT_THAT(load(replaced("\"U8\"", "\"I8\"", good.find("gate_up_proj_blocks"))),
+              HasSubstr("gate_up_proj_blocks I8 [8, 576, 16, 16] (wanted U8 [8, 576, 16, 16])"));
+
+  const auto header =
+      parse_safetensors_header(std::as_bytes(std::span<const char>(good.data(), good.size())));
+  ASSERT_TRUE(header.ok());
+  for (const SafetensorsEntry& t : header->tensors) {
+    if (t.name != "model.layers.1.mlp.experts.down_proj_scales") continue;
+    for (const int code : {245, 246, 255}) {
+      std::string bytes = good;
+      bytes[static_cast<std::size_t>(t.end - 1)] = static_cast<char>(code);
+      if (code == 245) {
+        EXPECT_EQ(load(bytes), "loaded");
+      } else {
+        EXPECT_THAT(load(bytes), AllOf(HasSubstr(t.name), HasSubstr("scales below 2^119")));
+      }
+    }
+  }
+}
+
 TEST(DummyModel, HasTheCheckpointsTensors) {
-  for (const char* name : {"llama", "qwen3_moe", "deepseek_v3_fp8", "glm_moe_dsa"}) {
+  for (const char* name : {"llama", "qwen3_moe", "deepseek_v3_fp8", "glm_moe_dsa", "gpt_oss",
+                           "gpt_oss_bf16", "gemma3", "mistral", "qwen2_mixed"}) {
     const auto config = load_model_config(fixture_dir(name));
     ASSERT_TRUE(config.ok());
     ThreadPool threads(2);

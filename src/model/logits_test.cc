@@ -1,5 +1,6 @@
 // Logits against Hugging Face transformers (tests/data/models, made by
 // tools/make_model_fixtures.py).
+#include "model/generated_checkpoint.h"
 #include "model/test_util.h"
 
 namespace lathe {
@@ -64,6 +65,62 @@ TEST_P(ModelLogits, AgreeOnTheReferenceDevice) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, ModelLogits, testing::ValuesIn(kFixtures),
+                         [](const auto& fixture) { return std::string(fixture.param); });
+
+// Fixtures whose weights a rule makes (tools/make_generated_fixtures.py): sizes from 512 on, layers
+// with windows, prompts past them and past 1024 tokens.
+class GeneratedLogits : public testing::TestWithParam<const char*> {
+ protected:
+  GeneratedLogits() : checkpoint_(fixture_dir(GetParam())), reference_(GetParam()) {
+    LoadOptions options;
+    options.threads = &threads_;
+    auto model = load_model(checkpoint_.dir(), options);
+    EXPECT_TRUE(model.ok()) << (model ? "" : model.error().message());
+    model_ = std::move(*model);
+  }
+  static Runner::Options options(Device device) {
+    return {.device = device, .threads = device == Device::cpu ? 2 : 1, .context = 1200};
+  }
+
+  ThreadPool threads_{2};
+  GeneratedCheckpoint checkpoint_;
+  Reference reference_;
+  std::unique_ptr<Model> model_;
+};
+
+TEST_P(GeneratedLogits, AgreeOnTheCpu) {
+  int request = 0;
+  Runner runner(*model_, options(Device::cpu));
+  double worst = 0;
+  for (const int length : {7, 160, 1100}) {
+    const ReferencePrompt want = reference_.prompt(length);
+    worst = std::max(worst, compare(GetParam(), runner.prompt(request++, want.tokens), want));
+  }
+  RecordProperty("worst_relative_error", std::to_string(worst));
+}
+
+TEST_P(GeneratedLogits, AgreeOnTheReferenceDevice) {
+  // Double precision takes its time.
+  const ReferencePrompt want =
+      reference_.prompt(GetParam() == std::string_view("gemma3") ? 7 : 160);
+  Runner runner(*model_, options(Device::ref));
+  compare(GetParam(), runner.prompt(0, want.tokens), want);
+}
+
+// However the prompt is cut, and whichever rows decode makes.
+TEST_P(GeneratedLogits, ChunksGiveTheBitsOfOneShot) {
+  std::vector<std::int32_t> tokens = reference_.prompt(1100).tokens;
+  tokens.resize(300);
+  Runner::Options inplace = options(Device::cpu);
+  inplace.prefill = inplace.decode = "inplace";
+  const Logits want = Runner(*model_, inplace).prompt(0, tokens);
+  EXPECT_EQ(Runner(*model_, inplace).prompt(0, tokens, 64), want);
+  EXPECT_EQ(Runner(*model_, inplace).prompt(0, tokens, 131, 9), want);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, GeneratedLogits,
+                         testing::Values("gpt_oss", "gpt_oss_bf16", "gemma3", "gemma3_new",
+                                         "mistral", "qwen2_mixed"),
                          [](const auto& fixture) { return std::string(fixture.param); });
 
 }  // namespace

@@ -8,8 +8,11 @@ namespace {
 constexpr std::array kArchitectures = {
     Architecture{"DeepseekV32ForCausalLM", parse_deepseek_v32},
     Architecture{"DeepseekV3ForCausalLM", parse_deepseek_v3},
+    Architecture{"Gemma3ForCausalLM", parse_gemma3},
     Architecture{"GlmMoeDsaForCausalLM", parse_glm_moe_dsa},
+    Architecture{"GptOssForCausalLM", parse_gpt_oss, true},
     Architecture{"LlamaForCausalLM", parse_llama},
+    Architecture{"MistralForCausalLM", parse_mistral},
     Architecture{"Qwen2ForCausalLM", parse_qwen2},
     Architecture{"Qwen3ForCausalLM", parse_qwen3},
     Architecture{"Qwen3MoeForCausalLM", parse_qwen3_moe},

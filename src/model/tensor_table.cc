@@ -14,7 +14,7 @@ class Table {
   std::vector<TensorSpec> build() {
     plain("model.embed_tokens.weight", c_.vocab, c_.hidden, w_.embedding).use = WeightUse::table;
     for (std::int32_t l = 0; l < c_.layers; ++l) layer(l);
-    vector("model.norm.weight", c_.hidden, w_.final_norm);
+    norm("model.norm.weight", c_.hidden, w_.final_norm);
     if (!c_.tied_embeddings) plain("lm_head.weight", c_.vocab, c_.hidden, w_.head);
     return std::move(out_);
   }
@@ -23,7 +23,7 @@ class Table {
   void layer(std::int32_t l) {
     LayerWeights& w = w_.layers[static_cast<std::size_t>(l)];
     const std::string stem = fmt::format("model.layers.{}.", l);
-    vector(stem + "input_layernorm.weight", c_.hidden, w.attention_norm);
+    norm(stem + "input_layernorm.weight", c_.hidden, w.attention_norm);
     if (c_.latent()) {
       latent(stem + "self_attn.", c_.attention(l), w.mla);
     } else {
@@ -33,7 +33,13 @@ class Table {
     if (!c_.mla.own_indexer.empty() && c_.mla.own_indexer[at] != 0) {
       indexer(stem + "self_attn.indexer.", c_.attention(l), w.indexer);
     }
-    vector(stem + "post_attention_layernorm.weight", c_.hidden, w.ffn_norm);
+    if (c_.post_norms) {
+      norm(stem + "post_attention_layernorm.weight", c_.hidden, w.attention_out_norm);
+      norm(stem + "pre_feedforward_layernorm.weight", c_.hidden, w.ffn_norm);
+      norm(stem + "post_feedforward_layernorm.weight", c_.hidden, w.ffn_out_norm);
+    } else {
+      norm(stem + "post_attention_layernorm.weight", c_.hidden, w.ffn_norm);
+    }
     if (c_.moe.experts > 0 && c_.moe.layer_has_experts[at] != 0) {
       experts(stem + "mlp.", w.moe);
     } else {
@@ -53,9 +59,10 @@ class Table {
     }
     if (c_.attention_out_bias) vector(stem + "o_proj.bias", c_.hidden, w.out_bias);
     if (c_.qk_norm) {
-      vector(stem + "q_norm.weight", p.head_dim, w.q_norm);
-      vector(stem + "k_norm.weight", p.head_dim, w.k_norm);
+      norm(stem + "q_norm.weight", p.head_dim, w.q_norm);
+      norm(stem + "k_norm.weight", p.head_dim, w.k_norm);
     }
+    if (p.sink) vector(stem + "sinks", p.heads, w.sink);
   }
 
   void latent(const std::string& stem, const AttentionProblem& p, MlaWeights& w) {
@@ -86,7 +93,18 @@ class Table {
     linear(stem + "weights_proj", p.index_heads, c_.hidden, w.weights);
   }
 
+  void stacked_experts(const std::string& stem, MoeWeights& w) {
+    const std::int64_t count = c_.moe.experts, width = c_.moe.ffn;
+    plain(stem + "router.weight", count, c_.hidden, w.router);
+    vector(stem + "router.bias", count, w.router_bias);
+    w.experts.gate = WeightStack::of(count, DType::f32, 2 * width, c_.hidden);
+    w.experts.down = WeightStack::of(count, DType::f32, c_.hidden, width);
+    whole_stack(stem + "experts.gate_up_proj", w.experts.gate, w.experts.gate_bias);
+    whole_stack(stem + "experts.down_proj", w.experts.down, w.experts.down_bias);
+  }
+
   void experts(const std::string& stem, MoeWeights& w) {
+    if (c_.moe.stacked) return stacked_experts(stem, w);
     plain(stem + "gate.weight", c_.moe.experts, c_.hidden, w.router);
     if (c_.moe.correction_bias) {
       vector(stem + "gate.e_score_correction_bias", c_.moe.experts, w.bias);
@@ -136,11 +154,23 @@ class Table {
     spec.matrix = &to;
     return spec;
   }
-  void vector(std::string name, std::int64_t n, Vector& to) {
+  void whole_stack(const std::string& name, WeightStack& to, Vector& bias) {
+    TensorSpec& spec = out_.emplace_back();
+    spec.name = name;
+    spec.shape = {to.count(), to.cols, to.rows};
+    spec.stack = &to;
+    spec.whole_stack = true;
+    vector(name + "_bias", to.count() * to.rows, bias).shape = {to.count(), to.rows};
+  }
+  TensorSpec& vector(std::string name, std::int64_t n, Vector& to) {
     TensorSpec& spec = out_.emplace_back();
     spec.name = std::move(name);
     spec.shape = {n};
     spec.vector = &to;
+    return spec;
+  }
+  void norm(std::string name, std::int64_t n, Vector& to) {
+    vector(std::move(name), n, to).offset = c_.norm_offset;
   }
 
   const ModelConfig& c_;

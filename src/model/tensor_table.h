@@ -15,7 +15,7 @@ namespace lathe {
 
 struct TensorSpec {
   std::string name;                 // "model.layers.0.mlp.gate_proj.weight"
-  std::vector<std::int64_t> shape;  // [rows, cols], or [n]
+  std::vector<std::int64_t> shape;  // [rows, cols], or of a vector's elements
   // Exactly one of the three: f32, bf16 or f16 as stored, or (vectors) widened to f32.
   WeightView* matrix = nullptr;
   WeightStack* stack = nullptr;
@@ -23,6 +23,11 @@ struct TensorSpec {
   std::int64_t place = 0;             // in the stack
   const WeightStack* like = nullptr;  // stacks: one that has the same dtype, perhaps itself
   WeightUse use = WeightUse::product;
+  // The whole stack in one tensor: [count, cols, rows], which is turned when loaded; or, where the
+  // config says mxfp4, <name>_blocks u8 [count, rows, cols / 32, 16] and <name>_scales u8 [count,
+  // rows, cols / 32]. `shape` is the first.
+  bool whole_stack = false;
+  float offset = 0;  // vectors: added to every element
   // May be e4m3 where the config says block_fp8, with <name>_scale_inv beside it.
   bool may_be_fp8 = false;
 

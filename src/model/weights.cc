@@ -2,30 +2,13 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
-#include <functional>
 
 #include "kernels/ref/linear.h"
 
 namespace lathe {
 namespace {
-
-// dst[c, r] = src[r, c] of elements of `size` bytes.
-void transpose(const std::byte* src, std::int64_t rows, std::int64_t cols, std::int64_t size,
-               std::byte* dst) {
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t c = 0; c < cols; ++c) {
-      std::memcpy(dst + (c * rows + r) * size, src + (r * cols + c) * size,
-                  static_cast<std::size_t>(size));
-    }
-  }
-}
-
-void for_each(ThreadPool* threads, std::int64_t tasks,
-              const std::function<void(std::int64_t)>& body) {
-  if (threads != nullptr) return threads->run(tasks, [&](std::int64_t t, int) { body(t); });
-  for (std::int64_t t = 0; t < tasks; ++t) body(t);
-}
 
 void split_layer(const AttentionProblem& p, bool expansion, ThreadPool* threads, MlaWeights& mla,
                  ModelWeights& weights) {
@@ -83,6 +66,27 @@ void split_layer(const AttentionProblem& p, bool expansion, ThreadPool* threads,
 }
 
 }  // namespace
+
+void transpose(const std::byte* src, std::int64_t rows, std::int64_t cols, std::int64_t size,
+               std::byte* dst) {
+  constexpr std::int64_t kTile = 32;  // squares whose lines stay in the first-level cache
+  for (std::int64_t r0 = 0; r0 < rows; r0 += kTile) {
+    for (std::int64_t c0 = 0; c0 < cols; c0 += kTile) {
+      for (std::int64_t c = c0; c < std::min(c0 + kTile, cols); ++c) {
+        for (std::int64_t r = r0; r < std::min(r0 + kTile, rows); ++r) {
+          std::memcpy(dst + (c * rows + r) * size, src + (r * cols + c) * size,
+                      static_cast<std::size_t>(size));
+        }
+      }
+    }
+  }
+}
+
+void for_each(ThreadPool* threads, std::int64_t tasks,
+              const std::function<void(std::int64_t)>& body) {
+  if (threads != nullptr) return threads->run(tasks, [&](std::int64_t t, int) { body(t); });
+  for (std::int64_t t = 0; t < tasks; ++t) body(t);
+}
 
 ModelWeights::ModelWeights(const ModelConfig& config)
     : layers(static_cast<std::size_t>(config.layers)) {}

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <new>
 #include <optional>
@@ -30,6 +31,7 @@ struct GqaWeights {
   WeightView out;                           // [hidden, heads * v_head_dim]
   Vector q_bias, k_bias, v_bias, out_bias;  // or empty
   Vector q_norm, k_norm;                    // [head_dim], or empty
+  Vector sink;                              // [heads], or empty
 };
 
 struct MlaWeights {
@@ -67,15 +69,17 @@ struct FfnWeights {
 };
 
 struct MoeWeights {
-  WeightView router;  // [experts, hidden]
-  Vector bias;        // [experts], or empty
+  WeightView router;   // [experts, hidden]
+  Vector router_bias;  // [experts] of the product, or empty
+  Vector bias;         // [experts] of the choice, or empty
   ExpertStacks experts;
   FfnWeights shared;  // empty without shared experts
 };
 
 /// What a layer's kind does not use stays empty.
 struct LayerWeights {
-  Vector attention_norm, ffn_norm;  // [hidden]
+  Vector attention_norm, ffn_norm;          // [hidden]
+  Vector attention_out_norm, ffn_out_norm;  // [hidden], or empty
   GqaWeights gqa;
   MlaWeights mla;
   IndexerWeights indexer;
@@ -109,6 +113,14 @@ struct ModelWeights {
     return reinterpret_cast<float*>(take(n * static_cast<std::int64_t>(sizeof(float))));
   }
 };
+
+/// dst[c, r] = src[r, c] of elements of `size` bytes.
+void transpose(const std::byte* src, std::int64_t rows, std::int64_t cols, std::int64_t size,
+               std::byte* dst);
+
+/// body(0) to body(tasks - 1), on the threads if there are any.
+void for_each(ThreadPool* threads, std::int64_t tasks,
+              const std::function<void(std::int64_t)>& body);
 
 /// Model::decode_bytes() with absorbed attention. Norms and biases, which caches keep, are left out.
 std::int64_t decode_bytes(const ModelConfig& config, const ModelWeights& weights);

@@ -34,11 +34,16 @@ void layer_norm(const OpsContext& ops, const RowsView& x, std::span<const float>
   ops.backend->layer_norm(ops, {x, weight, bias, eps, out});
 }
 
-void silu_mul(const OpsContext& ops, const RowsView& gate, const RowsView& up,
-              const MutableRowsView& out) {
-  check_alike(gate, out);
-  check_alike(up, out);
-  ops.backend->silu_mul(ops, gate, up, out);
+void gated_activation(const OpsContext& ops, const GatedActivation& op) {
+  if (op.up.cols == 0) {
+    LATHE_CHECK(op.gate.dtype == DType::f32 && op.out.dtype == DType::f32, "rows are f32");
+    LATHE_CHECK(op.gate.rows == op.out.rows && op.gate.cols == 2 * op.out.cols,
+                "gate holds both projections");
+  } else {
+    check_alike(op.gate, op.out);
+    check_alike(op.up, op.out);
+  }
+  ops.backend->gated_activation(ops, op);
 }
 
 void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) {
@@ -47,11 +52,11 @@ void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& o
 }
 
 void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,
-           const MutableRowsView& out) {
+           const MutableRowsView& out, float scale) {
   LATHE_CHECK(out.dtype == DType::f32 && out.rows == std::ssize(tokens) && out.cols == table.cols,
               "out is f32 [tokens, n]");
-  LATHE_CHECK(table.scales == nullptr, "tables have no scales");
-  ops.backend->embed(ops, table, tokens, out);
+  LATHE_CHECK(table.scales == nullptr && table.mx_scales == nullptr, "tables have no scales");
+  ops.backend->embed(ops, table, tokens, scale, out);
 }
 
 void gather_rows(const OpsContext& ops, const RowsView& x, std::span<const std::int32_t> rows,

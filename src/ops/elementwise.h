@@ -25,17 +25,18 @@ void add_rms_norm(const OpsContext& ops, const RowsView& x, std::span<const floa
 void layer_norm(const OpsContext& ops, const RowsView& x, std::span<const float> weight,
                 std::span<const float> bias, float eps, const MutableRowsView& out);
 
-/// out = silu(gate) * up, silu(v) = v / (1 + e^-v). All [T, n]; out may be gate or up.
-void silu_mul(const OpsContext& ops, const RowsView& gate, const RowsView& up,
-              const MutableRowsView& out);
+/// out = activation(gate, up), see kernels/activation.h. Its relative error is at most (4 + 2 |e|)
+/// 2^-23, e the argument of its sigmoid: v, sqrt(8 / pi) (v + 0.044715 v^3) or alpha c.
+/// Below e = -88 it is 1e-34 in size at most. NaN stays.
+void gated_activation(const OpsContext& ops, const GatedActivation& op);
 
 /// out += x. [T, n]
 void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out);
 
-/// out[t] = table[tokens[t]] widened to f32. table: [vocab, n] of any weight dtype without scales;
+/// out[t] = scale * table[tokens[t]] widened to f32. table: [vocab, n] of any weight dtype without scales;
 /// tokens in [0, vocab): a bug otherwise (the engine has checked them).
 void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,
-           const MutableRowsView& out);
+           const MutableRowsView& out, float scale = 1);
 
 /// out[i] = x[rows[i]]. x: [T, n] of any dtype but sub-byte ones; out: [rows, n] of the same.
 void gather_rows(const OpsContext& ops, const RowsView& x, std::span<const std::int32_t> rows,

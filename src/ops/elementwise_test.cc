@@ -109,6 +109,11 @@ TEST(LayerNorm, OfKnownNumbers) {
   }
 }
 
+void silu_mul(const OpsContext& ops, const RowsView& gate, const RowsView& up,
+              const MutableRowsView& out) {
+  gated_activation(ops, {Activation{}, gate, up, out});
+}
+
 TEST(SiluMul, AgreesWithRef) {
   std::mt19937 rng(test_seed(3));
   for (const std::int64_t n : kSizes) {
@@ -175,6 +180,19 @@ TEST(Embed, AgreesWithRef) {
       embed(ref.ops, table.view, tokens, want.out());
       EXPECT_TRUE(got.same_bits(want)) << name(dtype) << " " << n;
     }
+  }
+}
+
+TEST(Embed, Scales) {
+  const float table[] = {1, -2, 3, 0.5f};
+  const WeightView view{reinterpret_cast<const std::byte*>(table), DType::f32, 2, 2};
+  for (const Device device : {Device::ref, Device::cpu}) {
+    Context c(1, device);
+    Rows out(2, 2);
+    embed(c.ops, view, std::vector<std::int32_t>{1, 0}, out.out(), 4);
+    EXPECT_EQ(out.row(0)[0], 12);
+    EXPECT_EQ(out.row(0)[1], 2);
+    EXPECT_EQ(out.row(1)[1], -8);
   }
 }
 

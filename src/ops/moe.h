@@ -12,7 +12,7 @@ namespace lathe {
 /// others are fewer than top_k, as in DeepSeek V3's published inference code (their choice is -inf).
 /// NaN logits choose ids in range all the same.
 ///
-/// out[t] += weight * down(silu(gate x[t]) * up x[t]) for one chosen expert after the other in
+/// out[t] += weight * down(activation(gate x[t], up x[t])) for one chosen expert after the other in
 /// ascending order of id, in f32; so a row's bits depend on that row alone. Experts that no token
 /// chose cost nothing.
 void expert_layer(const OpsContext& ops, const ExpertLayer& op);

@@ -209,7 +209,13 @@ struct Experts {
 void moe_ffn(Context& c, const RowsView& x, const ExpertStacks& experts,
              std::span<const std::int32_t> ids, std::span<const float> weights, std::int64_t top_k,
              const MutableRowsView& out) {
-  ExpertLayer op{.x = x, .router = {}, .choice = {}, .experts = &experts, .out = out};
+  ExpertLayer op{.x = x,
+                 .router = {},
+                 .router_bias = {},
+                 .choice = {},
+                 .activation = {},
+                 .experts = &experts,
+                 .out = out};
   op.choice.top_k = static_cast<std::int32_t>(top_k);
   if (c.backend->device() == Device::ref) return ref_expert_ffn(op, ids, weights);
   cpu_expert_ffn(c.ops, op, ids, weights);
@@ -313,8 +319,57 @@ TEST(ExpertLayer, AgreesWithRef) {
       Context cpu(2), ref(1, Device::ref);
       ExpertLayer op{.x = x.view(),
                      .router = router.view,
+                     .router_bias = {},
                      .choice = make(RouterScoring::sigmoid, experts, 3),
+                     .activation = {},
                      .experts = &stacks.stacks,
+                     .out = got.out()};
+      expert_layer(cpu.ops, op);
+      op.out = want.out();
+      expert_layer(ref.ops, op);
+      const double added = norm_of_difference(want, before);
+      EXPECT_LE(norm_of_difference(got, want), 1e-4 * added) << name(dtype) << " " << tokens;
+      EXPECT_EQ(added > 1e-3, tokens > 0);
+    }
+  }
+}
+
+// As gpt-oss has them: MXFP4, gate and up by turns, biases everywhere, its activation.
+TEST(ExpertLayer, AgreesWithRefWithBiasesAndTurns) {
+  std::mt19937 rng(test_seed(6));
+  for (const DType dtype : {DType::e2m1, DType::bf16}) {
+    const std::int64_t n = 96, ffn = 64, experts = 8;
+    std::vector<Weight> weights;
+    ExpertStacks stacks;
+    stacks.gate = WeightStack::of(experts, dtype, 2 * ffn, n);
+    stacks.down = WeightStack::of(experts, dtype, n, ffn);
+    weights.reserve(2 * experts);
+    for (std::int64_t e = 0; e < experts; ++e) {
+      stacks.gate.set(e, weights.emplace_back(rng, dtype, 2 * ffn, n).view);
+      stacks.down.set(e, weights.emplace_back(rng, dtype, n, ffn).view);
+    }
+    const Weight router(rng, DType::f32, experts, n);
+    Rows gate_bias(1, experts * 2 * ffn), down_bias(1, experts * n), router_bias(1, experts);
+    for (Rows* bias : {&gate_bias, &down_bias, &router_bias}) bias->randomize(rng);
+    const auto of = [](const Rows& bias) {
+      return std::span(bias.row(0), static_cast<std::size_t>(bias.cols));
+    };
+    stacks.gate_bias = of(gate_bias);
+    stacks.down_bias = of(down_bias);
+    for (const std::int64_t tokens : {0, 1, 19}) {
+      Rows x(tokens, n);
+      x.randomize(rng);
+      Rows got(tokens, n);
+      got.randomize(rng);
+      const Rows before = got;
+      Rows want = got;
+      Context cpu(2), ref(1, Device::ref);
+      ExpertLayer op{.x = x.view(),
+                     .router = router.view,
+                     .router_bias = of(router_bias),
+                     .choice = make(RouterScoring::softmax, experts, 3),
+                     .activation = {.kind = ActivationKind::clamped_swiglu},
+                     .experts = &stacks,
                      .out = got.out()};
       expert_layer(cpu.ops, op);
       op.out = want.out();

@@ -22,8 +22,8 @@ class CpuBackend : public HostBackend {
   }
 
   void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,
-             const MutableRowsView& out) override {
-    cpu_embed(ops.execution, table, tokens, out);
+             float scale, const MutableRowsView& out) override {
+    cpu_embed(ops.execution, table, tokens, scale, out);
   }
   void gather_rows(const OpsContext& ops, const RowsView& x, std::span<const std::int32_t> rows,
                    const MutableRowsView& out) override {
@@ -35,9 +35,8 @@ class CpuBackend : public HostBackend {
   void layer_norm(const OpsContext& ops, const LayerNorm& op) override {
     cpu_layer_norm(ops.execution, op);
   }
-  void silu_mul(const OpsContext& ops, const RowsView& gate, const RowsView& up,
-                const MutableRowsView& out) override {
-    cpu_silu_mul(ops.execution, gate, up, out);
+  void gated_activation(const OpsContext& ops, const GatedActivation& op) override {
+    cpu_gated_activation(ops.execution, op);
   }
   void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) override {
     cpu_add_rows(ops.execution, x, out);

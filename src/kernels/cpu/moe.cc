@@ -71,10 +71,15 @@ void cpu_expert_ffn(const OpsContext& ops, const ExpertLayer& op, std::span<cons
   const Arena::Scope scope(arena);
   const Arena::Scope control(*ops.control);
   const ExpertOrder order = sort_by_expert(*ops.control, ids, op.x.rows, op.choice.top_k, count);
+  const auto bias_of = [&](std::span<const float> biases, std::int64_t expert) -> const float* {
+    const std::int64_t width = std::ssize(biases) / count;
+    return biases.empty() ? nullptr : biases.data() + expert * width;
+  };
   const std::int64_t most = std::min(kPassRows, order.pairs);
   const MutableRowsView rows = take_rows(arena, most, op.x.cols);  // in, then each expert's out
   const MutableRowsView gate = take_rows(arena, most, e.gate.rows);
-  const MutableRowsView up = take_rows(arena, most, e.gate.rows);
+  const bool turns = e.up.count() == 0;  // gate holds both
+  const MutableRowsView up = turns ? MutableRowsView{} : take_rows(arena, most, e.up.rows);
   auto* products = ops.control->take_array<Product>(2 * count);
 
   for (std::int64_t first = 0; first < order.pairs; first += most) {
@@ -94,14 +99,16 @@ void cpu_expert_ffn(const OpsContext& ops, const ExpertLayer& op, std::span<cons
     };
     for_experts([&](std::int64_t i, std::int64_t at, std::int64_t m) {
       const RowsView x = constant(rows_at(rows, at, m));
-      products[last++] = {x, e.gate.at(i), rows_at(gate, at, m)};
-      products[last++] = {x, e.up.at(i), rows_at(up, at, m)};
+      products[last++] = {x, e.gate.at(i), rows_at(gate, at, m), bias_of(e.gate_bias, i)};
+      if (!turns) products[last++] = {x, e.up.at(i), rows_at(up, at, m)};
     });
     multiply();
-    const MutableRowsView hidden = rows_at(gate, 0, n);
-    cpu_silu_mul(ops.execution, constant(hidden), constant(rows_at(up, 0, n)), hidden);
+    const MutableRowsView hidden = cols_at(rows_at(gate, 0, n), 0, e.down.cols);
+    cpu_gated_activation(ops.execution, {op.activation, constant(rows_at(gate, 0, n)),
+                                         turns ? RowsView{} : constant(rows_at(up, 0, n)), hidden});
     for_experts([&](std::int64_t i, std::int64_t at, std::int64_t m) {
-      products[last++] = {constant(rows_at(gate, at, m)), e.down.at(i), rows_at(rows, at, m)};
+      products[last++] = {constant(rows_at(hidden, at, m)), e.down.at(i), rows_at(rows, at, m),
+                          bias_of(e.down_bias, i)};
     });
     multiply();
     cpu_scatter_rows(ops.execution, constant(rows_at(rows, 0, n)), weights, order, first, op.out);
@@ -113,7 +120,8 @@ void cpu_expert_layer(const OpsContext& ops, const ExpertLayer& op) {
   const Arena::Scope control(*ops.control);
   const MutableRowsView logits = take_rows(*ops.tensors, op.x.rows, op.choice.experts);
   // Which experts a token takes should not turn on the rounding of its activations.
-  const Product product{op.x, op.router, logits};
+  const Product product{op.x, op.router, logits,
+                        op.router_bias.empty() ? nullptr : op.router_bias.data()};
   cpu_matmul(ops.execution, *ops.tensors, MatmulPrecision::f32, {&product, 1});
   const std::int64_t chosen = op.x.rows * op.choice.top_k;
   const auto n = static_cast<std::size_t>(chosen);

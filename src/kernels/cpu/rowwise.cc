@@ -103,16 +103,77 @@ HWY_INLINE WeightVec exp_of(WeightVec x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(WeightTag(), x));
 }
 
-void silu_mul_row(const float* gate, const float* up, std::int64_t n, float* out) {
+// v / (1 + e^-power).
+HWY_INLINE WeightVec over_one_plus_exp(WeightVec v, WeightVec power) {
   const WeightTag d;
+  // e^88 is the last whole power in range; beyond it the quotient is 0 to any tolerance. NaN stays.
+  const auto most = hn::Set(d, 88.0f);
+  const auto least = hn::Lt(power, hn::Neg(most));
+  return hn::Div(v, hn::Add(hn::Set(d, 1.0f), exp_of(hn::IfThenElse(least, most, hn::Neg(power)))));
+}
+
+// kinds as Activation has them; tanh as 1 - 2 / (1 + e^2x). alpha and limit are vectors of one value.
+template <ActivationKind kKind>
+HWY_INLINE WeightVec activated(WeightVec v, WeightVec u, WeightVec alpha, WeightVec limit) {
+  const WeightTag d;
+  if constexpr (kKind == ActivationKind::silu) {
+    return hn::Mul(over_one_plus_exp(v, v), u);
+  } else if constexpr (kKind == ActivationKind::gelu_tanh) {
+    // 2 sqrt(2 / pi) (v + 0.044715 v^3)
+    const auto cube =
+        hn::MulAdd(hn::Mul(v, v), hn::Set(d, 0.07135481627f), hn::Set(d, 1.5957691216f));
+    return hn::Mul(over_one_plus_exp(v, hn::Mul(v, cube)), u);
+  } else {
+    // Written so that NaN stays.
+    const auto c = hn::IfThenElse(hn::Gt(v, limit), limit, v);
+    const auto below = hn::IfThenElse(hn::Gt(u, limit), limit, u);
+    const auto e = hn::IfThenElse(hn::Lt(below, hn::Neg(limit)), hn::Neg(limit), below);
+    return hn::Mul(over_one_plus_exp(c, hn::Mul(c, alpha)), hn::Add(e, hn::Set(d, 1.0f)));
+  }
+}
+
+template <ActivationKind kKind>
+HWY_INLINE void activate_row(const Activation& how, const float* gate, const float* up,
+                             std::int64_t n, float* out) {
+  const WeightTag d;
+  const auto alpha = hn::Set(d, how.alpha), limit = hn::Set(d, how.limit);
+  if (up != nullptr) {
+    for_vectors(n, [&](std::int64_t i, std::int64_t count) HWY_ATTR {
+      store(activated<kKind>(load(gate + i, count), load(up + i, count), alpha, limit), out + i,
+            count);
+    });
+    return;
+  }
   for_vectors(n, [&](std::int64_t i, std::int64_t count) HWY_ATTR {
-    const auto v = load(gate + i, count);
-    // e^88 is the last whole power in range; beyond it silu is 0 to any tolerance. NaN stays.
-    const auto most = hn::Set(d, 88.0f);
-    const auto power = hn::IfThenElse(hn::Lt(v, hn::Neg(most)), most, hn::Neg(v));
-    const auto below = hn::Add(hn::Set(d, 1.0f), exp_of(power));
-    store(hn::Mul(hn::Div(v, below), load(up + i, count)), out + i, count);
+    HWY_ALIGN float turns[32] = {};
+    const float* from = gate + 2 * i;
+    if (count < static_cast<std::int64_t>(hn::Lanes(d))) {
+      std::memcpy(turns, from, static_cast<std::size_t>(2 * count) * sizeof(float));
+      from = turns;
+    }
+    WeightVec v, u;
+    hn::LoadInterleaved2(d, from, v, u);
+    store(activated<kKind>(v, u, alpha, limit), out + i, count);
   });
+}
+
+// `up` null: gate has both by turns.
+void gated_row(const Activation& how, const float* gate, const float* up, std::int64_t n,
+               float* out) {
+  switch (how.kind) {
+    case ActivationKind::silu:
+      return activate_row<ActivationKind::silu>(how, gate, up, n, out);
+    case ActivationKind::gelu_tanh:
+      return activate_row<ActivationKind::gelu_tanh>(how, gate, up, n, out);
+    case ActivationKind::clamped_swiglu:
+      return activate_row<ActivationKind::clamped_swiglu>(how, gate, up, n, out);
+  }
+}
+
+void scale_row(float factor, std::int64_t n, float* x) {
+  const auto f = hn::Set(WeightTag(), factor);
+  for_vectors(n, [&](std::int64_t i, std::int64_t count)
+                     HWY_ATTR { store(hn::Mul(load(x + i, count), f), x + i, count); });
 }
 
 void add_scaled_row(const float* x, float factor, std::int64_t n, float* out) {
@@ -160,7 +221,8 @@ namespace lathe {
 
 HWY_EXPORT(rms_norm_row);
 HWY_EXPORT(layer_norm_row);
-HWY_EXPORT(silu_mul_row);
+HWY_EXPORT(gated_row);
+HWY_EXPORT(scale_row);
 HWY_EXPORT(add_scaled_row);
 HWY_EXPORT(widen_row);
 
@@ -187,11 +249,11 @@ void cpu_layer_norm(const Execution& execution, const LayerNorm& op) {
   });
 }
 
-void cpu_silu_mul(const Execution& execution, const RowsView& gate, const RowsView& up,
-                  const MutableRowsView& out) {
-  for_rows(execution, gate.rows, 4 * gate.cols, [&](std::int64_t t) {
-    HWY_DYNAMIC_DISPATCH(silu_mul_row)
-    (floats(gate.row(t)), floats(up.row(t)), gate.cols, floats(out.row(t)));
+void cpu_gated_activation(const Execution& execution, const GatedActivation& op) {
+  for_rows(execution, op.out.rows, 4 * op.out.cols, [&](std::int64_t t) {
+    HWY_DYNAMIC_DISPATCH(gated_row)
+    (op.activation, floats(op.gate.row(t)), op.up.cols == 0 ? nullptr : floats(op.up.row(t)),
+     op.out.cols, floats(op.out.row(t)));
   });
 }
 
@@ -202,7 +264,7 @@ void cpu_add_rows(const Execution& execution, const RowsView& x, const MutableRo
 }
 
 void cpu_embed(const Execution& execution, const WeightView& table,
-               std::span<const std::int32_t> tokens, const MutableRowsView& out) {
+               std::span<const std::int32_t> tokens, float scale, const MutableRowsView& out) {
   for (const std::int32_t t : tokens) {
     LATHE_CHECK(t >= 0 && t < table.rows, "tokens lie in the table");
   }
@@ -211,6 +273,7 @@ void cpu_embed(const Execution& execution, const WeightView& table,
     HWY_DYNAMIC_DISPATCH(widen_row)
     (table.data + bytes_of(table.dtype, at * table.cols), table.dtype, table.cols,
      floats(out.row(t)));
+    if (scale != 1) HWY_DYNAMIC_DISPATCH(scale_row)(scale, table.cols, floats(out.row(t)));
   });
 }
 

@@ -22,8 +22,8 @@ class RefBackend : public HostBackend {
   }
 
   void embed(const OpsContext&, const WeightView& table, std::span<const std::int32_t> tokens,
-             const MutableRowsView& out) override {
-    ref_embed(table, tokens, out);
+             float scale, const MutableRowsView& out) override {
+    ref_embed(table, tokens, scale, out);
   }
   void gather_rows(const OpsContext&, const RowsView& x, std::span<const std::int32_t> rows,
                    const MutableRowsView& out) override {
@@ -31,9 +31,8 @@ class RefBackend : public HostBackend {
   }
   void rms_norm(const OpsContext&, const RmsNorm& op) override { ref_rms_norm(op); }
   void layer_norm(const OpsContext&, const LayerNorm& op) override { ref_layer_norm(op); }
-  void silu_mul(const OpsContext&, const RowsView& gate, const RowsView& up,
-                const MutableRowsView& out) override {
-    ref_silu_mul(gate, up, out);
+  void gated_activation(const OpsContext&, const GatedActivation& op) override {
+    ref_gated_activation(op);
   }
   void add_rows(const OpsContext&, const RowsView& x, const MutableRowsView& out) override {
     ref_add_rows(x, out);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/ref/linear.h"
+#include "kernels/ref/rowwise.h"
 
 namespace lathe {
 namespace {
@@ -63,10 +64,14 @@ void keep_groups(const Router& router, Doubles& choice) {
   }
 }
 
-// w x, in double all through.
-Doubles times(const WeightView& w, const Doubles& x) {
+// w x + the expert's bias, if there is one, in double all through.
+Doubles times(const WeightView& w, std::span<const float> biases, std::int64_t expert,
+              const Doubles& x) {
   Doubles y(static_cast<std::size_t>(w.rows));
   for (std::int64_t n = 0; n < w.rows; ++n) {
+    if (!biases.empty()) {
+      y[static_cast<std::size_t>(n)] = biases[static_cast<std::size_t>(expert * w.rows + n)];
+    }
     for (std::int64_t k = 0; k < w.cols; ++k) {
       y[static_cast<std::size_t>(n)] += x[static_cast<std::size_t>(k)] * weight_at(w, n, k);
     }
@@ -105,12 +110,17 @@ void ref_expert_ffn(const ExpertLayer& op, std::span<const std::int32_t> ids,
     Doubles sum(to, to + op.out.cols);
     for (std::int64_t j = 0; j < top_k; ++j) {
       const auto at = static_cast<std::size_t>(t * top_k + j);
-      Doubles gate = times(op.experts->gate.at(ids[at]), in);
-      const Doubles up = times(op.experts->up.at(ids[at]), in);
-      for (std::size_t i = 0; i < gate.size(); ++i) {
-        gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+      const ExpertStacks& e = *op.experts;
+      const std::int64_t id = ids[at];
+      const bool turns = e.up.count() == 0;
+      const Doubles gate = times(e.gate.at(id), e.gate_bias, id, in);
+      const Doubles up = turns ? Doubles() : times(e.up.at(id), {}, id, in);
+      Doubles hidden(static_cast<std::size_t>(e.down.cols));
+      for (std::size_t i = 0; i < hidden.size(); ++i) {
+        hidden[i] = turns ? activated(op.activation, gate[2 * i], gate[2 * i + 1])
+                          : activated(op.activation, gate[i], up[i]);
       }
-      const Doubles down = times(op.experts->down.at(ids[at]), gate);
+      const Doubles down = times(e.down.at(id), e.down_bias, id, hidden);
       for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += double{weights[at]} * down[i];
     }
     for (std::size_t i = 0; i < sum.size(); ++i) to[i] = static_cast<float>(sum[i]);
@@ -122,7 +132,8 @@ void ref_expert_layer(const ExpertLayer& op) {
   std::vector<float> logits(static_cast<std::size_t>(op.x.rows * experts));
   const MutableRowsView logit_rows{reinterpret_cast<std::byte*>(logits.data()), DType::f32,
                                    op.x.rows, experts, experts};
-  const Product product{op.x, op.router, logit_rows};
+  const Product product{op.x, op.router, logit_rows,
+                        op.router_bias.empty() ? nullptr : op.router_bias.data()};
   ref_matmul({&product, 1});
   const auto chosen = static_cast<std::size_t>(op.x.rows * op.choice.top_k);
   std::vector<std::int32_t> ids(chosen);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 
 #include "base/check.h"
 #include "base/float_formats.h"
@@ -52,11 +53,31 @@ void ref_layer_norm(const LayerNorm& op) {
   }
 }
 
-void ref_silu_mul(const RowsView& gate, const RowsView& up, const MutableRowsView& out) {
-  for (std::int64_t t = 0; t < gate.rows; ++t) {
-    for (std::int64_t i = 0; i < gate.cols; ++i) {
-      const double v = floats(gate.row(t))[i];
-      floats(out.row(t))[i] = static_cast<float>(v / (1 + std::exp(-v)) * floats(up.row(t))[i]);
+double activated(const Activation& how, double v, double u) {
+  switch (how.kind) {
+    case ActivationKind::silu:
+      return v / (1 + std::exp(-v)) * u;
+    case ActivationKind::gelu_tanh:
+      // (1 + tanh(x)) / 2 is 1 / (1 + e^-2x), which does not cancel.
+      return v / (1 + std::exp(-std::sqrt(8 / std::numbers::pi) * (v + 0.044715 * v * v * v))) * u;
+    case ActivationKind::clamped_swiglu:
+      // Written so that NaN stays.
+      v = v > how.limit ? how.limit : v;
+      u = u > how.limit ? how.limit : u < -how.limit ? -how.limit : u;
+      return v / (1 + std::exp(-double{how.alpha} * v)) * (u + 1);
+  }
+  return 0;
+}
+
+void ref_gated_activation(const GatedActivation& op) {
+  const bool turns = op.up.cols == 0;
+  for (std::int64_t t = 0; t < op.out.rows; ++t) {
+    const float* gate = floats(op.gate.row(t));
+    const float* up = turns ? gate + 1 : floats(op.up.row(t));
+    const std::int64_t step = turns ? 2 : 1;
+    for (std::int64_t i = 0; i < op.out.cols; ++i) {
+      const double v = activated(op.activation, gate[step * i], up[step * i]);
+      floats(op.out.row(t))[i] = static_cast<float>(v);
     }
   }
 }
@@ -67,13 +88,13 @@ void ref_add_rows(const RowsView& x, const MutableRowsView& out) {
   }
 }
 
-void ref_embed(const WeightView& table, std::span<const std::int32_t> tokens,
+void ref_embed(const WeightView& table, std::span<const std::int32_t> tokens, float scale,
                const MutableRowsView& out) {
   for (std::int64_t t = 0; t < std::ssize(tokens); ++t) {
     const std::int32_t token = tokens[static_cast<std::size_t>(t)];
     LATHE_CHECK(token >= 0 && token < table.rows, "tokens lie in the table");
     for (std::int64_t i = 0; i < table.cols; ++i) {
-      floats(out.row(t))[i] = weight_at(table, token, i);
+      floats(out.row(t))[i] = weight_at(table, token, i) * scale;
     }
   }
 }

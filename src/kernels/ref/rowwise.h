@@ -12,9 +12,11 @@ namespace lathe {
 
 void ref_rms_norm(const RmsNorm& op);
 void ref_layer_norm(const LayerNorm& op);
-void ref_silu_mul(const RowsView& gate, const RowsView& up, const MutableRowsView& out);
+/// What an activation makes of an element of the gate and of the up projection.
+double activated(const Activation& how, double v, double u);
+void ref_gated_activation(const GatedActivation& op);
 void ref_add_rows(const RowsView& x, const MutableRowsView& out);
-void ref_embed(const WeightView& table, std::span<const std::int32_t> tokens,
+void ref_embed(const WeightView& table, std::span<const std::int32_t> tokens, float scale,
                const MutableRowsView& out);
 void ref_gather_rows(const RowsView& x, std::span<const std::int32_t> rows,
                      const MutableRowsView& out);

@@ -1,0 +1,31 @@
+// The gated activations of feed-forward layers.
+#pragma once
+
+#include "base/enum.h"
+#include "base/rows_view.h"
+
+namespace lathe {
+
+// Of v, an element of the gate projection, and u, that of the up projection:
+#define LATHE_ACTIVATIONS(X)                                                            \
+  X(silu)           /* v / (1 + e^-v) * u */                                            \
+  X(gelu_tanh)      /* v / 2 (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))) * u (Gemma) */ \
+  X(clamped_swiglu) /* c / (1 + e^(-alpha c)) * (d + 1), c = min(v, limit) and d = u clamped  \
+                       to [-limit, limit] (gpt-oss) */
+LATHE_ENUM(ActivationKind, LATHE_ACTIVATIONS)
+
+struct Activation {
+  ActivationKind kind = ActivationKind::silu;
+  float alpha = 1.702f;  // clamped_swiglu
+  float limit = 7;       // clamped_swiglu
+};
+
+struct GatedActivation {
+  Activation activation;
+  // [T, n] f32 each; or `up` has no columns and gate [T, 2 n] holds both by turns, gate first.
+  RowsView gate;
+  RowsView up;
+  MutableRowsView out;  // [T, n] f32; may be gate or up, or the first n columns of gate
+};
+
+}  // namespace lathe

@@ -1,0 +1,103 @@
+// For tests: the checkpoints of tools/make_generated_fixtures.py, whose weights a rule makes.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/float_formats.h"
+#include "io/read_file.h"
+
+namespace lathe {
+
+/// A checkpoint's folder, written when made and removed at the end.
+class GeneratedCheckpoint {
+ public:
+  /// `fixture`: a folder with config.json and tensors.json.
+  explicit GeneratedCheckpoint(const std::filesystem::path& fixture)
+      : dir_(std::filesystem::path(testing::TempDir()) /
+             ("lathe_generated_" + fixture.filename().string() + "_" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(dir_);
+    std::filesystem::copy_file(fixture / "config.json", dir_ / "config.json",
+                               std::filesystem::copy_options::overwrite_existing);
+    write(nlohmann::ordered_json::parse(*read_file(fixture / "tensors.json")));
+  }
+  ~GeneratedCheckpoint() { std::filesystem::remove_all(dir_); }
+  GeneratedCheckpoint(const GeneratedCheckpoint&) = delete;
+  GeneratedCheckpoint& operator=(const GeneratedCheckpoint&) = delete;
+
+  std::string dir() const { return dir_.string(); }
+
+ private:
+  using Json = nlohmann::ordered_json;
+
+  static std::uint64_t splitmix64(std::uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+  }
+  static std::uint64_t fnv1a64(std::string_view text) {
+    std::uint64_t h = 0xcbf29ce484222325u;
+    for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    return h;
+  }
+
+  template <class T>
+  static void append(std::string& bytes, T value) {
+    bytes.append(reinterpret_cast<const char*>(&value), sizeof(T));
+  }
+  static std::string bytes_of_tensor(const std::string& name, const Json& spec,
+                                     std::uint64_t count) {
+    const std::uint64_t base = splitmix64(fnv1a64(name));
+    const auto dtype = spec["dtype"].get<std::string>();
+    std::string bytes;
+    if (dtype == "U8") {
+      const auto low = spec["low"].get<std::uint64_t>(), range = spec["count"].get<std::uint64_t>();
+      for (std::uint64_t i = 0; i < count; ++i) {
+        append(bytes, static_cast<std::uint8_t>(low + splitmix64(base + i) % range));
+      }
+      return bytes;
+    }
+    const auto mean = spec["mean"].get<double>(), reach = spec["reach"].get<double>();
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const auto bits = static_cast<std::int32_t>(splitmix64(base + i) >> 32);
+      const auto v = static_cast<float>(mean + reach * (static_cast<double>(bits) * 0x1p-31));
+      if (dtype == "F32") append(bytes, v);
+      if (dtype == "BF16") append(bytes, to_bf16(v));
+      if (dtype == "F16") append(bytes, to_f16(v));
+    }
+    return bytes;
+  }
+
+  void write(const Json& tensors) {
+    Json header;
+    std::string data;
+    for (const auto& [name, spec] : tensors.items()) {
+      std::uint64_t count = 1;
+      for (const Json& d : spec["shape"]) count *= d.get<std::uint64_t>();
+      const std::size_t begin = data.size();
+      data += bytes_of_tensor(name, spec, count);
+      header[name] = {{"dtype", spec["dtype"]},
+                      {"shape", spec["shape"]},
+                      {"data_offsets", {begin, data.size()}}};
+    }
+    const std::string text = header.dump();
+    std::string size;
+    append(size, static_cast<std::uint64_t>(text.size()));
+    std::ofstream(dir_ / "model.safetensors", std::ios::binary) << size << text << data;
+  }
+
+  std::filesystem::path dir_;
+};
+
+}  // namespace lathe
