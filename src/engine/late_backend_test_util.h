@@ -66,9 +66,9 @@ class LateBackend : public HostBackend {
   }
 
   void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,
-             const MutableRowsView& out) override {
+             float scale, const MutableRowsView& out) override {
     queue(ops, [=, tokens = copy(tokens)](Backend& b, const OpsContext& o) {
-      b.embed(o, table, tokens, out);
+      b.embed(o, table, tokens, scale, out);
     });
   }
   void gather_rows(const OpsContext& ops, const RowsView& x, std::span<const std::int32_t> rows,
@@ -83,9 +83,8 @@ class LateBackend : public HostBackend {
   void layer_norm(const OpsContext& ops, const LayerNorm& op) override {
     queue(ops, [=](Backend& b, const OpsContext& o) { b.layer_norm(o, op); });
   }
-  void silu_mul(const OpsContext& ops, const RowsView& gate, const RowsView& up,
-                const MutableRowsView& out) override {
-    queue(ops, [=](Backend& b, const OpsContext& o) { b.silu_mul(o, gate, up, out); });
+  void gated_activation(const OpsContext& ops, const GatedActivation& op) override {
+    queue(ops, [=](Backend& b, const OpsContext& o) { b.gated_activation(o, op); });
   }
   void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) override {
     queue(ops, [=](Backend& b, const OpsContext& o) { b.add_rows(o, x, out); });

@@ -173,10 +173,10 @@ TEST(RowwiseTargets, SiluAgreesWithTheOracle) {
     SCOPED_TRACE(n);
     const Floats gate = random_floats(rng, kRows * n), up = random_floats(rng, kRows * n);
     Floats want(gate.size());
-    ref_silu_mul(view(gate, kRows, n), view(up, kRows, n), view(want, kRows, n));
+    ref_gated_activation({{}, view(gate, kRows, n), view(up, kRows, n), view(want, kRows, n)});
     on_every_target([&] {
       Floats got(gate.size());
-      cpu_silu_mul({}, view(gate, kRows, n), view(up, kRows, n), view(got, kRows, n));
+      cpu_gated_activation({}, {{}, view(gate, kRows, n), view(up, kRows, n), view(got, kRows, n)});
       // e^-v within 2 ulp, a sum, a quotient, a product; more without FMAs.
       expect_near(got, want, 16 * kUnit, 0);
     });
@@ -220,10 +220,10 @@ TEST(RowwiseTargets, SumsAndRowsOfTablesAreTheSameBits) {
       table.view.scales = nullptr;  // tables have none
       const std::int32_t tokens[kRows] = {0, 149, 130};
       Floats want(kRows * static_cast<std::size_t>(n));
-      ref_embed(table.view, tokens, view(want, kRows, n));
+      ref_embed(table.view, tokens, 1, view(want, kRows, n));
       on_every_target([&] {
         Floats got(want.size());
-        cpu_embed({}, table.view, tokens, view(got, kRows, n));
+        cpu_embed({}, table.view, tokens, 1, view(got, kRows, n));
         EXPECT_TRUE(same_bits(got, want));
       });
     }
