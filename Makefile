@@ -52,6 +52,7 @@ format:
 docs: build
 	tools/docs_blocks.py --write $(BUILD)/lathe
 	tools/draw_docs.py $(BUILD)/lathe
+	tools/draw_kernels.py --write
 
 FUZZ_SECONDS ?= 60
 fuzz:

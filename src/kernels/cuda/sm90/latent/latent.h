@@ -136,7 +136,7 @@ void stage_latent(const LatentShape& shape, LatentCut& cut);
 /// q bf16, out bf16, lse f32 or null. Layouts mla_bf16, mla_fp8, mla_fp8_block at 512 + 64, v4_fp8 and
 /// bf16 rows at 448 + 64; v_dim 512. Scales in fp8 pages lie between 2^-15 and 2^7 (latent_limits.h). Or q e4m3 with q_scale on mla_fp8 by page table, rows and pages at
 /// multiples of 16 bytes: weights are rounded to e4m3 then, so that outputs are off by a few percent of
-/// sqrt(sum of w^2 v^2) (docs/kernels-latent.md).
+/// sqrt(sum of w^2 v^2) (bench/notes/native-fp8/05-accuracy.md).
 ///
 /// Where cut says that pages are staged and the lists name more of them than there is room for, pages are
 /// read where they lie.

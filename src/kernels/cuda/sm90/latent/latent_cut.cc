@@ -23,7 +23,7 @@ struct LineCost {
   double item;   // filling and emptying the pipeline
   double block;  // each one that runs
 };
-// Fitted to calls of 1 to 16 requests (docs/kernels-latent.md).
+// Fitted to calls of 1 to 16 requests (bench/notes/schedule/03-few-requests.md).
 constexpr LineCost kF16Costs[] = {
     {64, 1, 3, 0.0073}, {32, 0.72, 2.55, 0.0073}, {16, 0.6, 2.25, 0.0073}};
 constexpr LineCost kFp8Costs[] = {

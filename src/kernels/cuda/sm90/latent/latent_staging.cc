@@ -66,7 +66,7 @@ bool stage_pays(const LatentShape& s, const LatentCut& cut) {
   // Where lists may well name more there is hardly room for what they do name.
   if (s.tokens > tokens) return false;
   if (s.tokens > 0) tokens = s.tokens;
-  // Seconds, measured on an H200 (docs/kernels-latent.md): a tenth of what pages take where they lie, against
+  // Seconds, measured on an H200 (bench/notes/m64-fp8/08-staged-pages.md): a tenth of what pages take where they lie, against
   // launches, lists and a token's way through memory.
   const double rows = static_cast<double>(s.rows), keys = static_cast<double>(s.keys);
   const double saved = 0.1 * rows * keys * s.heads * 2 * (576 + kLatentValue) / 600e12;
