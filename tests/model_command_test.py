@@ -3,6 +3,8 @@
 
 import json
 import pathlib
+import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -209,6 +211,71 @@ class InspectAndBench(ModelCommand):
         self.assertEqual(row["longest_context"], config["max_position_embeddings"])
         self.assertEqual(lathe("inspect", str(DATA / "models/llama")).returncode, 0)
         self.assertIn("config.json", self.refused("inspect", "/no/such/folder"))
+
+    def test_a_configuration_alone_says_what_its_weights_would_be(self):
+        data = json.loads(lathe("inspect", str(self.model / "config.json"), "--json").stdout)
+        made = json.loads(lathe("inspect", str(DATA / "models/qwen3/config.json"), "--json").stdout)
+        stored = json.loads(lathe("inspect", str(DATA / "models/qwen3"), "--json").stdout)
+        self.assertEqual(made["parameters"], stored["parameters"])
+        self.assertEqual([r["bytes_per_token"] for r in made["layouts"]],
+                         [r["bytes_per_token"] for r in data["layouts"]])
+        plan = lathe("plan", "--config", str(self.model / "config.json"), "--device", "cpu", "--json")
+        self.assertIn("activations", {b["name"] for b in json.loads(plan.stdout)["budgets"]})
+
+    def test_what_no_machine_holds_is_refused_before_anything_is_allocated(self):
+        config = str(self.model / "config.json")
+        dummy = ["--load-format", "dummy", "--config", config]
+        for flag in ("--max-running-requests", "--chunked-prefill-size"):
+            for command in (["plan", "--config", config, "--device", "cpu"],
+                            ["generate", "--model", str(self.model), "--load-format", "dummy", "-p", "x"],
+                            ["bench", "engine", *dummy]):
+                result = lathe(*command, flag, "1000000000")
+                self.assertEqual(result.returncode, 2, (command, result.stderr))
+                text = result.stdout + result.stderr
+                self.assertRegex(text, r"buffers +memory +wanted at most the machine's [^\n]* offered ")
+                way = re.search(r"try (--\S+) (\d+)", text)
+                self.assertEqual(way[1], flag)
+                again = lathe("plan", "--config", config, "--device", "cpu", flag, way[2])
+                if command[0] == "plan":
+                    self.assertEqual(again.returncode, 0, again.stdout)
+
+    def test_weights_beyond_the_machine_are_refused(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            config = json.loads((self.model / "config.json").read_text())
+            config.update(num_hidden_layers=400, intermediate_size=1 << 20, hidden_size=1 << 14)
+            if "layer_types" in config:
+                del config["layer_types"]
+            (folder / "config.json").write_text(json.dumps(config))
+            shutil.copy(self.model / "tokenizer.json", folder)
+            file = str(folder / "config.json")
+            for command in (["plan", "--config", file, "--device", "cpu"],
+                            ["generate", "--model", name, "--load-format", "dummy", "-p", "x"],
+                            ["bench", "engine", "--load-format", "dummy", "--config", file]):
+                result = lathe(*command)
+                self.assertEqual(result.returncode, 2, command)
+                self.assertRegex(result.stdout + result.stderr, r"offered [\d.]+ TiB \(weights [\d.]+ TiB")
+            rows = json.loads(lathe("inspect", file, "--json").stdout)["layouts"]
+            self.assertTrue(all("TiB" in r["reason"] for r in rows), rows)
+
+    def test_memory_that_the_system_does_not_give_is_one_line(self):
+        most = 1 << 30
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+        def run(*args: str) -> subprocess.CompletedProcess:
+            return subprocess.run([LATHE, *args], capture_output=True, text=True, timeout=120,
+                                  preexec_fn=limit)
+
+        if run("layouts").returncode != 0:
+            return  # a build whose own memory, such as a sanitiser's, does not fit
+        base = ["generate", *self.flags("-p", "x", "--quiet", "--max-new-tokens", "1", "--threads", "1")]
+        cases = [["--max-total-tokens", "8000000"], ["--chunked-prefill-size", "1000000"]]
+        for more in cases:
+            result = run(*base, *more)
+            self.assertIn(result.returncode, (1, 2), more)
+            self.assertRegex(result.stderr, r"^lathe: host memory: wanted \d+ bytes more, got less: [^\n]*\n$")
 
     def test_bench_engine(self):
         result = lathe("bench", "engine", "--load-format", "dummy", "--config", str(self.model / "config.json"),

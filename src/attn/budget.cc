@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "attn/cost.h"
+#include "attn/explain.h"
 
 namespace lathe {
 namespace {
@@ -157,6 +158,29 @@ std::int64_t cache_bytes(const Plan& plan, std::int64_t tokens) {
   return times(sum, plan.layers);
 }
 
+std::int64_t bytes_of_budgets(std::span<const Budget> budgets) {
+  std::int64_t sum = 0;
+  for (const Budget& b : budgets) sum = plus(sum, b.bytes);
+  return sum;
+}
+
+Reason too_much(const Machine& machine, std::span<const Budget> budgets,
+                std::int64_t weight_bytes) {
+  const std::int64_t sum = plus(bytes_of_budgets(budgets), weight_bytes);
+  std::string parts = weight_bytes > 0 ? "weights " + human_bytes(weight_bytes) : "";
+  for (const Budget& b : budgets) {
+    if (b.bytes < sum / 16) continue;  // what hardly counts
+    parts +=
+        fmt::format("{}{} {}", parts.empty() ? "" : ", ", meaning(b.kind), human_bytes(b.bytes));
+  }
+  return {Rule::memory,
+          weight_bytes > 0 ? "weights and buffers" : "buffers",
+          "memory",
+          "at most the machine's " + human_bytes(machine.memory_bytes),
+          fmt::format("{} ({})", human_bytes(sum), parts),
+          ""};
+}
+
 std::vector<Reason> check_budgets(const Plan& plan, const Machine& machine, const Wishes& wishes) {
   std::vector<Reason> out;
   const AttentionProblem& p = plan.problem;
@@ -180,9 +204,12 @@ std::vector<Reason> check_budgets(const Plan& plan, const Machine& machine, cons
                      fmt::format("--gather-budget {}", least)});
     }
   }
+  const std::int64_t buffers = bytes_of_budgets(plan.budgets);
+  if (buffers > machine.memory_bytes) {
+    out.push_back(too_much(machine, plan.budgets, 0));
+    return out;
+  }
   if (wishes.max_total_tokens > 0) {
-    std::int64_t buffers = 0;
-    for (const Budget& b : plan.budgets) buffers = plus(buffers, b.bytes);
     const std::int64_t cache = cache_bytes(plan, wishes.max_total_tokens);
     if (plus(cache, buffers) > machine.memory_bytes) {
       const std::int64_t left = std::max<std::int64_t>(0, machine.memory_bytes - buffers);

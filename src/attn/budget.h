@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "attn/machine.h"
@@ -43,9 +44,14 @@ std::int64_t window_pages(const Plan& plan, std::int64_t block_tokens, std::int6
 /// Bytes of the plan's pools for a number of tokens, all layers.
 std::int64_t cache_bytes(const Plan& plan, std::int64_t tokens);
 
-/// What the budgets cannot hold: one row's tile beyond its ceiling (Rule::budget), or cache and
-/// buffers beyond the machine (Rule::memory). Only plans for which --max-total-tokens was given are
-/// held against the machine's memory.
+/// Their sum, at most INT64_MAX.
+std::int64_t bytes_of_budgets(std::span<const Budget> budgets);
+
+/// Rule::memory: weights and buffers beyond the machine, each large one named.
+Reason too_much(const Machine& machine, std::span<const Budget> budgets, std::int64_t weight_bytes);
+
+/// What the budgets cannot hold: one row's tile beyond its ceiling (Rule::budget); buffers, or
+/// buffers and the cache of --max-total-tokens, beyond the machine (Rule::memory).
 std::vector<Reason> check_budgets(const Plan& plan, const Machine& machine, const Wishes& wishes);
 
 }  // namespace lathe

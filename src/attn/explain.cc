@@ -186,7 +186,8 @@ std::string human_bytes(std::int64_t bytes) {
   if (bytes < 100 * kKiB) return grouped(bytes) + " B";
   if (bytes < kKiB * kKiB) return fmt::format("{} KiB", bytes / kKiB);
   if (bytes < kKiB * kKiB * kKiB) return fmt::format("{} MiB", bytes / (kKiB * kKiB));
-  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (kKiB * kKiB * kKiB));
+  const double gib = static_cast<double>(bytes) / (kKiB * kKiB * kKiB);
+  return gib < kKiB ? fmt::format("{:.1f} GiB", gib) : fmt::format("{:.1f} TiB", gib / kKiB);
 }
 
 std::string explain(const Plan& plan) {

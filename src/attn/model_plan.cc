@@ -19,6 +19,7 @@ bool shared(BudgetKind kind) {
     case BudgetKind::gather:
     case BudgetKind::split_partials:
     case BudgetKind::worker_rows:
+    case BudgetKind::activations:
       return true;
     case BudgetKind::top_k_rows:
     case BudgetKind::compressor_state:
@@ -56,38 +57,6 @@ std::int64_t block_tokens(const std::vector<GroupPlan>& groups) {
   return out;
 }
 
-// The machine's memory beside all groups' caches; make_plan() sees one group at a time.
-std::optional<Reason> check_memory(const ModelPlan& plan, const Machine& machine,
-                                   const Wishes& wishes) {
-  if (wishes.max_total_tokens == 0) return std::nullopt;
-  const auto cache = [&](std::int64_t tokens) {
-    double sum = 0;
-    for (const GroupPlan& g : plan.groups) {
-      sum += static_cast<double>(cache_bytes(g.plan, tokens));
-    }
-    return sum;
-  };
-  const std::int64_t buffers = plan.buffer_bytes();
-  const double left =
-      static_cast<double>(std::max<std::int64_t>(0, machine.memory_bytes - buffers));
-  if (cache(wishes.max_total_tokens) <= left) return std::nullopt;
-  // A window's share does not grow with the tokens, so the fit is searched, in whole blocks.
-  std::int64_t fit = 0;
-  std::int64_t above = (wishes.max_total_tokens + plan.block_tokens - 1) / plan.block_tokens;
-  while (above - fit > 1) {
-    const std::int64_t middle = fit + (above - fit) / 2;
-    (cache(middle * plan.block_tokens) <= left ? fit : above) = middle;
-  }
-  fit *= plan.block_tokens;
-  return Reason{Rule::memory,
-                "cache",
-                "--max-total-tokens",
-                fmt::format("at most {} tokens beside {} bytes of buffers", fit, buffers),
-                fmt::format("{} tokens, {:.0f} bytes", wishes.max_total_tokens,
-                            cache(wishes.max_total_tokens)),
-                fmt::format("--max-total-tokens {}", fit)};
-}
-
 }  // namespace
 
 std::int32_t ModelPlan::layers() const {
@@ -107,13 +76,7 @@ const Budget* ModelPlan::budget(BudgetKind kind) const {
   return it == budgets.end() ? nullptr : &*it;
 }
 
-std::int64_t ModelPlan::buffer_bytes() const {
-  std::int64_t sum = 0;
-  for (const Budget& b : budgets) {
-    if (__builtin_add_overflow(sum, b.bytes, &sum)) return INT64_MAX;
-  }
-  return sum;
-}
+std::int64_t ModelPlan::buffer_bytes() const { return bytes_of_budgets(budgets); }
 
 double ModelPlan::bytes_per_token() const {
   double all = 0;
@@ -150,7 +113,7 @@ ModelPlanResult make_model_plan(std::span<const LayerGroup> groups, const Machin
   }
   ModelPlan out = join_groups(std::move(plans));
   if (!alone) {
-    if (auto over = check_memory(out, machine, wishes)) {
+    if (auto over = check_memory(out, machine, wishes, 0)) {
       Refusal refusal;
       refusal.headline = "the buffers do not fit";
       refusal.reasons.push_back(std::move(*over));
@@ -158,6 +121,41 @@ ModelPlanResult make_model_plan(std::span<const LayerGroup> groups, const Machin
     }
   }
   return out;
+}
+
+std::optional<Reason> check_memory(const ModelPlan& plan, const Machine& machine,
+                                   const Wishes& wishes, std::int64_t weight_bytes) {
+  const std::int64_t buffers = plan.buffer_bytes();
+  if (buffers > machine.memory_bytes - weight_bytes) {
+    return too_much(machine, plan.budgets, weight_bytes);
+  }
+  const auto cache = [&](std::int64_t tokens) {
+    double sum = 0;
+    for (const GroupPlan& g : plan.groups) {
+      sum += static_cast<double>(cache_bytes(g.plan, tokens));
+    }
+    return sum;
+  };
+  const std::int64_t tokens =
+      wishes.max_total_tokens > 0 ? wishes.max_total_tokens : plan.block_tokens;
+  const std::int64_t taken = buffers + weight_bytes;
+  const auto left = static_cast<double>(machine.memory_bytes - taken);
+  if (cache(tokens) <= left) return std::nullopt;
+  // A window's share does not grow with the tokens, so the fit is searched, in whole blocks.
+  std::int64_t fit = 0;
+  std::int64_t above = (tokens + plan.block_tokens - 1) / plan.block_tokens;
+  while (above - fit > 1) {
+    const std::int64_t middle = fit + (above - fit) / 2;
+    (cache(middle * plan.block_tokens) <= left ? fit : above) = middle;
+  }
+  fit *= plan.block_tokens;
+  return Reason{Rule::memory,
+                "cache",
+                "--max-total-tokens",
+                fmt::format("at most {} tokens beside {} bytes of {}buffers", fit, taken,
+                            weight_bytes > 0 ? "weights and " : ""),
+                fmt::format("{} tokens, {:.0f} bytes", tokens, cache(tokens)),
+                fit > 0 ? fmt::format("--max-total-tokens {}", fit) : ""};
 }
 
 ModelPlan join_groups(std::vector<GroupPlan> groups) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -70,6 +71,11 @@ using ModelPlanResult = Result<ModelPlan, Refusal>;
 ModelPlanResult make_model_plan(std::span<const LayerGroup> groups, const Machine& machine,
                                 const Wishes& wishes, const Registry& registry,
                                 std::vector<Rejection>* rejections = nullptr);
+
+/// Why the weights, all groups' buffers and the cache of --max-total-tokens (of one block where it is
+/// 0) exceed the machine; make_plan() sees one group at a time, and no weights.
+std::optional<Reason> check_memory(const ModelPlan& plan, const Machine& machine,
+                                   const Wishes& wishes, std::int64_t weight_bytes);
 
 /// The plan of a model from those of its groups. Precondition: at least one group; each has planned
 /// for the same steps.

@@ -80,7 +80,8 @@ struct PhasePlan {
   X(split_partials, "split partials")          \
   X(worker_rows, "worker rows")                \
   X(compressor_state, "compressor state")      \
-  X(step, "step")
+  X(step, "step")                              \
+  X(activations, "activations")
 // clang-format on
 LATHE_ENUM_WITH_TEXT(BudgetKind, LATHE_BUDGET_KINDS)
 

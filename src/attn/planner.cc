@@ -305,6 +305,12 @@ PlanResult make_plan(const AttentionProblem& problem, const Machine& machine, co
   PlanResult result = Planner(problem, machine, wishes, registry, rejections).run();
   if (result) return result;
   Refusal refusal = result.error();
+  const auto sizes = [](const Reason& r) { return r.rule == Rule::memory && r.hint.empty(); };
+  if (std::any_of(refusal.reasons.begin(), refusal.reasons.end(), sizes)) {
+    refusal.suggestions =
+        sizes_that_fit(wishes, [&](const Wishes& w) { return attempt(machine, w); });
+    return refusal;
+  }
   refusal.suggestions = suggest(problem, machine, wishes, registry, attempt);
   return refusal;
 }

@@ -506,13 +506,46 @@ TEST(Budgets, ExtremesDoNotWrap) {
     const PlanResult plan = make_plan(p, kH200, w, with(split));
     ASSERT_FALSE(plan);
     for (const Reason& r : plan.error().reasons) {
-      EXPECT_THAT(r.wanted + r.offered, ::testing::Not(HasSubstr("-")));
+      EXPECT_THAT(r.wanted + r.offered, ::testing::Not(::testing::ContainsRegex("-[0-9]")));
     }
   }
   w.max_total_tokens = 0;
-  const PlanResult plan = make_plan(gqa_problem(128, 128, 1024), kH200, w, with(able("k")));
+  Machine vast = kH200;
+  vast.memory_bytes = INT64_MAX;
+  const PlanResult plan = make_plan(gqa_problem(128, 128, 1024), vast, w, with(able("k")));
   ASSERT_TRUE(plan);
   for (const Budget& b : plan->budgets) EXPECT_GT(b.bytes, 0) << meaning(b.kind);
+}
+
+// Buffers alone can exceed the machine; what is proposed instead fits, and hardly more does.
+TEST(Budgets, AreHeldAgainstTheMachine) {
+  const Registry registry = with(able("k"));
+  const auto check = [&](std::int64_t Wishes::*size, const std::string& flag) {
+    Wishes w;
+    w.*size = 1000000000;
+    const PlanResult refused = make_plan(deepseek_v32_problem(), kH200, w, registry);
+    ASSERT_FALSE(refused) << flag;
+    const Reason& reason = refused.error().reasons.at(0);
+    EXPECT_EQ(reason.rule, Rule::memory);
+    EXPECT_THAT(reason.wanted, HasSubstr("139.0 GiB"));
+    EXPECT_THAT(reason.offered, HasSubstr("top-k rows 7.5 TiB"));
+    ASSERT_EQ(refused.error().suggestions.size(), 1u) << flag;
+    const std::string& way = refused.error().suggestions[0];
+    ASSERT_TRUE(way.starts_with(flag + " ")) << way;
+    w.*size = std::stoll(way.substr(flag.size()));
+    EXPECT_TRUE(make_plan(deepseek_v32_problem(), kH200, w, registry)) << way;
+    w.*size += 64;
+    EXPECT_FALSE(make_plan(deepseek_v32_problem(), kH200, w, registry)) << way;
+  };
+  check(&Wishes::chunked_prefill_size, "--chunked-prefill-size");
+  check(&Wishes::max_running_requests, "--max-running-requests");
+  // Neither alone is enough.
+  Wishes w;
+  w.chunked_prefill_size = w.max_running_requests = 1000000000;
+  const PlanResult refused = make_plan(deepseek_v32_problem(), kH200, w, registry);
+  ASSERT_FALSE(refused);
+  ASSERT_EQ(refused.error().suggestions.size(), 1u);
+  EXPECT_THAT(refused.error().suggestions[0], HasSubstr(" --max-running-requests 8"));
 }
 
 TEST(Accepts, Text) {

@@ -32,7 +32,7 @@ namespace lathe {
   X(graph, "decode steps are captured in a CUDA graph, and the kernel cannot be")              \
   X(pair, "each side fits, but not over one layout and page size")                             \
   X(budget, "a tile of one row exceeds a buffer's ceiling")                                    \
-  X(memory, "cache and buffers together exceed the machine")
+  X(memory, "weights, buffers and cache together exceed the machine")
 // clang-format on
 LATHE_ENUM_WITH_TEXT(Rule, LATHE_RULE_LIST)
 

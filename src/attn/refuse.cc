@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "attn/planner.h"
@@ -164,6 +165,45 @@ std::vector<Reason> explain_outcomes(const AttentionProblem& problem, const Mach
     explain_unserved(problem, machine, wishes, registry, outcomes, side, out);
   }
   if (!unserved) explain_pair(wishes, outcomes, out);
+  return out;
+}
+
+std::vector<std::string> sizes_that_fit(const Wishes& wishes,
+                                        const std::function<bool(const Wishes&)>& fits) {
+  struct Size {
+    std::string_view flag;
+    std::int64_t Wishes::*value;
+  };
+  constexpr std::array<Size, 3> kSizes = {{
+      {"--chunked-prefill-size", &Wishes::chunked_prefill_size},
+      {"--max-running-requests", &Wishes::max_running_requests},
+      {"--context-length", &Wishes::context_length},
+  }};
+  // What a step takes rises with each of them, so the largest that fits is found by halves.
+  const auto largest = [&](Wishes w, std::int64_t Wishes::*value) {
+    std::int64_t fit = 0;
+    std::int64_t above = w.*value;
+    while (above - fit > 1) {
+      const std::int64_t middle = fit + (above - fit) / 2;
+      w.*value = middle;
+      (fits(w) ? fit : above) = middle;
+    }
+    return fit < 64 ? fit : fit / 64 * 64;
+  };
+  std::vector<std::string> out;
+  for (const Size& s : kSizes) {
+    if (const std::int64_t fit = largest(wishes, s.value); fit > 0) {
+      out.push_back(fmt::format("{} {}", s.flag, fit));
+    }
+  }
+  if (!out.empty()) return out;
+  constexpr std::int64_t kFewRequests = 8;
+  Wishes few = wishes;
+  few.max_running_requests = std::min(few.max_running_requests, kFewRequests);
+  if (const std::int64_t fit = largest(few, kSizes[0].value); fit > 0) {
+    out.push_back(
+        fmt::format("{} {} {} {}", kSizes[0].flag, fit, kSizes[1].flag, few.max_running_requests));
+  }
   return out;
 }
 

@@ -42,6 +42,12 @@ std::vector<Reason> explain_outcomes(const AttentionProblem& problem, const Mach
                                      const Wishes& wishes, const Registry& registry,
                                      const std::vector<LayoutOutcome>& outcomes);
 
+/// The largest --chunked-prefill-size, --max-running-requests or --context-length below the wish
+/// that `fits`, each changed alone; where none is enough alone, the first two together. A multiple
+/// of 64 where it is as large. Empty: no size fits.
+std::vector<std::string> sizes_that_fit(const Wishes& wishes,
+                                        const std::function<bool(const Wishes&)>& fits);
+
 /// Flag settings that make the request legal, nearest first: one change, then two, then another
 /// device.
 std::vector<std::string> suggest(const AttentionProblem& problem, const Machine& machine,

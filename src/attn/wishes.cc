@@ -69,6 +69,7 @@ Result<void> check_wishes(const Wishes& w) {
            Bound{"--max-total-tokens", w.max_total_tokens, 0, kMany},
            Bound{"--indexer-logits-budget", w.logits_budget, 1, kMany},
            Bound{"--gather-budget", w.gather_budget, 1, kMany},
+           Bound{"--activations-budget", w.activations_budget, 0, kMany},
        }) {
     if (b.value >= b.min && b.value <= b.max) continue;
     return Error{ErrorCode::invalid_argument, std::string(b.flag),

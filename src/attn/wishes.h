@@ -31,6 +31,9 @@ struct Wishes {
 
   std::int64_t logits_budget = std::int64_t{512} << 20;  // bytes
   std::int64_t gather_budget = std::int64_t{1} << 30;    // bytes
+  // Bytes of a model's intermediate tensors; 0: what the rows of a step need, those of absorbed
+  // attention in tiles of kAbsorbedTile bytes.
+  std::int64_t activations_budget = 0;
 
   const std::string& backend(Side side) const { return side == Side::prefill ? prefill : decode; }
   std::string& backend(Side side) { return side == Side::prefill ? prefill : decode; }

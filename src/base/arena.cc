@@ -18,12 +18,14 @@ std::byte* Arena::take(std::int64_t bytes) {
     // Doubling, so that a step of any size needs a few blocks and the last one holds most of it.
     const std::int64_t grown = std::max({kLeastBlock, size, capacity()});
     auto block = memory_.allocate(grown);
-    if (!block) throw std::bad_alloc();
+    if (!block) throw OutOfMemory(block.error());
     blocks_.push_back({std::move(block).value(), grown});
     used_ = 0;
   }
   std::byte* at = blocks_[block_].bytes.get() + used_;
   used_ += size;
+  taken_ += size;
+  high_water_ = std::max(high_water_, taken_);
   return at;
 }
 

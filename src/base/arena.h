@@ -17,8 +17,13 @@ class Arena {
   explicit Arena(Memory memory = kHostMemory) : memory_(memory) {}
 
   /// `bytes` bytes at a multiple of 64, contents unspecified, valid until the scope that was open
-  /// at the time closes. Throws std::bad_alloc where the memory has no more.
+  /// at the time closes. Throws OutOfMemory where the memory has no more.
   std::byte* take(std::int64_t bytes);
+  /// Makes room for `bytes` bytes in one block, where nothing is taken yet. Throws likewise.
+  void reserve(std::int64_t bytes) {
+    const Scope scope(*this);
+    take(bytes);
+  }
   template <class T>
   T* take_array(std::int64_t n) {
     return reinterpret_cast<T*>(take(n * static_cast<std::int64_t>(sizeof(T))));
@@ -27,10 +32,12 @@ class Arena {
   /// Gives back what was taken since it was opened.
   class Scope {
    public:
-    explicit Scope(Arena& arena) : arena_(arena), block_(arena.block_), used_(arena.used_) {}
+    explicit Scope(Arena& arena)
+        : arena_(arena), block_(arena.block_), used_(arena.used_), taken_(arena.taken_) {}
     ~Scope() {
       arena_.block_ = block_;
       arena_.used_ = used_;
+      arena_.taken_ = taken_;
     }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
@@ -38,9 +45,11 @@ class Arena {
    private:
     Arena& arena_;
     std::size_t block_;
-    std::int64_t used_;
+    std::int64_t used_, taken_;
   };
 
+  /// Most bytes that were taken at once.
+  std::int64_t high_water() const { return high_water_; }
   /// Bytes of all blocks.
   std::int64_t capacity() const;
   /// How often take() had to allocate.
@@ -55,6 +64,7 @@ class Arena {
   std::vector<Block> blocks_;
   std::size_t block_ = 0;  // the one that take() fills
   std::int64_t used_ = 0;  // bytes of it
+  std::int64_t taken_ = 0, high_water_ = 0;
 };
 
 }  // namespace lathe

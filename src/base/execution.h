@@ -20,7 +20,7 @@ class Scratch {
 
   const Memory& memory() const { return memory_; }
   /// At least `bytes` bytes, 64-byte aligned, contents unspecified, valid until the next take(). Null
-  /// where a device has no more; the host throws std::bad_alloc. Growing frees the old bytes first, but for a device's: captured
+  /// where a device has no more; the host throws OutOfMemory. Growing frees the old bytes first, but for a device's: captured
   /// graphs have their address, so they stay for as long as the scratch does and a next call that
   /// they suffice for takes them. Growing then doubles where there is room, so that all of them are
   /// at most twice the last.
@@ -47,7 +47,7 @@ class Scratch {
   bool keeps_outgrown() const { return memory_.kind == MemoryKind::device; }
   bool grow(std::int64_t bytes) {
     auto larger = memory_.allocate(bytes);
-    if (!larger && memory_.kind == MemoryKind::host) throw std::bad_alloc();
+    if (!larger && memory_.kind == MemoryKind::host) throw OutOfMemory(larger.error());
     if (!larger) return false;
     if (bytes_) outgrown_.push_back(std::move(bytes_));
     bytes_ = std::move(larger).value();

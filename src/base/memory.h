@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
+#include <string>
 
 #include "base/enum.h"
 #include "base/result.h"
@@ -19,6 +21,17 @@ LATHE_ENUM(MemoryKind, LATHE_MEMORY_KINDS)
 /// Bytes that go back to the memory they came from.
 using OwnedBytes = std::unique_ptr<std::byte, void (*)(std::byte*)>;
 
+/// Thrown where memory that work has begun with has no more, such as an arena's: what was wanted and
+/// what there is, in one line.
+class OutOfMemory : public std::bad_alloc {
+ public:
+  explicit OutOfMemory(const Error& error) : text_(error.message()) {}
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  std::string text_;
+};
+
 struct Memory {
   MemoryKind kind = MemoryKind::host;
   /// `bytes` bytes at a multiple of 64 or more, contents unspecified. Errors (exhausted): what was
@@ -27,6 +40,9 @@ struct Memory {
 
   bool operator==(const Memory&) const = default;
 };
+
+/// "21.4 of 23.5 GB free": this computer's memory; without the figures where the system has none.
+std::string host_memory_text();
 
 /// Errors: more bytes than the system gives.
 Result<OwnedBytes> allocate_host_bytes(std::int64_t bytes);

@@ -64,5 +64,41 @@ TEST(RealModel, CompanyChunksAndPreemptionChangeNothing) {
   }
 }
 
+// The absorbed part of attention in tiles of a few rows, whatever route they take.
+TEST(RealModel, TilesOfActivationsChangeNoBit) {
+  for (const char* name : {"deepseek_v3", "deepseek_v32", "glm_moe_dsa"}) {
+    const auto model = load_real(name);
+    std::vector<Request> requests;
+    for (std::int32_t i = 0; i < 4; ++i) requests.push_back(greedy(make_prompt(*model, 60 + i, i)));
+    for (const char* kind : {"inplace", "gather", "auto"}) {
+      RealSetup::Options options{.prefill = kind};
+      RealSetup whole(*model, options);
+      Engine engine = whole.engine({});
+      const auto want = serve(engine, requests);
+      const Budget* all = whole.model_plan().budget(BudgetKind::activations);
+      EXPECT_EQ(all->tile_rows, 0);
+
+      // Room for 16 rows: the 240 rows of the prompts are one step's.
+      const ModelConfig& config = model->config();
+      const std::int64_t heads = config.groups.front().problem.heads;
+      const AttentionProblem& p = config.groups.front().problem;
+      const std::int64_t row = heads * (4 * (p.nope + p.rope) + 2 * (p.nope + p.rope) + 4 * p.nope);
+      options.activations_budget = all->bytes - (options.context - 16) * row;
+      RealSetup tiled(*model, options);
+      const std::int64_t tile = tiled.model_plan().budget(BudgetKind::activations)->tile_rows;
+      EXPECT_GT(tile, 0) << name;
+      EXPECT_LT(tile, 64) << name;
+      Engine in_tiles = tiled.engine({});
+      const auto got = serve(in_tiles, requests);
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        EXPECT_TRUE(same(got[i], want[i])) << name << " " << kind << ", request " << i;
+      }
+      // Short prompts take the expanded form of "auto", which has no such tiles.
+      if (kind == std::string("auto")) continue;
+      EXPECT_LT(tiled.arena().high_water(), whole.arena().high_water()) << name << " " << kind;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lathe

@@ -15,6 +15,7 @@
 #include "engine/late_backend_test_util.h"
 #include "kernels/all.h"
 #include "model/generated_checkpoint.h"
+#include "model/plan_model.h"
 
 namespace lathe {
 
@@ -37,6 +38,7 @@ class RealSetup {
     std::int64_t context = 256;  // also the rows of the largest step
     std::int64_t tokens = 0;     // that the pool holds; 0: one context
     std::int64_t gather_budget = std::int64_t{1} << 22;
+    std::int64_t activations_budget = 0;
     int threads = 1;
     bool late = false;  // on a LateBackend
   };
@@ -52,8 +54,9 @@ class RealSetup {
     wishes.max_running_requests = 32;
     wishes.gather_budget = options.gather_budget;
     wishes.logits_budget = std::int64_t{1} << 22;
-    const ModelPlanResult plan = make_model_plan(model.config().layer_groups(),
-                                                 describe_machine(Device::cpu), wishes, registry_);
+    wishes.activations_budget = options.activations_budget;
+    const ModelPlanResult plan =
+        plan_model(model.config(), std::nullopt, describe_machine(Device::cpu), wishes, registry_);
     EXPECT_TRUE(plan.ok()) << (plan
                                    ? ""
                                    : plan.error().headline + ": " + plan.error().reasons[0].wanted);
@@ -77,6 +80,8 @@ class RealSetup {
 
   /// Of the first layer group.
   const Plan& plan() const { return plan_.groups.front().plan; }
+  const ModelPlan& model_plan() const { return plan_; }
+  const Arena& arena() const { return arena_; }
   KvCache& cache() { return *cache_; }
   const OpsContext& ops() const { return ops_; }
   Engine engine(const EngineOptions& options) {

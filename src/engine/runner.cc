@@ -14,6 +14,8 @@ Result<Runner> Runner::create(const Model& model, KvCache& cache) {
     out.bounds_.push_back(step_bound(cache.plan(g)));
     out.state_of_.push_back(cache.state(g) != nullptr ? std::optional(states++) : std::nullopt);
   }
+  const Budget* activations = cache.plan().budget(BudgetKind::activations);
+  if (activations != nullptr && activations->tile_rows > 0) out.tile_ = activations->tile_rows;
   // Steps for decode rows and for prefill chunks, which most batches make do with.
   for (int i = 0; i < 2; ++i) {
     if (auto ok = out.add_steps(); !ok) return ok.error();
@@ -33,8 +35,18 @@ Result<void> Runner::add_steps() {
   return {};
 }
 
+// Rows of one segment whose routes these are: absorbed queries are tiled to the activations' budget.
+std::int64_t Runner::most_rows(std::span<const Route* const> routes) const {
+  for (std::size_t g = 0; g < routes.size(); ++g) {
+    const bool absorbed = cache_->plan(g).problem.kind != ProblemKind::grouped_query &&
+                          routes[g] != nullptr && routes[g]->kind != KernelKind::ragged;
+    if (absorbed) return tile_;
+  }
+  return kNoTile;
+}
+
 // A row's routes follow from its own position (E8): an item with rows on both sides of a route's
-// bound, in any group, is cut there. Parts of a phase are put in the order of its routes, so that
+// bound, in any group, is cut there, and where a tile of absorbed queries ends. Parts of a phase are put in the order of its routes, so that
 // those of equal routes share a segment; a request's own parts stay in order, as their positions
 // rise.
 void Runner::split(std::span<const BatchItem> items) {
@@ -54,6 +66,7 @@ void Runner::split(std::span<const BatchItem> items) {
         if (bounded) fit = std::min(fit, route->max_context - rest.cached);
         routes_.push_back(route);
       }
+      fit = std::min(fit, most_rows(routes_of(part)));
       part.rows.tokens = rest.tokens.first(static_cast<std::size_t>(fit));
       part.rows.logits = rest.logits && fit == n;
       part.cut_after = fit < n;
@@ -79,7 +92,7 @@ bool Runner::joins(std::size_t i, std::int64_t rows, std::int64_t longest) const
   const Part& part = parts_[i];
   if (cuts_.empty() || parts_[i - 1].rows.phase != part.rows.phase) return false;
   const auto own = routes_of(part);
-  if (!std::ranges::equal(routes_of(parts_[i - 1]), own)) return false;
+  if (!std::ranges::equal(routes_of(parts_[i - 1]), own) || rows > most_rows(own)) return false;
   for (std::size_t g = 0; g < groups(); ++g) {
     const StepBound& bound = bounds_[g];
     const bool compact = own[g] != nullptr && own[g]->unit == KeyUnit::ragged_row;

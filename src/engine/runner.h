@@ -84,7 +84,9 @@ class Runner {
   std::span<const Route* const> routes_of(const Part& part) const {
     return std::span(routes_).subspan(part.routes, groups());
   }
+  static constexpr std::int64_t kNoTile = INT64_MAX;
   Result<void> add_steps();
+  std::int64_t most_rows(std::span<const Route* const> routes) const;
   void split(std::span<const BatchItem> items);
   bool joins(std::size_t part, std::int64_t rows, std::int64_t longest) const;
   void cut();
@@ -96,6 +98,7 @@ class Runner {
   KvCache* cache_;
   std::vector<StepBound> bounds_;                     // [groups]
   std::vector<std::optional<std::size_t>> state_of_;  // [groups] place among those with a state
+  std::int64_t tile_ = kNoTile;                       // rows of a segment of absorbed queries
   // [segments, groups]; they grow to the largest number that a batch has needed.
   std::vector<Step> steps_;
   std::vector<PreparedStep> prepared_;  // [steps]

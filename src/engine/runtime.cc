@@ -7,9 +7,11 @@
 
 #include "attn/budget.h"
 #include "attn/model_plan.h"
+#include "io/checkpoint.h"
 #include "io/read_file.h"
 #include "kernels/all.h"
 #include "kernels/find_machine.h"
+#include "model/plan_model.h"
 
 namespace lathe {
 namespace {
@@ -101,16 +103,21 @@ std::vector<PoolSize> pool_sizes(const ModelPlan& plan, std::int64_t tokens) {
   return out;
 }
 
-// Whether some route expands latents with weights in f32.
-bool expands(const ModelPlan& plan) {
-  for (const GroupPlan& g : plan.groups) {
-    for (const PhasePlan& phase : g.plan.phases) {
-      for (const Route& route : phase.routes) {
-        if (route.kind == KernelKind::ragged) return true;
-      }
-    }
+// What a step takes of the arena of tensors: its activations and the keys that indexers choose.
+std::int64_t tensor_bytes(const ModelPlan& plan) {
+  std::int64_t sum = 0;
+  for (const BudgetKind kind : {BudgetKind::activations, BudgetKind::top_k_rows}) {
+    if (const Budget* b = plan.budget(kind)) sum += b->bytes;
   }
-  return false;
+  return sum;
+}
+
+// Bytes of the checkpoint's files; nothing for weights that are made up.
+Result<std::optional<std::int64_t>> stored_bytes(const RuntimeOptions& options) {
+  if (options.dummy) return std::optional<std::int64_t>();
+  const auto checkpoint = Checkpoint::open(options.model);
+  if (!checkpoint) return checkpoint.error();
+  return std::optional(checkpoint->total_bytes());
 }
 
 }  // namespace
@@ -135,9 +142,13 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   r->tensors_ = Arena(r->backend_->memory());
   r->precision_ = *precision;
   r->registry_ = all_kernels();
-  ModelPlanResult plan = make_model_plan(config->layer_groups(), *machine, wishes, r->registry_);
+  const auto stored = stored_bytes(options);
+  if (!stored) return StartError(stored.error());
+  ModelPlanResult plan = plan_model(*config, *stored, *machine, wishes, r->registry_);
   if (!plan) return StartError(plan.error());
   r->plan_ = std::move(*plan);
+  // At once, so that what the system cannot give is refused before the weights are read.
+  r->tensors_.reserve(tensor_bytes(r->plan_));
 
   const auto start = std::chrono::steady_clock::now();
   LoadOptions load;

@@ -184,16 +184,31 @@ std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& in
   return Table(config, into).build();
 }
 
+DType dummy_dtype(const ModelConfig& config, const TensorSpec& spec) {
+  if (spec.vector != nullptr) return DType::f32;
+  if (spec.whole_stack && config.mxfp4) return DType::e2m1;
+  return config.block_fp8 && spec.may_be_fp8 ? DType::e4m3 : DType::bf16;
+}
+
+std::int64_t dummy_bytes(const ModelConfig& config, const TensorSpec& spec) {
+  return bytes_of(dummy_dtype(config, spec), spec.elements());
+}
+
 bool ignored_tensor(const ModelConfig& config, std::string_view name) {
   if (config.tied_embeddings && name == "lm_head.weight") return true;
   if (name.ends_with("rotary_emb.inv_freq")) return true;
+  const std::optional<std::int32_t> layer = layer_of(name);
+  return layer && *layer >= config.layers && *layer < config.layers + config.draft_layers;
+}
+
+std::optional<std::int32_t> layer_of(std::string_view name) {
   constexpr std::string_view kLayers = "model.layers.";
-  if (!name.starts_with(kLayers)) return false;
+  if (!name.starts_with(kLayers)) return std::nullopt;
   std::int32_t layer = -1;
-  const char* first = name.data() + kLayers.size();
-  const auto [end, error] = std::from_chars(first, name.data() + name.size(), layer);
-  return error == std::errc() && end != name.data() + name.size() && *end == '.' &&
-         layer >= config.layers && layer < config.layers + config.draft_layers;
+  const char* last = name.data() + name.size();
+  const auto [end, error] = std::from_chars(name.data() + kLayers.size(), last, layer);
+  if (error != std::errc() || end == last || *end != '.') return std::nullopt;
+  return layer;
 }
 
 }  // namespace lathe

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,11 @@ struct TensorSpec {
   // May be e4m3 where the config says block_fp8, with <name>_scale_inv beside it.
   bool may_be_fp8 = false;
 
+  std::int64_t elements() const {
+    std::int64_t n = 1;
+    for (const std::int64_t d : shape) n *= d;
+    return n;
+  }
   void set(const WeightView& w) const {
     if (matrix != nullptr) *matrix = w;
     if (stack == nullptr) return;
@@ -42,8 +48,16 @@ struct TensorSpec {
 /// In layer order. `into` outlives the table.
 std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& into);
 
+/// Where weights are made up: matrices as config.json says that they are stored, bf16 where it does
+/// not.
+DType dummy_dtype(const ModelConfig& config, const TensorSpec& spec);
+std::int64_t dummy_bytes(const ModelConfig& config, const TensorSpec& spec);
+
 /// Tensors that a checkpoint may hold although nothing reads them: those of draft layers past the
 /// last one, the head of tied embeddings, inverse frequencies that older files carry.
 bool ignored_tensor(const ModelConfig& config, std::string_view name);
+
+/// N of "model.layers.N.*".
+std::optional<std::int32_t> layer_of(std::string_view name);
 
 }  // namespace lathe

@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -96,7 +97,12 @@ std::byte* ModelWeights::take(std::int64_t n) {
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
   const auto size = static_cast<std::size_t>(n);
   const std::align_val_t align{size < kHugePage ? 64 : kHugePage};
-  owned.emplace_back(static_cast<std::byte*>(::operator new[](size, align)), Free{align});
+  auto* data = static_cast<std::byte*>(::operator new[](size, align, std::nothrow));
+  if (data == nullptr) {
+    throw OutOfMemory({ErrorCode::exhausted, "weights", fmt::format("{} bytes more", n),
+                       "less: " + host_memory_text(), ""});
+  }
+  owned.emplace_back(data, Free{align});
   if (size >= kHugePage) {
     // Only a hint: what the system refuses lies on small pages.
     static_cast<void>(::madvise(owned.back().get(), size / kHugePage * kHugePage, MADV_HUGEPAGE));

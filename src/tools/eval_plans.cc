@@ -13,6 +13,7 @@
 #include "base/threads.h"
 #include "kernels/all.h"
 #include "kernels/find_machine.h"
+#include "model/plan_model.h"
 
 namespace lathe {
 namespace {
@@ -47,7 +48,7 @@ Result<std::vector<Candidate>> candidates(const Wishes& wishes, const Wishes& pl
   open.layers = plain.layers;
   std::vector<Candidate> out;
   const auto add = [&](const Wishes& w, const std::string& more = "") -> bool {
-    const auto made = make_model_plan(config.layer_groups(), *machine, w, registry);
+    const auto made = plan_model(config, std::nullopt, *machine, w, registry);
     if (!made) return false;
     const Plan& plan = made->groups.front().plan;
     out.push_back({w,

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -9,9 +10,13 @@
 #include "attn/explain.h"
 #include "attn/model_plan.h"
 #include "io/checkpoint.h"
+#include "io/read_file.h"
 #include "kernels/all.h"
 #include "kernels/find_machine.h"
 #include "model/config.h"
+#include "model/plan_model.h"
+#include "model/tensor_table.h"
+#include "model/weights.h"
 #include "tools/command.h"
 
 namespace lathe {
@@ -37,39 +42,55 @@ struct LayoutRow {
   std::string reason;             // of a refusal
 };
 
-std::map<std::string, DTypeShare> shares(const Checkpoint& checkpoint) {
-  std::map<std::string, DTypeShare> out;
-  for (const CheckpointTensor& t : checkpoint.tensors()) {
-    DTypeShare& s = out[std::string(name(t.dtype))];
+// The weights: those of a checkpoint, or those that a configuration alone describes.
+struct WeightFacts {
+  std::map<std::string, DTypeShare> shares;  // by dtype
+  std::int64_t parameters = 0;  // elements of all tensors but the factors of fp8 blocks
+  std::int64_t bytes = 0;
+  std::optional<std::int64_t> stored;  // bytes, of a checkpoint
+  std::size_t files = 0;
+
+  void add(std::string_view tensor, std::string_view dtype, std::span<const std::int64_t> shape,
+           std::int64_t size) {
+    DTypeShare& s = shares[std::string(dtype)];
     std::int64_t elements = 1;
-    for (std::int64_t n : t.shape) elements *= n;
+    for (std::int64_t n : shape) elements *= n;
     ++s.tensors;
     s.elements += elements;
-    s.bytes += std::ssize(t.bytes);
+    s.bytes += size;
+    if (!tensor.ends_with("_scale_inv")) parameters += elements;
+  }
+};
+
+WeightFacts facts_of(const Checkpoint& checkpoint) {
+  WeightFacts out;
+  for (const CheckpointTensor& t : checkpoint.tensors()) {
+    out.add(t.name, name(t.dtype), t.shape, std::ssize(t.bytes));
+  }
+  out.stored = out.bytes = checkpoint.total_bytes();
+  out.files = checkpoint.shards().size();
+  return out;
+}
+
+WeightFacts facts_of(const ModelConfig& config) {
+  ModelWeights nowhere(config);
+  WeightFacts out;
+  for (const TensorSpec& spec : tensor_table(config, nowhere)) {
+    const std::int64_t bytes = dummy_bytes(config, spec);
+    out.add(spec.name, name(dummy_dtype(config, spec)), spec.shape, bytes);
+    out.bytes += bytes;
   }
   return out;
 }
 
-// Elements of all tensors but the factors of fp8 blocks.
-std::int64_t parameters(const Checkpoint& checkpoint) {
-  std::int64_t sum = 0;
-  for (const CheckpointTensor& t : checkpoint.tensors()) {
-    if (t.name.ends_with("_scale_inv")) continue;
-    std::int64_t elements = 1;
-    for (std::int64_t n : t.shape) elements *= n;
-    sum += elements;
-  }
-  return sum;
-}
-
 LayoutRow plan_row(const ModelConfig& config, const Machine& machine, const Registry& registry,
-                   LayoutKind kind, std::int64_t weight_bytes) {
+                   LayoutKind kind, const WeightFacts& weights) {
   LayoutRow row;
   row.layout = name(kind);
   Wishes wishes;
   wishes.layout = row.layout;
   wishes.context_length = config.max_context;
-  ModelPlanResult plan = make_model_plan(config.layer_groups(), machine, wishes, registry);
+  const ModelPlanResult plan = plan_model(config, weights.stored, machine, wishes, registry);
   if (!plan) {
     const Refusal& refusal = plan.error();
     row.reason = refusal.reasons.empty()
@@ -79,10 +100,10 @@ LayoutRow plan_row(const ModelConfig& config, const Machine& machine, const Regi
     return row;
   }
   row.bytes_per_token = plan->bytes_per_token();
-  const std::int64_t left =
-      std::max<std::int64_t>(0, machine.memory_bytes - weight_bytes - plan->buffer_bytes());
+  const std::int64_t left = machine.memory_bytes - plan->buffer_bytes() -
+                            weight_bytes(config, weights.stored, expands(*plan));
   row.fits = static_cast<std::int64_t>(static_cast<double>(left) / row.bytes_per_token);
-  row.plan = std::move(*plan);
+  row.plan = *plan;
   return row;
 }
 
@@ -108,7 +129,7 @@ std::string experts_text(const MoeConfig& m) {
                      m.shared > 0 ? fmt::format(" and {} shared", m.shared) : "");
 }
 
-std::string text(const ModelConfig& config, const Checkpoint& checkpoint, const Machine& machine,
+std::string text(const ModelConfig& config, const WeightFacts& weights, const Machine& machine,
                  const std::vector<LayoutRow>& rows) {
   const auto line = [](std::string_view label, const std::string& value) {
     return fmt::format("{:<14}{}\n", label, value);
@@ -123,12 +144,13 @@ std::string text(const ModelConfig& config, const Checkpoint& checkpoint, const 
   }
   if (config.moe.experts > 0) out += line("experts", experts_text(config.moe));
   out += line("context", fmt::format("{} tokens", config.max_context));
-  out += line("weights",
-              fmt::format("{:.1f} M parameters, {:.1f} MB in {} file{}",
-                          static_cast<double>(parameters(checkpoint)) / 1e6,
-                          static_cast<double>(checkpoint.total_bytes()) / 1e6,
-                          checkpoint.shards().size(), checkpoint.shards().size() == 1 ? "" : "s"));
-  for (const auto& [dtype, s] : shares(checkpoint)) {
+  out += line("weights", fmt::format("{:.1f} M parameters, {:.1f} MB{}",
+                                     static_cast<double>(weights.parameters) / 1e6,
+                                     static_cast<double>(weights.bytes) / 1e6,
+                                     weights.stored ? fmt::format(" in {} file{}", weights.files,
+                                                                  weights.files == 1 ? "" : "s")
+                                                    : ", as the configuration describes them"));
+  for (const auto& [dtype, s] : weights.shares) {
     out += line("", fmt::format("{:<8} {:>5} tensors  {:>14} elements  {:>10}", dtype, s.tensors,
                                 s.elements, human_bytes(s.bytes)));
   }
@@ -149,7 +171,7 @@ std::string text(const ModelConfig& config, const Checkpoint& checkpoint, const 
   return out;
 }
 
-nlohmann::ordered_json json(const ModelConfig& config, const Checkpoint& checkpoint,
+nlohmann::ordered_json json(const ModelConfig& config, const WeightFacts& weights,
                             const std::vector<LayoutRow>& rows) {
   nlohmann::ordered_json j = {{"architecture", config.architecture},
                               {"layers", config.layers},
@@ -157,8 +179,8 @@ nlohmann::ordered_json json(const ModelConfig& config, const Checkpoint& checkpo
                               {"vocab", config.vocab},
                               {"context", config.max_context},
                               {"attention", name(config.groups.front().problem.kind)},
-                              {"parameters", parameters(checkpoint)},
-                              {"weight_bytes", checkpoint.total_bytes()}};
+                              {"parameters", weights.parameters},
+                              {"weight_bytes", weights.bytes}};
   for (const LayerGroupConfig& g : config.groups) {
     if (config.groups.size() == 1) break;
     j["groups"].push_back({{"name", g.name},
@@ -166,7 +188,7 @@ nlohmann::ordered_json json(const ModelConfig& config, const Checkpoint& checkpo
                            {"window", g.problem.window},
                            {"layers", g.layers}});
   }
-  for (const auto& [dtype, s] : shares(checkpoint)) {
+  for (const auto& [dtype, s] : weights.shares) {
     j["weights"][dtype] = {{"tensors", s.tensors}, {"elements", s.elements}, {"bytes", s.bytes}};
   }
   j["layouts"] = nlohmann::ordered_json::array();
@@ -186,19 +208,31 @@ nlohmann::ordered_json json(const ModelConfig& config, const Checkpoint& checkpo
 }
 
 int run_inspect(const InspectFlags& flags) {
-  const auto config = load_model_config(flags.model);
+  const bool config_alone = std::filesystem::is_regular_file(flags.model);
+  const auto config = [&]() -> Result<ModelConfig> {
+    if (!config_alone) return load_model_config(flags.model);
+    const auto text = read_file(flags.model);
+    if (!text) return text.error();
+    return parse_model_config(*text);
+  }();
   if (!config) return refuse(config.error());
-  const auto checkpoint = Checkpoint::open(flags.model);
-  if (!checkpoint) return refuse(checkpoint.error());
+  WeightFacts weights;
+  if (config_alone) {
+    weights = facts_of(*config);
+  } else {
+    const auto checkpoint = Checkpoint::open(flags.model);
+    if (!checkpoint) return refuse(checkpoint.error());
+    weights = facts_of(*checkpoint);
+  }
   const auto machine = find_machine(flags.device);
   if (!machine) return refuse(machine.error());
   const Registry registry = all_kernels();
   std::vector<LayoutRow> rows;
   for (const LayoutKind kind : layouts_of(config->groups.front().problem)) {
-    rows.push_back(plan_row(*config, *machine, registry, kind, checkpoint->total_bytes()));
+    rows.push_back(plan_row(*config, *machine, registry, kind, weights));
   }
-  print_out(flags.json ? json(*config, *checkpoint, rows).dump(2) + "\n"
-                       : text(*config, *checkpoint, *machine, rows));
+  print_out(flags.json ? json(*config, weights, rows).dump(2) + "\n"
+                       : text(*config, weights, *machine, rows));
   return kExitOk;
 }
 
@@ -208,7 +242,9 @@ void add_inspect_command(Command app, int& exit_code) {
   auto flags = std::make_shared<InspectFlags>();
   Command cmd =
       app.add_subcommand("inspect", "Show a checkpoint, and what its cache costs in every layout");
-  cmd.add_option("model", flags->model, "directory with config.json and *.safetensors").required();
+  cmd.add_option("model", flags->model,
+                 "directory with config.json and *.safetensors, or a config.json alone")
+      .required();
   cmd.add_option("--device", flags->device, "auto, cuda, cpu, or a machine: sm80, sm90, sm100");
   cmd.add_flag("--json", flags->json, "as data on stdout");
   cmd.callback([flags, &exit_code] { exit_code = run_inspect(*flags); });

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "base/memory.h"
 #include "tools/command.h"
 
 int main(int argc, char** argv) {
@@ -20,6 +21,15 @@ int main(int argc, char** argv) {
     lathe::add_inspect_command(app, exit_code);
     lathe::add_bench_command(app, exit_code);
     if (const auto code = line.parse(argc, argv)) return *code;
+  } catch (const lathe::OutOfMemory& e) {
+    fmt::print(stderr, "lathe: {}\n", e.what());
+    return lathe::kExitFailure;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr,
+               "lathe: host memory: wanted more than the system gives, got {}; a smaller "
+               "--chunked-prefill-size, --max-running-requests or --context-length\n",
+               lathe::host_memory_text());
+    return lathe::kExitFailure;
   } catch (const std::exception& e) {
     fmt::print(stderr, "lathe: {}\n", e.what());
     return lathe::kExitFailure;

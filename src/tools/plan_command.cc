@@ -11,11 +11,13 @@
 #include "attn/model_plan.h"
 #include "attn/plan_json.h"
 #include "attn/problem_name.h"
+#include "io/checkpoint.h"
 #include "io/read_file.h"
 #include "kernels/all.h"
 #include "kernels/find_machine.h"
 #include "kernels/query_gpu.h"
 #include "model/config.h"
+#include "model/plan_model.h"
 #include "tools/command.h"
 #include "tools/wish_flags.h"
 
@@ -39,13 +41,19 @@ struct PlanFlags {
   bool kernels = false;
 };
 
-// The groups of --model or --config; of --attention one, with no layers listed. `wishes` gets what
-// the model says and the user did not.
-Result<std::vector<LayerGroup>> groups_of(const PlanFlags& flags, Wishes& wishes) {
+// What is planned for: a model, or the attention problem of --attention alone.
+struct Subject {
+  std::optional<ModelConfig> config;
+  std::optional<std::int64_t> stored;  // bytes of the checkpoint's weights, where there are some
+  std::vector<LayerGroup> groups;      // without a model one, with no layers listed
+};
+
+// `wishes` gets what the model says and the user did not.
+Result<Subject> subject_of(const PlanFlags& flags, Wishes& wishes) {
   if (flags.model.empty() && flags.config.empty()) {
     const auto problem = problem_from_name(flags.attention, flags.dims);
     if (!problem) return problem.error();
-    return std::vector{LayerGroup{"all", *problem, {}, 0}};
+    return Subject{std::nullopt, std::nullopt, {LayerGroup{"all", *problem, {}, 0}}};
   }
   Result<ModelConfig> config = [&]() -> Result<ModelConfig> {
     if (flags.config.empty()) return load_model_config(flags.model);
@@ -56,16 +64,22 @@ Result<std::vector<LayerGroup>> groups_of(const PlanFlags& flags, Wishes& wishes
   if (!config) return config.error();
   if (!flags.context_given) wishes.context_length = config->max_context;
   wishes.layers = config->layers;
-  return config->layer_groups();
+  Subject out{*config, std::nullopt, config->layer_groups()};
+  if (flags.config.empty()) {
+    if (const auto checkpoint = Checkpoint::open(flags.model)) {
+      out.stored = checkpoint->total_bytes();
+    }
+  }
+  return out;
 }
 
-ModelPlanResult plan_groups(const std::vector<LayerGroup>& groups, const Machine& machine,
-                            const Wishes& wishes, const Registry& registry,
-                            std::vector<Rejection>& rejections) {
-  if (!groups.front().layers.empty()) {
-    return make_model_plan(groups, machine, wishes, registry, &rejections);
+ModelPlanResult plan_subject(const Subject& subject, const Machine& machine, const Wishes& wishes,
+                             const Registry& registry, std::vector<Rejection>& rejections) {
+  if (subject.config) {
+    return plan_model(*subject.config, subject.stored, machine, wishes, registry, &rejections);
   }
-  PlanResult plan = make_plan(groups.front().problem, machine, wishes, registry, &rejections);
+  PlanResult plan =
+      make_plan(subject.groups.front().problem, machine, wishes, registry, &rejections);
   if (!plan) return plan.error();
   return one_group(*std::move(plan));
 }
@@ -102,8 +116,8 @@ int run_plan(PlanFlags flags) {
               (flags.kernels ? explain_kernels(all_kernels()) : ""));
     return kExitOk;
   }
-  const auto groups = groups_of(flags, flags.wishes);
-  if (!groups) return refuse(groups.error());
+  const auto subject = subject_of(flags, flags.wishes);
+  if (!subject) return refuse(subject.error());
   const auto machine = find_machine(flags.device);
   if (!machine) return refuse(machine.error());
   if (flags.device == "cuda" && !query_gpu()) {
@@ -111,10 +125,10 @@ int run_plan(PlanFlags flags) {
   }
   flags.wishes.cuda_graph = !flags.disable_cuda_graph;
   const Registry registry = all_kernels();
-  if (flags.matrix) return print_matrix(flags, *groups, *machine, registry);
+  if (flags.matrix) return print_matrix(flags, subject->groups, *machine, registry);
 
   std::vector<Rejection> rejections;
-  const auto plan = plan_groups(*groups, *machine, flags.wishes, registry, rejections);
+  const auto plan = plan_subject(*subject, *machine, flags.wishes, registry, rejections);
   if (flags.json) {
     auto json = plan ? to_json(*plan) : to_json(plan.error());
     if (flags.explain) {

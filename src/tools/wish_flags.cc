@@ -37,6 +37,8 @@ void add_wish_flags(Command command, Wishes& w) {
                      "tokens that the cache shall hold; checked against the machine's memory");
   command.add_option("--indexer-logits-budget", w.logits_budget, "bytes");
   command.add_option("--gather-budget", w.gather_budget, "bytes");
+  command.add_option("--activations-budget", w.activations_budget,
+                     "bytes of a model's intermediate tensors; 0 = what a step's rows need");
 }
 
 }  // namespace lathe

@@ -1,0 +1,156 @@
+#include "model/activations.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "attn/budget.h"
+#include "attn/explain.h"
+#include "base/dtype.h"
+
+namespace lathe {
+namespace {
+
+// What products pack on a worker: blocks of rows and outputs of fixed sizes.
+constexpr std::int64_t kPackedBytes = std::int64_t{1} << 20;
+// Rows that go through the experts in one pass (kernels/cpu/moe.cc).
+constexpr std::int64_t kExpertRows = 1024;
+
+// Sizes are refused long before they overflow, so that sums may saturate.
+std::int64_t times(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+std::int64_t plus(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+
+bool latent(const Plan& plan) { return plan.problem.kind != ProblemKind::grouped_query; }
+
+// Bytes of one row, at a multiple of 64 as take_rows() lays it.
+std::int64_t row(std::int64_t cols, DType dtype = DType::f32) {
+  return (bytes_of(dtype, cols) + 63) / 64 * 64;
+}
+
+// The widest type in which a route of the kind takes q, or 0 bytes where there is no such route.
+std::int64_t q_row(const Plan& plan, std::int64_t cols, bool expanded) {
+  std::int64_t most = 0;
+  for (const PhasePlan& phase : plan.phases) {
+    for (const Route& r : phase.routes) {
+      if ((r.kind == KernelKind::ragged) != expanded) continue;
+      const bool as_it_is = r.q_dtype == DType::f32 && (expanded || !latent(plan));
+      most = std::max(most, as_it_is ? 0 : row(cols, r.q_dtype));
+    }
+  }
+  return most;
+}
+
+bool absorbs(const Plan& plan) {
+  if (!latent(plan)) return false;
+  for (const PhasePlan& phase : plan.phases) {
+    for (const Route& r : phase.routes) {
+      if (r.kind != KernelKind::ragged) return true;
+    }
+  }
+  return false;
+}
+
+// Of one row, in attention: what is kept for all rows of a step, and in the absorbed part.
+struct AttentionRow {
+  std::int64_t kept = 0;
+  std::int64_t tiled = 0;
+};
+
+AttentionRow attention_row(const ModelConfig& config, const Plan& plan) {
+  const AttentionProblem& p = plan.problem;
+  AttentionRow out;
+  if (!latent(plan)) {
+    const std::int64_t q = std::int64_t{p.heads} * p.head_dim;
+    out.kept = row(q) + row(std::int64_t{p.kv_heads} * (p.head_dim + p.v_head_dim)) +
+               row(std::int64_t{p.heads} * p.v_head_dim) + q_row(plan, q, false);
+    return out;
+  }
+  const std::int64_t q = std::int64_t{p.heads} * (p.qk_nope_head + p.rope);
+  out.kept = row(q) + row(p.nope + p.rope) + row(config.mla.q_lora);
+  // The indexer gives its rows back before attention takes its own.
+  const std::int64_t index_q = std::int64_t{p.index_heads} * p.index_dim;
+  const std::int64_t indexer = p.sparse() ? row(p.index_dim) + row(index_q) + row(p.index_heads) +
+                                                bytes_of(DType::e4m3, index_q) +
+                                                4 * std::int64_t{p.index_heads} + 64
+                                          : 0;
+  const std::int64_t attend = row(std::int64_t{p.heads} * p.v_head) + q_row(plan, q, true);
+  out.kept += std::max(indexer, attend);
+  if (absorbs(plan)) {
+    const std::int64_t absorbed = std::int64_t{p.heads} * (p.nope + p.rope);
+    out.tiled = row(absorbed) + q_row(plan, absorbed, false) + row(std::int64_t{p.heads} * p.nope);
+  }
+  return out;
+}
+
+// Of `rows` rows in the feed-forward part of the layer that takes most.
+std::int64_t feed_forward(const ModelConfig& config, std::int64_t rows) {
+  const std::int64_t dense = 2 * row(config.ffn);
+  const MoeConfig& m = config.moe;
+  if (m.experts == 0) return times(rows, dense);
+  const std::int64_t pass = std::min(kExpertRows, times(rows, m.top_k));
+  const std::int64_t router =
+      row(m.experts) + std::max(row(3 * m.experts + m.groups + 16), 64 + 2 * row(m.top_k));
+  const std::int64_t experts =
+      plus(times(rows, router), times(pass, row(config.hidden) + 2 * row(m.ffn)));
+  const std::int64_t shared = times(rows, 2 * row(std::int64_t{m.shared} * m.ffn));
+  return std::max({times(rows, dense), experts, shared});
+}
+
+struct Need {
+  std::int64_t fixed = 0;     // of all rows
+  std::int64_t tile_row = 0;  // of a row in the absorbed part; 0: there is none
+};
+
+Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& machine,
+             const Wishes& wishes) {
+  const std::int64_t requests = wishes.max_running_requests;
+  // A step has as many prefill rows as it may, and a row of every request that decodes.
+  const std::int64_t rows = plus(plan.max_rows(), requests);
+  std::int64_t attention = 0;
+  std::int64_t selected = 0;
+  Need out;
+  for (const GroupPlan& g : plan.groups) {
+    const AttentionRow r = attention_row(config, g.plan);
+    attention = std::max(attention, r.kept);
+    out.tile_row = std::max(out.tile_row, r.tiled);
+    selected += 4 * std::int64_t{g.plan.problem.top_k};  // beyond the budget of top-k rows
+  }
+  const std::int64_t residual = row(config.hidden) * (config.post_norms ? 3 : 2);
+  const std::int64_t layer = std::max(times(rows, attention), feed_forward(config, rows));
+  const std::int64_t logits = times(requests, 2 * row(config.hidden) + row(config.vocab));
+  out.fixed = plus(plus(times(rows, residual), std::max(layer, logits)), times(requests, selected));
+  out.fixed = plus(out.fixed, times(machine.processors, kPackedBytes));
+  return out;
+}
+
+}  // namespace
+
+std::variant<Budget, Reason> plan_activations(const ModelConfig& config, const ModelPlan& plan,
+                                              const Machine& machine, const Wishes& wishes) {
+  const Need need = need_of(config, plan, machine, wishes);
+  const std::int64_t rows = plan.max_rows();
+  const std::int64_t ceiling = wishes.activations_budget;
+  const std::int64_t room = ceiling > 0 ? ceiling - need.fixed : kAbsorbedTile;
+  if (room < need.tile_row) {
+    const std::int64_t least = plus(need.fixed, need.tile_row);
+    return Reason{Rule::budget,
+                  "activations",
+                  "--activations-budget",
+                  fmt::format("at least {} for {} rows of a step ({} bytes)", human_bytes(least),
+                              rows, least),
+                  fmt::format("{} ({} bytes)", human_bytes(ceiling), ceiling),
+                  fmt::format("--activations-budget {}", least)};
+  }
+  if (need.tile_row == 0) return Budget{BudgetKind::activations, need.fixed, 0};
+  const std::int64_t tile = std::clamp<std::int64_t>(room / need.tile_row, 1, rows);
+  return Budget{BudgetKind::activations, plus(need.fixed, times(tile, need.tile_row)),
+                tile < rows ? tile : 0};
+}
+
+}  // namespace lathe

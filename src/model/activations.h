@@ -1,0 +1,25 @@
+// Memory of a step's intermediate tensors, planned beside a plan's other budgets. The absorbed part
+// of latent attention (queries in the latent space, latents that come out) is by far the widest, so
+// it is what is tiled: a step's rows go through it in segments of the budget's tile_rows.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+
+#include "attn/model_plan.h"
+#include "model/config.h"
+
+namespace lathe {
+
+/// Bytes of absorbed queries and latents that are worked on at once, unless --activations-budget says
+/// otherwise: enough rows that a tile costs no speed.
+inline constexpr std::int64_t kAbsorbedTile = std::int64_t{512} << 20;
+
+/// Budget `activations` of steps that bring wishes.chunked_prefill_size prefill rows and decode
+/// wishes.max_running_requests requests; tile_rows 0: no tiles. A reason (Rule::budget): not even
+/// one row of the absorbed part fits wishes.activations_budget.
+std::variant<Budget, Reason> plan_activations(const ModelConfig& config, const ModelPlan& plan,
+                                              const Machine& machine, const Wishes& wishes);
+
+}  // namespace lathe

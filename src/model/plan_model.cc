@@ -1,0 +1,91 @@
+#include "model/plan_model.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "attn/refuse.h"
+#include "model/activations.h"
+#include "model/tensor_table.h"
+#include "model/weights.h"
+
+namespace lathe {
+namespace {
+
+Refusal refuse(Reason reason) {
+  Refusal out;
+  out.headline = reason.rule == Rule::budget ? "the buffers do not fit" : "the model does not fit";
+  out.reasons.push_back(std::move(reason));
+  return out;
+}
+
+ModelPlanResult plan_once(const ModelConfig& config, std::optional<std::int64_t> stored,
+                          const Machine& machine, const Wishes& wishes, const Registry& registry,
+                          std::vector<Rejection>* rejections) {
+  ModelPlanResult plan =
+      make_model_plan(config.layer_groups(), machine, wishes, registry, rejections);
+  if (!plan) return plan;
+  const auto activations = plan_activations(config, *plan, machine, wishes);
+  if (const Reason* reason = std::get_if<Reason>(&activations)) return refuse(*reason);
+  plan->budgets.push_back(std::get<Budget>(activations));
+  if (plan->groups.size() == 1) plan->groups.front().plan.budgets = plan->budgets;
+  const std::int64_t weights = weight_bytes(config, stored, expands(*plan));
+  if (auto over = check_memory(*plan, machine, wishes, weights)) return refuse(std::move(*over));
+  return plan;
+}
+
+}  // namespace
+
+bool expands(const ModelPlan& plan) {
+  for (const GroupPlan& g : plan.groups) {
+    for (const PhasePlan& phase : g.plan.phases) {
+      for (const Route& route : phase.routes) {
+        if (route.kind == KernelKind::ragged) return true;
+      }
+    }
+  }
+  return false;
+}
+
+std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t> stored,
+                          bool expansion) {
+  ModelWeights weights(config);
+  std::int64_t sum = stored.value_or(0);
+  if (!stored) {
+    for (const TensorSpec& spec : tensor_table(config, weights)) sum += dummy_bytes(config, spec);
+  }
+  if (!config.latent()) return sum;
+  // As split_kv_b() copies kv_b: its keys turned, and all of it in f32 where a route expands or where
+  // heads are no whole blocks of fp8.
+  for (std::int32_t l = 0; l < config.layers; ++l) {
+    const AttentionProblem& p = config.attention(l);
+    const bool whole = p.qk_nope_head % kWeightBlock == 0 && p.v_head % kWeightBlock == 0;
+    const bool widen = config.block_fp8 && !whole;
+    const DType dtype = widen ? DType::f32 : config.block_fp8 ? DType::e4m3 : DType::bf16;
+    const std::int64_t keys = std::int64_t{p.heads} * p.nope * p.qk_nope_head;
+    const std::int64_t values = std::int64_t{p.heads} * p.nope * p.v_head;
+    sum += bytes_of(dtype, keys);
+    if (expansion || widen) sum += bytes_of(DType::f32, keys + values);
+  }
+  return sum;
+}
+
+ModelPlanResult plan_model(const ModelConfig& config, std::optional<std::int64_t> stored,
+                           const Machine& machine, const Wishes& wishes, const Registry& registry,
+                           std::vector<Rejection>* rejections) {
+  ModelPlanResult plan = plan_once(config, stored, machine, wishes, registry, rejections);
+  if (plan) return plan;
+  Refusal refusal = plan.error();
+  // Sizes help where it is they that are too large; a single group's plan has been tried already.
+  const bool sizes =
+      std::any_of(refusal.reasons.begin(), refusal.reasons.end(), [](const Reason& r) {
+        return (r.rule == Rule::memory && r.hint.empty()) || r.subject == "activations";
+      });
+  if (sizes) {
+    refusal.suggestions = sizes_that_fit(wishes, [&](const Wishes& w) {
+      return plan_once(config, stored, machine, w, registry, nullptr).ok();
+    });
+  }
+  return refusal;
+}
+
+}  // namespace lathe

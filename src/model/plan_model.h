@@ -1,0 +1,29 @@
+// The plan of a whole model: its layer groups' plans, its activations, and its weights, held against
+// the machine before anything is allocated.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "attn/model_plan.h"
+#include "model/config.h"
+
+namespace lathe {
+
+/// Whether some route expands latents with weights in f32.
+bool expands(const ModelPlan& plan);
+
+/// Bytes of a model's weights in memory: of a checkpoint of `stored` bytes, or as the configuration
+/// describes them; with the copies that are made of them when they are loaded.
+std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t> stored,
+                          bool expansion);
+
+/// As make_model_plan(), with budget `activations`. A refusal, also, where weights, buffers and the
+/// cache exceed the machine's memory, or a row exceeds --activations-budget: with what is needed,
+/// what there is and the sizes that fit. `stored`: bytes of the checkpoint, if there is one.
+ModelPlanResult plan_model(const ModelConfig& config, std::optional<std::int64_t> stored,
+                           const Machine& machine, const Wishes& wishes, const Registry& registry,
+                           std::vector<Rejection>* rejections = nullptr);
+
+}  // namespace lathe
