@@ -15,6 +15,11 @@ Result<AttentionProblem> problem_from_name(std::string_view attention, const Pro
              attention == name(ProblemKind::sparse_latent)) {
     p = deepseek_v32_problem(or_else(o.heads, 128));
   } else if (attention == "v4" || attention == name(ProblemKind::window_compressed)) {
+    if (o.compress_ratio > 0 && o.compress_ratio != 4 && o.compress_ratio != 128) {
+      return Error{ErrorCode::invalid_argument, "--compress-ratio",
+                   "4, 128 or 0 (the window alone), which are DeepSeek V4's",
+                   fmt::format("{}", o.compress_ratio), ""};
+    }
     p = deepseek_v4_problem(or_else(o.heads, 64), o.compress_ratio >= 0 ? o.compress_ratio : 4);
   } else if (attention == "gqa" || attention == name(ProblemKind::grouped_query)) {
     p = gqa_problem(or_else(o.heads, 32), or_else(o.kv_heads, 8), or_else(o.head_dim, 128));

@@ -39,6 +39,9 @@ TEST(ProblemName, OptionsReplaceTheFamilysDims) {
   // 0 is a ratio (the window alone); what is below it is none.
   EXPECT_FALSE(problem_from_name("v4", {.compress_ratio = 0})->two_sources());
   EXPECT_EQ(problem_from_name("v4", {.compress_ratio = -1})->compress_ratio, 4);
+  const auto odd = problem_from_name("v4", {.compress_ratio = 5});
+  ASSERT_FALSE(odd);
+  EXPECT_EQ(odd.error().field, "--compress-ratio");
 
   const auto p = problem_from_name("dsa", {.heads = 16, .top_k = 64, .window = 7, .sink = true});
   EXPECT_EQ(p->heads, 16);

@@ -75,6 +75,12 @@ void parse_generation(ConfigReader& json, ModelConfig& config) {
     const std::int32_t top_k = json.integer("top_k", std::nullopt, -1);
     if (top_k > 0) config.generation.top_k = top_k;
   }
+  // Without draws, whatever else the file says of them.
+  if (!json.flag("do_sample", true)) {
+    config.generation.temperature = 0.0f;
+    config.generation.top_p.reset();
+    config.generation.top_k.reset();
+  }
 }
 
 // What is true of every architecture, after its own keys have been read.

@@ -42,7 +42,8 @@ struct MoeConfig {
   std::vector<std::uint8_t> layer_has_experts;  // [layers]
 };
 
-/// Sampling defaults that generation_config.json gives; unset where it does not.
+/// Sampling defaults that generation_config.json gives; unset where it does not. `do_sample: false`
+/// is temperature 0.
 struct GenerationDefaults {
   std::optional<float> temperature;
   std::optional<float> top_p;

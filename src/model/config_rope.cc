@@ -1,5 +1,7 @@
 #include "model/config_rope.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "io/quote.h"
@@ -43,35 +45,73 @@ std::optional<ConfigReader> rope_object(ConfigReader& json, const RopeKeys& keys
   return own;
 }
 
+std::string type_of(ConfigReader& rope) {
+  return rope.text(rope.first_of({"rope_type", "type"}), "default");
+}
+
+// What holds where the object does not say otherwise.
+struct RopeDefaults {
+  RopeConfig rope;
+  double partial = 1;
+  double max_context = 0;
+};
+
+// `partial` becomes the share of a head's elements that turn.
+RopeConfig read_rope(ConfigReader& rope, const RopeDefaults& defaults, double& partial) {
+  RopeConfig out = defaults.rope;
+  out.theta = rope.number("rope_theta", out.theta);
+  partial = rope.number("partial_rotary_factor", defaults.partial);
+  const std::string type = type_of(rope);
+  const double original = rope.number("original_max_position_embeddings", defaults.max_context);
+  if (type == "yarn") {
+    out.yarn = parse_yarn(rope, original);
+  } else if (type == "llama3") {
+    out.llama3 = Llama3RopeConfig{rope.number("factor"), original, rope.number("low_freq_factor"),
+                                  rope.number("high_freq_factor")};
+  } else if (type == "linear") {
+    out.linear_factor = rope.number("factor");
+  } else if (type != "default") {
+    rope.refuse(rope.first_of({"rope_type", "type"}), "default, linear, llama3 or yarn",
+                quote(type));
+  }
+  return out;
+}
+
+// Files that have both spellings have been edited: which of them the weights were trained with,
+// nothing tells, and readers differ in the one they take.
+void check_spellings(ConfigReader& json, ConfigReader& rope, const RopeConfig& chosen,
+                     const RopeDefaults& defaults, const RopeKeys& keys) {
+  if (!keys.scaled || !json.has("rope_parameters")) return;
+  auto older = json.object("rope_scaling");
+  if (!older) return;
+  RopeDefaults silent = defaults;
+  silent.rope.theta = chosen.theta;  // the older spelling keeps it elsewhere
+  double partial = 1;
+  const RopeConfig other = read_rope(*older, silent, partial);
+  json.adopt(*older);
+  if (json.error() || other == chosen) return;
+  json.refuse("rope_scaling",
+              fmt::format("what rope_parameters says (rope_type {}), or no rope_scaling",
+                          quote(type_of(rope))),
+              fmt::format("another RoPE (rope_type {})", quote(type_of(*older))),
+              ErrorCode::malformed, "delete the one that is wrong");
+}
+
 }  // namespace
 
 RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
                       const RopeKeys& keys) {
-  RopeConfig out{.dim = dim, .pairing = pairing};
-  const double max_context = json.integer("max_position_embeddings");
-  const double top_theta = json.number(keys.theta, keys.default_theta);
-  const double top_partial = json.number("partial_rotary_factor", 1);
+  RopeDefaults defaults{{.dim = dim, .pairing = pairing}};
+  defaults.max_context = json.integer("max_position_embeddings");
+  defaults.rope.theta = json.number(keys.theta, keys.default_theta);
+  defaults.partial = json.number("partial_rotary_factor", 1);
   auto rope = rope_object(json, keys);
-  double partial = top_partial;
-  out.theta = top_theta;
+  RopeConfig out = defaults.rope;
+  double partial = defaults.partial;
   if (rope) {
-    out.theta = rope->number("rope_theta", top_theta);
-    partial = rope->number("partial_rotary_factor", top_partial);
-    const std::string type = rope->text(rope->first_of({"rope_type", "type"}), "default");
-    const double original = rope->number("original_max_position_embeddings", max_context);
-    if (type == "yarn") {
-      out.yarn = parse_yarn(*rope, original);
-    } else if (type == "llama3") {
-      out.llama3 =
-          Llama3RopeConfig{rope->number("factor"), original, rope->number("low_freq_factor"),
-                           rope->number("high_freq_factor")};
-    } else if (type == "linear") {
-      out.linear_factor = rope->number("factor");
-    } else if (type != "default") {
-      rope->refuse(rope->first_of({"rope_type", "type"}), "default, linear, llama3 or yarn",
-                   quote(type));
-    }
+    out = read_rope(*rope, defaults, partial);
     json.adopt(*rope);
+    check_spellings(json, *rope, out, defaults, keys);
   }
   if (partial != 1) {
     json.refuse("partial_rotary_factor", "1: every element of a head's rotary part turns",

@@ -14,7 +14,8 @@ struct RopeKeys {
   bool scaled = true;  // rope_scaling, the older spelling, is for these layers
 };
 
-/// Reads rope_parameters, or the older rope_scaling and rope_theta. rope_type: default, linear,
+/// Reads rope_parameters, or the older rope_scaling and rope_theta; both are refused where they
+/// disagree. rope_type: default, linear,
 /// llama3 and yarn; others, partial_rotary_factor below 1 and attention_factor are refused by name.
 /// Needs max_position_embeddings where the original context is not given.
 RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,

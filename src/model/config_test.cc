@@ -431,6 +431,48 @@ TEST(ModelConfig, GenerationConfigSpeaksLast) {
   }
 }
 
+// Neither temperature nor filters, which such files also carry, make draws of it.
+TEST(ModelConfig, WithoutSamplingAnswersAreGreedy) {
+  const std::string rest = R"("temperature": 0.6, "top_k": 20, "top_p": 0.9,
+                              "repetition_penalty": 1.1})";
+  const auto drawn = parse_model_config(qwen3().dump(), R"({"do_sample": true, )" + rest);
+  ASSERT_TRUE(drawn.ok());
+  EXPECT_EQ(drawn->generation.temperature, 0.6f);
+  const auto greedy = parse_model_config(qwen3().dump(), R"({"do_sample": false, )" + rest);
+  ASSERT_TRUE(greedy.ok());
+  EXPECT_EQ(greedy->generation.temperature, 0.0f);
+  EXPECT_FALSE(greedy->generation.top_k);
+  EXPECT_FALSE(greedy->generation.top_p);
+  EXPECT_EQ(greedy->generation.repetition_penalty, 1.1f);
+}
+
+// The newer and the older spelling in one file: equal, or refused with both.
+TEST(ModelConfig, TwoSpellingsOfRopeAgreeOrAreRefused) {
+  const Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"rope_theta", 1e6}};
+  Json j = qwen3();
+  j["rope_parameters"] = yarn;
+  j["rope_scaling"] = yarn;
+  EXPECT_TRUE(parse_model_config(j.dump()).ok());
+  // Older files keep theta beside it.
+  j["rope_theta"] = 1e6;
+  j["rope_scaling"].erase("rope_theta");
+  EXPECT_TRUE(parse_model_config(j.dump()).ok());
+  j["rope_scaling"]["factor"] = 8.0;
+  auto refused = parse_model_config(j.dump());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message(),
+              testing::AllOf(HasSubstr("rope_scaling"), HasSubstr("rope_parameters")));
+  j["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
+  refused = parse_model_config(j.dump());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message(),
+              testing::AllOf(HasSubstr("\"yarn\""), HasSubstr("\"linear\"")));
+  j["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+  EXPECT_FALSE(parse_model_config(j.dump()).ok());
+  j["rope_scaling"] = nullptr;
+  EXPECT_TRUE(parse_model_config(j.dump()).ok());
+}
+
 TEST(ModelConfig, RefusesByName) {
   const auto with = [](Json j, const std::string& key, Json value) {
     j[key] = std::move(value);

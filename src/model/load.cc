@@ -91,7 +91,7 @@ class Loader {
       }
     }
     for (const CheckpointTensor& t : weights_.checkpoint->tensors()) {
-      if (!read.contains(t.name) && !ignored_tensor(config_, t.name)) {
+      if (!read.contains(t.name) && (!ignored_tensor(config_, t.name) || of_no_draft(t.name))) {
         complaints_.unexpected(t.name);
       }
     }
@@ -100,6 +100,14 @@ class Loader {
   }
 
  private:
+  // A layer past the last one that is no draft layer, which joins the last hidden state with the next
+  // token's embedding by eh_proj: the configuration has fewer layers than the checkpoint.
+  bool of_no_draft(std::string_view tensor) const {
+    const std::optional<std::int32_t> layer = layer_of(tensor);
+    return layer && *layer >= config_.layers &&
+           weights_.checkpoint->find(fmt::format("model.layers.{}.eh_proj.weight", *layer)) ==
+               nullptr;
+  }
   static bool plain(std::optional<DType> t) {
     return t == DType::f32 || t == DType::bf16 || t == DType::f16;
   }
@@ -368,36 +376,23 @@ void fill_stack(const TensorSpec& spec, DType dtype, std::uint64_t seed, ThreadP
 
 void fill_dummy(const ModelConfig& config, const LoadOptions& options,
                 const std::vector<TensorSpec>& table, ModelWeights& weights) {
-  const auto dtype_of_spec = [&](const TensorSpec& spec) {
-    if (spec.vector != nullptr) return DType::f32;
-    if (spec.whole_stack && config.mxfp4) return DType::e2m1;
-    return config.block_fp8 && spec.may_be_fp8 ? DType::e4m3 : DType::bf16;
-  };
-  const auto elements_of = [](const TensorSpec& spec) {
-    std::int64_t n = 1;
-    for (const std::int64_t d : spec.shape) n *= d;
-    return n;
-  };
-  const auto bytes_of_spec = [&](const TensorSpec& spec) {
-    return bytes_of(dtype_of_spec(spec), elements_of(spec));
-  };
   std::int64_t total = 0, done = 0;
-  for (const TensorSpec& spec : table) total += bytes_of_spec(spec);
+  for (const TensorSpec& spec : table) total += dummy_bytes(config, spec);
   for (std::size_t i = 0; i < table.size(); ++i) {
     const TensorSpec& spec = table[i];
     if (spec.vector != nullptr) {
       const bool one = spec.name.ends_with("weight");  // of a norm; not a bias, nor sinks
-      const std::int64_t n = elements_of(spec);
+      const std::int64_t n = spec.elements();
       float* values = weights.take_floats(n);
       std::fill_n(values, n, one ? 1.0f : 0.0f);
       *spec.vector = {values, static_cast<std::size_t>(n)};
     } else if (const std::uint64_t seed = mixed(options.seed) + (std::uint64_t{i} << 40);
                spec.whole_stack) {
-      fill_stack(spec, dtype_of_spec(spec), seed, options.threads, weights);
+      fill_stack(spec, dummy_dtype(config, spec), seed, options.threads, weights);
     } else {
-      fill_matrix(spec, dtype_of_spec(spec), seed, options.threads, weights);
+      fill_matrix(spec, dummy_dtype(config, spec), seed, options.threads, weights);
     }
-    done += bytes_of_spec(spec);
+    done += dummy_bytes(config, spec);
     if (options.on_progress) options.on_progress(done, total);
   }
 }

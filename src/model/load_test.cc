@@ -65,6 +65,25 @@ TEST_F(BadCheckpoint, ListsEverythingAtOnce) {
                               "[96, 88] (wanted [88, 96])")));
 }
 
+// A layer past the configuration's last is a draft layer, which has eh_proj, or a mistake.
+TEST_F(BadCheckpoint, MoreLayersThanTheConfiguration) {
+  copy("deepseek_v3_dense");
+  EXPECT_EQ(load(), "loaded");
+  std::string config = *read_file(dir_ / "config.json");
+  for (const auto& [from, to] :
+       {std::pair{"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1"},
+        std::pair{"\"first_k_dense_replace\": 2", "\"first_k_dense_replace\": 1"}}) {
+    const std::size_t at = config.find(from);
+    ASSERT_NE(at, std::string::npos);
+    config.replace(at, std::string_view(from).size(), to);
+  }
+  std::ofstream(dir_ / "config.json") << config;
+  EXPECT_THAT(load(), AllOf(HasSubstr("unexpected: "), HasSubstr("model.layers.1.")));
+  // With the projection that only drafts have it is one; names keep their length.
+  replace("\"model.layers.1.mlp.down_proj.weight\":", "\"model.layers.1.eh_proj.weight\":      ");
+  EXPECT_EQ(load(), "loaded");
+}
+
 TEST_F(BadCheckpoint, Truncated) {
   copy("llama");
   bytes_.resize(bytes_.size() - 100);
