@@ -172,7 +172,8 @@ nb::tuple attend(const std::string& device, int threads, bool batch_invariant,
     };
     return run<float>(gather, args, v_dim);
   }
-  const AttendFn kernel = find_kernel(device, kind, args.problem.kind).attend;
+  const AttendFn kernel =
+      find_kernel(device, kind, args.problem.kind, args.main.pool, args.extra.pool).attend;
   if (device == name(Device::ref)) return run<double>(kernel, args, v_dim);
   return run<float>(kernel, args, v_dim);
 }

@@ -77,12 +77,20 @@ void need_a_row_each(std::int64_t requests, std::int64_t rows) {
          "the first row of each request, as not each request has one row", "None", ""});
 }
 
+namespace {
+
+bool reads(const Capability& c, const CacheLayout& layout) {
+  return c.layouts.contains(layout.kind()) && !(c.homogeneous_only && !layout.homogeneous());
+}
+
+}  // namespace
+
 Kernel find_kernel(const std::string& device, const std::string& kind, ProblemKind problem,
-                   const std::optional<ConstPoolView>& pool) {
+                   const std::optional<ConstPoolView>& pool,
+                   const std::optional<ConstPoolView>& extra) {
   const Registry registry = all_kernels();
   const Kernel* kernel = registry.find(fmt::format("{}.{}.{}", device, name(problem), kind));
   if (kernel != nullptr && kernel->attend != nullptr) {
-    if (!pool) return *kernel;
     EnumSet<LayoutKind> layouts;  // of this device's kernels of the kind
     for (const Kernel& k : registry.kernels()) {
       const Capability& c = k.capability;
@@ -90,12 +98,15 @@ Kernel find_kernel(const std::string& device, const std::string& kind, ProblemKi
           !c.problems.contains(problem) || k.attend == nullptr) {
         continue;
       }
-      if (c.layouts.contains(pool->layout.kind())) return k;
-      layouts = layouts | c.layouts;
+      if ((!pool || reads(c, pool->layout)) && (!extra || reads(c, extra->layout))) return k;
+      for (const LayoutKind layout : enum_values<LayoutKind>()) {
+        if (reads(c, CacheLayout(layout))) layouts.insert(layout);
+      }
     }
-    raise({ErrorCode::unsupported, "layout",
+    const bool in_main = pool && !layouts.contains(pool->layout.kind());
+    raise({ErrorCode::unsupported, in_main || !extra ? "layout" : "extra.layout",
            fmt::format("{} for {} on {}", layouts.names(), kind, device),
-           std::string(name(pool->layout.kind())),
+           std::string(name((in_main || !extra ? pool : extra)->layout.kind())),
            "kind=\"inplace\" reads the layouts that it names; kind=\"gather\" compact rows"});
   }
   std::string known;

@@ -31,9 +31,10 @@ struct Batch {
 /// Errors: not as many requests as rows, where q_indptr is left out.
 void need_a_row_each(std::int64_t requests, std::int64_t rows);
 
-/// pool: what it must read where it lies; a device may have several kernels of a kind. Errors: no such kernel, or one that
-/// this build cannot run.
+/// pool, extra: what it must read where it lies; a device may have several kernels of a kind.
+/// Errors: no such kernel, none that reads them, or one that this build cannot run.
 Kernel find_kernel(const std::string& device, const std::string& kind, ProblemKind problem,
-                   const std::optional<ConstPoolView>& pool = {});
+                   const std::optional<ConstPoolView>& pool = {},
+                   const std::optional<ConstPoolView>& extra = {});
 
 }  // namespace lathe::python

@@ -180,6 +180,8 @@ TABLE = {"page_table": [[0, 1], [1, -1]], "kv_lens": [5, 2]}
 LISTS = {"indices": [[0], [1]], "page_table": None, "kv_lens": None}
 W = np.zeros((3, 8, 32), np.float32)
 RAGGED = {"q": np.zeros((2, 3, 24), np.float32), "kind": "ragged", "w_uk": W, "w_uv": W}
+BLOCKS = {"layout": "mla_fp8_block(nope=128,rope=16)",
+          "pool": np.zeros((2, lathe.Layout("mla_fp8_block(nope=128,rope=16)").page_stride(4)), np.uint8)}  # fmt: skip
 V4 = {"attention": "v4", "layout": "v4_fp8(nope=64,rope=16)",
       "pool": np.zeros((2, lathe.Layout("v4_fp8(nope=64,rope=16)").page_stride(4)), np.uint8),
       "q": np.zeros((2, 3, 80), np.float32)}  # fmt: skip
@@ -199,6 +201,9 @@ ATTEND_CASES = [
     ({"attention": "mla", "layout": "mla_fp8(nope=16,rope=16)"}, Error, "q.cols: wanted 96, got"),
     ({"attention": "mha"}, Error, "attention: wanted one of mla, dsa, v4, gqa"),
     ({"attention": 3}, TypeError, "attention: wanted a string"),
+    ({"kind": "gather"}, Error, "layout: wanted mla_bf16 for gather on cpu, got mla_fp8;"),
+    ({"kind": "native", **BLOCKS}, Error, "native on cpu, got mla_fp8_block;"),
+    ({"kind": "native", "device": "ref", **BLOCKS}, Error, "native on ref, got mla_fp8_block;"),
     ({"page_table": None}, Error, "page_table: wanted a page_table or indices, got neither"),
     ({"indices": [[0], [1]]}, Error, "page_table: wanted a page_table or indices, got both"),
     ({"page_table": [[0], [1]]}, Error, "page_table: wanted at least 2 pages for the 5 keys of r"),

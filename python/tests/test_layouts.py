@@ -54,6 +54,9 @@ def test_properties():
     assert layout.parts[1] == ("scale", "f32", 2, 0, 256)
     assert lathe.Layout("mla_fp8").homogeneous and not lathe.Layout("v4_fp8").homogeneous
     assert lathe.Layout("gqa_fp8").dims == {"kv_heads": 8, "head_dim": 128, "v_head_dim": 128}
+    # Values are as wide as keys unless they say otherwise.
+    assert lathe.Layout("gqa_bf16(head_dim=64)").dims["v_head_dim"] == 64
+    assert lathe.Layout("gqa_bf16(v_head_dim=32,head_dim=64)").dims["v_head_dim"] == 32
     assert 0 <= layout.hash < 2**64
 
 

@@ -175,6 +175,10 @@ Result<CacheLayout> CacheLayout::parse(std::string_view text) {
     }
     dims.*(rule->field) = number;
   }
+  // Values are as wide as keys, unless they say otherwise.
+  if (seen.find(",v_head_dim,") == std::string::npos && dims.v_head_dim != 0) {
+    dims.v_head_dim = dims.head_dim;
+  }
   return make(*kind, dims, policy);
 }
 

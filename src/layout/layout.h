@@ -120,7 +120,7 @@ class CacheLayout {
   /// policy the kind cannot carry.
   static Result<CacheLayout> make(LayoutKind kind, LayoutDims dims, ScalePolicy policy);
   /// Reads what serialize() writes; omitted keys take their defaults, so "mla_fp8" alone is a
-  /// layout.
+  /// layout. The default of v_head_dim is head_dim.
   static Result<CacheLayout> parse(std::string_view text);
   /// "mla_fp8_block(nope=512,rope=64,scale=pow2_ceil)"
   std::string serialize() const;
