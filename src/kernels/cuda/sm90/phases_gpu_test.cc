@@ -2,7 +2,7 @@
 // sparse extends, verification and draft extends in turns.
 #include "kernels/cuda/sm90/codec/codec.h"
 #include "kernels/cuda/sm90/codec/codec_gpu_test_util.h"
-#include "kernels/cuda/sm90/latent/latent_gpu_test_util.h"
+#include "kernels/cuda/sm90/latent/test/latent_gpu_test_util.h"
 #include "layout/rope_write_test_util.h"
 
 namespace lathe::cuda {

@@ -10,7 +10,7 @@
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 #include "kernels/cuda/sm90/latent/latent_launch.h"
 #include "kernels/cuda/sm90/latent/latent_limits.h"
-#include "kernels/cuda/sm90/latent/latent_staging.h"
+#include "kernels/cuda/sm90/latent/stage/staging.h"
 #include "kernels/cuda/sm90/step/step.h"
 
 namespace lathe::cuda {

@@ -80,7 +80,7 @@ struct LatentCut {
   LatentStage main, extra;  // where `all` are not cut
 
   std::int64_t units() const { return all.units + tail.units; }
-  /// Items of units that are cut, at most: each leaves values, f32 or f16 (latent_parts.cuh), for which
+  /// Items of units that are cut, at most: each leaves values, f32 or f16 (partials.cuh), for which
   /// there is room as f32, and logarithms of sums.
   std::int64_t parts() const { return all.cut() ? all.items : tail.cut() ? tail.items : 0; }
   std::int64_t part_bytes() const;  // a multiple of 256

@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/sm90/latent/latent.h"
-#include "kernels/cuda/sm90/latent/latent_staging.h"
+#include "kernels/cuda/sm90/latent/stage/staging.h"
 
 namespace lathe::cuda {
 namespace {

@@ -16,7 +16,7 @@ namespace lathe::cuda {
 
 inline constexpr int kLatentTile = 64;  // keys
 
-/// How a part lies (latent_parts.cuh): as few heads' kernel for bf16, those with lines on the M side, or the turned ones
+/// How a part lies (partials.cuh): as few heads' kernel for bf16, those with lines on the M side, or the turned ones
 /// write it.
 enum class PartOrder { rows, wide, turned };
 
@@ -78,7 +78,7 @@ struct LatentParams {
   std::int64_t lse_stride = 0;
   bool cut = false;  // units may have several items, so that a combination follows
   float* part_out =
-      nullptr;  // [items, tiles] parts (latent_parts.cuh): normalized, of units with several items
+      nullptr;  // [items, tiles] parts (partials.cuh): normalized, of units with several items
   float* part_lse = nullptr;  // [items, tiles * tile_lines] log2
 };
 

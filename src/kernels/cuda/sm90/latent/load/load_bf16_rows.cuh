@@ -1,0 +1,98 @@
+// The producer of listed bf16 rows: one warp finds out where keys lie, two copy their rows into swizzled tiles, one
+// tells items and brings queries.
+//
+// Tiles of keys are numbered through all items of a block. Number n is in buffer n % 2, whose halves of the
+// values are freed, filled and waited for by themselves: 0 holds dimensions 0 to 255, 1 those from 256 on. What follows
+// the values comes with the half that is filled last, as its reader also reads the weights there
+// (m64_bf16.cuh). Rows of keys that are none become zeros and lose their bit in the tile's mask.
+#pragma once
+
+#include "kernels/cuda/sm90/latent/load/resolve_slots.cuh"
+#include "kernels/cuda/sm90/latent/schedule/publish_work.cuh"
+
+namespace lathe::cuda {
+
+/// Of the half of a buffer that is filled first, whose arrivals also tell of the mask, and of the other one.
+inline constexpr int kFirstHalfArrivals = 2 * 33, kSecondHalfArrivals = 2 * 32;
+
+/// One of two warps, which copies 32 rows of each tile: eight lanes take 128 bytes of a row, so that memory is asked
+/// for whole lines and shared memory written without conflicts.
+template <class Format>
+struct LineCopy {
+  static constexpr int kDims = kDimTiles<Format>;
+  static constexpr int kRows = 8;  // of a lane, four apart
+  static constexpr std::uint64_t kEnd = LatentNames<Format>::kEnd;
+  static_assert(LatentNames<Format>::kBytes <= LatentShared::kNameBytes);
+
+  const LatentShared& s;
+  int warp, lane;
+  std::uint32_t place[2];  // in the first tile, by turns
+  const std::byte* from[kRows];
+  std::uint32_t mask = 0;  // of the warp's rows
+
+  __device__ LineCopy(const LatentShared& shared, int w, int l)
+      : s(shared),
+        warp(w),
+        lane(l),
+        place{swizzled(s.keys, row(0), l & 7), swizzled(s.keys, row(1), l & 7) - 512} {}
+
+  __device__ int row(int i) const { return warp * 32 + 4 * i + lane / 8; }
+
+  /// 64 dimensions each from `dims` on, to the buffer at `to`.
+  __device__ __forceinline__ void copy(std::uint32_t to, int dims, int tiles) const {
+    const auto each = [&](int t, const auto& copy_16) {
+      LATHE_UNROLL
+      for (int i = 0; i < kRows; ++i) {
+        copy_16(
+            place[i & 1] + to + static_cast<std::uint32_t>((dims + t) * kDimTileBytes + i * 512),
+            from[i] + (lane & 7) * 16 + (dims + t) * 128, from[i] != nullptr);
+      }
+    };
+    if (mask == ~0u) {
+      LATHE_UNROLL
+      for (int t = 0; t < tiles; ++t) {
+        each(t, [](std::uint32_t at, const std::byte* row, bool) { copy_async_line(at, row); });
+      }
+    } else {
+      LATHE_ROLLED
+      for (int t = 0; t < tiles; ++t) {
+        each(t, [](std::uint32_t at, const std::byte* row, bool any) { copy_async(at, row, any); });
+      }
+    }
+  }
+
+  __device__ void run(const LatentNames<Format>& names) {
+    LATHE_ROLLED
+    for (unsigned n = 0;; ++n) {
+      barrier_wait(names.named(n), names.parity(n));
+      const auto name = [&](int key) {
+        return load_shared_u64(names.rows(n) + static_cast<std::uint32_t>(8 * key));
+      };
+      const std::uint64_t own = name(warp * 32 + lane);
+      if (own == kEnd) return;
+      mask = warp_ballot(own != 0);
+      LATHE_UNROLL
+      for (int i = 0; i < kRows; ++i) from[i] = reinterpret_cast<const std::byte*>(name(row(i)));
+      barrier_arrive(names.unnamed(n));
+      const int buffer = static_cast<int>(n & 1);
+      const auto to = static_cast<std::uint32_t>(buffer * (kDims * kDimTileBytes));
+      LATHE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const int half = i ^ buffer;
+        const auto at = static_cast<std::uint32_t>(16 * buffer + 8 * half);
+        barrier_wait(s.empty + at, (n / 2 & 1) ^ 1);
+        if (i == 0 && lane == 0) {
+          store_shared_u32(s.masks + n / 2 % LatentShared::kSlots * (kFillKeys / 8) +
+                               static_cast<std::uint32_t>(8 * buffer + 4 * warp),
+                           mask);
+          barrier_arrive(s.full + at);
+        }
+        copy(to, half * 4, 4);
+        if (i == 1 && kDims == 9) copy(to, 8, 1);
+        barrier_arrive_after_copies(s.full + at);
+      }
+    }
+  }
+};
+
+}  // namespace lathe::cuda

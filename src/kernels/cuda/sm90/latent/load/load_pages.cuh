@@ -1,0 +1,161 @@
+// The producer of dense bf16 keys: one warp that has the copy engine bring whole boxes of a page.
+//
+// It honours load_bf16_rows.cuh's contract but for two things: rows of hidden keys hold anything (the
+// consumers clear them), and a buffer's `full` barrier takes one arrival, and bytes.
+#pragma once
+
+#include "kernels/cuda/sm90/latent/load/load_tile.cuh"
+
+namespace lathe::cuda {
+
+/// Whether pages can be cut into boxes of whole groups of 8 rows that make up a tile.
+inline bool has_boxes(const LatentParams& p) {
+  const std::uint32_t rows = p.main.page_size.divisor;
+  return p.dense && p.main.pages_count > 0 &&
+         (rows % kLatentTile == 0 || (rows % 8 == 0 && kLatentTile % rows == 0)) &&
+         p.main.page_stride % 16 == 0 && reinterpret_cast<std::uintptr_t>(p.main.pages) % 16 == 0;
+}
+__host__ __device__ inline int box_rows(const LatentParams& p) {
+  const auto rows = static_cast<int>(p.main.page_size.divisor);
+  return rows < kLatentTile ? rows : kLatentTile;
+}
+
+/// Copies the queries of a worker's items, by kThreads threads; kBlocks: of a cluster.
+template <int kTileLines, int kDims, int kThreads, int kBlocks>
+__device__ inline void fill_queries(const LatentParams& p, const LatentShared& s,
+                                    std::int32_t worker, std::int32_t tile, int thread) {
+  LatentItems items(p, worker);
+  std::uint32_t parity = 1;
+  while (items.take<kTileLines>(p, tile / kBlocks * kBlocks)) {
+    barrier_wait(s.q_empty, parity);
+    copy_queries<kTileLines, kDims, kThreads>(p, items.unit, tile, s.q, thread);
+    barrier_arrive_after_copies(s.q_full);
+    parity ^= 1;
+  }
+}
+
+/// kQueries: copies the queries too.
+///
+/// kHalves 2: the halves of a buffer's values come by themselves, as they are freed, each with a `full`
+/// barrier ([buffers][2]). What follows the values comes with the half whose reader also reads the weights
+/// there (m64_bf16.cuh).
+///
+/// kBlocks 2: each block of a cluster brings half of the boxes to both, so both walk the same items; a half
+/// is free when both blocks' readers have said so.
+template <class Format, int kTileLines, int kBuffers, bool kQueries, int kHalves = 1,
+          int kBlocks = 1>
+struct LatentPageFill {
+  static constexpr int kDims = kDimTiles<Format>;
+
+  const LatentParams& p;
+  const LatentShared& s;
+  const void* map;
+  std::int32_t tile;
+  int lane, rows, boxes;  // of a tile
+
+  __device__ LatentPageFill(const LatentParams& params, const LatentShared& shared, const void* m,
+                            std::int32_t line_tile)
+      : p(params),
+        s(shared),
+        map(m),
+        tile(line_tile),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        rows(box_rows(params)),
+        boxes(kLatentTile / rows) {}
+
+  /// Lane l's box of a tile: its page as the table has it, or -1, and its first row there.
+  struct Box {
+    std::int32_t page = -1, row = 0;
+  };
+  __device__ Box find(const LatentItems& items, std::int32_t index, std::int32_t keys) const {
+    Box b;
+    if (lane >= boxes || index >= keys) return b;
+    const auto in_table =
+        static_cast<std::int32_t>(p.main.page_size(static_cast<std::uint32_t>(index)));
+    b.row = index - in_table * static_cast<std::int32_t>(p.main.page_size.divisor);
+    if (in_table >= p.main.table_width) return b;
+    b.page = p.main.table[std::int64_t{items.unit.request} * p.main.table_width + in_table];
+    return b;
+  }
+  /// Asked where the box is used, so that nobody waits for its page before.
+  __device__ bool has(const Box& b) const { return b.page >= 0 && b.page < p.main.pages_count; }
+
+  __device__ void copy(const Box& b, int buffer, int dims, std::uint32_t full) const {
+    const std::uint32_t to = s.keys + (buffer * kDims + dims) * kDimTileBytes + lane * rows * 128;
+    if constexpr (kBlocks == 1) {
+      copy_box(to, map, dims * 64, b.row, b.page, full);
+    } else {
+      copy_box_to_pair(to, map, dims * 64, b.row, b.page, full);
+    }
+  }
+  /// This block's boxes of a half.
+  __device__ void copy_half(const Box& b, int buffer, int half, std::uint32_t full) const {
+    const int block = tile % kBlocks;
+    LATHE_ROLLED
+    for (int d = 0; d < 4 / kBlocks; ++d) {
+      copy(b, buffer, half * 4 + block * (4 / kBlocks) + d, full);
+    }
+    if (kDims == 9 && half != buffer && (kBlocks == 1 || block == buffer)) copy(b, buffer, 8, full);
+  }
+
+  __device__ void run(std::int32_t worker) {
+    LatentItems items(p, worker);
+    int buffer = 0, pair = 0;
+    std::uint32_t parity = 0;
+    [[maybe_unused]] std::uint32_t q_parity = 0;
+    while (items.template take<kTileLines>(p, tile / kBlocks * kBlocks)) {
+      const std::int32_t keys = items.item.first + items.item.count;
+      const int tiles = (items.item.count + kFillKeys - 1) / kFillKeys * 2;
+      std::int32_t index = items.item.first + lane * rows;
+      Box box = find(items, index, keys);
+      if constexpr (kQueries) {
+        barrier_wait(s.q_empty, q_parity ^ 1);
+        copy_queries<kTileLines, kDims, 32>(p, items.unit, tile, s.q, lane);
+        barrier_arrive_after_copies(s.q_full);
+        q_parity ^= 1;
+      }
+      for (int t = 0; t < tiles; ++t) {
+        const Box next = find(items, index + kLatentTile, keys);
+        const bool here = has(box);
+        const int seen = keys - index < rows ? keys - index : rows;
+        const std::uint64_t bits = here ? (~std::uint64_t{0} >> (64 - seen)) << lane * rows : 0;
+        const std::uint32_t low = warp_or(static_cast<std::uint32_t>(bits));
+        const std::uint32_t high = warp_or(static_cast<std::uint32_t>(bits >> 32));
+        const int count = count_bits(warp_ballot(here));
+        LATHE_UNROLL
+        for (int i = 0; i < kHalves; ++i) {
+          const int half = kHalves == 1 ? 0 : i ^ buffer;
+          barrier_wait(s.empty + 16 * buffer + 8 * half, parity ^ 1);
+          if (kHalves == 1) barrier_wait(s.empty + 16 * buffer + 8, parity ^ 1);
+          const std::uint32_t full = s.full + 8 * (kHalves * buffer + half);
+          if (lane == 0) {
+            if (i == 0) {
+              store_shared_u64(
+                  s.masks + pair % LatentShared::kSlots * (kFillKeys / 8) + 8 * (t & 1),
+                  std::uint64_t{high} << 32 | low);
+            }
+            const int dims = kHalves == 1 ? kDims : 4 + (kDims == 9 && half != buffer);
+            barrier_expect(full, static_cast<std::uint32_t>(count * rows * dims * 128));
+          }
+          sync_warp();
+          if (!here) continue;
+          if constexpr (kHalves == 2) {
+            copy_half(box, buffer, half, full);
+          } else {
+            LATHE_ROLLED
+            for (int d = 0; d < kDims; ++d) copy(box, buffer, d, full);
+          }
+        }
+        pair += t & 1;
+        index += kLatentTile;
+        box = next;
+        if (++buffer == kBuffers) {
+          buffer = 0;
+          parity ^= 1;
+        }
+      }
+    }
+  }
+};
+
+}  // namespace lathe::cuda

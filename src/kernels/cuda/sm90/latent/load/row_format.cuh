@@ -1,0 +1,55 @@
+// What a cached row consists of.
+#pragma once
+
+#include "kernels/cuda/common/hopper.cuh"
+#include "kernels/cuda/sm90/latent/schedule/work_tile.cuh"
+
+namespace lathe::cuda {
+
+// A row has kFp8 tiles of 64 fp8 and then kWide tiles of 64 bf16; kScaleTiles of the former share a scale.
+// Rows of fp8 caches lie kPitch bytes apart in shared memory (fp8_operands.cuh).
+
+struct Fp8BlockFormat {  // mla_fp8_block
+  static constexpr int kFp8 = 8, kWide = 1;
+  static constexpr int kRowBytes = 656, kWideAt = 528, kPitch = 656;
+  static constexpr int kScales = 4, kScaleTiles = 2;
+  /// row: in shared memory.
+  static __device__ float scale(std::uint32_t row, int which) {
+    return load_float(row + static_cast<std::uint32_t>(512 + which * 4));
+  }
+  static constexpr bool kScalesApart = false;
+};
+
+struct V4Fp8Format {  // v4_fp8
+  static constexpr int kFp8 = 7, kWide = 1;
+  static constexpr int kRowBytes = 576, kWideAt = 448, kPitch = 592;
+  static constexpr int kScales = 7, kScaleTiles = 1;
+  /// The codes stand behind the row.
+  static __device__ float scale(std::uint32_t row, int which) {
+    return bits_to_float(load_shared_u8(row + static_cast<std::uint32_t>(kRowBytes + which)) << 23);
+  }
+  static constexpr bool kScalesApart = true;
+};
+
+struct Fp8Format {  // mla_fp8; its scale is applied to scores and outputs
+  static constexpr int kFp8 = 9, kWide = 0;
+  static constexpr int kRowBytes = 576, kWideAt = 0, kPitch = 592;
+  static constexpr int kScales = 0, kScaleTiles = 0;
+  static constexpr bool kScalesApart = false;
+};
+
+struct Bf16Format {  // mla_bf16
+  static constexpr int kFp8 = 0, kWide = 9, kRowBytes = 1152;
+  static constexpr bool kScalesApart = false;
+};
+
+/// bf16 rows of V4's 512.
+struct Bf16RowFormat512 {
+  static constexpr int kFp8 = 0, kWide = 8, kRowBytes = 1024;
+  static constexpr bool kScalesApart = false;
+};
+
+template <class Format>
+inline constexpr int kDimTiles = Format::kFp8 + Format::kWide;
+
+}  // namespace lathe::cuda

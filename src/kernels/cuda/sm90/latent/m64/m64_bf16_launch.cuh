@@ -1,0 +1,53 @@
+// What an instance of the wide kernel consists of.
+#pragma once
+
+#include "kernels/cuda/common/early_launch.h"
+#include "kernels/cuda/common/shared_limit.h"
+#include "kernels/cuda/sm90/latent/latent_kernels.h"
+#include "kernels/cuda/sm90/latent/load/page_map.h"
+#include "kernels/cuda/sm90/latent/load/query_map.h"
+#include "kernels/cuda/sm90/latent/m64/m64_bf16.cuh"
+
+namespace lathe::cuda {
+
+template <class Format, bool kPages, int kBlocks>
+cudaError_t launch_wide_fill(const LatentParams& p, const CUtensorMap& map,
+                             const CUtensorMap& out_map, cudaStream_t stream) {
+  using W = LatentWide<Format, kPages, kBlocks>;
+  constexpr auto kernel = latent_wide_kernel<Format, kPages, kBlocks>;
+  const cudaError_t status = allow_shared<kernel>(W::kSharedBytes);
+  if (status != cudaSuccess) return status;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(p.workers * p.tiles));
+  config.blockDim = dim3(W::kThreads);
+  config.dynamicSmemBytes = W::kSharedBytes;
+  config.stream = stream;
+  cudaLaunchAttribute attribute = {};
+  if (kBlocks > 1) {
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {kBlocks, 1, 1};
+  } else {
+    attribute = early_launch();
+  }
+  config.attrs = &attribute;
+  config.numAttrs = kBlocks > 1 || p.early ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, p, map, out_map);
+}
+
+template <class Format>
+cudaError_t launch_wide(const LatentParams& p, cudaStream_t stream) {
+  CUtensorMap map{}, out_map{};
+  const cudaError_t made = make_out_map(out_map, p);
+  if (made != cudaSuccess) return made;
+  if (has_boxes(p)) {
+    const cudaError_t status = make_key_map(map, p, Format::kRowBytes);
+    if (status != cudaSuccess) return status;
+    return p.tiles % 2 == 0 ? launch_wide_fill<Format, true, 2>(p, map, out_map, stream)
+                            : launch_wide_fill<Format, true, 1>(p, map, out_map, stream);
+  }
+  const cudaError_t status = make_query_map<64, kDimTiles<Format>>(map, p);
+  if (status != cudaSuccess) return status;
+  return launch_wide_fill<Format, false, 1>(p, map, out_map, stream);
+}
+
+}  // namespace lathe::cuda

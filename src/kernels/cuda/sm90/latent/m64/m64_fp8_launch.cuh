@@ -1,0 +1,25 @@
+// What an instance of the kernel for 64 lines and fp8 caches consists of.
+#pragma once
+
+#include "kernels/cuda/common/shared_limit.h"
+#include "kernels/cuda/sm90/latent/latent_kernels.h"
+#include "kernels/cuda/sm90/latent/load/query_map.h"
+#include "kernels/cuda/sm90/latent/m64/m64_fp8.cuh"
+
+namespace lathe::cuda {
+
+template <class Format>
+cudaError_t launch_wide_fp8(const LatentParams& p, cudaStream_t stream) {
+  using W = WideFp8<Format>;
+  constexpr auto kernel = latent_wide_fp8_kernel<Format>;
+  const cudaError_t status = allow_shared<kernel>(W::kSharedBytes);
+  if (status != cudaSuccess) return status;
+  CUtensorMap map{};
+  const cudaError_t made = make_query_map<W::kLines, kDimTiles<Format>>(map, p);
+  if (made != cudaSuccess) return made;
+  kernel<<<static_cast<unsigned>(p.workers * p.tiles), W::kThreads, W::kSharedBytes, stream>>>(p,
+                                                                                               map);
+  return cudaGetLastError();
+}
+
+}  // namespace lathe::cuda

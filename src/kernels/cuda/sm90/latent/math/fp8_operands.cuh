@@ -1,0 +1,226 @@
+// Rows of fp8 caches as they lie in shared memory, and operands made of them in registers.
+//
+// A tile is 64 rows, kPitch bytes apart. That is an odd multiple of 16, so 8 x 16 bytes below one
+// another meet all banks. Nothing writes wider keys to shared memory: those who multiply make their
+// operands themselves, once for S^T = K Q^T and once, turned, for O^T = V^T P^T.
+//
+// e4m3 becomes f16, in which it is exact: one instruction makes two, and one multiplies both by their scales,
+// which so lie between 2^-15 and 2^7 (below, small values lose bits as f16's denormals do). Queries that
+// meet fp8 keys are f16 too, and the rotary part stays bf16.
+//
+// A word of four e4m3 has dimensions 4 c to 4 c + 3 of a row's 16. As operand they are columns 2 c, + 1 and
+// 8 + 2 c, + 1, so queries stand in that order (arrange_queries()). A turned word has two dimensions of two
+// keys: row g of an operand's 16 dimensions is dimension 2 g, row g + 8 is 2 g + 1.
+#pragma once
+
+#include "kernels/cuda/common/hopper.cuh"
+#include "kernels/cuda/common/wgmma_rows.cuh"
+#include "kernels/cuda/sm90/latent/load/load_tile.cuh"
+#include "kernels/cuda/sm90/latent/load/row_format.cuh"
+
+namespace lathe::cuda {
+
+template <class Format>
+struct LatentRows {
+  static constexpr int kTileBytes = kLatentTile * Format::kPitch;
+  // f16, [kScales][64 keys].
+  static constexpr int kScaleBytes = Format::kScales * kLatentTile * 2;
+  static_assert(Format::kPitch % 32 == 16 && Format::kPitch >= Format::kRowBytes);
+  // Tiles of 64 dimensions that share scales, or one.
+  static constexpr int kSame = Format::kScaleTiles > 1 ? Format::kScaleTiles : 1;
+};
+
+// f16 weights lie between 2^-24 and 2^16. log2 of the largest, and of that of a maximum that becomes reference.
+inline constexpr float kMostWeight = 14, kFirstWeight = 7;
+// The reference of a line that has not seen a key. It is finite: less it, the score of a hidden key is -inf.
+inline constexpr float kNoReference = -1e30f;
+
+/// Issues d += a b, where `a` has 32 columns, of dimensions for scores and of keys for values, bf16 or f16.
+template <bool kBf16, int kCount>
+__device__ __forceinline__ void multiply_chunk(float (&d)[kCount], const std::uint32_t (&a)[2][4],
+                                               std::uint64_t b, bool add) {
+  wgmma_fence();
+  if constexpr (kBf16) {
+    mma_m64_bf16_rows(d, a[0], b, add);
+    mma_m64_bf16_rows(d, a[1], b + 2, true);  // 32 bytes on
+  } else {
+    mma_m64_f16_rows(d, a[0], b, add);
+    mma_m64_f16_rows(d, a[1], b + 2, true);
+  }
+  wgmma_commit();
+}
+
+/// Where a key's scale lies in its block's 128 bytes of a table: what a thread multiplies its words of 32 keys
+/// by are 16 bytes.
+__device__ inline std::uint32_t scale_place(int key) {
+  return static_cast<std::uint32_t>((key & 32) * 2 + (key & 6) * 8 + (key & 24) / 2 +
+                                    (key & 1) * 2);
+}
+/// Puts the scales of 16 keys of a tile, those of warp `warp` of four, into its table: a lane two keys' of one or
+/// two blocks.
+template <class Format>
+__device__ inline void make_scales(std::uint32_t rows, std::uint32_t table, int warp, int lane) {
+  if constexpr (Format::kScales > 0) {
+    LATHE_UNROLL
+    for (int first = 0; first < Format::kScales; first += 4) {
+      const int b = first + (lane & 3);
+      if (b >= Format::kScales) return;
+      LATHE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const int key = warp * 16 + lane / 4 + 8 * i;
+        store_shared_u16(
+            table + static_cast<std::uint32_t>(b * (kLatentTile * 2)) + scale_place(key),
+            pack_f16(Format::scale(rows + static_cast<std::uint32_t>(key * Format::kPitch), b), 0));
+      }
+    }
+  }
+}
+
+/// K as left operand: a warp's 16 keys, 32 dimensions at a time.
+template <class Format>
+struct KeyOperand {
+  std::uint32_t at, row;
+  float next[2];            // of rows g and g + 8, of the block after
+  std::uint32_t scales[2];  // twice each
+
+  __device__ KeyOperand(std::uint32_t rows, int warp, int lane)
+      : at(rows + static_cast<std::uint32_t>((warp * 16 + (lane & 15)) * Format::kPitch +
+                                             (lane >> 4) * 16)),
+        row(rows + static_cast<std::uint32_t>((warp * 16 + lane / 4) * Format::kPitch)) {}
+
+  /// Loads the scales of a block ahead.
+  __device__ void fetch(int block) {
+    if constexpr (Format::kScales > 0) {
+      next[0] = Format::scale(row, block);
+      next[1] = Format::scale(row + 8 * Format::kPitch, block);
+    }
+  }
+  /// Goes over to those.
+  __device__ void choose() {
+    if constexpr (Format::kScales > 0) {
+      scales[0] = pack_f16(next[0], next[0]);
+      scales[1] = pack_f16(next[1], next[1]);
+    }
+  }
+  /// Words of dimensions 32 chunk on.
+  __device__ void load(int chunk, std::uint32_t (&v)[4]) const {
+    load_matrices(at + static_cast<std::uint32_t>(chunk * 32), v);
+  }
+  /// Two operands of 16 dimensions, f16.
+  __device__ void make(const std::uint32_t (&v)[4], std::uint32_t (&a)[2][4]) const {
+    LATHE_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      LATHE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        widen_e4m3_f16(v[2 * k + i], a[k][i], a[k][i + 2]);
+        if constexpr (Format::kScales > 0) {
+          a[k][i] = mul_f16x2(a[k][i], scales[i]);
+          a[k][i + 2] = mul_f16x2(a[k][i + 2], scales[i]);
+        }
+      }
+    }
+  }
+  /// The same of the bf16 that follow, bf16.
+  __device__ void make_wide(int chunk, std::uint32_t (&a)[2][4]) const {
+    const auto from = at + static_cast<std::uint32_t>(Format::kWideAt + chunk * 64);
+    load_matrices(from, a[0]);
+    load_matrices(from + 32, a[1]);
+  }
+};
+
+inline constexpr int kValueTiles = 8;
+
+/// V^T as left operand: tiles of 64 dimensions, of which a warp has 16; 32 keys at a time.
+template <class Format>
+struct ValueOperand {
+  std::uint32_t rows, table;
+  int warp, lane;
+
+  /// Whether a tile of values is bf16. Its rows of 16 dimensions stand in their order.
+  __device__ static constexpr bool wide(int tile) {
+    return Format::kFp8 < kValueTiles && tile >= Format::kFp8;
+  }
+
+  /// Loads fp8 words ahead.
+  __device__ void load(int tile, int half, std::uint32_t (&v)[4]) const {
+    if (wide(tile)) return;
+    load_matrices_turned(rows + static_cast<std::uint32_t>((half * 32 + lane) * Format::kPitch +
+                                                           tile * 64 + warp * 16),
+                         v);
+  }
+  /// Loads the scales of 32 keys and the tiles that share them.
+  __device__ void choose(int tile, int half, std::uint32_t (&scales)[4]) const {
+    if constexpr (Format::kScales > 0) {
+      if (wide(tile)) return;
+      const uint4 v = load_shared_u128(
+          table + static_cast<std::uint32_t>(tile / Format::kScaleTiles * (kLatentTile * 2) +
+                                             half * 64 + (lane & 3) * 16));
+      scales[0] = v.x, scales[1] = v.y, scales[2] = v.z, scales[3] = v.w;
+    }
+  }
+  /// Two operands of 16 keys, f16.
+  __device__ void make(int tile, int half, const std::uint32_t (&v)[4],
+                       const std::uint32_t (&scales)[4], std::uint32_t (&a)[2][4]) const {
+    if (wide(tile)) {
+      LATHE_UNROLL
+      for (int k = 0; k < 2; ++k) {
+        const int key = half * 32 + k * 16 + (lane & 7) + (lane >> 4) * 8;
+        std::uint32_t b[4];
+        load_matrices_turned(
+            rows + static_cast<std::uint32_t>(key * Format::kPitch + Format::kWideAt +
+                                              (tile - Format::kFp8) * 128 + warp * 32 +
+                                              (lane >> 3 & 1) * 16),
+            b);
+        LATHE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          a[k][i] = pack_f16(bits_to_float(b[i] << 16), bits_to_float(b[i] & 0xffff0000u));
+        }
+      }
+      return;
+    }
+    LATHE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      // From two dimensions of a key to two keys of a dimension.
+      std::uint32_t(&to)[4] = a[i / 2];
+      widen_e4m3_f16(permute_bytes(v[i], 0, 0x3120), to[i % 2 * 2], to[i % 2 * 2 + 1]);
+      if constexpr (Format::kScales > 0) {
+        to[i % 2 * 2] = mul_f16x2(to[i % 2 * 2], scales[i]);
+        to[i % 2 * 2 + 1] = mul_f16x2(to[i % 2 * 2 + 1], scales[i]);
+      }
+    }
+  }
+};
+
+/// Makes queries f16 where they meet fp8 keys, in the order of those. Beyond 65504 they are 65504.
+/// q: [tiles of 64 dims][kLines] swizzled rows of 128 bytes; kThreads threads do it together, a thread 32 bytes of
+/// a row at a time, of several rows at once so that it waits for them once.
+template <class Format, int kLines, int kThreads>
+__device__ inline void arrange_queries(std::uint32_t q, int thread) {
+  static_assert(kThreads % 32 == 0 && kLines % 8 == 0);
+  constexpr int kStep = kThreads / 4, kRows = Format::kFp8 * kLines;
+  constexpr int kAtOnce = kRows % (4 * kStep) == 0 ? 4 : kRows % (2 * kStep) == 0 ? 2 : 1;
+  const auto both = [](std::uint32_t v) {
+    return pack_f16(bits_to_float(v << 16), bits_to_float(v & 0xffff0000u));
+  };
+  int row = thread / 4;
+  std::uint32_t at = swizzled(q, row, 2 * (thread % 4));
+  LATHE_ROLLED
+  for (; row < kRows; row += kAtOnce * kStep, at += kAtOnce * kStep * 128) {
+    uint4 a[kAtOnce], b[kAtOnce];
+    LATHE_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      const std::uint32_t from = at + static_cast<std::uint32_t>(i * kStep * 128);
+      a[i] = load_shared_u128(from);
+      b[i] = load_shared_u128(from ^ 16);
+    }
+    LATHE_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      const std::uint32_t to = at + static_cast<std::uint32_t>(i * kStep * 128);
+      store_shared(to, both(a[i].x), both(a[i].z), both(b[i].x), both(b[i].z));
+      store_shared(to ^ 16, both(a[i].y), both(a[i].w), both(b[i].y), both(b[i].w));
+    }
+  }
+  fence_async_proxy();
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,67 @@
+// Scores of keys that a line does not see. A thread has of a tile of 64 lines x 64 keys what wgmma.cuh says.
+#pragma once
+
+#include "kernels/cuda/sm90/latent/latent_params.h"
+#include "kernels/cuda/sm90/latent/math/row_max.cuh"
+
+namespace lathe::cuda {
+
+/// Has the code for it laid aside: loops that fit the instruction cache are worth more.
+__device__ inline bool seldom(bool x) { return __builtin_expect(x, 0); }
+
+/// Keys whose bit is 0.
+__device__ inline void hide_keys(float (&d)[32], std::uint64_t seen, int lane) {
+  if (!seldom(seen != ~std::uint64_t{0})) return;
+  const auto bits = seen >> 2 * (lane & 3);
+  LATHE_UNROLL
+  for (int j = 0; j < 8; ++j) {
+    const auto two = static_cast<std::uint32_t>(bits >> 8 * j);
+    if (!(two & 1)) d[4 * j] = d[4 * j + 2] = kNoKey;
+    if (!(two & 2)) d[4 * j + 1] = d[4 * j + 3] = kNoKey;
+  }
+}
+/// Keys from `limit` of each of a thread's two lines on, counted from the tile's first.
+__device__ inline void hide_after(float (&d)[32], int limit0, int limit1, int lane) {
+  if (!seldom(limit0 < kLatentTile || limit1 < kLatentTile)) return;
+  const int column = 2 * (lane & 3);
+  LATHE_UNROLL
+  for (int j = 0; j < 8; ++j) {
+    if (8 * j + column >= limit0) d[4 * j] = kNoKey;
+    if (8 * j + column + 1 >= limit0) d[4 * j + 1] = kNoKey;
+    if (8 * j + column >= limit1) d[4 * j + 2] = kNoKey;
+    if (8 * j + column + 1 >= limit1) d[4 * j + 3] = kNoKey;
+  }
+}
+
+// The same of turned scores: a thread has keys `key` and `key` + 8, of lines 8 j + 2 (lane % 4) + i.
+
+/// Keys whose bit is 0.
+template <int kCount>
+__device__ inline void hide_turned_keys(float (&d)[kCount], std::uint64_t seen, int key) {
+  if (!seldom(seen != ~std::uint64_t{0})) return;
+  const auto bits = static_cast<std::uint32_t>(seen >> key);
+  LATHE_UNROLL
+  for (int j = 0; j < kCount / 4; ++j) {
+    if (!(bits & 1)) d[4 * j] = d[4 * j + 1] = kNoKey;
+    if (!(bits & 256)) d[4 * j + 2] = d[4 * j + 3] = kNoKey;
+  }
+}
+/// Keys from `limit` on, counted from the tile's first, for the unit's first row; those from one more on for
+/// the row after.
+template <int kCount>
+__device__ inline void hide_turned_after(float (&d)[kCount], const LatentParams& p, int limit,
+                                         int key, int lane) {
+  if (!seldom(limit < kLatentTile)) return;
+  LATHE_UNROLL
+  for (int j = 0; j < kCount / 4; ++j) {
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const auto line = static_cast<std::uint32_t>(8 * j + 2 * (lane & 3) + i);
+      const int sees = limit + static_cast<int>(p.by_heads(line));
+      if (key >= sees) d[4 * j + i] = kNoKey;
+      if (key + 8 >= sees) d[4 * j + 2 + i] = kNoKey;
+    }
+  }
+}
+
+}  // namespace lathe::cuda

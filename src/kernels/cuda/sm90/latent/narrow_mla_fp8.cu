@@ -1,6 +1,0 @@
-#include "kernels/cuda/sm90/latent/latent_narrow_fp8_launch.cuh"
-
-cudaError_t lathe::cuda::launch_narrow_mla_fp8(const LatentParams& p, int tile_lines,
-                                               cudaStream_t stream) {
-  return launch_narrow_fp8<Fp8Format>(p, tile_lines, stream);
-}

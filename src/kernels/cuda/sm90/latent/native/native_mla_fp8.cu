@@ -1,0 +1,50 @@
+#include "kernels/cuda/common/shared_limit.h"
+#include "kernels/cuda/common/tensor_map.h"
+#include "kernels/cuda/sm90/latent/latent_kernels.h"
+#include "kernels/cuda/sm90/latent/native/native_m64.cuh"
+#include "kernels/cuda/sm90/latent/native/native_swap_ab.cuh"
+
+namespace lathe::cuda {
+namespace {
+
+template <auto kKernel, int kThreads, int kSharedBytes>
+cudaError_t launch(const LatentParams& p, const NativeMaps& maps, cudaStream_t stream) {
+  const cudaError_t status = allow_shared<kKernel>(kSharedBytes);
+  if (status != cudaSuccess) return status;
+  kKernel<<<static_cast<unsigned>(p.workers * p.tiles), kThreads, kSharedBytes, stream>>>(p, maps);
+  return cudaGetLastError();
+}
+template <int kTileLines>
+cudaError_t launch_few(const LatentParams& p, const NativeMaps& maps, cudaStream_t stream) {
+  using N = NativeFew<kTileLines>;
+  return launch<latent_native_few_kernel<kTileLines>, N::kThreads, N::kSharedBytes>(p, maps,
+                                                                                    stream);
+}
+
+}  // namespace
+
+cudaError_t launch_native_mla_fp8(const LatentParams& p, int tile_lines, cudaStream_t stream) {
+  // Boxes of 128 dimensions of the keys of a page, and of the last 64.
+  const std::int64_t page_size = p.main.page_size.divisor;
+  // A map has one page at least; where the pool has none, no box is asked for.
+  const bool some = p.main.pages_count > 0;
+  PageBoxes boxes{.base = some ? static_cast<const void*>(p.main.pages) : p.q,
+                  .pages = some ? p.main.pages_count : 1,
+                  .page_stride = p.main.page_stride,
+                  .page_rows = page_size,
+                  .row_bytes = 576,
+                  .element_bytes = 1,
+                  .box_bytes = 128,
+                  .box_rows = page_size < kLatentTile ? page_size : kLatentTile};
+  NativeMaps maps;
+  cudaError_t status = make_page_map(maps.wide, boxes);
+  boxes.box_bytes = 64;
+  if (status == cudaSuccess) status = make_page_map(maps.narrow, boxes);
+  if (status != cudaSuccess) return status;
+  if (tile_lines == 8) return launch_few<8>(p, maps, stream);
+  if (tile_lines == 16) return launch_few<16>(p, maps, stream);
+  if (tile_lines == 32) return launch_few<32>(p, maps, stream);
+  return launch<latent_native_kernel, Native::kThreads, Native::kSharedBytes>(p, maps, stream);
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,14 @@
+#include "kernels/cuda/sm90/latent/latent_kernels.h"
+#include "kernels/cuda/sm90/latent/schedule/count_keys.cuh"
+
+namespace lathe::cuda {
+cudaError_t launch_latent_count(const LatentParams& p, std::int64_t most, std::int32_t* keys,
+                                cudaStream_t stream) {
+  if (p.units == 0) return cudaSuccess;
+  const auto bound = static_cast<std::int32_t>(most < INT32_MAX ? most : INT32_MAX);
+  latent_count_kernel<<<(static_cast<unsigned>(p.units) + 127) / 128, 128, 0, stream>>>(p, bound,
+                                                                                        keys);
+  return cudaGetLastError();
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,61 @@
+#include "kernels/cuda/sm90/latent/stage/stage.cuh"
+
+#include <algorithm>
+
+#include "kernels/cuda/common/early_launch.h"
+#include "kernels/cuda/common/shared_limit.h"
+
+namespace lathe::cuda {
+namespace {
+
+template <class... Args>
+cudaError_t launch_stage(void (*kernel)(Args...), dim3 grid, int threads, std::int32_t shared,
+                         bool early, cudaStream_t stream, const Args&... args) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared);
+  config.stream = stream;
+  cudaLaunchAttribute attribute = early_launch();
+  config.attrs = &attribute;
+  config.numAttrs = early ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+template <class Format>
+cudaError_t launch(const LatentParams& p, const LatentStageArrays& stages, cudaStream_t stream) {
+  const auto sources = static_cast<unsigned>(stages.sources);
+  const std::int32_t pages = (std::max(stages.of[0].pages, stages.of[1].pages) + 3) / 4 * 4;
+  // So many of a processor's as it holds.
+  const auto blocks = [&](int each) {
+    return dim3(static_cast<unsigned>(each * p.workers * p.tiles), sources);
+  };
+  cudaError_t status = allow_shared<latent_mark_kernel>(kMostStagedPages);
+  if (status != cudaSuccess) return status;
+  status =
+      launch_stage(latent_mark_kernel, blocks(3), kStageThreads, pages, false, stream, p, stages);
+  if (status != cudaSuccess) return status;
+  status = launch_stage(latent_place_kernel, dim3(sources), kPlaceThreads, 0, true, stream, stages);
+  if (status != cudaSuccess) return status;
+  status = allow_shared<latent_decode_kernel<Format>>(2 * kMostStagedPages);
+  if (status != cudaSuccess) return status;
+  return launch_stage(latent_decode_kernel<Format>, blocks(2), kStageThreads, 2 * pages, true,
+                      stream, p, stages);
+}
+
+}  // namespace
+
+cudaError_t launch_stage_mla_fp8(const LatentParams& p, const LatentStageArrays& stages,
+                                 cudaStream_t stream) {
+  return launch<Fp8Format>(p, stages, stream);
+}
+cudaError_t launch_stage_mla_fp8_block(const LatentParams& p, const LatentStageArrays& stages,
+                                       cudaStream_t stream) {
+  return launch<Fp8BlockFormat>(p, stages, stream);
+}
+cudaError_t launch_stage_v4_fp8(const LatentParams& p, const LatentStageArrays& stages,
+                                cudaStream_t stream) {
+  return launch<V4Fp8Format>(p, stages, stream);
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,486 @@
+// Latent attention's kernels themselves, run thread by thread on the CPU (common/emulator.h), against
+// the oracle in double: addresses, swizzles, barriers' counts and parities, roles that wait for one
+// another.
+#include "kernels/cuda/sm90/latent/test/latent_shape_checks.h"
+#include "layout/codec.h"
+// The device code comes last: it gives CUDA's words a meaning of its own.
+#include "kernels/cuda/sm90/latent/test/latent_emulation.h"
+
+namespace lathe::cuda {
+namespace {
+
+/// The same, compared with the oracle.
+void check(Scene& s, int processors, std::span<const std::int32_t> row_request = {},
+           std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0,
+           std::int64_t last = 0, std::int32_t least_lines = 64, std::int64_t last_keys = 128) {
+  const Matrix<bf16> q = rounded(s.q);
+  s.args.q = q.view();
+  const Outputs want = s.oracle();
+  expect_oracle(
+      attend(s, processors, row_request, positions, room_pages, last, least_lines, last_keys),
+      want);
+}
+/// The same of a call whose units go to `processors` blocks in several tiles of so few lines, cut or whole.
+void check_few_lines(Scene& s, int processors, int lines, bool whole) {
+  LatentShape shape = shape_of_call(s.args);
+  shape.processors = processors;
+  const LatentCut cut = cut_latent(shape);
+  EXPECT_EQ(cut.tile_lines, lines);
+  EXPECT_GT(cut.tiles, 1);
+  EXPECT_EQ(cut.all.cut(), !whole);
+  check(s, processors, {}, {}, 0, 0, 16);
+}
+
+class LatentEmulated : public ::testing::TestWithParam<LayoutKind> {};
+// V4's keys come by index lists.
+class LatentEmulatedPages : public LatentEmulated {};
+// fp8 pages that index lists name.
+class LatentEmulatedStaged : public LatentEmulated {};
+// Units of fp8 keys in several tiles of few lines.
+class LatentEmulatedFewLines : public LatentEmulated {};
+class LatentEmulatedFewLinesPages : public LatentEmulated {};
+
+TEST_P(LatentEmulatedPages, DenseByPageTable) {
+  // Several items a worker, a unit cut in two, more lines than a tile, no keys at all; of bf16 pages
+  // come as boxes, or row by row.
+  for (const int page : {16, 128, 100}) {
+    Scene s(layout_of(GetParam()), page, 48, {{130, 2}, {1, 1}, {0, 1}, {200, 1}});
+    check(s, 3);
+  }
+}
+
+// Tiles of lines that are heads of one row each, as outputs go by boxes: units of one row, two and none, uncut.
+TEST_P(LatentEmulatedPages, WholeRows) {
+  for (const int heads : {64, 128}) {
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    Scene s(layout_of(GetParam()), 64, heads, {{70, 1}, {0, 0}, {130, 2}, {65, 1}});
+    check(s, heads / 32);
+  }
+}
+
+// Items of three tiles of keys each, which begin and end in the middle of a pair of tiles.
+TEST_P(LatentEmulatedFewLinesPages, ItemsOfSingleTiles) {
+  Scene s(layout_of(GetParam()), 64, 64, {{576, 1}, {330, 1}, {200, 1}});
+  LatentShape shape = shape_of_call(s.args, 64);
+  shape.processors = 9;
+  EXPECT_EQ(cut_latent(shape).all.work.fixed_split, 192);
+  check(s, 9, {}, {}, 0, 0, 64);
+}
+
+// Units of several items, whose parts are combined.
+TEST_P(LatentEmulatedPages, CutUnits) {
+  for (const int heads : {8, 48}) {
+    Scene s(layout_of(GetParam()), 64, heads, {{700, 1}, {5, 1}, {0, 1}});
+    EXPECT_GT(
+        cut_latent({.requests = 3, .keys = 700, .heads = heads, .dense = true, .processors = 6})
+            .all.unit_items,
+        1);
+    check(s, 6);
+  }
+}
+
+// Scores that rise by more than the slack from tile to tile, late and on a few lines alone.
+TEST_P(LatentEmulatedPages, RisingScores) {
+  for (const int heads : {8, 48}) {
+    Scene s(layout_of(GetParam()), 16, heads, {{330, 2}});
+    s.args.problem.scale = 0.8f;
+    check(s, 2);
+  }
+}
+
+// Lines whose first tile has no key and whose only key after it has a score far below zero, on all alike, or far above
+// on one of them.
+TEST_P(LatentEmulatedPages, LowScoresAfterNoKey) {
+  for (const float sign : {1.f, -1.f}) {
+    Scene s(layout_of(GetParam()), 64, 48, {{65, 1}});
+    s.batch.entry(0, 0) = PageId(-1);
+    s.batch.name_by_page(s.args.main);
+    s.args.problem.scale = 4;
+    Matrix<float> key(1, s.q.cols / 48);
+    const Slot slot = slot_of(s.batch.entry(0, 1), 64, 0);
+    ASSERT_TRUE(decode_rows(s.pool.view(), slot, key.mutable_view(), {s.args.main.key_scale, 1}));
+    const std::size_t dims = key.data.size();
+    for (std::size_t i = 0; i < s.q.data.size(); ++i) {
+      s.q.data[i] = (i < dims ? sign : 1) * -0.05f * key.data[i % dims];
+    }
+    check(s, 2);
+  }
+}
+
+// Entries of the page table that name no page: their keys are none, whatever lies in shared memory.
+TEST_P(LatentEmulatedPages, MissingPages) {
+  for (const int page : {16, 64}) {
+    Scene s(layout_of(GetParam()), page, 48, {{300, 2}, {90, 1}});
+    s.batch.entry(0, 0) = PageId(-1);
+    s.batch.entry(0, 100 / page) = PageId(1 << 27);
+    s.batch.entry(0, 299 / page) = PageId(-1);
+    for (int i = 0; i * page < 90; ++i) s.batch.entry(1, i) = PageId(-1);
+    s.batch.name_by_page(s.args.main);
+    check(s, 3);
+  }
+}
+
+// Queries as boxes of a row's heads, of several rows a tile and of several tiles a row, with a row of none after the
+// unit's last; rows of q that lie apart. 24 heads don't fill boxes.
+TEST_P(LatentEmulatedPages, QueriesOfSeveralRows) {
+  struct Case {
+    int heads, rows;
+  };
+  for (const Case c : {Case{8, 3}, Case{16, 2}, Case{16, 3}, Case{24, 2}, Case{128, 1}}) {
+    Scene s(layout_of(GetParam()), 64, c.heads, {{100, c.rows}, {70, 1}});
+    const Matrix<bf16> q = rounded(s.q);
+    const RowsView dense = q.view();
+    s.args.q = dense;
+    const Outputs want = s.oracle();
+    const std::int64_t stride = dense.cols + 64;
+    std::vector<bf16> apart(static_cast<std::size_t>(dense.rows * stride),
+                            to_bf16(std::numeric_limits<float>::quiet_NaN()));
+    for (std::int64_t r = 0; r < dense.rows; ++r) {
+      std::copy_n(q.data.begin() + r * dense.cols, dense.cols, apart.begin() + r * stride);
+    }
+    s.args.q.data = reinterpret_cast<const std::byte*>(apart.data());
+    s.args.q.row_stride = stride;
+    expect_oracle(attend(s, 2, {}, {}), want);
+  }
+}
+
+TEST_P(LatentEmulated, SparseLists) {
+  // The second tile of 96 lines is half full.
+  for (const int heads : {64, 96}) {
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    Scene s(layout_of(GetParam()), 61, heads, {{200, 1}, {90, 2}});
+    const Ints list = s.random_list(150);
+    s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                      : ProblemKind::sparse_latent);
+    check(s, 2);
+  }
+}
+
+// Lengths of index rows, none and beyond the width among them, a sink, and rows without any key.
+TEST_P(LatentEmulated, LengthsAndSinks) {
+  for (const int heads : {8, 64}) {
+    Scene s(layout_of(GetParam()), 64, heads, {{200, 2}, {90, 2}, {5, 1}});
+    Ints list = s.random_list(140);
+    std::fill(list.begin() + 3 * 140, list.begin() + 4 * 140, -1);
+    s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                      : ProblemKind::sparse_latent);
+    const Ints lengths = {140, 64, 0, 140, 1};
+    s.args.main.index_lengths = lengths;
+    std::vector<float> sink(static_cast<std::size_t>(heads));
+    for (std::size_t h = 0; h < sink.size(); ++h) sink[h] = static_cast<float>(h % 5) - 2;
+    sink[1] = -std::numeric_limits<float>::infinity();
+    s.args.problem.sink = true;
+    s.args.sink = sink;
+    check(s, 3);
+  }
+}
+
+// Rows of which the last ones are cut: with lengths and a sink, which their parts leave to the combination.
+TEST_P(LatentEmulated, LastRowsCut) {
+  for (const int heads : {8, 64}) {
+    Scene s(layout_of(GetParam()), 64, heads, {{400, 2}, {90, 3}});
+    const Ints list = s.random_list(300);
+    s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                      : ProblemKind::sparse_latent);
+    const Ints lengths = {300, 0, 300, 140, 290};
+    s.args.main.index_lengths = lengths;
+    std::vector<float> sink(static_cast<std::size_t>(heads), 0.5f);
+    s.args.problem.sink = true;
+    s.args.sink = sink;
+    for (const int last : {1, 4}) check(s, 2, {}, {}, 0, last);
+  }
+}
+
+TEST_P(LatentEmulatedPages, PositionsAndPageTable) {
+  for (const int heads : {8, 64}) {
+    Scene s(layout_of(GetParam()), 16, heads, {{200, 2}, {70, 1}});
+    const PositionLists lists = position_lists(s, 90);
+    const Ints row_request{0, 0, 1};
+    s.by_index(lists.slots);
+    check(s, 2, row_request, lists.positions);
+    check(s, 2, row_request, lists.positions, 0, 1);
+    if (heads == 64 && GetParam() != LayoutKind::mla_bf16) {
+      check(s, 2, row_request, lists.positions, kRoomForAll);
+    }
+  }
+}
+
+// Keys of the largest scale that is taken, 2^7, whose products are the largest that f16 holds.
+TEST(LatentEmulatedFp8Block, LargestKeys) {
+  for (const int heads : {8, 64}) {
+    Scene s(layout_of(LayoutKind::mla_fp8_block), 64, heads, {{200, 1}});
+    constexpr float kMost = 448 * 128;
+    const ConstPoolView small = s.pool.view();
+    std::vector<std::byte> bytes(static_cast<std::size_t>(small.bytes()), std::byte{0xff});
+    const PoolView large(bytes.data(), small.layout, 64, small.pages);
+    s.args.main.pool.emplace(bytes.data(), small.layout, 64, small.pages);
+    Matrix<float> key(1, 576);
+    for (int pos = 0; pos < 200; ++pos) {
+      const std::array slot = {slot_of(s.batch.entry(0, pos / 64), 64, pos % 64)};
+      ASSERT_TRUE(decode_rows(small, slot[0], key.mutable_view(), {}));
+      float amax = 0;
+      for (int i = 0; i < 512; ++i) amax = std::max(amax, std::abs(key.data[i]));
+      for (float& x : key.data) x *= kMost / amax;
+      ASSERT_TRUE(encode_rows(key.view(), slot, large, {}));
+    }
+    s.args.problem.scale *= 3 / kMost;
+    const Matrix<bf16> q = rounded(s.q);
+    s.args.q = q.view();
+    Outputs got = attend(s, 2), want = s.oracle();
+    for (Outputs* o : {&got, &want}) {
+      for (auto& x : o->out.data) x *= 3 / kMost;
+    }
+    expect_oracle(got, want);
+  }
+}
+
+TEST(LatentEmulatedV4, TwoSources) {
+  for (const int heads : {8, 64}) {
+    Scene s(layout_of(LayoutKind::v4_fp8), 64, heads, {{300, 1}, {40, 1}});
+    const Ints window = s.batch.causal_list(64, 100, 100);
+    const Ints list = s.random_list(130);
+    s.by_two_sources(window, 100, list);
+    check(s, 3);
+  }
+}
+
+// Pages of another size for each source.
+TEST(LatentEmulatedV4, TwoPools) {
+  for (const int page : {2, 64}) {
+    for (const int heads : {8, 64}) {
+      SCOPED_TRACE("page " + std::to_string(page) + ", heads " + std::to_string(heads));
+      TwoPools pools(page, heads, {{300, 1}, {40, 1}}, 100, 130);
+      check(pools.scene, 2);
+      if (heads == 64) check(pools.scene, 2, {}, {}, kRoomForAll);
+    }
+  }
+}
+
+TEST_P(LatentEmulatedPages, FewHeadsDense) {
+  for (const int page : {16, 100}) {
+    Scene s(layout_of(GetParam()), page, 7, {{130, 2}, {1, 1}, {0, 1}, {300, 1}});
+    check(s, 3);
+  }
+}
+
+TEST_P(LatentEmulated, FewHeadsSparse) {
+  for (const int heads : {8, 20}) {
+    Scene s(layout_of(GetParam()), 61, heads, {{200, 1}, {90, 1}});
+    const Ints list = s.random_list(150);
+    s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                      : ProblemKind::sparse_latent);
+    check(s, 2);
+  }
+}
+
+// More lines than 32 in tiles of few, each of one row, of units that are cut and whole ones: by lists with lengths and
+// a sink, and by page table with rows that see one more key each.
+TEST_P(LatentEmulatedFewLines, ByLists) {
+  for (const bool whole : {false, true}) {
+    const int heads = whole ? 96 : 48, width = whole ? 200 : 700;
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    Scene s(layout_of(GetParam()), 64, heads, {{700, 2}, {90, 1}});
+    const Ints list = s.random_list(width);
+    s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                      : ProblemKind::sparse_latent);
+    const Ints lengths = {width, 140, 0};
+    s.args.main.index_lengths = lengths;
+    std::vector<float> sink(static_cast<std::size_t>(heads));
+    for (std::size_t h = 0; h < sink.size(); ++h) sink[h] = static_cast<float>(h % 5) - 2;
+    s.args.problem.sink = true;
+    s.args.sink = sink;
+    check_few_lines(s, whole ? 14 : 132, whole ? 32 : 16, whole);
+  }
+}
+TEST_P(LatentEmulatedFewLinesPages, ByPageTable) {
+  for (const bool whole : {false, true}) {
+    const int heads = whole ? 64 : 16, keys = whole ? 200 : 700;
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    Scene s(layout_of(GetParam()), 64, heads, {{keys, 3}, {66, 2}, {0, 1}, {1, 1}});
+    check_few_lines(s, whole ? 40 : 132, whole ? 32 : 16, whole);
+  }
+}
+
+// Pages that lists name, decoded first: all of a pool's or some, and more of them than there is room for. Rows that
+// name nothing and entries that name no page.
+TEST_P(LatentEmulatedStaged, SparseLists) {
+  for (const int page : {16, 61}) {
+    for (const std::int64_t room : {kRoomForAll, std::int64_t{2}}) {
+      SCOPED_TRACE("page " + std::to_string(page) + ", room " + std::to_string(room));
+      Scene s(layout_of(GetParam()), page, 64, {{200, 1}, {90, 2}, {300, 1}});
+      // With and without entries that are read four at a time.
+      const int width = page == 16 ? 72 : 70;
+      Ints list = s.random_list(width);
+      std::fill(list.begin() + width, list.begin() + 2 * width, -1);
+      list[3] = 1 << 30;
+      const Ints lengths = {width, width, 62, 1};
+      s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                        : ProblemKind::sparse_latent);
+      s.args.main.index_lengths = lengths;
+      check(s, 2, {}, {}, room);
+      check(s, 2, {}, {}, room, 3);
+    }
+  }
+}
+
+// Last rows cut at single tiles of keys, as kernels of fp8 pages take them: the one of decoded rows takes pairs.
+TEST_P(LatentEmulatedStaged, LastRowsCutAtSingleTiles) {
+  for (const std::int64_t room : {kRoomForAll, std::int64_t{2}}) {
+    for (const std::int64_t keys : {64, 192}) {
+      SCOPED_TRACE("room " + std::to_string(room) + ", items of " + std::to_string(keys));
+      Scene s(layout_of(GetParam()), 64, 64, {{500, 1}, {90, 2}, {300, 1}});
+      const Ints list = s.random_list(450);
+      s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                        : ProblemKind::sparse_latent);
+      const Ints lengths = {450, 449, 200, 65};
+      s.args.main.index_lengths = lengths;
+      check(s, 2, {}, {}, room, 3, 64, keys);
+    }
+  }
+}
+
+// Lists that name fewer pages than there is room for, of a pool that has more.
+TEST_P(LatentEmulatedStaged, RoomForWhatListsName) {
+  Scene s(layout_of(GetParam()), 16, 64, {{200, 1}, {90, 2}, {300, 1}});
+  Ints list = s.random_list(140);
+  for (std::size_t i = 0; i < list.size(); ++i) list[i] = list[i % 20];
+  s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                    : ProblemKind::sparse_latent);
+  check(s, 2, {}, {}, 25);
+  check(s, 2, {}, {}, 25, 3);
+}
+
+TEST(LatentEmulatedStagedV4, TwoSources) {
+  for (const std::int64_t room : {kRoomForAll, std::int64_t{3}}) {
+    Scene s(layout_of(LayoutKind::v4_fp8), 64, 64, {{300, 1}, {40, 1}});
+    const Ints window = s.batch.causal_list(64, 100, 100);
+    const Ints list = s.random_list(130);
+    s.by_two_sources(window, 100, list);
+    check(s, 2, {}, {}, room);
+    check(s, 2, {}, {}, room, 1);
+  }
+}
+
+// Shapes of others' tests (latent_shape_checks.h), those that are quick: one of each row's numbers and pages.
+void check(const SceneShape& shape, const Bounds& bounds) {
+  SCOPED_TRACE(to_string(shape));
+  ShapeScene s(shape);
+  const Outputs got = attend(s.scene, shape.heads > 64 ? 6 : 3);
+  for (std::int32_t r = 0; r < shape.requests; ++r) {
+    s.expect(got, static_cast<std::size_t>(r), 0, shape.heads, bounds);
+  }
+}
+
+TEST_P(LatentEmulatedPages, ShapesOfDenseDecode) {
+  struct Shape {
+    int requests, rows, keys, heads;
+  };
+  for (const Shape s :
+       {Shape{1, 1, 20, 1}, Shape{2, 4, 20, 3}, Shape{6, 2, 140, 9}, Shape{1, 2, 140, 63},
+        Shape{2, 1, 140, 64}, Shape{1, 4, 20, 126}, Shape{2, 2, 140, 128}, Shape{1, 1, 4096, 3}}) {
+    check({.layout = GetParam(),
+           .page = 64,
+           .requests = s.requests,
+           .rows = s.rows,
+           .keys = s.keys,
+           .heads = s.heads,
+           .ragged = true},
+          kDecodeBounds);
+  }
+}
+
+TEST_P(LatentEmulated, ShapesOfSparseDecode) {
+  struct Shape {
+    int page, requests, rows, keys, heads, top_k;
+  };
+  for (const Shape s : {Shape{2, 4, 1, 512, 64, 64}, Shape{64, 4, 3, 512, 128, 64},
+                        Shape{69, 4, 1, 512, 64, 64}, Shape{61, 1, 1, 1024, 64, 576}}) {
+    SceneShape shape{.layout = GetParam(),
+                     .page = s.page,
+                     .requests = s.requests,
+                     .rows = s.rows,
+                     .keys = s.keys,
+                     .heads = s.heads,
+                     .top_k = s.top_k,
+                     .ragged = true};
+    check(shape, kDecodeBounds);
+    if (s.top_k > 64) continue;
+    shape.facts = true;
+    if (GetParam() == LayoutKind::v4_fp8) shape.extra = 100;
+    check(shape, kDecodeBounds);
+    shape.nothing = true;
+    check(shape, kDecodeBounds);
+  }
+}
+
+// Lists longer than their context.
+TEST_P(LatentEmulated, ShapesOfSparseExtend) {
+  for (const int rows : {1, 30}) {
+    check({.layout = GetParam(),
+           .page = 64,
+           .requests = 1,
+           .rows = rows,
+           .keys = 50,
+           .heads = 64,
+           .top_k = 128,
+           .facts = rows == 30},
+          kExtendBounds);
+  }
+}
+
+// fp8 arithmetic, with latent_native_gpu_test.cc's bounds: weights are rounded to e4m3.
+TEST(LatentEmulatedFp8, DenseByPageTable) {
+  for (const int page : {16, 64, 128}) {
+    for (const int heads : {4, 5, 12, 48, 72}) {
+      SCOPED_TRACE("page " + std::to_string(page) + ", heads " + std::to_string(heads));
+      const bool cut = page == 64;
+      Scene s(layout_of(LayoutKind::mla_fp8), page, heads,
+              cut ? latent_test::Requests{{700, 1}, {5, 1}, {0, 1}}
+                  : latent_test::Requests{{130, 2}, {1, 1}, {0, 1}, {300, 1}});
+      Matrix<e4m3> q(s.q.rows, s.q.cols);
+      for (std::size_t i = 0; i < q.data.size(); ++i) q.data[i] = to_e4m3(s.q.data[i] * 3);
+      s.args.q = q.view();
+      s.args.q_scale = 0.3f;
+      const Outputs want = s.oracle();
+      for (const bool few : {false, true}) {
+        if (few && (heads != 48 || page == 16)) continue;
+        SCOPED_TRACE(few ? "16 lines a block" : "lines as they are");
+        const Outputs got = few ? attend(s, 132, {}, {}, 0, 0, 16) : attend(s, cut ? 6 : 3);
+        double error = 0, all = 0;
+        for (std::size_t i = 0; i < want.out.data.size(); ++i) {
+          const double off = got.out.data[i] - want.out.data[i];
+          error += off * off;
+          all += want.out.data[i] * want.out.data[i];
+        }
+        EXPECT_LE(std::sqrt(error / all), 0.04);
+        for (std::size_t i = 0; i < want.lse.data.size(); ++i) {
+          if (want.lse.data[i] == got.lse.data[i]) continue;
+          EXPECT_NEAR(got.lse.data[i], want.lse.data[i], 4e-3) << i;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedPages,
+                         ::testing::Values(LayoutKind::mla_bf16, LayoutKind::mla_fp8,
+                                           LayoutKind::mla_fp8_block),
+                         [](const auto& test) { return std::string(name(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulated,
+                         ::testing::Values(LayoutKind::mla_bf16, LayoutKind::mla_fp8,
+                                           LayoutKind::mla_fp8_block, LayoutKind::v4_fp8),
+                         [](const auto& test) { return std::string(name(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedStaged,
+                         ::testing::Values(LayoutKind::mla_fp8, LayoutKind::mla_fp8_block,
+                                           LayoutKind::v4_fp8),
+                         [](const auto& test) { return std::string(name(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedFewLines,
+                         ::testing::Values(LayoutKind::mla_fp8, LayoutKind::mla_fp8_block,
+                                           LayoutKind::v4_fp8),
+                         [](const auto& test) { return std::string(name(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedFewLinesPages,
+                         ::testing::Values(LayoutKind::mla_fp8, LayoutKind::mla_fp8_block),
+                         [](const auto& test) { return std::string(name(test.param)); });
+
+}  // namespace
+}  // namespace lathe::cuda

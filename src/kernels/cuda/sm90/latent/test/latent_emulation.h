@@ -1,0 +1,287 @@
+// Calls of latent attention as the GPU gets them, with kernels run thread by thread on the CPU (common/emulator.h).
+// It includes device code, so one file of a program may include it, after all others.
+#pragma once
+
+#include <bit>
+
+#include "attn/work_list.h"
+#include "kernels/cuda/sm90/latent/latent_launch.h"
+#include "kernels/cuda/sm90/latent/stage/staging.h"
+#include "kernels/cuda/sm90/latent/test/latent_checks.h"
+// The device code comes last: it gives CUDA's words a meaning of its own.
+#include "kernels/cuda/sm90/latent/combine/combine.cuh"
+#include "kernels/cuda/sm90/latent/m64/m64_bf16.cuh"
+#include "kernels/cuda/sm90/latent/m64/m64_fp8.cuh"
+#include "kernels/cuda/sm90/latent/native/native_m64.cuh"
+#include "kernels/cuda/sm90/latent/native/native_swap_ab.cuh"
+#include "kernels/cuda/sm90/latent/schedule/count_keys.cuh"
+#include "kernels/cuda/sm90/latent/stage/stage.cuh"
+#include "kernels/cuda/sm90/latent/swap_ab/swap_ab_bf16.cuh"
+#include "kernels/cuda/sm90/latent/swap_ab/swap_ab_fp8.cuh"
+
+namespace lathe::cuda {
+
+using latent_test::Ints;
+using latent_test::Scene;
+
+inline CUtensorMap key_map(const LatentParams& p, std::int64_t row_bytes) {
+  CUtensorMap map{};
+  const PageMap m{reinterpret_cast<const unsigned char*>(p.main.pages), p.main.page_stride,
+                  row_bytes, box_rows(p)};
+  std::memcpy(&map, &m, sizeof m);
+  return map;
+}
+
+template <class Format, int kTileLines>
+CUtensorMap query_map(const LatentParams& p) {
+  CUtensorMap map{};
+  const PageMap m{reinterpret_cast<const unsigned char*>(p.q),
+                  p.q_stride * 2,
+                  kDimTiles<Format> * 128,
+                  query_box_lines<kTileLines, kDimTiles<Format>>(p),
+                  2,
+                  128,
+                  p.heads,
+                  p.q_rows};
+  std::memcpy(&map, &m, sizeof m);
+  return map;
+}
+
+inline CUtensorMap out_map(const LatentParams& p) {
+  CUtensorMap map{};
+  const PageMap m{reinterpret_cast<const unsigned char*>(p.out),
+                  p.out_stride * 2,
+                  1024,
+                  64,
+                  2,
+                  128,
+                  p.heads,
+                  p.q_rows};
+  std::memcpy(&map, &m, sizeof m);
+  return map;
+}
+
+template <class Format, bool kPages, int kBlocks>
+void emulate_wide_fill(const LatentParams& p) {
+  const CUtensorMap map = kPages
+                              ? key_map(p, Format::kRowBytes)
+                              : query_map<Format, LatentWide<Format, kPages, kBlocks>::kLines>(p);
+  emulate_clusters(kBlocks, {static_cast<unsigned>(p.workers * p.tiles), 1, 1},
+                   LatentWide<Format, kPages, kBlocks>::kThreads,
+                   latent_wide_kernel<Format, kPages, kBlocks>, p, map, out_map(p));
+}
+template <class Format>
+void emulate_wide(const LatentParams& p) {
+  if (has_boxes(p)) {
+    return p.tiles % 2 == 0 ? emulate_wide_fill<Format, true, 2>(p)
+                            : emulate_wide_fill<Format, true, 1>(p);
+  }
+  emulate_wide_fill<Format, false, 1>(p);
+}
+template <class Format>
+void emulate_wide_fp8(const LatentParams& p) {
+  emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1}, WideFp8<Format>::kThreads,
+          latent_wide_fp8_kernel<Format>, p, query_map<Format, WideFp8<Format>::kLines>(p));
+}
+inline void emulate_wide(LayoutKind kind, const LatentParams& p) {
+  switch (kind) {
+    case LayoutKind::mla_bf16:
+      return emulate_wide<Bf16Format>(p);
+    case LayoutKind::mla_fp8:
+      return emulate_wide_fp8<Fp8Format>(p);
+    case LayoutKind::mla_fp8_block:
+      return emulate_wide_fp8<Fp8BlockFormat>(p);
+    default:
+      return emulate_wide_fp8<V4Fp8Format>(p);
+  }
+}
+
+template <class Format, int kTileLines, bool kPages>
+void emulate_narrow_fill(const LatentParams& p) {
+  const CUtensorMap map = kPages ? key_map(p, Format::kRowBytes) : CUtensorMap{};
+  emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1},
+          LatentNarrow<Format, kTileLines, kPages>::kThreads,
+          latent_narrow_kernel<Format, kTileLines, kPages>, p, map);
+}
+template <class Format, int kTileLines>
+void emulate_narrow_lines(const LatentParams& p) {
+  if (has_boxes(p)) return emulate_narrow_fill<Format, kTileLines, true>(p);
+  emulate_narrow_fill<Format, kTileLines, false>(p);
+}
+template <class Format, int kTileLines>
+void emulate_narrow_fp8(const LatentParams& p) {
+  emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1},
+          NarrowFp8<Format, kTileLines>::kThreads, latent_narrow_fp8_kernel<Format, kTileLines>, p,
+          query_map<Format, kTileLines>(p));
+}
+template <class Format, int kTileLines>
+void emulate_narrow(const LatentParams& p) {
+  if constexpr (Format::kFp8 > 0) {
+    emulate_narrow_fp8<Format, kTileLines>(p);
+  } else {
+    emulate_narrow_lines<Format, kTileLines>(p);
+  }
+}
+template <class Format>
+void emulate_narrow(const LatentParams& p, int tile_lines) {
+  if (tile_lines == 8) return emulate_narrow<Format, 8>(p);
+  if (tile_lines == 16) return emulate_narrow<Format, 16>(p);
+  emulate_narrow<Format, 32>(p);
+}
+inline void emulate_narrow(LayoutKind kind, const LatentParams& p, int tile_lines) {
+  switch (kind) {
+    case LayoutKind::mla_bf16:
+      return emulate_narrow<Bf16Format>(p, tile_lines);
+    case LayoutKind::mla_fp8:
+      return emulate_narrow<Fp8Format>(p, tile_lines);
+    case LayoutKind::mla_fp8_block:
+      return emulate_narrow<Fp8BlockFormat>(p, tile_lines);
+    default:
+      return emulate_narrow<V4Fp8Format>(p, tile_lines);
+  }
+}
+
+inline void emulate_native(const LatentParams& p, int tile_lines) {
+  const auto page = static_cast<std::int64_t>(p.main.page_size.divisor);
+  PageMap m{reinterpret_cast<const unsigned char*>(p.main.pages),
+            p.main.page_stride,
+            576,
+            std::min<std::int64_t>(page, kLatentTile),
+            1,
+            128};
+  NativeMaps maps;
+  std::memcpy(&maps.wide, &m, sizeof m);
+  m.box_bytes = 64;
+  std::memcpy(&maps.narrow, &m, sizeof m);
+  emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1}, Native::kThreads,
+          tile_lines == 8    ? latent_native_few_kernel<8>
+          : tile_lines == 16 ? latent_native_few_kernel<16>
+          : tile_lines == 32 ? latent_native_few_kernel<32>
+                             : latent_native_kernel,
+          p, maps);
+}
+
+/// A kernel for all units of a call, and what puts parts of theirs together.
+template <class Kernel>
+void emulate_units(const Kernel& kernel, PartOrder order, const LatentParams& p,
+                   const LatentSchedule& schedule) {
+  const int lines = schedule.cut.tile_lines;
+  const auto run = [&](const LatentParams& units) {
+    kernel(units);
+    if (!units.cut) return;
+    emulate({static_cast<unsigned>(units.tiles * lines), static_cast<unsigned>(units.units), 1},
+            kCombineThreads,
+            order == PartOrder::wide     ? latent_combine_kernel<PartOrder::wide, 1>
+            : order == PartOrder::turned ? latent_combine_kernel<PartOrder::turned, 1>
+                                         : latent_combine_kernel<PartOrder::rows, 1>,
+            units, lines);
+  };
+  run(first_units(p, schedule));
+  if (schedule.cut.tail.units > 0) run(last_units(p, schedule));
+}
+
+template <class Format, class Rows>
+void emulate_staged(const LatentParams& fp8, const LatentSchedule& schedule, std::byte* workspace) {
+  const LatentCut& cut = schedule.cut;
+  LatentParams p = fp8;
+  const LatentStaging staging(cut, workspace);
+  std::memset(staging.zeros.data(), 0, staging.zeros.size());
+  const auto sources = static_cast<unsigned>(staging.arrays.sources);
+  emulate({2, sources, 1}, kStageThreads, latent_mark_kernel, p, staging.arrays);
+  emulate({sources, 1, 1}, kPlaceThreads, latent_place_kernel, staging.arrays);
+  emulate({2, sources, 1}, kStageThreads, latent_decode_kernel<Format>, p, staging.arrays);
+  if (staging.may_overflow) p.overflow = staging.arrays.overflow;
+  emulate_units(emulate_wide<Rows>, PartOrder::wide, staging.rows_of(p, cut), schedule);
+  if (!staging.may_overflow) return;
+  p.overflowed = true;
+  emulate_units(emulate_wide_fp8<Format>, PartOrder::turned, p, schedule);
+}
+inline void emulate_staged(LayoutKind kind, const LatentParams& p, const LatentSchedule& schedule,
+                           std::byte* workspace) {
+  switch (kind) {
+    case LayoutKind::mla_fp8:
+      return emulate_staged<Fp8Format, Bf16Format>(p, schedule, workspace);
+    case LayoutKind::mla_fp8_block:
+      return emulate_staged<Fp8BlockFormat, Bf16Format>(p, schedule, workspace);
+    default:
+      return emulate_staged<V4Fp8Format, Bf16RowFormat512>(p, schedule, workspace);
+  }
+}
+
+/// Pages of each source: more than a scene has.
+inline constexpr std::int64_t kRoomForAll = 1 << 20;
+
+/// Runs a scene's call among `processors` blocks. With row_request, the kernels get `positions` and the
+/// page table in place of the scene's slots. room_pages: of how many pages of each source there is room to stage them; 0:
+/// they are not. last: rows that are cut by themselves, into items of last_keys. least_lines: LatentShape's.
+inline Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_request = {},
+                      std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0,
+                      std::int64_t last = 0, std::int32_t least_lines = 64,
+                      std::int64_t last_keys = 128) {
+  AttendArgs args = s.args;
+  if (!row_request.empty()) {
+    args.main.indices = positions;
+    s.batch.name_by_page(args.main);
+  }
+  const std::int64_t width = args.problem.heads * args.problem.v_dim();
+  std::vector<std::uint16_t> out(static_cast<std::size_t>(args.q.rows * width), 0xffff);
+  std::vector<float> lse(static_cast<std::size_t>(args.q.rows * args.problem.heads), NAN);
+  args.out = {reinterpret_cast<std::byte*>(out.data()), DType::bf16, args.q.rows, width, width};
+  args.lse = {reinterpret_cast<std::byte*>(lse.data()), DType::f32, args.q.rows, args.problem.heads,
+              args.problem.heads};
+  LatentShape shape = shape_of_call(args, least_lines);
+  shape.processors = processors;
+  LatentSchedule schedule;
+  schedule.cut = cut_latent(shape);
+  LatentCut& cut = schedule.cut;
+  if (last > 0) cut_last(cut, last, last_keys);
+  if (room_pages > 0) {
+    shape.main = listed_pool(args.main);
+    if (args.problem.two_sources()) shape.extra = listed_pool(args.extra);
+    stage_latent(shape, cut);
+    for (LatentStage* stage : {&cut.main, &cut.extra}) {
+      EXPECT_EQ(stage->room, stage->pool.pages);
+      stage->room = std::min(stage->room, room_pages);
+    }
+  }
+  const auto units = static_cast<std::size_t>(cut.units());
+  const auto first = static_cast<std::size_t>(cut.all.units);
+  std::vector<std::int32_t> counts(units, -1);
+  emulate({(static_cast<unsigned>(units) + 127) / 128, 1, 1}, 128, latent_count_kernel,
+          latent_params(args, row_request, schedule), static_cast<std::int32_t>(shape.keys),
+          counts.data());
+  const std::span<const std::int32_t> keys(counts);
+  WorkList list = make_work_list({keys.first(first), {}}, cut.all.work).value();
+  WorkList tail = make_work_list({keys.subspan(first), {}}, cut.tail.work).value();
+  schedule.list = {list.items, list.row_items, list.worker_items};
+  schedule.tail = {tail.items, tail.row_items, tail.worker_items};
+  LatentParams p = latent_params(args, row_request, schedule);
+  std::vector<float> part(static_cast<std::size_t>(cut.workspace_bytes()) / sizeof(float), NAN);
+  p.part_out = part.data();
+  p.part_lse = part.data() + cut.parts() * p.tiles * cut.tile_lines * 512;
+  const LayoutKind kind = args.main.pool->layout.kind();
+  const bool narrow = cut.tile_lines < 64;
+  const PartOrder order = kind != LayoutKind::mla_bf16 ? PartOrder::turned
+                          : narrow                     ? PartOrder::rows
+                                                       : PartOrder::wide;
+  if (room_pages > 0) {
+    emulate_staged(kind, p, schedule, reinterpret_cast<std::byte*>(part.data()));
+  } else if (shape.fp8) {
+    emulate_units([&](const LatentParams& of) { emulate_native(of, cut.tile_lines); }, order, p,
+                  schedule);
+  } else if (narrow) {
+    emulate_units([&](const LatentParams& of) { emulate_narrow(kind, of, cut.tile_lines); }, order,
+                  p, schedule);
+  } else {
+    emulate_units([&](const LatentParams& of) { emulate_wide(kind, of); }, order, p, schedule);
+  }
+
+  Outputs got{{args.q.rows, width, 0}, {args.q.rows, args.problem.heads, 0}};
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    got.out.data[i] = std::bit_cast<float>(std::uint32_t{out[i]} << 16);
+  }
+  for (std::size_t i = 0; i < lse.size(); ++i) got.lse.data[i] = lse[i];
+  return got;
+}
+
+}  // namespace lathe::cuda

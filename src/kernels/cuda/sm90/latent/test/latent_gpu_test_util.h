@@ -1,0 +1,275 @@
+// What the GPU tests of latent attention share: a scene's call on the device.
+#pragma once
+
+#include <bit>
+#include <list>
+
+#include "kernels/cuda/common/gpu_test_util.h"
+#include "kernels/cuda/sm90/latent/latent.h"
+#include "kernels/cuda/sm90/latent/latent_attend.h"
+#include "kernels/cuda/sm90/latent/test/latent_checks.h"
+#include "kernels/cuda/sm90/step/step.h"
+
+namespace lathe::cuda {
+
+using latent_test::Ints;
+using latent_test::Requests;
+using latent_test::Scene;
+
+/// A call's arrays on the device, and what it needs beside them.
+class DeviceCall : public GpuTest {
+ protected:
+  template <class T>
+  std::span<T> put(const T* data, std::size_t count) {
+    if (count == 0) return {};
+    const auto* bytes = reinterpret_cast<const std::byte*>(data);
+    kept_.emplace_back(*this, std::vector<std::byte>(bytes, bytes + count * sizeof(T)));
+    return {reinterpret_cast<T*>(kept_.back().data()), count};
+  }
+  template <class T>
+  std::span<const T> put(std::span<const T> host) {
+    return put(host.data(), host.size());
+  }
+  template <class T>
+  std::span<T> room(std::int64_t count) {
+    kept_.emplace_back(*this, std::vector<std::byte>(static_cast<std::size_t>(count) * sizeof(T),
+                                                     std::byte{0xff}));
+    return {reinterpret_cast<T*>(kept_.back().data()), static_cast<std::size_t>(count)};
+  }
+  /// Bytes behind `before` others, which are NaN in every format.
+  const std::byte* put_behind(const std::byte* data, std::int64_t bytes, std::int64_t before) {
+    large_.push_back(
+        std::move(DeviceArray<std::byte>::make(std::max<std::int64_t>(1, before + bytes))).value());
+    std::byte* to = large_.back().data();
+    EXPECT_EQ(cudaMemsetAsync(to, 0xff, static_cast<std::size_t>(before), stream()), cudaSuccess);
+    must(copy_to_device(std::span(data, static_cast<std::size_t>(bytes)), to + before, stream()));
+    must(stream().wait());
+    return to;
+  }
+  KeySource put(const KeySource& s) {
+    KeySource d = s;
+    std::vector<PageId> table(s.page_table.begin(), s.page_table.end());
+    Ints indices(s.indices.begin(), s.indices.end());
+    std::int64_t slots = before_;
+    if (s.pool) {
+      slots *= s.pool->page_size;
+      const ConstPoolView& pool = *s.pool;
+      d.pool.emplace(put_behind(pool.data, pool.bytes(), before_ * pool.page_stride), pool.layout,
+                     pool.page_size, before_ + pool.pages, pool.page_stride);
+    } else {
+      const auto bytes = [&](std::int64_t n) {
+        return bytes_of(s.compact.dtype, n * s.compact.row_stride);
+      };
+      d.compact.data = put_behind(s.compact.data, bytes(s.compact.rows), bytes(before_));
+      d.compact.rows += before_;
+    }
+    for (PageId& page : table) page.value = behind(page.value, before_);
+    // With a page table they are positions.
+    if (table.empty()) {
+      for (std::int32_t& slot : indices) slot = behind(slot, slots);
+    }
+    d.page_table = put(std::span<const PageId>(table));
+    d.indices = put(std::span<const std::int32_t>(indices));
+    d.index_lengths = put(s.index_lengths);
+    return d;
+  }
+
+  /// A call with all that it needs on the device, outputs poisoned.
+  struct Call {
+    AttendArgs args;
+    std::span<const std::int32_t> row_request;  // where lists hold positions
+    LatentShape shape;
+    LatentSchedule schedule;
+    std::span<std::byte> workspace;
+    std::span<std::uint16_t> out;
+    std::span<float> lse;
+  };
+  /// room_pages: of how many pages of each source there is room to stage them, 0: what cut_latent() says.
+  /// last: rows that are cut by themselves, 0: as cut_latent() says. lines: LatentShape::least_lines, 0: the registry's
+  /// kernel's.
+  Call prepare(const AttendArgs& host, int processors = 0, std::int64_t room_pages = 0,
+               std::int64_t last = 0, std::int32_t lines = 0) {
+    Call c;
+    AttendArgs& args = c.args = host;
+    args.q.data = put(host.q.data, bytes_of_q(host)).data();
+    args.q_indptr = put(host.q_indptr);
+    args.kv_lens = put(host.kv_lens);
+    args.main = put(host.main);
+    if (host.problem.two_sources()) args.extra = put(host.extra);
+    args.sink = put(host.sink);
+    if (host.main.index_width > 0 && host.main.table_width > 0) {
+      Ints requests;
+      for (std::size_t r = 0; r < host.kv_lens.size(); ++r) {
+        requests.resize(static_cast<std::size_t>(host.q_indptr[r + 1]), static_cast<int>(r));
+      }
+      c.row_request = put(std::span<const std::int32_t>(requests));
+    }
+    const std::int64_t width = host.problem.heads * host.problem.v_dim();
+    c.out = room<std::uint16_t>(host.q.rows * width);
+    c.lse = room<float>(host.q.rows * host.problem.heads);
+    args.out = {reinterpret_cast<std::byte*>(c.out.data()), DType::bf16, host.q.rows, width, width};
+    args.lse = {reinterpret_cast<std::byte*>(c.lse.data()), DType::f32, host.q.rows,
+                host.problem.heads, host.problem.heads};
+    LatentShape& shape = c.shape;
+    shape = shape_of_call(host, lines > 0 ? lines : room_pages > 0 || last > 0 ? 64 : 16);
+    if (processors > 0) shape.processors = processors;
+    // What the registry's kernel tells cut_latent().
+    if (!shape.dense && processors == 0 && last == 0 && room_pages == 0) tell_pools(c.args, shape);
+    LatentSchedule& schedule = c.schedule;
+    schedule.cut = cut_latent(shape);
+    of_few_lines_ = schedule.cut.tile_lines < 64 && schedule.cut.tiles > 1;
+    if (last > 0) cut_last(schedule.cut, last);
+    if (room_pages > 0) {
+      tell_pools(c.args, shape);
+      EXPECT_LT(schedule.cut.all.unit_items, 2);
+      stage_latent(shape, schedule.cut);
+      for (LatentStage* stage : {&schedule.cut.main, &schedule.cut.extra}) {
+        stage->room = std::min(stage->room, room_pages);
+      }
+    }
+    take_arrays(schedule, [&]<class T>(std::span<T>& array, std::int64_t entries) {
+      array = room<T>(entries);
+    });
+    c.workspace = room<std::byte>(schedule.cut.workspace_bytes());
+    return c;
+  }
+  /// Puts another call's contents, of the same sizes, in the place of a call's.
+  void overwrite(const Call& call, const AttendArgs& host) {
+    const auto over = [&](const auto& device, const auto& from) {
+      using T = std::remove_const_t<typename std::remove_cvref_t<decltype(from)>::value_type>;
+      ASSERT_EQ(device.size(), from.size());
+      must(copy_to_device(std::span<const T>(from), const_cast<T*>(device.data()), stream()));
+    };
+    over(std::span(call.args.q.data, bytes_of_q(host)), std::span(host.q.data, bytes_of_q(host)));
+    over(call.args.q_indptr, host.q_indptr);
+    over(call.args.kv_lens, host.kv_lens);
+    const auto bytes = static_cast<std::size_t>(host.main.pool->bytes());
+    over(std::span(call.args.main.pool->data, bytes), std::span(host.main.pool->data, bytes));
+    over(call.args.main.page_table, host.main.page_table);
+    over(call.args.main.indices, host.main.indices);
+    must(stream().wait());
+  }
+  Outputs read(const Call& c, std::vector<std::uint16_t>* kept_bits = nullptr) {
+    std::vector<std::uint16_t> bits(c.out.size());
+    std::vector<float> sums(c.lse.size());
+    must(copy_to_host(c.out.data(), std::span(bits), stream()));
+    must(copy_to_host(c.lse.data(), std::span(sums), stream()));
+    must(stream().wait());
+    Outputs o{{c.args.out.rows, c.args.out.cols, 0}, {c.args.lse.rows, c.args.lse.cols, 0}};
+    for (std::size_t j = 0; j < bits.size(); ++j) {
+      o.out.data[j] = std::bit_cast<float>(std::uint32_t{bits[j]} << 16);
+    }
+    for (std::size_t j = 0; j < sums.size(); ++j) o.lse.data[j] = sums[j];
+    if (kept_bits != nullptr) *kept_bits = std::move(bits);
+    return o;
+  }
+
+  /// Gives what came out. Repeats must give the same bits.
+  Outputs attend(const AttendArgs& host, int processors = 0, int repeats = 1,
+                 std::int64_t room_pages = 0, std::int64_t last = 0, std::int32_t lines = 0) {
+    const Call c = prepare(host, processors, room_pages, last, lines);
+    must(plan_latent(c.args, c.schedule, stream()));
+    std::vector<std::uint16_t> first, bits;
+    Outputs o{{0, 0}, {0, 0}};
+    for (int i = 0; i < repeats; ++i) {
+      must(attend_latent(c.args, c.row_request, c.schedule, c.workspace, stream()));
+      o = read(c, &bits);
+      if (i == 0) first = bits;
+      EXPECT_TRUE(first == bits) << "repeat " << i;
+    }
+    // Plans don't know of positions.
+    if (processors == 0 && last == 0 && room_pages == 0 && lines == 0 && !c.shape.fp8 &&
+        c.row_request.empty()) {
+      by_registry(c.args, c.shape, first, c.out);
+    }
+    release();
+    return o;
+  }
+  /// What prepare() and room() have given is no more.
+  void release() {
+    kept_.clear();
+    large_.clear();
+  }
+
+  /// Whether the last call that was prepared had more than 32 lines in tiles of fewer than 64.
+  bool of_few_lines_ = false;
+
+  /// Pages, or compact rows, of NaN that lie on the device before those of the host.
+  std::int64_t before_ = 0;
+
+ private:
+  /// An index into what lies behind `before` others; none stays none.
+  static std::int32_t behind(std::int32_t index, std::int64_t before) {
+    return index < 0 || index > INT32_MAX - before ? index
+                                                   : index + static_cast<std::int32_t>(before);
+  }
+  static void tell_pools(const AttendArgs& args, LatentShape& shape) {
+    shape.main = listed_pool(args.main);
+    if (args.problem.two_sources()) shape.extra = listed_pool(args.extra);
+  }
+  static std::size_t bytes_of_q(const AttendArgs& host) {
+    return static_cast<std::size_t>(bytes_of(host.q.dtype, host.q.rows * host.q.row_stride));
+  }
+  // The kernel that plans name cuts a call in the same way, so its bits are the same.
+  void by_registry(AttendArgs args, const LatentShape& shape,
+                   const std::vector<std::uint16_t>& wanted, std::span<std::uint16_t> out) {
+    Scratch scratch(kDeviceMemory);
+    args.max_request_rows = shape.request_rows;
+    args.max_kv_len = shape.dense ? shape.keys : 0;
+    args.execution.scratch = &scratch;
+    args.execution.stream = stream().get();
+    ASSERT_EQ(cudaMemsetAsync(out.data(), 0xff, out.size_bytes(), stream()), cudaSuccess);
+    must(attend_latent_on_device(args));
+    std::vector<std::uint16_t> bits(out.size());
+    must(copy_to_host(out.data(), std::span(bits), stream()));
+    must(stream().wait());
+    EXPECT_TRUE(bits == wanted) << "by the registry";
+  }
+
+  std::list<DeviceCopy<std::byte>> kept_;
+  std::vector<DeviceArray<std::byte>> large_;
+};
+
+/// Calls in bf16 arithmetic against the oracle.
+class LatentGpu : public DeviceCall {
+ protected:
+  void check(Scene& s, int processors = 0, int repeats = 1, std::int64_t room_pages = 0,
+             std::int64_t last = 0) {
+    const Matrix<bf16> q = rounded(s.q);
+    s.args.q = q.view();
+    const Outputs want = s.oracle();
+    const Outputs got = attend(s.args, processors, repeats, room_pages, last);
+    expect_oracle(got, want);
+    if (of_few_lines_) {
+      SCOPED_TRACE("64 lines a block");
+      expect_oracle(attend(s.args, processors, repeats, room_pages, last, 64), want);
+    }
+  }
+  /// Captures the call of a, and replays it over the contents of both in turns.
+  void replay(Scene& a, Scene& b, int processors = 0, std::int64_t room_pages = 0,
+              std::int64_t last = 0) {
+    const Matrix<bf16> qa = rounded(a.q), qb = rounded(b.q);
+    a.args.q = qa.view();
+    b.args.q = qb.view();
+    const Outputs want_a = a.oracle(), want_b = b.oracle();
+    for (const std::int32_t lines : {0, 64}) {
+      if (lines == 64 && !of_few_lines_) continue;
+      SCOPED_TRACE("least lines " + std::to_string(lines));
+      const Call call = prepare(a.args, processors, room_pages, last, lines);
+      const auto graph = Graph::capture(stream(), [&]() -> Result<void> {
+        if (auto ok = plan_latent(call.args, call.schedule, stream()); !ok) return ok;
+        return attend_latent(call.args, {}, call.schedule, call.workspace, stream());
+      });
+      ASSERT_TRUE(graph) << graph.error().message();
+      for (int i = 0; i < 4; ++i) {
+        overwrite(call, i % 2 == 0 ? a.args : b.args);
+        must(graph->launch(stream()));
+        must(stream().wait());
+        expect_oracle(read(call), i % 2 == 0 ? want_a : want_b);
+      }
+      release();
+    }
+  }
+};
+
+}  // namespace lathe::cuda

@@ -1,5 +1,0 @@
-#include "kernels/cuda/sm90/latent/latent_wide_launch.cuh"
-
-cudaError_t lathe::cuda::launch_wide_mla_bf16(const LatentParams& p, cudaStream_t stream) {
-  return launch_wide<Bf16Format>(p, stream);
-}

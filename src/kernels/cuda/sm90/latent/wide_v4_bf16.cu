@@ -1,5 +1,0 @@
-#include "kernels/cuda/sm90/latent/latent_wide_launch.cuh"
-
-cudaError_t lathe::cuda::launch_wide_v4_bf16(const LatentParams& p, cudaStream_t stream) {
-  return launch_wide<Bf16RowFormat512>(p, stream);
-}
