@@ -1,22 +1,24 @@
 // lathe chat: a conversation in the terminal.
-#include <editline/readline.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <csignal>
+#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <iostream>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "attn/explain.h"
 #include "io/chat_template.h"
+#include "io/json_text.h"
+#include "io/read_file.h"
 #include "tools/answer.h"
+#include "tools/chat_input.h"
 #include "tools/chat_prompt.h"
 #include "tools/command.h"
 #include "tools/model_flags.h"
 #include "tools/sampling_flags.h"
+#include "tools/word_wrap.h"
 
 namespace lathe {
 namespace {
@@ -29,36 +31,46 @@ struct ChatFlags {
   std::string system;
 };
 
-// Set by Ctrl-C while an answer is under way; the only thing that a signal handler may touch.
-volatile std::sig_atomic_t interrupted = 0;
+// Tokens of an answer where no flag says otherwise: a model that finds no end would fill the context.
+constexpr std::int32_t kAnswerTokens = 2048;
 
-class InterruptScope {
+// One line on the terminal while a prompt is read that takes more than one step.
+class ReadingProgress {
  public:
-  InterruptScope() {
-    interrupted = 0;
-    struct sigaction action = {};
-    action.sa_handler = [](int) { interrupted = 1; };
-    sigaction(SIGINT, &action, &before_);
+  explicit ReadingProgress(std::int64_t prompt) : prompt_(prompt) {}
+  void show(std::int64_t rows) {
+    if (isatty(STDERR_FILENO) == 0 || rows >= prompt_) return;
+    fmt::print(stderr, "\rreading the prompt   {} of {} tokens", rows, prompt_);
+    shown_ = true;
   }
-  ~InterruptScope() { sigaction(SIGINT, &before_, nullptr); }
-  InterruptScope(const InterruptScope&) = delete;
-  InterruptScope& operator=(const InterruptScope&) = delete;
+  void clear() {
+    if (shown_) print_err("\r\x1b[K");
+    shown_ = false;
+  }
 
  private:
-  struct sigaction before_ = {};
+  std::int64_t prompt_;
+  bool shown_ = false;
 };
 
-// A line with editing and recall on a terminal, a plain line otherwise. None at the end of input.
-std::optional<std::string> read_user_line() {
-  if (isatty(STDIN_FILENO) == 1) {
-    const std::unique_ptr<char, void (*)(void*)> line(readline("> "), std::free);
-    if (!line) return std::nullopt;
-    if (line.get()[0] != '\0') add_history(line.get());
-    return std::string(line.get());
+// [{"role": TEXT, "content": TEXT}, ...]
+Result<Json> read_conversation(const std::string& file) {
+  const auto text = read_file(file);
+  if (!text) return text.error();
+  const auto parsed = parse_json(*text, file);
+  if (!parsed) return parsed.error();
+  const auto is_message = [](const nlohmann::json& m) {
+    return m.is_object() && m.contains("role") && m["role"].is_string() && m.contains("content") &&
+           m["content"].is_string();
+  };
+  if (!parsed->is_array() || !std::all_of(parsed->begin(), parsed->end(), is_message)) {
+    return Error{ErrorCode::malformed, file,
+                 R"([{"role": TEXT, "content": TEXT}, ...], as /save writes)",
+                 json_excerpt(*parsed), ""};
   }
-  std::string line;
-  if (!std::getline(std::cin, line)) return std::nullopt;
-  return line;
+  Json out = Json::array();
+  for (const auto& m : *parsed) out.push_back({{"role", m["role"]}, {"content", m["content"]}});
+  return out;
 }
 
 class Chat {
@@ -71,20 +83,29 @@ class Chat {
 
   // False: the user wants to leave.
   bool handle(const std::string& line) {
-    if (line.find_first_not_of(" \t\r") == std::string::npos) return true;
+    if (line.find_first_not_of(" \t\r\n") == std::string::npos) return true;
     if (line == "/exit" || line == "/quit") return false;
+    const std::string_view file = line.size() > 6 ? std::string_view(line).substr(6) : "";
     if (line == "/plan") {
       print_out(explain(runtime_.plan()));
     } else if (line == "/stats") {
       print_out(stats());
     } else if (line == "/reset") {
       reset();
+    } else if (line.starts_with("/save ") && !file.empty()) {
+      save(std::string(file));
+    } else if (line.starts_with("/load ") && !file.empty()) {
+      load(std::string(file));
     } else if (line[0] == '/') {
       print_out(
-          "/plan   the kernels and the cache behind the answers\n"
-          "/stats  tokens, speed and cache\n"
-          "/reset  forget the conversation\n"
-          "/exit   leave (or Ctrl-D)\n");
+          "/plan       the kernels and the cache behind the answers\n"
+          "/stats      tokens, speed and cache\n"
+          "/save FILE  write the conversation as JSON\n"
+          "/load FILE  go on from what /save wrote\n"
+          "/reset      forget the conversation\n"
+          "/exit       leave (or Ctrl-D, or Ctrl-C twice)\n"
+          "A line that ends in \\ goes on in the next one; lines between two of \"\"\" are one "
+          "message.\n");
     } else {
       answer(line);
     }
@@ -99,6 +120,36 @@ class Chat {
     }
   }
 
+  void save(const std::string& file) {
+    std::ofstream out(file);
+    out << messages_.dump(1, ' ', false, Json::error_handler_t::replace) << "\n";
+    out.close();
+    if (!out) {
+      print_err("lathe: " + file + ": wanted a file that can be written, got an error\n");
+      return;
+    }
+    print_out(fmt::format("{} messages are in {}\n", messages_.size(), file));
+  }
+
+  void load(const std::string& file) {
+    auto messages = read_conversation(file);
+    if (!messages) {
+      print_err("lathe: " + messages.error().message() + "\n");
+      return;
+    }
+    messages_ = std::move(*messages);
+    print_out(fmt::format("{} messages from {}\n", messages_.size(), file));
+  }
+
+  // What max_tokens is where the user has not said: the room that the context leaves, if that is less.
+  SamplingParams limited(std::int64_t prompt) const {
+    SamplingParams params = params_;
+    if (!params.max_tokens && runtime_.engine().capacity() - prompt > kAnswerTokens) {
+      params.max_tokens = kAnswerTokens;
+    }
+    return params;
+  }
+
   // The turn enters the history only when it has an answer, so a refused one can be asked again.
   void answer(const std::string& line) {
     Json messages = messages_;
@@ -109,29 +160,39 @@ class Chat {
       return;
     }
     AnswerSet answers(runtime_, tokenizer_);
-    const auto index = answers.add({*prompt, params_}, flags_.sampling.stop);
+    const auto index = answers.add({*prompt, limited(std::ssize(*prompt))}, flags_.sampling.stop);
     if (!index) {
       print_err("lathe: " + index.error().message() + "; /reset begins anew\n");
       return;
     }
     InterruptScope interrupt;
+    ReadingProgress reading(std::ssize(*prompt));
+    WordWrap wrap(stdout_columns());
     while (!answers.done()) {
-      const auto ok = answers.step([](std::size_t, const std::string& text) {
-        print_out(text);
+      const auto ok = answers.step([&](std::size_t, const std::string& text) {
+        reading.clear();
+        print_out(wrap.push(text));
         std::fflush(stdout);
       });
       if (!ok) {
+        reading.clear();
         print_err("\nlathe: " + ok.error().message() + "\n");
         answers.cancel(*index);
         return;
       }
+      if (answers.answer(*index).tokens.empty()) reading.show(answers.times().prefill_rows);
       if (interrupted != 0) answers.cancel(*index);
     }
-    print_out(interrupted != 0 ? "\n(stopped)\n" : "\n");
+    reading.clear();
+    print_out(wrap.finish() + (interrupted != 0 ? "\n(stopped)\n" : "\n"));
     const Answer& a = answers.answer(*index);
     if (a.finished.error) {
       print_err("lathe: " + a.finished.error->message() + "\n");
       return;
+    }
+    if (!params_.max_tokens && a.finished.answer_tokens == kAnswerTokens) {
+      print_out(
+          fmt::format("(stopped after {} tokens; --max-new-tokens allows more)\n", kAnswerTokens));
     }
     messages.push_back({{"role", "assistant"}, {"content", a.text}});
     messages_ = std::move(messages);
@@ -143,9 +204,11 @@ class Chat {
     return describe(last_) +
            fmt::format(
                "since start  {} tokens prefilled, {} decoded, {} from the prefix cache\n"
-               "prefix cache {} tokens of {}\n",
+               "prefix cache {} tokens of {}\n"
+               "an answer    has at most {} tokens (--max-new-tokens{})\n",
                s.prefill_rows, s.decode_rows, s.cached_tokens, s.prefix_cache_tokens,
-               runtime_.cache().tokens());
+               runtime_.cache().tokens(), params_.max_tokens.value_or(kAnswerTokens),
+               params_.max_tokens ? "" : ", the default");
   }
 
   Runtime& runtime_;
@@ -173,13 +236,12 @@ int run_chat(const ChatFlags& flags) {
   }
   if (const auto ok = StopStrings::create(flags.sampling.stop); !ok) return refuse(ok.error());
 
-  if (isatty(STDIN_FILENO) == 1) {
-    print_out("Ctrl-C stops an answer, /help lists the commands.\n");
-    using_history();
-  }
+  if (isatty(STDIN_FILENO) == 1) print_out("Ctrl-C stops an answer, /help lists the commands.\n");
   Chat conversation(*runtime, *tokenizer, *chat, flags, *params);
-  while (const auto line = read_user_line()) {
-    if (!conversation.handle(*line)) break;
+  ChatInput input;
+  const InterruptScope keep;  // between a line and its answer, too
+  while (const auto message = input.next()) {
+    if (!conversation.handle(*message)) break;
   }
   return kExitOk;
 }

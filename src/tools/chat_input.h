@@ -1,0 +1,46 @@
+// What a user types to `lathe chat`: lines with editing and recall on a terminal, plain lines
+// otherwise.
+#pragma once
+
+#include <csignal>
+#include <optional>
+#include <string>
+
+namespace lathe {
+
+/// Set by Ctrl-C while a scope of it is open; the only thing that a signal handler may touch.
+extern volatile std::sig_atomic_t interrupted;
+
+class InterruptScope {
+ public:
+  InterruptScope();
+  ~InterruptScope();
+  InterruptScope(const InterruptScope&) = delete;
+  InterruptScope& operator=(const InterruptScope&) = delete;
+
+ private:
+  struct sigaction before_ = {};
+};
+
+/// One message at a time. A line that ends in a backslash goes on in the next one; between two lines
+/// of """ everything is one message. Ctrl-C forgets what was typed; twice without anything between,
+/// or Ctrl-D, it is the end of input.
+class ChatInput {
+ public:
+  ChatInput();
+  ~ChatInput();
+  ChatInput(const ChatInput&) = delete;
+  ChatInput& operator=(const ChatInput&) = delete;
+
+  /// Nothing at the end of input.
+  std::optional<std::string> next();
+
+ private:
+  enum class Line { text, interrupt, end };
+  Line read_line(const char* prompt, std::string& line);
+  Line edit_line(const char* prompt, std::string& line);
+
+  bool terminal_;
+};
+
+}  // namespace lathe
