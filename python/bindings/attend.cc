@@ -16,7 +16,7 @@
 #include "attn/attend.h"
 #include "bindings.h"
 #include "errors.h"
-#include "kernels/cpu/latent_gather.h"
+#include "kernels/cpu/latent/latent_gather.h"
 
 namespace nb = nanobind;
 

@@ -1,6 +1,6 @@
 // What must not change a request's bits: how its prompt is cut, what shares its batch, how many
 // threads there are, and which kind of kernel reads a bf16 cache.
-#include "kernels/cpu/matmul_bf16.h"
+#include "kernels/cpu/matmul/matmul_bf16.h"
 #include "model/test_util.h"
 
 namespace lathe {

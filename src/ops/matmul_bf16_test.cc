@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "base/test_scale.h"
-#include "kernels/cpu/matmul_bf16.h"
+#include "kernels/cpu/matmul/matmul_bf16.h"
 #include "kernels/ref/linear.h"
 #include "ops/matmul.h"
 #include "ops/test_util.h"

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "base/test_scale.h"
-#include "kernels/cpu/moe.h"
-#include "kernels/cpu/route.h"
+#include "kernels/cpu/moe/moe.h"
+#include "kernels/cpu/moe/route.h"
 #include "kernels/ref/moe.h"
 #include "ops/test_util.h"
 

@@ -9,8 +9,8 @@
 
 #include "base/check.h"
 #include "base/float_formats.h"
-#include "kernels/cpu/gqa_attend.h"
-#include "kernels/cpu/ragged_attend.h"
+#include "kernels/cpu/grouped_query/gqa_attend.h"
+#include "kernels/cpu/ragged/ragged_attend.h"
 
 namespace lathe {
 namespace {

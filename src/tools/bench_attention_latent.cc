@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "kernels/cpu/latent_attend.h"
+#include "kernels/cpu/latent/latent_attend.h"
 #include "tools/bench_latent_scene.h"
 #include "tools/machine_peak.h"
 

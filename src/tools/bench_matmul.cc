@@ -12,7 +12,7 @@
 
 #include "base/float_formats.h"
 #include "kernels/all.h"
-#include "kernels/cpu/matmul_bf16.h"
+#include "kernels/cpu/matmul/matmul_bf16.h"
 #include "ops/matmul.h"
 #include "tools/command.h"
 #include "tools/machine_peak.h"

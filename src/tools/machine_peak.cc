@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "kernels/cpu/matmul_bf16.h"
+#include "kernels/cpu/matmul/matmul_bf16.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tools/machine_peak.cc"

@@ -6,13 +6,13 @@
 #include <new>
 #include <vector>
 
-#include "kernels/cpu/gqa_attend.h"
-#include "kernels/cpu/gqa_test_util.h"
-#include "kernels/cpu/indexer_test_util.h"
-#include "kernels/cpu/latent_attend.h"
-#include "kernels/cpu/latent_gather.h"
-#include "kernels/cpu/latent_test_util.h"
-#include "kernels/cpu/ragged_attend.h"
+#include "kernels/cpu/grouped_query/gqa_attend.h"
+#include "kernels/cpu/grouped_query/gqa_test_util.h"
+#include "kernels/cpu/indexer/indexer_test_util.h"
+#include "kernels/cpu/latent/latent_attend.h"
+#include "kernels/cpu/latent/latent_gather.h"
+#include "kernels/cpu/latent/latent_test_util.h"
+#include "kernels/cpu/ragged/ragged_attend.h"
 
 namespace {
 std::atomic<long> allocations{0};

@@ -2,13 +2,13 @@
 
 #include "attn/compact_attend.h"
 #include "kernels/cpu/cache_write.h"
-#include "kernels/cpu/indexer.h"
-#include "kernels/cpu/latent_gather.h"
-#include "kernels/cpu/matmul.h"
-#include "kernels/cpu/matmul_bf16.h"
-#include "kernels/cpu/moe.h"
-#include "kernels/cpu/rowwise.h"
-#include "kernels/cpu/sampling.h"
+#include "kernels/cpu/indexer/indexer.h"
+#include "kernels/cpu/latent/latent_gather.h"
+#include "kernels/cpu/matmul/matmul.h"
+#include "kernels/cpu/matmul/matmul_bf16.h"
+#include "kernels/cpu/moe/moe.h"
+#include "kernels/cpu/rowwise/rowwise.h"
+#include "kernels/cpu/sampling/sampling.h"
 #include "kernels/host_backend.h"
 
 namespace lathe {

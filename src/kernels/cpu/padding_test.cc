@@ -4,7 +4,7 @@
 #include "attn/index_transform.h"
 #include "attn/planner.h"
 #include "attn/step.h"
-#include "kernels/cpu/latent_gather.h"
+#include "kernels/cpu/latent/latent_gather.h"
 #include "kernels/cpu/register.h"
 #include "kernels/ref/register.h"
 #include "kernels/ref/test_util.h"

@@ -1,8 +1,8 @@
 #include "kernels/cpu/register.h"
 
-#include "kernels/cpu/gqa_register.h"
-#include "kernels/cpu/latent_register.h"
-#include "kernels/cpu/ragged_register.h"
+#include "kernels/cpu/grouped_query/gqa_register.h"
+#include "kernels/cpu/latent/latent_register.h"
+#include "kernels/cpu/ragged/ragged_register.h"
 
 namespace lathe {
 

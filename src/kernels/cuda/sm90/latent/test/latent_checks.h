@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/latent_test_util.h"
+#include "kernels/cpu/latent/latent_test_util.h"
 #include "kernels/cuda/sm90/latent/latent.h"
 
 namespace lathe::cuda {

@@ -1,0 +1,324 @@
+#include "kernels/cpu/latent/latent_attend.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <numbers>
+
+#include "kernels/cpu/attend_io.h"
+#include "kernels/cpu/latent/latent_check.h"
+#include "kernels/cpu/latent/latent_keys.h"
+#include "kernels/cpu/latent/latent_math.h"
+#include "kernels/cpu/latent/latent_plan.h"
+#include "kernels/cpu/tasks.h"
+#include "layout/codec.h"
+
+namespace lathe {
+namespace {
+
+// Lines whose parts a task folds: enough that taking the task is not felt, few enough that the
+// lines of one decode row keep several threads at work.
+constexpr std::int64_t kJoinLines = 4;
+
+// Carves floats out of a buffer.
+struct Carver {
+  float* at;
+  float* take(std::int64_t floats) {
+    float* p = at;
+    at += floats;
+    return p;
+  }
+  LatentState state(const LatentPlan& plan) {
+    float* out = take(plan.lines * plan.out_stride);
+    return {out, reinterpret_cast<SoftState*>(take(2 * latent_padded(plan.lines)))};
+  }
+};
+
+void clear(const LatentState& s, std::int64_t lines, std::int64_t out_stride) {
+  std::fill_n(s.out, lines * out_stride, 0.0f);
+  std::fill_n(s.softmax, lines, SoftState());
+}
+
+// One call. Every method writes only what belongs to its task or to its worker.
+class Call {
+ public:
+  Call(const AttendArgs& args, const LatentPlan& plan, std::byte* scratch)
+      : args_(args),
+        plan_(plan),
+        scratch_(scratch),
+        units_(plan.unit_list(scratch)),
+        tasks_(plan.task_list(scratch)) {}
+
+  void run() const {
+    run_tasks(args_.execution, plan_.tasks, [&](std::int64_t i, int worker) { attend(i, worker); });
+    if (!plan_.parts_apart) return;
+    const std::int64_t groups = ceil_div(plan_.lines, kJoinLines);
+    run_tasks(args_.execution, plan_.units * groups, [&](std::int64_t i, int) {
+      join_parts(units_[static_cast<std::size_t>(i / groups)], i % groups * kJoinLines);
+    });
+  }
+
+ private:
+  // A worker's buffers.
+  struct Worker {
+    float* q;
+    float* keys;
+    float* scores;
+    float* rescale;
+    std::int32_t* visible;
+    LatentState part;   // of the part under way, but for a total's first
+    LatentState total;  // of a unit whose parts one task takes
+    LatentState state;  // where keys go
+    struct {
+      std::int32_t part;
+      std::int64_t end;
+    } at;  // the part under way
+  };
+
+  Worker worker(int number) const {
+    std::byte* bytes = scratch_ + plan_.workers_at + number * plan_.worker_bytes;
+    Carver carver{reinterpret_cast<float*>(bytes)};
+    const std::int64_t small = latent_padded(plan_.lines);
+    Worker w;
+    w.q = carver.take(plan_.lines * plan_.width);
+    w.keys = carver.take(kLatentTile * plan_.key_stride);
+    w.scores = carver.take(plan_.lines * kLatentTile);
+    w.rescale = carver.take(small);
+    w.visible = reinterpret_cast<std::int32_t*>(carver.take(small));
+    w.part = carver.state(plan_);
+    w.total = carver.state(plan_);
+    return w;
+  }
+
+  LatentState part_state(std::int64_t part) const {
+    std::byte* bytes = scratch_ + plan_.parts_at + part * plan_.state_floats() * 4;
+    return Carver{reinterpret_cast<float*>(bytes)}.state(plan_);
+  }
+
+  void attend(std::int64_t number, int worker_number) const {
+    const LatentTask& task = tasks_[static_cast<std::size_t>(number)];
+    const LatentUnit& unit = units_[static_cast<std::size_t>(task.unit)];
+    Worker w = worker(worker_number);
+    pack_q(unit, w);
+    if (task.part >= 0) {
+      const LatentState part = part_state(unit.first_part + task.part);
+      return add_parts(unit, task.part, task.part + 1, part, true, w);
+    }
+    const LatentState total = plan_.run == nullptr ? w.total : run_state(unit);
+    add_parts(unit, 0, unit.parts, total, plan_.run == nullptr || plan_.run->first == 0, w);
+    if (plan_.run == nullptr || plan_.run->last) write(unit, total);
+  }
+
+  // A unit's lines lie one after the other: several rows make a unit only with all their heads.
+  LatentState run_state(const LatentUnit& unit) const {
+    const std::int64_t line = unit.row * args_.problem.heads + unit.head;
+    return {plan_.run->out + line * plan_.out_stride, plan_.run->softmax + line};
+  }
+
+  // The parts of kJoinLines lines of a unit.
+  void join_parts(const LatentUnit& unit, std::int64_t first) const {
+    const std::int64_t last = std::min(unit.lines(), first + kJoinLines);
+    if (unit.parts == 1 || first >= last) return;
+    const LatentState total = part_state(unit.first_part);
+    const LatentState into = from_line(total, first);
+    for (std::int32_t part = 1; part < unit.parts; ++part) {
+      latent_fold(from_line(part_state(unit.first_part + part), first), into, last - first,
+                  plan_.out_stride);
+    }
+    write(unit, total, first, last);
+  }
+
+  LatentState from_line(const LatentState& state, std::int64_t line) const {
+    return {state.out + line * plan_.out_stride, state.softmax + line};
+  }
+
+  void pack_q(const LatentUnit& unit, const Worker& w) const {
+    const std::int64_t dim = args_.problem.qk_dim();
+    const auto scale = static_cast<float>(double{args_.problem.scale} * double{args_.q_scale} *
+                                          std::numbers::log2e);
+    float* to = w.q;
+    for (std::int32_t r = 0; r < unit.rows; ++r) {
+      for (std::int32_t h = unit.head; h < unit.head + unit.heads; ++h, to += plan_.width) {
+        load_row(args_.q, unit.row + r, h * dim, dim, scale, to);
+        std::fill(to + dim, to + plan_.width, 0.0f);
+      }
+    }
+    if (dim == plan_.width) return;
+    for (std::int64_t k = 0; k < kLatentTile; ++k) {
+      std::fill(w.keys + k * plan_.key_stride + dim, w.keys + k * plan_.key_stride + plan_.width,
+                0.0f);
+    }
+  }
+
+  // The keys of parts first .. last - 1 into `total`. What it holds matters where it is not empty;
+  // where it is, the first part needs no state of its own.
+  void add_parts(const LatentUnit& unit, std::int32_t first, std::int32_t last,
+                 const LatentState& total, bool empty, Worker& w) const {
+    w.at = {first, plan_.part_begin(first + 1)};
+    w.state = empty ? total : w.part;
+    clear(w.state, unit.lines(), plan_.out_stride);
+    const std::int64_t begin = plan_.part_begin(first);
+    const std::int64_t end = std::min(unit.keys, plan_.part_begin(last));
+    shares_keys(args_) ? add_positions(unit, begin, end, total, w)
+                       : add_row(unit, begin, end, total, w);
+    fold_part(unit, total, w);
+  }
+
+  void fold_part(const LatentUnit& unit, const LatentState& total, const Worker& w) const {
+    if (w.state.out != total.out) latent_fold(w.state, total, unit.lines(), plan_.out_stride);
+  }
+
+  // Before the tile of key `key`: parts begin with a tile.
+  void maybe_next_part(const LatentUnit& unit, std::int64_t key, const LatentState& total,
+                       Worker& w) const {
+    if (key < w.at.end) return;
+    fold_part(unit, total, w);
+    w.at = {w.at.part + 1, plan_.part_begin(w.at.part + 2)};
+    w.state = w.part;
+    clear(w.state, unit.lines(), plan_.out_stride);
+  }
+
+  // Both keep the next tile's keys at hand, so that their bytes are on the way while this one's are
+  // computed with.
+  void add_positions(const LatentUnit& unit, std::int64_t begin, std::int64_t end,
+                     const LatentState& total, Worker& w) const {
+    PositionKeys tiles[2];
+    tiles[0].fill(args_.main, unit.request, begin, end);
+    int now = 0;
+    for (std::int64_t first = begin; first < end; first += kLatentTile, now ^= 1) {
+      maybe_next_part(unit, first, total, w);
+      const PositionKeys& tile = tiles[now];
+      PositionKeys& next = tiles[now ^ 1];
+      next.fill(args_.main, unit.request, first + kLatentTile, end);
+      std::int64_t line = 0;
+      for (std::int32_t r = 0; r < unit.rows; ++r) {
+        const std::int64_t limit =
+            std::clamp<std::int64_t>(unit.position + r + 1 - first, 0, kLatentTile);
+        std::fill_n(w.visible + line, unit.heads, tile.before[static_cast<std::size_t>(limit)]);
+        line += unit.heads;
+      }
+      add_tile(unit, tile.keys, next.keys, w);
+    }
+  }
+
+  void add_row(const LatentUnit& unit, std::int64_t begin, std::int64_t end,
+               const LatentState& total, Worker& w) const {
+    RowKeys row(args_, unit.row, unit.request, unit.position);
+    row.skip(begin);
+    LatentKeys tiles[2];
+    int now = 0;
+    row.fill(tiles[0], std::min(end - begin, kLatentTile));
+    for (std::int64_t first = begin; tiles[now].count > 0; now ^= 1) {
+      maybe_next_part(unit, first, total, w);
+      first += tiles[now].count;
+      row.fill(tiles[now ^ 1], std::min(end - first, kLatentTile));
+      std::fill_n(w.visible, unit.heads, static_cast<std::int32_t>(tiles[now].count));
+      add_tile(unit, tiles[now], tiles[now ^ 1], w);
+    }
+  }
+
+  // The first byte of each key's record, and its length; what a layout keeps in a second plane is
+  // small.
+  std::int64_t find_records(const KeySource& source, std::span<const Slot> index,
+                            const std::uint8_t** to) const {
+    if (index.empty()) return 0;
+    const auto put = [&to](const std::byte* record) {
+      *to++ = reinterpret_cast<const std::uint8_t*>(record);
+    };
+    if (!source.pool) {
+      for (const Slot i : index) put(source.compact.row(i.value));
+      return bytes_of(source.compact.dtype, source.compact.cols);
+    }
+    const Part& first = source.pool->layout.part(0);
+    for (const Slot i : index) put(source.pool->at(first, i));
+    return source.pool->layout.plane_bytes(0);
+  }
+
+  void add_tile(const LatentUnit& unit, const LatentKeys& keys, const LatentKeys& next,
+                const Worker& w) const {
+    if (keys.count == 0) return;
+    decode(args_.main, keys.main(), w.keys);
+    decode(args_.extra, keys.extra(), w.keys + keys.from_main * plan_.key_stride);
+    std::array<const std::uint8_t*, kLatentTile> records{};
+    const std::int64_t main_bytes = find_records(args_.main, next.main(), records.data());
+    const std::int64_t extra_bytes =
+        find_records(args_.extra, next.extra(), records.data() + next.from_main);
+    const std::int64_t record_bytes = std::max(main_bytes, extra_bytes);
+    LinesAhead ahead;
+    ahead.add(records.data(), 0, static_cast<std::size_t>(record_bytes));
+    LatentTileJob job;
+    job.q = w.q;
+    job.keys = w.keys;
+    job.width = plan_.width;
+    job.key_stride = plan_.key_stride;
+    job.lines = unit.lines();
+    job.visible = w.visible;
+    job.scores = w.scores;
+    job.rescale = w.rescale;
+    job.state = w.state;
+    job.out_stride = plan_.out_stride;
+    job.ahead = &ahead;
+    job.ahead_lines = next.count * ((record_bytes + 63) / 64);
+    latent_add_tile(job);
+  }
+
+  void decode(const KeySource& source, std::span<const Slot> index, float* to) const {
+    if (index.empty()) return;
+    const std::int64_t dim = args_.problem.qk_dim();
+    if (source.pool) {
+      const MutableRowsView rows{reinterpret_cast<std::byte*>(to), DType::f32, std::ssize(index),
+                                 dim, plan_.key_stride};
+      const Result<void> done = gather_decode(*source.pool, index, rows, {source.key_scale, 1});
+      LATHE_CHECK(done.ok(), "decoding checked arguments");
+      return;
+    }
+    for (const Slot i : index) {
+      load_row(source.compact, i.value, 0, dim, 1, to);
+      to += plan_.key_stride;
+    }
+  }
+
+  void write(const LatentUnit& unit, const LatentState& state) const {
+    write(unit, state, 0, unit.lines());
+  }
+
+  // Lines first .. last - 1 of a unit.
+  void write(const LatentUnit& unit, const LatentState& state, std::int64_t first,
+             std::int64_t last) const {
+    const std::int64_t v_dim = args_.problem.v_dim();
+    for (std::int64_t line = first; line < last; ++line) {
+      const std::int64_t row = unit.row + line / unit.heads;
+      const std::int64_t h = unit.head + line % unit.heads;
+      const float* sink = args_.problem.sink ? &args_.sink[static_cast<std::size_t>(h)] : nullptr;
+      const SoftState& softmax = state.softmax[line];
+      const Finished done = finish_softmax(softmax.max, softmax.sum, sink, 1);
+      store_output(args_.out, row, h * v_dim, v_dim, state.out + line * plan_.out_stride, done);
+      store_lse(args_.lse, row, h, done.lse);
+    }
+  }
+
+  const AttendArgs& args_;
+  const LatentPlan& plan_;
+  std::byte* scratch_;
+  std::span<const LatentUnit> units_;
+  std::span<const LatentTask> tasks_;
+};
+
+}  // namespace
+
+void latent_attend_run(const AttendArgs& args, const LatentRun* run) {
+  const LatentPlan plan(args, run);
+  Scratch own;
+  Scratch& scratch = args.execution.scratch == nullptr ? own : *args.execution.scratch;
+  std::byte* bytes = scratch.take(plan.bytes);
+  plan.fill(args, bytes);
+  Call(args, plan, bytes).run();
+}
+
+Result<void> cpu_attend_latent(const AttendArgs& args) {
+  if (Result<void> ok = check_cpu_latent_args(args); !ok) return ok;
+  if (args.q.rows > 0) latent_attend_run(args, nullptr);
+  return {};
+}
+
+}  // namespace lathe

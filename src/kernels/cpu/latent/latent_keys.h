@@ -1,0 +1,70 @@
+// The keys that query rows see, tile by tile, in the order of the oracle: by page table the
+// positions in order, by index list the entries in order, the second source after the first. Holes
+// are left out, so a tile holds keys only.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "attn/attend.h"
+#include "kernels/cpu/latent/latent_math.h"
+
+namespace lathe {
+
+struct LatentKeys {
+  std::array<Slot, kLatentTile> index;  // Slot or RaggedRow values
+  std::int64_t count = 0;
+  std::int64_t from_main = 0;  // the first ones are of `main`, the others of `extra`
+
+  std::span<const Slot> main() const {
+    return std::span(index).first(static_cast<std::size_t>(from_main));
+  }
+  std::span<const Slot> extra() const {
+    return std::span(index).subspan(static_cast<std::size_t>(from_main),
+                                    static_cast<std::size_t>(count - from_main));
+  }
+};
+
+/// Rows of one request can share tiles: they see its positions from 0 up to their own.
+inline bool shares_keys(const AttendArgs& args) {
+  return args.main.table_width > 0 && args.problem.window == 0 && !args.problem.two_sources();
+}
+
+/// Keys at positions first .. first + kLatentTile - 1 of a request, up to `end`.
+/// before[i]: how many of them lie before position first + i.
+struct PositionKeys {
+  LatentKeys keys;
+  std::array<std::int32_t, kLatentTile + 1> before{};
+
+  void fill(const KeySource& source, std::int64_t request, std::int64_t first, std::int64_t end);
+};
+
+/// The keys of one row, one after the other.
+class RowKeys {
+ public:
+  RowKeys(const AttendArgs& args, std::int64_t row, std::int64_t request, std::int64_t position);
+
+  /// An upper bound on the number of keys.
+  std::int64_t bound() const { return (main_end_ - main_at_) + (extra_end_ - extra_at_); }
+  void skip(std::int64_t n);
+  /// The next keys, at most `most` <= kLatentTile.
+  void fill(LatentKeys& keys, std::int64_t most);
+
+ private:
+  // Sets key and returns true, or returns false at the end.
+  bool next_main(std::int32_t& key);
+  bool next_extra(std::int32_t& key);
+
+  const AttendArgs& args_;
+  std::int64_t row_;
+  std::int64_t request_;
+  std::int64_t main_at_ = 0;  // position (page table) or entry (list)
+  std::int64_t main_end_ = 0;
+  std::int64_t main_keys_ = 0;  // how many there are to choose from
+  std::int64_t extra_at_ = 0;
+  std::int64_t extra_end_ = 0;
+  std::int64_t extra_keys_ = 0;
+};
+
+}  // namespace lathe

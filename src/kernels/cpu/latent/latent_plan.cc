@@ -1,0 +1,166 @@
+#include "kernels/cpu/latent/latent_plan.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+
+#include "kernels/cpu/latent/latent_keys.h"
+#include "kernels/cpu/latent/latent_math.h"
+#include "kernels/cpu/tasks.h"
+
+namespace lathe {
+namespace {
+
+// Lines that share a decoded tile. 64 of them bury the decoding under arithmetic, and their q,
+// outputs and a tile of keys (all f32) fit the second-level cache.
+constexpr std::int64_t kMaxLines = 64;
+constexpr std::int64_t kTasksPerThread = 4;  // leaves the pool something to balance
+constexpr std::int64_t kLeastPart = 256;     // keys; below, folding costs more than it brings
+
+// Where fixed parts begin before the first multiple of kLatentFoldKeys.
+constexpr std::int64_t kShortParts[] = {0, 256, 512};
+constexpr std::int64_t kShortCount = std::ssize(kShortParts);
+static_assert(kLatentTile == 64 && kLeastPart % kLatentTile == 0 &&
+              kLatentFoldKeys % kLatentTile == 0);
+
+// Calls f(unit) for every unit of the call, its parts not filled in.
+template <class F>
+void for_units(const AttendArgs& args, const LatentRun* run, F f) {
+  const std::int64_t heads = args.problem.heads;
+  const std::int64_t groups = ceil_div(heads, kMaxLines);
+  const std::int64_t group_heads = ceil_div(heads, groups);
+  const bool shared = shares_keys(args);
+  const std::int64_t block = shared ? std::max<std::int64_t>(1, kMaxLines / group_heads) : 1;
+  for (std::size_t r = 0; r < args.kv_lens.size(); ++r) {
+    const std::int64_t begin = args.q_indptr[r];
+    const std::int64_t end = args.q_indptr[r + 1];
+    for (std::int64_t row = begin; row < end; row += block) {
+      LatentUnit unit;
+      unit.request = static_cast<std::int64_t>(r);
+      unit.row = row;
+      unit.rows = static_cast<std::int32_t>(std::min(block, end - row));
+      unit.position = args.kv_lens[r] - (end - row) - (run == nullptr ? 0 : run->first);
+      unit.keys = shared ? std::max<std::int64_t>(0, unit.position + unit.rows)
+                         : RowKeys(args, row, unit.request, unit.position).bound();
+      if (run != nullptr) unit.keys = std::min(unit.keys, run->keys);
+      for (std::int64_t h = 0; h < heads; h += group_heads) {
+        unit.head = static_cast<std::int32_t>(h);
+        unit.heads = static_cast<std::int32_t>(std::min(group_heads, heads - h));
+        f(unit);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::int64_t LatentCuts::begin(std::int64_t part) const {
+  if (even > 0) return part * even;
+  if (part < kShortCount) return kShortParts[part];
+  return (part - kShortCount + 1) * kLatentFoldKeys;
+}
+
+std::int64_t LatentCuts::part_of(std::int64_t key) const {
+  if (even > 0) return key / even;
+  if (key >= kLatentFoldKeys) return kShortCount - 1 + key / kLatentFoldKeys;
+  return std::ranges::upper_bound(kShortParts, key) - std::begin(kShortParts) - 1;
+}
+
+LatentPlan::LatentPlan(const AttendArgs& args, const LatentRun* the_run)
+    : width(latent_padded(args.problem.qk_dim())),
+      // An odd number of cache lines, so that the keys of a column spread over all cache sets.
+      key_stride(width % (2 * kLatentPad) == 0 ? width + kLatentPad : width),
+      out_stride(latent_padded(args.problem.v_dim())),
+      workers(thread_count(args.execution)),
+      run(the_run) {
+  std::int64_t keys = 0;
+  std::int64_t longest = 0;
+  for_units(args, run, [&](const LatentUnit& unit) {
+    ++units;
+    keys += unit.keys;
+    longest = std::max(longest, unit.keys);
+    lines = std::max(lines, unit.lines());
+  });
+
+  const std::int64_t wanted = workers * kTasksPerThread;
+  const std::int64_t share = ceil_div(keys, wanted);
+  // Else there are units enough, and none of them keeps the others waiting.
+  const bool uneven = workers > 1 && longest > share;
+  if (!args.execution.batch_invariant && run == nullptr) {
+    cuts.even = uneven ? std::max(kLeastPart, ceil_div(share, kLatentTile) * kLatentTile)
+                       : std::int64_t{1} << 40;
+  }
+
+  std::int64_t all_parts = 0;
+  for_units(args, run, [&](const LatentUnit& unit) {
+    const std::int64_t n = parts_of(unit.keys);
+    all_parts += n;
+    if (n > 1) parts += n;
+  });
+  // The units of a run fold into states that are there already.
+  parts_apart =
+      run == nullptr && uneven && parts > 0 && parts * state_floats() * 4 <= kLatentPartBytes;
+  if (!parts_apart) parts = 0;
+  tasks = parts_apart ? all_parts : units;
+
+  tasks_at = whole_lines(units * static_cast<std::int64_t>(sizeof(LatentUnit)));
+  parts_at = tasks_at + whole_lines(tasks * static_cast<std::int64_t>(sizeof(LatentTask)));
+  workers_at = parts_at + parts * state_floats() * 4;
+  const std::int64_t small = latent_padded(lines);
+  const std::int64_t floats = lines * width + kLatentTile * key_stride + lines * kLatentTile +
+                              2 * small + 2 * state_floats();
+  // A page more, or the workers' buffers would lie at equal places of the caches' sets.
+  worker_bytes = whole_lines(floats * 4) + 4096 + 64;
+  bytes = workers_at + workers * worker_bytes;
+}
+
+std::int64_t LatentPlan::parts_of(std::int64_t keys) const {
+  const std::int64_t first = run == nullptr ? 0 : run->first;
+  return keys <= 0 ? 1 : cuts.part_of(first + keys - 1) - cuts.part_of(first) + 1;
+}
+
+std::int64_t LatentPlan::part_begin(std::int64_t part) const {
+  const std::int64_t first = run == nullptr ? 0 : run->first;
+  return cuts.begin(cuts.part_of(first) + part) - first;
+}
+
+std::int64_t LatentPlan::state_floats() const {
+  return lines * out_stride + 2 * latent_padded(lines);
+}
+
+void LatentPlan::fill(const AttendArgs& args, std::byte* scratch) const {
+  auto* unit_at = reinterpret_cast<LatentUnit*>(scratch);
+  auto* task_at = reinterpret_cast<LatentTask*>(scratch + tasks_at);
+  std::int32_t number = 0;
+  std::int64_t part_at = 0;
+  for_units(args, run, [&](LatentUnit unit) {
+    unit.parts = static_cast<std::int32_t>(parts_of(unit.keys));
+    if (parts_apart && unit.parts > 1) {
+      unit.first_part = part_at;
+      part_at += unit.parts;
+    }
+    *unit_at++ = unit;
+    const std::int32_t apart = parts_apart ? unit.parts : 1;
+    for (std::int32_t p = 0; p < apart; ++p) {
+      const std::int64_t keys =
+          apart == 1 ? unit.keys : std::min(part_begin(p + 1), unit.keys) - part_begin(p);
+      *task_at++ = {number, apart == 1 ? -1 : p, keys * unit.lines()};
+    }
+    ++number;
+  });
+  LatentTask* first = reinterpret_cast<LatentTask*>(scratch + tasks_at);
+  std::sort(first, task_at, [](const LatentTask& a, const LatentTask& b) {
+    if (a.cost != b.cost) return a.cost > b.cost;
+    return a.unit != b.unit ? a.unit < b.unit : a.part < b.part;
+  });
+}
+
+std::span<const LatentUnit> LatentPlan::unit_list(const std::byte* scratch) const {
+  return {reinterpret_cast<const LatentUnit*>(scratch), static_cast<std::size_t>(units)};
+}
+
+std::span<const LatentTask> LatentPlan::task_list(const std::byte* scratch) const {
+  return {reinterpret_cast<const LatentTask*>(scratch + tasks_at), static_cast<std::size_t>(tasks)};
+}
+
+}  // namespace lathe

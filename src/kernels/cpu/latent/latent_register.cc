@@ -1,0 +1,61 @@
+#include "kernels/cpu/latent/latent_register.h"
+
+#include <fmt/format.h>
+
+#include "kernels/cpu/latent/latent_attend.h"
+#include "kernels/cpu/latent/latent_plan.h"
+
+namespace lathe {
+namespace {
+
+constexpr EnumSet<LayoutKind> kLatentLayouts = {LayoutKind::mla_bf16, LayoutKind::mla_fp8,
+                                                LayoutKind::mla_fp8_block, LayoutKind::mla_fp4};
+constexpr EnumSet<LayoutKind> kV4Layouts = {LayoutKind::v4_fp8, LayoutKind::mla_bf16};
+
+Capability latent(ProblemKind problem, KernelKind kind) {
+  Capability c;
+  c.name = fmt::format("cpu.{}.{}", name(problem), name(kind));
+  c.kind = kind;
+  c.devices = {Device::cpu};
+  c.problems = {problem};
+  c.phases = EnumSet<Phase>::all();
+  c.layouts = problem == ProblemKind::window_compressed ? kV4Layouts : kLatentLayouts;
+  // Operands are bf16, or e4m3 with kind native on an fp8 cache; products and sums are f32
+  // everywhere, as CPUs have no arithmetic in fp8.
+  c.arithmetic = Arithmetic::bf16;
+  c.split_kv = true;
+  c.wide_q = DType::f32;
+  c.split_bytes = kLatentPartBytes;
+  c.flops_share = 0.7;  // 16 heads, lathe bench; 0.85 from 64 on
+  c.launch_seconds = 2e-6;
+  switch (kind) {
+    case KernelKind::native:
+      c.homogeneous_only = true;
+      break;
+    case KernelKind::gather:
+      // A bf16 pool is a buffer of bf16 rows already; every other pool comes through the adapter,
+      // and two sources always do, because they have to become one buffer.
+      c.layouts = {LayoutKind::mla_bf16};
+      c.compact_rows = true;
+      c.compact_layout = LayoutKind::mla_bf16;
+      c.two_sources = false;
+      break;
+    default:
+      break;
+  }
+  return c;
+}
+
+}  // namespace
+
+void register_cpu_latent_kernels(Registry& registry) {
+  for (const ProblemKind problem :
+       {ProblemKind::dense_latent, ProblemKind::sparse_latent, ProblemKind::window_compressed}) {
+    // Where estimates are equal the planner takes the first.
+    for (const KernelKind kind : {KernelKind::inplace, KernelKind::native, KernelKind::gather}) {
+      registry.add({latent(problem, kind), cpu_attend_latent});
+    }
+  }
+}
+
+}  // namespace lathe

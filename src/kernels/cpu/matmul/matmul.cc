@@ -1,0 +1,95 @@
+#include "kernels/cpu/matmul/matmul.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/matmul/matmul_bf16.h"
+#include "kernels/cpu/matmul/matmul_slice.h"
+
+namespace lathe {
+namespace {
+
+// Rows of x whose part of a depth block (512 KiB) stays in the second-level cache.
+constexpr std::int64_t kMostRows = 128;
+// Outputs of a task: more share the packing of x, fewer divide better over threads.
+constexpr std::int64_t kMostOuts = 256;
+// Weights of a task where few rows stream them; several rows are packed for each task.
+constexpr std::int64_t kTaskBytes = 256 << 10;
+constexpr std::int64_t kTaskBytesPacked = 1 << 20;
+// Multiply-adds below which starting other threads costs more than they save.
+constexpr std::int64_t kWorthThreads = 1 << 17;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
+
+// How a product is cut: blocks of rows of x, and inside them slices of outputs.
+struct Cut {
+  std::int64_t rows, outs, row_blocks, slices;
+
+  Cut(const Product& p, std::int64_t most_outs) {
+    const std::int64_t m = p.x.rows;
+    rows = m == 0 ? 1 : round_up(ceil_div(m, ceil_div(m, kMostRows)), 3);  // whole register tiles
+    row_blocks = ceil_div(m, rows);
+    const std::int64_t streamed = (m > 1 ? kTaskBytesPacked : kTaskBytes) /
+                                  std::max<std::int64_t>(1, bytes_of(p.w.dtype, p.w.cols));
+    outs = std::clamp(m <= kMostFewRows ? round_up(streamed, kPanelOuts) : most_outs, kPanelOuts,
+                      most_outs);
+    slices = ceil_div(p.w.rows, outs);
+  }
+  std::int64_t tasks() const { return row_blocks * slices; }
+  MatmulSlice slice(const Product& p, std::int64_t task) const {
+    const std::int64_t row = task / slices * rows;
+    const std::int64_t out = task % slices * outs;
+    return {&p, row, std::min(rows, p.x.rows - row), out, std::min(outs, p.w.rows - out)};
+  }
+};
+
+}  // namespace
+
+void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precision,
+                std::span<const Product> products) {
+  const auto by_pairs = [&](const Product& p) {
+    return precision == MatmulPrecision::bf16 && is_bf16_dot_weight(p.w.dtype);
+  };
+  ThreadPool* pool = execution.threads;
+  std::int64_t work = 0;
+  for (const Product& p : products) work += p.x.rows * p.w.rows * p.w.cols;
+  const int workers = pool == nullptr || work < kWorthThreads ? 1 : pool->threads();
+
+  const Arena::Scope scope(arena);
+  const std::int64_t count = std::ssize(products);
+  auto* ends = arena.take_array<std::int64_t>(count);  // tasks of the products up to and with i
+  std::int64_t most_outs = kMostOuts;
+  std::int64_t tasks = 0;
+  std::int64_t floats = 0;
+  for (;; most_outs /= 2) {
+    tasks = 0;
+    floats = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const Product& p = products[static_cast<std::size_t>(i)];
+      const Cut cut(p, most_outs);
+      tasks += cut.tasks();
+      ends[i] = tasks;
+      if (cut.tasks() == 0) continue;
+      const auto need = by_pairs(p) ? matmul_slice_bf16_scratch : matmul_slice_scratch;
+      floats = std::max(floats, need(cut.rows, cut.outs, p.w.cols));
+    }
+    if (workers == 1 || tasks >= 8 * workers || most_outs == kPanelOuts) break;
+  }
+  floats = round_up(floats, 16);
+  auto* scratch = arena.take_array<float>(floats * workers);
+
+  auto body = [&](std::int64_t task, int worker) {
+    const std::int64_t i = std::upper_bound(ends, ends + count, task) - ends;
+    const Product& p = products[static_cast<std::size_t>(i)];
+    const std::int64_t first = i == 0 ? 0 : ends[i - 1];
+    const auto compute = by_pairs(p) ? matmul_slice_bf16 : matmul_slice;
+    compute(Cut(p, most_outs).slice(p, task - first), scratch + floats * worker);
+  };
+  if (workers == 1) {
+    for (std::int64_t t = 0; t < tasks; ++t) body(t, 0);
+  } else {
+    pool->run(tasks, body);
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,196 @@
+// A vector of weights widened to f32, per stored format. Included once per SIMD target (Highway).
+#include <cstddef>
+#include <cstdint>
+
+#if defined(LATHE_KERNELS_CPU_WEIGHT_LOAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LATHE_KERNELS_CPU_WEIGHT_LOAD_INL_H_
+#undef LATHE_KERNELS_CPU_WEIGHT_LOAD_INL_H_
+#else
+#define LATHE_KERNELS_CPU_WEIGHT_LOAD_INL_H_
+#endif
+
+#include "hwy/highway.h"
+#include "kernels/cpu/matmul/matmul_slice.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lathe {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using WeightTag = hn::CappedTag<float, 16>;
+using WeightVec = hn::Vec<WeightTag>;
+
+// What is stored element by element: At points to elements, kLine of which fill a cache line.
+template <class Element>
+struct PlainWeights {
+  using T = Element;
+  using At = const T*;
+  static constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
+  static constexpr int kVectors = 1;  // that are widened together
+  static HWY_INLINE At at(const WeightView& w) { return reinterpret_cast<At>(w.data); }
+  static HWY_INLINE const void* address(At p) { return p; }
+};
+
+// load() widens Lanes(WeightTag) weights at p. `scale` multiplies them where kScaled: the block's
+// factor times kFold.
+struct F32Weights : PlainWeights<float> {
+  static constexpr bool kScaled = false;
+  static constexpr bool kPairs = false;
+  static constexpr float kFold = 1;
+  static HWY_INLINE WeightVec load(const T* p, WeightVec) { return hn::LoadU(WeightTag(), p); }
+};
+
+struct Bf16Weights : PlainWeights<std::uint16_t> {
+  static constexpr bool kScaled = false;
+  static constexpr bool kPairs = false;
+  static constexpr float kFold = 1;
+  static HWY_INLINE WeightVec load(const T* p, WeightVec) {
+    const WeightTag d;
+    const hn::RebindToUnsigned<WeightTag> du;
+    const hn::Rebind<std::uint16_t, WeightTag> d16;
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, p))));
+  }
+};
+
+struct F16Weights : PlainWeights<hwy::float16_t> {
+  static constexpr bool kScaled = false;
+  static constexpr bool kPairs = false;
+  static constexpr float kFold = 1;
+  static HWY_INLINE WeightVec load(const T* p, WeightVec) {
+    const WeightTag d;
+    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, WeightTag>(), p));
+  }
+};
+
+// An e4m3 code shifted into an f16 is its value x 2^-8, subnormals included, and f16 widens in
+// hardware. 2^8 belongs to the block's factor, so there is one rounding, that of code x factor.
+struct E4m3Weights : PlainWeights<std::int8_t> {
+  static constexpr bool kScaled = true;
+  static constexpr bool kPairs = HWY_TARGET != HWY_SCALAR;
+  static constexpr float kFold = 256;
+
+  // Codes to f16, as many as d16 has lanes.
+  template <class D16>
+  static HWY_INLINE auto halves(D16 d16, const T* p) {
+    const hn::Rebind<std::int8_t, D16> d8;
+    const auto code = hn::ShiftLeft<7>(hn::PromoteTo(d16, hn::LoadU(d8, p)));
+    return hn::And(code, hn::Set(d16, static_cast<std::int16_t>(0xbf80 - 0x10000)));
+  }
+  static HWY_INLINE WeightVec load(const T* p, WeightVec scale) {
+    const WeightTag d;
+    const hn::Rebind<hwy::float16_t, WeightTag> df;
+    const hn::Rebind<std::int16_t, WeightTag> d16;
+    return hn::Mul(hn::PromoteTo(d, hn::BitCast(df, halves(d16, p))), scale);
+  }
+#if HWY_TARGET != HWY_SCALAR
+  // The vectors at p and behind it; half of the integer steps of two load().
+  static HWY_INLINE void load_pair(const T* p, WeightVec scale, WeightVec& low, WeightVec& high) {
+    const WeightTag d;
+    const hn::Rebind<hwy::float16_t, WeightTag> df;
+    const hn::Repartition<std::int16_t, WeightTag> d16;
+    const hn::Half<decltype(d16)> dh;
+    const auto both = halves(d16, p);
+    low = hn::Mul(hn::PromoteTo(d, hn::BitCast(df, hn::LowerHalf(dh, both))), scale);
+    high = hn::Mul(hn::PromoteTo(d, hn::BitCast(df, hn::UpperHalf(dh, both))), scale);
+  }
+#endif
+};
+
+// MXFP4. A vector of 32-bit words holds kVectors vectors of weights: vector j is the j-th nibble of
+// every word, so its lane i is element kVectors * i + j of the step, and the four lanes of a block of
+// 32 have one scale. Scales are powers of two, so products with them are exact.
+struct E2m1Weights {
+  using At = MxAt;
+  using U32 = hn::RebindToUnsigned<WeightTag>;
+  static constexpr std::int64_t kLine = 128;
+  static constexpr bool kScaled = false;
+  static constexpr bool kPairs = false;
+  static constexpr float kFold = 1;
+  static constexpr int kVectors = 8;
+  static constexpr auto kStep = static_cast<std::int64_t>(kVectors * hn::MaxLanes(WeightTag()));
+  static_assert(kStep <= kMxStep);
+
+  static HWY_INLINE At at(const WeightView& w) { return mx_at(w); }
+  static HWY_INLINE const void* address(At p) { return p.codes; }
+
+  struct Step {
+    hn::Vec<U32> words;
+    WeightVec scale;
+    HWY_INLINE WeightVec vector(int j) const {
+      return hn::Mul(widen(hn::ShiftRightSame(words, 4 * j)), scale);
+    }
+  };
+  static HWY_INLINE Step load(At p) {
+    return {hn::LoadU(U32(), reinterpret_cast<const std::uint32_t*>(p.codes)),
+            scales(p.scales, kStep > kMxBlock ? kStep / kMxBlock : 1)};
+  }
+  // The first n elements, whole blocks, and zeros behind them. Reads nothing else.
+  static HWY_INLINE Step load(At p, std::int64_t n) {
+    const U32 du;
+    const auto exist = hn::FirstN(du, static_cast<std::size_t>(n / kVectors));
+    return {hn::MaskedLoad(exist, du, reinterpret_cast<const std::uint32_t*>(p.codes)),
+            scales(p.scales, n / kMxBlock)};
+  }
+
+ private:
+  // The low nibble of every word; what lies above it is ignored.
+  static HWY_INLINE WeightVec widen(hn::Vec<U32> words) {
+    const WeightTag d;
+    const U32 du;
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+    HWY_ALIGN static constexpr float kValues[16] = {0,     0.5f,  1,  1.5f,  2,  3,  4,  6,
+                                                    -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+    (void)du;
+    return WeightVec{_mm512_permutexvar_ps(words.raw, hn::Load(d, kValues).raw)};
+#else
+    const auto sign = hn::And(hn::ShiftLeft<28>(words), hn::Set(du, 0x80000000u));
+#if HWY_TARGET == HWY_AVX2
+    HWY_ALIGN static constexpr float kValues[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    const WeightVec size{_mm256_permutevar8x32_ps(hn::Load(d, kValues).raw, words.raw)};
+#else
+    // From 1 on a code is an exponent and a bit of mantissa; 0 and 0.5 are multiples of 0.5.
+    const auto code = hn::And(words, hn::Set(du, 7));
+    const hn::RebindToSigned<WeightTag> di;
+    const auto halves = hn::ConvertTo(d, hn::BitCast(di, code));
+    const auto large = hn::BitCast(d, hn::Add(hn::ShiftLeft<22>(code), hn::Set(du, 126u << 23)));
+    const auto size =
+        hn::IfThenElse(hn::Lt(halves, hn::Set(d, 2.0f)), hn::Mul(halves, hn::Set(d, 0.5f)), large);
+#endif
+    return hn::Or(size, hn::BitCast(d, sign));
+#endif
+  }
+  // The scales of `blocks` neighbours, 0 behind them, each in the four lanes that it belongs to.
+  static HWY_INLINE WeightVec scales(const std::uint8_t* p, std::int64_t blocks) {
+    const WeightTag d;
+    const U32 du;
+    if constexpr (kStep <= kMxBlock) {
+      return hn::BitCast(d, hn::Set(du, static_cast<std::uint32_t>(*p) << 23));
+    } else {
+      std::uint32_t codes = 0;
+      __builtin_memcpy(&codes, p, static_cast<std::size_t>(blocks));
+      HWY_ALIGN static constexpr std::uint32_t kShifts[16] = {24, 24, 24, 24, 16, 16, 16, 16,
+                                                              8,  8,  8,  8,  0,  0,  0,  0};
+      const auto top =
+          hn::And(hn::Set(du, codes) << hn::Load(du, kShifts), hn::Set(du, 0xff000000u));
+      return hn::BitCast(d, hn::ShiftRight<1>(top));
+    }
+  }
+};
+
+template <class W>
+HWY_INLINE void load_pair(const typename W::T* p, WeightVec scale, WeightVec& low,
+                          WeightVec& high) {
+  if constexpr (W::kPairs) {
+    W::load_pair(p, scale, low, high);
+  } else {
+    low = W::load(p, scale);
+    high = W::load(p + hn::Lanes(WeightTag()), scale);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace lathe
+HWY_AFTER_NAMESPACE();
+
+#endif  // LATHE_KERNELS_CPU_WEIGHT_LOAD_INL_H_

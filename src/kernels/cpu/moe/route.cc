@@ -1,0 +1,120 @@
+#include "kernels/cpu/moe/route.h"
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/for_rows.h"
+
+namespace lathe {
+namespace {
+
+constexpr float kTaken = -std::numeric_limits<float>::infinity();
+
+// Index of the highest of n values, ties to the lower one. Where all are -inf or NaN it is the first
+// that `taken` does not name.
+std::int32_t highest(const float* values, std::int32_t n, const std::uint8_t* taken) {
+  std::int32_t best = -1;
+  float most = kTaken;
+  for (std::int32_t i = 0; i < n; ++i) {
+    if (taken[i] != 0) continue;
+    if (best < 0 || values[i] > most) {
+      best = i;
+      most = std::isnan(values[i]) ? kTaken : values[i];
+    }
+  }
+  return best;
+}
+
+void score(const Router& router, const float* logits, float* scores) {
+  if (router.scoring == RouterScoring::sigmoid) {
+    for (std::int32_t i = 0; i < router.experts; ++i) scores[i] = 1 / (1 + std::exp(-logits[i]));
+    return;
+  }
+  float most = kTaken;
+  for (std::int32_t i = 0; i < router.experts; ++i) {
+    if (logits[i] > most) most = logits[i];
+  }
+  float sum = 0;
+  for (std::int32_t i = 0; i < router.experts; ++i) sum += scores[i] = std::exp(logits[i] - most);
+  for (std::int32_t i = 0; i < router.experts; ++i) scores[i] /= sum;
+}
+
+// One row's memory.
+struct RouteMemory {
+  float* scores;        // [experts] without bias
+  float* choice;        // [experts] what is compared
+  float* group_scores;  // [groups]
+  std::uint8_t* taken;  // [experts]; also of groups
+
+  static std::int64_t floats(const Router& r) {
+    return (2 * std::int64_t{r.experts} + r.groups + (r.experts + 3) / 4 + 15) / 16 * 16;
+  }
+  RouteMemory(const Router& r, float* at)
+      : scores(at),
+        choice(at + r.experts),
+        group_scores(choice + r.experts),
+        taken(reinterpret_cast<std::uint8_t*>(group_scores + r.groups)) {}
+};
+
+void clear(std::uint8_t* taken, std::int32_t n) {
+  for (std::int32_t i = 0; i < n; ++i) taken[i] = 0;
+}
+
+// The choice of experts in groups that do not stay becomes -inf.
+void keep_groups(const Router& router, const RouteMemory& m) {
+  const std::int32_t size = router.experts / router.groups;
+  clear(m.taken, router.experts);
+  for (std::int32_t g = 0; g < router.groups; ++g) {
+    const float* group = m.choice + g * size;
+    const std::int32_t first = highest(group, size, m.taken);
+    m.taken[first] = 1;
+    m.group_scores[g] = group[first];
+    if (size > 1) m.group_scores[g] += group[highest(group, size, m.taken)];
+    m.taken[first] = 0;
+  }
+  for (std::int32_t i = 0; i < router.top_groups; ++i) {
+    m.taken[highest(m.group_scores, router.groups, m.taken)] = 1;
+  }
+  for (std::int32_t i = 0; i < router.experts; ++i) {
+    if (m.taken[i / size] == 0) m.choice[i] = kTaken;
+  }
+}
+
+void route_row(const Router& router, const float* logits, const RouteMemory& m, std::int32_t* ids,
+               float* weights) {
+  score(router, logits, m.scores);
+  for (std::int32_t i = 0; i < router.experts; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    m.choice[i] = m.scores[i] + (router.bias.empty() ? 0 : router.bias[at]);
+  }
+  if (router.groups > 1) keep_groups(router, m);
+  clear(m.taken, router.experts);
+  float sum = 0;
+  for (std::int32_t j = 0; j < router.top_k; ++j) {
+    ids[j] = highest(m.choice, router.experts, m.taken);
+    m.taken[ids[j]] = 1;
+    weights[j] = m.scores[ids[j]];
+    sum += weights[j];
+  }
+  for (std::int32_t j = 0; j < router.top_k; ++j) {
+    if (router.normalize) weights[j] /= sum + 1e-20f;
+    weights[j] *= router.scale;
+  }
+}
+
+}  // namespace
+
+void cpu_route(const Execution& execution, Arena& arena, const Router& router,
+               const RowsView& logits, std::span<std::int32_t> ids, std::span<float> weights) {
+  const Arena::Scope scope(arena);
+  const std::int64_t floats = RouteMemory::floats(router);
+  auto* memory = arena.take_array<float>(floats * logits.rows);
+  const std::int64_t work = std::int64_t{router.experts} * (16 + router.top_k);
+  for_rows(execution, logits.rows, work, [&](std::int64_t t) {
+    const std::int64_t at = t * router.top_k;
+    route_row(router, reinterpret_cast<const float*>(logits.row(t)),
+              RouteMemory(router, memory + t * floats), ids.data() + at, weights.data() + at);
+  });
+}
+
+}  // namespace lathe
