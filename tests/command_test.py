@@ -134,6 +134,17 @@ class BadInput(unittest.TestCase):
         self.assertIn("--help", self.refused())
         self.assertIn("--help", self.refused("fly"))
 
+    def test_subcommands(self):
+        for args in ([], ["fly"], ["bench"], ["bench", "fly"]):
+            text = self.refused(*args)
+            self.assertRegex(text, r"wanted one of \w+, \w+", args)
+        self.assertIn('got "genrate"; did you mean lathe generate?', self.refused("genrate"))
+        self.assertIn("did you mean lathe bench codec?", self.refused("bench", "codex"))
+        self.assertNotIn("did you mean", self.refused("fly"))
+        version = lathe("--version")
+        self.assertEqual(version.returncode, 0)
+        self.assertRegex(version.stdout, r"^lathe \d+\.\d+\.\d+\n$")
+
 
 class Layouts(unittest.TestCase):
     def test_sizes(self):

@@ -95,6 +95,9 @@ class BadInput(unittest.TestCase):
         self.assertIn("--model", self.refused())
         self.assertIn("wanted one of all, arithmetic, retrieval, copy, got sums", self.refused("--model", v32, "--task", "sums"))
         self.assertIn("--task-dir names", self.refused("--model", v32, "--task-dir", "/nowhere"))
+        # Before any plan has run.
+        self.assertIn("--svg: wanted a file that can be written",
+                      self.refused("--model", v32, "--all-plans", "--svg", "/no/such/folder/x.svg"))
         self.assertIn("--svg requires --all-plans", self.refused("--model", v32, "--svg", "x.svg"))
         self.assertIn("native", self.refused("--model", v32, "--limit", "1", "--kv-layout", "mla_fp8_block",
                                              "--decode-attention-backend", "native"))

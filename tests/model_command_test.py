@@ -3,6 +3,7 @@
 
 import fcntl
 import json
+import math
 import os
 import pathlib
 import pty
@@ -114,6 +115,62 @@ class Generate(ModelCommand):
             chat = self.generate("--prompt", "hi", "--apply-chat-template")[0]
             self.assertEqual(chat["text"], batch[4]["text"])
             self.assertEqual(len(self.generate("--prompts", f.name, "-n", "2")), 2)
+
+    def test_prompts_come_from_a_pipe(self):
+        flags = ["generate", *self.flags("--json", "--quiet", "--ignore-eos", "--max-new-tokens", "4")]
+        want = lathe(*flags, "--prompt", "one two")
+        for more in ([], ["--prompt", "-"], ["--prompt-file", "-"]):
+            self.assertEqual(lathe(*flags, *more, stdin="one two").stdout, want.stdout, more)
+        piped = lathe(*flags, "--prompts", "-", stdin='{"prompt": "one two"}\n')
+        self.assertEqual(piped.stdout, want.stdout)
+
+    def test_a_bad_line_of_prompts_fails_alone(self):
+        lines = ['{"prompt": "one"}', "{", '{"prompt": ["x"]}', '{"messages": [{"role": 3}]}',
+                 json.dumps({"prompt": "word " * self.context}), '{"prompt": [5, 99999999]}', '{"prompt": "two"}']
+        flags = ["generate", *self.flags("--quiet", "--ignore-eos", "--max-new-tokens", "4", "--prompts", "-")]
+        result = lathe(*flags, stdin="\n".join(lines))
+        self.assertEqual(result.returncode, 1, result.stderr)
+        answers = [json.loads(line) for line in result.stdout.splitlines()]
+        self.assertEqual([a["index"] for a in answers], list(range(len(lines))))
+        bad = [i for i, a in enumerate(answers) if "error" in a]
+        self.assertIn("stdin:2", answers[1]["error"])
+        self.assertIn("stdin:3: wanted token ids", answers[2]["error"])
+        self.assertIn(str(self.context), answers[4]["error"])
+        self.assertIn("prompt[1]", answers[5]["error"])
+        self.assertEqual([i for i in bad if i != 3], [1, 2, 4, 5])
+        self.assertEqual(len(result.stderr.splitlines()), len(bad))
+        for i, text in ((0, "one"), (6, "two")):
+            self.assertEqual(self.generate("--prompt", text)[0]["tokens"][:4], answers[i]["tokens"])
+        none = lathe(*flags, stdin="{\n")
+        self.assertEqual(none.returncode, 2)
+        self.assertIn("stdin:1", json.loads(none.stdout)["error"])
+
+    def test_token_ids_go_in_and_out(self):
+        ids = lathe("tokenize", "--model", str(self.model), "one, two").stdout.split()
+        by_ids = self.generate("--prompt-ids", ",".join(ids))
+        self.assertEqual(by_ids, self.generate("--prompt", "one, two"))
+        self.assertEqual(len(by_ids[0]["tokens"]), by_ids[0]["completion_tokens"])
+        with_logprobs = self.generate("--prompt", "one, two", "--logprobs", "3")[0]
+        self.assertEqual(with_logprobs["text"], by_ids[0]["text"])
+        rows = with_logprobs["logprobs"]
+        self.assertEqual([r["token"] for r in rows], with_logprobs["tokens"])
+        for r in rows:  # greedy: the likeliest is the one that was taken
+            self.assertEqual(len(r["top"]), 3)
+            self.assertEqual((r["top"][0]["token"], r["top"][0]["logprob"]), (r["token"], r["logprob"]))
+            self.assertLessEqual(sum(math.exp(t["logprob"]) for t in r["top"]), 1 + 1e-6)
+        self.assertIn("--json", self.refused("generate", *self.flags("--prompt", "x", "--logprobs", "3")))
+
+    def test_tokenize(self):
+        run = lambda *a, **k: lathe("tokenize", "--model", str(self.model), *a, **k)
+        text = "gr\u00fc\u00dfe, 12 \u6f22\u5b57"
+        ids = run(text).stdout.split()
+        self.assertEqual(run("--decode", ",".join(ids)).stdout, text + "\n")
+        self.assertEqual(run(stdin=text).stdout.split(), ids)
+        self.assertEqual(run("-", stdin=text).stdout.split(), ids)
+        data = json.loads(run("--json", text).stdout)
+        self.assertEqual((data["tokens"], data["text"]), ([int(i) for i in ids], text))
+        self.assertEqual(len(data["pieces"]), len(ids))
+        self.assertIn("--decode[1]", self.refused("tokenize", "--model", str(self.model), "--decode", "1,99999999"))
 
     def test_seeds_and_stops(self):
         warm = ["--prompt", "x", "--temperature", "1", "--seed"]

@@ -41,6 +41,7 @@ Result<void> AnswerSet::step(const std::function<void(std::size_t, const std::st
     if (!at) continue;
     const std::size_t i = *at;
     answers_[i].tokens.push_back(e.sampled.token);
+    if (e.sampled.logprob) answers_[i].sampled.push_back(e.sampled);
     emit(i, streams_[i].push(e.sampled.token));
     // An answer that has ended by itself in this step is past cancelling, which is no harm.
     if (streams_[i].stopped()) runtime_->engine().cancel(e.request, FinishReason::stop);

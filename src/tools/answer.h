@@ -21,6 +21,7 @@ namespace lathe {
 struct Answer {
   std::string text;
   std::vector<std::int32_t> tokens;
+  std::vector<SampledToken> sampled;  // beside them where log-probabilities were asked for
   Finished finished;
   bool ended = false;
 };

@@ -151,6 +151,13 @@ int run_one(const EvalFlags& flags, const Tokenizer& tokenizer,
 
 int run_all(const EvalFlags& flags, const Tokenizer& tokenizer,
             const std::vector<EncodedTask>& tasks) {
+  std::ofstream picture;
+  if (!flags.picture.empty()) {
+    picture.open(flags.picture);  // before hours of work
+    if (!picture) {
+      return refuse({ErrorCode::io, "--svg", "a file that can be written", flags.picture, ""});
+    }
+  }
   const auto progress = [&](std::size_t at, std::size_t rows, const std::string& title) {
     if (flags.model.quiet) return;
     fmt::print(stderr, "{} of {}: {}\n", at, rows, title);
@@ -165,7 +172,6 @@ int run_all(const EvalFlags& flags, const Tokenizer& tokenizer,
   if (flags.picture.empty()) return kExitOk;
   const std::string model =
       std::filesystem::path(flags.model.runtime.model).lexically_normal().filename().string();
-  std::ofstream picture(flags.picture);
   picture << plans_picture(fmt::format("{}: {} plans", model, rows->size()), *rows);
   if (picture.flush()) return kExitOk;
   return refuse({ErrorCode::io, "--svg", "a file that can be written", flags.picture, ""});

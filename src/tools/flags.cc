@@ -3,7 +3,11 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
+#include <numeric>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tools/command.h"
@@ -85,16 +89,69 @@ bool Command::given(const std::string& name) const { return app_->count(name) > 
 
 void Command::callback(const std::function<void()>& run) { app_->callback(run); }
 
-CommandLine::CommandLine(const std::string& help, const std::string& name)
-    : app_(std::make_unique<CLI::App>(help, name)) {}
+namespace {
+
+// Letters to put in, take out or replace between two words.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t corner = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t kept = corner + (a[i] == b[j] ? 0 : 1);
+      corner = row[j + 1];
+      row[j + 1] = std::min({kept, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+// A command that has subcommands and got none, or a word that names none of them; nothing where the
+// line is for the parser to judge.
+std::optional<std::string> missing_subcommand(const CLI::App& app, int argc, char** argv, int at) {
+  const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
+  if (commands.empty()) return std::nullopt;
+  std::string known, nearest;
+  std::size_t least = 3;  // more changes make it another word
+  const std::string_view word = at < argc ? argv[at] : "";
+  if (word.starts_with('-')) return std::nullopt;
+  for (const CLI::App* c : commands) {
+    if (c->get_name() == word) return missing_subcommand(*c, argc, argv, at + 1);
+    known += (known.empty() ? "" : ", ") + c->get_name();
+    const std::size_t changes = distance(word, c->get_name());
+    if (changes < least) {
+      least = changes;
+      nearest = c->get_name();
+    }
+  }
+  std::string path = app.get_name();
+  for (const CLI::App* p = app.get_parent(); p != nullptr; p = p->get_parent()) {
+    path = p->get_name() + " " + path;
+  }
+  return fmt::format("{}: wanted one of {}, got {}{}", path, known,
+                     word.empty() ? "nothing" : fmt::format("\"{}\"", word),
+                     nearest.empty() ? "" : fmt::format("; did you mean {} {}?", path, nearest));
+}
+
+}  // namespace
+
+CommandLine::CommandLine(const std::string& help, const std::string& name,
+                         const std::string& version)
+    : app_(std::make_unique<CLI::App>(help, name)) {
+  app_->set_version_flag("--version", name + " " + version);
+}
 CommandLine::~CommandLine() = default;
 
 std::optional<int> CommandLine::parse(int argc, char** argv) {
+  if (const auto problem = missing_subcommand(*app_, argc, argv, 1)) {
+    fmt::print(stderr, "{}\nRun with --help for what they do.\n", *problem);
+    return kExitRefused;
+  }
   try {
     app_->parse(argc, argv);
     return std::nullopt;
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app_->exit(e);  // --help
+    if (e.get_exit_code() == 0) return app_->exit(e);  // --help, --version
     fmt::print(stderr, "lathe: {}\nRun with --help for the flags.\n", e.what());
     return kExitRefused;
   }

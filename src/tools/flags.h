@@ -59,7 +59,8 @@ class Command {
 
 class CommandLine {
  public:
-  CommandLine(const std::string& help, const std::string& name);
+  /// --version prints name and version.
+  CommandLine(const std::string& help, const std::string& name, const std::string& version);
   ~CommandLine();
 
   Command root() { return Command(app_.get()); }

@@ -10,7 +10,8 @@
 int main(int argc, char** argv) {
   int exit_code = lathe::kExitOk;
   try {
-    lathe::CommandLine line("Lathe runs language models over typed KV caches.", "lathe");
+    lathe::CommandLine line("Lathe runs language models over typed KV caches.", "lathe",
+                            LATHE_VERSION);
     lathe::Command app = line.root();
     app.require_subcommand();
     lathe::add_layouts_command(app, exit_code);
@@ -19,6 +20,7 @@ int main(int argc, char** argv) {
     lathe::add_chat_command(app, exit_code);
     lathe::add_eval_command(app, exit_code);
     lathe::add_inspect_command(app, exit_code);
+    lathe::add_tokenize_command(app, exit_code);
     lathe::add_bench_command(app, exit_code);
     if (const auto code = line.parse(argc, argv)) return *code;
   } catch (const lathe::OutOfMemory& e) {
