@@ -5,7 +5,7 @@ set -euo pipefail
 
 declare -A packages=(
   [build]="cmake ninja-build g++ ccache pkg-config libfmt-dev libcli11-dev nlohmann-json3-dev libhwy-dev libxxhash-dev libedit-dev
-           libpcre2-dev libutf8proc-dev zlib1g-dev libgtest-dev libgmock-dev python3 python3-dev python3-venv"
+           libpcre2-dev libutf8proc-dev zlib1g-dev libboost-dev libgtest-dev libgmock-dev python3 python3-dev python3-venv"
   [format]="clang-format git python3"
   [fuzz]="clang libclang-rt-dev"
 )

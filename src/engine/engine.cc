@@ -153,6 +153,7 @@ Result<RequestId> Engine::submit(Request request) {
   r->stops = stop_tokens(r->sampling, eos_);
   r->tokens = std::move(request.prompt);
   r->prompt = r->known();
+  r->sibling_of = request.sibling_of;
   r->limit = r->sampling.max_tokens.value_or(static_cast<std::int32_t>(capacity() - r->prompt));
   waiting_.push_back(std::move(r));
   return waiting_.back()->id;

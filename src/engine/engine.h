@@ -96,10 +96,11 @@ class Engine {
     std::vector<std::int32_t> stops;   // ascending
     std::vector<std::int32_t> tokens;  // the prompt, then the answer
     std::int64_t prompt = 0;           // tokens of the prompt
-    std::int64_t limit = 0;            // tokens of the answer
-    std::int64_t computed = 0;         // tokens with keys in the cache
-    RequestPages pages;                // of `computed` tokens between steps
-    std::int64_t cached = 0;           // what the prefix cache had at the first admission
+    RequestId sibling_of = {};
+    std::int64_t limit = 0;     // tokens of the answer
+    std::int64_t computed = 0;  // tokens with keys in the cache
+    RequestPages pages;         // of `computed` tokens between steps
+    std::int64_t cached = 0;    // what the prefix cache had at the first admission
     std::int64_t preemptions = 0;
     bool admitted_before = false;
     bool ended = false;  // to be taken out of its list
@@ -126,6 +127,7 @@ class Engine {
   void count_available();
   void give_up_pages(Active& r);
   void preempt_youngest(StepReport& report);
+  bool waits_for_sibling(const Active& r) const;
   void admit(std::int64_t prefill_rows, StepReport& report);
   void build_batch(StepReport& report);
   SampleArgs sampling_of(const Active& r) const;

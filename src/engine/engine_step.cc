@@ -61,10 +61,20 @@ void Engine::schedule(StepReport& report) {
   admit(decided.prefill_rows_left, report);
 }
 
+// Its sibling is older, so it goes on (E3); those behind wait, too (E2), for a prefill that would
+// have taken their rows.
+bool Engine::waits_for_sibling(const Active& r) const {
+  if (!options_.prefix_cache || r.sibling_of.value == 0) return false;
+  return std::any_of(running_.begin(), running_.end(), [&](const ActivePtr& s) {
+    return s->id == r.sibling_of && s->answered() == 0;
+  });
+}
+
 void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
   while (!waiting_.empty() && prefill_rows > 0 &&
          std::ssize(running_) < options_.max_running_requests) {
     Active& r = *waiting_.front();
+    if (waits_for_sibling(r)) return;
     // The last known token is always computed: its logits are needed.
     r.computed = pages_.match(r.tokens, r.known() - 1, r.pages);
     count_available();
@@ -74,7 +84,10 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
     }
     ++report.admitted;
     report.cached_tokens += r.computed;
-    if (!r.admitted_before) r.cached = r.computed;
+    if (!r.admitted_before) {
+      r.cached = r.computed;
+      report.started.push_back({r.id, r.computed});
+    }
     r.admitted_before = true;
     const std::int64_t rows = first_rows(r.scheduled(), limits(), prefill_rows);
     pages_.extend(r.computed, r.computed + rows, r.pages);

@@ -20,6 +20,9 @@ struct RequestId {
 struct Request {
   std::vector<std::int32_t> prompt;  // tokens in [0, vocab), at least one
   SamplingParams sampling;
+  // An earlier request with the same prompt; where the engine has a prefix cache, this one is not
+  // admitted before that one's prompt is in it, so that it is computed once.
+  RequestId sibling_of = {};
 };
 
 /// waiting    not admitted yet
@@ -42,6 +45,11 @@ struct TokenEvent {
   SampledToken sampled;
 };
 
+struct Started {
+  RequestId request;
+  std::int64_t cached_tokens = 0;  // of the prompt that the prefix cache had
+};
+
 struct Finished {
   RequestId request;
   FinishReason reason = FinishReason::stop;
@@ -57,6 +65,7 @@ struct StepReport {
   std::int64_t step = 0;           // number of the forward pass, from 1; unchanged without rows
   std::vector<TokenEvent> tokens;  // at most one per request, decode rows first
   std::vector<Finished> finished;  // those cancelled since the last step come first
+  std::vector<Started> started;    // admitted for the first time
   std::int64_t prefill_rows = 0;
   std::int64_t decode_rows = 0;
   std::int64_t admitted = 0;

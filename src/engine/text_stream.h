@@ -23,6 +23,8 @@ class TextStream {
   }
   /// A stop string has been found: the request should be ended with FinishReason::stop.
   bool stopped() const { return stops_.matched(); }
+  /// Which one, by its index; -1: none.
+  int stop() const { return stops_.match(); }
 
  private:
   Detokenizer detokenizer_;

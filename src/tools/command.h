@@ -21,6 +21,7 @@ void add_chat_command(Command app, int& exit_code);
 void add_eval_command(Command app, int& exit_code);
 void add_inspect_command(Command app, int& exit_code);
 void add_tokenize_command(Command app, int& exit_code);
+void add_serve_command(Command app, int& exit_code);
 
 /// Colours and other terminal codes belong on this stdout (a terminal, and NO_COLOR is not set).
 bool stdout_takes_color();

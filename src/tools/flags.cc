@@ -3,16 +3,24 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
-#include <numeric>
+#include <cstdlib>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include "base/edit_distance.h"
 #include "tools/command.h"
 
 namespace lathe {
+namespace {
+
+std::string environment_name(const std::string& flag) {
+  std::string out = "LATHE_";
+  for (char c : flag) out += c == '-' ? '_' : static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
+  return out;
+}
+
+}  // namespace
 
 Flag Flag::range(std::int64_t least, std::int64_t most) {
   option_->check(CLI::Range(least, most));
@@ -87,24 +95,35 @@ Flag Command::add_flag(const std::string& names, bool& value, const std::string&
 
 bool Command::given(const std::string& name) const { return app_->count(name) > 0; }
 
+void Command::read_environment() {
+  for (CLI::Option* option : app_->get_options()) {
+    if (option->get_lnames().empty() || option->get_lnames()[0] == "help") continue;
+    option->capture_default_str();
+    option->envname(environment_name(option->get_lnames()[0]));
+  }
+}
+
+std::vector<FlagValue> Command::values() const {
+  std::vector<FlagValue> out;
+  for (const CLI::Option* option : app_->get_options()) {
+    if (option->get_lnames().empty() || option->get_lnames()[0] == "help") continue;
+    FlagValue v{option->get_lnames()[0], option->get_default_str(), "default"};
+    if (v.value == "[]") v.value.clear();
+    if (option->get_expected_max() == 0) v.value = "false";
+    if (option->count() > 0) {
+      v.value =
+          option->get_expected_max() == 0 ? "true" : CLI::detail::join(option->results(), " ");
+      const char* variable = std::getenv(environment_name(v.name).c_str());
+      v.origin = variable != nullptr && v.value == variable ? "environment" : "flag";
+    }
+    out.push_back(std::move(v));
+  }
+  return out;
+}
+
 void Command::callback(const std::function<void()>& run) { app_->callback(run); }
 
 namespace {
-
-// Letters to put in, take out or replace between two words.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t corner = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t kept = corner + (a[i] == b[j] ? 0 : 1);
-      corner = row[j + 1];
-      row[j + 1] = std::min({kept, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
 
 // A command that has subcommands and got none, or a word that names none of them; nothing where the
 // line is for the parser to judge.
@@ -118,7 +137,7 @@ std::optional<std::string> missing_subcommand(const CLI::App& app, int argc, cha
   for (const CLI::App* c : commands) {
     if (c->get_name() == word) return missing_subcommand(*c, argc, argv, at + 1);
     known += (known.empty() ? "" : ", ") + c->get_name();
-    const std::size_t changes = distance(word, c->get_name());
+    const std::size_t changes = edit_distance(word, c->get_name());
     if (changes < least) {
       least = changes;
       nearest = c->get_name();

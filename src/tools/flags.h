@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -36,6 +37,13 @@ class Flag {
   CLI::Option* option_;
 };
 
+/// What an option of a command came to.
+struct FlagValue {
+  std::string name;  // "page-size"
+  std::string value;
+  std::string origin;  // flag, environment or default
+};
+
 /// A command of a line. `names` are "--long,-s", or a bare word for an argument by position.
 class Command {
  public:
@@ -50,6 +58,11 @@ class Command {
   Flag add_flag(const std::string& names, bool& value, const std::string& help);
   /// Whether the line has the option; in the callback.
   bool given(const std::string& name) const;
+  /// Options declared so far, --a-b, are also read from the environment, as LATHE_A_B; help shows
+  /// their defaults.
+  void read_environment();
+  /// All options, in the callback, in the order in which they were declared.
+  std::vector<FlagValue> values() const;
   /// What runs once the line is parsed.
   void callback(const std::function<void()>& run);
 

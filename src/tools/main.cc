@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
     lathe::add_plan_command(app, exit_code);
     lathe::add_generate_command(app, exit_code);
     lathe::add_chat_command(app, exit_code);
+    lathe::add_serve_command(app, exit_code);
     lathe::add_eval_command(app, exit_code);
     lathe::add_inspect_command(app, exit_code);
     lathe::add_tokenize_command(app, exit_code);

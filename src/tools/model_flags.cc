@@ -101,7 +101,9 @@ int refuse_start(const StartError& error) {
   return kExitRefused;
 }
 
-std::unique_ptr<Runtime> start_model(const ModelFlags& flags, int& exit_code) {
+std::unique_ptr<Runtime> start_model(
+    const ModelFlags& flags, int& exit_code,
+    const std::function<void(std::int64_t, std::int64_t)>& on_progress) {
   RuntimeOptions options = flags.runtime;
   options.dummy = flags.load_format == "dummy";
   options.engine.prefix_cache = !flags.no_prefix_cache;
@@ -118,7 +120,11 @@ std::unique_ptr<Runtime> start_model(const ModelFlags& flags, int& exit_code) {
                     "a directory with config.json and *.safetensors", "nothing",
                     "or --load-format dummy --config FILE"});
   }
-  if (!flags.quiet) options.on_progress = LoadProgress();
+  LoadProgress line;
+  options.on_progress = [&](std::int64_t done, std::int64_t total) {
+    if (!flags.quiet) line(done, total);
+    if (on_progress) on_progress(done, total);
+  };
   auto runtime = Runtime::create(options);
   if (!runtime) {
     exit_code = refuse_start(runtime.error());

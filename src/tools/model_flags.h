@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,7 +31,10 @@ Result<void> need_tokenizer(const ModelFlags& flags);
 int refuse_start(const StartError& error);
 
 /// Starts the model. Progress, weights, cache, workspace and the plan go to stderr. Null: it was
-/// refused, which has been printed, and `exit_code` says how.
-std::unique_ptr<Runtime> start_model(const ModelFlags& flags, int& exit_code);
+/// refused, which has been printed, and `exit_code` says how. `on_progress` hears the bytes of weights
+/// loaded and in all, besides.
+std::unique_ptr<Runtime> start_model(
+    const ModelFlags& flags, int& exit_code,
+    const std::function<void(std::int64_t, std::int64_t)>& on_progress = nullptr);
 
 }  // namespace lathe

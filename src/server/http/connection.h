@@ -1,0 +1,94 @@
+// One connection: parses requests, hands them on, sends answers. At most one request is under way.
+//
+// It waits until its socket can be read or written and then moves bytes without waiting, so that an
+// idle connection holds next to no memory. While a request is answered the socket is still read, up to
+// max_header_bytes: that is how a client's leaving shows at once.
+#pragma once
+
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "server/http/http.h"
+
+namespace lathe {
+
+class Connection;
+
+/// What connections share. Outlives them, except for what a stopped server drops.
+struct ConnectionHost {
+  HttpLimits limits;
+  HttpHandler handler;
+  std::function<void(Connection*)> closed;  // the connection is over
+  HttpCounts counts;
+  bool draining = false;  // answers end their connections
+  std::int64_t now = 0;   // seconds, by the tick
+  std::string buffer;     // bytes that have been read; in use within one call
+};
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(boost::asio::generic::stream_protocol::socket socket, ConnectionHost& host);
+
+  void start();
+  /// Looks at the time limits; once a second.
+  void tick();
+  void close();
+  /// Closes once what is written has been sent.
+  void finish();
+  /// No request is under way and nothing is left to send.
+  bool quiet() const { return state_ != State::answering && out_.empty(); }
+
+  // What the answer of the request under way calls, by its number.
+  bool answers(std::uint64_t number) const {
+    return state_ == State::answering && number == number_;
+  }
+  void send(HttpResponse response);
+  void begin_stream(const std::vector<HttpHeader>& headers);
+  void write_chunk(std::string_view chunk);
+  void end_stream();
+  void set_on_gone(std::function<void()> call) { on_gone_ = std::move(call); }
+  std::size_t unsent() const { return out_.size() - sent_; }
+
+ private:
+  enum class State { idle, head, body, answering, closing, closed };
+  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+
+  void wait_readable();
+  void on_readable();
+  void parse();
+  bool on_head();
+  void on_request();
+  void refuse(int status, std::string_view code, std::string message);
+  void put(std::string_view bytes);
+  void flush();
+  void answer_ended();
+  void lose();
+
+  boost::asio::generic::stream_protocol::socket socket_;
+  ConnectionHost& host_;
+  State state_ = State::idle;
+  std::optional<Parser> parser_;
+  std::string in_;   // read, not parsed
+  std::string out_;  // to be sent, from sent_ on
+  std::size_t sent_ = 0;
+  std::uint64_t number_ = 0;  // of the request under way
+  std::function<void()> on_gone_;
+  std::int64_t since_ = 0;  // when the state began
+  std::int64_t taken_ = 0;  // when the client last took a byte, or had none to take
+  std::int64_t wrote_ = 0;  // when the last chunk was written
+  bool reading_ = false;
+  bool parsing_ = false;
+  bool writing_ = false;
+  bool http11_ = true;
+  bool keep_alive_ = true;
+  bool head_only_ = false;  // HEAD: no body
+  bool streaming_ = false;
+  bool chunked_ = false;
+};
+
+}  // namespace lathe

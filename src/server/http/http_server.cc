@@ -1,0 +1,223 @@
+#include <fmt/format.h>
+#include <netinet/tcp.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <optional>
+#include <unordered_map>
+
+#include "server/http/connection.h"
+
+namespace lathe {
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+using Acceptor = asio::basic_socket_acceptor<asio::generic::stream_protocol>;
+
+constexpr std::size_t kReadBytes = 64 << 10;
+constexpr std::int64_t kOtherFiles = 64;  // that a process has open beside connections
+
+// Raises the soft limit as far as it may go.
+Result<void> raise_file_limit(std::int64_t connections) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
+  const auto wanted = static_cast<rlim_t>(connections + kOtherFiles);
+  if (limit.rlim_cur >= wanted) return {};
+  if (limit.rlim_max < wanted) {
+    return Error{
+        ErrorCode::out_of_range, "--max-connections",
+        fmt::format("at most {}, as the system lets this process open {} files",
+                    static_cast<std::int64_t>(limit.rlim_max) - kOtherFiles, limit.rlim_max),
+        fmt::format("{}", connections), "raise ulimit -n, or pass a smaller number"};
+  }
+  limit.rlim_cur = wanted;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  return {};
+}
+
+class AsioServer : public HttpServer {
+ public:
+  explicit AsioServer(const HttpLimits& limits)
+      : acceptor_(context_), signals_(context_), tick_(context_) {
+    host_.limits = limits;
+    host_.buffer.resize(kReadBytes);
+    host_.closed = [this](Connection* c) { on_closed(c); };
+  }
+
+  Result<void> listen(const std::string& host, int port) {
+    const auto wrong = [](const std::string& field, const std::string& wanted,
+                          const std::string& got, const std::string& hint) {
+      return Error{ErrorCode::io, field, wanted, got, hint};
+    };
+    error_code error;
+    asio::ip::tcp::resolver resolver(context_);
+    const auto found =
+        resolver.resolve(host, std::to_string(port), asio::ip::resolver_base::passive, error);
+    if (error || found.empty()) {
+      return wrong("--host", "an address of this machine", host + " (" + error.message() + ")", "");
+    }
+    const asio::ip::tcp::endpoint address = *found.begin();
+    const asio::generic::stream_protocol::endpoint endpoint(address);
+    acceptor_.open(endpoint.protocol(), error);
+    if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
+    if (!error) acceptor_.bind(endpoint, error);
+    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+    if (!error) acceptor_.non_blocking(true, error);
+    if (error == asio::error::address_in_use) {
+      return wrong("--port", "a port that is free", fmt::format("{}, which is taken", port),
+                   "--port 0 takes any");
+    }
+    if (error) {
+      return wrong("--host", "an address that can be listened on",
+                   fmt::format("{}:{} ({})", host, port, error.message()), "");
+    }
+    sockaddr_storage bound{};
+    socklen_t size = sizeof bound;
+    if (getsockname(acceptor_.native_handle(), reinterpret_cast<sockaddr*>(&bound), &size) == 0) {
+      const in_port_t raw = bound.ss_family == AF_INET6
+                                ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
+                                : reinterpret_cast<sockaddr_in*>(&bound)->sin_port;
+      port_ = ntohs(raw);
+    }
+    return {};
+  }
+
+  int port() const override { return port_; }
+
+  void run(HttpHandler handler, std::function<void(int)> on_signal) override {
+    host_.handler = std::move(handler);
+    on_signal_ = std::move(on_signal);
+    signals_.add(SIGTERM);
+    signals_.add(SIGINT);
+    wait_signal();
+    wait_tick();
+    accept();
+    context_.run();
+  }
+
+  void post(std::function<void()> call) override { asio::post(context_, std::move(call)); }
+
+  void close_listener() override {
+    host_.draining = true;
+    error_code ignored;
+    acceptor_.close(ignored);
+    std::vector<std::shared_ptr<Connection>> all = connections();
+    for (const auto& c : all) {
+      if (c->quiet()) c->close();
+    }
+  }
+
+  void stop() override {
+    stopping_ = true;
+    close_listener();
+    stop_timer_.emplace(context_, std::chrono::seconds(1));
+    stop_timer_->async_wait([this](const error_code&) { context_.stop(); });
+    stop_if_empty();
+  }
+
+  HttpCounts counts() const override {
+    HttpCounts out = host_.counts;
+    out.connections = std::ssize(connections_);
+    return out;
+  }
+
+ private:
+  std::vector<std::shared_ptr<Connection>> connections() const {
+    std::vector<std::shared_ptr<Connection>> out;
+    for (const auto& [key, connection] : connections_) out.push_back(connection);
+    return out;
+  }
+
+  // At the limit, or out of files, connections wait in the system's queue.
+  void accept() {
+    if (accepting_ || !acceptor_.is_open()) return;
+    if (std::ssize(connections_) >= host_.limits.max_connections) return;
+    accepting_ = true;
+    acceptor_.async_accept(
+        [this](const error_code& error, asio::generic::stream_protocol::socket socket) {
+          accepting_ = false;
+          if (error) return;  // the next tick tries again
+          on_accepted(std::move(socket));
+          accept();
+        });
+  }
+
+  void on_accepted(asio::generic::stream_protocol::socket socket) {
+    error_code ignored;
+    socket.non_blocking(true, ignored);
+    socket.set_option(asio::ip::tcp::no_delay(true), ignored);
+    socket.set_option(asio::socket_base::keep_alive(true), ignored);
+    const unsigned gone_after_ms = 60'000;
+    setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &gone_after_ms,
+               sizeof gone_after_ms);
+    auto connection = std::make_shared<Connection>(std::move(socket), host_);
+    connections_.emplace(connection.get(), connection);
+    connection->start();
+  }
+
+  void on_closed(Connection* c) {
+    const auto at = connections_.find(c);
+    if (at == connections_.end()) return;
+    // It may be deep in a call of its own.
+    asio::post(context_, [held = std::move(at->second)] {});
+    connections_.erase(at);
+    accept();
+    stop_if_empty();
+  }
+
+  void stop_if_empty() {
+    if (stopping_ && connections_.empty()) context_.stop();
+  }
+
+  void wait_signal() {
+    signals_.async_wait([this](const error_code& error, int number) {
+      if (error) return;
+      if (on_signal_) on_signal_(number);
+      wait_signal();
+    });
+  }
+
+  void wait_tick() {
+    tick_.expires_after(std::chrono::seconds(1));
+    tick_.async_wait([this](const error_code& error) {
+      if (error) return;
+      ++host_.now;
+      for (const auto& c : connections()) c->tick();
+      accept();
+      host_.handler.tick();
+      wait_tick();
+    });
+  }
+
+  asio::io_context context_{1};
+  ConnectionHost host_;
+  Acceptor acceptor_;
+  asio::signal_set signals_;
+  asio::steady_timer tick_;
+  std::optional<asio::steady_timer> stop_timer_;
+  std::function<void(int)> on_signal_;
+  std::unordered_map<Connection*, std::shared_ptr<Connection>> connections_;
+  bool accepting_ = false;
+  bool stopping_ = false;
+  int port_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<HttpServer>> HttpServer::bind(const std::string& host, int port,
+                                                     const HttpLimits& limits) {
+  if (auto ok = raise_file_limit(limits.max_connections); !ok) return ok.error();
+  auto server = std::make_unique<AsioServer>(limits);
+  if (auto ok = server->listen(host, port); !ok) return ok.error();
+  return std::unique_ptr<HttpServer>(std::move(server));
+}
+
+}  // namespace lathe

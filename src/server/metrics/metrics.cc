@@ -1,0 +1,224 @@
+#include "server/metrics/metrics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lathe {
+namespace {
+
+// SGLang's edges.
+constexpr double kFirstToken[] = {0.1, 0.2, 0.4, 0.6, 0.8, 1,  2,   4,   6,
+                                  8,   10,  20,  40,  60,  80, 100, 200, 400};
+constexpr double kBetween[] = {0.002, 0.004, 0.006, 0.008, 0.010, 0.015, 0.020, 0.025,
+                               0.030, 0.035, 0.040, 0.060, 0.080, 0.100, 0.200, 0.400,
+                               0.600, 0.800, 1.000, 2.000, 4.000, 6.000, 8.000};
+constexpr double kRequest[] = {0.1, 0.2, 0.4, 0.6, 0.8, 1,   2,   4,   6,    8,    10,
+                               20,  40,  60,  80,  100, 200, 400, 600, 1200, 1800, 2400};
+constexpr double kStep[] = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30};
+constexpr double kTokenize[] = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005,
+                                0.01,   0.02,   0.05,   0.1,   0.5,   1};
+constexpr double kLengths[] = {1,    2,    5,    10,    20,    50,    100,    200,   500,
+                               1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000};
+
+class Text {
+ public:
+  explicit Text(std::string prefix, std::string labels = "")
+      : prefix_(std::move(prefix)), labels_(std::move(labels)) {}
+
+  void head(std::string_view name, std::string_view type, std::string_view help) {
+    out_ += fmt::format("# HELP {0}{1} {3}\n# TYPE {0}{1} {2}\n", prefix_, name, type, help);
+  }
+  void value(std::string_view name, double v, std::string_view labels = "") {
+    out_ += fmt::format("{}{}{} {}\n", prefix_, name, braces(labels), v);
+  }
+  void counter(std::string_view name, std::int64_t v, std::string_view help) {
+    head(name, "counter", help);
+    value(name, static_cast<double>(v));
+  }
+  void counters(std::string_view name, const Labelled& values, std::string_view help) {
+    head(name, "counter", help);
+    for (const auto& [labels, v] : values) value(name, static_cast<double>(v), labels);
+  }
+  void gauge(std::string_view name, double v, std::string_view help) {
+    head(name, "gauge", help);
+    value(name, v);
+  }
+  void histogram(std::string_view name, const Histogram& h, std::string_view help) {
+    head(name, "histogram", help);
+    series(name, h, "");
+  }
+  void series(std::string_view name, const Histogram& h, const std::string& labels) {
+    std::int64_t sum = 0;
+    const std::string before = labels.empty() ? "" : labels + ",";
+    const std::string bucket = std::string(name) + "_bucket";
+    for (std::size_t i = 0; i <= h.edges().size(); ++i) {
+      sum += h.counts()[i];
+      const std::string edge =
+          i < h.edges().size() ? fmt::format("{}", h.edges()[i]) : std::string("+Inf");
+      value(bucket, static_cast<double>(sum), before + "le=\"" + edge + "\"");
+    }
+    value(std::string(name) + "_sum", h.sum(), labels);
+    value(std::string(name) + "_count", static_cast<double>(h.count()), labels);
+  }
+  std::string take() { return std::move(out_); }
+
+ private:
+  std::string braces(std::string_view labels) const {
+    if (labels.empty() && labels_.empty()) return "";
+    return fmt::format("{{{}{}{}}}", labels_, labels.empty() || labels_.empty() ? "" : ",", labels);
+  }
+  std::string prefix_, labels_, out_;
+};
+
+double share(std::int64_t part, std::int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c == '\n' ? ' ' : c;
+  }
+  return out;
+}
+
+std::string own_text(const Metrics& m) {
+  Text t("lathe_");
+  t.counter("prompt_tokens_total", m.prompt_tokens, "Tokens of prompts that were taken on.");
+  t.counter("generation_tokens_total", m.generation_tokens, "Tokens of answers.");
+  t.counter("cached_tokens_total", m.cached_tokens, "Prompt tokens from the prefix cache.");
+  t.counter("reasoning_tokens_total", m.reasoning_tokens, "Tokens of reasoning.");
+  t.counter("ignored_fields_total", m.ignored_fields, "Request fields that nobody knows.");
+  t.counter("preemptions_total", m.preemptions, "Requests that lost their pages for a while.");
+  t.counters("requests_total", m.requests, "Requests that have ended.");
+  t.counters("aborted_requests_total", m.aborted, "Requests that were ended early, and why.");
+  t.counters("refused_requests_total", m.refused, "Requests that were refused, by code.");
+  t.counters("http_responses_total", m.http_responses, "HTTP responses.");
+  t.gauge("num_running_reqs", static_cast<double>(m.running), "Requests with pages.");
+  t.gauge("num_queue_reqs", static_cast<double>(m.queued), "Requests that wait.");
+  t.gauge("queued_tokens", static_cast<double>(m.queued_tokens), "Prompt tokens of those.");
+  t.gauge("open_streams", static_cast<double>(m.open_streams), "Streams under way.");
+  t.gauge("connections", static_cast<double>(m.connections), "Open connections.");
+  t.gauge("num_used_tokens", static_cast<double>(m.used_tokens),
+          "Tokens of the cache in pages that requests hold.");
+  t.gauge("max_total_num_tokens", static_cast<double>(m.total_tokens),
+          "Tokens that the cache holds.");
+  t.gauge("token_usage", share(m.used_tokens, m.total_tokens), "Their ratio.");
+  t.gauge("cache_hit_rate", share(m.cached_tokens, m.prompt_tokens),
+          "Share of prompt tokens that the prefix cache had.");
+  t.gauge("gen_throughput", m.generation_rate, "Answer tokens per second, lately.");
+  t.gauge("page_size", static_cast<double>(m.page_size), "Tokens of a page.");
+  t.gauge("num_pages", static_cast<double>(m.pages), "Pages of the cache.");
+  t.gauge("num_held_pages", static_cast<double>(m.held_pages), "Pages that requests hold.");
+  t.gauge("context_len", static_cast<double>(m.context_length), "Most tokens of a request.");
+  t.gauge("engine_heartbeat_age_seconds", m.heartbeat_age,
+          "Since the engine's last step, with work there.");
+  t.head("attn_plan_info", "gauge", "What the planner chose.");
+  t.value("attn_plan_info", 1, m.plan_labels);
+  t.histogram("time_to_first_token_seconds", m.first_token_seconds,
+              "From a request to its first token.");
+  t.histogram("inter_token_latency_seconds", m.between_tokens_seconds,
+              "Between two tokens of a choice.");
+  t.histogram("request_time_per_output_token_seconds", m.seconds_per_token,
+              "Of a request behind its first token.");
+  t.histogram("e2e_request_latency_seconds", m.request_seconds, "From a request to its end.");
+  t.histogram("queue_time_seconds", m.queue_seconds, "From a request to its admission.");
+  t.head("step_seconds", "histogram", "Of a forward pass; prefill: one with prefill rows.");
+  t.series("step_seconds", m.prefill_step_seconds, "kind=\"prefill\"");
+  t.series("step_seconds", m.decode_step_seconds, "kind=\"decode\"");
+  t.histogram("tokenize_seconds", m.tokenize_seconds, "From a body to tokens.");
+  t.histogram("prompt_tokens", m.prompt_lengths, "Tokens of a prompt.");
+  t.histogram("generation_tokens", m.answer_lengths, "Tokens of an answer.");
+  return t.take();
+}
+
+std::string sglang_text(const Metrics& m, const std::string& model) {
+  Text t("sglang:", "model_name=\"" + escaped(model) + "\"");
+  t.counter("prompt_tokens_total", m.prompt_tokens, "Number of prefill tokens processed.");
+  t.counter("generation_tokens_total", m.generation_tokens,
+            "Number of generation tokens processed.");
+  t.counter("cached_tokens_total", m.cached_tokens, "Number of cached prompt tokens.");
+  t.head("num_requests_total", "counter", "Number of requests processed.");
+  t.value("num_requests_total", static_cast<double>(m.request_seconds.count()));
+  t.gauge("num_running_reqs", static_cast<double>(m.running), "The number of running requests.");
+  t.gauge("num_queue_reqs", static_cast<double>(m.queued),
+          "The number of requests in the waiting queue.");
+  t.gauge("num_used_tokens", static_cast<double>(m.used_tokens), "The number of used tokens.");
+  t.gauge("max_total_num_tokens", static_cast<double>(m.total_tokens),
+          "Maximum total number of tokens in the cache.");
+  t.gauge("token_usage", share(m.used_tokens, m.total_tokens), "The token usage.");
+  t.gauge("gen_throughput", m.generation_rate, "The generation throughput (token/s).");
+  t.gauge("cache_hit_rate", share(m.cached_tokens, m.prompt_tokens), "The prefix cache hit rate.");
+  t.histogram("time_to_first_token_seconds", m.first_token_seconds,
+              "Time to first token in seconds.");
+  t.histogram("inter_token_latency_seconds", m.between_tokens_seconds,
+              "Inter-token latency in seconds.");
+  t.histogram("e2e_request_latency_seconds", m.request_seconds,
+              "End-to-end request latency in seconds.");
+  t.histogram("queue_time_seconds", m.queue_seconds, "Time in the queue in seconds.");
+  return t.take();
+}
+
+std::string vllm_text(const Metrics& m, const std::string& model) {
+  Text t("vllm:", "model_name=\"" + escaped(model) + "\",engine=\"0\"");
+  t.gauge("num_requests_running", static_cast<double>(m.running),
+          "Number of requests in model execution batches.");
+  t.gauge("num_requests_waiting", static_cast<double>(m.queued),
+          "Number of requests waiting to be processed.");
+  t.gauge("kv_cache_usage_perc", share(m.held_pages, m.pages),
+          "KV-cache usage. 1 means 100 percent usage.");
+  t.counter("num_preemptions_total", m.preemptions, "Cumulative number of preemptions.");
+  t.counter("prompt_tokens_total", m.prompt_tokens, "Number of prefill tokens processed.");
+  t.counter("generation_tokens_total", m.generation_tokens,
+            "Number of generation tokens processed.");
+  t.counter("prefix_cache_queries_total", m.prompt_tokens, "Prefix cache queries, in tokens.");
+  t.counter("prefix_cache_hits_total", m.cached_tokens, "Prefix cache hits, in tokens.");
+  t.histogram("time_to_first_token_seconds", m.first_token_seconds,
+              "Histogram of time to first token in seconds.");
+  t.histogram("inter_token_latency_seconds", m.between_tokens_seconds,
+              "Histogram of inter-token latency in seconds.");
+  t.histogram("request_time_per_output_token_seconds", m.seconds_per_token,
+              "Histogram of time per output token of requests.");
+  t.histogram("e2e_request_latency_seconds", m.request_seconds,
+              "Histogram of end to end request latency in seconds.");
+  t.histogram("request_queue_time_seconds", m.queue_seconds, "Histogram of time spent waiting.");
+  t.histogram("request_prompt_tokens", m.prompt_lengths, "Number of prefill tokens processed.");
+  t.histogram("request_generation_tokens", m.answer_lengths,
+              "Number of generation tokens processed.");
+  return t.take();
+}
+
+}  // namespace
+
+Histogram::Histogram(std::span<const double> edges)
+    : edges_(edges.begin(), edges.end()), counts_(edges.size() + 1) {}
+
+void Histogram::add(double value) {
+  const auto at = std::lower_bound(edges_.begin(), edges_.end(), value) - edges_.begin();
+  ++counts_[static_cast<std::size_t>(at)];
+  ++count_;
+  sum_ += value;
+}
+
+Metrics::Metrics()
+    : first_token_seconds(kFirstToken),
+      between_tokens_seconds(kBetween),
+      seconds_per_token(kBetween),
+      request_seconds(kRequest),
+      queue_seconds(kFirstToken),
+      prefill_step_seconds(kStep),
+      decode_step_seconds(kStep),
+      tokenize_seconds(kTokenize),
+      prompt_lengths(kLengths),
+      answer_lengths(kLengths) {}
+
+std::string metrics_text(const Metrics& m, const MetricNames& names) {
+  std::string out = own_text(m);
+  if (names.sglang) out += sglang_text(m, names.model);
+  if (names.vllm) out += vllm_text(m, names.model);
+  return out;
+}
+
+}  // namespace lathe

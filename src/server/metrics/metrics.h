@@ -1,0 +1,87 @@
+// Counters, gauges and histograms of a server, and their text in Prometheus' format 0.0.4. They live
+// in the thread that serves HTTP, which counts each fact when it happens.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lathe {
+
+class Histogram {
+ public:
+  /// Upper edges, ascending; the last bucket has none.
+  explicit Histogram(std::span<const double> edges);
+  void add(double value);
+
+  const std::vector<double>& edges() const { return edges_; }
+  const std::vector<std::int64_t>& counts() const { return counts_; }  // [edges + 1]
+  std::int64_t count() const { return count_; }
+  double sum() const { return sum_; }
+
+ private:
+  std::vector<double> edges_;
+  std::vector<std::int64_t> counts_;
+  std::int64_t count_ = 0;
+  double sum_ = 0;
+};
+
+/// One counter for each set of label values, which come from closed sets: never from a request.
+using Labelled = std::map<std::string, std::int64_t>;  // by `route="chat",status="200"`
+
+struct Metrics {
+  Metrics();
+
+  std::int64_t prompt_tokens = 0;
+  std::int64_t generation_tokens = 0;
+  std::int64_t cached_tokens = 0;
+  std::int64_t reasoning_tokens = 0;
+  std::int64_t ignored_fields = 0;
+  std::int64_t preemptions = 0;
+  Labelled requests;        // route, finish
+  Labelled aborted;         // why
+  Labelled refused;         // code
+  Labelled http_responses;  // route, status
+
+  // Gauges, set before the text is made.
+  std::int64_t running = 0;
+  std::int64_t queued = 0;
+  std::int64_t queued_tokens = 0;
+  std::int64_t open_streams = 0;
+  std::int64_t connections = 0;
+  std::int64_t used_tokens = 0;
+  std::int64_t total_tokens = 0;
+  std::int64_t page_size = 0;
+  std::int64_t pages = 0;
+  std::int64_t held_pages = 0;
+  std::int64_t context_length = 0;
+  double generation_rate = 0;  // tokens per second, of the last seconds
+  double heartbeat_age = 0;    // seconds
+  std::string plan_labels;     // `prefill="...",decode="...",layout="..."`
+
+  Histogram first_token_seconds;
+  Histogram between_tokens_seconds;
+  Histogram seconds_per_token;  // of a request's answer
+  Histogram request_seconds;
+  Histogram queue_seconds;
+  Histogram prefill_step_seconds;
+  Histogram decode_step_seconds;
+  Histogram tokenize_seconds;
+  Histogram prompt_lengths;
+  Histogram answer_lengths;
+};
+
+/// Sets of metric names.
+struct MetricNames {
+  bool sglang = false;
+  bool vllm = false;
+  std::string model;  // label of theirs
+};
+
+/// Always the lathe_ names; beside them those that were asked for.
+std::string metrics_text(const Metrics& metrics, const MetricNames& names);
+
+}  // namespace lathe

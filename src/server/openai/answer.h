@@ -1,0 +1,100 @@
+// An answer as the formats of the routes see it: choices with text and tokens, how they ended, what
+// they used.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/enum.h"
+#include "io/tokenizer.h"
+#include "kernels/sampling.h"
+#include "server/openai/api_request.h"
+
+namespace lathe {
+
+/// stop   a stop token or a stop string
+/// length max_tokens
+/// abort  /abort_request
+#define LATHE_END_KINDS(X) X(stop) X(length) X(abort)
+LATHE_ENUM(EndKind, LATHE_END_KINDS)
+
+struct ChoiceEnd {
+  EndKind kind = EndKind::stop;
+  std::optional<std::string> text;    // the stop string
+  std::optional<std::int32_t> token;  // the stop token
+};
+
+struct Choice {
+  std::int32_t index = 0;
+  std::size_t prompt = 0;  // place in AnswerHead::prompts
+  // All so far; streams that send parts keep neither.
+  std::string text;
+  std::vector<SampledToken> tokens;
+  std::optional<ChoiceEnd> end;
+  std::int64_t completion_tokens = 0;
+  std::int64_t cached_tokens = 0;
+  std::int64_t preemptions = 0;
+  // Of text completions: code points before the next token.
+  std::int64_t text_offset = 0;
+};
+
+/// What one step adds to a choice.
+struct ChoicePart {
+  std::string_view text;
+  std::span<const SampledToken> tokens;
+};
+
+/// Wall times of a request in seconds from when it came.
+struct RequestTimes {
+  double started = 0;  // its first choice was admitted
+  double first_token = 0;
+  double ended = 0;
+};
+
+struct AnswerPrompt {
+  std::string text;                  // filled where the answer shows it
+  std::vector<std::int32_t> tokens;  // likewise
+  std::int64_t count = 0;            // tokens
+};
+
+struct AnswerHead {
+  std::string id;
+  std::int64_t created = 0;  // seconds since 1970
+  std::string model;
+  std::string fingerprint;
+  std::vector<AnswerPrompt> prompts;
+  const Tokenizer* tokenizer = nullptr;
+};
+
+/// Formats one request's answer. A stream's calls append whole events ("data: ...\n\n").
+class AnswerFormat {
+ public:
+  virtual ~AnswerFormat() = default;
+  /// Whether Choice::text and tokens are kept in streams, too.
+  virtual bool wants_all() const { return false; }
+  /// Whether a step without text is an event as well.
+  virtual bool wants_tokens() const = 0;
+  virtual void open(const Choice& choice, std::string& out) = 0;
+  virtual void part(Choice& choice, const ChoicePart& part, std::string& out) = 0;
+  virtual void end(Choice& choice, std::string& out) = 0;
+  /// Behind the last end.
+  virtual void close(std::span<const Choice> choices, const RequestTimes& times,
+                     std::string& out) = 0;
+  /// A whole answer.
+  virtual std::string whole(std::span<Choice> choices, const RequestTimes& times) = 0;
+};
+
+/// `request` and `head` outlive the format.
+std::unique_ptr<AnswerFormat> make_chat_format(const ApiRequest& request, const AnswerHead& head);
+std::unique_ptr<AnswerFormat> make_completion_format(const ApiRequest& request,
+                                                     const AnswerHead& head);
+std::unique_ptr<AnswerFormat> make_generate_format(const ApiRequest& request,
+                                                   const AnswerHead& head);
+std::unique_ptr<AnswerFormat> make_format(const ApiRequest& request, const AnswerHead& head);
+
+}  // namespace lathe

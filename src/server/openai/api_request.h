@@ -1,0 +1,97 @@
+// ApiRequest: what the body of a generating route asks for, read and checked as far as it can be
+// without a model.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/enum.h"
+#include "base/result.h"
+#include "ops/sampling_params.h"
+#include "server/openai/api_error.h"
+
+namespace lathe {
+
+/// chat        /v1/chat/completions
+/// completions /v1/completions
+/// generate    /generate
+#define LATHE_API_ROUTES(X) X(chat) X(completions) X(generate)
+LATHE_ENUM(ApiRoute, LATHE_API_ROUTES)
+
+/// Text, or the tokens themselves.
+struct PromptInput {
+  std::string text;
+  std::vector<std::int32_t> tokens;
+  bool is_text = true;
+};
+
+struct ApiRequest {
+  ApiRoute route = ApiRoute::chat;
+  std::optional<std::string> model;
+  nlohmann::ordered_json messages;   // chat: an array
+  std::vector<PromptInput> prompts;  // the others
+  bool batch = false;                // prompts came as a list
+
+  // Where a value is absent, the model's generation_config.json speaks.
+  std::optional<float> temperature, top_p, repetition_penalty;
+  std::optional<std::int32_t> top_k;
+  SamplingParams sampling;                 // the rest; max_tokens and logprobs stay unset
+  std::optional<std::int32_t> max_tokens;  // 0: none, with echo
+  std::int32_t n = 1;
+  std::optional<std::int32_t> best_of;
+  std::vector<std::string> stop;
+  bool keep_stop = false;  // the stop string stays in the text
+  bool skip_special_tokens = true;
+
+  bool stream = false;
+  bool has_stream_options = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+
+  // Log-probabilities of the answer's tokens, and of so many of the likeliest beside each.
+  bool logprobs = false;
+  std::optional<std::int32_t> top_logprobs;
+  bool echo = false;
+  bool return_token_ids = false;
+  bool tokens_as_ids = false;
+
+  // Chat.
+  nlohmann::ordered_json tools;            // an array, or null
+  nlohmann::ordered_json tool_choice;      // as it came, or null
+  nlohmann::ordered_json template_kwargs;  // an object, or null
+  std::optional<std::string> reasoning_effort;
+  bool parallel_tool_calls = true;
+  bool separate_reasoning = true;
+  bool continue_final_message = false;
+  bool add_generation_prompt = true;
+
+  // /generate.
+  std::int32_t logprob_start_len = -1;
+  bool text_in_logprobs = false;
+  bool incremental = false;
+  std::vector<std::string> rids;  // the client's names, echoed
+
+  std::vector<std::string> ignored;  // names of fields that nobody knows
+};
+
+struct FieldLimits {
+  std::int32_t max_logprobs = 20;
+  std::int32_t max_n = 128;
+  std::int32_t max_prompts = 256;
+  bool strict = false;  // unknown fields are errors
+};
+
+/// A body as JSON. Errors: 400 invalid_json with line and column: text that is no JSON or no UTF-8,
+/// a name twice in one object, more than kMostLevels levels; a value that is no object.
+Result<nlohmann::ordered_json, ApiError> parse_body(std::string_view body);
+
+/// Errors: 400 with the field's path: parse_body()'s, a field that is missing, mistyped, out of
+/// range, or known and not supported.
+Result<ApiRequest, ApiError> parse_request(ApiRoute route, std::string_view body,
+                                           const FieldLimits& limits);
+
+}  // namespace lathe

@@ -1,0 +1,139 @@
+#include "server/openai/api_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "server/openai/fields.h"
+
+namespace lathe {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+ApiError error_of(ApiRoute route, const std::string& body, const FieldLimits& limits = {}) {
+  const auto request = parse_request(route, body, limits);
+  EXPECT_FALSE(request.ok()) << body;
+  return request.ok() ? ApiError{} : request.error();
+}
+
+ApiRequest read(ApiRoute route, const std::string& body) {
+  auto request = parse_request(route, body, {});
+  EXPECT_TRUE(request.ok()) << body << ": " << (request.ok() ? "" : request.error().message);
+  return request.ok() ? *request : ApiRequest{};
+}
+
+TEST(ApiRequest, NullIsAbsent) {
+  std::string body = R"({"prompt": "a")";
+  for (const Field& f : request_fields()) {
+    if ((f.places & kInCompletions) != 0 && f.name != "prompt") {
+      body += ", \"" + std::string(f.name) + "\": null";
+    }
+  }
+  const ApiRequest r = read(ApiRoute::completions, body + "}");
+  EXPECT_EQ(r.n, 1);
+  EXPECT_FALSE(r.max_tokens || r.temperature || r.logprobs || r.stream);
+  EXPECT_THAT(r.ignored, IsEmpty());
+}
+
+TEST(ApiRequest, WholeNumbersMayHaveAPoint) {
+  const ApiRequest r = read(ApiRoute::completions, R"({"prompt": "a", "n": 2.0, "seed": -3})");
+  EXPECT_EQ(r.n, 2);
+  EXPECT_EQ(r.sampling.seed, static_cast<std::uint64_t>(-3));
+}
+
+TEST(ApiRequest, TheLaterNameOfALimitGoesFirst) {
+  const std::string messages = R"("messages": [{"role": "user", "content": "a"}])";
+  EXPECT_EQ(
+      read(ApiRoute::chat, "{" + messages + R"(, "max_completion_tokens": 5, "max_tokens": 9})")
+          .max_tokens,
+      5);
+  EXPECT_EQ(
+      read(ApiRoute::chat, "{" + messages + R"(, "max_tokens": 9, "max_completion_tokens": null})")
+          .max_tokens,
+      9);
+}
+
+TEST(ApiRequest, PromptsComeInFourShapes) {
+  EXPECT_EQ(read(ApiRoute::completions, R"({"prompt": "a b"})").prompts[0].text, "a b");
+  EXPECT_THAT(read(ApiRoute::completions, R"({"prompt": [1, 2.0]})").prompts[0].tokens,
+              ElementsAre(1, 2));
+  EXPECT_EQ(read(ApiRoute::completions, R"({"prompt": ["a", [3]]})").prompts.size(), 2u);
+  EXPECT_TRUE(read(ApiRoute::completions, R"({"prompt": [[1]]})").batch);
+  FieldLimits one;
+  one.max_prompts = 1;
+  EXPECT_THAT(error_of(ApiRoute::completions, R"({"prompt": ["a", "b"]})", one).message,
+              HasSubstr("at most 1 prompts, got 2; --max-prompts"));
+}
+
+TEST(ApiRequest, LogprobsDifferByRoute) {
+  EXPECT_EQ(read(ApiRoute::completions, R"({"prompt": "a", "logprobs": true})").top_logprobs, 1);
+  EXPECT_FALSE(read(ApiRoute::completions, R"({"prompt": "a", "logprobs": false})").logprobs);
+  EXPECT_EQ(read(ApiRoute::completions, R"({"prompt": "a", "logprobs": 0})").top_logprobs, 0);
+  EXPECT_EQ(error_of(ApiRoute::chat, R"({"messages": [{}], "logprobs": 3})").param, "logprobs");
+  EXPECT_EQ(error_of(ApiRoute::completions, R"({"prompt": "a", "logprobs": 21})").param,
+            "logprobs");
+}
+
+TEST(ApiRequest, AnUnknownNameIsToldAndMayBeAnError) {
+  EXPECT_THAT(read(ApiRoute::completions, R"({"prompt": "a", "x": 1, "temprature": 2})").ignored,
+              ElementsAre("x", "temprature"));
+  FieldLimits strict;
+  strict.strict = true;
+  EXPECT_THAT(
+      error_of(ApiRoute::completions, R"({"prompt": "a", "temprature": 2})", strict).message,
+      HasSubstr("did you mean temperature?"));
+  EXPECT_EQ(nearest_field(kInChat, "zzzzzzzzz"), "");
+}
+
+TEST(ApiRequest, FieldsOfOtherPlacesAreUnknown) {
+  const ApiRequest r = read(
+      ApiRoute::generate,
+      R"({"text": "a", "max_tokens": 3, "sampling_params": {"max_new_tokens": 4, "echo": true}})");
+  EXPECT_EQ(r.max_tokens, 4);
+  EXPECT_THAT(r.ignored, ElementsAre("sampling_params.echo", "max_tokens"));
+}
+
+TEST(ApiRequest, BodiesHaveLimits) {
+  EXPECT_EQ(error_of(ApiRoute::chat, "{\"a\": \"\x80\"}").code, "invalid_json");
+  EXPECT_THAT(error_of(ApiRoute::chat, R"({"a": 1, "a": 2})").message, HasSubstr("\"a\" twice"));
+  EXPECT_THAT(error_of(ApiRoute::chat, "{\"a\": 1e999}").message, HasSubstr("double"));
+  std::string deep = "{\"a\": ";
+  for (int i = 0; i < 600; ++i) deep += '[';
+  for (int i = 0; i < 600; ++i) deep += ']';
+  EXPECT_THAT(error_of(ApiRoute::chat, deep + "}").message, HasSubstr("500 levels"));
+}
+
+// Bytes of a request, broken at random, give a request or a message, nothing else.
+TEST(ApiRequest, BrokenBodiesAreRefused) {
+  const std::string body =
+      R"({"prompt": ["a", [1, 2]], "temperature": 0.5, "stop": ["x"], "logit_bias": {"3": 1}, "n": 2})";
+  for (std::size_t at = 0; at < body.size(); ++at) {
+    for (const char c : {'"', '{', '[', '9', '-', '\0', '\x80'}) {
+      std::string broken = body;
+      broken[at] = c;
+      const auto r = parse_request(ApiRoute::completions, broken, {});
+      if (!r) {
+        EXPECT_EQ(r.error().status, 400);
+        EXPECT_FALSE(r.error().message.empty());
+      }
+    }
+  }
+}
+
+TEST(Fields, StandOnceInAPlace) {
+  std::set<std::pair<std::string_view, unsigned>> seen;
+  for (const Field& f : request_fields()) {
+    for (unsigned place : {kInChat, kInCompletions, kInGenerate, kInSampling}) {
+      if ((f.places & place) == 0) continue;
+      EXPECT_TRUE(seen.emplace(f.name, place).second) << f.name;
+    }
+  }
+  EXPECT_THAT(describe_fields(), HasSubstr("temperature"));
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,47 @@
+// Readers of field values: each makes a Field's `takes` and `read` from a range and a place to put
+// the value.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "server/openai/fields.h"
+
+namespace lathe {
+
+/// What a value reads like in a message, at most some 60 bytes.
+std::string excerpt(const nlohmann::ordered_json& value);
+ApiError wrong_value(const FieldContext& at, std::string wanted,
+                     const nlohmann::ordered_json& value, std::string hint = "");
+
+/// An integer, as such or as 1.0. Nothing: it is none, or lies outside.
+std::optional<std::int64_t> integer_of(const nlohmann::ordered_json& value, std::int64_t least,
+                                       std::int64_t most);
+
+struct Reader {
+  std::string takes;
+  FieldRead read;
+};
+
+struct NumberRange {
+  double least;
+  double most;
+  bool open = false;  // above least, not from it
+};
+Reader number(NumberRange range, std::function<void(ApiRequest&, float)> set);
+Reader integer(std::int64_t least, std::int64_t most,
+               std::function<void(ApiRequest&, std::int64_t)> set);
+Reader boolean(std::function<void(ApiRequest&, bool)> set);
+Reader string(std::size_t most_bytes, std::function<void(ApiRequest&, std::string)> set);
+Reader token_ids(std::function<void(ApiRequest&, std::vector<std::int32_t>)> set);
+/// A string or a list of them.
+Reader strings(std::size_t most, std::size_t most_bytes, bool empty_ones,
+               std::function<void(ApiRequest&, std::vector<std::string>)> set);
+/// Any value; nobody looks at it.
+Reader unread();
+/// Only values that ask for nothing: false, 0, "", [], {}. Others are 400 unsupported_field.
+Reader unsupported(std::string why);
+
+}  // namespace lathe

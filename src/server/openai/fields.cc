@@ -1,0 +1,502 @@
+#include "server/openai/fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "base/edit_distance.h"
+#include "server/openai/field_readers.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kAnyInt = std::numeric_limits<std::int32_t>::max();
+constexpr double kAnyNumber = std::numeric_limits<float>::max();
+constexpr std::size_t kMostStops = 32;
+constexpr std::size_t kMostStopBytes = 1024;
+constexpr std::size_t kMostIdBytes = 512;
+constexpr unsigned kOpenAi = kInChat | kInCompletions;
+constexpr unsigned kSamples = kOpenAi | kInSampling;
+constexpr unsigned kAll = kOpenAi | kInGenerate;
+
+std::optional<ApiError> read_prompt(const Json& value, const FieldContext& at, bool text,
+                                    bool tokens, ApiRequest& out) {
+  const std::string wanted = text && tokens ? "text, tokens, or a list of either"
+                             : text         ? "text, or a list of texts"
+                                            : "tokens, or a list of tokens' lists";
+  const auto read_one = [&](const Json& one, const std::string& path) -> std::optional<ApiError> {
+    const FieldContext here{path, at.limits};
+    PromptInput input;
+    if (text && one.is_string()) {
+      input.text = one.get<std::string>();
+      if (input.text.empty()) return bad_field(path, "at least one token", "\"\"");
+    } else if (tokens && one.is_array()) {
+      input.is_text = false;
+      if (one.empty()) return bad_field(path, "at least one token", "[]");
+      for (std::size_t i = 0; i < one.size(); ++i) {
+        const auto id = integer_of(one[i], 0, kAnyInt);
+        if (!id)
+          return wrong_value({fmt::format("{}[{}]", path, i), at.limits}, "a token id", one[i]);
+        input.tokens.push_back(static_cast<std::int32_t>(*id));
+      }
+    } else {
+      return wrong_value(here, wanted, one);
+    }
+    out.prompts.push_back(std::move(input));
+    return std::nullopt;
+  };
+  if (!out.prompts.empty()) return bad_field(at.path, "text or input_ids", "both");
+  const bool list = value.is_array() && (value.empty() || !value[0].is_number());
+  if (!list) return read_one(value, at.path);
+  if (value.empty()) return bad_field(at.path, "at least one prompt", "[]");
+  if (std::ssize(value) > at.limits.max_prompts) {
+    return bad_field(at.path, fmt::format("at most {} prompts", at.limits.max_prompts),
+                     fmt::format("{}", value.size()), "--max-prompts");
+  }
+  out.batch = true;
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    if (auto wrong = read_one(value[i], fmt::format("{}[{}]", at.path, i))) return wrong;
+  }
+  return std::nullopt;
+}
+
+Reader prompt(bool text, bool tokens) {
+  return {text && tokens ? "text, token ids, or a list of either"
+          : text         ? "text or a list of texts"
+                         : "token ids or a list of such lists",
+          [=](const Json& value, const FieldContext& at, ApiRequest& out) {
+            return read_prompt(value, at, text, tokens, out);
+          }};
+}
+
+Reader messages() {
+  return {
+      "a list of messages, at least one",
+      [](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
+        if (!value.is_array() || value.empty()) {
+          return wrong_value(at, "a list of messages, at least one", value);
+        }
+        out.messages = value;
+        return std::nullopt;
+      }};
+}
+
+Reader logit_bias() {
+  const std::string takes = R"({"token id": number from -100 to 100})";
+  return {
+      takes,
+      [=](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
+        if (!value.is_object()) return wrong_value(at, takes, value);
+        for (const auto& [key, bias] : value.items()) {
+          const bool digits =
+              !key.empty() && key.size() <= 9 &&
+              std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
+          if (!digits) return bad_field(at.path, "token ids as names", excerpt(Json(key)));
+          const double b = bias.is_number() ? bias.get<double>() : 1000;
+          if (!(b >= -100 && b <= 100)) {
+            return wrong_value({at.path + "." + key, at.limits}, "a number from -100 to 100", bias);
+          }
+          out.sampling.logit_bias.push_back({std::stoi(key), static_cast<float>(b)});
+        }
+        return std::nullopt;
+      }};
+}
+
+Reader seed() {
+  constexpr auto least = std::numeric_limits<std::int64_t>::min();
+  constexpr auto most = std::numeric_limits<std::int64_t>::max();
+  return integer(least, most, [](ApiRequest& r, std::int64_t i) {
+    r.sampling.seed = static_cast<std::uint64_t>(i);
+  });
+}
+
+// A range that a flag sets.
+Reader limited(std::string takes, std::int64_t least, std::int32_t FieldLimits::*most,
+               std::string flag, std::function<void(ApiRequest&, std::int32_t)> set) {
+  return {
+      std::move(takes),
+      [=](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
+        const auto i = integer_of(value, least, at.limits.*most);
+        if (!i) {
+          return wrong_value(at, fmt::format("an integer from {} to {}", least, at.limits.*most),
+                             value, flag);
+        }
+        set(out, static_cast<std::int32_t>(*i));
+        return std::nullopt;
+      }};
+}
+
+// `true` means 1 in completions (openai), and a bool in chat.
+Reader text_logprobs() {
+  const Reader count = limited("an integer from 0 to --max-logprobs", 0, &FieldLimits::max_logprobs,
+                               "--max-logprobs", [](ApiRequest& r, std::int32_t i) {
+                                 r.logprobs = true;
+                                 r.top_logprobs = i;
+                               });
+  return {count.takes,
+          [read = count.read](const Json& value, const FieldContext& at,
+                              ApiRequest& out) -> std::optional<ApiError> {
+            if (!value.is_boolean()) return read(value, at, out);
+            out.logprobs = value.get<bool>();
+            if (out.logprobs) out.top_logprobs = 1;
+            return std::nullopt;
+          }};
+}
+
+Reader stream_options() {
+  return {
+      "{include_usage, continuous_usage_stats}",
+      [](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
+        if (!value.is_object()) return wrong_value(at, "an object", value);
+        out.has_stream_options = true;
+        for (const auto& [name, option] : value.items()) {
+          if (option.is_null()) continue;
+          const FieldContext here{at.path + "." + name, at.limits};
+          bool* const into = name == "include_usage"            ? &out.include_usage
+                             : name == "continuous_usage_stats" ? &out.continuous_usage
+                                                                : nullptr;
+          if (into == nullptr) {
+            out.ignored.push_back(here.path);
+            continue;
+          }
+          if (!option.is_boolean()) return wrong_value(here, "true or false", option);
+          *into = option.get<bool>();
+        }
+        return std::nullopt;
+      }};
+}
+
+Reader sampling_params() {
+  return {
+      "an object, below",
+      [](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
+        const Json* one = &value;
+        if (value.is_array() && value.size() == 1) one = &value[0];
+        if (one->is_array()) {
+          return ApiError{400, "unsupported_field",
+                          at.path +
+                              ": wanted one object for all prompts, got a list; send a "
+                              "request for each",
+                          at.path};
+        }
+        if (!one->is_object()) return wrong_value(at, "an object", value);
+        return read_fields(*one, kInSampling, at.path + ".", at.limits, out);
+      }};
+}
+
+Reader response_format() {
+  return {R"({"type": "text"})",
+          [](const Json& value, const FieldContext& at, ApiRequest&) -> std::optional<ApiError> {
+            if (!value.is_object()) return wrong_value(at, "an object", value);
+            const auto type = value.find("type");
+            if (type != value.end() && *type == "text") return std::nullopt;
+            return ApiError{400, "unsupported_field",
+                            at.path + ".type: wanted \"text\", got " +
+                                (type == value.end() ? "nothing" : excerpt(*type)) +
+                                "; answers cannot be constrained",
+                            at.path + ".type"};
+          }};
+}
+
+Reader template_kwargs() {
+  return {
+      "an object",
+      [](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
+        if (!value.is_object()) return wrong_value(at, "an object", value);
+        for (const char* own : {"messages", "tools", "add_generation_prompt"}) {
+          if (value.contains(own)) {
+            return bad_field(at.path + "." + own, "names that are not the request's own", own);
+          }
+        }
+        out.template_kwargs = value;
+        return std::nullopt;
+      }};
+}
+
+Reader only_zero() {
+  return {"0",
+          [](const Json& value, const FieldContext& at, ApiRequest&) -> std::optional<ApiError> {
+            if (value.is_number() && value.get<double>() == 0) return std::nullopt;
+            return ApiError{400, "unsupported_field",
+                            at.path + ": wanted 0, got " + excerpt(value) +
+                                "; requests are served first come, first served",
+                            at.path};
+          }};
+}
+
+Field field(std::string_view name, unsigned places, Reader reader, std::string_view absent,
+            std::string_view note) {
+  return {name, places, std::move(reader.takes), absent, note, std::move(reader.read)};
+}
+
+void add_prompts(std::vector<Field>& out) {
+  out.push_back(
+      field("model", kAll,
+            string(kMostIdBytes, [](ApiRequest& r, std::string s) { r.model = std::move(s); }),
+            "the first", "a name that the server was given; \"default\" is the first"));
+  out.push_back(field("messages", kInChat, messages(), "required",
+                      "roles system, developer, user, assistant, tool"));
+  out.push_back(field("prompt", kInCompletions, prompt(true, true), "required", ""));
+  out.push_back(field("text", kInGenerate, prompt(true, false), "", "this or input_ids"));
+  out.push_back(field("input_ids", kInGenerate, prompt(false, true), "", "this or text"));
+  out.push_back(
+      field("sampling_params", kInGenerate, sampling_params(), "{}", "the fields under S"));
+}
+
+void add_sampling(std::vector<Field>& out) {
+  const auto max_tokens = [](std::int64_t least) {
+    return integer(least, kAnyInt, [](ApiRequest& r, std::int64_t i) {
+      r.max_tokens = static_cast<std::int32_t>(i);
+    });
+  };
+  out.push_back(field("max_tokens", kInChat, max_tokens(1), "rest of context", ""));
+  out.push_back(field("max_completion_tokens", kInChat, max_tokens(1), "max_tokens",
+                      "goes before max_tokens"));
+  out.push_back(field("max_tokens", kInCompletions, max_tokens(0), "16", "0 only with echo"));
+  out.push_back(field("max_new_tokens", kInSampling, max_tokens(1), "128", ""));
+  out.push_back(field("temperature", kSamples,
+                      number({0, kAnyNumber}, [](ApiRequest& r, float f) { r.temperature = f; }),
+                      "model's, 1", "0 takes the likeliest token"));
+  out.push_back(field("top_p", kSamples,
+                      number({0, 1, true}, [](ApiRequest& r, float f) { r.top_p = f; }),
+                      "model's, 1", ""));
+  out.push_back(field("top_k", kSamples,
+                      integer(-1, kAnyInt,
+                              [](ApiRequest& r, std::int64_t i) {
+                                r.top_k = i == 0 ? -1 : static_cast<std::int32_t>(i);
+                              }),
+                      "model's, -1", "-1 and 0: all"));
+  out.push_back(field("min_p", kSamples,
+                      number({0, 1}, [](ApiRequest& r, float f) { r.sampling.min_p = f; }), "0",
+                      ""));
+  out.push_back(field(
+      "frequency_penalty", kSamples,
+      number({-2, 2}, [](ApiRequest& r, float f) { r.sampling.frequency_penalty = f; }), "0", ""));
+  out.push_back(field(
+      "presence_penalty", kSamples,
+      number({-2, 2}, [](ApiRequest& r, float f) { r.sampling.presence_penalty = f; }), "0", ""));
+  out.push_back(
+      field("repetition_penalty", kSamples,
+            number({0, 2, true}, [](ApiRequest& r, float f) { r.repetition_penalty = f; }),
+            "model's, 1", ""));
+  out.push_back(field("logit_bias", kSamples, logit_bias(), "none", "ids of the vocabulary"));
+  out.push_back(field("seed", kOpenAi, seed(), "the server's",
+                      "choice i of a prompt draws with a seed made of it and i"));
+  out.push_back(field("sampling_seed", kInSampling, seed(), "the server's", ""));
+  out.push_back(field("n", kSamples,
+                      limited("an integer from 1 to --max-n", 1, &FieldLimits::max_n, "--max-n",
+                              [](ApiRequest& r, std::int32_t i) { r.n = i; }),
+                      "1", "choice i of prompt p has index p * n + i"));
+  out.push_back(field(
+      "best_of", kInCompletions,
+      integer(1, kAnyInt,
+              [](ApiRequest& r, std::int64_t i) { r.best_of = static_cast<std::int32_t>(i); }),
+      "n", "at most n"));
+  out.push_back(field("min_tokens", kOpenAi,
+                      integer(0, kAnyInt,
+                              [](ApiRequest& r, std::int64_t i) {
+                                r.sampling.min_tokens = static_cast<std::int32_t>(i);
+                              }),
+                      "0", "no end before"));
+  out.push_back(field("min_new_tokens", kInSampling,
+                      integer(0, kAnyInt,
+                              [](ApiRequest& r, std::int64_t i) {
+                                r.sampling.min_tokens = static_cast<std::int32_t>(i);
+                              }),
+                      "0", ""));
+}
+
+void add_ends(std::vector<Field>& out) {
+  const auto keep = [] { return boolean([](ApiRequest& r, bool b) { r.keep_stop = b; }); };
+  out.push_back(
+      field("stop", kSamples,
+            strings(kMostStops, kMostStopBytes, false,
+                    [](ApiRequest& r, std::vector<std::string> s) { r.stop = std::move(s); }),
+            "none", "text that ends the answer and is cut from it"));
+  out.push_back(field("include_stop_str_in_output", kOpenAi, keep(), "false", "keeps it"));
+  out.push_back(field("no_stop_trim", kSamples, keep(), "false", "the same"));
+  out.push_back(field("stop_token_ids", kSamples,
+                      token_ids([](ApiRequest& r, std::vector<std::int32_t> ids) {
+                        r.sampling.stop_token_ids = std::move(ids);
+                      }),
+                      "none", "beside the model's own"));
+  out.push_back(field("ignore_eos", kSamples,
+                      boolean([](ApiRequest& r, bool b) { r.sampling.ignore_eos = b; }), "false",
+                      "the model's end tokens end nothing"));
+  out.push_back(field("skip_special_tokens", kSamples,
+                      boolean([](ApiRequest& r, bool b) { r.skip_special_tokens = b; }), "true",
+                      ""));
+}
+
+void add_shapes(std::vector<Field>& out) {
+  out.push_back(field("stream", kAll, boolean([](ApiRequest& r, bool b) { r.stream = b; }), "false",
+                      "server-sent events"));
+  out.push_back(field("stream_options", kOpenAi, stream_options(), "{}", "with stream alone"));
+  out.push_back(field("incremental", kInGenerate,
+                      boolean([](ApiRequest& r, bool b) { r.incremental = b; }), "false",
+                      "stream parts; otherwise each event has all so far"));
+  out.push_back(field("logprobs", kInChat, boolean([](ApiRequest& r, bool b) { r.logprobs = b; }),
+                      "false", ""));
+  out.push_back(field("logprobs", kInCompletions, text_logprobs(), "none", "true means 1"));
+  const auto top = [] {
+    return limited("an integer from 0 to --max-logprobs", 0, &FieldLimits::max_logprobs,
+                   "--max-logprobs", [](ApiRequest& r, std::int32_t i) { r.top_logprobs = i; });
+  };
+  out.push_back(field("top_logprobs", kInChat, top(), "0", "with logprobs alone"));
+  out.push_back(field("return_logprob", kInGenerate,
+                      boolean([](ApiRequest& r, bool b) { r.logprobs = b; }), "false", ""));
+  out.push_back(field("top_logprobs_num", kInGenerate, top(), "0", ""));
+  out.push_back(field("logprob_start_len", kInGenerate,
+                      integer(-1, -1, [](ApiRequest&, std::int64_t) {}), "-1",
+                      "-1: the answer's tokens alone"));
+  out.push_back(field("return_text_in_logprobs", kInGenerate,
+                      boolean([](ApiRequest& r, bool b) { r.text_in_logprobs = b; }), "false", ""));
+  out.push_back(field("echo", kInCompletions, boolean([](ApiRequest& r, bool b) { r.echo = b; }),
+                      "false", "the prompt's text comes first"));
+  out.push_back(field("return_token_ids", kOpenAi,
+                      boolean([](ApiRequest& r, bool b) { r.return_token_ids = b; }), "false",
+                      "adds token_ids and prompt_token_ids"));
+  out.push_back(field("return_tokens_as_token_ids", kOpenAi,
+                      boolean([](ApiRequest& r, bool b) { r.tokens_as_ids = b; }), "false",
+                      "tokens in logprobs read token_id:N"));
+}
+
+void add_chat(std::vector<Field>& out) {
+  out.push_back(field("chat_template_kwargs", kInChat, template_kwargs(), "{}",
+                      "variables for the chat template"));
+  out.push_back(
+      field("reasoning_effort", kInChat,
+            string(64, [](ApiRequest& r, std::string s) { r.reasoning_effort = std::move(s); }),
+            "the template's", "a variable of the template"));
+  out.push_back(field("continue_final_message", kInChat,
+                      boolean([](ApiRequest& r, bool b) { r.continue_final_message = b; }), "false",
+                      "the answer goes on with the last message"));
+  out.push_back(field("add_generation_prompt", kInChat,
+                      boolean([](ApiRequest& r, bool b) { r.add_generation_prompt = b; }), "true",
+                      ""));
+}
+
+void add_labels(std::vector<Field>& out) {
+  out.push_back(
+      field("rid", kAll,
+            strings(1024, kMostIdBytes, false,
+                    [](ApiRequest& r, std::vector<std::string> s) { r.rids = std::move(s); }),
+            "ours", "the client's name for the request, for /abort_request; /generate echoes it"));
+  for (const char* name :
+       {"request_id", "user", "safety_identifier", "prompt_cache_key", "service_tier"}) {
+    out.push_back(field(name, kAll, string(kMostIdBytes, [](ApiRequest&, const std::string&) {}),
+                        "", "no effect"));
+  }
+  out.push_back(field("metadata", kAll, unread(), "", "no effect"));
+  out.push_back(field("store", kAll, unread(), "", "no effect: nothing is stored"));
+  out.push_back(field("priority", kAll, only_zero(), "0", ""));
+}
+
+void add_unsupported(std::vector<Field>& out) {
+  const std::string constrained = "answers cannot be constrained";
+  out.push_back(field("response_format", kOpenAi, response_format(), "text", ""));
+  for (const char* name : {"regex", "json_schema", "structured_outputs", "ebnf", "grammar",
+                           "guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
+    out.push_back(field(name, kSamples, unsupported(constrained), "", "400"));
+  }
+  for (const char* name : {"tools", "functions", "function_call"}) {
+    out.push_back(field(name, kInChat, unsupported("tool calls are not supported"), "", "400"));
+  }
+  out.push_back(field("cache_salt", kAll, unsupported("the prefix cache is one for all requests"),
+                      "", "400"));
+  for (const char* name : {"prompt_logprobs"}) {
+    out.push_back(
+        field(name, kOpenAi, unsupported("prompts have no log-probabilities"), "", "400"));
+  }
+  for (const char* name : {"token_ids_logprob", "return_hidden_states", "return_routed_experts",
+                           "image_data", "audio_data", "session_params", "bootstrap_host",
+                           "bootstrap_port", "bootstrap_room", "input_embeds", "stop_regex"}) {
+    out.push_back(field(name, kInGenerate | kInSampling,
+                        unsupported("this server has no such thing"), "", "400"));
+  }
+  for (const char* name :
+       {"suffix", "audio", "modalities", "images", "prediction", "logits_processor"}) {
+    out.push_back(field(name, kOpenAi, unsupported("this server has no such thing"), "", "400"));
+  }
+  for (const char* name : {"lora_path", "custom_params"}) {
+    out.push_back(
+        field(name, kAll | kInSampling, unsupported("this server has no such thing"), "", "400"));
+  }
+}
+
+std::string places_text(unsigned places) {
+  std::string out;
+  for (const auto& [bit, letter] :
+       {std::pair{kInChat, 'C'}, {kInCompletions, 'T'}, {kInGenerate, 'G'}, {kInSampling, 'S'}}) {
+    out += (places & bit) != 0 ? letter : ' ';
+  }
+  return out;
+}
+
+}  // namespace
+
+const std::vector<Field>& request_fields() {
+  static const std::vector<Field> fields = [] {
+    std::vector<Field> out;
+    add_prompts(out);
+    add_sampling(out);
+    add_ends(out);
+    add_shapes(out);
+    add_chat(out);
+    add_labels(out);
+    add_unsupported(out);
+    return out;
+  }();
+  return fields;
+}
+
+std::optional<ApiError> read_fields(const Json& object, FieldPlace place, const std::string& prefix,
+                                    const FieldLimits& limits, ApiRequest& out) {
+  // In the table's order, so that the same request is always refused for the same field.
+  for (const Field& f : request_fields()) {
+    if ((f.places & place) == 0) continue;
+    const auto value = object.find(std::string(f.name));
+    if (value == object.end() || value->is_null()) continue;
+    const std::string path = prefix + std::string(f.name);
+    if (auto wrong = f.read(*value, {path, limits}, out)) return wrong;
+  }
+  for (const auto& [name, value] : object.items()) {
+    const bool known =
+        std::any_of(request_fields().begin(), request_fields().end(),
+                    [&](const Field& f) { return (f.places & place) != 0 && f.name == name; });
+    if (!known) out.ignored.push_back(prefix + name);
+  }
+  return std::nullopt;
+}
+
+std::string nearest_field(FieldPlace place, std::string_view name) {
+  if (name.size() > 64) return "";
+  std::string_view best;
+  std::size_t least = 3;  // further names are not meant
+  for (const Field& f : request_fields()) {
+    if ((f.places & place) == 0) continue;
+    const std::size_t d = edit_distance(name, f.name);
+    if (d < least) {
+      least = d;
+      best = f.name;
+    }
+  }
+  return best.empty() ? "" : fmt::format("did you mean {}?", best);
+}
+
+std::string describe_fields() {
+  std::string out = "C chat, T completions, G generate, S its sampling_params\n\n";
+  for (const Field& f : request_fields()) {
+    std::string line = fmt::format("{:28} {}  {}", f.name, places_text(f.places), f.takes);
+    if (f.absent == "required") line += "; required";
+    if (!f.absent.empty() && f.absent != "required") line += fmt::format("; default {}", f.absent);
+    if (!f.note.empty()) line += fmt::format("; {}", f.note);
+    out += line + "\n";
+  }
+  return out;
+}
+
+}  // namespace lathe

@@ -1,0 +1,148 @@
+// Answers of /generate, in SGLang's shape: events have all text so far, unless parts were asked for.
+#include "server/openai/answer_json.h"
+
+namespace lathe {
+namespace {
+
+class GenerateFormat : public AnswerFormat {
+ public:
+  GenerateFormat(const ApiRequest& request, const AnswerHead& head)
+      : request_(&request), head_(&head) {}
+
+  bool wants_all() const override { return !request_->incremental; }
+  bool wants_tokens() const override { return true; }  // output_ids
+  void open(const Choice&, std::string&) override {}
+
+  void part(Choice& choice, const ChoicePart& part, std::string& out) override {
+    if (request_->incremental) {
+      event(choice, part.text, part.tokens, out);
+    } else {
+      event(choice, choice.text, choice.tokens, out);
+    }
+  }
+
+  void end(Choice& choice, std::string& out) override {
+    if (request_->incremental) {
+      event(choice, "", {}, out);
+    } else {
+      event(choice, choice.text, choice.tokens, out);
+    }
+  }
+
+  void close(std::span<const Choice>, const RequestTimes&, std::string&) override {}
+
+  std::string whole(std::span<Choice> choices, const RequestTimes& times) override {
+    ended_ = times.ended;
+    JsonWriter json;
+    const bool list = request_->batch || choices.size() > 1;
+    if (list) json.begin_array();
+    for (Choice& c : choices) {
+      json.begin_object();
+      write_members(json, c, c.text, c.tokens);
+      json.end_object();
+    }
+    if (list) json.end_array();
+    return json.take();
+  }
+
+ private:
+  void event(const Choice& choice, std::string_view text, std::span<const SampledToken> tokens,
+             std::string& out) {
+    JsonWriter json("data: ");
+    json.begin_object();
+    write_members(json, choice, text, tokens);
+    if (request_->batch || request_->n > 1) json.key("index").number(std::int64_t{choice.index});
+    json.end_object();
+    out += json.text();
+    out += "\n\n";
+  }
+
+  void write_members(JsonWriter& json, const Choice& choice, std::string_view text,
+                     std::span<const SampledToken> tokens) {
+    json.key("text").string(text).key("output_ids");
+    write_token_ids(json, tokens);
+    json.key("meta_info").begin_object();
+    json.key("id").string(id_of(choice)).key("finish_reason");
+    write_reason(json, choice);
+    json.key("prompt_tokens").number(head_->prompts[choice.prompt].count);
+    json.key("completion_tokens").number(choice.completion_tokens);
+    json.key("cached_tokens").number(choice.cached_tokens);
+    json.key("reasoning_tokens").number(std::int64_t{0});
+    json.key("e2e_latency").number(ended_);
+    json.key("weight_version").string("default");
+    json.key("num_retractions").number(choice.preemptions);
+    if (request_->logprobs) write_logprobs(json, tokens);
+    json.end_object();
+  }
+
+  std::string id_of(const Choice& choice) const {
+    if (request_->rids.empty()) return head_->id;
+    return request_->rids.size() == 1 ? request_->rids[0] : request_->rids[choice.prompt];
+  }
+
+  static void write_reason(JsonWriter& json, const Choice& choice) {
+    if (!choice.end) {
+      json.null();
+      return;
+    }
+    json.begin_object().key("type").string(name(choice.end->kind));
+    if (choice.end->kind == EndKind::stop) {
+      json.key("matched");
+      if (choice.end->text) {
+        json.string(*choice.end->text);
+      } else if (choice.end->token) {
+        json.number(std::int64_t{*choice.end->token});
+      } else {
+        json.null();
+      }
+    } else if (choice.end->kind == EndKind::length) {
+      json.key("length").number(choice.completion_tokens);
+    } else {
+      json.key("message").string("aborted").key("status_code").null().key("err_type").null();
+    }
+    json.end_object();
+  }
+
+  // [logprob, id, text or null]
+  void write_entry(JsonWriter& json, std::int32_t token, double logprob) const {
+    json.begin_array().number(logprob).number(std::int64_t{token});
+    if (request_->text_in_logprobs) {
+      json.string(token_text(*head_->tokenizer, token));
+    } else {
+      json.null();
+    }
+    json.end_array();
+  }
+
+  void write_logprobs(JsonWriter& json, std::span<const SampledToken> tokens) const {
+    json.key("input_token_logprobs").raw("[]").key("output_token_logprobs").begin_array();
+    for (const SampledToken& t : tokens) write_entry(json, t.token, t.logprob.value_or(0));
+    json.end_array();
+    json.key("output_token_logprobs_length").number(std::ssize(tokens));
+    json.key("input_top_logprobs").raw("[]").key("output_top_logprobs").begin_array();
+    for (const SampledToken& t : tokens) {
+      if (t.top.empty()) {
+        json.null();
+        continue;
+      }
+      json.begin_array();
+      for (const TokenLogprob& top : t.top) write_entry(json, top.token, top.logprob);
+      json.end_array();
+    }
+    json.end_array();
+    json.key("input_token_ids_logprobs").raw("[]").key("output_token_ids_logprobs").raw("[]");
+  }
+
+  const ApiRequest* request_;
+  const AnswerHead* head_;
+  double ended_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<AnswerFormat> make_generate_format(const ApiRequest& request,
+                                                   const AnswerHead& head) {
+  return std::make_unique<GenerateFormat>(request, head);
+}
+
+}  // namespace lathe

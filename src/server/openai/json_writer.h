@@ -1,0 +1,81 @@
+// JsonWriter: JSON text by appending, for answers that are formatted once a token.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace lathe {
+
+/// Quoted and escaped: control characters, U+2028 and U+2029 as \u, the rest as it is. Bytes that are
+/// no UTF-8 become U+FFFD.
+void append_json_string(std::string& out, std::string_view text);
+/// The shortest text that reads back to the same double; what is not finite: +-9999.0, NaN too.
+void append_json_number(std::string& out, double value);
+
+/// Writes values in order; commas are its affair. Names and values have to come in pairs.
+class JsonWriter {
+ public:
+  JsonWriter() = default;
+  explicit JsonWriter(std::string begun) : out_(std::move(begun)) {}
+
+  JsonWriter& begin_object() { return open('{'); }
+  JsonWriter& end_object() { return shut('}'); }
+  JsonWriter& begin_array() { return open('['); }
+  JsonWriter& end_array() { return shut(']'); }
+  JsonWriter& key(std::string_view name) {
+    comma();
+    append_json_string(out_, name);
+    out_ += ':';
+    first_ = true;
+    return *this;
+  }
+  JsonWriter& string(std::string_view text) {
+    comma();
+    append_json_string(out_, text);
+    return *this;
+  }
+  JsonWriter& number(std::int64_t value) {
+    comma();
+    out_ += std::to_string(value);
+    return *this;
+  }
+  JsonWriter& number(double value) {
+    comma();
+    append_json_number(out_, value);
+    return *this;
+  }
+  JsonWriter& boolean(bool value) { return raw(value ? "true" : "false"); }
+  JsonWriter& null() { return raw("null"); }
+  /// Text that is JSON already.
+  JsonWriter& raw(std::string_view json) {
+    comma();
+    out_ += json;
+    return *this;
+  }
+
+  const std::string& text() const { return out_; }
+  std::string take() { return std::move(out_); }
+
+ private:
+  JsonWriter& open(char c) {
+    comma();
+    out_ += c;
+    first_ = true;
+    return *this;
+  }
+  JsonWriter& shut(char c) {
+    out_ += c;
+    first_ = false;
+    return *this;
+  }
+  void comma() {
+    if (!first_) out_ += ',';
+    first_ = false;
+  }
+
+  std::string out_;
+  bool first_ = true;  // no comma before what comes next
+};
+
+}  // namespace lathe

@@ -1,0 +1,218 @@
+// Answers of /v1/chat/completions and /v1/completions.
+#include "server/openai/answer_json.h"
+
+namespace lathe {
+namespace {
+
+// {"id", "object", "created", "model", "system_fingerprint", the beginning of every object.
+JsonWriter begin_answer(const AnswerHead& head, std::string_view object) {
+  JsonWriter json;
+  json.begin_object();
+  json.key("id").string(head.id).key("object").string(object);
+  json.key("created").number(head.created).key("model").string(head.model);
+  json.key("system_fingerprint").string(head.fingerprint);
+  return json;
+}
+
+class OpenAiFormat : public AnswerFormat {
+ public:
+  OpenAiFormat(const ApiRequest& request, const AnswerHead& head, std::string_view chunk_object)
+      : request_(&request),
+        head_(&head),
+        event_("data: " + begin_answer(head, chunk_object).take()) {}
+
+  bool wants_tokens() const override { return request_->logprobs || request_->return_token_ids; }
+
+  void close(std::span<const Choice> choices, const RequestTimes& times,
+             std::string& out) override {
+    if (!request_->include_usage) return;
+    JsonWriter json;
+    write_usage(json, *head_, choices);
+    std::string timings = timings_of(choices, times);
+    out +=
+        event_ + ",\"choices\":[],\"usage\":" + json.text() + ",\"timings\":" + timings + "}\n\n";
+  }
+
+ protected:
+  // An event with one choice, whose members `write` adds.
+  template <class Write>
+  void event(const Choice& choice, std::string& out, const Write& write) {
+    JsonWriter json;
+    json.begin_object().key("index").number(std::int64_t{choice.index});
+    write(json);
+    json.end_object();
+    out += event_;
+    out += ",\"choices\":[";
+    out += json.text();
+    out += ']';
+    if (request_->continuous_usage) {
+      JsonWriter usage;
+      write_usage(usage, *head_, std::span(&choice, 1));
+      out += ",\"usage\":" + usage.text();
+    }
+    out += "}\n\n";
+  }
+
+  template <class Write>
+  std::string whole_answer(std::string_view object, std::span<Choice> choices,
+                           const RequestTimes& times, const Write& write) {
+    JsonWriter json = begin_answer(*head_, object);
+    // The beginning ends with a value, so what follows needs its comma.
+    std::string out = json.take() + ",\"choices\":[";
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      JsonWriter one;
+      one.begin_object().key("index").number(std::int64_t{choices[i].index});
+      write(one, choices[i]);
+      one.end_object();
+      if (i > 0) out += ',';
+      out += one.text();
+    }
+    JsonWriter usage;
+    write_usage(usage, *head_, choices);
+    return out + "],\"usage\":" + usage.text() + ",\"timings\":" + timings_of(choices, times) + "}";
+  }
+
+  std::string timings_of(std::span<const Choice> choices, const RequestTimes& times) const {
+    JsonWriter json;
+    write_timings(json, *head_, choices, times);
+    return json.take();
+  }
+
+  void write_ids(JsonWriter& json, const Choice& choice, std::span<const SampledToken> tokens,
+                 bool with_prompt) const {
+    if (!request_->return_token_ids) return;
+    json.key("token_ids");
+    write_token_ids(json, tokens);
+    if (!with_prompt) return;
+    json.key("prompt_token_ids");
+    write_token_ids(json, head_->prompts[choice.prompt].tokens);
+  }
+
+  const ApiRequest* request_;
+  const AnswerHead* head_;
+  std::string event_;  // the beginning of every event
+};
+
+class ChatFormat : public OpenAiFormat {
+ public:
+  ChatFormat(const ApiRequest& request, const AnswerHead& head)
+      : OpenAiFormat(request, head, "chat.completion.chunk") {}
+
+  void open(const Choice& choice, std::string& out) override {
+    event(choice, out, [&](JsonWriter& json) {
+      json.key("delta").raw(R"({"role":"assistant","content":""})");
+      json.key("logprobs").null().key("finish_reason").null();
+    });
+  }
+
+  void part(Choice& choice, const ChoicePart& part, std::string& out) override {
+    event(choice, out, [&](JsonWriter& json) {
+      json.key("delta").begin_object().key("content").string(part.text).end_object();
+      json.key("logprobs");
+      if (request_->logprobs) {
+        write_chat_logprobs(json, *head_->tokenizer, part.tokens);
+      } else {
+        json.null();
+      }
+      json.key("finish_reason").null();
+      write_ids(json, choice, part.tokens, false);
+    });
+  }
+
+  void end(Choice& choice, std::string& out) override {
+    event(choice, out, [&](JsonWriter& json) {
+      json.key("delta").raw("{}").key("logprobs").null();
+      write_end(json, choice.end);
+    });
+  }
+
+  std::string whole(std::span<Choice> choices, const RequestTimes& times) override {
+    return whole_answer("chat.completion", choices, times, [&](JsonWriter& json, Choice& c) {
+      json.key("message").begin_object().key("role").string("assistant");
+      json.key("content").string(c.text).key("refusal").null().end_object();
+      json.key("logprobs");
+      if (request_->logprobs) {
+        write_chat_logprobs(json, *head_->tokenizer, c.tokens);
+      } else {
+        json.null();
+      }
+      write_end(json, c.end);
+      write_ids(json, c, c.tokens, true);
+    });
+  }
+};
+
+class CompletionFormat : public OpenAiFormat {
+ public:
+  CompletionFormat(const ApiRequest& request, const AnswerHead& head)
+      : OpenAiFormat(request, head, "text_completion") {}
+
+  // The echoed prompt is the first event.
+  void open(const Choice& choice, std::string& out) override {
+    if (!request_->echo) return;
+    event(choice, out, [&](JsonWriter& json) {
+      json.key("text").string(head_->prompts[choice.prompt].text).key("logprobs").null();
+      write_end(json, std::nullopt);
+    });
+  }
+
+  void part(Choice& choice, const ChoicePart& part, std::string& out) override {
+    event(choice, out, [&](JsonWriter& json) {
+      json.key("text").string(part.text);
+      logprobs(json, choice, part.tokens);
+      write_end(json, std::nullopt);
+      write_ids(json, choice, part.tokens, false);
+    });
+  }
+
+  void end(Choice& choice, std::string& out) override {
+    event(choice, out, [&](JsonWriter& json) {
+      json.key("text").string("").key("logprobs").null();
+      write_end(json, choice.end);
+    });
+  }
+
+  std::string whole(std::span<Choice> choices, const RequestTimes& times) override {
+    return whole_answer("text_completion", choices, times, [&](JsonWriter& json, Choice& c) {
+      json.key("text").string(request_->echo ? head_->prompts[c.prompt].text + c.text : c.text);
+      logprobs(json, c, c.tokens);
+      write_end(json, c.end);
+      write_ids(json, c, c.tokens, true);
+    });
+  }
+
+ private:
+  void logprobs(JsonWriter& json, Choice& choice, std::span<const SampledToken> tokens) {
+    json.key("logprobs");
+    if (request_->logprobs) {
+      write_text_logprobs(json, *request_, *head_->tokenizer, tokens, choice.text_offset);
+    } else {
+      json.null();
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<AnswerFormat> make_chat_format(const ApiRequest& request, const AnswerHead& head) {
+  return std::make_unique<ChatFormat>(request, head);
+}
+
+std::unique_ptr<AnswerFormat> make_completion_format(const ApiRequest& request,
+                                                     const AnswerHead& head) {
+  return std::make_unique<CompletionFormat>(request, head);
+}
+
+std::unique_ptr<AnswerFormat> make_format(const ApiRequest& request, const AnswerHead& head) {
+  switch (request.route) {
+    case ApiRoute::chat:
+      return make_chat_format(request, head);
+    case ApiRoute::completions:
+      return make_completion_format(request, head);
+    case ApiRoute::generate:
+      return make_generate_format(request, head);
+  }
+  return nullptr;
+}
+
+}  // namespace lathe

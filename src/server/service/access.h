@@ -1,0 +1,44 @@
+// Who may ask: keys, origins, hosts. Pure functions of a request's headers.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/http/http.h"
+#include "server/openai/api_error.h"
+
+namespace lathe {
+
+/// open   anybody
+/// key    who has an API key, if one is set
+/// admin  who has the admin key, if one is set; otherwise as key
+#define LATHE_ROUTE_AUTHS(X) X(open) X(key) X(admin)
+LATHE_ENUM(RouteAuth, LATHE_ROUTE_AUTHS)
+
+struct AccessRules {
+  std::vector<std::string> api_keys;
+  std::string admin_key;
+  std::vector<std::string> origins;  // "https://example.org", or "*": all
+  std::vector<std::string> hosts;    // beside loopback names
+  bool loopback = true;              // the server listens on loopback alone
+};
+
+/// 401 invalid_api_key. The key is "Authorization: Bearer K", "Authorization: K" or "x-api-key: K".
+std::optional<ApiError> check_key(const AccessRules& rules, RouteAuth auth,
+                                  const HttpRequest& request);
+
+/// 403 origin_not_allowed: a page of another site, or a host name that is none of this machine's,
+/// which is how a page gets at a local server.
+std::optional<ApiError> check_origin(const AccessRules& rules, const HttpRequest& request);
+
+/// What a page of an allowed origin has to be told; empty for others.
+std::vector<HttpHeader> cors_headers(const AccessRules& rules, const HttpRequest& request);
+
+/// Takes the same time wherever the texts differ.
+bool equal_in_constant_time(std::string_view a, std::string_view b);
+
+bool is_loopback(std::string_view host);
+
+}  // namespace lathe

@@ -1,0 +1,144 @@
+#include "server/service/chat_prompt.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "server/openai/field_readers.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kRoles = "system, developer, user, assistant or tool";
+
+// Parts of text become one, a line each.
+std::optional<ApiError> read_content(Json& content, const std::string& path) {
+  if (content.is_string() || content.is_null()) return std::nullopt;
+  if (!content.is_array()) return bad_field(path, "text, or a list of parts", excerpt(content));
+  std::string text;
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const Json& part = content[i];
+    const std::string here = fmt::format("{}[{}]", path, i);
+    if (!part.is_object()) return bad_field(here, "a part", excerpt(part));
+    const auto type = part.find("type");
+    if (type == part.end() || *type != "text") {
+      return bad_field(here + ".type", "\"text\"", type == part.end() ? "nothing" : excerpt(*type));
+    }
+    const auto value = part.find("text");
+    if (value == part.end() || !value->is_string()) {
+      return bad_field(here + ".text", "a string",
+                       value == part.end() ? "nothing" : excerpt(*value));
+    }
+    if (i > 0) text += '\n';
+    text += value->get_ref<const std::string&>();
+  }
+  content = std::move(text);
+  return std::nullopt;
+}
+
+// Templates want arguments as values; clients send them as JSON in a string.
+std::optional<ApiError> read_tool_calls(Json& calls, const std::string& path) {
+  if (calls.is_null()) return std::nullopt;
+  if (!calls.is_array()) return bad_field(path, "a list of calls", excerpt(calls));
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const std::string here = fmt::format("{}[{}].function", path, i);
+    if (!calls[i].is_object() || !calls[i].contains("function") ||
+        !calls[i]["function"].is_object()) {
+      return bad_field(here, "an object with name and arguments", excerpt(calls[i]));
+    }
+    Json& function = calls[i]["function"];
+    if (!function.contains("name") || !function["name"].is_string()) {
+      return bad_field(here + ".name", "a string", "none");
+    }
+    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
+    auto arguments = parse_body(function["arguments"].get_ref<const std::string&>());
+    if (!arguments) {
+      return bad_field(here + ".arguments", "a JSON object in a string",
+                       excerpt(function["arguments"]));
+    }
+    function["arguments"] = std::move(*arguments);
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> read_message(Json& message, const std::string& path) {
+  if (!message.is_object()) return bad_field(path, "a message", excerpt(message));
+  const auto role = message.find("role");
+  if (role == message.end() || !role->is_string()) {
+    return bad_field(path + ".role", std::string(kRoles),
+                     role == message.end() ? "nothing" : excerpt(*role));
+  }
+  const auto& name = role->get_ref<const std::string&>();
+  if (name != "system" && name != "developer" && name != "user" && name != "assistant" &&
+      name != "tool") {
+    return bad_field(path + ".role", std::string(kRoles), excerpt(*role));
+  }
+  const bool assistant = name == "assistant";
+  if (name == "developer") *role = "system";
+  if (!message.contains("content")) message["content"] = nullptr;
+  if (auto wrong = read_content(message["content"], path + ".content")) return wrong;
+  if (message["content"].is_null() && !assistant) {
+    return bad_field(path + ".content", "text", "nothing");
+  }
+  if (!assistant) return std::nullopt;
+  if (message.contains("tool_calls")) {
+    if (auto wrong = read_tool_calls(message["tool_calls"], path + ".tool_calls")) return wrong;
+  }
+  // A template knows one name or the other.
+  for (const auto& [from, to] :
+       {std::pair{"reasoning", "reasoning_content"}, std::pair{"reasoning_content", "reasoning"}}) {
+    if (message.contains(from) && !message.contains(to)) message[to] = message[from];
+  }
+  return std::nullopt;
+}
+
+Json variables_of(const ApiRequest& request, const Json& defaults, const ChatTemplateFile& chat,
+                  Json messages) {
+  Json out = defaults;
+  if (request.reasoning_effort) out["reasoning_effort"] = *request.reasoning_effort;
+  if (request.template_kwargs.is_object()) out.update(request.template_kwargs);
+  out["messages"] = std::move(messages);
+  if (request.tools.is_array()) out["tools"] = request.tools;
+  out["add_generation_prompt"] = request.add_generation_prompt && !request.continue_final_message;
+  out["bos_token"] = chat.bos_token;
+  out["eos_token"] = chat.eos_token;
+  return out;
+}
+
+std::string trimmed(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos) return "";
+  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
+}
+
+}  // namespace
+
+Result<std::string, ApiError> chat_prompt(const ApiRequest& request, const Json& defaults,
+                                          const ChatTemplateFile& chat) {
+  Json messages = request.messages;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (auto wrong = read_message(messages[i], fmt::format("messages[{}]", i))) return *wrong;
+  }
+  std::string last;
+  if (request.continue_final_message) {
+    const Json& content = messages.back()["content"];
+    if (content.is_string()) last = trimmed(content.get_ref<const std::string&>());
+    if (last.empty()) {
+      return bad_field("continue_final_message", "a last message with text", "one without");
+    }
+  }
+  auto text = chat.chat_template.render(variables_of(request, defaults, chat, std::move(messages)));
+  if (!text) return ApiError{400, "template_error", text.error().message(), "messages"};
+  if (!request.continue_final_message) return std::move(*text);
+  // What the template writes behind the message is cut off.
+  const std::size_t at = text->rfind(last);
+  if (at == std::string::npos) {
+    return bad_field("continue_final_message", "a template that shows the last message as it is",
+                     "another");
+  }
+  return text->substr(0, at + last.size());
+}
+
+}  // namespace lathe

@@ -1,0 +1,220 @@
+#include "server/service/info_routes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "server/service/service.h"
+#include "server/service/tokenize.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json model_object(const Service& service, const std::string& name) {
+  return {{"id", name},
+          {"object", "model"},
+          {"created", service.created()},
+          {"owned_by", "lathe"},
+          {"root", service.options().model},
+          {"parent", nullptr},
+          {"max_model_len", service.model().capacity}};
+}
+
+// The number of a query's "name=number"; `absent` where there is none.
+double query_number(std::string_view query, std::string_view name, double absent) {
+  while (!query.empty()) {
+    const std::size_t end = std::min(query.find('&'), query.size());
+    const std::string_view pair = query.substr(0, end);
+    if (pair.starts_with(name) && pair.size() > name.size() && pair[name.size()] == '=') {
+      double out = absent;
+      const std::string_view value = pair.substr(name.size() + 1);
+      std::from_chars(value.data(), value.data() + value.size(), out);
+      return out;
+    }
+    query.remove_prefix(std::min(end + 1, query.size()));
+  }
+  return absent;
+}
+
+Json token_or_null(const nlohmann::json& config, const char* name) {
+  const auto at = config.find(name);
+  if (at == config.end()) return nullptr;
+  if (at->is_string()) return *at;
+  if (at->is_object() && at->contains("content")) return (*at)["content"];
+  return nullptr;
+}
+
+}  // namespace
+
+void models_route(RouteCall c) {
+  constexpr std::string_view kList = "/v1/models";
+  const auto& names = c.service.options().names;
+  std::string_view path = c.request.path;
+  if (path.back() == '/') path.remove_suffix(1);
+  if (path == kList) {
+    Json data = Json::array();
+    for (const std::string& name : names) data.push_back(model_object(c.service, name));
+    c.reply->json(text_of({{"object", "list"}, {"data", data}}));
+    return;
+  }
+  const std::string asked(path.substr(kList.size() + 1));
+  if (std::find(names.begin(), names.end(), asked) == names.end()) {
+    c.reply->error({404, "model_not_found",
+                    fmt::format("model: wanted {}, got {}", fmt::join(names, " or "), asked), ""});
+    return;
+  }
+  c.reply->json(text_of(model_object(c.service, asked)));
+}
+
+void tokenize_route(RouteCall c) {
+  Service& service = c.service;
+  service.work(c.reply, [&service, body = std::move(c.request.body), reply = c.reply,
+                         model = service.shared_model()] {
+    auto out =
+        std::make_shared<Result<std::string, ApiError>>(tokenize(body, *model, service.options()));
+    return [reply, out] {
+      if (*out) {
+        reply->json(**out);
+      } else {
+        reply->error(out->error());
+      }
+    };
+  });
+}
+
+void detokenize_route(RouteCall c) {
+  Service& service = c.service;
+  service.work(
+      c.reply, [body = std::move(c.request.body), reply = c.reply, model = service.shared_model()] {
+        auto out = std::make_shared<Result<std::string, ApiError>>(detokenize(body, *model));
+        return [reply, out] {
+          if (*out) {
+            reply->json(**out);
+          } else {
+            reply->error(out->error());
+          }
+        };
+      });
+}
+
+void tokenizer_info_route(RouteCall c) {
+  const nlohmann::json& config = c.service.model().tokenizer_config;
+  Json out;
+  out["tokenizer_class"] = token_or_null(config, "tokenizer_class");
+  for (const char* name : {"bos_token", "eos_token", "pad_token"}) {
+    out[name] = token_or_null(config, name);
+  }
+  out["chat_template"] = token_or_null(config, "chat_template");
+  out["model_max_length"] = c.service.model().capacity;
+  c.reply->json(text_of(out));
+}
+
+void health_route(RouteCall c) {
+  const std::string_view state = c.service.health();
+  Json body{{"status", state}};
+  if (state == "loading") body["percent"] = c.service.loaded_percent();
+  HttpResponse response;
+  response.status = state == "ok" ? 200 : 503;
+  response.body = text_of(body);
+  if (response.status == 503) response.headers.push_back({"Retry-After", "1"});
+  c.reply->send(std::move(response));
+}
+
+void ready_route(RouteCall c) {
+  const bool ready = c.service.takes_requests() && c.service.health() == "ok";
+  HttpResponse response;
+  response.status = ready ? 200 : 503;
+  response.body = text_of({{"status", ready                        ? "ok"
+                                      : c.service.health() == "ok" ? "queue_full"
+                                                                   : c.service.health()}});
+  c.reply->send(std::move(response));
+}
+
+void health_generate_route(RouteCall c) {
+  c.service.generate(ApiRoute::completions, R"({"prompt": [0], "max_tokens": 1, "temperature": 0})",
+                     c.reply, 20);
+}
+
+void version_route(RouteCall c) { c.reply->json(text_of({{"version", LATHE_VERSION}})); }
+
+void model_info_route(RouteCall c) {
+  const ServedModel& model = c.service.model();
+  const GenerationDefaults& g = model.generation;
+  Json sampling = Json::object();
+  if (g.temperature) sampling["temperature"] = *g.temperature;
+  if (g.top_p) sampling["top_p"] = *g.top_p;
+  if (g.top_k) sampling["top_k"] = *g.top_k;
+  if (g.repetition_penalty) sampling["repetition_penalty"] = *g.repetition_penalty;
+  const std::string& folder = c.service.options().model;
+  c.reply->json(text_of({{"model_path", folder},
+                         {"tokenizer_path", folder},
+                         {"served_model_name", c.service.options().names[0]},
+                         {"is_generation", true},
+                         {"preferred_sampling_params", sampling.empty() ? Json(nullptr) : sampling},
+                         {"weight_version", "default"},
+                         {"model_type", model.model_type},
+                         {"architectures", Json::array({model.architecture})},
+                         {"tool_call_parser", nullptr},
+                         {"reasoning_parser", nullptr},
+                         {"load_format", "safetensors"},
+                         {"has_image_understanding", false},
+                         {"has_audio_understanding", false}}));
+}
+
+void server_info_route(RouteCall c) {
+  const ServedModel& model = c.service.model();
+  Json out = c.service.options().effective;
+  out["version"] = LATHE_VERSION;
+  out["startup_time"] = c.service.created();
+  out["max_total_num_tokens"] = model.cache_tokens;
+  out["max_req_input_len"] = model.capacity;
+  out["internal_states"] =
+      Json::array({{{"last_gen_throughput", c.service.generation_rate()},
+                    {"memory_usage",
+                     {{"weight", static_cast<double>(model.weight_bytes) / 1e9},
+                      {"kvcache", static_cast<double>(model.cache_bytes) / 1e9},
+                      {"token_capacity", model.cache_tokens}}}}});
+  out["plan"] = model.plan_line;
+  c.reply->json(text_of(out));
+}
+
+void metrics_route(RouteCall c) {
+  HttpResponse response;
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  response.body = c.service.metrics_page();
+  c.reply->send(std::move(response));
+}
+
+void plan_route(RouteCall c) { c.reply->json(text_of(c.service.model().plan)); }
+
+void flush_cache_route(RouteCall c) {
+  c.service.flush_cache(query_number(c.request.query, "timeout", 0), c.reply);
+}
+
+void abort_route(RouteCall c) {
+  const auto body = parse_body(c.request.body);
+  if (!body) {
+    c.reply->error(body.error());
+    return;
+  }
+  const auto rid = body->find("rid");
+  const auto all = body->find("abort_all");
+  const bool every = all != body->end() && all->is_boolean() && all->get<bool>();
+  if (!every && (rid == body->end() || !rid->is_string())) {
+    c.reply->error(
+        {400, "missing_field", "rid: wanted a string, or \"abort_all\": true, got neither", "rid"});
+    return;
+  }
+  c.service.abort(every ? "" : rid->get<std::string>(), every);
+  c.reply->json("{}");
+}
+
+}  // namespace lathe

@@ -1,0 +1,23 @@
+// Routes that tell rather than generate, and those that tend the server.
+#pragma once
+
+#include "server/service/routes.h"
+
+namespace lathe {
+
+void models_route(RouteCall call);
+void tokenize_route(RouteCall call);
+void detokenize_route(RouteCall call);
+void tokenizer_info_route(RouteCall call);
+void health_route(RouteCall call);
+void ready_route(RouteCall call);
+void health_generate_route(RouteCall call);
+void version_route(RouteCall call);
+void model_info_route(RouteCall call);
+void server_info_route(RouteCall call);
+void metrics_route(RouteCall call);
+void plan_route(RouteCall call);
+void flush_cache_route(RouteCall call);
+void abort_route(RouteCall call);
+
+}  // namespace lathe

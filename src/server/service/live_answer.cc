@@ -1,0 +1,270 @@
+#include "server/service/live_answer.h"
+
+#include <algorithm>
+
+namespace lathe {
+namespace {
+
+// A client that has not taken so much gets several steps in one event.
+constexpr std::size_t kMergeBytes = 256 << 10;
+
+TextStream text_stream(const Tokenizer& tokenizer, const ApiRequest& api) {
+  auto stops = StopStrings::create(api.stop);
+  LATHE_CHECK(stops.ok(), "stop strings that the request's fields let through");
+  return {tokenizer.detokenizer(api.skip_special_tokens), std::move(*stops)};
+}
+
+}  // namespace
+
+LiveAnswer::LiveAnswer(PreparedRequest request, AnswerHead head, std::shared_ptr<Reply> reply,
+                       Ticket first, Clock::time_point received, const ServerOptions& options,
+                       Metrics& metrics)
+    : request_(std::move(request)),
+      head_(std::move(head)),
+      reply_(std::move(reply)),
+      first_(first),
+      received_(received),
+      options_(options),
+      metrics_(metrics) {
+  head_.prompts = std::move(request_.prompts);
+  format_ = make_format(request_.api, head_);
+  const auto n = static_cast<std::size_t>(request_.api.n);
+  for (std::size_t i = 0; i < head_.prompts.size() * n; ++i) {
+    Choice c;
+    c.index = static_cast<std::int32_t>(i);
+    c.prompt = i / n;
+    choices_.push_back(std::move(c));
+    parts_.push_back({text_stream(*head_.tokenizer, request_.api), "", {}, false, false, 0, 0, {}});
+  }
+  open_ = choices_.size();
+}
+
+std::vector<Submission> LiveAnswer::submissions() const {
+  std::vector<Submission> out;
+  const auto n = static_cast<std::uint64_t>(request_.api.n);
+  for (const Choice& c : choices_) {
+    Submission s;
+    const auto i = static_cast<std::uint64_t>(c.index);
+    s.ticket = {first_.value + i};
+    if (i % n != 0) s.sibling_of = {first_.value + i / n * n};
+    s.request.prompt = head_.prompts[c.prompt].tokens;
+    s.request.sampling = request_.sampling;
+    if (request_.sampling.seed) {
+      s.request.sampling.seed =
+          seed_of_choice(*request_.sampling.seed, static_cast<std::int32_t>(i % n));
+    }
+    out.push_back(std::move(s));
+  }
+  return out;
+}
+
+bool LiveAnswer::take(const TicketEvent& event, Clock::time_point now, double step_seconds) {
+  const std::size_t i = event.ticket.value - first_.value;
+  if (ended_ || choices_[i].end) return false;
+  if (event.started) {
+    choices_[i].cached_tokens = event.started->cached_tokens;
+    // Siblings find the prompt that the first of them has computed, which is no saving.
+    if (i % static_cast<std::size_t>(request_.api.n) == 0) {
+      metrics_.prompt_tokens += head_.prompts[choices_[i].prompt].count;
+      metrics_.cached_tokens += event.started->cached_tokens;
+      metrics_.prompt_lengths.add(static_cast<double>(head_.prompts[choices_[i].prompt].count));
+    }
+    if (!started_) {
+      times_.started = std::max(0.0, since_received(now) - step_seconds);
+      metrics_.queue_seconds.add(times_.started);
+    }
+    started_ = true;
+  }
+  if (event.refused) {
+    fail({500, "engine_error", event.refused->message(), ""});
+    return false;
+  }
+  if (event.token) take_token(i, event, now);
+  if (choices_[i].end) return !event.finished;
+  if (event.finished) finish_choice(i, *event.finished);
+  return false;
+}
+
+void LiveAnswer::take_token(std::size_t i, const TicketEvent& event, Clock::time_point now) {
+  Choice& choice = choices_[i];
+  Part& part = parts_[i];
+  if (request_.drops_answer) return;
+  if (!first_token_) {
+    first_token_ = true;
+    times_.first_token = since_received(now);
+    metrics_.first_token_seconds.add(times_.first_token);
+  }
+  if (choice.completion_tokens > 0) {
+    metrics_.between_tokens_seconds.add(
+        std::chrono::duration<double>(now - part.last_token).count());
+  }
+  part.last_token = now;
+  part.last_id = event.token->token;
+  ++choice.completion_tokens;
+  ++metrics_.generation_tokens;
+  ++part.tokens_since;
+  if (format_->wants_tokens() || !request_.api.stream) part.tokens.push_back(*event.token);
+  // A stop token is no text of the answer.
+  const bool stop = event.finished && event.finished->reason == FinishReason::stop;
+  if (!stop || request_.api.keep_stop) add_text(i, part.text.push(event.token->token));
+  if (!part.text.stopped()) {
+    if (!event.finished) emit(i);
+    return;
+  }
+  const std::string& text = request_.api.stop[static_cast<std::size_t>(part.text.stop())];
+  if (request_.api.keep_stop) add_text(i, text);
+  end_choice(i, {EndKind::stop, text, std::nullopt});
+}
+
+void LiveAnswer::finish_choice(std::size_t i, const Finished& finished) {
+  Choice& choice = choices_[i];
+  Part& part = parts_[i];
+  choice.preemptions = finished.preemptions;
+  metrics_.preemptions += finished.preemptions;
+  if (finished.reason == FinishReason::error) {
+    fail({500, "not_finite", finished.error ? finished.error->message() : "the model failed", ""});
+    return;
+  }
+  add_text(i, part.text.finish());
+  ChoiceEnd end;
+  if (part.text.stopped()) {
+    end.text = request_.api.stop[static_cast<std::size_t>(part.text.stop())];
+    if (request_.api.keep_stop) add_text(i, *end.text);
+  } else if (finished.reason == FinishReason::length) {
+    end.kind = EndKind::length;
+  } else if (finished.reason == FinishReason::cancelled) {
+    end.kind = EndKind::abort;
+  } else {
+    end.token = part.last_id;
+  }
+  end_choice(i, std::move(end));
+}
+
+void LiveAnswer::add_text(std::size_t i, const std::string& text) { parts_[i].pending += text; }
+
+void LiveAnswer::open_up_to(std::size_t i) {
+  for (std::size_t j = 0; j <= i; ++j) {
+    if (parts_[j].opened) continue;
+    parts_[j].opened = true;
+    format_->open(choices_[j], out_);
+  }
+}
+
+// Turns what is pending into an event, unless nothing is to be told or the client lags behind.
+void LiveAnswer::emit(std::size_t i) {
+  Choice& choice = choices_[i];
+  Part& part = parts_[i];
+  const bool ended = choice.end.has_value();
+  const bool all = format_->wants_all() || !request_.api.stream;
+  if (all) {
+    choice.text += part.pending;
+    choice.tokens.insert(choice.tokens.end(), part.tokens.begin(), part.tokens.end());
+  }
+  if (!request_.api.stream) {
+    part.pending.clear();
+    part.tokens.clear();
+    return;
+  }
+  if (!ended && part.any_part &&
+      (part.tokens_since < options_.stream_interval || reply_->unsent() > kMergeBytes)) {
+    if (all) {
+      part.pending.clear();
+      part.tokens.clear();
+    }
+    return;
+  }
+  open_up_to(i);
+  const bool tells = !part.pending.empty() || (format_->wants_tokens() && part.tokens_since > 0);
+  // The last event of a format that repeats everything is the end.
+  if (tells && !(ended && format_->wants_all())) {
+    format_->part(choice, {part.pending, part.tokens}, out_);
+    part.any_part = true;
+  }
+  part.tokens_since = 0;
+  part.pending.clear();
+  part.tokens.clear();
+}
+
+void LiveAnswer::end_choice(std::size_t i, ChoiceEnd end) {
+  Choice& choice = choices_[i];
+  choice.end = std::move(end);
+  --open_;
+  metrics_.answer_lengths.add(static_cast<double>(choice.completion_tokens));
+  emit(i);
+  if (request_.api.stream) format_->end(choice, out_);
+}
+
+void LiveAnswer::flush() {
+  if (ended_) return;
+  if (open_ == 0) {
+    times_.ended = since_received(Clock::now());
+    if (!first_token_) times_.first_token = times_.ended;
+  }
+  if (!request_.api.stream) {
+    if (open_ > 0) return;
+    ended_ = true;
+    reply_->json(format_->whole(choices_, times_));
+    return;
+  }
+  if (open_ == 0) format_->close(choices_, times_, out_);
+  if (!out_.empty()) {
+    if (!reply_->streaming()) reply_->begin_stream();
+    reply_->write(out_);
+    out_.clear();
+  }
+  if (open_ > 0) return;
+  ended_ = true;
+  reply_->write("data: [DONE]\n\n");
+  reply_->end_stream();
+}
+
+void LiveAnswer::fail(const ApiError& error) {
+  if (ended_) return;
+  ended_ = true;
+  if (!out_.empty() && reply_->streaming()) reply_->write(out_);
+  reply_->error(error);
+}
+
+void LiveAnswer::keep_alive() {
+  if (ended_ || reply_->streaming()) return;
+  reply_->begin_stream();
+  reply_->write("\n");
+}
+
+bool LiveAnswer::names(const std::string& rid) const {
+  const auto& own = request_.api.rids;
+  return head_.id == rid || std::find(own.begin(), own.end(), rid) != own.end();
+}
+
+std::vector<Ticket> LiveAnswer::tickets() const {
+  std::vector<Ticket> out;
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    if (!choices_[i].end) out.push_back({first_.value + i});
+  }
+  return out;
+}
+
+std::int64_t LiveAnswer::completion_tokens() const {
+  std::int64_t out = 0;
+  for (const Choice& c : choices_) out += c.completion_tokens;
+  return out;
+}
+
+std::int64_t LiveAnswer::cached_tokens() const {
+  std::int64_t out = 0;
+  const auto n = static_cast<std::size_t>(request_.api.n);
+  for (std::size_t i = 0; i < choices_.size(); i += n) out += choices_[i].cached_tokens;
+  return out;
+}
+
+std::string_view LiveAnswer::finish() const {
+  for (const Choice& c : choices_) {
+    if (c.end && c.end->kind == EndKind::abort) return "abort";
+  }
+  for (const Choice& c : choices_) {
+    if (c.end && c.end->kind == EndKind::length) return "length";
+  }
+  return ended_ && open_ == 0 ? "stop" : "error";
+}
+
+}  // namespace lathe

@@ -1,0 +1,104 @@
+// LiveAnswer: one request under way, from the engine's tokens to bytes for the client. Lives in the
+// thread that serves HTTP.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine_thread.h"
+#include "engine/text_stream.h"
+#include "server/metrics/metrics.h"
+#include "server/openai/answer.h"
+#include "server/service/prepare.h"
+#include "server/service/reply.h"
+
+namespace lathe {
+
+class LiveAnswer {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// Choice i of prompt p has ticket first + p * n + i. `model`, `options` and `metrics` outlive it.
+  LiveAnswer(PreparedRequest request, AnswerHead head, std::shared_ptr<Reply> reply, Ticket first,
+             Clock::time_point received, const ServerOptions& options, Metrics& metrics);
+  LiveAnswer(const LiveAnswer&) = delete;
+  LiveAnswer& operator=(const LiveAnswer&) = delete;
+
+  /// What the engine is to do.
+  std::vector<Submission> submissions() const;
+
+  /// Takes an event of one of its tickets, of a step that took so long. True: the engine should end that request, whose answer is
+  /// complete.
+  bool take(const TicketEvent& event, Clock::time_point now, double step_seconds);
+  /// Sends what the events have brought; the last thing in a step.
+  void flush();
+  /// Ends it with an error: as the answer, or as the stream's last event.
+  void fail(const ApiError& error);
+  /// The client has gone, or nothing more shall be said.
+  void drop() { ended_ = true; }
+
+  bool ended() const { return ended_; }
+  /// Whether any choice has a token.
+  bool has_token() const { return first_token_; }
+  bool started() const { return started_; }
+  bool streams() const { return request_.api.stream; }
+  /// Begins a stream that has waited long for its first event, so that proxies see traffic.
+  void keep_alive();
+  bool names(const std::string& rid) const;
+
+  std::vector<Ticket> tickets() const;
+  std::size_t choices() const { return choices_.size(); }
+  std::int64_t prompt_tokens() const { return request_.prompt_tokens; }
+  std::int64_t completion_tokens() const;
+  std::int64_t cached_tokens() const;
+  Clock::time_point received() const { return received_; }
+  const RequestTimes& times() const { return times_; }
+  const AnswerHead& head() const { return head_; }
+  const ApiRequest& api() const { return request_.api; }
+  Reply& reply() { return *reply_; }
+  std::string_view finish() const;
+
+ private:
+  struct Part {
+    TextStream text;
+    std::string pending;               // text of no event yet
+    std::vector<SampledToken> tokens;  // likewise
+    bool opened = false;
+    bool any_part = false;
+    std::int64_t tokens_since = 0;  // an event
+    std::int32_t last_id = 0;
+    Clock::time_point last_token;
+  };
+  void take_token(std::size_t i, const TicketEvent& event, Clock::time_point now);
+  void finish_choice(std::size_t i, const Finished& finished);
+  void add_text(std::size_t i, const std::string& text);
+  void emit(std::size_t i);
+  void open_up_to(std::size_t i);
+  void end_choice(std::size_t i, ChoiceEnd end);
+  double since_received(Clock::time_point now) const {
+    return std::chrono::duration<double>(now - received_).count();
+  }
+
+  PreparedRequest request_;
+  AnswerHead head_;
+  std::shared_ptr<Reply> reply_;
+  Ticket first_;
+  Clock::time_point received_;
+  const ServerOptions& options_;
+  Metrics& metrics_;
+  std::unique_ptr<AnswerFormat> format_;
+  std::vector<Choice> choices_;
+  std::vector<Part> parts_;  // [choices]
+  std::string out_;          // events to be sent
+  RequestTimes times_;
+  std::size_t open_ = 0;  // choices that have not ended
+  bool started_ = false;
+  bool first_token_ = false;
+  bool ended_ = false;
+};
+
+}  // namespace lathe

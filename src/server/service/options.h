@@ -1,0 +1,52 @@
+// What `lathe serve` was told.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "server/http/http.h"
+#include "server/openai/api_request.h"
+
+namespace lathe {
+
+struct ServerOptions {
+  std::string model;  // the folder
+  std::string host = "127.0.0.1";
+  std::int32_t port = 30000;
+  std::vector<std::string> names;  // of the model; the first is printed
+  bool any_model = false;
+
+  std::vector<std::string> api_keys;
+  std::string admin_key;
+  std::vector<std::string> cors_origins;
+  std::vector<std::string> allowed_hosts;
+
+  std::int32_t worker_threads = 2;
+  HttpLimits http;
+  std::int64_t max_queued_requests = 4096;
+  std::int64_t max_queued_tokens = 0;  // 0: no limit
+  std::int32_t queue_timeout = 0;      // seconds; 0: none
+  std::int32_t request_timeout = 0;
+  std::int32_t shutdown_timeout = 30;
+  std::int32_t watchdog_timeout = 300;
+  bool no_exit_on_failure = false;
+
+  FieldLimits fields;
+  std::int32_t stream_interval = 1;
+  bool model_sampling_defaults = true;
+  nlohmann::ordered_json template_kwargs = nlohmann::ordered_json::object();
+
+  bool open_metrics = false;
+  bool sglang_metrics = false;
+  bool vllm_metrics = false;
+  bool no_ui = false;
+  std::int32_t log_requests = 1;  // 0 nothing, 1 ids and counts, 2 parameters, 3 texts
+  bool access_log = false;
+
+  // Effective values by flag, as the start prints them; never keys.
+  nlohmann::ordered_json effective = nlohmann::ordered_json::object();
+};
+
+}  // namespace lathe

@@ -1,0 +1,160 @@
+#include "server/service/prepare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "kernels/philox.h"
+#include "ops/sampling_params.h"
+#include "server/service/chat_prompt.h"
+
+namespace lathe {
+namespace {
+
+constexpr std::int64_t kMostEntries = 4'000'000;  // log-probabilities of one answer
+
+std::string_view max_tokens_name(ApiRoute route) {
+  return route == ApiRoute::generate ? "sampling_params.max_new_tokens" : "max_tokens";
+}
+
+std::int64_t default_max_tokens(ApiRoute route, std::int64_t room) {
+  switch (route) {
+    case ApiRoute::chat:
+      return room;
+    case ApiRoute::completions:
+      return std::min<std::int64_t>(16, room);
+    case ApiRoute::generate:
+      return std::min<std::int64_t>(128, room);
+  }
+  return room;
+}
+
+std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOptions& options,
+                                       PreparedRequest& out) {
+  ApiRequest& api = out.api;
+  const auto add = [&](std::vector<std::int32_t> tokens, std::string text) {
+    out.prompts.push_back({std::move(text), std::move(tokens), 0});
+    out.prompts.back().count = std::ssize(out.prompts.back().tokens);
+    out.prompt_tokens += out.prompts.back().count;
+  };
+  if (api.route == ApiRoute::chat) {
+    if (model.chat == nullptr) {
+      return ApiError{400, "template_error",
+                      "messages: wanted a model with a chat template, got one without; "
+                      "--chat-template FILE, or /v1/completions",
+                      "messages"};
+    }
+    const auto text = chat_prompt(api, options.template_kwargs, *model.chat);
+    if (!text) return text.error();
+    auto tokens = model.tokenizer.encode(*text);
+    if (tokens.empty()) return bad_field("messages", "at least one token", "none");
+    add(std::move(tokens), "");
+    return std::nullopt;
+  }
+  for (std::size_t i = 0; i < api.prompts.size(); ++i) {
+    PromptInput& p = api.prompts[i];
+    const std::string path = std::string(api.route == ApiRoute::completions ? "prompt"
+                                         : p.is_text                        ? "text"
+                                                                            : "input_ids") +
+                             (api.batch ? fmt::format("[{}]", i) : "");
+    if (p.is_text) p.tokens = model.tokenizer.encode(p.text, /*add_special_tokens=*/true);
+    if (p.tokens.empty()) return bad_field(path, "at least one token", "none");
+    for (std::size_t t = 0; t < p.tokens.size(); ++t) {
+      if (p.tokens[t] >= model.vocab) {
+        return bad_field(fmt::format("{}[{}]", path, t),
+                         fmt::format("a token from 0 to {}", model.vocab - 1),
+                         fmt::format("{}", p.tokens[t]));
+      }
+    }
+    std::string shown;
+    if (api.echo) shown = p.is_text ? p.text : model.tokenizer.decode(p.tokens, true);
+    add(std::move(p.tokens), std::move(shown));
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> fit_lengths(const ServedModel& model, PreparedRequest& out) {
+  const ApiRequest& api = out.api;
+  std::int64_t longest = 0;
+  for (const AnswerPrompt& p : out.prompts) longest = std::max(longest, p.count);
+  const std::int64_t asked = std::max<std::int64_t>(1, api.max_tokens.value_or(1));
+  if (longest + asked > model.capacity) {
+    return ApiError{
+        400, "context_length_exceeded",
+        fmt::format("{}: wanted prompt and answer of at most {} tokens, got {} of the prompt + {} "
+                    "of the answer = {}; a shorter prompt, a smaller {}, or --context-length and "
+                    "--max-total-tokens",
+                    max_tokens_name(api.route), model.capacity, longest, asked, longest + asked,
+                    max_tokens_name(api.route)),
+        std::string(max_tokens_name(api.route))};
+  }
+  const std::int64_t length =
+      api.max_tokens ? asked : default_max_tokens(api.route, model.capacity - longest);
+  out.drops_answer = api.max_tokens == 0;
+  out.sampling.max_tokens = static_cast<std::int32_t>(length);
+  if (!api.logprobs) return std::nullopt;
+  const std::int64_t top = api.top_logprobs.value_or(0) + 1;
+  const std::int64_t entries = std::ssize(out.prompts) * api.n * top * length;
+  if (entries > kMostEntries) {
+    return bad_field(
+        api.route == ApiRoute::chat ? "top_logprobs" : "logprobs",
+        fmt::format("prompts x n x (logprobs + 1) x max_tokens of at most {}", kMostEntries),
+        fmt::format("{} x {} x {} x {} = {}", out.prompts.size(), api.n, top, length, entries));
+  }
+  return std::nullopt;
+}
+
+void fill_sampling(const ServedModel& model, const ServerOptions& options, PreparedRequest& out) {
+  const ApiRequest& api = out.api;
+  const GenerationDefaults defaults =
+      options.model_sampling_defaults ? model.generation : GenerationDefaults{};
+  out.sampling = api.sampling;
+  out.sampling.temperature = api.temperature.value_or(defaults.temperature.value_or(1.0f));
+  out.sampling.top_p = api.top_p.value_or(defaults.top_p.value_or(1.0f));
+  out.sampling.top_k = api.top_k.value_or(defaults.top_k.value_or(-1));
+  out.sampling.repetition_penalty =
+      api.repetition_penalty.value_or(defaults.repetition_penalty.value_or(1.0f));
+  if (api.logprobs) {
+    out.sampling.logprobs = std::min(api.top_logprobs.value_or(0), model.vocab);
+  }
+}
+
+}  // namespace
+
+std::optional<ApiError> check_model(const std::string& model, const ServerOptions& options) {
+  const bool known =
+      options.any_model || model.empty() || model == "default" ||
+      std::find(options.names.begin(), options.names.end(), model) != options.names.end();
+  if (known) return std::nullopt;
+  return ApiError{404, "model_not_found",
+                  fmt::format("model: wanted {}, got {}; --served-model-name, --any-model",
+                              fmt::join(options.names, " or "), model),
+                  "model"};
+}
+
+std::uint64_t seed_of_choice(std::uint64_t seed, std::int32_t i) {
+  return i == 0 ? seed : random_bits(seed, static_cast<std::uint64_t>(i));
+}
+
+Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& body,
+                                          const ServedModel& model, const ServerOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  auto api = parse_request(route, body, options.fields);
+  if (!api) return api.error();
+  PreparedRequest out;
+  out.api = std::move(*api);
+  if (out.api.model) {
+    if (auto wrong = check_model(*out.api.model, options)) return *wrong;
+  }
+  fill_sampling(model, options, out);
+  if (auto wrong = encode_prompts(model, options, out)) return *wrong;
+  if (auto wrong = fit_lengths(model, out)) return *wrong;
+  if (const auto ok = check_sampling_params(out.sampling, model.vocab, model.eos); !ok) {
+    return bad_field(ok.error());
+  }
+  out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return out;
+}
+
+}  // namespace lathe

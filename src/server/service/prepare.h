@@ -1,0 +1,35 @@
+// From a request's body to what the engine gets. Runs on workers.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "server/openai/answer.h"
+#include "server/openai/api_request.h"
+#include "server/service/options.h"
+#include "server/service/served_model.h"
+
+namespace lathe {
+
+struct PreparedRequest {
+  ApiRequest api;
+  std::vector<AnswerPrompt> prompts;  // with their tokens
+  SamplingParams sampling;            // of choice 0
+  bool drops_answer = false;          // max_tokens 0: a token is made and dropped
+  std::int64_t prompt_tokens = 0;     // of all prompts
+  double seconds = 0;                 // that this took
+};
+
+/// Errors: 400, parse_request()'s; a model that is none (404 model_not_found); messages and
+/// templates; tokens outside the vocabulary; a prompt and an answer beyond the capacity
+/// (context_length_exceeded); an answer too large to hold.
+Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& body,
+                                          const ServedModel& model, const ServerOptions& options);
+
+/// 404 model_not_found, unless `name` is one of the model's.
+std::optional<ApiError> check_model(const std::string& name, const ServerOptions& options);
+
+/// Seed of the i-th choice of a prompt: choice 0 has the request's own.
+std::uint64_t seed_of_choice(std::uint64_t seed, std::int32_t i);
+
+}  // namespace lathe

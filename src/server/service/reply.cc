@@ -1,0 +1,64 @@
+#include "server/service/reply.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include "base/check.h"
+
+namespace lathe {
+
+void Reply::add_headers(std::vector<HttpHeader> headers) {
+  for (HttpHeader& h : headers) headers_.push_back(std::move(h));
+}
+
+void Reply::count(int status) {
+  status_ = status;
+  ++metrics_->http_responses[fmt::format("route=\"{}\",status=\"{}\"", route_, status)];
+}
+
+void Reply::send(HttpResponse response) {
+  count(response.status);
+  response.headers.insert(response.headers.end(), headers_.begin(), headers_.end());
+  answer_->send(std::move(response));
+}
+
+void Reply::json(std::string body) {
+  HttpResponse response;
+  response.body = std::move(body);
+  send(std::move(response));
+}
+
+void Reply::text(std::string body) {
+  HttpResponse response;
+  response.content_type = "text/plain; charset=utf-8";
+  response.body = std::move(body);
+  send(std::move(response));
+}
+
+void Reply::error(const ApiError& error) {
+  ++metrics_->refused[fmt::format("code=\"{}\"", error.code)];
+  if (!streaming_) {
+    send(error.response());
+    return;
+  }
+  write("data: " + error.body() + "\n\n");
+  write("data: [DONE]\n\n");
+  end_stream();
+}
+
+void Reply::begin_stream() {
+  count(200);
+  streaming_ = true;
+  answer_->begin_stream(headers_);
+}
+
+std::string random_hex(std::size_t bytes) {
+  std::string raw(bytes, '\0');
+  const auto got = getrandom(raw.data(), raw.size(), 0);
+  LATHE_CHECK(got == static_cast<ssize_t>(raw.size()), "getrandom() gives fewer bytes");
+  std::string out;
+  for (char c : raw) out += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return out;
+}
+
+}  // namespace lathe

@@ -1,0 +1,58 @@
+// Reply: a request's answer with what all answers have: ids, headers of the access rules, counts.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/http/http.h"
+#include "server/metrics/metrics.h"
+#include "server/openai/api_error.h"
+
+namespace lathe {
+
+class Reply {
+ public:
+  /// `metrics` outlives it.
+  Reply(std::shared_ptr<HttpAnswer> answer, std::string request_id, Metrics& metrics)
+      : answer_(std::move(answer)), metrics_(&metrics) {
+    headers_.push_back({"X-Request-Id", std::move(request_id)});
+  }
+
+  const std::string& request_id() const { return headers_.front().value; }
+  /// Names the route in counts; a text that stays.
+  void set_route(std::string_view route) { route_ = route; }
+  std::string_view route() const { return route_; }
+  void add_headers(std::vector<HttpHeader> headers);
+
+  void send(HttpResponse response);
+  void json(std::string body);
+  void text(std::string body);
+  void error(const ApiError& error);
+
+  void begin_stream();
+  bool streaming() const { return streaming_; }
+  void write(std::string_view chunk) { answer_->write(chunk); }
+  void end_stream() { answer_->end_stream(); }
+
+  bool gone() const { return answer_->gone(); }
+  void on_gone(std::function<void()> call) { answer_->on_gone(std::move(call)); }
+  std::size_t unsent() const { return answer_->unsent(); }
+  int status() const { return status_; }
+
+ private:
+  void count(int status);
+
+  std::shared_ptr<HttpAnswer> answer_;
+  Metrics* metrics_;
+  std::string_view route_ = "other";
+  std::vector<HttpHeader> headers_;
+  bool streaming_ = false;
+  int status_ = 0;
+};
+
+/// `bytes` from the kernel's random source, in hex.
+std::string random_hex(std::size_t bytes);
+
+}  // namespace lathe

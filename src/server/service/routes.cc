@@ -1,0 +1,192 @@
+#include "server/service/routes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "server/service/info_routes.h"
+#include "server/service/service.h"
+
+namespace lathe {
+namespace {
+
+void chat(RouteCall c) { c.service.generate(ApiRoute::chat, std::move(c.request.body), c.reply); }
+void completions(RouteCall c) {
+  c.service.generate(ApiRoute::completions, std::move(c.request.body), c.reply);
+}
+void generate(RouteCall c) {
+  c.service.generate(ApiRoute::generate, std::move(c.request.body), c.reply);
+}
+
+constexpr ServerRoute kRoutes[] = {
+    {"/v1/chat/completions", "POST", RouteAuth::key, true, "messages to an answer", chat},
+    {"/v1/completions", "POST", RouteAuth::key, true, "text or tokens to more of them",
+     completions},
+    {"/generate", "POST PUT", RouteAuth::key, true, "the same in SGLang's shape", generate},
+    {"/v1/models /v1/models/{id}", "GET", RouteAuth::key, true, "the model's names", models_route},
+    {"/tokenize /v1/tokenize", "POST", RouteAuth::key, true, "prompt or messages to tokens",
+     tokenize_route},
+    {"/detokenize /v1/detokenize", "POST", RouteAuth::key, true, "tokens to text",
+     detokenize_route},
+    {"/tokenizer_info", "GET", RouteAuth::key, true, "special tokens, chat template",
+     tokenizer_info_route},
+    {"/health /ping", "GET", RouteAuth::open, false,
+     "200, or 503 loading, draining, stuck or failed", health_route},
+    {"/ready", "GET", RouteAuth::open, false, "200 where a request would be taken now",
+     ready_route},
+    {"/health_generate", "GET", RouteAuth::key, true, "a token through the queue, within 20 s",
+     health_generate_route},
+    {"/version", "GET", RouteAuth::open, false, "of the server", version_route},
+    {"/model_info /get_model_info", "GET", RouteAuth::key, true, "what is served",
+     model_info_route},
+    {"/server_info /get_server_info", "GET", RouteAuth::key, true, "effective flags, load, plan",
+     server_info_route},
+    {"/metrics", "GET", RouteAuth::key, true, "Prometheus' text", metrics_route},
+    {"/plan", "GET", RouteAuth::key, true, "plan, matrix and reasons as JSON", plan_route},
+    {"/flush_cache /reset_prefix_cache", "GET POST", RouteAuth::admin, true,
+     "empties the prefix cache; ?timeout=S waits for idle", flush_cache_route},
+    {"/abort_request", "POST", RouteAuth::admin, true, R"(ends {"rid"} or {"abort_all": true})",
+     abort_route},
+};
+
+// Calls `use` with each of the words of `text`, until it says true.
+template <class Use>
+bool any_word(std::string_view text, const Use& use) {
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(' '), text.size());
+    if (use(text.substr(0, end))) return true;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return false;
+}
+
+bool path_is(std::string_view pattern, std::string_view path) {
+  const std::size_t brace = pattern.find('{');
+  if (brace == std::string_view::npos) return pattern == path;
+  return path.size() > brace && path.starts_with(pattern.substr(0, brace));
+}
+
+ApiError no_route(const HttpRequest& request) {
+  std::string all;
+  for (const ServerRoute& r : kRoutes) all += " " + std::string(route_name(r));
+  return {404, "route_not_found",
+          fmt::format("path: wanted one of{}, got {}", all, request.path.substr(0, 200)), ""};
+}
+
+std::string allowed_methods(const ServerRoute& route) {
+  std::string out;
+  any_word(route.methods, [&](std::string_view m) {
+    if (!out.empty()) out += ", ";
+    out += m;
+    if (m == "GET") out += ", HEAD";
+    return false;
+  });
+  return out;
+}
+
+void wrong_method(const ServerRoute& route, const HttpRequest& request, Reply& reply) {
+  const std::string allowed = allowed_methods(route);
+  HttpResponse response =
+      ApiError{405, "method_not_allowed",
+               fmt::format("method: wanted {}, got {}", allowed, request.method.substr(0, 20)), ""}
+          .response();
+  response.headers.push_back({"Allow", allowed});
+  reply.send(std::move(response));
+}
+
+// What a page of an allowed origin asks before it asks.
+bool answer_preflight(const AccessRules& access, const ServerRoute& route,
+                      const HttpRequest& request, Reply& reply) {
+  if (request.method != "OPTIONS" || cors_headers(access, request).empty()) return false;
+  HttpResponse response;
+  response.status = 204;
+  response.headers = {
+      {"Access-Control-Allow-Methods", allowed_methods(route)},
+      {"Access-Control-Allow-Headers", "Authorization, Content-Type, X-Api-Key, X-Request-Id"},
+      {"Access-Control-Max-Age", "600"}};
+  reply.send(std::move(response));
+  return true;
+}
+
+bool is_json(const HttpRequest& request) {
+  const std::string* type = request.header("content-type");
+  if (type == nullptr) return false;
+  std::string media = type->substr(0, type->find(';'));
+  media.erase(std::remove(media.begin(), media.end(), ' '), media.end());
+  std::transform(media.begin(), media.end(), media.begin(),
+                 [](unsigned char ch) { return static_cast<char>(std::tolower(ch)); });
+  return media == "application/json";
+}
+
+}  // namespace
+
+std::span<const ServerRoute> server_routes() { return kRoutes; }
+
+const ServerRoute* find_route(std::string_view path) {
+  if (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  for (const ServerRoute& route : kRoutes) {
+    if (any_word(route.paths, [&](std::string_view p) { return path_is(p, path); })) return &route;
+  }
+  return nullptr;
+}
+
+bool route_takes(const ServerRoute& route, std::string_view method) {
+  if (method == "HEAD") method = "GET";
+  return any_word(route.methods, [&](std::string_view m) { return m == method; });
+}
+
+std::string_view route_name(const ServerRoute& route) {
+  return route.paths.substr(0, route.paths.find(' '));
+}
+
+void dispatch(Service& service, const AccessRules& access, HttpRequest request,
+              std::shared_ptr<Reply> reply) {
+  if (const auto error = check_origin(access, request)) {
+    reply->error(*error);
+    return;
+  }
+  reply->add_headers(cors_headers(access, request));
+  const ServerRoute* route = find_route(request.path);
+  if (route == nullptr) {
+    reply->error(no_route(request));
+    return;
+  }
+  reply->set_route(route_name(*route));
+  if (answer_preflight(access, *route, request, *reply)) return;
+  if (!route_takes(*route, request.method)) {
+    wrong_method(*route, request, *reply);
+    return;
+  }
+  const bool open_metrics = service.options().open_metrics && route_name(*route) == "/metrics";
+  if (const auto error = check_key(access, open_metrics ? RouteAuth::open : route->auth, request)) {
+    reply->error(*error);
+    return;
+  }
+  if (route->needs_model && service.state() == ServiceState::loading) {
+    reply->error({503, "loading",
+                  fmt::format("the model is loading, {} % of its weights are there",
+                              service.loaded_percent()),
+                  ""});
+    return;
+  }
+  const bool has_body = request.method == "POST" || request.method == "PUT";
+  const bool wants_body = route->auth == RouteAuth::key || route_name(*route) == "/abort_request";
+  if (has_body && wants_body && !is_json(request)) {
+    reply->error({415, "content_type",
+                  "Content-Type: wanted application/json, got another; curl -H 'Content-Type: "
+                  "application/json'",
+                  ""});
+    return;
+  }
+  route->call({service, std::move(request), std::move(reply)});
+}
+
+std::string describe_routes() {
+  std::string out;
+  for (const ServerRoute& r : kRoutes) {
+    out += fmt::format("{:34} {:9} {:6} {}\n", r.paths, r.methods, name(r.auth), r.what);
+  }
+  return out;
+}
+
+}  // namespace lathe

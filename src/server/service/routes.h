@@ -1,0 +1,48 @@
+// The routes: one table that dispatches, says who may call, and prints the reference in
+// docs/server.md.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "server/http/http.h"
+#include "server/service/access.h"
+#include "server/service/reply.h"
+
+namespace lathe {
+
+class Service;
+
+struct RouteCall {
+  Service& service;
+  HttpRequest request;
+  std::shared_ptr<Reply> reply;
+};
+
+struct ServerRoute {
+  std::string_view paths;    // separated by blanks; the first is the route's name in counts
+  std::string_view methods;  // "GET", "POST", "GET POST"; HEAD comes with GET
+  RouteAuth auth;
+  bool needs_model;
+  std::string_view what;
+  void (*call)(RouteCall call);
+};
+
+std::span<const ServerRoute> server_routes();
+
+/// The route with that path; "/x/" is "/x". Null: there is none.
+const ServerRoute* find_route(std::string_view path);
+bool route_takes(const ServerRoute& route, std::string_view method);
+/// The first of its paths.
+std::string_view route_name(const ServerRoute& route);
+
+/// Sends the request on, or refuses it: 404, 405, 401, 503 while loading.
+void dispatch(Service& service, const AccessRules& access, HttpRequest request,
+              std::shared_ptr<Reply> reply);
+
+/// The table as text, a line per route.
+std::string describe_routes();
+
+}  // namespace lathe

@@ -1,0 +1,95 @@
+#include "server/service/served_model.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <filesystem>
+
+#include "attn/explain.h"
+#include "attn/matrix.h"
+#include "attn/plan_json.h"
+#include "io/json_text.h"
+#include "io/read_file.h"
+#include "kernels/all.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+nlohmann::json read_object(const std::filesystem::path& path) {
+  const auto text = read_file(path.string());
+  if (!text) return nlohmann::json::object();
+  auto json = parse_json(*text, path.filename().string());
+  return json && json->is_object() ? std::move(*json) : nlohmann::json::object();
+}
+
+Json describe_plan(const Runtime& runtime) {
+  const Registry registry = all_kernels();
+  Json groups = Json::array();
+  Json notes = Json::array();
+  for (const GroupPlan& g : runtime.plan().groups) {
+    Wishes wishes;
+    wishes.context_length = runtime.plan().context_length();
+    wishes.max_running_requests = runtime.plan().max_requests();
+    wishes.chunked_prefill_size = runtime.plan().max_rows();
+    wishes.layers = g.plan.layers;
+    groups.push_back({{"name", g.group.name},
+                      {"layers", layers_text(g.group.layers)},
+                      {"matrix", matrix_json(make_matrix(g.plan.problem, runtime.machine(), wishes,
+                                                         registry))}});
+    for (const std::string& note : g.plan.notes) notes.push_back(note);
+  }
+  return {{"summary", summary(runtime.plan())},
+          {"explained", explain(runtime.plan())},
+          {"bytes_per_token", runtime.plan().bytes_per_token()},
+          {"plan", to_json(runtime.plan())},
+          {"groups", std::move(groups)},
+          {"notes", std::move(notes)}};
+}
+
+// Of what an answer's numbers follow from: weights (by their files' sizes), plan and precision.
+std::string fingerprint_of(const Runtime& runtime, const std::string& folder) {
+  std::string text = to_json(runtime.plan()).dump() + std::string(name(runtime.precision()));
+  std::error_code ignored;
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    if (!entry.is_regular_file(ignored)) continue;
+    files.push_back(
+        fmt::format("{} {}", entry.path().filename().string(), entry.file_size(ignored)));
+  }
+  std::sort(files.begin(), files.end());
+  for (const std::string& file : files) text += "\n" + file;
+  return fmt::format("lathe-{}-{:08x}", LATHE_VERSION,
+                     static_cast<std::uint32_t>(XXH3_64bits(text.data(), text.size())));
+}
+
+}  // namespace
+
+ServedModel::ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer,
+                         const ChatTemplateFile* its_chat, const std::string& folder)
+    : tokenizer(its_tokenizer), chat(its_chat) {
+  const ModelConfig& config = runtime.config();
+  architecture = config.architecture;
+  vocab = config.vocab;
+  eos = config.eos;
+  generation = config.generation;
+  capacity = runtime.engine().capacity();
+  cache_tokens = runtime.cache().tokens();
+  cache_bytes = runtime.cache().bytes();
+  weight_bytes = runtime.model().weight_bytes();
+  page_size = runtime.cache().page_size();
+  max_running = runtime.plan().max_requests();
+  plan_line = summary(runtime.plan());
+  plan = describe_plan(runtime);
+  const Plan& first = runtime.plan().groups.front().plan;
+  plan_labels =
+      fmt::format("prefill=\"{}\",decode=\"{}\",layout=\"{}\"", kinds(first, Phase::extend),
+                  kinds(first, Phase::decode), name(first.main().layout.kind()));
+  fingerprint = fingerprint_of(runtime, folder);
+  const std::filesystem::path path(folder);
+  model_type = read_object(path / "config.json").value("model_type", "");
+  tokenizer_config = read_object(path / "tokenizer_config.json");
+}
+
+}  // namespace lathe

@@ -1,0 +1,55 @@
+#include "server/service/server.h"
+
+#include "server/service/service.h"
+
+namespace lathe {
+
+Result<std::unique_ptr<Server>> Server::start(const ServerOptions& options,
+                                              const Tokenizer& tokenizer,
+                                              const ChatTemplateFile* chat) {
+  auto http = HttpServer::bind(options.host, options.port, options.http);
+  if (!http) return http.error();
+  std::unique_ptr<Server> out(new Server);
+  out->service_ = std::make_unique<Service>(options, std::move(*http), tokenizer, chat);
+  out->thread_ = std::thread([service = out->service_.get()] { service->run(); });
+  return out;
+}
+
+Server::~Server() {
+  stop();
+  wait();
+}
+
+int Server::port() const { return service_->http().port(); }
+
+void Server::set_progress(std::int64_t done, std::int64_t total) {
+  service_->set_progress(done, total);
+}
+
+Result<void> Server::serve(Runtime& runtime) {
+  // A token before the first request: what is made on first use is made by then.
+  Engine& engine = runtime.engine();
+  Request first{{0}, {}, {}};
+  first.sampling.temperature = 0;
+  first.sampling.max_tokens = 1;
+  if (const auto id = engine.submit(std::move(first)); !id) return id.error();
+  while (!engine.idle()) {
+    if (const auto report = engine.step(); !report) return report.error();
+  }
+  engine.clear_prefix_cache();
+  service_->serve(std::make_shared<ServedModel>(runtime, service_->tokenizer(), service_->chat(),
+                                                service_->options().model),
+                  engine);
+  return {};
+}
+
+int Server::wait() {
+  if (thread_.joinable()) thread_.join();
+  return service_->exit_code();
+}
+
+void Server::stop() {
+  service_->http().post([this] { service_->end(service_->exit_code()); });
+}
+
+}  // namespace lathe

@@ -1,0 +1,464 @@
+#include "server/service/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+
+#include "server/service/routes.h"
+
+namespace lathe {
+namespace {
+
+constexpr std::int64_t kStepsPerLine = 40;  // of the log
+
+std::string_view id_prefix(ApiRoute route) {
+  switch (route) {
+    case ApiRoute::chat:
+      return "chatcmpl-";
+    case ApiRoute::completions:
+      return "cmpl-";
+    case ApiRoute::generate:
+      return "";
+  }
+  return "";
+}
+
+// A client's id is echoed where it is harmless.
+std::string request_id(const HttpRequest& request) {
+  const std::string* id = request.header("x-request-id");
+  const bool fits =
+      id != nullptr && !id->empty() && id->size() <= 128 &&
+      std::all_of(id->begin(), id->end(), [](char c) { return c > 0x20 && c < 0x7f; });
+  return fits ? *id : random_hex(16);
+}
+
+// Names that a request had for nothing, for a header.
+std::string ignored_header(const std::vector<std::string>& names) {
+  std::string out;
+  for (std::size_t i = 0; i < std::min<std::size_t>(8, names.size()); ++i) {
+    if (i > 0) out += ',';
+    for (char c : names[i].substr(0, 64)) {
+      const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                         (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
+      out += plain ? c : '?';
+    }
+  }
+  return out;
+}
+
+ApiError unavailable(std::string_view code, std::string message) {
+  return {503, code, std::move(message), ""};
+}
+
+}  // namespace
+
+Service::Service(const ServerOptions& options, std::unique_ptr<HttpServer> http,
+                 const Tokenizer& tokenizer, const ChatTemplateFile* chat)
+    : options_(options),
+      http_(std::move(http)),
+      tokenizer_(tokenizer),
+      chat_(chat),
+      created_(std::time(nullptr)),
+      workers_(std::make_unique<Workers>(options.worker_threads)) {
+  access_.api_keys = options.api_keys;
+  access_.admin_key = options.admin_key;
+  access_.origins = options.cors_origins;
+  access_.hosts = options.allowed_hosts;
+  access_.loopback = is_loopback(options.host);
+}
+
+Service::~Service() = default;
+
+void Service::run() {
+  HttpHandler handler;
+  handler.request = [this](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
+    handle(std::move(request), std::move(answer));
+  };
+  handler.error = [this](int status, std::string_view code, std::string message) {
+    ++metrics_.refused[fmt::format("code=\"{}\"", code)];
+    ++metrics_.http_responses[fmt::format("route=\"other\",status=\"{}\"", status)];
+    HttpResponse response = ApiError{status, code, std::move(message), ""}.response();
+    response.headers.push_back({"X-Request-Id", random_hex(16)});
+    return response;
+  };
+  handler.tick = [this] { tick(); };
+  http_->run(std::move(handler), [this](int number) { on_signal(number); });
+  workers_.reset();
+  engine_.reset();
+}
+
+void Service::set_progress(std::int64_t done, std::int64_t total) {
+  percent_.store(total > 0 ? done * 100 / total : 0, std::memory_order_relaxed);
+}
+
+void Service::serve(std::shared_ptr<const ServedModel> model, Engine& engine) {
+  http_->post([this, model = std::move(model), &engine] {
+    if (ending_) return;
+    model_ = model;
+    stats_ = engine.stats();
+    metrics_.total_tokens = model_->cache_tokens;
+    metrics_.page_size = model_->page_size;
+    metrics_.pages = stats_.total_pages;
+    metrics_.context_length = model_->capacity;
+    metrics_.plan_labels = model_->plan_labels;
+    engine_ = std::make_unique<EngineThread>(engine, [this](EngineNews news) {
+      auto shared = std::make_shared<EngineNews>(std::move(news));
+      http_->post([this, shared] { take(std::move(*shared)); });
+    });
+    state_ = ServiceState::ready;
+  });
+}
+
+void Service::end(int exit_code) {
+  if (ending_) return;
+  ending_ = true;
+  exit_code_ = exit_code;
+  http_->stop();
+}
+
+std::string_view Service::health() const {
+  if (state_ != ServiceState::ready) return name(state_);
+  const auto limit = std::chrono::seconds(options_.watchdog_timeout);
+  return engine_->stuck_for() > limit ? "stuck" : "ok";
+}
+
+bool Service::takes_requests() const {
+  return state_ == ServiceState::ready && queued_ + preparing_ < options_.max_queued_requests;
+}
+
+void Service::handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
+  auto reply = std::make_shared<Reply>(std::move(answer), request_id(request), metrics_);
+  dispatch(*this, access_, std::move(request), std::move(reply));
+}
+
+void Service::work(std::shared_ptr<Reply> reply, std::function<std::function<void()>()> job) {
+  ++preparing_;
+  // Workers look at the flag; the connection is this thread's.
+  const auto left = std::make_shared<std::atomic<bool>>(false);
+  reply->on_gone([left] { left->store(true, std::memory_order_relaxed); });
+  workers_->add([this, left, reply = std::move(reply), job = std::move(job)]() mutable {
+    std::function<void()> then;
+    if (!left->load(std::memory_order_relaxed)) then = job();
+    // The reply goes back to the thread that it belongs to.
+    http_->post([this, then = std::move(then), reply = std::move(reply)] {
+      --preparing_;
+      if (then && !reply->gone()) then();
+      if (state_ == ServiceState::draining) stop_if_drained();
+    });
+  });
+}
+
+std::optional<ApiError> Service::refuse_new() const {
+  if (state_ == ServiceState::draining) {
+    return unavailable("draining", "the server is shutting down; ask another");
+  }
+  if (state_ == ServiceState::failed) {
+    return unavailable("engine_stuck", "the engine has failed; the log says why");
+  }
+  if (queued_ + preparing_ >= options_.max_queued_requests) {
+    return unavailable(
+        "queue_full", fmt::format("requests: wanted at most {} waiting, got one more; retry later, "
+                                  "or --max-queued-requests",
+                                  options_.max_queued_requests));
+  }
+  if (options_.max_queued_tokens > 0 && queued_tokens_ >= options_.max_queued_tokens) {
+    return unavailable(
+        "queue_full", fmt::format("prompts: wanted at most {} tokens waiting, got {}; retry later, "
+                                  "or --max-queued-tokens",
+                                  options_.max_queued_tokens, queued_tokens_));
+  }
+  if (health() == "stuck") return unavailable("engine_stuck", "the engine has not moved for long");
+  return std::nullopt;
+}
+
+void Service::generate(ApiRoute route, std::string body, std::shared_ptr<Reply> reply,
+                       int seconds) {
+  if (const auto error = refuse_new()) {
+    reply->error(*error);
+    return;
+  }
+  if (seconds == 0) seconds = options_.request_timeout;
+  const auto received = Clock::now();
+  work(reply, [this, route, body = std::move(body), reply, received, seconds, model = model_] {
+    auto prepared =
+        std::make_shared<Result<PreparedRequest, ApiError>>(prepare(route, body, *model, options_));
+    return [this, prepared, reply, received, seconds] {
+      if (*prepared) {
+        submit(std::move(**prepared), reply, received, seconds);
+      } else {
+        reply->error(prepared->error());
+      }
+    };
+  });
+}
+
+void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
+                     Clock::time_point received, int seconds) {
+  if (state_ != ServiceState::ready) {
+    reply->error(*refuse_new());
+    return;
+  }
+  metrics_.tokenize_seconds.add(prepared.seconds);
+  const auto& ignored = prepared.api.ignored;
+  metrics_.ignored_fields += std::ssize(ignored);
+  if (!ignored.empty()) reply->add_headers({{"X-Lathe-Ignored", ignored_header(ignored)}});
+  AnswerHead head;
+  head.id = std::string(id_prefix(prepared.api.route)) + random_hex(16);
+  head.created = std::time(nullptr);
+  head.model = options_.any_model && prepared.api.model ? *prepared.api.model : options_.names[0];
+  head.fingerprint = model_->fingerprint;
+  head.tokenizer = &tokenizer_;
+  const std::uint64_t id = next_ticket_;
+  reply->on_gone([this, id] { cut_off(id, "client", {}); });
+  auto answer = std::make_unique<LiveAnswer>(std::move(prepared), std::move(head), std::move(reply),
+                                             Ticket{id}, received, options_, metrics_);
+  const auto choices = static_cast<std::int64_t>(answer->choices());
+  next_ticket_ += answer->choices();
+  for (std::uint64_t t = id; t < next_ticket_; ++t) answer_of_[t] = id;
+  queued_ += choices;
+  queued_tokens_ += answer->prompt_tokens();
+  engine_->submit(answer->submissions());
+  live_[id] = {std::move(answer), true, seconds};
+}
+
+void Service::leave_queue(Live& live) {
+  if (!live.queued) return;
+  live.queued = false;
+  queued_ -= static_cast<std::int64_t>(live.answer->choices());
+  queued_tokens_ -= live.answer->prompt_tokens();
+}
+
+void Service::take(EngineNews news) {
+  const auto now = Clock::now();
+  stats_ = news.stats;
+  std::vector<std::uint64_t> touched;
+  std::vector<Ticket> done;
+  for (const TicketEvent& event : news.events) {
+    const auto owner = answer_of_.find(event.ticket.value);
+    if (owner == answer_of_.end()) continue;
+    Live& live = live_.at(owner->second);
+    if (live.answer->take(event, now, news.seconds)) done.push_back(event.ticket);
+    if (touched.empty() || touched.back() != owner->second) touched.push_back(owner->second);
+  }
+  if (!done.empty()) engine_->cancel(std::move(done), FinishReason::stop);
+  for (std::uint64_t id : touched) {
+    const auto at = live_.find(id);
+    if (at == live_.end()) continue;
+    LiveAnswer& answer = *at->second.answer;
+    if (answer.has_token()) leave_queue(at->second);
+    answer.flush();  // the client may turn out to have gone, which removes it
+    if (const auto still = live_.find(id); still != live_.end() && answer.ended()) {
+      const std::vector<Ticket> open = answer.tickets();  // of an answer that failed
+      if (!open.empty()) engine_->cancel(open, FinishReason::cancelled);
+      log_end(answer, answer.finish());
+      remove(id);
+    }
+  }
+  if (news.prefill_rows > 0) metrics_.prefill_step_seconds.add(news.seconds);
+  if (news.prefill_rows == 0 && news.decode_rows > 0)
+    metrics_.decode_step_seconds.add(news.seconds);
+  log_step(news);
+  if (news.failed) {
+    state_ = ServiceState::failed;
+    fmt::print(stderr, "lathe: the engine has failed, a step twice in a row\n");
+    if (!options_.no_exit_on_failure) end(1);
+  }
+  try_flushes(now);
+  if (state_ == ServiceState::draining) stop_if_drained();
+}
+
+void Service::remove(std::uint64_t id) {
+  const auto at = live_.find(id);
+  if (at == live_.end()) return;
+  leave_queue(at->second);
+  for (std::uint64_t t = id; t < id + at->second.answer->choices(); ++t) answer_of_.erase(t);
+  // Calls of the answer's own may be on the stack.
+  http_->post([held = std::shared_ptr<LiveAnswer>(std::move(at->second.answer))] {});
+  live_.erase(at);
+}
+
+void Service::cut_off(std::uint64_t id, std::string_view why, const ApiError& error) {
+  const auto at = live_.find(id);
+  if (at == live_.end()) return;
+  LiveAnswer& answer = *at->second.answer;
+  if (engine_) engine_->cancel(answer.tickets(), FinishReason::cancelled);
+  ++metrics_.aborted[fmt::format("why=\"{}\"", why)];
+  if (answer.reply().gone()) {
+    answer.drop();
+  } else {
+    answer.fail(error);
+  }
+  log_end(answer, why);
+  remove(id);
+}
+
+void Service::abort(const std::string& rid, bool all) {
+  std::vector<Ticket> tickets;
+  for (auto& [id, live] : live_) {
+    if (!all && !live.answer->names(rid)) continue;
+    ++metrics_.aborted["why=\"api\""];
+    for (Ticket t : live.answer->tickets()) tickets.push_back(t);
+  }
+  // Their ends come back as events, and the answers say so.
+  if (!tickets.empty()) engine_->cancel(std::move(tickets), FinishReason::cancelled);
+}
+
+void Service::flush_cache(double timeout, std::shared_ptr<Reply> reply) {
+  const auto wait =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout));
+  flushes_.push_back({std::move(reply), Clock::now() + wait});
+  try_flushes(Clock::now());
+}
+
+void Service::try_flushes(Clock::time_point now) {
+  std::vector<Flush> waiting = std::move(flushes_);
+  flushes_.clear();
+  for (Flush& flush : waiting) {
+    if (idle()) {
+      // Clients may have come meanwhile; then the engine keeps what it has.
+      engine_->flush_prefix_cache([this, reply = flush.reply](EngineStats) {
+        http_->post([reply] { reply->text("Cache flushed.\n"); });
+      });
+    } else if (now >= flush.until) {
+      flush.reply->error(
+          {400, "invalid_value",
+           fmt::format("the cache is in use: {} running, {} waiting; ?timeout=S waits",
+                       stats_.running, stats_.waiting + preparing_),
+           ""});
+    } else {
+      flushes_.push_back(std::move(flush));
+    }
+  }
+}
+
+void Service::on_signal(int) {
+  if (state_ == ServiceState::loading) {
+    // Loading cannot be stopped, and owns nothing that outlives the process.
+    std::fflush(nullptr);
+    std::_Exit(0);
+  }
+  if (state_ == ServiceState::draining) {
+    end(0);
+    return;
+  }
+  fmt::print(stderr, "stopping  {} requests, at most {} s; a second signal stops at once\n",
+             live_.size(), options_.shutdown_timeout);
+  state_ = ServiceState::draining;
+  drain_until_ = Clock::now() + std::chrono::seconds(options_.shutdown_timeout);
+  http_->close_listener();
+  std::vector<std::uint64_t> waiting;
+  for (const auto& [id, live] : live_) {
+    if (live.queued && !live.answer->started()) waiting.push_back(id);
+  }
+  for (std::uint64_t id : waiting) {
+    cut_off(id, "shutdown", unavailable("draining", "the server is shutting down; ask another"));
+  }
+  stop_if_drained();
+}
+
+void Service::stop_if_drained() {
+  if (live_.empty() && preparing_ == 0) end(0);
+}
+
+void Service::tick() {
+  const auto now = Clock::now();
+  time_out(now);
+  rate_ = static_cast<double>(metrics_.generation_tokens - rate_tokens_);
+  rate_tokens_ = metrics_.generation_tokens;
+  if (!flushes_.empty()) try_flushes(now);
+  if (state_ != ServiceState::draining || now < drain_until_) return;
+  std::vector<std::uint64_t> open;
+  for (const auto& [id, live] : live_) open.push_back(id);
+  for (std::uint64_t id : open) {
+    cut_off(id, "shutdown", unavailable("draining", "the server is shutting down"));
+  }
+  end(0);
+}
+
+void Service::time_out(Clock::time_point now) {
+  struct Late {
+    std::uint64_t id;
+    ApiError error;
+  };
+  std::vector<Late> late;
+  const bool stuck = state_ == ServiceState::ready && health() == "stuck";
+  for (auto& [id, live] : live_) {
+    const auto waited = std::chrono::duration<double>(now - live.answer->received()).count();
+    if (stuck) {
+      late.push_back({id, unavailable("engine_stuck", "the engine has not moved for long")});
+    } else if (live.seconds > 0 && waited >= live.seconds) {
+      late.push_back(
+          {id, unavailable("request_timeout", fmt::format("the request took more than {} s; "
+                                                          "--request-timeout",
+                                                          live.seconds))});
+    } else if (options_.queue_timeout > 0 && !live.answer->started() &&
+               waited >= options_.queue_timeout) {
+      late.push_back(
+          {id, unavailable("queue_timeout", fmt::format("the request waited more than {} s; "
+                                                        "--queue-timeout",
+                                                        options_.queue_timeout))});
+    } else if (live.answer->streams() && waited >= options_.http.sse_keep_alive) {
+      live.answer->keep_alive();
+    }
+  }
+  for (const Late& l : late) cut_off(l.id, "timeout", l.error);
+}
+
+std::string Service::metrics_page() {
+  const HttpCounts counts = http_->counts();
+  metrics_.connections = counts.connections;
+  if (counts.slow_clients > 0) metrics_.aborted["why=\"slow_client\""] = counts.slow_clients;
+  // An engine without work may have sent its last news before that became true.
+  const bool none = live_.empty();
+  metrics_.running = none ? 0 : stats_.running;
+  metrics_.queued = none ? 0 : stats_.waiting;
+  metrics_.queued_tokens = queued_tokens_;
+  metrics_.held_pages = none ? 0 : stats_.held_pages;
+  metrics_.used_tokens =
+      stats_.total_pages > 0 ? metrics_.held_pages * metrics_.total_tokens / stats_.total_pages : 0;
+  metrics_.open_streams = 0;
+  for (const auto& [id, live] : live_) metrics_.open_streams += live.answer->streams() ? 1 : 0;
+  metrics_.generation_rate = none ? 0 : rate_;
+  metrics_.heartbeat_age =
+      engine_ ? std::chrono::duration<double>(engine_->stuck_for()).count() : 0;
+  return metrics_text(metrics_,
+                      {options_.sglang_metrics, options_.vllm_metrics, options_.names[0]});
+}
+
+void Service::log_end(LiveAnswer& answer, std::string_view finish) {
+  const double seconds = std::chrono::duration<double>(Clock::now() - answer.received()).count();
+  metrics_.request_seconds.add(seconds);
+  const std::int64_t tokens = answer.completion_tokens();
+  if (tokens > 1) {
+    metrics_.seconds_per_token.add((seconds - answer.times().first_token) /
+                                   static_cast<double>(tokens - 1));
+  }
+  ++metrics_.requests[fmt::format("route=\"{}\",finish=\"{}\"", name(answer.api().route), finish)];
+  if (options_.log_requests == 0) return;
+  fmt::print(stderr,
+             "request   {} id {} in {} cached {} out {} queue {:.1f} first {:.1f} total {:.1f} ms "
+             "finish {} status {}\n",
+             answer.head().id, answer.reply().request_id(), answer.prompt_tokens(),
+             answer.cached_tokens(), tokens, answer.times().started * 1e3,
+             answer.times().first_token * 1e3, seconds * 1e3, finish, answer.reply().status());
+}
+
+void Service::log_step(const EngineNews& news) {
+  if (options_.log_requests == 0 || news.decode_rows == 0) return;
+  if (++decode_steps_ % kStepsPerLine != 0) return;
+  fmt::print(
+      stderr,
+      "Decode batch. #running-req: {}, token usage: {:.2f}, gen throughput (token/s): {:.2f}, "
+      "#queue-req: {}\n",
+      news.stats.running,
+      news.stats.total_pages > 0
+          ? static_cast<double>(news.stats.held_pages) / static_cast<double>(news.stats.total_pages)
+          : 0.0,
+      news.seconds > 0 ? static_cast<double>(news.decode_rows) / news.seconds : 0.0,
+      news.stats.waiting);
+}
+
+}  // namespace lathe

@@ -1,0 +1,134 @@
+// Service: the state of a server, in the thread that serves HTTP: requests under way, the engine's
+// news, overload, drain.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/enum.h"
+#include "engine/engine_thread.h"
+#include "server/http/http.h"
+#include "server/metrics/metrics.h"
+#include "server/service/access.h"
+#include "server/service/live_answer.h"
+#include "server/service/options.h"
+#include "server/service/prepare.h"
+#include "server/service/reply.h"
+#include "server/service/served_model.h"
+#include "server/service/workers.h"
+
+namespace lathe {
+
+#define LATHE_SERVICE_STATES(X) X(loading) X(ready) X(draining) X(failed)
+LATHE_ENUM(ServiceState, LATHE_SERVICE_STATES)
+
+class Service {
+ public:
+  Service(const ServerOptions& options, std::unique_ptr<HttpServer> http,
+          const Tokenizer& tokenizer, const ChatTemplateFile* chat);
+  ~Service();
+
+  /// The serving thread; returns when the server has ended.
+  void run();
+  HttpServer& http() { return *http_; }
+  const ServerOptions& options() const { return options_; }
+  const Tokenizer& tokenizer() const { return tokenizer_; }
+  const ChatTemplateFile* chat() const { return chat_; }
+  /// From any thread.
+  void set_progress(std::int64_t done, std::int64_t total);
+  void serve(std::shared_ptr<const ServedModel> model, Engine& engine);
+  void end(int exit_code);
+  int exit_code() const { return exit_code_; }
+
+  // What routes use, in the serving thread.
+  ServiceState state() const { return state_; }
+  std::string_view health() const;  // "ok", "loading", "draining", "stuck", "failed"
+  bool takes_requests() const;
+  std::int64_t loaded_percent() const { return percent_.load(std::memory_order_relaxed); }
+  const ServedModel& model() const { return *model_; }
+  std::shared_ptr<const ServedModel> shared_model() const { return model_; }
+  Metrics& metrics() { return metrics_; }
+  const EngineStats& stats() const { return stats_; }
+  std::int64_t created() const { return created_; }
+  double generation_rate() const { return rate_; }
+  std::int64_t queued() const { return queued_; }
+  bool idle() const { return live_.empty() && preparing_ == 0; }
+
+  /// Runs `job` on a worker and what it returns here, unless the client has gone meanwhile.
+  void work(std::shared_ptr<Reply> reply, std::function<std::function<void()>()> job);
+  /// `seconds`: 503 if it takes longer; 0: as --request-timeout says.
+  void generate(ApiRoute route, std::string body, std::shared_ptr<Reply> reply, int seconds = 0);
+  void abort(const std::string& rid, bool all);
+  void flush_cache(double timeout, std::shared_ptr<Reply> reply);
+  std::string metrics_page();
+
+ private:
+  using Clock = LiveAnswer::Clock;
+  struct Live {
+    std::unique_ptr<LiveAnswer> answer;
+    bool queued = true;  // counted among those without a token
+    int seconds = 0;     // it may take; 0: no limit
+  };
+  struct Flush {
+    std::shared_ptr<Reply> reply;
+    Clock::time_point until;
+  };
+
+  void handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer);
+  std::optional<ApiError> refuse_new() const;
+  void submit(PreparedRequest prepared, std::shared_ptr<Reply> reply, Clock::time_point received,
+              int seconds);
+  void take(EngineNews news);
+  void leave_queue(Live& live);
+  /// Forgets an answer that has ended.
+  void remove(std::uint64_t id);
+  /// Ends it with an error, and its requests; nothing is said to a client that has gone.
+  void cut_off(std::uint64_t id, std::string_view why, const ApiError& error);
+  void on_signal(int number);
+  void tick();
+  void time_out(Clock::time_point now);
+  void try_flushes(Clock::time_point now);
+  void stop_if_drained();
+  void log_end(LiveAnswer& answer, std::string_view finish);
+  void log_step(const EngineNews& news);
+
+  ServerOptions options_;
+  std::unique_ptr<HttpServer> http_;
+  const Tokenizer& tokenizer_;
+  const ChatTemplateFile* chat_;
+  AccessRules access_;
+  std::int64_t created_;
+
+  ServiceState state_ = ServiceState::loading;
+  std::shared_ptr<const ServedModel> model_;
+  std::atomic<std::int64_t> percent_{0};
+  Metrics metrics_;
+  EngineStats stats_;
+  bool failed_ = false;
+  std::atomic<int> exit_code_{0};
+  bool ending_ = false;
+  Clock::time_point drain_until_{};
+
+  std::map<std::uint64_t, Live> live_;                          // by first ticket
+  std::unordered_map<std::uint64_t, std::uint64_t> answer_of_;  // first ticket, by ticket
+  std::uint64_t next_ticket_ = 1;
+  std::int64_t preparing_ = 0;      // requests with workers
+  std::int64_t queued_ = 0;         // choices of answers without a token
+  std::int64_t queued_tokens_ = 0;  // of their prompts
+  std::vector<Flush> flushes_;
+  std::int64_t rate_tokens_ = 0;  // answer tokens when the rate was last worked out
+  double rate_ = 0;
+  std::int64_t decode_steps_ = 0;
+
+  std::unique_ptr<EngineThread> engine_;
+  std::unique_ptr<Workers> workers_;  // the last: jobs refer to all of the above
+};
+
+}  // namespace lathe

@@ -1,0 +1,130 @@
+#include "server/service/tokenize.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "server/openai/answer_json.h"
+#include "server/openai/field_readers.h"
+#include "server/service/chat_prompt.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Result<bool, ApiError> read_flag(const Json& body, const char* name, bool absent) {
+  const auto at = body.find(name);
+  if (at == body.end() || at->is_null()) return absent;
+  if (!at->is_boolean()) return bad_field(name, "true or false", excerpt(*at));
+  return at->get<bool>();
+}
+
+Result<std::vector<std::int32_t>, ApiError> encode_messages(const Json& body,
+                                                            const ServedModel& model,
+                                                            const ServerOptions& options,
+                                                            bool special) {
+  if (model.chat == nullptr) {
+    return ApiError{400, "template_error",
+                    "messages: wanted a model with a chat template, got one without", "messages"};
+  }
+  ApiRequest request;
+  request.messages = body["messages"];
+  if (!request.messages.is_array() || request.messages.empty()) {
+    return bad_field("messages", "a list of messages, at least one", excerpt(request.messages));
+  }
+  const auto generation = read_flag(body, "add_generation_prompt", true);
+  if (!generation) return generation.error();
+  request.add_generation_prompt = *generation;
+  const auto text = chat_prompt(request, options.template_kwargs, *model.chat);
+  if (!text) return text.error();
+  return model.tokenizer.encode(*text, special);
+}
+
+}  // namespace
+
+Result<std::string, ApiError> tokenize(const std::string& body, const ServedModel& model,
+                                       const ServerOptions& options) {
+  const auto json = parse_body(body);
+  if (!json) return json.error();
+  const bool chat = json->contains("messages");
+  const auto special = read_flag(*json, "add_special_tokens", !chat);
+  if (!special) return special.error();
+  const auto strings = read_flag(*json, "return_token_strs", false);
+  if (!strings) return strings.error();
+
+  // A list of texts gives a list of answers' parts.
+  std::vector<std::vector<std::int32_t>> lists;
+  bool several = false;
+  if (chat) {
+    auto tokens = encode_messages(*json, model, options, *special);
+    if (!tokens) return tokens.error();
+    lists.push_back(std::move(*tokens));
+  } else {
+    const auto prompt = json->find("prompt");
+    if (prompt == json->end()) {
+      return ApiError{400, "missing_field", "prompt: wanted text or messages, got nothing",
+                      "prompt"};
+    }
+    several = prompt->is_array();
+    for (std::size_t i = 0; i < (several ? prompt->size() : 1); ++i) {
+      const Json& one = several ? (*prompt)[i] : *prompt;
+      if (!one.is_string()) {
+        return bad_field(several ? fmt::format("prompt[{}]", i) : "prompt", "text", excerpt(one));
+      }
+      lists.push_back(model.tokenizer.encode(one.get_ref<const std::string&>(), *special));
+    }
+  }
+
+  JsonWriter out;
+  out.begin_object().key("count");
+  if (several) out.begin_array();
+  for (const auto& tokens : lists) out.number(std::ssize(tokens));
+  if (several) out.end_array();
+  out.key("max_model_len").number(model.capacity).key("tokens");
+  if (several) out.begin_array();
+  for (const auto& tokens : lists) write_token_ids(out, tokens);
+  if (several) out.end_array();
+  if (*strings) {
+    out.key("token_strs");
+    if (several) out.begin_array();
+    for (const auto& tokens : lists) {
+      out.begin_array();
+      for (std::int32_t t : tokens) out.string(token_text(model.tokenizer, t));
+      out.end_array();
+    }
+    if (several) out.end_array();
+  }
+  out.end_object();
+  return out.take();
+}
+
+Result<std::string, ApiError> detokenize(const std::string& body, const ServedModel& model) {
+  const auto json = parse_body(body);
+  if (!json) return json.error();
+  const auto skip = read_flag(*json, "skip_special_tokens", false);
+  if (!skip) return skip.error();
+  const auto list = json->find("tokens");
+  if (list == json->end() || !list->is_array()) {
+    return ApiError{400, list == json->end() ? "missing_field" : "invalid_value",
+                    "tokens: wanted a list of token ids, got " +
+                        (list == json->end() ? "nothing" : excerpt(*list)),
+                    "tokens"};
+  }
+  std::vector<std::int32_t> tokens;
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    const auto id = integer_of((*list)[i], 0, model.vocab - 1);
+    if (!id) {
+      return bad_field(fmt::format("tokens[{}]", i),
+                       fmt::format("a token from 0 to {}", model.vocab - 1), excerpt((*list)[i]));
+    }
+    tokens.push_back(static_cast<std::int32_t>(*id));
+  }
+  const std::string text = model.tokenizer.decode(tokens, *skip);
+  JsonWriter out;
+  out.begin_object().key("prompt").string(text).key("text").string(text).end_object();
+  return out.take();
+}
+
+}  // namespace lathe

@@ -1,0 +1,20 @@
+// Bodies of /tokenize and /detokenize to their answers. Run on workers.
+#pragma once
+
+#include <string>
+
+#include "server/openai/api_error.h"
+#include "server/service/options.h"
+#include "server/service/served_model.h"
+
+namespace lathe {
+
+/// {"prompt": text or texts} or {"messages"}, with "add_special_tokens" and "return_token_strs", to
+/// {"count", "max_model_len", "tokens", "token_strs"?}. Errors: 400.
+Result<std::string, ApiError> tokenize(const std::string& body, const ServedModel& model,
+                                       const ServerOptions& options);
+
+/// {"tokens", "skip_special_tokens"?} to {"prompt", "text"}, the same twice. Errors: 400.
+Result<std::string, ApiError> detokenize(const std::string& body, const ServedModel& model);
+
+}  // namespace lathe

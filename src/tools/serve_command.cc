@@ -1,0 +1,89 @@
+// lathe serve: a model behind OpenAI's HTTP interface.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "io/read_file.h"
+#include "server/openai/fields.h"
+#include "server/service/routes.h"
+#include "server/service/server.h"
+#include "tools/command.h"
+#include "tools/serve_flags.h"
+
+namespace lathe {
+namespace {
+
+// The model's chat template, or the flag's. None: chat is refused, the rest works.
+Result<std::optional<ChatTemplateFile>> load_template(const ServeFlags& flags) {
+  auto loaded = load_chat_template(flags.model.runtime.model);
+  if (flags.chat_template.empty()) {
+    if (loaded) return std::optional(std::move(*loaded));
+    if (loaded.error().code == ErrorCode::unsupported || loaded.error().code == ErrorCode::io) {
+      return std::optional<ChatTemplateFile>();
+    }
+    return loaded.error();
+  }
+  const auto text = read_file(flags.chat_template);
+  if (!text) return text.error();
+  auto parsed = ChatTemplate::parse(*text);
+  if (!parsed) return parsed.error();
+  ChatTemplateFile out{std::move(*parsed), "", ""};
+  if (loaded) {
+    out.bos_token = loaded->bos_token;
+    out.eos_token = loaded->eos_token;
+  }
+  return std::optional(std::move(out));
+}
+
+int run_serve(const Command& command, ServeFlags& flags) {
+  if (flags.list_routes) print_out(describe_routes());
+  if (flags.list_fields) print_out(describe_fields());
+  if (flags.list_routes || flags.list_fields) return kExitOk;
+  if (const auto ok = need_tokenizer(flags.model); !ok) return refuse(ok.error());
+  if (const auto ok = complete(command, flags); !ok) return refuse(ok.error());
+  const auto tokenizer = Tokenizer::load(flags.model.runtime.model);
+  if (!tokenizer) return refuse(tokenizer.error());
+  const auto chat = load_template(flags);
+  if (!chat) return refuse(chat.error());
+
+  // The port comes before the weights: one that is taken shows at once, and health can be asked.
+  auto server = Server::start(flags.server, *tokenizer, *chat ? &**chat : nullptr);
+  if (!server) return refuse(server.error());
+  if (!flags.model.quiet) {
+    print_err(describe_effective(command));
+    if (!*chat) print_err("chat      the model has no chat template; --chat-template FILE\n");
+  }
+  fmt::print(stderr, "listening http://{}:{}\n", flags.server.host, (*server)->port());
+  if (!is_loopback(flags.server.host) && flags.server.api_keys.empty()) {
+    print_err("warning   anybody who reaches this machine may ask: no --api-key is set\n");
+  }
+  std::fflush(stderr);
+  int exit_code = kExitOk;
+  Server& s = **server;
+  const auto runtime =
+      start_model(flags.model, exit_code,
+                  [&s](std::int64_t done, std::int64_t total) { s.set_progress(done, total); });
+  if (!runtime) {
+    server->reset();
+    return exit_code;
+  }
+  if (const auto ok = s.serve(*runtime); !ok) {
+    server->reset();
+    return refuse(ok.error());
+  }
+  fmt::print(stderr, "ready     http://{}:{}\n", flags.server.host, s.port());
+  const int code = s.wait();
+  server->reset();
+  return code;
+}
+
+}  // namespace
+
+void add_serve_command(Command app, int& exit_code) {
+  auto flags = std::make_shared<ServeFlags>();
+  Command cmd = app.add_subcommand("serve", "Serve a model over HTTP, as OpenAI's clients expect");
+  add_serve_flags(cmd, *flags);
+  cmd.callback([flags, cmd, &exit_code] { exit_code = run_serve(cmd, *flags); });
+}
+
+}  // namespace lathe

@@ -1,0 +1,637 @@
+#!/usr/bin/env python3
+"""Runs lathe serve as clients do, over sockets, on the shipped checkpoints."""
+
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+LATHE = sys.argv.pop(1)
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+QUESTION = ("Rosa has 21 apples. Alice has 6 times as many apples as Rosa. "
+            "How many more apples does Alice have than Rosa?")
+ANSWER = ("Start: Rosa 21. Alice: Rosa 21 * 6 = Alice 126. "
+          "Difference: Alice 126 - Rosa 21 = Difference 105. #### 105")
+MESSAGES = [{"role": "user", "content": QUESTION}]
+
+
+class Server:
+    """A server on a port of its own, until the end of the block."""
+
+    def __init__(self, *flags: str, model: str = "models/tiny-gqa"):
+        self.process = subprocess.Popen([LATHE, "serve", "--model", str(ROOT / model), "--port", "0", *flags],
+                                        stderr=subprocess.PIPE, text=True)
+        self.log = []
+        self.port = None
+        ready = threading.Event()
+
+        def read():
+            for line in self.process.stderr:
+                self.log.append(line)
+                if found := re.match(r"listening http://.*:(\d+)", line):
+                    self.port = int(found[1])
+                if line.startswith("ready "):
+                    ready.set()
+            ready.set()
+
+        self.reader = threading.Thread(target=read, daemon=True)
+        self.reader.start()
+        if not ready.wait(60) or self.process.poll() is not None:
+            raise AssertionError("the server did not start: " + "".join(self.log))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.reader.join()
+        self.process.stderr.close()
+
+    def call(self, method: str, path: str, body=None, headers: dict | None = None):
+        """(status, headers, body), JSON where it is."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        headers = dict(headers or {})
+        if body is not None and not isinstance(body, (bytes, str)):
+            body = json.dumps(body)
+        if body is not None:
+            headers.setdefault("Content-Type", "application/json")
+        try:
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            text = response.read().decode()
+        finally:
+            connection.close()
+        kind = response.headers.get("Content-Type", "")
+        return response.status, response.headers, json.loads(text) if "json" in kind and text else text
+
+    def post(self, path: str, body, status: int = 200):
+        got, _, answer = self.call("POST", path, body)
+        assert got == status, (got, answer)
+        return answer
+
+    def stream(self, path: str, body: dict) -> list:
+        """The events of a stream: JSON, and the last one's "[DONE]"."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("POST", path, json.dumps({**body, "stream": True}), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
+        assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+        text = response.read().decode()
+        connection.close()
+        events = text.split("\n\n")
+        assert events.pop() == "", text[-50:]
+        assert all(e.startswith("data: ") and "\n" not in e for e in events), text
+        assert events[-1] == "data: [DONE]"
+        return [json.loads(e[6:]) for e in events[:-1]]
+
+    def metric(self, name: str) -> float:
+        text = self.call("GET", "/metrics")[2]
+        return sum(float(line.split()[-1]) for line in text.splitlines()
+                   if re.match(re.escape(name) + r"[ {]", line))
+
+    def until(self, condition, what: str):
+        """Waits for what comes by itself; a minute is far beyond any machine's need."""
+        for _ in range(3000):
+            if condition():
+                return
+            time.sleep(0.02)
+        raise AssertionError("still waiting for " + what)
+
+    def is_alive(self):
+        """A request answers, and no page is held when it has."""
+        assert self.post("/v1/chat/completions", {"messages": MESSAGES})["choices"][0]["message"]["content"] == ANSWER
+        self.until(lambda: self.metric("lathe_num_held_pages") == 0, "free pages")
+
+
+class Answers(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.__exit__()
+
+    def refused(self, path, body, param, code="invalid_value", status=400):
+        got, _, answer = self.server.call("POST", path, body)
+        self.assertEqual(got, status, (body, answer))
+        error = answer["error"]
+        self.assertEqual(set(error), {"message", "type", "param", "code"})
+        self.assertEqual((error["param"], error["code"]), (param, code), error["message"])
+        return error["message"]
+
+    def test_chat_whole(self):
+        answer = self.server.post("/v1/chat/completions", {"model": "tiny-gqa", "messages": MESSAGES})
+        self.assertRegex(answer["id"], "^chatcmpl-[0-9a-f]{32}$")
+        self.assertEqual((answer["object"], answer["model"]), ("chat.completion", "tiny-gqa"))
+        (choice,) = answer["choices"]
+        self.assertEqual(choice["message"], {"role": "assistant", "content": ANSWER, "refusal": None})
+        self.assertEqual((choice["finish_reason"], choice["logprobs"]), ("stop", None))
+        usage = answer["usage"]
+        self.assertEqual(usage["total_tokens"], usage["prompt_tokens"] + usage["completion_tokens"])
+        tokens = self.server.post("/tokenize", {"messages": MESSAGES})
+        self.assertEqual(usage["prompt_tokens"], tokens["count"])
+        self.assertGreater(answer["timings"]["predicted_per_second"], 0)
+
+    def test_chat_stream_is_the_whole_answer_in_parts(self):
+        body = {"messages": MESSAGES, "n": 3, "seed": 5, "temperature": 0.8, "logprobs": True, "top_logprobs": 2,
+                "stream_options": {"include_usage": True}}
+        whole = self.server.post("/v1/chat/completions", {k: v for k, v in body.items() if k != "stream_options"})
+        events = self.server.stream("/v1/chat/completions", body)
+        usage = events.pop()
+        self.assertEqual((usage["choices"], usage["usage"]["completion_tokens"]), ([], whole["usage"]["completion_tokens"]))
+        self.assertEqual({e["object"] for e in events}, {"chat.completion.chunk"})
+        seen = []
+        for e in events:
+            (choice,) = e["choices"]
+            if choice["index"] not in seen:
+                self.assertEqual(choice["delta"], {"role": "assistant", "content": ""})
+                seen.append(choice["index"])
+        self.assertEqual(seen, [0, 1, 2])
+        for want in whole["choices"]:
+            mine = [e["choices"][0] for e in events if e["choices"][0]["index"] == want["index"]]
+            self.assertEqual("".join(c["delta"].get("content", "") for c in mine), want["message"]["content"])
+            entries = [x for c in mine if c["logprobs"] for x in c["logprobs"]["content"]]
+            self.assertEqual(entries, want["logprobs"]["content"])
+            self.assertEqual([c["finish_reason"] for c in mine[:-1]], [None] * (len(mine) - 1))
+            self.assertEqual((mine[-1]["delta"], mine[-1]["finish_reason"]), ({}, want["finish_reason"]))
+
+    def test_choices_draw_differently_and_repeat(self):
+        body = {"prompt": "Rosa has", "max_tokens": 24, "n": 4, "seed": -9, "temperature": 2.0, "ignore_eos": True}
+        first = [c["text"] for c in self.server.post("/v1/completions", body)["choices"]]
+        self.assertEqual(len(set(first)), 4)
+        self.assertEqual([c["text"] for c in self.server.post("/v1/completions", body)["choices"]], first)
+        self.assertEqual(self.server.post("/v1/completions", {**body, "n": 1})["choices"][0]["text"], first[0])
+
+    def test_a_shared_prompt_is_computed_once(self):
+        prompt = [(7 * i) % 900 + 300 for i in range(2000)]
+        before = self.server.metric("lathe_step_seconds_count")
+        answer = self.server.post("/v1/completions", {"prompt": prompt, "n": 8, "max_tokens": 2, "ignore_eos": True})
+        self.assertEqual(answer["usage"]["prompt_tokens"], 2000)
+        self.assertLess(self.server.metric("lathe_step_seconds_count") - before, 8)
+
+    def test_completions_of_several_prompts(self):
+        tokens = self.server.post("/tokenize", {"prompt": ["Rosa has 21", "Alice"]})["tokens"]
+        texts = self.server.post("/v1/completions", {"prompt": ["Rosa has 21", "Alice"], "n": 2, "temperature": 0, "max_tokens": 5})
+        ids = self.server.post("/v1/completions", {"prompt": tokens, "n": 2, "temperature": 0, "max_tokens": 5})
+        self.assertEqual([c["index"] for c in texts["choices"]], [0, 1, 2, 3])
+        self.assertEqual([c["text"] for c in texts["choices"]], [c["text"] for c in ids["choices"]])
+        self.assertEqual(texts["choices"][0]["text"], texts["choices"][1]["text"])
+
+    def test_echo(self):
+        body = {"prompt": "Rosa has 21", "echo": True, "temperature": 0, "max_tokens": 4, "ignore_eos": True}
+        plain = self.server.post("/v1/completions", {**body, "echo": False})["choices"][0]["text"]
+        self.assertEqual(self.server.post("/v1/completions", body)["choices"][0]["text"], "Rosa has 21" + plain)
+        events = self.server.stream("/v1/completions", body)
+        self.assertEqual(events[0]["choices"][0]["text"], "Rosa has 21")
+        self.assertEqual("".join(e["choices"][0]["text"] for e in events), "Rosa has 21" + plain)
+        nothing = self.server.post("/v1/completions", {**body, "max_tokens": 0})
+        self.assertEqual((nothing["choices"][0]["text"], nothing["usage"]["completion_tokens"]), ("Rosa has 21", 0))
+        self.refused("/v1/completions", {**body, "max_tokens": 0, "echo": False}, "max_tokens")
+
+    def test_stop_strings(self):
+        body = {"messages": MESSAGES}
+        cut = self.server.post("/v1/chat/completions", {**body, "stop": ["zz", "126"]})
+        choice = cut["choices"][0]
+        self.assertEqual(choice["message"]["content"], ANSWER.split("126")[0])
+        self.assertEqual((choice["finish_reason"], choice["matched_stop"]), ("stop", "126"))
+        kept = self.server.post("/v1/chat/completions", {**body, "stop": "126", "include_stop_str_in_output": True})
+        self.assertEqual(kept["choices"][0]["message"]["content"], ANSWER.split("126")[0] + "126")
+        # An answer that ends with the beginning of a stop string keeps it.
+        tail = self.server.post("/v1/chat/completions", {**body, "stop": "#### 1056"})
+        self.assertEqual(tail["choices"][0]["message"]["content"], ANSWER)
+        events = self.server.stream("/v1/chat/completions", {**body, "stop": "126"})
+        self.assertEqual("".join(e["choices"][0]["delta"].get("content", "") for e in events), ANSWER.split("126")[0])
+        self.server.is_alive()
+
+    def test_text_logprobs(self):
+        answer = self.server.post("/v1/completions", {"prompt": "Rosa has", "max_tokens": 6, "temperature": 0, "logprobs": 3, "ignore_eos": True,
+                                                      "skip_special_tokens": False})
+        choice = answer["choices"][0]
+        lists = choice["logprobs"]
+        self.assertEqual({len(v) for v in lists.values()}, {6})
+        self.assertEqual("".join(lists["tokens"]), choice["text"])
+        for token, value, top, offset in zip(*(lists[k] for k in ("tokens", "token_logprobs", "top_logprobs", "text_offset"))):
+            self.assertEqual(choice["text"][offset:offset + len(token)], token)
+            self.assertEqual(top[token], value)
+            self.assertEqual(max(top.values()), value)  # greedy
+
+    def test_generate(self):
+        body = {"text": "Rosa has", "sampling_params": {"max_new_tokens": 6, "temperature": 0, "ignore_eos": True}}
+        whole = self.server.post("/generate", {**body, "rid": "mine"})
+        self.assertEqual(whole["meta_info"]["id"], "mine")
+        self.assertEqual(whole["meta_info"]["finish_reason"], {"type": "length", "length": 6})
+        self.assertEqual(len(whole["output_ids"]), 6)
+        events = self.server.stream("/generate", body)
+        for before, after in zip(events, events[1:]):
+            self.assertTrue(after["text"].startswith(before["text"]))
+            self.assertIsNone(before["meta_info"]["finish_reason"])
+        self.assertEqual((events[-1]["text"], events[-1]["output_ids"]), (whole["text"], whole["output_ids"]))
+        parts = self.server.stream("/generate", {**body, "incremental": True})
+        self.assertEqual("".join(e["text"] for e in parts), whole["text"])
+        self.assertEqual(sum((e["output_ids"] for e in parts), []), whole["output_ids"])
+        batch = self.server.post("/generate", {**body, "text": ["Rosa has", "Alice"]})
+        self.assertEqual((len(batch), batch[0]["text"]), (2, whole["text"]))
+        streamed = self.server.stream("/generate", {**body, "text": ["Rosa has", "Alice"]})
+        self.assertEqual({e["index"] for e in streamed}, {0, 1})
+        logprobs = self.server.post("/generate", {**body, "return_logprob": True, "top_logprobs_num": 2, "return_text_in_logprobs": True})
+        info = logprobs["meta_info"]
+        self.assertEqual([e[1] for e in info["output_token_logprobs"]], logprobs["output_ids"])
+        self.assertEqual([len(e) for e in info["output_top_logprobs"]], [2] * 6)
+
+    def test_tokens_and_text(self):
+        answer = self.server.post("/tokenize", {"prompt": QUESTION, "return_token_strs": True})
+        self.assertEqual("".join(answer["token_strs"]), QUESTION)
+        self.assertEqual(answer["count"], len(answer["tokens"]))
+        text = self.server.post("/detokenize", {"tokens": answer["tokens"]})
+        self.assertEqual((text["prompt"], text["text"]), (QUESTION, QUESTION))
+        self.refused("/detokenize", {"tokens": [99999999]}, "tokens[0]")
+        self.refused("/tokenize", {}, "prompt", "missing_field")
+        info = self.server.call("GET", "/tokenizer_info")[2]
+        self.assertEqual((info["eos_token"], info["bos_token"]), ("<eos>", "<bos>"))
+
+    def test_what_is_served(self):
+        status, _, models = self.server.call("GET", "/v1/models")
+        self.assertEqual((status, models["object"], models["data"][0]["id"]), (200, "list", "tiny-gqa"))
+        self.assertEqual(self.server.call("GET", "/v1/models/tiny-gqa")[2], models["data"][0])
+        self.assertEqual(self.server.call("GET", "/v1/models/other")[0], 404)
+        self.assertEqual(self.server.call("GET", "/health")[2], {"status": "ok"})
+        self.assertEqual(self.server.call("GET", "/ready")[0], 200)
+        self.assertEqual(self.server.call("GET", "/health_generate")[0], 200)
+        self.assertTrue(self.server.call("GET", "/model_info")[2]["is_generation"])
+        info = self.server.call("GET", "/server_info")[2]
+        self.assertIn("inplace", info["plan"])
+        self.assertEqual(info["max_logprobs"], "20")
+        plan = self.server.call("GET", "/plan")[2]
+        self.assertTrue(plan["plan"]["legal"])
+        self.assertTrue(any(not cell["legal"] and cell["reasons"] for cell in plan["groups"][0]["matrix"]))
+
+    def test_bad_values_are_named(self):
+        chat = {"messages": MESSAGES}
+        for field, values in {
+                "temperature": [-1, "1", True, []], "top_p": [0, 1.5, -1], "top_k": [-2, 1.5], "min_p": [2],
+                "frequency_penalty": [3], "presence_penalty": [-3], "repetition_penalty": [0, 3], "n": [0, 129, 1.5],
+                "max_tokens": [0, -1, 2**63, 1.5, "8"], "seed": [2**64, 0.5], "stream": [1, "true"],
+                "logit_bias": [[], {"-1": 1}, {"x": 1}, {"1": 101}], "top_logprobs": [21, -1]}.items():
+            for value in values:
+                message = self.refused("/v1/chat/completions", {**chat, field: value}, f"{field}.1" if value == {"1": 101} else field)
+                self.assertIn(": wanted ", message)
+        self.refused("/v1/chat/completions", {**chat, "logit_bias": {"999999": 1}}, "logit_bias[0]")
+        self.refused("/v1/chat/completions", {**chat, "stop": ""}, "stop")
+        self.refused("/v1/chat/completions", {**chat, "stop": ["a", ""]}, "stop[1]")
+        self.refused("/v1/chat/completions", {**chat, "stop": ["a"] * 33}, "stop")
+        self.refused("/v1/chat/completions", {**chat, "top_logprobs": 2}, "top_logprobs")
+        self.refused("/v1/chat/completions", {**chat, "stream_options": {}}, "stream_options")
+        self.refused("/v1/chat/completions", {**chat, "max_tokens": 10**9}, "max_tokens", "context_length_exceeded")
+        self.refused("/v1/completions", {"prompt": "a", "n": 1, "best_of": 2}, "best_of")
+        self.refused("/v1/completions", {"prompt": "a", "max_tokens": 2, "min_tokens": 3}, "min_tokens")
+        self.refused("/generate", {"text": "a", "sampling_params": {"top_p": 7}}, "sampling_params.top_p")
+        self.refused("/generate", {"text": "a", "input_ids": [1]}, "input_ids")
+        self.server.is_alive()
+
+    def test_empty_prompts(self):
+        for prompt, param in [("", "prompt"), ([], "prompt"), ([[]], "prompt[0]"), ([""], "prompt[0]"), (["a", 1], "prompt[1]"),
+                              ([1, "a"], "prompt[1]"), ([999999], "prompt[0]"), ([[1], [-1]], "prompt[1][0]"), (7, "prompt")]:
+            self.refused("/v1/completions", {"prompt": prompt}, param)
+        self.refused("/v1/completions", {}, "prompt", "missing_field")
+        self.refused("/v1/completions", {"prompt": None}, "prompt", "missing_field")
+        self.refused("/v1/chat/completions", {"messages": []}, "messages")
+        self.refused("/generate", {}, "text", "missing_field")
+
+    def test_messages_are_checked(self):
+        def chat(message, param, code="invalid_value"):
+            self.refused("/v1/chat/completions", {"messages": [MESSAGES[0], message]}, param, code)
+        chat("hello", "messages[1]")
+        chat({"content": "a"}, "messages[1].role")
+        chat({"role": "robot", "content": "a"}, "messages[1].role")
+        chat({"role": "user"}, "messages[1].content")
+        chat({"role": "user", "content": 7}, "messages[1].content")
+        chat({"role": "user", "content": [{"type": "image_url"}]}, "messages[1].content[0].type")
+        chat({"role": "user", "content": [{"type": "text", "text": 1}]}, "messages[1].content[0].text")
+        chat({"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{bad"}}]},
+             "messages[1].tool_calls[0].function.arguments")
+        parts = [{"type": "text", "text": part} for part in QUESTION.split(". ")]
+        joined = [{"role": "user", "content": QUESTION.replace(". ", "\n")}]
+        self.assertEqual(self.server.post("/tokenize", {"messages": [{"role": "user", "content": parts}]}),
+                         self.server.post("/tokenize", {"messages": joined}))
+
+    def test_the_last_message_goes_on(self):
+        begun = ANSWER[:ANSWER.index(" Alice 126")]
+        messages = [*MESSAGES, {"role": "assistant", "content": begun}]
+        rest = self.server.post("/v1/chat/completions", {"messages": messages, "continue_final_message": True, "temperature": 0})
+        self.assertEqual(begun + rest["choices"][0]["message"]["content"], ANSWER)
+
+    def test_what_is_not_supported_is_refused(self):
+        for field, value in [("response_format", {"type": "json_object"}), ("regex", "a+"), ("priority", 3)]:
+            self.refused("/v1/chat/completions", {"messages": MESSAGES, field: value},
+                         "response_format.type" if field == "response_format" else field, "unsupported_field")
+        self.refused("/generate", {"text": "a", "return_hidden_states": True}, "return_hidden_states", "unsupported_field")
+        # Clients send such fields without meaning anything by them.
+        self.server.post("/v1/chat/completions", {"messages": MESSAGES, "logprobs": None, "lora_path": None, "regex": None,
+                                                  "response_format": {"type": "text"}, "max_tokens": 1, "user": "u", "store": False})
+
+    def test_unknown_fields_are_told(self):
+        _, headers, _ = self.server.call("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1, "temprature": 1})
+        self.assertEqual(headers["X-Lathe-Ignored"], "temprature")
+
+    def test_bodies_that_are_no_json(self):
+        for body in ["", "{", "[]", "nul", '{"prompt": "a"} x', '{"prompt": NaN}', b'{"prompt": "\xff"}',
+                     '{"prompt": "a", "prompt": "b"}', "[" * 100000, '{"a":' * 600 + "1" + "}" * 600]:
+            self.refused("/v1/completions", body, None, "invalid_json")
+        self.assertIn("line 2, column 11", self.refused("/v1/completions", '{\n"prompt": x}', None, "invalid_json"))
+
+    def test_routes_and_methods(self):
+        self.assertEqual(self.server.call("GET", "/nothing")[2]["error"]["code"], "route_not_found")
+        for path in ("//v1/models", "/V1/models", "/v1/%6dodels", "/v1"):
+            self.assertEqual(self.server.call("GET", path)[0], 404, path)
+        status, headers, _ = self.server.call("GET", "/v1/chat/completions")
+        self.assertEqual((status, headers["Allow"]), (405, "POST"))
+        self.assertEqual(self.server.call("DELETE", "/health")[0], 405)
+        self.assertEqual(self.server.call("GET", "/health/")[0], 200)
+        status, headers, body = self.server.call("HEAD", "/v1/models")
+        self.assertEqual((status, body), (200, ""))
+        self.assertGreater(int(headers["Content-Length"]), 50)
+        self.assertEqual(self.server.call("POST", "/v1/completions", "{}", {"Content-Type": "text/plain"})[0], 415)
+        self.assertEqual(self.server.call("POST", "/v1/completions", "{}", {"Content-Type": "Application/JSON; charset=utf-8"})[0], 400)
+        self.assertEqual(self.server.call("POST", "/v1/completions", "{}", {"Content-Encoding": "gzip"})[0], 415)
+
+    def test_request_ids(self):
+        self.assertEqual(self.server.call("GET", "/health", headers={"X-Request-Id": "abc"})[1]["X-Request-Id"], "abc")
+        for odd in ("a b", "x" * 129):
+            self.assertRegex(self.server.call("GET", "/health", headers={"X-Request-Id": odd})[1]["X-Request-Id"], "^[0-9a-f]{32}$")
+        # The same id many times at once is many requests.
+        answers = [None] * 30
+        def ask(i):
+            answers[i] = self.server.call("POST", "/generate", {"input_ids": [300 + i] * 3, "rid": "same",
+                                                                "sampling_params": {"temperature": 0, "max_new_tokens": 4, "ignore_eos": True}},
+                                          {"X-Request-Id": "same"})[2]
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(answers))]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        for i, answer in enumerate(answers):
+            alone = self.server.post("/v1/completions", {"prompt": [300 + i] * 3, "temperature": 0, "max_tokens": 4, "ignore_eos": True})
+            self.assertEqual(answer["text"], alone["choices"][0]["text"])
+
+    def test_other_models_are_unknown(self):
+        self.refused("/v1/chat/completions", {"messages": MESSAGES, "model": "gpt"}, "model", "model_not_found", 404)
+        self.server.post("/v1/chat/completions", {"messages": MESSAGES, "model": "default", "max_tokens": 1})
+
+    def test_pages_of_other_sites_are_refused(self):
+        body = {"prompt": "a", "max_tokens": 1}
+        own = f"http://127.0.0.1:{self.server.port}"
+        for headers, status in [({"Origin": "https://evil.example"}, 403), ({"Sec-Fetch-Site": "cross-site"}, 403),
+                                ({"Origin": "null"}, 403), ({"Host": "evil.example"}, 403), ({"Origin": own}, 200),
+                                ({"Sec-Fetch-Site": "same-origin"}, 200), ({"Host": "localhost:1"}, 200)]:
+            self.assertEqual(self.server.call("POST", "/v1/completions", body, headers)[0], status, headers)
+
+    def test_raw_http(self):
+        def ask(raw: bytes) -> bytes:
+            with socket.create_connection(("127.0.0.1", self.server.port), timeout=60) as s:
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    s.sendall(raw)
+                out = b""
+                with contextlib.suppress(ConnectionResetError):
+                    while part := s.recv(65536):
+                        out += part
+                return out
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        body = b'{"prompt": "a", "max_tokens": 1}'
+        close = b"Connection: close\r\n"
+        sized = b"Content-Length: %d\r\n" % len(body)
+        chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+        self.assertIn(b" 200 OK", ask(head + close + sized + b"\r\n" + body))
+        self.assertIn(b" 200 OK", ask(head + close + b"Transfer-Encoding: chunked\r\n\r\n" + chunked))
+        self.assertTrue(ask(head + close + sized + b"Expect: 100-continue\r\n\r\n" + body).startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200"))
+        for bad in (sized + b"Transfer-Encoding: chunked\r\n\r\n" + chunked,
+                    sized + b"Content-Length: 3\r\n\r\n" + body,
+                    b"Content-Length : 5\r\n\r\nhello", b"Content-Length: -1\r\n\r\n", b"Content-Length: x\r\n\r\n",
+                    b"Bad Name: 1\r\n\r\n"):
+            answer = ask(head + bad)
+            self.assertTrue(answer.startswith(b"HTTP/1.1 400 "), answer[:60])
+            self.assertIn(b"Connection: close", answer)
+            self.assertEqual(answer.count(b"HTTP/1.1 400 "), 1)
+        self.assertTrue(ask(b"HELLO\r\n\r\n").startswith(b"HTTP/1.1 400 "))
+        self.assertTrue(ask(head + b"X: " + b"a" * 40000 + b"\r\n\r\n").startswith(b"HTTP/1.1 431 "))
+        self.assertTrue(ask(head + b"A: b\r\n" * 200 + b"\r\n").startswith(b"HTTP/1.1 431 "))
+        self.assertTrue(ask(head + b"Content-Length: 99999999\r\n\r\n").startswith(b"HTTP/1.1 413 "))
+        streamed = body.replace(b"}", b', "stream": true}')
+        old = ask(b"POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(streamed) + streamed)
+        self.assertNotIn(b"chunked", old)
+        self.assertTrue(old.endswith(b"data: [DONE]\n\n"), old)
+        two = ask(head + sized + b"\r\n" + body + b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + close + b"\r\n")
+        self.assertEqual(two.count(b"HTTP/1.1 200 OK"), 2)
+        self.assertIn(b'{"status":"ok"}', two)
+
+    def test_done_has_a_chunk_of_its_own(self):
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=60) as s:
+            body = b'{"prompt": "a", "max_tokens": 3, "stream": true, "ignore_eos": true}'
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                      b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            out = b""
+            while part := s.recv(65536):
+                out += part
+        chunks = out.split(b"\r\n\r\n", 1)[1]
+        parts = []
+        while chunks:
+            size, rest = chunks.split(b"\r\n", 1)
+            parts.append(rest[:int(size, 16)])
+            chunks = rest[int(size, 16) + 2:]
+        self.assertEqual(parts[-2:], [b"data: [DONE]\n\n", b""])
+        self.assertTrue(all(p.startswith(b"data: ") and p.endswith(b"\n\n") for p in parts[:-1]))
+
+    def test_a_client_that_leaves_frees_its_pages(self):
+        for stream in (True, False):
+            before = self.server.metric("lathe_aborted_requests_total")
+            body = json.dumps({"prompt": "a", "max_tokens": 8000, "ignore_eos": True, "stream": stream, "n": 3})
+            connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+            connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+            self.server.until(lambda: self.server.metric("lathe_num_running_reqs") > 0, "a running request")
+            connection.close()
+            self.server.until(lambda: self.server.metric("lathe_aborted_requests_total") == before + 1, "the abort")
+            self.server.is_alive()
+
+    def test_abort_by_name(self):
+        result = []
+        def ask():
+            result.append(self.server.post("/generate", {"text": "a", "rid": "long", "sampling_params": {"max_new_tokens": 8000, "ignore_eos": True}}))
+        thread = threading.Thread(target=ask)
+        thread.start()
+        self.server.until(lambda: self.server.metric("lathe_num_running_reqs") > 0, "a running request")
+        self.server.post("/abort_request", {"rid": "nobody"})
+        self.server.post("/abort_request", {"rid": "long"})
+        thread.join()
+        self.assertEqual(result[0]["meta_info"]["finish_reason"]["type"], "abort")
+        self.server.is_alive()
+
+    def test_flush_cache(self):
+        body = {"prompt": [400] * 300, "max_tokens": 1}
+        self.server.post("/v1/completions", body)
+        self.assertGreater(self.server.post("/v1/completions", body)["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+        self.assertEqual(self.server.call("POST", "/flush_cache?timeout=30")[0], 200)
+        self.assertEqual(self.server.post("/v1/completions", body)["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+
+    def test_metrics(self):
+        self.server.post("/v1/completions", {"prompt": "a", "max_tokens": 2, "ignore_eos": True})
+        text = self.server.call("GET", "/metrics")[2]
+        kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
+        for line in text.splitlines():
+            if line.startswith("#"):
+                continue
+            name = re.match(r"([a-z0-9_:]+)", line)[1]
+            base = re.sub(r"_(bucket|sum|count)$", "", name)
+            self.assertTrue(name in kinds or kinds.get(base) == "histogram", line)
+            float(line.split()[-1])
+        self.assertEqual(self.server.metric("lathe_num_running_reqs"), 0)
+
+
+class Flags(unittest.TestCase):
+    def test_keys(self):
+        with Server("--api-key", "k1", "--api-key", "k2", "--admin-api-key", "boss") as server:
+            routes = subprocess.run([LATHE, "serve", "--list-routes"], capture_output=True, text=True).stdout
+            for line in routes.splitlines():
+                path, rest = line.split(maxsplit=1)
+                method = re.search(r"\b(GET|POST)\b", rest)[1]
+                auth = re.search(r"\b(open|key|admin)\b", rest)[1]
+                body = {} if method == "POST" else None
+                for key, good in [(None, False), ("k", False), ("k11", False), ("k1", auth == "key"), ("k2", auth == "key"), ("boss", True)]:
+                    headers = {"Authorization": "Bearer " + key} if key else {}
+                    status, got, _ = server.call(method, path, body, headers)
+                    self.assertEqual(status == 401, not (good or auth == "open"), (path, key, status))
+                    if status == 401:
+                        self.assertEqual(got["WWW-Authenticate"], "Bearer")
+            self.assertEqual(server.call("GET", "/v1/models", headers={"Authorization": "k1"})[0], 200)
+            self.assertEqual(server.call("GET", "/v1/models", headers={"x-api-key": "k2"})[0], 200)
+            info = json.dumps(server.call("GET", "/server_info", headers={"x-api-key": "k2"})[2])
+            for text in (info, "".join(server.log)):
+                self.assertNotIn("k1", text)
+                self.assertNotIn("boss", text)
+
+    def test_overload(self):
+        with Server("--max-queued-requests", "1", "--max-running-requests", "1") as server:
+            body = {"prompt": "a", "max_tokens": 8000, "ignore_eos": True}
+            def ask():
+                with contextlib.suppress(Exception):
+                    server.call("POST", "/v1/completions", body)
+            threads = []
+            for waiting in (0, 1):
+                threads.append(threading.Thread(target=ask, daemon=True))
+                threads[-1].start()
+                server.until(lambda: server.metric("lathe_num_running_reqs") == 1 and server.metric("lathe_num_queue_reqs") == waiting, "the queue")
+            server.until(lambda: server.call("GET", "/ready")[0] == 503, "a full queue")
+            status, headers, answer = server.call("POST", "/v1/completions", body)
+            self.assertEqual((status, answer["error"]["code"]), (503, "queue_full"))
+            self.assertEqual((headers["Retry-After"], headers["x-should-retry"]), ("1", "true"))
+            self.assertEqual(server.call("GET", "/health")[0], 200)
+            server.post("/abort_request", {"abort_all": True})
+            [t.join() for t in threads]
+            server.is_alive()
+
+    def test_deadlines(self):
+        with Server("--request-timeout", "1") as server:
+            body = {"prompt": "a", "max_tokens": 8000, "ignore_eos": True, "n": 32}
+            self.assertEqual(server.post("/v1/completions", body, 503)["error"]["code"], "request_timeout")
+            events = server.stream("/v1/completions", body)
+            self.assertEqual(events[-1]["error"]["code"], "request_timeout")
+            server.is_alive()
+
+    def test_sigterm_lets_answers_end(self):
+        with Server() as server:
+            body = {"prompt": "a", "max_tokens": 1500, "ignore_eos": True}
+            got = []
+            threads = [threading.Thread(target=lambda: got.append(server.stream("/v1/completions", body))) for _ in range(4)]
+            [t.start() for t in threads]
+            server.until(lambda: server.metric("lathe_num_running_reqs") == 4, "four streams")
+            server.process.send_signal(signal.SIGTERM)
+            [t.join() for t in threads]
+            self.assertEqual(server.process.wait(60), 0)
+            self.assertEqual([e[-1]["choices"][0]["finish_reason"] for e in got], ["length"] * 4)
+
+    def test_a_second_signal_stops_at_once(self):
+        with Server() as server:
+            body = {"prompt": "a", "max_tokens": 8000, "ignore_eos": True, "n": 64}
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+            server.until(lambda: server.metric("lathe_num_running_reqs") > 0, "a running request")
+            server.process.send_signal(signal.SIGTERM)
+            server.until(lambda: any(line.startswith("stopping") for line in server.log), "the first signal")
+            server.process.send_signal(signal.SIGINT)
+            self.assertEqual(server.process.wait(60), 0)
+            connection.close()
+
+    def test_a_taken_port_is_refused_before_loading(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            result = subprocess.run([LATHE, "serve", "--model", str(ROOT / "models/tiny-gqa"), "--port", str(taken.getsockname()[1])],
+                                    capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 2)
+        self.assertRegex(result.stderr, r"^lathe: --port: wanted a port that is free, got \d+, which is taken; --port 0 takes any\n$")
+
+    def test_other_refusals(self):
+        for flags, message in [(["--host", "no such host"], "--host"), (["--chat-template-kwargs", "[1]"], "--chat-template-kwargs"),
+                               (["--metrics-names", "x"], "--metrics-names"), (["--max-connections", "999999999999"], "ulimit -n")]:
+            result = subprocess.run([LATHE, "serve", "--model", str(ROOT / "models/tiny-gqa"), "--port", "0", *flags],
+                                    capture_output=True, text=True, timeout=60)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn(message, result.stderr)
+            self.assertEqual(result.stderr.count("\n"), 1)
+
+    def test_environment_and_names(self):
+        os.environ["LATHE_SERVED_MODEL_NAME"] = "a-name"
+        os.environ["LATHE_MAX_N"] = "2"
+        try:
+            with Server("--strict-fields", "--metrics-names", "sglang", "--metrics-names", "vllm") as server:
+                self.assertEqual(server.call("GET", "/v1/models")[2]["data"][0]["id"], "a-name")
+                self.assertTrue(any(re.match(r"--max-n +2 +environment$", line) for line in server.log))
+                self.assertEqual(server.post("/v1/completions", {"prompt": "a", "n": 3}, 400)["error"]["param"], "n")
+                error = server.post("/v1/completions", {"prompt": "a", "temprature": 3}, 400)["error"]
+                self.assertIn("did you mean temperature?", error["message"])
+                text = server.call("GET", "/metrics")[2]
+                self.assertIn('sglang:num_running_reqs{model_name="a-name"} 0', text)
+                self.assertIn('vllm:num_requests_running{model_name="a-name",engine="0"} 0', text)
+        finally:
+            del os.environ["LATHE_SERVED_MODEL_NAME"], os.environ["LATHE_MAX_N"]
+
+    def test_cors(self):
+        with Server("--cors-origins", "https://app.example") as server:
+            headers = {"Origin": "https://app.example"}
+            status, got, _ = server.call("OPTIONS", "/v1/completions", headers=headers)
+            self.assertEqual((status, got["Access-Control-Allow-Origin"]), (204, "https://app.example"))
+            status, got, _ = server.call("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1}, headers)
+            self.assertEqual((status, got["Access-Control-Allow-Origin"]), (200, "https://app.example"))
+            self.assertEqual(server.call("OPTIONS", "/v1/completions", headers={"Origin": "https://b.example"})[0], 403)
+
+    def test_limits_of_http(self):
+        with Server("--max-body-bytes", "1000", "--header-timeout", "1", "--body-timeout", "1", "--keep-alive-timeout", "1") as server:
+            self.assertEqual(server.call("POST", "/v1/completions", {"prompt": "a" * 2000})[0], 413)
+            def until_closed(raw: bytes) -> bytes:
+                with socket.create_connection(("127.0.0.1", server.port), timeout=60) as s:
+                    s.sendall(raw)
+                    out = b""
+                    while part := s.recv(65536):
+                        out += part
+                    return out
+            self.assertEqual(until_closed(b"GET /hea"), b"")
+            self.assertTrue(until_closed(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{").startswith(b"HTTP/1.1 408 "))
+            self.assertTrue(until_closed(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").startswith(b"HTTP/1.1 200 "))
+
+
+class LatentModel(unittest.TestCase):
+    def test_a_sparse_model_answers_the_same_way(self):
+        with Server(model="models/tiny-v32") as server:
+            whole = server.post("/v1/chat/completions", {"messages": MESSAGES})["choices"][0]["message"]["content"]
+            self.assertTrue(whole.endswith("#### 105"), whole)
+            events = server.stream("/v1/chat/completions", {"messages": MESSAGES})
+            self.assertEqual("".join(e["choices"][0]["delta"].get("content", "") for e in events), whole)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
