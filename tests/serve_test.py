@@ -538,15 +538,17 @@ class Flags(unittest.TestCase):
 
     def test_deadlines(self):
         with Server("--request-timeout", "1") as server:
-            body = {"prompt": "a", "max_tokens": 8000, "ignore_eos": True, "n": 32}
+            body = {"prompt": "a", "max_tokens": 8000, "ignore_eos": True, "n": 64}
             self.assertEqual(server.post("/v1/completions", body, 503)["error"]["code"], "request_timeout")
-            events = server.stream("/v1/completions", body)
-            self.assertEqual(events[-1]["error"]["code"], "request_timeout")
-            server.is_alive()
+            # As an event, or as the answer where the machine was too slow for a first token.
+            _, _, text = server.call("POST", "/v1/completions", {**body, "stream": True})
+            last = text if isinstance(text, dict) else json.loads(text.split("\n\n")[-3].removeprefix("data: "))
+            self.assertEqual(last["error"]["code"], "request_timeout")
+            server.until(lambda: server.metric("lathe_num_held_pages") == 0, "free pages")
 
     def test_sigterm_lets_answers_end(self):
-        with Server() as server:
-            body = {"prompt": "a", "max_tokens": 1500, "ignore_eos": True}
+        with Server("--shutdown-timeout", "600") as server:
+            body = {"prompt": "a", "max_tokens": 3000, "ignore_eos": True}
             got = []
             threads = [threading.Thread(target=lambda: got.append(server.stream("/v1/completions", body))) for _ in range(4)]
             [t.start() for t in threads]

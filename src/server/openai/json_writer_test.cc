@@ -11,24 +11,24 @@
 namespace lathe {
 namespace {
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out;
   append_json_string(out, text);
   return out;
 }
 
 TEST(JsonWriter, EscapesWhatJsonAndEventsCannotHold) {
-  EXPECT_EQ(quoted("a\"b\\c\n\r\t\x01"), R"("a\"b\\c\n\r\t\u0001")");
-  EXPECT_EQ(quoted("\u00e9\u2028\u2029\U0001f600"), "\"\u00e9\\u2028\\u2029\U0001f600\"");
-  EXPECT_EQ(quoted("a\xff\xe2\x80"), "\"a\ufffd\ufffd\"");
+  EXPECT_EQ(in_quotes("a\"b\\c\n\r\t\x01"), R"("a\"b\\c\n\r\t\u0001")");
+  EXPECT_EQ(in_quotes("\u00e9\u2028\u2029\U0001f600"), "\"\u00e9\\u2028\\u2029\U0001f600\"");
+  EXPECT_EQ(in_quotes("a\xff\xe2\x80"), "\"a\ufffd\ufffd\"");
 }
 
 TEST(JsonWriter, AnyBytesReadBackAsValidText) {
   std::mt19937 random(1);
   for (int i = 0; i < 2000; ++i) {
     std::string text;
-    for (unsigned n = random() % 20; n > 0; --n) text += static_cast<char>(random() % 256);
-    const std::string json = quoted(text);
+    for (auto n = random() % 20; n > 0; --n) text += static_cast<char>(random() % 256);
+    const std::string json = in_quotes(text);
     EXPECT_EQ(json.find('\n'), std::string::npos);
     const auto read = nlohmann::json::parse(json);
     // An independent writer, which replaces what is no UTF-8 likewise.
