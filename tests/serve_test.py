@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -624,6 +625,41 @@ class Flags(unittest.TestCase):
             self.assertEqual(until_closed(b"GET /hea"), b"")
             self.assertTrue(until_closed(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{").startswith(b"HTTP/1.1 408 "))
             self.assertTrue(until_closed(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").startswith(b"HTTP/1.1 200 "))
+
+
+class Markup(unittest.TestCase):
+    def test_reasoning_and_tools_by_the_template(self):
+        with tempfile.TemporaryDirectory() as folder:
+            template = pathlib.Path(folder) / "template.jinja"
+            template.write_text("{{ bos_token }}{# <tool_call> #}{% for m in messages %}<user>{{ m.content }}{% endfor %}<assistant>"
+                                "{% if thinking %}{{ '<think>' }}{% else %}{# </think> #}{% endif %}")
+            tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+            with Server("--chat-template", str(template)) as server:
+                self.assertEqual(server.call("GET", "/model_info")[2]["tool_call_parser"], "tag")
+                self.assertEqual(server.call("GET", "/model_info")[2]["reasoning_parser"], "think")
+                body = {"messages": MESSAGES, "temperature": 0, "max_tokens": 12}
+                plain = server.post("/v1/chat/completions", {**body, "tools": [tool]})["choices"][0]["message"]
+                self.assertEqual(plain["content"], ANSWER[:len(plain["content"])])
+                # The prompt ends inside reasoning, and the answer never leaves it.
+                inside = {**body, "chat_template_kwargs": {"thinking": True}}
+                whole = server.post("/v1/chat/completions", inside)
+                message = whole["choices"][0]["message"]
+                self.assertIsNone(message["content"])
+                self.assertEqual(message["reasoning"], message["reasoning_content"])
+                self.assertEqual(whole["usage"]["completion_tokens_details"]["reasoning_tokens"], whole["usage"]["completion_tokens"])
+                events = server.stream("/v1/chat/completions", inside)
+                self.assertEqual("".join(e["choices"][0]["delta"].get("reasoning", "") for e in events), message["reasoning"])
+                self.assertEqual("".join(e["choices"][0]["delta"].get("content", "") for e in events), "")
+                raw = server.post("/v1/chat/completions", {**inside, "separate_reasoning": False})["choices"][0]["message"]
+                self.assertEqual((raw["content"], "reasoning" in raw), (message["reasoning"], False))
+                error = server.post("/v1/chat/completions", {**body, "tools": [tool], "tool_choice": "required"}, 400)["error"]
+                self.assertEqual((error["param"], error["code"]), ("tool_choice", "unsupported_field"))
+                for tools, param in [([{}], "tools[0].type"), ([{"type": "function"}], "tools[0].function"),
+                                     ([{"type": "function", "function": {}}], "tools[0].function.name"), ({}, "tools")]:
+                    self.assertEqual(server.post("/v1/chat/completions", {**body, "tools": tools}, 400)["error"]["param"], param)
+        with Server() as server:
+            error = server.post("/v1/chat/completions", {"messages": MESSAGES, "tools": [tool]}, 400)["error"]
+            self.assertEqual((error["param"], error["code"]), ("tools", "unsupported_field"))
 
 
 class LatentModel(unittest.TestCase):

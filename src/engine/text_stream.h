@@ -16,6 +16,10 @@ class TextStream {
 
   /// Text that neither an unfinished character nor the beginning of a stop string holds back.
   std::string push(std::int32_t token) { return stops_.push(detokenizer_.push(token)); }
+  /// Text that stands for a token whose own text is skipped.
+  std::string push_mark(const std::string& text) {
+    return stops_.push(detokenizer_.flush() + text);
+  }
   /// The answer has ended; the rest.
   std::string finish() {
     std::string out = stops_.push(detokenizer_.flush());

@@ -5,7 +5,7 @@
 
 #include "io/read_file.h"
 #include "server/openai/fields.h"
-#include "server/service/routes.h"
+#include "server/routes/routes.h"
 #include "server/service/server.h"
 #include "tools/command.h"
 #include "tools/serve_flags.h"
@@ -14,7 +14,7 @@ namespace lathe {
 namespace {
 
 // The model's chat template, or the flag's. None: chat is refused, the rest works.
-Result<std::optional<ChatTemplateFile>> load_template(const ServeFlags& flags) {
+Result<std::optional<ChatTemplateFile>> load_template(ServeFlags& flags) {
   auto loaded = load_chat_template(flags.model.runtime.model);
   if (flags.chat_template.empty()) {
     if (loaded) return std::optional(std::move(*loaded));
@@ -27,6 +27,7 @@ Result<std::optional<ChatTemplateFile>> load_template(const ServeFlags& flags) {
   if (!text) return text.error();
   auto parsed = ChatTemplate::parse(*text);
   if (!parsed) return parsed.error();
+  flags.server.template_text = *text;
   ChatTemplateFile out{std::move(*parsed), "", ""};
   if (loaded) {
     out.bos_token = loaded->bos_token;

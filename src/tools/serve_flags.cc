@@ -67,6 +67,14 @@ void add_answer_flags(Command c, ServeFlags& f) {
   c.add_option("--chat-template", f.chat_template, "a file instead of the model's");
   c.add_option("--chat-template-kwargs", f.template_kwargs,
                "a JSON object of the template's variables");
+  c.add_option("--reasoning-parser", s.reasoning_parser,
+               "auto: <think> where the chat template has it; think, none")
+      .one_of({"auto", "think", "none"});
+  c.add_option("--tool-call-parser", s.tool_call_parser,
+               "auto: by the chat template; tag, deepseek, dsml, none")
+      .one_of({"auto", "tag", "deepseek", "dsml", "none"});
+  c.add_option("--reasoning-field", s.reasoning_field, "reasoning_content, reasoning or both")
+      .one_of({"both", "reasoning_content", "reasoning"});
   c.add_option("--sampling-defaults", f.sampling_defaults,
                "model: generation_config.json speaks where a request does not; openai: it does not")
       .one_of({"model", "openai"});

@@ -13,14 +13,16 @@
 #include "base/enum.h"
 #include "io/tokenizer.h"
 #include "kernels/sampling.h"
+#include "server/markup/tool_format.h"
 #include "server/openai/api_request.h"
 
 namespace lathe {
 
-/// stop   a stop token or a stop string
-/// length max_tokens
-/// abort  /abort_request
-#define LATHE_END_KINDS(X) X(stop) X(length) X(abort)
+/// stop        a stop token or a stop string
+/// length      max_tokens
+/// tool_calls  stop, behind a tool call
+/// abort       /abort_request
+#define LATHE_END_KINDS(X) X(stop) X(length) X(tool_calls) X(abort)
 LATHE_ENUM(EndKind, LATHE_END_KINDS)
 
 struct ChoiceEnd {
@@ -29,14 +31,23 @@ struct ChoiceEnd {
   std::optional<std::int32_t> token;  // the stop token
 };
 
+/// A tool call with the name that the answer's reader is to use for it.
+struct AnswerCall {
+  std::string id;  // "call_..."
+  ToolCall call;
+};
+
 struct Choice {
   std::int32_t index = 0;
   std::size_t prompt = 0;  // place in AnswerHead::prompts
   // All so far; streams that send parts keep neither.
   std::string text;
+  std::string reasoning;
+  std::vector<AnswerCall> calls;
   std::vector<SampledToken> tokens;
   std::optional<ChoiceEnd> end;
   std::int64_t completion_tokens = 0;
+  std::int64_t reasoning_tokens = 0;
   std::int64_t cached_tokens = 0;
   std::int64_t preemptions = 0;
   // Of text completions: code points before the next token.
@@ -46,6 +57,9 @@ struct Choice {
 /// What one step adds to a choice.
 struct ChoicePart {
   std::string_view text;
+  std::string_view reasoning;
+  std::span<const AnswerCall> calls;
+  std::size_t first_call = 0;  // the first one's place in the answer
   std::span<const SampledToken> tokens;
 };
 
@@ -62,6 +76,12 @@ struct AnswerPrompt {
   std::int64_t count = 0;            // tokens
 };
 
+/// Names under which reasoning is told.
+struct ReasoningNames {
+  bool reasoning_content = true;
+  bool reasoning = true;
+};
+
 struct AnswerHead {
   std::string id;
   std::int64_t created = 0;  // seconds since 1970
@@ -69,6 +89,7 @@ struct AnswerHead {
   std::string fingerprint;
   std::vector<AnswerPrompt> prompts;
   const Tokenizer* tokenizer = nullptr;
+  ReasoningNames reasoning;
 };
 
 /// Formats one request's answer. A stream's calls append whole events ("data: ...\n\n").

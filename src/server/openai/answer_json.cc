@@ -10,7 +10,7 @@ namespace lathe {
 namespace {
 
 struct Counts {
-  std::int64_t prompt = 0, completion = 0, cached = 0;
+  std::int64_t prompt = 0, completion = 0, cached = 0, reasoning = 0;
 };
 
 Counts count(const AnswerHead& head, std::span<const Choice> choices) {
@@ -19,6 +19,7 @@ Counts count(const AnswerHead& head, std::span<const Choice> choices) {
   std::vector<bool> seen(head.prompts.size());
   for (const Choice& c : choices) {
     out.completion += c.completion_tokens;
+    out.reasoning += c.reasoning_tokens;
     // A prompt's first choice; its siblings find it in the cache, which says nothing.
     if (!seen[c.prompt]) out.cached += c.cached_tokens;
     seen[c.prompt] = true;
@@ -65,7 +66,7 @@ void write_usage(JsonWriter& json, const AnswerHead& head, std::span<const Choic
   json.key("prompt_tokens_details").begin_object();
   json.key("cached_tokens").number(n.cached).end_object();
   json.key("completion_tokens_details").begin_object();
-  json.key("reasoning_tokens").number(std::int64_t{0}).end_object();
+  json.key("reasoning_tokens").number(n.reasoning).end_object();
   json.end_object();
 }
 

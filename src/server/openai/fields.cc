@@ -216,6 +216,55 @@ Reader template_kwargs() {
       }};
 }
 
+Reader tools() {
+  return {
+      "a list of functions",
+      [](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
+        if (!value.is_array()) return wrong_value(at, "a list of functions", value);
+        for (std::size_t i = 0; i < value.size(); ++i) {
+          const std::string path = fmt::format("{}[{}]", at.path, i);
+          const Json& tool = value[i];
+          if (!tool.is_object() || tool.value("type", Json()) != "function") {
+            return bad_field(path + ".type", "\"function\"", excerpt(tool));
+          }
+          if (!tool.contains("function") || !tool["function"].is_object()) {
+            return bad_field(path + ".function", "an object", excerpt(tool));
+          }
+          const Json& function = tool["function"];
+          if (!function.contains("name") || !function["name"].is_string()) {
+            return bad_field(path + ".function.name", "a string", excerpt(function));
+          }
+          if (function.value("strict", Json()) == true) {
+            return ApiError{400, "unsupported_field",
+                            path +
+                                ".function.strict: wanted false, got true; answers cannot be "
+                                "constrained",
+                            path + ".function.strict"};
+          }
+        }
+        if (!value.empty()) out.tools = value;
+        return std::nullopt;
+      }};
+}
+
+Reader tool_choice() {
+  return {
+      "\"auto\" or \"none\"",
+      [](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
+        if (value == "auto" || value == "none") {
+          out.tool_choice = value;
+          return std::nullopt;
+        }
+        if (value == "required" || value.is_object()) {
+          return ApiError{400, "unsupported_field",
+                          at.path + ": wanted \"auto\" or \"none\", got " + excerpt(value) +
+                              "; answers cannot be constrained",
+                          at.path};
+        }
+        return wrong_value(at, "\"auto\" or \"none\"", value);
+      }};
+}
+
 Reader only_zero() {
   return {"0",
           [](const Json& value, const FieldContext& at, ApiRequest&) -> std::optional<ApiError> {
@@ -365,6 +414,15 @@ void add_shapes(std::vector<Field>& out) {
 }
 
 void add_chat(std::vector<Field>& out) {
+  out.push_back(field("tools", kInChat, tools(), "none", "of a model whose template has tools"));
+  out.push_back(
+      field("tool_choice", kInChat, tool_choice(), "auto", "none: the template does not see them"));
+  out.push_back(field("parallel_tool_calls", kInChat,
+                      boolean([](ApiRequest& r, bool b) { r.parallel_tool_calls = b; }), "true",
+                      "false: the first call ends the answer"));
+  out.push_back(field("separate_reasoning", kInChat,
+                      boolean([](ApiRequest& r, bool b) { r.separate_reasoning = b; }), "true",
+                      "false: reasoning stays in content, marks and all"));
   out.push_back(field("chat_template_kwargs", kInChat, template_kwargs(), "{}",
                       "variables for the chat template"));
   out.push_back(
@@ -402,8 +460,9 @@ void add_unsupported(std::vector<Field>& out) {
                            "guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
     out.push_back(field(name, kSamples, unsupported(constrained), "", "400"));
   }
-  for (const char* name : {"tools", "functions", "function_call"}) {
-    out.push_back(field(name, kInChat, unsupported("tool calls are not supported"), "", "400"));
+  for (const char* name : {"functions", "function_call"}) {
+    out.push_back(
+        field(name, kInChat, unsupported("tools and tool_choice took their place"), "", "400"));
   }
   out.push_back(field("cache_salt", kAll, unsupported("the prefix cache is one for all requests"),
                       "", "400"));

@@ -67,7 +67,7 @@ class GenerateFormat : public AnswerFormat {
     json.key("prompt_tokens").number(head_->prompts[choice.prompt].count);
     json.key("completion_tokens").number(choice.completion_tokens);
     json.key("cached_tokens").number(choice.cached_tokens);
-    json.key("reasoning_tokens").number(std::int64_t{0});
+    json.key("reasoning_tokens").number(choice.reasoning_tokens);
     json.key("e2e_latency").number(ended_);
     json.key("weight_version").string("default");
     json.key("num_retractions").number(choice.preemptions);

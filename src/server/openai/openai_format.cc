@@ -107,7 +107,14 @@ class ChatFormat : public OpenAiFormat {
 
   void part(Choice& choice, const ChoicePart& part, std::string& out) override {
     event(choice, out, [&](JsonWriter& json) {
-      json.key("delta").begin_object().key("content").string(part.text).end_object();
+      json.key("delta").begin_object();
+      write_reasoning(json, part.reasoning);
+      // Log-probabilities of a step without text still need an event with a field.
+      if (!part.text.empty() || (part.reasoning.empty() && part.calls.empty())) {
+        json.key("content").string(part.text);
+      }
+      if (!part.calls.empty()) write_call_deltas(json, part);
+      json.end_object();
       json.key("logprobs");
       if (request_->logprobs) {
         write_chat_logprobs(json, *head_->tokenizer, part.tokens);
@@ -129,7 +136,15 @@ class ChatFormat : public OpenAiFormat {
   std::string whole(std::span<Choice> choices, const RequestTimes& times) override {
     return whole_answer("chat.completion", choices, times, [&](JsonWriter& json, Choice& c) {
       json.key("message").begin_object().key("role").string("assistant");
-      json.key("content").string(c.text).key("refusal").null().end_object();
+      write_reasoning(json, c.reasoning);
+      json.key("content");
+      if (c.text.empty() && (!c.calls.empty() || !c.reasoning.empty())) {
+        json.null();
+      } else {
+        json.string(c.text);
+      }
+      if (!c.calls.empty()) write_calls(json, c.calls);
+      json.key("refusal").null().end_object();
       json.key("logprobs");
       if (request_->logprobs) {
         write_chat_logprobs(json, *head_->tokenizer, c.tokens);
@@ -139,6 +154,38 @@ class ChatFormat : public OpenAiFormat {
       write_end(json, c.end);
       write_ids(json, c, c.tokens, true);
     });
+  }
+
+ private:
+  void write_reasoning(JsonWriter& json, std::string_view text) const {
+    if (text.empty()) return;
+    if (head_->reasoning.reasoning_content) json.key("reasoning_content").string(text);
+    if (head_->reasoning.reasoning) json.key("reasoning").string(text);
+  }
+
+  static void write_calls(JsonWriter& json, std::span<const AnswerCall> calls) {
+    json.key("tool_calls").begin_array();
+    for (const AnswerCall& c : calls) {
+      json.begin_object().key("id").string(c.id).key("type").string("function");
+      json.key("function").begin_object().key("name").string(c.call.name);
+      json.key("arguments").string(c.call.arguments).end_object().end_object();
+    }
+    json.end_array();
+  }
+
+  // Readers join arguments by index: the name comes with none, then they come.
+  static void write_call_deltas(JsonWriter& json, const ChoicePart& part) {
+    json.key("tool_calls").begin_array();
+    for (std::size_t i = 0; i < part.calls.size(); ++i) {
+      const AnswerCall& c = part.calls[i];
+      const auto index = static_cast<std::int64_t>(part.first_call + i);
+      json.begin_object().key("index").number(index).key("id").string(c.id);
+      json.key("type").string("function").key("function").begin_object();
+      json.key("name").string(c.call.name).key("arguments").string("").end_object().end_object();
+      json.begin_object().key("index").number(index).key("function").begin_object();
+      json.key("arguments").string(c.call.arguments).end_object().end_object();
+    }
+    json.end_array();
   }
 };
 

@@ -100,7 +100,7 @@ Json variables_of(const ApiRequest& request, const Json& defaults, const ChatTem
   if (request.reasoning_effort) out["reasoning_effort"] = *request.reasoning_effort;
   if (request.template_kwargs.is_object()) out.update(request.template_kwargs);
   out["messages"] = std::move(messages);
-  if (request.tools.is_array()) out["tools"] = request.tools;
+  if (request.tools.is_array() && request.tool_choice != "none") out["tools"] = request.tools;
   out["add_generation_prompt"] = request.add_generation_prompt && !request.continue_final_message;
   out["bos_token"] = chat.bos_token;
   out["eos_token"] = chat.eos_token;

@@ -34,7 +34,17 @@ LiveAnswer::LiveAnswer(PreparedRequest request, AnswerHead head, std::shared_ptr
     c.index = static_cast<std::int32_t>(i);
     c.prompt = i / n;
     choices_.push_back(std::move(c));
-    parts_.push_back({text_stream(*head_.tokenizer, request_.api), "", {}, false, false, 0, 0, {}});
+    parts_.push_back({text_stream(*head_.tokenizer, request_.api),
+                      AnswerParts(request_.markup),
+                      {},
+                      {},
+                      0,
+                      {},
+                      false,
+                      false,
+                      0,
+                      0,
+                      {}});
   }
   open_ = choices_.size();
 }
@@ -103,11 +113,19 @@ void LiveAnswer::take_token(std::size_t i, const TicketEvent& event, Clock::time
   ++choice.completion_tokens;
   ++metrics_.generation_tokens;
   ++part.tokens_since;
+  if (part.parts.reasons()) {
+    ++choice.reasoning_tokens;
+    ++metrics_.reasoning_tokens;
+  }
   if (format_->wants_tokens() || !request_.api.stream) part.tokens.push_back(*event.token);
   // A stop token is no text of the answer.
   const bool stop = event.finished && event.finished->reason == FinishReason::stop;
-  if (!stop || request_.api.keep_stop) add_text(i, part.text.push(event.token->token));
+  if (!stop || request_.api.keep_stop) add_text(i, text_of(i, event.token->token));
   if (!part.text.stopped()) {
+    if (part.parts.complete() && !event.finished) {
+      end_choice(i, {});
+      return;
+    }
     if (!event.finished) emit(i);
     return;
   }
@@ -140,7 +158,28 @@ void LiveAnswer::finish_choice(std::size_t i, const Finished& finished) {
   end_choice(i, std::move(end));
 }
 
-void LiveAnswer::add_text(std::size_t i, const std::string& text) { parts_[i].pending += text; }
+// Text that the token makes final.
+std::string LiveAnswer::text_of(std::size_t i, std::int32_t token) {
+  if (request_.api.skip_special_tokens) {
+    for (const auto& [id, text] : request_.markup.tokens) {
+      if (id == token) return parts_[i].text.push_mark(text);
+    }
+  }
+  return parts_[i].text.push(token);
+}
+
+void LiveAnswer::add_text(std::size_t i, const std::string& text) {
+  parts_[i].parts.push(text, parts_[i].pending);
+  name_calls(i);
+}
+
+void LiveAnswer::name_calls(std::size_t i) {
+  Part& part = parts_[i];
+  for (ToolCall& call : part.pending.calls) {
+    part.calls.push_back({"call_" + random_hex(12), std::move(call)});
+  }
+  part.pending.calls.clear();
+}
 
 void LiveAnswer::open_up_to(std::size_t i) {
   for (std::size_t j = 0; j <= i; ++j) {
@@ -156,37 +195,47 @@ void LiveAnswer::emit(std::size_t i) {
   Part& part = parts_[i];
   const bool ended = choice.end.has_value();
   const bool all = format_->wants_all() || !request_.api.stream;
+  const auto told = [&] {
+    part.pending = {};
+    part.tokens.clear();
+    part.calls_before += part.calls.size();
+    part.calls.clear();
+  };
   if (all) {
-    choice.text += part.pending;
+    choice.text += part.pending.content;
+    choice.reasoning += part.pending.reasoning;
     choice.tokens.insert(choice.tokens.end(), part.tokens.begin(), part.tokens.end());
+    choice.calls.insert(choice.calls.end(), part.calls.begin(), part.calls.end());
   }
   if (!request_.api.stream) {
-    part.pending.clear();
-    part.tokens.clear();
+    told();
     return;
   }
   if (!ended && part.any_part &&
       (part.tokens_since < options_.stream_interval || reply_->unsent() > kMergeBytes)) {
-    if (all) {
-      part.pending.clear();
-      part.tokens.clear();
-    }
+    if (all) told();
     return;
   }
   open_up_to(i);
-  const bool tells = !part.pending.empty() || (format_->wants_tokens() && part.tokens_since > 0);
+  const bool tells = !part.pending.empty() || !part.calls.empty() ||
+                     (format_->wants_tokens() && part.tokens_since > 0);
   // The last event of a format that repeats everything is the end.
   if (tells && !(ended && format_->wants_all())) {
-    format_->part(choice, {part.pending, part.tokens}, out_);
+    format_->part(
+        choice,
+        {part.pending.content, part.pending.reasoning, part.calls, part.calls_before, part.tokens},
+        out_);
     part.any_part = true;
   }
   part.tokens_since = 0;
-  part.pending.clear();
-  part.tokens.clear();
+  told();
 }
 
 void LiveAnswer::end_choice(std::size_t i, ChoiceEnd end) {
   Choice& choice = choices_[i];
+  parts_[i].parts.finish(parts_[i].pending);
+  name_calls(i);
+  if (end.kind == EndKind::stop && parts_[i].parts.calls() > 0) end.kind = EndKind::tool_calls;
   choice.end = std::move(end);
   --open_;
   metrics_.answer_lengths.add(static_cast<double>(choice.completion_tokens));

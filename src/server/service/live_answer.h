@@ -65,7 +65,10 @@ class LiveAnswer {
  private:
   struct Part {
     TextStream text;
-    std::string pending;               // text of no event yet
+    AnswerParts parts;
+    TextParts pending;                 // of no event yet
+    std::vector<AnswerCall> calls;     // likewise
+    std::size_t calls_before = 0;      // calls in events
     std::vector<SampledToken> tokens;  // likewise
     bool opened = false;
     bool any_part = false;
@@ -75,7 +78,9 @@ class LiveAnswer {
   };
   void take_token(std::size_t i, const TicketEvent& event, Clock::time_point now);
   void finish_choice(std::size_t i, const Finished& finished);
+  std::string text_of(std::size_t i, std::int32_t token);
   void add_text(std::size_t i, const std::string& text);
+  void name_calls(std::size_t i);
   void emit(std::size_t i);
   void open_up_to(std::size_t i);
   void end_choice(std::size_t i, ChoiceEnd end);

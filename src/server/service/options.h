@@ -38,6 +38,11 @@ struct ServerOptions {
   bool model_sampling_defaults = true;
   nlohmann::ordered_json template_kwargs = nlohmann::ordered_json::object();
 
+  std::string template_text;              // of --chat-template; empty: the model's
+  std::string reasoning_parser = "auto";  // auto, think, none
+  std::string tool_call_parser = "auto";  // auto, none, or a ToolFormat's name
+  std::string reasoning_field = "both";   // both, reasoning_content, reasoning
+
   bool open_metrics = false;
   bool sglang_metrics = false;
   bool vllm_metrics = false;

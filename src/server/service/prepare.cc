@@ -30,6 +30,35 @@ std::int64_t default_max_tokens(ApiRoute route, std::int64_t room) {
   return room;
 }
 
+// What marks mean in this answer. The prompt's own last mark says whether it begins in reasoning.
+std::optional<ApiError> set_markup(const ServedModel& model, const std::string& prompt,
+                                   PreparedRequest& out) {
+  const ApiRequest& api = out.api;
+  MarkupRules& rules = out.markup;
+  rules.reasoning = model.reasoning && api.separate_reasoning;
+  if (rules.reasoning) {
+    const std::size_t open = prompt.rfind("<think>");
+    const std::size_t shut = prompt.rfind("</think>");
+    rules.starts_inside = open != std::string::npos && (shut == std::string::npos || shut < open);
+  }
+  const bool calls = api.tools.is_array() && api.tool_choice != "none";
+  for (const auto& [token, text] : model.marks) {
+    const bool think = text == "<think>" || text == "</think>";
+    if (think ? rules.reasoning : calls) rules.tokens.emplace_back(token, text);
+  }
+  if (!calls) return std::nullopt;
+  if (model.tools == ToolFormat::none) {
+    return ApiError{400, "unsupported_field",
+                    "tools: wanted none, as this model's chat template has no format of tool calls "
+                    "that is known, got some; --tool-call-parser",
+                    "tools"};
+  }
+  rules.tools = model.tools;
+  rules.schemas = api.tools;
+  rules.one_call = !api.parallel_tool_calls;
+  return std::nullopt;
+}
+
 std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOptions& options,
                                        PreparedRequest& out) {
   ApiRequest& api = out.api;
@@ -47,6 +76,7 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
     }
     const auto text = chat_prompt(api, options.template_kwargs, *model.chat);
     if (!text) return text.error();
+    if (auto wrong = set_markup(model, *text, out)) return wrong;
     auto tokens = model.tokenizer.encode(*text);
     if (tokens.empty()) return bad_field("messages", "at least one token", "none");
     add(std::move(tokens), "");

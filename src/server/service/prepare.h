@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "server/markup/answer_parts.h"
 #include "server/openai/answer.h"
 #include "server/openai/api_request.h"
 #include "server/service/options.h"
@@ -15,6 +16,7 @@ struct PreparedRequest {
   ApiRequest api;
   std::vector<AnswerPrompt> prompts;  // with their tokens
   SamplingParams sampling;            // of choice 0
+  MarkupRules markup;                 // of chat
   bool drops_answer = false;          // max_tokens 0: a token is made and dropped
   std::int64_t prompt_tokens = 0;     // of all prompts
   double seconds = 0;                 // that this took

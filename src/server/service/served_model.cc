@@ -48,6 +48,16 @@ Json describe_plan(const Runtime& runtime) {
           {"notes", std::move(notes)}};
 }
 
+// The template's text, for the marks in it.
+std::string template_source(const std::filesystem::path& folder, const nlohmann::json& config,
+                            const ServerOptions& options) {
+  if (!options.template_text.empty()) return options.template_text;
+  if (const auto text = read_file((folder / "chat_template.jinja").string())) return *text;
+  const auto at = config.find("chat_template");
+  if (at == config.end()) return "";
+  return at->is_string() ? at->get<std::string>() : at->dump();
+}
+
 // Of what an answer's numbers follow from: weights (by their files' sizes), plan and precision.
 std::string fingerprint_of(const Runtime& runtime, const std::string& folder) {
   std::string text = to_json(runtime.plan()).dump() + std::string(name(runtime.precision()));
@@ -67,7 +77,7 @@ std::string fingerprint_of(const Runtime& runtime, const std::string& folder) {
 }  // namespace
 
 ServedModel::ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer,
-                         const ChatTemplateFile* its_chat, const std::string& folder)
+                         const ChatTemplateFile* its_chat, const ServerOptions& options)
     : tokenizer(its_tokenizer), chat(its_chat) {
   const ModelConfig& config = runtime.config();
   architecture = config.architecture;
@@ -86,10 +96,30 @@ ServedModel::ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer,
   plan_labels =
       fmt::format("prefill=\"{}\",decode=\"{}\",layout=\"{}\"", kinds(first, Phase::extend),
                   kinds(first, Phase::decode), name(first.main().layout.kind()));
-  fingerprint = fingerprint_of(runtime, folder);
-  const std::filesystem::path path(folder);
+  fingerprint = fingerprint_of(runtime, options.model);
+  const std::filesystem::path path(options.model);
   model_type = read_object(path / "config.json").value("model_type", "");
   tokenizer_config = read_object(path / "tokenizer_config.json");
+  const std::string source = template_source(path, tokenizer_config, options);
+  reasoning = options.reasoning_parser == "think" ||
+              (options.reasoning_parser == "auto" && source.find("</think>") != std::string::npos);
+  const auto wished = parse_enum<ToolFormat>(options.tool_call_parser);
+  tools = wished ? *wished : find_tool_format(source);
+  find_marks();
+}
+
+void ServedModel::find_marks() {
+  std::vector<std::string_view> texts;
+  if (reasoning) texts = {"<think>", "</think>"};
+  const ToolMarks tool = tool_marks(tools);
+  for (std::string_view t : {tool.begin, tool.end}) texts.push_back(t);
+  texts.insert(texts.end(), tool.around.begin(), tool.around.end());
+  if (tools == ToolFormat::deepseek) texts.push_back("<｜tool▁sep｜>");
+  if (tools == ToolFormat::dsml) texts.push_back("｜DSML｜");
+  for (std::string_view t : texts) {
+    const auto id = t.empty() ? std::nullopt : tokenizer.id_of(t);
+    if (id && tokenizer.is_special(*id)) marks.emplace_back(*id, t);
+  }
 }
 
 }  // namespace lathe

@@ -11,13 +11,15 @@
 #include "engine/runtime.h"
 #include "io/chat_template.h"
 #include "io/tokenizer.h"
+#include "server/markup/tool_format.h"
+#include "server/service/options.h"
 
 namespace lathe {
 
 struct ServedModel {
   /// `tokenizer` and `chat` outlive it. The runtime is looked at and not kept.
   ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer, const ChatTemplateFile* its_chat,
-              const std::string& folder);
+              const ServerOptions& options);
 
   const Tokenizer& tokenizer;
   const ChatTemplateFile* chat;  // null: the model has none
@@ -36,8 +38,16 @@ struct ServedModel {
   std::string plan_labels;  // of metrics
   // {"summary", "plan", "groups": [{"name", "matrix"}], "notes"}
   nlohmann::ordered_json plan;
-  std::string fingerprint;          // equal where equal requests and seeds give equal answers
+  std::string fingerprint;  // equal where equal requests and seeds give equal answers
+  // How its answers are marked up.
+  bool reasoning = false;  // <think> and </think>
+  ToolFormat tools = ToolFormat::none;
+  // Marks that are special tokens: detokenising would skip them.
+  std::vector<std::pair<std::int32_t, std::string>> marks;
   nlohmann::json tokenizer_config;  // tokenizer_config.json, an object
+
+ private:
+  void find_marks();
 };
 
 }  // namespace lathe

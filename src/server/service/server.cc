@@ -38,7 +38,7 @@ Result<void> Server::serve(Runtime& runtime) {
   }
   engine.clear_prefix_cache();
   service_->serve(std::make_shared<ServedModel>(runtime, service_->tokenizer(), service_->chat(),
-                                                service_->options().model),
+                                                service_->options()),
                   engine);
   return {};
 }

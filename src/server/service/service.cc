@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <ctime>
 
-#include "server/service/routes.h"
+#include "server/routes/routes.h"
 
 namespace lathe {
 namespace {
@@ -211,6 +211,8 @@ void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
   head.model = options_.any_model && prepared.api.model ? *prepared.api.model : options_.names[0];
   head.fingerprint = model_->fingerprint;
   head.tokenizer = &tokenizer_;
+  head.reasoning = {options_.reasoning_field != "reasoning",
+                    options_.reasoning_field != "reasoning_content"};
   const std::uint64_t id = next_ticket_;
   reply->on_gone([this, id] { cut_off(id, "client", {}); });
   auto answer = std::make_unique<LiveAnswer>(std::move(prepared), std::move(head), std::move(reply),

@@ -1,7 +1,7 @@
 // Routes that tell rather than generate, and those that tend the server.
 #pragma once
 
-#include "server/service/routes.h"
+#include "server/routes/routes.h"
 
 namespace lathe {
 

@@ -1,10 +1,10 @@
-#include "server/service/routes.h"
+#include "server/routes/routes.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "server/service/info_routes.h"
+#include "server/routes/info_routes.h"
 #include "server/service/service.h"
 
 namespace lathe {

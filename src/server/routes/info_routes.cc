@@ -1,4 +1,4 @@
-#include "server/service/info_routes.h"
+#include "server/routes/info_routes.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "server/routes/tokenize.h"
 #include "server/service/service.h"
-#include "server/service/tokenize.h"
 
 namespace lathe {
 namespace {
@@ -154,19 +154,21 @@ void model_info_route(RouteCall c) {
   if (g.top_k) sampling["top_k"] = *g.top_k;
   if (g.repetition_penalty) sampling["repetition_penalty"] = *g.repetition_penalty;
   const std::string& folder = c.service.options().model;
-  c.reply->json(text_of({{"model_path", folder},
-                         {"tokenizer_path", folder},
-                         {"served_model_name", c.service.options().names[0]},
-                         {"is_generation", true},
-                         {"preferred_sampling_params", sampling.empty() ? Json(nullptr) : sampling},
-                         {"weight_version", "default"},
-                         {"model_type", model.model_type},
-                         {"architectures", Json::array({model.architecture})},
-                         {"tool_call_parser", nullptr},
-                         {"reasoning_parser", nullptr},
-                         {"load_format", "safetensors"},
-                         {"has_image_understanding", false},
-                         {"has_audio_understanding", false}}));
+  c.reply->json(
+      text_of({{"model_path", folder},
+               {"tokenizer_path", folder},
+               {"served_model_name", c.service.options().names[0]},
+               {"is_generation", true},
+               {"preferred_sampling_params", sampling.empty() ? Json(nullptr) : sampling},
+               {"weight_version", "default"},
+               {"model_type", model.model_type},
+               {"architectures", Json::array({model.architecture})},
+               {"tool_call_parser",
+                model.tools == ToolFormat::none ? Json(nullptr) : Json(name(model.tools))},
+               {"reasoning_parser", model.reasoning ? Json("think") : Json(nullptr)},
+               {"load_format", "safetensors"},
+               {"has_image_understanding", false},
+               {"has_audio_understanding", false}}));
 }
 
 void server_info_route(RouteCall c) {

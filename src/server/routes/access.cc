@@ -1,4 +1,4 @@
-#include "server/service/access.h"
+#include "server/routes/access.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "server/service/tokenize.h"
+#include "server/routes/tokenize.h"
 
 #include <fmt/format.h>
 

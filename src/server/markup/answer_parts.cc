@@ -1,0 +1,154 @@
+#include "server/markup/answer_parts.h"
+
+#include <algorithm>
+
+namespace lathe {
+namespace {
+
+constexpr std::string_view kThink = "<think>";
+constexpr std::string_view kEndThink = "</think>";
+constexpr std::string_view kSpace = " \t\r\n";
+
+// Bytes at the end of `text` that a mark may begin with.
+std::size_t beginning_of(std::string_view mark, std::string_view text) {
+  for (std::size_t n = std::min(mark.size() - 1, text.size()); n > 0; --n) {
+    if (text.ends_with(mark.substr(0, n))) return n;
+  }
+  return 0;
+}
+
+}  // namespace
+
+AnswerParts::AnswerParts(MarkupRules rules)
+    : rules_(std::move(rules)),
+      tool_marks_(tool_marks(rules_.tools)),
+      state_(rules_.reasoning && rules_.starts_inside ? State::reasoning : State::content) {}
+
+// Those that matter where the text stands.
+std::vector<AnswerParts::Mark> AnswerParts::marks() const {
+  std::vector<Mark> out;
+  if (state_ == State::reasoning) out.push_back({kEndThink, Mark::end_think});
+  if (state_ == State::content && rules_.reasoning && !began_) out.push_back({kThink, Mark::think});
+  if (rules_.tools != ToolFormat::none) {
+    out.push_back({tool_marks_.begin, Mark::call});
+    for (std::string_view mark : tool_marks_.around) out.push_back({mark, Mark::around});
+  }
+  return out;
+}
+
+void AnswerParts::push(std::string_view text, TextParts& out) {
+  held_ += text;
+  for (;;) {
+    if (complete()) {
+      held_.clear();
+      return;
+    }
+    if (state_ == State::call) {
+      const std::size_t end = held_.find(tool_marks_.end);
+      if (end == std::string::npos) return;
+      const std::string body = held_.substr(0, end);
+      held_.erase(0, end + tool_marks_.end.size());
+      end_call(body, out);
+      continue;
+    }
+    std::size_t first = std::string::npos;
+    Mark found{};
+    std::size_t kept = 0;
+    for (const Mark& mark : marks()) {
+      const std::size_t at = held_.find(mark.text);
+      if (at < first ||
+          (at == first && at != std::string::npos && mark.text.size() > found.text.size())) {
+        first = at;
+        found = mark;
+      }
+      kept = std::max(kept, beginning_of(mark.text, held_));
+    }
+    if (first == std::string::npos) {
+      const std::string final_text = held_.substr(0, held_.size() - kept);
+      held_.erase(0, final_text.size());
+      give(final_text, out);
+      return;
+    }
+    give(std::string_view(held_).substr(0, first), out);
+    held_.erase(0, first + found.text.size());
+    take(found, out);
+  }
+}
+
+void AnswerParts::take(Mark mark, TextParts& out) {
+  switch (mark.kind) {
+    case Mark::think:
+      if (began_) {  // the text before it was no white space
+        give(mark.text, out);
+        return;
+      }
+      spaces_.clear();
+      state_ = State::reasoning;
+      return;
+    case Mark::end_think:
+      state_ = State::content;
+      drop_newline_ = true;
+      return;
+    case Mark::call:
+      // A mark of tools inside reasoning ends it.
+      state_ = State::call;
+      return;
+    case Mark::around:
+      state_ = State::content;
+      return;
+  }
+}
+
+void AnswerParts::give(std::string_view text, TextParts& out) {
+  if (text.empty()) return;
+  if (state_ == State::reasoning) {
+    out.reasoning += text;
+    return;
+  }
+  if (std::exchange(drop_newline_, false) && text.front() == '\n') text.remove_prefix(1);
+  // White space before a mark or between calls is the mark's; it comes out if text follows.
+  const bool waits = rules_.tools != ToolFormat::none || (rules_.reasoning && !began_);
+  if (!waits) {
+    out.content += spaces_;
+    spaces_.clear();
+    out.content += text;
+    began_ = true;
+    return;
+  }
+  const std::size_t last = text.find_last_not_of(kSpace);
+  if (last == std::string_view::npos) {
+    spaces_ += text;
+    return;
+  }
+  out.content += spaces_;
+  out.content += text.substr(0, last + 1);
+  spaces_ = text.substr(last + 1);
+  began_ = true;
+}
+
+void AnswerParts::end_call(std::string_view body, TextParts& out) {
+  state_ = State::content;
+  auto call = read_tool_call(rules_.tools, body, rules_.schemas);
+  if (call) {
+    spaces_.clear();
+    out.calls.push_back(std::move(*call));
+    ++calls_;
+    return;
+  }
+  give(std::string(tool_marks_.begin) + std::string(body) + std::string(tool_marks_.end), out);
+}
+
+void AnswerParts::finish(TextParts& out) {
+  if (complete()) return;
+  if (state_ == State::call) {
+    state_ = State::content;
+    give(std::string(tool_marks_.begin) + held_, out);
+  } else {
+    give(held_, out);
+  }
+  held_.clear();
+  if (calls_ == 0) out.content += spaces_;  // behind calls it is theirs
+  spaces_.clear();
+}
+
+}  // namespace lathe

@@ -1,0 +1,70 @@
+// AnswerParts: an answer's text into reasoning, content and tool calls, as it comes.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/markup/tool_format.h"
+
+namespace lathe {
+
+struct MarkupRules {
+  bool reasoning = false;      // <think> and </think> are marks
+  bool starts_inside = false;  // the prompt ends inside reasoning
+  ToolFormat tools = ToolFormat::none;
+  nlohmann::ordered_json schemas;  // the request's tools
+  bool one_call = false;           // the first call is the last
+  // Tokens that stand for marks and whose text detokenising skips, with that text.
+  std::vector<std::pair<std::int32_t, std::string>> tokens;
+};
+
+/// What has become of a piece of text.
+struct TextParts {
+  std::string reasoning;
+  std::string content;
+  std::vector<ToolCall> calls;
+
+  bool empty() const { return reasoning.empty() && content.empty() && calls.empty(); }
+};
+
+/// Nothing is lost: what does not parse, or has not ended when the answer ends, comes back as
+/// content. Linear in the text, with at most a mark's beginning, or an open call, held back.
+class AnswerParts {
+ public:
+  explicit AnswerParts(MarkupRules rules);
+
+  /// Takes text and adds what is final to `out`.
+  void push(std::string_view text, TextParts& out);
+  /// The answer has ended.
+  void finish(TextParts& out);
+  bool reasons() const { return state_ == State::reasoning; }
+  std::size_t calls() const { return calls_; }
+  /// One call was wanted and is there.
+  bool complete() const { return rules_.one_call && calls_ > 0; }
+
+ private:
+  enum class State { reasoning, content, call };
+  struct Mark {
+    std::string_view text;
+    enum Kind { think, end_think, call, around } kind;
+  };
+  std::vector<Mark> marks() const;
+  void take(Mark mark, TextParts& out);
+  void give(std::string_view text, TextParts& out);
+  void end_call(std::string_view body, TextParts& out);
+
+  MarkupRules rules_;
+  ToolMarks tool_marks_;
+  State state_;
+  std::string held_;           // not yet given: a mark's beginning, or a call's body so far
+  bool drop_newline_ = false;  // right behind </think>
+  bool began_ = false;         // something other than white space has been given
+  std::string spaces_;         // between calls, given only if text follows
+  std::size_t calls_ = 0;
+};
+
+}  // namespace lathe

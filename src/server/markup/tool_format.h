@@ -1,0 +1,46 @@
+// How families of models write tool calls, and how they are read.
+//
+//   tag       <tool_call>BODY</tool_call>, BODY one of
+//             {"name": N, "arguments": {...}}                          Qwen 2.5, Qwen 3, Hermes
+//             <function=N><parameter=K>V</parameter>...</function>      Qwen3-Coder
+//             N<arg_key>K</arg_key><arg_value>V</arg_value>...          GLM 4.5 to 5
+//   deepseek  <｜tool▁call▁begin｜>N<｜tool▁sep｜>JSON<｜tool▁call▁end｜>      V3.1; V3 and R1 write
+//             function<｜tool▁sep｜>N and fenced JSON
+//   dsml      <｜DSML｜invoke name="N">PARAMETERS</｜DSML｜invoke>           V3.2
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/enum.h"
+
+namespace lathe {
+
+#define LATHE_TOOL_FORMATS(X) X(none) X(tag) X(deepseek) X(dsml)
+LATHE_ENUM(ToolFormat, LATHE_TOOL_FORMATS)
+
+/// The format that a chat template asks the model to write, by the markers in its source.
+ToolFormat find_tool_format(std::string_view chat_template);
+
+struct ToolMarks {
+  std::string_view begin;  // of a call
+  std::string_view end;
+  // Around calls; they are dropped.
+  std::vector<std::string_view> around;
+};
+ToolMarks tool_marks(ToolFormat format);
+
+struct ToolCall {
+  std::string name;
+  std::string arguments;  // a JSON object's text
+};
+
+/// What stands between a call's marks. `tools`: the request's, whose schemas say which values are
+/// strings where the format does not. Nothing: it is no call.
+std::optional<ToolCall> read_tool_call(ToolFormat format, std::string_view body,
+                                       const nlohmann::ordered_json& tools);
+
+}  // namespace lathe

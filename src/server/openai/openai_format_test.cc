@@ -1,0 +1,85 @@
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "server/openai/answer.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Scene {
+  Scene() {
+    head.id = "chatcmpl-1";
+    head.prompts.resize(1);
+    head.prompts[0].count = 7;
+    choice.completion_tokens = 3;
+  }
+  std::unique_ptr<AnswerFormat> format() { return make_format(request, head); }
+  ApiRequest request;
+  AnswerHead head;
+  Choice choice;
+};
+
+Json event(const std::string& text) {
+  EXPECT_TRUE(text.starts_with("data: ") && text.ends_with("\n\n")) << text;
+  return Json::parse(text.substr(6));
+}
+
+TEST(ChatFormat, PartsAreDeltas) {
+  Scene s;
+  const auto format = s.format();
+  const std::vector<AnswerCall> calls = {{"call_a", {"f", R"({"x":1})"}}, {"call_b", {"g", "{}"}}};
+  std::string out;
+  format->part(s.choice, {"", "why", {}, 0, {}}, out);
+  EXPECT_EQ(event(out)["choices"][0]["delta"],
+            Json::parse(R"({"reasoning_content": "why", "reasoning": "why"})"));
+  out.clear();
+  format->part(s.choice, {"text", "", calls, 2, {}}, out);
+  const Json delta = event(out)["choices"][0]["delta"];
+  EXPECT_EQ(delta["content"], "text");
+  // Names once, arguments joined by index.
+  std::map<int, std::string> names, arguments;
+  for (const Json& d : delta["tool_calls"]) {
+    if (d.contains("id")) names[d["index"]] += d["function"]["name"].get<std::string>();
+    arguments[d["index"]] += d["function"]["arguments"].get<std::string>();
+  }
+  EXPECT_EQ(names, (std::map<int, std::string>{{2, "f"}, {3, "g"}}));
+  EXPECT_EQ(arguments, (std::map<int, std::string>{{2, R"({"x":1})"}, {3, "{}"}}));
+}
+
+TEST(ChatFormat, AWholeAnswerOfCallsHasNoContent) {
+  Scene s;
+  s.choice.calls = {{"call_a", {"f", R"({"x":1})"}}};
+  s.choice.reasoning_tokens = 2;
+  s.choice.end = ChoiceEnd{EndKind::tool_calls, std::nullopt, 9};
+  s.head.reasoning.reasoning = false;
+  s.choice.reasoning = "why";
+  const Json answer = Json::parse(s.format()->whole(std::span(&s.choice, 1), {}));
+  const Json& choice = answer["choices"][0];
+  EXPECT_TRUE(choice["message"]["content"].is_null());
+  EXPECT_EQ(choice["message"]["reasoning_content"], "why");
+  EXPECT_FALSE(choice["message"].contains("reasoning"));
+  EXPECT_EQ(
+      choice["message"]["tool_calls"],
+      Json::parse(
+          R"([{"id": "call_a", "type": "function", "function": {"name": "f", "arguments": "{\"x\":1}"}}])"));
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], 2);
+  EXPECT_EQ(answer["usage"]["total_tokens"], 10);
+}
+
+TEST(ChatFormat, UsageComesIfItIsAskedFor) {
+  Scene s;
+  std::string out;
+  s.format()->close(std::span(&s.choice, 1), {}, out);
+  EXPECT_EQ(out, "");
+  s.request.include_usage = true;
+  s.format()->close(std::span(&s.choice, 1), {}, out);
+  EXPECT_TRUE(event(out)["choices"].empty());
+  EXPECT_EQ(event(out)["usage"]["prompt_tokens"], 7);
+}
+
+}  // namespace
+}  // namespace lathe
