@@ -2,7 +2,7 @@
 BUILD := build
 JOBS := $(shell nproc)
 
-.PHONY: help demo test build bench check format docs fuzz nightly eval gpu-test gpu-bench setup clean
+.PHONY: help demo test build bench check format docs fuzz nightly page-test eval gpu-test gpu-bench setup clean
 
 help:
 	@echo "make demo      install what is missing, build, and put a word problem and a retrieval to models/tiny-v32"
@@ -14,6 +14,7 @@ help:
 	@echo "make docs      rewrite the program output and the pictures in the documents"
 	@echo "make fuzz      each fuzz target for FUZZ_SECONDS (60)"
 	@echo "make nightly   NIGHTLY_SCALE (150) times the random tests' cases, seeded with NIGHTLY_SEED (the day)"
+	@echo "make page-test the server's page in a headless browser; pictures go to out/page"
 	@echo "make eval      EVAL_LIMIT (200) items of each task over every plan, into docs/results/"
 	@echo "make gpu-test  the checks that need a GPU"
 	@echo "make gpu-bench what the GPU's codecs, steps and attention take"
@@ -68,6 +69,13 @@ NIGHTLY_SEED ?= $(shell date +%j)
 nightly: build
 	@echo "LATHE_TEST_SCALE=$(NIGHTLY_SCALE) LATHE_TEST_SEED=$(NIGHTLY_SEED)"
 	LATHE_TEST_SCALE=$(NIGHTLY_SCALE) LATHE_TEST_SEED=$(NIGHTLY_SEED) ctest --preset release -j$(JOBS)
+
+# A job of its own, as a browser is 190 MB of packages.
+page-test: build
+	@tools/setup.sh browser
+	[ -x $(BUILD)/page-venv/bin/python ] || python3 -m venv $(BUILD)/page-venv
+	$(BUILD)/page-venv/bin/pip install --quiet --disable-pip-version-check selenium
+	$(BUILD)/page-venv/bin/python tests/page_test.py $(BUILD)/lathe out/page
 
 # Every plan of both checkpoints over the test sets, into docs/results/.
 EVAL_LIMIT ?= 200

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Runs lathe serve as clients do, over sockets, on the shipped checkpoints."""
 
+import base64
 import contextlib
+import hashlib
 import http.client
 import json
 import os
@@ -493,6 +495,35 @@ class Answers(unittest.TestCase):
             self.assertTrue(name in kinds or kinds.get(base) == "histogram", line)
             float(line.split()[-1])
         self.assertEqual(self.server.metric("lathe_num_running_reqs"), 0)
+
+
+class Page(unittest.TestCase):
+    def test_it_loads_nothing_and_names_its_own_parts(self):
+        with Server("--api-key", "k") as server:
+            status, headers, html = server.call("GET", "/")
+            self.assertEqual(status, 200)
+            self.assertLess(len(html.encode()), 120 * 1024)
+            policy = headers["Content-Security-Policy"]
+            for tag, rule in (("script", "script-src"), ("style", "style-src")):
+                (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.S)
+                digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+                self.assertIn(f"{rule} 'sha256-{digest}'", policy)
+            for rule in ("default-src 'none'", "connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"):
+                self.assertIn(rule, policy)
+            self.assertEqual((headers["X-Content-Type-Options"], headers["Referrer-Policy"]), ("nosniff", "no-referrer"))
+            # Text of strangers becomes elements by createElement alone.
+            for danger in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", " onclick=", " style=", "<link rel=\"stylesheet", "src="):
+                self.assertNotIn(danger, html)
+            self.assertEqual(server.call("GET", "/ui", headers={"If-None-Match": headers["ETag"]})[0], 304)
+            self.assertEqual(server.call("GET", "/plan", headers={"Accept": "text/html,*/*"})[2], html)
+            self.assertEqual(server.call("GET", "/plan")[0], 401)
+            layouts = server.call("GET", "/plan", headers={"x-api-key": "k"})[2]["groups"][0]["layouts"]
+            self.assertTrue(layouts[0]["chosen"])
+            for layout in layouts:
+                self.assertEqual(sum(p["bytes"] for p in layout["parts"]), layout["bytes_per_token"])
+        with Server("--no-ui") as server:
+            self.assertEqual(server.call("GET", "/")[0], 404)
+            self.assertTrue(server.call("GET", "/plan", headers={"Accept": "text/html"})[2]["plan"]["legal"])
 
 
 class Flags(unittest.TestCase):

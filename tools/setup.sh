@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing for the named purposes: build, format, fuzz. Says what it installs; needs root or sudo
+# Installs the Debian packages that are missing for the named purposes: build, format, fuzz, browser. Says what it installs; needs root or sudo
 # only where something is missing.
 set -euo pipefail
 
@@ -7,6 +7,7 @@ declare -A packages=(
   [build]="cmake ninja-build g++ ccache pkg-config libfmt-dev libcli11-dev nlohmann-json3-dev libhwy-dev libxxhash-dev libedit-dev
            libpcre2-dev libutf8proc-dev zlib1g-dev libboost-dev libgtest-dev libgmock-dev python3 python3-dev python3-venv"
   [format]="clang-format git python3"
+  [browser]="chromium-headless-shell chromium-driver fonts-dejavu-core"
   [fuzz]="clang libclang-rt-dev"
 )
 

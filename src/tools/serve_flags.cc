@@ -83,6 +83,7 @@ void add_answer_flags(Command c, ServeFlags& f) {
 void add_watch_flags(Command c, ServeFlags& f) {
   ServerOptions& s = f.server;
   c.add_option("--metrics-names", f.metric_names, "sglang, vllm: their names beside ours");
+  c.add_flag("--no-ui", s.no_ui, "no page at /");
   c.add_flag("--open-metrics", s.open_metrics, "/metrics needs no key");
   c.add_option("--log-requests", s.log_requests, "0 nothing, 1 a line each").range(0, 1);
   c.add_flag("--list-routes", f.list_routes, "print the routes and leave");

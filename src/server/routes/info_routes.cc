@@ -6,6 +6,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "server/page/page.h"
 #include "server/routes/tokenize.h"
 #include "server/service/service.h"
 
@@ -196,6 +197,14 @@ void metrics_route(RouteCall c) {
 }
 
 void plan_route(RouteCall c) { c.reply->json(text_of(c.service.model().plan)); }
+
+void page_route(RouteCall c) {
+  if (c.service.options().no_ui) {
+    c.reply->error({404, "route_not_found", "path: wanted another one, got the page; --no-ui", ""});
+    return;
+  }
+  c.reply->send(page_response(c.request));
+}
 
 void flush_cache_route(RouteCall c) {
   c.service.flush_cache(query_number(c.request.query, "timeout", 0), c.reply);

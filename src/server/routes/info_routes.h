@@ -17,6 +17,7 @@ void model_info_route(RouteCall call);
 void server_info_route(RouteCall call);
 void metrics_route(RouteCall call);
 void plan_route(RouteCall call);
+void page_route(RouteCall call);
 void flush_cache_route(RouteCall call);
 void abort_route(RouteCall call);
 

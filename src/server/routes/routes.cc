@@ -42,7 +42,9 @@ constexpr ServerRoute kRoutes[] = {
     {"/server_info /get_server_info", "GET", RouteAuth::key, true, "effective flags, load, plan",
      server_info_route},
     {"/metrics", "GET", RouteAuth::key, true, "Prometheus' text", metrics_route},
-    {"/plan", "GET", RouteAuth::key, true, "plan, matrix and reasons as JSON", plan_route},
+    {"/plan", "GET", RouteAuth::key, true,
+     "plan, matrix and reasons as JSON; as a page for Accept: text/html", plan_route},
+    {"/ /ui", "GET", RouteAuth::open, false, "the page", page_route},
     {"/flush_cache /reset_prefix_cache", "GET POST", RouteAuth::admin, true,
      "empties the prefix cache; ?timeout=S waits for idle", flush_cache_route},
     {"/abort_request", "POST", RouteAuth::admin, true, R"(ends {"rid"} or {"abort_all": true})",
@@ -108,6 +110,13 @@ bool answer_preflight(const AccessRules& access, const ServerRoute& route,
   return true;
 }
 
+// A browser that opens /plan gets the page, which then asks for the plan, with the key.
+bool wants_page(const ServerRoute& route, const HttpRequest& request, const Service& service) {
+  const std::string* accept = request.header("accept");
+  return route_name(route) == "/plan" && !service.options().no_ui && accept != nullptr &&
+         accept->find("text/html") != std::string::npos;
+}
+
 bool is_json(const HttpRequest& request) {
   const std::string* type = request.header("content-type");
   if (type == nullptr) return false;
@@ -155,6 +164,10 @@ void dispatch(Service& service, const AccessRules& access, HttpRequest request,
   if (answer_preflight(access, *route, request, *reply)) return;
   if (!route_takes(*route, request.method)) {
     wrong_method(*route, request, *reply);
+    return;
+  }
+  if (wants_page(*route, request, service)) {
+    page_route({service, std::move(request), std::move(reply)});
     return;
   }
   const bool open_metrics = service.options().open_metrics && route_name(*route) == "/metrics";

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "attn/explain.h"
@@ -24,6 +25,40 @@ nlohmann::json read_object(const std::filesystem::path& path) {
   return json && json->is_object() ? std::move(*json) : nlohmann::json::object();
 }
 
+// A layout's parts, for pictures to scale.
+Json describe_layout(const CachePlan& cache, bool chosen) {
+  const CacheLayout& l = cache.layout;
+  Json parts = Json::array();
+  for (int i = 0; i < l.part_count(); ++i) {
+    const Part& p = l.part(i);
+    parts.push_back({{"role", name(p.role)},
+                     {"dtype", name(p.dtype)},
+                     {"elems", p.elems},
+                     {"plane", p.plane},
+                     {"bytes", p.bytes()}});
+  }
+  return {{"name", l.name()},
+          {"chosen", chosen},
+          {"bytes_per_token", l.bytes_per_token()},
+          {"page_size", cache.page_size},
+          {"page_bytes", cache.page_bytes()},
+          {"parts", std::move(parts)}};
+}
+
+// The caches that run, then the main ones of other legal plans.
+Json describe_layouts(const Plan& plan, const std::vector<MatrixCell>& matrix) {
+  Json out = Json::array();
+  for (const CachePlan& c : plan.caches) out.push_back(describe_layout(c, true));
+  for (const MatrixCell& cell : matrix) {
+    if (!cell.result) continue;
+    const Json other = describe_layout(cell.result->main(), false);
+    const bool known = std::any_of(out.begin(), out.end(),
+                                   [&](const Json& l) { return l["name"] == other["name"]; });
+    if (!known) out.push_back(other);
+  }
+  return out;
+}
+
 Json describe_plan(const Runtime& runtime) {
   const Registry registry = all_kernels();
   Json groups = Json::array();
@@ -34,10 +69,11 @@ Json describe_plan(const Runtime& runtime) {
     wishes.max_running_requests = runtime.plan().max_requests();
     wishes.chunked_prefill_size = runtime.plan().max_rows();
     wishes.layers = g.plan.layers;
+    const auto matrix = make_matrix(g.plan.problem, runtime.machine(), wishes, registry);
     groups.push_back({{"name", g.group.name},
                       {"layers", layers_text(g.group.layers)},
-                      {"matrix", matrix_json(make_matrix(g.plan.problem, runtime.machine(), wishes,
-                                                         registry))}});
+                      {"layouts", describe_layouts(g.plan, matrix)},
+                      {"matrix", matrix_json(matrix)}});
     for (const std::string& note : g.plan.notes) notes.push_back(note);
   }
   return {{"summary", summary(runtime.plan())},
