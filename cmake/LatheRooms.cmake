@@ -12,10 +12,15 @@ if(LATHE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 add_library(lathe_flags INTERFACE)
-target_include_directories(lathe_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
+target_include_directories(lathe_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
+target_compile_features(lathe_flags INTERFACE cxx_std_20)
 # Contraction would let one path use an fma where another has a product and a sum: bytes would depend on the compiler.
-target_compile_options(lathe_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror -ffp-contract=off>)
+target_compile_options(lathe_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+# Another project that links the rooms chooses its own warnings.
+if(PROJECT_IS_TOP_LEVEL)
+  target_compile_options(lathe_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror>)
+endif()
 # GCC 12 reports overlaps inside std::string that cannot happen (GCC bug 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(lathe_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
@@ -40,6 +45,7 @@ function(lathe_room name)
     add_library(${target} INTERFACE)
     target_link_libraries(${target} INTERFACE lathe_flags ${ARG_DEPS})
   endif()
+  add_library(lathe::${name} ALIAS ${target})
   if(LATHE_TESTS AND tests)
     lathe_test(${target}_test ${tests} LINK ${target} ${ARG_TEST_DEPS})
   endif()

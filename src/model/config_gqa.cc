@@ -12,9 +12,11 @@ std::vector<std::uint8_t> parse_layer_types(ConfigReader& json, const ModelConfi
   std::vector<std::uint8_t> sliding;
   const std::vector<std::string> types = json.texts("layer_types");
   if (types.empty()) return sliding;
-  for (const std::string& t : types) {
+  for (std::size_t l = 0; l < types.size(); ++l) {
+    const std::string& t = types[l];
     if (t != "full_attention" && t != "sliding_attention") {
-      json.refuse("layer_types", "full_attention or sliding_attention", quote(t));
+      json.refuse(fmt::format("layer_types[{}]", l), "full_attention or sliding_attention",
+                  quote(t));
     }
     sliding.push_back(t == "sliding_attention" ? 1 : 0);
   }

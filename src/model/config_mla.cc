@@ -32,7 +32,7 @@ std::vector<std::uint8_t> layers_with_experts(ConfigReader& json, std::int32_t l
     if (types[l] == "sparse") {
       out[l] = 1;
     } else if (types[l] != "dense") {
-      json.refuse("mlp_layer_types", "dense or sparse", quote(types[l]));
+      json.refuse(fmt::format("mlp_layer_types[{}]", l), "dense or sparse", quote(types[l]));
     }
   }
   return out;

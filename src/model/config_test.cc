@@ -234,6 +234,12 @@ TEST(ModelConfig, AWindowIsOfAllLayersOrOfSome) {
   EXPECT_THAT(refusal(j), HasSubstr("layer_types: wanted 28 entries, got 1"));
   j["layer_types"] = {"chunked_attention"};
   EXPECT_THAT(refusal(j), HasSubstr("full_attention or sliding_attention"));
+  // The layer, its kind and what is known.
+  std::vector<std::string> types(28, "full_attention");
+  types[3] = "linear_attention";
+  j["layer_types"] = types;
+  EXPECT_THAT(refusal(j), HasSubstr("layer_types[3]: wanted full_attention or sliding_attention, "
+                                    "got \"linear_attention\""));
 }
 
 TEST(ModelConfig, MistralHasItsWindowInAllLayers) {

@@ -18,7 +18,9 @@ std::vector<std::uint8_t> own_indexers(ConfigReader& json, std::int32_t layers) 
   const std::vector<std::string> types = json.texts("indexer_types");
   std::string_view key = "indexer_types";
   for (const std::string& t : types) {
-    if (t != "full" && t != "shared") json.refuse(key, "full or shared", quote(t));
+    if (t != "full" && t != "shared") {
+      json.refuse(fmt::format("{}[{}]", key, out.size()), "full or shared", quote(t));
+    }
     out.push_back(t == "full" ? 1 : 0);
   }
   if (types.empty() && json.has("index_topk_pattern")) {
