@@ -1,6 +1,7 @@
 #include "tools/chat_input.h"
 
 #include <editline/readline.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -17,6 +18,15 @@ namespace lathe {
 volatile std::sig_atomic_t interrupted = 0;
 
 namespace {
+
+volatile int wake_fd = -1;
+
+void on_interrupt(int) {
+  interrupted = 1;
+  const int error = errno;
+  if (wake_fd >= 0) static_cast<void>(!write(wake_fd, "", 1));
+  errno = error;
+}
 
 // What the editor's callback, which gets no argument, leaves.
 struct Edited {
@@ -50,7 +60,7 @@ bool is_fence(const std::string& line) {
 InterruptScope::InterruptScope() {
   interrupted = 0;
   struct sigaction action = {};
-  action.sa_handler = [](int) { interrupted = 1; };
+  action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, &before_);
 }
 
@@ -61,27 +71,36 @@ ChatInput::ChatInput() : terminal_(isatty(STDIN_FILENO) == 1) {
   if (!terminal_) return;
   rl_catch_signals = 0;
   using_history();
+  if (pipe2(wake_, O_NONBLOCK | O_CLOEXEC) == 0) wake_fd = wake_[1];
 }
 
 ChatInput::~ChatInput() {
-  if (terminal_) clear_history();
+  if (!terminal_) return;
+  clear_history();
+  wake_fd = -1;
+  for (const int fd : wake_) {
+    if (fd >= 0) close(fd);
+  }
 }
 
 ChatInput::Line ChatInput::edit_line(const char* prompt, std::string& line) {
+  char old[16];
+  while (read(wake_[0], old, sizeof(old)) > 0) {
+  }
   const InterruptScope scope;
   edited = {};
   rl_callback_handler_install(prompt, take_line);
   while (!edited.done) {
-    struct pollfd in = {STDIN_FILENO, POLLIN, 0};
-    const int ready = poll(&in, 1, -1);
-    if (interrupted != 0) {
+    struct pollfd in[] = {{STDIN_FILENO, POLLIN, 0}, {wake_[0], POLLIN, 0}};
+    const int ready = poll(in, 2, -1);
+    if (interrupted != 0 || (ready > 0 && in[1].revents != 0)) {
       rl_callback_handler_remove();
       print_out("^C\n");
       std::fflush(stdout);
       return Line::interrupt;
     }
     if (ready < 0 && errno == EINTR) continue;
-    if (ready < 0 || (in.revents & POLLIN) == 0) {
+    if (ready < 0 || (in[0].revents & POLLIN) == 0) {
       rl_callback_handler_remove();
       return Line::end;
     }

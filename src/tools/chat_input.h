@@ -8,7 +8,7 @@
 
 namespace lathe {
 
-/// Set by Ctrl-C while a scope of it is open; the only thing that a signal handler may touch.
+/// Set by Ctrl-C while a scope of it is open.
 extern volatile std::sig_atomic_t interrupted;
 
 class InterruptScope {
@@ -41,6 +41,8 @@ class ChatInput {
   Line edit_line(const char* prompt, std::string& line);
 
   bool terminal_;
+  // A byte for every Ctrl-C: whichever thread the signal meets, whoever waits for a line wakes.
+  int wake_[2] = {-1, -1};
 };
 
 }  // namespace lathe
