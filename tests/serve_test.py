@@ -229,6 +229,45 @@ class Answers(unittest.TestCase):
             self.assertEqual(top[token], value)
             self.assertEqual(max(top.values()), value)  # greedy
 
+    def test_prompts_have_logprobs(self):
+        ids = self.server.post("/tokenize", {"prompt": QUESTION})["tokens"]
+        body = {"prompt": [ids], "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0, "ignore_eos": True, "skip_special_tokens": False}
+        answer = self.server.post("/v1/completions", body)["choices"][0]
+        lists = answer["logprobs"]
+        self.assertEqual({len(v) for v in lists.values()}, {len(ids) + 1})
+        self.assertEqual((lists["token_logprobs"][0], lists["top_logprobs"][0]), (None, None))
+        self.assertEqual("".join(lists["tokens"]), answer["text"])
+        for token, offset in zip(lists["tokens"], lists["text_offset"]):
+            self.assertEqual(answer["text"][offset:offset + len(token)], token)
+        # What the model says of a prompt's token is what it says of it as an answer.
+        for at in (1, 5, len(ids) - 1):
+            alone = self.server.post("/v1/completions", {"prompt": ids[:at], "logprobs": 1, "max_tokens": 1, "temperature": 0, "ignore_eos": True,
+                                                         "logit_bias": {str(ids[at]): 100}})["choices"][0]["logprobs"]
+            self.assertEqual(alone["tokens"][0], lists["tokens"][at])
+            self.assertEqual(alone["token_logprobs"][0], lists["token_logprobs"][at])
+            self.assertEqual(alone["top_logprobs"][0], lists["top_logprobs"][at])
+        # An answer of the likeliest tokens is greedy, as its evaluators see it.
+        own = self.server.post("/v1/completions", {**body, "prompt": ids, "echo": False, "max_tokens": 4, "return_token_ids": True})["choices"][0]
+        again = self.server.post("/v1/completions", {**body, "prompt": ids + own["token_ids"]})["choices"][0]["logprobs"]
+        for i in range(len(ids), len(ids) + 4):
+            self.assertEqual(again["token_logprobs"][i], max(again["top_logprobs"][i].values()))
+        events = self.server.stream("/v1/completions", body)
+        joined = {k: sum((e["choices"][0]["logprobs"][k] for e in events if e["choices"][0]["logprobs"]), []) for k in lists}
+        self.assertEqual(joined, lists)
+        nothing = self.server.post("/v1/completions", {**body, "max_tokens": 0})["choices"][0]["logprobs"]
+        self.assertEqual(nothing["token_logprobs"], lists["token_logprobs"][:-1])
+        several = self.server.post("/v1/completions", {**body, "prompt": [ids, ids[:7]], "n": 2})["choices"]
+        self.assertEqual([c["logprobs"]["token_logprobs"][:7] for c in several], [lists["token_logprobs"][:7]] * 4)
+        for start in (0, 1, 6, len(ids)):
+            info = self.server.post("/generate", {"input_ids": ids, "return_logprob": True, "logprob_start_len": start, "top_logprobs_num": 1,
+                                                  "sampling_params": {"max_new_tokens": 1}})["meta_info"]
+            self.assertEqual([e[:2] for e in info["input_token_logprobs"]],
+                             [[v, t] for v, t in zip(lists["token_logprobs"], ids)][start:])
+            self.assertEqual(len(info["input_top_logprobs"]), len(ids) - start)
+        self.refused("/generate", {"input_ids": ids, "return_logprob": True, "logprob_start_len": len(ids) + 1}, "logprob_start_len")
+        self.refused("/v1/completions", {**body, "prompt": [ids] * 256, "n": 128, "logprobs": 20, "max_tokens": 100}, "logprobs")
+        self.server.is_alive()
+
     def test_generate(self):
         body = {"text": "Rosa has", "sampling_params": {"max_new_tokens": 6, "temperature": 0, "ignore_eos": True}}
         whole = self.server.post("/generate", {**body, "rid": "mine"})

@@ -145,6 +145,16 @@ Result<RequestId> Engine::submit(Request request) {
   }
   if (auto ok = check_sampling_params(request.sampling, vocab, eos_); !ok) return ok.error();
   if (auto ok = check_fits(request); !ok) return ok.error();
+  const std::int64_t scored_from = request.prompt_logprobs_from.value_or(0);
+  if (request.prompt_logprobs_from &&
+      (scored_from < 0 || scored_from > std::ssize(request.prompt))) {
+    return outside("logprob_start_len",
+                   fmt::format("0 to {}, the prompt's tokens", request.prompt.size()),
+                   fmt::format("{}", scored_from));
+  }
+  if (request.prompt_logprobs_from && !request.sampling.logprobs) {
+    return outside("top_logprobs_num", "a number beside logprob_start_len", "none");
+  }
 
   auto r = std::make_unique<Active>();
   r->id = RequestId{++last_id_};
@@ -154,6 +164,8 @@ Result<RequestId> Engine::submit(Request request) {
   r->tokens = std::move(request.prompt);
   r->prompt = r->known();
   r->sibling_of = request.sibling_of;
+  r->next_scored =
+      request.prompt_logprobs_from ? std::max<std::int64_t>(0, scored_from - 1) : r->prompt;
   r->limit = r->sampling.max_tokens.value_or(static_cast<std::int32_t>(capacity() - r->prompt));
   waiting_.push_back(std::move(r));
   return waiting_.back()->id;

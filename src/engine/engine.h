@@ -97,6 +97,9 @@ class Engine {
     std::vector<std::int32_t> tokens;  // the prompt, then the answer
     std::int64_t prompt = 0;           // tokens of the prompt
     RequestId sibling_of = {};
+    // The next row whose logits give a log-probability of the prompt; from prompt - 1 on: none.
+    std::int64_t next_scored = 0;
+    std::vector<SampledToken> prompt_logprobs;
     std::int64_t limit = 0;     // tokens of the answer
     std::int64_t computed = 0;  // tokens with keys in the cache
     RequestPages pages;         // of `computed` tokens between steps
@@ -107,6 +110,7 @@ class Engine {
 
     std::int64_t known() const { return std::ssize(tokens); }
     std::int64_t answered() const { return known() - prompt; }
+    bool scores() const { return next_scored < prompt - 1; }
     ScheduledRequest scheduled() const { return {known(), computed, computed, answered() > 0}; }
   };
   using ActivePtr = std::unique_ptr<Active>;
@@ -127,6 +131,8 @@ class Engine {
   void count_available();
   void give_up_pages(Active& r);
   void preempt_youngest(StepReport& report);
+  std::int64_t cap_scored_rows(const Active& r, std::int64_t rows);
+  void take_scored(Active& r, std::size_t item);
   bool waits_for_sibling(const Active& r) const;
   void admit(std::int64_t prefill_rows, StepReport& report);
   void build_batch(StepReport& report);
@@ -157,6 +163,7 @@ class Engine {
   std::vector<ScheduledRequest> scheduled_;  // [running]
   std::vector<std::int64_t> available_;      // [kinds of page]
   std::vector<std::int64_t> rows_;           // [running]
+  std::int64_t scored_rows_left_ = 0;        // whose logits a step may hold for prompts
   std::vector<Active*> batch_;               // [items]
   std::vector<BatchItem> items_;
   std::vector<PageId> states_;    // [items, groups with a state]

@@ -8,6 +8,11 @@
 #include "engine/engine.h"
 
 namespace lathe {
+namespace {
+
+constexpr std::int64_t kScoredLogitBytes = std::int64_t{64} << 20;
+
+}  // namespace
 
 ScheduleLimits Engine::limits() const {
   return {pages_.rules(), pages_.block_tokens(), options_.chunked_prefill_size};
@@ -17,6 +22,18 @@ void Engine::describe_running() {
   scheduled_.clear();
   for (const ActivePtr& r : running_) scheduled_.push_back(r->scheduled());
   rows_.assign(running_.size(), 0);
+}
+
+// Logits are rows of a whole vocabulary, so a step holds few of those that only score a prompt. Rows
+// of a request that scores are cut where it would hold more.
+std::int64_t Engine::cap_scored_rows(const Active& r, std::int64_t rows) {
+  if (!r.scores()) return rows;
+  const std::int64_t first = std::max(r.computed, r.next_scored);
+  const std::int64_t end = std::min(r.computed + rows, r.prompt - 1);
+  const std::int64_t scored = std::max<std::int64_t>(0, end - first);
+  if (scored > scored_rows_left_) rows = first + scored_rows_left_ - r.computed;
+  scored_rows_left_ -= std::min(scored, scored_rows_left_);
+  return rows;
 }
 
 void Engine::count_available() {
@@ -52,8 +69,11 @@ void Engine::schedule(StepReport& report) {
     count_available();
     decided = schedule_running(scheduled_, limits(), available_, rows_);
   }
+  const std::int64_t row_bytes = std::int64_t{4} * model_->config().vocab;
+  scored_rows_left_ = std::max<std::int64_t>(1, kScoredLogitBytes / row_bytes);
   for (std::size_t i = 0; i < running_.size(); ++i) {
     Active& r = *running_[i];
+    rows_[i] = cap_scored_rows(r, rows_[i]);
     if (rows_[i] == 0) continue;
     scheduled_[i].covered = r.computed + rows_[i];
     pages_.extend(r.computed, scheduled_[i].covered, r.pages);
@@ -76,9 +96,16 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
     Active& r = *waiting_.front();
     if (waits_for_sibling(r)) return;
     // The last known token is always computed: its logits are needed.
-    r.computed = pages_.match(r.tokens, r.known() - 1, r.pages);
+    // So are rows that score the prompt.
+    const std::int64_t match = r.scores() ? r.next_scored : r.known() - 1;
+    r.computed = match > 0 ? pages_.match(r.tokens, match, r.pages) : 0;
     count_available();
     if (!admits(scheduled_, r.scheduled(), limits(), available_)) {
+      give_up_pages(r);
+      return;
+    }
+    const std::int64_t rows = cap_scored_rows(r, first_rows(r.scheduled(), limits(), prefill_rows));
+    if (rows == 0) {
       give_up_pages(r);
       return;
     }
@@ -89,7 +116,6 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
       report.started.push_back({r.id, r.computed});
     }
     r.admitted_before = true;
-    const std::int64_t rows = first_rows(r.scheduled(), limits(), prefill_rows);
     pages_.extend(r.computed, r.computed + rows, r.pages);
     prefill_rows -= rows;
     rows_.push_back(rows);
@@ -124,6 +150,16 @@ void Engine::build_batch(StepReport& report) {
                                                 static_cast<std::size_t>(rows_[i]));
       item.logits = r.computed + rows_[i] == r.known();
       if (item.logits) item.sample = sampling_of(r);
+      if (r.scores()) {
+        const std::int64_t first = std::max(r.computed, r.next_scored);
+        const std::int64_t end = std::min(r.computed + rows_[i], r.prompt - 1);
+        if (end > first) {
+          item.first_scored = first - r.computed;
+          item.scored = std::span(r.tokens).subspan(static_cast<std::size_t>(first + 1),
+                                                    static_cast<std::size_t>(end - first));
+          item.scored_top = *r.sampling.logprobs;
+        }
+      }
       batch_.push_back(&r);
       items_.push_back(item);
       (decodes ? report.decode_rows : report.prefill_rows) += rows_[i];
@@ -210,10 +246,20 @@ void Engine::take_results(StepReport& report) {
     }
     const std::int64_t before =
         std::exchange(r.computed, r.computed + std::ssize(items_[i].tokens));
+    if (!items_[i].scored.empty()) take_scored(r, i);
     if (items_[i].logits) take_token(r, i, report);
     if (!r.ended) pages_.confirm(before, r.computed, r.pages);
   }
   std::erase_if(running_, [](const ActivePtr& r) { return r->ended; });
+}
+
+// A row that is not finite shows in the answer's first token, too: attention carries it on.
+void Engine::take_scored(Active& r, std::size_t item) {
+  const std::span<const std::optional<SampledToken>> scored = runner_.scored(item);
+  for (std::size_t k = 0; k < scored.size(); ++k) {
+    r.prompt_logprobs.push_back(scored[k].value_or(SampledToken{items_[item].scored[k], {}, {}}));
+  }
+  r.next_scored += std::ssize(scored);
 }
 
 // A token, and perhaps the answer's last.
@@ -226,7 +272,8 @@ void Engine::take_token(Active& r, std::size_t item, StepReport& report) {
   }
   if (items_[item].phase == Phase::extend) pages_.publish(r.tokens, r.pages);
   const std::int32_t token = sampled->token;
-  report.tokens.push_back({r.id, r.answered(), std::move(*sampled)});
+  report.tokens.push_back(
+      {r.id, r.answered(), std::move(*sampled), std::exchange(r.prompt_logprobs, {})});
   r.tokens.push_back(token);
   const bool stop = std::binary_search(r.stops.begin(), r.stops.end(), token);
   if (!stop && r.answered() < r.limit) return;

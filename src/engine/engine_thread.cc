@@ -82,7 +82,7 @@ void EngineThread::run() {
 void EngineThread::apply(Inbox& inbox, EngineNews& news) {
   for (Submission& s : inbox.submit) {
     if (failed_) {
-      news.events.push_back({s.ticket, std::nullopt, std::nullopt, std::nullopt, failed_});
+      news.events.push_back({s.ticket, {}, {}, {}, {}, failed_});
       continue;
     }
     if (const auto sibling = requests_.find(s.sibling_of.value); sibling != requests_.end()) {
@@ -90,7 +90,7 @@ void EngineThread::apply(Inbox& inbox, EngineNews& news) {
     }
     const auto id = engine_->submit(std::move(s.request));
     if (!id) {
-      news.events.push_back({s.ticket, std::nullopt, std::nullopt, std::nullopt, id.error()});
+      news.events.push_back({s.ticket, {}, {}, {}, {}, id.error()});
       continue;
     }
     requests_.emplace(s.ticket.value, *id);
@@ -145,7 +145,10 @@ void EngineThread::take(StepReport report, EngineNews& news) {
     if (TicketEvent* e = event_of(s.request)) e->started = s;
   }
   for (TokenEvent& t : report.tokens) {
-    if (TicketEvent* e = event_of(t.request)) e->token = std::move(t.sampled);
+    TicketEvent* e = event_of(t.request);
+    if (e == nullptr) continue;
+    e->token = std::move(t.sampled);
+    e->prompt_logprobs = std::move(t.prompt_logprobs);
   }
   for (Finished& f : report.finished) {
     TicketEvent* e = event_of(f.request);
@@ -163,7 +166,7 @@ void EngineThread::fail(const Error& error, EngineNews& news) {
   std::sort(open.begin(), open.end());
   for (Ticket t : open) {
     if (engine_ != nullptr) engine_->cancel(requests_.at(t.value));
-    news.events.push_back({t, std::nullopt, std::nullopt, std::nullopt, error});
+    news.events.push_back({t, {}, {}, {}, {}, error});
   }
   requests_.clear();
   tickets_.clear();

@@ -37,6 +37,7 @@ struct TicketEvent {
   Ticket ticket;
   std::optional<Started> started;
   std::optional<SampledToken> token;
+  std::vector<SampledToken> prompt_logprobs;  // with the first token, if they were asked for
   std::optional<Finished> finished;
   std::optional<Error> refused;  // Engine::submit()'s, or that the engine has failed
 };

@@ -23,6 +23,10 @@ struct Request {
   // An earlier request with the same prompt; where the engine has a prefix cache, this one is not
   // admitted before that one's prompt is in it, so that it is computed once.
   RequestId sibling_of = {};
+  // First token of the prompt whose log-probability is wanted, with those of the likeliest as for the
+  // answer (sampling.logprobs, which has to be set); token 0 has none. Unset: none. Rows that give
+  // them are computed, not taken from the prefix cache.
+  std::optional<std::int32_t> prompt_logprobs_from = std::nullopt;
 };
 
 /// waiting    not admitted yet
@@ -43,6 +47,8 @@ struct TokenEvent {
   RequestId request;
   std::int64_t position = 0;  // in the answer, from 0
   SampledToken sampled;
+  // With the answer's first token: of the prompt's tokens, from max(1, prompt_logprobs_from) on.
+  std::vector<SampledToken> prompt_logprobs = {};
 };
 
 struct Started {

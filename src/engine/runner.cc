@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
+#include <utility>
 
 #include "base/check.h"
 
@@ -195,8 +197,16 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   row_item_.clear();
   logit_rows_.clear();
   logit_of_.assign(items.size(), -1);
+  scored_rows_.clear();
   for (const Part& part : parts_) {
     const auto rows = part.rows.tokens;
+    const BatchItem& item = items[part.item];
+    for (std::int64_t j = 0; !item.scored.empty() && j < std::ssize(rows); ++j) {
+      const std::int64_t row = part.rows.cached - item.cached + j;
+      if (row < item.first_scored || row >= item.first_scored + std::ssize(item.scored)) continue;
+      scored_rows_.push_back({part.item, row, std::ssize(logit_rows_)});
+      logit_rows_.push_back(static_cast<std::int32_t>(std::ssize(tokens_) + j));
+    }
     tokens_.insert(tokens_.end(), rows.begin(), rows.end());
     row_item_.resize(tokens_.size(), static_cast<std::int32_t>(part.item));
     if (!part.rows.logits) continue;
@@ -237,8 +247,40 @@ void Runner::sample_rows(std::span<const BatchItem> items, const OpsContext& ops
     sample_args_.push_back(items[i].sample);
     sample_args_.back().logits = logits(i);
   }
+  add_scored_rows(items);
   sampled_.assign(sample_args_.size(), std::nullopt);
   if (!sample_args_.empty()) sample(ops, sample_args_, sampled_);
+}
+
+// A draw that a bias decides: its token is the wanted one, and log-probabilities are those of the
+// model's own distribution, the same bits as an answer's.
+void Runner::add_scored_rows(std::span<const BatchItem> items) {
+  std::sort(scored_rows_.begin(), scored_rows_.end(), [](const ScoredRow& a, const ScoredRow& b) {
+    return std::pair(a.item, a.row) < std::pair(b.item, b.row);
+  });
+  scored_of_.assign(items.size(), 0);
+  scored_count_.assign(items.size(), 0);
+  scored_params_.resize(scored_rows_.size());  // arguments point to them
+  const auto vocab = static_cast<std::size_t>(model_->config().vocab);
+  for (std::size_t k = 0; k < scored_rows_.size(); ++k) {
+    const ScoredRow& s = scored_rows_[k];
+    const BatchItem& item = items[s.item];
+    SamplingParams& params = scored_params_[k];
+    params.temperature = 0;
+    params.logprobs = item.scored_top;
+    params.logit_bias = {{item.scored[static_cast<std::size_t>(s.row - item.first_scored)],
+                          std::numeric_limits<float>::max()}};
+    if (scored_count_[s.item]++ == 0) scored_of_[s.item] = std::ssize(sample_args_);
+    SampleArgs args;
+    args.params = &params;
+    args.logits = std::span(logits_).subspan(static_cast<std::size_t>(s.logit) * vocab, vocab);
+    sample_args_.push_back(args);
+  }
+}
+
+std::span<const std::optional<SampledToken>> Runner::scored(std::size_t item) const {
+  return std::span(sampled_).subspan(static_cast<std::size_t>(scored_of_[item]),
+                                     static_cast<std::size_t>(scored_count_[item]));
 }
 
 Result<void> Runner::collect() {

@@ -29,6 +29,11 @@ struct BatchItem {
   // goes to: as StepRequest has them.
   std::span<const PageId> states_before = {};
   std::span<const std::vector<PageId>> states = {};
+  // Tokens whose log-probabilities are wanted: scored[k] behind row first_scored + k, with those of
+  // the scored_top likeliest. Not of the last row where it has logits.
+  std::int64_t first_scored = 0;
+  std::span<const std::int32_t> scored = {};
+  std::int32_t scored_top = 0;
   // With logits: what is drawn from them, which the runner fills in; params null: nothing.
   SampleArgs sample = {};
 };
@@ -59,6 +64,8 @@ class Runner {
   std::span<const float> logits(std::size_t item) const;
   /// What was drawn from them; nothing where one is NaN or infinite.
   std::optional<SampledToken>& sampled(std::size_t item);
+  /// What was found for BatchItem::scored; nothing where a row's logits are NaN or infinite.
+  std::span<const std::optional<SampledToken>> scored(std::size_t item) const;
   std::span<const NonFiniteItem> non_finite() const { return non_finite_; }
   /// Segments of the last launch.
   std::int64_t segments() const { return std::ssize(cuts_); }
@@ -93,6 +100,7 @@ class Runner {
   void make_requests(std::size_t group);
   Result<void> plan_steps(const OpsContext& ops);
   void sample_rows(std::span<const BatchItem> items, const OpsContext& ops);
+  void add_scored_rows(std::span<const BatchItem> items);
 
   const Model* model_;
   KvCache* cache_;
@@ -117,6 +125,16 @@ class Runner {
   std::vector<SampleArgs> sample_args_;               // [rows drawn from]
   std::vector<std::optional<SampledToken>> sampled_;  // beside them
   std::vector<std::int64_t> sampled_of_;              // [items] row of sampled_, or -1
+  // Rows that score a token, in the order of items and of their rows.
+  struct ScoredRow {
+    std::size_t item;
+    std::int64_t row;    // of the item
+    std::int64_t logit;  // row of logits_
+  };
+  std::vector<ScoredRow> scored_rows_;
+  std::vector<SamplingParams> scored_params_;  // [scored_rows_]
+  std::vector<std::int64_t> scored_of_;        // [items] first place in sampled_
+  std::vector<std::int64_t> scored_count_;     // [items]
   std::vector<NonFiniteItem> non_finite_;
 
   // Whoever destroys a runner with a step in flight waits: the device still writes to its arrays.

@@ -74,6 +74,8 @@ struct AnswerPrompt {
   std::string text;                  // filled where the answer shows it
   std::vector<std::int32_t> tokens;  // likewise
   std::int64_t count = 0;            // tokens
+  // Log-probabilities of its tokens, those that were asked for; the first token has none.
+  std::vector<SampledToken> logprobs = {};
 };
 
 /// Names under which reasoning is told.
@@ -100,7 +102,7 @@ class AnswerFormat {
   virtual bool wants_all() const { return false; }
   /// Whether a step without text is an event as well.
   virtual bool wants_tokens() const = 0;
-  virtual void open(const Choice& choice, std::string& out) = 0;
+  virtual void open(Choice& choice, std::string& out) = 0;
   virtual void part(Choice& choice, const ChoicePart& part, std::string& out) = 0;
   virtual void end(Choice& choice, std::string& out) = 0;
   /// Behind the last end.

@@ -125,9 +125,19 @@ void write_text_logprobs(JsonWriter& json, const ApiRequest& request, const Toke
   json.begin_object().key("tokens").begin_array();
   for (const SampledToken& t : tokens) json.string(text_key(request, tokenizer, t.token));
   json.end_array().key("token_logprobs").begin_array();
-  for (const SampledToken& t : tokens) json.number(t.logprob.value_or(0));
+  for (const SampledToken& t : tokens) {
+    if (t.logprob) {
+      json.number(*t.logprob);
+    } else {
+      json.null();  // the first token of a prompt
+    }
+  }
   json.end_array().key("top_logprobs").begin_array();
   for (const SampledToken& t : tokens) {
+    if (!t.logprob) {
+      json.null();
+      continue;
+    }
     // Likeliest first, so of tokens that read alike the larger value stays.
     std::vector<std::pair<std::string, double>> entries;
     const auto add = [&](std::int32_t token, double logprob) {
@@ -138,7 +148,7 @@ void write_text_logprobs(JsonWriter& json, const ApiRequest& request, const Toke
       entries.emplace_back(std::move(key), logprob);
     };
     for (const TokenLogprob& top : t.top) add(top.token, top.logprob);
-    add(t.token, t.logprob.value_or(0));
+    add(t.token, *t.logprob);
     json.begin_object();
     for (const auto& [key, value] : entries) json.key(key).number(value);
     json.end_object();

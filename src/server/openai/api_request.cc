@@ -68,12 +68,6 @@ std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
         fmt::format("at most the {} tokens of the answer", *r.max_tokens),
         fmt::format("{}", r.sampling.min_tokens));
   }
-  if (r.echo && r.logprobs) {
-    return ApiError{
-        400, "unsupported_field",
-        "logprobs: wanted none beside echo, got some; prompts have no log-probabilities",
-        "logprobs"};
-  }
   if (!r.rids.empty() && r.rids.size() != 1 && r.rids.size() != r.prompts.size()) {
     return bad_field("rid", "one, or one for each prompt", fmt::format("{}", r.rids.size()));
   }

@@ -399,8 +399,11 @@ void add_shapes(std::vector<Field>& out) {
                       boolean([](ApiRequest& r, bool b) { r.logprobs = b; }), "false", ""));
   out.push_back(field("top_logprobs_num", kInGenerate, top(), "0", ""));
   out.push_back(field("logprob_start_len", kInGenerate,
-                      integer(-1, -1, [](ApiRequest&, std::int64_t) {}), "-1",
-                      "-1: the answer's tokens alone"));
+                      integer(-1, kAnyInt,
+                              [](ApiRequest& r, std::int64_t i) {
+                                r.logprob_start_len = static_cast<std::int32_t>(i);
+                              }),
+                      "-1", "from this token of the prompt on; -1: the answer's alone"));
   out.push_back(field("return_text_in_logprobs", kInGenerate,
                       boolean([](ApiRequest& r, bool b) { r.text_in_logprobs = b; }), "false", ""));
   out.push_back(field("echo", kInCompletions, boolean([](ApiRequest& r, bool b) { r.echo = b; }),

@@ -11,7 +11,7 @@ class GenerateFormat : public AnswerFormat {
 
   bool wants_all() const override { return !request_->incremental; }
   bool wants_tokens() const override { return true; }  // output_ids
-  void open(const Choice&, std::string&) override {}
+  void open(Choice&, std::string&) override {}
 
   void part(Choice& choice, const ChoicePart& part, std::string& out) override {
     if (request_->incremental) {
@@ -71,7 +71,7 @@ class GenerateFormat : public AnswerFormat {
     json.key("e2e_latency").number(ended_);
     json.key("weight_version").string("default");
     json.key("num_retractions").number(choice.preemptions);
-    if (request_->logprobs) write_logprobs(json, tokens);
+    if (request_->logprobs) write_logprobs(json, head_->prompts[choice.prompt].logprobs, tokens);
     json.end_object();
   }
 
@@ -104,8 +104,14 @@ class GenerateFormat : public AnswerFormat {
   }
 
   // [logprob, id, text or null]
-  void write_entry(JsonWriter& json, std::int32_t token, double logprob) const {
-    json.begin_array().number(logprob).number(std::int64_t{token});
+  void write_entry(JsonWriter& json, std::int32_t token, std::optional<double> logprob) const {
+    json.begin_array();
+    if (logprob) {
+      json.number(*logprob);
+    } else {
+      json.null();  // the first token of a prompt
+    }
+    json.number(std::int64_t{token});
     if (request_->text_in_logprobs) {
       json.string(token_text(*head_->tokenizer, token));
     } else {
@@ -114,12 +120,11 @@ class GenerateFormat : public AnswerFormat {
     json.end_array();
   }
 
-  void write_logprobs(JsonWriter& json, std::span<const SampledToken> tokens) const {
-    json.key("input_token_logprobs").raw("[]").key("output_token_logprobs").begin_array();
-    for (const SampledToken& t : tokens) write_entry(json, t.token, t.logprob.value_or(0));
-    json.end_array();
-    json.key("output_token_logprobs_length").number(std::ssize(tokens));
-    json.key("input_top_logprobs").raw("[]").key("output_top_logprobs").begin_array();
+  void write_lists(JsonWriter& json, std::string_view side,
+                   std::span<const SampledToken> tokens) const {
+    json.key(std::string(side) + "_token_logprobs").begin_array();
+    for (const SampledToken& t : tokens) write_entry(json, t.token, t.logprob);
+    json.end_array().key(std::string(side) + "_top_logprobs").begin_array();
     for (const SampledToken& t : tokens) {
       if (t.top.empty()) {
         json.null();
@@ -129,8 +134,14 @@ class GenerateFormat : public AnswerFormat {
       for (const TokenLogprob& top : t.top) write_entry(json, top.token, top.logprob);
       json.end_array();
     }
-    json.end_array();
-    json.key("input_token_ids_logprobs").raw("[]").key("output_token_ids_logprobs").raw("[]");
+    json.end_array().key(std::string(side) + "_token_ids_logprobs").raw("[]");
+  }
+
+  void write_logprobs(JsonWriter& json, std::span<const SampledToken> prompt,
+                      std::span<const SampledToken> tokens) const {
+    write_lists(json, "input", prompt);
+    write_lists(json, "output", tokens);
+    json.key("output_token_logprobs_length").number(std::ssize(tokens));
   }
 
   const ApiRequest* request_;

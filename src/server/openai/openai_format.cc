@@ -98,7 +98,7 @@ class ChatFormat : public OpenAiFormat {
   ChatFormat(const ApiRequest& request, const AnswerHead& head)
       : OpenAiFormat(request, head, "chat.completion.chunk") {}
 
-  void open(const Choice& choice, std::string& out) override {
+  void open(Choice& choice, std::string& out) override {
     event(choice, out, [&](JsonWriter& json) {
       json.key("delta").raw(R"({"role":"assistant","content":""})");
       json.key("logprobs").null().key("finish_reason").null();
@@ -195,10 +195,11 @@ class CompletionFormat : public OpenAiFormat {
       : OpenAiFormat(request, head, "text_completion") {}
 
   // The echoed prompt is the first event.
-  void open(const Choice& choice, std::string& out) override {
+  void open(Choice& choice, std::string& out) override {
     if (!request_->echo) return;
     event(choice, out, [&](JsonWriter& json) {
-      json.key("text").string(head_->prompts[choice.prompt].text).key("logprobs").null();
+      json.key("text").string(head_->prompts[choice.prompt].text);
+      logprobs(json, choice, head_->prompts[choice.prompt].logprobs);
       write_end(json, std::nullopt);
     });
   }
@@ -222,7 +223,13 @@ class CompletionFormat : public OpenAiFormat {
   std::string whole(std::span<Choice> choices, const RequestTimes& times) override {
     return whole_answer("text_completion", choices, times, [&](JsonWriter& json, Choice& c) {
       json.key("text").string(request_->echo ? head_->prompts[c.prompt].text + c.text : c.text);
-      logprobs(json, c, c.tokens);
+      if (request_->echo && request_->logprobs) {
+        std::vector<SampledToken> all = head_->prompts[c.prompt].logprobs;
+        all.insert(all.end(), c.tokens.begin(), c.tokens.end());
+        logprobs(json, c, all);
+      } else {
+        logprobs(json, c, c.tokens);
+      }
       write_end(json, c.end);
       write_ids(json, c, c.tokens, true);
     });

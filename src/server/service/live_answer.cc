@@ -27,6 +27,9 @@ LiveAnswer::LiveAnswer(PreparedRequest request, AnswerHead head, std::shared_ptr
       options_(options),
       metrics_(metrics) {
   head_.prompts = std::move(request_.prompts);
+  for (AnswerPrompt& p : head_.prompts) {
+    if (request_.score_from == 0) p.logprobs.push_back({p.tokens[0], std::nullopt, {}});
+  }
   format_ = make_format(request_.api, head_);
   const auto n = static_cast<std::size_t>(request_.api.n);
   for (std::size_t i = 0; i < head_.prompts.size() * n; ++i) {
@@ -59,6 +62,8 @@ std::vector<Submission> LiveAnswer::submissions() const {
     if (i % n != 0) s.sibling_of = {first_.value + i / n * n};
     s.request.prompt = head_.prompts[c.prompt].tokens;
     s.request.sampling = request_.sampling;
+    // Siblings share the prompt, and what is known of it.
+    if (i % n == 0) s.request.prompt_logprobs_from = request_.score_from;
     if (request_.sampling.seed) {
       s.request.sampling.seed =
           seed_of_choice(*request_.sampling.seed, static_cast<std::int32_t>(i % n));
@@ -98,6 +103,11 @@ bool LiveAnswer::take(const TicketEvent& event, Clock::time_point now, double st
 void LiveAnswer::take_token(std::size_t i, const TicketEvent& event, Clock::time_point now) {
   Choice& choice = choices_[i];
   Part& part = parts_[i];
+  if (request_.score_from && !event.prompt_logprobs.empty()) {
+    head_.prompts[choice.prompt].logprobs.insert(head_.prompts[choice.prompt].logprobs.end(),
+                                                 event.prompt_logprobs.begin(),
+                                                 event.prompt_logprobs.end());
+  }
   if (request_.drops_answer) return;
   if (!first_token_) {
     first_token_ = true;

@@ -125,12 +125,23 @@ std::optional<ApiError> fit_lengths(const ServedModel& model, PreparedRequest& o
   out.sampling.max_tokens = static_cast<std::int32_t>(length);
   if (!api.logprobs) return std::nullopt;
   const std::int64_t top = api.top_logprobs.value_or(0) + 1;
-  const std::int64_t entries = std::ssize(out.prompts) * api.n * top * length;
+  if (api.route == ApiRoute::completions && api.echo) out.score_from = 0;
+  if (api.route == ApiRoute::generate && api.logprob_start_len >= 0) {
+    for (const AnswerPrompt& p : out.prompts) {
+      if (api.logprob_start_len <= p.count) continue;
+      return bad_field("logprob_start_len", fmt::format("-1 to {}, the prompt's tokens", p.count),
+                       fmt::format("{}", api.logprob_start_len));
+    }
+    out.score_from = api.logprob_start_len;
+  }
+  const std::int64_t scored = out.score_from ? longest - *out.score_from : 0;
+  const std::int64_t entries = std::ssize(out.prompts) * api.n * top * (length + scored);
   if (entries > kMostEntries) {
     return bad_field(
         api.route == ApiRoute::chat ? "top_logprobs" : "logprobs",
-        fmt::format("prompts x n x (logprobs + 1) x max_tokens of at most {}", kMostEntries),
-        fmt::format("{} x {} x {} x {} = {}", out.prompts.size(), api.n, top, length, entries));
+        fmt::format("prompts x n x (logprobs + 1) x tokens of at most {}", kMostEntries),
+        fmt::format("{} x {} x {} x {} = {}", out.prompts.size(), api.n, top, length + scored,
+                    entries));
   }
   return std::nullopt;
 }

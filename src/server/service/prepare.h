@@ -14,12 +14,13 @@ namespace lathe {
 
 struct PreparedRequest {
   ApiRequest api;
-  std::vector<AnswerPrompt> prompts;  // with their tokens
-  SamplingParams sampling;            // of choice 0
-  MarkupRules markup;                 // of chat
-  bool drops_answer = false;          // max_tokens 0: a token is made and dropped
-  std::int64_t prompt_tokens = 0;     // of all prompts
-  double seconds = 0;                 // that this took
+  std::vector<AnswerPrompt> prompts;       // with their tokens
+  SamplingParams sampling;                 // of choice 0
+  MarkupRules markup;                      // of chat
+  std::optional<std::int32_t> score_from;  // prompts' log-probabilities from there on
+  bool drops_answer = false;               // max_tokens 0: a token is made and dropped
+  std::int64_t prompt_tokens = 0;          // of all prompts
+  double seconds = 0;                      // that this took
 };
 
 /// Errors: 400, parse_request()'s; a model that is none (404 model_not_found); messages and
