@@ -6,9 +6,11 @@ earlier sentence, the value behind a key some thousand tokens ago, or the next w
 """
 
 import json
+import math
 import pathlib
 import subprocess
 import sys
+import tempfile
 import unittest
 
 LATHE = sys.argv.pop(1)
@@ -50,6 +52,57 @@ class Answers(unittest.TestCase):
     def test_grouped_query(self):
         self.solves("tiny-gqa")
         self.solves("tiny-gqa", "--kv-cache-dtype", "fp8_e4m3", tasks={"retrieval": 4})
+
+
+class Perplexity(unittest.TestCase):
+    TEXT = "Tom has 12 apples. Mia has 5 more apples than Tom. How many apples do Tom and Mia have together?"
+
+    def nats(self, model: str, half: int) -> list[float]:
+        """Of every token past the first `half`: what generate says of it behind its own window's tokens."""
+        folder = str(MODELS / model)
+        run = lambda *a, **k: subprocess.run([LATHE, *a], capture_output=True, text=True, timeout=300, check=True, **k).stdout
+        ids = [int(i) for i in run("tokenize", "--model", folder, "--special", self.TEXT).split()]
+        vocab = json.loads((MODELS / model / "config.json").read_text())["vocab_size"]
+        first = [at - half - (at - half) % half for at in range(half, len(ids))]
+        lines = [json.dumps({"prompt": ids[begin:at]}) for begin, at in zip(first, range(half, len(ids)))]
+        answers = run("generate", "--model", folder, "--prompts", "-", "--quiet", "--max-new-tokens", "1",
+                      "--ignore-eos", "--logprobs", str(vocab), "--threads", "2", input="\n".join(lines))
+        out = []
+        for line, token in zip(answers.splitlines(), ids[half:]):
+            top = {t["token"]: t["logprob"] for t in json.loads(line)["logprobs"][0]["top"]}
+            out.append(-top[token])
+        return out
+
+    def test_of_a_text(self):
+        for model in ("tiny-gqa", "tiny-v32"):
+            with self.subTest(model=model), tempfile.NamedTemporaryFile("w") as file:
+                file.write(self.TEXT)
+                file.flush()
+                want = self.nats(model, 8)
+                got = evaluate(model, "--perplexity", file.name, "--window", "16")
+                self.assertEqual(got["tasks"], {})
+                self.assertEqual(got["perplexity"]["tokens"], len(want))
+                mean = sum(want) / len(want)
+                spread = (sum((x - mean) ** 2 for x in want) / (len(want) - 1) / len(want)) ** 0.5
+                self.assertAlmostEqual(math.log(got["perplexity"]["perplexity"]), mean, delta=2e-3)
+                low, high = got["perplexity"]["interval_95"]
+                self.assertAlmostEqual(math.log(low), mean - 1.96 * spread, delta=5e-3)
+                self.assertAlmostEqual(math.log(high), mean + 1.96 * spread, delta=5e-3)
+
+    def test_every_plan_beside_the_plain_one(self):
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write(self.TEXT)
+            file.flush()
+            rows = evaluate("tiny-v32", "--perplexity", file.name, "--all-plans", "--quiet")["rows"]
+        self.assertEqual(rows[0]["perplexity"]["nats_more_than_plain"], 0)
+        for row in rows:
+            low, high = row["perplexity"]["nats_interval_95"]
+            self.assertLessEqual(low, high)
+            # Two-byte keys hardly change a likelihood, four-bit ones do.
+            if row["layout"] == "mla_bf16":
+                self.assertLess(abs(row["perplexity"]["nats_more_than_plain"]), 0.02, row)
+        self.assertGreater(max(abs(r["perplexity"]["nats_more_than_plain"]) for r in rows
+                               if r["layout"] == "mla_fp4"), 1e-4)
 
 
 class Plans(unittest.TestCase):
@@ -98,6 +151,8 @@ class BadInput(unittest.TestCase):
         # Before any plan has run.
         self.assertIn("--svg: wanted a file that can be written",
                       self.refused("--model", v32, "--all-plans", "--svg", "/no/such/folder/x.svg"))
+        with tempfile.NamedTemporaryFile() as file:
+            self.assertIn("at least two tokens", self.refused("--model", v32, "--perplexity", file.name))
         self.assertIn("--svg requires --all-plans", self.refused("--model", v32, "--svg", "x.svg"))
         self.assertIn("native", self.refused("--model", v32, "--limit", "1", "--kv-layout", "mla_fp8_block",
                                              "--decode-attention-backend", "native"))

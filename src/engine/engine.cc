@@ -137,11 +137,17 @@ Result<void> Engine::check_fits(const Request& request) const {
 Result<RequestId> Engine::submit(Request request) {
   const std::int32_t vocab = model_->config().vocab;
   if (request.prompt.empty()) return outside("prompt", "at least one token", "none");
-  for (std::size_t i = 0; i < request.prompt.size(); ++i) {
-    if (request.prompt[i] < 0 || request.prompt[i] >= vocab) {
-      return outside(fmt::format("prompt[{}]", i), fmt::format("a token from 0 to {}", vocab - 1),
-                     fmt::format("{}", request.prompt[i]));
+  for (const auto& [field, tokens] :
+       {std::pair{"prompt", &request.prompt}, std::pair{"forced", &request.forced}}) {
+    for (std::size_t i = 0; i < tokens->size(); ++i) {
+      const std::int32_t token = (*tokens)[i];
+      if (token >= 0 && token < vocab) continue;
+      return outside(fmt::format("{}[{}]", field, i),
+                     fmt::format("a token from 0 to {}", vocab - 1), fmt::format("{}", token));
     }
+  }
+  if (!request.forced.empty()) {
+    request.sampling.max_tokens = static_cast<std::int32_t>(request.forced.size());
   }
   if (auto ok = check_sampling_params(request.sampling, vocab, eos_); !ok) return ok.error();
   if (auto ok = check_fits(request); !ok) return ok.error();
@@ -160,7 +166,8 @@ Result<RequestId> Engine::submit(Request request) {
   r->id = RequestId{++last_id_};
   r->sampling = std::move(request.sampling);
   r->seed = r->sampling.seed.value_or(random_bits(options_.seed, r->id.value));
-  r->stops = stop_tokens(r->sampling, eos_);
+  if (request.forced.empty()) r->stops = stop_tokens(r->sampling, eos_);
+  r->forced = std::move(request.forced);
   r->tokens = std::move(request.prompt);
   r->prompt = r->known();
   r->sibling_of = request.sibling_of;

@@ -96,6 +96,7 @@ class Engine {
     std::vector<std::int32_t> stops;   // ascending
     std::vector<std::int32_t> tokens;  // the prompt, then the answer
     std::int64_t prompt = 0;           // tokens of the prompt
+    std::vector<std::int32_t> forced;
     RequestId sibling_of = {};
     // The next row whose logits give a log-probability of the prompt; from prompt - 1 on: none.
     std::int64_t next_scored = 0;

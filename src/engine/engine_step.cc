@@ -271,6 +271,7 @@ void Engine::take_token(Active& r, std::size_t item, StepReport& report) {
     return;
   }
   if (items_[item].phase == Phase::extend) pages_.publish(r.tokens, r.pages);
+  if (!r.forced.empty()) sampled->token = r.forced[static_cast<std::size_t>(r.answered())];
   const std::int32_t token = sampled->token;
   report.tokens.push_back(
       {r.id, r.answered(), std::move(*sampled), std::exchange(r.prompt_logprobs, {})});

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attn/explain.h"
+#include "io/read_file.h"
 #include "tools/command.h"
 #include "tools/eval_picture.h"
 #include "tools/eval_plans.h"
@@ -21,13 +22,15 @@ using Json = nlohmann::ordered_json;
 
 struct EvalFlags {
   ModelFlags model;
-  std::vector<std::string> tasks = {"all"};
+  std::vector<std::string> tasks;  // empty: all, or none beside a text
   std::string task_dir;
   std::int64_t limit = 0;
   bool all_plans = false;
   int jobs = 1;
   std::string picture;
   std::string wrong;
+  std::string text;  // a file
+  std::int64_t window = 1024;
   bool json = false;
 };
 
@@ -48,7 +51,8 @@ Result<std::vector<EvalTaskKind>> kinds_of(const std::vector<std::string>& names
 }
 
 Result<std::vector<EncodedTask>> read_tasks(const EvalFlags& flags, const Tokenizer& tokenizer) {
-  const auto kinds = kinds_of(flags.tasks);
+  const bool all = flags.tasks.empty() && flags.text.empty();
+  const auto kinds = kinds_of(all ? std::vector<std::string>{"all"} : flags.tasks);
   if (!kinds) return kinds.error();
   const std::filesystem::path model = flags.model.runtime.model;
   const std::string directory = flags.task_dir.empty()
@@ -114,8 +118,25 @@ void write_wrong(std::FILE* file, const EncodedTask& task, const TaskRun& run) {
   }
 }
 
+Result<ScoredText> read_scored_text(const EvalFlags& flags, const Tokenizer& tokenizer) {
+  ScoredText out{{}, flags.window};
+  if (flags.text.empty()) return out;
+  const auto text = read_file(flags.text);
+  if (!text) return text.error();
+  out.tokens = tokenizer.encode(*text, /*add_special_tokens=*/true);
+  if (out.tokens.size() >= 2) return out;
+  return Error{ErrorCode::invalid_argument, "--perplexity", "a text of at least two tokens",
+               flags.text + " without them", ""};
+}
+
+std::string score_text(const TextScore& s) {
+  const Interval i = s.interval();
+  return fmt::format("{:<11} {:.4f} ({:.4f} to {:.4f}) over {} tokens\n", "perplexity",
+                     s.perplexity(), i.low, i.high, s.nats.size());
+}
+
 int run_one(const EvalFlags& flags, const Tokenizer& tokenizer,
-            const std::vector<EncodedTask>& tasks) {
+            const std::vector<EncodedTask>& tasks, const ScoredText& text) {
   using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
   File wrong(nullptr, std::fclose);
   if (!flags.wrong.empty()) {
@@ -145,12 +166,18 @@ int run_one(const EvalFlags& flags, const Tokenizer& tokenizer,
     std::fflush(stdout);
     if (wrong) write_wrong(wrong.get(), task, *run);
   }
+  if (!text.tokens.empty()) {
+    const auto score = (*evaluator)->score(text.tokens, text.window, {});
+    if (!score) return refuse(score.error());
+    out["perplexity"] = score_json(*score);
+    if (!flags.json) print_out(score_text(*score));
+  }
   if (flags.json) print_out(out.dump(2) + "\n");
   return kExitOk;
 }
 
 int run_all(const EvalFlags& flags, const Tokenizer& tokenizer,
-            const std::vector<EncodedTask>& tasks) {
+            const std::vector<EncodedTask>& tasks, const ScoredText& text) {
   std::ofstream picture;
   if (!flags.picture.empty()) {
     picture.open(flags.picture);  // before hours of work
@@ -162,7 +189,8 @@ int run_all(const EvalFlags& flags, const Tokenizer& tokenizer,
     if (flags.model.quiet) return;
     fmt::print(stderr, "{} of {}: {}\n", at, rows, title);
   };
-  const auto rows = evaluate_plans(flags.model.runtime, flags.jobs, tokenizer, tasks, progress);
+  const auto rows =
+      evaluate_plans(flags.model.runtime, flags.jobs, tokenizer, tasks, text, progress);
   if (!rows) return refuse_start(rows.error());
   if (flags.json) {
     print_out(plans_json(flags.model.runtime.model, *rows).dump(1) + "\n");
@@ -189,7 +217,14 @@ int run_eval(EvalFlags flags) {
   if (!tokenizer) return refuse(tokenizer.error());
   const auto tasks = read_tasks(flags, *tokenizer);
   if (!tasks) return refuse(tasks.error());
-  return flags.all_plans ? run_all(flags, *tokenizer, *tasks) : run_one(flags, *tokenizer, *tasks);
+  const auto text = read_scored_text(flags, *tokenizer);
+  if (!text) return refuse(text.error());
+  if (!flags.picture.empty() && tasks->empty()) {
+    return refuse({ErrorCode::invalid_argument, "--svg", "tasks to draw", "--perplexity alone",
+                   "--task all beside it"});
+  }
+  return flags.all_plans ? run_all(flags, *tokenizer, *tasks, *text)
+                         : run_one(flags, *tokenizer, *tasks, *text);
 }
 
 }  // namespace
@@ -202,6 +237,11 @@ void add_eval_command(Command app, int& exit_code) {
       .delimiter(',');
   cmd.add_option("--task-dir", flags->task_dir,
                  "folder of the test sets, TASK.jsonl.gz; default: tasks beside the model's");
+  cmd.add_option("--perplexity", flags->text,
+                 "a file whose text is scored; without --task nothing else is");
+  cmd.add_option("--window", flags->window,
+                 "tokens of a window of that text, half of them context; default 1024")
+      .range(2, 1 << 30);
   cmd.add_option("--limit", flags->limit, "only the first items of each task").positive();
   const Flag all =
       cmd.add_flag("--all-plans", flags->all_plans,

@@ -108,8 +108,8 @@ struct RowResult {
 
 // One row: a model of its own, all tasks. Without a reference the row is compared with itself.
 Result<RowResult, StartError> run_row(const RuntimeOptions& options, const Tokenizer& tokenizer,
-                                      const std::vector<EncodedTask>& tasks,
-                                      const std::vector<TaskRun>* reference) {
+                                      const std::vector<EncodedTask>& tasks, const ScoredText& text,
+                                      const RowResult* first) {
   auto evaluator = Evaluator::create(options, tokenizer);
   if (!evaluator) return evaluator.error();
   Runtime& runtime = (*evaluator)->runtime();
@@ -127,12 +127,19 @@ Result<RowResult, StartError> run_row(const RuntimeOptions& options, const Token
     if (!run) return StartError(run.error());
     row.tasks.push_back(figures_of(tasks[i], *run));
     const Agreement a =
-        compare_runs(reference != nullptr ? (*reference)[i] : *run, *run, runtime.config().vocab);
+        compare_runs(first != nullptr ? first->runs[i] : *run, *run, runtime.config().vocab);
     row.agreement.tokens += a.tokens;
     row.agreement.equal += a.equal;
     row.agreement.difference += a.difference;
     row.agreement.differences += a.differences;
     out.runs.push_back(std::move(*run));
+  }
+  if (!text.tokens.empty()) {
+    auto score = (*evaluator)->score(text.tokens, text.window, {});
+    if (!score) return StartError(score.error());
+    row.score = std::move(*score);
+    row.score_difference =
+        difference(*row.score, first != nullptr ? *first->row.score : *row.score);
   }
   row.threads = runtime.threads().threads();
   row.arithmetic = name(runtime.precision());
@@ -143,7 +150,7 @@ Result<RowResult, StartError> run_row(const RuntimeOptions& options, const Token
 
 Result<std::vector<PlanRow>, StartError> evaluate_plans(
     const RuntimeOptions& options, int jobs, const Tokenizer& tokenizer,
-    const std::vector<EncodedTask>& tasks,
+    const std::vector<EncodedTask>& tasks, const ScoredText& text,
     const std::function<void(std::size_t, std::size_t, const std::string&)>& on_row) {
   const auto config = load_model_config(options.model);
   if (!config) return StartError(config.error());
@@ -152,10 +159,10 @@ Result<std::vector<PlanRow>, StartError> evaluate_plans(
   const auto rest = candidates(options.wishes, plain.wishes, *config, options.device);
   if (!rest) return StartError(rest.error());
   plain.wishes.chunked_prefill_size = plain.wishes.context_length;
-  auto first = run_row(plain, tokenizer, tasks, nullptr);
+  auto first = run_row(plain, tokenizer, tasks, text, nullptr);
   if (!first) return first.error();
   std::vector<PlanRow> rows(rest->size() + 1);
-  rows[0] = std::move(first->row);
+  rows[0] = first->row;
   on_row(1, rows.size(), "the plain plan, prompts in one shot");
 
   std::mutex mutex;
@@ -167,7 +174,7 @@ Result<std::vector<PlanRow>, StartError> evaluate_plans(
     RuntimeOptions row_options = options;
     row_options.threads = std::max(1, rows[0].threads / pool.threads());
     row_options.wishes = c.wishes;
-    auto result = run_row(row_options, tokenizer, tasks, &first->runs);
+    auto result = run_row(row_options, tokenizer, tasks, text, &*first);
     const std::lock_guard lock(mutex);
     if (result) {
       rows[static_cast<std::size_t>(i) + 1] = std::move(result->row);
@@ -190,16 +197,28 @@ std::string plans_table(const std::vector<PlanRow>& rows) {
   std::string out = fmt::format("{:<{}} {:<{}} {:<8} {:>6} {:>8}", "layout", layout, "prefill",
                                 prefill, "decode", "chunk", "B/token");
   for (const TaskFigures& t : rows.front().tasks) out += fmt::format(" {:>10}", name(t.kind));
-  out += fmt::format(" {:>9} {:>9} {:>9}\n", "agree", "|dlogit|", "tokens/s");
+  const bool tasks = !rows.front().tasks.empty();
+  const bool scored = rows.front().score.has_value();
+  if (tasks) out += fmt::format(" {:>9} {:>9} {:>9}", "agree", "|dlogit|", "tokens/s");
+  if (scored) out += fmt::format(" {:>10} {:>21}", "perplexity", "dnats (95 %)");
+  out += "\n";
   for (const PlanRow& r : rows) {
     out += fmt::format("{:<{}} {:<{}} {:<8} {:>6} {:>8.0f}", r.layout, layout, r.prefill, prefill,
                        r.decode, r.chunk, r.bytes_per_token);
     for (const TaskFigures& t : r.tasks) out += fmt::format(" {:>8.1f} %", 100 * t.accuracy());
     const Agreement& a = r.agreement;
-    out += fmt::format(" {:>7.2f} % {:>9.2g} {:>9.1f}\n",
-                       100 * static_cast<double>(a.equal) / static_cast<double>(a.tokens),
-                       a.difference / static_cast<double>(std::max<std::int64_t>(1, a.differences)),
-                       r.tokens_per_second());
+    if (tasks) {
+      const auto differences = static_cast<double>(std::max<std::int64_t>(1, a.differences));
+      out += fmt::format(" {:>7.2f} % {:>9.2g} {:>9.1f}",
+                         100 * static_cast<double>(a.equal) / static_cast<double>(a.tokens),
+                         a.difference / differences, r.tokens_per_second());
+    }
+    if (scored) {
+      const ScoreDifference& d = r.score_difference;
+      out += fmt::format(" {:>10.4f} {:>+10.5f} ±{:.5f}", r.score->perplexity(), d.mean,
+                         d.interval.high - d.mean);
+    }
+    out += "\n";
   }
   return out;
 }
@@ -240,6 +259,11 @@ nlohmann::ordered_json plans_json(const std::string& model, const std::vector<Pl
                    {"mean_abs_logit_difference",
                     a.difference / static_cast<double>(std::max<std::int64_t>(1, a.differences))},
                    {"output_tokens_per_s", r.tokens_per_second()}});
+    if (!r.score) continue;
+    const ScoreDifference& d = r.score_difference;
+    out.back()["perplexity"] = score_json(*r.score);
+    out.back()["perplexity"]["nats_more_than_plain"] = d.mean;
+    out.back()["perplexity"]["nats_interval_95"] = {d.interval.low, d.interval.high};
   }
   return {{"model", model},
           {"threads", rows.front().threads},

@@ -43,8 +43,17 @@ struct PlanRow {
   std::string arithmetic;  // of products with weights
   std::vector<TaskFigures> tasks;
   Agreement agreement;  // with the first row
+  // Of a text, if there is one, and against the first row's.
+  std::optional<TextScore> score;
+  ScoreDifference score_difference;
 
   double tokens_per_second() const;  // of answers, over all tasks
+};
+
+/// Tokens whose perplexity is wanted, in windows of so many; empty: none.
+struct ScoredText {
+  std::vector<std::int32_t> tokens;
+  std::int64_t window = 0;
 };
 
 /// One row for the plain plan, then one for every legal pair of prefill and decode kinds over every
@@ -54,7 +63,7 @@ struct PlanRow {
 /// Evaluator's.
 Result<std::vector<PlanRow>, StartError> evaluate_plans(
     const RuntimeOptions& options, int jobs, const Tokenizer& tokenizer,
-    const std::vector<EncodedTask>& tasks,
+    const std::vector<EncodedTask>& tasks, const ScoredText& text,
     const std::function<void(std::size_t, std::size_t, const std::string&)>& on_row);
 
 /// A line per row under a heading.

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,6 +47,23 @@ struct TaskRun {
   std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>> groups(const EvalTask& task) const;
 };
 
+/// Of a text's scored tokens, in order: how many nats each was surprising.
+struct TextScore {
+  std::vector<double> nats;
+
+  /// exp of the mean.
+  double perplexity() const;
+  /// Of the perplexity, at 95 %, by the spread of the tokens' nats.
+  Interval interval() const;
+};
+/// Mean of a's nats less b's, and its interval at 95 %. Precondition: of one text.
+struct ScoreDifference {
+  double mean = 0;
+  Interval interval;
+};
+ScoreDifference difference(const TextScore& a, const TextScore& b);
+nlohmann::ordered_json score_json(const TextScore& score);
+
 /// Runs tasks on a model that it starts with the given options.
 class Evaluator {
  public:
@@ -60,6 +78,12 @@ class Evaluator {
   /// request that ended with an error.
   Result<TaskRun> run(const EncodedTask& encoded, std::size_t traced,
                       const std::function<void(std::size_t, std::int64_t)>& on_progress);
+  /// How likely the model finds a text of so many tokens, cut into windows of at most `window`: of each
+  /// the first half goes through prefill and is context, the second is scored token by token
+  /// through decode. The next window's first half is this one's second. Errors: the engine's; less
+  /// than two tokens.
+  Result<TextScore> score(std::span<const std::int32_t> tokens, std::int64_t window,
+                          const std::function<void(std::size_t, std::size_t)>& on_progress);
   Runtime& runtime() { return *runtime_; }
 
  private:
