@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import pathlib
+import random
 import re
 import signal
 import socket
@@ -563,6 +564,75 @@ class Page(unittest.TestCase):
         with Server("--no-ui") as server:
             self.assertEqual(server.call("GET", "/")[0], 404)
             self.assertTrue(server.call("GET", "/plan", headers={"Accept": "text/html"})[2]["plan"]["legal"])
+
+
+class Trouble(unittest.TestCase):
+    def test_a_client_that_takes_nothing_is_left(self):
+        with Server("--slow-client-timeout", "1", "--max-total-tokens", "300000") as server:
+            body = json.dumps({"prompt": "a", "max_tokens": 8000, "ignore_eos": True, "stream": True, "n": 32, "logprobs": 5}).encode()
+            with socket.socket() as slow:
+                slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                slow.connect(("127.0.0.1", server.port))
+                slow.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                             b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                # Others are served meanwhile.
+                server.post("/v1/completions", {"prompt": "a", "max_tokens": 3})
+                server.until(lambda: 'why="slow_client"} 1' in server.call("GET", "/metrics")[2], "the slow client's end")
+            server.is_alive()
+
+    def test_clients_that_leave_anywhere(self):
+        with Server("--log-requests", "0", "--max-total-tokens", "20000") as server:
+            chance = random.Random(11)
+            body = json.dumps({"prompt": "a b", "max_tokens": 400, "ignore_eos": True, "stream": True, "n": 2}).encode()
+            whole = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)) + body
+
+            def leave(seed: int):
+                own = random.Random(seed)
+                for _ in range(15):
+                    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", server.port), timeout=60) as s:
+                        s.sendall(whole[:own.randrange(len(whole) + 1)] if own.random() < 0.5 else whole)
+                        if own.random() < 0.2:
+                            s.shutdown(socket.SHUT_WR)
+                        for _ in range(own.randrange(4)):
+                            s.settimeout(0.1)
+                            s.recv(2000)
+            threads = [threading.Thread(target=leave, args=(chance.random(),)) for _ in range(12)]
+            [t.start() for t in threads]
+            [t.join() for t in threads]
+            server.is_alive()
+            for gauge in ("num_running_reqs", "num_queue_reqs", "queued_tokens", "open_streams", "num_used_tokens"):
+                self.assertEqual(server.metric("lathe_" + gauge), 0, gauge)
+            ended = server.metric("lathe_requests_total")
+            self.assertEqual(ended, server.metric("lathe_e2e_request_latency_seconds_count"))
+            server.until(lambda: server.metric("lathe_connections") == 1, "closed connections")
+
+    def test_a_long_queue_of_streams(self):
+        with Server("--log-requests", "0", "--sse-keep-alive", "1", "--max-running-requests", "1") as server:
+            first = threading.Thread(target=lambda: server.post("/v1/completions", {"prompt": "a", "max_tokens": 8000, "ignore_eos": True, "rid": "x"}))
+            first.start()
+            server.until(lambda: server.metric("lathe_num_running_reqs") == 1, "a running request")
+            with socket.create_connection(("127.0.0.1", server.port), timeout=60) as s:
+                body = b'{"prompt": "a", "max_tokens": 2, "stream": true, "ignore_eos": true}'
+                s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                          b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                out = s.recv(65536)
+                while b"\r\n1\r\n\n\r\n" not in out:  # a line that dispatches nothing
+                    out += s.recv(65536)
+                self.assertNotIn(b"data: ", out)
+                server.post("/abort_request", {"rid": "x"})
+                while part := s.recv(65536):
+                    out += part
+            self.assertIn(b'"finish_reason":"length"', out)
+            self.assertTrue(out.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"))
+            first.join()
+
+    def test_the_board_shows_what_there_is(self):
+        with Server() as server:
+            text = server.call("GET", "/metrics")[2]
+            known = set(re.findall(r"^# TYPE (\S+)", text, re.M))
+            asked = set(re.findall(r"lathe_[a-z0-9_]+", (ROOT / "tools/grafana.json").read_text()))
+            self.assertGreater(len(asked), 15)
+            self.assertEqual({re.sub("_bucket$", "", name) for name in asked} - known, set())
 
 
 class Flags(unittest.TestCase):

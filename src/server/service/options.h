@@ -47,8 +47,7 @@ struct ServerOptions {
   bool sglang_metrics = false;
   bool vllm_metrics = false;
   bool no_ui = false;
-  std::int32_t log_requests = 1;  // 0 nothing, 1 ids and counts, 2 parameters, 3 texts
-  bool access_log = false;
+  std::int32_t log_requests = 1;  // 0 nothing, 1 ids and counts
 
   // Effective values by flag, as the start prints them; never keys.
   nlohmann::ordered_json effective = nlohmann::ordered_json::object();

@@ -111,7 +111,6 @@ class Service {
   std::atomic<std::int64_t> percent_{0};
   Metrics metrics_;
   EngineStats stats_;
-  bool failed_ = false;
   std::atomic<int> exit_code_{0};
   bool ending_ = false;
   Clock::time_point drain_until_{};
