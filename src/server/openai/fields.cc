@@ -525,7 +525,8 @@ std::optional<ApiError> read_fields(const Json& object, FieldPlace place, const 
     const std::string path = prefix + std::string(f.name);
     if (auto wrong = f.read(*value, {path, limits}, out)) return wrong;
   }
-  for (const auto& [name, value] : object.items()) {
+  for (const auto& item : object.items()) {
+    const std::string& name = item.key();
     const bool known =
         std::any_of(request_fields().begin(), request_fields().end(),
                     [&](const Field& f) { return (f.places & place) != 0 && f.name == name; });

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <exception>
 
 #include "server/routes/routes.h"
 
@@ -141,7 +142,13 @@ void Service::work(std::shared_ptr<Reply> reply, std::function<std::function<voi
   reply->on_gone([left] { left->store(true, std::memory_order_relaxed); });
   workers_->add([this, left, reply = std::move(reply), job = std::move(job)]() mutable {
     std::function<void()> then;
-    if (!left->load(std::memory_order_relaxed)) then = job();
+    try {
+      if (!left->load(std::memory_order_relaxed)) then = job();
+    } catch (const std::exception& e) {  // memory, above all: one request's trouble
+      then = [reply, what = std::string(e.what())] {
+        reply->error({500, "engine_error", "the request could not be read: " + what, ""});
+      };
+    }
     // The reply goes back to the thread that it belongs to.
     http_->post([this, then = std::move(then), reply = std::move(reply)] {
       --preparing_;
