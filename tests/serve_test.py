@@ -32,7 +32,8 @@ class Server:
     """A server on a port of its own, until the end of the block."""
 
     def __init__(self, *flags: str, model: str = "models/tiny-gqa"):
-        self.process = subprocess.Popen([LATHE, "serve", "--model", str(ROOT / model), "--port", "0", *flags],
+        # Few connections, for machines that let a process open few files.
+        self.process = subprocess.Popen([LATHE, "serve", "--model", str(ROOT / model), "--port", "0", "--max-connections", "500", *flags],
                                         stderr=subprocess.PIPE, text=True)
         self.log = []
         self.port = None
@@ -713,13 +714,13 @@ class Flags(unittest.TestCase):
 
     def test_a_taken_port_is_refused_before_loading(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
-            result = subprocess.run([LATHE, "serve", "--model", str(ROOT / "models/tiny-gqa"), "--port", str(taken.getsockname()[1])],
+            result = subprocess.run([LATHE, "serve", "--model", str(ROOT / "models/tiny-gqa"), "--max-connections", "500", "--port", str(taken.getsockname()[1])],
                                     capture_output=True, text=True, timeout=60)
         self.assertEqual(result.returncode, 2)
         self.assertRegex(result.stderr, r"^lathe: --port: wanted a port that is free, got \d+, which is taken; --port 0 takes any\n$")
 
     def test_other_refusals(self):
-        for flags, message in [(["--host", "no such host"], "--host"), (["--chat-template-kwargs", "[1]"], "--chat-template-kwargs"),
+        for flags, message in [(["--host", "no such host", "--max-connections", "500"], "--host"), (["--chat-template-kwargs", "[1]"], "--chat-template-kwargs"),
                                (["--metrics-names", "x"], "--metrics-names"), (["--max-connections", "999999999999"], "ulimit -n")]:
             result = subprocess.run([LATHE, "serve", "--model", str(ROOT / "models/tiny-gqa"), "--port", "0", *flags],
                                     capture_output=True, text=True, timeout=60)

@@ -17,7 +17,7 @@ MESSAGES = [{"role": "user", "content": QUESTION}]
 
 @pytest.fixture(scope="module")
 def client():
-    process = subprocess.Popen([COMMAND, "serve", "--model", str(MODEL), "--port", "0", "--api-key", "k"],
+    process = subprocess.Popen([COMMAND, "serve", "--model", str(MODEL), "--port", "0", "--api-key", "k", "--max-connections", "500"],
                                stderr=subprocess.PIPE, text=True)
     log, ready = [], threading.Event()
 
