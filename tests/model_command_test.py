@@ -373,7 +373,7 @@ class ChatOnATerminal(ModelCommand):
                       stdin=prompt + "\n").stdout
         t = self.start("--chunked-prefill-size", "16", columns=30)
         t.type(prompt + "\n")
-        t.wait("reading the prompt   64 of ")
+        t.wait("reading the prompt   16 of ")
         t.wait("\x1b[K")
         answer = t.wait("> ").removesuffix("> ")
         t.type("/exit\n")

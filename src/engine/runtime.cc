@@ -174,7 +174,12 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   ops.precision = *precision;
   ops.tensors = &r->tensors_;
   ops.control = &r->control_;
-  auto engine = Engine::create(*r->model_, *r->cache_, options.engine, ops);
+  EngineOptions engine_options = options.engine;
+  // The plan's largest step may be one of decode rows, which are more.
+  if (engine_options.chunked_prefill_size == 0) {
+    engine_options.chunked_prefill_size = wishes.chunked_prefill_size;
+  }
+  auto engine = Engine::create(*r->model_, *r->cache_, engine_options, ops);
   if (!engine) return StartError(engine.error());
   r->engine_.emplace(std::move(*engine));
   return r;

@@ -146,6 +146,22 @@ Expected expected_of(const std::string& name) {
   return out;
 }
 
+// A chunk is what was asked for, also where more requests may decode in one step.
+TEST(Runtime, ChunksAreNoLargerThanAskedFor) {
+  RuntimeOptions o = small("qwen3");
+  o.wishes.chunked_prefill_size = 3;
+  o.wishes.max_running_requests = 16;
+  auto runtime = Runtime::create(o);
+  ASSERT_TRUE(runtime);
+  Engine& engine = (*runtime)->engine();
+  Request request;
+  request.prompt = {1, 2, 3, 4, 5, 6, 7, 8};
+  ASSERT_TRUE(engine.submit(request));
+  const auto step = engine.step();
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->prefill_rows, 3);
+}
+
 TEST(Runtime, AnswersAsTransformersDoes) {
   for (const char* name :
        {"llama", "llama_bias", "qwen2", "qwen2_window", "qwen3", "qwen3_moe", "deepseek_v3",
