@@ -41,8 +41,7 @@ Result<nlohmann::json> parse_json(std::string_view text, const std::string& fiel
                    "more", ""};
     }
     if (has_twice) {
-      return Error{ErrorCode::malformed, field, "names that stand once", quote(twice) + " twice",
-                   ""};
+      return Error{ErrorCode::malformed, field, "unique names", quote(twice) + " twice", ""};
     }
     return json;
   } catch (const Json::parse_error& e) {

@@ -15,7 +15,7 @@ std::string refusal(const std::string& text) {
 TEST(ParseJson, NamesStandOnce) {
   EXPECT_EQ(refusal(R"({"a": {"b": 1}, "b": [2]})"), "");
   EXPECT_EQ(refusal(R"({"a": {"b": 1, "b": 2}})"),
-            "config.json: wanted names that stand once, got \"b\" twice");
+            "config.json: wanted unique names, got \"b\" twice");
   EXPECT_EQ(refusal("{\"a\": 1"),
             "config.json: wanted valid JSON, got something else at byte 8 of 7");
 }

@@ -421,7 +421,7 @@ TokenizerDescription read(const Json& json) {
 Result<TokenizerDescription> read_tokenizer_json(std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) {
-    return Error{ErrorCode::malformed, "tokenizer.json", "JSON", "text that is none", ""};
+    return Error{ErrorCode::malformed, "tokenizer.json", "JSON", "text that is not JSON", ""};
   }
   try {
     return read(json);

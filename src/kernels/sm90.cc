@@ -33,7 +33,7 @@ Capability latent(ProblemKind problem, KernelKind kind) {
   c.nope = Accepts::list({cuda::latent_nope(problem)});
   c.rope = Accepts::list({cuda::kLatentRope});
   c.split_kv = true;
-  c.split_bytes = cuda::kLatentPartBytes;  // pages that an extend stages, where it cuts nothing
+  c.split_bytes = cuda::kLatentPartialBytes;  // pages that an extend stages, where it cuts nothing
   c.graph_safe = true;
   // lathe bench attention on an H200: dense extend of 128 heads and decode of 16, on mla_bf16.
   c.flops_share = 0.70;

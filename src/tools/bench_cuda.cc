@@ -102,7 +102,7 @@ double time_case(const cuda::Stream& stream, const LatentBenchSetup& setup,
 Result<GpuInfo> open_gpu() {
   const auto device = cuda::open_device();
   if (!device) return device.error();
-  return GpuInfo{device->model, device->processors};
+  return GpuInfo{device->model, device->sms};
 }
 
 std::vector<LatentBenchRow> bench_latent_on_gpu(const GpuInfo& gpu, int repeats, bool quick) {

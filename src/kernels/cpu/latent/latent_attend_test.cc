@@ -254,7 +254,7 @@ TEST(LatentAttend, ScoresFarApartNeitherOverflowNorVanish) {
   for (float& x : s.q.data) x *= 300;
   const Outputs got = s.attend();
   const Outputs want = s.oracle();
-  expect_near(got, want, 2e-3);  // a rounding of a score of thousands is what its weight is off by
+  expect_near(got, want, 2e-3);  // a rounding of a score of thousands is what its P is off by
 }
 
 // ---------------------------------------------------------------- number formats

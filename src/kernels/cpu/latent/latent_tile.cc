@@ -124,12 +124,12 @@ void score_tile(const LatentTileJob& job) {
 
 // ---------------------------------------------------------------- values
 
-// out = out * rescale + weights * values, for kRows lines and kVecs vectors of the values.
+// out = out * rescale + P * values, for kRows lines and kVecs vectors of the values.
 template <int kRows, int kVecs>
 HWY_INLINE void value_block(const LatentTileJob& job, std::int64_t line, std::int64_t column) {
   const D d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const float* HWY_RESTRICT weights = job.scores + line * kLatentTile;
+  const float* HWY_RESTRICT probs = job.scores + line * kLatentTile;
   const float* HWY_RESTRICT values = job.keys + column;
   float* HWY_RESTRICT out = job.state.out + line * job.out_stride + column;
   V acc[kRows][kVecs];
@@ -144,7 +144,7 @@ HWY_INLINE void value_block(const LatentTileJob& job, std::int64_t line, std::in
     V value[kVecs];
     for (int c = 0; c < kVecs; ++c) value[c] = hn::LoadU(d, values + c * lanes);
     for (int r = 0; r < kRows; ++r) {
-      const V w = hn::Set(d, weights[r * kLatentTile + k]);
+      const V w = hn::Set(d, probs[r * kLatentTile + k]);
       for (int c = 0; c < kVecs; ++c) acc[r][c] = hn::MulAdd(w, value[c], acc[r][c]);
     }
     values += job.key_stride;

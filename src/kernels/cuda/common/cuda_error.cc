@@ -43,7 +43,7 @@ std::string place(const std::source_location& where) {
 
 Result<void> launch_result(cudaError_t status, const Launch& launch) {
   if (status == cudaSuccess) return {};
-  cudaGetLastError();  // it is told here and must not surface at the next launch
+  cudaGetLastError();  // it is reported here and must not surface at the next launch
   const bool no_code =
       status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction;
   return Error{no_code ? ErrorCode::unsupported : ErrorCode::device,

@@ -27,7 +27,7 @@ Result<void> launch_result(cudaError_t status, const Launch& launch);
 Result<void> call_result(cudaError_t status, const char* call,
                          std::source_location where = std::source_location::current());
 
-/// "codec.cc:71": the file's last name is enough.
+/// "codec.cc:71": the file without its folders is enough.
 std::string place(const std::source_location& where);
 
 }  // namespace lathe::cuda

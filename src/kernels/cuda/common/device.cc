@@ -59,7 +59,7 @@ Result<Device> open_device(int ordinal) {
   cudaDeviceProp properties{};
   found.counted = cudaGetDeviceCount(&found.count);
   if (found.counted != cudaSuccess) {
-    cudaGetLastError();  // check_device() tells it, and it must not surface at a launch
+    cudaGetLastError();  // check_device() reports it, and it must not surface at a launch
     found.count = 0;
   }
   if (ordinal >= 0 && ordinal < found.count) {
@@ -72,7 +72,7 @@ Result<Device> open_device(int ordinal) {
   if (auto ok = call_result(cudaSetDevice(ordinal), "cudaSetDevice"); !ok) return ok.error();
   return Device{.ordinal = ordinal,
                 .model = found.model,
-                .processors = properties.multiProcessorCount,
+                .sms = properties.multiProcessorCount,
                 .memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem),
                 .block_shared_bytes = static_cast<std::int64_t>(properties.sharedMemPerBlockOptin),
                 .l2_bytes = properties.l2CacheSize};

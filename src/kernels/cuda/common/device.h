@@ -27,7 +27,7 @@ Result<void> check_device(const FoundDevice& found);
 struct Device {
   int ordinal = 0;
   std::string model;
-  int processors = 0;
+  int sms = 0;
   std::int64_t memory_bytes = 0;
   std::int64_t block_shared_bytes = 0;  // that a block may ask for (opt-in)
   std::int64_t l2_bytes = 0;

@@ -1,6 +1,6 @@
 // What device code of Lathe uses beyond C++ itself, in one place: built-in variables, barriers,
 // shuffles, atomics and Hopper's conversions. nvcc compiles it to instructions. An ordinary
-// compiler gets the same names from emulator.h, so that tests run kernels without a GPU, each
+// compiler gets the same functions from emulator.h, so that tests run kernels without a GPU, each
 // thread a coroutine. Kernels are static: a program may hold both of them.
 #pragma once
 
@@ -87,7 +87,7 @@ __device__ __forceinline__ void* kept(unsigned long long address) {
   }
   return __nv_associate_access_property(__cvta_global_to_generic(address), policy);
 }
-/// load_global() and store_global() that tell the L2 cache how long to keep the line.
+/// load_global() and store_global() with a hint to L2 on how long to keep the data.
 template <class T, Keep kKeep>
 __device__ inline T load_kept(unsigned long long address) {
   return *static_cast<const T*>(kept<kKeep>(address));
@@ -125,7 +125,7 @@ __device__ inline float max_or_nan(float a, float b) {
   return out;
 }
 
-/// Byte i of the result is the byte of (a: 0 to 3, b: 4 to 7) that hex digit i of `choice` names.
+/// Byte i of the result is the byte of (a: 0 to 3, b: 4 to 7) that hex digit i of `choice` selects.
 __device__ inline std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b,
                                               std::uint32_t choice) {
   return __byte_perm(a, b, choice);

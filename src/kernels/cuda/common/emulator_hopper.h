@@ -120,7 +120,7 @@ inline std::uint32_t swizzle_128(std::uint32_t address) {
 
 inline float e4m3_of(std::uint8_t code) { return to_f32(e4m3{code}); }
 
-/// A tile that a descriptor names (tile_descriptor() in wgmma.cuh).
+/// The tile of a descriptor (tile_descriptor() in wgmma.cuh).
 struct Tile {
   std::uint32_t base, lead, stride;
   bool half;  // rows of 64 bytes
@@ -131,19 +131,19 @@ struct Tile {
         half(d >> 62 == 2) {
     LATHE_CHECK(half || d >> 62 == 1, "a tile that is not swizzled over 64 or 128 bytes");
   }
-  /// K-major: where byte `byte` of line `line` lies.
-  std::uint32_t at(int line, int byte) const {
-    const auto l = static_cast<std::uint32_t>(line);
+  /// K-major: where byte `byte` of row `mn` of M or N is.
+  std::uint32_t at(int mn, int byte) const {
+    const auto l = static_cast<std::uint32_t>(mn);
     const std::uint32_t in_tile =
         base + l / 8 * stride + l % 8 * (half ? 64u : 128u) + static_cast<unsigned>(byte);
     return half ? swizzle_64(in_tile) : swizzle_128(in_tile);
   }
-  float fp8_by_line(int line, int k) const { return e4m3_of(load_at<std::uint8_t>(at(line, k))); }
-  /// K-major: element k of line `line`.
-  float by_line(int line, int k) const { return bf16_at(at(line, 2 * k)); }
+  float fp8_by_row(int mn, int k) const { return e4m3_of(load_at<std::uint8_t>(at(mn, k))); }
+  /// K-major: element k of row `mn` of M or N.
+  float by_row(int mn, int k) const { return bf16_at(at(mn, 2 * k)); }
   /// MN-major: the same element.
-  float by_k(int line, int k) const {
-    const auto l = static_cast<std::uint32_t>(line);
+  float by_k(int mn, int k) const {
+    const auto l = static_cast<std::uint32_t>(mn);
     const auto row = static_cast<std::uint32_t>(k);
     return bf16_at(
         swizzle_128(base + l / 64 * lead + row / 8 * stride + row % 8 * 128 + l % 64 * 2));
@@ -255,7 +255,7 @@ inline void copy_box_of(int block, std::uint32_t to, const void* map, int x, int
   LATHE_CHECK(
       b.bytes >= 0 ||
           (emulated::machine.cluster_threads > emulated::machine.block_threads && b.missing > 0),
-      "more bytes than a barrier was told of");
+      "more bytes than a barrier expects");
   emulated::end_phase(b);
 }
 inline void copy_box(std::uint32_t to, const void* map, int x, int y, int z,
@@ -279,7 +279,7 @@ inline void copy_async(std::uint32_t to, const void* from, bool valid) {
     std::memset(at, 0, 16);
   }
 }
-inline void copy_async_line(std::uint32_t to, const void* from) { copy_async(to, from, true); }
+inline void copy_async_256(std::uint32_t to, const void* from) { copy_async(to, from, true); }
 inline bool elected() { return threadIdx.x % emulated::kWarp == 0; }
 inline std::uint64_t cache_policy(bool) { return 0; }
 inline void copy_row(std::uint32_t to, const void* from, std::uint32_t bytes, std::uint32_t barrier,
@@ -288,7 +288,7 @@ inline void copy_row(std::uint32_t to, const void* from, std::uint32_t bytes, st
   std::memcpy(emulated::shared_at(to, bytes), from, bytes);
   emulated::PhaseBarrier& b = emulated::phase_barrier(barrier);
   b.bytes -= bytes;
-  LATHE_CHECK(b.bytes >= 0, "more bytes than a barrier was told of");
+  LATHE_CHECK(b.bytes >= 0, "more bytes than a barrier expects");
   emulated::end_phase(b);
 }
 inline void copy_out(unsigned long long to, std::uint32_t from, std::uint32_t bytes) {
@@ -371,7 +371,7 @@ inline void load_matrices(std::uint32_t from, std::uint32_t (&v)[4]) {
   }
 }
 /// A thread gets of each matrix two rows of a column: 16-bit elements of two addresses.
-inline void load_matrices_turned(std::uint32_t from, std::uint32_t (&v)[4]) {
+inline void load_matrices_trans(std::uint32_t from, std::uint32_t (&v)[4]) {
   for (int m = 0; m < 4; ++m) {
     const auto element = [&](int row) {
       const std::uint32_t at = shuffle(from, static_cast<std::uint32_t>(8 * m + row));
@@ -385,7 +385,7 @@ inline void load_matrices_turned(std::uint32_t from, std::uint32_t (&v)[4]) {
   }
 }
 /// A thread has two neighbours of a row, so of two columns the same place.
-inline void store_matrices_turned(std::uint32_t to, std::span<const std::uint32_t> words) {
+inline void store_matrices_trans(std::uint32_t to, std::span<const std::uint32_t> words) {
   for (std::size_t m = 0; m < words.size(); ++m) {
     for (int i = 0; i < 2; ++i) {
       const std::uint32_t column = shuffle(to, 8 * static_cast<int>(m) + 2 * (lane() % 4) + i);
@@ -394,15 +394,15 @@ inline void store_matrices_turned(std::uint32_t to, std::span<const std::uint32_
     }
   }
 }
-inline void store_matrices_turned(std::uint32_t to, std::uint32_t a) {
-  store_matrices_turned(to, std::array{a});
+inline void store_matrices_trans(std::uint32_t to, std::uint32_t a) {
+  store_matrices_trans(to, std::array{a});
 }
-inline void store_matrices_turned(std::uint32_t to, std::uint32_t a, std::uint32_t b) {
-  store_matrices_turned(to, std::array{a, b});
+inline void store_matrices_trans(std::uint32_t to, std::uint32_t a, std::uint32_t b) {
+  store_matrices_trans(to, std::array{a, b});
 }
-inline void store_matrices_turned(std::uint32_t to, std::uint32_t a, std::uint32_t b,
-                                  std::uint32_t c, std::uint32_t d) {
-  store_matrices_turned(to, std::array{a, b, c, d});
+inline void store_matrices_trans(std::uint32_t to, std::uint32_t a, std::uint32_t b,
+                                 std::uint32_t c, std::uint32_t d) {
+  store_matrices_trans(to, std::array{a, b, c, d});
 }
 
 template <int kRegisters>
@@ -462,13 +462,13 @@ inline std::uint64_t descriptor_here(std::uint64_t tile) { return tile; }
 inline void mma_m64n64_bf16(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add) {
   const emulated::Tile left(a), right(b);
   emulated::multiply(
-      d, [&](int row, int k) { return left.by_line(row, k); },
-      [&](int column, int k) { return right.by_line(column, k); }, add);
+      d, [&](int row, int k) { return left.by_row(row, k); },
+      [&](int column, int k) { return right.by_row(column, k); }, add);
 }
 inline void mma_m64n256_bf16(float (&d)[128], std::uint64_t a, std::uint64_t v, bool add) {
   const emulated::Tile left(a), right(v);
   emulated::multiply(
-      d, [&](int row, int k) { return left.by_line(row, k); },
+      d, [&](int row, int k) { return left.by_row(row, k); },
       [&](int column, int k) { return right.by_k(column, k); }, add);
 }
 namespace emulated {
@@ -507,7 +507,7 @@ void mma_m64_bf16_rows(float (&d)[kCount], const std::uint32_t* a, std::uint64_t
   const emulated::Tile right(b);
   emulated::multiply(
       d, [&](int row, int k) { return emulated::element(rows, row, k); },
-      [&](int column, int k) { return right.by_line(column, k); }, add);
+      [&](int column, int k) { return right.by_row(column, k); }, add);
 }
 template <int kCount>
 void mma_m64_f16_rows(float (&d)[kCount], const std::uint32_t* a, std::uint64_t b, bool add) {
@@ -524,15 +524,15 @@ template <int kCount>
 void mma_m64_bf16(float (&d)[kCount], std::uint64_t a, std::uint64_t b, bool add) {
   const emulated::Tile left(a), right(b);
   emulated::multiply(
-      d, [&](int row, int k) { return left.by_line(row, k); },
-      [&](int column, int k) { return right.by_line(column, k); }, add);
+      d, [&](int row, int k) { return left.by_row(row, k); },
+      [&](int column, int k) { return right.by_row(column, k); }, add);
 }
 template <int kCount>
-void mma_m64_bf16_turned(float (&d)[kCount], std::uint64_t v, std::uint64_t b, bool add) {
+void mma_m64_bf16_trans_a(float (&d)[kCount], std::uint64_t v, std::uint64_t b, bool add) {
   const emulated::Tile left(v), right(b);
   emulated::multiply(
       d, [&](int row, int k) { return left.by_k(row, k); },
-      [&](int column, int k) { return right.by_line(column, k); }, add);
+      [&](int column, int k) { return right.by_row(column, k); }, add);
 }
 
 inline std::uint64_t half_tile_descriptor(std::uint32_t address) {
@@ -546,8 +546,8 @@ template <int kCount>
 inline void mma_m64_e4m3(float (&d)[kCount], std::uint64_t a, std::uint64_t b, bool add) {
   const emulated::Tile left(a), right(b);
   emulated::multiply<32>(
-      d, [&](int row, int k) { return left.fp8_by_line(row, k); },
-      [&](int column, int k) { return right.fp8_by_line(column, k); }, add);
+      d, [&](int row, int k) { return left.fp8_by_row(row, k); },
+      [&](int column, int k) { return right.fp8_by_row(column, k); }, add);
 }
 template <int kCount>
 inline void mma_m64_e4m3_rows(float (&d)[kCount], const std::uint32_t (&a)[4], std::uint64_t b) {
@@ -564,7 +564,7 @@ inline void mma_m64_e4m3_rows(float (&d)[kCount], const std::uint32_t (&a)[4], s
   const emulated::Tile right(b);
   emulated::multiply<32>(
       d, [&](int row, int k) { return rows[row % 16 / 8][k]; },
-      [&](int column, int k) { return right.fp8_by_line(column, k); }, true);
+      [&](int column, int k) { return right.fp8_by_row(column, k); }, true);
 }
 
 }  // namespace lathe::cuda

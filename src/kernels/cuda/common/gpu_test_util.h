@@ -63,8 +63,7 @@ inline int gpu_test_main(int argc, char** argv) {
     std::printf("%s\n", device.error().message().c_str());
     return kSkipped;
   }
-  std::printf("%s, %d processors, CUDA runtime %d\n", device->model.c_str(), device->processors,
-              CUDART_VERSION);
+  std::printf("%s, %d SMs, CUDA runtime %d\n", device->model.c_str(), device->sms, CUDART_VERSION);
   return RUN_ALL_TESTS();
 }
 

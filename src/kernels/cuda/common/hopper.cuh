@@ -89,7 +89,7 @@ __device__ inline void group_sync(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-/// A barrier that also tells whether any thread brought true.
+/// A barrier that also returns whether any thread passed true.
 __device__ inline bool group_any(int number, int threads, bool mine) {
   int any;
   asm volatile(
@@ -108,27 +108,27 @@ __device__ inline void copy_async(std::uint32_t to, const void* from, bool valid
                : "memory");
 }
 /// 16 bytes of a row that goes on.
-__device__ inline void copy_async_line(std::uint32_t to, const void* from) {
+__device__ inline void copy_async_256(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from)
                : "memory");
 }
 
 /// True for one lane of a whole warp. Of no other choice the compiler knows that it is one, and it issues copies by
-/// the copy engine in a loop over lanes.
+/// TMA in a loop over lanes.
 __device__ inline bool elected() {
   std::uint32_t mine;
   asm volatile("{ .reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p; }"
                : "=r"(mine));
   return mine != 0;
 }
-/// What copies tell L2 of their bytes: they will hardly be read again, or nothing.
+/// The L2 policy of copies: evict first, as the bytes will hardly be read again, or none.
 __device__ inline std::uint64_t cache_policy(bool once) {
   std::uint64_t first, normal;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
   asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
   return once ? first : normal;
 }
-/// A row of bytes, a multiple of 16, into shared memory by the copy engine, which takes one row at a time; it
+/// A bulk copy of a row of bytes, a multiple of 16, into shared memory; it
 /// announces its bytes to the barrier.
 __device__ inline void copy_row(std::uint32_t to, const void* from, std::uint32_t bytes,
                                 std::uint32_t barrier, std::uint64_t policy) {
@@ -291,9 +291,9 @@ __device__ inline void load_matrices(std::uint32_t from, std::uint32_t (&v)[4]) 
                : "memory");
 }
 
-/// Four 8 x 8 matrices of 16-bit elements, turned; lane l gives the address of row l % 8 of matrix l / 8
+/// Four 8 x 8 matrices of 16-bit elements, transposed; lane l gives the address of row l % 8 of matrix l / 8
 /// and gets of each matrix rows 2 (l % 4), + 1 of column l / 4.
-__device__ inline void load_matrices_turned(std::uint32_t from, std::uint32_t (&v)[4]) {
+__device__ inline void load_matrices_trans(std::uint32_t from, std::uint32_t (&v)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
                : "r"(from)
@@ -302,17 +302,17 @@ __device__ inline void load_matrices_turned(std::uint32_t from, std::uint32_t (&
 
 /// The transposes of two or four 8 x 8 matrices; lane l gives the address of column l % 8 of matrix
 /// l / 8.
-__device__ inline void store_matrices_turned(std::uint32_t to, std::uint32_t a) {
+__device__ inline void store_matrices_trans(std::uint32_t to, std::uint32_t a) {
   asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(to), "r"(a)
                : "memory");
 }
-__device__ inline void store_matrices_turned(std::uint32_t to, std::uint32_t a, std::uint32_t b) {
+__device__ inline void store_matrices_trans(std::uint32_t to, std::uint32_t a, std::uint32_t b) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a),
                "r"(b)
                : "memory");
 }
-__device__ inline void store_matrices_turned(std::uint32_t to, std::uint32_t a, std::uint32_t b,
-                                             std::uint32_t c, std::uint32_t d) {
+__device__ inline void store_matrices_trans(std::uint32_t to, std::uint32_t a, std::uint32_t b,
+                                            std::uint32_t c, std::uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
                "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");

@@ -1,4 +1,4 @@
-// Descriptions of arrays that the copy engine (TMA) cuts boxes from.
+// Tensor maps: arrays that TMA copies boxes from.
 #pragma once
 
 #include <cuda.h>

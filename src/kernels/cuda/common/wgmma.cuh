@@ -1,8 +1,8 @@
 // Hopper's matrix products: wgmma on tiles in shared memory, by a warpgroup of 128 threads together.
 //
 // A product is asynchronous. Before the first of a run comes wgmma_fence(), after the last
-// wgmma_commit(), and its sums may be touched after wgmma_wait(). Thread t of the warpgroup (warp
-// w = t / 32, lane l = t % 32) holds of an m64nN tile of sums, with g = l / 4 and c = l % 4,
+// wgmma_commit(), and its accumulator may be touched after wgmma_wait(). Thread t of the warpgroup (warp
+// w = t / 32, lane l = t % 32) holds of an m64nN accumulator tile, with g = l / 4 and c = l % 4,
 //   d[4 j + 0, 1]: row 16 w + g,     columns 8 j + 2 c, + 1
 //   d[4 j + 2, 3]: row 16 w + g + 8, columns 8 j + 2 c, + 1
 // and of an m64k16 tile of bf16 operands in registers, two to a word,
@@ -32,11 +32,11 @@ __device__ inline void wgmma_pin(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/// Names a tile in shared memory of 128-byte rows whose 16-byte chunks are swizzled (chunk c of row r
+/// Descriptor of a tile in shared memory of 128-byte rows whose 16-byte chunks are swizzled (chunk c of row r
 /// lies at c ^ (r % 8)); `address` is a multiple of 16 whose row 0 lies at a multiple of 1024.
-/// Rows 8 apart are `stride` bytes apart. K-major tiles (a row holds 64 bf16 or 128 fp8 of one line)
-/// leave `lead` unused; for MN-major ones (a row holds 64 lines of one k) it is the distance from 64
-/// lines to the next 64.
+/// Rows 8 apart are `stride` bytes apart. K-major tiles (a row holds 64 bf16 or 128 fp8 of one row of M or N)
+/// leave `lead` unused; for MN-major ones (a row holds 64 rows of M or N of one k) it is the distance from 64
+/// such rows to the next 64.
 __device__ inline std::uint64_t tile_descriptor(std::uint32_t address, std::uint32_t stride,
                                                 std::uint32_t lead = 16) {
   return std::uint64_t{(address & 0x3ffff) >> 4} | std::uint64_t{lead >> 4} << 16 |
@@ -158,8 +158,8 @@ __device__ inline void mma_m64_bf16(float (&d)[4], std::uint64_t a, std::uint64_
 }
 
 /// d (+)= v^T b^T over 16 of k; v [k, 64] MN-major, b [8, k] K-major.
-__device__ inline void mma_m64_bf16_turned(float (&d)[4], std::uint64_t a, std::uint64_t b,
-                                           bool add) {
+__device__ inline void mma_m64_bf16_trans_a(float (&d)[4], std::uint64_t a, std::uint64_t b,
+                                            bool add) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %6, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {"
@@ -182,8 +182,8 @@ __device__ inline void mma_m64_bf16(float (&d)[8], std::uint64_t a, std::uint64_
 }
 
 /// d (+)= v^T b^T over 16 of k; v [k, 64] MN-major, b [16, k] K-major.
-__device__ inline void mma_m64_bf16_turned(float (&d)[8], std::uint64_t a, std::uint64_t b,
-                                           bool add) {
+__device__ inline void mma_m64_bf16_trans_a(float (&d)[8], std::uint64_t a, std::uint64_t b,
+                                            bool add) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %10, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
@@ -208,8 +208,8 @@ __device__ inline void mma_m64_bf16(float (&d)[16], std::uint64_t a, std::uint64
 }
 
 /// d (+)= v^T b^T over 16 of k; v [k, 64] MN-major, b [32, k] K-major.
-__device__ inline void mma_m64_bf16_turned(float (&d)[16], std::uint64_t a, std::uint64_t b,
-                                           bool add) {
+__device__ inline void mma_m64_bf16_trans_a(float (&d)[16], std::uint64_t a, std::uint64_t b,
+                                            bool add) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %18, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"

@@ -15,7 +15,7 @@
 
 namespace lathe::cuda {
 
-/// Names a tile of 64-byte rows whose 16-byte chunks are swizzled (chunk c of row r lies at
+/// Descriptor of a tile of 64-byte rows whose 16-byte chunks are swizzled (chunk c of row r lies at
 /// c ^ (r / 2 % 4)); row 0 lies at a multiple of 512.
 __device__ inline std::uint64_t half_tile_descriptor(std::uint32_t address) {
   return std::uint64_t{(address & 0x3ffff) >> 4} | std::uint64_t{1} << 16 |

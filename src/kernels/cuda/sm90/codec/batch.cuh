@@ -12,7 +12,7 @@ namespace lathe::cuda {
 __device__ __forceinline__ std::uint32_t lane_of_warp() { return threadIdx.x % 32; }
 
 // Slots and positions of rows that this many rows ahead will be asked for are brought to the cache:
-// what they name cannot be loaded before they are there, and memory is two waits away otherwise.
+// what they refer to cannot be loaded before they are there, and memory is two waits away otherwise.
 inline constexpr std::int64_t kRowsAhead = 32768;
 
 __device__ __forceinline__ void prefetch_list(const std::int32_t* list, std::int64_t first_row,

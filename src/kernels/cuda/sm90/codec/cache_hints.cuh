@@ -1,4 +1,4 @@
-// Accesses that tell the L2 cache what to keep.
+// Accesses with hints to the L2 cache on what to keep.
 //
 // A scale in a plane of its own is a part of a sector (32 bytes) whose other bytes belong to other rows. If slots come in no
 // order those rows come much later, so the sector would be fetched for each of them, or written in pieces. The cache keeps

@@ -1,5 +1,5 @@
 // Eight elements of a row in registers: loads, stores and conversions with the bits that
-// layout/codec.h names. Sources are compiled with --fmad=false: no product and sum melt into one.
+// layout/codec.h says. Sources are compiled with --fmad=false: no product and sum melt into one.
 #pragma once
 
 #include "base/float_formats.h"
@@ -196,7 +196,7 @@ __device__ __forceinline__ std::uint32_t to_raw_e2m1_numbers(const Raw<bf16>& ra
          (odd & 0x80808080u);
 }
 
-// v where it is a number, else the NaN that codec.h names, with the sign of bit 31 of `sign`.
+// v where it is a number, else the NaN of codec.h, with the sign of bit 31 of `sign`.
 __device__ __forceinline__ float canonical(float v, std::uint32_t sign) {
   return is_nan(v) ? bits_to_float(kQuietNan | (sign & 0x80000000u)) : v;
 }

@@ -44,7 +44,7 @@ int run(const CodecSpeedOptions& options, bool json) {
     std::fprintf(stderr, "%s\n", device.error().message().c_str());
     return 77;
   }
-  std::fprintf(stderr, "%s, %d processors\n", device->model.c_str(), device->processors);
+  std::fprintf(stderr, "%s, %d SMs\n", device->model.c_str(), device->sms);
   print(measure_codec_speed(options), json);
   return 0;
 }

@@ -70,21 +70,21 @@ std::int32_t batches_of(const Cut& cut, std::int32_t rows) {
   const std::int32_t of_warp = 32 >> cut.shift;
   return (rows + of_warp - 1) / of_warp * static_cast<std::int32_t>(cut.pieces.divisor);
 }
-double units_of(const Cut& cut) { return cut.chunks; }
+double accesses_of(const Cut& cut) { return cut.chunks; }
 double room_of(const Cut& cut) { return 32 * cut.rounds; }
 
 std::int32_t batches_of(const MoveCut& cut, std::int32_t rows) {
-  const std::uint32_t units = static_cast<std::uint32_t>(rows) * cut.units.divisor;
-  return static_cast<std::int32_t>((units + cut.batch - 1) / cut.batch);
+  const std::uint32_t accesses = static_cast<std::uint32_t>(rows) * cut.accesses.divisor;
+  return static_cast<std::int32_t>((accesses + cut.batch - 1) / cut.batch);
 }
-double units_of(const MoveCut& cut) { return cut.units.divisor; }
+double accesses_of(const MoveCut& cut) { return cut.accesses.divisor; }
 double room_of(const MoveCut& cut) { return cut.batch; }
 
 // Warps of a block, where there are rows enough.
 constexpr std::int32_t kFewestWarps = 3;
 constexpr std::int32_t kFewestRequantWarps = 2;
 
-// Rows of a block: `most`, but no more than leave two blocks for every processor.
+// Rows of a block: `most`, but no more than leave two blocks for every SM.
 std::int32_t spread_rows(std::int64_t count, std::int32_t most) {
   const std::int64_t spread = (count + 2 * kProcessors - 1) / (2 * kProcessors);
   return static_cast<std::int32_t>(std::clamp<std::int64_t>(spread, 1, most));
@@ -107,7 +107,7 @@ void cut_rows(Params& p, std::int32_t rows, std::initializer_list<AnyCut*> cuts,
     for (std::int32_t r = 1; r <= kMaxBlockRows && (r == 1 || all(r) <= kCodecWarps); ++r) {
       double chunks = 0, room = 0;
       for (const AnyCut* c : cuts) {
-        chunks += r * units_of(*c);
+        chunks += r * accesses_of(*c);
         room += batches_of(*c, r) * room_of(*c);
       }
       if (chunks / room < best || (chunks / room == best && all(rows) >= fewest_warps)) continue;
@@ -314,10 +314,11 @@ void cut(RequantParams& p, std::int32_t block_rows) {
 
 void cut(MoveParams& p, std::int32_t block_rows) {
   for (MovePlane& plane : p.planes) {
-    // So few units that they belong to 32 records at most.
+    // So few accesses that they belong to 32 records at most.
     plane.cut.batch =
-        32 * std::min(static_cast<std::uint32_t>(move_rounds(static_cast<std::size_t>(plane.unit))),
-                      plane.cut.units.divisor);
+        32 *
+        std::min(static_cast<std::uint32_t>(move_rounds(static_cast<std::size_t>(plane.access))),
+                 plane.cut.accesses.divisor);
   }
   cut_runs(p, block_rows, p.planes[0].cut, p.planes[1].cut);
 }
@@ -468,13 +469,13 @@ MoveParams move_params(const PoolView& pool, std::span<const Slot> src, std::spa
     plane.step = static_cast<std::uint32_t>(step);
     plane.dense = dense;
     dense += (p.count * step + 15) / 16 * 16;
-    plane.unit = 1;
-    for (std::int32_t unit : {16, 8, 4}) {
-      if (plane.unit == 1 && aligned(pool.data, unit, {pool.page_stride, plane.start, step})) {
-        plane.unit = unit;
+    plane.access = 1;
+    for (std::int32_t access : {16, 8, 4}) {
+      if (plane.access == 1 && aligned(pool.data, access, {pool.page_stride, plane.start, step})) {
+        plane.access = access;
       }
     }
-    plane.cut.units = FastDiv(step / plane.unit);
+    plane.cut.accesses = FastDiv(step / plane.access);
   }
   cut(p);
   return p;

@@ -18,7 +18,7 @@ inline constexpr int kChunk = 8;          // elements
 inline constexpr int kMaxBlockRows = 64;  // rows of a block
 
 // Accesses that a thread of move_kernel has on their way before it uses the first.
-LATHE_HD constexpr int move_rounds(std::size_t unit) { return unit == 16 ? 4 : 8; }
+LATHE_HD constexpr int move_rounds(std::size_t access) { return access == 16 ? 4 : 8; }
 
 inline constexpr std::int64_t kMaxRowBytes = 0x7fffffff;  // from row to row
 inline constexpr std::int32_t kWideTile = -1;
@@ -38,7 +38,7 @@ template <RunKind kKind>
 inline constexpr bool kTiled =
     kKind == RunKind::e4m3_f32 || kKind == RunKind::e4m3_ue8m0 || kKind == RunKind::e2m1_ue8m0;
 
-/// What a kernel tells the L2 cache (cache_hints.cuh).
+/// Hints to the L2 cache (cache_hints.cuh).
 struct Hints {
   bool keeps_scales = false;  // those of slots, which lie in a plane of their own
   bool drops_values = false;  // codes and rows
@@ -320,19 +320,19 @@ constexpr std::uint32_t stage_bytes_of(const Params& p, const RunParams (&runs)[
   return p.whole && stages(runs, p.run_count) ? stage_bytes(p.block_rows, runs[0].step) : 0;
 }
 
-/// How the units of a plane are cut into the batches of warps: records have any number of them, so a
+/// How the accesses of a plane are cut into the batches of warps: records have any number of them, so a
 /// lane takes whatever follows, of several records.
 struct MoveCut {
-  FastDiv units;             // of a record
-  std::uint32_t batch = 0;   // units
+  FastDiv accesses;          // of a record
+  std::uint32_t batch = 0;   // accesses
   std::int32_t batches = 0;  // of all rows of a block
 };
 
 /// A plane of records: token i of a page at start + i * step.
 struct MovePlane {
   std::int64_t start = 0;
-  std::uint32_t step = 0;  // bytes of a record
-  std::int32_t unit = 0;   // bytes of an access: 16, 8, 4 or 1
+  std::uint32_t step = 0;   // bytes of a record
+  std::int32_t access = 0;  // bytes of an access: 16, 8, 4 or 1
   // Where a dense side's records of this plane begin; record i lies at i * step.
   std::int64_t dense = 0;
   MoveCut cut;

@@ -259,7 +259,7 @@ __device__ __forceinline__ bool encode_tiles(const RunParams& run, const TileTar
     }
     word = kCount == 4 ? turn_scales(word) : pair_scales(word);
     const bool stores = to.leads && (kCount == 4 || (lane_of_warp() & 2) == 0);
-    const std::int64_t ahead = kCount == 4 ? turned_scales_at(run.cut) : 0;
+    const std::int64_t ahead = kCount == 4 ? swapped_scales_at(run.cut) : 0;
     if (writes && stores) {
       store_scale_bits(run, to.scales + static_cast<Address>(ahead), word, true);
     }

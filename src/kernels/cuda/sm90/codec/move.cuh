@@ -5,45 +5,45 @@
 
 namespace lathe::cuda {
 
-// The units of a batch that a lane holds: unit[u] of row[u], counted from the batch's first row.
-// Beyond the end of the batch a lane holds the last unit again.
+// The accesses of a batch that a lane holds: access[u] of row[u], counted from the batch's first row.
+// Beyond the end of the batch a lane holds the last access again.
 template <int kCount>
 struct Items {
   std::uint32_t row[kCount];
-  std::uint32_t unit[kCount];
+  std::uint32_t access[kCount];
   std::uint32_t first;
   std::uint32_t end;
 
-  __device__ __forceinline__ Items(const FastDiv& units, std::uint32_t begin, std::uint32_t total,
-                                   std::uint32_t batch)
+  __device__ __forceinline__ Items(const FastDiv& accesses, std::uint32_t begin,
+                                   std::uint32_t total, std::uint32_t batch)
       : first(begin + lane_of_warp()), end(begin + batch < total ? begin + batch : total) {
-    const std::uint32_t first_row = units(begin);
+    const std::uint32_t first_row = accesses(begin);
     LATHE_UNROLL
     for (int u = 0; u < kCount; ++u) {
       const std::uint32_t at = first + static_cast<std::uint32_t>(u) * 32;
       const std::uint32_t i = at < end ? at : end - 1;
-      const std::uint32_t r = units(i);
-      unit[u] = i - r * units.divisor;
+      const std::uint32_t r = accesses(i);
+      access[u] = i - r * accesses.divisor;
       row[u] = r - first_row;
     }
   }
-  // Whether unit u is there and its row's bit in `holes` is not.
+  // Whether access u is there and its row's bit in `holes` is not.
   __device__ __forceinline__ bool has(int u, std::uint32_t holes) const {
     return first + static_cast<std::uint32_t>(u) * 32 < end && (holes >> row[u] & 1u) == 0;
   }
 };
 
-// Each lane works out where one record of the batch lies; the lane that holds a unit asks for it.
-template <class Unit>
+// Each lane works out where one record of the batch lies; the lane that holds an access asks for it.
+template <class Access>
 __device__ __forceinline__ void move_batch(const MoveParams& p, const MovePlane& plane,
                                            std::int64_t first_row, std::uint32_t rows,
                                            std::uint32_t batch) {
-  constexpr int kCount = move_rounds(sizeof(Unit));
+  constexpr int kCount = move_rounds(sizeof(Access));
   const std::uint32_t begin = batch * plane.cut.batch;
-  const std::uint32_t total = rows * plane.cut.units.divisor;
+  const std::uint32_t total = rows * plane.cut.accesses.divisor;
   if (begin >= total) return;
-  const Items<kCount> item(plane.cut.units, begin, total, plane.cut.batch);
-  const std::uint32_t lane_row = plane.cut.units(begin) + lane_of_warp();
+  const Items<kCount> item(plane.cut.accesses, begin, total, plane.cut.batch);
+  const std::uint32_t lane_row = plane.cut.accesses(begin) + lane_of_warp();
   const std::int64_t row = first_row + lane_row;
   Address from_of_lane = 0, to_of_lane = 0;
   bool hole = true;
@@ -59,16 +59,16 @@ __device__ __forceinline__ void move_batch(const MoveParams& p, const MovePlane&
     to_of_lane = p.dense_dst != nullptr ? dense(p.dense_dst) : dst.part(plane.start, plane.step);
   }
   const std::uint32_t holes = warp_ballot(hole);
-  Unit value[kCount];
+  Access value[kCount];
   LATHE_UNROLL
   for (int u = 0; u < kCount; ++u) {
     const Address from = shuffle(from_of_lane, item.row[u]);
-    value[u] = load_global<Unit>(from + Address{item.unit[u]} * sizeof(Unit));
+    value[u] = load_global<Access>(from + Address{item.access[u]} * sizeof(Access));
   }
   LATHE_UNROLL
   for (int u = 0; u < kCount; ++u) {
     const Address to = shuffle(to_of_lane, item.row[u]);
-    if (item.has(u, holes)) store_global(to + Address{item.unit[u]} * sizeof(Unit), value[u]);
+    if (item.has(u, holes)) store_global(to + Address{item.access[u]} * sizeof(Access), value[u]);
   }
 }
 
@@ -76,7 +76,7 @@ __device__ __forceinline__ void move_plane(const MoveParams& p, const MovePlane&
                                            std::int64_t first_row, std::uint32_t rows,
                                            WarpBatches& batches) {
   batches.run(plane.cut.batches, [&](std::uint32_t batch) {
-    switch (plane.unit) {
+    switch (plane.access) {
       case 16:
         return move_batch<uint4>(p, plane, first_row, rows, batch);
       case 8:

@@ -75,20 +75,20 @@ static __global__ void __launch_bounds__(kOrderThreads)
   __shared__ std::uint32_t counts[kOrderParts];  // of this block's tokens
   __shared__ std::uint32_t begins[kOrderParts];  // of a part in `entries`
   __shared__ std::uint32_t ahead[kOrderParts];   // what is added to that for its place in the list
-  __shared__ std::uint32_t sums[2][kOrderThreads / 32];
+  __shared__ std::uint32_t warp_sums[2][kOrderThreads / 32];
   __shared__ OrderEntry entries[kOrderRows];
   const std::uint32_t thread = threadIdx.x;
   const OrderSlots mine(p);
   counts[thread] = 0;
   const std::uint32_t place = p.places[blockIdx.x * kOrderParts + thread] +
-                              sum_before(p.totals[thread], sums[0]);  // with a barrier
+                              sum_before(p.totals[thread], warp_sums[0]);  // with a barrier
   std::uint32_t rank[kOrderEach];
   LATHE_UNROLL
   for (int i = 0; i < kOrderEach; ++i) {
     rank[i] = mine.has(p, i) ? atomicAdd(&counts[part_of_slot(p, mine.slot[i])], 1u) : 0;
   }
   sync_block();
-  const std::uint32_t begin = sum_before(counts[thread], sums[1]);
+  const std::uint32_t begin = sum_before(counts[thread], warp_sums[1]);
   begins[thread] = begin;
   ahead[thread] = place - begin;
   sync_block();

@@ -1,7 +1,7 @@
 // Slots of mla_fp8_block of the usual shape into slots of mla_fp8: four tiles of 128 elements and a rope of 64.
 //
 // An element is decoded and encoded in 4 instructions, and it takes 5 more to see what it lost. The loss is one of f32, and all
-// rows' worst is told, so an element whose error cannot reach what was told already need not be seen: errors are bounded by
+// rows' worst is reported, so an element whose error cannot reach what was reported already need not be seen: errors are bounded by
 // magnitudes, and a tile's largest is known from f16 at half an instruction an element. Eight lanes hold a row, each of them two
 // chunks of every tile and one of the rope, so accesses are 16 bytes and a warp's step is four rows.
 #pragma once
@@ -13,7 +13,7 @@ namespace lathe::cuda {
 inline constexpr std::uint32_t kTileLanes = 8;  // of a row
 inline constexpr int kTiles = 4;
 
-// Below this magnitude no element's error reaches `worst`, which is one that was already told, and none saturates; 0 where that
+// Below this magnitude no element's error reaches `worst`, which was already reported, and none saturates; 0 where that
 // cannot be said. With y the element over the scale: the nearest code is |y| / 16 away at most, 2^-10 where codes are
 // subnormal, and what f32 rounds is less than 2^-16 of that. Elsewhere than at sane scales the latter does not hold.
 __device__ __forceinline__ float harmless_below(float worst, float scale) {
@@ -156,7 +156,7 @@ __device__ __forceinline__ RequantLoss requantize_tiles(const RequantParams& p,
   }
   float harmless = 0, harmless_rope = 0;
   if constexpr (kReport) {
-    // What was told by now, or a while ago.
+    // What was reported by now, or a while ago.
     const float worst = bits_to_float(static_cast<std::uint32_t>(load_shared_word(p.report) >> 32));
     harmless = harmless_below(worst, dst.scale);
     harmless_rope = harmless_below(worst, dst_rope.scale);

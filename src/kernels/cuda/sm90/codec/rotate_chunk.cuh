@@ -58,7 +58,7 @@ __device__ __forceinline__ void load_turn(const RopeParams& rope, std::int32_t p
   }
 }
 
-// Turns x, the values of rotary chunk c. Each product and sum is rounded, and a NaN has no sign.
+// Rotates x, the values of rotary chunk c. Each product and sum is rounded, and a NaN has no sign.
 template <class T>
 __device__ __forceinline__ void rotate(const RopeParams& rope, const Turn<T>& turn, int c,
                                        float (&x)[8]) {

@@ -3,7 +3,7 @@
 //
 // A row lies in a dense array, its record and, where a layout has a plane for them, its scales at a random slot of a pool.
 // Nothing is converted: where rows and records differ in size, bytes are mixed or repeated. Each case has the shape that was
-// the fastest of those tried: 4 to 32 lanes a row, 1 to 4 rows a lane, the copy engine with 8 to 128 rows a block, with and
+// the fastest of those tried: 4 to 32 lanes a row, 1 to 4 rows a lane, bulk copies with 8 to 128 rows a block, with and
 // without hints to the L2 cache.
 #include "kernels/cuda/sm90/codec/scatter_gpu_bench.h"
 
@@ -63,7 +63,7 @@ int run(int repeats, bool json) {
     std::fprintf(stderr, "%s\n", device.error().message().c_str());
     return 77;
   }
-  std::fprintf(stderr, "%s, %d processors\n", device->model.c_str(), device->processors);
+  std::fprintf(stderr, "%s, %d SMs\n", device->model.c_str(), device->sms);
   const Stream stream = need(Stream::make());
   AgainstCopy against(stream, kBytes);
   nlohmann::json out = nlohmann::json::array();

@@ -79,9 +79,9 @@ __global__ void __launch_bounds__(kThreads) move_by_lanes(const ScatterPlaces p)
     const Address from = S::kReads ? record_at<S>(p, slot[r]) : row;
     LATHE_UNROLL
     for (int i = 0; i < kIn; ++i) {
-      const int unit = i * kLanes + lane;
-      if (kFrom % kLanes != 0 && unit >= kFrom) continue;
-      in[r][i] = load_hinted<Keep::shortest, uint4>(from + unit * 16, S::kDrops);
+      const int access = i * kLanes + lane;
+      if (kFrom % kLanes != 0 && access >= kFrom) continue;
+      in[r][i] = load_hinted<Keep::shortest, uint4>(from + access * 16, S::kDrops);
     }
     if (S::kReads && kScales > 0 && (kScales == 1 || lane < kScales)) {
       const Address at = scales_at<S>(p, slot[r]) + (kScales == 1 ? 0 : lane) * sizeof(Scale);
@@ -97,9 +97,9 @@ __global__ void __launch_bounds__(kThreads) move_by_lanes(const ScatterPlaces p)
     const Address to = S::kReads ? row : record_at<S>(p, slot[r]);
     LATHE_UNROLL
     for (int i = 0; i < kOut; ++i) {
-      const int unit = i * kLanes + lane;
-      if (kTo % kLanes != 0 && unit >= kTo) continue;
-      store_hinted<Keep::shortest>(to + unit * 16, out[i], S::kDrops);
+      const int access = i * kLanes + lane;
+      if (kTo % kLanes != 0 && access >= kTo) continue;
+      store_hinted<Keep::shortest>(to + access * 16, out[i], S::kDrops);
     }
     if (!S::kReads && lane < kScales) {
       store_hinted<Keep::longest>(scales_at<S>(p, slot[r]) + lane * sizeof(Scale),
@@ -111,27 +111,27 @@ __global__ void __launch_bounds__(kThreads) move_by_lanes(const ScatterPlaces p)
 // Records are put together in shared memory, and each is one copy.
 template <class S>
 __global__ void __launch_bounds__(kThreads) write_by_copies(const ScatterPlaces p) {
-  constexpr int kFrom = S::kRow / 16, kTo = S::kRecord / 16, kUnits = S::kRows * kTo;
-  constexpr int kRounds = (kUnits + kThreads - 1) / kThreads;
+  constexpr int kFrom = S::kRow / 16, kTo = S::kRecord / 16, kAccesses = S::kRows * kTo;
+  constexpr int kRounds = (kAccesses + kThreads - 1) / kThreads;
   static_assert(!S::kReads && !S::kDrops && S::kRows <= kThreads);
   static_assert(S::kScales == 0 || S::kScales == 8);
-  __shared__ alignas(128) uint4 records[kUnits];
+  __shared__ alignas(128) uint4 records[kAccesses];
   const Address first = Address{blockIdx.x} * S::kRows;
   const int thread = threadIdx.x;
   prefetch_slots(p, first, S::kRows);
   uint4 v[kRounds] = {};
   LATHE_UNROLL
   for (int i = 0; i < kRounds; ++i) {
-    const int row = (i * kThreads + thread) / kTo, unit = (i * kThreads + thread) % kTo;
+    const int row = (i * kThreads + thread) / kTo, access = (i * kThreads + thread) % kTo;
     LATHE_UNROLL
     for (int at = 0; at < kFrom; at += kTo) {
-      if (row >= S::kRows || at + unit >= kFrom) continue;
-      mix(v[i], load_global<uint4>(p.rows + (first + row) * S::kRow + (at + unit) * 16));
+      if (row >= S::kRows || at + access >= kFrom) continue;
+      mix(v[i], load_global<uint4>(p.rows + (first + row) * S::kRow + (at + access) * 16));
     }
   }
   LATHE_UNROLL
   for (int i = 0; i < kRounds; ++i) {
-    if (i * kThreads + thread < kUnits) records[i * kThreads + thread] = v[i];
+    if (i * kThreads + thread < kAccesses) records[i * kThreads + thread] = v[i];
   }
   fence_async_proxy();
   sync_block();

@@ -1,4 +1,4 @@
-// Records that are put together in shared memory and written whole by the copy engine.
+// Records that are assembled in shared memory and written whole by bulk copies.
 //
 // Records of mla_fp8_block are no multiple of a sector (32 bytes), so what lanes write of them at a time leaves parts of
 // sectors at either end, and sooner or later memory gets those in pieces. Written whole, a record has two ends. Those of

@@ -17,22 +17,22 @@ namespace lathe::cuda {
 namespace {
 
 struct LatentKernels {
-  PartOrder order;  // of the first one's parts
-  cudaError_t (*wide)(const LatentParams&, cudaStream_t);
-  cudaError_t (*narrow)(const LatentParams&, int tile_lines, cudaStream_t);
-  // Of fp8 pages: decodes those that lists name; the kernel for 64 lines of these.
+  PartialLayout order;  // of the partials of the first one
+  cudaError_t (*m64)(const LatentParams&, cudaStream_t);
+  cudaError_t (*swap_ab)(const LatentParams&, int block_m, cudaStream_t);
+  // On fp8 pages: stages listed pages; the m64 kernel for staged rows.
   cudaError_t (*stage)(const LatentParams&, const LatentStageArrays&, cudaStream_t) = nullptr;
-  cudaError_t (*wide_staged)(const LatentParams&, cudaStream_t) = nullptr;
+  cudaError_t (*m64_staged)(const LatentParams&, cudaStream_t) = nullptr;
 };
-constexpr LatentKernels kMlaBf16{PartOrder::wide, launch_wide_mla_bf16, launch_narrow_mla_bf16};
-constexpr LatentKernels kMlaFp8{PartOrder::turned, launch_wide_mla_fp8, launch_narrow_mla_fp8,
-                                launch_stage_mla_fp8, launch_wide_mla_bf16};
-constexpr LatentKernels kMlaFp8Block{PartOrder::turned, launch_wide_mla_fp8_block,
-                                     launch_narrow_mla_fp8_block, launch_stage_mla_fp8_block,
-                                     launch_wide_mla_bf16};
-constexpr LatentKernels kV4Fp8{PartOrder::turned, launch_wide_v4_fp8, launch_narrow_v4_fp8,
-                               launch_stage_v4_fp8, launch_wide_v4_bf16};
-constexpr LatentKernels kV4Bf16{PartOrder::wide, launch_wide_v4_bf16, launch_narrow_v4_bf16};
+constexpr LatentKernels kMlaBf16{PartialLayout::m64, launch_m64_mla_bf16, launch_swap_ab_mla_bf16};
+constexpr LatentKernels kMlaFp8{PartialLayout::swapped, launch_m64_mla_fp8, launch_swap_ab_mla_fp8,
+                                launch_stage_mla_fp8, launch_m64_mla_bf16};
+constexpr LatentKernels kMlaFp8Block{PartialLayout::swapped, launch_m64_mla_fp8_block,
+                                     launch_swap_ab_mla_fp8_block, launch_stage_mla_fp8_block,
+                                     launch_m64_mla_bf16};
+constexpr LatentKernels kV4Fp8{PartialLayout::swapped, launch_m64_v4_fp8, launch_swap_ab_v4_fp8,
+                               launch_stage_v4_fp8, launch_m64_v4_bf16};
+constexpr LatentKernels kV4Bf16{PartialLayout::m64, launch_m64_v4_bf16, launch_swap_ab_v4_bf16};
 
 Error wrong(std::string field, std::string wanted, std::string offered) {
   return {ErrorCode::invalid_argument, std::move(field), std::move(wanted), std::move(offered), ""};
@@ -62,11 +62,11 @@ Result<void> check_room(const char* field, std::size_t entries, std::int64_t wan
   return wrong(field, fmt::format("{} entries", wanted), fmt::format("{}", entries));
 }
 
-/// Of a list of a schedule, whose arrays have these names.
+/// Checks one list of a schedule; fields: its arrays in messages.
 Result<void> check_list(const char* const (&fields)[3], const WorkBuffers& list,
                         const LatentShares& of) {
   if (auto ok = check_room(fields[0], list.items.size(), of.items); !ok) return ok;
-  if (auto ok = check_room(fields[1], list.row_items.size(), of.units + 1); !ok) return ok;
+  if (auto ok = check_room(fields[1], list.row_items.size(), of.work_tiles + 1); !ok) return ok;
   return check_room(fields[2], list.worker_items.size(), of.work.workers + std::int64_t{1});
 }
 
@@ -76,37 +76,38 @@ Result<void> check_schedule(const LatentSchedule& schedule) {
   constexpr const char* kTail[] = {"schedule.tail.items", "schedule.tail.row_items",
                                    "schedule.tail.worker_items"};
   auto ok = check_list(kList, schedule.list, schedule.cut.all);
-  if (!ok || schedule.cut.tail.units == 0) return ok;
+  if (!ok || schedule.cut.tail.work_tiles == 0) return ok;
   return check_list(kTail, schedule.tail, schedule.cut.tail);
 }
 
-/// A kernel for all units of a call, and what puts parts of theirs together.
+/// Launches a kernel for all work tiles of a call, and the combine.
 struct LatentLaunches {
   const LatentSchedule& schedule;
   cudaStream_t stream;
   const char* last = "latent";  // kernel that was launched
 
   template <class Kernel>
-  cudaError_t attend(const Kernel& kernel, PartOrder order, const LatentParams& p) {
+  cudaError_t attend(const Kernel& kernel, PartialLayout order, const LatentParams& p) {
     const LatentCut& cut = schedule.cut;
-    const cudaError_t status = attend(kernel, order, first_units(p, schedule), cut.all.unit_items);
-    if (status != cudaSuccess || cut.tail.units == 0) return status;
-    return attend(kernel, order, last_units(p, schedule), cut.tail.unit_items);
+    const cudaError_t status =
+        attend(kernel, order, first_work_tiles(p, schedule), cut.all.work_tile_items);
+    if (status != cudaSuccess || cut.tail.work_tiles == 0) return status;
+    return attend(kernel, order, last_work_tiles(p, schedule), cut.tail.work_tile_items);
   }
 
  private:
   template <class Kernel>
-  cudaError_t attend(const Kernel& kernel, PartOrder order, const LatentParams& p,
-                     std::int64_t unit_items) {
+  cudaError_t attend(const Kernel& kernel, PartialLayout order, const LatentParams& p,
+                     std::int64_t work_tile_items) {
     last = "latent";
     const cudaError_t status = kernel(p, stream);
     if (status != cudaSuccess || !p.cut) return status;
     last = "latent_combine";
-    return launch_latent_combine(p, order, schedule.cut.tile_lines, unit_items, stream);
+    return launch_latent_combine(p, order, schedule.cut.block_m, work_tile_items, stream);
   }
 };
 
-/// A call whose lists' pages are decoded first.
+/// A call whose listed pages are staged first.
 cudaError_t attend_staged(const LatentKernels& kernels, LatentParams& p, LatentLaunches& launches,
                           std::byte* workspace) {
   const LatentCut& cut = launches.schedule.cut;
@@ -117,11 +118,11 @@ cudaError_t attend_staged(const LatentKernels& kernels, LatentParams& p, LatentL
   if (status == cudaSuccess) status = kernels.stage(p, staging.arrays, launches.stream);
   if (staging.may_overflow) p.overflow = staging.arrays.overflow;
   if (status == cudaSuccess) {
-    status = launches.attend(kernels.wide_staged, PartOrder::wide, staging.rows_of(p, cut));
+    status = launches.attend(kernels.m64_staged, PartialLayout::m64, staging.rows_of(p, cut));
   }
   if (status != cudaSuccess || !staging.may_overflow) return status;
   p.overflowed = true;
-  return launches.attend(kernels.wide, kernels.order, p);
+  return launches.attend(kernels.m64, kernels.order, p);
 }
 
 }  // namespace
@@ -130,22 +131,25 @@ Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
                          cudaStream_t stream, std::source_location where) {
   const LatentParams p = latent_params(args, {}, schedule);
   const LatentCut& cut = schedule.cut;
-  const auto units = static_cast<std::size_t>(cut.units());
-  if (auto ok = check_room("schedule.unit_keys", schedule.unit_keys.size(), cut.units()); !ok)
+  const auto work_tiles = static_cast<std::size_t>(cut.work_tiles());
+  if (auto ok = check_room("schedule.unit_keys", schedule.work_tile_keys.size(), cut.work_tiles());
+      !ok)
     return ok;
   if (auto ok = check_schedule(schedule); !ok) return ok;
-  const cudaError_t status = launch_latent_count(p, cut.keys, schedule.unit_keys.data(), stream);
-  if (auto ok = launch_result(status, {"latent_count", fmt::format("{} units", units), where});
+  const cudaError_t status =
+      launch_latent_count(p, cut.keys, schedule.work_tile_keys.data(), stream);
+  if (auto ok =
+          launch_result(status, {"latent_count", fmt::format("{} work tiles", work_tiles), where});
       !ok) {
     return ok;
   }
-  const auto first = static_cast<std::size_t>(cut.all.units);
-  if (auto ok = plan_work({schedule.unit_keys.first(first), {}}, cut.all.work, schedule.list,
+  const auto first = static_cast<std::size_t>(cut.all.work_tiles);
+  if (auto ok = plan_work({schedule.work_tile_keys.first(first), {}}, cut.all.work, schedule.list,
                           schedule.work_workspace, stream, where);
-      !ok || cut.tail.units == 0) {
+      !ok || cut.tail.work_tiles == 0) {
     return ok;
   }
-  return plan_work({schedule.unit_keys.subspan(first, units - first), {}}, cut.tail.work,
+  return plan_work({schedule.work_tile_keys.subspan(first, work_tiles - first), {}}, cut.tail.work,
                    schedule.tail, schedule.work_workspace, stream, where);
 }
 
@@ -165,32 +169,32 @@ Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t>
     return wrong("workspace", fmt::format("{} bytes", cut.workspace_bytes()),
                  fmt::format("{}", workspace.size()));
   }
-  if (cut.units() == 0) return {};
+  if (cut.work_tiles() == 0) return {};
   if (auto ok = check_schedule(schedule); !ok) return ok;
   LatentParams p = latent_params(args, row_request, schedule);
-  p.part_out = reinterpret_cast<float*>(workspace.data());
-  p.part_lse = p.part_out + cut.parts() * cut.tiles * cut.tile_lines * kLatentValue;
+  p.partial_out = reinterpret_cast<float*>(workspace.data());
+  p.partial_lse = p.partial_out + cut.partials() * cut.m_blocks * cut.block_m * kLatentValue;
   const auto shape = [&] {
-    return fmt::format("{} rows of {} heads, {} keys a unit at most", args.q.rows,
+    return fmt::format("{} rows of {} heads, {} keys a work tile at most", args.q.rows,
                        args.problem.heads, cut.keys);
   };
-  const bool narrow = cut.tile_lines < 64;
-  const PartOrder order = fp8 ? PartOrder::turned
-                          : narrow && kernels.value().order == PartOrder::wide
-                              ? PartOrder::rows
-                              : kernels.value().order;
+  const bool swap_ab = cut.block_m < 64;
+  const PartialLayout order = fp8 ? PartialLayout::swapped
+                              : swap_ab && kernels.value().order == PartialLayout::m64
+                                  ? PartialLayout::rows
+                                  : kernels.value().order;
   LatentLaunches launches{schedule, stream};
-  const auto of_lines = [&](auto launch) {
-    return [launch, &cut](const LatentParams& units, cudaStream_t on) {
-      return launch(units, cut.tile_lines, on);
+  const auto with_block_m = [&](auto launch) {
+    return [launch, &cut](const LatentParams& work_tiles, cudaStream_t on) {
+      return launch(work_tiles, cut.block_m, on);
     };
   };
-  const cudaError_t status = fp8      ? launches.attend(of_lines(launch_native_mla_fp8), order, p)
-                             : narrow ? launches.attend(of_lines(kernels.value().narrow), order, p)
-                             : staged
-                                 ? attend_staged(kernels.value(), p, launches, workspace.data())
-                                 : launches.attend(kernels.value().wide, order, p);
-  // The words for an error take as long as half a launch.
+  const cudaError_t status =
+      fp8       ? launches.attend(with_block_m(launch_native_mla_fp8), order, p)
+      : swap_ab ? launches.attend(with_block_m(kernels.value().swap_ab), order, p)
+      : staged  ? attend_staged(kernels.value(), p, launches, workspace.data())
+                : launches.attend(kernels.value().m64, order, p);
+  // Formatting the message takes half as long as a launch.
   if (status != cudaSuccess) return launch_result(status, {launches.last, shape(), where});
   return {};
 }

@@ -1,10 +1,11 @@
-// Latent attention on Hopper: what cpu_attend_latent computes, on the cache's pages, in bf16 arithmetic, or
-// f16 on fp8 pages, with f32 sums. Kinds inplace (pages) and gather (compact bf16 rows), all phases. Kind native, for an
-// e4m3 q on mla_fp8 pages: the same by page table in fp8 arithmetic.
+// Latent attention on Hopper: what cpu_attend_latent computes, on cached pages, with bf16 products,
+// or f16 ones on fp8 pages, and f32 accumulators. Kinds inplace (pages) and gather (compact bf16
+// rows), all phases. Kind native, for an e4m3 q on mla_fp8 pages: the same by page table in fp8
+// products.
 //
 // The schedule and the workspace belong to the caller, are sized by maxima and may be shared by all
-// layers of a step; nothing waits or allocates, so that everything can be captured in a graph and
-// replayed over other contents.
+// layers of a step. Nothing waits or allocates, so everything can be captured in a graph and
+// replayed on other contents.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,7 +22,7 @@
 
 namespace lathe::cuda {
 
-/// fp8 pages that index lists name.
+/// fp8 pages that index lists refer to.
 struct LatentPool {
   std::int64_t pages = 0;  // 0: there are none
   std::int64_t page_tokens = 0;
@@ -36,114 +37,117 @@ struct LatentShape {
   std::int64_t rows = 0;  // of q
   std::int64_t requests = 0;
   std::int64_t request_rows = 1;  // most rows of one request
-  std::int64_t keys = 0;          // most keys of a unit: of a request, or of an index row's sources
+  std::int64_t keys = 0;  // most keys of a work tile: of a request, or of an index row's sources
   std::int32_t heads = 0;
   bool dense = false;  // by page table; else by index list
-  bool fp8 = false;    // arithmetic
-  /// Keys come from fp8 pages: kernels take more than 32 lines of a unit in several tiles of few, too, and those
-  /// for 64 lines take single tiles of keys where arithmetic is not fp8.
+  bool fp8 = false;    // products
+  /// Keys are on fp8 pages: kernels then also take more than 32 M rows of a work tile in several
+  /// small M blocks, and m64 takes single tiles of keys where products are not fp8.
   bool fp8_pages = false;
-  std::int32_t least_lines = 16;  // of a block, where a unit has more than 32
-  int processors = 132;
-  LatentPool main = {}, extra = {};  // of sources that lists name, for cut_latent() to stage them
-  std::int64_t tokens = 0;           // most that lists name, all together; 0: what the pools hold
+  std::int32_t min_block_m = 16;  // of a block, where a work tile has more than 32 M rows
+  int sms = 132;
+  LatentPool main = {}, extra = {};  // of listed sources, for cut_latent() to stage
+  std::int64_t tokens = 0;           // most listed tokens in all; 0: what the pools hold
 };
 
-/// Pages of a source that are decoded into the workspace before they are attended to.
+/// Pages of a source that are decoded into the workspace before the attention.
 struct LatentStage {
   LatentPool pool;
   std::int64_t rows = 0;  // of lists
-  std::int64_t room = 0;  // pages; 0: they are read where they lie
-  /// With the lists of where they are.
+  std::int64_t room = 0;  // pages; 0: read in place
+  /// With the rewritten lists.
   std::int64_t bytes() const;
 };
 
-/// How units are shared out.
+/// How work tiles are split among workers.
 struct LatentShares {
-  std::int64_t units = 0;
+  std::int64_t work_tiles = 0;
   WorkOptions work;
-  std::int64_t items = 0;       // at most
-  std::int64_t unit_items = 0;  // of one unit, at most
+  std::int64_t items = 0;            // at most
+  std::int64_t work_tile_items = 0;  // of one work tile, at most
 
-  bool cut() const { return unit_items > 1; }
+  bool cut() const { return work_tile_items > 1; }
 };
 
-/// How a shape is cut: which lines share a block, among how many workers, where keys may be cut. Units are requests
-/// where dense, else rows.
+/// How a shape is cut: M rows per block, workers, and splits of keys. Work tiles are requests where
+/// dense, else rows.
 struct LatentCut {
-  std::int32_t tile_lines = 64;  // 8, 16, 32: the kernels for few lines; 64: those for many
-  std::int32_t tiles = 1;        // of lines in a unit
-  std::int64_t keys = 0;         // of one unit, at most
-  LatentShares all;              // but for those of `tail`
-  // The last rows, cut, where they would leave most workers idle in a last round; a launch of their own.
+  std::int32_t block_m = 64;  // 8, 16, 32: swap_ab; 64: m64
+  std::int32_t m_blocks = 1;  // per work tile
+  std::int64_t keys = 0;      // of one work tile, at most
+  LatentShares all;           // all work tiles but those of `tail`
+  // The last rows, split, where they would leave most workers idle in a last wave; a launch of
+  // their own.
   LatentShares tail;
-  LatentStage main, extra;  // where `all` are not cut
+  LatentStage main, extra;  // where `all` are not split
 
-  std::int64_t units() const { return all.units + tail.units; }
-  /// Items of units that are cut, at most: each leaves values, f32 or f16 (partials.cuh), for which
-  /// there is room as f32, and logarithms of sums.
-  std::int64_t parts() const { return all.cut() ? all.items : tail.cut() ? tail.items : 0; }
-  std::int64_t part_bytes() const;  // a multiple of 256
-  /// Parts, and what is staged.
+  std::int64_t work_tiles() const { return all.work_tiles + tail.work_tiles; }
+  /// Items of split work tiles, at most: each leaves a partial, f32 or f16 (partials.cuh), with
+  /// room for f32, and its LSE.
+  std::int64_t partials() const { return all.cut() ? all.items : tail.cut() ? tail.items : 0; }
+  std::int64_t partial_bytes() const;  // a multiple of 256
+  /// Partials and staged pages.
   std::int64_t workspace_bytes() const;
 };
-/// One wave of blocks where that is nearly balanced: cutting a row costs its parts' way through
-/// memory and a part of the pipeline's filling and emptying. Of many rows with lists only the last ones are cut. Where
-/// 64 lines a block would leave processors idle, they go to several blocks.
-/// Where many rows' lists name the same fp8 pages, which shape.main and shape.extra tell of, decoding these first
-/// takes less time than converting each key once for every row. workspace_bytes() stays within kLatentPartBytes.
+/// One wave of blocks where that is nearly balanced: splitting costs the partials' way through
+/// memory and a prologue and epilogue each. Of many listed rows only the last ones are split. Where
+/// 64 M rows per block would leave SMs idle, smaller M blocks are chosen. Where many rows list the
+/// same fp8 pages (shape.main, shape.extra), staging these costs less than converting each key for
+/// every row. workspace_bytes() stays within kLatentPartialBytes.
 LatentCut cut_latent(const LatentShape& shape);
 
-/// Work lists over the units, on the device.
+/// Work lists over the work tiles, on the device.
 struct LatentSchedule {
   LatentCut cut;
   WorkBuffers list, tail;                  // of cut.all and cut.tail
-  std::span<std::int32_t> unit_keys;       // [units]
-  std::span<std::int64_t> work_workspace;  // work_workspace(units) entries (step/step.h)
+  std::span<std::int32_t> work_tile_keys;  // [work_tiles]
+  std::span<std::int64_t> work_workspace;  // work_workspace(work_tiles) entries (step/step.h)
 };
-/// Has a schedule's arrays taken: take(span, entries) for each of them.
+/// Calls take(span, entries) for each array of a schedule.
 template <class Take>
 void take_arrays(LatentSchedule& schedule, const Take& take) {
   const LatentCut& cut = schedule.cut;
   const auto list = [&](WorkBuffers& buffers, const LatentShares& shares) {
     take(buffers.items, shares.items);
-    take(buffers.row_items, shares.units + 1);
+    take(buffers.row_items, shares.work_tiles + 1);
     take(buffers.worker_items, shares.work.workers + std::int64_t{1});
   };
   list(schedule.list, cut.all);
-  if (cut.tail.units > 0) list(schedule.tail, cut.tail);
-  take(schedule.unit_keys, cut.units());
-  take(schedule.work_workspace, work_workspace(cut.units()));
+  if (cut.tail.work_tiles > 0) list(schedule.tail, cut.tail);
+  take(schedule.work_tile_keys, cut.work_tiles());
+  take(schedule.work_workspace, work_workspace(cut.work_tiles()));
 }
-/// Fills the schedule from the lengths on the device: 2 launches, one more with a tail and one more above 4096 units. args:
-/// all but q, out and lse. Errors: lists that are too small for the cut; a failed launch.
+/// Fills the schedule from the lengths on the device: 2 launches, one more with a tail and one more
+/// above 4096 work tiles. args: all but q, out and lse. Errors: lists that are too small for the
+/// cut; a failed launch.
 Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
                          cudaStream_t stream,
                          std::source_location where = std::source_location::current());
 
-/// LatentShape::fp8_pages of a call whose keys are those.
+/// LatentShape::fp8_pages of a call on these keys.
 bool has_fp8_pages(const KeySource& s);
 
-/// The pages that a source's lists name, none where they aren't fp8.
+/// The pool that a source's lists refer to; none where it is not fp8.
 LatentPool listed_pool(const KeySource& s);
-/// Stages as many pages of shape's pools as kLatentPartBytes hold, whether it pays or not; none where the cut is not
-/// one of whole units of 64 lines by index lists.
+/// Stages as many pages of shape's pools as kLatentPartialBytes hold, whether it pays or not; none
+/// where the cut is not one of whole work tiles of 64 M rows by index lists.
 void stage_latent(const LatentShape& shape, LatentCut& cut);
 
-/// All of args' spans and views point to the device; execution is not used. row_request: [rows], where
-/// index lists hold positions (a page table is given too), else empty.
+/// All of args' spans and views point to the device; execution is not used. row_request: [rows],
+/// where index lists hold positions (a page table is given too), else empty.
 ///
-/// q bf16, out bf16, lse f32 or null. Layouts mla_bf16, mla_fp8, mla_fp8_block at 512 + 64, v4_fp8 and
-/// bf16 rows at 448 + 64; v_dim 512. Scales in fp8 pages lie between 2^-15 and 2^7 (latent_limits.h). Or q e4m3 with q_scale on mla_fp8 by page table, rows and pages at
-/// multiples of 16 bytes: weights are rounded to e4m3 then, so that outputs are off by a few percent of
-/// sqrt(sum of w^2 v^2) (bench/notes/native-fp8/05-accuracy.md).
+/// q bf16, out bf16, lse f32 or null. Layouts mla_bf16, mla_fp8, mla_fp8_block at 512 + 64, v4_fp8
+/// and bf16 rows at 448 + 64; v_dim 512. Scales in fp8 pages are between 2^-15 and 2^7
+/// (latent_limits.h). Or q e4m3 with q_scale on mla_fp8 by page table, rows and pages at multiples
+/// of 16 bytes: P is then rounded to e4m3, so outputs are off by a few percent of sqrt(sum of p^2
+/// v^2) (bench/notes/native-fp8/05-accuracy.md).
 ///
-/// Where cut says that pages are staged and the lists name more of them than there is room for, pages are
-/// read where they lie.
+/// Where the cut stages pages and lists refer to more of them than there is room for, pages are
+/// read in place.
 ///
-/// Errors: those of check_latent_call (latent_call.h); a workspace or a schedule's lists
-/// that are too small; pools that aren't those of a cut that stages them; a failed launch. On an error
-/// nothing was launched.
+/// Errors: those of check_latent_call (latent_call.h); a workspace or a schedule's lists that are
+/// too small; pools other than those that the cut stages; a failed launch. On an error nothing was
+/// launched.
 Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t> row_request,
                            const LatentSchedule& schedule, std::span<std::byte> workspace,
                            cudaStream_t stream,

@@ -19,10 +19,10 @@ Result<void> check_call(const AttendArgs& args) {
   const std::int64_t requests = std::ssize(args.kv_lens);
   const std::int64_t least = requests == 0 ? args.q.rows : (args.q.rows + requests - 1) / requests;
   if (args.max_request_rows < std::max<std::int64_t>(least, 1) || (requests == 0 && least > 0)) {
-    return Error{
-        ErrorCode::invalid_argument, "max_request_rows",
-        fmt::format("the most rows that one of {} requests has of {}", requests, args.q.rows),
-        fmt::format("{}", args.max_request_rows), ""};
+    return Error{ErrorCode::invalid_argument, "max_request_rows",
+                 fmt::format("at least {} ({} rows over {} requests)",
+                             std::max<std::int64_t>(least, 1), args.q.rows, requests),
+                 fmt::format("{}", args.max_request_rows), ""};
   }
   if (args.max_kv_len < 0) {
     return Error{ErrorCode::invalid_argument, "max_kv_len", "0 or more",
@@ -41,20 +41,19 @@ Result<LatentCut> cut_call(const AttendArgs& args) {
                 .fp8 = args.q.dtype == DType::e4m3,
                 .fp8_pages = has_fp8_pages(args.main)};
   if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok.error();
-  if (auto ok =
-          call_result(cudaDeviceGetAttribute(&s.processors, cudaDevAttrMultiProcessorCount, device),
-                      "cudaDeviceGetAttribute");
+  if (auto ok = call_result(cudaDeviceGetAttribute(&s.sms, cudaDevAttrMultiProcessorCount, device),
+                            "cudaDeviceGetAttribute");
       !ok) {
     return ok.error();
   }
   if (s.dense) {
     const std::int64_t page = args.main.pool ? args.main.pool->page_size : 1;
-    // What a length can say, cut at pairs of tiles.
+    // What an int32 length can hold, in pairs of tiles.
     constexpr std::int64_t kMost = INT32_MAX / (2 * kLatentTile) * (2 * kLatentTile);
     s.keys = std::min(args.main.table_width * page, kMost);
     if (args.max_kv_len > 0) s.keys = std::min(s.keys, args.max_kv_len);
   } else {
-    // The extra source's keys begin at a tile's first place.
+    // The extra source's keys begin at a tile.
     s.keys = (args.main.index_width + kLatentTile - 1) / kLatentTile * kLatentTile;
     s.main = listed_pool(args.main);
     if (args.problem.two_sources()) {
@@ -67,7 +66,7 @@ Result<LatentCut> cut_call(const AttendArgs& args) {
   return cut_latent(s);
 }
 
-// Arrays one after another, each at a multiple of 256 bytes.
+// Places arrays one after another, each at a multiple of 256 bytes.
 class Carve {
  public:
   template <class T>

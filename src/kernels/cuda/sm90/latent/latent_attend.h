@@ -1,5 +1,5 @@
-// Latent attention on Hopper as a kernel of the registry: one call with the arguments that all devices
-// share. A step whose layers share a schedule calls latent.h itself.
+// Latent attention on Hopper as a kernel of the registry: one call with the arguments that all
+// devices share. A step whose layers share a schedule calls latent.h itself.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace lathe::cuda {
 /// views point to the stream's device. Lengths there bound nothing: max_request_rows and max_kv_len
 /// do, and with a request of more rows than it says some rows stay unwritten.
 ///
-/// The schedule and the parts of cut rows lie in execution.scratch, a Scratch(kDeviceMemory) that no
+/// The schedule and the partials of split rows lie in execution.scratch, a Scratch(kDeviceMemory) that no
 /// other stream uses. Three launches, four where keys are cut, more where pages are decoded first or batches are very
 /// large; nothing waits. Once the scratch has grown to a call's size that call can be captured; a graph uses the scratch for
 /// as long as it lives.

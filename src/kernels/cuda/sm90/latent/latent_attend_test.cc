@@ -1,4 +1,4 @@
-// What the device's kernel refuses before it asks for a device, and how its calls are cut.
+// What the device's kernel rejects before it asks for a device, and how its calls are cut.
 #include "kernels/cuda/sm90/latent/latent_attend.h"
 
 #include <gmock/gmock.h>
@@ -79,7 +79,7 @@ TEST(AttendOnDevice, RefusesWhatTheKernelsDoNotTake) {
               }),
               AllOf(HasSubstr("main.pool.layout"), HasSubstr("got raw_f32")));
   EXPECT_EQ(refusal([](AttendArgs& a) { a.q.rows = a.out.rows = 3; }),
-            "max_request_rows: wanted the most rows that one of 2 requests has of 3, got 1");
+            "max_request_rows: wanted at least 2 (3 rows over 2 requests), got 1");
   EXPECT_THAT(refusal([](AttendArgs& a) { a.problem.window = 128; }, LayoutKind::v4_fp8),
               HasSubstr("problem.window: wanted 0, or an index list"));
   for (const float scale : {1.4e-45f, 2e38f}) {
@@ -94,7 +94,7 @@ TEST(AttendOnDevice, RefusesWhatTheKernelsDoNotTake) {
                 LayoutKind::mla_fp8),
             "problem.scale: wanted a scale from 2^-100 to 2^60, times key_scale and q_scale, got "
             "1099511627776 x 1099511627776 x 1");
-  // A request's pages and what a row's list names can't be one unit's keys.
+  // A request's pages, or a row's list, are more than one work tile's keys can be.
   const std::array<std::int32_t, 4> entries{};
   for (const bool paged : {true, false}) {
     EXPECT_EQ(refusal(
@@ -136,8 +136,8 @@ TEST(AttendLatent, RefusesListsThatAreTooSmall) {
   EXPECT_THAT(refused(), HasSubstr("schedule.tail.items: wanted 2 entries, got 0"));
   const auto planned = plan_latent(c.args, schedule, nullptr);
   EXPECT_EQ(planned.error().field, "schedule.unit_keys");
-  std::vector<std::int32_t> unit_keys(4);
-  schedule.unit_keys = unit_keys;
+  std::vector<std::int32_t> work_tile_keys(4);
+  schedule.work_tile_keys = work_tile_keys;
   EXPECT_EQ(plan_latent(c.args, schedule, nullptr).error().field, "schedule.tail.items");
 }
 
@@ -164,10 +164,10 @@ TEST(LatentCut, PartsStayWithinWhatThePlanBudgets) {
                                             .heads = heads,
                                             .dense = dense,
                                             .fp8_pages = fp8_pages});
-          EXPECT_LE(cut.workspace_bytes(), kLatentPartBytes);
-          EXPECT_EQ(cut.units(), requests);
-          EXPECT_GE(cut.all.items, cut.all.units);
-          EXPECT_GE(cut.tail.items, cut.tail.units);
+          EXPECT_LE(cut.workspace_bytes(), kLatentPartialBytes);
+          EXPECT_EQ(cut.work_tiles(), requests);
+          EXPECT_GE(cut.all.items, cut.all.work_tiles);
+          EXPECT_GE(cut.tail.items, cut.tail.work_tiles);
           if (!cut.all.cut() && !cut.tail.cut()) {
             EXPECT_EQ(cut.workspace_bytes(), 0);
           }
@@ -175,35 +175,36 @@ TEST(LatentCut, PartsStayWithinWhatThePlanBudgets) {
       }
     }
   }
-  // One long request goes to nearly all of the 132 processors.
-  EXPECT_GE(cut_latent({.requests = 1, .keys = 1 << 20, .heads = 64, .dense = true}).all.unit_items,
-            128);
+  // One long request goes to nearly all of the 132 SMs.
+  EXPECT_GE(
+      cut_latent({.requests = 1, .keys = 1 << 20, .heads = 64, .dense = true}).all.work_tile_items,
+      128);
 }
 
-// Few requests go to more blocks by fewer lines, as far as they leave processors idle.
-TEST(LatentCut, FewLinesWhereProcessorsWouldIdle) {
+// Few requests go to more, smaller blocks, as far as SMs are idle.
+TEST(LatentCut, SmallBlocksWhereSmsWouldIdle) {
   LatentShape s{.rows = 1, .requests = 1, .keys = 2048, .heads = 64, .fp8_pages = true};
   LatentCut cut = cut_latent(s);
-  EXPECT_EQ(cut.tile_lines, 16);
-  EXPECT_EQ(cut.tiles, 4);
-  EXPECT_GE(cut.all.work.workers * cut.tiles, 64);
-  EXPECT_LE(cut.all.work.workers * cut.tiles, s.processors);
-  s.least_lines = 32;
-  EXPECT_EQ(cut_latent(s).tile_lines, 32);
-  s.least_lines = 64;
-  EXPECT_EQ(cut_latent(s).tile_lines, 64);
-  s.least_lines = 16;
-  // A tile's lines are those of one row.
+  EXPECT_EQ(cut.block_m, 16);
+  EXPECT_EQ(cut.m_blocks, 4);
+  EXPECT_GE(cut.all.work.workers * cut.m_blocks, 64);
+  EXPECT_LE(cut.all.work.workers * cut.m_blocks, s.sms);
+  s.min_block_m = 32;
+  EXPECT_EQ(cut_latent(s).block_m, 32);
+  s.min_block_m = 64;
+  EXPECT_EQ(cut_latent(s).block_m, 64);
+  s.min_block_m = 16;
+  // An M block is of one row.
   s.heads = 40;
-  EXPECT_EQ(cut_latent(s).tile_lines, 64);
+  EXPECT_EQ(cut_latent(s).block_m, 64);
   s.heads = 96;
-  EXPECT_LT(cut_latent(s).tile_lines, 64);
+  EXPECT_LT(cut_latent(s).block_m, 64);
   s.heads = 64;
   for (const std::int64_t rows : {4, 16, 128, 4096}) {
     s.rows = s.requests = rows;
-    EXPECT_EQ(cut_latent(s).tile_lines, 64) << rows;
+    EXPECT_EQ(cut_latent(s).block_m, 64) << rows;
   }
-  // Rows of a request that are tiles by themselves.
+  // Rows of a request that are M blocks by themselves.
   s = {.rows = 4,
        .requests = 1,
        .request_rows = 4,
@@ -211,16 +212,16 @@ TEST(LatentCut, FewLinesWhereProcessorsWouldIdle) {
        .heads = 16,
        .dense = true,
        .fp8_pages = true};
-  EXPECT_EQ(cut_latent(s).tile_lines, 16);
-  EXPECT_EQ(cut_latent(s).tiles, 4);
+  EXPECT_EQ(cut_latent(s).block_m, 16);
+  EXPECT_EQ(cut_latent(s).m_blocks, 4);
 }
 
 // 18 tiles of keys among 8 blocks a request at most: three each where tiles need not come in pairs, else four.
 TEST(LatentCut, SingleTilesWhereKernelsTakeThem) {
   LatentShape s{.rows = 8, .requests = 8, .keys = 1152, .heads = 128, .fp8_pages = true};
   const LatentCut cut = cut_latent(s);
-  EXPECT_EQ(cut.tile_lines, 64);
-  EXPECT_EQ(cut.all.unit_items, 6);
+  EXPECT_EQ(cut.block_m, 64);
+  EXPECT_EQ(cut.all.work_tile_items, 6);
   EXPECT_EQ(cut.all.work.fixed_split, 192);
   s.fp8_pages = false;
   EXPECT_EQ(cut_latent(s).all.work.fixed_split, 256);
@@ -228,25 +229,25 @@ TEST(LatentCut, SingleTilesWhereKernelsTakeThem) {
   EXPECT_EQ(cut_latent(s).all.work.fixed_split % 128, 0);
 }
 
-// 4096 rows are 31 rounds for 132 processors and four rows, or 62 rounds for as many pairs and four rows.
-TEST(LatentCut, LastRowsGoToAllProcessors) {
+// 4096 rows are 31 waves of 132 SMs and four rows, or 62 waves of as many pairs and four rows.
+TEST(LatentCut, LastRowsGoToAllSms) {
   for (const std::int32_t heads : {16, 64, 128}) {
     LatentShape s{.rows = 4096, .requests = 1, .request_rows = 4096, .keys = 2048, .heads = heads};
     const LatentCut cut = cut_latent(s);
-    EXPECT_EQ(cut.all.units, 4092);
+    EXPECT_EQ(cut.all.work_tiles, 4092);
     EXPECT_FALSE(cut.all.cut());
-    EXPECT_EQ(cut.tail.units, 4);
-    EXPECT_GE(cut.tail.unit_items, 8);
-    EXPECT_LE(cut.tail.unit_items, 16);
-    // Whole rounds, fewer rows than processors, and requests leave nothing over.
+    EXPECT_EQ(cut.tail.work_tiles, 4);
+    EXPECT_GE(cut.tail.work_tile_items, 8);
+    EXPECT_LE(cut.tail.work_tile_items, 16);
+    // Whole waves, fewer rows than SMs, and requests leave nothing over.
     s.rows = 31 * 132;
-    EXPECT_EQ(cut_latent(s).tail.units, 0);
+    EXPECT_EQ(cut_latent(s).tail.work_tiles, 0);
     s.rows = 60;
-    EXPECT_EQ(cut_latent(s).tail.units, 0);
+    EXPECT_EQ(cut_latent(s).tail.work_tiles, 0);
     s.dense = true;
     s.requests = 4096;
     s.request_rows = 1;
-    EXPECT_EQ(cut_latent(s).tail.units, 0);
+    EXPECT_EQ(cut_latent(s).tail.work_tiles, 0);
   }
 }
 
@@ -260,7 +261,7 @@ LatentShape extend_of(std::int64_t pages, std::int32_t heads = 64) {
           .main = {pages, 64, 576, 2048}};
 }
 
-TEST(LatentCut, StagesWhatManyRowsName) {
+TEST(LatentCut, StagesWhatManyRowsList) {
   const LatentCut all = cut_latent(extend_of(512));
   EXPECT_EQ(all.main.room, 512);
   EXPECT_EQ(all.extra.room, 0);
@@ -270,13 +271,13 @@ TEST(LatentCut, StagesWhatManyRowsName) {
   const LatentCut some = cut_latent(extend_of(16384));
   EXPECT_GT(some.main.room, 1000);
   EXPECT_LT(some.main.room, 16384);
-  EXPECT_LE(some.workspace_bytes(), kLatentPartBytes);
-  EXPECT_GT(some.workspace_bytes(), kLatentPartBytes - 64 * 1152);
+  EXPECT_LE(some.workspace_bytes(), kLatentPartialBytes);
+  EXPECT_GT(some.workspace_bytes(), kLatentPartialBytes - 64 * 1152);
 }
 
 TEST(LatentCut, StagesNothingWhereItDoesNotPay) {
   EXPECT_EQ(cut_latent(extend_of(0)).main.room, 0);
-  // Lists that may name each of a million tokens.
+  // Lists that may refer to each of a million tokens.
   LatentShape many = extend_of(16384);
   many.tokens = 1 << 20;
   EXPECT_EQ(cut_latent(many).main.room, 0);
@@ -285,7 +286,7 @@ TEST(LatentCut, StagesNothingWhereItDoesNotPay) {
   decode.rows = decode.requests = 128;
   decode.request_rows = 1;
   EXPECT_EQ(cut_latent(decode).main.room, 0);
-  // More pages than one block can tell apart.
+  // More pages than one block can keep apart.
   LatentShape pages = extend_of(1 << 20);
   pages.main.page_tokens = 1;
   pages.tokens = 8192;
@@ -301,7 +302,7 @@ TEST(LatentCut, TwoPoolsShareTheStage) {
   const LatentCut cut = cut_latent(s);
   EXPECT_GT(cut.main.room, 500);
   EXPECT_GT(cut.extra.room, 500);
-  EXPECT_LE(cut.workspace_bytes(), kLatentPartBytes);
+  EXPECT_LE(cut.workspace_bytes(), kLatentPartialBytes);
   // Pages of sizes that are no multiples of what arrays begin at.
   auto* base = reinterpret_cast<std::byte*>(std::uintptr_t{4096});
   s.main.row_elems = s.extra.row_elems = 576;
@@ -339,7 +340,7 @@ TEST(CheckStaged, OtherPoolsThanTheCuts) {
   EXPECT_EQ(check_staged(args, cut).error().message(),
             "extra.pool: wanted fp8 as schedule.cut stages, none, "
             "got 8 pages of 64 tokens, lists of 128");
-  // But one without pages names nothing.
+  // But one without pages lists nothing.
   args.extra.pool.emplace(&nothing, layout, 64, 0);
   EXPECT_TRUE(check_staged(args, cut));
   args.extra = {};

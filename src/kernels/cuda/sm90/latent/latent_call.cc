@@ -16,8 +16,8 @@ Error unfit(std::string field, std::string wanted, std::string offered) {
 }
 
 // The kernels move 16 bytes at a time.
-Result<void> check_lines(const char* field, const void* data, std::int64_t stride_bytes,
-                         std::int64_t rows) {
+Result<void> check_alignment(const char* field, const void* data, std::int64_t stride_bytes,
+                             std::int64_t rows) {
   if (rows == 0) return {};
   if (reinterpret_cast<std::uintptr_t>(data) % 16 != 0) {
     return unfit(field, "an address that is a multiple of 16", fmt::format("{}", data));
@@ -29,33 +29,34 @@ Result<void> check_lines(const char* field, const void* data, std::int64_t strid
   return {};
 }
 
-/// A source's names, of it and of what it may have.
-struct SourceNames {
+/// The fields of a source in messages.
+struct SourceFields {
   const char *pool, *layout, *compact, *compact_dtype;
 };
-constexpr SourceNames kMain{"main.pool", "main.pool.layout", "main.compact", "main.compact.dtype"};
-constexpr SourceNames kExtra{"extra.pool", "extra.pool.layout", "extra.compact",
-                             "extra.compact.dtype"};
+constexpr SourceFields kMain{"main.pool", "main.pool.layout", "main.compact", "main.compact.dtype"};
+constexpr SourceFields kExtra{"extra.pool", "extra.pool.layout", "extra.compact",
+                              "extra.compact.dtype"};
 
-Result<void> check_keys(const SourceNames& names, const KeySource& s, ProblemKind kind) {
+Result<void> check_keys(const SourceFields& fields, const KeySource& s, ProblemKind kind) {
   if (!s.pool) {
     if (s.compact.rows > 0 && s.compact.dtype != DType::bf16) {
-      return unfit(names.compact_dtype, "bf16", std::string(name(s.compact.dtype)));
+      return unfit(fields.compact_dtype, "bf16", std::string(name(s.compact.dtype)));
     }
-    return check_lines(names.compact, s.compact.data, s.compact.row_stride * 2, s.compact.rows);
+    return check_alignment(fields.compact, s.compact.data, s.compact.row_stride * 2,
+                           s.compact.rows);
   }
   const CacheLayout& layout = s.pool->layout;
   if (!latent_layouts(kind).contains(layout.kind())) {
-    return unfit(names.layout, latent_layouts(kind).names(), std::string(name(layout.kind())));
+    return unfit(fields.layout, latent_layouts(kind).names(), std::string(name(layout.kind())));
   }
   if (!kLatentScales.contains(layout.scale_policy())) {
-    return unfit(names.layout, "scales " + kLatentScales.names(),
+    return unfit(fields.layout, "scales " + kLatentScales.names(),
                  std::string(name(layout.scale_policy())));
   }
-  return check_lines(names.pool, s.pool->data, s.pool->page_stride, s.pool->pages);
+  return check_alignment(fields.pool, s.pool->data, s.pool->page_stride, s.pool->pages);
 }
 
-// What fp8 arithmetic, for an e4m3 q on e4m3 pages by page table, takes beside the rest.
+// What fp8 products, for an e4m3 q on e4m3 pages by page table, need besides.
 Result<void> check_fp8(const AttendArgs& args) {
   const KeySource& s = args.main;
   if (!s.pool || s.pool->layout.kind() != LayoutKind::mla_fp8) {
@@ -71,9 +72,9 @@ Result<void> check_fp8(const AttendArgs& args) {
                  fmt::format("a power of two from {} on where q is e4m3", kLatentFp8Page),
                  fmt::format("{}", s.pool->page_size));
   }
-  // Boxes want strides of 16 bytes of a single row and of a single page, too.
-  if (auto ok = check_lines("main.pool", s.pool->data, s.pool->page_stride, 2); !ok) return ok;
-  return check_lines("q", args.q.data, args.q.row_stride, 2);
+  // TMA boxes need strides of 16 bytes even for a single row and a single page.
+  if (auto ok = check_alignment("main.pool", s.pool->data, s.pool->page_stride, 2); !ok) return ok;
+  return check_alignment("q", args.q.data, args.q.row_stride, 2);
 }
 
 Result<void> check_scales(const AttendArgs& args) {
@@ -101,7 +102,7 @@ Result<void> check_sources(const AttendArgs& args) {
       (a.pool && a.pool->layout.kind() != b.pool->layout.kind())) {
     return unfit("extra", "pages of main's layout, or compact rows like main's", "another form");
   }
-  // A unit's keys are those of a request's pages, or those that a row's lists name.
+  // A work tile's keys are those of a request's pages, or those of a row's list.
   if (a.index_width == 0 && b.index_width > 0) {
     return unfit("main.indices", "an index list beside that of extra",
                  a.table_width > 0 ? "a page table" : "none");
@@ -135,8 +136,9 @@ Result<void> check_latent_call(const AttendArgs& args) {
                  fmt::format("{}", static_cast<const void*>(args.lse.data)));
   }
   const std::int64_t q_stride = bytes_of(args.q.dtype, args.q.row_stride);
-  if (auto ok = check_lines("q", args.q.data, q_stride, args.q.rows); !ok) return ok;
-  if (auto ok = check_lines("out", args.out.data, args.out.row_stride * 2, args.out.rows); !ok) {
+  if (auto ok = check_alignment("q", args.q.data, q_stride, args.q.rows); !ok) return ok;
+  if (auto ok = check_alignment("out", args.out.data, args.out.row_stride * 2, args.out.rows);
+      !ok) {
     return ok;
   }
   if (auto ok = check_scales(args); !ok) return ok;

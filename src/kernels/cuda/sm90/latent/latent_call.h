@@ -1,4 +1,5 @@
-// What the latent kernels take of a call (latent_limits.h), in a schedule of one's own or in that of attend_latent_on_device().
+// Checks a call of latent attention (latent_limits.h), with the caller's schedule or in
+// attend_latent_on_device().
 #pragma once
 
 #include "attn/attend.h"

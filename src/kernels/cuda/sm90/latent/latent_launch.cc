@@ -35,7 +35,7 @@ LatentSource source_params(const KeySource& s, const AttentionProblem& problem) 
 void take_list(LatentParams& p, const WorkBuffers& list, const LatentShares& shares) {
   p.items = reinterpret_cast<const LatentItem*>(list.items.data());
   p.worker_items = list.worker_items.data();
-  p.unit_items = list.row_items.data();
+  p.work_tile_items = list.row_items.data();
   p.workers = shares.work.workers;
   p.cut = shares.cut();
 }
@@ -46,8 +46,8 @@ LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t>
                            const LatentSchedule& schedule) {
   LatentParams p;
   const AttentionProblem& problem = args.problem;
-  p.units = static_cast<std::int32_t>(schedule.cut.units());
-  p.tiles = schedule.cut.tiles;
+  p.work_tiles = static_cast<std::int32_t>(schedule.cut.work_tiles());
+  p.m_blocks = schedule.cut.m_blocks;
   take_list(p, schedule.list, schedule.cut.all);
   p.q = args.q.data;
   p.q_stride = args.q.row_stride;
@@ -58,12 +58,12 @@ LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t>
   p.kv_lens = args.kv_lens.data();
   if (!row_request.empty()) p.row_request = row_request.data();
   p.dense = args.main.index_width == 0;
-  // Rows of an extend, and many tiles of lines, read keys again that L2 holds; those of a decode seldom do, and
-  // copies that L2 drops first take a tenth less time.
+  // Rows of an extend, and many M blocks, read keys again that L2 holds; those of a decode seldom
+  // do, and copies that L2 drops first take a tenth less time.
   constexpr std::int64_t kSharing = 16;  // rows of a request
-  p.once = p.tiles <= 2 && args.max_request_rows < kSharing &&
+  p.once = p.m_blocks <= 2 && args.max_request_rows < kSharing &&
            args.q.rows < kSharing * std::ssize(args.kv_lens);
-  // Of an extend by lists queries are read once, and they and its outputs are more than L2 holds.
+  // An extend by lists reads queries once, and they and its outputs exceed L2.
   p.passing = !p.dense && !p.once && !p.cut;
   p.main = source_params(args.main, problem);
   if (problem.two_sources()) p.extra = source_params(args.extra, problem);
@@ -79,16 +79,16 @@ LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t>
   return p;
 }
 
-LatentParams first_units(const LatentParams& p, const LatentSchedule& schedule) {
+LatentParams first_work_tiles(const LatentParams& p, const LatentSchedule& schedule) {
   LatentParams first = p;
-  first.units = static_cast<std::int32_t>(schedule.cut.all.units);
+  first.work_tiles = static_cast<std::int32_t>(schedule.cut.all.work_tiles);
   return first;
 }
 
-LatentParams last_units(const LatentParams& p, const LatentSchedule& schedule) {
+LatentParams last_work_tiles(const LatentParams& p, const LatentSchedule& schedule) {
   LatentParams last = p;
-  const std::int64_t row = schedule.cut.all.units;
-  last.units = static_cast<std::int32_t>(schedule.cut.tail.units);
+  const std::int64_t row = schedule.cut.all.work_tiles;
+  last.work_tiles = static_cast<std::int32_t>(schedule.cut.tail.work_tiles);
   take_list(last, schedule.tail, schedule.cut.tail);
   last.early = true;
   last.passing = false;

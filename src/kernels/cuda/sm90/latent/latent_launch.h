@@ -6,11 +6,11 @@
 
 namespace lathe::cuda {
 
-/// All but the workspace: of all units, with the first list.
+/// All but the workspace: of all work tiles, with the first list.
 LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t> row_request,
                            const LatentSchedule& schedule);
-/// Of those whose shares are cut.all, and of the last ones, whose shares are cut.tail.
-LatentParams first_units(const LatentParams& p, const LatentSchedule& schedule);
-LatentParams last_units(const LatentParams& p, const LatentSchedule& schedule);
+/// Of the work tiles of cut.all, and of cut.tail.
+LatentParams first_work_tiles(const LatentParams& p, const LatentSchedule& schedule);
+LatentParams last_work_tiles(const LatentParams& p, const LatentSchedule& schedule);
 
 }  // namespace lathe::cuda

@@ -1,5 +1,5 @@
-// What the latent kernels of Hopper take: their checks and what they declare to the planner (kernels/
-// sm90.cc) follow from it. It needs no toolkit.
+// What the latent kernels of Hopper accept: their checks and what they declare to the planner
+// (kernels/ sm90.cc) follow from it. It needs no toolkit.
 #pragma once
 
 #include <cstdint>
@@ -19,27 +19,29 @@ constexpr std::int32_t latent_nope(ProblemKind kind) {
   return kind == ProblemKind::window_compressed ? kLatentValue - kLatentRope : kLatentValue;
 }
 
-/// Layouts that are read where they lie, in bf16 arithmetic.
+/// Layouts that are read in place, in bf16 or f16 products.
 constexpr EnumSet<LayoutKind> latent_layouts(ProblemKind kind) {
   if (kind == ProblemKind::window_compressed) return {LayoutKind::v4_fp8, LayoutKind::mla_bf16};
   return {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block};
 }
-/// fp8 arithmetic, for an e4m3 q: dense attention on pages of mla_fp8 of so many tokens, a power of two.
+/// fp8 products, for an e4m3 q: dense attention on pages of mla_fp8 of so many tokens, a power of
+/// two.
 inline constexpr std::int32_t kLatentFp8Page = 16;  // at least
 constexpr bool latent_fp8_page(std::int32_t tokens) {
   return tokens >= kLatentFp8Page && (tokens & (tokens - 1)) == 0;
 }
 
-/// Scales become f16 factors, so they are powers of two, 2^-15 to 2^7, or stand beside the pool: a larger one makes keys
-/// infinite that f16 does not hold, a smaller one costs small elements bits. Nobody looks, as scales lie on the device.
+/// Scales become f16 factors, so they are powers of two, 2^-15 to 2^7, or stand beside the pool: a
+/// larger one overflows f16, a smaller one costs small elements bits. They are not checked, as they
+/// are on the device.
 inline constexpr EnumSet<ScalePolicy> kLatentScales = {ScalePolicy::none, ScalePolicy::per_tensor,
                                                        ScalePolicy::pow2_ceil, ScalePolicy::ue8m0};
 
-/// The scales of a call, that of scores (of keys and of an e4m3 q included) and that of keys alone: sums in f32 hold
-/// what they make of e4m3's elements.
+/// The scale of scores (those of keys and of an e4m3 q included), and that of keys alone: f32
+/// accumulators hold what they make of e4m3's elements.
 inline constexpr double kLatentLeastScale = 0x1p-100, kLatentMostScale = 0x1p60;
 
-/// Parts of units that are cut take no more than this, cut_latent() cuts no further; nor do pages that are staged.
-inline constexpr std::int64_t kLatentPartBytes = std::int64_t{128} << 20;
+/// Limit of partials, beyond which cut_latent() splits no further, and of staged pages.
+inline constexpr std::int64_t kLatentPartialBytes = std::int64_t{128} << 20;
 
 }  // namespace lathe::cuda

@@ -1,10 +1,10 @@
-// What a launch of latent attention is told, in plain values.
+// The parameters of a launch of latent attention, plain values.
 //
-// Lines (a query row's head) that see the same keys stand together: all heads of one row that has an
-// index list, or all rows and heads of a request. A unit is such a set, and a work item (attn/
-// work_list.h) is a unit and a range of its keys. Units are cut into tiles of lines; the tiles of a
-// unit are done by neighbouring blocks, at the same time, so that the second one finds the keys in L2, or
-// by a cluster of two that shares its copies.
+// M rows (a query row x a head) that see the same keys make a work tile: all heads of one row that
+// has an index list, or all rows and heads of a request. A work item (attn/work_list.h) is a work
+// tile and a range of its keys. Work tiles are cut into M blocks, which neighbouring blocks do at
+// the same time, so that the second one finds the keys in L2, or a cluster of two that multicasts
+// them.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,13 @@ namespace lathe::cuda {
 
 inline constexpr int kLatentTile = 64;  // keys
 
-/// How a part lies (partials.cuh): as few heads' kernel for bf16, those with lines on the M side, or the turned ones
-/// write it.
-enum class PartOrder { rows, wide, turned };
+/// The order of a partial's chunks (partials.cuh): as swap_ab on bf16, m64 on bf16, or the other
+/// swapped kernels write it.
+enum class PartialLayout { rows, m64, swapped };
 
 /// The device's WorkItem.
 struct LatentItem {
-  std::int32_t unit;
+  std::int32_t work_tile;
   std::int32_t first;  // key, a multiple of kLatentTile
   std::int32_t count;
   std::int32_t split;
@@ -43,13 +43,14 @@ struct LatentSource {
 };
 
 struct LatentParams {
-  const LatentItem* items = nullptr;           // all workers'
-  const std::int64_t* worker_items = nullptr;  // [workers + 1]
-  const std::int64_t* unit_items = nullptr;    // [units + 1]
-  std::int32_t units = 0;
+  const LatentItem* items = nullptr;              // all workers'
+  const std::int64_t* worker_items = nullptr;     // [workers + 1]
+  const std::int64_t* work_tile_items = nullptr;  // [work_tiles + 1]
+  std::int32_t work_tiles = 0;
   std::int32_t workers = 0;
-  // Of lines, in the largest unit. Where tiles have fewer than 64 lines and there are several, each is of one row.
-  std::int32_t tiles = 1;
+  // Of the largest work tile. Where M blocks have fewer than 64 rows and there are several, each is
+  // of one query row.
+  std::int32_t m_blocks = 1;
 
   const void* q = nullptr;    // bf16 or e4m3 [rows, heads, qk_dim]
   std::int64_t q_stride = 0;  // elements from row to row
@@ -59,10 +60,10 @@ struct LatentParams {
   const std::int32_t* q_indptr = nullptr;     // [requests + 1]; dense
   const std::int32_t* kv_lens = nullptr;      // [requests]
   const std::int32_t* row_request = nullptr;  // [rows]; with positions
-  bool dense = false;                         // units are requests, else rows
-  bool once = false;                          // few rows share a key, so L2 need not keep keys
-  bool passing = false;                       // L2 need not keep queries and outputs, but keys
-  bool early = false;                         // launched before the kernel ahead is done
+  bool dense = false;                         // work tiles are requests, else rows
+  bool once = false;                          // few rows share a key: L2 may drop keys first
+  bool passing = false;                       // L2 may drop queries and outputs first, but not keys
+  bool early = false;                         // launched before the previous kernel is done
   const std::int32_t* overflow = nullptr;  // not null: void unless (*overflow != 0) == overflowed
   bool overflowed = false;
 
@@ -76,10 +77,10 @@ struct LatentParams {
   std::int64_t out_stride = 0;   // elements from row to row
   float* lse = nullptr;          // [rows, heads] or null
   std::int64_t lse_stride = 0;
-  bool cut = false;  // units may have several items, so that a combination follows
-  float* part_out =
-      nullptr;  // [items, tiles] parts (partials.cuh): normalized, of units with several items
-  float* part_lse = nullptr;  // [items, tiles * tile_lines] log2
+  bool cut = false;  // work tiles may be split, so that a combine follows
+  float* partial_out =
+      nullptr;  // [items, m_blocks] partials (partials.cuh): normalized, of split work tiles
+  float* partial_lse = nullptr;  // [items, m_blocks * block_m] log2
 };
 
 }  // namespace lathe::cuda

@@ -19,7 +19,7 @@ static __global__ void __launch_bounds__(kScanThreads, 1)
     gather_sums_kernel(const __grid_constant__ GatherParams p) {
   let_next_begin();
   wait_for_previous();
-  store_tile_sum(p.sums + std::int64_t{blockIdx.y} * gridDim.x,
+  store_tile_sum(p.tile_sums + std::int64_t{blockIdx.y} * gridDim.x,
                  [&](std::int64_t r) { return gathered(p, blockIdx.y == 1, r); });
 }
 
@@ -29,7 +29,7 @@ static __global__ void __launch_bounds__(kScanThreads, 1)
   wait_for_previous();
   std::int64_t* out = blockIdx.y == 1 ? p.entry_indptr : p.indptr;
   for_prefix_sums(
-      p.batch.requests, p.sums + std::int64_t{blockIdx.y} * gridDim.x,
+      p.batch.requests, p.tile_sums + std::int64_t{blockIdx.y} * gridDim.x,
       [&](std::int64_t r) { return gathered(p, blockIdx.y == 1, r); },
       [&](std::int64_t r, long long sum) { out[r] = sum; });
 }
@@ -52,7 +52,7 @@ __device__ __forceinline__ void gather_slots(const GatherParams& p, bool entries
   }
 }
 
-// Grid: the blocks that the parameters name.
+// Grid: the blocks that the parameters give.
 static __global__ void __launch_bounds__(kStepThreads)
     gather_kernel(const __grid_constant__ GatherParams p) {
   let_next_begin();

@@ -109,16 +109,16 @@ static __global__ void __launch_bounds__(kScanThreads, 1)
     prefix_sums_kernel(const __grid_constant__ PrefixParams p) {
   let_next_begin();
   wait_for_previous();
-  store_tile_sum(p.sums, [&](std::int64_t i) { return prefix_value(p, i); });
+  store_tile_sum(p.tile_sums, [&](std::int64_t i) { return prefix_value(p, i); });
 }
 
-// Grid: scan_tiles(count); the sums must be there if those are more than one.
+// Grid: scan_tiles(count); tile_sums must be there if those are more than one.
 static __global__ void __launch_bounds__(kScanThreads, 1)
     prefix_kernel(const __grid_constant__ PrefixParams p) {
   let_next_begin();
   wait_for_previous();
   for_prefix_sums(
-      p.count, p.sums, [&](std::int64_t i) { return prefix_value(p, i); },
+      p.count, p.tile_sums, [&](std::int64_t i) { return prefix_value(p, i); },
       [&](std::int64_t i, long long sum) {
         if (p.out != nullptr) p.out[i] = sum;
         if (p.out32 != nullptr) p.out32[i] = static_cast<std::int32_t>(sum);

@@ -8,7 +8,7 @@ namespace lathe::cuda {
 
 // Sums of the requests' rows, by every block for itself: cheaper than a launch that does it once.
 __device__ __forceinline__ void sum_rows(const BatchParams& b,
-                                         std::int32_t (&sums)[kScanTile + 1]) {
+                                         std::int32_t (&tile_sums)[kScanTile + 1]) {
   __shared__ ScanShared<std::int32_t> shared;
   const int at = static_cast<int>(threadIdx.x) * kScanPerThread;
   std::int32_t values[kScanPerThread];
@@ -21,10 +21,10 @@ __device__ __forceinline__ void sum_rows(const BatchParams& b,
   std::int32_t sum = block_prefix(mine, shared, total);
   LATHE_UNROLL
   for (int i = 0; i < kScanPerThread; ++i) {
-    sums[at + i] = sum;
+    tile_sums[at + i] = sum;
     sum += values[i];
   }
-  if (threadIdx.x + 1 == kScanThreads) sums[kScanTile] = sum;
+  if (threadIdx.x + 1 == kScanThreads) tile_sums[kScanTile] = sum;
   sync_block();
 }
 
@@ -152,7 +152,7 @@ __device__ __forceinline__ void fill_counts(const StepRowsParams& p, const std::
   p.counts[3] = static_cast<std::int32_t>(total);
 }
 
-// Grid: the blocks that the parameters name, and one where counts are asked for. kSummed: q_indptr
+// Grid: the blocks that the parameters give, and one where counts are asked for. kSummed: q_indptr
 // is there; else the requests are at most a tile.
 template <bool kSummed>
 static __global__ void __launch_bounds__(kScanThreads, 2)
@@ -160,7 +160,7 @@ static __global__ void __launch_bounds__(kScanThreads, 2)
   let_next_begin();
   wait_for_previous();
   const BatchParams& b = p.batch;
-  // Tables need no sums and may come late.
+  // Tables need no prefix sums and may come late.
   const int tables = p.row_blocks + p.window_blocks + (p.counts != nullptr ? 1 : 0);
   const int block = static_cast<int>(blockIdx.x) - tables;
   if (block >= p.table.blocks) {
@@ -170,9 +170,9 @@ static __global__ void __launch_bounds__(kScanThreads, 2)
 
   const std::int32_t* q_indptr = p.q_indptr;
   if constexpr (!kSummed) {
-    __shared__ std::int32_t sums[kScanTile + 1];
-    sum_rows(b, sums);
-    q_indptr = sums;
+    __shared__ std::int32_t tile_sums[kScanTile + 1];
+    sum_rows(b, tile_sums);
+    q_indptr = tile_sums;
   }
   const int window = static_cast<int>(blockIdx.x) - p.row_blocks;
   if (window >= p.window_blocks) return fill_counts(p, q_indptr);

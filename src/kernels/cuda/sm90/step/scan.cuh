@@ -13,7 +13,7 @@ struct ScanShared {
 };
 
 // Sum of the values of the threads before this one; `total` is that of all. One barrier, so
-// `shared` is used once. Every warp adds up the warps' sums for itself, instead of one doing it while
+// `shared` is used once. Every warp adds up the warps' totals for itself, instead of one doing it while
 // the others wait at a second barrier.
 template <class T>
 __device__ __forceinline__ T block_prefix(T value, ScanShared<T>& shared, T& total) {
@@ -38,11 +38,11 @@ __device__ __forceinline__ T block_prefix(T value, ScanShared<T>& shared, T& tot
 
 // Sum of the tiles before this block's; `total` is that of all. Every warp adds up for itself, which
 // takes no barrier.
-__device__ __forceinline__ long long tiles_before(const std::int64_t* sums, long long& total) {
+__device__ __forceinline__ long long tiles_before(const std::int64_t* tile_sums, long long& total) {
   long long before = 0;
   total = 0;
   for (unsigned i = threadIdx.x % 32; i < gridDim.x; i += 32) {
-    const long long sum = sums[i];
+    const long long sum = tile_sums[i];
     total += sum;
     if (i < blockIdx.x) before += sum;
   }
@@ -60,19 +60,19 @@ __device__ __forceinline__ std::int64_t scan_begin() {
 
 // The sum of the tile blockIdx.x of value(0), value(1), ...
 template <class Value>
-__device__ __forceinline__ void store_tile_sum(std::int64_t* sums, Value value) {
+__device__ __forceinline__ void store_tile_sum(std::int64_t* tile_sums, Value value) {
   __shared__ ScanShared<> shared;
   long long mine = 0;
   for (int i = 0; i < kScanPerThread; ++i) mine += value(scan_begin() + i);
   long long total;
   block_prefix(mine, shared, total);
-  if (threadIdx.x == 0) sums[blockIdx.x] = total;
+  if (threadIdx.x == 0) tile_sums[blockIdx.x] = total;
 }
 
 // Calls store(i, sum of the values before i) for the values of tile blockIdx.x, and for i = count in
-// the last tile. value(i) is 0 for i >= count. `sums` must be there if tiles are more than one.
+// the last tile. value(i) is 0 for i >= count. `tile_sums` must be there if tiles are more than one.
 template <class Value, class Store>
-__device__ __forceinline__ void for_prefix_sums(std::int64_t count, const std::int64_t* sums,
+__device__ __forceinline__ void for_prefix_sums(std::int64_t count, const std::int64_t* tile_sums,
                                                 Value value, Store store) {
   __shared__ ScanShared<> shared;
   const std::int64_t at = scan_begin();
@@ -82,7 +82,7 @@ __device__ __forceinline__ void for_prefix_sums(std::int64_t count, const std::i
   for (int i = 0; i < kScanPerThread; ++i) mine += values[i] = value(at + i);
   long long total;
   long long sum = block_prefix(mine, shared, total);
-  if (gridDim.x > 1) sum += tiles_before(sums, total);
+  if (gridDim.x > 1) sum += tiles_before(tile_sums, total);
   if (count == 0 && at == 0) store(0, 0);
   LATHE_UNROLL
   for (int i = 0; i < kScanPerThread; ++i) {

@@ -84,7 +84,7 @@ auto work_kernel(const WorkParams& p) {
 cudaError_t launch_work(const WorkParams& p, cudaStream_t stream) {
   const auto tiles = static_cast<unsigned>(scan_tiles(p.rows));
   cudaError_t status = cudaSuccess;
-  if (tiles > 1) status = put_early(work_units_kernel, tiles, kScanThreads, p, stream);
+  if (tiles > 1) status = put_early(work_key_blocks_kernel, tiles, kScanThreads, p, stream);
   if (status == cudaSuccess && tiles > 1 && !p.fixed) {
     status = put_early(work_open_kernel, tiles, kScanThreads, p, stream);
   }

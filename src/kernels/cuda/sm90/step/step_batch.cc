@@ -121,8 +121,8 @@ Result<void> step_rows(const StepRowsInput& in, const StepRowsOutput& out,
   if (auto ok = check_room("workspace", workspace, scan_workspace(requests)); !ok) return ok;
   const Launch launch{"step_rows", fmt::format("{} requests, {} rows", requests, rows), where};
   if (scan_tiles(requests) > 1) {
-    const auto sums = q_indptr_params(in, out, workspace);
-    if (auto ok = launch_result(launch_prefix(sums, stream), launch); !ok) return ok;
+    const auto tile_sums = q_indptr_params(in, out, workspace);
+    if (auto ok = launch_result(launch_prefix(tile_sums, stream), launch); !ok) return ok;
   }
   return launch_result(launch_step_rows(step_rows_params(in, out), stream), launch);
 }

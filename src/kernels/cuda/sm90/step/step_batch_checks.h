@@ -11,7 +11,7 @@
 
 namespace lathe::cuda {
 
-/// A plan for steps whose extend phase reads a compact buffer, with the kernels' names left open.
+/// A plan for steps whose extend phase reads a compact buffer, with the kernels left open.
 inline Plan plan_for_steps(const AttentionProblem& problem) {
   Plan plan;
   plan.problem = problem;

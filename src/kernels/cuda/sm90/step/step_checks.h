@@ -380,7 +380,7 @@ void check_work_lists(Device& device, const std::vector<std::int64_t>& row_count
   }
 }
 
-/// Units by the 2^40, whose places need all 64 bits.
+/// Key blocks by the 2^40, whose places need all 64 bits.
 template <class Device>
 void check_long_work(Device& device) {
   constexpr std::int64_t kRows = 4500;

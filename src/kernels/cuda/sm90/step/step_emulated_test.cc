@@ -68,9 +68,9 @@ struct Emulated {
   Result<void> ragged(const DevicePageLists& lists, PoolShape pool, TokenRanges ranges,
                       DeviceRagged<Index> out, std::int64_t divisor,
                       std::span<std::int64_t> workspace) {
-    auto sums = prefix_params(ranges.lengths, divisor, workspace);
-    sums.out = out.indptr.data();
-    prefix(sums);
+    auto tile_sums = prefix_params(ranges.lengths, divisor, workspace);
+    tile_sums.out = out.indptr.data();
+    prefix(tile_sums);
     auto p = ragged_params(lists, pool, ranges);
     p.indptr = out.indptr.data();
     p.items = out.items.empty() ? nullptr : &out.items.data()->value;
@@ -120,7 +120,7 @@ struct Emulated {
                          const WorkBuffers& buffers, std::span<std::int64_t> workspace) {
     const auto p = work_params(ranges, options, buffers, workspace);
     const std::int64_t tiles = scan_tiles(p.rows);
-    if (tiles > 1) run(work_units_kernel, tiles, kScanThreads, p);
+    if (tiles > 1) run(work_key_blocks_kernel, tiles, kScanThreads, p);
     if (tiles > 1 && !p.fixed) run(work_open_kernel, tiles, kScanThreads, p);
     const unsigned slices = std::min(work_slices(p), 3u);
     run(p.fixed                        ? work_fixed_kernel

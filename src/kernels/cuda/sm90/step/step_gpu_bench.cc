@@ -276,7 +276,7 @@ int run(int repeats, bool json) {
     std::fprintf(stderr, "%s\n", device.error().message().c_str());
     return 77;
   }
-  std::fprintf(stderr, "%s, %d processors\n", device->model.c_str(), device->processors);
+  std::fprintf(stderr, "%s, %d SMs\n", device->model.c_str(), device->sms);
   const auto stream = need(Stream::make());
   Bench bench(stream, repeats);
   for (const Problem& problem : {kV3, kV32, kV4}) {

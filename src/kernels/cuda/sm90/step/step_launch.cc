@@ -79,7 +79,7 @@ PrefixParams prefix_params(std::span<const std::int32_t> values, std::int64_t di
   p.values = values.data();
   p.count = std::ssize(values);
   p.divisor = FastDiv(divisor);
-  p.sums = workspace.data();
+  p.tile_sums = workspace.data();
   return p;
 }
 
@@ -132,12 +132,12 @@ WorkParams work_params(const KeyRanges& ranges, const WorkOptions& options,
   p.workers = options.workers;
   p.per_worker = 1.0 / options.workers;
   p.fixed = options.fixed_split > 0;
-  p.unit = FastDiv(p.fixed ? options.fixed_split : options.block);
+  p.key_block = FastDiv(p.fixed ? options.fixed_split : options.block);
   p.items = reinterpret_cast<std::int32_t*>(buffers.items.data());
   p.room = std::ssize(buffers.items);
   p.row_items = buffers.row_items.data();
   p.worker_items = buffers.worker_items.data();
-  p.sums = workspace.data();
+  p.tile_sums = workspace.data();
   return p;
 }
 
@@ -183,7 +183,7 @@ GatherParams gather_params(const StepRowsInput& in, std::span<const std::int32_t
   p.batch = batch_params(in);
   p.q_indptr = q_indptr.data();
   p.rows = std::ssize(out.ragged_offset);
-  p.sums = workspace.data();
+  p.tile_sums = workspace.data();
   p.indptr = out.keys.indptr.data();
   p.entry_indptr = out.entries.indptr.data();
   p.slots = words(out.keys.items.data());

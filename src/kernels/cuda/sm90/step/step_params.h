@@ -58,9 +58,9 @@ struct PrefixParams {
   const std::int32_t* values = nullptr;  // [count]
   std::int64_t count = 0;
   FastDiv divisor;
-  std::int64_t* sums = nullptr;   // [tiles], used where count exceeds a tile
-  std::int64_t* out = nullptr;    // [count + 1], or null
-  std::int32_t* out32 = nullptr;  // the same in 32 bits, or null
+  std::int64_t* tile_sums = nullptr;  // [tiles], used where count exceeds a tile
+  std::int64_t* out = nullptr;        // [count + 1], or null
+  std::int32_t* out32 = nullptr;      // the same in 32 bits, or null
 };
 
 /// items[indptr[r] + i] of a ragged list; those past indptr[requests] become holes.
@@ -114,13 +114,13 @@ struct WorkParams {
   std::int64_t rows = 0;
   std::int64_t workers = 1;
   double per_worker = 1;          // 1 / workers
-  FastDiv unit;                   // keys that are never cut
-  bool fixed = false;             // an item per unit
+  FastDiv key_block;              // keys that are never cut
+  bool fixed = false;             // an item per key block
   std::int32_t* items = nullptr;  // [room, 4]: row, first, count, split
   std::int64_t room = 0;
   std::int64_t* row_items = nullptr;     // [rows + 1]
   std::int64_t* worker_items = nullptr;  // [workers + 1]
-  std::int64_t* sums = nullptr;          // [2 * tiles], used where rows exceed a tile
+  std::int64_t* tile_sums = nullptr;     // [2 * tiles], used where rows exceed a tile
 };
 
 /// The requests of a step: request r brings rows[r] rows after cached[r] keys.
@@ -176,7 +176,7 @@ struct GatherParams {
   BatchParams batch;
   const std::int32_t* q_indptr = nullptr;  // [requests + 1]
   std::int64_t rows = 0;
-  std::int64_t* sums = nullptr;          // [2 * tiles], used where requests exceed a tile
+  std::int64_t* tile_sums = nullptr;     // [2 * tiles], used where requests exceed a tile
   std::int64_t* indptr = nullptr;        // [requests + 1] of the keys
   std::int64_t* entry_indptr = nullptr;  // [requests + 1] of the entries, of two sources
   std::int32_t* slots = nullptr;         // [room]
@@ -226,7 +226,7 @@ constexpr int work_rows_per_thread(const WorkParams& p) {
 }
 
 /// Blocks that write the items of a tile of rows: an item per thread where those are an item per
-/// unit, else the rows of 128 threads each.
+/// key block, else the rows of 128 threads each.
 constexpr unsigned work_slices(const WorkParams& p) {
   const std::int64_t most = 132 / scan_tiles(p.rows);
   const std::int64_t rows = p.rows < kScanTile ? p.rows : kScanTile;

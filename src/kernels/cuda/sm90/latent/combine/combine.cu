@@ -6,43 +6,43 @@
 namespace lathe::cuda {
 namespace {
 
-template <PartOrder kOrder, int kSlices>
-cudaError_t launch(const LatentParams& p, int tile_lines, cudaStream_t stream) {
+template <PartialLayout kOrder, int kSlices>
+cudaError_t launch(const LatentParams& p, int block_m, cudaStream_t stream) {
   cudaLaunchConfig_t config = {};
-  const unsigned units = p.units < 65535 ? static_cast<unsigned>(p.units) : 65535u;
-  config.gridDim = dim3(static_cast<unsigned>(p.tiles * tile_lines), units,
-                        (static_cast<unsigned>(p.units) + units - 1) / units);
+  const unsigned work_tiles = p.work_tiles < 65535 ? static_cast<unsigned>(p.work_tiles) : 65535u;
+  config.gridDim = dim3(static_cast<unsigned>(p.m_blocks * block_m), work_tiles,
+                        (static_cast<unsigned>(p.work_tiles) + work_tiles - 1) / work_tiles);
   config.blockDim = dim3(kCombineThreads, kSlices);
   config.stream = stream;
   cudaLaunchAttribute early = early_launch();
   config.attrs = &early;
   config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, latent_combine_kernel<kOrder, kSlices>, p, tile_lines);
+  return cudaLaunchKernelEx(&config, latent_combine_kernel<kOrder, kSlices>, p, block_m);
 }
 
-// All parts of a chunk are under way at once up to 64.
-template <PartOrder kOrder>
-cudaError_t launch(const LatentParams& p, int tile_lines, std::int64_t most, cudaStream_t stream) {
-  if (most <= kCombineAhead) return launch<kOrder, 1>(p, tile_lines, stream);
-  if (most <= 2 * kCombineAhead) return launch<kOrder, 2>(p, tile_lines, stream);
-  if (most <= 4 * kCombineAhead) return launch<kOrder, 4>(p, tile_lines, stream);
-  return launch<kOrder, 8>(p, tile_lines, stream);
+// Up to 64 partials of a chunk are in flight at once.
+template <PartialLayout kOrder>
+cudaError_t launch(const LatentParams& p, int block_m, std::int64_t most, cudaStream_t stream) {
+  if (most <= kCombineAhead) return launch<kOrder, 1>(p, block_m, stream);
+  if (most <= 2 * kCombineAhead) return launch<kOrder, 2>(p, block_m, stream);
+  if (most <= 4 * kCombineAhead) return launch<kOrder, 4>(p, block_m, stream);
+  return launch<kOrder, 8>(p, block_m, stream);
 }
 
 }  // namespace
 
-cudaError_t launch_latent_combine(const LatentParams& p, PartOrder order, int tile_lines,
+cudaError_t launch_latent_combine(const LatentParams& p, PartialLayout order, int block_m,
                                   std::int64_t most, cudaStream_t stream) {
-  if (p.units == 0) return cudaSuccess;
+  if (p.work_tiles == 0) return cudaSuccess;
   switch (order) {
-    case PartOrder::wide:
-      return launch<PartOrder::wide>(p, tile_lines, most, stream);
-    case PartOrder::turned:
-      return launch<PartOrder::turned>(p, tile_lines, most, stream);
-    case PartOrder::rows:
+    case PartialLayout::m64:
+      return launch<PartialLayout::m64>(p, block_m, most, stream);
+    case PartialLayout::swapped:
+      return launch<PartialLayout::swapped>(p, block_m, most, stream);
+    case PartialLayout::rows:
       break;
   }
-  return launch<PartOrder::rows>(p, tile_lines, most, stream);
+  return launch<PartialLayout::rows>(p, block_m, most, stream);
 }
 
 }  // namespace lathe::cuda

@@ -1,12 +1,12 @@
-// Parts: what the items of a cut unit leave for the combination.
+// Partials: what the items of a split work tile leave for the combine.
 //
-// A part is an item's tile of lines, [tile_lines, 512], in chunks of four values of a line. Chunks lie
-// in the order in which the kernel's threads hold them, 128 threads side by side, so that a warp writes
-// and reads them in one piece: rows would cost it eight pieces, and tags are what bounds it.
+// A partial is an item's M block, [block_m, 512], in chunks of four values of an M row. Chunks lie
+// in the order in which the kernel's threads hold them, 128 threads side by side, so that a warp
+// stores and loads them in one piece; row order would cost eight pieces, and tags are the limit.
 //
-// Values are f32, but f16 where kernels multiply turned: the values that they add are f16 or e4m3, so means of them are
-// in f16's range, weights have its precision at most, and what a block stores takes as long as its tiles of keys.
-// Scales of all values are left to the combination there.
+// Values are f32, but f16 where A and B are swapped: values there are f16 or e4m3, so their means
+// fit f16, P has no more precision, and a store takes as long as the keys. Value scales are then
+// left to the combine.
 #pragma once
 
 #include <type_traits>
@@ -16,27 +16,27 @@
 
 namespace lathe::cuda {
 
-/// Values `dim`, `dim` + 1, `dim` + `gap` and `dim` + `gap` + 1 of a line.
-struct PartChunk {
-  int line, dim, gap;
+/// Values `dim`, `dim` + 1, `dim` + `gap` and `dim` + `gap` + 1 of an M row.
+struct PartialChunk {
+  int m_row, dim, gap;
 };
 
-/// Chunk `run` * 128 + `thread` of a part of `lines` lines; 64 where the order is `wide`.
-template <PartOrder kOrder>
-__device__ inline PartChunk part_chunk(int run, int thread, int lines) {
+/// Chunk `run` * 128 + `thread` of a partial of `m_rows` M rows (64 in the m64 layout).
+template <PartialLayout kOrder>
+__device__ inline PartialChunk partial_chunk(int run, int thread, int m_rows) {
   const int warp = thread / 32, lane = thread % 32;
-  if constexpr (kOrder == PartOrder::wide) {
+  if constexpr (kOrder == PartialLayout::m64) {
     return {warp * 16 + lane / 4 + 8 * (run & 1), run / 2 * 16 + 2 * (lane & 3), 8};
-  } else if constexpr (kOrder == PartOrder::turned) {
-    const int runs = lines / 4;  // of 128 dimensions
+  } else if constexpr (kOrder == PartialLayout::swapped) {
+    const int runs = m_rows / 4;  // of 128 dimensions
     return {8 * (run % runs / 2) + 2 * (lane & 3) + (run & 1),
             run / runs * 128 + warp * 16 + lane / 4 * 2, 64};
   }
   return {run, thread * 4, 2};
 }
 
-template <PartOrder kOrder>
-using StoredChunk = std::conditional_t<kOrder == PartOrder::turned, uint2, float4>;
+template <PartialLayout kOrder>
+using StoredChunk = std::conditional_t<kOrder == PartialLayout::swapped, uint2, float4>;
 
 __device__ inline uint2 f16_chunk(float a, float b, float c, float d) {
   return {pack_f16(a, b), pack_f16(c, d)};
@@ -47,12 +47,12 @@ __device__ inline float4 chunk_values(const uint2& v) {
   return {a.x, a.y, b.x, b.y};
 }
 
-/// The chunks of an item's tile of lines.
-template <PartOrder kOrder>
-__device__ inline StoredChunk<kOrder>* part_chunks(const LatentParams& p, int tile_lines,
-                                                   std::int64_t item, std::int32_t tile) {
-  return reinterpret_cast<StoredChunk<kOrder>*>(p.part_out) +
-         (item * p.tiles + tile) * (tile_lines * 128);
+/// The chunks of an item's M block.
+template <PartialLayout kOrder>
+__device__ inline StoredChunk<kOrder>* partial_chunks(const LatentParams& p, int block_m,
+                                                      std::int64_t item, std::int32_t tile) {
+  return reinterpret_cast<StoredChunk<kOrder>*>(p.partial_out) +
+         (item * p.m_blocks + tile) * (block_m * 128);
 }
 
 }  // namespace lathe::cuda

@@ -1,10 +1,10 @@
-// The producer of listed bf16 rows: one warp finds out where keys lie, two copy their rows into swizzled tiles, one
-// tells items and brings queries.
+// The producer of listed bf16 rows: one warp resolves slots, two copy rows into swizzled tiles, one
+// publishes work and queries.
 //
-// Tiles of keys are numbered through all items of a block. Number n is in buffer n % 2, whose halves of the
-// values are freed, filled and waited for by themselves: 0 holds dimensions 0 to 255, 1 those from 256 on. What follows
-// the values comes with the half that is filled last, as its reader also reads the weights there
-// (m64_bf16.cuh). Rows of keys that are none become zeros and lose their bit in the tile's mask.
+// Tiles of keys are numbered through all work items of a block. Tile n is in buffer n % 2, whose
+// halves of the values are freed, loaded and awaited separately: 0 holds dimensions 0 to 255, 1
+// those from 256 on. The rope comes with the half that is loaded last, as the reader of that half
+// also reads P there (m64_bf16.cuh). Rows of missing keys become zeros and are masked.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/load/resolve_slots.cuh"
@@ -12,25 +12,25 @@
 
 namespace lathe::cuda {
 
-/// Of the half of a buffer that is filled first, whose arrivals also tell of the mask, and of the other one.
+/// Arrivals of the half that is loaded first, which also cover the mask, and of the other one.
 inline constexpr int kFirstHalfArrivals = 2 * 33, kSecondHalfArrivals = 2 * 32;
 
-/// One of two warps, which copies 32 rows of each tile: eight lanes take 128 bytes of a row, so that memory is asked
-/// for whole lines and shared memory written without conflicts.
+/// One of two warps, which copies 32 rows of each tile: eight lanes take 128 bytes of a row, so
+/// that memory is asked for whole lines and shared memory is written without conflicts.
 template <class Format>
-struct LineCopy {
+struct RowCopy {
   static constexpr int kDims = kDimTiles<Format>;
-  static constexpr int kRows = 8;  // of a lane, four apart
-  static constexpr std::uint64_t kEnd = LatentNames<Format>::kEnd;
-  static_assert(LatentNames<Format>::kBytes <= LatentShared::kNameBytes);
+  static constexpr int kRows = 8;  // per lane, four apart
+  static constexpr std::uint64_t kEnd = LatentRowAddresses<Format>::kEnd;
+  static_assert(LatentRowAddresses<Format>::kBytes <= LatentShared::kAddressBytes);
 
   const LatentShared& s;
   int warp, lane;
-  std::uint32_t place[2];  // in the first tile, by turns
+  std::uint32_t place[2];  // in the first tile, for even and odd i
   const std::byte* from[kRows];
   std::uint32_t mask = 0;  // of the warp's rows
 
-  __device__ LineCopy(const LatentShared& shared, int w, int l)
+  __device__ RowCopy(const LatentShared& shared, int w, int l)
       : s(shared),
         warp(w),
         lane(l),
@@ -51,7 +51,7 @@ struct LineCopy {
     if (mask == ~0u) {
       LATHE_UNROLL
       for (int t = 0; t < tiles; ++t) {
-        each(t, [](std::uint32_t at, const std::byte* row, bool) { copy_async_line(at, row); });
+        each(t, [](std::uint32_t at, const std::byte* row, bool) { copy_async_256(at, row); });
       }
     } else {
       LATHE_ROLLED
@@ -61,19 +61,19 @@ struct LineCopy {
     }
   }
 
-  __device__ void run(const LatentNames<Format>& names) {
+  __device__ void run(const LatentRowAddresses<Format>& addresses) {
     LATHE_ROLLED
     for (unsigned n = 0;; ++n) {
-      barrier_wait(names.named(n), names.parity(n));
-      const auto name = [&](int key) {
-        return load_shared_u64(names.rows(n) + static_cast<std::uint32_t>(8 * key));
+      barrier_wait(addresses.resolved(n), addresses.parity(n));
+      const auto address = [&](int key) {
+        return load_shared_u64(addresses.rows(n) + static_cast<std::uint32_t>(8 * key));
       };
-      const std::uint64_t own = name(warp * 32 + lane);
+      const std::uint64_t own = address(warp * 32 + lane);
       if (own == kEnd) return;
       mask = warp_ballot(own != 0);
       LATHE_UNROLL
-      for (int i = 0; i < kRows; ++i) from[i] = reinterpret_cast<const std::byte*>(name(row(i)));
-      barrier_arrive(names.unnamed(n));
+      for (int i = 0; i < kRows; ++i) from[i] = reinterpret_cast<const std::byte*>(address(row(i)));
+      barrier_arrive(addresses.consumed(n));
       const int buffer = static_cast<int>(n & 1);
       const auto to = static_cast<std::uint32_t>(buffer * (kDims * kDimTileBytes));
       LATHE_UNROLL
@@ -82,7 +82,7 @@ struct LineCopy {
         const auto at = static_cast<std::uint32_t>(16 * buffer + 8 * half);
         barrier_wait(s.empty + at, (n / 2 & 1) ^ 1);
         if (i == 0 && lane == 0) {
-          store_shared_u32(s.masks + n / 2 % LatentShared::kSlots * (kFillKeys / 8) +
+          store_shared_u32(s.masks + n / 2 % LatentShared::kSlots * (kPairKeys / 8) +
                                static_cast<std::uint32_t>(8 * buffer + 4 * warp),
                            mask);
           barrier_arrive(s.full + at);

@@ -1,8 +1,8 @@
-// The producer of fp8 rows: one warp finds out where keys lie, two copy their rows as they lie in the cache, one
-// tells items and brings queries.
+// The producer of fp8 rows: one warp resolves slots, two copy rows as cached, one publishes work
+// and queries.
 //
-// Rows of keys that are none become zeros and lose their bit in the tile's mask. Tiles are numbered through all
-// items of a block; number n is in buffer n % kBuffers, and of that buffer's phases it is phase n / kBuffers.
+// Rows of missing keys become zeros and are masked. Tiles are numbered through all work items of a
+// block; tile n is in buffer n % kBuffers and is that buffer's phase n / kBuffers.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/load/resolve_slots.cuh"
@@ -11,16 +11,16 @@
 
 namespace lathe::cuda {
 
-/// Where a ring of tiles lies: base addresses, of buffers kTileBytes apart, of barriers and masks 8 bytes; the
-/// halves of a buffer are freed by themselves, each with an `empty`.
+/// Addresses of a ring of tiles: buffers are kTileBytes apart, barriers and masks 8 bytes; the
+/// halves of a buffer are freed separately, each with an `empty`.
 template <class Format, int kCount>
 struct LatentRing {
   static constexpr unsigned kBuffers = kCount;
-  // Of a buffer's `full`: two warps, and those of them who announce bytes.
+  // Arrivals at `full`: two warps, and their lanes that announce bytes.
   static constexpr int kFullArrivals = 2 * 33;
 
   std::uint32_t first_keys, first_full, first_empty, first_mask;
-  LatentNames<Format> names;
+  LatentRowAddresses<Format> addresses;
 
   __device__ static std::uint32_t buffer(unsigned n) { return n % kBuffers; }
   __device__ static std::uint32_t parity(unsigned n) { return n / kBuffers & 1; }
@@ -28,39 +28,39 @@ struct LatentRing {
     return first_keys + buffer(n) * LatentRows<Format>::kTileBytes;
   }
   __device__ std::uint32_t full(unsigned n) const { return first_full + 8 * buffer(n); }
-  /// Of the buffer's rows 32 half on.
+  /// Of rows 32 half on.
   __device__ std::uint32_t empty(unsigned n, int half) const {
     return first_empty + 16 * buffer(n) + 8 * static_cast<std::uint32_t>(half);
   }
   __device__ std::uint32_t mask(unsigned n) const { return first_mask + 8 * buffer(n); }
-  /// By one thread, before anybody waits.
+  /// By one thread, before anyone waits.
   __device__ void init(int empty_arrivals) const {
     for (unsigned b = 0; b < kBuffers; ++b) {
       barrier_init(full(b), kFullArrivals);
       barrier_init(empty(b, 0), empty_arrivals);
       barrier_init(empty(b, 1), empty_arrivals);
     }
-    names.init();
+    addresses.init();
   }
 };
 
-/// One of two warps, which has the copy engine bring 32 rows of each tile, a lane one: it asks memory for whole
-/// rows, where copies of 16 bytes by lanes ask twice for what lies across the parts that L2 is read in. once: L2 need
-/// not keep them. window: tiles that may be under way or in use.
+/// One of two warps, which bulk-copies 32 rows of each tile, one per lane. Whole rows are asked for
+/// once, where copies of 16 bytes per lane ask twice for what crosses an L2 sector. once: L2 need
+/// not keep them. window: tiles that may be in flight or in use.
 template <class Format, class Ring>
 __device__ inline void copy_rows(const Ring& ring, bool once, unsigned window, int warp, int lane) {
-  constexpr std::uint64_t kEnd = LatentNames<Format>::kEnd;
+  constexpr std::uint64_t kEnd = LatentRowAddresses<Format>::kEnd;
   const std::uint64_t policy = cache_policy(once);
   const int own = warp * 32 + lane;
   const auto at = [](std::uint64_t address) { return reinterpret_cast<const std::byte*>(address); };
   LATHE_ROLLED
   for (unsigned n = 0;; ++n) {
-    barrier_wait(ring.names.named(n), ring.names.parity(n));
-    const std::uint32_t names = ring.names.rows(n);
-    const std::uint64_t row = load_shared_u64(names + static_cast<std::uint32_t>(8 * own));
+    barrier_wait(ring.addresses.resolved(n), ring.addresses.parity(n));
+    const std::uint32_t addresses = ring.addresses.rows(n);
+    const std::uint64_t row = load_shared_u64(addresses + static_cast<std::uint32_t>(8 * own));
     std::uint64_t scales = 0;
     if constexpr (Format::kScalesApart) {
-      scales = load_shared_u64(names + static_cast<std::uint32_t>(8 * (kLatentTile + own)));
+      scales = load_shared_u64(addresses + static_cast<std::uint32_t>(8 * (kLatentTile + own)));
     }
     const std::uint32_t mask = warp_ballot(row != 0);
     const std::uint32_t full = ring.full(n);
@@ -77,7 +77,8 @@ __device__ inline void copy_rows(const Ring& ring, bool once, unsigned window, i
         barrier_expect(full, 32 * Format::kRowBytes);
         LATHE_UNROLL
         for (int r = 0; r < 32; r += 2) {
-          const uint4 v = load_shared_u128(names + static_cast<std::uint32_t>(8 * (warp * 32 + r)));
+          const uint4 v =
+              load_shared_u128(addresses + static_cast<std::uint32_t>(8 * (warp * 32 + r)));
           const std::uint32_t place =
               ring.keys(n) + static_cast<std::uint32_t>((warp * 32 + r) * Format::kPitch);
           copy_row(place, at(v.x | std::uint64_t{v.y} << 32), Format::kRowBytes, full, policy);
@@ -87,11 +88,11 @@ __device__ inline void copy_rows(const Ring& ring, bool once, unsigned window, i
       }
       sync_warp();
     }
-    barrier_arrive(ring.names.unnamed(n));
+    barrier_arrive(ring.addresses.consumed(n));
     if (row == kEnd) return;
     if (mask != ~0u) {
       if (row == 0) {
-        // Not copied, as one row of zeros would be asked for by all processors at once.
+        // Not copied: all SMs would ask for the same row of zeros at once.
         LATHE_ROLLED
         for (std::uint32_t i = 0; i < Format::kPitch; i += 16) store_shared(to + i, 0, 0, 0, 0);
         fence_async_proxy();

@@ -1,14 +1,14 @@
-// The producer of dense bf16 keys: one warp that has the copy engine bring whole boxes of a page.
+// The producer of dense bf16 keys: one warp that copies TMA boxes of pages.
 //
-// It honours load_bf16_rows.cuh's contract but for two things: rows of hidden keys hold anything (the
-// consumers clear them), and a buffer's `full` barrier takes one arrival, and bytes.
+// It keeps load_bf16_rows.cuh's contract with two exceptions: rows of masked keys hold anything
+// (the consumers zero them), and a buffer's `full` barrier takes one arrival, and bytes.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/load/load_tile.cuh"
 
 namespace lathe::cuda {
 
-/// Whether pages can be cut into boxes of whole groups of 8 rows that make up a tile.
+/// Whether pages split into boxes of whole groups of 8 rows that make up a tile.
 inline bool has_boxes(const LatentParams& p) {
   const std::uint32_t rows = p.main.page_size.divisor;
   return p.dense && p.main.pages_count > 0 &&
@@ -20,15 +20,15 @@ __host__ __device__ inline int box_rows(const LatentParams& p) {
   return rows < kLatentTile ? rows : kLatentTile;
 }
 
-/// Copies the queries of a worker's items, by kThreads threads; kBlocks: of a cluster.
-template <int kTileLines, int kDims, int kThreads, int kBlocks>
-__device__ inline void fill_queries(const LatentParams& p, const LatentShared& s,
+/// Copies the queries of a worker's work items, by kThreads threads; kBlocks: of a cluster.
+template <int kBlockM, int kDims, int kThreads, int kBlocks>
+__device__ inline void load_queries(const LatentParams& p, const LatentShared& s,
                                     std::int32_t worker, std::int32_t tile, int thread) {
   LatentItems items(p, worker);
   std::uint32_t parity = 1;
-  while (items.take<kTileLines>(p, tile / kBlocks * kBlocks)) {
+  while (items.take<kBlockM>(p, tile / kBlocks * kBlocks)) {
     barrier_wait(s.q_empty, parity);
-    copy_queries<kTileLines, kDims, kThreads>(p, items.unit, tile, s.q, thread);
+    copy_queries<kBlockM, kDims, kThreads>(p, items.work_tile, tile, s.q, thread);
     barrier_arrive_after_copies(s.q_full);
     parity ^= 1;
   }
@@ -36,34 +36,33 @@ __device__ inline void fill_queries(const LatentParams& p, const LatentShared& s
 
 /// kQueries: copies the queries too.
 ///
-/// kHalves 2: the halves of a buffer's values come by themselves, as they are freed, each with a `full`
-/// barrier ([buffers][2]). What follows the values comes with the half whose reader also reads the weights
-/// there (m64_bf16.cuh).
+/// kHalves 2: the halves of a buffer's values are loaded separately, as they are freed, each with a
+/// `full` barrier ([buffers][2]). The rope comes with the half whose reader also reads P there
+/// (m64_bf16.cuh).
 ///
-/// kBlocks 2: each block of a cluster brings half of the boxes to both, so both walk the same items; a half
-/// is free when both blocks' readers have said so.
-template <class Format, int kTileLines, int kBuffers, bool kQueries, int kHalves = 1,
-          int kBlocks = 1>
-struct LatentPageFill {
+/// kBlocks 2: each block of a cluster multicasts half of the boxes to both, so both walk the same
+/// work items; a half is free when both blocks' readers have said so.
+template <class Format, int kBlockM, int kBuffers, bool kQueries, int kHalves = 1, int kBlocks = 1>
+struct LatentPageProducer {
   static constexpr int kDims = kDimTiles<Format>;
 
   const LatentParams& p;
   const LatentShared& s;
   const void* map;
   std::int32_t tile;
-  int lane, rows, boxes;  // of a tile
+  int lane, rows, boxes;  // per tile
 
-  __device__ LatentPageFill(const LatentParams& params, const LatentShared& shared, const void* m,
-                            std::int32_t line_tile)
+  __device__ LatentPageProducer(const LatentParams& params, const LatentShared& shared,
+                                const void* m, std::int32_t m_block)
       : p(params),
         s(shared),
         map(m),
-        tile(line_tile),
+        tile(m_block),
         lane(static_cast<int>(threadIdx.x) % 32),
         rows(box_rows(params)),
         boxes(kLatentTile / rows) {}
 
-  /// Lane l's box of a tile: its page as the table has it, or -1, and its first row there.
+  /// Lane l's box of a tile: its page from the table, or -1, and its first row there.
   struct Box {
     std::int32_t page = -1, row = 0;
   };
@@ -74,10 +73,10 @@ struct LatentPageFill {
         static_cast<std::int32_t>(p.main.page_size(static_cast<std::uint32_t>(index)));
     b.row = index - in_table * static_cast<std::int32_t>(p.main.page_size.divisor);
     if (in_table >= p.main.table_width) return b;
-    b.page = p.main.table[std::int64_t{items.unit.request} * p.main.table_width + in_table];
+    b.page = p.main.table[std::int64_t{items.work_tile.request} * p.main.table_width + in_table];
     return b;
   }
-  /// Asked where the box is used, so that nobody waits for its page before.
+  /// Called where the box is used, so that nobody waits for its page earlier.
   __device__ bool has(const Box& b) const { return b.page >= 0 && b.page < p.main.pages_count; }
 
   __device__ void copy(const Box& b, int buffer, int dims, std::uint32_t full) const {
@@ -103,14 +102,14 @@ struct LatentPageFill {
     int buffer = 0, pair = 0;
     std::uint32_t parity = 0;
     [[maybe_unused]] std::uint32_t q_parity = 0;
-    while (items.template take<kTileLines>(p, tile / kBlocks * kBlocks)) {
+    while (items.template take<kBlockM>(p, tile / kBlocks * kBlocks)) {
       const std::int32_t keys = items.item.first + items.item.count;
-      const int tiles = (items.item.count + kFillKeys - 1) / kFillKeys * 2;
+      const int tiles = (items.item.count + kPairKeys - 1) / kPairKeys * 2;
       std::int32_t index = items.item.first + lane * rows;
       Box box = find(items, index, keys);
       if constexpr (kQueries) {
         barrier_wait(s.q_empty, q_parity ^ 1);
-        copy_queries<kTileLines, kDims, 32>(p, items.unit, tile, s.q, lane);
+        copy_queries<kBlockM, kDims, 32>(p, items.work_tile, tile, s.q, lane);
         barrier_arrive_after_copies(s.q_full);
         q_parity ^= 1;
       }
@@ -131,7 +130,7 @@ struct LatentPageFill {
           if (lane == 0) {
             if (i == 0) {
               store_shared_u64(
-                  s.masks + pair % LatentShared::kSlots * (kFillKeys / 8) + 8 * (t & 1),
+                  s.masks + pair % LatentShared::kSlots * (kPairKeys / 8) + 8 * (t & 1),
                   std::uint64_t{high} << 32 | low);
             }
             const int dims = kHalves == 1 ? kDims : 4 + (kDims == 9 && half != buffer);

@@ -1,7 +1,7 @@
-// What producers of bf16 tiles share.
+// What the producers of bf16 tiles share.
 //
-// A tile of 64 keys is 8 KB for each 64 dimensions, rows of 128 bytes, swizzled as matrix products
-// want them. Keys that are none become zeros and lose their bit in the tile's mask.
+// A tile of 64 keys is 8 KB per 64 dimensions, in rows of 128 bytes, swizzled for wgmma. Missing
+// keys become zeros and are masked.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/load/row_format.cuh"
@@ -9,38 +9,38 @@
 namespace lathe::cuda {
 
 inline constexpr int kDimTileBytes = kLatentTile * 128;
-inline constexpr int kFillThreads = 128;
-inline constexpr int kFillKeys = 2 * kLatentTile;  // an item is filled up to pairs of tiles
+inline constexpr int kProducerThreads = 128;
+inline constexpr int kPairKeys = 2 * kLatentTile;  // a work item is padded to pairs of tiles
 
 /// Byte address of 16-byte chunk `chunk` of a row of a swizzled tile.
 __device__ inline std::uint32_t swizzled(std::uint32_t tile, int row, int chunk) {
   return tile + static_cast<std::uint32_t>(row * 128 + ((chunk ^ (row & 7)) << 4));
 }
 
-/// Where the producers' shared memory lies. A buffer of keys is freed in halves: tiles 0 to 3 and 4 to 7,
-/// by whoever reads them. What concerns a pair of tiles lies in slot pair % 4.
+/// Shared memory of the producers. A buffer of keys is freed in halves, tiles 0 to 3 and 4 to 7, by
+/// their readers. What concerns a pair of tiles is in slot pair % 4.
 struct LatentShared {
   static constexpr int kSlots = 4;
-  static constexpr int kNameBytes = 2112;  // of bf16 rows (resolve_slots.cuh)
-  static constexpr int kSlotBytes = kNameBytes + kSlots * (kFillKeys / 8);
+  static constexpr int kAddressBytes = 2112;  // of bf16 rows (resolve_slots.cuh)
+  static constexpr int kSlotBytes = kAddressBytes + kSlots * (kPairKeys / 8);
 
-  std::uint32_t q;      // [kDimTiles] tiles of lines
-  std::uint32_t keys;   // [buffers][kDimTiles] tiles
-  std::uint32_t names;  // of listed rows
-  std::uint32_t masks;  // [slots][128] bits
+  std::uint32_t q;          // [kDimTiles] tiles of M rows
+  std::uint32_t keys;       // [buffers][kDimTiles] tiles
+  std::uint32_t addresses;  // of listed rows (resolve_slots.cuh)
+  std::uint32_t masks;      // [slots][128] bits
   std::uint32_t q_full, q_empty;
-  std::uint32_t full;   // [buffers], or [buffers][2] where halves are waited for by themselves
+  std::uint32_t full;   // [buffers], or [buffers][2] where halves are awaited separately
   std::uint32_t empty;  // [buffers][2]
 
   __device__ void put_slots(std::uint32_t at) {
-    names = at;
-    masks = at + kNameBytes;
+    addresses = at;
+    masks = at + kAddressBytes;
   }
 };
 
-/// The tiles that a worker's items make, filled up to kWhole keys, and the names of their keys, kStep keys at
+/// The tiles of a worker's items, padded to kWhole keys, and the slots of their keys, kStep keys at
 /// a time.
-template <int kTileLines, int kStep = kFillKeys, int kWhole = kFillKeys>
+template <int kBlockM, int kStep = kPairKeys, int kWhole = kPairKeys>
 struct LatentStream {
   LatentItems items;
   std::int32_t at = 0, end = 0;
@@ -52,32 +52,32 @@ struct LatentStream {
     open(p, tile);
   }
   __device__ void open(const LatentParams& p, std::int32_t tile) {
-    live = items.take<kTileLines>(p, tile);
+    live = items.take<kBlockM>(p, tile);
     at = items.item.first;
     keys = at + items.item.count;
     end = at + (items.item.count + kWhole - 1) / kWhole * kWhole;
   }
   __device__ void advance(const LatentParams& p, std::int32_t tile) {
     at += kStep;
-    // Where a step is a whole, no register for what it is filled up to.
+    // Where a step is the whole padding unit, no register is spent on the padded end.
     if (live && at >= (kWhole == kStep ? keys : end)) open(p, tile);
   }
-  __device__ KeyName key(const LatentParams& p, int in_pair) const {
+  __device__ KeySlot key(const LatentParams& p, int in_pair) const {
     const std::int32_t index = at + in_pair;
-    return live && index < keys ? key_name(p, items.unit, index) : KeyName{};
+    return live && index < keys ? key_slot(p, items.work_tile, index) : KeySlot{};
   }
 };
 
-/// Copies the lines of a unit's tile, [kTileLines, kDimTiles * 64] bf16; lines beyond the unit's are
+/// Copies the queries of an M block, [kBlockM, kDims * 64] bf16; M rows past the work tile's are
 /// zeros.
-template <int kTileLines, int kDims, int kThreads>
-__device__ inline void copy_queries(const LatentParams& p, const LatentUnitPlace& u,
+template <int kBlockM, int kDims, int kThreads>
+__device__ inline void copy_queries(const LatentParams& p, const LatentWorkTile& u,
                                     std::int32_t tile, std::uint32_t to, int thread) {
   const int chunk = thread & 7;
   LATHE_ROLLED
-  for (int line = thread >> 3; line < kTileLines; line += kThreads / 8) {
-    const std::int32_t l = tile * kTileLines + line;
-    const bool valid = l < u.lines;
+  for (int m_row = thread >> 3; m_row < kBlockM; m_row += kThreads / 8) {
+    const std::int32_t l = tile * kBlockM + m_row;
+    const bool valid = l < u.m_rows;
     const auto row =
         static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(valid ? l : 0)));
     const std::int32_t head = (valid ? l : 0) - row * p.heads;
@@ -85,7 +85,7 @@ __device__ inline void copy_queries(const LatentParams& p, const LatentUnitPlace
                        std::int64_t{head} * (kDims * 64) + chunk * 8;
     LATHE_UNROLL
     for (int d = 0; d < kDims; ++d) {
-      copy_async(swizzled(to + d * (kTileLines * 128), line, chunk), from + d * 64, valid);
+      copy_async(swizzled(to + d * (kBlockM * 128), m_row, chunk), from + d * 64, valid);
     }
   }
 }

@@ -1,4 +1,4 @@
-// The boxes that the copy engine cuts from pages of bf16 keys.
+// The TMA boxes of pages of bf16 keys.
 #pragma once
 
 #include "kernels/cuda/common/tensor_map.h"

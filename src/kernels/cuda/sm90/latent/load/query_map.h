@@ -1,4 +1,4 @@
-// The boxes that the copy engine cuts from q, and puts into out.
+// The TMA boxes of q and of out.
 #pragma once
 
 #include "kernels/cuda/common/tensor_map.h"
@@ -7,21 +7,21 @@
 
 namespace lathe::cuda {
 
-/// Left as it is where queries don't come as boxes.
-template <int kTileLines, int kDims>
+/// Leaves the map alone where queries are not loaded by boxes.
+template <int kBlockM, int kDims>
 cudaError_t make_query_map(CUtensorMap& map, const LatentParams& p) {
-  const int lines = query_box_lines<kTileLines, kDims>(p);
-  if (lines == 0) return cudaSuccess;
+  const int m_rows = query_box_rows<kBlockM, kDims>(p);
+  if (m_rows == 0) return cudaSuccess;
   const std::int64_t row_bytes = std::int64_t{p.heads} * (kDims * 128);
   return make_page_map(map, {.base = p.q,
                              .pages = p.q_rows,
                              .page_stride = p.q_rows > 1 ? p.q_stride * 2 : row_bytes,
                              .page_rows = p.heads,
                              .row_bytes = kDims * 128,
-                             .box_rows = lines});
+                             .box_rows = m_rows});
 }
 
-/// Left as it is where outputs don't go as boxes.
+/// Leaves the map alone where outputs are not stored by boxes.
 inline cudaError_t make_out_map(CUtensorMap& map, const LatentParams& p) {
   if (!has_out_boxes(p)) return cudaSuccess;
   const std::int64_t row_bytes = std::int64_t{p.heads} * 1024;

@@ -1,4 +1,4 @@
-// What a cached row consists of.
+// The parts of a cached row.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -6,8 +6,8 @@
 
 namespace lathe::cuda {
 
-// A row has kFp8 tiles of 64 fp8 and then kWide tiles of 64 bf16; kScaleTiles of the former share a scale.
-// Rows of fp8 caches lie kPitch bytes apart in shared memory (fp8_operands.cuh).
+// A row has kFp8 tiles of 64 fp8 and then kWide tiles of 64 bf16; kScaleTiles of the former share a
+// scale. Rows of fp8 caches are kPitch bytes apart in shared memory (fp8_operands.cuh).
 
 struct Fp8BlockFormat {  // mla_fp8_block
   static constexpr int kFp8 = 8, kWide = 1;

@@ -1,4 +1,4 @@
-// Where the shared memory of the kernel for 64 lines on bf16 caches lies, and what its roles take.
+// m64 on bf16: tiles, shared-memory layout and register budget.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/load/load_bf16_rows.cuh"
@@ -6,67 +6,66 @@
 
 namespace lathe::cuda {
 
-/// kPages: the copy engine brings whole boxes of pages (load_pages.cuh). kCluster: of so many
-/// blocks, which do neighbouring tiles of a unit's lines and bring each other keys.
+/// kPages: TMA brings boxes of pages (load_pages.cuh). kCluster: blocks of a cluster, which take
+/// neighbouring M blocks of a work tile and multicast keys to each other.
 template <class Format, bool kPages, int kCluster>
-struct LatentWide {
+struct LatentM64 {
   static constexpr bool kPaged = kPages;
   static constexpr int kBlocks = kCluster;
   static constexpr int kDims = kDimTiles<Format>;
-  static constexpr int kLines = 64;
+  static constexpr int kMRows = 64;
   static constexpr int kBuffers = 2;
   static constexpr int kThreads = 384;
   static constexpr int kValues = 512;
-  // With a rotary part behind the values its tile is free once the scores are there, and takes the
-  // weights.
-  static constexpr bool kWeightsInKeys = kDims == 9;
+  // With a rope behind the values, its tile is free once S is done, and holds P.
+  static constexpr bool kPInKeys = kDims == 9;
 
-  // Together what a block of 384 threads has.
-  static constexpr int kFillRegisters = kPages ? 56 : 72;
-  static constexpr int kGroupRegisters = (504 - kFillRegisters) / 2;
+  // Add up to the 504 registers of a block of 384 threads.
+  static constexpr int kProducerRegisters = kPages ? 56 : 72;
+  static constexpr int kConsumerRegisters = (504 - kProducerRegisters) / 2;
 
-  // Something in a tile was, by other threads.
+  // Threads, not TMA, write the tile.
   static constexpr bool kCopied = !kPages;
 
   static constexpr int kKeyBytes = kDims * kDimTileBytes;
-  static constexpr int kWeightsAt = 3 * kKeyBytes;
-  static constexpr int kSmallAt = kWeightsAt + (kWeightsInKeys ? 0 : 2 * kDimTileBytes);
+  static constexpr int kPAt = 3 * kKeyBytes;
+  static constexpr int kSmallAt = kPAt + (kPInKeys ? 0 : 2 * kDimTileBytes);
   static constexpr int kSmallBytes =
-      128 + 2 * 512 + LatentShared::kSlotBytes + 2 * LatentItemFacts::kBytes;
+      128 + 2 * 512 + LatentShared::kSlotBytes + 2 * LatentWorkInfo::kBytes;
   static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
 
   // Named barriers.
-  static constexpr int kSumsReady = 3, kCleared = 4, kOutputs = 6;
+  static constexpr int kRowSumsReady = 3, kCleared = 4, kOutputs = 6;
 };
 
 template <class W>
-struct LatentWideShared {
-  LatentShared fill;
-  std::uint32_t weights[2];
-  std::uint32_t ready;       // [2] barriers: a tile has weights and references
-  std::uint32_t references;  // [2][64] f32
-  std::uint32_t sums;        // [2][64] f32
-  std::uint32_t facts;       // of items in turns, where they are told
+struct LatentM64Shared {
+  LatentShared smem;
+  std::uint32_t p_tile[2];
+  std::uint32_t ready;      // [2] barriers: a tile's P and row maxes are ready
+  std::uint32_t row_maxes;  // [2][64] f32
+  std::uint32_t row_sums;   // [2][64] f32
+  std::uint32_t info;       // two work items' info, by turns
 
-  __device__ explicit LatentWideShared(std::uint32_t base) {
-    fill.q = base;
-    fill.keys = base + W::kKeyBytes;
-    weights[0] = W::kWeightsInKeys ? fill.keys + 8 * kDimTileBytes : base + W::kWeightsAt;
-    weights[1] = weights[0] + (W::kWeightsInKeys ? W::kKeyBytes : kDimTileBytes);
+  __device__ explicit LatentM64Shared(std::uint32_t base) {
+    smem.q = base;
+    smem.keys = base + W::kKeyBytes;
+    p_tile[0] = W::kPInKeys ? smem.keys + 8 * kDimTileBytes : base + W::kPAt;
+    p_tile[1] = p_tile[0] + (W::kPInKeys ? W::kKeyBytes : kDimTileBytes);
     const std::uint32_t small = base + W::kSmallAt;
-    fill.q_full = small;
-    fill.q_empty = small + 8;
-    fill.full = small + 16;
-    fill.empty = small + 48;
+    smem.q_full = small;
+    smem.q_empty = small + 8;
+    smem.full = small + 16;
+    smem.empty = small + 48;
     ready = small + 80;
-    references = small + 128;
-    sums = references + 512;
-    facts = sums + 512;
-    fill.put_slots(facts + 2 * LatentItemFacts::kBytes);
+    row_maxes = small + 128;
+    row_sums = row_maxes + 512;
+    info = row_sums + 512;
+    smem.put_slots(info + 2 * LatentWorkInfo::kBytes);
   }
-  /// Keys arrive by halves of the values; what follows the values comes with one of them.
+  /// Keys arrive by halves of the values; the rope comes with one of them.
   __device__ std::uint32_t full(int buffer, int half) const {
-    return fill.full + 16 * buffer + 8 * half;
+    return smem.full + 16 * buffer + 8 * half;
   }
 };
 

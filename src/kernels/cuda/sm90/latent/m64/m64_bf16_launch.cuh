@@ -1,4 +1,4 @@
-// What an instance of the wide kernel consists of.
+// m64 on bf16: launches an instance.
 #pragma once
 
 #include "kernels/cuda/common/early_launch.h"
@@ -11,14 +11,14 @@
 namespace lathe::cuda {
 
 template <class Format, bool kPages, int kBlocks>
-cudaError_t launch_wide_fill(const LatentParams& p, const CUtensorMap& map,
-                             const CUtensorMap& out_map, cudaStream_t stream) {
-  using W = LatentWide<Format, kPages, kBlocks>;
-  constexpr auto kernel = latent_wide_kernel<Format, kPages, kBlocks>;
+cudaError_t launch_m64_instance(const LatentParams& p, const CUtensorMap& map,
+                                const CUtensorMap& out_map, cudaStream_t stream) {
+  using W = LatentM64<Format, kPages, kBlocks>;
+  constexpr auto kernel = latent_m64_kernel<Format, kPages, kBlocks>;
   const cudaError_t status = allow_shared<kernel>(W::kSharedBytes);
   if (status != cudaSuccess) return status;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(p.workers * p.tiles));
+  config.gridDim = dim3(static_cast<unsigned>(p.workers * p.m_blocks));
   config.blockDim = dim3(W::kThreads);
   config.dynamicSmemBytes = W::kSharedBytes;
   config.stream = stream;
@@ -35,19 +35,19 @@ cudaError_t launch_wide_fill(const LatentParams& p, const CUtensorMap& map,
 }
 
 template <class Format>
-cudaError_t launch_wide(const LatentParams& p, cudaStream_t stream) {
+cudaError_t launch_m64(const LatentParams& p, cudaStream_t stream) {
   CUtensorMap map{}, out_map{};
   const cudaError_t made = make_out_map(out_map, p);
   if (made != cudaSuccess) return made;
   if (has_boxes(p)) {
     const cudaError_t status = make_key_map(map, p, Format::kRowBytes);
     if (status != cudaSuccess) return status;
-    return p.tiles % 2 == 0 ? launch_wide_fill<Format, true, 2>(p, map, out_map, stream)
-                            : launch_wide_fill<Format, true, 1>(p, map, out_map, stream);
+    return p.m_blocks % 2 == 0 ? launch_m64_instance<Format, true, 2>(p, map, out_map, stream)
+                               : launch_m64_instance<Format, true, 1>(p, map, out_map, stream);
   }
   const cudaError_t status = make_query_map<64, kDimTiles<Format>>(map, p);
   if (status != cudaSuccess) return status;
-  return launch_wide_fill<Format, false, 1>(p, map, out_map, stream);
+  return launch_m64_instance<Format, false, 1>(p, map, out_map, stream);
 }
 
 }  // namespace lathe::cuda

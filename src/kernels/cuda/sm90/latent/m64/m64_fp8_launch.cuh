@@ -1,4 +1,4 @@
-// What an instance of the kernel for 64 lines and fp8 caches consists of.
+// m64 on fp8: launches an instance.
 #pragma once
 
 #include "kernels/cuda/common/shared_limit.h"
@@ -9,16 +9,16 @@
 namespace lathe::cuda {
 
 template <class Format>
-cudaError_t launch_wide_fp8(const LatentParams& p, cudaStream_t stream) {
-  using W = WideFp8<Format>;
-  constexpr auto kernel = latent_wide_fp8_kernel<Format>;
+cudaError_t launch_m64_fp8(const LatentParams& p, cudaStream_t stream) {
+  using W = M64Fp8<Format>;
+  constexpr auto kernel = latent_m64_fp8_kernel<Format>;
   const cudaError_t status = allow_shared<kernel>(W::kSharedBytes);
   if (status != cudaSuccess) return status;
   CUtensorMap map{};
-  const cudaError_t made = make_query_map<W::kLines, kDimTiles<Format>>(map, p);
+  const cudaError_t made = make_query_map<W::kMRows, kDimTiles<Format>>(map, p);
   if (made != cudaSuccess) return made;
-  kernel<<<static_cast<unsigned>(p.workers * p.tiles), W::kThreads, W::kSharedBytes, stream>>>(p,
-                                                                                               map);
+  kernel<<<static_cast<unsigned>(p.workers * p.m_blocks), W::kThreads, W::kSharedBytes, stream>>>(
+      p, map);
   return cudaGetLastError();
 }
 

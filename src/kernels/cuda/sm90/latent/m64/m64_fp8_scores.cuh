@@ -1,4 +1,4 @@
-// The group that makes scores and weights of 64 lines on fp8 keys.
+// m64 on fp8: the score warpgroup, which computes S and P of every tile.
 #pragma once
 
 #include "kernels/cuda/common/wgmma_rows.cuh"
@@ -8,28 +8,28 @@
 
 namespace lathe::cuda {
 
-/// Of scores a thread has keys `key` and `key` + 8 of the tile, of lines 8 j + 2 (lane % 4) + i, which are
-/// `line(j, i)`. Functions are inlined by force, as products in flight can't be carried through a call.
+/// A thread holds S of keys `key` and `key` + 8 of the tile and M rows 8 j + 2 (lane % 4) + i,
+/// which are `m_row(j, i)`. Functions are force-inlined: products in flight cannot cross a call.
 template <class Format>
-struct WideFp8Scores {
-  using W = WideFp8<Format>;
+struct M64Fp8Scores {
+  using W = M64Fp8<Format>;
   using Ring = typename W::Ring;
   using Operand = std::uint32_t[2][4];
-  static constexpr int kOperands = 3;  // sets of registers for left operands
+  static constexpr int kOperands = 3;  // register sets of left operands
   static constexpr int kWide = 2 * Format::kWide;
   static_assert(kWide < kOperands);
   static constexpr int kSame = LatentRows<Format>::kSame;
 
   const LatentParams& p;
-  const WideFp8Shared<Format>& s;
+  const M64Fp8Shared<Format>& s;
   int warp, lane;
-  float totals[16];  // sums of this thread's weights, of line(j, i) at 2 j + i
+  float row_sums[16];  // row sums of this thread's P, of m_row(j, i) at 2 j + i
   Operand operands[kOperands];
-  KeyOperand<Format> keys;  // of the tile that is open
+  KeyOperand<Format> keys;  // of the current tile
   std::uint32_t words[2][4];
   std::uint64_t queries;  // tile
 
-  __device__ WideFp8Scores(const LatentParams& params, const WideFp8Shared<Format>& shared, int t)
+  __device__ M64Fp8Scores(const LatentParams& params, const M64Fp8Shared<Format>& shared, int t)
       : p(params),
         s(shared),
         warp(t / 32),
@@ -38,16 +38,16 @@ struct WideFp8Scores {
         queries(tile_descriptor(shared.q, 1024)) {}
 
   __device__ int thread() const { return warp * 32 + lane; }
-  /// Else addresses are made before an item's tiles, and spilled.
+  /// Keeps addresses from being computed before the tiles, and spilled.
   __device__ void forget() { asm volatile("" : "+r"(lane), "+r"(warp)); }
-  __device__ int line(int j, int i) const { return 8 * j + 2 * (lane & 3) + i; }
+  __device__ int m_row(int j, int i) const { return 8 * j + 2 * (lane & 3) + i; }
   __device__ void sync() const { group_sync(W::kScoreGroup, 128); }
 
-  __device__ void begin(const LatentItemFacts& item) {
-    arrange_queries<Format, W::kLines, 128>(s.q, thread());
-    if (thread() < W::kLines) {
+  __device__ void begin(const LatentWorkInfo& item) {
+    arrange_queries<Format, W::kMRows, 128>(s.q, thread());
+    if (thread() < W::kMRows) {
       const auto at = 4u * static_cast<unsigned>(thread());
-      store_float(s.references() + at, 0);
+      store_float(s.row_maxes() + at, 0);
       store_shared_u32(s.unseen() + at, 1);
       store_shared_u32(s.rows() + at,
                        p.by_heads(static_cast<std::uint32_t>(item.first + thread())));
@@ -55,11 +55,11 @@ struct WideFp8Scores {
     if (thread() == 0) store_shared_u32(s.rising(), static_cast<std::uint32_t>(item.tile));
     sync();
     LATHE_UNROLL
-    for (float& t : totals) t = 0;
+    for (float& t : row_sums) t = 0;
   }
 
-  /// Loads what a tile's first products take: words of keys two operands ahead, scales a block, and the rotary
-  /// part, which needs no making.
+  /// Loads the first operands of a tile: two operands of key words, a block's scales, and the rope,
+  /// which needs no conversion.
   __device__ __forceinline__ void open(unsigned n) {
     keys = KeyOperand<Format>(s.ring().keys(n), warp, lane);
     keys.fetch(0);
@@ -68,7 +68,7 @@ struct WideFp8Scores {
     LATHE_UNROLL
     for (int c = 0; c < kWide; ++c) keys.make_wide(c, operands[1 + c]);
   }
-  /// Issues S^T of the tile that is open; the rotary part comes after the first 32 dimensions.
+  /// Issues S^T of the current tile; the rope follows the first 32 dimensions.
   __device__ __forceinline__ void score(float (&d)[32]) {
     constexpr int kFp8 = 2 * Format::kFp8;
     const auto q = [&](int c) {
@@ -84,7 +84,7 @@ struct WideFp8Scores {
       keys.make(words[c & 1], a);
       if (c + 2 < kFp8) keys.load(c + 2, words[c & 1]);
       multiply_chunk<false>(d, a, q(c), c > 0);
-      // What comes next is made beside these, in another operand's registers.
+      // The next operand is converted beside these, in another register set.
       wgmma_wait<kOperands - 1>();
       LATHE_UNROLL
       for (int w = 0; c == 0 && w < kWide; ++w) {
@@ -94,23 +94,24 @@ struct WideFp8Scores {
     }
   }
 
-  __device__ void scale_totals(unsigned n) {
+  __device__ void rescale_row_sums(unsigned n) {
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
-      const float2 f = load_float2(s.factors(n) + 4u * static_cast<unsigned>(line(j, 0)));
-      totals[2 * j] *= f.x;
-      totals[2 * j + 1] *= f.y;
+      const float2 f = load_float2(s.factors(n) + 4u * static_cast<unsigned>(m_row(j, 0)));
+      row_sums[2 * j] *= f.x;
+      row_sums[2 * j + 1] *= f.y;
     }
   }
 
-  /// Scores of keys that lines don't see. limit: of the unit's first row, counted from the tile's first key.
-  __device__ void hide(float (&d)[32], unsigned n, int limit) const {
+  /// Masks S. limit: keys that the work tile's first row sees, counted from the tile's first key.
+  __device__ void apply_mask(float (&d)[32], unsigned n, int limit) const {
     const int key = warp * 16 + lane / 4;
-    hide_turned_keys(d, load_shared_u64(s.ring().mask(n)), key);
+    mask_keys_swapped(d, load_shared_u64(s.ring().mask(n)), key);
     if (limit >= kLatentTile) return;
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
-      const std::uint64_t rows = load_shared_u64(s.rows() + 4u * static_cast<unsigned>(line(j, 0)));
+      const std::uint64_t rows =
+          load_shared_u64(s.rows() + 4u * static_cast<unsigned>(m_row(j, 0)));
       LATHE_UNROLL
       for (int i = 0; i < 2; ++i) {
         const int sees = limit + static_cast<int>(rows >> 32 * i);
@@ -120,10 +121,10 @@ struct WideFp8Scores {
     }
   }
 
-  __device__ float2 reference(int j) const {
-    return load_float2(s.references() + 4u * static_cast<unsigned>(line(j, 0)));
+  __device__ float2 row_max(int j) const {
+    return load_float2(s.row_maxes() + 4u * static_cast<unsigned>(m_row(j, 0)));
   }
-  /// Raises the references of lines that have outgrown them or have none. d: scores less references.
+  /// Raises the row maxes of rows that have outgrown them or have none. d: S less row max.
   __device__ __forceinline__ void raise(float (&d)[32], unsigned n) {
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
@@ -132,26 +133,26 @@ struct WideFp8Scores {
         float m = fmaxf(d[4 * j + i], d[4 * j + 2 + i]);
         for (int l = 4; l < 32; l *= 2) m = fmaxf(m, shuffle_xor(m, l));
         if (lane < 4) {
-          store_float(s.columns() + static_cast<std::uint32_t>(warp * 256 + line(j, i) * 4), m);
+          store_float(s.columns() + static_cast<std::uint32_t>(warp * 256 + m_row(j, i) * 4), m);
         }
       }
     }
     sync();
     bool unseen = false;
-    if (thread() < W::kLines) {
+    if (thread() < W::kMRows) {
       const auto at = 4u * static_cast<unsigned>(thread());
       const std::uint32_t column = s.columns() + at;
       const float m = fmaxf(fmaxf(load_float(column), load_float(column + 256)),
                             fmaxf(load_float(column + 512), load_float(column + 768)));
-      // A line's first reference, which may be low, has nothing to scale.
+      // An M row's first row max, which may be low, has nothing to rescale.
       unseen = load_shared_u32(s.unseen() + at) != 0;
       const bool first = unseen && m > kNoKey;
       if (first) store_shared_u32(s.unseen() + at, 0);
       unseen = unseen && !first;
-      const bool rises = first || m > kMostWeight;
-      const float up = rises ? m - kFirstWeight : 0;
+      const bool rises = first || m > kMaxLog2P;
+      const float up = rises ? m - kStartLog2P : 0;
       store_float(s.factors(n) + at, rises && !first ? exp2_fast(-up) : 1.f);
-      store_float(s.references() + at, load_float(s.references() + at) + up);
+      store_float(s.row_maxes() + at, load_float(s.row_maxes() + at) + up);
       store_float(column, up);
     }
     const bool again = group_any(W::kScoreGroup, 128, unseen);
@@ -161,22 +162,22 @@ struct WideFp8Scores {
     }
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
-      const float2 up = load_float2(s.columns() + 4u * static_cast<unsigned>(line(j, 0)));
+      const float2 up = load_float2(s.columns() + 4u * static_cast<unsigned>(m_row(j, 0)));
       LATHE_UNROLL
       for (int i = 0; i < 4; ++i) d[4 * j + i] -= (i & 1) == 0 ? up.x : up.y;
     }
-    scale_totals(n);
-    sync();  // columns are free
+    rescale_row_sums(n);
+    sync();  // the columns are free again
   }
 
-  /// Scores of tile n to weights in shared memory. Where references rise, which warps tell one another beside
-  /// making weights, these are made again.
-  __device__ __forceinline__ void weigh(float (&d)[32], const float2 (&references)[8], unsigned n,
-                                        bool rises, bool more) {
+  /// Turns S of tile n into P in shared memory. The rescale vote runs beside the exponentials;
+  /// where a row max rises, P is computed again.
+  __device__ __forceinline__ void softmax(float (&d)[32], const float2 (&row_maxes)[8], unsigned n,
+                                          bool rises, bool more) {
     float most[4] = {kNoKey, kNoKey, kNoKey, kNoKey};
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
-      const float2 r = references[j];
+      const float2 r = row_maxes[j];
       LATHE_UNROLL
       for (int i = 0; i < 4; ++i) {
         d[4 * j + i] = fmaf(d[4 * j + i], p.scale, (i & 1) == 0 ? -r.x : -r.y);
@@ -184,11 +185,11 @@ struct WideFp8Scores {
       }
     }
     const float largest = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
-    if (seldom(largest > kMostWeight)) store_shared_u32(s.risen(n), n + 1);
+    if (seldom(largest > kMaxLog2P)) store_shared_u32(s.risen(n), n + 1);
     barrier_arrive(s.voted());
     const int chunk = 2 * warp + (lane >> 3 & 1), row = lane & 7;
-    const std::uint32_t to = swizzled(s.weights(n), 8 * (lane / 16) + row, chunk);
-    float tile[8];  // of the first 32 lines, whose weights may have to be made again
+    const std::uint32_t to = swizzled(s.p_tile(n), 8 * (lane / 16) + row, chunk);
+    float tile[8];  // of the first 32 M rows, whose P may be computed again
     std::uint32_t packed[4];
     const auto make = [&](int j, float& even, float& odd) {
       float w[4];
@@ -197,8 +198,8 @@ struct WideFp8Scores {
       packed[2 * (j & 1)] = pack_f16(w[0], w[1]);
       packed[2 * (j & 1) + 1] = pack_f16(w[2], w[3]);
       if (j & 1) {
-        store_matrices_turned(to + static_cast<std::uint32_t>((j - 1) * 1024), packed[0], packed[1],
-                              packed[2], packed[3]);
+        store_matrices_trans(to + static_cast<std::uint32_t>((j - 1) * 1024), packed[0], packed[1],
+                             packed[2], packed[3]);
       }
       even += w[0] + w[2];
       odd += w[1] + w[3];
@@ -221,17 +222,17 @@ struct WideFp8Scores {
     // The next tile's first operands are loaded beside the rest.
     open(next);
     LATHE_UNROLL
-    for (int j = 4; j < 8; ++j) make(j, totals[2 * j], totals[2 * j + 1]);
+    for (int j = 4; j < 8; ++j) make(j, row_sums[2 * j], row_sums[2 * j + 1]);
     fence_async_proxy();
-    barrier_arrive(s.weighed(n));
+    barrier_arrive(s.p_full(n));
     LATHE_UNROLL
-    for (int i = 0; i < 8; ++i) totals[i] += tile[i];
+    for (int i = 0; i < 8; ++i) row_sums[i] += tile[i];
   }
 
-  /// All tiles of the item of these facts.
-  __device__ __forceinline__ void tiles(std::uint32_t facts) {
+  /// All tiles of a work item.
+  __device__ __forceinline__ void tiles(std::uint32_t info) {
     float d[32];
-    unsigned n = LatentItemFacts::load_tile(facts);
+    unsigned n = LatentWorkInfo::load_tile(info);
     barrier_wait(s.ring().full(n), Ring::parity(n));
     open(n);
     LATHE_ROLLED
@@ -240,13 +241,13 @@ struct WideFp8Scores {
       score(d);
       forget();
       // Loaded while the last products run.
-      float2 references[8];
+      float2 row_maxes[8];
       LATHE_UNROLL
-      for (int j = 0; j < 8; ++j) references[j] = reference(j);
+      for (int j = 0; j < 8; ++j) row_maxes[j] = row_max(j);
       const bool masked = load_shared_u64(s.ring().mask(n)) != ~std::uint64_t{0};
       const bool rises = load_shared_u32(s.rising()) == n;
-      // Read again, as registers are few.
-      const LatentItemFacts item = LatentItemFacts::load(facts);
+      // Read again to save registers.
+      const LatentWorkInfo item = LatentWorkInfo::load(info);
       const int past = static_cast<int>(n) - item.tile;
       const int limit = item.limit - past * kLatentTile;
       more = past + 1 < item.tiles;
@@ -254,53 +255,54 @@ struct WideFp8Scores {
       wgmma_pin(d);
       barrier_arrive(s.scored(n));
       if (!more) barrier_arrive(s.q_empty());
-      if (seldom(masked || limit < kLatentTile)) hide(d, n, limit);
-      weigh(d, references, n, rises, more);
+      if (seldom(masked || limit < kLatentTile)) apply_mask(d, n, limit);
+      softmax(d, row_maxes, n, rises, more);
     }
   }
 
-  /// Gives half of the first 2 kMine totals to the lane that has the same lines, and adds its other half.
+  /// Gives half of the first 2 kMine row sums to the lane that shares their M rows, and adds its
+  /// other half.
   template <int kMine>
-  __device__ __forceinline__ void halve_totals() {
+  __device__ __forceinline__ void reduce_row_sums() {
     const bool upper = (lane & 2 * kMine) != 0;
     LATHE_UNROLL
     for (int i = 0; i < kMine; ++i) {
-      const float low = totals[i], high = totals[kMine + i];
-      totals[i] = (upper ? high : low) + shuffle_xor(upper ? low : high, 2 * kMine);
+      const float low = row_sums[i], high = row_sums[kMine + i];
+      row_sums[i] = (upper ? high : low) + shuffle_xor(upper ? low : high, 2 * kMine);
     }
   }
-  /// Tells the groups of values the sums of lines' weights and what they refer to.
+  /// Publishes row sums and row maxes to the value warpgroups.
   __device__ __forceinline__ void finish(std::uint32_t turn) {
     forget();
-    halve_totals<8>();
-    halve_totals<4>();
-    halve_totals<2>();
-    // What is left is of the line's eight whose number is lane / 4, its bits turned about.
+    reduce_row_sums<8>();
+    reduce_row_sums<4>();
+    reduce_row_sums<2>();
+    // What is left belongs to the eight M rows numbered by lane / 4, bits reversed.
     const int j = (lane >> 4 & 1) * 4 + (lane >> 3 & 1) * 2 + (lane >> 2 & 1);
-    store_float2(s.columns() + static_cast<std::uint32_t>(warp * 256 + line(j, 0) * 4), totals[0],
-                 totals[1]);
+    store_float2(s.columns() + static_cast<std::uint32_t>(warp * 256 + m_row(j, 0) * 4),
+                 row_sums[0], row_sums[1]);
     sync();
     barrier_wait(s.outputs_empty(), turn ^ 1);
-    if (thread() < W::kLines) {
+    if (thread() < W::kMRows) {
       const auto at = 4u * static_cast<unsigned>(thread());
       float sum = 0;
       LATHE_UNROLL
       for (std::uint32_t w = 0; w < 4; ++w) sum += load_float(s.columns() + 256 * w + at);
       store_float(s.outputs() + at, sum);
-      store_float(s.last_references() + at, load_float(s.references() + at));
+      store_float(s.last_row_maxes() + at, load_float(s.row_maxes() + at));
     }
     barrier_arrive(s.outputs_full());
   }
 
   __device__ __forceinline__ void run() {
-    // Where an item's facts lie is all that is kept from item to item.
-    for (std::uint32_t facts = s.facts();; facts = s.facts() + s.other_facts() - facts) {
-      barrier_wait(s.q_full(), facts != s.facts());
-      const LatentItemFacts item = LatentItemFacts::load(facts);
+    // The address of the work item's info is all that is kept from item to item.
+    for (std::uint32_t info = s.info();; info = s.info() + s.other_info() - info) {
+      barrier_wait(s.q_full(), info != s.info());
+      const LatentWorkInfo item = LatentWorkInfo::load(info);
       if (item.tiles == 0) return;
       begin(item);
-      tiles(facts);
-      finish(facts != s.facts());
+      tiles(info);
+      finish(info != s.info());
     }
   }
 };

@@ -1,5 +1,5 @@
 #include "kernels/cuda/sm90/latent/m64/m64_fp8_launch.cuh"
 
-cudaError_t lathe::cuda::launch_wide_mla_fp8(const LatentParams& p, cudaStream_t stream) {
-  return launch_wide_fp8<Fp8Format>(p, stream);
+cudaError_t lathe::cuda::launch_m64_mla_fp8(const LatentParams& p, cudaStream_t stream) {
+  return launch_m64_fp8<Fp8Format>(p, stream);
 }

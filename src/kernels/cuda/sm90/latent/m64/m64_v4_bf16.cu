@@ -1,5 +1,5 @@
 #include "kernels/cuda/sm90/latent/m64/m64_bf16_launch.cuh"
 
-cudaError_t lathe::cuda::launch_wide_v4_bf16(const LatentParams& p, cudaStream_t stream) {
-  return launch_wide<Bf16RowFormat512>(p, stream);
+cudaError_t lathe::cuda::launch_m64_v4_bf16(const LatentParams& p, cudaStream_t stream) {
+  return launch_m64<Bf16RowFormat512>(p, stream);
 }

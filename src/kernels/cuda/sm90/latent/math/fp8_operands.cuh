@@ -1,16 +1,17 @@
-// Rows of fp8 caches as they lie in shared memory, and operands made of them in registers.
+// fp8 rows in shared memory, and the f16 register operands made of them.
 //
-// A tile is 64 rows, kPitch bytes apart. That is an odd multiple of 16, so 8 x 16 bytes below one
-// another meet all banks. Nothing writes wider keys to shared memory: those who multiply make their
-// operands themselves, once for S^T = K Q^T and once, turned, for O^T = V^T P^T.
+// A tile is 64 rows, kPitch bytes apart: an odd multiple of 16, so 8 x 16 bytes in a column meet
+// all banks without a swizzle. Nothing wider is written to shared memory; consumers convert twice,
+// for S^T = K Q^T and, transposed, for O^T = V^T P^T.
 //
-// e4m3 becomes f16, in which it is exact: one instruction makes two, and one multiplies both by their scales,
-// which so lie between 2^-15 and 2^7 (below, small values lose bits as f16's denormals do). Queries that
-// meet fp8 keys are f16 too, and the rotary part stays bf16.
+// e4m3 is exact in f16: one instruction converts two, and one multiplies both by their scales,
+// which must lie between 2^-15 and 2^7 (below, small values lose bits as f16 denormals). Queries
+// that meet fp8 keys are f16 too; the rope stays bf16.
 //
-// A word of four e4m3 has dimensions 4 c to 4 c + 3 of a row's 16. As operand they are columns 2 c, + 1 and
-// 8 + 2 c, + 1, so queries stand in that order (arrange_queries()). A turned word has two dimensions of two
-// keys: row g of an operand's 16 dimensions is dimension 2 g, row g + 8 is 2 g + 1.
+// A word of four e4m3 holds dimensions 4 c to 4 c + 3 of a row's 16. As an operand they are columns
+// 2 c, + 1 and 8 + 2 c, + 1, so queries are stored in that order (arrange_queries()). A transposed
+// word holds two dimensions of two keys: row g of an operand's 16 dimensions is dimension 2 g, row
+// g + 8 is 2 g + 1.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -30,10 +31,10 @@ struct LatentRows {
   static constexpr int kSame = Format::kScaleTiles > 1 ? Format::kScaleTiles : 1;
 };
 
-// f16 weights lie between 2^-24 and 2^16. log2 of the largest, and of that of a maximum that becomes reference.
-inline constexpr float kMostWeight = 14, kFirstWeight = 7;
-// The reference of a line that has not seen a key. It is finite: less it, the score of a hidden key is -inf.
-inline constexpr float kNoReference = -1e30f;
+// f16 P lies between 2^-24 and 2^16. log2 of the largest P, and of P at a newly chosen row max.
+inline constexpr float kMaxLog2P = 14, kStartLog2P = 7;
+// The row max of an M row that has seen no key. It is finite, so a masked score less it is -inf.
+inline constexpr float kNoRowMax = -1e30f;
 
 /// Issues d += a b, where `a` has 32 columns, of dimensions for scores and of keys for values, bf16 or f16.
 template <bool kBf16, int kCount>
@@ -50,14 +51,14 @@ __device__ __forceinline__ void multiply_chunk(float (&d)[kCount], const std::ui
   wgmma_commit();
 }
 
-/// Where a key's scale lies in its block's 128 bytes of a table: what a thread multiplies its words of 32 keys
-/// by are 16 bytes.
+/// Where a key's scale is in its block's 128 bytes of a table: the scales of a thread's words of 32
+/// keys are 16 bytes.
 __device__ inline std::uint32_t scale_place(int key) {
   return static_cast<std::uint32_t>((key & 32) * 2 + (key & 6) * 8 + (key & 24) / 2 +
                                     (key & 1) * 2);
 }
-/// Puts the scales of 16 keys of a tile, those of warp `warp` of four, into its table: a lane two keys' of one or
-/// two blocks.
+/// Puts the scales of 16 keys of a tile, those of warp `warp` of four, into its table: a lane takes
+/// two keys of one or two blocks.
 template <class Format>
 __device__ inline void make_scales(std::uint32_t rows, std::uint32_t table, int warp, int lane) {
   if constexpr (Format::kScales > 0) {
@@ -88,14 +89,14 @@ struct KeyOperand {
                                              (lane >> 4) * 16)),
         row(rows + static_cast<std::uint32_t>((warp * 16 + lane / 4) * Format::kPitch)) {}
 
-  /// Loads the scales of a block ahead.
+  /// Loads the next block's scales.
   __device__ void fetch(int block) {
     if constexpr (Format::kScales > 0) {
       next[0] = Format::scale(row, block);
       next[1] = Format::scale(row + 8 * Format::kPitch, block);
     }
   }
-  /// Goes over to those.
+  /// Switches to them.
   __device__ void choose() {
     if constexpr (Format::kScales > 0) {
       scales[0] = pack_f16(next[0], next[0]);
@@ -137,21 +138,21 @@ struct ValueOperand {
   int warp, lane;
 
   /// Whether a tile of values is bf16. Its rows of 16 dimensions stand in their order.
-  __device__ static constexpr bool wide(int tile) {
+  __device__ static constexpr bool is_bf16(int tile) {
     return Format::kFp8 < kValueTiles && tile >= Format::kFp8;
   }
 
   /// Loads fp8 words ahead.
   __device__ void load(int tile, int half, std::uint32_t (&v)[4]) const {
-    if (wide(tile)) return;
-    load_matrices_turned(rows + static_cast<std::uint32_t>((half * 32 + lane) * Format::kPitch +
-                                                           tile * 64 + warp * 16),
-                         v);
+    if (is_bf16(tile)) return;
+    load_matrices_trans(rows + static_cast<std::uint32_t>((half * 32 + lane) * Format::kPitch +
+                                                          tile * 64 + warp * 16),
+                        v);
   }
   /// Loads the scales of 32 keys and the tiles that share them.
   __device__ void choose(int tile, int half, std::uint32_t (&scales)[4]) const {
     if constexpr (Format::kScales > 0) {
-      if (wide(tile)) return;
+      if (is_bf16(tile)) return;
       const uint4 v = load_shared_u128(
           table + static_cast<std::uint32_t>(tile / Format::kScaleTiles * (kLatentTile * 2) +
                                              half * 64 + (lane & 3) * 16));
@@ -161,12 +162,12 @@ struct ValueOperand {
   /// Two operands of 16 keys, f16.
   __device__ void make(int tile, int half, const std::uint32_t (&v)[4],
                        const std::uint32_t (&scales)[4], std::uint32_t (&a)[2][4]) const {
-    if (wide(tile)) {
+    if (is_bf16(tile)) {
       LATHE_UNROLL
       for (int k = 0; k < 2; ++k) {
         const int key = half * 32 + k * 16 + (lane & 7) + (lane >> 4) * 8;
         std::uint32_t b[4];
-        load_matrices_turned(
+        load_matrices_trans(
             rows + static_cast<std::uint32_t>(key * Format::kPitch + Format::kWideAt +
                                               (tile - Format::kFp8) * 128 + warp * 32 +
                                               (lane >> 3 & 1) * 16),
@@ -191,13 +192,13 @@ struct ValueOperand {
   }
 };
 
-/// Makes queries f16 where they meet fp8 keys, in the order of those. Beyond 65504 they are 65504.
-/// q: [tiles of 64 dims][kLines] swizzled rows of 128 bytes; kThreads threads do it together, a thread 32 bytes of
-/// a row at a time, of several rows at once so that it waits for them once.
-template <class Format, int kLines, int kThreads>
+/// Converts queries to f16 where they meet fp8 keys, in the keys' order; beyond 65504 they
+/// saturate. q: [tiles of 64 dims][kMRows] swizzled rows of 128 bytes. kThreads threads do it
+/// together, 32 bytes of a row at a time each, several rows at once to wait for them once.
+template <class Format, int kMRows, int kThreads>
 __device__ inline void arrange_queries(std::uint32_t q, int thread) {
-  static_assert(kThreads % 32 == 0 && kLines % 8 == 0);
-  constexpr int kStep = kThreads / 4, kRows = Format::kFp8 * kLines;
+  static_assert(kThreads % 32 == 0 && kMRows % 8 == 0);
+  constexpr int kStep = kThreads / 4, kRows = Format::kFp8 * kMRows;
   constexpr int kAtOnce = kRows % (4 * kStep) == 0 ? 4 : kRows % (2 * kStep) == 0 ? 2 : 1;
   const auto both = [](std::uint32_t v) {
     return pack_f16(bits_to_float(v << 16), bits_to_float(v & 0xffff0000u));

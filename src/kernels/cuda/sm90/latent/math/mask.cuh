@@ -1,4 +1,5 @@
-// Scores of keys that a line does not see. A thread has of a tile of 64 lines x 64 keys what wgmma.cuh says.
+// Masks scores of keys that an M row does not see. A thread's fragment of a tile of 64 M rows x 64
+// keys is that of wgmma.cuh.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/latent_params.h"
@@ -6,11 +7,11 @@
 
 namespace lathe::cuda {
 
-/// Has the code for it laid aside: loops that fit the instruction cache are worth more.
+/// Moves the code out of line: loops that fit the instruction cache are worth more.
 __device__ inline bool seldom(bool x) { return __builtin_expect(x, 0); }
 
-/// Keys whose bit is 0.
-__device__ inline void hide_keys(float (&d)[32], std::uint64_t seen, int lane) {
+/// Masks keys whose bit is 0.
+__device__ inline void mask_keys(float (&d)[32], std::uint64_t seen, int lane) {
   if (!seldom(seen != ~std::uint64_t{0})) return;
   const auto bits = seen >> 2 * (lane & 3);
   LATHE_UNROLL
@@ -20,8 +21,8 @@ __device__ inline void hide_keys(float (&d)[32], std::uint64_t seen, int lane) {
     if (!(two & 2)) d[4 * j + 1] = d[4 * j + 3] = kNoKey;
   }
 }
-/// Keys from `limit` of each of a thread's two lines on, counted from the tile's first.
-__device__ inline void hide_after(float (&d)[32], int limit0, int limit1, int lane) {
+/// Masks keys from `limit` on for each of a thread's two M rows, counted from the tile's first.
+__device__ inline void mask_after(float (&d)[32], int limit0, int limit1, int lane) {
   if (!seldom(limit0 < kLatentTile || limit1 < kLatentTile)) return;
   const int column = 2 * (lane & 3);
   LATHE_UNROLL
@@ -33,11 +34,11 @@ __device__ inline void hide_after(float (&d)[32], int limit0, int limit1, int la
   }
 }
 
-// The same of turned scores: a thread has keys `key` and `key` + 8, of lines 8 j + 2 (lane % 4) + i.
+// With A and B swapped: a thread holds keys `key` and `key` + 8 of M rows 8 j + 2 (lane % 4) + i.
 
-/// Keys whose bit is 0.
+/// Masks keys whose bit is 0.
 template <int kCount>
-__device__ inline void hide_turned_keys(float (&d)[kCount], std::uint64_t seen, int key) {
+__device__ inline void mask_keys_swapped(float (&d)[kCount], std::uint64_t seen, int key) {
   if (!seldom(seen != ~std::uint64_t{0})) return;
   const auto bits = static_cast<std::uint32_t>(seen >> key);
   LATHE_UNROLL
@@ -46,18 +47,18 @@ __device__ inline void hide_turned_keys(float (&d)[kCount], std::uint64_t seen, 
     if (!(bits & 256)) d[4 * j + 2] = d[4 * j + 3] = kNoKey;
   }
 }
-/// Keys from `limit` on, counted from the tile's first, for the unit's first row; those from one more on for
-/// the row after.
+/// Masks keys from `limit` on, counted from the tile's first, for the work tile's first row; one
+/// more for each row after.
 template <int kCount>
-__device__ inline void hide_turned_after(float (&d)[kCount], const LatentParams& p, int limit,
-                                         int key, int lane) {
+__device__ inline void mask_after_swapped(float (&d)[kCount], const LatentParams& p, int limit,
+                                          int key, int lane) {
   if (!seldom(limit < kLatentTile)) return;
   LATHE_UNROLL
   for (int j = 0; j < kCount / 4; ++j) {
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
-      const auto line = static_cast<std::uint32_t>(8 * j + 2 * (lane & 3) + i);
-      const int sees = limit + static_cast<int>(p.by_heads(line));
+      const auto m_row = static_cast<std::uint32_t>(8 * j + 2 * (lane & 3) + i);
+      const int sees = limit + static_cast<int>(p.by_heads(m_row));
       if (key >= sees) d[4 * j + i] = kNoKey;
       if (key + 8 >= sees) d[4 * j + 2 + i] = kNoKey;
     }

@@ -1,12 +1,12 @@
-// Outputs of a tile of lines as boxes that the copy engine puts into out.
+// Outputs of an M block as TMA boxes of out.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/latent_params.h"
 
 namespace lathe::cuda {
 
-/// Whether a block's 64 lines are heads of one row of out, [rows, heads, 512], that a box can hold, and no item is
-/// a part of a unit.
+/// Whether a block's 64 M rows are heads of one row of out, [rows, heads, 512], that a TMA box can
+/// hold, and no work tile is split.
 __host__ __device__ inline bool has_out_boxes(const LatentParams& p) {
   return !p.cut && (!p.dense || p.heads % 64 == 0) && p.q_rows > 0 &&
          reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0 &&

@@ -1,54 +1,55 @@
-// Latent attention in fp8 arithmetic on a GPU against the oracle in double on the same e4m3 q and cache.
+// Latent attention in fp8 products on a GPU against the oracle in double on the same e4m3 q and
+// cache.
 //
-// Each weight is rounded to e4m3: off by 1/16 of itself at most and by about 2.6% in the mean. On normal data a
-// value is about as large as what so many independent errors are relative to, hence bounds by the mean
-// square of a line's output.
+// P is rounded to e4m3: off by at most 1/16 and by about 2.6 % on average. On normal data a value
+// is about as large as so many independent errors, hence bounds by the mean square of a row's
+// output.
 #include "kernels/cuda/sm90/latent/test/latent_gpu_test_util.h"
 
 namespace lathe::cuda {
 namespace {
 
 constexpr double kMean = 0.04;     // of the errors' mean square, relative to the outputs'
-constexpr double kElement = 0.25;  // of an error, relative to its line's root mean square
+constexpr double kElement = 0.25;  // of an error, relative to the RMS of its row
 constexpr double kAngle = 6e-4;    // 1 - cosine of all outputs
 constexpr double kLse = 4e-3;      // absolute
 
 class LatentNativeGpu : public DeviceCall {
  protected:
-  void check(Scene& s, int processors = 0, int repeats = 1) {
+  void check(Scene& s, int sms = 0, int repeats = 1) {
     Matrix<e4m3> q(s.q.rows, s.q.cols);
     for (std::size_t i = 0; i < q.data.size(); ++i) q.data[i] = to_e4m3(s.q.data[i] * 3);
     s.args.q = q.view();
     s.args.q_scale = 0.3f;
     const Outputs want = s.oracle();
-    expect_close(attend(s.args, processors, repeats), want);
-    if (of_few_lines_) {
-      SCOPED_TRACE("64 lines a block");
-      expect_close(attend(s.args, processors, repeats, 0, 0, 64), want);
+    expect_close(attend(s.args, sms, repeats), want);
+    if (small_block_m_) {
+      SCOPED_TRACE("64 M rows a block");
+      expect_close(attend(s.args, sms, repeats, 0, 0, 64), want);
     }
   }
   void expect_close(const Outputs& got, const Outputs& want) {
     double dot = 0, a = 0, b = 0, errors = 0;
-    const std::size_t lines = want.lse.data.size();
+    const std::size_t m_rows = want.lse.data.size();
     int shown = 0;
-    for (std::size_t l = 0; l < lines && shown < 5; ++l) {
-      double line = 0, error = 0, most = 0;
+    for (std::size_t l = 0; l < m_rows && shown < 5; ++l) {
+      double row = 0, error = 0, most = 0;
       for (std::size_t i = l * 512; i < (l + 1) * 512; ++i) {
         const double x = got.out.data[i], y = want.out.data[i];
         dot += x * y;
         a += x * x;
         b += y * y;
-        line += y * y;
+        row += y * y;
         error += (x - y) * (x - y);
         if (!(std::abs(x - y) <= most)) most = std::abs(x - y);
       }
       errors += error;
-      if (!(most <= kElement * std::sqrt(line / 512))) {
+      if (!(most <= kElement * std::sqrt(row / 512))) {
         ADD_FAILURE() << "line " << l << ": off by " << most << " where values are "
-                      << std::sqrt(line / 512);
+                      << std::sqrt(row / 512);
         ++shown;
-      } else if (line > 0) {
-        worst_element_ = std::max(worst_element_, most / std::sqrt(line / 512));
+      } else if (row > 0) {
+        worst_element_ = std::max(worst_element_, most / std::sqrt(row / 512));
       }
       const double x = got.lse.data[l], y = want.lse.data[l];
       if (x == y) continue;
@@ -129,8 +130,8 @@ TEST_F(LatentNativeGpu, LargePools) {
   }
 }
 
-// The weight of a single key is a power of two, and so are equal weights: nothing is rounded but outputs.
-TEST_F(LatentNativeGpu, ExactWhereWeightsAre) {
+// P of a single key is a power of two, and so is P of equal scores: only outputs are rounded.
+TEST_F(LatentNativeGpu, ExactWherePIs) {
   Scene s(kLayout, 64, 64, {{1, 1}, {1, 1}, {200, 1}});
   Matrix<e4m3> q(s.q.rows, s.q.cols);
   for (std::size_t i = 0; i < static_cast<std::size_t>(2 * s.q.cols); ++i) {
@@ -139,9 +140,9 @@ TEST_F(LatentNativeGpu, ExactWhereWeightsAre) {
   s.args.q = q.view();
   s.args.q_scale = 2;
   const Outputs want = s.oracle();
-  for (const int lines : {16, 64}) {
-    SCOPED_TRACE("least lines " + std::to_string(lines));
-    Outputs got = attend(s.args, 0, 1, 0, 0, lines);
+  for (const int m_rows : {16, 64}) {
+    SCOPED_TRACE("min block M " + std::to_string(m_rows));
+    Outputs got = attend(s.args, 0, 1, 0, 0, m_rows);
     for (std::size_t i = 0; i < want.lse.data.size(); ++i) {
       EXPECT_NEAR(got.lse.data[i], want.lse.data[i], kLse) << i;
     }
@@ -156,7 +157,7 @@ TEST_F(LatentNativeGpu, SinksAndRisingScores) {
   for (int h = 0; h < 33; ++h) sink.push_back(static_cast<float>(h % 7) - 2);
   s.args.problem.sink = true;
   s.args.sink = sink;
-  // Scores of up to a hundred: references rise again and again.
+  // Scores of up to a hundred: the row max rises again and again.
   s.args.problem.scale = 1.5f;
   Matrix<e4m3> q(s.q.rows, s.q.cols);
   for (std::size_t i = 0; i < q.data.size(); ++i) q.data[i] = to_e4m3(s.q.data[i]);
@@ -188,7 +189,7 @@ TEST_F(LatentNativeGpu, Refusals) {
     const auto result = attend_latent(args, {}, {}, {}, stream());
     return result ? std::string("none") : result.error().field;
   };
-  EXPECT_EQ(field(s.args), "none");  // no units
+  EXPECT_EQ(field(s.args), "none");  // no work tiles
   AttendArgs a = s.args;
   a.main.index_width = 64;
   EXPECT_EQ(field(a), "main.index_width");

@@ -1,25 +1,24 @@
-// Latent attention in fp8 arithmetic on e4m3 queries and keys: a block does 64 lines.
+// Latent attention in fp8 products (e4m3 queries and keys), 64 M rows per block.
 //
-// fp8 operands in shared memory are K-major only, and values lie there by key. So the second product is
-// turned: O^T [dims, lines] += V^T [dims, keys] P^T [keys, lines], with V^T in registers, where
-// transposing loads of 16-bit units (two dimensions of a key) and a byte permutation bring it, and the
-// weights P [lines, keys] in shared memory, K-major as they come from the scores.
+// fp8 operands in shared memory are K-major only, but values lie by key. So PV runs with A and B swapped:
+// O^T [dims, M rows] += V^T [dims, keys] P^T [keys, M rows]. V^T comes from registers, by transposing loads of
+// 16-bit units (two dimensions of a key) and a byte permutation; P [M rows, keys] is in shared memory, K-major.
 //
 // Of 32 keys the order along K is the one that both sides have anyway: K column 4 c + 2 m + e (and 16 more
 // for m 2 and 3) is key 8 m + 2 c + e. Row g of a warp's 16 values is dimension 2 g and row g + 8 is 2 g + 1.
 //
-// Two warpgroups multiply, a third one fills (native_config.cuh). Group 0 makes the scores and weights of
-// even tiles of keys, group 1 of odd ones; each adds all tiles to its half of the value dimensions (256
-// x 64 lines, 128 registers a thread). While one group weighs, the other one's products run:
+// Two consumer warpgroups, one producer (native_config.cuh). Warpgroup 0 computes S and P of even tiles, warpgroup 1 of
+// odd ones; each accumulates PV of all tiles over its 256 value dimensions (256 x 64 M rows, 128 registers a
+// thread). While one is in softmax, the other's products run:
 //
-//   group 0   weights 0              | O += P0 V0, S2 = Q K2 | O += P1 V1, weights 2 | ...
-//   group 1   weights 1 | O += P0 V0 | O += P1 V1, S3 = Q K3 | O += P2 V2, weights 3 | ...
+//   warpgroup 0   softmax 0              | O += P0 V0, S2 = Q K2 | O += P1 V1, softmax 2 | ...
+//   warpgroup 1   softmax 1 | O += P0 V0 | O += P1 V1, S3 = Q K3 | O += P2 V2, softmax 3 | ...
 //
-// Both groups run the same instructions, each of which comes once: a processor's cache holds a part of them, and a
-// short item meets most of them for the first time.
+// Both run the same instructions, each present once: an SM caches only part of them, and a short work
+// item meets most for the first time.
 //
-// Weights are 2^(score - reference), at most 2^8: a line's reference is 2^5 under its maximum when a
-// score last went out of that range, so sums are seldom rescaled.
+// P is 2^(score - row max), at most 2^8. A row max is chosen 2^5 below the true maximum when P leaves that range,
+// so the accumulator is seldom rescaled.
 #pragma once
 
 #include "kernels/cuda/common/wgmma_fp8.cuh"
@@ -29,22 +28,22 @@
 
 namespace lathe::cuda {
 
-/// 2^(from - to), for references of which the first may be that of no key.
+/// 2^(from - to), for row maxes of which the first may be that of no key.
 __device__ inline float native_factor(float from, float to) {
   return from == to ? 1.f : exp2_fast(from - to);
 }
 
-/// A consumer warpgroup. Of scores a thread has lines `row` and `row` + 8, of sums (turned) lines
-/// 8 j + 2 c and + 1 and in each of four tiles of 64 values dimensions 16 w + 2 g and + 1.
+/// A consumer warpgroup. A thread holds S of M rows `row` and `row` + 8, and accumulates (swapped)
+/// M rows 8 j + 2 c and + 1 of dimensions 16 w + 2 g and + 1 in each of four tiles of 64 values.
 struct NativeGroup {
   const LatentParams& p;
   const NativeShared& s;
   int group, thread, warp, lane, row;
   std::uint32_t
       values_at;  // what this lane loads of the first key, within a tile of 128 dimensions
-  float sums[4][32];
-  float reference[2];  // log2 of what the weights are divided by
-  float total[2];      // of this thread's columns of this group's own tiles
+  float acc[4][32];
+  float row_max[2];  // log2; P is divided by 2^row_max
+  float row_sum[2];  // of this thread's columns of this group's own tiles
 
   __device__ NativeGroup(const LatentParams& params, const NativeShared& shared, int g, int t)
       : p(params), s(shared), group(g), thread(t), warp(t / 32), lane(t % 32) {
@@ -57,14 +56,14 @@ struct NativeGroup {
     LATHE_UNROLL
     for (int m = 0; m < 4; ++m) {
       LATHE_UNROLL
-      for (int i = 0; i < 32; ++i) sums[m][i] = 0;
+      for (int i = 0; i < 32; ++i) acc[m][i] = 0;
     }
-    reference[0] = reference[1] = kNoKey;
-    total[0] = total[1] = 0;
+    row_max[0] = row_max[1] = kNoKey;
+    row_sum[0] = row_sum[1] = 0;
   }
-  __device__ void pin_sums() {
+  __device__ void pin_acc() {
     LATHE_UNROLL
-    for (int m = 0; m < 4; ++m) wgmma_pin(sums[m]);
+    for (int m = 0; m < 4; ++m) wgmma_pin(acc[m]);
   }
   __device__ void release(std::uint32_t barrier) const {
     if (lane == 0) barrier_arrive(barrier);
@@ -93,7 +92,7 @@ struct NativeGroup {
     wgmma_commit();
   }
 
-  /// Values of keys that are none become zeros; the cache may hold anything there.
+  /// Zeros the values of masked keys; the cache may hold anything there.
   __device__ void clear_values(unsigned n) const {
     const std::uint64_t m = mask(n);
     if (m == ~std::uint64_t{0}) return;
@@ -109,8 +108,8 @@ struct NativeGroup {
     group_sync(Native::kFirstGroup + group, 128);
   }
 
-  /// Goes over to tile n's references; the products must be done.
-  __device__ void refer(unsigned n) {
+  /// Rescales the accumulator to tile n's row maxes; the products must be done.
+  __device__ void rescale(unsigned n) {
     if (load_shared_u32(s.risen(n)) == 0) return;
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
@@ -118,10 +117,10 @@ struct NativeGroup {
       const float f0 = load_float(at), f1 = load_float(at + 4);
       LATHE_UNROLL
       for (int m = 0; m < 4; ++m) {
-        sums[m][4 * j] *= f0;
-        sums[m][4 * j + 1] *= f1;
-        sums[m][4 * j + 2] *= f0;
-        sums[m][4 * j + 3] *= f1;
+        acc[m][4 * j] *= f0;
+        acc[m][4 * j + 1] *= f1;
+        acc[m][4 * j + 2] *= f0;
+        acc[m][4 * j + 3] *= f1;
       }
     }
   }
@@ -129,11 +128,11 @@ struct NativeGroup {
   /// Issues O += P V of tile n.
   __device__ void add(unsigned n) {
     barrier_wait(s.full(n), NativeShared::parity(n));
-    barrier_wait(s.weighed(n), NativeShared::parity(n));
-    refer(n);
+    barrier_wait(s.p_full(n), NativeShared::parity(n));
+    rescale(n);
     clear_values(n);
     const std::uint32_t from = s.keys(n) + values_at;
-    const std::uint64_t tile = descriptor_here(half_tile_descriptor(s.weights(n)));
+    const std::uint64_t tile = descriptor_here(half_tile_descriptor(s.p_tile(n)));
     LATHE_UNROLL
     for (int m = 0; m < 4; ++m) {
       std::uint32_t a[2][4];
@@ -141,7 +140,7 @@ struct NativeGroup {
       for (int k = 0; k < 2; ++k) {
         std::uint32_t v[4];
         // Four chunks to the right is one bit of the swizzled address.
-        load_matrices_turned((from ^ (m & 1) << 6) + m / 2 * Native::kDimBytes + k * 32 * 128, v);
+        load_matrices_trans((from ^ (m & 1) << 6) + m / 2 * Native::kDimBytes + k * 32 * 128, v);
         a[k][0] = permute_bytes(v[0], v[1], 0x6420);
         a[k][1] = permute_bytes(v[0], v[1], 0x7531);
         a[k][2] = permute_bytes(v[2], v[3], 0x6420);
@@ -150,23 +149,23 @@ struct NativeGroup {
       wgmma_fence();
       LATHE_UNROLL
       for (int k = 0; k < 2; ++k) {
-        mma_m64_e4m3_rows(sums[m], a[k], descriptor_at(tile, static_cast<std::uint32_t>(k * 32)));
+        mma_m64_e4m3_rows(acc[m], a[k], descriptor_at(tile, static_cast<std::uint32_t>(k * 32)));
       }
     }
     wgmma_commit();
   }
 
-  /// Scores of tile n to weights in shared memory. r0, r1: the references that the sums have.
-  __device__ void weigh(float (&d)[32], unsigned n, int limit0, int limit1, float r0, float r1) {
-    hide_keys(d, mask(n), lane);
-    hide_after(d, limit0, limit1, lane);
+  /// Turns S of tile n into P in shared memory. r0, r1: the accumulator's row maxes.
+  __device__ void softmax(float (&d)[32], unsigned n, int limit0, int limit1, float r0, float r1) {
+    mask_keys(d, mask(n), lane);
+    mask_after(d, limit0, limit1, lane);
     float m0 = d[0], m1 = d[2];
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
       m0 = fmaxf(m0, fmaxf(d[4 * j], d[4 * j + 1]));
       m1 = fmaxf(m1, fmaxf(d[4 * j + 2], d[4 * j + 3]));
     }
-    const bool grows = m0 * p.scale > r0 + kWeightLimit || m1 * p.scale > r1 + kWeightLimit;
+    const bool grows = m0 * p.scale > r0 + kNativeMaxLog2P || m1 * p.scale > r1 + kNativeMaxLog2P;
     const bool rises = warp_any(grows);
     float f0 = 1, f1 = 1;
     if (rises) {
@@ -174,8 +173,8 @@ struct NativeGroup {
       m1 = fmaxf(m1, shuffle_xor(m1, 1));
       m0 = fmaxf(m0, shuffle_xor(m0, 2)) * p.scale;
       m1 = fmaxf(m1, shuffle_xor(m1, 2)) * p.scale;
-      const float s0 = m0 > r0 + kWeightLimit ? m0 - kWeightOfMost : r0;
-      const float s1 = m1 > r1 + kWeightLimit ? m1 - kWeightOfMost : r1;
+      const float s0 = m0 > r0 + kNativeMaxLog2P ? m0 - kNativeStartLog2P : r0;
+      const float s1 = m1 > r1 + kNativeMaxLog2P ? m1 - kNativeStartLog2P : r1;
       f0 = native_factor(r0, s0);
       f1 = native_factor(r1, s1);
       r0 = s0;
@@ -183,18 +182,18 @@ struct NativeGroup {
     }
     if ((lane & 3) == 0) {
       const auto at = static_cast<std::uint32_t>(row * 4);
-      store_float(s.references(n) + at, r0);
-      store_float(s.references(n) + at + 32, r1);
+      store_float(s.row_maxes(n) + at, r0);
+      store_float(s.row_maxes(n) + at + 32, r1);
       store_float(s.factors(n) + at, f0);
       store_float(s.factors(n) + at + 32, f1);
     }
     if (lane == 0) {
       store_shared_u8(s.risen(n) + static_cast<std::uint32_t>(warp), rises);
     }
-    total[0] *= native_factor(reference[0], r0);
-    total[1] *= native_factor(reference[1], r1);
-    reference[0] = r0;
-    reference[1] = r1;
+    row_sum[0] *= native_factor(row_max[0], r0);
+    row_sum[1] *= native_factor(row_max[1], r1);
+    row_max[0] = r0;
+    row_max[1] = r1;
     const float z0 = r0 == kNoKey ? 0.f : r0, z1 = r1 == kNoKey ? 0.f : r1;
     std::uint32_t w[2][4];
     LATHE_UNROLL
@@ -204,30 +203,30 @@ struct NativeGroup {
       for (int i = 0; i < 8; ++i) {
         x[i] = exp2_fast(fmaf(d[4 * j + i], p.scale, (i & 2) == 0 ? -z0 : -z1));
       }
-      total[0] += (x[0] + x[1]) + (x[4] + x[5]);
-      total[1] += (x[2] + x[3]) + (x[6] + x[7]);
+      row_sum[0] += (x[0] + x[1]) + (x[4] + x[5]);
+      row_sum[1] += (x[2] + x[3]) + (x[6] + x[7]);
       w[j / 4][j % 4] = pack_e4m3(x[0], x[1]) | pack_e4m3(x[4], x[5]) << 16;
       w[j / 4][j % 4 + 1] = pack_e4m3(x[2], x[3]) | pack_e4m3(x[6], x[7]) << 16;
     }
-    const int line = warp * 16 + (lane & 15);
+    const int m_row = warp * 16 + (lane & 15);
     LATHE_UNROLL
     for (int k = 0; k < 2; ++k) {
-      store_matrices(swizzled_64(s.weights(n), line, 2 * k + lane / 16), w[k][0], w[k][1], w[k][2],
+      store_matrices(swizzled_64(s.p_tile(n), m_row, 2 * k + lane / 16), w[k][0], w[k][1], w[k][2],
                      w[k][3]);
     }
     fence_async_proxy();
-    barrier_arrive(s.weighed(n));
+    barrier_arrive(s.p_full(n));
   }
 
   __device__ void add_alone(unsigned n) {
     add(n);
     wgmma_wait<0>();
-    pin_sums();
+    pin_acc();
     release(s.empty(n));
   }
-  /// The references of this thread's lines behind tile n, which is weighed.
-  __device__ void references(unsigned n, float& r0, float& r1) const {
-    const std::uint32_t at = s.references(n) + static_cast<std::uint32_t>(row * 4);
+  /// This thread's row maxes after tile n, whose P is ready.
+  __device__ void row_maxes(unsigned n, float& r0, float& r1) const {
+    const std::uint32_t at = s.row_maxes(n) + static_cast<std::uint32_t>(row * 4);
     r0 = load_float(at);
     r1 = load_float(at + 32);
   }
@@ -242,32 +241,32 @@ struct NativeGroup {
     wgmma_pin(d);
     float r0 = kNoKey, r1 = kNoKey;
     if (group == 1) {
-      barrier_wait(s.weighed(n), NativeShared::parity(n));
-      references(n, r0, r1);
+      barrier_wait(s.p_full(n), NativeShared::parity(n));
+      row_maxes(n, r0, r1);
       limit[0] -= kLatentTile;
       limit[1] -= kLatentTile;
     }
-    weigh(d, own, limit[0], limit[1], r0, r1);
+    softmax(d, own, limit[0], limit[1], r0, r1);
     if (group == 1) add_alone(n);
     LATHE_ROLLED
     for (; own + 2 < end; own += 2) {
-      // The own tile's values, and the next one's scores.
+      // PV of the own tile, and QK of the next one.
       add(own);
       barrier_wait(s.full(own + 2), NativeShared::parity(own + 2));
       score(d, own + 2);
       wgmma_wait<1>();
       release(s.empty(own));
       wgmma_wait<0>();
-      pin_sums();
+      pin_acc();
       wgmma_pin(d);
-      // The other group's tile, and the own one's weights.
+      // PV of the other warpgroup's tile, and the own softmax.
       add(own + 1);
       limit[0] -= 2 * kLatentTile;
       limit[1] -= 2 * kLatentTile;
-      references(own + 1, r0, r1);
-      weigh(d, own + 2, limit[0], limit[1], r0, r1);
+      row_maxes(own + 1, r0, r1);
+      softmax(d, own + 2, limit[0], limit[1], r0, r1);
       wgmma_wait<0>();
-      pin_sums();
+      pin_acc();
       release(s.empty(own + 1));
     }
     release(s.q_empty());
@@ -276,33 +275,33 @@ struct NativeGroup {
   }
 
   /// last: the item's last tile.
-  __device__ void finish(const LatentItemFacts& item, unsigned last) {
+  __device__ void finish(const LatentWorkInfo& item, unsigned last) {
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
-      total[i] *= native_factor(
-          reference[i],
-          load_float(s.references(last) + static_cast<std::uint32_t>((row + 8 * i) * 4)));
-      total[i] += shuffle_xor(total[i], 1);
-      total[i] += shuffle_xor(total[i], 2);
+      row_sum[i] *= native_factor(
+          row_max[i],
+          load_float(s.row_maxes(last) + static_cast<std::uint32_t>((row + 8 * i) * 4)));
+      row_sum[i] += shuffle_xor(row_sum[i], 1);
+      row_sum[i] += shuffle_xor(row_sum[i], 2);
     }
     if ((lane & 3) == 0) {
-      store_float(s.totals(group) + static_cast<std::uint32_t>(row * 4), total[0]);
-      store_float(s.totals(group) + static_cast<std::uint32_t>(row * 4 + 32), total[1]);
+      store_float(s.row_sums(group) + static_cast<std::uint32_t>(row * 4), row_sum[0]);
+      store_float(s.row_sums(group) + static_cast<std::uint32_t>(row * 4 + 32), row_sum[1]);
     }
-    group_sync(Native::kSumsReady, 256);
-    if (thread < Native::kLines) {
+    group_sync(Native::kRowSumsReady, 256);
+    if (thread < Native::kMRows) {
       const auto at = static_cast<std::uint32_t>(thread * 4);
-      const std::int32_t line = item.first + thread;
-      const float sum = load_float(s.totals(0) + at) + load_float(s.totals(1) + at);
-      const float lse2 = sum > 0 ? load_float(s.references(last) + at) + log2_fast(sum) : kNoKey;
+      const std::int32_t m_row = item.first + thread;
+      const float sum = load_float(s.row_sums(0) + at) + load_float(s.row_sums(1) + at);
+      const float lse2 = sum > 0 ? load_float(s.row_maxes(last) + at) + log2_fast(sum) : kNoKey;
       float factor = sum > 0 ? (item.number < 0 ? p.value_scale : 1.f) / sum : 0.f;
-      if (line < item.lines) {
-        const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
-        const std::int32_t head = line - r * p.heads;
+      if (m_row < item.m_rows) {
+        const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(m_row)));
+        const std::int32_t head = m_row - r * p.heads;
         constexpr float kLn2 = 0.6931471805599453f;
         if (item.number >= 0) {
           if (group == 0) {
-            p.part_lse[std::int64_t{item.number} * (p.tiles * Native::kLines) + line] = lse2;
+            p.partial_lse[std::int64_t{item.number} * (p.m_blocks * Native::kMRows) + m_row] = lse2;
           }
         } else {
           if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
@@ -315,7 +314,7 @@ struct NativeGroup {
     }
     group_sync(Native::kFirstGroup + group, 128);
     if (item.number >= 0) {
-      store_part(item);
+      store_partial(item);
     } else {
       store_out(item);
     }
@@ -323,44 +322,44 @@ struct NativeGroup {
   __device__ float scale_of(int in_tile) const {
     return load_float(s.scales(group) + static_cast<std::uint32_t>(in_tile * 4));
   }
-  __device__ void store_part(const LatentItemFacts& item) const {
-    uint2* to = part_chunks<PartOrder::turned>(p, Native::kLines, item.number,
-                                               item.first / Native::kLines) +
+  __device__ void store_partial(const LatentWorkInfo& item) const {
+    uint2* to = partial_chunks<PartialLayout::swapped>(p, Native::kMRows, item.number,
+                                                       item.first / Native::kMRows) +
                 thread;
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
       LATHE_UNROLL
       for (int e = 0; e < 2; ++e) {
         const int in_tile = 8 * j + 2 * (lane & 3) + e;
-        if (item.first + in_tile >= item.lines) continue;
+        if (item.first + in_tile >= item.m_rows) continue;
         const float factor = scale_of(in_tile);
         LATHE_UNROLL
         for (int m = 0; m < 4; m += 2) {
           to[((group * 2 + m / 2) * 16 + 2 * j + e) * 128] =
-              f16_chunk(sums[m][4 * j + e] * factor, sums[m][4 * j + 2 + e] * factor,
-                        sums[m + 1][4 * j + e] * factor, sums[m + 1][4 * j + 2 + e] * factor);
+              f16_chunk(acc[m][4 * j + e] * factor, acc[m][4 * j + 2 + e] * factor,
+                        acc[m + 1][4 * j + e] * factor, acc[m + 1][4 * j + 2 + e] * factor);
         }
       }
     }
   }
-  __device__ void store_out(const LatentItemFacts& item) const {
+  __device__ void store_out(const LatentWorkInfo& item) const {
     const int column = group * 256 + warp * 16 + lane / 4 * 2;
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
       LATHE_UNROLL
       for (int e = 0; e < 2; ++e) {
         const int in_tile = 8 * j + 2 * (lane & 3) + e;
-        const std::int32_t line = item.first + in_tile;
-        if (line >= item.lines) continue;
+        const std::int32_t m_row = item.first + in_tile;
+        if (m_row >= item.m_rows) continue;
         const float factor = scale_of(in_tile);
-        const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
-        const std::int32_t head = line - r * p.heads;
+        const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(m_row)));
+        const std::int32_t head = m_row - r * p.heads;
         std::uint16_t* to =
             p.out + (item.row + r) * p.out_stride + std::int64_t{head} * Native::kValues + column;
         LATHE_UNROLL
         for (int m = 0; m < 4; ++m) {
           *reinterpret_cast<std::uint32_t*>(to + 64 * m) =
-              pack_bf16(sums[m][4 * j + e] * factor, sums[m][4 * j + 2 + e] * factor);
+              pack_bf16(acc[m][4 * j + e] * factor, acc[m][4 * j + 2 + e] * factor);
         }
       }
     }
@@ -371,7 +370,7 @@ struct NativeGroup {
     for (unsigned number = 0;; ++number) {
       begin();
       barrier_wait(s.q_full(), number & 1);
-      const LatentItemFacts item = LatentItemFacts::load(s.item(number));
+      const LatentWorkInfo item = LatentWorkInfo::load(s.item(number));
       if (item.tiles == 0) return;
       fence_async_proxy();
       int limit[2];
@@ -383,7 +382,7 @@ struct NativeGroup {
       const unsigned end = n + static_cast<unsigned>(item.tiles);
       tiles(n, end, limit);
       n = end;
-      finish(LatentItemFacts::load(s.item(number)), n - 1);
+      finish(LatentWorkInfo::load(s.item(number)), n - 1);
     }
   }
 };
@@ -393,15 +392,15 @@ static __global__ void __launch_bounds__(Native::kThreads, 1)
                          const __grid_constant__ NativeMaps maps) {
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const NativeShared s{shared_address(shared_bytes)};
-  const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.tiles;
-  const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.tiles;
+  const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.m_blocks;
+  const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.m_blocks;
   if (threadIdx.x == 0) {
     barrier_init(s.q_full(), Native::kQueryThreads + 1);
     barrier_init(s.q_empty(), 8);
     for (unsigned b = 0; b < Native::kBuffers; ++b) {
       barrier_init(s.full(b), 1);
       barrier_init(s.empty(b), 8);
-      barrier_init(s.weighed(b), 128);
+      barrier_init(s.p_full(b), 128);
     }
     barriers_visible();
   }
@@ -411,10 +410,10 @@ static __global__ void __launch_bounds__(Native::kThreads, 1)
   if (group == 2) {
     lower_registers<40>();
     if (thread < 32) {
-      native_fill_keys(p, maps, s, worker, tile, thread);
+      native_load_keys(p, maps, s, worker, tile, thread);
       write_keyless(p, thread);
     } else {
-      native_fill_queries(p, s, worker, tile, thread - 32);
+      native_load_queries(p, s, worker, tile, thread - 32);
     }
   } else {
     raise_registers<232>();

@@ -11,22 +11,23 @@ template <auto kKernel, int kThreads, int kSharedBytes>
 cudaError_t launch(const LatentParams& p, const NativeMaps& maps, cudaStream_t stream) {
   const cudaError_t status = allow_shared<kKernel>(kSharedBytes);
   if (status != cudaSuccess) return status;
-  kKernel<<<static_cast<unsigned>(p.workers * p.tiles), kThreads, kSharedBytes, stream>>>(p, maps);
+  kKernel<<<static_cast<unsigned>(p.workers * p.m_blocks), kThreads, kSharedBytes, stream>>>(p,
+                                                                                             maps);
   return cudaGetLastError();
 }
-template <int kTileLines>
-cudaError_t launch_few(const LatentParams& p, const NativeMaps& maps, cudaStream_t stream) {
-  using N = NativeFew<kTileLines>;
-  return launch<latent_native_few_kernel<kTileLines>, N::kThreads, N::kSharedBytes>(p, maps,
-                                                                                    stream);
+template <int kBlockM>
+cudaError_t launch_swap_ab(const LatentParams& p, const NativeMaps& maps, cudaStream_t stream) {
+  using N = NativeSwapAb<kBlockM>;
+  return launch<latent_native_swap_ab_kernel<kBlockM>, N::kThreads, N::kSharedBytes>(p, maps,
+                                                                                     stream);
 }
 
 }  // namespace
 
-cudaError_t launch_native_mla_fp8(const LatentParams& p, int tile_lines, cudaStream_t stream) {
+cudaError_t launch_native_mla_fp8(const LatentParams& p, int block_m, cudaStream_t stream) {
   // Boxes of 128 dimensions of the keys of a page, and of the last 64.
   const std::int64_t page_size = p.main.page_size.divisor;
-  // A map has one page at least; where the pool has none, no box is asked for.
+  // A tensor map needs one page at least; where the pool has none, no box is copied.
   const bool some = p.main.pages_count > 0;
   PageBoxes boxes{.base = some ? static_cast<const void*>(p.main.pages) : p.q,
                   .pages = some ? p.main.pages_count : 1,
@@ -37,13 +38,13 @@ cudaError_t launch_native_mla_fp8(const LatentParams& p, int tile_lines, cudaStr
                   .box_bytes = 128,
                   .box_rows = page_size < kLatentTile ? page_size : kLatentTile};
   NativeMaps maps;
-  cudaError_t status = make_page_map(maps.wide, boxes);
+  cudaError_t status = make_page_map(maps.dims128, boxes);
   boxes.box_bytes = 64;
-  if (status == cudaSuccess) status = make_page_map(maps.narrow, boxes);
+  if (status == cudaSuccess) status = make_page_map(maps.dims64, boxes);
   if (status != cudaSuccess) return status;
-  if (tile_lines == 8) return launch_few<8>(p, maps, stream);
-  if (tile_lines == 16) return launch_few<16>(p, maps, stream);
-  if (tile_lines == 32) return launch_few<32>(p, maps, stream);
+  if (block_m == 8) return launch_swap_ab<8>(p, maps, stream);
+  if (block_m == 16) return launch_swap_ab<16>(p, maps, stream);
+  if (block_m == 32) return launch_swap_ab<32>(p, maps, stream);
   return launch<latent_native_kernel, Native::kThreads, Native::kSharedBytes>(p, maps, stream);
 }
 

@@ -4,10 +4,10 @@
 namespace lathe::cuda {
 cudaError_t launch_latent_count(const LatentParams& p, std::int64_t most, std::int32_t* keys,
                                 cudaStream_t stream) {
-  if (p.units == 0) return cudaSuccess;
+  if (p.work_tiles == 0) return cudaSuccess;
   const auto bound = static_cast<std::int32_t>(most < INT32_MAX ? most : INT32_MAX);
-  latent_count_kernel<<<(static_cast<unsigned>(p.units) + 127) / 128, 128, 0, stream>>>(p, bound,
-                                                                                        keys);
+  latent_count_kernel<<<(static_cast<unsigned>(p.work_tiles) + 127) / 128, 128, 0, stream>>>(
+      p, bound, keys);
   return cudaGetLastError();
 }
 

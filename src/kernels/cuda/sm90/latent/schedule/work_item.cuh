@@ -1,4 +1,4 @@
-// What consumers have to know of a work item, told through shared memory with its queries.
+// What consumers need to know of a work item, published through shared memory with its queries.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -6,25 +6,26 @@
 
 namespace lathe::cuda {
 
-struct LatentItemFacts {
+struct LatentWorkInfo {
   static constexpr std::uint32_t kBytes = 32;
 
   std::int32_t tiles = 0;  // of keys; 0: there are no more items
-  // Keys of the item that the unit's first row sees; where lines are few, the first of the block's tile.
+  // Keys of the item that the work tile's first row sees; with small M blocks, that the block's
+  // first row sees.
   std::int32_t limit = 0;
-  std::int32_t row = 0;     // of q, the unit's first
-  std::int32_t lines = 0;   // of the unit
-  std::int32_t number = 0;  // of the item, where the unit has several, else -1
-  std::int32_t first = 0;   // line of the unit that this block begins with
+  std::int32_t row = 0;     // of q, the work tile's first
+  std::int32_t m_rows = 0;  // of the work tile
+  std::int32_t number = 0;  // of the item, where the work tile is split, else -1
+  std::int32_t first = 0;   // M row that this block begins with
   std::int32_t tile = 0;    // number of its first tile of keys, where tiles are numbered
 
-  /// The tiles that an item's keys are taken as: as many for each of kGroups consumers.
+  /// The tiles of an item: as many for each of kGroups consumers.
   template <int kGroups>
   __device__ static int tiles_of(const LatentItem& item) {
     constexpr int kKeys = kGroups * kLatentTile;
     return (item.count + kKeys - 1) / kKeys * kGroups;
   }
-  __device__ static LatentItemFacts load(std::uint32_t at) {
+  __device__ static LatentWorkInfo load(std::uint32_t at) {
     const uint4 v = load_shared_u128(at), w = load_shared_u128(at + 16);
     const auto i32 = [](std::uint32_t x) { return static_cast<std::int32_t>(x); };
     return {i32(v.x), i32(v.y), i32(v.z), i32(v.w), i32(w.x), i32(w.y), i32(w.z)};
@@ -35,7 +36,7 @@ struct LatentItemFacts {
   __device__ static unsigned load_tile(std::uint32_t at) { return load_shared_u32(at + 24); }
   __device__ void store(std::uint32_t at) const {
     const auto u32 = [](std::int32_t x) { return static_cast<std::uint32_t>(x); };
-    store_shared(at, u32(tiles), u32(limit), u32(row), u32(lines));
+    store_shared(at, u32(tiles), u32(limit), u32(row), u32(m_rows));
     store_shared(at + 16, u32(number), u32(first), u32(tile), 0);
   }
 };

@@ -1,13 +1,13 @@
-// Which lines and keys a unit has, and where a key lies.
+// Work tiles: which M rows and keys they have, and where a key is.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/latent_params.h"
 
 namespace lathe::cuda {
 
-struct LatentUnitPlace {
+struct LatentWorkTile {
   std::int32_t row = 0;      // first row of q
-  std::int32_t lines = 0;    // rows x heads
+  std::int32_t m_rows = 0;   // rows x heads
   std::int32_t request = 0;  // where a page table is used
   std::int32_t limit = 0;    // dense: keys that the first row sees; the row after sees one more
   std::int32_t keys = 0;     // of the main source
@@ -21,61 +21,62 @@ __device__ inline std::int32_t listed(const LatentSource& s, std::int32_t row) {
   return n < 0 ? 0 : n < s.width ? n : s.width;
 }
 
-__device__ inline LatentUnitPlace unit_place(const LatentParams& p, std::int32_t unit) {
-  LatentUnitPlace u;
+__device__ inline LatentWorkTile find_work_tile(const LatentParams& p, std::int32_t work_tile) {
+  LatentWorkTile u;
   if (p.dense) {
-    u.request = unit;
-    u.row = p.q_indptr[unit];
-    const std::int32_t rows = p.q_indptr[unit + 1] - u.row;
-    u.lines = rows * p.heads;
-    u.keys = p.kv_lens[unit];
+    u.request = work_tile;
+    u.row = p.q_indptr[work_tile];
+    const std::int32_t rows = p.q_indptr[work_tile + 1] - u.row;
+    u.m_rows = rows * p.heads;
+    u.keys = p.kv_lens[work_tile];
     u.limit = u.keys - rows + 1;
     u.padded = u.keys;
   } else {
-    u.row = unit;
-    u.lines = p.heads;
-    u.keys = listed(p.main, unit);
+    u.row = work_tile;
+    u.m_rows = p.heads;
+    u.keys = listed(p.main, work_tile);
     u.padded = (u.keys + kLatentTile - 1) / kLatentTile * kLatentTile;
-    if (p.extra.indices != nullptr) u.extra = listed(p.extra, unit);
-    if (p.row_request != nullptr) u.request = p.row_request[unit];
+    if (p.extra.indices != nullptr) u.extra = listed(p.extra, work_tile);
+    if (p.row_request != nullptr) u.request = p.row_request[work_tile];
     if (p.main.table != nullptr && u.request >= 0) u.limit = p.kv_lens[u.request];
   }
   return u;
 }
 
-/// What names a key, as loaded: a page and a place in it, or a slot. It is loaded long before it is used,
+/// A key's slot as loaded: a page and an offset in it, or a slot. It is loaded long before its use,
 /// so that nobody waits for it.
-struct KeyName {
+struct KeySlot {
   static constexpr std::int32_t kSlot = -1, kExtraSlot = -2;
 
   std::int32_t value = -1;
   std::int32_t offset = 0;  // in page `value`, or what kind of slot `value` is
 };
 
-/// How the keys of a unit's tile are named.
+/// How the keys of a tile are given.
 enum class KeyKind : std::int32_t { none, slot, extra_slot, position, page };
 
-/// Of the tile that begins with key `index`, counted over the main source's, filled up to a tile, and the extra's.
-__device__ inline KeyKind key_kind(const LatentParams& p, const LatentUnitPlace& u,
+/// Of the tile that begins with key `index`, counted over the main source's, padded to a tile, and
+/// the extra's.
+__device__ inline KeyKind key_kind(const LatentParams& p, const LatentWorkTile& u,
                                    std::int32_t index) {
   if (index >= u.padded && u.extra > 0) return KeyKind::extra_slot;
   if (p.main.indices == nullptr) return KeyKind::page;
   return p.main.table == nullptr ? KeyKind::slot : KeyKind::position;
 }
-/// Key `index` of a unit, counted over the main source's, filled up to a tile, and the extra's.
-__device__ inline KeyName key_name(const LatentParams& p, const LatentUnitPlace& u,
+/// Key `index` of a work tile, counted over the main source's, padded to a tile, and the extra's.
+__device__ inline KeySlot key_slot(const LatentParams& p, const LatentWorkTile& u,
                                    std::int32_t index) {
   if (index >= u.padded && u.extra > 0) {
     index -= u.padded;
     if (index >= u.extra) return {};
     return {load_once(p.extra.indices + std::int64_t{u.row} * p.extra.width + index),
-            KeyName::kExtraSlot};
+            KeySlot::kExtraSlot};
   }
   if (index >= u.keys) return {};
   if (p.main.indices != nullptr) {
     index = load_once(p.main.indices + std::int64_t{u.row} * p.main.width + index);
-    if (p.main.table == nullptr) return {index, KeyName::kSlot};
-    // A position: this is where its page is waited for.
+    if (p.main.table == nullptr) return {index, KeySlot::kSlot};
+    // A position: its page is awaited here.
     if (index < 0 || index >= u.limit) return {};
   }
   const auto page = static_cast<std::int32_t>(p.main.page_size(static_cast<std::uint32_t>(index)));
@@ -84,16 +85,16 @@ __device__ inline KeyName key_name(const LatentParams& p, const LatentUnitPlace&
           index - page * static_cast<std::int32_t>(p.main.page_size.divisor)};
 }
 
-/// Where a token's bytes lie; row null: nowhere.
+/// Where a token's bytes are; row null: nowhere.
 struct KeyPlace {
   const std::byte* row = nullptr;
   const std::byte* scales = nullptr;
 };
 
 template <class Format>
-__device__ inline KeyPlace key_place(const LatentParams& p, const KeyName& k) {
+__device__ inline KeyPlace key_place(const LatentParams& p, const KeySlot& k) {
   if (k.value < 0) return {};
-  const LatentSource& s = k.offset == KeyName::kExtraSlot ? p.extra : p.main;
+  const LatentSource& s = k.offset == KeySlot::kExtraSlot ? p.extra : p.main;
   std::int32_t page = k.value, offset = k.offset;
   if (offset < 0) {
     page = static_cast<std::int32_t>(s.page_size(static_cast<std::uint32_t>(k.value)));
@@ -104,71 +105,72 @@ __device__ inline KeyPlace key_place(const LatentParams& p, const KeyName& k) {
   return {base + offset * Format::kRowBytes, base + s.scales + offset * 8};
 }
 
-/// The items of this block's worker, in order, without those whose unit has no line in this block's
-/// tile. Every role of a block walks them alike.
+/// The items of this block's worker, in order, without those whose work tile has no M row in this
+/// block's M block. All roles of a block walk them alike.
 struct LatentItems {
   std::int32_t next;
   std::int32_t end;
   std::int32_t number = 0;  // of the item that take() gave
   LatentItem item{};
-  LatentUnitPlace unit;
-  bool split = false;  // the unit has several items
+  LatentWorkTile work_tile;
+  bool split = false;  // the work tile is split
 
   __device__ LatentItems(const LatentParams& p, std::int32_t worker)
       : next(static_cast<std::int32_t>(p.worker_items[worker])),
         end(static_cast<std::int32_t>(p.worker_items[worker + 1])) {}
 
-  template <int kTileLines>
+  template <int kBlockM>
   __device__ bool take(const LatentParams& p, std::int32_t tile) {
     while (next < end) {
       ++next;
       look_up(p);
-      if (tile * kTileLines < unit.lines) return true;
+      if (tile * kBlockM < work_tile.m_rows) return true;
     }
     return false;
   }
-  /// Reads the item again, for those that would rather not keep it in registers.
+  /// Reads the item again, for roles that would rather not keep it in registers.
   __device__ void look_up(const LatentParams& p) {
     number = next - 1;
     const int4 v = reinterpret_cast<const int4*>(p.items)[number];
     item = {v.x, v.y, v.z, v.w};
-    unit = unit_place(p, item.unit);
-    split = p.unit_items[item.unit + 1] - p.unit_items[item.unit] > 1;
+    work_tile = find_work_tile(p, item.work_tile);
+    split = p.work_tile_items[item.work_tile + 1] - p.work_tile_items[item.work_tile] > 1;
   }
 };
 
-/// Rows of a unit before those of a tile of few lines (LatentParams::tiles); of tiles of 64 lines 0, as their kernels
-/// find out a line's row themselves.
-template <int kTileLines>
+/// Rows of a work tile before those of a small M block (LatentParams::m_blocks); 0 at 64 M rows,
+/// whose kernels find an M row's row themselves.
+template <int kBlockM>
 __device__ inline std::int32_t rows_before(const LatentParams& p, std::int32_t tile) {
-  if constexpr (kTileLines == 64) {
+  if constexpr (kBlockM == 64) {
     return 0;
   } else {
-    return static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(tile * kTileLines)));
+    return static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(tile * kBlockM)));
   }
 }
 
-/// Whether another launch does the call (stage.cuh).
-__device__ inline bool left_to_another(const LatentParams& p) {
+/// Whether another launch does this call (stage.cuh).
+__device__ inline bool another_launch_runs(const LatentParams& p) {
   return p.overflow != nullptr && (*p.overflow != 0) != p.overflowed;
 }
 
-/// By one warp, where no unit is cut and so nothing is combined: zeros for the lines of this block's share
-/// of the units that have no key.
+/// By one warp, where no work tile is split and so no combine runs: zeros for this block's share of
+/// the work tiles without keys.
 __device__ inline void write_keyless(const LatentParams& p, int lane) {
   if (p.cut) return;
   const auto blocks = static_cast<std::int32_t>(gridDim.x);
-  for (auto first = static_cast<std::int32_t>(blockIdx.x); first < p.units; first += 32 * blocks) {
+  for (auto first = static_cast<std::int32_t>(blockIdx.x); first < p.work_tiles;
+       first += 32 * blocks) {
     const std::int32_t mine = first + lane * blocks;
     const std::uint32_t keyless =
-        warp_ballot(mine < p.units && p.unit_items[mine] == p.unit_items[mine + 1]);
+        warp_ballot(mine < p.work_tiles && p.work_tile_items[mine] == p.work_tile_items[mine + 1]);
     LATHE_ROLLED
     for (int i = 0; i < 32; ++i) {
       if ((keyless >> i & 1) == 0) continue;
-      const LatentUnitPlace u = unit_place(p, first + i * blocks);
-      for (std::int32_t line = 0; line < u.lines; ++line) {
-        const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(line)));
-        const std::int32_t head = line - r * p.heads;
+      const LatentWorkTile u = find_work_tile(p, first + i * blocks);
+      for (std::int32_t m_row = 0; m_row < u.m_rows; ++m_row) {
+        const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(m_row)));
+        const std::int32_t head = m_row - r * p.heads;
         auto* out =
             reinterpret_cast<uint2*>(p.out + (u.row + r) * p.out_stride + std::int64_t{head} * 512);
         for (int c = lane; c < 128; c += 32) out[c] = {0, 0};

@@ -26,9 +26,9 @@ template <class Format>
 cudaError_t launch(const LatentParams& p, const LatentStageArrays& stages, cudaStream_t stream) {
   const auto sources = static_cast<unsigned>(stages.sources);
   const std::int32_t pages = (std::max(stages.of[0].pages, stages.of[1].pages) + 3) / 4 * 4;
-  // So many of a processor's as it holds.
+  // As many blocks of an SM as it holds.
   const auto blocks = [&](int each) {
-    return dim3(static_cast<unsigned>(each * p.workers * p.tiles), sources);
+    return dim3(static_cast<unsigned>(each * p.workers * p.m_blocks), sources);
   };
   cudaError_t status = allow_shared<latent_mark_kernel>(kMostStagedPages);
   if (status != cudaSuccess) return status;

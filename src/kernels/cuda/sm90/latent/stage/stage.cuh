@@ -1,9 +1,10 @@
-// fp8 pages that lists of many rows name, decoded once into bf16 rows before they are attended to.
+// Stages fp8 pages: pages that the lists of many rows share are decoded once into bf16 rows before
+// the attention.
 //
-// A key of an extend is read by many rows, and converted by each where pages stay as they are (m64_fp8.cuh).
-// The lists mark the pages that they name, one block gives those places, and each page is decoded whole to its place while
-// the lists are written anew, by rows at these places. The bf16 kernels get both: to look places up themselves takes them
-// 8 % longer, probably since all processors ask L2 for the same few lines.
+// A key of an extend is read by many rows, and each would convert it (m64_fp8.cuh). Lists mark
+// their pages, one block numbers the marked pages, then each page is decoded to its place and the
+// lists are rewritten as decoded rows. The bf16 kernels take both; resolving pages themselves costs
+// them 8 %, probably since all SMs ask L2 for the same few lines.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/load/row_format.cuh"
@@ -15,8 +16,8 @@ namespace lathe::cuda {
 
 inline constexpr int kStageThreads = 512, kPlaceThreads = 1024;
 
-/// The page that entry `value` of a row's list names, or -1.
-__device__ inline std::int32_t listed_page(const LatentSource& s, const LatentUnitPlace& u,
+/// The page of entry `value` of a row's list, or -1.
+__device__ inline std::int32_t listed_page(const LatentSource& s, const LatentWorkTile& u,
                                            std::int32_t value) {
   if (value < 0) return -1;
   auto page = static_cast<std::int32_t>(s.page_size(static_cast<std::uint32_t>(value)));
@@ -27,9 +28,9 @@ __device__ inline std::int32_t listed_page(const LatentSource& s, const LatentUn
   return page < s.pages_count ? page : -1;
 }
 
-/// Calls each(unit, entry) for all entries of a source's lists that count, among the grid's x, and stores what it gives
-/// where `to` is not null; a warp takes kPart of a row's at a time, a lane four next to each other. kLast: they are
-/// not read again.
+/// Calls each(work tile, entry) for all valid entries of a source's lists, over the grid's x, and
+/// stores the results where `to` is not null; a warp takes kPart entries of a row at a time, a lane
+/// four neighbours. kLast: they are not read again.
 template <bool kLast, class Each>
 __device__ __forceinline__ void each_entry(const LatentParams& p, bool extra, std::int32_t* to,
                                            const Each& each) {
@@ -37,12 +38,12 @@ __device__ __forceinline__ void each_entry(const LatentParams& p, bool extra, st
   constexpr std::int32_t kAtOnce = 4, kPart = kAtOnce * 128;
   constexpr std::uint32_t kWarps = kStageThreads / 32;
   const auto parts = static_cast<std::uint32_t>((s.width + kPart - 1) / kPart);
-  const std::uint32_t all = static_cast<std::uint32_t>(p.units) * parts;
+  const std::uint32_t all = static_cast<std::uint32_t>(p.work_tiles) * parts;
   const bool aligned = s.width % 4 == 0 && reinterpret_cast<std::uintptr_t>(s.indices) % 16 == 0;
   const std::int32_t lane = static_cast<std::int32_t>(threadIdx.x % 32) * 4;
   for (std::uint32_t n = blockIdx.x * kWarps + threadIdx.x / 32; n < all; n += gridDim.x * kWarps) {
     const auto row = static_cast<std::int32_t>(n / parts);
-    const LatentUnitPlace u = unit_place(p, row);
+    const LatentWorkTile u = find_work_tile(p, row);
     const std::int32_t count = extra ? u.extra : u.keys;
     const std::int64_t list = std::int64_t{row} * s.width;
     const std::int32_t first = static_cast<std::int32_t>(n % parts) * kPart + lane;
@@ -84,8 +85,8 @@ __device__ __forceinline__ void each_entry(const LatentParams& p, bool extra, st
   }
 }
 
-/// Grid: any number of blocks, x sources; shared memory: a byte for each page of the larger pool. Sets the marks of
-/// pages that lists name; they were 0.
+/// Grid: any number of blocks, x sources; shared memory: a byte per page of the larger pool. Sets
+/// the marks of listed pages; they were 0.
 static __global__ void __launch_bounds__(kStageThreads, 3)
     latent_mark_kernel(const __grid_constant__ LatentParams p,
                        const __grid_constant__ LatentStageArrays stages) {
@@ -99,7 +100,7 @@ static __global__ void __launch_bounds__(kStageThreads, 3)
   let_next_begin();
   sync_block();
   const LatentSource& s = blockIdx.y == 0 ? p.main : p.extra;
-  each_entry<false>(p, blockIdx.y > 0, nullptr, [&](const LatentUnitPlace& u, std::int32_t value) {
+  each_entry<false>(p, blockIdx.y > 0, nullptr, [&](const LatentWorkTile& u, std::int32_t value) {
     const std::int32_t page = listed_page(s, u, value);
     if (page >= 0) store_shared_u8(seen + static_cast<std::uint32_t>(page), 1);
     return value;
@@ -110,9 +111,10 @@ static __global__ void __launch_bounds__(kStageThreads, 3)
   }
 }
 
-// The kernels from here on, and the attention's, are launched before the one ahead is done, which they wait for.
+// The kernels from here on, and the attention's, are launched before the previous one is done, and
+// wait for it.
 
-/// Grid: a block a source. Gives marked pages places in their order.
+/// Grid: a block per source. Numbers marked pages in their order.
 static __global__ void __launch_bounds__(kPlaceThreads)
     latent_place_kernel(const __grid_constant__ LatentStageArrays stages) {
   __shared__ ScanShared<int> shared;
@@ -136,7 +138,7 @@ static __global__ void __launch_bounds__(kPlaceThreads)
   if (all > s.room) *stages.overflow = 1;
 }
 
-/// A token's row, a warp's: loaded, and stored as bf16, whole sectors at a time.
+/// A token's row, held by a warp: loaded, and stored as bf16, whole sectors at a time.
 template <class Format>
 struct TokenRow {
   static constexpr int kChunks = Format::kFp8 * 8;  // of 8 codes
@@ -184,8 +186,8 @@ struct TokenRow {
   }
 };
 
-/// Grid: any number of blocks, x sources; shared memory: two bytes for each page of the larger pool. Writes lists by
-/// places and decodes pages to theirs, a token a warp at a time.
+/// Grid: any number of blocks, x sources; shared memory: two bytes per page of the larger pool.
+/// Rewrites lists as decoded rows and decodes pages, a token per warp at a time.
 template <class Format>
 static __global__ void __launch_bounds__(kStageThreads, 2)
     latent_decode_kernel(const __grid_constant__ LatentParams p,
@@ -203,7 +205,7 @@ static __global__ void __launch_bounds__(kStageThreads, 2)
   }
   sync_block();
   const auto page_tokens = static_cast<std::int32_t>(s.page_size.divisor);
-  const auto row_of = [&](const LatentUnitPlace& u, std::int32_t value) {
+  const auto row_of = [&](const LatentWorkTile& u, std::int32_t value) {
     const std::int32_t page = listed_page(s, u, value);
     if (page < 0) return -1;
     const std::uint32_t place = load_shared_u16(places + static_cast<std::uint32_t>(2 * page));

@@ -12,7 +12,7 @@ constexpr std::int64_t kAlign = 256;
 
 std::int64_t padded(std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 std::int64_t page_bytes(const LatentPool& pool) { return pool.page_tokens * pool.row_elems * 2; }
-/// Marks and places of a pool's pages, the pages at these, how many, and lists by them.
+/// Marks and numbers of a pool's pages, the numbered pages, their count, and the rewritten lists.
 std::int64_t map_bytes(const LatentPool& pool, std::int64_t rows) {
   return padded(pool.pages) + padded(pool.pages * 2) + padded(pool.pages * 4) + padded(4) +
          padded(rows * pool.width * 4);
@@ -33,20 +33,20 @@ std::int64_t LatentStage::bytes() const {
   return room == 0 ? 0 : map_bytes(pool, rows) + padded(room * page_bytes(pool));
 }
 
-std::int64_t LatentCut::part_bytes() const {
-  return padded(parts() * tiles * tile_lines * (kLatentValue + 1) * 4);
+std::int64_t LatentCut::partial_bytes() const {
+  return padded(partials() * m_blocks * block_m * (kLatentValue + 1) * 4);
 }
 std::int64_t LatentCut::workspace_bytes() const {
-  return part_bytes() + (main.room == 0 ? 0 : kAlign + main.bytes() + extra.bytes());
+  return partial_bytes() + (main.room == 0 ? 0 : kAlign + main.bytes() + extra.bytes());
 }
 
 void stage_latent(const LatentShape& shape, LatentCut& cut) {
-  const bool fits = !shape.dense && !shape.fp8 && cut.tile_lines == 64 && !cut.all.cut() &&
+  const bool fits = !shape.dense && !shape.fp8 && cut.block_m == 64 && !cut.all.cut() &&
                     shape.main.pages > 0 &&
                     std::max(shape.main.pages, shape.extra.pages) <= kMostStagedPages;
   if (!fits) return;
   const bool two = shape.extra.pages > 0;
-  const std::int64_t left = kLatentPartBytes - cut.part_bytes();
+  const std::int64_t left = kLatentPartialBytes - cut.partial_bytes();
   const auto stage = [&](const LatentPool& pool) {
     const std::int64_t bytes = left / (two ? 2 : 1) - 2 * kAlign - map_bytes(pool, shape.rows);
     const std::int64_t room = std::clamp<std::int64_t>(bytes / page_bytes(pool), 0, pool.pages);
@@ -63,11 +63,12 @@ bool stage_pays(const LatentShape& s, const LatentCut& cut) {
     return stage.room * stage.pool.page_tokens;
   };
   std::int64_t tokens = tokens_of(cut.main) + tokens_of(cut.extra);
-  // Where lists may well name more there is hardly room for what they do name.
+  // Lists that may hold more tokens than there is room for rarely leave room for those they do
+  // hold.
   if (s.tokens > tokens) return false;
   if (s.tokens > 0) tokens = s.tokens;
-  // Seconds, measured on an H200 (bench/notes/m64-fp8/08-staged-pages.md): a tenth of what pages take where they lie, against
-  // launches, lists and a token's way through memory.
+  // Seconds, measured on an H200 (bench/notes/m64-fp8/08-staged-pages.md): a tenth of the time in
+  // place, against launches, lists and a token's way through memory.
   const double rows = static_cast<double>(s.rows), keys = static_cast<double>(s.keys);
   const double saved = 0.1 * rows * keys * s.heads * 2 * (576 + kLatentValue) / 600e12;
   return saved > 15e-6 + rows * keys * 5e-12 + static_cast<double>(tokens) * 0.6e-9;
@@ -76,7 +77,7 @@ bool stage_pays(const LatentShape& s, const LatentCut& cut) {
 LatentStaging::LatentStaging(const LatentCut& cut, std::byte* workspace) {
   const LatentStage* stages[2] = {&cut.main, &cut.extra};
   arrays.sources = cut.extra.room > 0 ? 2 : 1;
-  std::byte* at = workspace + cut.part_bytes();
+  std::byte* at = workspace + cut.partial_bytes();
   std::byte* const begin = at;
   const auto take = [&](std::int64_t bytes) { return std::exchange(at, at + padded(bytes)); };
   const auto ints = [&](std::int64_t n) { return reinterpret_cast<std::int32_t*>(take(n * 4)); };

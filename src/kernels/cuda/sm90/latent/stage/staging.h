@@ -1,4 +1,4 @@
-// Which pages of an extend's lists are decoded first, and where. Internal.
+// Decides which pages of an extend are staged, and places their arrays. Internal.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace lathe::cuda {
 
-/// Whether decoding the pages that lists name, as a cut that stages has it, takes less time than it saves.
+/// Whether staging as the cut has it costs less than it saves.
 bool stage_pays(const LatentShape& shape, const LatentCut& cut);
 
-/// The arrays of a cut that stages, in the workspace behind parts.
+/// The arrays of a cut that stages, in the workspace behind the partials.
 struct LatentStaging {
   LatentStageArrays arrays;
-  std::span<std::byte> zeros;  // what must be 0
+  std::span<std::byte> zeros;  // to be zeroed
   bool may_overflow = false;
 
   LatentStaging(const LatentCut& cut, std::byte* workspace);
@@ -25,7 +25,7 @@ struct LatentStaging {
   LatentParams rows_of(const LatentParams& p, const LatentCut& cut) const;
 };
 
-/// Errors: pools that aren't those of a cut that stages them.
+/// Errors: pools other than those that the cut stages.
 Result<void> check_staged(const AttendArgs& args, const LatentCut& cut);
 
 }  // namespace lathe::cuda

@@ -1,4 +1,4 @@
-// What an instance of the narrow kernel consists of.
+// swap_ab on bf16: launches an instance.
 #pragma once
 
 #include "kernels/cuda/common/shared_limit.h"
@@ -8,32 +8,33 @@
 
 namespace lathe::cuda {
 
-template <class Format, int kTileLines, bool kPages>
-cudaError_t launch_narrow_fill(const LatentParams& p, const CUtensorMap& map, cudaStream_t stream) {
-  using N = LatentNarrow<Format, kTileLines, kPages>;
-  constexpr auto kernel = latent_narrow_kernel<Format, kTileLines, kPages>;
+template <class Format, int kBlockM, bool kPages>
+cudaError_t launch_swap_ab_instance(const LatentParams& p, const CUtensorMap& map,
+                                    cudaStream_t stream) {
+  using N = LatentSwapAb<Format, kBlockM, kPages>;
+  constexpr auto kernel = latent_swap_ab_kernel<Format, kBlockM, kPages>;
   const cudaError_t status = allow_shared<kernel>(N::kSharedBytes);
   if (status != cudaSuccess) return status;
   kernel<<<static_cast<unsigned>(p.workers), N::kThreads, N::kSharedBytes, stream>>>(p, map);
   return cudaGetLastError();
 }
 
-template <class Format, int kTileLines>
-cudaError_t launch_narrow_lines(const LatentParams& p, cudaStream_t stream) {
+template <class Format, int kBlockM>
+cudaError_t launch_swap_ab_m(const LatentParams& p, cudaStream_t stream) {
   CUtensorMap map{};
   if (has_boxes(p)) {
     const cudaError_t status = make_key_map(map, p, Format::kRowBytes);
     if (status != cudaSuccess) return status;
-    return launch_narrow_fill<Format, kTileLines, true>(p, map, stream);
+    return launch_swap_ab_instance<Format, kBlockM, true>(p, map, stream);
   }
-  return launch_narrow_fill<Format, kTileLines, false>(p, map, stream);
+  return launch_swap_ab_instance<Format, kBlockM, false>(p, map, stream);
 }
 
 template <class Format>
-cudaError_t launch_narrow(const LatentParams& p, int tile_lines, cudaStream_t stream) {
-  if (tile_lines == 8) return launch_narrow_lines<Format, 8>(p, stream);
-  if (tile_lines == 16) return launch_narrow_lines<Format, 16>(p, stream);
-  return launch_narrow_lines<Format, 32>(p, stream);
+cudaError_t launch_swap_ab(const LatentParams& p, int block_m, cudaStream_t stream) {
+  if (block_m == 8) return launch_swap_ab_m<Format, 8>(p, stream);
+  if (block_m == 16) return launch_swap_ab_m<Format, 16>(p, stream);
+  return launch_swap_ab_m<Format, 32>(p, stream);
 }
 
 }  // namespace lathe::cuda

@@ -1,8 +1,9 @@
-// Latent attention on fp8 caches with few lines: a block does 8, 16 or 32.
+// Latent attention on fp8 caches, f16 products, A and B swapped: keys on M, 8, 16 or 32 M rows (query row x head) on N.
 //
-// Keys stay fp8 in shared memory, and two multiplying groups make their left operands in registers, as for 64
-// lines (m64_fp8.cuh). Each takes every other tile of 64 keys, all by itself, with sums and references of
-// its own; they meet at an item's end.
+//   S^T [64 keys, M rows]  = K Q^T     O^T [512 dims, M rows] += V^T P^T
+//
+// Keys stay fp8 in shared memory; two consumer warpgroups convert left operands in registers, as m64_fp8.cuh
+// does. Each takes every other tile of 64 keys, with its own accumulator and row maxes; they meet at an item's end.
 #pragma once
 
 #include <cuda.h>
@@ -13,55 +14,55 @@
 
 namespace lathe::cuda {
 
-template <class Format, int kTileLines>
-struct NarrowFp8 {
-  static constexpr int kLines = kTileLines;
-  // More groups would hold more tiles, which memory could be filling.
-  static constexpr int kGroups = 2, kGroupRegisters = 224;
-  static constexpr int kFillRegisters = 48;
-  // f16 weights lie between 2^-24 and 2^16.
-  static constexpr float kMostWeight = cuda::kMostWeight, kFirstWeight = cuda::kFirstWeight;
-  static_assert(kGroups * kGroupRegisters + kFillRegisters <= 504,
+template <class Format, int kBlockM>
+struct SwapAbFp8 {
+  static constexpr int kMRows = kBlockM;
+  // More warpgroups would hold more tiles, which memory could be filling.
+  static constexpr int kGroups = 2, kConsumerRegisters = 224;
+  static constexpr int kProducerRegisters = 48;
+  // f16 P lies between 2^-24 and 2^16.
+  static constexpr float kMaxLog2P = cuda::kMaxLog2P, kStartLog2P = cuda::kStartLog2P;
+  static_assert(kGroups * kConsumerRegisters + kProducerRegisters <= 504,
                 "setmaxnreg would wait for ever");
   static constexpr int kThreads = (kGroups + 1) * 128;
   static constexpr int kValues = 512;
-  static constexpr int kTileQueries = kLines * 128;  // bytes of 64 dimensions
+  static constexpr int kTileQueries = kMRows * 128;  // bytes of 64 dimensions
   static constexpr int kBuffers = 4;
-  // Of tiles of listed rows. With more under way blocks get uneven shares of memory, and the slowest decides; the
-  // products of 32 lines take too long for less.
-  static constexpr int kListedWindow = kLines == 32 ? kBuffers : 3;
+  // Tiles of listed rows in flight or in use. With more, blocks get uneven shares of memory and the
+  // slowest decides; with 32 M rows the products take too long for fewer.
+  static constexpr int kListedWindow = kMRows == 32 ? kBuffers : 3;
   using Ring = LatentRing<Format, kBuffers>;
   static_assert(kBuffers % kGroups == 0,
                 "a group would take the tile before its own in a buffer for its own");
-  // Half of a group's sums goes through its last tile.
-  static_assert(kLines * kValues * 4 / 2 <= LatentRows<Format>::kTileBytes);
+  // Half of a warpgroup's accumulator passes through its last tile.
+  static_assert(kMRows * kValues * 4 / 2 <= LatentRows<Format>::kTileBytes);
 
-  static constexpr int kWeightsAt = kDimTiles<Format> * kTileQueries;
-  static constexpr int kKeysAt = kWeightsAt + kGroups * kTileQueries;
+  static constexpr int kPAt = kDimTiles<Format> * kTileQueries;
+  static constexpr int kKeysAt = kPAt + kGroups * kTileQueries;
   static constexpr int kScalesAt = kKeysAt + kBuffers * LatentRows<Format>::kTileBytes;
   static constexpr int kSmallAt = kScalesAt + kBuffers * LatentRows<Format>::kScaleBytes;
-  static constexpr int kColumns = 4 * kLines * 4;  // bytes of a group's
+  static constexpr int kColumns = 4 * kMRows * 4;  // bytes of a warpgroup's
   static constexpr int kColumnsAt = (16 + 32 * kBuffers + 15) / 16 * 16 + 64;
-  static constexpr int kNamesAt = kSmallAt + kColumnsAt + kGroups * (kLines * 4 + kColumns);
-  static constexpr int kSharedBytes = kNamesAt + LatentNames<Format>::kBytes;
+  static constexpr int kAddressesAt = kSmallAt + kColumnsAt + kGroups * (kMRows * 4 + kColumns);
+  static constexpr int kSharedBytes = kAddressesAt + LatentRowAddresses<Format>::kBytes;
   static_assert(kSharedBytes <= 232448 && kKeysAt % 16 == 0 && kSmallAt % 16 == 0 &&
-                kNamesAt % 16 == 0);
+                kAddressesAt % 16 == 0);
 
-  // Named barriers; the groups have one each.
+  // Named barriers, one per warpgroup.
   static constexpr int kFirstGroup = 1, kAllGroups = 1 + kGroups;
 };
 
-template <class Format, int kTileLines>
-struct NarrowFp8Shared {
-  using N = NarrowFp8<Format, kTileLines>;
-  std::uint32_t q;  // the first of all
+template <class Format, int kBlockM>
+struct SwapAbFp8Shared {
+  using N = SwapAbFp8<Format, kBlockM>;
+  std::uint32_t q;  // the first array
 
   __device__ std::uint32_t small(int at) const {
     return q + static_cast<std::uint32_t>(N::kSmallAt + at);
   }
   __device__ typename N::Ring ring() const {
     return {q + N::kKeysAt, small(16), small(16 + 8 * N::kBuffers), small(16 + 24 * N::kBuffers),
-            q + N::kNamesAt};
+            q + N::kAddressesAt};
   }
   __device__ static std::uint32_t parity(unsigned n) { return N::Ring::parity(n); }
   __device__ std::uint32_t keys(unsigned n) const { return ring().keys(n); }
@@ -72,41 +73,41 @@ struct NarrowFp8Shared {
   __device__ std::uint32_t scales(unsigned n) const {
     return q + N::kScalesAt + N::Ring::buffer(n) * LatentRows<Format>::kScaleBytes;
   }
-  __device__ std::uint32_t facts() const {  // of items in turns
-    return small(N::kColumnsAt - 2 * static_cast<int>(LatentItemFacts::kBytes));
+  __device__ std::uint32_t info() const {  // two work items, by turns
+    return small(N::kColumnsAt - 2 * static_cast<int>(LatentWorkInfo::kBytes));
   }
-  __device__ std::uint32_t other_facts() const { return facts() + LatentItemFacts::kBytes; }
-  __device__ std::uint32_t weights(int group) const {  // f16 [lines, 64 keys], swizzled
-    return q + static_cast<std::uint32_t>(N::kWeightsAt + group * N::kTileQueries);
+  __device__ std::uint32_t other_info() const { return info() + LatentWorkInfo::kBytes; }
+  __device__ std::uint32_t p_tile(int group) const {  // f16 [M rows, 64 keys], swizzled
+    return q + static_cast<std::uint32_t>(N::kPAt + group * N::kTileQueries);
   }
-  __device__ std::uint32_t references(int group) const {  // [lines] f32
-    return small(N::kColumnsAt + group * N::kLines * 4);
+  __device__ std::uint32_t row_maxes(int group) const {  // [M rows] f32
+    return small(N::kColumnsAt + group * N::kMRows * 4);
   }
-  __device__ std::uint32_t columns(int group) const {  // [4 warps][lines] f32: maxima, then sums
-    return small(N::kColumnsAt + N::kGroups * N::kLines * 4 + group * N::kColumns);
+  __device__ std::uint32_t columns(
+      int group) const {  // [4 warps][M rows] f32: maxima, then row sums
+    return small(N::kColumnsAt + N::kGroups * N::kMRows * 4 + group * N::kColumns);
   }
 };
 
-/// A multiplying group.
-template <class Format, int kTileLines>
-struct NarrowFp8Group
-    : TurnedGroup<NarrowFp8Group<Format, kTileLines>, NarrowFp8<Format, kTileLines>,
-                  NarrowFp8Shared<Format, kTileLines>> {
-  using N = NarrowFp8<Format, kTileLines>;
+/// A consumer warpgroup.
+template <class Format, int kBlockM>
+struct SwapAbFp8Group : SwapAbGroup<SwapAbFp8Group<Format, kBlockM>, SwapAbFp8<Format, kBlockM>,
+                                    SwapAbFp8Shared<Format, kBlockM>> {
+  using N = SwapAbFp8<Format, kBlockM>;
   using Ring = typename N::Ring;
-  using Base = TurnedGroup<NarrowFp8Group, N, NarrowFp8Shared<Format, kTileLines>>;
-  using Base::Base, Base::forget, Base::group, Base::kEights, Base::kLines, Base::lane, Base::p,
-      Base::reference, Base::line, Base::s, Base::sums, Base::total, Base::warp;
+  using Base = SwapAbGroup<SwapAbFp8Group, N, SwapAbFp8Shared<Format, kBlockM>>;
+  using Base::Base, Base::forget, Base::group, Base::kEights, Base::kMRows, Base::lane, Base::p,
+      Base::row_max, Base::m_row, Base::s, Base::acc, Base::row_sum, Base::warp;
   using Operand = std::uint32_t[2][4];
-  // Sets of registers for left operands.
+  // Register sets of left operands.
   static constexpr int kOperands = 3;
   static constexpr int kSame = LatentRows<Format>::kSame;
 
   Operand operands[kOperands];
 
-  __device__ static constexpr bool wide(int tile) { return ValueOperand<Format>::wide(tile); }
+  __device__ static constexpr bool is_bf16(int tile) { return ValueOperand<Format>::is_bf16(tile); }
   __device__ void arrange() const {
-    arrange_queries<Format, kLines, N::kGroups * 128>(s.q, group * 128 + warp * 32 + lane);
+    arrange_queries<Format, kMRows, N::kGroups * 128>(s.q, group * 128 + warp * 32 + lane);
   }
   __device__ void prepare(unsigned n) const {
     make_scales<Format>(s.keys(n), s.scales(n), warp, lane);
@@ -116,7 +117,7 @@ struct NarrowFp8Group
     barrier_arrive(s.ring().empty(n, 1));
   }
 
-  __device__ __forceinline__ void score(float (&d)[kLines / 2], unsigned n) {
+  __device__ __forceinline__ void score(float (&d)[kMRows / 2], unsigned n) {
     forget();
     KeyOperand<Format> keys(s.ring().keys(n), warp, lane);
     std::uint32_t words[2][4];
@@ -152,17 +153,17 @@ struct NarrowFp8Group
     wgmma_pin(d);
   }
 
-  /// Sums += V^T P^T of tile n. Frees the halves of its buffer, but where it is the group's last of its item. Nobody
-  /// else has read them: each thread stands for one of each group.
+  /// O^T += V^T P^T of tile n. Frees the halves of its buffer, unless it is the warpgroup's last of
+  /// its item. Nobody else has read them: each thread arrives for one of each warpgroup.
   __device__ __forceinline__ void add(unsigned n, bool last) {
     forget();
     const ValueOperand<Format> values{s.ring().keys(n), s.scales(n), warp, lane};
-    // Words are loaded two operands ahead, scales one that needs others.
+    // Words are loaded two operands ahead, scales one block ahead.
     std::uint32_t words[2][4], scales[2][4] = {};
     values.load(0, 0, words[0]);
     values.load(1, 0, words[1]);
     values.choose(0, 0, scales[0]);
-    const std::uint64_t weights = tile_descriptor(s.weights(group), 1024);
+    const std::uint64_t p_tile = tile_descriptor(s.p_tile(group), 1024);
     LATHE_UNROLL
     for (int c = 0; c < 16; ++c) {
       const int half = c / 8, m = c % 8, next = c + kSame;
@@ -173,43 +174,43 @@ struct NarrowFp8Group
       }
       values.make(m, half, words[c & 1], scales[c / kSame & 1], a);
       if (c < 14) values.load((c + 2) % 8, (c + 2) / 8, words[c & 1]);
-      multiply_chunk<false>(sums[m], a, weights + static_cast<unsigned>(half * 4), true);
+      multiply_chunk<false>(acc[m], a, p_tile + static_cast<unsigned>(half * 4), true);
       if (c >= kOperands - 1) wgmma_wait<kOperands - 1>();
     }
     wgmma_wait<0>();
     LATHE_UNROLL
-    for (int m = 0; m < 8; ++m) wgmma_pin(sums[m]);
+    for (int m = 0; m < 8; ++m) wgmma_pin(acc[m]);
     barrier_arrive_if(!last, s.ring().empty(n, 1), N::kGroups);
   }
 
-  /// Scores to weights in shared memory.
-  __device__ void weigh(const float (&d)[kLines / 2]) {
+  /// Turns S into P in shared memory.
+  __device__ void softmax(const float (&d)[kMRows / 2]) {
     const int chunk = 2 * warp + (lane >> 3 & 1), row = lane & 7;
     std::uint32_t packed[4];
     LATHE_UNROLL
     for (int j = 0; j < kEights; ++j) {
       float w[4];
-      this->weights_of(d, j, w);
+      this->probs_of(d, j, w);
       packed[2 * (j & 1)] = pack_f16(w[0], w[1]);
       packed[2 * (j & 1) + 1] = pack_f16(w[2], w[3]);
-      if constexpr (kLines == 8) {
-        store_matrices_turned(swizzled(s.weights(group), row, chunk), packed[0], packed[1]);
+      if constexpr (kMRows == 8) {
+        store_matrices_trans(swizzled(s.p_tile(group), row, chunk), packed[0], packed[1]);
       } else if (j & 1) {
-        store_matrices_turned(swizzled(s.weights(group), 8 * (j - 1 + lane / 16) + row, chunk),
-                              packed[0], packed[1], packed[2], packed[3]);
+        store_matrices_trans(swizzled(s.p_tile(group), 8 * (j - 1 + lane / 16) + row, chunk),
+                             packed[0], packed[1], packed[2], packed[3]);
       }
     }
     fence_async_proxy();
   }
 };
 
-template <class Format, int kTileLines>
-static __global__ void __launch_bounds__(NarrowFp8<Format, kTileLines>::kThreads, 1)
-    latent_narrow_fp8_kernel(const __grid_constant__ LatentParams p,
-                             const __grid_constant__ CUtensorMap query_map) {
-  using N = NarrowFp8<Format, kTileLines>;
+template <class Format, int kBlockM>
+static __global__ void __launch_bounds__(SwapAbFp8<Format, kBlockM>::kThreads, 1)
+    latent_swap_ab_fp8_kernel(const __grid_constant__ LatentParams p,
+                              const __grid_constant__ CUtensorMap query_map) {
+  using N = SwapAbFp8<Format, kBlockM>;
   LATHE_DYNAMIC_SHARED(shared_bytes);
-  const NarrowFp8Shared<Format, kTileLines> s{shared_address(shared_bytes)};
+  const SwapAbFp8Shared<Format, kBlockM> s{shared_address(shared_bytes)};
   const typename N::Ring ring = s.ring();
   if (threadIdx.x == 0) {
     barrier_init(s.q_full(), kQueryArrivals);
@@ -221,23 +222,23 @@ static __global__ void __launch_bounds__(NarrowFp8<Format, kTileLines>::kThreads
   const int group = shuffle(static_cast<int>(threadIdx.x) / 128, 0);
   const int thread = static_cast<int>(threadIdx.x) % 128;
   if (group == N::kGroups) {
-    lower_registers<N::kFillRegisters>();
-    const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.tiles;
-    const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.tiles;
+    lower_registers<N::kProducerRegisters>();
+    const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.m_blocks;
+    const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.m_blocks;
     if (thread < 64) {
       copy_rows<Format>(ring, p.once, p.dense ? N::kBuffers : N::kListedWindow, thread / 32,
                         thread % 32);
     } else if (thread < 96) {
-      tell_items<Format, kTileLines, N::kGroups>(p, &query_map, s.q, s.facts(), s.q_full(),
-                                                 s.q_empty(), worker, tile, thread - 64,
-                                                 [](unsigned) {});
+      publish_work<Format, kBlockM, N::kGroups>(p, &query_map, s.q, s.info(), s.q_full(),
+                                                s.q_empty(), worker, tile, thread - 64,
+                                                [](unsigned) {});
     } else {
-      LatentNamer<Format, kTileLines, N::kGroups>(p, ring.names, worker, tile, thread - 96).run();
+      SlotResolver<Format, kBlockM, N::kGroups>(p, ring.addresses, worker, tile, thread - 96).run();
       write_keyless(p, thread - 96);
     }
   } else {
-    raise_registers<N::kGroupRegisters>();
-    NarrowFp8Group<Format, kTileLines>(p, s, group, thread).run();
+    raise_registers<N::kConsumerRegisters>();
+    SwapAbFp8Group<Format, kBlockM>(p, s, group, thread).run();
   }
   let_next_begin();
 }

@@ -1,4 +1,4 @@
-// What an instance of the kernel for few lines and fp8 caches consists of.
+// swap_ab on fp8: launches an instance.
 #pragma once
 
 #include "kernels/cuda/common/shared_limit.h"
@@ -8,25 +8,25 @@
 
 namespace lathe::cuda {
 
-template <class Format, int kTileLines>
-cudaError_t launch_narrow_fp8_lines(const LatentParams& p, cudaStream_t stream) {
-  using N = NarrowFp8<Format, kTileLines>;
-  constexpr auto kernel = latent_narrow_fp8_kernel<Format, kTileLines>;
+template <class Format, int kBlockM>
+cudaError_t launch_swap_ab_fp8_m(const LatentParams& p, cudaStream_t stream) {
+  using N = SwapAbFp8<Format, kBlockM>;
+  constexpr auto kernel = latent_swap_ab_fp8_kernel<Format, kBlockM>;
   const cudaError_t status = allow_shared<kernel>(N::kSharedBytes);
   if (status != cudaSuccess) return status;
   CUtensorMap map{};
-  const cudaError_t made = make_query_map<kTileLines, kDimTiles<Format>>(map, p);
+  const cudaError_t made = make_query_map<kBlockM, kDimTiles<Format>>(map, p);
   if (made != cudaSuccess) return made;
-  kernel<<<static_cast<unsigned>(p.workers * p.tiles), N::kThreads, N::kSharedBytes, stream>>>(p,
-                                                                                               map);
+  kernel<<<static_cast<unsigned>(p.workers * p.m_blocks), N::kThreads, N::kSharedBytes, stream>>>(
+      p, map);
   return cudaGetLastError();
 }
 
 template <class Format>
-cudaError_t launch_narrow_fp8(const LatentParams& p, int tile_lines, cudaStream_t stream) {
-  if (tile_lines == 8) return launch_narrow_fp8_lines<Format, 8>(p, stream);
-  if (tile_lines == 16) return launch_narrow_fp8_lines<Format, 16>(p, stream);
-  return launch_narrow_fp8_lines<Format, 32>(p, stream);
+cudaError_t launch_swap_ab_fp8(const LatentParams& p, int block_m, cudaStream_t stream) {
+  if (block_m == 8) return launch_swap_ab_fp8_m<Format, 8>(p, stream);
+  if (block_m == 16) return launch_swap_ab_fp8_m<Format, 16>(p, stream);
+  return launch_swap_ab_fp8_m<Format, 32>(p, stream);
 }
 
 }  // namespace lathe::cuda

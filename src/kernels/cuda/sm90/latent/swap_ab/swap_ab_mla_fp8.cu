@@ -1,6 +1,6 @@
 #include "kernels/cuda/sm90/latent/swap_ab/swap_ab_fp8_launch.cuh"
 
-cudaError_t lathe::cuda::launch_narrow_mla_fp8(const LatentParams& p, int tile_lines,
-                                               cudaStream_t stream) {
-  return launch_narrow_fp8<Fp8Format>(p, tile_lines, stream);
+cudaError_t lathe::cuda::launch_swap_ab_mla_fp8(const LatentParams& p, int block_m,
+                                                cudaStream_t stream) {
+  return launch_swap_ab_fp8<Fp8Format>(p, block_m, stream);
 }

@@ -20,14 +20,14 @@ inline CacheLayout layout_of(LayoutKind kind) {
 }
 
 /// The bounds of a call whose lists and lengths lie on the host; pools that may be staged are left out.
-inline LatentShape shape_of_call(const AttendArgs& args, std::int32_t least_lines = 16) {
+inline LatentShape shape_of_call(const AttendArgs& args, std::int32_t min_block_m = 16) {
   LatentShape shape{.rows = args.q.rows,
                     .requests = std::ssize(args.kv_lens),
                     .heads = args.problem.heads,
                     .dense = args.main.index_width == 0,
                     .fp8 = args.q.dtype == DType::e4m3,
                     .fp8_pages = has_fp8_pages(args.main),
-                    .least_lines = least_lines};
+                    .min_block_m = min_block_m};
   for (std::size_t r = 0; r < args.kv_lens.size(); ++r) {
     shape.request_rows =
         std::max<std::int64_t>(shape.request_rows, args.q_indptr[r + 1] - args.q_indptr[r]);
@@ -42,14 +42,15 @@ inline LatentShape shape_of_call(const AttendArgs& args, std::int32_t least_line
 
 /// Has the last `rows` rows of a call by lists cut into items of so many keys, and the others left whole.
 inline void cut_last(LatentCut& cut, std::int64_t rows, std::int64_t keys = 128) {
-  const std::int64_t units = cut.units();
+  const std::int64_t work_tiles = cut.work_tiles();
   const auto share = [&](std::int64_t of, std::int64_t split) {
-    LatentShares s{.units = of, .work = cut.all.work, .unit_items = (cut.keys + split - 1) / split};
+    LatentShares s{
+        .work_tiles = of, .work = cut.all.work, .work_tile_items = (cut.keys + split - 1) / split};
     s.work.fixed_split = static_cast<std::int32_t>(split);
     s.items = max_work_items(of, cut.keys, s.work);
     return s;
   };
-  cut.all = share(units - rows, (cut.keys + 127) / 128 * 128);
+  cut.all = share(work_tiles - rows, (cut.keys + 127) / 128 * 128);
   cut.tail = share(rows, keys);
 }
 

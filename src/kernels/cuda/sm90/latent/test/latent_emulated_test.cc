@@ -10,46 +10,46 @@ namespace lathe::cuda {
 namespace {
 
 /// The same, compared with the oracle.
-void check(Scene& s, int processors, std::span<const std::int32_t> row_request = {},
+void check(Scene& s, int sms, std::span<const std::int32_t> row_request = {},
            std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0,
-           std::int64_t last = 0, std::int32_t least_lines = 64, std::int64_t last_keys = 128) {
+           std::int64_t last = 0, std::int32_t min_block_m = 64, std::int64_t last_keys = 128) {
   const Matrix<bf16> q = rounded(s.q);
   s.args.q = q.view();
   const Outputs want = s.oracle();
-  expect_oracle(
-      attend(s, processors, row_request, positions, room_pages, last, least_lines, last_keys),
-      want);
+  expect_oracle(attend(s, sms, row_request, positions, room_pages, last, min_block_m, last_keys),
+                want);
 }
-/// The same of a call whose units go to `processors` blocks in several tiles of so few lines, cut or whole.
-void check_few_lines(Scene& s, int processors, int lines, bool whole) {
+/// The same for a call whose work tiles go to `sms` SMs in several small M blocks, split or whole.
+void check_small_block_m(Scene& s, int sms, int m_rows, bool whole) {
   LatentShape shape = shape_of_call(s.args);
-  shape.processors = processors;
+  shape.sms = sms;
   const LatentCut cut = cut_latent(shape);
-  EXPECT_EQ(cut.tile_lines, lines);
-  EXPECT_GT(cut.tiles, 1);
+  EXPECT_EQ(cut.block_m, m_rows);
+  EXPECT_GT(cut.m_blocks, 1);
   EXPECT_EQ(cut.all.cut(), !whole);
-  check(s, processors, {}, {}, 0, 0, 16);
+  check(s, sms, {}, {}, 0, 0, 16);
 }
 
 class LatentEmulated : public ::testing::TestWithParam<LayoutKind> {};
 // V4's keys come by index lists.
 class LatentEmulatedPages : public LatentEmulated {};
-// fp8 pages that index lists name.
+// fp8 pages with index lists.
 class LatentEmulatedStaged : public LatentEmulated {};
-// Units of fp8 keys in several tiles of few lines.
-class LatentEmulatedFewLines : public LatentEmulated {};
-class LatentEmulatedFewLinesPages : public LatentEmulated {};
+// Work tiles of fp8 keys in several small M blocks.
+class LatentEmulatedSmallBlockM : public LatentEmulated {};
+class LatentEmulatedSmallBlockMPages : public LatentEmulated {};
 
 TEST_P(LatentEmulatedPages, DenseByPageTable) {
-  // Several items a worker, a unit cut in two, more lines than a tile, no keys at all; of bf16 pages
-  // come as boxes, or row by row.
+  // Several items a worker, a split work tile, more M rows than a block, no keys at all; bf16 pages
+  // by boxes, or row by row.
   for (const int page : {16, 128, 100}) {
     Scene s(layout_of(GetParam()), page, 48, {{130, 2}, {1, 1}, {0, 1}, {200, 1}});
     check(s, 3);
   }
 }
 
-// Tiles of lines that are heads of one row each, as outputs go by boxes: units of one row, two and none, uncut.
+// M blocks that are heads of one row each, as outputs go by boxes: work tiles of one row, two and
+// none, unsplit.
 TEST_P(LatentEmulatedPages, WholeRows) {
   for (const int heads : {64, 128}) {
     SCOPED_TRACE("heads " + std::to_string(heads));
@@ -59,27 +59,26 @@ TEST_P(LatentEmulatedPages, WholeRows) {
 }
 
 // Items of three tiles of keys each, which begin and end in the middle of a pair of tiles.
-TEST_P(LatentEmulatedFewLinesPages, ItemsOfSingleTiles) {
+TEST_P(LatentEmulatedSmallBlockMPages, ItemsOfSingleTiles) {
   Scene s(layout_of(GetParam()), 64, 64, {{576, 1}, {330, 1}, {200, 1}});
   LatentShape shape = shape_of_call(s.args, 64);
-  shape.processors = 9;
+  shape.sms = 9;
   EXPECT_EQ(cut_latent(shape).all.work.fixed_split, 192);
   check(s, 9, {}, {}, 0, 0, 64);
 }
 
-// Units of several items, whose parts are combined.
-TEST_P(LatentEmulatedPages, CutUnits) {
+// Work tiles of several items, whose partials are combined.
+TEST_P(LatentEmulatedPages, CutWorkTiles) {
   for (const int heads : {8, 48}) {
     Scene s(layout_of(GetParam()), 64, heads, {{700, 1}, {5, 1}, {0, 1}});
-    EXPECT_GT(
-        cut_latent({.requests = 3, .keys = 700, .heads = heads, .dense = true, .processors = 6})
-            .all.unit_items,
-        1);
+    EXPECT_GT(cut_latent({.requests = 3, .keys = 700, .heads = heads, .dense = true, .sms = 6})
+                  .all.work_tile_items,
+              1);
     check(s, 6);
   }
 }
 
-// Scores that rise by more than the slack from tile to tile, late and on a few lines alone.
+// Scores that rise by more than the slack from tile to tile, late and in a few M rows alone.
 TEST_P(LatentEmulatedPages, RisingScores) {
   for (const int heads : {8, 48}) {
     Scene s(layout_of(GetParam()), 16, heads, {{330, 2}});
@@ -88,8 +87,8 @@ TEST_P(LatentEmulatedPages, RisingScores) {
   }
 }
 
-// Lines whose first tile has no key and whose only key after it has a score far below zero, on all alike, or far above
-// on one of them.
+// M rows whose first tile has no key and whose only key after it has a score far below zero, for
+// all alike, or far above for one of them.
 TEST_P(LatentEmulatedPages, LowScoresAfterNoKey) {
   for (const float sign : {1.f, -1.f}) {
     Scene s(layout_of(GetParam()), 64, 48, {{65, 1}});
@@ -107,7 +106,7 @@ TEST_P(LatentEmulatedPages, LowScoresAfterNoKey) {
   }
 }
 
-// Entries of the page table that name no page: their keys are none, whatever lies in shared memory.
+// Page table entries of no page: their keys are masked, whatever is in shared memory.
 TEST_P(LatentEmulatedPages, MissingPages) {
   for (const int page : {16, 64}) {
     Scene s(layout_of(GetParam()), page, 48, {{300, 2}, {90, 1}});
@@ -121,7 +120,7 @@ TEST_P(LatentEmulatedPages, MissingPages) {
 }
 
 // Queries as boxes of a row's heads, of several rows a tile and of several tiles a row, with a row of none after the
-// unit's last; rows of q that lie apart. 24 heads don't fill boxes.
+// work tile's last; rows of q that are apart. 24 heads don't fill boxes.
 TEST_P(LatentEmulatedPages, QueriesOfSeveralRows) {
   struct Case {
     int heads, rows;
@@ -145,7 +144,7 @@ TEST_P(LatentEmulatedPages, QueriesOfSeveralRows) {
 }
 
 TEST_P(LatentEmulated, SparseLists) {
-  // The second tile of 96 lines is half full.
+  // The second block of 96 M rows is half full.
   for (const int heads : {64, 96}) {
     SCOPED_TRACE("heads " + std::to_string(heads));
     Scene s(layout_of(GetParam()), 61, heads, {{200, 1}, {90, 2}});
@@ -175,7 +174,8 @@ TEST_P(LatentEmulated, LengthsAndSinks) {
   }
 }
 
-// Rows of which the last ones are cut: with lengths and a sink, which their parts leave to the combination.
+// Rows of which the last ones are split: with lengths and a sink, which their partials leave to the
+// combine.
 TEST_P(LatentEmulated, LastRowsCut) {
   for (const int heads : {8, 64}) {
     Scene s(layout_of(GetParam()), 64, heads, {{400, 2}, {90, 3}});
@@ -273,9 +273,9 @@ TEST_P(LatentEmulated, FewHeadsSparse) {
   }
 }
 
-// More lines than 32 in tiles of few, each of one row, of units that are cut and whole ones: by lists with lengths and
+// More than 32 M rows in small blocks, each of one row, of work tiles that are split and whole: by lists with lengths and
 // a sink, and by page table with rows that see one more key each.
-TEST_P(LatentEmulatedFewLines, ByLists) {
+TEST_P(LatentEmulatedSmallBlockM, ByLists) {
   for (const bool whole : {false, true}) {
     const int heads = whole ? 96 : 48, width = whole ? 200 : 700;
     SCOPED_TRACE("heads " + std::to_string(heads));
@@ -289,20 +289,20 @@ TEST_P(LatentEmulatedFewLines, ByLists) {
     for (std::size_t h = 0; h < sink.size(); ++h) sink[h] = static_cast<float>(h % 5) - 2;
     s.args.problem.sink = true;
     s.args.sink = sink;
-    check_few_lines(s, whole ? 14 : 132, whole ? 32 : 16, whole);
+    check_small_block_m(s, whole ? 14 : 132, whole ? 32 : 16, whole);
   }
 }
-TEST_P(LatentEmulatedFewLinesPages, ByPageTable) {
+TEST_P(LatentEmulatedSmallBlockMPages, ByPageTable) {
   for (const bool whole : {false, true}) {
     const int heads = whole ? 64 : 16, keys = whole ? 200 : 700;
     SCOPED_TRACE("heads " + std::to_string(heads));
     Scene s(layout_of(GetParam()), 64, heads, {{keys, 3}, {66, 2}, {0, 1}, {1, 1}});
-    check_few_lines(s, whole ? 40 : 132, whole ? 32 : 16, whole);
+    check_small_block_m(s, whole ? 40 : 132, whole ? 32 : 16, whole);
   }
 }
 
-// Pages that lists name, decoded first: all of a pool's or some, and more of them than there is room for. Rows that
-// name nothing and entries that name no page.
+// Listed pages, staged: all of a pool's or some, and more of them than there is room for. Rows that
+// list nothing and entries of no page.
 TEST_P(LatentEmulatedStaged, SparseLists) {
   for (const int page : {16, 61}) {
     for (const std::int64_t room : {kRoomForAll, std::int64_t{2}}) {
@@ -339,8 +339,8 @@ TEST_P(LatentEmulatedStaged, LastRowsCutAtSingleTiles) {
   }
 }
 
-// Lists that name fewer pages than there is room for, of a pool that has more.
-TEST_P(LatentEmulatedStaged, RoomForWhatListsName) {
+// Lists of fewer pages than there is room for, of a pool that has more.
+TEST_P(LatentEmulatedStaged, RoomForWhatListsHold) {
   Scene s(layout_of(GetParam()), 16, 64, {{200, 1}, {90, 2}, {300, 1}});
   Ints list = s.random_list(140);
   for (std::size_t i = 0; i < list.size(); ++i) list[i] = list[i % 20];
@@ -428,7 +428,7 @@ TEST_P(LatentEmulated, ShapesOfSparseExtend) {
   }
 }
 
-// fp8 arithmetic, with latent_native_gpu_test.cc's bounds: weights are rounded to e4m3.
+// fp8 products, with latent_native_gpu_test.cc's bounds: P is rounded to e4m3.
 TEST(LatentEmulatedFp8, DenseByPageTable) {
   for (const int page : {16, 64, 128}) {
     for (const int heads : {4, 5, 12, 48, 72}) {
@@ -444,7 +444,7 @@ TEST(LatentEmulatedFp8, DenseByPageTable) {
       const Outputs want = s.oracle();
       for (const bool few : {false, true}) {
         if (few && (heads != 48 || page == 16)) continue;
-        SCOPED_TRACE(few ? "16 lines a block" : "lines as they are");
+        SCOPED_TRACE(few ? "16 M rows a block" : "M rows as they are");
         const Outputs got = few ? attend(s, 132, {}, {}, 0, 0, 16) : attend(s, cut ? 6 : 3);
         double error = 0, all = 0;
         for (std::size_t i = 0; i < want.out.data.size(); ++i) {
@@ -474,11 +474,11 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedStaged,
                          ::testing::Values(LayoutKind::mla_fp8, LayoutKind::mla_fp8_block,
                                            LayoutKind::v4_fp8),
                          [](const auto& test) { return std::string(name(test.param)); });
-INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedFewLines,
+INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedSmallBlockM,
                          ::testing::Values(LayoutKind::mla_fp8, LayoutKind::mla_fp8_block,
                                            LayoutKind::v4_fp8),
                          [](const auto& test) { return std::string(name(test.param)); });
-INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedFewLinesPages,
+INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedSmallBlockMPages,
                          ::testing::Values(LayoutKind::mla_fp8, LayoutKind::mla_fp8_block),
                          [](const auto& test) { return std::string(name(test.param)); });
 

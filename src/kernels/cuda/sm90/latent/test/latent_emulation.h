@@ -32,13 +32,13 @@ inline CUtensorMap key_map(const LatentParams& p, std::int64_t row_bytes) {
   return map;
 }
 
-template <class Format, int kTileLines>
+template <class Format, int kBlockM>
 CUtensorMap query_map(const LatentParams& p) {
   CUtensorMap map{};
   const PageMap m{reinterpret_cast<const unsigned char*>(p.q),
                   p.q_stride * 2,
                   kDimTiles<Format> * 128,
-                  query_box_lines<kTileLines, kDimTiles<Format>>(p),
+                  query_box_rows<kBlockM, kDimTiles<Format>>(p),
                   2,
                   128,
                   p.heads,
@@ -62,86 +62,85 @@ inline CUtensorMap out_map(const LatentParams& p) {
 }
 
 template <class Format, bool kPages, int kBlocks>
-void emulate_wide_fill(const LatentParams& p) {
-  const CUtensorMap map = kPages
-                              ? key_map(p, Format::kRowBytes)
-                              : query_map<Format, LatentWide<Format, kPages, kBlocks>::kLines>(p);
-  emulate_clusters(kBlocks, {static_cast<unsigned>(p.workers * p.tiles), 1, 1},
-                   LatentWide<Format, kPages, kBlocks>::kThreads,
-                   latent_wide_kernel<Format, kPages, kBlocks>, p, map, out_map(p));
+void emulate_m64_instance(const LatentParams& p) {
+  const CUtensorMap map = kPages ? key_map(p, Format::kRowBytes)
+                                 : query_map<Format, LatentM64<Format, kPages, kBlocks>::kMRows>(p);
+  emulate_clusters(kBlocks, {static_cast<unsigned>(p.workers * p.m_blocks), 1, 1},
+                   LatentM64<Format, kPages, kBlocks>::kThreads,
+                   latent_m64_kernel<Format, kPages, kBlocks>, p, map, out_map(p));
 }
 template <class Format>
-void emulate_wide(const LatentParams& p) {
+void emulate_m64(const LatentParams& p) {
   if (has_boxes(p)) {
-    return p.tiles % 2 == 0 ? emulate_wide_fill<Format, true, 2>(p)
-                            : emulate_wide_fill<Format, true, 1>(p);
+    return p.m_blocks % 2 == 0 ? emulate_m64_instance<Format, true, 2>(p)
+                               : emulate_m64_instance<Format, true, 1>(p);
   }
-  emulate_wide_fill<Format, false, 1>(p);
+  emulate_m64_instance<Format, false, 1>(p);
 }
 template <class Format>
-void emulate_wide_fp8(const LatentParams& p) {
-  emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1}, WideFp8<Format>::kThreads,
-          latent_wide_fp8_kernel<Format>, p, query_map<Format, WideFp8<Format>::kLines>(p));
+void emulate_m64_fp8(const LatentParams& p) {
+  emulate({static_cast<unsigned>(p.workers * p.m_blocks), 1, 1}, M64Fp8<Format>::kThreads,
+          latent_m64_fp8_kernel<Format>, p, query_map<Format, M64Fp8<Format>::kMRows>(p));
 }
-inline void emulate_wide(LayoutKind kind, const LatentParams& p) {
+inline void emulate_m64(LayoutKind kind, const LatentParams& p) {
   switch (kind) {
     case LayoutKind::mla_bf16:
-      return emulate_wide<Bf16Format>(p);
+      return emulate_m64<Bf16Format>(p);
     case LayoutKind::mla_fp8:
-      return emulate_wide_fp8<Fp8Format>(p);
+      return emulate_m64_fp8<Fp8Format>(p);
     case LayoutKind::mla_fp8_block:
-      return emulate_wide_fp8<Fp8BlockFormat>(p);
+      return emulate_m64_fp8<Fp8BlockFormat>(p);
     default:
-      return emulate_wide_fp8<V4Fp8Format>(p);
+      return emulate_m64_fp8<V4Fp8Format>(p);
   }
 }
 
-template <class Format, int kTileLines, bool kPages>
-void emulate_narrow_fill(const LatentParams& p) {
+template <class Format, int kBlockM, bool kPages>
+void emulate_swap_ab_instance(const LatentParams& p) {
   const CUtensorMap map = kPages ? key_map(p, Format::kRowBytes) : CUtensorMap{};
-  emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1},
-          LatentNarrow<Format, kTileLines, kPages>::kThreads,
-          latent_narrow_kernel<Format, kTileLines, kPages>, p, map);
+  emulate({static_cast<unsigned>(p.workers * p.m_blocks), 1, 1},
+          LatentSwapAb<Format, kBlockM, kPages>::kThreads,
+          latent_swap_ab_kernel<Format, kBlockM, kPages>, p, map);
 }
-template <class Format, int kTileLines>
-void emulate_narrow_lines(const LatentParams& p) {
-  if (has_boxes(p)) return emulate_narrow_fill<Format, kTileLines, true>(p);
-  emulate_narrow_fill<Format, kTileLines, false>(p);
+template <class Format, int kBlockM>
+void emulate_swap_ab_m(const LatentParams& p) {
+  if (has_boxes(p)) return emulate_swap_ab_instance<Format, kBlockM, true>(p);
+  emulate_swap_ab_instance<Format, kBlockM, false>(p);
 }
-template <class Format, int kTileLines>
-void emulate_narrow_fp8(const LatentParams& p) {
-  emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1},
-          NarrowFp8<Format, kTileLines>::kThreads, latent_narrow_fp8_kernel<Format, kTileLines>, p,
-          query_map<Format, kTileLines>(p));
+template <class Format, int kBlockM>
+void emulate_swap_ab_fp8(const LatentParams& p) {
+  emulate({static_cast<unsigned>(p.workers * p.m_blocks), 1, 1},
+          SwapAbFp8<Format, kBlockM>::kThreads, latent_swap_ab_fp8_kernel<Format, kBlockM>, p,
+          query_map<Format, kBlockM>(p));
 }
-template <class Format, int kTileLines>
-void emulate_narrow(const LatentParams& p) {
+template <class Format, int kBlockM>
+void emulate_swap_ab(const LatentParams& p) {
   if constexpr (Format::kFp8 > 0) {
-    emulate_narrow_fp8<Format, kTileLines>(p);
+    emulate_swap_ab_fp8<Format, kBlockM>(p);
   } else {
-    emulate_narrow_lines<Format, kTileLines>(p);
+    emulate_swap_ab_m<Format, kBlockM>(p);
   }
 }
 template <class Format>
-void emulate_narrow(const LatentParams& p, int tile_lines) {
-  if (tile_lines == 8) return emulate_narrow<Format, 8>(p);
-  if (tile_lines == 16) return emulate_narrow<Format, 16>(p);
-  emulate_narrow<Format, 32>(p);
+void emulate_swap_ab(const LatentParams& p, int block_m) {
+  if (block_m == 8) return emulate_swap_ab<Format, 8>(p);
+  if (block_m == 16) return emulate_swap_ab<Format, 16>(p);
+  emulate_swap_ab<Format, 32>(p);
 }
-inline void emulate_narrow(LayoutKind kind, const LatentParams& p, int tile_lines) {
+inline void emulate_swap_ab(LayoutKind kind, const LatentParams& p, int block_m) {
   switch (kind) {
     case LayoutKind::mla_bf16:
-      return emulate_narrow<Bf16Format>(p, tile_lines);
+      return emulate_swap_ab<Bf16Format>(p, block_m);
     case LayoutKind::mla_fp8:
-      return emulate_narrow<Fp8Format>(p, tile_lines);
+      return emulate_swap_ab<Fp8Format>(p, block_m);
     case LayoutKind::mla_fp8_block:
-      return emulate_narrow<Fp8BlockFormat>(p, tile_lines);
+      return emulate_swap_ab<Fp8BlockFormat>(p, block_m);
     default:
-      return emulate_narrow<V4Fp8Format>(p, tile_lines);
+      return emulate_swap_ab<V4Fp8Format>(p, block_m);
   }
 }
 
-inline void emulate_native(const LatentParams& p, int tile_lines) {
+inline void emulate_native(const LatentParams& p, int block_m) {
   const auto page = static_cast<std::int64_t>(p.main.page_size.divisor);
   PageMap m{reinterpret_cast<const unsigned char*>(p.main.pages),
             p.main.page_stride,
@@ -150,34 +149,35 @@ inline void emulate_native(const LatentParams& p, int tile_lines) {
             1,
             128};
   NativeMaps maps;
-  std::memcpy(&maps.wide, &m, sizeof m);
+  std::memcpy(&maps.dims128, &m, sizeof m);
   m.box_bytes = 64;
-  std::memcpy(&maps.narrow, &m, sizeof m);
-  emulate({static_cast<unsigned>(p.workers * p.tiles), 1, 1}, Native::kThreads,
-          tile_lines == 8    ? latent_native_few_kernel<8>
-          : tile_lines == 16 ? latent_native_few_kernel<16>
-          : tile_lines == 32 ? latent_native_few_kernel<32>
-                             : latent_native_kernel,
+  std::memcpy(&maps.dims64, &m, sizeof m);
+  emulate({static_cast<unsigned>(p.workers * p.m_blocks), 1, 1}, Native::kThreads,
+          block_m == 8    ? latent_native_swap_ab_kernel<8>
+          : block_m == 16 ? latent_native_swap_ab_kernel<16>
+          : block_m == 32 ? latent_native_swap_ab_kernel<32>
+                          : latent_native_kernel,
           p, maps);
 }
 
-/// A kernel for all units of a call, and what puts parts of theirs together.
+/// Runs a kernel for all work tiles of a call, and the combine.
 template <class Kernel>
-void emulate_units(const Kernel& kernel, PartOrder order, const LatentParams& p,
-                   const LatentSchedule& schedule) {
-  const int lines = schedule.cut.tile_lines;
-  const auto run = [&](const LatentParams& units) {
-    kernel(units);
-    if (!units.cut) return;
-    emulate({static_cast<unsigned>(units.tiles * lines), static_cast<unsigned>(units.units), 1},
+void emulate_work_tiles(const Kernel& kernel, PartialLayout order, const LatentParams& p,
+                        const LatentSchedule& schedule) {
+  const int m_rows = schedule.cut.block_m;
+  const auto run = [&](const LatentParams& work_tiles) {
+    kernel(work_tiles);
+    if (!work_tiles.cut) return;
+    emulate({static_cast<unsigned>(work_tiles.m_blocks * m_rows),
+             static_cast<unsigned>(work_tiles.work_tiles), 1},
             kCombineThreads,
-            order == PartOrder::wide     ? latent_combine_kernel<PartOrder::wide, 1>
-            : order == PartOrder::turned ? latent_combine_kernel<PartOrder::turned, 1>
-                                         : latent_combine_kernel<PartOrder::rows, 1>,
-            units, lines);
+            order == PartialLayout::m64       ? latent_combine_kernel<PartialLayout::m64, 1>
+            : order == PartialLayout::swapped ? latent_combine_kernel<PartialLayout::swapped, 1>
+                                              : latent_combine_kernel<PartialLayout::rows, 1>,
+            work_tiles, m_rows);
   };
-  run(first_units(p, schedule));
-  if (schedule.cut.tail.units > 0) run(last_units(p, schedule));
+  run(first_work_tiles(p, schedule));
+  if (schedule.cut.tail.work_tiles > 0) run(last_work_tiles(p, schedule));
 }
 
 template <class Format, class Rows>
@@ -191,10 +191,10 @@ void emulate_staged(const LatentParams& fp8, const LatentSchedule& schedule, std
   emulate({sources, 1, 1}, kPlaceThreads, latent_place_kernel, staging.arrays);
   emulate({2, sources, 1}, kStageThreads, latent_decode_kernel<Format>, p, staging.arrays);
   if (staging.may_overflow) p.overflow = staging.arrays.overflow;
-  emulate_units(emulate_wide<Rows>, PartOrder::wide, staging.rows_of(p, cut), schedule);
+  emulate_work_tiles(emulate_m64<Rows>, PartialLayout::m64, staging.rows_of(p, cut), schedule);
   if (!staging.may_overflow) return;
   p.overflowed = true;
-  emulate_units(emulate_wide_fp8<Format>, PartOrder::turned, p, schedule);
+  emulate_work_tiles(emulate_m64_fp8<Format>, PartialLayout::swapped, p, schedule);
 }
 inline void emulate_staged(LayoutKind kind, const LatentParams& p, const LatentSchedule& schedule,
                            std::byte* workspace) {
@@ -211,12 +211,12 @@ inline void emulate_staged(LayoutKind kind, const LatentParams& p, const LatentS
 /// Pages of each source: more than a scene has.
 inline constexpr std::int64_t kRoomForAll = 1 << 20;
 
-/// Runs a scene's call among `processors` blocks. With row_request, the kernels get `positions` and the
+/// Runs a scene's call among `sms` blocks. With row_request, the kernels get `positions` and the
 /// page table in place of the scene's slots. room_pages: of how many pages of each source there is room to stage them; 0:
 /// they are not. last: rows that are cut by themselves, into items of last_keys. least_lines: LatentShape's.
-inline Outputs attend(Scene& s, int processors, std::span<const std::int32_t> row_request = {},
+inline Outputs attend(Scene& s, int sms, std::span<const std::int32_t> row_request = {},
                       std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0,
-                      std::int64_t last = 0, std::int32_t least_lines = 64,
+                      std::int64_t last = 0, std::int32_t min_block_m = 64,
                       std::int64_t last_keys = 128) {
   AttendArgs args = s.args;
   if (!row_request.empty()) {
@@ -229,8 +229,8 @@ inline Outputs attend(Scene& s, int processors, std::span<const std::int32_t> ro
   args.out = {reinterpret_cast<std::byte*>(out.data()), DType::bf16, args.q.rows, width, width};
   args.lse = {reinterpret_cast<std::byte*>(lse.data()), DType::f32, args.q.rows, args.problem.heads,
               args.problem.heads};
-  LatentShape shape = shape_of_call(args, least_lines);
-  shape.processors = processors;
+  LatentShape shape = shape_of_call(args, min_block_m);
+  shape.sms = sms;
   LatentSchedule schedule;
   schedule.cut = cut_latent(shape);
   LatentCut& cut = schedule.cut;
@@ -244,10 +244,10 @@ inline Outputs attend(Scene& s, int processors, std::span<const std::int32_t> ro
       stage->room = std::min(stage->room, room_pages);
     }
   }
-  const auto units = static_cast<std::size_t>(cut.units());
-  const auto first = static_cast<std::size_t>(cut.all.units);
-  std::vector<std::int32_t> counts(units, -1);
-  emulate({(static_cast<unsigned>(units) + 127) / 128, 1, 1}, 128, latent_count_kernel,
+  const auto work_tiles = static_cast<std::size_t>(cut.work_tiles());
+  const auto first = static_cast<std::size_t>(cut.all.work_tiles);
+  std::vector<std::int32_t> counts(work_tiles, -1);
+  emulate({(static_cast<unsigned>(work_tiles) + 127) / 128, 1, 1}, 128, latent_count_kernel,
           latent_params(args, row_request, schedule), static_cast<std::int32_t>(shape.keys),
           counts.data());
   const std::span<const std::int32_t> keys(counts);
@@ -257,23 +257,23 @@ inline Outputs attend(Scene& s, int processors, std::span<const std::int32_t> ro
   schedule.tail = {tail.items, tail.row_items, tail.worker_items};
   LatentParams p = latent_params(args, row_request, schedule);
   std::vector<float> part(static_cast<std::size_t>(cut.workspace_bytes()) / sizeof(float), NAN);
-  p.part_out = part.data();
-  p.part_lse = part.data() + cut.parts() * p.tiles * cut.tile_lines * 512;
+  p.partial_out = part.data();
+  p.partial_lse = part.data() + cut.partials() * p.m_blocks * cut.block_m * 512;
   const LayoutKind kind = args.main.pool->layout.kind();
-  const bool narrow = cut.tile_lines < 64;
-  const PartOrder order = kind != LayoutKind::mla_bf16 ? PartOrder::turned
-                          : narrow                     ? PartOrder::rows
-                                                       : PartOrder::wide;
+  const bool swap_ab = cut.block_m < 64;
+  const PartialLayout order = kind != LayoutKind::mla_bf16 ? PartialLayout::swapped
+                              : swap_ab                    ? PartialLayout::rows
+                                                           : PartialLayout::m64;
   if (room_pages > 0) {
     emulate_staged(kind, p, schedule, reinterpret_cast<std::byte*>(part.data()));
   } else if (shape.fp8) {
-    emulate_units([&](const LatentParams& of) { emulate_native(of, cut.tile_lines); }, order, p,
-                  schedule);
-  } else if (narrow) {
-    emulate_units([&](const LatentParams& of) { emulate_narrow(kind, of, cut.tile_lines); }, order,
-                  p, schedule);
+    emulate_work_tiles([&](const LatentParams& of) { emulate_native(of, cut.block_m); }, order, p,
+                       schedule);
+  } else if (swap_ab) {
+    emulate_work_tiles([&](const LatentParams& of) { emulate_swap_ab(kind, of, cut.block_m); },
+                       order, p, schedule);
   } else {
-    emulate_units([&](const LatentParams& of) { emulate_wide(kind, of); }, order, p, schedule);
+    emulate_work_tiles([&](const LatentParams& of) { emulate_m64(kind, of); }, order, p, schedule);
   }
 
   Outputs got{{args.q.rows, width, 0}, {args.q.rows, args.problem.heads, 0}};

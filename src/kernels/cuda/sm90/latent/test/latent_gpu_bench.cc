@@ -1,12 +1,12 @@
 // How long latent attention takes on a GPU.
 //
-// latent_gpu_bench [--peer FILE] [--filter TEXT] [--repeats N] [--least-lines N] [--graph] [--json]
+// latent_gpu_bench [--peer FILE] [--filter TEXT] [--repeats N] [--min-block-m N] [--graph] [--json]
 //
-// Medians of CUDA event times, attention and combination together; the schedule, which a step's layers
+// Medians of CUDA event times, attention and combine together; the schedule, which a step's layers
 // share, is outside. A call is issued after the first event, on an idle device, so that what the host does
 // counts where it takes longer than the device. With --graph a captured graph of 20 calls is timed and
 // divided by 20, as a step's layers replay them: the host does not count. With --peer (latent_peer.h) both sides are timed in turns on the same inputs, and
-// their outputs are compared. With --least-lines 64 or 32 blocks have no fewer lines than that where a unit has more than 32.
+// their outputs are compared. With --min-block-m 64 or 32 blocks have at least so many M rows where a work tile has more than 32.
 // Limits are the larger of bytes (each key that is read once, q and out)
 // over 4.3 TB/s and operations over 790 (bf16) or 1400 (fp8) TFLOP/s.
 #include <dlfcn.h>
@@ -59,13 +59,13 @@ CacheLayout layout_of(LayoutKind kind) {
 
 class Bench {
  public:
-  Bench(const Stream& stream, int processors, int repeats, bool graph, std::int32_t least_lines,
+  Bench(const Stream& stream, int sms, int repeats, bool graph, std::int32_t min_block_m,
         std::optional<PeerLibrary> peer)
       : stream_(stream),
-        processors_(processors),
+        sms_(sms),
         repeats_(repeats),
         graph_(graph),
-        least_lines_(least_lines),
+        min_block_m_(min_block_m),
         peer_(peer) {
     std::normal_distribution<float> normal;
     std::vector<std::uint16_t> host(static_cast<std::size_t>(kSeedRows * 576));
@@ -139,10 +139,10 @@ class Bench {
   }
 
   const Stream& stream_;
-  int processors_;
+  int sms_;
   int repeats_;
   bool graph_;
-  std::int32_t least_lines_;
+  std::int32_t min_block_m_;
   std::optional<PeerLibrary> peer_;
   std::mt19937 rng_{1};
   std::optional<DeviceArray<std::uint16_t>> seed_;
@@ -228,8 +228,8 @@ void Bench::run(const Case& c) {
                     .dense = c.top_k == 0,
                     .fp8 = c.native,
                     .fp8_pages = !c.gather && has_fp8_pages(args.main),
-                    .least_lines = least_lines_,
-                    .processors = processors_};
+                    .min_block_m = min_block_m_,
+                    .sms = sms_};
   if (c.top_k > 0) {
     args.main.indices = list_on.span();
     args.main.index_width = c.top_k;
@@ -261,7 +261,7 @@ void Bench::run(const Case& c) {
   });
   const auto workspace = need(DeviceArray<std::byte>::make(schedule.cut.workspace_bytes()));
   need(plan_latent(args, schedule, stream_));
-  // Kind `gather`: what the batch's lists can name, here all slots in order, so that lists are as they were.
+  // Kind `gather`: what the batch's lists can hold, here all slots in order, so that lists are as they were.
   const auto compact = need(DeviceArray<std::uint16_t>::make(c.gather ? pool.slots() * width : 1));
   std::vector<Slot> all(static_cast<std::size_t>(c.gather ? pool.slots() : 1));
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = Slot(static_cast<std::int32_t>(i));
@@ -523,7 +523,7 @@ int main(int argc, char** argv) {
   using namespace lathe::cuda;
   std::string_view filter;
   int repeats = 30;
-  std::int32_t least_lines = 16;
+  std::int32_t min_block_m = 16;
   bool graph = false, json = false;
   std::optional<PeerLibrary> peer;
   for (int i = 1; i < argc; ++i) {
@@ -534,8 +534,8 @@ int main(int argc, char** argv) {
       graph = true;
     } else if (arg == "--repeats" && i + 1 < argc) {
       repeats = std::max(std::atoi(argv[++i]), 1);
-    } else if (arg == "--least-lines" && i + 1 < argc) {
-      least_lines = std::atoi(argv[++i]);
+    } else if (arg == "--min-block-m" && i + 1 < argc) {
+      min_block_m = std::atoi(argv[++i]);
     } else if (arg == "--filter" && i + 1 < argc) {
       filter = argv[++i];
     } else if (arg == "--peer" && i + 1 < argc) {
@@ -543,7 +543,7 @@ int main(int argc, char** argv) {
     } else {
       std::fprintf(
           stderr,
-          "wanted [--peer FILE] [--filter TEXT] [--repeats N] [--least-lines 16|32|64] [--graph] "
+          "wanted [--peer FILE] [--filter TEXT] [--repeats N] [--min-block-m 16|32|64] [--graph] "
           "[--json], got %s\n",
           argv[i]);
       return 2;
@@ -555,9 +555,9 @@ int main(int argc, char** argv) {
     return 77;
   }
   const auto stream = need(Stream::make());
-  Bench bench(stream, device->processors, repeats, graph, least_lines, peer);
-  std::printf("%s, %d processors\n%-52s %9s %9s  %5s  %5s  %s\n", device->model.c_str(),
-              device->processors, "", "us", "peer us", "ratio", "limit", "difference");
+  Bench bench(stream, device->sms, repeats, graph, min_block_m, peer);
+  std::printf("%s, %d SMs\n%-52s %9s %9s  %5s  %5s  %s\n", device->model.c_str(), device->sms, "",
+              "us", "peer us", "ratio", "limit", "difference");
   for (const Case& c : cases()) {
     const std::string text = fmt::format("{} {} b{} q{} h{}", c.group, lathe::name(c.layout),
                                          c.requests, c.q_len, c.heads);

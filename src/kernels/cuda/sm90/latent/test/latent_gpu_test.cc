@@ -23,21 +23,21 @@ TEST_F(LatentGpu, DenseCutAmongBlocks) {
   }
 }
 
-// As many parts as the combination takes in four slices, in eight, and in two rounds of eight.
-TEST_F(LatentGpu, ManyParts) {
+// As many partials as the combine takes in four slices, in eight, and in two rounds of eight.
+TEST_F(LatentGpu, ManyPartials) {
   for (const int keys : {2300, 4500, 9000}) {
     for (const int heads : {8, 40}) {
       SCOPED_TRACE(std::to_string(keys) + " keys, heads " + std::to_string(heads));
       const LatentCut cut =
           cut_latent({.requests = 1, .keys = keys, .heads = heads, .dense = true});
-      EXPECT_GT(cut.all.unit_items, keys / 140);
+      EXPECT_GT(cut.all.work_tile_items, keys / 140);
       Scene s(layout_of(LayoutKind::mla_bf16), 64, heads, {{keys, 1}});
       check(s, 0, 3);
     }
   }
 }
 
-// Units whose lines end within the second tile of lines, or before it, page tables that name pages which
+// Work tiles whose M rows end within the second M block, or before it, page tables with pages which
 // are none, and scores that rise by more than the slack from tile to tile.
 TEST_F(LatentGpu, DenseByPageTableInPairsOfBlocks) {
   for (const LayoutKind kind : {LayoutKind::mla_bf16, LayoutKind::mla_fp8_block}) {
@@ -61,17 +61,14 @@ TEST_F(LatentGpu, DenseByPageTableInPairsOfBlocks) {
   }
 }
 
-// A pair of blocks of which one has no line, and ends when the rows behind it are written.
+// A pair of blocks of which one has no M row, and ends when the rows behind it are written.
 TEST_F(LatentGpu, OutputsOfHalfAPairOfBlocks) {
   Scene s(layout_of(LayoutKind::mla_bf16), 64, 64, {{2000, 1}, {5, 2}});
-  EXPECT_EQ(cut_latent({.requests = 2,
-                        .request_rows = 2,
-                        .keys = 2000,
-                        .heads = 64,
-                        .dense = true,
-                        .processors = 4})
-                .all.unit_items,
-            1);
+  EXPECT_EQ(
+      cut_latent(
+          {.requests = 2, .request_rows = 2, .keys = 2000, .heads = 64, .dense = true, .sms = 4})
+          .all.work_tile_items,
+      1);
   check(s, 4, 3);
 }
 
@@ -91,8 +88,8 @@ TEST_F(LatentGpu, SparseLists) {
   }
 }
 
-// Each kernel in a scene small enough for compute-sanitizer's racecheck: several items a block, units
-// cut and whole, tiles with hidden keys, several rows of a request.
+// Each kernel in a scene small enough for compute-sanitizer's racecheck: several items a block, work
+// tiles split and whole, tiles with masked keys, several rows of a request.
 TEST_F(LatentGpu, Small) {
   for (const int heads : {8, 16, 32, 64}) {
     for (const LayoutKind kind : {LayoutKind::mla_bf16, LayoutKind::mla_fp8_block}) {
@@ -115,7 +112,7 @@ TEST_F(LatentGpu, Small) {
   }
 }
 
-// Few lines: tiles of 8, 16 and 32.
+// Small M blocks: 8, 16 and 32.
 
 TEST_F(LatentGpu, FewHeadsDenseByPageTable) {
   for (const LayoutKind kind :
@@ -183,7 +180,7 @@ TEST_F(LatentGpu, FewHeadsOfTwoSources) {
   }
 }
 
-// Scores that rise by more than the slack from tile to tile, late and on a few lines alone.
+// Scores that rise by more than the slack from tile to tile, late and in a few M rows alone.
 TEST_F(LatentGpu, FewHeadsWithRisingScores) {
   for (const int heads : {8, 16, 32}) {
     SCOPED_TRACE("heads " + std::to_string(heads));
@@ -206,7 +203,7 @@ TEST_F(LatentGpu, AGraphReplaysOverOtherContents) {
   }
 }
 
-// Pages that lists name, decoded first: with room for all of them, and for fewer than are named.
+// Listed pages, staged: with room for all of them, and for fewer than are listed.
 TEST_F(LatentGpu, StagedPages) {
   for (const LayoutKind kind :
        {LayoutKind::mla_fp8, LayoutKind::mla_fp8_block, LayoutKind::v4_fp8}) {
@@ -243,7 +240,7 @@ TEST_F(LatentGpu, StagedPagesOfTwoSources) {
   }
 }
 
-// Rows of which the last ones are cut: with lengths and a sink, which their parts leave to the combination.
+// Rows of which the last ones are split: with lengths and a sink, which their partials leave to the combine.
 TEST_F(LatentGpu, LastRowsCut) {
   for (const LayoutKind kind :
        {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block}) {
@@ -268,13 +265,13 @@ TEST_F(LatentGpu, LastRowsOfAnExtend) {
   const Ints list = s.random_list(2048);
   s.by_index(list);
   const Call call = prepare(s.args, 4);
-  EXPECT_EQ(call.schedule.cut.tail.units, 1);
-  EXPECT_GT(call.schedule.cut.tail.unit_items, 2);
+  EXPECT_EQ(call.schedule.cut.tail.work_tiles, 1);
+  EXPECT_GT(call.schedule.cut.tail.work_tile_items, 2);
   release();
   check(s, 4, 20);
 }
 
-// Replays whose lists name fewer pages than there is room for, and more.
+// Replays whose lists hold fewer pages than there is room for, and more.
 TEST_F(LatentGpu, AGraphReplaysOverOtherPages) {
   Scene a(layout_of(LayoutKind::mla_fp8_block), 16, 64, {{600, 2}, {50, 2}});
   Scene b(layout_of(LayoutKind::mla_fp8_block), 16, 64, {{50, 2}, {600, 2}}, 7);

@@ -84,11 +84,11 @@ class DeviceCall : public GpuTest {
     std::span<std::uint16_t> out;
     std::span<float> lse;
   };
-  /// room_pages: of how many pages of each source there is room to stage them, 0: what cut_latent() says.
-  /// last: rows that are cut by themselves, 0: as cut_latent() says. lines: LatentShape::least_lines, 0: the registry's
-  /// kernel's.
-  Call prepare(const AttendArgs& host, int processors = 0, std::int64_t room_pages = 0,
-               std::int64_t last = 0, std::int32_t lines = 0) {
+  /// room_pages: room for staged pages of each source, 0: as cut_latent() says. last: rows that are
+  /// split by themselves, 0: as cut_latent() says. m_rows: LatentShape::min_block_m, 0: the
+  /// registry's kernel's.
+  Call prepare(const AttendArgs& host, int sms = 0, std::int64_t room_pages = 0,
+               std::int64_t last = 0, std::int32_t m_rows = 0) {
     Call c;
     AttendArgs& args = c.args = host;
     args.q.data = put(host.q.data, bytes_of_q(host)).data();
@@ -111,17 +111,17 @@ class DeviceCall : public GpuTest {
     args.lse = {reinterpret_cast<std::byte*>(c.lse.data()), DType::f32, host.q.rows,
                 host.problem.heads, host.problem.heads};
     LatentShape& shape = c.shape;
-    shape = shape_of_call(host, lines > 0 ? lines : room_pages > 0 || last > 0 ? 64 : 16);
-    if (processors > 0) shape.processors = processors;
-    // What the registry's kernel tells cut_latent().
-    if (!shape.dense && processors == 0 && last == 0 && room_pages == 0) tell_pools(c.args, shape);
+    shape = shape_of_call(host, m_rows > 0 ? m_rows : room_pages > 0 || last > 0 ? 64 : 16);
+    if (sms > 0) shape.sms = sms;
+    // What the registry's kernel passes to cut_latent().
+    if (!shape.dense && sms == 0 && last == 0 && room_pages == 0) set_pools(c.args, shape);
     LatentSchedule& schedule = c.schedule;
     schedule.cut = cut_latent(shape);
-    of_few_lines_ = schedule.cut.tile_lines < 64 && schedule.cut.tiles > 1;
+    small_block_m_ = schedule.cut.block_m < 64 && schedule.cut.m_blocks > 1;
     if (last > 0) cut_last(schedule.cut, last);
     if (room_pages > 0) {
-      tell_pools(c.args, shape);
-      EXPECT_LT(schedule.cut.all.unit_items, 2);
+      set_pools(c.args, shape);
+      EXPECT_LT(schedule.cut.all.work_tile_items, 2);
       stage_latent(shape, schedule.cut);
       for (LatentStage* stage : {&schedule.cut.main, &schedule.cut.extra}) {
         stage->room = std::min(stage->room, room_pages);
@@ -151,23 +151,23 @@ class DeviceCall : public GpuTest {
   }
   Outputs read(const Call& c, std::vector<std::uint16_t>* kept_bits = nullptr) {
     std::vector<std::uint16_t> bits(c.out.size());
-    std::vector<float> sums(c.lse.size());
+    std::vector<float> lse(c.lse.size());
     must(copy_to_host(c.out.data(), std::span(bits), stream()));
-    must(copy_to_host(c.lse.data(), std::span(sums), stream()));
+    must(copy_to_host(c.lse.data(), std::span(lse), stream()));
     must(stream().wait());
     Outputs o{{c.args.out.rows, c.args.out.cols, 0}, {c.args.lse.rows, c.args.lse.cols, 0}};
     for (std::size_t j = 0; j < bits.size(); ++j) {
       o.out.data[j] = std::bit_cast<float>(std::uint32_t{bits[j]} << 16);
     }
-    for (std::size_t j = 0; j < sums.size(); ++j) o.lse.data[j] = sums[j];
+    for (std::size_t j = 0; j < lse.size(); ++j) o.lse.data[j] = lse[j];
     if (kept_bits != nullptr) *kept_bits = std::move(bits);
     return o;
   }
 
   /// Gives what came out. Repeats must give the same bits.
-  Outputs attend(const AttendArgs& host, int processors = 0, int repeats = 1,
-                 std::int64_t room_pages = 0, std::int64_t last = 0, std::int32_t lines = 0) {
-    const Call c = prepare(host, processors, room_pages, last, lines);
+  Outputs attend(const AttendArgs& host, int sms = 0, int repeats = 1, std::int64_t room_pages = 0,
+                 std::int64_t last = 0, std::int32_t m_rows = 0) {
+    const Call c = prepare(host, sms, room_pages, last, m_rows);
     must(plan_latent(c.args, c.schedule, stream()));
     std::vector<std::uint16_t> first, bits;
     Outputs o{{0, 0}, {0, 0}};
@@ -178,7 +178,7 @@ class DeviceCall : public GpuTest {
       EXPECT_TRUE(first == bits) << "repeat " << i;
     }
     // Plans don't know of positions.
-    if (processors == 0 && last == 0 && room_pages == 0 && lines == 0 && !c.shape.fp8 &&
+    if (sms == 0 && last == 0 && room_pages == 0 && m_rows == 0 && !c.shape.fp8 &&
         c.row_request.empty()) {
       by_registry(c.args, c.shape, first, c.out);
     }
@@ -191,8 +191,8 @@ class DeviceCall : public GpuTest {
     large_.clear();
   }
 
-  /// Whether the last call that was prepared had more than 32 lines in tiles of fewer than 64.
-  bool of_few_lines_ = false;
+  /// Whether the last prepared call had more than 32 M rows in smaller blocks than 64.
+  bool small_block_m_ = false;
 
   /// Pages, or compact rows, of NaN that lie on the device before those of the host.
   std::int64_t before_ = 0;
@@ -203,14 +203,14 @@ class DeviceCall : public GpuTest {
     return index < 0 || index > INT32_MAX - before ? index
                                                    : index + static_cast<std::int32_t>(before);
   }
-  static void tell_pools(const AttendArgs& args, LatentShape& shape) {
+  static void set_pools(const AttendArgs& args, LatentShape& shape) {
     shape.main = listed_pool(args.main);
     if (args.problem.two_sources()) shape.extra = listed_pool(args.extra);
   }
   static std::size_t bytes_of_q(const AttendArgs& host) {
     return static_cast<std::size_t>(bytes_of(host.q.dtype, host.q.rows * host.q.row_stride));
   }
-  // The kernel that plans name cuts a call in the same way, so its bits are the same.
+  // The registry's kernel cuts a call in the same way, so its bits are the same.
   void by_registry(AttendArgs args, const LatentShape& shape,
                    const std::vector<std::uint16_t>& wanted, std::span<std::uint16_t> out) {
     Scratch scratch(kDeviceMemory);
@@ -233,29 +233,28 @@ class DeviceCall : public GpuTest {
 /// Calls in bf16 arithmetic against the oracle.
 class LatentGpu : public DeviceCall {
  protected:
-  void check(Scene& s, int processors = 0, int repeats = 1, std::int64_t room_pages = 0,
+  void check(Scene& s, int sms = 0, int repeats = 1, std::int64_t room_pages = 0,
              std::int64_t last = 0) {
     const Matrix<bf16> q = rounded(s.q);
     s.args.q = q.view();
     const Outputs want = s.oracle();
-    const Outputs got = attend(s.args, processors, repeats, room_pages, last);
+    const Outputs got = attend(s.args, sms, repeats, room_pages, last);
     expect_oracle(got, want);
-    if (of_few_lines_) {
-      SCOPED_TRACE("64 lines a block");
-      expect_oracle(attend(s.args, processors, repeats, room_pages, last, 64), want);
+    if (small_block_m_) {
+      SCOPED_TRACE("64 M rows a block");
+      expect_oracle(attend(s.args, sms, repeats, room_pages, last, 64), want);
     }
   }
   /// Captures the call of a, and replays it over the contents of both in turns.
-  void replay(Scene& a, Scene& b, int processors = 0, std::int64_t room_pages = 0,
-              std::int64_t last = 0) {
+  void replay(Scene& a, Scene& b, int sms = 0, std::int64_t room_pages = 0, std::int64_t last = 0) {
     const Matrix<bf16> qa = rounded(a.q), qb = rounded(b.q);
     a.args.q = qa.view();
     b.args.q = qb.view();
     const Outputs want_a = a.oracle(), want_b = b.oracle();
-    for (const std::int32_t lines : {0, 64}) {
-      if (lines == 64 && !of_few_lines_) continue;
-      SCOPED_TRACE("least lines " + std::to_string(lines));
-      const Call call = prepare(a.args, processors, room_pages, last, lines);
+    for (const std::int32_t m_rows : {0, 64}) {
+      if (m_rows == 64 && !small_block_m_) continue;
+      SCOPED_TRACE("min block M " + std::to_string(m_rows));
+      const Call call = prepare(a.args, sms, room_pages, last, m_rows);
       const auto graph = Graph::capture(stream(), [&]() -> Result<void> {
         if (auto ok = plan_latent(call.args, call.schedule, stream()); !ok) return ok;
         return attend_latent(call.args, {}, call.schedule, call.workspace, stream());

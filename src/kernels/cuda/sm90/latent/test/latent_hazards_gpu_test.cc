@@ -1,5 +1,6 @@
-// What has broken latent attention elsewhere: slots whose bytes or elements an int32 does not count, lengths about
-// a list's width and beyond 128K, positions in place of slots, parts without a key, batches that change under a graph.
+// What has broken latent attention elsewhere: slots whose bytes or elements overflow an int32,
+// lengths about a list's width and beyond 128K, positions in place of slots, partials without a
+// key, batches that change under a graph.
 #include "kernels/cuda/sm90/latent/test/latent_gpu_test_util.h"
 #include "kernels/cuda/sm90/latent/test/latent_shape_checks.h"
 #include "layout/codec.h"
@@ -161,16 +162,16 @@ TEST_F(LatentHazardsGpu, LengthsAbout128K) {
     for (const int heads : {16, 128}) {
       SCOPED_TRACE(std::string(name(kind)) + ", heads " + std::to_string(heads));
       const ShapeScene s({.layout = kind, .keys = keys, .heads = heads});
-      for (const int lines : {0, 64}) {
-        const Outputs got = attend(s.scene.args, 0, 2, 0, 0, lines);
+      for (const int m_rows : {0, 64}) {
+        const Outputs got = attend(s.scene.args, 0, 2, 0, 0, m_rows);
         s.expect(got, 0, heads - 2, 2, kDecodeBounds);
       }
     }
   }
 }
 
-// Lists whose parts hold no key, all of them or some.
-TEST_F(LatentHazardsGpu, PartsWithoutKeys) {
+// Lists whose splits hold no key, all of them or some.
+TEST_F(LatentHazardsGpu, PartialsWithoutKeys) {
   for (const LayoutKind kind : kKinds) {
     for (const int heads : {8, 64}) {
       SCOPED_TRACE(std::string(name(kind)) + ", heads " + std::to_string(heads));
@@ -182,8 +183,9 @@ TEST_F(LatentHazardsGpu, PartsWithoutKeys) {
       std::fill(list.begin() + 2 * kWidth, list.begin() + 3 * kWidth, -1);   // none
       std::fill(list.begin() + 3 * kWidth + 300, list.end() - 300, -1);      // the outer ones
       s.by_index(list, listed(kind));
-      EXPECT_GT(
-          cut_latent({.rows = 4, .requests = 1, .keys = kWidth, .heads = heads}).all.unit_items, 4);
+      EXPECT_GT(cut_latent({.rows = 4, .requests = 1, .keys = kWidth, .heads = heads})
+                    .all.work_tile_items,
+                4);
       check(s, 0, 20);
       const std::vector<float> sink(static_cast<std::size_t>(heads), -1.0f);
       s.args.problem.sink = true;

@@ -1,5 +1,5 @@
 // Scenes in the shapes that tests of today's kernels use: batches, contexts of any length, heads that fill no tile, pages
-// of any size, lists longer than their context, entries that are none, caches that hold NaN wherever nobody looks.
+// of any size, lists longer than their context, entries of no key, caches that hold NaN wherever no key is.
 //
 // Shapes: FlashMLA's tests of dense decode, sparse decode and sparse prefill. The oracle does one request and a few
 // heads at a time, so that a sample of a large scene is cheap.
@@ -89,8 +89,8 @@ class ShapeScene {
     }
     return out;
   }
-  /// Lists of the first tokens of each row's own request, holes and entries beyond the pool among them; tokens that none of them names
-  /// hold NaN.
+  /// Lists of the first tokens of each row's own request, with holes and entries beyond the pool;
+  /// tokens that none of them lists hold NaN.
   void name(const SceneShape& s) {
     list_ = list_of(s, s.top_k);
     const ProblemKind kind = s.layout == LayoutKind::v4_fp8 ? ProblemKind::window_compressed

@@ -13,10 +13,10 @@ class LatentShapesGpu : public DeviceCall, public ::testing::WithParamInterface<
   void check(const SceneShape& shape, const Bounds& bounds) {
     SCOPED_TRACE(to_string(shape));
     ShapeScene s(shape);
-    for (const std::int32_t lines : {0, 64}) {
-      if (lines == 64 && !of_few_lines_) continue;
-      SCOPED_TRACE("least lines " + std::to_string(lines));
-      const Outputs got = attend(s.scene.args, 0, 2, 0, 0, lines);
+    for (const std::int32_t m_rows : {0, 64}) {
+      if (m_rows == 64 && !small_block_m_) continue;
+      SCOPED_TRACE("min block M " + std::to_string(m_rows));
+      const Outputs got = attend(s.scene.args, 0, 2, 0, 0, m_rows);
       // The first, the last and one between; of each the first heads and the last.
       const std::int32_t few = std::min(shape.heads, 3);
       for (const std::int32_t r : std::set{0, shape.requests / 2, shape.requests - 1}) {
