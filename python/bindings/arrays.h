@@ -21,8 +21,9 @@ namespace nb = nanobind;
 
 inline constexpr int kHost = -1;
 
-/// An imported array in host memory, or in that of GPU `place`. It keeps the caller's memory alive, and
-/// is to be destroyed while the interpreter's lock is held. Lists are only read from host memory.
+/// An imported array in host memory, or in that of GPU `place`. It keeps the caller's memory alive,
+/// and is to be destroyed while the interpreter's lock is held. Lists are only read from host
+/// memory.
 class Array {
  public:
   /// Errors: TypeError for what is no array; LatheError for an array that lies elsewhere, or a

@@ -45,12 +45,13 @@ class OnDevice {
   int before_ = 0;
 };
 
-/// A list that follows from its length, on the calling thread's device. Graphs may use it for as long as this lives: growing
-/// keeps what was there.
+/// A list that follows from its length, on the calling thread's device. Graphs may use it for as
+/// long as this lives: growing keeps what was there.
 class GpuList {
  public:
   explicit GpuList(std::int32_t (*entry)(std::int64_t at)) : entry_(entry) {}
-  /// The first `count` entries. Growing waits for the stream, and cannot be captured. Errors: no memory.
+  /// The first `count` entries. Growing waits for the stream, and cannot be captured. Errors: no
+  /// memory.
   std::span<const std::int32_t> take(std::int64_t count, cudaStream_t stream) {
     if (count > size_) {
       const std::int64_t size = std::max<std::int64_t>({count, 2 * size_, 1024});
@@ -162,8 +163,8 @@ KeySource source_of(GpuScratch& keeper, cudaStream_t stream, Arrays& arrays,
   return s;
 }
 
-/// What the kernel writes to: the caller's array, or memory of the device that Python gets as an object
-/// with DLPack. `object` is what the caller has in the end.
+/// What the kernel writes to: the caller's array, or memory of the device that Python gets as an
+/// object with DLPack. `object` is what the caller has in the end.
 struct Output {
   nb::object object;
   MutableRowsView view;
@@ -211,8 +212,9 @@ bool is_captured(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-/// Lengths in host memory are checked like the CPU's, bound the batch, and go to the device in one copy. Errors: those of
-/// check_latent_args; a stream that is captured, as a graph would read this memory at each replay.
+/// Lengths in host memory are checked like the CPU's, bound the batch, and go to the device in one
+/// copy. Errors: those of check_latent_args; a stream that is captured, as a graph would read this
+/// memory at each replay.
 void take_host_lengths(GpuScratch& keeper, cudaStream_t stream, bool by_list, nb::handle q_indptr,
                        nb::handle kv_lens, AttendArgs& args) {
   if (is_captured(stream)) {

@@ -14,8 +14,8 @@
 
 namespace lathe::python {
 
-/// The named problem with the dims that the layout and the arrays have. options["planned"]: heads and most rows of a plan, or
-/// None.
+/// The named problem with the dims that the layout and the arrays have. options["planned"]: heads
+/// and most rows of a plan, or None.
 AttentionProblem problem_of(const std::string& attention, const Array& q, const CacheLayout& layout,
                             bool two_sources, const nb::dict& options);
 

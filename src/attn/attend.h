@@ -60,7 +60,8 @@ struct AttendArgs {
   MutableRowsView lse;  // [rows, heads] f64 or f32, natural log, sink not included; -inf where a
                         // row has no key; may be null
 
-  // What the host knows of lengths that lie on a GPU; the CPU's kernels read the lengths themselves.
+  // What the host knows of lengths that lie on a GPU; the CPU's kernels read the lengths
+  // themselves.
   std::int64_t max_request_rows = 1;  // most rows of a request
   std::int64_t max_kv_len = 0;        // most keys of a request; 0: what the page table holds
 

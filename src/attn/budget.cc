@@ -11,7 +11,8 @@
 namespace lathe {
 namespace {
 
-// Products that stay at the largest int64 instead of wrapping: absurd requests become absurd, not small.
+// Products that stay at the largest int64 instead of wrapping: absurd requests become absurd, not
+// small.
 std::int64_t times(std::int64_t a, std::int64_t b) {
   std::int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;

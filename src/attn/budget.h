@@ -25,8 +25,8 @@ struct Demand {
   std::int64_t context = 0;  // tokens of the longest request
 };
 
-/// Buffers of `plan` at `demand`: indexer logits, top-k rows, gather workspace, split partials, rows
-/// of expanding workers, compressor state, step metadata. Zero-sized ones are left out.
+/// Buffers of `plan` at `demand`: indexer logits, top-k rows, gather workspace, split partials,
+/// rows of expanding workers, compressor state, step metadata. Zero-sized ones are left out.
 std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine, const Wishes& wishes,
                                 Demand demand);
 

@@ -1,4 +1,5 @@
-// Validation of AttendArgs, the same for all devices, before a kernel reads a key or writes an output.
+// Validation of AttendArgs, the same for all devices, before a kernel reads a key or writes an
+// output.
 //
 // An Error names the argument, what was wanted and what was offered. What is legal and means "no
 // key" is not an error: holes, indices and page ids outside the pool, zero rows, zero lengths. What

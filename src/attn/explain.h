@@ -21,8 +21,8 @@ std::string explain(const ModelPlan& plan);
 /// The kinds of a phase's routes in order of preference: "ragged/inplace".
 std::string kinds(const Plan& plan, Phase phase);
 
-/// The pair over its cache in one line, without an end of line: "ragged prefill, inplace decode over
-/// mla_bf16, page 64".
+/// The pair over its cache in one line, without an end of line: "ragged prefill, inplace decode
+/// over mla_bf16, page 64".
 std::string summary(const Plan& plan);
 
 /// The groups' summaries, once where they are equal.

@@ -72,8 +72,8 @@ ModelPlanResult make_model_plan(std::span<const LayerGroup> groups, const Machin
                                 const Wishes& wishes, const Registry& registry,
                                 std::vector<Rejection>* rejections = nullptr);
 
-/// Why the weights, all groups' buffers and the cache of --max-total-tokens (of one block where it is
-/// 0) exceed the machine; make_plan() sees one group at a time, and no weights.
+/// Why the weights, all groups' buffers and the cache of --max-total-tokens (of one block where it
+/// is 0) exceed the machine; make_plan() sees one group at a time, and no weights.
 std::optional<Reason> check_memory(const ModelPlan& plan, const Machine& machine,
                                    const Wishes& wishes, std::int64_t weight_bytes);
 

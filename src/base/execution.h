@@ -1,4 +1,5 @@
-// What a kernel runs with: threads or a stream, scratch memory and the mode of splitting. It is passed, never global.
+// What a kernel runs with: threads or a stream, scratch memory and the mode of splitting. It is
+// passed, never global.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +14,18 @@
 
 namespace lathe {
 
-/// Memory that a kernel reuses from call to call: it grows to the largest call and then allocates no more.
+/// Memory that a kernel reuses from call to call: it grows to the largest call and then allocates
+/// no more.
 class Scratch {
  public:
   explicit Scratch(Memory memory = kHostMemory) : memory_(memory) {}
 
   const Memory& memory() const { return memory_; }
-  /// At least `bytes` bytes, 64-byte aligned, contents unspecified, valid until the next take(). Null
-  /// where a device has no more; the host throws OutOfMemory. Growing frees the old bytes first, but for a device's: captured
-  /// graphs have their address, so they stay for as long as the scratch does and a next call that
-  /// they suffice for takes them. Growing then doubles where there is room, so that all of them are
-  /// at most twice the last.
+  /// At least `bytes` bytes, 64-byte aligned, contents unspecified, valid until the next take().
+  /// Null where a device has no more; the host throws OutOfMemory. Growing frees the old bytes
+  /// first, but for a device's: captured graphs have their address, so they stay for as long as the
+  /// scratch does and a next call that they suffice for takes them. Growing then doubles where
+  /// there is room, so that all of them are at most twice the last.
   std::byte* take(std::int64_t bytes) {
     if (bytes <= size_) return bytes_.get();
     if (!keeps_outgrown()) {
@@ -67,8 +69,8 @@ class Scratch {
 struct Execution {
   ThreadPool* threads = nullptr;  // null: the calling thread alone
   Scratch* scratch = nullptr;     // null: a call allocates its own
-  // A request's bits depend on nothing but the request: splits have a fixed length. Off, they follow
-  // threads and batch, and a prompt's chunks may differ from one shot in the last bits.
+  // A request's bits depend on nothing but the request: splits have a fixed length. Off, they
+  // follow threads and batch, and a prompt's chunks may differ from one shot in the last bits.
   bool batch_invariant = true;
   void* stream = nullptr;  // of a GPU (cudaStream_t); null: its default stream
 };

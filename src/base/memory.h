@@ -21,8 +21,8 @@ LATHE_ENUM(MemoryKind, LATHE_MEMORY_KINDS)
 /// Bytes that go back to the memory they came from.
 using OwnedBytes = std::unique_ptr<std::byte, void (*)(std::byte*)>;
 
-/// Thrown where memory that work has begun with has no more, such as an arena's: what was wanted and
-/// what there is, in one line.
+/// Thrown where memory that work has begun with has no more, such as an arena's: what was wanted
+/// and what there is, in one line.
 class OutOfMemory : public std::bad_alloc {
  public:
   explicit OutOfMemory(const Error& error) : text_(error.message()) {}

@@ -1,6 +1,6 @@
-// Random lives of an engine, with one layer group or two, of which one has a window, with and without
-// a state: whatever is submitted, cancelled, preempted and evicted, tokens are those of the request
-// alone, nothing leaks, and everybody gets on.
+// Random lives of an engine, with one layer group or two, of which one has a window, with and
+// without a state: whatever is submitted, cancelled, preempted and evicted, tokens are those of the
+// request alone, nothing leaks, and everybody gets on.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

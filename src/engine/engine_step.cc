@@ -24,8 +24,8 @@ void Engine::describe_running() {
   rows_.assign(running_.size(), 0);
 }
 
-// Logits are rows of a whole vocabulary, so a step holds few of those that only score a prompt. Rows
-// of a request that scores are cut where it would hold more.
+// Logits are rows of a whole vocabulary, so a step holds few of those that only score a prompt.
+// Rows of a request that scores are cut where it would hold more.
 std::int64_t Engine::cap_scored_rows(const Active& r, std::int64_t rows) {
   if (!r.scores()) return rows;
   const std::int64_t first = std::max(r.computed, r.next_scored);

@@ -1,5 +1,5 @@
-// EngineThread: an engine on a thread of its own, for callers on other threads. They put wishes into
-// its inbox and hear, once a step, what came of them; the engine waits for nobody.
+// EngineThread: an engine on a thread of its own, for callers on other threads. They put wishes
+// into its inbox and hear, once a step, what came of them; the engine waits for nobody.
 #pragma once
 
 #include <atomic>
@@ -31,8 +31,8 @@ struct Submission {
   Ticket sibling_of;  // an earlier one with the same prompt; 0: none
 };
 
-/// What became of a request in one step: it started, got a token, ended, all of these, or was refused.
-/// An end and a refusal are its last event.
+/// What became of a request in one step: it started, got a token, ended, all of these, or was
+/// refused. An end and a refusal are its last event.
 struct TicketEvent {
   Ticket ticket;
   std::optional<Started> started;
@@ -65,8 +65,8 @@ class EngineThread {
   void submit(std::vector<Submission> requests);
   /// Requests that are not known, or have ended, are no error.
   void cancel(std::vector<Ticket> tickets, FinishReason reason);
-  /// Evicts what no request holds from the prefix cache. `done` runs on the engine's thread with the
-  /// engine's state; nothing was evicted if requests were there.
+  /// Evicts what no request holds from the prefix cache. `done` runs on the engine's thread with
+  /// the engine's state; nothing was evicted if requests were there.
   void flush_prefix_cache(std::function<void(EngineStats)> done);
 
   /// Work is there and no step has ended for so long; 0 where there is none.

@@ -2,9 +2,10 @@
 // waited for, or a piece at a time when a test says so. Whoever looks at a result too early, or
 // changes what a step in flight still reads, gets other tokens.
 //
-// It is also the least that a device needs: memory, an entry for every operator, and wait(). What an
-// entry is given on the host's stack (product lists, an operator's arguments) it copies; tensors,
-// steps and what a step is drawn from stay where they are until wait(), in the order of calls.
+// It is also the least that a device needs: memory, an entry for every operator, and wait(). What
+// an entry is given on the host's stack (product lists, an operator's arguments) it copies;
+// tensors, steps and what a step is drawn from stay where they are until wait(), in the order of
+// calls.
 #pragma once
 
 #include <deque>

@@ -32,9 +32,9 @@ struct RequestPages {
 
 class PageAllocator {
  public:
-  /// Over the pages that are free at the time; the ledgers must outlive it, and nobody else may take
-  /// pages from them meanwhile. block_tokens: a multiple of every kind's page size. Errors: the
-  /// prefix cache's.
+  /// Over the pages that are free at the time; the ledgers must outlive it, and nobody else may
+  /// take pages from them meanwhile. block_tokens: a multiple of every kind's page size. Errors:
+  /// the prefix cache's.
   static Result<PageAllocator> create(std::span<const PageKind> kinds, std::int64_t block_tokens,
                                       bool prefix_cache);
 
@@ -42,9 +42,9 @@ class PageAllocator {
   std::int64_t block_tokens() const { return block_tokens_; }
   std::int64_t total(std::size_t kind) const { return kinds_[kind].total; }
   /// Pages that no request holds: free, or evictable. Exact, because whoever holds a cached page of
-  /// a kind without a bound holds the pages before it too (match and publish see to that), so that a
-  /// page nobody holds never has a successor in use; and pages of a bounded kind are evicted one by
-  /// one.
+  /// a kind without a bound holds the pages before it too (match and publish see to that), so that
+  /// a page nobody holds never has a successor in use; and pages of a bounded kind are evicted one
+  /// by one.
   std::int64_t available(std::size_t kind) const { return kinds_[kind].total - kinds_[kind].held; }
   /// Over all kinds.
   std::int64_t total() const;
@@ -52,14 +52,16 @@ class PageAllocator {
   /// Tokens in the prefix cache.
   std::int64_t cached_tokens() const { return cache_ ? cache_->token_count() : 0; }
 
-  /// Gives a request with `from` computed tokens the pages that its kinds' rules ask for, for a step
-  /// up to `to` tokens. Precondition: to > from; the pages are available.
+  /// Gives a request with `from` computed tokens the pages that its kinds' rules ask for, for a
+  /// step up to `to` tokens. Precondition: to > from; the pages are available.
   void extend(std::int64_t from, std::int64_t to, RequestPages& pages);
-  /// The step is over: lets go of what a request with `to` tokens does without; holes take its place.
+  /// The step is over: lets go of what a request with `to` tokens does without; holes take its
+  /// place.
   void confirm(std::int64_t from, std::int64_t to, RequestPages& pages);
   /// The step has failed: lets go of what it was given.
   void undo(std::int64_t from, RequestPages& pages);
-  /// The page of a kind with the last of `from` tokens, as it was before extend(); -1 where from is 0.
+  /// The page of a kind with the last of `from` tokens, as it was before extend(); -1 where from is
+  /// 0.
   PageId last_before(std::size_t kind, std::int64_t from, const RequestPages& pages) const;
 
   /// Fills empty lists with the pages of the longest cached prefix of at most max_tokens tokens at

@@ -20,15 +20,15 @@ struct RequestId {
 struct Request {
   std::vector<std::int32_t> prompt;  // tokens in [0, vocab), at least one
   SamplingParams sampling;
-  // Tokens that are the answer whatever is drawn, for scoring a given text by EngineOptions::on_logits:
-  // it ends after the last of them. Empty: the draws.
+  // Tokens that are the answer whatever is drawn, for scoring a given text by
+  // EngineOptions::on_logits: it ends after the last of them. Empty: the draws.
   std::vector<std::int32_t> forced = {};
   // An earlier request with the same prompt; where the engine has a prefix cache, this one is not
   // admitted before that one's prompt is in it, so that it is computed once.
   RequestId sibling_of = {};
-  // First token of the prompt whose log-probability is wanted, with those of the likeliest as for the
-  // answer (sampling.logprobs, which has to be set); token 0 has none. Unset: none. Rows that give
-  // them are computed, not taken from the prefix cache.
+  // First token of the prompt whose log-probability is wanted, with those of the likeliest as for
+  // the answer (sampling.logprobs, which has to be set); token 0 has none. Unset: none. Rows that
+  // give them are computed, not taken from the prefix cache.
   std::optional<std::int32_t> prompt_logprobs_from = std::nullopt;
 };
 

@@ -37,7 +37,8 @@ Result<void> Runner::add_steps() {
   return {};
 }
 
-// Rows of one segment whose routes these are: absorbed queries are tiled to the activations' budget.
+// Rows of one segment whose routes these are: absorbed queries are tiled to the activations'
+// budget.
 std::int64_t Runner::most_rows(std::span<const Route* const> routes) const {
   for (std::size_t g = 0; g < routes.size(); ++g) {
     const bool absorbed = cache_->plan(g).problem.kind != ProblemKind::grouped_query &&
@@ -48,9 +49,9 @@ std::int64_t Runner::most_rows(std::span<const Route* const> routes) const {
 }
 
 // A row's routes follow from its own position (E8): an item with rows on both sides of a route's
-// bound, in any group, is cut there, and where a tile of absorbed queries ends. Parts of a phase are put in the order of its routes, so that
-// those of equal routes share a segment; a request's own parts stay in order, as their positions
-// rise.
+// bound, in any group, is cut there, and where a tile of absorbed queries ends. Parts of a phase
+// are put in the order of its routes, so that those of equal routes share a segment; a request's
+// own parts stay in order, as their positions rise.
 void Runner::split(std::span<const BatchItem> items) {
   parts_.clear();
   routes_.clear();
@@ -131,8 +132,8 @@ void Runner::cut() {
   }
 }
 
-// The parts as requests of a group's steps. A part that is not its item's last leaves the state where
-// the last one will: in the last slot, unless it has one of its own.
+// The parts as requests of a group's steps. A part that is not its item's last leaves the state
+// where the last one will: in the last slot, unless it has one of its own.
 void Runner::make_requests(std::size_t g) {
   requests_.clear();
   state_lists_.clear();

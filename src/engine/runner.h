@@ -1,5 +1,5 @@
-// Runner: from a batch to tokens. It cuts the batch into segments, plans a Step for each of them and
-// each layer group, and runs the model once over all rows.
+// Runner: from a batch to tokens. It cuts the batch into segments, plans a Step for each of them
+// and each layer group, and runs the model once over all rows.
 #pragma once
 
 #include <cstdint>

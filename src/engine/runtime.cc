@@ -74,8 +74,8 @@ double pool_bytes(const ModelPlan& plan, std::int64_t tokens) {
   return sum;
 }
 
-// Tokens that the cache holds. Memory that no request has touched costs nothing, as the system hands
-// it out page by page, so the ceiling is generous.
+// Tokens that the cache holds. Memory that no request has touched costs nothing, as the system
+// hands it out page by page, so the ceiling is generous.
 std::int64_t cache_tokens(const ModelPlan& plan, const Wishes& wishes, const Machine& machine,
                           std::int64_t weight_bytes) {
   if (wishes.max_total_tokens > 0) return wishes.max_total_tokens;

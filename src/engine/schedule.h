@@ -19,12 +19,12 @@ constexpr std::int64_t pages_for(std::int64_t tokens, std::int64_t page_size) {
 }
 
 /// How the requests of an engine use one kind of page: those of a layer group, or the slots of its
-/// state. A request's list has an entry for every page_size tokens; entries that it does without are
-/// holes. Without a bound every entry is a page.
+/// state. A request's list has an entry for every page_size tokens; entries that it does without
+/// are holes. Without a bound every entry is a page.
 struct PageRule {
   std::int64_t page_size = 1;  // tokens
-  // Tokens before the last block boundary that a request still needs, to go on and to resume at that
-  // boundary; 0: all of them.
+  // Tokens before the last block boundary that a request still needs, to go on and to resume at
+  // that boundary; 0: all of them.
   std::int64_t kept = 0;
   std::int64_t most = kNoBound;  // pages that one request holds at once
   // Pages that a step takes at most, the last ones; others stay holes.

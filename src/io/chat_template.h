@@ -23,8 +23,8 @@ struct RenderOptions {
 
 class ChatTemplate {
  public:
-  /// Errors name the template's line: malformed, or unsupported for Jinja that chat templates do not
-  /// use.
+  /// Errors name the template's line: malformed, or unsupported for Jinja that chat templates do
+  /// not use.
   static Result<ChatTemplate> parse(std::string_view source);
 
   /// The prompt. `variables` is an object: messages, add_generation_prompt, tools, bos_token, ...

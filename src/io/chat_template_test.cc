@@ -122,7 +122,8 @@ TEST(ChatTemplate, HostileTemplatesEndInAnError) {
       "{% set ns = namespace(l=[1]) %}{% for i in range(99) %}{% set ns.l = ns.l + ns.l %}{% "
       "endfor %}",
       "{% set ns = namespace(l=[1]) %}{% for i in range(999) %}{% set ns.l = [ns.l] %}{% endfor %}",
-      // A list of itself twice, 99 times over: small in memory, without end in print and comparison.
+      // A list of itself twice, 99 times over: small in memory, without end in print and
+      // comparison.
       "{% set ns = namespace(l=[1]) %}{% for i in range(99) %}{% set ns.l = [ns.l, ns.l] %}"
       "{% endfor %}{{ ns.l }}",
       "{% set ns = namespace(a=[1], b=[1]) %}{% for i in range(99) %}{% set ns.a = [ns.a, ns.a] %}"

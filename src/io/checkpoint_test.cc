@@ -1,4 +1,5 @@
-// Files made by the format's own library (tools/make_safetensors_fixture.py), and folders spoiled on purpose.
+// Files made by the format's own library (tools/make_safetensors_fixture.py), and folders spoiled
+// on purpose.
 #include "io/checkpoint.h"
 
 #include <gmock/gmock.h>

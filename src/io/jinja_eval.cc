@@ -9,7 +9,8 @@
 namespace lathe {
 namespace {
 
-// Nodes of the tree that may be open at once: macros that call each other end here, before the thread's stack does.
+// Nodes of the tree that may be open at once: macros that call each other end here, before the
+// thread's stack does.
 constexpr int kMaxOpenNodes = 1000;
 
 // Names of a macro's, a loop's or the template's body. `if` has none of its own.
@@ -63,7 +64,8 @@ class Renderer {
   }
 
  private:
-  // One more open node for as long as it lives; puts the line back, so that errors name the right one.
+  // One more open node for as long as it lives; puts the line back, so that errors name the right
+  // one.
   class Open {
    public:
     Open(Renderer& r, int line) : renderer_(r), line_(std::exchange(r.rt_.line, line)) {
@@ -283,7 +285,8 @@ class Renderer {
   }
 
   // --- expressions ---
-  // Each kind has a function of its own: one function for all would need all their stack at every level.
+  // Each kind has a function of its own: one function for all would need all their stack at every
+  // level.
   JinjaValue eval(const JinjaExpr& e) {
     const Open open(*this, e.line);
     switch (e.kind) {

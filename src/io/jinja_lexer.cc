@@ -12,7 +12,8 @@
 namespace lathe {
 namespace {
 
-// Three kinds of line end become one, and one line end at the very end is dropped, before anything else, as in Jinja.
+// Three kinds of line end become one, and one line end at the very end is dropped, before anything
+// else, as in Jinja.
 std::string normalised(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -85,7 +86,8 @@ class Lexer {
     if (!text.empty()) push(JinjaTokenKind::data, std::string(text));
   }
 
-  // A tag's end such as "%}" with what it swallows: "-" all space after it, nothing one line end. False where none is here.
+  // A tag's end such as "%}" with what it swallows: "-" all space after it, nothing one line end.
+  // False where none is here.
   bool take_end(std::string_view close, bool trims_newline) {
     if (at("-") && rest().substr(1).starts_with(close)) {
       advance(1 + close.size());
@@ -244,7 +246,8 @@ class Lexer {
     advance(found->size());
   }
 
-  // Digits with single underscores between them, appended to `out` without those; the count of bytes read.
+  // Digits with single underscores between them, appended to `out` without those; the count of
+  // bytes read.
   template <class IsDigit>
   std::size_t digits(std::size_t from, std::string& out, IsDigit is) const {
     std::size_t n = from;

@@ -1,5 +1,5 @@
-// Tokens of a Jinja template, with Jinja's whitespace control and with trim_blocks and lstrip_blocks
-// on, as Hugging Face renders chat templates.
+// Tokens of a Jinja template, with Jinja's whitespace control and with trim_blocks and
+// lstrip_blocks on, as Hugging Face renders chat templates.
 #pragma once
 
 #include <cstdint>

@@ -322,7 +322,8 @@ Value call_global(JinjaRuntime& rt, const std::string& name, const JinjaArgs& ar
   const auto a = bind_args(rt, name, args, {"format"}, 1);
   const std::string& format = expect_text(rt, name, *a[0]);
   if (format.size() > 200) rt.unsupported("a format of at most 200 bytes", "more");
-  // strftime gives 0 both for too little space and for an empty text; one more space tells them apart.
+  // strftime gives 0 both for too little space and for an empty text; one more space tells them
+  // apart.
   std::array<char, 8192> text{};
   const std::size_t n = std::strftime(text.data(), text.size(), (format + " ").c_str(), &rt.now());
   if (n == 0) rt.unsupported("a date of at most 8000 bytes", "more");

@@ -1,4 +1,5 @@
-// Jinja's grammar and its precedence, by recursive descent. Source: the template designer documentation of Jinja 3.1.
+// Jinja's grammar and its precedence, by recursive descent. Source: the template designer
+// documentation of Jinja 3.1.
 #include "io/jinja_parser.h"
 
 #include <algorithm>
@@ -388,8 +389,8 @@ class Parser {
   }
 
   // --- statements ---
-  // Up to a block whose word is one of `ends`; that word is the token after the body. No `ends`: up to the template's end. `opened`
-  // is the line of the tag that the body belongs to.
+  // Up to a block whose word is one of `ends`; that word is the token after the body. No `ends`: up
+  // to the template's end. `opened` is the line of the tag that the body belongs to.
   JinjaBody parse_body(std::initializer_list<std::string_view> ends, int opened) {
     const Nested nested(*this);
     JinjaBody body;

@@ -6,8 +6,8 @@
 
 namespace lathe {
 
-/// The syntax tree of a template. Throws JinjaFailure: malformed, or unsupported for a tag that chat
-/// templates do not use.
+/// The syntax tree of a template. Throws JinjaFailure: malformed, or unsupported for a tag that
+/// chat templates do not use.
 JinjaBody parse_jinja(std::string_view source);
 
 }  // namespace lathe

@@ -16,8 +16,8 @@
 
 namespace lathe {
 
-/// Bounds that a template cannot pass, so that a hostile one ends in an error. A step is one node of
-/// the template, one element of a list or 32 bytes of text that are made or read.
+/// Bounds that a template cannot pass, so that a hostile one ends in an error. A step is one node
+/// of the template, one element of a list or 32 bytes of text that are made or read.
 struct JinjaLimits {
   std::int64_t steps = 20'000'000;
   std::size_t text_bytes = std::size_t{16} << 20;  // of the output and of any one string
@@ -111,8 +111,8 @@ bool has_method(const JinjaValue& v, std::string_view name);
 JinjaValue call_function(JinjaRuntime& rt, const JinjaFunction& f, const JinjaArgs& args);
 bool is_global_function(std::string_view name);
 
-/// Arguments by parameter, in the order of `names`; none where one was not given. Fails for too many,
-/// unknown or doubled ones, and where one of the first `required` is missing.
+/// Arguments by parameter, in the order of `names`; none where one was not given. Fails for too
+/// many, unknown or doubled ones, and where one of the first `required` is missing.
 std::vector<std::optional<JinjaValue>> bind_args(JinjaRuntime& rt, const std::string& what,
                                                  const JinjaArgs& args,
                                                  std::initializer_list<std::string_view> names,

@@ -10,10 +10,12 @@
 
 namespace lathe {
 
-/// The string behind a literal's escapes, or none where one is cut short or unknown to us (\N{...}).
+/// The string behind a literal's escapes, or none where one is cut short or unknown to us
+/// (\N{...}).
 std::optional<std::string> unescape(std::string_view body);
 
-/// Without leading (trailing) characters of `chars`, or Unicode white space where `chars` is absent.
+/// Without leading (trailing) characters of `chars`, or Unicode white space where `chars` is
+/// absent.
 std::string_view trim_start(std::string_view s, std::optional<std::string_view> chars = {});
 std::string_view trim_end(std::string_view s, std::optional<std::string_view> chars = {});
 

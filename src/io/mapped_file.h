@@ -31,8 +31,8 @@ class MappedFile {
   /// A hint to the kernel about how the bytes will be read; it changes nothing but speed.
   void advise(FileAccess access) const;
 
-  /// Brings [offset, offset + size) into memory; whole pages, clamped to the file. Safe from several
-  /// threads. Errors: io where the disk fails or the file has shrunk since it was mapped.
+  /// Brings [offset, offset + size) into memory; whole pages, clamped to the file. Safe from
+  /// several threads. Errors: io where the disk fails or the file has shrunk since it was mapped.
   Result<void> prefault(std::size_t offset, std::size_t size) const;
 
  private:

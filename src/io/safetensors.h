@@ -44,9 +44,9 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-/// Reads and checks the header of one whole file. Every entry lies inside `file`, has the bytes that
-/// its shape and dtype ask for, and shares none with another; gaps are tolerated. Errors: malformed
-/// (with the tensor's name), unsupported (a dtype that is not listed above).
+/// Reads and checks the header of one whole file. Every entry lies inside `file`, has the bytes
+/// that its shape and dtype ask for, and shares none with another; gaps are tolerated. Errors:
+/// malformed (with the tensor's name), unsupported (a dtype that is not listed above).
 Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> file);
 
 }  // namespace lathe

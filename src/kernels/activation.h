@@ -7,10 +7,10 @@
 namespace lathe {
 
 // Of v, an element of the gate projection, and u, that of the up projection:
-#define LATHE_ACTIVATIONS(X)                                                            \
-  X(silu)           /* v / (1 + e^-v) * u */                                            \
-  X(gelu_tanh)      /* v / 2 (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))) * u (Gemma) */ \
-  X(clamped_swiglu) /* c / (1 + e^(-alpha c)) * (d + 1), c = min(v, limit) and d = u clamped  \
+#define LATHE_ACTIVATIONS(X)                                                                 \
+  X(silu)           /* v / (1 + e^-v) * u */                                                 \
+  X(gelu_tanh)      /* v / 2 (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))) * u (Gemma) */      \
+  X(clamped_swiglu) /* c / (1 + e^(-alpha c)) * (d + 1), c = min(v, limit) and d = u clamped \
                        to [-limit, limit] (gpt-oss) */
 LATHE_ENUM(ActivationKind, LATHE_ACTIVATIONS)
 

@@ -3,9 +3,9 @@
 // has no business here.
 //
 // Tensors that an entry reads or writes lie in memory(), arrays of a StepView included; product
-// lists and other control data lie on the host. Entries that return nothing cannot fail for a reason
-// that their caller could see; a device that fails asynchronously reports it from the next entry
-// that returns a Result.
+// lists and other control data lie on the host. Entries that return nothing cannot fail for a
+// reason that their caller could see; a device that fails asynchronously reports it from the next
+// entry that returns a Result.
 #pragma once
 
 #include <cstddef>

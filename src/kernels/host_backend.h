@@ -1,5 +1,5 @@
-// What backends of host memory share: weights stay where the file's mapping has them, and copies are
-// copies.
+// What backends of host memory share: weights stay where the file's mapping has them, and copies
+// are copies.
 #pragma once
 
 #include <cstring>

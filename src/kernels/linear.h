@@ -16,7 +16,8 @@ namespace lathe {
 /// Side of the square blocks that share a scale in block-scaled fp8 weights.
 inline constexpr std::int64_t kWeightBlock = 128;
 
-/// Neighbouring weights of a row that share a scale in MXFP4 (OCP Microscaling Formats, version 1.0).
+/// Neighbouring weights of a row that share a scale in MXFP4 (OCP Microscaling Formats,
+/// version 1.0).
 inline constexpr std::int64_t kMxBlock = 32;
 
 /// A weight of a linear layer, out features x in features, in the checkpoint's own format. Codes of
@@ -30,8 +31,8 @@ struct WeightView {
   // [ceil(rows / kWeightBlock), ceil(cols / kWeightBlock)] factor of each block; null where the
   // dtype is not e4m3, and may be null where it is (all 1).
   const float* scales = nullptr;
-  // [rows, cols / kMxBlock] scale of each block; null where the dtype is not e2m1. The code 0 (2^-127)
-  // counts as 0.
+  // [rows, cols / kMxBlock] scale of each block; null where the dtype is not e2m1. The code 0
+  // (2^-127) counts as 0.
   const ue8m0* mx_scales = nullptr;
 
   std::int64_t bytes() const {
@@ -70,8 +71,8 @@ struct WeightStack {
   }
 };
 
-// Of activations that are multiplied by bf16, e4m3 or e2m1 weights; sums are f32, and other weights are
-// always multiplied in f32.
+// Of activations that are multiplied by bf16, e4m3 or e2m1 weights; sums are f32, and other weights
+// are always multiplied in f32.
 #define LATHE_MATMUL_PRECISIONS(X) \
   X(f32)                           \
   X(bf16) /* x is rounded to bf16 (nearest even), for the CPU's dot products of bf16 pairs */

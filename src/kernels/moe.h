@@ -35,8 +35,8 @@ struct ExpertStacks {
   std::span<const float> down_bias;  // [experts, n], or empty
 };
 
-/// out[t] += weights[t, j] * down(activation(gate x[t], up x[t])) of expert ids[t, j], for the top_k
-/// experts that the router chooses.
+/// out[t] += weights[t, j] * down(activation(gate x[t], up x[t])) of expert ids[t, j], for the
+/// top_k experts that the router chooses.
 struct ExpertLayer {
   RowsView x;                          // [T, n] f32
   WeightView router;                   // [experts, n]

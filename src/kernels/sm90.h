@@ -5,8 +5,8 @@
 
 namespace lathe {
 
-/// In every build, so that a plan for a Hopper GPU can be made on any machine. Entries are there only
-/// where the build has CUDA; without it the kernels are described, not runnable.
+/// In every build, so that a plan for a Hopper GPU can be made on any machine. Entries are there
+/// only where the build has CUDA; without it the kernels are described, not runnable.
 void register_sm90_kernels(Registry& registry);
 
 }  // namespace lathe

@@ -12,8 +12,8 @@
 
 namespace lathe {
 
-/// Bytes of absorbed queries and latents that are worked on at once, unless --activations-budget says
-/// otherwise: enough rows that a tile costs no speed.
+/// Bytes of absorbed queries and latents that are worked on at once, unless --activations-budget
+/// says otherwise: enough rows that a tile costs no speed.
 inline constexpr std::int64_t kAbsorbedTile = std::int64_t{512} << 20;
 
 /// Budget `activations` of steps that bring wishes.chunked_prefill_size prefill rows and decode

@@ -14,7 +14,8 @@ namespace lathe {
 /// all layers: config.all_layers().
 void parse_gqa_dims(ConfigReader& json, ModelConfig& config, const RopeKeys& keys = {});
 
-/// layer_types as flags: 1 for sliding_attention, 0 for full_attention. Empty where the key is absent.
+/// layer_types as flags: 1 for sliding_attention, 0 for full_attention. Empty where the key is
+/// absent.
 std::vector<std::uint8_t> parse_layer_types(ConfigReader& json, const ModelConfig& config);
 
 /// Gives sliding_window to the layers that `sliding` names, [layers]; where that is some of them,

@@ -85,7 +85,8 @@ class Decoder : public Model {
   ModelConfig config_;
   std::unique_ptr<ModelWeights> weights_;
   std::vector<std::size_t> group_of_;  // [layers]
-  // Made by the first forward pass, for its plan's context: a model's own maximum can be far longer.
+  // Made by the first forward pass, for its plan's context: a model's own maximum can be far
+  // longer.
   mutable std::mutex rope_guard_;
   mutable std::shared_ptr<const ModelRope> rope_;
 };

@@ -1,5 +1,5 @@
-// gpt-oss (arXiv 2508.10925): attention sinks, a window in every other layer, biases throughout, and
-// experts that are stored in one tensor, in MXFP4 or plain.
+// gpt-oss (arXiv 2508.10925): attention sinks, a window in every other layer, biases throughout,
+// and experts that are stored in one tensor, in MXFP4 or plain.
 #include "model/config_gqa.h"
 #include "model/registry.h"
 

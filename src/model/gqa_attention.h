@@ -8,8 +8,8 @@
 
 namespace lathe {
 
-/// x = out_proj(attention(h)), or x += with `add`. h, x: [rows, hidden] f32. Writes the rows' keys and values to the
-/// cache. Errors: an attention kernel's.
+/// x = out_proj(attention(h)), or x += with `add`. h, x: [rows, hidden] f32. Writes the rows' keys
+/// and values to the cache. Errors: an attention kernel's.
 Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const RowsView& h,
                            const MutableRowsView& x, bool add);
 

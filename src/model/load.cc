@@ -100,8 +100,8 @@ class Loader {
   }
 
  private:
-  // A layer past the last one that is no draft layer, which joins the last hidden state with the next
-  // token's embedding by eh_proj: the configuration has fewer layers than the checkpoint.
+  // A layer past the last one that is no draft layer, which joins the last hidden state with the
+  // next token's embedding by eh_proj: the configuration has fewer layers than the checkpoint.
   bool of_no_draft(std::string_view tensor) const {
     const std::optional<std::int32_t> layer = layer_of(tensor);
     return layer && *layer >= config_.layers &&
@@ -306,7 +306,8 @@ std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Uniform of variance 1 / cols, as fresh layers have; e4m3 and e2m1 codes at one scale for the same.
+// Uniform of variance 1 / cols, as fresh layers have; e4m3 and e2m1 codes at one scale for the
+// same.
 void fill_matrix(const TensorSpec& spec, DType dtype, std::uint64_t seed, ThreadPool* threads,
                  ModelWeights& weights) {
   const std::int64_t n = spec.shape[0] * spec.shape[1];

@@ -54,8 +54,8 @@ std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t>
     for (const TensorSpec& spec : tensor_table(config, weights)) sum += dummy_bytes(config, spec);
   }
   if (!config.latent()) return sum;
-  // As split_kv_b() copies kv_b: its keys turned, and all of it in f32 where a route expands or where
-  // heads are no whole blocks of fp8.
+  // As split_kv_b() copies kv_b: its keys turned, and all of it in f32 where a route expands or
+  // where heads are no whole blocks of fp8.
   for (std::int32_t l = 0; l < config.layers; ++l) {
     const AttentionProblem& p = config.attention(l);
     const bool whole = p.qk_nope_head % kWeightBlock == 0 && p.v_head % kWeightBlock == 0;

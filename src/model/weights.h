@@ -122,10 +122,12 @@ void transpose(const std::byte* src, std::int64_t rows, std::int64_t cols, std::
 void for_each(ThreadPool* threads, std::int64_t tasks,
               const std::function<void(std::int64_t)>& body);
 
-/// Model::decode_bytes() with absorbed attention. Norms and biases, which caches keep, are left out.
+/// Model::decode_bytes() with absorbed attention. Norms and biases, which caches keep, are left
+/// out.
 std::int64_t decode_bytes(const ModelConfig& config, const ModelWeights& weights);
 
-/// Fills uk and uv of every layer from kv_b, and w_uk and w_uv where `expansion`. threads may be null.
+/// Fills uk and uv of every layer from kv_b, and w_uk and w_uv where `expansion`. threads may be
+/// null.
 void split_kv_b(const ModelConfig& config, bool expansion, ThreadPool* threads,
                 ModelWeights& weights);
 

@@ -1,4 +1,5 @@
-// Into the cache: rotation, quantisation and writing of rows. The bytes are those of layout/rope_write.h and layout/codec.h, which say what is computed.
+// Into the cache: rotation, quantisation and writing of rows. The bytes are those of
+// layout/rope_write.h and layout/codec.h, which say what is computed.
 //
 // Errors are those of the layout's functions, for arguments that contradict each other; some rows
 // may then have been written.

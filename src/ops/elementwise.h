@@ -33,8 +33,8 @@ void gated_activation(const OpsContext& ops, const GatedActivation& op);
 /// out += x. [T, n]
 void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out);
 
-/// out[t] = scale * table[tokens[t]] widened to f32. table: [vocab, n] of any weight dtype without scales;
-/// tokens in [0, vocab): a bug otherwise (the engine has checked them).
+/// out[t] = scale * table[tokens[t]] widened to f32. table: [vocab, n] of any weight dtype without
+/// scales; tokens in [0, vocab): a bug otherwise (the engine has checked them).
 void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,
            const MutableRowsView& out, float scale = 1);
 

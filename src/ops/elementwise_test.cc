@@ -87,7 +87,8 @@ TEST(LayerNorm, AgreesWithRef) {
       const std::span<const float> w(weight.row(0), size), b(bias.row(0), size);
       layer_norm(cpu.ops, x.view(), w, b, 0.1f, got.out());
       layer_norm(ref.ops, x.view(), w, b, 0.1f, want.out());
-      // Elements are of magnitude 1, the mean is 3 and its error n u 3 at most; 1 / sqrt(var) <= 3.2.
+      // Elements are of magnitude 1, the mean is 3, its error at most 3 n u, and
+      // 1 / sqrt(var) <= 3.2.
       expect_near(got, want, kUnit * (32 * static_cast<double>(n) + 128), 1);
       if (HasFatalFailure()) return;
     }

@@ -14,10 +14,11 @@ namespace lathe {
 /// A row's bits depend on that row and the weight alone: neither on m, nor on the products beside
 /// it, nor on threads. So a request's numbers do not depend on its batch, nor on chunking.
 ///
-/// Weights are widened to f32 exactly (e4m3: code x scale, rounded once to f32; e2m1: code x scale);
-/// products and sums are f32. With ops.precision bf16, bf16, e4m3 and e2m1 weights are multiplied by x rounded to bf16 (e4m3:
-/// x times the block's factor) and f32 sums remain: a relative error of 2^-9 in each product, and
-/// numbers below 2^-126 in size count as zero. Shapes and dtypes that contradict each other are bugs of the caller (LATHE_CHECK).
+/// Weights are widened to f32 exactly (e4m3: code x scale, rounded once to f32; e2m1: code x
+/// scale); products and sums are f32. With ops.precision bf16, bf16, e4m3 and e2m1 weights are
+/// multiplied by x rounded to bf16 (e4m3: x times the block's factor) and f32 sums remain: a
+/// relative error of 2^-9 in each product, and numbers below 2^-126 in size count as zero. Shapes
+/// and dtypes that contradict each other are bugs of the caller (LATHE_CHECK).
 void matmul(const OpsContext& ops, std::span<const Product> products);
 inline void matmul(const OpsContext& ops, const Product& product) {
   matmul(ops, std::span(&product, 1));

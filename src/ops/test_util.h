@@ -54,8 +54,8 @@ inline std::int64_t whole_blocks(DType dtype, std::int64_t k) {
   return dtype == DType::e2m1 ? (k + kMxBlock - 1) / kMxBlock * kMxBlock : k;
 }
 
-/// A random weight of any dtype; e4m3 has codes of every magnitude, subnormals included, no NaN. e2m1
-/// has scales from 2^-9 to 2^-2, and one in eight that counts as 0; cols are whole blocks.
+/// A random weight of any dtype; e4m3 has codes of every magnitude, subnormals included, no NaN.
+/// e2m1 has scales from 2^-9 to 2^-2, and one in eight that counts as 0; cols are whole blocks.
 struct Weight {
   std::vector<std::byte> bytes;
   std::vector<float> scales;

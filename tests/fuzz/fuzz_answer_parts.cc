@@ -1,4 +1,5 @@
-// Text of answers with marks of reasoning and tool calls: the parts do not depend on how it was cut into pieces.
+// Text of answers with marks of reasoning and tool calls: the parts do not depend on how it was cut
+// into pieces.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -1,4 +1,5 @@
-// Chat templates: any text is a template or an error; a template renders a conversation to text or an error, twice alike.
+// Chat templates: any text is a template or an error; a template renders a conversation to text or
+// an error, twice alike.
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>

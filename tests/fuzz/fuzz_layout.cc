@@ -1,4 +1,5 @@
-// Layout deserialisation: any text is a layout or an error; a layout survives its own serialisation, and its sizes are sane.
+// Layout deserialisation: any text is a layout or an error; a layout survives its own
+// serialisation, and its sizes are sane.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -1,4 +1,5 @@
-// Plan JSON: any text is a plan or an error; a plan survives its own JSON, and explaining it does not fail.
+// Plan JSON: any text is a plan or an error; a plan survives its own JSON, and explaining it does
+// not fail.
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>

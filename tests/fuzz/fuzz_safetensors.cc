@@ -1,4 +1,5 @@
-// Safetensors headers: any bytes are a header or an error; every tensor of a header lies inside the file and apart from the others.
+// Safetensors headers: any bytes are a header or an error; every tensor of a header lies inside the
+// file and apart from the others.
 #include <cstddef>
 #include <cstdint>
 #include <span>

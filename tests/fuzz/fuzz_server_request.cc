@@ -1,5 +1,5 @@
-// Bodies of the server's generating routes: any bytes are a request or an error with words, twice alike; a chat's messages are
-// rendered or refused.
+// Bodies of the server's generating routes: any bytes are a request or an error with words, twice
+// alike; a chat's messages are rendered or refused.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -1,4 +1,5 @@
-// After a first call with the same scratch, a kernel allocates nothing at all: operator new is counted.
+// After a first call with the same scratch, a kernel allocates nothing at all: operator new is
+// counted.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -73,7 +73,8 @@ Capability oracle(ProblemKind problem, KernelKind kind) {
   return c;
 }
 
-// One function serves gather, inplace and native: where the bytes lie is in the arguments, and the arithmetic is double.
+// One function serves gather, inplace and native: where the bytes lie is in the arguments, and the
+// arithmetic is double.
 AttendFn entry(ProblemKind problem, KernelKind kind) {
   if (kind == KernelKind::ragged) return ref_attend_ragged;
   return problem == ProblemKind::grouped_query ? ref_attend_gqa : ref_attend_latent;

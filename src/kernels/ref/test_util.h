@@ -57,8 +57,9 @@ struct Matrix {
   }
 };
 
-/// Numbers of mean 0 and deviation 1, nearly normal, for scenes of hundreds of millions. Sums of eight random bytes; the bits
-/// are SplitMix64's (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators").
+/// Numbers of mean 0 and deviation 1, nearly normal, for scenes of hundreds of millions. Sums of
+/// eight random bytes; the bits are SplitMix64's (Steele, Lea, Flood, "Fast Splittable Pseudorandom
+/// Number Generators").
 class NearlyNormal {
  public:
   explicit NearlyNormal(Rng& rng) : state_(rng()) {}

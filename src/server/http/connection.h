@@ -1,8 +1,8 @@
 // One connection: parses requests, hands them on, sends answers. At most one request is under way.
 //
 // It waits until its socket can be read or written and then moves bytes without waiting, so that an
-// idle connection holds next to no memory. While a request is answered the socket is still read, up to
-// max_header_bytes: that is how a client's leaving shows at once.
+// idle connection holds next to no memory. While a request is answered the socket is still read, up
+// to max_header_bytes: that is how a client's leaving shows at once.
 #pragma once
 
 #include <boost/asio/generic/stream_protocol.hpp>

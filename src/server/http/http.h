@@ -1,5 +1,5 @@
-// HTTP/1.1 as the rest of the server sees it: requests come whole, answers go out whole or in chunks.
-// Boost's Asio and Beast, which do the work, stay behind this header; they compile slowly.
+// HTTP/1.1 as the rest of the server sees it: requests come whole, answers go out whole or in
+// chunks. Boost's Asio and Beast, which do the work, stay behind this header; they compile slowly.
 //
 // One thread, the one in HttpServer::run(), calls handlers and owns all connections. What is called
 // on an HttpAnswer is called there; other threads get there by HttpServer::post().

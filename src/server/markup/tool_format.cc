@@ -42,7 +42,8 @@ bool is_tool(const Json& tools, std::string_view name) {
   return false;
 }
 
-// Whether a tool's schema says that an argument is a string; unknown ones are by what they look like.
+// Whether a tool's schema says that an argument is a string; unknown ones are by what they look
+// like.
 bool is_string(const Json& tools, std::string_view tool, std::string_view argument) {
   for (const Json& t : tools) {
     if (!t.is_object() || !t.contains("function")) continue;

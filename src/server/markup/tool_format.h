@@ -4,7 +4,8 @@
 //             {"name": N, "arguments": {...}}                          Qwen 2.5, Qwen 3, Hermes
 //             <function=N><parameter=K>V</parameter>...</function>      Qwen3-Coder
 //             N<arg_key>K</arg_key><arg_value>V</arg_value>...          GLM 4.5 to 5
-//   deepseek  <｜tool▁call▁begin｜>N<｜tool▁sep｜>JSON<｜tool▁call▁end｜>      V3.1; V3 and R1 write
+//   deepseek  <｜tool▁call▁begin｜>N<｜tool▁sep｜>JSON<｜tool▁call▁end｜>
+//             V3.1; V3 and R1 write
 //             function<｜tool▁sep｜>N and fenced JSON
 //   dsml      <｜DSML｜invoke name="N">PARAMETERS</｜DSML｜invoke>           V3.2
 #pragma once

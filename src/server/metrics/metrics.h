@@ -1,5 +1,5 @@
-// Counters, gauges and histograms of a server, and their text in Prometheus' format 0.0.4. They live
-// in the thread that serves HTTP, which counts each fact when it happens.
+// Counters, gauges and histograms of a server, and their text in Prometheus' format 0.0.4. They
+// live in the thread that serves HTTP, which counts each fact when it happens.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Answers of /generate, in SGLang's shape: events have all text so far, unless parts were asked for.
+// Answers of /generate, in SGLang's shape: events have all text so far, unless parts were asked
+// for.
 #include "server/openai/answer_json.h"
 
 namespace lathe {

@@ -22,7 +22,8 @@ class LiveAnswer {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Choice i of prompt p has ticket first + p * n + i. `model`, `options` and `metrics` outlive it.
+  /// Choice i of prompt p has ticket first + p * n + i. `model`, `options` and `metrics` outlive
+  /// it.
   LiveAnswer(PreparedRequest request, AnswerHead head, std::shared_ptr<Reply> reply, Ticket first,
              Clock::time_point received, const ServerOptions& options, Metrics& metrics);
   LiveAnswer(const LiveAnswer&) = delete;
@@ -31,8 +32,8 @@ class LiveAnswer {
   /// What the engine is to do.
   std::vector<Submission> submissions() const;
 
-  /// Takes an event of one of its tickets, of a step that took so long. True: the engine should end that request, whose answer is
-  /// complete.
+  /// Takes an event of one of its tickets, of a step that took so long. True: the engine should end
+  /// that request, whose answer is complete.
   bool take(const TicketEvent& event, Clock::time_point now, double step_seconds);
   /// Sends what the events have brought; the last thing in a step.
   void flush();

@@ -1,5 +1,5 @@
-// ServedModel: what requests need to know of the model. Made once it is loaded, then only read, from
-// any thread.
+// ServedModel: what requests need to know of the model. Made once it is loaded, then only read,
+// from any thread.
 #pragma once
 
 #include <cstdint>

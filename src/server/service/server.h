@@ -1,5 +1,5 @@
-// Server: a model behind HTTP. One thread serves connections, workers read requests, the engine has a
-// thread of its own.
+// Server: a model behind HTTP. One thread serves connections, workers read requests, the engine has
+// a thread of its own.
 //
 //   connection -> worker (JSON, template, tokens) -> engine's inbox
 //   engine, once a step -> serving thread (text, stop strings, format) -> connection
@@ -21,8 +21,8 @@ class Service;
 
 class Server {
  public:
-  /// Listens and answers: health, and 503 for what needs the model. `tokenizer` and `chat` (null: the
-  /// model has no template) outlive it. Errors: HttpServer::bind()'s.
+  /// Listens and answers: health, and 503 for what needs the model. `tokenizer` and `chat` (null:
+  /// the model has no template) outlive it. Errors: HttpServer::bind()'s.
   static Result<std::unique_ptr<Server>> start(const ServerOptions& options,
                                                const Tokenizer& tokenizer,
                                                const ChatTemplateFile* chat);

@@ -12,8 +12,8 @@ namespace lathe {
 /// them, so that splits between threads change no bit.
 inline constexpr std::int64_t kGqaFoldKeys = 1024;
 
-/// Partial results of all tasks take no more than this; beyond it the keys of a block stay together.
-/// The capability declares it.
+/// Partial results of all tasks take no more than this; beyond it the keys of a block stay
+/// together. The capability declares it.
 inline constexpr std::int64_t kGqaPartBytes = std::int64_t{64} << 20;
 
 /// Rows of one request that meet the same tiles of keys. With an index list a block is one row and

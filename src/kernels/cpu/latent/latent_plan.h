@@ -24,9 +24,9 @@ inline constexpr std::int64_t kLatentPartBytes = std::int64_t{256} << 20;
 /// before the first one at the places of LatentCuts too.
 inline constexpr std::int64_t kLatentFoldKeys = 1024;
 
-/// The keys at which parts begin: multiples of `even`, or, with 0, fixed places: 0, 256, 512 and the
-/// multiples of kLatentFoldKeys. No such part is longer than what lies before it, so that rows of
-/// most lengths can be shared out evenly: long parts go first, short ones fill up.
+/// The keys at which parts begin: multiples of `even`, or, with 0, fixed places: 0, 256, 512 and
+/// the multiples of kLatentFoldKeys. No such part is longer than what lies before it, so that rows
+/// of most lengths can be shared out evenly: long parts go first, short ones fill up.
 struct LatentCuts {
   std::int64_t even = 0;
 
@@ -35,8 +35,8 @@ struct LatentCuts {
   std::int64_t part_of(std::int64_t key) const;
 };
 
-/// A run of a request's keys, whose pool and page table hold nothing else: page table entry 0 is the
-/// page of key `first`. The states of all rows live outside the call and go on from run to run.
+/// A run of a request's keys, whose pool and page table hold nothing else: page table entry 0 is
+/// the page of key `first`. The states of all rows live outside the call and go on from run to run.
 struct LatentRun {
   std::int64_t first = 0;        // a multiple of kLatentFoldKeys
   std::int64_t keys = 0;         // the same, unless the run is the last

@@ -57,7 +57,8 @@ struct Scene {
     args.main.table_width = 0;
     name_by_index(args.main, list, batch.rows == 0 ? 1 : std::ssize(list) / batch.rows);
   }
-  /// V4's two sources, here of the same pages: by a window's list and by another one. The scene keeps neither.
+  /// V4's two sources, here of the same pages: by a window's list and by another one. The scene
+  /// keeps neither.
   void by_two_sources(const Ints& window_list, std::int32_t window, const Ints& list) {
     by_index(window_list, ProblemKind::window_compressed);
     args.problem.window = window;

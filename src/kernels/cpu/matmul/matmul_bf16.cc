@@ -68,8 +68,8 @@ LATHE_INLINE __mmask16 first16(std::int64_t n) {
 
 // ---------------------------------------------------------------- weights as bf16
 
-// GCC folds a load into every use, and the loads would be what a tile waits for: those of weights that do not
-// begin at a line (a file rarely aligns them) read two lines each.
+// GCC folds a load into every use, and the loads would be what a tile waits for: those of weights
+// that do not begin at a line (a file rarely aligns them) read two lines each.
 LATHE_INLINE void keep_in_register(__m512i& v) { asm("" : "+v"(v)); }
 
 // What is stored element by element.
@@ -96,8 +96,8 @@ struct Bf16Codes : PlainCodes<std::uint16_t> {
   static LATHE_INLINE void order(__m512i*) {}
 };
 
-// A code without its sign chooses the two bytes of its bf16 from two tables. Bytes interleave inside
-// each 128 bits, so the vectors hold the even and the odd groups of eight codes.
+// A code without its sign chooses the two bytes of its bf16 from two tables. Bytes interleave
+// inside each 128 bits, so the vectors hold the even and the odd groups of eight codes.
 struct E4m3Codes : PlainCodes<std::uint8_t> {
   static constexpr int kVectors = 2;
   static constexpr std::int64_t kStep = 64;
@@ -140,8 +140,9 @@ struct E4m3Codes : PlainCodes<std::uint8_t> {
   }
 };
 
-// Four codes fill a word of 16 bits: vector j is the j-th nibble of every word, found in a table, with
-// the scale's exponent added. Its lane i is element 4 i + j of the step, so eight lanes have one scale.
+// Four codes fill a word of 16 bits: vector j is the j-th nibble of every word, found in a table,
+// with the scale's exponent added. Its lane i is element 4 i + j of the step, so eight lanes have
+// one scale.
 struct E2m1Codes {
   using At = MxAt;
   static constexpr std::int64_t kLine = 128;
@@ -150,7 +151,8 @@ struct E2m1Codes {
   static_assert(kStep <= kMxStep);
   __m512i values, spread;
   LATHE_INLINE E2m1Codes() {
-    // bf16 of 0, 0.5, 1, 1.5, 2, 3, 4, 6. The bit above a nibble, which also chooses, must not matter.
+    // bf16 of 0, 0.5, 1, 1.5, 2, 3, 4, 6. The bit above a nibble, which also chooses, must not
+    // matter.
     static constexpr std::uint16_t kSizes[8] = {0,      0x3f00, 0x3f80, 0x3fc0,
                                                 0x4000, 0x4040, 0x4080, 0x40c0};
     alignas(64) std::uint16_t table[32];
@@ -428,8 +430,8 @@ LATHE_INLINE void direct_rows(const W& codes, const DirectRuns& t, std::int64_t 
   }
 }
 
-// Weights pass once from memory to registers, or to the first-level cache where the rows are several
-// groups. K is the inner loop, because memory is read fastest in long runs.
+// Weights pass once from memory to registers, or to the first-level cache where the rows are
+// several groups. K is the inner loop, because memory is read fastest in long runs.
 template <class W, int kOuts>
 void few_rows(const MatmulSlice& s, std::uint16_t* packed) {
   const Product& p = *s.product;
@@ -604,8 +606,8 @@ void many_rows(const MatmulSlice& s, float* scratch) {
   }
 }
 
-// Shapes by measurement: as widening e4m3 costs, tiles of fewer outputs and more rows serve it better,
-// and from some rows on a panel.
+// Shapes by measurement: as widening e4m3 costs, tiles of fewer outputs and more rows serve it
+// better, and from some rows on a panel.
 template <class W>
 void slice_of(const MatmulSlice& s, float* scratch) {
   constexpr bool kWidens = W::kVectors > 1;

@@ -73,8 +73,8 @@ void multiply(MatmulPrecision precision, const Product& p) {
 }
 
 // Rows one by one, then together: the bits of the first and the numbers of ref. Sums of up to 1024
-// products go through at most 1024 roundings, then block sums are added; x rounded to bf16 is off by
-// 2^-9 of itself.
+// products go through at most 1024 roundings, then block sums are added; x rounded to bf16 is off
+// by 2^-9 of itself.
 void check(MatmulPrecision precision, std::int64_t m, std::int64_t n, std::int64_t k) {
   std::mt19937 rng(test_seed(static_cast<std::uint32_t>(m * 7 + n * 3 + k)));
   const GuardedWeight w(rng, n, k);

@@ -62,8 +62,8 @@ struct Groups {
   HWY_INLINE std::int64_t first(std::int64_t g) const { return rows * g / groups; }
 };
 
-// Eight vectors of x in the order of a step of MXFP4 weights: elements j, j + 8, ... to vector j, at
-// `stride` floats.
+// Eight vectors of x in the order of a step of MXFP4 weights: elements j, j + 8, ... to vector j,
+// at `stride` floats.
 HWY_INLINE void pack_step(const float* from, std::int64_t stride, float* to) {
 #if HWY_TARGET == HWY_SCALAR
   for (std::int64_t j = 0; j < 8; ++j) to[j * stride] = from[j];
@@ -122,8 +122,8 @@ HWY_INLINE void pack_rows(const MatmulSlice& s, const Groups& groups, std::int64
 
 // ---------------------------------------------------------------- few rows
 
-// Weights pass once from memory to registers, or to the first-level cache where the rows are several
-// groups. K is the inner loop, because memory is read fastest in long runs.
+// Weights pass once from memory to registers, or to the first-level cache where the rows are
+// several groups. K is the inner loop, because memory is read fastest in long runs.
 template <class W, int kOuts>
 void few_rows(const MatmulSlice& s, float* packed) {
   const Product& p = *s.product;

@@ -17,8 +17,9 @@ static_assert(kWeightBlock % kPanelOuts == 0 && kDepthBlock % kWeightBlock == 0)
 /// Up to so many rows of x weights are read straight from their stored form.
 inline constexpr std::int64_t kMostFewRows = 16;
 
-/// MXFP4 weights are widened in steps of 32-bit words, eight codes a word: one shift of all words and
-/// one table give a vector of weights, and x is put in their order. So K is padded to whole steps.
+/// MXFP4 weights are widened in steps of 32-bit words, eight codes a word: one shift of all words
+/// and one table give a vector of weights, and x is put in their order. So K is padded to whole
+/// steps.
 inline constexpr std::int64_t kMxStep = 128;  // of the widest vectors
 static_assert(kDepthBlock % kMxStep == 0 && kMxStep % kMxBlock == 0);
 

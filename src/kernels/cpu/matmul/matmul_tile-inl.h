@@ -38,16 +38,16 @@ inline constexpr int kNarrowRows = 6;
 inline constexpr int kTileOuts = 4;
 inline constexpr int kNarrowRows = 3;
 #endif
-// The other shape, for weights in their stored form: fewer outputs and more rows widen a weight less
-// often.
+// The other shape, for weights in their stored form: fewer outputs and more rows widen a weight
+// less often.
 inline constexpr int kNarrowOuts = 4;
 inline constexpr std::int64_t kTileRows = 3;
 static_assert(kPanelOuts % kTileOuts == 0);
 
 inline constexpr std::int64_t kFewRows = kMostFewRows;
 
-// GCC folds a load into every use: each weight would be loaded once per row of x, and the loads, not
-// the FMAs, would be what a tile waits for.
+// GCC folds a load into every use: each weight would be loaded once per row of x, and the loads,
+// not the FMAs, would be what a tile waits for.
 HWY_INLINE void keep_in_register(V& v) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
   asm("" : "+v"(v.raw));

@@ -98,8 +98,8 @@ struct E4m3Weights : PlainWeights<std::int8_t> {
 };
 
 // MXFP4. A vector of 32-bit words holds kVectors vectors of weights: vector j is the j-th nibble of
-// every word, so its lane i is element kVectors * i + j of the step, and the four lanes of a block of
-// 32 have one scale. Scales are powers of two, so products with them are exact.
+// every word, so its lane i is element kVectors * i + j of the step, and the four lanes of a block
+// of 32 have one scale. Scales are powers of two, so products with them are exact.
 struct E2m1Weights {
   using At = MxAt;
   using U32 = hn::RebindToUnsigned<WeightTag>;

@@ -1,5 +1,5 @@
-// The experts of a layer on the CPU: tokens sorted by the experts that they chose, and their rows on
-// the way there and back. Arguments as in ops/moe.h.
+// The experts of a layer on the CPU: tokens sorted by the experts that they chose, and their rows
+// on the way there and back. Arguments as in ops/moe.h.
 #pragma once
 
 #include <cstdint>

@@ -112,7 +112,8 @@ HWY_INLINE WeightVec over_one_plus_exp(WeightVec v, WeightVec power) {
   return hn::Div(v, hn::Add(hn::Set(d, 1.0f), exp_of(hn::IfThenElse(least, most, hn::Neg(power)))));
 }
 
-// kinds as Activation has them; tanh as 1 - 2 / (1 + e^2x). alpha and limit are vectors of one value.
+// kinds as Activation has them; tanh as 1 - 2 / (1 + e^2x). alpha and limit are vectors of one
+// value.
 template <ActivationKind kKind>
 HWY_INLINE WeightVec activated(WeightVec v, WeightVec u, WeightVec alpha, WeightVec limit) {
   const WeightTag d;

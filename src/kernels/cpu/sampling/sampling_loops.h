@@ -62,8 +62,8 @@ void add_to_bins(const double* weights, std::int64_t n, const Cut& cut, double l
 std::int64_t gather_range(const double* weights, std::int64_t n, const Cut& cut, double least,
                           double most, Candidate* out);
 
-/// The token that `cut` keeps with the smallest -ln(noise) / weight. `likeliest` has weight 1, which
-/// makes it a good one to begin with.
+/// The token that `cut` keeps with the smallest -ln(noise) / weight. `likeliest` has weight 1,
+/// which makes it a good one to begin with.
 std::int32_t draw_token(const double* weights, std::int64_t n, const Cut& cut, std::uint64_t seed,
                         std::uint64_t position, std::int32_t likeliest);
 

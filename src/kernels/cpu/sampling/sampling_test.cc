@@ -178,8 +178,8 @@ TEST(CpuSampling, EqualsRefOnALongRow) {
   }
 }
 
-// Sums of three tokens tie with the share up to rounding, so the order of summation decides; and the
-// tail is too light for any approximate sum to tell its ranks apart.
+// Sums of three tokens tie with the share up to rounding, so the order of summation decides; and
+// the tail is too light for any approximate sum to tell its ranks apart.
 TEST(CpuSampling, RoundingDecidesByTheRulesOwnSums) {
   for_each_target([] {
     for (int heavy = 1; heavy < 9; ++heavy) {

@@ -18,9 +18,9 @@ struct Launch {
   std::source_location where;  // of the caller
 };
 
-/// No error for cudaSuccess, else: "kernel encode (SHAPE) launched at FILE:LINE: wanted success, got
-/// cudaErrorLaunchFailure: unspecified launch failure; an earlier launch on this device may be at
-/// fault ...". Code unsupported where the machine code does not fit the device, else device.
+/// No error for cudaSuccess, else: "kernel encode (SHAPE) launched at FILE:LINE: wanted success,
+/// got cudaErrorLaunchFailure: unspecified launch failure; an earlier launch on this device may be
+/// at fault ...". Code unsupported where the machine code does not fit the device, else device.
 Result<void> launch_result(cudaError_t status, const Launch& launch);
 
 /// The same for a call of the runtime that launches nothing.

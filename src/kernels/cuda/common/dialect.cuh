@@ -56,8 +56,8 @@ __device__ inline void sync_warp() { __syncwarp(); }
 __device__ inline void sync_block() { __syncthreads(); }
 
 /// Of a launch that may begin before the one ahead of it on the stream has ended: waits until that
-/// has ended and its stores can be seen. Before it nothing is written, and nothing is read that the one
-/// ahead may write.
+/// has ended and its stores can be seen. Before it nothing is written, and nothing is read that the
+/// one ahead may write.
 __device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 /// Lets such a launch behind this one begin to wait, once every block has got here.
 __device__ inline void let_next_begin() {

@@ -5,7 +5,8 @@
 
 namespace lathe::cuda {
 
-/// Of a kernel that calls wait_for_previous() before it reads or writes what the one ahead may write.
+/// Of a kernel that calls wait_for_previous() before it reads or writes what the one ahead may
+/// write.
 inline cudaLaunchAttribute early_launch() {
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -1,7 +1,7 @@
-// Runs a kernel on the CPU, one block (or cluster of two) after another, every thread of it a coroutine
-// that gives way at barriers and shuffles. Tests use it to run the device code itself, indices and all, where
-// there is no GPU. It finds wrong results, accesses outside an array (under AddressSanitizer) and
-// barriers that not all threads reach; it does not find races.
+// Runs a kernel on the CPU, one block (or cluster of two) after another, every thread of it a
+// coroutine that gives way at barriers and shuffles. Tests use it to run the device code itself,
+// indices and all, where there is no GPU. It finds wrong results, accesses outside an array (under
+// AddressSanitizer) and barriers that not all threads reach; it does not find races.
 //
 // Only tests include it (through dialect.cuh, compiled by an ordinary compiler). Its state is
 // global, as threadIdx is: one kernel at a time.
@@ -163,7 +163,8 @@ inline void run_cluster(int block_threads, int blocks) {
   static bool progress;
   while (m.finished < threads) {
     progress = false;
-    // Another block goes on only when the one before cannot: as far apart as their barriers let them.
+    // Another block goes on only when the one before cannot: as far apart as their barriers let
+    // them.
     for (turn = 0; turn < blocks && !progress; ++turn) {
       const int leader = static_cast<int>(m.clusters_begun % blocks);
       const int begin = (leader + turn) % blocks * block_threads;

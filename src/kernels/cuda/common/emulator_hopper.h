@@ -1,9 +1,10 @@
 // Hopper's pipelines on the emulator (emulator.h): what hopper.cuh and wgmma.cuh give nvcc, for an
 // ordinary compiler.
 //
-// Copies and products are done where they are asked for, and shared memory is an array for each block of
-// a cluster whose addresses begin at kSharedBase. So it finds wrong addresses, swizzles, parities and counts, and roles that wait
-// for one another for ever; it does not find a missing fence or a wait that comes too late.
+// Copies and products are done where they are asked for, and shared memory is an array for each
+// block of a cluster whose addresses begin at kSharedBase. So it finds wrong addresses, swizzles,
+// parities and counts, and roles that wait for one another for ever; it does not find a missing
+// fence or a wait that comes too late.
 #pragma once
 
 #include <array>

@@ -8,8 +8,8 @@
 
 namespace lathe::cuda {
 
-/// n / divisor for 0 <= n < 2^31 and 1 <= divisor < 2^31. Source: Granlund and Montgomery, "Division
-/// by invariant integers using multiplication" (1994), for 31-bit n.
+/// n / divisor for 0 <= n < 2^31 and 1 <= divisor < 2^31. Source: Granlund and Montgomery,
+/// "Division by invariant integers using multiplication" (1994), for 31-bit n.
 struct FastDiv {
   std::uint32_t divisor = 1;
   std::uint32_t multiplier = 0;  // 0: the divisor is a power of two

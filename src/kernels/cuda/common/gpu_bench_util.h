@@ -1,5 +1,5 @@
-// What benches on a GPU share: timing by events, and a device-to-device copy of as many bytes in the
-// same run to compare with.
+// What benches on a GPU share: timing by events, and a device-to-device copy of as many bytes in
+// the same run to compare with.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -31,8 +31,8 @@ inline void need(const Result<void>& result) {
   std::exit(1);
 }
 
-/// main() of a bench that takes [--repeats N] [--json] and nothing else: calls run(repeats, json), whose result is the
-/// program's; 2 where an argument is another.
+/// main() of a bench that takes [--repeats N] [--json] and nothing else: calls run(repeats, json),
+/// whose result is the program's; 2 where an argument is another.
 inline int run_with_options(int argc, char** argv, int (*run)(int repeats, bool json)) {
   int repeats = 15;
   bool json = false;

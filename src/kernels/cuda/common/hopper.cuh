@@ -1,5 +1,5 @@
-// Hopper's barriers, copies and small conversions that pipelined kernels use, as functions. An ordinary
-// compiler gets them from emulator_hopper.h.
+// Hopper's barriers, copies and small conversions that pipelined kernels use, as functions. An
+// ordinary compiler gets them from emulator_hopper.h.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
@@ -14,8 +14,8 @@ __device__ inline std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// A barrier in shared memory completes a phase when `count` threads have arrived; phases are numbered
-// by parity, the first is 0.
+// A barrier in shared memory completes a phase when `count` threads have arrived; phases are
+// numbered by parity, the first is 0.
 __device__ inline void barrier_init(std::uint32_t barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
 }
@@ -49,8 +49,8 @@ __device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity)
       "r"(parity)
       : "memory");
 }
-/// This thread's copies by copy_async() arrive at the barrier when they are done; it counts as one of
-/// the threads that the barrier waits for.
+/// This thread's copies by copy_async() arrive at the barrier when they are done; it counts as one
+/// of the threads that the barrier waits for.
 __device__ inline void barrier_arrive_after_copies(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
@@ -58,24 +58,24 @@ __device__ inline void barriers_visible() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/// Ordinary accesses to shared memory before it come before those of matrix products and bulk copies
-/// after it.
+/// Ordinary accesses to shared memory before it come before those of matrix products and bulk
+/// copies after it.
 __device__ inline void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // Of a cluster's blocks, whose shared memory is laid out alike.
 
-/// Waits for all threads of the cluster: barriers that they have initialized (barriers_visible()) can be
-/// used by all, and no block has left before.
+/// Waits for all threads of the cluster: barriers that they have initialized (barriers_visible())
+/// can be used by all, and no block has left before.
 __device__ inline void sync_cluster() {
   asm volatile(
       "barrier.cluster.arrive.release;\n"
       "barrier.cluster.wait.acquire;" ::
           : "memory");
 }
-/// Arrives at this barrier of block `block` of the cluster, for what this thread has read. What it has
-/// written is not made visible there, which would take a fence of some 600 cycles.
+/// Arrives at this barrier of block `block` of the cluster, for what this thread has read. What it
+/// has written is not made visible there, which would take a fence of some 600 cycles.
 __device__ inline void barrier_arrive_of(std::uint32_t barrier, std::uint32_t block) {
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
@@ -113,8 +113,8 @@ __device__ inline void copy_async_256(std::uint32_t to, const void* from) {
                : "memory");
 }
 
-/// True for one lane of a whole warp. Of no other choice the compiler knows that it is one, and it issues copies by
-/// TMA in a loop over lanes.
+/// True for one lane of a whole warp. Of no other choice the compiler knows that it is one, and it
+/// issues copies by TMA in a loop over lanes.
 __device__ inline bool elected() {
   std::uint32_t mine;
   asm volatile("{ .reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p; }"
@@ -138,13 +138,15 @@ __device__ inline void copy_row(std::uint32_t to, const void* from, std::uint32_
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
-/// Bytes of shared memory, a multiple of 16, to the device's; copies of a thread are waited for by wait_copies_out().
+/// Bytes of shared memory, a multiple of 16, to the device's; copies of a thread are waited for by
+/// wait_copies_out().
 __device__ inline void copy_out(unsigned long long to, std::uint32_t from, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
                "r"(bytes)
                : "memory");
 }
-/// A box of a three-dimensional tensor map from shared memory; what lies beyond the map's bounds is left out.
+/// A box of a three-dimensional tensor map from shared memory; what lies beyond the map's bounds is
+/// left out.
 __device__ inline void copy_box_out(const void* map, std::int32_t x, std::int32_t y, std::int32_t z,
                                     std::uint32_t from, std::uint64_t policy) {
   asm volatile(
@@ -172,7 +174,8 @@ __device__ inline void wait_copy_groups() {
 __device__ inline void copy_async_8(std::uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
 }
-/// A box of a three-dimensional tensor map into shared memory; it announces its bytes to the barrier.
+/// A box of a three-dimensional tensor map into shared memory; it announces its bytes to the
+/// barrier.
 __device__ inline void copy_box(std::uint32_t to, const void* map, std::int32_t x, std::int32_t y,
                                 std::int32_t z, std::uint32_t barrier) {
   asm volatile(
@@ -192,8 +195,8 @@ __device__ inline void copy_box(std::uint32_t to, const void* map, std::int32_t 
       : "memory");
 }
 
-/// The same box for both blocks of a cluster of two: to the same place in each one's shared memory, and
-/// it announces its bytes to each one's barrier.
+/// The same box for both blocks of a cluster of two: to the same place in each one's shared memory,
+/// and it announces its bytes to each one's barrier.
 __device__ inline void copy_box_to_pair(std::uint32_t to, const void* map, std::int32_t x,
                                         std::int32_t y, std::int32_t z, std::uint32_t barrier) {
   asm volatile(
@@ -282,8 +285,8 @@ __device__ inline void store_matrices(std::uint32_t to, std::uint32_t a, std::ui
                : "memory");
 }
 
-/// Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8 and gets
-/// of each matrix columns 2 (l % 4), + 1 of row l / 4.
+/// Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8
+/// and gets of each matrix columns 2 (l % 4), + 1 of row l / 4.
 __device__ inline void load_matrices(std::uint32_t from, std::uint32_t (&v)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
@@ -291,8 +294,8 @@ __device__ inline void load_matrices(std::uint32_t from, std::uint32_t (&v)[4]) 
                : "memory");
 }
 
-/// Four 8 x 8 matrices of 16-bit elements, transposed; lane l gives the address of row l % 8 of matrix l / 8
-/// and gets of each matrix rows 2 (l % 4), + 1 of column l / 4.
+/// Four 8 x 8 matrices of 16-bit elements, transposed; lane l gives the address of row l % 8 of
+/// matrix l / 8 and gets of each matrix rows 2 (l % 4), + 1 of column l / 4.
 __device__ inline void load_matrices_trans(std::uint32_t from, std::uint32_t (&v)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])

@@ -23,8 +23,8 @@ Error out_of_memory(std::int64_t needed, std::int64_t free, std::int64_t total);
 /// (exhausted), no device.
 Result<OwnedBytes> allocate_device_bytes(std::int64_t bytes);
 
-/// Gives back what allocate_device_bytes() had, also while a stream is captured, whose graph must not use it. An error is none of the
-/// caller's next call.
+/// Gives back what allocate_device_bytes() had, also while a stream is captured, whose graph must
+/// not use it. An error is none of the caller's next call.
 void free_device_bytes(std::byte* bytes);
 
 /// Memory of the calling thread's device. Allocating cannot be captured.

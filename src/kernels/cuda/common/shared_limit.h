@@ -8,8 +8,8 @@
 
 namespace lathe::cuda {
 
-/// Lets kernel kKernel have `bytes` of dynamic shared memory, always as many. The driver keeps the limit for each
-/// device, so it is asked once and not at every launch.
+/// Lets kernel kKernel have `bytes` of dynamic shared memory, always as many. The driver keeps the
+/// limit for each device, so it is asked once and not at every launch.
 template <auto kKernel>
 cudaError_t allow_shared(int bytes) {
   static std::atomic<std::uint64_t> devices{0};  // a bit for each that knows

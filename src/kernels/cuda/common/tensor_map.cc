@@ -7,7 +7,8 @@ namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-// Asked for at run time, so that programs need no driver library to be linked; null where it has none.
+// Asked for at run time, so that programs need no driver library to be linked; null where it has
+// none.
 Encode find_encode() {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;

@@ -8,8 +8,8 @@
 
 namespace lathe::cuda {
 
-/// Pages of rows of elements, and the boxes they are cut into: `box_bytes` of `box_rows` rows of a page,
-/// which come swizzled over box_bytes as matrix products want them.
+/// Pages of rows of elements, and the boxes they are cut into: `box_bytes` of `box_rows` rows of a
+/// page, which come swizzled over box_bytes as matrix products want them.
 struct PageBoxes {
   const void* base = nullptr;  // a multiple of 16, as both strides
   std::int64_t pages = 0;

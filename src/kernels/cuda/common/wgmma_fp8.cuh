@@ -1,8 +1,11 @@
-// Hopper's matrix products on e4m3 operands (wgmma.cuh says how products are issued and waited for).
+// Hopper's matrix products on e4m3 operands (wgmma.cuh says how products are issued and waited
+// for).
 //
-// Both operands are K-major: 8-bit ones have no other form. Of an m64k32 tile of operands in registers
-// thread t (warp w = t / 32 of its warpgroup, g = t % 32 / 4, c = t % 4) holds, four to a word,
-//   a[0], a[1]: rows 16 w + g, + 8, columns 4 c to 4 c + 3;  a[2], a[3]: the same rows, columns 16 + 4 c on.
+// Both operands are K-major: 8-bit ones have no other form. Of an m64k32 tile of operands in
+// registers thread t (warp w = t / 32 of its warpgroup, g = t % 32 / 4, c = t % 4) holds, four to a
+// word,
+//   a[0], a[1]: rows 16 w + g, + 8, columns 4 c to 4 c + 3;
+//   a[2], a[3]: the same rows, columns 16 + 4 c on.
 // The tensor cores add with about 14 bits of mantissa.
 // Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 #pragma once

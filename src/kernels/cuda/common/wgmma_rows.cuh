@@ -1,5 +1,5 @@
-// Hopper's matrix products with the left operand in registers (wgmma.cuh says who holds what and how
-// products are issued and waited for).
+// Hopper's matrix products with the left operand in registers (wgmma.cuh says who holds what and
+// how products are issued and waited for).
 //
 // The registers of an operand may be written again only after the product has been waited for.
 // Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".

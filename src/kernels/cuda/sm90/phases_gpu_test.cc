@@ -1,5 +1,5 @@
-// One cache through the phases of serving on a GPU: written by prompts and by tokens, converted, and attended to by
-// sparse extends, verification and draft extends in turns.
+// One cache through the phases of serving on a GPU: written by prompts and by tokens, converted,
+// and attended to by sparse extends, verification and draft extends in turns.
 #include "kernels/cuda/sm90/codec/codec.h"
 #include "kernels/cuda/sm90/codec/codec_gpu_test_util.h"
 #include "kernels/cuda/sm90/latent/test/latent_gpu_test_util.h"
@@ -54,8 +54,8 @@ class PhasesGpu : public LatentGpu {
   }
 };
 
-// A prompt's call, calls of a few tokens among padding, and calls of one token leave the same bytes: keys are rotated once,
-// whoever writes them.
+// A prompt's call, calls of a few tokens among padding, and calls of one token leave the same
+// bytes: keys are rotated once, whoever writes them.
 TEST_F(PhasesGpu, EveryPhaseWritesTheSameBytes) {
   constexpr std::int32_t kTokens = 57;
   std::mt19937 rng(41);
@@ -91,7 +91,8 @@ TEST_F(PhasesGpu, EveryPhaseWritesTheSameBytes) {
   }
 }
 
-// What a pool with one scale for all decodes to is what its blocks with scales of their own decode to.
+// What a pool with one scale for all decodes to is what its blocks with scales of their own decode
+// to.
 TEST_F(PhasesGpu, ConvertedKeysDecodeToTheSameBits) {
   constexpr std::int32_t kTokens = 300;
   std::mt19937 rng(42);
@@ -123,8 +124,9 @@ TEST_F(PhasesGpu, ConvertedKeysDecodeToTheSameBits) {
   EXPECT_EQ(requant_report(words.read(*this)[0], slots).worst_abs_error, 0);
 }
 
-// A prompt with a cached prefix beside one without, extended by lists over blocks converted from the pool
-// that verification and draft extends attend to by page table. Rejected tokens stay in the pool until they are overwritten.
+// A prompt with a cached prefix beside one without, extended by lists over blocks converted from
+// the pool that verification and draft extends attend to by page table. Rejected tokens stay in the
+// pool until they are overwritten.
 TEST_F(PhasesGpu, SparseExtendThenVerifyThenDraftExtend) {
   const CacheLayout plain(LayoutKind::mla_fp8), block(LayoutKind::mla_fp8_block);
   for (const int heads : {16, 64}) {

@@ -1,10 +1,11 @@
 // Accesses with hints to the L2 cache on what to keep.
 //
-// A scale in a plane of its own is a part of a sector (32 bytes) whose other bytes belong to other rows. If slots come in no
-// order those rows come much later, so the sector would be fetched for each of them, or written in pieces. The cache keeps
-// scales longest: they are an eighth of the codes at most. Codes and rows are accessed once, and may be dropped first to the
-// same end. What is kept stays in the cache after a call, until others that are to be kept want its place. Hints, which a
-// kernel knows at compile time, says which of this gained anything where.
+// A scale in a plane of its own is a part of a sector (32 bytes) whose other bytes belong to other
+// rows. If slots come in no order those rows come much later, so the sector would be fetched for
+// each of them, or written in pieces. The cache keeps scales longest: they are an eighth of the
+// codes at most. Codes and rows are accessed once, and may be dropped first to the same end. What
+// is kept stays in the cache after a call, until others that are to be kept want its place. Hints,
+// which a kernel knows at compile time, says which of this gained anything where.
 #pragma once
 
 #include <type_traits>
@@ -17,7 +18,8 @@ template <class T>
 __device__ __forceinline__ T load_scale_bits(const RunParams& run, Address at, bool vector) {
   return run.hints.keeps_scales && vector ? load_kept<T, Keep::longest>(at) : load<T>(at, vector);
 }
-// To: Address, or another for which store_global() is there; then what is written is no memory that the L2 cache holds.
+// To: Address, or another for which store_global() is there; then what is written is no memory that
+// the L2 cache holds.
 template <class To, class T>
 __device__ __forceinline__ void store_scale_bits(const RunParams& run, To at, T v, bool vector) {
   if constexpr (std::is_same_v<To, Address>) {

@@ -176,9 +176,9 @@ __device__ __forceinline__ std::uint32_t to_raw_e2m1(const float (&x)[8], float 
   return codes;
 }
 
-// The same where x are bf16 numbers and no |x * inverse| exceeds 6. As f16 the magnitudes times 2^-14
-// have e2m1's values 0 and 1/2 among f16's subnormal numbers, so e2m1 is f16 without its last nine
-// bits. What f16 itself rounds away lies below 1/8: bf16 has fewer bits.
+// The same where x are bf16 numbers and no |x * inverse| exceeds 6. As f16 the magnitudes times
+// 2^-14 have e2m1's values 0 and 1/2 among f16's subnormal numbers, so e2m1 is f16 without its last
+// nine bits. What f16 itself rounds away lies below 1/8: bf16 has fewer bits.
 __device__ __forceinline__ std::uint32_t to_raw_e2m1_numbers(const Raw<bf16>& raw, float inverse) {
   const float factor = inverse * 0x1p-14f;
   const std::uint32_t words[4] = {raw.v.x, raw.v.y, raw.v.z, raw.v.w};

@@ -1,5 +1,5 @@
-// The cache codecs on the GPU: layout/codec.h and layout/rope_write.h with the same views, lists and
-// bytes, all of them on the device, put on a stream.
+// The cache codecs on the GPU: layout/codec.h and layout/rope_write.h with the same views, lists
+// and bytes, all of them on the device, put on a stream.
 //
 // What differs from the CPU follows from the lists lying on the device, where the host cannot look
 // at them without waiting:
@@ -32,9 +32,10 @@ Result<void> encode_rows(const RowsView& rows, std::span<const Slot> slots, cons
                          const TensorScales& scales, cudaStream_t stream,
                          std::source_location where = std::source_location::current());
 
-/// encode_rows() of slots that come in no order: where rows are bf16, aligned and many, and codes have scales, tokens are
-/// listed by where in the pool their slots lie first, which takes three launches more. scratch: of order_scratch_bytes(rows) or
-/// more, at a multiple of 16 bytes; its contents don't matter.
+/// encode_rows() of slots that come in no order: where rows are bf16, aligned and many, and codes
+/// have scales, tokens are listed by where in the pool their slots lie first, which takes three
+/// launches more. scratch: of order_scratch_bytes(rows) or more, at a multiple of 16 bytes; its
+/// contents don't matter.
 Result<void> encode_scattered(const RowsView& rows, std::span<const Slot> slots,
                               const PoolView& pool, const TensorScales& scales,
                               std::span<std::byte> scratch, cudaStream_t stream,

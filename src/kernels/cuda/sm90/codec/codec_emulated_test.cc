@@ -88,8 +88,8 @@ TEST(CodecEmulated, EncodeWritesTheBytesOfTheCpu) {
   }
 }
 
-// More than two blocks of tokens, of which one is not full, and slots of all parts; then the same by few tokens for
-// every layout.
+// More than two blocks of tokens, of which one is not full, and slots of all parts; then the same
+// by few tokens for every layout.
 TEST(CodecEmulated, OrderedTokensAreWrittenLikeOthers) {
   std::mt19937 rng(test_seed(17));
   std::vector<CacheLayout> layouts = scaled(layouts_to_test());
@@ -282,7 +282,8 @@ TEST(CodecEmulated, RequantizeGivesTheBytesAndTheReportOfTheCpu) {
   }
 }
 
-// Of equal errors the first row's is reported, though its run comes after that of the other in the same lane.
+// Of equal errors the first row's is reported, though its run comes after that of the other in the
+// same lane.
 TEST(CodecEmulated, RequantizeTellsTheFirstOfEquallyWorstRows) {
   const CacheLayout from = *CacheLayout::parse("mla_fp8_block(nope=384,rope=80)");
   const CacheLayout to = *CacheLayout::parse("mla_fp8(nope=384,rope=80)");
@@ -322,7 +323,8 @@ OwnedRows normal_rows(const CacheLayout& layout, int rows, float scale, int ties
   return out;
 }
 
-// A row's loss is reported whatever was reported before: less, the same of a row before or after it, or more.
+// A row's loss is reported whatever was reported before: less, the same of a row before or after
+// it, or more.
 TEST(CodecEmulated, RequantizeTellsTheWorstOfAllThatIsTold) {
   std::mt19937 rng(test_seed(17));
   constexpr int kMany = 37;
@@ -374,7 +376,8 @@ TEST(CodecEmulated, RequantizeTellsTheWorstOfAllThatIsTold) {
   }
 }
 
-// Of what lies below, nothing loses as much as what was reported: midpoints between codes, which lose most, and numbers beside them.
+// Of what lies below, nothing loses as much as what was reported: midpoints between codes, which
+// lose most, and numbers beside them.
 TEST(CodecEmulated, HarmlessNumbersLoseLess) {
   for (const float scale : {1.0f, 0.35f, 0x1p-11f, 3.0f, 0x1p-60f, 0x1p60f}) {
     for (const float share :

@@ -106,7 +106,8 @@ TEST_F(CodecGpu, EncodeScatteredWritesTheBytesOfTheCpu) {
   }
 }
 
-// Rows that are not ordered, as the encoder of lists takes no others; and one graph, of one scratch, over two lists.
+// Rows that are not ordered, as the encoder of lists takes no others; and one graph, of one
+// scratch, over two lists.
 TEST_F(CodecGpu, EncodeScatteredServesOtherRowsAndReplays) {
   std::mt19937 rng(31);
   constexpr std::int64_t kCount = 70001;
@@ -334,7 +335,8 @@ TEST_F(CodecGpu, WritesManyIndexKeys) {
   }
 }
 
-// Numbers as a layer makes them, so that most rows cannot lose what others did, and ties for the worst of all.
+// Numbers as a layer makes them, so that most rows cannot lose what others did, and ties for the
+// worst of all.
 TEST_F(CodecGpu, RequantizeTellsTheLossOfNumbers) {
   std::mt19937 rng(31);
   constexpr int kRows = 20000;

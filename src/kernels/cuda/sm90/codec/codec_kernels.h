@@ -23,7 +23,8 @@ cudaError_t put(void (*kernel)(Params), const Params& p, cudaStream_t stream,
 }
 #endif
 
-// Each puts one kernel on the stream, launch_order() two behind clearing totals; counts are not 0. `dtype`: of the rows.
+// Each puts one kernel on the stream, launch_order() two behind clearing totals; counts are not 0.
+// `dtype`: of the rows.
 cudaError_t launch_order(const OrderParams& p, cudaStream_t stream);
 cudaError_t launch_encode(const EncodeParams& p, DType dtype, bool rope, cudaStream_t stream);
 cudaError_t launch_decode(const DecodeParams& p, DType dtype, cudaStream_t stream);

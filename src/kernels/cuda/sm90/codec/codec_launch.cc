@@ -100,8 +100,8 @@ void cut_rows(Params& p, std::int32_t rows, std::initializer_list<AnyCut*> cuts,
     return batches;
   };
   if (rows == 0) {
-    // The fullest batches that fit the warps of a block, of the fewest rows, as a block lasts as long as its
-    // slowest warp; but a multiprocessor has at most 32.
+    // The fullest batches that fit the warps of a block, of the fewest rows, as a block lasts as
+    // long as its slowest warp; but a multiprocessor has at most 32.
     rows = 1;
     double best = 0;
     for (std::int32_t r = 1; r <= kMaxBlockRows && (r == 1 || all(r) <= kCodecWarps); ++r) {
@@ -131,8 +131,8 @@ void cut_runs(Params& p, std::int32_t rows, AnyCut& first, AnyCut& second) {
 }
 
 // Deals a run's chunks to lanes so that `rounds` of 2^shift lanes divide them and a tile is either
-// within a round or all of them. Lanes of a row that are next to each other access 64 bytes or more,
-// if the run allows it. False where none suits.
+// within a round or all of them. Lanes of a row that are next to each other access 64 bytes or
+// more, if the run allows it. False where none suits.
 bool deal_whole(RunParams& run, int rounds, int least_shift, bool encodes) {
   Cut& cut = run.cut;
   for (int shift = 5; shift >= least_shift; --shift) {
@@ -154,8 +154,8 @@ bool deal_whole(RunParams& run, int rounds, int least_shift, bool encodes) {
   return false;
 }
 
-// The same in one round, of which lanes may have no part. Where a wide tile is encoded a warp takes a
-// row.
+// The same in one round, of which lanes may have no part. Where a wide tile is encoded a warp takes
+// a row.
 void deal_one_round(RunParams& run, bool wide) {
   Cut& cut = run.cut;
   cut.shift = wide ? 5 : std::min(static_cast<int>(std::bit_width(cut.chunks - 1)), 5);
@@ -227,8 +227,8 @@ void set_rotation(EncodeParams& p) {
   }
 }
 
-// Whether a block's records, if they are staged, fit its shared memory. Several rows are what 8 warps hold, 16 KB at most,
-// so it is one long row that may not.
+// Whether a block's records, if they are staged, fit its shared memory. Several rows are what 8
+// warps hold, 16 KB at most, so it is one long row that may not.
 bool stage_fits(const RunParams (&runs)[2], std::int32_t run_count) {
   return !stages(runs, run_count) || stage_bytes(1, runs[0].step) <= kMostStageBytes;
 }
@@ -238,10 +238,12 @@ bool stage_aligned(const RunParams (&runs)[2], std::int32_t run_count, const Pag
          aligned(pages.data, 16, {pages.stride, runs[0].start, runs[0].step});
 }
 
-// Of write_index_keys_kernel, for a step of eight warps. A warp's batch of such rows, as cut_rows() counts them, is a step.
+// Of write_index_keys_kernel, for a step of eight warps. A warp's batch of such rows, as cut_rows()
+// counts them, is a step.
 constexpr std::int32_t kMostKeyRows = 32;
 
-// Whether what is written are rotated index keys of the usual shape. Holes read the table's first position.
+// Whether what is written are rotated index keys of the usual shape. Holes read the table's first
+// position.
 bool writes_index_keys(const EncodeParams& p) {
   const RunParams& run = p.runs[0];
   const RopeParams& rope = p.rope;

@@ -18,12 +18,13 @@ RopeParams rope_params(const float* table, std::int64_t table_positions, std::in
 /// `rope`: what the launch rotates; half = 0: nothing.
 EncodeParams encode_params(const RowsView& rows, std::span<const Slot> slots, const PoolView& pool,
                            const TensorScales& scales, const RopeParams& rope = {});
-/// Whether an encoder of tokens by OrderParams::order is there for a call: of whole runs with tiles, from bf16 rows.
+/// Whether an encoder of tokens by OrderParams::order is there for a call: of whole runs with
+/// tiles, from bf16 rows.
 bool can_order(const EncodeParams& p, DType dtype);
 /// The order of a call's tokens, in scratch of order_scratch_bytes() (codec.h).
 OrderParams order_params(const EncodeParams& p, std::span<std::byte> scratch);
-/// Heads of rows into rows: q into q_out as formats differ, or in place (in and out are the same) the rotary
-/// parts alone. Slots and positions are those of the rows.
+/// Heads of rows into rows: q into q_out as formats differ, or in place (in and out are the same)
+/// the rotary parts alone. Slots and positions are those of the rows.
 EncodeParams rotate_params(const RowsView& in, const MutableRowsView& out, std::int64_t heads,
                            std::span<const Slot> slots, std::int64_t pool_slots, float scale,
                            const RopeParams& rope, bool in_place);

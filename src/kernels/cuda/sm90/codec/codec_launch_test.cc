@@ -111,7 +111,8 @@ TEST(CodecLaunch, PartsOfAPoolAreAsManyAsItHasSlots) {
   }
 }
 
-// Records of two runs beside one another are staged, and fit a block's shared memory however long they are.
+// Records of two runs beside one another are staged, and fit a block's shared memory however long
+// they are.
 TEST(CodecLaunch, RecordsAreStaged) {
   const std::vector<Slot> slots(128, Slot(0));
   for (const auto& [name, is_staged] :

@@ -82,11 +82,13 @@ LATHE_HD constexpr Rounds requant_rounds(bool aligned) {
   return aligned ? Rounds{4, 2} : Rounds{1, 1};
 }
 
-/// Whether a lane that holds `rounds` chunks holds one of every tile of a row whose scales are a word.
+/// Whether a lane that holds `rounds` chunks holds one of every tile of a row whose scales are a
+/// word.
 template <RunKind kKind, int kRounds>
 inline constexpr bool kScaleWord = kKind == RunKind::e4m3_ue8m0&& kRounds == 7;
 
-/// Whether lanes put scales together (scale_words.cuh): a launch's runs are so cut where its batches are whole.
+/// Whether lanes put scales together (scale_words.cuh): a launch's runs are so cut where its
+/// batches are whole.
 template <RunKind kKind, int kRounds>
 inline constexpr bool kScalesJoined = kKind == RunKind::e2m1_ue8m0 &&
                                       (kRounds == 4 || kRounds == 2);
@@ -94,8 +96,8 @@ constexpr bool scales_join(int rounds, int shift) {
   return rounds == 4 ? shift >= 3 : rounds == 2 && shift == 2;
 }
 
-/// Rows that eight lanes of write_index_keys_kernel take one after another, so that loads of the next are under way: as many as
-/// registers allow.
+/// Rows that eight lanes of write_index_keys_kernel take one after another, so that loads of the
+/// next are under way: as many as registers allow.
 LATHE_HD constexpr int key_steps(bool interleaved) { return interleaved ? 2 : 1; }
 
 /// How the chunks of a run are dealt to warps: 2^shift neighbouring lanes hold a row, each of them
@@ -149,13 +151,15 @@ constexpr bool runs_aligned(const RunParams (&runs)[2], std::int32_t count) {
   return true;
 }
 
-/// Whether a launch's records are staged (stage.cuh): those of mla_fp8_block and v4_fp8, where whole runs are accessed.
+/// Whether a launch's records are staged (stage.cuh): those of mla_fp8_block and v4_fp8, where
+/// whole runs are accessed.
 LATHE_HD constexpr bool staged(RunKind first, RunKind second, bool whole) {
   return whole && (first == RunKind::e4m3_f32 || first == RunKind::e4m3_ue8m0) &&
          second == RunKind::bf16;
 }
 inline constexpr std::uint32_t kMostStageBytes = 48 * 1024;  // what a block has unasked
-/// Shared memory of a stage: where each record goes, then the records, which begin at multiples of 16.
+/// Shared memory of a stage: where each record goes, then the records, which begin at multiples
+/// of 16.
 LATHE_HD constexpr std::uint32_t stage_head(std::int32_t block_rows) {
   return (static_cast<std::uint32_t>(block_rows) * 8 + 15) / 16 * 16;
 }
@@ -237,8 +241,8 @@ struct OrderParams {
   OrderEntry* order = nullptr;  // [count]
 };
 
-/// Rows into a pool, or heads of rows into rows: then every head is a row, and the rows that it goes
-/// to are the pages of a pool, with the heads as their tokens.
+/// Rows into a pool, or heads of rows into rows: then every head is a row, and the rows that it
+/// goes to are the pages of a pool, with the heads as their tokens.
 struct EncodeParams {
   RowsParams rows;
   std::uint32_t head_bytes = 0;  // of the source, from head to head
@@ -308,8 +312,8 @@ struct RequantParams {
   }
 };
 
-/// Whether a launch's records are staged if every access of `runs`, those of what it writes, is whole. Without rotary part
-/// v4_fp8 has one run, as index keys have, which are not.
+/// Whether a launch's records are staged if every access of `runs`, those of what it writes, is
+/// whole. Without rotary part v4_fp8 has one run, as index keys have, which are not.
 constexpr bool stages(const RunParams (&runs)[2], std::int32_t run_count) {
   return (run_count == 2 || runs[0].kind == RunKind::e4m3_ue8m0) &&
          staged(runs[0].kind, RunKind::bf16, true);
@@ -320,8 +324,8 @@ constexpr std::uint32_t stage_bytes_of(const Params& p, const RunParams (&runs)[
   return p.whole && stages(runs, p.run_count) ? stage_bytes(p.block_rows, runs[0].step) : 0;
 }
 
-/// How the accesses of a plane are cut into the batches of warps: records have any number of them, so a
-/// lane takes whatever follows, of several records.
+/// How the accesses of a plane are cut into the batches of warps: records have any number of them,
+/// so a lane takes whatever follows, of several records.
 struct MoveCut {
   FastDiv accesses;          // of a record
   std::uint32_t batch = 0;   // accesses

@@ -1,8 +1,10 @@
-// How fast the codecs run on a GPU, beside a device-to-device copy of as many bytes in the same run.
+// How fast the codecs run on a GPU, beside a device-to-device copy of as many bytes in the same
+// run.
 //
 // GB are 10^9 bytes, read plus written (lists not counted); medians of CUDA event times, operation
 // and copy in turns. Pages stand in random order, as in a pool that has been in use; "scattered"
-// ones visit every slot at random, in the list's order, or "ordered" by encode_scattered(). A latency is that of one write in a captured graph.
+// ones visit every slot at random, in the list's order, or "ordered" by encode_scattered(). A
+// latency is that of one write in a captured graph.
 #pragma once
 
 #include <cstdint>

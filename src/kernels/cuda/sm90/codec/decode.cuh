@@ -139,7 +139,8 @@ __device__ __forceinline__ void decode_run(const DecodeParams& p, const RunParam
   });
 }
 
-// Blocks on a multiprocessor, as a bound on registers. A lane has few bytes of mla_fp4 on their way, so it takes more of them.
+// Blocks on a multiprocessor, as a bound on registers. A lane has few bytes of mla_fp4 on their
+// way, so it takes more of them.
 template <class T, RunKind kFirst>
 constexpr int decode_blocks() {
   if (sizeof(T) == 4) return 3;

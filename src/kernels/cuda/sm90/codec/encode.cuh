@@ -127,8 +127,8 @@ struct TileTarget {
   static constexpr std::uint32_t kScaleBytes = kKind == RunKind::e4m3_f32 ? 4 : 1;
 };
 
-// The scales of a lane's tiles on their way to memory: each when it is known, or all of a row and its pad as one word, since
-// eight stores of a byte are eight accesses to the same sector.
+// The scales of a lane's tiles on their way to memory: each when it is known, or all of a row and
+// its pad as one word, since eight stores of a byte are eight accesses to the same sector.
 template <RunKind kKind, int kCount, class To>
 class ScaleWriter {
  public:
@@ -189,8 +189,8 @@ __device__ __forceinline__ void encode_values(const RunParams& run, const TileTa
   scales.finish();
 }
 
-// The same, seldom taken, so there is one copy of it, which reads its chunks again: load(u) gives them as they lie
-// in memory.
+// The same, seldom taken, so there is one copy of it, which reads its chunks again: load(u) gives
+// them as they lie in memory.
 template <RunKind kKind, int kCount, class To, class Load>
 __device__ __forceinline__ void encode_special(const RunParams& run,
                                                const TileTarget<kKind, To>& to, Load load,
@@ -308,7 +308,8 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
       row_address(p.rows, token, (run.first_chunk + hold.chunk) * (kChunk * sizeof(T))) +
       head * Address{p.head_bytes};
 
-  // Unless they are taken by slots, the rows do not depend on these, so they are on their way before any is known.
+  // Unless they are taken by slots, the rows do not depend on these, so they are on their way
+  // before any is known.
   Raw<T> raw[kCount];
   Turn<T> turn[kRotate ? kCount : 1];
   int rotary[kRotate ? kCount : 1];
@@ -450,8 +451,9 @@ __device__ __forceinline__ void encode_batches(const EncodeParams& p, const RunP
   });
 }
 
-// Where a layout's second run is bf16 tiles don't rotate. Index keys, of one run, may, and have kernels of their own: rotation
-// beside tiles takes registers, and their scales lie in another plane.
+// Where a layout's second run is bf16 tiles don't rotate. Index keys, of one run, may, and have
+// kernels of their own: rotation beside tiles takes registers, and their scales lie in another
+// plane.
 template <RunKind kFirst, RunKind kSecond>
 inline constexpr bool kTilesRotate = kTiled<kFirst>&& kFirst == kSecond;
 

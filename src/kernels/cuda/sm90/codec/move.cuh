@@ -5,8 +5,8 @@
 
 namespace lathe::cuda {
 
-// The accesses of a batch that a lane holds: access[u] of row[u], counted from the batch's first row.
-// Beyond the end of the batch a lane holds the last access again.
+// The accesses of a batch that a lane holds: access[u] of row[u], counted from the batch's first
+// row. Beyond the end of the batch a lane holds the last access again.
 template <int kCount>
 struct Items {
   std::uint32_t row[kCount];
@@ -33,7 +33,8 @@ struct Items {
   }
 };
 
-// Each lane works out where one record of the batch lies; the lane that holds an access asks for it.
+// Each lane works out where one record of the batch lies; the lane that holds an access asks for
+// it.
 template <class Access>
 __device__ __forceinline__ void move_batch(const MoveParams& p, const MovePlane& plane,
                                            std::int64_t first_row, std::uint32_t rows,

@@ -1,11 +1,12 @@
 // Tokens listed by where their slots lie.
 //
-// Where slots come in no order, what shares a sector of the pool is written at other times, so that memory is asked for
-// the sector several times. Tokens that are listed by part of the pool meet in the L2 cache. Their rows are read at random then,
-// which costs less, as rows are whole sectors.
+// Where slots come in no order, what shares a sector of the pool is written at other times, so that
+// memory is asked for the sector several times. Tokens that are listed by part of the pool meet in
+// the L2 cache. Their rows are read at random then, which costs less, as rows are whole sectors.
 //
-// Two launches, of blocks of 4096 tokens: one counts how many slots lie in each of 256 parts, one puts tokens down, a block's
-// of a part one behind the other, so that whole sectors are written. The order of blocks within a part is any.
+// Two launches, of blocks of 4096 tokens: one counts how many slots lie in each of 256 parts, one
+// puts tokens down, a block's of a part one behind the other, so that whole sectors are written.
+// The order of blocks within a part is any.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"

@@ -212,8 +212,8 @@ __device__ __forceinline__ void requantize_run(const RequantParams& p, int i,
   });
 }
 
-// Both runs of a row by the same lanes, those that have it in the first run's batch: a chunk of the rope each, of those
-// that there are. So a record is touched at once.
+// Both runs of a row by the same lanes, those that have it in the first run's batch: a chunk of the
+// rope each, of those that there are. So a record is touched at once.
 template <bool kToBlock, bool kReport, bool kStaged>
 __device__ __forceinline__ void requantize_rows(const RequantParams& p, std::int64_t first_row,
                                                 std::uint32_t rows, WarpBatches& batches,

@@ -1,9 +1,11 @@
-// Slots of mla_fp8_block of the usual shape into slots of mla_fp8: four tiles of 128 elements and a rope of 64.
+// Slots of mla_fp8_block of the usual shape into slots of mla_fp8: four tiles of 128 elements and a
+// rope of 64.
 //
-// An element is decoded and encoded in 4 instructions, and it takes 5 more to see what it lost. The loss is one of f32, and all
-// rows' worst is reported, so an element whose error cannot reach what was reported already need not be seen: errors are bounded by
-// magnitudes, and a tile's largest is known from f16 at half an instruction an element. Eight lanes hold a row, each of them two
-// chunks of every tile and one of the rope, so accesses are 16 bytes and a warp's step is four rows.
+// An element is decoded and encoded in 4 instructions, and it takes 5 more to see what it lost. The
+// loss is one of f32, and all rows' worst is reported, so an element whose error cannot reach what
+// was reported already need not be seen: errors are bounded by magnitudes, and a tile's largest is
+// known from f16 at half an instruction an element. Eight lanes hold a row, each of them two chunks
+// of every tile and one of the rope, so accesses are 16 bytes and a warp's step is four rows.
 #pragma once
 
 #include "kernels/cuda/sm90/codec/requantize.cuh"
@@ -13,9 +15,10 @@ namespace lathe::cuda {
 inline constexpr std::uint32_t kTileLanes = 8;  // of a row
 inline constexpr int kTiles = 4;
 
-// Below this magnitude no element's error reaches `worst`, which was already reported, and none saturates; 0 where that
-// cannot be said. With y the element over the scale: the nearest code is |y| / 16 away at most, 2^-10 where codes are
-// subnormal, and what f32 rounds is less than 2^-16 of that. Elsewhere than at sane scales the latter does not hold.
+// Below this magnitude no element's error reaches `worst`, which was already reported, and none
+// saturates; 0 where that cannot be said. With y the element over the scale: the nearest code is
+// |y| / 16 away at most, 2^-10 where codes are subnormal, and what f32 rounds is less than 2^-16 of
+// that. Elsewhere than at sane scales the latter does not hold.
 __device__ __forceinline__ float harmless_below(float worst, float scale) {
   const bool sane = scale >= 0x1p-60f && scale <= 0x1p60f;
   if (!sane || !(worst > scale * 0x1.01p-10f)) return 0;
@@ -66,8 +69,9 @@ struct TilePart {
     const uint2 b = to_raw_e4m3_numbers(v, inverse);
     return {a.x, a.y, b.x, b.y};
   }
-  // What is lost by `codes`, those of numbers. most: the largest magnitude. zero: 0 that the compiler does not know, which makes
-  // it work out the values a second time: to keep them while they are encoded takes registers that are not there.
+  // What is lost by `codes`, those of numbers. most: the largest magnitude. zero: 0 that the
+  // compiler does not know, which makes it work out the values a second time: to keep them while
+  // they are encoded takes registers that are not there.
   __device__ __forceinline__ void see_loss(const RunParams& dst, float scale, const uint4& codes,
                                            float most, std::uint32_t zero,
                                            RequantLoss& loss) const {
@@ -106,7 +110,8 @@ struct TileRow {
   bool writes;
 };
 
-// A lane's part of a row in which an infinity or a NaN is met: seldom, so there is one copy of it, which reads its chunks again.
+// A lane's part of a row in which an infinity or a NaN is met: seldom, so there is one copy of it,
+// which reads its chunks again.
 template <bool kReport>
 __device__ __forceinline__ void requantize_special(const RequantParams& p, const TileRow& row,
                                                    RequantLoss& loss) {

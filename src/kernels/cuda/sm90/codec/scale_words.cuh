@@ -1,15 +1,17 @@
 // Exponent bytes of mla_fp4's tiles as words.
 //
-// A tile is two lanes' chunks, so a row's scales would be 36 stores of a byte to two sectors. Lanes put the bytes of
-// neighbouring tiles together instead, and each store is a word. (Loads so are slower, as all codes wait for the shuffles.)
+// A tile is two lanes' chunks, so a row's scales would be 36 stores of a byte to two sectors. Lanes
+// put the bytes of neighbouring tiles together instead, and each store is a word. (Loads so are
+// slower, as all codes wait for the shuffles.)
 #pragma once
 
 #include "kernels/cuda/sm90/codec/batch.cuh"
 
 namespace lathe::cuda {
 
-// In round u of four a row's lanes hold 2^(shift - 1) neighbouring tiles, two lanes each: byte u of lane pair j's word is the scale
-// of round u's tile j. Transposed, it is word j / 4 of round j % 4: the bytes of four neighbouring tiles.
+// In round u of four a row's lanes hold 2^(shift - 1) neighbouring tiles, two lanes each: byte u of
+// lane pair j's word is the scale of round u's tile j. Transposed, it is word j / 4 of round j % 4:
+// the bytes of four neighbouring tiles.
 __device__ __forceinline__ std::uint32_t turn_scales(std::uint32_t word) {
   const std::uint32_t pair = lane_of_warp() / 2;
   const std::uint32_t next = shuffle_xor(word, 2);
@@ -18,7 +20,8 @@ __device__ __forceinline__ std::uint32_t turn_scales(std::uint32_t word) {
   return permute_bytes(word, far, (pair & 2) == 0 ? 0x5410 : 0x3276);
 }
 
-// Where a lane's word lies, from its tile of round 0 on; transposed, which is a word that no other lane pair has.
+// Where a lane's word lies, from its tile of round 0 on; transposed, which is a word that no other
+// lane pair has.
 __device__ __forceinline__ std::int32_t swapped_scales_at(const Cut& cut) {
   const std::uint32_t tiles = 1u << (cut.shift - kFp4TileShift);  // of a round
   const std::uint32_t pair = lane_of_warp() / 2 & (tiles - 1);

@@ -1,10 +1,12 @@
-// scatter_gpu_bench [--repeats N] [--json]: what kernels that only move bytes reach where slots come in no order, beside a
-// device-to-device copy of as many bytes in the same run: what can be expected of codecs there.
+// scatter_gpu_bench [--repeats N] [--json]: what kernels that only move bytes reach where slots
+// come in no order, beside a device-to-device copy of as many bytes in the same run: what can be
+// expected of codecs there.
 //
-// A row lies in a dense array, its record and, where a layout has a plane for them, its scales at a random slot of a pool.
-// Nothing is converted: where rows and records differ in size, bytes are mixed or repeated. Each case has the shape that was
-// the fastest of those tried: 4 to 32 lanes a row, 1 to 4 rows a lane, bulk copies with 8 to 128 rows a block, with and
-// without hints to the L2 cache.
+// A row lies in a dense array, its record and, where a layout has a plane for them, its scales at a
+// random slot of a pool. Nothing is converted: where rows and records differ in size, bytes are
+// mixed or repeated. Each case has the shape that was the fastest of those tried: 4 to 32 lanes a
+// row, 1 to 4 rows a lane, bulk copies with 8 to 128 rows a block, with and without hints to the L2
+// cache.
 #include "kernels/cuda/sm90/codec/scatter_gpu_bench.h"
 
 #include <nlohmann/json.hpp>

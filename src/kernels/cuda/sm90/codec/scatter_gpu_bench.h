@@ -1,4 +1,5 @@
-// What scatter_gpu_bench measures: kernels that only move bytes between rows in a dense array and records at slots in no order.
+// What scatter_gpu_bench measures: kernels that only move bytes between rows in a dense array and
+// records at slots in no order.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,8 +1,9 @@
 // Records that are assembled in shared memory and written whole by bulk copies.
 //
-// Records of mla_fp8_block are no multiple of a sector (32 bytes), so what lanes write of them at a time leaves parts of
-// sectors at either end, and sooner or later memory gets those in pieces. Written whole, a record has two ends. Those of
-// v4_fp8 are whole sectors, which memory takes better if they come together.
+// Records of mla_fp8_block are no multiple of a sector (32 bytes), so what lanes write of them at a
+// time leaves parts of sectors at either end, and sooner or later memory gets those in pieces.
+// Written whole, a record has two ends. Those of v4_fp8 are whole sectors, which memory takes
+// better if they come together.
 #pragma once
 
 #include <type_traits>
@@ -48,8 +49,8 @@ class Stage {
       reinterpret_cast<Address*>(places_)[row] = place.hole ? 0 : place.part(0, record_);
     }
   }
-  // By all threads of the block, which has `rows` rows, when they have put together what they hold. There are no fewer
-  // threads than rows, as a warp's batch has 32 rows at most.
+  // By all threads of the block, which has `rows` rows, when they have put together what they hold.
+  // There are no fewer threads than rows, as a warp's batch has 32 rows at most.
   __device__ __forceinline__ void write(std::uint32_t rows) const {
     if constexpr (kStaged) {
       fence_async_proxy();

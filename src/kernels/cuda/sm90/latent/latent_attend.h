@@ -9,21 +9,21 @@
 
 namespace lathe::cuda {
 
-/// What cpu_attend_latent computes, in bf16 arithmetic (latent.h), on execution.stream. All spans and
-/// views point to the stream's device. Lengths there bound nothing: max_request_rows and max_kv_len
-/// do, and with a request of more rows than it says some rows stay unwritten.
+/// What cpu_attend_latent computes, in bf16 arithmetic (latent.h), on execution.stream. All spans
+/// and views point to the stream's device. Lengths there bound nothing: max_request_rows and
+/// max_kv_len do, and with a request of more rows than it says some rows stay unwritten.
 ///
-/// The schedule and the partials of split rows lie in execution.scratch, a Scratch(kDeviceMemory) that no
-/// other stream uses. Three launches, four where keys are cut, more where pages are decoded first or batches are very
-/// large; nothing waits. Once the scratch has grown to a call's size that call can be captured; a graph uses the scratch for
-/// as long as it lives.
+/// The schedule and the partials of split rows lie in execution.scratch, a Scratch(kDeviceMemory)
+/// that no other stream uses. Three launches, four where keys are cut, more where pages are decoded
+/// first or batches are very large; nothing waits. Once the scratch has grown to a call's size that
+/// call can be captured; a graph uses the scratch for as long as it lives.
 ///
-/// Errors: those of check_latent_shapes and check_latent_call; bounds that can't be; no scratch or one of the host; no
-/// memory. On an error nothing was written.
+/// Errors: those of check_latent_shapes and check_latent_call; bounds that can't be; no scratch or
+/// one of the host; no memory. On an error nothing was written.
 Result<void> attend_latent_on_device(const AttendArgs& args);
 
-/// Its first half, for calls of attend_latent() with equal lengths: a schedule that is on its way on
-/// the stream, and a workspace, both in the scratch until its next take().
+/// Its first half, for calls of attend_latent() with equal lengths: a schedule that is on its way
+/// on the stream, and a workspace, both in the scratch until its next take().
 struct LatentCall {
   LatentSchedule schedule;
   std::span<std::byte> workspace;

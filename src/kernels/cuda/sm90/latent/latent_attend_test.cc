@@ -216,7 +216,8 @@ TEST(LatentCut, SmallBlocksWhereSmsWouldIdle) {
   EXPECT_EQ(cut_latent(s).m_blocks, 4);
 }
 
-// 18 tiles of keys among 8 blocks a request at most: three each where tiles need not come in pairs, else four.
+// 18 tiles of keys among 8 blocks a request at most: three each where tiles need not come in pairs,
+// else four.
 TEST(LatentCut, SingleTilesWhereKernelsTakeThem) {
   LatentShape s{.rows = 8, .requests = 8, .keys = 1152, .heads = 128, .fp8_pages = true};
   const LatentCut cut = cut_latent(s);

@@ -1,4 +1,5 @@
-// From the arguments of attention to the parameters of its kernels. Internal; counts have been checked.
+// From the arguments of attention to the parameters of its kernels. Internal; counts have been
+// checked.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/latent.h"

@@ -28,7 +28,8 @@ struct LatentItem {
   std::int32_t split;
 };
 
-/// Keys by an index list of slots, by an index list of positions and a page table, or by a page table.
+/// Keys by an index list of slots, by an index list of positions and a page table, or by a page
+/// table.
 struct LatentSource {
   const std::byte* pages = nullptr;
   std::int64_t page_stride = 0;  // bytes

@@ -13,8 +13,8 @@ struct ScanShared {
 };
 
 // Sum of the values of the threads before this one; `total` is that of all. One barrier, so
-// `shared` is used once. Every warp adds up the warps' totals for itself, instead of one doing it while
-// the others wait at a second barrier.
+// `shared` is used once. Every warp adds up the warps' totals for itself, instead of one doing it
+// while the others wait at a second barrier.
 template <class T>
 __device__ __forceinline__ T block_prefix(T value, ScanShared<T>& shared, T& total) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -36,8 +36,8 @@ __device__ __forceinline__ T block_prefix(T value, ScanShared<T>& shared, T& tot
   return sum - value + shuffle(warps - own, warp);
 }
 
-// Sum of the tiles before this block's; `total` is that of all. Every warp adds up for itself, which
-// takes no barrier.
+// Sum of the tiles before this block's; `total` is that of all. Every warp adds up for itself,
+// which takes no barrier.
 __device__ __forceinline__ long long tiles_before(const std::int64_t* tile_sums, long long& total) {
   long long before = 0;
   total = 0;
@@ -69,8 +69,9 @@ __device__ __forceinline__ void store_tile_sum(std::int64_t* tile_sums, Value va
   if (threadIdx.x == 0) tile_sums[blockIdx.x] = total;
 }
 
-// Calls store(i, sum of the values before i) for the values of tile blockIdx.x, and for i = count in
-// the last tile. value(i) is 0 for i >= count. `tile_sums` must be there if tiles are more than one.
+// Calls store(i, sum of the values before i) for the values of tile blockIdx.x, and for i = count
+// in the last tile. value(i) is 0 for i >= count. `tile_sums` must be there if tiles are more than
+// one.
 template <class Value, class Store>
 __device__ __forceinline__ void for_prefix_sums(std::int64_t count, const std::int64_t* tile_sums,
                                                 Value value, Store store) {

@@ -1,13 +1,13 @@
 // A step's metadata on the GPU: layout/page_table.h, layout/index_lists.h, attn/index_transform.h,
-// attn/work_list.h, attn/pad_ragged.h and attn/step.h, with the same structures, whose spans point to
-// the device, and the same results.
+// attn/work_list.h, attn/pad_ragged.h and attn/step.h, with the same structures, whose spans point
+// to the device, and the same results.
 //
 // As with the codecs, the host cannot look at what lies on the device. Counts are checked before
 // anything is launched; what the CPU would refuse by its contents is no key here: a page, position,
 // request or range that is not one becomes a hole, and what exceeds the room is counted and not
 // stored. Nothing waits or allocates; a captured call replays over other contents. Whoever needs
-// fewer rows or requests than a capture has room for fills up with lengths of 0 and -1. Launches may
-// begin early behind whatever is ahead of them on the stream; they wait for its end.
+// fewer rows or requests than a capture has room for fills up with lengths of 0 and -1. Launches
+// may begin early behind whatever is ahead of them on the stream; they wait for its end.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -85,9 +85,9 @@ Result<void> combine_index_lists(const CombineLists& lists, std::span<RaggedRow>
                                  std::span<std::int32_t> lengths, cudaStream_t stream,
                                  std::source_location where = std::source_location::current());
 
-/// buffers.items at a multiple of 16 bytes; workspace: work_workspace(rows) entries. row_items[rows]
-/// says how many items there are; it exceeds the room where that was too small. One launch for up to
-/// 4096 rows, three for more, two with fixed splits.
+/// buffers.items at a multiple of 16 bytes; workspace: work_workspace(rows) entries.
+/// row_items[rows] says how many items there are; it exceeds the room where that was too small. One
+/// launch for up to 4096 rows, three for more, two with fixed splits.
 Result<void> plan_work(const KeyRanges& ranges, const WorkOptions& options,
                        const WorkBuffers& buffers, std::span<std::int64_t> workspace,
                        cudaStream_t stream,
@@ -117,7 +117,8 @@ struct StepCounts {
 };
 
 /// The arrays of StepView that follow from it. Rows past the last request's are padding: no
-/// position, no request, no key. Tables have as many rows as there are requests, window_slots as there are rows, or no columns.
+/// position, no request, no key. Tables have as many rows as there are requests, window_slots as
+/// there are rows, or no columns.
 struct StepRowsOutput {
   std::span<std::int32_t> q_indptr;  // [requests + 1]
   std::span<std::int32_t> kv_lens;   // [requests]
@@ -154,8 +155,8 @@ struct GatherOutput {
   std::span<std::int32_t> window_base;    // [rows], with a window; empty without
   std::span<std::int32_t> window_start;   // [rows], with a window; empty without
 };
-/// q_indptr: of step_rows(). workspace: 2 * scan_workspace(requests) entries. Two launches for up to
-/// 4096 requests, three for more.
+/// q_indptr: of step_rows(). workspace: 2 * scan_workspace(requests) entries. Two launches for up
+/// to 4096 requests, three for more.
 Result<void> step_gather(const StepRowsInput& in, std::span<const std::int32_t> q_indptr,
                          const GatherOutput& out, std::span<std::int64_t> workspace,
                          cudaStream_t stream,

@@ -119,7 +119,8 @@ void check_page_tables(Device& device) {
   }
 }
 
-/// What the CPU refuses by its contents is no key: a list that leaves the pages, or begins ahead of its request.
+/// What the CPU refuses by its contents is no key: a list that leaves the pages, or begins ahead of
+/// its request.
 template <class Device>
 void check_hostile_lists(Device& device) {
   constexpr PoolShape kPool{.page_size = 4, .pages = 9};

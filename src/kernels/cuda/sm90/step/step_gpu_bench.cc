@@ -2,9 +2,9 @@
 //
 // step_gpu_bench [--repeats N] [--json]
 //
-// Microseconds per call: medians of CUDA event times of a captured graph that holds the call several
-// times, divided by how often. "step" is everything that a decode or verify step needs: q_indptr,
-// positions, slots, lengths, page tables, windows and work list.
+// Microseconds per call: medians of CUDA event times of a captured graph that holds the call
+// several times, divided by how often. "step" is everything that a decode or verify step needs:
+// q_indptr, positions, slots, lengths, page tables, windows and work list.
 #include <nlohmann/json.hpp>
 #include <random>
 

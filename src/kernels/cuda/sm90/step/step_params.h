@@ -144,7 +144,8 @@ struct StepTableParams {
   RowLanes lanes;
 };
 
-/// The rows of a step's requests. All outputs are of [rows] unless said; what is null is not stored.
+/// The rows of a step's requests. All outputs are of [rows] unless said; what is null is not
+/// stored.
 struct StepRowsParams {
   BatchParams batch;
   std::int64_t rows = 0;             // room; those past q_indptr[requests] are padding

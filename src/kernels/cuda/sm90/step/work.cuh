@@ -1,16 +1,16 @@
-// Work lists (attn/work_list.h) of any number of rows. Key blocks (keys that are never cut) are summed up
-// over the rows, so each worker's share begins at a known key block; where a row begins inside the list
-// follows from the shares.
+// Work lists (attn/work_list.h) of any number of rows. Key blocks (keys that are never cut) are
+// summed up over the rows, so each worker's share begins at a known key block; where a row begins
+// inside the list follows from the shares.
 //
 // Balanced items: each row that has keys begins one, and so does each worker's share that begins
-// inside a row. A row is open if it ends inside a share. Up to key block u, which lies in the share of
-// worker w, there begin w + (rows that ended open) items: every share's begin is an item's, and every
-// row's end is the next row's begin, but a row that ends where a share begins counts once. So one
-// scan over key blocks and one over open rows give every place, and an item is written by its row or by
-// its worker.
+// inside a row. A row is open if it ends inside a share. Up to key block u, which lies in the share
+// of worker w, there begin w + (rows that ended open) items: every share's begin is an item's, and
+// every row's end is the next row's begin, but a row that ends where a share begins counts once. So
+// one scan over key blocks and one over open rows give every place, and an item is written by its
+// row or by its worker.
 //
-// These kernels are bound by the instructions of one block's threads, so whatever fits is counted in
-// 32 bits.
+// These kernels are bound by the instructions of one block's threads, so whatever fits is counted
+// in 32 bits.
 #pragma once
 
 #include "kernels/cuda/sm90/step/scan.cuh"
@@ -32,8 +32,8 @@ __device__ __forceinline__ std::uint32_t key_blocks_of(const WorkParams& p, std:
   return keys == 0 ? 0 : p.key_block(keys - 1) + 1;
 }
 
-// n / divisor for quotients below 2^50, with `inverse` = 1 / divisor: the product of doubles is off by
-// less than one, so its whole part by one at most. A fifth of the time of an integer division.
+// n / divisor for quotients below 2^50, with `inverse` = 1 / divisor: the product of doubles is off
+// by less than one, so its whole part by one at most. A fifth of the time of an integer division.
 template <class Count>
 __device__ __forceinline__ Count divide(Count n, Count divisor, double inverse) {
   const auto quotient = static_cast<Count>(static_cast<double>(n) * inverse);

@@ -1,8 +1,9 @@
 // Latent attention on bf16 caches, 64 M rows per block: M rows on M, keys on N.
 //
-// Two consumer warpgroups, one producer (load_bf16_rows.cuh, load_pages.cuh). Tiles of 64 keys go through
-// two buffers in pairs. Warpgroup 0 computes S of the even tile, warpgroup 1 of the odd one; each accumulates PV of both
-// tiles over its half of the value dimensions (64 x 256 f32, 128 registers a thread):
+// Two consumer warpgroups, one producer (load_bf16_rows.cuh, load_pages.cuh). Tiles of 64 keys go
+// through two buffers in pairs. Warpgroup 0 computes S of the even tile, warpgroup 1 of the odd
+// one; each accumulates PV of both tiles over its half of the value dimensions (64 x 256 f32, 128
+// registers a thread):
 //
 //               dims 0-255           dims 256-511
 //   64 M rows | O of warpgroup 0   | O of warpgroup 1   |
@@ -10,8 +11,8 @@
 //   warpgroup 0   S0 = Q K0'   softmax 0   O += P0 V0 (left)    O += P1 V1 (left)    S2 = Q K2' ...
 //   warpgroup 1   S1 = Q K1'               O += P0 V0 (right)   softmax 1   O += P1 V1 (right) ...
 //
-// A warp votes on whether a row max rises (row_max.cuh). Row maxes go from tile to tile in key order,
-// through shared memory.
+// A warp votes on whether a row max rises (row_max.cuh). Row maxes go from tile to tile in key
+// order, through shared memory.
 #pragma once
 
 #include <cuda.h>

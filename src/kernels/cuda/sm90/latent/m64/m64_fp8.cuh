@@ -1,19 +1,20 @@
-// Latent attention on fp8 caches, f16 products, 64 M rows per block, A and B swapped: keys on M, M rows on N.
+// Latent attention on fp8 caches, f16 products, 64 M rows per block, A and B swapped: keys on M, M
+// rows on N.
 //
-// Keys stay fp8 in shared memory (load_fp8_rows.cuh). Three consumer warpgroups convert them to f16 left operands
-// in registers (fp8_operands.cuh):
+// Keys stay fp8 in shared memory (load_fp8_rows.cuh). Three consumer warpgroups convert them to f16
+// left operands in registers (fp8_operands.cuh):
 //
 //   S^T [64 keys, 64 M rows]  = K Q^T     Q [M rows, dims] K-major
 //   O^T [512 dims, 64 M rows] += V^T P^T  P [M rows, 64 keys] K-major
 //
-// The score warpgroup computes S and P of all tiles (m64_fp8_scores.cuh); two value warpgroups accumulate 256
-// dimensions each (m64_fp8_values.cuh) meanwhile; a fourth is the producer:
+// The score warpgroup computes S and P of all tiles (m64_fp8_scores.cuh); two value warpgroups
+// accumulate 256 dimensions each (m64_fp8_values.cuh) meanwhile; a fourth is the producer:
 //
 //   scores    S1 = K1 Q | softmax 1   | S2 = K2 Q | softmax 2   | ...
 //   values              | O += P0 V0  |           | O += P1 V1  | ...
 //
-// Operands of 32 keys or dimensions are converted in one of several register sets while the products
-// of the others run.
+// Operands of 32 keys or dimensions are converted in one of several register sets while the
+// products of the others run.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/m64/m64_fp8_scores.cuh"

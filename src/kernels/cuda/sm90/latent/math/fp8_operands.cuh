@@ -36,7 +36,8 @@ inline constexpr float kMaxLog2P = 14, kStartLog2P = 7;
 // The row max of an M row that has seen no key. It is finite, so a masked score less it is -inf.
 inline constexpr float kNoRowMax = -1e30f;
 
-/// Issues d += a b, where `a` has 32 columns, of dimensions for scores and of keys for values, bf16 or f16.
+/// Issues d += a b, where `a` has 32 columns, of dimensions for scores and of keys for values, bf16
+/// or f16.
 template <bool kBf16, int kCount>
 __device__ __forceinline__ void multiply_chunk(float (&d)[kCount], const std::uint32_t (&a)[2][4],
                                                std::uint64_t b, bool add) {

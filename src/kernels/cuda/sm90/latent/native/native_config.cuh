@@ -45,7 +45,8 @@ struct Native {
 inline constexpr float kNativeMaxLog2P = 8;    // log2 of the largest P; e4m3 ends at 448
 inline constexpr float kNativeStartLog2P = 5;  // log2 of P at a newly chosen row max
 
-/// Byte address of 16-byte chunk `chunk` of a row of a swizzled tile of 128-byte rows, and of 64-byte ones.
+/// Byte address of 16-byte chunk `chunk` of a row of a swizzled tile of 128-byte rows, and of
+/// 64-byte ones.
 __device__ inline std::uint32_t swizzled_128(std::uint32_t tile, int row, int chunk) {
   return tile + static_cast<std::uint32_t>(row * 128 + ((chunk ^ (row & 7)) << 4));
 }

@@ -1,24 +1,26 @@
 // Latent attention in fp8 products (e4m3 queries and keys), 64 M rows per block.
 //
-// fp8 operands in shared memory are K-major only, but values lie by key. So PV runs with A and B swapped:
-// O^T [dims, M rows] += V^T [dims, keys] P^T [keys, M rows]. V^T comes from registers, by transposing loads of
-// 16-bit units (two dimensions of a key) and a byte permutation; P [M rows, keys] is in shared memory, K-major.
+// fp8 operands in shared memory are K-major only, but values lie by key. So PV runs with A and B
+// swapped: O^T [dims, M rows] += V^T [dims, keys] P^T [keys, M rows]. V^T comes from registers, by
+// transposing loads of 16-bit units (two dimensions of a key) and a byte permutation; P [M rows,
+// keys] is in shared memory, K-major.
 //
-// Of 32 keys the order along K is the one that both sides have anyway: K column 4 c + 2 m + e (and 16 more
-// for m 2 and 3) is key 8 m + 2 c + e. Row g of a warp's 16 values is dimension 2 g and row g + 8 is 2 g + 1.
+// Of 32 keys the order along K is the one that both sides have anyway: K column 4 c + 2 m + e (and
+// 16 more for m 2 and 3) is key 8 m + 2 c + e. Row g of a warp's 16 values is dimension 2 g and row
+// g + 8 is 2 g + 1.
 //
-// Two consumer warpgroups, one producer (native_config.cuh). Warpgroup 0 computes S and P of even tiles, warpgroup 1 of
-// odd ones; each accumulates PV of all tiles over its 256 value dimensions (256 x 64 M rows, 128 registers a
-// thread). While one is in softmax, the other's products run:
+// Two consumer warpgroups, one producer (native_config.cuh). Warpgroup 0 computes S and P of even
+// tiles, warpgroup 1 of odd ones; each accumulates PV of all tiles over its 256 value dimensions
+// (256 x 64 M rows, 128 registers a thread). While one is in softmax, the other's products run:
 //
 //   warpgroup 0   softmax 0              | O += P0 V0, S2 = Q K2 | O += P1 V1, softmax 2 | ...
 //   warpgroup 1   softmax 1 | O += P0 V0 | O += P1 V1, S3 = Q K3 | O += P2 V2, softmax 3 | ...
 //
-// Both run the same instructions, each present once: an SM caches only part of them, and a short work
-// item meets most for the first time.
+// Both run the same instructions, each present once: an SM caches only part of them, and a short
+// work item meets most for the first time.
 //
-// P is 2^(score - row max), at most 2^8. A row max is chosen 2^5 below the true maximum when P leaves that range,
-// so the accumulator is seldom rescaled.
+// P is 2^(score - row max), at most 2^8. A row max is chosen 2^5 below the true maximum when P
+// leaves that range, so the accumulator is seldom rescaled.
 #pragma once
 
 #include "kernels/cuda/common/wgmma_fp8.cuh"
@@ -231,7 +233,8 @@ struct NativeGroup {
     r1 = load_float(at + 32);
   }
 
-  /// The tiles n to end - 1, two of them or more. limit: keys of the item that each of this thread's rows sees.
+  /// The tiles n to end - 1, two of them or more. limit: keys of the item that each of this
+  /// thread's rows sees.
   __device__ void tiles(unsigned n, unsigned end, int (&limit)[2]) {
     float d[32];
     unsigned own = n + static_cast<unsigned>(group);

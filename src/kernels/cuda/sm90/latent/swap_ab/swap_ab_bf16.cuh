@@ -1,14 +1,15 @@
-// Latent attention on bf16 caches, A and B swapped: keys on M, 8, 16 or 32 M rows (query row x head) on N.
+// Latent attention on bf16 caches, A and B swapped: keys on M, 8, 16 or 32 M rows (query row x
+// head) on N.
 //
-// Two consumer warpgroups, one producer (load_bf16_rows.cuh, load_pages.cuh). Each consumer takes every other
-// tile of 64 keys, from its own buffer, with its own accumulator and row maxes:
+// Two consumer warpgroups, one producer (load_bf16_rows.cuh, load_pages.cuh). Each consumer takes
+// every other tile of 64 keys, from its own buffer, with its own accumulator and row maxes:
 //
 //   S^T [64 keys, M rows]  = K Q^T     K as it lies (K-major), Q [M rows, dims] K-major
-//   O^T [512 dims, M rows] += V^T P^T  V^T is the same tile read MN-major, P [M rows, 64 keys] K-major
+//   O^T [512 dims, M rows] += V^T P^T  V^T: the same tile, MN-major; P [M rows, 64 keys] K-major
 //
-// The warpgroups meet only at the end of a work item, so the products of one run beside the softmax of the
-// other. A row's scores are spread over all four warps; a barrier that carries a vote tells whether a row max
-// must rise (row_max.cuh), and only then are maxima exchanged.
+// The warpgroups meet only at the end of a work item, so the products of one run beside the softmax
+// of the other. A row's scores are spread over all four warps; a barrier that carries a vote tells
+// whether a row max must rise (row_max.cuh), and only then are maxima exchanged.
 #pragma once
 
 #include <cuda.h>

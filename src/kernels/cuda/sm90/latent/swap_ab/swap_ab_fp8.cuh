@@ -1,9 +1,11 @@
-// Latent attention on fp8 caches, f16 products, A and B swapped: keys on M, 8, 16 or 32 M rows (query row x head) on N.
+// Latent attention on fp8 caches, f16 products, A and B swapped: keys on M, 8, 16 or 32 M rows
+// (query row x head) on N.
 //
 //   S^T [64 keys, M rows]  = K Q^T     O^T [512 dims, M rows] += V^T P^T
 //
-// Keys stay fp8 in shared memory; two consumer warpgroups convert left operands in registers, as m64_fp8.cuh
-// does. Each takes every other tile of 64 keys, with its own accumulator and row maxes; they meet at an item's end.
+// Keys stay fp8 in shared memory; two consumer warpgroups convert left operands in registers, as
+// m64_fp8.cuh does. Each takes every other tile of 64 keys, with its own accumulator and row maxes;
+// they meet at an item's end.
 #pragma once
 
 #include <cuda.h>

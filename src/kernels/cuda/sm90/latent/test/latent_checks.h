@@ -19,7 +19,8 @@ inline CacheLayout layout_of(LayoutKind kind) {
                                                       : LayoutDims{.nope = 512, .rope = 64});
 }
 
-/// The bounds of a call whose lists and lengths lie on the host; pools that may be staged are left out.
+/// The bounds of a call whose lists and lengths lie on the host; pools that may be staged are left
+/// out.
 inline LatentShape shape_of_call(const AttendArgs& args, std::int32_t min_block_m = 16) {
   LatentShape shape{.rows = args.q.rows,
                     .requests = std::ssize(args.kv_lens),
@@ -40,7 +41,8 @@ inline LatentShape shape_of_call(const AttendArgs& args, std::int32_t min_block_
   return shape;
 }
 
-/// Has the last `rows` rows of a call by lists cut into items of so many keys, and the others left whole.
+/// Has the last `rows` rows of a call by lists cut into items of so many keys, and the others left
+/// whole.
 inline void cut_last(LatentCut& cut, std::int64_t rows, std::int64_t keys = 128) {
   const std::int64_t work_tiles = cut.work_tiles();
   const auto share = [&](std::int64_t of, std::int64_t split) {
@@ -54,7 +56,8 @@ inline void cut_last(LatentCut& cut, std::int64_t rows, std::int64_t keys = 128)
   cut.tail = share(rows, keys);
 }
 
-/// A V4 call whose sources have a pool each: a window over large pages, and a list over pages of `page` tokens.
+/// A V4 call whose sources have a pool each: a window over large pages, and a list over pages of
+/// `page` tokens.
 struct TwoPools {
   TwoPools(int page, int heads, const latent_test::Requests& requests, int window, int width)
       : scene(layout_of(LayoutKind::v4_fp8), 256, heads, requests),

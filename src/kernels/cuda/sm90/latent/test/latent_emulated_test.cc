@@ -1,6 +1,6 @@
-// Latent attention's kernels themselves, run thread by thread on the CPU (common/emulator.h), against
-// the oracle in double: addresses, swizzles, barriers' counts and parities, roles that wait for one
-// another.
+// Latent attention's kernels themselves, run thread by thread on the CPU (common/emulator.h),
+// against the oracle in double: addresses, swizzles, barriers' counts and parities, roles that wait
+// for one another.
 #include "kernels/cuda/sm90/latent/test/latent_shape_checks.h"
 #include "layout/codec.h"
 // The device code comes last: it gives CUDA's words a meaning of its own.
@@ -119,8 +119,8 @@ TEST_P(LatentEmulatedPages, MissingPages) {
   }
 }
 
-// Queries as boxes of a row's heads, of several rows a tile and of several tiles a row, with a row of none after the
-// work tile's last; rows of q that are apart. 24 heads don't fill boxes.
+// Queries as boxes of a row's heads, of several rows a tile and of several tiles a row, with a row
+// of none after the work tile's last; rows of q that are apart. 24 heads don't fill boxes.
 TEST_P(LatentEmulatedPages, QueriesOfSeveralRows) {
   struct Case {
     int heads, rows;
@@ -273,8 +273,8 @@ TEST_P(LatentEmulated, FewHeadsSparse) {
   }
 }
 
-// More than 32 M rows in small blocks, each of one row, of work tiles that are split and whole: by lists with lengths and
-// a sink, and by page table with rows that see one more key each.
+// More than 32 M rows in small blocks, each of one row, of work tiles that are split and whole: by
+// lists with lengths and a sink, and by page table with rows that see one more key each.
 TEST_P(LatentEmulatedSmallBlockM, ByLists) {
   for (const bool whole : {false, true}) {
     const int heads = whole ? 96 : 48, width = whole ? 200 : 700;
@@ -323,7 +323,8 @@ TEST_P(LatentEmulatedStaged, SparseLists) {
   }
 }
 
-// Last rows cut at single tiles of keys, as kernels of fp8 pages take them: the one of decoded rows takes pairs.
+// Last rows cut at single tiles of keys, as kernels of fp8 pages take them: the one of decoded rows
+// takes pairs.
 TEST_P(LatentEmulatedStaged, LastRowsCutAtSingleTiles) {
   for (const std::int64_t room : {kRoomForAll, std::int64_t{2}}) {
     for (const std::int64_t keys : {64, 192}) {
@@ -361,7 +362,8 @@ TEST(LatentEmulatedStagedV4, TwoSources) {
   }
 }
 
-// Shapes of others' tests (latent_shape_checks.h), those that are quick: one of each row's numbers and pages.
+// Shapes of others' tests (latent_shape_checks.h), those that are quick: one of each row's numbers
+// and pages.
 void check(const SceneShape& shape, const Bounds& bounds) {
   SCOPED_TRACE(to_string(shape));
   ShapeScene s(shape);

@@ -3,12 +3,13 @@
 // latent_gpu_bench [--peer FILE] [--filter TEXT] [--repeats N] [--min-block-m N] [--graph] [--json]
 //
 // Medians of CUDA event times, attention and combine together; the schedule, which a step's layers
-// share, is outside. A call is issued after the first event, on an idle device, so that what the host does
-// counts where it takes longer than the device. With --graph a captured graph of 20 calls is timed and
-// divided by 20, as a step's layers replay them: the host does not count. With --peer (latent_peer.h) both sides are timed in turns on the same inputs, and
-// their outputs are compared. With --min-block-m 64 or 32 blocks have at least so many M rows where a work tile has more than 32.
-// Limits are the larger of bytes (each key that is read once, q and out)
-// over 4.3 TB/s and operations over 790 (bf16) or 1400 (fp8) TFLOP/s.
+// share, is outside. A call is issued after the first event, on an idle device, so that what the
+// host does counts where it takes longer than the device. With --graph a captured graph of 20 calls
+// is timed and divided by 20, as a step's layers replay them: the host does not count. With --peer
+// (latent_peer.h) both sides are timed in turns on the same inputs, and their outputs are compared.
+// With --min-block-m 64 or 32 blocks have at least so many M rows where a work tile has more
+// than 32. Limits are the larger of bytes (each key that is read once, q and out) over 4.3 TB/s and
+// operations over 790 (bf16) or 1400 (fp8) TFLOP/s.
 #include <dlfcn.h>
 
 #include <bit>
@@ -69,7 +70,8 @@ class Bench {
         peer_(peer) {
     std::normal_distribution<float> normal;
     std::vector<std::uint16_t> host(static_cast<std::size_t>(kSeedRows * 576));
-    // A table of normal numbers, drawn from at random: 38 million calls of the distribution take long.
+    // A table of normal numbers, drawn from at random: 38 million calls of the distribution take
+    // long.
     std::vector<std::uint16_t> table(1 << 16);
     for (auto& x : table) x = to_bf16(normal(rng_)).bits;
     for (auto& x : host) x = table[rng_() & 0xffff];
@@ -261,7 +263,8 @@ void Bench::run(const Case& c) {
   });
   const auto workspace = need(DeviceArray<std::byte>::make(schedule.cut.workspace_bytes()));
   need(plan_latent(args, schedule, stream_));
-  // Kind `gather`: what the batch's lists can hold, here all slots in order, so that lists are as they were.
+  // Kind `gather`: what the batch's lists can hold, here all slots in order, so that lists are as
+  // they were.
   const auto compact = need(DeviceArray<std::uint16_t>::make(c.gather ? pool.slots() * width : 1));
   std::vector<Slot> all(static_cast<std::size_t>(c.gather ? pool.slots() : 1));
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = Slot(static_cast<std::int32_t>(i));

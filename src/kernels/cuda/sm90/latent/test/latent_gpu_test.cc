@@ -88,8 +88,8 @@ TEST_F(LatentGpu, SparseLists) {
   }
 }
 
-// Each kernel in a scene small enough for compute-sanitizer's racecheck: several items a block, work
-// tiles split and whole, tiles with masked keys, several rows of a request.
+// Each kernel in a scene small enough for compute-sanitizer's racecheck: several items a block,
+// work tiles split and whole, tiles with masked keys, several rows of a request.
 TEST_F(LatentGpu, Small) {
   for (const int heads : {8, 16, 32, 64}) {
     for (const LayoutKind kind : {LayoutKind::mla_bf16, LayoutKind::mla_fp8_block}) {
@@ -240,7 +240,8 @@ TEST_F(LatentGpu, StagedPagesOfTwoSources) {
   }
 }
 
-// Rows of which the last ones are split: with lengths and a sink, which their partials leave to the combine.
+// Rows of which the last ones are split: with lengths and a sink, which their partials leave to the
+// combine.
 TEST_F(LatentGpu, LastRowsCut) {
   for (const LayoutKind kind :
        {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block}) {

@@ -195,7 +195,8 @@ TEST_F(LatentHazardsGpu, PartialsWithoutKeys) {
   }
 }
 
-// Under a graph: fewer requests that bring more rows, and then the first batch. Both take as many pages.
+// Under a graph: fewer requests that bring more rows, and then the first batch. Both take as many
+// pages.
 TEST_F(LatentHazardsGpu, AGraphReplaysOverOtherBatches) {
   const Requests before = {{300, 2}, {1400, 2}, {50, 1}, {130, 1}, {0, 1}, {7, 1}};
   const Requests after = {{1400, 2}, {330, 2}, {10, 2}, {130, 2}, {0, 0}, {0, 0}};
