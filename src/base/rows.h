@@ -9,8 +9,8 @@
 namespace lathe {
 
 /// [rows, cols] from the arena, every row at a multiple of 64 bytes, contents unspecified.
-inline MutableRowsView take_rows(Arena& arena, std::int64_t rows, std::int64_t cols,
-                                 DType dtype = DType::f32) {
+inline MutableRowsView alloc_rows(Arena& arena, std::int64_t rows, std::int64_t cols,
+                                  DType dtype = DType::f32) {
   const std::int64_t per_line = 64 * 8 / bits_of(dtype);
   const std::int64_t stride = (cols + per_line - 1) / per_line * per_line;
   return {arena.take(bytes_of(dtype, rows * stride)), dtype, rows, cols, stride};

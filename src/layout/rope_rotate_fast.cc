@@ -32,7 +32,7 @@ struct FastRotate {
   std::size_t first;
   std::size_t rotary;
   float inverse_scale;
-  float* turned;  // scratch [rotary]
+  float* rotated;  // scratch [rotary]
   DType in_dtype;
   DType out_dtype;
 };
@@ -122,9 +122,9 @@ void rotate_rows(const FastRotate& job) {
         convert(in + end, job.width - end, job.inverse_scale, out + end);
       }
       if (job.rotary == 0) continue;
-      copy_values(in + job.first, job.rotary, job.turned);
-      rotate_one(job, cos, job.turned);
-      convert(job.turned, job.rotary, job.inverse_scale, out + job.first);
+      copy_values(in + job.first, job.rotary, job.rotated);
+      rotate_one(job, cos, job.rotated);
+      convert(job.rotated, job.rotary, job.inverse_scale, out + job.first);
     }
   }
 }
@@ -153,7 +153,7 @@ namespace lathe {
 HWY_EXPORT(rotate_any);
 
 void rotate_fast(const RotateJob& job) {
-  std::vector<float> turned(static_cast<std::size_t>(job.rotary()));
+  std::vector<float> rotated(static_cast<std::size_t>(job.rotary()));
   const bool any = job.table != nullptr;
   HWY_DYNAMIC_DISPATCH(rotate_any)
   ({job.in.data, job.out.data, bytes_of(job.in.dtype, job.in.row_stride),
@@ -162,7 +162,7 @@ void rotate_fast(const RotateJob& job) {
     any && job.table->config().pairing == RopePairing::interleaved, job.in_place(),
     job.direction == RopeDirection::inverse, static_cast<std::size_t>(job.heads),
     static_cast<std::size_t>(job.width()), static_cast<std::size_t>(job.first),
-    static_cast<std::size_t>(job.rotary()), job.inverse_scale, turned.data(), job.in.dtype,
+    static_cast<std::size_t>(job.rotary()), job.inverse_scale, rotated.data(), job.in.dtype,
     job.out.dtype},
    job);
 }

@@ -28,7 +28,7 @@ std::int64_t plus(std::int64_t a, std::int64_t b) {
 
 bool latent(const Plan& plan) { return plan.problem.kind != ProblemKind::grouped_query; }
 
-// Bytes of one row, at a multiple of 64 as take_rows() lays it.
+// Bytes of one row, at a multiple of 64 as alloc_rows() lays it.
 std::int64_t row(std::int64_t cols, DType dtype = DType::f32) {
   return (bytes_of(dtype, cols) + 63) / 64 * 64;
 }

@@ -135,9 +135,9 @@ Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x) con
   const auto at = static_cast<std::size_t>(c.layer);
   const LayerWeights& w = weights_->layers[at];
   const Arena::Scope scope(*c.ops.tensors);
-  const MutableRowsView h = take_rows(*c.ops.tensors, x.rows, x.cols);
+  const MutableRowsView h = alloc_rows(*c.ops.tensors, x.rows, x.cols);
   // What a part of the layer adds to x, where it is normed first.
-  const MutableRowsView added = config_.post_norms ? take_rows(*c.ops.tensors, x.rows, x.cols) : x;
+  const MutableRowsView added = config_.post_norms ? alloc_rows(*c.ops.tensors, x.rows, x.cols) : x;
 
   rms_norm(c.ops, constant(x), w.attention_norm, config_.norm_eps, h);
   const bool indexed = !config_.mla.own_indexer.empty() && config_.mla.own_indexer[at] != 0;
@@ -178,7 +178,7 @@ float Decoder::embedding_scale() const {
 void Decoder::logits(const OpsContext& ops, const MutableRowsView& x,
                      const ForwardArgs& args) const {
   const Arena::Scope scope(*ops.tensors);
-  const MutableRowsView last = take_rows(*ops.tensors, std::ssize(args.logit_rows), x.cols);
+  const MutableRowsView last = alloc_rows(*ops.tensors, std::ssize(args.logit_rows), x.cols);
   gather_rows(ops, constant(x), args.logit_rows, last);
   rms_norm(ops, constant(last), weights_->final_norm, config_.norm_eps, last);
   matmul(ops, {constant(last), weights_->head, args.logits});
@@ -230,7 +230,7 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
   if (!rope) return rope.error();
   Arena& arena = *ops.tensors;
   const Arena::Scope scope(arena);
-  const MutableRowsView x = take_rows(arena, rows, config_.hidden);
+  const MutableRowsView x = alloc_rows(arena, rows, config_.hidden);
   const Arena::Scope control(*ops.control);
   const std::size_t groups = config_.groups.size();
   auto* selections =

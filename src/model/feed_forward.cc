@@ -12,8 +12,8 @@ namespace lathe {
 void dense_ffn(const OpsContext& ops, const Activation& activation, const FfnWeights& w,
                const RowsView& h, const MutableRowsView& x, bool add) {
   const Arena::Scope scope(*ops.tensors);
-  const MutableRowsView gate = take_rows(*ops.tensors, h.rows, w.gate.rows);
-  const MutableRowsView up = take_rows(*ops.tensors, h.rows, w.up.rows);
+  const MutableRowsView gate = alloc_rows(*ops.tensors, h.rows, w.gate.rows);
+  const MutableRowsView up = alloc_rows(*ops.tensors, h.rows, w.up.rows);
   matmul(ops, std::array{Product{h, w.gate, gate}, Product{h, w.up, up}});
   gated_activation(ops, {activation, constant(gate), constant(up), gate});
   matmul(ops, {constant(gate), w.down, x, nullptr, add});

@@ -24,9 +24,9 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
   const std::int64_t k_cols = std::int64_t{p.kv_heads} * p.head_dim;
   const std::int64_t v_cols = std::int64_t{p.kv_heads} * p.v_head_dim;
 
-  const MutableRowsView q = take_rows(arena, h.rows, std::int64_t{p.heads} * p.head_dim);
+  const MutableRowsView q = alloc_rows(arena, h.rows, std::int64_t{p.heads} * p.head_dim);
   // A cache row: all heads' keys, then all heads' values.
-  const MutableRowsView kv = take_rows(arena, h.rows, k_cols + v_cols);
+  const MutableRowsView kv = alloc_rows(arena, h.rows, k_cols + v_cols);
   const MutableRowsView k = cols_at(kv, 0, k_cols);
   const std::array products = {
       Product{h, w.q, q, data_or_null(w.q_bias)},
@@ -39,7 +39,7 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
     rms_norm(ops, constant(k), w.k_norm, c.config.norm_eps, k, p.kv_heads);
   }
 
-  const MutableRowsView out = take_rows(arena, h.rows, std::int64_t{p.heads} * p.v_head_dim);
+  const MutableRowsView out = alloc_rows(arena, h.rows, std::int64_t{p.heads} * p.v_head_dim);
   for (const Segment& segment : c.segments) {
     const StepView& step = *segment.step;
     if (step.rows == 0) continue;
@@ -54,7 +54,7 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
 
     MutableRowsView q_in = q_rows;
     if (step.route->q_dtype != DType::f32) {
-      q_in = take_rows(arena, step.rows, q.cols, step.route->q_dtype);
+      q_in = alloc_rows(arena, step.rows, q.cols, step.route->q_dtype);
       cast_rows(ops, constant(q_rows), q_in);
     }
     const AttendOp op{.plan = &c.plan,

@@ -34,9 +34,9 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
     ranks |= c.selections[s].width > 0 && c.segments[s].step->selecting_rows > 0;
   }
   const std::int64_t q_rows = ranks ? h.rows : 0;
-  const MutableRowsView k = take_rows(arena, h.rows, p.index_dim);
-  const MutableRowsView q = take_rows(arena, q_rows, std::int64_t{p.index_heads} * p.index_dim);
-  const MutableRowsView weights = take_rows(arena, q_rows, p.index_heads);
+  const MutableRowsView k = alloc_rows(arena, h.rows, p.index_dim);
+  const MutableRowsView q = alloc_rows(arena, q_rows, std::int64_t{p.index_heads} * p.index_dim);
+  const MutableRowsView weights = alloc_rows(arena, q_rows, p.index_heads);
   const std::array products = {
       Product{h, w.k, k},
       Product{rows_at(q_latent, 0, q_rows), w.q, q},

@@ -29,7 +29,7 @@ class MlaLayer {
     if (indexer != nullptr) {
       if (auto ok = run_indexer(c_, *indexer, h, constant(q_latent_)); !ok) return ok;
     }
-    out_ = take_rows(arena_, h.rows, std::int64_t{p_.heads} * p_.v_head);
+    out_ = alloc_rows(arena_, h.rows, std::int64_t{p_.heads} * p_.v_head);
     for (std::size_t s = 0; s < c_.segments.size(); ++s) {
       if (c_.segments[s].step->rows == 0) continue;
       const bool expanded = c_.segments[s].step->route->kind == KernelKind::ragged;
@@ -44,14 +44,14 @@ class MlaLayer {
 
   // q_ [rows, heads * (qk_nope_head + rope)], k_ [rows, nope + rope], neither rotated.
   void project(const RowsView& h) {
-    q_ = take_rows(arena_, h.rows, p_.heads * q_head());
-    k_ = take_rows(arena_, h.rows, p_.nope + p_.rope);
+    q_ = alloc_rows(arena_, h.rows, p_.heads * q_head());
+    k_ = alloc_rows(arena_, h.rows, p_.nope + p_.rope);
     const MutableRowsView latent = cols_at(k_, 0, p_.nope);
     const Product kv{h, w_.kv_a, k_, data_or_null(w_.kv_a_bias)};
     if (c_.config.mla.q_lora == 0) {
       matmul(ops_, std::array{kv, Product{h, w_.q_b, q_}});
     } else {
-      q_latent_ = take_rows(arena_, h.rows, c_.config.mla.q_lora);
+      q_latent_ = alloc_rows(arena_, h.rows, c_.config.mla.q_lora);
       matmul(ops_, std::array{kv, Product{h, w_.q_a, q_latent_, data_or_null(w_.q_a_bias)}});
       rms_norm(ops_, constant(q_latent_), w_.q_a_norm, kLatentNormEps, q_latent_);
       matmul(ops_, {constant(q_latent_), w_.q_b, q_});
@@ -75,13 +75,13 @@ class MlaLayer {
     const Arena::Scope scope(arena_);
     const std::int64_t width = p_.nope + p_.rope;
     const MutableRowsView q = rows_at(q_, segment.first_row, step.rows);
-    const MutableRowsView absorbed = take_rows(arena_, step.rows, p_.heads * width);
+    const MutableRowsView absorbed = alloc_rows(arena_, step.rows, p_.heads * width);
     for (std::int64_t head = 0; head < p_.heads; ++head) {
       const RowsView rope = cols_at(constant(q), head * q_head() + p_.qk_nope_head, p_.rope);
       cast_rows(ops_, rope, cols_at(absorbed, head * width + p_.nope, p_.rope));
     }
     head_matmul(ops_, {constant(q), q_head(), &w_.uk, absorbed, width});
-    const MutableRowsView q_in = take_rows(arena_, step.rows, absorbed.cols, step.route->q_dtype);
+    const MutableRowsView q_in = alloc_rows(arena_, step.rows, absorbed.cols, step.route->q_dtype);
     const RopeWrite write{.k = constant(rows_at(k_, segment.first_row, step.rows)),
                           .q = constant(absorbed),
                           .positions = step.positions,
@@ -90,7 +90,7 @@ class MlaLayer {
                           .q_out = q_in};
     if (auto ok = rope_write(ops_, write, c_.cache.main(c_.layer)); !ok) return ok;
 
-    const MutableRowsView latents = take_rows(arena_, step.rows, std::int64_t{p_.heads} * p_.nope);
+    const MutableRowsView latents = alloc_rows(arena_, step.rows, std::int64_t{p_.heads} * p_.nope);
     AttendOp op = op_of(s);
     op.q = constant(q_in);
     const Selection& selection = c_.selections[s];
@@ -121,7 +121,7 @@ class MlaLayer {
     if (!ok) return ok;
     MutableRowsView q_in = q;
     if (step.route->q_dtype != DType::f32) {
-      q_in = take_rows(arena_, step.rows, q.cols, step.route->q_dtype);
+      q_in = alloc_rows(arena_, step.rows, q.cols, step.route->q_dtype);
       cast_rows(ops_, constant(q), q_in);
     }
     AttendOp op = op_of(s);

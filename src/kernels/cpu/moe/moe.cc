@@ -76,10 +76,10 @@ void cpu_expert_ffn(const OpsContext& ops, const ExpertLayer& op, std::span<cons
     return biases.empty() ? nullptr : biases.data() + expert * width;
   };
   const std::int64_t most = std::min(kPassRows, order.pairs);
-  const MutableRowsView rows = take_rows(arena, most, op.x.cols);  // in, then each expert's out
-  const MutableRowsView gate = take_rows(arena, most, e.gate.rows);
+  const MutableRowsView rows = alloc_rows(arena, most, op.x.cols);  // in, then each expert's out
+  const MutableRowsView gate = alloc_rows(arena, most, e.gate.rows);
   const bool turns = e.up.count() == 0;  // gate holds both
-  const MutableRowsView up = turns ? MutableRowsView{} : take_rows(arena, most, e.up.rows);
+  const MutableRowsView up = turns ? MutableRowsView{} : alloc_rows(arena, most, e.up.rows);
   auto* products = ops.control->take_array<Product>(2 * count);
 
   for (std::int64_t first = 0; first < order.pairs; first += most) {
@@ -118,7 +118,7 @@ void cpu_expert_ffn(const OpsContext& ops, const ExpertLayer& op, std::span<cons
 void cpu_expert_layer(const OpsContext& ops, const ExpertLayer& op) {
   const Arena::Scope scope(*ops.tensors);
   const Arena::Scope control(*ops.control);
-  const MutableRowsView logits = take_rows(*ops.tensors, op.x.rows, op.choice.experts);
+  const MutableRowsView logits = alloc_rows(*ops.tensors, op.x.rows, op.choice.experts);
   // Which experts a token takes should not turn on the rounding of its activations.
   const Product product{op.x, op.router, logits,
                         op.router_bias.empty() ? nullptr : op.router_bias.data()};

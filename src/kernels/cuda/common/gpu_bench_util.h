@@ -114,13 +114,13 @@ class AgainstCopy {
     };
     time_once(stream_, work);
     time_once(stream_, copy);
-    std::vector<double> own, reference;
+    std::vector<double> own, of_copy;
     for (int i = 0; i < repeats; ++i) {
       own.push_back(time_once(stream_, work));
-      reference.push_back(time_once(stream_, copy) * static_cast<double>(bytes / 2) /
-                          static_cast<double>(copied));
+      of_copy.push_back(time_once(stream_, copy) * static_cast<double>(bytes / 2) /
+                        static_cast<double>(copied));
     }
-    return {median(own), median(reference)};
+    return {median(own), median(of_copy)};
   }
 
  private:

@@ -429,13 +429,13 @@ TEST(CodecEmulated, WritesIndexKeysOfEveryRotation) {
             if (hole) clean[static_cast<std::size_t>(t)] = Slot();
           }
           // The rotated row in f32, which rounds nothing.
-          OwnedRows turned(DType::f32, kMany, 128);
+          OwnedRows rotated(DType::f32, kMany, 128);
           for (int r = 0; r < kMany; ++r) {
-            for (int c = 0; c < 128; ++c) turned.set(r, c, k.get(r, c));
+            for (int c = 0; c < 128; ++c) rotated.set(r, c, k.get(r, c));
           }
           OwnedPool cpu(layout, 32, 3), gpu(cpu);
-          ASSERT_TRUE(lathe::apply_rope(table, known, turned.view, 1, first, direction).ok());
-          ASSERT_TRUE(lathe::encode_rows(turned.read(), clean, cpu.view).ok());
+          ASSERT_TRUE(lathe::apply_rope(table, known, rotated.view, 1, first, direction).ok());
+          ASSERT_TRUE(lathe::encode_rows(rotated.read(), clean, cpu.view).ok());
           RopeParams rope = rope_params(table.data().data(), 100, 64, pairing, positions, first);
           rope.inverse = direction == RopeDirection::inverse;
           EncodeParams p = encode_params(k.read(), slots, gpu.view, {}, rope);

@@ -257,7 +257,7 @@ __device__ __forceinline__ bool encode_tiles(const RunParams& run, const TileTar
     for (std::uint32_t u = 0; u < kCount; ++u) {
       word |= float_to_bits(scale_of(u).scale) >> 23 << (8 * u);
     }
-    word = kCount == 4 ? turn_scales(word) : pair_scales(word);
+    word = kCount == 4 ? transpose_scales(word) : pair_scales(word);
     const bool stores = to.leads && (kCount == 4 || (lane_of_warp() & 2) == 0);
     const std::int64_t ahead = kCount == 4 ? swapped_scales_at(run.cut) : 0;
     if (writes && stores) {
@@ -285,10 +285,10 @@ __device__ __forceinline__ bool encode_tiles(const RunParams& run, const TileTar
 
 template <class T, bool kWhole>
 __device__ __forceinline__ void rotate_chunk(const RopeParams& rope, std::int32_t position,
-                                             int chunk, Turn<T>& turn, float (&x)[8]) {
+                                             int chunk, Rotation<T>& rotation, float (&x)[8]) {
   if (position < 0 || chunk < 0) return;
-  load_turn<T, kWhole>(rope, position, chunk, turn);
-  rotate(rope, turn, chunk, x);
+  load_rotation<T, kWhole>(rope, position, chunk, rotation);
+  rotate(rope, rotation, chunk, x);
 }
 
 // Every thread of the warp is here.
@@ -311,7 +311,7 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
   // Unless they are taken by slots, the rows do not depend on these, so they are on their way
   // before any is known.
   Raw<T> raw[kCount];
-  Turn<T> turn[kRotate ? kCount : 1];
+  Rotation<T> rotation[kRotate ? kCount : 1];
   int rotary[kRotate ? kCount : 1];
   LATHE_UNROLL
   for (std::uint32_t u = 0; u < kCount; ++u) {
@@ -319,7 +319,7 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
     raw[u] = load_row<T>(run, at, vector);
     if constexpr (kRotate) {
       rotary[u] = rotary_chunk(rope, run.first_chunk + hold.chunk + u * hold.step);
-      load_partner(rope, rotary[u], at, vector, turn[u]);
+      load_partner(rope, rotary[u], at, vector, rotation[u]);
     }
   }
   const Target target = target_of<kRope, kOrdered>(p, row, token, entry);
@@ -358,16 +358,16 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
           writes);
     }
     if constexpr (kRotate) {
-      float turned[kCount][8] = {};
+      float rotated[kCount][8] = {};
       LATHE_UNROLL
       for (int u = 0; u < kCount; ++u) {
-        to_floats(raw[u], turned[u]);
-        rotate_chunk<T, kWhole>(rope, target.position, rotary[u], turn[u], turned[u]);
+        to_floats(raw[u], rotated[u]);
+        rotate_chunk<T, kWhole>(rope, target.position, rotary[u], rotation[u], rotated[u]);
       }
       encode_values<kKind, kCount>(
           run, to,
           [&](int u, float(&x)[8]) {
-            for (int i = 0; i < 8; ++i) x[i] = turned[u][i];
+            for (int i = 0; i < 8; ++i) x[i] = rotated[u][i];
           },
           writes);
     } else {
@@ -380,7 +380,7 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
       float x[8];
       to_floats(raw[u], x);
       if constexpr (kRotate) {
-        rotate_chunk<T, kWhole>(rope, target.position, rotary[u], turn[u], x);
+        rotate_chunk<T, kWhole>(rope, target.position, rotary[u], rotation[u], x);
       }
       if (writes) {
         store_plain<T, kKind, kRotate>(run, to_values, hold.chunk + u * hold.step, raw[u], x);
@@ -407,10 +407,10 @@ __device__ __forceinline__ void encode_wide_tile(const EncodeParams& p, const Ru
     to_floats(load_raw<T>(at, vector), x);
     const int c = kRotate ? rotary_chunk(rope, run.first_chunk + chunk) : -1;
     if (c < 0 || target.position < 0) return;
-    Turn<T> turn;
-    load_partner(rope, c, at, vector, turn);
-    load_turn<T, kWhole>(rope, target.position, c, turn);
-    rotate(rope, turn, c, x);
+    Rotation<T> rotation;
+    load_partner(rope, c, at, vector, rotation);
+    load_rotation<T, kWhole>(rope, target.position, c, rotation);
+    rotate(rope, rotation, c, x);
   };
   float amax = 0;
   for (std::uint32_t chunk = lane_of_warp(); chunk < chunks; chunk += 32) {

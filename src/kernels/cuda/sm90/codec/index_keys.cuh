@@ -50,8 +50,8 @@ __device__ __forceinline__ void load_factors(Address at, float (&out)[kCount]) {
 
 // Products and sums as rotate() rounds them. A NaN is not made canonical.
 template <bool kInterleaved>
-__device__ __forceinline__ void turn_key(const KeyChunks<kInterleaved>& key, bool first_half,
-                                         float (&x)[8]) {
+__device__ __forceinline__ void rotate_key(const KeyChunks<kInterleaved>& key, bool first_half,
+                                           float (&x)[8]) {
   to_floats(key.rotary, x);
   if constexpr (kInterleaved) {
     LATHE_UNROLL
@@ -82,10 +82,10 @@ __device__ __forceinline__ void write_special_key(const EncodeParams& p, const R
     to_floats(load_raw<bf16>(at, true), x);
     const int c = u == 0 ? static_cast<int>(lane.piece) : -1;
     if (c < 0 || target.position < 0) return;
-    Turn<bf16> turn;
-    load_partner(p.rope, c, at, true, turn);
-    load_turn<bf16, true>(p.rope, target.position, c, turn);
-    rotate(p.rope, turn, c, x);
+    Rotation<bf16> rotation;
+    load_partner(p.rope, c, at, true, rotation);
+    load_rotation<bf16, true>(p.rope, target.position, c, rotation);
+    rotate(p.rope, rotation, c, x);
   };
   float amax = 0;
   LATHE_ROLLED
@@ -162,7 +162,7 @@ static __global__ void __launch_bounds__(kCodecThreads, (key_blocks(kInterleaved
   for (std::uint32_t s = 0; s < kSteps; ++s) {
     const KeyChunks<kInterleaved>& key = keys[s];
     float x[8], y[8];
-    turn_key<kInterleaved>(key, lane.piece < kKeyLanes / 2, x);
+    rotate_key<kInterleaved>(key, lane.piece < kKeyLanes / 2, x);
     to_floats(key.plain, y);
     float amax = 0;
     LATHE_UNROLL

@@ -5,9 +5,9 @@
 
 namespace lathe::cuda {
 
-// What a lane needs to turn a chunk, loaded before it is used.
+// What a lane needs to rotate a chunk, loaded before it is used.
 template <class T>
-struct Turn {
+struct Rotation {
   float cosine[8];  // four of each where pairs are interleaved
   float sine[8];
   Raw<T> partner;  // the other half's chunk where halves are paired
@@ -31,41 +31,41 @@ __device__ __forceinline__ int rotary_chunk(const RopeParams& rope, std::uint32_
 // The other half's chunk of rotary chunk c, which lies at `at`.
 template <class T>
 __device__ __forceinline__ void load_partner(const RopeParams& rope, int c, Address at, bool vector,
-                                             Turn<T>& turn) {
-  turn.partner = {};
+                                             Rotation<T>& rotation) {
+  rotation.partner = {};
   if (rope.interleaved || c < 0) return;
   const Address far = static_cast<Address>(rope.half) * kChunk * sizeof(T);
-  turn.partner = load_raw<T>(c < rope.half ? at + far : at - far, vector);
+  rotation.partner = load_raw<T>(c < rope.half ? at + far : at - far, vector);
 }
 
 template <class T, bool kWhole>
-__device__ __forceinline__ void load_turn(const RopeParams& rope, std::int32_t position, int c,
-                                          Turn<T>& turn) {
+__device__ __forceinline__ void load_rotation(const RopeParams& rope, std::int32_t position, int c,
+                                              Rotation<T>& rotation) {
   const auto dim = static_cast<std::uint32_t>(2 * kChunk * rope.half);
   const Address row = address_of(rope.table) +
                       Address{static_cast<std::uint32_t>(position)} * (dim * sizeof(float));
   const Address sines = dim / 2 * sizeof(float);
   if (rope.interleaved) {
     const Address at = row + static_cast<Address>(c) * 16;
-    load_table<kWhole>(rope, at, turn.cosine);
-    load_table<kWhole>(rope, at + sines, turn.sine);
+    load_table<kWhole>(rope, at, rotation.cosine);
+    load_table<kWhole>(rope, at + sines, rotation.sine);
     return;
   }
   const Address at = row + static_cast<Address>(c < rope.half ? c : c - rope.half) * 32;
   for (int i = 0; i < 8; i += 4) {
-    load_table<kWhole>(rope, at + 4 * static_cast<Address>(i), turn.cosine + i);
-    load_table<kWhole>(rope, at + sines + 4 * static_cast<Address>(i), turn.sine + i);
+    load_table<kWhole>(rope, at + 4 * static_cast<Address>(i), rotation.cosine + i);
+    load_table<kWhole>(rope, at + sines + 4 * static_cast<Address>(i), rotation.sine + i);
   }
 }
 
 // Rotates x, the values of rotary chunk c. Each product and sum is rounded, and a NaN has no sign.
 template <class T>
-__device__ __forceinline__ void rotate(const RopeParams& rope, const Turn<T>& turn, int c,
+__device__ __forceinline__ void rotate(const RopeParams& rope, const Rotation<T>& rotation, int c,
                                        float (&x)[8]) {
   if (rope.interleaved) {
     for (int i = 0; i < 8; i += 2) {
-      const float cosine = turn.cosine[i / 2];
-      const float sine = rope.inverse ? -turn.sine[i / 2] : turn.sine[i / 2];
+      const float cosine = rotation.cosine[i / 2];
+      const float sine = rope.inverse ? -rotation.sine[i / 2] : rotation.sine[i / 2];
       const float a = x[i] * cosine - x[i + 1] * sine;
       x[i + 1] = x[i] * sine + x[i + 1] * cosine;
       x[i] = a;
@@ -74,10 +74,10 @@ __device__ __forceinline__ void rotate(const RopeParams& rope, const Turn<T>& tu
     // (a, b) becomes (a c - b s, a s + b c), and -(b s) is b (-s).
     const bool negative = (c < rope.half) != rope.inverse;
     float partner[8];
-    to_floats(turn.partner, partner);
+    to_floats(rotation.partner, partner);
     for (int i = 0; i < 8; ++i) {
-      const float sine = negative ? -turn.sine[i] : turn.sine[i];
-      x[i] = x[i] * turn.cosine[i] + partner[i] * sine;
+      const float sine = negative ? -rotation.sine[i] : rotation.sine[i];
+      x[i] = x[i] * rotation.cosine[i] + partner[i] * sine;
     }
   }
   bool nan = false;

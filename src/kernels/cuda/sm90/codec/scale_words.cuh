@@ -12,7 +12,7 @@ namespace lathe::cuda {
 // In round u of four a row's lanes hold 2^(shift - 1) neighbouring tiles, two lanes each: byte u of
 // lane pair j's word is the scale of round u's tile j. Transposed, it is word j / 4 of round j % 4:
 // the bytes of four neighbouring tiles.
-__device__ __forceinline__ std::uint32_t turn_scales(std::uint32_t word) {
+__device__ __forceinline__ std::uint32_t transpose_scales(std::uint32_t word) {
   const std::uint32_t pair = lane_of_warp() / 2;
   const std::uint32_t next = shuffle_xor(word, 2);
   word = permute_bytes(word, next, (pair & 1) == 0 ? 0x6240 : 0x3715);

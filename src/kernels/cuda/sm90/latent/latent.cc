@@ -132,7 +132,8 @@ Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
   const LatentParams p = latent_params(args, {}, schedule);
   const LatentCut& cut = schedule.cut;
   const auto work_tiles = static_cast<std::size_t>(cut.work_tiles());
-  if (auto ok = check_room("schedule.unit_keys", schedule.work_tile_keys.size(), cut.work_tiles());
+  if (auto ok =
+          check_room("schedule.work_tile_keys", schedule.work_tile_keys.size(), cut.work_tiles());
       !ok)
     return ok;
   if (auto ok = check_schedule(schedule); !ok) return ok;

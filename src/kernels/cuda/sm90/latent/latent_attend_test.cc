@@ -135,7 +135,7 @@ TEST(AttendLatent, RefusesListsThatAreTooSmall) {
   schedule.cut.tail = schedule.cut.all;
   EXPECT_THAT(refused(), HasSubstr("schedule.tail.items: wanted 2 entries, got 0"));
   const auto planned = plan_latent(c.args, schedule, nullptr);
-  EXPECT_EQ(planned.error().field, "schedule.unit_keys");
+  EXPECT_EQ(planned.error().field, "schedule.work_tile_keys");
   std::vector<std::int32_t> work_tile_keys(4);
   schedule.work_tile_keys = work_tile_keys;
   EXPECT_EQ(plan_latent(c.args, schedule, nullptr).error().field, "schedule.tail.items");

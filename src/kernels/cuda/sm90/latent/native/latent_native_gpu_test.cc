@@ -45,7 +45,7 @@ class LatentNativeGpu : public DeviceCall {
       }
       errors += error;
       if (!(most <= kElement * std::sqrt(row / 512))) {
-        ADD_FAILURE() << "line " << l << ": off by " << most << " where values are "
+        ADD_FAILURE() << "M row " << l << ": off by " << most << " where values are "
                       << std::sqrt(row / 512);
         ++shown;
       } else if (row > 0) {

@@ -407,7 +407,7 @@ TEST_P(LatentEmulated, ShapesOfSparseDecode) {
                      .ragged = true};
     check(shape, kDecodeBounds);
     if (s.top_k > 64) continue;
-    shape.facts = true;
+    shape.lengths_and_sink = true;
     if (GetParam() == LayoutKind::v4_fp8) shape.extra = 100;
     check(shape, kDecodeBounds);
     shape.nothing = true;
@@ -425,7 +425,7 @@ TEST_P(LatentEmulated, ShapesOfSparseExtend) {
            .keys = 50,
            .heads = 64,
            .top_k = 128,
-           .facts = rows == 30},
+           .lengths_and_sink = rows == 30},
           kExtendBounds);
   }
 }

@@ -215,7 +215,7 @@ inline constexpr std::int64_t kRoomForAll = 1 << 20;
 /// Runs a scene's call among `sms` blocks. With row_request, the kernels get `positions` and the
 /// page table in place of the scene's slots. room_pages: of how many pages of each source there is
 /// room to stage them; 0: they are not. last: rows that are cut by themselves, into items of
-/// last_keys. least_lines: LatentShape's.
+/// last_keys. min_block_m: LatentShape's.
 inline Outputs attend(Scene& s, int sms, std::span<const std::int32_t> row_request = {},
                       std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0,
                       std::int64_t last = 0, std::int32_t min_block_m = 64,

@@ -183,15 +183,15 @@ void Bench::run(const Case& c) {
   for (auto& x : table) x = to_bf16(normal(rng_)).bits;
   for (auto& x : host_q) x = table[rng_() & 0xffff];
   // e4m3 keys meet queries that e4m3 holds, in both formats: the peer takes those.
-  std::vector<e4m3> narrow_q(c.layout == LayoutKind::mla_fp8 ? host_q.size() : 1);
+  std::vector<e4m3> q_codes(c.layout == LayoutKind::mla_fp8 ? host_q.size() : 1);
   if (c.layout == LayoutKind::mla_fp8) {
     for (std::size_t i = 0; i < host_q.size(); ++i) {
-      narrow_q[i] = to_e4m3(to_f32(bf16{host_q[i]}));
-      host_q[i] = to_bf16(to_f32(narrow_q[i])).bits;
+      q_codes[i] = to_e4m3(to_f32(bf16{host_q[i]}));
+      host_q[i] = to_bf16(to_f32(q_codes[i])).bits;
     }
   }
   const auto q = upload(host_q);
-  const auto q_e4m3 = upload(narrow_q);
+  const auto q_e4m3 = upload(q_codes);
   args.q = {reinterpret_cast<const std::byte*>(q.data()), DType::bf16, q_rows, c.heads * width,
             c.heads * width};
   if (c.native) {

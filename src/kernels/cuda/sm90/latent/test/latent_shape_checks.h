@@ -15,10 +15,10 @@ struct SceneShape {
   LayoutKind layout;
   std::int32_t page = 64, requests = 1, rows = 1, keys = 0, heads = 1;
   std::int32_t top_k = 0;
-  std::int32_t extra = 0;  // entries of the second source, v4_fp8
-  bool ragged = false;     // contexts of 0 to `keys` tokens
-  bool facts = false;      // list lengths, 0 among them, and a sink, infinite for some heads
-  bool nothing = false;    // no entry of a list is a key
+  std::int32_t extra = 0;         // entries of the second source, v4_fp8
+  bool ragged = false;            // contexts of 0 to `keys` tokens
+  bool lengths_and_sink = false;  // list lengths, 0 among them, and a sink, infinite for some heads
+  bool nothing = false;           // no entry of a list is a key
 };
 
 /// For a failure's words.
@@ -44,7 +44,7 @@ class ShapeScene {
         q_(rounded(scene.q)) {
     scene.args.q = q_.view();
     if (shape.top_k > 0) name(shape);
-    if (!shape.facts) return;
+    if (!shape.lengths_and_sink) return;
     for (std::int32_t h = 0; h < shape.heads; ++h) {
       const float infinity = std::numeric_limits<float>::infinity();
       sink_.push_back(h % 7 == 3   ? infinity
@@ -102,14 +102,14 @@ class ShapeScene {
     } else {
       scene.by_index(list_, kind);
     }
-    std::vector<bool> named(static_cast<std::size_t>(scene.pool.view().slots()));
+    std::vector<bool> listed(static_cast<std::size_t>(scene.pool.view().slots()));
     for (const auto* entries : {&list_, &extra_}) {
       for (const std::int32_t slot : *entries) {
-        if (slot >= 0 && slot < std::ssize(named)) named[static_cast<std::size_t>(slot)] = true;
+        if (slot >= 0 && slot < std::ssize(listed)) listed[static_cast<std::size_t>(slot)] = true;
       }
     }
-    for (std::size_t slot = 0; slot < named.size(); ++slot) {
-      if (!named[slot]) scene.pool.poison(Slot(static_cast<std::int32_t>(slot)));
+    for (std::size_t slot = 0; slot < listed.size(); ++slot) {
+      if (!listed[slot]) scene.pool.poison(Slot(static_cast<std::int32_t>(slot)));
     }
   }
   latent_test::Ints list_of(const SceneShape& s, std::int32_t width) {

@@ -65,7 +65,7 @@ TEST_P(LatentShapesGpu, SparseDecode) {
         .layout = GetParam(), .page = l.page, .keys = l.keys, .top_k = l.top_k, .ragged = true};
     for (const int rows : {1, 3}) {
       shape.rows = rows;
-      shape.facts = rows == 3;
+      shape.lengths_and_sink = rows == 3;
       if (GetParam() == LayoutKind::v4_fp8 && rows == 3) shape.extra = 192;
       shape.requests = 4;
       for (const int heads : {64, 128}) {
@@ -103,7 +103,7 @@ TEST_P(LatentShapesGpu, SparseExtend) {
                .keys = keys,
                .heads = heads,
                .top_k = top_k,
-               .facts = rows == 62},
+               .lengths_and_sink = rows == 62},
               kExtendBounds);
       }
     }
@@ -127,7 +127,7 @@ TEST_F(LatentHugeExtend, SeventyThousandRows) {
                         .keys = 256,
                         .heads = heads,
                         .top_k = 64,
-                        .facts = true});
+                        .lengths_and_sink = true});
     AttendArgs args = s.scene.args;
     const auto* q = reinterpret_cast<const bf16*>(args.q.data);
     const std::int64_t rows = args.q.rows;
