@@ -150,8 +150,8 @@ def draw_pair(layouts: list[dict]) -> None:
     svg.text(785, 236, "verify and draft_extend too", "middle", 12, SOFT)
 
     svg.box(330, 270, 570, 66, "#ffffff", 8, stroke="#b03030", dash="5 4")
-    svg.text(345, 294, f'over mla_fp8_block ({size["mla_fp8_block"]} B) the same decode kernel is refused:', bold=True)
-    svg.text(345, 316, "homogeneous: wanted homogeneous, offered e4m3 nope with bf16 rope", size=12)
+    svg.text(345, 294, f'over mla_fp8_block ({size["mla_fp8_block"]} B) the same decode kernel is rejected:', bold=True)
+    svg.text(345, 316, "wanted: one number format; offered: e4m3 nope, bf16 rope", size=12)
     svg.text(10, 372, "The kernels never see each other. Each declares what it reads; the planner "
              "finds a layout and adapters that satisfy both, or says why there is none.", size=12,
              color=SOFT)

@@ -3,17 +3,18 @@
 
 usage: draw_kernels.py (--write | --check)
 
---check exits with 1 where a figure is not what the text draws. Text outside of boxes and arrows are of a grey that dark and light
-pages show alike.
+--check exits with 1 where a figure is not what the text draws. Arrows and text outside boxes are a grey that is readable on dark
+and light pages.
 """
 
 import pathlib
 import sys
 
 IMAGES = pathlib.Path(__file__).resolve().parent.parent / "docs" / "images"
-FILL = {"mem": "#dddddd", "smem": "#a8cbe8", "load": "#f3c78f", "math": "#b9dfb0", "out": "#dddddd"}
+FILL = {"mem": "#dddddd", "smem": "#a8cbe8", "load": "#f3c78f", "math": "#b9dfb0", "out": "#dddddd", "via": ""}
 INK, GREY = "#1b1b1b", "#848d97"
-BOX_WIDTH, LINE, GAP_X, GAP_Y, LEFT, TOP = 186, 16, 40, 22, 10, 66
+BOX_WIDTH, LINE, GAP_X, GAP_Y, LEFT, TOP = 192, 16, 40, 22, 10, 66
+MAX_HEADING, MAX_TEXT = 24, 30  # characters that fit a box in a wide font
 
 
 def read_figures(text: str) -> list[dict]:
@@ -33,6 +34,9 @@ def read_figures(text: str) -> list[dict]:
             figures[-1]["arrows"].append((words[0], words[2]))
         elif words[1] in FILL:
             lines = [part.strip() for part in " ".join(words[2:]).split(";")]
+            for i, part in enumerate(lines):
+                if len(part) > (MAX_TEXT if i else MAX_HEADING):
+                    sys.exit(f"draw_kernels: line {number}: wanted at most {MAX_TEXT if i else MAX_HEADING} characters, got '{part}'")
             figures[-1]["boxes"][words[0]] = {"kind": words[1], "lines": lines, "column": len(figures[-1]["columns"]) - 1}
             figures[-1]["columns"][-1]["ids"].append(words[0])
         else:
@@ -44,7 +48,7 @@ def place(figure: dict) -> int:
     """Gives boxes x, y, w, h; columns are centred on the tallest. Returns the height."""
     boxes = figure["boxes"]
     for box in boxes.values():
-        box["h"] = 14 + LINE * len(box["lines"])
+        box["h"] = 0 if box["kind"] == "via" else 14 + LINE * len(box["lines"])
     heights = [sum(boxes[i]["h"] + GAP_Y for i in column["ids"]) - GAP_Y for column in figure["columns"]]
     for c, column in enumerate(figure["columns"]):
         y = TOP + (max(heights) - heights[c]) / 2
@@ -80,9 +84,13 @@ def draw(figure: dict) -> str:
         svg.append(f'<text x="{x:.0f}" y="48" text-anchor="middle" fill="{GREY}">{escaped(column["heading"])}</text>')
     for a, b in figure["arrows"]:
         x1, y1, x2, y2 = ends(figure["boxes"][a], figure["boxes"][b])
-        svg.append(f'<line x1="{x1:.0f}" y1="{y1:.0f}" x2="{x2:.0f}" y2="{y2:.0f}" stroke="{GREY}" stroke-width="1.5" '
-                   'marker-end="url(#head)"/>')
+        head = "" if figure["boxes"][b]["kind"] == "via" else ' marker-end="url(#head)"'
+        svg.append(f'<line x1="{x1:.0f}" y1="{y1:.0f}" x2="{x2:.0f}" y2="{y2:.0f}" stroke="{GREY}" stroke-width="1.5"{head}/>')
     for box in figure["boxes"].values():
+        if box["kind"] == "via":
+            x1, x2, y = box["x"], box["x"] + box["w"], box["y"]
+            svg.append(f'<line x1="{x1:.0f}" y1="{y:.0f}" x2="{x2:.0f}" y2="{y:.0f}" stroke="{GREY}" stroke-width="1.5"/>')
+            continue
         svg.append(f'<rect x="{box["x"]:.0f}" y="{box["y"]:.0f}" width="{box["w"]}" height="{box["h"]}" rx="6" '
                    f'fill="{FILL[box["kind"]]}"/>')
         for i, line in enumerate(box["lines"]):
