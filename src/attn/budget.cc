@@ -11,8 +11,8 @@
 namespace lathe {
 namespace {
 
-// Products that stay at the largest int64 instead of wrapping: absurd requests become absurd, not
-// small.
+// Products that saturate at the largest int64 instead of wrapping, so that an absurd request never
+// looks small.
 std::int64_t times(std::int64_t a, std::int64_t b) {
   std::int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
@@ -102,7 +102,7 @@ std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine, const 
   }
   if (const Route* r = compact_route(plan)) {
     // Rows of one request are gathered once for all its query rows; a selection cannot need more
-    // than its k keys per row. A budget below the least is refused (check_budgets).
+    // than its k keys per row. A smaller budget is rejected (check_budgets).
     const std::int64_t keys = keys_per_row(p, demand.context);
     const std::int64_t row_bytes = r->adapter->out_bytes;
     const std::int64_t bytes = times(std::max(demand.context, keys), row_bytes);
@@ -170,7 +170,7 @@ Reason too_much(const Machine& machine, std::span<const Budget> budgets,
   const std::int64_t sum = plus(bytes_of_budgets(budgets), weight_bytes);
   std::string parts = weight_bytes > 0 ? "weights " + human_bytes(weight_bytes) : "";
   for (const Budget& b : budgets) {
-    if (b.bytes < sum / 16) continue;  // what hardly counts
+    if (b.bytes < sum / 16) continue;  // negligible
     parts +=
         fmt::format("{}{} {}", parts.empty() ? "" : ", ", meaning(b.kind), human_bytes(b.bytes));
   }

@@ -1,4 +1,4 @@
-// The commonest complaint about an argument: a number that is not the one wanted.
+// The most common check of an argument: a count that must match.
 #pragma once
 
 #include <fmt/format.h>

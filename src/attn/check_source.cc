@@ -188,8 +188,8 @@ Result<void> check_source(const std::string& name, const KeySource& source, cons
     return wrong(name + ".indices", "no index list: a page table names these keys",
                  fmt::format("a list of width {}", source.index_width));
   }
-  // A source that names nothing must be meant: where a page table is possible, one that is too
-  // narrow is reported, and it is wide enough only if no request has keys.
+  // An empty source must be deliberate: where a page table is possible, one that is too narrow is
+  // reported, and it is wide enough only if no request has keys.
   const bool by_index = source.index_width > 0 || !rules.page_table;
   Result<void> list = check_index_list(name, source, args.q.rows, rules.contents);
   if (!list || by_index) return list;

@@ -16,7 +16,7 @@ struct NominalStep {
 };
 
 /// The largest step that the wishes allow in a phase, at no more than 16384 tokens of context: a
-/// usual long request, not the longest one that may come.
+/// typical long request, not the longest possible one.
 NominalStep nominal_step(Phase phase, const Wishes& wishes);
 
 /// Estimated seconds of one layer's attention.

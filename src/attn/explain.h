@@ -1,4 +1,4 @@
-// Plans and refusals as text that a person reads.
+// Plans and refusals as text for people.
 #pragma once
 
 #include <string>

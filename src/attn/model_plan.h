@@ -23,8 +23,8 @@ struct LayerGroup {
   bool operator==(const LayerGroup&) const = default;
 };
 
-/// Slots of a state that a request holds at once at most: the one that it goes on from, the one at
-/// the last block boundary, and the two that a step takes for the same behind its rows.
+/// Most slots of a state that a request holds at once: the one that it resumes from, the one at the
+/// last block boundary, and the two that a step takes to replace them.
 inline constexpr std::int64_t kStateSlotsPerRequest = 4;
 inline constexpr std::int64_t kStateSlotsPerStep = 2;
 
@@ -37,7 +37,7 @@ struct GroupPlan {
 
 struct ModelPlan {
   std::vector<GroupPlan> groups;  // at least one
-  // Of all groups: what they use one after the other counts once, what each keeps is added up.
+  // Of all groups: what they use in turn counts once, what each keeps is added up.
   std::vector<Budget> budgets;
   // Tokens of a block: the least number that is a whole number of pages in every group. A state is
   // kept at such boundaries.
@@ -51,7 +51,7 @@ struct ModelPlan {
 
   std::int32_t layers() const;
   bool has_state() const;
-  /// Nothing that a plan alone does not say: one group, without a state.
+  /// True if a single plan says everything: one group, without a state.
   bool plain() const { return groups.size() == 1 && !has_state(); }
   const Budget* budget(BudgetKind kind) const;
   /// Bytes of all budgets.

@@ -1,5 +1,5 @@
-// Wishes: what the user asked for. "auto" is a wish that the planner resolves; anything else is
-// honoured or refused.
+// Wishes: what the user asked for. The planner resolves "auto" and honours or rejects anything
+// else.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct Wishes {
   std::int64_t context_length = 131072;      // tokens of the longest request
   std::int32_t draft_tokens = 0;             // rows per request in verify; 0 = no speculation
   std::int32_t layers = 61;                  // that share one plan
-  std::int64_t max_total_tokens = 0;         // tokens that the cache shall hold; 0 = what fits
+  std::int64_t max_total_tokens = 0;         // tokens that the cache must hold; 0 = what fits
   bool cuda_graph = true;                    // decode steps are captured and replayed
 
   std::int64_t logits_budget = std::int64_t{512} << 20;  // bytes

@@ -1,4 +1,4 @@
-// Arena: memory of intermediate tensors, taken in stack order and given back at once.
+// Arena: memory for intermediate tensors, allocated in stack order and released at once.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,10 @@ class Arena {
  public:
   explicit Arena(Memory memory = kHostMemory) : memory_(memory) {}
 
-  /// `bytes` bytes at a multiple of 64, contents unspecified, valid until the scope that was open
-  /// at the time closes. Throws OutOfMemory where the memory has no more.
+  /// `bytes` bytes at a multiple of 64, contents unspecified, valid until the scope that is open at
+  /// the call closes. Throws OutOfMemory when memory runs out.
   std::byte* take(std::int64_t bytes);
-  /// Makes room for `bytes` bytes in one block, where nothing is taken yet. Throws likewise.
+  /// Reserves `bytes` bytes in one block, if nothing is allocated yet. Throws OutOfMemory.
   void reserve(std::int64_t bytes) {
     const Scope scope(*this);
     take(bytes);
@@ -29,7 +29,7 @@ class Arena {
     return reinterpret_cast<T*>(take(n * static_cast<std::int64_t>(sizeof(T))));
   }
 
-  /// Gives back what was taken since it was opened.
+  /// Releases what was allocated since it was opened.
   class Scope {
    public:
     explicit Scope(Arena& arena)
@@ -48,7 +48,7 @@ class Arena {
     std::int64_t used_, taken_;
   };
 
-  /// Most bytes that were taken at once.
+  /// Peak bytes in use.
   std::int64_t high_water() const { return high_water_; }
   /// Bytes of all blocks.
   std::int64_t capacity() const;

@@ -1,4 +1,4 @@
-// How far two words are apart, for "did you mean".
+// The edit distance of two words, for "did you mean".
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace lathe {
 
-/// Letters to put in, take out or replace until one is the other (Levenshtein). O(a x b).
+/// Letters to insert, delete or replace to turn one into the other (Levenshtein). O(a x b).
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 }  // namespace lathe

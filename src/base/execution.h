@@ -22,10 +22,10 @@ class Scratch {
 
   const Memory& memory() const { return memory_; }
   /// At least `bytes` bytes, 64-byte aligned, contents unspecified, valid until the next take().
-  /// Null where a device has no more; the host throws OutOfMemory. Growing frees the old bytes
-  /// first, but for a device's: captured graphs have their address, so they stay for as long as the
-  /// scratch does and a next call that they suffice for takes them. Growing then doubles where
-  /// there is room, so that all of them are at most twice the last.
+  /// Null when a device is out of memory; the host throws OutOfMemory. On the host, growing frees
+  /// the old bytes first. On a device they live as long as the scratch, because captured graphs
+  /// hold their address, and a later call that fits them reuses them; growing doubles while there
+  /// is room, so all of them together are at most twice the last.
   std::byte* take(std::int64_t bytes) {
     if (bytes <= size_) return bytes_.get();
     if (!keeps_outgrown()) {
@@ -35,8 +35,7 @@ class Scratch {
     if (keeps_outgrown() && 2 * size_ > bytes && grow(2 * size_)) return bytes_.get();
     return grow(bytes) ? bytes_.get() : nullptr;
   }
-  /// Memory for a kernel that calls another one with this scratch, which the other's take() leaves
-  /// alone.
+  /// Memory for a kernel that passes this scratch on to another one, whose take() leaves it alone.
   Scratch& outer() {
     if (!outer_) outer_ = std::make_unique<Scratch>(memory_);
     return *outer_;
@@ -69,8 +68,8 @@ class Scratch {
 struct Execution {
   ThreadPool* threads = nullptr;  // null: the calling thread alone
   Scratch* scratch = nullptr;     // null: a call allocates its own
-  // A request's bits depend on nothing but the request: splits have a fixed length. Off, they
-  // follow threads and batch, and a prompt's chunks may differ from one shot in the last bits.
+  // Splits have a fixed length, so a request's bits depend on the request alone. When off, splits
+  // follow threads and batch, and a chunked prompt may differ from a one-shot one in the last bits.
   bool batch_invariant = true;
   void* stream = nullptr;  // of a GPU (cudaStream_t); null: its default stream
 };

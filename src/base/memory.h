@@ -1,4 +1,4 @@
-// Memory: where bytes lie, how they are had and how they are given back.
+// Memory: where bytes lie, and how they are allocated and freed.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ LATHE_ENUM(MemoryKind, LATHE_MEMORY_KINDS)
 /// Bytes that go back to the memory they came from.
 using OwnedBytes = std::unique_ptr<std::byte, void (*)(std::byte*)>;
 
-/// Thrown where memory that work has begun with has no more, such as an arena's: what was wanted
-/// and what there is, in one line.
+/// Thrown when memory runs out in the middle of work, such as an arena's. One line says how much
+/// was wanted and how much is available.
 class OutOfMemory : public std::bad_alloc {
  public:
   explicit OutOfMemory(const Error& error) : text_(error.message()) {}
@@ -34,8 +34,8 @@ class OutOfMemory : public std::bad_alloc {
 
 struct Memory {
   MemoryKind kind = MemoryKind::host;
-  /// `bytes` bytes at a multiple of 64 or more, contents unspecified. Errors (exhausted): what was
-  /// wanted, and what there is where the memory knows.
+  /// `bytes` bytes at a multiple of 64 or more, contents unspecified. Errors (exhausted): the bytes
+  /// wanted and, where known, the bytes available.
   Result<OwnedBytes> (*allocate)(std::int64_t bytes) = nullptr;
 
   bool operator==(const Memory&) const = default;
@@ -44,7 +44,7 @@ struct Memory {
 /// "21.4 of 23.5 GB free": this computer's memory; without the figures where the system has none.
 std::string host_memory_text();
 
-/// Errors: more bytes than the system gives.
+/// Errors: the system is out of memory.
 Result<OwnedBytes> allocate_host_bytes(std::int64_t bytes);
 inline constexpr Memory kHostMemory{MemoryKind::host, allocate_host_bytes};
 

@@ -1,4 +1,4 @@
-// Making and cutting views of rows.
+// Allocates, slices and converts views of rows.
 #pragma once
 
 #include <cstdint>

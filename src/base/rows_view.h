@@ -1,5 +1,4 @@
-// Views of a matrix of rows that somebody else owns. Rows are dense inside; the stride between rows
-// is free.
+// Non-owning views of a matrix of rows. Rows are dense inside; the stride between rows is free.
 #pragma once
 
 #include <cstddef>

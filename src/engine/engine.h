@@ -1,5 +1,5 @@
 // Engine: requests in, tokens out. One step is one forward pass over rows of many requests. Between
-// launch() and collect() it is in flight, and every other call is as welcome as between steps.
+// launch() and collect() it is in flight, and every other call is allowed, as between steps.
 //
 // Tokens follow from the stream of calls alone: there is no clock, no thread and no global in any
 // decision. One thread calls it. docs/engine.md states the invariants (E1, E2, ...).
@@ -29,13 +29,13 @@ struct EngineOptions {
   std::int64_t chunked_prefill_size = 0;  // prefill rows of a step; 0: the plan's largest step
   std::int64_t max_running_requests = 0;  // 0: the plan's
   bool prefix_cache = true;
-  bool debug_nan = false;  // has the model say after which layer NaN or Inf appeared first
-  std::uint64_t seed = 0;  // of requests that bring none
+  bool debug_nan = false;  // the model reports the layer after which NaN or Inf first appeared
+  std::uint64_t seed = 0;  // of requests without one
   // Hears the logits [vocab] from which a token is sampled, as the model gave them; may be empty.
   std::function<void(RequestId, std::span<const float>)> on_logits = nullptr;
 };
 
-/// Sums over all steps, and the present.
+/// Totals over all steps, and the current state.
 struct EngineStats {
   std::int64_t steps = 0;
   std::int64_t prefill_rows = 0;
@@ -68,9 +68,9 @@ class Engine {
   /// Where a request stands; finished for an id that is not known.
   RequestState state(RequestId id) const;
 
-  /// Starts one forward pass and its draws, if any request is there. Precondition: none is in
-  /// flight. Errors: the model's; every request then stands where it stood, nothing is in flight,
-  /// and launch() may be called again (E9).
+  /// Starts one forward pass and its draws, if there is a request. Precondition: none is in flight.
+  /// Errors: the model's; every request then stands where it stood, nothing is in flight, and
+  /// launch() may be called again (E9).
   Result<void> launch();
   /// Waits for what launch() started, if it did, and reports it. Errors: the device's, as launch().
   Result<StepReport> collect();

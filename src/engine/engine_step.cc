@@ -81,8 +81,8 @@ void Engine::schedule(StepReport& report) {
   admit(decided.prefill_rows_left, report);
 }
 
-// Its sibling is older, so it goes on (E3); those behind wait, too (E2), for a prefill that would
-// have taken their rows.
+// Its sibling is older and makes progress (E3); requests after it also wait (E2), for a prefill
+// that would have taken their rows.
 bool Engine::waits_for_sibling(const Active& r) const {
   if (!options_.prefix_cache || r.sibling_of.value == 0) return false;
   return std::any_of(running_.begin(), running_.end(), [&](const ActivePtr& s) {

@@ -1,10 +1,10 @@
 // LateBackend: a toy device that does nothing when an operator is called and everything when it is
-// waited for, or a piece at a time when a test says so. Whoever looks at a result too early, or
-// changes what a step in flight still reads, gets other tokens.
+// waited for, or a piece at a time when a test says so. Code that looks at a result too early, or
+// changes what a step in flight still reads, gets different tokens.
 //
-// It is also the least that a device needs: memory, an entry for every operator, and wait(). What
-// an entry is given on the host's stack (product lists, an operator's arguments) it copies;
-// tensors, steps and what a step is drawn from stay where they are until wait(), in the order of
+// It is also the minimum that a device needs: memory, an entry for every operator, and wait(). An
+// entry copies what it is given on the host's stack (product lists, an operator's arguments).
+// Tensors, steps and sampling arguments stay in place until wait(); work runs in the order of
 // calls.
 #pragma once
 
@@ -27,7 +27,7 @@ class LateBackend : public HostBackend {
   using Work = std::function<Result<void>()>;
   void later(Work work) { queue_.push_back(std::move(work)); }
   std::size_t pending() const { return queue_.size(); }
-  /// The device gets on by as many pieces of work.
+  /// Runs that many pieces of work.
   void run_some(std::size_t pieces) {
     for (; pieces > 0 && !queue_.empty(); --pieces) {
       const Work work = std::move(queue_.front());

@@ -1,5 +1,5 @@
 // PageAllocator: the pages of requests, with the prefix cache behind it. Pages that only the cache
-// holds count as available; they are evicted when somebody needs them.
+// holds count as available; they are evicted when needed.
 //
 // There are several kinds of page, each with a ledger of its own: those of every layer group, and
 // the slots of states. A request has a list of each.
@@ -41,10 +41,10 @@ class PageAllocator {
   std::span<const PageRule> rules() const { return rules_; }
   std::int64_t block_tokens() const { return block_tokens_; }
   std::int64_t total(std::size_t kind) const { return kinds_[kind].total; }
-  /// Pages that no request holds: free, or evictable. Exact, because whoever holds a cached page of
-  /// a kind without a bound holds the pages before it too (match and publish see to that), so that
-  /// a page nobody holds never has a successor in use; and pages of a bounded kind are evicted one
-  /// by one.
+  /// Pages that no request holds: free, or evictable. Exact, because a request that holds a cached
+  /// page of a kind without a bound also holds the pages before it (match and publish ensure that),
+  /// so an unheld page never has a successor in use; and pages of a bounded kind are evicted one by
+  /// one.
   std::int64_t available(std::size_t kind) const { return kinds_[kind].total - kinds_[kind].held; }
   /// Over all kinds.
   std::int64_t total() const;
@@ -55,10 +55,9 @@ class PageAllocator {
   /// Gives a request with `from` computed tokens the pages that its kinds' rules ask for, for a
   /// step up to `to` tokens. Precondition: to > from; the pages are available.
   void extend(std::int64_t from, std::int64_t to, RequestPages& pages);
-  /// The step is over: lets go of what a request with `to` tokens does without; holes take its
-  /// place.
+  /// After a step: releases what a request with `to` tokens no longer needs and leaves holes there.
   void confirm(std::int64_t from, std::int64_t to, RequestPages& pages);
-  /// The step has failed: lets go of what it was given.
+  /// After a failed step: releases what it was given.
   void undo(std::int64_t from, RequestPages& pages);
   /// The page of a kind with the last of `from` tokens, as it was before extend(); -1 where from is
   /// 0.
@@ -69,13 +68,13 @@ class PageAllocator {
   std::int64_t match(std::span<const std::int32_t> tokens, std::int64_t max_tokens,
                      RequestPages& pages);
   /// Offers the full blocks of `tokens`, all written, to the cache. Where the cache has equal pages
-  /// already, the request goes over to those and its own become free.
+  /// already, the request switches to those and its own become free.
   void publish(std::span<const std::int32_t> tokens, RequestPages& pages);
   /// Ends the request's hold on all its pages and empties the lists.
   void release(RequestPages& pages);
-  /// Evicts all that no request holds. What requests hold stays cached: were it let go, two of them
-  /// could go on sharing a page whose predecessors later come from a third, and available() would
-  /// be wrong.
+  /// Evicts all that no request holds. What requests hold stays cached: if it were dropped, two of
+  /// them could keep sharing a page whose predecessors later come from a third, and available()
+  /// would be wrong.
   void clear_cache();
 
  private:

@@ -20,14 +20,14 @@ struct RequestId {
 struct Request {
   std::vector<std::int32_t> prompt;  // tokens in [0, vocab), at least one
   SamplingParams sampling;
-  // Tokens that are the answer whatever is drawn, for scoring a given text by
-  // EngineOptions::on_logits: it ends after the last of them. Empty: the draws.
+  // Forces the answer to these tokens, to score a given text by EngineOptions::on_logits; it ends
+  // after the last of them. Empty: tokens are drawn.
   std::vector<std::int32_t> forced = {};
   // An earlier request with the same prompt; where the engine has a prefix cache, this one is not
   // admitted before that one's prompt is in it, so that it is computed once.
   RequestId sibling_of = {};
-  // First token of the prompt whose log-probability is wanted, with those of the likeliest as for
-  // the answer (sampling.logprobs, which has to be set); token 0 has none. Unset: none. Rows that
+  // First token of the prompt whose log-probability is wanted, with those of the most likely tokens
+  // as for the answer (sampling.logprobs must be set); token 0 has none. Unset: none. Rows that
   // give them are computed, not taken from the prefix cache.
   std::optional<std::int32_t> prompt_logprobs_from = std::nullopt;
 };
@@ -41,7 +41,7 @@ LATHE_ENUM(RequestState, LATHE_REQUEST_STATES)
 
 /// stop       a stop token, which is the answer's last, or a stop string that the caller found
 /// length     max_tokens tokens
-/// cancelled  the caller's wish
+/// cancelled  cancelled by the caller
 /// error      the model gave NaN or Inf
 #define LATHE_FINISH_REASONS(X) X(stop) X(length) X(cancelled) X(error)
 LATHE_ENUM(FinishReason, LATHE_FINISH_REASONS)

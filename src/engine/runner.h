@@ -25,12 +25,12 @@ struct BatchItem {
   std::int32_t cached = 0;               // tokens before the rows
   std::span<const std::int32_t> tokens;  // [rows], at least one
   bool logits = false;                   // of the last row
-  // [groups with a state] where it stands behind the cached tokens, and the lists of slots that it
-  // goes to: as StepRequest has them.
+  // [groups with a state] its slot after the cached tokens, and the lists of slots that it moves
+  // to: as in StepRequest.
   std::span<const PageId> states_before = {};
   std::span<const std::vector<PageId>> states = {};
-  // Tokens whose log-probabilities are wanted: scored[k] behind row first_scored + k, with those of
-  // the scored_top likeliest. Not of the last row where it has logits.
+  // Tokens whose log-probabilities are wanted: scored[k] after row first_scored + k, with those of
+  // the scored_top most likely tokens. Not of the last row where it has logits.
   std::int64_t first_scored = 0;
   std::span<const std::int32_t> scored = {};
   std::int32_t scored_top = 0;
@@ -49,10 +49,10 @@ class Runner {
   /// Model and cache must outlive it. Errors: Step::make()'s.
   static Result<Runner> create(const Model& model, KvCache& cache);
 
-  /// Starts the items, those of a phase beside each other, and the draws from their logits. What
-  /// items and ops point to stays as it is until collect(). Precondition: nothing is in flight.
-  /// Errors, with nothing in flight and nothing but the cache's slots of the rows changed: a step's
-  /// (the items do not fit the plan), the model's. `find_non_finite` waits for the forward pass.
+  /// Starts the items, grouped by phase, and the draws from their logits. What items and ops point
+  /// to must not change until collect(). Precondition: nothing is in flight. Errors, with nothing
+  /// in flight and nothing but the cache's slots of the rows changed: a step's (the items do not
+  /// fit the plan), the model's. `find_non_finite` waits for the forward pass.
   Result<void> launch(std::span<const BatchItem> items, const OpsContext& ops,
                       bool find_non_finite);
   /// Waits for what launch() started, which is then over. Errors, likewise: the device's.
@@ -137,7 +137,7 @@ class Runner {
   std::vector<std::int64_t> scored_count_;     // [items]
   std::vector<NonFiniteItem> non_finite_;
 
-  // Whoever destroys a runner with a step in flight waits: the device still writes to its arrays.
+  // Destroying a runner with a step in flight waits: the device still writes to its arrays.
   struct Wait {
     void operator()(Backend* backend) const { (void)backend->wait(); }
   };

@@ -49,7 +49,7 @@ struct PageRule {
   }
 };
 
-/// What the scheduler has to know of a request. computed < known, computed <= covered.
+/// What the scheduler must know about a request. computed < known, computed <= covered.
 struct ScheduledRequest {
   std::int64_t known = 0;     // tokens of prompt and answer
   std::int64_t computed = 0;  // of those, how many have their keys in the cache
@@ -74,8 +74,8 @@ struct Schedule {
 };
 
 /// Rows of each running request, oldest first, in one step: every decode has its row, prefills
-/// share limits.prefill_rows in order of age. `available`: [limits.pages] pages that can be had,
-/// from which those that the rows take are subtracted. A request that lacks pages has the youngest
+/// share limits.prefill_rows in order of age. `available`: [limits.pages] available pages, from
+/// which those that the rows take are subtracted. A request that lacks pages has the youngest
 /// preempted, unless it is the youngest itself: then a prefill takes the rows that its pages hold,
 /// perhaps none, and a decode is preempted. rows: [running].
 Schedule schedule_running(std::span<const ScheduledRequest> running, const ScheduleLimits& limits,

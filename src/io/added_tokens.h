@@ -17,10 +17,10 @@ namespace lathe {
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
-  bool single_word = false;  // only where no word character stands beside it
+  bool single_word = false;  // only if no word character is next to it
   bool lstrip = false;       // swallows white space before it
-  bool rstrip = false;       // swallows white space behind it
-  bool normalized = false;   // is looked for in normalised text, in its normalised form
+  bool rstrip = false;       // swallows white space after it
+  bool normalized = false;   // matched in normalised text, in its normalised form
   bool special = false;      // left out by decode(skip_special_tokens)
 };
 

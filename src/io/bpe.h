@@ -23,7 +23,7 @@ class MergeTable {
 
   MergeTable() : MergeTable(0) {}
   explicit MergeTable(std::size_t merges);
-  /// A pair that stands twice keeps what was set last. At most `merges` pairs.
+  /// For a repeated pair the last value wins. At most `merges` pairs.
   void set(std::int32_t left, std::int32_t right, Merge merge);
   Merge find(std::int32_t left, std::int32_t right) const;
 

@@ -12,7 +12,7 @@ namespace lathe {
 
 char32_t byte_level_char(std::uint8_t byte);
 
-/// The bytes for which `token` stands; nothing where a character lies outside the alphabet.
+/// The bytes that `token` stands for; empty if a character lies outside the alphabet.
 std::optional<std::string> byte_level_bytes(std::string_view token);
 
 }  // namespace lathe

@@ -28,7 +28,7 @@ class ChatTemplate {
   static Result<ChatTemplate> parse(std::string_view source);
 
   /// The prompt. `variables` is an object: messages, add_generation_prompt, tools, bos_token, ...
-  /// Errors name the template's line: malformed (what Jinja would refuse), unsupported,
+  /// Errors name the template's line: malformed (what Jinja would reject), unsupported,
   /// invalid_argument (the template's own raise_exception), exhausted (a limit of `options`). Safe
   /// from several threads.
   Result<std::string> render(const nlohmann::ordered_json& variables,

@@ -1,4 +1,4 @@
-// Checkpoint: the tensors of a model directory, whatever number of safetensors files they lie in.
+// Checkpoint: the tensors of a model directory, in any number of safetensors files.
 #pragma once
 
 #include <cstdint>

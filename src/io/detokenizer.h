@@ -33,22 +33,21 @@ struct TokenTexts {
 std::string join_bytes(const TokenTexts& texts, std::span<const std::int32_t> ids,  // [n]
                        bool skip_special_tokens);
 
-/// Text, as HF tokenizers decodes it: one U+FFFD per maximal subpart that is no UTF-8, and in a run
-/// of ByteFallback tokens that is no UTF-8 one per token.
+/// Text, as HF tokenizers decodes it: one U+FFFD per maximal subpart that is not UTF-8, and in a
+/// run of ByteFallback tokens that is not UTF-8 one per token.
 std::string join_text(const TokenTexts& texts, std::span<const std::int32_t> ids,  // [n]
                       bool skip_special_tokens);
 
-/// Text of a growing sequence of ids. A character whose bytes have not all come is held back; what
-/// push() and flush() returned, put together, is Tokenizer::decode() of the ids. The one exception
-/// is a run of ByteFallback tokens that is no UTF-8: its sound characters have been given out by
-/// the time it breaks.
+/// Text of a growing sequence of ids. An incomplete character is held back; what push() and flush()
+/// returned, joined, is Tokenizer::decode() of the ids. The one exception is a run of ByteFallback
+/// tokens that is not UTF-8: its valid characters have been returned before it breaks.
 class Detokenizer {
  public:
   explicit Detokenizer(std::shared_ptr<const TokenTexts> texts, bool skip_special_tokens = false)
       : texts_(std::move(texts)), skip_special_tokens_(skip_special_tokens) {}
 
   std::string push(std::int32_t id);
-  /// The rest, U+FFFD for a character that stayed unfinished; the next push begins a new text.
+  /// The rest, with U+FFFD for an incomplete character; the next push begins a new text.
   std::string flush();
 
  private:

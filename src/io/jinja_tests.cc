@@ -1,4 +1,4 @@
-// Jinja's tests: what may stand behind "is".
+// Jinja's tests: what may follow "is".
 #include <algorithm>
 
 #include "io/jinja_runtime.h"

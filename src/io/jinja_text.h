@@ -1,5 +1,5 @@
 // Python's view of strings over UTF-8: what Jinja's filters, str methods and repr() do to text. A
-// byte that is no UTF-8 counts as one character and stays as it is.
+// byte that is not UTF-8 counts as one character and is kept.
 #pragma once
 
 #include <cstdint>

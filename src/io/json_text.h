@@ -1,5 +1,5 @@
-// JSON text from a file, parsed without exceptions; a name that stands twice in one object is an
-// error, because a reader that takes the first and one that takes the last would load different
+// JSON text from a file, parsed without exceptions; a name that appears twice in one object is an
+// error, because readers that take the first and readers that take the last would load different
 // things.
 #pragma once
 
@@ -11,11 +11,11 @@
 
 namespace lathe {
 
-/// Levels of a value: whoever prints, copies or compares one calls itself for each.
+/// Bound on the levels of a value: printing, copying and comparing recurse once per level.
 inline constexpr int kMostLevels = 500;
 
-/// Errors: malformed, with `field` and the byte where the text stops being JSON, or the name that
-/// stands twice, or values of more than kMostLevels.
+/// Errors: malformed, with `field` and the byte where the text stops being JSON, or the repeated
+/// name, or values of more than kMostLevels.
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& field);
 
 /// A value as it reads in an error message, at most about 60 bytes.

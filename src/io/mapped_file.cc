@@ -24,7 +24,7 @@ Error io_error(const std::filesystem::path& path, const char* wanted, int error)
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  // O_NONBLOCK: a named pipe would wait for its writer before fstat could refuse it.
+  // O_NONBLOCK: a named pipe would wait for its writer before fstat could reject it.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return io_error(path, "a readable file", errno);
   struct stat st {};

@@ -18,7 +18,7 @@ LATHE_ENUM(FileAccess, LATHE_FILE_ACCESS)
 class MappedFile {
  public:
   /// Maps the whole file; an empty file has an empty span. Errors: io, with errno's text, where it
-  /// is missing, unreadable or no regular file.
+  /// is missing, unreadable or not a regular file.
   static Result<MappedFile> open(const std::filesystem::path& path);
 
   MappedFile(MappedFile&& other) noexcept;

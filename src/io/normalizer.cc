@@ -15,7 +15,7 @@ struct Range {
   char32_t last;
 };
 
-// Characters that NFC leaves alone beside each other: ordinary text of the common scripts, emoji
+// Characters that NFC leaves alone next to each other: ordinary text of the common scripts, emoji
 // included, is passed without being taken apart (NFC_Quick_Check is Yes and the combining class 0).
 constexpr std::array kNfcInert = {
     Range{0x0000, 0x02FF},    // Latin

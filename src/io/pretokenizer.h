@@ -16,7 +16,7 @@ namespace lathe {
 LATHE_ENUM(SplitBehavior, LATHE_SPLIT_BEHAVIORS)
 
 /// Steps, each applied to every piece of the step before, as if the piece were a text of its own:
-/// what stands beside it is not seen by lookaround.
+/// lookaround does not see its neighbours.
 class PreTokenizer {
  public:
   struct Step {
@@ -33,8 +33,9 @@ class PreTokenizer {
 
   Matches make_matches() const { return Matches(steps_.size()); }
 
-  /// Calls `emit` for each piece in order; pieces are not empty and die with the call. `text` is
-  /// valid UTF-8. Pieces are handed down one at a time, so memory does not grow with their number.
+  /// Calls `emit` for each piece in order; pieces are not empty and valid only during the call.
+  /// `text` is valid UTF-8. Pieces are handed down one at a time, so memory does not grow with
+  /// their number.
   void split(std::string_view text, Matches& matches, const Emit& emit) const {
     run(0, text, matches, emit);
   }

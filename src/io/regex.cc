@@ -64,7 +64,7 @@ Result<Regex> Regex::compile_with(std::string_view pattern, unsigned options,
     return Error{ErrorCode::malformed, field, "a regular expression",
                  fmt::format("one with an error at byte {}: {}", at, text.data()), ""};
   }
-  // Where the JIT cannot be had (no executable memory), pcre2_match interprets: slower, not wrong.
+  // Without the JIT (no executable memory) pcre2_match interprets: slower, with the same matches.
   pcre2_jit_compile(out.code_.get(), PCRE2_JIT_COMPLETE);
   return out;
 }
@@ -82,7 +82,7 @@ std::optional<std::pair<std::size_t, std::size_t>> Regex::find(std::string_view 
   }
   if (rc < 0) return std::nullopt;
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.data_.get());
-  // \K is refused, so a match cannot end before it begins or begin before `from`.
+  // \K is rejected, so a match cannot end before it begins or begin before `from`.
   return std::pair{ends[0], ends[1]};
 }
 

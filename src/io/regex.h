@@ -40,7 +40,7 @@ class Regex {
   };
 
   /// `field` names the place in errors. Errors: those of translate_regex; malformed where PCRE2
-  /// finds no sense in the pattern.
+  /// cannot compile the pattern.
   static Result<Regex> compile(std::string_view pattern, const std::string& field);
   /// Matches `text` itself.
   static Result<Regex> literal(std::string_view text, const std::string& field);

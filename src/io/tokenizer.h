@@ -28,15 +28,15 @@ class Tokenizer {
   /// `json` is the text of a tokenizer.json. Errors: malformed, unsupported and out_of_range, with
   /// the path of the key ("pre_tokenizer.pretokenizers[1].type").
   static Result<Tokenizer> parse(std::string_view json);
-  /// A tokenizer.json, or a folder that holds one. Errors besides: io.
+  /// A tokenizer.json, or a folder that holds one. Also errors: io.
   static Result<Tokenizer> load(const std::filesystem::path& path);
 
   /// Any bytes. Added tokens are found in the text by their names, special ones too, so a caller
-  /// that puts foreign text between them has to keep their names out of it. A byte that is no
-  /// UTF-8 is a piece of its own. `add_special_tokens` puts the post-processor's template around.
+  /// that inserts untrusted text must keep their names out of it. A byte that is not UTF-8 is a
+  /// piece of its own. `add_special_tokens` puts the post-processor's template around.
   std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens = false) const;
 
-  /// UTF-8 text; what the ids leave broken becomes U+FFFD. Ids outside the vocabulary give nothing.
+  /// UTF-8 text; invalid sequences become U+FFFD. Ids outside the vocabulary give nothing.
   std::string decode(std::span<const std::int32_t> ids,  // [n]
                      bool skip_special_tokens = false) const;
   /// The same bytes with nothing replaced: for a byte-level vocabulary, those that encode() was
@@ -52,7 +52,7 @@ class Tokenizer {
   /// What the token adds to a text, as bytes. `id` is one that has() knows.
   const std::string& bytes_of(std::int32_t id) const;
   bool is_special(std::int32_t id) const;
-  /// The highest id and one.
+  /// The highest id plus one.
   std::int32_t vocab_size() const { return static_cast<std::int32_t>(texts_->pieces.size()); }
 
  private:

@@ -27,8 +27,8 @@ struct TokenizerDescription {
   Decoder decoder;
 };
 
-/// Errors: malformed where the text is no tokenizer.json, unsupported where it asks for what Lathe
-/// does not do, out_of_range for an id; `field` is the path of the key.
+/// Errors: malformed where the text is not a tokenizer.json, unsupported where it asks for what
+/// Lathe cannot do, out_of_range for an id; `field` is the path of the key.
 Result<TokenizerDescription> read_tokenizer_json(std::string_view json);
 
 }  // namespace lathe

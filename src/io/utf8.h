@@ -1,5 +1,5 @@
 // UTF-8 as the tokenizer needs it: runs of valid text between stray bytes, and the replacement of
-// what is broken.
+// invalid bytes.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct Utf8Char {
   bool truncated = false;
 };
 
-/// The character at the front of `text`. Where the bytes are no UTF-8, `size` is the length of the
+/// The character at the front of `text`. Where the bytes are not UTF-8, `size` is the length of the
 /// maximal subpart (Unicode 15.0, section 3.9, table 3-7), at least 1: what one U+FFFD stands for.
 Utf8Char utf8_front(std::string_view text);
 
@@ -29,7 +29,7 @@ std::size_t utf8_valid_prefix(std::string_view text);
 
 void append_utf8(std::string& out, char32_t code);
 
-/// Appends `text` with one U+FFFD for each maximal subpart that is no UTF-8. With `keep_tail`, an
+/// Appends `text` with one U+FFFD for each maximal subpart that is not UTF-8. With `keep_tail`, an
 /// unfinished sequence at the end stays out. Returns the number of bytes of `text` consumed.
 std::size_t append_lossy_utf8(std::string& out, std::string_view text, bool keep_tail = false);
 

@@ -1,6 +1,6 @@
 // Backend: a device as operators see it: its memory, and an entry for every operator. What an entry
-// computes is documented in ops/, which checks arguments before it calls one; a caller outside ops/
-// has no business here.
+// computes is documented in ops/, which checks arguments before it calls one; only ops/ may call
+// them.
 //
 // Tensors that an entry reads or writes lie in memory(), arrays of a StepView included; product
 // lists and other control data lie on the host. Entries that return nothing cannot fail for a
@@ -39,7 +39,7 @@ class Backend {
 
   /// A weight of host memory as this backend's kernels read it, made once when a model is loaded:
   /// the same bytes, or a copy in memory(), laid out for its use, that goes to the end of `owned`.
-  /// Errors: no memory.
+  /// Errors: out of memory.
   virtual Result<WeightView> prepare(const WeightView& weight, WeightUse use,
                                      std::vector<OwnedBytes>& owned) = 0;
   virtual Result<WeightStack> prepare(const WeightStack& weights,

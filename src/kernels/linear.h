@@ -22,7 +22,7 @@ inline constexpr std::int64_t kMxBlock = 32;
 
 /// A weight of a linear layer, out features x in features, in the checkpoint's own format. Codes of
 /// e4m3 are not NaN (0x7f, 0xff) and factors are below 2^119, so that kernels need not look for
-/// either: who loads a checkpoint refuses others. So with MXFP4's scales: they are 2^118 at most.
+/// either: the loader rejects others. Likewise MXFP4's scales are at most 2^118.
 struct WeightView {
   const std::byte* data = nullptr;  // [rows, cols] of dtype, dense
   DType dtype = DType::f32;         // f32, bf16, f16, e4m3 or e2m1 (MXFP4, the low nibble first)

@@ -26,7 +26,7 @@ struct Router {
 };
 
 /// Gated feed-forward experts. Where `up` is empty, gate holds both, rows of the gate and of the up
-/// projection by turns, as gpt-oss stores them.
+/// projection interleaved, as gpt-oss stores them.
 struct ExpertStacks {
   WeightStack gate;                  // [experts] of [ffn, n], or of [2 ffn, n]
   WeightStack up;                    // [experts] of [ffn, n], or empty

@@ -48,9 +48,9 @@ struct TensorScales {
   float value = 1;
 };
 
-/// Writes row i to slots[i]. rows: [N, row_elems] bf16 or f32; slots: [N], -1 skips the row. Of
-/// rows with the same slot the last one stays. Errors: rows of another dtype, width or count; a
-/// slot outside the pool; a scale out of range; a view that contradicts itself.
+/// Writes row i to slots[i]. rows: [N, row_elems] bf16 or f32; slots: [N], -1 skips the row. If
+/// rows share a slot, the last one wins. Errors: rows of another dtype, width or count; a slot
+/// outside the pool; a scale out of range; a view that contradicts itself.
 Result<void> encode_rows(const RowsView& rows, std::span<const Slot> slots, const PoolView& pool,
                          const TensorScales& scales = {}, CodecPath path = CodecPath::fast);
 
@@ -59,7 +59,7 @@ Result<void> encode_rows(const RowsView& rows, std::span<const Slot> slots, cons
 Result<void> decode_rows(const ConstPoolView& pool, Slot first, const MutableRowsView& out,
                          const TensorScales& scales = {}, CodecPath path = CodecPath::fast);
 
-/// Reads slots[i] into row i of out: [N, row_elems] bf16 or f32. A slot may come more than once,
+/// Reads slots[i] into row i of out: [N, row_elems] bf16 or f32. A slot may appear more than once,
 /// the list may be longer than the pool (prefix sharing), and -1 gives a row of zeros. Errors: as
 /// encode_rows.
 Result<void> gather_decode(const ConstPoolView& pool, std::span<const Slot> slots,

@@ -2,7 +2,7 @@
 // rope_write's fast path. Included once per SIMD target (Highway). Every function gives the bits of
 // codec_ref.cc.
 //
-// Counts n are multiples of 16 elements (CacheLayout::make sees to it). No alignment is needed.
+// Counts n are multiples of 16 elements (CacheLayout::make ensures it). No alignment is needed.
 // Nothing from the standard library is called here: an inline function of it compiled for one
 // target could be picked by the linker for all of them.
 #include <cstddef>

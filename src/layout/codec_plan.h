@@ -82,7 +82,7 @@ struct RequantJob {
 /// The scale of a tile whose largest finite magnitude is `amax` (codec.h states the rule).
 float tile_scale(float amax, DType dtype, ScalePolicy policy);
 
-// Checks that more than one operation makes. `field` is the argument's name.
+// Checks that several operations share. `field` is the argument's name.
 Result<void> check_rows(const char* field, const RowsView& rows, std::int64_t count,
                         std::int64_t cols, EnumSet<DType> dtypes = {DType::bf16, DType::f32});
 inline RowsView read_only(const MutableRowsView& v) {

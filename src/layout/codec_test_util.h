@@ -1,4 +1,4 @@
-// What the codec tests share: owned pools and rows, and inputs that hurt.
+// What the codec tests share: owned pools and rows, and hard inputs.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 
 namespace lathe {
 
-/// The place outside the pool that holds one record while a cycle is turned.
+/// The place outside the pool that holds one record while a cycle is rotated.
 inline constexpr std::int32_t kCopyScratch = -1;
 
 struct CopyStep {
@@ -16,9 +16,9 @@ struct CopyStep {
   constexpr bool operator==(const CopyStep&) const = default;
 };
 
-/// Steps that, one by one, leave at every dst[i] what lay at src[i] before the first of them.
-/// Steps of the form x to x are left out. Preconditions: sizes are equal, all values are >= 0 and
-/// no dst stands twice. O(n) time and memory.
+/// Steps that, one by one, leave at every dst[i] what lay at src[i] before the first of them. Steps
+/// of the form x to x are left out. Preconditions: sizes are equal, all values are >= 0 and no dst
+/// appears twice. O(n) time and memory.
 std::vector<CopyStep> copy_order(std::span<const std::int32_t> src,
                                  std::span<const std::int32_t> dst);
 

@@ -1,8 +1,8 @@
 // Index lists made from page lists: ragged slots, ragged pages, padded slot tables, and the
 // translation of positions to slots.
 //
-// A ragged list and a table are no substitutes for each other: the first is addressed by
-// indptr[r] + i, the second by r * width + i. Hence their distinct types.
+// A ragged list and a table are not interchangeable: the first is addressed by indptr[r] + i, the
+// second by r * width + i. Hence their distinct types.
 #pragma once
 
 #include <cstdint>
@@ -33,18 +33,17 @@ using RaggedSlots = RaggedList<Slot>;
 using RaggedPages = RaggedList<PageId>;
 using SlotTable = IndexTable<Slot>;
 
-/// Which positions of each request are meant: [starts[r], starts[r] + lengths[r]), in tokens.
-/// Empty starts are all 0.
+/// The positions of each request: [starts[r], starts[r] + lengths[r]), in tokens. Empty starts are
+/// all 0.
 struct TokenRanges {
   std::span<const std::int32_t> lengths;  // [requests]
   std::span<const std::int32_t> starts;   // [requests] or empty
 };
 
 /// items[indptr[r] + i] = slot of position starts[r] + i of request r, for i < lengths[r]. Starts
-/// need not be page-aligned; pages outside the ranges may be holes.
-/// Errors, naming request and index: a number of lengths or starts other than the requests', a
-/// negative length or start, a range past the request's pages, a page in the range that is -1 or
-/// outside the pool.
+/// need not be page-aligned; pages outside the ranges may be holes. Errors, naming request and
+/// index: lengths or starts that are not one per request, a negative length or start, a range past
+/// the request's pages, a page in the range that is -1 or outside the pool.
 Result<RaggedSlots> ragged_slots(const PageLists& lists, PoolShape pool, TokenRanges ranges);
 
 /// The pages that hold the ranges: ceil(lengths[r] / page_size) of them from starts[r] / page_size.

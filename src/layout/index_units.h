@@ -1,6 +1,6 @@
 // The four units in which a token's place is counted. They are distinct types so that mixing them
-// does not compile: a slot used as a page, or a position used as a slot, reads some other request's
-// bytes without any crash.
+// does not compile: a slot used as a page, or a position used as a slot, reads another request's
+// bytes without crashing.
 #pragma once
 
 #include <compare>

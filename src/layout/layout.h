@@ -44,8 +44,7 @@ LATHE_ENUM(PartRole, LATHE_PART_ROLES)
 // clang-format on
 LATHE_ENUM_WITH_TEXT(ScalePolicy, LATHE_SCALE_POLICY_LIST)
 
-/// Smallest magnitude that a scale is made for, so that an all-zero tile has an ordinary scale (fp8
-/// layouts).
+/// Floor of amax, so that an all-zero tile has an ordinary scale (fp8 layouts).
 inline constexpr float kAmaxFloor = 1e-4f;
 /// The same for mla_fp4, on amax / 6.
 inline constexpr float kFp4ScaleFloor = 1e-10f;

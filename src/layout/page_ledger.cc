@@ -47,8 +47,8 @@ Result<std::vector<PageId>, PoolExhausted> PageLedger::allocate(std::int64_t n) 
   return out;
 }
 
-// An owner or a writer can join only where an owner is: a page without one is free, or will be as
-// soon as its writers end.
+// A page takes an owner or a writer only while it has an owner: without one it is free, or will be
+// once its writers end.
 Result<void> PageLedger::add(std::span<const PageId> pages, std::int32_t Page::*count) {
   for (std::size_t i = 0; i < pages.size(); ++i) {
     if (!shape_.holds(pages[i])) return unknown_page(i, pages[i], shape_);
@@ -63,8 +63,8 @@ Result<void> PageLedger::add(std::span<const PageId> pages, std::int32_t Page::*
 }
 
 Result<std::int64_t> PageLedger::drop(std::span<const PageId> pages, std::int32_t Page::*count) {
-  // Counting down as it goes is what sees a page that stands in the list more often than it is
-  // held; the counts are put back where the list turns out bad.
+  // Counting down catches a page that is listed more often than it is held; if the list turns out
+  // bad, the counts are restored.
   for (std::size_t i = 0; i < pages.size(); ++i) {
     const bool known = shape_.holds(pages[i]);
     if (known && at(pages[i]).*count > 0) {
@@ -82,7 +82,7 @@ Result<std::int64_t> PageLedger::drop(std::span<const PageId> pages, std::int32_
   std::int64_t freed = 0;
   for (std::size_t i = 0; i < pages.size(); ++i) {
     if (!is_free(pages[i])) continue;
-    // A page that stands here twice joins the heap once: -1 owners mark it as done.
+    // A page that is listed twice joins the heap once: -1 owners mark it as done.
     at(pages[i]).owners = -1;
     free_.push_back(pages[i].value);
     std::push_heap(free_.begin(), free_.end(), std::greater<>());

@@ -1,10 +1,10 @@
 // PageLedger: who holds which page of a pool, and which pages are free.
 //
-// A page has two lifetimes that end on their own:
+// A page has two independent lifetimes:
 //   owners   requests and the prefix cache that refer to it; counted, so that it can be shared
 //   writers  kernels and transfers that are still writing into it
 // It is free only when both are over. A page that its last owner released under an active writer
-// waits for end_write(): handed out earlier, it would receive a stranger's bytes.
+// waits for end_write(): handed out earlier, it would receive another request's bytes.
 //
 // Not thread-safe: the one thread that schedules calls it.
 #pragma once
@@ -20,7 +20,7 @@
 
 namespace lathe {
 
-/// Too few free pages for an allocation, which has taken none.
+/// An allocation failed for want of free pages, and took none.
 struct PoolExhausted {
   std::int64_t needed = 0;          // pages asked for
   std::int64_t available = 0;       // pages free
@@ -37,13 +37,13 @@ class PageLedger {
   /// All pages free. Precondition: check_pool_shape(shape) passes.
   explicit PageLedger(PoolShape shape);
 
-  /// Takes n pages, each with one owner: all of them or none. The free pages with the lowest
-  /// numbers come first, in rising order, so that the answer depends on which pages are free and
-  /// not on how they became so. O(log pages) a page. Precondition: n >= 0.
+  /// Takes n pages, each with one owner: all of them or none. Takes the lowest-numbered free pages,
+  /// in ascending order, so that the answer depends on which pages are free and not on their
+  /// history. O(log pages) a page. Precondition: n >= 0.
   Result<std::vector<PageId>, PoolExhausted> allocate(std::int64_t n);
 
-  /// One more owner for each page. A page may stand in the list several times.
-  /// Errors (nothing is changed then): an unknown page, a page without an owner.
+  /// One more owner for each page. A page may be listed several times. Errors (nothing is changed
+  /// then): an unknown page, a page without an owner.
   Result<void> retain(std::span<const PageId> pages);
   Result<void> retain(PageId page) { return retain(std::span(&page, 1)); }
 

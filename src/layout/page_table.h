@@ -1,7 +1,7 @@
 // Page tables: the page lists of a batch's requests as a dense int32 table that a kernel reads.
 //
-// Invariant: every entry of a table is a page of the pool or -1; nothing of an earlier build is
-// left in it, so a kernel that reads a whole row in blocks meets no page of another request.
+// Invariant: every entry of a table is a page of the pool or -1; nothing of an earlier build
+// survives, so a kernel that reads whole rows in blocks never meets another request's page.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace lathe {
 
-/// The pages of several requests, owned by somebody else: one span per request, or CSR.
+/// A non-owning view of several requests' pages: one span per request, or CSR.
 class PageLists {
  public:
   using List = std::span<const PageId>;
@@ -87,10 +87,9 @@ Result<std::int64_t> table_multiple(std::int32_t page_size,
 Result<PageTable> page_table(const PageLists& lists, PoolShape pool, TableOptions options = {});
 
 /// The same table, written to the front of a buffer of fixed address: equal to a fresh build
-/// whatever the buffer held. What lies past the table is left alone. The lists may not lie in the
-/// buffer. Costs requests x width writes.
-/// Errors: as page_table(), and a buffer that is too small (code exhausted, needed and available
-/// entries named); the buffer is then unchanged.
+/// whatever the buffer held. What lies past the table is left alone. The lists must not lie in the
+/// buffer. Costs requests x width writes. Errors: as page_table(), and a buffer that is too small
+/// (code exhausted, needed and available entries named); the buffer is then unchanged.
 Result<PageTableView> rebuild_page_table(const PageLists& lists, PoolShape pool,
                                          TableOptions options, std::span<PageId> buffer);
 

@@ -71,9 +71,8 @@ class Pool {
   PoolView view(std::int32_t layer = 0);
   ConstPoolView view(std::int32_t layer = 0) const;
 
-  /// Fills every page that nobody holds with 0xff, which is NaN in each of the stored number
-  /// formats that has one, in all layers. Host pools only: tests show by it that such bytes reach
-  /// no output.
+  /// Fills every unheld page of all layers with 0xff, which is NaN in each stored number format
+  /// that has one. Host pools only: tests use it to show that such bytes reach no output.
   void poison_free();
 
  private:

@@ -36,10 +36,10 @@ class PoolGroup {
 
   /// Token dst[i] becomes a copy of token src[i], as if all sources were read before the first
   /// write: lists may overlap, shift and permute. Sources may repeat; other tokens of the pages
-  /// keep their bytes. Host pools only. Takes room for one record, whatever the count. Who owns
-  /// the pages, and whether others share them, is for the caller to know (copy_pages() first).
-  /// Errors (nothing is written then): sizes that differ, a slot outside the pool (holes too), a
-  /// destination that stands twice, parts of different page sizes.
+  /// keep their bytes. Host pools only. Needs memory for one record, whatever the count. The caller
+  /// must know who owns the pages and whether they are shared (copy_pages() first). Errors (nothing
+  /// is written then): sizes that differ, a slot outside the pool (holes too), a repeated
+  /// destination, parts of different page sizes.
   Result<void> copy_tokens(std::span<const Slot> src, std::span<const Slot> dst);
 
   /// Whole pages, page padding included, under the same rules: copy-on-write of a shared page.

@@ -1,4 +1,4 @@
-// The bytes of a pool of pages of one layout, owned by somebody else.
+// A non-owning view of a pool: the bytes of pages of one layout.
 #pragma once
 
 #include <cstddef>

@@ -196,7 +196,7 @@ Result<void> PrefixCache::release(const PrefixMatch& match) {
     for (std::size_t i = 0; i < match.pages[g].size(); ++i) {
       const PageId page = match.pages[g][i];
       if (page.is_hole()) continue;
-      // Without this the last release too many would take the cache's own ownership.
+      // Without this an extra release would take the cache's own ownership.
       const bool ours =
           ledger.shape().holds(page) && stored_[g][static_cast<std::size_t>(page.value)];
       if (ledger.owners(page) <= (ours ? 1 : 0)) {
@@ -333,7 +333,7 @@ bool PrefixCache::evictable(const Block& block) const {
   return true;
 }
 
-// Lets go of a block's pages of one group; those that others hold too only where shared_too.
+// Releases a block's pages of one group; those with other holders only if shared_too.
 void PrefixCache::drop_pages(Block& block, std::size_t g, bool shared_too, Evicted& out) {
   bool left = false;
   for (PageId& page : block.pages[g]) {

@@ -77,13 +77,13 @@ struct Evicted {
 
 class PrefixCache {
  public:
-  /// Errors: no groups; tokens_per_page outside 1 to kMaxPageSize; a negative window; a ledger that
-  /// is null or stands twice; a granularity of more than kMaxSlots tokens.
+  /// Errors: no groups; tokens_per_page outside 1 to kMaxPageSize; a negative window; a null or
+  /// repeated ledger; a granularity of more than kMaxSlots tokens.
   static Result<PrefixCache> create(std::vector<PrefixGroup> groups,
                                     PrefixCacheOptions options = {});
   PrefixCache(PrefixCache&&) noexcept;
   PrefixCache& operator=(PrefixCache&&) noexcept;
-  /// Lets go of all pages; without events.
+  /// Releases all pages, without events.
   ~PrefixCache();
 
   /// Tokens of a block: lcm of the groups' tokens_per_page.
@@ -97,8 +97,8 @@ class PrefixCache {
 
   /// The longest cached prefix of `tokens` that has at most max_tokens tokens; a caller that needs
   /// the last prompt token computed gives tokens.size() - 1. Every page returned has gained one
-  /// owner, which release() takes away. Nothing found: 0 tokens, empty lists. What it returns
-  /// counts as used last. O(tokens).
+  /// owner, which release() takes away. Nothing found: 0 tokens, empty lists. It becomes the most
+  /// recently used. O(tokens).
   PrefixMatch match(std::span<const std::int32_t> tokens, std::int64_t max_tokens);
   /// Ends the ownership that match() gave. Errors (nothing is changed then): a match with another
   /// number of groups, a page that has no owner left beside the cache (released before).
@@ -107,10 +107,10 @@ class PrefixCache {
   /// Stores the full blocks of `tokens`. pages[g] lists at least the pages of group g for them; the
   /// cache becomes one more owner of those it stores. Blocks that are there already keep their
   /// pages, and their missing window pages are filled in. Blocks from a hash collision on stay out.
-  /// Returns the tokens of the prefix that is cached afterwards. O(tokens).
-  /// Errors (nothing is changed then): a wrong number of lists, a list too short, a hole in a group
-  /// without a window, a page to be stored that nobody owns, is being written, stands twice or is
-  /// in the cache for other tokens.
+  /// Returns the tokens of the prefix that is cached afterwards. O(tokens). Errors (nothing is
+  /// changed then): a wrong number of lists, a list too short, a hole in a group without a window,
+  /// a page to be stored that nobody owns, is being written, is listed twice or is in the cache for
+  /// other tokens.
   Result<std::int64_t> insert(std::span<const std::int32_t> tokens,
                               std::span<const std::vector<PageId>> pages);
 
@@ -128,7 +128,7 @@ class PrefixCache {
   /// Precondition: 0 <= group < group_count().
   Evicted evict(int group, std::int64_t pages);
 
-  /// Lets go of everything, deepest blocks first, with events; pages that others own stay theirs.
+  /// Releases everything, deepest blocks first, with events; pages with other owners stay theirs.
   void clear();
 
  private:

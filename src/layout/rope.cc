@@ -30,7 +30,7 @@ double yarn_mscale(double factor, double mscale) {
 Result<void> check_llama3(const Llama3RopeConfig& c) {
   // Written so that a NaN fails.
   if (!(c.factor >= 1) || std::isinf(c.factor)) {
-    return wrong("rope.llama3.factor", "a finite number from 1 on", c.factor);
+    return wrong("rope.llama3.factor", "a finite number of 1 or more", c.factor);
   }
   if (!(c.original_context > 0) || std::isinf(c.original_context)) {
     return wrong("rope.llama3.original_context", "a positive number of tokens", c.original_context);
@@ -56,7 +56,7 @@ double llama3_frequency(double own, const Llama3RopeConfig& c) {
 
 Result<void> check_config(const RopeConfig& config, std::int64_t positions) {
   if (config.dim < 2 || config.dim % 2 != 0) {
-    return wrong("rope.dim", "an even number from 2 on", config.dim);
+    return wrong("rope.dim", "an even number of 2 or more", config.dim);
   }
   // Written so that a NaN fails, here and below.
   if (!(config.theta > 1) || std::isinf(config.theta)) {
@@ -66,7 +66,7 @@ Result<void> check_config(const RopeConfig& config, std::int64_t positions) {
     return wrong("rope.positions", "0 to 2^31 - 1", static_cast<double>(positions));
   }
   if (!(config.linear_factor >= 1) || std::isinf(config.linear_factor)) {
-    return wrong("rope.linear_factor", "a finite number from 1 on", config.linear_factor);
+    return wrong("rope.linear_factor", "a finite number of 1 or more", config.linear_factor);
   }
   const int scalings =
       int{config.yarn.has_value()} + int{config.llama3.has_value()} + int{config.linear_factor > 1};
@@ -75,23 +75,23 @@ Result<void> check_config(const RopeConfig& config, std::int64_t positions) {
   if (!config.yarn) return {};
   const YarnConfig& yarn = *config.yarn;
   if (!(yarn.factor >= 1) || std::isinf(yarn.factor)) {
-    return wrong("rope.yarn.factor", "a finite number from 1 on", yarn.factor);
+    return wrong("rope.yarn.factor", "a finite number of 1 or more", yarn.factor);
   }
   if (!(yarn.original_context > 0) || std::isinf(yarn.original_context)) {
     return wrong("rope.yarn.original_context", "a positive number of tokens",
                  yarn.original_context);
   }
   if (!(yarn.beta_slow > 0)) {
-    return wrong("rope.yarn.beta_slow", "a positive number of turns", yarn.beta_slow);
+    return wrong("rope.yarn.beta_slow", "a positive number of rotations", yarn.beta_slow);
   }
   if (!(yarn.beta_fast >= yarn.beta_slow) || std::isinf(yarn.beta_fast)) {
-    return wrong("rope.yarn.beta_fast", "a finite number from beta_slow on", yarn.beta_fast);
+    return wrong("rope.yarn.beta_fast", "a finite number of beta_slow or more", yarn.beta_fast);
   }
   if (!std::isfinite(yarn.mscale) || yarn.mscale < 0) {
-    return wrong("rope.yarn.mscale", "a finite number from 0 on", yarn.mscale);
+    return wrong("rope.yarn.mscale", "a finite number of 0 or more", yarn.mscale);
   }
   if (!std::isfinite(yarn.mscale_all_dim) || yarn.mscale_all_dim < 0) {
-    return wrong("rope.yarn.mscale_all_dim", "a finite number from 0 on", yarn.mscale_all_dim);
+    return wrong("rope.yarn.mscale_all_dim", "a finite number of 0 or more", yarn.mscale_all_dim);
   }
   return {};
 }

@@ -1,9 +1,9 @@
 // StatePool: slots of bytes that layers carry from token to token of a request, such as a
 // compressor's, beside keys that lie in pages.
 //
-// A slot is a page of a ledger that stands for block_tokens tokens of its request and holds the
-// state after the last of them that has been computed. A request moves from slot to slot as it
-// passes a block's end, and the slot that it leaves holds the state at that boundary from then on:
+// A slot is a page of a ledger that covers block_tokens tokens of its request and holds the state
+// after the last of them that has been computed. A request moves from slot to slot as it passes a
+// block's end, and the slot that it leaves holds the state at that boundary from then on:
 // what the prefix cache keeps, and where a preempted request resumes, without a copy.
 #pragma once
 
@@ -26,7 +26,7 @@ class StatePool {
 
   PageLedger& ledger() { return ledger_; }
   const PageLedger& ledger() const { return ledger_; }
-  /// page_size: the tokens that a slot stands for.
+  /// page_size: the tokens that a slot covers.
   const PoolShape& shape() const { return ledger_.shape(); }
   std::int64_t bytes() const { return slot_bytes_ * layers_ * ledger_.total(); }
 
@@ -36,7 +36,7 @@ class StatePool {
     return {bytes_.get() + at, static_cast<std::size_t>(slot_bytes_)};
   }
 
-  /// Fills every slot that nobody holds with 0xff.
+  /// Fills every unheld slot with 0xff.
   void poison_free();
 
  private:

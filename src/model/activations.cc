@@ -16,7 +16,7 @@ constexpr std::int64_t kPackedBytes = std::int64_t{1} << 20;
 // Rows that go through the experts in one pass (kernels/cpu/moe/moe.cc).
 constexpr std::int64_t kExpertRows = 1024;
 
-// Sizes are refused long before they overflow, so that sums may saturate.
+// Sizes are rejected long before they overflow, so that sums may saturate.
 std::int64_t times(std::int64_t a, std::int64_t b) {
   std::int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;

@@ -22,8 +22,7 @@ class KvCache {
  public:
   /// For every layer group pools of its caches over one page numbering, as large as sizes[group]
   /// says, and its state; and the gather workspace that the plan's budget names. The plan and the
-  /// registry must outlive it. Errors: as Pool::create(); a number of sizes that is not that of the
-  /// groups.
+  /// registry must outlive it. Errors: as Pool::create(); sizes that are not one per group.
   static Result<KvCache> create(const ModelPlan& plan, const Registry& registry,
                                 std::span<const PoolSize> sizes);
   static Result<KvCache> create(const ModelPlan& plan, const Registry& registry, PoolSize size) {
@@ -45,7 +44,7 @@ class KvCache {
   /// Tokens of requests that the pages hold together; those of a group with a window count only
   /// where all have one.
   std::int64_t tokens() const;
-  /// Fills every page and slot that nobody holds with 0xff (Pool::poison_free()).
+  /// Fills every unheld page and slot with 0xff (Pool::poison_free()).
   void poison_free();
   /// Bytes of all pools and states.
   std::int64_t bytes() const;

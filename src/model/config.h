@@ -36,8 +36,8 @@ struct MoeConfig {
   bool correction_bias = false;  // e_score_correction_bias in the checkpoint
   bool normalize = true;
   float scale = 1;
-  // gpt-oss: biases on the router and the experts, whose gate and up projection take turns in one
-  // tensor of all experts.
+  // gpt-oss: biases on the router and the experts, whose gate and up projections are interleaved in
+  // one tensor of all experts.
   bool stacked = false;
   std::vector<std::uint8_t> layer_has_experts;  // [layers]
 };

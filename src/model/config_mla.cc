@@ -119,7 +119,7 @@ void parse_indexer(ConfigReader& json, ModelConfig& config, RopePairing pairing)
   }
   if (p.index_dim % 16 != 0 || p.index_dim < p.rope) {
     json.refuse("index_head_dim",
-                fmt::format("a multiple of 16 from qk_rope_head_dim ({}) on", p.rope),
+                fmt::format("a multiple of 16, at least qk_rope_head_dim ({})", p.rope),
                 fmt::format("{}", p.index_dim));
   }
   if (json.has("indexer_rope_interleave")) {

@@ -1,4 +1,5 @@
-// What the architectures with latent attention share in config.json: DeepSeek V3 and its heirs.
+// What the architectures with latent attention share in config.json: DeepSeek V3 and its
+// successors.
 #pragma once
 
 #include "model/config.h"

@@ -14,18 +14,18 @@
 
 namespace lathe {
 
-/// The first error is kept and later reads go on with defaults, so a parser is a plain list of
+/// The first error is kept and later reads continue with defaults, so a parser is a plain list of
 /// reads and asks error() once. A key whose value is null counts as absent.
 class ConfigReader {
  public:
-  /// `object` outlives the reader. `place` stands before keys in errors: "config.json".
+  /// `object` outlives the reader. `place` precedes keys in errors: "config.json".
   ConfigReader(const nlohmann::json& object, std::string place);
 
   bool has(std::string_view key) const;
-  /// The first of the keys that is there; the first one where none is.
+  /// The first of the keys that is present; keys[0] if none is.
   std::string_view first_of(std::initializer_list<std::string_view> keys) const;
 
-  /// An integer in [min, max]; without a fallback the key has to be there. Errors give `min`.
+  /// An integer in [min, max]; without a fallback the key is required. Errors give `min`.
   std::int32_t integer(std::string_view key, std::optional<std::int32_t> fallback = std::nullopt,
                        std::int32_t min = 1, std::int32_t max = kMaxCount);
   /// A finite number.
@@ -42,11 +42,11 @@ class ConfigReader {
   /// Records an error about a key. `hint` may be empty.
   void refuse(std::string_view key, std::string wanted, std::string offered,
               ErrorCode code = ErrorCode::unsupported, std::string hint = "");
-  /// Refuses any value but `only` (texts), or an absent key.
+  /// Rejects any value but `only` (texts), or an absent key.
   void only(std::string_view key, std::string_view only_value);
-  /// Refuses true.
+  /// Rejects true.
   void only_false(std::string_view key);
-  /// Refuses any value: the key names a feature that does not exist here.
+  /// Rejects any value: the key names a feature that does not exist here.
   void absent(std::string_view key, std::string wanted);
 
   const std::optional<Error>& error() const { return error_; }

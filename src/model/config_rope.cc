@@ -49,14 +49,14 @@ std::string type_of(ConfigReader& rope) {
   return rope.text(rope.first_of({"rope_type", "type"}), "default");
 }
 
-// What holds where the object does not say otherwise.
+// Defaults for what the object leaves out.
 struct RopeDefaults {
   RopeConfig rope;
   double partial = 1;
   double max_context = 0;
 };
 
-// `partial` becomes the share of a head's elements that turn.
+// `partial` becomes the share of a head's elements that rotate.
 RopeConfig read_rope(ConfigReader& rope, const RopeDefaults& defaults, double& partial) {
   RopeConfig out = defaults.rope;
   out.theta = rope.number("rope_theta", out.theta);
@@ -77,8 +77,8 @@ RopeConfig read_rope(ConfigReader& rope, const RopeDefaults& defaults, double& p
   return out;
 }
 
-// Files that have both spellings have been edited: which of them the weights were trained with,
-// nothing tells, and readers differ in the one they take.
+// A file with both spellings was edited. Nothing says which one the weights were trained with, and
+// readers disagree.
 void check_spellings(ConfigReader& json, ConfigReader& rope, const RopeConfig& chosen,
                      const RopeDefaults& defaults, const RopeKeys& keys) {
   if (!keys.scaled || !json.has("rope_parameters")) return;
@@ -114,10 +114,10 @@ RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
     check_spellings(json, *rope, out, defaults, keys);
   }
   if (partial != 1) {
-    json.refuse("partial_rotary_factor", "1: every element of a head's rotary part turns",
+    json.refuse("partial_rotary_factor", "1: every element of a head's rotary part rotates",
                 std::to_string(partial));
   }
-  // What the tables will refuse, at the place where the user can change it.
+  // Checks what the tables would reject, at the place where the user can change it.
   if (!json.error()) {
     if (const auto table = RopeTable::make(out, 0); !table) {
       const Error& e = table.error();

@@ -6,7 +6,7 @@
 
 namespace lathe {
 
-/// Where a model whose layers turn differently keeps what one type of its layers has.
+/// Where a model with several RoPEs keeps that of one type of layers.
 struct RopeKeys {
   std::string_view layer_type = {};       // of rope_parameters: {"full_attention": {...}, ...}
   std::string_view theta = "rope_theta";  // the older spelling
@@ -14,10 +14,10 @@ struct RopeKeys {
   bool scaled = true;  // rope_scaling, the older spelling, is for these layers
 };
 
-/// Reads rope_parameters, or the older rope_scaling and rope_theta; both are refused where they
-/// disagree. rope_type: default, linear,
-/// llama3 and yarn; others, partial_rotary_factor below 1 and attention_factor are refused by name.
-/// Needs max_position_embeddings where the original context is not given.
+/// Reads rope_parameters, or the older rope_scaling and rope_theta, and rejects both if they
+/// disagree. rope_type: default, linear, llama3 and yarn; others, partial_rotary_factor below 1 and
+/// attention_factor are rejected by name. Needs max_position_embeddings where the original context
+/// is not given.
 RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
                       const RopeKeys& keys = {});
 

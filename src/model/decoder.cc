@@ -56,7 +56,7 @@ class NonFiniteSearch {
   Result<void> uploaded_;
 };
 
-// One set of tables for all layer groups that turn alike.
+// One set of tables for all layer groups with the same RoPE.
 struct ModelRope {
   std::vector<RopeTables> tables;
   std::vector<std::size_t> of_group;  // [groups] into tables

@@ -1,4 +1,4 @@
-// The decoder that all architectures are: layers of attention and feed-forward over a residual
+// The decoder that all architectures share: layers of attention and feed-forward over a residual
 // stream.
 #pragma once
 

@@ -19,7 +19,7 @@ struct RopeTables {
   std::optional<RopeTable> index;  // sparse problems
 };
 
-/// The keys that an indexer chose for the rows of a segment; layers without an indexer take the
+/// The keys that an indexer chose for the rows of a segment; layers without an indexer reuse the
 /// choice of the layer before them.
 struct Selection {
   std::int32_t* slots = nullptr;  // [rows, width] of the main pool, -1 is no key

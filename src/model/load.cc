@@ -100,8 +100,8 @@ class Loader {
   }
 
  private:
-  // A layer past the last one that is no draft layer, which joins the last hidden state with the
-  // next token's embedding by eh_proj: the configuration has fewer layers than the checkpoint.
+  // A layer past the last one without eh_proj, by which a draft layer joins the last hidden state
+  // with the next token's embedding: the configuration has fewer layers than the checkpoint.
   bool of_no_draft(std::string_view tensor) const {
     const std::optional<std::int32_t> layer = layer_of(tensor);
     return layer && *layer >= config_.layers &&
@@ -142,7 +142,7 @@ class Loader {
     *spec.vector = values;
   }
 
-  // A stack whose matrices are stored as [in, out], turned.
+  // A stack whose matrices are stored as [in, out], transposed.
   void turn(const TensorSpec& spec, const CheckpointTensor& tensor) {
     const std::optional<DType> dtype = dtype_of(tensor.dtype);
     if (!plain(dtype)) return wrong_dtype(spec, tensor, "F32, BF16 or F16");
@@ -357,7 +357,7 @@ void fill_matrix(const TensorSpec& spec, DType dtype, std::uint64_t seed, Thread
   spec.set(w);
 }
 
-// Every expert of a stack, one behind the other.
+// Every expert of a stack, one after another.
 void fill_stack(const TensorSpec& spec, DType dtype, std::uint64_t seed, ThreadPool* threads,
                 ModelWeights& weights) {
   WeightStack& stack = *spec.stack;

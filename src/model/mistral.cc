@@ -1,5 +1,5 @@
-// Mistral 7B and its heirs: Llama with a head width of its own and, in the first versions, a window
-// in every layer.
+// Mistral 7B and its successors: Llama with a head width of its own and, in the first versions, a
+// window in every layer.
 #include "model/config_gqa.h"
 #include "model/registry.h"
 

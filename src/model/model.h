@@ -66,8 +66,7 @@ class Model {
   virtual std::int64_t decode_bytes() const = 0;
   /// Writes the rows' keys to the cache and the logits of logit_rows. A row's bits depend on its
   /// request alone (the plan's kernels being batch-invariant), neither on the batch nor on chunks.
-  /// Errors: an attention kernel's, which a plan that was proved and a step that was planned rule
-  /// out.
+  /// Errors: an attention kernel's, which a proved plan and a planned step rule out.
   virtual Result<ForwardResult> forward(const OpsContext& ops, const ForwardArgs& args) const = 0;
 };
 

@@ -54,7 +54,7 @@ std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t>
     for (const TensorSpec& spec : tensor_table(config, weights)) sum += dummy_bytes(config, spec);
   }
   if (!config.latent()) return sum;
-  // As split_kv_b() copies kv_b: its keys turned, and all of it in f32 where a route expands or
+  // As split_kv_b() copies kv_b: its keys transposed, and all of it in f32 where a route expands or
   // where heads are no whole blocks of fp8.
   for (std::int32_t l = 0; l < config.layers; ++l) {
     const AttentionProblem& p = config.attention(l);
@@ -75,7 +75,8 @@ ModelPlanResult plan_model(const ModelConfig& config, std::optional<std::int64_t
   ModelPlanResult plan = plan_once(config, stored, machine, wishes, registry, rejections);
   if (plan) return plan;
   Refusal refusal = plan.error();
-  // Sizes help where it is they that are too large; a single group's plan has been tried already.
+  // Smaller sizes help only where sizes are too large; a single group's plan has been tried
+  // already.
   const bool sizes =
       std::any_of(refusal.reasons.begin(), refusal.reasons.end(), [](const Reason& r) {
         return (r.rule == Rule::memory && r.hint.empty()) || r.subject == "activations";

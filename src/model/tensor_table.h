@@ -24,9 +24,9 @@ struct TensorSpec {
   std::int64_t place = 0;             // in the stack
   const WeightStack* like = nullptr;  // stacks: one that has the same dtype, perhaps itself
   WeightUse use = WeightUse::product;
-  // The whole stack in one tensor: [count, cols, rows], which is turned when loaded; or, where the
-  // config says mxfp4, <name>_blocks u8 [count, rows, cols / 32, 16] and <name>_scales u8 [count,
-  // rows, cols / 32]. `shape` is the first.
+  // The whole stack in one tensor: [count, cols, rows], which is transposed on loading; or, where
+  // the config says mxfp4, <name>_blocks u8 [count, rows, cols / 32, 16] and <name>_scales u8
+  // [count, rows, cols / 32]. `shape` is the first.
   bool whole_stack = false;
   float offset = 0;  // vectors: added to every element
   // May be e4m3 where the config says block_fp8, with <name>_scale_inv beside it.

@@ -15,7 +15,7 @@ void split_layer(const AttentionProblem& p, bool expansion, ThreadPool* threads,
                  ModelWeights& weights) {
   const std::int64_t heads = p.heads, nope = p.nope, qk = p.qk_nope_head, v = p.v_head;
   const WeightView& kv_b = mla.kv_b;
-  // Heads of whole blocks keep their codes: a block that is turned keeps its scale.
+  // Heads of whole blocks keep their codes: a transposed block keeps its scale.
   const bool fp8 = kv_b.dtype == DType::e4m3;
   const bool widen = fp8 && (qk % kWeightBlock != 0 || v % kWeightBlock != 0);
   const DType dtype = widen ? DType::f32 : kv_b.dtype;

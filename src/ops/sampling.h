@@ -11,7 +11,7 @@
 // Among equals the lower id ranks first, in a draw too. A token of weight 0 takes no part.
 //
 // The draw is an exact one from the weights (a race of exponential clocks, the Gumbel trick), and
-// two near distributions that are drawn from with the same noise mostly give the same token. u_i is
+// two similar distributions drawn from with the same noise mostly give the same token. u_i is
 // uniform in (0, 1) and a function of (seed, position, token) (token_noise()); so a token depends
 // on the bits of the logits, the parameters, the history, seed and position, and on nothing else.
 //
@@ -33,8 +33,8 @@ namespace lathe {
 
 /// out[i] is drawn from rows[i]: nothing where a logit is NaN or infinite. Both stay as they are
 /// until the backend has been waited for, which is when `out` holds the tokens. On the CPU rows run
-/// on all threads, each on one; once a call of as many and as long rows has run, only
-/// log-probabilities of the likeliest allocate.
+/// on all threads, each on one; after a call with as many rows as long, only log-probabilities of
+/// the most likely tokens allocate.
 void sample(const OpsContext& ops, std::span<const SampleArgs> rows,
             std::span<std::optional<SampledToken>> out);
 

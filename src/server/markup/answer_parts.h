@@ -43,7 +43,7 @@ class AnswerParts {
   void finish(TextParts& out);
   bool reasons() const { return state_ == State::reasoning; }
   std::size_t calls() const { return calls_; }
-  /// One call was wanted and is there.
+  /// One call was wanted and is complete.
   bool complete() const { return rules_.one_call && calls_ > 0; }
 
  private:

@@ -42,8 +42,7 @@ bool is_tool(const Json& tools, std::string_view name) {
   return false;
 }
 
-// Whether a tool's schema says that an argument is a string; unknown ones are by what they look
-// like.
+// Whether a tool's schema says that an argument is a string; unknown ones are judged by their text.
 bool is_string(const Json& tools, std::string_view tool, std::string_view argument) {
   for (const Json& t : tools) {
     if (!t.is_object() || !t.contains("function")) continue;
@@ -60,7 +59,7 @@ bool is_string(const Json& tools, std::string_view tool, std::string_view argume
   return false;
 }
 
-// A value without quotes: a string where the schema says so, or where it is no JSON.
+// A value without quotes: a string where the schema says so, or where it is not JSON.
 Json loose_value(const Json& tools, std::string_view tool, std::string_view argument,
                  std::string_view text) {
   if (is_string(tools, tool, argument)) return std::string(text);

@@ -39,8 +39,8 @@ struct ToolCall {
   std::string arguments;  // a JSON object's text
 };
 
-/// What stands between a call's marks. `tools`: the request's, whose schemas say which values are
-/// strings where the format does not. Nothing: it is no call.
+/// The text between a call's marks. `tools`: the request's, whose schemas say which values are
+/// strings where the format does not. Empty: it is not a call.
 std::optional<ToolCall> read_tool_call(ToolFormat format, std::string_view body,
                                        const nlohmann::ordered_json& tools);
 

@@ -20,7 +20,7 @@ namespace lathe {
 
 /// stop        a stop token or a stop string
 /// length      max_tokens
-/// tool_calls  stop, behind a tool call
+/// tool_calls  stop, after a tool call
 /// abort       /abort_request
 #define LATHE_END_KINDS(X) X(stop) X(length) X(tool_calls) X(abort)
 LATHE_ENUM(EndKind, LATHE_END_KINDS)
@@ -105,7 +105,7 @@ class AnswerFormat {
   virtual void open(Choice& choice, std::string& out) = 0;
   virtual void part(Choice& choice, const ChoicePart& part, std::string& out) = 0;
   virtual void end(Choice& choice, std::string& out) = 0;
-  /// Behind the last end.
+  /// After the last end.
   virtual void close(std::span<const Choice> choices, const RequestTimes& times,
                      std::string& out) = 0;
   /// A whole answer.

@@ -23,7 +23,7 @@ void write_end(JsonWriter& json, const std::optional<ChoiceEnd>& end);
 void write_chat_logprobs(JsonWriter& json, const Tokenizer& tokenizer,
                          std::span<const SampledToken> tokens);
 /// Text completions: {tokens, token_logprobs, top_logprobs, text_offset}. `offset`: code points
-/// before the tokens; moves behind them.
+/// before the tokens; advanced past them.
 void write_text_logprobs(JsonWriter& json, const ApiRequest& request, const Tokenizer& tokenizer,
                          std::span<const SampledToken> tokens, std::int64_t& offset);
 

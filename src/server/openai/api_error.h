@@ -1,4 +1,4 @@
-// What a request is refused with: a status and OpenAI's error object.
+// How a request is rejected: with a status and OpenAI's error object.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ struct ApiError {
   HttpResponse response() const;
 };
 
-/// A field that is not as wanted: 400 invalid_value with Error::message()'s words.
+/// An invalid field: 400 invalid_value with Error::message()'s words.
 ApiError bad_field(std::string path, std::string wanted, std::string got, std::string hint = "");
 /// The same of an Error, whose field is the path.
 ApiError bad_field(const Error& error);

@@ -52,7 +52,8 @@ struct ApiRequest {
   bool include_usage = false;
   bool continuous_usage = false;
 
-  // Log-probabilities of the answer's tokens, and of so many of the likeliest beside each.
+  // Log-probabilities of the answer's tokens, and of so many of the most likely tokens at each
+  // position.
   bool logprobs = false;
   std::optional<std::int32_t> top_logprobs;
   bool echo = false;
@@ -75,7 +76,7 @@ struct ApiRequest {
   bool incremental = false;
   std::vector<std::string> rids;  // the client's names, echoed
 
-  std::vector<std::string> ignored;  // names of fields that nobody knows
+  std::vector<std::string> ignored;  // names of unknown fields
 };
 
 struct FieldLimits {
@@ -85,8 +86,9 @@ struct FieldLimits {
   bool strict = false;  // unknown fields are errors
 };
 
-/// A body as JSON. Errors: 400 invalid_json with line and column: text that is no JSON or no UTF-8,
-/// a name twice in one object, more than kMostLevels levels; a value that is no object.
+/// A body as JSON. Errors: 400 invalid_json with line and column: text that is not JSON or not
+/// UTF-8, a repeated name in an object, more than kMostLevels levels; a value that is not an
+/// object.
 Result<nlohmann::ordered_json, ApiError> parse_body(std::string_view body);
 
 /// Errors: 400 with the field's path: parse_body()'s, a field that is missing, mistyped, out of

@@ -39,7 +39,7 @@ Reader token_ids(std::function<void(ApiRequest&, std::vector<std::int32_t>)> set
 /// A string or a list of them.
 Reader strings(std::size_t most, std::size_t most_bytes, bool empty_ones,
                std::function<void(ApiRequest&, std::vector<std::string>)> set);
-/// Any value; nobody looks at it.
+/// Any value; it is not read.
 Reader unread();
 /// Only values that ask for nothing: false, 0, "", [], {}. Others are 400 unsupported_field.
 Reader unsupported(std::string why);

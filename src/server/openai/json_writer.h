@@ -8,12 +8,12 @@
 namespace lathe {
 
 /// Quoted and escaped: control characters, U+2028 and U+2029 as \u, the rest as it is. Bytes that
-/// are no UTF-8 become U+FFFD.
+/// are not UTF-8 become U+FFFD.
 void append_json_string(std::string& out, std::string_view text);
 /// The shortest text that reads back to the same double; what is not finite: +-9999.0, NaN too.
 void append_json_number(std::string& out, double value);
 
-/// Writes values in order; commas are its affair. Names and values have to come in pairs.
+/// Writes values in order and adds commas. Names and values must come in pairs.
 class JsonWriter {
  public:
   JsonWriter() = default;

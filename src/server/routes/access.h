@@ -11,9 +11,9 @@
 
 namespace lathe {
 
-/// open   anybody
-/// key    who has an API key, if one is set
-/// admin  who has the admin key, if one is set; otherwise as key
+/// open   anyone
+/// key    needs an API key, if one is set
+/// admin  needs the admin key, if one is set; otherwise as key
 #define LATHE_ROUTE_AUTHS(X) X(open) X(key) X(admin)
 LATHE_ENUM(RouteAuth, LATHE_ROUTE_AUTHS)
 
@@ -29,14 +29,14 @@ struct AccessRules {
 std::optional<ApiError> check_key(const AccessRules& rules, RouteAuth auth,
                                   const HttpRequest& request);
 
-/// 403 origin_not_allowed: a page of another site, or a host name that is none of this machine's,
-/// which is how a page gets at a local server.
+/// 403 origin_not_allowed: a page of another site, or a host name that is not this machine's, which
+/// is how a foreign page reaches a local server.
 std::optional<ApiError> check_origin(const AccessRules& rules, const HttpRequest& request);
 
-/// What a page of an allowed origin has to be told; empty for others.
+/// The headers that a page of an allowed origin needs; empty for others.
 std::vector<HttpHeader> cors_headers(const AccessRules& rules, const HttpRequest& request);
 
-/// Takes the same time wherever the texts differ.
+/// Takes the same time wherever the texts differ, so keys cannot be guessed byte by byte.
 bool equal_in_constant_time(std::string_view a, std::string_view b);
 
 bool is_loopback(std::string_view host);

@@ -96,7 +96,7 @@ void wrong_method(const ServerRoute& route, const HttpRequest& request, Reply& r
   reply.send(std::move(response));
 }
 
-// What a page of an allowed origin asks before it asks.
+// Answers the preflight request of a page of an allowed origin.
 bool answer_preflight(const AccessRules& access, const ServerRoute& route,
                       const HttpRequest& request, Reply& reply) {
   if (request.method != "OPTIONS" || cors_headers(access, request).empty()) return false;

@@ -38,7 +38,7 @@ bool route_takes(const ServerRoute& route, std::string_view method);
 /// The first of its paths.
 std::string_view route_name(const ServerRoute& route);
 
-/// Sends the request on, or refuses it: 404, 405, 401, 503 while loading.
+/// Passes the request on, or rejects it: 404, 405, 401, 503 while loading.
 void dispatch(Service& service, const AccessRules& access, HttpRequest request,
               std::shared_ptr<Reply> reply);
 

@@ -132,7 +132,7 @@ Result<std::string, ApiError> chat_prompt(const ApiRequest& request, const Json&
   auto text = chat.chat_template.render(variables_of(request, defaults, chat, std::move(messages)));
   if (!text) return ApiError{400, "template_error", text.error().message(), "messages"};
   if (!request.continue_final_message) return std::move(*text);
-  // What the template writes behind the message is cut off.
+  // What the template writes after the message is cut off.
   const std::size_t at = text->rfind(last);
   if (at == std::string::npos) {
     return bad_field("continue_final_message", "a template that shows the last message as it is",

@@ -17,7 +17,7 @@
 namespace lathe {
 
 struct ServedModel {
-  /// `tokenizer` and `chat` outlive it. The runtime is looked at and not kept.
+  /// `tokenizer` and `chat` outlive it. The runtime is read and not kept.
   ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer, const ChatTemplateFile* its_chat,
               const ServerOptions& options);
 

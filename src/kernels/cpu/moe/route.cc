@@ -11,7 +11,7 @@ namespace {
 constexpr float kTaken = -std::numeric_limits<float>::infinity();
 
 // Index of the highest of n values, ties to the lower one. Where all are -inf or NaN it is the
-// first that `taken` does not name.
+// first that is not in `taken`.
 std::int32_t highest(const float* values, std::int32_t n, const std::uint8_t* taken) {
   std::int32_t best = -1;
   float most = kTaken;
