@@ -16,9 +16,9 @@
 namespace lathe {
 namespace {
 
-// Lines whose parts a task folds: enough that taking the task is not felt, few enough that the
-// lines of one decode row keep several threads at work.
-constexpr std::int64_t kJoinLines = 4;
+// M rows whose parts a task folds: enough that the cost of a task disappears, few enough that the M
+// rows of one decode row keep several threads busy.
+constexpr std::int64_t kJoinMRows = 4;
 
 // Carves floats out of a buffer.
 struct Carver {
@@ -29,14 +29,14 @@ struct Carver {
     return p;
   }
   LatentState state(const LatentPlan& plan) {
-    float* out = take(plan.lines * plan.out_stride);
-    return {out, reinterpret_cast<SoftState*>(take(2 * latent_padded(plan.lines)))};
+    float* out = take(plan.m_rows * plan.out_stride);
+    return {out, reinterpret_cast<SoftState*>(take(2 * latent_padded(plan.m_rows)))};
   }
 };
 
-void clear(const LatentState& s, std::int64_t lines, std::int64_t out_stride) {
-  std::fill_n(s.out, lines * out_stride, 0.0f);
-  std::fill_n(s.softmax, lines, SoftState());
+void clear(const LatentState& s, std::int64_t m_rows, std::int64_t out_stride) {
+  std::fill_n(s.out, m_rows * out_stride, 0.0f);
+  std::fill_n(s.softmax, m_rows, SoftState());
 }
 
 // One call. Every method writes only what belongs to its task or to its worker.
@@ -46,15 +46,15 @@ class Call {
       : args_(args),
         plan_(plan),
         scratch_(scratch),
-        units_(plan.unit_list(scratch)),
+        work_tiles_(plan.work_tile_list(scratch)),
         tasks_(plan.task_list(scratch)) {}
 
   void run() const {
     run_tasks(args_.execution, plan_.tasks, [&](std::int64_t i, int worker) { attend(i, worker); });
     if (!plan_.parts_apart) return;
-    const std::int64_t groups = ceil_div(plan_.lines, kJoinLines);
-    run_tasks(args_.execution, plan_.units * groups, [&](std::int64_t i, int) {
-      join_parts(units_[static_cast<std::size_t>(i / groups)], i % groups * kJoinLines);
+    const std::int64_t groups = ceil_div(plan_.m_rows, kJoinMRows);
+    run_tasks(args_.execution, plan_.work_tiles * groups, [&](std::int64_t i, int) {
+      join_parts(work_tiles_[static_cast<std::size_t>(i / groups)], i % groups * kJoinMRows);
     });
   }
 
@@ -67,7 +67,7 @@ class Call {
     float* rescale;
     std::int32_t* visible;
     LatentState part;   // of the part under way, but for a total's first
-    LatentState total;  // of a unit whose parts one task takes
+    LatentState total;  // of a work tile whose parts one task takes
     LatentState state;  // where keys go
     struct {
       std::int32_t part;
@@ -78,11 +78,11 @@ class Call {
   Worker worker(int number) const {
     std::byte* bytes = scratch_ + plan_.workers_at + number * plan_.worker_bytes;
     Carver carver{reinterpret_cast<float*>(bytes)};
-    const std::int64_t small = latent_padded(plan_.lines);
+    const std::int64_t small = latent_padded(plan_.m_rows);
     Worker w;
-    w.q = carver.take(plan_.lines * plan_.width);
+    w.q = carver.take(plan_.m_rows * plan_.width);
     w.keys = carver.take(kLatentTile * plan_.key_stride);
-    w.scores = carver.take(plan_.lines * kLatentTile);
+    w.scores = carver.take(plan_.m_rows * kLatentTile);
     w.rescale = carver.take(small);
     w.visible = reinterpret_cast<std::int32_t*>(carver.take(small));
     w.part = carver.state(plan_);
@@ -97,49 +97,51 @@ class Call {
 
   void attend(std::int64_t number, int worker_number) const {
     const LatentTask& task = tasks_[static_cast<std::size_t>(number)];
-    const LatentUnit& unit = units_[static_cast<std::size_t>(task.unit)];
+    const LatentWorkTile& work_tile = work_tiles_[static_cast<std::size_t>(task.work_tile)];
     Worker w = worker(worker_number);
-    pack_q(unit, w);
+    pack_q(work_tile, w);
     if (task.part >= 0) {
-      const LatentState part = part_state(unit.first_part + task.part);
-      return add_parts(unit, task.part, task.part + 1, part, true, w);
+      const LatentState part = part_state(work_tile.first_part + task.part);
+      return add_parts(work_tile, task.part, task.part + 1, part, true, w);
     }
-    const LatentState total = plan_.run == nullptr ? w.total : run_state(unit);
-    add_parts(unit, 0, unit.parts, total, plan_.run == nullptr || plan_.run->first == 0, w);
-    if (plan_.run == nullptr || plan_.run->last) write(unit, total);
+    const LatentState total = plan_.run == nullptr ? w.total : run_state(work_tile);
+    add_parts(work_tile, 0, work_tile.parts, total, plan_.run == nullptr || plan_.run->first == 0,
+              w);
+    if (plan_.run == nullptr || plan_.run->last) write(work_tile, total);
   }
 
-  // A unit's lines lie one after the other: several rows make a unit only with all their heads.
-  LatentState run_state(const LatentUnit& unit) const {
-    const std::int64_t line = unit.row * args_.problem.heads + unit.head;
-    return {plan_.run->out + line * plan_.out_stride, plan_.run->softmax + line};
+  // A work tile's M rows are contiguous: several rows make a work tile only with all their heads.
+  LatentState run_state(const LatentWorkTile& work_tile) const {
+    const std::int64_t m_row = work_tile.row * args_.problem.heads + work_tile.head;
+    return {plan_.run->out + m_row * plan_.out_stride, plan_.run->softmax + m_row};
   }
 
-  // The parts of kJoinLines lines of a unit.
-  void join_parts(const LatentUnit& unit, std::int64_t first) const {
-    const std::int64_t last = std::min(unit.lines(), first + kJoinLines);
-    if (unit.parts == 1 || first >= last) return;
-    const LatentState total = part_state(unit.first_part);
-    const LatentState into = from_line(total, first);
-    for (std::int32_t part = 1; part < unit.parts; ++part) {
-      latent_fold(from_line(part_state(unit.first_part + part), first), into, last - first,
+  // The parts of kJoinMRows M rows of a work tile.
+  void join_parts(const LatentWorkTile& work_tile, std::int64_t first) const {
+    const std::int64_t last = std::min(work_tile.m_rows(), first + kJoinMRows);
+    if (work_tile.parts == 1 || first >= last) return;
+    const LatentState total = part_state(work_tile.first_part);
+    const LatentState into = from_m_row(total, first);
+    for (std::int32_t part = 1; part < work_tile.parts; ++part) {
+      latent_fold(from_m_row(part_state(work_tile.first_part + part), first), into, last - first,
                   plan_.out_stride);
     }
-    write(unit, total, first, last);
+    write(work_tile, total, first, last);
   }
 
-  LatentState from_line(const LatentState& state, std::int64_t line) const {
-    return {state.out + line * plan_.out_stride, state.softmax + line};
+  LatentState from_m_row(const LatentState& state, std::int64_t m_row) const {
+    return {state.out + m_row * plan_.out_stride, state.softmax + m_row};
   }
 
-  void pack_q(const LatentUnit& unit, const Worker& w) const {
+  void pack_q(const LatentWorkTile& work_tile, const Worker& w) const {
     const std::int64_t dim = args_.problem.qk_dim();
     const auto scale = static_cast<float>(double{args_.problem.scale} * double{args_.q_scale} *
                                           std::numbers::log2e);
     float* to = w.q;
-    for (std::int32_t r = 0; r < unit.rows; ++r) {
-      for (std::int32_t h = unit.head; h < unit.head + unit.heads; ++h, to += plan_.width) {
-        load_row(args_.q, unit.row + r, h * dim, dim, scale, to);
+    for (std::int32_t r = 0; r < work_tile.rows; ++r) {
+      for (std::int32_t h = work_tile.head; h < work_tile.head + work_tile.heads;
+           ++h, to += plan_.width) {
+        load_row(args_.q, work_tile.row + r, h * dim, dim, scale, to);
         std::fill(to + dim, to + plan_.width, 0.0f);
       }
     }
@@ -152,68 +154,68 @@ class Call {
 
   // The keys of parts first .. last - 1 into `total`. What it holds matters where it is not empty;
   // where it is, the first part needs no state of its own.
-  void add_parts(const LatentUnit& unit, std::int32_t first, std::int32_t last,
+  void add_parts(const LatentWorkTile& work_tile, std::int32_t first, std::int32_t last,
                  const LatentState& total, bool empty, Worker& w) const {
     w.at = {first, plan_.part_begin(first + 1)};
     w.state = empty ? total : w.part;
-    clear(w.state, unit.lines(), plan_.out_stride);
+    clear(w.state, work_tile.m_rows(), plan_.out_stride);
     const std::int64_t begin = plan_.part_begin(first);
-    const std::int64_t end = std::min(unit.keys, plan_.part_begin(last));
-    shares_keys(args_) ? add_positions(unit, begin, end, total, w)
-                       : add_row(unit, begin, end, total, w);
-    fold_part(unit, total, w);
+    const std::int64_t end = std::min(work_tile.keys, plan_.part_begin(last));
+    shares_keys(args_) ? add_positions(work_tile, begin, end, total, w)
+                       : add_row(work_tile, begin, end, total, w);
+    fold_part(work_tile, total, w);
   }
 
-  void fold_part(const LatentUnit& unit, const LatentState& total, const Worker& w) const {
-    if (w.state.out != total.out) latent_fold(w.state, total, unit.lines(), plan_.out_stride);
+  void fold_part(const LatentWorkTile& work_tile, const LatentState& total, const Worker& w) const {
+    if (w.state.out != total.out) latent_fold(w.state, total, work_tile.m_rows(), plan_.out_stride);
   }
 
   // Before the tile of key `key`: parts begin with a tile.
-  void maybe_next_part(const LatentUnit& unit, std::int64_t key, const LatentState& total,
+  void maybe_next_part(const LatentWorkTile& work_tile, std::int64_t key, const LatentState& total,
                        Worker& w) const {
     if (key < w.at.end) return;
-    fold_part(unit, total, w);
+    fold_part(work_tile, total, w);
     w.at = {w.at.part + 1, plan_.part_begin(w.at.part + 2)};
     w.state = w.part;
-    clear(w.state, unit.lines(), plan_.out_stride);
+    clear(w.state, work_tile.m_rows(), plan_.out_stride);
   }
 
-  // Both keep the next tile's keys at hand, so that their bytes are on the way while this one's are
-  // computed with.
-  void add_positions(const LatentUnit& unit, std::int64_t begin, std::int64_t end,
+  // Both know the next tile's keys, so that they are prefetched while this one is computed.
+  void add_positions(const LatentWorkTile& work_tile, std::int64_t begin, std::int64_t end,
                      const LatentState& total, Worker& w) const {
     PositionKeys tiles[2];
-    tiles[0].fill(args_.main, unit.request, begin, end);
+    tiles[0].fill(args_.main, work_tile.request, begin, end);
     int now = 0;
     for (std::int64_t first = begin; first < end; first += kLatentTile, now ^= 1) {
-      maybe_next_part(unit, first, total, w);
+      maybe_next_part(work_tile, first, total, w);
       const PositionKeys& tile = tiles[now];
       PositionKeys& next = tiles[now ^ 1];
-      next.fill(args_.main, unit.request, first + kLatentTile, end);
-      std::int64_t line = 0;
-      for (std::int32_t r = 0; r < unit.rows; ++r) {
+      next.fill(args_.main, work_tile.request, first + kLatentTile, end);
+      std::int64_t m_row = 0;
+      for (std::int32_t r = 0; r < work_tile.rows; ++r) {
         const std::int64_t limit =
-            std::clamp<std::int64_t>(unit.position + r + 1 - first, 0, kLatentTile);
-        std::fill_n(w.visible + line, unit.heads, tile.before[static_cast<std::size_t>(limit)]);
-        line += unit.heads;
+            std::clamp<std::int64_t>(work_tile.position + r + 1 - first, 0, kLatentTile);
+        std::fill_n(w.visible + m_row, work_tile.heads,
+                    tile.before[static_cast<std::size_t>(limit)]);
+        m_row += work_tile.heads;
       }
-      add_tile(unit, tile.keys, next.keys, w);
+      add_tile(work_tile, tile.keys, next.keys, w);
     }
   }
 
-  void add_row(const LatentUnit& unit, std::int64_t begin, std::int64_t end,
+  void add_row(const LatentWorkTile& work_tile, std::int64_t begin, std::int64_t end,
                const LatentState& total, Worker& w) const {
-    RowKeys row(args_, unit.row, unit.request, unit.position);
+    RowKeys row(args_, work_tile.row, work_tile.request, work_tile.position);
     row.skip(begin);
     LatentKeys tiles[2];
     int now = 0;
     row.fill(tiles[0], std::min(end - begin, kLatentTile));
     for (std::int64_t first = begin; tiles[now].count > 0; now ^= 1) {
-      maybe_next_part(unit, first, total, w);
+      maybe_next_part(work_tile, first, total, w);
       first += tiles[now].count;
       row.fill(tiles[now ^ 1], std::min(end - first, kLatentTile));
-      std::fill_n(w.visible, unit.heads, static_cast<std::int32_t>(tiles[now].count));
-      add_tile(unit, tiles[now], tiles[now ^ 1], w);
+      std::fill_n(w.visible, work_tile.heads, static_cast<std::int32_t>(tiles[now].count));
+      add_tile(work_tile, tiles[now], tiles[now ^ 1], w);
     }
   }
 
@@ -234,7 +236,7 @@ class Call {
     return source.pool->layout.plane_bytes(0);
   }
 
-  void add_tile(const LatentUnit& unit, const LatentKeys& keys, const LatentKeys& next,
+  void add_tile(const LatentWorkTile& work_tile, const LatentKeys& keys, const LatentKeys& next,
                 const Worker& w) const {
     if (keys.count == 0) return;
     decode(args_.main, keys.main(), w.keys);
@@ -251,7 +253,7 @@ class Call {
     job.keys = w.keys;
     job.width = plan_.width;
     job.key_stride = plan_.key_stride;
-    job.lines = unit.lines();
+    job.m_rows = work_tile.m_rows();
     job.visible = w.visible;
     job.scores = w.scores;
     job.rescale = w.rescale;
@@ -278,21 +280,21 @@ class Call {
     }
   }
 
-  void write(const LatentUnit& unit, const LatentState& state) const {
-    write(unit, state, 0, unit.lines());
+  void write(const LatentWorkTile& work_tile, const LatentState& state) const {
+    write(work_tile, state, 0, work_tile.m_rows());
   }
 
-  // Lines first .. last - 1 of a unit.
-  void write(const LatentUnit& unit, const LatentState& state, std::int64_t first,
+  // M rows first .. last - 1 of a work tile.
+  void write(const LatentWorkTile& work_tile, const LatentState& state, std::int64_t first,
              std::int64_t last) const {
     const std::int64_t v_dim = args_.problem.v_dim();
-    for (std::int64_t line = first; line < last; ++line) {
-      const std::int64_t row = unit.row + line / unit.heads;
-      const std::int64_t h = unit.head + line % unit.heads;
+    for (std::int64_t m_row = first; m_row < last; ++m_row) {
+      const std::int64_t row = work_tile.row + m_row / work_tile.heads;
+      const std::int64_t h = work_tile.head + m_row % work_tile.heads;
       const float* sink = args_.problem.sink ? &args_.sink[static_cast<std::size_t>(h)] : nullptr;
-      const SoftState& softmax = state.softmax[line];
+      const SoftState& softmax = state.softmax[m_row];
       const Finished done = finish_softmax(softmax.max, softmax.sum, sink, 1);
-      store_output(args_.out, row, h * v_dim, v_dim, state.out + line * plan_.out_stride, done);
+      store_output(args_.out, row, h * v_dim, v_dim, state.out + m_row * plan_.out_stride, done);
       store_lse(args_.lse, row, h, done.lse);
     }
   }
@@ -300,7 +302,7 @@ class Call {
   const AttendArgs& args_;
   const LatentPlan& plan_;
   std::byte* scratch_;
-  std::span<const LatentUnit> units_;
+  std::span<const LatentWorkTile> work_tiles_;
   std::span<const LatentTask> tasks_;
 };
 

@@ -14,8 +14,8 @@ namespace lathe {
 /// prompt is cut into chunks. Where decoding is exact in bf16 (scales that are powers of two), rows
 /// gathered as bf16 give the bits that their pool gives.
 ///
-/// Scratch for each worker about 4 * (lines * (qk_dim + 2 v_dim + 64) + 64 * qk_dim) bytes with up
-/// to 64 lines (rows x heads), and the states of parts that are tasks, up to kLatentPartBytes
+/// Scratch: about 4 * (m_rows * (qk_dim + 2 v_dim + 64) + 64 * qk_dim) bytes per worker with up to
+/// 64 M rows (rows x heads), and the states of parts that are tasks, up to kLatentPartBytes
 /// (latent_plan.h); nothing else is allocated.
 ///
 /// Errors: check_latent_args (attn/check_args.h); a per-tensor scale outside 2^-126 to 2^126. On an

@@ -6,7 +6,7 @@
 namespace lathe {
 
 /// check_latent_args, and that the scales are within the codecs' bounds, so that decoding cannot
-/// fail half way.
+/// fail halfway.
 Result<void> check_cpu_latent_args(const AttendArgs& args);
 
 }  // namespace lathe

@@ -41,7 +41,7 @@ std::int64_t room_of(std::int64_t n) {
   return whole_lines(n * static_cast<std::int64_t>(sizeof(T)));
 }
 
-// Arrays one after the other in memory whose size was summed up by room_of().
+// Consecutive arrays in memory whose size was added up by room_of().
 class Arrays {
  public:
   explicit Arrays(std::byte* memory) : at_(memory) {}
@@ -133,7 +133,7 @@ class Gatherer {
         const PageId page = page_of(r, number);
         if (page.is_hole()) continue;
         table[at((r - g.first) * g.width + number)] = PageId(next);
-        // Only the tokens that the request has: what lies behind them may be anything.
+        // Only the request's tokens: what lies after them may be anything.
         const std::int32_t tokens = std::min(page_size, needed(r) - key);
         for (std::int32_t i = 0; i < tokens; ++i) {
           slots[at(std::int64_t{next} * page_size + i)] = slot_of(page, page_size, i);

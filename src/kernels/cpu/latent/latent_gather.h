@@ -1,4 +1,4 @@
-// Kind `gather` on the CPU, whole: copy the rows that a batch needs to bf16, then attend there.
+// Kind `gather` on the CPU: copies the rows that a batch needs to bf16, then attends there.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace lathe {
 /// row is exact for every layout whose scales are powers of two; with execution.batch_invariant the
 /// bits are then those of cpu_attend_latent.
 ///
-/// Beside the workspace a call takes index lists from execution.scratch, 8 to 16 bytes for a
+/// Besides the workspace a call takes index lists from execution.scratch, 8 to 16 bytes for a
 /// gathered row, and, for a request in runs, the states of as many of its rows as `state_bytes`
 /// hold, one at least; more rows gather the keys again.
 ///

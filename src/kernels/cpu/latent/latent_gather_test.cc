@@ -71,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LatentGather, ::testing::ValuesIn(kLatentKinds
                          [](const auto& test) { return std::string(name(test.param)); });
 
 // Requests of up to 3.4 runs of the smallest workspace, with pages that are missing and pages that
-// end between runs; a sink, and more heads than a unit takes.
+// end between runs; a sink, and more heads than a work tile takes.
 TEST(LatentGather, RequestsLargerThanTheWorkspaceGoOnFromRunToRun) {
   for (const int heads : {3, 70}) {
     for (const int page : {16, 48}) {

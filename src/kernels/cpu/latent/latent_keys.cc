@@ -8,7 +8,7 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-// A hole where the page is none of the pool. Tested before a slot is made of it: the product of a
+// A hole where the page is not in the pool. Tested before a slot is made of it: the product of a
 // wild page id would overflow.
 std::int32_t slot_at(const KeySource& source, std::int64_t request, std::int64_t position) {
   const ConstPoolView& pool = *source.pool;
@@ -44,7 +44,7 @@ void PositionKeys::fill(const KeySource& source, std::int64_t request, std::int6
   const PageId* table = source.page_table.data() + request * source.table_width;
   std::int32_t count = 0;
   std::int64_t i = 0;
-  // A page at a time: divisions are dear.
+  // A page at a time: divisions are expensive.
   while (i < kLatentTile && first + i < end) {
     const std::int64_t number = (first + i) / pool.page_size;
     const PageId page = table[number];

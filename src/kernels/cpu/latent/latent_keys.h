@@ -40,7 +40,7 @@ struct PositionKeys {
   void fill(const KeySource& source, std::int64_t request, std::int64_t first, std::int64_t end);
 };
 
-/// The keys of one row, one after the other.
+/// The keys of one row, in order.
 class RowKeys {
  public:
   RowKeys(const AttendArgs& args, std::int64_t row, std::int64_t request, std::int64_t position);

@@ -1,9 +1,9 @@
 // The arithmetic of latent attention on the CPU, dispatched at run time to the best SIMD target.
 //
-// "Lines" are the (query row, head) pairs that see the same keys: line = row * heads + head. Their
+// M rows are the (query row, head) pairs that see the same keys: m_row = row * heads + head. Their
 // scores against a tile of keys, and the weighted sum of its values, are two small matrix products.
-// Every line's numbers are accumulated over the keys one after the other, whatever other lines
-// share the tile, so its bits do not depend on them.
+// Every M row is accumulated over the keys in order, whatever other M rows share the tile, so its
+// bits do not depend on them.
 #pragma once
 
 #include <cstdint>
@@ -21,28 +21,29 @@ constexpr std::int64_t latent_padded(std::int64_t floats) {
   return (floats + kLatentPad - 1) / kLatentPad * kLatentPad;
 }
 
-/// Lines of a softmax that is not finished: out is the sum of 2^(score - max) * value. No key yet:
+/// M rows of an unfinished softmax: out is the sum of 2^(score - max) * value. No key yet:
 /// the softmax is empty and out 0.
 struct LatentState {
-  float* out = nullptr;          // [lines, out_stride]
-  SoftState* softmax = nullptr;  // [lines]
+  float* out = nullptr;          // [m_rows, out_stride]
+  SoftState* softmax = nullptr;  // [m_rows]
 };
 
 struct LatentTileJob {
   const float* q =
-      nullptr;  // [lines, width], scaled to powers of two, zero beyond a row's elements
+      nullptr;  // [m_rows, width], scaled to powers of two, zero beyond a row's elements
   const float* keys = nullptr;  // [kLatentTile, key_stride], as q; rows past the last visible one
                                 // are never used
   std::int64_t width = 0;       // padded
   std::int64_t key_stride = 0;  // floats
-  std::int64_t lines = 0;
-  const std::int32_t* visible = nullptr;  // [lines] how many of the tile's first keys a line sees
-  float* scores = nullptr;                // [lines, kLatentTile] scratch
-  float* rescale = nullptr;               // [lines] scratch
+  std::int64_t m_rows = 0;
+  const std::int32_t* visible =
+      nullptr;               // [m_rows] how many of the tile's first keys an M row sees
+  float* scores = nullptr;   // [m_rows, kLatentTile] scratch
+  float* rescale = nullptr;  // [m_rows] scratch
   LatentState state;
   std::int64_t out_stride = 0;  // the padded value width; at most width
 
-  LinesAhead* ahead = nullptr;   // of the next tile, asked for while this one is computed
+  LinesAhead* ahead = nullptr;   // of the next tile, prefetched while this one is computed
   std::int64_t ahead_lines = 0;  // how many there are
 };
 
@@ -50,7 +51,7 @@ struct LatentTileJob {
 void latent_add_tile(const LatentTileJob& job);
 
 /// into = the softmax over both states' keys; a state without keys changes no bit of the other.
-void latent_fold(const LatentState& from, const LatentState& into, std::int64_t lines,
+void latent_fold(const LatentState& from, const LatentState& into, std::int64_t m_rows,
                  std::int64_t out_stride);
 
 /// Name of the SIMD target in use ("AVX3_ZEN4"), for reports.

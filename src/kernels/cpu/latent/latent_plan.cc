@@ -11,9 +11,9 @@
 namespace lathe {
 namespace {
 
-// Lines that share a decoded tile. 64 of them bury the decoding under arithmetic, and their q,
+// M rows that share a decoded tile. 64 of them bury the decoding under arithmetic, and their q,
 // outputs and a tile of keys (all f32) fit the second-level cache.
-constexpr std::int64_t kMaxLines = 64;
+constexpr std::int64_t kMaxMRows = 64;
 constexpr std::int64_t kTasksPerThread = 4;  // leaves the pool something to balance
 constexpr std::int64_t kLeastPart = 256;     // keys; below, folding costs more than it brings
 
@@ -23,30 +23,30 @@ constexpr std::int64_t kShortCount = std::ssize(kShortParts);
 static_assert(kLatentTile == 64 && kLeastPart % kLatentTile == 0 &&
               kLatentFoldKeys % kLatentTile == 0);
 
-// Calls f(unit) for every unit of the call, its parts not filled in.
+// Calls f for every work tile of the call, its parts not filled in.
 template <class F>
-void for_units(const AttendArgs& args, const LatentRun* run, F f) {
+void for_work_tiles(const AttendArgs& args, const LatentRun* run, F f) {
   const std::int64_t heads = args.problem.heads;
-  const std::int64_t groups = ceil_div(heads, kMaxLines);
+  const std::int64_t groups = ceil_div(heads, kMaxMRows);
   const std::int64_t group_heads = ceil_div(heads, groups);
   const bool shared = shares_keys(args);
-  const std::int64_t block = shared ? std::max<std::int64_t>(1, kMaxLines / group_heads) : 1;
+  const std::int64_t block = shared ? std::max<std::int64_t>(1, kMaxMRows / group_heads) : 1;
   for (std::size_t r = 0; r < args.kv_lens.size(); ++r) {
     const std::int64_t begin = args.q_indptr[r];
     const std::int64_t end = args.q_indptr[r + 1];
     for (std::int64_t row = begin; row < end; row += block) {
-      LatentUnit unit;
-      unit.request = static_cast<std::int64_t>(r);
-      unit.row = row;
-      unit.rows = static_cast<std::int32_t>(std::min(block, end - row));
-      unit.position = args.kv_lens[r] - (end - row) - (run == nullptr ? 0 : run->first);
-      unit.keys = shared ? std::max<std::int64_t>(0, unit.position + unit.rows)
-                         : RowKeys(args, row, unit.request, unit.position).bound();
-      if (run != nullptr) unit.keys = std::min(unit.keys, run->keys);
+      LatentWorkTile work_tile;
+      work_tile.request = static_cast<std::int64_t>(r);
+      work_tile.row = row;
+      work_tile.rows = static_cast<std::int32_t>(std::min(block, end - row));
+      work_tile.position = args.kv_lens[r] - (end - row) - (run == nullptr ? 0 : run->first);
+      work_tile.keys = shared ? std::max<std::int64_t>(0, work_tile.position + work_tile.rows)
+                              : RowKeys(args, row, work_tile.request, work_tile.position).bound();
+      if (run != nullptr) work_tile.keys = std::min(work_tile.keys, run->keys);
       for (std::int64_t h = 0; h < heads; h += group_heads) {
-        unit.head = static_cast<std::int32_t>(h);
-        unit.heads = static_cast<std::int32_t>(std::min(group_heads, heads - h));
-        f(unit);
+        work_tile.head = static_cast<std::int32_t>(h);
+        work_tile.heads = static_cast<std::int32_t>(std::min(group_heads, heads - h));
+        f(work_tile);
       }
     }
   }
@@ -75,16 +75,16 @@ LatentPlan::LatentPlan(const AttendArgs& args, const LatentRun* the_run)
       run(the_run) {
   std::int64_t keys = 0;
   std::int64_t longest = 0;
-  for_units(args, run, [&](const LatentUnit& unit) {
-    ++units;
-    keys += unit.keys;
-    longest = std::max(longest, unit.keys);
-    lines = std::max(lines, unit.lines());
+  for_work_tiles(args, run, [&](const LatentWorkTile& work_tile) {
+    ++work_tiles;
+    keys += work_tile.keys;
+    longest = std::max(longest, work_tile.keys);
+    m_rows = std::max(m_rows, work_tile.m_rows());
   });
 
   const std::int64_t wanted = workers * kTasksPerThread;
   const std::int64_t share = ceil_div(keys, wanted);
-  // Else there are units enough, and none of them keeps the others waiting.
+  // Otherwise there are enough work tiles, and none keeps the others waiting.
   const bool uneven = workers > 1 && longest > share;
   if (!args.execution.batch_invariant && run == nullptr) {
     cuts.even = uneven ? std::max(kLeastPart, ceil_div(share, kLatentTile) * kLatentTile)
@@ -92,22 +92,22 @@ LatentPlan::LatentPlan(const AttendArgs& args, const LatentRun* the_run)
   }
 
   std::int64_t all_parts = 0;
-  for_units(args, run, [&](const LatentUnit& unit) {
-    const std::int64_t n = parts_of(unit.keys);
+  for_work_tiles(args, run, [&](const LatentWorkTile& work_tile) {
+    const std::int64_t n = parts_of(work_tile.keys);
     all_parts += n;
     if (n > 1) parts += n;
   });
-  // The units of a run fold into states that are there already.
+  // The work tiles of a run fold into states that already exist.
   parts_apart =
       run == nullptr && uneven && parts > 0 && parts * state_floats() * 4 <= kLatentPartBytes;
   if (!parts_apart) parts = 0;
-  tasks = parts_apart ? all_parts : units;
+  tasks = parts_apart ? all_parts : work_tiles;
 
-  tasks_at = whole_lines(units * static_cast<std::int64_t>(sizeof(LatentUnit)));
+  tasks_at = whole_lines(work_tiles * static_cast<std::int64_t>(sizeof(LatentWorkTile)));
   parts_at = tasks_at + whole_lines(tasks * static_cast<std::int64_t>(sizeof(LatentTask)));
   workers_at = parts_at + parts * state_floats() * 4;
-  const std::int64_t small = latent_padded(lines);
-  const std::int64_t floats = lines * width + kLatentTile * key_stride + lines * kLatentTile +
+  const std::int64_t small = latent_padded(m_rows);
+  const std::int64_t floats = m_rows * width + kLatentTile * key_stride + m_rows * kLatentTile +
                               2 * small + 2 * state_floats();
   // A page more, or the workers' buffers would lie at equal places of the caches' sets.
   worker_bytes = whole_lines(floats * 4) + 4096 + 64;
@@ -125,38 +125,38 @@ std::int64_t LatentPlan::part_begin(std::int64_t part) const {
 }
 
 std::int64_t LatentPlan::state_floats() const {
-  return lines * out_stride + 2 * latent_padded(lines);
+  return m_rows * out_stride + 2 * latent_padded(m_rows);
 }
 
 void LatentPlan::fill(const AttendArgs& args, std::byte* scratch) const {
-  auto* unit_at = reinterpret_cast<LatentUnit*>(scratch);
+  auto* work_tile_at = reinterpret_cast<LatentWorkTile*>(scratch);
   auto* task_at = reinterpret_cast<LatentTask*>(scratch + tasks_at);
   std::int32_t number = 0;
   std::int64_t part_at = 0;
-  for_units(args, run, [&](LatentUnit unit) {
-    unit.parts = static_cast<std::int32_t>(parts_of(unit.keys));
-    if (parts_apart && unit.parts > 1) {
-      unit.first_part = part_at;
-      part_at += unit.parts;
+  for_work_tiles(args, run, [&](LatentWorkTile work_tile) {
+    work_tile.parts = static_cast<std::int32_t>(parts_of(work_tile.keys));
+    if (parts_apart && work_tile.parts > 1) {
+      work_tile.first_part = part_at;
+      part_at += work_tile.parts;
     }
-    *unit_at++ = unit;
-    const std::int32_t apart = parts_apart ? unit.parts : 1;
+    *work_tile_at++ = work_tile;
+    const std::int32_t apart = parts_apart ? work_tile.parts : 1;
     for (std::int32_t p = 0; p < apart; ++p) {
       const std::int64_t keys =
-          apart == 1 ? unit.keys : std::min(part_begin(p + 1), unit.keys) - part_begin(p);
-      *task_at++ = {number, apart == 1 ? -1 : p, keys * unit.lines()};
+          apart == 1 ? work_tile.keys : std::min(part_begin(p + 1), work_tile.keys) - part_begin(p);
+      *task_at++ = {number, apart == 1 ? -1 : p, keys * work_tile.m_rows()};
     }
     ++number;
   });
   LatentTask* first = reinterpret_cast<LatentTask*>(scratch + tasks_at);
   std::sort(first, task_at, [](const LatentTask& a, const LatentTask& b) {
     if (a.cost != b.cost) return a.cost > b.cost;
-    return a.unit != b.unit ? a.unit < b.unit : a.part < b.part;
+    return a.work_tile != b.work_tile ? a.work_tile < b.work_tile : a.part < b.part;
   });
 }
 
-std::span<const LatentUnit> LatentPlan::unit_list(const std::byte* scratch) const {
-  return {reinterpret_cast<const LatentUnit*>(scratch), static_cast<std::size_t>(units)};
+std::span<const LatentWorkTile> LatentPlan::work_tile_list(const std::byte* scratch) const {
+  return {reinterpret_cast<const LatentWorkTile*>(scratch), static_cast<std::size_t>(work_tiles)};
 }
 
 std::span<const LatentTask> LatentPlan::task_list(const std::byte* scratch) const {

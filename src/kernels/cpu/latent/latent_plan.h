@@ -1,11 +1,11 @@
 // How a call of latent attention is cut into tasks, and where in scratch each one works.
 //
-// A unit is a set of lines (query row, head) that see the same keys: some rows of a request that
-// share its page table, or one row with its own list; with many heads, some of its heads. A unit's
-// keys are cut into parts at places counted from its request's first key, so that a row's parts do
-// not depend on the rows beside it. Either a task takes all parts of a unit and folds them as it
-// goes, or each part is a task of its own and the unit's parts are folded afterwards in the same
-// order: the bits are equal.
+// A work tile is a set of M rows (query row, head) that see the same keys: some rows of a request
+// that share its page table, or one row with its own list; with many heads, some of its heads. A
+// work tile's keys are cut into parts at places counted from its request's first key, so that a
+// row's parts do not depend on the rows beside it. Either a task takes all parts of a work tile and
+// folds them as it goes, or each part is a task of its own and the work tile's parts are folded
+// afterwards in the same order: the bits are equal.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace lathe {
 inline constexpr std::int64_t kLatentPartBytes = std::int64_t{256} << 20;
 
 /// Where bits must not depend on the batch, states are folded at multiples of this many keys, and
-/// before the first one at the places of LatentCuts too.
+/// before the first one also at the cuts of LatentCuts.
 inline constexpr std::int64_t kLatentFoldKeys = 1024;
 
 /// The keys at which parts begin: multiples of `even`, or, with 0, fixed places: 0, 256, 512 and
@@ -36,7 +36,8 @@ struct LatentCuts {
 };
 
 /// A run of a request's keys, whose pool and page table hold nothing else: page table entry 0 is
-/// the page of key `first`. The states of all rows live outside the call and go on from run to run.
+/// the page of key `first`. The states of all rows live outside the call and continue from run to
+/// run.
 struct LatentRun {
   std::int64_t first = 0;        // a multiple of kLatentFoldKeys
   std::int64_t keys = 0;         // the same, unless the run is the last
@@ -45,7 +46,7 @@ struct LatentRun {
   bool last = false;             // write out and lse
 };
 
-struct LatentUnit {
+struct LatentWorkTile {
   std::int64_t request = 0;
   std::int64_t row = 0;  // first row of q
   std::int32_t rows = 0;
@@ -56,11 +57,11 @@ struct LatentUnit {
   std::int64_t first_part = 0;  // in the buffer of parts, where parts are tasks
   std::int32_t parts = 0;
 
-  std::int64_t lines() const { return std::int64_t{rows} * heads; }
+  std::int64_t m_rows() const { return std::int64_t{rows} * heads; }
 };
 
 struct LatentTask {
-  std::int32_t unit = 0;
+  std::int32_t work_tile = 0;
   std::int32_t part = 0;  // -1: all of them
   std::int64_t cost = 0;
 };
@@ -70,16 +71,16 @@ struct LatentPlan {
   std::int64_t width = 0;       // padded floats of a q row
   std::int64_t key_stride = 0;  // floats
   std::int64_t out_stride = 0;  // padded floats of an output row
-  std::int64_t units = 0;
+  std::int64_t work_tiles = 0;
   std::int64_t tasks = 0;
-  std::int64_t lines = 0;    // of the largest unit
+  std::int64_t m_rows = 0;   // of the largest work tile
   LatentCuts cuts;           // multiples of the tile
   bool parts_apart = false;  // parts are tasks
   std::int64_t parts = 0;    // states in the buffer of parts
   std::int64_t workers = 1;
 
   // Scratch: byte offsets.
-  std::int64_t tasks_at = 0;    // units lie at 0
+  std::int64_t tasks_at = 0;    // work tiles lie at 0
   std::int64_t parts_at = 0;    // [parts] states
   std::int64_t workers_at = 0;  // [workers] x worker_bytes
   std::int64_t worker_bytes = 0;
@@ -88,15 +89,15 @@ struct LatentPlan {
   const LatentRun* run = nullptr;  // null: all keys
 
   explicit LatentPlan(const AttendArgs& args, const LatentRun* run = nullptr);
-  /// How many parts the first `keys` keys of a unit have, at least one.
+  /// How many parts the first `keys` keys of a work tile have, at least one.
   std::int64_t parts_of(std::int64_t keys) const;
-  /// The first key of a part in its unit.
+  /// The first key of a part in its work tile.
   std::int64_t part_begin(std::int64_t part) const;
-  /// Floats of a state of `lines` lines, a multiple of kLatentPad.
+  /// Floats of a state of `m_rows` M rows, a multiple of kLatentPad.
   std::int64_t state_floats() const;
-  /// Writes the units and the tasks, longest first, into scratch of `bytes`.
+  /// Writes the work tiles and the tasks, longest first, into scratch of `bytes`.
   void fill(const AttendArgs& args, std::byte* scratch) const;
-  std::span<const LatentUnit> unit_list(const std::byte* scratch) const;
+  std::span<const LatentWorkTile> work_tile_list(const std::byte* scratch) const;
   std::span<const LatentTask> task_list(const std::byte* scratch) const;
 };
 

@@ -27,7 +27,8 @@ TEST(LatentPlan, FixedPartsDoubleUpToTheFoldLength) {
   }
 }
 
-// Every key of a unit lies in one task, whatever cuts; with a run the cuts are those of all keys.
+// Every key of a work tile lies in one task, whatever cuts; with a run the cuts are those of all
+// keys.
 TEST(LatentPlan, PartsCoverTheKeys) {
   Scene s(CacheLayout(LayoutKind::mla_bf16), 64, 4, {{1, 1}});
   ThreadPool threads(3);
@@ -42,9 +43,9 @@ TEST(LatentPlan, PartsCoverTheKeys) {
       std::int64_t cost = 0;
       for (const LatentTask& task : plan.task_list(scratch.data())) cost += task.cost;
       EXPECT_EQ(cost, std::int64_t{len} * 4);
-      const LatentUnit& unit = plan.unit_list(scratch.data())[0];
-      EXPECT_LT(plan.part_begin(unit.parts - 1), len);
-      EXPECT_GE(plan.part_begin(unit.parts), len);
+      const LatentWorkTile& work_tile = plan.work_tile_list(scratch.data())[0];
+      EXPECT_LT(plan.part_begin(work_tile.parts - 1), len);
+      EXPECT_GE(plan.part_begin(work_tile.parts), len);
     }
   }
   const LatentRun run{.first = 1024, .keys = 2048};

@@ -51,7 +51,7 @@ Capability latent(ProblemKind problem, KernelKind kind) {
 void register_cpu_latent_kernels(Registry& registry) {
   for (const ProblemKind problem :
        {ProblemKind::dense_latent, ProblemKind::sparse_latent, ProblemKind::window_compressed}) {
-    // Where estimates are equal the planner takes the first.
+    // If estimates are equal the planner takes the first.
     for (const KernelKind kind : {KernelKind::inplace, KernelKind::native, KernelKind::gather}) {
       registry.add({latent(problem, kind), cpu_attend_latent});
     }

@@ -17,12 +17,12 @@ using D = TileTag;
 using V = TileVec;
 using Du = hn::RebindToUnsigned<D>;
 
-// Lines of a register block: with 4 keys or 4 vectors of values, 16 accumulators where there are 32
-// registers, 8 where there are 16. Eight chains hide the latency of an FMA.
+// M rows of a register block: with 4 keys or 4 vectors of values, 16 accumulators where there are
+// 32 registers, 8 where there are 16. Eight chains hide the latency of an FMA.
 #if HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON
-constexpr int kLines = 4;
+constexpr int kMRows = 4;
 #else
-constexpr int kLines = 2;
+constexpr int kMRows = 2;
 #endif
 constexpr int kAcross = 4;
 
@@ -57,7 +57,7 @@ HWY_INLINE void store_sums(D d, const V (&x)[kAcross], float* to) {
 }
 #endif
 
-// Scores of kRows lines against kAcross keys.
+// Scores of kRows M rows against kAcross keys.
 template <int kRows>
 HWY_INLINE void score_block(const float* HWY_RESTRICT q, const float* HWY_RESTRICT keys,
                             std::int64_t width, std::int64_t key_stride,
@@ -79,67 +79,67 @@ HWY_INLINE void score_block(const float* HWY_RESTRICT q, const float* HWY_RESTRI
 }
 
 template <int kRows>
-HWY_INLINE void score_keys(const LatentTileJob& job, std::int64_t line, std::int64_t begin,
+HWY_INLINE void score_keys(const LatentTileJob& job, std::int64_t m_row, std::int64_t begin,
                            std::int64_t end, std::int64_t lines_a_step) {
   for (std::int64_t k = begin; k < end; k += kAcross) {
     for (std::int64_t i = 0; i < lines_a_step; ++i) job.ahead->step();
-    score_block<kRows>(job.q + line * job.width, job.keys + k * job.key_stride, job.width,
-                       job.key_stride, job.scores + line * kLatentTile + k);
+    score_block<kRows>(job.q + m_row * job.width, job.keys + k * job.key_stride, job.width,
+                       job.key_stride, job.scores + m_row * kLatentTile + k);
   }
 }
 
-HWY_INLINE std::int64_t most_visible(const LatentTileJob& job, std::int64_t line,
-                                     std::int64_t lines) {
+HWY_INLINE std::int64_t most_visible(const LatentTileJob& job, std::int64_t m_row,
+                                     std::int64_t m_rows) {
   std::int64_t most = 0;
-  for (std::int64_t i = line; i < line + lines; ++i) {
+  for (std::int64_t i = m_row; i < m_row + m_rows; ++i) {
     most = job.visible[i] > most ? job.visible[i] : most;
   }
   return most;
 }
 
-// The widest block that `left` lines fill.
-HWY_INLINE int block_of(std::int64_t left) { return left >= kLines ? kLines : left >= 2 ? 2 : 1; }
+// The widest block that `left` M rows fill.
+HWY_INLINE int block_of(std::int64_t left) { return left >= kMRows ? kMRows : left >= 2 ? 2 : 1; }
 
-// Eight keys stay in the first-level cache while all lines pass.
+// Eight keys stay in the first-level cache while all M rows pass.
 void score_tile(const LatentTileJob& job) {
   constexpr std::int64_t kResident = 8;
-  const std::int64_t steps = (job.lines + kLines - 1) / kLines * (kLatentTile / kAcross);
+  const std::int64_t steps = (job.m_rows + kMRows - 1) / kMRows * (kLatentTile / kAcross);
   const std::int64_t ahead = (job.ahead_lines + steps - 1) / steps;
   for (std::int64_t k = 0; k < kLatentTile; k += kResident) {
-    for (std::int64_t line = 0; line < job.lines;) {
-      const int block = block_of(job.lines - line);
-      const std::int64_t most = most_visible(job, line, block);
+    for (std::int64_t m_row = 0; m_row < job.m_rows;) {
+      const int block = block_of(job.m_rows - m_row);
+      const std::int64_t most = most_visible(job, m_row, block);
       const std::int64_t end = most < k + kResident ? most : k + kResident;
-      if (block == kLines) {
-        score_keys<kLines>(job, line, k, end, ahead);
+      if (block == kMRows) {
+        score_keys<kMRows>(job, m_row, k, end, ahead);
       } else if (block == 2) {
-        score_keys<2>(job, line, k, end, ahead);
+        score_keys<2>(job, m_row, k, end, ahead);
       } else {
-        score_keys<1>(job, line, k, end, ahead);
+        score_keys<1>(job, m_row, k, end, ahead);
       }
-      line += block;
+      m_row += block;
     }
   }
 }
 
 // ---------------------------------------------------------------- values
 
-// out = out * rescale + P * values, for kRows lines and kVecs vectors of the values.
+// out = out * rescale + P * values, for kRows M rows and kVecs vectors of the values.
 template <int kRows, int kVecs>
-HWY_INLINE void value_block(const LatentTileJob& job, std::int64_t line, std::int64_t column) {
+HWY_INLINE void value_block(const LatentTileJob& job, std::int64_t m_row, std::int64_t column) {
   const D d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const float* HWY_RESTRICT probs = job.scores + line * kLatentTile;
+  const float* HWY_RESTRICT probs = job.scores + m_row * kLatentTile;
   const float* HWY_RESTRICT values = job.keys + column;
-  float* HWY_RESTRICT out = job.state.out + line * job.out_stride + column;
+  float* HWY_RESTRICT out = job.state.out + m_row * job.out_stride + column;
   V acc[kRows][kVecs];
   for (int r = 0; r < kRows; ++r) {
-    const V rescale = hn::Set(d, job.rescale[line + r]);
+    const V rescale = hn::Set(d, job.rescale[m_row + r]);
     for (int c = 0; c < kVecs; ++c) {
       acc[r][c] = hn::Mul(hn::LoadU(d, out + r * job.out_stride + c * lanes), rescale);
     }
   }
-  const std::int64_t n = job.visible[line];
+  const std::int64_t n = job.visible[m_row];
   for (std::int64_t k = 0; k < n; ++k) {
     V value[kVecs];
     for (int c = 0; c < kVecs; ++c) value[c] = hn::LoadU(d, values + c * lanes);
@@ -156,38 +156,38 @@ HWY_INLINE void value_block(const LatentTileJob& job, std::int64_t line, std::in
   }
 }
 
-// How many lines from `line` on see as many keys as it does, up to kLines.
-HWY_INLINE std::int64_t equally_visible(const LatentTileJob& job, std::int64_t line) {
+// How many M rows from `m_row` on see as many keys as it does, up to kMRows.
+HWY_INLINE std::int64_t equally_visible(const LatentTileJob& job, std::int64_t m_row) {
   std::int64_t n = 1;
-  while (n < kLines && line + n < job.lines && job.visible[line + n] == job.visible[line]) ++n;
+  while (n < kMRows && m_row + n < job.m_rows && job.visible[m_row + n] == job.visible[m_row]) ++n;
   return n;
 }
 
-// A column of kVecs vectors stays in the first-level cache while all lines pass. Lines that see
+// A column of kVecs vectors stays in the first-level cache while all M rows pass. M rows that see
 // different keys are never blocked: 0 * NaN from a key that one of them must not see is NaN.
 template <int kVecs>
 HWY_INLINE void value_column(const LatentTileJob& job, std::int64_t column) {
-  for (std::int64_t line = 0; line < job.lines;) {
-    const int block = block_of(equally_visible(job, line));
-    if (job.visible[line] == 0) {
-    } else if (block == kLines) {
-      value_block<kLines, kVecs>(job, line, column);
+  for (std::int64_t m_row = 0; m_row < job.m_rows;) {
+    const int block = block_of(equally_visible(job, m_row));
+    if (job.visible[m_row] == 0) {
+    } else if (block == kMRows) {
+      value_block<kMRows, kVecs>(job, m_row, column);
     } else if (block == 2) {
-      value_block<2, kVecs>(job, line, column);
+      value_block<2, kVecs>(job, m_row, column);
     } else {
-      value_block<1, kVecs>(job, line, column);
+      value_block<1, kVecs>(job, m_row, column);
     }
-    line += block;
+    m_row += block;
   }
 }
 
 void add_tile(const LatentTileJob& job) {
   score_tile(job);
-  for (std::int64_t line = 0; line < job.lines; ++line) {
-    if (job.visible[line] == 0) continue;
-    job.rescale[line] =
-        softmax_step(job.scores + line * kLatentTile, 0,
-                     static_cast<std::size_t>(job.visible[line]), nullptr, job.state.softmax[line]);
+  for (std::int64_t m_row = 0; m_row < job.m_rows; ++m_row) {
+    if (job.visible[m_row] == 0) continue;
+    job.rescale[m_row] = softmax_step(job.scores + m_row * kLatentTile, 0,
+                                      static_cast<std::size_t>(job.visible[m_row]), nullptr,
+                                      job.state.softmax[m_row]);
   }
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(D()));
   std::int64_t column = 0;
@@ -197,11 +197,11 @@ void add_tile(const LatentTileJob& job) {
   for (; column < job.out_stride; column += lanes) value_column<1>(job, column);
 }
 
-void fold(const LatentState& from, const LatentState& into, std::int64_t lines,
+void fold(const LatentState& from, const LatentState& into, std::int64_t m_rows,
           std::int64_t out_stride) {
-  for (std::int64_t line = 0; line < lines; ++line) {
-    fold_state(into.softmax[line], into.out + line * out_stride, from.softmax[line],
-               from.out + line * out_stride, static_cast<std::size_t>(out_stride));
+  for (std::int64_t m_row = 0; m_row < m_rows; ++m_row) {
+    fold_state(into.softmax[m_row], into.out + m_row * out_stride, from.softmax[m_row],
+               from.out + m_row * out_stride, static_cast<std::size_t>(out_stride));
   }
 }
 
@@ -220,9 +220,9 @@ HWY_EXPORT(fold);
 HWY_EXPORT(target_name);
 
 void latent_add_tile(const LatentTileJob& job) { HWY_DYNAMIC_DISPATCH(add_tile)(job); }
-void latent_fold(const LatentState& from, const LatentState& into, std::int64_t lines,
+void latent_fold(const LatentState& from, const LatentState& into, std::int64_t m_rows,
                  std::int64_t out_stride) {
-  HWY_DYNAMIC_DISPATCH(fold)(from, into, lines, out_stride);
+  HWY_DYNAMIC_DISPATCH(fold)(from, into, m_rows, out_stride);
 }
 const char* latent_simd_target() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
 
