@@ -14,12 +14,12 @@ struct LogitBias {
 };
 
 /// How a request's tokens are chosen and when its answer ends. Neutral values leave the model's
-/// distribution as it is. Samplers read what stands up to logit_bias, and logprobs.
+/// distribution as it is. Samplers read the fields up to logit_bias, and logprobs.
 struct SamplingParams {
-  float temperature = 1;    // 0: the likeliest token (greedy)
-  std::int32_t top_k = -1;  // the k likeliest tokens; -1: all
-  float top_p = 1;          // the fewest likeliest tokens whose probability reaches top_p
-  float min_p = 0;          // tokens at least min_p times as likely as the likeliest
+  float temperature = 1;    // 0: the most likely token (greedy)
+  std::int32_t top_k = -1;  // the k most likely tokens; -1: all
+  float top_p = 1;          // the fewest most likely tokens whose probability reaches top_p
+  float min_p = 0;          // tokens at least min_p times as likely as the most likely one
   // Without one the engine derives it from its own seed and the request's number.
   std::optional<std::uint64_t> seed;
 
@@ -34,7 +34,7 @@ struct SamplingParams {
   std::optional<std::int32_t> max_tokens;
   std::int32_t min_tokens = 0;  // no stop token before the answer has this many
 
-  // Log-probabilities of each token and of the n likeliest; unset: none.
+  // Log-probabilities of each token and of the n most likely; unset: none.
   std::optional<std::int32_t> logprobs;
 };
 
@@ -46,7 +46,7 @@ struct TokenLogprob {
 struct SampledToken {
   std::int32_t token = 0;
   std::optional<double> logprob;  // with params.logprobs
-  std::vector<TokenLogprob> top;  // [params.logprobs] likeliest first
+  std::vector<TokenLogprob> top;  // [params.logprobs] most likely first
 };
 
 /// One row.

@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kChunkRows = 16;
 constexpr std::int64_t kWorthThreads = 1 << 15;  // elements
 
-/// body(first, count) -> Result<void> for chunks of rows; the first error that came.
+/// body(first, count) -> Result<void> for chunks of rows; returns the first error.
 template <class Body>
 Result<void> for_chunks(const Execution& execution, std::int64_t rows, std::int64_t elements,
                         Body&& body) {

@@ -1,4 +1,4 @@
-// A loop over rows that are computed apart.
+// A parallel loop over independent rows.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace lathe {
 
-/// body(row) for every row: on the calling thread alone where rows x elements are few, for a
+/// body(row) for every row: on the calling thread alone where rows x elements are few, because a
 /// parallel region costs microseconds.
 template <class Body>
 void for_rows(const Execution& execution, std::int64_t rows, std::int64_t elements, Body&& body) {

@@ -71,7 +71,8 @@ Result<void> ref_attend_ragged(const AttendArgs& args) {
   Expanded expanded;
   for (const RowPlace& place : row_places(args)) {
     if (place.request != expanded_request) {
-      // The keys of every row of a request are a prefix of its last key's, so one expansion does.
+      // The keys of every row of a request are a prefix of the last row's, so one expansion serves
+      // all.
       const std::int64_t last = args.kv_lens[static_cast<std::size_t>(place.request)] - 1;
       const RowPlace end{place.row, place.request, last};
       std::vector<double> latents;

@@ -1,4 +1,4 @@
-// Products with weights in double precision: what the devices' matmuls are held to.
+// Products with weights in double precision: the oracle of the devices' matmuls.
 #pragma once
 
 #include <cstdint>

@@ -42,7 +42,7 @@ Doubles scores_of(const Router& router, const float* logits) {
   return s;
 }
 
-// Takes the groups that do not stay out of the choice.
+// Drops all but the best groups from the choice.
 void keep_groups(const Router& router, Doubles& choice) {
   const auto size = static_cast<std::size_t>(router.experts / router.groups);
   Doubles best;

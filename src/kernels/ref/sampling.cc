@@ -61,7 +61,7 @@ std::vector<double> weights_of(const std::vector<double>& x, double temperature)
   return out;
 }
 
-// Steps 4 to 6: the tokens that are left, likeliest first.
+// Steps 4 to 6: the tokens that are left, most likely first.
 Ids kept(const std::vector<double>& weights, const SamplingParams& p) {
   Ids ranks;
   for (std::int32_t t = 0; t < std::ssize(weights); ++t) {

@@ -1,4 +1,4 @@
-// Sampling on the reference device, one step of the rule (ops/sampling.h) after the other.
+// Sampling on the reference device, step by step as the rule (ops/sampling.h) states it.
 #pragma once
 
 #include <optional>

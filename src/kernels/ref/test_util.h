@@ -123,7 +123,7 @@ class TestPool {
     fill_with(slot,
               [&](DType dtype, std::byte* at) { return put(dtype, at, normal(rng), byte(rng)); });
   }
-  /// A token that nobody may read.
+  /// A token that must not be read.
   void poison(Slot slot) {
     for (int i = 0; i < view_.layout.part_count(); ++i) {
       const Part& part = view_.layout.part(i);

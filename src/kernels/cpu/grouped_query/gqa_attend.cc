@@ -97,7 +97,7 @@ Result<void> cpu_attend_gqa(const AttendArgs& args) {
   const std::int64_t sum_bytes = whole_lines(partials * p.v_head_dim * 4);
   const std::int64_t growths = scratch.growths();
   std::byte* memory = scratch.take(plan_bytes + state_bytes + sum_bytes + threads * worker_bytes);
-  if (scratch.growths() != growths) {  // the blocks went with the old bytes
+  if (scratch.growths() != growths) {  // the blocks were freed with the old bytes
     blocks = reinterpret_cast<GqaBlock*>(memory);
     plan = plan_gqa(args, threads, blocks);
   }

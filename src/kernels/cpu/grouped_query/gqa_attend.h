@@ -13,7 +13,7 @@ namespace lathe {
 /// batch_invariant the partial sums meet at fixed places, and a row's bits depend neither on
 /// threads nor on the batch nor on the chunk that brings the row.
 ///
-/// Errors: check_gqa_args (attn/check_args.h); head dims that are no multiple of 16 or above
+/// Errors: check_gqa_args (attn/check_args.h); head dims that are not multiples of 16 or exceed
 /// 512. On an error nothing was written.
 Result<void> cpu_attend_gqa(const AttendArgs& args);
 

@@ -9,8 +9,8 @@ namespace lathe {
 namespace {
 
 constexpr std::int64_t kTileKeys = kTile;
-// Query rows times group that meet a tile together: it repays unpacking the tile, and scores and
-// sums stay in the second-level cache.
+// Query rows times group that meet a tile together: enough to repay unpacking the tile, few enough
+// that scores and sums stay in the second-level cache.
 constexpr std::int32_t kBlockQueries = 128;
 // Sums that a task keeps for its kv heads.
 constexpr std::int64_t kStateBytes = 128 << 10;
@@ -56,7 +56,7 @@ GqaPlan plan_gqa(const AttendArgs& args, std::int64_t threads, GqaBlock* blocks)
   for (std::size_t r = 0; r < args.kv_lens.size(); ++r) {
     const std::int32_t begin = args.q_indptr[r];
     const std::int32_t end = args.q_indptr[r + 1];
-    // Causal rows are the longer the later they are; the longest tasks belong first.
+    // Later causal rows are longer, and the longest tasks go first.
     for (std::int32_t left = end - begin; left > 0;) {
       GqaBlock& b = blocks[plan.blocks++];
       b = {};

@@ -49,16 +49,16 @@ struct IndexTopK {
 };
 
 /// The k keys of each row with the largest logits, ascending by position, in the target's unit,
-/// then -1. Ties go to the lower position; a NaN is never chosen, a -inf only for want of better. A
-/// row with lens[t] <= k gets 0 .. lens[t] - 1 and no logit is computed for it. A position that has
-/// no place in the target is -1 where it stands. Nothing of the size rows x context is held: the
-/// memory is bounded by the budget. Errors, with nothing written: as index_logits(), and
+/// then -1. Ties go to the lower position; a NaN is never chosen, a -inf only if nothing better is
+/// left. A row with lens[t] <= k gets 0 .. lens[t] - 1 and no logit is computed for it. A position
+/// that has no place in the target becomes -1 in its column. Nothing of the size rows x context is
+/// held: the memory is bounded by the budget. Errors, with nothing written: as index_logits(), and
 /// check_index_target().
 Result<void> index_top_k(const IndexTopK& args);
 
-/// The same selection from logits that are there already. logits: [rows, cols] f32; lens: [rows],
-/// each at most cols; out: [rows, k]; lengths as above. Works in 8 bytes x min(2 k + 64, longest)
-/// per thread. Errors: sizes that contradict each other, check_index_target().
+/// The same selection from existing logits. logits: [rows, cols] f32; lens: [rows], each at most
+/// cols; out: [rows, k]; lengths as above. Works in 8 bytes x min(2 k + 64, longest) per thread.
+/// Errors: sizes that contradict each other, check_index_target().
 Result<void> index_select(const RowsView& logits, std::span<const std::int32_t> lens,
                           const IndexTarget& target, std::int64_t k, std::span<std::int32_t> out,
                           std::span<std::int32_t> lengths, const Execution& execution);

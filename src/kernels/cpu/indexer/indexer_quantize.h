@@ -35,7 +35,7 @@ Result<void> index_quantize_q(const IndexQuantize& args);
 /// x <- H x * dim^-0.5 in place for each run of `dim` elements: the Sylvester-Hadamard matrix, made
 /// orthonormal. rows: [rows, n * dim] f32 or bf16 (computed in f32, rounded once). For index keys:
 /// apply_rope(), hadamard_rows(), then encode_rows() into the index pool. Errors: another dtype, a
-/// dim that is no power of two or does not divide the columns.
+/// dim that is not a power of two or does not divide the columns.
 Result<void> hadamard_rows(const MutableRowsView& rows, std::int32_t dim);
 
 }  // namespace lathe

@@ -14,7 +14,7 @@
 
 namespace lathe {
 
-/// The rank of a score, which is no NaN, at a position >= 0. -0 ranks as 0.
+/// The rank of a score, which is not NaN, at a position >= 0. -0 ranks as 0.
 inline std::uint64_t index_rank(float score, std::int32_t position) {
   // -0 + 0 is +0.
   const auto bits = std::bit_cast<std::uint32_t>(score + 0.0f);
@@ -60,7 +60,7 @@ class RunningTopK {
     std::nth_element(room_.begin(), room_.begin() + (k_ - 1), room_.begin() + count_,
                      std::greater<>());
     count_ = k_;
-    // Ranks are distinct: what comes from now on has to beat the k-th.
+    // Ranks are distinct: from here on a score has to beat the k-th.
     floor_ = room_[static_cast<std::size_t>(k_ - 1)];
     floor_score_ = rank_score(floor_);
   }

@@ -25,7 +25,7 @@ void load_index_keys(const IndexKeys& keys, const IndexRows& rows, std::int32_t 
     const PageId page =
         request < 0 ? PageId() : keys.page_table.at(request, (first + i) / pool.page_size);
     if (page.value < 0 || page.value >= pool.pages) {
-      // Bytes of nobody are not even decoded: zero keys under a NaN scale give NaN logits.
+      // Keys without a page are not decoded: zero keys under a NaN scale give NaN logits.
       std::fill_n(memory.keys + i * dim, count * dim, 0.0f);
       std::fill_n(memory.scales + i, count, std::numeric_limits<float>::quiet_NaN());
     } else {

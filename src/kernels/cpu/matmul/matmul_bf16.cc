@@ -4,7 +4,7 @@
 
 // The instructions are for functions of this file alone, behind a check of the CPU: flags for the
 // whole file would also compile inline functions of headers so, which the linker may then choose
-// for everyone. Highway 1.0.3 has no name for the dot product.
+// for all callers. Highway 1.0.3 has no name for the dot product.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define LATHE_BF16_DOT 1
 #if !defined(__clang__)
@@ -313,7 +313,7 @@ struct DirectRuns {
   const std::uint16_t* packed;  // [K blocks][groups][steps, rows, 32]
   std::int64_t first;           // row of the slice where the group begins
   std::int64_t out;             // weight row where the first run begins
-  std::int64_t runs;            // up to kOuts; where fewer, nobody reads the sums of the others
+  std::int64_t runs;            // up to kOuts; where fewer, the sums of the others are not read
   std::int64_t run;             // weight rows of each
   std::int64_t begin, end;      // of the weight rows of every run: the tiles to multiply
   std::int64_t k, k_end;        // of K, whole blocks; less than all of it only for a single tile
@@ -484,8 +484,8 @@ void few_rows(const MatmulSlice& s, std::uint16_t* packed) {
 
 // ---------------------------------------------------------------- many rows
 
-// outs rows of weights [outs, depth] at `stride`, to [steps, kPanelOuts, 32] of bf16. Rows that are
-// lacking keep what the panel held: nobody reads their sums.
+// outs rows of weights [outs, depth] at `stride`, to [steps, kPanelOuts, 32] of bf16. Missing rows
+// keep what the panel held: their sums are not read.
 template <class W>
 void make_panel(typename W::At weights, std::int64_t stride, std::int64_t outs, std::int64_t depth,
                 std::uint16_t* panel) {

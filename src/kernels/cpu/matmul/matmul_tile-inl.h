@@ -15,7 +15,7 @@
 #include "kernels/cpu/matmul/matmul_slice.h"
 #include "kernels/cpu/matmul/weight_load-inl.h"
 
-// Loops over registers have to vanish, or the arrays of vectors would live in memory.
+// Loops over registers must unroll, or the arrays of vectors would live in memory.
 #ifndef LATHE_UNROLL
 #ifdef __clang__
 #define LATHE_UNROLL _Pragma("clang loop unroll(full)")
@@ -122,7 +122,7 @@ HWY_NOINLINE void direct_tile(const DirectTile<W>& t) {
   V acc[kRows][kOuts];
   typename W::At w[kOuts];
   LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
-    // Rows that the weight lacks repeat its last one, and nobody reads their sums.
+    // Rows that the weight lacks repeat its last one, and their sums are not read.
     w[i] = t.weights + (i < t.outs ? i : t.outs - 1) * t.weight_stride;
     LATHE_UNROLL for (int r = 0; r < kRows; ++r) acc[r][i] = hn::Zero(d);
   }
@@ -229,7 +229,7 @@ HWY_INLINE void direct_rows(const DirectTile<W>& t, std::int64_t rows) {
 // ---------------------------------------------------------------- from a widened panel
 
 // outs rows of weights [outs, depth] at `stride`, to [steps, kPanelOuts, lanes]; zeros where depth
-// ends inside a vector. Rows that are lacking keep what the panel held: nobody reads their sums.
+// ends inside a vector. Missing rows keep what the panel held: their sums are not read.
 template <class W>
 HWY_NOINLINE void widen_panel(typename W::At weights, std::int64_t stride, std::int64_t outs,
                               const float* scales, std::int64_t depth, float* panel) {

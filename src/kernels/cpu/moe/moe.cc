@@ -119,7 +119,7 @@ void cpu_expert_layer(const OpsContext& ops, const ExpertLayer& op) {
   const Arena::Scope scope(*ops.tensors);
   const Arena::Scope control(*ops.control);
   const MutableRowsView logits = alloc_rows(*ops.tensors, op.x.rows, op.choice.experts);
-  // Which experts a token takes should not turn on the rounding of its activations.
+  // Which experts a token takes should not depend on the rounding of its activations.
   const Product product{op.x, op.router, logits,
                         op.router_bias.empty() ? nullptr : op.router_bias.data()};
   cpu_matmul(ops.execution, *ops.tensors, MatmulPrecision::f32, {&product, 1});

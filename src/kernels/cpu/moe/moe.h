@@ -1,5 +1,5 @@
-// The experts of a layer on the CPU: tokens sorted by the experts that they chose, and their rows
-// on the way there and back. Arguments as in ops/moe.h.
+// The experts of a layer on the CPU: tokens sorted by the experts that they chose, and the gather
+// and scatter of their rows. Arguments as in ops/moe.h.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ void cpu_gather_rows(const Execution& execution, const RowsView& x, const Expert
 void cpu_scatter_rows(const Execution& execution, const RowsView& y, std::span<const float> weights,
                       const ExpertOrder& order, std::int64_t first, const MutableRowsView& out);
 
-/// The experts that are chosen already. ids, weights: [T, top_k].
+/// Runs the experts that were chosen. ids, weights: [T, top_k].
 void cpu_expert_ffn(const OpsContext& ops, const ExpertLayer& op, std::span<const std::int32_t> ids,
                     std::span<const float> weights);
 void cpu_expert_layer(const OpsContext& ops, const ExpertLayer& op);

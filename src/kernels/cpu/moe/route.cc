@@ -60,7 +60,7 @@ void clear(std::uint8_t* taken, std::int32_t n) {
   for (std::int32_t i = 0; i < n; ++i) taken[i] = 0;
 }
 
-// The choice of experts in groups that do not stay becomes -inf.
+// The choice of experts in dropped groups becomes -inf.
 void keep_groups(const Router& router, const RouteMemory& m) {
   const std::int32_t size = router.experts / router.groups;
   clear(m.taken, router.experts);

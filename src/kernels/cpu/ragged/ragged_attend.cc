@@ -38,7 +38,7 @@ std::int64_t list_pieces(const AttendArgs& args, std::int32_t most, RaggedRows* 
   for (std::size_t r = 0; r < args.kv_lens.size(); ++r) {
     const std::int32_t begin = args.q_indptr[r];
     const std::int32_t end = args.q_indptr[r + 1];
-    // The last rows see most keys; the longest tasks belong first.
+    // The last rows see most keys, and the longest tasks go first.
     for (std::int32_t left = end - begin; left > 0; ++count) {
       const std::int32_t rows = std::min(left, most);
       left -= rows;

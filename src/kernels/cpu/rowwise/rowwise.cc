@@ -158,7 +158,7 @@ HWY_INLINE void activate_row(const Activation& how, const float* gate, const flo
   });
 }
 
-// `up` null: gate has both by turns.
+// `up` null: gate has both, interleaved.
 void gated_row(const Activation& how, const float* gate, const float* up, std::int64_t n,
                float* out) {
   switch (how.kind) {

@@ -116,7 +116,7 @@ class Row {
     const double log_sum =
         double{most} + log_of_positive(sum_kept(memory_.values, padded(), Cut()));
     out.logprob = double{x[static_cast<std::size_t>(out.token)]} - log_sum;
-    // A heap of the n likeliest so far, the last of them on top.
+    // A heap of the n most likely so far, the least likely on top.
     Candidate* heap = memory_.select.candidates;
     const auto n = *params_.logprobs;
     std::int32_t held = 0;

@@ -19,7 +19,7 @@
 #include "kernels/cpu/tile/tile_softmax-inl.h"  // TileTag
 #include "kernels/cpu/tile/tile_types.h"
 
-// Loops over registers have to vanish, or the arrays of vectors would live in memory.
+// Loops over registers must unroll, or the arrays of vectors would live in memory.
 #ifndef LATHE_UNROLL
 #ifdef __clang__
 #define LATHE_UNROLL _Pragma("clang loop unroll(full)")

@@ -7,7 +7,7 @@
 namespace lathe {
 
 /// Keys of a tile: four vectors of AVX-512. Tiles start at multiples of it, counted from a
-/// request's key 0, whatever rows or chunk ask: the order of accumulation hangs on nothing else.
+/// request's key 0, whatever the rows or chunk: the order of accumulation depends on nothing else.
 inline constexpr std::size_t kTile = 64;
 
 /// A softmax under way, in powers of two: sum = sum_i 2^(s_i - max). Empty: max = -inf, sum = 0.
@@ -22,9 +22,9 @@ struct RowRange {
   std::int32_t end;
 };
 
-/// Lines that the next tile reads, asked for one at a time between the steps of computing this
-/// one. In bursts they would fill the miss buffers, and computing would wait for memory and then
-/// memory for computing.
+/// Cache lines of the next tile, prefetched one at a time between the steps of computing this one.
+/// In bursts they would fill the miss buffers, and arithmetic and memory would wait for each other
+/// in turn.
 class LinesAhead {
  public:
   LinesAhead() = default;
