@@ -1,3 +1,4 @@
+// Parses a Jinja template.
 #pragma once
 
 #include <string_view>

@@ -1,3 +1,4 @@
+// The indexer's logits (indexer.h): rows and keys cut into tiles over the threads.
 #include <fmt/format.h>
 
 #include <algorithm>

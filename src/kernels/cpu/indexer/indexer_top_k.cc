@@ -1,3 +1,4 @@
+// The indexer's top-k (indexer.h): rows, or parts of their keys, selected by the threads.
 #include <fmt/format.h>
 
 #include <algorithm>

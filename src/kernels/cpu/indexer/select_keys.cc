@@ -1,3 +1,4 @@
+// The indexer's choice for a step's rows: quantises the queries, then selects (indexer.h).
 #include <algorithm>
 
 #include "kernels/cpu/indexer/indexer.h"

@@ -1,3 +1,4 @@
+// Scores, softmax and weighted values of one tile of keys, per SIMD target (latent_math.h).
 #include "kernels/cpu/latent/latent_math.h"
 
 #include "kernels/cpu/simd_targets.h"

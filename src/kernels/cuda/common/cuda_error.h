@@ -23,7 +23,7 @@ struct Launch {
 /// at fault ...". Code unsupported where the machine code does not fit the device, else device.
 Result<void> launch_result(cudaError_t status, const Launch& launch);
 
-/// The same for a call of the runtime that launches nothing.
+/// The same for a runtime call that launches nothing.
 Result<void> call_result(cudaError_t status, const char* call,
                          std::source_location where = std::source_location::current());
 

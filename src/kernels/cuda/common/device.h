@@ -19,7 +19,7 @@ struct FoundDevice {
   std::string model;
 };
 
-/// Errors, one for each way in which a machine can be unfit, with what was found and what is
+/// Errors, one for each way in which a machine can be unsuitable, with what was found and what is
 /// needed: no driver, a driver older than the runtime, one that doesn't answer, no device, an
 /// ordinal beyond the devices, a device other than compute capability 9.0 (code for sm_90a runs on
 /// no other).

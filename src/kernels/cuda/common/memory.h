@@ -18,19 +18,18 @@ namespace lathe::cuda {
 /// "device memory: wanted 8589934592 bytes, got 1073741824 bytes free of 150754820096; ...".
 Error out_of_memory(std::int64_t needed, std::int64_t free, std::int64_t total);
 
-/// Bytes on the calling thread's device, at a multiple of 256, contents unspecified. 0 bytes are no
-/// memory. Errors: out_of_memory
-/// (exhausted), no device.
+/// Bytes on the calling thread's device, at a multiple of 256, contents unspecified. 0 bytes
+/// allocate nothing. Errors: out_of_memory (exhausted), no device.
 Result<OwnedBytes> allocate_device_bytes(std::int64_t bytes);
 
-/// Gives back what allocate_device_bytes() had, also while a stream is captured, whose graph must
-/// not use it. An error is none of the caller's next call.
+/// Frees what allocate_device_bytes() returned, also while a stream is captured, whose graph must
+/// not use it. An error does not surface at the caller's next call.
 void free_device_bytes(std::byte* bytes);
 
 /// Memory of the calling thread's device. Allocating cannot be captured.
 inline constexpr Memory kDeviceMemory{MemoryKind::device, allocate_device_bytes};
 
-/// Why such scratch had none of so many bytes: asks once more, as null says nothing.
+/// Why such scratch could not hold that many bytes: tries once more, because null gives no reason.
 Error no_scratch(std::int64_t bytes);
 
 /// An owned array on the device.

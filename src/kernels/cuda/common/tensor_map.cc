@@ -7,8 +7,7 @@ namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-// Asked for at run time, so that programs need no driver library to be linked; null where it has
-// none.
+// Looked up at run time, so that programs need not link the driver library; null without a driver.
 Encode find_encode() {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;

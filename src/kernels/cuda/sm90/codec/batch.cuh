@@ -1,9 +1,9 @@
-// How rows are cut into the work of warps, and where a row lies.
+// How the codecs deal rows to warps and lanes, and where a row lies.
 //
 // A block takes a few rows. Of each run of these rows a warp takes a batch: all chunks of a few
 // rows, or a part of them. Lanes that hold chunks of one row are neighbours, and a lane holds
-// chunks of no other row, so it works out alone where they lie. Warps share nothing, so none waits
-// for another.
+// chunks of one row only, so each lane computes its addresses alone. Warps share nothing, so none
+// waits for another.
 #pragma once
 
 #include "kernels/cuda/sm90/codec/chunk.cuh"
@@ -12,9 +12,8 @@ namespace lathe::cuda {
 
 __device__ __forceinline__ std::uint32_t lane_of_warp() { return threadIdx.x % 32; }
 
-// Slots and positions of rows that this many rows ahead will be asked for are brought to the cache:
-// what they refer to cannot be loaded before they are there, and memory is two waits away
-// otherwise.
+// Slots and positions are prefetched for rows this far ahead: a row cannot be loaded before its
+// slot, so without the prefetch it would wait for memory twice.
 inline constexpr std::int64_t kRowsAhead = 32768;
 
 __device__ __forceinline__ void prefetch_list(const std::int32_t* list, std::int64_t first_row,
@@ -41,8 +40,8 @@ class WarpBatches {
 };
 
 // What a lane holds of a batch: chunks chunk, chunk + step, ... of a row of the block. Lanes past
-// the end hold what the last row or chunk is, so that loads need no condition: a load under one is
-// copied when it arrives, and what comes after it waits for that. kWhole: chunks have no such end.
+// the end hold the last row or chunk again, so that loads need no condition: a conditional load is
+// copied when it arrives, and later code waits for that. kWhole: there is no such end.
 struct Hold {
   std::uint32_t row;
   std::uint32_t chunk;
@@ -72,7 +71,7 @@ __device__ __forceinline__ Address address_of(const void* p) {
 }
 
 // The record of a slot: token i's part is at page + part.start + i * part.step. A hole has the
-// place of slot 0, which may be read as well as any.
+// place of slot 0, which is safe to read.
 struct Place {
   Address page = 0;
   std::uint32_t token = 0;

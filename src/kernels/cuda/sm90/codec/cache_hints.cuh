@@ -1,11 +1,11 @@
-// Accesses with hints to the L2 cache on what to keep.
+// Loads and stores with hints to the L2 cache on what to keep.
 //
 // A scale in a plane of its own is a part of a sector (32 bytes) whose other bytes belong to other
-// rows. If slots come in no order those rows come much later, so the sector would be fetched for
-// each of them, or written in pieces. The cache keeps scales longest: they are an eighth of the
-// codes at most. Codes and rows are accessed once, and may be dropped first to the same end. What
-// is kept stays in the cache after a call, until others that are to be kept want its place. Hints,
-// which a kernel knows at compile time, says which of this gained anything where.
+// rows. If slots are unordered those rows come much later, so the sector would be fetched for each
+// of them, or written in pieces. So the cache keeps scales longest (they are at most an eighth of
+// the codes) and drops codes and rows, which are accessed once, first. Kept data stay in the cache
+// after a call until other kept data replace them. Hints, a compile-time constant, says which of
+// these gained where.
 #pragma once
 
 #include <type_traits>
@@ -18,8 +18,7 @@ template <class T>
 __device__ __forceinline__ T load_scale_bits(const RunParams& run, Address at, bool vector) {
   return run.hints.keeps_scales && vector ? load_kept<T, Keep::longest>(at) : load<T>(at, vector);
 }
-// To: Address, or another for which store_global() is there; then what is written is no memory that
-// the L2 cache holds.
+// To: Address, or another type with a store_global(), whose memory the L2 cache does not hold.
 template <class To, class T>
 __device__ __forceinline__ void store_scale_bits(const RunParams& run, To at, T v, bool vector) {
   if constexpr (std::is_same_v<To, Address>) {
@@ -40,7 +39,7 @@ __device__ __forceinline__ void store_value(const RunParams& run, To at, T v, bo
   store(at, v, vector);
 }
 
-// Eight elements of a row. f32 rows, which are seldom, go without hints.
+// Eight elements of a row. f32 rows are rare and go without hints.
 template <class T>
 __device__ __forceinline__ Raw<T> load_row(const RunParams& run, Address at, bool vector) {
   if constexpr (std::is_same_v<T, bf16>) {

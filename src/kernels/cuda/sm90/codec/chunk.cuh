@@ -1,5 +1,5 @@
 // Eight elements of a row in registers: loads, stores and conversions with the bits that
-// layout/codec.h says. Sources are compiled with --fmad=false: no product and sum melt into one.
+// layout/codec.h says. Sources are compiled with --fmad=false: no product and sum are contracted.
 #pragma once
 
 #include "base/float_formats.h"
@@ -34,7 +34,7 @@ __device__ __forceinline__ T load_bytes(Address at) {
   return out;
 }
 
-// To: Address, or another for which store_global() is there.
+// To: Address, or another type with a store_global().
 template <class To, class T>
 __device__ __forceinline__ void store_bytes(To at, T v) {
   const auto* from = reinterpret_cast<const unsigned char*>(&v);
@@ -42,8 +42,8 @@ __device__ __forceinline__ void store_bytes(To at, T v) {
 }
 
 // An access of sizeof(T) bytes, or of single bytes where the address may be no multiple of it.
-// Kernels come in two kinds: one for which `vector` is the constant true, so that the other branch
-// is gone, and one that takes everything.
+// Kernels come in two kinds: one where `vector` is the constant true, so that the other branch
+// disappears, and one for any alignment.
 template <class T>
 __device__ __forceinline__ T load(Address at, bool vector) {
   return vector ? load_global<T>(at) : load_bytes<T>(at);

@@ -70,10 +70,10 @@ Result<void> decode(const ConstPoolView& pool, std::span<const Slot> slots, Slot
   return launch_result(status, {kernel, shape_of(pool, out.rows), where});
 }
 
-// Fewer rows are as quick as they come: what they are written to fits the L2 cache.
+// Fewer rows are as fast unordered: their destination fits the L2 cache.
 constexpr std::int64_t kOrderFrom = 1 << 16;
 
-/// scratch: for the order of slots that come in none, else empty.
+/// scratch: for ordering unordered slots, else empty.
 Result<void> encode(const RowsView& rows, std::span<const Slot> slots, const PoolView& pool,
                     const TensorScales& scales, std::span<std::byte> scratch, cudaStream_t stream,
                     const std::source_location& where) {

@@ -1,10 +1,11 @@
 // The cache codecs on the GPU: layout/codec.h and layout/rope_write.h with the same views, lists
-// and bytes, all of them on the device, put on a stream.
+// and bytes, all on the device, as launches on a stream.
 //
-// What differs from the CPU follows from the lists lying on the device, where the host cannot look
-// at them without waiting:
+// The differences from the CPU follow from lists that lie on the device, which the host cannot read
+// without waiting:
 //   - a slot or position outside its range is a hole, not an error
-//   - a list holds no slot to write twice, holes apart: otherwise that slot's bytes are undefined
+//   - a list that is written to repeats no slot but holes: otherwise that slot's bytes are
+//   undefined
 // Everything else is checked before anything is launched. A launch neither waits nor allocates, so
 // it can be captured; a replay sees what the arrays hold then. Zero rows launch nothing.
 //
@@ -32,18 +33,19 @@ Result<void> encode_rows(const RowsView& rows, std::span<const Slot> slots, cons
                          const TensorScales& scales, cudaStream_t stream,
                          std::source_location where = std::source_location::current());
 
-/// encode_rows() of slots that come in no order: where rows are bf16, aligned and many, and codes
-/// have scales, tokens are listed by where in the pool their slots lie first, which takes three
-/// launches more. scratch: of order_scratch_bytes(rows) or more, at a multiple of 16 bytes; its
-/// contents don't matter.
+/// encode_rows() for unordered slots: where rows are bf16, aligned and many, and codes have scales,
+/// tokens are first ordered by the part of the pool that their slots lie in, which takes three more
+/// launches. scratch: order_scratch_bytes(rows) bytes or more, at a multiple of 16; its contents
+/// don't matter.
 Result<void> encode_scattered(const RowsView& rows, std::span<const Slot> slots,
                               const PoolView& pool, const TensorScales& scales,
                               std::span<std::byte> scratch, cudaStream_t stream,
                               std::source_location where = std::source_location::current());
-/// 8.25 bytes a row, and 2 KiB at most beside them.
+/// 8.25 bytes a row, and at most 2 KiB more.
 std::int64_t order_scratch_bytes(std::int64_t rows);
 
-/// A slot of the range that is outside the pool is an error, as on the CPU: the range is no list.
+/// A slot of the range that is outside the pool is an error, as on the CPU, because the host sees a
+/// range.
 Result<void> decode_rows(const ConstPoolView& pool, Slot first, const MutableRowsView& out,
                          const TensorScales& scales, cudaStream_t stream,
                          std::source_location where = std::source_location::current());
@@ -92,7 +94,7 @@ struct RopeTableView {
   RopePairing pairing = RopePairing::interleaved;
 };
 
-/// lathe::RopeWrite; a table of dim 0 is none. One launch for k, one for q.
+/// lathe::RopeWrite; a table of dim 0 means no rotation. One launch for k, one for q.
 struct RopeWrite {
   RowsView k;
   RowsView q = {};

@@ -6,8 +6,8 @@
 namespace lathe::cuda {
 namespace {
 
-// Of an H100 or H200. It decides how rows are cut into blocks, not what they give.
-constexpr std::int64_t kProcessors = 132;
+// SMs of an H100 or H200. They decide how rows are cut into blocks, not the results.
+constexpr std::int64_t kSms = 132;
 
 bool aligned(const void* data, std::int64_t multiple, std::initializer_list<std::int64_t> strides) {
   const auto address = reinterpret_cast<std::uintptr_t>(data);
@@ -86,7 +86,7 @@ constexpr std::int32_t kFewestRequantWarps = 2;
 
 // Rows of a block: `most`, but no more than leave two blocks for every SM.
 std::int32_t spread_rows(std::int64_t count, std::int32_t most) {
-  const std::int64_t spread = (count + 2 * kProcessors - 1) / (2 * kProcessors);
+  const std::int64_t spread = (count + 2 * kSms - 1) / (2 * kSms);
   return static_cast<std::int32_t>(std::clamp<std::int64_t>(spread, 1, most));
 }
 
@@ -100,8 +100,8 @@ void cut_rows(Params& p, std::int32_t rows, std::initializer_list<AnyCut*> cuts,
     return batches;
   };
   if (rows == 0) {
-    // The fullest batches that fit the warps of a block, of the fewest rows, as a block lasts as
-    // long as its slowest warp; but a multiprocessor has at most 32.
+    // The fullest batches that fit the warps of a block, with the fewest rows, because a block
+    // lasts as long as its slowest warp; but an SM holds at most 32 blocks.
     rows = 1;
     double best = 0;
     for (std::int32_t r = 1; r <= kMaxBlockRows && (r == 1 || all(r) <= kCodecWarps); ++r) {

@@ -1,4 +1,4 @@
-// What the codec kernels are launched with: plain values, made on the host by codec_launch.cc.
+// The parameters of the codec kernels: plain values, made on the host by codec_launch.cc.
 //
 // A row is cut into chunks of 8 elements, a thread takes a few chunks of one row, a warp a batch of
 // them that belong to one run of a few rows (batch.cuh).
@@ -96,8 +96,8 @@ constexpr bool scales_join(int rounds, int shift) {
   return rounds == 4 ? shift >= 3 : rounds == 2 && shift == 2;
 }
 
-/// Rows that eight lanes of write_index_keys_kernel take one after another, so that loads of the
-/// next are under way: as many as registers allow.
+/// Rows that eight lanes of write_index_keys_kernel take in sequence, so that the next row's loads
+/// are in flight: as many as registers allow.
 LATHE_HD constexpr int key_steps(bool interleaved) { return interleaved ? 2 : 1; }
 
 /// How the chunks of a run are dealt to warps: 2^shift neighbouring lanes hold a row, each of them

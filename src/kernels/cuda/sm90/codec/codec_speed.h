@@ -2,8 +2,8 @@
 // run.
 //
 // GB are 10^9 bytes, read plus written (lists not counted); medians of CUDA event times, operation
-// and copy in turns. Pages stand in random order, as in a pool that has been in use; "scattered"
-// ones visit every slot at random, in the list's order, or "ordered" by encode_scattered(). A
+// and copy alternating. Pages are in random order, as in a pool that has been in use; "scattered"
+// cases visit every slot at random, in the list's order, or "ordered" by encode_scattered(). A
 // latency is that of one write in a captured graph.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Slots into rows.
+// Decodes slots of pages into rows.
 #pragma once
 
 #include "base/dtype.h"
@@ -7,7 +7,7 @@
 
 namespace lathe::cuda {
 
-// The stored codes of a chunk and their scale, loaded and not yet looked at.
+// The stored codes of a chunk and their scale, loaded and not yet used.
 struct StoredChunk {
   uint4 codes;  // 16 bytes of bf16, 8 of e4m3, 4 of e2m1
   std::uint32_t
@@ -139,7 +139,7 @@ __device__ __forceinline__ void decode_run(const DecodeParams& p, const RunParam
   });
 }
 
-// Blocks on a multiprocessor, as a bound on registers. A lane has few bytes of mla_fp4 on their
+// Blocks per SM, which bounds registers. A lane has few bytes of mla_fp4 on their
 // way, so it takes more of them.
 template <class T, RunKind kFirst>
 constexpr int decode_blocks() {

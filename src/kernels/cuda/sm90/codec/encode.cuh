@@ -1,4 +1,4 @@
-// Rows into slots, or heads of rows into rows, with their rotary part rotated on the way.
+// Encodes rows into slots, or heads of rows into rows, and rotates their rotary part.
 #pragma once
 
 #include "base/dtype.h"
@@ -19,7 +19,7 @@ struct Target {
 template <bool kRope, bool kOrdered>
 __device__ __forceinline__ Target target_of(const EncodeParams& p, std::int64_t row,
                                             std::uint32_t token, const OrderEntry& entry = {}) {
-  // Both loads are on their way before either is looked at.
+  // Both loads are issued before either is used.
   const std::int32_t listed = kOrdered ? entry.slot : p.slots != nullptr ? p.slots[token] : 0;
   Target out;
   out.position = kRope && p.rope.positions != nullptr ? p.rope.positions[token] : 0;
@@ -189,8 +189,8 @@ __device__ __forceinline__ void encode_values(const RunParams& run, const TileTa
   scales.finish();
 }
 
-// The same, seldom taken, so there is one copy of it, which reads its chunks again: load(u) gives
-// them as they lie in memory.
+// The same for rare cases: not inlined, it reads its chunks again. load(u) gives them as they lie
+// in memory.
 template <RunKind kKind, int kCount, class To, class Load>
 __device__ __forceinline__ void encode_special(const RunParams& run,
                                                const TileTarget<kKind, To>& to, Load load,
@@ -308,8 +308,8 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
       row_address(p.rows, token, (run.first_chunk + hold.chunk) * (kChunk * sizeof(T))) +
       head * Address{p.head_bytes};
 
-  // Unless they are taken by slots, the rows do not depend on these, so they are on their way
-  // before any is known.
+  // Unless tokens are ordered, row addresses do not depend on slots, so rows are loaded before any
+  // slot is known.
   Raw<T> raw[kCount];
   Rotation<T> rotation[kRotate ? kCount : 1];
   int rotary[kRotate ? kCount : 1];
@@ -480,7 +480,7 @@ __device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParam
   encode_batches<T, kKind, kRope, false, kWhole, kOrdered>(p, run, first_row, rows, batches, stage);
 }
 
-// Blocks on a multiprocessor, as a bound on registers: as many as leave a kernel without spills.
+// Blocks per SM, which bounds registers: as many as leave a kernel without spills.
 template <class T, RunKind kFirst, RunKind kSecond, bool kRope, bool kWhole>
 constexpr int encode_blocks() {
   if (sizeof(T) == 4) return 1;

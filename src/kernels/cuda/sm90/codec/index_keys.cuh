@@ -1,9 +1,9 @@
 // Rotated index keys of the usual shape: 16 chunks with one scale, of which eight rotate.
 //
-// A row is 388 bytes of memory, which a copy moves in the time of a hundred instructions, and a
-// kernel for any rows and any rotation took 173: for addresses, and to find out which chunks
-// rotate. Here eight lanes hold a row, each of them a chunk that rotates and one that does not, so
-// no lane asks what its chunks are, and a warp's step is four rows.
+// A row is 388 bytes of memory, which a copy moves in the time of a hundred instructions. A kernel
+// for any rows and any rotation took 173, for addresses and to find the chunks that rotate. Here
+// eight lanes hold a row, each of them a chunk that rotates and one that does not, so no lane
+// checks its chunks, and a warp's step is four rows.
 #pragma once
 
 #include "kernels/cuda/sm90/codec/encode.cuh"
@@ -72,8 +72,7 @@ __device__ __forceinline__ void rotate_key(const KeyChunks<kInterleaved>& key, b
   }
 }
 
-// A row that holds an infinity or a NaN, or comes to: seldom, so there is one copy of it, which
-// reads the row again.
+// A row that holds or produces an infinity or a NaN: rare, so not inlined; it reads the row again.
 __device__ __forceinline__ void write_special_key(const EncodeParams& p, const RunParams& run,
                                                   const KeyLane& lane, std::int64_t row, bool has) {
   const Target target = target_of<true, false>(p, row, static_cast<std::uint32_t>(row));
@@ -111,7 +110,7 @@ __device__ __forceinline__ void write_special_key(const EncodeParams& p, const R
   }
 }
 
-// Blocks on a multiprocessor, as a bound on registers: 64 and 80. Paired halves take a chunk and
+// Blocks per SM, which bounds registers: 64 and 80. Paired halves take a chunk and
 // eight factors more.
 constexpr int key_blocks(bool interleaved) { return interleaved ? 4 : 3; }
 

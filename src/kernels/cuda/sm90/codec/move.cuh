@@ -1,4 +1,4 @@
-// Records from slots to slots, or to and from a dense list.
+// Copies records from slots to slots, or to and from a dense list.
 #pragma once
 
 #include "kernels/cuda/sm90/codec/batch.cuh"
@@ -33,8 +33,8 @@ struct Items {
   }
 };
 
-// Each lane works out where one record of the batch lies; the lane that holds an access asks for
-// it.
+// Each lane computes the address of one record of the batch; the lane that holds an access gets it
+// by a shuffle.
 template <class Access>
 __device__ __forceinline__ void move_batch(const MoveParams& p, const MovePlane& plane,
                                            std::int64_t first_row, std::uint32_t rows,

@@ -1,12 +1,12 @@
-// Tokens listed by where their slots lie.
+// Orders tokens by the part of the pool that their slots lie in.
 //
-// Where slots come in no order, what shares a sector of the pool is written at other times, so that
-// memory is asked for the sector several times. Tokens that are listed by part of the pool meet in
-// the L2 cache. Their rows are read at random then, which costs less, as rows are whole sectors.
+// With unordered slots, the tokens of one sector of the pool are written at different times, so the
+// sector goes to memory several times. Tokens ordered by part of the pool meet in the L2 cache.
+// Their rows are then read at random, which costs less because rows are whole sectors.
 //
-// Two launches, of blocks of 4096 tokens: one counts how many slots lie in each of 256 parts, one
-// puts tokens down, a block's of a part one behind the other, so that whole sectors are written.
-// The order of blocks within a part is any.
+// Two launches of blocks of 4096 tokens: one counts the slots in each of 256 parts, one writes the
+// list, a block's tokens of a part contiguously, so that whole sectors are written. The order of
+// blocks within a part is arbitrary.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
@@ -70,7 +70,7 @@ __device__ __forceinline__ std::uint32_t sum_before(std::uint32_t value, std::ui
   return before;
 }
 
-// The same grid, behind order_count_kernel.
+// The same grid, after order_count_kernel.
 static __global__ void __launch_bounds__(kOrderThreads)
     order_list_kernel(const __grid_constant__ OrderParams p) {
   __shared__ std::uint32_t counts[kOrderParts];  // of this block's tokens

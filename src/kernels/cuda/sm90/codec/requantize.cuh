@@ -1,4 +1,4 @@
-// Slots of mla_fp8 into slots of mla_fp8_block, and back.
+// Requantizes slots of mla_fp8 into slots of mla_fp8_block, and back.
 #pragma once
 
 #include "kernels/cuda/sm90/codec/decode.cuh"
@@ -43,8 +43,8 @@ struct RequantLoss {
   }
 };
 
-// One atomic per warp that has something to say. The worst error stands above the complement of its
-// row, so that of equal errors the first row is the largest word.
+// One atomic per warp with a loss to report. The worst error is above the complement of its row, so
+// that among equal errors the first row is the largest word.
 __device__ __forceinline__ void report_loss(const RequantLoss& loss, unsigned long long* report) {
   const std::uint32_t worst = warp_max(float_to_bits(loss.worst));
   if (worst != 0) {
@@ -246,7 +246,7 @@ __device__ __forceinline__ void requantize_rows(const RequantParams& p, std::int
   });
 }
 
-// Blocks on a multiprocessor, as a bound on registers: as many as leave a kernel without spills.
+// Blocks per SM, which bounds registers: as many as leave a kernel without spills.
 template <bool kToBlock, bool kReport, bool kTogether>
 constexpr int requant_blocks() {
   if (kReport && !kToBlock) return 4;

@@ -1,11 +1,11 @@
-// Slots of mla_fp8_block of the usual shape into slots of mla_fp8: four tiles of 128 elements and a
-// rope of 64.
+// Requantizes slots of mla_fp8_block of the usual shape, four tiles of 128 elements and a rope of
+// 64, into slots of mla_fp8.
 //
-// An element is decoded and encoded in 4 instructions, and it takes 5 more to see what it lost. The
-// loss is one of f32, and all rows' worst is reported, so an element whose error cannot reach what
-// was reported already need not be seen: errors are bounded by magnitudes, and a tile's largest is
-// known from f16 at half an instruction an element. Eight lanes hold a row, each of them two chunks
-// of every tile and one of the rope, so accesses are 16 bytes and a warp's step is four rows.
+// Decoding and encoding an element takes 4 instructions, and measuring its loss 5 more. Only the
+// worst loss of all rows is reported, so elements whose error cannot reach what was already
+// reported are skipped: magnitudes bound errors, and a tile's largest magnitude is found in f16 at
+// half an instruction an element. Eight lanes hold a row, each of them two chunks of every tile and
+// one of the rope, so accesses are 16 bytes and a warp's step is four rows.
 #pragma once
 
 #include "kernels/cuda/sm90/codec/requantize.cuh"
@@ -16,9 +16,9 @@ inline constexpr std::uint32_t kTileLanes = 8;  // of a row
 inline constexpr int kTiles = 4;
 
 // Below this magnitude no element's error reaches `worst`, which was already reported, and none
-// saturates; 0 where that cannot be said. With y the element over the scale: the nearest code is
-// |y| / 16 away at most, 2^-10 where codes are subnormal, and what f32 rounds is less than 2^-16 of
-// that. Elsewhere than at sane scales the latter does not hold.
+// saturates; 0 where no bound is known. With y the element over the scale: the nearest code is |y|
+// / 16 away at most, 2^-10 where codes are subnormal, and what f32 rounds is less than 2^-16 of
+// that. The latter needs a scale in the ordinary range.
 __device__ __forceinline__ float harmless_below(float worst, float scale) {
   const bool sane = scale >= 0x1p-60f && scale <= 0x1p60f;
   if (!sane || !(worst > scale * 0x1.01p-10f)) return 0;
@@ -69,9 +69,9 @@ struct TilePart {
     const uint2 b = to_raw_e4m3_numbers(v, inverse);
     return {a.x, a.y, b.x, b.y};
   }
-  // What is lost by `codes`, those of numbers. most: the largest magnitude. zero: 0 that the
-  // compiler does not know, which makes it work out the values a second time: to keep them while
-  // they are encoded takes registers that are not there.
+  // What is lost by `codes`, those of numbers. most: the largest magnitude. zero: a 0 that is
+  // opaque to the compiler, which makes it recompute the values: there are no registers to keep
+  // them while they are encoded.
   __device__ __forceinline__ void see_loss(const RunParams& dst, float scale, const uint4& codes,
                                            float most, std::uint32_t zero,
                                            RequantLoss& loss) const {
@@ -110,8 +110,8 @@ struct TileRow {
   bool writes;
 };
 
-// A lane's part of a row in which an infinity or a NaN is met: seldom, so there is one copy of it,
-// which reads its chunks again.
+// A lane's part of a row with an infinity or a NaN: rare, so not inlined; it reads its chunks
+// again.
 template <bool kReport>
 __device__ __forceinline__ void requantize_special(const RequantParams& p, const TileRow& row,
                                                    RequantLoss& loss) {
@@ -206,7 +206,7 @@ __device__ __forceinline__ RequantLoss requantize_tiles(const RequantParams& p,
 }
 
 inline constexpr int kTileThreads = kMostTileRows * kTileLanes;
-// Blocks on a multiprocessor, as a bound on registers: 64.
+// Blocks per SM, which bounds registers: 64.
 inline constexpr int kTileBlocks = 16;
 
 // Grid: ceil(count / block_rows) blocks of p.threads, eight for each row.

@@ -1,4 +1,4 @@
-// Rotation of chunks (layout/rope.h says what a pair turns into).
+// Applies RoPE to chunks of a row (layout/rope.h defines the rotation of a pair).
 #pragma once
 
 #include "kernels/cuda/sm90/codec/batch.cuh"

@@ -1,8 +1,8 @@
-// Exponent bytes of mla_fp4's tiles as words.
+// Stores the exponent bytes of mla_fp4's tiles as words.
 //
 // A tile is two lanes' chunks, so a row's scales would be 36 stores of a byte to two sectors. Lanes
-// put the bytes of neighbouring tiles together instead, and each store is a word. (Loads so are
-// slower, as all codes wait for the shuffles.)
+// put the bytes of neighbouring tiles together instead, and each store is a word. (Loading them so
+// is slower: all codes wait for the shuffles.)
 #pragma once
 
 #include "kernels/cuda/sm90/codec/batch.cuh"

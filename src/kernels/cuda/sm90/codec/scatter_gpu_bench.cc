@@ -1,6 +1,6 @@
-// scatter_gpu_bench [--repeats N] [--json]: what kernels that only move bytes reach where slots
-// come in no order, beside a device-to-device copy of as many bytes in the same run: what can be
-// expected of codecs there.
+// scatter_gpu_bench [--repeats N] [--json]: the rate of kernels that only move bytes between rows
+// and unordered slots, next to a device-to-device copy of as many bytes in the same run: an upper
+// limit for codecs there.
 //
 // A row lies in a dense array, its record and, where a layout has a plane for them, its scales at a
 // random slot of a pool. Nothing is converted: where rows and records differ in size, bytes are

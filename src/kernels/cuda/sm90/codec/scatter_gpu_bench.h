@@ -1,5 +1,5 @@
-// What scatter_gpu_bench measures: kernels that only move bytes between rows in a dense array and
-// records at slots in no order.
+// The kernels that scatter_gpu_bench measures: they only move bytes between rows in a dense array
+// and records at unordered slots.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,9 +1,8 @@
-// Records that are assembled in shared memory and written whole by bulk copies.
+// Assembles records in shared memory and writes them whole by bulk copies.
 //
-// Records of mla_fp8_block are no multiple of a sector (32 bytes), so what lanes write of them at a
-// time leaves parts of sectors at either end, and sooner or later memory gets those in pieces.
-// Written whole, a record has two ends. Those of v4_fp8 are whole sectors, which memory takes
-// better if they come together.
+// Records of mla_fp8_block are not a multiple of a sector (32 bytes), so separate stores leave
+// partial sectors at both ends of each, and memory gets those in pieces. Written whole, a record
+// has two such ends. Records of v4_fp8 are whole sectors, which memory takes faster together.
 #pragma once
 
 #include <type_traits>
@@ -13,7 +12,7 @@
 
 namespace lathe::cuda {
 
-// A byte of a record that is put together; any memory, for the compiler.
+// A generic address in a record that is assembled in shared memory.
 struct StageAddress {
   Address at;
   __device__ __forceinline__ StageAddress operator+(Address bytes) const { return {at + bytes}; }

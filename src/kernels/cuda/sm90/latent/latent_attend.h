@@ -18,12 +18,12 @@ namespace lathe::cuda {
 /// first or batches are very large; nothing waits. Once the scratch has grown to a call's size that
 /// call can be captured; a graph uses the scratch for as long as it lives.
 ///
-/// Errors: those of check_latent_shapes and check_latent_call; bounds that can't be; no scratch or
-/// one of the host; no memory. On an error nothing was written.
+/// Errors: those of check_latent_shapes and check_latent_call; impossible bounds; no scratch, or
+/// host scratch; out of memory. On an error nothing was written.
 Result<void> attend_latent_on_device(const AttendArgs& args);
 
-/// Its first half, for calls of attend_latent() with equal lengths: a schedule that is on its way
-/// on the stream, and a workspace, both in the scratch until its next take().
+/// Its first half, for calls of attend_latent() with equal lengths: a schedule that the stream
+/// fills, and a workspace, both in the scratch until its next take().
 struct LatentCall {
   LatentSchedule schedule;
   std::span<std::byte> workspace;

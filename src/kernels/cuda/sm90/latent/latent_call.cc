@@ -69,7 +69,7 @@ Result<void> check_fp8(const AttendArgs& args) {
   }
   if (!latent_fp8_page(s.pool->page_size)) {
     return unfit("main.pool.page_size",
-                 fmt::format("a power of two from {} on where q is e4m3", kLatentFp8Page),
+                 fmt::format("a power of two, at least {}, where q is e4m3", kLatentFp8Page),
                  fmt::format("{}", s.pool->page_size));
   }
   // TMA boxes need strides of 16 bytes even for a single row and a single page.

@@ -1,4 +1,4 @@
-// What a request of a step brings.
+// Reads what a request brings to a step: its keys, rows and window.
 #pragma once
 
 #include "kernels/cuda/sm90/step/lists.cuh"

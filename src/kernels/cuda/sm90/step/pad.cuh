@@ -1,4 +1,4 @@
-// Rows of requests to a dense block per request and back (attn/pad_ragged.h).
+// Copies rows of requests to a dense block per request, and back (attn/pad_ragged.h).
 #pragma once
 
 #include "kernels/cuda/sm90/step/lists.cuh"

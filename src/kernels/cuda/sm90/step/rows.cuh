@@ -177,7 +177,7 @@ static __global__ void __launch_bounds__(kScanThreads, 2)
   const int window = static_cast<int>(blockIdx.x) - p.row_blocks;
   if (window >= p.window_blocks) return fill_counts(p, q_indptr);
   if (window >= 0) return fill_windows(p, q_indptr, window);
-  // Each row reads from some other page's sector: a multiprocessor would take long for more.
+  // Each row reads from some other page's sector: an SM would take long for more.
   if (threadIdx.x >= kBlockRows) return;
   const std::int64_t step = std::int64_t{p.row_blocks} * kBlockRows;
   const std::int64_t first = std::int64_t{blockIdx.x} * kBlockRows + threadIdx.x;

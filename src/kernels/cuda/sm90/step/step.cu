@@ -1,4 +1,4 @@
-// The step's kernels and their launches.
+// Instantiates and launches the kernels that build a step's metadata.
 #include "kernels/cuda/common/early_launch.h"
 #include "kernels/cuda/sm90/step/gather.cuh"
 #include "kernels/cuda/sm90/step/lists.cuh"

@@ -3,11 +3,11 @@
 // to the device, and the same results.
 //
 // As with the codecs, the host cannot look at what lies on the device. Counts are checked before
-// anything is launched; what the CPU would refuse by its contents is no key here: a page, position,
-// request or range that is not one becomes a hole, and what exceeds the room is counted and not
-// stored. Nothing waits or allocates; a captured call replays over other contents. Whoever needs
-// fewer rows or requests than a capture has room for fills up with lengths of 0 and -1. Launches
-// may begin early behind whatever is ahead of them on the stream; they wait for its end.
+// anything is launched; contents that the CPU would reject are no key here: an invalid page,
+// position, request or range becomes a hole, and what exceeds the capacity is counted and not
+// stored. Nothing waits or allocates; a captured call replays over other contents. A batch with
+// fewer rows or requests than a capture has room for is padded with lengths of 0 and -1. Launches
+// may begin before the previous one on the stream ends; they wait for its end.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// What the step kernels are launched with: plain values. All pointers are to the device.
+// The parameters of the step kernels: plain values. All pointers are to the device.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Queries of an M block as TMA boxes of q.
+// Loads the queries of an M block as TMA boxes of q.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/load/load_tile.cuh"

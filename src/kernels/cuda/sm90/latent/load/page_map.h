@@ -1,4 +1,4 @@
-// The TMA boxes of pages of bf16 keys.
+// Makes the tensor map by which TMA copies boxes of bf16 pages.
 #pragma once
 
 #include "kernels/cuda/common/tensor_map.h"

@@ -1,4 +1,4 @@
-// The TMA boxes of q and of out.
+// Makes the tensor maps by which TMA loads boxes of q and stores boxes of out.
 #pragma once
 
 #include "kernels/cuda/common/tensor_map.h"

@@ -1,4 +1,4 @@
-// The parts of a cached row.
+// The formats of a cached row: how many fp8 and bf16 tiles it has, and where its scales are.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"

@@ -45,7 +45,7 @@ struct LatentM64Shared {
   std::uint32_t ready;      // [2] barriers: a tile's P and row maxes are ready
   std::uint32_t row_maxes;  // [2][64] f32
   std::uint32_t row_sums;   // [2][64] f32
-  std::uint32_t info;       // two work items' info, by turns
+  std::uint32_t info;       // two work items' info, alternating
 
   __device__ explicit LatentM64Shared(std::uint32_t base) {
     smem.q = base;

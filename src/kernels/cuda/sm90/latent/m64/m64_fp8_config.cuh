@@ -72,7 +72,7 @@ struct M64Fp8Shared {
   /// Barriers: the epilogue's inputs are ready, and have been read.
   __device__ std::uint32_t outputs_full() const { return small(160); }
   __device__ std::uint32_t outputs_empty() const { return small(168); }
-  __device__ std::uint32_t info() const { return small(176); }  // two work items, by turns
+  __device__ std::uint32_t info() const { return small(176); }  // two work items, alternating
   __device__ std::uint32_t other_info() const { return small(176 + LatentWorkInfo::kBytes); }
   __device__ std::uint32_t row_maxes() const { return small(256); }  // [64] f32, log2
   /// The row sums of P, then the factor of an M row's outputs. [64] f32

@@ -1,4 +1,4 @@
-// Outputs of an M block as TMA boxes of out.
+// Stores the outputs of an M block as TMA boxes of out.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/latent_params.h"

@@ -1,3 +1,4 @@
+// native: launches an instance, 64 M rows per block or 8, 16 or 32 with A and B swapped.
 #include "kernels/cuda/common/shared_limit.h"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"

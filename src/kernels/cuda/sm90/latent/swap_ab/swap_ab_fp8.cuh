@@ -75,7 +75,7 @@ struct SwapAbFp8Shared {
   __device__ std::uint32_t scales(unsigned n) const {
     return q + N::kScalesAt + N::Ring::buffer(n) * LatentRows<Format>::kScaleBytes;
   }
-  __device__ std::uint32_t info() const {  // two work items, by turns
+  __device__ std::uint32_t info() const {  // two work items, alternating
     return small(N::kColumnsAt - 2 * static_cast<int>(LatentWorkInfo::kBytes));
   }
   __device__ std::uint32_t other_info() const { return info() + LatentWorkInfo::kBytes; }
