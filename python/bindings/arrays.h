@@ -26,7 +26,7 @@ inline constexpr int kHost = -1;
 /// memory.
 class Array {
  public:
-  /// Errors: TypeError for what is no array; LatheError for an array that lies elsewhere, or a
+  /// Errors: TypeError for what is not an array; LatheError for an array that lies elsewhere, or a
   /// read-only one where it is to be written.
   Array(std::string argument, nb::handle object, bool writable = false, int place = kHost);
 
@@ -57,8 +57,8 @@ class Array {
 RowsView rows_view(const Array& array, bool codes = false);
 MutableRowsView mutable_rows_view(const Array& array);
 
-/// uint8 or float8 of rank 1 (pages one after another) or 2 ([pages, stride in bytes]).
-/// Errors: a page size out of range, bytes that are no whole pages, pages that are too short.
+/// uint8 or float8 of rank 1 (pages one after another) or 2 ([pages, stride in bytes]). Errors: a
+/// page size out of range, bytes that are not whole pages, pages that are too short.
 PoolView pool_view(const Array& array, const CacheLayout& layout, std::int32_t page_size);
 
 /// int32 or int64 of the given rank, narrowed. Errors: a number outside int32, by its place.

@@ -9,7 +9,7 @@ namespace lathe::python {
 /// page_size, "main.indices" is indices).
 [[noreturn]] void raise(const Error& error);
 
-/// The same message as a TypeError: what came is no array, string or number at all.
+/// The same message as a TypeError: what came is not an array, string or number at all.
 [[noreturn]] void raise_type_error(const Error& error);
 
 template <class T>

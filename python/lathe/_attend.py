@@ -188,7 +188,7 @@ def attend(
     if plan is not None:
         for name, given in (("kind", kind), ("device", device)):
             if given is not None:
-                raise LatheError("invalid_argument", name, "None beside a plan", str(given))
+                raise LatheError("invalid_argument", name, "None with a plan", str(given))
         route = _planned.Planned(plan, phase)
         if attention is not None:
             route.check_attention(_args.text("attention", attention))

@@ -118,7 +118,7 @@ def attend(
     if lens_on_gpu or place(q_indptr) is not None:
         kv_lens, q_indptr = take("kv_lens", kv_lens), take("q_indptr", q_indptr)
         if kv_lens is None:
-            raise LatheError("invalid_argument", "kv_lens", "lengths beside a q_indptr", "None")
+            raise LatheError("invalid_argument", "kv_lens", "lengths with q_indptr", "None")
         lens_on_gpu = True
     else:
         kv_lens, q_indptr = _args.indices(kv_lens), _args.indices(q_indptr)

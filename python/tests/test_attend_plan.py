@@ -160,8 +160,8 @@ def test_no_rows_to_gather_for():
 @pytest.mark.parametrize(
     "change, error, says",
     [
-        ({"kind": "native"}, lathe.LatheError, "kind: wanted None beside a plan, got native"),
-        ({"device": "cpu"}, lathe.LatheError, "device: wanted None beside a plan, got cpu"),
+        ({"kind": "native"}, lathe.LatheError, "kind: wanted None with a plan, got native"),
+        ({"device": "cpu"}, lathe.LatheError, "device: wanted None with a plan, got cpu"),
         ({"layout": "mla_bf16"}, lathe.LatheError, "layout: wanted the plan's mla_fp8(nope=512"),
         ({"page_size": 32}, lathe.LatheError, "page_size: wanted the plan's 64, got 32"),
         ({"attention": "mla"}, lathe.LatheError, "attention: wanted the plan's dsa, got mla"),

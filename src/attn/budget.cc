@@ -218,7 +218,7 @@ std::vector<Reason> check_budgets(const Plan& plan, const Machine& machine, cons
           static_cast<double>(left) /
           (static_cast<double>(cache) / static_cast<double>(wishes.max_total_tokens)));
       out.push_back({Rule::memory, "cache", "--max-total-tokens",
-                     fmt::format("at most {} tokens beside {} bytes of buffers", fit, buffers),
+                     fmt::format("at most {} tokens next to {} bytes of buffers", fit, buffers),
                      fmt::format("{} tokens, {} bytes", wishes.max_total_tokens, cache),
                      fmt::format("--max-total-tokens {}",
                                  fit / plan.main().page_size * plan.main().page_size)});

@@ -181,7 +181,7 @@ Result<void> check_source(const std::string& name, const KeySource& source, cons
                  fmt::format("a table of width {}", source.table_width));
   }
   if (source.table_width > 0 && !source.pool) {
-    return wrong(name + ".page_table", "a pool beside it", "a compact buffer",
+    return wrong(name + ".page_table", "a pool, which a page table needs", "a compact buffer",
                  "compact rows are named by an index list");
   }
   if (source.index_width > 0 && !rules.index_list) {

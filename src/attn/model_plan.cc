@@ -152,7 +152,7 @@ std::optional<Reason> check_memory(const ModelPlan& plan, const Machine& machine
   return Reason{Rule::memory,
                 "cache",
                 "--max-total-tokens",
-                fmt::format("at most {} tokens beside {} bytes of {}buffers", fit, taken,
+                fmt::format("at most {} tokens next to {} bytes of {}buffers", fit, taken,
                             weight_bytes > 0 ? "weights and " : ""),
                 fmt::format("{} tokens, {:.0f} bytes", tokens, cache(tokens)),
                 fit > 0 ? fmt::format("--max-total-tokens {}", fit) : ""};

@@ -40,7 +40,7 @@ std::vector<std::int32_t> every(std::int32_t step, std::int32_t from, std::int32
   return out;
 }
 
-// Twelve layers with all keys and twelve with a window, in turns.
+// Twelve layers with all keys and twelve with a window, alternating.
 std::vector<LayerGroup> two_groups() {
   std::vector<LayerGroup> groups{{"full", gqa_problem(64, 8, 64), every(2, 1, 24), 0},
                                  {"window", gqa_problem(64, 8, 64), every(2, 0, 24), 0}};

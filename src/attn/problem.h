@@ -1,5 +1,5 @@
-// AttentionProblem: what one layer's attention needs, whoever computes it and however the cache
-// lies.
+// AttentionProblem: what one layer's attention needs, independent of the kernel and of the cache's
+// layout.
 #pragma once
 
 #include <cstdint>

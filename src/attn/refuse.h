@@ -1,5 +1,5 @@
-// How a refusal is put together: which of the many broken rules a person needs to read, and which
-// changes would help.
+// Builds a refusal: which of the many broken rules a person needs to read, and which changes would
+// help.
 #pragma once
 
 #include <functional>

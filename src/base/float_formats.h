@@ -10,7 +10,7 @@
 //
 // NaN rule: a NaN input gives the canonical NaN named below with the input's sign. CUDA's
 // conversions may differ in those bits: they give 0x7fff for bf16 and f16, and in the host code of
-// cuda_fp8.hpp a float NaN gives 0x7f without its sign. So whoever compares bytes written by both
+// cuda_fp8.hpp a float NaN gives 0x7f without its sign. So code that compares bytes written by both
 // must compare NaN as a class.
 #pragma once
 

@@ -159,7 +159,7 @@ Result<RequestId> Engine::submit(Request request) {
                    fmt::format("{}", scored_from));
   }
   if (request.prompt_logprobs_from && !request.sampling.logprobs) {
-    return outside("top_logprobs_num", "a number beside logprob_start_len", "none");
+    return outside("top_logprobs_num", "a number with logprob_start_len", "none");
   }
 
   auto r = std::make_unique<Active>();

@@ -1,6 +1,6 @@
 // Random lives of an engine, with one layer group or two, of which one has a window, with and
 // without a state: whatever is submitted, cancelled, preempted and evicted, tokens are those of the
-// request alone, nothing leaks, and everybody gets on.
+// request alone, nothing leaks, and every request makes progress.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -249,7 +249,7 @@ class Life {
     }
   }
 
-  // E2: whoever runs is older than whoever waits.
+  // E2: running requests are older than waiting ones.
   void check_order() {
     bool waits = false;
     for (const auto& [id, live] : live_) {

@@ -1,6 +1,6 @@
 // FakeModel: a model for tests of the engine, whose logits are a hash of all keys that a row's
 // request has in the cache, read through its page table. So a wrong page, a lost one, a wrong
-// position or somebody else's key changes them.
+// position or another request's key changes them.
 #pragma once
 
 #include <cstdint>

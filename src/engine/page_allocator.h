@@ -1,5 +1,5 @@
-// PageAllocator: the pages of requests, with the prefix cache behind it. Pages that only the cache
-// holds count as available; they are evicted when needed.
+// PageAllocator: the pages of requests, backed by the prefix cache. Pages that only the cache holds
+// count as available; they are evicted when needed.
 //
 // There are several kinds of page, each with a ledger of its own: those of every layer group, and
 // the slots of states. A request has a list of each.
@@ -32,7 +32,7 @@ struct RequestPages {
 
 class PageAllocator {
  public:
-  /// Over the pages that are free at the time; the ledgers must outlive it, and nobody else may
+  /// Over the pages that are free at the time; the ledgers must outlive it, and nothing else may
   /// take pages from them meanwhile. block_tokens: a multiple of every kind's page size. Errors:
   /// the prefix cache's.
   static Result<PageAllocator> create(std::span<const PageKind> kinds, std::int64_t block_tokens,

@@ -126,8 +126,8 @@ TEST(PageAllocator, TakesOnlyWhatIsFreeAtTheStart) {
   EXPECT_EQ(pages.available(0), 0);
 }
 
-// All that is available can be had, whoever shares what; and a match gives the pages whose tokens
-// those are.
+// All available pages can be allocated, whatever is shared; and a match gives the pages whose
+// tokens those are.
 TEST(PageAllocator, WhatIsAvailableCanBeHad) {
   std::mt19937 rng(test_seed(6));
   const auto pick = [&](std::size_t n) { return static_cast<std::size_t>(rng() % n); };
@@ -181,7 +181,7 @@ TEST(PageAllocator, WhatIsAvailableCanBeHad) {
       }
     }
     Pages rest;
-    take(pages, pages.available(0), rest);  // aborts where it cannot be had
+    take(pages, pages.available(0), rest);  // aborts if they are not available
     EXPECT_EQ(ledger.free(), 0);
     pages.release(rest);
     for (User& u : users) pages.release(u.pages);
@@ -223,7 +223,7 @@ TEST(PageAllocator, AWindowGivesBackWhatItHasLeftBehind) {
   EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 1));
   EXPECT_EQ(k.window.free(), 13);
 
-  // The state behind token 10 stays whole while the step writes the one behind token 11.
+  // The state after token 10 stays intact while the step writes the one after token 11.
   k.pages.extend(10, 11, a);
   EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 2));
   EXPECT_EQ(k.pages.last_before(2, 10, a), PageId(1));
@@ -261,7 +261,7 @@ TEST(PageAllocator, AMatchResumesWhereWindowAndStateAre) {
   k.pages.release(b);
   EXPECT_EQ(k.pages.match(tokens, 11, b), 0);
   k.pages.release(b);
-  // What nobody holds can be had, one kind after the other.
+  // Unheld pages can be allocated, one kind after the other.
   Pages c;
   k.pages.extend(0, 32, c);
   EXPECT_EQ(k.window.free(), 0);

@@ -114,7 +114,7 @@ inline std::vector<std::int32_t> make_prompt(const Model& model, std::int32_t n,
   return out;
 }
 
-/// The likeliest token each time, `answer` of them, with the log-probabilities of 4.
+/// The most likely token each time, `answer` of them, with the log-probabilities of 4.
 inline Request greedy(std::vector<std::int32_t> prompt, std::int32_t answer = 24) {
   Request r;
   r.prompt = std::move(prompt);

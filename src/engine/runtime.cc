@@ -40,7 +40,7 @@ Result<ModelConfig> config_of(const RuntimeOptions& options) {
   if (options.config_file.empty()) return load_model_config(options.model);
   if (!options.dummy) {
     // The plan would be one for another model than the checkpoint's.
-    return Error{ErrorCode::invalid_argument, "--config", "--load-format dummy beside it",
+    return Error{ErrorCode::invalid_argument, "--config", "--load-format dummy with it",
                  "a checkpoint's weights", "--load-format dummy, or --model alone"};
   }
   const auto text = read_file(options.config_file);

@@ -375,7 +375,7 @@ class Renderer {
     if (const JinjaMacro* m = callee.as_macro()) return call_macro(*m, args, caller);
     const JinjaFunction* f = callee.as_function();
     if (f == nullptr) rt_.fail_type("a macro, function or method", callee);
-    if (caller != nullptr) rt_.fail("a macro behind {% call %}", f->name);
+    if (caller != nullptr) rt_.fail("a macro after {% call %}", f->name);
     return call_function(rt_, *f, args);
   }
   // `input` stands in for the innermost filter's missing value in {% set x | filter %}.
@@ -398,7 +398,7 @@ class Renderer {
     JinjaValue v = eval(*e.items[0]);
     if (e.text == "not") return JinjaValue(!truthy(v));
     if (e.text == "-") return negated(rt_, v);
-    if (!v.is_number()) rt_.fail_type("a number behind \"+\"", v);
+    if (!v.is_number()) rt_.fail_type("a number after \"+\"", v);
     return v.is_integer() ? JinjaValue(v.as_integer()) : v;
   }
   JinjaValue eval_binary(const JinjaExpr& e) {

@@ -388,7 +388,7 @@ Value sum(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
   return total;
 }
 
-// The arguments behind the first `skip`.
+// The arguments after the first `skip`.
 JinjaArgs rest_of(const JinjaArgs& args, std::size_t skip) {
   JinjaArgs rest;
   rest.positional.assign(args.positional.begin() + static_cast<std::ptrdiff_t>(skip),

@@ -239,7 +239,7 @@ bool contains(JinjaRuntime& rt, const JinjaValue& container, const JinjaValue& v
   if (const auto* d = container.as_dict()) {
     return std::ranges::any_of(d->items, [&](const auto& i) { return equal(rt, i.first, v); });
   }
-  rt.fail_type("a string, list or dict behind \"in\"", container);
+  rt.fail_type("a string, list or dict after \"in\"", container);
 }
 
 std::int64_t length(JinjaRuntime& rt, const JinjaValue& v) {
@@ -393,7 +393,7 @@ JinjaValue binary(JinjaRuntime& rt, std::string_view op, const JinjaValue& a, co
   if (op == "*" && is_sequence(a) && b.is_integer()) return like(a, repeat(rt, a, b.as_integer()));
   if (op == "*" && a.is_integer() && is_sequence(b)) return like(b, repeat(rt, b, a.as_integer()));
   if (op == "%" && a.is_text()) {
-    rt.unsupported("~ or replace to build text", "% behind a string");
+    rt.unsupported("~ or replace to build text", "% after a string");
   }
   if (a.is_undefined()) rt.fail_type("", a);
   if (b.is_undefined()) rt.fail_type("", b);
@@ -403,7 +403,7 @@ JinjaValue binary(JinjaRuntime& rt, std::string_view op, const JinjaValue& a, co
 JinjaValue negated(JinjaRuntime& rt, const JinjaValue& v) {
   if (v.is<double>()) return JinjaValue(-v.as_real());
   if (v.is_integer()) return integer_arithmetic(rt, "-", 0, v.as_integer());
-  rt.fail_type("a number behind \"-\"", v);
+  rt.fail_type("a number after \"-\"", v);
 }
 
 }  // namespace lathe

@@ -316,7 +316,7 @@ class Parser {
         Kind::slice, line, "",
         list_of(std::move(e), std::move(parts[0]), std::move(parts[1]), std::move(parts[2])));
   }
-  // ( arguments ) behind `e`.
+  // ( arguments ) after `e`.
   Expr parse_call(Kind kind, int line, std::string text, Expr e) {
     Expr call = make(kind, line, std::move(text), list_of(std::move(e)));
     expect_op("(");

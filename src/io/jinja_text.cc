@@ -169,7 +169,7 @@ std::optional<std::string> unescape(std::string_view body) {
     if (const std::size_t k = kFrom.find(c); k != std::string_view::npos) {
       out += kTo[k];
     } else if (c == '\n') {
-      // A line end behind a backslash joins the lines.
+      // A line end after a backslash joins the lines.
     } else if (c == 'x' || c == 'u' || c == 'U') {
       const std::size_t count = c == 'x' ? 2 : c == 'u' ? 4 : 8;
       const auto v = number(i + 1, count);

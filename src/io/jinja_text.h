@@ -10,7 +10,7 @@
 
 namespace lathe {
 
-/// The string behind a literal's escapes, or none where one is cut short or unknown to us
+/// The string that a literal's escapes stand for, or none where one is cut short or unsupported
 /// (\N{...}).
 std::optional<std::string> unescape(std::string_view body);
 

@@ -6,7 +6,7 @@ namespace lathe {
 namespace {
 
 // Joins the parts of a text as the behaviour asks, holding back the one that may still grow.
-// Neighbouring parts that are no match exist: an inverted pattern gives them.
+// Neighbouring parts may both be non-matches: an inverted pattern gives them.
 template <class Next>
 class Joiner {
  public:

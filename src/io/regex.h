@@ -61,7 +61,7 @@ class Regex {
 };
 
 /// Calls `on_part(begin, end, is_match)` for the matches in `text` and what lies between them, in
-/// order and without gaps. Empty matches are parts too, except right behind the previous match.
+/// order and without gaps. Empty matches are parts too, except right after the previous match.
 template <class OnPart>
 void for_each_part(const Regex& regex, std::string_view text, Regex::Match& match,
                    OnPart&& on_part) {

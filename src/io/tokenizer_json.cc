@@ -160,7 +160,7 @@ PreTokenizer read_pre_tokenizer(const Node& node, bool& byte_level) {
   for_each_step(node, "pretokenizers", [&](const Node& n, const std::string&) {
     const auto kind = n.get("type").one_of<PreTokenizerKind>();
     if (byte_level) {
-      n.get("type").fail("nothing behind ByteLevel", ErrorCode::unsupported);
+      n.get("type").fail("nothing after ByteLevel", ErrorCode::unsupported);
     }
     PreTokenizer::Step step;
     switch (kind) {

@@ -267,7 +267,7 @@ TEST_P(Codec, HolesDuplicatesAndLongLists) {
   }
   OwnedPool pool(layout, 2, 2);
   ASSERT_TRUE(encode_rows(rows.read(), to_slots({1, 3, -1, 1, 0}), pool.view, {}, path()).ok());
-  EXPECT_EQ(pool.bytes[2 * 656], kPoison);  // slot 2: nobody's
+  EXPECT_EQ(pool.bytes[2 * 656], kPoison);  // slot 2: not written
 
   const auto list = to_slots({1, 1, 0, 3, -1, 1, 0, 0, 3, -1});  // longer than the pool
   OwnedRows out(DType::bf16, 10, 576, 8);

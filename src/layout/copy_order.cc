@@ -4,10 +4,10 @@
 
 namespace lathe {
 
-// A place may be overwritten once no pending copy reads it. Copies whose destination nobody reads
-// go first, and each may unlock the one that writes its source. What is left then are cycles, in
-// which every place is read once and written once: one place is saved in the scratch record, the
-// others move up, and the last reads the scratch.
+// A place may be overwritten once no pending copy reads it. Copies whose destination is not read go
+// first, and each may unlock the one that writes its source. What is left then are cycles, in which
+// every place is read once and written once: one place is saved in the scratch record, the others
+// move up, and the last reads the scratch.
 std::vector<CopyStep> copy_order(std::span<const std::int32_t> src,
                                  std::span<const std::int32_t> dst) {
   struct Place {

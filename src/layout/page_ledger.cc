@@ -12,7 +12,7 @@ namespace {
 Error unknown_page(std::size_t i, PageId page, const PoolShape& shape) {
   return {ErrorCode::out_of_range, fmt::format("pages[{}]", i),
           fmt::format("a page from 0 to {}", shape.pages - 1), fmt::format("{}", page.value),
-          page.is_hole() ? "-1 is a hole, which nobody owns" : ""};
+          page.is_hole() ? "-1 is a hole, which has no owner" : ""};
 }
 
 }  // namespace
@@ -53,9 +53,9 @@ Result<void> PageLedger::add(std::span<const PageId> pages, std::int32_t Page::*
   for (std::size_t i = 0; i < pages.size(); ++i) {
     if (!shape_.holds(pages[i])) return unknown_page(i, pages[i], shape_);
     if (at(pages[i]).owners == 0) {
-      return Error{
-          ErrorCode::invalid_argument, fmt::format("pages[{}]", i), "a page that somebody owns",
-          fmt::format("page {}, owned by nobody", pages[i].value), "allocate() hands pages out"};
+      return Error{ErrorCode::invalid_argument, fmt::format("pages[{}]", i), "a page with an owner",
+                   fmt::format("page {}, which has no owner", pages[i].value),
+                   "allocate() hands pages out"};
     }
   }
   for (PageId page : pages) ++(at(page).*count);

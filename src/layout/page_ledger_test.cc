@@ -64,7 +64,7 @@ TEST(PageLedger, AWriterOutlivesTheOwners) {
   EXPECT_EQ(*ledger.release(page), 0);
   EXPECT_EQ(ledger.free(), 0);
   EXPECT_FALSE(ledger.allocate(1));
-  EXPECT_FALSE(ledger.retain(page));  // nobody can join a page on its way out
+  EXPECT_FALSE(ledger.retain(page));  // a page that is being freed takes no owner
   EXPECT_FALSE(ledger.begin_write(page));
   EXPECT_EQ(*ledger.end_write(page), 0);
   EXPECT_EQ(*ledger.end_write(page), 1);

@@ -201,14 +201,14 @@ Result<void> PrefixCache::release(const PrefixMatch& match) {
           ledger.shape().holds(page) && stored_[g][static_cast<std::size_t>(page.value)];
       if (ledger.owners(page) <= (ours ? 1 : 0)) {
         return bad(fmt::format("match.pages[{}][{}]", g, i),
-                   "a page with an owner beside the cache", fmt::format("page {}", page.value),
+                   "a page with an owner besides the cache", fmt::format("page {}", page.value),
                    "a match is released once");
       }
       owned[g].push_back(page);
     }
   }
   for (std::size_t g = 0; g < groups_.size(); ++g) {
-    LATHE_CHECK(groups_[g].ledger->release(owned[g]), "a page stands twice in one match");
+    LATHE_CHECK(groups_[g].ledger->release(owned[g]), "a page is listed twice in one match");
   }
   return {};
 }
@@ -237,9 +237,9 @@ Result<void> PrefixCache::check_insert(std::span<const std::vector<PageId>> page
         return bad(fmt::format("pages[{}][{}]", g, i), std::move(wanted),
                    fmt::format("page {}", page.value), std::move(hint));
       };
-      if (ledger.owners(page) < 1) return refuse("a page that somebody owns", "");
+      if (ledger.owners(page) < 1) return refuse("a page with an owner", "");
       if (ledger.writers(page) > 0) {
-        return refuse("a page that nobody is writing", "insert after end_write()");
+        return refuse("a page that is not being written", "insert after end_write()");
       }
       if (stored_[g][static_cast<std::size_t>(page.value)]) {
         return refuse("a page that is not cached for other tokens", "");

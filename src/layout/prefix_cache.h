@@ -1,13 +1,12 @@
 // PrefixCache: pages of past prompts, found again by the tokens that they hold.
 //
 // A prompt is cut into blocks of granularity() tokens, the least number that is a whole number of
-// pages for every layer group, so that a shared prefix never ends inside somebody's page. A block
-// is found by a hash chained over its predecessors and believed only after its tokens and
-// predecessor have been compared; where another block has the same hash already, the later one is
-// not cached.
+// pages for every layer group, so that a shared prefix never ends inside a page. A block is found
+// by a hash chained over its predecessors and believed only after its tokens and predecessor have
+// been compared; where another block has the same hash already, the later one is not cached.
 //
 // Invariants: the cache is one owner of each page it stores, and no page is stored twice. A block's
-// predecessor is in the cache as long as the block is. A page that somebody else owns, or that is
+// predecessor is in the cache as long as the block is. A page with another owner, or one that is
 // being written, is never evicted.
 //
 // Windows. A group that declares window_tokens W needs only the pages with the last W tokens before
@@ -109,8 +108,8 @@ class PrefixCache {
   /// pages, and their missing window pages are filled in. Blocks from a hash collision on stay out.
   /// Returns the tokens of the prefix that is cached afterwards. O(tokens). Errors (nothing is
   /// changed then): a wrong number of lists, a list too short, a hole in a group without a window,
-  /// a page to be stored that nobody owns, is being written, is listed twice or is in the cache for
-  /// other tokens.
+  /// a page to be stored that has no owner, is being written, is listed twice or is in the cache
+  /// for other tokens.
   Result<std::int64_t> insert(std::span<const std::int32_t> tokens,
                               std::span<const std::vector<PageId>> pages);
 

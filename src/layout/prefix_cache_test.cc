@@ -28,7 +28,7 @@ struct Fixture {
     LATHE_CHECK(made, "cache of a test");
     return std::move(made).value();
   }
-  // Allocates the pages of `tokens`, inserts them and lets go.
+  // Allocates the pages of `tokens`, inserts and releases them.
   std::vector<PageId> store(const std::vector<std::int32_t>& tokens) {
     const auto got = *ledger.allocate(static_cast<std::int64_t>(tokens.size() / 4));
     const GroupPages lists = {got};
@@ -63,7 +63,7 @@ TEST(PrefixCache, LongestFullBlocksAreShared) {
   ASSERT_TRUE(f.cache.release(m));
   EXPECT_EQ(f.ledger.owners(PageId(1)), 1);
   EXPECT_EQ(f.cache.release(m).error().message(),
-            "match.pages[0][0]: wanted a page with an owner beside the cache, got page 0; a match "
+            "match.pages[0][0]: wanted a page with an owner besides the cache, got page 0; a match "
             "is released once");
   EXPECT_EQ(f.ledger.owners(PageId(0)), 1);
 }
@@ -110,7 +110,7 @@ TEST(PrefixCache, ForcedCollisionsNeverShare) {
   EXPECT_EQ(cache->match(iota(8, 100), 8).tokens, 0);
   EXPECT_EQ(*cache->insert(iota(8, 100), second), 0);
   EXPECT_EQ(cache->match(iota(8, 100), 8).tokens, 0);
-  // The same tokens behind another prefix are other keys and values.
+  // The same tokens after another prefix are other keys and values.
   std::vector<std::int32_t> repeated = iota(4);
   repeated.insert(repeated.end(), {0, 1, 2, 3});
   EXPECT_EQ(cache->match(repeated, 8).pages.at(0), pages({0}));
@@ -118,7 +118,7 @@ TEST(PrefixCache, ForcedCollisionsNeverShare) {
   EXPECT_EQ(ledger.owners(own[1]), 1);
 }
 
-// Equal tokens and equal hashes behind different prefixes: only the predecessor tells them apart.
+// Equal tokens and equal hashes after different prefixes: only the predecessor tells them apart.
 TEST(PrefixCache, CollisionsBehindOtherPrefixesNeverShare) {
   PageLedger ledger({4, 16});
   PrefixCacheOptions options;
@@ -224,17 +224,17 @@ TEST(PrefixCache, BadInsertsChangeNothing) {
   EXPECT_EQ(message({pages({0, 1}), pages({0})}),
             "pages[1]: wanted 2 pages (2 blocks of 4 tokens), got 1");
   EXPECT_EQ(message({pages({0, -1}), pages({0, 1})}),
-            "pages[0][1]: wanted a page that somebody owns, got page -1");
+            "pages[0][1]: wanted a page with an owner, got page -1");
   EXPECT_EQ(message({pages({0, 16}), pages({0, 1})}),
-            "pages[0][1]: wanted a page that somebody owns, got page 16");
+            "pages[0][1]: wanted a page with an owner, got page 16");
   EXPECT_EQ(message({pages({0, 1}), pages({0, 9})}),
-            "pages[1][1]: wanted a page that somebody owns, got page 9");
+            "pages[1][1]: wanted a page with an owner, got page 9");
   EXPECT_EQ(message({pages({0, 0}), pages({0, 1})}),
             "pages[0][1]: wanted every page once, got page 0");
   ASSERT_TRUE(full.begin_write(PageId(1)));
   EXPECT_EQ(
       message({pages({0, 1}), pages({0, 1})}),
-      "pages[0][1]: wanted a page that nobody is writing, got page 1; insert after end_write()");
+      "pages[0][1]: wanted a page that is not being written, got page 1; insert after end_write()");
   ASSERT_TRUE(full.end_write(PageId(1)));
   EXPECT_EQ(cache->block_count(), 0);
   for (int p = 0; p < 4; ++p) EXPECT_EQ(full.owners(PageId(p)) + window.owners(PageId(p)), 2);

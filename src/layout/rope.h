@@ -115,7 +115,8 @@ void rotate_row(const RopeTable& table, LocalPos p, RopeDirection direction, flo
 /// on, as at positions[t]. rows: [T, heads * width] bf16 (rounded to nearest even after the
 /// rotation) or f32; positions: [T], -1 leaves the row as it is. V4 calls it inverse on its
 /// attention output. Errors: a dtype other than bf16 and f32, counts that differ, a rotary part
-/// outside the head, a width, first or dim that is no multiple of 16, a position beyond the table.
+/// outside the head, a width, first or dim that is not a multiple of 16, a position beyond the
+/// table.
 Result<void> apply_rope(const RopeTable& table, std::span<const LocalPos> positions,
                         const MutableRowsView& rows, std::int64_t heads, std::int64_t first,
                         RopeDirection direction, CodecPath path = CodecPath::fast);

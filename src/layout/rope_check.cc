@@ -23,7 +23,7 @@ Result<void> check_table(const RopeWriteShape& op, const CacheLayout& layout) {
   }
   if (op.place != RopePlace::last) {
     return Error{ErrorCode::invalid_argument, "place", "last", std::string(name(op.place)),
-                 fmt::format("{} keeps its rotary part behind the latent", layout.name())};
+                 fmt::format("{} keeps its rotary part after the latent", layout.name())};
   }
   if (op.table_dim == dims.rope) return {};
   return Error{ErrorCode::invalid_argument, "table",

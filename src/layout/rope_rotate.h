@@ -1,4 +1,4 @@
-// Rotation of rows of heads on its way from one number format to another: what apply_rope and
+// Rotates rows of heads while converting them between number formats: what apply_rope and
 // rope_quantize_write are made of. Internal to src/layout; arguments have been checked.
 #pragma once
 

@@ -20,7 +20,7 @@ namespace lathe {
 class StatePool {
  public:
   /// `slots` slots of `bytes` bytes for each of `layers` layers. Errors: counts below 1,
-  /// block_tokens that are no page size, no memory.
+  /// block_tokens that are not a legal page size, out of memory.
   static Result<StatePool> create(std::int64_t bytes, std::int32_t layers,
                                   std::int64_t block_tokens, std::int64_t slots);
 

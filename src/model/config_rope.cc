@@ -25,7 +25,7 @@ YarnConfig parse_yarn(ConfigReader& rope, double original_context) {
   // The magnitude of cos and sin is m(mscale) / m(mscale_all_dim) where both are given, else m(1).
   // mscale_all_dim alone still scales attention, which one pair of numbers cannot say.
   if (yarn.mscale == 0 && yarn.mscale_all_dim != 0) {
-    rope.refuse("mscale_all_dim", "mscale beside it", "mscale_all_dim alone");
+    rope.refuse("mscale_all_dim", "mscale with it", "mscale_all_dim alone");
   }
   if (yarn.mscale == 0 || yarn.mscale_all_dim == 0) yarn.mscale = 1;
   rope.absent("attention_factor", "nothing: the factor follows from `factor` and mscale");

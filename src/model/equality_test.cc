@@ -170,7 +170,7 @@ TEST(Forward, NamesTheRowAndLayerOfNan) {
   const std::vector<std::int32_t> tokens = tokens_of("qwen3", 7);
   runner.step({{0, tokens}});
   EXPECT_TRUE(runner.result().non_finite.empty());
-  // NaN where request 0's keys of layer 1 lie reaches its next row, and nobody else's.
+  // NaN where request 0's keys of layer 1 lie reaches its next row, and no other request's.
   PoolView pool = runner.cache().main(1);
   std::memset(pool.data, 0xff, static_cast<std::size_t>(pool.bytes()));
   runner.step({{1, tokens}}, {{0, {3}}});

@@ -230,7 +230,7 @@ struct Choices {
     for (std::int64_t t = 0; t < tokens; ++t) {
       Ids all;
       for (std::int32_t e = 0; e < experts; ++e) {
-        if (e != 1) all.push_back(e);  // nobody chooses expert 1
+        if (e != 1) all.push_back(e);  // no token chooses expert 1
       }
       std::shuffle(all.begin(), all.end(), rng);
       ids.insert(ids.end(), all.begin(), all.begin() + static_cast<std::ptrdiff_t>(top_k));
@@ -334,7 +334,7 @@ TEST(ExpertLayer, AgreesWithRef) {
   }
 }
 
-// As gpt-oss has them: MXFP4, gate and up by turns, biases everywhere, its activation.
+// As gpt-oss has them: MXFP4, gate and up interleaved, biases everywhere, its activation.
 TEST(ExpertLayer, AgreesWithRefWithBiasesAndTurns) {
   std::mt19937 rng(test_seed(6));
   for (const DType dtype : {DType::e2m1, DType::bf16}) {

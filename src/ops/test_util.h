@@ -14,7 +14,7 @@
 
 namespace lathe::ops_test {
 
-/// Rows with a gap behind each, all of them `fill` at first (NaN unless said otherwise).
+/// Rows with a gap after each, all of them `fill` at first (NaN unless said otherwise).
 struct Rows {
   std::int64_t rows, cols, stride;
   std::vector<float> data;

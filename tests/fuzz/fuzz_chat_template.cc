@@ -1,5 +1,5 @@
 // Chat templates: any text is a template or an error; a template renders a conversation to text or
-// an error, twice alike.
+// an error, the same both times.
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// tokenizer.json: any text is a tokenizer or an error. What stands behind the first NUL byte is
-// text to encode, and so is the JSON itself. Streaming gives whole characters, and decode() UTF-8.
+// tokenizer.json: any text is a tokenizer or an error. What follows the first NUL byte is text to
+// encode, and so is the JSON itself. Streaming gives whole characters, and decode() UTF-8.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -14,7 +14,7 @@ namespace lathe {
 /// Decodes the token in `slot`, which must be inside the pool, into row [layout.row_elems()]: nope
 /// then rope, or key, or all heads' keys then all heads' values.
 ///
-/// Exact but for the product with a scale that is no power of two (one rounding to double).
+/// Exact but for the product with a scale that is not a power of two (one rounding to double).
 /// key_scale and value_scale apply where the policy is per_tensor, value_scale to the `value` part
 /// only; a latent row is key and value at once and takes key_scale. Formats: docs/layouts.md; a
 /// ue8m0 byte b is 2^(b-127) and 255 is NaN; the low nibble of an e2m1 byte is the even element.

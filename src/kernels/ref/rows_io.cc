@@ -46,7 +46,7 @@ void read_row(const RowsView& view, std::int64_t r, double scale, std::span<doub
       read_as<e4m3>(view.row(r), out, [&](e4m3 x) { return to_f32(x) * scale; });
       return;
     default:
-      LATHE_CHECK(false, "a dtype that check_args lets nobody read");
+      LATHE_CHECK(false, "a dtype that check_args rejects");
   }
 }
 
@@ -63,7 +63,7 @@ void write_row(const MutableRowsView& view, std::int64_t r, std::span<const doub
       write_as<bf16>(view.row(r), values, [](double x) { return to_bf16(static_cast<float>(x)); });
       return;
     default:
-      LATHE_CHECK(false, "a dtype that check_args lets nobody write");
+      LATHE_CHECK(false, "a dtype that check_args rejects");
   }
 }
 

@@ -41,16 +41,16 @@ FieldPlace place_of(ApiRoute route) {
 // What concerns several fields.
 std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
   if (r.has_stream_options && !r.stream) {
-    return bad_field("stream_options", "\"stream\": true beside it", "a whole answer asked for");
+    return bad_field("stream_options", "\"stream\": true with it", "a whole answer asked for");
   }
   if (r.route == ApiRoute::chat) {
     if (r.messages.is_null()) return missing("messages", "a list of messages");
     if (r.top_logprobs && !r.logprobs) {
-      return bad_field("top_logprobs", "\"logprobs\": true beside it", "none");
+      return bad_field("top_logprobs", "\"logprobs\": true with it", "none");
     }
     if (r.continue_final_message && body.contains("add_generation_prompt") &&
         r.add_generation_prompt) {
-      return bad_field("continue_final_message", "add_generation_prompt false beside it", "true");
+      return bad_field("continue_final_message", "add_generation_prompt false with it", "true");
     }
   } else if (r.prompts.empty()) {
     return r.route == ApiRoute::completions ? missing("prompt", "text or tokens")
@@ -103,8 +103,7 @@ Result<Json, ApiError> parse_body(std::string_view body) {
     Json json = Json::parse(body, watch);
     if (too_deep)
       return invalid_json(fmt::format("wanted at most {} levels, got more", kMostLevels));
-    if (has_twice)
-      return invalid_json("wanted names that stand once, got " + quote(twice) + " twice");
+    if (has_twice) return invalid_json("wanted distinct names, got " + quote(twice) + " twice");
     if (!json.is_object()) return invalid_json("wanted an object, got something else");
     return json;
   } catch (const Json::parse_error& e) {

@@ -17,7 +17,7 @@ struct PageData {
 extern const PageData kPage;
 
 /// The page, or 304 where the request has its ETag. Its headers let it load nothing but what it
-/// holds, and talk to nobody but this server.
+/// holds, and talk only to this server.
 HttpResponse page_response(const HttpRequest& request);
 
 }  // namespace lathe

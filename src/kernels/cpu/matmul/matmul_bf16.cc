@@ -243,8 +243,8 @@ struct Groups {
   LATHE_INLINE std::int64_t first(std::int64_t g) const { return rows * g / groups; }
 };
 
-// Rows' elements k .. k + depth as bf16, vector by vector interleaved inside a group, zeros behind
-// the end up to a whole step.
+// Rows' elements k .. k + depth as bf16, interleaved vector by vector inside a group, with zeros
+// after the end up to a whole step.
 template <class W>
 void pack_rows(const MatmulSlice& s, const Groups& groups, std::int64_t k, std::int64_t depth,
                const float* scales, std::uint16_t* to) {
@@ -307,7 +307,7 @@ LATHE_INLINE void finish(const Product& p, std::int64_t row, std::int64_t out, s
 // ---------------------------------------------------------------- few rows
 
 // A group of rows of x times tiles of weight rows. A tile takes one row of each of several
-// runs of rows that lie one behind the other: memory is read fastest in a few long runs.
+// consecutive runs of rows: memory is read fastest in a few long runs.
 struct DirectRuns {
   const MatmulSlice& slice;
   const std::uint16_t* packed;  // [K blocks][groups][steps, rows, 32]
@@ -343,7 +343,7 @@ __attribute__((noinline)) void direct_runs(const W& codes, const DirectRuns& t) 
       const std::int64_t end = least(block + kDepthBlock, depth);
       const std::int64_t padded = (end - block + W::kStep - 1) / W::kStep * W::kStep;
       const std::uint16_t* x = t.packed + block * t.slice.rows + t.first * padded;
-      // What follows in the run; at its end, what follows behind all runs.
+      // What follows in the run; at its end, what follows all runs.
       const bool ends = n * depth + block + kAsked >= t.run * depth;
       const std::int64_t ahead = kAsked + (ends ? (t.runs - 1) * t.run * depth : 0);
       __m512 acc[kRows][kOuts];

@@ -80,8 +80,8 @@ HWY_INLINE void pack_step(const float* from, std::int64_t stride, float* to) {
 #endif
 }
 
-// Rows' elements k .. k + depth interleaved vector by vector inside a group, zeros behind the end:
-// a tile then reads one stream.
+// Rows' elements k .. k + depth interleaved vector by vector inside a group, with zeros after the
+// end: a tile then reads one stream.
 template <class W>
 HWY_INLINE void pack_rows(const MatmulSlice& s, const Groups& groups, std::int64_t k,
                           std::int64_t depth, float* to) {

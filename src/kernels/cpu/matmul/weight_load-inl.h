@@ -84,7 +84,7 @@ struct E4m3Weights : PlainWeights<std::int8_t> {
     return hn::Mul(hn::PromoteTo(d, hn::BitCast(df, halves(d16, p))), scale);
   }
 #if HWY_TARGET != HWY_SCALAR
-  // The vectors at p and behind it; half of the integer steps of two load().
+  // The vectors at p and after it; half of the integer steps of two load().
   static HWY_INLINE void load_pair(const T* p, WeightVec scale, WeightVec& low, WeightVec& high) {
     const WeightTag d;
     const hn::Rebind<hwy::float16_t, WeightTag> df;
@@ -125,7 +125,7 @@ struct E2m1Weights {
     return {hn::LoadU(U32(), reinterpret_cast<const std::uint32_t*>(p.codes)),
             scales(p.scales, kStep > kMxBlock ? kStep / kMxBlock : 1)};
   }
-  // The first n elements, whole blocks, and zeros behind them. Reads nothing else.
+  // The first n elements, whole blocks, and zeros after them. Reads nothing else.
   static HWY_INLINE Step load(At p, std::int64_t n) {
     const U32 du;
     const auto exist = hn::FirstN(du, static_cast<std::size_t>(n / kVectors));
@@ -160,7 +160,7 @@ struct E2m1Weights {
     return hn::Or(size, hn::BitCast(d, sign));
 #endif
   }
-  // The scales of `blocks` neighbours, 0 behind them, each in the four lanes that it belongs to.
+  // The scales of `blocks` neighbours, 0 after them, each in the four lanes that it belongs to.
   static HWY_INLINE WeightVec scales(const std::uint8_t* p, std::int64_t blocks) {
     const WeightTag d;
     const U32 du;

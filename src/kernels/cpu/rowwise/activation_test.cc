@@ -29,7 +29,7 @@ MutableRowsView out(std::vector<float>& x, std::int64_t cols) {
           static_cast<std::int64_t>(x.size())};
 }
 
-// gate and up by turns.
+// gate and up interleaved.
 std::vector<float> turns(const std::vector<float>& gate, const std::vector<float>& up) {
   std::vector<float> both;
   for (std::size_t i = 0; i < gate.size(); ++i) {

@@ -30,7 +30,7 @@ HWY_INLINE void for_vectors(std::int64_t n, F f) {
   if (i < n) f(i, n - i);
 }
 
-// `count` floats, zeros behind them.
+// `count` floats, zeros after them.
 HWY_INLINE WeightVec load(const float* p, std::int64_t count) {
   const WeightTag d;
   if (count == static_cast<std::int64_t>(hn::Lanes(d))) return hn::LoadU(d, p);

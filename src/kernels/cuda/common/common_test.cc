@@ -101,8 +101,8 @@ TEST(Memory, SaysWhatWasNeededAndWhatThereIs) {
   const Error error = out_of_memory(300, 200, 1000);
   EXPECT_EQ(error.code, ErrorCode::exhausted);
   EXPECT_EQ(error.message(),
-            "device memory: wanted 300 bytes, got 200 bytes free of 1000; 200 bytes or less fit "
-            "beside what is in use");
+            "device memory: wanted 300 bytes, got 200 bytes free of 1000; at most 200 bytes fit "
+            "next to what is in use");
 }
 
 }  // namespace

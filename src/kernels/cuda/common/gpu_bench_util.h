@@ -92,7 +92,7 @@ struct Timing {
   double copy_seconds = 0;  // of a copy that reads and writes as many bytes, median
 };
 
-/// Times work and copy in turns, so that both see the same clocks.
+/// Alternates work and copy, so that both run at the same clocks.
 class AgainstCopy {
  public:
   AgainstCopy(const Stream& stream, std::int64_t max_bytes)

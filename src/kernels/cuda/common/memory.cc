@@ -7,7 +7,7 @@ namespace lathe::cuda {
 Error out_of_memory(std::int64_t needed, std::int64_t free, std::int64_t total) {
   return {ErrorCode::exhausted, "device memory", fmt::format("{} bytes", needed),
           fmt::format("{} bytes free of {}", free, total),
-          fmt::format("{} bytes or less fit beside what is in use", free)};
+          fmt::format("at most {} bytes fit next to what is in use", free)};
 }
 
 void free_device_bytes(std::byte* bytes) {

@@ -1,5 +1,5 @@
 // One cache through the phases of serving on a GPU: written by prompts and by tokens, converted,
-// and attended to by sparse extends, verification and draft extends in turns.
+// and attended to by alternating sparse extends, verification and draft extends.
 #include "kernels/cuda/sm90/codec/codec.h"
 #include "kernels/cuda/sm90/codec/codec_gpu_test_util.h"
 #include "kernels/cuda/sm90/latent/test/latent_gpu_test_util.h"
@@ -55,7 +55,7 @@ class PhasesGpu : public LatentGpu {
 };
 
 // A prompt's call, calls of a few tokens among padding, and calls of one token leave the same
-// bytes: keys are rotated once, whoever writes them.
+// bytes: keys are rotated once, whichever call writes them.
 TEST_F(PhasesGpu, EveryPhaseWritesTheSameBytes) {
   constexpr std::int32_t kTokens = 57;
   std::mt19937 rng(41);

@@ -291,7 +291,7 @@ __device__ __forceinline__ float largest_finite(const float (&x)[8]) {
 }
 
 // The largest magnitudes of two chunks, as bf16 bits in the low and the high half; 0x7f80 or more
-// where one is no finite number.
+// where one is not finite.
 __device__ __forceinline__ std::uint32_t largest_magnitudes(const Raw<bf16>& low,
                                                             const Raw<bf16>& high) {
   const auto pair = [](const uint4& v) {

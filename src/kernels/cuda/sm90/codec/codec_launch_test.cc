@@ -9,7 +9,7 @@ namespace {
 
 OwnedPool pool_of(const char* layout) { return {*CacheLayout::parse(layout), 64, 2}; }
 
-// Dealing decides how many loads a lane has on their way, which no comparison of bytes shows.
+// Dealing decides how many loads a lane has in flight, which no comparison of bytes shows.
 TEST(CodecLaunch, LayoutsOfModelsFillTheRounds) {
   struct Case {
     const char* layout;

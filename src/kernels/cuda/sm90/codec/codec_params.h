@@ -17,7 +17,7 @@ inline constexpr int kCodecThreads = 32 * kCodecWarps;
 inline constexpr int kChunk = 8;          // elements
 inline constexpr int kMaxBlockRows = 64;  // rows of a block
 
-// Accesses that a thread of move_kernel has on their way before it uses the first.
+// Accesses that a thread of move_kernel has in flight before it uses the first.
 LATHE_HD constexpr int move_rounds(std::size_t access) { return access == 16 ? 4 : 8; }
 
 inline constexpr std::int64_t kMaxRowBytes = 0x7fffffff;  // from row to row

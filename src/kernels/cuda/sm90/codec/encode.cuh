@@ -12,7 +12,7 @@ namespace lathe::cuda {
 // Where a lane's row goes.
 struct Target {
   Place place;            // a hole: nothing is written
-  std::int32_t position;  // -1: a hole; what is written all the same is zeros
+  std::int32_t position;  // -1: a hole; if it is written, with zeros
 };
 
 // entry: of kOrdered.
@@ -127,8 +127,8 @@ struct TileTarget {
   static constexpr std::uint32_t kScaleBytes = kKind == RunKind::e4m3_f32 ? 4 : 1;
 };
 
-// The scales of a lane's tiles on their way to memory: each when it is known, or all of a row and
-// its pad as one word, since eight stores of a byte are eight accesses to the same sector.
+// How the scales of a lane's tiles go to memory: each when it is known, or all of a row and its pad
+// as one word, since eight stores of a byte are eight accesses to the same sector.
 template <RunKind kKind, int kCount, class To>
 class ScaleWriter {
  public:
@@ -334,7 +334,7 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
     }
   }
   if constexpr (kRope && !kTiled<kKind>) {
-    if (target.position < 0) {  // a hole among rows is written all the same: zeros
+    if (target.position < 0) {  // a hole among rows is written as zeros
       LATHE_UNROLL
       for (int u = 0; u < kCount; ++u) raw[u] = {};
     }

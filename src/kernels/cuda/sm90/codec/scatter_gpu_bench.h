@@ -22,7 +22,7 @@ struct ScatterShape {
   bool reads;               // records, to write rows; else the other way round
   int row, record, scales;  // bytes
   int lanes;                // of a row, by 16 bytes; 0: bulk copies write records
-  int rows;                 // that a lane has on its way, or of a block
+  int rows;                 // that a lane has in flight, or of a block
   bool keeps;               // L2 keeps scales longest
   bool drops;               // L2 drops the rest first
   int page;                 // bytes

@@ -109,7 +109,7 @@ TEST(AttendOnDevice, RefusesWhatTheKernelsDoNotTake) {
                     if (!paged) a.main.table_width = 0;
                   },
                   LayoutKind::v4_fp8),
-              std::string("main.indices: wanted an index list beside that of extra, got ") +
+              std::string("main.indices: wanted an index list, as extra has one, got ") +
                   (paged ? "a page table" : "none"));
   }
 }

@@ -104,7 +104,7 @@ Result<void> check_sources(const AttendArgs& args) {
   }
   // A work tile's keys are those of a request's pages, or those of a row's list.
   if (a.index_width == 0 && b.index_width > 0) {
-    return unfit("main.indices", "an index list beside that of extra",
+    return unfit("main.indices", "an index list, as extra has one",
                  a.table_width > 0 ? "a page table" : "none");
   }
   return {};

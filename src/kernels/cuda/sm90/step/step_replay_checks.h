@@ -227,7 +227,7 @@ void check_work_replays(Device& device) {
   }
 }
 
-/// Both ways, over rows of several widths, strides and types, whose last ones nobody owns.
+/// Both ways, over rows of several widths, strides and types, whose last ones belong to no request.
 template <class Device>
 void check_padding(Device& device) {
   std::mt19937 rng(54);

@@ -76,7 +76,7 @@ struct LatentPageProducer {
     b.page = p.main.table[std::int64_t{items.work_tile.request} * p.main.table_width + in_table];
     return b;
   }
-  /// Called where the box is used, so that nobody waits for its page earlier.
+  /// Called where the box is used, so that no thread waits for its page earlier.
   __device__ bool has(const Box& b) const { return b.page >= 0 && b.page < p.main.pages_count; }
 
   __device__ void copy(const Box& b, int buffer, int dims, std::uint32_t full) const {

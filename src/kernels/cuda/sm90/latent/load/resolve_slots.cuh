@@ -42,9 +42,9 @@ struct LatentRowAddresses {
 };
 
 /// One warp, for bf16 rows whose items are padded to pairs of tiles: a lane resolves four keys of a
-/// pair, loaded while the previous pair is published. A load takes thousands of cycles behind the
-/// row copies, and ptxas waits for all loads that cross a loop's end when it waits for one, so two
-/// tiles are resolved together.
+/// pair, loaded while the previous pair is published. A load takes thousands of cycles when it
+/// queues after the row copies, and ptxas waits for all loads that cross a loop's end when it waits
+/// for one, so two tiles are resolved together.
 template <class Format, int kBlockM>
 __device__ inline void resolve_pairs(const LatentParams& p,
                                      const LatentRowAddresses<Format>& addresses,

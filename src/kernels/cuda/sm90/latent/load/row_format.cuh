@@ -24,7 +24,7 @@ struct V4Fp8Format {  // v4_fp8
   static constexpr int kFp8 = 7, kWide = 1;
   static constexpr int kRowBytes = 576, kWideAt = 448, kPitch = 592;
   static constexpr int kScales = 7, kScaleTiles = 1;
-  /// The codes stand behind the row.
+  /// The scale codes follow the row.
   static __device__ float scale(std::uint32_t row, int which) {
     return bits_to_float(load_shared_u8(row + static_cast<std::uint32_t>(kRowBytes + which)) << 23);
   }

@@ -268,7 +268,7 @@ struct LatentM64Group {
     release_half(1);
   }
 
-  /// One work item, whose queries are on their way.
+  /// One work item, whose queries are being loaded.
   __device__ void attend(const LatentWorkInfo& item, std::int32_t tile, std::uint32_t& parity) {
     // Keys of the item that each of this thread's rows sees.
     int limit[2] = {INT32_MAX, INT32_MAX};

@@ -1,7 +1,7 @@
 // Row max and rescale.
 //
 // P is 2^(score - row max). A row max is the maximum at the time when a score last exceeded it by
-// more than 2^8, so the accumulator is seldom rescaled. P stays below 2^8 and the accumulator far
+// more than 2^8, so the accumulator is rarely rescaled. P stays below 2^8 and the accumulator far
 // within f32, and the row max cancels out of the result.
 #pragma once
 

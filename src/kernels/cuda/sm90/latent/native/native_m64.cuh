@@ -20,7 +20,7 @@
 // work item meets most for the first time.
 //
 // P is 2^(score - row max), at most 2^8. A row max is chosen 2^5 below the true maximum when P
-// leaves that range, so the accumulator is seldom rescaled.
+// leaves that range, so the accumulator is rarely rescaled.
 #pragma once
 
 #include "kernels/cuda/common/wgmma_fp8.cuh"

@@ -14,7 +14,7 @@ namespace lathe::cuda {
 /// Whether staging as the cut has it costs less than it saves.
 bool stage_pays(const LatentShape& shape, const LatentCut& cut);
 
-/// The arrays of a cut that stages, in the workspace behind the partials.
+/// The arrays of a cut that stages, in the workspace after the partials.
 struct LatentStaging {
   LatentStageArrays arrays;
   std::span<std::byte> zeros;  // to be zeroed

@@ -40,7 +40,7 @@ struct LatentSwapAb {
   static constexpr int kKeysAt = kDims * kMRows * 128;
   static constexpr int kPAt = kKeysAt + kBuffers * kKeyBytes;
   static constexpr int kSmallAt = kPAt + 2 * kPBytes;
-  static constexpr int kColumnsAt = kSmallAt + 128;  // behind the barriers
+  static constexpr int kColumnsAt = kSmallAt + 128;  // after the barriers
   static constexpr int kRowMaxAt = kColumnsAt + 2 * 4 * kMRows * 4;
   static constexpr int kSlotsAt = kRowMaxAt + 2 * kMRows * 4;
   static constexpr int kSharedBytes = kSlotsAt + LatentShared::kSlotBytes;

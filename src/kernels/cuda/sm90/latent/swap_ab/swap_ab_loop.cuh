@@ -13,7 +13,7 @@
 
 namespace lathe::cuda {
 
-/// Self has arrange() of queries, score(d, n) of tile n, prepare(n) behind it, softmax(d), add(n,
+/// Self has arrange() of queries, score(d, n) of tile n, prepare(n) after it, softmax(d), add(n,
 /// last), release(n) and is_bf16(tile), whether rows of a tile's 16 dimensions are in order. N: the
 /// kernel's configuration.
 template <class Self, class N, class Shared>
