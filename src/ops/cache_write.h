@@ -1,4 +1,4 @@
-// Into the cache: rotation, quantisation and writing of rows. The bytes are those of
+// Writes rows into the cache: rotation, quantisation and storing. The bytes are those of
 // layout/rope_write.h and layout/codec.h, which say what is computed.
 //
 // Errors are those of the layout's functions, for arguments that contradict each other; some rows

@@ -1,4 +1,4 @@
-// The kernels of the CPU device.
+// Registers the kernels of the CPU device.
 #pragma once
 
 #include "attn/registry.h"

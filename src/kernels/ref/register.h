@@ -1,4 +1,4 @@
-// The double-precision kernels, the oracle, for every problem and kind.
+// Registers the double-precision kernels, the oracle, for every problem and kind.
 #pragma once
 
 #include "attn/registry.h"

@@ -1,4 +1,4 @@
-// The CPU kernels for grouped-query attention.
+// Registers the CPU kernels for grouped-query attention.
 #pragma once
 
 #include "attn/registry.h"

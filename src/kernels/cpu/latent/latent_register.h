@@ -1,5 +1,5 @@
-// The CPU's latent kernels: cpu.<problem>.<kind> for the dense, sparse and window_compressed
-// problems, kinds inplace, native and gather.
+// Registers the CPU's latent kernels: cpu.<problem>.<kind> for the dense, sparse and
+// window_compressed problems, kinds inplace, native and gather.
 #pragma once
 
 #include "attn/registry.h"

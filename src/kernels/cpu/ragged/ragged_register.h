@@ -1,4 +1,4 @@
-// The CPU kernels that expand latents to per-head keys and values.
+// Registers the CPU kernels that expand latents to per-head keys and values.
 #pragma once
 
 #include "attn/registry.h"

@@ -1,5 +1,4 @@
-// How fast the codecs run on a GPU, beside a device-to-device copy of as many bytes in the same
-// run.
+// Measures the codecs on a GPU against a device-to-device copy of as many bytes in the same run.
 //
 // GB are 10^9 bytes, read plus written (lists not counted); medians of CUDA event times, operation
 // and copy alternating. Pages are in random order, as in a pool that has been in use; "scattered"

@@ -1,4 +1,5 @@
-// Rotated index keys of the usual shape: 16 chunks with one scale, of which eight rotate.
+// Rotates and encodes index keys of the usual shape: 16 chunks with one scale, of which eight
+// rotate.
 //
 // A row is 388 bytes of memory, which a copy moves in the time of a hundred instructions. A kernel
 // for any rows and any rotation took 173, for addresses and to find the chunks that rotate. Here

@@ -1,4 +1,5 @@
-// The compact buffer of a batch: which slots it holds, and where in it a row finds its keys.
+// Builds the compact buffer's lists for a batch: which slots it holds, and where in it a row finds
+// its keys.
 #pragma once
 
 #include "kernels/cuda/sm90/step/batch.cuh"

@@ -1,4 +1,4 @@
-// Page tables, slot tables, ragged lists, and positions to slots.
+// Builds page tables, slot tables and ragged lists, and translates positions to slots.
 #pragma once
 
 #include "kernels/cuda/sm90/step/scan.cuh"

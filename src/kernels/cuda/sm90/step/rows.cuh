@@ -1,5 +1,5 @@
-// The rows of a step: which request and position each has, where it is written, what it sees; and
-// the tables, by other blocks of the same launch.
+// Builds the rows of a step: which request and position each has, where it is written, what it
+// sees; and the tables, by other blocks of the same launch.
 #pragma once
 
 #include "kernels/cuda/sm90/step/batch.cuh"

@@ -1,4 +1,4 @@
-// How long a step's metadata takes on a GPU.
+// Times the kernels that build a step's metadata on a GPU.
 //
 // step_gpu_bench [--repeats N] [--json]
 //

@@ -1,4 +1,5 @@
-// What the producers of bf16 tiles share.
+// Shared by the producers of bf16 tiles: their shared memory, the stream of tiles, and the copy of
+// queries.
 //
 // A tile of 64 keys is 8 KB per 64 dimensions, in rows of 128 bytes, swizzled for wgmma. Missing
 // keys become zeros and are masked.

@@ -5,9 +5,9 @@
 // transposing loads of 16-bit units (two dimensions of a key) and a byte permutation; P [M rows,
 // keys] is in shared memory, K-major.
 //
-// Of 32 keys the order along K is the one that both sides have anyway: K column 4 c + 2 m + e (and
-// 16 more for m 2 and 3) is key 8 m + 2 c + e. Row g of a warp's 16 values is dimension 2 g and row
-// g + 8 is 2 g + 1.
+// The order of 32 keys along K is the one that both operands have without a shuffle: K column 4 c +
+// 2 m + e (and 16 more for m 2 and 3) is key 8 m + 2 c + e. Row g of a warp's 16 values is
+// dimension 2 g and row g + 8 is 2 g + 1.
 //
 // Two consumer warpgroups, one producer (native_config.cuh). Warpgroup 0 computes S and P of even
 // tiles, warpgroup 1 of odd ones; each accumulates PV of all tiles over its 256 value dimensions
@@ -16,8 +16,8 @@
 //   warpgroup 0   softmax 0              | O += P0 V0, S2 = Q K2 | O += P1 V1, softmax 2 | ...
 //   warpgroup 1   softmax 1 | O += P0 V0 | O += P1 V1, S3 = Q K3 | O += P2 V2, softmax 3 | ...
 //
-// Both run the same instructions, each present once: an SM caches only part of them, and a short
-// work item meets most for the first time.
+// Both run the same code: an SM caches only part of the instructions, and a short work item meets
+// most of them for the first time.
 //
 // P is 2^(score - row max), at most 2^8. A row max is chosen 2^5 below the true maximum when P
 // leaves that range, so the accumulator is rarely rescaled.

@@ -3,8 +3,8 @@
 // S^T [64 keys, M rows] = K Q^T reads both operands from shared memory, as cached. O^T [512 dims, M
 // rows] += V^T P^T has V^T in registers, as native_m64.cuh, and P [M rows, keys] in shared memory.
 //
-// Of 16 keys the order along K is the one in which a thread has its scores: column 2 g + h is key g
-// + 8 h, so that two elements of P are one 16-bit unit, which stmatrix transposes.
+// The order of 16 keys along K is the one in which a thread holds its scores: column 2 g + h is key
+// g + 8 h, so that two elements of P are one 16-bit unit, which stmatrix transposes.
 #pragma once
 
 #include "kernels/cuda/common/wgmma_fp8.cuh"
