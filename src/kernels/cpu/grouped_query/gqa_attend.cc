@@ -102,7 +102,7 @@ Result<void> cpu_attend_gqa(const AttendArgs& args) {
     plan = plan_gqa(args, threads, blocks);
   }
   job.part_states = reinterpret_cast<SoftState*>(memory + plan_bytes);
-  job.part_sums = reinterpret_cast<float*>(memory + plan_bytes + state_bytes);
+  job.part_acc = reinterpret_cast<float*>(memory + plan_bytes + state_bytes);
   std::byte* workers = memory + plan_bytes + state_bytes + sum_bytes;
 
   // Slices of a run of keys are neighbours: they read neighbouring bytes at about the same time.

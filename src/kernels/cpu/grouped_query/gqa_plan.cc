@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kTileKeys = kTile;
 // Query rows times group that meet a tile together: enough to repay unpacking the tile, few enough
-// that scores and sums stay in the second-level cache.
+// that scores and accumulators stay in the second-level cache.
 constexpr std::int32_t kBlockQueries = 128;
 // Sums that a task keeps for its kv heads.
 constexpr std::int64_t kStateBytes = 128 << 10;

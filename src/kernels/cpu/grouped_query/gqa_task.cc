@@ -81,12 +81,12 @@ HWY_INLINE void unpack_values(const GqaJob& job, const TileKeys& tile, std::size
   }
 }
 
-// Moves what the heads of the task have gathered into their totals.
+// Moves what the heads of the task have accumulated into their folded states.
 HWY_INLINE void fold_all(const GqaWorker& w, std::size_t count, std::size_t v_dim) {
   for (std::size_t i = 0; i < count; ++i) {
-    fold_state(w.total_states[i], w.totals + i * v_dim, w.states[i], w.sums + i * v_dim, v_dim);
+    fold_state(w.total_states[i], w.folded + i * v_dim, w.states[i], w.acc + i * v_dim, v_dim);
     w.states[i] = SoftState();
-    std::memset(w.sums + i * v_dim, 0, v_dim * sizeof(float));
+    std::memset(w.acc + i * v_dim, 0, v_dim * sizeof(float));
   }
 }
 
@@ -132,7 +132,7 @@ HWY_INLINE void attend_keys(const GqaJob& job, const GqaBlock& block, std::int64
       unpack_values<V>(job, tile, first_head + g, in_place, w, values);
       const KeyTile<K, RowsOf<V>> keys{reinterpret_cast<const typename K::T*>(w.keys), dim, values,
                                        v_dim, tile.holes ? w.valid : nullptr};
-      attend_tile(keys, QueryRows{w.q + g * queries * dim, w.scores, w.sums + g * queries * v_dim,
+      attend_tile(keys, QueryRows{w.q + g * queries * dim, w.scores, w.acc + g * queries * v_dim,
                                   w.states + g * queries, w.ranges, queries, alike, &ahead});
     }
   }
@@ -151,8 +151,8 @@ void run_task(const GqaJob& job, const GqaBlock& block, std::int64_t part, std::
     load_queries(job, block, first_head + static_cast<std::int32_t>(g), w.q + g * queries * dim);
   }
   for (std::size_t i = 0; i < heads * queries; ++i) w.states[i] = w.total_states[i] = SoftState();
-  std::memset(w.sums, 0, heads * queries * v_dim * sizeof(float));
-  std::memset(w.totals, 0, heads * queries * v_dim * sizeof(float));
+  std::memset(w.acc, 0, heads * queries * v_dim * sizeof(float));
+  std::memset(w.folded, 0, heads * queries * v_dim * sizeof(float));
   if (job.format == KeyFormat::f32) {
     attend_keys<FloatOperand, FloatOperand>(job, block, part, first, heads, w);
   } else {
@@ -163,17 +163,17 @@ void run_task(const GqaJob& job, const GqaBlock& block, std::int64_t part, std::
   for (std::size_t g = 0; g < heads; ++g) {
     for (std::size_t m = 0; m < queries; ++m) {
       const SoftState state = w.total_states[g * queries + m];
-      const float* sums = w.totals + (g * queries + m) * v_dim;
+      const float* acc = w.folded + (g * queries + m) * v_dim;
       const auto row = static_cast<std::int64_t>(m / group);
       const auto head = static_cast<std::int32_t>((first + g) * group + m % group);
       if (block.parts == 1) {
-        write_result(job, block.row + row, head, state, sums);
+        write_result(job, block.row + row, head, state, acc);
         continue;
       }
       const std::int64_t place =
           ((block.first_part + part) * job.kv_heads * job.group + head) * job.block_rows + row;
       job.part_states[place] = state;
-      std::memcpy(job.part_sums + place * job.v_head_dim, sums, v_dim * sizeof(float));
+      std::memcpy(job.part_acc + place * job.v_head_dim, acc, v_dim * sizeof(float));
     }
   }
 }
@@ -183,14 +183,14 @@ void combine(const GqaJob& job, const GqaBlock& block, std::int32_t head, std::b
   const auto v_dim = static_cast<std::size_t>(job.v_head_dim);
   for (std::int32_t row = 0; row < block.rows; ++row) {
     SoftState state;
-    std::memset(w.totals, 0, v_dim * sizeof(float));
+    std::memset(w.folded, 0, v_dim * sizeof(float));
     for (std::int64_t part = 0; part < block.parts; ++part) {
       const std::int64_t place =
           ((block.first_part + part) * job.kv_heads * job.group + head) * job.block_rows + row;
-      fold_state(state, w.totals, job.part_states[place], job.part_sums + place * job.v_head_dim,
+      fold_state(state, w.folded, job.part_states[place], job.part_acc + place * job.v_head_dim,
                  v_dim);
     }
-    write_result(job, block.row + row, head, state, w.totals);
+    write_result(job, block.row + row, head, state, w.folded);
   }
 }
 

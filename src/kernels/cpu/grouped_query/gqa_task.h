@@ -42,17 +42,17 @@ struct GqaJob {
   std::int64_t fold_keys = 0;
 
   // Results of blocks in several parts: part i, head h, row r of the block at
-  // (i * heads + h) * block_rows + r; sums of v_head_dim each.
+  // (i * heads + h) * block_rows + r; accumulators of v_head_dim each.
   std::int32_t block_rows = 1;
   SoftState* part_states = nullptr;
-  float* part_sums = nullptr;
+  float* part_acc = nullptr;
 };
 
 /// Memory of one worker, reused by task after task.
 std::int64_t gqa_worker_bytes(const GqaJob& job, std::int32_t slice_heads);
 
 /// Attends keys first .. end-1 of the block for kv heads first_head .. end_head-1: writes out and
-/// lse, or, where the block has several parts, the sums of part number `part` of the call.
+/// lse, or, where the block has several parts, the accumulators of part number `part` of the call.
 void run_gqa_task(const GqaJob& job, const GqaBlock& block, std::int64_t part,
                   std::int32_t first_head, std::int32_t end_head, std::byte* worker_memory);
 

@@ -70,11 +70,11 @@ void load_queries(const GqaJob& job, const GqaBlock& block, std::int32_t kv_head
 }
 
 void write_result(const GqaJob& job, std::int64_t row, std::int32_t head, SoftState state,
-                  const float* sums) {
+                  const float* acc) {
   const AttendArgs& args = *job.args;
   const float* sink = args.problem.sink ? args.sink.data() + head : nullptr;
   const Finished done = finish_softmax(state.max, state.sum, sink, job.value_scale);
-  store_output(args.out, row, std::int64_t{head} * job.v_head_dim, job.v_head_dim, sums, done);
+  store_output(args.out, row, std::int64_t{head} * job.v_head_dim, job.v_head_dim, acc, done);
   store_lse(args.lse, row, head, done.lse);
 }
 

@@ -30,8 +30,8 @@ struct GqaWorker {
   float* valid;           // [kTile]
   float* scores;          // [queries, kTile]
   float* q;               // [slice heads, queries, head_dim]
-  float* sums;            // [slice heads, queries, v_head_dim] since the last fold
-  float* totals;          // same, folded
+  float* acc;             // [slice heads, queries, v_head_dim] since the last fold
+  float* folded;          // same, folded
   SoftState* states;      // [slice heads, queries]
   SoftState* total_states;
   RowRange* ranges;  // [queries]
@@ -52,8 +52,8 @@ struct GqaWorker {
     take(valid, kKeys);
     take(scores, queries * kKeys);
     take(q, heads * queries * job.head_dim);
-    take(sums, heads * queries * job.v_head_dim);
-    take(totals, heads * queries * job.v_head_dim);
+    take(acc, heads * queries * job.v_head_dim);
+    take(folded, heads * queries * job.v_head_dim);
     take(states, heads * queries);
     take(total_states, heads * queries);
     take(ranges, queries);
@@ -73,6 +73,6 @@ void load_queries(const GqaJob& job, const GqaBlock& block, std::int32_t kv_head
 
 /// Out and lse of one row and query head.
 void write_result(const GqaJob& job, std::int64_t row, std::int32_t head, SoftState state,
-                  const float* sums);
+                  const float* acc);
 
 }  // namespace lathe

@@ -49,7 +49,7 @@ struct RaggedWorker {
   float* valid;       // [chunk tiles, kTile]
   float* q;           // [rows, k], scaled; kept, as rows lie far apart in the caller's matrix
   float* scores;      // [block, kTile]
-  float* sums;        // [rows, v_padded]
+  float* acc;         // [rows, v_padded]
   SoftState* states;  // [rows]
   RowRange* ranges;   // [block]
   std::int64_t bytes;
@@ -68,7 +68,7 @@ struct RaggedWorker {
     take(valid, kRaggedChunkKeys);
     take(q, rows * d.k);
     take(scores, kBlockQueries * kTileKeys);
-    take(sums, rows * d.v_padded);
+    take(acc, rows * d.v_padded);
     take(states, rows);
     take(ranges, kBlockQueries);
     bytes = at;
@@ -171,7 +171,7 @@ HWY_INLINE void attend_chunk(const RaggedRows& rows, const RaggedDims& d, const 
           w.keys + t * d.k * kTileKeys, size(d.k), w.values + t * d.v_padded * kTileKeys,
           size(d.v_padded), kinds[t].holes ? w.valid + t * kTileKeys : nullptr};
       attend_tile(tile, QueryRows{w.q + (block + blind) * d.k, w.scores,
-                                  w.sums + (block + blind) * d.v_padded, w.states + block + blind,
+                                  w.acc + (block + blind) * d.v_padded, w.states + block + blind,
                                   w.ranges + blind, size(count - blind),
                                   w.ranges[blind].end == w.ranges[count - 1].end, nullptr});
     }
@@ -189,7 +189,7 @@ void ragged_task(const AttendArgs& args, const RaggedRows& rows, std::int32_t he
     load_row(args.q, rows.row + r, head * d.k, d.k, query_scale, w.q + r * d.k);
     w.states[r] = SoftState();
   }
-  std::memset(w.sums, 0, size(rows.rows * d.v_padded) * sizeof(float));
+  std::memset(w.acc, 0, size(rows.rows * d.v_padded) * sizeof(float));
   // Rows of padding stay zero; the products write the others.
   std::memset(w.value_rows, 0, size(d.v_padded) * kTile * sizeof(float));
   for (std::int64_t first = 0; first < end; first += kRaggedChunkKeys) {
@@ -206,7 +206,7 @@ void ragged_task(const AttendArgs& args, const RaggedRows& rows, std::int32_t he
   for (std::int32_t r = 0; r < rows.rows; ++r) {
     const Finished done =
         finish_softmax(w.states[r].max, w.states[r].sum, sink, args.main.key_scale);
-    store_output(args.out, rows.row + r, head * d.v, d.v, w.sums + r * d.v_padded, done);
+    store_output(args.out, rows.row + r, head * d.v, d.v, w.acc + r * d.v_padded, done);
     store_lse(args.lse, rows.row + r, head, done.lse);
   }
 }

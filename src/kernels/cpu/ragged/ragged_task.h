@@ -10,11 +10,12 @@
 namespace lathe {
 
 /// Keys that a task holds expanded at a time. At DeepSeek's widths (192 and 128) a chunk is 320 KiB
-/// of f32, which stays in a second-level cache; with the latents of a tile and the sums of the
-/// task's rows it is all that a task keeps.
+/// of f32, which stays in a second-level cache; with the latents of a tile and the accumulators of
+/// the task's rows it is all that a task keeps.
 inline constexpr std::int64_t kRaggedChunkKeys = 256;
 
-/// Most rows of a task: their queries and sums stay between chunks. The capability declares it.
+/// Most rows of a task: their queries and accumulators stay between chunks. The capability declares
+/// it.
 inline constexpr std::int32_t kRaggedTaskRows = 4096;
 
 /// Rows of one request.

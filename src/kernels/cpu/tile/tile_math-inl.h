@@ -36,7 +36,7 @@ struct KeyTile {
 struct QueryRows {
   const float* q;  // [count, depth]
   float* scores;   // [count, kTile]; scratch
-  float* sums;     // [count, columns]
+  float* acc;      // [count, columns]
   SoftState* states;
   const RowRange* ranges;
   std::size_t count;
@@ -44,7 +44,7 @@ struct QueryRows {
   LinesAhead* ahead;  // null: nothing to ask for
 };
 
-// sums[row] += p[row][begin .. end) values[begin .. end)
+// acc[row] += p[row][begin .. end) values[begin .. end)
 template <class K, class V>
 HWY_INLINE void weigh_range(const KeyTile<K, V>& tile, const QueryRows& rows, std::size_t row,
                             std::size_t count, std::int32_t begin, std::int32_t end) {
@@ -52,7 +52,7 @@ HWY_INLINE void weigh_range(const KeyTile<K, V>& tile, const QueryRows& rows, st
   const auto first = static_cast<std::size_t>(begin);
   const std::size_t stride = V::stride(tile.columns);
   product(Product<V>{rows.scores + row * kTile + first, kTile, tile.values + first * stride, stride,
-                     rows.sums + row * tile.columns, tile.columns,
+                     rows.acc + row * tile.columns, tile.columns,
                      static_cast<std::size_t>(end - begin), true, rows.ahead},
           count, tile.columns);
 }
@@ -98,7 +98,7 @@ HWY_INLINE void attend_tile(const KeyTile<K, V>& tile, const QueryRows& rows) {
     const float factor =
         softmax_step(rows.scores + r * kTile, static_cast<std::size_t>(range.begin),
                      static_cast<std::size_t>(range.end), tile.valid, rows.states[r]);
-    if (factor != 1.0f) scale_row(rows.sums + r * tile.columns, tile.columns, factor);
+    if (factor != 1.0f) scale_row(rows.acc + r * tile.columns, tile.columns, factor);
   }
   weigh_values(tile, rows);
 }
