@@ -1,4 +1,4 @@
-// Answers of a model as text: requests go to the engine, tokens come back through a detokeniser and
+// A model's answers as text: requests go to the engine, tokens come back through a detokeniser and
 // a matcher of stop strings.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace lathe {
 struct Answer {
   std::string text;
   std::vector<std::int32_t> tokens;
-  std::vector<SampledToken> sampled;  // beside them where log-probabilities were asked for
+  std::vector<SampledToken> sampled;  // with log-probabilities, if they were asked for
   Finished finished;
   bool ended = false;
 };
@@ -51,7 +51,7 @@ class AnswerSet {
   void cancel(std::size_t index);
   bool done() const { return open_ == 0; }
 
-  /// The answer's index; nothing for a request of somebody else.
+  /// The answer's index; none for a request that is not in this set.
   std::optional<std::size_t> index_of(RequestId id) const {
     const auto at = index_of_.find(id.value);
     if (at == index_of_.end()) return std::nullopt;

@@ -22,7 +22,7 @@ struct Limits {
   double gbps = 0;
 };
 
-// Threads and what goes with their number.
+// A number of threads, with its pool and limits.
 struct Team {
   ThreadPool threads;
   Scratch scratch;
@@ -46,7 +46,7 @@ double seconds_of_call(AttendArgs& args, Team& team, double least_seconds) {
   return seconds / calls;
 }
 
-// A row for each team. They take turns, so that whatever disturbs the machine meets all of them.
+// A row for each team. They alternate, so that other load on the machine slows all of them.
 std::vector<LatentBenchRow> measure(const LatentBenchCase& c, const LatentBenchCache& cache,
                                     std::span<const std::unique_ptr<Team>> teams,
                                     const LatentBenchOptions& options) {

@@ -1,4 +1,4 @@
-// How fast the CPU's latent attention runs, beside the machine's measured limits in the same run.
+// Measures the CPU's latent attention against the machine's limits in the same run.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ struct LatentBenchOptions {
   bool quick = false;           // only the cases of 16 heads and 4096 keys
 };
 
-/// Splits are fixed (Execution::batch_invariant). Limits are those of as many threads, measured just
-/// before; a case's repeats with few and with many threads take turns. A pair of a head and a key costs
-/// 2 (qk_dim + v_dim) FLOPs; bytes are the stored bytes of the keys, once per row that has its own
-/// list and once per request otherwise.
+/// Splits are fixed (Execution::batch_invariant). Limits are those of as many threads, measured
+/// just before; a case's repeats alternate between few and many threads. A pair of a head and a key
+/// costs 2 (qk_dim + v_dim) FLOPs; bytes are the stored bytes of the keys, once per row that has
+/// its own list and once per request otherwise.
 struct LatentBenchRow {
   std::string name;    // dense_decode, sparse_decode, v4_decode, dense_extend
   std::string layout;  // CacheLayout::name

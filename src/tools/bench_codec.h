@@ -1,4 +1,4 @@
-// `lathe bench codec`: how fast the cache codecs run, beside memcpy in the same run.
+// `lathe bench codec`: measures the cache codecs against memcpy in the same run.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ struct CodecBenchOptions {
   int q_heads = 16;                              // of the operation rope_write_q
 };
 
-/// GB are 10^9 bytes, read plus written, for the operation and for memcpy alike; each memcpy runs
-/// right after a repeat of its operation and moves as many bytes. One thread.
+/// GB are 10^9 bytes, read plus written, for the operation and for memcpy; each memcpy runs right
+/// after a repeat of its operation and moves as many bytes. One thread.
 struct CodecBenchRow {
   std::string layout;     // as CacheLayout::serialize; "from -> to" for requantize
   std::string operation;  // encode, decode, gather_decode, requantize, rope_write, rope_write_q

@@ -1,4 +1,4 @@
-// The benches on this computer's GPU: the same cases' shapes, rows and figures as on the CPU.
+// The benches on this computer's GPU: the same cases, rows and figures as on the CPU.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,12 @@ struct GpuInfo {
 Result<GpuInfo> open_gpu();
 
 /// Latent attention by CUDA events; the schedule, which a step's layers share, is outside. A row's
-/// `threads` are the GPU's processors. read_gbps is that of a copy in the same run, read plus written;
-/// peak_gflops what large bf16 products reach on an H200, for as many processors. After open_gpu().
+/// `threads` are the GPU's processors. read_gbps is that of a copy in the same run, read plus
+/// written; peak_gflops what large bf16 products reach on an H200, for as many processors. After
+/// open_gpu().
 std::vector<LatentBenchRow> bench_latent_on_gpu(const GpuInfo& gpu, int repeats, bool quick);
 
-/// Rows beside a copy on the device. After open_gpu().
+/// Rows of codecs against a copy on the device. After open_gpu().
 std::vector<CodecBenchRow> bench_codec_on_gpu(std::int64_t bytes, int repeats);
 
 }  // namespace lathe

@@ -1,5 +1,5 @@
-// What the benches of latent attention on all devices share: a cache, the arguments of a case in host
-// memory, and how a case's time becomes a row.
+// What the benches of latent attention on all devices share: a cache, the arguments of a case in
+// host memory, and how a case's time becomes a row.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ struct LatentBenchCase {
   std::int64_t k;  // keys of a row's list; 0 = by page table
 };
 
-/// The arguments of a case, q and out in f32, and what they point to. Requests share pages where the
-/// cache has too few.
+/// The arguments of a case, q and out in f32, and what they point to. Requests share pages where
+/// the cache has too few.
 struct LatentBenchSetup {
   std::vector<float> q, out;
   std::vector<std::int32_t> indptr{0}, lens, list;
@@ -42,7 +42,7 @@ struct LatentBenchSetup {
   LatentBenchSetup(const LatentBenchSetup&) = delete;
 };
 
-/// A case's figures beside the limits; threads and scaling are left to fill in.
+/// A case's figures against the limits; the caller fills in threads and scaling.
 LatentBenchRow latent_bench_row(const LatentBenchCase& c, const AttentionProblem& problem,
                                 const CacheLayout& layout, double seconds, double peak_gflops,
                                 double read_gbps);

@@ -25,7 +25,7 @@ struct Case {
   DType dtype;
   std::int64_t m, n, k;
   std::int64_t weights;  // different ones, that is products in a pass
-  bool together;         // in one call, as experts are; else one call after the other
+  bool together;         // in one call, as experts are; else in separate calls
 };
 
 struct Row {
@@ -120,8 +120,8 @@ double pass_seconds(const OpsContext& ops, const Case& c, const Data& data) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The nearer limit is measured before every repeat, and the best of the repeats counts on both sides:
-// other work on the machine takes from either, and is neither's.
+// The nearer limit is measured before every repeat, and the best repeat counts on both sides,
+// because other work on the machine slows either.
 Row measure(Backend& backend, const Case& c, MatmulPrecision precision, int threads, int repeats) {
   const Data data(c);
   ThreadPool pool(threads);

@@ -1,4 +1,4 @@
-// `lathe bench matmul`: products with weights on the CPU beside the machine's limits, measured in
+// `lathe bench matmul`: products with weights on the CPU against the machine's limits, measured in
 // the same run.
 #pragma once
 

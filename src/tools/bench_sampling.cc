@@ -46,7 +46,7 @@ std::vector<Case> cases() {
   return list;
 }
 
-// Normal logits: the wider, the fewer tokens have a share worth naming.
+// Normal logits: the wider the spread, the fewer tokens have a noticeable share.
 std::vector<float> logits_of(float spread, std::int64_t n) {
   std::mt19937 rng(1);
   std::normal_distribution<float> normal(0, spread);

@@ -28,7 +28,7 @@ void on_interrupt(int) {
   errno = error;
 }
 
-// What the editor's callback, which gets no argument, leaves.
+// Results of the editor's callback, which takes no argument.
 struct Edited {
   bool done = false;
   bool end = false;  // Ctrl-D

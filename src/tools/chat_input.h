@@ -22,9 +22,9 @@ class InterruptScope {
   struct sigaction before_ = {};
 };
 
-/// One message at a time. A line that ends in a backslash goes on in the next one; between two lines
-/// of """ everything is one message. Ctrl-C forgets what was typed; twice without anything between,
-/// or Ctrl-D, it is the end of input.
+/// One message at a time. A line that ends in a backslash goes on in the next one; between two
+/// lines of """ everything is one message. Ctrl-C discards what was typed; Ctrl-C twice in a row,
+/// or Ctrl-D, ends the input.
 class ChatInput {
  public:
   ChatInput();
@@ -41,7 +41,8 @@ class ChatInput {
   Line edit_line(const char* prompt, std::string& line);
 
   bool terminal_;
-  // A byte for every Ctrl-C: whichever thread the signal meets, whoever waits for a line wakes.
+  // A byte for every Ctrl-C: whichever thread the signal reaches, the thread that waits for a line
+  // wakes.
   int wake_[2] = {-1, -1};
 };
 

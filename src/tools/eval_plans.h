@@ -16,7 +16,7 @@
 
 namespace lathe {
 
-/// What a run of one task gave, without its answers.
+/// The result of one task's run, without its answers.
 struct TaskFigures {
   EvalTaskKind kind = EvalTaskKind::arithmetic;
   std::int64_t items = 0;
@@ -57,10 +57,10 @@ struct ScoredText {
 };
 
 /// One row for the plain plan, then one for every legal pair of prefill and decode kinds over every
-/// layout, those that the planner mixes by itself included, then the plain pair with chunks of 1, 7,
-/// 64, 257 and 2048 tokens. `jobs` rows are worked on at once, which share the threads. `on_row`
-/// hears of each that has ended: how many have, of how many, and what it was. Errors: as
-/// Evaluator's.
+/// layout, those that the planner mixes on its own included, then the plain pair with chunks of 1,
+/// 7, 64, 257 and 2048 tokens. `jobs` rows are worked on at once, which share the threads. `on_row`
+/// is called for each finished row: how many are finished, of how many, and which row it was.
+/// Errors: as Evaluator's.
 Result<std::vector<PlanRow>, StartError> evaluate_plans(
     const RuntimeOptions& options, int jobs, const Tokenizer& tokenizer,
     const std::vector<EncodedTask>& tasks, const ScoredText& text,

@@ -21,7 +21,7 @@ namespace lathe {
 struct EncodedTask {
   EvalTask task;
   std::vector<std::vector<std::int32_t>> prompts;  // [items]
-  // [items] tokens of the perfect answer and some: an answer that runs on is wrong anyhow.
+  // [items] tokens of the perfect answer and a few more: a longer answer is wrong anyway.
   std::vector<std::int32_t> limits;
 };
 
@@ -56,7 +56,7 @@ struct TextScore {
   /// Of the perplexity, at 95 %, by the spread of the tokens' nats.
   Interval interval() const;
 };
-/// Mean of a's nats less b's, and its interval at 95 %. Precondition: of one text.
+/// Mean of a's nats minus b's, and its interval at 95 %. Precondition: of one text.
 struct ScoreDifference {
   double mean = 0;
   Interval interval;
@@ -78,7 +78,7 @@ class Evaluator {
   /// request that ended with an error.
   Result<TaskRun> run(const EncodedTask& encoded, std::size_t traced,
                       const std::function<void(std::size_t, std::int64_t)>& on_progress);
-  /// How likely the model finds a text of so many tokens, cut into windows of at most `window`: of each
+  /// The likelihood of a text of at least two tokens, cut into windows of at most `window`: of each
   /// the first half goes through prefill and is context, the second is scored token by token
   /// through decode. The next window's first half is this one's second. Errors: the engine's; less
   /// than two tokens.

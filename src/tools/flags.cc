@@ -125,8 +125,8 @@ void Command::callback(const std::function<void()>& run) { app_->callback(run); 
 
 namespace {
 
-// A command that has subcommands and got none, or a word that names none of them; nothing where the
-// line is for the parser to judge.
+// The error for a command without its subcommand, or with a word that names none of them; empty
+// where the parser decides.
 std::optional<std::string> missing_subcommand(const CLI::App& app, int argc, char** argv, int at) {
   const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
   if (commands.empty()) return std::nullopt;

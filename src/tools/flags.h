@@ -1,5 +1,5 @@
-// The flags of subcommands. CLI11, which parses them, stays behind this header: its own takes longer
-// to compile than any file of tools/.
+// The flags of subcommands. CLI11, which parses them, stays behind this header: its own takes
+// longer to compile than any file of tools/.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class Flag {
   Flag range(std::int64_t least, std::int64_t most);
   Flag positive();
   Flag one_of(std::initializer_list<std::string> values);
-  /// Says what is wrong with a value, or nothing.
+  /// Returns what is wrong with a value, or nothing.
   Flag check(const std::function<std::string(const std::string&)>& problem);
   /// A list: one value holds several.
   Flag delimiter(char c);
@@ -37,14 +37,15 @@ class Flag {
   CLI::Option* option_;
 };
 
-/// What an option of a command came to.
+/// An option's value and where it came from.
 struct FlagValue {
   std::string name;  // "page-size"
   std::string value;
   std::string origin;  // flag, environment or default
 };
 
-/// A command of a line. `names` are "--long,-s", or a bare word for an argument by position.
+/// A command on the command line. `names` are "--long,-s", or a bare word for an argument by
+/// position.
 class Command {
  public:
   explicit Command(CLI::App* app) : app_(app) {}

@@ -1,4 +1,4 @@
-// What the machine's arithmetic and memory give at best, measured: the limits that kernels are
+// Measures the peak rates of the machine's arithmetic and memory: the limits that kernels are
 // compared with.
 #pragma once
 

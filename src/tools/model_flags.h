@@ -31,8 +31,8 @@ Result<void> need_tokenizer(const ModelFlags& flags);
 int refuse_start(const StartError& error);
 
 /// Starts the model. Progress, weights, cache, workspace and the plan go to stderr. Null: it was
-/// refused, which has been printed, and `exit_code` says how. `on_progress` hears the bytes of weights
-/// loaded and in all, besides.
+/// rejected, the reason has been printed, and `exit_code` is set. `on_progress` also receives the
+/// bytes of weights loaded and in all.
 std::unique_ptr<Runtime> start_model(
     const ModelFlags& flags, int& exit_code,
     const std::function<void(std::int64_t, std::int64_t)>& on_progress = nullptr);

@@ -34,7 +34,7 @@ Result<std::vector<std::int32_t>> read_ids(const Json& list, const std::string& 
 }
 
 Result<Prompt> parse_line(const std::string& line, const std::string& where, bool chat_template) {
-  bool too_deep = false;  // for whoever calls itself for each level
+  bool too_deep = false;  // for functions that recurse per level
   const auto watch = [&](int depth, Json::parse_event_t, Json&) {
     too_deep = too_deep || depth > kMostLevels;
     return depth <= kMostLevels;

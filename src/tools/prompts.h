@@ -1,4 +1,5 @@
-// The prompts of `lathe generate`: text, token ids or messages, from flags, files or standard input.
+// The prompts of `lathe generate`: text, token ids or messages, from flags, files or standard
+// input.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ struct PromptFlags {
   bool batched() const { return !prompts.empty(); }
 };
 
-/// One of the three, or why a line of the file is none.
+/// One of the three, or the error of a line that is none of them.
 struct Prompt {
   std::string text;
   std::vector<std::int32_t> ids;    // taken as they are
@@ -32,8 +33,8 @@ struct Prompt {
 };
 
 /// "-" in place of a text or a file, and no flag at all, read standard input. Errors: more than one
-/// source or none; a file that cannot be read, or that has no prompt. A line that is no prompt is
-/// one with an error.
+/// source or none; a file that cannot be read, or that has no prompt. A line that is not a prompt
+/// becomes one with an error.
 Result<std::vector<Prompt>> read_prompts(const PromptFlags& flags);
 
 /// Tokens of every prompt; of one with an error none. The chat template of the model's directory is

@@ -15,10 +15,11 @@ bool parse_number(std::string_view text, T& value) {
 
 void add_sampling_flags(Command command, SamplingFlags& flags) {
   SamplingParams& p = flags.params;
-  command.add_option("--temperature", flags.temperature, "0 takes the likeliest token");
-  command.add_option("--top-k", flags.top_k, "the k likeliest tokens; -1 = all");
+  command.add_option("--temperature", flags.temperature, "0 takes the most likely token");
+  command.add_option("--top-k", flags.top_k, "the k most likely tokens; -1 = all");
   command.add_option("--top-p", flags.top_p, "the fewest tokens whose probability reaches it");
-  command.add_option("--min-p", p.min_p, "tokens at least this times as likely as the likeliest");
+  command.add_option("--min-p", p.min_p,
+                     "tokens at least this times as likely as the most likely one");
   command.add_option("--seed", p.seed, "of the draws; equal seeds give equal answers");
   command.add_option("--repetition-penalty", flags.repetition_penalty,
                      "divides logits of tokens in prompt or answer");

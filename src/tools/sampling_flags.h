@@ -22,7 +22,7 @@ struct SamplingFlags {
 
 void add_sampling_flags(Command command, SamplingFlags& flags);
 
-/// Errors: a --logit-bias that is no ID=BIAS. The values are checked when a request is submitted.
+/// Errors: a --logit-bias that is not ID=BIAS. The values are checked when a request is submitted.
 Result<SamplingParams> sampling_params(const SamplingFlags& flags,
                                        const GenerationDefaults& defaults);
 

@@ -7,7 +7,7 @@
 namespace lathe {
 namespace {
 
-// 0 stands for "choose" inside; a user who writes it means a page of no tokens.
+// 0 means "choose" internally; a user who writes it means a page of no tokens.
 std::string page_size_problem(const std::string& text) {
   char* end = nullptr;
   const long long page = std::strtoll(text.c_str(), &end, 0);
@@ -34,7 +34,7 @@ void add_wish_flags(Command command, Wishes& w) {
                      "requests of one decode step");
   command.add_option("--context-length", w.context_length, "tokens of the longest request");
   command.add_option("--max-total-tokens", w.max_total_tokens,
-                     "tokens that the cache shall hold; checked against the machine's memory");
+                     "tokens that the cache must hold; checked against the machine's memory");
   command.add_option("--indexer-logits-budget", w.logits_budget, "bytes");
   command.add_option("--gather-budget", w.gather_budget, "bytes");
   command.add_option("--activations-budget", w.activations_budget,

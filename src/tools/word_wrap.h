@@ -6,15 +6,15 @@
 
 namespace lathe {
 
-/// Words are held back until they end, as only then it shows whether they fit their line. Lines of
-/// code (between lines that begin with ```) and lines that begin with four spaces or a tab, or with
-/// |, stay as they are.
+/// Words are held back until they end, because only then is it known whether they fit their line.
+/// Lines of code (between lines that begin with ```) and lines that begin with four spaces or a
+/// tab, or with |, stay as they are.
 class WordWrap {
  public:
   /// width 0: nothing is broken.
   explicit WordWrap(int width) : width_(width) {}
 
-  /// What of the text so far can be printed.
+  /// The part of the text so far that can be printed.
   std::string push(std::string_view piece);
   /// The rest.
   std::string finish();
@@ -31,7 +31,7 @@ class WordWrap {
   std::string line_;  // its first characters
 };
 
-/// Columns of the terminal behind stdout; 0 where there is none.
+/// Columns of stdout's terminal; 0 where it is none.
 int stdout_columns();
 
 }  // namespace lathe
