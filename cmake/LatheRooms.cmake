@@ -1,5 +1,5 @@
 # A room is one folder of src/ and one static library. lathe_room() collects the room's sources and its *_test.cc files, so
-# adding a file needs no edit here; rooms link only to rooms that stand above them (scripts/check_rooms.py holds the includes).
+# adding a file needs no edit here; rooms link only to rooms that stand above them (tools/check_rooms.py holds the includes).
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)

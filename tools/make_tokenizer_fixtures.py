@@ -149,7 +149,7 @@ def llama3():
     template = processors.TemplateProcessing("<|begin_of_text|> $A", "<|begin_of_text|> $A $B",
                                              [("<|begin_of_text|>", bos)])
     t.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
-    # A token that no merge gives: ignore_merges finds it all the same. And merges as one string each.
+    # A token that no merge gives: ignore_merges still finds it. And merges as one string each.
     j = json.loads(t.to_str())
     j["model"]["merges"] = [" ".join(m) for m in j["model"]["merges"]]
     del j["model"]["merges"][1500:]
