@@ -1,5 +1,5 @@
-// EngineThread: an engine on a thread of its own, for callers on other threads. They put wishes
-// into its inbox and hear, once a step, what came of them; the engine waits for nobody.
+// EngineThread: an engine on a thread of its own, for callers on other threads. They put requests
+// into its inbox and hear, once a step, what became of them; the engine never waits for them.
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,8 @@
 
 namespace lathe {
 
-/// A caller's name for a request. Callers number theirs and never use a number twice, so what comes
-/// late for a request that they have forgotten finds nothing.
+/// A caller's name for a request. Callers number theirs and never reuse a number, so a late event
+/// for a forgotten request finds nothing.
 struct Ticket {
   std::uint64_t value = 0;
   constexpr auto operator<=>(const Ticket&) const = default;
@@ -32,7 +32,7 @@ struct Submission {
 };
 
 /// What became of a request in one step: it started, got a token, ended, all of these, or was
-/// refused. An end and a refusal are its last event.
+/// rejected. An end and a rejection are its last event.
 struct TicketEvent {
   Ticket ticket;
   std::optional<Started> started;
@@ -63,13 +63,13 @@ class EngineThread {
 
   // From any thread. What one call puts in comes out together, in order.
   void submit(std::vector<Submission> requests);
-  /// Requests that are not known, or have ended, are no error.
+  /// Unknown and finished requests are not an error.
   void cancel(std::vector<Ticket> tickets, FinishReason reason);
   /// Evicts what no request holds from the prefix cache. `done` runs on the engine's thread with
   /// the engine's state; nothing was evicted if requests were there.
   void flush_prefix_cache(std::function<void(EngineStats)> done);
 
-  /// Work is there and no step has ended for so long; 0 where there is none.
+  /// How long there has been work and no step has ended; 0 without work.
   std::chrono::nanoseconds stuck_for() const;
 
  private:
@@ -90,7 +90,7 @@ class EngineThread {
   void take(StepReport report, EngineNews& news);
   void fail(const Error& error, EngineNews& news);
 
-  Engine* engine_;  // null: a step threw, and nobody knows what it left
+  Engine* engine_;  // null: a step threw, and its state is unknown
   std::function<void(EngineNews)> on_news_;
   std::unordered_map<std::uint64_t, RequestId> requests_;  // by ticket
   std::unordered_map<std::uint64_t, Ticket> tickets_;      // by request
