@@ -98,8 +98,8 @@ struct Capability {
   // processors) x heads x (v_dim + 1).
   std::int64_t split_bytes = 0;
   // Expanding kernels: rows whose f32 queries and sums each worker keeps at a time; 0: none. What
-  // else a worker keeps, a tile of keys with the q and sums of a few rows, is about 1 MiB and has no
-  // budget.
+  // else a worker keeps, a tile of keys with the q and sums of a few rows, is about 1 MiB and has
+  // no budget.
   std::int64_t worker_rows = 0;
   bool graph_safe = true;  // can be captured in a CUDA graph and replayed with other contents
 

@@ -29,9 +29,9 @@ struct StepRequest {
   std::int32_t rows = 0;
   // The rows only fill up a captured batch: they have no position, see no key and write nothing.
   bool padding = false;
-  // Groups with a state: the slot where it stands behind the cached tokens, and slots that it goes to,
-  // one for every StepOptions::state.page_size tokens. The one of the last row is there, others may
-  // be -1.
+  // Groups with a state: the slot where it stands behind the cached tokens, and slots that it goes
+  // to, one for every StepOptions::state.page_size tokens. The one of the last row is there, others
+  // may be -1.
   PageId state_before = {};
   std::span<const PageId> state_slots = {};
 };
@@ -96,9 +96,9 @@ struct StepView {
   std::span<const Slot> compressed_out_slots;  // [rows] of the entry that the row completes, or -1
   PageTableView compressed_table;              // [requests, width] compressed pool
 
-  // Groups with a state, which is written behind the last row of a request and behind every row that
-  // ends a slot's tokens, to the slot of that position, unless it is -1. state_before is read first:
-  // it may be the last row's slot.
+  // Groups with a state, which is written behind the last row of a request and behind every row
+  // that ends a slot's tokens, to the slot of that position, unless it is -1. state_before is read
+  // first: it may be the last row's slot.
   std::span<const PageId> state_before;  // [requests] -1: a request's first row, with no state yet
   PageTableView state_table;             // [requests, width] slots by position / state_tokens
   std::int32_t state_tokens = 0;         // 0: no state
@@ -165,9 +165,10 @@ class Step {
 
   /// Fills the arrays for a batch; allocates nothing unless it fails. Zero requests and zero rows
   /// are legal. Errors, naming request and field: more rows, requests, context or compact rows than
-  /// the bound (code exhausted; of compact rows only grouped queries, the others go tile by tile); pages that are missing where keys are read or written, or outside
-  /// the pool; a phase without routes; several rows of a request in decode; negative counts. After
-  /// an error the view is that of an empty batch.
+  /// the bound (code exhausted; of compact rows only grouped queries, the others go tile by tile);
+  /// pages that are missing where keys are read or written, or outside the pool; a phase without
+  /// routes; several rows of a request in decode; negative counts. After an error the view is that
+  /// of an empty batch.
   Result<void> plan(const StepBatch& batch);
 
   const StepView& view() const { return view_; }

@@ -31,7 +31,8 @@ struct ChatFlags {
   std::string system;
 };
 
-// Tokens of an answer where no flag says otherwise: a model that finds no end would fill the context.
+// Tokens of an answer where no flag says otherwise: a model that finds no end would fill the
+// context.
 constexpr std::int32_t kAnswerTokens = 2048;
 
 // One line on the terminal while a prompt is read that takes more than one step.
@@ -141,7 +142,8 @@ class Chat {
     print_out(fmt::format("{} messages from {}\n", messages_.size(), file));
   }
 
-  // What max_tokens is where the user has not said: the room that the context leaves, if that is less.
+  // What max_tokens is where the user has not said: the room that the context leaves, if that is
+  // less.
   SamplingParams limited(std::int64_t prompt) const {
     SamplingParams params = params_;
     if (!params.max_tokens && runtime_.engine().capacity() - prompt > kAnswerTokens) {

@@ -27,8 +27,8 @@ struct ServeFlags {
 /// All of them, with twins in the environment.
 void add_serve_flags(Command command, ServeFlags& flags);
 
-/// Completes the options from what the line said; in the callback. Errors: --api-key-file that cannot
-/// be read, kwargs that are no JSON object.
+/// Completes the options from what the line said; in the callback. Errors: --api-key-file that
+/// cannot be read, kwargs that are no JSON object.
 Result<void> complete(const Command& command, ServeFlags& flags);
 
 /// A line a flag: its value and where it came from. Never keys.
