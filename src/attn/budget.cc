@@ -147,16 +147,16 @@ std::int64_t cache_bytes(const Plan& plan, std::int64_t tokens) {
       // The window slides: every request keeps the pages that its last tokens touch, whatever its
       // length.
       const std::int64_t pages = (plan.problem.window + tokens_per_page - 1) / tokens_per_page + 1;
-      sum = plus(sum, times(plan.max_requests, pages, c.page_bytes()));
+      sum = plus(sum, times(plan.layers, times(plan.max_requests, pages, c.page_bytes())));
       continue;
     }
     std::int64_t pages = (tokens + tokens_per_page - 1) / tokens_per_page;
     if (plan.problem.window > 0) {
       pages = std::min(pages, window_pages(plan, c.page_size, plan.max_requests, plan.max_rows));
     }
-    sum = plus(sum, times(pages, c.page_bytes()));
+    sum = plus(sum, times(plan.layers_of(c.role), pages, c.page_bytes()));
   }
-  return times(sum, plan.layers);
+  return sum;
 }
 
 std::int64_t bytes_of_budgets(std::span<const Budget> budgets) {

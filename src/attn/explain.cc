@@ -22,6 +22,10 @@ std::string cache_line(const Plan& plan, const CachePlan& c) {
                               : fmt::format("entry of {} tokens and layer", c.tokens_per_entry));
   out += fmt::format(", page {} = {} B", c.page_size, grouped(c.page_bytes()));
   if (!alone) out += fmt::format("   ({})", name(c.role));
+  if (const std::int32_t layers = plan.layers_of(c.role); layers < plan.layers) {
+    out +=
+        fmt::format("   in {} of {} layers, whose selection the others share", layers, plan.layers);
+  }
   if (c.layout.scale_policy() == ScalePolicy::raw_f32) out += "   scales raw_f32";
   return out + "\n";
 }

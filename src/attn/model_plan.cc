@@ -82,7 +82,7 @@ double ModelPlan::bytes_per_token() const {
   double all = 0;
   double growing = 0;
   for (const GroupPlan& g : groups) {
-    const double bytes = g.plan.bytes_per_token() * g.plan.layers;
+    const double bytes = g.plan.bytes_per_token();
     all += bytes;
     if (kept_tokens(g.plan.problem) == 0) growing += bytes;
   }
@@ -99,6 +99,7 @@ ModelPlanResult make_model_plan(std::span<const LayerGroup> groups, const Machin
     LATHE_CHECK(!group.layers.empty(), "a layer group without layers");
     Wishes w = wishes;
     w.layers = static_cast<std::int32_t>(group.layers.size());
+    w.index_layers = static_cast<std::int32_t>(group.index_layers.size());
     if (!alone) w.max_total_tokens = 0;
     PlanResult plan = make_plan(group.problem, machine, w, registry, rejections);
     if (!plan) {

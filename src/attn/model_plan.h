@@ -19,6 +19,8 @@ struct LayerGroup {
   std::vector<std::int32_t> layers;  // ascending; every layer of a model is in one group
   // Bytes that a layer carries from token to token of a request, such as a compressor's; 0: none.
   std::int64_t state_bytes = 0;
+  // Those that choose keys themselves and so have an index cache; empty: all that have one.
+  std::vector<std::int32_t> index_layers = {};
 
   bool operator==(const LayerGroup&) const = default;
 };

@@ -73,7 +73,7 @@ TEST(ModelPlan, OneGroupIsItsPlan) {
   EXPECT_EQ(explain(*model), explain(*plan));
   EXPECT_EQ(summary(*model), summary(*plan));
   EXPECT_EQ(to_json(*model), to_json(*plan));
-  EXPECT_EQ(model->bytes_per_token(), plan->bytes_per_token() * 12);
+  EXPECT_EQ(model->bytes_per_token(), plan->bytes_per_token());
 }
 
 TEST(ModelPlan, SharesScratchAndAddsUpWhatEachGroupKeeps) {
@@ -109,6 +109,31 @@ TEST(ModelPlan, PrintsItsGroups) {
   EXPECT_EQ(json["state_slots"], 32);
   // Four slots for each of 8 requests, 12 layers.
   EXPECT_EQ(model->budget(BudgetKind::compressor_state)->bytes, 4096 * 12 * 4 * 8);
+}
+
+TEST(ModelPlan, LayersThatShareASelectionHaveNoIndexCache) {
+  Capability c;
+  c.name = "sparse";
+  c.devices = {Device::cpu};
+  c.problems = {ProblemKind::sparse_latent};
+  c.phases = EnumSet<Phase>::all();
+  c.layouts = {LayoutKind::mla_bf16};
+  c.page_sizes = Accepts::list({16});
+  c.heads = Accepts::any();
+  Registry sparse;
+  sparse.add(Kernel{c, nullptr});
+  std::vector<LayerGroup> groups{{"all", deepseek_v32_problem(), every(1, 0, 6), 0}};
+  const auto own = make_model_plan(groups, kCpu, wishes(), sparse);
+  ASSERT_TRUE(own) << explain(own.error());
+  EXPECT_EQ(own->bytes_per_token(), 6 * 1152 + 6 * 132);
+  EXPECT_THAT(explain(*own), Not(HasSubstr("selection the others share")));
+  groups[0].index_layers = {0, 4};
+  const auto shared = make_model_plan(groups, kCpu, wishes(), sparse);
+  ASSERT_TRUE(shared) << explain(shared.error());
+  EXPECT_EQ(shared->bytes_per_token(), 6 * 1152 + 2 * 132);
+  EXPECT_EQ(cache_bytes(shared->groups[0].plan, 1000), 63 * 16 * (6 * 1152 + 2 * 132));
+  EXPECT_THAT(explain(*shared), HasSubstr("in 2 of 6 layers, whose selection the others share"));
+  EXPECT_EQ(to_json(*shared)["index_layers"], 2);
 }
 
 TEST(ModelPlan, RefusesAGroupByName) {

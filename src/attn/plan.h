@@ -104,6 +104,8 @@ struct Plan {
   std::int64_t max_requests = 0;    // requests of the largest step
   std::int64_t context_length = 0;  // tokens
   std::int32_t layers = 1;
+  std::int32_t index_layers =
+      1;  // of them, those with an index cache: the others share a selection
   std::vector<Budget> budgets;
   std::vector<std::string> notes;  // how each `auto` was resolved
 
@@ -135,14 +137,19 @@ struct Plan {
     }
     return nullptr;
   }
-  /// Bytes that one token takes in one layer over all its pools, page padding included; a fraction
-  /// where entries cover several tokens.
+  /// Layers that have a pool of that role.
+  std::int32_t layers_of(CacheRole role) const {
+    return role == CacheRole::index ? index_layers : layers;
+  }
+  /// Bytes that one token takes in all layers and pools, page padding included; a fraction where
+  /// entries cover several tokens.
   double bytes_per_token() const {
     double sum = 0;
     for (const CachePlan& c : caches) {
       // V4's window holds the last tokens only, whatever the context.
       if (c.role == CacheRole::main && problem.kind == ProblemKind::window_compressed) continue;
-      sum += static_cast<double>(c.page_bytes()) / (double{1} * c.page_size * c.tokens_per_entry);
+      sum += layers_of(c.role) * static_cast<double>(c.page_bytes()) /
+             (double{1} * c.page_size * c.tokens_per_entry);
     }
     return sum;
   }

@@ -237,6 +237,7 @@ Plan read_plan(const Reader& r) {
   plan.max_requests = r.at("max_requests").size();
   plan.context_length = r.at("context_length").size();
   plan.layers = r.at("layers").int32(1);
+  plan.index_layers = static_cast<std::int32_t>(r.at("index_layers").integer(0, plan.layers));
   for (const Reader& b : r.at("budgets").items()) {
     plan.budgets.push_back(
         {read_budget_kind(b.at("name")), b.at("bytes").size(), b.at("tile_rows").size()});
@@ -271,6 +272,7 @@ Json to_json(const Plan& plan) {
   j["max_requests"] = plan.max_requests;
   j["context_length"] = plan.context_length;
   j["layers"] = plan.layers;
+  j["index_layers"] = plan.index_layers;
   j["budgets"] = budgets_json(plan.budgets);
   j["notes"] = plan.notes;
   return j;

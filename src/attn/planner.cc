@@ -230,6 +230,7 @@ class Planner {
     plan.device = machine_.device;
     plan.context_length = wishes_.context_length;
     plan.layers = wishes_.layers;
+    plan.index_layers = wishes_.index_layers > 0 ? wishes_.index_layers : wishes_.layers;
     plan.max_requests = wishes_.max_running_requests;
     const CachePlan main = plan.main();
     const std::int32_t entries = compressed_page_size(problem_, main.page_size);

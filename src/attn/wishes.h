@@ -26,6 +26,7 @@ struct Wishes {
   std::int64_t context_length = 131072;      // tokens of the longest request
   std::int32_t draft_tokens = 0;             // rows per request in verify; 0 = no speculation
   std::int32_t layers = 61;                  // that share one plan
+  std::int32_t index_layers = 0;             // of them, with an index cache; 0 = all
   std::int64_t max_total_tokens = 0;         // tokens that the cache must hold; 0 = what fits
   bool cuda_graph = true;                    // decode steps are captured and replayed
 

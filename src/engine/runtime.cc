@@ -68,8 +68,10 @@ double pool_bytes(const ModelPlan& plan, std::int64_t tokens) {
   double sum = 0;
   for (const GroupPlan& g : plan.groups) {
     double page = 0;
-    for (const CachePlan& c : g.plan.caches) page += static_cast<double>(c.page_bytes());
-    sum += page * g.plan.layers * static_cast<double>(group_pages(plan, g.plan, tokens));
+    for (const CachePlan& c : g.plan.caches) {
+      page += g.plan.layers_of(c.role) * static_cast<double>(c.page_bytes());
+    }
+    sum += page * static_cast<double>(group_pages(plan, g.plan, tokens));
   }
   return sum;
 }

@@ -18,7 +18,7 @@ Result<void> KvCache::add_group(const GroupPlan& group, PoolSize size) {
                    "a compressed pool, whose pages come and go on their own", ""};
     }
     if (c.role == CacheRole::index) index_pool = static_cast<int>(parts.size());
-    parts.push_back({c.layout, c.page_size, group.plan.layers});
+    parts.push_back({c.layout, c.page_size, group.plan.layers_of(c.role)});
   }
   auto pools = PoolGroup::create(parts, size);
   if (!pools) return pools.error();
@@ -42,10 +42,15 @@ Result<KvCache> KvCache::create(const ModelPlan& plan, const Registry& registry,
   cache.places_.resize(static_cast<std::size_t>(plan.layers()));
   for (std::size_t g = 0; g < plan.groups.size(); ++g) {
     if (auto ok = cache.add_group(plan.groups[g], sizes[g]); !ok) return ok.error();
+    const LayerGroup& group = plan.groups[g].group;
+    const std::span<const std::int32_t> indexed =
+        group.index_layers.empty() ? group.layers : group.index_layers;
     std::int32_t at = 0;
-    for (const std::int32_t layer : plan.groups[g].group.layers) {
+    std::int32_t index_at = 0;
+    for (const std::int32_t layer : group.layers) {
       LATHE_CHECK(layer >= 0 && layer < plan.layers(), "layer groups that hold every layer once");
-      cache.places_[static_cast<std::size_t>(layer)] = {g, at++};
+      const bool has_index = std::binary_search(indexed.begin(), indexed.end(), layer);
+      cache.places_[static_cast<std::size_t>(layer)] = {g, at++, has_index ? index_at++ : -1};
     }
   }
   if (const Budget* gather = plan.budget(BudgetKind::gather)) {

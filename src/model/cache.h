@@ -49,9 +49,14 @@ class KvCache {
   /// Bytes of all pools and states.
   std::int64_t bytes() const;
 
-  /// Pages of one layer of the model. Precondition of index(): the layer's plan has an index cache.
-  PoolView main(std::int32_t layer) { return pool_of(layer, 0); }
-  PoolView index(std::int32_t layer) { return pool_of(layer, group_of(layer).index_pool); }
+  /// Pages of one layer of the model. Precondition of index(): the layer has an index cache.
+  PoolView main(std::int32_t layer) {
+    return group_of(layer).pools.pool(0).view(place_of(layer).layer);
+  }
+  PoolView index(std::int32_t layer) {
+    Group& group = group_of(layer);
+    return group.pools.pool(group.index_pool).view(place_of(layer).index_layer);
+  }
   PoolShape main_shape(std::int32_t layer) { return group_of(layer).pools.pool(0).shape(); }
   std::span<std::byte> gather_workspace() { return {gather_.get(), gather_bytes_}; }
 
@@ -63,16 +68,15 @@ class KvCache {
   };
   struct Place {
     std::size_t group = 0;
-    std::int32_t layer = 0;  // of the group's
+    std::int32_t layer = 0;        // of the group's
+    std::int32_t index_layer = 0;  // of the group's with an index cache; -1: it has none
   };
   KvCache(const ModelPlan& plan, const Registry& registry) : plan_(&plan), registry_(&registry) {}
   Result<void> add_group(const GroupPlan& group, PoolSize size);
-  Group& group_of(std::int32_t layer) {
-    return groups_[places_[static_cast<std::size_t>(layer)].group];
+  const Place& place_of(std::int32_t layer) const {
+    return places_[static_cast<std::size_t>(layer)];
   }
-  PoolView pool_of(std::int32_t layer, int pool) {
-    return group_of(layer).pools.pool(pool).view(places_[static_cast<std::size_t>(layer)].layer);
-  }
+  Group& group_of(std::int32_t layer) { return groups_[place_of(layer).group]; }
 
   const ModelPlan* plan_;
   const Registry* registry_;

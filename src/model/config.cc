@@ -110,7 +110,14 @@ std::size_t ModelConfig::group_of(std::int32_t layer) const {
 
 std::vector<LayerGroup> ModelConfig::layer_groups() const {
   std::vector<LayerGroup> out;
-  for (const LayerGroupConfig& g : groups) out.push_back({g.name, g.problem, g.layers, 0});
+  for (const LayerGroupConfig& g : groups) {
+    LayerGroup& group = out.emplace_back(LayerGroup{g.name, g.problem, g.layers});
+    if (mla.own_indexer.empty()) continue;
+    for (const std::int32_t layer : g.layers) {
+      if (mla.own_indexer[static_cast<std::size_t>(layer)] != 0)
+        group.index_layers.push_back(layer);
+    }
+  }
   return out;
 }
 

@@ -37,6 +37,16 @@ double compare(const std::string& name, const Logits& got, const ReferencePrompt
   return worst;
 }
 
+// Two layers of three choose keys; the third takes the second's.
+TEST(ModelCache, LayersThatShareASelectionHaveNoIndexCache) {
+  const auto model = load_fixture("glm_moe_dsa");
+  Runner runner(*model, {.layout = "mla_bf16"});
+  const Plan& plan = runner.plan();
+  const std::int64_t page =
+      3 * plan.main().page_bytes() + 2 * plan.cache(CacheRole::index)->page_bytes();
+  EXPECT_EQ(runner.cache().bytes(), runner.cache().pools().pages() * page);
+}
+
 class ModelLogits : public testing::TestWithParam<const char*> {};
 
 TEST_P(ModelLogits, AgreeOnTheCpu) {
