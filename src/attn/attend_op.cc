@@ -17,6 +17,10 @@ AttendArgs attend_args(const AttendOp& op, const Execution& execution) {
   a.q_indptr = step.q_indptr;
   a.kv_lens = step.kv_lens;
   a.main.pool = op.pool;
+  if (op.pool.layout.scale_policy() == ScalePolicy::per_tensor) {
+    a.main.key_scale = op.scales.key;
+    if (is_gqa(op.pool.layout.kind())) a.main.value_scale = op.scales.value;
+  }
   if (op.slots_width > 0) {
     a.main.indices = op.slots;
     a.main.index_width = op.slots_width;

@@ -9,6 +9,7 @@
 #include "attn/plan.h"
 #include "attn/registry.h"
 #include "attn/step.h"
+#include "layout/codec.h"
 
 namespace lathe {
 
@@ -17,6 +18,7 @@ struct AttendOp {
   const Registry* registry = nullptr;
   const StepView* step = nullptr;  // of a batch with rows, so that it has a route
   ConstPoolView pool;              // the layer's pages
+  TensorScales scales = {};        // of the pool, for per-tensor layouts
 
   RowsView q = {};  // as AttendArgs::q, in the route's q_dtype or f32
   // Sparse problems, except where the route's kind is `ragged`: the selected keys.

@@ -98,7 +98,7 @@ class CompactRows {
     }
     const MutableRowsView out{op_.gather_workspace.data(), DType::bf16, std::ssize(slots), cols,
                               cols};
-    if (Result<void> ok = gather_decode(op_.pool, slots, out); !ok) return ok.error();
+    if (Result<void> ok = gather_decode(op_.pool, slots, out, op_.scales); !ok) return ok.error();
     return constant(out);
   }
 

@@ -123,9 +123,11 @@ class LateBackend : public HostBackend {
     });
   }
   Result<void> write_rows(const OpsContext& ops, const RowsView& rows, std::span<const Slot> slots,
-                          const PoolView& pool) override {
-    return try_later(
-        ops, [=](Backend& b, const OpsContext& o) { return b.write_rows(o, rows, slots, pool); });
+                          const PoolView& pool, const TensorScales& scales,
+                          ValueTally* tally) override {
+    return try_later(ops, [=](Backend& b, const OpsContext& o) {
+      return b.write_rows(o, rows, slots, pool, scales, tally);
+    });
   }
   Result<void> select_keys(const OpsContext& ops, const SelectKeys& op) override {
     return try_later(ops, [=](Backend& b, const OpsContext& o) { return b.select_keys(o, op); });

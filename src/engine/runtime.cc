@@ -11,6 +11,7 @@
 #include "io/read_file.h"
 #include "kernels/all.h"
 #include "kernels/find_machine.h"
+#include "model/kv_scales.h"
 #include "model/plan_model.h"
 
 namespace lathe {
@@ -149,6 +150,12 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   ModelPlanResult plan = plan_model(*config, *stored, *machine, wishes, r->registry_);
   if (!plan) return StartError(plan.error());
   r->plan_ = std::move(*plan);
+  if (!options.kv_scales.empty()) {
+    auto scales = read_kv_scales(options.kv_scales, *config);
+    if (!scales) return StartError(scales.error());
+    if (const auto ok = check_takes_scales(r->plan_); !ok) return StartError(ok.error());
+    r->kv_scales_ = std::move(*scales);
+  }
   // At once, so that what the system cannot give is refused before the weights are read.
   r->tensors_.reserve(tensor_bytes(r->plan_));
 
@@ -168,6 +175,13 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   auto cache = KvCache::create(r->plan_, r->registry_, pool_sizes(r->plan_, tokens));
   if (!cache) return StartError(cache.error());
   r->cache_.emplace(std::move(*cache));
+  const bool scaled = has_tensor_scales(r->plan_);
+  if (scaled && r->kv_scales_.empty()) {
+    r->kv_scales_ = r->model_->kv_scales();
+    if (r->kv_scales_.empty()) r->kv_scales_.resize(static_cast<std::size_t>(config->layers));
+  }
+  if (scaled) r->cache_->set_scales(r->kv_scales_);
+  if (scaled || options.count_values) r->cache_->count_values();
 
   OpsContext ops;
   ops.backend = r->backend_.get();

@@ -32,6 +32,10 @@ struct RuntimeOptions {
   // CPU has dot products of bf16 pairs.
   std::string dtype = "auto";
   int threads = 0;  // 0: one per core
+  // Of per-tensor caches; empty: the checkpoint's scales, or 1 where it gives none.
+  std::string kv_scales;
+  // Count what is written to the cache whatever its layout; per-tensor caches are counted anyhow.
+  bool count_values = false;
   // context_length 0 is the model's own; layers is the model's. max_total_tokens 0: what all
   // running requests can hold, within half of the memory beside weights and buffers.
   Wishes wishes{.context_length = 0};
@@ -61,6 +65,8 @@ class Runtime {
   Engine& engine() { return *engine_; }
   ThreadPool& threads() { return threads_; }
   double load_seconds() const { return load_seconds_; }
+  /// Of the cache's layers, [layers]; empty where no cache has scales of its own.
+  const std::vector<TensorScales>& kv_scales() const { return kv_scales_; }
 
  private:
   explicit Runtime(int threads) : threads_(threads) {}
@@ -76,6 +82,7 @@ class Runtime {
   std::unique_ptr<Model> model_;
   std::optional<KvCache> cache_;
   std::optional<Engine> engine_;
+  std::vector<TensorScales> kv_scales_;
   double load_seconds_ = 0;
 };
 

@@ -82,7 +82,8 @@ class Backend {
                                    std::span<const LocalPos> positions, const MutableRowsView& rows,
                                    std::int64_t heads, std::int64_t first) = 0;
   virtual Result<void> write_rows(const OpsContext& ops, const RowsView& rows,
-                                  std::span<const Slot> slots, const PoolView& pool) = 0;
+                                  std::span<const Slot> slots, const PoolView& pool,
+                                  const TensorScales& scales, ValueTally* tally) = 0;
   virtual Result<void> select_keys(const OpsContext& ops, const SelectKeys& op) = 0;
   virtual Result<void> attend(const OpsContext& ops, const AttendOp& op) = 0;
 

@@ -75,6 +75,7 @@ Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool, Code
                         pool,
                         op.scales};
     path == CodecPath::fast ? encode_fast(job) : encode_reference(job);
+    if (op.tally != nullptr) op.tally->add(job.rows, job.slots, pool.layout, op.scales);
   }
   return {};
 }

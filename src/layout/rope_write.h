@@ -11,6 +11,7 @@
 #include "layout/index_units.h"
 #include "layout/pool_view.h"
 #include "layout/rope.h"
+#include "layout/value_tally.h"
 
 namespace lathe {
 
@@ -27,9 +28,10 @@ struct RopeWrite {
   std::span<const Slot> slots;          // [T]
   const RopeTable* table = nullptr;     // null exactly where nothing rotates (rope = 0)
   RopePlace place = RopePlace::last;
-  TensorScales scales = {};    // of the pool, for per-tensor layouts
-  float q_scale = 1;           // e4m3 q: to_e4m3(x * (1 / q_scale))
-  MutableRowsView q_out = {};  // [T, heads * W] f32, bf16 or e4m3; must not overlap q
+  TensorScales scales = {};     // of the pool, for per-tensor layouts
+  float q_scale = 1;            // e4m3 q: to_e4m3(x * (1 / q_scale))
+  MutableRowsView q_out = {};   // [T, heads * W] f32, bf16 or e4m3; must not overlap q
+  ValueTally* tally = nullptr;  // counts the rotated rows; on a host only
 };
 
 /// Rotates k's rotary part in f32, once, and encodes the row into its slot: the bytes of

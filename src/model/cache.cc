@@ -73,6 +73,13 @@ std::int64_t KvCache::tokens() const {
   return growing < INT64_MAX ? growing : all;
 }
 
+void KvCache::set_scales(std::vector<TensorScales> scales) {
+  LATHE_CHECK(scales.size() == places_.size(), "scales of every layer");
+  scales_ = std::move(scales);
+}
+
+void KvCache::count_values() { tallies_ = std::make_unique<ValueTally[]>(places_.size()); }
+
 void KvCache::poison_free() {
   for (Group& g : groups_) {
     g.pools.poison_free();

@@ -15,6 +15,7 @@
 #include "layout/pool_group.h"
 #include "layout/rope.h"
 #include "layout/state_pool.h"
+#include "layout/value_tally.h"
 
 namespace lathe {
 
@@ -57,6 +58,16 @@ class KvCache {
     Group& group = group_of(layer);
     return group.pools.pool(group.index_pool).view(place_of(layer).index_layer);
   }
+  /// Of a layer's main pool, for per-tensor layouts; 1 until set.
+  TensorScales scales(std::int32_t layer) const {
+    return scales_.empty() ? TensorScales{} : scales_[static_cast<std::size_t>(layer)];
+  }
+  /// One per layer of the model, each in [2^-126, 2^126].
+  void set_scales(std::vector<TensorScales> scales);
+  /// Counts from here on what is written to every layer's main pool.
+  void count_values();
+  /// Null where nothing is counted.
+  ValueTally* tally(std::int32_t layer) { return tallies_ ? &tallies_[layer] : nullptr; }
   PoolShape main_shape(std::int32_t layer) { return group_of(layer).pools.pool(0).shape(); }
   std::span<std::byte> gather_workspace() { return {gather_.get(), gather_bytes_}; }
 
@@ -81,7 +92,9 @@ class KvCache {
   const ModelPlan* plan_;
   const Registry* registry_;
   std::vector<Group> groups_;
-  std::vector<Place> places_;  // [layers]
+  std::vector<Place> places_;              // [layers]
+  std::vector<TensorScales> scales_;       // [layers], or empty
+  std::unique_ptr<ValueTally[]> tallies_;  // [layers], or null
   OwnedBytes gather_{nullptr, [](std::byte*) {}};
   std::size_t gather_bytes_ = 0;
 };

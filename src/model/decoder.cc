@@ -73,6 +73,7 @@ class Decoder : public Model {
   const ModelConfig& config() const override { return config_; }
   std::int64_t weight_bytes() const override { return weights_->bytes; }
   std::int64_t decode_bytes() const override { return lathe::decode_bytes(config_, *weights_); }
+  std::vector<TensorScales> kv_scales() const override { return weights_->kv_scales; }
   Result<ForwardResult> forward(const OpsContext& ops, const ForwardArgs& args) const override;
 
  private:

@@ -49,7 +49,10 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
     const MutableRowsView kv_rows = rows_at(kv, segment.first_row, step.rows);
     Result<void> ok = rotate_rows(ops, c.rope.main, step.positions, q_rows, p.heads, 0);
     if (ok) ok = rotate_rows(ops, c.rope.main, step.positions, k_rows, p.kv_heads, 0);
-    if (ok) ok = write_rows(ops, constant(kv_rows), step.out_slots, c.cache.main(c.layer));
+    if (ok) {
+      ok = write_rows(ops, constant(kv_rows), step.out_slots, c.cache.main(c.layer),
+                      c.cache.scales(c.layer), c.cache.tally(c.layer));
+    }
     if (!ok) return ok;
 
     MutableRowsView q_in = q_rows;
@@ -61,6 +64,7 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
                       .registry = &c.cache.registry(),
                       .step = &step,
                       .pool = c.cache.main(c.layer),
+                      .scales = c.cache.scales(c.layer),
                       .q = constant(q_in),
                       .sink = w.sink,
                       .gather_workspace = c.cache.gather_workspace(),

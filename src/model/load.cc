@@ -90,6 +90,7 @@ class Loader {
         read.insert(scales->name);
       }
     }
+    bind_kv_scales(read);
     for (const CheckpointTensor& t : weights_.checkpoint->tensors()) {
       if (!read.contains(t.name) && (!ignored_tensor(config_, t.name) || of_no_draft(t.name))) {
         complaints_.unexpected(t.name);
@@ -225,6 +226,50 @@ class Loader {
     fp8_.push_back(w);
     fp8_names_.push_back(spec.name);
     return scales;
+  }
+
+  // Scales of per-tensor caches, under the names that quantisers give them. Of a latent, which is
+  // key and value at once, the key's counts.
+  void bind_kv_scales(std::unordered_set<std::string_view>& read) {
+    std::vector<TensorScales> scales(static_cast<std::size_t>(config_.layers));
+    bool some = false;
+    std::vector<std::string> absent;
+    for (std::int32_t l = 0; l < config_.layers; ++l) {
+      TensorScales& s = scales[static_cast<std::size_t>(l)];
+      const bool key = bind_kv_scale(l, "k", s.key, read);
+      const bool value = bind_kv_scale(l, "v", s.value, read);
+      some |= key || value;
+      if (!key) absent.push_back(kv_scale_name(l, "", "k"));
+      if (!value && !config_.latent()) absent.push_back(kv_scale_name(l, "", "v"));
+    }
+    if (!some) return;
+    for (const std::string& name : absent) complaints_.missing(name);
+    weights_.kv_scales = std::move(scales);
+  }
+  static std::string kv_scale_name(std::int32_t layer, std::string_view of, std::string_view part) {
+    return fmt::format("model.layers.{}.self_attn.{}{}_scale", layer, of, part);
+  }
+  bool bind_kv_scale(std::int32_t layer, std::string_view part, float& to,
+                     std::unordered_set<std::string_view>& read) {
+    for (const std::string& of :
+         {std::string(), std::string("attn."), fmt::format("{}_proj.", part)}) {
+      const CheckpointTensor* tensor = weights_.checkpoint->find(kv_scale_name(layer, of, part));
+      if (tensor == nullptr) continue;
+      read.insert(tensor->name);
+      const bool one = tensor->shape.empty() || tensor->shape == std::vector<std::int64_t>{1};
+      if (!one || !plain(dtype_of(tensor->dtype))) {
+        complaints_.misshapen(fmt::format("{} {} {} (wanted one F32)", tensor->name,
+                                          name(tensor->dtype), shape_text(tensor->shape)));
+        return true;
+      }
+      to = widened(*tensor)[0];
+      if (!(to >= 0x1p-126f && to <= 0x1p126f)) {
+        complaints_.misshapen(
+            fmt::format("{} = {} (wanted a scale from 2^-126 to 2^126)", tensor->name, to));
+      }
+      return true;
+    }
+    return false;
   }
 
   // Experts go through one product after the other, prepared for one dtype of gates and ups and one

@@ -64,6 +64,7 @@ class MlaLayer {
             .registry = &c_.cache.registry(),
             .step = c_.segments[s].step,
             .pool = c_.cache.main(c_.layer),
+            .scales = c_.cache.scales(c_.layer),
             .gather_workspace = c_.cache.gather_workspace()};
   }
 
@@ -87,7 +88,9 @@ class MlaLayer {
                           .positions = step.positions,
                           .slots = step.out_slots,
                           .table = &c_.rope.main,
-                          .q_out = q_in};
+                          .scales = c_.cache.scales(c_.layer),
+                          .q_out = q_in,
+                          .tally = c_.cache.tally(c_.layer)};
     if (auto ok = rope_write(ops_, write, c_.cache.main(c_.layer)); !ok) return ok;
 
     const MutableRowsView latents = alloc_rows(arena_, step.rows, std::int64_t{p_.heads} * p_.nope);
@@ -113,7 +116,9 @@ class MlaLayer {
     const RopeWrite write{.k = constant(rows_at(k_, segment.first_row, step.rows)),
                           .positions = step.positions,
                           .slots = step.out_slots,
-                          .table = &c_.rope.main};
+                          .table = &c_.rope.main,
+                          .scales = c_.cache.scales(c_.layer),
+                          .tally = c_.cache.tally(c_.layer)};
     Result<void> ok = rope_write(ops_, write, c_.cache.main(c_.layer));
     if (ok) {
       ok = rotate_rows(ops_, c_.rope.main, step.positions, q, p_.heads, p_.qk_nope_head);

@@ -64,6 +64,8 @@ class Model {
   /// Bytes of weights that the forward pass of one decode row reads: of the experts only those that
   /// it takes, of the embedding nothing.
   virtual std::int64_t decode_bytes() const = 0;
+  /// Scales that the checkpoint gives for per-tensor caches, [layers]; empty: none.
+  virtual std::vector<TensorScales> kv_scales() const { return {}; }
   /// Writes the rows' keys to the cache and the logits of logit_rows. A row's bits depend on its
   /// request alone (the plan's kernels being batch-invariant), neither on the batch nor on chunks.
   /// Errors: an attention kernel's, which a proved plan and a planned step rule out.

@@ -17,6 +17,7 @@
 #include "io/checkpoint.h"
 #include "kernels/linear.h"
 #include "kernels/moe.h"
+#include "layout/codec.h"
 #include "model/config.h"
 
 namespace lathe {
@@ -97,6 +98,7 @@ struct ModelWeights {
   WeightView head;       // [vocab, hidden]; the embedding where they are tied
   Vector final_norm;     // [hidden]
   std::vector<LayerWeights> layers;
+  std::vector<TensorScales> kv_scales;  // [layers] that the checkpoint gives, or empty
 
   std::optional<Checkpoint> checkpoint;  // views point into its mapping
   struct Free {

@@ -16,8 +16,8 @@ Result<void> rotate_rows(const OpsContext& ops, const RopeTable& table,
 }
 
 Result<void> write_rows(const OpsContext& ops, const RowsView& rows, std::span<const Slot> slots,
-                        const PoolView& pool) {
-  return ops.backend->write_rows(ops, rows, slots, pool);
+                        const PoolView& pool, const TensorScales& scales, ValueTally* tally) {
+  return ops.backend->write_rows(ops, rows, slots, pool, scales, tally);
 }
 
 void cast_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) {

@@ -24,9 +24,10 @@ Result<void> rotate_rows(const OpsContext& ops, const RopeTable& table,
                          std::span<const LocalPos> positions, const MutableRowsView& rows,
                          std::int64_t heads, std::int64_t first);
 
-/// encode_rows at tensor scale 1.
+/// encode_rows. `tally`, which may be null, counts the rows where the device is a host.
 Result<void> write_rows(const OpsContext& ops, const RowsView& rows, std::span<const Slot> slots,
-                        const PoolView& pool);
+                        const PoolView& pool, const TensorScales& scales = {},
+                        ValueTally* tally = nullptr);
 
 /// out = x, rounded once. x: [T, n] f32; out: [T, n] f32, bf16 or e4m3. Views may be columns of
 /// wider rows.

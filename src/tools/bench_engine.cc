@@ -11,6 +11,7 @@
 #include "attn/explain.h"
 #include "tools/command.h"
 #include "tools/machine_peak.h"
+#include "tools/stored_values.h"
 
 namespace lathe {
 namespace {
@@ -196,6 +197,7 @@ int bench_engine_command(const BenchEngineOptions& options) {
       }
     }
   }
+  if (!options.model.quiet) print_err(describe_stored_values(*runtime));
   if (options.json) {
     print_out(json(rows, *runtime, read_gbps).dump(2) + "\n");
   } else {

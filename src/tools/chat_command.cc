@@ -18,6 +18,7 @@
 #include "tools/command.h"
 #include "tools/model_flags.h"
 #include "tools/sampling_flags.h"
+#include "tools/stored_values.h"
 #include "tools/word_wrap.h"
 
 namespace lathe {
@@ -210,7 +211,8 @@ class Chat {
                "an answer    has at most {} tokens (--max-new-tokens{})\n",
                s.prefill_rows, s.decode_rows, s.cached_tokens, s.prefix_cache_tokens,
                runtime_.cache().tokens(), params_.max_tokens.value_or(kAnswerTokens),
-               params_.max_tokens ? "" : ", the default");
+               params_.max_tokens ? "" : ", the default") +
+           describe_stored_values(runtime_);
   }
 
   Runtime& runtime_;
@@ -245,6 +247,7 @@ int run_chat(const ChatFlags& flags) {
   while (const auto message = input.next()) {
     if (!conversation.handle(*message)) break;
   }
+  if (!flags.model.quiet) print_err(describe_stored_values(*runtime));
   return kExitOk;
 }
 

@@ -20,6 +20,7 @@ void add_generate_command(Command app, int& exit_code);
 void add_chat_command(Command app, int& exit_code);
 void add_eval_command(Command app, int& exit_code);
 void add_inspect_command(Command app, int& exit_code);
+void add_calibrate_command(Command app, int& exit_code);
 void add_tokenize_command(Command app, int& exit_code);
 void add_serve_command(Command app, int& exit_code);
 

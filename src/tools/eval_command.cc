@@ -14,6 +14,7 @@
 #include "tools/eval_picture.h"
 #include "tools/eval_plans.h"
 #include "tools/model_flags.h"
+#include "tools/stored_values.h"
 
 namespace lathe {
 namespace {
@@ -173,6 +174,7 @@ int run_one(const EvalFlags& flags, const Tokenizer& tokenizer,
     if (!flags.json) print_out(score_text(*score));
   }
   if (flags.json) print_out(out.dump(2) + "\n");
+  if (!flags.model.quiet) print_err(describe_stored_values(runtime));
   return kExitOk;
 }
 

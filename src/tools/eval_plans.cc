@@ -13,6 +13,7 @@
 #include "base/threads.h"
 #include "kernels/all.h"
 #include "kernels/find_machine.h"
+#include "model/kv_scales.h"
 #include "model/plan_model.h"
 
 namespace lathe {
@@ -106,11 +107,19 @@ struct RowResult {
   std::vector<TaskRun> runs;  // [tasks]
 };
 
+// Scales are for the layouts that have them; the rows of the others go without.
+std::string scales_for(const RuntimeOptions& options) {
+  const auto layout = CacheLayout::parse(options.wishes.layout);
+  return layout && layout->scale_policy() == ScalePolicy::per_tensor ? options.kv_scales : "";
+}
+
 // One row: a model of its own, all tasks. Without a reference the row is compared with itself.
 Result<RowResult, StartError> run_row(const RuntimeOptions& options, const Tokenizer& tokenizer,
                                       const std::vector<EncodedTask>& tasks, const ScoredText& text,
                                       const RowResult* first) {
-  auto evaluator = Evaluator::create(options, tokenizer);
+  RuntimeOptions own = options;
+  own.kv_scales = scales_for(options);
+  auto evaluator = Evaluator::create(own, tokenizer);
   if (!evaluator) return evaluator.error();
   Runtime& runtime = (*evaluator)->runtime();
   // Groups of one model differ in windows only, not in kinds.
@@ -154,6 +163,11 @@ Result<std::vector<PlanRow>, StartError> evaluate_plans(
     const std::function<void(std::size_t, std::size_t, const std::string&)>& on_row) {
   const auto config = load_model_config(options.model);
   if (!config) return StartError(config.error());
+  if (!options.kv_scales.empty()) {
+    if (const auto scales = read_kv_scales(options.kv_scales, *config); !scales) {
+      return StartError(scales.error());
+    }
+  }
   RuntimeOptions plain = options;
   plain.wishes = plain_wishes(options.wishes, *config);
   const auto rest = candidates(options.wishes, plain.wishes, *config, options.device);

@@ -12,6 +12,7 @@
 #include "tools/model_flags.h"
 #include "tools/prompts.h"
 #include "tools/sampling_flags.h"
+#include "tools/stored_values.h"
 
 namespace lathe {
 namespace {
@@ -169,6 +170,7 @@ int run_generate(const GenerateFlags& flags) {
     if (!batched && code == kExitOk) {
       closing += fmt::format("finish    {}\n", name(answers.answer(0).finished.reason));
     }
+    closing += describe_stored_values(*runtime);
     print_err(closing + "plan      " + summary(runtime->plan()) + "\n");
   }
   return code;

@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
     lathe::add_serve_command(app, exit_code);
     lathe::add_eval_command(app, exit_code);
     lathe::add_inspect_command(app, exit_code);
+    lathe::add_calibrate_command(app, exit_code);
     lathe::add_tokenize_command(app, exit_code);
     lathe::add_bench_command(app, exit_code);
     if (const auto code = line.parse(argc, argv)) return *code;

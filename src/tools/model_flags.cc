@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "attn/explain.h"
+#include "model/kv_scales.h"
 #include "tools/command.h"
 #include "tools/wish_flags.h"
 
@@ -45,6 +46,12 @@ void print_started(const ModelFlags& flags, Runtime& r) {
   const KvCache& cache = r.cache();
   fmt::print(stderr, "cache     {} tokens, {} in pages of {}\n", cache.tokens(),
              human_bytes(cache.bytes()), cache.page_size());
+  if (!r.kv_scales().empty()) {
+    fmt::print(stderr, "scales    {}{}\n", kv_scales_range(r.config(), r.kv_scales()),
+               !flags.runtime.kv_scales.empty() ? ""
+               : r.model().kv_scales().empty()  ? " (--kv-scales sets others)"
+                                                : " from the checkpoint");
+  }
   fmt::print(stderr, "workspace at most {}\n", human_bytes(r.plan().buffer_bytes()));
   if (flags.explain) {
     fmt::print(stderr, "{}", explain(r.plan()));
@@ -80,6 +87,9 @@ void add_model_flags(Command command, ModelFlags& flags) {
       .one_of({"auto", "safetensors", "dummy"});
   command.add_option("--config", r.config_file, "a config.json, with --load-format dummy");
   add_wish_flags(command, r.wishes);
+  command.add_option("--kv-scales", r.kv_scales,
+                     "a file of lathe calibrate, with a layout of one scale a layer; else the "
+                     "checkpoint's scales, or 1");
   command.add_option("--random-seed", r.engine.seed, "of requests that bring no seed");
   command.add_flag("--disable-radix-cache,--no-prefix-cache", flags.no_prefix_cache,
                    "compute every prompt anew");

@@ -17,6 +17,7 @@
 #include "kernels/find_machine.h"
 #include "kernels/query_gpu.h"
 #include "model/config.h"
+#include "model/kv_scales.h"
 #include "model/plan_model.h"
 #include "tools/command.h"
 #include "tools/wish_flags.h"
@@ -28,6 +29,7 @@ struct PlanFlags {
   std::string attention = "dsa";
   std::string model;
   std::string config;
+  std::string kv_scales;
   bool context_given = false;
   std::string device = "auto";
   Wishes wishes;
@@ -118,6 +120,10 @@ int run_plan(PlanFlags flags) {
   }
   const auto subject = subject_of(flags, flags.wishes);
   if (!subject) return refuse(subject.error());
+  if (!flags.kv_scales.empty() && !subject->config) {
+    return refuse({ErrorCode::invalid_argument, "--kv-scales", "a model beside it",
+                   "an attention problem alone", "--model DIR or --config FILE"});
+  }
   const auto machine = find_machine(flags.device);
   if (!machine) return refuse(machine.error());
   if (flags.device == "cuda" && !query_gpu()) {
@@ -129,6 +135,14 @@ int run_plan(PlanFlags flags) {
 
   std::vector<Rejection> rejections;
   const auto plan = plan_subject(*subject, *machine, flags.wishes, registry, rejections);
+  std::string scales;
+  if (plan && !flags.kv_scales.empty()) {
+    const auto read = read_kv_scales(flags.kv_scales, *subject->config);
+    if (!read) return refuse(read.error());
+    if (const auto ok = check_takes_scales(*plan); !ok) return refuse(ok.error());
+    scales = fmt::format("{:<10}{} from {}\n", "scales", kv_scales_range(*subject->config, *read),
+                         flags.kv_scales);
+  }
   if (flags.json) {
     auto json = plan ? to_json(*plan) : to_json(plan.error());
     if (flags.explain) {
@@ -137,7 +151,7 @@ int run_plan(PlanFlags flags) {
     }
     print_out(json.dump(2) + "\n");
   } else {
-    print_out(plan ? explain(*plan) : explain(plan.error()));
+    print_out(plan ? explain(*plan) + scales : explain(plan.error()));
     if (flags.explain && !rejections.empty()) print_out("rejected\n" + explain(rejections));
   }
   return plan ? kExitOk : kExitRefused;
@@ -161,6 +175,7 @@ void add_plan_command(Command app, int& exit_code) {
   cmd.add_option("--device", flags->device,
                  "auto, cuda, ref, cpu, or a machine to plan for: sm80, sm90, sm100");
   add_wish_flags(cmd, w);
+  cmd.add_option("--kv-scales", flags->kv_scales, "a file of lathe calibrate, to check");
   cmd.add_option("--speculative-num-draft-tokens", w.draft_tokens,
                  "rows per request in verify; 0 = no speculation");
   cmd.add_option("--num-layers", w.layers, "layers that share the plan");

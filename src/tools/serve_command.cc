@@ -9,6 +9,7 @@
 #include "server/service/server.h"
 #include "tools/command.h"
 #include "tools/serve_flags.h"
+#include "tools/stored_values.h"
 
 namespace lathe {
 namespace {
@@ -74,6 +75,7 @@ int run_serve(const Command& command, ServeFlags& flags) {
   }
   fmt::print(stderr, "ready     http://{}:{}\n", flags.server.host, s.port());
   const int code = s.wait();
+  if (!flags.model.quiet) print_err(describe_stored_values(*runtime));
   server->reset();
   return code;
 }

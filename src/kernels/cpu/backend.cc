@@ -72,8 +72,9 @@ class CpuBackend : public HostBackend {
     return cpu_rotate_rows(ops.execution, table, positions, rows, heads, first);
   }
   Result<void> write_rows(const OpsContext& ops, const RowsView& rows, std::span<const Slot> slots,
-                          const PoolView& pool) override {
-    return cpu_write_rows(ops.execution, rows, slots, pool);
+                          const PoolView& pool, const TensorScales& scales,
+                          ValueTally* tally) override {
+    return cpu_write_rows(ops.execution, rows, slots, pool, scales, tally);
   }
   Result<void> select_keys(const OpsContext& ops, const SelectKeys& op) override {
     return cpu_select_keys(ops.execution, *ops.tensors, op);

@@ -68,9 +68,14 @@ Result<void> cpu_rotate_rows(const Execution& execution, const RopeTable& table,
 }
 
 Result<void> cpu_write_rows(const Execution& execution, const RowsView& rows,
-                            std::span<const Slot> slots, const PoolView& pool) {
+                            std::span<const Slot> slots, const PoolView& pool,
+                            const TensorScales& scales, ValueTally* tally) {
   return for_chunks(execution, rows.rows, rows.cols, [&](std::int64_t first, std::int64_t n) {
-    return encode_rows(rows_at(rows, first, n), part(slots, first, n), pool);
+    Result<void> ok = encode_rows(rows_at(rows, first, n), part(slots, first, n), pool, scales);
+    if (ok && tally != nullptr) {
+      tally->add(rows_at(rows, first, n), part(slots, first, n), pool.layout, scales);
+    }
+    return ok;
   });
 }
 

@@ -17,7 +17,8 @@ Result<void> cpu_rotate_rows(const Execution& execution, const RopeTable& table,
                              std::span<const LocalPos> positions, const MutableRowsView& rows,
                              std::int64_t heads, std::int64_t first);
 Result<void> cpu_write_rows(const Execution& execution, const RowsView& rows,
-                            std::span<const Slot> slots, const PoolView& pool);
+                            std::span<const Slot> slots, const PoolView& pool,
+                            const TensorScales& scales, ValueTally* tally);
 void cpu_cast_rows(const Execution& execution, const RowsView& x, const MutableRowsView& out);
 
 }  // namespace lathe

@@ -59,8 +59,11 @@ class RefBackend : public HostBackend {
     return apply_rope(table, positions, rows, heads, first, RopeDirection::forward);
   }
   Result<void> write_rows(const OpsContext&, const RowsView& rows, std::span<const Slot> slots,
-                          const PoolView& pool) override {
-    return encode_rows(rows, slots, pool);
+                          const PoolView& pool, const TensorScales& scales,
+                          ValueTally* tally) override {
+    Result<void> ok = encode_rows(rows, slots, pool, scales);
+    if (ok && tally != nullptr) tally->add(rows, slots, pool.layout, scales);
+    return ok;
   }
   Result<void> select_keys(const OpsContext&, const SelectKeys& op) override {
     return ref_select_keys(op);
