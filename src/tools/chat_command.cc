@@ -36,7 +36,7 @@ struct ChatFlags {
 // context.
 constexpr std::int32_t kAnswerTokens = 2048;
 
-// One line on the terminal while a prompt is read that takes more than one step.
+// A line on the terminal while a prompt takes more than one step to read.
 class ReadingProgress {
  public:
   explicit ReadingProgress(std::int64_t prompt) : prompt_(prompt) {}

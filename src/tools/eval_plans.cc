@@ -68,7 +68,7 @@ Result<std::vector<Candidate>> candidates(const Wishes& wishes, const Wishes& pl
     w.decode = name(cell.decode);
     add(w);
     if (!layouts.insert(w.layout).second) continue;
-    // What the planner mixes by itself, such as ragged prefill for short contexts only.
+    // What the planner mixes on its own, such as ragged prefill for short contexts only.
     w.prefill = "auto";
     w.decode = name(KernelKind::inplace);
     if (add(w) && out.back().prefill_routes == 1) out.pop_back();

@@ -99,7 +99,7 @@ int tell_errors(const std::vector<Entry>& entries, const AnswerSet& answers, boo
 int run_generate(const GenerateFlags& flags) {
   const bool batched = flags.prompts.batched();
   if (flags.sampling.params.logprobs && !flags.json && !batched) {
-    return refuse({ErrorCode::invalid_argument, "--logprobs", "--json or --prompts beside it",
+    return refuse({ErrorCode::invalid_argument, "--logprobs", "--json or --prompts with it",
                    "text output", "--json"});
   }
   auto prompts = read_prompts(flags.prompts);
@@ -193,9 +193,8 @@ void add_generate_command(Command app, int& exit_code) {
   cmd.add_flag("--apply-chat-template", p.chat_template,
                "the prompt is a user's message in the model's chat format");
   add_sampling_flags(cmd, flags->sampling);
-  cmd.add_option(
-      "--logprobs", flags->sampling.params.logprobs,
-      "of each token, and of so many likeliest ones beside it; with --json or --prompts");
+  cmd.add_option("--logprobs", flags->sampling.params.logprobs,
+                 "of each token, and of this many most likely ones; with --json or --prompts");
   cmd.add_flag("--json", flags->json, "as data on stdout, one object an answer");
   cmd.callback([flags, &exit_code] { exit_code = run_generate(*flags); });
 }
