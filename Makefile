@@ -5,6 +5,8 @@ JOBS := $(shell nproc)
 .PHONY: help demo test build bench check format docs fuzz nightly page-test eval gpu-test gpu-bench setup clean
 
 help:
+	@echo "make help      this list"
+	@echo "make setup     what a build needs, from Debian's packages"
 	@echo "make demo      install what is missing, build, and put a word problem and a retrieval to models/tiny-v32"
 	@echo "make test      the same set-up, then every test"
 	@echo "make build     build/lathe and the tests"
@@ -18,6 +20,7 @@ help:
 	@echo "make eval      EVAL_LIMIT (200) items of each task over every plan, into docs/results/"
 	@echo "make gpu-test  the checks that need a GPU"
 	@echo "make gpu-bench what the GPU's codecs, steps and attention take"
+	@echo "make clean     remove what was built"
 
 setup:
 	@tools/setup.sh build

@@ -9,6 +9,5 @@ cd "$(dirname "$0")/.."
 if command -v nvcc > /dev/null && ! command -v cuobjdump > /dev/null; then
   "$venv/bin/pip" install --quiet --disable-pip-version-check nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm
 fi
-# Built in this environment and with the compiler's name that CMake finds by itself: the paths and the command lines stay the same,
-# so rebuilds are incremental and ccache shares the library's objects with the C++ build.
-CC=${CC:-cc} CXX=${CXX:-c++} "$venv/bin/pip" install --quiet --disable-pip-version-check --no-build-isolation .
+# Built in this environment: its paths stay the same, so rebuilds are incremental.
+"$venv/bin/pip" install --quiet --disable-pip-version-check --no-build-isolation .
