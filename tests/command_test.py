@@ -126,7 +126,15 @@ class BadInput(unittest.TestCase):
         self.assertIn("1 to 65536", self.refused("layouts", "--page-size", "-1"))
         self.assertIn("--chunked-prefill-size", self.refused("plan", "--chunked-prefill-size", "-5"))
         self.assertIn("--context-length", self.refused("plan", "--context-length", "-1"))
-        self.assertIn("--heads", self.refused("plan", "--heads", "many"))
+        for text, limits in (("many", ""), ("1e9", ""), ("99999999999999999999", " from -2147483648 to 2147483647")):
+            line = self.refused("plan", "--heads", text)
+            self.assertRegex(line, rf"^lathe: --heads: wanted a whole number{limits}, got {text}; [^\n]*\n$")
+        self.assertRegex(self.refused("generate", "--seed", "-5"), "--seed: wanted a whole number from 0 to 18446744073709551615, got -5;")
+        self.assertRegex(self.refused("generate", "--temperature", "warm"), "--temperature: wanted a number, got warm;")
+        self.assertRegex(self.refused("generate", "--threads", "1025"), "--threads: wanted a whole number from 0 to 1024, got 1025;")
+        self.assertRegex(self.refused("generate", "--dtype", "int8"), "--dtype: wanted one of auto, float32, bfloat16, got int8;")
+        self.assertRegex(self.refused("bench", "engine", "-p", "16,x"), "--n-prompt: wanted a whole number, got x;")
+        self.assertRegex(self.refused("bench", "engine", "-p", "16,16777217"), "wanted a whole number from 0 to 16777216, got 16777217;")
         self.assertIn("a multiple of 128", self.refused("layouts", "mla_fp8_block(nope=100)"))
 
     def test_flags(self):
@@ -137,6 +145,7 @@ class BadInput(unittest.TestCase):
     def test_subcommands(self):
         for args in ([], ["fly"], ["bench"], ["bench", "fly"]):
             text = self.refused(*args)
+            self.assertEqual(text.count("\n"), 1, text)
             self.assertRegex(text, r"wanted one of \w+, \w+", args)
         self.assertIn('got "genrate"; did you mean lathe generate?', self.refused("genrate"))
         self.assertIn("did you mean lathe bench codec?", self.refused("bench", "codex"))

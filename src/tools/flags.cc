@@ -1,11 +1,16 @@
 #include "tools/flags.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "base/edit_distance.h"
@@ -20,20 +25,80 @@ std::string environment_name(const std::string& flag) {
   return out;
 }
 
+template <class T>
+struct ValueOf {
+  using type = T;
+};
+template <class T>
+struct ValueOf<std::optional<T>> {
+  using type = T;
+};
+template <class T>
+struct ValueOf<std::vector<T>> {
+  using type = T;
+};
+
+// Whether a text is a number of type T. The parser's own conversion takes what is beyond 64 bits
+// for the largest number.
+template <class T>
+bool is_number(const std::string& text) {
+  T parsed{};
+  if (std::is_unsigned_v<T> && text.starts_with('-')) return false;
+  errno = 0;
+  if constexpr (std::is_unsigned_v<T>) {
+    std::strtoull(text.c_str(), nullptr, 0);
+  } else if constexpr (std::is_integral_v<T>) {
+    std::strtoll(text.c_str(), nullptr, 0);
+  }
+  return errno == 0 && CLI::detail::lexical_cast(text, parsed);
+}
+
+template <class T>
+std::string number_problem(const std::string& text) {
+  if (is_number<T>(text)) return {};
+  if constexpr (std::is_floating_point_v<T>) {
+    return fmt::format("wanted a number, got {}", text);
+  } else if (text.empty() || text.find_first_not_of("-0123456789") != std::string::npos) {
+    return fmt::format("wanted a whole number, got {}", text.empty() ? "nothing" : text);
+  } else {
+    return fmt::format("wanted a whole number from {} to {}, got {}", std::numeric_limits<T>::min(),
+                       std::numeric_limits<T>::max(), text);
+  }
+}
+
 }  // namespace
 
 Flag Flag::range(std::int64_t least, std::int64_t most) {
-  option_->check(CLI::Range(least, most));
+  const auto problem = [=](const std::string& text) -> std::string {
+    std::int64_t value = 0;
+    if (is_number<std::int64_t>(text) && CLI::detail::lexical_cast(text, value) && value >= least &&
+        value <= most) {
+      return {};
+    }
+    return fmt::format("wanted a whole number from {} to {}, got {}", least, most, text);
+  };
+  option_->check(CLI::Validator(problem, fmt::format("{} to {}", least, most)));
   return *this;
 }
 
 Flag Flag::positive() {
-  option_->check(CLI::PositiveNumber);
+  option_->check(CLI::Validator(
+      [](const std::string& text) -> std::string {
+        std::int64_t value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value > 0) return {};
+        return fmt::format("wanted a whole number from 1 on, got {}", text);
+      },
+      "1 or more"));
   return *this;
 }
 
 Flag Flag::one_of(std::initializer_list<std::string> values) {
-  option_->check(CLI::IsMember(values));
+  const std::vector<std::string> known(values);
+  const auto problem = [known](const std::string& text) -> std::string {
+    if (std::find(known.begin(), known.end(), text) != known.end()) return {};
+    return fmt::format("wanted one of {}, got {}", fmt::join(known, ", "), text);
+  };
+  option_->check(CLI::Validator(problem, fmt::format("{{{}}}", fmt::join(known, ","))));
   return *this;
 }
 
@@ -70,7 +135,10 @@ void Command::require_subcommand() { app_->require_subcommand(1); }
 
 template <class T>
 Flag Command::add_option(const std::string& names, T& value, const std::string& help) {
-  return Flag(app_->add_option(names, value, help));
+  using Value = typename ValueOf<T>::type;
+  Flag flag(app_->add_option(names, value, help));
+  if constexpr (std::is_arithmetic_v<Value>) flag.check(number_problem<Value>);
+  return flag;
 }
 
 #define LATHE_FLAG_TYPE(...) \
@@ -163,7 +231,7 @@ CommandLine::~CommandLine() = default;
 
 std::optional<int> CommandLine::parse(int argc, char** argv) {
   if (const auto problem = missing_subcommand(*app_, argc, argv, 1)) {
-    fmt::print(stderr, "{}\nRun with --help for what they do.\n", *problem);
+    fmt::print(stderr, "{}; --help says what they do\n", *problem);
     return kExitRefused;
   }
   try {
@@ -171,7 +239,11 @@ std::optional<int> CommandLine::parse(int argc, char** argv) {
     return std::nullopt;
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app_->exit(e);  // --help, --version
-    fmt::print(stderr, "lathe: {}\nRun with --help for the flags.\n", e.what());
+    // One line, as every refusal: the parser lists words that it did not expect on lines of their
+    // own.
+    std::string text = e.what();
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    fmt::print(stderr, "lathe: {}; --help lists the flags\n", text);
     return kExitRefused;
   }
 }
