@@ -1,7 +1,7 @@
-// Runs a kernel on the CPU, one block (or cluster of two) after another, every thread of it a
-// coroutine that gives way at barriers and shuffles. Tests use it to run the device code itself,
-// indices and all, where there is no GPU. It finds wrong results, accesses outside an array (under
-// AddressSanitizer) and barriers that not all threads reach; it does not find races.
+// Runs a kernel on the CPU, one block or cluster after another, every thread of it a coroutine that
+// gives way at barriers and shuffles. Tests use it to run the device code itself, indices and all,
+// where there is no GPU. It finds wrong results, accesses outside an array (under AddressSanitizer)
+// and barriers that not all threads reach; it does not find races.
 //
 // Only tests include it (through dialect.cuh, compiled by an ordinary compiler). Its state is
 // global, as threadIdx is: one kernel at a time.
@@ -72,7 +72,7 @@ struct Thread {
 };
 
 inline constexpr int kWarp = 32;
-inline constexpr int kClusterBlocks = 2;  // at most
+inline constexpr int kClusterBlocks = 8;  // at most
 inline constexpr std::size_t kStack = 128 << 10;
 
 struct Machine {
@@ -141,7 +141,7 @@ inline void thread_main() {
 inline void run_cluster(int block_threads, int blocks) {
   Machine& m = machine;
   LATHE_CHECK(blocks == 1 || (blocks <= kClusterBlocks && block_threads % kWarp == 0),
-              "a cluster of more than two blocks, or of parts of warps");
+              "a cluster of more than eight blocks, or of parts of warps");
   const int threads = block_threads * blocks;
   const Index3 first = blockIdx;
   m.block_threads = block_threads;

@@ -41,7 +41,10 @@ inline unsigned char* shared_at(std::uint32_t address, std::size_t bytes, int bl
 /// A block's shared memory holds anything when it begins: NaN, here.
 inline unsigned char* shared_of_block() {
   static std::int64_t cluster = -1;
-  if (cluster != machine.clusters_begun) std::memset(shared_memory, 0xff, sizeof shared_memory);
+  if (cluster != machine.clusters_begun) {
+    const int blocks = machine.cluster_threads / machine.block_threads;
+    std::memset(shared_memory, 0xff, static_cast<std::size_t>(blocks) * kSharedBytes);
+  }
   cluster = machine.clusters_begun;
   return shared_memory[rank()];
 }
@@ -154,7 +157,7 @@ struct Tile {
 /// d (+)= a b over kDepth of k; a(row, k) and b(column, k).
 template <int kDepth = 16, int kCount, class A, class B>
 void multiply(float (&d)[kCount], A a, B b, bool add) {
-  const int thread = machine.current % 128;
+  const int thread = machine.current % machine.block_threads % 128;
   const int row = thread / 32 * 16 + thread % 32 / 4, column = 2 * (thread % 4);
   for (int j = 0; j < kCount / 4; ++j) {
     for (int i = 0; i < 4; ++i) {
@@ -224,12 +227,14 @@ inline bool group_any(int number, int threads, bool mine) {
   emulated::wait_until([&] { return b.generation != generation; });
   return b.outcome;
 }
-/// What stands for a tensor map (tensor_map.h). Rows and pages beyond the last come as zeros.
+/// What stands for a tensor map (tensor_map.h). What lies beyond the last row, page or byte of a
+/// row comes as zeros.
 struct PageMap {
   const unsigned char* base;
   std::int64_t page_stride, row_bytes, box_rows;
   int element_bytes = 2, box_bytes = 128;
   std::int64_t page_rows = INT64_MAX, pages = INT64_MAX;
+  std::int64_t row_end = INT64_MAX;  // bytes
 };
 inline void copy_box_of(int block, std::uint32_t to, const void* map, int x, int y, int z,
                         std::uint32_t barrier) {
@@ -241,13 +246,12 @@ inline void copy_box_of(int block, std::uint32_t to, const void* map, int x, int
       const std::uint32_t at = to + static_cast<std::uint32_t>(r) * width + c;
       unsigned char* const place = emulated::shared_at(
           width == 64 ? emulated::swizzle_64(at) : emulated::swizzle_128(at), 16, block);
-      if (y + r < m.page_rows && z < m.pages) {
-        std::memcpy(place,
-                    m.base + z * m.page_stride + (y + r) * m.row_bytes + x * m.element_bytes + c,
-                    16);
-      } else {
-        std::memset(place, 0, 16);
-      }
+      const std::int64_t byte = std::int64_t{x} * m.element_bytes + c;
+      const bool inside = y + r < m.page_rows && z < m.pages && byte < m.row_end;
+      const auto bytes =
+          static_cast<std::size_t>(inside ? std::min<std::int64_t>(16, m.row_end - byte) : 0);
+      std::memset(place, 0, 16);
+      std::memcpy(place, m.base + z * m.page_stride + (y + r) * m.row_bytes + byte, bytes);
     }
   }
   emulated::PhaseBarrier& b = emulated::phase_barrier(barrier, block);

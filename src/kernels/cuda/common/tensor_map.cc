@@ -2,6 +2,8 @@
 
 #include <atomic>
 
+#include "kernels/cuda/common/row_map.h"
+
 namespace lathe::cuda {
 namespace {
 
@@ -18,9 +20,15 @@ Encode find_encode() {
              : nullptr;
 }
 
-}  // namespace
+struct Boxes {
+  const void* base;
+  std::int64_t sizes[3];    // elements of a row, rows of a page, pages
+  std::int64_t strides[2];  // bytes from row to row and from page to page
+  std::int64_t box_rows;
+  int element_bytes, box_bytes;
+};
 
-cudaError_t make_page_map(CUtensorMap& out, const PageBoxes& b) {
+cudaError_t make_map(CUtensorMap& out, const Boxes& b) {
   static std::atomic<Encode> known = nullptr;  // a failure may pass
   Encode encode = known.load(std::memory_order_relaxed);
   if (encode == nullptr) {
@@ -29,8 +37,8 @@ cudaError_t make_page_map(CUtensorMap& out, const PageBoxes& b) {
   }
   if (encode == nullptr) return cudaErrorNotSupported;
   const auto u64 = [](std::int64_t x) { return static_cast<cuuint64_t>(x); };
-  const cuuint64_t sizes[3] = {u64(b.row_bytes / b.element_bytes), u64(b.page_rows), u64(b.pages)};
-  const cuuint64_t strides[2] = {u64(b.row_bytes), u64(b.page_stride)};
+  const cuuint64_t sizes[3] = {u64(b.sizes[0]), u64(b.sizes[1]), u64(b.sizes[2])};
+  const cuuint64_t strides[2] = {u64(b.strides[0]), u64(b.strides[1])};
   const cuuint32_t box[3] = {static_cast<cuuint32_t>(b.box_bytes / b.element_bytes),
                              static_cast<cuuint32_t>(b.box_rows), 1};
   const cuuint32_t steps[3] = {1, 1, 1};
@@ -40,6 +48,26 @@ cudaError_t make_page_map(CUtensorMap& out, const PageBoxes& b) {
       b.box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
       CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+}  // namespace
+
+cudaError_t make_page_map(CUtensorMap& out, const PageBoxes& b) {
+  return make_map(out, {b.base,
+                        {b.row_bytes / b.element_bytes, b.page_rows, b.pages},
+                        {b.row_bytes, b.page_stride},
+                        b.box_rows,
+                        b.element_bytes,
+                        b.box_bytes});
+}
+
+cudaError_t make_row_map(CUtensorMap& out, const RowBoxes& b) {
+  return make_map(out, {b.base,
+                        {b.row_bytes / b.element_bytes, b.rows, 1},
+                        {b.row_stride, b.row_stride},
+                        b.box_rows,
+                        b.element_bytes,
+                        b.box_bytes});
 }
 
 }  // namespace lathe::cuda

@@ -1,0 +1,27 @@
+// Tensor maps of rows (tensor_map.h has those of pages).
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace lathe::cuda {
+
+/// Rows of elements, and the boxes they are cut into: `box_bytes` of `box_rows` rows, which come
+/// swizzled over box_bytes as matrix products want them. Beyond the last row and the end of rows
+/// they hold zeros.
+struct RowBoxes {
+  const void* base = nullptr;  // a multiple of 16, as row_stride
+  std::int64_t rows = 0;
+  std::int64_t row_bytes = 0;
+  std::int64_t row_stride = 0;  // bytes
+  int element_bytes = 2;        // 1 or 2
+  int box_bytes = 128;          // 64 or 128
+  std::int64_t box_rows = 64;
+};
+
+/// As make_page_map(): a map of three dimensions, of which the last has one page.
+cudaError_t make_row_map(CUtensorMap& out, const RowBoxes& boxes);
+
+}  // namespace lathe::cuda

@@ -1,0 +1,158 @@
+#include "kernels/cuda/sm90/matmul/matmul.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/common/cuda_error.h"
+#include "kernels/cuda/sm90/matmul/matmul_call.h"
+
+namespace lathe::cuda {
+namespace {
+
+bool at_multiple(const void* p, std::uintptr_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
+}
+
+RowBoxes boxes_of(const RowsView& x, const MatmulCut& cut) {
+  return {.base = x.data,
+          .rows = x.rows,
+          .row_bytes = bytes_of(x.dtype, x.cols),
+          .row_stride = bytes_of(x.dtype, x.row_stride),
+          .element_bytes = bits_of(x.dtype) / 8,
+          .box_rows = cut.pair ? cut.tile_tokens / 2 : cut.tile_tokens};
+}
+RowBoxes boxes_of(const WeightView& w, const MatmulCut& cut) {
+  return {.base = w.data,
+          .rows = w.rows,
+          .row_bytes = bytes_of(w.dtype, w.cols),
+          .row_stride = bytes_of(w.dtype, w.cols),
+          .element_bytes = w.dtype == DType::bf16 ? 2 : 1,
+          .box_bytes = w.dtype == DType::e2m1 ? 64 : 128,
+          .box_rows = cut.tile_rows};
+}
+
+cudaError_t launch(DType weights, const MatmulParams& p, const MatmulMaps& maps,
+                   const MatmulInstance& instance, cudaStream_t stream) {
+  if (weights == DType::bf16) return launch_matmul_bf16(p, maps, instance, stream);
+  if (weights == DType::e4m3) return launch_matmul_e4m3_weights(p, maps, instance, stream);
+  return launch_matmul_e2m1_weights(p, maps, instance, stream);
+}
+
+bool same_rows(const RowsView& a, const RowsView& b) {
+  return a.data == b.data && a.dtype == b.dtype && a.rows == b.rows && a.cols == b.cols &&
+         a.row_stride == b.row_stride;
+}
+
+Result<void> check_calls(std::span<const MatmulCall> calls) {
+  if (calls.size() > kMatmulCalls) {
+    return Error{ErrorCode::out_of_range, "calls", fmt::format("up to {} a launch", kMatmulCalls),
+                 std::to_string(calls.size()), "launch the rest on their own"};
+  }
+  for (const MatmulCall& c : calls) {
+    if (!matmul_takes(c)) {
+      return Error{ErrorCode::unsupported, "product",
+                   "bf16 x, weights of bf16, e4m3 or e2m1, rows at multiples of 16 bytes",
+                   fmt::format("{} x {} at a stride of {}, weights {}", c.x.rows, c.x.cols,
+                               c.x.row_stride, name(c.w.dtype)),
+                   "ask matmul_takes() first"};
+    }
+    if (!same_rows(c.x, calls[0].x) || c.w.dtype != calls[0].w.dtype) {
+      return Error{ErrorCode::invalid_argument, "calls", "the same x and dtype of weights in all",
+                   "others", "launch them on their own"};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+bool matmul_takes(const MatmulCall& c) {
+  const bool weights = c.w.dtype == DType::bf16 || c.w.dtype == DType::e4m3 ||
+                       (c.w.dtype == DType::e2m1 && c.w.mx_scales != nullptr);
+  const bool dtypes = c.x.dtype == DType::bf16 && weights &&
+                      (c.out.dtype == DType::f32 || (c.out.dtype == DType::bf16 && !c.add));
+  const bool shapes = c.x.cols == c.w.cols && c.out.cols == c.w.rows && c.out.rows == c.x.rows &&
+                      c.w.cols > 0 && c.x.rows <= INT32_MAX / 2 && c.w.rows <= INT32_MAX / 2 &&
+                      c.w.cols <= INT32_MAX / 2;
+  if (!dtypes || !shapes) return false;
+  const bool boxes = at_multiple(c.x.data, 16) && c.x.row_stride % 8 == 0 &&
+                     at_multiple(c.w.data, 16) && c.w.cols * bits_of(c.w.dtype) % 128 == 0;
+  const bool out = at_multiple(c.out.data, 4) &&
+                   (c.out.dtype == DType::f32 || (c.out.row_stride % 2 == 0 && c.w.rows % 2 == 0));
+  return boxes && out;
+}
+
+MatmulShape shape_of(std::span<const MatmulCall> calls, int sms) {
+  MatmulShape shape{.k = calls[0].w.cols,
+                    .m = calls[0].x.rows,
+                    .weight_bits = bits_of(calls[0].w.dtype),
+                    .sms = sms,
+                    .factors = calls[0].w.dtype == DType::e4m3};
+  for (const MatmulCall& c : calls) shape.rows += c.w.rows;
+  return shape;
+}
+
+MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms) {
+  const RowsView& x = calls[0].x;
+  const std::int64_t chunk = matmul_chunk(bits_of(calls[0].w.dtype));
+  MatmulLaunch l{};
+  MatmulParams& p = l.params;
+  p.m = static_cast<std::int32_t>(x.rows);
+  p.chunks = static_cast<std::int32_t>((x.cols + chunk - 1) / chunk);
+  p.mx_blocks = static_cast<std::int32_t>(x.cols / kMxBlock);
+  p.split = cut.split;
+  p.tile_rows = cut.tile_rows;
+  p.token_tiles = static_cast<std::int32_t>((x.rows + cut.tile_tokens - 1) / cut.tile_tokens);
+  l.x = boxes_of(x, cut);
+  for (const MatmulCall& c : calls) {
+    if (c.w.rows == 0) continue;
+    l.weights[p.weight_count] = boxes_of(c.w, cut);
+    const void* scales = c.w.scales;
+    if (c.w.dtype == DType::e2m1) scales = c.w.mx_scales;
+    p.weights[p.weight_count++] = {.out = c.out.data,
+                                   .bias = c.bias,
+                                   .scales = scales,
+                                   .out_stride = c.out.row_stride,
+                                   .rows = static_cast<std::int32_t>(c.w.rows),
+                                   .first_tile = p.tiles,
+                                   .out_bf16 = c.out.dtype == DType::bf16,
+                                   .add = c.add};
+    p.tiles += static_cast<std::int32_t>((c.w.rows + cut.tile_rows - 1) / cut.tile_rows);
+  }
+  const std::int64_t items = std::int64_t{cut.pair ? (p.tiles + 1) / 2 : p.tiles} * p.token_tiles;
+  const int clusters = std::max(1, sms / (cut.pair ? 2 : cut.split));
+  l.instance = {.tokens = cut.tile_tokens,
+                .pair = cut.pair,
+                .clusters = static_cast<int>(std::min<std::int64_t>(items, clusters))};
+  return l;
+}
+
+Result<void> matmul_as_cut(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms,
+                           cudaStream_t stream) {
+  const MatmulLaunch l = make_launch(calls, cut, sms);
+  if (l.instance.clusters == 0) return {};
+  MatmulMaps maps{};
+  cudaError_t status = make_row_map(maps.x, l.x);
+  for (int i = 0; i < l.params.weight_count && status == cudaSuccess; ++i) {
+    status = make_row_map(maps.weights[i], l.weights[i]);
+  }
+  if (status != cudaSuccess) return call_result(status, "cuTensorMapEncodeTiled");
+  return call_result(launch(calls[0].w.dtype, l.params, maps, l.instance, stream), "matmul");
+}
+
+Result<void> matmul_on_device(std::span<const MatmulCall> calls, cudaStream_t stream) {
+  if (calls.empty()) return {};
+  if (auto ok = check_calls(calls); !ok) return ok;
+  if (calls[0].x.rows == 0) return {};
+  int device = 0, sms = 0;
+  if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok;
+  if (auto ok = call_result(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device),
+                            "cudaDeviceGetAttribute");
+      !ok) {
+    return ok;
+  }
+  return matmul_as_cut(calls, cut_matmul(shape_of(calls, sms)), sms, stream);
+}
+
+}  // namespace lathe::cuda

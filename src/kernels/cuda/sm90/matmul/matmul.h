@@ -1,0 +1,44 @@
+// Products with weights on Hopper's tensor cores.
+//
+// Codes of e4m3 and e2m1 become bf16 exactly, so weights are not rounded; a block's factor is
+// applied to the sum over its 128 of K. Sums are f32.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <span>
+
+#include "base/result.h"
+#include "kernels/linear.h"
+
+namespace lathe::cuda {
+
+/// out = x w^T + bias, or out += with `add`. All arrays lie on the device.
+struct MatmulCall {
+  RowsView x;                   // [m, k] bf16
+  WeightView w;                 // [n, k] bf16, e4m3 or e2m1
+  MutableRowsView out;          // [m, n] f32 or bf16; apart from x
+  const float* bias = nullptr;  // [n] or null
+  bool add = false;             // with f32 out only
+};
+
+/// Whether matmul_on_device() serves the call: dtypes; k a multiple of 8 elements of bf16 weights;
+/// n even where out is bf16; rows of x and weights at multiples of 16 bytes, of out of 4.
+bool matmul_takes(const MatmulCall& call);
+
+/// How many calls a launch takes.
+inline constexpr std::size_t kMatmulCalls = 6;
+
+/// Puts one kernel on the stream for up to kMatmulCalls calls that share x (the same view) and the
+/// dtype of weights. Nothing is allocated and nothing waits: it may be captured.
+///
+/// The kernel may start while the one ahead of it on the stream still runs, and reads weights and
+/// scales at once: those must have been there before that one was put there.
+///
+/// The bits of a row of out depend on that row of x alone, whatever m is. Which calls share a
+/// launch does change them: sums over K are split by the launch's sum of n and k.
+///
+/// Errors: a call that matmul_takes() refuses, too many calls, another x; CUDA's.
+Result<void> matmul_on_device(std::span<const MatmulCall> calls, cudaStream_t stream);
+
+}  // namespace lathe::cuda

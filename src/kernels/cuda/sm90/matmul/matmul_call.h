@@ -1,0 +1,29 @@
+// A launch of the product kernels with tiles of one's own choice: for tests and benches.
+#pragma once
+
+#include <span>
+
+#include "kernels/cuda/common/row_map.h"
+#include "kernels/cuda/sm90/matmul/matmul.h"
+#include "kernels/cuda/sm90/matmul/matmul_cut.h"
+#include "kernels/cuda/sm90/matmul/matmul_kernels.h"
+
+namespace lathe::cuda {
+
+/// What matmul_on_device() cuts for calls that it takes.
+MatmulShape shape_of(std::span<const MatmulCall> calls, int sms);
+
+/// A launch before its tensor maps are made.
+struct MatmulLaunch {
+  MatmulParams params;
+  MatmulInstance instance;  // no clusters: nothing to launch
+  RowBoxes x;
+  RowBoxes weights[kMatmulWeights];
+};
+MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms);
+
+/// matmul_on_device() of calls that have been checked, cut like this.
+Result<void> matmul_as_cut(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms,
+                           cudaStream_t stream);
+
+}  // namespace lathe::cuda

@@ -1,0 +1,87 @@
+// Tiles, stages and the plan of shared memory of the product kernels.
+#pragma once
+
+#include "kernels/cuda/common/hopper.cuh"
+#include "kernels/cuda/sm90/matmul/matmul_params.h"
+
+namespace lathe::cuda {
+
+/// How a work tile's parts of K and its tokens are shared among the blocks of a cluster.
+enum class MatmulCluster {
+  parts,  // a block for each part of K, the same weight rows and tokens
+  pair,   // two tiles of weight rows, the same tokens; a block takes all parts of K in turn
+};
+
+template <class FormatType, int kTileTokens, MatmulCluster kClusterKind>
+struct MatmulTile {
+  using Format = FormatType;
+  static constexpr int kTokens = kTileTokens;
+  static constexpr MatmulCluster kCluster = kClusterKind;
+  static constexpr bool kPair = kCluster == MatmulCluster::pair;
+  static constexpr int kConsumers = 256;  // two warpgroups
+  static constexpr int kThreads = kConsumers + 128;
+  // Add up to what a block has.
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+
+  static constexpr int kWeightBytes = kMatmulTileRows * Format::kWeightRowBytes;
+  static constexpr int kTokenBoxBytes = kTokens * 128;
+  static constexpr int kTokenBytes = Format::kTokenBoxes * kTokenBoxBytes;
+  static constexpr int kStageBytes = kWeightBytes + kTokenBytes;
+  // Partials that other blocks of the cluster send: 16 bytes a consumer, of 8 tokens and a part.
+  static constexpr int kEights = kTokens / 8;
+  static constexpr int kPartialSlots = kEights > kMatmulMaxSplit ? kEights : kMatmulMaxSplit;
+  static constexpr int kPartialBytes = kPair ? 0 : kPartialSlots * kConsumers * 16;
+  static constexpr int kBarrierBytes = 256;
+  static constexpr int kMaxStages = 12;
+  static constexpr int kRoom = (232448 - kPartialBytes - kBarrierBytes) / kStageBytes;
+  static constexpr int kStages = kRoom < kMaxStages ? kRoom : kMaxStages;
+  static constexpr int kPartialsAt = kStages * kStageBytes;
+  static constexpr int kBarriersAt = kPartialsAt + kPartialBytes;
+  static constexpr int kSharedBytes = kBarriersAt + kBarrierBytes;
+  static_assert(kStages >= 3 && (2 * kStages + 2) * 8 <= kBarrierBytes);
+  // A pair's block has room for the sum of a part beside that of the others.
+  static constexpr bool kPairSplits = kPair && kTokens <= 128 && !Format::kTwoLevels;
+  // What a pair's blocks share is loaded by halves.
+  static constexpr int kBoxTokens = kPair ? kTokens / 2 : kTokens;
+};
+
+/// Shared memory of a block, by address.
+template <class T>
+struct MatmulShared {
+  std::uint32_t base;
+
+  __device__ std::uint32_t weights(int stage) const {
+    return base + static_cast<std::uint32_t>(stage * T::kStageBytes);
+  }
+  __device__ std::uint32_t tokens(int stage) const { return weights(stage) + T::kWeightBytes; }
+  __device__ std::uint32_t partials() const { return base + T::kPartialsAt; }
+  __device__ std::uint32_t full(int stage) const {
+    return base + T::kBarriersAt + static_cast<std::uint32_t>(8 * stage);
+  }
+  __device__ std::uint32_t empty(int stage) const { return full(T::kStages + stage); }
+  __device__ std::uint32_t partials_full() const { return full(2 * T::kStages); }
+  __device__ std::uint32_t partials_empty() const { return full(2 * T::kStages + 1); }
+};
+
+/// The stage that is filled or taken next, and the parity of its barriers' phase.
+template <class T>
+struct MatmulStage {
+  int index = 0;
+  std::uint32_t parity = 0;
+
+  __device__ void next() {
+    if (++index == T::kStages) {
+      index = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+/// Chunks of K of part `part`.
+struct MatmulPart {
+  std::int32_t begin, end;
+  __device__ MatmulPart(const MatmulParams& p, std::int32_t part)
+      : begin(p.chunks * part / p.split), end(p.chunks * (part + 1) / p.split) {}
+};
+
+}  // namespace lathe::cuda

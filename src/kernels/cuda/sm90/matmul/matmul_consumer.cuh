@@ -1,0 +1,194 @@
+// A consumer warpgroup: sums of up to 64 weight rows and kTokens tokens.
+//
+// Weight rows take wgmma's M and tokens its N, whatever their number: a token's bits depend neither
+// on N nor on its neighbours, but on the order of K alone. Parts of K are summed on their own and
+// then added in their order, by the blocks of a cluster (MatmulCluster::parts) or by one block.
+#pragma once
+
+#include "kernels/cuda/common/cluster_store.cuh"
+#include "kernels/cuda/sm90/matmul/matmul_work.cuh"
+
+namespace lathe::cuda {
+
+template <class T>
+struct MatmulConsumer {
+  using Format = typename T::Format;
+  static constexpr int kValues = T::kTokens / 2;  // of a thread
+
+  const MatmulParams& p;
+  const MatmulShared<T>& s;
+  MatmulWorkList<T> list;
+  int group, warp, lane;
+  MatmulStage<T> stage;
+  std::uint32_t round = 0;  // parity of the exchange of partials
+  float acc[kValues];
+
+  __device__ MatmulConsumer(const MatmulParams& params, const MatmulShared<T>& shared, int thread)
+      : p(params),
+        s(shared),
+        list(params),
+        group(thread / 128),
+        warp(thread % 128 / 32),
+        lane(thread % 32) {}
+
+  /// Weight rows of a warpgroup.
+  __device__ std::int32_t rows() const { return p.tile_rows / 2; }
+  __device__ std::uint32_t weights() const {
+    return s.weights(stage.index) +
+           static_cast<std::uint32_t>(group * rows() * Format::kWeightRowBytes);
+  }
+
+  __device__ std::uint32_t tokens() const { return s.tokens(stage.index); }
+  /// Tokens of step `k` of 16 of the stage.
+  __device__ std::uint64_t token_step(int k) const {
+    const auto box = static_cast<std::uint32_t>(k / 4 * T::kTokenBoxBytes);
+    return tile_descriptor(tokens() + box + static_cast<std::uint32_t>(k % 4 * 32), 1024);
+  }
+  __device__ void wait_full() const { barrier_wait(s.full(stage.index), stage.parity); }
+  /// First weight row of the warpgroup.
+  __device__ std::int32_t first_row(const MatmulWork& w) const { return w.row + group * rows(); }
+
+  /// The producer may fill a stage again.
+  __device__ void release(int index) const {
+    if (lane != 0) return;
+    barrier_arrive(s.empty(index));
+    if constexpr (T::kPair) {
+      barrier_arrive_of(s.empty(index), static_cast<std::uint32_t>(list.rank ^ 1));
+    }
+  }
+
+  /// Sums of this warpgroup's values over all parts of K; the parts are the cluster's blocks. A
+  /// block gets those of every split-th group of 8 tokens; others' values are not told.
+  __device__ void exchange_parts() {
+    const auto me = static_cast<std::uint32_t>(threadIdx.x);
+    const auto blocks = static_cast<std::uint32_t>(p.split);
+    const auto rank = static_cast<std::uint32_t>(list.rank);
+    const int shift = count_bits(blocks - 1);
+    const std::uint32_t slots = (T::kEights + blocks - 1) >> shift;  // groups of a block, at most
+    const std::uint32_t own = (T::kEights - rank + blocks - 1) >> shift;  // this block's
+    const auto place = [&](std::uint32_t part, std::uint32_t slot) {
+      return s.partials() + ((part * slots + slot) * T::kConsumers + me) * 16;
+    };
+    // All have read what came last.
+    barrier_wait(s.partials_empty(), round ^ 1);
+    if (me == 0 && rank < T::kEights) {
+      barrier_expect(s.partials_full(), own * blocks * T::kConsumers * 16);
+    }
+    LATHE_UNROLL
+    for (std::uint32_t j = 0; j < T::kEights; ++j) {
+      store_async_of(place(rank, j >> shift), j & (blocks - 1),
+                     {acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]},
+                     s.partials_full());
+    }
+    if (rank < T::kEights) {
+      barrier_wait_cluster(s.partials_full(), round);
+      LATHE_UNROLL
+      for (std::uint32_t j = 0; j < T::kEights; ++j) {
+        if ((j & (blocks - 1)) != rank) continue;
+        float4 sum = load_floats(place(0, j >> shift));
+        for (std::uint32_t part = 1; part < blocks; ++part) {
+          const float4 v = load_floats(place(part, j >> shift));
+          sum = {sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w};
+        }
+        acc[4 * j] = sum.x;
+        acc[4 * j + 1] = sum.y;
+        acc[4 * j + 2] = sum.z;
+        acc[4 * j + 3] = sum.w;
+      }
+      sync_warp();
+      if (lane < static_cast<int>(blocks)) {
+        barrier_arrive_of(s.partials_empty(), static_cast<std::uint32_t>(lane));
+      }
+    }
+    round ^= 1;
+  }
+
+  /// Whether this block stores group j of 8 tokens.
+  __device__ bool owns(int j) const { return T::kPair || (j & (p.split - 1)) == list.rank; }
+
+  /// acc = the sum over all of K, where this block owns the tokens.
+  __device__ void sum(const MatmulWork& w) {
+    if constexpr (!T::kPair) {
+      Format::sum_part(*this, w, MatmulPart(p, list.rank));
+      if (p.split > 1) exchange_parts();
+    } else {
+      Format::sum_part(*this, w, MatmulPart(p, 0));
+      if constexpr (T::kPairSplits) {
+        LATHE_ROLLED
+        for (std::int32_t part = 1; part < p.split; ++part) {
+          float total[kValues];
+          LATHE_UNROLL
+          for (int i = 0; i < kValues; ++i) total[i] = acc[i];
+          Format::sum_part(*this, w, MatmulPart(p, part));
+          LATHE_UNROLL
+          for (int i = 0; i < kValues; ++i) acc[i] = total[i] + acc[i];
+        }
+      }
+    }
+  }
+
+  /// Bias, and the way out. A thread holds tokens 8 j + 2 (lane % 4), + 1 of weight rows
+  /// 16 warp + lane / 4, + 8.
+  __device__ void store(const MatmulWork& w) const {
+    const MatmulWeight& weight = p.weights[w.weight];
+    const std::int32_t first = first_row(w);
+    const std::int32_t end = first + rows() < weight.rows ? first + rows() : weight.rows;
+    const std::int32_t row = first + warp * 16 + lane / 4;
+    float bias[2] = {0, 0};
+    if (weight.bias != nullptr) {
+      if (row < end) bias[0] = weight.bias[row];
+      if (row + 8 < end) bias[1] = weight.bias[row + 8];
+    }
+    if (weight.out_bf16) {
+      store_bf16(weight, w.token, first + warp * 16, end, bias);
+      return;
+    }
+    LATHE_UNROLL
+    for (int j = 0; j < T::kEights; ++j) {
+      if (!owns(j)) continue;
+      LATHE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const std::int32_t token = w.token + 8 * j + 2 * (lane & 3) + i;
+        if (token >= p.m) continue;
+        float* out = static_cast<float*>(weight.out) + token * weight.out_stride + row;
+        LATHE_UNROLL
+        for (int h = 0; h < 2; ++h) {
+          if (row + 8 * h >= end) continue;
+          const float v = acc[4 * j + 2 * h + i] + bias[h];
+          out[8 * h] = weight.add ? out[8 * h] + v : v;
+        }
+      }
+    }
+  }
+  /// The same as bf16, two neighbouring weight rows at a time. first: of the warp's.
+  __device__ void store_bf16(const MatmulWeight& weight, std::int32_t token_tile,
+                             std::int32_t first, std::int32_t end, const float (&bias)[2]) const {
+    const std::int32_t row = first + 2 * (lane & 3);
+    LATHE_UNROLL
+    for (int j = 0; j < T::kEights; ++j) {
+      if (!owns(j)) continue;
+      const std::int32_t token = token_tile + 8 * j + lane / 4;
+      LATHE_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        const float* v = acc + 4 * j + 2 * h;
+        const std::uint32_t pair = transpose_matrix(pack_bf16(v[0] + bias[h], v[1] + bias[h]));
+        if (token < p.m && row + 8 * h < end) {
+          *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(weight.out) +
+                                            token * weight.out_stride + row + 8 * h) = pair;
+        }
+      }
+    }
+  }
+
+  __device__ void run() {
+    // Sums may go where the launch ahead reads, or be added to what it writes.
+    wait_for_previous();
+    for (; list.more(); list.next()) {
+      const MatmulWork w = list.work();
+      sum(w);
+      store(w);
+    }
+  }
+};
+
+}  // namespace lathe::cuda

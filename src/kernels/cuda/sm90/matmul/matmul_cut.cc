@@ -1,0 +1,88 @@
+#include "kernels/cuda/sm90/matmul/matmul_cut.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+namespace lathe::cuda {
+namespace {
+
+std::int64_t up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// An SM at full load, per clock: bytes of weights that memory gives it, bytes that L2 gives it, and
+// products of weights and tokens.
+constexpr double kMemoryBytes = 18, kL2Bytes = 30, kProducts = 1700;
+// Clocks of a tile that are not spent on stages: its epilogue, and the exchange of partials.
+constexpr double kEpilogue = 1500, kExchange = 1500;
+
+struct Tiles {
+  int split, rows, tokens;
+  bool pair;
+};
+
+// Clocks of all work tiles.
+double cost(const MatmulShape& s, const Tiles& t) {
+  const std::int64_t chunks = up(s.k, matmul_chunk(s.weight_bits));
+  const std::int64_t token_tiles = up(s.m, t.tokens);
+  std::int64_t items = up(s.rows, t.rows) * token_tiles;
+  std::int64_t clusters = s.sms / t.split;
+  std::int64_t item_chunks = up(chunks, t.split);
+  if (t.pair) {
+    items = up(up(s.rows, t.rows), 2) * token_tiles;
+    clusters = s.sms / 2;
+    item_chunks = chunks;
+  }
+  const double k = static_cast<double>(matmul_chunk(s.weight_bits));
+  const double weight_bytes = t.rows * k * s.weight_bits / 8;
+  const double token_bytes = t.tokens * k * 2 / (t.pair ? 2 : 1);
+  const double products = 128 * k * t.tokens;
+  const double chunk = std::max({token_tiles == 1 ? weight_bytes / kMemoryBytes : 0.,
+                                 (weight_bytes + token_bytes) / kL2Bytes, products / kProducts});
+  const double extra = kEpilogue * t.tokens / 256 + (t.split > 1 && !t.pair ? kExchange : 0);
+  return static_cast<double>(up(items, clusters)) *
+         (static_cast<double>(item_chunks) * chunk + extra);
+}
+
+// The cheapest tiles of 64 tokens or fewer that read weights once.
+Tiles best_for_few(const MatmulShape& shape) {
+  MatmulShape s = shape;
+  s.m = 32;
+  Tiles best{1, 128, 32, false};
+  double least = cost(s, best);
+  for (const int split : {1, 2, 4, 8}) {
+    // A part shorter than the stages in flight is not worth its exchange.
+    if (split > 1 && s.k / split < 8 * matmul_chunk(s.weight_bits)) continue;
+    for (int rows = 128; rows >= 48; rows -= 16) {
+      const Tiles t{split, rows, 32, false};
+      if (const double c = cost(s, t); c < least) {
+        least = c;
+        best = t;
+      }
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+MatmulCut cut_matmul(const MatmulShape& s) {
+  const Tiles few = best_for_few(s);
+  Tiles best = few;
+  double least = -1;
+  const auto consider = [&](const Tiles& t) {
+    if (const double c = cost(s, t); least < 0 || c < least) {
+      least = c;
+      best = t;
+    }
+  };
+  for (const int tokens : {8, 16, 32, 64, 128}) {
+    if (tokens < 64 && tokens < s.m) continue;  // small tiles read weights too often
+    for (int rows = 128; rows >= 48; rows -= 16) consider({few.split, rows, tokens, false});
+  }
+  if (s.m > 64) {
+    if (few.split == 1 || !s.factors) consider({few.split, 128, 128, true});
+    if (few.split == 1 && s.weight_bits == 16) consider({1, 128, 256, true});
+  }
+  return {best.split, best.rows, best.tokens, best.pair};
+}
+
+}  // namespace lathe::cuda

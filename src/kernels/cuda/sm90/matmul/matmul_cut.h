@@ -1,0 +1,30 @@
+// How products are cut into work tiles: host arithmetic, tested without a GPU.
+#pragma once
+
+#include <cstdint>
+
+namespace lathe::cuda {
+
+/// Products of one x with weights of `rows` out features in all.
+struct MatmulShape {
+  std::int64_t rows = 0;
+  std::int64_t k = 0;
+  std::int64_t m = 0;    // tokens
+  int weight_bits = 16;  // of an element
+  int sms = 132;
+  bool factors = false;  // each chunk is summed on its own and then scaled
+};
+
+struct MatmulCut {
+  int split = 1;        // parts of K: 1, 2, 4 or 8; a function of (rows, k, weight_bits, sms) alone
+  int tile_rows = 128;  // weight rows of a tile
+  int tile_tokens = 8;  // 8, 16, 32, 64, 128 or 256
+  bool pair = false;    // clusters of two tiles, else of the parts of K
+};
+
+/// Elements of K of a chunk, the step in which K is walked and split.
+constexpr std::int64_t matmul_chunk(int weight_bits) { return weight_bits == 16 ? 64 : 128; }
+
+MatmulCut cut_matmul(const MatmulShape& shape);
+
+}  // namespace lathe::cuda

@@ -1,0 +1,8 @@
+#include "kernels/cuda/sm90/matmul/matmul_codes.cuh"
+#include "kernels/cuda/sm90/matmul/matmul_launch.cuh"
+
+cudaError_t lathe::cuda::launch_matmul_e2m1_weights(const MatmulParams& p, const MatmulMaps& maps,
+                                                    const MatmulInstance& instance,
+                                                    cudaStream_t stream) {
+  return launch_matmul<MatmulE2m1Weights, 128>(p, maps, instance, stream);
+}

@@ -1,0 +1,45 @@
+// What a launch of the product kernels gets.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace lathe::cuda {
+
+inline constexpr int kMatmulWeights = 6;     // of a launch, at most
+inline constexpr int kMatmulTileRows = 128;  // weight rows of a tile, at most
+inline constexpr int kMatmulMaxSplit = 8;    // blocks of a cluster
+
+/// One weight of a launch and where its product goes.
+struct MatmulWeight {
+  void* out;          // [m, rows] f32 or bf16
+  const float* bias;  // [rows] or null
+  // e4m3: f32 [ceil(rows / 128), ceil(k / 128)], or null (all 1); e2m1: ue8m0 [rows, mx_blocks].
+  const void* scales;
+  std::int64_t out_stride;  // elements
+  std::int32_t rows;
+  std::int32_t first_tile;  // of the launch's weight tiles
+  std::int32_t out_bf16;
+  std::int32_t add;  // f32 out +=
+};
+
+struct MatmulParams {
+  MatmulWeight weights[kMatmulWeights];
+  std::int32_t weight_count;
+  std::int32_t m;          // tokens
+  std::int32_t mx_blocks;  // of a row of e2m1 weights
+  std::int32_t chunks;     // of K: 128 bytes of a weight row each
+  std::int32_t split;  // parts of K, a power of two, whose sums are closed before they are added
+  std::int32_t tile_rows;  // weight rows of a tile: a multiple of 16
+  std::int32_t tiles;      // of weight rows, over all weights
+  std::int32_t token_tiles;
+};
+
+/// Tensor maps of a launch.
+struct MatmulMaps {
+  CUtensorMap x;
+  CUtensorMap weights[kMatmulWeights];
+};
+
+}  // namespace lathe::cuda

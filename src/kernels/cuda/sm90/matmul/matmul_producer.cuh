@@ -1,0 +1,69 @@
+// The producer warp: fills stages with weights and tokens by TMA.
+#pragma once
+
+#include "kernels/cuda/sm90/matmul/matmul_work.cuh"
+
+namespace lathe::cuda {
+
+template <class T>
+struct MatmulProducer {
+  using Format = typename T::Format;
+
+  const MatmulParams& p;
+  const MatmulMaps& maps;
+  const MatmulShared<T>& s;
+  MatmulWorkList<T> list;
+  std::uint64_t policy;  // of weights
+
+  __device__ MatmulProducer(const MatmulParams& params, const MatmulMaps& tensor_maps,
+                            const MatmulShared<T>& shared)
+      : p(params), maps(tensor_maps), s(shared), list(params) {
+    policy = cache_policy(p.token_tiles == 1);
+  }
+
+  __device__ void load_weights(const MatmulWork& w, std::int32_t chunk, int stage) const {
+    barrier_expect(s.full(stage), static_cast<std::uint32_t>(p.tile_rows * Format::kWeightRowBytes +
+                                                             T::kTokenBytes));
+    copy_box(s.weights(stage), &maps.weights[w.weight], chunk * Format::kWeightStep, w.row, 0,
+             s.full(stage), policy);
+  }
+  __device__ void load_tokens(const MatmulWork& w, std::int32_t chunk, int stage) const {
+    LATHE_UNROLL
+    for (int box = 0; box < Format::kTokenBoxes; ++box) {
+      const std::int32_t k = chunk * Format::kChunk + box * (Format::kChunk / Format::kTokenBoxes);
+      const std::uint32_t to =
+          s.tokens(stage) + static_cast<std::uint32_t>(box * T::kTokenBoxBytes);
+      if constexpr (T::kPair) {
+        const std::int32_t half = list.rank * T::kBoxTokens;
+        copy_box_to_pair(to + static_cast<std::uint32_t>(half * 128), &maps.x, k, w.token + half, 0,
+                         s.full(stage));
+      } else {
+        copy_box(to, &maps.x, k, w.token, 0, s.full(stage));
+      }
+    }
+  }
+
+  /// By one thread. Weights of the first stages are asked for before the launch ahead has ended.
+  __device__ void run() {
+    MatmulStage<T> stage;
+    std::int32_t ahead = 0;
+    for (bool first = true; list.more(); list.next(), first = false) {
+      const MatmulWork w = list.work();
+      const std::int32_t begin = T::kPair ? 0 : MatmulPart(p, list.rank).begin;
+      const std::int32_t end = T::kPair ? p.chunks : MatmulPart(p, list.rank).end;
+      if (first) {
+        ahead = end - begin < T::kStages ? end - begin : T::kStages;
+        for (std::int32_t c = 0; c < ahead; ++c) load_weights(w, begin + c, c);
+        wait_for_previous();
+        for (std::int32_t c = 0; c < ahead; ++c, stage.next()) load_tokens(w, begin + c, c);
+      }
+      for (std::int32_t c = begin + (first ? ahead : 0); c < end; ++c, stage.next()) {
+        barrier_wait(s.empty(stage.index), stage.parity ^ 1);
+        load_weights(w, c, stage.index);
+        load_tokens(w, c, stage.index);
+      }
+    }
+  }
+};
+
+}  // namespace lathe::cuda

@@ -1,0 +1,49 @@
+// Scales of weights as a consumer thread reads them: those of its rows, lane / 4 and + 8 of a
+// warp's
+// 16. Rows beyond the weight's last read the last one's.
+#pragma once
+
+#include "kernels/cuda/sm90/matmul/matmul_work.cuh"
+
+namespace lathe::cuda {
+
+/// Factors of e4m3 weights, one for 128 x 128.
+struct MatmulFactors {
+  const float* rows[2];  // null: 1
+
+  __device__ MatmulFactors(const MatmulParams& p, const MatmulWork& w, std::int32_t row) {
+    const MatmulWeight& weight = p.weights[w.weight];
+    const auto* scales = static_cast<const float*>(weight.scales);
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const std::int32_t r = row + 8 * i < weight.rows ? row + 8 * i : weight.rows - 1;
+      rows[i] = scales == nullptr ? nullptr : scales + std::int64_t{r / 128} * p.chunks;
+    }
+  }
+  __device__ float at(int i, std::int32_t block) const {
+    return rows[i] == nullptr ? 1.f : rows[i][block];
+  }
+};
+
+/// Scales of MXFP4 weights, one for 32 of a row.
+struct MatmulMxScales {
+  const std::uint8_t* rows[2];
+  std::int32_t blocks;  // of a row
+
+  __device__ MatmulMxScales(const MatmulParams& p, const MatmulWork& w, std::int32_t row)
+      : blocks(p.mx_blocks) {
+    const MatmulWeight& weight = p.weights[w.weight];
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const std::int32_t r = row + 8 * i < weight.rows ? row + 8 * i : weight.rows - 1;
+      rows[i] = static_cast<const std::uint8_t*>(weight.scales) + std::int64_t{r} * blocks;
+    }
+  }
+  /// As bf16, in both halves: the code is its exponent, and 0 makes 0.
+  __device__ std::uint32_t at(int i, std::int32_t block) const {
+    const std::uint32_t code = block < blocks ? rows[i][block] : 0u;
+    return code << 7 | code << 23;
+  }
+};
+
+}  // namespace lathe::cuda

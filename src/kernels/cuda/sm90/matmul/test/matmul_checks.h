@@ -1,0 +1,187 @@
+// Products on the device, or on what stands for one, against sums in double.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "base/float_formats.h"
+#include "kernels/cuda/sm90/matmul/matmul_call.h"
+
+namespace lathe::cuda::matmul_test {
+
+inline std::vector<bf16> random_bf16(std::mt19937& random, std::int64_t count) {
+  std::normal_distribution<float> normal;
+  std::uniform_int_distribution<int> spread(-2, 1);
+  std::vector<bf16> out(static_cast<std::size_t>(count));
+  for (bf16& v : out) v = to_bf16(std::ldexp(normal(random), spread(random)));
+  return out;
+}
+inline std::vector<float> random_f32(std::mt19937& random, std::int64_t count) {
+  std::normal_distribution<float> normal;
+  std::vector<float> out(static_cast<std::size_t>(count));
+  for (float& v : out) v = normal(random);
+  return out;
+}
+
+/// One x and one weight. Rows of x and out are apart; what lies between them is NaN.
+struct Problem {
+  std::int64_t m, n, k;
+  std::int64_t x_stride, out_stride;
+  DType dtype;
+  std::vector<bf16> x;
+  std::vector<std::byte> w;
+  std::vector<float> scales;        // of e4m3
+  std::vector<ue8m0> mx_scales;     // of e2m1
+  std::vector<double> weights;      // [n, k] what they are
+  std::vector<float> bias, before;  // before: of out, where it is added to
+  bool out_bf16 = false;
+
+  Problem(std::mt19937& random, std::int64_t tokens, std::int64_t rows, std::int64_t depth,
+          DType of_weights = DType::bf16)
+      : m(tokens),
+        n(rows),
+        k(depth),
+        x_stride(depth + 24),
+        out_stride(rows + 6),
+        dtype(of_weights) {
+    x = random_bf16(random, m * x_stride);
+    for (std::int64_t t = 0; t < m; ++t) {
+      for (std::int64_t i = k; i < x_stride; ++i) {
+        x[static_cast<std::size_t>(t * x_stride + i)] =
+            to_bf16(std::numeric_limits<float>::quiet_NaN());
+      }
+    }
+    make_weights(random);
+  }
+  void make_weights(std::mt19937& random) {
+    const auto count = static_cast<std::size_t>(n * k);
+    const auto at = [](std::int64_t i) { return static_cast<std::size_t>(i); };
+    weights.resize(count);
+    w.resize(static_cast<std::size_t>(bytes_of(dtype, n * k)));
+    if (dtype == DType::bf16) {
+      const std::vector<bf16> values = random_bf16(random, n * k);
+      std::memcpy(w.data(), values.data(), w.size());
+      for (std::size_t i = 0; i < count; ++i) weights[i] = double{to_f32(values[i])};
+      return;
+    }
+    const auto draw = [&](int most) { return std::uniform_int_distribution<int>(0, most)(random); };
+    if (dtype == DType::e4m3) {
+      const std::int64_t blocks = (k + 127) / 128;
+      for (std::int64_t i = 0; i < (n + 127) / 128 * blocks; ++i) {
+        scales.push_back(std::ldexp(1.f + 0.01f * static_cast<float>(draw(99)), -8 + draw(4)));
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        const e4m3 code{static_cast<std::uint8_t>(draw(1) << 7 | draw(0x7e))};
+        w[i] = std::byte{code.bits};
+        const auto r = static_cast<std::int64_t>(i) / k, c = static_cast<std::int64_t>(i) % k;
+        weights[i] = double{to_f32(code)} * double{scales[at(r / 128 * blocks + c / 128)]};
+      }
+      return;
+    }
+    for (std::int64_t i = 0; i < n * k / kMxBlock; ++i) {
+      mx_scales.push_back({static_cast<std::uint8_t>(draw(9) == 0 ? 0 : 120 + draw(9))});
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      const e2m1 code{static_cast<std::uint8_t>(draw(15))};
+      w[i / 2] |= std::byte(code.bits << (i % 2 == 0 ? 0 : 4));
+      const ue8m0 scale = mx_scales[i / kMxBlock];
+      weights[i] = scale.bits == 0 ? 0. : double{to_f32(code)} * double{to_f32(scale)};
+    }
+  }
+  double want(std::int64_t t, std::int64_t row, double& size) const {
+    double sum = 0;
+    size = 0;
+    for (std::int64_t i = 0; i < k; ++i) {
+      const double v = double{to_f32(x[static_cast<std::size_t>(t * x_stride + i)])} *
+                       weights[static_cast<std::size_t>(row * k + i)];
+      sum += v;
+      size += std::abs(v);
+    }
+    const auto r = static_cast<std::size_t>(row);
+    if (!bias.empty()) sum += double{bias[r]};
+    if (!before.empty()) sum += double{before[static_cast<std::size_t>(t * out_stride) + r]};
+    return sum;
+  }
+};
+
+/// A problem's arrays where kernels read them. Place: put() copies a vector there and keeps it,
+/// get() copies it back.
+template <class Place>
+struct Placed {
+  const Problem& problem;
+  Place& place;
+  bf16* x;
+  std::byte* w;
+  float *scales, *bias;  // null: none
+  ue8m0* mx_scales;
+  std::byte* out;
+
+  Placed(const Problem& p, Place& where)
+      : problem(p),
+        place(where),
+        x(where.put(p.x)),
+        w(where.put(p.w)),
+        scales(p.scales.empty() ? nullptr : where.put(p.scales)),
+        bias(p.bias.empty() ? nullptr : where.put(p.bias)),
+        mx_scales(p.mx_scales.empty() ? nullptr : where.put(p.mx_scales)),
+        out(where.put(first_out(p))) {}
+  static std::vector<std::byte> first_out(const Problem& p) {
+    const auto count = static_cast<std::size_t>(p.m * p.out_stride);
+    std::vector<std::byte> out(count * (p.out_bf16 ? 2 : 4), std::byte{0xff});
+    if (!p.before.empty()) std::memcpy(out.data(), p.before.data(), out.size());
+    return out;
+  }
+  /// Of the first `tokens` tokens.
+  MatmulCall call(std::int64_t tokens) const {
+    const Problem& p = problem;
+    return {.x = {reinterpret_cast<const std::byte*>(x), DType::bf16, tokens, p.k, p.x_stride},
+            .w = {w, p.dtype, p.n, p.k, scales, mx_scales},
+            .out = {out, p.out_bf16 ? DType::bf16 : DType::f32, tokens, p.n, p.out_stride},
+            .bias = bias,
+            .add = !p.before.empty()};
+  }
+  std::vector<float> read() const {
+    const auto count = static_cast<std::size_t>(problem.m * problem.out_stride);
+    std::vector<float> values(count);
+    if (!problem.out_bf16) {
+      place.get(reinterpret_cast<const float*>(out), values);
+      return values;
+    }
+    std::vector<bf16> halves(count);
+    place.get(reinterpret_cast<const bf16*>(out), halves);
+    for (std::size_t i = 0; i < count; ++i) values[i] = to_f32(halves[i]);
+    return values;
+  }
+  /// Values of the first `tokens` rows, and that nothing else was written. step: every so manieth
+  /// value is compared.
+  void expect_right(std::int64_t tokens, std::int64_t step = 1) const {
+    const Problem& p = problem;
+    const std::vector<float> got = read();
+    const double ulp = p.out_bf16 ? 0x1p-8 : 0x1p-22;
+    std::int64_t wrong = 0;
+    for (std::int64_t i = 0; i < p.m * p.out_stride; i += step) {
+      const std::int64_t t = i / p.out_stride, r = i % p.out_stride;
+      const float v = got[static_cast<std::size_t>(i)];
+      bool right = false;
+      double want = 0;
+      if (t >= tokens || r >= p.n) {
+        right = p.before.empty() ? std::isnan(v) : v == p.before[static_cast<std::size_t>(i)];
+      } else {
+        double size = 0;
+        want = p.want(t, r, size);
+        right = std::abs(double{v} - want) <= std::abs(want) * ulp + size * 0x1p-17;
+      }
+      if (right || ++wrong > 3) continue;
+      ADD_FAILURE() << "token " << t << " of " << tokens << ", row " << r << " of " << p.n << ": "
+                    << v << " for " << want;
+    }
+    EXPECT_EQ(wrong, 0);
+  }
+};
+
+}  // namespace lathe::cuda::matmul_test

@@ -1,0 +1,64 @@
+// How products are cut: what must hold for any, and how full the SMs are for those of known models.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "kernels/cuda/sm90/matmul/matmul_cut.h"
+
+namespace lathe::cuda {
+namespace {
+
+// The order of a sum must not depend on how many tokens there are.
+TEST(MatmulCut, SplitsKAlikeForAnyNumberOfTokens) {
+  const unsigned seed = std::random_device()();
+  std::mt19937 random(seed);
+  const auto between = [&](int a, int b) {
+    return std::uniform_int_distribution<int>(a, b)(random);
+  };
+  for (int i = 0; i < 300; ++i) {
+    MatmulShape s{.rows = 8 * between(1, 4000), .k = 8 * between(1, 2500)};
+    s.weight_bits = between(0, 1) == 0 ? 16 : 8;
+    s.sms = between(0, 1) == 0 ? 132 : between(8, 144);
+    s.m = 1;
+    const int split = cut_matmul(s).split;
+    for (int j = 0; j < 20; ++j) {
+      s.m = between(1, j < 10 ? 300 : 20000);
+      const MatmulCut cut = cut_matmul(s);
+      ASSERT_EQ(cut.split, split) << "seed " << seed << ", " << s.rows << " x " << s.k << ", m "
+                                  << s.m;
+      ASSERT_EQ(cut.tile_rows % 16, 0);
+      ASSERT_LE(cut.tile_rows, 128);
+      // Blocks of 256 tokens have no room to close a sum and begin another.
+      ASSERT_TRUE(cut.tile_tokens < 256 || (cut.pair && cut.split == 1));
+      ASSERT_TRUE(!cut.pair || (cut.tile_rows == 128 && cut.tile_tokens >= 128));
+    }
+  }
+}
+
+// Decode reads each weight once, and at least 9 in 10 SMs read until the end.
+TEST(MatmulCut, FillsTheMachineForKnownShapes) {
+  struct Case {
+    std::int64_t rows, k;
+    int bits;
+  };
+  for (const Case c :
+       {Case{6144, 4096, 16}, Case{4096, 4096, 16}, Case{24576, 4096, 16}, Case{4096, 12288, 16},
+        Case{151936, 4096, 16}, Case{28672, 4096, 16}, Case{4096, 14336, 16}, Case{10240, 5120, 16},
+        Case{5120, 8192, 16}, Case{51200, 5120, 16}, Case{5120, 25600, 16}, Case{24576, 1536, 8},
+        Case{7168, 16384, 8}, Case{4096, 7168, 8}}) {
+    for (const std::int64_t m : {1, 8, 32}) {
+      const MatmulCut cut = cut_matmul({c.rows, c.k, m, c.bits, 132});
+      EXPECT_GE(cut.tile_tokens, m);
+      const std::int64_t items = (c.rows + cut.tile_rows - 1) / cut.tile_rows;
+      const std::int64_t clusters = 132 / cut.split;
+      const std::int64_t rounds = (items + clusters - 1) / clusters;
+      const double full = static_cast<double>(c.rows) /
+                          static_cast<double>(rounds * cut.tile_rows * 132) * cut.split;
+      EXPECT_GE(full, 0.9) << c.rows << " x " << c.k << ", m " << m << ": split " << cut.split
+                           << ", rows " << cut.tile_rows;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lathe::cuda

@@ -1,0 +1,255 @@
+// The product kernels themselves, run thread by thread on the CPU (common/emulator.h), against sums
+// in double.
+#include <bit>
+
+#include <list>
+
+#include "kernels/cuda/sm90/matmul/test/matmul_checks.h"
+// The device code comes last: it gives CUDA's words a meaning of its own.
+#include "kernels/cuda/sm90/matmul/matmul.cuh"
+#include "kernels/cuda/sm90/matmul/matmul_bf16.cuh"
+#include "kernels/cuda/sm90/matmul/matmul_codes.cuh"
+
+namespace lathe::cuda {
+namespace {
+
+using matmul_test::Placed;
+using matmul_test::Problem;
+using matmul_test::random_f32;
+
+/// Memory of the host in the device's place.
+struct Host {
+  std::list<std::vector<uint4>> kept;
+  template <class T>
+  T* put(const std::vector<T>& v) {
+    kept.emplace_back(v.size() * sizeof(T) / sizeof(uint4) + 1);
+    std::memcpy(kept.back().data(), v.data(), v.size() * sizeof(T));
+    return reinterpret_cast<T*>(kept.back().data());
+  }
+  template <class T>
+  void get(const T* from, std::vector<T>& to) const {
+    std::memcpy(to.data(), from, to.size() * sizeof(T));
+  }
+};
+
+CUtensorMap map_of(const RowBoxes& b) {
+  CUtensorMap map{};
+  const PageMap m{static_cast<const unsigned char*>(b.base),
+                  0,
+                  b.row_stride,
+                  b.box_rows,
+                  b.element_bytes,
+                  b.box_bytes,
+                  b.rows,
+                  1,
+                  b.row_bytes};
+  std::memcpy(&map, &m, sizeof m);
+  return map;
+}
+
+template <class Format, int kTokens, MatmulCluster kCluster>
+void emulate_tile(const MatmulLaunch& l) {
+  using T = MatmulTile<Format, kTokens, kCluster>;
+  MatmulMaps maps{};
+  maps.x = map_of(l.x);
+  for (int i = 0; i < l.params.weight_count; ++i) maps.weights[i] = map_of(l.weights[i]);
+  const int blocks = T::kPair ? 2 : l.params.split;
+  emulate_clusters(blocks, {static_cast<unsigned>(l.instance.clusters * blocks), 1, 1}, T::kThreads,
+                   matmul_kernel<T>, l.params, maps);
+}
+template <class Format>
+void emulate_format(const MatmulLaunch& l) {
+  constexpr auto kParts = MatmulCluster::parts, kPair = MatmulCluster::pair;
+  if (l.instance.pair) {
+    if constexpr (std::is_same_v<Format, MatmulBf16>) {
+      if (l.instance.tokens == 256) return emulate_tile<Format, 256, kPair>(l);
+    }
+    return emulate_tile<Format, 128, kPair>(l);
+  }
+  if (l.instance.tokens == 8) return emulate_tile<Format, 8, kParts>(l);
+  if (l.instance.tokens == 16) return emulate_tile<Format, 16, kParts>(l);
+  if (l.instance.tokens == 32) return emulate_tile<Format, 32, kParts>(l);
+  if (l.instance.tokens == 64) return emulate_tile<Format, 64, kParts>(l);
+  emulate_tile<Format, 128, kParts>(l);
+}
+void emulate_matmul(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms) {
+  const MatmulLaunch l = make_launch(calls, cut, sms);
+  const DType weights = calls[0].w.dtype;
+  if (weights == DType::bf16) return emulate_format<MatmulBf16>(l);
+  if (weights == DType::e4m3) return emulate_format<MatmulE4m3Weights>(l);
+  emulate_format<MatmulE2m1Weights>(l);
+}
+
+class MatmulEmulated : public ::testing::Test {
+ public:
+  void check(const Problem& p, const MatmulCut& cut, int sms) {
+    SCOPED_TRACE(::testing::Message()
+                 << "seed " << seed << ", m " << p.m << ", n " << p.n << ", k " << p.k << ", split "
+                 << cut.split << ", tile " << cut.tile_rows << " x " << cut.tile_tokens
+                 << (cut.pair ? ", pairs" : "") << ", " << sms << " SMs");
+    Host host;
+    const Placed placed(p, host);
+    const MatmulCall call = placed.call(p.m);
+    ASSERT_TRUE(matmul_takes(call));
+    emulate_matmul({&call, 1}, cut, sms);
+    placed.expect_right(p.m);
+  }
+  int between(int a, int b) { return std::uniform_int_distribution<int>(a, b)(random); }
+
+  unsigned seed = std::random_device()();
+  std::mt19937 random{seed};
+};
+
+// Every instance: several rounds of work tiles, ends of tokens, rows and K inside tiles.
+TEST_F(MatmulEmulated, EveryTileAndSplit) {
+  for (const int tokens : {8, 16, 32, 64, 128}) {
+    for (const int split : {1, 2, 4, 8}) {
+      const int rows = 16 * between(3, 8);
+      Problem p(random, between(1, tokens + 9), 2 * between(50, 130), 8 * between(64, 90));
+      check(p, {split, rows, tokens, false}, split * between(1, 2));
+    }
+  }
+  for (const int split : {1, 2, 4}) {
+    Problem p(random, between(1, 150), 2 * between(50, 200), 8 * between(40, 80));
+    check(p, {split, 128, 128, true}, 2 * between(1, 2));
+  }
+  Problem p(random, between(200, 300), 2 * between(50, 200), 8 * between(40, 60));
+  check(p, {1, 128, 256, true}, 2);
+}
+
+// e4m3 and MXFP4 weights, ends of K inside a block and inside a chunk.
+TEST_F(MatmulEmulated, CodesOfWeights) {
+  for (const DType dtype : {DType::e4m3, DType::e2m1}) {
+    for (const int tokens : {8, 32, 128}) {
+      for (const int split : {1, 2, 4}) {
+        Problem p(random, between(1, tokens + 9), 2 * between(50, 200), 32 * between(20, 30),
+                  dtype);
+        check(p, {split, 16 * between(3, 8), tokens, false}, split * between(1, 2));
+      }
+    }
+    for (const int split : {1, 2}) {
+      if (split > 1 && dtype == DType::e4m3) continue;
+      Problem p(random, between(1, 150), 2 * between(50, 200), 32 * between(10, 20), dtype);
+      check(p, {split, 128, 128, true}, 2);
+    }
+    // A factor of 1.
+    Problem p(random, 3, 128, 256, dtype);
+    if (dtype == DType::e4m3) {
+      p.scales.clear();
+      for (std::size_t i = 0; i < p.weights.size(); ++i) {
+        p.weights[i] = double{to_f32(e4m3{std::to_integer<std::uint8_t>(p.w[i])})};
+      }
+      check(p, {1, 128, 8, false}, 1);
+    }
+  }
+}
+
+// bf16 out, bias, and sums into out.
+TEST_F(MatmulEmulated, Epilogues) {
+  for (const bool pair : {false, true}) {
+    const MatmulCut cut{pair ? 2 : 4, 128, pair ? 128 : 16, pair};
+    Problem p(random, between(1, 21), 2 * between(50, 130), 512);
+    p.bias = random_f32(random, p.n);
+    check(p, cut, 4);
+    p.before = random_f32(random, p.m * p.out_stride);
+    check(p, cut, 4);
+    p.bias.clear();
+    check(p, cut, 4);
+    p.before.clear();
+    p.out_bf16 = true;
+    check(p, cut, 4);
+    p.bias = random_f32(random, p.n);
+    check(p, cut, 4);
+  }
+}
+
+// Weights of unequal heights that share x, in one launch.
+TEST_F(MatmulEmulated, WeightsThatShareX) {
+  for (const bool pair : {false, true}) {
+    Problem p(random, 19, 150, 512);
+    Problem q(random, 19, 26, 512), r(random, 19, 128, 512);
+    q.x = r.x = p.x;
+    q.out_bf16 = true;
+    r.bias = random_f32(random, r.n);
+    Host host;
+    const Placed a(p, host), b(q, host), c(r, host);
+    MatmulCall calls[3] = {a.call(19), b.call(19), c.call(19)};
+    calls[1].x = calls[2].x = calls[0].x;
+    const MatmulCut cut{2, pair ? 128 : 80, pair ? 128 : 32, pair};
+    emulate_matmul(calls, cut, 4);
+    a.expect_right(19);
+    b.expect_right(19);
+    c.expect_right(19);
+  }
+}
+
+// A row's bits are the same whatever the batch and whatever the tile.
+TEST_F(MatmulEmulated, RowsIgnoreTheBatch) {
+  Problem p(random, 140, 256, 1024);
+  std::vector<float> want;
+  for (const std::int64_t m : {140, 1, 9, 33, 65, 129}) {
+    Host host;
+    const Placed some(p, host);
+    const MatmulCall call = some.call(m);
+    const MatmulCut chosen = cut_matmul(shape_of({&call, 1}, 8));
+    ASSERT_GT(chosen.split, 1);
+    for (const MatmulCut cut : {chosen, MatmulCut{chosen.split, 128, 128, true}}) {
+      if (cut.pair && m < 65) continue;
+      emulate_matmul({&call, 1}, cut, 8);
+      const std::vector<float> got = some.read();
+      if (want.empty()) want = got;
+      for (std::int64_t i = 0; i < m * p.out_stride; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(got[at]), std::bit_cast<std::uint32_t>(want[at]))
+            << "m " << m << ", seed " << seed;
+      }
+    }
+  }
+}
+
+TEST_F(MatmulEmulated, TakesWhatItCanRead) {
+  Problem p(random, 3, 64, 64);
+  Host host;
+  const Placed placed(p, host);
+  const MatmulCall good = placed.call(3);
+  EXPECT_TRUE(matmul_takes(good));
+  const auto refuses = [&](auto change) {
+    MatmulCall call = good;
+    change(call);
+    if (matmul_takes(call)) return false;
+    const auto done = matmul_on_device({&call, 1}, nullptr);
+    EXPECT_TRUE(!done.ok() && done.error().code == ErrorCode::unsupported);
+    return true;
+  };
+  EXPECT_TRUE(refuses([](MatmulCall& c) { c.x.dtype = DType::f32; }));
+  EXPECT_TRUE(refuses([](MatmulCall& c) { c.w.dtype = DType::f16; }));
+  EXPECT_TRUE(refuses([](MatmulCall& c) { c.w.dtype = DType::e2m1; }));  // no scales
+  EXPECT_TRUE(refuses([](MatmulCall& c) { c.x.row_stride = 68; }));
+  EXPECT_TRUE(refuses([](MatmulCall& c) { c.x.cols = c.w.cols = 60; }));
+  EXPECT_TRUE(refuses([](MatmulCall& c) { c.w.data += 8; }));
+  EXPECT_TRUE(refuses([](MatmulCall& c) {
+    c.out.dtype = DType::bf16;
+    c.add = true;
+  }));
+  EXPECT_TRUE(refuses([](MatmulCall& c) {
+    c.out.dtype = DType::bf16;
+    c.out.row_stride = 71;
+  }));
+  EXPECT_FALSE(refuses([](MatmulCall& c) { c.out.row_stride = 71; }));
+  // No tokens are nothing to do; more calls than a launch takes, and another x, are errors.
+  MatmulCall none = good;
+  none.x.rows = none.out.rows = 0;
+  EXPECT_TRUE(matmul_on_device({&none, 1}, nullptr).ok());
+  const std::vector<MatmulCall> many(kMatmulCalls + 1, good);
+  EXPECT_FALSE(matmul_on_device(many, nullptr).ok());
+  MatmulCall other = good;
+  other.x.rows = other.out.rows = 2;
+  const MatmulCall two[] = {good, other};
+  EXPECT_FALSE(matmul_on_device(two, nullptr).ok());
+  none = good;
+  none.w.rows = none.out.cols = 0;
+  EXPECT_EQ(make_launch({&none, 1}, {}, 132).instance.clusters, 0);
+}
+
+}  // namespace
+}  // namespace lathe::cuda

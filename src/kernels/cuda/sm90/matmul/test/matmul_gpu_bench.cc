@@ -1,0 +1,289 @@
+// How long products take on a GPU, and cuBLASLt beside them.
+//
+// matmul_gpu_bench [--cublaslt LIBRARY] [--filter TEXT] [--seed N] [--repeats N] [--sweep]
+//
+// A captured graph of 20 or more products of one shape is timed, each with another matrix, so that
+// none is in L2; both sides in turns, medians. Numbers of tokens are fixed ones and, from a printed
+// seed, random ones. Shares are of 4.2 TB/s (weights, x and out) and of 795 TFLOP/s, whichever
+// takes longer. Outputs of both sides are compared, and a few elements with sums in double. With
+// --sweep every tile is timed for the fixed numbers of tokens, in place of the one that is chosen.
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <random>
+
+#include "base/float_formats.h"
+#include "kernels/cuda/sm90/matmul/matmul_call.h"
+#include "kernels/cuda/sm90/matmul/test/matmul_peer.h"
+
+namespace lathe::cuda {
+namespace {
+
+struct Shape {
+  const char* name;
+  std::int64_t n, k;
+};
+constexpr Shape kShapes[] = {
+    {"qwen3-8b-qkv", 6144, 4096},      {"qwen3-8b-o", 4096, 4096},
+    {"qwen3-8b-gate-up", 24576, 4096}, {"qwen3-8b-down", 4096, 12288},
+    {"qwen3-8b-head", 151936, 4096},   {"llama-8b-gate-up", 28672, 4096},
+    {"llama-8b-down", 4096, 14336},    {"qwen3-32b-qkv", 10240, 5120},
+    {"qwen3-32b-o", 5120, 8192},       {"qwen3-32b-gate-up", 51200, 5120},
+    {"qwen3-32b-down", 5120, 25600},   {"30b-a3b-qkv", 5120, 2048},
+    {"v3-q-a-kv-a", 2112, 7168},
+};
+
+struct Options {
+  std::string library, filter;
+  unsigned seed = std::random_device()();
+  int repeats = 11;
+  bool sweep = false;
+};
+
+constexpr std::int64_t kColdBytes = 400 << 20;
+constexpr int kMostMatrices = 20;
+
+class Bench {
+ public:
+  explicit Bench(const Options& options)
+      : o_(options), random_(options.seed), device_(need(open_device())) {
+#if LATHE_HAS_CUBLASLT
+    if (!o_.library.empty()) {
+      lt_.emplace(o_.library);
+      workspace_.emplace(need(DeviceArray<std::byte>::make(32 << 20)));
+    }
+#endif
+    std::normal_distribution<float> normal;
+    noise_.resize(1 << 22);
+    for (bf16& v : noise_) v = to_bf16(normal(random_));
+    std::printf("%s, seed %u, cuBLASLt %s\n", device_.model.c_str(), o_.seed,
+                o_.library.empty() ? "none" : o_.library.c_str());
+  }
+
+  int run() {
+    std::printf("%-18s %6s %6s %6s  %-18s %9s %7s %9s %7s  %s\n", "shape", "n", "k", "m", "tile",
+                "us", "share", "cuBLASLt", "ratio", "difference");
+    for (const Shape& s : kShapes) {
+      if (std::string_view(s.name).find(o_.filter) == std::string_view::npos) continue;
+      std::vector<std::int64_t> tokens = {1, 8, 64, 256, 4096};
+      if (!o_.sweep) {
+        const auto between = [&](int a, int b) {
+          return std::uniform_int_distribution<int>(a, b)(random_);
+        };
+        tokens.insert(tokens.end(), {between(2, 128), between(129, 1024)});
+      }
+      run_shape(s, tokens);
+    }
+    return bad_ ? 1 : 0;
+  }
+
+ private:
+  DeviceArray<std::byte> fill(std::int64_t elements) {
+    auto out = need(DeviceArray<std::byte>::make(elements * 2));
+    const auto block = static_cast<std::int64_t>(noise_.size());
+    // Another place of the noise for each block, so that no two rows are alike.
+    std::vector<bf16> part(noise_.size());
+    for (std::int64_t at = 0; at < elements; at += block) {
+      const auto shift = static_cast<std::size_t>(random_() % noise_.size());
+      std::rotate_copy(noise_.begin(), noise_.begin() + static_cast<std::ptrdiff_t>(shift),
+                       noise_.end(), part.begin());
+      const auto count = static_cast<std::size_t>(std::min(block, elements - at));
+      need(copy_to_device(std::span<const bf16>(part).first(count),
+                          reinterpret_cast<bf16*>(out.data()) + at, stream_));
+      need(stream_.wait());
+    }
+    return out;
+  }
+
+  using Product = std::function<Result<void>(const MatmulCall&)>;
+  // Seconds of a product, of each side.
+  std::vector<double> time(const std::vector<MatmulCall>& calls,
+                           const std::vector<Product>& sides) {
+    std::vector<Graph> graphs;
+    for (const Product& side : sides) {
+      need(side(calls[0]));  // what a first call does once
+      need(stream_.wait());
+      graphs.push_back(need(Graph::capture(stream_, [&]() -> Result<void> {
+        for (const MatmulCall& c : calls) {
+          if (auto ok = side(c); !ok) return ok;
+        }
+        return {};
+      })));
+    }
+    std::vector<std::vector<double>> seconds(sides.size());
+    for (int i = -1; i < o_.repeats; ++i) {
+      for (std::size_t s = 0; s < sides.size(); ++s) {
+        const double t = time_once(stream_, [&] { return graphs[s].launch(stream_); });
+        if (i >= 0) seconds[s].push_back(t / static_cast<double>(calls.size()));
+      }
+    }
+    std::vector<double> out;
+    for (const auto& s : seconds) out.push_back(median(s));
+    return out;
+  }
+
+  void run_shape(const Shape& s, const std::vector<std::int64_t>& tokens) {
+    const std::int64_t most = *std::max_element(tokens.begin(), tokens.end());
+    const int matrices = static_cast<int>(
+        std::clamp<std::int64_t>(kColdBytes / (s.n * s.k * 2) + 1, 2, kMostMatrices));
+    std::vector<DeviceArray<std::byte>> w;
+    for (int i = 0; i < matrices; ++i) w.push_back(fill(s.n * s.k));
+    const auto x = fill(most * s.k);
+    auto out = need(DeviceArray<std::byte>::make(most * s.n * 2));
+    auto peer_out = need(DeviceArray<std::byte>::make(most * s.n * 2));
+    for (const std::int64_t m : tokens) {
+      const auto call = [&](const DeviceArray<std::byte>& to, int i) -> MatmulCall {
+        return {.x = {x.data(), DType::bf16, m, s.k, s.k},
+                .w = {w[static_cast<std::size_t>(i)].data(), DType::bf16, s.n, s.k},
+                .out = {to.data(), DType::bf16, m, s.n, s.n}};
+      };
+      std::vector<MatmulCall> calls;
+      const int count = m > 1000 ? matrices : std::max(matrices, kMostMatrices);
+      for (int i = 0; i < count; ++i) calls.push_back(call(out, i % matrices));
+      const MatmulShape shape = shape_of(std::span(calls).first(1), device_.sms);
+      std::vector<MatmulCut> cuts = {cut_matmul(shape)};
+      if (o_.sweep) cuts = all_cuts(cuts[0]);
+      for (const MatmulCut& cut : cuts) {
+        std::vector<Product> sides = {[&](const MatmulCall& c) {
+          return matmul_as_cut({&c, 1}, cut, device_.sms, stream_);
+        }};
+        std::vector<double> difference;
+#if LATHE_HAS_CUBLASLT
+        std::optional<CublasLtProduct> peer;
+        if (lt_) {
+          peer.emplace(*lt_, calls[0], *workspace_);
+          sides.push_back([&](const MatmulCall& c) { return peer->run(c, stream_); });
+          need(sides[0](call(out, 0)));
+          need(sides[1](call(peer_out, 0)));
+          difference.push_back(compare(out, peer_out, m * s.n));
+        }
+#endif
+        check(s, m, x, w[0], sides[0], call(out, 0), out);
+        const std::vector<double> t = time(calls, sides);
+        print(s, m, cut, t, difference);
+      }
+    }
+  }
+  static std::vector<MatmulCut> all_cuts(const MatmulCut& chosen) {
+    std::vector<MatmulCut> cuts;
+    for (const int tokens : {8, 16, 32, 64, 128}) {
+      if (chosen.pair && tokens < 64) continue;
+      if (!chosen.pair && tokens < chosen.tile_tokens) continue;
+      for (const int rows : {64, 80, 96, 112, 128}) {
+        for (const int split : {1, 2, 4, 8}) cuts.push_back({split, rows, tokens, false});
+      }
+    }
+    for (const int split : {1, 2, 4}) cuts.push_back({split, 128, 128, true});
+    cuts.push_back({1, 128, 256, true});
+    return cuts;
+  }
+
+  std::vector<float> read(const DeviceArray<std::byte>& from, std::int64_t count) {
+    std::vector<bf16> host(static_cast<std::size_t>(count));
+    need(copy_to_host(reinterpret_cast<const bf16*>(from.data()), std::span(host), stream_));
+    need(stream_.wait());
+    std::vector<float> out(host.size());
+    for (std::size_t i = 0; i < host.size(); ++i) out[i] = to_f32(host[i]);
+    return out;
+  }
+  // Of the first elements, relative norm.
+  double compare(const DeviceArray<std::byte>& a, const DeviceArray<std::byte>& b,
+                 std::int64_t count) {
+    count = std::min<std::int64_t>(count, 1 << 22);
+    const auto x = read(a, count), y = read(b, count);
+    double error = 0, size = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double d = double{x[i]} - double{y[i]};
+      error += d * d;
+      size += double{y[i]} * double{y[i]};
+    }
+    return std::sqrt(error / size);
+  }
+  // A few elements against sums in double: the last row of out among them.
+  void check(const Shape& s, std::int64_t m, const DeviceArray<std::byte>& x,
+             const DeviceArray<std::byte>& w, const Product& product, const MatmulCall& call,
+             const DeviceArray<std::byte>& out) {
+    need(call_result(
+        cudaMemsetAsync(out.data(), 0xff, static_cast<std::size_t>(m * s.n * 2), stream_),
+        "cudaMemsetAsync"));
+    need(product(call));
+    const auto row = [&](const DeviceArray<std::byte>& a, std::int64_t r, std::int64_t cols) {
+      std::vector<bf16> host(static_cast<std::size_t>(cols));
+      need(copy_to_host(reinterpret_cast<const bf16*>(a.data()) + r * cols, std::span(host),
+                        stream_));
+      need(stream_.wait());
+      return host;
+    };
+    for (int i = 0; i < 6; ++i) {
+      const std::int64_t t = i == 0 ? m - 1 : static_cast<std::int64_t>(random_() % m);
+      const std::int64_t r = i == 0 ? s.n - 1 : static_cast<std::int64_t>(random_() % s.n);
+      const auto a = row(x, t, s.k), b = row(w, r, s.k);
+      const float got = to_f32(row(out, t, s.n)[static_cast<std::size_t>(r)]);
+      double want = 0, size = 0;
+      for (std::size_t j = 0; j < a.size(); ++j) {
+        const double v = double{to_f32(a[j])} * double{to_f32(b[j])};
+        want += v;
+        size += std::abs(v);
+      }
+      if (std::abs(double{got} - want) <= std::abs(want) * 0x1p-8 + size * 0x1p-16) continue;
+      std::printf("%s, m %ld: token %ld, row %ld: %g for %g\n", s.name, m, t, r, double{got}, want);
+      bad_ = true;
+    }
+  }
+
+  void print(const Shape& s, std::int64_t m, const MatmulCut& cut, const std::vector<double>& t,
+             const std::vector<double>& difference) const {
+    const auto f = [](std::int64_t v) { return static_cast<double>(v); };
+    const double bytes = 2 * (f(s.n) * f(s.k) + f(m) * f(s.k) + f(m) * f(s.n));
+    const double limit = std::max(bytes / 4.2e12, 2 * f(m) * f(s.n) * f(s.k) / 795e12);
+    const std::string tile = fmt::format("{}x{} split {}{}", cut.tile_rows, cut.tile_tokens,
+                                         cut.split, cut.pair ? " pair" : "");
+    std::printf("%-18s %6ld %6ld %6ld  %-18s %9.2f %6.1f%%", s.name, s.n, s.k, m, tile.c_str(),
+                t[0] * 1e6, 100 * limit / t[0]);
+    if (t.size() > 1) {
+      std::printf(" %9.2f %7.3f  %.1e", t[1] * 1e6, t[1] / t[0], difference[0]);
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+
+  Options o_;
+  std::mt19937 random_;
+  Device device_;
+  Stream stream_ = need(Stream::make());
+  std::vector<bf16> noise_;
+  bool bad_ = false;
+#if LATHE_HAS_CUBLASLT
+  std::optional<CublasLt> lt_;
+  std::optional<DeviceArray<std::byte>> workspace_;
+#endif
+};
+
+}  // namespace
+}  // namespace lathe::cuda
+
+int main(int argc, char** argv) {
+  lathe::cuda::Options o;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    const bool more = i + 1 < argc;
+    if (flag == "--sweep") {
+      o.sweep = true;
+    } else if (flag == "--cublaslt" && more) {
+      o.library = argv[++i];
+    } else if (flag == "--filter" && more) {
+      o.filter = argv[++i];
+    } else if (flag == "--seed" && more) {
+      o.seed = static_cast<unsigned>(std::atol(argv[++i]));
+    } else if (flag == "--repeats" && more) {
+      o.repeats = std::max(std::atoi(argv[++i]), 1);
+    } else {
+      std::fprintf(stderr,
+                   "usage: %s [--cublaslt LIBRARY] [--filter TEXT] [--seed N] [--repeats N] "
+                   "[--sweep]\n",
+                   argv[0]);
+      return 2;
+    }
+  }
+  return lathe::cuda::Bench(o).run();
+}

@@ -1,0 +1,179 @@
+// Products on the GPU: every instance against sums in double, bits of rows, launches that overlap.
+#include <list>
+
+#include "kernels/cuda/common/gpu_test_util.h"
+#include "kernels/cuda/sm90/matmul/test/matmul_checks.h"
+
+namespace lathe::cuda {
+namespace {
+
+using matmul_test::Placed;
+using matmul_test::Problem;
+using matmul_test::random_f32;
+
+class MatmulGpu : public GpuTest {
+ public:
+  /// Memory of the device, for one problem.
+  struct Device {
+    const GpuTest& test;
+    std::list<DeviceArray<std::byte>> kept;
+    template <class T>
+    T* put(const std::vector<T>& v) {
+      const auto bytes = std::as_bytes(std::span(v));
+      kept.push_back(std::move(DeviceArray<std::byte>::make(std::ssize(bytes) + 1)).value());
+      must(copy_to_device(bytes, kept.back().data(), test.stream()));
+      must(test.stream().wait());
+      return reinterpret_cast<T*>(kept.back().data());
+    }
+    template <class T>
+    void get(const T* from, std::vector<T>& to) const {
+      must(copy_to_host(from, std::span(to), test.stream()));
+      must(test.stream().wait());
+    }
+  };
+  int between(int a, int b) { return std::uniform_int_distribution<int>(a, b)(random); }
+  void check(const Problem& p, const MatmulCut& cut, int sms) {
+    SCOPED_TRACE(::testing::Message()
+                 << "seed " << seed << ", m " << p.m << ", n " << p.n << ", k " << p.k << ", split "
+                 << cut.split << ", tile " << cut.tile_rows << " x " << cut.tile_tokens
+                 << (cut.pair ? ", pairs" : "") << ", " << sms << " SMs");
+    Device memory{*this, {}};
+    const Placed placed(p, memory);
+    const MatmulCall call = placed.call(p.m);
+    ASSERT_TRUE(matmul_takes(call));
+    must(matmul_as_cut({&call, 1}, cut, sms, stream()));
+    placed.expect_right(p.m, p.m * p.out_stride > 20000 ? 37 : 1);
+  }
+
+  unsigned seed = std::random_device()();
+  std::mt19937 random{seed};
+};
+
+TEST_F(MatmulGpu, EveryTileAndSplit) {
+  for (const int tokens : {8, 16, 32, 64, 128}) {
+    for (const int split : {1, 2, 4, 8}) {
+      const int rows = 16 * between(3, 8);
+      Problem p(random, between(1, tokens + 70), 2 * between(50, 900), 8 * between(64, 500));
+      if (between(0, 1) == 0) p.bias = random_f32(random, p.n);
+      if (between(0, 1) == 0) {
+        p.out_bf16 = true;
+      } else if (between(0, 1) == 0) {
+        p.before = random_f32(random, p.m * p.out_stride);
+      }
+      check(p, {split, rows, tokens, false}, between(0, 1) == 0 ? 132 : split * between(1, 3));
+    }
+  }
+  for (const int tokens : {128, 256}) {
+    for (const int split : {1, 2, 4}) {
+      if (tokens == 256 && split > 1) continue;
+      for (const bool out_bf16 : {false, true}) {
+        Problem p(random, between(1, 900), 2 * between(50, 900), 8 * between(64, 500));
+        p.out_bf16 = out_bf16;
+        check(p, {split, 128, tokens, true}, between(0, 1) == 0 ? 132 : 2 * between(1, 3));
+      }
+    }
+  }
+}
+
+TEST_F(MatmulGpu, CodesOfWeights) {
+  for (const DType dtype : {DType::e4m3, DType::e2m1}) {
+    for (const int tokens : {8, 16, 32, 64, 128}) {
+      for (const int split : {1, 2, 4, 8}) {
+        Problem p(random, between(1, tokens + 70), 2 * between(50, 500), 32 * between(32, 100),
+                  dtype);
+        check(p, {split, 16 * between(3, 8), tokens, false}, 132);
+      }
+    }
+    for (const int split : {1, 2}) {
+      if (split > 1 && dtype == DType::e4m3) continue;
+      Problem p(random, between(1, 500), 2 * between(50, 500), 32 * between(32, 100), dtype);
+      check(p, {split, 128, 128, true}, 132);
+    }
+  }
+}
+
+// A row's bits are the same for every m and every tile, and from run to run.
+TEST_F(MatmulGpu, RowsIgnoreTheBatch) {
+  for (const auto& [n, k] : {std::pair{512, 2048}, std::pair{640, 4104}, std::pair{8192, 512}}) {
+    Problem p(random, 300, n, k);
+    std::vector<float> want;
+    Device memory{*this, {}};
+    const Placed device(p, memory);
+    const auto compare = [&](std::int64_t m) {
+      const std::vector<float> got = device.read();
+      if (want.empty()) want = got;
+      const auto count = static_cast<std::size_t>(m * p.out_stride);
+      ASSERT_EQ(std::memcmp(got.data(), want.data(), count * sizeof(float)), 0)
+          << "seed " << seed << ", n " << n << ", k " << k << ", m " << m;
+    };
+    for (std::int64_t m = 300; m >= 1; --m) {
+      const MatmulCall call = device.call(m);
+      must(matmul_on_device({&call, 1}, stream()));
+      compare(m);
+    }
+    const MatmulCall call = device.call(300);
+    const int split = cut_matmul(shape_of({&call, 1}, 132)).split;
+    for (int i = 0; i < 20; ++i) {
+      const int tokens = 8 << between(0, 4);
+      const bool pair = between(0, 2) == 0;
+      must(matmul_as_cut({&call, 1},
+                         {split, pair ? 128 : 16 * between(3, 8), pair ? 128 : tokens, pair}, 132,
+                         stream()));
+      compare(300);
+    }
+  }
+}
+
+// Each product reads what the one ahead of it has written, in a graph whose launches overlap.
+TEST_F(MatmulGpu, ChainsOfEarlyLaunches) {
+  constexpr std::int64_t kWidth = 1024, kTokens = 40;
+  constexpr int kLinks = 24;
+  Device memory{*this, {}};
+  std::vector<bf16*> weights;
+  for (int i = 0; i < kLinks; ++i) {
+    std::vector<bf16> w = matmul_test::random_bf16(random, kWidth * kWidth);
+    for (bf16& v : w) v = to_bf16(to_f32(v) / 32);
+    weights.push_back(memory.put(w));
+  }
+  bf16* const first = memory.put(matmul_test::random_bf16(random, kTokens * kWidth));
+  const auto run = [&](bool apart, std::vector<bf16>& result) {
+    std::vector<bf16*> links;
+    for (int i = 0; i < kLinks; ++i) {
+      links.push_back(memory.put(std::vector<bf16>(kTokens * kWidth, to_bf16(std::nanf("")))));
+    }
+    const auto bytes = [](bf16* a) { return reinterpret_cast<std::byte*>(a); };
+    const auto chain = [&]() -> Result<void> {
+      for (int i = 0; i < kLinks; ++i) {
+        const auto l = static_cast<std::size_t>(i);
+        const MatmulCall call{.x = {i == 0 ? bytes(first) : bytes(links[l - 1]), DType::bf16,
+                                    kTokens, kWidth, kWidth},
+                              .w = {bytes(weights[l]), DType::bf16, kWidth, kWidth},
+                              .out = {bytes(links[l]), DType::bf16, kTokens, kWidth, kWidth}};
+        if (auto ok = matmul_on_device({&call, 1}, stream()); !ok) return ok;
+        if (apart) must(stream().wait());
+      }
+      return {};
+    };
+    if (apart) {
+      must(chain());
+    } else {
+      auto graph = Graph::capture(stream(), chain);
+      must(graph);
+      must(graph.value().launch(stream()));
+    }
+    must(stream().wait());
+    result.resize(kTokens * kWidth);
+    memory.get(links.back(), result);
+  };
+  std::vector<bf16> want, got;
+  run(true, want);
+  for (int i = 0; i < 20; ++i) {
+    run(false, got);
+    ASSERT_EQ(std::memcmp(got.data(), want.data(), want.size() * 2), 0) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace lathe::cuda
+
+int main(int argc, char** argv) { return lathe::cuda::gpu_test_main(argc, argv); }
