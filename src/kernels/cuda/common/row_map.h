@@ -1,4 +1,4 @@
-// Tensor maps of rows (tensor_map.h has those of pages).
+// Tensor maps of rows that lie apart (tensor_map.h has those of pages of dense rows).
 #pragma once
 
 #include <cuda.h>
@@ -15,13 +15,15 @@ struct RowBoxes {
   const void* base = nullptr;  // a multiple of 16, as row_stride
   std::int64_t rows = 0;
   std::int64_t row_bytes = 0;
-  std::int64_t row_stride = 0;  // bytes
-  int element_bytes = 2;        // 1 or 2
-  int box_bytes = 128;          // 64 or 128
+  std::int64_t row_stride = 0;   // bytes
+  std::int64_t pages = 1;        // of so many rows each
+  std::int64_t page_stride = 0;  // bytes, a multiple of 16; any where there is one page
+  int element_bytes = 2;         // 1 or 2
+  int box_bytes = 128;           // 64 or 128
   std::int64_t box_rows = 64;
 };
 
-/// As make_page_map(): a map of three dimensions, of which the last has one page.
+/// As make_page_map().
 cudaError_t make_row_map(CUtensorMap& out, const RowBoxes& boxes);
 
 }  // namespace lathe::cuda

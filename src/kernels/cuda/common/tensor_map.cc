@@ -63,8 +63,8 @@ cudaError_t make_page_map(CUtensorMap& out, const PageBoxes& b) {
 
 cudaError_t make_row_map(CUtensorMap& out, const RowBoxes& b) {
   return make_map(out, {b.base,
-                        {b.row_bytes / b.element_bytes, b.rows, 1},
-                        {b.row_stride, b.row_stride},
+                        {b.row_bytes / b.element_bytes, b.rows, b.pages},
+                        {b.row_stride, b.pages > 1 ? b.page_stride : b.row_stride},
                         b.box_rows,
                         b.element_bytes,
                         b.box_bytes});

@@ -128,9 +128,9 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulCut& cut
   return l;
 }
 
-Result<void> matmul_as_cut(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms,
-                           cudaStream_t stream) {
-  const MatmulLaunch l = make_launch(calls, cut, sms);
+namespace {
+
+Result<void> put(const MatmulLaunch& l, DType weights, cudaStream_t stream) {
   if (l.instance.clusters == 0) return {};
   MatmulMaps maps{};
   cudaError_t status = make_row_map(maps.x, l.x);
@@ -138,21 +138,91 @@ Result<void> matmul_as_cut(std::span<const MatmulCall> calls, const MatmulCut& c
     status = make_row_map(maps.weights[i], l.weights[i]);
   }
   if (status != cudaSuccess) return call_result(status, "cuTensorMapEncodeTiled");
-  return call_result(launch(calls[0].w.dtype, l.params, maps, l.instance, stream), "matmul");
+  return call_result(launch(weights, l.params, maps, l.instance, stream), "matmul");
+}
+
+Result<int> count_sms() {
+  int device = 0, sms = 0;
+  if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok.error();
+  if (auto ok = call_result(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device),
+                            "cudaDeviceGetAttribute");
+      !ok) {
+    return ok.error();
+  }
+  return sms;
+}
+
+}  // namespace
+
+Result<void> matmul_as_cut(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms,
+                           cudaStream_t stream) {
+  return put(make_launch(calls, cut, sms), calls[0].w.dtype, stream);
 }
 
 Result<void> matmul_on_device(std::span<const MatmulCall> calls, cudaStream_t stream) {
   if (calls.empty()) return {};
   if (auto ok = check_calls(calls); !ok) return ok;
   if (calls[0].x.rows == 0) return {};
-  int device = 0, sms = 0;
-  if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok;
-  if (auto ok = call_result(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device),
-                            "cudaDeviceGetAttribute");
-      !ok) {
-    return ok;
+  const auto sms = count_sms();
+  if (!sms) return sms.error();
+  return matmul_as_cut(calls, cut_matmul(shape_of(calls, *sms)), *sms, stream);
+}
+
+bool grouped_matmul_takes(const GroupedMatmulCall& c) {
+  const bool heads = c.offsets == nullptr;
+  const auto whole_rows = [](DType t, std::int64_t elements) {
+    return elements * bits_of(t) % 128 == 0;
+  };
+  return matmul_takes({.x = c.x, .w = c.w, .out = c.out}) && c.groups <= kMatmulGroups &&
+         whole_rows(c.w.dtype, c.weight_stride) && (!heads || whole_rows(c.x.dtype, c.x_stride)) &&
+         (c.out.dtype == DType::f32 || c.out_stride % 2 == 0);
+}
+
+int grouped_tile_tokens(const GroupedMatmulCall& c) {
+  const std::int64_t mean = c.offsets == nullptr ? c.x.rows : c.x.rows / c.groups;
+  for (const int tokens : {8, 16, 32}) {
+    if (mean <= tokens) return tokens;
   }
-  return matmul_as_cut(calls, cut_matmul(shape_of(calls, sms)), sms, stream);
+  return 128;
+}
+
+MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
+  const MatmulCall first{.x = c.x, .w = c.w, .out = c.out, .bias = c.bias};
+  MatmulLaunch l = make_launch({&first, 1}, {1, kMatmulTileRows, tokens, false}, sms);
+  MatmulParams& p = l.params;
+  p.offsets = c.offsets;
+  p.groups = static_cast<std::int32_t>(c.groups);
+  p.x_by_group = c.offsets == nullptr;
+  p.out_group = c.out_stride;
+  p.bias_group = c.w.rows;
+  p.scale_group = c.scale_stride;
+  if (p.x_by_group) {
+    l.x.pages = c.groups;
+    l.x.page_stride = bytes_of(c.x.dtype, c.x_stride);
+  }
+  l.weights[0].pages = c.groups;
+  l.weights[0].page_stride = bytes_of(c.w.dtype, c.weight_stride);
+  // As many as there can be: groups may end inside tiles.
+  const std::int64_t tiles =
+      p.x_by_group ? p.token_tiles * c.groups : std::min(c.x.rows, p.token_tiles + c.groups);
+  l.instance.clusters = static_cast<int>(std::min<std::int64_t>(sms, tiles * p.tiles));
+  return l;
+}
+
+Result<void> grouped_matmul_on_device(const GroupedMatmulCall& c, cudaStream_t stream) {
+  if (!grouped_matmul_takes(c)) {
+    return Error{ErrorCode::unsupported, "grouped product",
+                 fmt::format("up to {} groups of bf16 x and weights of bf16, e4m3 or e2m1, rows "
+                             "and groups at multiples of 16 bytes",
+                             kMatmulGroups),
+                 fmt::format("{} groups, {} x {}, weights {}", c.groups, c.x.rows, c.x.cols,
+                             name(c.w.dtype)),
+                 "ask grouped_matmul_takes() first"};
+  }
+  if (c.groups == 0 || c.x.rows == 0 || c.w.rows == 0) return {};
+  const auto sms = count_sms();
+  if (!sms) return sms.error();
+  return put(make_launch(c, grouped_tile_tokens(c), *sms), c.w.dtype, stream);
 }
 
 }  // namespace lathe::cuda

@@ -43,6 +43,11 @@ static __global__ void __launch_bounds__(T::kThreads, 1)
     sync_block();
   }
   let_next_begin();
+  if constexpr (T::kGrouped) {
+    wait_for_previous();
+    if (thread < 32) list_groups(p, s, thread);
+    sync_block();
+  }
   if (thread >= T::kConsumers) {
     lower_registers<T::kProducerRegisters>();
     if (thread < T::kConsumers + 32 && elected()) MatmulProducer<T>(p, maps, s).run();

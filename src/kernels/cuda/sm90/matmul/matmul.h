@@ -41,4 +41,27 @@ inline constexpr std::size_t kMatmulCalls = 6;
 /// Errors: a call that matmul_takes() refuses, too many calls, another x; CUDA's.
 Result<void> matmul_on_device(std::span<const MatmulCall> calls, cudaStream_t stream);
 
+/// Products of groups of tokens with a weight for each group: experts, or heads.
+struct GroupedMatmulCall {
+  RowsView x;               // [m, k] bf16
+  WeightView w;             // [n, k] of the first group
+  MutableRowsView out;      // [m, n] f32 or bf16; apart from x
+  std::int64_t groups = 0;  // up to 512
+  // Experts: group g has rows offsets[g] to offsets[g + 1] - 1 of x and out, any number of them.
+  // Null, for heads: each group has all rows, of columns of its own.
+  const std::int32_t* offsets = nullptr;  // [groups + 1] on the device, ascending up to m at most
+  // Elements from a group to the next.
+  std::int64_t weight_stride = 0;  // whole bytes
+  std::int64_t scale_stride = 0;   // of w.scales or w.mx_scales
+  std::int64_t x_stride = 0;       // of heads: columns
+  std::int64_t out_stride = 0;     // of heads: columns
+  const float* bias = nullptr;     // [groups, n] or null
+};
+
+bool grouped_matmul_takes(const GroupedMatmulCall& call);
+
+/// As matmul_on_device(), and K is never split. Rows that no group has are not written. The work is
+/// shared out on the device, by what offsets hold when the kernel runs.
+Result<void> grouped_matmul_on_device(const GroupedMatmulCall& call, cudaStream_t stream);
+
 }  // namespace lathe::cuda

@@ -22,6 +22,11 @@ struct MatmulLaunch {
 };
 MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms);
 
+/// tokens: of a tile; 8, 16, 32 or 128.
+MatmulLaunch make_launch(const GroupedMatmulCall& call, int tokens, int sms);
+/// What grouped_matmul_on_device() chooses.
+int grouped_tile_tokens(const GroupedMatmulCall& call);
+
 /// matmul_on_device() of calls that have been checked, cut like this.
 Result<void> matmul_as_cut(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms,
                            cudaStream_t stream);

@@ -10,6 +10,7 @@ namespace lathe::cuda {
 enum class MatmulCluster {
   parts,  // a block for each part of K, the same weight rows and tokens
   pair,   // two tiles of weight rows, the same tokens; a block takes all parts of K in turn
+  none,   // tokens in groups that have their own weights; one block takes all of K
 };
 
 template <class FormatType, int kTileTokens, MatmulCluster kClusterKind>
@@ -18,6 +19,7 @@ struct MatmulTile {
   static constexpr int kTokens = kTileTokens;
   static constexpr MatmulCluster kCluster = kClusterKind;
   static constexpr bool kPair = kCluster == MatmulCluster::pair;
+  static constexpr bool kGrouped = kCluster == MatmulCluster::none;
   static constexpr int kConsumers = 256;  // two warpgroups
   static constexpr int kThreads = kConsumers + 128;
   // Add up to what a block has.
@@ -30,14 +32,18 @@ struct MatmulTile {
   // Partials that other blocks of the cluster send: 16 bytes a consumer, of 8 tokens and a part.
   static constexpr int kEights = kTokens / 8;
   static constexpr int kPartialSlots = kEights > kMatmulMaxSplit ? kEights : kMatmulMaxSplit;
-  static constexpr int kPartialBytes = kPair ? 0 : kPartialSlots * kConsumers * 16;
+  static constexpr int kPartialBytes =
+      kCluster != MatmulCluster::parts ? 0 : kPartialSlots * kConsumers * 16;
   static constexpr int kBarrierBytes = 256;
+  // Token tiles ahead of each group.
+  static constexpr int kGroupBytes = kGrouped ? (kMatmulGroups + 1) * 4 : 0;
   static constexpr int kMaxStages = 12;
-  static constexpr int kRoom = (232448 - kPartialBytes - kBarrierBytes) / kStageBytes;
+  static constexpr int kRoom = (232448 - kPartialBytes - kBarrierBytes - kGroupBytes) / kStageBytes;
   static constexpr int kStages = kRoom < kMaxStages ? kRoom : kMaxStages;
   static constexpr int kPartialsAt = kStages * kStageBytes;
   static constexpr int kBarriersAt = kPartialsAt + kPartialBytes;
-  static constexpr int kSharedBytes = kBarriersAt + kBarrierBytes;
+  static constexpr int kGroupsAt = kBarriersAt + kBarrierBytes;
+  static constexpr int kSharedBytes = kGroupsAt + kGroupBytes;
   static_assert(kStages >= 3 && (2 * kStages + 2) * 8 <= kBarrierBytes);
   // A pair's block has room for the sum of a part beside that of the others.
   static constexpr bool kPairSplits = kPair && kTokens <= 128 && !Format::kTwoLevels;
@@ -55,6 +61,9 @@ struct MatmulShared {
   }
   __device__ std::uint32_t tokens(int stage) const { return weights(stage) + T::kWeightBytes; }
   __device__ std::uint32_t partials() const { return base + T::kPartialsAt; }
+  __device__ std::uint32_t tiles_before(std::int32_t group) const {
+    return base + T::kGroupsAt + static_cast<std::uint32_t>(4 * group);
+  }
   __device__ std::uint32_t full(int stage) const {
     return base + T::kBarriersAt + static_cast<std::uint32_t>(8 * stage);
   }

@@ -26,7 +26,7 @@ struct MatmulConsumer {
   __device__ MatmulConsumer(const MatmulParams& params, const MatmulShared<T>& shared, int thread)
       : p(params),
         s(shared),
-        list(params),
+        list(params, shared),
         group(thread / 128),
         warp(thread % 128 / 32),
         lane(thread % 32) {}
@@ -108,7 +108,7 @@ struct MatmulConsumer {
 
   /// acc = the sum over all of K, where this block owns the tokens.
   __device__ void sum(const MatmulWork& w) {
-    if constexpr (!T::kPair) {
+    if constexpr (T::kCluster == MatmulCluster::parts) {
       Format::sum_part(*this, w, MatmulPart(p, list.rank));
       if (p.split > 1) exchange_parts();
     } else {
@@ -136,11 +136,12 @@ struct MatmulConsumer {
     const std::int32_t row = first + warp * 16 + lane / 4;
     float bias[2] = {0, 0};
     if (weight.bias != nullptr) {
-      if (row < end) bias[0] = weight.bias[row];
-      if (row + 8 < end) bias[1] = weight.bias[row + 8];
+      const float* of_group = weight.bias + w.group * p.bias_group;
+      if (row < end) bias[0] = of_group[row];
+      if (row + 8 < end) bias[1] = of_group[row + 8];
     }
     if (weight.out_bf16) {
-      store_bf16(weight, w.token, first + warp * 16, end, bias);
+      store_bf16(weight, w, first + warp * 16, end, bias);
       return;
     }
     LATHE_UNROLL
@@ -149,8 +150,9 @@ struct MatmulConsumer {
       LATHE_UNROLL
       for (int i = 0; i < 2; ++i) {
         const std::int32_t token = w.token + 8 * j + 2 * (lane & 3) + i;
-        if (token >= p.m) continue;
-        float* out = static_cast<float*>(weight.out) + token * weight.out_stride + row;
+        if (token >= w.end) continue;
+        float* out = static_cast<float*>(weight.out) + w.group * p.out_group +
+                     token * weight.out_stride + row;
         LATHE_UNROLL
         for (int h = 0; h < 2; ++h) {
           if (row + 8 * h >= end) continue;
@@ -161,20 +163,21 @@ struct MatmulConsumer {
     }
   }
   /// The same as bf16, two neighbouring weight rows at a time. first: of the warp's.
-  __device__ void store_bf16(const MatmulWeight& weight, std::int32_t token_tile,
-                             std::int32_t first, std::int32_t end, const float (&bias)[2]) const {
+  __device__ void store_bf16(const MatmulWeight& weight, const MatmulWork& w, std::int32_t first,
+                             std::int32_t end, const float (&bias)[2]) const {
     const std::int32_t row = first + 2 * (lane & 3);
     LATHE_UNROLL
     for (int j = 0; j < T::kEights; ++j) {
       if (!owns(j)) continue;
-      const std::int32_t token = token_tile + 8 * j + lane / 4;
+      const std::int32_t token = w.token + 8 * j + lane / 4;
       LATHE_UNROLL
       for (int h = 0; h < 2; ++h) {
         const float* v = acc + 4 * j + 2 * h;
         const std::uint32_t pair = transpose_matrix(pack_bf16(v[0] + bias[h], v[1] + bias[h]));
-        if (token < p.m && row + 8 * h < end) {
+        if (token < w.end && row + 8 * h < end) {
           *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(weight.out) +
-                                            token * weight.out_stride + row + 8 * h) = pair;
+                                            w.group * p.out_group + token * weight.out_stride +
+                                            row + 8 * h) = pair;
         }
       }
     }

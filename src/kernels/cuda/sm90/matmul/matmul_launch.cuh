@@ -29,6 +29,17 @@ cudaError_t launch_matmul_tile(const MatmulParams& p, const MatmulMaps& maps, in
   return cudaLaunchKernelEx(&config, kernel, p, maps);
 }
 
+template <class Format>
+cudaError_t launch_grouped_matmul(const MatmulParams& p, const MatmulMaps& maps,
+                                  const MatmulInstance& instance, cudaStream_t stream) {
+  constexpr auto kNone = MatmulCluster::none;
+  const int blocks = instance.clusters;
+  if (instance.tokens == 8) return launch_matmul_tile<Format, 8, kNone>(p, maps, blocks, stream);
+  if (instance.tokens == 16) return launch_matmul_tile<Format, 16, kNone>(p, maps, blocks, stream);
+  if (instance.tokens == 32) return launch_matmul_tile<Format, 32, kNone>(p, maps, blocks, stream);
+  return launch_matmul_tile<Format, 128, kNone>(p, maps, blocks, stream);
+}
+
 /// kPairTokens: of a pair's tile, at most.
 template <class Format, int kPairTokens>
 cudaError_t launch_matmul(const MatmulParams& p, const MatmulMaps& maps,

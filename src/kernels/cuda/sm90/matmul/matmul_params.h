@@ -10,6 +10,7 @@ namespace lathe::cuda {
 inline constexpr int kMatmulWeights = 6;     // of a launch, at most
 inline constexpr int kMatmulTileRows = 128;  // weight rows of a tile, at most
 inline constexpr int kMatmulMaxSplit = 8;    // blocks of a cluster
+inline constexpr int kMatmulGroups = 512;    // of a grouped product, at most
 
 /// One weight of a launch and where its product goes.
 struct MatmulWeight {
@@ -34,6 +35,11 @@ struct MatmulParams {
   std::int32_t tile_rows;  // weight rows of a tile: a multiple of 16
   std::int32_t tiles;      // of weight rows, over all weights
   std::int32_t token_tiles;
+  // Of a grouped product; its weight is that of the first group.
+  const std::int32_t* offsets;  // [groups + 1] first token of each, or null: each takes all
+  std::int32_t groups;
+  std::int32_t x_by_group;                          // x is [groups] pages
+  std::int64_t out_group, bias_group, scale_group;  // elements from a group to the next
 };
 
 /// Tensor maps of a launch.

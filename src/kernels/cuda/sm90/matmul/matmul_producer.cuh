@@ -17,14 +17,14 @@ struct MatmulProducer {
 
   __device__ MatmulProducer(const MatmulParams& params, const MatmulMaps& tensor_maps,
                             const MatmulShared<T>& shared)
-      : p(params), maps(tensor_maps), s(shared), list(params) {
+      : p(params), maps(tensor_maps), s(shared), list(params, shared) {
     policy = cache_policy(p.token_tiles == 1);
   }
 
   __device__ void load_weights(const MatmulWork& w, std::int32_t chunk, int stage) const {
     barrier_expect(s.full(stage), static_cast<std::uint32_t>(p.tile_rows * Format::kWeightRowBytes +
                                                              T::kTokenBytes));
-    copy_box(s.weights(stage), &maps.weights[w.weight], chunk * Format::kWeightStep, w.row, 0,
+    copy_box(s.weights(stage), &maps.weights[w.weight], chunk * Format::kWeightStep, w.row, w.group,
              s.full(stage), policy);
   }
   __device__ void load_tokens(const MatmulWork& w, std::int32_t chunk, int stage) const {
@@ -38,7 +38,7 @@ struct MatmulProducer {
         copy_box_to_pair(to + static_cast<std::uint32_t>(half * 128), &maps.x, k, w.token + half, 0,
                          s.full(stage));
       } else {
-        copy_box(to, &maps.x, k, w.token, 0, s.full(stage));
+        copy_box(to, &maps.x, k, w.token, p.x_by_group ? w.group : 0, s.full(stage));
       }
     }
   }
@@ -51,7 +51,7 @@ struct MatmulProducer {
       const MatmulWork w = list.work();
       const std::int32_t begin = T::kPair ? 0 : MatmulPart(p, list.rank).begin;
       const std::int32_t end = T::kPair ? p.chunks : MatmulPart(p, list.rank).end;
-      if (first) {
+      if (!T::kGrouped && first) {
         ahead = end - begin < T::kStages ? end - begin : T::kStages;
         for (std::int32_t c = 0; c < ahead; ++c) load_weights(w, begin + c, c);
         wait_for_previous();

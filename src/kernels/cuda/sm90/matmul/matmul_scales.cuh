@@ -13,7 +13,8 @@ struct MatmulFactors {
 
   __device__ MatmulFactors(const MatmulParams& p, const MatmulWork& w, std::int32_t row) {
     const MatmulWeight& weight = p.weights[w.weight];
-    const auto* scales = static_cast<const float*>(weight.scales);
+    const float* scales = static_cast<const float*>(weight.scales);
+    if (scales != nullptr) scales += w.group * p.scale_group;
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
       const std::int32_t r = row + 8 * i < weight.rows ? row + 8 * i : weight.rows - 1;
@@ -36,7 +37,8 @@ struct MatmulMxScales {
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
       const std::int32_t r = row + 8 * i < weight.rows ? row + 8 * i : weight.rows - 1;
-      rows[i] = static_cast<const std::uint8_t*>(weight.scales) + std::int64_t{r} * blocks;
+      rows[i] = static_cast<const std::uint8_t*>(weight.scales) + w.group * p.scale_group +
+                std::int64_t{r} * blocks;
     }
   }
   /// As bf16, in both halves: the code is its exponent, and 0 makes 0.

@@ -184,4 +184,87 @@ struct Placed {
   }
 };
 
+/// Experts that have so many rows of x each, behind them rows of nobody. run: takes the call.
+template <class Place, class Run>
+void check_experts(std::mt19937& random, Place& place, DType dtype,
+                   const std::vector<std::int32_t>& counts, std::int64_t n, std::int64_t k,
+                   Run run) {
+  const auto groups = static_cast<std::int64_t>(counts.size());
+  std::vector<std::int32_t> offsets = {0};
+  for (const std::int32_t count : counts) offsets.push_back(offsets.back() + count);
+  const std::int64_t rows = offsets.back() + 5;
+  // One weight of all experts' rows, of which each token is compared with its own expert's.
+  Problem all(random, rows, n * groups, k, dtype);
+  if (random() % 2 == 0) all.bias = random_f32(random, n * groups);
+  const Placed placed(all, place);
+  const MatmulCall whole = placed.call(rows);
+  std::vector<float> got(static_cast<std::size_t>(rows * n),
+                         std::numeric_limits<float>::quiet_NaN());
+  float* out = place.put(got);
+  GroupedMatmulCall call{
+      .x = whole.x,
+      .w = whole.w,
+      .out = {reinterpret_cast<std::byte*>(out), DType::f32, rows, n, n},
+      .groups = groups,
+      .offsets = place.put(offsets),
+      .weight_stride = n * k,
+      .scale_stride = dtype == DType::e4m3 ? n / 128 * ((k + 127) / 128) : n * k / kMxBlock,
+      .bias = whole.bias};
+  call.w.rows = n;
+  ASSERT_EQ(n % 128, 0);
+  ASSERT_TRUE(grouped_matmul_takes(call));
+  run(call);
+  place.get(out, got);
+  std::int64_t wrong = 0;
+  for (std::int64_t g = 0, t = 0; t < rows; ++t) {
+    while (g < groups && t >= offsets[static_cast<std::size_t>(g) + 1]) ++g;
+    for (std::int64_t r = 0; r < n; ++r) {
+      const float v = got[static_cast<std::size_t>(t * n + r)];
+      if (g == groups) {
+        wrong += !std::isnan(v);
+        continue;
+      }
+      double size = 0;
+      const double want = all.want(t, g * n + r, size);
+      wrong += !(std::abs(double{v} - want) <= std::abs(want) * 0x1p-22 + size * 0x1p-17);
+    }
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+/// Heads: columns of x and out, and a weight, for each.
+template <class Place, class Run>
+void check_heads(std::mt19937& random, Place& place, DType dtype, std::int64_t m,
+                 std::int64_t heads, Run run) {
+  constexpr std::int64_t n = 128, k = 128;
+  // Row t, head h of x is row t * heads + h of the problem.
+  Problem all(random, m * heads, n * heads, k, dtype);
+  const Placed placed(all, place);
+  const MatmulCall whole = placed.call(m);
+  std::vector<bf16> got(static_cast<std::size_t>(m * heads * n));
+  bf16* out = place.put(got);
+  GroupedMatmulCall call{.x = whole.x,
+                         .w = whole.w,
+                         .out = {reinterpret_cast<std::byte*>(out), DType::bf16, m, n, heads * n},
+                         .groups = heads,
+                         .weight_stride = n * k,
+                         .scale_stride = 1,
+                         .x_stride = all.x_stride,
+                         .out_stride = n};
+  call.x.row_stride = heads * all.x_stride;
+  call.w.rows = n;
+  ASSERT_TRUE(grouped_matmul_takes(call));
+  run(call);
+  place.get(out, got);
+  std::int64_t wrong = 0;
+  for (std::int64_t i = 0; i < m * heads * n; ++i) {
+    const std::int64_t row = i / n, head = row % heads;
+    double size = 0;
+    const double want = all.want(row, head * n + i % n, size);
+    const double v = double{to_f32(got[static_cast<std::size_t>(i)])};
+    wrong += !(std::abs(v - want) <= std::abs(want) * 0x1p-8 + size * 0x1p-17);
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
 }  // namespace lathe::cuda::matmul_test

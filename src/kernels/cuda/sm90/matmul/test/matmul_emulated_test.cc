@@ -35,13 +35,13 @@ struct Host {
 CUtensorMap map_of(const RowBoxes& b) {
   CUtensorMap map{};
   const PageMap m{static_cast<const unsigned char*>(b.base),
-                  0,
+                  b.page_stride,
                   b.row_stride,
                   b.box_rows,
                   b.element_bytes,
                   b.box_bytes,
                   b.rows,
-                  1,
+                  b.pages,
                   b.row_bytes};
   std::memcpy(&map, &m, sizeof m);
   return map;
@@ -71,6 +71,19 @@ void emulate_format(const MatmulLaunch& l) {
   if (l.instance.tokens == 32) return emulate_tile<Format, 32, kParts>(l);
   if (l.instance.tokens == 64) return emulate_tile<Format, 64, kParts>(l);
   emulate_tile<Format, 128, kParts>(l);
+}
+template <class Format>
+void emulate_groups(const MatmulLaunch& l) {
+  constexpr auto kNone = MatmulCluster::none;
+  if (l.instance.tokens == 8) return emulate_tile<Format, 8, kNone>(l);
+  if (l.instance.tokens == 32) return emulate_tile<Format, 32, kNone>(l);
+  emulate_tile<Format, 128, kNone>(l);
+}
+void emulate_matmul(const GroupedMatmulCall& call, int tokens, int sms) {
+  const MatmulLaunch l = make_launch(call, tokens, sms);
+  if (call.w.dtype == DType::bf16) return emulate_groups<MatmulBf16>(l);
+  if (call.w.dtype == DType::e4m3) return emulate_groups<MatmulE4m3Weights>(l);
+  emulate_groups<MatmulE2m1Weights>(l);
 }
 void emulate_matmul(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms) {
   const MatmulLaunch l = make_launch(calls, cut, sms);
@@ -204,6 +217,29 @@ TEST_F(MatmulEmulated, RowsIgnoreTheBatch) {
             << "m " << m << ", seed " << seed;
       }
     }
+  }
+}
+
+// Experts with no, one, nine and many rows, and rows of nobody.
+TEST_F(MatmulEmulated, Experts) {
+  for (const DType dtype : {DType::bf16, DType::e4m3, DType::e2m1}) {
+    for (const int tokens : {8, 32, 128}) {
+      SCOPED_TRACE(::testing::Message()
+                   << "seed " << seed << ", " << name(dtype) << ", " << tokens);
+      Host host;
+      matmul_test::check_experts(
+          random, host, dtype, {0, 1, 9, between(1, 70), 0, 17, 0}, 128, 32 * between(5, 12),
+          [&](const GroupedMatmulCall& call) { emulate_matmul(call, tokens, 3); });
+    }
+  }
+}
+
+TEST_F(MatmulEmulated, Heads) {
+  for (const DType dtype : {DType::bf16, DType::e4m3}) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Host host;
+    matmul_test::check_heads(random, host, dtype, between(1, 40), 3,
+                             [&](const GroupedMatmulCall& call) { emulate_matmul(call, 8, 3); });
   }
 }
 

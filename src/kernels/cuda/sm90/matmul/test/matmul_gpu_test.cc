@@ -92,6 +92,25 @@ TEST_F(MatmulGpu, CodesOfWeights) {
   }
 }
 
+TEST_F(MatmulGpu, ExpertsAndHeads) {
+  for (const DType dtype : {DType::bf16, DType::e4m3, DType::e2m1}) {
+    for (const int mean : {1, 6, 20, 150}) {
+      SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << name(dtype) << ", " << mean);
+      std::vector<std::int32_t> counts(static_cast<std::size_t>(between(1, 40)));
+      for (std::int32_t& c : counts) c = between(0, 2) == 0 ? 0 : between(0, 2 * mean);
+      Device memory{*this, {}};
+      matmul_test::check_experts(
+          random, memory, dtype, counts, 256, 32 * between(8, 24),
+          [&](const GroupedMatmulCall& call) { must(grouped_matmul_on_device(call, stream())); });
+    }
+    if (dtype == DType::e2m1) continue;
+    Device memory{*this, {}};
+    matmul_test::check_heads(
+        random, memory, dtype, between(1, 90), between(1, 20),
+        [&](const GroupedMatmulCall& call) { must(grouped_matmul_on_device(call, stream())); });
+  }
+}
+
 // A row's bits are the same for every m and every tile, and from run to run.
 TEST_F(MatmulGpu, RowsIgnoreTheBatch) {
   for (const auto& [n, k] : {std::pair{512, 2048}, std::pair{640, 4104}, std::pair{8192, 512}}) {
