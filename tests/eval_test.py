@@ -54,6 +54,14 @@ class Answers(unittest.TestCase):
         self.solves("tiny-gqa", "--kv-cache-dtype", "fp8_e4m3", tasks={"retrieval": 4})
 
 
+    def test_chains_are_neither_solved_nor_lost(self):
+        for model in ("tiny-v32", "tiny-gqa"):
+            figures = evaluate(model, "--task", "chains", "--limit", "60", "--kv-cache-dtype", "bf16")["tasks"]["chains"]
+            self.assertEqual({k: g["items"] for k, g in figures["groups"].items()}, {"4": 30, "5": 30})
+            self.assertGreaterEqual(figures["groups"]["4"]["right"], 29, (model, figures))
+            self.assertTrue(0.6 <= figures["accuracy"] <= 0.9, (model, figures))
+
+
 class Perplexity(unittest.TestCase):
     TEXT = "Tom has 12 apples. Mia has 5 more apples than Tom. How many apples do Tom and Mia have together?"
 
@@ -146,7 +154,7 @@ class BadInput(unittest.TestCase):
     def test_messages(self):
         v32 = str(MODELS / "tiny-v32")
         self.assertIn("--model", self.refused())
-        self.assertIn("wanted one of all, arithmetic, retrieval, copy, got sums", self.refused("--model", v32, "--task", "sums"))
+        self.assertIn("wanted one of all, arithmetic, retrieval, copy, chains, got sums", self.refused("--model", v32, "--task", "sums"))
         self.assertIn("--task-dir names", self.refused("--model", v32, "--task-dir", "/nowhere"))
         # Before any plan has run.
         self.assertIn("--svg: wanted a file that can be written",

@@ -7,8 +7,17 @@ limit=${2:?usage: tools/eval_results.sh path/to/lathe LIMIT}
 shift 2
 cd "$(dirname "$0")/.."
 mkdir -p docs/results
+text=$(mktemp)
+trap 'rm -f "$text"' EXIT
+# Held-out text in the models' own format. They were trained to give the answers, not to ask: the questions
+# make its perplexity large, and differences between plans as visible.
+zcat models/tasks/chains.jsonl.gz | python3 -c '
+import json, sys
+for line in list(sys.stdin)[:60]:
+    item = json.loads(line)
+    sys.stdout.write("<user>" + item["prompt"] + "<assistant>" + item["response"] + "<eos>")' > "$text"
 for model in tiny-gqa tiny-v32; do
-  "$lathe" eval --model models/$model --all-plans --limit "$limit" --json --svg docs/results/$model.svg "$@" \
+  "$lathe" eval --model models/$model --all-plans --task all --limit "$limit" --perplexity "$text" --json --svg docs/results/$model.svg "$@" \
     > docs/results/$model.json
 done
 python3 tools/eval_table.py docs/results ${EVAL_NOTE:+"$EVAL_NOTE"}

@@ -17,12 +17,18 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
+def difference(score: dict) -> str:
+    """Nats a token more than the plain plan, with half the width of the 95 % interval."""
+    low, high = score["nats_interval_95"]
+    return f"{score['nats_more_than_plain']:+.5f} ± {(high - low) / 2:.5f}"
+
+
 def section(name: str, data: dict) -> list[str]:
     rows = data["rows"]
     plain = rows[0]
     tasks = list(plain["tasks"])
     items = ", ".join(f"{t} {plain['tasks'][t]['items']}" for t in tasks)
-    out = [f"## {name}", "", f"![accuracy and speed of every plan]({name}.svg)", ""]
+    out = [f"## {name}", "", f"![accuracy of every plan, and likelihood of held-out text]({name}.svg)", ""]
     out += [f"Items: {items}. {data['threads']} threads, products in {data['arithmetic']}. Over the plain plan:", ""]
     out += ["| task | accuracy | 95 % interval | invalid | groups |", "| --- | ---: | --- | ---: | --- |"]
     for task in tasks:
@@ -34,7 +40,9 @@ def section(name: str, data: dict) -> list[str]:
             worst = min(g["right"] / g["items"] for g in groups.values())
             shown = f"{len(groups)} lengths, the worst {percent(worst)}"
         out.append(f"| {task} | {percent(f['accuracy'])} | {percent(low)} to {percent(high)} | {f['invalid']} | {shown} |")
-    out.append("")
+    low, high = plain["perplexity"]["interval_95"]
+    out += ["", f"Perplexity of held-out text over the plain plan: {plain['perplexity']['perplexity']:.1f} ({low:.1f} to {high:.1f}, "
+            f"{plain['perplexity']['tokens']} tokens).", ""]
 
     outside = []
     for row in rows[1:]:
@@ -54,15 +62,16 @@ def section(name: str, data: dict) -> list[str]:
         f"Of {len(two_bytes)} rows over {plain['layout']} that pair gather, inplace and native, chunk sizes included, "
         f"{len(equal)} agree with the plain one in every token and {len(exact)} in every bit of the compared logits."
     )
-    out += ["", "| layout | prefill | decode | chunk | B/token | " + " | ".join(tasks) + " | agree | \\|Δlogit\\| | tokens/s |"]
-    out += ["| --- | --- | --- | ---: | ---: | " + "---: | " * len(tasks) + "---: | ---: | ---: |"]
+    out += ["", "| layout | prefill | decode | chunk | B/token | " + " | ".join(tasks) + " | agree | \\|Δlogit\\| | perplexity | Δnats |"]
+    out += ["| --- | --- | --- | ---: | ---: | " + "---: | " * len(tasks) + "---: | ---: | ---: | ---: |"]
     for row in rows:
         cells = [row["layout"], row["prefill"], row["decode"], str(row["chunk"]), f"{row['cache_bytes_per_token']:.0f}"]
         cells += [percent(row["tasks"][t]["accuracy"]) for t in tasks]
         cells += [
             percent(row["equal_tokens"] / row["reference_tokens"], 2),
             f"{row['mean_abs_logit_difference']:.2g}",
-            f"{row['output_tokens_per_s']:.0f}",
+            f"{row['perplexity']['perplexity']:.1f}",
+            difference(row["perplexity"]),
         ]
         out.append("| " + " | ".join(cells) + " |")
     return out + [""]

@@ -72,7 +72,8 @@ Result<std::vector<EncodedTask>> read_tasks(const EvalFlags& flags, const Tokeni
 
 // "steps 2: 100.0 %" or "length 1024: 99.6 %"; lists of many lengths show the worst.
 std::string groups_line(const TaskFigures& f) {
-  const std::string_view what = f.kind == EvalTaskKind::arithmetic ? "steps" : "length";
+  const bool steps = f.kind == EvalTaskKind::arithmetic || f.kind == EvalTaskKind::chains;
+  const std::string_view what = steps ? "steps" : "length";
   const auto share = [](const std::pair<std::int64_t, std::int64_t>& counts) {
     return 100 * static_cast<double>(counts.first) / static_cast<double>(counts.second);
   };
@@ -235,7 +236,8 @@ void add_eval_command(Command app, int& exit_code) {
   auto flags = std::make_shared<EvalFlags>();
   Command cmd = app.add_subcommand("eval", "Answer the reference tasks and mark the answers");
   add_model_flags(cmd, flags->model);
-  cmd.add_option("--task", flags->tasks, "arithmetic, retrieval, copy, several by commas, or all")
+  cmd.add_option("--task", flags->tasks,
+                 "arithmetic, retrieval, copy, chains, several by commas, or all")
       .delimiter(',');
   cmd.add_option("--task-dir", flags->task_dir,
                  "folder of the test sets, TASK.jsonl.gz; default: tasks beside the model's");

@@ -101,6 +101,7 @@ Mark mark_answer(EvalTaskKind kind, const EvalItem& item, const std::string& tex
   std::optional<std::string> marked;
   switch (kind) {
     case EvalTaskKind::arithmetic:
+    case EvalTaskKind::chains:
       marked = marked_number(text);
       break;
     case EvalTaskKind::retrieval:

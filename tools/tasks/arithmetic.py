@@ -146,7 +146,7 @@ def _draw(rng: random.Random, steps: int) -> tuple[str, str, str, str] | None:
 
 
 def item(rng: random.Random, test: bool, steps: int | None = None) -> dict:
-    """One problem of `steps` (2 to 4, drawn if None): {"prompt", "response", "answer", "steps"}."""
+    """One problem of `steps` (drawn from 2 to 4 if None): {"prompt", "response", "answer", "steps"}."""
     steps = steps or rng.choice((2, 3, 3, 4, 4))
     while True:
         drawn = _draw(rng, steps)

@@ -1,4 +1,4 @@
-"""Writes the held-out test sets: <out>/{arithmetic,retrieval,copy}.jsonl.gz, a thousand items each.
+"""Writes the held-out test sets: <out>/{arithmetic,retrieval,copy,chains}.jsonl.gz, a thousand items each.
 
 Each line is {"prompt", "response", "answer", ...}: `prompt` is the user's message, `response` the whole text that a
 perfect model answers, `answer` what is marked (the number after "####", the number in the sentence, the
@@ -23,6 +23,8 @@ def make(items_per_task: int) -> dict[str, list[dict]]:
     sets["retrieval"] = retrieval.test_set(rng, items_per_task)
     borders = copying.LENGTHS
     sets["copy"] = [copying.item(rng, True, borders[i % len(borders)]) for i in range(items_per_task)]
+    # Up to one step more than the checkpoints were trained on, which they get right at times.
+    sets["chains"] = [arithmetic.item(rng, True, 4 + i % 2) for i in range(items_per_task)]
     return sets
 
 
