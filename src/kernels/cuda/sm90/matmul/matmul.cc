@@ -34,6 +34,7 @@ RowBoxes boxes_of(const WeightView& w, const MatmulCut& cut) {
 
 cudaError_t launch(DType weights, const MatmulParams& p, const MatmulMaps& maps,
                    const MatmulInstance& instance, cudaStream_t stream) {
+  if (p.x_scales != nullptr) return launch_matmul_e4m3(p, maps, instance, stream);
   if (weights == DType::bf16) return launch_matmul_bf16(p, maps, instance, stream);
   if (weights == DType::e4m3) return launch_matmul_e4m3_weights(p, maps, instance, stream);
   return launch_matmul_e2m1_weights(p, maps, instance, stream);
@@ -57,7 +58,8 @@ Result<void> check_calls(std::span<const MatmulCall> calls) {
                                c.x.row_stride, name(c.w.dtype)),
                    "ask matmul_takes() first"};
     }
-    if (!same_rows(c.x, calls[0].x) || c.w.dtype != calls[0].w.dtype) {
+    if (!same_rows(c.x, calls[0].x) || c.x_scales != calls[0].x_scales ||
+        c.x_scale_stride != calls[0].x_scale_stride || c.w.dtype != calls[0].w.dtype) {
       return Error{ErrorCode::invalid_argument, "calls", "the same x and dtype of weights in all",
                    "others", "launch them on their own"};
     }
@@ -70,13 +72,16 @@ Result<void> check_calls(std::span<const MatmulCall> calls) {
 bool matmul_takes(const MatmulCall& c) {
   const bool weights = c.w.dtype == DType::bf16 || c.w.dtype == DType::e4m3 ||
                        (c.w.dtype == DType::e2m1 && c.w.mx_scales != nullptr);
-  const bool dtypes = c.x.dtype == DType::bf16 && weights &&
+  const bool codes = c.x.dtype == DType::e4m3 && c.w.dtype == DType::e4m3 &&
+                     c.x_scales != nullptr && at_multiple(c.x_scales, 8) &&
+                     c.x_scale_stride % 2 == 0 && c.x_scale_stride >= c.x.rows;
+  const bool dtypes = (codes || (c.x.dtype == DType::bf16 && weights && c.x_scales == nullptr)) &&
                       (c.out.dtype == DType::f32 || (c.out.dtype == DType::bf16 && !c.add));
   const bool shapes = c.x.cols == c.w.cols && c.out.cols == c.w.rows && c.out.rows == c.x.rows &&
                       c.w.cols > 0 && c.x.rows <= INT32_MAX / 2 && c.w.rows <= INT32_MAX / 2 &&
                       c.w.cols <= INT32_MAX / 2;
   if (!dtypes || !shapes) return false;
-  const bool boxes = at_multiple(c.x.data, 16) && c.x.row_stride % 8 == 0 &&
+  const bool boxes = at_multiple(c.x.data, 16) && c.x.row_stride * bits_of(c.x.dtype) % 128 == 0 &&
                      at_multiple(c.w.data, 16) && c.w.cols * bits_of(c.w.dtype) % 128 == 0;
   const bool out = at_multiple(c.out.data, 4) &&
                    (c.out.dtype == DType::f32 || (c.out.row_stride % 2 == 0 && c.w.rows % 2 == 0));
@@ -88,6 +93,7 @@ MatmulShape shape_of(std::span<const MatmulCall> calls, int sms) {
                     .m = calls[0].x.rows,
                     .weight_bits = bits_of(calls[0].w.dtype),
                     .sms = sms,
+                    .x_bits = bits_of(calls[0].x.dtype),
                     .factors = calls[0].w.dtype == DType::e4m3};
   for (const MatmulCall& c : calls) shape.rows += c.w.rows;
   return shape;
@@ -101,6 +107,8 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulCut& cut
   p.m = static_cast<std::int32_t>(x.rows);
   p.chunks = static_cast<std::int32_t>((x.cols + chunk - 1) / chunk);
   p.mx_blocks = static_cast<std::int32_t>(x.cols / kMxBlock);
+  p.x_scales = calls[0].x_scales;
+  p.x_scale_stride = calls[0].x_scale_stride;
   p.split = cut.split;
   p.tile_rows = cut.tile_rows;
   p.token_tiles = static_cast<std::int32_t>((x.rows + cut.tile_tokens - 1) / cut.tile_tokens);
@@ -141,6 +149,15 @@ Result<void> put(const MatmulLaunch& l, DType weights, cudaStream_t stream) {
   return call_result(launch(weights, l.params, maps, l.instance, stream), "matmul");
 }
 
+MatmulCall first_group(const GroupedMatmulCall& c) {
+  return {.x = c.x,
+          .w = c.w,
+          .out = c.out,
+          .bias = c.bias,
+          .x_scales = c.x_scales,
+          .x_scale_stride = c.x_scale_stride};
+}
+
 Result<int> count_sms() {
   int device = 0, sms = 0;
   if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok.error();
@@ -173,8 +190,9 @@ bool grouped_matmul_takes(const GroupedMatmulCall& c) {
   const auto whole_rows = [](DType t, std::int64_t elements) {
     return elements * bits_of(t) % 128 == 0;
   };
-  return matmul_takes({.x = c.x, .w = c.w, .out = c.out}) && c.groups <= kMatmulGroups &&
-         whole_rows(c.w.dtype, c.weight_stride) && (!heads || whole_rows(c.x.dtype, c.x_stride)) &&
+  return matmul_takes(first_group(c)) && (!heads || c.x_scales == nullptr) &&
+         c.groups <= kMatmulGroups && whole_rows(c.w.dtype, c.weight_stride) &&
+         (!heads || whole_rows(c.x.dtype, c.x_stride)) &&
          (c.out.dtype == DType::f32 || c.out_stride % 2 == 0);
 }
 
@@ -187,7 +205,7 @@ int grouped_tile_tokens(const GroupedMatmulCall& c) {
 }
 
 MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
-  const MatmulCall first{.x = c.x, .w = c.w, .out = c.out, .bias = c.bias};
+  const MatmulCall first = first_group(c);
   MatmulLaunch l = make_launch({&first, 1}, {1, kMatmulTileRows, tokens, false}, sms);
   MatmulParams& p = l.params;
   p.offsets = c.offsets;

@@ -15,11 +15,14 @@ namespace lathe::cuda {
 
 /// out = x w^T + bias, or out += with `add`. All arrays lie on the device.
 struct MatmulCall {
-  RowsView x;                   // [m, k] bf16
+  RowsView x;                   // [m, k] bf16, or e4m3 beside e4m3 weights
   WeightView w;                 // [n, k] bf16, e4m3 or e2m1
   MutableRowsView out;          // [m, n] f32 or bf16; apart from x
   const float* bias = nullptr;  // [n] or null
   bool add = false;             // with f32 out only
+  // Of e4m3 x (quantize_rows_on_device()): [ceil(k / 128), x_scale_stride], of block and row.
+  const float* x_scales = nullptr;
+  std::int64_t x_scale_stride = 0;  // even, >= m
 };
 
 /// Whether matmul_on_device() serves the call: dtypes; k a multiple of 8 elements of bf16 weights;
@@ -51,11 +54,13 @@ struct GroupedMatmulCall {
   // Null, for heads: each group has all rows, of columns of its own.
   const std::int32_t* offsets = nullptr;  // [groups + 1] on the device, ascending up to m at most
   // Elements from a group to the next.
-  std::int64_t weight_stride = 0;  // whole bytes
-  std::int64_t scale_stride = 0;   // of w.scales or w.mx_scales
-  std::int64_t x_stride = 0;       // of heads: columns
-  std::int64_t out_stride = 0;     // of heads: columns
-  const float* bias = nullptr;     // [groups, n] or null
+  std::int64_t weight_stride = 0;   // whole bytes
+  std::int64_t scale_stride = 0;    // of w.scales or w.mx_scales
+  std::int64_t x_stride = 0;        // of heads: columns
+  std::int64_t out_stride = 0;      // of heads: columns
+  const float* bias = nullptr;      // [groups, n] or null
+  const float* x_scales = nullptr;  // as MatmulCall's; experts alone
+  std::int64_t x_scale_stride = 0;
 };
 
 bool grouped_matmul_takes(const GroupedMatmulCall& call);

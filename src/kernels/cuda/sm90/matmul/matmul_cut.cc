@@ -33,8 +33,8 @@ double cost(const MatmulShape& s, const Tiles& t) {
   }
   const double k = static_cast<double>(matmul_chunk(s.weight_bits));
   const double weight_bytes = t.rows * k * s.weight_bits / 8;
-  const double token_bytes = t.tokens * k * 2 / (t.pair ? 2 : 1);
-  const double products = 128 * k * t.tokens;
+  const double token_bytes = t.tokens * k * s.x_bits / 8 / (t.pair ? 2 : 1);
+  const double products = 128 * k * t.tokens * s.x_bits / 16;
   const double chunk = std::max({token_tiles == 1 ? weight_bytes / kMemoryBytes : 0.,
                                  (weight_bytes + token_bytes) / kL2Bytes, products / kProducts});
   const double extra = kEpilogue * t.tokens / 256 + (t.split > 1 && !t.pair ? kExchange : 0);

@@ -12,6 +12,7 @@ struct MatmulShape {
   std::int64_t m = 0;    // tokens
   int weight_bits = 16;  // of an element
   int sms = 132;
+  int x_bits = 16;
   bool factors = false;  // each chunk is summed on its own and then scaled
 };
 

@@ -17,6 +17,8 @@ struct MatmulInstance {
 
 cudaError_t launch_matmul_bf16(const MatmulParams& p, const MatmulMaps& maps,
                                const MatmulInstance& instance, cudaStream_t stream);
+cudaError_t launch_matmul_e4m3(const MatmulParams& p, const MatmulMaps& maps,
+                               const MatmulInstance& instance, cudaStream_t stream);
 cudaError_t launch_matmul_e4m3_weights(const MatmulParams& p, const MatmulMaps& maps,
                                        const MatmulInstance& instance, cudaStream_t stream);
 cudaError_t launch_matmul_e2m1_weights(const MatmulParams& p, const MatmulMaps& maps,

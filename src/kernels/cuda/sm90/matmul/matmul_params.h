@@ -35,6 +35,8 @@ struct MatmulParams {
   std::int32_t tile_rows;  // weight rows of a tile: a multiple of 16
   std::int32_t tiles;      // of weight rows, over all weights
   std::int32_t token_tiles;
+  const float* x_scales;        // of e4m3 tokens: [chunks, x_scale_stride], else null
+  std::int64_t x_scale_stride;  // even
   // Of a grouped product; its weight is that of the first group.
   const std::int32_t* offsets;  // [groups + 1] first token of each, or null: each takes all
   std::int32_t groups;

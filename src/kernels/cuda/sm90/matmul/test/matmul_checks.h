@@ -35,9 +35,12 @@ struct Problem {
   DType dtype;
   std::vector<bf16> x;
   std::vector<std::byte> w;
-  std::vector<float> scales;        // of e4m3
-  std::vector<ue8m0> mx_scales;     // of e2m1
-  std::vector<double> weights;      // [n, k] what they are
+  std::vector<float> scales;     // of e4m3
+  std::vector<ue8m0> mx_scales;  // of e2m1
+  std::vector<double> weights;   // [n, k] what they are
+  // Where tokens are e4m3: codes [m, k] and [ceil(k / 128), m + 2] scales.
+  std::vector<std::byte> x_codes;
+  std::vector<float> x_scales;
   std::vector<float> bias, before;  // before: of out, where it is added to
   bool out_bf16 = false;
 
@@ -93,12 +96,25 @@ struct Problem {
       weights[i] = scale.bits == 0 ? 0. : double{to_f32(code)} * double{to_f32(scale)};
     }
   }
+  /// Makes tokens e4m3 codes, with scales of any sign.
+  void make_x_codes(std::mt19937& random) {
+    x_codes.resize(static_cast<std::size_t>(m * k));
+    for (std::byte& code : x_codes) {
+      code = std::byte(random() % 2 << 7 | random() % 0x7f);
+    }
+    x_scales = random_f32(random, (k + 127) / 128 * (m + m % 2));
+  }
+  double x_at(std::int64_t t, std::int64_t i) const {
+    if (x_codes.empty()) return double{to_f32(x[static_cast<std::size_t>(t * x_stride + i)])};
+    const auto code = std::to_integer<std::uint8_t>(x_codes[static_cast<std::size_t>(t * k + i)]);
+    return double{to_f32(e4m3{code})} *
+           double{x_scales[static_cast<std::size_t>(i / 128 * (m + m % 2) + t)]};
+  }
   double want(std::int64_t t, std::int64_t row, double& size) const {
     double sum = 0;
     size = 0;
     for (std::int64_t i = 0; i < k; ++i) {
-      const double v = double{to_f32(x[static_cast<std::size_t>(t * x_stride + i)])} *
-                       weights[static_cast<std::size_t>(row * k + i)];
+      const double v = x_at(t, i) * weights[static_cast<std::size_t>(row * k + i)];
       sum += v;
       size += std::abs(v);
     }
@@ -117,7 +133,8 @@ struct Placed {
   Place& place;
   bf16* x;
   std::byte* w;
-  float *scales, *bias;  // null: none
+  std::byte* x_codes;  // null: none, as those behind it
+  float *x_scales, *scales, *bias;
   ue8m0* mx_scales;
   std::byte* out;
 
@@ -126,6 +143,8 @@ struct Placed {
         place(where),
         x(where.put(p.x)),
         w(where.put(p.w)),
+        x_codes(p.x_codes.empty() ? nullptr : where.put(p.x_codes)),
+        x_scales(p.x_scales.empty() ? nullptr : where.put(p.x_scales)),
         scales(p.scales.empty() ? nullptr : where.put(p.scales)),
         bias(p.bias.empty() ? nullptr : where.put(p.bias)),
         mx_scales(p.mx_scales.empty() ? nullptr : where.put(p.mx_scales)),
@@ -139,11 +158,15 @@ struct Placed {
   /// Of the first `tokens` tokens.
   MatmulCall call(std::int64_t tokens) const {
     const Problem& p = problem;
-    return {.x = {reinterpret_cast<const std::byte*>(x), DType::bf16, tokens, p.k, p.x_stride},
+    const RowsView values{reinterpret_cast<const std::byte*>(x), DType::bf16, tokens, p.k,
+                          p.x_stride};
+    return {.x = x_codes == nullptr ? values : RowsView{x_codes, DType::e4m3, tokens, p.k, p.k},
             .w = {w, p.dtype, p.n, p.k, scales, mx_scales},
             .out = {out, p.out_bf16 ? DType::bf16 : DType::f32, tokens, p.n, p.out_stride},
             .bias = bias,
-            .add = !p.before.empty()};
+            .add = !p.before.empty(),
+            .x_scales = x_scales,
+            .x_scale_stride = x_scales == nullptr ? 0 : p.m + p.m % 2};
   }
   std::vector<float> read() const {
     const auto count = static_cast<std::size_t>(problem.m * problem.out_stride);
@@ -174,7 +197,8 @@ struct Placed {
       } else {
         double size = 0;
         want = p.want(t, r, size);
-        right = std::abs(double{v} - want) <= std::abs(want) * ulp + size * 0x1p-17;
+        right = std::abs(double{v} - want) <=
+                std::abs(want) * ulp + size * (p.x_codes.empty() ? 0x1p-17 : 0x1p-11);
       }
       if (right || ++wrong > 3) continue;
       ADD_FAILURE() << "token " << t << " of " << tokens << ", row " << r << " of " << p.n << ": "

@@ -9,6 +9,8 @@
 #include "kernels/cuda/sm90/matmul/matmul.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_bf16.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_codes.cuh"
+#include "kernels/cuda/sm90/matmul/matmul_e4m3.cuh"
+#include "kernels/cuda/sm90/matmul/quantize.cuh"
 
 namespace lathe::cuda {
 namespace {
@@ -88,6 +90,7 @@ void emulate_matmul(const GroupedMatmulCall& call, int tokens, int sms) {
 void emulate_matmul(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms) {
   const MatmulLaunch l = make_launch(calls, cut, sms);
   const DType weights = calls[0].w.dtype;
+  if (l.params.x_scales != nullptr) return emulate_format<MatmulE4m3>(l);
   if (weights == DType::bf16) return emulate_format<MatmulBf16>(l);
   if (weights == DType::e4m3) return emulate_format<MatmulE4m3Weights>(l);
   emulate_format<MatmulE2m1Weights>(l);
@@ -153,6 +156,74 @@ TEST_F(MatmulEmulated, CodesOfWeights) {
         p.weights[i] = double{to_f32(e4m3{std::to_integer<std::uint8_t>(p.w[i])})};
       }
       check(p, {1, 128, 8, false}, 1);
+    }
+  }
+}
+
+// e4m3 tokens and weights, ends of K inside a block.
+TEST_F(MatmulEmulated, CodesOfBoth) {
+  for (const int tokens : {8, 64, 128}) {
+    for (const int split : {1, 2, 4}) {
+      Problem p(random, between(1, tokens + 9), 2 * between(50, 200), 16 * between(40, 60),
+                DType::e4m3);
+      p.make_x_codes(random);
+      check(p, {split, 16 * between(3, 8), tokens, false}, split * between(1, 2));
+    }
+  }
+  Problem p(random, between(1, 150), 2 * between(50, 200), 16 * between(20, 40), DType::e4m3);
+  p.make_x_codes(random);
+  check(p, {1, 128, 128, true}, 2);
+}
+
+// Codes and scales bit by bit as base/float_formats.h makes them, zeros and a NaN among the rows.
+TEST_F(MatmulEmulated, QuantizesAsTheCpu) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const bool power_of_two : {false, true}) {
+      constexpr std::int64_t m = 5, k = 300, stride = 308, scale_stride = 6, blocks = 3;
+      std::vector<float> x = random_f32(random, m * stride);
+      for (float& v : x) v = to_f32(to_bf16(v));
+      std::fill_n(x.begin() + stride, 128, 0.f);
+      x[3 * stride + 7] = std::numeric_limits<float>::quiet_NaN();
+      std::vector<bf16> halves;
+      for (const float v : x) halves.push_back(to_bf16(v));
+      std::vector<std::uint32_t> codes(m * k / 4);
+      std::vector<float> scales(blocks * scale_stride);
+      const QuantizeParams p{
+          .x = dtype == DType::bf16 ? static_cast<const void*>(halves.data()) : x.data(),
+          .rows = m,
+          .cols = k,
+          .x_stride = stride,
+          .blocks = blocks,
+          .scale_stride = scale_stride,
+          .codes = reinterpret_cast<std::uint8_t*>(codes.data()),
+          .scales = scales.data(),
+          .x_bf16 = dtype == DType::bf16,
+          .power_of_two = power_of_two};
+      emulate({(m * blocks * 32 + 127) / 128, 1, 1}, 128, quantize_rows_kernel, p);
+      for (std::int64_t r = 0; r < m; ++r) {
+        for (std::int64_t b = 0; b < blocks; ++b) {
+          const std::int64_t first = b * 128, end = std::min<std::int64_t>(k, first + 128);
+          float most = 0;
+          bool nan = false;
+          for (std::int64_t i = first; i < end; ++i) {
+            const float v = x[static_cast<std::size_t>(r * stride + i)];
+            nan |= std::isnan(v);
+            most = std::max(most, std::abs(v));
+          }
+          const float got = scales[static_cast<std::size_t>(b * scale_stride + r)];
+          if (nan) {
+            EXPECT_TRUE(std::isnan(got));
+            continue;
+          }
+          float scale = most == 0 ? 1.f : most / 448.f;
+          if (power_of_two) scale = pow2_ceil(scale);
+          ASSERT_EQ(got, scale) << "seed " << seed;
+          for (std::int64_t i = first; i < end; ++i) {
+            const float v = x[static_cast<std::size_t>(r * stride + i)];
+            ASSERT_EQ(p.codes[r * k + i], to_e4m3(v / scale).bits) << "seed " << seed;
+          }
+        }
+      }
     }
   }
 }

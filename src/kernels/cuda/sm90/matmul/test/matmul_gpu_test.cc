@@ -92,6 +92,20 @@ TEST_F(MatmulGpu, CodesOfWeights) {
   }
 }
 
+TEST_F(MatmulGpu, CodesOfBoth) {
+  for (const int tokens : {8, 16, 32, 64, 128}) {
+    for (const int split : {1, 2, 4, 8}) {
+      Problem p(random, between(1, tokens + 70), 2 * between(50, 500), 16 * between(64, 200),
+                DType::e4m3);
+      p.make_x_codes(random);
+      check(p, {split, 16 * between(3, 8), tokens, false}, 132);
+    }
+  }
+  Problem p(random, between(1, 500), 2 * between(50, 500), 16 * between(64, 200), DType::e4m3);
+  p.make_x_codes(random);
+  check(p, {1, 128, 128, true}, 132);
+}
+
 TEST_F(MatmulGpu, ExpertsAndHeads) {
   for (const DType dtype : {DType::bf16, DType::e4m3, DType::e2m1}) {
     for (const int mean : {1, 6, 20, 150}) {

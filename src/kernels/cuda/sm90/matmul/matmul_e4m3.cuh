@@ -1,0 +1,62 @@
+// e4m3 weights and tokens: both operands straight from shared memory.
+//
+// Hopper adds products of e4m3 with about 14 bits, so each 128 of K are summed on their own; the
+// sum joins the others in f32, times the weights' factor and the token's.
+#pragma once
+
+#include "kernels/cuda/common/wgmma_wide.cuh"
+#include "kernels/cuda/sm90/matmul/matmul_scales.cuh"
+
+namespace lathe::cuda {
+
+struct MatmulE4m3 {
+  static constexpr int kChunk = 128;
+  static constexpr int kWeightRowBytes = 128;
+  static constexpr int kWeightStep = 128;
+  static constexpr int kTokenBoxes = 1;
+  static constexpr bool kTwoLevels = true;
+
+  template <class Consumer>
+  static __device__ __forceinline__ void sum_part(Consumer& c, const MatmulWork& w,
+                                                  const MatmulPart& part) {
+    constexpr int kEights = Consumer::kValues / 4;
+    const MatmulFactors factors(c.p, w, c.first_row(w) + c.warp * 16 + c.lane / 4);
+    const std::int32_t token = w.token + 2 * (c.lane & 3);
+    LATHE_UNROLL
+    for (float& v : c.acc) v = 0;
+    LATHE_ROLLED
+    for (std::int32_t chunk = part.begin; chunk < part.end; ++chunk) {
+      const float low = factors.at(0, chunk), high = factors.at(1, chunk);
+      const float* scales = c.p.x_scales + chunk * c.p.x_scale_stride;
+      float2 x[kEights];
+      LATHE_UNROLL
+      for (int j = 0; j < kEights; ++j) {
+        const std::int32_t t = token + 8 * j;
+        x[j] = t < c.p.x_scale_stride ? *reinterpret_cast<const float2*>(scales + t) : float2{0, 0};
+      }
+      float sum[Consumer::kValues];
+      c.wait_full();
+      const std::uint64_t a = tile_descriptor(c.weights(), 1024);
+      const std::uint64_t b = tile_descriptor(c.tokens(), 1024);
+      wgmma_fence();
+      LATHE_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        mma_m64_e4m3(sum, descriptor_at(a, 32 * k), descriptor_at(b, 32 * k), k > 0);
+      }
+      wgmma_commit();
+      wgmma_wait<0>();
+      wgmma_pin(sum);
+      c.release(c.stage.index);
+      c.stage.next();
+      LATHE_UNROLL
+      for (int j = 0; j < kEights; ++j) {
+        c.acc[4 * j] = fmaf(sum[4 * j], low * x[j].x, c.acc[4 * j]);
+        c.acc[4 * j + 1] = fmaf(sum[4 * j + 1], low * x[j].y, c.acc[4 * j + 1]);
+        c.acc[4 * j + 2] = fmaf(sum[4 * j + 2], high * x[j].x, c.acc[4 * j + 2]);
+        c.acc[4 * j + 3] = fmaf(sum[4 * j + 3], high * x[j].y, c.acc[4 * j + 3]);
+      }
+    }
+  }
+};
+
+}  // namespace lathe::cuda

@@ -1,0 +1,45 @@
+// Rows of activations as e4m3 codes, 128 neighbours of a row to a scale.
+//
+// A warp takes 128 elements, a lane four of them. scale = amax / 448, code = e4m3(x / scale), both
+// rounded as the CPU rounds; a block of zeros has scale 1, and a NaN anywhere makes the scale NaN.
+#pragma once
+
+#include "kernels/cuda/common/dialect.cuh"
+#include "kernels/cuda/sm90/matmul/quantize.h"
+
+namespace lathe::cuda {
+
+static __global__ void quantize_rows_kernel(const QuantizeParams p) {
+  wait_for_previous();
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const std::int64_t warp = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32;
+  const std::int64_t row = warp / p.blocks, block = warp - row * p.blocks;
+  if (row >= p.rows) return;
+  const std::int64_t col = block * kQuantizeBlock + 4 * lane;
+  float v[4] = {0, 0, 0, 0};
+  if (col < p.cols) {
+    if (p.x_bf16) {
+      const auto* from = static_cast<const std::uint16_t*>(p.x) + row * p.x_stride + col;
+      LATHE_UNROLL
+      for (int i = 0; i < 4; ++i) v[i] = bits_to_float(std::uint32_t{from[i]} << 16);
+    } else {
+      const float* from = static_cast<const float*>(p.x) + row * p.x_stride + col;
+      LATHE_UNROLL
+      for (int i = 0; i < 4; ++i) v[i] = from[i];
+    }
+  }
+  float most = 0;
+  LATHE_UNROLL
+  for (int i = 0; i < 4; ++i)
+    most = max_or_nan(most, bits_to_float(float_to_bits(v[i]) & 0x7fffffffu));
+  for (int d = 16; d > 0; d /= 2) most = max_or_nan(most, shuffle_xor(most, d));
+  float scale = most == 0 ? 1.f : most / 448.f;
+  if (p.power_of_two) scale = pow2_ceil(scale);
+  if (col < p.cols) {
+    *reinterpret_cast<std::uint32_t*>(p.codes + row * p.cols + col) =
+        convert_e4m3x4(v[0] / scale, v[1] / scale, v[2] / scale, v[3] / scale);
+  }
+  if (lane == 0) p.scales[block * p.scale_stride + row] = scale;
+}
+
+}  // namespace lathe::cuda
