@@ -14,6 +14,11 @@ constexpr double kMemoryBytes = 18, kL2Bytes = 30, kProducts = 1700;
 // Clocks of a tile that are not spent on stages: its epilogue, and the exchange of partials.
 constexpr double kEpilogue = 1500, kExchange = 1500;
 
+// Clusters of so many blocks that run at a time: the SMs of a GPC are no multiple of 4.
+std::int64_t clusters_at_once(int sms, int blocks) {
+  return std::max(1, blocks <= 2 ? sms / blocks : sms / blocks - 1);
+}
+
 struct Tiles {
   int split, rows, tokens;
   bool pair;
@@ -24,11 +29,11 @@ double cost(const MatmulShape& s, const Tiles& t) {
   const std::int64_t chunks = up(s.k, matmul_chunk(s.weight_bits));
   const std::int64_t token_tiles = up(s.m, t.tokens);
   std::int64_t items = up(s.rows, t.rows) * token_tiles;
-  std::int64_t clusters = s.sms / t.split;
+  std::int64_t clusters = clusters_at_once(s.sms, t.split);
   std::int64_t item_chunks = up(chunks, t.split);
   if (t.pair) {
     items = up(up(s.rows, t.rows), 2) * token_tiles;
-    clusters = s.sms / 2;
+    clusters = clusters_at_once(s.sms, 2);
     item_chunks = chunks;
   }
   const double k = static_cast<double>(matmul_chunk(s.weight_bits));

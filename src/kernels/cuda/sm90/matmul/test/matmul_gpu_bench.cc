@@ -1,13 +1,18 @@
 // How long products take on a GPU, and cuBLASLt beside them.
 //
-// matmul_gpu_bench [--cublaslt LIBRARY] [--filter TEXT] [--seed N] [--repeats N] [--sweep]
+// matmul_gpu_bench [--cublaslt LIBRARY] [--filter TEXT] [--seed N] [--repeats
+// N] [--sweep]
 //
-// A captured graph of 20 or more products of one shape is timed, each with another matrix, so that
-// none is in L2; both sides in turns, medians. Numbers of tokens are fixed ones and, from a printed
-// seed, random ones. Shares are of 4.2 TB/s (weights, x and out) and of 795 TFLOP/s, whichever
-// takes longer. Outputs of both sides are compared, and a few elements with sums in double. With
-// --sweep every tile is timed for the fixed numbers of tokens, in place of the one that is chosen.
+// A captured graph of 20 or more products of one shape is timed, each with
+// another matrix, so that none is in L2; both sides in turns, medians. Numbers
+// of tokens are fixed ones and, from a printed seed, random ones. Shares are
+// of 4.2 TB/s (weights, x and out) and of 795 TFLOP/s (e4m3 by e4m3: 1366),
+// whichever takes longer. Outputs of both sides are compared, and a few
+// elements with sums in double. With
+// --sweep every tile is timed for the fixed numbers of tokens, in place of the
+// one that is chosen.
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <optional>
 #include <random>
@@ -22,15 +27,29 @@ namespace {
 struct Shape {
   const char* name;
   std::int64_t n, k;
+  DType x = DType::bf16, w = DType::bf16;
 };
 constexpr Shape kShapes[] = {
-    {"qwen3-8b-qkv", 6144, 4096},      {"qwen3-8b-o", 4096, 4096},
-    {"qwen3-8b-gate-up", 24576, 4096}, {"qwen3-8b-down", 4096, 12288},
-    {"qwen3-8b-head", 151936, 4096},   {"llama-8b-gate-up", 28672, 4096},
-    {"llama-8b-down", 4096, 14336},    {"qwen3-32b-qkv", 10240, 5120},
-    {"qwen3-32b-o", 5120, 8192},       {"qwen3-32b-gate-up", 51200, 5120},
-    {"qwen3-32b-down", 5120, 25600},   {"30b-a3b-qkv", 5120, 2048},
+    {"qwen3-8b-qkv", 6144, 4096},
+    {"qwen3-8b-o", 4096, 4096},
+    {"qwen3-8b-gate-up", 24576, 4096},
+    {"qwen3-8b-down", 4096, 12288},
+    {"qwen3-8b-head", 151936, 4096},
+    {"llama-8b-gate-up", 28672, 4096},
+    {"llama-8b-down", 4096, 14336},
+    {"qwen3-32b-qkv", 10240, 5120},
+    {"qwen3-32b-o", 5120, 8192},
+    {"qwen3-32b-gate-up", 51200, 5120},
+    {"qwen3-32b-down", 5120, 25600},
+    {"30b-a3b-qkv", 5120, 2048},
     {"v3-q-a-kv-a", 2112, 7168},
+    {"v3-o-fp8", 7168, 16384, DType::e4m3, DType::e4m3},
+    {"v3-q-b-fp8", 24576, 1536, DType::e4m3, DType::e4m3},
+    {"v3-gate-up-fp8", 4096, 7168, DType::e4m3, DType::e4m3},
+    {"v3-down-fp8", 7168, 2048, DType::e4m3, DType::e4m3},
+    {"v3-q-a-kv-a-fp8", 2112, 7168, DType::e4m3, DType::e4m3},
+    {"v3-o-w8", 7168, 16384, DType::bf16, DType::e4m3},
+    {"v3-gate-up-w8", 4096, 7168, DType::bf16, DType::e4m3},
 };
 
 struct Options {
@@ -42,6 +61,9 @@ struct Options {
 
 constexpr std::int64_t kColdBytes = 400 << 20;
 constexpr int kMostMatrices = 20;
+// Of e4m3 codes: the same for all blocks.
+constexpr float kScale = 0.01f;
+constexpr std::int64_t kScales = 4 << 20;
 
 class Bench {
  public:
@@ -56,6 +78,11 @@ class Bench {
     std::normal_distribution<float> normal;
     noise_.resize(1 << 22);
     for (bf16& v : noise_) v = to_bf16(normal(random_));
+    for (const bf16 v : noise_) codes_.push_back(to_e4m3(to_f32(v)));
+    scales_.emplace(need(DeviceArray<float>::make(kScales)));
+    need(copy_to_device(std::span<const float>(std::vector<float>(kScales, kScale)),
+                        scales_->data(), stream_));
+    need(stream_.wait());
     std::printf("%s, seed %u, cuBLASLt %s\n", device_.model.c_str(), o_.seed,
                 o_.library.empty() ? "none" : o_.library.c_str());
   }
@@ -78,21 +105,24 @@ class Bench {
   }
 
  private:
-  DeviceArray<std::byte> fill(std::int64_t elements) {
-    auto out = need(DeviceArray<std::byte>::make(elements * 2));
-    const auto block = static_cast<std::int64_t>(noise_.size());
-    // Another place of the noise for each block, so that no two rows are alike.
-    std::vector<bf16> part(noise_.size());
+  // Another place of the noise for each block, so that no two rows are alike.
+  template <class T>
+  DeviceArray<std::byte> fill_from(const std::vector<T>& noise, std::int64_t elements) {
+    auto out = need(DeviceArray<std::byte>::make(elements * static_cast<std::int64_t>(sizeof(T))));
+    const auto block = static_cast<std::int64_t>(noise.size());
+    std::vector<T> part(noise.size());
     for (std::int64_t at = 0; at < elements; at += block) {
-      const auto shift = static_cast<std::size_t>(random_() % noise_.size());
-      std::rotate_copy(noise_.begin(), noise_.begin() + static_cast<std::ptrdiff_t>(shift),
-                       noise_.end(), part.begin());
+      const auto shift = static_cast<std::ptrdiff_t>(random_() % noise.size());
+      std::rotate_copy(noise.begin(), noise.begin() + shift, noise.end(), part.begin());
       const auto count = static_cast<std::size_t>(std::min(block, elements - at));
-      need(copy_to_device(std::span<const bf16>(part).first(count),
-                          reinterpret_cast<bf16*>(out.data()) + at, stream_));
+      need(copy_to_device(std::span<const T>(part).first(count),
+                          reinterpret_cast<T*>(out.data()) + at, stream_));
       need(stream_.wait());
     }
     return out;
+  }
+  DeviceArray<std::byte> fill(DType dtype, std::int64_t elements) {
+    return dtype == DType::bf16 ? fill_from(noise_, elements) : fill_from(codes_, elements);
   }
 
   using Product = std::function<Result<void>(const MatmulCall&)>;
@@ -125,17 +155,20 @@ class Bench {
   void run_shape(const Shape& s, const std::vector<std::int64_t>& tokens) {
     const std::int64_t most = *std::max_element(tokens.begin(), tokens.end());
     const int matrices = static_cast<int>(
-        std::clamp<std::int64_t>(kColdBytes / (s.n * s.k * 2) + 1, 2, kMostMatrices));
+        std::clamp<std::int64_t>(kColdBytes / bytes_of(s.w, s.n * s.k) + 1, 2, kMostMatrices));
     std::vector<DeviceArray<std::byte>> w;
-    for (int i = 0; i < matrices; ++i) w.push_back(fill(s.n * s.k));
-    const auto x = fill(most * s.k);
+    for (int i = 0; i < matrices; ++i) w.push_back(fill(s.w, s.n * s.k));
+    const auto x = fill(s.x, most * s.k);
     auto out = need(DeviceArray<std::byte>::make(most * s.n * 2));
     auto peer_out = need(DeviceArray<std::byte>::make(most * s.n * 2));
     for (const std::int64_t m : tokens) {
       const auto call = [&](const DeviceArray<std::byte>& to, int i) -> MatmulCall {
-        return {.x = {x.data(), DType::bf16, m, s.k, s.k},
-                .w = {w[static_cast<std::size_t>(i)].data(), DType::bf16, s.n, s.k},
-                .out = {to.data(), DType::bf16, m, s.n, s.n}};
+        return {.x = {x.data(), s.x, m, s.k, s.k},
+                .w = {w[static_cast<std::size_t>(i)].data(), s.w, s.n, s.k,
+                      s.w == DType::e4m3 ? scales_->data() : nullptr},
+                .out = {to.data(), DType::bf16, m, s.n, s.n},
+                .x_scales = s.x == DType::e4m3 ? scales_->data() : nullptr,
+                .x_scale_stride = s.x == DType::e4m3 ? most + most % 2 : 0};
       };
       std::vector<MatmulCall> calls;
       const int count = m > 1000 ? matrices : std::max(matrices, kMostMatrices);
@@ -150,7 +183,7 @@ class Bench {
         std::vector<double> difference;
 #if LATHE_HAS_CUBLASLT
         std::optional<CublasLtProduct> peer;
-        if (lt_) {
+        if (lt_ && s.w == DType::bf16) {
           peer.emplace(*lt_, calls[0], *workspace_);
           sides.push_back([&](const MatmulCall& c) { return peer->run(c, stream_); });
           need(sides[0](call(out, 0)));
@@ -179,11 +212,18 @@ class Bench {
   }
 
   std::vector<float> read(const DeviceArray<std::byte>& from, std::int64_t count) {
-    std::vector<bf16> host(static_cast<std::size_t>(count));
-    need(copy_to_host(reinterpret_cast<const bf16*>(from.data()), std::span(host), stream_));
+    return read(from.data(), DType::bf16, count);
+  }
+  std::vector<float> read(const std::byte* from, DType dtype, std::int64_t count) {
+    std::vector<std::byte> host(static_cast<std::size_t>(bytes_of(dtype, count)));
+    need(copy_to_host(from, std::span(host), stream_));
     need(stream_.wait());
-    std::vector<float> out(host.size());
-    for (std::size_t i = 0; i < host.size(); ++i) out[i] = to_f32(host[i]);
+    std::vector<float> out(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      bf16 v;
+      if (dtype == DType::bf16) std::memcpy(&v, host.data() + 2 * i, 2);
+      out[i] = dtype == DType::bf16 ? to_f32(v) : to_f32(e4m3{static_cast<std::uint8_t>(host[i])});
+    }
     return out;
   }
   // Of the first elements, relative norm.
@@ -207,25 +247,23 @@ class Bench {
         cudaMemsetAsync(out.data(), 0xff, static_cast<std::size_t>(m * s.n * 2), stream_),
         "cudaMemsetAsync"));
     need(product(call));
-    const auto row = [&](const DeviceArray<std::byte>& a, std::int64_t r, std::int64_t cols) {
-      std::vector<bf16> host(static_cast<std::size_t>(cols));
-      need(copy_to_host(reinterpret_cast<const bf16*>(a.data()) + r * cols, std::span(host),
-                        stream_));
-      need(stream_.wait());
-      return host;
-    };
+    const double scale =
+        (s.w == DType::e4m3 ? double{kScale} : 1.) * (s.x == DType::e4m3 ? double{kScale} : 1.);
     for (int i = 0; i < 6; ++i) {
       const std::int64_t t = i == 0 ? m - 1 : static_cast<std::int64_t>(random_() % m);
       const std::int64_t r = i == 0 ? s.n - 1 : static_cast<std::int64_t>(random_() % s.n);
-      const auto a = row(x, t, s.k), b = row(w, r, s.k);
-      const float got = to_f32(row(out, t, s.n)[static_cast<std::size_t>(r)]);
+      const auto a = read(x.data() + bytes_of(s.x, t * s.k), s.x, s.k);
+      const auto b = read(w.data() + bytes_of(s.w, r * s.k), s.w, s.k);
+      const float got = read(out.data() + 2 * (t * s.n + r), DType::bf16, 1)[0];
       double want = 0, size = 0;
       for (std::size_t j = 0; j < a.size(); ++j) {
-        const double v = double{to_f32(a[j])} * double{to_f32(b[j])};
+        const double v = double{a[j]} * double{b[j]} * scale;
         want += v;
         size += std::abs(v);
       }
-      if (std::abs(double{got} - want) <= std::abs(want) * 0x1p-8 + size * 0x1p-16) continue;
+      if (std::abs(double{got} - want) <=
+          std::abs(want) * 0x1p-8 + size * (s.x == DType::e4m3 ? 0x1p-11 : 0x1p-16))
+        continue;
       std::printf("%s, m %ld: token %ld, row %ld: %g for %g\n", s.name, m, t, r, double{got}, want);
       bad_ = true;
     }
@@ -234,8 +272,9 @@ class Bench {
   void print(const Shape& s, std::int64_t m, const MatmulCut& cut, const std::vector<double>& t,
              const std::vector<double>& difference) const {
     const auto f = [](std::int64_t v) { return static_cast<double>(v); };
-    const double bytes = 2 * (f(s.n) * f(s.k) + f(m) * f(s.k) + f(m) * f(s.n));
-    const double limit = std::max(bytes / 4.2e12, 2 * f(m) * f(s.n) * f(s.k) / 795e12);
+    const double bytes = f(bytes_of(s.w, s.n * s.k) + bytes_of(s.x, m * s.k) + 2 * m * s.n);
+    const double rate = s.x == DType::e4m3 ? 1366e12 : 795e12;
+    const double limit = std::max(bytes / 4.2e12, 2 * f(m) * f(s.n) * f(s.k) / rate);
     const std::string tile = fmt::format("{}x{} split {}{}", cut.tile_rows, cut.tile_tokens,
                                          cut.split, cut.pair ? " pair" : "");
     std::printf("%-18s %6ld %6ld %6ld  %-18s %9.2f %6.1f%%", s.name, s.n, s.k, m, tile.c_str(),
@@ -252,6 +291,8 @@ class Bench {
   Device device_;
   Stream stream_ = need(Stream::make());
   std::vector<bf16> noise_;
+  std::vector<e4m3> codes_;
+  std::optional<DeviceArray<float>> scales_;
   bool bad_ = false;
 #if LATHE_HAS_CUBLASLT
   std::optional<CublasLt> lt_;
@@ -279,7 +320,8 @@ int main(int argc, char** argv) {
       o.repeats = std::max(std::atoi(argv[++i]), 1);
     } else {
       std::fprintf(stderr,
-                   "usage: %s [--cublaslt LIBRARY] [--filter TEXT] [--seed N] [--repeats N] "
+                   "usage: %s [--cublaslt LIBRARY] [--filter TEXT] [--seed N] "
+                   "[--repeats N] "
                    "[--sweep]\n",
                    argv[0]);
       return 2;
