@@ -1,19 +1,27 @@
 // How long latent attention takes on a GPU.
 //
 // latent_gpu_bench [--peer FILE] [--filter TEXT] [--repeats N] [--min-block-m N] [--graph] [--json]
+//                  [--seed N]
+// latent_gpu_bench --layout mla_bf16 --b 128 --rows 1 --heads 128 --s 4096 --lengths normal ...
+//
+// Of all cases, or of one that flags give. With --lengths normal (a deviation of half of --s),
+// uniform (1 to --s), one-long (that, and one of 16 times --s) or a file, requests are unequal;
+// --bound is what a table's width says of lengths, --holes the share of lists' entries that are
+// none, --deviation that of scores. All that is random follows from the seed that is printed.
 //
 // Medians of CUDA event times, attention and combine together; the schedule, which a step's layers
-// share, is outside. A call is issued after the first event, on an idle device, so that what the
-// host does counts where it takes longer than the device. With --graph a captured graph of 20 calls
-// is timed and divided by 20, as a step's layers replay them: the host does not count. With --peer
-// (latent_peer.h) both sides are timed in turns on the same inputs, and their outputs are compared.
-// With --min-block-m 64 or 32 blocks have at least so many M rows where a work tile has more
-// than 32. Limits are the larger of bytes (each key that is read once, q and out) over 4.3 TB/s and
-// operations over 790 (bf16) or 1400 (fp8) TFLOP/s.
+// share, has a column of its own. A call is issued after the first event, on an idle device, so
+// that what the host does counts where it takes longer than the device. With --graph a captured
+// graph of 20 calls is timed and divided by 20, as a step's layers replay them: the host does not
+// count. With --peer (latent_peer.h) both sides are timed in turns on the same inputs, and their
+// outputs are compared. With --min-block-m 64 or 32 blocks have at least so many M rows where a
+// work tile has more than 32. Limits are the larger of bytes (each key that is read once, q and
+// out) over 4.3 TB/s and operations over 790 (bf16) or 1400 (fp8) TFLOP/s.
 #include <dlfcn.h>
 
 #include <bit>
 #include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
@@ -40,16 +48,25 @@ struct Case {
   bool native = false;   // q e4m3, fp8 arithmetic
   bool gather = false;   // rows are decoded into a compact buffer first, which is timed, too
   bool staged = true;    // fp8 pages that many rows share may be (cut_latent())
+  std::vector<std::int32_t> lengths = {};  // of requests; none: context each
+  std::int32_t bound = 0;  // of lengths, as a table's width gives it; 0: the longest
+  std::int32_t page = 64;
+  double deviation = 1;  // of scores
+  double holes = 0;      // share of lists' entries
+
+  std::int32_t length(std::int32_t request) const {
+    return lengths.empty() ? context : lengths[static_cast<std::size_t>(request)];
+  }
 };
 
 struct Row {
   std::string what;
   double microseconds = 0, peer = 0, limit = 0;
+  double schedule = 0;    // microseconds
   double difference = 0;  // 1 - cosine of both outputs
   std::string peer_name;
 };
 
-constexpr std::int32_t kPage = 64;
 constexpr int kGraphCalls = 20;
 constexpr std::int64_t kSeedRows = 1 << 16;
 
@@ -61,13 +78,14 @@ CacheLayout layout_of(LayoutKind kind) {
 class Bench {
  public:
   Bench(const Stream& stream, int sms, int repeats, bool graph, std::int32_t min_block_m,
-        std::optional<PeerLibrary> peer)
+        std::optional<PeerLibrary> peer, unsigned seed)
       : stream_(stream),
         sms_(sms),
         repeats_(repeats),
         graph_(graph),
         min_block_m_(min_block_m),
-        peer_(peer) {
+        peer_(peer),
+        rng_(seed) {
     std::normal_distribution<float> normal;
     std::vector<std::uint16_t> host(static_cast<std::size_t>(kSeedRows * 576));
     // A table of normal numbers, drawn from at random: 38 million calls of the distribution take
@@ -120,21 +138,25 @@ class Bench {
       need(stream_.wait());
     }
   }
-  /// Distinct slots of each row's request.
-  std::vector<std::int32_t> lists(const Case& c, std::int32_t width, std::int32_t context) {
+  /// Slots of each row's request, none twice, and then holes. first_slots: of requests.
+  std::vector<std::int32_t> lists(const Case& c, std::int32_t width,
+                                  const std::vector<std::int32_t>& contexts,
+                                  const std::vector<std::int64_t>& first_slots) {
     std::vector<std::int32_t> out;
-    for (std::int32_t r = 0; r < c.requests; ++r) {
+    for (std::size_t r = 0; r < contexts.size(); ++r) {
+      const auto context = static_cast<std::uint32_t>(contexts[r]);
+      // An odd step and a power of two have no factor in common.
+      const std::uint32_t period = std::bit_ceil(std::max(context, 1u));
       for (std::int32_t j = 0; j < c.q_len; ++j) {
-        const auto step = static_cast<std::uint32_t>(rng_() % static_cast<unsigned>(context)) | 1u;
-        const auto begin = static_cast<std::uint32_t>(rng_());
-        for (std::uint32_t i = 0; i < static_cast<std::uint32_t>(width); ++i) {
-          // An odd factor and a power of two have no factor in common.
-          const std::uint32_t pos =
-              (begin + i * step) % std::bit_ceil(static_cast<std::uint32_t>(context));
-          out.push_back(pos < static_cast<std::uint32_t>(context)
-                            ? r * context + static_cast<std::int32_t>(pos)
-                            : -1);
+        const auto step = static_cast<std::uint32_t>(rng_() % std::max(context, 1u)) | 1u;
+        auto at = static_cast<std::uint32_t>(rng_());
+        const std::size_t end = out.size() + static_cast<std::size_t>(width);
+        for (std::uint32_t i = 0; i < period && out.size() < end; ++i, at += step) {
+          if (at % period >= context) continue;
+          const bool hole = c.holes > 0 && static_cast<double>(rng_()) < c.holes * 4294967296.0;
+          out.push_back(hole ? -1 : static_cast<std::int32_t>(first_slots[r] + at % period));
         }
+        out.resize(end, -1);
       }
     }
     return out;
@@ -146,7 +168,7 @@ class Bench {
   bool graph_;
   std::int32_t min_block_m_;
   std::optional<PeerLibrary> peer_;
-  std::mt19937 rng_{1};
+  std::mt19937 rng_;
   std::optional<DeviceArray<std::uint16_t>> seed_;
   std::vector<DeviceArray<std::int32_t>> joined_;
   std::vector<Row> rows_;
@@ -157,7 +179,14 @@ void Bench::run(const Case& c) {
   const bool v4 = c.layout == LayoutKind::v4_fp8;
   const std::int32_t width = layout.row_elems();
   const std::int64_t q_rows = std::int64_t{c.requests} * c.q_len;
-  const std::int32_t own_context = v4 && c.extra > 0 ? 4096 : c.context;
+  const std::int32_t page = c.page;
+  std::vector<std::int32_t> lens;
+  for (std::int32_t r = 0; r < c.requests; ++r) {
+    lens.push_back(v4 && c.extra > 0 && c.lengths.empty() ? 4096 : c.length(r));
+  }
+  const std::int32_t longest = *std::max_element(lens.begin(), lens.end());
+  const std::int32_t bound = std::max(c.bound, longest);
+  const std::int32_t table_width = (bound + page - 1) / page;
   AttendArgs args;
   args.problem.kind = v4            ? ProblemKind::window_compressed
                       : c.top_k > 0 ? ProblemKind::sparse_latent
@@ -165,17 +194,27 @@ void Bench::run(const Case& c) {
   args.problem.heads = c.heads;
   args.problem.nope = layout.dims().nope;
   args.problem.rope = layout.dims().rope;
-  args.problem.scale = 1.f / std::sqrt(static_cast<float>(width));
+  args.problem.scale = static_cast<float>(c.deviation / std::sqrt(static_cast<double>(width)));
   args.problem.top_k = c.top_k;
   args.problem.compress_ratio = c.extra > 0 ? 4 : 0;
 
-  const std::int64_t pages = std::int64_t{c.requests} * own_context / kPage;
-  PoolView pool(nullptr, layout, kPage, pages);
+  std::int64_t pages = 0, tokens = 0;
+  std::vector<std::int64_t> first_slots;
+  for (const std::int32_t n : lens) {
+    first_slots.push_back(pages * page);
+    pages += (n + page - 1) / page;
+    tokens += n;
+  }
+  PoolView pool(nullptr, layout, page, pages);
   const auto bytes = need(DeviceArray<std::byte>::make(pool.bytes()));
   pool.data = bytes.data();
   fill(pool);
   args.main.pool = pool;
-  PoolView extra_pool(nullptr, layout, kPage, std::int64_t{c.requests} * c.context / kPage);
+  const std::vector<std::int32_t> extra_lens(lens.size(), c.context);
+  const std::int64_t extra_pages = (c.context + page - 1) / page;
+  std::vector<std::int64_t> extra_slots;
+  for (std::int64_t r = 0; r < c.requests; ++r) extra_slots.push_back(r * extra_pages * page);
+  PoolView extra_pool(nullptr, layout, page, c.requests * extra_pages);
   const auto extra_bytes = need(DeviceArray<std::byte>::make(c.extra > 0 ? extra_pool.bytes() : 1));
   std::vector<std::uint16_t> host_q(static_cast<std::size_t>(q_rows * c.heads * width));
   std::normal_distribution<float> normal;
@@ -204,7 +243,7 @@ void Bench::run(const Case& c) {
   args.out = {reinterpret_cast<std::byte*>(out.data()), DType::bf16, q_rows, out_width, out_width};
   args.lse = {reinterpret_cast<std::byte*>(lse.data()), DType::f32, q_rows, c.heads, c.heads};
 
-  std::vector<std::int32_t> indptr, lens(static_cast<std::size_t>(c.requests), own_context);
+  std::vector<std::int32_t> indptr;
   for (std::int32_t r = 0; r <= c.requests; ++r) indptr.push_back(r * c.q_len);
   const auto indptr_on = upload(indptr), lens_on = upload(lens);
   args.q_indptr = indptr_on.span();
@@ -213,16 +252,28 @@ void Bench::run(const Case& c) {
   for (std::size_t i = 0; i < pages_of.size(); ++i)
     pages_of[i] = PageId(static_cast<std::int32_t>(i));
   std::shuffle(pages_of.begin(), pages_of.end(), rng_);
-  const auto table_on = upload(pages_of);
+  std::vector<PageId> page_table;
+  for (std::size_t r = 0; r < lens.size(); ++r) {
+    const auto own = pages_of.begin() + first_slots[r] / page;
+    page_table.insert(page_table.end(), own, own + (lens[r] + page - 1) / page);
+    page_table.resize((r + 1) * static_cast<std::size_t>(table_width), PageId(-1));
+  }
+  const auto table_on = upload(page_table);
   std::vector<std::int32_t> list{-1}, extra_list{-1};
-  if (c.top_k > 0) list = lists(c, c.top_k, own_context);
+  if (c.top_k > 0) list = lists(c, c.top_k, lens, first_slots);
   if (c.extra > 0) {
-    extra_list = lists(c, c.extra, c.context);
+    extra_list = lists(c, c.extra, extra_lens, extra_slots);
     extra_pool.data = extra_bytes.data();
     fill(extra_pool);
     args.extra.pool = extra_pool;
   }
   const auto list_on = upload(list), extra_list_on = upload(extra_list);
+  std::vector<std::int32_t> list_lengths;
+  for (const std::int32_t n : lens) {
+    list_lengths.resize(list_lengths.size() + static_cast<std::size_t>(c.q_len),
+                        std::min(n, c.top_k));
+  }
+  const auto list_lengths_on = upload(list_lengths);
   LatentShape shape{.rows = q_rows,
                     .requests = c.requests,
                     .request_rows = c.q_len,
@@ -235,10 +286,11 @@ void Bench::run(const Case& c) {
   if (c.top_k > 0) {
     args.main.indices = list_on.span();
     args.main.index_width = c.top_k;
+    if (!c.lengths.empty()) args.main.index_lengths = list_lengths_on.span();
     shape.keys = (c.top_k + 63) / 64 * 64 + c.extra;
     if (c.staged && !c.gather && c.layout != LayoutKind::mla_bf16) {
       shape.main = listed_pool(args.main);
-      shape.tokens = std::int64_t{c.requests} * own_context;
+      shape.tokens = tokens;
     }
     if (c.extra > 0) {
       args.extra.indices = extra_list_on.span();
@@ -250,8 +302,8 @@ void Bench::run(const Case& c) {
     }
   } else {
     args.main.page_table = table_on.span();
-    args.main.table_width = own_context / kPage;
-    shape.keys = own_context;
+    args.main.table_width = table_width;
+    shape.keys = bound;
   }
   LatentSchedule schedule;
   schedule.cut = cut_latent(shape);
@@ -262,7 +314,10 @@ void Bench::run(const Case& c) {
     array = {reinterpret_cast<T*>(arrays.back().data()), static_cast<std::size_t>(entries)};
   });
   const auto workspace = need(DeviceArray<std::byte>::make(schedule.cut.workspace_bytes()));
-  need(plan_latent(args, schedule, stream_));
+  std::vector<double> planning;
+  for (int i = 0; i < 10; ++i) {
+    planning.push_back(time_once(stream_, [&] { return plan_latent(args, schedule, stream_); }));
+  }
   // Kind `gather`: what the batch's lists can hold, here all slots in order, so that lists are as
   // they were.
   const auto compact = need(DeviceArray<std::uint16_t>::make(c.gather ? pool.slots() * width : 1));
@@ -282,13 +337,24 @@ void Bench::run(const Case& c) {
     return attend_latent(args, {}, schedule, workspace.span(), stream_);
   };
 
+  double keys = static_cast<double>(tokens) / c.requests;  // of a row
+  if (c.top_k > 0) {
+    keys = c.extra;
+    for (const std::int32_t n : list_lengths)
+      keys += static_cast<double>(n) / static_cast<double>(q_rows);
+    keys -= c.holes * (keys - c.extra);
+  }
   Row row;
   row.what =
       fmt::format("{} {} b{} q{} h{} {}", c.group, name(c.layout), c.requests, c.q_len, c.heads,
                   c.top_k == 0  ? fmt::format("s{}", c.context)
                   : c.extra > 0 ? fmt::format("k{}+{}", c.top_k, c.extra)
                                 : fmt::format("k{} s{}", c.top_k, c.context));
-  const double keys = c.top_k > 0 ? double{1} * c.top_k + c.extra : double{1} * c.context;
+  if (!c.lengths.empty()) row.what += fmt::format(" mean {:.0f}", keys);
+  if (c.bound > longest) row.what += fmt::format(" bound {}", bound);
+  if (c.deviation != 1) row.what += fmt::format(" deviation {}", c.deviation);
+  if (c.holes > 0) row.what += fmt::format(" holes {}", c.holes);
+  if (c.page != 64) row.what += fmt::format(" page {}", c.page);
   const double read_keys = c.top_k > 0 && !c.rows ? keys * static_cast<double>(q_rows)
                            : c.top_k > 0          ? double{1} * c.context
                                                   : keys * c.requests;
@@ -317,18 +383,19 @@ void Bench::run(const Case& c) {
     call.q = c.layout == LayoutKind::mla_fp8 ? static_cast<const void*>(q_e4m3.data()) : q.data();
     call.cache = pool.data;
     call.page_stride_bytes = pool.page_stride;
-    call.page_size = kPage;
+    call.page_size = page;
     call.pages = static_cast<std::int32_t>(pages);
     call.page_table = reinterpret_cast<const std::int32_t*>(table_on.data());
-    call.table_width = own_context / kPage;
+    call.table_width = table_width;
     call.lengths = lens_on.data();
-    call.max_length = own_context;
+    call.max_length = bound;
     call.indices = list_on.data();
     call.topk = c.top_k;
+    if (!c.lengths.empty() && c.top_k > 0) call.topk_lengths = list_lengths_on.data();
     if (c.extra > 0) {
       call.extra_cache = extra_pool.data;
       call.extra_page_stride_bytes = extra_pool.page_stride;
-      call.extra_page_size = kPage;
+      call.extra_page_size = page;
       call.extra_pages = static_cast<std::int32_t>(extra_pool.pages);
       call.extra_indices = extra_list_on.data();
       call.extra_topk = c.extra;
@@ -394,6 +461,7 @@ void Bench::run(const Case& c) {
     theirs.push_back(b);
   }
   row.microseconds = median(ours) * 1e6;
+  row.schedule = median(planning) * 1e6;
   if (state != nullptr) {
     row.peer = median(theirs) * 1e6;
     peer_->finish(state, stream_.get());
@@ -415,9 +483,9 @@ void Bench::run(const Case& c) {
     row.difference = 1 - 2 * dot / (a + b);
     peer_->close(state);
   }
-  std::printf("%-52s %9.2f %9.2f  %5.2f  %5.2f  %.1e %s\n", row.what.c_str(), row.microseconds,
-              row.peer, row.peer / row.microseconds, row.limit / row.microseconds, row.difference,
-              failed != nullptr ? failed : "");
+  std::printf("%-64s %9.2f %9.2f  %5.2f  %5.2f  %6.2f %.1e %s\n", row.what.c_str(),
+              row.microseconds, row.peer, row.peer / row.microseconds, row.limit / row.microseconds,
+              row.schedule, row.difference, failed != nullptr ? failed : "");
   std::fflush(stdout);
   rows_.push_back(row);
 }
@@ -497,6 +565,81 @@ std::vector<Case> cases() {
   return out;
 }
 
+/// A case from flags, besides those of cases().
+struct CaseFlags {
+  Case of{"dense decode", LayoutKind::mla_bf16, 128, 1, 128, 8192, 0, 0};
+  std::string lengths = "equal";
+  bool given = false;
+
+  /// Takes a flag and its value; false: it is another's.
+  bool take(std::string_view flag, const char* value) {
+    const auto number = [&](std::int32_t& to) { to = std::atoi(value); };
+    if (flag == "--b") {
+      number(of.requests);
+    } else if (flag == "--rows") {
+      number(of.q_len);
+    } else if (flag == "--heads") {
+      number(of.heads);
+    } else if (flag == "--s") {
+      number(of.context);
+    } else if (flag == "--k") {
+      number(of.top_k);
+    } else if (flag == "--extra") {
+      number(of.extra);
+    } else if (flag == "--bound") {
+      number(of.bound);
+    } else if (flag == "--page") {
+      number(of.page);
+    } else if (flag == "--deviation") {
+      of.deviation = std::atof(value);
+    } else if (flag == "--holes") {
+      of.holes = std::atof(value);
+    } else if (flag == "--lengths") {
+      lengths = value;
+    } else if (flag == "--layout" || flag == "--native") {
+      const auto kind = parse_enum<LayoutKind>(value);
+      if (!kind) return false;
+      of.layout = *kind;
+      of.native = flag == "--native";
+    } else {
+      return false;
+    }
+    return given = true;
+  }
+  /// What lengths say: a word, or a file of numbers.
+  Case draw(std::mt19937& rng) const {
+    Case c = of;
+    c.group = c.top_k > 0 ? c.q_len >= 64 ? "sparse extend" : "sparse decode"
+              : c.native  ? "native decode"
+                          : "dense decode";
+    c.rows = c.top_k > 0 && c.q_len >= 64;
+    if (lengths == "equal") return c;
+    std::normal_distribution<double> normal(c.context, 0.5 * c.context);
+    std::uniform_int_distribution<std::int32_t> uniform(1, c.context);
+    for (std::int32_t r = 0; r < c.requests; ++r) {
+      if (lengths == "normal") {
+        c.lengths.push_back(
+            static_cast<std::int32_t>(std::clamp(normal(rng), 1.0, 2.0 * c.context)));
+      } else if (lengths == "uniform" || lengths == "one-long") {
+        c.lengths.push_back(uniform(rng));
+      }
+    }
+    if (lengths == "one-long") c.lengths[rng() % c.lengths.size()] = 16 * c.context;
+    if (!c.lengths.empty()) return c;
+    std::ifstream file(lengths);
+    for (std::int32_t n; file >> n;) c.lengths.push_back(n);
+    if (c.lengths.empty()) {
+      std::fprintf(stderr,
+                   "--lengths: wanted equal, normal, uniform, one-long or a file of numbers, got "
+                   "%s\n",
+                   lengths.c_str());
+      std::exit(2);
+    }
+    c.requests = static_cast<std::int32_t>(c.lengths.size());
+    return c;
+  }
+};
+
 PeerLibrary load_peer(const char* file) {
   void* handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
@@ -527,8 +670,10 @@ int main(int argc, char** argv) {
   std::string_view filter;
   int repeats = 30;
   std::int32_t min_block_m = 16;
+  unsigned seed = 1;
   bool graph = false, json = false;
   std::optional<PeerLibrary> peer;
+  CaseFlags flags;
   for (int i = 1; i < argc; ++i) {
     const std::string_view arg = argv[i];
     if (arg == "--json") {
@@ -543,11 +688,17 @@ int main(int argc, char** argv) {
       filter = argv[++i];
     } else if (arg == "--peer" && i + 1 < argc) {
       peer = load_peer(argv[++i]);
+    } else if (arg == "--seed" && i + 1 < argc) {
+      seed = static_cast<unsigned>(std::atoll(argv[++i]));
+    } else if (i + 1 < argc && flags.take(arg, argv[i + 1])) {
+      ++i;
     } else {
       std::fprintf(
           stderr,
           "wanted [--peer FILE] [--filter TEXT] [--repeats N] [--min-block-m 16|32|64] [--graph] "
-          "[--json], got %s\n",
+          "[--json] [--seed N], or of one case [--layout|--native LAYOUT] [--b N] [--rows N] "
+          "[--heads N] [--s N] [--lengths equal|normal|uniform|one-long|FILE] [--bound N] "
+          "[--page N] [--k N] [--extra N] [--holes SHARE] [--deviation X], got %s\n",
           argv[i]);
       return 2;
     }
@@ -558,10 +709,12 @@ int main(int argc, char** argv) {
     return 77;
   }
   const auto stream = need(Stream::make());
-  Bench bench(stream, device->sms, repeats, graph, min_block_m, peer);
-  std::printf("%s, %d SMs\n%-52s %9s %9s  %5s  %5s  %s\n", device->model.c_str(), device->sms, "",
-              "us", "peer us", "ratio", "limit", "difference");
-  for (const Case& c : cases()) {
+  Bench bench(stream, device->sms, repeats, graph, min_block_m, peer, seed);
+  std::printf("%s, %d SMs, seed %u\n%-64s %9s %9s  %5s  %5s  %6s %s\n", device->model.c_str(),
+              device->sms, seed, "", "us", "peer us", "ratio", "limit", "plan", "difference");
+  std::mt19937 rng(seed);
+  if (flags.given) bench.run(flags.draw(rng));
+  for (const Case& c : flags.given ? std::vector<Case>{} : cases()) {
     const std::string text = fmt::format("{} {} b{} q{} h{}", c.group, lathe::name(c.layout),
                                          c.requests, c.q_len, c.heads);
     if (text.find(filter) == std::string::npos) continue;
@@ -572,6 +725,7 @@ int main(int argc, char** argv) {
     for (const Row& r : bench.rows()) {
       out.push_back({{"operation", r.what},
                      {"microseconds", r.microseconds},
+                     {"schedule_microseconds", r.schedule},
                      {"peer", r.peer_name},
                      {"peer_microseconds", r.peer},
                      {"limit_microseconds", r.limit},
