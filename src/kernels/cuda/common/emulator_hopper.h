@@ -498,13 +498,27 @@ inline float element(const OperandRows& rows, int row, int k) {
   return rows[static_cast<unsigned>(row % 16 / 8)][static_cast<unsigned>(k)];
 }
 }  // namespace emulated
+namespace emulated {
+template <int kCount>
+void multiply_rows(float (&d)[kCount], const std::uint32_t (&a)[4], std::uint64_t v, bool add) {
+  const auto rows = operand_rows(a, bf16_half);
+  const Tile right(v);
+  multiply(
+      d, [&](int row, int k) { return element(rows, row, k); },
+      [&](int column, int k) { return right.by_k(column, k); }, add);
+}
+}  // namespace emulated
 inline void mma_m64n256_bf16_rows(float (&d)[128], const std::uint32_t (&a)[4], std::uint64_t v,
                                   bool add) {
-  const auto rows = emulated::operand_rows(a, emulated::bf16_half);
-  const emulated::Tile right(v);
-  emulated::multiply(
-      d, [&](int row, int k) { return emulated::element(rows, row, k); },
-      [&](int column, int k) { return right.by_k(column, k); }, add);
+  emulated::multiply_rows(d, a, v, add);
+}
+inline void mma_m64n128_bf16_rows(float (&d)[64], const std::uint32_t (&a)[4], std::uint64_t v,
+                                  bool add) {
+  emulated::multiply_rows(d, a, v, add);
+}
+inline void mma_m64n64_bf16_rows(float (&d)[32], const std::uint32_t (&a)[4], std::uint64_t v,
+                                 bool add) {
+  emulated::multiply_rows(d, a, v, add);
 }
 template <int kCount>
 void mma_m64_bf16_rows(float (&d)[kCount], const std::uint32_t* a, std::uint64_t b, bool add) {

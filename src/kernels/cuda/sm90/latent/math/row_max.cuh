@@ -19,7 +19,7 @@ __device__ inline float sink_factor(float sink, float lse2) {
 }
 
 /// Raises the row maxes of M rows that have outgrown them, with A and B swapped, where an M row's
-/// scores d are spread over all warps of a group. The products must be done. Group: acc[8][],
+/// scores d are spread over all warps of a group. The products must be done. Group: acc[tiles][],
 /// row_sum[][2]; column(warp, m_row), where a warp's maximum goes; raised(m_row, was), the row max
 /// after all of them; sync() of the group.
 template <class Group, int kScores>
@@ -44,15 +44,16 @@ __device__ void raise_row_max(Group& g, const float (&d)[kScores]) {
       const float factor = exp2_fast(was - m);
       g.row_sum[j][i] *= factor;
       LATHE_UNROLL
-      for (int t = 0; t < 8; ++t) {
-        g.acc[t][4 * j + i] *= factor;
-        g.acc[t][4 * j + 2 + i] *= factor;
+      for (auto& tile : g.acc) {
+        tile[4 * j + i] *= factor;
+        tile[4 * j + 2 + i] *= factor;
       }
     }
   }
   g.sync();
-  if (g.warp == 0 && g.lane < Group::kMRows) {
-    store_float(g.row_max(g.lane), g.raised(g.lane, load_float(g.row_max(g.lane))));
+  const int m_row = g.warp * 32 + g.lane;
+  if (m_row < Group::kMRows) {
+    store_float(g.row_max(m_row), g.raised(m_row, load_float(g.row_max(m_row))));
   }
   g.sync();
 }
