@@ -188,19 +188,25 @@ Result<void> check_latent(const AttendArgs& args, bool contents) {
   return check_source("extra", args.extra, args, {.page_table = false, .contents = contents});
 }
 
+Result<void> check_gqa(const AttendArgs& args, bool contents) {
+  const AttentionProblem& p = args.problem;
+  if (Result<void> ok = check_dims(p, {ProblemKind::grouped_query}); !ok) return ok;
+  if (Result<void> ok = check_tensors(args, p.head_dim, p.v_head_dim, contents); !ok) return ok;
+  if (Result<void> ok = check_source("main", args.main, args, {.contents = contents}); !ok) {
+    return ok;
+  }
+  return check_no_extra(args);
+}
+
 }  // namespace
 
 Result<void> check_latent_args(const AttendArgs& args) { return check_latent(args, true); }
 
 Result<void> check_latent_shapes(const AttendArgs& args) { return check_latent(args, false); }
 
-Result<void> check_gqa_args(const AttendArgs& args) {
-  const AttentionProblem& p = args.problem;
-  if (Result<void> ok = check_dims(p, {ProblemKind::grouped_query}); !ok) return ok;
-  if (Result<void> ok = check_tensors(args, p.head_dim, p.v_head_dim); !ok) return ok;
-  if (Result<void> ok = check_source("main", args.main, args, {}); !ok) return ok;
-  return check_no_extra(args);
-}
+Result<void> check_gqa_args(const AttendArgs& args) { return check_gqa(args, true); }
+
+Result<void> check_gqa_shapes(const AttendArgs& args) { return check_gqa(args, false); }
 
 Result<void> check_ragged_args(const AttendArgs& args) {
   const AttentionProblem& p = args.problem;

@@ -22,6 +22,9 @@ Result<void> check_latent_shapes(const AttendArgs& args);
 /// Grouped queries: grouped_query.
 Result<void> check_gqa_args(const AttendArgs& args);
 
+/// The same without a look at what an array holds.
+Result<void> check_gqa_shapes(const AttendArgs& args);
+
 /// Kind `ragged`: dense_latent or sparse_latent by page table, no request of a sparse
 /// problem with more than top_k keys, expansion weights of the problem's dims.
 Result<void> check_ragged_args(const AttendArgs& args);
