@@ -1,0 +1,100 @@
+// Joins the partials of items that workers share (gqa_params.h).
+#pragma once
+
+#include "kernels/cuda/common/hopper.cuh"
+#include "kernels/cuda/sm90/gqa/gqa_params.h"
+#include "kernels/cuda/sm90/latent/math/row_max.cuh"
+
+namespace lathe::cuda {
+
+inline constexpr int kGqaCombineThreads = 128;
+inline constexpr int kGqaCombineAhead = 8;  // partials that a thread has in flight
+
+/// An item that a worker ends with and others go on with. There is at most one for each worker, so
+/// a grid of workers finds all of them.
+struct GqaCutItem {
+  GqaBlock block;
+  std::int32_t head = 0;
+  std::int32_t parts = 0;  // 0: the worker begins no such item
+
+  __device__ GqaCutItem(const GqaParams& p, std::int32_t worker) {
+    const GqaTotals totals = *p.schedule.totals;
+    const std::int64_t next = (worker + 1) * totals.share;
+    if (worker + 1 >= p.workers || next >= totals.tiles) return;
+    const GqaStart at = p.schedule.starts[worker + 1];
+    // The next worker begins with an item's tile `at.tile`, so it began this many tiles before.
+    if (at.tile == 0 || at.tile > totals.share) return;
+    block = p.schedule.blocks[at.block];
+    head = at.head;
+    const std::int64_t last = next - at.tile + block.tiles - 1;
+    parts = static_cast<std::int32_t>(last / totals.share) - worker + 1;
+  }
+  static __device__ std::int64_t partial(std::int32_t worker, std::int32_t part) {
+    return part == 0 ? 2 * worker + 1 : 2 * (worker + part);
+  }
+};
+
+/// Grid: (worker, run of 128 chunks of 4 dimensions of the M rows). out = sum of 2^(lse_i - lse)
+/// out_i in the order of i, so the bits do not depend on timing.
+static __global__ void __launch_bounds__(kGqaCombineThreads)
+    gqa_combine_kernel(const __grid_constant__ GqaParams p, std::int32_t head_dim) {
+  wait_for_previous();
+  const auto worker = static_cast<std::int32_t>(blockIdx.x);
+  const GqaCutItem item(p, worker);
+  const std::int32_t chunks = head_dim / 4;
+  const auto at = static_cast<std::int32_t>(blockIdx.y * kGqaCombineThreads + threadIdx.x);
+  const std::int32_t m_row = at / chunks, dim = at % chunks * 4;
+  if (item.parts == 0 || m_row >= item.block.m_rows) return;
+  float row_max = kNoKey, row_sum = 0;
+  float4 acc = {0, 0, 0, 0};
+  for (std::int32_t i = 0; i < item.parts; i += kGqaCombineAhead) {
+    float lse[kGqaCombineAhead];
+    float4 v[kGqaCombineAhead];
+    LATHE_UNROLL
+    for (int j = 0; j < kGqaCombineAhead; ++j) {
+      lse[j] = kNoKey;
+      v[j] = {};
+      if (i + j >= item.parts) continue;
+      const std::int64_t row = GqaCutItem::partial(worker, i + j) * p.block_m + m_row;
+      lse[j] = p.partial_lse[row];
+      v[j] = *reinterpret_cast<const float4*>(p.partial_out + row * head_dim + dim);
+    }
+    const float before = row_max;
+    LATHE_UNROLL
+    for (int j = 0; j < kGqaCombineAhead; ++j) row_max = fmaxf(row_max, lse[j]);
+    const float zero = row_max == kNoKey ? 0.f : row_max;
+    const float factor = exp2_fast(before - zero);
+    row_sum *= factor;
+    acc = {acc.x * factor, acc.y * factor, acc.z * factor, acc.w * factor};
+    LATHE_UNROLL
+    for (int j = 0; j < kGqaCombineAhead; ++j) {
+      const float w = exp2_fast(lse[j] - zero);
+      row_sum += w;
+      acc = {fmaf(w, v[j].x, acc.x), fmaf(w, v[j].y, acc.y), fmaf(w, v[j].z, acc.z),
+             fmaf(w, v[j].w, acc.w)};
+    }
+  }
+  const auto row =
+      static_cast<std::int32_t>(p.group(static_cast<std::uint32_t>(item.block.head + m_row)));
+  const auto group = static_cast<std::int32_t>(p.group.divisor);
+  const std::int32_t head = item.head * group + item.block.head + m_row - row * group;
+  const float lse2 = row_sum > 0 ? row_max + log2_fast(row_sum) : kNoKey;
+  float factor = row_sum > 0 ? 1.f / row_sum : 0.f;
+  if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
+  const std::int64_t q_row = item.block.row + row;
+  const std::int64_t to = q_row * p.out_stride + std::int64_t{head} * head_dim + dim;
+  const float out[4] = {acc.x * factor, acc.y * factor, acc.z * factor, acc.w * factor};
+  LATHE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    if (p.out_f32) {
+      static_cast<float*>(p.out)[to + i] = out[i];
+    } else {
+      static_cast<std::uint16_t*>(p.out)[to + i] = static_cast<std::uint16_t>(pack_bf16(out[i], 0));
+    }
+  }
+  if (dim == 0 && p.lse != nullptr) {
+    p.lse[q_row * p.lse_stride + head] = lse2 * 0.6931471805599453f;
+  }
+}
+
+}  // namespace lathe::cuda

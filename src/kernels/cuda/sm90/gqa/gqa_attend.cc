@@ -1,0 +1,47 @@
+#include "kernels/cuda/sm90/gqa/gqa_attend.h"
+
+#include "kernels/cuda/common/memory.h"
+#include "kernels/cuda/sm90/gqa/gqa_call.h"
+#include "kernels/cuda/sm90/gqa/gqa_kernels.h"
+
+namespace lathe::cuda {
+namespace {
+
+Result<int> count_sms() {
+  int device = 0, sms = 0;
+  if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok.error();
+  if (auto ok = call_result(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device),
+                            "cudaDeviceGetAttribute");
+      !ok) {
+    return ok.error();
+  }
+  return sms;
+}
+
+}  // namespace
+
+Result<void> attend_gqa_on_device(const AttendArgs& args) {
+  if (auto ok = check_gqa_call(args); !ok) return ok;
+  if (args.q.rows == 0) return {};
+  Scratch* scratch = args.execution.scratch;
+  if (scratch == nullptr || !(scratch->memory() == kDeviceMemory)) {
+    return Error{ErrorCode::invalid_argument, "execution.scratch", "scratch of device memory",
+                 scratch == nullptr ? "none" : "scratch of the host", ""};
+  }
+  const auto sms = count_sms();
+  if (!sms) return sms.error();
+  const GqaShape shape = gqa_shape(args, *sms);
+  std::byte* memory = scratch->take(shape.bytes);
+  if (memory == nullptr) return no_scratch(shape.bytes);
+  const GqaParams p = gqa_params(args, shape, memory);
+  const auto stream = static_cast<cudaStream_t>(args.execution.stream);
+  const std::int32_t head_dim = args.problem.head_dim;
+  const bool fp8 = args.main.pool->layout.kind() == LayoutKind::gqa_fp8;
+  if (auto ok = call_result(launch_gqa_schedule(p, stream), "gqa_schedule"); !ok) return ok;
+  if (auto ok = call_result(launch_gqa(p, head_dim, fp8, stream), "gqa_swap_ab"); !ok) {
+    return ok;
+  }
+  return call_result(launch_gqa_combine(p, head_dim, stream), "gqa_combine");
+}
+
+}  // namespace lathe::cuda

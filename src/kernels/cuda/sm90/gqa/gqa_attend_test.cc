@@ -1,0 +1,112 @@
+// What the device's grouped-query kernel rejects before it asks for a device, and the shapes that
+// it gives a call.
+#include "kernels/cuda/sm90/gqa/gqa_attend.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <vector>
+
+#include "kernels/cuda/common/memory.h"
+#include "kernels/cuda/sm90/gqa/gqa_call.h"
+#include "kernels/cuda/sm90/gqa/gqa_limits.h"
+
+namespace lathe::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A decode step of two requests by page table; nothing of it is read.
+struct Call {
+  alignas(16) std::array<std::byte, 64> bytes{};
+  std::vector<std::int32_t> indptr = {0, 1, 2}, lens = {5, 70}, list = {0, 0};
+  std::vector<PageId> table = std::vector<PageId>(4);
+  Scratch scratch{kDeviceMemory};
+  AttendArgs args;
+
+  explicit Call(LayoutDims dims = {.kv_heads = 2, .head_dim = 128, .v_head_dim = 128}) {
+    AttentionProblem& p = args.problem;
+    p = gqa_problem(4 * dims.kv_heads, dims.kv_heads, dims.head_dim);
+    p.v_head_dim = dims.v_head_dim;
+    const std::int64_t width = p.heads * p.head_dim, out = p.heads * p.v_head_dim;
+    args.q = {bytes.data(), DType::bf16, 2, width, width};
+    args.out = {bytes.data(), DType::bf16, 2, out, out};
+    args.q_indptr = indptr;
+    args.kv_lens = lens;
+    args.main.pool.emplace(bytes.data(), CacheLayout(LayoutKind::gqa_bf16, dims), 64, 8);
+    args.main.page_table = table;
+    args.main.table_width = 2;
+    args.execution.scratch = &scratch;
+  }
+  std::string refusal() const {
+    const auto done = attend_gqa_on_device(args);
+    return done ? "ran" : done.error().message();
+  }
+};
+
+template <class Change>
+std::string refusal(Change change) {
+  Call c;
+  change(c);
+  return c.refusal();
+}
+
+TEST(AttendGqaOnDevice, RefusesWhatTheKernelsDoNotTake) {
+  EXPECT_EQ(refusal([](Call& c) { c.args.q.dtype = DType::f32; }), "q.dtype: wanted bf16, got f32");
+  EXPECT_EQ(refusal([](Call& c) { c.args.out.dtype = DType::f64; }),
+            "out.dtype: wanted bf16 or f32, got f64");
+  EXPECT_THAT(refusal([](Call& c) { c.args.q.data += 2; }),
+              HasSubstr("q: wanted an address and strides of whole 16 bytes"));
+  EXPECT_THAT(refusal([](Call& c) { c.args.q.row_stride += 4; }),
+              HasSubstr("q: wanted an address and strides of whole 16 bytes"));
+  EXPECT_THAT(refusal([](Call& c) {
+                const CacheLayout layout = c.args.main.pool->layout;
+                c.args.main.pool.emplace(c.bytes.data(), layout, 48, 8);
+              }),
+              HasSubstr("main.pool.page_size: wanted one of 16, 32, 64, 128, got 48"));
+  EXPECT_THAT(refusal([](Call& c) {
+                c.args.main.page_table = {};
+                c.args.main.table_width = 0;
+                c.args.main.indices = c.list;
+                c.args.main.index_width = 1;
+              }),
+              HasSubstr("main: wanted keys named by a page table of a pool, got an index list"));
+  EXPECT_EQ(refusal([](Call& c) { c.args.q.rows = c.args.out.rows = 3; }),
+            "max_request_rows: wanted at least 2 (3 rows over 2 requests), got 1");
+  EXPECT_EQ(refusal([](Call& c) { c.args.max_kv_len = -1; }),
+            "max_kv_len: wanted 0 or more, got -1");
+  EXPECT_THAT(refusal([](Call& c) { c.args.execution.scratch = nullptr; }),
+              HasSubstr("execution.scratch: wanted scratch of device memory, got none"));
+  EXPECT_THAT(Call({.kv_heads = 2, .head_dim = 96, .v_head_dim = 96}).refusal(),
+              HasSubstr("problem.head_dim: wanted one of 64, 128, 256, got 96"));
+  EXPECT_THAT(Call({.kv_heads = 2, .head_dim = 128, .v_head_dim = 64}).refusal(),
+              HasSubstr("problem.v_head_dim: wanted the head_dim 128, got 64"));
+}
+
+TEST(GqaShape, GivesBlocksTheRowsOfARequest) {
+  Call c;
+  EXPECT_EQ(gqa_shape(c.args, 132).block_m, 8);
+  for (const auto& [rows, block_m] :
+       {std::pair{2, 8}, {3, 16}, {8, 32}, {9, 64}, {16, 64}, {17, 128}, {1000, 128}}) {
+    c.args.q.rows = 2 * rows;
+    c.args.max_request_rows = rows;
+    const GqaShape shape = gqa_shape(c.args, 132);
+    EXPECT_EQ(shape.block_m, block_m) << rows;
+    // 4 heads a group: each request's last M block may be a part of one.
+    EXPECT_GE(shape.max_blocks, 2 * ((4 * rows + block_m - 1) / block_m)) << rows;
+    EXPECT_EQ(shape.workers, block_m == 128 ? 132 : 264);
+  }
+}
+
+TEST(GqaShape, KeepsToTheDeclaredBytes) {
+  for (const std::int32_t dim : kGqaHeadDims) {
+    Call c({.kv_heads = 8, .head_dim = dim, .v_head_dim = dim});
+    c.args.q.rows = 8192;
+    c.args.max_request_rows = 8192;
+    EXPECT_LE(gqa_shape(c.args, 132).bytes, kGqaPartialBytes) << dim;
+  }
+}
+
+}  // namespace
+}  // namespace lathe::cuda

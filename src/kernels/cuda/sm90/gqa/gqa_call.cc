@@ -1,0 +1,176 @@
+#include "kernels/cuda/sm90/gqa/gqa_call.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "attn/check_args.h"
+#include "kernels/cuda/sm90/gqa/gqa_limits.h"
+
+namespace lathe::cuda {
+namespace {
+
+Error unsupported(std::string field, std::string wanted, std::string offered,
+                  std::string hint = "") {
+  return {ErrorCode::unsupported, std::move(field), std::move(wanted), std::move(offered),
+          std::move(hint)};
+}
+
+template <std::size_t N>
+Result<void> one_of(const char* field, const std::int32_t (&values)[N], std::int32_t value) {
+  if (std::ranges::find(values, value) != std::end(values)) return {};
+  return unsupported(field, fmt::format("one of {}", fmt::join(values, ", ")),
+                     fmt::format("{}", value), "the cpu device takes others");
+}
+
+Result<void> aligned(const char* field, const void* data, std::int64_t stride_bytes,
+                     std::int64_t count) {
+  if (reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && (count < 2 || stride_bytes % 16 == 0)) {
+    return {};
+  }
+  return Error{ErrorCode::invalid_argument, field, "an address and strides of whole 16 bytes",
+               fmt::format("{}, {} bytes", data, stride_bytes), ""};
+}
+
+std::int64_t up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
+
+/// Places arrays one after another, each at a multiple of 256 bytes; without a base it counts.
+class Placement {
+ public:
+  explicit Placement(std::byte* base) : base_(base) {}
+  template <class T>
+  void take(T*& array, std::int64_t count) {
+    if (base_ != nullptr) array = reinterpret_cast<T*>(base_ + bytes_);
+    bytes_ += up(count * static_cast<std::int64_t>(sizeof(T)), 256) * 256;
+  }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* base_;
+  std::int64_t bytes_ = 0;
+};
+
+std::int64_t place(const AttendArgs& args, const GqaShape& shape, std::byte* memory, GqaParams& p) {
+  Placement places(memory);
+  places.take(p.schedule.totals, 1);
+  places.take(p.schedule.request_blocks, std::ssize(args.kv_lens) + 1);
+  places.take(p.schedule.blocks, shape.max_blocks);
+  places.take(p.schedule.tiles, shape.max_blocks + 1);
+  places.take(p.schedule.starts, shape.workers);
+  const std::int64_t rows = std::int64_t{2} * shape.workers * shape.block_m;
+  places.take(p.partial_lse, rows);
+  places.take(p.partial_out, rows * args.problem.head_dim);
+  return places.bytes();
+}
+
+}  // namespace
+
+Result<void> check_gqa_call(const AttendArgs& args) {
+  if (auto ok = check_gqa_shapes(args); !ok) return ok;
+  const AttentionProblem& p = args.problem;
+  if (auto ok = one_of("problem.head_dim", kGqaHeadDims, p.head_dim); !ok) return ok;
+  if (p.v_head_dim != p.head_dim) {
+    return unsupported("problem.v_head_dim", fmt::format("the head_dim {}", p.head_dim),
+                       fmt::format("{}", p.v_head_dim), "the cpu device takes others");
+  }
+  if (args.main.index_width > 0 || !args.main.pool) {
+    return unsupported("main", "keys named by a page table of a pool",
+                       args.main.pool ? "an index list" : "a compact buffer", "");
+  }
+  const ConstPoolView& pool = *args.main.pool;
+  if (auto ok = one_of("main.pool.page_size", kGqaPages, pool.page_size); !ok) return ok;
+  if (args.q.dtype != DType::bf16) {
+    return unsupported("q.dtype", "bf16", std::string(name(args.q.dtype)));
+  }
+  if (args.out.dtype != DType::bf16 && args.out.dtype != DType::f32) {
+    return unsupported("out.dtype", "bf16 or f32", std::string(name(args.out.dtype)));
+  }
+  if (args.lse.data != nullptr && args.lse.dtype != DType::f32) {
+    return unsupported("lse.dtype", "f32", std::string(name(args.lse.dtype)));
+  }
+  if (auto ok = aligned("q", args.q.data, bytes_of(args.q.dtype, args.q.row_stride), args.q.rows);
+      !ok) {
+    return ok;
+  }
+  if (auto ok = aligned("main.pool", pool.data, pool.page_stride, pool.pages); !ok) return ok;
+  const std::int64_t requests = std::ssize(args.kv_lens);
+  const std::int64_t least =
+      std::max<std::int64_t>(requests == 0 ? args.q.rows : up(args.q.rows, requests), 1);
+  if (args.max_request_rows < least || (requests == 0 && args.q.rows > 0)) {
+    return Error{
+        ErrorCode::invalid_argument, "max_request_rows",
+        fmt::format("at least {} ({} rows over {} requests)", least, args.q.rows, requests),
+        fmt::format("{}", args.max_request_rows), ""};
+  }
+  if (args.max_kv_len < 0) {
+    return Error{ErrorCode::invalid_argument, "max_kv_len", "0 or more",
+                 fmt::format("{}", args.max_kv_len), ""};
+  }
+  return {};
+}
+
+GqaShape gqa_shape(const AttendArgs& args, int sms) {
+  const AttentionProblem& p = args.problem;
+  const std::int64_t group = p.heads / p.kv_heads;
+  const std::int64_t m_rows = std::min(args.max_request_rows, args.q.rows) * group;
+  GqaShape s;
+  while (s.block_m < m_rows && s.block_m < 64) s.block_m *= 2;
+  const bool fp8 = args.main.pool->layout.kind() == LayoutKind::gqa_fp8;
+  if (m_rows > 64 && !fp8) {
+    s.block_m = 128;
+    s.tile = p.head_dim <= 128 ? 128 : 64;
+  }
+  s.workers = sms * gqa_blocks_per_sm(p.head_dim, s.block_m, fp8);
+  s.max_blocks = std::ssize(args.kv_lens) + args.q.rows * group / s.block_m;
+  GqaParams unused;
+  s.bytes = place(args, s, nullptr, unused);
+  return s;
+}
+
+GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* memory) {
+  const AttentionProblem& problem = args.problem;
+  const ConstPoolView& pool = *args.main.pool;
+  GqaParams p;
+  place(args, shape, memory, p);
+  p.max_blocks = static_cast<std::int32_t>(shape.max_blocks);
+  p.workers = shape.workers;
+  p.block_m = shape.block_m;
+  p.tile = shape.tile;
+  p.requests = static_cast<std::int32_t>(std::ssize(args.kv_lens));
+  p.q_indptr = args.q_indptr.data();
+  p.kv_lens = args.kv_lens.data();
+  std::int64_t keys = args.main.table_width * pool.page_size;
+  if (args.max_kv_len > 0) keys = std::min(keys, args.max_kv_len);
+  p.max_keys = static_cast<std::int32_t>(std::min<std::int64_t>(keys, kGqaMostKeys));
+  if (problem.window > 0) p.window = std::min(problem.window, kGqaMostKeys);
+  p.kv_heads = problem.kv_heads;
+  p.group = FastDiv(problem.heads / problem.kv_heads);
+  p.q = reinterpret_cast<const std::uint16_t*>(args.q.data);
+  p.q_stride = args.q.row_stride;
+  p.q_rows = static_cast<std::int32_t>(args.q.rows);
+  p.table = reinterpret_cast<const std::int32_t*>(args.main.page_table.data());
+  p.table_width = static_cast<std::int32_t>(args.main.table_width);
+  p.page_size = FastDiv(pool.page_size);
+  p.pages = static_cast<std::int32_t>(pool.pages);
+  p.page_stride = pool.page_stride;
+  const Part& key = *pool.layout.find(PartRole::key);
+  const Part& value = *pool.layout.find(PartRole::value);
+  p.token_bytes = pool.layout.plane_bytes(key.plane);
+  p.keys = pool.data + pool.layout.offset_of(key, pool.page_size, 0);
+  p.values = pool.data + pool.layout.offset_of(value, pool.page_size, 0);
+  p.once = shape.max_blocks <= 2 * p.requests;
+  constexpr double kLog2e = 1.4426950408889634;
+  p.scale = static_cast<float>(double{problem.scale} * double{args.main.key_scale} * kLog2e);
+  p.value_scale = args.main.value_scale;
+  if (!args.sink.empty()) p.sink = args.sink.data();
+  p.out = args.out.data;
+  p.out_f32 = args.out.dtype == DType::f32;
+  p.out_stride = args.out.row_stride;
+  p.lse = reinterpret_cast<float*>(args.lse.data);
+  p.lse_stride = args.lse.row_stride;
+  return p;
+}
+
+}  // namespace lathe::cuda

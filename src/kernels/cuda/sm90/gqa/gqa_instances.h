@@ -1,0 +1,18 @@
+// The instances of the grouped-query kernels, each in a file of its own.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/sm90/gqa/gqa_params.h"
+
+namespace lathe::cuda {
+
+/// p.block_m of 8 to 64.
+template <int kHeadDim, bool kFp8>
+cudaError_t launch_gqa_swap_ab(const GqaParams& p, cudaStream_t stream);
+
+/// p.block_m of 128.
+template <int kHeadDim>
+cudaError_t launch_gqa_m128(const GqaParams& p, cudaStream_t stream);
+
+}  // namespace lathe::cuda

@@ -1,0 +1,27 @@
+#include "kernels/cuda/sm90/gqa/gqa_instances.h"
+#include "kernels/cuda/sm90/gqa/gqa_kernels.h"
+
+namespace lathe::cuda {
+namespace {
+
+template <int kHeadDim>
+cudaError_t launch(const GqaParams& p, bool fp8, cudaStream_t stream) {
+  if (fp8) return launch_gqa_swap_ab<kHeadDim, true>(p, stream);
+  return p.block_m == 128 ? launch_gqa_m128<kHeadDim>(p, stream)
+                          : launch_gqa_swap_ab<kHeadDim, false>(p, stream);
+}
+
+}  // namespace
+
+cudaError_t launch_gqa(const GqaParams& p, std::int32_t head_dim, bool fp8, cudaStream_t stream) {
+  switch (head_dim) {
+    case 64:
+      return launch<64>(p, fp8, stream);
+    case 128:
+      return launch<128>(p, fp8, stream);
+    default:
+      return launch<256>(p, fp8, stream);
+  }
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,104 @@
+// The parameters of a launch of grouped-query attention, plain values.
+//
+// M rows are the query rows of a request times the heads of a group, so that M row m of a request
+// is query head m % group of a KV head and row m / group. block_m consecutive M rows make an M
+// block, and an M block with one KV head and the tiles of keys that it sees an item. Workers share
+// all tiles of all items evenly: worker w takes tiles w * share up to (w + 1) * share of
+//
+//   | block 0, head 0: tiles | block 0, head 1 | ... | block 1, head 0 | ...
+//   |------- worker 0 -------------|------- worker 1 ------------|---- ...
+//
+// so it cuts at most the item that it begins with and the one that it ends with, and leaves at most
+// two partials: partial 2 w of an item that another one begins, 2 w + 1 of one that others end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/common/fast_div.h"
+
+namespace lathe::cuda {
+
+/// Of a request, and so of a window: sums and differences of two stay within 32 bits.
+inline constexpr std::int32_t kGqaMostKeys = 1 << 30;
+
+/// Blocks that an SM has resident, for all of which there is work: two hide each other's softmax,
+/// prologue and epilogue, where registers and shared memory allow.
+constexpr int gqa_blocks_per_sm(int head_dim, int block_m, bool fp8) {
+  return head_dim > 128 || block_m > 64 || (fp8 && block_m == 64) ? 1 : 2;
+}
+
+struct GqaBlock {
+  std::int32_t request;
+  std::int32_t row;     // of q: the one of the first M row
+  std::int32_t head;    // of the group: the one of the first M row
+  std::int32_t m_rows;  // 1 to block_m
+  std::int32_t limit;  // keys before this one are seen by the first query row, one more by each row
+                       // after; not positive where there is none
+  std::int32_t tile;   // the first of whose keys a row sees one
+  std::int32_t tiles;  // at least 1, of which keys may be missing
+  std::int32_t keys;   // keys before this one are seen by the last query row
+};
+
+struct GqaStart {
+  std::int32_t block, head, tile;
+};
+
+struct GqaTotals {
+  std::int64_t tiles;  // of all items
+  std::int64_t share;  // of a worker
+};
+
+/// What the schedule kernel makes of a step's lengths; all layers of an equal problem can use it.
+struct GqaSchedule {
+  std::int32_t* request_blocks = nullptr;  // [requests + 1] M blocks before a request's
+  GqaBlock* blocks = nullptr;              // [max_blocks]
+  std::int64_t* tiles = nullptr;           // [max_blocks + 1] tiles of items before an M block's
+  GqaStart* starts = nullptr;              // [workers], of those with tiles
+  GqaTotals* totals = nullptr;
+};
+
+struct GqaParams {
+  GqaSchedule schedule;
+  std::int32_t max_blocks = 0;
+  std::int32_t workers = 0;
+  std::int32_t block_m = 0;
+  std::int32_t tile = 0;  // keys: 64 or 128
+
+  std::int32_t requests = 0;
+  const std::int32_t* q_indptr = nullptr;  // [requests + 1]
+  const std::int32_t* kv_lens = nullptr;   // [requests]
+  std::int32_t max_keys = 0;               // of a request; a length beyond it counts as this
+  std::int32_t window = kGqaMostKeys;      // keys that a row sees, its own included
+  std::int32_t kv_heads = 0;
+  FastDiv group;  // heads of a KV head
+
+  const std::uint16_t* q = nullptr;  // bf16 [q_rows, heads, head_dim]
+  std::int64_t q_stride = 0;         // elements from row to row
+  std::int32_t q_rows = 0;
+
+  const std::int32_t* table = nullptr;  // [requests, table_width] pages, or none
+  std::int32_t table_width = 0;
+  FastDiv page_size;
+  std::int32_t pages = 0;
+  std::int64_t page_stride = 0;       // bytes
+  std::int64_t token_bytes = 0;       // of all heads' keys, and of all heads' values
+  const std::byte* keys = nullptr;    // of the first page; bf16 or e4m3 [page, token, kv head, dim]
+  const std::byte* values = nullptr;  // alike
+  bool once = false;                  // few rows share a key: L2 may drop keys first
+
+  float scale = 0;              // of scores, times log2(e) and the scale of keys
+  float value_scale = 1;        // of values
+  const float* sink = nullptr;  // [heads] or null
+
+  void* out = nullptr;  // bf16 or f32 [q_rows, heads, head_dim]
+  bool out_f32 = false;
+  std::int64_t out_stride = 0;  // elements from row to row
+  float* lse = nullptr;         // [q_rows, heads] or null
+  std::int64_t lse_stride = 0;
+
+  float* partial_out = nullptr;  // [2 workers, block_m, head_dim] normalized
+  float* partial_lse = nullptr;  // [2 workers, block_m] log2
+};
+
+}  // namespace lathe::cuda

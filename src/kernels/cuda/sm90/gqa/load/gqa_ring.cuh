@@ -1,0 +1,74 @@
+// The ring of stages, each a tile of a KV head's keys and values, that a producer fills
+// (gqa_load_pages.cuh) and consumers empty.
+#pragma once
+
+#include "kernels/cuda/common/hopper.cuh"
+#include "kernels/cuda/sm90/gqa/gqa_params.h"
+
+namespace lathe::cuda {
+
+/// A tile of keys, or of values, as it lies in a stage: boxes of up to 128 bytes of each row, box
+/// after box, swizzled over their rows' bytes.
+template <int kHeadDim, int kTileKeys, bool kFp8>
+struct GqaTileFormat {
+  static constexpr int kTile = kTileKeys;
+  static constexpr int kDims = kHeadDim / 64;
+  static constexpr int kElementBytes = kFp8 ? 1 : 2;
+  static constexpr int kBoxBytes = kFp8 && kHeadDim == 64 ? 64 : 128;
+  static constexpr int kBoxes = kHeadDim * kElementBytes / kBoxBytes;
+  static constexpr int kBoxTileBytes = kTile * kBoxBytes;
+  static constexpr int kTileBytes = kBoxes * kBoxTileBytes;
+  static constexpr int kDimTileBytes = kTile * 128;  // of 64 bf16 dimensions
+  // Beside the tiles: two barriers and a mask.
+  static constexpr int kStageSmallBytes = 16 + kTile / 8;
+};
+
+/// N: a GqaTileFormat with kStages, and kConsumerWarps, each of which empties every stage.
+template <class N>
+struct GqaRing {
+  std::uint32_t tiles;  // [stages] x keys and values
+  std::uint32_t full;   // [stages] barriers
+  std::uint32_t empty;  // [stages] barriers
+  std::uint32_t masks;  // [stages][tile] bits: keys that are there
+
+  __device__ GqaRing(std::uint32_t tiles_at, std::uint32_t small_at)
+      : tiles(tiles_at),
+        full(small_at),
+        empty(full + 8 * N::kStages),
+        masks(empty + 8 * N::kStages) {}
+  /// By one thread, before sync_block().
+  __device__ void init() const {
+    for (int i = 0; i < N::kStages; ++i) {
+      barrier_init(full_at(i), 1);
+      barrier_init(empty_at(i), N::kConsumerWarps);
+    }
+    barriers_visible();
+  }
+  __device__ std::uint32_t keys(int stage) const {
+    return tiles + static_cast<std::uint32_t>(stage * 2 * N::kTileBytes);
+  }
+  __device__ std::uint32_t values(int stage) const { return keys(stage) + N::kTileBytes; }
+  __device__ std::uint32_t full_at(int stage) const {
+    return full + static_cast<std::uint32_t>(8 * stage);
+  }
+  __device__ std::uint32_t empty_at(int stage) const {
+    return empty + static_cast<std::uint32_t>(8 * stage);
+  }
+  __device__ std::uint32_t mask_at(int stage, int word = 0) const {
+    return masks + static_cast<std::uint32_t>(stage * (N::kTile / 8) + 8 * word);
+  }
+};
+
+/// A place in the ring, and whether it has been gone round an odd number of times.
+template <class N>
+struct GqaStage {
+  int index = 0;
+  std::uint32_t parity = 0;
+  __device__ void advance() {
+    if (++index < N::kStages) return;
+    index = 0;
+    parity ^= 1;
+  }
+};
+
+}  // namespace lathe::cuda

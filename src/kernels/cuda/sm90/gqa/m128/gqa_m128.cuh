@@ -1,0 +1,367 @@
+// Grouped-query attention of many rows: 128 M rows (query row x head of a group, gqa_params.h) on
+// M, keys on N.
+//
+// Two consumer warpgroups have 64 M rows each and share the tiles of keys and values that a
+// producer warp (gqa_load_pages.cuh) brings:
+//
+//                     128 keys (64 at 256 dimensions)
+//   M rows  0 -  63 | S = Q K^T of warpgroup 0 |     O of warpgroup 0 [64, head dim]
+//   M rows 64 - 127 | S = Q K^T of warpgroup 1 |     O of warpgroup 1
+//
+//   S1 = Q K1^T   O += P0 V0   softmax 1        S2 = Q K2^T   O += P1 V1   softmax 2 ...
+//   |----- issued together ----|-- beside PV --|
+//
+// Q and K lie K-major in shared memory, V MN-major; P stays in registers. A row max rises only
+// where a score exceeds it by 2^8 (row_max.cuh), so O is seldom rescaled.
+#pragma once
+
+#include <cuda.h>
+
+#include "kernels/cuda/common/wgmma_rows_mn.cuh"
+#include "kernels/cuda/common/wgmma_wide.cuh"
+#include "kernels/cuda/sm90/gqa/load/gqa_load_pages.cuh"
+#include "kernels/cuda/sm90/gqa/m128/gqa_m128_config.cuh"
+#include "kernels/cuda/sm90/latent/load/load_tile.cuh"
+#include "kernels/cuda/sm90/latent/math/mask.cuh"
+#include "kernels/cuda/sm90/latent/math/row_max.cuh"
+
+namespace lathe::cuda {
+
+/// A consumer warpgroup: a thread has M rows `row` and `row` + 8 of its 64.
+template <class N>
+struct GqaM128Group {
+  static constexpr int kScores = N::kTile / 2;        // of a thread
+  static constexpr int kOperands = N::kTile / 16;     // of P, of 16 keys each
+  static constexpr int kOutputs = N::kDims * 64 / 2;  // of a thread
+
+  const GqaParams& p;
+  const GqaRing<N>& ring;
+  std::uint32_t q;  // [dims] tiles of bf16 [64 M rows, 64], swizzled
+  int group, warp, lane;
+  GqaStage<N> stage;
+  float acc[kOutputs];
+  float row_max[2];  // log2; P is divided by 2^row_max
+  float row_sum[2];  // of this thread's columns
+
+  __device__ GqaM128Group(const GqaParams& params, const GqaRing<N>& from, std::uint32_t queries,
+                          int which, int thread)
+      : p(params), ring(from), q(queries), group(which), warp(thread / 32), lane(thread % 32) {}
+
+  __device__ int thread() const { return warp * 32 + lane; }
+  __device__ void sync() const { group_sync(1 + group, 128); }
+  /// Of the M block.
+  __device__ int m_row(int i) const { return group * 64 + warp * 16 + lane / 4 + 8 * i; }
+  /// The query row of an M row, counted from the block's first, and its head.
+  __device__ std::int32_t row_of(const GqaBlock& b, int m_row) const {
+    return static_cast<std::int32_t>(p.group(static_cast<std::uint32_t>(b.head + m_row)));
+  }
+  __device__ std::int32_t head_of(const GqaSegment& item, int m_row, std::int32_t row) const {
+    const auto heads = static_cast<std::int32_t>(p.group.divisor);
+    return item.head * heads + item.block.head + m_row - row * heads;
+  }
+
+  __device__ void load_queries(const GqaSegment& item) const {
+    constexpr int kChunks = N::kDims * 8;  // of 8 elements in an M row
+    LATHE_UNROLL_BY(8)
+    for (int i = 0; i < 64 * kChunks; i += 128) {
+      const int at = i + thread(), local = at / kChunks, chunk = at % kChunks;
+      const int m = group * 64 + local;
+      uint4 v = {0, 0, 0, 0};
+      if (m < item.block.m_rows) {
+        const std::int32_t row = row_of(item.block, m);
+        v = load_global<uint4>(reinterpret_cast<unsigned long long>(
+            p.q + (item.block.row + row) * p.q_stride +
+            std::int64_t{head_of(item, m, row)} * (N::kDims * 64) + chunk * 8));
+      }
+      store_shared(
+          swizzled(q + static_cast<std::uint32_t>(chunk / 8 * (64 * 128)), local, chunk % 8), v.x,
+          v.y, v.z, v.w);
+    }
+  }
+  __device__ void begin(const GqaSegment& item) {
+    load_queries(item);
+    LATHE_UNROLL
+    for (int i = 0; i < kOutputs; ++i) acc[i] = 0;
+    row_max[0] = row_max[1] = kNoKey;
+    row_sum[0] = row_sum[1] = 0;
+    fence_async_proxy();
+    sync();
+  }
+
+  /// Issues S of a stage's keys.
+  __device__ void score(float (&d)[kScores], int of_stage) const {
+    const std::uint64_t a = descriptor_here(tile_descriptor(q, 1024));
+    const std::uint64_t b = descriptor_here(tile_descriptor(ring.keys(of_stage), 1024));
+    wgmma_fence();
+    LATHE_UNROLL
+    for (int t = 0; t < N::kDims; ++t) {
+      LATHE_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        mma_m64_bf16(d, descriptor_at(a, static_cast<std::uint32_t>(t * (64 * 128) + k * 32)),
+                     descriptor_at(b, static_cast<std::uint32_t>(t * N::kDimTileBytes + k * 32)),
+                     t + k > 0);
+      }
+    }
+    wgmma_commit();
+  }
+  /// Issues O += P V.
+  __device__ void add(const std::uint32_t (&w)[kOperands][4], int of_stage) {
+    const std::uint64_t b =
+        descriptor_here(tile_descriptor(ring.values(of_stage), 1024, N::kDimTileBytes));
+    wgmma_fence();
+    LATHE_UNROLL
+    for (int k = 0; k < kOperands; ++k) {
+      const std::uint64_t values = descriptor_at(b, static_cast<std::uint32_t>(k * 2048));
+      if constexpr (N::kDims == 1) {
+        mma_m64n64_bf16_rows(acc, w[k], values, true);
+      } else if constexpr (N::kDims == 2) {
+        mma_m64n128_bf16_rows(acc, w[k], values, true);
+      } else {
+        mma_m64n256_bf16_rows(acc, w[k], values, true);
+      }
+    }
+    wgmma_commit();
+  }
+  /// Zeros the values of keys that are not there: P = 0 does not make NaN vanish. Both warpgroups
+  /// do it, as neither waits for the other.
+  __device__ void zero_missing(int of_stage) const {
+    bool zeroed = false;
+    LATHE_UNROLL
+    for (int word = 0; word < N::kTile / 64; ++word) {
+      const std::uint64_t seen = load_shared_u64(ring.mask_at(of_stage, word));
+      if (!seldom(seen != ~std::uint64_t{0})) continue;
+      zeroed = true;
+      const int key = thread() / 2;
+      if (seen >> key & 1) continue;
+      for (int t = 0; t < N::kDims; ++t) {
+        for (int c = thread() % 2 * 4; c < thread() % 2 * 4 + 4; ++c) {
+          store_shared(
+              swizzled(ring.values(of_stage) + static_cast<std::uint32_t>(t * N::kDimTileBytes),
+                       word * 64 + key, c),
+              0, 0, 0, 0);
+        }
+      }
+    }
+    if (!zeroed) return;
+    fence_async_proxy();
+    sync();
+  }
+
+  /// limit: GqaBlock's, counted from the tile's first key.
+  __device__ void apply_mask(float (&d)[kScores], const GqaBlock& b, int of_stage,
+                             int limit) const {
+    const int column = 2 * (lane & 3);
+    LATHE_UNROLL
+    for (int word = 0; word < N::kTile / 64; ++word) {
+      const std::uint64_t seen = load_shared_u64(ring.mask_at(of_stage, word));
+      if (!seldom(seen != ~std::uint64_t{0})) continue;
+      LATHE_UNROLL
+      for (int j = 0; j < 8; ++j) {
+        const auto two = static_cast<std::uint32_t>(seen >> (8 * j + column));
+        const int at = 32 * word + 4 * j;
+        if (!(two & 1)) d[at] = d[at + 2] = kNoKey;
+        if (!(two & 2)) d[at + 1] = d[at + 3] = kNoKey;
+      }
+    }
+    // Of this warpgroup's M rows the first sees the fewest keys, and the last the latest.
+    const int first = limit + row_of(b, group * 64), last = limit + row_of(b, group * 64 + 63);
+    if (!seldom(first < N::kTile || last > p.window)) return;
+    const int end0 = limit + row_of(b, m_row(0)), end1 = limit + row_of(b, m_row(1));
+    LATHE_UNROLL
+    for (int j = 0; j < N::kTile / 8; ++j) {
+      LATHE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const int key = 8 * j + column + i;
+        if (key >= end0 || key < end0 - p.window) d[4 * j + i] = kNoKey;
+        if (key >= end1 || key < end1 - p.window) d[4 * j + 2 + i] = kNoKey;
+      }
+    }
+  }
+
+  /// The factors of O and of the row sums where a row max rises for scores d; false: none does.
+  __device__ bool raise(const float (&d)[kScores], float (&factor)[2]) {
+    float m[2] = {d[0], d[2]};
+    LATHE_UNROLL
+    for (int j = 0; j < N::kTile / 8; ++j) {
+      m[0] = fmaxf(m[0], fmaxf(d[4 * j], d[4 * j + 1]));
+      m[1] = fmaxf(m[1], fmaxf(d[4 * j + 2], d[4 * j + 3]));
+    }
+    const bool grows =
+        m[0] * p.scale > row_max[0] + kRowMaxSlack || m[1] * p.scale > row_max[1] + kRowMaxSlack;
+    if (!seldom(warp_any(grows))) return false;
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      m[i] = fmaxf(m[i], shuffle_xor(m[i], 1));
+      m[i] = fmaxf(m[i], shuffle_xor(m[i], 2)) * p.scale;
+      factor[i] = 1;
+      if (!(m[i] > row_max[i] + kRowMaxSlack)) continue;
+      // From -inf there is nothing to scale; the accumulator is 0.
+      factor[i] = exp2_fast(row_max[i] - m[i]);
+      row_max[i] = m[i];
+    }
+    return true;
+  }
+  /// Turns S into P in its place.
+  __device__ void exponentials(float (&d)[kScores]) {
+    const float z0 = row_max[0] == kNoKey ? 0.f : row_max[0];
+    const float z1 = row_max[1] == kNoKey ? 0.f : row_max[1];
+    LATHE_UNROLL
+    for (int j = 0; j < N::kTile / 8; ++j) {
+      float* e = d + 4 * j;
+      e[0] = exp2_fast(fmaf(e[0], p.scale, -z0));
+      e[1] = exp2_fast(fmaf(e[1], p.scale, -z0));
+      e[2] = exp2_fast(fmaf(e[2], p.scale, -z1));
+      e[3] = exp2_fast(fmaf(e[3], p.scale, -z1));
+      row_sum[0] += e[0] + e[1];
+      row_sum[1] += e[2] + e[3];
+    }
+  }
+  /// P as an operand of 16 keys each.
+  __device__ static void pack(const float (&d)[kScores], std::uint32_t (&w)[kOperands][4]) {
+    LATHE_UNROLL
+    for (int k = 0; k < kOperands; ++k) {
+      LATHE_UNROLL
+      for (int i = 0; i < 4; ++i) w[k][i] = pack_bf16(d[8 * k + 2 * i], d[8 * k + 2 * i + 1]);
+    }
+  }
+  __device__ void rescale(const float (&factor)[2]) {
+    LATHE_UNROLL
+    for (int i = 0; i < kOutputs; i += 4) {
+      acc[i] *= factor[0];
+      acc[i + 1] *= factor[0];
+      acc[i + 2] *= factor[1];
+      acc[i + 3] *= factor[1];
+    }
+  }
+  __device__ void release(int of_stage) const {
+    sync_warp();
+    if (lane == 0) barrier_arrive(ring.empty_at(of_stage));
+  }
+
+  /// An item's tiles, of which there is at least one.
+  __device__ void attend(const GqaSegment& item) {
+    int limit = item.block.limit - item.first_key<N::kTile>();
+    std::uint32_t w[kOperands][4];
+    float d[kScores], factor[2];
+    barrier_wait(ring.full_at(stage.index), stage.parity);
+    score(d, stage.index);
+    wgmma_wait<0>();
+    wgmma_pin(d);
+    apply_mask(d, item.block, stage.index, limit);
+    raise(d, factor);  // O is 0
+    exponentials(d);
+    pack(d, w);
+    LATHE_ROLLED
+    for (int t = 1; t < item.count; ++t) {
+      const int before = stage.index;
+      stage.advance();
+      limit -= N::kTile;
+      barrier_wait(ring.full_at(stage.index), stage.parity);
+      score(d, stage.index);
+      zero_missing(before);
+      add(w, before);
+      wgmma_wait<1>();
+      wgmma_pin(d);
+      apply_mask(d, item.block, stage.index, limit);
+      const bool raised = raise(d, factor);
+      if (seldom(raised)) {
+        row_sum[0] *= factor[0];
+        row_sum[1] *= factor[1];
+      }
+      exponentials(d);
+      wgmma_wait<0>();
+      wgmma_pin(acc);
+      release(before);
+      if (seldom(raised)) rescale(factor);
+      pack(d, w);
+    }
+    zero_missing(stage.index);
+    add(w, stage.index);
+    wgmma_wait<0>();
+    wgmma_pin(acc);
+    release(stage.index);
+    stage.advance();
+  }
+
+  __device__ void finish(const GqaSegment& item) {
+    constexpr int kHeadDim = N::kDims * 64;
+    // Keeps these addresses from being computed before the tiles, and spilled.
+    asm volatile("" : "+r"(lane), "+r"(warp));
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      float sum = row_sum[i] + shuffle_xor(row_sum[i], 1);
+      sum += shuffle_xor(sum, 2);
+      const int m = m_row(i);
+      if (m >= item.block.m_rows) continue;
+      const std::int32_t row = row_of(item.block, m), head = head_of(item, m, row);
+      const std::int64_t q_row = item.block.row + row;
+      const float lse2 = sum > 0 ? row_max[i] + log2_fast(sum) : kNoKey;
+      float factor = sum > 0 ? p.value_scale / sum : 0.f;
+      const bool split = item.partial >= 0;
+      if (!split && p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
+      if ((lane & 3) == 0) {
+        constexpr float kLn2 = 0.6931471805599453f;
+        if (split) {
+          p.partial_lse[std::int64_t{item.partial} * N::kMRows + m] = lse2;
+        } else if (p.lse != nullptr) {
+          p.lse[q_row * p.lse_stride + head] = lse2 * kLn2;
+        }
+      }
+      const int column = 2 * (lane & 3);
+      const std::int64_t at = q_row * p.out_stride + std::int64_t{head} * kHeadDim + column;
+      float* wide =
+          split ? p.partial_out + (std::int64_t{item.partial} * N::kMRows + m) * kHeadDim + column
+                : static_cast<float*>(p.out) + at;
+      auto* narrow = static_cast<std::uint16_t*>(p.out) + at;
+      LATHE_UNROLL
+      for (int j = 0; j < kHeadDim / 8; ++j) {
+        const float a = acc[4 * j + 2 * i] * factor, b = acc[4 * j + 2 * i + 1] * factor;
+        if (split || p.out_f32) {
+          *reinterpret_cast<float2*>(wide + 8 * j) = make_float2(a, b);
+        } else {
+          *reinterpret_cast<std::uint32_t*>(narrow + 8 * j) = pack_bf16(a, b);
+        }
+      }
+    }
+  }
+
+  __device__ void run(std::int32_t worker) {
+    GqaSegments segments(p, worker);
+    GqaSegment item;
+    while (segments.next(item)) {
+      begin(item);
+      attend(item);
+      finish(item);
+    }
+  }
+};
+
+template <int kHeadDim>
+static __global__ void __launch_bounds__(GqaM128<kHeadDim>::kThreads, 1)
+    gqa_m128_kernel(const __grid_constant__ GqaParams p, const __grid_constant__ CUtensorMap keys,
+                    const __grid_constant__ CUtensorMap values) {
+  using N = GqaM128<kHeadDim>;
+  LATHE_DYNAMIC_SHARED(shared_bytes);
+  const std::uint32_t base = shared_address(shared_bytes);
+  const GqaRing<N> ring(base + N::kRingAt, base + N::kSmallAt);
+  const auto thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) ring.init();
+  sync_block();
+  wait_for_previous();
+  const auto worker = static_cast<std::int32_t>(blockIdx.x);
+  if (thread >= 128 * N::kGroups) {
+    lower_registers<N::kProducerRegisters>();
+    if (thread < 128 * N::kGroups + 32) {
+      GqaPageProducer<N>(p, ring, &keys, &values).run(worker);
+    }
+  } else {
+    raise_registers<N::kConsumerRegisters>();
+    const int group = thread / 128;
+    GqaM128Group<N>(p, ring, base + static_cast<std::uint32_t>(group * N::kQueryBytes), group,
+                    thread % 128)
+        .run(worker);
+  }
+  let_next_begin();
+}
+
+}  // namespace lathe::cuda

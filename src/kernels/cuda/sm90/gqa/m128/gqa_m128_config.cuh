@@ -1,0 +1,27 @@
+// The shape and shared memory of gqa_m128.cuh.
+#pragma once
+
+#include "kernels/cuda/sm90/gqa/load/gqa_ring.cuh"
+
+namespace lathe::cuda {
+
+template <int kHeadDim>
+struct GqaM128 : GqaTileFormat<kHeadDim, kHeadDim <= 128 ? 128 : 64, false> {
+  using Format = GqaTileFormat<kHeadDim, kHeadDim <= 128 ? 128 : 64, false>;
+  static constexpr int kMRows = 128, kGroups = 2;
+  static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * kGroups + 128;
+  // Add up to what a block has.
+  static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
+
+  static constexpr int kQueryBytes = Format::kDims * 64 * 128;  // of a warpgroup
+  static constexpr int kRingAt = kGroups * kQueryBytes;
+  static constexpr int kMostBytes = 227 << 10;
+  static constexpr int kFit =
+      (kMostBytes - kRingAt) / (2 * Format::kTileBytes + Format::kStageSmallBytes);
+  static constexpr int kStages = kFit < 4 ? kFit : 4;
+  static constexpr int kSmallAt = kRingAt + kStages * 2 * Format::kTileBytes;
+  static constexpr int kSharedBytes = kSmallAt + kStages * Format::kStageSmallBytes;
+  static_assert(kStages >= 2 && kSharedBytes <= kMostBytes);
+};
+
+}  // namespace lathe::cuda

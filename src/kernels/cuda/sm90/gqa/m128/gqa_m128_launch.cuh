@@ -1,0 +1,15 @@
+// gqa_m128: launches an instance.
+#pragma once
+
+#include "kernels/cuda/sm90/gqa/gqa_instances.h"
+#include "kernels/cuda/sm90/gqa/load/gqa_launch_kernel.cuh"
+#include "kernels/cuda/sm90/gqa/m128/gqa_m128.cuh"
+
+namespace lathe::cuda {
+
+template <int kHeadDim>
+cudaError_t launch_gqa_m128(const GqaParams& p, cudaStream_t stream) {
+  return launch_gqa_kernel<GqaM128<kHeadDim>, gqa_m128_kernel<kHeadDim>>(p, stream);
+}
+
+}  // namespace lathe::cuda

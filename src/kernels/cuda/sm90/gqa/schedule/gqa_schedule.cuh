@@ -1,0 +1,137 @@
+// The work list of grouped-query attention, made on the device from the step's lengths
+// (gqa_params.h): one block.
+#pragma once
+
+#include "kernels/cuda/common/dialect.cuh"
+#include "kernels/cuda/sm90/gqa/gqa_params.h"
+
+namespace lathe::cuda {
+
+inline constexpr int kGqaScheduleThreads = 256;
+// A worker of fewer tiles costs more in combining than it saves in reading.
+inline constexpr std::int64_t kGqaLeastShare = 2;
+
+/// Prefix sums over the block's threads, chunk after chunk.
+struct GqaScan {
+  long long* sums;  // [warps] in shared memory
+  std::int64_t before = 0;
+
+  /// Of what the threads before this one and all chunks before offered, and this one's.
+  __device__ std::int64_t add(long long v) {
+    const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+    LATHE_UNROLL
+    for (int d = 1; d < 32; d *= 2) {
+      const long long u = shuffle_up(v, d);
+      if (lane >= d) v += u;
+    }
+    if (lane == 31) sums[thread / 32] = v;
+    sync_block();
+    std::int64_t all = 0;
+    LATHE_UNROLL
+    for (int w = 0; w < kGqaScheduleThreads / 32; ++w) {
+      if (w == thread / 32) v += before + all;
+      all += sums[w];
+    }
+    sync_block();
+    before += all;
+    return v;
+  }
+};
+
+/// The last of `count` ascending entries, the first of which is at most `x`, that is at most `x`.
+template <class T>
+__device__ inline std::int32_t last_at_most(const T* entries, std::int32_t count, std::int64_t x) {
+  std::int32_t low = 0, high = count;
+  while (high - low > 1) {
+    const std::int32_t middle = low + (high - low) / 2;
+    if (entries[middle] <= x) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+/// Rows of a request, none beyond q.
+struct GqaRows {
+  std::int32_t begin, end;
+  __device__ GqaRows(const GqaParams& p, std::int32_t request)
+      : begin(p.q_indptr[request]), end(p.q_indptr[request + 1]) {
+    if (begin < 0) begin = 0;
+    if (end > p.q_rows) end = p.q_rows;
+    if (end < begin) end = begin;
+  }
+  __device__ std::int64_t m_rows(const GqaParams& p) const {
+    return std::int64_t{end - begin} * p.group.divisor;
+  }
+};
+
+__device__ inline GqaBlock gqa_block(const GqaParams& p, std::int32_t request,
+                                     std::int32_t number) {
+  const GqaRows rows(p, request);
+  std::int32_t keys = p.kv_lens[request];
+  keys = keys < 0 ? 0 : keys > p.max_keys ? p.max_keys : keys;
+  const auto first = static_cast<std::int32_t>(std::int64_t{number} * p.block_m);
+  const std::int64_t left = rows.m_rows(p) - first;
+  GqaBlock b;
+  b.request = request;
+  b.m_rows = static_cast<std::int32_t>(left < p.block_m ? left : p.block_m);
+  const auto row = static_cast<std::int32_t>(p.group(static_cast<std::uint32_t>(first)));
+  b.row = rows.begin + row;
+  b.head = first - row * static_cast<std::int32_t>(p.group.divisor);
+  b.limit = keys - (rows.end - b.row) + 1;
+  b.keys = b.limit +
+           static_cast<std::int32_t>(p.group(static_cast<std::uint32_t>(b.head + b.m_rows - 1)));
+  const std::int32_t begin = b.limit - p.window;
+  b.tile = begin > 0 ? begin / p.tile : 0;
+  const std::int32_t end = (b.keys + p.tile - 1) / p.tile;
+  b.tiles = end > b.tile ? end - b.tile : 1;
+  return b;
+}
+
+static __global__ void __launch_bounds__(kGqaScheduleThreads)
+    gqa_schedule_kernel(const __grid_constant__ GqaParams p) {
+  __shared__ long long sums[kGqaScheduleThreads / 32];
+  const GqaSchedule& s = p.schedule;
+  const auto thread = static_cast<std::int32_t>(threadIdx.x);
+  GqaScan of_requests{sums};
+  if (thread == 0) s.request_blocks[0] = 0;
+  for (std::int32_t first = 0; first < p.requests; first += kGqaScheduleThreads) {
+    const std::int32_t r = first + thread;
+    std::int64_t blocks = 0;
+    if (r < p.requests) blocks = (GqaRows(p, r).m_rows(p) + p.block_m - 1) / p.block_m;
+    const std::int64_t all = of_requests.add(blocks);
+    if (r < p.requests) s.request_blocks[r + 1] = static_cast<std::int32_t>(all);
+  }
+  sync_block();
+  const auto blocks = static_cast<std::int32_t>(
+      of_requests.before < p.max_blocks ? of_requests.before : p.max_blocks);
+  GqaScan of_tiles{sums};
+  if (thread == 0) s.tiles[0] = 0;
+  for (std::int32_t first = 0; first < blocks; first += kGqaScheduleThreads) {
+    const std::int32_t i = first + thread;
+    GqaBlock b = {};
+    if (i < blocks) {
+      const std::int32_t r = last_at_most(s.request_blocks, p.requests, i);
+      b = gqa_block(p, r, i - s.request_blocks[r]);
+      s.blocks[i] = b;
+    }
+    const std::int64_t all = of_tiles.add(std::int64_t{b.tiles} * p.kv_heads);
+    if (i < blocks) s.tiles[i + 1] = all;
+  }
+  sync_block();
+  const std::int64_t tiles = of_tiles.before;
+  std::int64_t share = (tiles + p.workers - 1) / p.workers;
+  if (share < kGqaLeastShare) share = kGqaLeastShare;
+  if (thread == 0) *s.totals = {tiles, share};
+  for (std::int32_t w = thread; w < p.workers && w * share < tiles; w += kGqaScheduleThreads) {
+    const std::int32_t i = last_at_most(s.tiles, blocks, w * share);
+    const std::int64_t in_block = w * share - s.tiles[i];
+    const std::int64_t head = in_block / s.blocks[i].tiles;
+    s.starts[w] = {i, static_cast<std::int32_t>(head),
+                   static_cast<std::int32_t>(in_block - head * s.blocks[i].tiles)};
+  }
+}
+
+}  // namespace lathe::cuda

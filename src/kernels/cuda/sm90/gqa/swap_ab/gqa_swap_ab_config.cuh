@@ -1,0 +1,50 @@
+// The shape and shared memory of gqa_swap_ab.cuh.
+#pragma once
+
+#include "kernels/cuda/sm90/gqa/load/gqa_ring.cuh"
+
+namespace lathe::cuda {
+
+/// kBlockM: M rows of a block. kFp8: keys and values are e4m3, else bf16.
+template <int kHeadDim, int kBlockM, bool kFp8>
+struct GqaSwapAb : GqaTileFormat<kHeadDim, 64, kFp8> {
+  using Format = GqaTileFormat<kHeadDim, 64, kFp8>;
+  static constexpr int kMRows = kBlockM;
+  static constexpr int kConsumerWarps = 4, kThreads = 160;
+  static constexpr bool kWidens = kFp8;
+  static constexpr int kBlocksPerSm = gqa_blocks_per_sm(kHeadDim, kBlockM, kFp8);
+
+  static constexpr int kPAt = Format::kDims * kMRows * 128;
+  static constexpr int kWideAt = kPAt + kMRows * 128;
+  static constexpr int kRingAt = kWideAt + (kFp8 ? Format::kDims * Format::kDimTileBytes : 0);
+  static constexpr int kMaxStages = 8;
+  static constexpr int kSmallBytes = kMaxStages * Format::kStageSmallBytes + 6 * kMRows * 4;
+  // Of an SM's 228 KiB the driver keeps 1 KiB for each block.
+  static constexpr int kMostBytes = kBlocksPerSm == 2 ? 113 << 10 : 227 << 10;
+  static constexpr int kFit = (kMostBytes - kSmallBytes - kRingAt) / (2 * Format::kTileBytes);
+  static constexpr int kStages = kFit < kMaxStages ? kFit : kMaxStages;
+  static constexpr int kSmallAt = kRingAt + kStages * 2 * Format::kTileBytes;
+  static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
+  static_assert(kStages >= 2 && kSharedBytes <= kMostBytes);
+};
+
+template <class N>
+struct GqaSwapAbShared {
+  GqaRing<N> ring;
+  std::uint32_t q;                   // [dims] tiles of bf16 [M rows, 64], swizzled
+  std::uint32_t p;                   // bf16 [M rows, 64 keys], swizzled
+  std::uint32_t wide;                // fp8: [dims] tiles of bf16 [64 keys, 64], swizzled
+  std::uint32_t columns;             // [4 warps][M rows] f32: maxima, then row sums
+  std::uint32_t row_maxes, factors;  // [M rows] f32
+
+  __device__ explicit GqaSwapAbShared(std::uint32_t base)
+      : ring(base + N::kRingAt, base + N::kSmallAt),
+        q(base),
+        p(base + N::kPAt),
+        wide(base + N::kWideAt),
+        columns(base + N::kSmallAt + N::kStages * N::kStageSmallBytes),
+        row_maxes(columns + 4 * N::kMRows * 4),
+        factors(row_maxes + N::kMRows * 4) {}
+};
+
+}  // namespace lathe::cuda

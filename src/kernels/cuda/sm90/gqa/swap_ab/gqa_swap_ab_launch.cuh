@@ -1,0 +1,30 @@
+// gqa_swap_ab: launches the instances of a head dim and a format.
+#pragma once
+
+#include "kernels/cuda/sm90/gqa/gqa_instances.h"
+#include "kernels/cuda/sm90/gqa/load/gqa_launch_kernel.cuh"
+#include "kernels/cuda/sm90/gqa/swap_ab/gqa_swap_ab.cuh"
+
+namespace lathe::cuda {
+
+template <int kHeadDim, bool kFp8, int kBlockM>
+cudaError_t launch_swap_ab_block_m(const GqaParams& p, cudaStream_t stream) {
+  return launch_gqa_kernel<GqaSwapAb<kHeadDim, kBlockM, kFp8>,
+                           gqa_swap_ab_kernel<kHeadDim, kBlockM, kFp8>>(p, stream);
+}
+
+template <int kHeadDim, bool kFp8>
+cudaError_t launch_gqa_swap_ab(const GqaParams& p, cudaStream_t stream) {
+  switch (p.block_m) {
+    case 8:
+      return launch_swap_ab_block_m<kHeadDim, kFp8, 8>(p, stream);
+    case 16:
+      return launch_swap_ab_block_m<kHeadDim, kFp8, 16>(p, stream);
+    case 32:
+      return launch_swap_ab_block_m<kHeadDim, kFp8, 32>(p, stream);
+    default:
+      return launch_swap_ab_block_m<kHeadDim, kFp8, 64>(p, stream);
+  }
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,46 @@
+// e4m3 tiles to bf16 ones, exactly.
+#pragma once
+
+#include "kernels/cuda/common/hopper.cuh"
+#include "kernels/cuda/sm90/latent/load/load_tile.cuh"
+
+namespace lathe::cuda {
+
+/// Two e4m3 in the low 16 bits of `codes` to bf16.
+__device__ inline std::uint32_t widen_e4m3_bf16(std::uint32_t codes) {
+  float low, high;
+  convert_from_e4m3x2(codes, low, high);
+  return pack_bf16(low, high);
+}
+
+/// By 128 threads: boxes of e4m3 [64 keys, 64 or 128], swizzled over their rows, to tiles of bf16
+/// [64 keys, 64]; rows whose bit of `seen` is 0 become zeros.
+template <class N>
+__device__ inline void widen_tile(std::uint32_t from, std::uint64_t seen, std::uint32_t to,
+                                  int thread) {
+  constexpr int kChunks = N::kBoxBytes / 16;  // of 16 codes in a row of a box
+  constexpr int kRows = 128 / kChunks;        // at a time
+  const int chunk = thread % kChunks;
+  LATHE_UNROLL_BY(2)
+  for (int i = 0; i < N::kBoxes * N::kTile / kRows; ++i) {
+    const int box = i / (N::kTile / kRows);
+    const int row = i % (N::kTile / kRows) * kRows + thread / kChunks;
+    // A box of 64-byte rows is swizzled over 64 bytes: chunk c of row r lies at c ^ (r / 2 % 4).
+    const int place = kChunks == 8 ? chunk ^ (row & 7) : chunk ^ (row >> 1 & 3);
+    uint4 codes = {0, 0, 0, 0};
+    if (seen >> row & 1) {
+      codes = load_shared_u128(from + static_cast<std::uint32_t>(box * N::kBoxTileBytes +
+                                                                 row * N::kBoxBytes + place * 16));
+    }
+    const std::uint32_t tile =
+        to + static_cast<std::uint32_t>((box * kChunks + chunk) / 4 * N::kDimTileBytes);
+    const int out = chunk % 4 * 2;
+    store_shared(swizzled(tile, row, out), widen_e4m3_bf16(codes.x), widen_e4m3_bf16(codes.x >> 16),
+                 widen_e4m3_bf16(codes.y), widen_e4m3_bf16(codes.y >> 16));
+    store_shared(swizzled(tile, row, out + 1), widen_e4m3_bf16(codes.z),
+                 widen_e4m3_bf16(codes.z >> 16), widen_e4m3_bf16(codes.w),
+                 widen_e4m3_bf16(codes.w >> 16));
+  }
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,76 @@
+// What tests of grouped-query attention share: random scenes, the host's bounds, the oracle.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "kernels/cpu/grouped_query/gqa_test_util.h"
+#include "kernels/cuda/sm90/latent/test/latent_checks.h"
+#include "kernels/ref/attend_gqa.h"
+
+namespace lathe::cuda {
+
+using cpu_test::GqaDims;
+using cpu_test::GqaScene;
+using Requests = std::vector<std::pair<int, int>>;  // keys, rows
+
+/// max_request_rows and max_kv_len of lengths that lie on the host.
+inline void set_bounds(AttendArgs& args) {
+  args.max_request_rows = 1;
+  args.max_kv_len = 1;
+  for (std::size_t r = 0; r < args.kv_lens.size(); ++r) {
+    args.max_request_rows =
+        std::max<std::int64_t>(args.max_request_rows, args.q_indptr[r + 1] - args.q_indptr[r]);
+    args.max_kv_len = std::max<std::int64_t>(args.max_kv_len, args.kv_lens[r]);
+  }
+}
+
+/// A scene with q as the kernels read it.
+struct Bf16Scene : GqaScene {
+  Bf16Scene(const GqaDims& shape, const Requests& requests, std::uint32_t seed = test_seed(7))
+      : GqaScene(shape, requests, seed), rounded_q(rounded(q)) {
+    args.q = rounded_q.view();
+  }
+  void add_random_sink() {
+    std::vector<float> logits;
+    for (int h = 0; h < dims.heads; ++h) {
+      logits.push_back(static_cast<float>(rng() % 800) / 100.f - 4.f);
+    }
+    add_sink(std::move(logits));
+  }
+  /// Pages that the windows of all rows of a request have left: their entries become holes, their
+  /// bytes NaN.
+  void drop_left_pages() {
+    for (std::size_t r = 0; r < batch.kv_lens.size(); ++r) {
+      const int rows = batch.q_indptr[r + 1] - batch.q_indptr[r];
+      const int first = batch.kv_lens[r] - rows - args.problem.window + 1;
+      for (int page = 0; page < std::max(0, first) / dims.page; ++page) {
+        const ConstPoolView view = pool.view();
+        PageId& entry = batch.entry(r, page);
+        std::memset(const_cast<std::byte*>(view.data) + entry.value * view.page_stride, 0xff,
+                    static_cast<std::size_t>(view.page_stride));
+        entry = PageId();
+      }
+    }
+  }
+  Outputs oracle() const { return ref_test::run(ref_attend_gqa, args, dims.v_dim); }
+
+  Matrix<bf16> rounded_q;
+};
+
+/// Requests with few rows: some without keys, of one key, of whole pages and tiles, longer ones.
+inline Requests random_requests(ref_test::Rng& rng, int count, int max_rows, int max_keys) {
+  Requests requests;
+  const int edges[] = {0, 1, 16, 63, 64, 65, 128};
+  for (int i = 0; i < count; ++i) {
+    int keys = static_cast<int>(rng() % static_cast<unsigned>(max_keys + 1));
+    if (rng() % 3 == 0) keys = std::min(edges[rng() % std::size(edges)], max_keys);
+    int rows = 1 + static_cast<int>(rng() % static_cast<unsigned>(max_rows));
+    if (keys > 0) rows = std::min(rows, keys);
+    requests.emplace_back(keys, rows);
+  }
+  return requests;
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,119 @@
+// Grouped-query attention's kernels themselves, run thread by thread on the CPU
+// (common/emulator.h), against the oracle in double: addresses, swizzles, barriers' counts and
+// parities, roles that wait for one another.
+#include <fmt/format.h>
+
+#include "kernels/cuda/sm90/gqa/gqa_limits.h"
+#include "kernels/cuda/sm90/gqa/test/gqa_checks.h"
+// The device code comes last: it gives CUDA's words a meaning of its own.
+#include "kernels/cuda/sm90/gqa/test/gqa_emulation.h"
+
+namespace lathe::cuda {
+namespace {
+
+void check(Bf16Scene& s, int sms, DType out = DType::bf16) {
+  expect_oracle(attend(s.args, sms, out), s.oracle());
+}
+
+class GqaEmulated : public ::testing::TestWithParam<std::tuple<LayoutKind, int>> {
+ protected:
+  LayoutKind kind() const { return std::get<0>(GetParam()); }
+  int dim() const { return std::get<1>(GetParam()); }
+  GqaDims dims(int page, int group, int kv_heads = 2) const {
+    return {kind(), page, group * kv_heads, kv_heads, dim(), dim()};
+  }
+};
+
+TEST_P(GqaEmulated, Decodes) {
+  // Whole items, and items cut among two to four workers.
+  for (const int page : {16, 32, 64, 128}) {
+    for (const int sms : {1, 3}) {
+      SCOPED_TRACE(fmt::format("page {} SMs {}", page, sms));
+      Bf16Scene s(dims(page, 4), {{70, 1}, {0, 1}, {1, 1}, {64, 1}, {300, 1}});
+      check(s, sms, page == 32 ? DType::f32 : DType::bf16);
+    }
+  }
+}
+
+TEST_P(GqaEmulated, VerifiesAndExtends) {
+  // M blocks of 8 to 64 M rows, of several blocks, that begin inside of a row.
+  for (const int group : {1, 2, 3, 7, 16}) {
+    for (const int rows : {2, 5, 23}) {
+      SCOPED_TRACE(fmt::format("group {} rows {}", group, rows));
+      Bf16Scene s(dims(16, group), {{90, rows}, {rows, rows}, {131, 1}});
+      check(s, 2);
+    }
+  }
+}
+
+TEST_P(GqaEmulated, Windows) {
+  for (const int window : {1, 20, 64, 100}) {
+    for (const int rows : {1, 3, 30}) {
+      SCOPED_TRACE(fmt::format("window {} rows {}", window, rows));
+      Bf16Scene s(dims(16, 4), {{230, rows}, {64, rows}, {rows, rows}, {150, 1}});
+      s.args.problem.window = window;
+      s.drop_left_pages();
+      check(s, 2);
+    }
+  }
+}
+
+TEST_P(GqaEmulated, Sinks) {
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const int sms : {1, 4}) {
+    Bf16Scene s(dims(16, 3), {{170, 2}, {0, 1}, {5, 1}});
+    s.add_sink({-inf, inf, 0, 100, -100, 2.5f});
+    check(s, sms);
+  }
+}
+
+TEST_P(GqaEmulated, HolesAreNoKeys) {
+  Bf16Scene s(dims(16, 4), {{150, 9}, {40, 1}, {16, 1}, {70, 1}});
+  s.batch.entry(0, 0) = PageId(-1);
+  s.batch.entry(0, 4) = PageId(1 << 30);
+  s.batch.entry(1, 2) = PageId(-5);
+  s.batch.entry(2, 0) = PageId(-1);
+  for (int page = 0; page < 4; ++page) s.batch.entry(3, page) = PageId(-1);  // a tile
+  check(s, 2);
+}
+
+TEST_P(GqaEmulated, RandomBatches) {
+  for (int i = 0; i < 4 * test_scale(); ++i) {
+    const std::uint32_t seed = test_seed(100 + static_cast<std::uint32_t>(i));
+    ref_test::Rng rng(seed);
+    const auto pick = [&](auto list) { return *(list.begin() + rng() % list.size()); };
+    const int group = 1 + static_cast<int>(rng() % 16);
+    GqaDims d = dims(pick(std::initializer_list<int>{16, 32, 64, 128}), group,
+                     1 + static_cast<int>(rng() % 3));
+    Bf16Scene s(
+        d,
+        random_requests(rng, 1 + static_cast<int>(rng() % 5), 1 + static_cast<int>(rng() % 6), 400),
+        seed);
+    if (rng() % 2 == 0) s.args.problem.window = 1 + static_cast<int>(rng() % 200);
+    if (s.args.problem.window > 0) s.drop_left_pages();
+    if (rng() % 2 == 0) s.add_random_sink();
+    const int sms = 1 + static_cast<int>(rng() % 6);
+    SCOPED_TRACE(fmt::format("seed {} group {} page {} window {} SMs {}", seed, group, d.page,
+                             s.args.problem.window, sms));
+    check(s, sms, rng() % 2 == 0 ? DType::f32 : DType::bf16);
+  }
+}
+
+// The row max rises within an item, from M row to M row and in the last tile.
+TEST_P(GqaEmulated, ScoresGrow) {
+  Bf16Scene s(dims(16, 4), {{300, 2}});
+  s.args.problem.scale = 2;
+  check(s, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GqaEmulated,
+                         ::testing::Combine(::testing::Values(LayoutKind::gqa_bf16,
+                                                              LayoutKind::gqa_fp8),
+                                            ::testing::ValuesIn(kGqaHeadDims)),
+                         [](const auto& test) {
+                           return fmt::format("{}_d{}", name(std::get<0>(test.param)),
+                                              std::get<1>(test.param));
+                         });
+
+}  // namespace
+}  // namespace lathe::cuda

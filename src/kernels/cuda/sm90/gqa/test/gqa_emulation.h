@@ -1,0 +1,100 @@
+// Calls of grouped-query attention as the GPU gets them, with kernels run thread by thread on the
+// CPU (common/emulator.h). It includes device code, so one file of a program may include it, after
+// all others.
+#pragma once
+
+#include <bit>
+#include <vector>
+
+#include "kernels/cuda/sm90/gqa/gqa_call.h"
+#include "kernels/cuda/sm90/gqa/test/gqa_checks.h"
+// The device code comes last: it gives CUDA's words a meaning of its own.
+#include "kernels/cuda/sm90/gqa/combine/gqa_combine.cuh"
+#include "kernels/cuda/sm90/gqa/m128/gqa_m128.cuh"
+#include "kernels/cuda/sm90/gqa/schedule/gqa_schedule.cuh"
+#include "kernels/cuda/sm90/gqa/swap_ab/gqa_swap_ab.cuh"
+
+namespace lathe::cuda {
+
+template <class N>
+CUtensorMap emulated_map(const GqaParams& p, const std::byte* base) {
+  CUtensorMap map{};
+  const PageMap m{reinterpret_cast<const unsigned char*>(base),
+                  p.page_stride,
+                  p.token_bytes,
+                  gqa_box_rows(p),
+                  N::kElementBytes,
+                  N::kBoxBytes,
+                  p.page_size.divisor,
+                  p.pages};
+  std::memcpy(&map, &m, sizeof m);
+  return map;
+}
+
+template <class N, class Kernel>
+void emulate_kernel(const GqaParams& p, Kernel kernel) {
+  emulate({static_cast<unsigned>(p.workers), 1, 1}, N::kThreads, kernel, p,
+          emulated_map<N>(p, p.keys), emulated_map<N>(p, p.values));
+}
+template <int kHeadDim, bool kFp8, int kBlockM>
+void emulate_block_m(const GqaParams& p) {
+  emulate_kernel<GqaSwapAb<kHeadDim, kBlockM, kFp8>>(p,
+                                                     gqa_swap_ab_kernel<kHeadDim, kBlockM, kFp8>);
+}
+template <int kHeadDim, bool kFp8>
+void emulate_instance(const GqaParams& p) {
+  if (p.block_m == 128 && !kFp8) {
+    return emulate_kernel<GqaM128<kHeadDim>>(p, gqa_m128_kernel<kHeadDim>);
+  }
+  if (p.block_m == 8) return emulate_block_m<kHeadDim, kFp8, 8>(p);
+  if (p.block_m == 16) return emulate_block_m<kHeadDim, kFp8, 16>(p);
+  if (p.block_m == 32) return emulate_block_m<kHeadDim, kFp8, 32>(p);
+  emulate_block_m<kHeadDim, kFp8, 64>(p);
+}
+template <bool kFp8>
+void emulate_gqa(const GqaParams& p, int head_dim) {
+  if (head_dim == 64) return emulate_instance<64, kFp8>(p);
+  if (head_dim == 128) return emulate_instance<128, kFp8>(p);
+  emulate_instance<256, kFp8>(p);
+}
+
+/// What the kernels make of a call on a device of so many SMs. Out is bf16 or f32.
+inline ref_test::Outputs attend(AttendArgs args, int sms, DType out_dtype = DType::bf16) {
+  const std::int32_t head_dim = args.problem.head_dim;
+  const std::int64_t width = args.problem.heads * std::int64_t{head_dim};
+  const auto elements = static_cast<std::size_t>(args.q.rows * width);
+  std::vector<std::uint16_t> narrow(elements, 0xffff);
+  std::vector<float> wide(elements, NAN);
+  std::vector<float> lse(static_cast<std::size_t>(args.q.rows * args.problem.heads), NAN);
+  args.out = {out_dtype == DType::bf16 ? reinterpret_cast<std::byte*>(narrow.data())
+                                       : reinterpret_cast<std::byte*>(wide.data()),
+              out_dtype, args.q.rows, width, width};
+  args.lse = {reinterpret_cast<std::byte*>(lse.data()), DType::f32, args.q.rows, args.problem.heads,
+              args.problem.heads};
+  set_bounds(args);
+  const auto ok = check_gqa_call(args);
+  EXPECT_TRUE(ok.ok()) << (ok ? "" : ok.error().message());
+  const GqaShape shape = gqa_shape(args, sms);
+  std::vector<std::byte> memory(static_cast<std::size_t>(shape.bytes) + 256, std::byte{0xff});
+  const auto at = reinterpret_cast<std::uintptr_t>(memory.data());
+  const GqaParams p = gqa_params(args, shape, memory.data() + (256 - at % 256));
+  emulate({1, 1, 1}, kGqaScheduleThreads, gqa_schedule_kernel, p);
+  if (args.main.pool->layout.kind() == LayoutKind::gqa_fp8) {
+    emulate_gqa<true>(p, head_dim);
+  } else {
+    emulate_gqa<false>(p, head_dim);
+  }
+  const auto chunks = static_cast<unsigned>(p.block_m * head_dim / 4);
+  emulate(
+      {static_cast<unsigned>(p.workers), (chunks + kGqaCombineThreads - 1) / kGqaCombineThreads, 1},
+      kGqaCombineThreads, gqa_combine_kernel, p, head_dim);
+  ref_test::Outputs got{{args.q.rows, width, 0}, {args.q.rows, args.problem.heads, 0}};
+  for (std::size_t i = 0; i < elements; ++i) {
+    got.out.data[i] =
+        out_dtype == DType::bf16 ? std::bit_cast<float>(std::uint32_t{narrow[i]} << 16) : wide[i];
+  }
+  for (std::size_t i = 0; i < lse.size(); ++i) got.lse.data[i] = lse[i];
+  return got;
+}
+
+}  // namespace lathe::cuda

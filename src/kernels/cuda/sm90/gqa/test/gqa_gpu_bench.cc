@@ -1,0 +1,209 @@
+// How long grouped-query attention takes on a GPU.
+//
+// gqa_gpu_bench [--repeats N] [--json]
+//
+// A captured graph of 20 calls, attention and combine, is timed and divided by 20, as a step's
+// layers replay them; each call reads another copy of the cache where L2 would hold it. The work
+// list, which a step's layers share, is timed by itself. Medians. Floors: keys and values that rows
+// see, once for each request, over 4.2 TB/s, or operations over 640 TFLOP/s where those take
+// longer.
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "base/float_formats.h"
+#include "kernels/cuda/common/gpu_bench_util.h"
+#include "kernels/cuda/sm90/gqa/gqa_call.h"
+#include "kernels/cuda/sm90/gqa/gqa_kernels.h"
+
+namespace lathe::cuda {
+namespace {
+
+constexpr int kGraphCalls = 20;
+constexpr unsigned kSeed = 20261124;
+
+struct Case {
+  const char* what;
+  LayoutKind layout;
+  std::int32_t requests, rows;
+  std::int32_t least, most;  // keys of a request, drawn between them
+  std::int32_t heads, kv_heads, head_dim, page;
+  std::int32_t window = 0;
+};
+
+constexpr LayoutKind kBf16 = LayoutKind::gqa_bf16, kFp8 = LayoutKind::gqa_fp8;
+constexpr Case kCases[] = {
+    {"decode", kBf16, 32, 1, 4096, 4096, 32, 8, 128, 16},
+    {"decode", kBf16, 32, 1, 4096, 4096, 32, 8, 128, 64},
+    {"decode", kBf16, 32, 1, 1, 8191, 32, 8, 128, 64},
+    {"decode", kBf16, 128, 1, 1, 8191, 32, 8, 128, 16},
+    {"decode", kBf16, 256, 1, 1024, 1024, 32, 8, 128, 64},
+    {"decode", kBf16, 1, 1, 1024, 1024, 32, 4, 128, 64},
+    {"decode", kBf16, 1, 1, 4096, 4096, 32, 8, 128, 64},
+    {"decode", kBf16, 1, 1, 131072, 131072, 32, 8, 128, 64},
+    {"decode", kFp8, 32, 1, 4096, 4096, 32, 8, 128, 64},
+    {"decode", kFp8, 128, 1, 1, 8191, 32, 8, 128, 16},
+    {"decode", kBf16, 64, 1, 4096, 4096, 64, 8, 64, 64},
+    {"decode, window", kBf16, 64, 1, 4096, 4096, 64, 8, 64, 64, 128},
+    {"decode", kBf16, 32, 1, 4096, 4096, 64, 4, 128, 64},
+    {"decode", kBf16, 32, 1, 4096, 4096, 16, 8, 256, 64},
+    {"verify", kBf16, 32, 4, 4096, 4096, 32, 8, 128, 64},
+    {"extend", kBf16, 1, 8192, 8192, 8192, 32, 8, 128, 64},
+    {"extend", kBf16, 4, 2048, 10240, 10240, 32, 8, 128, 64},
+    {"extend", kBf16, 4, 2048, 2048, 10240, 64, 8, 64, 16},
+    {"extend", kBf16, 1, 8192, 8192, 8192, 16, 8, 256, 64},
+};
+
+template <class T>
+DeviceArray<T> upload(const std::vector<T>& host, const Stream& stream) {
+  auto array = need(DeviceArray<T>::make(std::ssize(host)));
+  need(copy_to_device(std::span<const T>(host), array.data(), stream));
+  need(stream.wait());
+  return array;
+}
+
+/// Random numbers of a layout's format.
+std::vector<std::byte> random_bytes(std::int64_t bytes, DType dtype, std::mt19937& rng) {
+  std::normal_distribution<float> normal;
+  std::vector<std::byte> codes(1 << 16), out(static_cast<std::size_t>(bytes));
+  for (std::size_t i = 0; i < codes.size(); i += dtype == DType::e4m3 ? 1 : 2) {
+    const float x = normal(rng);
+    if (dtype == DType::e4m3) {
+      codes[i] = std::byte{to_e4m3(x).bits};
+    } else {
+      const bf16 value = to_bf16(x);
+      std::memcpy(&codes[i], &value, 2);
+    }
+  }
+  for (std::size_t i = 0; i < out.size(); i += 64) {
+    std::memcpy(&out[i], &codes[rng() % (codes.size() / 64) * 64], 64);
+  }
+  return out;
+}
+
+struct Row {
+  std::string what;
+  double microseconds = 0, schedule = 0, floor = 0, flops = 0;
+};
+
+Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
+  std::mt19937 rng(kSeed);
+  AttendArgs args;
+  args.problem = gqa_problem(c.heads, c.kv_heads, c.head_dim);
+  args.problem.window = c.window;
+  std::vector<std::int32_t> indptr{0}, lens;
+  double seen = 0, pairs = 0;
+  for (int r = 0; r < c.requests; ++r) {
+    const auto range = static_cast<unsigned>(c.most - c.least + 1);
+    const std::int32_t keys = std::max(c.rows, c.least + static_cast<std::int32_t>(rng() % range));
+    lens.push_back(keys);
+    indptr.push_back(indptr.back() + c.rows);
+    args.max_kv_len = std::max<std::int64_t>(args.max_kv_len, keys);
+    const double first = c.window == 0 ? 0 : std::max(0, keys - c.rows - c.window + 1);
+    seen += keys - first;
+    for (int row = 0; row < c.rows; ++row) {
+      const int sees = keys - c.rows + row + 1;
+      pairs += c.window == 0 ? sees : std::min(sees, c.window);
+    }
+  }
+  const std::int64_t width = (args.max_kv_len + c.page - 1) / c.page;
+  std::vector<PageId> table(static_cast<std::size_t>(c.requests * width));
+  std::vector<std::int32_t> order(table.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::shuffle(order, rng);
+  for (std::size_t i = 0; i < table.size(); ++i) table[i] = PageId(order[i]);
+
+  const CacheLayout layout(
+      c.layout, {.kv_heads = c.kv_heads, .head_dim = c.head_dim, .v_head_dim = c.head_dim});
+  const std::int64_t pages = std::ssize(table), bytes = pages * layout.page_stride(c.page);
+  const std::int64_t copies = std::clamp<std::int64_t>((256 << 20) / bytes, 1, kGraphCalls);
+  const auto seed = upload(random_bytes(64 << 20, layout.value_dtype(), rng), stream);
+  auto pool = need(DeviceArray<std::byte>::make(copies * bytes));
+  for (std::int64_t at = 0; at < pool.size(); at += seed.size()) {
+    need(call_result(
+        cudaMemcpyAsync(pool.data() + at, seed.data(),
+                        static_cast<std::size_t>(std::min(seed.size(), pool.size() - at)),
+                        cudaMemcpyDeviceToDevice, stream),
+        "copy on the device"));
+  }
+  const std::int64_t rows = indptr.back(), elements = c.heads * c.head_dim;
+  const auto q = upload(random_bytes(rows * elements * 2, DType::bf16, rng), stream);
+  const auto out = need(DeviceArray<std::byte>::make(rows * elements * 2));
+  const auto d_indptr = upload(indptr, stream);
+  const auto d_lens = upload(lens, stream);
+  const auto d_table = upload(table, stream);
+  args.q = {q.data(), DType::bf16, rows, elements, elements};
+  args.out = {out.data(), DType::bf16, rows, elements, elements};
+  args.q_indptr = d_indptr.span();
+  args.kv_lens = d_lens.span();
+  args.main.page_table = d_table.span();
+  args.main.table_width = width;
+  args.max_request_rows = c.rows;
+  args.main.pool.emplace(pool.data(), layout, c.page, pages);
+  need(check_gqa_call(args));
+  const GqaShape shape = gqa_shape(args, sms);
+  const auto memory = need(DeviceArray<std::byte>::make(shape.bytes));
+  const auto schedule = [&] {
+    return call_result(launch_gqa_schedule(gqa_params(args, shape, memory.data()), stream),
+                       "gqa_schedule");
+  };
+  need(schedule());
+  const Graph graph = need(Graph::capture(stream, [&]() -> Result<void> {
+    for (int i = 0; i < kGraphCalls; ++i) {
+      args.main.pool.emplace(pool.data() + i % copies * bytes, layout, c.page, pages);
+      const GqaParams p = gqa_params(args, shape, memory.data());
+      if (auto ok = call_result(launch_gqa(p, c.head_dim, c.layout == kFp8, stream), "gqa"); !ok) {
+        return ok;
+      }
+      if (auto ok = call_result(launch_gqa_combine(p, c.head_dim, stream), "gqa_combine"); !ok) {
+        return ok;
+      }
+    }
+    return {};
+  }));
+  const auto launch = [&] { return graph.launch(stream); };
+  std::vector<double> whole, list;
+  time_once(stream, launch);
+  for (int i = 0; i < repeats; ++i) {
+    whole.push_back(time_once(stream, launch) / kGraphCalls);
+    list.push_back(time_once(stream, schedule));
+  }
+  Row row;
+  row.what =
+      fmt::format("{} {} b{} rows {} keys {}-{} {}/{} d{} page {}", c.what, layout.name(),
+                  c.requests, c.rows, c.least, c.most, c.heads, c.kv_heads, c.head_dim, c.page);
+  row.microseconds = median(whole) * 1e6;
+  row.schedule = median(list) * 1e6;
+  const double operations = 4.0 * pairs * c.heads * c.head_dim;
+  row.flops = operations / row.microseconds * 1e-6;
+  row.floor = std::max(seen * layout.bytes_per_token() / 4.2e6, operations / 640e6);
+  return row;
+}
+
+int run(int repeats, bool json) {
+  const Device device = need(open_device());
+  const Stream stream = need(Stream::make());
+  std::printf("%s seed %u\n", device.model.c_str(), kSeed);
+  nlohmann::json all = nlohmann::json::array();
+  for (const Case& c : kCases) {
+    const Row row = run_case(c, stream, device.sms, repeats);
+    std::printf("%-66s %9.1f us  floor %8.1f  share %4.0f %%  %6.1f TF  list %5.1f us\n",
+                row.what.c_str(), row.microseconds, row.floor, 100 * row.floor / row.microseconds,
+                row.flops, row.schedule);
+    std::fflush(stdout);
+    all.push_back({{"case", row.what},
+                   {"us", row.microseconds},
+                   {"floor_us", row.floor},
+                   {"schedule_us", row.schedule},
+                   {"tflops", row.flops}});
+  }
+  if (json) std::printf("%s\n", all.dump().c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace lathe::cuda
+
+int main(int argc, char** argv) {
+  return lathe::cuda::run_with_options(argc, argv, lathe::cuda::run);
+}

@@ -1,0 +1,198 @@
+// Grouped-query attention on a GPU against the oracle in double.
+#include <fmt/format.h>
+
+#include <bit>
+#include <list>
+
+#include "kernels/cuda/common/gpu_test_util.h"
+#include "kernels/cuda/sm90/gqa/gqa_attend.h"
+#include "kernels/cuda/sm90/gqa/gqa_limits.h"
+#include "kernels/cuda/sm90/gqa/test/gqa_checks.h"
+
+namespace lathe::cuda {
+namespace {
+
+class GqaGpu : public GpuTest, public ::testing::WithParamInterface<std::tuple<LayoutKind, int>> {
+ protected:
+  LayoutKind kind() const { return std::get<0>(GetParam()); }
+  int dim() const { return std::get<1>(GetParam()); }
+  GqaDims dims(int page, int group, int kv_heads = 2) const {
+    return {kind(), page, group * kv_heads, kv_heads, dim(), dim()};
+  }
+
+  template <class T>
+  std::span<T> put(const T* data, std::size_t count) {
+    if (count == 0) return {};
+    const auto* bytes = reinterpret_cast<const std::byte*>(data);
+    kept_.emplace_back(*this, std::vector<std::byte>(bytes, bytes + count * sizeof(T)));
+    return {reinterpret_cast<T*>(kept_.back().data()), count};
+  }
+  template <class T>
+  std::span<const T> put(std::span<const T> host) {
+    return put(host.data(), host.size());
+  }
+  template <class T>
+  std::span<T> room(std::int64_t count) {
+    kept_.emplace_back(*this, std::vector<std::byte>(static_cast<std::size_t>(count) * sizeof(T),
+                                                     std::byte{0xff}));
+    return {reinterpret_cast<T*>(kept_.back().data()), static_cast<std::size_t>(count)};
+  }
+  /// The call with all arrays on the device, outputs poisoned.
+  AttendArgs on_device(const AttendArgs& host, DType out) {
+    AttendArgs args = host;
+    args.q.data =
+        put(host.q.data,
+            static_cast<std::size_t>(bytes_of(host.q.dtype, host.q.rows * host.q.row_stride)))
+            .data();
+    args.q_indptr = put(host.q_indptr);
+    args.kv_lens = put(host.kv_lens);
+    const ConstPoolView& pool = *host.main.pool;
+    args.main.pool.emplace(put(pool.data, static_cast<std::size_t>(pool.bytes())).data(),
+                           pool.layout, pool.page_size, pool.pages);
+    args.main.page_table = put(host.main.page_table);
+    args.sink = put(host.sink);
+    const std::int64_t heads = host.problem.heads, width = heads * host.problem.head_dim;
+    args.out = {room<std::byte>(bytes_of(out, host.q.rows * width)).data(), out, host.q.rows, width,
+                width};
+    args.lse = {room<std::byte>(4 * host.q.rows * heads).data(), DType::f32, host.q.rows, heads,
+                heads};
+    set_bounds_of(host, args);
+    args.execution.scratch = &scratch_;
+    args.execution.stream = stream().get();
+    return args;
+  }
+  static void set_bounds_of(const AttendArgs& host, AttendArgs& args) {
+    AttendArgs bounds = host;
+    set_bounds(bounds);
+    args.max_request_rows = bounds.max_request_rows;
+    args.max_kv_len = bounds.max_kv_len;
+  }
+  std::vector<std::byte> bytes_at(const std::byte* device, std::int64_t bytes) {
+    std::vector<std::byte> host(static_cast<std::size_t>(bytes));
+    must(copy_to_host(device, std::span(host), stream()));
+    must(stream().wait());
+    return host;
+  }
+  static std::int64_t bytes_of_rows(const MutableRowsView& v) {
+    return bytes_of(v.dtype, v.rows * v.cols);
+  }
+  static double element(const std::vector<std::byte>& bytes, DType dtype, std::size_t i) {
+    if (dtype == DType::f32) {
+      float v;
+      std::memcpy(&v, bytes.data() + 4 * i, 4);
+      return v;
+    }
+    std::uint16_t v;
+    std::memcpy(&v, bytes.data() + 2 * i, 2);
+    return std::bit_cast<float>(std::uint32_t{v} << 16);
+  }
+  Outputs read(const AttendArgs& args) {
+    Outputs got{{args.out.rows, args.out.cols, 0}, {args.lse.rows, args.lse.cols, 0}};
+    const auto out = bytes_at(args.out.data, bytes_of_rows(args.out));
+    const auto lse = bytes_at(args.lse.data, bytes_of_rows(args.lse));
+    for (std::size_t i = 0; i < got.out.data.size(); ++i) {
+      got.out.data[i] = element(out, args.out.dtype, i);
+    }
+    for (std::size_t i = 0; i < got.lse.data.size(); ++i) {
+      got.lse.data[i] = element(lse, DType::f32, i);
+    }
+    return got;
+  }
+  void check(Bf16Scene& s, DType out = DType::bf16, int repeats = 1) {
+    const AttendArgs args = on_device(s.args, out);
+    std::vector<std::byte> first;
+    for (int i = 0; i < repeats; ++i) {
+      must(attend_gqa_on_device(args));
+      auto bits = bytes_at(args.out.data, bytes_of_rows(args.out));
+      if (i == 0)
+        first = std::move(bits);
+      else
+        EXPECT_TRUE(bits == first) << "repeat " << i;
+    }
+    expect_oracle(read(args), s.oracle());
+    kept_.clear();
+  }
+
+  Scratch scratch_{kDeviceMemory};
+  std::list<DeviceCopy<std::byte>> kept_;
+};
+
+TEST_P(GqaGpu, RandomBatches) {
+  for (int i = 0; i < 24 * test_scale(); ++i) {
+    const std::uint32_t seed = test_seed(500 + static_cast<std::uint32_t>(i));
+    ref_test::Rng rng(seed);
+    constexpr int kGroups[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16};
+    const int group = kGroups[rng() % std::size(kGroups)];
+    GqaDims d =
+        dims(kGqaPages[rng() % std::size(kGqaPages)], group, 1 + static_cast<int>(rng() % 4));
+    const int rows = rng() % 4 == 0 ? 150 : 1 + static_cast<int>(rng() % 6);
+    Bf16Scene s(d, random_requests(rng, 1 + static_cast<int>(rng() % 8), rows, 1500), seed);
+    if (rng() % 2 == 0) s.args.problem.window = 1 + static_cast<int>(rng() % 300);
+    if (s.args.problem.window > 0) s.drop_left_pages();
+    if (rng() % 2 == 0) s.add_random_sink();
+    SCOPED_TRACE(fmt::format("seed {} group {} page {} window {} rows {}", seed, group, d.page,
+                             s.args.problem.window, rows));
+    check(s, rng() % 2 == 0 ? DType::f32 : DType::bf16, i == 0 ? 20 : 1);
+  }
+}
+
+TEST_P(GqaGpu, ManyRequestsAndLongOnes) {
+  ref_test::Rng rng(test_seed(3));
+  Bf16Scene many(dims(16, 4), random_requests(rng, 300, 2, 200));
+  check(many, DType::bf16, 20);
+  Bf16Scene one(dims(64, 8), {{20000, 1}});
+  check(one, DType::bf16, 20);
+  Bf16Scene wide(dims(32, 16), {{3000, 5}, {17, 3}});
+  check(wide);
+}
+
+// One graph serves batches of other lengths, pages and rows.
+TEST_P(GqaGpu, GraphsReplay) {
+  Bf16Scene a(dims(16, 4), {{700, 1}, {3, 1}, {64, 1}});
+  Bf16Scene b(dims(16, 4), {{20, 1}, {650, 1}, {0, 1}}, test_seed(8));
+  AttendArgs args = on_device(a.args, DType::bf16);
+  args.main.table_width = 0;
+  const std::int64_t width = std::max(a.batch.width, b.batch.width);
+  const std::int64_t pages = std::max(a.pool.view().pages, b.pool.view().pages);
+  const auto bytes = [&](const Bf16Scene& s) { return s.pool.view().bytes(); };
+  auto pool = room<std::byte>(std::max(bytes(a), bytes(b)));
+  args.main.pool.emplace(pool.data(), a.pool.view().layout, 16, pages);
+  auto table = room<PageId>(3 * width);
+  args.main.page_table = table;
+  args.main.table_width = width;
+  args.max_kv_len = 0;
+  must(attend_gqa_on_device(args));  // grows the scratch
+  const auto graph = Graph::capture(stream(), [&] { return attend_gqa_on_device(args); });
+  ASSERT_TRUE(graph) << graph.error().message();
+  for (int i = 0; i < 4; ++i) {
+    const Bf16Scene& s = i % 2 == 0 ? a : b;
+    std::vector<PageId> entries(static_cast<std::size_t>(3 * width));
+    for (std::int64_t r = 0; r < 3; ++r) {
+      std::copy_n(s.batch.table.begin() + r * s.batch.width, s.batch.width,
+                  entries.begin() + r * width);
+    }
+    must(copy_to_device(std::span<const PageId>(entries), table.data(), stream()));
+    must(copy_to_device(std::span(s.pool.view().data, static_cast<std::size_t>(bytes(s))),
+                        pool.data(), stream()));
+    must(copy_to_device(std::span(s.args.q.data, static_cast<std::size_t>(2 * s.q.rows * s.q.cols)),
+                        const_cast<std::byte*>(args.q.data), stream()));
+    must(copy_to_device(s.args.kv_lens, const_cast<std::int32_t*>(args.kv_lens.data()), stream()));
+    must(graph->launch(stream()));
+    must(stream().wait());
+    expect_oracle(read(args), s.oracle());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GqaGpu,
+                         ::testing::Combine(::testing::Values(LayoutKind::gqa_bf16,
+                                                              LayoutKind::gqa_fp8),
+                                            ::testing::ValuesIn(kGqaHeadDims)),
+                         [](const auto& test) {
+                           return fmt::format("{}_d{}", name(std::get<0>(test.param)),
+                                              std::get<1>(test.param));
+                         });
+
+}  // namespace
+}  // namespace lathe::cuda
+
+int main(int argc, char** argv) { return lathe::cuda::gpu_test_main(argc, argv); }
