@@ -2,8 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
+#include <iterator>
+
+#include "kernels/cuda/sm90/gqa/gqa_limits.h"
 #include "kernels/cuda/sm90/latent/latent_limits.h"
 #ifdef LATHE_HAS_CUDA
+#include "kernels/cuda/sm90/gqa/gqa_attend.h"
 #include "kernels/cuda/sm90/latent/latent_attend.h"
 #endif
 
@@ -12,8 +17,10 @@ namespace {
 
 #ifdef LATHE_HAS_CUDA
 constexpr AttendFn kAttendLatent = cuda::attend_latent_on_device;
+constexpr AttendFn kAttendGqa = cuda::attend_gqa_on_device;
 #else
 constexpr AttendFn kAttendLatent = nullptr;
+constexpr AttendFn kAttendGqa = nullptr;
 #endif
 
 // One function serves all kinds: where the bytes lie and what q holds is in the arguments.
@@ -74,6 +81,34 @@ Capability latent_fp8() {
   return c;
 }
 
+template <std::size_t N>
+Accepts one_of(const std::int32_t (&values)[N]) {
+  return Accepts::list({std::begin(values), std::end(values)});
+}
+
+// Products are bf16 on either layout.
+Capability gqa(KernelKind kind) {
+  Capability c;
+  c.name = fmt::format("sm90.{}.{}", name(ProblemKind::grouped_query), name(kind));
+  c.kind = kind;
+  c.devices = {Device::sm90};
+  c.problems = {ProblemKind::grouped_query};
+  c.phases = EnumSet<Phase>::all();
+  c.layouts = cuda::kGqaLayouts;
+  c.heads = Accepts::range(1, cuda::kGqaHeads);
+  c.page_sizes = one_of(cuda::kGqaPages);
+  c.head_dim = one_of(cuda::kGqaHeadDims);
+  c.two_sources = false;
+  c.split_kv = true;
+  c.split_bytes = cuda::kGqaPartialBytes;
+  c.launch_seconds = 10e-6;
+  if (kind == KernelKind::native) {
+    c.layouts = {LayoutKind::gqa_bf16};
+    c.homogeneous_only = true;
+  }
+  return c;
+}
+
 }  // namespace
 
 void register_sm90_kernels(Registry& registry) {
@@ -86,6 +121,9 @@ void register_sm90_kernels(Registry& registry) {
         registry.add({latent_fp8(), kAttendLatent});
       }
     }
+  }
+  for (const KernelKind kind : {KernelKind::inplace, KernelKind::native}) {
+    registry.add({gqa(kind), kAttendGqa});
   }
 }
 

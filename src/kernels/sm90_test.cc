@@ -56,9 +56,30 @@ TEST(Sm90, ReadsItsLayoutsInPlaceAndOthersThroughRows) {
                     HasSubstr("gather")));
 }
 
+TEST(Sm90, PlansGroupedQueriesInEveryPhase) {
+  for (const std::string layout : {"gqa_bf16", "gqa_fp8"}) {
+    SCOPED_TRACE(layout);
+    const PlanResult result = plan("gqa", {.layout = layout});
+    ASSERT_TRUE(result) << explain(result.error());
+    for (const Phase phase : {Phase::extend, Phase::decode, Phase::verify}) {
+      const Route& route = result->phase(phase).routes.back();
+      EXPECT_EQ(route.kernel, "sm90.grouped_query.inplace");
+      EXPECT_EQ(route.q_dtype, DType::bf16);
+    }
+  }
+  const PlanResult native = plan("gqa", {.decode = "native"});
+  ASSERT_TRUE(native) << explain(native.error());
+  EXPECT_EQ(native->phase(Phase::decode).routes.back().kernel, "sm90.grouped_query.native");
+  EXPECT_THAT(refusal("gqa", {.decode = "native", .layout = "gqa_fp8"}),
+              AllOf(HasSubstr("sm90.grouped_query.native   layout"), HasSubstr("gqa_fp8")));
+  EXPECT_THAT(refusal("gqa", {.page_size = 8}), AllOf(HasSubstr("page"), HasSubstr("offered 8")));
+  AttentionProblem problem = gqa_problem(32, 8, 96);
+  const PlanResult other = make_plan(problem, describe_machine(Device::sm90), {}, all_kernels());
+  ASSERT_FALSE(other);
+  EXPECT_THAT(explain(other.error()), AllOf(HasSubstr("64"), HasSubstr("offered 96")));
+}
+
 TEST(Sm90, RefusesWhatItDoesNotHave) {
-  EXPECT_THAT(refusal("gqa"),
-              AllOf(HasSubstr("refused"), HasSubstr("grouped_query"), HasSubstr("--device cpu")));
   EXPECT_THAT(refusal("dsa", {.prefill = "ragged"}),
               AllOf(HasSubstr("no prefill kernel fits"), HasSubstr("sm90")));
   EXPECT_THAT(
@@ -91,7 +112,7 @@ TEST(Sm90, RefusesOtherWidths) {
 TEST(Sm90, EntriesAreThereWhereCudaIs) {
   Registry registry;
   register_sm90_kernels(registry);
-  EXPECT_EQ(registry.kernels().size(), 10u);
+  EXPECT_EQ(registry.kernels().size(), 12u);
   for (const Kernel& k : registry.kernels()) {
 #ifdef LATHE_HAS_CUDA
     EXPECT_NE(k.attend, nullptr) << k.capability.name;
