@@ -213,8 +213,8 @@ bool is_captured(cudaStream_t stream) {
 }
 
 /// Lengths in host memory are checked like the CPU's, bound the batch, and go to the device in one
-/// copy. Errors: those of check_latent_args; a stream that is captured, as a graph would read this
-/// memory at each replay.
+/// copy. Errors: those of check_latent_args or check_gqa_args; a stream that is captured, as a
+/// graph would read this memory at each replay.
 void take_host_lengths(GpuScratch& keeper, cudaStream_t stream, bool by_list, nb::handle q_indptr,
                        nb::handle kv_lens, AttendArgs& args) {
   if (is_captured(stream)) {
@@ -229,7 +229,8 @@ void take_host_lengths(GpuScratch& keeper, cudaStream_t stream, bool by_list, nb
   host.main.index_lengths = host.extra.index_lengths = {};
   const std::int64_t width = std::int64_t{args.problem.heads} * args.problem.v_dim();
   host.out = {const_cast<std::byte*>(host.q.data), DType::bf16, args.q.rows, width, width};
-  value_or_raise(check_latent_args(host));
+  value_or_raise(args.problem.kind == ProblemKind::grouped_query ? check_gqa_args(host)
+                                                                 : check_latent_args(host));
 
   args.max_request_rows = 1;
   args.max_kv_len = 1;

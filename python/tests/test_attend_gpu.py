@@ -83,6 +83,37 @@ def test_dense_by_page_table(layout, heads):
     near(lathe.attend(q, pool, **call, q_indptr=indptr, kv_lens=lens), want)
 
 
+@pytest.mark.parametrize("kind", ["gqa_bf16", "gqa_fp8"])
+@pytest.mark.parametrize("window", [0, 90])
+def test_grouped_queries(kind, window):
+    heads, kv_heads, dim, rows_of, lens = 12, 3, 128, (1, 40, 2), (700, 130, 64)
+    layout = lathe.Layout(f"{kind}(kv_heads={kv_heads},head_dim={dim})")
+    pool, held = make_pool(layout, 20)
+    table = torch.full((3, 11), -1, dtype=torch.int32)
+    free = iter(np.random.default_rng(5).permutation(20).tolist())
+    for r, n in enumerate(lens):
+        for i in range(-(-n // PAGE)):
+            table[r, i] = next(free)
+    q = queries(sum(rows_of), heads, dim)
+    want, row = [], 0
+    for r, n in enumerate(rows_of):
+        slots = (table[r].long()[:, None] * PAGE + torch.arange(PAGE)).view(-1).cuda()
+        for j in range(n):
+            end = lens[r] - n + j + 1
+            seen = held[slots[max(0, end - window) if window else 0 : end]].view(-1, 2, kv_heads, dim)
+            outs, sums = [], []
+            for h in range(heads):
+                keys, values = seen[:, 0, h // 4], seen[:, 1, h // 4]
+                scores = q[row, h].double() @ keys.T / dim**0.5
+                outs.append(torch.softmax(scores, 0) @ values)
+                sums.append(torch.logsumexp(scores, 0))
+            want.append((torch.stack(outs), torch.stack(sums)))
+            row += 1
+    indptr = np.concatenate([[0], np.cumsum(rows_of)])
+    call = dict(layout=layout, page_size=PAGE, page_table=table.cuda(), attention="gqa", window=window)
+    near(lathe.attend(q, pool, **call, q_indptr=indptr, kv_lens=list(lens)), want)
+
+
 def test_lengths_on_the_gpu_and_outputs_in_place():
     q, pool, call, indptr, lens, want = dense("mla_fp8_block")
     out = torch.full((5, 16, 512), float("nan"), dtype=torch.bfloat16, device="cuda")
