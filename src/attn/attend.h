@@ -19,6 +19,8 @@
 
 namespace lathe {
 
+class Schedule;
+
 /// One set of keys. The bytes are a pool or a compact buffer; the keys are named by a page table
 /// (all keys of the request, a pool only) or by an index list (Slot values into a pool, RaggedRow
 /// values into a compact buffer).
@@ -65,10 +67,19 @@ struct AttendArgs {
   std::int64_t max_request_rows = 1;  // most rows of a request
   std::int64_t max_kv_len = 0;        // most keys of a request; 0: what the page table holds
 
+  // Made by the kernel's prepare() for the step; null: the call makes its own.
+  const Schedule* schedule = nullptr;
+
   Execution execution;  // threads or stream, and scratch
 };
 
 /// Errors name the argument; on an error nothing was written.
 using AttendFn = Result<void> (*)(const AttendArgs&);
+
+/// Makes of a step's lengths what the calls of its layers share: they have the same problem,
+/// lengths, shapes and execution, and give the same bits as without a schedule. Lengths and page
+/// tables of `args` are those of the calls; q, out, index lists and pools have their shapes, and no
+/// bytes that may be read. Errors: no memory.
+using PrepareFn = Result<void> (*)(const AttendArgs& args, Schedule& schedule);
 
 }  // namespace lathe

@@ -1,12 +1,19 @@
 #include "attn/attend_op.h"
 
+#include <algorithm>
+
 namespace lathe {
 
-Result<const Kernel*> kernel_of(const AttendOp& op) {
-  const Kernel* kernel = op.registry->find(op.step->route->kernel);
+Result<const Kernel*> kernel_of(const Route& route) {
+  const Kernel* kernel = route.bound.kernel;
   if (kernel != nullptr && kernel->attend != nullptr) return kernel;
-  return Error{ErrorCode::unsupported, "kernel", "one that this build holds",
-               op.step->route->kernel, ""};
+  return Error{ErrorCode::unsupported, "kernel", "one that this build holds", route.kernel, ""};
+}
+
+std::int64_t slots_width(const AttentionProblem& problem, const StepView& step) {
+  // Expanded attention sees every key; the planner takes it only while top-k would choose all.
+  if (!problem.sparse() || step.rows == 0 || step.route->kind == KernelKind::ragged) return 0;
+  return std::max<std::int64_t>(1, std::min<std::int64_t>(problem.top_k, step.max_context));
 }
 
 AttendArgs attend_args(const AttendOp& op, const Execution& execution) {
@@ -32,8 +39,29 @@ AttendArgs attend_args(const AttendOp& op, const Execution& execution) {
   a.sink = op.sink;
   a.expansion = op.expansion;
   a.out = op.out;
+  a.max_request_rows = step.max_rows;
+  a.max_kv_len = step.max_context;
+  a.schedule = step.schedule;
   a.execution = execution;
   return a;
+}
+
+Result<void> make_schedule(const Plan& plan, const ConstPoolView& pool, const Execution& execution,
+                           Schedule& schedule, StepView& step) {
+  step.schedule = nullptr;
+  if (step.rows == 0 || step.route->adapter) return {};
+  const Kernel* kernel = step.route->bound.kernel;
+  if (kernel == nullptr || kernel->prepare == nullptr) return {};
+  const AttentionProblem& p = plan.problem;
+  AttendOp op{.plan = &plan, .step = &step, .pool = pool};
+  op.slots_width = slots_width(p, step);
+  op.q.dtype = step.route->q_dtype;
+  op.q.rows = op.out.rows = step.rows;
+  op.q.cols = op.q.row_stride = std::int64_t{p.heads} * p.qk_dim();
+  op.out.cols = op.out.row_stride = std::int64_t{p.heads} * p.v_dim();
+  if (auto ok = kernel->prepare(attend_args(op, execution), schedule); !ok) return ok;
+  step.schedule = &schedule;
+  return {};
 }
 
 }  // namespace lathe

@@ -7,7 +7,7 @@
 
 #include "attn/attend.h"
 #include "attn/plan.h"
-#include "attn/registry.h"
+#include "attn/schedule.h"
 #include "attn/step.h"
 #include "layout/codec.h"
 
@@ -15,7 +15,6 @@ namespace lathe {
 
 struct AttendOp {
   const Plan* plan = nullptr;
-  const Registry* registry = nullptr;
   const StepView* step = nullptr;  // of a batch with rows, so that it has a route
   ConstPoolView pool;              // the layer's pages
   TensorScales scales = {};        // of the pool, for per-tensor layouts
@@ -31,11 +30,19 @@ struct AttendOp {
   MutableRowsView out = {};  // as AttendArgs::out, f32
 };
 
-/// The kernel that step->route names. Errors: one that the registry does not hold or that is only
-/// described.
-Result<const Kernel*> kernel_of(const AttendOp& op);
+/// The kernel of a route. Errors: one that no registry was seen to hold or that is only described.
+Result<const Kernel*> kernel_of(const Route& route);
+
+/// Columns of AttendOp::slots; 0: the step's rows attend to all their keys.
+std::int64_t slots_width(const AttentionProblem& problem, const StepView& step);
 
 /// The kernel's arguments without an adapter: keys of op.pool by slots or by the step's page table.
 AttendArgs attend_args(const AttendOp& op, const Execution& execution);
+
+/// Lets the kernel of step.route prepare, unless an adapter stands before it, and hands `schedule`
+/// to the step's calls where it did. The step's arrays lie where the kernel reads them; `pool` is
+/// that of any of the layers. Errors: the kernel's.
+Result<void> make_schedule(const Plan& plan, const ConstPoolView& pool, const Execution& execution,
+                           Schedule& schedule, StepView& step);
 
 }  // namespace lathe

@@ -123,11 +123,12 @@ struct Capability {
   }
 };
 
-/// A kernel: its declaration and its entry. A described kernel has no entry and can be planned for,
+/// A kernel: its declaration and its entries. A described kernel has none and can be planned for,
 /// not run.
 struct Kernel {
   Capability capability;
   AttendFn attend = nullptr;
+  PrepareFn prepare = nullptr;  // null: every call works out for itself what it needs
 };
 
 /// A conversion that can stand before a kernel which cannot read the stored layout.

@@ -107,6 +107,7 @@ class CompactRows {
     AttendArgs a = args_;
     a.q = rows_at(args_.q, first, n);
     a.out = rows_at(args_.out, first, n);
+    a.schedule = nullptr;
     a.main = {};
     a.main.compact = compact;
     a.main.indices = {list, static_cast<std::size_t>(n * width)};

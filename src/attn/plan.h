@@ -43,9 +43,18 @@ struct AdapterUse {
   bool operator==(const AdapterUse&) const = default;
 };
 
+/// The kernel that a route names, found when the plan is made; the registry outlives the plan. Null
+/// in a plan that was read from text. Plans are compared by names.
+struct BoundKernel {
+  const Kernel* kernel = nullptr;
+
+  bool operator==(const BoundKernel&) const { return true; }
+};
+
 /// One way through a phase: taken for a batch whose rows and longest context are within the bounds.
 struct Route {
   std::string kernel;
+  BoundKernel bound;
   KernelKind kind = KernelKind::inplace;
   std::int64_t max_rows = 0;     // 0 = no bound
   std::int64_t max_context = 0;  // 0 = no bound

@@ -117,7 +117,7 @@ PhaseOutcome plan_phase(const Candidate& c, const BackendWish& wish,
   std::vector<Reason> reasons;
   for (const Kernel& k : c.registry.kernels()) {
     if (!wish.matches(k.capability)) continue;
-    Verdict v = judge(c, k.capability);
+    Verdict v = judge(c, k);
     if (v.route) {
       legal.push_back({std::move(*v.route), &k.capability});
       continue;

@@ -179,8 +179,10 @@ std::string subject_of(const Capability& kernel) {
   return fmt::format("{} {}", name(kernel.kind), kernel.name);
 }
 
-Verdict judge(const Candidate& candidate, const Capability& kernel) {
-  return Judge(candidate, kernel).run();
+Verdict judge(const Candidate& candidate, const Kernel& kernel) {
+  Verdict verdict = Judge(candidate, kernel.capability).run();
+  if (verdict.route) verdict.route->bound.kernel = &kernel;
+  return verdict;
 }
 
 }  // namespace lathe

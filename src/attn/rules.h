@@ -40,6 +40,6 @@ struct Verdict {
   std::optional<Route> route;
   std::vector<Reason> reasons;
 };
-Verdict judge(const Candidate& candidate, const Capability& kernel);
+Verdict judge(const Candidate& candidate, const Kernel& kernel);
 
 }  // namespace lathe

@@ -77,6 +77,9 @@ struct StepView {
   // from the pages, and selected keys are named by slot.
   bool gather_in_tiles = false;
 
+  // What the route's kernel made of the lengths (make_schedule() in attn/attend_op.h), or null.
+  const Schedule* schedule = nullptr;
+
   std::span<const LocalPos> positions;        // [rows]; -1 for padding
   std::span<const std::int32_t> row_request;  // [rows]
   std::span<const std::int32_t> row_lens;     // [rows] keys seen causally: position + 1

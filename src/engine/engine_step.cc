@@ -61,7 +61,7 @@ void Engine::preempt_youngest(StepReport& report) {
 void Engine::schedule(StepReport& report) {
   describe_running();
   count_available();
-  Schedule decided = schedule_running(scheduled_, limits(), available_, rows_);
+  Decision decided = schedule_running(scheduled_, limits(), available_, rows_);
   while (decided.preempt_youngest) {
     LATHE_CHECK(running_.size() > 1, "a request that was accepted does not fit an empty pool");
     preempt_youngest(report);

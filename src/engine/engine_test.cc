@@ -462,7 +462,7 @@ TEST(Engine, RunsOnAPlannersPlan) {
     const auto plan =
         make_model_plan(std::span(&all, 1), describe_machine(Device::cpu), wishes, registry);
     ASSERT_TRUE(plan);
-    auto cache = KvCache::create(*plan, registry, {.budget_bytes = 0, .pages = 9});
+    auto cache = KvCache::create(*plan, {.budget_bytes = 0, .pages = 9});
     ASSERT_TRUE(cache);
     const FakeModel model(problem);
     FakeSetup setup;

@@ -289,7 +289,7 @@ FakeSetup::FakeSetup(const FakeOptions& o) {
   }
   if (o.state) plans.back().group.state_bytes = sizeof(std::uint64_t);
   plan = join_groups(std::move(plans));
-  auto made = KvCache::create(plan, registry, sizes);
+  auto made = KvCache::create(plan, sizes);
   LATHE_CHECK(made, made ? "" : made.error().message());
   cache.emplace(std::move(*made));
   cache->poison_free();

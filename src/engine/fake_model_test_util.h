@@ -84,7 +84,6 @@ struct FakeSetup {
   Engine engine(const EngineOptions& options = {});
 
   ModelPlan plan;
-  Registry registry;
   std::optional<KvCache> cache;
   std::optional<FakeModel> model;
   Arena arena;

@@ -66,7 +66,7 @@ class RealSetup {
     for (const GroupPlan& g : plan_.groups) {
       sizes.push_back({.budget_bytes = 0, .pages = pages_for(tokens, g.plan.main().page_size)});
     }
-    cache_.emplace(*KvCache::create(plan_, registry_, sizes));
+    cache_.emplace(*KvCache::create(plan_, sizes));
     cache_->poison_free();
     ops_.execution.threads = &threads_;
     ops_.execution.scratch = &scratch_;

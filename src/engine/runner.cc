@@ -170,7 +170,7 @@ Result<void> Runner::plan_steps(const OpsContext& ops) {
   while (steps_.size() < cuts_.size() * groups()) {
     if (auto ok = add_steps(); !ok) return ok;
   }
-  prepared_.resize(steps_.size());
+  while (prepared_.size() < steps_.size()) prepared_.emplace_back(ops.backend->memory());
   segments_.clear();
   for (std::size_t g = 0; g < groups(); ++g) {
     make_requests(g);
@@ -180,7 +180,12 @@ Result<void> Runner::plan_steps(const OpsContext& ops) {
       Step& step = steps_[at];
       const auto part = std::span(requests_).subspan(c.first, c.last - c.first);
       if (auto ok = step.plan({parts_[c.first].rows.phase, part}); !ok) return ok;
-      if (auto ok = ops.backend->prepare_step(ops, step.view(), prepared_[at]); !ok) return ok;
+      const std::int32_t layer = cache_->plan().groups[g].group.layers.front();
+      if (auto ok = ops.backend->prepare_step(ops, cache_->plan(g), cache_->main(layer),
+                                              step.view(), prepared_[at]);
+          !ok) {
+        return ok;
+      }
       segments_.push_back({&prepared_[at].view, c.first_row});
     }
   }

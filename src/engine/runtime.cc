@@ -172,7 +172,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
   const std::int64_t tokens = cache_tokens(r->plan_, wishes, *machine, r->model_->weight_bytes());
-  auto cache = KvCache::create(r->plan_, r->registry_, pool_sizes(r->plan_, tokens));
+  auto cache = KvCache::create(r->plan_, pool_sizes(r->plan_, tokens));
   if (!cache) return StartError(cache.error());
   r->cache_.emplace(std::move(*cache));
   const bool scaled = has_tensor_scales(r->plan_);

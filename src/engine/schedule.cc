@@ -32,7 +32,7 @@ std::int64_t reach(const ScheduledRequest& r, std::span<const PageRule> rules,
 
 }  // namespace
 
-Schedule schedule_running(std::span<const ScheduledRequest> running, const ScheduleLimits& limits,
+Decision schedule_running(std::span<const ScheduledRequest> running, const ScheduleLimits& limits,
                           std::span<std::int64_t> available, std::span<std::int64_t> rows) {
   std::int64_t budget = limits.prefill_rows;
   for (std::size_t i = 0; i < running.size(); ++i) {

@@ -67,7 +67,7 @@ struct ScheduleLimits {
   std::int64_t prefill_rows = 1;    // of one step
 };
 
-struct Schedule {
+struct Decision {
   // The youngest running request has to give up its pages first; no rows are given out.
   bool preempt_youngest = false;
   std::int64_t prefill_rows_left = 0;
@@ -78,7 +78,7 @@ struct Schedule {
 /// which those that the rows take are subtracted. A request that lacks pages has the youngest
 /// preempted, unless it is the youngest itself: then a prefill takes the rows that its pages hold,
 /// perhaps none, and a decode is preempted. rows: [running].
-Schedule schedule_running(std::span<const ScheduledRequest> running, const ScheduleLimits& limits,
+Decision schedule_running(std::span<const ScheduledRequest> running, const ScheduleLimits& limits,
                           std::span<std::int64_t> available, std::span<std::int64_t> rows);
 
 /// Whether the oldest waiting request may run: `available` pages are enough to finish the prefill

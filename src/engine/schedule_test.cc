@@ -24,7 +24,7 @@ ScheduledRequest decode(std::int64_t known, std::int64_t pages) {
 }
 
 struct Result {
-  Schedule schedule;
+  Decision schedule;
   std::vector<std::int64_t> rows;
 };
 Result run(const std::vector<ScheduledRequest>& running, std::int64_t available) {
@@ -113,7 +113,7 @@ TEST(Schedule, EveryKindOfPageCounts) {
   const auto rows = [&](std::vector<ScheduledRequest> running,
                         std::vector<std::int64_t> available) {
     std::vector<std::int64_t> out(running.size());
-    const Schedule s = schedule_running(running, limits, available, out);
+    const Decision s = schedule_running(running, limits, available, out);
     if (s.preempt_youngest) out.assign(1, -1);
     return out;
   };
@@ -184,7 +184,7 @@ TEST(Schedule, NobodyStarves) {
       ASSERT_LT(++steps, 3000);
       look();
       std::vector<std::int64_t> rows(running.size());
-      const Schedule s = schedule_running(states, limits, available, rows);
+      const Decision s = schedule_running(states, limits, available, rows);
       if (s.preempt_youngest) {
         ASSERT_GT(running.size(), 1u);
         Job job = running.back();

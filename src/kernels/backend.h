@@ -55,9 +55,11 @@ class Backend {
   virtual Result<void> download(const OpsContext& ops, const std::byte* from,
                                 std::span<std::byte> to) = 0;
 
-  /// Brings the arrays of a step to memory(). `step` stays as it is until the step's results are
-  /// collected.
-  virtual Result<void> prepare_step(const OpsContext& ops, const StepView& step,
+  /// Brings the arrays of a step to memory() and makes the schedule of its route's kernel
+  /// (make_schedule()). `pool` is that of any layer which shares the step. `step` stays as it is
+  /// until the step's results are collected, `out` where it is. Errors: no memory.
+  virtual Result<void> prepare_step(const OpsContext& ops, const Plan& plan,
+                                    const ConstPoolView& pool, const StepView& step,
                                     PreparedStep& out) = 0;
 
   virtual void embed(const OpsContext& ops, const WeightView& table,

@@ -24,9 +24,10 @@ class HostBackend : public Backend {
                                          std::vector<OwnedBytes>&) override {
     return vector;
   }
-  Result<void> prepare_step(const OpsContext&, const StepView& step, PreparedStep& out) override {
+  Result<void> prepare_step(const OpsContext& ops, const Plan& plan, const ConstPoolView& pool,
+                            const StepView& step, PreparedStep& out) override {
     out.view = step;
-    return {};
+    return make_schedule(plan, pool, ops.execution, out.schedule, out.view);
   }
   Result<void> upload(const OpsContext&, std::span<const std::byte> from, std::byte* to) override {
     std::memcpy(to, from.data(), from.size());

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "attn/schedule.h"
 #include "attn/step.h"
 #include "base/enum.h"
 #include "base/rows_view.h"
@@ -49,7 +50,10 @@ struct SelectKeys {
 
 /// What the layers of a step share, made once a step. It lives as long as the step's launch.
 struct PreparedStep {
+  explicit PreparedStep(const Memory& memory) : schedule(memory) {}
+
   StepView view;  // its arrays where the backend's kernels read them
+  Schedule schedule;
 };
 
 /// A row without NaN or Inf so far.

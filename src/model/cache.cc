@@ -31,14 +31,13 @@ Result<void> KvCache::add_group(const GroupPlan& group, PoolSize size) {
   return {};
 }
 
-Result<KvCache> KvCache::create(const ModelPlan& plan, const Registry& registry,
-                                std::span<const PoolSize> sizes) {
+Result<KvCache> KvCache::create(const ModelPlan& plan, std::span<const PoolSize> sizes) {
   if (sizes.size() != plan.groups.size()) {
     return Error{ErrorCode::invalid_argument, "sizes",
                  fmt::format("{}, one per layer group", plan.groups.size()),
                  fmt::format("{}", sizes.size()), ""};
   }
-  KvCache cache(plan, registry);
+  KvCache cache(plan);
   cache.places_.resize(static_cast<std::size_t>(plan.layers()));
   for (std::size_t g = 0; g < plan.groups.size(); ++g) {
     if (auto ok = cache.add_group(plan.groups[g], sizes[g]); !ok) return ok.error();

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "attn/model_plan.h"
-#include "attn/registry.h"
 #include "attn/step.h"
 #include "base/result.h"
 #include "layout/pool_group.h"
@@ -22,17 +21,15 @@ namespace lathe {
 class KvCache {
  public:
   /// For every layer group pools of its caches over one page numbering, as large as sizes[group]
-  /// says, and its state; and the gather workspace that the plan's budget names. The plan and the
-  /// registry must outlive it. Errors: as Pool::create(); sizes that are not one per group.
-  static Result<KvCache> create(const ModelPlan& plan, const Registry& registry,
-                                std::span<const PoolSize> sizes);
-  static Result<KvCache> create(const ModelPlan& plan, const Registry& registry, PoolSize size) {
-    return create(plan, registry, std::span(&size, 1));
+  /// says, and its state; and the gather workspace that the plan's budget names. The plan must
+  /// outlive it. Errors: as Pool::create(); a number of sizes that is not that of the groups.
+  static Result<KvCache> create(const ModelPlan& plan, std::span<const PoolSize> sizes);
+  static Result<KvCache> create(const ModelPlan& plan, PoolSize size) {
+    return create(plan, std::span(&size, 1));
   }
 
   const ModelPlan& plan() const { return *plan_; }
   const Plan& plan(std::size_t group) const { return plan_->groups[group].plan; }
-  const Registry& registry() const { return *registry_; }
   std::size_t groups() const { return groups_.size(); }
   PoolGroup& pools(std::size_t group = 0) { return groups_[group].pools; }
   const PoolGroup& pools(std::size_t group = 0) const { return groups_[group].pools; }
@@ -82,7 +79,7 @@ class KvCache {
     std::int32_t layer = 0;        // of the group's
     std::int32_t index_layer = 0;  // of the group's with an index cache; -1: it has none
   };
-  KvCache(const ModelPlan& plan, const Registry& registry) : plan_(&plan), registry_(&registry) {}
+  explicit KvCache(const ModelPlan& plan) : plan_(&plan) {}
   Result<void> add_group(const GroupPlan& group, PoolSize size);
   const Place& place_of(std::int32_t layer) const {
     return places_[static_cast<std::size_t>(layer)];
@@ -90,7 +87,6 @@ class KvCache {
   Group& group_of(std::int32_t layer) { return groups_[place_of(layer).group]; }
 
   const ModelPlan* plan_;
-  const Registry* registry_;
   std::vector<Group> groups_;
   std::vector<Place> places_;              // [layers]
   std::vector<TensorScales> scales_;       // [layers], or empty

@@ -213,10 +213,8 @@ std::span<Selection> make_selections(const OpsContext& ops, const AttentionProbl
   for (std::size_t s = 0; s < selections.size(); ++s) {
     const StepView& step = *segments[s].step;
     selections[s] = {};
-    // Expanded attention sees every key; the planner takes it only while top-k would choose all.
-    if (!problem.sparse() || step.rows == 0 || step.route->kind == KernelKind::ragged) continue;
-    selections[s].width =
-        std::max<std::int64_t>(1, std::min<std::int64_t>(problem.top_k, step.max_context));
+    selections[s].width = slots_width(problem, step);
+    if (selections[s].width == 0) continue;
     selections[s].slots = ops.tensors->take_array<std::int32_t>(step.rows * selections[s].width);
   }
   return selections;

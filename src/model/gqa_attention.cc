@@ -61,7 +61,6 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
       cast_rows(ops, constant(q_rows), q_in);
     }
     const AttendOp op{.plan = &c.plan,
-                      .registry = &c.cache.registry(),
                       .step = &step,
                       .pool = c.cache.main(c.layer),
                       .scales = c.cache.scales(c.layer),

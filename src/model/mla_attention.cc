@@ -61,7 +61,6 @@ class MlaLayer {
 
   AttendOp op_of(std::size_t s) const {
     return {.plan = &c_.plan,
-            .registry = &c_.cache.registry(),
             .step = c_.segments[s].step,
             .pool = c_.cache.main(c_.layer),
             .scales = c_.cache.scales(c_.layer),

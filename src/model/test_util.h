@@ -128,7 +128,7 @@ class Runner {
       pages_.push_back(kRequests * (options.context / g.plan.main().page_size + 1));
       sizes.push_back({.pages = pages_.back()});
     }
-    cache_ = std::make_unique<KvCache>(*KvCache::create(*plan_, registry_, sizes));
+    cache_ = std::make_unique<KvCache>(*KvCache::create(*plan_, sizes));
     cache_->poison_free();
     lists_.resize(plan_->groups.size());
     ops_.backend = backend_.get();

@@ -80,7 +80,7 @@ class CpuBackend : public HostBackend {
     return cpu_select_keys(ops.execution, *ops.tensors, op);
   }
   Result<void> attend(const OpsContext& ops, const AttendOp& op) override {
-    const auto kernel = kernel_of(op);
+    const auto kernel = kernel_of(*op.step->route);
     if (!kernel) return kernel.error();
     const AttendFn run = (*kernel)->attend;
     if (!op.step->route->adapter) return run(attend_args(op, ops.execution));

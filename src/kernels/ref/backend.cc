@@ -69,7 +69,7 @@ class RefBackend : public HostBackend {
     return ref_select_keys(op);
   }
   Result<void> attend(const OpsContext& ops, const AttendOp& op) override {
-    const auto kernel = kernel_of(op);
+    const auto kernel = kernel_of(*op.step->route);
     if (!kernel) return kernel.error();
     const AttendFn run = (*kernel)->attend;
     if (op.step->route->adapter) return attend_compact(op, ops.execution, *ops.control, run);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "attn/attend.h"
+#include "attn/schedule.h"
 #include "base/float_formats.h"
 
 namespace lathe::ref_test {
@@ -258,6 +259,18 @@ inline Outputs run(AttendFn kernel, AttendArgs args, std::int32_t out_width) {
   const Result<void> done = kernel(args);
   EXPECT_TRUE(done.ok()) << (done ? "" : done.error().message());
   return o;
+}
+
+/// A kernel's schedule of a step, from arguments without the bytes that it may not read.
+inline void prepare(PrepareFn kernel, AttendArgs args, Schedule& schedule) {
+  args.q.data = nullptr;
+  for (KeySource* source : {&args.main, &args.extra}) {
+    source->indices = {};
+    source->compact.data = nullptr;
+    if (source->pool) source->pool->data = nullptr;
+  }
+  const Result<void> done = kernel(args, schedule);
+  EXPECT_TRUE(done.ok()) << (done ? "" : done.error().message());
 }
 
 /// Equal to an absolute or relative 1e-12, infinities in the same places; NaN never passes.

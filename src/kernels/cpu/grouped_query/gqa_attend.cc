@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <numbers>
 
 #include "attn/check_args.h"
+#include "attn/schedule.h"
 #include "kernels/cpu/grouped_query/gqa_plan.h"
 #include "kernels/cpu/grouped_query/gqa_task.h"
 #include "kernels/cpu/tasks.h"
@@ -64,6 +66,19 @@ GqaJob make_job(const AttendArgs& args) {
   return job;
 }
 
+// A plan in memory: GqaPlan, and from this byte on its blocks.
+constexpr std::int64_t kBlocksAt = whole_lines(sizeof(GqaPlan));
+
+std::int64_t plan_bytes(const AttendArgs& args) {
+  return kBlocksAt + gqa_blocks_bound(args) * std::int64_t{sizeof(GqaBlock)};
+}
+
+const std::byte* write_plan(const AttendArgs& args, std::byte* to) {
+  auto* blocks = reinterpret_cast<GqaBlock*>(to + kBlocksAt);
+  new (to) GqaPlan(plan_gqa(args, thread_count(args.execution), blocks));
+  return to;
+}
+
 const GqaBlock& block_of_task(const GqaBlock* blocks, std::int64_t count, std::int64_t task) {
   const GqaBlock* after =
       std::upper_bound(blocks, blocks + count, task,
@@ -72,6 +87,11 @@ const GqaBlock& block_of_task(const GqaBlock* blocks, std::int64_t count, std::i
 }
 
 }  // namespace
+
+Result<void> cpu_prepare_gqa(const AttendArgs& args, Schedule& schedule) {
+  write_plan(args, schedule.take_host(plan_bytes(args)));
+  return {};
+}
 
 Result<void> cpu_attend_gqa(const AttendArgs& args) {
   if (Result<void> ok = check_gqa_args(args); !ok) return ok;
@@ -84,26 +104,21 @@ Result<void> cpu_attend_gqa(const AttendArgs& args) {
   Scratch& scratch = args.execution.scratch != nullptr ? *args.execution.scratch : own;
   const std::int64_t threads = thread_count(args.execution);
 
-  // The plan's own memory comes first; what follows depends on the plan, so it may grow once more.
-  const std::int64_t plan_bytes =
-      whole_lines(gqa_blocks_bound(args) * std::int64_t{sizeof(GqaBlock)});
-  auto* blocks = reinterpret_cast<GqaBlock*>(scratch.take(plan_bytes));
-  GqaPlan plan = plan_gqa(args, threads, blocks);
+  const std::byte* planned = args.schedule != nullptr
+                                 ? args.schedule->host()
+                                 : write_plan(args, scratch.outer().take(plan_bytes(args)));
+  const auto& plan = *reinterpret_cast<const GqaPlan*>(planned);
+  const auto* blocks = reinterpret_cast<const GqaBlock*>(planned + kBlocksAt);
   GqaJob job = make_job(args);
   job.block_rows = plan.block_rows;
   const std::int64_t worker_bytes = whole_lines(gqa_worker_bytes(job, plan.slice_heads));
   const std::int64_t partials = plan.parts * p.heads * plan.block_rows;
   const std::int64_t state_bytes = whole_lines(partials * std::int64_t{sizeof(SoftState)});
   const std::int64_t sum_bytes = whole_lines(partials * p.v_head_dim * 4);
-  const std::int64_t growths = scratch.growths();
-  std::byte* memory = scratch.take(plan_bytes + state_bytes + sum_bytes + threads * worker_bytes);
-  if (scratch.growths() != growths) {  // the blocks were freed with the old bytes
-    blocks = reinterpret_cast<GqaBlock*>(memory);
-    plan = plan_gqa(args, threads, blocks);
-  }
-  job.part_states = reinterpret_cast<SoftState*>(memory + plan_bytes);
-  job.part_acc = reinterpret_cast<float*>(memory + plan_bytes + state_bytes);
-  std::byte* workers = memory + plan_bytes + state_bytes + sum_bytes;
+  std::byte* memory = scratch.take(state_bytes + sum_bytes + threads * worker_bytes);
+  job.part_states = reinterpret_cast<SoftState*>(memory);
+  job.part_acc = reinterpret_cast<float*>(memory + state_bytes);
+  std::byte* workers = memory + state_bytes + sum_bytes;
 
   // Slices of a run of keys are neighbours: they read neighbouring bytes at about the same time.
   run_tasks(args.execution, plan.tasks * plan.slices, [&](std::int64_t task, int worker) {

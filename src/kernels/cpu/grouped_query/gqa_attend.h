@@ -17,4 +17,7 @@ namespace lathe {
 /// 512. On an error nothing was written.
 Result<void> cpu_attend_gqa(const AttendArgs& args);
 
+/// How its calls are cut into tasks (gqa_plan.h).
+Result<void> cpu_prepare_gqa(const AttendArgs& args, Schedule& schedule);
+
 }  // namespace lathe

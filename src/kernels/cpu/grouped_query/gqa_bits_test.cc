@@ -40,6 +40,35 @@ TEST_P(GqaBits, RepeatsAreEqual) {
   }
 }
 
+TEST_P(GqaBits, LayersShareASchedule) {
+  using Requests = std::vector<std::pair<int, int>>;
+  for (const bool invariant : {false, true}) {
+    Schedule schedule(kHostMemory);
+    // The second step is smaller: what the first one left must not show.
+    for (const Requests& requests :
+         {Requests{{3000, 1}, {77, 30}, {1500, 2}, {0, 0}}, Requests{{900, 2}, {70, 1}}}) {
+      for (const int window : {0, 700}) {
+        GqaScene s({GetParam(), 64, 8, 2, 64, 64}, requests);
+        ThreadPool threads(3);
+        Scratch scratch;
+        s.args.problem.window = window;
+        s.args.execution = {&threads, &scratch, invariant};
+        prepare(cpu_prepare_gqa, s.args, schedule);
+        for (int layer = 0; layer < 2; ++layer) {
+          s.q = random_matrix(s.batch.rows, s.q.cols, s.rng);
+          s.args.q = s.q.view();
+          s.args.schedule = nullptr;
+          const Outputs alone = attend(s);
+          s.args.schedule = &schedule;
+          const Outputs shared = attend(s);
+          expect_same_bits(shared, alone);
+          expect_close(shared, run(ref_attend_gqa, s.args, s.dims.v_dim));
+        }
+      }
+    }
+  }
+}
+
 TEST_P(GqaBits, ThreadsDoNotMatterWhenInvariant) {
   GqaScene s({GetParam(), 64, 8, 2, 64, 64}, {{5000, 1}, {77, 30}, {2100, 2}, {0, 0}});
   s.args.execution.batch_invariant = true;

@@ -42,7 +42,7 @@ Capability gqa_capability(KernelKind kind) {
 
 void register_cpu_gqa_kernels(Registry& registry) {
   for (KernelKind kind : {KernelKind::inplace, KernelKind::native, KernelKind::gather}) {
-    registry.add({gqa_capability(kind), cpu_attend_gqa});
+    registry.add({gqa_capability(kind), cpu_attend_gqa, cpu_prepare_gqa});
   }
 }
 

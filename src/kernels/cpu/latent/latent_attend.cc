@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <new>
 #include <numbers>
 
+#include "attn/schedule.h"
 #include "kernels/cpu/attend_io.h"
 #include "kernels/cpu/latent/latent_check.h"
 #include "kernels/cpu/latent/latent_keys.h"
@@ -19,6 +21,9 @@ namespace {
 // M rows whose parts a task folds: enough that the cost of a task disappears, few enough that the M
 // rows of one decode row keep several threads busy.
 constexpr std::int64_t kJoinMRows = 4;
+
+// What lies before the lists of a schedule.
+constexpr std::int64_t kPlanBytes = whole_lines(sizeof(LatentPlan));
 
 // Carves floats out of a buffer.
 struct Carver {
@@ -42,12 +47,12 @@ void clear(const LatentState& s, std::int64_t m_rows, std::int64_t out_stride) {
 // One call. Every method writes only what belongs to its task or to its worker.
 class Call {
  public:
-  Call(const AttendArgs& args, const LatentPlan& plan, std::byte* scratch)
+  Call(const AttendArgs& args, const LatentPlan& plan, const std::byte* lists, std::byte* work)
       : args_(args),
         plan_(plan),
-        scratch_(scratch),
-        work_tiles_(plan.work_tile_list(scratch)),
-        tasks_(plan.task_list(scratch)) {}
+        work_(work),
+        work_tiles_(plan.work_tile_list(lists)),
+        tasks_(plan.task_list(lists)) {}
 
   void run() const {
     run_tasks(args_.execution, plan_.tasks, [&](std::int64_t i, int worker) { attend(i, worker); });
@@ -76,7 +81,7 @@ class Call {
   };
 
   Worker worker(int number) const {
-    std::byte* bytes = scratch_ + plan_.workers_at + number * plan_.worker_bytes;
+    std::byte* bytes = work_ + plan_.workers_at + number * plan_.worker_bytes;
     Carver carver{reinterpret_cast<float*>(bytes)};
     const std::int64_t small = latent_padded(plan_.m_rows);
     Worker w;
@@ -91,7 +96,7 @@ class Call {
   }
 
   LatentState part_state(std::int64_t part) const {
-    std::byte* bytes = scratch_ + plan_.parts_at + part * plan_.state_floats() * 4;
+    std::byte* bytes = work_ + part * plan_.state_floats() * 4;
     return Carver{reinterpret_cast<float*>(bytes)}.state(plan_);
   }
 
@@ -301,7 +306,7 @@ class Call {
 
   const AttendArgs& args_;
   const LatentPlan& plan_;
-  std::byte* scratch_;
+  std::byte* work_;
   std::span<const LatentWorkTile> work_tiles_;
   std::span<const LatentTask> tasks_;
 };
@@ -312,14 +317,31 @@ void latent_attend_run(const AttendArgs& args, const LatentRun* run) {
   const LatentPlan plan(args, run);
   Scratch own;
   Scratch& scratch = args.execution.scratch == nullptr ? own : *args.execution.scratch;
-  std::byte* bytes = scratch.take(plan.bytes);
-  plan.fill(args, bytes);
-  Call(args, plan, bytes).run();
+  std::byte* lists = scratch.take(plan.list_bytes + plan.work_bytes);
+  plan.fill(args, lists);
+  Call(args, plan, lists, lists + plan.list_bytes).run();
+}
+
+Result<void> cpu_prepare_latent(const AttendArgs& args, Schedule& schedule) {
+  const LatentPlan plan(args);
+  std::byte* bytes = schedule.take_host(kPlanBytes + plan.list_bytes);
+  new (bytes) LatentPlan(plan);
+  plan.fill(args, bytes + kPlanBytes);
+  return {};
 }
 
 Result<void> cpu_attend_latent(const AttendArgs& args) {
   if (Result<void> ok = check_cpu_latent_args(args); !ok) return ok;
-  if (args.q.rows > 0) latent_attend_run(args, nullptr);
+  if (args.q.rows == 0) return {};
+  if (args.schedule == nullptr) {
+    latent_attend_run(args, nullptr);
+    return {};
+  }
+  const std::byte* prepared = args.schedule->host();
+  const auto& plan = *reinterpret_cast<const LatentPlan*>(prepared);
+  Scratch own;
+  Scratch& scratch = args.execution.scratch == nullptr ? own : *args.execution.scratch;
+  Call(args, plan, prepared + kPlanBytes, scratch.take(plan.work_bytes)).run();
   return {};
 }
 

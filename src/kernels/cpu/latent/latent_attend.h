@@ -22,4 +22,7 @@ namespace lathe {
 /// error nothing was written.
 Result<void> cpu_attend_latent(const AttendArgs& args);
 
+/// How its calls are cut into tasks (latent_plan.h).
+Result<void> cpu_prepare_latent(const AttendArgs& args, Schedule& schedule);
+
 }  // namespace lathe

@@ -25,6 +25,34 @@ TEST(LatentEqual, TwentyRepeats) {
   }
 }
 
+TEST(LatentEqual, LayersShareASchedule) {
+  for (const bool invariant : {false, true}) {
+    Schedule schedule(kHostMemory);
+    // The second step is smaller: what the first one left must not show.
+    for (const Requests& requests : {kMixed, Requests{{900, 2}, {70, 1}}}) {
+      for (const bool sparse : {false, true}) {
+        Scene s(latent_layout(LayoutKind::mla_bf16), 64, 3, requests);
+        ThreadPool threads(3);
+        Scratch scratch;
+        s.args.execution = {&threads, &scratch, invariant};
+        const Ints list = s.random_list(1500);
+        if (sparse) s.by_index(list);
+        prepare(cpu_prepare_latent, s.args, schedule);
+        for (int layer = 0; layer < 2; ++layer) {
+          s.q = random_matrix(s.batch.rows, s.q.cols, s.rng);
+          s.args.q = s.q.view();
+          s.args.schedule = nullptr;
+          const Outputs alone = s.attend();
+          s.args.schedule = &schedule;
+          const Outputs shared = s.attend();
+          expect_equal(shared, alone);
+          expect_close(shared, s.oracle());
+        }
+      }
+    }
+  }
+}
+
 TEST(LatentEqual, AnyNumberOfThreadsWhenBatchInvariant) {
   for (const bool sparse : {false, true}) {
     Scene s(latent_layout(LayoutKind::mla_bf16), 64, 3, kMixed);

@@ -104,14 +104,14 @@ LatentPlan::LatentPlan(const AttendArgs& args, const LatentRun* the_run)
   tasks = parts_apart ? all_parts : work_tiles;
 
   tasks_at = whole_lines(work_tiles * static_cast<std::int64_t>(sizeof(LatentWorkTile)));
-  parts_at = tasks_at + whole_lines(tasks * static_cast<std::int64_t>(sizeof(LatentTask)));
-  workers_at = parts_at + parts * state_floats() * 4;
+  list_bytes = tasks_at + whole_lines(tasks * static_cast<std::int64_t>(sizeof(LatentTask)));
+  workers_at = parts * state_floats() * 4;
   const std::int64_t small = latent_padded(m_rows);
   const std::int64_t floats = m_rows * width + kLatentTile * key_stride + m_rows * kLatentTile +
                               2 * small + 2 * state_floats();
   // A page more, or the workers' buffers would lie at equal places of the caches' sets.
   worker_bytes = whole_lines(floats * 4) + 4096 + 64;
-  bytes = workers_at + workers * worker_bytes;
+  work_bytes = workers_at + workers * worker_bytes;
 }
 
 std::int64_t LatentPlan::parts_of(std::int64_t keys) const {
@@ -128,9 +128,9 @@ std::int64_t LatentPlan::state_floats() const {
   return m_rows * out_stride + 2 * latent_padded(m_rows);
 }
 
-void LatentPlan::fill(const AttendArgs& args, std::byte* scratch) const {
-  auto* work_tile_at = reinterpret_cast<LatentWorkTile*>(scratch);
-  auto* task_at = reinterpret_cast<LatentTask*>(scratch + tasks_at);
+void LatentPlan::fill(const AttendArgs& args, std::byte* lists) const {
+  auto* work_tile_at = reinterpret_cast<LatentWorkTile*>(lists);
+  auto* task_at = reinterpret_cast<LatentTask*>(lists + tasks_at);
   std::int32_t number = 0;
   std::int64_t part_at = 0;
   for_work_tiles(args, run, [&](LatentWorkTile work_tile) {
@@ -148,19 +148,19 @@ void LatentPlan::fill(const AttendArgs& args, std::byte* scratch) const {
     }
     ++number;
   });
-  LatentTask* first = reinterpret_cast<LatentTask*>(scratch + tasks_at);
+  LatentTask* first = reinterpret_cast<LatentTask*>(lists + tasks_at);
   std::sort(first, task_at, [](const LatentTask& a, const LatentTask& b) {
     if (a.cost != b.cost) return a.cost > b.cost;
     return a.work_tile != b.work_tile ? a.work_tile < b.work_tile : a.part < b.part;
   });
 }
 
-std::span<const LatentWorkTile> LatentPlan::work_tile_list(const std::byte* scratch) const {
-  return {reinterpret_cast<const LatentWorkTile*>(scratch), static_cast<std::size_t>(work_tiles)};
+std::span<const LatentWorkTile> LatentPlan::work_tile_list(const std::byte* lists) const {
+  return {reinterpret_cast<const LatentWorkTile*>(lists), static_cast<std::size_t>(work_tiles)};
 }
 
-std::span<const LatentTask> LatentPlan::task_list(const std::byte* scratch) const {
-  return {reinterpret_cast<const LatentTask*>(scratch + tasks_at), static_cast<std::size_t>(tasks)};
+std::span<const LatentTask> LatentPlan::task_list(const std::byte* lists) const {
+  return {reinterpret_cast<const LatentTask*>(lists + tasks_at), static_cast<std::size_t>(tasks)};
 }
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-// How a call of latent attention is cut into tasks, and where in scratch each one works.
+// How a call of latent attention is cut into tasks, and where in memory each one works.
 //
 // A work tile is a set of M rows (query row, head) that see the same keys: some rows of a request
 // that share its page table, or one row with its own list; with many heads, some of its heads. A
@@ -79,12 +79,13 @@ struct LatentPlan {
   std::int64_t parts = 0;    // states in the buffer of parts
   std::int64_t workers = 1;
 
-  // Scratch: byte offsets.
-  std::int64_t tasks_at = 0;    // work tiles lie at 0
-  std::int64_t parts_at = 0;    // [parts] states
-  std::int64_t workers_at = 0;  // [workers] x worker_bytes
+  // Lists: work tiles, and from this byte on tasks.
+  std::int64_t tasks_at = 0;
+  std::int64_t list_bytes = 0;
+  // What tasks work in: [parts] states, and from this byte on [workers] x worker_bytes.
+  std::int64_t workers_at = 0;
   std::int64_t worker_bytes = 0;
-  std::int64_t bytes = 0;
+  std::int64_t work_bytes = 0;
 
   const LatentRun* run = nullptr;  // null: all keys
 
@@ -95,10 +96,10 @@ struct LatentPlan {
   std::int64_t part_begin(std::int64_t part) const;
   /// Floats of a state of `m_rows` M rows, a multiple of kLatentPad.
   std::int64_t state_floats() const;
-  /// Writes the work tiles and the tasks, longest first, into scratch of `bytes`.
-  void fill(const AttendArgs& args, std::byte* scratch) const;
-  std::span<const LatentWorkTile> work_tile_list(const std::byte* scratch) const;
-  std::span<const LatentTask> task_list(const std::byte* scratch) const;
+  /// Writes the work tiles and the tasks, longest first, into `list_bytes` bytes.
+  void fill(const AttendArgs& args, std::byte* lists) const;
+  std::span<const LatentWorkTile> work_tile_list(const std::byte* lists) const;
+  std::span<const LatentTask> task_list(const std::byte* lists) const;
 };
 
 /// Attends with arguments that were checked; with a run, one request by page table (shares_keys()).

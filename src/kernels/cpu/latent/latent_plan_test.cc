@@ -38,12 +38,12 @@ TEST(LatentPlan, PartsCoverTheKeys) {
     s.args.execution = {&threads, nullptr, invariant};
     for (len = 1; len < 6000; len += 37) {
       const LatentPlan plan(s.args);
-      std::vector<std::byte> scratch(static_cast<std::size_t>(plan.bytes));
-      plan.fill(s.args, scratch.data());
+      std::vector<std::byte> lists(static_cast<std::size_t>(plan.list_bytes));
+      plan.fill(s.args, lists.data());
       std::int64_t cost = 0;
-      for (const LatentTask& task : plan.task_list(scratch.data())) cost += task.cost;
+      for (const LatentTask& task : plan.task_list(lists.data())) cost += task.cost;
       EXPECT_EQ(cost, std::int64_t{len} * 4);
-      const LatentWorkTile& work_tile = plan.work_tile_list(scratch.data())[0];
+      const LatentWorkTile& work_tile = plan.work_tile_list(lists.data())[0];
       EXPECT_LT(plan.part_begin(work_tile.parts - 1), len);
       EXPECT_GE(plan.part_begin(work_tile.parts), len);
     }
@@ -64,10 +64,10 @@ TEST(LatentPlan, TwoThreadsShareOneRowEvenly) {
   for (std::int32_t len : {512, 1024, 1536, 2048, 2496, 3000, 3072, 4096, 5000, 10000}) {
     s.args.kv_lens = {&len, 1};
     const LatentPlan plan(s.args);
-    std::vector<std::byte> scratch(static_cast<std::size_t>(plan.bytes));
-    plan.fill(s.args, scratch.data());
+    std::vector<std::byte> lists(static_cast<std::size_t>(plan.list_bytes));
+    plan.fill(s.args, lists.data());
     std::int64_t busy[2] = {0, 0};
-    for (const LatentTask& task : plan.task_list(scratch.data())) {
+    for (const LatentTask& task : plan.task_list(lists.data())) {
       (busy[0] <= busy[1] ? busy[0] : busy[1]) += task.cost;
     }
     EXPECT_LE(std::max(busy[0], busy[1]) * 9, (busy[0] + busy[1]) * 5) << len;  // 1.8 times

@@ -53,7 +53,7 @@ void register_cpu_latent_kernels(Registry& registry) {
        {ProblemKind::dense_latent, ProblemKind::sparse_latent, ProblemKind::window_compressed}) {
     // If estimates are equal the planner takes the first.
     for (const KernelKind kind : {KernelKind::inplace, KernelKind::native, KernelKind::gather}) {
-      registry.add({latent(problem, kind), cpu_attend_latent});
+      registry.add({latent(problem, kind), cpu_attend_latent, cpu_prepare_latent});
     }
   }
 }
