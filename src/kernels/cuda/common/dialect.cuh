@@ -27,6 +27,9 @@ __device__ inline int shuffle_xor(int v, int lanes) {
 __device__ inline std::uint32_t shuffle_xor(std::uint32_t v, int lanes) {
   return __shfl_xor_sync(0xffffffffu, v, lanes);
 }
+__device__ inline double shuffle_xor(double v, int lanes) {
+  return __shfl_xor_sync(0xffffffffu, v, lanes);
+}
 __device__ inline long long shuffle_xor(long long v, int lanes) {
   return __shfl_xor_sync(0xffffffffu, v, lanes);
 }

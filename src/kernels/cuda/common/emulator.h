@@ -172,8 +172,9 @@ inline void run_cluster(int block_threads, int blocks) {
         Thread& t = m.threads[static_cast<std::size_t>(at)];
         if (t.finished || (t.barrier != nullptr && t.barrier->generation == t.generation)) continue;
         m.current = at;
-        threadIdx = {static_cast<unsigned>(at % block_threads), 0, 0};
-        blockIdx = {first.x + static_cast<unsigned>(at / block_threads), first.y, 0};
+        const auto thread = static_cast<unsigned>(at % block_threads);
+        threadIdx = {thread % blockDim.x, thread / blockDim.x, 0};
+        blockIdx = {first.x + static_cast<unsigned>(at / block_threads), first.y, first.z};
         static bool was_idle;
         was_idle = t.idle;
         if (_setjmp(m.scheduler) != 0) {
@@ -197,20 +198,29 @@ inline void run_cluster(int block_threads, int blocks) {
 
 }  // namespace emulated
 
-/// kernel<<<grid, threads>>>(params...) with clusters of so many blocks along x.
+/// kernel<<<grid, block>>>(params...) with clusters of so many blocks along x.
+template <class Kernel, class... Params>
+void emulate_blocks(int cluster, Index3 grid, Index3 block, Kernel kernel,
+                    const Params&... params) {
+  LATHE_CHECK(grid.x % static_cast<unsigned>(cluster) == 0, "a grid of whole clusters");
+  LATHE_CHECK(block.z == 1, "blocks of two dimensions at most");
+  gridDim = grid;
+  blockDim = block;
+  emulated::machine.body = [&] { kernel(params...); };
+  for (unsigned z = 0; z < grid.z; ++z) {
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; x += static_cast<unsigned>(cluster)) {
+        blockIdx = {x, y, z};
+        emulated::run_cluster(static_cast<int>(block.x * block.y), cluster);
+      }
+    }
+  }
+}
 template <class Kernel, class... Params>
 void emulate_clusters(int blocks, Index3 grid, int threads, Kernel kernel,
                       const Params&... params) {
-  LATHE_CHECK(grid.x % static_cast<unsigned>(blocks) == 0, "a grid of whole clusters");
-  gridDim = grid;
-  blockDim = {static_cast<unsigned>(threads), 1, 1};
-  emulated::machine.body = [&] { kernel(params...); };
-  for (unsigned y = 0; y < grid.y; ++y) {
-    for (unsigned x = 0; x < grid.x; x += static_cast<unsigned>(blocks)) {
-      blockIdx = {x, y, 0};
-      emulated::run_cluster(threads, blocks);
-    }
-  }
+  grid.z = std::max(grid.z, 1u);
+  emulate_blocks(blocks, grid, {static_cast<unsigned>(threads), 1, 1}, kernel, params...);
 }
 template <class Kernel, class... Params>
 void emulate(Index3 grid, int threads, Kernel kernel, const Params&... params) {

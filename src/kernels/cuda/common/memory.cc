@@ -17,6 +17,19 @@ void free_device_bytes(std::byte* bytes) {
   cudaThreadExchangeStreamCaptureMode(&mode);
 }
 
+Result<OwnedBytes> allocate_pinned_bytes(std::int64_t bytes) {
+  void* data = nullptr;
+  const cudaError_t status = cudaMallocHost(&data, static_cast<std::size_t>(bytes));
+  if (auto ok = call_result(status, "cudaMallocHost"); !ok) {
+    Error error = ok.error();
+    if (status == cudaErrorMemoryAllocation) error.code = ErrorCode::exhausted;
+    return error;
+  }
+  return OwnedBytes(static_cast<std::byte*>(data), [](std::byte* p) {
+    if (cudaFreeHost(p) != cudaSuccess) cudaGetLastError();
+  });
+}
+
 Error no_scratch(std::int64_t bytes) {
   const auto again = allocate_device_bytes(bytes);
   return again ? out_of_memory(bytes, 0, 0) : again.error();

@@ -29,6 +29,11 @@ void free_device_bytes(std::byte* bytes);
 /// Memory of the calling thread's device. Allocating cannot be captured.
 inline constexpr Memory kDeviceMemory{MemoryKind::device, allocate_device_bytes};
 
+/// Host memory that copies to and from the device need not wait for. Errors: as those of the
+/// device.
+Result<OwnedBytes> allocate_pinned_bytes(std::int64_t bytes);
+inline constexpr Memory kPinnedMemory{MemoryKind::pinned, allocate_pinned_bytes};
+
 /// Why such scratch could not hold that many bytes: tries once more, because null gives no reason.
 Error no_scratch(std::int64_t bytes);
 

@@ -8,6 +8,8 @@
 
 namespace lathe::cuda {
 
+#ifdef __CUDACC__
+
 /// Lets kernel kKernel have `bytes` of dynamic shared memory, always as many. The driver keeps the
 /// limit for each device, so it is asked once and not at every launch.
 template <auto kKernel>
@@ -22,5 +24,15 @@ cudaError_t allow_shared(int bytes) {
   if (status == cudaSuccess) devices.fetch_or(bit, std::memory_order_relaxed);
   return status;
 }
+
+#else
+
+// The emulator's blocks have all of it.
+template <auto kKernel>
+cudaError_t allow_shared(int) {
+  return cudaSuccess;
+}
+
+#endif
 
 }  // namespace lathe::cuda

@@ -2,6 +2,7 @@
 #include "kernels/cuda/sm90/codec/codec_kernels.h"
 #include "kernels/cuda/sm90/codec/decode.cuh"
 #include "kernels/cuda/sm90/codec/move.cuh"
+#include "kernels/cuda/sm90/codec/put.h"
 #include "kernels/cuda/sm90/codec/requantize_tiles.cuh"
 
 namespace lathe::cuda {

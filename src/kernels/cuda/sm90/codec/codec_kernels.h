@@ -14,15 +14,6 @@ constexpr unsigned blocks_of(const Params& p) {
   return static_cast<unsigned>((p.count + p.block_rows - 1) / p.block_rows);
 }
 
-#ifdef __CUDACC__
-template <class Params>
-cudaError_t put(void (*kernel)(Params), const Params& p, cudaStream_t stream,
-                std::uint32_t shared = 0) {
-  kernel<<<blocks_of(p), static_cast<unsigned>(p.threads), shared, stream>>>(p);
-  return cudaGetLastError();
-}
-#endif
-
 // Each puts one kernel on the stream, launch_order() two behind clearing totals; counts are not 0.
 // `dtype`: of the rows.
 cudaError_t launch_order(const OrderParams& p, cudaStream_t stream);

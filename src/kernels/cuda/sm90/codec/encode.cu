@@ -2,6 +2,7 @@
 #include "kernels/cuda/sm90/codec/codec_kernels.h"
 #include "kernels/cuda/sm90/codec/index_keys.cuh"
 #include "kernels/cuda/sm90/codec/order.cuh"
+#include "kernels/cuda/sm90/codec/put.h"
 
 namespace lathe::cuda {
 
@@ -14,11 +15,9 @@ cudaError_t launch_order(const OrderParams& p, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(order_blocks(p.count));
   cudaError_t status = cudaMemsetAsync(p.totals, 0, kOrderParts * sizeof *p.totals, stream);
   if (status != cudaSuccess) return status;
-  order_count_kernel<<<blocks, kOrderThreads, 0, stream>>>(p);
-  status = cudaGetLastError();
-  if (status != cudaSuccess) return status;
-  order_list_kernel<<<blocks, kOrderThreads, 0, stream>>>(p);
-  return cudaGetLastError();
+  const LaunchShape shape{.grid = blocks, .block = kOrderThreads};
+  status = launch_kernel(order_count_kernel, shape, stream, p);
+  return status != cudaSuccess ? status : launch_kernel(order_list_kernel, shape, stream, p);
 }
 
 }  // namespace lathe::cuda

@@ -1,8 +1,7 @@
 // Launches an instance of the product kernel.
 #pragma once
 
-#include "kernels/cuda/common/early_launch.h"
-#include "kernels/cuda/common/shared_limit.h"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm90/matmul/matmul.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_kernels.h"
 
@@ -15,18 +14,14 @@ cudaError_t launch_matmul_tile(const MatmulParams& p, const MatmulMaps& maps, in
   constexpr auto kernel = matmul_kernel<T>;
   const cudaError_t status = allow_shared<kernel>(T::kSharedBytes);
   if (status != cudaSuccess) return status;
-  cudaLaunchAttribute attributes[2] = {early_launch()};
-  const auto blocks = static_cast<unsigned>(T::kPair ? 2 : p.split);
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {blocks, 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(clusters) * blocks);
-  config.blockDim = dim3(T::kThreads);
-  config.dynamicSmemBytes = T::kSharedBytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = blocks > 1 ? 2 : 1;
-  return cudaLaunchKernelEx(&config, kernel, p, maps);
+  const int blocks = T::kPair ? 2 : p.split;
+  return launch_kernel(kernel,
+                       {.grid = static_cast<unsigned>(clusters * blocks),
+                        .block = T::kThreads,
+                        .shared_bytes = T::kSharedBytes,
+                        .cluster = blocks,
+                        .early = true},
+                       stream, p, maps);
 }
 
 template <class Format>

@@ -1,5 +1,5 @@
 // Instantiates and launches the kernels that build a step's metadata.
-#include "kernels/cuda/common/early_launch.h"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm90/step/gather.cuh"
 #include "kernels/cuda/sm90/step/lists.cuh"
 #include "kernels/cuda/sm90/step/pad.cuh"
@@ -10,14 +10,9 @@
 namespace lathe::cuda {
 namespace {
 
-unsigned blocks(std::int64_t count, std::int64_t per_block) {
-  return static_cast<unsigned>((count + per_block - 1) / per_block);
-}
-
 template <class Params>
 cudaError_t put(void (*kernel)(Params), unsigned grid, const Params& p, cudaStream_t stream) {
-  kernel<<<grid, kStepThreads, 0, stream>>>(p);
-  return cudaGetLastError();
+  return launch_kernel(kernel, {.grid = grid, .block = kStepThreads}, stream, p);
 }
 
 // The same with blocks that may begin while the launch ahead of them on the stream ends; these
@@ -25,26 +20,20 @@ cudaError_t put(void (*kernel)(Params), unsigned grid, const Params& p, cudaStre
 template <class Params>
 cudaError_t put_early(void (*kernel)(Params), dim3 grid, int threads, const Params& p,
                       cudaStream_t stream) {
-  cudaLaunchAttribute early = early_launch();
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, p);
+  return launch_kernel(
+      kernel, {.grid = grid, .block = static_cast<unsigned>(threads), .early = true}, stream, p);
 }
 
 }  // namespace
 
 cudaError_t launch_page_table(const PageTableParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.width == 0) return cudaSuccess;
-  return put(page_table_kernel, blocks(p.rows, p.lanes.rows()), p, stream);
+  return put(page_table_kernel, blocks_for(p.rows, p.lanes.rows()), p, stream);
 }
 
 cudaError_t launch_slot_table(const SlotTableParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.width == 0) return cudaSuccess;
-  return put(slot_table_kernel, blocks(p.rows, p.lanes.rows()), p, stream);
+  return put(slot_table_kernel, blocks_for(p.rows, p.lanes.rows()), p, stream);
 }
 
 cudaError_t launch_prefix(const PrefixParams& p, cudaStream_t stream) {
@@ -63,12 +52,12 @@ cudaError_t launch_ragged(const RaggedParams& p, cudaStream_t stream) {
 
 cudaError_t launch_transform(const TransformParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.width == 0) return cudaSuccess;
-  return put(transform_kernel, blocks(p.rows, p.lanes.rows()), p, stream);
+  return put(transform_kernel, blocks_for(p.rows, p.lanes.rows()), p, stream);
 }
 
 cudaError_t launch_combine(const CombineParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
-  return put(combine_kernel, blocks(p.rows, kStepThreads / 32), p, stream);
+  return put(combine_kernel, blocks_for(p.rows, kStepThreads / 32), p, stream);
 }
 
 namespace {
@@ -115,7 +104,7 @@ cudaError_t launch_gather(const GatherParams& p, cudaStream_t stream) {
 
 cudaError_t launch_pad(const PadParams& p, bool words, cudaStream_t stream) {
   if (p.rows == 0 || p.words == 0) return cudaSuccess;
-  const unsigned grid = blocks(p.rows, p.lanes.rows());
+  const unsigned grid = blocks_for(p.rows, p.lanes.rows());
   if (words) return put(pad_kernel<uint4>, grid, p, stream);
   return put(pad_kernel<std::uint8_t>, grid, p, stream);
 }

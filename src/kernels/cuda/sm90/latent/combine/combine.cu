@@ -1,6 +1,6 @@
 #include "kernels/cuda/sm90/latent/combine/combine.cuh"
 
-#include "kernels/cuda/common/early_launch.h"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 
 namespace lathe::cuda {
@@ -8,16 +8,13 @@ namespace {
 
 template <PartialLayout kOrder, int kSlices>
 cudaError_t launch(const LatentParams& p, int block_m, cudaStream_t stream) {
-  cudaLaunchConfig_t config = {};
   const unsigned work_tiles = p.work_tiles < 65535 ? static_cast<unsigned>(p.work_tiles) : 65535u;
-  config.gridDim = dim3(static_cast<unsigned>(p.m_blocks * block_m), work_tiles,
-                        (static_cast<unsigned>(p.work_tiles) + work_tiles - 1) / work_tiles);
-  config.blockDim = dim3(kCombineThreads, kSlices);
-  config.stream = stream;
-  cudaLaunchAttribute early = early_launch();
-  config.attrs = &early;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, latent_combine_kernel<kOrder, kSlices>, p, block_m);
+  return launch_kernel(latent_combine_kernel<kOrder, kSlices>,
+                       {.grid = dim3(static_cast<unsigned>(p.m_blocks * block_m), work_tiles,
+                                     blocks_for(p.work_tiles, work_tiles)),
+                        .block = dim3(kCombineThreads, kSlices),
+                        .early = true},
+                       stream, p, block_m);
 }
 
 // Up to 64 partials of a chunk are in flight at once.

@@ -1,8 +1,7 @@
 // m64 on bf16: launches an instance.
 #pragma once
 
-#include "kernels/cuda/common/early_launch.h"
-#include "kernels/cuda/common/shared_limit.h"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 #include "kernels/cuda/sm90/latent/load/page_map.h"
 #include "kernels/cuda/sm90/latent/load/query_map.h"
@@ -17,21 +16,13 @@ cudaError_t launch_m64_instance(const LatentParams& p, const CUtensorMap& map,
   constexpr auto kernel = latent_m64_kernel<Format, kPages, kBlocks>;
   const cudaError_t status = allow_shared<kernel>(W::kSharedBytes);
   if (status != cudaSuccess) return status;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(p.workers * p.m_blocks));
-  config.blockDim = dim3(W::kThreads);
-  config.dynamicSmemBytes = W::kSharedBytes;
-  config.stream = stream;
-  cudaLaunchAttribute attribute = {};
-  if (kBlocks > 1) {
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {kBlocks, 1, 1};
-  } else {
-    attribute = early_launch();
-  }
-  config.attrs = &attribute;
-  config.numAttrs = kBlocks > 1 || p.early ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, p, map, out_map);
+  return launch_kernel(kernel,
+                       {.grid = static_cast<unsigned>(p.workers * p.m_blocks),
+                        .block = W::kThreads,
+                        .shared_bytes = W::kSharedBytes,
+                        .cluster = kBlocks,
+                        .early = kBlocks == 1 && p.early != 0},
+                       stream, p, map, out_map);
 }
 
 template <class Format>

@@ -1,7 +1,7 @@
 // m64 on fp8: launches an instance.
 #pragma once
 
-#include "kernels/cuda/common/shared_limit.h"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 #include "kernels/cuda/sm90/latent/load/query_map.h"
 #include "kernels/cuda/sm90/latent/m64/m64_fp8.cuh"
@@ -17,9 +17,11 @@ cudaError_t launch_m64_fp8(const LatentParams& p, cudaStream_t stream) {
   CUtensorMap map{};
   const cudaError_t made = make_query_map<W::kMRows, kDimTiles<Format>>(map, p);
   if (made != cudaSuccess) return made;
-  kernel<<<static_cast<unsigned>(p.workers * p.m_blocks), W::kThreads, W::kSharedBytes, stream>>>(
-      p, map);
-  return cudaGetLastError();
+  return launch_kernel(kernel,
+                       {.grid = static_cast<unsigned>(p.workers * p.m_blocks),
+                        .block = W::kThreads,
+                        .shared_bytes = W::kSharedBytes},
+                       stream, p, map);
 }
 
 }  // namespace lathe::cuda

@@ -1,5 +1,5 @@
 // native: launches an instance, 64 M rows per block or 8, 16 or 32 with A and B swapped.
-#include "kernels/cuda/common/shared_limit.h"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 #include "kernels/cuda/sm90/latent/native/native_m64.cuh"
@@ -12,9 +12,11 @@ template <auto kKernel, int kThreads, int kSharedBytes>
 cudaError_t launch(const LatentParams& p, const NativeMaps& maps, cudaStream_t stream) {
   const cudaError_t status = allow_shared<kKernel>(kSharedBytes);
   if (status != cudaSuccess) return status;
-  kKernel<<<static_cast<unsigned>(p.workers * p.m_blocks), kThreads, kSharedBytes, stream>>>(p,
-                                                                                             maps);
-  return cudaGetLastError();
+  return launch_kernel(kKernel,
+                       {.grid = static_cast<unsigned>(p.workers * p.m_blocks),
+                        .block = kThreads,
+                        .shared_bytes = kSharedBytes},
+                       stream, p, maps);
 }
 template <int kBlockM>
 cudaError_t launch_swap_ab(const LatentParams& p, const NativeMaps& maps, cudaStream_t stream) {

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/common/early_launch.h"
-#include "kernels/cuda/common/shared_limit.h"
+#include "kernels/cuda/common/launch.h"
 
 namespace lathe::cuda {
 namespace {
@@ -11,15 +10,12 @@ namespace {
 template <class... Args>
 cudaError_t launch_stage(void (*kernel)(Args...), dim3 grid, int threads, std::int32_t shared,
                          bool early, cudaStream_t stream, const Args&... args) {
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<std::size_t>(shared);
-  config.stream = stream;
-  cudaLaunchAttribute attribute = early_launch();
-  config.attrs = &attribute;
-  config.numAttrs = early ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, args...);
+  return launch_kernel(kernel,
+                       {.grid = grid,
+                        .block = static_cast<unsigned>(threads),
+                        .shared_bytes = shared,
+                        .early = early},
+                       stream, args...);
 }
 
 template <class Format>

@@ -1,7 +1,7 @@
 // swap_ab on bf16: launches an instance.
 #pragma once
 
-#include "kernels/cuda/common/shared_limit.h"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 #include "kernels/cuda/sm90/latent/load/page_map.h"
 #include "kernels/cuda/sm90/latent/swap_ab/swap_ab_bf16.cuh"
@@ -15,8 +15,11 @@ cudaError_t launch_swap_ab_instance(const LatentParams& p, const CUtensorMap& ma
   constexpr auto kernel = latent_swap_ab_kernel<Format, kBlockM, kPages>;
   const cudaError_t status = allow_shared<kernel>(N::kSharedBytes);
   if (status != cudaSuccess) return status;
-  kernel<<<static_cast<unsigned>(p.workers), N::kThreads, N::kSharedBytes, stream>>>(p, map);
-  return cudaGetLastError();
+  return launch_kernel(kernel,
+                       {.grid = static_cast<unsigned>(p.workers),
+                        .block = N::kThreads,
+                        .shared_bytes = N::kSharedBytes},
+                       stream, p, map);
 }
 
 template <class Format, int kBlockM>

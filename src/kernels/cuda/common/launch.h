@@ -1,0 +1,65 @@
+// Launching a kernel from a .cu file. nvcc makes a launch of it. An ordinary compiler, which builds
+// the same file for tests without a GPU, puts the kernel's emulation (emulator.h) on the stream of
+// the fake runtime (fake/fake_cuda.h). Only .cu files and what they alone include may include it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <type_traits>
+
+#include "kernels/cuda/common/dialect.cuh"
+#include "kernels/cuda/common/shared_limit.h"
+#ifndef __CUDACC__
+#include "kernels/cuda/fake/fake_cuda.h"
+#endif
+
+namespace lathe::cuda {
+
+struct LaunchShape {
+  dim3 grid = 1;                  // blocks
+  dim3 block = 1;                 // threads
+  std::int32_t shared_bytes = 0;  // dynamic; more than 48 KiB after allow_shared()
+  int cluster = 1;                // blocks along x
+  // The kernel may begin before the one ahead of it on the stream is done: it calls
+  // wait_for_previous() before it reads or writes what that one may write.
+  bool early = false;
+};
+
+template <class... Params>
+cudaError_t launch_kernel(void (*kernel)(Params...), const LaunchShape& shape, cudaStream_t stream,
+                          const std::type_identity_t<Params>&... args) {
+#ifdef __CUDACC__
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (shape.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count].val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+    ++count;
+  }
+  if (shape.early) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count].val.programmaticStreamSerializationAllowed = 1;
+    ++count;
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_bytes);
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = count;
+  return cudaLaunchKernelEx(&config, kernel, args...);
+#else
+  const auto index = [](const dim3& d) { return Index3{d.x, d.y, d.z}; };
+  return fake::launch(shape.grid, shape.block, shape.shared_bytes, stream, [=] {
+    emulate_blocks(shape.cluster, index(shape.grid), index(shape.block), kernel, args...);
+  });
+#endif
+}
+
+/// Blocks that take `count` things, so many each.
+inline unsigned blocks_for(std::int64_t count, std::int64_t per_block) {
+  return static_cast<unsigned>((count + per_block - 1) / per_block);
+}
+
+}  // namespace lathe::cuda

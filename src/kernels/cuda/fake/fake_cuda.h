@@ -1,0 +1,38 @@
+// A CUDA runtime without a GPU, for tests: it runs what lies on streams by the emulator, on the
+// host, and only when somebody waits. Memory of the device cannot be touched meanwhile, so that
+// host code which looks there dies at once; what a copy is still to bring holds 0xff. It also
+// counts what a step must not do.
+//
+// One thread at a time. What lies on all streams runs in the order in which it was put there.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+
+namespace lathe::cuda::fake {
+
+struct Counts {
+  std::int64_t allocations = 0;      // of device or pinned memory
+  std::int64_t waits = 0;            // calls that waited for a stream or an event
+  std::int64_t copies_in = 0;        // to the device
+  std::int64_t copies_out = 0;       // to the host
+  std::int64_t pageable_copies = 0;  // of either, that real streams would wait for
+  std::int64_t launches = 0;         // of kernels, those of graphs included
+  std::int64_t graph_launches = 0;
+};
+Counts counts();
+
+/// Bytes of device memory in use.
+std::int64_t device_bytes();
+/// What cudaMemGetInfo() calls all of it; at most 16 GiB.
+void set_device_memory(std::int64_t bytes);
+/// The next wait fails with this status, as after an error on the device.
+void fail_next_wait(cudaError_t status);
+
+/// Puts a kernel's emulation on a stream.
+cudaError_t launch(dim3 grid, dim3 block, std::int64_t shared_bytes, cudaStream_t stream,
+                   std::function<void()> run);
+
+}  // namespace lathe::cuda::fake

@@ -1,0 +1,18 @@
+// One codec kernel on a stream, cut as its parameters say.
+#pragma once
+
+#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/sm90/codec/codec_kernels.h"
+
+namespace lathe::cuda {
+
+template <class Params>
+cudaError_t put(void (*kernel)(Params), const Params& p, cudaStream_t stream,
+                std::int32_t shared = 0) {
+  return launch_kernel(
+      kernel,
+      {.grid = blocks_of(p), .block = static_cast<unsigned>(p.threads), .shared_bytes = shared},
+      stream, p);
+}
+
+}  // namespace lathe::cuda
