@@ -67,7 +67,7 @@ Result<Engine> Engine::create(const Model& model, KvCache& cache, const EngineOp
   }
   auto pages = PageAllocator::create(kinds, plan.block_tokens, o.prefix_cache);
   if (!pages) return pages.error();
-  auto runner = Runner::create(model, cache);
+  auto runner = Runner::create(model, cache, ops.backend->replays());
   if (!runner) return runner.error();
   return Engine(model, cache, o, ops, std::move(*pages), std::move(*runner));
 }

@@ -264,7 +264,11 @@ void Engine::take_scored(Active& r, std::size_t item) {
 
 // A token, and perhaps the answer's last.
 void Engine::take_token(Active& r, std::size_t item, StepReport& report) {
-  if (options_.on_logits) options_.on_logits(r.id, runner_.logits(item));
+  if (options_.on_logits) {
+    const auto logits = runner_.logits(item, ops_);
+    if (!logits) return end(r, FinishReason::error, logits.error(), report.finished);
+    options_.on_logits(r.id, *logits);
+  }
   std::optional<SampledToken>& sampled = runner_.sampled(item);
   if (!sampled) {
     end(r, FinishReason::error, not_finite(r, std::nullopt), report.finished);

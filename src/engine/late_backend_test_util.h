@@ -90,8 +90,8 @@ class LateBackend : public HostBackend {
   void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) override {
     queue(ops, [=](Backend& b, const OpsContext& o) { b.add_rows(o, x, out); });
   }
-  void cast_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) override {
-    queue(ops, [=](Backend& b, const OpsContext& o) { b.cast_rows(o, x, out); });
+  void cast_rows(const OpsContext& ops, const CastRows& op) override {
+    queue(ops, [=](Backend& b, const OpsContext& o) { b.cast_rows(o, op); });
   }
   void find_non_finite(const OpsContext& ops, const FindNonFinite& op) override {
     queue(ops, [op, rows = copy(op.rows)](Backend& b, const OpsContext& o) {

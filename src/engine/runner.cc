@@ -8,9 +8,14 @@
 #include "base/check.h"
 
 namespace lathe {
+namespace {
 
-Result<Runner> Runner::create(const Model& model, KvCache& cache) {
-  Runner out(model, cache);
+constexpr std::int32_t kNoToken = -1;  // of rows that only fill up a batch
+
+}  // namespace
+
+Result<Runner> Runner::create(const Model& model, KvCache& cache, bool replays) {
+  Runner out(model, cache, replays);
   std::size_t states = 0;
   for (std::size_t g = 0; g < cache.groups(); ++g) {
     out.bounds_.push_back(step_bound(cache.plan(g)));
@@ -29,6 +34,7 @@ Result<void> Runner::add_steps() {
   for (std::size_t g = 0; g < groups(); ++g) {
     StepOptions options;
     options.main_pages = cache_->pools(g).pages();
+    options.fixed_strides = replays_;
     if (const StatePool* state = cache_->state(g)) options.state = state->shape();
     auto step = Step::make(cache_->plan(g), options, bounds_[g]);
     if (!step) return step.error();
@@ -178,11 +184,20 @@ Result<void> Runner::plan_steps(const OpsContext& ops) {
       const Cut& c = cuts_[s];
       const std::size_t at = s * groups() + g;
       Step& step = steps_[at];
-      const auto part = std::span(requests_).subspan(c.first, c.last - c.first);
+      if (replay_) {
+        StepRequest filler;
+        filler.rows = 1;
+        filler.padding = true;
+        requests_.resize(c.last + static_cast<std::size_t>(padding_), filler);
+      }
+      const std::size_t last = replay_ ? requests_.size() : c.last;
+      const auto part = std::span(requests_).subspan(c.first, last - c.first);
       if (auto ok = step.plan({parts_[c.first].rows.phase, part}); !ok) return ok;
+      StepView view = step.view();
+      if (replay_) even_out(view);
       const std::int32_t layer = cache_->plan().groups[g].group.layers.front();
-      if (auto ok = ops.backend->prepare_step(ops, cache_->plan(g), cache_->main(layer),
-                                              step.view(), prepared_[at]);
+      if (auto ok = ops.backend->prepare_step(ops, cache_->plan(g), cache_->main(layer), view,
+                                              prepared_[at]);
           !ok) {
         return ok;
       }
@@ -198,6 +213,9 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   non_finite_.clear();
   split(items);
   cut();
+  const std::int64_t padded = find_non_finite ? 0 : padded_rows(items);
+  replay_ = padded > 0;
+  padding_ = replay_ ? padded - std::ssize(items) : 0;
   if (auto ok = plan_steps(ops); !ok) return ok;
   tokens_.clear();
   row_item_.clear();
@@ -219,29 +237,109 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
     logit_of_[part.item] = std::ssize(logit_rows_);
     logit_rows_.push_back(static_cast<std::int32_t>(tokens_.size()) - 1);
   }
+  for (std::int64_t i = 0; i < padding_; ++i) {
+    logit_rows_.push_back(static_cast<std::int32_t>(tokens_.size()));
+    tokens_.push_back(kNoToken);
+  }
   const std::int64_t vocab = model_->config().vocab;
   const std::int64_t n = std::ssize(logit_rows_);
-  if (std::ssize(logits_) < n * vocab) logits_.resize(static_cast<std::size_t>(n * vocab));
+  if (auto ok = make_room(n * vocab, ops.backend->memory()); !ok) return ok;
 
   ForwardArgs args;
-  args.tokens = tokens_;
+  const auto tokens = ops.backend->prepare_list(ops, tokens_);
+  if (!tokens) return tokens.error();
+  const auto logit_rows = ops.backend->prepare_list(ops, logit_rows_);
+  if (!logit_rows) return logit_rows.error();
+  args.tokens = *tokens;
   args.segments = segments_;
-  args.logit_rows = logit_rows_;
-  args.logits = {reinterpret_cast<std::byte*>(logits_.data()), DType::f32, n, vocab, vocab};
+  args.logit_rows = *logit_rows;
+  args.logits = {logits_.get(), DType::f32, n, vocab, vocab};
   args.cache = cache_;
   args.find_non_finite = find_non_finite;
-  const auto result = model_->forward(ops, args);
-  if (!result) {
+  const auto forward = [&]() -> Result<void> {
+    const auto result = model_->forward(ops, args);
+    if (!result) return result.error();
+    for (const NonFinite& bad : result->non_finite) {
+      const auto item = static_cast<std::size_t>(row_item_[static_cast<std::size_t>(bad.row)]);
+      non_finite_.push_back({item, bad.layer});
+    }
+    return {};
+  };
+  const Result<void> ran =
+      replay_ ? ops.backend->replay(ops, replay_key(args), forward) : forward();
+  if (!ran) {
     (void)ops.backend->wait();  // for what it had started
-    return result.error();
-  }
-  for (const NonFinite& bad : result->non_finite) {
-    const auto item = static_cast<std::size_t>(row_item_[static_cast<std::size_t>(bad.row)]);
-    non_finite_.push_back({item, bad.layer});
+    return ran;
   }
   sample_rows(items, ops);
   flight_.reset(ops.backend);
   return {};
+}
+
+// Rows of a batch that is replayed: decode rows alone, padded to one of few sizes. 0: it is not.
+std::int64_t Runner::padded_rows(std::span<const BatchItem> items) const {
+  if (!replays_ || cuts_.size() != 1) return 0;
+  const bool decodes = std::all_of(items.begin(), items.end(), [](const BatchItem& item) {
+    return item.phase == Phase::decode && item.logits && item.scored.empty();
+  });
+  const auto routes = routes_of(parts_.front());
+  const bool in_place = std::all_of(routes.begin(), routes.end(), [](const Route* route) {
+    return route != nullptr && !route->adapter;
+  });
+  if (!decodes || !in_place) return 0;
+  const std::int64_t n = std::ssize(items);
+  const std::int64_t step = n <= 2 ? 1 : n <= 4 ? 2 : n <= 8 ? 4 : n <= 32 ? 8 : n <= 64 ? 16 : 32;
+  std::int64_t padded = n <= 256 ? (n + step - 1) / step * step : (n + 63) / 64 * 64;
+  for (const StepBound& bound : bounds_) padded = std::min({padded, bound.requests, bound.rows});
+  return padded >= n ? padded : 0;
+}
+
+// What a recording fixes is the same for many batches: bounds that kernels size their work by.
+void Runner::even_out(StepView& view) const {
+  constexpr std::int64_t kLeast = 1024;
+  std::int64_t context = kLeast;
+  while (context < view.max_context) context *= 2;
+  view.max_context = context;
+  if (view.selecting_rows > 0) view.selecting_rows = view.rows;
+}
+
+// Of all that a forward pass reads on the host, and of the addresses that are not fixed.
+std::uint64_t Runner::replay_key(const ForwardArgs& args) const {
+  std::uint64_t key = 0;
+  const auto add = [&](std::uint64_t v) {
+    key = (key ^ v) * 0x9e3779b97f4a7c15u;
+    key ^= key >> 29;
+  };
+  const auto address = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p); };
+  add(static_cast<std::uint64_t>(args.logits.rows));
+  add(address(args.logits.data));
+  add(address(args.tokens.data()));
+  add(address(args.logit_rows.data()));
+  for (const Segment& s : args.segments) {
+    const StepView& v = *s.step;
+    add(address(v.route));
+    add(static_cast<std::uint64_t>(v.rows));
+    add(static_cast<std::uint64_t>(v.max_context));
+    add(static_cast<std::uint64_t>(v.selecting_rows));
+    add(address(v.positions.data()));
+    add(address(v.page_table.data));
+  }
+  return key;
+}
+
+Result<void> Runner::make_room(std::int64_t logits, const Memory& memory) {
+  if (logits <= logits_size_) return {};
+  auto bytes = memory.allocate(logits * static_cast<std::int64_t>(sizeof(float)));
+  if (!bytes) return bytes.error();
+  logits_ = std::move(*bytes);
+  logits_size_ = logits;
+  return {};
+}
+
+std::span<const float> Runner::logit_row(std::int64_t row) const {
+  const std::int64_t vocab = model_->config().vocab;
+  return {reinterpret_cast<const float*>(logits_.get()) + row * vocab,
+          static_cast<std::size_t>(vocab)};
 }
 
 void Runner::sample_rows(std::span<const BatchItem> items, const OpsContext& ops) {
@@ -251,7 +349,7 @@ void Runner::sample_rows(std::span<const BatchItem> items, const OpsContext& ops
     if (!items[i].logits || items[i].sample.params == nullptr) continue;
     sampled_of_[i] = std::ssize(sample_args_);
     sample_args_.push_back(items[i].sample);
-    sample_args_.back().logits = logits(i);
+    sample_args_.back().logits = logit_row(logit_of_[i]);
   }
   add_scored_rows(items);
   sampled_.assign(sample_args_.size(), std::nullopt);
@@ -267,7 +365,6 @@ void Runner::add_scored_rows(std::span<const BatchItem> items) {
   scored_of_.assign(items.size(), 0);
   scored_count_.assign(items.size(), 0);
   scored_params_.resize(scored_rows_.size());  // arguments point to them
-  const auto vocab = static_cast<std::size_t>(model_->config().vocab);
   for (std::size_t k = 0; k < scored_rows_.size(); ++k) {
     const ScoredRow& s = scored_rows_[k];
     const BatchItem& item = items[s.item];
@@ -279,7 +376,7 @@ void Runner::add_scored_rows(std::span<const BatchItem> items) {
     if (scored_count_[s.item]++ == 0) scored_of_[s.item] = std::ssize(sample_args_);
     SampleArgs args;
     args.params = &params;
-    args.logits = std::span(logits_).subspan(static_cast<std::size_t>(s.logit) * vocab, vocab);
+    args.logits = logit_row(s.logit);
     sample_args_.push_back(args);
   }
 }
@@ -299,10 +396,15 @@ std::optional<SampledToken>& Runner::sampled(std::size_t item) {
   return sampled_[static_cast<std::size_t>(sampled_of_[item])];
 }
 
-std::span<const float> Runner::logits(std::size_t item) const {
+Result<std::span<const float>> Runner::logits(std::size_t item, const OpsContext& ops) {
   LATHE_CHECK(logit_of_[item] >= 0, "logits that were not asked for");
-  const auto vocab = static_cast<std::size_t>(model_->config().vocab);
-  return std::span(logits_).subspan(static_cast<std::size_t>(logit_of_[item]) * vocab, vocab);
+  const std::span<const float> row = logit_row(logit_of_[item]);
+  if (ops.backend->memory().kind == MemoryKind::host) return row;
+  read_.resize(row.size());
+  auto ok = ops.backend->download(ops, reinterpret_cast<const std::byte*>(row.data()),
+                                  std::as_writable_bytes(std::span(read_)));
+  if (!ok) return ok.error();
+  return std::span<const float>(read_);
 }
 
 }  // namespace lathe

@@ -46,8 +46,8 @@ struct NonFiniteItem {
 
 class Runner {
  public:
-  /// Model and cache must outlive it. Errors: Step::make()'s.
-  static Result<Runner> create(const Model& model, KvCache& cache);
+  /// Model and cache must outlive it. `replays`: as the backend's. Errors: Step::make()'s.
+  static Result<Runner> create(const Model& model, KvCache& cache, bool replays = false);
 
   /// Starts the items, grouped by phase, and the draws from their logits. What items and ops point
   /// to must not change until collect(). Precondition: nothing is in flight. Errors, with nothing
@@ -59,9 +59,9 @@ class Runner {
   Result<void> collect();
   bool in_flight() const { return flight_ != nullptr; }
 
-  /// Of what was collected last. Precondition: the item asked for logits. [vocab], until the next
-  /// launch.
-  std::span<const float> logits(std::size_t item) const;
+  /// Of what was collected last, on the host. Precondition: the item asked for logits. [vocab],
+  /// until the next launch or call. Errors: the device's.
+  Result<std::span<const float>> logits(std::size_t item, const OpsContext& ops);
   /// What was drawn from them; nothing where one is NaN or infinite.
   std::optional<SampledToken>& sampled(std::size_t item);
   /// What was found for BatchItem::scored; nothing where a row's logits are NaN or infinite.
@@ -77,7 +77,8 @@ class Runner {
     std::size_t last = 0;
     std::int64_t first_row = 0;
   };
-  Runner(const Model& model, KvCache& cache) : model_(&model), cache_(&cache) {}
+  Runner(const Model& model, KvCache& cache, bool replays)
+      : model_(&model), cache_(&cache), replays_(replays) {}
   // Neighbouring rows of one item that share the routes of every group.
   struct Part {
     BatchItem rows;
@@ -99,11 +100,17 @@ class Runner {
   void cut();
   void make_requests(std::size_t group);
   Result<void> plan_steps(const OpsContext& ops);
+  std::int64_t padded_rows(std::span<const BatchItem> items) const;
+  void even_out(StepView& view) const;
+  std::uint64_t replay_key(const ForwardArgs& args) const;
+  Result<void> make_room(std::int64_t logits, const Memory& memory);
+  std::span<const float> logit_row(std::int64_t row) const;
   void sample_rows(std::span<const BatchItem> items, const OpsContext& ops);
   void add_scored_rows(std::span<const BatchItem> items);
 
   const Model* model_;
   KvCache* cache_;
+  bool replays_;
   std::vector<StepBound> bounds_;                     // [groups]
   std::vector<std::optional<std::size_t>> state_of_;  // [groups] place among those with a state
   std::int64_t tile_ = kNoTile;                       // rows of a segment of absorbed queries
@@ -116,12 +123,16 @@ class Runner {
   std::vector<std::vector<PageId>> state_lists_;  // of items that are cut
   std::vector<Cut> cuts_;
   std::int64_t keys_in_cut_ = 0;                      // of the open one
+  std::int64_t padding_ = 0;                          // rows that fill up a batch to be replayed
+  bool replay_ = false;                               // whether it is one
   std::vector<Segment> segments_;                     // [groups, cuts]
   std::vector<std::int32_t> tokens_;                  // [rows]
   std::vector<std::int32_t> row_item_;                // [rows]
   std::vector<std::int32_t> logit_rows_;              // rows, ascending
   std::vector<std::int64_t> logit_of_;                // [items] row of logits_, -1: none asked for
-  std::vector<float> logits_;                         // [logit_rows, vocab]
+  OwnedBytes logits_{nullptr, [](std::byte*) {}};     // [logit_rows, vocab] in the backend's memory
+  std::int64_t logits_size_ = 0;                      // floats of it
+  std::vector<float> read_;                           // a row of them on the host
   std::vector<SampleArgs> sample_args_;               // [rows drawn from]
   std::vector<std::optional<SampledToken>> sampled_;  // beside them
   std::vector<std::int64_t> sampled_of_;              // [items] row of sampled_, or -1

@@ -49,7 +49,9 @@ TEST(Runner, ASegmentForEachPhase) {
   EXPECT_EQ(setup.model->segments, 2);
   for (std::size_t i : {0u, 1u, 3u}) {
     const auto expected = fake_logits(batch.tokens[i], FakeModel::kVocab);
-    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), runner.logits(i).begin())) << i;
+    EXPECT_TRUE(
+        std::equal(expected.begin(), expected.end(), runner.logits(i, setup.ops())->begin()))
+        << i;
   }
   ASSERT_TRUE(run_batch(runner, std::span(batch.items).first(2), setup.ops(), false));
   EXPECT_EQ(setup.model->segments, 1);
@@ -67,7 +69,9 @@ TEST(Runner, SegmentsFitTheCompactBuffer) {
   EXPECT_EQ(setup.model->segments, 3);  // two of 16 keys, one of 8
   for (std::size_t i = 0; i < 5; ++i) {
     const auto expected = fake_logits(batch.tokens[i], FakeModel::kVocab);
-    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), runner.logits(i).begin())) << i;
+    EXPECT_TRUE(
+        std::equal(expected.begin(), expected.end(), runner.logits(i, setup.ops())->begin()))
+        << i;
   }
 }
 
@@ -89,7 +93,9 @@ TEST(Runner, ARowTakesTheRouteOfItsPosition) {
   EXPECT_EQ(setup.model->segments, 2);  // rows up to the tenth of each, and rows behind it
   for (std::size_t i = 0; i < batch.items.size(); ++i) {
     const auto expected = fake_logits(batch.tokens[i], FakeModel::kVocab);
-    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), runner.logits(i).begin())) << i;
+    EXPECT_TRUE(
+        std::equal(expected.begin(), expected.end(), runner.logits(i, setup.ops())->begin()))
+        << i;
   }
 }
 

@@ -11,27 +11,27 @@
 #include "io/read_file.h"
 #include "kernels/all.h"
 #include "kernels/find_machine.h"
+#include "kernels/query_gpu.h"
 #include "model/kv_scales.h"
 #include "model/plan_model.h"
 
 namespace lathe {
 namespace {
 
-Result<Machine> machine_for_models(const std::string& device) {
-  // Attention can be planned for GPUs; the operators around it run on the CPU.
-  return find_machine(device == "auto" ? "cpu" : device);
-}
-
 Result<MatmulPrecision> precision_of(const std::string& dtype, const Backend& backend) {
   const bool has_bf16 = backend.multiplies_in(MatmulPrecision::bf16);
   if (dtype == "auto") return has_bf16 ? MatmulPrecision::bf16 : MatmulPrecision::f32;
+  if (dtype == "float32" && !backend.multiplies_in(MatmulPrecision::f32)) {
+    return Error{ErrorCode::unsupported, "--dtype", "bfloat16 or auto on a GPU", dtype,
+                 "--device cpu multiplies in f32"};
+  }
   if (dtype == "float32") return MatmulPrecision::f32;
   if (dtype != "bfloat16") {
     return Error{ErrorCode::invalid_argument, "--dtype", "auto, float32 or bfloat16", dtype, ""};
   }
   if (has_bf16) return MatmulPrecision::bf16;
   return Error{ErrorCode::unsupported, "--dtype",
-               "bfloat16 on a CPU with AVX512_BF16 and AVX512_VBMI",
+               "bfloat16 on a GPU or on a CPU with AVX512_BF16 and AVX512_VBMI",
                backend.device() == Device::cpu ? "bfloat16 on a CPU without them"
                                                : "bfloat16 on the ref device",
                "--dtype float32, or auto"};
@@ -77,14 +77,15 @@ double pool_bytes(const ModelPlan& plan, std::int64_t tokens) {
   return sum;
 }
 
-// Tokens that the cache holds. Memory that no request has touched costs nothing, as the system
-// hands it out page by page, so the ceiling is generous.
+// Tokens that the cache holds. Memory of the host that no request has touched costs nothing, as the
+// system hands it out page by page, so the ceiling is generous. A GPU's is taken but for a tenth,
+// where graphs and what no budget names find room.
 std::int64_t cache_tokens(const ModelPlan& plan, const Wishes& wishes, const Machine& machine,
                           std::int64_t weight_bytes) {
   if (wishes.max_total_tokens > 0) return wishes.max_total_tokens;
   const std::int64_t taken = weight_bytes + plan.buffer_bytes();
-  const double room =
-      static_cast<double>(std::max<std::int64_t>(0, machine.memory_bytes - taken)) / 2;
+  const double left = static_cast<double>(std::max<std::int64_t>(0, machine.memory_bytes - taken));
+  const double room = is_gpu(machine.device) ? left * 0.9 : left / 2;
   // In blocks, which are whole pages of every group.
   const std::int64_t block = plan.block_tokens;
   std::int64_t fit = 0;
@@ -123,33 +124,61 @@ Result<std::optional<std::int64_t>> stored_bytes(const RuntimeOptions& options) 
   return std::optional(checkpoint->total_bytes());
 }
 
+// The first reason, in one line.
+std::string text_of(const StartError& error) {
+  if (const Error* e = std::get_if<Error>(&error)) return e->message();
+  const Refusal& refusal = std::get<Refusal>(error);
+  if (refusal.reasons.empty()) return refusal.headline;
+  const Reason& r = refusal.reasons.front();
+  return fmt::format("{}: {} {}: wanted {}, got {}", refusal.headline, r.subject, r.field, r.wanted,
+                     r.offered);
+}
+
 }  // namespace
 
-Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOptions& options) {
-  auto machine = machine_for_models(options.device);
-  if (!machine) return StartError(machine.error());
-  auto backend = make_backend(machine->device);
+Result<Runtime::Planned, StartError> Runtime::plan_on(const Machine& machine,
+                                                      const RuntimeOptions& options,
+                                                      const ModelConfig& config,
+                                                      const Wishes& wishes,
+                                                      std::optional<std::int64_t> stored) {
+  auto backend = make_backend(machine.device);
   if (!backend) return StartError(backend.error());
   const auto precision = precision_of(options.dtype, **backend);
   if (!precision) return StartError(precision.error());
+  machine_ = machine;
+  registry_ = model_kernels(machine.device);
+  // What others hold, and what the backend has taken, is not there to plan with.
+  if (is_gpu(machine.device)) machine_.memory_bytes = usable_gpu_bytes();
+  ModelPlanResult plan = plan_model(config, stored, machine_, wishes, registry_);
+  if (!plan) return StartError(plan.error());
+  backend_ = std::move(*backend);
+  precision_ = *precision;
+  plan_ = std::move(*plan);
+  return Planned();
+}
+
+Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOptions& options) {
+  auto machine = find_machine(options.device);
+  if (!machine) return StartError(machine.error());
   auto config = config_of(options);
   if (!config) return StartError(config.error());
 
   Wishes wishes = options.wishes;
   if (wishes.context_length == 0) wishes.context_length = config->max_context;
   if (const auto ok = check_context(wishes, *config); !ok) return StartError(ok.error());
-
-  std::unique_ptr<Runtime> r(new Runtime(options.threads));
-  r->machine_ = *machine;
-  r->backend_ = std::move(*backend);
-  r->tensors_ = Arena(r->backend_->memory());
-  r->precision_ = *precision;
-  r->registry_ = all_kernels();
   const auto stored = stored_bytes(options);
   if (!stored) return StartError(stored.error());
-  ModelPlanResult plan = plan_model(*config, *stored, *machine, wishes, r->registry_);
-  if (!plan) return StartError(plan.error());
-  r->plan_ = std::move(*plan);
+
+  std::unique_ptr<Runtime> r(new Runtime(options.threads));
+  auto planned = r->plan_on(*machine, options, *config, wishes, *stored);
+  if (!planned && options.device == "auto" && is_gpu(machine->device)) {
+    r->device_note_ = fmt::format("the CPU runs this model, not {}: {}", machine->model,
+                                  text_of(planned.error()));
+    machine = describe_machine(Device::cpu);
+    planned = r->plan_on(*machine, options, *config, wishes, *stored);
+  }
+  if (!planned) return planned.error();
+  r->tensors_ = Arena(r->backend_->memory());
   if (!options.kv_scales.empty()) {
     auto scales = read_kv_scales(options.kv_scales, *config);
     if (!scales) return StartError(scales.error());
@@ -171,8 +200,9 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   r->load_seconds_ =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
-  const std::int64_t tokens = cache_tokens(r->plan_, wishes, *machine, r->model_->weight_bytes());
-  auto cache = KvCache::create(r->plan_, pool_sizes(r->plan_, tokens));
+  const std::int64_t tokens =
+      cache_tokens(r->plan_, wishes, r->machine_, r->model_->weight_bytes());
+  auto cache = KvCache::create(r->plan_, pool_sizes(r->plan_, tokens), r->backend_->memory());
   if (!cache) return StartError(cache.error());
   r->cache_.emplace(std::move(*cache));
   const bool scaled = has_tensor_scales(r->plan_);
@@ -187,7 +217,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   ops.backend = r->backend_.get();
   ops.execution.threads = &r->threads_;
   ops.execution.scratch = &r->scratch_;
-  ops.precision = *precision;
+  ops.precision = r->precision_;
   ops.tensors = &r->tensors_;
   ops.control = &r->control_;
   EngineOptions engine_options = options.engine;

@@ -50,8 +50,9 @@ using StartError = std::variant<Error, Refusal>;
 class Runtime {
  public:
   /// Errors: those of the configuration, the planner, the checkpoint, the pools and the engine; a
-  /// context length beyond the model's; a device that models don't run on; a dtype that the device
-  /// does not multiply in.
+  /// context length beyond the model's; a device that models don't run on, or that is not there or
+  /// unfit; a dtype that the device does not multiply in. Device "auto": the GPU where there is one
+  /// that serves the model, else the CPU.
   static Result<std::unique_ptr<Runtime>, StartError> create(const RuntimeOptions& options);
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -67,9 +68,15 @@ class Runtime {
   double load_seconds() const { return load_seconds_; }
   /// Of the cache's layers, [layers]; empty where no cache has scales of its own.
   const std::vector<TensorScales>& kv_scales() const { return kv_scales_; }
+  /// Why `--device auto` runs the model on the CPU of a computer with a GPU; else empty.
+  const std::string& device_note() const { return device_note_; }
 
  private:
+  struct Planned {};
   explicit Runtime(int threads) : threads_(threads) {}
+  Result<Planned, StartError> plan_on(const Machine& machine, const RuntimeOptions& options,
+                                      const ModelConfig& config, const Wishes& wishes,
+                                      std::optional<std::int64_t> stored);
 
   ThreadPool threads_;
   Scratch scratch_;
@@ -84,6 +91,7 @@ class Runtime {
   std::optional<Engine> engine_;
   std::vector<TensorScales> kv_scales_;
   double load_seconds_ = 0;
+  std::string device_note_;
 };
 
 }  // namespace lathe

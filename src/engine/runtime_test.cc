@@ -45,9 +45,9 @@ TEST(Runtime, RefusesWhatItCannotRun) {
   o.device = "tpu";
   EXPECT_THAT(refusal(o), AllOf(HasSubstr("--device: wanted one of auto, cuda, ref, cpu"),
                                 HasSubstr("got \"tpu\"")));
-  o.device = "sm90";
-  EXPECT_THAT(refusal(o), AllOf(HasSubstr("--device: wanted cpu or ref"), HasSubstr("got sm90"),
-                                HasSubstr("--device cpu")));
+  o.device = "sm100";
+  EXPECT_THAT(refusal(o), AllOf(HasSubstr("--device: wanted a device that runs whole models"),
+                                HasSubstr("got sm100"), HasSubstr("--device cpu")));
   o = small("qwen3");
   o.wishes.context_length = 512;
   EXPECT_EQ(refusal(o), "created");

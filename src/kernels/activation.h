@@ -22,10 +22,11 @@ struct Activation {
 
 struct GatedActivation {
   Activation activation;
-  // [T, n] f32 each; or `up` has no columns and gate [T, 2 n] holds both interleaved, gate first.
+  // [T, n] activations each; or `up` has no columns and gate [T, 2 n] holds both interleaved, gate
+  // first.
   RowsView gate;
   RowsView up;
-  MutableRowsView out;  // [T, n] f32; may be gate or up, or the first n columns of gate
+  MutableRowsView out;  // [T, n] activations; may be gate or up, or the first n columns of gate
 };
 
 }  // namespace lathe

@@ -2,14 +2,15 @@
 // computes is documented in ops/, which checks arguments before it calls one; only ops/ may call
 // them.
 //
-// Tensors that an entry reads or writes lie in memory(), arrays of a StepView included; product
-// lists and other control data lie on the host. Entries that return nothing cannot fail for a
-// reason that their caller could see; a device that fails asynchronously reports it from the next
-// entry that returns a Result.
+// Tensors that an entry reads or writes lie in memory(), arrays of a StepView and lists of tokens
+// and rows included; product lists and other control data lie on the host. Entries that return
+// nothing cannot fail for a reason that their caller could see; a device that fails asynchronously
+// reports it from the next entry that returns a Result.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -32,7 +33,8 @@ class Backend {
 
   virtual Device device() const = 0;
   virtual const Memory& memory() const = 0;
-  /// Of tensors between operators.
+  /// Of tensors that only products read: norms, gated activations and attention leave them so. The
+  /// residual stream and all that operators work on further are f32.
   virtual DType activations() const = 0;
   /// Whether products may have this precision.
   virtual bool multiplies_in(MatmulPrecision precision) const = 0;
@@ -61,6 +63,19 @@ class Backend {
   virtual Result<void> prepare_step(const OpsContext& ops, const Plan& plan,
                                     const ConstPoolView& pool, const StepView& step,
                                     PreparedStep& out) = 0;
+  /// Brings a list of a step, such as its tokens, likewise.
+  virtual Result<std::span<const std::int32_t>> prepare_list(
+      const OpsContext& ops, std::span<const std::int32_t> list) = 0;
+
+  /// Whether replay() records and replays, for which a step's arrays keep their sizes.
+  virtual bool replays() const { return false; }
+  /// Runs `work`, which calls operators and nothing else of the backend; or replays what it was
+  /// when it ran under this key before, on what its inputs hold by then: the same operators on the
+  /// same addresses. What it reads on the host it does not read again.
+  virtual Result<void> replay(const OpsContext& /*ops*/, std::uint64_t /*key*/,
+                              const std::function<Result<void>()>& work) {
+    return work();
+  }
 
   virtual void embed(const OpsContext& ops, const WeightView& table,
                      std::span<const std::int32_t> tokens, float scale,
@@ -71,7 +86,7 @@ class Backend {
   virtual void layer_norm(const OpsContext& ops, const LayerNorm& op) = 0;
   virtual void gated_activation(const OpsContext& ops, const GatedActivation& op) = 0;
   virtual void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) = 0;
-  virtual void cast_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) = 0;
+  virtual void cast_rows(const OpsContext& ops, const CastRows& op) = 0;
   virtual void find_non_finite(const OpsContext& ops, const FindNonFinite& op) = 0;
 
   virtual void matmul(const OpsContext& ops, std::span<const Product> products) = 0;

@@ -29,6 +29,10 @@ class HostBackend : public Backend {
     out.view = step;
     return make_schedule(plan, pool, ops.execution, out.schedule, out.view);
   }
+  Result<std::span<const std::int32_t>> prepare_list(const OpsContext&,
+                                                     std::span<const std::int32_t> list) override {
+    return list;
+  }
   Result<void> upload(const OpsContext&, std::span<const std::byte> from, std::byte* to) override {
     std::memcpy(to, from.data(), from.size());
     return {};

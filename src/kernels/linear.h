@@ -80,19 +80,19 @@ LATHE_ENUM(MatmulPrecision, LATHE_MATMUL_PRECISIONS)
 
 /// out = x w^T + bias, or out += with `add`.
 struct Product {
-  RowsView x;  // [m, w.cols] f32
+  RowsView x;  // [m, w.cols] f32 or Backend::activations()
   WeightView w;
-  MutableRowsView out;          // [m, w.rows] f32; must not overlap x
+  MutableRowsView out;          // [m, w.rows] likewise; must not overlap x
   const float* bias = nullptr;  // [w.rows] or null
   bool add = false;
 };
 
 /// out[t, h] = x[t, h] w[h]^T for every head h of a row.
 struct HeadProducts {
-  RowsView x;                      // [m, >= w.count() * x_stride] f32, w.cols of each head count
+  RowsView x;                      // [m, >= w.count() * x_stride], w.cols of each head count
   std::int64_t x_stride = 0;       // elements from a head of x to the next
   const WeightStack* w = nullptr;  // [heads]
-  MutableRowsView out;             // [m, >= w.count() * out_stride] f32, w.rows of each written
+  MutableRowsView out;             // [m, >= w.count() * out_stride], w.rows of each written
   std::int64_t out_stride = 0;     // elements
 };
 inline Product product_of(const HeadProducts& p, std::int64_t head) {

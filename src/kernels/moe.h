@@ -38,7 +38,7 @@ struct ExpertStacks {
 /// out[t] += weights[t, j] * down(activation(gate x[t], up x[t])) of expert ids[t, j], for the
 /// top_k experts that the router chooses.
 struct ExpertLayer {
-  RowsView x;                          // [T, n] f32
+  RowsView x;                          // [T, n] f32 or Backend::activations()
   WeightView router;                   // [experts, n]
   std::span<const float> router_bias;  // [experts] of the router's product, or empty
   Router choice;

@@ -16,21 +16,30 @@
 
 namespace lathe {
 
+// Activations: f32, or Backend::activations().
+
 struct RmsNorm {
-  RowsView x;                     // [T, n] f32
+  RowsView x;                     // [T, n] activations
   std::span<const float> weight;  // [n / heads]
   float eps = 0;
-  MutableRowsView out;     // [T, n] f32; may be x
+  MutableRowsView out;     // [T, n] activations; may be x
   std::int64_t heads = 1;  // every row is [heads, n / heads], each head normed on its own
   bool add = false;        // out += instead of out =; then apart from x
 };
 
 struct LayerNorm {
-  RowsView x;                     // [T, n] f32
+  RowsView x;                     // [T, n] activations
   std::span<const float> weight;  // [n]
   std::span<const float> bias;    // [n]
   float eps = 0;
-  MutableRowsView out;  // [T, n] f32; may be x
+  MutableRowsView out;  // [T, n] activations; may be x
+};
+
+struct CastRows {
+  RowsView x;           // f32, cols of a head
+  MutableRowsView out;  // f32, bf16 or e4m3 of as many rows and cols
+  std::int64_t heads = 1;
+  std::int64_t x_head = 0, out_head = 0;  // elements from a head to the next
 };
 
 struct SelectKeys {

@@ -19,6 +19,8 @@ inline constexpr std::uint32_t kPhiloxFactors[2] = {0xD2511F53, 0xCD9E8D57};  //
 inline constexpr std::uint32_t kPhiloxKeySteps[2] = {0x9E3779B9, 0xBB67AE85};
 
 LATHE_HD inline PhiloxWords philox4x32(PhiloxWords counter, std::uint64_t key) {
+  // Values, as device code has no arrays of the host.
+  constexpr std::uint32_t step0 = kPhiloxKeySteps[0], step1 = kPhiloxKeySteps[1];
   auto key0 = static_cast<std::uint32_t>(key);
   auto key1 = static_cast<std::uint32_t>(key >> 32);
   for (int round = 0; round < kPhiloxRounds; ++round) {
@@ -28,8 +30,8 @@ LATHE_HD inline PhiloxWords philox4x32(PhiloxWords counter, std::uint64_t key) {
                 static_cast<std::uint32_t>(b),
                 static_cast<std::uint32_t>(a >> 32) ^ counter.word[3] ^ key1,
                 static_cast<std::uint32_t>(a)}};
-    key0 += kPhiloxKeySteps[0];
-    key1 += kPhiloxKeySteps[1];
+    key0 += step0;
+    key1 += step1;
   }
   return counter;
 }

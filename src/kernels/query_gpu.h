@@ -1,6 +1,7 @@
 // The GPU of this computer, as a Machine.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "attn/machine.h"
@@ -10,5 +11,9 @@ namespace lathe {
 /// GPU 0 with its own limits. Empty where the build has no CUDA, no driver answers, or the
 /// architecture is none that Lathe names.
 std::optional<Machine> query_gpu();
+
+/// Bytes of GPU 0 that a plan may use: what is free now, but for a fiftieth as a reserve. 0 where
+/// there is no GPU.
+std::int64_t usable_gpu_bytes();
 
 }  // namespace lathe

@@ -103,8 +103,11 @@ LATHE_HD inline double token_noise(std::uint64_t seed, std::uint64_t position, s
                    static_cast<std::uint32_t>(token) / 2,
                    static_cast<std::uint32_t>(PhiloxUse::token_choice)}},
                  seed);
-  const int first = token % 2 * 2;
-  const std::uint64_t bits = std::uint64_t{out.word[first]} << 32 | out.word[first + 1];
+  // Chosen by a condition: an index known at run time would put the words into a GPU's memory.
+  const bool odd = token % 2 != 0;
+  const std::uint32_t high = odd ? out.word[2] : out.word[0];
+  const std::uint32_t low = odd ? out.word[3] : out.word[1];
+  const std::uint64_t bits = std::uint64_t{high} << 32 | low;
   return (static_cast<double>(bits >> 12) + 0.5) * 0x1p-52;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -135,6 +136,12 @@ std::vector<double> rope_frequencies(const RopeConfig& config) {
     out.push_back(own * (1 - divided) + own / config.yarn->factor * divided);
   }
   return out;
+}
+
+RopeTable::RopeTable(const RopeConfig& config, std::int64_t positions)
+    : config_(config), positions_(positions) {
+  static std::atomic<std::uint64_t> made{0};
+  id_ = ++made;
 }
 
 Result<RopeTable> RopeTable::make(const RopeConfig& config, std::int64_t positions) {

@@ -92,6 +92,8 @@ class RopeTable {
   static Result<RopeTable> make(const RopeConfig& config, std::int64_t positions);
 
   const RopeConfig& config() const { return config_; }
+  /// Of the table's contents, for whoever keeps a copy on a device: no other table has it.
+  std::uint64_t id() const { return id_; }
   std::int32_t dim() const { return config_.dim; }
   std::int64_t positions() const { return positions_; }
   bool holds(LocalPos p) const { return p.value >= 0 && p.value < positions_; }
@@ -101,9 +103,9 @@ class RopeTable {
   const float* sin(LocalPos p) const { return cos(p) + dim() / 2; }
 
  private:
-  RopeTable(const RopeConfig& config, std::int64_t positions)
-      : config_(config), positions_(positions) {}
+  RopeTable(const RopeConfig& config, std::int64_t positions);
   RopeConfig config_;
+  std::uint64_t id_ = 0;
   std::int64_t positions_ = 0;
   std::vector<float> data_;
 };

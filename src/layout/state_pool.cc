@@ -9,7 +9,8 @@
 namespace lathe {
 
 Result<StatePool> StatePool::create(std::int64_t bytes, std::int32_t layers,
-                                    std::int64_t block_tokens, std::int64_t slots) {
+                                    std::int64_t block_tokens, std::int64_t slots,
+                                    const Memory& memory) {
   const auto bad = [](const char* field, std::string wanted, std::int64_t offered) {
     return Error{ErrorCode::invalid_argument, field, std::move(wanted), fmt::format("{}", offered),
                  ""};
@@ -25,9 +26,9 @@ Result<StatePool> StatePool::create(std::int64_t bytes, std::int32_t layers,
   if (__builtin_mul_overflow(bytes * layers, slots, &all)) {
     return bad("state slots", "a number whose bytes can be counted", slots);
   }
-  auto memory = allocate_host_bytes(all);
-  if (!memory) return memory.error();
-  return StatePool(shape, bytes, layers, std::move(*memory));
+  auto owned = memory.allocate(all);
+  if (!owned) return owned.error();
+  return StatePool(shape, bytes, layers, std::move(*owned));
 }
 
 void StatePool::poison_free() {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/memory.h"
 #include "base/result.h"
 #include "layout/page_ledger.h"
 #include "layout/pool.h"
@@ -22,7 +23,8 @@ class StatePool {
   /// `slots` slots of `bytes` bytes for each of `layers` layers. Errors: counts below 1,
   /// block_tokens that are not a legal page size, out of memory.
   static Result<StatePool> create(std::int64_t bytes, std::int32_t layers,
-                                  std::int64_t block_tokens, std::int64_t slots);
+                                  std::int64_t block_tokens, std::int64_t slots,
+                                  const Memory& memory = kHostMemory);
 
   PageLedger& ledger() { return ledger_; }
   const PageLedger& ledger() const { return ledger_; }
@@ -36,7 +38,7 @@ class StatePool {
     return {bytes_.get() + at, static_cast<std::size_t>(slot_bytes_)};
   }
 
-  /// Fills every unheld slot with 0xff.
+  /// Fills every unheld slot with 0xff. Pools of the host only.
   void poison_free();
 
  private:

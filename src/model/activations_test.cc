@@ -14,7 +14,7 @@ using testing::HasSubstr;
 Wishes wishes_of(std::int64_t rows) {
   Wishes w;
   w.chunked_prefill_size = w.context_length = rows;
-  w.max_running_requests = Runner::kRequests;
+  w.max_running_requests = ModelRunner::kRequests;
   return w;
 }
 
@@ -36,13 +36,13 @@ TEST(Activations, AreWhatAForwardPassTakes) {
     const auto model = make_dummy_model(config, {});
     ASSERT_TRUE(model) << name;
     for (const char* prefill : {"auto", "inplace"}) {
-      Runner runner(**model, {.prefill = prefill, .threads = 2});
-      std::vector<std::int32_t> prompt(Runner::kContext);
+      ModelRunner runner(**model, {.prefill = prefill, .threads = 2});
+      std::vector<std::int32_t> prompt(ModelRunner::kContext);
       for (std::size_t i = 0; i < prompt.size(); ++i) {
         prompt[i] = static_cast<std::int32_t>(i) % config.vocab;
       }
       runner.prompt(0, prompt);
-      Wishes w = wishes_of(Runner::kContext);
+      Wishes w = wishes_of(ModelRunner::kContext);
       w.prefill = prefill;
       Machine machine = describe_machine(Device::cpu);
       machine.processors = 2;

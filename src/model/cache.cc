@@ -9,7 +9,7 @@
 
 namespace lathe {
 
-Result<void> KvCache::add_group(const GroupPlan& group, PoolSize size) {
+Result<void> KvCache::add_group(const GroupPlan& group, PoolSize size, const Memory& memory) {
   std::vector<PoolPart> parts;
   int index_pool = 0;
   for (const CachePlan& c : group.plan.caches) {
@@ -20,18 +20,19 @@ Result<void> KvCache::add_group(const GroupPlan& group, PoolSize size) {
     if (c.role == CacheRole::index) index_pool = static_cast<int>(parts.size());
     parts.push_back({c.layout, c.page_size, group.plan.layers_of(c.role)});
   }
-  auto pools = PoolGroup::create(parts, size);
+  auto pools = PoolGroup::create(parts, size, memory);
   if (!pools) return pools.error();
   groups_.push_back({std::move(*pools), index_pool, std::nullopt});
   if (group.group.state_bytes == 0) return {};
   auto state = StatePool::create(group.group.state_bytes, group.plan.layers, plan_->block_tokens,
-                                 plan_->state_slots);
+                                 plan_->state_slots, memory);
   if (!state) return state.error();
   groups_.back().state.emplace(std::move(*state));
   return {};
 }
 
-Result<KvCache> KvCache::create(const ModelPlan& plan, std::span<const PoolSize> sizes) {
+Result<KvCache> KvCache::create(const ModelPlan& plan, std::span<const PoolSize> sizes,
+                                const Memory& memory) {
   if (sizes.size() != plan.groups.size()) {
     return Error{ErrorCode::invalid_argument, "sizes",
                  fmt::format("{}, one per layer group", plan.groups.size()),
@@ -40,7 +41,7 @@ Result<KvCache> KvCache::create(const ModelPlan& plan, std::span<const PoolSize>
   KvCache cache(plan);
   cache.places_.resize(static_cast<std::size_t>(plan.layers()));
   for (std::size_t g = 0; g < plan.groups.size(); ++g) {
-    if (auto ok = cache.add_group(plan.groups[g], sizes[g]); !ok) return ok.error();
+    if (auto ok = cache.add_group(plan.groups[g], sizes[g], memory); !ok) return ok.error();
     const LayerGroup& group = plan.groups[g].group;
     const std::span<const std::int32_t> indexed =
         group.index_layers.empty() ? group.layers : group.index_layers;
@@ -53,7 +54,7 @@ Result<KvCache> KvCache::create(const ModelPlan& plan, std::span<const PoolSize>
     }
   }
   if (const Budget* gather = plan.budget(BudgetKind::gather)) {
-    auto bytes = allocate_host_bytes(gather->bytes);
+    auto bytes = memory.allocate(gather->bytes);
     if (!bytes) return bytes.error();
     cache.gather_ = std::move(*bytes);
     cache.gather_bytes_ = static_cast<std::size_t>(gather->bytes);

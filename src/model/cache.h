@@ -21,11 +21,14 @@ namespace lathe {
 class KvCache {
  public:
   /// For every layer group pools of its caches over one page numbering, as large as sizes[group]
-  /// says, and its state; and the gather workspace that the plan's budget names. The plan must
-  /// outlive it. Errors: as Pool::create(); a number of sizes that is not that of the groups.
-  static Result<KvCache> create(const ModelPlan& plan, std::span<const PoolSize> sizes);
-  static Result<KvCache> create(const ModelPlan& plan, PoolSize size) {
-    return create(plan, std::span(&size, 1));
+  /// says, and its state; and the gather workspace that the plan's budget names; all of it in the
+  /// backend's memory. The plan must outlive it. Errors: as Pool::create(); a number of sizes that
+  /// is not that of the groups.
+  static Result<KvCache> create(const ModelPlan& plan, std::span<const PoolSize> sizes,
+                                const Memory& memory = kHostMemory);
+  static Result<KvCache> create(const ModelPlan& plan, PoolSize size,
+                                const Memory& memory = kHostMemory) {
+    return create(plan, std::span(&size, 1), memory);
   }
 
   const ModelPlan& plan() const { return *plan_; }
@@ -80,7 +83,7 @@ class KvCache {
     std::int32_t index_layer = 0;  // of the group's with an index cache; -1: it has none
   };
   explicit KvCache(const ModelPlan& plan) : plan_(&plan) {}
-  Result<void> add_group(const GroupPlan& group, PoolSize size);
+  Result<void> add_group(const GroupPlan& group, PoolSize size, const Memory& memory);
   const Place& place_of(std::int32_t layer) const {
     return places_[static_cast<std::size_t>(layer)];
   }

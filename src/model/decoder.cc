@@ -136,7 +136,7 @@ Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x) con
   const auto at = static_cast<std::size_t>(c.layer);
   const LayerWeights& w = weights_->layers[at];
   const Arena::Scope scope(*c.ops.tensors);
-  const MutableRowsView h = alloc_rows(*c.ops.tensors, x.rows, x.cols);
+  const MutableRowsView h = alloc_activations(c.ops, x.rows, x.cols);
   // What a part of the layer adds to x, where it is normed first.
   const MutableRowsView added = config_.post_norms ? alloc_rows(*c.ops.tensors, x.rows, x.cols) : x;
 
@@ -181,8 +181,9 @@ void Decoder::logits(const OpsContext& ops, const MutableRowsView& x,
   const Arena::Scope scope(*ops.tensors);
   const MutableRowsView last = alloc_rows(*ops.tensors, std::ssize(args.logit_rows), x.cols);
   gather_rows(ops, constant(x), args.logit_rows, last);
-  rms_norm(ops, constant(last), weights_->final_norm, config_.norm_eps, last);
-  matmul(ops, {constant(last), weights_->head, args.logits});
+  const MutableRowsView h = activations_of(ops, last);
+  rms_norm(ops, constant(last), weights_->final_norm, config_.norm_eps, h);
+  matmul(ops, {constant(h), weights_->head, args.logits});
 }
 
 void Decoder::check_args(const ForwardArgs& args) const {

@@ -6,26 +6,27 @@
 namespace lathe {
 namespace {
 
-using Chunk = Runner::Chunk;
+using Chunk = ModelRunner::Chunk;
 
 std::vector<std::int32_t> tokens_of(const std::string& fixture, int length) {
   return Reference(fixture).prompt(length).tokens;
 }
 
 // One kind on both sides: the expanded and the absorbed form round differently.
-const Runner::Options kInplace{.prefill = "inplace", .decode = "inplace"};
+const ModelRunner::Options kInplace{.prefill = "inplace", .decode = "inplace"};
 
 TEST(Equality, ChunksGiveTheBitsOfOneShot) {
   for (const char* name : {"qwen3_moe", "qwen2_window", "deepseek_v3", "glm_moe_dsa"}) {
     const auto model = load_fixture(name);
     std::vector<std::int32_t> tokens = tokens_of(name, 300);
     tokens.resize(150);
-    const Logits want = Runner(*model, kInplace).prompt(0, tokens);
+    const Logits want = ModelRunner(*model, kInplace).prompt(0, tokens);
     for (const std::size_t chunk : {1, 7, 64}) {
-      EXPECT_EQ(Runner(*model, kInplace).prompt(0, tokens, chunk), want) << name << " " << chunk;
+      EXPECT_EQ(ModelRunner(*model, kInplace).prompt(0, tokens, chunk), want)
+          << name << " " << chunk;
     }
     // The last rows in decode.
-    EXPECT_EQ(Runner(*model, kInplace).prompt(0, tokens, 64, 9), want) << name;
+    EXPECT_EQ(ModelRunner(*model, kInplace).prompt(0, tokens, 64, 9), want) << name;
   }
 }
 
@@ -36,10 +37,10 @@ TEST(Equality, Bf16ProductsAreCloseAndInvariant) {
   for (const char* name : {"qwen3_moe", "deepseek_v3", "deepseek_v3_fp8"}) {
     const auto model = load_fixture(name);
     const std::vector<std::int32_t> longer = tokens_of(name, 64), shorter = tokens_of(name, 7);
-    Runner::Options options = kInplace;
-    const Logits exact = Runner(*model, options).prompt(0, longer);
+    ModelRunner::Options options = kInplace;
+    const Logits exact = ModelRunner(*model, options).prompt(0, longer);
     options.precision = MatmulPrecision::bf16;
-    const Logits want = Runner(*model, options).prompt(0, longer);
+    const Logits want = ModelRunner(*model, options).prompt(0, longer);
     double worst = 0;
     for (std::size_t i = 0; i < want.size(); ++i) {
       worst = std::max(worst, relative_error(want[i], exact[i]));
@@ -48,10 +49,10 @@ TEST(Equality, Bf16ProductsAreCloseAndInvariant) {
     EXPECT_GT(worst, 0) << name;
     RecordProperty(name, std::to_string(worst));
 
-    EXPECT_EQ(Runner(*model, options).prompt(0, longer, 7), want) << name;
-    EXPECT_EQ(Runner(*model, options).prompt(0, longer, 20, 9), want) << name;
+    EXPECT_EQ(ModelRunner(*model, options).prompt(0, longer, 7), want) << name;
+    EXPECT_EQ(ModelRunner(*model, options).prompt(0, longer, 20, 9), want) << name;
     options.threads = 2;
-    Runner runner(*model, options);
+    ModelRunner runner(*model, options);
     const Logits both = runner.step({{1, shorter}, {0, longer}});
     EXPECT_EQ(Logits(both.begin() + 7, both.end()), want) << name;
   }
@@ -61,11 +62,11 @@ TEST(Equality, CompanyChangesNothing) {
   for (const char* name : {"llama", "qwen3_moe", "deepseek_v3", "deepseek_v32"}) {
     const auto model = load_fixture(name);
     const std::vector<std::int32_t> longer = tokens_of(name, 64), shorter = tokens_of(name, 7);
-    const Logits alone = Runner(*model, kInplace).prompt(0, longer);
-    const Logits other = Runner(*model, kInplace).prompt(1, shorter);
-    Runner::Options two_threads = kInplace;
+    const Logits alone = ModelRunner(*model, kInplace).prompt(0, longer);
+    const Logits other = ModelRunner(*model, kInplace).prompt(1, shorter);
+    ModelRunner::Options two_threads = kInplace;
     two_threads.threads = 2;
-    Runner runner(*model, two_threads);
+    ModelRunner runner(*model, two_threads);
 
     // Request 1 prefills beside request 0, and decodes its last token beside 0's second chunk.
     const std::vector<std::int32_t> head(longer.begin(), longer.begin() + 20);
@@ -86,11 +87,11 @@ TEST(Equality, KindsAgreeOnABf16Cache) {
   for (const char* name : {"deepseek_v3", "deepseek_v32", "glm_moe_dsa"}) {
     const auto model = load_fixture(name);
     const std::vector<std::int32_t> tokens = tokens_of(name, 64);
-    Runner::Options options{.layout = "mla_bf16", .prefill = "inplace", .decode = "inplace"};
-    const Logits want = Runner(*model, options).prompt(0, tokens, 30, 3);
+    ModelRunner::Options options{.layout = "mla_bf16", .prefill = "inplace", .decode = "inplace"};
+    const Logits want = ModelRunner(*model, options).prompt(0, tokens, 30, 3);
     for (const char* kind : {"gather", "native"}) {
       options.prefill = options.decode = kind;
-      EXPECT_EQ(Runner(*model, options).prompt(0, tokens, 30, 3), want) << name << " " << kind;
+      EXPECT_EQ(ModelRunner(*model, options).prompt(0, tokens, 30, 3), want) << name << " " << kind;
     }
   }
 }
@@ -101,11 +102,11 @@ TEST(Equality, GatheredRowsAgreeWithPages) {
   const std::vector<std::int32_t> tokens = tokens_of("deepseek_v3", 64);
   for (const char* layout : {"mla_fp8", "mla_fp8_block", "mla_fp4"}) {
     for (const Device device : {Device::cpu, Device::ref}) {
-      Runner::Options options{
+      ModelRunner::Options options{
           .device = device, .layout = layout, .prefill = "inplace", .decode = "inplace"};
-      const Logits want = Runner(*model, options).prompt(0, tokens, 0, 2);
+      const Logits want = ModelRunner(*model, options).prompt(0, tokens, 0, 2);
       options.prefill = options.decode = "gather";
-      const Logits got = Runner(*model, options).prompt(0, tokens, 0, 2);
+      const Logits got = ModelRunner(*model, options).prompt(0, tokens, 0, 2);
       // The ref device does not promise bits between page tables and lists.
       for (std::size_t i = 0; i < want.size(); ++i) {
         if (device == Device::cpu) {
@@ -123,10 +124,10 @@ TEST(Equality, GroupedQueryRowsAreGathered) {
     const auto model = load_fixture(name);
     const std::vector<std::int32_t> tokens = tokens_of(name, 64);
     for (const char* layout : {"gqa_bf16", "gqa_fp8"}) {
-      Runner::Options options{.layout = layout, .prefill = "inplace", .decode = "inplace"};
-      const Logits want = Runner(*model, options).prompt(0, tokens, 0, 2);
+      ModelRunner::Options options{.layout = layout, .prefill = "inplace", .decode = "inplace"};
+      const Logits want = ModelRunner(*model, options).prompt(0, tokens, 0, 2);
       options.prefill = options.decode = "gather";
-      const Logits got = Runner(*model, options).prompt(0, tokens, 0, 2);
+      const Logits got = ModelRunner(*model, options).prompt(0, tokens, 0, 2);
       for (std::size_t i = 0; i < want.size(); ++i) {
         ASSERT_LE(relative_error(got[i], want[i]), 1e-5) << name << " " << layout << ", row " << i;
       }
@@ -141,11 +142,11 @@ TEST(Equality, ExpandedAgreesWithAbsorbed) {
     // Sparse models expand only while top-k would choose every key.
     const bool sparse = model->config().groups.front().problem.sparse();
     if (sparse) tokens.resize(40);
-    Runner::Options options = kInplace;
+    ModelRunner::Options options = kInplace;
     options.context = sparse ? 40 : 64;
-    const Logits want = Runner(*model, options).prompt(0, tokens, 0, 3);
+    const Logits want = ModelRunner(*model, options).prompt(0, tokens, 0, 3);
     options.prefill = "ragged";
-    Runner runner(*model, options);
+    ModelRunner runner(*model, options);
     ASSERT_EQ(runner.plan().phase(Phase::extend).routes.front().kind, KernelKind::ragged);
     const Logits got = runner.prompt(0, tokens, 0, 3);
     for (std::size_t i = 0; i < want.size(); ++i) {
@@ -156,7 +157,7 @@ TEST(Equality, ExpandedAgreesWithAbsorbed) {
 
 TEST(Forward, AllocatesNoMemoryOnceWarm) {
   const auto model = load_fixture("deepseek_v3");
-  Runner runner(*model, kInplace);
+  ModelRunner runner(*model, kInplace);
   runner.prompt(0, tokens_of("deepseek_v3", 64));
   const std::int64_t growths = runner.arena().growths();
   runner.prompt(1, tokens_of("deepseek_v3", 64), 0, 3);
@@ -165,7 +166,7 @@ TEST(Forward, AllocatesNoMemoryOnceWarm) {
 
 TEST(Forward, NamesTheRowAndLayerOfNan) {
   const auto model = load_fixture("qwen3");
-  Runner runner(*model, kInplace);
+  ModelRunner runner(*model, kInplace);
   runner.find_non_finite();
   const std::vector<std::int32_t> tokens = tokens_of("qwen3", 7);
   runner.step({{0, tokens}});
@@ -181,7 +182,7 @@ TEST(Forward, NamesTheRowAndLayerOfNan) {
 
 TEST(Forward, NoRowsAreLegal) {
   const auto model = load_fixture("qwen3");
-  Runner runner(*model, kInplace);
+  ModelRunner runner(*model, kInplace);
   EXPECT_TRUE(runner.step({}).empty());
 }
 

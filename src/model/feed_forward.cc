@@ -15,8 +15,9 @@ void dense_ffn(const OpsContext& ops, const Activation& activation, const FfnWei
   const MutableRowsView gate = alloc_rows(*ops.tensors, h.rows, w.gate.rows);
   const MutableRowsView up = alloc_rows(*ops.tensors, h.rows, w.up.rows);
   matmul(ops, std::array{Product{h, w.gate, gate}, Product{h, w.up, up}});
-  gated_activation(ops, {activation, constant(gate), constant(up), gate});
-  matmul(ops, {constant(gate), w.down, x, nullptr, add});
+  const MutableRowsView hidden = activations_of(ops, gate);
+  gated_activation(ops, {activation, constant(gate), constant(up), hidden});
+  matmul(ops, {constant(hidden), w.down, x, nullptr, add});
 }
 
 void moe_layer(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,

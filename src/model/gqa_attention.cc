@@ -39,7 +39,7 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
     rms_norm(ops, constant(k), w.k_norm, c.config.norm_eps, k, p.kv_heads);
   }
 
-  const MutableRowsView out = alloc_rows(arena, h.rows, std::int64_t{p.heads} * p.v_head_dim);
+  const MutableRowsView out = alloc_activations(ops, h.rows, std::int64_t{p.heads} * p.v_head_dim);
   for (const Segment& segment : c.segments) {
     const StepView& step = *segment.step;
     if (step.rows == 0) continue;

@@ -486,6 +486,11 @@ Result<std::unique_ptr<Model>> finish(const ModelConfig& config, const LoadOptio
   if (options.backend != nullptr) {
     if (auto ok = prepare(*options.backend, config, table, *weights); !ok) return ok.error();
   }
+  if (options.backend != nullptr && options.backend->memory().kind == MemoryKind::device) {
+    // Kernels read the copies.
+    weights->owned.clear();
+    weights->checkpoint.reset();
+  }
   return make_decoder(config, std::move(weights));
 }
 

@@ -201,12 +201,12 @@ TEST(DummyModel, HasTheCheckpointsTensors) {
     ASSERT_TRUE(one.ok() && two.ok());
     EXPECT_EQ((*one)->weight_bytes(), (*two)->weight_bytes());
     const std::vector<std::int32_t> tokens = {5, 17, 200, 3, 3};
-    const Logits a = Runner(**one, {}).prompt(0, tokens);
-    const Logits b = Runner(**two, {.threads = 2}).prompt(0, tokens);
+    const Logits a = ModelRunner(**one, {}).prompt(0, tokens);
+    const Logits b = ModelRunner(**two, {.threads = 2}).prompt(0, tokens);
     EXPECT_EQ(a, b) << name;  // whatever the threads
     for (const float v : a.back()) ASSERT_TRUE(std::isfinite(v)) << name;
     options.seed = 8;
-    EXPECT_NE(Runner(**make_dummy_model(*config, options), {}).prompt(0, tokens), a);
+    EXPECT_NE(ModelRunner(**make_dummy_model(*config, options), {}).prompt(0, tokens), a);
   }
 }
 

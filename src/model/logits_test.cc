@@ -40,7 +40,7 @@ double compare(const std::string& name, const Logits& got, const ReferencePrompt
 // Two layers of three choose keys; the third takes the second's.
 TEST(ModelCache, LayersThatShareASelectionHaveNoIndexCache) {
   const auto model = load_fixture("glm_moe_dsa");
-  Runner runner(*model, {.layout = "mla_bf16"});
+  ModelRunner runner(*model, {.layout = "mla_bf16"});
   const Plan& plan = runner.plan();
   const std::int64_t page =
       3 * plan.main().page_bytes() + 2 * plan.cache(CacheRole::index)->page_bytes();
@@ -54,7 +54,7 @@ TEST_P(ModelLogits, AgreeOnTheCpu) {
   const auto model = load_fixture(GetParam(), &threads);
   const Reference reference(GetParam());
   int request = 0;
-  Runner runner(*model, {.threads = 2});
+  ModelRunner runner(*model, {.threads = 2});
   double worst = 0;
   for (const int length : {1, 7, 64, 300}) {
     const ReferencePrompt want = reference.prompt(length);
@@ -67,7 +67,7 @@ TEST_P(ModelLogits, AgreeOnTheReferenceDevice) {
   const auto model = load_fixture(GetParam());
   const Reference reference(GetParam());
   int request = 0;
-  Runner runner(*model, {.device = Device::ref});
+  ModelRunner runner(*model, {.device = Device::ref});
   for (const int length : {1, 7, 64}) {
     const ReferencePrompt want = reference.prompt(length);
     compare(GetParam(), runner.prompt(request++, want.tokens), want);
@@ -88,7 +88,7 @@ class GeneratedLogits : public testing::TestWithParam<const char*> {
     EXPECT_TRUE(model.ok()) << (model ? "" : model.error().message());
     model_ = std::move(*model);
   }
-  static Runner::Options options(Device device) {
+  static ModelRunner::Options options(Device device) {
     return {.device = device, .threads = device == Device::cpu ? 2 : 1, .context = 1200};
   }
 
@@ -100,7 +100,7 @@ class GeneratedLogits : public testing::TestWithParam<const char*> {
 
 TEST_P(GeneratedLogits, AgreeOnTheCpu) {
   int request = 0;
-  Runner runner(*model_, options(Device::cpu));
+  ModelRunner runner(*model_, options(Device::cpu));
   double worst = 0;
   for (const int length : {7, 160, 1100}) {
     const ReferencePrompt want = reference_.prompt(length);
@@ -113,7 +113,7 @@ TEST_P(GeneratedLogits, AgreeOnTheReferenceDevice) {
   // Double precision takes its time.
   const ReferencePrompt want =
       reference_.prompt(GetParam() == std::string_view("gemma3") ? 7 : 160);
-  Runner runner(*model_, options(Device::ref));
+  ModelRunner runner(*model_, options(Device::ref));
   compare(GetParam(), runner.prompt(0, want.tokens), want);
 }
 
@@ -121,11 +121,11 @@ TEST_P(GeneratedLogits, AgreeOnTheReferenceDevice) {
 TEST_P(GeneratedLogits, ChunksGiveTheBitsOfOneShot) {
   std::vector<std::int32_t> tokens = reference_.prompt(1100).tokens;
   tokens.resize(300);
-  Runner::Options inplace = options(Device::cpu);
+  ModelRunner::Options inplace = options(Device::cpu);
   inplace.prefill = inplace.decode = "inplace";
-  const Logits want = Runner(*model_, inplace).prompt(0, tokens);
-  EXPECT_EQ(Runner(*model_, inplace).prompt(0, tokens, 64), want);
-  EXPECT_EQ(Runner(*model_, inplace).prompt(0, tokens, 131, 9), want);
+  const Logits want = ModelRunner(*model_, inplace).prompt(0, tokens);
+  EXPECT_EQ(ModelRunner(*model_, inplace).prompt(0, tokens, 64), want);
+  EXPECT_EQ(ModelRunner(*model_, inplace).prompt(0, tokens, 131, 9), want);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, GeneratedLogits,

@@ -29,7 +29,7 @@ class MlaLayer {
     if (indexer != nullptr) {
       if (auto ok = run_indexer(c_, *indexer, h, constant(q_latent_)); !ok) return ok;
     }
-    out_ = alloc_rows(arena_, h.rows, std::int64_t{p_.heads} * p_.v_head);
+    out_ = alloc_activations(ops_, h.rows, std::int64_t{p_.heads} * p_.v_head);
     for (std::size_t s = 0; s < c_.segments.size(); ++s) {
       if (c_.segments[s].step->rows == 0) continue;
       const bool expanded = c_.segments[s].step->route->kind == KernelKind::ragged;
@@ -53,7 +53,9 @@ class MlaLayer {
     } else {
       q_latent_ = alloc_rows(arena_, h.rows, c_.config.mla.q_lora);
       matmul(ops_, std::array{kv, Product{h, w_.q_a, q_latent_, data_or_null(w_.q_a_bias)}});
-      rms_norm(ops_, constant(q_latent_), w_.q_a_norm, kLatentNormEps, q_latent_);
+      const MutableRowsView normed = activations_of(ops_, q_latent_);
+      rms_norm(ops_, constant(q_latent_), w_.q_a_norm, kLatentNormEps, normed);
+      q_latent_ = normed;
       matmul(ops_, {constant(q_latent_), w_.q_b, q_});
     }
     rms_norm(ops_, constant(latent), w_.kv_a_norm, kLatentNormEps, latent);
@@ -76,10 +78,11 @@ class MlaLayer {
     const std::int64_t width = p_.nope + p_.rope;
     const MutableRowsView q = rows_at(q_, segment.first_row, step.rows);
     const MutableRowsView absorbed = alloc_rows(arena_, step.rows, p_.heads * width);
-    for (std::int64_t head = 0; head < p_.heads; ++head) {
-      const RowsView rope = cols_at(constant(q), head * q_head() + p_.qk_nope_head, p_.rope);
-      cast_rows(ops_, rope, cols_at(absorbed, head * width + p_.nope, p_.rope));
-    }
+    cast_rows(ops_, {.x = cols_at(constant(q), p_.qk_nope_head, p_.rope),
+                     .out = cols_at(absorbed, p_.nope, p_.rope),
+                     .heads = p_.heads,
+                     .x_head = q_head(),
+                     .out_head = width});
     head_matmul(ops_, {constant(q), q_head(), &w_.uk, absorbed, width});
     const MutableRowsView q_in = alloc_rows(arena_, step.rows, absorbed.cols, step.route->q_dtype);
     const RopeWrite write{.k = constant(rows_at(k_, segment.first_row, step.rows)),
@@ -92,7 +95,8 @@ class MlaLayer {
                           .tally = c_.cache.tally(c_.layer)};
     if (auto ok = rope_write(ops_, write, c_.cache.main(c_.layer)); !ok) return ok;
 
-    const MutableRowsView latents = alloc_rows(arena_, step.rows, std::int64_t{p_.heads} * p_.nope);
+    const MutableRowsView latents =
+        alloc_activations(ops_, step.rows, std::int64_t{p_.heads} * p_.nope);
     AttendOp op = op_of(s);
     op.q = constant(q_in);
     const Selection& selection = c_.selections[s];

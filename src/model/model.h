@@ -29,11 +29,12 @@ struct Segment {
 };
 
 struct ForwardArgs {
+  // Lists lie in the backend's memory (Backend::prepare_list()), segments' steps likewise.
   std::span<const std::int32_t> tokens;  // [rows] in [0, vocab)
   // [groups, n] of every layer group the same n segments, which cover all rows in order.
   std::span<const Segment> segments;
   std::span<const std::int32_t> logit_rows;  // [n] rows whose logits are wanted, ascending
-  MutableRowsView logits;                    // [n, vocab] f32
+  MutableRowsView logits;                    // [n, vocab] f32, in the backend's memory
   KvCache* cache = nullptr;
   // Looks for NaN and Inf after every layer, which costs a pass over the rows.
   bool find_non_finite = false;

@@ -84,7 +84,7 @@ inline double relative_error(std::span<const float> a, std::span<const float> b)
 
 /// Requests that grow chunk by chunk over one cache. Every page that holds no token of theirs is
 /// NaN; pages come in an order without neighbours.
-class Runner {
+class ModelRunner {
  public:
   static constexpr std::int64_t kContext = 512;
   static constexpr std::int64_t kRequests = 4;
@@ -97,6 +97,8 @@ class Runner {
     std::int64_t context = kContext;
     MatmulPrecision precision = MatmulPrecision::f32;
     std::int64_t gather_budget = std::int64_t{1} << 22;
+    Backend* backend = nullptr;  // that the weights were prepared for; null: one of `device`
+    Registry (*kernels)() = all_kernels;
   };
   /// Rows that a request brings to a batch.
   struct Chunk {
@@ -104,11 +106,13 @@ class Runner {
     std::vector<std::int32_t> tokens;
   };
 
-  Runner(const Model& model, const Options& options)
-      : model_(model),
-        registry_(all_kernels()),
-        pool_(options.threads),
-        backend_(std::move(*make_backend(options.device))) {
+  ModelRunner(const Model& model, const Options& options)
+      : model_(model), registry_(options.kernels()), pool_(options.threads) {
+    ops_.backend = options.backend;
+    if (ops_.backend == nullptr) {
+      backend_ = std::move(*make_backend(options.device));
+      ops_.backend = backend_.get();
+    }
     Wishes wishes;
     wishes.prefill = options.prefill;
     wishes.decode = options.decode;
@@ -128,10 +132,11 @@ class Runner {
       pages_.push_back(kRequests * (options.context / g.plan.main().page_size + 1));
       sizes.push_back({.pages = pages_.back()});
     }
-    cache_ = std::make_unique<KvCache>(*KvCache::create(*plan_, sizes));
-    cache_->poison_free();
+    const Memory& memory = ops_.backend->memory();
+    cache_ = std::make_unique<KvCache>(*KvCache::create(*plan_, sizes, memory));
+    if (memory.kind == MemoryKind::host) cache_->poison_free();
+    arena_ = Arena(memory);
     lists_.resize(plan_->groups.size());
-    ops_.backend = backend_.get();
     ops_.execution = {&pool_, &scratch_, true};
     ops_.precision = options.precision;
     ops_.tensors = &arena_;
@@ -148,8 +153,11 @@ class Runner {
   /// One forward pass: an extend segment, then a decode segment (either may be empty); the logits
   /// of all rows.
   Logits step(const std::vector<Chunk>& extend, const std::vector<Chunk>& decode = {}) {
+    Backend& backend = *ops_.backend;
     std::vector<Segment> segments;
     std::vector<Step> steps;
+    std::vector<PreparedStep> prepared;
+    prepared.reserve(2 * plan_->groups.size());
     steps.reserve(2 * plan_->groups.size());
     std::vector<std::int32_t> tokens;
     for (std::size_t g = 0; g < plan_->groups.size(); ++g) {
@@ -170,7 +178,13 @@ class Runner {
         const auto planned =
             steps.back().plan({decoding ? Phase::decode : Phase::extend, requests});
         EXPECT_TRUE(planned.ok()) << (planned ? "" : planned.error().message());
-        segments.push_back({&steps.back().view(), first});
+        prepared.emplace_back(backend.memory());
+        const GroupPlan& group = plan_->groups[g];
+        const auto brought =
+            backend.prepare_step(ops_, group.plan, cache_->main(group.group.layers.front()),
+                                 steps.back().view(), prepared.back());
+        EXPECT_TRUE(brought.ok()) << (brought ? "" : brought.error().message());
+        segments.push_back({&prepared.back().view, first});
         first += steps.back().view().rows;
       }
     }
@@ -185,16 +199,22 @@ class Runner {
     std::vector<std::int32_t> all(tokens.size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int32_t>(i);
     std::vector<float> logits(static_cast<std::size_t>(rows * vocab), std::nanf(""));
+    const auto bytes = std::as_writable_bytes(std::span(logits));
+    auto on_device = std::move(backend.memory().allocate(std::ssize(bytes))).value();
+    EXPECT_TRUE(backend.upload(ops_, bytes, on_device.get()).ok());
     ForwardArgs args;
-    args.tokens = tokens;
+    args.tokens = backend.prepare_list(ops_, tokens).value();
     args.segments = segments;
-    args.logit_rows = all;
-    args.logits = {reinterpret_cast<std::byte*>(logits.data()), DType::f32, rows, vocab, vocab};
+    args.logit_rows = backend.prepare_list(ops_, all).value();
+    args.logits = {on_device.get(), DType::f32, rows, vocab, vocab};
     args.cache = cache_.get();
     args.find_non_finite = find_non_finite_;
     auto done = model_.forward(ops_, args);
     EXPECT_TRUE(done.ok()) << (done ? "" : done.error().message());
     if (done) result_ = *done;
+    const auto waited = backend.wait();
+    EXPECT_TRUE(waited.ok()) << (waited ? "" : waited.error().message());
+    EXPECT_TRUE(backend.download(ops_, on_device.get(), bytes).ok());
     Logits out;
     for (std::int64_t r = 0; r < rows; ++r) {
       out.emplace_back(logits.begin() + r * vocab, logits.begin() + (r + 1) * vocab);

@@ -20,11 +20,13 @@ Result<void> write_rows(const OpsContext& ops, const RowsView& rows, std::span<c
   return ops.backend->write_rows(ops, rows, slots, pool, scales, tally);
 }
 
-void cast_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) {
+void cast_rows(const OpsContext& ops, const CastRows& op) {
+  const RowsView& x = op.x;
+  const MutableRowsView& out = op.out;
   LATHE_CHECK(x.dtype == DType::f32 && x.rows == out.rows && x.cols == out.cols, "rows of f32");
   LATHE_CHECK(out.dtype == DType::f32 || out.dtype == DType::bf16 || out.dtype == DType::e4m3,
               "f32, bf16 or e4m3");
-  ops.backend->cast_rows(ops, x, out);
+  ops.backend->cast_rows(ops, op);
 }
 
 }  // namespace lathe

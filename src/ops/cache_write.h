@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "base/rows_view.h"
 #include "kernels/context.h"
+#include "kernels/operators.h"
 #include "layout/pool_view.h"
 #include "layout/rope.h"
 #include "layout/rope_write.h"
@@ -29,8 +30,10 @@ Result<void> write_rows(const OpsContext& ops, const RowsView& rows, std::span<c
                         const PoolView& pool, const TensorScales& scales = {},
                         ValueTally* tally = nullptr);
 
-/// out = x, rounded once. x: [T, n] f32; out: [T, n] f32, bf16 or e4m3. Views may be columns of
-/// wider rows.
-void cast_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out);
+/// out = x, rounded once, of every head. Views may be columns of wider rows.
+void cast_rows(const OpsContext& ops, const CastRows& op);
+inline void cast_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) {
+  cast_rows(ops, {.x = x, .out = out});
+}
 
 }  // namespace lathe

@@ -1,53 +1,69 @@
 #include "ops/elementwise.h"
 
 #include "base/check.h"
+#include "base/rows.h"
 #include "kernels/backend.h"
 
 namespace lathe {
 namespace {
 
-void check_alike(const RowsView& a, const MutableRowsView& b) {
-  LATHE_CHECK(a.dtype == DType::f32 && b.dtype == DType::f32, "rows are f32");
+void check_activations(const OpsContext& ops, const RowsView& a) {
+  LATHE_CHECK(a.dtype == DType::f32 || a.dtype == ops.backend->activations(),
+              "rows are f32 or the backend's activations");
+}
+
+void check_alike(const OpsContext& ops, const RowsView& a, const MutableRowsView& b) {
+  check_activations(ops, a);
+  check_activations(ops, constant(b));
   LATHE_CHECK(a.rows == b.rows && a.cols == b.cols, "rows of one shape");
 }
 
 }  // namespace
 
+MutableRowsView alloc_activations(const OpsContext& ops, std::int64_t rows, std::int64_t cols) {
+  return alloc_rows(*ops.tensors, rows, cols, ops.backend->activations());
+}
+
+MutableRowsView activations_of(const OpsContext& ops, const MutableRowsView& x) {
+  return x.dtype == ops.backend->activations() ? x : alloc_activations(ops, x.rows, x.cols);
+}
+
 void rms_norm(const OpsContext& ops, const RowsView& x, std::span<const float> weight, float eps,
               const MutableRowsView& out, std::int64_t heads) {
-  check_alike(x, out);
+  check_alike(ops, x, out);
   LATHE_CHECK(heads >= 1 && std::ssize(weight) * heads == x.cols, "weight covers a head");
   ops.backend->rms_norm(ops, {x, weight, eps, out, heads, false});
 }
 
 void add_rms_norm(const OpsContext& ops, const RowsView& x, std::span<const float> weight,
                   float eps, const MutableRowsView& out) {
-  check_alike(x, out);
+  check_alike(ops, x, out);
   LATHE_CHECK(std::ssize(weight) == x.cols, "weight [n]");
   ops.backend->rms_norm(ops, {x, weight, eps, out, 1, true});
 }
 
 void layer_norm(const OpsContext& ops, const RowsView& x, std::span<const float> weight,
                 std::span<const float> bias, float eps, const MutableRowsView& out) {
-  check_alike(x, out);
+  check_alike(ops, x, out);
   LATHE_CHECK(std::ssize(weight) == x.cols && std::ssize(bias) == x.cols, "weight and bias [n]");
   ops.backend->layer_norm(ops, {x, weight, bias, eps, out});
 }
 
 void gated_activation(const OpsContext& ops, const GatedActivation& op) {
   if (op.up.cols == 0) {
-    LATHE_CHECK(op.gate.dtype == DType::f32 && op.out.dtype == DType::f32, "rows are f32");
+    check_activations(ops, op.gate);
+    check_activations(ops, constant(op.out));
     LATHE_CHECK(op.gate.rows == op.out.rows && op.gate.cols == 2 * op.out.cols,
                 "gate holds both projections");
   } else {
-    check_alike(op.gate, op.out);
-    check_alike(op.up, op.out);
+    check_alike(ops, op.gate, op.out);
+    check_alike(ops, op.up, op.out);
   }
   ops.backend->gated_activation(ops, op);
 }
 
 void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) {
-  check_alike(x, out);
+  check_alike(ops, x, out);
   ops.backend->add_rows(ops, x, out);
 }
 

@@ -1,5 +1,6 @@
-// Row-wise operators between products: norms, activations, sums, embedding. All rows are f32 unless
-// said otherwise, sums are f32 in a fixed order per row, and a row's bits depend on that row alone.
+// Row-wise operators between products: norms, activations, sums, embedding. Rows are f32 unless
+// said otherwise, x and out of norms and activations also Backend::activations(). Sums are f32 in a
+// fixed order per row, and a row's bits depend on that row alone.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,13 @@
 
 namespace lathe {
 
-/// out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. x, out: [T, n] f32, may be the same rows;
+/// New rows of the backend's activations.
+MutableRowsView alloc_activations(const OpsContext& ops, std::int64_t rows, std::int64_t cols);
+/// Where rows go that only products read from then on: x itself where it has the backend's
+/// activations, else new rows.
+MutableRowsView activations_of(const OpsContext& ops, const MutableRowsView& x);
+
+/// out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. x, out: [T, n], may be the same rows;
 /// weight: [n]. With heads > 1 every row is [heads, n / heads], each head is normed on its own and
 /// weight is [n / heads] (Qwen 3's q and k norms).
 void rms_norm(const OpsContext& ops, const RowsView& x, std::span<const float> weight, float eps,

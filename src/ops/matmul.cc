@@ -6,7 +6,10 @@
 namespace lathe {
 namespace {
 
-void check(const Product& p) {
+void check(const OpsContext& ops, const Product& p) {
+  const auto activations = [&](DType t) {
+    return t == DType::f32 || t == ops.backend->activations();
+  };
   const DType w = p.w.dtype;
   LATHE_CHECK(w == DType::f32 || w == DType::bf16 || w == DType::f16 || w == DType::e4m3 ||
                   w == DType::e2m1,
@@ -14,7 +17,8 @@ void check(const Product& p) {
   LATHE_CHECK((w == DType::e2m1) == (p.w.mx_scales != nullptr), "e2m1 weights have MXFP4's scales");
   LATHE_CHECK(w != DType::e2m1 || p.w.cols % kMxBlock == 0, "MXFP4 weights are whole blocks");
   LATHE_CHECK(p.w.scales == nullptr || w == DType::e4m3, "only e4m3 weights have scales");
-  LATHE_CHECK(p.x.dtype == DType::f32 && p.out.dtype == DType::f32, "activations are f32");
+  LATHE_CHECK(activations(p.x.dtype) && activations(p.out.dtype),
+              "rows are f32 or the backend's activations");
   LATHE_CHECK(p.x.cols == p.w.cols, "x has the weight's columns");
   LATHE_CHECK(p.out.cols == p.w.rows, "out has the weight's rows as columns");
   LATHE_CHECK(p.out.rows == p.x.rows, "out has the rows of x");
@@ -23,13 +27,13 @@ void check(const Product& p) {
 }  // namespace
 
 void matmul(const OpsContext& ops, std::span<const Product> products) {
-  for (const Product& p : products) check(p);
+  for (const Product& p : products) check(ops, p);
   LATHE_CHECK(ops.backend->multiplies_in(ops.precision), "a precision that the backend has");
   ops.backend->matmul(ops, products);
 }
 
 void head_matmul(const OpsContext& ops, const HeadProducts& op) {
-  for (std::int64_t h = 0; h < op.w->count(); ++h) check(product_of(op, h));
+  for (std::int64_t h = 0; h < op.w->count(); ++h) check(ops, product_of(op, h));
   LATHE_CHECK(ops.backend->multiplies_in(ops.precision), "a precision that the backend has");
   ops.backend->head_matmul(ops, op);
 }

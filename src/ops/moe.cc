@@ -8,7 +8,9 @@ namespace lathe {
 void expert_layer(const OpsContext& ops, const ExpertLayer& op) {
   const Router& r = op.choice;
   const ExpertStacks& e = *op.experts;
-  LATHE_CHECK(op.x.dtype == DType::f32 && op.out.dtype == DType::f32, "rows of f32");
+  LATHE_CHECK((op.x.dtype == DType::f32 || op.x.dtype == ops.backend->activations()) &&
+                  op.out.dtype == DType::f32,
+              "x of f32 or the backend's activations, out of f32");
   LATHE_CHECK(op.x.rows == op.out.rows && op.x.cols == op.out.cols, "x and out of one shape");
   LATHE_CHECK(r.top_k >= 1 && r.top_k <= r.experts, "top_k of the experts");
   LATHE_CHECK(r.groups >= 1 && r.experts % r.groups == 0, "groups divide experts");

@@ -41,9 +41,9 @@ struct Candidate {
 // Every plan to be run besides the plain one. Errors: no such machine.
 Result<std::vector<Candidate>> candidates(const Wishes& wishes, const Wishes& plain,
                                           const ModelConfig& config, const std::string& device) {
-  const auto machine = find_machine(device == "auto" ? "cpu" : device);
+  const auto machine = find_machine(device);
   if (!machine) return machine.error();
-  const Registry registry = all_kernels();
+  const Registry registry = model_kernels(machine->device);
   Wishes open = wishes;
   open.context_length = plain.context_length;
   open.layers = plain.layers;

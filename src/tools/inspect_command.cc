@@ -226,7 +226,7 @@ int run_inspect(const InspectFlags& flags) {
   }
   const auto machine = find_machine(flags.device);
   if (!machine) return refuse(machine.error());
-  const Registry registry = all_kernels();
+  const Registry registry = model_kernels(machine->device);
   std::vector<LayoutRow> rows;
   for (const LayoutKind kind : layouts_of(config->groups.front().problem)) {
     rows.push_back(plan_row(*config, *machine, registry, kind, weights));

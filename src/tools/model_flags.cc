@@ -36,6 +36,8 @@ class LoadProgress {
 
 void print_started(const ModelFlags& flags, Runtime& r) {
   const std::int64_t weights = r.model().weight_bytes();
+  if (!r.device_note().empty()) fmt::print(stderr, "device    {}\n", r.device_note());
+  if (is_gpu(r.machine().device)) fmt::print(stderr, "device    {}\n", r.machine().model);
   fmt::print(stderr, "weights   {:.0f} MB in {:.2f} s ({:.0f} MB/s){}\n", megabytes(weights),
              r.load_seconds(), megabytes(weights) / std::max(r.load_seconds(), 1e-3),
              flags.runtime.dummy ? ", random" : "");
@@ -73,12 +75,15 @@ void add_model_flags(Command command, ModelFlags& flags) {
   r.wishes.max_running_requests = 64;
   command.add_option("--model,--model-path", r.model,
                      "directory with config.json, *.safetensors and tokenizer.json");
-  command.add_option("--device", r.device, "auto, cpu or ref (the slow oracle)");
+  command.add_option(
+      "--device", r.device,
+      "auto (a Hopper GPU that serves the model, else the CPU), cuda, cpu or ref (the "
+      "slow oracle)");
   command
       .add_option(
           "--dtype", r.dtype,
           "of products with bf16 and fp8 weights: float32, bfloat16 (x rounded, f32 sums), or "
-          "auto: bfloat16 where the CPU multiplies it")
+          "auto: bfloat16 where the device multiplies it")
       .one_of({"auto", "float32", "bfloat16"});
   command.add_option("--threads", r.threads, "0 = one per core").range(0, 1024);
   command

@@ -130,7 +130,8 @@ int run_plan(PlanFlags flags) {
     fmt::print(stderr, "lathe: no GPU answers, so this is for an {}\n", machine->model);
   }
   flags.wishes.cuda_graph = !flags.disable_cuda_graph;
-  const Registry registry = all_kernels();
+  const bool of_model = !flags.model.empty() || !flags.config.empty();
+  const Registry registry = of_model ? model_kernels(machine->device) : all_kernels();
   if (flags.matrix) return print_matrix(flags, subject->groups, *machine, registry);
 
   std::vector<Rejection> rejections;

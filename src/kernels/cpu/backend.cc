@@ -1,6 +1,7 @@
 #include "kernels/cpu/backend.h"
 
 #include "attn/compact_attend.h"
+#include "base/rows.h"
 #include "kernels/cpu/cache_write.h"
 #include "kernels/cpu/indexer/indexer.h"
 #include "kernels/cpu/latent/latent_gather.h"
@@ -41,8 +42,11 @@ class CpuBackend : public HostBackend {
   void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) override {
     cpu_add_rows(ops.execution, x, out);
   }
-  void cast_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) override {
-    cpu_cast_rows(ops.execution, x, out);
+  void cast_rows(const OpsContext& ops, const CastRows& op) override {
+    for (std::int64_t h = 0; h < op.heads; ++h) {
+      cpu_cast_rows(ops.execution, cols_at(op.x, h * op.x_head, op.x.cols),
+                    cols_at(op.out, h * op.out_head, op.out.cols));
+    }
   }
   void find_non_finite(const OpsContext& ops, const FindNonFinite& op) override {
     cpu_find_non_finite(ops.execution, op);

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "attn/compact_attend.h"
+#include "base/rows.h"
 #include "kernels/host_backend.h"
 #include "kernels/ref/indexer.h"
 #include "kernels/ref/linear.h"
@@ -37,8 +38,11 @@ class RefBackend : public HostBackend {
   void add_rows(const OpsContext&, const RowsView& x, const MutableRowsView& out) override {
     ref_add_rows(x, out);
   }
-  void cast_rows(const OpsContext&, const RowsView& x, const MutableRowsView& out) override {
-    ref_cast_rows(x, out);
+  void cast_rows(const OpsContext&, const CastRows& op) override {
+    for (std::int64_t h = 0; h < op.heads; ++h) {
+      ref_cast_rows(cols_at(op.x, h * op.x_head, op.x.cols),
+                    cols_at(op.out, h * op.out_head, op.out.cols));
+    }
   }
   void find_non_finite(const OpsContext&, const FindNonFinite& op) override {
     ref_find_non_finite(op);

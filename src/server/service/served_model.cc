@@ -60,7 +60,7 @@ Json describe_layouts(const Plan& plan, const std::vector<MatrixCell>& matrix) {
 }
 
 Json describe_plan(const Runtime& runtime) {
-  const Registry registry = all_kernels();
+  const Registry registry = model_kernels(runtime.machine().device);
   Json groups = Json::array();
   Json notes = Json::array();
   for (const GroupPlan& g : runtime.plan().groups) {

@@ -1,0 +1,361 @@
+#include "kernels/cuda/backend.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <utility>
+
+#include "base/check.h"
+#include "kernels/cuda/common/device.h"
+#include "kernels/cuda/common/memory.h"
+#include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/draws.h"
+#include "kernels/cuda/expert_layer.h"
+#include "kernels/cuda/select_keys.h"
+#include "kernels/cuda/sm90/codec/codec.h"
+#include "kernels/cuda/sm90/matmul/matmul.h"
+#include "kernels/cuda/sm90/product/plain_product.h"
+#include "kernels/cuda/sm90/rowwise/rowwise.h"
+#include "kernels/cuda/staging.h"
+#include "kernels/cuda/upload.h"
+
+namespace lathe::cuda {
+namespace {
+
+class CudaBackend : public Backend {
+ public:
+  CudaBackend(lathe::cuda::Device device, Stream stream, bool plain_products)
+      : device_(std::move(device)), stream_(std::move(stream)), plain_products_(plain_products) {}
+
+  lathe::Device device() const override { return lathe::Device::sm90; }
+  const Memory& memory() const override { return kDeviceMemory; }
+  DType activations() const override { return DType::bf16; }
+  bool multiplies_in(MatmulPrecision precision) const override {
+    return precision == MatmulPrecision::bf16;
+  }
+
+  Result<WeightView> prepare(const WeightView& weight, WeightUse,
+                             std::vector<OwnedBytes>& owned) override {
+    return upload_weight(weight, stream_, owned);
+  }
+  Result<WeightStack> prepare(const WeightStack& weights, std::vector<OwnedBytes>& owned) override {
+    return upload_weights(weights, stream_, owned);
+  }
+  Result<std::span<const float>> prepare(std::span<const float> vector,
+                                         std::vector<OwnedBytes>& owned) override {
+    auto at = upload_bytes(std::as_bytes(vector), stream_, owned);
+    if (!at) return at.error();
+    return std::span(reinterpret_cast<const float*>(*at), vector.size());
+  }
+
+  Result<void> upload(const OpsContext&, std::span<const std::byte> from, std::byte* to) override {
+    return copy_to_device(from, to, stream_);
+  }
+  Result<void> download(const OpsContext&, const std::byte* from,
+                        std::span<std::byte> to) override {
+    if (auto ok = copy_to_host(from, to, stream_); !ok) return ok;
+    return stream_.wait();
+  }
+
+  // The host's work list is of no use to kernels that make their own from the lengths.
+  Result<void> prepare_step(const OpsContext&, const Plan& plan, const ConstPoolView& pool,
+                            const StepView& step, PreparedStep& out) override {
+    StepView& v = out.view;
+    v = step;
+    v.work = {};
+    Result<void> ok;
+    const auto bring = [&]<class T>(std::span<const T>& list) {
+      if (!ok) return;
+      auto at = staging_.add_list(list);
+      if (!at) {
+        ok = at.error();
+      } else {
+        list = *at;
+      }
+    };
+    const auto bring_table = [&](PageTableView& table) {
+      std::span<const PageId> pages(table.data,
+                                    static_cast<std::size_t>(table.requests * table.width));
+      bring(pages);
+      table.data = pages.data();
+    };
+    bring(v.positions);
+    bring(v.row_request);
+    bring(v.row_lens);
+    bring(v.out_slots);
+    bring(v.q_indptr);
+    bring(v.kv_lens);
+    bring_table(v.page_table);
+    bring(v.index_lens);
+    bring(v.identity);
+    bring(v.window_slots);
+    bring(v.window_lens);
+    bring(v.compressed_lens);
+    bring(v.compressed_out_slots);
+    bring_table(v.compressed_table);
+    bring(v.state_before);
+    bring_table(v.state_table);
+    bring(v.gather_slots);
+    bring(v.gather_entry_slots);
+    bring(v.gather_indptr);
+    bring(v.entry_indptr);
+    bring(v.ragged_offset);
+    bring(v.window_base);
+    bring(v.window_start);
+    bring(v.attend_lens);
+    // A schedule is made by kernels that read these arrays.
+    if (ok && v.rows > 0 && v.route->bound.kernel != nullptr &&
+        v.route->bound.kernel->prepare != nullptr) {
+      ok = flush();
+    }
+    if (!ok) return ok;
+    return make_schedule(plan, pool, execution(), out.schedule, v);
+  }
+  Result<std::span<const std::int32_t>> prepare_list(const OpsContext&,
+                                                     std::span<const std::int32_t> list) override {
+    return staging_.add_list(list);
+  }
+
+  bool replays() const override { return true; }
+  Result<void> replay(const OpsContext&, std::uint64_t key,
+                      const std::function<Result<void>()>& work) override {
+    if (auto ok = flush(); !ok) return ok;
+    Recording& r = recordings_[key];
+    if (!r.graph) {
+      // What is made once, such as scratch and tables on the device, is made in a run that nobody
+      // records.
+      if (!std::exchange(r.ran, true)) return work();
+      auto graph = Graph::capture(stream_, work);
+      if (!graph) return graph.error();
+      r.graph.emplace(std::move(*graph));
+    }
+    return r.graph->launch(stream_);
+  }
+
+  void embed(const OpsContext&, const WeightView& table, std::span<const std::int32_t> tokens,
+             float scale, const MutableRowsView& out) override {
+    put("embed", out, launch_embed,
+        EmbedParams{.table = table.data,
+                    .dtype = table.dtype,
+                    .tokens = tokens.data(),
+                    .out = device_rows(out),
+                    .rows = out.rows,
+                    .cols = out.cols,
+                    .vocab = table.rows,
+                    .scale = scale});
+  }
+  void gather_rows(const OpsContext&, const RowsView& x, std::span<const std::int32_t> rows,
+                   const MutableRowsView& out) override {
+    put("gather_rows", out, launch_gather_rows,
+        GatherRowsParams{device_rows(x), rows.data(), device_rows(out), out.rows, out.cols});
+  }
+  void rms_norm(const OpsContext&, const RmsNorm& op) override {
+    put("rms_norm", op.out, launch_norm,
+        NormParams{.x = device_rows(op.x),
+                   .weight = op.weight.data(),
+                   .out = device_rows(op.out),
+                   .rows = op.x.rows,
+                   .cols = op.x.cols / op.heads,
+                   .heads = op.heads,
+                   .eps = op.eps,
+                   .add = op.add});
+  }
+  void layer_norm(const OpsContext&, const LayerNorm& op) override {
+    put("layer_norm", op.out, launch_norm,
+        NormParams{.x = device_rows(op.x),
+                   .weight = op.weight.data(),
+                   .bias = op.bias.data(),
+                   .out = device_rows(op.out),
+                   .rows = op.x.rows,
+                   .cols = op.x.cols,
+                   .eps = op.eps});
+  }
+  void gated_activation(const OpsContext&, const GatedActivation& op) override {
+    ActivationParams p{.activation = op.activation,
+                       .gate = device_rows(op.gate),
+                       .out = device_rows(op.out),
+                       .rows = op.out.rows,
+                       .cols = op.out.cols};
+    if (op.up.cols > 0) p.up = device_rows(op.up);
+    put("gated_activation", op.out, launch_gated_activation, p);
+  }
+  void add_rows(const OpsContext&, const RowsView& x, const MutableRowsView& out) override {
+    put("add_rows", out, launch_copy_rows,
+        CopyRowsParams{.x = device_rows(x),
+                       .out = device_rows(out),
+                       .rows = x.rows,
+                       .cols = x.cols,
+                       .add = true});
+  }
+  void cast_rows(const OpsContext&, const CastRows& op) override {
+    put("cast_rows", op.out, launch_copy_rows,
+        CopyRowsParams{.x = device_rows(op.x),
+                       .out = device_rows(op.out),
+                       .rows = op.x.rows,
+                       .cols = op.x.cols,
+                       .heads = op.heads,
+                       .x_head = op.x_head,
+                       .out_head = op.out_head});
+  }
+  void find_non_finite(const OpsContext&, const FindNonFinite& op) override {
+    put("find_non_finite", op.x, launch_find_non_finite,
+        NonFiniteParams{device_rows(op.x), op.rows.empty() ? nullptr : op.rows.data(),
+                        op.first.data(), op.x.rows, op.x.cols, op.layer});
+  }
+
+  void matmul(const OpsContext&, std::span<const Product> products) override {
+    for (const Product& p : products) {
+      const MatmulCall call{p.x, p.w, p.out, p.bias, p.add};
+      if (!plain_products_ && p.x.rows > 0 && matmul_takes(call)) {
+        keep(flush());
+        keep(matmul_on_device(std::span(&call, 1), stream_));
+        continue;
+      }
+      put("product", p.out, launch_plain_product,
+          PlainProduct{.x = device_rows(p.x),
+                       .w = plain_weight(p.w),
+                       .out = device_rows(p.out),
+                       .rows = p.x.rows,
+                       .bias = p.bias,
+                       .add = p.add});
+    }
+  }
+  void head_matmul(const OpsContext&, const HeadProducts& op) override {
+    put("head_product", op.out, launch_plain_product,
+        PlainProduct{.x = device_rows(op.x),
+                     .w = plain_weight(*op.w),
+                     .out = device_rows(op.out),
+                     .rows = op.x.rows,
+                     .count = op.w->count(),
+                     .x_stride = op.x_stride,
+                     .out_stride = op.out_stride});
+  }
+  void expert_layer(const OpsContext& ops, const ExpertLayer& op) override {
+    keep(flush());
+    keep(cuda::expert_layer(op, *ops.tensors, stream_));
+  }
+
+  Result<void> rope_write(const OpsContext&, const lathe::RopeWrite& op,
+                          const PoolView& pool) override {
+    if (auto ok = flush(); !ok) return ok;
+    RopeWrite own{.k = op.k,
+                  .q = op.q,
+                  .positions = op.positions,
+                  .slots = op.slots,
+                  .place = op.place,
+                  .scales = op.scales,
+                  .q_scale = op.q_scale,
+                  .q_out = op.q_out};
+    if (op.table != nullptr) {
+      auto table = table_of(*op.table);
+      if (!table) return table.error();
+      own.table = *table;
+    }
+    return rope_quantize_write(own, pool, stream_);
+  }
+  Result<void> rotate_rows(const OpsContext&, const RopeTable& table,
+                           std::span<const LocalPos> positions, const MutableRowsView& rows,
+                           std::int64_t heads, std::int64_t first) override {
+    if (auto ok = flush(); !ok) return ok;
+    auto view = table_of(table);
+    if (!view) return view.error();
+    return apply_rope(*view, positions, rows, heads, first, RopeDirection::forward, stream_);
+  }
+  Result<void> write_rows(const OpsContext&, const RowsView& rows, std::span<const Slot> slots,
+                          const PoolView& pool, const TensorScales& scales, ValueTally*) override {
+    if (auto ok = flush(); !ok) return ok;
+    return encode_rows(rows, slots, pool, scales, stream_);
+  }
+  Result<void> select_keys(const OpsContext& ops, const SelectKeys& op) override {
+    if (auto ok = flush(); !ok) return ok;
+    return cuda::select_keys(op, *ops.tensors, stream_);
+  }
+  Result<void> attend(const OpsContext&, const AttendOp& op) override {
+    if (auto ok = flush(); !ok) return ok;
+    const auto kernel = kernel_of(*op.step->route);
+    if (!kernel) return kernel.error();
+    if (op.step->route->adapter) {
+      return Error{ErrorCode::unsupported, "adapter", "a route that reads pages in place",
+                   op.step->route->kernel, ""};
+    }
+    return (*kernel)->attend(attend_args(op, execution()));
+  }
+
+  void sample(const OpsContext& ops, std::span<const SampleArgs> rows,
+              std::span<std::optional<SampledToken>> out) override {
+    keep(draws_.start(rows, out, staging_, *ops.tensors, stream_));
+  }
+
+  Result<void> wait() override {
+    const Result<void> waited = stream_.wait();
+    staging_.reset();
+    const Result<void> ok = std::exchange(failed_, {});
+    if (!ok || !waited) {
+      draws_.drop();
+      return ok ? waited : ok;
+    }
+    draws_.finish();
+    return {};
+  }
+
+ private:
+  struct Recording {
+    bool ran = false;
+    std::optional<Graph> graph;
+  };
+  Result<void> flush() { return staging_.flush(stream_); }
+  Execution execution() {
+    Execution out;
+    out.stream = stream_.get();
+    out.scratch = &scratch_;
+    return out;
+  }
+  // What an operator that returns nothing met first; wait() says so.
+  void keep(const Result<void>& result) {
+    if (failed_ && !result) failed_ = result;
+  }
+  template <class Rows, class Params>
+  void put(const char* kernel, const Rows& rows, cudaError_t (*launch)(const Params&, cudaStream_t),
+           const Params& p) {
+    keep(flush());
+    const cudaError_t status = launch(p, stream_);
+    if (status == cudaSuccess) return;
+    keep(launch_result(status, {kernel, fmt::format("{} rows of {}", rows.rows, rows.cols),
+                                std::source_location::current()}));
+  }
+
+  Result<RopeTableView> table_of(const RopeTable& table) {
+    const auto known = tables_.find(table.id());
+    if (known != tables_.end()) return known->second;
+    auto at = upload_bytes(std::as_bytes(table.data()), stream_, table_bytes_);
+    if (!at) return at.error();
+    const RopeTableView view{reinterpret_cast<const float*>(*at), table.positions(), table.dim(),
+                             table.config().pairing};
+    tables_.emplace(table.id(), view);
+    return view;
+  }
+
+  lathe::cuda::Device device_;
+  Stream stream_;
+  bool plain_products_;
+  Scratch scratch_{kDeviceMemory};
+  Staging staging_;
+  Draws draws_;
+  std::map<std::uint64_t, RopeTableView> tables_;  // by RopeTable::id()
+  std::vector<OwnedBytes> table_bytes_;
+  std::map<std::uint64_t, Recording> recordings_;  // by the key of replay()
+  Result<void> failed_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> make_cuda_backend(bool plain_products) {
+  auto device = open_device();
+  if (!device) return device.error();
+  auto stream = Stream::make();
+  if (!stream) return stream.error();
+  return std::unique_ptr<Backend>(
+      std::make_unique<CudaBackend>(std::move(*device), std::move(*stream), plain_products));
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,166 @@
+#include "kernels/cuda/draws.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/cuda/common/cuda_error.h"
+#include "kernels/cuda/common/memory.h"
+
+namespace lathe::cuda {
+namespace {
+
+// Rows that are worked on at once where a row needs its weights in memory: 1.2 MB each at a
+// vocabulary of 150,000.
+constexpr std::int64_t kWorkers = 64;
+
+// Tokens of the history, each once, for the penalties.
+void count_seen(const SampleArgs& args, std::vector<SeenToken>& seen) {
+  seen.clear();
+  const SamplingParams& p = *args.params;
+  if (p.repetition_penalty != 1) {
+    for (const std::int32_t t : args.prompt) seen.push_back({t, 0});
+  }
+  for (const std::int32_t t : args.answer) seen.push_back({t, 1});
+  std::sort(seen.begin(), seen.end(),
+            [](const SeenToken& a, const SeenToken& b) { return a.token < b.token; });
+  std::size_t kept = 0;
+  for (const SeenToken& s : seen) {
+    if (kept > 0 && seen[kept - 1].token == s.token) {
+      seen[kept - 1].answered += s.answered;
+    } else {
+      seen[kept++] = s;
+    }
+  }
+  seen.resize(kept);
+}
+
+bool penalises(const SamplingParams& p) {
+  return p.repetition_penalty != 1 || p.frequency_penalty != 0 || p.presence_penalty != 0;
+}
+
+}  // namespace
+
+// The results of a call, side by side on the device and in pinned memory.
+struct Draws::Layout {
+  std::int64_t logprobs, top_logprobs, tokens, top_tokens, bytes;
+  Layout(std::int64_t count, std::int64_t top)
+      : logprobs(0),
+        top_logprobs(8 * count),
+        tokens(top_logprobs + 8 * top),
+        top_tokens(tokens + 4 * count),
+        bytes((top_tokens + 4 * top + 255) / 256 * 256) {}
+};
+
+Result<std::span<const SampleRow>> Draws::bring(std::span<const SampleArgs> rows, Staging& staging,
+                                                Pending& pending) {
+  rows_.clear();
+  for (const SampleArgs& args : rows) {
+    const SamplingParams& p = *args.params;
+    SampleRow row{.logits = args.logits.data(),
+                  .seed = args.seed,
+                  .position = args.answer.size(),
+                  .temperature = double{p.temperature},
+                  .min_p = double{p.min_p},
+                  .top_p = double{p.top_p},
+                  .repetition_penalty = double{p.repetition_penalty},
+                  .frequency_penalty = double{p.frequency_penalty},
+                  .presence_penalty = double{p.presence_penalty},
+                  .top_k = p.top_k,
+                  .likeliest = p.logprobs.value_or(-1),
+                  .adjusts = adjusts_logits(args) ? 1 : 0,
+                  .top = pending.top};
+    pending.likeliest.push_back(row.likeliest);
+    pending.top += std::max(0, row.likeliest);
+    if (penalises(p)) {
+      count_seen(args, seen_);
+      const auto seen = staging.add_list(std::span<const SeenToken>(seen_));
+      if (!seen) return seen.error();
+      row.seen = seen->data();
+      row.seen_count = static_cast<std::int32_t>(seen->size());
+    }
+    const auto bias = staging.add_list(std::span<const LogitBias>(p.logit_bias));
+    if (!bias) return bias.error();
+    row.bias = bias->data();
+    row.bias_count = static_cast<std::int32_t>(bias->size());
+    const auto ruled_out = staging.add_list(args.ruled_out);
+    if (!ruled_out) return ruled_out.error();
+    row.ruled_out = ruled_out->data();
+    row.ruled_out_count = static_cast<std::int32_t>(ruled_out->size());
+    rows_.push_back(row);
+  }
+  return staging.add_list(std::span<const SampleRow>(rows_));
+}
+
+Result<void> Draws::start(std::span<const SampleArgs> rows,
+                          std::span<std::optional<SampledToken>> out, Staging& staging,
+                          Arena& tensors, cudaStream_t stream) {
+  if (rows.empty()) return {};
+  Pending pending{.out = out, .likeliest = {}, .at = results_used_};
+  const auto there = bring(rows, staging, pending);
+  if (!there) return there.error();
+  if (auto ok = staging.flush(stream); !ok) return ok;
+
+  const auto count = std::ssize(rows);
+  const Layout layout(count, pending.top);
+  if (results_used_ + layout.bytes > results_bytes_) {
+    LATHE_CHECK(pending_.empty(), "results of one call and the next wait");
+    const std::int64_t bytes = std::max<std::int64_t>(2 * layout.bytes, 64 << 10);
+    auto larger = allocate_pinned_bytes(bytes);
+    if (!larger) return larger.error();
+    results_ = std::move(*larger);
+    results_bytes_ = bytes;
+  }
+  const Arena::Scope scope(tensors);
+  std::byte* made = tensors.take(layout.bytes);
+  const auto vocab = std::ssize(rows[0].logits);
+  const bool weighs = std::any_of(rows_.begin(), rows_.end(), [](const SampleRow& r) {
+    return r.temperature != 0 || r.adjusts != 0 || r.likeliest >= 0;
+  });
+  SampleParams p{.rows = there->data(), .count = count, .vocab = vocab};
+  p.workers = static_cast<std::int32_t>(weighs ? std::min(count, kWorkers) : count);
+  p.values = tensors.take_array<double>(weighs ? p.workers * padded_vocab(vocab) : 0);
+  p.logprobs = reinterpret_cast<double*>(made + layout.logprobs);
+  p.top_logprobs = reinterpret_cast<double*>(made + layout.top_logprobs);
+  p.tokens = reinterpret_cast<std::int32_t*>(made + layout.tokens);
+  p.top_tokens = reinterpret_cast<std::int32_t*>(made + layout.top_tokens);
+  if (const cudaError_t status = launch_sample(p, stream); status != cudaSuccess) {
+    return launch_result(status, {"sample", fmt::format("{} rows of {}", count, vocab),
+                                  std::source_location::current()});
+  }
+  const std::span<std::byte> back(results_.get() + pending.at,
+                                  static_cast<std::size_t>(layout.bytes));
+  if (auto ok = copy_to_host(made, back, stream); !ok) return ok;
+  results_used_ += layout.bytes;
+  pending_.push_back(std::move(pending));
+  return {};
+}
+
+void Draws::finish() {
+  for (const Pending& p : pending_) {
+    const Layout layout(std::ssize(p.out), p.top);
+    const std::byte* at = results_.get() + p.at;
+    const auto* logprobs = reinterpret_cast<const double*>(at + layout.logprobs);
+    const auto* top_logprobs = reinterpret_cast<const double*>(at + layout.top_logprobs);
+    const auto* tokens = reinterpret_cast<const std::int32_t*>(at + layout.tokens);
+    const auto* top_tokens = reinterpret_cast<const std::int32_t*>(at + layout.top_tokens);
+    for (std::size_t i = 0; i < p.out.size(); ++i) {
+      p.out[i].reset();
+      const std::int32_t likeliest = p.likeliest[i];
+      if (tokens[i] >= 0) {
+        SampledToken& token = p.out[i].emplace();
+        token.token = tokens[i];
+        if (likeliest >= 0) token.logprob = logprobs[i];
+        for (std::int32_t n = 0; n < likeliest; ++n) {
+          token.top.push_back({top_tokens[n], top_logprobs[n]});
+        }
+      }
+      top_tokens += std::max(0, likeliest);
+      top_logprobs += std::max(0, likeliest);
+    }
+  }
+  drop();
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,54 @@
+// The lightning indexer: scores of a row's keys, and the slots of its best ones.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace lathe::cuda {
+
+/// Index pages as kernels read them: page_tokens codes of `dim` e4m3, then page_tokens f32 scales.
+struct IndexPages {
+  const std::byte* data = nullptr;
+  std::int64_t pages = 0, page_stride = 0;  // bytes
+  std::int32_t page_tokens = 1, dim = 0;
+};
+
+/// logits[t, j] = the sum over heads of weights[t, h] * constant * the query's scale * relu(q . k),
+/// for the keys 0 .. lens[t] - 1 of the row's request; others are not written.
+struct IndexLogits {
+  IndexPages q = {};               // a page per row, a token per head
+  const float* weights = nullptr;  // [rows, heads], rows weights_stride apart
+  std::int64_t weights_stride = 0;
+  float constant = 1;
+  IndexPages keys = {};
+  const std::int32_t* page_table = nullptr;  // [requests, width]
+  std::int64_t width = 0;
+  const std::int32_t* request = nullptr;  // [rows]
+  const std::int32_t* lens = nullptr;     // [rows]
+  float* logits = nullptr;                // [rows, cols] out
+  std::int64_t rows = 0, cols = 0;        // cols: the most keys of a row, or more
+  std::int32_t heads = 0;
+};
+
+/// slots[t]: of the k best keys of row t, by position, ties to the lower position; then -1. A row
+/// of at most k keys takes all of them, and its logits are not read. NaN is no candidate.
+struct SelectSlots {
+  const float* logits = nullptr;  // [rows, cols]
+  std::int64_t rows = 0, cols = 0;
+  const std::int32_t* lens = nullptr;        // [rows]
+  const std::int32_t* page_table = nullptr;  // [requests, width]
+  std::int64_t width = 0;
+  const std::int32_t* request = nullptr;  // [rows]
+  std::int32_t page_tokens = 1;           // of the pool that attention reads
+  std::int64_t pages = 0;
+  std::int32_t* slots = nullptr;  // [rows, k] out
+  std::int64_t k = 0;
+};
+
+/// slots[i] = i.
+cudaError_t launch_count_up(std::int32_t* slots, std::int64_t count, cudaStream_t stream);
+cudaError_t launch_index_logits(const IndexLogits& p, cudaStream_t stream);
+cudaError_t launch_select_slots(const SelectSlots& p, cudaStream_t stream);
+
+}  // namespace lathe::cuda

@@ -1,0 +1,25 @@
+#include "kernels/cuda/sm90/moe/moe.cuh"
+
+#include "kernels/cuda/common/launch.h"
+
+namespace lathe::cuda {
+
+cudaError_t launch_route(const RouteParams& p, cudaStream_t stream) {
+  if (p.rows == 0) return cudaSuccess;
+  return launch_kernel(
+      route_kernel, {.grid = static_cast<unsigned>(p.rows), .block = 32, .early = true}, stream, p);
+}
+
+cudaError_t launch_place(const PlaceParams& p, cudaStream_t stream) {
+  return launch_kernel(place_kernel, {.grid = 1, .block = kExpertThreads, .early = true}, stream,
+                       p);
+}
+
+cudaError_t launch_combine_experts(const CombineExperts& p, cudaStream_t stream) {
+  if (p.rows == 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(p.rows), blocks_for(p.cols, kCombineColumns));
+  return launch_kernel(combine_experts_kernel,
+                       {.grid = grid, .block = kCombineColumns, .early = true}, stream, p);
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,54 @@
+// Mixture of experts but for its products: which experts take which rows, and the sum of what they
+// make. Nothing waits for the host, and no atomic decides an order.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/common/device_rows.h"
+#include "kernels/moe.h"
+
+namespace lathe::cuda {
+
+inline constexpr std::int32_t kMostExperts = 1024;
+
+/// Of every row the experts that its router chooses, by ascending number, ties to the lower one.
+struct RouteParams {
+  const float* logits = nullptr;  // [rows, experts], rows logits_stride apart
+  const float* bias = nullptr;    // [experts] or null
+  std::int32_t* ids = nullptr;    // [rows, top_k] out
+  float* weights = nullptr;       // [rows, top_k] out
+  std::int64_t rows = 0, logits_stride = 0;
+  std::int32_t experts = 0, top_k = 0, groups = 1, top_groups = 1;
+  RouterScoring scoring = RouterScoring::softmax;
+  bool normalize = true;
+  float scale = 1;
+};
+
+/// Places of the rows' choices, by expert and then by row: expert e has places offsets[e] to
+/// offsets[e + 1] - 1.
+struct PlaceParams {
+  const std::int32_t* ids = nullptr;  // [choices]
+  std::int64_t choices = 0;           // rows * top_k
+  std::int32_t experts = 0, top_k = 0;
+  std::int32_t* offsets = nullptr;  // [experts + 1] out
+  std::int32_t* places = nullptr;   // [choices] out
+  std::int32_t* rows = nullptr;     // [choices] out: of each place the row
+};
+
+/// out[t] += the sum over j of weights[t, j] * made[places[t, j]], j ascending.
+struct CombineExperts {
+  DeviceRows made = {};                  // [choices, cols]
+  const float* weights = nullptr;        // [rows, top_k]
+  const std::int32_t* places = nullptr;  // [rows, top_k]
+  MutableDeviceRows out = {};
+  std::int64_t rows = 0, cols = 0;
+  std::int32_t top_k = 0;
+};
+
+cudaError_t launch_route(const RouteParams& p, cudaStream_t stream);
+cudaError_t launch_place(const PlaceParams& p, cudaStream_t stream);
+cudaError_t launch_combine_experts(const CombineExperts& p, cudaStream_t stream);
+
+}  // namespace lathe::cuda

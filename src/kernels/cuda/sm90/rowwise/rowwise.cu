@@ -1,0 +1,54 @@
+#include "kernels/cuda/sm90/rowwise/rowwise.cuh"
+
+#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/sm90/rowwise/norm.cuh"
+
+namespace lathe::cuda {
+namespace {
+
+// A row's columns over blocks.
+LaunchShape over_columns(std::int64_t rows, std::int64_t cols) {
+  return {.grid = dim3(static_cast<unsigned>(rows), blocks_for(cols, kRowThreads)),
+          .block = kRowThreads,
+          .early = true};
+}
+LaunchShape over_rows(std::int64_t rows) {
+  return {.grid = static_cast<unsigned>(rows), .block = kRowThreads, .early = true};
+}
+
+}  // namespace
+
+cudaError_t launch_embed(const EmbedParams& p, cudaStream_t stream) {
+  if (p.rows == 0) return cudaSuccess;
+  return launch_kernel(embed_kernel, over_columns(p.rows, p.cols), stream, p);
+}
+cudaError_t launch_gather_rows(const GatherRowsParams& p, cudaStream_t stream) {
+  if (p.rows == 0) return cudaSuccess;
+  return launch_kernel(gather_rows_kernel, over_columns(p.rows, p.cols), stream, p);
+}
+cudaError_t launch_norm(const NormParams& p, cudaStream_t stream) {
+  if (p.rows == 0) return cudaSuccess;
+  const LaunchShape shape{
+      .grid = dim3(static_cast<unsigned>(p.rows), static_cast<unsigned>(p.heads)),
+      .block = kNormThreads,
+      .early = true};
+  return launch_kernel(norm_kernel, shape, stream, p);
+}
+cudaError_t launch_gated_activation(const ActivationParams& p, cudaStream_t stream) {
+  if (p.rows == 0) return cudaSuccess;
+  return launch_kernel(gated_activation_kernel,
+                       p.up.data != nullptr ? over_columns(p.rows, p.cols) : over_rows(p.rows),
+                       stream, p);
+}
+cudaError_t launch_copy_rows(const CopyRowsParams& p, cudaStream_t stream) {
+  if (p.rows == 0) return cudaSuccess;
+  LaunchShape shape = over_columns(p.rows, p.cols);
+  shape.grid.z = static_cast<unsigned>(p.heads);
+  return launch_kernel(copy_rows_kernel, shape, stream, p);
+}
+cudaError_t launch_find_non_finite(const NonFiniteParams& p, cudaStream_t stream) {
+  if (p.rows == 0) return cudaSuccess;
+  return launch_kernel(find_non_finite_kernel, over_rows(p.rows), stream, p);
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,73 @@
+// The operators over rows of activations: a kernel each, over rows of f32 or bf16. A row's bits
+// depend on that row alone. Parameters are checked by ops/; each call puts one kernel on the
+// stream, none where there are no rows.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/activation.h"
+#include "kernels/cuda/common/device_rows.h"
+
+namespace lathe::cuda {
+
+struct EmbedParams {
+  const std::byte* table = nullptr;  // [vocab, cols] f32, f16 or bf16
+  DType dtype = DType::f32;
+  const std::int32_t* tokens = nullptr;  // [rows]
+  MutableDeviceRows out = {};
+  std::int64_t rows = 0, cols = 0, vocab = 0;
+  float scale = 1;
+};
+
+struct GatherRowsParams {
+  DeviceRows x = {};
+  const std::int32_t* of = nullptr;  // [rows] row of x
+  MutableDeviceRows out = {};
+  std::int64_t rows = 0, cols = 0;
+};
+
+struct NormParams {
+  DeviceRows x = {};
+  const float* weight = nullptr;  // [cols]
+  const float* bias = nullptr;    // [cols] of a layer norm; null: a root-mean-square norm
+  MutableDeviceRows out = {};
+  std::int64_t rows = 0, cols = 0;  // of a head
+  std::int64_t heads = 1;
+  float eps = 0;
+  bool add = false;
+};
+
+struct ActivationParams {
+  Activation activation = {};
+  DeviceRows gate = {};
+  DeviceRows up = {};  // no data: gate holds both by turns
+  MutableDeviceRows out = {};
+  std::int64_t rows = 0, cols = 0;  // of out
+};
+
+struct CopyRowsParams {
+  DeviceRows x = {};
+  MutableDeviceRows out = {};
+  std::int64_t rows = 0, cols = 0;                   // of a head
+  std::int64_t heads = 1, x_head = 0, out_head = 0;  // elements from a head to the next
+  bool add = false;
+};
+
+struct NonFiniteParams {
+  DeviceRows x = {};
+  const std::int32_t* of = nullptr;  // [rows] place in `first`; null: the row's own
+  std::int32_t* first = nullptr;
+  std::int64_t rows = 0, cols = 0;
+  std::int32_t layer = 0;
+};
+
+cudaError_t launch_embed(const EmbedParams& p, cudaStream_t stream);
+cudaError_t launch_gather_rows(const GatherRowsParams& p, cudaStream_t stream);
+cudaError_t launch_norm(const NormParams& p, cudaStream_t stream);
+cudaError_t launch_gated_activation(const ActivationParams& p, cudaStream_t stream);
+cudaError_t launch_copy_rows(const CopyRowsParams& p, cudaStream_t stream);
+cudaError_t launch_find_non_finite(const NonFiniteParams& p, cudaStream_t stream);
+
+}  // namespace lathe::cuda

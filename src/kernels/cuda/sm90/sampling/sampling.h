@@ -1,0 +1,54 @@
+// Sampling by the rule of ops/sampling.h, the same bits as on the CPU: what a row is drawn from,
+// and what comes back.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "base/float_formats.h"
+#include "kernels/sampling.h"
+
+namespace lathe::cuda {
+
+/// A token of the history that a penalty looks at.
+struct SeenToken {
+  std::int32_t token = 0;
+  std::int32_t answered = 0;  // times that the answer has it
+};
+
+/// One row; lists lie on the device.
+struct SampleRow {
+  const float* logits = nullptr;  // [vocab]
+  std::uint64_t seed = 0, position = 0;
+  double temperature = 1, min_p = 0, top_p = 1;
+  double repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
+  std::int32_t top_k = -1;
+  std::int32_t likeliest = -1;  // that are wanted beside the token's own log-probability; -1: none
+  std::int32_t adjusts = 0;     // whether a logit changes before the temperature
+  std::int32_t seen_count = 0, bias_count = 0, ruled_out_count = 0;
+  const SeenToken* seen = nullptr;  // each token once
+  const LogitBias* bias = nullptr;
+  const std::int32_t* ruled_out = nullptr;
+  std::int64_t top = 0;  // of the row's likeliest in SampleParams::top
+};
+
+struct SampleParams {
+  const SampleRow* rows = nullptr;  // [count]
+  std::int64_t count = 0;
+  std::int64_t vocab = 0;
+  std::int32_t workers = 0;            // blocks
+  double* values = nullptr;            // [workers, padded_vocab()] temporary
+  std::int32_t* tokens = nullptr;      // [count] out; -1: a logit is NaN or infinite
+  double* logprobs = nullptr;          // [count] out
+  std::int32_t* top_tokens = nullptr;  // out, likeliest first
+  double* top_logprobs = nullptr;      // out
+};
+
+LATHE_HD inline constexpr std::int64_t padded_vocab(std::int64_t vocab) {
+  return (vocab + kSumBlock - 1) / kSumBlock * kSumBlock;
+}
+
+cudaError_t launch_sample(const SampleParams& p, cudaStream_t stream);
+
+}  // namespace lathe::cuda

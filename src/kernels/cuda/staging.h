@@ -1,0 +1,46 @@
+// Staging: the lists of a step on their way to the device. They are put side by side in pinned
+// memory, and one copy brings all of them. The same lists in the same order get the same addresses
+// in every step, which is what captured graphs need.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/memory.h"
+#include "base/result.h"
+
+namespace lathe::cuda {
+
+class Staging {
+ public:
+  /// Where a copy of `host` will lie on the device, at a multiple of 256; null where `host` is
+  /// empty. Errors: no memory for more of them.
+  Result<std::byte*> add(std::span<const std::byte> host);
+  template <class T>
+  Result<std::span<const T>> add_list(std::span<const T> host) {
+    auto at = add(std::as_bytes(host));
+    if (!at) return at.error();
+    return std::span<const T>(reinterpret_cast<const T*>(*at), host.size());
+  }
+  /// Puts the copy of what was added since the last one on the stream.
+  Result<void> flush(cudaStream_t stream);
+  /// Begins anew, once the device has done with all of it.
+  void reset();
+  /// Bytes on the device.
+  std::int64_t bytes() const;
+
+ private:
+  struct Block {
+    OwnedBytes pinned, device;
+    std::int64_t size = 0;
+    std::int64_t used = 0, copied = 0;
+  };
+  std::vector<Block> blocks_;
+  std::size_t block_ = 0;  // the one that add() fills
+};
+
+}  // namespace lathe::cuda

@@ -1,0 +1,106 @@
+// A model on the CUDA backend against the same one on the CPU: what the tests on a GPU and those on
+// the emulated one share.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/backend.h"
+#include "kernels/sm90.h"
+#include "model/test_util.h"
+
+namespace lathe {
+
+/// Of models on the GPU: no adapters.
+inline Registry gpu_kernels() {
+  Registry registry;
+  register_sm90_kernels(registry);
+  return registry;
+}
+
+inline std::vector<std::int32_t> some_tokens(std::int64_t count, std::int32_t vocab) {
+  std::vector<std::int32_t> out;
+  for (std::int64_t t = 0; t < count; ++t) {
+    out.push_back(static_cast<std::int32_t>((5 + t * 37 + t * t * 11) % vocab));
+  }
+  return out;
+}
+
+/// Of the logits' relative norm: products of activations that are rounded to bf16, and q in bf16. A
+/// router or an indexer may see a near tie the other way round: one row in ten may be off by more.
+inline constexpr double kGpuBound = 2e-2, kGpuBoundOfTies = 8e-2;
+
+inline void expect_close(const Logits& gpu, const Logits& cpu) {
+  ASSERT_EQ(gpu.size(), cpu.size());
+  const auto likeliest = [](const std::vector<float>& row) {
+    return std::max_element(row.begin(), row.end()) - row.begin();
+  };
+  double worst = 0;
+  std::size_t ties = 0;
+  for (std::size_t i = 0; i < gpu.size(); ++i) {
+    const double error = relative_error(gpu[i], cpu[i]);
+    EXPECT_LT(error, kGpuBoundOfTies) << "row " << i;
+    if (error > kGpuBound) {
+      ++ties;
+      continue;
+    }
+    worst = std::max(worst, error);
+    // The likeliest token, where the CPU leaves no doubt.
+    std::vector<float> sorted = cpu[i];
+    std::sort(sorted.rbegin(), sorted.rend());
+    double norm = 0;
+    for (const float v : cpu[i]) norm += double{v} * v;
+    const double doubt = kGpuBound * std::sqrt(norm / static_cast<double>(cpu[i].size()));
+    if (sorted[0] - sorted[1] > 4 * doubt) {
+      EXPECT_EQ(likeliest(gpu[i]), likeliest(cpu[i])) << "row " << i;
+    }
+  }
+  EXPECT_LE(ties, gpu.size() / 10 + 1);
+  std::printf("worst relative norm of %zu rows: %.2e\n", gpu.size(), worst);
+}
+
+struct GpuModelCase {
+  std::string directory;  // a checkpoint, or a config.json alone for random weights
+  std::string layout;
+  std::string kind = "auto";
+  std::int64_t tokens = 21;
+  std::int64_t chunk = 0;
+  std::size_t decoded = 2;
+  bool dummy = false;
+  bool plain_products = false;
+};
+
+inline void check_gpu_model(const GpuModelCase& c) {
+  SCOPED_TRACE(c.directory + " " + c.layout + " " + c.kind);
+  auto backend = cuda::make_cuda_backend(c.plain_products);
+  ASSERT_TRUE(backend.ok()) << backend.error().message();
+  const auto load = [&](Backend* on) {
+    LoadOptions options;
+    options.backend = on;
+    options.expansion = on == nullptr;
+    options.dummy = c.dummy;
+    auto model = load_model(c.directory, options);
+    EXPECT_TRUE(model.ok()) << (model ? "" : model.error().message());
+    return std::move(*model);
+  };
+  const auto on_cpu = load(nullptr);
+  const auto on_gpu = load(backend->get());
+  ModelRunner::Options options;
+  options.layout = c.layout;
+  options.context = (c.tokens + 255) / 256 * 256;
+  options.page_size = 64;
+  ModelRunner cpu(*on_cpu, options);
+  options.device = Device::sm90;
+  options.backend = backend->get();
+  options.kernels = gpu_kernels;
+  options.precision = MatmulPrecision::bf16;
+  options.prefill = options.decode = c.kind;
+  ModelRunner gpu(*on_gpu, options);
+  const auto tokens = some_tokens(c.tokens, on_cpu->config().vocab);
+  const auto chunk = static_cast<std::size_t>(c.chunk);
+  expect_close(gpu.prompt(0, tokens, chunk, c.decoded), cpu.prompt(0, tokens, chunk, c.decoded));
+}
+
+}  // namespace lathe

@@ -1,0 +1,21 @@
+// Whole checkpoints on the CUDA backend, its kernels emulated, against the CPU.
+#include "model/gpu_model_checks.h"
+
+namespace lathe {
+namespace {
+
+std::string shipped(const std::string& name) {
+  return std::string(LATHE_TEST_DATA) + "/../../models/" + name;
+}
+
+TEST(GpuModel, TinyV32) {
+  check_gpu_model({.directory = shipped("tiny-v32"), .layout = "mla_bf16", .plain_products = true});
+}
+
+TEST(GpuModel, TinyV32OnFp8PagesWithTensorCores) {
+  check_gpu_model(
+      {.directory = shipped("tiny-v32"), .layout = "mla_fp8_block", .tokens = 5, .decoded = 1});
+}
+
+}  // namespace
+}  // namespace lathe
