@@ -358,7 +358,7 @@ TEST(FakeModel, ReadsItsContextThroughThePageTable) {
     ASSERT_TRUE(run_batch(*runner, std::span(&item, 1), setup.ops(), false));
     const auto equal = [&](std::span<const std::int32_t> context) {
       const auto expected = fake_logits(context, FakeModel::kVocab);
-      const auto got = runner->logits(0);
+      const auto got = *runner->logits(0, setup.ops());
       return std::equal(got.begin(), got.end(), expected.begin());
     };
     EXPECT_TRUE(equal(tokens));

@@ -274,7 +274,7 @@ std::vector<std::vector<float>> logits_of(const Model& model, const Options& opt
     const BatchItem item{Phase::extend, pages, static_cast<std::int32_t>(at),
                          prompt.subspan(at, 10), true};
     EXPECT_TRUE(runner->launch({&item, 1}, setup.ops(), false) && runner->collect());
-    const auto row = runner->logits(0);
+    const auto row = *runner->logits(0, setup.ops());
     out.emplace_back(row.begin(), row.end());
   }
   return out;

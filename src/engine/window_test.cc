@@ -54,7 +54,7 @@ std::vector<std::int32_t> answer_over_all_pages(const Model& model,
                          true};
     EXPECT_TRUE(runner->launch({&item, 1}, setup.ops(), false) && runner->collect());
     computed = tokens.size();
-    const auto logits = runner->logits(0);
+    const auto logits = *runner->logits(0, setup.ops());
     out.push_back(
         static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
     tokens.push_back(out.back());

@@ -17,5 +17,9 @@ TEST(GpuModel, TinyV32OnFp8PagesWithTensorCores) {
       {.directory = shipped("tiny-v32"), .layout = "mla_fp8_block", .tokens = 5, .decoded = 1});
 }
 
+TEST(GpuModel, TinyGqa) {
+  check_gpu_model({.directory = shipped("tiny-gqa"), .layout = "gqa_bf16", .plain_products = true});
+}
+
 }  // namespace
 }  // namespace lathe

@@ -1,8 +1,7 @@
 // Launches an instance of a grouped-query kernel.
 #pragma once
 
-#include "kernels/cuda/common/early_launch.h"
-#include "kernels/cuda/common/shared_limit.h"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/sm90/gqa/load/gqa_load_pages.cuh"
 
@@ -33,15 +32,12 @@ cudaError_t launch_gqa_kernel(const GqaParams& p, cudaStream_t stream) {
   }
   const cudaError_t status = allow_shared<kKernel>(N::kSharedBytes);
   if (status != cudaSuccess) return status;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = static_cast<unsigned>(p.workers);
-  config.blockDim = N::kThreads;
-  config.dynamicSmemBytes = N::kSharedBytes;
-  config.stream = stream;
-  cudaLaunchAttribute early = early_launch();
-  config.attrs = &early;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kKernel, p, keys, values);
+  return launch_kernel(kKernel,
+                       {.grid = static_cast<unsigned>(p.workers),
+                        .block = N::kThreads,
+                        .shared_bytes = N::kSharedBytes,
+                        .early = true},
+                       stream, p, keys, values);
 }
 
 }  // namespace lathe::cuda

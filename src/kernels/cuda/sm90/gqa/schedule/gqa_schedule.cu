@@ -1,8 +1,9 @@
+// Launches the kernel that shares work tiles of grouped-query attention among blocks.
 #include "kernels/cuda/sm90/gqa/schedule/gqa_schedule.cuh"
 
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm90/gqa/gqa_kernels.h"
 
 cudaError_t lathe::cuda::launch_gqa_schedule(const GqaParams& p, cudaStream_t stream) {
-  gqa_schedule_kernel<<<1, kGqaScheduleThreads, 0, stream>>>(p);
-  return cudaGetLastError();
+  return launch_kernel(gqa_schedule_kernel, {.block = kGqaScheduleThreads}, stream, p);
 }
