@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/thread_name.h"
+
 namespace lathe {
 namespace {
 
@@ -56,6 +58,7 @@ std::chrono::nanoseconds EngineThread::stuck_for() const {
 }
 
 void EngineThread::run() {
+  name_thread("lathe-engine");
   for (;;) {
     Inbox inbox;
     {

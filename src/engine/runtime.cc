@@ -118,7 +118,7 @@ std::int64_t tensor_bytes(const ModelPlan& plan) {
 
 // Bytes of the checkpoint's files; nothing for weights that are made up.
 Result<std::optional<std::int64_t>> stored_bytes(const RuntimeOptions& options) {
-  if (options.dummy) return std::optional<std::int64_t>();
+  if (options.dummy || options.make_model) return std::optional<std::int64_t>();
   const auto checkpoint = Checkpoint::open(options.model);
   if (!checkpoint) return checkpoint.error();
   return std::optional(checkpoint->total_bytes());
@@ -160,7 +160,8 @@ Result<Runtime::Planned, StartError> Runtime::plan_on(const Machine& machine,
 Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOptions& options) {
   auto machine = find_machine(options.device);
   if (!machine) return StartError(machine.error());
-  auto config = config_of(options);
+  std::unique_ptr<Model> made = options.make_model ? options.make_model() : nullptr;
+  auto config = made ? Result<ModelConfig>(made->config()) : config_of(options);
   if (!config) return StartError(config.error());
 
   Wishes wishes = options.wishes;
@@ -194,9 +195,12 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   load.backend = r->backend_.get();
   load.expansion = expands(r->plan_);
   load.on_progress = options.on_progress;
-  auto model = options.dummy ? make_dummy_model(*config, load) : load_model(options.model, load);
-  if (!model) return StartError(model.error());
-  r->model_ = std::move(*model);
+  if (made == nullptr) {
+    auto model = options.dummy ? make_dummy_model(*config, load) : load_model(options.model, load);
+    if (!model) return StartError(model.error());
+    made = std::move(*model);
+  }
+  r->model_ = std::move(made);
   r->load_seconds_ =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 

@@ -27,6 +27,7 @@ struct RuntimeOptions {
   std::string model;        // directory of a checkpoint
   std::string config_file;  // instead of a directory's config.json; with dummy weights only
   bool dummy = false;       // --load-format dummy
+  std::function<std::unique_ptr<Model>()> make_model;  // instead of any checkpoint; may be empty
   std::string device = "auto";
   // float32, bfloat16 (see MatmulPrecision; bf16 and e4m3 weights only) or auto: bfloat16 where the
   // CPU has dot products of bf16 pairs.

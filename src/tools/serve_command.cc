@@ -55,8 +55,15 @@ int run_serve(const Command& command, ServeFlags& flags) {
     print_err(describe_effective(command));
     if (!*chat) print_err("chat      the model has no chat template; --chat-template FILE\n");
   }
-  fmt::print(stderr, "listening http://{}:{}\n", flags.server.host, (*server)->port());
-  if (!is_loopback(flags.server.host) && flags.server.api_keys.empty()) {
+  const std::string place = flags.server.uds.empty()
+                                ? fmt::format("http://{}:{}", flags.server.host, (*server)->port())
+                                : "unix:" + flags.server.uds;
+  fmt::print(stderr, "listening {}\n", place);
+  if (flags.server.log_requests >= 3) {
+    print_err("warning   --log-requests 3 writes the texts of all requests and answers here\n");
+  }
+  if (flags.server.uds.empty() && !is_loopback(flags.server.host) &&
+      flags.server.api_keys.empty()) {
     print_err("warning   anybody who reaches this machine may ask: no --api-key is set\n");
   }
   std::fflush(stderr);
@@ -69,11 +76,13 @@ int run_serve(const Command& command, ServeFlags& flags) {
     server->reset();
     return exit_code;
   }
-  if (const auto ok = s.serve(*runtime); !ok) {
+  const auto markup = s.serve(*runtime);
+  if (!markup) {
     server->reset();
-    return refuse(ok.error());
+    return refuse(markup.error());
   }
-  fmt::print(stderr, "ready     http://{}:{}\n", flags.server.host, s.port());
+  if (!flags.model.quiet && *chat) print_err(*markup);
+  fmt::print(stderr, "ready     {}\n", place);
   const int code = s.wait();
   if (!flags.model.quiet) print_err(describe_stored_values(*runtime));
   server->reset();

@@ -18,6 +18,7 @@ void add_access_flags(Command c, ServeFlags& f) {
   ServerOptions& s = f.server;
   c.add_option("--host", s.host, "where to listen");
   c.add_option("--port", s.port, "0 takes any and prints it").range(0, 65535);
+  c.add_option("--uds", s.uds, "a Unix socket's path, instead of host and port");
   c.add_option("--served-model-name", s.names, "the first is printed; default: the folder's name");
   c.add_flag("--any-model", s.any_model, "requests may name any model");
   c.add_option("--api-key", s.api_keys, "one or several; LATHE_API_KEY keeps it out of ps");
@@ -85,7 +86,11 @@ void add_watch_flags(Command c, ServeFlags& f) {
   c.add_option("--metrics-names", f.metric_names, "sglang, vllm: their names beside ours");
   c.add_flag("--no-ui", s.no_ui, "no page at /");
   c.add_flag("--open-metrics", s.open_metrics, "/metrics needs no key");
-  c.add_option("--log-requests", s.log_requests, "0 nothing, 1 a line each").range(0, 1);
+  c.add_option("--log-requests", s.log_requests,
+               "0 nothing, 1 ids and counts, 2 with parameters, 3 with everybody's texts")
+      .range(0, 3);
+  c.add_option("--log-format", f.log_format, "text, json").one_of({"text", "json"});
+  c.add_flag("--access-log", s.access_log, "a line for each response");
   c.add_flag("--list-routes", f.list_routes, "print the routes and leave");
   c.add_flag("--list-fields", f.list_fields, "print the fields of requests and leave");
 }
@@ -129,6 +134,7 @@ Result<void> complete(const Command& command, ServeFlags& flags) {
     }
     s.template_kwargs = nlohmann::ordered_json::parse(flags.template_kwargs);
   }
+  s.log_json = flags.log_format == "json";
   s.model_sampling_defaults = flags.sampling_defaults == "model";
   for (const std::string& names : flags.metric_names) {
     if (names == "sglang") {

@@ -35,7 +35,7 @@ class Answer : public HttpAnswer {
     if (const auto c = get()) c->end_stream();
   }
   bool gone() const override { return get() == nullptr; }
-  void on_gone(std::function<void()> call) override {
+  void on_gone(std::function<void(ClientEnd)> call) override {
     if (const auto c = get()) c->set_on_gone(std::move(call));
   }
   std::size_t unsent() const override {
@@ -88,7 +88,7 @@ void Connection::on_readable() {
     return;
   }
   if (error) {  // the end of input counts as leaving, too: who waits for an answer keeps it open
-    lose();
+    lose(ClientEnd::left);
     return;
   }
   if (state_ != State::closing) {
@@ -147,6 +147,14 @@ bool Connection::on_head() {
   }
   if (message.find(http::field::content_encoding) != message.end()) {
     refuse(415, "content_type", "Content-Encoding: wanted a body as it is, got an encoded one");
+    return false;
+  }
+  // A list of codings is where two readers may differ on the body's end.
+  const auto coding = message.find(http::field::transfer_encoding);
+  if (coding != message.end() &&
+      (message.count(http::field::transfer_encoding) > 1 ||
+       lower(std::string_view(coding->value().data(), coding->value().size())) != "chunked")) {
+    refuse(400, "invalid_http", "Transfer-Encoding: wanted chunked, got another");
     return false;
   }
   if (message.count(http::field::host) > 1) {
@@ -270,8 +278,7 @@ void Connection::flush() {
         socket_.write_some(asio::buffer(out_.data() + sent_, out_.size() - sent_), error);
     if (error == asio::error::would_block || error == asio::error::interrupted) {
       if (unsent() > host_.limits.max_unsent_bytes && streaming_) {
-        ++host_.counts.slow_clients;
-        lose();
+        lose(ClientEnd::slow);
         return;
       }
       writing_ = true;
@@ -283,7 +290,7 @@ void Connection::flush() {
       return;
     }
     if (error) {
-      lose();
+      lose(ClientEnd::left);
       return;
     }
     sent_ += n;
@@ -309,12 +316,12 @@ void Connection::finish() {
   wait_readable();
 }
 
-void Connection::lose() {
+void Connection::lose(ClientEnd why) {
   if (state_ == State::closed) return;
-  const std::function<void()> gone = std::move(on_gone_);
+  const std::function<void(ClientEnd)> gone = std::move(on_gone_);
   on_gone_ = nullptr;
   close();
-  if (gone) gone();
+  if (gone) gone(why);
 }
 
 void Connection::close() {
@@ -331,8 +338,7 @@ void Connection::tick() {
     return host_.now - start >= seconds;
   };
   if (unsent() > 0 && past(taken_, limits.slow_client_timeout)) {
-    ++host_.counts.slow_clients;
-    lose();
+    lose(ClientEnd::slow);
     return;
   }
   switch (state_) {

@@ -24,10 +24,9 @@ struct ConnectionHost {
   HttpLimits limits;
   HttpHandler handler;
   std::function<void(Connection*)> closed;  // the connection is over
-  HttpCounts counts;
-  bool draining = false;  // answers end their connections
-  std::int64_t now = 0;   // seconds, by the tick
-  std::string buffer;     // bytes that have been read; in use within one call
+  bool draining = false;                    // answers end their connections
+  std::int64_t now = 0;                     // seconds, by the tick
+  std::string buffer;                       // bytes that have been read; in use within one call
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -51,7 +50,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void begin_stream(const std::vector<HttpHeader>& headers);
   void write_chunk(std::string_view chunk);
   void end_stream();
-  void set_on_gone(std::function<void()> call) { on_gone_ = std::move(call); }
+  void set_on_gone(std::function<void(ClientEnd)> call) { on_gone_ = std::move(call); }
   std::size_t unsent() const { return out_.size() - sent_; }
 
  private:
@@ -67,7 +66,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void put(std::string_view bytes);
   void flush();
   void answer_ended();
-  void lose();
+  void lose(ClientEnd why);
 
   boost::asio::generic::stream_protocol::socket socket_;
   ConnectionHost& host_;
@@ -77,7 +76,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string out_;  // to be sent, from sent_ on
   std::size_t sent_ = 0;
   std::uint64_t number_ = 0;  // of the request under way
-  std::function<void()> on_gone_;
+  std::function<void(ClientEnd)> on_gone_;
   std::int64_t since_ = 0;  // when the state began
   std::int64_t taken_ = 0;  // when the client last took a byte, or had none to take
   std::int64_t wrote_ = 0;  // when the last chunk was written

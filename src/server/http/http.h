@@ -42,6 +42,10 @@ struct HttpResponse {
   bool close = false;  // the connection ends behind it
 };
 
+/// left  closed its connection, or half of it
+/// slow  took nothing, or too little, and was closed
+enum class ClientEnd { left, slow };
+
 /// Where one request's answer goes. Once the client has gone, calls do nothing.
 class HttpAnswer {
  public:
@@ -56,7 +60,7 @@ class HttpAnswer {
 
   virtual bool gone() const = 0;
   /// Called once if the client goes before the answer has ended.
-  virtual void on_gone(std::function<void()> call) = 0;
+  virtual void on_gone(std::function<void(ClientEnd)> call) = 0;
   /// Bytes that the client has not taken.
   virtual std::size_t unsent() const = 0;
 };
@@ -83,20 +87,18 @@ struct HttpHandler {
   std::function<void()> tick = [] {};  // once a second
 };
 
-struct HttpCounts {
-  std::int64_t connections = 0;
-  std::int64_t slow_clients = 0;  // closed because they took nothing, or too little
-};
-
 class HttpServer {
  public:
-  /// Listens; port 0 takes any. Errors: an address that is none or cannot be had, naming --host or
-  /// --port; `--max-connections` beyond what the system lets a process open.
+  /// Listens; port 0 takes any. With `path`, on a Unix socket there, which takes the place of one
+  /// that nobody listens on. Errors: an address that is none or cannot be had, naming --host,
+  /// --port or
+  /// --uds; `--max-connections` beyond what the system lets a process open.
   static Result<std::unique_ptr<HttpServer>> bind(const std::string& host, int port,
+                                                  const std::string& path,
                                                   const HttpLimits& limits);
   virtual ~HttpServer() = default;
 
-  virtual int port() const = 0;
+  virtual int port() const = 0;  // 0: a Unix socket
   /// Serves until stop(). SIGTERM and SIGINT call `on_signal`.
   virtual void run(HttpHandler handler, std::function<void(int)> on_signal) = 0;
   /// From any thread: `call` runs in run()'s.
@@ -106,7 +108,7 @@ class HttpServer {
   virtual void close_listener() = 0;
   /// Ends run(), when what has been written is sent or a second has passed.
   virtual void stop() = 0;
-  virtual HttpCounts counts() const = 0;
+  virtual std::int64_t connections() const = 0;
 };
 
 const char* status_text(int status);

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <netinet/tcp.h>
 #include <sys/resource.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
@@ -90,6 +91,40 @@ class AsioServer : public HttpServer {
     return {};
   }
 
+  Result<void> listen_at(const std::string& path) {
+    const auto wrong = [&](const std::string& why) {
+      return Error{ErrorCode::io, "--uds", "a path where a socket can be made",
+                   fmt::format("{} ({})", path, why), ""};
+    };
+    if (path.size() >= sizeof(sockaddr_un::sun_path)) {
+      return wrong(fmt::format("longer than {} bytes", sizeof(sockaddr_un::sun_path) - 1));
+    }
+    const asio::local::stream_protocol::endpoint address(path);
+    const asio::generic::stream_protocol::endpoint endpoint(address);
+    error_code error;
+    acceptor_.open(endpoint.protocol(), error);
+    if (!error) acceptor_.bind(endpoint, error);
+    if (error == asio::error::address_in_use) {
+      // What a server that was killed has left refuses connections.
+      asio::local::stream_protocol::socket probe(context_);
+      error_code refused;
+      probe.connect(address, refused);
+      if (refused == asio::error::connection_refused && unlink(path.c_str()) == 0) {
+        error = {};
+        acceptor_.bind(endpoint, error);
+      }
+    }
+    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+    if (!error) acceptor_.non_blocking(true, error);
+    if (error) return wrong(error.message());
+    path_ = path;
+    return {};
+  }
+
+  ~AsioServer() override {
+    if (!path_.empty()) unlink(path_.c_str());
+  }
+
   int port() const override { return port_; }
 
   void run(HttpHandler handler, std::function<void(int)> on_signal) override {
@@ -109,7 +144,7 @@ class AsioServer : public HttpServer {
     host_.draining = true;
     error_code ignored;
     acceptor_.close(ignored);
-    std::vector<std::shared_ptr<Connection>> all = connections();
+    std::vector<std::shared_ptr<Connection>> all = all_connections();
     for (const auto& c : all) {
       if (c->quiet()) c->close();
     }
@@ -123,14 +158,10 @@ class AsioServer : public HttpServer {
     stop_if_empty();
   }
 
-  HttpCounts counts() const override {
-    HttpCounts out = host_.counts;
-    out.connections = std::ssize(connections_);
-    return out;
-  }
+  std::int64_t connections() const override { return std::ssize(connections_); }
 
  private:
-  std::vector<std::shared_ptr<Connection>> connections() const {
+  std::vector<std::shared_ptr<Connection>> all_connections() const {
     std::vector<std::shared_ptr<Connection>> out;
     for (const auto& [key, connection] : connections_) out.push_back(connection);
     return out;
@@ -190,7 +221,7 @@ class AsioServer : public HttpServer {
     tick_.async_wait([this](const error_code& error) {
       if (error) return;
       ++host_.now;
-      for (const auto& c : connections()) c->tick();
+      for (const auto& c : all_connections()) c->tick();
       accept();
       host_.handler.tick();
       wait_tick();
@@ -208,15 +239,18 @@ class AsioServer : public HttpServer {
   bool accepting_ = false;
   bool stopping_ = false;
   int port_ = 0;
+  std::string path_;  // of a Unix socket
 };
 
 }  // namespace
 
 Result<std::unique_ptr<HttpServer>> HttpServer::bind(const std::string& host, int port,
+                                                     const std::string& path,
                                                      const HttpLimits& limits) {
   if (auto ok = raise_file_limit(limits.max_connections); !ok) return ok.error();
   auto server = std::make_unique<AsioServer>(limits);
-  if (auto ok = server->listen(host, port); !ok) return ok.error();
+  const auto ok = path.empty() ? server->listen(host, port) : server->listen_at(path);
+  if (!ok) return ok.error();
   return std::unique_ptr<HttpServer>(std::move(server));
 }
 

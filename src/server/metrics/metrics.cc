@@ -115,6 +115,8 @@ std::string own_text(const Metrics& m) {
   t.gauge("context_len", static_cast<double>(m.context_length), "Most tokens of a request.");
   t.gauge("engine_heartbeat_age_seconds", m.heartbeat_age,
           "Since the engine's last step, with work there.");
+  t.gauge("mailbox_steps", static_cast<double>(m.mailbox_steps),
+          "Steps that the engine has made and the serving thread has not read.");
   t.head("attn_plan_info", "gauge", "What the planner chose.");
   t.value("attn_plan_info", 1, m.plan_labels);
   t.histogram("time_to_first_token_seconds", m.first_token_seconds,

@@ -60,7 +60,8 @@ struct Metrics {
   std::int64_t context_length = 0;
   double generation_rate = 0;  // tokens per second, of the last seconds
   double heartbeat_age = 0;    // seconds
-  std::string plan_labels;     // `prefill="...",decode="...",layout="..."`
+  std::int64_t mailbox_steps = 0;
+  std::string plan_labels;  // `prefill="...",decode="...",layout="..."`
 
   Histogram first_token_seconds;
   Histogram between_tokens_seconds;

@@ -469,13 +469,11 @@ void add_unsupported(std::vector<Field>& out) {
   }
   out.push_back(field("cache_salt", kAll, unsupported("the prefix cache is one for all requests"),
                       "", "400"));
-  for (const char* name : {"prompt_logprobs"}) {
-    out.push_back(
-        field(name, kOpenAi, unsupported("prompts have no log-probabilities"), "", "400"));
-  }
+  out.push_back(field("prompt_logprobs", kOpenAi,
+                      unsupported("/v1/completions with echo and logprobs gives them"), "", "400"));
   for (const char* name : {"token_ids_logprob", "return_hidden_states", "return_routed_experts",
                            "image_data", "audio_data", "session_params", "bootstrap_host",
-                           "bootstrap_port", "bootstrap_room", "input_embeds", "stop_regex"}) {
+                           "bootstrap_port", "bootstrap_room", "input_embeds"}) {
     out.push_back(field(name, kInGenerate | kInSampling,
                         unsupported("this server has no such thing"), "", "400"));
   }
@@ -483,7 +481,7 @@ void add_unsupported(std::vector<Field>& out) {
        {"suffix", "audio", "modalities", "images", "prediction", "logits_processor"}) {
     out.push_back(field(name, kOpenAi, unsupported("this server has no such thing"), "", "400"));
   }
-  for (const char* name : {"lora_path", "custom_params"}) {
+  for (const char* name : {"lora_path", "custom_params", "stop_regex"}) {
     out.push_back(
         field(name, kAll | kInSampling, unsupported("this server has no such thing"), "", "400"));
   }

@@ -204,7 +204,7 @@ void LiveAnswer::emit(std::size_t i) {
   Choice& choice = choices_[i];
   Part& part = parts_[i];
   const bool ended = choice.end.has_value();
-  const bool all = format_->wants_all() || !request_.api.stream;
+  const bool all = format_->wants_all() || !request_.api.stream || options_.log_requests >= 3;
   const auto told = [&] {
     part.pending = {};
     part.tokens.clear();

@@ -53,6 +53,8 @@ class LiveAnswer {
 
   std::vector<Ticket> tickets() const;
   std::size_t choices() const { return choices_.size(); }
+  /// Texts of streams are there at --log-requests 3 alone.
+  const std::vector<Choice>& all_choices() const { return choices_; }
   std::int64_t prompt_tokens() const { return request_.prompt_tokens; }
   std::int64_t completion_tokens() const;
   std::int64_t cached_tokens() const;
@@ -60,6 +62,7 @@ class LiveAnswer {
   const RequestTimes& times() const { return times_; }
   const AnswerHead& head() const { return head_; }
   const ApiRequest& api() const { return request_.api; }
+  const SamplingParams& sampling() const { return request_.sampling; }
   Reply& reply() { return *reply_; }
   std::string_view finish() const;
 

@@ -15,6 +15,7 @@ struct ServerOptions {
   std::string model;  // the folder
   std::string host = "127.0.0.1";
   std::int32_t port = 30000;
+  std::string uds;                 // a Unix socket's path, instead of both
   std::vector<std::string> names;  // of the model; the first is printed
   bool any_model = false;
 
@@ -47,7 +48,9 @@ struct ServerOptions {
   bool sglang_metrics = false;
   bool vllm_metrics = false;
   bool no_ui = false;
-  std::int32_t log_requests = 1;  // 0 nothing, 1 ids and counts
+  std::int32_t log_requests = 1;  // 0 nothing, 1 ids and counts, 2 parameters, 3 texts
+  bool log_json = false;          // a line is an object
+  bool access_log = false;        // a line for each response
 
   // Effective values by flag, as the start prints them; never keys.
   nlohmann::ordered_json effective = nlohmann::ordered_json::object();

@@ -14,6 +14,7 @@ void Reply::add_headers(std::vector<HttpHeader> headers) {
 void Reply::count(int status) {
   status_ = status;
   ++metrics_->http_responses[fmt::format("route=\"{}\",status=\"{}\"", route_, status)];
+  if (on_status_) on_status_(status);
 }
 
 void Reply::send(HttpResponse response) {

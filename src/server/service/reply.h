@@ -1,6 +1,7 @@
 // Reply: a request's answer with what all answers have: ids, headers of the access rules, counts.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -37,7 +38,9 @@ class Reply {
   void end_stream() { answer_->end_stream(); }
 
   bool gone() const { return answer_->gone(); }
-  void on_gone(std::function<void()> call) { answer_->on_gone(std::move(call)); }
+  void on_gone(std::function<void(ClientEnd)> call) { answer_->on_gone(std::move(call)); }
+  /// Called with the status when it goes out.
+  void on_status(std::function<void(int)> call) { on_status_ = std::move(call); }
   std::size_t unsent() const { return answer_->unsent(); }
   int status() const { return status_; }
 
@@ -50,6 +53,7 @@ class Reply {
   std::vector<HttpHeader> headers_;
   bool streaming_ = false;
   int status_ = 0;
+  std::function<void(int)> on_status_;
 };
 
 /// `bytes` from the kernel's random source, in hex.

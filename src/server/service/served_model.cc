@@ -59,6 +59,19 @@ Json describe_layouts(const Plan& plan, const std::vector<MatrixCell>& matrix) {
   return out;
 }
 
+// The matrix, with what the planner thinks that each legal pair takes for a layer of a nominal step.
+Json describe_matrix(const std::vector<MatrixCell>& matrix) {
+  Json out = matrix_json(matrix);
+  for (std::size_t i = 0; i < matrix.size(); ++i) {
+    if (!matrix[i].result) continue;
+    for (const Phase phase : {Phase::extend, Phase::decode}) {
+      out[i]["seconds"][std::string(name(phase))] =
+          matrix[i].result->phase(phase).routes.back().seconds;
+    }
+  }
+  return out;
+}
+
 Json describe_plan(const Runtime& runtime) {
   const Registry registry = model_kernels(runtime.machine().device);
   Json groups = Json::array();
@@ -73,7 +86,7 @@ Json describe_plan(const Runtime& runtime) {
     groups.push_back({{"name", g.group.name},
                       {"layers", layers_text(g.group.layers)},
                       {"layouts", describe_layouts(g.plan, matrix)},
-                      {"matrix", matrix_json(matrix)}});
+                      {"matrix", describe_matrix(matrix)}});
     for (const std::string& note : g.plan.notes) notes.push_back(note);
   }
   return {{"summary", summary(runtime.plan())},
@@ -110,6 +123,28 @@ std::string fingerprint_of(const Runtime& runtime, const std::string& folder) {
                      static_cast<std::uint32_t>(XXH3_64bits(text.data(), text.size())));
 }
 
+std::string describe_markup(const ServedModel& model, const ServerOptions& options,
+                            ToolFormat written) {
+  const auto why = [](bool automatic, std::string_view flag, bool found, std::string_view mark) {
+    return automatic ? fmt::format("the chat template has {}{}", found ? "" : "no ", mark)
+                     : std::string(flag);
+  };
+  std::string out = fmt::format(
+      "reasoning {}: {}\n", model.reasoning ? "think" : "none",
+      why(options.reasoning_parser == "auto", "--reasoning-parser", model.reasoning, "</think>"));
+  const ToolMarks marks = tool_marks(written);
+  out += fmt::format(
+      "tools     {}: {}\n", name(model.tools),
+      why(options.tool_call_parser == "auto", "--tool-call-parser", written != ToolFormat::none,
+          written == ToolFormat::none ? "marks of calls" : marks.begin));
+  if (written != ToolFormat::none && model.tools != written) {
+    out += fmt::format(
+        "warning   --tool-call-parser {}, but the chat template asks for {}: calls may stay text\n",
+        name(model.tools), name(written));
+  }
+  return out;
+}
+
 }  // namespace
 
 ServedModel::ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer,
@@ -140,7 +175,9 @@ ServedModel::ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer,
   reasoning = options.reasoning_parser == "think" ||
               (options.reasoning_parser == "auto" && source.find("</think>") != std::string::npos);
   const auto wished = parse_enum<ToolFormat>(options.tool_call_parser);
-  tools = wished ? *wished : find_tool_format(source);
+  const ToolFormat written = find_tool_format(source);
+  tools = wished ? *wished : written;
+  markup = describe_markup(*this, options, written);
   find_marks();
 }
 

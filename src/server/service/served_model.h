@@ -42,6 +42,7 @@ struct ServedModel {
   // How its answers are marked up.
   bool reasoning = false;  // <think> and </think>
   ToolFormat tools = ToolFormat::none;
+  std::string markup;  // both and why, for people; a line each
   // Marks that are special tokens: detokenising would skip them.
   std::vector<std::pair<std::int32_t, std::string>> marks;
   nlohmann::json tokenizer_config;  // tokenizer_config.json, an object

@@ -7,7 +7,7 @@ namespace lathe {
 Result<std::unique_ptr<Server>> Server::start(const ServerOptions& options,
                                               const Tokenizer& tokenizer,
                                               const ChatTemplateFile* chat) {
-  auto http = HttpServer::bind(options.host, options.port, options.http);
+  auto http = HttpServer::bind(options.host, options.port, options.uds, options.http);
   if (!http) return http.error();
   std::unique_ptr<Server> out(new Server);
   out->service_ = std::make_unique<Service>(options, std::move(*http), tokenizer, chat);
@@ -26,7 +26,7 @@ void Server::set_progress(std::int64_t done, std::int64_t total) {
   service_->set_progress(done, total);
 }
 
-Result<void> Server::serve(Runtime& runtime) {
+Result<std::string> Server::serve(Runtime& runtime) {
   // A token before the first request: what is made on first use is made by then.
   Engine& engine = runtime.engine();
   Request first{{0}, {}, {}};
@@ -37,10 +37,11 @@ Result<void> Server::serve(Runtime& runtime) {
     if (const auto report = engine.step(); !report) return report.error();
   }
   engine.clear_prefix_cache();
-  service_->serve(std::make_shared<ServedModel>(runtime, service_->tokenizer(), service_->chat(),
-                                                service_->options()),
-                  engine);
-  return {};
+  auto model = std::make_shared<ServedModel>(runtime, service_->tokenizer(), service_->chat(),
+                                             service_->options());
+  std::string markup = model->markup;
+  service_->serve(std::move(model), engine);
+  return markup;
 }
 
 int Server::wait() {

@@ -8,7 +8,9 @@
 #include <ctime>
 #include <exception>
 
+#include "base/thread_name.h"
 #include "server/routes/routes.h"
+#include "server/service/request_log.h"
 
 namespace lathe {
 namespace {
@@ -74,6 +76,7 @@ Service::Service(const ServerOptions& options, std::unique_ptr<HttpServer> http,
 Service::~Service() = default;
 
 void Service::run() {
+  name_thread("lathe-http");
   HttpHandler handler;
   handler.request = [this](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
     handle(std::move(request), std::move(answer));
@@ -107,7 +110,11 @@ void Service::serve(std::shared_ptr<const ServedModel> model, Engine& engine) {
     metrics_.plan_labels = model_->plan_labels;
     engine_ = std::make_unique<EngineThread>(engine, [this](EngineNews news) {
       auto shared = std::make_shared<EngineNews>(std::move(news));
-      http_->post([this, shared] { take(std::move(*shared)); });
+      mailbox_.fetch_add(1, std::memory_order_relaxed);
+      http_->post([this, shared] {
+        mailbox_.fetch_sub(1, std::memory_order_relaxed);
+        take(std::move(*shared));
+      });
     });
     state_ = ServiceState::ready;
   });
@@ -132,6 +139,13 @@ bool Service::takes_requests() const {
 
 void Service::handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
   auto reply = std::make_shared<Reply>(std::move(answer), request_id(request), metrics_);
+  if (options_.access_log) {
+    reply->on_status([this, method = request.method, path = request.path, id = reply->request_id(),
+                      start = Clock::now()](int status) {
+      const std::chrono::duration<double> took = Clock::now() - start;
+      log_response(options_, method, path, id, status, took.count());
+    });
+  }
   dispatch(*this, access_, std::move(request), std::move(reply));
 }
 
@@ -139,7 +153,7 @@ void Service::work(std::shared_ptr<Reply> reply, std::function<std::function<voi
   ++preparing_;
   // Workers look at the flag; the connection is this thread's.
   const auto left = std::make_shared<std::atomic<bool>>(false);
-  reply->on_gone([left] { left->store(true, std::memory_order_relaxed); });
+  reply->on_gone([left](ClientEnd) { left->store(true, std::memory_order_relaxed); });
   workers_->add([this, left, reply = std::move(reply), job = std::move(job)]() mutable {
     std::function<void()> then;
     try {
@@ -152,7 +166,11 @@ void Service::work(std::shared_ptr<Reply> reply, std::function<std::function<voi
     // The reply goes back to the thread that it belongs to.
     http_->post([this, then = std::move(then), reply = std::move(reply)] {
       --preparing_;
-      if (then && !reply->gone()) then();
+      if (reply->gone()) {
+        ++metrics_.aborted["why=\"client\""];
+      } else if (then) {
+        then();
+      }
       if (state_ == ServiceState::draining) stop_if_drained();
     });
   });
@@ -221,7 +239,9 @@ void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
   head.reasoning = {options_.reasoning_field != "reasoning",
                     options_.reasoning_field != "reasoning_content"};
   const std::uint64_t id = next_ticket_;
-  reply->on_gone([this, id] { cut_off(id, "client", {}); });
+  reply->on_gone([this, id](ClientEnd end) {
+    cut_off(id, end == ClientEnd::slow ? "slow_client" : "client", {});
+  });
   auto answer = std::make_unique<LiveAnswer>(std::move(prepared), std::move(head), std::move(reply),
                                              Ticket{id}, received, options_, metrics_);
   const auto choices = static_cast<std::int64_t>(answer->choices());
@@ -417,9 +437,7 @@ void Service::time_out(Clock::time_point now) {
 }
 
 std::string Service::metrics_page() {
-  const HttpCounts counts = http_->counts();
-  metrics_.connections = counts.connections;
-  if (counts.slow_clients > 0) metrics_.aborted["why=\"slow_client\""] = counts.slow_clients;
+  metrics_.connections = http_->connections();
   // An engine without work may have sent its last news before that became true.
   const bool none = live_.empty();
   metrics_.running = none ? 0 : stats_.running;
@@ -431,6 +449,7 @@ std::string Service::metrics_page() {
   metrics_.open_streams = 0;
   for (const auto& [id, live] : live_) metrics_.open_streams += live.answer->streams() ? 1 : 0;
   metrics_.generation_rate = none ? 0 : rate_;
+  metrics_.mailbox_steps = mailbox_.load(std::memory_order_relaxed);
   metrics_.heartbeat_age =
       engine_ ? std::chrono::duration<double>(engine_->stuck_for()).count() : 0;
   return metrics_text(metrics_,
@@ -446,28 +465,12 @@ void Service::log_end(LiveAnswer& answer, std::string_view finish) {
                                    static_cast<double>(tokens - 1));
   }
   ++metrics_.requests[fmt::format("route=\"{}\",finish=\"{}\"", name(answer.api().route), finish)];
-  if (options_.log_requests == 0) return;
-  fmt::print(stderr,
-             "request   {} id {} in {} cached {} out {} queue {:.1f} first {:.1f} total {:.1f} ms "
-             "finish {} status {}\n",
-             answer.head().id, answer.reply().request_id(), answer.prompt_tokens(),
-             answer.cached_tokens(), tokens, answer.times().started * 1e3,
-             answer.times().first_token * 1e3, seconds * 1e3, finish, answer.reply().status());
+  log_request(options_, answer, seconds, finish);
 }
 
 void Service::log_step(const EngineNews& news) {
   if (options_.log_requests == 0 || news.decode_rows == 0) return;
-  if (++decode_steps_ % kStepsPerLine != 0) return;
-  fmt::print(
-      stderr,
-      "Decode batch. #running-req: {}, token usage: {:.2f}, gen throughput (token/s): {:.2f}, "
-      "#queue-req: {}\n",
-      news.stats.running,
-      news.stats.total_pages > 0
-          ? static_cast<double>(news.stats.held_pages) / static_cast<double>(news.stats.total_pages)
-          : 0.0,
-      news.seconds > 0 ? static_cast<double>(news.decode_rows) / news.seconds : 0.0,
-      news.stats.waiting);
+  if (++decode_steps_ % kStepsPerLine == 0) log_decode(options_, news);
 }
 
 }  // namespace lathe

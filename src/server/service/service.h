@@ -109,6 +109,7 @@ class Service {
   ServiceState state_ = ServiceState::loading;
   std::shared_ptr<const ServedModel> model_;
   std::atomic<std::int64_t> percent_{0};
+  std::atomic<std::int64_t> mailbox_{0};  // steps posted and not taken
   Metrics metrics_;
   EngineStats stats_;
   std::atomic<int> exit_code_{0};

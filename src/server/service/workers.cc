@@ -1,5 +1,7 @@
 #include "server/service/workers.h"
 
+#include "base/thread_name.h"
+
 namespace lathe {
 
 Workers::Workers(int threads) {
@@ -24,6 +26,7 @@ void Workers::add(std::function<void()> job) {
 }
 
 void Workers::run() {
+  name_thread("lathe-worker");
   for (;;) {
     std::function<void()> job;
     {

@@ -1,0 +1,37 @@
+// ScriptedModel: a model whose next token follows from the last one and its place alone, for benches
+// and tests of what stands on the engine. It costs next to nothing, and its answers have a closed
+// form.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "model/model.h"
+
+namespace lathe {
+
+struct Script {
+  std::int32_t vocab = 0;
+  std::int32_t context = 0;  // tokens of prompt and answer
+  std::vector<std::int32_t> eos;
+  /// The token behind `token`, which stands at `position`; vocab: logits that are NaN.
+  std::function<std::int32_t(std::int32_t token, std::int32_t position)> next;
+  /// Runs in each forward pass, which has so many rows; its error is the pass's. May be empty.
+  std::function<Result<void>(std::int64_t rows)> on_forward;
+};
+
+class ScriptedModel : public Model {
+ public:
+  explicit ScriptedModel(Script script);
+  const ModelConfig& config() const override { return config_; }
+  std::int64_t weight_bytes() const override { return 0; }
+  std::int64_t decode_bytes() const override { return 0; }
+  Result<ForwardResult> forward(const OpsContext& ops, const ForwardArgs& args) const override;
+
+ private:
+  Script script_;
+  ModelConfig config_;
+};
+
+}  // namespace lathe

@@ -1,0 +1,62 @@
+// ScriptedServer: a whole server in this process whose model is a script, for benches and tests: the
+// threads, the engine, pages and sockets are those of `lathe serve`.
+//
+// The tokenizer has the 256 bytes, the words below, and special tokens for marks of reasoning and
+// tools; the chat template joins the contents of messages.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "engine/runtime.h"
+#include "engine/scripted_model.h"
+#include "server/service/server.h"
+
+namespace lathe {
+
+inline constexpr std::int32_t kScriptWords = 64;
+inline constexpr std::int32_t kFirstWord = 256;  // token of " w0"
+inline constexpr std::int32_t kScriptEos = kFirstWord + kScriptWords;
+inline constexpr std::int32_t kScriptVocab = kScriptEos + 5;
+
+struct ScriptedOptions {
+  ServerOptions server;  // port 0; nothing is logged
+  std::int64_t max_running_requests = 64;
+  std::int64_t max_total_tokens = 1 << 16;
+  std::int64_t chunked_prefill_size = 8192;
+  std::int32_t context = 16384;
+  std::string template_prefix;  // of the chat template, such as "{# </think> <tool_call> #}"
+  /// As Script's; empty: behind a byte b comes word b mod 64, behind a word the next one.
+  std::function<std::int32_t(std::int32_t token, std::int32_t position)> next;
+  std::function<Result<void>(std::int64_t rows)> on_forward;
+
+  ScriptedOptions();
+};
+
+class ScriptedServer {
+ public:
+  /// Listens, loads and serves. `load` false: it stays in the state `loading` until serve().
+  explicit ScriptedServer(ScriptedOptions options, bool load = true);
+  ScriptedServer(const ScriptedServer&) = delete;
+  ScriptedServer& operator=(const ScriptedServer&) = delete;
+
+  void serve();
+  int port() const { return server_->port(); }
+  Server& server() { return *server_; }
+
+ private:
+  ScriptedOptions options_;
+  std::optional<Tokenizer> tokenizer_;
+  std::optional<ChatTemplateFile> chat_;
+  std::unique_ptr<Runtime> runtime_;
+  std::unique_ptr<Server> server_;  // the last: it uses all of the above
+};
+
+/// The text that the default script has behind `prompt`, in so many tokens.
+std::string scripted_text(std::string_view prompt, std::int64_t tokens);
+
+}  // namespace lathe

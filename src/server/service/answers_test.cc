@@ -1,0 +1,223 @@
+// What comes out of tokens: streams and whole answers agree, however tokens cut a text.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/utf8.h"
+#include "server/scripted/http_client_test_util.h"
+#include "server/scripted/scripted_server.h"
+
+namespace lathe {
+namespace {
+
+// A model that writes `text` again and again, a byte a token, behind a prompt of one byte.
+ScriptedOptions writes(const std::string& text) {
+  ScriptedOptions options;
+  options.next = [text](std::int32_t, std::int32_t position) {
+    return std::int32_t{
+        static_cast<unsigned char>(text[static_cast<std::size_t>(position) % text.size()])};
+  };
+  return options;
+}
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const Utf8Char c = utf8_front(text);
+    if (!c.valid) return false;
+    text.remove_prefix(static_cast<std::size_t>(c.size));
+  }
+  return true;
+}
+
+std::string joined(const TestAnswer& answer) {
+  std::string out;
+  for (const auto& e : answer.events()) {
+    const std::string part = e["choices"][0]["text"];
+    EXPECT_TRUE(is_utf8(part)) << part;
+    out += part;
+  }
+  return out;
+}
+
+TEST(Answers, CharactersAreNeverCut) {
+  const std::string text = "aé€😀ß\u2028.";
+  ScriptedServer s(writes(text));
+  for (int n = 1; n <= static_cast<int>(text.size()) + 3; ++n) {
+    const TestAnswer whole = ask(s.port(), "POST", "/v1/completions", completion("x", n));
+    ASSERT_EQ(whole.status, 200) << whole.body;
+    const std::string all = whole.json()["choices"][0]["text"];
+    EXPECT_TRUE(is_utf8(all));
+    EXPECT_EQ(
+        joined(ask(s.port(), "POST", "/v1/completions", completion("x", n, R"(,"stream":true)"))),
+        all);
+    if (n == static_cast<int>(text.size())) {
+      EXPECT_EQ(all, text);
+    }
+  }
+}
+
+// Tokens are bytes in one server, words in the other.
+TEST(Answers, StopStringsAreFoundAcrossTokens) {
+  const std::string text = scripted_text("x", 20);
+  ScriptedServer bytes(writes(text)), words{ScriptedOptions()};
+  for (std::size_t at = 0; at < 24; ++at) {
+    for (std::size_t size : {1u, 2u, 3u, 5u, 9u}) {
+      const std::string stop = text.substr(at, size);
+      const std::string wanted = text.substr(0, text.find(stop));
+      for (ScriptedServer* s : {&bytes, &words}) {
+        const int tokens = s == &bytes ? static_cast<int>(text.size()) : 20;
+        const std::string more = fmt::format(R"(,"stop":["never","{}"])", stop);
+        const TestAnswer whole =
+            ask(s->port(), "POST", "/v1/completions", completion("x", tokens, more));
+        const auto choice = whole.json()["choices"][0];
+        EXPECT_EQ(choice["text"], wanted);
+        EXPECT_EQ(choice["finish_reason"], "stop");
+        EXPECT_EQ(choice["matched_stop"], stop);
+        EXPECT_EQ(joined(ask(s->port(), "POST", "/v1/completions",
+                             completion("x", tokens, more + R"(,"stream":true)"))),
+                  wanted);
+      }
+    }
+  }
+  // What might have begun one is part of the answer where it has not.
+  for (ScriptedServer* s : {&bytes, &words}) {
+    const int tokens = s == &bytes ? static_cast<int>(text.size()) : 20;
+    const std::string more =
+        fmt::format(R"(,"stream":true,"stop":"{}x")", text.substr(text.size() - 9));
+    EXPECT_EQ(joined(ask(s->port(), "POST", "/v1/completions", completion("x", tokens, more))),
+              text);
+    EXPECT_ALIVE(words);
+  }
+}
+
+TEST(Answers, RequestsWithOneNameAreMany) {
+  ScriptedServer s{ScriptedOptions()};
+  std::vector<TestAnswer> got(100);
+  std::vector<std::thread> threads;
+  const auto prompt = [](std::size_t i) { return std::string(1, static_cast<char>('0' + i % 64)); };
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    threads.emplace_back([&, i] {
+      got[i] = ask(s.port(), "POST", "/generate",
+                   fmt::format(R"({{"text":"{}","rid":"same","sampling_params":)"
+                               R"({{"max_new_tokens":12,"ignore_eos":true}}}})",
+                               prompt(i) == "\\" ? "\\\\" : prompt(i)),
+                   "X-Request-Id: same\r\n");
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(got[i].status, 200) << got[i].body;
+    EXPECT_EQ(got[i].json()["text"], scripted_text(prompt(i), 12));
+    EXPECT_EQ(got[i].json()["meta_info"]["id"], "same");
+  }
+  EXPECT_ALIVE(s);
+}
+
+// Every kind of tool call and reasoning that the script writes, a byte a token: parts of a stream
+// make up the whole answer.
+TEST(Answers, CallsAndReasoningOfAStreamAreThoseOfTheWhole) {
+  const std::string text =
+      "<think>why</think>ok <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": [1, \"é\"]}}"
+      "</tool_call><tool_call><function=f><parameter=x>1</parameter></function></tool_call>";
+  ScriptedOptions options = writes(text);
+  options.template_prefix = "{# </think> <tool_call> #}";
+  ScriptedServer s(std::move(options));
+  const std::string body = fmt::format(
+      R"({{"messages":[{{"role":"user","content":"x"}}],"max_tokens":{},"ignore_eos":true,)"
+      R"("tools":[{{"type":"function","function":{{"name":"f","parameters":{{}}}}}}])",
+      text.size());
+  const auto message =
+      ask(s.port(), "POST", "/v1/chat/completions", body + "}").json()["choices"][0]["message"];
+  EXPECT_EQ(message["reasoning"], "why");
+  EXPECT_EQ(message["content"], "ok");
+  ASSERT_EQ(message["tool_calls"].size(), 2u);
+  std::string reasoning, content;
+  std::map<int, std::string> names, arguments;
+  const TestAnswer stream =
+      ask(s.port(), "POST", "/v1/chat/completions", body + R"(,"stream":true})");
+  for (const auto& e : stream.events()) {
+    const auto& delta = e["choices"][0]["delta"];
+    reasoning += delta.value("reasoning", "");
+    content += delta.value("content", "");
+    for (const auto& call : delta.value("tool_calls", nlohmann::json::array())) {
+      const int index = call["index"];
+      names[index] += call["function"].value("name", "");
+      arguments[index] += call["function"].value("arguments", "");
+    }
+  }
+  EXPECT_EQ(reasoning, "why");
+  EXPECT_EQ(content, "ok");
+  for (int i : {0, 1}) {
+    const auto& call = message["tool_calls"][static_cast<std::size_t>(i)]["function"];
+    EXPECT_EQ(names[i], call["name"]);
+    EXPECT_EQ(arguments[i], call["arguments"]);
+    EXPECT_TRUE(nlohmann::json::accept(arguments[i]));
+  }
+}
+
+// What would shape the text is kept or refused, never left out.
+TEST(Answers, ConstraintsAreNotDropped) {
+  ScriptedServer s{ScriptedOptions()};
+  const std::string chat = R"({"messages":[{"role":"user","content":"a"}],)";
+  const std::string text = R"({"prompt":"a",)";
+  for (const char* field : {"regex", "json_schema", "structured_outputs", "ebnf", "grammar",
+                            "guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
+    const std::string one = fmt::format(R"("{}":{{"a":1}}}})", field);
+    for (const auto& [path, body, param] :
+         {std::tuple{"/v1/chat/completions", chat + one, std::string(field)},
+          std::tuple{"/v1/completions", text + one, std::string(field)},
+          std::tuple{"/generate", R"({"text":"a","sampling_params":{)" + one + "}",
+                     std::string("sampling_params.") + field}}) {
+      const TestAnswer answer = ask(s.port(), "POST", path, body);
+      EXPECT_EQ(answer.status, 400) << path << field;
+      EXPECT_EQ(answer.json()["error"]["param"], param);
+      EXPECT_EQ(answer.json()["error"]["code"], "unsupported_field");
+    }
+  }
+  for (const char* format :
+       {R"({"type":"json_object"})", R"({"type":"json_schema","json_schema":{}})",
+        R"({"type":"grammar"})", R"({})"}) {
+    for (const auto& [path, body] :
+         {std::pair{"/v1/chat/completions", chat}, std::pair{"/v1/completions", text}}) {
+      const TestAnswer answer =
+          ask(s.port(), "POST", path, fmt::format(R"({}"response_format":{}}})", body, format));
+      EXPECT_EQ(answer.status, 400) << path << format;
+      EXPECT_EQ(answer.json()["error"]["param"], "response_format.type");
+    }
+  }
+  EXPECT_ALIVE(s);
+}
+
+// A template that would run for ever, write for ever or raise, by what requests bring.
+TEST(Answers, TemplatesEndWhateverRequestsBring) {
+  ScriptedOptions options;
+  options.template_prefix =
+      "{% if bomb %}{% for a in range(bomb) %}{% for b in range(bomb) %}{% for c in range(bomb) %}"
+      "{% endfor %}{% endfor %}{% endfor %}{% endif %}"
+      "{% if big %}{% for a in range(big) %}{{ 'x' * 100000 }}{% endfor %}{% endif %}"
+      "{% if wrong %}{{ raise_exception('no ' ~ wrong) }}{% endif %}";
+  ScriptedServer s(std::move(options));
+  TestConnection other(s.port());
+  other.send(request_text("POST", "/v1/completions", completion("a", 500)));
+  for (const char* kwargs : {R"({"bomb":100000})", R"({"big":1000000})", R"({"wrong":"way"})"}) {
+    const TestAnswer answer = ask(
+        s.port(), "POST", "/v1/chat/completions",
+        fmt::format(R"({{"messages":[{{"role":"user","content":"a"}}],"chat_template_kwargs":{}}})",
+                    kwargs));
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    EXPECT_EQ(answer.json()["error"]["code"], "template_error");
+  }
+  for (const char* own : {"messages", "tools", "add_generation_prompt"}) {
+    const TestAnswer answer = ask(
+        s.port(), "POST", "/v1/chat/completions",
+        fmt::format(
+            R"({{"messages":[{{"role":"user","content":"a"}}],"chat_template_kwargs":{{"{}":[]}}}})",
+            own));
+    EXPECT_EQ(answer.json()["error"]["param"], fmt::format("chat_template_kwargs.{}", own));
+  }
+  EXPECT_EQ(read_test_answer(other.read_answer()).json()["choices"][0]["text"],
+            scripted_text("a", 500));
+  EXPECT_ALIVE(s);
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,122 @@
+#include "server/service/request_log.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// "request   a 1 b 2"; what a client wrote stays one line, as JSON.
+void print_line(const ServerOptions& options, std::string_view event, const Json& fields) {
+  if (options.log_json) {
+    Json line{{"event", event}};
+    line.update(fields);
+    fmt::print(stderr, "{}\n", dump(line));
+    return;
+  }
+  std::string line = fmt::format("{:9}", event);
+  for (const auto& [name, value] : fields.items()) {
+    const bool plain =
+        value.is_string() && !value.get_ref<const std::string&>().empty() &&
+        value.get_ref<const std::string&>().find_first_of(" \n\"") == std::string::npos;
+    line += fmt::format(" {} {}", name, plain ? value.get<std::string>() : dump(value));
+  }
+  fmt::print(stderr, "{}\n", line);
+}
+
+double milliseconds(double seconds) { return static_cast<double>(std::lround(seconds * 1e4)) / 10; }
+
+Json parameters_of(const LiveAnswer& answer) {
+  const ApiRequest& api = answer.api();
+  const SamplingParams& p = answer.sampling();
+  return {{"stream", api.stream},
+          {"n", api.n},
+          {"max_tokens", p.max_tokens.value_or(0)},
+          {"temperature", p.temperature},
+          {"top_p", p.top_p},
+          {"top_k", p.top_k},
+          {"min_p", p.min_p},
+          {"repetition_penalty", p.repetition_penalty},
+          {"frequency_penalty", p.frequency_penalty},
+          {"presence_penalty", p.presence_penalty},
+          {"seed", p.seed ? Json(static_cast<std::int64_t>(*p.seed)) : Json()},
+          {"stops", api.stop.size()},
+          {"logprobs", api.logprobs},
+          {"tools", api.tools.is_array() ? api.tools.size() : 0}};
+}
+
+Json prompts_of(const ApiRequest& api) {
+  if (api.route == ApiRoute::chat) return api.messages;
+  Json out = Json::array();
+  for (const PromptInput& p : api.prompts) out.push_back(p.is_text ? Json(p.text) : Json());
+  return out;
+}
+
+Json texts_of(const LiveAnswer& answer) {
+  Json out = Json::array();
+  for (const Choice& c : answer.all_choices()) out.push_back(c.reasoning + c.text);
+  return out;
+}
+
+}  // namespace
+
+void log_request(const ServerOptions& options, LiveAnswer& answer, double seconds,
+                 std::string_view finish) {
+  if (options.log_requests == 0) return;
+  Json line{{"id", answer.head().id},
+            {"client_id", answer.reply().request_id()},
+            {"in", answer.prompt_tokens()},
+            {"cached", answer.cached_tokens()},
+            {"out", answer.completion_tokens()},
+            {"queue_ms", milliseconds(answer.times().started)},
+            {"first_ms", milliseconds(answer.times().first_token)},
+            {"total_ms", milliseconds(seconds)},
+            {"finish", finish},
+            {"status", answer.reply().status()}};
+  if (options.log_requests >= 2) line["parameters"] = parameters_of(answer);
+  if (options.log_requests >= 3) {
+    line["prompts"] = prompts_of(answer.api());
+    line["answers"] = texts_of(answer);
+  }
+  print_line(options, "request", line);
+}
+
+void log_response(const ServerOptions& options, std::string_view method, std::string_view path,
+                  std::string_view id, int status, double seconds) {
+  print_line(options, "response",
+             {{"method", method.substr(0, 20)},
+              {"path", path.substr(0, 200)},
+              {"id", id},
+              {"status", status},
+              {"ms", milliseconds(seconds)}});
+}
+
+void log_decode(const ServerOptions& options, const EngineNews& news) {
+  const double usage = news.stats.total_pages > 0 ? static_cast<double>(news.stats.held_pages) /
+                                                        static_cast<double>(news.stats.total_pages)
+                                                  : 0.0;
+  const double rate = news.seconds > 0 ? static_cast<double>(news.decode_rows) / news.seconds : 0.0;
+  if (options.log_json) {
+    print_line(options, "decode",
+               {{"running", news.stats.running},
+                {"token_usage", usage},
+                {"gen_throughput", rate},
+                {"queued", news.stats.waiting}});
+    return;
+  }
+  fmt::print(stderr,
+             "Decode batch. #running-req: {}, token usage: {:.2f}, gen throughput (token/s): "
+             "{:.2f}, #queue-req: {}\n",
+             news.stats.running, usage, rate, news.stats.waiting);
+}
+
+}  // namespace lathe
