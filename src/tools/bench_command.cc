@@ -6,6 +6,7 @@
 #include "tools/bench_engine.h"
 #include "tools/bench_matmul.h"
 #include "tools/bench_sampling.h"
+#include "tools/bench_server.h"
 #include "tools/command.h"
 
 namespace lathe {
@@ -100,6 +101,25 @@ void add_bench_command(Command app, int& exit_code) {
       .range(1, 1000);
   engine.add_flag("--json", engine_flags->json, "as data on stdout");
   engine.callback([engine_flags, &exit_code] { exit_code = bench_engine_command(*engine_flags); });
+
+  auto server_flags = std::make_shared<BenchServerOptions>();
+  Command server = bench.add_subcommand(
+      "server", "The server under load, with a scripted model, beside what sending alone takes");
+  server.add_option("--only", server_flags->only, "measurements, several by commas; default all")
+      .delimiter(',')
+      .check(check_bench_server_name);
+  server.add_option("--churn", server_flags->churn_seconds, "seconds of churn; default 20")
+      .range(1, 1 << 20);
+  server.add_option("--peer", server_flags->peer,
+                    "a command that starts a server to compare with, which prints its port; "
+                    "tools/fastapi_server.py");
+  server
+      .add_option("--count-tokens", server_flags->count_tokens,
+                  "stream so many tokens and leave, as under callgrind")
+      .range(1, 1 << 20);
+  server.add_flag("--parsing", server_flags->parsing, "with it: look for reasoning and tool calls");
+  server.add_flag("--json", server_flags->json, "as data on stdout");
+  server.callback([server_flags, &exit_code] { exit_code = bench_server_command(*server_flags); });
 }
 
 }  // namespace lathe

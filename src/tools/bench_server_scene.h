@@ -1,0 +1,71 @@
+// What lathe bench server measures: a scripted server whose steps keep time, and a thread that sends
+// the same bytes by send() alone.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "server/scripted/scripted_server.h"
+
+namespace lathe {
+
+struct SceneOptions {
+  std::int64_t streams = 64;        // at once, at most
+  std::int64_t tokens_each = 1024;  // of the cache
+  double step_seconds = 0;          // 0: as fast as it goes
+  std::string template_prefix;      // ScriptedOptions'
+};
+
+class ServerScene {
+ public:
+  explicit ServerScene(const SceneOptions& options);
+
+  int port() const { return server_->port(); }
+  Server& server() { return server_->server(); }
+  /// Rows of all steps and of the last one.
+  std::int64_t rows() const { return rows_; }
+  std::int64_t last_rows() const { return last_rows_; }
+  /// Steps that have begun since `time` (steady clock, seconds).
+  std::int64_t steps_since(double time);
+  /// Waits for a step with so many rows. False: none came within a minute.
+  bool wait_for_rows(std::int64_t rows) const;
+
+ private:
+  void step(std::int64_t rows);
+
+  double step_seconds_;
+  double next_step_ = 0;
+  std::atomic<std::int64_t> rows_ = 0, last_rows_ = 0;
+  std::mutex mutex_;
+  std::vector<double> begun_;  // when each step with rows began
+  std::unique_ptr<ScriptedServer> server_;
+};
+
+/// Answers streams as the server would, without reading, formatting or looking: what the system takes.
+class BareSender {
+ public:
+  /// Each of `streams` clients gets so many events, one a step.
+  BareSender(int streams, int tokens, double step_seconds);
+  ~BareSender();
+
+  int port() const { return port_; }
+  /// Seconds of CPU for one event, once all have been sent.
+  double seconds_per_event();
+
+ private:
+  void run(int streams, int tokens, double step_seconds);
+
+  int listener_ = -1;
+  int port_ = 0;
+  double seconds_per_event_ = 0;
+  std::thread thread_;
+};
+
+/// Steady clock.
+double seconds_now();
+void sleep_seconds(double seconds);
+
+}  // namespace lathe

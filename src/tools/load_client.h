@@ -1,0 +1,75 @@
+// LoadClient: many HTTP clients in a process of their own, so that what they take of CPU, memory and
+// files is not the measured server's.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+
+namespace lathe {
+
+/// What is to be asked of 127.0.0.1:port. Parts that are 0 or false are left out; all others go on
+/// together until streams, arrivals and seconds have ended.
+struct LoadTask {
+  int port = 0;
+  // Streamed chat answers that begin together, at most 4000 connections a second.
+  int streams = 0;
+  int stream_tokens = 0;
+  int leave_after = 0;   // clients close after so many events
+  bool parsing = false;  // streams declare a tool
+  // More of them, at a rate.
+  int arrivals_per_second = 0;
+  int arrival_tokens = 0;
+  int prompt_bytes = 16;      // of all requests
+  double seconds = 0;         // of arrivals and all below
+  int closed_loop = 0;        // connections that ask for one token, whole, again and again
+  int idle = 0;               // connections that ask once and stay
+  bool probe_health = false;  // GET /health every 20 ms
+  bool big_body = false;      // one request whose body is 16 MiB
+  int churn = 0;              // clients that ask, leave, lag and err at random
+  std::uint64_t seed = 1;
+};
+
+struct Percentiles {
+  double p50 = 0, p99 = 0, max = 0;  // seconds
+};
+
+struct LoadResult {
+  std::int64_t asked = 0;     // streams and arrivals, or requests of the closed loop
+  std::int64_t complete = 0;  // with status 200 and every token
+  std::int64_t tokens = 0;    // events with text
+  std::int64_t bytes = 0;     // received
+  double seconds = 0;
+  Percentiles first_byte;  // of arrivals, or else of streams
+  Percentiles health;
+  Percentiles gap;       // between reads of a stream
+  double left_at = 0;    // when the last of leave_after closed, steady clock
+  int failed_errno = 0;  // of the last connection that failed
+};
+
+class LoadClient {
+ public:
+  /// Forks, so before this process has threads. The process runs on core `cpu` of those that this one
+  /// may use, and ends with this object.
+  explicit LoadClient(int cpu);
+  ~LoadClient();
+  LoadClient(const LoadClient&) = delete;
+  LoadClient& operator=(const LoadClient&) = delete;
+
+  void start(const LoadTask& task);
+  LoadResult wait();
+  LoadResult run(const LoadTask& task) {
+    start(task);
+    return wait();
+  }
+
+ private:
+  pid_t process_ = 0;
+  int socket_ = -1;
+};
+
+/// The calling thread, and those that it starts, run on core `cpu` of those that the process may use,
+/// counted from 0; nothing happens where it has fewer.
+void run_on_core(int cpu);
+
+}  // namespace lathe
