@@ -13,109 +13,11 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
-import time
 import unittest
 
-LATHE = sys.argv.pop(1)
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-QUESTION = ("Rosa has 21 apples. Alice has 6 times as many apples as Rosa. "
-            "How many more apples does Alice have than Rosa?")
-ANSWER = ("Start: Rosa 21. Alice: Rosa 21 * 6 = Alice 126. "
-          "Difference: Alice 126 - Rosa 21 = Difference 105. #### 105")
-MESSAGES = [{"role": "user", "content": QUESTION}]
-
-
-class Server:
-    """A server on a port of its own, until the end of the block."""
-
-    def __init__(self, *flags: str, model: str = "models/tiny-gqa"):
-        # Few connections, for machines that let a process open few files.
-        self.process = subprocess.Popen([LATHE, "serve", "--model", str(ROOT / model), "--port", "0", "--max-connections", "500", *flags],
-                                        stderr=subprocess.PIPE, text=True)
-        self.log = []
-        self.port = None
-        ready = threading.Event()
-
-        def read():
-            for line in self.process.stderr:
-                self.log.append(line)
-                if found := re.match(r"listening http://.*:(\d+)", line):
-                    self.port = int(found[1])
-                if line.startswith("ready "):
-                    ready.set()
-            ready.set()
-
-        self.reader = threading.Thread(target=read, daemon=True)
-        self.reader.start()
-        if not ready.wait(60) or self.process.poll() is not None:
-            raise AssertionError("the server did not start: " + "".join(self.log))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-        self.reader.join()
-        self.process.stderr.close()
-
-    def call(self, method: str, path: str, body=None, headers: dict | None = None):
-        """(status, headers, body), JSON where it is."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        headers = dict(headers or {})
-        if body is not None and not isinstance(body, (bytes, str)):
-            body = json.dumps(body)
-        if body is not None:
-            headers.setdefault("Content-Type", "application/json")
-        try:
-            connection.request(method, path, body, headers)
-            response = connection.getresponse()
-            text = response.read().decode()
-        finally:
-            connection.close()
-        kind = response.headers.get("Content-Type", "")
-        return response.status, response.headers, json.loads(text) if "json" in kind and text else text
-
-    def post(self, path: str, body, status: int = 200):
-        got, _, answer = self.call("POST", path, body)
-        assert got == status, (got, answer)
-        return answer
-
-    def stream(self, path: str, body: dict) -> list:
-        """The events of a stream: JSON, and the last one's "[DONE]"."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request("POST", path, json.dumps({**body, "stream": True}), {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        assert response.status == 200, response.read()
-        assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
-        text = response.read().decode()
-        connection.close()
-        events = text.split("\n\n")
-        assert events.pop() == "", text[-50:]
-        assert all(e.startswith("data: ") and "\n" not in e for e in events), text
-        assert events[-1] == "data: [DONE]"
-        return [json.loads(e[6:]) for e in events[:-1]]
-
-    def metric(self, name: str) -> float:
-        text = self.call("GET", "/metrics")[2]
-        return sum(float(line.split()[-1]) for line in text.splitlines()
-                   if re.match(re.escape(name) + r"[ {]", line))
-
-    def until(self, condition, what: str):
-        """Waits for what comes by itself; a minute is far beyond any machine's need."""
-        for _ in range(3000):
-            if condition():
-                return
-            time.sleep(0.02)
-        raise AssertionError("still waiting for " + what)
-
-    def is_alive(self):
-        """A request answers, and no page is held when it has."""
-        assert self.post("/v1/chat/completions", {"messages": MESSAGES})["choices"][0]["message"]["content"] == ANSWER
-        self.until(lambda: self.metric("lathe_num_held_pages") == 0, "free pages")
+from serve_util import ANSWER, LATHE, MESSAGES, QUESTION, ROOT, Server
 
 
 class Answers(unittest.TestCase):
@@ -744,6 +646,47 @@ class Flags(unittest.TestCase):
         finally:
             del os.environ["LATHE_SERVED_MODEL_NAME"], os.environ["LATHE_MAX_N"]
 
+    def test_a_unix_socket(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "lathe.sock")
+            for _ in range(2):  # the second takes the place of what the first, killed, has left
+                with Server("--uds", path), socket.socket(socket.AF_UNIX) as s:
+                    s.connect(path)
+                    s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                    out = b""
+                    while part := s.recv(65536):
+                        out += part
+                    self.assertTrue(out.startswith(b"HTTP/1.1 200 OK"), out)
+                    taken = subprocess.run([LATHE, "serve", "--model", str(ROOT / "models/tiny-gqa"), "--max-connections", "500", "--uds", path],
+                                           capture_output=True, text=True, timeout=60)
+                    self.assertEqual(taken.returncode, 2)
+                    self.assertRegex(taken.stderr, r"^lathe: --uds: wanted a path where a socket can be made, got .* \(Address already in use\)\n$")
+
+    def test_logs(self):
+        secret = {"Authorization": "Bearer hidden-key", "X-Request-Id": "mine"}
+        body = {"prompt": "Rosa has", "max_tokens": 3, "temperature": 0, "ignore_eos": True}
+        for level, fields in (("1", set()), ("2", {"parameters"}), ("3", {"parameters", "prompts", "answers"})):
+            for stream in (False, True):
+                with Server("--log-requests", level, "--log-format", "json", "--access-log", "--api-key", "hidden-key") as server:
+                    self.assertEqual(server.call("POST", "/v1/completions", {**body, "stream": stream}, secret)[0], 200)
+                    self.assertEqual(server.call("GET", "/nowhere", headers=secret)[0], 404)
+                    server.until(lambda: any("/nowhere" in line for line in server.log), "the log")
+                    lines = [json.loads(line) for line in server.log if line.startswith("{")]
+                    (request,) = [line for line in lines if line["event"] == "request"]
+                    self.assertEqual((request["client_id"], request["out"], request["finish"], request["status"]), ("mine", 3, "length", 200))
+                    self.assertEqual(set(request) & {"parameters", "prompts", "answers"}, fields)
+                    self.assertEqual([(line["path"], line["status"]) for line in lines if line["event"] == "response"], [("/v1/completions", 200), ("/nowhere", 404)])
+                    log = "".join(server.log)
+                    self.assertNotIn("hidden-key", log)
+                    self.assertEqual("Rosa has" in log, level == "3")
+                    self.assertEqual("warning   --log-requests 3" in log, level == "3")
+                    if level == "3":
+                        self.assertEqual(request["prompts"], ["Rosa has"])
+                        self.assertTrue(request["answers"][0])
+        with Server("--log-requests", "2") as server:
+            server.post("/v1/completions", body)
+            server.until(lambda: any(re.match(r"request   id cmpl-[0-9a-f]{32} client_id [0-9a-f]{32} in \d+ .*finish length status 200 parameters \{", line) for line in server.log), "the log")
+
     def test_cors(self):
         with Server("--cors-origins", "https://app.example") as server:
             headers = {"Origin": "https://app.example"}
@@ -798,6 +741,11 @@ class Markup(unittest.TestCase):
                 for tools, param in [([{}], "tools[0].type"), ([{"type": "function"}], "tools[0].function"),
                                      ([{"type": "function", "function": {}}], "tools[0].function.name"), ({}, "tools")]:
                     self.assertEqual(server.post("/v1/chat/completions", {**body, "tools": tools}, 400)["error"]["param"], param)
+            log = "".join(server.log)
+            self.assertIn("reasoning think: the chat template has </think>\n", log)
+            self.assertIn("tools     tag: the chat template has <tool_call>\n", log)
+            with Server("--chat-template", str(template), "--tool-call-parser", "deepseek") as server:
+                self.assertIn("warning   --tool-call-parser deepseek, but the chat template asks for tag: calls may stay text\n", "".join(server.log))
         with Server() as server:
             error = server.post("/v1/chat/completions", {"messages": MESSAGES, "tools": [tool]}, 400)["error"]
             self.assertEqual((error["param"], error["code"]), ("tools", "unsupported_field"))

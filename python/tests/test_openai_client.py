@@ -5,6 +5,8 @@ import pathlib
 import re
 import subprocess
 import threading
+import time
+import urllib.request
 
 import openai
 import pytest
@@ -95,3 +97,47 @@ def test_a_stream_that_is_left(client, answer):
     next(iter(stream))
     stream.close()
     assert client.chat.completions.create(model="tiny-v32", messages=MESSAGES).choices[0].message.content == answer
+
+
+def test_a_full_queue_is_tried_again():
+    process = subprocess.Popen([COMMAND, "serve", "--model", str(MODEL), "--port", "0", "--max-connections", "500", "--max-running-requests", "1",
+                                "--max-queued-requests", "1"], stderr=subprocess.PIPE, text=True)
+    port = next(m[1] for line in process.stderr if (m := re.match(r"ready .*:(\d+)$", line)))
+    threading.Thread(target=process.stderr.read, daemon=True).start()
+    base = f"http://127.0.0.1:{port}"
+
+    def metrics():
+        return urllib.request.urlopen(base + "/metrics").read().decode()
+
+    def until(text):
+        for _ in range(3000):
+            if text in metrics():
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"{text} has not come")
+
+    long = {"prompt": "a", "max_tokens": 1900, "extra_body": {"ignore_eos": True, "n": 1}}
+    with openai.OpenAI(base_url=base + "/v1", api_key="none", max_retries=0) as busy:
+        threads = []
+        for gauge in ("\nlathe_num_running_reqs 1\n", "\nlathe_num_queue_reqs 1\n"):
+            threads.append(threading.Thread(target=lambda: busy.completions.create(model="default", **long)))
+            threads[-1].start()
+            until(gauge)
+        with pytest.raises(openai.InternalServerError) as full:
+            busy.completions.create(model="default", **long)
+        assert full.value.status_code == 503 and full.value.body["code"] == "queue_full"
+
+        def make_room():
+            until('lathe_refused_requests_total{code="queue_full"} 2')
+            request = urllib.request.Request(base + "/abort_request", b'{"abort_all": true}', {"Content-Type": "application/json"})
+            urllib.request.urlopen(request).read()
+
+        threads.append(threading.Thread(target=make_room))
+        threads[-1].start()
+        with openai.OpenAI(base_url=base + "/v1", api_key="none", max_retries=10) as patient:
+            answer = patient.chat.completions.create(model="default", messages=MESSAGES)
+        assert answer.choices[0].message.content.endswith("#### 105")
+        for thread in threads:
+            thread.join()
+    process.terminate()
+    assert process.wait(60) == 0

@@ -1,6 +1,6 @@
-// ScriptedModel: a model whose next token follows from the last one and its place alone, for benches
-// and tests of what stands on the engine. It costs next to nothing, and its answers have a closed
-// form.
+// ScriptedModel: a model whose next token follows from the last one and its place alone, for
+// benches and tests of what stands on the engine. It costs next to nothing, and its answers have a
+// closed form.
 #pragma once
 
 #include <cstdint>

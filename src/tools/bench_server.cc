@@ -112,7 +112,8 @@ std::string get(int port, std::string_view path) {
   return out.substr(std::min(out.size(), out.find("\r\n\r\n") + 4));
 }
 
-// User instructions of the serving thread, in one process under callgrind. 0: there is no callgrind.
+// User instructions of the serving thread, in one process under callgrind. 0: there is no
+// callgrind.
 double count_instructions(std::int64_t tokens, bool parsing) {
   const std::string command = fmt::format(
       "valgrind --tool=callgrind --callgrind-out-file=/dev/null "

@@ -1,5 +1,5 @@
-// What lathe bench server measures: a scripted server whose steps keep time, and a thread that sends
-// the same bytes by send() alone.
+// What lathe bench server measures: a scripted server whose steps keep time, and a thread that
+// sends the same bytes by send() alone.
 #pragma once
 
 #include <atomic>
@@ -44,7 +44,8 @@ class ServerScene {
   std::unique_ptr<ScriptedServer> server_;
 };
 
-/// Answers streams as the server would, without reading, formatting or looking: what the system takes.
+/// Answers streams as the server would, without reading, formatting or looking: what the system
+/// takes.
 class BareSender {
  public:
   /// Each of `streams` clients gets so many events, one a step.

@@ -1,5 +1,5 @@
-// LoadClient: many HTTP clients in a process of their own, so that what they take of CPU, memory and
-// files is not the measured server's.
+// LoadClient: many HTTP clients in a process of their own, so that what they take of CPU, memory
+// and files is not the measured server's.
 #pragma once
 
 #include <sys/types.h>
@@ -49,8 +49,8 @@ struct LoadResult {
 
 class LoadClient {
  public:
-  /// Forks, so before this process has threads. The process runs on core `cpu` of those that this one
-  /// may use, and ends with this object.
+  /// Forks, so before this process has threads. The process runs on core `cpu` of those that this
+  /// one may use, and ends with this object.
   explicit LoadClient(int cpu);
   ~LoadClient();
   LoadClient(const LoadClient&) = delete;
@@ -68,8 +68,8 @@ class LoadClient {
   int socket_ = -1;
 };
 
-/// The calling thread, and those that it starts, run on core `cpu` of those that the process may use,
-/// counted from 0; nothing happens where it has fewer.
+/// The calling thread, and those that it starts, run on core `cpu` of those that the process may
+/// use, counted from 0; nothing happens where it has fewer.
 void run_on_core(int cpu);
 
 }  // namespace lathe

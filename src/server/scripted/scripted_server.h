@@ -1,5 +1,5 @@
-// ScriptedServer: a whole server in this process whose model is a script, for benches and tests: the
-// threads, the engine, pages and sockets are those of `lathe serve`.
+// ScriptedServer: a whole server in this process whose model is a script, for benches and tests:
+// the threads, the engine, pages and sockets are those of `lathe serve`.
 //
 // The tokenizer has the 256 bytes, the words below, and special tokens for marks of reasoning and
 // tools; the chat template joins the contents of messages.

@@ -1,4 +1,5 @@
-// StepGate: lets a test decide when each step of a scripted server's engine goes on, and which fail.
+// StepGate: lets a test decide when each step of a scripted server's engine goes on, and which
+// fail.
 #pragma once
 
 #include <condition_variable>

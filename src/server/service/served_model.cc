@@ -59,7 +59,8 @@ Json describe_layouts(const Plan& plan, const std::vector<MatrixCell>& matrix) {
   return out;
 }
 
-// The matrix, with what the planner thinks that each legal pair takes for a layer of a nominal step.
+// The matrix, with what the planner thinks that each legal pair takes for a layer of a nominal
+// step.
 Json describe_matrix(const std::vector<MatrixCell>& matrix) {
   Json out = matrix_json(matrix);
   for (std::size_t i = 0; i < matrix.size(); ++i) {

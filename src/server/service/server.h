@@ -33,8 +33,8 @@ class Server {
   int port() const;
   /// Bytes of weights that are loaded; from any thread.
   void set_progress(std::int64_t done, std::int64_t total);
-  /// Takes requests from here on. The runtime outlives the server. How answers are marked up and why,
-  /// for people. Errors: the first token's.
+  /// Takes requests from here on. The runtime outlives the server. How answers are marked up and
+  /// why, for people. Errors: the first token's.
   Result<std::string> serve(Runtime& runtime);
   /// Until a signal has ended it, or the engine has failed. The exit code.
   int wait();
