@@ -69,6 +69,7 @@ def main():
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", 0))
+    listener.listen(4096)  # before the port is told
     print(listener.getsockname()[1], flush=True)
     config = uvicorn.Config(app, loop="uvloop", http="httptools", log_level="error", access_log=False, backlog=4096)
     asyncio_server = uvicorn.Server(config)

@@ -73,7 +73,8 @@ def sglang_bench(args) -> bool:
         for backend in ("sglang", "sglang-oai", "sglang-oai-chat"):
             with tempfile.NamedTemporaryFile(suffix=".jsonl") as out:
                 subprocess.run([python, "-c", RUN_BENCH, module, "--backend", backend, "--host", "127.0.0.1", "--port", str(port),
-                                "--dataset-name", "random-ids", "--tokenize-prompt", "--vocab-size", "2048", "--disable-retokenize",
+                                "--dataset-name", "random-ids", "--vocab-size", "2048", "--disable-retokenize",
+                                *([] if backend.endswith("chat") else ["--tokenize-prompt"]),
                                 "--tokenizer", args.model, "--num-prompts", str(args.limit), "--random-input-len", "64",
                                 "--random-output-len", "32", "--random-range-ratio", "1", "--max-concurrency", "16", "--disable-tqdm",
                                 "--output-file", out.name], cwd=ROOT, check=True, stdout=None if args.verbose else subprocess.DEVNULL)
