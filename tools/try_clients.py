@@ -73,8 +73,8 @@ def sglang_bench(args) -> bool:
         for backend in ("sglang", "sglang-oai", "sglang-oai-chat"):
             with tempfile.NamedTemporaryFile(suffix=".jsonl") as out:
                 subprocess.run([python, "-c", RUN_BENCH, module, "--backend", backend, "--host", "127.0.0.1", "--port", str(port),
-                                "--dataset-name", "random-ids", "--vocab-size", "2048", "--disable-retokenize",
-                                *([] if backend.endswith("chat") else ["--tokenize-prompt"]),
+                                "--dataset-name", "random-ids", "--disable-retokenize", "--extra-request-body", '{"skip_special_tokens": false}',
+                                *([] if backend.endswith("chat") else ["--tokenize-prompt", "--vocab-size", "2048"]),
                                 "--tokenizer", args.model, "--num-prompts", str(args.limit), "--random-input-len", "64",
                                 "--random-output-len", "32", "--random-range-ratio", "1", "--max-concurrency", "16", "--disable-tqdm",
                                 "--output-file", out.name], cwd=ROOT, check=True, stdout=None if args.verbose else subprocess.DEVNULL)
@@ -100,7 +100,7 @@ def lm_eval(args) -> bool:
                                          ("local-completions", "completions", [], "_text")):
             model_args = f"model=default,base_url=http://127.0.0.1:{port}/v1/{path},num_concurrent=8,max_retries=1"
             if suffix:
-                model_args += ",tokenizer_backend=remote,tokenized_requests=True"
+                model_args += ",tokenizer_backend=remote,tokenized_requests=True,max_length=16384"
             with tempfile.TemporaryDirectory() as out:
                 subprocess.run([python, "-m", "lm_eval", "run", "--model", kind, "--model_args", model_args, "--include_path", "tools/lm_eval",
                                 "--tasks", ",".join(f"lathe_{t}{suffix}" for t in TASKS), "--limit", str(args.limit), "--output_path", out,
