@@ -115,7 +115,7 @@ function(lathe_gpu_program source folder)
       $<TARGET_NAME_IF_EXISTS:GTest::gtest>)
     if(source MATCHES "/src/(model|engine)/")
       target_link_libraries(${name} PRIVATE lathe_engine $<TARGET_NAME_IF_EXISTS:GTest::gmock>)
-      target_compile_definitions(${name} PRIVATE LATHE_TEST_DATA="tests/data")
+      target_compile_definitions(${name} PRIVATE LATHE_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
     endif()
     add_custom_command(TARGET ${name} POST_BUILD
       COMMAND ${PROJECT_SOURCE_DIR}/tools/bundle_libs.sh $<TARGET_FILE:${name}> ${PROJECT_BINARY_DIR}/gpu/lib)
