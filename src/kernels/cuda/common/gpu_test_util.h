@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <list>
+#include <span>
 #include <vector>
 
 #include "kernels/cuda/common/device.h"
@@ -53,6 +55,31 @@ class DeviceCopy {
 
  private:
   DeviceArray<T> array_;
+};
+
+/// Arrays on the device that live as long as the test, or until kept_ is cleared.
+class GpuArraysTest : public GpuTest {
+ protected:
+  template <class T>
+  std::span<T> put(const T* data, std::size_t count) {
+    if (count == 0) return {};
+    const auto* bytes = reinterpret_cast<const std::byte*>(data);
+    kept_.emplace_back(*this, std::vector<std::byte>(bytes, bytes + count * sizeof(T)));
+    return {reinterpret_cast<T*>(kept_.back().data()), count};
+  }
+  template <class T>
+  std::span<const T> put(std::span<const T> host) {
+    return put(host.data(), host.size());
+  }
+  /// Room whose bytes are 0xff, NaN in every format.
+  template <class T>
+  std::span<T> room(std::int64_t count) {
+    kept_.emplace_back(*this, std::vector<std::byte>(static_cast<std::size_t>(count) * sizeof(T),
+                                                     std::byte{0xff}));
+    return {reinterpret_cast<T*>(kept_.back().data()), static_cast<std::size_t>(count)};
+  }
+
+  std::list<DeviceCopy<std::byte>> kept_;
 };
 
 /// Runs all tests, or returns kSkipped where the device does not suit.

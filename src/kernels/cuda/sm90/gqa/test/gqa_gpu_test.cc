@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <bit>
-#include <list>
 
 #include "kernels/cuda/common/gpu_test_util.h"
 #include "kernels/cuda/sm90/gqa/gqa_attend.h"
@@ -12,7 +11,8 @@
 namespace lathe::cuda {
 namespace {
 
-class GqaGpu : public GpuTest, public ::testing::WithParamInterface<std::tuple<LayoutKind, int>> {
+class GqaGpu : public GpuArraysTest,
+               public ::testing::WithParamInterface<std::tuple<LayoutKind, int>> {
  protected:
   LayoutKind kind() const { return std::get<0>(GetParam()); }
   int dim() const { return std::get<1>(GetParam()); }
@@ -20,23 +20,6 @@ class GqaGpu : public GpuTest, public ::testing::WithParamInterface<std::tuple<L
     return {kind(), page, group * kv_heads, kv_heads, dim(), dim()};
   }
 
-  template <class T>
-  std::span<T> put(const T* data, std::size_t count) {
-    if (count == 0) return {};
-    const auto* bytes = reinterpret_cast<const std::byte*>(data);
-    kept_.emplace_back(*this, std::vector<std::byte>(bytes, bytes + count * sizeof(T)));
-    return {reinterpret_cast<T*>(kept_.back().data()), count};
-  }
-  template <class T>
-  std::span<const T> put(std::span<const T> host) {
-    return put(host.data(), host.size());
-  }
-  template <class T>
-  std::span<T> room(std::int64_t count) {
-    kept_.emplace_back(*this, std::vector<std::byte>(static_cast<std::size_t>(count) * sizeof(T),
-                                                     std::byte{0xff}));
-    return {reinterpret_cast<T*>(kept_.back().data()), static_cast<std::size_t>(count)};
-  }
   /// The call with all arrays on the device, outputs poisoned.
   AttendArgs on_device(const AttendArgs& host, DType out) {
     AttendArgs args = host;
@@ -114,7 +97,6 @@ class GqaGpu : public GpuTest, public ::testing::WithParamInterface<std::tuple<L
   }
 
   Scratch scratch_{kDeviceMemory};
-  std::list<DeviceCopy<std::byte>> kept_;
 };
 
 TEST_P(GqaGpu, RandomBatches) {

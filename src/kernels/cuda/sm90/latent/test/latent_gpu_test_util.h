@@ -2,7 +2,6 @@
 #pragma once
 
 #include <bit>
-#include <list>
 
 #include "kernels/cuda/common/gpu_test_util.h"
 #include "kernels/cuda/sm90/latent/latent.h"
@@ -17,25 +16,9 @@ using latent_test::Requests;
 using latent_test::Scene;
 
 /// A call's arrays on the device, and what it needs beside them.
-class DeviceCall : public GpuTest {
+class DeviceCall : public GpuArraysTest {
  protected:
-  template <class T>
-  std::span<T> put(const T* data, std::size_t count) {
-    if (count == 0) return {};
-    const auto* bytes = reinterpret_cast<const std::byte*>(data);
-    kept_.emplace_back(*this, std::vector<std::byte>(bytes, bytes + count * sizeof(T)));
-    return {reinterpret_cast<T*>(kept_.back().data()), count};
-  }
-  template <class T>
-  std::span<const T> put(std::span<const T> host) {
-    return put(host.data(), host.size());
-  }
-  template <class T>
-  std::span<T> room(std::int64_t count) {
-    kept_.emplace_back(*this, std::vector<std::byte>(static_cast<std::size_t>(count) * sizeof(T),
-                                                     std::byte{0xff}));
-    return {reinterpret_cast<T*>(kept_.back().data()), static_cast<std::size_t>(count)};
-  }
+  using GpuArraysTest::put;
   /// Bytes behind `before` others, which are NaN in every format.
   const std::byte* put_behind(const std::byte* data, std::int64_t bytes, std::int64_t before) {
     large_.push_back(
@@ -226,7 +209,6 @@ class DeviceCall : public GpuTest {
     EXPECT_TRUE(bits == wanted) << "by the registry";
   }
 
-  std::list<DeviceCopy<std::byte>> kept_;
   std::vector<DeviceArray<std::byte>> large_;
 };
 
