@@ -271,13 +271,18 @@ void Connection::put(std::string_view bytes) {
 }
 
 void Connection::flush() {
-  if (writing_ || state_ == State::closed) return;
+  if (state_ == State::closed) return;
+  const auto too_slow = [this] { return streaming_ && unsent() > host_.limits.max_unsent_bytes; };
+  if (writing_) {  // nothing was taken since, but more has come
+    if (too_slow()) lose(ClientEnd::slow);
+    return;
+  }
   while (sent_ < out_.size()) {
     error_code error;
     const std::size_t n =
         socket_.write_some(asio::buffer(out_.data() + sent_, out_.size() - sent_), error);
     if (error == asio::error::would_block || error == asio::error::interrupted) {
-      if (unsent() > host_.limits.max_unsent_bytes && streaming_) {
+      if (too_slow()) {
         lose(ClientEnd::slow);
         return;
       }
