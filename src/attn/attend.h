@@ -1,4 +1,4 @@
-// The arguments of an attention kernel, equal for every device and kind.
+// The arguments of an attention kernel, the same for every device and kind.
 //
 // Every row of q belongs to a request. Row j of a request that brings n rows and has L keys in the
 // cache (its own rows' keys included) stands at position L - n + j and sees keys 0 .. L - n + j
@@ -62,7 +62,7 @@ struct AttendArgs {
   MutableRowsView lse;  // [rows, heads] f64 or f32, natural log, sink not included; -inf where a
                         // row has no key; may be null
 
-  // What the host knows of lengths that lie on a GPU; the CPU's kernels read the lengths
+  // What the host knows about lengths that lie on a GPU; the CPU's kernels read the lengths
   // themselves.
   std::int64_t max_request_rows = 1;  // most rows of a request
   std::int64_t max_kv_len = 0;        // most keys of a request; 0: what the page table holds

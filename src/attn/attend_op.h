@@ -30,7 +30,7 @@ struct AttendOp {
   MutableRowsView out = {};  // as AttendArgs::out, f32
 };
 
-/// The kernel of a route. Errors: one that no registry was seen to hold or that is only described.
+/// The kernel of a route. Errors: a kernel that no registry holds, or one that is only described.
 Result<const Kernel*> kernel_of(const Route& route);
 
 /// Columns of AttendOp::slots; 0: the step's rows attend to all their keys.
@@ -39,8 +39,8 @@ std::int64_t slots_width(const AttentionProblem& problem, const StepView& step);
 /// The kernel's arguments without an adapter: keys of op.pool by slots or by the step's page table.
 AttendArgs attend_args(const AttendOp& op, const Execution& execution);
 
-/// Lets the kernel of step.route prepare, unless an adapter stands before it, and hands `schedule`
-/// to the step's calls where it did. The step's arrays lie where the kernel reads them; `pool` is
+/// Calls prepare() of step.route's kernel, unless an adapter runs before it, and gives the schedule
+/// that it makes to the step's calls. The step's arrays lie where the kernel reads them; `pool` is
 /// that of any of the layers. Errors: the kernel's.
 Result<void> make_schedule(const Plan& plan, const ConstPoolView& pool, const Execution& execution,
                            Schedule& schedule, StepView& step);

@@ -57,7 +57,8 @@ std::int64_t split_partials(const Plan& plan, const Machine& machine, Demand dem
   });
 }
 
-// Queries and sums per head, in f32, of the rows that every worker holds while it expands keys.
+// Queries and accumulators per head, in f32, of the rows that every worker holds while it expands
+// keys.
 std::int64_t worker_rows(const Plan& plan, const Machine& machine, Demand demand) {
   const AttentionProblem& p = plan.problem;
   const std::int64_t row = (std::int64_t{p.qk_nope_head} + p.rope + p.v_head) * 4;

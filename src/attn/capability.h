@@ -1,5 +1,5 @@
-// Capability: what a kernel declares it can do, bounds included. The planner believes nothing else,
-// so a kernel's entry is derived from the kernel's own type wherever it has one.
+// Capability: what a kernel declares it can do, bounds included. The planner relies on nothing
+// else, so a kernel's entry is derived from the kernel's own type wherever it has one.
 #pragma once
 
 #include <cstdint>
@@ -94,12 +94,12 @@ struct Capability {
   bool context_within_top_k = false;  // sparse problems: only while every key would be selected
   std::int32_t table_tokens = 1;      // page tables are padded to a multiple of this many tokens
   bool split_kv = false;              // keeps partial states of keys that are cut between workers
-  // Most bytes of them, where the kernel cuts no further than this holds; 0: they are (requests +
-  // processors) x heads x (v_dim + 1).
+  // Most bytes of partial states, where the kernel limits its splits to fit them; 0: they are
+  // (requests + processors) x heads x (v_dim + 1).
   std::int64_t split_bytes = 0;
-  // Expanding kernels: rows whose f32 queries and sums each worker keeps at a time; 0: none. What
-  // else a worker keeps, a tile of keys with the q and sums of a few rows, is about 1 MiB and has
-  // no budget.
+  // Expanding kernels: rows whose f32 queries and accumulators each worker keeps at a time; 0:
+  // none. What else a worker keeps, a tile of keys with the q and accumulators of a few rows, is
+  // about 1 MiB and has no budget.
   std::int64_t worker_rows = 0;
   bool graph_safe = true;  // can be captured in a CUDA graph and replayed with other contents
 
@@ -128,7 +128,7 @@ struct Capability {
 struct Kernel {
   Capability capability;
   AttendFn attend = nullptr;
-  PrepareFn prepare = nullptr;  // null: every call works out for itself what it needs
+  PrepareFn prepare = nullptr;  // null: every call computes what it needs
 };
 
 /// A conversion that can stand before a kernel which cannot read the stored layout.

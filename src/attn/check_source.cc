@@ -88,7 +88,7 @@ Result<void> check_compact(const std::string& name, const RowsView& compact,
   return {};
 }
 
-// The name is put together on an error only: a longer one would be an allocation at every call.
+// The name is built only on an error: it would cost an allocation at every call.
 Result<void> check_scale(const std::string& name, const char* field, float scale, bool carried) {
   if (carried ? !(std::isfinite(scale) && scale > 0) : scale != 1) {
     return wrong(name + field,

@@ -158,7 +158,7 @@ std::string explain_kinds() {
   return out;
 }
 
-// "bf16, fp8", as the layouts that are read have it.
+// "bf16, fp8": the arithmetic over the layouts that are read.
 std::string arithmetics(const Capability& c) {
   EnumSet<Arithmetic> all =
       c.layouts.empty() ? EnumSet<Arithmetic>{c.arithmetic} : EnumSet<Arithmetic>{};

@@ -1,4 +1,4 @@
-// The arguments of an indexer, equal for every device: which cached keys a query row finds most
+// The arguments of an indexer, the same for every device: which cached keys a query row finds most
 // relevant (DeepSeek sparse attention).
 //
 //   logit[t, j] = key_scale[j] * sum_h relu(<q[t, h], key[j]>) * weight[t, h]
@@ -34,7 +34,7 @@ struct IndexQuery {
 /// Keys in a pool of layout index_fp8, named by a page table; or contiguous ones.
 struct IndexKeys {
   std::optional<ConstPoolView> pool;
-  PageTableView page_table;  // [requests, width] pages of the pool; -1: keys there are none
+  PageTableView page_table;  // [requests, width] pages of the pool; -1: no keys there
 
   std::span<const e4m3> codes;    // [n, dim], used where pool is empty
   std::span<const float> scales;  // [n]

@@ -1,9 +1,9 @@
 // Index transforms: from the positions that an indexer selected to what an attention kernel reads,
 // Slot values into a pool or RaggedRow values into a compact buffer.
 //
-// One rule holds throughout: what is no key stays no key. A hole (-1), a position that the row does
-// not see, and a position whose page is missing all become holes; nothing is clamped, and no offset
-// is ever added to a hole.
+// One rule holds throughout: nothing becomes a key that was not one. A hole (-1), a position that
+// the row does not see, and a position whose page is missing all become holes; nothing is clamped,
+// and no offset is ever added to a hole.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace lathe {
 
-/// The slot of position `p` on a request's row of a page table. A hole where p is no position of
+/// The slot of position `p` on a request's row of a page table. A hole where p is not a position of
 /// the row or its page is not in the pool.
 inline Slot slot_at(std::span<const PageId> pages, PoolShape pool, LocalPos p) {
   if (p.value < 0) return Slot();

@@ -14,7 +14,7 @@ namespace lathe {
 struct LayoutChoice {
   // Layouts of one number format form a tier; tiers are tried in order and the first with a legal
   // plan wins. With --kv-cache-dtype auto they run from the checkpoint's own precision downwards,
-  // so that losing precision is a wish and not a default.
+  // so that precision is lost only on request.
   std::vector<std::vector<CacheLayout>> tiers;
   std::vector<std::int32_t> page_sizes;  // in order of preference
   bool automatic = true;                 // the layout was left open

@@ -39,7 +39,7 @@ struct GroupPlan {
 
 struct ModelPlan {
   std::vector<GroupPlan> groups;  // at least one
-  // Of all groups: what they use in turn counts once, what each keeps is added up.
+  // Of all groups: a buffer that they use in turn counts once, what each keeps is summed.
   std::vector<Budget> budgets;
   // Tokens of a block: the least number that is a whole number of pages in every group. A state is
   // kept at such boundaries.
@@ -58,8 +58,8 @@ struct ModelPlan {
   const Budget* budget(BudgetKind kind) const;
   /// Bytes of all budgets.
   std::int64_t buffer_bytes() const;
-  /// Bytes that one more token of a long request takes in all layers; of groups with a window none,
-  /// unless all have one.
+  /// Bytes that one more token of a long request takes in all layers. Groups with a window count
+  /// only where every group has one.
   double bytes_per_token() const;
 
   bool operator==(const ModelPlan&) const = default;

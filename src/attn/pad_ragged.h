@@ -12,8 +12,8 @@ namespace lathe {
 
 /// dense[r * max_len + i] = ragged[q_indptr[r] + i] for i < q_indptr[r + 1] - q_indptr[r], and zero
 /// bytes past it. ragged: [>= q_indptr.back(), width]; dense: [requests * max_len, width] of the
-/// same dtype; q_indptr: [requests + 1]. Errors, with nothing written: views that contradict
-/// each other, an indptr that falls or leaves the rows, a request with more than max_len rows.
+/// same dtype; q_indptr: [requests + 1]. Errors, with nothing written: views that contradict each
+/// other, an indptr that decreases or exceeds the rows, a request with more than max_len rows.
 Result<void> pad_ragged(const RowsView& ragged, std::span<const std::int32_t> q_indptr,
                         std::int64_t max_len, const MutableRowsView& dense);
 

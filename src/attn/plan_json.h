@@ -13,7 +13,7 @@
 namespace lathe {
 
 /// {"legal": true, "problem": ..., "caches": [...], "phases": {...}, "budgets": [...], "notes":
-/// [...]}. Sizes that follow from a layout stand beside it for readers.
+/// [...]}. Sizes that follow from a layout are written next to it, for people who read the JSON.
 nlohmann::ordered_json to_json(const Plan& plan);
 
 /// Of a plain plan (one group, no state) the plan itself; else {"legal": true, "groups": [{"name",
@@ -26,7 +26,7 @@ nlohmann::ordered_json to_json(const Refusal& refusal);
 
 nlohmann::ordered_json to_json(const Rejection& rejection);
 
-/// Reads what to_json(Plan) writes; every field is required. Errors: text that is no JSON, a
+/// Reads what to_json(Plan) writes; every field is required. Errors: text that is not JSON, a
 /// missing or misshapen field by its path, an unknown name (listing the known ones), a layout with
 /// impossible dims, derived sizes that contradict the layout.
 Result<Plan> plan_from_json(std::string_view text);

@@ -80,7 +80,7 @@ AttentionProblem deepseek_v4_problem(std::int32_t heads = 64, std::int32_t compr
 AttentionProblem gqa_problem(std::int32_t heads = 32, std::int32_t kv_heads = 8,
                              std::int32_t head_dim = 128);
 
-/// Errors: heads outside 1 to 128 (latent) or 1 to 1024 (grouped_query), heads no multiple of
+/// Errors: heads outside 1 to 128 (latent) or 1 to 1024 (grouped_query), heads not a multiple of
 /// kv_heads, dims that no layout takes, a top-k, window or ratio that is negative or missing where
 /// the kind needs it, a scale that is not finite and positive.
 Result<void> check_problem(const AttentionProblem& problem);

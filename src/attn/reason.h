@@ -38,7 +38,7 @@ LATHE_ENUM_WITH_TEXT(Rule, LATHE_RULE_LIST)
 
 struct Reason {
   Rule rule = Rule::wish;
-  std::string subject;  // whom it concerns: "native (sm90)", or a flag
+  std::string subject;  // what it concerns: "native (sm90)", or a flag
   std::string field;
   std::string wanted;
   std::string offered;

@@ -60,8 +60,7 @@ void explain_unserved(const AttentionProblem& problem, const Machine& machine, c
                       const Registry& registry, const std::vector<LayoutOutcome>& outcomes,
                       Side side, std::vector<Reason>& out) {
   ByKernel nearest = nearest_by_kernel(outcomes, side);
-  // Kernels of other devices and problems are noise as long as one of this device has something to
-  // say.
+  // Kernels of other devices and problems are noise where one of this device has a reason to give.
   for (Rule far : {Rule::device, Rule::problem}) {
     const bool all_far = std::all_of(nearest.begin(), nearest.end(),
                                      [&](const auto& n) { return has(n.second, far); });

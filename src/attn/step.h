@@ -22,16 +22,15 @@ namespace lathe {
 /// One request of a batch: `rows` new tokens after `cached` ones. It ends with L = cached + rows
 /// keys, and its row j stands at position cached + j.
 struct StepRequest {
-  std::span<const PageId> pages;  // of the main pool, position order; -1 where a window has left
-                                  // a page behind
+  std::span<const PageId> pages;  // of the main pool, position order; -1 before the window
   std::span<const PageId> compressed_pages;  // of the compressed pool; window_compressed only
   std::int32_t cached = 0;
   std::int32_t rows = 0;
   // The rows only fill up a captured batch: they have no position, see no key and write nothing.
   bool padding = false;
-  // Groups with a state: the slot where it stands behind the cached tokens, and slots that it goes
-  // to, one for every StepOptions::state.page_size tokens. The one of the last row is there, others
-  // may be -1.
+  // Groups with a state: the slot of its state after the cached tokens, and the slots that it moves
+  // to, one for every StepOptions::state.page_size tokens. The last row's is present, others may be
+  // -1.
   PageId state_before = {};
   std::span<const PageId> state_slots = {};
 };
@@ -99,8 +98,8 @@ struct StepView {
   std::span<const Slot> compressed_out_slots;  // [rows] of the entry that the row completes, or -1
   PageTableView compressed_table;              // [requests, width] compressed pool
 
-  // Groups with a state, which is written behind the last row of a request and behind every row
-  // that ends a slot's tokens, to the slot of that position, unless it is -1. state_before is read
+  // Groups with a state, which is written after the last row of a request and after every row that
+  // ends a slot's tokens, to the slot of that position, unless it is -1. state_before is read
   // first: it may be the last row's slot.
   std::span<const PageId> state_before;  // [requests] -1: a request's first row, with no state yet
   PageTableView state_table;             // [requests, width] slots by position / state_tokens
@@ -178,7 +177,8 @@ class Step {
   const StepBound& bound() const { return bound_; }
   /// Bytes of all arrays.
   std::int64_t bytes() const;
-  /// Fills every array with garbage and empties the view: for tests that stale contents don't show.
+  /// Fills every array with garbage and empties the view: for tests that no stale contents are
+  /// used.
   void poison();
 
  private:

@@ -1,4 +1,4 @@
-// What a step's arrays hold, batch by batch (step.cc checks the batch and owns the memory).
+// Fills a step's arrays for a batch (step.cc checks the batch and owns the memory).
 #include <algorithm>
 
 #include "attn/index_transform.h"
@@ -123,13 +123,13 @@ Result<void> Step::fill_gather(const StepBatch& batch) {
   if (view_.route == nullptr || view_.route->unit != KeyUnit::ragged_row) return {};
   Arrays& a = arrays_;
   const AttentionProblem& p = plan_->problem;
-  // First the offsets, which say whether the batch fits.
+  // The offsets come first: they show whether the batch fits.
   std::int64_t keys = 0;
   std::int64_t entries = 0;
   for (std::int64_t r = 0; r < view_.requests; ++r) {
     const StepRequest& q = batch.requests[at(r)];
     const std::int64_t first = windowed() ? window_begin(q, p.window) : 0;
-    // Rows of a request are all that look at its keys.
+    // Only the request's own rows look at its keys.
     const std::int64_t len = q.rows == 0 || q.padding ? 0 : a.kv_lens[at(r)];
     a.gather_indptr[at(r)] = keys;
     keys += len > 0 ? len - first : 0;

@@ -8,7 +8,7 @@
 namespace lathe {
 namespace {
 
-// Names that people bring along from other serving systems.
+// Names that other serving systems use.
 constexpr std::array<std::pair<std::string_view, KernelKind>, 7> kAliases = {{
     {"flashmla_sparse", KernelKind::gather},
     {"flashmla_kv", KernelKind::inplace},

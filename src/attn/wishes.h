@@ -58,7 +58,7 @@ struct BackendWish {
   }
 };
 
-/// Names that other systems have for a kind, "flashmla_sparse, ..."; empty where there is none.
+/// Other systems' names for a kind, "flashmla_sparse, ..."; empty where there is none.
 std::string other_names(KernelKind kind);
 
 /// Resolves kernel names first, then kinds, then other projects' names (flashmla_sparse,

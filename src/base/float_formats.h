@@ -227,7 +227,7 @@ LATHE_HD constexpr e2m1 to_e2m1(float x) {
 }
 
 /// The smallest power of two >= x. Taken from the exponent and mantissa bits, because
-/// ceil(log2f(x)) can be off by one beside a power of two. x <= 2^-127, with zero and all
+/// ceil(log2f(x)) can be off by one next to a power of two. x <= 2^-127, with zero and all
 /// negatives, gives 0 (2^-127); above 2^127, with +infinity, gives 254 (2^127, so the scale is then
 /// smaller than x); NaN of either sign gives 255. As cvt.rp.satfinite.ue8m0x2.f32 for x >= 0; that
 /// instruction takes |x| where x is negative.

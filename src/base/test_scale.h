@@ -1,11 +1,11 @@
 // How much the random property tests do, and with which seeds, from the environment. A plain run
-// does the same cases every time; `make nightly` does more of them, and others from day to day.
+// does the same cases every time; `make nightly` does more of them, and different ones each day.
 //
 //   LATHE_TEST_SCALE  a positive integer, 1 if unset: random cases are multiplied by it.
 //   LATHE_TEST_SEED   0 to 2^32-1: mixed into every seed. If unset, tests use the seeds they name.
 //
-// A test process that uses them with either set prints both once, which is all it takes to do a
-// failed run again.
+// A test process that uses them with either set prints both once, which is enough to repeat a
+// failed run.
 #pragma once
 
 #include <charconv>
@@ -22,7 +22,7 @@ namespace lathe {
 
 namespace test_scale_detail {
 
-/// A whole number from `least` to `most` and nothing else around it.
+/// A whole number from `least` to `most`, with nothing before or after it.
 inline std::optional<std::uint32_t> parse(std::string_view text, std::uint32_t least,
                                           std::uint32_t most) {
   std::uint32_t value = 0;
@@ -61,7 +61,7 @@ inline std::optional<std::uint32_t> from_environment(const char* name, std::uint
 inline const Settings& settings() {
   static const Settings read = [] {
     Settings s;
-    // A thousand times today's largest case count still fits an int.
+    // A thousand times the largest case count still fits an int.
     const auto scale = from_environment("LATHE_TEST_SCALE", 1, 1000);
     s.seed = from_environment("LATHE_TEST_SEED", 0, std::numeric_limits<std::uint32_t>::max());
     s.scale = scale.value_or(1);
@@ -78,7 +78,7 @@ inline const Settings& settings() {
 
 }  // namespace test_scale_detail
 
-/// By what a random test multiplies its number of cases.
+/// The factor by which random tests multiply their number of cases.
 inline int test_scale() { return static_cast<int>(test_scale_detail::settings().scale); }
 
 /// `base`, or another seed that follows from it and LATHE_TEST_SEED where that is given.

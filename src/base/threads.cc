@@ -48,10 +48,10 @@ void await_change(const std::atomic<T>& changes, T old) {
 }  // namespace
 
 // The caller waits for tasks, not for workers: one that the system lets sleep through a short loop
-// keeps nobody waiting. A worker may therefore look at a job that is over, or being replaced, and
-// must not run it. So a task is taken by raising a ticket that names the job and the next task in
-// one word; replacing a job closes the ticket first. A ticket that is raised was thus current, and
-// so was the job that was read after it.
+// delays nothing. A worker may therefore look at a job that is over, or being replaced, and must
+// not run it. So a task is taken by raising a ticket that names the job and the next task in one
+// word; replacing a job closes the ticket first. A ticket that is raised was thus current, and so
+// was the job that was read after it.
 struct ThreadPool::State {
   static constexpr std::uint64_t kJob = std::uint64_t{1} << 32;
   static bool closed(std::uint64_t ticket) { return (ticket / kJob) % 2 != 0; }

@@ -104,7 +104,7 @@ std::int64_t Engine::capacity() const {
   return tokens;
 }
 
-// A request that passes fits an otherwise empty pool, so the oldest one can always go on (E3).
+// A request that passes fits an otherwise empty pool, so the oldest one always makes progress (E3).
 Result<void> Engine::check_fits(const Request& request) const {
   const std::int64_t prompt = std::ssize(request.prompt);
   const std::int64_t answer = request.sampling.max_tokens.value_or(1);
@@ -213,7 +213,8 @@ void Engine::report_end(Active& r, FinishReason reason, std::optional<Error> err
   ++sums_.finished;
 }
 
-// Its full pages go to the prefix cache. Keys that have led to no token, or to NaN, do not (E9).
+// Its full pages go to the prefix cache, but not those with keys that have led to no token or to
+// NaN (E9).
 void Engine::keep_and_release(Active& r, FinishReason reason) {
   if (reason != FinishReason::error && r.answered() > 0) {
     pages_.publish(std::span(r.tokens).first(static_cast<std::size_t>(r.computed)), r.pages);

@@ -1,8 +1,8 @@
 // Engine: requests in, tokens out. One step is one forward pass over rows of many requests. Between
 // launch() and collect() it is in flight, and every other call is allowed, as between steps.
 //
-// Tokens follow from the stream of calls alone: there is no clock, no thread and no global in any
-// decision. One thread calls it. docs/engine.md states the invariants (E1, E2, ...).
+// Tokens follow from the stream of calls alone: no decision depends on a clock, a thread or a
+// global. One thread calls it. docs/engine.md states the invariants (E1, E2, ...).
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ struct EngineOptions {
   bool prefix_cache = true;
   bool debug_nan = false;  // the model reports the layer after which NaN or Inf first appeared
   std::uint64_t seed = 0;  // of requests without one
-  // Hears the logits [vocab] from which a token is sampled, as the model gave them; may be empty.
+  // Called with the logits [vocab] from which a token is sampled, as the model gave them; may be
+  // empty.
   std::function<void(RequestId, std::span<const float>)> on_logits = nullptr;
 };
 
@@ -65,12 +66,12 @@ class Engine {
   /// that has rows of it is collected, whose token for it is dropped. A caller that found a stop
   /// string gives FinishReason::stop. False: no such request, or it has ended.
   bool cancel(RequestId id, FinishReason reason = FinishReason::cancelled);
-  /// Where a request stands; finished for an id that is not known.
+  /// A request's state; finished for an unknown id.
   RequestState state(RequestId id) const;
 
   /// Starts one forward pass and its draws, if there is a request. Precondition: none is in flight.
-  /// Errors: the model's; every request then stands where it stood, nothing is in flight, and
-  /// launch() may be called again (E9).
+  /// Errors: the model's; every request then is as it was, nothing is in flight, and launch() may
+  /// be called again (E9).
   Result<void> launch();
   /// Waits for what launch() started, if it did, and reports it. Errors: the device's, as launch().
   Result<StepReport> collect();
@@ -85,7 +86,7 @@ class Engine {
   EngineStats stats() const;
   /// Tokens that prompt and answer of one request may have together.
   std::int64_t capacity() const;
-  /// Evicts what no running request holds.
+  /// Evicts every page that no running request holds.
   void clear_prefix_cache() { pages_.clear_cache(); }
 
  private:
@@ -171,7 +172,7 @@ class Engine {
   StepReport report_;             // without its results
   std::vector<Leaving> leaving_;  // their rows are in flight
 
-  Runner runner_;  // the last: it waits for a step in flight, which reads requests
+  Runner runner_;  // the last member: it waits for a step in flight, which reads requests
 };
 
 }  // namespace lathe

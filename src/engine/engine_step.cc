@@ -46,7 +46,7 @@ void Engine::give_up_pages(Active& r) {
   r.computed = 0;
 }
 
-// Its tokens stay, and its full pages go to the prefix cache, from where it may get them back (E7).
+// Its tokens stay, and its full pages go to the prefix cache, where it may find them again (E7).
 void Engine::preempt_youngest(StepReport& report) {
   ActivePtr r = std::move(running_.back());
   running_.pop_back();
@@ -229,7 +229,7 @@ Result<StepReport> Engine::step() {
   return collect();
 }
 
-// What a step that failed had been given.
+// Takes back what a failed step was given.
 void Engine::undo_pages() {
   for (const ActivePtr& r : running_) pages_.undo(r->computed, r->pages);
 }
@@ -262,7 +262,7 @@ void Engine::take_scored(Active& r, std::size_t item) {
   r.next_scored += std::ssize(scored);
 }
 
-// A token, and perhaps the answer's last.
+// Adds a token, which may be the answer's last.
 void Engine::take_token(Active& r, std::size_t item, StepReport& report) {
   if (options_.on_logits) {
     const auto logits = runner_.logits(item, ops_);

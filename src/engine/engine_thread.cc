@@ -81,7 +81,7 @@ void EngineThread::run() {
   }
 }
 
-// Requests come before their cancelling, which may have overtaken nothing.
+// Requests come before their cancellations, as they were put in.
 void EngineThread::apply(Inbox& inbox, EngineNews& news) {
   for (Submission& s : inbox.submit) {
     if (failed_) {
@@ -114,8 +114,8 @@ void EngineThread::apply(Inbox& inbox, EngineNews& news) {
   }
 }
 
-// A step that failed has changed nothing (E9), so it is tried once more. One that threw, as where
-// memory has run out, may have stopped anywhere, so nothing is tried.
+// A step that failed has changed nothing (E9), so it is tried once more. One that threw, as when
+// memory runs out, may have stopped anywhere and is not tried again.
 bool EngineThread::step(EngineNews& news) {
   Result<StepReport> report = StepReport();
   try {

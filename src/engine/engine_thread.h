@@ -54,9 +54,9 @@ struct EngineNews {
 class EngineThread {
  public:
   /// The engine is this thread's until the end. `on_news` runs on it after each step and must not
-  /// wait; it hears every ticket's last event.
+  /// wait; it gets every ticket's last event.
   EngineThread(Engine& engine, std::function<void(EngineNews)> on_news);
-  /// Ends after the step under way; open requests hear nothing more.
+  /// Ends after the step under way; open requests get no more events.
   ~EngineThread();
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;

@@ -59,7 +59,7 @@ void PageAllocator::take(std::size_t kind, std::int64_t n, std::vector<PageId>& 
   PageLedger& ledger = *kinds_[kind].ledger;
   if (cache_ && n > ledger.free()) cache_->evict(static_cast<int>(kind), n - ledger.free());
   const auto got = ledger.allocate(n);
-  LATHE_CHECK(got, "pages that were available cannot be had");
+  LATHE_CHECK(got, "pages that were available cannot be allocated");
   for (const PageId page : *got) hold(kind, page);
   pages.insert(pages.end(), got->begin(), got->end());
 }

@@ -57,7 +57,7 @@ class PageAllocator {
   void extend(std::int64_t from, std::int64_t to, RequestPages& pages);
   /// After a step: releases what a request with `to` tokens no longer needs and leaves holes there.
   void confirm(std::int64_t from, std::int64_t to, RequestPages& pages);
-  /// After a failed step: releases what it was given.
+  /// After a failed step: releases the pages that it was given.
   void undo(std::int64_t from, RequestPages& pages);
   /// The page of a kind with the last of `from` tokens, as it was before extend(); -1 where from is
   /// 0.
@@ -72,9 +72,9 @@ class PageAllocator {
   void publish(std::span<const std::int32_t> tokens, RequestPages& pages);
   /// Ends the request's hold on all its pages and empties the lists.
   void release(RequestPages& pages);
-  /// Evicts all that no request holds. What requests hold stays cached: if it were dropped, two of
-  /// them could keep sharing a page whose predecessors later come from a third, and available()
-  /// would be wrong.
+  /// Evicts every page that no request holds. Those that requests hold stay cached: if it were
+  /// dropped, two of them could keep sharing a page whose predecessors later come from a third, and
+  /// available() would be wrong.
   void clear_cache();
 
  private:

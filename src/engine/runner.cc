@@ -23,7 +23,7 @@ Result<Runner> Runner::create(const Model& model, KvCache& cache, bool replays) 
   }
   const Budget* activations = cache.plan().budget(BudgetKind::activations);
   if (activations != nullptr && activations->tile_rows > 0) out.tile_ = activations->tile_rows;
-  // Steps for decode rows and for prefill chunks, which most batches make do with.
+  // One step for decode rows and one for prefill chunks: most batches need no more.
   for (int i = 0; i < 2; ++i) {
     if (auto ok = out.add_steps(); !ok) return ok.error();
   }
@@ -43,8 +43,7 @@ Result<void> Runner::add_steps() {
   return {};
 }
 
-// Rows of one segment whose routes these are: absorbed queries are tiled to the activations'
-// budget.
+// Rows of one segment with these routes: absorbed queries are tiled to the activations' budget.
 std::int64_t Runner::most_rows(std::span<const Route* const> routes) const {
   for (std::size_t g = 0; g < routes.size(); ++g) {
     const bool absorbed = cache_->plan(g).problem.kind != ProblemKind::grouped_query &&
@@ -96,7 +95,7 @@ void Runner::split(std::span<const BatchItem> items) {
 }
 
 // Whether part i can follow the one before it in a segment that has `rows` rows and a longest
-// context of `longest` keys by then.
+// context of `longest` keys so far.
 bool Runner::joins(std::size_t i, std::int64_t rows, std::int64_t longest) const {
   const Part& part = parts_[i];
   if (cuts_.empty() || parts_[i - 1].rows.phase != part.rows.phase) return false;
@@ -303,7 +302,7 @@ void Runner::even_out(StepView& view) const {
   if (view.selecting_rows > 0) view.selecting_rows = view.rows;
 }
 
-// Of all that a forward pass reads on the host, and of the addresses that are not fixed.
+// Hashes all that a forward pass reads on the host, and the addresses that are not fixed.
 std::uint64_t Runner::replay_key(const ForwardArgs& args) const {
   std::uint64_t key = 0;
   const auto add = [&](std::uint64_t v) {

@@ -20,7 +20,7 @@ namespace lathe {
 /// Rows of one request in a batch.
 struct BatchItem {
   Phase phase = Phase::decode;  // decode: one row
-  // [layer groups] lists of pages that cover cached + rows tokens; holes where a window has left.
+  // [layer groups] lists of pages that cover cached + rows tokens; holes before a window.
   std::span<const std::vector<PageId>> pages;
   std::int32_t cached = 0;               // tokens before the rows
   std::span<const std::int32_t> tokens;  // [rows], at least one
@@ -64,7 +64,7 @@ class Runner {
   Result<std::span<const float>> logits(std::size_t item, const OpsContext& ops);
   /// What was drawn from them; nothing where one is NaN or infinite.
   std::optional<SampledToken>& sampled(std::size_t item);
-  /// What was found for BatchItem::scored; nothing where a row's logits are NaN or infinite.
+  /// The log-probabilities of BatchItem::scored; nothing where a row's logits are NaN or infinite.
   std::span<const std::optional<SampledToken>> scored(std::size_t item) const;
   std::span<const NonFiniteItem> non_finite() const { return non_finite_; }
   /// Segments of the last launch.
@@ -88,7 +88,7 @@ class Runner {
     bool cut_after = false;
   };
   std::size_t groups() const { return bounds_.size(); }
-  // [groups]; null: the group's plan has none, which planning the step reports.
+  // [groups]; null: the group's plan has none, and planning the step reports it.
   std::span<const Route* const> routes_of(const Part& part) const {
     return std::span(routes_).subspan(part.routes, groups());
   }
@@ -123,7 +123,7 @@ class Runner {
   std::vector<std::vector<PageId>> state_lists_;  // of items that are cut
   std::vector<Cut> cuts_;
   std::int64_t keys_in_cut_ = 0;                      // of the open one
-  std::int64_t padding_ = 0;                          // rows that fill up a batch to be replayed
+  std::int64_t padding_ = 0;                          // rows that pad a batch to be replayed
   bool replay_ = false;                               // whether it is one
   std::vector<Segment> segments_;                     // [groups, cuts]
   std::vector<std::int32_t> tokens_;                  // [rows]

@@ -40,7 +40,7 @@ Result<MatmulPrecision> precision_of(const std::string& dtype, const Backend& ba
 Result<ModelConfig> config_of(const RuntimeOptions& options) {
   if (options.config_file.empty()) return load_model_config(options.model);
   if (!options.dummy) {
-    // The plan would be one for another model than the checkpoint's.
+    // Otherwise the plan would be for another model than the checkpoint's.
     return Error{ErrorCode::invalid_argument, "--config", "--load-format dummy with it",
                  "a checkpoint's weights", "--load-format dummy, or --model alone"};
   }
@@ -64,7 +64,7 @@ std::int64_t group_pages(const ModelPlan& plan, const Plan& p, std::int64_t toke
   return std::min(pages, window_pages(p, plan.block_tokens, p.max_requests, p.max_rows));
 }
 
-// Bytes of all groups' pages for so many tokens.
+// Bytes of all groups' pages for `tokens` tokens.
 double pool_bytes(const ModelPlan& plan, std::int64_t tokens) {
   double sum = 0;
   for (const GroupPlan& g : plan.groups) {
@@ -78,8 +78,8 @@ double pool_bytes(const ModelPlan& plan, std::int64_t tokens) {
 }
 
 // Tokens that the cache holds. Memory of the host that no request has touched costs nothing, as the
-// system hands it out page by page, so the ceiling is generous. A GPU's is taken but for a tenth,
-// where graphs and what no budget names find room.
+// system hands it out page by page, so the ceiling is generous. Of a GPU's memory a tenth is left
+// for graphs and for what no budget names.
 std::int64_t cache_tokens(const ModelPlan& plan, const Wishes& wishes, const Machine& machine,
                           std::int64_t weight_bytes) {
   if (wishes.max_total_tokens > 0) return wishes.max_total_tokens;
@@ -116,7 +116,7 @@ std::int64_t tensor_bytes(const ModelPlan& plan) {
   return sum;
 }
 
-// Bytes of the checkpoint's files; nothing for weights that are made up.
+// Bytes of the checkpoint's files; nothing for dummy weights.
 Result<std::optional<std::int64_t>> stored_bytes(const RuntimeOptions& options) {
   if (options.dummy || options.make_model) return std::optional<std::int64_t>();
   const auto checkpoint = Checkpoint::open(options.model);
@@ -147,7 +147,7 @@ Result<Runtime::Planned, StartError> Runtime::plan_on(const Machine& machine,
   if (!precision) return StartError(precision.error());
   machine_ = machine;
   registry_ = model_kernels(machine.device);
-  // What others hold, and what the backend has taken, is not there to plan with.
+  // Memory that other processes or the backend hold is not available to the plan.
   if (is_gpu(machine.device)) machine_.memory_bytes = usable_gpu_bytes();
   ModelPlanResult plan = plan_model(config, stored, machine_, wishes, registry_);
   if (!plan) return StartError(plan.error());
@@ -186,7 +186,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
     if (const auto ok = check_takes_scales(r->plan_); !ok) return StartError(ok.error());
     r->kv_scales_ = std::move(*scales);
   }
-  // At once, so that what the system cannot give is refused before the weights are read.
+  // Allocated first, so that a lack of memory is reported before the weights are read.
   r->tensors_.reserve(tensor_bytes(r->plan_));
 
   const auto start = std::chrono::steady_clock::now();

@@ -35,17 +35,17 @@ struct RuntimeOptions {
   int threads = 0;  // 0: one per core
   // Of per-tensor caches; empty: the checkpoint's scales, or 1 where it gives none.
   std::string kv_scales;
-  // Count what is written to the cache whatever its layout; per-tensor caches are counted anyhow.
+  // Count what is written to the cache whatever its layout; per-tensor caches are always counted.
   bool count_values = false;
   // context_length 0 is the model's own; layers is the model's. max_total_tokens 0: what all
-  // running requests can hold, within half of the memory beside weights and buffers.
+  // running requests can hold, within half of the memory that weights and buffers leave.
   Wishes wishes{.context_length = 0};
   EngineOptions engine;
   // Bytes of weights loaded and in all; may be empty.
   std::function<void(std::int64_t, std::int64_t)> on_progress;
 };
 
-/// Why there is no runtime: a mistake, or a plan that was refused with reasons.
+/// Why there is no runtime: an error, or a plan that was refused with reasons.
 using StartError = std::variant<Error, Refusal>;
 
 class Runtime {

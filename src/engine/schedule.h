@@ -68,7 +68,7 @@ struct ScheduleLimits {
 };
 
 struct Decision {
-  // The youngest running request has to give up its pages first; no rows are given out.
+  // The youngest running request has to give up its pages first; no request gets rows.
   bool preempt_youngest = false;
   std::int64_t prefill_rows_left = 0;
 };

@@ -1,5 +1,5 @@
 // ScriptedModel: a model whose next token follows from the last one and its place alone, for
-// benches and tests of what stands on the engine. It costs next to nothing, and its answers have a
+// benches and tests of what uses the engine. It costs next to nothing, and its answers have a
 // closed form.
 #pragma once
 
@@ -15,9 +15,9 @@ struct Script {
   std::int32_t vocab = 0;
   std::int32_t context = 0;  // tokens of prompt and answer
   std::vector<std::int32_t> eos;
-  /// The token behind `token`, which stands at `position`; vocab: logits that are NaN.
+  /// The token after `token`, which is at `position`; vocab: logits that are NaN.
   std::function<std::int32_t(std::int32_t token, std::int32_t position)> next;
-  /// Runs in each forward pass, which has so many rows; its error is the pass's. May be empty.
+  /// Called in each forward pass with its number of rows; its error is the pass's. May be empty.
   std::function<Result<void>(std::int64_t rows)> on_forward;
 };
 

@@ -1,5 +1,5 @@
-// StopStrings: finds the strings that end an answer in text that comes in pieces. It belongs to
-// the edge that turns tokens into text; the engine itself knows no text.
+// StopStrings: finds the strings that end an answer in text that comes in pieces. It belongs where
+// tokens become text; the engine itself handles tokens only.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ class StopStrings {
   /// Errors: an empty string.
   static Result<StopStrings> create(std::vector<std::string> strings);
 
-  /// Takes the next piece; returns the text that no stop string can reach back into any more. After
-  /// a match: what came before it, and for all further pieces nothing. O(piece x strings).
+  /// Takes the next piece; returns the text that can no longer be part of a stop string. After a
+  /// match: what came before it, and for all further pieces nothing. O(piece x strings).
   std::string push(std::string_view piece);
   /// The answer has ended: returns what was held back. Nothing after a match.
   std::string flush();

@@ -1,4 +1,4 @@
-// TextStream: the text edge of one answer. Tokens go in, text that is final comes out.
+// TextStream: turns one answer's tokens into text. Takes tokens, returns text that is final.
 #pragma once
 
 #include <string>

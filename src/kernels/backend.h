@@ -1,6 +1,6 @@
-// Backend: a device as operators see it: its memory, and an entry for every operator. What an entry
-// computes is documented in ops/, which checks arguments before it calls one; only ops/ may call
-// them.
+// Backend: a device as operators see it, that is its memory and an entry for every operator. What
+// an entry computes is documented in ops/, which checks arguments before it calls one; only ops/
+// may call them.
 //
 // Tensors that an entry reads or writes lie in memory(), arrays of a StepView and lists of tokens
 // and rows included; product lists and other control data lie on the host. Entries that return
@@ -33,10 +33,10 @@ class Backend {
 
   virtual Device device() const = 0;
   virtual const Memory& memory() const = 0;
-  /// Of tensors that only products read: norms, gated activations and attention leave them so. The
-  /// residual stream and all that operators work on further are f32.
+  /// The type of tensors that only products read: norms, gated activations and attention write it.
+  /// The residual stream and everything else is f32.
   virtual DType activations() const = 0;
-  /// Whether products may have this precision.
+  /// Whether products can be computed in this precision.
   virtual bool multiplies_in(MatmulPrecision precision) const = 0;
 
   /// A weight of host memory as this backend's kernels read it, made once when a model is loaded:
@@ -69,9 +69,9 @@ class Backend {
 
   /// Whether replay() records and replays, for which a step's arrays keep their sizes.
   virtual bool replays() const { return false; }
-  /// Runs `work`, which calls operators and nothing else of the backend; or replays what it was
-  /// when it ran under this key before, on what its inputs hold by then: the same operators on the
-  /// same addresses. What it reads on the host it does not read again.
+  /// Runs `work`, which calls operators and nothing else of the backend; or, if it ran under this
+  /// key before, replays those operators on the same addresses and their present contents. A replay
+  /// does not read the host's memory again.
   virtual Result<void> replay(const OpsContext& /*ops*/, std::uint64_t /*key*/,
                               const std::function<Result<void>()>& work) {
     return work();

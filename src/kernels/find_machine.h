@@ -8,7 +8,7 @@
 
 namespace lathe {
 
-/// "auto" (a supported GPU if there is one, else the CPU), "cuda" (the GPU that there is, else a
+/// "auto" (a supported GPU if there is one, else the CPU), "cuda" (this computer's GPU, else a
 /// described sm90: a plan needs no device), or a device name. Errors: an unknown name, listing the
 /// known ones.
 Result<Machine> find_machine(std::string_view device);

@@ -8,12 +8,12 @@
 
 namespace lathe {
 
-/// GPU 0 with its own limits. Empty where the build has no CUDA, no driver answers, or the
-/// architecture is none that Lathe names.
+/// GPU 0 with its own limits. Empty where the build has no CUDA, no driver answers, or Lathe does
+/// not know the architecture.
 std::optional<Machine> query_gpu();
 
-/// Bytes of GPU 0 that a plan may use: what is free now, but for a fiftieth as a reserve. 0 where
-/// there is no GPU.
+/// Bytes of GPU 0 that a plan may use: what is free, less a fiftieth as a reserve. 0 where there is
+/// no GPU.
 std::int64_t usable_gpu_bytes();
 
 }  // namespace lathe

@@ -3,8 +3,8 @@
 // A weight decides which token is drawn, so its last bit must not depend on a C library, a SIMD
 // target or a GPU. Everything here is made of f64 operations that IEEE 754 rounds correctly (+, -,
 // x and, in the logarithm, one division), in the order written. It must be compiled without
-// contracting a product and a sum (-ffp-contract=off, nvcc --fmad=false). There is no fma, which
-// the oldest SIMD targets lack. tools/make_sampling_constants.py makes the coefficients.
+// contracting a product and a sum (-ffp-contract=off, nvcc --fmad=false). It uses no fma, which the
+// oldest SIMD targets lack. tools/make_sampling_constants.py makes the coefficients.
 #pragma once
 
 #include <cstdint>

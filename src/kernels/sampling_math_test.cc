@@ -50,7 +50,7 @@ TEST(SamplingMath, ExponentialIsWithinAnUlp) {
     for (const double x : {-708 * u, -2 * u, -std::exp2(-60 * u), -u * std::exp2(9 * u)}) {
       worst = std::max(worst, error_in_ulp(exp_of_nonpositive(x), std::exp((long double){x})));
     }
-    // Beside a boundary of the reduction, (k + 1/2) ln 2.
+    // Next to a boundary of the reduction, (k + 1/2) ln 2.
     const double k = std::floor(-1000 * u) + 0.5;
     const double edge = k * 0.6931471805599453 * (1 + (u - 0.5) * 1e-14);
     worst = std::max(worst, error_in_ulp(exp_of_nonpositive(edge), std::exp((long double){edge})));

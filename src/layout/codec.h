@@ -50,7 +50,7 @@ struct TensorScales {
 
 /// Writes row i to slots[i]. rows: [N, row_elems] bf16 or f32; slots: [N], -1 skips the row. If
 /// rows share a slot, the last one wins. Errors: rows of another dtype, width or count; a slot
-/// outside the pool; a scale out of range; a view that contradicts itself.
+/// outside the pool; a scale out of range; an inconsistent view.
 Result<void> encode_rows(const RowsView& rows, std::span<const Slot> slots, const PoolView& pool,
                          const TensorScales& scales = {}, CodecPath path = CodecPath::fast);
 
@@ -79,8 +79,8 @@ struct RequantReport {
 ///   mla_fp8 -> mla_fp8_block   nope bytes copied, every tile scale = src_scales.key, rope =
 ///                              bf16(e4m3 * src_scales.key); exact at scale 1
 ///   mla_fp8_block -> mla_fp8   decoded to f32, then quantised at dst_scales.key; lossy
-/// Errors: another pair or other dims; src_scales.key no power of two where dst is pow2_ceil; slots
-/// and scales as encode_rows.
+/// Errors: another pair or other dims; src_scales.key not a power of two where dst is pow2_ceil;
+/// slots and scales as encode_rows.
 Result<RequantReport> requantize(const ConstPoolView& src, std::span<const Slot> src_slots,
                                  const PoolView& dst, std::span<const Slot> dst_slots,
                                  const TensorScales& src_scales = {},

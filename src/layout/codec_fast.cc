@@ -210,8 +210,8 @@ HWY_INLINE void decode_run(const ValueRun& run, const FastPool& pool, const Toke
   }
 }
 
-// Asks for the bytes of the token some rows ahead of r, to read or to write, where the hardware
-// could not foresee them: slots in order need no help and only pay for it.
+// Prefetches the bytes of a token some rows ahead of r, to read or to write, where slots are out of
+// order; in order, the hardware does it and the instructions are only a cost.
 template <bool kWrite>
 HWY_INLINE void prefetch_ahead(const FastRows& job, std::int64_t r) {
   constexpr std::int64_t kRowsAhead = 4;

@@ -7,7 +7,7 @@
 
 namespace lathe {
 
-/// The place outside the pool that holds one record while a cycle is rotated.
+/// Stands for the place outside the pool that holds one record while a cycle is rotated.
 inline constexpr std::int32_t kCopyScratch = -1;
 
 struct CopyStep {

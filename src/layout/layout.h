@@ -115,7 +115,7 @@ class CacheLayout {
       : CacheLayout(kind, dims, default_policy(kind)) {}
   constexpr CacheLayout(LayoutKind kind, LayoutDims dims, ScalePolicy policy);
 
-  /// Errors: a dim that is not positive, too large, or no multiple of what the kind stores; a
+  /// Errors: a dim that is not positive, too large, or not a multiple of what the kind stores; a
   /// policy the kind cannot carry.
   static Result<CacheLayout> make(LayoutKind kind, LayoutDims dims, ScalePolicy policy);
   /// Reads what serialize() writes; omitted keys take their defaults, so "mla_fp8" alone is a

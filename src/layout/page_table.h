@@ -1,7 +1,7 @@
 // Page tables: the page lists of a batch's requests as a dense int32 table that a kernel reads.
 //
 // Invariant: every entry of a table is a page of the pool or -1; nothing of an earlier build
-// survives, so a kernel that reads whole rows in blocks never meets another request's page.
+// survives, so a kernel that reads whole rows in blocks never sees another request's page.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class PageLists {
 
   explicit PageLists(std::span<const List> lists) : lists_(lists) {}
   /// Request r has pages[indptr[r], indptr[r + 1]). indptr: [requests + 1], counted in pages.
-  /// Errors: an empty indptr, a first entry other than 0, a falling one, one past the pages.
+  /// Errors: an empty indptr, a first entry other than 0, a decreasing one, one past the pages.
   static Result<PageLists> csr(std::span<const std::int64_t> indptr, List pages);
 
   std::int64_t requests() const {

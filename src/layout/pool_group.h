@@ -1,6 +1,6 @@
 // PoolGroup: pools that belong together over one page numbering, such as a model's latent cache and
 // its indexer's keys. One ledger says who holds a page in all of them, and a copy of tokens or
-// pages copies every plane of every layer of every pool: no part of a token can stay behind.
+// pages copies every plane of every layer of every pool: no part of a token can be left out.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,8 @@
 //
 // A prompt is cut into blocks of granularity() tokens, the least number that is a whole number of
 // pages for every layer group, so that a shared prefix never ends inside a page. A block is found
-// by a hash chained over its predecessors and believed only after its tokens and predecessor have
-// been compared; where another block has the same hash already, the later one is not cached.
+// by a hash chained over its predecessors and used only after its tokens and predecessor have been
+// compared; where another block has the same hash already, the later one is not cached.
 //
 // Invariants: the cache is one owner of each page it stores, and no page is stored twice. A block's
 // predecessor is in the cache as long as the block is. A page with another owner, or one that is
@@ -49,7 +49,8 @@ struct PrefixMatch {
 #define LATHE_PREFIX_EVENTS(X) X(stored) X(removed)
 LATHE_ENUM(PrefixEventKind, LATHE_PREFIX_EVENTS)
 
-/// A block came or went. Predecessors are stored before and removed after their successors.
+/// A block was stored or removed. Predecessors are stored before and removed after their
+/// successors.
 struct PrefixEvent {
   PrefixEventKind kind = PrefixEventKind::stored;
   std::uint64_t hash = 0;
@@ -71,7 +72,7 @@ struct PrefixCacheOptions {
 
 struct Evicted {
   std::int64_t blocks = 0;  // blocks that left the cache whole
-  GroupPages pages;         // [groups] what became free, in the order in which it did
+  GroupPages pages;         // [groups] what became free, in the order of their release
 };
 
 class PrefixCache {
@@ -100,7 +101,7 @@ class PrefixCache {
   /// recently used. O(tokens).
   PrefixMatch match(std::span<const std::int32_t> tokens, std::int64_t max_tokens);
   /// Ends the ownership that match() gave. Errors (nothing is changed then): a match with another
-  /// number of groups, a page that has no owner left beside the cache (released before).
+  /// number of groups, a page that has no owner left but the cache (released before).
   Result<void> release(const PrefixMatch& match);
 
   /// Stores the full blocks of `tokens`. pages[g] lists at least the pages of group g for them; the

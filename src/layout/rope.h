@@ -1,7 +1,7 @@
 // Rotary position embedding: tables of cosines and sines, and their application.
 //
-// A pair (a, b) at position p with frequency f turns into (a cos - b sin, a sin + b cos) of the
-// angle p * f; the inverse turns back (conjugate). Products and sums are f32, each rounded once; a
+// A pair (a, b) at position p with frequency f becomes (a cos - b sin, a sin + b cos) of the angle
+// p * f; the inverse rotates back (conjugate). Products and sums are f32, each rounded once; a
 // result that is NaN is 0x7fc00000, so that bits do not depend on the operands' order.
 #pragma once
 
@@ -92,7 +92,7 @@ class RopeTable {
   static Result<RopeTable> make(const RopeConfig& config, std::int64_t positions);
 
   const RopeConfig& config() const { return config_; }
-  /// Of the table's contents, for whoever keeps a copy on a device: no other table has it.
+  /// Identifies the table's contents, for a copy kept on a device: no other table has it.
   std::uint64_t id() const { return id_; }
   std::int32_t dim() const { return config_.dim; }
   std::int64_t positions() const { return positions_; }

@@ -1,5 +1,5 @@
-// The checks of the rope operations that need no contents of a list, for every device. Internal to
-// codecs.
+// The checks of the rope operations that do not read a list's contents, for every device. Internal
+// to codecs.
 #pragma once
 
 #include <cstdint>

@@ -35,13 +35,14 @@ struct RopeWrite {
 };
 
 /// Rotates k's rotary part in f32, once, and encodes the row into its slot: the bytes of
-/// encode_rows on the rotated f32 row, whose other elements came through unrounded. Rotates q in
-/// the same way and leaves it in q_out's format, rounded once; elements of q outside the rotary
-/// part are copied bit for bit where both formats are equal. A token whose position or slot is -1
-/// writes nothing to the pool and leaves a zero row in q_out. Errors, with nothing written: a
+/// encode_rows on the rotated f32 row, whose other elements are not rounded. Rotates q in the same
+/// way and leaves it in q_out's format, rounded once; elements of q outside the rotary part are
+/// copied bit for bit where both formats are equal. A token whose position or slot is -1 writes
+/// nothing to the pool and leaves a zero row in q_out. Errors, with nothing written: a
 /// grouped-query layout (apply_rope and encode_rows serve those); a table whose dim is not the
-/// layout's rope, or for an index key wider than the key or no multiple of 16; positions beyond the
-/// table; counts, widths and dtypes that differ from the above; slots and scales as encode_rows.
+/// layout's rope, or, for an index key, wider than the key or not a multiple of 16; positions
+/// beyond the table; counts, widths and dtypes that differ from the above; slots and scales as
+/// encode_rows.
 Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool,
                                  CodecPath path = CodecPath::fast);
 

@@ -1,5 +1,5 @@
 // StatePool: slots of bytes that layers carry from token to token of a request, such as a
-// compressor's, beside keys that lie in pages.
+// compressor's, next to the keys in pages.
 //
 // A slot is a page of a ledger that covers block_tokens tokens of its request and holds the state
 // after the last of them that has been computed. A request moves from slot to slot as it passes a

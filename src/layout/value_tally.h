@@ -1,5 +1,5 @@
-// ValueTally: what becomes of the values of one layer where they are stored at scales of the whole
-// pool, and how large they are.
+// ValueTally: counts the values of one layer that saturate or become zero when they are stored at
+// the pool's scales, and how large they are.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ struct ValueCounts {
 /// Costs a pass over the rows. Any number of threads may add at once.
 class ValueTally {
  public:
-  /// Of rows whose slot is no hole. rows: [N, layout.row_elems()] bf16 or f32, as they are encoded;
-  /// slots: [N].
+  /// Counts the rows whose slot is not a hole. rows: [N, layout.row_elems()] bf16 or f32, as they
+  /// are encoded; slots: [N].
   void add(const RowsView& rows, std::span<const Slot> slots, const CacheLayout& layout,
            const TensorScales& scales);
   ValueCounts counts() const;

@@ -13,7 +13,8 @@
 namespace lathe {
 namespace {
 
-// Against the codes that the codec writes: a count follows from what is stored and what was meant.
+// Compares with the codes that the codec writes: counts follow from the stored and the given
+// values.
 TEST(ValueTally, CountsWhatTheCodecLoses) {
   const std::uint32_t seed = std::random_device{}();
   SCOPED_TRACE(seed);

@@ -11,7 +11,7 @@
 namespace lathe {
 namespace {
 
-// What products pack on a worker: blocks of rows and outputs of fixed sizes.
+// What a worker packs for products: blocks of rows and outputs of fixed sizes.
 constexpr std::int64_t kPackedBytes = std::int64_t{1} << 20;
 // Rows that go through the experts in one pass (kernels/cpu/moe/moe.cc).
 constexpr std::int64_t kExpertRows = 1024;

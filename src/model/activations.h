@@ -1,6 +1,6 @@
 // Memory of a step's intermediate tensors, planned alongside a plan's other budgets. The absorbed
-// part of latent attention (queries in the latent space, latents that come out) is by far the
-// widest, so it is tiled: a step's rows go through it in segments of the budget's tile_rows.
+// part of latent attention (queries and outputs in the latent space) is by far the widest, so it is
+// tiled: a step's rows go through it in segments of the budget's tile_rows.
 #pragma once
 
 #include <cstdint>

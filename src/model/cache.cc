@@ -15,7 +15,7 @@ Result<void> KvCache::add_group(const GroupPlan& group, PoolSize size, const Mem
   for (const CachePlan& c : group.plan.caches) {
     if (c.role == CacheRole::compressed) {
       return Error{ErrorCode::unsupported, "cache", "pools over one page numbering",
-                   "a compressed pool, whose pages come and go on their own", ""};
+                   "a compressed pool, whose pages have a lifetime of their own", ""};
     }
     if (c.role == CacheRole::index) index_pool = static_cast<int>(parts.size());
     parts.push_back({c.layout, c.page_size, group.plan.layers_of(c.role)});

@@ -1,4 +1,4 @@
-// KvCache: the pools of a model's layer groups, and what their routes need beside them.
+// KvCache: the pools of a model's layer groups, and the buffers that their routes need.
 #pragma once
 
 #include <cstddef>
@@ -64,7 +64,7 @@ class KvCache {
   }
   /// One per layer of the model, each in [2^-126, 2^126].
   void set_scales(std::vector<TensorScales> scales);
-  /// Counts from here on what is written to every layer's main pool.
+  /// Starts counting what is written to every layer's main pool.
   void count_values();
   /// Null where nothing is counted.
   ValueTally* tally(std::int32_t layer) { return tallies_ ? &tallies_[layer] : nullptr; }

@@ -83,7 +83,7 @@ void parse_generation(ConfigReader& json, ModelConfig& config) {
   }
 }
 
-// What is true of every architecture, after its own keys have been read.
+// Checks what holds for every architecture, after its own keys have been read.
 void check(ConfigReader& json, const ModelConfig& config) {
   if (json.error()) return;
   for (const LayerGroupConfig& group : config.groups) {
@@ -128,7 +128,7 @@ LayerGroupConfig& ModelConfig::all_layers() {
     all.layers.resize(static_cast<std::size_t>(layers));
     std::iota(all.layers.begin(), all.layers.end(), 0);
   }
-  LATHE_CHECK(groups.size() == 1, "layers that are all alike");
+  LATHE_CHECK(groups.size() == 1, "layers that are all the same");
   return groups.front();
 }
 

@@ -28,7 +28,7 @@ struct MlaConfig {
 struct MoeConfig {
   std::int32_t experts = 0;  // 0: every layer is dense
   std::int32_t ffn = 0;      // width of one expert
-  std::int32_t shared = 0;   // experts that every token takes, as one of shared * ffn
+  std::int32_t shared = 0;   // experts that every token takes, as one of width shared * ffn
   std::int32_t top_k = 0;
   RouterScoring scoring = RouterScoring::softmax;
   std::int32_t groups = 1;
@@ -72,7 +72,7 @@ struct ModelConfig {
   bool attention_out_bias = false;  // on the output projection
   bool qk_norm = false;             // RMSNorm per head of q and k (Qwen 3)
   bool post_norms = false;          // RMSNorm of what attention and feed-forward add (Gemma)
-  float norm_offset = 0;            // joins every norm's weight (Gemma: 1)
+  float norm_offset = 0;            // added to every norm's weight (Gemma: 1)
   bool scaled_embeddings = false;   // by sqrt(hidden), rounded to the embeddings' dtype (Gemma)
   Activation activation;            // of feed-forward layers
 

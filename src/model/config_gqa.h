@@ -1,4 +1,4 @@
-// What the architectures with grouped-query attention share in config.json.
+// Reads what the architectures with grouped-query attention share in config.json.
 #pragma once
 
 #include <cstdint>

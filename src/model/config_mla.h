@@ -1,4 +1,4 @@
-// What the architectures with latent attention share in config.json: DeepSeek V3 and its
+// Reads what the architectures with latent attention share in config.json: DeepSeek V3 and its
 // successors.
 #pragma once
 

@@ -110,7 +110,7 @@ std::vector<std::int32_t> ConfigReader::integers(std::string_view key) {
     if (good) out.push_back(item.get<std::int32_t>());
     return good;
   };
-  // A single id may stand without a list.
+  // A single id may come without a list.
   bool good = value->is_array() || add(*value);
   if (value->is_array()) {
     for (const nlohmann::json& item : *value) good = good && add(item);

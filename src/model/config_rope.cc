@@ -23,7 +23,7 @@ YarnConfig parse_yarn(ConfigReader& rope, double original_context) {
   yarn.mscale = rope.number("mscale", 0);
   yarn.mscale_all_dim = rope.number("mscale_all_dim", 0);
   // The magnitude of cos and sin is m(mscale) / m(mscale_all_dim) where both are given, else m(1).
-  // mscale_all_dim alone still scales attention, which one pair of numbers cannot say.
+  // mscale_all_dim alone still scales attention, which these fields cannot express.
   if (yarn.mscale == 0 && yarn.mscale_all_dim != 0) {
     rope.refuse("mscale_all_dim", "mscale with it", "mscale_all_dim alone");
   }
@@ -33,7 +33,7 @@ YarnConfig parse_yarn(ConfigReader& rope, double original_context) {
   return yarn;
 }
 
-// The object that describes these layers' RoPE, if there is one.
+// The JSON object that describes these layers' RoPE, if there is one.
 std::optional<ConfigReader> rope_object(ConfigReader& json, const RopeKeys& keys) {
   if (!json.has("rope_parameters")) {
     return keys.scaled ? json.object("rope_scaling") : std::nullopt;

@@ -1,4 +1,4 @@
-// RoPE as config.json describes it.
+// Reads RoPE as config.json describes it.
 #pragma once
 
 #include "layout/rope.h"

@@ -25,7 +25,7 @@ std::string range(std::span<const TensorScales> scales, float TensorScales::*par
   return low == high ? fmt::format("{}", low) : fmt::format("{} to {}", low, high);
 }
 
-// One list of the file into the scales.
+// Reads one list of the file into the scales.
 Result<void> read_part(const nlohmann::json& j, const std::string& path, const char* key,
                        float TensorScales::*part, std::vector<TensorScales>& out) {
   const std::string place = fmt::format("{}: {}", path, key);

@@ -13,7 +13,7 @@
 
 namespace lathe {
 
-/// Some layer group's main layout has a scale of the whole pool.
+/// Whether some layer group's main layout has a scale of the whole pool.
 bool has_tensor_scales(const ModelPlan& plan);
 
 /// The least power of two that stores magnitudes up to twice `largest`, so that text that was not
@@ -24,9 +24,9 @@ float scale_for(float largest);
 std::string kv_scales_text(const ModelConfig& config, std::span<const TensorScales> scales);
 
 /// Reads {"architecture": NAME, "key": [SCALE, ...], "value": [SCALE, ...]}: a scale per layer;
-/// "value" exactly where values are stored apart from keys. Errors, naming the file: one that is no
-/// such JSON, or another model's; a number of scales that is not that of the layers; one that is
-/// not in [2^-126, 2^126].
+/// "value" exactly where values are stored apart from keys. Errors, naming the file: JSON of
+/// another form, or of another model; a number of scales that is not that of the layers; one that
+/// is not in [2^-126, 2^126].
 Result<std::vector<TensorScales>> read_kv_scales(const std::string& path,
                                                  const ModelConfig& config);
 

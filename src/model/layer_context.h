@@ -33,7 +33,7 @@ struct Selection {
 struct LayerContext {
   const OpsContext& ops;
   const ModelConfig& config;
-  const Plan& plan;  // of the layer's group, as all that follows but the cache
+  const Plan& plan;  // of the layer's group, as everything below except the cache
   const RopeTables& rope;
   KvCache& cache;
   std::int32_t layer = 0;  // of the model

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kNamesShown = 16;
 
-// What is wrong with a checkpoint's tensors, gathered so that the user sees all of it at once.
+// Collects what is wrong with a checkpoint's tensors, so that the user sees all of it at once.
 class Complaints {
  public:
   void missing(const std::string& name) { add(missing_, name); }
@@ -443,7 +443,7 @@ void fill_dummy(const ModelConfig& config, const LoadOptions& options,
   }
 }
 
-// What kernels read, as the backend wants it.
+// Prepares what kernels read, as the backend wants it.
 Result<void> prepare(Backend& backend, const ModelConfig& config,
                      const std::vector<TensorSpec>& table, ModelWeights& weights) {
   const auto keep = [](auto made, auto& to) -> Result<void> {

@@ -69,8 +69,8 @@ class MlaLayer {
             .gather_workspace = c_.cache.gather_workspace()};
   }
 
-  // q is taken into the latent space (q_nope uk^T), so that heads share the cached row as key and
-  // value; uv makes a value per head of the latent that comes out.
+  // q is projected into the latent space (q_nope uk^T), so that heads share the cached row as key
+  // and value; uv projects the resulting latent to a value per head.
   Result<void> attend_absorbed(std::size_t s) {
     const Segment& segment = c_.segments[s];
     const StepView& step = *segment.step;

@@ -62,8 +62,8 @@ class Model {
   virtual const ModelConfig& config() const = 0;
   /// Bytes of all weights.
   virtual std::int64_t weight_bytes() const = 0;
-  /// Bytes of weights that the forward pass of one decode row reads: of the experts only those that
-  /// it takes, of the embedding nothing.
+  /// Bytes of weights that the forward pass of one decode row reads: only the experts that it
+  /// takes, and nothing of the embedding.
   virtual std::int64_t decode_bytes() const = 0;
   /// Scales that the checkpoint gives for per-tensor caches, [layers]; empty: none.
   virtual std::vector<TensorScales> kv_scales() const { return {}; }
@@ -76,7 +76,7 @@ class Model {
 struct LoadOptions {
   bool dummy = false;      // random weights, seeded, from the configuration alone
   std::uint64_t seed = 0;  // of dummy weights
-  // What prepares the weights for its kernels; null: they stay on the host as they are.
+  // The backend that prepares the weights for its kernels; null: they stay on the host as they are.
   Backend* backend = nullptr;
   bool expansion = true;  // some route has kind `ragged`, which reads kv_b in f32
   ThreadPool* threads = nullptr;

@@ -1,5 +1,5 @@
-// The plan of a whole model: its layer groups' plans, its activations, and its weights, held
-// against the machine before anything is allocated.
+// The plan of a whole model: its layer groups' plans, its activations, and its weights, checked
+// against the machine's memory before anything is allocated.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The architectures that this build runs. An architecture is what its config.json means: the
-// forward pass is one for all (decoder.h), and asks the configuration.
+// The architectures that this build runs. An architecture only says what its config.json means: all
+// share one forward pass (decoder.h), which reads the configuration.
 #pragma once
 
 #include <span>
@@ -20,7 +20,7 @@ struct Architecture {
 
 /// In alphabetical order.
 std::span<const Architecture> architectures();
-/// Null where there is none of this name.
+/// Null for an unknown name.
 const Architecture* find_architecture(std::string_view name);
 
 void parse_deepseek_v3(ConfigReader& json, ModelConfig& config);

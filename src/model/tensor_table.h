@@ -29,7 +29,7 @@ struct TensorSpec {
   // [count, rows, cols / 32]. `shape` is the first.
   bool whole_stack = false;
   float offset = 0;  // vectors: added to every element
-  // May be e4m3 where the config says block_fp8, with <name>_scale_inv beside it.
+  // May be e4m3 where the config says block_fp8, with scales in <name>_scale_inv.
   bool may_be_fp8 = false;
 
   std::int64_t elements() const {
@@ -48,8 +48,7 @@ struct TensorSpec {
 /// In layer order. `into` outlives the table.
 std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& into);
 
-/// Where weights are made up: matrices as config.json says that they are stored, bf16 where it does
-/// not.
+/// For dummy weights: matrices as config.json says that they are stored, bf16 where it does not.
 DType dummy_dtype(const ModelConfig& config, const TensorSpec& spec);
 std::int64_t dummy_bytes(const ModelConfig& config, const TensorSpec& spec);
 

@@ -70,7 +70,7 @@ void split_layer(const AttentionProblem& p, bool expansion, ThreadPool* threads,
 
 void transpose(const std::byte* src, std::int64_t rows, std::int64_t cols, std::int64_t size,
                std::byte* dst) {
-  constexpr std::int64_t kTile = 32;  // squares whose lines stay in the first-level cache
+  constexpr std::int64_t kTile = 32;  // squares whose cache lines stay in L1
   for (std::int64_t r0 = 0; r0 < rows; r0 += kTile) {
     for (std::int64_t c0 = 0; c0 < cols; c0 += kTile) {
       for (std::int64_t c = c0; c < std::min(c0 + kTile, cols); ++c) {
@@ -104,7 +104,7 @@ std::byte* ModelWeights::take(std::int64_t n) {
   }
   owned.emplace_back(data, Free{align});
   if (size >= kHugePage) {
-    // Only a hint: what the system refuses lies on small pages.
+    // Only a hint: where the system declines, memory stays on small pages.
     static_cast<void>(::madvise(owned.back().get(), size / kHugePage * kHugePage, MADV_HUGEPAGE));
   }
   bytes += n;

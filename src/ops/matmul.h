@@ -11,8 +11,8 @@ namespace lathe {
 /// All products, in one parallel region: the heads of a layer, its fused projections, or the
 /// experts of a batch are a list. Outputs must not overlap. Products without rows are legal.
 ///
-/// A row's bits depend on that row and the weight alone: neither on m, nor on the products beside
-/// it, nor on threads. So a request's numbers do not depend on its batch, nor on chunking.
+/// A row's bits depend on that row and the weight alone: neither on m, nor on the other products of
+/// the list, nor on threads. So a request's numbers do not depend on its batch, nor on chunking.
 ///
 /// Weights are widened to f32 exactly (e4m3: code x scale, rounded once to f32; e2m1: code x
 /// scale); products and sums are f32. With ops.precision bf16, bf16, e4m3 and e2m1 weights are

@@ -1,4 +1,4 @@
-// lathe bench: measurements, each beside a yardstick taken in the same run.
+// lathe bench: measurements, each against a limit or a copy measured in the same run.
 #include <memory>
 
 #include "tools/bench_attention.h"
@@ -12,7 +12,7 @@
 namespace lathe {
 
 void add_bench_command(Command app, int& exit_code) {
-  Command bench = app.add_subcommand("bench", "Measure, beside a yardstick in the same run");
+  Command bench = app.add_subcommand("bench", "Measure, against a limit or a copy in the same run");
   bench.require_subcommand();
 
   struct CodecFlags {
@@ -22,8 +22,8 @@ void add_bench_command(Command app, int& exit_code) {
     bool json = false;
   };
   auto flags = std::make_shared<CodecFlags>();
-  Command codec = bench.add_subcommand("codec", "The cache codecs beside memcpy, one thread");
-  codec.add_option("--device", flags->device, "cpu, or cuda beside a copy on the GPU")
+  Command codec = bench.add_subcommand("codec", "The cache codecs against memcpy, one thread");
+  codec.add_option("--device", flags->device, "cpu, or cuda against a copy on the GPU")
       .one_of({"cpu", "cuda"});
   codec.add_option("--mebibytes", flags->mebibytes, "read and written by a repeat; default 256")
       .range(1, 65536);
@@ -40,7 +40,7 @@ void add_bench_command(Command app, int& exit_code) {
 
   auto attention_flags = std::make_shared<BenchAttentionOptions>();
   Command attention =
-      bench.add_subcommand("attention", "Attention kernels beside the machine's limits");
+      bench.add_subcommand("attention", "Attention kernels against the machine's limits");
   attention.add_option("--device", attention_flags->device, "cpu, or cuda: latent attention")
       .one_of({"cpu", "cuda"});
   attention
@@ -57,7 +57,7 @@ void add_bench_command(Command app, int& exit_code) {
   };
   auto matmul_flags = std::make_shared<MatmulFlags>();
   Command matmul =
-      bench.add_subcommand("matmul", "Products with weights beside the machine's limits");
+      bench.add_subcommand("matmul", "Products with weights against the machine's limits");
   matmul.add_option("--device", matmul_flags->device, "cpu").one_of({"cpu"});
   matmul
       .add_option("--repeats", matmul_flags->options.repeats, "the best of these counts; default 9")
@@ -71,7 +71,7 @@ void add_bench_command(Command app, int& exit_code) {
 
   auto sampling_flags = std::make_shared<BenchSamplingOptions>();
   Command sampling =
-      bench.add_subcommand("sampling", "Tokens from rows of logits beside one read of them");
+      bench.add_subcommand("sampling", "Tokens from rows of logits against one read of them");
   sampling.add_option("--vocab", sampling_flags->vocab, "tokens of a row; default 129280")
       .range(1, 1 << 24);
   sampling.add_option("--rows", sampling_flags->rows, "rows of a call; default 16").range(1, 1024);

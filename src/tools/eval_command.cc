@@ -224,7 +224,7 @@ int run_eval(EvalFlags flags) {
   if (!text) return refuse(text.error());
   if (!flags.picture.empty() && tasks->empty()) {
     return refuse({ErrorCode::invalid_argument, "--svg", "tasks to draw", "--perplexity alone",
-                   "--task all beside it"});
+                   "--task all with it"});
   }
   return flags.all_plans ? run_all(flags, *tokenizer, *tasks, *text)
                          : run_one(flags, *tokenizer, *tasks, *text);
@@ -240,7 +240,7 @@ void add_eval_command(Command app, int& exit_code) {
                  "arithmetic, retrieval, copy, chains, several by commas, or all")
       .delimiter(',');
   cmd.add_option("--task-dir", flags->task_dir,
-                 "folder of the test sets, TASK.jsonl.gz; default: tasks beside the model's");
+                 "folder of the test sets, TASK.jsonl.gz; default: tasks next to the model's");
   cmd.add_option("--perplexity", flags->text,
                  "a file whose text is scored; without --task nothing else is");
   cmd.add_option("--window", flags->window,

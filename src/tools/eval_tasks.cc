@@ -38,7 +38,7 @@ std::optional<EvalItem> parse_item(const std::string& line) {
   return item;
 }
 
-// The number behind the last "####".
+// The number after the last "####".
 std::optional<std::string> marked_number(std::string_view text) {
   const std::size_t at = text.rfind("####");
   if (at == std::string_view::npos) return std::nullopt;

@@ -95,9 +95,9 @@ void add_model_flags(Command command, ModelFlags& flags) {
   command.add_option("--kv-scales", r.kv_scales,
                      "a file of lathe calibrate, with a layout of one scale a layer; else the "
                      "checkpoint's scales, or 1");
-  command.add_option("--random-seed", r.engine.seed, "of requests that bring no seed");
+  command.add_option("--random-seed", r.engine.seed, "of requests without a seed");
   command.add_flag("--disable-radix-cache,--no-prefix-cache", flags.no_prefix_cache,
-                   "compute every prompt anew");
+                   "compute every prompt from scratch");
   command.add_flag("--debug-nan", r.engine.debug_nan,
                    "look for NaN and Inf after every layer and name the first");
   command.add_flag("--explain", flags.explain, "print the whole plan at start");
@@ -127,7 +127,7 @@ std::unique_ptr<Runtime> start_model(
     return nullptr;
   };
   if (!options.config_file.empty() && !options.dummy) {
-    return refused({ErrorCode::invalid_argument, "--config", "--load-format dummy beside it",
+    return refused({ErrorCode::invalid_argument, "--config", "--load-format dummy with it",
                     "--load-format " + flags.load_format, "or --model DIR"});
   }
   if (options.model.empty() && options.config_file.empty()) {

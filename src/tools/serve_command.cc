@@ -64,7 +64,7 @@ int run_serve(const Command& command, ServeFlags& flags) {
   }
   if (flags.server.uds.empty() && !is_loopback(flags.server.host) &&
       flags.server.api_keys.empty()) {
-    print_err("warning   anybody who reaches this machine may ask: no --api-key is set\n");
+    print_err("warning   anyone who reaches this machine may send requests: no --api-key is set\n");
   }
   std::fflush(stderr);
   int exit_code = kExitOk;

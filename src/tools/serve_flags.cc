@@ -26,7 +26,7 @@ void add_access_flags(Command c, ServeFlags& f) {
   c.add_option("--admin-api-key", s.admin_key, "of the routes that tend the server");
   c.add_option("--cors-origins", s.cors_origins,
                "of pages that may ask, such as https://a.example");
-  c.add_option("--allowed-hosts", s.allowed_hosts, "names of this machine, beside localhost");
+  c.add_option("--allowed-hosts", s.allowed_hosts, "names of this machine besides localhost");
 }
 
 void add_limit_flags(Command c, ServeFlags& f) {
@@ -59,7 +59,7 @@ void add_limit_flags(Command c, ServeFlags& f) {
 
 void add_answer_flags(Command c, ServeFlags& f) {
   ServerOptions& s = f.server;
-  c.add_option("--stream-interval", s.stream_interval, "tokens per event behind the first")
+  c.add_option("--stream-interval", s.stream_interval, "tokens per event after the first")
       .range(1, 1 << 20);
   c.add_option("--max-logprobs", s.fields.max_logprobs, "").range(0, 1000);
   c.add_option("--max-n", s.fields.max_n, "choices of a prompt").range(1, 100000);
@@ -83,7 +83,7 @@ void add_answer_flags(Command c, ServeFlags& f) {
 
 void add_watch_flags(Command c, ServeFlags& f) {
   ServerOptions& s = f.server;
-  c.add_option("--metrics-names", f.metric_names, "sglang, vllm: their names beside ours");
+  c.add_option("--metrics-names", f.metric_names, "sglang, vllm: their names as well as ours");
   c.add_flag("--no-ui", s.no_ui, "no page at /");
   c.add_flag("--open-metrics", s.open_metrics, "/metrics needs no key");
   c.add_option("--log-requests", s.log_requests,

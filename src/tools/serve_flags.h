@@ -25,11 +25,11 @@ struct ServeFlags {
   bool list_fields = false;
 };
 
-/// All of them, with twins in the environment.
+/// All of them, also read from the environment.
 void add_serve_flags(Command command, ServeFlags& flags);
 
 /// Completes the options from what the line said; in the callback. Errors: --api-key-file that
-/// cannot be read, kwargs that are no JSON object.
+/// cannot be read, kwargs that are not a JSON object.
 Result<void> complete(const Command& command, ServeFlags& flags);
 
 /// A line a flag: its value and where it came from. Never keys.

@@ -62,7 +62,7 @@ __device__ inline void sync_block() { __syncthreads(); }
 /// has ended and its stores can be seen. Before it nothing is written, and nothing is read that the
 /// one ahead may write.
 __device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-/// Lets such a launch behind this one begin to wait, once every block has got here.
+/// Lets such a launch after this one begin to wait, once every block has reached this.
 __device__ inline void let_next_begin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }

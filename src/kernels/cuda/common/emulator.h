@@ -298,7 +298,7 @@ inline std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b, std::uint32
   return out;
 }
 
-// A device faults where an address is no multiple of the access.
+// A device faults where an address is not a multiple of the access.
 template <class T>
 T load_global(unsigned long long address) {
   LATHE_CHECK(address % sizeof(T) == 0, "a load from an address that is no multiple of its size");

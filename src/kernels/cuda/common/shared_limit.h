@@ -1,4 +1,4 @@
-// More shared memory for a block than a launch grants by itself.
+// Raises the dynamic shared memory that a kernel's blocks may have.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// The launches of the kernels from slots.
+// Launches the kernels that read pages: decode, requantize, move.
 #include "kernels/cuda/sm90/codec/codec_kernels.h"
 #include "kernels/cuda/sm90/codec/decode.cuh"
 #include "kernels/cuda/sm90/codec/move.cuh"

@@ -1,4 +1,4 @@
-// The launches of the codec kernels. It includes little, as nvcc reads it.
+// Declares the launches of the codec kernels. It includes little, for nvcc's sake.
 #pragma once
 
 #include <cuda_runtime_api.h>

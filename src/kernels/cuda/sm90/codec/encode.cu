@@ -1,4 +1,4 @@
-// The launches of the kernels from rows.
+// Launches the kernels that read rows: encode, rope_write, index keys, and the ordering of slots.
 #include "kernels/cuda/sm90/codec/codec_kernels.h"
 #include "kernels/cuda/sm90/codec/index_keys.cuh"
 #include "kernels/cuda/sm90/codec/order.cuh"

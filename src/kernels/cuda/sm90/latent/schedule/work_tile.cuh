@@ -44,7 +44,7 @@ __device__ inline LatentWorkTile find_work_tile(const LatentParams& p, std::int3
 }
 
 /// A key's slot as loaded: a page and an offset in it, or a slot. It is loaded long before its use,
-/// so that nobody waits for it.
+/// so that no thread waits for it.
 struct KeySlot {
   static constexpr std::int32_t kSlot = -1, kExtraSlot = -2;
 
