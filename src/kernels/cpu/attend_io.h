@@ -1,4 +1,4 @@
-// Query rows in and attention results out, between the caller's dtypes and f32.
+// Converts query rows to f32, and attention results from f32 to the caller's dtypes.
 #pragma once
 
 #include <cstdint>

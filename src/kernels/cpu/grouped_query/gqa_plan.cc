@@ -9,10 +9,10 @@ namespace lathe {
 namespace {
 
 constexpr std::int64_t kTileKeys = kTile;
-// Query rows times group that meet a tile together: enough to repay unpacking the tile, few enough
-// that scores and accumulators stay in the second-level cache.
+// Query rows times group that share a tile: enough to repay unpacking the tile, few enough that
+// scores and accumulators stay in the second-level cache.
 constexpr std::int32_t kBlockQueries = 128;
-// Sums that a task keeps for its kv heads.
+// Accumulators that a task keeps for its kv heads.
 constexpr std::int64_t kStateBytes = 128 << 10;
 // Tasks per thread that even out their different lengths.
 constexpr std::int64_t kTasksPerThread = 4;

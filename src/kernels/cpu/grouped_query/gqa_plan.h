@@ -8,8 +8,8 @@
 
 namespace lathe {
 
-/// In batch_invariant mode partial sums are folded at multiples of this many keys, whichever thread
-/// computes them, so that splits between threads change no bit.
+/// In batch_invariant mode partial states are folded at multiples of this many keys, whichever
+/// thread computes them, so that splits between threads change no bit.
 inline constexpr std::int64_t kGqaFoldKeys = 1024;
 
 /// Partial results of all tasks take no more than this; beyond it the keys of a block stay

@@ -81,7 +81,7 @@ HWY_INLINE void unpack_values(const GqaJob& job, const TileKeys& tile, std::size
   }
 }
 
-// Moves what the heads of the task have accumulated into their folded states.
+// Folds the accumulators of the task's heads into their folded states.
 HWY_INLINE void fold_all(const GqaWorker& w, std::size_t count, std::size_t v_dim) {
   for (std::size_t i = 0; i < count; ++i) {
     fold_state(w.total_states[i], w.folded + i * v_dim, w.states[i], w.acc + i * v_dim, v_dim);

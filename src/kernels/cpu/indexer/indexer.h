@@ -51,8 +51,8 @@ struct IndexTopK {
 /// The k keys of each row with the largest logits, ascending by position, in the target's unit,
 /// then -1. Ties go to the lower position; a NaN is never chosen, a -inf only if nothing better is
 /// left. A row with lens[t] <= k gets 0 .. lens[t] - 1 and no logit is computed for it. A position
-/// that has no place in the target becomes -1 in its column. Nothing of the size rows x context is
-/// held: the memory is bounded by the budget. Errors, with nothing written: as index_logits(), and
+/// that has no place in the target becomes -1 in its column. No buffer has rows x context entries:
+/// the budget bounds the memory. Errors, with nothing written: as index_logits(), and
 /// check_index_target().
 Result<void> index_top_k(const IndexTopK& args);
 

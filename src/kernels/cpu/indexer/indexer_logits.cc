@@ -11,7 +11,7 @@
 namespace lathe {
 namespace {
 
-// What a decoded tile of keys must take for the second-level cache to hold it beside a few rows.
+// The most bytes of a decoded tile of keys that fits the second-level cache with a few rows.
 constexpr std::int64_t kTileKeys = 256;
 constexpr std::int64_t kTileRows = 8;
 // Fewer keys are not worth another task.

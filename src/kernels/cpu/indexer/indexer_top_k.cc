@@ -113,7 +113,7 @@ struct Cut {
   std::int64_t bytes(const IndexQuery& query) const {
     return threads * worker_bytes(query) + (splits > 1 ? rows * splits * (k + 1) * 8 : 0);
   }
-  // Shrinks first what costs least.
+  // Shrinks first the buffers whose size costs least.
   Result<void> fit(const IndexQuery& query, std::int64_t budget) {
     while (bytes(query) > budget) {
       if (splits > 1) {
@@ -220,7 +220,7 @@ Result<void> index_top_k(const IndexTopK& args) {
   if (auto ok = check_index_target(args.target, rows); !ok) return ok;
   if (auto ok = check_output(rows, args.k, args.out, args.lengths); !ok) return ok;
   if (args.k == 0 || longest_of(args.rows.lens) <= args.k) {
-    // No row selects: no logit, no memory.
+    // No row selects, so neither logits nor memory are needed.
     const Output output(args.target, args.k, args.out, args.lengths);
     run_tasks(args.execution, rows, [&](std::int64_t t, int) {
       const std::int64_t len = args.rows.lens[static_cast<std::size_t>(t)];

@@ -157,8 +157,8 @@ class Call {
     }
   }
 
-  // The keys of parts first .. last - 1 into `total`. What it holds matters where it is not empty;
-  // where it is, the first part needs no state of its own.
+  // Adds the keys of parts first .. last - 1 to `total`. Where it is empty, the first part needs no
+  // state of its own.
   void add_parts(const LatentWorkTile& work_tile, std::int32_t first, std::int32_t last,
                  const LatentState& total, bool empty, Worker& w) const {
     w.at = {first, plan_.part_begin(first + 1)};

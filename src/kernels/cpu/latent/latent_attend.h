@@ -5,8 +5,8 @@
 
 namespace lathe {
 
-/// What ref_attend_latent computes (kernels/ref/attend_latent.h), in f32: keys are decoded tile by
-/// tile from where they lie, once for all the heads and rows that see them.
+/// Computes what ref_attend_latent does (kernels/ref/attend_latent.h), in f32: keys are decoded
+/// tile by tile from where they lie, once for all the heads and rows that see them.
 ///
 /// q f32, bf16 or e4m3; out f64, f32 or bf16; lse f64 or f32. Pools of any latent layout, or
 /// compact rows of bf16 or f32. The result's bits do not depend on the schedule; with

@@ -9,7 +9,7 @@
 
 namespace lathe {
 
-/// What cpu_attend_latent computes, by way of compact rows of qk_dim bf16 in `workspace`: as many
+/// Computes what cpu_attend_latent does, over compact rows of qk_dim bf16 in `workspace`: as many
 /// requests at a time (page tables: their cached tokens), or rows of q (lists and windows: their
 /// keys), as fit it. A request of a page table that does not fit is gathered run by run and its
 /// states are folded in the order of its keys. Sources are pools; two sources become one. A bf16

@@ -1,4 +1,4 @@
-// The keys that query rows see, tile by tile, in the order of the oracle: by page table the
+// Lists the keys that query rows see, tile by tile, in the order of the oracle: by page table the
 // positions in order, by index list the entries in order, the second source after the first. Holes
 // are left out, so a tile holds keys only.
 #pragma once

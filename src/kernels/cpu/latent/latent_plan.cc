@@ -11,10 +11,10 @@
 namespace lathe {
 namespace {
 
-// M rows that share a decoded tile. 64 of them bury the decoding under arithmetic, and their q,
-// outputs and a tile of keys (all f32) fit the second-level cache.
+// M rows that share a decoded tile. With 64 of them decoding is a small part of the arithmetic, and
+// their q, outputs and a tile of keys (all f32) fit the second-level cache.
 constexpr std::int64_t kMaxMRows = 64;
-constexpr std::int64_t kTasksPerThread = 4;  // leaves the pool something to balance
+constexpr std::int64_t kTasksPerThread = 4;  // enough for the pool to balance
 constexpr std::int64_t kLeastPart = 256;     // keys; below, folding costs more than it brings
 
 // Where fixed parts begin before the first multiple of kLatentFoldKeys.

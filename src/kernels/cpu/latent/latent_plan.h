@@ -3,8 +3,8 @@
 // A work tile is a set of M rows (query row, head) that see the same keys: some rows of a request
 // that share its page table, or one row with its own list; with many heads, some of its heads. A
 // work tile's keys are cut into parts at places counted from its request's first key, so that a
-// row's parts do not depend on the rows beside it. Either a task takes all parts of a work tile and
-// folds them as it goes, or each part is a task of its own and the work tile's parts are folded
+// row's parts do not depend on other rows. Either a task takes all parts of a work tile and folds
+// them as it goes, or each part is a task of its own and the work tile's parts are folded
 // afterwards in the same order: the bits are equal.
 #pragma once
 
