@@ -1,3 +1,4 @@
+// Fills the registry with the kernels of every device in this build, and makes their backends.
 #include "kernels/all.h"
 
 #include <string>

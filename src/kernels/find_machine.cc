@@ -1,3 +1,4 @@
+// Finds the machine that `auto`, `cuda` or a device's name stands for.
 #include "kernels/find_machine.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Describes this computer's GPU as a Machine, from its properties and clocks.
 #include "kernels/query_gpu.h"
 
 #ifdef LATHE_HAS_CUDA

@@ -1,3 +1,5 @@
+// Declares the Hopper kernels to the planner: capabilities, bounds and measured shares of the
+// peaks.
 #include "kernels/sm90.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Converts query rows to f32 and attention results from f32, per SIMD target.
 #include "kernels/cpu/attend_io.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// The CPU's backend: each operator calls its kernel, split over the threads of the pool.
 #include "kernels/cpu/backend.h"
 
 #include "attn/compact_attend.h"

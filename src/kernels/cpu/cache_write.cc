@@ -1,3 +1,4 @@
+// Splits the layout's cache writes, RoPE and casts over threads, a chunk of rows each.
 #include "kernels/cpu/cache_write.h"
 
 #include <algorithm>

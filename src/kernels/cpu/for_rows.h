@@ -1,4 +1,4 @@
-// A parallel loop over independent rows.
+// Runs a loop over independent rows in parallel.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// Registers all kernels of the CPU.
 #include "kernels/cpu/register.h"
 
 #include "kernels/cpu/grouped_query/gqa_register.h"

@@ -1,4 +1,4 @@
-// Running the tasks of a call, and the arithmetic of cutting it up.
+// Runs the tasks of a call on the threads, and rounds sizes for cutting it.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// Latent attention in double: each query row over its list of keys.
 #include "kernels/ref/attend_latent.h"
 
 #include <cstddef>

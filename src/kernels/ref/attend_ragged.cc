@@ -1,3 +1,4 @@
+// Latent attention in double over keys and values that are expanded per head.
 #include "kernels/ref/attend_ragged.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Softmax and weighted sum of one query vector in double, with the sink and LSE.
 #include "kernels/ref/attend_row.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The oracle's backend: each operator as a plain loop.
 #include "kernels/ref/backend.h"
 
 #include <cstring>

@@ -1,3 +1,4 @@
+// Decodes one cached token to doubles, part by part.
 #include "kernels/ref/decode_token.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// The indexer in double: logits by the formula, top-k by sorting.
 #include "kernels/ref/indexer.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Products with weights in double, element by element.
 #include "kernels/ref/linear.h"
 
 #include <cstring>

@@ -1,3 +1,4 @@
+// Merges partial attention results by their LSE, in double.
 #include "kernels/ref/merge.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Routing and experts in double.
 #include "kernels/ref/moe.h"
 
 #include <algorithm>

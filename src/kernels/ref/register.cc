@@ -1,3 +1,4 @@
+// Declares the oracle's kernels to the planner, for every problem and kind.
 #include "kernels/ref/register.h"
 
 #include <fmt/format.h>

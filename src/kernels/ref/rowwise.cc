@@ -1,3 +1,4 @@
+// Norms, activations, sums and embedding in double.
 #include "kernels/ref/rowwise.h"
 
 #include <algorithm>

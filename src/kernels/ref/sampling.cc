@@ -1,3 +1,4 @@
+// Sampling in double, one sorted list per row.
 #include "kernels/ref/sampling.h"
 
 #include <algorithm>

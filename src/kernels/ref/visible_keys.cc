@@ -1,3 +1,4 @@
+// Lists the keys that a query row sees, by table, list or window, decoded to doubles.
 #include "kernels/ref/visible_keys.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Grouped-query attention on the CPU: lays out a call's memory, runs its tasks, folds their parts.
 #include "kernels/cpu/grouped_query/gqa_attend.h"
 
 #include <fmt/format.h>

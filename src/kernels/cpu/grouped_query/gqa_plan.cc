@@ -1,3 +1,4 @@
+// Cuts a grouped-query call into blocks of rows, runs of keys and slices of KV heads.
 #include "kernels/cpu/grouped_query/gqa_plan.h"
 
 #include <algorithm>

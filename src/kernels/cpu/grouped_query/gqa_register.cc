@@ -1,3 +1,4 @@
+// Declares the CPU's grouped-query kernels to the planner.
 #include "kernels/cpu/grouped_query/gqa_register.h"
 
 #include <fmt/format.h>

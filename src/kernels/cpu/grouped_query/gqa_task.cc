@@ -1,3 +1,5 @@
+// One task of a grouped-query call, per SIMD target: scores, softmax and weighted values, tile by
+// tile.
 #include "kernels/cpu/grouped_query/gqa_task.h"
 
 #include <cstring>

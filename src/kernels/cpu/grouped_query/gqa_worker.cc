@@ -1,3 +1,4 @@
+// A grouped-query worker's memory, the places of its keys, and which of them a row sees.
 #include "kernels/cpu/grouped_query/gqa_worker.h"
 
 #include "kernels/cpu/attend_io.h"

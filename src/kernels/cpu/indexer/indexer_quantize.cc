@@ -1,3 +1,4 @@
+// Quantizes index queries on the CPU, after an optional Hadamard rotation.
 #include "kernels/cpu/indexer/indexer_quantize.h"
 
 #include <fmt/format.h>

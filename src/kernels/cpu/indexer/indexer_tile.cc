@@ -1,3 +1,4 @@
+// Logits of one query row against a tile of index keys, per SIMD target; lanes are heads.
 #include "kernels/cpu/indexer/indexer_tile.h"
 
 #include "kernels/cpu/simd_targets.h"

@@ -1,3 +1,4 @@
+// Decodes index keys tile by tile and hands each tile to the rows that see it.
 #include "kernels/cpu/indexer/indexer_walk.h"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Walking the keys of a few query rows tile by tile: what index_logits() and index_top_k() share.
+// Walks the keys of a few query rows tile by tile: what index_logits() and index_top_k() share.
 #pragma once
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Latent attention on the CPU: runs a call's tasks over decoded tiles and folds the parts of work
+// tiles.
 #include "kernels/cpu/latent/latent_attend.h"
 
 #include <algorithm>

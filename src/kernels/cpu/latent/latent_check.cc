@@ -1,3 +1,4 @@
+// Checks the scales of a latent call.
 #include "kernels/cpu/latent/latent_check.h"
 
 #include <fmt/format.h>

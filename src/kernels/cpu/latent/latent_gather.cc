@@ -1,3 +1,5 @@
+// Kind `gather` on the CPU: copies as many requests or rows as the workspace holds to bf16,
+// attends, repeats.
 #include "kernels/cpu/latent/latent_gather.h"
 
 #include <fmt/format.h>

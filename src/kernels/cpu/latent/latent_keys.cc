@@ -1,3 +1,4 @@
+// Collects the slots of the keys that a row sees, tile by tile, without holes.
 #include "kernels/cpu/latent/latent_keys.h"
 
 #include <algorithm>

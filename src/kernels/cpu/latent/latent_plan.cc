@@ -1,3 +1,4 @@
+// Cuts a latent call into work tiles, parts and tasks, and sizes their buffers.
 #include "kernels/cpu/latent/latent_plan.h"
 
 #include <algorithm>

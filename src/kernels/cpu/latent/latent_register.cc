@@ -1,3 +1,4 @@
+// Declares the CPU's latent kernels to the planner.
 #include "kernels/cpu/latent/latent_register.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Products with weights on the CPU: cuts a list of products into slices and runs them on the
+// threads.
 #include "kernels/cpu/matmul/matmul.h"
 
 #include <algorithm>

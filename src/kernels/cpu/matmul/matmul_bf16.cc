@@ -1,3 +1,4 @@
+// Slices of products in the dot instruction of bf16 pairs: tiles for few rows, panels for many.
 #include "kernels/cpu/matmul/matmul_bf16.h"
 
 #include "base/check.h"

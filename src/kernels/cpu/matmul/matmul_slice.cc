@@ -1,3 +1,5 @@
+// Slices of products in f32, per SIMD target: weights streamed for few rows, widened to panels for
+// many.
 #include "kernels/cpu/matmul/matmul_slice.h"
 
 #include <cstring>

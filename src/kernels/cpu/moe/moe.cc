@@ -1,3 +1,5 @@
+// The experts of a layer on the CPU: sorts tokens by expert, multiplies, and adds the weighted
+// results.
 #include "kernels/cpu/moe/moe.h"
 
 #include <algorithm>

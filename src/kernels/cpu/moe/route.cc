@@ -1,3 +1,4 @@
+// Routes tokens to experts on the CPU: scores, groups, top-k and weights of each row.
 #include "kernels/cpu/moe/route.h"
 
 #include <cmath>

@@ -1,3 +1,5 @@
+// Kind `ragged` on the CPU: cuts a call into pieces of a request's rows and runs each for every
+// head.
 #include "kernels/cpu/ragged/ragged_attend.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Declares the CPU's `ragged` kernels to the planner.
 #include "kernels/cpu/ragged/ragged_register.h"
 
 #include <fmt/format.h>

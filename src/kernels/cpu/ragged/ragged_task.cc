@@ -1,3 +1,4 @@
+// One `ragged` task, per SIMD target: expands a head's keys and values chunk by chunk, and attends.
 #include "kernels/cpu/ragged/ragged_task.h"
 
 #include <cstring>

@@ -1,3 +1,4 @@
+// Norms, activations and sums of rows on the CPU, per SIMD target.
 #include "kernels/cpu/rowwise/rowwise.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Samples a token from each row of logits on the CPU: penalties, filters, draw, log-probabilities.
 #include "kernels/cpu/sampling/sampling.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Loops over a vocabulary, per SIMD target: weights, their sums and bins, and the draw.
 #include "kernels/cpu/sampling/sampling_loops.h"
 
 #include <cmath>

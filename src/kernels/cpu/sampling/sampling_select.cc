@@ -1,3 +1,4 @@
+// Finds where top_k and top_p cut the ranks, by radix select on the bits of the weights.
 #include "kernels/cpu/sampling/sampling_select.h"
 
 #include <algorithm>

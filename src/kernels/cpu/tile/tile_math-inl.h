@@ -1,5 +1,5 @@
-// Query rows against a tile of keys. Included once per SIMD target (Highway); the order of
-// accumulation is that of tile_product-inl.h.
+// Scores and weighted values of query rows against a tile of keys. Included once per SIMD target
+// (Highway); the order of accumulation is that of tile_product-inl.h.
 #include <cstddef>
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 // Stores into the shared memory of other blocks of a cluster, and the transpose of small matrices:
-// what sums that blocks share need beyond hopper.cuh.
+// what a split-K reduction needs beyond hopper.cuh.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"

@@ -1,3 +1,4 @@
+// Turns a CUDA status into an Error with a hint for the user.
 #include "kernels/cuda/common/cuda_error.h"
 
 #include <fmt/format.h>
@@ -43,7 +44,7 @@ std::string place(const std::source_location& where) {
 
 Result<void> launch_result(cudaError_t status, const Launch& launch) {
   if (status == cudaSuccess) return {};
-  cudaGetLastError();  // it is reported here and must not surface at the next launch
+  cudaGetLastError();  // reported here, so it must not surface at the next launch
   const bool no_code =
       status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction;
   return Error{no_code ? ErrorCode::unsupported : ErrorCode::device,

@@ -1,3 +1,4 @@
+// Opens a GPU after checking driver, runtime and architecture.
 #include "kernels/cuda/common/device.h"
 
 #include <cuda_runtime_api.h>

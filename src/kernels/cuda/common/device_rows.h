@@ -1,4 +1,4 @@
-// Rows as kernels take them: a RowsView without what a kernel knows from elsewhere.
+// Rows as kernel parameters: a RowsView without what the kernel knows from its other parameters.
 #pragma once
 
 #include <cstddef>

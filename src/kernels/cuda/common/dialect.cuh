@@ -40,13 +40,13 @@ template <class T>
 __device__ inline T shuffle_up(T v, int lanes) {
   return __shfl_up_sync(0xffffffffu, v, static_cast<unsigned>(lanes));
 }
-/// What lane `lane` % 32 offers.
+/// The value that lane `lane` % 32 passes.
 template <class T>
 __device__ inline T shuffle(T v, std::uint32_t lane) {
   return __shfl_sync(0xffffffffu, v, static_cast<int>(lane));
 }
 __device__ inline bool warp_any(bool v) { return __any_sync(0xffffffffu, v) != 0; }
-/// Bit i: what lane i offers.
+/// Bit i: the value that lane i passes.
 __device__ inline std::uint32_t warp_ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
 /// Of all lanes.
 __device__ inline std::uint32_t warp_max(std::uint32_t v) {
@@ -58,11 +58,11 @@ __device__ inline std::uint32_t warp_sum(std::uint32_t v) {
 __device__ inline void sync_warp() { __syncwarp(); }
 __device__ inline void sync_block() { __syncthreads(); }
 
-/// Of a launch that may begin before the one ahead of it on the stream has ended: waits until that
-/// has ended and its stores can be seen. Before it nothing is written, and nothing is read that the
-/// one ahead may write.
+/// In a launch that may begin before the previous one on its stream has ended: waits until that has
+/// ended and its stores are visible. Before this call a kernel writes nothing, and reads nothing
+/// that the previous launch may write.
 __device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-/// Lets such a launch after this one begin to wait, once every block has reached this.
+/// Lets the next such launch on the stream begin, once every block has called this.
 __device__ inline void let_next_begin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }

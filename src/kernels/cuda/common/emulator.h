@@ -66,7 +66,7 @@ struct Thread {
   std::unique_ptr<char[]> stack;
   bool started = false;
   bool finished = false;
-  bool idle = false;  // it came back only to wait on, for what it waited for before
+  bool idle = false;  // it resumed only to wait again for the same thing
   Barrier* barrier = nullptr;
   std::int64_t generation = 0;  // of the barrier when it began to wait
 };
@@ -78,7 +78,7 @@ inline constexpr std::size_t kStack = 128 << 10;
 struct Machine {
   std::vector<Thread> threads;  // a cluster's, block after block
   std::vector<Barrier> warps;
-  std::vector<std::uint64_t> lanes;  // what each thread offers to a shuffle
+  std::vector<std::uint64_t> lanes;  // the value that each thread passes to a shuffle
   Barrier blocks[kClusterBlocks], cluster;
   int block_threads = 0, cluster_threads = 0;
   int current = 0;
@@ -146,7 +146,7 @@ inline void run_cluster(int block_threads, int blocks) {
   const Index3 first = blockIdx;
   m.block_threads = block_threads;
   m.cluster_threads = threads;
-  // Never fewer: their stacks are kept from block to block.
+  // Never fewer threads: their stacks are kept from block to block.
   m.threads.resize(std::max(m.threads.size(), static_cast<std::size_t>(threads)));
   m.warps.assign(static_cast<std::size_t>((threads + kWarp - 1) / kWarp), {});
   m.lanes.assign(m.threads.size(), 0);

@@ -3,8 +3,8 @@
 //
 // Copies and products are done where they are asked for, and shared memory is an array for each
 // block of a cluster whose addresses begin at kSharedBase. So it finds wrong addresses, swizzles,
-// parities and counts, and roles that wait for one another for ever; it does not find a missing
-// fence or a wait that comes too late.
+// parities and counts, and deadlocks between roles; it does not find a missing fence or a wait that
+// comes too late.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ inline unsigned char* shared_at(std::uint32_t address, std::size_t bytes, int bl
               "an address outside shared memory");
   return shared_memory[block] + (address - kSharedBase);
 }
-/// A block's shared memory holds anything when it begins: NaN, here.
+/// A block's shared memory is undefined when it begins: NaN here.
 inline unsigned char* shared_of_block() {
   static std::int64_t cluster = -1;
   if (cluster != machine.clusters_begun) {
@@ -59,7 +59,7 @@ void store_at(std::uint32_t address, T v) {
   std::memcpy(shared_at(address, sizeof v), &v, sizeof v);
 }
 
-/// Until `ready` holds; others run meanwhile. Where all threads wait, run_block() says so.
+/// Waits until `ready` holds; others run meanwhile. If all threads wait, run_block() reports it.
 template <class Ready>
 void wait_until(Ready ready) {
   for (bool again = false; !ready(); again = true) {

@@ -113,8 +113,8 @@ __device__ inline void copy_async_256(std::uint32_t to, const void* from) {
                : "memory");
 }
 
-/// True for one lane of a whole warp. Of no other choice the compiler knows that it is one, and it
-/// issues copies by TMA in a loop over lanes.
+/// True for one lane of a whole warp. Only of this choice does the compiler know that it is one
+/// lane; for any other it issues TMA copies in a loop over lanes.
 __device__ inline bool elected() {
   std::uint32_t mine;
   asm volatile("{ .reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p; }"
@@ -163,7 +163,7 @@ __device__ inline void wait_copies_out() {
 __device__ inline void copy_async_4(std::uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
-/// What a thread has begun to copy since the last such call is a group.
+/// Makes a group of the copies that the thread has begun since the last such call.
 __device__ inline void end_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Until all groups of this thread but the last kLater are there, for this thread to see.
 template <int kLater>

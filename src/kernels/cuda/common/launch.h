@@ -1,4 +1,4 @@
-// Launching a kernel from a .cu file. nvcc makes a launch of it. An ordinary compiler, which builds
+// Launches a kernel from a .cu file. nvcc makes a launch of it. An ordinary compiler, which builds
 // the same file for tests without a GPU, puts the kernel's emulation (emulator.h) on the stream of
 // the fake runtime (fake/fake_cuda.h). Only .cu files and what they alone include may include it.
 #pragma once

@@ -1,3 +1,4 @@
+// Allocates device and pinned memory, and scratch that grows on a device.
 #include "kernels/cuda/common/memory.h"
 
 #include <fmt/format.h>

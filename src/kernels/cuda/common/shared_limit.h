@@ -10,11 +10,11 @@ namespace lathe::cuda {
 
 #ifdef __CUDACC__
 
-/// Lets kernel kKernel have `bytes` of dynamic shared memory, always as many. The driver keeps the
-/// limit for each device, so it is asked once and not at every launch.
+/// Lets kernel kKernel have `bytes` of dynamic shared memory, the same at every call. The driver
+/// keeps the limit for each device, so it is asked once and not at every launch.
 template <auto kKernel>
 cudaError_t allow_shared(int bytes) {
-  static std::atomic<std::uint64_t> devices{0};  // a bit for each that knows
+  static std::atomic<std::uint64_t> devices{0};  // a bit for each where it is set
   int device = 0;
   if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) return status;
   const std::uint64_t bit = device < 64 ? std::uint64_t{1} << device : 0;

@@ -1,3 +1,4 @@
+// Makes streams, and captures and launches graphs.
 #include "kernels/cuda/common/stream.h"
 
 namespace lathe::cuda {

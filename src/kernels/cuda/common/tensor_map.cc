@@ -1,3 +1,4 @@
+// Encodes tensor maps for TMA through the driver.
 #include "kernels/cuda/common/tensor_map.h"
 
 #include <atomic>
@@ -29,7 +30,7 @@ struct Boxes {
 };
 
 cudaError_t make_map(CUtensorMap& out, const Boxes& b) {
-  static std::atomic<Encode> known = nullptr;  // a failure may pass
+  static std::atomic<Encode> known = nullptr;  // null after a failure: the next call tries again
   Encode encode = known.load(std::memory_order_relaxed);
   if (encode == nullptr) {
     encode = find_encode();

@@ -21,7 +21,8 @@ struct PageBoxes {
   std::int64_t box_rows = 64;
 };
 
-/// Host memory alone; a microsecond. cudaErrorNotSupported where the driver has no such function.
+/// Works on host memory only, in about a microsecond. cudaErrorNotSupported where the driver has no
+/// such function.
 cudaError_t make_page_map(CUtensorMap& out, const PageBoxes& boxes);
 
 }  // namespace lathe::cuda

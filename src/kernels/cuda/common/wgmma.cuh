@@ -50,7 +50,8 @@ __device__ inline std::uint64_t tile_descriptor(std::uint32_t address, std::uint
 __device__ inline std::uint64_t descriptor_at(std::uint64_t tile, std::uint32_t bytes) {
   return (tile & ~std::uint64_t{0xffffffff}) | (static_cast<std::uint32_t>(tile) + bytes / 16);
 }
-/// The same tile. What is made of it is not made ahead of loops, where it would take registers.
+/// The same tile, opaque to the compiler, which then does not hoist what is derived from it out of
+/// loops, where it would take registers.
 __device__ inline std::uint64_t descriptor_here(std::uint64_t tile) {
   std::uint32_t low;
   asm volatile("mov.b32 %0, %1;" : "=r"(low) : "r"(static_cast<std::uint32_t>(tile)));

@@ -1,3 +1,4 @@
+// The fake CUDA runtime: memory, streams, events and graphs on the host.
 #include "kernels/cuda/fake/fake_cuda.h"
 
 #include <sys/mman.h>

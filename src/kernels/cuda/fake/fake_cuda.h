@@ -1,7 +1,7 @@
 // A CUDA runtime without a GPU, for tests: it runs what lies on streams by the emulator, on the
-// host, and only when somebody waits. Memory of the device cannot be touched meanwhile, so that
-// host code which looks there dies at once; what a copy is still to bring holds 0xff. It also
-// counts what a step must not do.
+// host, and only when a call waits for it. Memory of the device cannot be touched meanwhile, so
+// that host code which reads it crashes at once; the destination of a pending copy holds 0xff. It
+// also counts allocations, waits and copies, for tests of what a step must not do.
 //
 // One thread at a time. What lies on all streams runs in the order in which it was put there.
 #pragma once

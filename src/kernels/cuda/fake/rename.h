@@ -1,6 +1,6 @@
 // Included before everything else in files of the emulated build: the runtime's calls become the
-// fake's, and what those files define lies in namespaces of its own, so that a test may hold the
-// build for a GPU beside it.
+// fake's, and what those files define lies in namespaces of its own, so that a test may link the
+// build for a GPU as well.
 #pragma once
 
 #include <cuda.h>

@@ -1,3 +1,4 @@
+// The cache codecs on the GPU: checks a call's arguments, then launches.
 #include "kernels/cuda/sm90/codec/codec.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// The codecs on a GPU against the CPU's, byte for byte, with inputs that hurt: every byte of pools
+// The codecs on a GPU against the CPU's, byte for byte, with hostile inputs: every byte of pools
 // and rows is compared, poison included.
 #include <cstring>
 #include <numeric>

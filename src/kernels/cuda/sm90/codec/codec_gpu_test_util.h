@@ -1,4 +1,4 @@
-// Pools, rows and lists of the CPU and their twins on the device.
+// Pools, rows and lists of the CPU and their copies on the device.
 #pragma once
 
 #include "kernels/cuda/common/gpu_test_util.h"

@@ -1,3 +1,4 @@
+// Computes the parameters of the codec kernels: batches of rows, lanes per row, grids.
 #include "kernels/cuda/sm90/codec/codec_launch.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// From views to the parameters of the codec kernels. Internal to the codecs; arguments have been
+// Makes the parameters of the codec kernels from views. Internal to the codecs; arguments have been
 // checked.
 #pragma once
 

@@ -1,3 +1,4 @@
+// Times every codec on every layout against a device-to-device copy.
 #include "kernels/cuda/sm90/codec/codec_speed.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// One codec kernel on a stream, cut as its parameters say.
+// Launches one codec kernel on a stream, with the grid that its parameters say.
 #pragma once
 
 #include "kernels/cuda/common/launch.h"

@@ -1,3 +1,4 @@
+// Kernels that only move bytes to and from unordered slots, the upper limit of scattered codecs.
 #include "kernels/cuda/sm90/codec/scatter_gpu_bench.h"
 
 #include <type_traits>

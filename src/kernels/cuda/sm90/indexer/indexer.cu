@@ -1,3 +1,4 @@
+// Launches the indexer's kernels: logits of a row's keys, and the exact top-k.
 #include "kernels/cuda/sm90/indexer/indexer.h"
 
 #include "kernels/cuda/common/launch.h"

@@ -1,3 +1,4 @@
+// Launches latent attention: picks the kernel for the keys, then stages, attends and combines.
 #include "kernels/cuda/sm90/latent/latent.h"
 
 #include <fmt/format.h>

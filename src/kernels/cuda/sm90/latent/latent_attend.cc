@@ -1,3 +1,4 @@
+// Latent attention as a kernel of the registry: checks a call, cuts it and places its arrays.
 #include "kernels/cuda/sm90/latent/latent_attend.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Checks a latent call against what the Hopper kernels accept: dims, alignment, scales, sources.
 #include "kernels/cuda/sm90/latent/latent_call.h"
 
 #include <fmt/format.h>

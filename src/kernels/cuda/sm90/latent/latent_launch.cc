@@ -1,3 +1,4 @@
+// Computes the parameters of latent attention's kernels from a call's arguments.
 #include "kernels/cuda/sm90/latent/latent_launch.h"
 
 namespace lathe::cuda {

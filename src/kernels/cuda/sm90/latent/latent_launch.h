@@ -1,5 +1,5 @@
-// From the arguments of attention to the parameters of its kernels. Internal; counts have been
-// checked.
+// Makes the parameters of latent attention's kernels from a call's arguments. Internal; counts have
+// been checked.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/latent.h"

@@ -1,3 +1,5 @@
+// Kernels of a mixture of experts: a warp routes a row, one block places rows by expert, and the
+// experts' results are added in order.
 #pragma once
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// Launches the plain f32 product for each format of weights.
 #include "kernels/cuda/sm90/product/plain_product.cuh"
 
 #include "kernels/cuda/common/launch.h"

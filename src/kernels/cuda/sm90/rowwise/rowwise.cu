@@ -1,3 +1,4 @@
+// Launches the row-wise kernels: embedding, norms, activations, copies, the search for NaN and Inf.
 #include "kernels/cuda/sm90/rowwise/rowwise.cuh"
 
 #include "kernels/cuda/common/launch.h"

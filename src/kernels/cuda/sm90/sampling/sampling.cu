@@ -1,3 +1,4 @@
+// Launches the sampler, a block per row.
 #include "kernels/cuda/sm90/sampling/sampling.cuh"
 
 #include "kernels/cuda/common/launch.h"

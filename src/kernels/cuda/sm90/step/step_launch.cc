@@ -1,3 +1,4 @@
+// Computes the parameters and grids of the step kernels from a step's spans.
 #include "kernels/cuda/sm90/step/step_launch.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// From a step's spans to the parameters of its kernels. Internal to the steps; counts have been
-// checked.
+// Makes the parameters of the step kernels from a step's spans. Internal to the steps; counts have
+// been checked.
 #pragma once
 
 #include "kernels/cuda/sm90/step/step.h"

@@ -1,3 +1,4 @@
+// Launches the split-KV combine, with as many partials in flight as the number of splits asks for.
 #include "kernels/cuda/sm90/latent/combine/combine.cuh"
 
 #include "kernels/cuda/common/launch.h"

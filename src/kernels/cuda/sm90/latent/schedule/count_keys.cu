@@ -1,3 +1,4 @@
+// Launches the kernel that counts the keys of each work tile, for the work list.
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 #include "kernels/cuda/sm90/latent/schedule/count_keys.cuh"

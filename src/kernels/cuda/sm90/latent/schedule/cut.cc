@@ -1,3 +1,5 @@
+// Chooses how a latent call is cut: M rows of a block, splits along the keys, staging. A fitted
+// cost of tiles, work items and blocks ranks the choices.
 #include <algorithm>
 #include <limits>
 

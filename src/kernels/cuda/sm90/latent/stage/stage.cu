@@ -1,3 +1,5 @@
+// Launches the kernels that stage fp8 pages: mark, number and decode listed pages, rewrite the
+// lists.
 #include "kernels/cuda/sm90/latent/stage/stage.cuh"
 
 #include <algorithm>

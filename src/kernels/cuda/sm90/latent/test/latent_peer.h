@@ -1,5 +1,5 @@
-// Another library's latent attention, to be timed beside ours: bench programs load it with --peer
-// FILE. The file exports the five functions below with C linkage; all pointers point to the device.
+// Another library's latent attention, timed against ours: bench programs load it with --peer FILE.
+// The file exports the five functions below with C linkage; all pointers point to the device.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Scenes in the shapes that tests of today's kernels use: batches, contexts of any length, heads
-// that fill no tile, pages of any size, lists longer than their context, entries of no key, caches
-// that hold NaN wherever no key is.
+// Scenes in the shapes that tests of other kernels use: batches, contexts of any length, heads that
+// fill no tile, pages of any size, lists longer than their context, entries of no key, caches that
+// hold NaN wherever no key is.
 //
 // Shapes: FlashMLA's tests of dense decode, sparse decode and sparse prefill. The oracle does one
 // request and a few heads at a time, so that a sample of a large scene is cheap.
