@@ -176,7 +176,7 @@ TEST_F(PoisonedModel, OthersGoOn) {
   }
 }
 
-// NaN in one expert ends the requests that come to it, wherever in their answers that is.
+// NaN in one expert ends the requests whose tokens take it, at any place in their answers.
 TEST_F(PoisonedModel, ExpertsThatARequestDoesNotTakeDoNotMatter) {
   const auto model = load_with_nan("model.layers.2.mlp.experts.3.down_proj.weight", 7);
   std::vector<Request> requests;

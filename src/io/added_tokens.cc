@@ -97,7 +97,7 @@ void AddedTokenFinder::split(std::string_view text, const OnPart& on_part) const
         continue;
       }
     }
-    // The search continues after the token itself, not after white space that it swallowed, so a
+    // The search continues after the token itself, not after the white space that it includes, so a
     // token that begins with white space may begin before `done`.
     if (token.lstrip && begin > done) {
       begin -= white_space_at_end(text.substr(done, begin - done));

@@ -1,4 +1,4 @@
-// Tokens that stand in the text by their own name ("<|im_end|>"), found before anything else.
+// Finds the tokens that a text spells out ("<|im_end|>"), before anything else is split.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@ struct AddedToken {
   std::int32_t id = 0;
   std::string content;
   bool single_word = false;  // only if no word character is next to it
-  bool lstrip = false;       // swallows white space before it
-  bool rstrip = false;       // swallows white space after it
+  bool lstrip = false;       // includes white space before it
+  bool rstrip = false;       // includes white space after it
   bool normalized = false;   // matched in normalised text, in its normalised form
   bool special = false;      // left out by decode(skip_special_tokens)
 };

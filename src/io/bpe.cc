@@ -13,7 +13,7 @@
 namespace lathe {
 namespace {
 
-// Up to so many symbols, scanning them all for the lowest rank beats a heap.
+// Up to this many symbols, scanning them all for the lowest rank beats a heap.
 constexpr std::size_t kShort = 32;
 
 std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
@@ -197,7 +197,7 @@ void Bpe::merge_long(Scratch& scratch) const {
     heap.pop_back();
     const auto i = static_cast<std::int32_t>(top & UINT32_MAX);
     // An entry is out of date when its pair is no longer there: a merge with a neighbour changed
-    // the symbol's rank, or made it vanish, which leaves it without one.
+    // the symbol's rank, or merged it away, which leaves it without one.
     if (at(i).rank != top >> 32) continue;
     const std::int32_t gone = at(i).next;
     at(i).id = at(i).merged;

@@ -65,7 +65,7 @@ class Bpe {
     std::vector<std::uint64_t> heap;  // rank << 32 | index of the left symbol
   };
 
-  /// Costs one encoding of every token, to know which are what their own text encodes to.
+  /// Costs one encoding of every token, to find those whose text encodes to the token itself.
   explicit Bpe(BpeModel model);
   Bpe() : Bpe(BpeModel{}) {}
 

@@ -35,15 +35,15 @@ class Checkpoint {
 
   /// By shard, then by place in the file: the order in which reading costs least.
   std::span<const CheckpointTensor> tensors() const { return tensors_; }
-  /// Null where there is none of this name.
+  /// Null for an unknown name.
   const CheckpointTensor* find(std::string_view name) const;
   std::span<const MappedFile> shards() const { return shards_; }
   /// Bytes of all tensors.
   std::int64_t total_bytes() const { return total_bytes_; }
 
   /// Brings all files into memory with the pool's threads, in the order of tensors(). `progress`
-  /// (may be empty) hears of (bytes done, bytes of all files) from any thread, one call at a time,
-  /// ascending, and must not throw. Errors: io.
+  /// (may be empty) is called with (bytes done, bytes of all files) from any thread, one call at a
+  /// time, ascending, and must not throw. Errors: io.
   Result<void> prefault(
       ThreadPool& pool,
       const std::function<void(std::int64_t done, std::int64_t total)>& progress) const;

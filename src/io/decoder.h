@@ -21,7 +21,7 @@ struct Decoder {
   };
   struct StripStep {  // of a token
     std::string character;
-    std::int32_t start = 0;  // at most so many
+    std::int32_t start = 0;  // at most this many
     std::int32_t stop = 0;
   };
   std::vector<std::variant<ReplaceStep, StripStep>> steps;  // of a token

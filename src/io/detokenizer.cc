@@ -79,7 +79,7 @@ std::string join_text(const TokenTexts& texts, std::span<const std::int32_t> ids
 std::string Detokenizer::push(std::int32_t id) {
   std::string out;
   for_each_known(*texts_, std::span(&id, 1), skip_special_tokens_, [&](std::size_t i) {
-    // Text does not complete the bytes before it.
+    // Text cannot complete the bytes before it.
     const bool text = !texts_->bytes && !texts_->is_byte[i];
     if (text) append_lossy_utf8(out, std::exchange(pending_, {}));
     if (texts_->spaced && !first_) pending_.push_back(' ');

@@ -1,4 +1,4 @@
-// Ids back to text, all at once or as they come.
+// Turns ids into text, all at once or as they arrive.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct TokenTexts {
   bool bytes = true;
   bool spaced = false;           // without a decoder, tokens are joined by spaces
   std::string strip;             // a character that is taken from the front of the text ...
-  std::int32_t strip_count = 0;  // ... up to so many times
+  std::int32_t strip_count = 0;  // ... up to this many times
 
   bool has(std::int32_t id) const {
     return id >= 0 && static_cast<std::size_t>(id) < pieces.size() &&

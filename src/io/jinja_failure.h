@@ -1,5 +1,5 @@
-// JinjaFailure: how an error leaves the depths of the template engine. chat_template.cc turns it
-// into a Result; nothing else lets it out.
+// JinjaFailure: the exception by which an error leaves the template engine. chat_template.cc turns
+// it into a Result; it goes no further.
 #pragma once
 
 #include <string>

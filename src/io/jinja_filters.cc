@@ -38,7 +38,7 @@ Value dotted(JinjaRuntime& rt, Value v, const Value& path, const Value* fallback
   return v;
 }
 
-// What map, select and their kind go through: nothing where v is false, of whatever type.
+// The items that map, select and similar filters visit: none where v is false, of whatever type.
 Values selectable(JinjaRuntime& rt, const Value& v) {
   return truthy(v) ? iterate(rt, v) : Values{};
 }

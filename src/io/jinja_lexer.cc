@@ -86,8 +86,8 @@ class Lexer {
     if (!text.empty()) push(JinjaTokenKind::data, std::string(text));
   }
 
-  // A tag's end such as "%}" with what it swallows: "-" all space after it, nothing one line end.
-  // False where none is here.
+  // A tag's end such as "%}" with the space that it strips: with "-" all space after it, otherwise
+  // one line end. False where none is here.
   bool take_end(std::string_view close, bool trims_newline) {
     if (at("-") && rest().substr(1).starts_with(close)) {
       advance(1 + close.size());
@@ -199,7 +199,7 @@ class Lexer {
   }
 
   void inside(std::string_view close, JinjaTokenKind end_kind) {
-    std::string open;  // brackets that wait for their partner
+    std::string open;  // brackets that are not closed yet
     while (true) {
       if (open.empty()) {
         const int line = line_;

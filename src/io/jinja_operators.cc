@@ -221,7 +221,7 @@ bool compare(JinjaRuntime& rt, std::string_view op, const JinjaValue& a, const J
   if (op == "not in") return !contains(rt, b, a);
   if (op == "<") return less(rt, a, b);
   if (op == ">") return less(rt, b, a);
-  // NaN is neither, so <= is no negation of > for reals.
+  // NaN is neither, so <= is not the negation of > for reals.
   if (op == "<=") return less(rt, a, b) || equal(rt, a, b);
   return less(rt, b, a) || equal(rt, a, b);
 }

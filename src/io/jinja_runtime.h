@@ -1,4 +1,4 @@
-// JinjaRuntime: the limits and the things that one render owns, and Python's operations on values.
+// JinjaRuntime: the limits and the state of one render, and Python's operations on values.
 // Everything here throws JinjaFailure with the line that is being rendered.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace lathe {
 
-/// Bounds that a template cannot pass, so that a hostile one ends in an error. A step is one node
+/// Bounds that a template cannot exceed, so that a hostile one ends in an error. A step is one node
 /// of the template, one element of a list or 32 bytes of text that are made or read.
 struct JinjaLimits {
   std::int64_t steps = 20'000'000;

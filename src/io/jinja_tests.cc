@@ -8,7 +8,7 @@
 namespace lathe {
 namespace {
 
-// Tests of the value alone; none where `name` is no such test.
+// Tests of the value alone; none where `name` is not such a test.
 std::optional<bool> plain_test(JinjaRuntime& rt, std::string_view name, const JinjaValue& v) {
   if (name == "defined") return !v.is_undefined();
   if (name == "undefined") return v.is_undefined();
@@ -40,7 +40,7 @@ std::optional<bool> plain_test(JinjaRuntime& rt, std::string_view name, const Ji
   return std::nullopt;
 }
 
-// The operator behind a test with one argument; empty where `name` is no such test.
+// The operator of a test with one argument; empty where `name` is not such a test.
 std::string_view operator_of(std::string_view name) {
   if (name == "eq" || name == "equalto" || name == "==") return "==";
   if (name == "ne" || name == "!=") return "!=";

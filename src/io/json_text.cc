@@ -17,7 +17,7 @@ Result<nlohmann::json> parse_json(std::string_view text, const std::string& fiel
   bool has_twice = false;
   bool too_deep = false;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMostLevels) {  // what is discarded has no end
+    if (depth > kMostLevels) {  // the parser skips to the end of what is discarded
       too_deep = true;
       return false;
     }

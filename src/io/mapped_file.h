@@ -1,5 +1,5 @@
 // MappedFile: a file's bytes as memory, read only. Pages come from the disk when they are touched
-// and stay in the kernel's page cache, so a second start of the same model reads nothing.
+// and stay in the kernel's page cache, so a second start of the same model reads nothing from disk.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What happens to text before it is split: Unicode normal forms, replacements, lower case.
+// Normalizes text before it is split: Unicode normal forms, replacements, lower case.
 #pragma once
 
 #include <optional>

@@ -24,7 +24,8 @@ class Joiner {
         hold(begin, end, is_match && !last_match_);
         break;
       case SplitBehavior::MergedWithNext:
-        // What is held back and joins this part is a match; a held part that is none is complete.
+        // What is held back and joins this part is a match; a held part that is not one is
+        // complete.
         hold(begin, end, last_match_ && !is_match);
         break;
       case SplitBehavior::Contiguous:

@@ -1,4 +1,4 @@
-// Splitting of text into the pieces inside which byte pairs are merged.
+// Splits text into the pieces inside which byte pairs are merged.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// Oniguruma's Ruby syntax to PCRE2's. Only what the two read alike, or what can be spelled out
-// exactly, passes; a silent difference would give wrong tokens.
+// Translates Oniguruma's Ruby syntax to PCRE2's. Constructs that the two read differently and that
+// cannot be spelled out are rejected; a silent difference would give wrong tokens.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <fmt/format.h>
 #include <pcre2.h>

@@ -9,7 +9,8 @@
 namespace lathe {
 namespace {
 
-// Merging indexes symbols in 32 bits. Longer pieces are cut here, which no vocabulary notices.
+// Merging indexes symbols in 32 bits. Longer pieces are cut here, which changes no token of any
+// known vocabulary.
 constexpr std::size_t kMaxPiece = std::size_t{1} << 30;
 
 }  // namespace

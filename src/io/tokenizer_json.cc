@@ -330,7 +330,7 @@ void read_template(const Node& node, TokenizerDescription& d) {
     side.insert(side.end(), ids.begin(), ids.end());
   }
   if (!seen) node.get("single").fail("the sequence A, once", ErrorCode::unsupported);
-  // A later processor's template stands around what the earlier ones gave.
+  // A later processor's template goes around the earlier ones' output.
   d.before.insert(d.before.begin(), before.begin(), before.end());
   d.after.insert(d.after.end(), after.begin(), after.end());
 }

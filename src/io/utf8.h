@@ -1,4 +1,4 @@
-// UTF-8 as the tokenizer needs it: runs of valid text between stray bytes, and the replacement of
+// Scans UTF-8 for the tokenizer: runs of valid text between stray bytes, and the replacement of
 // invalid bytes.
 #pragma once
 

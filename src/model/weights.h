@@ -46,7 +46,7 @@ struct MlaWeights {
   Vector kv_a_norm;                      // [nope]
 
   // kv_b cut by heads. For absorbed attention: q_nope uk^T is a latent query, and uv makes a value
-  // of a latent. In kv_b's dtype; f32 where that is e4m3 and heads are no whole blocks of it.
+  // of a latent. In kv_b's dtype; f32 where that is e4m3 and heads are not whole blocks of it.
   WeightStack uk;  // [heads] of [nope, qk_nope_head]
   WeightStack uv;  // [heads] of [v_head, nope]
   // For kind `ragged`; empty where no route has it.

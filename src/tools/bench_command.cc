@@ -62,7 +62,7 @@ void add_bench_command(Command app, int& exit_code) {
   matmul
       .add_option("--repeats", matmul_flags->options.repeats, "the best of these counts; default 9")
       .range(1, 1000);
-  matmul.add_option("--threads", matmul_flags->options.threads, "only with so many; default 1, 2")
+  matmul.add_option("--threads", matmul_flags->options.threads, "only with this many; default 1, 2")
       .range(1, 1024);
   matmul.add_option("--only", matmul_flags->options.only, "cases whose name begins so");
   matmul.add_flag("--json", matmul_flags->options.json, "as data on stdout");
@@ -77,7 +77,7 @@ void add_bench_command(Command app, int& exit_code) {
   sampling.add_option("--rows", sampling_flags->rows, "rows of a call; default 16").range(1, 1024);
   sampling.add_option("--repeats", sampling_flags->repeats, "the best of these counts; default 9")
       .range(1, 1000);
-  sampling.add_option("--threads", sampling_flags->threads, "only with so many; default 1, 2")
+  sampling.add_option("--threads", sampling_flags->threads, "only with this many; default 1, 2")
       .range(1, 1024);
   sampling.add_flag("--json", sampling_flags->json, "as data on stdout");
   sampling.callback(
@@ -104,7 +104,7 @@ void add_bench_command(Command app, int& exit_code) {
 
   auto server_flags = std::make_shared<BenchServerOptions>();
   Command server = bench.add_subcommand(
-      "server", "The server under load, with a scripted model, beside what sending alone takes");
+      "server", "The server under load, with a scripted model, against sending alone");
   server.add_option("--only", server_flags->only, "measurements, several by commas; default all")
       .delimiter(',')
       .check(check_bench_server_name);
@@ -115,7 +115,7 @@ void add_bench_command(Command app, int& exit_code) {
                     "tools/fastapi_server.py");
   server
       .add_option("--count-tokens", server_flags->count_tokens,
-                  "stream so many tokens and leave, as under callgrind")
+                  "stream this many tokens and exit, as under callgrind")
       .range(1, 1 << 20);
   server.add_flag("--parsing", server_flags->parsing, "with it: look for reasoning and tool calls");
   server.add_flag("--json", server_flags->json, "as data on stdout");

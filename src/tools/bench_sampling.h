@@ -1,4 +1,4 @@
-// `lathe bench sampling`: tokens from rows of logits on the CPU, beside one read of the logits.
+// `lathe bench sampling`: tokens from rows of logits on the CPU, against one read of the logits.
 #pragma once
 
 #include <cstdint>

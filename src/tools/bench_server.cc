@@ -26,12 +26,12 @@ namespace {
 
 constexpr std::string_view kServingThread = "lathe-http";
 
-// One figure beside its yardstick and the bar that it must not miss.
+// One figure, what it is compared with, and the bar that it must meet.
 struct Figure {
   std::string name;
   std::string value;
   std::string beside;  // what it is compared with, from the same run
-  std::string bar;     // empty: no bar, only told
+  std::string bar;     // empty: no bar, only reported
   bool ok = true;
 };
 
@@ -410,7 +410,7 @@ void ServerBench::churn() {
   const auto seconds = static_cast<double>(options_.churn_seconds);
   task.seconds = seconds;
   load_.start(task);
-  // What grows to its size at the start is grown by then.
+  // By then everything that grows at the start has grown.
   sleep_seconds(seconds / 4);
   const auto early = static_cast<double>(resident_bytes());
   sleep_seconds(seconds * 0.7);

@@ -1,6 +1,6 @@
-// lathe bench server: what the server costs beside the engine, and whether it holds under load. The
-// server, with a scripted model, is in this process on one core; its clients are in another on the
-// other core.
+// lathe bench server: what the server costs on top of the engine, and whether it keeps its bounds
+// under load. The server, with a scripted model, is in this process on one core; its clients are in
+// another on the other core.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct BenchServerOptions {
   std::vector<std::string> only;  // measurements by name; empty: all
   std::int64_t churn_seconds = 20;
   std::string peer;               // a command that starts a server to compare with; empty: none
-  std::int64_t count_tokens = 0;  // stream so many tokens and leave, for callgrind; 0: measure
+  std::int64_t count_tokens = 0;  // stream this many tokens and exit, for callgrind; 0: measure
   bool parsing = false;           // with count_tokens: look for reasoning and tool calls
   bool json = false;
 };

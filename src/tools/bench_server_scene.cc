@@ -76,7 +76,7 @@ void ServerScene::step(std::int64_t rows) {
   }
   rows_ += rows;
   last_rows_ = rows;
-  // A step that comes late does not hurry the next ones.
+  // A late step does not make the next ones come sooner.
   next_step_ = std::max(next_step_ + step_seconds_, now);
   sleep_seconds(next_step_ - now);
 }

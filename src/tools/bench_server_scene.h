@@ -30,7 +30,7 @@ class ServerScene {
   std::int64_t last_rows() const { return last_rows_; }
   /// Steps that have begun since `time` (steady clock, seconds).
   std::int64_t steps_since(double time);
-  /// Waits for a step with so many rows. False: none came within a minute.
+  /// Waits for a step with `rows` rows. False: none came within a minute.
   bool wait_for_rows(std::int64_t rows) const;
 
  private:
@@ -48,7 +48,7 @@ class ServerScene {
 /// takes.
 class BareSender {
  public:
-  /// Each of `streams` clients gets so many events, one a step.
+  /// Each of `streams` clients gets `events` events, one a step.
   BareSender(int streams, int tokens, double step_seconds);
   ~BareSender();
 

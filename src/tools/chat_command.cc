@@ -32,7 +32,7 @@ struct ChatFlags {
   std::string system;
 };
 
-// Tokens of an answer where no flag says otherwise: a model that finds no end would fill the
+// Tokens of an answer where no flag says otherwise: a model that never stops would fill the
 // context.
 constexpr std::int32_t kAnswerTokens = 2048;
 
@@ -103,7 +103,7 @@ class Chat {
           "/plan       the kernels and the cache behind the answers\n"
           "/stats      tokens, speed and cache\n"
           "/save FILE  write the conversation as JSON\n"
-          "/load FILE  go on from what /save wrote\n"
+          "/load FILE  continue from what /save wrote\n"
           "/reset      forget the conversation\n"
           "/exit       leave (or Ctrl-D, or Ctrl-C twice)\n"
           "A line that ends in \\ goes on in the next one; lines between two of \"\"\" are one "

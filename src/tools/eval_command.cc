@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 
 struct EvalFlags {
   ModelFlags model;
-  std::vector<std::string> tasks;  // empty: all, or none beside a text
+  std::vector<std::string> tasks;  // empty: all, or none with a text
   std::string task_dir;
   std::int64_t limit = 0;
   bool all_plans = false;
@@ -108,7 +108,7 @@ void show_progress(const EncodedTask& task, std::size_t ended, std::int64_t righ
              "", kWidth - full, ended, items, right, ended == items ? "\n" : "");
 }
 
-// A line for every item that was not answered rightly.
+// A line for every wrong answer.
 void write_wrong(std::FILE* file, const EncodedTask& task, const TaskRun& run) {
   for (std::size_t i = 0; i < run.marks.size(); ++i) {
     if (run.marks[i] == Mark::right) continue;

@@ -1,4 +1,4 @@
-// How likely a model finds a given text, through the prefill and decode kernels of its plan.
+// Scores the likelihood of a given text through the prefill and decode kernels of a plan.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>

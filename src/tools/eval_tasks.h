@@ -10,10 +10,10 @@
 
 namespace lathe {
 
-/// arithmetic  word problems of two to four steps; marked is the number behind the last "####"
+/// arithmetic  word problems of two to four steps; marked is the number after the last "####"
 /// retrieval   pairs of words scattered over 1 K to 8 K tokens; marked is the value of the pair
-/// copy        a list of words; marked is the whole list
-/// chains      arithmetic of four or five steps, up to one more than the checkpoints were trained
+/// copy        a list of words; marked is the whole list chains      arithmetic of four or five
+/// steps, up to one more than the checkpoints were trained
 ///             on: they get some wrong, so damage shows that leaves the others at 100 %
 #define LATHE_EVAL_TASKS(X) X(arithmetic) X(retrieval) X(copy) X(chains)
 LATHE_ENUM(EvalTaskKind, LATHE_EVAL_TASKS)
@@ -22,7 +22,7 @@ struct EvalItem {
   std::string prompt;    // the user's message
   std::string response;  // what a perfect model answers
   std::string answer;    // what is marked
-  std::int64_t group;    // steps or length; accuracy is told for each
+  std::int64_t group;    // steps or length; accuracy is reported for each
 };
 
 struct EvalTask {
@@ -31,7 +31,7 @@ struct EvalTask {
 };
 
 /// The first `limit` items (0: all) of `directory`/<kind>.jsonl.gz. Errors: those of reading the
-/// file; a line that is no item, by number; no items.
+/// file; a line that is not an item, by number; no items.
 Result<EvalTask> read_eval_task(EvalTaskKind kind, const std::string& directory,
                                 std::int64_t limit);
 

@@ -38,8 +38,8 @@ struct ValueOf<std::vector<T>> {
   using type = T;
 };
 
-// Whether a text is a number of type T. The parser's own conversion takes what is beyond 64 bits
-// for the largest number.
+// Whether a text is a number of type T. The parser's own conversion reads a number beyond 64 bits
+// as the largest one.
 template <class T>
 bool is_number(const std::string& text) {
   T parsed{};

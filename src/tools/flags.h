@@ -1,5 +1,5 @@
-// The flags of subcommands. CLI11, which parses them, stays behind this header: its own takes
-// longer to compile than any file of tools/.
+// The flags of subcommands. Hides CLI11, which parses them: its header takes longer to compile than
+// any file of tools/.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,7 @@ class Command {
   void read_environment();
   /// All options, in the callback, in the order in which they were declared.
   std::vector<FlagValue> values() const;
-  /// What runs once the line is parsed.
+  /// The callback that runs once the line is parsed.
   void callback(const std::function<void()>& run);
 
  private:

@@ -26,7 +26,7 @@ struct GenerateFlags {
   bool json = false;
 };
 
-// What becomes of one prompt: an answer of the set, or what is wrong with it.
+// The outcome of one prompt: an answer of the set, or an error.
 struct Entry {
   std::optional<std::size_t> answer;
   std::optional<Error> error;
@@ -104,7 +104,7 @@ int run_generate(const GenerateFlags& flags) {
   }
   auto prompts = read_prompts(flags.prompts);
   if (!prompts) return refuse(prompts.error());
-  // The tokenizer comes before the weights: a mistake in it shows at once.
+  // The tokenizer is read before the weights, so that a mistake in it shows at once.
   if (const auto ok = need_tokenizer(flags.model); !ok) return refuse(ok.error());
   const auto tokenizer = Tokenizer::load(flags.model.runtime.model);
   if (!tokenizer) return refuse(tokenizer.error());

@@ -61,7 +61,7 @@ std::string chat(int prompt_bytes, int tokens, bool stream, bool parsing) {
                   std::string(static_cast<std::size_t>(prompt_bytes), 'a'), tokens, stream, tool));
 }
 
-// What a connection is there for.
+// The purpose of a connection.
 enum class Role { stream, arrival, loop, idle, health, big, churn };
 
 // What a client of the churn does with an answer.

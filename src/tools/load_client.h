@@ -1,5 +1,5 @@
-// LoadClient: many HTTP clients in a process of their own, so that what they take of CPU, memory
-// and files is not the measured server's.
+// LoadClient: many HTTP clients in a process of their own, so that their CPU time, memory and files
+// are not counted as the server's.
 #pragma once
 
 #include <sys/types.h>
@@ -15,7 +15,7 @@ struct LoadTask {
   // Streamed chat answers that begin together, at most 4000 connections a second.
   int streams = 0;
   int stream_tokens = 0;
-  int leave_after = 0;   // clients close after so many events
+  int leave_after = 0;   // clients close after this many events
   bool parsing = false;  // streams declare a tool
   // More of them, at a rate.
   int arrivals_per_second = 0;

@@ -20,7 +20,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Twelve chains: more than the latency times the pipes of any CPU of today, and they fit 16
+// Twelve chains: more than latency times pipes of any CPU that is known, and few enough for 16
 // registers. Returns the FLOPs done.
 double fma_loop(std::int64_t rounds, float* sink) {
   const hn::ScalableTag<float> d;

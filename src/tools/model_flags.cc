@@ -15,7 +15,7 @@ namespace {
 
 double megabytes(std::int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
 
-// One line that is rewritten while weights load; nothing where stderr is no terminal.
+// Rewrites one line while weights load; nothing where stderr is not a terminal.
 class LoadProgress {
  public:
   void operator()(std::int64_t done, std::int64_t total) {

@@ -24,7 +24,7 @@ struct PromptFlags {
   bool batched() const { return !prompts.empty(); }
 };
 
-/// One of the three, or the error of a line that is none of them.
+/// One of the three, or the error of a line that is not any of them.
 struct Prompt {
   std::string text;
   std::vector<std::int32_t> ids;    // taken as they are

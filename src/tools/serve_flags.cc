@@ -91,8 +91,8 @@ void add_watch_flags(Command c, ServeFlags& f) {
       .range(0, 3);
   c.add_option("--log-format", f.log_format, "text, json").one_of({"text", "json"});
   c.add_flag("--access-log", s.access_log, "a line for each response");
-  c.add_flag("--list-routes", f.list_routes, "print the routes and leave");
-  c.add_flag("--list-fields", f.list_fields, "print the fields of requests and leave");
+  c.add_flag("--list-routes", f.list_routes, "print the routes and exit");
+  c.add_flag("--list-fields", f.list_fields, "print the fields of requests and exit");
 }
 
 }  // namespace

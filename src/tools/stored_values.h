@@ -1,4 +1,4 @@
-// What the values of a run lost where the cache stores them at one scale a layer.
+// Reports what the values of a run lost where the cache stores them at one scale per layer.
 #pragma once
 
 #include <string>

@@ -71,7 +71,7 @@ void add_tokenize_command(Command app, int& exit_code) {
   file.excludes(text);
   ids.excludes(text).excludes(file);
   cmd.add_flag("--special", flags->special,
-               "with the tokens that the tokenizer puts around a text");
+               "add the special tokens that the tokenizer puts around a text");
   cmd.add_flag("--json", flags->json, "ids, each one's text, and the text, as data on stdout");
   cmd.callback([flags, &exit_code] { exit_code = run_tokenize(*flags); });
 }

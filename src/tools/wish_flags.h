@@ -1,4 +1,4 @@
-// The flags that become Wishes, equal for every subcommand that plans.
+// The flags that become Wishes, the same for every subcommand that plans.
 #pragma once
 
 #include "attn/wishes.h"

@@ -19,7 +19,7 @@ struct TileKeys {
   const std::uint8_t* value[kTile];
   std::int64_t first = -1;
   bool any = false;
-  bool holes = false;  // something between begin and end is no key
+  bool holes = false;  // some place between begin and end has no key
 };
 
 /// The memory of a worker.

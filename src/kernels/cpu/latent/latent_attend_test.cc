@@ -155,7 +155,7 @@ TEST(LatentAttend, OddDimensionsOfCompactRows) {
   }
 }
 
-// -------------------------------------------------------------- numbers that are no ordinary data
+// -------------------------------------------------------------- numbers that are not ordinary data
 
 TEST(LatentAttend, Sinks) {
   Scene s(latent_layout(LayoutKind::mla_bf16), 16, 5, {{40, 2}, {3, 1}});

@@ -93,7 +93,7 @@ TEST(LatentGather, RequestsLargerThanTheWorkspaceGoOnFromRunToRun) {
       for (const std::int64_t room : {1024, 1500, 2048, 3583, 3600, 20000}) {
         expect_equal(gathered(s, room), want);
       }
-      // Of so many rows at a time, and of one: keys are gathered again for the others.
+      // For that many rows at a time, and for one: keys are gathered again for the others.
       expect_equal(gathered(s, 1024, 7 * heads * (128 * 4 + 8)), want);
       if (heads > 3) expect_equal(gathered(s, 1024, 0), want);
       s.args.execution.batch_invariant = false;

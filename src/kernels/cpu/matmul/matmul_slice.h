@@ -14,7 +14,7 @@ inline constexpr std::int64_t kDepthBlock = 1024;
 inline constexpr std::int64_t kPanelOuts = 8;
 static_assert(kWeightBlock % kPanelOuts == 0 && kDepthBlock % kWeightBlock == 0);
 
-/// Up to so many rows of x weights are read straight from their stored form.
+/// Up to this many rows of x, weights are read straight from their stored form.
 inline constexpr std::int64_t kMostFewRows = 16;
 
 /// MXFP4 weights are widened in steps of 32-bit words, eight codes a word: one shift of all words

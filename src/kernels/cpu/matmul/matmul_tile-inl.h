@@ -203,7 +203,7 @@ HWY_NOINLINE void direct_tile(const DirectTile<W>& t) {
   }
 }
 
-// Rows that a tile of so many outputs takes.
+// Rows that a tile of kOuts outputs takes.
 template <int kOuts>
 inline constexpr std::int64_t kDirectRows = kOuts == kNarrowOuts ? kNarrowRows : kTileRows;
 

@@ -100,7 +100,7 @@ __device__ inline void store_kept(unsigned long long address, T v) {
   *static_cast<T*>(kept<kKeep>(address)) = v;
 }
 
-/// A word that other blocks change by atomics meanwhile, as it is in the L2 cache.
+/// A word that other blocks change by atomics, as it is in the L2 cache.
 __device__ inline unsigned long long load_shared_word(const unsigned long long* from) {
   unsigned long long out;
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(out) : "l"(from));

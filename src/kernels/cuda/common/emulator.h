@@ -137,7 +137,7 @@ inline void thread_main() {
   _longjmp(machine.scheduler, 1);
 }
 
-/// blockIdx: of the first of `blocks` blocks of so many threads.
+/// blockIdx: of the first of `blocks` blocks of block_threads threads.
 inline void run_cluster(int block_threads, int blocks) {
   Machine& m = machine;
   LATHE_CHECK(blocks == 1 || (blocks <= kClusterBlocks && block_threads % kWarp == 0),
@@ -198,7 +198,7 @@ inline void run_cluster(int block_threads, int blocks) {
 
 }  // namespace emulated
 
-/// kernel<<<grid, block>>>(params...) with clusters of so many blocks along x.
+/// kernel<<<grid, block>>>(params...) with clusters of `cluster` blocks along x.
 template <class Kernel, class... Params>
 void emulate_blocks(int cluster, Index3 grid, Index3 block, Kernel kernel,
                     const Params&... params) {

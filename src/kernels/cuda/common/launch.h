@@ -57,7 +57,7 @@ cudaError_t launch_kernel(void (*kernel)(Params...), const LaunchShape& shape, c
 #endif
 }
 
-/// Blocks that take `count` things, so many each.
+/// Blocks that take `count` things, per_block in each.
 inline unsigned blocks_for(std::int64_t count, std::int64_t per_block) {
   return static_cast<unsigned>((count + per_block - 1) / per_block);
 }

@@ -1,5 +1,5 @@
-// Memory of the device behind the views and spans that the CPU uses: a RowsView, a PoolView or a
-// span may point there. Only kernels and copies may look at what they point to.
+// Device memory for the views and spans that the CPU uses: a RowsView, a PoolView or a span may
+// point there. Only kernels and copies may read what they point to.
 #pragma once
 
 #include <cuda_runtime_api.h>

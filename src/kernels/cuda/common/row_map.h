@@ -16,7 +16,7 @@ struct RowBoxes {
   std::int64_t rows = 0;
   std::int64_t row_bytes = 0;
   std::int64_t row_stride = 0;   // bytes
-  std::int64_t pages = 1;        // of so many rows each
+  std::int64_t pages = 1;        // of `rows` rows each
   std::int64_t page_stride = 0;  // bytes, a multiple of 16; any where there is one page
   int element_bytes = 2;         // 1 or 2
   int box_bytes = 128;           // 64 or 128

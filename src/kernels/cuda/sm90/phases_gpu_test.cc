@@ -124,8 +124,8 @@ TEST_F(PhasesGpu, ConvertedKeysDecodeToTheSameBits) {
   EXPECT_EQ(requant_report(words.read(*this)[0], slots).worst_abs_error, 0);
 }
 
-// A prompt with a cached prefix beside one without, extended by lists over blocks converted from
-// the pool that verification and draft extends attend to by page table. Rejected tokens stay in the
+// A prompt with a cached prefix and one without, extended by lists over blocks converted from the
+// pool that verification and draft extends attend to by page table. Rejected tokens stay in the
 // pool until they are overwritten.
 TEST_F(PhasesGpu, SparseExtendThenVerifyThenDraftExtend) {
   const CacheLayout plain(LayoutKind::mla_fp8), block(LayoutKind::mla_fp8_block);

@@ -41,7 +41,7 @@ __device__ __forceinline__ void store_bytes(To at, T v) {
   for (unsigned i = 0; i < sizeof(T); ++i) store_global(at + i, from[i]);
 }
 
-// An access of sizeof(T) bytes, or of single bytes where the address may be no multiple of it.
+// An access of sizeof(T) bytes, or of single bytes where the address may not be a multiple of it.
 // Kernels come in two kinds: one where `vector` is the constant true, so that the other branch
 // disappears, and one for any alignment.
 template <class T>

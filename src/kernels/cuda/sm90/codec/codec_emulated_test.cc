@@ -377,7 +377,7 @@ TEST(CodecEmulated, RequantizeTellsTheWorstOfAllThatIsTold) {
 }
 
 // Of what lies below, nothing loses as much as what was reported: midpoints between codes, which
-// lose most, and numbers beside them.
+// lose most, and their neighbours.
 TEST(CodecEmulated, HarmlessNumbersLoseLess) {
   for (const float scale : {1.0f, 0.35f, 0x1p-11f, 3.0f, 0x1p-60f, 0x1p60f}) {
     for (const float share :

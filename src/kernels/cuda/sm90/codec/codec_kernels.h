@@ -14,8 +14,8 @@ constexpr unsigned blocks_of(const Params& p) {
   return static_cast<unsigned>((p.count + p.block_rows - 1) / p.block_rows);
 }
 
-// Each puts one kernel on the stream, launch_order() two behind clearing totals; counts are not 0.
-// `dtype`: of the rows.
+// Each puts one kernel on the stream; launch_order() clears totals and then puts two. Counts are
+// not 0. `dtype`: of the rows.
 cudaError_t launch_order(const OrderParams& p, cudaStream_t stream);
 cudaError_t launch_encode(const EncodeParams& p, DType dtype, bool rope, cudaStream_t stream);
 cudaError_t launch_decode(const DecodeParams& p, DType dtype, cudaStream_t stream);

@@ -79,7 +79,7 @@ TEST(CodecLaunch, TokensAreOrderedWhereTilesAreWhole) {
   struct Case {
     const char* layout;
     DType dtype;
-    std::int64_t extra;  // elements from row to row beside the row's
+    std::int64_t extra;  // elements from row to row besides the row's
     bool ordered;
   };
   const std::vector<Slot> slots(128, Slot(0));
@@ -111,8 +111,7 @@ TEST(CodecLaunch, PartsOfAPoolAreAsManyAsItHasSlots) {
   }
 }
 
-// Records of two runs beside one another are staged, and fit a block's shared memory however long
-// they are.
+// Records of two adjacent runs are staged, and fit a block's shared memory however long they are.
 TEST(CodecLaunch, RecordsAreStaged) {
   const std::vector<Slot> slots(128, Slot(0));
   for (const auto& [name, is_staged] :

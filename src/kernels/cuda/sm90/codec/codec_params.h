@@ -119,7 +119,7 @@ struct RunParams {
   // e4m3_ue8m0: the row's scales and pad are one word of 8 bytes, accessed as a whole: 7 tiles.
   bool scale_word = false;
   Hints hints;
-  // Threads that share a tile are 2^tile_shift, up to a warp; kWideTile: a tile is no such number
+  // Threads that share a tile are 2^tile_shift, up to a warp; kWideTile: a tile is another number
   // of chunks, a run is one tile, and a warp takes a row.
   std::int32_t tile_shift = 0;
   std::uint32_t first_chunk = 0;  // of the row
@@ -157,7 +157,7 @@ LATHE_HD constexpr bool staged(RunKind first, RunKind second, bool whole) {
   return whole && (first == RunKind::e4m3_f32 || first == RunKind::e4m3_ue8m0) &&
          second == RunKind::bf16;
 }
-inline constexpr std::uint32_t kMostStageBytes = 48 * 1024;  // what a block has unasked
+inline constexpr std::uint32_t kMostStageBytes = 48 * 1024;  // what a block has by default
 /// Shared memory of a stage: where each record goes, then the records, which begin at multiples
 /// of 16.
 LATHE_HD constexpr std::uint32_t stage_head(std::int32_t block_rows) {
@@ -168,7 +168,7 @@ constexpr std::uint32_t stage_bytes(std::int32_t block_rows, std::uint32_t recor
 }
 
 /// Calls visit(first, second), constants, with the kinds of a launch's runs. A layout's second run,
-/// where it has one, is bf16 beside tiles of e4m3 and like the first else.
+/// where it has one, is bf16 next to tiles of e4m3, else like the first.
 template <class Visit>
 auto visit_kinds(const RunParams (&runs)[2], Visit visit) {
   using enum RunKind;
@@ -223,7 +223,7 @@ struct alignas(8) OrderEntry {
   std::int32_t slot = 0;
 };
 
-/// Tokens are listed by which of so many equal parts of a pool their slots lie in (order.cuh).
+/// Tokens are listed by which of kOrderParts equal parts of a pool their slots lie in (order.cuh).
 inline constexpr int kOrderParts = 256;
 inline constexpr int kOrderThreads = 256, kOrderEach = 16;  // tokens of a thread
 inline constexpr int kOrderRows = kOrderThreads * kOrderEach;
@@ -305,7 +305,7 @@ struct RequantParams {
   bool whole = false;
   bool together = false;   // requantize_rows() takes it
   bool tiles = false;      // requantize_tiles_kernel takes it
-  std::uint32_t zero = 0;  // which the compiler does not know
+  std::uint32_t zero = 0;  // opaque to the compiler
 
   bool aligned() const {
     return runs_aligned(src_runs, run_count) && runs_aligned(dst_runs, run_count);

@@ -15,7 +15,7 @@ namespace lathe::cuda {
 struct CodecSpeedOptions {
   std::int64_t bytes = std::int64_t{2} << 30;  // read plus written by one repeat
   int repeats = 15;
-  std::string only;  // of what a layout and an operation are called
+  std::string only;  // cases whose layout and operation contain this text
 };
 
 struct CodecSpeed {

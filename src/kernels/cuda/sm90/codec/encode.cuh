@@ -452,7 +452,7 @@ __device__ __forceinline__ void encode_batches(const EncodeParams& p, const RunP
 }
 
 // Where a layout's second run is bf16 tiles don't rotate. Index keys, of one run, may, and have
-// kernels of their own: rotation beside tiles takes registers, and their scales lie in another
+// kernels of their own: rotation next to tiles takes registers, and their scales lie in another
 // plane.
 template <RunKind kFirst, RunKind kSecond>
 inline constexpr bool kTilesRotate = kTiled<kFirst>&& kFirst == kSecond;

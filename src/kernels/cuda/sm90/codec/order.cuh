@@ -54,7 +54,7 @@ static __global__ void __launch_bounds__(kOrderThreads)
       count == 0 ? 0 : atomicAdd(p.totals + threadIdx.x, count);
 }
 
-// Sum of the values of the threads before this one. `warps` may be used again behind a barrier.
+// Sum of the values of the threads before this one. `warps` may be used again after a barrier.
 __device__ __forceinline__ std::uint32_t sum_before(std::uint32_t value, std::uint32_t* warps) {
   const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   std::uint32_t sum = value;

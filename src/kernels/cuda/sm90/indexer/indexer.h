@@ -32,7 +32,7 @@ struct IndexLogits {
 };
 
 /// slots[t]: of the k best keys of row t, by position, ties to the lower position; then -1. A row
-/// of at most k keys takes all of them, and its logits are not read. NaN is no candidate.
+/// of at most k keys takes all of them, and its logits are not read. NaN is not a candidate.
 struct SelectSlots {
   const float* logits = nullptr;  // [rows, cols]
   std::int64_t rows = 0, cols = 0;

@@ -53,7 +53,7 @@ static __global__ void __launch_bounds__(kScoreThreads)
   const bool there = page >= 0 && page < p.keys.pages;
   const std::int64_t token = position % p.keys.page_tokens;
   for (std::int32_t d = group; d < dim; d += kScoreGroups) {
-    // What has no page is NaN, which is no candidate.
+    // A key without a page is NaN, which is not a candidate.
     keys[key * (dim + 1) + d] =
         there ? index_code(p.keys, page, token, d) : bits_to_float(0x7fc00000u);
   }

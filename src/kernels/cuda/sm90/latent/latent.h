@@ -1,7 +1,7 @@
-// Latent attention on Hopper: what cpu_attend_latent computes, on cached pages, with bf16 products,
-// or f16 ones on fp8 pages, and f32 accumulators. Kinds inplace (pages) and gather (compact bf16
-// rows), all phases. Kind native, for an e4m3 q on mla_fp8 pages: the same by page table in fp8
-// products.
+// Latent attention on Hopper: computes what cpu_attend_latent does, on cached pages, with bf16
+// products, or f16 ones on fp8 pages, and f32 accumulators. Kinds inplace (pages) and gather
+// (compact bf16 rows), all phases. Kind native, for an e4m3 q on mla_fp8 pages: the same by page
+// table in fp8 products.
 //
 // The schedule and the workspace belong to the caller, are sized by maxima and may be shared by all
 // layers of a step. Nothing waits or allocates, so everything can be captured in a graph and
@@ -22,7 +22,7 @@
 
 namespace lathe::cuda {
 
-/// fp8 pages that index lists refer to.
+/// fp8 pages that index lists name.
 struct LatentPool {
   std::int64_t pages = 0;  // 0: there are none
   std::int64_t page_tokens = 0;
@@ -127,7 +127,7 @@ Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
 /// LatentShape::fp8_pages of a call on these keys.
 bool has_fp8_pages(const KeySource& s);
 
-/// The pool that a source's lists refer to; none where it is not fp8.
+/// The pool whose slots a source's lists name; none where it is not fp8.
 LatentPool listed_pool(const KeySource& s);
 /// Stages as many pages of shape's pools as kLatentPartialBytes hold, whether it pays or not; none
 /// where the cut is not one of whole work tiles of 64 M rows by index lists.
@@ -142,8 +142,8 @@ void stage_latent(const LatentShape& shape, LatentCut& cut);
 /// of 16 bytes: P is then rounded to e4m3, so outputs are off by a few percent of sqrt(sum of p^2
 /// v^2) (bench/notes/native-fp8/05-accuracy.md).
 ///
-/// Where the cut stages pages and lists refer to more of them than there is room for, pages are
-/// read in place.
+/// Where the cut stages pages and lists name more of them than there is room for, pages are read in
+/// place.
 ///
 /// Errors: those of check_latent_call (latent_call.h); a workspace or a schedule's lists that are
 /// too small; pools other than those that the cut stages; a failed launch. On an error nothing was

@@ -9,9 +9,9 @@
 
 namespace lathe::cuda {
 
-/// What cpu_attend_latent computes, in bf16 arithmetic (latent.h), on execution.stream. All spans
-/// and views point to the stream's device. Lengths there bound nothing: max_request_rows and
-/// max_kv_len do, and with a request of more rows than it says some rows stay unwritten.
+/// Computes what cpu_attend_latent does, in bf16 arithmetic (latent.h), on execution.stream. All
+/// spans and views point to the stream's device. The host cannot read lengths there, so
+/// max_request_rows and max_kv_len bound them; if a request has more rows, some stay unwritten.
 ///
 /// The schedule and the partials of split rows lie in execution.scratch, a Scratch(kDeviceMemory)
 /// that no other stream uses. Three launches, four where keys are cut, more where pages are decoded

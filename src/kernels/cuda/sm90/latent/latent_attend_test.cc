@@ -278,7 +278,7 @@ TEST(LatentCut, StagesWhatManyRowsList) {
 
 TEST(LatentCut, StagesNothingWhereItDoesNotPay) {
   EXPECT_EQ(cut_latent(extend_of(0)).main.room, 0);
-  // Lists that may refer to each of a million tokens.
+  // Lists that may name each of a million tokens.
   LatentShape many = extend_of(16384);
   many.tokens = 1 << 20;
   EXPECT_EQ(cut_latent(many).main.room, 0);
@@ -304,7 +304,7 @@ TEST(LatentCut, TwoPoolsShareTheStage) {
   EXPECT_GT(cut.main.room, 500);
   EXPECT_GT(cut.extra.room, 500);
   EXPECT_LE(cut.workspace_bytes(), kLatentPartialBytes);
-  // Pages of sizes that are no multiples of what arrays begin at.
+  // Pages whose sizes are not multiples of the arrays' alignment.
   auto* base = reinterpret_cast<std::byte*>(std::uintptr_t{4096});
   s.main.row_elems = s.extra.row_elems = 576;
   for (const std::int64_t tokens : {1, 3, 5, 7, 61}) {

@@ -31,9 +31,9 @@ constexpr bool latent_fp8_page(std::int32_t tokens) {
   return tokens >= kLatentFp8Page && (tokens & (tokens - 1)) == 0;
 }
 
-/// Scales become f16 factors, so they are powers of two, 2^-15 to 2^7, or stand beside the pool: a
-/// larger one overflows f16, a smaller one costs small elements bits. They are not checked, as they
-/// are on the device.
+/// Scales become f16 factors, so they are powers of two, 2^-15 to 2^7, or belong to the pool as a
+/// whole: a larger one overflows f16, a smaller one costs small elements bits. They are not
+/// checked, as they are on the device.
 inline constexpr EnumSet<ScalePolicy> kLatentScales = {ScalePolicy::none, ScalePolicy::per_tensor,
                                                        ScalePolicy::pow2_ceil, ScalePolicy::ue8m0};
 

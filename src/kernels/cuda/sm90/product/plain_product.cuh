@@ -56,7 +56,7 @@ static __global__ void __launch_bounds__(kPlainThreads)
   constexpr int kMine = kPlainTileM / kRowStep;
   const int n = static_cast<int>(threadIdx.x) % kPlainTileN;
   const int m = static_cast<int>(threadIdx.x) / kPlainTileN;
-  float sums[kMine] = {};
+  float acc[kMine] = {};
   for (std::int64_t k0 = 0; k0 < p.w.cols; k0 += kPlainTileK) {
     const int k = static_cast<int>(threadIdx.x) % kPlainTileK;
     for (int r = static_cast<int>(threadIdx.x) / kPlainTileK; r < kPlainTileM;
@@ -79,7 +79,7 @@ static __global__ void __launch_bounds__(kPlainThreads)
     for (int i = 0; i < depth; ++i) {
       const float w = w_tile[n][i];
       LATHE_UNROLL
-      for (int j = 0; j < kMine; ++j) sums[j] += x_tile[m + j * kRowStep][i] * w;
+      for (int j = 0; j < kMine; ++j) acc[j] += x_tile[m + j * kRowStep][i] * w;
     }
     sync_block();
   }
@@ -89,7 +89,7 @@ static __global__ void __launch_bounds__(kPlainThreads)
   for (int j = 0; j < kMine; ++j) {
     const std::int64_t row = first_m + m + j * kRowStep;
     if (row >= end) break;
-    float v = sums[j];
+    float v = acc[j];
     if (p.bias != nullptr) v += p.bias[weight * p.bias_stride + first_n + n];
     if (p.add) v += load_element(before, row, col);
     store_element(p.out, row, col, v);

@@ -24,7 +24,7 @@ struct SampleRow {
   double temperature = 1, min_p = 0, top_p = 1;
   double repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
   std::int32_t top_k = -1;
-  std::int32_t likeliest = -1;  // that are wanted beside the token's own log-probability; -1: none
+  std::int32_t likeliest = -1;  // that are wanted besides the token's own log-probability; -1: none
   std::int32_t adjusts = 0;     // whether a logit changes before the temperature
   std::int32_t seen_count = 0, bias_count = 0, ruled_out_count = 0;
   const SeenToken* seen = nullptr;  // each token once

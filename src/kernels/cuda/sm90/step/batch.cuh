@@ -19,7 +19,7 @@ __device__ __forceinline__ std::int32_t length_sum(std::int32_t a, std::int32_t 
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) + static_cast<std::uint32_t>(b));
 }
 
-// Keys of a request: those cached and its own rows; none where they are no length.
+// Keys of a request: those cached and its own rows; none where they are not a length.
 __device__ __forceinline__ std::int32_t kv_len(const BatchParams& b, std::int64_t r) {
   const std::int32_t keys = length_sum(b.cached[r], rows_of(b, r));
   return is_padding(b, r) || keys < 0 ? 0 : keys;

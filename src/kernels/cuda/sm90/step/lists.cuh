@@ -180,7 +180,7 @@ static __global__ void __launch_bounds__(kStepThreads)
 }
 
 // Grid: ceil(rows / warps of a block): a warp takes a row, because where the window begins depends
-// on the last entry that is no hole.
+// on the last entry that is not a hole.
 static __global__ void __launch_bounds__(kStepThreads)
     combine_kernel(const __grid_constant__ CombineParams p) {
   const int lane = static_cast<int>(threadIdx.x % 32);

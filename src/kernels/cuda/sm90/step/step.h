@@ -3,7 +3,7 @@
 // to the device, and the same results.
 //
 // As with the codecs, the host cannot look at what lies on the device. Counts are checked before
-// anything is launched; contents that the CPU would reject are no key here: an invalid page,
+// anything is launched; contents that the CPU would reject name no key here: an invalid page,
 // position, request or range becomes a hole, and what exceeds the capacity is counted and not
 // stored. Nothing waits or allocates; a captured call replays over other contents. A batch with
 // fewer rows or requests than a capture has room for is padded with lengths of 0 and -1. Launches

@@ -30,7 +30,7 @@ inline std::int32_t below(std::mt19937& rng, std::int64_t n) {
   return static_cast<std::int32_t>(rng() % static_cast<std::uint64_t>(n));
 }
 
-/// Random page lists, and the same with what is no page of the pool made -1, as the CPU wants them.
+/// Random page lists, and the same with -1 for pages outside the pool, as the CPU wants them.
 struct RandomLists {
   static constexpr PoolShape kPool{16, 5000};
   std::vector<std::int64_t> indptr = {0};
@@ -119,8 +119,8 @@ void check_page_tables(Device& device) {
   }
 }
 
-/// What the CPU refuses by its contents is no key: a list that leaves the pages, or begins ahead of
-/// its request.
+/// Contents that the CPU rejects name no key: a list that leaves the pages, or begins ahead of its
+/// request.
 template <class Device>
 void check_hostile_lists(Device& device) {
   constexpr PoolShape kPool{.page_size = 4, .pages = 9};
@@ -232,7 +232,7 @@ void check_transforms(Device& device) {
       std::vector<std::int32_t> lens, request, clean_request, offset;
       for (std::int64_t t = 0; t < rows; ++t) {
         lens.push_back(below(rng, 700));
-        request.push_back(below(rng, 12) - 1);  // 9 and 10 are no requests
+        request.push_back(below(rng, 12) - 1);  // 9 and 10 are not requests
         clean_request.push_back(request.back() >= kRequests ? -1 : request.back());
         offset.push_back(below(rng, 1200) - 200);
       }
@@ -410,7 +410,7 @@ void check_long_work(Device& device) {
   }
 }
 
-/// Ranges that are no ranges have no items; the CPU refuses them.
+/// Invalid ranges have no items; the CPU rejects them.
 template <class Device>
 void check_bad_work(Device& device) {
   const std::vector<std::int32_t> counts = {100, -1, 0x7fffffff, 65, 5};

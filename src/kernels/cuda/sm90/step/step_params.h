@@ -107,7 +107,7 @@ struct CombineParams {
   std::int32_t ratio = 1;
 };
 
-/// lathe::plan_work. A row whose range is no range has no items.
+/// lathe::plan_work. A row whose range is invalid has no items.
 struct WorkParams {
   const std::int32_t* counts = nullptr;  // [rows]
   const std::int32_t* firsts = nullptr;  // [rows] or null

@@ -17,7 +17,7 @@
 
 namespace lathe::cuda {
 
-// The keys of a row, 0 where its range is no range.
+// The keys of a row, 0 where its range is invalid.
 __device__ __forceinline__ std::uint32_t keys_of(const WorkParams& p, std::int64_t row) {
   const std::int32_t count = p.counts[row];
   const std::int32_t first = p.firsts == nullptr ? 0 : p.firsts[row];
@@ -182,7 +182,7 @@ static __global__ void __launch_bounds__(kScanThreads, 1)
                  [&](std::int64_t row) { return row < p.rows ? key_blocks_of(p, row) : 0; });
 }
 
-// Grid: tiles of rows. The open rows of each, behind the key blocks.
+// Grid: tiles of rows. The open rows of each, after the key blocks.
 static __global__ void __launch_bounds__(kScanThreads, 1)
     work_open_kernel(const __grid_constant__ WorkParams p) {
   __shared__ ScanShared<int> shared;

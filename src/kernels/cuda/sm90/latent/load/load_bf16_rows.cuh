@@ -16,7 +16,7 @@ namespace lathe::cuda {
 inline constexpr int kFirstHalfArrivals = 2 * 33, kSecondHalfArrivals = 2 * 32;
 
 /// One of two warps, which copies 32 rows of each tile: eight lanes take 128 bytes of a row, so
-/// that memory is asked for whole lines and shared memory is written without conflicts.
+/// that loads are whole cache lines and stores to shared memory have no bank conflicts.
 template <class Format>
 struct RowCopy {
   static constexpr int kDims = kDimTiles<Format>;

@@ -44,9 +44,9 @@ struct LatentRing {
   }
 };
 
-/// One of two warps, which bulk-copies 32 rows of each tile, one per lane. Whole rows are asked for
-/// once, where copies of 16 bytes per lane ask twice for what crosses an L2 sector. once: L2 need
-/// not keep them. window: tiles that may be in flight or in use.
+/// One of two warps, which bulk-copies 32 rows of each tile, one per lane. Each row is one request,
+/// where copies of 16 bytes per lane request an L2 sector twice that they share. once: L2 need not
+/// keep them. window: tiles that may be in flight or in use.
 template <class Format, class Ring>
 __device__ inline void copy_rows(const Ring& ring, bool once, unsigned window, int warp, int lane) {
   constexpr std::uint64_t kEnd = LatentRowAddresses<Format>::kEnd;
@@ -92,7 +92,7 @@ __device__ inline void copy_rows(const Ring& ring, bool once, unsigned window, i
     if (row == kEnd) return;
     if (mask != ~0u) {
       if (row == 0) {
-        // Not copied: all SMs would ask for the same row of zeros at once.
+        // Not copied: all SMs would read the same row of zeros at once.
         LATHE_ROLLED
         for (std::uint32_t i = 0; i < Format::kPitch; i += 16) store_shared(to + i, 0, 0, 0, 0);
         fence_async_proxy();

@@ -1,6 +1,6 @@
 // The producer of dense bf16 keys: one warp that copies TMA boxes of pages.
 //
-// It keeps load_bf16_rows.cuh's contract with two exceptions: rows of masked keys hold anything
+// It keeps load_bf16_rows.cuh's contract with two exceptions: rows of masked keys are undefined
 // (the consumers zero them), and a buffer's `full` barrier takes one arrival, and bytes.
 #pragma once
 
@@ -41,7 +41,7 @@ __device__ inline void load_queries(const LatentParams& p, const LatentShared& s
 /// (m64_bf16.cuh).
 ///
 /// kBlocks 2: each block of a cluster multicasts half of the boxes to both, so both walk the same
-/// work items; a half is free when both blocks' readers have said so.
+/// work items; a half is free when both blocks' readers have arrived.
 template <class Format, int kBlockM, int kBuffers, bool kQueries, int kHalves = 1, int kBlocks = 1>
 struct LatentPageProducer {
   static constexpr int kDims = kDimTiles<Format>;

@@ -7,7 +7,7 @@
 namespace lathe::cuda {
 
 /// A ring in shared memory, kBytes from `first` on, one slot per upcoming tile: the addresses of
-/// its 64 rows, 0 for missing keys, then those of separate scales. Two warps read them. Behind them
+/// its 64 rows, 0 for missing keys, then those of separate scales. Two warps read them. After them
 /// the resolving warp keeps list and table entries, and info, of tiles further ahead.
 template <class Format>
 struct LatentRowAddresses {
@@ -85,9 +85,9 @@ __device__ inline void resolve_pairs(const LatentParams& p,
 }
 
 /// One warp, for fp8 rows, two keys of a tile per lane. List and table entries are copied to shared
-/// memory several tiles ahead. Behind the row copies an entry takes 1.7 us, longer than a tile of
-/// rows, and with entries in registers ptxas waits for all in flight where one is used, so every
-/// tile would wait.
+/// memory several tiles ahead. Queued after the row copies an entry takes 1.7 us, longer than a
+/// tile of rows, and with entries in registers ptxas waits for all in flight where one is used, so
+/// every tile would wait.
 template <class Format, int kBlockM, int kGroups>
 class SlotResolver {
   using Addresses = LatentRowAddresses<Format>;

@@ -17,7 +17,7 @@ struct LatentM64 {
   static constexpr int kBuffers = 2;
   static constexpr int kThreads = 384;
   static constexpr int kValues = 512;
-  // With a rope behind the values, its tile is free once S is done, and holds P.
+  // With a rope after the values, its tile is free once S is done, and holds P.
   static constexpr bool kPInKeys = kDims == 9;
 
   // Add up to the 504 registers of a block of 384 threads.

@@ -32,7 +32,7 @@ struct M64Fp8 {
   static constexpr int kSharedBytes = kAddressesAt + LatentRowAddresses<Format>::kBytes;
   static_assert(kSharedBytes <= 232448 && kPAt % 1024 == 0);
 
-  // Of the eight parts of PV of a tile, those that run beside the next tile's QK.
+  // Of the eight parts of PV of a tile, those that overlap the next tile's QK.
   static constexpr int kEarly = 1;
   static constexpr int kScoreGroup = 1, kValueGroups = 2;  // named barriers
 };
@@ -45,7 +45,7 @@ struct M64Fp8Shared {
   __device__ typename W::Ring ring() const {
     return {q + W::kKeysAt, small(16), small(3840), small(88), q + W::kAddressesAt};
   }
-  // Lies beside tile n's keys and is free when they are.
+  // In the same buffer as tile n's keys, and free when they are.
   __device__ std::uint32_t p_tile(unsigned n) const {
     return q + W::kPAt + W::Ring::buffer(n) * W::kPTileBytes;
   }

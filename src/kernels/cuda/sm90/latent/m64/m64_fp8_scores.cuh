@@ -84,7 +84,7 @@ struct M64Fp8Scores {
       keys.make(words[c & 1], a);
       if (c + 2 < kFp8) keys.load(c + 2, words[c & 1]);
       multiply_chunk<false>(d, a, q(c), c > 0);
-      // The next operand is converted beside these, in another register set.
+      // The next operand is converted while these run, in another register set.
       wgmma_wait<kOperands - 1>();
       LATHE_UNROLL
       for (int w = 0; c == 0 && w < kWide; ++w) {
@@ -170,8 +170,8 @@ struct M64Fp8Scores {
     sync();  // the columns are free again
   }
 
-  /// Turns S of tile n into P in shared memory. The rescale vote runs beside the exponentials;
-  /// where a row max rises, P is computed again.
+  /// Turns S of tile n into P in shared memory. The rescale vote overlaps the exponentials; where a
+  /// row max rises, P is computed again.
   __device__ __forceinline__ void softmax(float (&d)[32], const float2 (&row_maxes)[8], unsigned n,
                                           bool rises, bool more) {
     float most[4] = {kNoKey, kNoKey, kNoKey, kNoKey};
@@ -219,7 +219,7 @@ struct M64Fp8Scores {
       if (!seldom(!rises && risen == n + 1)) break;
       rises = true;
     }
-    // The next tile's first operands are loaded beside the rest.
+    // The next tile's first operands are loaded while the rest runs.
     open(next);
     LATHE_UNROLL
     for (int j = 4; j < 8; ++j) make(j, row_sums[2 * j], row_sums[2 * j + 1]);

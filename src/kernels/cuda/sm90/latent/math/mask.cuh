@@ -7,7 +7,7 @@
 
 namespace lathe::cuda {
 
-/// Moves the code out of line: loops that fit the instruction cache are worth more.
+/// Moves the code out of line, so that loops fit the instruction cache.
 __device__ inline bool seldom(bool x) { return __builtin_expect(x, 0); }
 
 /// Masks keys whose bit is 0.

@@ -2,7 +2,7 @@
 // cache.
 //
 // P is rounded to e4m3: off by at most 1/16 and by about 2.6 % on average. On normal data a value
-// is about as large as so many independent errors, hence bounds by the mean square of a row's
+// is about as large as that many independent errors, hence bounds by the mean square of a row's
 // output.
 #include "kernels/cuda/sm90/latent/test/latent_gpu_test_util.h"
 
@@ -120,7 +120,7 @@ TEST_F(LatentNativeGpu, LengthsAboutTwoThousandAndFortyEight) {
   }
 }
 
-// Pages behind more than 2^32 bytes.
+// Pages at offsets beyond 2^32 bytes.
 TEST_F(LatentNativeGpu, LargePools) {
   for (const int heads : {16, 128}) {
     SCOPED_TRACE("heads " + std::to_string(heads));

@@ -160,8 +160,8 @@ __device__ inline void native_load_queries(const LatentParams& p, const Shared& 
 }
 
 /// One warp. Missing pages are skipped, and their keys masked, as are those past the item's end.
-/// Only two tiles go ahead of the first queries: behind four, the queries would come last and
-/// everyone would wait.
+/// Only two tiles are loaded before the first queries: after four, the queries would arrive last
+/// and all warps would wait.
 template <class Shared>
 __device__ inline void native_load_keys(const LatentParams& p, const NativeMaps& maps,
                                         const Shared& s, std::int32_t worker, std::int32_t tile,

@@ -176,8 +176,8 @@ struct NativeSwapAbGroup
     fence_async_proxy();
   }
 
-  /// O^T += V^T P^T of tile n. Nobody else has read the tile, so each thread arrives for one of
-  /// each warpgroup when it frees the buffer, except for the warpgroup's last tile of an item.
+  /// O^T += V^T P^T of tile n. No other warpgroup has read the tile, so each thread arrives for one
+  /// of each warpgroup when it frees the buffer, except for the warpgroup's last tile of an item.
   __device__ __forceinline__ void add(unsigned n, bool last) {
     forget();
     const std::uint32_t from = s.keys(n) + swizzled_128(0, lane, warp);

@@ -18,7 +18,7 @@ std::int64_t up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 // one more launch of the attention.
 constexpr double kSplit = 1.3, kPart = 0.02, kTail = 4;
 
-/// The cost of blocks of so many M rows, relative to a pair of tiles at 64.
+/// The cost of blocks of m_rows M rows, relative to a pair of tiles at 64.
 struct BlockCost {
   std::int32_t m_rows;
   double pair;   // of tiles of keys

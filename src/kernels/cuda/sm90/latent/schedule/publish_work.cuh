@@ -46,7 +46,7 @@ __device__ inline void publish_work(const LatentParams& p, const void* map, std:
     if (live && !boxes) copy_queries<kBlockM, kDims, 32>(p, items.work_tile, tile, q, lane);
     barrier_arrive_after_copies(q_full);
     if (!live) return;
-    // The next item is looked up meanwhile.
+    // The next item is looked up while they load.
     live = items.take<kBlockM>(p, tile);
     LATHE_ROLLED
     for (const std::int32_t end = first + tiles; first < end; ++first) {

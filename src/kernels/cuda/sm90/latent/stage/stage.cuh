@@ -4,7 +4,7 @@
 // A key of an extend is read by many rows, and each would convert it (m64_fp8.cuh). Lists mark
 // their pages, one block numbers the marked pages, then each page is decoded to its place and the
 // lists are rewritten as decoded rows. The bf16 kernels take both; resolving pages themselves costs
-// them 8 %, probably since all SMs ask L2 for the same few lines.
+// them 8 %, probably because all SMs read the same few cache lines from L2.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/load/row_format.cuh"

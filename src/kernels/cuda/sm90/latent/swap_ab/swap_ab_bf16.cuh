@@ -7,8 +7,8 @@
 //   S^T [64 keys, M rows]  = K Q^T     K as it lies (K-major), Q [M rows, dims] K-major
 //   O^T [512 dims, M rows] += V^T P^T  V^T: the same tile, MN-major; P [M rows, 64 keys] K-major
 //
-// The warpgroups meet only at the end of a work item, so the products of one run beside the softmax
-// of the other. A row's scores are spread over all four warps; a barrier that carries a vote tells
+// The warpgroups meet only at the end of a work item, so the products of one overlap the softmax of
+// the other. A row's scores are spread over all four warps; a barrier that carries a vote tells
 // whether a row max must rise (row_max.cuh), and only then are maxima exchanged.
 #pragma once
 

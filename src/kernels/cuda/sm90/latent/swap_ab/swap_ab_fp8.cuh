@@ -156,7 +156,7 @@ struct SwapAbFp8Group : SwapAbGroup<SwapAbFp8Group<Format, kBlockM>, SwapAbFp8<F
   }
 
   /// O^T += V^T P^T of tile n. Frees the halves of its buffer, unless it is the warpgroup's last of
-  /// its item. Nobody else has read them: each thread arrives for one of each warpgroup.
+  /// its item. No other warpgroup has read them: each thread arrives for one of each warpgroup.
   __device__ __forceinline__ void add(unsigned n, bool last) {
     forget();
     const ValueOperand<Format> values{s.ring().keys(n), s.scales(n), warp, lane};

@@ -41,7 +41,7 @@ inline LatentShape shape_of_call(const AttendArgs& args, std::int32_t min_block_
   return shape;
 }
 
-/// Has the last `rows` rows of a call by lists cut into items of so many keys, and the others left
+/// Has the last `rows` rows of a call by lists cut into items of `keys` keys, and the others left
 /// whole.
 inline void cut_last(LatentCut& cut, std::int64_t rows, std::int64_t keys = 128) {
   const std::int64_t work_tiles = cut.work_tiles();

@@ -14,7 +14,7 @@
 // that what the host does counts where it takes longer than the device. With --graph a captured
 // graph of 20 calls is timed and divided by 20, as a step's layers replay them: the host does not
 // count. With --peer (latent_peer.h) both sides are timed in turns on the same inputs, and their
-// outputs are compared. With --min-block-m 64 or 32 blocks have at least so many M rows where a
+// outputs are compared. With --min-block-m 64 or 32 blocks have at least that many M rows where a
 // work tile has more than 32. Limits are the larger of bytes (each key that is read once, q and
 // out) over 4.3 TB/s and operations over 790 (bf16) or 1400 (fp8) TFLOP/s.
 #include <dlfcn.h>
@@ -115,7 +115,7 @@ class Bench {
       return {};
     }));
   }
-  /// Seconds of a call: by itself, or as one of a graph's.
+  /// Seconds of a call: alone, or as one of a graph's.
   template <class Call>
   double time(Call&& call, const std::optional<Graph>& graph) {
     if (!graph) return time_once(stream_, call);

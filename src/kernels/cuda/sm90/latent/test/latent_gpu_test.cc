@@ -61,7 +61,7 @@ TEST_F(LatentGpu, DenseByPageTableInPairsOfBlocks) {
   }
 }
 
-// A pair of blocks of which one has no M row, and ends when the rows behind it are written.
+// A pair of blocks of which one has no M row, and ends when the rows after it are written.
 TEST_F(LatentGpu, OutputsOfHalfAPairOfBlocks) {
   Scene s(layout_of(LayoutKind::mla_bf16), 64, 64, {{2000, 1}, {5, 2}});
   EXPECT_EQ(

@@ -15,11 +15,11 @@ using latent_test::Ints;
 using latent_test::Requests;
 using latent_test::Scene;
 
-/// A call's arrays on the device, and what it needs beside them.
+/// A call's arrays on the device, and what else it needs.
 class DeviceCall : public GpuArraysTest {
  protected:
   using GpuArraysTest::put;
-  /// Bytes behind `before` others, which are NaN in every format.
+  /// Bytes after `before` others, which are NaN in every format.
   const std::byte* put_behind(const std::byte* data, std::int64_t bytes, std::int64_t before) {
     large_.push_back(
         std::move(DeviceArray<std::byte>::make(std::max<std::int64_t>(1, before + bytes))).value());
@@ -181,7 +181,7 @@ class DeviceCall : public GpuArraysTest {
   std::int64_t before_ = 0;
 
  private:
-  /// An index into what lies behind `before` others; none stays none.
+  /// An index moved past `before` others; a hole stays a hole.
   static std::int32_t behind(std::int32_t index, std::int64_t before) {
     return index < 0 || index > INT32_MAX - before ? index
                                                    : index + static_cast<std::int32_t>(before);

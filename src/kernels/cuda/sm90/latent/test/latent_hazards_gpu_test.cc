@@ -15,7 +15,7 @@ constexpr LayoutKind kKinds[] = {LayoutKind::mla_bf16, LayoutKind::mla_fp8,
 
 class LatentHazardsGpu : public LatentGpu {
  protected:
-  /// Has a scene's pages lie behind more than 2^32 bytes and 2^31 elements of any layout.
+  /// Places a scene's pages beyond 2^32 bytes and 2^31 elements of any layout.
   void go_far(const Scene& s) { before_ = (std::int64_t{5} << 30) / s.pool.view().page_stride; }
   /// Reads what the scene's pool holds as bf16 rows, one for each slot.
   static Matrix<bf16> rows_of(const Scene& s) {
