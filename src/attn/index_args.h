@@ -3,8 +3,8 @@
 //
 //   logit[t, j] = key_scale[j] * sum_h relu(<q[t, h], key[j]>) * weight[t, h]
 //
-// The scale of q and the constants heads^-0.5 and dim^-0.5 are folded into the weights
-// (spec/mla-and-dsa.md section 4.2). Weights may be negative, hence logits too.
+// The scale of q and the constants heads^-0.5 and dim^-0.5 are folded into the weights, as in
+// DeepSeek V3.2's published code. Weights may be negative, hence logits too.
 #pragma once
 
 #include <cstdint>

@@ -27,7 +27,7 @@ Reason wish_reason(const Error& e) {
 }  // namespace
 
 std::vector<LayoutKind> layouts_of(const AttentionProblem& problem) {
-  // V4's cache is fp8 by training (spec: quantisation-aware), so its own precision is v4_fp8.
+  // V4 was trained with an fp8 cache (quantisation-aware), so its own precision is v4_fp8.
   if (problem.kind == ProblemKind::window_compressed) {
     return {LayoutKind::v4_fp8, LayoutKind::mla_bf16};
   }

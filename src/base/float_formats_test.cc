@@ -249,7 +249,7 @@ TEST(FloatFormats, Pow2CeilMatchesFrexp) {
   EXPECT_EQ(pow2_ceil(inf), inf);
 }
 
-// The floor of the default scale policy, and the byte it has in the spec's tables.
+// The floor of the default scale policy, and its byte.
 TEST(FloatFormats, ScaleFloors) {
   EXPECT_EQ(pow2_ceil(1e-4f), 0x1p-13f);
   EXPECT_EQ(to_ue8m0_ceil(1e-4f).bits, 114);

@@ -37,7 +37,7 @@ LATHE_ENUM(PartRole, LATHE_PART_ROLES)
 // clang-format off
 #define LATHE_SCALE_POLICY_LIST(X)                                                                    \
   X(none, "stored as they are")                                                                       \
-  X(per_tensor, "one scale for the pool, beside it; 1 unless a checkpoint gives another")             \
+  X(per_tensor, "one scale for the whole pool; 1 unless a checkpoint gives another")             \
   X(pow2_ceil, "f32 per tile, 2^ceil(log2(max(amax, 1e-4) / 448)); all readers agree on every bit")   \
   X(raw_f32, "f32 per tile, max(amax, 1e-4) / 448; readers that truncate scales are up to 2x wrong")  \
   X(ue8m0, "an exponent byte per tile, as pow2_ceil; mla_fp4: 2^ceil(log2(max(amax / 6, 1e-10)))")

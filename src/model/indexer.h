@@ -1,5 +1,5 @@
 // The indexer of a layer with sparse latent attention: writes index keys, selects the keys that
-// attention reads (spec: DeepSeek V3.2, arXiv 2512.02556).
+// attention reads (DeepSeek V3.2, arXiv 2512.02556).
 #pragma once
 
 #include "base/result.h"

@@ -1,4 +1,4 @@
-// What threads and processes take of CPU and memory, as the system counts it.
+// The CPU time and memory of threads and processes, as the system counts them.
 #pragma once
 
 #include <sys/types.h>

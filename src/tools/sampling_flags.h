@@ -12,7 +12,7 @@
 namespace lathe {
 
 struct SamplingFlags {
-  // Where a flag is not given, the checkpoint's generation_config.json speaks, then greedy.
+  // Where a flag is not given, the checkpoint's generation_config.json applies, then greedy.
   std::optional<float> temperature, top_p, repetition_penalty;
   std::optional<std::int32_t> top_k;
   SamplingParams params;

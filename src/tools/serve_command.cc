@@ -48,7 +48,8 @@ int run_serve(const Command& command, ServeFlags& flags) {
   const auto chat = load_template(flags);
   if (!chat) return refuse(chat.error());
 
-  // The port comes before the weights: one that is taken shows at once, and health can be asked.
+  // The port is bound before the weights load: a taken port is reported at once, and /health
+  // answers.
   auto server = Server::start(flags.server, *tokenizer, *chat ? &**chat : nullptr);
   if (!server) return refuse(server.error());
   if (!flags.model.quiet) {

@@ -76,8 +76,9 @@ void add_answer_flags(Command c, ServeFlags& f) {
       .one_of({"auto", "tag", "deepseek", "dsml", "none"});
   c.add_option("--reasoning-field", s.reasoning_field, "reasoning_content, reasoning or both")
       .one_of({"both", "reasoning_content", "reasoning"});
-  c.add_option("--sampling-defaults", f.sampling_defaults,
-               "model: generation_config.json speaks where a request does not; openai: it does not")
+  c.add_option(
+       "--sampling-defaults", f.sampling_defaults,
+       "model: generation_config.json fills in what a request leaves out; openai: it does not")
       .one_of({"model", "openai"});
 }
 
@@ -87,7 +88,7 @@ void add_watch_flags(Command c, ServeFlags& f) {
   c.add_flag("--no-ui", s.no_ui, "no page at /");
   c.add_flag("--open-metrics", s.open_metrics, "/metrics needs no key");
   c.add_option("--log-requests", s.log_requests,
-               "0 nothing, 1 ids and counts, 2 with parameters, 3 with everybody's texts")
+               "0 nothing, 1 ids and counts, 2 with parameters, 3 with all texts")
       .range(0, 3);
   c.add_option("--log-format", f.log_format, "text, json").one_of({"text", "json"});
   c.add_flag("--access-log", s.access_log, "a line for each response");

@@ -8,7 +8,8 @@ namespace lathe {
 /// For every row and head, over the keys k that the row sees (attn/attend.h),
 ///   s_k = scale * q . k over nope and rope;  out = softmax(s) . k[0 .. v_dim)
 /// with q [rows, heads * (nope + rope)] already absorbed and rotated, out [rows, heads * v_dim],
-/// lse [rows, heads]. v_dim is nope; for window_compressed nope + rope (spec/deepseek-v4.md 2.1).
+/// lse [rows, heads]. v_dim is nope; for window_compressed nope + rope, as V4's keys are its
+/// values.
 ///
 /// Problems and sources: dense_latent and sparse_latent by page table (causal) or index list.
 /// window_compressed: main by page table with problem.window, or by index list; with compress_ratio

@@ -12,7 +12,7 @@ namespace lathe {
 /// [w_uk_h^T q_nope | q_rope] and out_h = w_uv_h out_h'.
 ///
 /// For dense_latent, and for sparse_latent while no request has more than top_k keys, since the
-/// selection then holds all of them (spec/mla-and-dsa.md section 3.5). By page table only, causal.
+/// selection then holds all of them. By page table only, causal.
 ///
 /// Errors: check_ragged_args (check_args.h); on an error nothing was written.
 Result<void> ref_attend_ragged(const AttendArgs& args);
