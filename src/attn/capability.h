@@ -112,6 +112,17 @@ struct Capability {
   double bytes_share = 0.8;
   double launch_seconds = 5e-6;
 
+  /// Declares a kernel of kind gather, over compact rows of layout `rows` that an adapter makes.
+  /// A bf16 latent pool is a buffer of such rows already. Two sources always come through the
+  /// adapter, because they have to become one buffer, and so do grouped-query pages, whose keys and
+  /// values lie apart.
+  void set_gather(LayoutKind rows) {
+    layouts = rows == LayoutKind::mla_bf16 ? EnumSet<LayoutKind>{rows} : EnumSet<LayoutKind>{};
+    compact_rows = true;
+    compact_layout = rows;
+    two_sources = false;
+  }
+
   /// What q must be when it reaches the kernel: native arithmetic takes q in the cache's format.
   DType q_dtype(const CacheLayout& layout) const {
     if (kind != KernelKind::native || layout.value_dtype() == DType::bf16) return wide_q;

@@ -233,12 +233,8 @@ int run_chat(const ChatFlags& flags) {
   int exit_code = kExitOk;
   const auto runtime = start_model(flags.model, exit_code);
   if (!runtime) return exit_code;
-  const auto params = sampling_params(flags.sampling, runtime->config().generation);
+  const auto params = sampling_params(flags.sampling, runtime->config());
   if (!params) return refuse(params.error());
-  if (const auto ok = check_sampling_params(*params, runtime->config().vocab, {}); !ok) {
-    return refuse(ok.error());
-  }
-  if (const auto ok = StopStrings::create(flags.sampling.stop); !ok) return refuse(ok.error());
 
   if (isatty(STDIN_FILENO) == 1) print_out("Ctrl-C stops an answer, /help lists the commands.\n");
   Chat conversation(*runtime, *tokenizer, *chat, flags, *params);

@@ -115,12 +115,8 @@ int run_generate(const GenerateFlags& flags) {
   int exit_code = kExitOk;
   const auto runtime = start_model(flags.model, exit_code);
   if (!runtime) return exit_code;
-  const auto params = sampling_params(flags.sampling, runtime->config().generation);
+  const auto params = sampling_params(flags.sampling, runtime->config());
   if (!params) return refuse(params.error());
-  if (const auto ok = check_sampling_params(*params, runtime->config().vocab, {}); !ok) {
-    return refuse(ok.error());
-  }
-  if (const auto ok = StopStrings::create(flags.sampling.stop); !ok) return refuse(ok.error());
 
   AnswerSet answers(*runtime, *tokenizer);
   std::vector<Entry> entries(encoded->size());

@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "engine/stop_strings.h"
+
 namespace lathe {
 namespace {
 
@@ -36,8 +38,8 @@ void add_sampling_flags(Command command, SamplingFlags& flags) {
   command.add_option("--min-new-tokens", p.min_tokens, "no end before this many tokens");
 }
 
-Result<SamplingParams> sampling_params(const SamplingFlags& flags,
-                                       const GenerationDefaults& defaults) {
+Result<SamplingParams> sampling_params(const SamplingFlags& flags, const ModelConfig& config) {
+  const GenerationDefaults& defaults = config.generation;
   SamplingParams p = flags.params;
   p.temperature = flags.temperature.value_or(defaults.temperature.value_or(0.0f));
   p.top_k = flags.top_k.value_or(defaults.top_k.value_or(-1));
@@ -55,6 +57,8 @@ Result<SamplingParams> sampling_params(const SamplingFlags& flags,
     }
     p.logit_bias.push_back(bias);
   }
+  if (const auto ok = check_sampling_params(p, config.vocab, {}); !ok) return ok.error();
+  if (const auto ok = StopStrings::create(flags.stop); !ok) return ok.error();
   return p;
 }
 

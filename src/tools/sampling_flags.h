@@ -22,8 +22,9 @@ struct SamplingFlags {
 
 void add_sampling_flags(Command command, SamplingFlags& flags);
 
-/// Errors: a --logit-bias that is not ID=BIAS. The values are checked when a request is submitted.
-Result<SamplingParams> sampling_params(const SamplingFlags& flags,
-                                       const GenerationDefaults& defaults);
+/// Errors: a --logit-bias that is not ID=BIAS, values that check_sampling_params() rejects, an
+/// empty
+/// --stop.
+Result<SamplingParams> sampling_params(const SamplingFlags& flags, const ModelConfig& config);
 
 }  // namespace lathe

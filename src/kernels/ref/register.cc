@@ -58,13 +58,7 @@ Capability oracle(ProblemKind problem, KernelKind kind) {
       c.homogeneous_only = true;
       break;
     case KernelKind::gather:
-      // A bf16 pool is a buffer of bf16 rows already; every other pool comes through the adapter.
-      // Two sources always do, because they have to become one buffer, and so do grouped-query
-      // pages, whose keys and values lie apart.
-      c.layouts = gqa ? EnumSet<LayoutKind>{} : EnumSet<LayoutKind>{LayoutKind::mla_bf16};
-      c.compact_rows = true;
-      c.compact_layout = gqa ? LayoutKind::gqa_bf16 : LayoutKind::mla_bf16;
-      c.two_sources = false;
+      c.set_gather(gqa ? LayoutKind::gqa_bf16 : LayoutKind::mla_bf16);
       break;
     case KernelKind::ragged:
       c.phases = {Phase::extend};

@@ -30,12 +30,7 @@ Capability gqa_capability(KernelKind kind) {
   c.bytes_share = 0.7;
   c.launch_seconds = 1e-5;
   if (kind == KernelKind::native) c.homogeneous_only = true;
-  if (kind == KernelKind::gather) {
-    // Grouped-query pages hold keys and values apart, so they always come through the adapter.
-    c.layouts = {};
-    c.compact_rows = true;
-    c.compact_layout = LayoutKind::gqa_bf16;
-  }
+  if (kind == KernelKind::gather) c.set_gather(LayoutKind::gqa_bf16);
   return c;
 }
 

@@ -34,12 +34,7 @@ Capability latent(ProblemKind problem, KernelKind kind) {
       c.homogeneous_only = true;
       break;
     case KernelKind::gather:
-      // A bf16 pool is a buffer of bf16 rows already; every other pool comes through the adapter,
-      // and two sources always do, because they have to become one buffer.
-      c.layouts = {LayoutKind::mla_bf16};
-      c.compact_rows = true;
-      c.compact_layout = LayoutKind::mla_bf16;
-      c.two_sources = false;
+      c.set_gather(LayoutKind::mla_bf16);
       break;
     default:
       break;

@@ -2,6 +2,7 @@
 #include "kernels/cpu/matmul/matmul_bf16.h"
 
 #include "base/check.h"
+#include "kernels/cpu/unroll.h"
 
 // The instructions are for functions of this file alone, behind a check of the CPU: flags for the
 // whole file would also compile inline functions of headers so, which the linker may then choose
@@ -45,11 +46,9 @@ bool cpu_has_bf16_dot() {
 #pragma clang attribute push(                                                            \
     __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi"))), \
     apply_to = function)
-#define LATHE_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")
-#define LATHE_UNROLL _Pragma("GCC unroll 8")
 #endif
 
 namespace {

@@ -14,15 +14,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/matmul/matmul_slice.h"
 #include "kernels/cpu/matmul/weight_load-inl.h"
-
-// Loops over registers must unroll, or the arrays of vectors would live in memory.
-#ifndef LATHE_UNROLL
-#ifdef __clang__
-#define LATHE_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define LATHE_UNROLL _Pragma("GCC unroll 8")
-#endif
-#endif
+#include "kernels/cpu/unroll.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lathe {
