@@ -224,7 +224,7 @@ class Scales(unittest.TestCase):
         for command in commands[:5]:
             line = self.refused(*command, *self.flags(model, "plain", exact), "--kv-scales", str(file))
             self.assertIn("--kv-scales: wanted a cache that has one scale a layer, got mla_bf16; --kv-layout mla_fp8", line)
-        self.assertIn("a model beside it", self.refused("plan", "--attention", "mla", "--kv-scales", str(file)))
+        self.assertIn("a model with it", self.refused("plan", "--attention", "mla", "--kv-scales", str(file)))
         text = self.root / "short"
         text.write_text("a")
         plain = str(self.root / f"{model}-plain")

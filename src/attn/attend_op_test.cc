@@ -44,7 +44,7 @@ Plan toy_plan(const AttentionProblem& problem, const Kernel* kernel, KernelKind 
   return plan;
 }
 
-// A step of two requests: 3 rows behind 20 cached tokens, and one row behind 4.
+// A step of two requests: 3 rows after 20 cached tokens, and one row after 4.
 Step toy_step(const Plan& plan) {
   StepOptions options;
   options.main_pages = 40;

@@ -1,6 +1,6 @@
 // Step: the metadata of one forward step, built once and shared by all layers of a plan.
 //
-// Its arrays lie at fixed addresses, sized from a bound, and plan() fills them anew for each batch:
+// Its arrays lie at fixed addresses, sized from a bound, and plan() refills them for each batch:
 // what a batch sees depends on that batch alone, whatever the arrays held, and plan() allocates
 // nothing. So a captured graph, or a device that mirrors the arrays, can keep the addresses.
 #pragma once

@@ -241,7 +241,7 @@ TEST(Step, WindowAndCompressedEntries) {
   EXPECT_EQ(v.compact_rows, 16);
   EXPECT_THAT(v.window_base, ElementsAre(4, 4, 4));
   EXPECT_THAT(v.window_start, ElementsAre(5, 5, 5));
-  // A page that the window has left behind may be gone.
+  // A page before the window may be gone.
   const auto slid = pages({-1, 8});
   const StepRequest later[] = {{slid, entries, 25, 1, false}};
   EXPECT_FALSE(step->plan({Phase::decode, later}).ok());  // 6 entries need 2 pages

@@ -74,7 +74,7 @@ constexpr std::optional<E> parse_enum(std::string_view text) {
   return std::nullopt;
 }
 
-/// "a, b, c": what an error message lists beside an unknown name.
+/// "a, b, c": the known names, for an error message about an unknown one.
 template <class E>
 std::string known_names() {
   std::string out;

@@ -50,7 +50,7 @@ class Life {
       }
     }
     calls_in_flight_ = false;
-    // Everybody's rows, and once more for each preemption: far fewer steps than this.
+    // The rows of all requests, and once more for each preemption: far fewer steps than this.
     for (int i = 0; i < 20000 && !engine_->idle() && !testing::Test::HasFatalFailure(); ++i) {
       step();
     }

@@ -154,7 +154,8 @@ TEST(Engine, StepsMixDecodesWithPrefillChunks) {
     rows.push_back({report->decode_rows, report->prefill_rows});
     take(*report, got);
   }
-  // 3 rows of the first and 1 of the second; then the first decodes beside chunks of the second.
+  // 3 rows of the first and 1 of the second; then the first decodes in the same steps as chunks of
+  // the second.
   EXPECT_THAT(rows, ElementsAre(std::pair(0, 4), std::pair(1, 4), std::pair(1, 4), std::pair(2, 0),
                                 std::pair(1, 0)));
   EXPECT_EQ(got.at(*first).answer.tokens.size(), 5u);
@@ -400,7 +401,7 @@ TEST(Engine, NonFiniteLogitsEndTheirRequestAlone) {
     EXPECT_THAT(got.at(second).answer.tokens, IsEmpty());
     ASSERT_TRUE(f.error);
     EXPECT_EQ(f.error->field, "logits of request 2");
-    // Its first rows run in step 1 already, beside the other prompt; its NaN token in step 2.
+    // Its first rows run in step 1 already, with the other prompt; its NaN token in step 2.
     if (debug_nan) {
       EXPECT_EQ(f.error->offered, "NaN or Inf in step 2, after layer 1");
     } else {

@@ -129,7 +129,7 @@ void FakeModel::read_tokens(const ForwardArgs& args, std::size_t group, const Se
   }
 }
 
-// The state behind every row of the segment: the hash of all tokens up to it, read from slots and
+// The state after every row of the segment: the hash of all tokens up to it, read from slots and
 // written to them as a StepView says. Empty for a group without one.
 std::vector<std::uint64_t> FakeModel::run_states(const ForwardArgs& args, std::size_t group,
                                                  const Segment& segment) const {
@@ -179,7 +179,7 @@ Result<ForwardResult> FakeModel::forward(const OpsContext&, const ForwardArgs& a
           for (const Slot slot : s.step->out_slots) {
             if (slot.value < 0) continue;
             const PageId page(slot.value / args.cache->page_size(g));
-            LATHE_CHECK(args.cache->ledger(g).owners(page) > 0, "a page that nobody owns any more");
+            LATHE_CHECK(args.cache->ledger(g).owners(page) > 0, "a page without an owner");
           }
         }
       }

@@ -125,7 +125,7 @@ TEST_P(Greedy, ChunkSizesChangeNothing) {
 }
 
 // The whole prompt a second time, and prompts that go on after 48 shared tokens: in one engine, one
-// after another and beside each other.
+// after another and in one batch.
 TEST_P(Greedy, PrefixCacheChangesNothing) {
   std::vector<Request> requests;
   std::vector<RealAnswer> want;
@@ -172,7 +172,7 @@ TEST_P(Greedy, CompanyChangesNothing) {
 INSTANTIATE_TEST_SUITE_P(Plans, Greedy, testing::ValuesIn(cases()),
                          [](const auto& c) { return label(c.param); });
 
-// Prompts that end before, at and behind the context up to which every key is selected, and answers
+// Prompts that end before, at and after the context up to which every key is selected, and answers
 // that cross it. There `auto` goes from the expanded form to the absorbed one inside a prompt.
 TEST(SparseBound, ChunkSizesChangeNothing) {
   for (const char* name : {"deepseek_v32", "glm_moe_dsa"}) {

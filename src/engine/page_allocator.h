@@ -25,8 +25,8 @@ struct PageKind {
 /// The pages of one request.
 struct RequestPages {
   GroupPages lists;  // [kinds], in order of position
-  // [kinds] Of kinds that a step writes anew: the page that it replaces, from extend() until
-  // confirm() or undo(); else -1.
+  // [kinds] Of kinds that a step rewrites: the page that it replaces, from extend() until confirm()
+  // or undo(); else -1.
   std::vector<PageId> replaced;
 };
 

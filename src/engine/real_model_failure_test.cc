@@ -131,8 +131,8 @@ TEST_F(PoisonedModel, ErrorNamesLayerAndStep) {
   }
 }
 
-// NaN in the embedding of one token ends the request whose prompt has it; those beside it, and one
-// that shares its prompt up to there, have the answers of the sound model.
+// NaN in the embedding of one token ends the request whose prompt has it; those in the same batch,
+// and one that shares its prompt up to there, have the answers of the sound model.
 TEST_F(PoisonedModel, OthersGoOn) {
   std::vector<Request> requests;
   std::vector<RealAnswer> want;

@@ -134,7 +134,7 @@ class Runner {
   std::int64_t logits_size_ = 0;                      // floats of it
   std::vector<float> read_;                           // a row of them on the host
   std::vector<SampleArgs> sample_args_;               // [rows drawn from]
-  std::vector<std::optional<SampledToken>> sampled_;  // beside them
+  std::vector<std::optional<SampledToken>> sampled_;  // [rows drawn from]
   std::vector<std::int64_t> sampled_of_;              // [items] row of sampled_, or -1
   // Rows that score a token, in the order of items and of their rows.
   struct ScoredRow {

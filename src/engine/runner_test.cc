@@ -90,7 +90,7 @@ TEST(Runner, ARowTakesTheRouteOfItsPosition) {
   batch.add(Phase::extend, 0, 30);
   batch.add(Phase::extend, 0, 2);
   ASSERT_TRUE(run_batch(runner, batch.items, setup.ops(), false));
-  EXPECT_EQ(setup.model->segments, 2);  // rows up to the tenth of each, and rows behind it
+  EXPECT_EQ(setup.model->segments, 2);  // rows up to the tenth of each, and rows after it
   for (std::size_t i = 0; i < batch.items.size(); ++i) {
     const auto expected = fake_logits(batch.tokens[i], FakeModel::kVocab);
     EXPECT_TRUE(

@@ -29,8 +29,8 @@ struct PageRule {
   std::int64_t most = kNoBound;  // pages that one request holds at once
   // Pages that a step takes at most, the last ones; others stay holes.
   std::int64_t per_step = kNoBound;
-  // A step writes a page anew that tokens have begun to fill, as the old one must stay whole until
-  // the step is over: states are replaced, where keys are added.
+  // A step rewrites a page that tokens have begun to fill to a new one, as the old one must stay
+  // intact until the step is over: states are replaced, where keys are added.
   bool rewrites = false;
 
   /// First entry that a request with `computed` tokens keeps.

@@ -102,7 +102,7 @@ TEST(Schedule, AWindowKeepsItsLastPages) {
   EXPECT_EQ(held(state, 16, 8), 1);  // the boundary's
   EXPECT_EQ(held(state, 17, 8), 2);  // and the last token's
   EXPECT_EQ(state.new_pages(16, 17), 1);
-  EXPECT_EQ(state.new_pages(17, 18), 1);  // written anew
+  EXPECT_EQ(state.new_pages(17, 18), 1);  // rewritten
   EXPECT_EQ(state.new_pages(17, 60), 2);
   EXPECT_EQ(state.new_pages(17, 17), 0);
 }
@@ -141,7 +141,7 @@ TEST(Schedule, NobodyStarves) {
     const auto pick = [&](std::int64_t n) {
       return static_cast<std::int64_t>(rng() % static_cast<unsigned>(n));
     };
-    // Pages of all tokens; in some rounds pages of a window beside them, and a state.
+    // Pages of all tokens; in some rounds also pages of a window, and a state.
     const std::int64_t block = 1 + pick(4);
     std::vector<PageRule> rules{{.page_size = block}};
     std::vector<std::int64_t> total{2 + pick(10)};

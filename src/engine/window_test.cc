@@ -131,7 +131,7 @@ TEST_P(Windows, ALongRequestHoldsItsWindowOnly) {
     const auto report = engine.step();
     ASSERT_TRUE(report);
     for (const TokenEvent& e : report->tokens) got.push_back(e.sampled.token);
-    // 39 tokens before a boundary, up to 16 behind it.
+    // 39 tokens before a boundary, up to 16 after it.
     EXPECT_LE(engine.stats().held_pages, 4);
   }
   EXPECT_EQ(got, answer_over_all_pages(*model, options(), request.prompt, 50));

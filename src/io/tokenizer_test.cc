@@ -114,7 +114,7 @@ TEST(TokenizerBytes, AStrayByteIsASymbolOfItsOwn) {
   // U+0100 and on stand for unprintable bytes: 0xFF is printable Latin-1, 0x80 is the 35th other.
   EXPECT_EQ(tokenizer.encode("\xFF"), Ids{*tokenizer.id_of("ÿ")});
   EXPECT_EQ(tokenizer.encode("\x80"), Ids{*tokenizer.id_of("Ģ")});
-  // An unfinished character beside text: neither is touched by the other.
+  // An unfinished character next to text: neither changes the other.
   Ids wanted = tokenizer.encode("the lathe");
   wanted.push_back(*tokenizer.id_of("â"));
   wanted.push_back(*tokenizer.id_of("Ĥ"));

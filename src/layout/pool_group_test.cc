@@ -18,7 +18,7 @@ std::vector<Slot> slots(std::initializer_list<int> ids) {
 }
 
 // Byte `b` of a part of the token in `slot`; every (pool, layer, slot, part, byte) is told apart
-// well enough that a record which stays behind or lands elsewhere is seen.
+// well enough that a record which is not copied or lands elsewhere is detected.
 std::byte tag(int pool, int layer, int slot, int part, int b, int salt = 0) {
   unsigned x = static_cast<unsigned>(((((pool * 7 + layer) * 1009 + slot) * 5 + part) * 997 + b));
   x = (x + static_cast<unsigned>(salt)) * 2654435761u;
@@ -201,7 +201,7 @@ TEST(PoolGroup, CopyPagesTakesTheWholePage) {
 }
 
 TEST(PoolGroup, PagesOfDifferentEntryCounts) {
-  // One page table for 256 tokens: 64 entries of 4 tokens beside 2 entries of 128.
+  // One page table for 256 tokens: 64 entries of 4 tokens, and 2 entries of 128.
   const std::vector<PoolPart> parts = {{CacheLayout(LayoutKind::v4_fp8), 64, 1},
                                        {CacheLayout(LayoutKind::v4_fp8), 2, 1}};
   auto group = PoolGroup::create(parts, {.pages = 2});

@@ -266,7 +266,7 @@ TEST(PrefixCache, GroupsOfDifferentPageSizes) {
   ASSERT_TRUE(cache);
   const GroupPages lists = {*fine.allocate(5), *coarse.allocate(2)};
   EXPECT_EQ(*cache->insert(iota(10), lists), 8);  // five fine pages are full, but the fifth has no
-  EXPECT_EQ(fine.owners(PageId(4)), 1);           // coarse page beside it
+  EXPECT_EQ(fine.owners(PageId(4)), 1);           // coarse page with it
   auto fork = iota(8);
   fork[6] = 99;  // three fine pages agree, one coarse page does
   const PrefixMatch m = cache->match(fork, 8);

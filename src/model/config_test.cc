@@ -459,7 +459,7 @@ TEST(ModelConfig, TwoSpellingsOfRopeAgreeOrAreRefused) {
   j["rope_parameters"] = yarn;
   j["rope_scaling"] = yarn;
   EXPECT_TRUE(parse_model_config(j.dump()).ok());
-  // Older files keep theta beside it.
+  // Older files keep theta next to it.
   j["rope_theta"] = 1e6;
   j["rope_scaling"].erase("rope_theta");
   EXPECT_TRUE(parse_model_config(j.dump()).ok());

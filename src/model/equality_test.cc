@@ -68,7 +68,8 @@ TEST(Equality, CompanyChangesNothing) {
     two_threads.threads = 2;
     ModelRunner runner(*model, two_threads);
 
-    // Request 1 prefills beside request 0, and decodes its last token beside 0's second chunk.
+    // Request 1 prefills together with request 0, and decodes its last token together with 0's
+    // second chunk.
     const std::vector<std::int32_t> head(longer.begin(), longer.begin() + 20);
     const std::vector<std::int32_t> tail(longer.begin() + 20, longer.end());
     const std::vector<std::int32_t> most(shorter.begin(), shorter.end() - 1);

@@ -274,7 +274,7 @@ TEST(MoeFfn, AgreesWithRef) {
   }
 }
 
-// Over several passes, on any threads, beside any tokens.
+// Over several passes, on any threads, among any tokens.
 TEST(MoeFfn, ARowsBitsAreItsOwn) {
   std::mt19937 rng(test_seed(3));
   const std::int64_t tokens = 900, n = 24, ffn = 20, top_k = 3;

@@ -275,7 +275,7 @@ void ServerBench::arrivals() {
             got.first_byte.p99 > 0 && got.first_byte.p99 <= kStep + 0.05 &&
                 got.complete == got.asked});
     }
-    tell({big ? "/health beside a body of 16 MiB" : "/health meanwhile",
+    tell({big ? "/health during a body of 16 MiB" : "/health meanwhile",
           fmt::format("p99 {}", milli(got.health.p99)),
           fmt::format("max {}", milli(got.health.max)), "at most 10 ms",
           got.health.p99 > 0 && got.health.p99 <= 0.01});
@@ -304,10 +304,10 @@ void ServerBench::whole() {
         "at least 5000 /s", rate >= 5000});
 }
 
-// Bar 5, beside another server.
+// Bar 5, against another server.
 void ServerBench::peer() {
   if (options_.peer.empty()) {
-    tell({"CPU per token beside another server", "not measured", "--peer COMMAND", "", true});
+    tell({"CPU per token against another server", "not measured", "--peer COMMAND", "", true});
     return;
   }
   int out[2];
@@ -434,7 +434,7 @@ void ServerBench::churn() {
         fmt::format("{:+.1f} %", growth * 100),
         fmt::format("{:.0f} MiB, {} answers", late / (1 << 20), got.complete), "flat to 5 %",
         growth <= 0.05 && got.complete > 0});
-  tell({"  gauges and pages behind it", left.empty() ? "all 0" : "not 0:" + left, "", "all 0",
+  tell({"  gauges and pages after it", left.empty() ? "all 0" : "not 0:" + left, "", "all 0",
         left.empty()});
 }
 

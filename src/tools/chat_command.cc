@@ -165,7 +165,7 @@ class Chat {
     AnswerSet answers(runtime_, tokenizer_);
     const auto index = answers.add({*prompt, limited(std::ssize(*prompt))}, flags_.sampling.stop);
     if (!index) {
-      print_err("lathe: " + index.error().message() + "; /reset begins anew\n");
+      print_err("lathe: " + index.error().message() + "; /reset starts over\n");
       return;
     }
     InterruptScope interrupt;

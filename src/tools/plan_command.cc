@@ -121,7 +121,7 @@ int run_plan(PlanFlags flags) {
   const auto subject = subject_of(flags, flags.wishes);
   if (!subject) return refuse(subject.error());
   if (!flags.kv_scales.empty() && !subject->config) {
-    return refuse({ErrorCode::invalid_argument, "--kv-scales", "a model beside it",
+    return refuse({ErrorCode::invalid_argument, "--kv-scales", "a model with it",
                    "an attention problem alone", "--model DIR or --config FILE"});
   }
   const auto machine = find_machine(flags.device);

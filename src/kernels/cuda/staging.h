@@ -28,7 +28,7 @@ class Staging {
   }
   /// Puts the copy of what was added since the last one on the stream.
   Result<void> flush(cudaStream_t stream);
-  /// Begins anew, once the device has done with all of it.
+  /// Starts over, once the device has read all of it.
   void reset();
   /// Bytes on the device.
   std::int64_t bytes() const;

@@ -64,7 +64,7 @@ void decode_token(const ConstPoolView& pool, Slot slot, float key_scale, float v
       if (layout.scale_policy() == ScalePolicy::per_tensor) {
         scale = part.role == PartRole::value ? value_scale : key_scale;
       } else if (scales != nullptr && part.dtype != DType::bf16) {
-        // A bf16 part beside scaled fp8 (the rope of mla_fp8_block and v4_fp8) has no scale.
+        // A bf16 part next to scaled fp8 (the rope of mla_fp8_block and v4_fp8) has no scale.
         scale = element(scales->dtype, pool.at(*scales, slot), at / layout.scale_tile());
       }
       row[static_cast<std::size_t>(at)] = element(part.dtype, bytes, e) * scale;

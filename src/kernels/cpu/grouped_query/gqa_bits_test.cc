@@ -13,8 +13,8 @@ using namespace cpu_test;
 
 Outputs attend(const GqaScene& s) { return run(cpu_attend_gqa, s.args, s.dims.v_dim); }
 
-// Rows first .. first + count - 1 of the scene's only request, as a chunk of an extend or as
-// decode steps: the keys behind them are not there yet.
+// Rows first .. first + count - 1 of the scene's only request, as a chunk of an extend or as decode
+// steps: later keys are not there yet.
 Outputs attend_chunk(GqaScene& s, std::int64_t first, std::int64_t count) {
   AttendArgs args = s.args;
   const std::int32_t before = s.batch.kv_lens[0] - static_cast<std::int32_t>(s.batch.rows);

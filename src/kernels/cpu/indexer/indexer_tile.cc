@@ -19,8 +19,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 using DF = hn::CappedTag<float, 16>;
 using VF = hn::VFromD<DF>;
 
-// Vectors of heads worked on together, and keys beside them: as many accumulators as leave room for
-// the operands among the target's registers.
+// Vectors of heads, and keys, worked on together: as many accumulators as leave room for the
+// operands among the target's registers.
 #if HWY_TARGET <= HWY_AVX3
 constexpr int kVectors = 4;
 constexpr int kKeys = 6;

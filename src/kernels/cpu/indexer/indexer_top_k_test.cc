@@ -52,7 +52,7 @@ TEST(IndexSelect, EqualsAFullSort) {
 }
 
 TEST(IndexSelect, TiesGoToTheLowerPosition) {
-  // More equal scores than any candidate buffer of 4096, with a few better ones behind.
+  // More equal scores than any candidate buffer of 4096, with a few better ones after them.
   std::vector<float> scores(9000, 1.5f);
   scores[8000] = 2;
   scores[8999] = 3;

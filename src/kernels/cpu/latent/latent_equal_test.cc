@@ -92,8 +92,8 @@ void expect_rows(const Outputs& part, const Outputs& whole, std::int64_t begin) 
 
 TEST(LatentEqual, ChunksAndCompanionsWhenBatchInvariant) {
   for (const int heads : {1, 3, 16}) {
-    // The first request's rows cross the beginnings of parts, at 256, 512, 1024 and 2048 keys.
-    // Beside it the tails of two others.
+    // The first request's rows cross the beginnings of parts, at 256, 512, 1024 and 2048 keys. In
+    // the same batch the tails of two others.
     for (const int keys : {300, 580, 1090, 2100}) {
       Scene s(latent_layout(LayoutKind::mla_fp8_block), 16, heads, {{keys, 130}, {70, 3}, {5, 1}});
       ThreadPool threads(2);

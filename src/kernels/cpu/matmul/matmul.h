@@ -3,8 +3,7 @@
 // Bits. An output is the sum of its blocks of kDepthBlock elements of K in ascending order; inside
 // a block lane i of a vector sums the elements k = i mod lanes with FMAs in ascending order, and
 // one fixed tree sums the lanes. Every path computes exactly this, so that a row's bits depend
-// neither on the rows nor on the outputs beside it. They do depend on the SIMD target's vector
-// length.
+// neither on other rows nor on other outputs. They do depend on the SIMD target's vector length.
 #pragma once
 
 #include <cstdint>

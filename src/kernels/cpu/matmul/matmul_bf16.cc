@@ -57,7 +57,7 @@ namespace {
 
 constexpr std::int64_t kPairLanes = 32;     // elements of K that one instruction takes
 constexpr std::int64_t kAskedBytes = 2048;  // of each run, ahead of where a tile reads
-constexpr std::int64_t kTileRows = 3;       // beside kPanelOuts outputs: 24 of 32 registers
+constexpr std::int64_t kTileRows = 3;       // by kPanelOuts outputs: 24 of 32 registers
 
 LATHE_INLINE std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 

@@ -6,9 +6,9 @@
 // exactly; e2m1 codes are multiplied by their scale, a power of two, which bf16 has exactly, too.
 // An output is the sum of its blocks of kDepthBlock elements of K in ascending order; inside a
 // block each of 16 f32 lanes sums its pairs in ascending order, and one fixed tree sums the lanes.
-// Every path computes exactly this, so that a row's bits depend neither on the rows nor on the
-// outputs beside it. The instruction takes subnormal numbers as zeros and makes none; it rounds to
-// nearest even.
+// Every path computes exactly this, so that a row's bits depend neither on other rows nor on other
+// outputs. The instruction takes subnormal numbers as zeros and makes none; it rounds to nearest
+// even.
 #pragma once
 
 #include <cstdint>

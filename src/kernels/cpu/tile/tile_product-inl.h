@@ -2,8 +2,8 @@
 // Included once per SIMD target (Highway).
 //
 // Every number has one order of accumulation, which no blocking changes: products run over k in
-// ascending order, one fused multiply-add at a time, so a row's bits do not depend on the rows
-// beside it. Nothing from the standard library is called here (see layout/codec_fast-inl.h).
+// ascending order, one fused multiply-add at a time, so a row's bits do not depend on other rows.
+// Nothing from the standard library is called here (see layout/codec_fast-inl.h).
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
