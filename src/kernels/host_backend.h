@@ -1,5 +1,5 @@
-// What backends of host memory share: weights stay where the file's mapping has them, and copies
-// are copies.
+// What backends of host memory share: weights stay in the file's mapping, and uploads and downloads
+// are plain copies.
 #pragma once
 
 #include <cstring>

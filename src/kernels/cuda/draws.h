@@ -1,4 +1,4 @@
-// The draws of a step: parameters go there, tokens come back.
+// Draws a step's tokens on the device: uploads parameters, and brings tokens back.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// A layer of experts on the device, without a word from the host.
+// Runs a layer of experts on the device, without waiting for the host.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,5 @@
-// The indexer's choice of keys on the device: quantised queries, scores, the best of them.
+// Chooses a row's keys on the device with the indexer: quantizes queries, scores keys, selects the
+// best.
 #pragma once
 
 #include <cuda_runtime_api.h>

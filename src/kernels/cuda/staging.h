@@ -1,6 +1,6 @@
-// Staging: the lists of a step on their way to the device. They are put side by side in pinned
-// memory, and one copy brings all of them. The same lists in the same order get the same addresses
-// in every step, which is what captured graphs need.
+// Staging: copies the lists of a step to the device. They are put side by side in pinned memory,
+// and one copy brings all of them. The same lists in the same order get the same addresses in every
+// step, which is what captured graphs need.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// What the CPU's latent kernels check beyond check_latent_args.
+// Checks what the CPU's latent kernels need beyond check_latent_args.
 #pragma once
 
 #include "attn/attend.h"

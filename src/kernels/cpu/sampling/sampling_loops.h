@@ -1,4 +1,4 @@
-// The loops over a vocabulary that sampling is made of.
+// The sampler's loops over a vocabulary: weights, their sums and bins, and the draw.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The parameters of the codec kernels: plain values, made on the host by codec_launch.cc.
+// The parameters of the codec kernels: plain values, computed on the host by codec_launch.cc.
 //
 // A row is cut into chunks of 8 elements, a thread takes a few chunks of one row, a warp a batch of
 // them that belong to one run of a few rows (batch.cuh).

@@ -1,5 +1,5 @@
-// A block scores kScoreKeys keys of a row: thread (i, g) adds heads g, g + kScoreGroups, ... of key
-// i, and the groups are added in order.
+// The indexer's logits: a block scores kScoreKeys keys of a row, thread (i, g) adds heads g, g +
+// kScoreGroups, ... of key i, and the groups are added in order.
 #pragma once
 
 #include "base/float_formats.h"

@@ -1,5 +1,5 @@
-// Exact selection, a block per row: the k-th best key by four passes over digits of 8 bits, then
-// the positions that beat it and the first of those that equal it, in order.
+// The indexer's exact top-k, a block per row: the k-th best key by four passes over digits of 8
+// bits, then the positions that beat it and the first of those that equal it, in order.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"

@@ -1,5 +1,5 @@
-// Mixture of experts but for its products: which experts take which rows, and the sum of what they
-// make. Nothing waits for the host, and no atomic decides an order.
+// Mixture of experts without its products: routes rows to experts, and sums the experts' results.
+// Nothing waits for the host, and no atomic decides an order.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,5 @@
-// A block makes kTileM x kTileN outputs of one weight, over tiles of kTileK through shared memory.
+// The plain f32 product: a block computes kTileM x kTileN outputs of one weight, over tiles of
+// kTileK through shared memory.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"

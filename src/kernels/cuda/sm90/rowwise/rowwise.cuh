@@ -1,4 +1,4 @@
-// Kernels over rows, element by element: a block takes kRowThreads columns of a row at a time.
+// Element-wise kernels over rows: a block takes kRowThreads columns of a row at a time.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// What all threads of a sampling block agree on: sums in the rule's order, and best tokens.
+// Block-wide reductions of the sampler: sums in the rule's order, and best tokens.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"

@@ -1,5 +1,5 @@
-// The sampler: a block per row at a time. Filters find where they cut by bisection over the bits of
-// the weights, each try a pass over the vocabulary.
+// The sampler, a block per row at a time. Filters find their cut by bisection over the bits of the
+// weights, each step a pass over the vocabulary.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// What follows from a batch's lengths: rows, compact buffer, work list, padding.
+// Builds what follows from a batch's lengths on the GPU: rows, compact buffer, work list, padding.
 #include <fmt/format.h>
 
 #include "attn/pad_ragged.h"
