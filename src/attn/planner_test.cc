@@ -484,7 +484,7 @@ TEST(Budgets, RowsOfExpandingWorkers) {
     }
     return std::int64_t{0};
   };
-  // f32 queries of 128 + 64 and sums of 128 for each of 132 processors.
+  // f32 queries of 128 + 64 and accumulators of 128 for each of 132 processors.
   EXPECT_EQ(bytes(100), std::int64_t{132} * 100 * 320 * 4);
   EXPECT_EQ(bytes(100000), std::int64_t{132} * 4096 * 320 * 4);
 }

@@ -99,7 +99,7 @@ TEST(UpstreamMatrix, AutoRow) {
   EXPECT_TRUE(plan_on(Device::sm100, kernels, "fp8_e4m3", "flashmla_auto", "trtllm"));
 }
 
-// The pair that cannot be had there becomes legal with one more conversion, and the layout follows.
+// The pair that is illegal there becomes legal with one more conversion, and the layout follows.
 TEST(UpstreamMatrix, GatherDecodeMakesTheMissingPairLegal) {
   Registry kernels = testing::upstream_kernels();
   add_adapters(kernels);

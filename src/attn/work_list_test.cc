@@ -81,7 +81,7 @@ TEST(WorkList, NoWorkIsLegal) {
 }
 
 TEST(WorkList, KnownSchedule) {
-  // Units of 256: [4, 2, 1] over 4 workers, the first three take two each (spec deepseek-v4 4.2).
+  // Units of 256: [4, 2, 1] over 4 workers, the first three take two each.
   const std::vector<std::int32_t> counts = {1000, 257, 256};
   const auto list = make_work_list({counts, {}}, {4, 256, 0});
   ASSERT_TRUE(list.ok());

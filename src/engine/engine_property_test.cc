@@ -221,7 +221,7 @@ class Life {
       live.tokens.push_back(e.sampled.token);
     }
     for (auto& [id, live] : live_) {
-      // E4: who decodes has its row in every step.
+      // E4: a request that decodes has its row in every step.
       if (live.token_last_step && engine_->state(id) == RequestState::running) {
         EXPECT_TRUE(got.contains(id)) << "request " << id.value;
       }

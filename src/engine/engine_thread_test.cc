@@ -21,7 +21,7 @@ Request request(std::int32_t first, std::int32_t max_tokens) {
   return r;
 }
 
-// Gathers what an engine's thread tells, and waits for it.
+// Collects an engine thread's events, and waits for them.
 class Listener {
  public:
   void operator()(EngineNews news) {

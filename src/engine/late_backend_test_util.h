@@ -1,6 +1,6 @@
-// LateBackend: a toy device that does nothing when an operator is called and everything when it is
-// waited for, or a piece at a time when a test says so. Code that looks at a result too early, or
-// changes what a step in flight still reads, gets different tokens.
+// LateBackend: a toy device that does nothing when an operator is called and everything at wait(),
+// or a piece at a time when a test asks for it. Code that reads a result too early, or changes what
+// a step in flight still reads, gets different tokens.
 //
 // It is also the minimum that a device needs: memory, an entry for every operator, and wait(). An
 // entry copies what it is given on the host's stack (product lists, an operator's arguments).
@@ -36,7 +36,7 @@ class LateBackend : public HostBackend {
       if (!done && ok_) ok_ = done;
     }
   }
-  /// The next wait() loses the second half of the work and says so.
+  /// The next wait() loses the second half of the work and returns an error.
   bool fail_next = false;
 
   Result<void> wait() override {

@@ -59,9 +59,9 @@ TEST(Schedule, TheOldestTakesThePageOfTheYoungest) {
   // A decode at a page's end needs a page: token 5 is the first of its second page.
   EXPECT_FALSE(run({decode(5, 1), decode(3, 1)}, 1).schedule.preempt_youngest);
   EXPECT_TRUE(run({decode(5, 1), decode(3, 1)}, 0).schedule.preempt_youngest);
-  // The youngest decode gives way itself.
+  // The youngest decode is preempted itself.
   EXPECT_TRUE(run({decode(3, 1), decode(5, 1)}, 0).schedule.preempt_youngest);
-  // A decode with room in its page does not care.
+  // A decode with room in its page is not affected.
   EXPECT_THAT(run({decode(3, 1), decode(4, 1)}, 0).rows, ElementsAre(1, 1));
   // An older prefill does not wait for younger ones.
   EXPECT_TRUE(run({prefill(8, 0, 0), decode(3, 1)}, 1).schedule.preempt_youngest);

@@ -39,7 +39,7 @@ Result<std::string> render(const std::string& source, const Json& variables,
   return t->render(variables, options);
 }
 
-// What our evaluator says, against text or {"error": ...}.
+// What Lathe's evaluator renders, against text or {"error": ...}.
 void expect_like_jinja(const std::string& source, const Json& variables, const Json& wanted) {
   const auto got = render(source, variables);
   if (wanted.is_string()) {

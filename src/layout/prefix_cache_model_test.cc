@@ -82,7 +82,7 @@ class Model {
     if (end > 0) touch(tokens, end);
   }
 
-  // `others(g, page)`: does anybody else own or write the page?
+  // `others(g, page)`: does the page have another owner or a writer?
   template <class Others>
   GroupPages evict(std::size_t g, std::size_t n, Others others) {
     GroupPages freed(groups_.size());

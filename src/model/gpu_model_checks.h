@@ -47,7 +47,7 @@ inline void expect_close(const Logits& gpu, const Logits& cpu) {
       continue;
     }
     worst = std::max(worst, error);
-    // The likeliest token, where the CPU leaves no doubt.
+    // The most likely token, where the CPU's margin is clear.
     std::vector<float> sorted = cpu[i];
     std::sort(sorted.rbegin(), sorted.rend());
     double norm = 0;

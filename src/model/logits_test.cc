@@ -11,11 +11,11 @@ const char* const kFixtures[] = {
     "qwen3",           "qwen3_moe",    "deepseek_v3", "deepseek_v3_dense",
     "deepseek_v3_fp8", "deepseek_v32", "glm_moe_dsa"};
 
-// Against the reference whose cache is rounded to bf16, as ours is: what order of summation, and an
-// element of the cache that rounds the other way for it, can do.
+// Bound against the reference whose cache is rounded to bf16, as Lathe's is: what the order of
+// summation, and an element of the cache that rounds the other way for it, can cause.
 constexpr double kTolerance = 2e-3;
-// Against the reference in f32 throughout: rounding the cache moves transformers' own logits by up
-// to 1.4e-2 on these models, whose attention is half of what they say, and by 2.5e-2 where a
+// Bound against the reference in f32 throughout: rounding the cache moves transformers' own logits
+// by up to 1.4e-2 on these models, whose attention is half of what they say, and by 2.5e-2 where a
 // selection of keys turns on it.
 constexpr double kExactTolerance = 5e-2;
 

@@ -42,7 +42,7 @@ struct KvB {
   std::vector<float> scales;
 };
 
-// uk is a head's key rows turned over, uv its value rows, whatever form they are kept in.
+// uk is a head's key rows transposed, uv its value rows, whatever form they are kept in.
 TEST(SplitKvB, HeadsHoldTheNumbersOfKvB) {
   struct Case {
     DType dtype;

@@ -414,7 +414,7 @@ TEST(Sampling, NearDistributionsMostlyAgree) {
   }
 }
 
-// Filters and penalties of another row, or threads, are none of a row's business.
+// Filters and penalties of another row, and threads, do not affect a row.
 TEST(Sampling, RowsOfABatchAreThemselves) {
   std::mt19937 rng(test_seed(5));
   std::vector<Row> rows;

@@ -136,7 +136,7 @@ TEST(CodecEmulated, OrderedTokensAreWrittenLikeOthers) {
   }
 }
 
-// A pool of which every byte is random: every code, and scales that are anything.
+// A pool whose bytes are all random: every code, and arbitrary scales.
 OwnedPool random_pool(const CacheLayout& layout, std::int32_t page_size, std::int64_t pages,
                       std::int64_t extra, std::mt19937& rng) {
   OwnedPool pool(layout, page_size, pages, extra);

@@ -571,7 +571,7 @@ TEST_F(CodecGpu, MoreMemoryThanThereIsSaysHowMuch) {
   EXPECT_EQ(none.error().code, ErrorCode::exhausted);
   EXPECT_NE(none.error().message().find("1125899906842624 bytes"), std::string::npos)
       << none.error().message();
-  // What one launch reported is not what the next one reports.
+  // A launch does not report what an earlier one did.
   const cudaError_t refused = cudaMemcpy(nullptr, nullptr, 1, cudaMemcpyHostToDevice);
   EXPECT_FALSE(call_result(refused, "cudaMemcpy").ok());
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);

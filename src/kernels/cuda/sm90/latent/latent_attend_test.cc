@@ -333,7 +333,7 @@ TEST(CheckStaged, OtherPoolsThanTheCuts) {
   EXPECT_EQ(check_staged(args, cut).error().message(),
             "main.pool: wanted fp8 as schedule.cut stages, 8 pages of 64 tokens, lists of 128, "
             "got 9 pages of 64 tokens, lists of 128");
-  // A second source that the cut knows nothing of would be read as if it were staged.
+  // A second source that the cut does not know would be read as if it were staged.
   args.main.pool.emplace(&nothing, layout, 64, 8);
   args.problem.kind = ProblemKind::window_compressed;
   args.problem.compress_ratio = 4;
