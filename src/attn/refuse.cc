@@ -215,7 +215,7 @@ std::vector<std::string> suggest(const AttentionProblem& problem, const Machine&
     if (out.size() < kEnough && legal(machine, w)) out.push_back(std::move(text));
   };
 
-  // Kernel names are offered where the user speaks in kernel names, else kinds.
+  // Offers kernel names where the user gave one, else kinds.
   const auto names_for = [&](Side side) {
     std::vector<std::string> names;
     if (registry.find(wishes.backend(side)) != nullptr) {

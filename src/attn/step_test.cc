@@ -365,7 +365,7 @@ TEST(Step, KeysBeyondTheCompactBufferGoTileByTile) {
     EXPECT_FALSE(step->view().gather_in_tiles);
     EXPECT_EQ(step->view().compact_rows, 35);
   }
-  // Grouped queries have no partial softmax that goes on from tile to tile.
+  // Grouped queries have no partial softmax that continues from tile to tile.
   Plan plan = plan_of(deepseek_v3_problem(), KeyUnit::ragged_row);
   plan.problem = gqa_problem();
   auto step = Step::make(plan, kOptions, {10, 2, 40, 50});

@@ -1,5 +1,5 @@
 // EngineThread: an engine on a thread of its own, for callers on other threads. They put requests
-// into its inbox and hear, once a step, what became of them; the engine never waits for them.
+// into its inbox and get their events once a step; the engine never waits for them.
 #pragma once
 
 #include <atomic>

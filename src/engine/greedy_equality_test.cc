@@ -124,8 +124,8 @@ TEST_P(Greedy, ChunkSizesChangeNothing) {
   }
 }
 
-// The whole prompt a second time, and prompts that go on after 48 shared tokens: in one engine, one
-// after another and in one batch.
+// The whole prompt a second time, and prompts that continue after 48 shared tokens: in one engine,
+// one after another and in one batch.
 TEST_P(Greedy, PrefixCacheChangesNothing) {
   std::vector<Request> requests;
   std::vector<RealAnswer> want;

@@ -23,7 +23,7 @@ constexpr std::int64_t pages_for(std::int64_t tokens, std::int64_t page_size) {
 /// are holes. Without a bound every entry is a page.
 struct PageRule {
   std::int64_t page_size = 1;  // tokens
-  // Tokens before the last block boundary that a request still needs, to go on and to resume at
+  // Tokens before the last block boundary that a request still needs, to continue and to resume at
   // that boundary; 0: all of them.
   std::int64_t kept = 0;
   std::int64_t most = kNoBound;  // pages that one request holds at once

@@ -65,7 +65,7 @@ class Regex {
 template <class OnPart>
 void for_each_part(const Regex& regex, std::string_view text, Regex::Match& match,
                    OnPart&& on_part) {
-  std::size_t from = 0;  // where the search goes on
+  std::size_t from = 0;  // where the search continues
   std::size_t done = 0;  // end of the last part
   std::size_t last_match_end = ~std::size_t{0};
   while (from <= text.size()) {

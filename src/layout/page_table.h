@@ -38,7 +38,7 @@ class PageLists {
  private:
   PageLists(std::span<const std::int64_t> indptr, List pages) : indptr_(indptr), pages_(pages) {}
   std::span<const List> lists_;
-  std::span<const std::int64_t> indptr_;  // empty: lists_ speaks
+  std::span<const std::int64_t> indptr_;  // empty: lists_ is used
   List pages_;
 };
 

@@ -43,7 +43,7 @@ Result<void> AnswerSet::step(const std::function<void(std::size_t, const std::st
     answers_[i].tokens.push_back(e.sampled.token);
     if (e.sampled.logprob) answers_[i].sampled.push_back(e.sampled);
     emit(i, streams_[i].push(e.sampled.token));
-    // An answer that ended in this step cannot be cancelled any more, which is harmless.
+    // Cancelling an answer that ended in this step does nothing.
     if (streams_[i].stopped()) runtime_->engine().cancel(e.request, FinishReason::stop);
   }
   for (const Finished& f : report->finished) {

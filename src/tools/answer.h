@@ -45,8 +45,8 @@ class AnswerSet {
   /// Errors: a stop string that is empty, and Engine::submit()'s. Returns the answer's index.
   Result<std::size_t> add(Request request, const std::vector<std::string>& stops);
 
-  /// One step. `on_text` hears each piece of text that is final; it may be empty. Errors: the
-  /// engine's.
+  /// One step. `on_text` is called with each piece of text that is final; it may be empty. Errors:
+  /// the engine's.
   Result<void> step(const std::function<void(std::size_t, const std::string&)>& on_text);
   void cancel(std::size_t index);
   bool done() const { return open_ == 0; }

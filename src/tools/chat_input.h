@@ -22,7 +22,7 @@ class InterruptScope {
   struct sigaction before_ = {};
 };
 
-/// One message at a time. A line that ends in a backslash goes on in the next one; between two
+/// One message at a time. A line that ends in a backslash continues in the next one; between two
 /// lines of """ everything is one message. Ctrl-C discards what was typed; Ctrl-C twice in a row,
 /// or Ctrl-D, ends the input.
 class ChatInput {

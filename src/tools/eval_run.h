@@ -73,9 +73,9 @@ class Evaluator {
   Evaluator(const Evaluator&) = delete;
   Evaluator& operator=(const Evaluator&) = delete;
 
-  /// Greedy answers to all items, submitted at once. `on_progress` hears how many have ended and
-  /// how many of those were right; `traced` items keep their logits. Errors: the engine's; a
-  /// request that ended with an error.
+  /// Greedy answers to all items, submitted at once. `on_progress` is called with how many have
+  /// ended and how many of those were right; `traced` items keep their logits. Errors: the
+  /// engine's; a request that ended with an error.
   Result<TaskRun> run(const EncodedTask& encoded, std::size_t traced,
                       const std::function<void(std::size_t, std::int64_t)>& on_progress);
   /// The likelihood of a text of at least two tokens, cut into windows of at most `window`: of each

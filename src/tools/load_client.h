@@ -8,7 +8,7 @@
 
 namespace lathe {
 
-/// What is to be asked of 127.0.0.1:port. Parts that are 0 or false are left out; all others go on
+/// What is to be asked of 127.0.0.1:port. Parts that are 0 or false are left out; all others run
 /// together until streams, arrivals and seconds have ended.
 struct LoadTask {
   int port = 0;

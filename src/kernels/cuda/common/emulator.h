@@ -163,8 +163,7 @@ inline void run_cluster(int block_threads, int blocks) {
   static bool progress;
   while (m.finished < threads) {
     progress = false;
-    // Another block goes on only when the one before cannot: as far apart as their barriers let
-    // them.
+    // Another block runs only when the one before cannot: as far apart as their barriers let them.
     for (turn = 0; turn < blocks && !progress; ++turn) {
       const int leader = static_cast<int>(m.clusters_begun % blocks);
       const int begin = (leader + turn) % blocks * block_threads;

@@ -107,7 +107,7 @@ __device__ inline void copy_async(std::uint32_t to, const void* from, bool valid
                "r"(valid ? 16 : 0)
                : "memory");
 }
-/// 16 bytes of a row that goes on.
+/// 16 bytes of a longer row.
 __device__ inline void copy_async_256(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from)
                : "memory");

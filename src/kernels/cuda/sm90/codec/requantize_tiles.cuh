@@ -161,7 +161,7 @@ __device__ __forceinline__ RequantLoss requantize_tiles(const RequantParams& p,
   }
   float harmless = 0, harmless_rope = 0;
   if constexpr (kReport) {
-    // What was reported by now, or a while ago.
+    // The loss reported so far, or an earlier one.
     const float worst = bits_to_float(static_cast<std::uint32_t>(load_shared_word(p.report) >> 32));
     harmless = harmless_below(worst, dst.scale);
     harmless_rope = harmless_below(worst, dst_rope.scale);
