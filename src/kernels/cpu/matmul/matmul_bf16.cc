@@ -55,9 +55,9 @@ namespace {
 
 #define LATHE_INLINE inline __attribute__((always_inline))
 
-constexpr std::int64_t kPairLanes = 32;     // elements of K that one instruction takes
-constexpr std::int64_t kAskedBytes = 2048;  // of each run, ahead of where a tile reads
-constexpr std::int64_t kTileRows = 3;       // by kPanelOuts outputs: 24 of 32 registers
+constexpr std::int64_t kPairLanes = 32;        // elements of K that one instruction takes
+constexpr std::int64_t kPrefetchBytes = 2048;  // of each run, ahead of where a tile reads
+constexpr std::int64_t kTileRows = 3;          // by kPanelOuts outputs: 24 of 32 registers
 
 LATHE_INLINE std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
@@ -318,20 +318,20 @@ struct DirectRuns {
   std::int64_t begin, end;      // of the weight rows of every run: the tiles to multiply
   std::int64_t k, k_end;        // of K, whole blocks; less than all of it only for a single tile
   float* carried;               // [rows, kOuts] sums of the blocks so far, where not all of K
-  std::int64_t ask, ask_end;    // runs whose weights this group asks for; the groups share the work
+  std::int64_t prefetch_begin, prefetch_end;  // runs that this group prefetches, its share
 };
 
 template <class W, int kOuts, int kRows>
 __attribute__((noinline)) void direct_runs(const W& codes, const DirectRuns& t) {
   const Product& p = *t.slice.product;
   const std::int64_t depth = p.w.cols;
-  constexpr std::int64_t kAsked = kAskedBytes / 64 * W::kLine;
+  constexpr std::int64_t kPrefetch = kPrefetchBytes / 64 * W::kLine;
   const W c = codes;
   typename W::At w[kOuts];
   LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
     w[i] = W::at(p.w) + (t.out + least(i, t.runs - 1) * t.run + t.begin) * depth;
   }
-  const bool asks_all = t.ask_end - t.ask == kOuts;
+  const bool prefetches_all = t.prefetch_end - t.prefetch_begin == kOuts;
   float* to[kRows];
   LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
     to[r] = reinterpret_cast<float*>(p.out.row(t.slice.row + t.first + r));
@@ -344,21 +344,21 @@ __attribute__((noinline)) void direct_runs(const W& codes, const DirectRuns& t) 
       const std::int64_t padded = (end - block + W::kStep - 1) / W::kStep * W::kStep;
       const std::uint16_t* x = t.packed + block * t.slice.rows + t.first * padded;
       // What follows in the run; at its end, what follows all runs.
-      const bool ends = n * depth + block + kAsked >= t.run * depth;
-      const std::int64_t ahead = kAsked + (ends ? (t.runs - 1) * t.run * depth : 0);
+      const bool ends = n * depth + block + kPrefetch >= t.run * depth;
+      const std::int64_t ahead = kPrefetch + (ends ? (t.runs - 1) * t.run * depth : 0);
       __m512 acc[kRows][kOuts];
       LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
         LATHE_UNROLL for (int r = 0; r < kRows; ++r) acc[r][i] = _mm512_setzero_ps();
       }
       std::int64_t k = block;
       for (; k + W::kStep <= end; k += W::kStep) {
-        if (asks_all) {
+        if (prefetches_all) {
           LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
             __builtin_prefetch(W::address(w[i] + (k + ahead)), 0, 3);
           }
         } else {
-          typename W::At row = w[0] + t.ask * t.run * depth;
-          for (std::int64_t i = t.ask; i < t.ask_end; ++i, row += t.run * depth) {
+          typename W::At row = w[0] + t.prefetch_begin * t.run * depth;
+          for (std::int64_t i = t.prefetch_begin; i < t.prefetch_end; ++i, row += t.run * depth) {
             __builtin_prefetch(W::address(row + (k + ahead)), 0, 3);
           }
         }
@@ -547,11 +547,11 @@ LATHE_INLINE void panel_rows(const std::uint16_t* panel, const std::uint16_t* x,
   panel_tile<1>(panel, x, steps, sums);
 }
 
-// A share of the weights of the panel at (out, k), asked for before group g of `groups`: panels
+// Prefetches a share of the weights of the panel at (out, k), before group g of `groups`: panels
 // come from memory in order, each while the one before it is multiplied.
 template <class W>
-LATHE_INLINE void ask(const WeightView& w, std::int64_t out, std::int64_t k, std::int64_t g,
-                      std::int64_t groups) {
+LATHE_INLINE void prefetch_panel(const WeightView& w, std::int64_t out, std::int64_t k,
+                                 std::int64_t g, std::int64_t groups) {
   constexpr std::int64_t kLine = W::kLine;
   const std::int64_t most = w.rows - out - 1;
   const std::int64_t lines = (least(kDepthBlock, w.cols - k) + kLine - 1) / kLine;
@@ -589,7 +589,7 @@ void many_rows(const MatmulSlice& s, float* scratch) {
       const std::int64_t next_k = last ? k + kDepthBlock : k;
       const std::int64_t next_out = last ? s.out : out + kPanelOuts;
       for (std::int64_t g = 0; g < groups.groups; ++g) {
-        if (next_k < p.w.cols) ask<W>(p.w, next_out, next_k, g, groups.groups);
+        if (next_k < p.w.cols) prefetch_panel<W>(p.w, next_out, next_k, g, groups.groups);
         const std::int64_t first = groups.first(g);
         panel_rows(panel, packed + first * steps * kPairLanes, steps, groups.first(g + 1) - first,
                    sums + (i * s.rows + first) * kPanelOuts);

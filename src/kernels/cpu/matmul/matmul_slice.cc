@@ -155,8 +155,8 @@ void few_rows(const MatmulSlice& s, float* packed) {
       t.ahead = k + kDepthBlock < depth ? kDepthBlock : kOuts * depth - k;
       for (std::int64_t g = 0; g < groups.groups; ++g) {
         const std::int64_t first = groups.first(g);
-        t.ask_begin = kOuts * g / groups.groups;
-        t.ask_end = kOuts * (g + 1) / groups.groups;
+        t.prefetch_begin = kOuts * g / groups.groups;
+        t.prefetch_end = kOuts * (g + 1) / groups.groups;
         t.x = x + k * s.rows + first * padded;
         t.sums = sums + first * kOuts;
         direct_rows<W, kOuts>(t, groups.first(g + 1) - first);
@@ -168,14 +168,14 @@ void few_rows(const MatmulSlice& s, float* packed) {
 
 // ---------------------------------------------------------------- many rows
 
-// Panels come from memory in order; each is asked for while the one before it is multiplied.
+// Panels come from memory in order; each is prefetched while the one before it is multiplied.
 template <class W>
 struct PanelsAhead {
   const MatmulSlice& slice;
   std::int64_t groups;
 
-  // A share of the panel at (out, k) before group g of the rows.
-  HWY_INLINE void ask(std::int64_t out, std::int64_t k, std::int64_t g) const {
+  // Prefetches a share of the panel at (out, k) before group g of the rows.
+  HWY_INLINE void prefetch(std::int64_t out, std::int64_t k, std::int64_t g) const {
     constexpr std::int64_t kLine = W::kLine;
     const WeightView& w = slice.product->w;
     const std::int64_t most = w.rows - out - 1;
@@ -214,7 +214,7 @@ void many_rows(const MatmulSlice& s, float* scratch) {
       const std::int64_t next_k = last ? k + kDepthBlock : k;
       const std::int64_t next_out = last ? s.out : out + kPanelOuts;
       for (std::int64_t g = 0; g < groups.groups; ++g) {
-        if (next_k < p.w.cols) ahead.ask(next_out, next_k, g);
+        if (next_k < p.w.cols) ahead.prefetch(next_out, next_k, g);
         const std::int64_t first = groups.first(g);
         panel_rows(panel, packed + first * steps * lanes, steps, groups.first(g + 1) - first,
                    sums + (i * s.rows + first) * kPanelOuts);

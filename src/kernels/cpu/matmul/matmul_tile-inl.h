@@ -99,8 +99,8 @@ struct DirectTile {
   const float* x;       // [steps_of(depth), rows, lanes]
   std::int64_t depth;  // up to kDepthBlock; a multiple of the vectors' lanes, or whole MXFP4 blocks
   std::int64_t ahead;  // from a weight to the one that the next tile reads in its place
-  std::int64_t ask_begin, ask_end;  // outputs for which this tile asks for those
-  float* sums;                      // [rows, kOuts]; added to
+  std::int64_t prefetch_begin, prefetch_end;  // outputs for which this tile prefetches those
+  float* sums;                                // [rows, kOuts]; added to
 };
 
 template <class W, int kOuts, int kRows>
@@ -120,15 +120,15 @@ HWY_NOINLINE void direct_tile(const DirectTile<W>& t) {
   }
   const float* HWY_RESTRICT in = t.x;
   const std::int64_t ahead = t.ahead;
-  const bool asks_all = t.ask_end - t.ask_begin == kOuts;
+  const bool prefetches_all = t.prefetch_end - t.prefetch_begin == kOuts;
   // Inlined by force: GCC takes a function that only prefetches for one without effect.
-  const auto ask = [&](std::int64_t k) HWY_ATTR __attribute__((always_inline)) {
-    if (asks_all) {
+  const auto prefetch = [&](std::int64_t k) HWY_ATTR __attribute__((always_inline)) {
+    if (prefetches_all) {
       LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
         __builtin_prefetch(W::address(w[i] + (k + ahead)), 0, 3);
       }
     } else {
-      for (std::int64_t i = t.ask_begin; i < t.ask_end; ++i) {
+      for (std::int64_t i = t.prefetch_begin; i < t.prefetch_end; ++i) {
         __builtin_prefetch(W::address(t.weights + (i * t.weight_stride + k + ahead)), 0, 3);
       }
     }
@@ -145,7 +145,7 @@ HWY_NOINLINE void direct_tile(const DirectTile<W>& t) {
     };
     std::int64_t k = 0;
     for (; k + W::kStep <= t.depth; k += W::kStep) {
-      if (k % kLine == 0) ask(k);
+      if (k % kLine == 0) prefetch(k);
       LATHE_UNROLL for (int i = 0; i < kOuts; ++i) add(i, W::load(w[i] + k));
       in += W::kVectors * kRows * kLanes;
     }
@@ -180,7 +180,7 @@ HWY_NOINLINE void direct_tile(const DirectTile<W>& t) {
           hn::Set(d, W::kFold * (t.scales != nullptr ? t.scales[begin / kWeightBlock] : 1.0f));
       std::int64_t k = begin;
       for (; k + kLine <= end; k += kLine) {
-        ask(k);
+        prefetch(k);
         if constexpr (kPairs) {
           LATHE_UNROLL for (std::int64_t j = 0; j < kLine; j += 2 * kLanes) pair_step(k + j, scale);
         } else {

@@ -41,7 +41,7 @@ struct QueryRows {
   const RowRange* ranges;
   std::size_t count;
   bool alike;         // all ranges are equal
-  LinesAhead* ahead;  // null: nothing to ask for
+  LinesAhead* ahead;  // null: nothing to prefetch
 };
 
 // acc[row] += p[row][begin .. end) values[begin .. end)

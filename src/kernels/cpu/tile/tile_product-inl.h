@@ -91,7 +91,7 @@ struct Product {
   std::size_t c_stride;
   std::size_t depth;  // a multiple of kDepth
   bool add;           // to what c holds; else c is overwritten
-  LinesAhead* ahead;  // null: nothing to ask for
+  LinesAhead* ahead;  // null: nothing to prefetch
 };
 
 // A decode step of four query heads takes 256 of these steps for a tile of 512 lines.
