@@ -1,3 +1,5 @@
+// Whole models on one GPU: each operator is launched on one stream, and decode steps are recorded
+// as CUDA graphs and replayed.
 #include "kernels/cuda/backend.h"
 
 #include <fmt/format.h>
@@ -57,7 +59,7 @@ class CudaBackend : public Backend {
     return stream_.wait();
   }
 
-  // The host's work list is of no use to kernels that make their own from the lengths.
+  // The host's work list is not copied: the kernels make their own from the lengths.
   Result<void> prepare_step(const OpsContext&, const Plan& plan, const ConstPoolView& pool,
                             const StepView& step, PreparedStep& out) override {
     StepView& v = out.view;
@@ -103,7 +105,7 @@ class CudaBackend : public Backend {
     bring(v.window_base);
     bring(v.window_start);
     bring(v.attend_lens);
-    // A schedule is made by kernels that read these arrays.
+    // The kernels that make a schedule read these arrays.
     if (ok && v.rows > 0 && v.route->bound.kernel != nullptr &&
         v.route->bound.kernel->prepare != nullptr) {
       ok = flush();
@@ -122,8 +124,8 @@ class CudaBackend : public Backend {
     if (auto ok = flush(); !ok) return ok;
     Recording& r = recordings_[key];
     if (!r.graph) {
-      // What is made once, such as scratch and tables on the device, is made in a run that nobody
-      // records.
+      // The first run is not recorded: it makes what is made once, such as scratch and tables on
+      // the device.
       if (!std::exchange(r.ran, true)) return work();
       auto graph = Graph::capture(stream_, work);
       if (!graph) return graph.error();
@@ -310,7 +312,7 @@ class CudaBackend : public Backend {
     out.scratch = &scratch_;
     return out;
   }
-  // What an operator that returns nothing met first; wait() says so.
+  // The first error of operators that return nothing; wait() returns it.
   void keep(const Result<void>& result) {
     if (failed_ && !result) failed_ = result;
   }

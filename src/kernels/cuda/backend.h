@@ -1,7 +1,7 @@
 // CudaBackend: whole models on one Hopper GPU.
 //
-// Operators go onto one stream and return at once; nothing waits but upload(), download() and
-// wait(). What lies on the host, such as the lists of a step, goes through Staging.
+// Operators go onto one stream and return at once; only upload(), download() and wait() wait. Lists
+// of a step, which lie on the host, go through Staging.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace lathe::cuda {
 
-/// Of GPU 0. `plain_products`: without the tensor cores' kernels, which an emulator takes long for.
+/// Of GPU 0. `plain_products`: without the tensor cores' kernels, which are slow on the emulator.
 /// Errors: those of open_device() (common/device.h), memory.
 Result<std::unique_ptr<Backend>> make_cuda_backend(bool plain_products = false);
 

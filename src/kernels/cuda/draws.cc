@@ -1,3 +1,5 @@
+// Draws a step's tokens on the GPU: parameters to the device, the sampler, results back through
+// pinned memory.
 #include "kernels/cuda/draws.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Runs a layer of experts on the GPU: routes rows, places them by expert, multiplies and sums.
 #include "kernels/cuda/expert_layer.h"
 
 #include <fmt/format.h>

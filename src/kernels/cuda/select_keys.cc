@@ -1,3 +1,4 @@
+// Chooses a row's keys on the GPU: quantizes index queries, scores the keys, selects the best.
 #include "kernels/cuda/select_keys.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Copies a step's lists to the device in one transfer from pinned memory.
 #include "kernels/cuda/staging.h"
 
 #include <algorithm>

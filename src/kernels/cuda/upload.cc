@@ -1,3 +1,4 @@
+// Copies weights to device memory when a model is loaded, stacks of matrices contiguously.
 #include "kernels/cuda/upload.h"
 
 #include "kernels/cuda/common/memory.h"

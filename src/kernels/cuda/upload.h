@@ -1,4 +1,4 @@
-// Weights on their way to the device, once, when a model is loaded.
+// Copies weights to the device, once, when a model is loaded.
 #pragma once
 
 #include <cstddef>

@@ -1,3 +1,5 @@
+// Grouped-query attention as a kernel of the registry: checks a call, places its arrays, launches
+// schedule, attention and combine.
 #include "kernels/cuda/sm90/gqa/gqa_attend.h"
 
 #include "kernels/cuda/common/memory.h"

@@ -1,4 +1,4 @@
-// Grouped-query attention on a Hopper GPU, for the registry.
+// Grouped-query attention on Hopper as a kernel of the registry.
 #pragma once
 
 #include "attn/attend.h"

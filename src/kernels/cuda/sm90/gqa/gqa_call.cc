@@ -1,3 +1,4 @@
+// Checks a grouped-query call against what the Hopper kernels accept, and computes its parameters.
 #include "kernels/cuda/sm90/gqa/gqa_call.h"
 
 #include <fmt/format.h>

@@ -10,11 +10,11 @@ namespace lathe::cuda {
 /// Makes p.schedule.
 cudaError_t launch_gqa_schedule(const GqaParams& p, cudaStream_t stream);
 
-/// By p.schedule, behind it on the stream; bf16 products. head_dim: one of kGqaHeadDims; fp8: keys
+/// By p.schedule, after it on the stream; bf16 products. head_dim: one of kGqaHeadDims; fp8: keys
 /// and values are e4m3, else bf16.
 cudaError_t launch_gqa(const GqaParams& p, std::int32_t head_dim, bool fp8, cudaStream_t stream);
 
-/// Behind launch_gqa() on the stream.
+/// After launch_gqa() on the stream.
 cudaError_t launch_gqa_combine(const GqaParams& p, std::int32_t head_dim, cudaStream_t stream);
 
 }  // namespace lathe::cuda

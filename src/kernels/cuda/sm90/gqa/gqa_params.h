@@ -22,8 +22,8 @@ namespace lathe::cuda {
 /// Of a request, and so of a window: sums and differences of two stay within 32 bits.
 inline constexpr std::int32_t kGqaMostKeys = 1 << 30;
 
-/// Blocks that an SM has resident, for all of which there is work: two hide each other's softmax,
-/// prologue and epilogue, where registers and shared memory allow.
+/// Blocks that an SM has resident, for all of which there is work: with two, one's softmax,
+/// prologue and epilogue overlap the other's loads, where registers and shared memory allow.
 constexpr int gqa_blocks_per_sm(int head_dim, int block_m, bool fp8) {
   return head_dim > 128 || block_m > 64 || (fp8 && block_m == 64) ? 1 : 2;
 }

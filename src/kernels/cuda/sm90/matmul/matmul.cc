@@ -1,3 +1,5 @@
+// Products with weights on Hopper: checks a call, makes tensor maps, and launches the kernel of the
+// weights' format.
 #include "kernels/cuda/sm90/matmul/matmul.h"
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 // Products with weights on Hopper's tensor cores.
 //
 // Codes of e4m3 and e2m1 become bf16 exactly, so weights are not rounded; a block's factor is
-// applied to the sum over its 128 of K. Sums are f32.
+// applied to the sum over its 128 of K. Accumulators are f32.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,7 +15,7 @@ namespace lathe::cuda {
 
 /// out = x w^T + bias, or out += with `add`. All arrays lie on the device.
 struct MatmulCall {
-  RowsView x;                   // [m, k] bf16, or e4m3 beside e4m3 weights
+  RowsView x;                   // [m, k] bf16, or e4m3 with e4m3 weights
   WeightView w;                 // [n, k] bf16, e4m3 or e2m1
   MutableRowsView out;          // [m, n] f32 or bf16; apart from x
   const float* bias = nullptr;  // [n] or null

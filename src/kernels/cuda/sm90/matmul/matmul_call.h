@@ -1,4 +1,4 @@
-// A launch of the product kernels with tiles of one's own choice: for tests and benches.
+// Launches a product kernel with given tiles, for tests and benches.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
-// Weights of 8 and 4 bits beside bf16 tokens: codes become bf16, exactly, in the registers that
-// feed wgmma's left operand.
+// Weights of 8 and 4 bits with bf16 tokens: codes become bf16, exactly, in the registers that feed
+// wgmma's left operand.
 //
 // Of a step of 16 k, thread (g = lane / 4, c = lane % 4) holds of rows g and g + 8 the elements
 // 2 c, + 1 and 8 + 2 c, + 1. Codes are moved to where bf16 has the low bits of its exponent and the

@@ -45,7 +45,7 @@ struct MatmulTile {
   static constexpr int kGroupsAt = kBarriersAt + kBarrierBytes;
   static constexpr int kSharedBytes = kGroupsAt + kGroupBytes;
   static_assert(kStages >= 3 && (2 * kStages + 2) * 8 <= kBarrierBytes);
-  // A pair's block has room for the sum of a part beside that of the others.
+  // A pair's block has room for the accumulators of a part next to the sum of the others.
   static constexpr bool kPairSplits = kPair && kTokens <= 128 && !Format::kTwoLevels;
   // What a pair's blocks share is loaded by halves.
   static constexpr int kBoxTokens = kPair ? kTokens / 2 : kTokens;

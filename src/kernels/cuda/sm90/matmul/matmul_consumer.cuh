@@ -1,4 +1,4 @@
-// A consumer warpgroup: sums of up to 64 weight rows and kTokens tokens.
+// A consumer warpgroup: accumulates up to 64 weight rows x kTokens tokens.
 //
 // Weight rows take wgmma's M and tokens its N, whatever their number: a token's bits depend neither
 // on N nor on its neighbours, but on the order of K alone. Parts of K are summed on their own and

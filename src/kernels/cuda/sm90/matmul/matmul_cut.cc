@@ -1,3 +1,4 @@
+// Chooses how a product is cut: height of work tiles, tokens per tile, and the split of K.
 #include "kernels/cuda/sm90/matmul/matmul_cut.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ constexpr double kMemoryBytes = 18, kL2Bytes = 30, kProducts = 1700;
 // Clocks of a tile that are not spent on stages: its epilogue, and the exchange of partials.
 constexpr double kEpilogue = 1500, kExchange = 1500;
 
-// Clusters of so many blocks that run at a time: the SMs of a GPC are no multiple of 4.
+// Clusters of that many blocks that run at a time: the SMs of a GPC are not a multiple of 4.
 std::int64_t clusters_at_once(int sms, int blocks) {
   return std::max(1, blocks <= 2 ? sms / blocks : sms / blocks - 1);
 }

@@ -1,4 +1,4 @@
-// How products are cut into work tiles: host arithmetic, tested without a GPU.
+// Chooses how products are cut into work tiles: host arithmetic, tested without a GPU.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a launch of the product kernels gets.
+// The parameters of a launch of the product kernels, plain values.
 #pragma once
 
 #include <cuda.h>

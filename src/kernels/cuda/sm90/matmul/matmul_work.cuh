@@ -1,4 +1,4 @@
-// The work tiles of a launch, in the order in which clusters take them.
+// Enumerates the work tiles of a product, in the order in which clusters take them.
 #pragma once
 
 #include "kernels/cuda/sm90/matmul/matmul_config.cuh"

@@ -1,4 +1,4 @@
-// Rows of activations as e4m3 codes, 128 neighbours of a row to a scale.
+// Quantizes rows of activations to e4m3, 128 neighbours of a row to a scale.
 //
 // A warp takes 128 elements, a lane four of them. scale = amax / 448, code = e4m3(x / scale), both
 // rounded as the CPU rounds; a block of zeros has scale 1, and a NaN anywhere makes the scale NaN.

@@ -1,4 +1,4 @@
-// Activations for products of e4m3 with e4m3.
+// Quantizes activations to e4m3, for products with e4m3 weights.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// Joins the partials of items that workers share (gqa_params.h).
+// Combines the partials of work items that workers share (gqa_params.h).
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"

@@ -19,7 +19,7 @@ struct GqaTileFormat {
   static constexpr int kBoxTileBytes = kTile * kBoxBytes;
   static constexpr int kTileBytes = kBoxes * kBoxTileBytes;
   static constexpr int kDimTileBytes = kTile * 128;  // of 64 bf16 dimensions
-  // Beside the tiles: two barriers and a mask.
+  // Besides the tiles: two barriers and a mask.
   static constexpr int kStageSmallBytes = 16 + kTile / 8;
 };
 

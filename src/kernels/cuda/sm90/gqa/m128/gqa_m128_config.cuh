@@ -1,4 +1,4 @@
-// The shape and shared memory of gqa_m128.cuh.
+// gqa_m128: M rows, stages, registers and the layout of shared memory.
 #pragma once
 
 #include "kernels/cuda/sm90/gqa/load/gqa_ring.cuh"

@@ -1,4 +1,5 @@
-// The items of a worker, one after another: what every role of a block walks through alike.
+// Walks through the work items of a worker, one after another, in the same way for every role of a
+// block.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"

@@ -5,9 +5,9 @@
 //   O^T [head dim, M rows]    += V^T P^T    V as it lies (MN-major), P [M rows, 64 keys] K-major
 //
 // One consumer warpgroup takes the tiles that a producer warp (gqa_load_pages.cuh) brings to a ring
-// of stages. Two blocks of an SM run beside each other, so the products of one overlap the softmax
-// of the other. A row's scores are spread over all four warps; a barrier that carries a vote tells
-// whether a row max must rise (row_max.cuh), and only then are maxima exchanged.
+// of stages. Two blocks are resident on an SM, so the products of one overlap the softmax of the
+// other. A row's scores are spread over all four warps; a barrier that carries a vote tells whether
+// a row max must rise (row_max.cuh), and only then are maxima exchanged.
 //
 // e4m3 tiles become bf16 on their way into a product, in one buffer: first the keys, then, once the
 // scores are done, the values. Their scales are applied to scores and outputs.

@@ -1,4 +1,4 @@
-// The shape and shared memory of gqa_swap_ab.cuh.
+// gqa_swap_ab: M rows, stages and the layout of shared memory.
 #pragma once
 
 #include "kernels/cuda/sm90/gqa/load/gqa_ring.cuh"

@@ -1,4 +1,4 @@
-// e4m3 tiles to bf16 ones, exactly.
+// Widens e4m3 tiles in shared memory to bf16, exactly.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"

@@ -133,7 +133,7 @@ struct Placed {
   Place& place;
   bf16* x;
   std::byte* w;
-  std::byte* x_codes;  // null: none, as those behind it
+  std::byte* x_codes;  // null: none, as those after it
   float *x_scales, *scales, *bias;
   ue8m0* mx_scales;
   std::byte* out;
@@ -208,7 +208,7 @@ struct Placed {
   }
 };
 
-/// Experts that have so many rows of x each, behind them rows of nobody. run: takes the call.
+/// Experts that have `rows` rows of x each, then rows that no expert has. run: takes the call.
 template <class Place, class Run>
 void check_experts(std::mt19937& random, Place& place, DType dtype,
                    const std::vector<std::int32_t>& counts, std::int64_t n, std::int64_t k,

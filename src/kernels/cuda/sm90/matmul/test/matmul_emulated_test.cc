@@ -291,7 +291,7 @@ TEST_F(MatmulEmulated, RowsIgnoreTheBatch) {
   }
 }
 
-// Experts with no, one, nine and many rows, and rows of nobody.
+// Experts with no, one, nine and many rows, and rows that no expert has.
 TEST_F(MatmulEmulated, Experts) {
   for (const DType dtype : {DType::bf16, DType::e4m3, DType::e2m1}) {
     for (const int tokens : {8, 32, 128}) {

@@ -1,4 +1,4 @@
-// How long products take on a GPU, and cuBLASLt beside them.
+// How long products take on a GPU, against cuBLASLt.
 //
 // matmul_gpu_bench [--cublaslt LIBRARY] [--filter TEXT] [--seed N] [--repeats
 // N] [--sweep]

@@ -1,5 +1,5 @@
-// cuBLASLt as the opponent of a bench: opened at run time, so that nothing needs it. With no
-// cublasLt.h at compile time there is none.
+// cuBLASLt as the peer of a bench, opened at run time, so that nothing links it. With no cublasLt.h
+// at compile time there is none.
 #pragma once
 
 #include <dlfcn.h>
