@@ -16,7 +16,7 @@ std::int64_t now_ns() {
 
 }  // namespace
 
-EngineThread::EngineThread(Engine& engine, std::function<void(EngineNews)> on_news)
+EngineThread::EngineThread(Engine& engine, std::function<void(EngineNews&)> on_news)
     : engine_(&engine), on_news_(std::move(on_news)), thread_([this] { run(); }) {}
 
 EngineThread::~EngineThread() {
@@ -59,6 +59,7 @@ std::chrono::nanoseconds EngineThread::stuck_for() const {
 
 void EngineThread::run() {
   name_thread("lathe-engine");
+  EngineNews news;
   for (;;) {
     Inbox inbox;
     {
@@ -71,13 +72,13 @@ void EngineThread::run() {
     }
     if (inbox.stop) return;
     busy_since_.store(now_ns(), std::memory_order_relaxed);
-    EngineNews news;
+    news.clear();
     apply(inbox, news);
     const auto start = std::chrono::steady_clock::now();
     if (!failed_ && !engine_->idle() && !step(news)) news.failed = true;
     news.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (engine_ != nullptr) news.stats = engine_->stats();
-    on_news_(std::move(news));
+    on_news_(news);
   }
 }
 

@@ -49,13 +49,22 @@ struct EngineNews {
   double seconds = 0;   // of the step
   EngineStats stats;    // after it
   bool failed = false;  // the engine's last: a step failed twice
+
+  /// As new, but with its memory.
+  void clear() {
+    std::vector<TicketEvent> kept = std::move(events);
+    kept.clear();
+    *this = {};
+    events = std::move(kept);
+  }
 };
 
 class EngineThread {
  public:
   /// The engine is this thread's until the end. `on_news` runs on it after each step and must not
-  /// wait; it gets every ticket's last event.
-  EngineThread(Engine& engine, std::function<void(EngineNews)> on_news);
+  /// wait; it gets every ticket's last event. It may move the news away and leave others in their
+  /// place, whose memory serves the next step.
+  EngineThread(Engine& engine, std::function<void(EngineNews&)> on_news);
   /// Ends after the step under way; open requests get no more events.
   ~EngineThread();
   EngineThread(const EngineThread&) = delete;
@@ -91,7 +100,7 @@ class EngineThread {
   void fail(const Error& error, EngineNews& news);
 
   Engine* engine_;  // null: a step threw, and its state is unknown
-  std::function<void(EngineNews)> on_news_;
+  std::function<void(EngineNews&)> on_news_;
   std::unordered_map<std::uint64_t, RequestId> requests_;  // by ticket
   std::unordered_map<std::uint64_t, Ticket> tickets_;      // by request
   std::optional<Error> failed_;

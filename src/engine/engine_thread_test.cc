@@ -79,7 +79,7 @@ struct Scene {
   FakeSetup setup;
   Engine engine = setup.engine();
   Listener listener;
-  EngineThread thread{engine, [this](EngineNews n) { listener(std::move(n)); }};
+  EngineThread thread{engine, [this](EngineNews& n) { listener(std::move(n)); }};
 };
 
 TEST(EngineThread, AnswersComeByTheirTickets) {

@@ -28,6 +28,7 @@ Result<StopStrings> StopStrings::create(std::vector<std::string> strings) {
 
 std::string StopStrings::push(std::string_view piece) {
   if (matched()) return {};
+  if (patterns_.empty()) return std::string(piece);
   for (char c : piece) {
     held_.push_back(c);
     for (std::size_t s = 0; s < patterns_.size(); ++s) {

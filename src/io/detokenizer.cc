@@ -84,7 +84,12 @@ std::string Detokenizer::push(std::int32_t id) {
     if (text) append_lossy_utf8(out, std::exchange(pending_, {}));
     if (texts_->spaced && !first_) pending_.push_back(' ');
     first_ = false;
-    pending_.append(texts_->pieces[i]);
+    const std::string& piece = texts_->pieces[i];
+    if (pending_.empty() && utf8_valid_prefix(piece) == piece.size()) {  // nearly always
+      out.append(piece);
+      return;
+    }
+    pending_.append(piece);
     pending_.erase(0, append_lossy_utf8(out, pending_, /*keep_tail=*/true));
   });
   strip_front(out);

@@ -56,6 +56,7 @@ std::size_t utf8_valid_prefix(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {
     at += ascii_prefix(text.substr(at));
+    if (at == text.size()) break;
     const Utf8Char c = utf8_front(text.substr(at));
     if (!c.valid) break;
     at += static_cast<std::size_t>(c.size);

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/beast/core/error.hpp>
+#include <charconv>
 
 namespace lathe {
 namespace {
@@ -15,6 +17,7 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 
 constexpr std::int64_t kLingerSeconds = 2;  // for what a refused client still sends
+constexpr std::string_view kLineEnd = "\r\n";
 constexpr std::size_t kKeptCapacity = 16 << 10;
 
 class Answer : public HttpAnswer {
@@ -238,9 +241,15 @@ void Connection::begin_stream(const std::vector<HttpHeader>& headers) {
 void Connection::write_chunk(std::string_view chunk) {
   if (chunk.empty()) return;
   wrote_ = host_.now;
-  if (chunked_) fmt::format_to(std::back_inserter(out_), "{:x}\r\n", chunk.size());
+  if (chunked_) {
+    std::array<char, 18> size;  // 16 hex digits and the line's end
+    char* end = std::to_chars(size.data(), size.data() + 16, chunk.size(), 16).ptr;
+    *end++ = '\r';
+    *end++ = '\n';
+    out_.append(size.data(), static_cast<std::size_t>(end - size.data()));
+  }
   out_ += chunk;
-  if (chunked_) out_ += "\r\n";
+  if (chunked_) out_ += kLineEnd;
   flush();
 }
 

@@ -22,21 +22,34 @@ std::size_t beginning_of(std::string_view mark, std::string_view text) {
 AnswerParts::AnswerParts(MarkupRules rules)
     : rules_(std::move(rules)),
       tool_marks_(tool_marks(rules_.tools)),
-      state_(rules_.reasoning && rules_.starts_inside ? State::reasoning : State::content) {}
-
-// Those that matter where the text stands.
-std::vector<AnswerParts::Mark> AnswerParts::marks() const {
-  std::vector<Mark> out;
-  if (state_ == State::reasoning) out.push_back({kEndThink, Mark::end_think});
-  if (state_ == State::content && rules_.reasoning && !began_) out.push_back({kThink, Mark::think});
+      state_(rules_.reasoning && rules_.starts_inside ? State::reasoning : State::content) {
+  if (rules_.reasoning) marks_ = {{kEndThink, Mark::end_think}, {kThink, Mark::think}};
   if (rules_.tools != ToolFormat::none) {
-    out.push_back({tool_marks_.begin, Mark::call});
-    for (std::string_view mark : tool_marks_.around) out.push_back({mark, Mark::around});
+    marks_.push_back({tool_marks_.begin, Mark::call});
+    for (std::string_view mark : tool_marks_.around) marks_.push_back({mark, Mark::around});
   }
-  return out;
+  for (const Mark& mark : marks_) {
+    if (fronts_.find(mark.text[0]) == std::string::npos) fronts_ += mark.text[0];
+  }
+}
+
+// Whether a mark is one where the text stands.
+bool AnswerParts::counts(Mark::Kind kind) const {
+  switch (kind) {
+    case Mark::end_think:
+      return state_ == State::reasoning;
+    case Mark::think:
+      return state_ == State::content && !began_;
+    default:
+      return true;
+  }
 }
 
 void AnswerParts::push(std::string_view text, TextParts& out) {
+  if (marks_.empty()) {
+    give(text, out);
+    return;
+  }
   held_ += text;
   for (;;) {
     if (complete()) {
@@ -51,10 +64,16 @@ void AnswerParts::push(std::string_view text, TextParts& out) {
       end_call(body, out);
       continue;
     }
+    if (held_.find_first_of(fronts_) == std::string::npos) {
+      give(held_, out);
+      held_.clear();
+      return;
+    }
     std::size_t first = std::string::npos;
     Mark found{};
     std::size_t kept = 0;
-    for (const Mark& mark : marks()) {
+    for (const Mark& mark : marks_) {
+      if (!counts(mark.kind)) continue;
       const std::size_t at = held_.find(mark.text);
       if (at < first ||
           (at == first && at != std::string::npos && mark.text.size() > found.text.size())) {
@@ -109,8 +128,7 @@ void AnswerParts::give(std::string_view text, TextParts& out) {
   // White space before a mark or between calls is the mark's; it comes out if text follows.
   const bool waits = rules_.tools != ToolFormat::none || (rules_.reasoning && !began_);
   if (!waits) {
-    out.content += spaces_;
-    spaces_.clear();
+    if (!spaces_.empty()) out.content += std::exchange(spaces_, {});
     out.content += text;
     began_ = true;
     return;

@@ -29,6 +29,12 @@ struct TextParts {
   std::vector<ToolCall> calls;
 
   bool empty() const { return reasoning.empty() && content.empty() && calls.empty(); }
+  /// Keeps its memory.
+  void clear() {
+    reasoning.clear();
+    content.clear();
+    calls.clear();
+  }
 };
 
 /// Nothing is lost: what does not parse, or has not ended when the answer ends, comes back as
@@ -52,13 +58,15 @@ class AnswerParts {
     std::string_view text;
     enum Kind { think, end_think, call, around } kind;
   };
-  std::vector<Mark> marks() const;
+  bool counts(Mark::Kind kind) const;
   void take(Mark mark, TextParts& out);
   void give(std::string_view text, TextParts& out);
   void end_call(std::string_view body, TextParts& out);
 
   MarkupRules rules_;
   ToolMarks tool_marks_;
+  std::vector<Mark> marks_;
+  std::string fronts_;  // the bytes that marks begin with
   State state_;
   std::string held_;           // not yet given: a mark's beginning, or a call's body so far
   bool drop_newline_ = false;  // right behind </think>

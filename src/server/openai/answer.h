@@ -102,6 +102,7 @@ class AnswerFormat {
   virtual bool wants_all() const { return false; }
   /// Whether a step without text is an event as well.
   virtual bool wants_tokens() const = 0;
+  /// Before a choice's first part, in the order of indices.
   virtual void open(Choice& choice, std::string& out) = 0;
   virtual void part(Choice& choice, const ChoicePart& part, std::string& out) = 0;
   virtual void end(Choice& choice, std::string& out) = 0;

@@ -150,7 +150,7 @@ void write_text_logprobs(JsonWriter& json, const ApiRequest& request, const Toke
     for (const TokenLogprob& top : t.top) add(top.token, top.logprob);
     add(t.token, *t.logprob);
     json.begin_object();
-    for (const auto& [key, value] : entries) json.key(key).number(value);
+    for (const auto& [key, value] : entries) json.escaped_key(key).number(value);
     json.end_object();
   }
   json.end_array().key("text_offset").begin_array();

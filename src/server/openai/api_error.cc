@@ -24,7 +24,8 @@ std::string_view ApiError::type() const {
 }
 
 std::string ApiError::body() const {
-  JsonWriter json;
+  std::string out;
+  JsonWriter json(out);
   json.begin_object().key("error").begin_object();
   json.key("message").string(message).key("type").string(type()).key("param");
   if (param.empty()) {
@@ -33,7 +34,7 @@ std::string ApiError::body() const {
     json.string(param);
   }
   json.key("code").string(code).end_object().end_object();
-  return json.take();
+  return out;
 }
 
 HttpResponse ApiError::response() const {

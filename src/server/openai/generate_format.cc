@@ -34,7 +34,8 @@ class GenerateFormat : public AnswerFormat {
 
   std::string whole(std::span<Choice> choices, const RequestTimes& times) override {
     ended_ = times.ended;
-    JsonWriter json;
+    std::string out;
+    JsonWriter json(out);
     const bool list = request_->batch || choices.size() > 1;
     if (list) json.begin_array();
     for (Choice& c : choices) {
@@ -43,18 +44,18 @@ class GenerateFormat : public AnswerFormat {
       json.end_object();
     }
     if (list) json.end_array();
-    return json.take();
+    return out;
   }
 
  private:
   void event(const Choice& choice, std::string_view text, std::span<const SampledToken> tokens,
              std::string& out) {
-    JsonWriter json("data: ");
+    out += "data: ";
+    JsonWriter json(out);
     json.begin_object();
     write_members(json, choice, text, tokens);
     if (request_->batch || request_->n > 1) json.key("index").number(std::int64_t{choice.index});
     json.end_object();
-    out += json.text();
     out += "\n\n";
   }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <charconv>
 #include <cmath>
 
 #include "io/utf8.h"
@@ -50,6 +52,12 @@ void append_json_string(std::string& out, std::string_view text) {
   }
   copy_until(text.size());
   out += '"';
+}
+
+void append_json_integer(std::string& out, std::int64_t value) {
+  std::array<char, 20> digits;
+  const char* end = std::to_chars(digits.begin(), digits.end(), value).ptr;
+  out.append(digits.data(), static_cast<std::size_t>(end - digits.data()));
 }
 
 void append_json_number(std::string& out, double value) {

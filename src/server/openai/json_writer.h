@@ -10,20 +10,29 @@ namespace lathe {
 /// Quoted and escaped: control characters, U+2028 and U+2029 as \u, the rest as it is. Bytes that
 /// are not UTF-8 become U+FFFD.
 void append_json_string(std::string& out, std::string_view text);
+void append_json_integer(std::string& out, std::int64_t value);
 /// The shortest text that reads back to the same double; what is not finite: +-9999.0, NaN too.
 void append_json_number(std::string& out, double value);
 
-/// Writes values in order and adds commas. Names and values must come in pairs.
+/// Appends values to a text in order and adds commas. Names and values must come in pairs.
 class JsonWriter {
  public:
-  JsonWriter() = default;
-  explicit JsonWriter(std::string begun) : out_(std::move(begun)) {}
+  /// `out` outlives the writer. `first`: no comma before the first value.
+  explicit JsonWriter(std::string& out, bool first = true) : out_(out), first_(first) {}
 
   JsonWriter& begin_object() { return open('{'); }
   JsonWriter& end_object() { return shut('}'); }
   JsonWriter& begin_array() { return open('['); }
   JsonWriter& end_array() { return shut(']'); }
+  /// A name that needs no escapes, such as one that is written in the code.
   JsonWriter& key(std::string_view name) {
+    out_ += first_ ? "\"" : ",\"";
+    out_ += name;
+    out_ += "\":";
+    first_ = true;
+    return *this;
+  }
+  JsonWriter& escaped_key(std::string_view name) {
     comma();
     append_json_string(out_, name);
     out_ += ':';
@@ -37,7 +46,7 @@ class JsonWriter {
   }
   JsonWriter& number(std::int64_t value) {
     comma();
-    out_ += std::to_string(value);
+    append_json_integer(out_, value);
     return *this;
   }
   JsonWriter& number(double value) {
@@ -53,9 +62,6 @@ class JsonWriter {
     out_ += json;
     return *this;
   }
-
-  const std::string& text() const { return out_; }
-  std::string take() { return std::move(out_); }
 
  private:
   JsonWriter& open(char c) {
@@ -74,8 +80,8 @@ class JsonWriter {
     first_ = false;
   }
 
-  std::string out_;
-  bool first_ = true;  // no comma before what comes next
+  std::string& out_;
+  bool first_;  // no comma before what comes next
 };
 
 }  // namespace lathe

@@ -53,10 +53,12 @@ TEST(JsonWriter, NumbersReadBackAsTheSameDouble) {
 }
 
 TEST(JsonWriter, PutsCommasBetween) {
-  JsonWriter json;
+  std::string out;
+  JsonWriter json(out);
   json.begin_object().key("a").begin_array().number(std::int64_t{1}).number(2.0).null().end_array();
-  json.key("b").begin_object().end_object().key("c").string("x").end_object();
-  EXPECT_EQ(json.text(), R"({"a":[1,2.0,null],"b":{},"c":"x"})");
+  json.key("b").begin_object().end_object().key("c").string("x");
+  json.escaped_key("d\"").boolean(true).end_object();
+  EXPECT_EQ(out, R"({"a":[1,2.0,null],"b":{},"c":"x","d\"":true})");
 }
 
 }  // namespace

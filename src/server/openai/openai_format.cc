@@ -4,14 +4,15 @@
 namespace lathe {
 namespace {
 
-// {"id", "object", "created", "model", "system_fingerprint", the beginning of every object.
-JsonWriter begin_answer(const AnswerHead& head, std::string_view object) {
-  JsonWriter json;
+// {"id", "object", "created", "model", "system_fingerprint": the beginning of every object.
+std::string begin_answer(const AnswerHead& head, std::string_view object) {
+  std::string out;
+  JsonWriter json(out);
   json.begin_object();
   json.key("id").string(head.id).key("object").string(object);
   json.key("created").number(head.created).key("model").string(head.model);
   json.key("system_fingerprint").string(head.fingerprint);
-  return json;
+  return out;
 }
 
 class OpenAiFormat : public AnswerFormat {
@@ -19,36 +20,42 @@ class OpenAiFormat : public AnswerFormat {
   OpenAiFormat(const ApiRequest& request, const AnswerHead& head, std::string_view chunk_object)
       : request_(&request),
         head_(&head),
-        event_("data: " + begin_answer(head, chunk_object).take()) {}
+        event_("data: " + begin_answer(head, chunk_object) + ",\"choices\":["),
+        one_choice_(event_ + "{\"index\":") {}
 
   bool wants_tokens() const override { return request_->logprobs || request_->return_token_ids; }
 
   void close(std::span<const Choice> choices, const RequestTimes& times,
              std::string& out) override {
     if (!request_->include_usage) return;
-    JsonWriter json;
-    write_usage(json, *head_, choices);
-    std::string timings = timings_of(choices, times);
-    out +=
-        event_ + ",\"choices\":[],\"usage\":" + json.text() + ",\"timings\":" + timings + "}\n\n";
+    out += event_;
+    out += ']';
+    end_answer(choices, times, out);
+    out += "\n\n";
   }
 
  protected:
   // An event with one choice, whose members `write` adds.
   template <class Write>
   void event(const Choice& choice, std::string& out, const Write& write) {
-    JsonWriter json;
-    json.begin_object().key("index").number(std::int64_t{choice.index});
+    begin_event(choice, out);
+    JsonWriter json(out, /*first=*/false);
     write(json);
-    json.end_object();
-    out += event_;
-    out += ",\"choices\":[";
-    out += json.text();
-    out += ']';
+    end_event(choice, out);
+  }
+
+  // Up to the choice's members behind its index.
+  void begin_event(const Choice& choice, std::string& out) const {
+    out += one_choice_;
+    append_json_integer(out, choice.index);
+  }
+
+  void end_event(const Choice& choice, std::string& out) const {
+    out += "}]";
     if (request_->continuous_usage) {
-      JsonWriter usage;
+      out += ",\"usage\":";
+      JsonWriter usage(out);
       write_usage(usage, *head_, std::span(&choice, 1));
-      out += ",\"usage\":" + usage.text();
     }
     out += "}\n\n";
   }
@@ -56,26 +63,29 @@ class OpenAiFormat : public AnswerFormat {
   template <class Write>
   std::string whole_answer(std::string_view object, std::span<Choice> choices,
                            const RequestTimes& times, const Write& write) {
-    JsonWriter json = begin_answer(*head_, object);
-    // The beginning ends with a value, so what follows needs its comma.
-    std::string out = json.take() + ",\"choices\":[";
-    for (std::size_t i = 0; i < choices.size(); ++i) {
-      JsonWriter one;
-      one.begin_object().key("index").number(std::int64_t{choices[i].index});
-      write(one, choices[i]);
-      one.end_object();
-      if (i > 0) out += ',';
-      out += one.text();
+    std::string out = begin_answer(*head_, object) + ",\"choices\":";
+    JsonWriter json(out);
+    json.begin_array();
+    for (Choice& c : choices) {
+      json.begin_object().key("index").number(std::int64_t{c.index});
+      write(json, c);
+      json.end_object();
     }
-    JsonWriter usage;
-    write_usage(usage, *head_, choices);
-    return out + "],\"usage\":" + usage.text() + ",\"timings\":" + timings_of(choices, times) + "}";
+    json.end_array();
+    end_answer(choices, times, out);
+    return out;
   }
 
-  std::string timings_of(std::span<const Choice> choices, const RequestTimes& times) const {
-    JsonWriter json;
-    write_timings(json, *head_, choices, times);
-    return json.take();
+  // ,"usage", "timings"}, the end of every object that has all counts.
+  void end_answer(std::span<const Choice> choices, const RequestTimes& times,
+                  std::string& out) const {
+    out += ",\"usage\":";
+    JsonWriter usage(out);
+    write_usage(usage, *head_, choices);
+    out += ",\"timings\":";
+    JsonWriter timings(out);
+    write_timings(timings, *head_, choices, times);
+    out += '}';
   }
 
   void write_ids(JsonWriter& json, const Choice& choice, std::span<const SampledToken> tokens,
@@ -90,15 +100,22 @@ class OpenAiFormat : public AnswerFormat {
 
   const ApiRequest* request_;
   const AnswerHead* head_;
-  std::string event_;  // the beginning of every event
+  std::string event_;       // the beginning of every event, up to its choices
+  std::string one_choice_;  // of events with a choice, up to its index
 };
 
 class ChatFormat : public OpenAiFormat {
  public:
   ChatFormat(const ApiRequest& request, const AnswerHead& head)
-      : OpenAiFormat(request, head, "chat.completion.chunk") {}
+      : OpenAiFormat(request, head, "chat.completion.chunk"),
+        only_text_(!wants_tokens() && !request.continuous_usage) {}
 
   void open(Choice& choice, std::string& out) override {
+    if (only_text_) {
+      std::string& begin = content_events_.emplace_back();
+      begin_event(choice, begin);
+      begin += R"(,"delta":{"content":)";
+    }
     event(choice, out, [&](JsonWriter& json) {
       json.key("delta").raw(R"({"role":"assistant","content":""})");
       json.key("logprobs").null().key("finish_reason").null();
@@ -106,6 +123,12 @@ class ChatFormat : public OpenAiFormat {
   }
 
   void part(Choice& choice, const ChoicePart& part, std::string& out) override {
+    if (only_text_ && part.reasoning.empty() && part.calls.empty()) {
+      out += content_events_[static_cast<std::size_t>(choice.index)];
+      append_json_string(out, part.text);
+      out += kContentEnd;
+      return;
+    }
     event(choice, out, [&](JsonWriter& json) {
       json.key("delta").begin_object();
       write_reasoning(json, part.reasoning);
@@ -172,6 +195,13 @@ class ChatFormat : public OpenAiFormat {
     }
     json.end_array();
   }
+
+  // Nearly all events of nearly all streams have a text and nothing else that a token changes: they
+  // are a beginning, the text and an end.
+  static constexpr std::string_view kContentEnd =
+      "},\"logprobs\":null,\"finish_reason\":null}]}\n\n";
+  bool only_text_;
+  std::vector<std::string> content_events_;  // [choices that are open] beginnings
 
   // Readers join arguments by index: the name comes with none, then they come.
   static void write_call_deltas(JsonWriter& json, const ChoicePart& part) {

@@ -49,6 +49,33 @@ TEST(ChatFormat, PartsAreDeltas) {
   EXPECT_EQ(arguments, (std::map<int, std::string>{{2, R"({"x":1})"}, {3, "{}"}}));
 }
 
+TEST(ChatFormat, TextOfEachChoiceHasItsIndex) {
+  Scene s;
+  s.head.model = "a \"model\"";
+  const auto format = s.format();
+  s.request.continuous_usage = true;
+  const auto with_usage = s.format();  // writes each event anew
+  Choice other = s.choice;
+  other.index = 1;
+  std::string out;
+  for (Choice* c : {&s.choice, &other}) {
+    format->open(*c, out);
+    with_usage->open(*c, out);
+  }
+  for (Choice* c : {&other, &s.choice, &other}) {
+    out.clear();
+    format->part(*c, {"\xc3\xa9 \"x\"\n", "", {}, 0, {}}, out);
+    const Json got = event(out);
+    EXPECT_EQ(got["choices"][0]["index"], c->index);
+    EXPECT_EQ(got["choices"][0]["delta"]["content"], "\u00e9 \"x\"\n");
+    out.clear();
+    with_usage->part(*c, {"\xc3\xa9 \"x\"\n", "", {}, 0, {}}, out);
+    Json general = event(out);
+    EXPECT_TRUE(general.erase("usage"));
+    EXPECT_EQ(got, general);
+  }
+}
+
 TEST(ChatFormat, AWholeAnswerOfCallsHasNoContent) {
   Scene s;
   s.choice.calls = {{"call_a", {"f", R"({"x":1})"}}};

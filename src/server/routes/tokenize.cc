@@ -77,7 +77,8 @@ Result<std::string, ApiError> tokenize(const std::string& body, const ServedMode
     }
   }
 
-  JsonWriter out;
+  std::string text;
+  JsonWriter out(text);
   out.begin_object().key("count");
   if (several) out.begin_array();
   for (const auto& tokens : lists) out.number(std::ssize(tokens));
@@ -97,7 +98,7 @@ Result<std::string, ApiError> tokenize(const std::string& body, const ServedMode
     if (several) out.end_array();
   }
   out.end_object();
-  return out.take();
+  return text;
 }
 
 Result<std::string, ApiError> detokenize(const std::string& body, const ServedModel& model) {
@@ -122,9 +123,10 @@ Result<std::string, ApiError> detokenize(const std::string& body, const ServedMo
     tokens.push_back(static_cast<std::int32_t>(*id));
   }
   const std::string text = model.tokenizer.decode(tokens, *skip);
-  JsonWriter out;
-  out.begin_object().key("prompt").string(text).key("text").string(text).end_object();
-  return out.take();
+  std::string out;
+  JsonWriter writer(out);
+  writer.begin_object().key("prompt").string(text).key("text").string(text).end_object();
+  return out;
 }
 
 }  // namespace lathe

@@ -206,7 +206,7 @@ void LiveAnswer::emit(std::size_t i) {
   const bool ended = choice.end.has_value();
   const bool all = format_->wants_all() || !request_.api.stream || options_.log_requests >= 3;
   const auto told = [&] {
-    part.pending = {};
+    part.pending.clear();
     part.tokens.clear();
     part.calls_before += part.calls.size();
     part.calls.clear();
@@ -226,7 +226,7 @@ void LiveAnswer::emit(std::size_t i) {
     if (all) told();
     return;
   }
-  open_up_to(i);
+  if (!part.opened) open_up_to(i);
   const bool tells = !part.pending.empty() || !part.calls.empty() ||
                      (format_->wants_tokens() && part.tokens_since > 0);
   // The last event of a format that repeats everything is the end.

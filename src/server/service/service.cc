@@ -108,13 +108,18 @@ void Service::serve(std::shared_ptr<const ServedModel> model, Engine& engine) {
     metrics_.pages = stats_.total_pages;
     metrics_.context_length = model_->capacity;
     metrics_.plan_labels = model_->plan_labels;
-    engine_ = std::make_unique<EngineThread>(engine, [this](EngineNews news) {
-      auto shared = std::make_shared<EngineNews>(std::move(news));
-      mailbox_.fetch_add(1, std::memory_order_relaxed);
-      http_->post([this, shared] {
-        mailbox_.fetch_sub(1, std::memory_order_relaxed);
-        take(std::move(*shared));
-      });
+    engine_ = std::make_unique<EngineThread>(engine, [this](EngineNews& news) {
+      bool first = false;
+      {
+        const std::lock_guard lock(mailbox_mutex_);
+        first = mailbox_.empty();
+        mailbox_.push_back(std::move(news));
+        if (!spare_.empty()) {
+          news = std::move(spare_.back());
+          spare_.pop_back();
+        }
+      }
+      if (first) http_->post([this] { take_news(); });
     });
     state_ = ServiceState::ready;
   });
@@ -260,20 +265,30 @@ void Service::leave_queue(Live& live) {
   queued_tokens_ -= live.answer->prompt_tokens();
 }
 
-void Service::take(EngineNews news) {
+void Service::take_news() {
+  {
+    const std::lock_guard lock(mailbox_mutex_);
+    std::swap(spare_, taken_);
+    taken_.clear();
+    std::swap(taken_, mailbox_);
+  }
+  for (const EngineNews& news : taken_) take(news);
+}
+
+void Service::take(const EngineNews& news) {
   const auto now = Clock::now();
   stats_ = news.stats;
-  std::vector<std::uint64_t> touched;
+  touched_.clear();
   std::vector<Ticket> done;
   for (const TicketEvent& event : news.events) {
     const auto owner = answer_of_.find(event.ticket.value);
     if (owner == answer_of_.end()) continue;
     Live& live = live_.at(owner->second);
     if (live.answer->take(event, now, news.seconds)) done.push_back(event.ticket);
-    if (touched.empty() || touched.back() != owner->second) touched.push_back(owner->second);
+    if (touched_.empty() || touched_.back() != owner->second) touched_.push_back(owner->second);
   }
   if (!done.empty()) engine_->cancel(std::move(done), FinishReason::stop);
-  for (std::uint64_t id : touched) {
+  for (std::uint64_t id : touched_) {
     const auto at = live_.find(id);
     if (at == live_.end()) continue;
     LiveAnswer& answer = *at->second.answer;
@@ -289,13 +304,13 @@ void Service::take(EngineNews news) {
   if (news.prefill_rows > 0) metrics_.prefill_step_seconds.add(news.seconds);
   if (news.prefill_rows == 0 && news.decode_rows > 0)
     metrics_.decode_step_seconds.add(news.seconds);
-  log_step(news);
+  if (options_.log_requests > 0 && news.decode_rows > 0) log_step(news);
   if (news.failed) {
     state_ = ServiceState::failed;
     fmt::print(stderr, "lathe: the engine has failed, a step twice in a row\n");
     if (!options_.no_exit_on_failure) end(1);
   }
-  try_flushes(now);
+  if (!flushes_.empty()) try_flushes(now);
   if (state_ == ServiceState::draining) stop_if_drained();
 }
 
@@ -449,7 +464,10 @@ std::string Service::metrics_page() {
   metrics_.open_streams = 0;
   for (const auto& [id, live] : live_) metrics_.open_streams += live.answer->streams() ? 1 : 0;
   metrics_.generation_rate = none ? 0 : rate_;
-  metrics_.mailbox_steps = mailbox_.load(std::memory_order_relaxed);
+  {
+    const std::lock_guard lock(mailbox_mutex_);
+    metrics_.mailbox_steps = std::ssize(mailbox_);
+  }
   metrics_.heartbeat_age =
       engine_ ? std::chrono::duration<double>(engine_->stuck_for()).count() : 0;
   return metrics_text(metrics_,
@@ -469,7 +487,6 @@ void Service::log_end(LiveAnswer& answer, std::string_view finish) {
 }
 
 void Service::log_step(const EngineNews& news) {
-  if (options_.log_requests == 0 || news.decode_rows == 0) return;
   if (++decode_steps_ % kStepsPerLine == 0) log_decode(options_, news);
 }
 

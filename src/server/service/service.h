@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -85,7 +86,8 @@ class Service {
   std::optional<ApiError> refuse_new() const;
   void submit(PreparedRequest prepared, std::shared_ptr<Reply> reply, Clock::time_point received,
               int seconds);
-  void take(EngineNews news);
+  void take_news();
+  void take(const EngineNews& news);
   void leave_queue(Live& live);
   /// Forgets an answer that has ended.
   void remove(std::uint64_t id);
@@ -109,7 +111,6 @@ class Service {
   ServiceState state_ = ServiceState::loading;
   std::shared_ptr<const ServedModel> model_;
   std::atomic<std::int64_t> percent_{0};
-  std::atomic<std::int64_t> mailbox_{0};  // steps posted and not taken
   Metrics metrics_;
   EngineStats stats_;
   std::atomic<int> exit_code_{0};
@@ -127,6 +128,12 @@ class Service {
   double rate_ = 0;
   std::int64_t decode_steps_ = 0;
 
+  std::mutex mailbox_mutex_;
+  std::vector<EngineNews> mailbox_;  // of steps, not taken; under the mutex
+  std::vector<EngineNews> spare_;    // of steps before those; the next ones' memory; likewise
+  // Members for their memory, which every step needs.
+  std::vector<EngineNews> taken_;       // what take_news() took last
+  std::vector<std::uint64_t> touched_;  // answers that a step has told something
   std::unique_ptr<EngineThread> engine_;
   std::unique_ptr<Workers> workers_;  // the last: jobs refer to all of the above
 };
