@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "io/utf8.h"
 #include "server/scripted/http_client_test_util.h"
 #include "server/scripted/scripted_server.h"
@@ -52,6 +54,22 @@ TEST(Answers, CharactersAreNeverCut) {
     if (n == static_cast<int>(text.size())) {
       EXPECT_EQ(all, text);
     }
+  }
+}
+
+// More than are sent in one go.
+TEST(Answers, AStepOfManyAnswersReachesAll) {
+  ScriptedOptions options;
+  options.max_running_requests = 384;
+  ScriptedServer s(std::move(options));
+  const std::string body = R"({"prompt":["ax","by","cz"],"n":128,"max_tokens":6,"stream":true})";
+  std::map<std::int64_t, std::string> texts;
+  for (const auto& e : ask(s.port(), "POST", "/v1/completions", body).events()) {
+    texts[e["choices"][0]["index"]] += e["choices"][0]["text"];
+  }
+  ASSERT_EQ(texts.size(), 384u);
+  for (const auto& [index, text] : texts) {
+    EXPECT_EQ(text, scripted_text(index < 128 ? "x" : index < 256 ? "y" : "z", 6)) << index;
   }
 }
 

@@ -15,6 +15,8 @@
 namespace lathe {
 namespace {
 
+// Answers of a step that are sent in one go, a millisecond's work: others come in between.
+constexpr std::size_t kEventsInOneGo = 128;
 constexpr std::int64_t kStepsPerLine = 40;  // of the log
 
 std::string_view id_prefix(ApiRoute route) {
@@ -266,25 +268,39 @@ void Service::leave_queue(Live& live) {
 }
 
 void Service::take_news() {
-  {
+  if (taken_steps_ == taken_.size()) {
     const std::lock_guard lock(mailbox_mutex_);
     std::swap(spare_, taken_);
     taken_.clear();
     std::swap(taken_, mailbox_);
+    taken_steps_ = 0;
   }
-  for (const EngineNews& news : taken_) take(news);
+  while (taken_steps_ < taken_.size()) {
+    const EngineNews& news = taken_[taken_steps_];
+    const std::span<const TicketEvent> left = std::span(news.events).subspan(taken_events_);
+    const std::size_t n = std::min(left.size(), kEventsInOneGo);
+    take_events(left.first(n), news.seconds);
+    if (n < left.size()) {
+      taken_events_ += n;
+      http_->post([this] { take_news(); });
+      return;
+    }
+    take_step(news);
+    ++taken_steps_;
+    // The engine's call for news that came meanwhile may have served to go on with these.
+    if (std::exchange(taken_events_, 0) > 0) http_->post([this] { take_news(); });
+  }
 }
 
-void Service::take(const EngineNews& news) {
+void Service::take_events(std::span<const TicketEvent> events, double step_seconds) {
   const auto now = Clock::now();
-  stats_ = news.stats;
   touched_.clear();
   std::vector<Ticket> done;
-  for (const TicketEvent& event : news.events) {
+  for (const TicketEvent& event : events) {
     const auto owner = answer_of_.find(event.ticket.value);
     if (owner == answer_of_.end()) continue;
     Live& live = live_.at(owner->second);
-    if (live.answer->take(event, now, news.seconds)) done.push_back(event.ticket);
+    if (live.answer->take(event, now, step_seconds)) done.push_back(event.ticket);
     if (touched_.empty() || touched_.back() != owner->second) touched_.push_back(owner->second);
   }
   if (!done.empty()) engine_->cancel(std::move(done), FinishReason::stop);
@@ -301,6 +317,10 @@ void Service::take(const EngineNews& news) {
       remove(id);
     }
   }
+}
+
+void Service::take_step(const EngineNews& news) {
+  stats_ = news.stats;
   if (news.prefill_rows > 0) metrics_.prefill_step_seconds.add(news.seconds);
   if (news.prefill_rows == 0 && news.decode_rows > 0)
     metrics_.decode_step_seconds.add(news.seconds);
@@ -310,7 +330,7 @@ void Service::take(const EngineNews& news) {
     fmt::print(stderr, "lathe: the engine has failed, a step twice in a row\n");
     if (!options_.no_exit_on_failure) end(1);
   }
-  if (!flushes_.empty()) try_flushes(now);
+  if (!flushes_.empty()) try_flushes(Clock::now());
   if (state_ == ServiceState::draining) stop_if_drained();
 }
 
@@ -412,7 +432,7 @@ void Service::tick() {
   time_out(now);
   rate_ = static_cast<double>(metrics_.generation_tokens - rate_tokens_);
   rate_tokens_ = metrics_.generation_tokens;
-  if (!flushes_.empty()) try_flushes(now);
+  if (!flushes_.empty()) try_flushes(Clock::now());
   if (state_ != ServiceState::draining || now < drain_until_) return;
   std::vector<std::uint64_t> open;
   for (const auto& [id, live] : live_) open.push_back(id);

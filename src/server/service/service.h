@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -87,7 +88,8 @@ class Service {
   void submit(PreparedRequest prepared, std::shared_ptr<Reply> reply, Clock::time_point received,
               int seconds);
   void take_news();
-  void take(const EngineNews& news);
+  void take_events(std::span<const TicketEvent> events, double step_seconds);
+  void take_step(const EngineNews& news);
   void leave_queue(Live& live);
   /// Forgets an answer that has ended.
   void remove(std::uint64_t id);
@@ -133,6 +135,8 @@ class Service {
   std::vector<EngineNews> spare_;    // of steps before those; the next ones' memory; likewise
   // Members for their memory, which every step needs.
   std::vector<EngineNews> taken_;       // what take_news() took last
+  std::size_t taken_steps_ = 0;         // how many of them have been sent
+  std::size_t taken_events_ = 0;        // and how many events of the next one
   std::vector<std::uint64_t> touched_;  // answers that a step has told something
   std::unique_ptr<EngineThread> engine_;
   std::unique_ptr<Workers> workers_;  // the last: jobs refer to all of the above
