@@ -2,7 +2,7 @@
 BUILD := build
 JOBS := $(shell nproc)
 
-.PHONY: help demo test build bench check format docs fuzz nightly page-test eval gpu-test gpu-bench setup clean
+.PHONY: help demo test build bench check format docs fuzz nightly page-test server-clients eval gpu-test gpu-bench setup clean
 
 help:
 	@echo "make help      this list"
@@ -17,6 +17,7 @@ help:
 	@echo "make fuzz      each fuzz target for FUZZ_SECONDS (60)"
 	@echo "make nightly   NIGHTLY_SCALE (150) times the random tests' cases, seeded with NIGHTLY_SEED (the day)"
 	@echo "make page-test the server's page in a headless browser; pictures go to out/page"
+	@echo "make server-clients  lm-eval and SGLang's Rust bench, from PyPI, against the server"
 	@echo "make eval      EVAL_LIMIT (200) items of each task over every plan, into docs/results/"
 	@echo "make gpu-test  the checks that need a GPU"
 	@echo "make gpu-bench what the GPU's codecs, steps and attention take"
@@ -79,6 +80,11 @@ page-test: build
 	[ -x $(BUILD)/page-venv/bin/python ] || python3 -m venv $(BUILD)/page-venv
 	$(BUILD)/page-venv/bin/pip install --quiet --disable-pip-version-check selenium
 	$(BUILD)/page-venv/bin/python tests/page_test.py $(BUILD)/lathe out/page
+
+# Clients that others wrote; tools/try_clients.py installs each into build/clients.
+server-clients: build
+	tools/try_clients.py lm-eval $(BUILD)/lathe
+	tools/try_clients.py sglang-bench $(BUILD)/lathe
 
 # Every plan of both checkpoints over the test sets, into docs/results/.
 EVAL_LIMIT ?= 200

@@ -308,7 +308,7 @@ void add_sampling(std::vector<Field>& out) {
   out.push_back(field("max_new_tokens", kInSampling, max_tokens(1), "128", ""));
   out.push_back(field("temperature", kSamples,
                       number({0, kAnyNumber}, [](ApiRequest& r, float f) { r.temperature = f; }),
-                      "model's, 1", "0 takes the likeliest token"));
+                      "model's, 1", "0 takes the most likely token"));
   out.push_back(field("top_p", kSamples,
                       number({0, 1, true}, [](ApiRequest& r, float f) { r.top_p = f; }),
                       "model's, 1", ""));
