@@ -9,11 +9,11 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "base/rows_view.h"
-#include "layout/index_units.h"
-#include "layout/pool_view.h"
+#include "errors.h"
+#include "layout/array_ref.h"
 
 namespace lathe::python {
 
@@ -30,46 +30,49 @@ class Array {
   /// read-only one where it is to be written.
   Array(std::string argument, nb::handle object, bool writable = false, int place = kHost);
 
-  const std::string& argument() const { return argument_; }
-  std::size_t ndim() const { return array_.ndim(); }
-  std::int64_t shape(std::size_t i) const { return static_cast<std::int64_t>(array_.shape(i)); }
-  std::int64_t stride(std::size_t i) const { return array_.stride(i); }  // elements
-  std::byte* data() const;
-  nb::dlpack::dtype dtype() const { return array_.dtype(); }
+  const ArrayRef& ref() const { return ref_; }
+  const std::string& argument() const { return ref_.argument; }
+  std::size_t ndim() const { return ref_.rank(); }
+  std::int64_t shape(std::size_t i) const { return ref_.shape[i]; }
 
   /// "a float32 array of shape (3, 576)"
-  std::string describe() const;
-  [[noreturn]] void refuse(std::string wanted, std::string offered, std::string hint = "") const;
-
-  /// Errors: another rank; `shape` names the axes, as "[rows, row_elems]".
-  void need_rank(std::size_t rank, const char* shape) const;
-  /// Errors: elements of the axes from `first` on that do not lie side by side.
-  void need_dense(std::size_t first) const;
-  bool overlaps(const Array& other) const;
+  std::string describe() const { return ref_.describe(); }
+  [[noreturn]] void refuse(std::string wanted, std::string offered, std::string hint = "") const {
+    raise(ref_.wrong(std::move(wanted), std::move(offered), std::move(hint)));
+  }
+  /// Errors: another rank; `axes` names them, as "[rows, row_elems]".
+  void need_rank(std::size_t rank, const char* axes) const {
+    value_or_raise(ref_.need_rank(rank, axes));
+  }
 
  private:
-  std::string argument_;
   nb::ndarray<nb::ro> array_;
+  ArrayRef ref_;
 };
 
-/// float32, bfloat16, or uint16 as the bits of bfloat16; with `codes` also float8_e4m3fn, or uint8
-/// as its codes. [rows, cols], or [rows, heads, dim] as rows of heads * dim.
-RowsView rows_view(const Array& array, bool codes = false);
-MutableRowsView mutable_rows_view(const Array& array);
-
-/// uint8 or float8 of rank 1 (pages one after another) or 2 ([pages, stride in bytes]). Errors: a
-/// page size out of range, bytes that are not whole pages, pages that are too short.
-PoolView pool_view(const Array& array, const CacheLayout& layout, std::int32_t page_size);
-
-/// int32 or int64 of the given rank, narrowed. Errors: a number outside int32, by its place.
-std::vector<std::int32_t> int32_list(const Array& array, std::size_t rank, const char* shape);
-std::vector<Slot> slot_list(const Array& array);
+// The views of layout/array_ref.h, with their errors raised.
+inline RowsView rows_view(const Array& array, bool codes = false) {
+  return value_or_raise(lathe::rows_view(array.ref(), codes));
+}
+inline MutableRowsView mutable_rows_view(const Array& array) {
+  return value_or_raise(lathe::mutable_rows_view(array.ref()));
+}
+inline PoolView pool_view(const Array& array, const CacheLayout& layout, std::int32_t page_size) {
+  return value_or_raise(lathe::pool_view(array.ref(), layout, page_size));
+}
+inline std::vector<std::int32_t> int32_list(const Array& array, std::size_t rank,
+                                            const char* axes) {
+  return value_or_raise(lathe::int32_list(array.ref(), rank, axes));
+}
+inline std::vector<Slot> slot_list(const Array& array) {
+  return value_or_raise(lathe::slot_list(array.ref()));
+}
+inline std::vector<float> float_list(const Array& array, std::size_t rank, const char* axes) {
+  return value_or_raise(lathe::float_list(array.ref(), rank, axes));
+}
 
 /// A dense int32 array of a GPU, as it lies there.
-std::span<const std::int32_t> int32_span(const Array& array, std::size_t rank, const char* shape);
-std::span<const float> float_span(const Array& array, std::size_t rank, const char* shape);
-
-/// float32 of any strides, copied densely.
-std::vector<float> float_list(const Array& array, std::size_t rank, const char* shape);
+std::span<const std::int32_t> int32_span(const Array& array, std::size_t rank, const char* axes);
+std::span<const float> float_span(const Array& array, std::size_t rank, const char* axes);
 
 }  // namespace lathe::python

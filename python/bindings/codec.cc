@@ -16,7 +16,7 @@ namespace {
 
 // The codecs define no result where input and output share bytes.
 void need_apart(const Array& to, const Array& from) {
-  if (to.overlaps(from)) {
+  if (to.ref().overlaps(from.ref())) {
     to.refuse(fmt::format("memory apart from {}", from.argument()), "memory that they share");
   }
 }
