@@ -17,6 +17,7 @@
 #include "bindings.h"
 #include "errors.h"
 #include "kernels/cpu/latent/latent_gather.h"
+#include "kernels/find_kernel.h"
 
 namespace nb = nanobind;
 
@@ -137,9 +138,9 @@ nb::tuple attend(const std::string& device, int threads, bool batch_invariant,
       problem_of(attention, q_array, main_source.layout(), extra_source.has_value(), options);
   args.q = rows_view(q_array, true);
   args.q_scale = nb::cast<float>(options["q_scale"]);
-  const Batch batch(args.q.rows, !main["indices"].is_none(), q_indptr, kv_lens);
-  args.q_indptr = batch.indptr;
-  args.kv_lens = batch.lens;
+  const CallBatch batch = batch_of(args.q.rows, !main["indices"].is_none(), q_indptr, kv_lens);
+  args.q_indptr = batch.q_indptr;
+  args.kv_lens = batch.kv_lens;
   args.main = main_source.view();
   if (extra_source) args.extra = extra_source->view();
   std::vector<float> sink;
@@ -173,7 +174,8 @@ nb::tuple attend(const std::string& device, int threads, bool batch_invariant,
     return run<float>(gather, args, v_dim);
   }
   const AttendFn kernel =
-      find_kernel(device, kind, args.problem.kind, args.main.pool, args.extra.pool).attend;
+      value_or_raise(find_kernel(device, kind, args.problem.kind, args.main.pool, args.extra.pool))
+          .attend;
   if (device == name(Device::ref)) return run<double>(kernel, args, v_dim);
   return run<float>(kernel, args, v_dim);
 }

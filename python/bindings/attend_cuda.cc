@@ -19,6 +19,7 @@
 #include "attn/check_args.h"
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/memory.h"
+#include "kernels/find_kernel.h"
 #endif
 
 namespace nb = nanobind;
@@ -222,10 +223,10 @@ void take_host_lengths(GpuScratch& keeper, cudaStream_t stream, bool by_list, nb
            kv_lens.is_none() ? "None" : "one in host memory",
            "so must q_indptr be, as replays read both again"});
   }
-  const Batch batch(args.q.rows, by_list, q_indptr, kv_lens);
+  const CallBatch batch = batch_of(args.q.rows, by_list, q_indptr, kv_lens);
   AttendArgs host = args;
-  host.q_indptr = batch.indptr;
-  host.kv_lens = batch.lens;
+  host.q_indptr = batch.q_indptr;
+  host.kv_lens = batch.kv_lens;
   host.main.index_lengths = host.extra.index_lengths = {};
   const std::int64_t width = std::int64_t{args.problem.heads} * args.problem.v_dim();
   host.out = {const_cast<std::byte*>(host.q.data), DType::bf16, args.q.rows, width, width};
@@ -234,14 +235,14 @@ void take_host_lengths(GpuScratch& keeper, cudaStream_t stream, bool by_list, nb
 
   args.max_request_rows = 1;
   args.max_kv_len = 1;
-  const std::size_t requests = batch.lens.size();
+  const std::size_t requests = batch.kv_lens.size();
   for (std::size_t r = 0; r < requests; ++r) {
     args.max_request_rows =
-        std::max<std::int64_t>(args.max_request_rows, batch.indptr[r + 1] - batch.indptr[r]);
-    args.max_kv_len = std::max<std::int64_t>(args.max_kv_len, batch.lens[r]);
+        std::max<std::int64_t>(args.max_request_rows, batch.q_indptr[r + 1] - batch.q_indptr[r]);
+    args.max_kv_len = std::max<std::int64_t>(args.max_kv_len, batch.kv_lens[r]);
   }
-  std::vector<std::int32_t> column = batch.indptr;
-  column.insert(column.end(), batch.lens.begin(), batch.lens.end());
+  std::vector<std::int32_t> column = batch.q_indptr;
+  column.insert(column.end(), batch.kv_lens.begin(), batch.kv_lens.end());
   const auto bytes = static_cast<std::int64_t>(column.size() * sizeof(std::int32_t));
   std::byte* room = keeper.scratch().outer().take(bytes);
   if (room == nullptr) raise(cuda::no_scratch(bytes));
@@ -273,7 +274,8 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const 
     args.sink = float_span(arrays.on_gpu("sink", options["sink"]), 1, "[heads]");
   }
 
-  const Kernel kernel = find_kernel("sm90", kind, args.problem.kind, args.main.pool);
+  const Kernel kernel =
+      value_or_raise(find_kernel("sm90", kind, args.problem.kind, args.main.pool));
   // A kind's arithmetic is what was asked for: q does not choose another one.
   const DType wanted =
       args.main.pool ? kernel.capability.q_dtype(args.main.pool->layout) : kernel.capability.wide_q;
@@ -289,7 +291,7 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const 
   if (lens_on_gpu) {
     args.kv_lens = int32_span(arrays.on_gpu("kv_lens", kv_lens), 1, "[requests]");
     if (q_indptr.is_none()) {
-      need_a_row_each(std::ssize(args.kv_lens), args.q.rows);
+      value_or_raise(check_a_row_each(std::ssize(args.kv_lens), args.q.rows));
       args.q_indptr = keeper.numbers().take(args.q.rows + 1, stream);
     } else {
       args.q_indptr = int32_span(arrays.on_gpu("q_indptr", q_indptr), 1, "[requests + 1]");
