@@ -90,7 +90,7 @@ def plan(attention: str = "dsa", device: str = "ref", **wishes: Any) -> Plan:
         raise TypeError(f"plan() knows no {', '.join(unknown)}; known: {', '.join(known)}")
     given = {n: _wish(n, known[n], v) for n, v in wishes.items() if v is not None}
     legal, text, explanation = _lathe.plan(
-        _args.text("attention", attention), _args.text("device", device), given
+        _args.text("attention", attention), _args.text("device", device), json.dumps(given)
     )
     data = json.loads(text)
     if not legal:

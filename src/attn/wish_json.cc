@@ -1,0 +1,121 @@
+#include "attn/wish_json.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <type_traits>
+#include <variant>
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Key {
+  std::string_view name;
+  std::variant<std::string Wishes::*, std::int32_t Wishes::*, std::int64_t Wishes::*,
+               bool Wishes::*, std::int32_t ProblemOptions::*, bool ProblemOptions::*>
+      member;
+};
+
+const Key kKeys[] = {
+    {"prefill_attention_backend", &Wishes::prefill},
+    {"decode_attention_backend", &Wishes::decode},
+    {"kv_layout", &Wishes::layout},
+    {"kv_cache_dtype", &Wishes::kv_dtype},
+    {"page_size", &Wishes::page_size},
+    {"chunked_prefill_size", &Wishes::chunked_prefill_size},
+    {"max_running_requests", &Wishes::max_running_requests},
+    {"context_length", &Wishes::context_length},
+    {"speculative_num_draft_tokens", &Wishes::draft_tokens},
+    {"max_total_tokens", &Wishes::max_total_tokens},
+    {"num_layers", &Wishes::layers},
+    {"indexer_logits_budget", &Wishes::logits_budget},
+    {"gather_budget", &Wishes::gather_budget},
+    {"heads", &ProblemOptions::heads},
+    {"kv_heads", &ProblemOptions::kv_heads},
+    {"head_dim", &ProblemOptions::head_dim},
+    {"top_k", &ProblemOptions::top_k},
+    {"window", &ProblemOptions::window},
+    {"compress_ratio", &ProblemOptions::compress_ratio},
+    {"sink", &ProblemOptions::sink},
+    {"disable_cuda_graph", &Wishes::cuda_graph},
+};
+
+template <class Owner, class Value>
+Value value_type(Value Owner::*);
+
+template <class Member>
+using ValueOf = decltype(value_type(Member{}));
+
+Error wrong(std::string_view key, std::string wanted, const Json& value) {
+  return {ErrorCode::invalid_argument, std::string(key), std::move(wanted), value.dump(), ""};
+}
+
+template <class Value>
+Result<Value> read(std::string_view key, const Json& value) {
+  if constexpr (std::is_same_v<Value, std::string>) {
+    if (!value.is_string()) return wrong(key, "a string", value);
+    return value.get<std::string>();
+  } else if constexpr (std::is_same_v<Value, bool>) {
+    if (!value.is_boolean()) return wrong(key, "true or false", value);
+    return value.get<bool>();
+  } else {
+    using Limits = std::numeric_limits<Value>;
+    const auto range = fmt::format("an integer from {} to {}", Limits::min(), Limits::max());
+    if (!value.is_number_integer()) return wrong(key, range, value);
+    const bool beyond = value.is_number_unsigned() &&
+                        value.get<std::uint64_t>() > static_cast<std::uint64_t>(Limits::max());
+    const auto wide = value.get<std::int64_t>();
+    if (beyond || wide < Limits::min() || wide > Limits::max()) {
+      return Error{ErrorCode::out_of_range, std::string(key), range, value.dump(), ""};
+    }
+    return static_cast<Value>(wide);
+  }
+}
+
+}  // namespace
+
+std::vector<WishKey> wish_keys() {
+  std::vector<WishKey> out;
+  for (const Key& key : kKeys) {
+    const auto type = std::visit(
+        []<class Member>(Member) {
+          using Value = ValueOf<Member>;
+          if constexpr (std::is_same_v<Value, std::string>) return "str";
+          return std::is_same_v<Value, bool> ? "bool" : "int";
+        },
+        key.member);
+    out.push_back({key.name, type});
+  }
+  return out;
+}
+
+Result<void> set_wish(std::string_view name, const Json& value, Wishes& wishes,
+                      ProblemOptions& options) {
+  std::string known;
+  for (const Key& key : kKeys) {
+    known += (known.empty() ? "" : ", ") + std::string(key.name);
+    if (key.name != name) continue;
+    return std::visit(
+        [&]<class Member>(Member member) -> Result<void> {
+          auto read_value = read<ValueOf<Member>>(name, value);
+          if (!read_value) return read_value.error();
+          if constexpr (std::is_same_v<Member, bool Wishes::*>) {
+            wishes.*member = !*read_value;  // disable_cuda_graph
+          } else if constexpr (std::is_invocable_v<Member, Wishes&>) {
+            wishes.*member = *std::move(read_value);
+          } else {
+            options.*member = *std::move(read_value);
+          }
+          return {};
+        },
+        key.member);
+  }
+  return Error{ErrorCode::invalid_argument, std::string(name), "one of " + known, "an unknown key",
+               ""};
+}
+
+}  // namespace lathe
