@@ -1,4 +1,4 @@
-#include "tools/chat_prompt.h"
+#include "io/chat_prompt.h"
 
 namespace lathe {
 

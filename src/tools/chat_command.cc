@@ -9,12 +9,12 @@
 #include <nlohmann/json.hpp>
 
 #include "attn/explain.h"
+#include "io/chat_prompt.h"
 #include "io/chat_template.h"
 #include "io/json_text.h"
 #include "io/read_file.h"
 #include "tools/answer.h"
 #include "tools/chat_input.h"
-#include "tools/chat_prompt.h"
 #include "tools/command.h"
 #include "tools/model_flags.h"
 #include "tools/sampling_flags.h"

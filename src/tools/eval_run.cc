@@ -6,8 +6,8 @@
 #include <chrono>
 #include <cmath>
 
+#include "io/chat_prompt.h"
 #include "tools/answer.h"
-#include "tools/chat_prompt.h"
 
 namespace lathe {
 namespace {

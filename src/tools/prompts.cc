@@ -5,10 +5,10 @@
 
 #include <cstdio>
 
+#include "io/chat_prompt.h"
 #include "io/chat_template.h"
 #include "io/json_text.h"
 #include "io/read_file.h"
-#include "tools/chat_prompt.h"
 
 namespace lathe {
 namespace {
