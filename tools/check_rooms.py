@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-ROOMS = ["base", "layout", "attn", "kernels", "ops", "io", "model", "engine", "server", "tools"]
+ROOMS = ["base", "layout", "attn", "kernels", "ops", "io", "model", "engine", "capi", "server", "tools"]
 EXTERNAL = {"hwy"}  # included with quotes, as Highway's per-target inclusion asks for
 SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')

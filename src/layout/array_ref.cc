@@ -23,11 +23,16 @@ std::optional<DType> number_type(ArrayType t, bool codes) {
   return std::nullopt;
 }
 
+std::int64_t count_of(const ArrayRef& a) {
+  std::int64_t count = 1;
+  for (const std::int64_t n : a.shape) count *= n;
+  return count;
+}
+
 // Calls visit(place, element number) for every element in row-major order, until it gives an error.
 template <class Visit>
 Result<void> for_each_element(const ArrayRef& a, Visit visit) {
-  std::int64_t count = 1;
-  for (const std::int64_t n : a.shape) count *= n;
+  const std::int64_t count = count_of(a);
   std::vector<std::int64_t> place(a.rank(), 0);
   for (std::int64_t n = 0; n < count; ++n) {
     std::int64_t at = 0;
@@ -190,6 +195,7 @@ Result<std::vector<std::int32_t>> int32_list(const ArrayRef& array, std::size_t 
   }
   if (Result<void> ok = array.need_rank(rank, axes); !ok) return ok.error();
   std::vector<std::int32_t> out;
+  out.reserve(static_cast<std::size_t>(count_of(array)));
   const auto take = [&](const std::vector<std::int64_t>& place, std::int64_t at) -> Result<void> {
     const std::int64_t x = narrow ? load<std::int32_t>(array, at) : load<std::int64_t>(array, at);
     if (x < std::numeric_limits<std::int32_t>::min() ||
@@ -218,6 +224,7 @@ Result<std::vector<float>> float_list(const ArrayRef& array, std::size_t rank, c
   if (!array.type.is(ArrayCode::floating, 32)) return array.wrong("float32", array.type.name());
   if (Result<void> ok = array.need_rank(rank, axes); !ok) return ok.error();
   std::vector<float> out;
+  out.reserve(static_cast<std::size_t>(count_of(array)));
   const auto take = [&](const std::vector<std::int64_t>&, std::int64_t at) -> Result<void> {
     out.push_back(load<float>(array, at));
     return {};

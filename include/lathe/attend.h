@@ -1,0 +1,108 @@
+// Attention over a pool's pages.
+#pragma once
+
+#include <lathe/codec.h>
+#include <lathe/lathe.h>
+#include <lathe/result.h>
+#include <lathe/tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace lathe {
+inline namespace api {
+
+/// As lathe_attend_args, which states shapes. An empty Tensor is not given.
+struct AttendArgs {
+  std::string attention = "dsa", kind = "inplace", device = "cpu";
+  Tensor q;
+  const Pool* pool = nullptr;
+  Tensor page_table, indices, index_lengths;
+  const Pool* extra = nullptr;
+  Tensor extra_indices, extra_index_lengths;
+  Tensor q_indptr, kv_lens, sink;
+  float scale = 0;  // 0: the family's
+  float q_scale = 1;
+  std::int32_t window = 0;
+  std::uint32_t flags = 0;  // lathe_attend_flags
+  std::int32_t threads = 0;
+  Tensor out, lse;
+};
+
+/// What a call of the C interface takes of them; it points into both.
+class AttendView {
+ public:
+  explicit AttendView(const AttendArgs& a) {
+    if (a.pool != nullptr) pool_.emplace(*a.pool);
+    if (a.extra != nullptr) extra_.emplace(*a.extra);
+    args_.size = sizeof args_;
+    args_.attention = a.attention.c_str();
+    args_.kind = a.kind.c_str();
+    args_.device = a.device.c_str();
+    args_.q = take(a.q);
+    args_.pool = pool_ ? &pool_->view : nullptr;
+    args_.page_table = take(a.page_table);
+    args_.indices = take(a.indices);
+    args_.index_lengths = take(a.index_lengths);
+    args_.extra = extra_ ? &extra_->view : nullptr;
+    args_.extra_indices = take(a.extra_indices);
+    args_.extra_index_lengths = take(a.extra_index_lengths);
+    args_.q_indptr = take(a.q_indptr);
+    args_.kv_lens = take(a.kv_lens);
+    args_.sink = take(a.sink);
+    args_.scale = a.scale;
+    args_.q_scale = a.q_scale;
+    args_.window = a.window;
+    args_.flags = a.flags;
+    args_.threads = a.threads;
+    args_.out = take(a.out);
+    args_.lse = take(a.lse);
+  }
+  AttendView(const AttendView&) = delete;
+  const lathe_attend_args* get() const { return &args_; }
+
+ private:
+  lathe_attend_args args_{};
+  const lathe_tensor* take(const Tensor& tensor) {
+    if (tensor.empty()) return nullptr;
+    tensors_[count_] = tensor.view();
+    return &tensors_[count_++];
+  }
+  std::optional<PoolView> pool_, extra_;
+  std::array<lathe_tensor, 12> tensors_{};
+  std::size_t count_ = 0;
+};
+
+inline Result<void> attend(const AttendArgs& args) {
+  return Result<void>(lathe_attend(AttendView(args).get()));
+}
+
+/// What the layers of a step share.
+class Step {
+ public:
+  /// threads: 0: one per core.
+  static Result<Step> create(std::int32_t threads = 0) {
+    lathe_step* made = nullptr;
+    const lathe_status status = lathe_step_create(threads, &made);
+    if (status != LATHE_OK) return last_error(status);
+    return Step(made);
+  }
+  /// Cuts the lengths of args.
+  Result<void> update(const AttendArgs& args) {
+    return Result<void>(lathe_step_update(handle_.get(), AttendView(args).get()));
+  }
+  /// As attend(), with the problem, shapes and lengths of the last update.
+  Result<void> attend(const AttendArgs& args) {
+    return Result<void>(lathe_attend_step(handle_.get(), AttendView(args).get()));
+  }
+
+ private:
+  explicit Step(lathe_step* made) : handle_(made, &lathe_step_free) {}
+  std::unique_ptr<lathe_step, void (*)(lathe_step*)> handle_;
+};
+
+}  // namespace api
+}  // namespace lathe

@@ -1,0 +1,65 @@
+// Rows of numbers to the bytes of a pool and back.
+#pragma once
+
+#include <lathe/lathe.h>
+#include <lathe/layout.h>
+#include <lathe/result.h>
+#include <lathe/tensor.h>
+
+#include <cstdint>
+
+namespace lathe {
+inline namespace api {
+
+/// Pages of one layout in the caller's memory. A slot is page * page_size + offset.
+struct Pool {
+  Layout layout;
+  Tensor pages;  // uint8 [bytes], or [pages, bytes]
+  std::int64_t page_size = 64;
+  float key_scale = 1;  // of mla_fp8, and with value_scale of gqa_fp8
+  float value_scale = 1;
+};
+
+/// What a call of the C interface takes of a Pool; it points to `tensor` and to the Pool.
+struct PoolView {
+  explicit PoolView(const Pool& pool) : tensor(pool.pages.view()) {
+    view.size = sizeof view;
+    view.layout = pool.layout.get();
+    view.pages = &tensor;
+    view.page_size = pool.page_size;
+    view.key_scale = pool.key_scale;
+    view.value_scale = pool.value_scale;
+  }
+  PoolView(const PoolView&) = delete;
+  lathe_tensor tensor;
+  lathe_pool_view view{};
+};
+
+/// Row i of rows [n, row_elems] (float32, bfloat16) goes to slots[i]; -1 skips it.
+inline Result<void> encode(const Pool& pool, const Tensor& rows, const Tensor& slots) {
+  const PoolView to(pool);
+  const lathe_tensor r = rows.view(), s = slots.view();
+  return Result<void>(lathe_encode(&to.view, &r, &s));
+}
+
+/// Slot slots[i] goes to row i of out [n, row_elems]; -1 gives zeros.
+inline Result<void> gather_decode(const Pool& pool, const Tensor& slots, const Tensor& out) {
+  const PoolView from(pool);
+  const lathe_tensor s = slots.view(), o = out.view();
+  return Result<void>(lathe_gather_decode(&from.view, &s, &o));
+}
+
+/// mla_fp8 to mla_fp8_block (exact at scale 1) or back (lossy).
+inline Result<lathe_requantize_report> requantize(const Pool& from, const Tensor& from_slots,
+                                                  const Pool& to, const Tensor& to_slots) {
+  const PoolView src(from), dst(to);
+  const lathe_tensor s = from_slots.view(), d = to_slots.view();
+  lathe_requantize_report report{};
+  report.size = sizeof report;
+  const lathe_status status = lathe_requantize(&src.view, &s, &dst.view, &d, &report);
+  if (status != LATHE_OK) return last_error(status);
+  return report;
+}
+
+}  // namespace api
+}  // namespace lathe

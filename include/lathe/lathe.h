@@ -1,0 +1,323 @@
+/* The C interface of Lathe: cache layouts and their codecs, plans, attention, and an engine that
+ * runs whole models. C99, and C++ through the headers beside it. docs/c-api.md has first programs.
+ *
+ * - Every function that can fail returns a lathe_status. lathe_last_error() then tells, for the
+ *   calling thread, which argument it was, what was wanted and offered, and the way out. A call
+ *   that failed has written nothing but what its description says.
+ * - Objects are opaque. lathe_X_free() takes what made lathe_X, and NULL. Text that an object gives
+ *   is UTF-8, ends with a zero byte and is the object's.
+ * - Structs begin with their size: zero one, set `size` to its sizeof, and set what is needed.
+ * Fields are only added, at the end, and zero keeps their default.
+ * - One thread at a time may use an object. Different objects are independent; there are no
+ *   globals.
+ * - No exception passes this interface, and no input that can be checked ends the process.
+ */
+#ifndef LATHE_LATHE_H_
+#define LATHE_LATHE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Version ------------------------------------------------------------------------------- */
+
+#define LATHE_VERSION_MAJOR 0
+#define LATHE_VERSION_MINOR 1
+#define LATHE_VERSION_PATCH 0
+
+/* Of the library that runs: major << 16 | minor << 8 | patch. */
+uint32_t lathe_version(void);
+/* JSON: {"version", "compiler", "cuda", "simd"}; `cuda` is whether Hopper's kernels are in it. */
+const char* lathe_build_info(void);
+
+/* ---- Errors -------------------------------------------------------------------------------- */
+
+/* Numbers stay as they are. */
+typedef enum lathe_status {
+  LATHE_OK = 0,
+  LATHE_INVALID_ARGUMENT = 1,
+  LATHE_REFUSED = 2,     /* the planner: see lathe_refusal_json() */
+  LATHE_UNSUPPORTED = 3, /* not on this device, or not in this build */
+  LATHE_OUT_OF_MEMORY = 4,
+  LATHE_DEVICE_ERROR = 5,
+  LATHE_IO = 6,
+  LATHE_ABORTED = 7, /* by the caller's callback */
+  LATHE_INTERNAL = 8 /* a bug; the text says what is known */
+} lathe_status;
+
+/* "invalid_argument"; "unknown" for a number that is no status. */
+const char* lathe_status_name(lathe_status status);
+
+typedef struct lathe_error {
+  int64_t size;
+  lathe_status status;
+  const char* text;  /* one line of what follows */
+  const char* field; /* the argument, or the place in it: "slots[3]" */
+  const char* wanted;
+  const char* offered;
+  const char* hint; /* the way out; may be empty */
+} lathe_error;
+
+/* Of the calling thread's last call that failed, until the next one that fails; NULL: none has. */
+const lathe_error* lathe_last_error(void);
+/* After LATHE_REFUSED, until the next: {"headline", "reasons": [{"rule", "subject", "field",
+ * "wanted", "offered", "hint"}], "suggestions"}. NULL: nothing was refused on this thread. */
+const char* lathe_refusal_json(void);
+
+/* ---- Tensors ------------------------------------------------------------------------------- */
+
+/* The memory of DLPack's DLTensor; a DLTensor* may be cast to a lathe_tensor*. Tensors are the
+ * caller's, are read during the call alone, and lie in host memory (device 1, kDLCPU). */
+typedef struct lathe_tensor {
+  void* data;
+  int32_t device_type; /* kDLCPU = 1, kDLCUDA = 2 */
+  int32_t device_id;
+  int32_t ndim;
+  uint8_t dtype_code; /* lathe_dtype_code */
+  uint8_t dtype_bits;
+  uint16_t dtype_lanes; /* 1 */
+  int64_t* shape;       /* [ndim] */
+  int64_t* strides;     /* [ndim] elements; NULL: dense, the last axis fastest */
+  uint64_t byte_offset; /* from data to the first element */
+} lathe_tensor;
+
+/* DLPack's numbers. uint16 is also taken as the bits of bfloat16, uint8 as codes of e4m3. */
+typedef enum lathe_dtype_code {
+  LATHE_INT = 0,
+  LATHE_UINT = 1,
+  LATHE_FLOAT = 2,
+  LATHE_BFLOAT = 4,
+  LATHE_FLOAT8_E4M3FN = 10
+} lathe_dtype_code;
+
+/* ---- Layouts ------------------------------------------------------------------------------- */
+
+/* How the bytes of a KV cache lie: the offset of every part of every token. */
+typedef struct lathe_layout lathe_layout;
+
+typedef enum lathe_part_role {
+  LATHE_PART_NOPE = 0,
+  LATHE_PART_ROPE = 1,
+  LATHE_PART_KEY = 2,
+  LATHE_PART_VALUE = 3,
+  LATHE_PART_SCALE = 4,
+  LATHE_PART_PAD = 5
+} lathe_part_role;
+
+typedef struct lathe_part {
+  int64_t size;
+  lathe_part_role role;
+  int32_t elems;
+  int32_t plane;
+  int32_t offset;    /* bytes, within the token's record of that plane */
+  const char* dtype; /* "e4m3", "bf16", "f32", ... */
+} lathe_part;
+
+/* "mla_fp8_block", or with dims "mla_fp8_block(nope=256,scale=raw_f32)". */
+lathe_status lathe_layout_parse(const char* text, lathe_layout** layout);
+void lathe_layout_free(lathe_layout* layout);
+/* The whole text, "mla_fp8_block(nope=512,rope=64,scale=pow2_ceil)". */
+const char* lathe_layout_text(const lathe_layout* layout);
+/* XXH3-64 of the text: equal on every machine and build. */
+uint64_t lathe_layout_hash(const lathe_layout* layout);
+/* Of one token, padding of pages not counted. */
+int64_t lathe_layout_bytes_per_token(const lathe_layout* layout);
+/* Numbers of one token outside the cache. */
+int64_t lathe_layout_row_elems(const lathe_layout* layout);
+/* Bytes of a page of page_size tokens (1 to 65536). */
+lathe_status lathe_layout_page_stride(const lathe_layout* layout, int64_t page_size,
+                                      int64_t* bytes);
+int32_t lathe_layout_part_count(const lathe_layout* layout);
+lathe_status lathe_layout_part(const lathe_layout* layout, int32_t index, lathe_part* part);
+/* The byte, from the start of its page, where a part of the token at `index` in the page begins. */
+lathe_status lathe_layout_part_offset(const lathe_layout* layout, lathe_part_role role,
+                                      int64_t page_size, int64_t index, int64_t* bytes);
+
+/* ---- Pools and codecs ---------------------------------------------------------------------- */
+
+/* Pages of one layout in the caller's memory. A slot is page * page_size + offset. */
+typedef struct lathe_pool_view {
+  int64_t size;
+  const lathe_layout* layout;
+  const lathe_tensor* pages; /* uint8 [bytes], pages one after another, or [pages, bytes] */
+  int64_t page_size;         /* tokens of a page; 0: 64 */
+  float key_scale;           /* tensor scales of mla_fp8 (key) and gqa_fp8 (both); 0: 1 */
+  float value_scale;
+} lathe_pool_view;
+
+/* Row i of `rows` [n, row_elems] (float32 or bfloat16) goes to slots[i]; -1 skips it. */
+lathe_status lathe_encode(const lathe_pool_view* pool, const lathe_tensor* rows,
+                          const lathe_tensor* slots);
+/* Slot slots[i] goes to row i of `out` [n, row_elems] (float32 or bfloat16); -1 gives zeros. */
+lathe_status lathe_gather_decode(const lathe_pool_view* pool, const lathe_tensor* slots,
+                                 const lathe_tensor* out);
+
+typedef struct lathe_requantize_report {
+  int64_t size;
+  float worst_abs_error; /* of the decoded numbers */
+  int32_t worst_slot;    /* of the source; -1: nothing was lost */
+  int64_t saturated;     /* numbers that the new scale could not hold */
+} lathe_requantize_report;
+
+/* mla_fp8 to mla_fp8_block (exact at scale 1) or back (lossy). report may be NULL. */
+lathe_status lathe_requantize(const lathe_pool_view* from, const lathe_tensor* from_slots,
+                              const lathe_pool_view* to, const lathe_tensor* to_slots,
+                              lathe_requantize_report* report);
+
+/* ---- Plans --------------------------------------------------------------------------------- */
+
+typedef struct lathe_machine lathe_machine;
+
+/* "auto", "cpu", "cuda" or "cuda:0" (the GPU that is here, else a described H200), "sm90", ... */
+lathe_status lathe_machine_query(const char* device, lathe_machine** machine);
+void lathe_machine_free(lathe_machine* machine);
+const char* lathe_machine_json(const lathe_machine* machine);
+
+/* The proof that a prefill kernel, one cache layout and a decode kernel fit together. */
+typedef struct lathe_plan lathe_plan;
+
+/* wishes: a JSON object, {"attention": "mla" | "dsa" | "v4" | "gqa"} and flags of `lathe plan` with
+ * underscores: {"kv_layout": "mla_fp8", "page_size": 64, "decode_attention_backend": "native"}.
+ * LATHE_REFUSED where nothing fits: lathe_refusal_json(). */
+lathe_status lathe_plan_create(const char* wishes, const lathe_machine* machine, lathe_plan** plan);
+void lathe_plan_free(lathe_plan* plan);
+const char* lathe_plan_json(const lathe_plan* plan);
+/* What `lathe plan` prints. */
+const char* lathe_plan_text(const lathe_plan* plan);
+int32_t lathe_plan_cache_count(const lathe_plan* plan);
+/* A layout of the caller's own, and the tokens of a page (may be NULL). Cache 0 is the main one. */
+lathe_status lathe_plan_layout(const lathe_plan* plan, int32_t cache, lathe_layout** layout,
+                               int64_t* page_size);
+/* Routes of "extend", "decode", "verify" or "draft_extend", by preference. */
+lathe_status lathe_plan_route_json(const lathe_plan* plan, const char* phase, const char** json);
+/* Bytes of the buffer of that name ("gather", "split partials", ...); 0 where the plan has none. */
+lathe_status lathe_plan_budget(const lathe_plan* plan, const char* name, int64_t* bytes);
+
+/* ---- Attention ----------------------------------------------------------------------------- */
+
+typedef enum lathe_attend_flags {
+  LATHE_LSE_BASE_2 = 1,         /* base 2 instead of e */
+  LATHE_EMPTY_LSE_PLUS_INF = 2, /* of a row without keys: +inf instead of -inf */
+  LATHE_SPLIT_BY_BATCH = 4      /* splits follow threads and batch: faster at few requests, but the
+                                 * bits of a request depend on what is beside it */
+} lathe_attend_flags;
+
+/* For each row and head over the keys k that the row sees: s = scale * q.k, out = softmax(s).v.
+ * Rows belong to requests. Row j of a request with n rows and L keys stands at L - n + j. */
+typedef struct lathe_attend_args {
+  int64_t size;
+  const char* attention; /* "mla", "dsa", "v4", "gqa"; NULL: "dsa" */
+  const char* kind;      /* "inplace", "native"; NULL: "inplace" */
+  const char* device;    /* "cpu", or "ref", which is double and slow; NULL: "cpu" */
+
+  const lathe_tensor* q; /* [rows, heads, dim] float32, bfloat16, or e4m3 times q_scale */
+  const lathe_pool_view* pool;
+  const lathe_tensor* page_table;    /* int32 or int64 [requests, width]; keys up to the row */
+  const lathe_tensor* indices;       /* or [rows, width]: exactly these slots; -1 is no key */
+  const lathe_tensor* index_lengths; /* [rows] entries that count; NULL: all */
+
+  const lathe_pool_view* extra; /* v4: compressed entries, one softmax over both; else NULL */
+  const lathe_tensor* extra_indices;
+  const lathe_tensor* extra_index_lengths;
+
+  const lathe_tensor* q_indptr; /* [requests + 1] first rows; NULL: a row each */
+  const lathe_tensor* kv_lens;  /* [requests]; may be NULL with indices */
+  const lathe_tensor* sink;     /* float32 [heads] raw logits; NULL: none */
+
+  float scale;     /* 0: the family's */
+  float q_scale;   /* of an e4m3 q; 0: 1 */
+  int32_t window;  /* tokens, v4 and gqa by page table; 0: the family's */
+  uint32_t flags;  /* lathe_attend_flags */
+  int32_t threads; /* 0: the calling one; a lathe_step's own there */
+
+  const lathe_tensor* out; /* [rows, heads, v_dim] float32 or bfloat16; any stride between rows */
+  const lathe_tensor* lse; /* [rows, heads] float32; NULL: not wanted */
+} lathe_attend_args;
+
+lathe_status lathe_attend(const lathe_attend_args* args);
+
+/* What the layers of a step share: threads, memory, and how its lengths are cut into tasks. */
+typedef struct lathe_step lathe_step;
+
+/* threads: 0: one per core. */
+lathe_status lathe_step_create(int32_t threads, lathe_step** step);
+void lathe_step_free(lathe_step* step);
+/* Cuts the lengths of args. Of the tensors of numbers only shapes are looked at. */
+lathe_status lathe_step_update(lathe_step* step, const lathe_attend_args* args);
+/* As lathe_attend(), same bits, with the problem, shapes and lengths of the last update. Allocates
+ * only lists, and more memory than the calls before. */
+lathe_status lathe_attend_step(lathe_step* step, const lathe_attend_args* args);
+
+/* ---- Engine -------------------------------------------------------------------------------- */
+
+/* A model that answers many requests at once. One step is one pass over all of them. */
+typedef struct lathe_engine lathe_engine;
+
+/* Bytes of weights loaded and in all. Not 0: stop, which gives LATHE_ABORTED. */
+typedef int (*lathe_progress)(int64_t loaded, int64_t total, void* user);
+
+/* options: a JSON object, {"model": DIR} and, where wanted, "device" ("auto", "cpu", "cuda"),
+ * "dtype", "threads", "seed", "prefix_cache", "load_format" ("auto", "dummy") and the wishes of
+ * lathe_plan_create() but the problem's. progress may be NULL. */
+lathe_status lathe_engine_load(const char* options, lathe_progress progress, void* user,
+                               lathe_engine** engine);
+void lathe_engine_free(lathe_engine* engine);
+/* {"model", "device", "vocab", "context_length", "capacity", "plan"} */
+const char* lathe_engine_json(const lathe_engine* engine);
+
+/* Text to tokens, which are the engine's until its next call of this or of the next function. */
+lathe_status lathe_engine_encode(lathe_engine* engine, const char* text, int64_t bytes,
+                                 const int32_t** tokens, int64_t* count);
+/* messages: JSON, [{"role": "user", "content": "..."}], through the model's chat template. */
+lathe_status lathe_engine_encode_chat(lathe_engine* engine, const char* messages,
+                                      const int32_t** tokens, int64_t* count);
+
+/* Queues a request. params: a JSON object or NULL; what is left out is the model's own default:
+ * "max_new_tokens", "min_new_tokens", "temperature" (0: the most likely token), "top_k", "top_p",
+ * "min_p", "seed", "repetition_penalty", "frequency_penalty", "presence_penalty", "stop" (a string
+ * or some), "stop_token_ids", "ignore_eos", "logprobs" (how many of the most likely tokens). */
+lathe_status lathe_engine_submit(lathe_engine* engine, const int32_t* prompt, int64_t count,
+                                 const char* params, uint64_t* request);
+/* Ends a request; its last event comes with the next step. Unknown and ended ones: LATHE_OK. */
+lathe_status lathe_engine_cancel(lathe_engine* engine, uint64_t request);
+/* Not 0: nothing to run and nothing to report. */
+int32_t lathe_engine_idle(const lathe_engine* engine);
+
+typedef enum lathe_event_kind {
+  LATHE_EVENT_STARTED = 0, /* cached_tokens */
+  LATHE_EVENT_TOKEN = 1,   /* token, position, text, logprob */
+  LATHE_EVENT_FINISHED = 2 /* text (the rest), finish_reason, the counts; the request's last */
+} lathe_event_kind;
+
+typedef struct lathe_event {
+  int64_t size;
+  uint64_t request;
+  lathe_event_kind kind;
+  int32_t token;
+  int64_t position;          /* in the answer, from 0 */
+  double logprob;            /* natural; NaN where it was not asked for */
+  const char* logprobs_json; /* [{"token", "logprob"}], most likely first; NULL: not asked for */
+  const char* text;          /* final, whole characters; may be empty */
+  int64_t text_bytes;
+  const char* finish_reason; /* "stop", "length", "cancelled", "error"; NULL: not ended */
+  const char* error;         /* with "error"; else NULL */
+  int64_t prompt_tokens;
+  int64_t answer_tokens;
+  int64_t cached_tokens; /* of the prompt, that an earlier request had left */
+} lathe_event;
+
+/* One pass, if there is a request. *count events can be read until the next step. After an error
+ * every request stands where it stood. */
+lathe_status lathe_engine_step(lathe_engine* engine, int64_t* count);
+lathe_status lathe_engine_event(const lathe_engine* engine, int64_t index, lathe_event* event);
+/* {"steps", "waiting", "running", "held_pages", "total_pages", ...} */
+lathe_status lathe_engine_stats_json(lathe_engine* engine, const char** json);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* LATHE_LATHE_H_ */

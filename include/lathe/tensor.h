@@ -1,0 +1,68 @@
+// Tensor: numbers in the caller's host memory, with their shape.
+#pragma once
+
+#include <lathe/lathe.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <stdexcept>
+
+namespace lathe {
+inline namespace api {
+
+struct DType {
+  std::uint8_t code;
+  std::uint8_t bits;
+};
+inline constexpr DType kInt32{LATHE_INT, 32}, kInt64{LATHE_INT, 64}, kFloat32{LATHE_FLOAT, 32},
+    kBfloat16{LATHE_BFLOAT, 16}, kUint8{LATHE_UINT, 8}, kE4m3{LATHE_FLOAT8_E4M3FN, 8};
+
+/// Owns its shape, not its numbers; nothing is copied. Empty: not given.
+class Tensor {
+ public:
+  Tensor() = default;
+  /// strides: elements, one an axis; none: dense. At most four axes.
+  Tensor(const void* data, DType dtype, std::initializer_list<std::int64_t> shape,
+         std::initializer_list<std::int64_t> strides = {})
+      : data_(const_cast<void*>(data)),
+        dtype_(dtype),
+        axes_(shape.size()),
+        strided_(strides.size() > 0) {
+    if (axes_ < 1 || axes_ > shape_.size() || (strided_ && strides.size() != axes_)) {
+      throw std::invalid_argument("a Tensor has 1 to 4 axes, and as many strides or none");
+    }
+    std::size_t d = 0;
+    for (const std::int64_t n : shape) shape_[d++] = n;
+    d = 0;
+    for (const std::int64_t n : strides) strides_[d++] = n;
+  }
+
+  bool empty() const { return axes_ == 0; }
+  std::int64_t shape(std::size_t axis) const { return shape_[axis]; }
+  /// For one call: it points into this Tensor.
+  lathe_tensor view() const {
+    return {data_,
+            1,
+            0,
+            static_cast<std::int32_t>(axes_),
+            dtype_.code,
+            dtype_.bits,
+            1,
+            shape_.data(),
+            strided_ ? strides_.data() : nullptr,
+            0};
+  }
+
+ private:
+  void* data_ = nullptr;
+  DType dtype_ = kFloat32;
+  std::size_t axes_ = 0;
+  bool strided_ = false;
+  // The C interface has no const in its tensors, and writes no shape.
+  mutable std::array<std::int64_t, 4> shape_{}, strides_{};
+};
+
+}  // namespace api
+}  // namespace lathe

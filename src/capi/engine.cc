@@ -1,0 +1,331 @@
+// The engine over the C interface: requests in, events with text out.
+#include "engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "attn/plan_json.h"
+#include "attn/wish_json.h"
+#include "capi/json.h"
+#include "capi/sampling_json.h"
+#include "capi/status.h"
+#include "engine/runtime.h"
+#include "engine/text_stream.h"
+#include "io/chat_prompt.h"
+#include "io/tokenizer.h"
+
+using namespace lathe;
+using namespace lathe::capi;
+
+namespace {
+
+struct Event {
+  lathe_event view{};
+  std::string text, logprobs, error;
+};
+
+}  // namespace
+
+struct lathe_engine {
+  lathe_engine(std::unique_ptr<Runtime> made, std::string model)
+      : runtime(std::move(made)), folder(std::move(model)), tokenizer(Tokenizer::load(folder)) {}
+
+  std::unique_ptr<Runtime> runtime;
+  std::string folder;
+  Result<Tokenizer> tokenizer;  // a model of tokens alone has none
+  std::optional<ChatTemplateFile> chat;
+  std::string json, stats;
+  std::vector<std::int32_t> tokens;
+  std::unordered_map<std::uint64_t, TextStream> streams;  // of open requests; none without texts
+  std::vector<Event> events;
+
+  void report(const StepReport& step);
+
+ private:
+  Event& add(lathe_event_kind kind, RequestId request);
+};
+
+Event& lathe_engine::add(lathe_event_kind kind, RequestId request) {
+  Event& e = events.emplace_back();
+  e.view.request = request.value;
+  e.view.kind = kind;
+  e.view.logprob = std::numeric_limits<double>::quiet_NaN();
+  return e;
+}
+
+void lathe_engine::report(const StepReport& step) {
+  events.clear();
+  for (const Started& s : step.started) {
+    add(LATHE_EVENT_STARTED, s.request).view.cached_tokens = s.cached_tokens;
+  }
+  for (const TokenEvent& t : step.tokens) {
+    Event& e = add(LATHE_EVENT_TOKEN, t.request);
+    e.view.token = t.sampled.token;
+    e.view.position = t.position;
+    if (t.sampled.logprob) {
+      e.view.logprob = *t.sampled.logprob;
+      Json top = Json::array();
+      for (const TokenLogprob& l : t.sampled.top) {
+        top.push_back({{"token", l.token}, {"logprob", l.logprob}});
+      }
+      e.logprobs = top.dump();
+    }
+    const auto stream = streams.find(t.request.value);
+    if (stream == streams.end()) continue;
+    e.text = stream->second.push(t.sampled.token);
+    // Cancelling an answer that ended in this step does nothing.
+    if (stream->second.stopped()) runtime->engine().cancel(t.request, FinishReason::stop);
+  }
+  for (const Finished& f : step.finished) {
+    Event& e = add(LATHE_EVENT_FINISHED, f.request);
+    e.view.finish_reason = name(f.reason).data();
+    if (f.error) e.error = f.error->message();
+    e.view.prompt_tokens = f.prompt_tokens;
+    e.view.answer_tokens = f.answer_tokens;
+    e.view.cached_tokens = f.cached_tokens;
+    const auto stream = streams.find(f.request.value);
+    if (stream == streams.end()) continue;
+    e.text = stream->second.finish();
+    streams.erase(stream);
+  }
+  for (Event& e : events) {
+    e.view.text = e.text.c_str();
+    e.view.text_bytes = std::ssize(e.text);
+    if (!e.logprobs.empty()) e.view.logprobs_json = e.logprobs.c_str();
+    if (!e.error.empty()) e.view.error = e.error.c_str();
+  }
+}
+
+namespace {
+
+Result<void> set_load_option(const std::string& key, const Json& value, RuntimeOptions& options,
+                             ProblemOptions& problem) {
+  if (key == "model") return set_string(key, value, options.model);
+  if (key == "device") return set_string(key, value, options.device);
+  if (key == "dtype") return set_string(key, value, options.dtype);
+  if (key == "seed") return set_seed(key, value, options.engine.seed);
+  if (key == "prefix_cache") return set_bool(key, value, options.engine.prefix_cache);
+  if (key == "threads") {
+    std::int32_t threads = 0;
+    if (auto ok = set_int(key, value, threads); !ok) return ok;
+    if (threads < 0 || threads > 1024) {
+      return Error{ErrorCode::out_of_range, key, "0 to 1024", fmt::format("{}", threads), ""};
+    }
+    options.threads = threads;
+    return {};
+  }
+  if (key == "load_format") {
+    std::string format;
+    if (auto ok = set_string(key, value, format); !ok) return ok;
+    if (format != "auto" && format != "dummy") {
+      return Error{ErrorCode::invalid_argument, key, "auto or dummy", fmt::format("\"{}\"", format),
+                   ""};
+    }
+    options.dummy = format == "dummy";
+    return {};
+  }
+  const ProblemOptions before = problem;
+  const std::int32_t layers = options.wishes.layers;
+  if (auto ok = set_wish(key, value, options.wishes, problem); !ok) return ok;
+  if (problem != before || options.wishes.layers != layers) {
+    return Error{ErrorCode::invalid_argument, key, "a wish about cache, kernels or sizes",
+                 "one about the model", "the model's config.json says so"};
+  }
+  return {};
+}
+
+Result<void> take_tokens(lathe_engine& engine, std::vector<std::int32_t> made,
+                         const std::int32_t** tokens, std::int64_t* count) {
+  engine.tokens = std::move(made);
+  *tokens = engine.tokens.data();
+  *count = std::ssize(engine.tokens);
+  return {};
+}
+
+Json description(const lathe_engine& engine) {
+  const Runtime& r = *engine.runtime;
+  return {{"model", engine.folder},
+          {"architecture", r.config().architecture},
+          {"device", name(r.machine().device)},
+          {"vocab", r.config().vocab},
+          {"context_length", r.plan().context_length()},
+          {"capacity", engine.runtime->engine().capacity()},
+          {"eos", r.config().eos},
+          {"plan", to_json(r.plan())}};
+}
+
+}  // namespace
+
+lathe_status lathe_engine_load(const char* options, lathe_progress progress, void* user,
+                               lathe_engine** engine) {
+  return guard([&]() -> lathe_status {
+    if (const auto ok = need_all({{options, "options"}, {engine, "engine"}}); !ok) {
+      return fail(ok.error());
+    }
+    const auto object = parse_object(options, "options");
+    if (!object) return fail(object.error());
+    RuntimeOptions runtime;
+    ProblemOptions problem;
+    for (const auto& [key, value] : object->items()) {
+      if (const auto ok = set_load_option(key, value, runtime, problem); !ok) {
+        return fail(ok.error());
+      }
+    }
+    if (runtime.model.empty()) {
+      return fail(Error{ErrorCode::invalid_argument, "model", "a checkpoint's folder", "none", ""});
+    }
+    if (progress != nullptr) {
+      runtime.on_progress = [&](std::int64_t loaded, std::int64_t total) {
+        if (progress(loaded, total, user) != 0) throw Aborted();
+      };
+    }
+    auto made = Runtime::create(runtime);
+    if (!made) {
+      if (const Error* error = std::get_if<Error>(&made.error())) return fail(in_json(*error));
+      return fail(std::get<Refusal>(made.error()));
+    }
+    auto out = std::make_unique<lathe_engine>(*std::move(made), runtime.model);
+    out->json = description(*out).dump();
+    *engine = out.release();
+    return LATHE_OK;
+  });
+}
+
+void lathe_engine_free(lathe_engine* engine) { delete engine; }
+
+const char* lathe_engine_json(const lathe_engine* engine) {
+  return engine == nullptr ? nullptr : engine->json.c_str();
+}
+
+lathe_status lathe_engine_encode(lathe_engine* engine, const char* text, int64_t bytes,
+                                 const int32_t** tokens, int64_t* count) {
+  return guard([&]() -> Result<void> {
+    if (auto ok =
+            need_all({{engine, "engine"}, {text, "text"}, {tokens, "tokens"}, {count, "count"}});
+        !ok) {
+      return ok;
+    }
+    if (bytes < 0) {
+      return Error{ErrorCode::out_of_range, "bytes", "0 or more", fmt::format("{}", bytes), ""};
+    }
+    if (!engine->tokenizer) return engine->tokenizer.error();
+    return take_tokens(*engine, engine->tokenizer->encode({text, static_cast<std::size_t>(bytes)}),
+                       tokens, count);
+  });
+}
+
+lathe_status lathe_engine_encode_chat(lathe_engine* engine, const char* messages,
+                                      const int32_t** tokens, int64_t* count) {
+  return guard([&]() -> Result<void> {
+    if (auto ok = need_all(
+            {{engine, "engine"}, {messages, "messages"}, {tokens, "tokens"}, {count, "count"}});
+        !ok) {
+      return ok;
+    }
+    if (!engine->tokenizer) return engine->tokenizer.error();
+    if (!engine->chat) {
+      auto chat = load_chat_template(engine->folder);
+      if (!chat) return chat.error();
+      engine->chat = *std::move(chat);
+    }
+    const auto parsed = parse_list(messages, "messages");
+    if (!parsed) return parsed.error();
+    auto made = encode_chat(*parsed, *engine->chat, *engine->tokenizer);
+    if (!made) return made.error();
+    return take_tokens(*engine, *std::move(made), tokens, count);
+  });
+}
+
+lathe_status lathe_engine_submit(lathe_engine* engine, const int32_t* prompt, int64_t count,
+                                 const char* params, uint64_t* request) {
+  return guard([&]() -> Result<void> {
+    if (auto ok = need_all({{engine, "engine"}, {prompt, "prompt"}, {request, "request"}}); !ok) {
+      return ok;
+    }
+    if (count < 0) {
+      return Error{ErrorCode::out_of_range, "count", "0 or more", fmt::format("{}", count), ""};
+    }
+    auto read = read_params(params, engine->runtime->config().generation);
+    if (!read) return read.error();
+    auto stops = StopStrings::create(read->stop);
+    if (!stops) return stops.error();
+    if (!read->stop.empty() && !engine->tokenizer) return engine->tokenizer.error();
+    Request made;
+    made.prompt.assign(prompt, prompt + count);
+    made.sampling = std::move(read->sampling);
+    const auto id = engine->runtime->engine().submit(std::move(made));
+    if (!id) return id.error();
+    if (engine->tokenizer) {
+      engine->streams.emplace(
+          id->value, TextStream(engine->tokenizer->detokenizer(/*skip_special_tokens=*/true),
+                                *std::move(stops)));
+    }
+    *request = id->value;
+    return {};
+  });
+}
+
+lathe_status lathe_engine_cancel(lathe_engine* engine, uint64_t request) {
+  return guard([&]() -> Result<void> {
+    if (auto ok = need(engine, "engine"); !ok) return ok;
+    engine->runtime->engine().cancel({request});
+    return {};
+  });
+}
+
+int32_t lathe_engine_idle(const lathe_engine* engine) {
+  return engine == nullptr || engine->runtime->engine().idle() ? 1 : 0;
+}
+
+lathe_status lathe_engine_step(lathe_engine* engine, int64_t* count) {
+  return guard([&]() -> Result<void> {
+    if (auto ok = need_all({{engine, "engine"}, {count, "count"}}); !ok) return ok;
+    const auto report = engine->runtime->engine().step();
+    if (!report) return report.error();
+    engine->report(*report);
+    *count = std::ssize(engine->events);
+    return {};
+  });
+}
+
+lathe_status lathe_engine_event(const lathe_engine* engine, int64_t index, lathe_event* event) {
+  return guard([&]() -> Result<void> {
+    if (auto ok = need(engine, "engine"); !ok) return ok;
+    const std::int64_t count = std::ssize(engine->events);
+    if (index < 0 || index >= count) {
+      return Error{
+          ErrorCode::out_of_range, "index",
+          count == 0 ? "no event, as the step gave none" : fmt::format("0 to {}", count - 1),
+          fmt::format("{}", index), ""};
+    }
+    return write_struct(engine->events[static_cast<std::size_t>(index)].view, event, "event");
+  });
+}
+
+lathe_status lathe_engine_stats_json(lathe_engine* engine, const char** json) {
+  return guard([&]() -> Result<void> {
+    if (auto ok = need_all({{engine, "engine"}, {json, "json"}}); !ok) return ok;
+    const EngineStats s = engine->runtime->engine().stats();
+    engine->stats = Json{{"steps", s.steps},
+                         {"prefill_rows", s.prefill_rows},
+                         {"decode_rows", s.decode_rows},
+                         {"cached_tokens", s.cached_tokens},
+                         {"preemptions", s.preemptions},
+                         {"finished", s.finished},
+                         {"waiting", s.waiting},
+                         {"running", s.running},
+                         {"held_pages", s.held_pages},
+                         {"total_pages", s.total_pages},
+                         {"prefix_cache_tokens", s.prefix_cache_tokens}}
+                        .dump();
+    *json = engine->stats.c_str();
+    return {};
+  });
+}

@@ -1,0 +1,31 @@
+// What the opaque objects of lathe.h are.
+#pragma once
+
+#include <lathe/lathe.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "attn/machine.h"
+#include "attn/phase.h"
+#include "attn/plan.h"
+#include "layout/layout.h"
+
+struct lathe_layout {
+  explicit lathe_layout(const lathe::CacheLayout& l) : value(l), text(l.serialize()) {}
+  lathe::CacheLayout value;
+  std::string text;
+};
+
+struct lathe_machine {
+  lathe::Machine value;
+  std::string json;
+};
+
+struct lathe_plan {
+  lathe::Plan value;
+  std::string json;
+  std::string text;
+  std::array<std::string, lathe::enum_count<lathe::Phase>> routes;  // JSON
+};

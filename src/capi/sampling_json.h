@@ -1,0 +1,23 @@
+// A request's parameters as a JSON object.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "kernels/sampling.h"
+#include "model/config.h"
+
+namespace lathe::capi {
+
+struct RequestParams {
+  SamplingParams sampling;
+  std::vector<std::string> stop;
+};
+
+/// `text` may be null; keys that it leaves out are the model's defaults. Errors: an unknown key
+/// (lists the known ones), a value of another type. Ranges are Engine::submit()'s.
+Result<RequestParams> read_params(const char* text, const GenerationDefaults& defaults);
+
+}  // namespace lathe::capi

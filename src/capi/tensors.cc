@@ -1,0 +1,101 @@
+#include "capi/tensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+
+#include "capi/handles.h"
+#include "capi/status.h"
+
+// DLPack's DLTensor on 64-bit machines: a caller may cast one.
+static_assert(offsetof(lathe_tensor, device_type) == 8 && offsetof(lathe_tensor, ndim) == 16 &&
+              offsetof(lathe_tensor, dtype_code) == 20 &&
+              offsetof(lathe_tensor, dtype_bits) == 21 &&
+              offsetof(lathe_tensor, dtype_lanes) == 22 && offsetof(lathe_tensor, shape) == 24 &&
+              offsetof(lathe_tensor, strides) == 32 && offsetof(lathe_tensor, byte_offset) == 40 &&
+              sizeof(lathe_tensor) == 48);
+
+namespace lathe::capi {
+namespace {
+
+constexpr std::int32_t kCpu = 1;       // kDLCPU
+constexpr std::int32_t kCuda = 2;      // kDLCUDA
+constexpr std::int32_t kCudaHost = 3;  // kDLCUDAHost
+
+std::string device_text(const lathe_tensor& t) {
+  if (t.device_type == kCuda) return fmt::format("one on cuda:{}", t.device_id);
+  return fmt::format("one of DLPack device type {}", t.device_type);
+}
+
+}  // namespace
+
+Result<void> Tensor::take(const lathe_tensor* tensor, std::string argument) {
+  if (auto ok = need(tensor, argument.c_str()); !ok) return ok;
+  const lathe_tensor& t = *tensor;
+  const auto wrong = [&](std::string wanted, std::string offered) {
+    return Error{ErrorCode::invalid_argument, argument, std::move(wanted), std::move(offered), ""};
+  };
+  if (t.device_type != kCpu && t.device_type != kCudaHost) {
+    return Error{t.device_type == kCuda ? ErrorCode::unsupported : ErrorCode::invalid_argument,
+                 argument, "a tensor in host memory (device_type 1)", device_text(t),
+                 t.device_type == kCuda ? "the Python module takes tensors of a GPU" : ""};
+  }
+  if (t.ndim < 1 || t.ndim > kMostAxes) {
+    return wrong(fmt::format("1 to {} axes", kMostAxes), fmt::format("{}", t.ndim));
+  }
+  if (t.shape == nullptr) return wrong("a shape", "NULL");
+  const auto axes = static_cast<std::size_t>(t.ndim);
+  // The bytes that the elements span must be countable, whatever is multiplied below.
+  std::int64_t elements = 1;
+  for (std::size_t d = axes; d-- > 0;) {
+    const std::int64_t n = t.shape[d];
+    dense_[d] = elements;
+    if (n < 0 || (n > 0 && elements > (std::int64_t{1} << 56) / n)) {
+      return wrong("axes of 0 or more whose elements int64 can count",
+                   fmt::format("{} on axis {}", n, d));
+    }
+    elements *= std::max<std::int64_t>(n, 1);
+  }
+  const bool empty = std::any_of(t.shape, t.shape + axes, [](std::int64_t n) { return n == 0; });
+  if (t.data == nullptr && !empty) return wrong("data", "NULL");
+  ref_ = {std::move(argument),
+          t.data == nullptr ? nullptr : static_cast<std::byte*>(t.data) + t.byte_offset,
+          {t.dtype_code, t.dtype_bits, t.dtype_lanes},
+          {t.shape, axes},
+          t.strides != nullptr ? std::span<const std::int64_t>(t.strides, axes)
+                               : std::span<const std::int64_t>(dense_.data(), axes)};
+  return {};
+}
+
+Result<std::int32_t> page_size_of(std::int64_t page_size, const std::string& argument) {
+  // Clamped only so that check_page_size sees a number that is as wrong.
+  const auto narrow = static_cast<std::int32_t>(
+      std::clamp<std::int64_t>(page_size, std::numeric_limits<std::int32_t>::min(),
+                               std::numeric_limits<std::int32_t>::max()));
+  if (const auto ok = check_page_size(narrow); !ok) {
+    Error error = ok.error();
+    error.field = argument;
+    return error;
+  }
+  return narrow;
+}
+
+Result<void> PoolRef::take(const lathe_pool_view* pool, const std::string& prefix) {
+  const auto fields = read_struct(pool, prefix.c_str());
+  if (!fields) return fields.error();
+  if (auto ok = need(fields->layout, (prefix + ".layout").c_str()); !ok) return ok;
+  const auto page_size =
+      page_size_of(fields->page_size == 0 ? 64 : fields->page_size, prefix + ".page_size");
+  if (!page_size) return page_size.error();
+  if (auto ok = pages.take(fields->pages, prefix + ".pages"); !ok) return ok;
+  const auto made = pool_view(pages.ref(), fields->layout->value, *page_size);
+  if (!made) return made.error();
+  view = *made;
+  if (fields->key_scale != 0) scales.key = fields->key_scale;
+  if (fields->value_scale != 0) scales.value = fields->value_scale;
+  return {};
+}
+
+}  // namespace lathe::capi
