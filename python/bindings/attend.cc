@@ -1,5 +1,6 @@
 // attend and attend_reference: registered kernels on the caller's arrays.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -14,6 +15,7 @@
 #include "arrays.h"
 #include "attend_parts.h"
 #include "attn/attend.h"
+#include "attn/lse_convention.h"
 #include "bindings.h"
 #include "errors.h"
 #include "kernels/cpu/latent/latent_gather.h"
@@ -24,27 +26,46 @@ namespace nb = nanobind;
 namespace lathe::python {
 namespace {
 
-// A new numpy array and the view that a kernel fills.
+// What a kernel writes to: the caller's array, or a new numpy array of T.
 template <class T>
-struct Output {
-  using Numpy = nb::ndarray<nb::numpy, T>;
-  std::unique_ptr<T[]> data;
-  std::vector<std::size_t> shape;
-
-  explicit Output(std::vector<std::int64_t> dims) : shape(dims.begin(), dims.end()) {
+class Output {
+ public:
+  Output(const char* argument, nb::handle given, std::vector<std::int64_t> dims)
+      : dims_(std::move(dims)) {
+    if (!given.is_none()) {
+      given_.emplace(argument, given, /*writable=*/true);
+      if (!std::equal(dims_.begin(), dims_.end(), given_->ref().shape.begin(),
+                      given_->ref().shape.end())) {
+        given_->refuse(fmt::format("the shape ({})", fmt::join(dims_, ", ")), given_->describe());
+      }
+      view_ = mutable_rows_view(*given_);
+      object_ = nb::borrow(given);
+      return;
+    }
     std::size_t count = 1;
-    for (const std::size_t n : shape) count *= n;
-    data = std::make_unique<T[]>(std::max<std::size_t>(count, 1));
+    for (const std::int64_t n : dims_) count *= static_cast<std::size_t>(n);
+    made_ = std::make_unique<T[]>(std::max<std::size_t>(count, 1));
+    std::int64_t cols = 1;
+    for (std::size_t d = 1; d < dims_.size(); ++d) cols *= dims_[d];
+    view_ = {reinterpret_cast<std::byte*>(made_.get()), sizeof(T) == 8 ? DType::f64 : DType::f32,
+             dims_[0], cols, cols};
   }
-  MutableRowsView view(std::int64_t cols) {
-    return {reinterpret_cast<std::byte*>(data.get()), sizeof(T) == 8 ? DType::f64 : DType::f32,
-            static_cast<std::int64_t>(shape[0]), cols, cols};
-  }
-  Numpy release() {
-    T* raw = data.release();
+  const MutableRowsView& view() const { return view_; }
+  /// The caller's array, or the new one.
+  nb::object release() {
+    if (object_) return object_;
+    T* raw = made_.release();
     const nb::capsule owner(raw, [](void* p) noexcept { delete[] static_cast<T*>(p); });
-    return Numpy(raw, shape.size(), shape.data(), owner);
+    const std::vector<std::size_t> shape(dims_.begin(), dims_.end());
+    return nb::cast(nb::ndarray<nb::numpy, T>(raw, shape.size(), shape.data(), owner));
   }
+
+ private:
+  std::vector<std::int64_t> dims_;
+  std::optional<Array> given_;
+  nb::object object_;
+  std::unique_ptr<T[]> made_;
+  MutableRowsView view_;
 };
 
 // A KeySource and what its spans and views point to. `fields` is the dict that lathe/_attend.py
@@ -107,17 +128,25 @@ std::int32_t width(const Array& weights) {
   return static_cast<std::int32_t>(std::min<std::int64_t>(weights.shape(1), 1 << 20));
 }
 
-// Runs the kernel into arrays of T.
+// What the call writes, and how.
+struct Wanted {
+  nb::handle out, lse;
+  LseConvention convention;
+};
+
+// Runs the kernel into the caller's arrays, or arrays of T.
 template <class T, class KernelFn>
-nb::tuple run(const KernelFn& kernel, AttendArgs& args, std::int64_t v_dim) {
+nb::tuple run(const KernelFn& kernel, AttendArgs& args, std::int64_t v_dim, const Wanted& wanted) {
   const std::int64_t heads = args.problem.heads;
-  Output<T> out({args.q.rows, heads, v_dim});
-  Output<T> lse({args.q.rows, heads});
-  args.out = out.view(heads * v_dim);
-  args.lse = lse.view(heads);
+  Output<T> out("out", wanted.out, {args.q.rows, heads, v_dim});
+  Output<T> lse("lse", wanted.lse, {args.q.rows, heads});
+  args.out = out.view();
+  args.lse = lse.view();
   const auto done = [&] {
     const nb::gil_scoped_release unlocked;
-    return kernel(args);
+    Result<void> result = kernel(args);
+    if (result) convert_lse(wanted.convention, args.lse);
+    return result;
   }();
   value_or_raise(done);
   return nb::make_tuple(out.release(), lse.release());
@@ -126,7 +155,7 @@ nb::tuple run(const KernelFn& kernel, AttendArgs& args, std::int64_t v_dim) {
 nb::tuple attend(const std::string& device, int threads, bool batch_invariant,
                  const std::string& kind, const std::string& attention, nb::handle q,
                  nb::handle q_indptr, nb::handle kv_lens, const nb::dict& main, nb::handle extra,
-                 const nb::dict& options) {
+                 const nb::dict& options, nb::handle out, nb::handle lse) {
   const bool ragged = kind == "ragged";
   const Array q_array("q", q);
   const Source main_source("", main);
@@ -161,6 +190,10 @@ nb::tuple attend(const std::string& device, int threads, bool batch_invariant,
   }
 
   const std::int64_t v_dim = ragged ? args.problem.v_head : args.problem.v_dim();
+  const Wanted wanted{out,
+                      lse,
+                      {.base_2 = nb::cast<bool>(options["lse_base_2"]),
+                       .empty_plus_inf = nb::cast<bool>(options["empty_lse_plus_inf"])}};
   ThreadPool pool(threads);
   Scratch scratch;
   args.execution = {&pool, &scratch, batch_invariant};
@@ -171,13 +204,13 @@ nb::tuple attend(const std::string& device, int threads, bool batch_invariant,
     const auto gather = [&](const AttendArgs& all) {
       return cpu_gather_attend(all, {workspace.get(), gather_elems});
     };
-    return run<float>(gather, args, v_dim);
+    return run<float>(gather, args, v_dim, wanted);
   }
   const AttendFn kernel =
       value_or_raise(find_kernel(device, kind, args.problem.kind, args.main.pool, args.extra.pool))
           .attend;
-  if (device == name(Device::ref)) return run<double>(kernel, args, v_dim);
-  return run<float>(kernel, args, v_dim);
+  if (device == name(Device::ref)) return run<double>(kernel, args, v_dim, wanted);
+  return run<float>(kernel, args, v_dim, wanted);
 }
 
 }  // namespace
@@ -185,7 +218,8 @@ nb::tuple attend(const std::string& device, int threads, bool batch_invariant,
 void bind_attend(nb::module_& m) {
   m.def("attend", &attend, nb::arg("device"), nb::arg("threads"), nb::arg("batch_invariant"),
         nb::arg("kind"), nb::arg("attention"), nb::arg("q").none(), nb::arg("q_indptr").none(),
-        nb::arg("kv_lens").none(), nb::arg("main"), nb::arg("extra").none(), nb::arg("options"));
+        nb::arg("kv_lens").none(), nb::arg("main"), nb::arg("extra").none(), nb::arg("options"),
+        nb::arg("out").none(), nb::arg("lse").none());
 }
 
 }  // namespace lathe::python

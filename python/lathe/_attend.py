@@ -113,6 +113,8 @@ def attend(
     batch_invariant: bool = True,
     out: Any = None,
     lse: Any = None,
+    lse_base_2: bool = False,
+    empty_lse_plus_inf: bool = False,
     max_request_rows: int | None = None,
     max_kv_len: int | None = None,
     stream: int | None = None,
@@ -159,12 +161,16 @@ def attend(
     device: "cpu", the default for arrays in host memory, computes in float32; "ref" in double, the
         oracle of every kernel, slowly; "sm90" on a Hopper GPU, the default where q lies on one.
     threads: of the cpu device; 0 = one per core.
+    out, lse: arrays to write to, [rows, heads, v_dim] and [rows, heads], with any stride between rows:
+        float32 or bfloat16 and float32 in host memory, bfloat16 and float32 on a GPU. By default
+        they are allocated.
+    lse_base_2, empty_lse_plus_inf: the LSE in base 2, as FlashInfer gives it; +inf instead of -inf
+        for a row without keys, as FlashMLA does. On a GPU, for torch's tensors.
     batch_invariant: a request's bits depend on nothing but the request; off, splits follow threads.
 
     On a GPU (torch, or anything with DLPack) q is bfloat16, or codes where kind is "native" and the layout mla_fp8, and
     every array lies there beside it, lists as contiguous int32; only q_indptr and kv_lens may lie in host memory, where
     they are checked and copied. Nothing waits.
-    out, lse: arrays to write to, bfloat16 and float32; by default they are allocated.
     max_request_rows, max_kv_len: bounds of lengths that lie on the GPU: the most rows of a request (1
         by default) and keys of one (by default what the page table holds).
     stream: a cudaStream_t as an integer; by default torch's current one, else the default stream.
@@ -208,9 +214,9 @@ def attend(
     if on_gpu and device != "sm90":
         wanted = 'None or "sm90" for a q on a GPU'
         raise LatheError("invalid_argument", "device", wanted, device)
-    on_gpu_only = (out, lse, max_request_rows, max_kv_len, stream)
+    on_gpu_only = (max_request_rows, max_kv_len, stream)
     if not on_gpu and any(given is not None for given in on_gpu_only):
-        names = "out, lse, max_request_rows, max_kv_len and stream"
+        names = "max_request_rows, max_kv_len and stream"
         raise LatheError("invalid_argument", "q", f"an array on a GPU, as {names} ask for", "none")
     main = _source(attention, "", **fields)
     second = _second_source(attention, extra)
@@ -235,6 +241,8 @@ def attend(
         "w_uk": w_uk,
         "w_uv": w_uv,
         "gather_bytes": gather_bytes,
+        "lse_base_2": bool(lse_base_2),
+        "empty_lse_plus_inf": bool(empty_lse_plus_inf),
         "planned": None if route is None else route.heads_and_rows,
     }
     if on_gpu:
@@ -247,7 +255,7 @@ def attend(
     threads = _args.integer("threads", threads)
     if not 0 <= threads <= 1024:
         raise LatheError("invalid_argument", "threads", "0 to 1024", str(threads))
-    return _lathe.attend(
+    made_out, made_lse = _lathe.attend(
         device,
         threads,
         bool(batch_invariant),
@@ -259,7 +267,10 @@ def attend(
         main,
         second,
         options,
+        _args.array(out),
+        _args.array(lse),
     )
+    return (made_out if out is None else out), (made_lse if lse is None else lse)
 
 
 def attend_reference(*args: Any, **kwargs: Any) -> tuple[np.ndarray, np.ndarray]:

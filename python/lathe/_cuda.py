@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import threading
 from typing import Any
@@ -82,6 +83,15 @@ class _Importer:
         return {k: self(prefix + k, v) if k in arrays else v for k, v in source.items()}
 
 
+def _convert_lse(torch: Any, lse: Any, stream: int, base_2: bool, empty_plus_inf: bool) -> None:
+    """Rewrites what the kernel gives, on the kernel's stream; it can be captured as well."""
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=lse.device)):
+        if base_2:
+            lse.mul_(math.log2(math.e))
+        if empty_plus_inf:
+            lse.masked_fill_(lse == -math.inf, math.inf)
+
+
 def attend(
     kind: str,
     attention: str,
@@ -103,6 +113,10 @@ def attend(
     if stream is None:
         stream = torch.cuda.current_stream(gpu).cuda_stream if torch else 0
     stream = _args.integer("stream", stream, 0, 2**64 - 1)
+    convention = (options["lse_base_2"], options["empty_lse_plus_inf"])
+    if convention != (False, False) and (torch is None or (lse is not None and not _torch_of(lse))):
+        wanted = "no other convention than natural logs and -inf, unless q and lse are torch's"
+        raise LatheError("unsupported", "lse", wanted, "another")
     scratch = _scratch_of(gpu, stream)
     take = _Importer(gpu, stream)
     if torch and len(q.shape) == 3:
@@ -137,4 +151,7 @@ def attend(
         take("out", out),
         take("lse", lse),
     )
-    return (made_out if out is None else out), (made_lse if lse is None else lse)
+    written = made_lse if lse is None else lse
+    if convention != (False, False):
+        _convert_lse(torch, written, stream, *convention)
+    return (made_out if out is None else out), written

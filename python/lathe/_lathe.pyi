@@ -110,4 +110,6 @@ def attend(
     main: dict[str, Any],
     extra: dict[str, Any] | None,
     options: dict[str, Any],
+    out: Any,
+    lse: Any,
 ) -> tuple[np.ndarray, np.ndarray]: ...

@@ -288,3 +288,59 @@ def test_no_rows():
         kv_lens=[],
     )
     assert out.shape == (0, 2, 128) and lse.shape == (0, 2)
+
+
+def empty_row_call():
+    """One row without keys among six, and what the oracle gives."""
+    b = Batch(MLA)
+    lists = np.stack([b.slots[2][:4]] * 6).astype(np.int32)
+    lists[3] = -1
+    q = random_q(2, 144)
+    expected = latent(q, lambda r: b.rows([s for s in lists[r] if s >= 0]), 0.3, 128)
+    return (q, b.pool, MLA, PAGE), {"indices": lists, "scale": 0.3}, expected
+
+
+@pytest.mark.parametrize("device", ["ref", "cpu"])
+def test_a_callers_arrays_are_written_in_place(device):
+    call, more, (want_out, want_lse) = empty_row_call()
+    wide = np.full((6, 400), 7, np.float32)
+    out, lse = wide[:, 8:264].reshape(6, 2, 128), np.full((6, 2), 7, np.float32)
+    assert np.shares_memory(out, wide)
+    got = lathe.attend(*call, **more, device=device, out=out, lse=lse)
+    assert got[0] is out and got[1] is lse
+    np.testing.assert_allclose(out, want_out, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(lse, want_lse, rtol=1e-4, atol=1e-5)
+    assert (wide[:, :8] == 7).all() and (wide[:, 264:] == 7).all()
+
+    narrow = np.zeros((6, 2, 128), ref.BF16)
+    lathe.attend(*call, **more, device=device, out=narrow)
+    assert (narrow.view(np.uint16) == ref.to_bf16(out)).mean() > 0.999  # of f32, rounded
+
+
+def test_conventions_of_the_lse():
+    call, more, (_, natural) = empty_row_call()
+    assert np.isneginf(natural[3]).all() and np.isfinite(natural[2]).all()
+    for base_2 in (False, True):
+        for plus in (False, True):
+            _, lse = lathe.attend(*call, **more, lse_base_2=base_2, empty_lse_plus_inf=plus)
+            want = natural / math.log(2) if base_2 else natural.copy()
+            want[3] = math.inf if plus else -math.inf
+            np.testing.assert_allclose(lse, want, rtol=1e-5)
+
+
+def test_other_arrays_are_not_written_to():
+    call, more, _ = empty_row_call()
+    bad = {
+        "the shape (6, 2, 128), got a float32 array of shape (6, 2, 127)": np.zeros((6, 2, 127), np.float32),
+        "bits of bfloat16), got float64": np.zeros((6, 2, 128)),
+        "a stride of 1 elements on axis 2": np.zeros((6, 2, 256), np.float32)[:, :, ::2],
+    }
+    for says, out in bad.items():
+        with pytest.raises(lathe.LatheError) as caught:
+            lathe.attend(*call, **more, out=out)
+        assert caught.value.field == "out" and says in str(caught.value)
+        assert not out.any()
+    frozen = np.zeros((6, 2), np.float32)
+    frozen.setflags(write=False)
+    with pytest.raises(lathe.LatheError, match="lse: wanted an array to write to"):
+        lathe.attend(*call, **more, lse=frozen)

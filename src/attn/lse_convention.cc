@@ -23,7 +23,7 @@ void rewrite(LseConvention convention, const MutableRowsView& lse) {
 
 }  // namespace
 
-void apply(LseConvention convention, const MutableRowsView& lse) {
+void convert_lse(LseConvention convention, const MutableRowsView& lse) {
   if (lse.data == nullptr || !(convention.base_2 || convention.empty_plus_inf)) return;
   if (lse.dtype == DType::f64) {
     rewrite<double>(convention, lse);

@@ -11,6 +11,6 @@ struct LseConvention {
 };
 
 /// Rewrites what a kernel gave. lse: [rows, heads] f64 or f32 of the host, or null.
-void apply(LseConvention convention, const MutableRowsView& lse);
+void convert_lse(LseConvention convention, const MutableRowsView& lse);
 
 }  // namespace lathe

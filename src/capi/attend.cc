@@ -120,9 +120,9 @@ class Call {
 
   Result<void> run() {
     if (const auto done = kernel_->attend(args_); !done) return in_fields(done.error());
-    apply({.base_2 = (fields_.flags & LATHE_LSE_BASE_2) != 0,
-           .empty_plus_inf = (fields_.flags & LATHE_EMPTY_LSE_PLUS_INF) != 0},
-          args_.lse);
+    convert_lse({.base_2 = (fields_.flags & LATHE_LSE_BASE_2) != 0,
+                 .empty_plus_inf = (fields_.flags & LATHE_EMPTY_LSE_PLUS_INF) != 0},
+                args_.lse);
     return {};
   }
 
