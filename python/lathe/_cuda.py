@@ -85,7 +85,12 @@ class _Importer:
 
 def _convert_lse(torch: Any, lse: Any, stream: int, base_2: bool, empty_plus_inf: bool) -> None:
     """Rewrites what the kernel gives, on the kernel's stream; it can be captured as well."""
-    with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=lse.device)):
+    ours = torch.cuda.current_stream(lse.device)
+    if ours.cuda_stream != stream:
+        # ExternalStream takes 0 for "a new one".
+        ours = torch.cuda.ExternalStream(stream, device=lse.device) if stream else None
+        ours = ours or torch.cuda.default_stream(lse.device)
+    with torch.cuda.stream(ours):
         if base_2:
             lse.mul_(math.log2(math.e))
         if empty_plus_inf:
