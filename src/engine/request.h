@@ -32,8 +32,10 @@ struct Request {
   std::optional<std::int32_t> prompt_logprobs_from = std::nullopt;
 };
 
-/// waiting    not admitted yet running    has pages and takes part in steps preempted  lost its
-/// pages to an older request and waits to be admitted again finished   its answer has ended
+/// - waiting: not admitted yet
+/// - running: has pages and takes part in steps
+/// - preempted: lost its pages to an older request and waits to be admitted again
+/// - finished: its answer has ended
 #define LATHE_REQUEST_STATES(X) X(waiting) X(running) X(preempted) X(finished)
 LATHE_ENUM(RequestState, LATHE_REQUEST_STATES)
 

@@ -10,11 +10,11 @@
 
 namespace lathe {
 
-/// arithmetic  word problems of two to four steps; marked is the number after the last "####"
-/// retrieval   pairs of words scattered over 1 K to 8 K tokens; marked is the value of the pair
-/// copy        a list of words; marked is the whole list chains      arithmetic of four or five
-/// steps, up to one more than the checkpoints were trained
-///             on: they get some wrong, so damage shows that leaves the others at 100 %
+/// - arithmetic: word problems of two to four steps; marked is the number after the last "####"
+/// - retrieval: pairs of words scattered over 1 K to 8 K tokens; marked is the value of the pair
+/// - copy: a list of words; marked is the whole list
+/// - chains: arithmetic of four or five steps, up to one more than the checkpoints were trained on:
+///   they get some wrong, so it shows damage that leaves the others at 100 %
 #define LATHE_EVAL_TASKS(X) X(arithmetic) X(retrieval) X(copy) X(chains)
 LATHE_ENUM(EvalTaskKind, LATHE_EVAL_TASKS)
 
