@@ -11,6 +11,7 @@
 #include <chrono>
 #include <ctime>
 #include <string>
+#include <vector>
 
 #include "base/check.h"
 
@@ -73,6 +74,7 @@ void ServerScene::step(std::int64_t rows) {
   {
     const std::lock_guard lock(mutex_);
     begun_.push_back(now);
+    if (begun_.size() > kStepsKept) begun_.pop_front();
   }
   rows_ += rows;
   last_rows_ = rows;

@@ -4,9 +4,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #include "server/scripted/scripted_server.h"
 
@@ -28,7 +28,7 @@ class ServerScene {
   /// Rows of all steps and of the last one.
   std::int64_t rows() const { return rows_; }
   std::int64_t last_rows() const { return last_rows_; }
-  /// Steps that have begun since `time` (steady clock, seconds).
+  /// Steps that have begun since `time` (steady clock, seconds), of the last kStepsKept.
   std::int64_t steps_since(double time);
   /// Waits for a step with `rows` rows. False: none came within a minute.
   bool wait_for_rows(std::int64_t rows) const;
@@ -36,11 +36,14 @@ class ServerScene {
  private:
   void step(std::int64_t rows);
 
+  // All of them would look like a leak of the server in the memory that churn() measures.
+  static constexpr std::size_t kStepsKept = 4096;
+
   double step_seconds_;
   double next_step_ = 0;
   std::atomic<std::int64_t> rows_ = 0, last_rows_ = 0;
   std::mutex mutex_;
-  std::vector<double> begun_;  // when each step with rows began
+  std::deque<double> begun_;  // when each of the last steps with rows began
   std::unique_ptr<ScriptedServer> server_;
 };
 
