@@ -1,0 +1,229 @@
+// ChoiceBackend: a backend whose choices, of keys by indexers and of experts by routers, are
+// written down, or one that takes choices which another wrote. Two devices that round differently
+// may see a near tie the other way round, after which their numbers have nothing to do with each
+// other; with the same choices they are comparable row by row.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "base/float_formats.h"
+#include "kernels/backend.h"
+#include "kernels/ref/moe.h"
+
+namespace lathe {
+
+/// What a device chose, call by call.
+struct Choices {
+  std::deque<std::vector<std::int32_t>> keys;  // [rows * k] slots, -1 for none
+  std::deque<std::vector<float>> routed;       // [rows * n] what the router read
+
+  // Of those that took them: choices in all, and those that they would have made otherwise.
+  std::int64_t made = 0, others = 0;
+};
+
+class ChoiceBackend : public Backend {
+ public:
+  enum class Mode { writes, takes };
+  /// `inner` and `choices` must outlive it.
+  ChoiceBackend(Backend& inner, Mode mode, Choices& choices)
+      : inner_(inner), mode_(mode), choices_(choices) {}
+
+  Result<void> select_keys(const OpsContext& ops, const SelectKeys& op) override {
+    if (auto ok = inner_.select_keys(ops, op); !ok) return ok;
+    std::vector<std::int32_t> own = read(ops, op.slots);
+    if (mode_ == Mode::writes) {
+      choices_.keys.push_back(std::move(own));
+      return {};
+    }
+    const std::vector<std::int32_t> wanted = take(choices_.keys);
+    if (wanted.size() != own.size()) ADD_FAILURE() << "steps differ";
+    for (std::size_t row = 0; row < own.size(); row += static_cast<std::size_t>(op.k)) {
+      count(std::span(wanted).subspan(row, static_cast<std::size_t>(op.k)),
+            std::span(own).subspan(row, static_cast<std::size_t>(op.k)));
+    }
+    return inner_.upload(ops, std::as_bytes(std::span(wanted)),
+                         reinterpret_cast<std::byte*>(op.slots.data()));
+  }
+
+  void expert_layer(const OpsContext& ops, const ExpertLayer& op) override {
+    const std::vector<float> own = read_rows(ops, op.x);
+    if (mode_ == Mode::writes) {
+      choices_.routed.push_back(own);
+      inner_.expert_layer(ops, op);
+      return;
+    }
+    const std::vector<float> theirs = take(choices_.routed);
+    if (theirs.size() != own.size()) ADD_FAILURE() << "steps differ";
+    const auto cols = static_cast<std::size_t>(op.x.cols);
+    for (std::int64_t row = 0; row < op.x.rows; ++row) {
+      const std::size_t at = static_cast<std::size_t>(row) * cols;
+      const auto ids = route(op, std::span(theirs).subspan(at, cols));
+      count(ids, route(op, std::span(own).subspan(at, cols)));
+      // A bias changes what is chosen, not its weight.
+      constexpr float kSurely = 1e4f;
+      std::vector<float> bias(static_cast<std::size_t>(op.choice.experts), 0.0f);
+      for (const std::int32_t id : ids) bias[static_cast<std::size_t>(id)] = kSurely;
+      ExpertLayer one = op;
+      one.choice.bias = bias;
+      one.choice.groups = one.choice.top_groups = 1;
+      one.x = rows_at(op.x, row, 1);
+      one.out = rows_at(op.out, row, 1);
+      inner_.expert_layer(ops, one);
+    }
+  }
+
+  Device device() const override { return inner_.device(); }
+  const Memory& memory() const override { return inner_.memory(); }
+  DType activations() const override { return inner_.activations(); }
+  bool multiplies_in(MatmulPrecision p) const override { return inner_.multiplies_in(p); }
+  Result<WeightView> prepare(const WeightView& weight, WeightUse use,
+                             std::vector<OwnedBytes>& owned) override {
+    return inner_.prepare(weight, use, owned);
+  }
+  Result<WeightStack> prepare(const WeightStack& weights, std::vector<OwnedBytes>& owned) override {
+    return inner_.prepare(weights, owned);
+  }
+  Result<std::span<const float>> prepare(std::span<const float> vector,
+                                         std::vector<OwnedBytes>& owned) override {
+    return inner_.prepare(vector, owned);
+  }
+  Result<void> upload(const OpsContext& ops, std::span<const std::byte> from,
+                      std::byte* to) override {
+    return inner_.upload(ops, from, to);
+  }
+  Result<void> download(const OpsContext& ops, const std::byte* from,
+                        std::span<std::byte> to) override {
+    return inner_.download(ops, from, to);
+  }
+  Result<void> prepare_step(const OpsContext& ops, const Plan& plan, const ConstPoolView& pool,
+                            const StepView& step, PreparedStep& out) override {
+    return inner_.prepare_step(ops, plan, pool, step, out);
+  }
+  Result<std::span<const std::int32_t>> prepare_list(const OpsContext& ops,
+                                                     std::span<const std::int32_t> list) override {
+    return inner_.prepare_list(ops, list);
+  }
+  void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,
+             float scale, const MutableRowsView& out) override {
+    inner_.embed(ops, table, tokens, scale, out);
+  }
+  void gather_rows(const OpsContext& ops, const RowsView& x, std::span<const std::int32_t> rows,
+                   const MutableRowsView& out) override {
+    inner_.gather_rows(ops, x, rows, out);
+  }
+  void rms_norm(const OpsContext& ops, const RmsNorm& op) override { inner_.rms_norm(ops, op); }
+  void layer_norm(const OpsContext& ops, const LayerNorm& op) override {
+    inner_.layer_norm(ops, op);
+  }
+  void gated_activation(const OpsContext& ops, const GatedActivation& op) override {
+    inner_.gated_activation(ops, op);
+  }
+  void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) override {
+    inner_.add_rows(ops, x, out);
+  }
+  void cast_rows(const OpsContext& ops, const CastRows& op) override { inner_.cast_rows(ops, op); }
+  void find_non_finite(const OpsContext& ops, const FindNonFinite& op) override {
+    inner_.find_non_finite(ops, op);
+  }
+  void matmul(const OpsContext& ops, std::span<const Product> products) override {
+    inner_.matmul(ops, products);
+  }
+  void head_matmul(const OpsContext& ops, const HeadProducts& op) override {
+    inner_.head_matmul(ops, op);
+  }
+  Result<void> rope_write(const OpsContext& ops, const RopeWrite& op,
+                          const PoolView& pool) override {
+    return inner_.rope_write(ops, op, pool);
+  }
+  Result<void> rotate_rows(const OpsContext& ops, const RopeTable& table,
+                           std::span<const LocalPos> positions, const MutableRowsView& rows,
+                           std::int64_t heads, std::int64_t first) override {
+    return inner_.rotate_rows(ops, table, positions, rows, heads, first);
+  }
+  Result<void> write_rows(const OpsContext& ops, const RowsView& rows, std::span<const Slot> slots,
+                          const PoolView& pool, const TensorScales& scales,
+                          ValueTally* tally) override {
+    return inner_.write_rows(ops, rows, slots, pool, scales, tally);
+  }
+  Result<void> attend(const OpsContext& ops, const AttendOp& op) override {
+    return inner_.attend(ops, op);
+  }
+  void sample(const OpsContext& ops, std::span<const SampleArgs> rows,
+              std::span<std::optional<SampledToken>> out) override {
+    inner_.sample(ops, rows, out);
+  }
+  Result<void> wait() override { return inner_.wait(); }
+
+ private:
+  template <class T>
+  static T take(std::deque<T>& from) {
+    if (from.empty()) {
+      ADD_FAILURE() << "more calls than were written down";
+      return {};
+    }
+    T out = std::move(from.front());
+    from.pop_front();
+    return out;
+  }
+  std::vector<std::int32_t> read(const OpsContext& ops, std::span<const std::int32_t> list) {
+    std::vector<std::int32_t> out(list.size());
+    EXPECT_TRUE(inner_
+                    .download(ops, reinterpret_cast<const std::byte*>(list.data()),
+                              std::as_writable_bytes(std::span(out)))
+                    .ok());
+    return out;
+  }
+  std::vector<float> read_rows(const OpsContext& ops, const RowsView& x) {
+    std::vector<float> out;
+    std::vector<std::byte> bytes(static_cast<std::size_t>(bytes_of(x.dtype, x.cols)));
+    for (std::int64_t row = 0; row < x.rows; ++row) {
+      EXPECT_TRUE(inner_.download(ops, x.row(row), bytes).ok());
+      for (std::int64_t col = 0; col < x.cols; ++col) {
+        out.push_back(x.dtype == DType::bf16
+                          ? to_f32(reinterpret_cast<const bf16*>(bytes.data())[col])
+                          : reinterpret_cast<const float*>(bytes.data())[col]);
+      }
+    }
+    return out;
+  }
+  // The router's choice for a row, of weights that lie on the host.
+  static std::vector<std::int32_t> route(const ExpertLayer& op, std::span<const float> x) {
+    const std::int32_t experts = op.choice.experts;
+    std::vector<float> logits;
+    for (std::int32_t e = 0; e < experts; ++e) {
+      double sum = op.router_bias.empty() ? 0 : op.router_bias[static_cast<std::size_t>(e)];
+      for (std::int64_t i = 0; i < op.router.cols; ++i) {
+        const std::int64_t at = e * op.router.cols + i;
+        const double w = op.router.dtype == DType::bf16
+                             ? to_f32(reinterpret_cast<const bf16*>(op.router.data)[at])
+                             : reinterpret_cast<const float*>(op.router.data)[at];
+        sum += w * x[static_cast<std::size_t>(i)];
+      }
+      logits.push_back(static_cast<float>(sum));
+    }
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(op.choice.top_k));
+    std::vector<float> weights(ids.size());
+    ref_route(op.choice,
+              {reinterpret_cast<const std::byte*>(logits.data()), DType::f32, 1, experts, experts},
+              ids, weights);
+    return ids;
+  }
+  void count(std::span<const std::int32_t> wanted, std::span<const std::int32_t> own) {
+    for (const std::int32_t i : wanted) {
+      if (i < 0) continue;
+      ++choices_.made;
+      choices_.others += std::find(own.begin(), own.end(), i) == own.end();
+    }
+  }
+
+  Backend& inner_;
+  Mode mode_;
+  Choices& choices_;
+};
+
+}  // namespace lathe
