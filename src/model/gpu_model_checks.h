@@ -57,6 +57,20 @@ inline void expect_close(const Logits& gpu, const Logits& cpu) {
   std::printf("worst relative norm of %zu rows: %.2e\n", gpu.size(), worst);
 }
 
+inline void expect_close_to_reference(const Logits& gpu, const ReferencePrompt& reference) {
+  double worst = 0;
+  const std::size_t vocab = gpu.front().size();
+  for (std::size_t i = 0; i < reference.positions.size(); ++i) {
+    const std::span row = std::span(reference.logits_bf16_cache).subspan(i * vocab, vocab);
+    const auto at = static_cast<std::size_t>(reference.positions[i]);
+    const double error = relative_error(gpu[at], row);
+    EXPECT_LT(error, kGpuBound) << "row " << at << " of transformers";
+    worst = std::max(worst, error);
+  }
+  std::printf("worst relative norm of %zu rows of transformers: %.2e\n", reference.positions.size(),
+              worst);
+}
+
 struct GpuModelCase {
   std::string directory;  // a checkpoint, or a config.json alone for random weights
   std::string layout;
@@ -66,6 +80,10 @@ struct GpuModelCase {
   std::size_t decoded = 2;
   bool dummy = false;
   bool plain_products = false;
+  int threads = 1;
+  // Instead of made-up tokens: those of a reference of transformers, which the GPU is compared
+  // with.
+  const ReferencePrompt* reference = nullptr;
 };
 
 inline void check_gpu_model(const GpuModelCase& c) {
@@ -101,10 +119,12 @@ inline void check_gpu_model(const GpuModelCase& c) {
   options.precision = MatmulPrecision::bf16;
   options.prefill = options.decode = c.kind;
   ModelRunner gpu(*on_gpu, options);
-  const auto tokens = some_tokens(c.tokens, on_cpu->config().vocab);
+  const auto tokens =
+      c.reference != nullptr ? c.reference->tokens : some_tokens(c.tokens, on_cpu->config().vocab);
   const auto chunk = static_cast<std::size_t>(c.chunk);
   const Logits there = gpu.prompt(0, tokens, chunk, c.decoded);
   expect_close(there, cpu.prompt(0, tokens, chunk, c.decoded));
+  if (c.reference != nullptr) expect_close_to_reference(there, *c.reference);
   EXPECT_TRUE(choices.keys.empty() && choices.routed.empty()) << "calls that only the GPU made";
   std::printf("%lld of %lld choices are not the CPU's\n", static_cast<long long>(choices.others),
               static_cast<long long>(choices.made));

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,7 +36,9 @@ struct ReferencePrompt {
 class Reference {
  public:
   explicit Reference(const std::string& name)
-      : file_(*MappedFile::open(fixture_dir(name) + "/reference.safetensors")),
+      : Reference(std::filesystem::path(fixture_dir(name))) {}
+  explicit Reference(const std::filesystem::path& dir)
+      : file_(*MappedFile::open((dir / "reference.safetensors").string())),
         header_(*parse_safetensors_header(file_.bytes())) {}
 
   ReferencePrompt prompt(int length) const {

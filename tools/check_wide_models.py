@@ -1,0 +1,277 @@
+#!/usr/bin/env python3
+"""Runs models of published widths on a GPU against Hugging Face transformers: two layers, random weights.
+
+    python3 tools/check_wide_models.py build-cuda/gpu/gpu_model_gpu_test [NAME...]     (torch and transformers >= 5.17; a GPU)
+
+For each architecture: a checkpoint with random weights goes to a temporary folder, transformers computes its logits in f32 on the
+GPU (keys and values rounded to bf16, as the cache holds them), and the test program compares the CUDA backend's with them, and
+with the CPU's. Widths are the published ones; vocabulary, layers and the number of experts are cut, and top-k of indexers is
+below the prompt's length so that they choose.
+
+Compared with transformers are the rows whose choices are clear: router margins above 0.02 logits, and no more keys than an
+indexer may keep. The CPU takes the GPU's own choices, so there all rows count.
+"""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import torch
+import transformers
+
+import make_model_fixtures as fixtures
+
+LENGTH = 300
+CLEAR = 0.02
+COMMON = {
+    "vocab_size": 4096,
+    "max_position_embeddings": 4096,
+    "num_hidden_layers": 2,
+    "attention_dropout": 0.0,
+    "tie_word_embeddings": False,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+QWEN3 = {
+    "hidden_act": "silu",
+    "head_dim": 128,
+    "rms_norm_eps": 1e-6,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+}
+LATENT = {
+    "hidden_act": "silu",
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 16,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 4,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "index_head_dim": 128,
+    "index_topk": 128,
+}
+
+# name -> (architecture, configuration, how it is stored)
+MODELS = {
+    "qwen3-8b": (
+        "Qwen3ForCausalLM",
+        {**QWEN3, "hidden_size": 4096, "intermediate_size": 12288, "num_attention_heads": 32, "num_key_value_heads": 8},
+        {"dtype": torch.bfloat16},
+    ),
+    "qwen3-30b-a3b": (
+        "Qwen3MoeForCausalLM",
+        {
+            **QWEN3,
+            "hidden_size": 2048,
+            "intermediate_size": 6144,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+            "moe_intermediate_size": 768,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+        },
+        {"dtype": torch.bfloat16},
+    ),
+    "llama-3.1-8b": (
+        "LlamaForCausalLM",
+        {
+            "hidden_act": "silu",
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 500000.0,
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+            },
+        },
+        {"dtype": torch.bfloat16},
+    ),
+    "gpt-oss-20b": (
+        "GptOssForCausalLM",
+        {
+            "hidden_act": "silu",
+            "hidden_size": 2880,
+            "intermediate_size": 2880,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "head_dim": 64,
+            "attention_bias": True,
+            "num_local_experts": 32,
+            "num_experts_per_tok": 4,
+            "sliding_window": 128,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "swiglu_limit": 7.0,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 150000.0,
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 32.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "original_max_position_embeddings": 4096,
+            },
+            "max_position_embeddings": 131072,
+            "quantization_config": {
+                "quant_method": "mxfp4",
+                "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"],
+            },
+        },
+        {"dtype": torch.bfloat16, "as_it_is": True},
+    ),
+    "gemma-3-12b": (
+        "Gemma3ForCausalLM",
+        {
+            "model_type": "gemma3_text",
+            "hidden_activation": "gelu_pytorch_tanh",
+            "hidden_size": 3840,
+            "intermediate_size": 15360,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "head_dim": 256,
+            "query_pre_attn_scalar": 256,
+            "sliding_window": 128,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rms_norm_eps": 1e-6,
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+        {"dtype": torch.bfloat16},
+    ),
+    "deepseek-v3.2": (
+        "DeepseekV32ForCausalLM",
+        {
+            **LATENT,
+            "hidden_size": 7168,
+            "intermediate_size": 18432,
+            "num_attention_heads": 128,
+            "num_key_value_heads": 128,
+            "q_lora_rank": 1536,
+            "qk_nope_head_dim": 128,
+            "v_head_dim": 128,
+            "first_k_dense_replace": 1,
+            "n_group": 8,
+            "topk_group": 4,
+            "index_n_heads": 64,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000,
+            "rope_scaling": {**fixtures.YARN, "factor": 40, "original_max_position_embeddings": 4096},
+            "quantization_config": fixtures.FP8,
+        },
+        {"dtype": torch.bfloat16, "fp8": True},
+    ),
+    "glm-5": (
+        "GlmMoeDsaForCausalLM",
+        {
+            **LATENT,
+            "hidden_size": 6144,
+            "intermediate_size": 12288,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 64,
+            "q_lora_rank": 2048,
+            "qk_nope_head_dim": 192,
+            "v_head_dim": 256,
+            "mlp_layer_types": ["dense", "sparse"],
+            "indexer_types": ["full", "full"],
+            "n_group": 1,
+            "topk_group": 1,
+            "index_n_heads": 32,
+            "rms_norm_eps": 1e-5,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+        },
+        {"dtype": torch.bfloat16},
+    ),
+}
+
+
+def pack_experts(model, generator, tensors):
+    """Experts in MXFP4: random codes and exponents, and the model's weights as transformers widens them."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    with torch.no_grad():
+        for name, t in model.state_dict().items():
+            if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+                continue
+            experts, cols, rows = t.shape
+            blocks = torch.randint(0, 256, (experts, rows, cols // 32, 16), generator=generator, dtype=torch.uint8)
+            scales = torch.randint(119, 121, (experts, rows, cols // 32), generator=generator, dtype=torch.uint8)
+            t.copy_(convert_moe_packed_tensors(blocks, scales, dtype=torch.float32))
+            del tensors[name]
+            tensors[name + "_blocks"], tensors[name + "_scales"] = blocks, scales
+
+
+def make(name):
+    architecture, own, storage = MODELS[name]
+    config = {"architectures": [architecture], "model_type": getattr(transformers, architecture).config_class.model_type}
+    config |= COMMON | own
+    generator = torch.Generator("cuda").manual_seed(list(MODELS).index(name))
+    model = fixtures.build(architecture, {k: v for k, v in config.items() if k != "model_type"}, generator)
+    if architecture.startswith("Gemma"):  # its norms add one, and its embeddings are scaled
+        with torch.no_grad():
+            for parameter, t in model.named_parameters():
+                if "norm" in parameter:
+                    t.sub_(1)
+                if "embed_tokens" in parameter:
+                    t.div_(config["hidden_size"] ** 0.5)
+        model.model.embed_tokens.embed_scale = model.model.embed_tokens.embed_scale.bfloat16().float()
+    if storage.get("as_it_is"):
+        fixtures.checkpoint_names = lambda m: m.state_dict().items()
+    tensors = fixtures.store(model, storage)
+    if "quantization_config" in config and not storage.get("fp8"):
+        pack_experts(model, generator, tensors)
+
+    routers, indexers, rounding = fixtures.RouterMargins(model), fixtures.IndexScores(model), fixtures.CacheRounding(model)
+    tokens = torch.randint(0, config["vocab_size"], (LENGTH,), generator=generator)
+    rounding.on = True
+    with torch.no_grad():
+        logits = model(input_ids=tokens[None], use_cache=False).logits[0].float()
+    clear = torch.ones(LENGTH, dtype=torch.bool)
+    for margins in routers.rows:
+        clear &= margins > CLEAR
+    if "index_topk" in config:
+        clear &= torch.arange(LENGTH) < config["index_topk"]
+    positions = clear.nonzero()[:, 0]
+    answers = {
+        f"prompt.{LENGTH}.tokens": tokens.to(torch.int32),
+        f"prompt.{LENGTH}.positions": positions.to(torch.int32),
+        f"prompt.{LENGTH}.logits": logits[positions].contiguous(),
+        f"prompt.{LENGTH}.logits_bf16_cache": logits[positions].contiguous(),
+    }
+    print(f"{name}: {len(positions)} of {LENGTH} rows are clear, logits std {float(logits.std()):.2f}", flush=True)
+    return config, storage, {k: v.cpu() for k, v in tensors.items()}, {k: v.cpu() for k, v in answers.items()}
+
+
+def main():
+    if len(sys.argv) < 2 or any(name not in MODELS for name in sys.argv[2:]):
+        raise SystemExit(__doc__)
+    torch.set_default_device("cuda")
+    as_published = fixtures.checkpoint_names
+    failed = []
+    for name in sys.argv[2:] or MODELS:
+        with tempfile.TemporaryDirectory() as folder:
+            fixtures.checkpoint_names = as_published
+            fixtures.write(pathlib.Path(folder), *make(name))
+            torch.cuda.empty_cache()
+            ran = subprocess.run([sys.argv[1], f"--checkpoint={folder}", "--gtest_filter=GivenCheckpoint.*", "--gtest_brief=1"])
+            if ran.returncode != 0:
+                failed.append(name)
+    print(f"transformers {transformers.__version__}, torch {torch.__version__}; failed: {', '.join(failed) or 'none'}")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
