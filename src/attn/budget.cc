@@ -51,8 +51,11 @@ std::int64_t most_of_routes(const Plan& plan, F bytes) {
 std::int64_t split_partials(const Plan& plan, const Machine& machine, Demand demand) {
   const AttentionProblem& p = plan.problem;
   const std::int64_t parts = demand.requests + machine.processors;
+  // A kernel's work list on a GPU.
+  const std::int64_t schedule = plus(times(plus(demand.rows, demand.requests), 256), 1 << 20);
   const std::int64_t one_a_worker = times(parts, p.heads, (std::int64_t{p.v_dim()} + 1) * 4);
   return most_of_routes(plan, [&](const Route& r) {
+    if (is_gpu(machine.device)) return r.split_bytes + schedule;
     return !r.split_kv ? 0 : r.split_bytes > 0 ? r.split_bytes : one_a_worker;
   });
 }
@@ -83,6 +86,23 @@ std::int64_t least_gather_rows(const AttentionProblem& p, std::int64_t context) 
   if (p.kind == ProblemKind::dense_latent) return std::min(context, kGatherTileKeys);
   if (p.kind == ProblemKind::grouped_query) return context;
   return keys_per_row(p, context);
+}
+
+// What lies on a GPU for a step: a segment of prefill rows and one of decode rows, in arrays at
+// multiples of 256 bytes, the list of a gather workspace of `ceiling` bytes, and what is drawn.
+std::int64_t staged_step(const Plan& plan, Demand demand, std::int64_t width,
+                         std::int64_t ceiling) {
+  constexpr std::int64_t kArrays = 32 * 256, kDraw = 512;
+  const AttentionProblem& p = plan.problem;
+  std::int64_t row = 64;  // positions, lengths, slots, offsets, tokens
+  if (p.two_sources()) row += 4 * std::int64_t{p.window};
+  const std::int64_t segment = plus(times(demand.requests, width + 16, 4), times(demand.rows, row));
+  std::int64_t gathered = 0;
+  if (const Route* r = compact_route(plan)) {
+    gathered =
+        4 * std::min(times(demand.requests, demand.context), ceiling / r->adapter->out_bytes);
+  }
+  return plus(plus(times(2, plus(segment, kArrays)), gathered), times(demand.requests, kDraw));
 }
 
 Budget tiled(BudgetKind kind, std::int64_t rows, std::int64_t row_bytes, std::int64_t ceiling) {
@@ -126,8 +146,11 @@ std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine, const 
   const std::int64_t pages = (demand.context + page - 1) / page;
   const std::int64_t width =
       (pages + plan.table_multiple - 1) / plan.table_multiple * plan.table_multiple;
-  out.push_back({BudgetKind::step,
-                 times(plus(times(demand.requests, width + 4), times(demand.rows, 4)), 4), 0});
+  const std::int64_t step =
+      times(plus(times(demand.requests, width + 4), times(demand.rows, 4)), 4);
+  out.push_back(
+      {BudgetKind::step,
+       is_gpu(machine.device) ? staged_step(plan, demand, width, wishes.gather_budget) : step, 0});
   return out;
 }
 
@@ -170,8 +193,9 @@ Reason too_much(const Machine& machine, std::span<const Budget> budgets,
                 std::int64_t weight_bytes) {
   const std::int64_t sum = plus(bytes_of_budgets(budgets), weight_bytes);
   std::string parts = weight_bytes > 0 ? "weights " + human_bytes(weight_bytes) : "";
+  const std::int64_t negligible = is_gpu(machine.device) ? 0 : sum / 16;
   for (const Budget& b : budgets) {
-    if (b.bytes < sum / 16) continue;  // negligible
+    if (b.bytes < negligible) continue;
     parts +=
         fmt::format("{}{} {}", parts.empty() ? "" : ", ", meaning(b.kind), human_bytes(b.bytes));
   }

@@ -20,6 +20,12 @@ bool shared(BudgetKind kind) {
     case BudgetKind::split_partials:
     case BudgetKind::worker_rows:
     case BudgetKind::activations:
+    case BudgetKind::expert_rows:
+    case BudgetKind::logits:
+    case BudgetKind::sampler:
+    case BudgetKind::rope_tables:
+    case BudgetKind::graphs:
+    case BudgetKind::reserve:
       return true;
     case BudgetKind::top_k_rows:
     case BudgetKind::compressor_state:

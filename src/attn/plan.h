@@ -90,7 +90,13 @@ struct PhasePlan {
   X(worker_rows, "worker rows")                \
   X(compressor_state, "compressor state")      \
   X(step, "step")                              \
-  X(activations, "activations")
+  X(activations, "activations")          \
+  X(expert_rows, "expert rows")          \
+  X(logits, "logits")                    \
+  X(sampler, "sampler")                  \
+  X(rope_tables, "rope tables")          \
+  X(graphs, "graphs")                    \
+  X(reserve, "reserve")
 // clang-format on
 LATHE_ENUM_WITH_TEXT(BudgetKind, LATHE_BUDGET_KINDS)
 

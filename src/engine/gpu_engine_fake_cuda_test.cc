@@ -5,6 +5,7 @@
 #include <map>
 
 #include "engine/engine.h"
+#include "engine/memory_plan.h"
 #include "kernels/cuda/fake/fake_cuda.h"
 #include "model/gpu_model_checks.h"
 #include "model/plan_model.h"
@@ -13,11 +14,12 @@ namespace lathe {
 namespace {
 
 constexpr std::int32_t kAnswer = 6;
+constexpr std::int64_t kCacheTokens = 16 * 64;
 
 // A cache and an engine on a backend of its own.
 class GpuSetup {
  public:
-  explicit GpuSetup(const EngineOptions& options) {
+  explicit GpuSetup(const EngineOptions& options, std::int64_t context = 128) {
     LoadOptions load;
     load.backend = backend_.get();
     load.expansion = false;
@@ -25,14 +27,16 @@ class GpuSetup {
     Wishes wishes;
     wishes.layout = "mla_bf16";
     wishes.page_size = 64;
-    wishes.chunked_prefill_size = wishes.context_length = 128;
+    wishes.chunked_prefill_size = wishes.context_length = context;
     wishes.max_running_requests = 6;
     const auto plan = plan_model(model_->config(), std::nullopt, describe_machine(Device::sm90),
                                  wishes, registry_);
     EXPECT_TRUE(plan.ok());
     plan_ = *plan;
-    const std::vector<PoolSize> sizes(plan_.groups.size(), {.budget_bytes = 0, .pages = 16});
-    cache_.emplace(KvCache::create(plan_, sizes, backend_->memory()).value());
+    tensors_.reserve(tensor_bytes(plan_));
+    EXPECT_TRUE(backend_->reserve(plan_.budgets).ok());
+    cache_.emplace(
+        KvCache::create(plan_, pool_sizes(plan_, kCacheTokens), backend_->memory()).value());
     OpsContext ops;
     ops.backend = backend_.get();
     ops.precision = MatmulPrecision::bf16;
@@ -42,6 +46,14 @@ class GpuSetup {
   }
   Engine& engine() { return *engine_; }
   const ModelConfig& config() const { return model_->config(); }
+  const Arena& tensors() const { return tensors_; }
+  const ModelPlan& plan() const { return plan_; }
+  // What the plan says of all but the driver's own, which the fake runtime does not count.
+  std::int64_t planned_bytes() const {
+    return model_->weight_bytes() + static_cast<std::int64_t>(pool_bytes(plan_, kCacheTokens)) +
+           plan_.buffer_bytes() - plan_.budget(BudgetKind::graphs)->bytes -
+           plan_.budget(BudgetKind::reserve)->bytes;
+  }
 
  private:
   std::unique_ptr<Backend> backend_ = std::move(cuda::make_cuda_backend(true)).value();
@@ -123,6 +135,34 @@ TEST(GpuEngine, AStepInFlightNeitherAllocatesNorWaits) {
   EXPECT_EQ(after.graph_launches, before.graph_launches + 1);
   ASSERT_TRUE(setup.engine().collect().ok());
   EXPECT_EQ(cuda::fake::counts().waits, before.waits + 1);
+}
+
+// The largest steps that the plan allows: a whole chunk, then every request decodes.
+TEST(GpuEngine, AllocatesWhatThePlanNames) {
+  const std::int64_t before = cuda::fake::device_bytes();
+  constexpr std::int64_t kContext = 64;
+  GpuSetup setup({}, kContext);
+  const std::int64_t at_start = cuda::fake::device_bytes() - before;
+  for (std::int64_t i = 0; i < setup.plan().max_requests(); ++i) {
+    Request r;
+    r.prompt = some_tokens(i == 0 ? kContext - 3 : 2, setup.config().vocab);
+    r.sampling.temperature = 0.7f;
+    r.sampling.logprobs = 5;
+    r.sampling.ignore_eos = true;
+    r.sampling.max_tokens = 3;
+    ASSERT_TRUE(setup.engine().submit(std::move(r)).ok());
+  }
+  while (!setup.engine().idle()) ASSERT_TRUE(setup.engine().step().ok());
+  EXPECT_EQ(setup.tensors().growths(), 1);
+  const std::int64_t allocated = cuda::fake::device_bytes() - before;
+  std::printf("%lld bytes at start, %lld at the end, %lld planned\n",
+              static_cast<long long>(at_start), static_cast<long long>(allocated),
+              static_cast<long long>(setup.planned_bytes()));
+  EXPECT_LE(allocated, setup.planned_bytes());
+  EXPECT_GE(static_cast<double>(allocated), 0.95 * static_cast<double>(setup.planned_bytes()));
+  // Tables and logits, which the first step makes.
+  const auto late = [&](BudgetKind kind) { return setup.plan().budget(kind)->bytes; };
+  EXPECT_LE(allocated - at_start, late(BudgetKind::logits) + late(BudgetKind::rope_tables));
 }
 
 TEST(GpuEngine, AnErrorOfTheDeviceEndsTheStepAndNamesIt) {

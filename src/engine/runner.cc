@@ -242,7 +242,9 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   }
   const std::int64_t vocab = model_->config().vocab;
   const std::int64_t n = std::ssize(logit_rows_);
-  if (auto ok = make_room(n * vocab, ops.backend->memory()); !ok) return ok;
+  // A recording holds their address, so there is room for the largest batch from the first on.
+  const std::int64_t room = replays_ ? std::max(n, bounds_.front().requests) : n;
+  if (auto ok = make_room(room * vocab, ops.backend->memory()); !ok) return ok;
 
   ForwardArgs args;
   const auto tokens = ops.backend->prepare_list(ops, tokens_);

@@ -7,6 +7,7 @@
 
 #include "attn/budget.h"
 #include "attn/model_plan.h"
+#include "engine/memory_plan.h"
 #include "io/checkpoint.h"
 #include "io/read_file.h"
 #include "kernels/all.h"
@@ -56,66 +57,6 @@ Result<void> check_context(const Wishes& wishes, const ModelConfig& config) {
                fmt::format("{}", wishes.context_length), ""};
 }
 
-// Pages of a group for requests of `tokens` tokens together: one with a window needs no more than
-// all running requests hold at once, however long they are.
-std::int64_t group_pages(const ModelPlan& plan, const Plan& p, std::int64_t tokens) {
-  const std::int64_t pages = pages_for(tokens, p.main().page_size);
-  if (kept_tokens(p.problem) == 0) return pages;
-  return std::min(pages, window_pages(p, plan.block_tokens, p.max_requests, p.max_rows));
-}
-
-// Bytes of all groups' pages for `tokens` tokens.
-double pool_bytes(const ModelPlan& plan, std::int64_t tokens) {
-  double sum = 0;
-  for (const GroupPlan& g : plan.groups) {
-    double page = 0;
-    for (const CachePlan& c : g.plan.caches) {
-      page += g.plan.layers_of(c.role) * static_cast<double>(c.page_bytes());
-    }
-    sum += page * static_cast<double>(group_pages(plan, g.plan, tokens));
-  }
-  return sum;
-}
-
-// Tokens that the cache holds. Memory of the host that no request has touched costs nothing, as the
-// system hands it out page by page, so the ceiling is generous. Of a GPU's memory a tenth is left
-// for graphs and for what no budget names.
-std::int64_t cache_tokens(const ModelPlan& plan, const Wishes& wishes, const Machine& machine,
-                          std::int64_t weight_bytes) {
-  if (wishes.max_total_tokens > 0) return wishes.max_total_tokens;
-  const std::int64_t taken = weight_bytes + plan.buffer_bytes();
-  const double left = static_cast<double>(std::max<std::int64_t>(0, machine.memory_bytes - taken));
-  const double room = is_gpu(machine.device) ? left * 0.9 : left / 2;
-  // In blocks, which are whole pages of every group.
-  const std::int64_t block = plan.block_tokens;
-  std::int64_t fit = 0;
-  std::int64_t above =
-      std::min(plan.max_requests() * pages_for(plan.context_length(), block), kMaxSlots / block) +
-      1;
-  while (above - fit > 1) {
-    const std::int64_t middle = fit + (above - fit) / 2;
-    (pool_bytes(plan, middle * block) <= room ? fit : above) = middle;
-  }
-  return std::max<std::int64_t>(1, fit) * block;
-}
-
-std::vector<PoolSize> pool_sizes(const ModelPlan& plan, std::int64_t tokens) {
-  std::vector<PoolSize> out;
-  for (const GroupPlan& g : plan.groups) {
-    out.push_back({.budget_bytes = 0, .pages = group_pages(plan, g.plan, tokens)});
-  }
-  return out;
-}
-
-// What a step takes of the arena of tensors: its activations and the keys that indexers choose.
-std::int64_t tensor_bytes(const ModelPlan& plan) {
-  std::int64_t sum = 0;
-  for (const BudgetKind kind : {BudgetKind::activations, BudgetKind::top_k_rows}) {
-    if (const Budget* b = plan.budget(kind)) sum += b->bytes;
-  }
-  return sum;
-}
-
 // Bytes of the checkpoint's files; nothing for dummy weights.
 Result<std::optional<std::int64_t>> stored_bytes(const RuntimeOptions& options) {
   if (options.dummy || options.make_model) return std::optional<std::int64_t>();
@@ -148,7 +89,7 @@ Result<Runtime::Planned, StartError> Runtime::plan_on(const Machine& machine,
   machine_ = machine;
   registry_ = model_kernels(machine.device);
   // Memory that other processes or the backend hold is not available to the plan.
-  if (is_gpu(machine.device)) machine_.memory_bytes = usable_gpu_bytes();
+  if (is_gpu(machine.device)) machine_.memory_bytes = free_gpu_bytes();
   ModelPlanResult plan = plan_model(config, stored, machine_, wishes, registry_);
   if (!plan) return StartError(plan.error());
   backend_ = std::move(*backend);
@@ -188,6 +129,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   }
   // Allocated first, so that a lack of memory is reported before the weights are read.
   r->tensors_.reserve(tensor_bytes(r->plan_));
+  if (auto ok = r->backend_->reserve(r->plan_.budgets); !ok) return StartError(ok.error());
 
   const auto start = std::chrono::steady_clock::now();
   LoadOptions load;

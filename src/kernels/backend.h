@@ -50,6 +50,10 @@ class Backend {
   virtual Result<std::span<const float>> prepare(std::span<const float> vector,
                                                  std::vector<OwnedBytes>& owned) = 0;
 
+  /// Takes what a plan's budgets name for steps and for attention's partials, so that no step has
+  /// to allocate. Errors: out of memory.
+  virtual Result<void> reserve(std::span<const Budget> /*budgets*/) { return {}; }
+
   /// Copies between the host and memory(), in the order of the operators around them. `from` may be
   /// reused after an upload; what a download wrote may be read once it has returned.
   virtual Result<void> upload(const OpsContext& ops, std::span<const std::byte> from,

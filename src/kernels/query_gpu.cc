@@ -56,19 +56,19 @@ std::optional<Machine> query_gpu() {
   return m;
 }
 
-std::int64_t usable_gpu_bytes() {
+std::int64_t free_gpu_bytes() {
   std::size_t free = 0, total = 0;
   if (cudaMemGetInfo(&free, &total) != cudaSuccess) {
     cudaGetLastError();
     return 0;
   }
-  return static_cast<std::int64_t>(free - total / 50);
+  return static_cast<std::int64_t>(free);
 }
 
 #else
 
 std::optional<Machine> query_gpu() { return std::nullopt; }
-std::int64_t usable_gpu_bytes() { return 0; }
+std::int64_t free_gpu_bytes() { return 0; }
 
 #endif
 

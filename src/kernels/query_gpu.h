@@ -12,8 +12,7 @@ namespace lathe {
 /// not know the architecture.
 std::optional<Machine> query_gpu();
 
-/// Bytes of GPU 0 that a plan may use: what is free, less a fiftieth as a reserve. 0 where there is
-/// no GPU.
-std::int64_t usable_gpu_bytes();
+/// Bytes of GPU 0 that are free now; 0 where there is no GPU.
+std::int64_t free_gpu_bytes();
 
 }  // namespace lathe

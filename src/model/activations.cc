@@ -62,6 +62,11 @@ struct AttentionRow {
   std::int64_t tiled = 0;
 };
 
+// Where products read bf16, of what norms and activations leave in f32 elsewhere.
+std::int64_t copy(const Plan& plan, std::int64_t cols) {
+  return is_gpu(plan.device) ? row(cols, DType::bf16) : 0;
+}
+
 AttentionRow attention_row(const ModelConfig& config, const Plan& plan) {
   const AttentionProblem& p = plan.problem;
   AttentionRow out;
@@ -72,12 +77,12 @@ AttentionRow attention_row(const ModelConfig& config, const Plan& plan) {
     return out;
   }
   const std::int64_t q = std::int64_t{p.heads} * (p.qk_nope_head + p.rope);
-  out.kept = row(q) + row(p.nope + p.rope) + row(config.mla.q_lora);
+  out.kept = row(q) + row(p.nope + p.rope) + row(config.mla.q_lora) + copy(plan, config.mla.q_lora);
   // The indexer gives its rows back before attention takes its own.
   const std::int64_t index_q = std::int64_t{p.index_heads} * p.index_dim;
   const std::int64_t indexer = p.sparse() ? row(p.index_dim) + row(index_q) + row(p.index_heads) +
                                                 bytes_of(DType::e4m3, index_q) +
-                                                4 * std::int64_t{p.index_heads} + 64
+                                                12 * std::int64_t{p.index_heads} + 64
                                           : 0;
   const std::int64_t attend = row(std::int64_t{p.heads} * p.v_head) + q_row(plan, q, true);
   out.kept += std::max(indexer, attend);
@@ -89,9 +94,13 @@ AttentionRow attention_row(const ModelConfig& config, const Plan& plan) {
 }
 
 // Of `rows` rows in the feed-forward part of the layer that takes most.
-std::int64_t feed_forward(const ModelConfig& config, std::int64_t rows) {
-  const std::int64_t dense = 2 * row(config.ffn);
+std::int64_t feed_forward(const ModelConfig& config, const Plan& plan, std::int64_t rows) {
+  const std::int64_t dense = 2 * row(config.ffn) + copy(plan, config.ffn);
   const MoeConfig& m = config.moe;
+  if (is_gpu(plan.device)) {  // experts have a budget of their own
+    const std::int64_t shared = std::int64_t{m.shared} * m.ffn;
+    return times(rows, std::max(dense, 2 * row(shared) + copy(plan, shared)));
+  }
   if (m.experts == 0) return times(rows, dense);
   const std::int64_t pass = std::min(kExpertRows, times(rows, m.top_k));
   const std::int64_t router =
@@ -122,10 +131,15 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
     selected += 4 * std::int64_t{g.plan.problem.top_k};  // beyond the budget of top-k rows
   }
   const std::int64_t residual = row(config.hidden) * (config.post_norms ? 3 : 2);
-  const std::int64_t layer = std::max(times(rows, attention), feed_forward(config, rows));
-  const std::int64_t logits = times(requests, 2 * row(config.hidden) + row(config.vocab));
+  const std::int64_t layer =
+      std::max(times(rows, attention), feed_forward(config, plan.groups.front().plan, rows));
+  // The GPU's logits have a budget of their own.
+  const std::int64_t logit_row = is_gpu(machine.device) ? 0 : row(config.vocab);
+  const std::int64_t logits = times(requests, 2 * row(config.hidden) + logit_row);
   out.fixed = plus(plus(times(rows, residual), std::max(layer, logits)), times(requests, selected));
-  out.fixed = plus(out.fixed, times(machine.processors, kPackedBytes));
+  if (!is_gpu(machine.device)) {
+    out.fixed = plus(out.fixed, times(machine.processors, kPackedBytes));
+  }
   return out;
 }
 

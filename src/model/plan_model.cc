@@ -5,6 +5,7 @@
 
 #include "attn/refuse.h"
 #include "model/activations.h"
+#include "model/gpu_budgets.h"
 #include "model/tensor_table.h"
 #include "model/weights.h"
 
@@ -27,6 +28,9 @@ ModelPlanResult plan_once(const ModelConfig& config, std::optional<std::int64_t>
   const auto activations = plan_activations(config, *plan, machine, wishes);
   if (const Reason* reason = std::get_if<Reason>(&activations)) return refuse(*reason);
   plan->budgets.push_back(std::get<Budget>(activations));
+  if (is_gpu(machine.device)) {
+    for (const Budget& b : gpu_budgets(config, *plan, machine)) plan->budgets.push_back(b);
+  }
   if (plan->groups.size() == 1) plan->groups.front().plan.budgets = plan->budgets;
   const std::int64_t weights = weight_bytes(config, stored, expands(*plan));
   if (auto over = check_memory(*plan, machine, wishes, weights)) return refuse(std::move(*over));

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "attn/explain.h"
+#include "engine/memory_plan.h"
 #include "model/kv_scales.h"
 #include "tools/command.h"
 #include "tools/wish_flags.h"
@@ -54,7 +55,12 @@ void print_started(const ModelFlags& flags, Runtime& r) {
                : r.model().kv_scales().empty()  ? " (--kv-scales sets others)"
                                                 : " from the checkpoint");
   }
-  fmt::print(stderr, "workspace at most {}\n", human_bytes(r.plan().buffer_bytes()));
+  if (is_gpu(r.machine().device)) {
+    fmt::print(stderr, "{}",
+               memory_table(r.plan(), r.machine(), r.model().weight_bytes(), r.cache().tokens()));
+  } else {
+    fmt::print(stderr, "workspace at most {}\n", human_bytes(r.plan().buffer_bytes()));
+  }
   if (flags.explain) {
     fmt::print(stderr, "{}", explain(r.plan()));
     return;

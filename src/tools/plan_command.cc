@@ -11,6 +11,7 @@
 #include "attn/model_plan.h"
 #include "attn/plan_json.h"
 #include "attn/problem_name.h"
+#include "engine/memory_plan.h"
 #include "io/checkpoint.h"
 #include "io/read_file.h"
 #include "kernels/all.h"
@@ -112,6 +113,14 @@ int print_matrix(const PlanFlags& flags, const std::vector<LayerGroup>& groups,
   return kExitOk;
 }
 
+// Of a model on a GPU, whose memory is planned to the last item.
+std::string memory_text(const Subject& subject, const ModelPlan& plan, const Machine& machine,
+                        const Wishes& wishes) {
+  if (!subject.config || !is_gpu(machine.device)) return "";
+  const std::int64_t weights = weight_bytes(*subject.config, subject.stored, expands(plan));
+  return memory_table(plan, machine, weights, cache_tokens(plan, wishes, machine, weights));
+}
+
 int run_plan(PlanFlags flags) {
   if (flags.rules || flags.kinds || flags.kernels) {
     print_out((flags.kinds ? explain_kinds() : "") + (flags.rules ? explain_rules() : "") +
@@ -152,7 +161,8 @@ int run_plan(PlanFlags flags) {
     }
     print_out(json.dump(2) + "\n");
   } else {
-    print_out(plan ? explain(*plan) + scales : explain(plan.error()));
+    print_out(plan ? explain(*plan) + scales + memory_text(*subject, *plan, *machine, flags.wishes)
+                   : explain(plan.error()));
     if (flags.explain && !rejections.empty()) print_out("rejected\n" + explain(rejections));
   }
   return plan ? kExitOk : kExitRefused;

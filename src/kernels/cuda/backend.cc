@@ -50,6 +50,18 @@ class CudaBackend : public Backend {
     return std::span(reinterpret_cast<const float*>(*at), vector.size());
   }
 
+  Result<void> reserve(std::span<const Budget> budgets) override {
+    for (const Budget& b : budgets) {
+      if (b.kind == BudgetKind::step) {
+        if (auto ok = staging_.reserve(b.bytes); !ok) return ok;
+      }
+      if (b.kind == BudgetKind::split_partials && scratch_.take(b.bytes) == nullptr) {
+        return no_scratch(b.bytes);
+      }
+    }
+    return {};
+  }
+
   Result<void> upload(const OpsContext&, std::span<const std::byte> from, std::byte* to) override {
     return copy_to_device(from, to, stream_);
   }

@@ -16,17 +16,22 @@ Result<std::byte*> Staging::add(std::span<const std::byte> host) {
   while (block_ < blocks_.size() && blocks_[block_].used + bytes > blocks_[block_].size) ++block_;
   if (block_ == blocks_.size()) {
     const std::int64_t size = std::max({kLeast, bytes, this->bytes()});
-    auto pinned = allocate_pinned_bytes(size);
-    if (!pinned) return pinned.error();
-    auto device = allocate_device_bytes(size);
-    if (!device) return device.error();
-    blocks_.push_back({std::move(*pinned), std::move(*device), size});
+    if (auto ok = reserve(size); !ok) return ok.error();
   }
   Block& b = blocks_[block_];
   std::memcpy(b.pinned.get() + b.used, host.data(), host.size());
   std::byte* at = b.device.get() + b.used;
   b.used += bytes;
   return at;
+}
+
+Result<void> Staging::reserve(std::int64_t bytes) {
+  auto pinned = allocate_pinned_bytes(bytes);
+  if (!pinned) return pinned.error();
+  auto device = allocate_device_bytes(bytes);
+  if (!device) return device.error();
+  blocks_.push_back({std::move(*pinned), std::move(*device), bytes});
+  return {};
 }
 
 Result<void> Staging::flush(cudaStream_t stream) {

@@ -26,6 +26,8 @@ class Staging {
     if (!at) return at.error();
     return std::span<const T>(reinterpret_cast<const T*>(*at), host.size());
   }
+  /// Makes room for so many bytes at once. Errors: no memory.
+  Result<void> reserve(std::int64_t bytes);
   /// Puts the copy of what was added since the last one on the stream.
   Result<void> flush(cudaStream_t stream);
   /// Starts over, once the device has read all of it.

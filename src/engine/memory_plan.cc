@@ -1,0 +1,94 @@
+#include "engine/memory_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "attn/budget.h"
+#include "attn/explain.h"
+#include "engine/schedule.h"
+
+namespace lathe {
+namespace {
+
+// Pages of a group for requests of `tokens` tokens together: one with a window needs no more than
+// all running requests hold at once, however long they are.
+std::int64_t group_pages(const ModelPlan& plan, const Plan& p, std::int64_t tokens) {
+  const std::int64_t pages = pages_for(tokens, p.main().page_size);
+  if (kept_tokens(p.problem) == 0) return pages;
+  return std::min(pages, window_pages(p, plan.block_tokens, p.max_requests, p.max_rows));
+}
+
+}  // namespace
+
+double pool_bytes(const ModelPlan& plan, std::int64_t tokens) {
+  double sum = 0;
+  for (const GroupPlan& g : plan.groups) {
+    double page = 0;
+    for (const CachePlan& c : g.plan.caches) {
+      page += g.plan.layers_of(c.role) * static_cast<double>(c.page_bytes());
+    }
+    sum += page * static_cast<double>(group_pages(plan, g.plan, tokens));
+  }
+  return sum;
+}
+
+// Memory of the host that no request has touched costs nothing, as the system hands it out page by
+// page, so the ceiling is generous. Of a GPU's the plan names everything, with a reserve.
+std::int64_t cache_tokens(const ModelPlan& plan, const Wishes& wishes, const Machine& machine,
+                          std::int64_t weight_bytes) {
+  if (wishes.max_total_tokens > 0) return wishes.max_total_tokens;
+  const std::int64_t taken = weight_bytes + plan.buffer_bytes();
+  const double left = static_cast<double>(std::max<std::int64_t>(0, machine.memory_bytes - taken));
+  const double room = is_gpu(machine.device) ? left : left / 2;
+  // In blocks, which are whole pages of every group.
+  const std::int64_t block = plan.block_tokens;
+  std::int64_t fit = 0;
+  std::int64_t above =
+      std::min(plan.max_requests() * pages_for(plan.context_length(), block), kMaxSlots / block) +
+      1;
+  while (above - fit > 1) {
+    const std::int64_t middle = fit + (above - fit) / 2;
+    (pool_bytes(plan, middle * block) <= room ? fit : above) = middle;
+  }
+  return std::max<std::int64_t>(1, fit) * block;
+}
+
+std::vector<PoolSize> pool_sizes(const ModelPlan& plan, std::int64_t tokens) {
+  std::vector<PoolSize> out;
+  for (const GroupPlan& g : plan.groups) {
+    out.push_back({.budget_bytes = 0, .pages = group_pages(plan, g.plan, tokens)});
+  }
+  return out;
+}
+
+std::int64_t tensor_bytes(const ModelPlan& plan) {
+  std::int64_t sum = 0;
+  const auto add = [&](BudgetKind kind) {
+    if (const Budget* b = plan.budget(kind)) sum += b->bytes;
+  };
+  add(BudgetKind::activations);
+  add(BudgetKind::top_k_rows);
+  if (!is_gpu(plan.groups.front().plan.device)) return sum;
+  add(BudgetKind::indexer_logits);
+  add(BudgetKind::expert_rows);
+  add(BudgetKind::sampler);
+  return sum;
+}
+
+std::string memory_table(const ModelPlan& plan, const Machine& machine, std::int64_t weight_bytes,
+                         std::int64_t cache_tokens) {
+  const auto cache = static_cast<std::int64_t>(pool_bytes(plan, cache_tokens));
+  std::string out = "memory\n";
+  const auto line = [&](std::string_view name, std::int64_t bytes, const std::string& note = "") {
+    out += fmt::format("  {:<18}{:>10}{}\n", name, human_bytes(bytes), note);
+  };
+  line("weights", weight_bytes);
+  line("cache", cache, fmt::format("  {} tokens", cache_tokens));
+  for (const Budget& b : plan.budgets) line(meaning(b.kind), b.bytes);
+  line("in all", weight_bytes + cache + plan.buffer_bytes(),
+       fmt::format("  of {} on {}", human_bytes(machine.memory_bytes), machine.model));
+  return out;
+}
+
+}  // namespace lathe

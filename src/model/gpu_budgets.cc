@@ -1,0 +1,72 @@
+#include "model/gpu_budgets.h"
+
+#include <algorithm>
+
+#include "base/dtype.h"
+
+namespace lathe {
+namespace {
+
+// As kernels/cuda/expert_layer.cc works: so many rows in f32 at once, or so many bytes of bf16.
+constexpr std::int64_t kPassRows = 1024, kPassBytes = std::int64_t{512} << 20;
+// As kernels/cuda/draws.cc: rows whose weights are in memory at once, in f64.
+constexpr std::int64_t kDrawnRows = 64;
+// What the driver keeps of a node of a recorded graph.
+constexpr std::int64_t kNodeBytes = 3 << 10;
+
+std::int64_t expert_rows(const MoeConfig& m, std::int64_t hidden, std::int64_t rows) {
+  if (m.experts == 0) return 0;
+  const std::int64_t choice = 2 * (m.ffn + hidden) + 64;
+  const std::int64_t wide = m.top_k * (4 * (2 * m.ffn + hidden) + 256) + 4 * m.experts + 64;
+  return std::max(std::min(rows, kPassRows) * wide,
+                  std::min(rows * m.top_k * choice, kPassBytes + m.top_k * choice)) +
+         64 * std::int64_t{m.experts};
+}
+
+std::int64_t rope_tables(const ModelConfig& config, std::int64_t positions) {
+  std::int64_t sum = 0;
+  for (std::size_t g = 0; g < config.groups.size(); ++g) {
+    const LayerGroupConfig& group = config.groups[g];
+    const bool seen =
+        std::any_of(config.groups.begin(), config.groups.begin() + static_cast<std::ptrdiff_t>(g),
+                    [&](const LayerGroupConfig& other) { return other.rope == group.rope; });
+    if (seen) continue;
+    sum += positions * group.rope.dim * 4 * (group.problem.sparse() ? 2 : 1);
+  }
+  return sum;
+}
+
+// Of a decode step of each size and each power of two of its context (engine/runner.cc).
+std::int64_t graphs(const ModelConfig& config, const ModelPlan& plan) {
+  std::int64_t sizes = 0;
+  for (std::int64_t n = 1; n <= plan.max_requests();) {
+    ++sizes;
+    n += n < 2 ? 1 : n < 4 ? 2 : n < 8 ? 4 : n < 32 ? 8 : n < 64 ? 16 : n < 256 ? 32 : 64;
+  }
+  std::int64_t contexts = 1;
+  for (std::int64_t n = 1024; n < plan.context_length(); n *= 2) ++contexts;
+  const std::int64_t layer = config.latent() ? 28 : 20;
+  return sizes * contexts * (layer * config.layers + 8) * kNodeBytes;
+}
+
+}  // namespace
+
+std::vector<Budget> gpu_budgets(const ModelConfig& config, const ModelPlan& plan,
+                                const Machine& machine) {
+  const std::int64_t requests = plan.max_requests();
+  const std::int64_t vocab = config.vocab;
+  std::vector<Budget> out;
+  const auto add = [&](BudgetKind kind, std::int64_t bytes) {
+    if (bytes > 0) out.push_back({kind, bytes, 0});
+  };
+  add(BudgetKind::expert_rows, expert_rows(config.moe, config.hidden, plan.max_rows() + requests));
+  add(BudgetKind::logits, requests * vocab * 4);
+  add(BudgetKind::sampler, kDrawnRows * (vocab + 1024) * 8 + requests * 512);
+  add(BudgetKind::rope_tables, rope_tables(config, plan.context_length()));
+  const Plan& first = plan.groups.front().plan;
+  if (first.phase(Phase::decode).routes.size() > 0) add(BudgetKind::graphs, graphs(config, plan));
+  add(BudgetKind::reserve, machine.memory_bytes / 50);
+  return out;
+}
+
+}  // namespace lathe

@@ -1,0 +1,17 @@
+// What a model takes of a GPU's memory beside its weights, its cache and the buffers that every
+// device has.
+#pragma once
+
+#include <vector>
+
+#include "attn/model_plan.h"
+#include "model/config.h"
+
+namespace lathe {
+
+/// Budgets expert_rows, logits, sampler, rope_tables, graphs and reserve. Precondition: the plan is
+/// for a GPU.
+std::vector<Budget> gpu_budgets(const ModelConfig& config, const ModelPlan& plan,
+                                const Machine& machine);
+
+}  // namespace lathe
