@@ -149,6 +149,7 @@ struct Adapter {
   LayoutKind to = LayoutKind::mla_bf16;
   bool to_compact_rows = true;  // else pages of `to`
   EnumSet<Phase> phases = EnumSet<Phase>::all();
+  EnumSet<ProblemKind> problems = EnumSet<ProblemKind>::all();
   bool whole_pool = false;  // converts every page of the pool at each call, not just the rows that
                             // the batch needs
   bool exact = true;        // loses nothing

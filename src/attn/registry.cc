@@ -30,13 +30,27 @@ EnumSet<Device> Registry::devices() const {
   return all;
 }
 
+namespace {
+
+Adapter gather_latent() {
+  Adapter a;
+  a.name = "gather-decode";
+  a.from = {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block,
+            LayoutKind::mla_fp4, LayoutKind::v4_fp8};
+  a.to = LayoutKind::mla_bf16;
+  return a;
+}
+
+}  // namespace
+
+void add_gpu_model_adapters(Registry& registry) {
+  Adapter selected = gather_latent();
+  selected.problems = {ProblemKind::sparse_latent};
+  registry.add(selected);
+}
+
 void add_adapters(Registry& registry) {
-  Adapter latent;
-  latent.name = "gather-decode";
-  latent.from = {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block,
-                 LayoutKind::mla_fp4, LayoutKind::v4_fp8};
-  latent.to = LayoutKind::mla_bf16;
-  registry.add(latent);
+  registry.add(gather_latent());
 
   Adapter gqa;
   gqa.name = "gather-decode-gqa";

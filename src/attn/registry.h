@@ -29,5 +29,7 @@ class Registry {
 /// The conversions that the codecs offer (layout/codec.h): gather-decode from any latent or
 /// grouped-query layout into compact bf16 rows.
 void add_adapters(Registry& registry);
+/// Those of models on a GPU: the keys that indexers select.
+void add_gpu_model_adapters(Registry& registry);
 
 }  // namespace lathe

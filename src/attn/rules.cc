@@ -20,7 +20,8 @@ std::string formats_of(const CacheLayout& layout) {
 bool adapter_serves(const Adapter& a, const Candidate& c, const Capability& k) {
   const bool target =
       a.to_compact_rows ? k.compact_rows && a.to == k.compact_layout : k.layouts.contains(a.to);
-  return target && a.from.contains(c.layout.kind()) && a.phases.contains(c.phase);
+  return target && a.from.contains(c.layout.kind()) && a.phases.contains(c.phase) &&
+         a.problems.contains(c.problem.kind);
 }
 
 const Adapter* find_adapter(const Candidate& c, const Capability& k) {

@@ -73,6 +73,10 @@ std::int64_t tensor_bytes(const ModelPlan& plan) {
   add(BudgetKind::indexer_logits);
   add(BudgetKind::expert_rows);
   add(BudgetKind::sampler);
+  // Where the rows of the gather workspace are named: attend_selected.cc, on rows of 1 KiB or more.
+  if (const Budget* gather = plan.budget(BudgetKind::gather)) {
+    sum += gather->bytes / 256 + 8 * plan.max_rows() + 256;
+  }
   return sum;
 }
 

@@ -33,7 +33,7 @@ Registry all_kernels() {
 
 Registry model_kernels(Device device) {
   Registry registry;
-  if (!is_gpu(device)) add_adapters(registry);
+  is_gpu(device) ? add_gpu_model_adapters(registry) : add_adapters(registry);
   add_kernels(registry);
   return registry;
 }

@@ -15,9 +15,10 @@
 
 namespace lathe {
 
-/// Of models on the GPU: no adapters.
+/// Of models on the GPU.
 inline Registry gpu_kernels() {
   Registry registry;
+  add_gpu_model_adapters(registry);
   register_sm90_kernels(registry);
   return registry;
 }

@@ -17,6 +17,14 @@ TEST(GpuModel, TinyV32OnFp8PagesWithTensorCores) {
       {.directory = shipped("tiny-v32"), .layout = "mla_fp8_block", .tokens = 5, .decoded = 1});
 }
 
+// Selected keys are decoded into compact rows first, of both phases.
+TEST(GpuModel, TinyV32GathersFromFp8Pages) {
+  check_gpu_model({.directory = shipped("tiny-v32"),
+                   .layout = "mla_fp8_block",
+                   .kind = "gather",
+                   .plain_products = true});
+}
+
 TEST(GpuModel, TinyGqa) {
   check_gpu_model({.directory = shipped("tiny-gqa"), .layout = "gqa_bf16", .plain_products = true});
 }

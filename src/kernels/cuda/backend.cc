@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/cuda/attend_selected.h"
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/common/stream.h"
@@ -284,13 +285,12 @@ class CudaBackend : public Backend {
     if (auto ok = flush(); !ok) return ok;
     return cuda::select_keys(op, *ops.tensors, stream_);
   }
-  Result<void> attend(const OpsContext&, const AttendOp& op) override {
+  Result<void> attend(const OpsContext& ops, const AttendOp& op) override {
     if (auto ok = flush(); !ok) return ok;
     const auto kernel = kernel_of(*op.step->route);
     if (!kernel) return kernel.error();
     if (op.step->route->adapter) {
-      return Error{ErrorCode::unsupported, "adapter", "a route that reads pages in place",
-                   op.step->route->kernel, ""};
+      return attend_selected(op, (*kernel)->attend, execution(), *ops.tensors, stream_);
     }
     return (*kernel)->attend(attend_args(op, execution()));
   }

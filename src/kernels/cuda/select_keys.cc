@@ -35,7 +35,8 @@ Result<void> select_keys(const SelectKeys& op, Arena& tensors, cudaStream_t stre
   const std::int64_t heads = ranks ? most * op.heads : 0;
   auto* slots = tensors.take_array<Slot>(heads);
   std::byte* codes = tensors.take(ranks ? most * layout.page_stride(op.heads) : 0);
-  cudaError_t status = launch_count_up(reinterpret_cast<std::int32_t*>(slots), heads, stream);
+  cudaError_t status =
+      launch_count_up(reinterpret_cast<std::int32_t*>(slots), nullptr, heads, stream);
   for (std::int64_t first = 0; first < step.rows && status == cudaSuccess; first += most) {
     const std::int64_t rows = std::min(most, step.rows - first);
     SelectSlots select{.logits = logits,

@@ -7,12 +7,13 @@
 
 namespace lathe::cuda {
 
-cudaError_t launch_count_up(std::int32_t* slots, std::int64_t count, cudaStream_t stream) {
+cudaError_t launch_count_up(std::int32_t* slots, const std::int32_t* like, std::int64_t count,
+                            cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
   return launch_kernel(
       count_up_kernel,
       {.grid = blocks_for(count, kSelectThreads), .block = kSelectThreads, .early = true}, stream,
-      slots, count);
+      slots, like, count);
 }
 
 cudaError_t launch_index_logits(const IndexLogits& p, cudaStream_t stream) {

@@ -46,8 +46,9 @@ struct SelectSlots {
   std::int64_t k = 0;
 };
 
-/// slots[i] = i.
-cudaError_t launch_count_up(std::int32_t* slots, std::int64_t count, cudaStream_t stream);
+/// slots[i] = i, but -1 where like[i] is negative; like: [count], or null.
+cudaError_t launch_count_up(std::int32_t* slots, const std::int32_t* like, std::int64_t count,
+                            cudaStream_t stream);
 cudaError_t launch_index_logits(const IndexLogits& p, cudaStream_t stream);
 cudaError_t launch_select_slots(const SelectSlots& p, cudaStream_t stream);
 

@@ -119,10 +119,11 @@ static __global__ void __launch_bounds__(kSelectThreads)
 }
 
 static __global__ void __launch_bounds__(kSelectThreads)
-    count_up_kernel(std::int32_t* slots, std::int64_t count) {
+    count_up_kernel(std::int32_t* slots, const std::int32_t* like, std::int64_t count) {
   wait_for_previous();
   const std::int64_t i = std::int64_t{blockIdx.x} * kSelectThreads + threadIdx.x;
-  if (i < count) slots[i] = static_cast<std::int32_t>(i);
+  if (i >= count) return;
+  slots[i] = like != nullptr && like[i] < 0 ? -1 : static_cast<std::int32_t>(i);
 }
 
 }  // namespace lathe::cuda
