@@ -51,11 +51,8 @@ std::int64_t most_of_routes(const Plan& plan, F bytes) {
 std::int64_t split_partials(const Plan& plan, const Machine& machine, Demand demand) {
   const AttentionProblem& p = plan.problem;
   const std::int64_t parts = demand.requests + machine.processors;
-  // A kernel's work list on a GPU.
-  const std::int64_t schedule = plus(times(plus(demand.rows, demand.requests), 256), 1 << 20);
   const std::int64_t one_a_worker = times(parts, p.heads, (std::int64_t{p.v_dim()} + 1) * 4);
   return most_of_routes(plan, [&](const Route& r) {
-    if (is_gpu(machine.device)) return r.split_bytes + schedule;
     return !r.split_kv ? 0 : r.split_bytes > 0 ? r.split_bytes : one_a_worker;
   });
 }

@@ -20,6 +20,7 @@ bool shared(BudgetKind kind) {
     case BudgetKind::split_partials:
     case BudgetKind::worker_rows:
     case BudgetKind::activations:
+    case BudgetKind::schedules:
     case BudgetKind::expert_rows:
     case BudgetKind::logits:
     case BudgetKind::sampler:

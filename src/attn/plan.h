@@ -91,6 +91,7 @@ struct PhasePlan {
   X(compressor_state, "compressor state")      \
   X(step, "step")                              \
   X(activations, "activations")          \
+  X(schedules, "schedules")              \
   X(expert_rows, "expert rows")          \
   X(logits, "logits")                    \
   X(sampler, "sampler")                  \

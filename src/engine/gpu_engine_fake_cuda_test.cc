@@ -160,9 +160,10 @@ TEST(GpuEngine, AllocatesWhatThePlanNames) {
               static_cast<long long>(setup.planned_bytes()));
   EXPECT_LE(allocated, setup.planned_bytes());
   EXPECT_GE(static_cast<double>(allocated), 0.95 * static_cast<double>(setup.planned_bytes()));
-  // Tables and logits, which the first step makes.
+  // Tables and logits, which the first step makes, and schedules.
   const auto late = [&](BudgetKind kind) { return setup.plan().budget(kind)->bytes; };
-  EXPECT_LE(allocated - at_start, late(BudgetKind::logits) + late(BudgetKind::rope_tables));
+  EXPECT_LE(allocated - at_start, late(BudgetKind::logits) + late(BudgetKind::rope_tables) +
+                                      late(BudgetKind::schedules) / 2);
 }
 
 TEST(GpuEngine, AnErrorOfTheDeviceEndsTheStepAndNamesIt) {

@@ -215,7 +215,6 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   const std::int64_t padded = find_non_finite ? 0 : padded_rows(items);
   replay_ = padded > 0;
   padding_ = replay_ ? padded - std::ssize(items) : 0;
-  if (auto ok = plan_steps(ops); !ok) return ok;
   tokens_.clear();
   row_item_.clear();
   logit_rows_.clear();
@@ -251,6 +250,8 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   if (!tokens) return tokens.error();
   const auto logit_rows = ops.backend->prepare_list(ops, logit_rows_);
   if (!logit_rows) return logit_rows.error();
+  // Last, as kernels that make schedules start: all lists travel in one copy.
+  if (auto ok = plan_steps(ops); !ok) return ok;
   args.tokens = *tokens;
   args.segments = segments_;
   args.logit_rows = *logit_rows;
@@ -324,6 +325,7 @@ std::uint64_t Runner::replay_key(const ForwardArgs& args) const {
     add(static_cast<std::uint64_t>(v.selecting_rows));
     add(address(v.positions.data()));
     add(address(v.page_table.data));
+    if (v.schedule != nullptr) add(address(v.schedule->device()));
   }
   return key;
 }

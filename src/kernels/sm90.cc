@@ -19,9 +19,11 @@ namespace {
 
 #ifdef LATHE_HAS_CUDA
 constexpr AttendFn kAttendLatent = cuda::attend_latent_on_device;
+constexpr PrepareFn kPrepareLatent = cuda::prepare_latent_on_device;
 constexpr AttendFn kAttendGqa = cuda::attend_gqa_on_device;
 #else
 constexpr AttendFn kAttendLatent = nullptr;
+constexpr PrepareFn kPrepareLatent = nullptr;
 constexpr AttendFn kAttendGqa = nullptr;
 #endif
 
@@ -113,9 +115,9 @@ void register_sm90_kernels(Registry& registry) {
        {ProblemKind::dense_latent, ProblemKind::sparse_latent, ProblemKind::window_compressed}) {
     // Where estimates are equal the planner takes the first.
     for (const KernelKind kind : {KernelKind::inplace, KernelKind::native, KernelKind::gather}) {
-      registry.add({latent(problem, kind), kAttendLatent});
+      registry.add({latent(problem, kind), kAttendLatent, kPrepareLatent});
       if (problem == ProblemKind::dense_latent && kind == KernelKind::native) {
-        registry.add({latent_fp8(), kAttendLatent});
+        registry.add({latent_fp8(), kAttendLatent, kPrepareLatent});
       }
     }
   }

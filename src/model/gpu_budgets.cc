@@ -59,6 +59,9 @@ std::vector<Budget> gpu_budgets(const ModelConfig& config, const ModelPlan& plan
   const auto add = [&](BudgetKind kind, std::int64_t bytes) {
     if (bytes > 0) out.push_back({kind, bytes, 0});
   };
+  // A work list where partials lie, and one that the layers of a group share.
+  const std::int64_t list = 256 * (plan.max_rows() + requests) + (1 << 20);
+  add(BudgetKind::schedules, 2 * list);
   add(BudgetKind::expert_rows, expert_rows(config.moe, config.hidden, plan.max_rows() + requests));
   add(BudgetKind::logits, requests * vocab * 4);
   add(BudgetKind::sampler, kDrawnRows * (vocab + 1024) * 8 + requests * 512);

@@ -30,7 +30,7 @@ TEST(GivenCheckpoint, AsTransformersAndTheCpu) {
   if (checkpoint.empty()) GTEST_SKIP() << "no --checkpoint";
   const auto config = load_model_config(checkpoint);
   ASSERT_TRUE(config.ok()) << config.error().message();
-  const ReferencePrompt prompt = Reference(std::filesystem::path(checkpoint)).prompt(300);
+  const ReferencePrompt prompt = Reference::in_dir(checkpoint).prompt(300);
   check_gpu_model({.directory = checkpoint,
                    .layout = config->latent() ? "mla_bf16" : "gqa_bf16",
                    .tokens = 300,

@@ -7,7 +7,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,11 +34,11 @@ struct ReferencePrompt {
 
 class Reference {
  public:
-  explicit Reference(const std::string& name)
-      : Reference(std::filesystem::path(fixture_dir(name))) {}
-  explicit Reference(const std::filesystem::path& dir)
-      : file_(*MappedFile::open((dir / "reference.safetensors").string())),
-        header_(*parse_safetensors_header(file_.bytes())) {}
+  explicit Reference(const std::string& name) : Reference(in_dir(fixture_dir(name))) {}
+  /// Of a folder that lies elsewhere.
+  static Reference in_dir(const std::string& dir) {
+    return Reference(*MappedFile::open(dir + "/reference.safetensors"));
+  }
 
   ReferencePrompt prompt(int length) const {
     const std::string stem = "prompt." + std::to_string(length) + ".";
@@ -48,6 +47,9 @@ class Reference {
   }
 
  private:
+  explicit Reference(MappedFile file)
+      : file_(std::move(file)), header_(*parse_safetensors_header(file_.bytes())) {}
+
   template <class T>
   std::vector<T> values(const std::string& name) const {
     for (const SafetensorsEntry& e : header_.tensors) {

@@ -52,14 +52,15 @@ class CudaBackend : public Backend {
   }
 
   Result<void> reserve(std::span<const Budget> budgets) override {
+    std::int64_t scratch = 0;
     for (const Budget& b : budgets) {
       if (b.kind == BudgetKind::step) {
         if (auto ok = staging_.reserve(b.bytes); !ok) return ok;
       }
-      if (b.kind == BudgetKind::split_partials && scratch_.take(b.bytes) == nullptr) {
-        return no_scratch(b.bytes);
-      }
+      if (b.kind == BudgetKind::split_partials) scratch += b.bytes;
+      if (b.kind == BudgetKind::schedules) scratch += b.bytes / 2;
     }
+    if (scratch > 0 && scratch_.take(scratch) == nullptr) return no_scratch(scratch);
     return {};
   }
 

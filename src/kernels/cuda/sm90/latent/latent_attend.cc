@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <type_traits>
 
 #include "attn/check_args.h"
 #include "kernels/cuda/common/memory.h"
@@ -85,12 +87,42 @@ class Carve {
   std::int64_t bytes_ = 0;
 };
 
+void lay_out_schedule(LatentSchedule& schedule, Carve& carve) {
+  take_arrays(schedule, [&](auto& array, std::int64_t entries) { carve.take(array, entries); });
+}
+
 std::int64_t lay_out(LatentCall& call, std::byte* base) {
   Carve carve(base);
-  take_arrays(call.schedule,
-              [&](auto& array, std::int64_t entries) { carve.take(array, entries); });
+  lay_out_schedule(call.schedule, carve);
   carve.take(call.workspace, call.schedule.cut.workspace_bytes());
   return carve.bytes();
+}
+
+Result<void> check_scratch(const AttendArgs& args) {
+  const Scratch* scratch = args.execution.scratch;
+  if (scratch != nullptr && scratch->memory() == kDeviceMemory) return {};
+  return Error{ErrorCode::invalid_argument, "execution.scratch", "scratch of device memory",
+               scratch == nullptr ? "none" : "scratch of the host", ""};
+}
+
+// Precondition: check_scratch().
+Result<std::byte*> take_scratch(const AttendArgs& args, std::int64_t bytes) {
+  std::byte* base = args.execution.scratch->take(bytes);
+  if (base == nullptr && bytes > 0) return no_scratch(bytes);
+  return base;
+}
+
+// Of a call whose schedule prepare_latent_on_device() made.
+Result<LatentCall> prepared_call(const AttendArgs& args) {
+  if (auto ok = check_call(args); !ok) return ok.error();
+  if (auto ok = check_scratch(args); !ok) return ok.error();
+  LatentCall call;
+  std::memcpy(&call.schedule, args.schedule->host(), sizeof call.schedule);
+  const std::int64_t bytes = call.schedule.cut.workspace_bytes();
+  const auto base = take_scratch(args, bytes);
+  if (!base) return base.error();
+  call.workspace = {*base, static_cast<std::size_t>(bytes)};
+  return call;
 }
 
 }  // namespace
@@ -99,25 +131,37 @@ Result<LatentCall> schedule_latent(const AttendArgs& args) {
   if (auto ok = check_call(args); !ok) return ok.error();
   LatentCall call;
   if (args.q.rows == 0) return call;
-  Scratch* scratch = args.execution.scratch;
-  if (scratch == nullptr || !(scratch->memory() == kDeviceMemory)) {
-    return Error{ErrorCode::invalid_argument, "execution.scratch", "scratch of device memory",
-                 scratch == nullptr ? "none" : "scratch of the host", ""};
-  }
+  if (auto ok = check_scratch(args); !ok) return ok.error();
   const auto cut = cut_call(args);
   if (!cut) return cut.error();
   call.schedule.cut = cut.value();
-  const std::int64_t bytes = lay_out(call, nullptr);
-  std::byte* base = scratch->take(bytes);
-  if (base == nullptr) return no_scratch(bytes);
-  lay_out(call, base);
+  const auto base = take_scratch(args, lay_out(call, nullptr));
+  if (!base) return base.error();
+  lay_out(call, *base);
   const auto stream = static_cast<cudaStream_t>(args.execution.stream);
   if (auto ok = plan_latent(args, call.schedule, stream); !ok) return ok.error();
   return call;
 }
 
+Result<void> prepare_latent_on_device(const AttendArgs& args, Schedule& out) {
+  static_assert(std::is_trivially_copyable_v<LatentSchedule>);
+  LatentSchedule schedule;
+  const auto cut = cut_call(args);
+  if (!cut) return cut.error();
+  schedule.cut = *cut;
+  Carve size;
+  lay_out_schedule(schedule, size);
+  std::byte* base = out.take_device(size.bytes());
+  if (base == nullptr) return no_scratch(size.bytes());
+  Carve carve(base);
+  lay_out_schedule(schedule, carve);
+  std::memcpy(out.take_host(sizeof schedule), &schedule, sizeof schedule);
+  return plan_latent(args, schedule, static_cast<cudaStream_t>(args.execution.stream));
+}
+
 Result<void> attend_latent_on_device(const AttendArgs& args) {
-  const auto call = schedule_latent(args);
+  const bool prepared = args.schedule != nullptr && args.schedule->host() != nullptr;
+  const auto call = prepared ? prepared_call(args) : schedule_latent(args);
   if (!call) return call.error();
   if (args.q.rows == 0) return {};
   return attend_latent(args, {}, call->schedule, call->workspace,

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <span>
 
+#include "attn/schedule.h"
 #include "kernels/cuda/sm90/latent/latent.h"
 
 namespace lathe::cuda {
@@ -18,9 +19,17 @@ namespace lathe::cuda {
 /// first or batches are very large; nothing waits. Once the scratch has grown to a call's size that
 /// call can be captured; a graph uses the scratch for as long as it lives.
 ///
+/// With args.schedule, as prepare_latent_on_device() made it, neither schedule nor cut is made
+/// again.
+///
 /// Errors: those of check_latent_shapes and check_latent_call; impossible bounds; no scratch, or
 /// host scratch; out of memory. On an error nothing was written.
 Result<void> attend_latent_on_device(const AttendArgs& args);
+
+/// Makes the schedule of a step's calls, whose lengths, bounds, table or list widths and dtypes
+/// args has: two or three launches. At the addresses that `out` keeps, a graph of such calls reads
+/// the schedule of the step that it is replayed for, as long as what the host bounds is the same.
+Result<void> prepare_latent_on_device(const AttendArgs& args, Schedule& out);
 
 /// Its first half, for calls of attend_latent() with equal lengths: a schedule that the stream
 /// fills, and a workspace, both in the scratch until its next take().
