@@ -209,7 +209,7 @@ ATTEND_CASES = [
     ({"page_table": [0, 1]}, Error, "page_table: wanted the shape [requests, pages]"),
     ({"page_table": [[0, 1]]}, Error, "page_table: wanted 4 entries for 2 requests of width 2"),
     ({"page_table": [[0, 1], [2**40, 1]]}, Error, "page_table[1, 0]: wanted a number that int32"),
-    ({"kv_lens": None}, Error, "kv_lens: wanted the number of keys of each request, got None"),
+    ({"kv_lens": None}, Error, "kv_lens: wanted the number of keys of each request, got nothing"),
     ({"kv_lens": [5]}, Error, "q_indptr: wanted the first row of each request"),
     ({"kv_lens": [5, -1]}, Error, "kv_lens[1]: wanted 0, or at least the 1 rows"),
     ({"q_indptr": [0, 2, 1]}, Error, "q_indptr[2]: wanted at least 2, the entry before"),

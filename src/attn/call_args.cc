@@ -44,7 +44,7 @@ Result<CallBatch> CallBatch::of(std::int64_t rows, bool by_list,
   }
   if (!kv_lens) {
     return Error{ErrorCode::invalid_argument, "kv_lens", "the number of keys of each request",
-                 "None", ""};
+                 "nothing", ""};
   }
   CallBatch batch;
   batch.kv_lens = *std::move(kv_lens);
@@ -61,7 +61,7 @@ Result<CallBatch> CallBatch::of(std::int64_t rows, bool by_list,
 Result<void> check_a_row_each(std::int64_t requests, std::int64_t rows) {
   if (requests == rows) return {};
   return Error{ErrorCode::invalid_argument, "q_indptr",
-               "the first row of each request, as not each request has one row", "None", ""};
+               "the first row of each request, as not each request has one row", "nothing", ""};
 }
 
 }  // namespace lathe
