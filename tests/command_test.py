@@ -64,7 +64,7 @@ class Plan(unittest.TestCase):
         result = lathe("plan", "--device", "ref", "--nsa-prefill-backend", "gather",
                        "--dsa-decode-backend", "native", "--kv-layout", "mla_fp8", "--json")
         self.assertEqual(result.returncode, 0, result.stdout)
-        self.assertEqual(json.loads(result.stdout)["phases"]["extend"]["wish"], "gather")
+        self.assertEqual(json.loads(result.stdout)["phases"]["extend"]["requested"], "gather")
 
     def test_a_models_configuration_gives_its_problem_layers_and_context(self):
         model = os.path.join(os.path.dirname(__file__), "..", "models", "tiny-gqa")

@@ -179,10 +179,11 @@ const char* lathe_machine_json(const lathe_machine* machine);
 /* The proof that a prefill kernel, one cache layout and a decode kernel fit together. */
 typedef struct lathe_plan lathe_plan;
 
-/* wishes: a JSON object, {"attention": "mla" | "dsa" | "v4" | "gqa"} and flags of `lathe plan` with
- * underscores: {"kv_layout": "mla_fp8", "page_size": 64, "decode_attention_backend": "native"}.
- * LATHE_REFUSED where nothing fits: lathe_refusal_json(). */
-lathe_status lathe_plan_create(const char* wishes, const lathe_machine* machine, lathe_plan** plan);
+/* request: a JSON object, {"attention": "mla" | "dsa" | "v4" | "gqa"} and flags of `lathe plan`
+ * with underscores: {"kv_layout": "mla_fp8", "page_size": 64, "decode_attention_backend":
+ * "native"}. LATHE_REFUSED where nothing fits: lathe_refusal_json(). */
+lathe_status lathe_plan_create(const char* request, const lathe_machine* machine,
+                               lathe_plan** plan);
 void lathe_plan_free(lathe_plan* plan);
 const char* lathe_plan_json(const lathe_plan* plan);
 /* What `lathe plan` prints. */
@@ -260,7 +261,7 @@ typedef struct lathe_engine lathe_engine;
 typedef int (*lathe_progress)(int64_t loaded, int64_t total, void* user);
 
 /* options: a JSON object, {"model": DIR} and, where wanted, "device" ("auto", "cpu", "cuda"),
- * "dtype", "threads", "seed", "prefix_cache", "load_format" ("auto", "dummy") and the wishes of
+ * "dtype", "threads", "seed", "prefix_cache", "load_format" ("auto", "dummy") and the options of
  * lathe_plan_create() but the problem's. progress may be NULL. */
 lathe_status lathe_engine_load(const char* options, lathe_progress progress, void* user,
                                lathe_engine** engine);

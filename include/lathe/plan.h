@@ -36,11 +36,11 @@ class Plan {
     std::int64_t page_size = 0;
   };
 
-  /// wishes: JSON, as of lathe_plan_create(). Where nothing fits, the error's status is
+  /// request: JSON, as of lathe_plan_create(). Where nothing fits, the error's status is
   /// LATHE_REFUSED, and lathe_refusal_json() has all reasons.
-  static Result<Plan> make(const std::string& wishes, const Machine& machine) {
+  static Result<Plan> make(const std::string& request, const Machine& machine) {
     lathe_plan* made = nullptr;
-    const lathe_status status = lathe_plan_create(wishes.c_str(), machine.get(), &made);
+    const lathe_status status = lathe_plan_create(request.c_str(), machine.get(), &made);
     if (status != LATHE_OK) return last_error(status);
     return Plan(made);
   }

@@ -1,4 +1,4 @@
-// The planner: wishes by keyword to a plan or a refusal, both as JSON and as text.
+// The planner: options by keyword to a plan or a refusal, both as JSON and as text.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -7,9 +7,9 @@
 
 #include "attn/explain.h"
 #include "attn/plan_json.h"
+#include "attn/plan_request_json.h"
 #include "attn/planner.h"
 #include "attn/problem_name.h"
-#include "attn/wish_json.h"
 #include "bindings.h"
 #include "errors.h"
 #include "kernels/all.h"
@@ -23,20 +23,21 @@ namespace {
 // keyword -> "str", "int" or "bool"
 nb::dict keyword_types() {
   nb::dict out;
-  for (const WishKey& k : wish_keys())
+  for (const PlanRequestKey& k : plan_request_keys())
     out[nb::str(k.key.data(), k.key.size())] = std::string(k.type);
   return out;
 }
 
-// wishes: a JSON object. (legal, JSON, explanation)
+// request_json: a JSON object. (legal, JSON, explanation)
 nb::tuple plan(const std::string& attention, const std::string& device,
-               const std::string& wishes_json) {
-  const auto wishes = nlohmann::json::parse(wishes_json);
-  Wishes w;
+               const std::string& request_json) {
+  const auto given = nlohmann::json::parse(request_json);
+  PlanRequest request;
   ProblemOptions options;
-  for (const auto& [key, value] : wishes.items()) value_or_raise(set_wish(key, value, w, options));
+  for (const auto& [key, value] : given.items())
+    value_or_raise(set_in_request(key, value, request, options));
   // 0 stands for "choose" inside; a caller who writes it means a page of no tokens.
-  if (wishes.contains("page_size")) value_or_raise(check_page_size(w.page_size));
+  if (given.contains("page_size")) value_or_raise(check_page_size(request.page_size));
   const AttentionProblem problem = value_or_raise(problem_from_name(attention, options));
   const Machine machine = value_or_raise(find_machine(device));
 
@@ -45,7 +46,7 @@ nb::tuple plan(const std::string& attention, const std::string& device,
   bool legal = false;
   {
     const nb::gil_scoped_release unlocked;
-    const PlanResult result = make_plan(problem, machine, w, all_kernels());
+    const PlanResult result = make_plan(problem, machine, request, all_kernels());
     legal = result.ok();
     json = (legal ? to_json(*result) : to_json(result.error())).dump(2);
     text = legal ? explain(*result) : explain(result.error());

@@ -29,7 +29,7 @@ class LatheError(ValueError):
 
 
 class PlanRefused(ValueError):
-    """No plan fits the wishes; ``str()`` of it is the explanation that ``lathe plan`` prints.
+    """No plan fits the request; ``str()`` of it is the explanation that ``lathe plan`` prints.
 
     headline: what does not fit, in a few words.
     reasons: dicts of rule, subject, field, wanted, offered, hint.

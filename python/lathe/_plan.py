@@ -52,7 +52,7 @@ class Plan:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _wish(name: str, kind: str, value: Any) -> Any:
+def _typed(name: str, kind: str, value: Any) -> Any:
     if isinstance(value, _lathe.Layout):
         value = str(value)
     if kind == "str":
@@ -64,13 +64,13 @@ def _wish(name: str, kind: str, value: Any) -> Any:
     return value
 
 
-def plan(attention: str = "dsa", device: str = "ref", **wishes: Any) -> Plan:
+def plan(attention: str = "dsa", device: str = "ref", **options: Any) -> Plan:
     """Proves that a prefill kernel, one cache layout and a decode kernel fit together.
 
     attention: "mla" (DeepSeek V3), "dsa" (V3.2), "v4" or "gqa".
     device: "ref", "cpu", "sm90", ...; what a plan is made for need not be this machine.
 
-    wishes are the flags of ``lathe plan`` with underscores; None is as if not given:
+    options are the flags of ``lathe plan`` with underscores; None is as if not given:
       backends and layout (str)  prefill_attention_backend, decode_attention_backend, kv_layout
                                  (also a Layout), kv_cache_dtype
       sizes in tokens or rows    page_size, chunked_prefill_size, max_running_requests,
@@ -82,13 +82,13 @@ def plan(attention: str = "dsa", device: str = "ref", **wishes: Any) -> Plan:
       flags (bool)               sink, disable_cuda_graph
 
     Raises PlanRefused where no plan fits, with the reasons; LatheError for an unknown attention or
-    device; TypeError for an unknown wish or one of another type.
+    device; TypeError for an unknown option or one of another type.
     """
     known = _lathe.keyword_types()
-    unknown = [name for name in wishes if name not in known]
+    unknown = [name for name in options if name not in known]
     if unknown:
         raise TypeError(f"plan() knows no {', '.join(unknown)}; known: {', '.join(known)}")
-    given = {n: _wish(n, known[n], v) for n, v in wishes.items() if v is not None}
+    given = {n: _typed(n, known[n], v) for n, v in options.items() if v is not None}
     legal, text, explanation = _lathe.plan(
         _args.text("attention", attention), _args.text("device", device), json.dumps(given)
     )

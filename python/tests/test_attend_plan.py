@@ -9,8 +9,8 @@ import lathe
 HEADS = 3
 
 
-def plan_of(attention, device="cpu", **wishes):
-    return lathe.plan(attention, device, **{"heads": HEADS, **wishes})
+def plan_of(attention, device="cpu", **options):
+    return lathe.plan(attention, device, **{"heads": HEADS, **options})
 
 
 def pool_of(plan, tokens, role="main", seed=0, key_scale=1.0):
@@ -79,9 +79,9 @@ def test_mla(kind):
 
 def test_gather_keeps_the_plans_budget_and_the_bits():
     """3000 keys through a workspace of 1024 rows; the scales are powers of two, so no bit differs."""
-    wishes = {"kv_layout": "mla_fp8_block", "prefill_attention_backend": "gather",
+    options = {"kv_layout": "mla_fp8_block", "prefill_attention_backend": "gather",
               "context_length": 4096, "gather_budget": 1024 * 1152}
-    plan = plan_of("mla", **wishes)
+    plan = plan_of("mla", **options)
     cache, table, _ = pool_of(plan, 3000)
     paged = {"page_table": table, "q_indptr": [0, 5], "kv_lens": [3000]}
     both_agree(q_of(5, 576), cache, plan, "extend", **paged)
@@ -91,9 +91,9 @@ def test_gather_keeps_the_plans_budget_and_the_bits():
         in_place = lathe.attend(q_of(5, 576), **cache, attention="mla", **paged)
         assert all((a == b).all() for a, b in zip(got, in_place))
     with pytest.raises(lathe.PlanRefused, match="keys of a tile"):
-        plan_of("mla", **{**wishes, "gather_budget": 1024 * 1152 - 1})
+        plan_of("mla", **{**options, "gather_budget": 1024 * 1152 - 1})
     # Rows with lists of their own go a few at a time.
-    plan = plan_of("dsa", **{**wishes, "gather_budget": 64 * 1152, "top_k": 64})
+    plan = plan_of("dsa", **{**options, "gather_budget": 64 * 1152, "top_k": 64})
     cache, _, slots = pool_of(plan, 300)
     lists = np.random.default_rng(1).choice(slots, (7, 64)).astype(np.int32)
     both_agree(q_of(7, 576), cache, plan, "extend", indices=lists)

@@ -34,38 +34,38 @@ REFUSED = [
 ]
 
 
-def command(wishes, *more):
+def command(options, *more):
     flags = []
-    for name, value in {"device": "ref", **wishes}.items():
+    for name, value in {"device": "ref", **options}.items():
         flag = "--" + name.replace("_", "-")
         flags += [flag] if value is True else [flag, str(value)]
     done = subprocess.run([COMMAND, "plan", *flags, *more], capture_output=True, text=True)
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("wishes", LEGAL, ids=str)
-def test_a_plan_is_what_the_command_prints(wishes):
-    plan = lathe.plan(**wishes)
-    code, text = command(wishes, "--json")
+@pytest.mark.parametrize("options", LEGAL, ids=str)
+def test_a_plan_is_what_the_command_prints(options):
+    plan = lathe.plan(**options)
+    code, text = command(options, "--json")
     assert code == 0
     assert plan.data == json.loads(text) and plan.to_json() + "\n" == text
-    code, text = command(wishes)
+    code, text = command(options)
     assert code == 0 and plan.explain() == text and str(plan) == text
 
 
-@pytest.mark.parametrize("wishes", REFUSED, ids=str)
-def test_a_refusal_is_what_the_command_prints(wishes):
+@pytest.mark.parametrize("options", REFUSED, ids=str)
+def test_a_refusal_is_what_the_command_prints(options):
     with pytest.raises(lathe.PlanRefused) as caught:
-        lathe.plan(**wishes)
+        lathe.plan(**options)
     refused = caught.value
     assert isinstance(refused, ValueError) and not isinstance(refused, lathe.LatheError)
-    code, text = command(wishes, "--json")
+    code, text = command(options, "--json")
     data = json.loads(text)
     assert code == 2 and refused.data == data
     assert refused.headline == data["headline"] and refused.reasons == data["reasons"]
     assert refused.suggestions == data["suggestions"]
     assert set(refused.reasons[0]) == {"rule", "subject", "field", "wanted", "offered", "hint"}
-    assert str(refused) == command(wishes)[1]
+    assert str(refused) == command(options)[1]
     assert pickle.loads(pickle.dumps(refused)).data == data
 
 
@@ -84,13 +84,13 @@ def test_a_suggestion_makes_the_request_legal():
     with pytest.raises(lathe.PlanRefused) as caught:
         lathe.plan(kv_layout="mla_fp8_block", decode_attention_backend="native")
     flag, value = caught.value.suggestions[0].split()
-    wishes = {"kv_layout": "mla_fp8_block", "decode_attention_backend": "native"}
-    wishes[flag[2:].replace("-", "_")] = value
-    assert lathe.plan(**wishes).data["legal"]
+    options = {"kv_layout": "mla_fp8_block", "decode_attention_backend": "native"}
+    options[flag[2:].replace("-", "_")] = value
+    assert lathe.plan(**options).data["legal"]
 
 
 @pytest.mark.parametrize(
-    "wishes, error, says",
+    "options, error, says",
     [
         ({"attention": "mha"}, lathe.LatheError, "attention: wanted one of mla, dsa, v4, gqa"),
         ({"device": "sm91"}, lathe.LatheError, "device: wanted one of auto, cuda, ref, cpu"),
@@ -106,7 +106,7 @@ def test_a_suggestion_makes_the_request_legal():
         ({"attention": None}, TypeError, "attention: wanted a string, got NoneType"),
     ],
 )
-def test_bad_input(wishes, error, says):
+def test_bad_input(options, error, says):
     with pytest.raises(error) as caught:
-        lathe.plan(**wishes)
+        lathe.plan(**options)
     assert says in str(caught.value)

@@ -109,13 +109,13 @@ Budget tiled(BudgetKind kind, std::int64_t rows, std::int64_t row_bytes, std::in
 
 }  // namespace
 
-std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine, const Wishes& wishes,
-                                Demand demand) {
+std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine,
+                                const PlanRequest& request, Demand demand) {
   const AttentionProblem& p = plan.problem;
   std::vector<Budget> out;
   if (p.index_heads > 0) {
     out.push_back(tiled(BudgetKind::indexer_logits, demand.rows,
-                        logits_row_bytes(p, demand.context), wishes.logits_budget));
+                        logits_row_bytes(p, demand.context), request.logits_budget));
     out.push_back({BudgetKind::top_k_rows, times(demand.rows, p.top_k, 4), 0});
   }
   if (const Route* r = compact_route(plan)) {
@@ -125,10 +125,10 @@ std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine, const 
     const std::int64_t row_bytes = r->adapter->out_bytes;
     const std::int64_t bytes = times(std::max(demand.context, keys), row_bytes);
     const std::int64_t least = times(least_gather_rows(p, demand.context), row_bytes);
-    const bool fits = bytes <= wishes.gather_budget;
+    const bool fits = bytes <= request.gather_budget;
     out.push_back(
-        {BudgetKind::gather, std::max(least, std::min(bytes, wishes.gather_budget)),
-         fits ? 0 : std::max<std::int64_t>(1, wishes.gather_budget / (keys * row_bytes))});
+        {BudgetKind::gather, std::max(least, std::min(bytes, request.gather_budget)),
+         fits ? 0 : std::max<std::int64_t>(1, request.gather_budget / (keys * row_bytes))});
   }
   if (const std::int64_t bytes = split_partials(plan, machine, demand)) {
     out.push_back({BudgetKind::split_partials, bytes, 0});
@@ -147,7 +147,7 @@ std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine, const 
       times(plus(times(demand.requests, width + 4), times(demand.rows, 4)), 4);
   out.push_back(
       {BudgetKind::step,
-       is_gpu(machine.device) ? staged_step(plan, demand, width, wishes.gather_budget) : step, 0});
+       is_gpu(machine.device) ? staged_step(plan, demand, width, request.gather_budget) : step, 0});
   return out;
 }
 
@@ -204,26 +204,27 @@ Reason too_much(const Machine& machine, std::span<const Budget> budgets,
           ""};
 }
 
-std::vector<Reason> check_budgets(const Plan& plan, const Machine& machine, const Wishes& wishes) {
+std::vector<Reason> check_budgets(const Plan& plan, const Machine& machine,
+                                  const PlanRequest& request) {
   std::vector<Reason> out;
   const AttentionProblem& p = plan.problem;
   const std::int64_t context = plan.context_length;
-  if (p.index_heads > 0 && logits_row_bytes(p, context) > wishes.logits_budget) {
+  if (p.index_heads > 0 && logits_row_bytes(p, context) > request.logits_budget) {
     out.push_back({Rule::budget, "indexer logits", "--indexer-logits-budget",
                    fmt::format("at least one row, {} bytes", logits_row_bytes(p, context)),
-                   fmt::format("{} bytes", wishes.logits_budget),
+                   fmt::format("{} bytes", request.logits_budget),
                    fmt::format("--indexer-logits-budget {}", logits_row_bytes(p, context))});
   }
   if (const Route* r = compact_route(plan)) {
     const std::int64_t rows = least_gather_rows(p, context);
     const std::int64_t least = times(rows, r->adapter->out_bytes);
-    if (least > wishes.gather_budget) {
+    if (least > request.gather_budget) {
       const std::string_view what = p.kind == ProblemKind::dense_latent    ? "a tile"
                                     : p.kind == ProblemKind::grouped_query ? "one request"
                                                                            : "one row";
       out.push_back({Rule::budget, "gather workspace", "--gather-budget",
                      fmt::format("the {} keys of {}, {} bytes", rows, what, least),
-                     fmt::format("{} bytes", wishes.gather_budget),
+                     fmt::format("{} bytes", request.gather_budget),
                      fmt::format("--gather-budget {}", least)});
     }
   }
@@ -232,16 +233,16 @@ std::vector<Reason> check_budgets(const Plan& plan, const Machine& machine, cons
     out.push_back(too_much(machine, plan.budgets, 0));
     return out;
   }
-  if (wishes.max_total_tokens > 0) {
-    const std::int64_t cache = cache_bytes(plan, wishes.max_total_tokens);
+  if (request.max_total_tokens > 0) {
+    const std::int64_t cache = cache_bytes(plan, request.max_total_tokens);
     if (plus(cache, buffers) > machine.memory_bytes) {
       const std::int64_t left = std::max<std::int64_t>(0, machine.memory_bytes - buffers);
       const std::int64_t fit = static_cast<std::int64_t>(
           static_cast<double>(left) /
-          (static_cast<double>(cache) / static_cast<double>(wishes.max_total_tokens)));
+          (static_cast<double>(cache) / static_cast<double>(request.max_total_tokens)));
       out.push_back({Rule::memory, "cache", "--max-total-tokens",
                      fmt::format("at most {} tokens next to {} bytes of buffers", fit, buffers),
-                     fmt::format("{} tokens, {} bytes", wishes.max_total_tokens, cache),
+                     fmt::format("{} tokens, {} bytes", request.max_total_tokens, cache),
                      fmt::format("--max-total-tokens {}",
                                  fit / plan.main().page_size * plan.main().page_size)});
     }

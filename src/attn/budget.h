@@ -9,8 +9,8 @@
 
 #include "attn/machine.h"
 #include "attn/plan.h"
+#include "attn/plan_request.h"
 #include "attn/reason.h"
-#include "attn/wishes.h"
 
 namespace lathe {
 
@@ -27,8 +27,8 @@ struct Demand {
 
 /// Buffers of `plan` at `demand`: indexer logits, top-k rows, gather workspace, split partials,
 /// rows of expanding workers, compressor state, step metadata. Zero-sized ones are left out.
-std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine, const Wishes& wishes,
-                                Demand demand);
+std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine,
+                                const PlanRequest& request, Demand demand);
 
 /// Tokens before a row's own that a window needs, and so what a request keeps at least; 0: all.
 constexpr std::int64_t kept_tokens(const AttentionProblem& problem) {
@@ -52,6 +52,7 @@ Reason too_much(const Machine& machine, std::span<const Budget> budgets, std::in
 
 /// What the budgets cannot hold: one row's tile beyond its ceiling (Rule::budget); buffers, or
 /// buffers and the cache of --max-total-tokens, beyond the machine (Rule::memory).
-std::vector<Reason> check_budgets(const Plan& plan, const Machine& machine, const Wishes& wishes);
+std::vector<Reason> check_budgets(const Plan& plan, const Machine& machine,
+                                  const PlanRequest& request);
 
 }  // namespace lathe

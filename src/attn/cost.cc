@@ -4,8 +4,8 @@
 
 namespace lathe {
 
-NominalStep nominal_step(Phase phase, const Wishes& wishes) {
-  return {rows_of(phase, wishes), std::min<std::int64_t>(wishes.context_length, 16384)};
+NominalStep nominal_step(Phase phase, const PlanRequest& request) {
+  return {rows_of(phase, request), std::min<std::int64_t>(request.context_length, 16384)};
 }
 
 std::int64_t keys_per_row(const AttentionProblem& p, std::int64_t context) {
@@ -46,7 +46,7 @@ double estimate_seconds(const Candidate& c, const Capability& k, const Route& ro
   if (route.adapter) {
     const double both = static_cast<double>(route.adapter->in_bytes + route.adapter->out_bytes);
     const double pool_rows =
-        static_cast<double>(c.machine.memory_bytes) / 2 / c.wishes.layers / stored;
+        static_cast<double>(c.machine.memory_bytes) / 2 / c.request.layers / stored;
     adapter_bytes = both * (route.adapter->whole_pool ? pool_rows : distinct);
     stored = static_cast<double>(route.adapter->out_bytes);
   }

@@ -15,9 +15,9 @@ struct NominalStep {
   std::int64_t context = 0;  // keys of every request
 };
 
-/// The largest step that the wishes allow in a phase, at no more than 16384 tokens of context: a
+/// The largest step that the request allows in a phase, at no more than 16384 tokens of context: a
 /// typical long request, not the longest possible one.
-NominalStep nominal_step(Phase phase, const Wishes& wishes);
+NominalStep nominal_step(Phase phase, const PlanRequest& request);
 
 /// Estimated seconds of one layer's attention.
 double estimate_seconds(const Candidate& candidate, const Capability& kernel, const Route& route,

@@ -73,8 +73,8 @@ std::string phase_lines(const Plan& plan, const PhasePlan& phase) {
   std::string out;
   std::string_view label = name(phase.phase);
   for (const Route& r : phase.routes) {
-    const std::string wish = fmt::format("(wish {})", phase.wish);
-    out += fmt::format("{:<10}{:<8} {:<22} {:<26} {}\n", label, name(r.kind), wish, where(r),
+    const std::string requested = fmt::format("(requested {})", phase.requested);
+    out += fmt::format("{:<10}{:<8} {:<27} {:<26} {}\n", label, name(r.kind), requested, where(r),
                        details(plan, r));
     label = "";
   }

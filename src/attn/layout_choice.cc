@@ -20,8 +20,8 @@ constexpr std::array kKvDtypes = {
     KvDtype{"fp4_e2m1", DType::e2m1},
 };
 
-Reason wish_reason(const Error& e) {
-  return {Rule::wish, "--kv-layout", "--kv-layout", e.wanted, e.offered, e.hint};
+Reason request_reason(const Error& e) {
+  return {Rule::request, "--kv-layout", "--kv-layout", e.wanted, e.offered, e.hint};
 }
 
 }  // namespace
@@ -37,43 +37,43 @@ std::vector<LayoutKind> layouts_of(const AttentionProblem& problem) {
           LayoutKind::mla_fp4};
 }
 
-LayoutChoice choose_layouts(const AttentionProblem& problem, const Wishes& wishes) {
+LayoutChoice choose_layouts(const AttentionProblem& problem, const PlanRequest& request) {
   LayoutChoice out;
   const auto dtype = std::find_if(kKvDtypes.begin(), kKvDtypes.end(),
-                                  [&](const KvDtype& d) { return d.flag == wishes.kv_dtype; });
-  if (dtype == kKvDtypes.end() && wishes.kv_dtype != "auto") {
+                                  [&](const KvDtype& d) { return d.flag == request.kv_dtype; });
+  if (dtype == kKvDtypes.end() && request.kv_dtype != "auto") {
     out.reasons.push_back({Rule::dtype, "--kv-cache-dtype", "--kv-cache-dtype",
                            "auto, bf16, fp8_e4m3 or fp4_e2m1",
-                           fmt::format("\"{}\"", wishes.kv_dtype), ""});
+                           fmt::format("\"{}\"", request.kv_dtype), ""});
     return out;
   }
   const auto dtype_fits = [&](const CacheLayout& l) {
     return dtype == kKvDtypes.end() || l.value_dtype() == dtype->dtype;
   };
 
-  if (wishes.layout != "auto") {
+  if (request.layout != "auto") {
     out.automatic = false;
-    auto wished = CacheLayout::parse(wishes.layout);
-    if (!wished) {
-      out.reasons.push_back(wish_reason(wished.error()));
+    auto named = CacheLayout::parse(request.layout);
+    if (!named) {
+      out.reasons.push_back(request_reason(named.error()));
       return out;
     }
-    auto fitting = layout_for(problem, wished->kind());
+    auto fitting = layout_for(problem, named->kind());
     if (!fitting) {
       out.reasons.push_back({Rule::problem, "--kv-layout", "layout", fitting.error().wanted,
                              fitting.error().offered, ""});
       return out;
     }
     // A bare name takes the problem's dims; dims that are spelled out must be the problem's.
-    const bool spelled = wishes.layout.find('(') != std::string::npos;
-    CacheLayout layout(wished->kind(), fitting->dims(), wished->scale_policy());
-    if (spelled && wished->dims() != fitting->dims()) {
+    const bool spelled = request.layout.find('(') != std::string::npos;
+    CacheLayout layout(named->kind(), fitting->dims(), named->scale_policy());
+    if (spelled && named->dims() != fitting->dims()) {
       out.reasons.push_back({Rule::dims, "--kv-layout", "dims", layout.serialize(),
-                             wished->serialize(), "--kv-layout " + std::string(layout.name())});
+                             named->serialize(), "--kv-layout " + std::string(layout.name())});
       return out;
     }
     if (!dtype_fits(layout)) {
-      out.reasons.push_back({Rule::dtype, "--kv-layout", "number format", wishes.kv_dtype,
+      out.reasons.push_back({Rule::dtype, "--kv-layout", "number format", request.kv_dtype,
                              fmt::format("{} of {}", name(layout.value_dtype()), layout.name()),
                              "--kv-cache-dtype auto"});
       return out;
@@ -94,7 +94,7 @@ LayoutChoice choose_layouts(const AttentionProblem& problem, const Wishes& wishe
     }
     if (out.tiers.empty()) {
       out.reasons.push_back({Rule::dtype, "--kv-cache-dtype", "number format of a layout", tried,
-                             wishes.kv_dtype, "--kv-cache-dtype auto"});
+                             request.kv_dtype, "--kv-cache-dtype auto"});
       return out;
     }
   }
@@ -102,15 +102,15 @@ LayoutChoice choose_layouts(const AttentionProblem& problem, const Wishes& wishe
   // V4's pools divide one page of tokens, so that one page table serves them all: 256 tokens are 64
   // or 2 entries.
   const bool v4 = problem.kind == ProblemKind::window_compressed;
-  if (wishes.page_size != 0) {
-    if (problem.two_sources() && wishes.page_size % problem.compress_ratio != 0) {
+  if (request.page_size != 0) {
+    if (problem.two_sources() && request.page_size % problem.compress_ratio != 0) {
       out.reasons.push_back(
           {Rule::page_size, "--page-size", "page size",
            fmt::format("a multiple of the compression ratio {}", problem.compress_ratio),
-           fmt::format("{}", wishes.page_size), "--page-size 256"});
+           fmt::format("{}", request.page_size), "--page-size 256"});
       return out;
     }
-    out.page_sizes = {wishes.page_size};
+    out.page_sizes = {request.page_size};
   } else if (v4) {
     out.page_sizes = {256};
     if (problem.two_sources() && 256 % problem.compress_ratio != 0) {

@@ -1,12 +1,12 @@
-// Which layouts and page sizes a problem and the wishes leave open.
+// Which layouts and page sizes a problem and the request leave open.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "attn/plan_request.h"
 #include "attn/problem.h"
 #include "attn/reason.h"
-#include "attn/wishes.h"
 #include "layout/layout.h"
 
 namespace lathe {
@@ -21,6 +21,6 @@ struct LayoutChoice {
   std::vector<Reason> reasons;           // where nothing is left
 };
 
-LayoutChoice choose_layouts(const AttentionProblem& problem, const Wishes& wishes);
+LayoutChoice choose_layouts(const AttentionProblem& problem, const PlanRequest& request);
 
 }  // namespace lathe

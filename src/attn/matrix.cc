@@ -33,19 +33,19 @@ const MatrixCell* find(const std::vector<MatrixCell>& cells, LayoutKind layout, 
 }  // namespace
 
 std::vector<MatrixCell> make_matrix(const AttentionProblem& problem, const Machine& machine,
-                                    const Wishes& wishes, const Registry& registry) {
+                                    const PlanRequest& request, const Registry& registry) {
   std::vector<MatrixCell> cells;
-  const LayoutChoice open = choose_layouts(problem, wishes);
+  const LayoutChoice open = choose_layouts(problem, request);
   for (const auto& tier : open.tiers) {
     for (const CacheLayout& layout : tier) {
       for (KernelKind prefill : enum_values<KernelKind>()) {
         for (KernelKind decode : enum_values<KernelKind>()) {
-          Wishes w = wishes;
-          w.layout = layout.serialize();
-          w.prefill = std::string(name(prefill));
-          w.decode = std::string(name(decode));
+          PlanRequest changed = request;
+          changed.layout = layout.serialize();
+          changed.prefill = std::string(name(prefill));
+          changed.decode = std::string(name(decode));
           cells.push_back(
-              {prefill, decode, layout.kind(), make_plan(problem, machine, w, registry)});
+              {prefill, decode, layout.kind(), make_plan(problem, machine, changed, registry)});
         }
       }
     }

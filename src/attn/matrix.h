@@ -16,10 +16,11 @@ struct MatrixCell {
   PlanResult result;
 };
 
-/// One plan per cell; wishes other than the backends and the layout are taken from `wishes`. Where
+/// One plan per cell; what is not a backend or the layout is taken from `request`.
+/// Where
 /// --kv-cache-dtype is given, only the layouts of that format appear.
 std::vector<MatrixCell> make_matrix(const AttentionProblem& problem, const Machine& machine,
-                                    const Wishes& wishes, const Registry& registry);
+                                    const PlanRequest& request, const Registry& registry);
 
 /// A table per layout with a mark per cell and, below, each mark's meaning. `color` adds ANSI
 /// colours.

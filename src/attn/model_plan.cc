@@ -97,18 +97,18 @@ double ModelPlan::bytes_per_token() const {
 }
 
 ModelPlanResult make_model_plan(std::span<const LayerGroup> groups, const Machine& machine,
-                                const Wishes& wishes, const Registry& registry,
+                                const PlanRequest& request, const Registry& registry,
                                 std::vector<Rejection>* rejections) {
   LATHE_CHECK(!groups.empty(), "a model of no layers");
   const bool alone = groups.size() == 1;
   std::vector<GroupPlan> plans;
   for (const LayerGroup& group : groups) {
     LATHE_CHECK(!group.layers.empty(), "a layer group without layers");
-    Wishes w = wishes;
-    w.layers = static_cast<std::int32_t>(group.layers.size());
-    w.index_layers = static_cast<std::int32_t>(group.index_layers.size());
-    if (!alone) w.max_total_tokens = 0;
-    PlanResult plan = make_plan(group.problem, machine, w, registry, rejections);
+    PlanRequest changed = request;
+    changed.layers = static_cast<std::int32_t>(group.layers.size());
+    changed.index_layers = static_cast<std::int32_t>(group.index_layers.size());
+    if (!alone) changed.max_total_tokens = 0;
+    PlanResult plan = make_plan(group.problem, machine, changed, registry, rejections);
     if (!plan) {
       Refusal refusal = plan.error();
       if (!alone) {
@@ -121,7 +121,7 @@ ModelPlanResult make_model_plan(std::span<const LayerGroup> groups, const Machin
   }
   ModelPlan out = join_groups(std::move(plans));
   if (!alone) {
-    if (auto over = check_memory(out, machine, wishes, 0)) {
+    if (auto over = check_memory(out, machine, request, 0)) {
       Refusal refusal;
       refusal.headline = "the buffers do not fit";
       refusal.reasons.push_back(std::move(*over));
@@ -132,7 +132,7 @@ ModelPlanResult make_model_plan(std::span<const LayerGroup> groups, const Machin
 }
 
 std::optional<Reason> check_memory(const ModelPlan& plan, const Machine& machine,
-                                   const Wishes& wishes, std::int64_t weight_bytes) {
+                                   const PlanRequest& request, std::int64_t weight_bytes) {
   const std::int64_t buffers = plan.buffer_bytes();
   if (buffers > machine.memory_bytes - weight_bytes) {
     return too_much(machine, plan.budgets, weight_bytes);
@@ -145,7 +145,7 @@ std::optional<Reason> check_memory(const ModelPlan& plan, const Machine& machine
     return sum;
   };
   const std::int64_t tokens =
-      wishes.max_total_tokens > 0 ? wishes.max_total_tokens : plan.block_tokens;
+      request.max_total_tokens > 0 ? request.max_total_tokens : plan.block_tokens;
   const std::int64_t taken = buffers + weight_bytes;
   const auto left = static_cast<double>(machine.memory_bytes - taken);
   if (cache(tokens) <= left) return std::nullopt;

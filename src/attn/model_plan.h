@@ -1,4 +1,4 @@
-// ModelPlan: the plans of a model's layer groups, made with the same wishes for one machine.
+// ModelPlan: the plans of a model's layer groups, made with the same request for one machine.
 #pragma once
 
 #include <cstdint>
@@ -67,17 +67,17 @@ struct ModelPlan {
 
 using ModelPlanResult = Result<ModelPlan, Refusal>;
 
-/// Plans every group with the same wishes (wishes.layers is not read). A refusal names the group
+/// Plans every group with the same request (request.layers is not read). A refusal names the group
 /// and its layers; what concerns all of them, such as the machine's memory, names none.
 /// Precondition: at least one group, each with layers.
 ModelPlanResult make_model_plan(std::span<const LayerGroup> groups, const Machine& machine,
-                                const Wishes& wishes, const Registry& registry,
+                                const PlanRequest& request, const Registry& registry,
                                 std::vector<Rejection>* rejections = nullptr);
 
 /// Why the weights, all groups' buffers and the cache of --max-total-tokens (of one block where it
 /// is 0) exceed the machine; make_plan() sees one group at a time, and no weights.
 std::optional<Reason> check_memory(const ModelPlan& plan, const Machine& machine,
-                                   const Wishes& wishes, std::int64_t weight_bytes);
+                                   const PlanRequest& request, std::int64_t weight_bytes);
 
 /// The plan of a model from those of its groups. Precondition: at least one group; each has planned
 /// for the same steps.

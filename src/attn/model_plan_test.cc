@@ -48,13 +48,13 @@ std::vector<LayerGroup> two_groups() {
   return groups;
 }
 
-Wishes wishes() {
-  Wishes w;
-  w.page_size = 16;
-  w.context_length = 4096;
-  w.chunked_prefill_size = 512;
-  w.max_running_requests = 8;
-  return w;
+PlanRequest small_request() {
+  PlanRequest request;
+  request.page_size = 16;
+  request.context_length = 4096;
+  request.chunked_prefill_size = 512;
+  request.max_running_requests = 8;
+  return request;
 }
 
 const Machine kCpu = describe_machine(Device::cpu);
@@ -62,11 +62,11 @@ const Machine kCpu = describe_machine(Device::cpu);
 TEST(ModelPlan, OneGroupIsItsPlan) {
   std::vector<LayerGroup> groups = two_groups();
   groups.resize(1);
-  const auto model = make_model_plan(groups, kCpu, wishes(), kernels());
+  const auto model = make_model_plan(groups, kCpu, small_request(), kernels());
   ASSERT_TRUE(model) << explain(model.error());
-  Wishes w = wishes();
-  w.layers = 12;
-  const PlanResult plan = make_plan(groups[0].problem, kCpu, w, kernels());
+  PlanRequest request = small_request();
+  request.layers = 12;
+  const PlanResult plan = make_plan(groups[0].problem, kCpu, request, kernels());
   ASSERT_TRUE(plan);
   EXPECT_EQ(model->groups[0].plan, *plan);
   EXPECT_EQ(model->budgets, plan->budgets);
@@ -77,7 +77,7 @@ TEST(ModelPlan, OneGroupIsItsPlan) {
 }
 
 TEST(ModelPlan, SharesScratchAndAddsUpWhatEachGroupKeeps) {
-  const auto model = make_model_plan(two_groups(), kCpu, wishes(), kernels());
+  const auto model = make_model_plan(two_groups(), kCpu, small_request(), kernels());
   ASSERT_TRUE(model) << explain(model.error());
   ASSERT_EQ(model->groups.size(), 2u);
   EXPECT_EQ(model->layers(), 24);
@@ -95,7 +95,7 @@ TEST(ModelPlan, SharesScratchAndAddsUpWhatEachGroupKeeps) {
 TEST(ModelPlan, PrintsItsGroups) {
   std::vector<LayerGroup> groups = two_groups();
   groups[1].state_bytes = 4096;
-  const auto model = make_model_plan(groups, kCpu, wishes(), kernels());
+  const auto model = make_model_plan(groups, kCpu, small_request(), kernels());
   ASSERT_TRUE(model);
   const std::string text = explain(*model);
   EXPECT_THAT(text, HasSubstr("group     full, 12 layers: 1, 3, 5, 7, ..., 23\n"));
@@ -123,12 +123,12 @@ TEST(ModelPlan, LayersThatShareASelectionHaveNoIndexCache) {
   Registry sparse;
   sparse.add(Kernel{c, nullptr});
   std::vector<LayerGroup> groups{{"all", deepseek_v32_problem(), every(1, 0, 6), 0}};
-  const auto own = make_model_plan(groups, kCpu, wishes(), sparse);
+  const auto own = make_model_plan(groups, kCpu, small_request(), sparse);
   ASSERT_TRUE(own) << explain(own.error());
   EXPECT_EQ(own->bytes_per_token(), 6 * 1152 + 6 * 132);
   EXPECT_THAT(explain(*own), Not(HasSubstr("selection the others share")));
   groups[0].index_layers = {0, 4};
-  const auto shared = make_model_plan(groups, kCpu, wishes(), sparse);
+  const auto shared = make_model_plan(groups, kCpu, small_request(), sparse);
   ASSERT_TRUE(shared) << explain(shared.error());
   EXPECT_EQ(shared->bytes_per_token(), 6 * 1152 + 2 * 132);
   EXPECT_EQ(cache_bytes(shared->groups[0].plan, 1000), 63 * 16 * (6 * 1152 + 2 * 132));
@@ -137,23 +137,23 @@ TEST(ModelPlan, LayersThatShareASelectionHaveNoIndexCache) {
 }
 
 TEST(ModelPlan, RefusesAGroupByName) {
-  const auto refused = make_model_plan(two_groups(), kCpu, wishes(), kernels(false));
+  const auto refused = make_model_plan(two_groups(), kCpu, small_request(), kernels(false));
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().headline, HasSubstr("group window (12 layers: 0, 2, 4, 6, ..., 22)"));
   EXPECT_EQ(refused.error().reasons.at(0).rule, Rule::window);
   std::vector<LayerGroup> alone = two_groups();
   alone.erase(alone.begin());
-  const auto one = make_model_plan(alone, kCpu, wishes(), kernels(false));
+  const auto one = make_model_plan(alone, kCpu, small_request(), kernels(false));
   ASSERT_FALSE(one);
   EXPECT_THAT(one.error().headline, Not(HasSubstr("group window")));
 }
 
 // All groups' caches and buffers are held against the machine together.
 TEST(ModelPlan, FitsTheMemoryAsAWhole) {
-  Wishes w = wishes();
-  w.max_total_tokens = 100000;
+  PlanRequest request = small_request();
+  request.max_total_tokens = 100000;
   Machine small = kCpu;
-  const auto plenty = make_model_plan(two_groups(), small, w, kernels());
+  const auto plenty = make_model_plan(two_groups(), small, request, kernels());
   ASSERT_TRUE(plenty);
   const auto bytes = [&](std::int64_t tokens) {
     std::int64_t sum = plenty->buffer_bytes();
@@ -161,19 +161,19 @@ TEST(ModelPlan, FitsTheMemoryAsAWhole) {
     return sum;
   };
   small.memory_bytes = bytes(100000);
-  EXPECT_TRUE(make_model_plan(two_groups(), small, w, kernels()));
+  EXPECT_TRUE(make_model_plan(two_groups(), small, request, kernels()));
   small.memory_bytes -= 1;
-  const auto refused = make_model_plan(two_groups(), small, w, kernels());
+  const auto refused = make_model_plan(two_groups(), small, request, kernels());
   ASSERT_FALSE(refused);
   ASSERT_EQ(refused.error().reasons.size(), 1u);
   EXPECT_EQ(refused.error().reasons[0].rule, Rule::memory);
   EXPECT_EQ(refused.error().reasons[0].hint, "--max-total-tokens 99984");
-  w.max_total_tokens = 99984;
-  EXPECT_TRUE(make_model_plan(two_groups(), small, w, kernels()));
+  request.max_total_tokens = 99984;
+  EXPECT_TRUE(make_model_plan(two_groups(), small, request, kernels()));
 }
 
 TEST(ModelPlan, AWindowNeedsNoMoreThanItsRequestsHold) {
-  const auto model = make_model_plan(two_groups(), kCpu, wishes(), kernels());
+  const auto model = make_model_plan(two_groups(), kCpu, small_request(), kernels());
   ASSERT_TRUE(model);
   const Plan& window = model->groups[1].plan;
   // 127 tokens and up to 15 past the boundary lie on 10 pages at most, their rows on one more than

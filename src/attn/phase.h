@@ -13,7 +13,7 @@ namespace lathe {
 #define LATHE_PHASES(X) X(extend) X(decode) X(verify) X(draft_extend)
 LATHE_ENUM(Phase, LATHE_PHASES)
 
-/// The two sides that a user can wish a kernel for.
+/// The two sides that a user can choose a kernel for.
 #define LATHE_SIDES(X) X(prefill) X(decode)
 LATHE_ENUM(Side, LATHE_SIDES)
 
@@ -39,7 +39,7 @@ constexpr Phase phase_of(BatchMode mode) {
   return Phase::decode;
 }
 
-/// Only extend uses the prefill wish; verify and draft_extend run what decode runs.
+/// Only extend uses the prefill choice; verify and draft_extend run what decode runs.
 constexpr Side side_of(Phase phase) {
   return phase == Phase::extend ? Side::prefill : Side::decode;
 }

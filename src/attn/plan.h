@@ -73,7 +73,7 @@ struct Route {
 
 struct PhasePlan {
   Phase phase = Phase::extend;
-  std::string wish = "auto";
+  std::string requested = "auto";
   std::vector<Route> routes;  // in order of preference; the last one covers every batch. Empty: the
                               // phase is not available
 

@@ -227,7 +227,7 @@ Plan read_plan(const Reader& r) {
   for (Phase phase : enum_values<Phase>()) {
     const Reader p = r.at("phases").at(std::string(name(phase)));
     plan.phase(phase).phase = phase;
-    plan.phase(phase).wish = p.at("wish").text();
+    plan.phase(phase).requested = p.at("requested").text();
     for (const Reader& route : p.at("routes").items()) {
       plan.phase(phase).routes.push_back(read_route(route));
     }
@@ -265,7 +265,8 @@ Json to_json(const Plan& plan) {
   for (const PhasePlan& p : plan.phases) {
     Json routes = Json::array();
     for (const Route& r : p.routes) routes.push_back(route_json(r));
-    j["phases"][std::string(name(p.phase))] = {{"wish", p.wish}, {"routes", std::move(routes)}};
+    j["phases"][std::string(name(p.phase))] = {{"requested", p.requested},
+                                               {"routes", std::move(routes)}};
   }
   j["table_multiple"] = plan.table_multiple;
   j["max_rows"] = plan.max_rows;

@@ -15,11 +15,11 @@ using ::testing::HasSubstr;
 Plan some_plan() {
   Registry kernels = testing::upstream_kernels();
   add_adapters(kernels);
-  Wishes w;
-  w.kv_dtype = "fp8_e4m3";
-  w.prefill = "flashmla_sparse";
-  w.decode = "trtllm";
-  return *make_plan(deepseek_v32_problem(), describe_machine(Device::sm100), w, kernels);
+  PlanRequest request;
+  request.kv_dtype = "fp8_e4m3";
+  request.prefill = "flashmla_sparse";
+  request.decode = "trtllm";
+  return *make_plan(deepseek_v32_problem(), describe_machine(Device::sm100), request, kernels);
 }
 
 TEST(PlanJson, RoundTrip) {

@@ -16,7 +16,7 @@ namespace lathe {
 namespace {
 
 // Decode steps weigh as much as they come in a usual request: an eighth as many tokens out as in,
-// so with the default wishes four decode steps for each extend step.
+// so with the default request four decode steps for each extend step.
 constexpr double kDecodeStepsPerExtend = 4;
 
 struct Rated {
@@ -45,13 +45,14 @@ std::string against(double seconds, double next_seconds, std::string_view next) 
 }
 
 Reason bound_reason(const Rated& r, const Candidate& c) {
-  const std::int64_t rows = rows_of(c.phase, c.wishes);
+  const std::int64_t rows = rows_of(c.phase, c.request);
   if (r.route.max_rows != 0 && r.route.max_rows < rows) {
     const bool extend = c.phase == Phase::extend;
     const std::string_view flag = extend ? "--chunked-prefill-size" : "--max-running-requests";
     const std::int64_t fit =
-        extend ? r.route.max_rows
-               : r.route.max_rows / std::max<std::int64_t>(1, rows / c.wishes.max_running_requests);
+        extend
+            ? r.route.max_rows
+            : r.route.max_rows / std::max<std::int64_t>(1, rows / c.request.max_running_requests);
     return {Rule::rows,
             subject_of(*r.kernel),
             "rows of a step",
@@ -63,15 +64,16 @@ Reason bound_reason(const Rated& r, const Candidate& c) {
           subject_of(*r.kernel),
           "context",
           fmt::format("at most {} tokens", r.route.max_context),
-          fmt::format("{}", c.wishes.context_length),
+          fmt::format("{}", c.request.context_length),
           fmt::format("--context-length {}", r.route.max_context)};
 }
 
 // One covering route, the cheapest, and before it those bounded ones that are cheaper within their
 // bounds.
-PhaseOutcome choose_routes(const Candidate& c, std::vector<Rated> legal, const BackendWish& wish) {
+PhaseOutcome choose_routes(const Candidate& c, std::vector<Rated> legal,
+                           const BackendChoice& choice) {
   PhaseOutcome out;
-  const NominalStep nominal = nominal_step(c.phase, c.wishes);
+  const NominalStep nominal = nominal_step(c.phase, c.request);
   for (Rated& r : legal) r.route.seconds = estimate_seconds(c, *r.kernel, r.route, nominal);
   std::stable_sort(legal.begin(), legal.end(), [](const Rated& a, const Rated& b) {
     return a.route.seconds < b.route.seconds;
@@ -80,7 +82,7 @@ PhaseOutcome choose_routes(const Candidate& c, std::vector<Rated> legal, const B
   const Rated* covering = nullptr;
   const Rated* next = nullptr;
   for (const Rated& r : legal) {
-    if (!covers(r.route, rows_of(c.phase, c.wishes), c.wishes.context_length)) continue;
+    if (!covers(r.route, rows_of(c.phase, c.request), c.request.context_length)) continue;
     if (covering == nullptr) {
       covering = &r;
     } else if (next == nullptr) {
@@ -92,7 +94,7 @@ PhaseOutcome choose_routes(const Candidate& c, std::vector<Rated> legal, const B
     return out;
   }
   for (const Rated& r : legal) {
-    if (covers(r.route, rows_of(c.phase, c.wishes), c.wishes.context_length)) continue;
+    if (covers(r.route, rows_of(c.phase, c.request), c.request.context_length)) continue;
     NominalStep within = nominal;
     if (r.route.max_rows != 0) within.rows = std::min(within.rows, r.route.max_rows);
     if (r.route.max_context != 0) within.context = std::min(within.context, r.route.max_context);
@@ -103,7 +105,7 @@ PhaseOutcome choose_routes(const Candidate& c, std::vector<Rated> legal, const B
   }
   out.routes.push_back(covering->route);
   out.seconds = covering->route.seconds;
-  if (wish.automatic() && next != nullptr) {
+  if (choice.automatic() && next != nullptr) {
     out.note =
         fmt::format("{} auto: {}, {}", name(c.phase), covering->route.kernel,
                     against(covering->route.seconds, next->route.seconds, next->route.kernel));
@@ -111,12 +113,12 @@ PhaseOutcome choose_routes(const Candidate& c, std::vector<Rated> legal, const B
   return out;
 }
 
-PhaseOutcome plan_phase(const Candidate& c, const BackendWish& wish,
+PhaseOutcome plan_phase(const Candidate& c, const BackendChoice& choice,
                         std::vector<Rejection>* rejections) {
   std::vector<Rated> legal;
   std::vector<Reason> reasons;
   for (const Kernel& k : c.registry.kernels()) {
-    if (!wish.matches(k.capability)) continue;
+    if (!choice.matches(k.capability)) continue;
     Verdict v = judge(c, k);
     if (v.route) {
       legal.push_back({std::move(*v.route), &k.capability});
@@ -133,23 +135,23 @@ PhaseOutcome plan_phase(const Candidate& c, const BackendWish& wish,
     out.reasons = std::move(reasons);
     return out;
   }
-  return choose_routes(c, std::move(legal), wish);
+  return choose_routes(c, std::move(legal), choice);
 }
 
 class Planner {
  public:
-  Planner(const AttentionProblem& problem, const Machine& machine, const Wishes& wishes,
+  Planner(const AttentionProblem& problem, const Machine& machine, const PlanRequest& request,
           const Registry& registry, std::vector<Rejection>* rejections)
       : problem_(problem),
         machine_(machine),
-        wishes_(wishes),
+        request_(request),
         registry_(registry),
         rejections_(rejections) {}
 
   PlanResult run() {
-    if (auto bad = read_wishes())
+    if (auto bad = read_request())
       return refuse({std::move(*bad)}, "the request is not one that can be planned");
-    const LayoutChoice choice = choose_layouts(problem_, wishes_);
+    const LayoutChoice choice = choose_layouts(problem_, request_);
     if (!choice.reasons.empty()) return refuse(choice.reasons, "no layout fits");
 
     for (const std::vector<CacheLayout>& tier : choice.tiers) {
@@ -159,33 +161,33 @@ class Planner {
       if (best_) break;
     }
     if (!best_)
-      return refuse(explain_outcomes(problem_, machine_, wishes_, registry_, outcomes_),
+      return refuse(explain_outcomes(problem_, machine_, request_, registry_, outcomes_),
                     headline_of(outcomes_));
 
     finish(*best_, choice);
-    std::vector<Reason> over = check_budgets(*best_, machine_, wishes_);
+    std::vector<Reason> over = check_budgets(*best_, machine_, request_);
     if (!over.empty()) return refuse(std::move(over), "the buffers do not fit");
     return *std::move(best_);
   }
 
  private:
-  // A Reason for the first wish that cannot be read.
-  std::optional<Reason> read_wishes() {
+  // A Reason for the first option that cannot be read.
+  std::optional<Reason> read_request() {
     const auto reason = [](const Error& e) {
-      return Reason{Rule::wish, e.field, e.field, e.wanted, e.offered, e.hint};
+      return Reason{Rule::request, e.field, e.field, e.wanted, e.offered, e.hint};
     };
     if (const auto ok = check_problem(problem_); !ok) return reason(ok.error());
-    if (const auto ok = check_wishes(wishes_); !ok) return reason(ok.error());
+    if (const auto ok = check_plan_request(request_); !ok) return reason(ok.error());
     for (Side side : enum_values<Side>()) {
-      auto wish = parse_backend(wishes_.backend(side), side, registry_);
-      if (!wish) return reason(wish.error());
-      backends_[static_cast<std::size_t>(side)] = *std::move(wish);
+      auto choice = parse_backend(request_.backend(side), side, registry_);
+      if (!choice) return reason(choice.error());
+      backends_[static_cast<std::size_t>(side)] = *std::move(choice);
     }
     return std::nullopt;
   }
 
   bool needed(Phase phase) const {
-    return phase == Phase::extend || phase == Phase::decode || wishes_.draft_tokens > 0;
+    return phase == Phase::extend || phase == Phase::decode || request_.draft_tokens > 0;
   }
 
   void try_layout(const CacheLayout& layout, std::int32_t page_size) {
@@ -194,7 +196,7 @@ class Planner {
     bool legal = true;
     LayoutOutcome outcome{layout, page_size, {}};
     for (Phase phase : enum_values<Phase>()) {
-      const Candidate c{problem_, machine_, wishes_, registry_, layout, page_size, phase};
+      const Candidate c{problem_, machine_, request_, registry_, layout, page_size, phase};
       const Side side = side_of(phase);
       PhaseOutcome p = plan_phase(c, backends_[static_cast<std::size_t>(side)], rejections_);
       if (!p.reasons.empty() || p.routes.empty()) {
@@ -228,10 +230,10 @@ class Planner {
   void finish(Plan& plan, const LayoutChoice& choice) {
     plan.problem = problem_;
     plan.device = machine_.device;
-    plan.context_length = wishes_.context_length;
-    plan.layers = wishes_.layers;
-    plan.index_layers = wishes_.index_layers > 0 ? wishes_.index_layers : wishes_.layers;
-    plan.max_requests = wishes_.max_running_requests;
+    plan.context_length = request_.context_length;
+    plan.layers = request_.layers;
+    plan.index_layers = request_.index_layers > 0 ? request_.index_layers : request_.layers;
+    plan.max_requests = request_.max_running_requests;
     const CachePlan main = plan.main();
     const std::int32_t entries = compressed_page_size(problem_, main.page_size);
     if (problem_.two_sources()) {
@@ -245,16 +247,16 @@ class Planner {
     std::int64_t multiple_tokens = main.page_size;
     for (Phase phase : enum_values<Phase>()) {
       plan.phase(phase).phase = phase;
-      plan.phase(phase).wish = wishes_.backend(side_of(phase));
+      plan.phase(phase).requested = request_.backend(side_of(phase));
       if (!plan.phase(phase).routes.empty()) {
-        plan.max_rows = std::max(plan.max_rows, rows_of(phase, wishes_));
+        plan.max_rows = std::max(plan.max_rows, rows_of(phase, request_));
       }
       for (const Route& r : plan.phase(phase).routes) {
         multiple_tokens = std::lcm(multiple_tokens, std::int64_t{r.table_tokens});
       }
     }
     plan.table_multiple = static_cast<std::int32_t>(multiple_tokens / main.page_size);
-    plan.budgets = budgets_for(plan, machine_, wishes_,
+    plan.budgets = budgets_for(plan, machine_, request_,
                                {plan.max_rows, plan.max_requests, plan.context_length});
     add_layout_note(plan, choice);
   }
@@ -270,7 +272,8 @@ class Planner {
     if (next != nullptr) {
       note += ", " + against(best_seconds_, next->second, next->first);
     } else if (choice.tiers.size() > 1) {
-      note += ", the most precise format that fits; a smaller one is a wish (--kv-cache-dtype)";
+      note +=
+          ", the most precise format that fits; a smaller one is chosen by name (--kv-cache-dtype)";
     } else {
       note += ", the only one that fits";
     }
@@ -279,17 +282,17 @@ class Planner {
 
   Refusal refuse(std::vector<Reason> reasons, std::string_view what) const {
     Refusal r;
-    r.headline = fmt::format("{}: {}", what, describe_request(problem_, machine_, wishes_));
+    r.headline = fmt::format("{}: {}", what, describe_request(problem_, machine_, request_));
     r.reasons = std::move(reasons);
     return r;
   }
 
   const AttentionProblem& problem_;
   const Machine& machine_;
-  const Wishes& wishes_;
+  const PlanRequest& request_;
   const Registry& registry_;
   std::vector<Rejection>* rejections_;
-  std::array<BackendWish, enum_count<Side>> backends_;
+  std::array<BackendChoice, enum_count<Side>> backends_;
   std::vector<LayoutOutcome> outcomes_;
   std::vector<std::pair<std::string, double>> rated_;  // layout, least seconds over page sizes
   std::optional<Plan> best_;
@@ -298,21 +301,22 @@ class Planner {
 
 }  // namespace
 
-PlanResult make_plan(const AttentionProblem& problem, const Machine& machine, const Wishes& wishes,
-                     const Registry& registry, std::vector<Rejection>* rejections) {
-  const auto attempt = [&](const Machine& m, const Wishes& w) {
-    return Planner(problem, m, w, registry, nullptr).run().ok();
+PlanResult make_plan(const AttentionProblem& problem, const Machine& machine,
+                     const PlanRequest& request, const Registry& registry,
+                     std::vector<Rejection>* rejections) {
+  const auto attempt = [&](const Machine& m, const PlanRequest& changed) {
+    return Planner(problem, m, changed, registry, nullptr).run().ok();
   };
-  PlanResult result = Planner(problem, machine, wishes, registry, rejections).run();
+  PlanResult result = Planner(problem, machine, request, registry, rejections).run();
   if (result) return result;
   Refusal refusal = result.error();
   const auto sizes = [](const Reason& r) { return r.rule == Rule::memory && r.hint.empty(); };
   if (std::any_of(refusal.reasons.begin(), refusal.reasons.end(), sizes)) {
-    refusal.suggestions =
-        sizes_that_fit(wishes, [&](const Wishes& w) { return attempt(machine, w); });
+    refusal.suggestions = sizes_that_fit(
+        request, [&](const PlanRequest& changed) { return attempt(machine, changed); });
     return refusal;
   }
-  refusal.suggestions = suggest(problem, machine, wishes, registry, attempt);
+  refusal.suggestions = suggest(problem, machine, request, registry, attempt);
   return refusal;
 }
 

@@ -1,8 +1,8 @@
-// The planner: problem + machine + wishes + registry -> Plan or Refusal.
+// The planner: problem + machine + request + registry -> Plan or Refusal.
 //
 // Every layout that the problem, --kv-cache-dtype and --kv-layout leave open is tried with every
-// page size that --page-size leaves open; for each, every kernel that matches the side's wish is
-// judged in every phase (rules.h). A layout is legal when each phase that the wishes need has
+// page size that --page-size leaves open; for each, every kernel that matches the side's flag is
+// judged in every phase (rules.h). A layout is legal when each phase that the request needs has
 // routes that cover its largest step. Among the legal ones the planner takes the most precise
 // format first and the least estimated time within it (cost.h).
 #pragma once
@@ -12,10 +12,10 @@
 
 #include "attn/machine.h"
 #include "attn/plan.h"
+#include "attn/plan_request.h"
 #include "attn/problem.h"
 #include "attn/reason.h"
 #include "attn/registry.h"
-#include "attn/wishes.h"
 #include "base/result.h"
 
 namespace lathe {
@@ -33,8 +33,9 @@ using PlanResult = Result<Plan, Refusal>;
 
 /// Proves a plan or says why there is none. `rejections`, where given, receives every candidate
 /// that broke a rule.
-PlanResult make_plan(const AttentionProblem& problem, const Machine& machine, const Wishes& wishes,
-                     const Registry& registry, std::vector<Rejection>* rejections = nullptr);
+PlanResult make_plan(const AttentionProblem& problem, const Machine& machine,
+                     const PlanRequest& request, const Registry& registry,
+                     std::vector<Rejection>* rejections = nullptr);
 
 /// The layouts that can hold a problem's keys, most precise first.
 std::vector<LayoutKind> layouts_of(const AttentionProblem& problem);

@@ -44,53 +44,55 @@ const Machine kH200 = describe_machine(Device::sm90);
 struct Break {
   Rule rule;
   std::function<void(Capability&)> narrow;
-  std::function<void(AttentionProblem&, Wishes&)> ask;
+  std::function<void(AttentionProblem&, PlanRequest&)> ask;
   std::string says;  // wanted and offered, as the reader sees them
 };
 
 std::vector<Break> breaks() {
   const auto none = [](Capability&) {};
-  const auto nothing = [](AttentionProblem&, Wishes&) {};
+  const auto nothing = [](AttentionProblem&, PlanRequest&) {};
   return {
-      {Rule::wish, none, [](auto&, Wishes& w) { w.prefill = "flashinfer"; },
+      {Rule::request, none, [](auto&, PlanRequest& request) { request.prefill = "flashinfer"; },
        "auto, gather, inplace, native, ragged (or flashmla_auto, flashmla_sparse"},
-      {Rule::wish, none, [](auto&, Wishes& w) { w.chunked_prefill_size = -1; },
+      {Rule::request, none, [](auto&, PlanRequest& request) { request.chunked_prefill_size = -1; },
        "wanted 1 to 2147483647   offered -1"},
-      {Rule::wish, none, [](auto&, Wishes& w) { w.layout = "mla_fp9"; }, "one of mla_bf16"},
-      {Rule::wish, none, [](AttentionProblem& p, auto&) { p.heads = 129; }, "1 to 128 per rank"},
-      {Rule::wish, none, [](AttentionProblem& p, auto&) { p.window = 5; },
+      {Rule::request, none, [](auto&, PlanRequest& request) { request.layout = "mla_fp9"; },
+       "one of mla_bf16"},
+      {Rule::request, none, [](AttentionProblem& p, auto&) { p.heads = 129; }, "1 to 128 per rank"},
+      {Rule::request, none, [](AttentionProblem& p, auto&) { p.window = 5; },
        "wanted 0 for sparse_latent   offered 5"},
-      {Rule::dtype, none, [](auto&, Wishes& w) { w.kv_dtype = "fp8_e5m2"; },
+      {Rule::dtype, none, [](auto&, PlanRequest& request) { request.kv_dtype = "fp8_e5m2"; },
        "auto, bf16, fp8_e4m3 or fp4_e2m1"},
       {Rule::dtype, none,
-       [](auto&, Wishes& w) {
-         w.kv_dtype = "bf16";
-         w.layout = "mla_fp8";
+       [](auto&, PlanRequest& request) {
+         request.kv_dtype = "bf16";
+         request.layout = "mla_fp8";
        },
        "wanted bf16   offered e4m3 of mla_fp8"},
       {Rule::device, [](Capability& c) { c.devices = {Device::sm100}; }, nothing,
        "wanted one for sm90   offered kernels for sm100"},
       {Rule::problem, [](Capability& c) { c.problems = {ProblemKind::dense_latent}; }, nothing,
        "wanted dense_latent   offered sparse_latent"},
-      {Rule::problem, none, [](auto&, Wishes& w) { w.layout = "gqa_bf16"; },
+      {Rule::problem, none, [](auto&, PlanRequest& request) { request.layout = "gqa_bf16"; },
        "wanted mla_bf16, mla_fp8, mla_fp8_block, mla_fp4   offered gqa_bf16"},
       {Rule::phase, [](Capability& c) { c.phases = {Phase::extend}; }, nothing,
        "wanted extend   offered decode"},
       {Rule::homogeneous, [](Capability& c) { c.homogeneous_only = true; },
-       [](auto&, Wishes& w) { w.layout = "mla_fp8_block"; },
+       [](auto&, PlanRequest& request) { request.layout = "mla_fp8_block"; },
        "wanted homogeneous   offered mla_fp8_block (e4m3 nope, bf16 rope)"},
       {Rule::layout, [](Capability& c) { c.layouts = {LayoutKind::mla_fp8}; },
-       [](auto&, Wishes& w) { w.layout = "mla_bf16"; }, "wanted mla_fp8   offered mla_bf16"},
+       [](auto&, PlanRequest& request) { request.layout = "mla_bf16"; },
+       "wanted mla_fp8   offered mla_bf16"},
       {Rule::adapter,
        [](Capability& c) {
          c.layouts = {LayoutKind::mla_bf16};
          c.compact_rows = true;
        },
-       [](auto&, Wishes& w) { w.layout = "mla_fp8"; },
+       [](auto&, PlanRequest& request) { request.layout = "mla_fp8"; },
        "wanted mla_bf16 rows, or an adapter that makes them   offered mla_fp8, no adapter in "
        "extend"},
       {Rule::scale_policy, [](Capability& c) { c.scale_policies = {ScalePolicy::pow2_ceil}; },
-       [](auto&, Wishes& w) { w.layout = "mla_fp8_block(scale=raw_f32)"; },
+       [](auto&, PlanRequest& request) { request.layout = "mla_fp8_block(scale=raw_f32)"; },
        "wanted pow2_ceil   offered raw_f32 of mla_fp8_block"},
       {Rule::dims, [](Capability& c) { c.nope = Accepts::list({512}); },
        [](AttentionProblem& p, auto&) { p.nope = 256; }, "wanted 512   offered 256"},
@@ -100,7 +102,7 @@ std::vector<Break> breaks() {
        },
        [](AttentionProblem& p, auto&) { p = gqa_problem(32, 8, 96); },
        "wanted 64 or 128   offered 96"},
-      {Rule::dims, none, [](auto&, Wishes& w) { w.layout = "mla_fp8(nope=256)"; },
+      {Rule::dims, none, [](auto&, PlanRequest& request) { request.layout = "mla_fp8(nope=256)"; },
        "wanted mla_fp8(nope=512,rope=64,scale=per_tensor)"},
       {Rule::heads,
        [](Capability& c) {
@@ -108,7 +110,7 @@ std::vector<Break> breaks() {
        },
        [](AttentionProblem& p, auto&) { p.heads = 16; }, "wanted 64 or 128   offered 16"},
       {Rule::page_size, [](Capability& c) { c.page_sizes = Accepts::list({64}); },
-       [](auto&, Wishes& w) { w.page_size = 32; }, "wanted 64   offered 32"},
+       [](auto&, PlanRequest& request) { request.page_size = 32; }, "wanted 64   offered 32"},
       {Rule::top_k, [](Capability& c) { c.top_k = Accepts::multiple_of(128); },
        [](AttentionProblem& p, auto&) { p.top_k = 2000; },
        "wanted a multiple of 128   offered 2000"},
@@ -120,15 +122,16 @@ std::vector<Break> breaks() {
        [](AttentionProblem& p, auto&) { p = deepseek_v4_problem(); },
        "wanted one source of keys   offered a window and compressed entries"},
       {Rule::rows, [](Capability& c) { c.schedule = {.fixed = 4, .per_row = 20}; },
-       [](auto&, Wishes& w) { w.chunked_prefill_size = 32768; },
+       [](auto&, PlanRequest& request) { request.chunked_prefill_size = 32768; },
        "wanted at most 11622   offered 32768"},
       {Rule::context, [](Capability& c) { c.context_within_top_k = true; }, nothing,
        "wanted at most 2048 tokens   offered 131072"},
       {Rule::graph, [](Capability& c) { c.graph_safe = false; }, nothing,
        "wanted no CUDA graph   offered decode steps captured in a CUDA graph"},
-      {Rule::budget, none, [](auto&, Wishes& w) { w.logits_budget = 1000; },
+      {Rule::budget, none, [](auto&, PlanRequest& request) { request.logits_budget = 1000; },
        "wanted at least one row, 524288 bytes   offered 1000 bytes"},
-      {Rule::memory, none, [](auto&, Wishes& w) { w.max_total_tokens = 100'000'000; },
+      {Rule::memory, none,
+       [](auto&, PlanRequest& request) { request.max_total_tokens = 100'000'000; },
        "offered 100000000 tokens"},
   };
 }
@@ -138,13 +141,13 @@ TEST(Planner, EveryRuleSaysWantedAndOffered) {
   for (const Break& b : breaks()) {
     SCOPED_TRACE(std::string(name(b.rule)) + ": " + b.says);
     AttentionProblem problem = deepseek_v32_problem();
-    Wishes wishes;
+    PlanRequest request;
     // The same request is legal until it is broken.
-    ASSERT_TRUE(make_plan(problem, kH200, wishes, with(able("k"))));
+    ASSERT_TRUE(make_plan(problem, kH200, request, with(able("k"))));
     Capability c = able("k");
     b.narrow(c);
-    b.ask(problem, wishes);
-    const PlanResult plan = make_plan(problem, kH200, wishes, with(c));
+    b.ask(problem, request);
+    const PlanResult plan = make_plan(problem, kH200, request, with(c));
     ASSERT_FALSE(plan);
     bool found = false;
     for (const Reason& r : plan.error().reasons) found |= r.rule == b.rule;
@@ -166,11 +169,11 @@ TEST(Planner, EachSideFitsAlone) {
   b.layouts = {LayoutKind::mla_fp8};
   Registry r = with(a);
   r.add({b});
-  Wishes w;
-  w.kv_dtype = "fp8_e4m3";
-  w.prefill = "inplace";
-  w.decode = "native";
-  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, w, r);
+  PlanRequest request;
+  request.kv_dtype = "fp8_e4m3";
+  request.prefill = "inplace";
+  request.decode = "native";
+  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, request, r);
   ASSERT_FALSE(plan);
   EXPECT_THAT(plan.error().headline, HasSubstr("no layout fits both sides"));
   ASSERT_GE(plan.error().reasons.size(), 2u);
@@ -189,14 +192,14 @@ TEST(Planner, SuggestionsAreLegal) {
   b.homogeneous_only = true;
   Registry r = with(a);
   r.add({b});
-  Wishes w;
-  w.layout = "mla_fp8_block";
-  w.decode = "native";
-  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, w, r);
+  PlanRequest request;
+  request.layout = "mla_fp8_block";
+  request.decode = "native";
+  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, request, r);
   ASSERT_FALSE(plan);
   ASSERT_FALSE(plan.error().suggestions.empty());
   for (const std::string& s : plan.error().suggestions) {
-    Wishes then = w;
+    PlanRequest then = request;
     const std::string value = s.substr(s.find(' ') + 1);
     if (s.starts_with("--decode-attention-backend")) then.decode = value;
     if (s.starts_with("--kv-layout")) then.layout = value;
@@ -211,9 +214,9 @@ TEST(Planner, RowBoundComesFromTheMachine) {
   bounded.schedule = {.fixed = 4, .per_row = 20};
   for (const auto& [rows, legal] :
        {std::pair{11622, true}, {11623, false}, {11673, false}, {11674, false}}) {
-    Wishes w;
-    w.chunked_prefill_size = rows;
-    const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, w, with(bounded));
+    PlanRequest request;
+    request.chunked_prefill_size = rows;
+    const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, request, with(bounded));
     EXPECT_EQ(plan.ok(), legal) << rows;
     if (legal) {
       EXPECT_EQ(plan->phase(Phase::extend).routes[0].max_rows, 11622);
@@ -224,10 +227,10 @@ TEST(Planner, RowBoundComesFromTheMachine) {
     }
   }
   // The decode side counts drafted rows.
-  Wishes w;
-  w.max_running_requests = 4000;
-  w.draft_tokens = 3;
-  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, w, with(bounded));
+  PlanRequest request;
+  request.max_running_requests = 4000;
+  request.draft_tokens = 3;
+  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, request, with(bounded));
   ASSERT_FALSE(plan);
   EXPECT_THAT(explain(plan.error()), HasSubstr("--max-running-requests 3874"));
 }
@@ -241,9 +244,9 @@ TEST(Planner, RoutesChangeAtTheBound) {
   slow.bytes_share = 0.1;
   Registry r = with(fast);
   r.add({slow});
-  Wishes w;
-  w.chunked_prefill_size = 32768;
-  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, w, r);
+  PlanRequest request;
+  request.chunked_prefill_size = 32768;
+  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, request, r);
   ASSERT_TRUE(plan) << explain(plan.error());
   ASSERT_EQ(plan->phase(Phase::extend).routes.size(), 2u);
   EXPECT_EQ(plan->route(Phase::extend, 11622, 100000)->kernel, "fast");
@@ -304,7 +307,7 @@ TEST(Planner, PoolsOfV4DivideOnePage) {
   const PlanResult window = make_plan(deepseek_v4_problem(64, 0), kH200, {}, with(able("k")));
   ASSERT_TRUE(window);
   EXPECT_EQ(window->caches.size(), 1u);
-  Wishes odd;
+  PlanRequest odd;
   odd.page_size = 100;
   EXPECT_FALSE(make_plan(deepseek_v4_problem(64, 128), kH200, odd, with(able("k"))));
 }
@@ -317,10 +320,10 @@ TEST(Planner, TablesArePaddedToTheCommonMultiple) {
   b.table_tokens = 96;
   Registry r = with(a);
   r.add({b});
-  Wishes w;
-  w.prefill = "inplace";
-  w.decode = "native";
-  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, w, r);
+  PlanRequest request;
+  request.prefill = "inplace";
+  request.decode = "native";
+  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, request, r);
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->table_multiple, 12);  // lcm(32, 128, 96) = 384 tokens
 }
@@ -330,16 +333,16 @@ TEST(Planner, RopeAndQFollowFromTheRoute) {
   Capability native = able("b", KernelKind::native);
   native.homogeneous_only = true;
   r.add({native});
-  Wishes w;
-  w.kv_dtype = "fp8_e4m3";
-  w.prefill = "inplace";
-  w.decode = "native";
-  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, w, r);
+  PlanRequest request;
+  request.kv_dtype = "fp8_e4m3";
+  request.prefill = "inplace";
+  request.decode = "native";
+  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, request, r);
   ASSERT_TRUE(plan);
   EXPECT_THAT(explain(*plan), HasSubstr("q leaves as bf16 for extend, e4m3 for decode"));
   EXPECT_EQ(plan->phase(Phase::decode).routes[0].arithmetic, Arithmetic::fp8);
-  w.kv_dtype = "bf16";
-  const PlanResult bf16 = make_plan(deepseek_v32_problem(), kH200, w, r);
+  request.kv_dtype = "bf16";
+  const PlanResult bf16 = make_plan(deepseek_v32_problem(), kH200, request, r);
   ASSERT_TRUE(bf16);
   EXPECT_EQ(bf16->phase(Phase::decode).routes[0].q_dtype, DType::bf16);
 }
@@ -348,9 +351,9 @@ TEST(Planner, VerifyIsNeededOnlyWithDrafts) {
   Capability decode_only = able("k");
   decode_only.phases = {Phase::extend, Phase::decode};
   EXPECT_TRUE(make_plan(deepseek_v32_problem(), kH200, {}, with(decode_only)));
-  Wishes w;
-  w.draft_tokens = 4;
-  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, w, with(decode_only));
+  PlanRequest request;
+  request.draft_tokens = 4;
+  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, request, with(decode_only));
   ASSERT_FALSE(plan);
   EXPECT_EQ(plan.error().reasons[0].rule, Rule::phase);
   EXPECT_EQ(plan.error().reasons[0].offered, "verify");
@@ -364,10 +367,10 @@ TEST(Planner, EmptyRegistryIsARefusal) {
 
 TEST(Planner, RejectionsAreKept) {
   const Registry kernels = testing::upstream_kernels();
-  Wishes w;
-  w.kv_dtype = "fp8_e4m3";
+  PlanRequest request;
+  request.kv_dtype = "fp8_e4m3";
   std::vector<Rejection> rejections;
-  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, w, kernels, &rejections);
+  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, request, kernels, &rejections);
   ASSERT_TRUE(plan);
   const auto fa3 = std::find_if(rejections.begin(), rejections.end(),
                                 [](const Rejection& r) { return r.kernel == "fa3"; });
@@ -387,13 +390,13 @@ TEST(Planner, PhaseOfEveryBatch) {
 }
 
 TEST(Budgets, WorkedExamples) {
-  Wishes w;
-  w.chunked_prefill_size = 4096;
-  w.context_length = 131072;
-  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, w, with(able("k")));
+  PlanRequest request;
+  request.chunked_prefill_size = 4096;
+  request.context_length = 131072;
+  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, request, with(able("k")));
   ASSERT_TRUE(plan);
   const auto find = [&](std::string_view n, Demand d) -> Budget {
-    for (const Budget& b : budgets_for(*plan, kH200, w, d)) {
+    for (const Budget& b : budgets_for(*plan, kH200, request, d)) {
       if (meaning(b.kind) == n) return b;
     }
     return {};
@@ -413,15 +416,15 @@ TEST(Budgets, WorkedExamples) {
 TEST(Budgets, SplitPartialsAndCompressorState) {
   Capability split = able("k");
   split.split_kv = true;
-  Wishes w;
-  const PlanResult plan = make_plan(deepseek_v4_problem(64, 4), kH200, w, with(split));
+  PlanRequest request;
+  const PlanResult plan = make_plan(deepseek_v4_problem(64, 4), kH200, request, with(split));
   ASSERT_TRUE(plan);
   std::map<std::string, std::int64_t> bytes;
   for (const Budget& b : plan->budgets) bytes[std::string(meaning(b.kind))] = b.bytes;
   EXPECT_EQ(bytes["split partials"], std::int64_t{256 + 132} * 64 * 513 * 4);
   // A kernel that cuts no further than a ceiling needs the ceiling, whatever the batch.
   split.split_bytes = 12345;
-  const PlanResult bounded = make_plan(deepseek_v4_problem(64, 4), kH200, w, with(split));
+  const PlanResult bounded = make_plan(deepseek_v4_problem(64, 4), kH200, request, with(split));
   ASSERT_TRUE(bounded);
   for (const Budget& b : bounded->budgets) {
     if (b.kind == BudgetKind::split_partials) {
@@ -446,20 +449,20 @@ TEST(Budgets, GatherTakesTheLeastThatEachProblemCanBeCutInto) {
     add_adapters(r);
     return r;
   };
-  Wishes w;
-  w.context_length = 100000;
+  PlanRequest request;
+  request.context_length = 100000;
   const auto check = [&](const AttentionProblem& p, LayoutKind to, std::int64_t least,
                          const char* says) {
-    w.gather_budget = least;
-    const PlanResult plan = make_plan(p, kH200, w, gathers(to));
+    request.gather_budget = least;
+    const PlanResult plan = make_plan(p, kH200, request, gathers(to));
     ASSERT_TRUE(plan) << explain(plan.error());
     for (const Budget& b : plan->budgets) {
       if (b.kind == BudgetKind::gather) {
         EXPECT_EQ(b.bytes, least);
       }
     }
-    w.gather_budget = least - 1;
-    const PlanResult refused = make_plan(p, kH200, w, gathers(to));
+    request.gather_budget = least - 1;
+    const PlanResult refused = make_plan(p, kH200, request, gathers(to));
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().reasons.at(0).rule, Rule::budget);
     EXPECT_THAT(refused.error().reasons.at(0).wanted, HasSubstr(says));
@@ -493,26 +496,26 @@ TEST(Budgets, RowsOfExpandingWorkers) {
 TEST(Budgets, ExtremesDoNotWrap) {
   Capability split = able("k");
   split.split_kv = true;
-  Wishes w;
-  w.chunked_prefill_size = INT32_MAX;
-  w.max_running_requests = INT32_MAX;
-  w.draft_tokens = 1024;
-  w.context_length = INT32_MAX;
-  w.layers = 100000;
-  w.max_total_tokens = std::int64_t{1} << 40;
+  PlanRequest request;
+  request.chunked_prefill_size = INT32_MAX;
+  request.max_running_requests = INT32_MAX;
+  request.draft_tokens = 1024;
+  request.context_length = INT32_MAX;
+  request.layers = 100000;
+  request.max_total_tokens = std::int64_t{1} << 40;
   for (AttentionProblem p : {deepseek_v32_problem(), deepseek_v4_problem(128, 4),
                              deepseek_v4_problem(128, 128), gqa_problem(128, 128, 1024)}) {
     if (p.sparse()) p.top_k = INT32_MAX;
-    const PlanResult plan = make_plan(p, kH200, w, with(split));
+    const PlanResult plan = make_plan(p, kH200, request, with(split));
     ASSERT_FALSE(plan);
     for (const Reason& r : plan.error().reasons) {
       EXPECT_THAT(r.wanted + r.offered, ::testing::Not(::testing::ContainsRegex("-[0-9]")));
     }
   }
-  w.max_total_tokens = 0;
+  request.max_total_tokens = 0;
   Machine vast = kH200;
   vast.memory_bytes = INT64_MAX;
-  const PlanResult plan = make_plan(gqa_problem(128, 128, 1024), vast, w, with(able("k")));
+  const PlanResult plan = make_plan(gqa_problem(128, 128, 1024), vast, request, with(able("k")));
   ASSERT_TRUE(plan);
   for (const Budget& b : plan->budgets) EXPECT_GT(b.bytes, 0) << meaning(b.kind);
 }
@@ -520,10 +523,10 @@ TEST(Budgets, ExtremesDoNotWrap) {
 // Buffers alone can exceed the machine; what is proposed instead fits, and hardly more does.
 TEST(Budgets, AreHeldAgainstTheMachine) {
   const Registry registry = with(able("k"));
-  const auto check = [&](std::int64_t Wishes::*size, const std::string& flag) {
-    Wishes w;
-    w.*size = 1000000000;
-    const PlanResult refused = make_plan(deepseek_v32_problem(), kH200, w, registry);
+  const auto check = [&](std::int64_t PlanRequest::*size, const std::string& flag) {
+    PlanRequest request;
+    request.*size = 1000000000;
+    const PlanResult refused = make_plan(deepseek_v32_problem(), kH200, request, registry);
     ASSERT_FALSE(refused) << flag;
     const Reason& reason = refused.error().reasons.at(0);
     EXPECT_EQ(reason.rule, Rule::memory);
@@ -532,17 +535,17 @@ TEST(Budgets, AreHeldAgainstTheMachine) {
     ASSERT_EQ(refused.error().suggestions.size(), 1u) << flag;
     const std::string& way = refused.error().suggestions[0];
     ASSERT_TRUE(way.starts_with(flag + " ")) << way;
-    w.*size = std::stoll(way.substr(flag.size()));
-    EXPECT_TRUE(make_plan(deepseek_v32_problem(), kH200, w, registry)) << way;
-    w.*size += 64;
-    EXPECT_FALSE(make_plan(deepseek_v32_problem(), kH200, w, registry)) << way;
+    request.*size = std::stoll(way.substr(flag.size()));
+    EXPECT_TRUE(make_plan(deepseek_v32_problem(), kH200, request, registry)) << way;
+    request.*size += 64;
+    EXPECT_FALSE(make_plan(deepseek_v32_problem(), kH200, request, registry)) << way;
   };
-  check(&Wishes::chunked_prefill_size, "--chunked-prefill-size");
-  check(&Wishes::max_running_requests, "--max-running-requests");
+  check(&PlanRequest::chunked_prefill_size, "--chunked-prefill-size");
+  check(&PlanRequest::max_running_requests, "--max-running-requests");
   // Neither alone is enough.
-  Wishes w;
-  w.chunked_prefill_size = w.max_running_requests = 1000000000;
-  const PlanResult refused = make_plan(deepseek_v32_problem(), kH200, w, registry);
+  PlanRequest request;
+  request.chunked_prefill_size = request.max_running_requests = 1000000000;
+  const PlanResult refused = make_plan(deepseek_v32_problem(), kH200, request, registry);
   ASSERT_FALSE(refused);
   ASSERT_EQ(refused.error().suggestions.size(), 1u);
   EXPECT_THAT(refused.error().suggestions[0], HasSubstr(" --max-running-requests 8"));

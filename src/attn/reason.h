@@ -11,7 +11,7 @@ namespace lathe {
 /// One code per rule, and when it is broken. Every rule either passes or returns a Reason.
 // clang-format off
 #define LATHE_RULE_LIST(X)                                                                     \
-  X(wish, "a value names nothing known or is out of range")                                    \
+  X(request, "a value names nothing known or is out of range")                                    \
   X(dtype, "the layout's number format is not that of --kv-cache-dtype")                       \
   X(device, "the kernel runs elsewhere")                                                       \
   X(problem, "the kernel computes another kind of attention, or the layout cannot hold it")    \
@@ -37,7 +37,7 @@ namespace lathe {
 LATHE_ENUM_WITH_TEXT(Rule, LATHE_RULE_LIST)
 
 struct Reason {
-  Rule rule = Rule::wish;
+  Rule rule = Rule::request;
   std::string subject;  // what it concerns: "native (sm90)", or a flag
   std::string field;
   std::string wanted;

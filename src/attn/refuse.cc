@@ -21,8 +21,8 @@ bool served(const std::vector<LayoutOutcome>& outcomes, Side side) {
                      [&](const LayoutOutcome& o) { return serves(o, side); });
 }
 
-std::string side_subject(const Wishes& wishes, Side side) {
-  return fmt::format("{} {}", name(side), wishes.backend(side));
+std::string side_subject(const PlanRequest& request, Side side) {
+  return fmt::format("{} {}", name(side), request.backend(side));
 }
 
 bool has(const std::vector<Reason>& reasons, Rule rule) {
@@ -56,9 +56,10 @@ ByKernel nearest_by_kernel(const std::vector<LayoutOutcome>& outcomes, Side side
   return nearest;
 }
 
-void explain_unserved(const AttentionProblem& problem, const Machine& machine, const Wishes& wishes,
-                      const Registry& registry, const std::vector<LayoutOutcome>& outcomes,
-                      Side side, std::vector<Reason>& out) {
+void explain_unserved(const AttentionProblem& problem, const Machine& machine,
+                      const PlanRequest& request, const Registry& registry,
+                      const std::vector<LayoutOutcome>& outcomes, Side side,
+                      std::vector<Reason>& out) {
   ByKernel nearest = nearest_by_kernel(outcomes, side);
   // Kernels of other devices and problems are noise where one of this device has a reason to give.
   for (Rule far : {Rule::device, Rule::problem}) {
@@ -68,25 +69,25 @@ void explain_unserved(const AttentionProblem& problem, const Machine& machine, c
       std::erase_if(nearest, [&](const auto& n) { return has(n.second, far); });
       continue;
     }
-    // The device has no kernel of the wish at all, or none for the problem.
+    // The device has no kernel of that choice at all, or none for the problem.
     EnumSet<Device> devices;
     EnumSet<ProblemKind> problems;
-    const Result<BackendWish> wish = parse_backend(wishes.backend(side), side, registry);
+    const Result<BackendChoice> choice = parse_backend(request.backend(side), side, registry);
     for (const Kernel& k : registry.kernels()) {
       const Capability& c = k.capability;
-      if (wish && !wish->matches(c)) continue;
+      if (choice && !choice->matches(c)) continue;
       if (c.devices.contains(machine.device)) problems = problems | c.problems;
       devices = devices | c.devices;
     }
     if (far == Rule::device) {
       add_once(
           out,
-          {Rule::device, side_subject(wishes, side), "kernel",
+          {Rule::device, side_subject(request, side), "kernel",
            fmt::format("one for {}", name(machine.device)),
            devices.empty() ? "no kernels at all" : "kernels for " + devices.names(),
            devices.contains(Device::ref) ? "--device ref plans with the exact, slow oracle" : ""});
     } else {
-      add_once(out, {Rule::problem, side_subject(wishes, side), "attention", problems.names(),
+      add_once(out, {Rule::problem, side_subject(request, side), "attention", problems.names(),
                      std::string(name(problem.kind)), ""});
     }
     return;
@@ -108,12 +109,12 @@ std::string places(const std::vector<LayoutOutcome>& outcomes, Side side) {
 }
 
 // Both sides are served, over different layouts or page sizes.
-void explain_pair(const Wishes& wishes, const std::vector<LayoutOutcome>& outcomes,
+void explain_pair(const PlanRequest& request, const std::vector<LayoutOutcome>& outcomes,
                   std::vector<Reason>& out) {
   for (Side side : enum_values<Side>()) {
     const Side other = side == Side::prefill ? Side::decode : Side::prefill;
-    out.push_back({Rule::pair, side_subject(wishes, side), "layout", places(outcomes, side),
-                   fmt::format("{} of {}", places(outcomes, other), side_subject(wishes, other)),
+    out.push_back({Rule::pair, side_subject(request, side), "layout", places(outcomes, side),
+                   fmt::format("{} of {}", places(outcomes, other), side_subject(request, other)),
                    ""});
   }
   for (Side side : enum_values<Side>()) {
@@ -144,60 +145,60 @@ std::string headline_of(const std::vector<LayoutOutcome>& outcomes) {
 }
 
 std::string describe_request(const AttentionProblem& problem, const Machine& machine,
-                             const Wishes& wishes) {
+                             const PlanRequest& request) {
   std::string out = fmt::format("{} on {}, prefill {}, decode {}", name(problem.kind),
-                                name(machine.device), wishes.prefill, wishes.decode);
-  if (wishes.kv_dtype != "auto") out += ", kv-cache-dtype " + wishes.kv_dtype;
-  if (wishes.layout != "auto") out += ", kv-layout " + wishes.layout;
-  if (wishes.page_size != 0) out += fmt::format(", page-size {}", wishes.page_size);
+                                name(machine.device), request.prefill, request.decode);
+  if (request.kv_dtype != "auto") out += ", kv-cache-dtype " + request.kv_dtype;
+  if (request.layout != "auto") out += ", kv-layout " + request.layout;
+  if (request.page_size != 0) out += fmt::format(", page-size {}", request.page_size);
   return out;
 }
 
 std::vector<Reason> explain_outcomes(const AttentionProblem& problem, const Machine& machine,
-                                     const Wishes& wishes, const Registry& registry,
+                                     const PlanRequest& request, const Registry& registry,
                                      const std::vector<LayoutOutcome>& outcomes) {
   std::vector<Reason> out;
   bool unserved = false;
   for (Side side : enum_values<Side>()) {
     if (served(outcomes, side)) continue;
     unserved = true;
-    explain_unserved(problem, machine, wishes, registry, outcomes, side, out);
+    explain_unserved(problem, machine, request, registry, outcomes, side, out);
   }
-  if (!unserved) explain_pair(wishes, outcomes, out);
+  if (!unserved) explain_pair(request, outcomes, out);
   return out;
 }
 
-std::vector<std::string> sizes_that_fit(const Wishes& wishes,
-                                        const std::function<bool(const Wishes&)>& fits) {
+std::vector<std::string> sizes_that_fit(const PlanRequest& request,
+                                        const std::function<bool(const PlanRequest&)>& fits) {
   struct Size {
     std::string_view flag;
-    std::int64_t Wishes::*value;
+    std::int64_t PlanRequest::*value;
   };
   constexpr std::array<Size, 3> kSizes = {{
-      {"--chunked-prefill-size", &Wishes::chunked_prefill_size},
-      {"--max-running-requests", &Wishes::max_running_requests},
-      {"--context-length", &Wishes::context_length},
+      {"--chunked-prefill-size", &PlanRequest::chunked_prefill_size},
+      {"--max-running-requests", &PlanRequest::max_running_requests},
+      {"--context-length", &PlanRequest::context_length},
   }};
   // What a step takes rises with each of them, so the largest that fits is found by halves.
-  const auto largest = [&](Wishes w, std::int64_t Wishes::*value) {
+  const auto largest = [&](PlanRequest changed, std::int64_t PlanRequest::*value) {
     std::int64_t fit = 0;
-    std::int64_t above = w.*value;
+    std::int64_t above = changed.*value;
     while (above - fit > 1) {
       const std::int64_t middle = fit + (above - fit) / 2;
-      w.*value = middle;
-      (fits(w) ? fit : above) = middle;
+      changed.*value = middle;
+      (fits(changed) ? fit : above) = middle;
     }
     return fit < 64 ? fit : fit / 64 * 64;
   };
   std::vector<std::string> out;
   for (const Size& s : kSizes) {
-    if (const std::int64_t fit = largest(wishes, s.value); fit > 0) {
+    if (const std::int64_t fit = largest(request, s.value); fit > 0) {
       out.push_back(fmt::format("{} {}", s.flag, fit));
     }
   }
   if (!out.empty()) return out;
   constexpr std::int64_t kFewRequests = 8;
-  Wishes few = wishes;
+  PlanRequest few = request;
   few.max_running_requests = std::min(few.max_running_requests, kFewRequests);
   if (const std::int64_t fit = largest(few, kSizes[0].value); fit > 0) {
     out.push_back(
@@ -206,72 +207,74 @@ std::vector<std::string> sizes_that_fit(const Wishes& wishes,
   return out;
 }
 
-std::vector<std::string> suggest(const AttentionProblem& problem, const Machine& machine,
-                                 const Wishes& wishes, const Registry& registry,
-                                 const std::function<bool(const Machine&, const Wishes&)>& legal) {
+std::vector<std::string> suggest(
+    const AttentionProblem& problem, const Machine& machine, const PlanRequest& request,
+    const Registry& registry,
+    const std::function<bool(const Machine&, const PlanRequest&)>& legal) {
   constexpr std::size_t kEnough = 4;
   std::vector<std::string> out;
-  const auto offer = [&](const Wishes& w, std::string text) {
-    if (out.size() < kEnough && legal(machine, w)) out.push_back(std::move(text));
+  const auto offer = [&](const PlanRequest& changed, std::string text) {
+    if (out.size() < kEnough && legal(machine, changed)) out.push_back(std::move(text));
   };
 
   // Offers kernel names where the user gave one, else kinds.
   const auto names_for = [&](Side side) {
     std::vector<std::string> names;
-    if (registry.find(wishes.backend(side)) != nullptr) {
+    if (registry.find(request.backend(side)) != nullptr) {
       for (const Kernel& k : registry.kernels()) names.push_back(k.capability.name);
     } else {
       for (std::string_view n : enum_names<KernelKind>) names.emplace_back(n);
     }
-    std::erase(names, wishes.backend(side));
+    std::erase(names, request.backend(side));
     return names;
   };
   const auto with = [&](Side side, const std::string& backend) {
-    Wishes w = wishes;
-    w.backend(side) = backend;
-    return w;
+    PlanRequest changed = request;
+    changed.backend(side) = backend;
+    return changed;
   };
 
   for (Side side : {Side::decode, Side::prefill}) {
-    if (wishes.backend(side) == "auto") continue;
+    if (request.backend(side) == "auto") continue;
     for (const std::string& n : names_for(side)) {
       offer(with(side, n), fmt::format("{} {}", flag_of(side), n));
     }
   }
-  if (wishes.layout != "auto") {
+  if (request.layout != "auto") {
     for (LayoutKind kind : layouts_of(problem)) {
-      Wishes w = wishes;
-      w.layout = std::string(name(kind));
-      offer(w, "--kv-layout " + w.layout);
+      PlanRequest changed = request;
+      changed.layout = std::string(name(kind));
+      offer(changed, "--kv-layout " + changed.layout);
     }
   }
-  if (wishes.kv_dtype != "auto") {
+  if (request.kv_dtype != "auto") {
     for (const char* dtype : {"bf16", "fp8_e4m3", "fp4_e2m1"}) {
-      Wishes w = wishes;
-      w.kv_dtype = dtype;
-      if (wishes.kv_dtype != dtype) offer(w, fmt::format("--kv-cache-dtype {}", dtype));
+      PlanRequest changed = request;
+      changed.kv_dtype = dtype;
+      if (request.kv_dtype != dtype) offer(changed, fmt::format("--kv-cache-dtype {}", dtype));
     }
   }
-  if (wishes.page_size != 0) {
+  if (request.page_size != 0) {
     for (std::int32_t page : {64, 256, 128, 32, 16}) {
-      Wishes w = wishes;
-      w.page_size = page;
-      if (page != wishes.page_size) offer(w, fmt::format("--page-size {}", page));
+      PlanRequest changed = request;
+      changed.page_size = page;
+      if (page != request.page_size) offer(changed, fmt::format("--page-size {}", page));
     }
   }
-  if (out.empty() && wishes.prefill != "auto" && wishes.decode != "auto") {
+  if (out.empty() && request.prefill != "auto" && request.decode != "auto") {
     for (const std::string& p : names_for(Side::prefill)) {
       for (const std::string& d : names_for(Side::decode)) {
-        Wishes w = with(Side::prefill, p);
-        w.decode = d;
-        offer(w, fmt::format("{} {} {} {}", flag_of(Side::prefill), p, flag_of(Side::decode), d));
+        PlanRequest changed = with(Side::prefill, p);
+        changed.decode = d;
+        offer(changed,
+              fmt::format("{} {} {} {}", flag_of(Side::prefill), p, flag_of(Side::decode), d));
       }
     }
   }
   if (out.empty()) {
     for (Device device : enum_values<Device>()) {
       if (device == machine.device || !registry.devices().contains(device)) continue;
-      if (legal(describe_machine(device), wishes))
+      if (legal(describe_machine(device), request))
         out.push_back(fmt::format("--device {}", name(device)));
     }
   }

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "attn/machine.h"
+#include "attn/plan_request.h"
 #include "attn/problem.h"
 #include "attn/reason.h"
 #include "attn/registry.h"
-#include "attn/wishes.h"
 #include "layout/layout.h"
 
 namespace lathe {
@@ -20,7 +20,7 @@ namespace lathe {
 struct LayoutOutcome {
   struct Failure {
     Phase phase;
-    std::vector<Reason> reasons;  // empty: no kernel matches the wish
+    std::vector<Reason> reasons;  // empty: no kernel matches the request
   };
   CacheLayout layout;
   std::int32_t page_size;
@@ -33,25 +33,25 @@ std::string headline_of(const std::vector<LayoutOutcome>& outcomes);
 
 /// "--attention dsa on sm90, prefill flashmla_kv, decode trtllm, kv-cache-dtype fp8_e4m3"
 std::string describe_request(const AttentionProblem& problem, const Machine& machine,
-                             const Wishes& wishes);
+                             const PlanRequest& request);
 
 /// The reasons worth reading, each once: of a side that nothing serves, those of the layouts that
 /// came nearest; where each side has layouts but no common one, a `pair` reason per side and what
 /// keeps the other side from its layouts.
 std::vector<Reason> explain_outcomes(const AttentionProblem& problem, const Machine& machine,
-                                     const Wishes& wishes, const Registry& registry,
+                                     const PlanRequest& request, const Registry& registry,
                                      const std::vector<LayoutOutcome>& outcomes);
 
-/// The largest --chunked-prefill-size, --max-running-requests or --context-length below the wish
-/// that `fits`, each changed alone; where none is enough alone, the first two together. A multiple
-/// of 64 where it is as large. Empty: no size fits.
-std::vector<std::string> sizes_that_fit(const Wishes& wishes,
-                                        const std::function<bool(const Wishes&)>& fits);
+/// The largest --chunked-prefill-size, --max-running-requests or --context-length below the
+/// requested one that `fits`, each changed alone; where none is enough alone, the first two
+/// together. A multiple of 64 where it is as large. Empty: no size fits.
+std::vector<std::string> sizes_that_fit(const PlanRequest& request,
+                                        const std::function<bool(const PlanRequest&)>& fits);
 
 /// Flag settings that make the request legal, nearest first: one change, then two, then another
 /// device.
-std::vector<std::string> suggest(const AttentionProblem& problem, const Machine& machine,
-                                 const Wishes& wishes, const Registry& registry,
-                                 const std::function<bool(const Machine&, const Wishes&)>& legal);
+std::vector<std::string> suggest(
+    const AttentionProblem& problem, const Machine& machine, const PlanRequest& request,
+    const Registry& registry, const std::function<bool(const Machine&, const PlanRequest&)>& legal);
 
 }  // namespace lathe

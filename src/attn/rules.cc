@@ -70,7 +70,7 @@ class Judge {
     if (!k_.phases.contains(c_.phase)) {
       refuse(Rule::phase, "phase", k_.phases.names(), std::string(name(c_.phase)));
     }
-    if (c_.wishes.cuda_graph && is_gpu(c_.machine.device) && side_of(c_.phase) == Side::decode &&
+    if (c_.request.cuda_graph && is_gpu(c_.machine.device) && side_of(c_.phase) == Side::decode &&
         !k_.graph_safe) {
       refuse(Rule::graph, "graph", "no CUDA graph", "decode steps captured in a CUDA graph",
              "--disable-cuda-graph");
@@ -163,17 +163,17 @@ class Judge {
 
 }  // namespace
 
-std::int64_t rows_of(Phase phase, const Wishes& wishes) {
+std::int64_t rows_of(Phase phase, const PlanRequest& request) {
   switch (phase) {
     case Phase::extend:
-      return wishes.chunked_prefill_size;
+      return request.chunked_prefill_size;
     case Phase::decode:
-      return wishes.max_running_requests;
+      return request.max_running_requests;
     case Phase::verify:
     case Phase::draft_extend:
       break;
   }
-  return wishes.max_running_requests * std::max(1, wishes.draft_tokens);
+  return request.max_running_requests * std::max(1, request.draft_tokens);
 }
 
 std::string subject_of(const Capability& kernel) {

@@ -7,9 +7,9 @@
 
 #include "attn/capability.h"
 #include "attn/plan.h"
+#include "attn/plan_request.h"
 #include "attn/reason.h"
 #include "attn/registry.h"
-#include "attn/wishes.h"
 
 namespace lathe {
 
@@ -17,7 +17,7 @@ namespace lathe {
 struct Candidate {
   const AttentionProblem& problem;
   const Machine& machine;
-  const Wishes& wishes;
+  const PlanRequest& request;
   const Registry& registry;
   const CacheLayout& layout;  // of the main and, where there is one, the compressed cache
   std::int32_t page_size;     // tokens per page of the main cache
@@ -30,7 +30,7 @@ constexpr std::int32_t compressed_page_size(const AttentionProblem& p, std::int3
 }
 
 /// Query rows of the largest step of a phase.
-std::int64_t rows_of(Phase phase, const Wishes& wishes);
+std::int64_t rows_of(Phase phase, const PlanRequest& request);
 
 /// "native sm90.sparse_latent.native": how reasons name a kernel.
 std::string subject_of(const Capability& kernel);

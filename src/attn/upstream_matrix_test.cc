@@ -35,11 +35,11 @@ constexpr std::array kTable = {
 
 PlanResult plan_on(Device device, const Registry& kernels, const char* dtype, const char* prefill,
                    const char* decode) {
-  Wishes w;
-  w.kv_dtype = dtype;
-  w.prefill = prefill;
-  w.decode = decode;
-  return make_plan(deepseek_v32_problem(), describe_machine(device), w, kernels);
+  PlanRequest request;
+  request.kv_dtype = dtype;
+  request.prefill = prefill;
+  request.decode = decode;
+  return make_plan(deepseek_v32_problem(), describe_machine(device), request, kernels);
 }
 
 bool converts_whole_pool(const Plan& plan) {
@@ -141,7 +141,7 @@ TEST(UpstreamMatrix, RequantisedPagesMakeInplaceOverFp8Legal) {
 
 // One flag alone is checked against the side that it leaves open: there is no default that it could
 // clash with.
-TEST(UpstreamMatrix, SingleSidedWish) {
+TEST(UpstreamMatrix, SingleSidedRequest) {
   const Registry kernels = testing::upstream_kernels();
   const PlanResult plan = plan_on(Device::sm100, kernels, "fp8_e4m3", "flashmla_kv", "auto");
   ASSERT_TRUE(plan) << explain(plan.error());

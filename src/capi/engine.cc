@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "attn/plan_json.h"
-#include "attn/wish_json.h"
+#include "attn/plan_request_json.h"
 #include "capi/json.h"
 #include "capi/sampling_json.h"
 #include "capi/status.h"
@@ -132,10 +132,10 @@ Result<void> set_load_option(const std::string& key, const Json& value, RuntimeO
     return {};
   }
   const ProblemOptions before = problem;
-  const std::int32_t layers = options.wishes.layers;
-  if (auto ok = set_wish(key, value, options.wishes, problem); !ok) return ok;
-  if (problem != before || options.wishes.layers != layers) {
-    return Error{ErrorCode::invalid_argument, key, "a wish about cache, kernels or sizes",
+  const std::int32_t layers = options.plan_request.layers;
+  if (auto ok = set_in_request(key, value, options.plan_request, problem); !ok) return ok;
+  if (problem != before || options.plan_request.layers != layers) {
+    return Error{ErrorCode::invalid_argument, key, "a key about cache, kernels or sizes",
                  "one about the model", "the model's config.json says so"};
   }
   return {};

@@ -5,9 +5,9 @@
 
 #include "attn/explain.h"
 #include "attn/plan_json.h"
+#include "attn/plan_request_json.h"
 #include "attn/planner.h"
 #include "attn/problem_name.h"
-#include "attn/wish_json.h"
 #include "capi/handles.h"
 #include "capi/json.h"
 #include "capi/status.h"
@@ -43,24 +43,24 @@ const char* lathe_machine_json(const lathe_machine* machine) {
   return machine == nullptr ? nullptr : machine->json.c_str();
 }
 
-lathe_status lathe_plan_create(const char* wishes, const lathe_machine* machine,
+lathe_status lathe_plan_create(const char* request, const lathe_machine* machine,
                                lathe_plan** plan) {
   return guard([&]() -> lathe_status {
-    const auto ok = need_all({{wishes, "wishes"}, {machine, "machine"}, {plan, "plan"}});
+    const auto ok = need_all({{request, "request"}, {machine, "machine"}, {plan, "plan"}});
     if (!ok) return fail(ok.error());
-    const auto object = parse_object(wishes, "wishes");
+    const auto object = parse_object(request, "request");
     if (!object) return fail(object.error());
-    Wishes w;
+    PlanRequest read;
     ProblemOptions options;
     std::string attention = "dsa";
     for (const auto& [key, value] : object->items()) {
-      const auto set =
-          key == "attention" ? set_string(key, value, attention) : set_wish(key, value, w, options);
+      const auto set = key == "attention" ? set_string(key, value, attention)
+                                          : set_in_request(key, value, read, options);
       if (!set) return fail(set.error());
     }
     const auto problem = problem_from_name(attention, options);
     if (!problem) return fail(in_json(problem.error()));
-    auto made = make_plan(*problem, machine->value, w, all_kernels());
+    auto made = make_plan(*problem, machine->value, read, all_kernels());
     if (!made) return fail(made.error());
 
     const auto json = to_json(*made);

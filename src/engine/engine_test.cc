@@ -453,15 +453,15 @@ TEST(Engine, AFailedStepCanBeRepeated) {
 TEST(Engine, RunsOnAPlannersPlan) {
   const Registry registry = all_kernels();
   for (const AttentionProblem& problem : {gqa_problem(4, 2, 64), deepseek_v32_problem(16)}) {
-    Wishes wishes;
-    wishes.chunked_prefill_size = 16;
-    wishes.max_running_requests = 4;
-    wishes.context_length = 200;
-    wishes.kv_dtype = "bf16";
-    wishes.cuda_graph = false;
+    PlanRequest plan_request;
+    plan_request.chunked_prefill_size = 16;
+    plan_request.max_running_requests = 4;
+    plan_request.context_length = 200;
+    plan_request.kv_dtype = "bf16";
+    plan_request.cuda_graph = false;
     const LayerGroup all{"all", problem, {0, 1}, 0};
     const auto plan =
-        make_model_plan(std::span(&all, 1), describe_machine(Device::cpu), wishes, registry);
+        make_model_plan(std::span(&all, 1), describe_machine(Device::cpu), plan_request, registry);
     ASSERT_TRUE(plan);
     auto cache = KvCache::create(*plan, {.budget_bytes = 0, .pages = 9});
     ASSERT_TRUE(cache);

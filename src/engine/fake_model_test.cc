@@ -156,7 +156,8 @@ std::vector<std::uint64_t> FakeModel::run_states(const ForwardArgs& args, std::s
 }
 
 Result<ForwardResult> FakeModel::forward(const OpsContext&, const ForwardArgs& args) const {
-  const Error failure{ErrorCode::unsupported, "forward", "a step that works", "a test's wish", ""};
+  const Error failure{ErrorCode::unsupported, "forward", "a step that works", "a test's choice",
+                      ""};
   if (std::exchange(fail_next, false)) return failure;
   ++forwards;
   const std::size_t groups = config_.groups.size();

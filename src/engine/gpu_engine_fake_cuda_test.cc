@@ -24,13 +24,13 @@ class GpuSetup {
     load.backend = backend_.get();
     load.expansion = false;
     model_ = load_model(std::string(LATHE_TEST_DATA) + "/../../models/tiny-v32", load).value();
-    Wishes wishes;
-    wishes.layout = "mla_bf16";
-    wishes.page_size = 64;
-    wishes.chunked_prefill_size = wishes.context_length = context;
-    wishes.max_running_requests = 6;
+    PlanRequest request;
+    request.layout = "mla_bf16";
+    request.page_size = 64;
+    request.chunked_prefill_size = request.context_length = context;
+    request.max_running_requests = 6;
     const auto plan = plan_model(model_->config(), std::nullopt, describe_machine(Device::sm90),
-                                 wishes, registry_);
+                                 request, registry_);
     EXPECT_TRUE(plan.ok());
     plan_ = *plan;
     tensors_.reserve(tensor_bytes(plan_));

@@ -43,7 +43,7 @@ class LateBackend : public HostBackend {
     if (std::exchange(fail_next, false)) {
       run_some(queue_.size() / 2);
       queue_.clear();
-      return Error{ErrorCode::unsupported, "device", "a step that works", "a test's wish", ""};
+      return Error{ErrorCode::unsupported, "device", "a step that works", "a test's choice", ""};
     }
     run_some(queue_.size());
     return std::exchange(ok_, {});

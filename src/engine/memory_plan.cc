@@ -35,9 +35,9 @@ double pool_bytes(const ModelPlan& plan, std::int64_t tokens) {
 
 // Memory of the host that no request has touched costs nothing, as the system hands it out page by
 // page, so the ceiling is generous. Of a GPU's the plan names everything, with a reserve.
-std::int64_t cache_tokens(const ModelPlan& plan, const Wishes& wishes, const Machine& machine,
+std::int64_t cache_tokens(const ModelPlan& plan, const PlanRequest& request, const Machine& machine,
                           std::int64_t weight_bytes) {
-  if (wishes.max_total_tokens > 0) return wishes.max_total_tokens;
+  if (request.max_total_tokens > 0) return request.max_total_tokens;
   const std::int64_t taken = weight_bytes + plan.buffer_bytes();
   const double left = static_cast<double>(std::max<std::int64_t>(0, machine.memory_bytes - taken));
   const double room = is_gpu(machine.device) ? left : left / 2;

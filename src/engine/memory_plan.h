@@ -7,14 +7,14 @@
 
 #include "attn/machine.h"
 #include "attn/model_plan.h"
-#include "attn/wishes.h"
+#include "attn/plan_request.h"
 #include "layout/pool_group.h"
 
 namespace lathe {
 
-/// Tokens that the cache holds: wishes.max_total_tokens, or what fits beside weights and buffers, a
-/// whole number of blocks, and no more than all running requests can hold.
-std::int64_t cache_tokens(const ModelPlan& plan, const Wishes& wishes, const Machine& machine,
+/// Tokens that the cache holds: request.max_total_tokens, or what fits beside weights and buffers,
+/// a whole number of blocks, and no more than all running requests can hold.
+std::int64_t cache_tokens(const ModelPlan& plan, const PlanRequest& request, const Machine& machine,
                           std::int64_t weight_bytes);
 
 /// [groups] of so many tokens.

@@ -45,18 +45,18 @@ class RealSetup {
 
   RealSetup(const Model& model, const Options& options)
       : model_(&model), registry_(all_kernels()), threads_(options.threads) {
-    Wishes wishes;
-    wishes.prefill = options.prefill;
-    wishes.decode = options.decode;
-    wishes.layout = options.layout;
-    wishes.page_size = options.page_size;
-    wishes.chunked_prefill_size = wishes.context_length = options.context;
-    wishes.max_running_requests = 32;
-    wishes.gather_budget = options.gather_budget;
-    wishes.logits_budget = std::int64_t{1} << 22;
-    wishes.activations_budget = options.activations_budget;
+    PlanRequest request;
+    request.prefill = options.prefill;
+    request.decode = options.decode;
+    request.layout = options.layout;
+    request.page_size = options.page_size;
+    request.chunked_prefill_size = request.context_length = options.context;
+    request.max_running_requests = 32;
+    request.gather_budget = options.gather_budget;
+    request.logits_budget = std::int64_t{1} << 22;
+    request.activations_budget = options.activations_budget;
     const ModelPlanResult plan =
-        plan_model(model.config(), std::nullopt, describe_machine(Device::cpu), wishes, registry_);
+        plan_model(model.config(), std::nullopt, describe_machine(Device::cpu), request, registry_);
     EXPECT_TRUE(plan.ok()) << (plan
                                    ? ""
                                    : plan.error().headline + ": " + plan.error().reasons[0].wanted);

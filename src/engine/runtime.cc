@@ -50,11 +50,11 @@ Result<ModelConfig> config_of(const RuntimeOptions& options) {
   return parse_model_config(*text);
 }
 
-Result<void> check_context(const Wishes& wishes, const ModelConfig& config) {
-  if (wishes.context_length <= config.max_context) return {};
+Result<void> check_context(const PlanRequest& request, const ModelConfig& config) {
+  if (request.context_length <= config.max_context) return {};
   return Error{ErrorCode::invalid_argument, "--context-length",
                fmt::format("at most {} tokens, the model's context", config.max_context),
-               fmt::format("{}", wishes.context_length), ""};
+               fmt::format("{}", request.context_length), ""};
 }
 
 // Bytes of the checkpoint's files; nothing for dummy weights.
@@ -80,7 +80,7 @@ std::string text_of(const StartError& error) {
 Result<Runtime::Planned, StartError> Runtime::plan_on(const Machine& machine,
                                                       const RuntimeOptions& options,
                                                       const ModelConfig& config,
-                                                      const Wishes& wishes,
+                                                      const PlanRequest& request,
                                                       std::optional<std::int64_t> stored) {
   auto backend = make_backend(machine.device);
   if (!backend) return StartError(backend.error());
@@ -90,7 +90,7 @@ Result<Runtime::Planned, StartError> Runtime::plan_on(const Machine& machine,
   registry_ = model_kernels(machine.device);
   // Memory that other processes or the backend hold is not available to the plan.
   if (is_gpu(machine.device)) machine_.memory_bytes = free_gpu_bytes();
-  ModelPlanResult plan = plan_model(config, stored, machine_, wishes, registry_);
+  ModelPlanResult plan = plan_model(config, stored, machine_, request, registry_);
   if (!plan) return StartError(plan.error());
   backend_ = std::move(*backend);
   precision_ = *precision;
@@ -105,19 +105,19 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   auto config = made ? Result<ModelConfig>(made->config()) : config_of(options);
   if (!config) return StartError(config.error());
 
-  Wishes wishes = options.wishes;
-  if (wishes.context_length == 0) wishes.context_length = config->max_context;
-  if (const auto ok = check_context(wishes, *config); !ok) return StartError(ok.error());
+  PlanRequest request = options.plan_request;
+  if (request.context_length == 0) request.context_length = config->max_context;
+  if (const auto ok = check_context(request, *config); !ok) return StartError(ok.error());
   const auto stored = stored_bytes(options);
   if (!stored) return StartError(stored.error());
 
   std::unique_ptr<Runtime> r(new Runtime(options.threads));
-  auto planned = r->plan_on(*machine, options, *config, wishes, *stored);
+  auto planned = r->plan_on(*machine, options, *config, request, *stored);
   if (!planned && options.device == "auto" && is_gpu(machine->device)) {
     r->device_note_ = fmt::format("the CPU runs this model, not {}: {}", machine->model,
                                   text_of(planned.error()));
     machine = describe_machine(Device::cpu);
-    planned = r->plan_on(*machine, options, *config, wishes, *stored);
+    planned = r->plan_on(*machine, options, *config, request, *stored);
   }
   if (!planned) return planned.error();
   r->tensors_ = Arena(r->backend_->memory());
@@ -147,7 +147,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
   const std::int64_t tokens =
-      cache_tokens(r->plan_, wishes, r->machine_, r->model_->weight_bytes());
+      cache_tokens(r->plan_, request, r->machine_, r->model_->weight_bytes());
   auto cache = KvCache::create(r->plan_, pool_sizes(r->plan_, tokens), r->backend_->memory());
   if (!cache) return StartError(cache.error());
   r->cache_.emplace(std::move(*cache));
@@ -169,7 +169,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   EngineOptions engine_options = options.engine;
   // The plan's largest step may be one of decode rows, which are more.
   if (engine_options.chunked_prefill_size == 0) {
-    engine_options.chunked_prefill_size = wishes.chunked_prefill_size;
+    engine_options.chunked_prefill_size = request.chunked_prefill_size;
   }
   auto engine = Engine::create(*r->model_, *r->cache_, engine_options, ops);
   if (!engine) return StartError(engine.error());

@@ -10,9 +10,9 @@
 
 #include "attn/machine.h"
 #include "attn/model_plan.h"
+#include "attn/plan_request.h"
 #include "attn/reason.h"
 #include "attn/registry.h"
-#include "attn/wishes.h"
 #include "base/arena.h"
 #include "base/execution.h"
 #include "base/result.h"
@@ -39,7 +39,7 @@ struct RuntimeOptions {
   bool count_values = false;
   // context_length 0 is the model's own; layers is the model's. max_total_tokens 0: what all
   // running requests can hold, within half of the memory that weights and buffers leave.
-  Wishes wishes{.context_length = 0};
+  PlanRequest plan_request{.context_length = 0};
   EngineOptions engine;
   // Bytes of weights loaded and in all; may be empty.
   std::function<void(std::int64_t, std::int64_t)> on_progress;
@@ -76,7 +76,7 @@ class Runtime {
   struct Planned {};
   explicit Runtime(int threads) : threads_(threads) {}
   Result<Planned, StartError> plan_on(const Machine& machine, const RuntimeOptions& options,
-                                      const ModelConfig& config, const Wishes& wishes,
+                                      const ModelConfig& config, const PlanRequest& request,
                                       std::optional<std::int64_t> stored);
 
   ThreadPool threads_;

@@ -27,8 +27,8 @@ RuntimeOptions small(const std::string& name) {
   o.model = directory(name);
   o.device = "cpu";
   o.threads = 1;
-  o.wishes.max_running_requests = 4;
-  o.wishes.chunked_prefill_size = 128;
+  o.plan_request.max_running_requests = 4;
+  o.plan_request.chunked_prefill_size = 128;
   return o;
 }
 
@@ -49,9 +49,9 @@ TEST(Runtime, RefusesWhatItCannotRun) {
   EXPECT_THAT(refusal(o), AllOf(HasSubstr("--device: wanted a device that runs whole models"),
                                 HasSubstr("got sm100"), HasSubstr("--device cpu")));
   o = small("qwen3");
-  o.wishes.context_length = 512;
+  o.plan_request.context_length = 512;
   EXPECT_EQ(refusal(o), "created");
-  o.wishes.context_length = 513;
+  o.plan_request.context_length = 513;
   EXPECT_THAT(
       refusal(o),
       HasSubstr("--context-length: wanted at most 512 tokens, the model's context, got 513"));
@@ -76,7 +76,7 @@ TEST(Runtime, RefusesWhatItCannotRead) {
 
 TEST(Runtime, APlanThatIsRefusedGivesItsReasons) {
   RuntimeOptions o = small("deepseek_v3");
-  o.wishes.decode = "ragged";
+  o.plan_request.decode = "ragged";
   auto runtime = Runtime::create(o);
   ASSERT_FALSE(runtime);
   const auto* refused = std::get_if<Refusal>(&runtime.error());
@@ -86,19 +86,19 @@ TEST(Runtime, APlanThatIsRefusedGivesItsReasons) {
   EXPECT_EQ(refused->reasons[0].rule, Rule::phase);
 
   o = small("deepseek_v3");
-  o.wishes.prefill = "nonsense";
+  o.plan_request.prefill = "nonsense";
   runtime = Runtime::create(o);
   ASSERT_FALSE(runtime);
   refused = std::get_if<Refusal>(&runtime.error());
   ASSERT_NE(refused, nullptr);
-  EXPECT_EQ(refused->reasons[0].rule, Rule::wish);
+  EXPECT_EQ(refused->reasons[0].rule, Rule::request);
   EXPECT_EQ(refused->reasons[0].field, "--prefill-attention-backend");
 }
 
 TEST(Runtime, Defaults) {
   RuntimeOptions o = small("deepseek_v3");
   o.device = "auto";
-  o.wishes.layers = 61;
+  o.plan_request.layers = 61;
   auto runtime = Runtime::create(o);
   ASSERT_TRUE(runtime);
   Runtime& r = **runtime;
@@ -110,9 +110,9 @@ TEST(Runtime, Defaults) {
   EXPECT_EQ(r.engine().capacity(), 512);
   EXPECT_EQ(r.engine().stats().total_pages, 4 * 512 / r.cache().page_size());
 
-  o.wishes.context_length = 100;
-  o.wishes.page_size = 16;
-  o.wishes.max_total_tokens = 70;
+  o.plan_request.context_length = 100;
+  o.plan_request.page_size = 16;
+  o.plan_request.max_total_tokens = 70;
   runtime = Runtime::create(o);
   ASSERT_TRUE(runtime);
   EXPECT_EQ((*runtime)->plan().context_length(), 100);
@@ -149,8 +149,8 @@ Expected expected_of(const std::string& name) {
 // A chunk is what was asked for, also where more requests may decode in one step.
 TEST(Runtime, ChunksAreNoLargerThanAskedFor) {
   RuntimeOptions o = small("qwen3");
-  o.wishes.chunked_prefill_size = 3;
-  o.wishes.max_running_requests = 16;
+  o.plan_request.chunked_prefill_size = 3;
+  o.plan_request.max_running_requests = 16;
   auto runtime = Runtime::create(o);
   ASSERT_TRUE(runtime);
   Engine& engine = (*runtime)->engine();

@@ -15,15 +15,15 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-PlanResult plan(std::string_view attention, const Wishes& wishes = {},
+PlanResult plan(std::string_view attention, const PlanRequest& request = {},
                 const ProblemOptions& dims = {}) {
-  return make_plan(*problem_from_name(attention, dims), describe_machine(Device::sm90), wishes,
+  return make_plan(*problem_from_name(attention, dims), describe_machine(Device::sm90), request,
                    all_kernels());
 }
 
-std::string refusal(std::string_view attention, const Wishes& wishes = {},
+std::string refusal(std::string_view attention, const PlanRequest& request = {},
                     const ProblemOptions& dims = {}) {
-  const PlanResult result = plan(attention, wishes, dims);
+  const PlanResult result = plan(attention, request, dims);
   return result ? "planned" : explain(result.error());
 }
 

@@ -117,8 +117,8 @@ struct Need {
 };
 
 Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& machine,
-             const Wishes& wishes) {
-  const std::int64_t requests = wishes.max_running_requests;
+             const PlanRequest& request) {
+  const std::int64_t requests = request.max_running_requests;
   // A step has as many prefill rows as it may, and a row of every request that decodes.
   const std::int64_t rows = plus(plan.max_rows(), requests);
   std::int64_t attention = 0;
@@ -146,10 +146,10 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
 }  // namespace
 
 std::variant<Budget, Reason> plan_activations(const ModelConfig& config, const ModelPlan& plan,
-                                              const Machine& machine, const Wishes& wishes) {
-  const Need need = need_of(config, plan, machine, wishes);
+                                              const Machine& machine, const PlanRequest& request) {
+  const Need need = need_of(config, plan, machine, request);
   const std::int64_t rows = plan.max_rows();
-  const std::int64_t ceiling = wishes.activations_budget;
+  const std::int64_t ceiling = request.activations_budget;
   const std::int64_t room = ceiling > 0 ? ceiling - need.fixed : kAbsorbedTile;
   if (room < need.tile_row) {
     const std::int64_t least = plus(need.fixed, need.tile_row);

@@ -16,10 +16,10 @@ namespace lathe {
 /// says otherwise: enough rows that a tile costs no speed.
 inline constexpr std::int64_t kAbsorbedTile = std::int64_t{512} << 20;
 
-/// Budget `activations` of steps that bring wishes.chunked_prefill_size prefill rows and decode
-/// wishes.max_running_requests requests; tile_rows 0: no tiles. A reason (Rule::budget): not even
-/// one row of the absorbed part fits wishes.activations_budget.
+/// Budget `activations` of steps that bring request.chunked_prefill_size prefill rows and decode
+/// request.max_running_requests requests; tile_rows 0: no tiles. A reason (Rule::budget): not even
+/// one row of the absorbed part fits request.activations_budget.
 std::variant<Budget, Reason> plan_activations(const ModelConfig& config, const ModelPlan& plan,
-                                              const Machine& machine, const Wishes& wishes);
+                                              const Machine& machine, const PlanRequest& request);
 
 }  // namespace lathe

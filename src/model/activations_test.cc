@@ -11,11 +11,11 @@ namespace {
 
 using testing::HasSubstr;
 
-Wishes wishes_of(std::int64_t rows) {
-  Wishes w;
-  w.chunked_prefill_size = w.context_length = rows;
-  w.max_running_requests = ModelRunner::kRequests;
-  return w;
+PlanRequest request_of(std::int64_t rows) {
+  PlanRequest request;
+  request.chunked_prefill_size = request.context_length = rows;
+  request.max_running_requests = ModelRunner::kRequests;
+  return request;
 }
 
 ModelConfig config_of(const std::string& name) { return *load_model_config(fixture_dir(name)); }
@@ -42,11 +42,11 @@ TEST(Activations, AreWhatAForwardPassTakes) {
         prompt[i] = static_cast<std::int32_t>(i) % config.vocab;
       }
       runner.prompt(0, prompt);
-      Wishes w = wishes_of(ModelRunner::kContext);
-      w.prefill = prefill;
+      PlanRequest request = request_of(ModelRunner::kContext);
+      request.prefill = prefill;
       Machine machine = describe_machine(Device::cpu);
       machine.processors = 2;
-      const auto plan = plan_model(config, std::nullopt, machine, w, all_kernels());
+      const auto plan = plan_model(config, std::nullopt, machine, request, all_kernels());
       ASSERT_TRUE(plan) << name;
       std::int64_t planned = plan->budget(BudgetKind::activations)->bytes;
       if (const Budget* b = plan->budget(BudgetKind::top_k_rows)) planned += b->bytes;
@@ -61,22 +61,22 @@ TEST(Activations, AreWhatAForwardPassTakes) {
 TEST(Activations, AreTiledToTheirBudget) {
   const ModelConfig config = config_of("deepseek_v3");
   const Machine machine = describe_machine(Device::cpu);
-  Wishes w = wishes_of(512);
+  PlanRequest request = request_of(512);
   const auto budget_of = [&]() -> Result<Budget, Refusal> {
-    const auto plan = plan_model(config, std::nullopt, machine, w, all_kernels());
+    const auto plan = plan_model(config, std::nullopt, machine, request, all_kernels());
     if (!plan) return plan.error();
     return *plan->budget(BudgetKind::activations);
   };
   const Budget whole = *budget_of();
   EXPECT_EQ(whole.tile_rows, 0);
-  w.activations_budget = whole.bytes;
+  request.activations_budget = whole.bytes;
   EXPECT_EQ(*budget_of(), whole);
-  w.activations_budget = whole.bytes - 1;
+  request.activations_budget = whole.bytes - 1;
   const Budget tiled = *budget_of();
   EXPECT_EQ(tiled.tile_rows, 511);
   EXPECT_LT(tiled.bytes, whole.bytes);
 
-  w.activations_budget = whole.bytes - 512 * (whole.bytes - tiled.bytes) - 1;
+  request.activations_budget = whole.bytes - 512 * (whole.bytes - tiled.bytes) - 1;
   const auto refused = budget_of();
   ASSERT_FALSE(refused);
   const Reason& reason = refused.error().reasons.at(0);
@@ -85,8 +85,8 @@ TEST(Activations, AreTiledToTheirBudget) {
   // What it proposes fits.
   const std::string chunk = refused.error().suggestions.at(0);
   ASSERT_THAT(chunk, HasSubstr("--chunked-prefill-size "));
-  w.chunked_prefill_size = std::stoll(chunk.substr(chunk.find(' ')));
-  EXPECT_GT(w.chunked_prefill_size, 256);
+  request.chunked_prefill_size = std::stoll(chunk.substr(chunk.find(' ')));
+  EXPECT_GT(request.chunked_prefill_size, 256);
   EXPECT_TRUE(budget_of());
 }
 
@@ -94,13 +94,13 @@ TEST(Activations, AreTiledToTheirBudget) {
 TEST(PlanModel, FitsTheMachine) {
   const ModelConfig config = config_of("deepseek_v32");
   Machine machine = describe_machine(Device::cpu);
-  const Wishes w = wishes_of(512);
-  const auto plan = plan_model(config, std::nullopt, machine, w, all_kernels());
+  const PlanRequest request = request_of(512);
+  const auto plan = plan_model(config, std::nullopt, machine, request, all_kernels());
   ASSERT_TRUE(plan);
   const std::int64_t weights = weight_bytes(config, std::nullopt, expands(*plan));
   const auto subject = [&](std::int64_t memory, std::optional<std::int64_t> stored) {
     machine.memory_bytes = memory;
-    const auto again = plan_model(config, stored, machine, w, all_kernels());
+    const auto again = plan_model(config, stored, machine, request, all_kernels());
     return again ? "fits" : again.error().reasons.at(0).subject;
   };
   const std::int64_t cache = cache_bytes(plan->groups.front().plan, plan->block_tokens);

@@ -20,12 +20,12 @@ Refusal refuse(Reason reason) {
 }
 
 ModelPlanResult plan_once(const ModelConfig& config, std::optional<std::int64_t> stored,
-                          const Machine& machine, const Wishes& wishes, const Registry& registry,
-                          std::vector<Rejection>* rejections) {
+                          const Machine& machine, const PlanRequest& request,
+                          const Registry& registry, std::vector<Rejection>* rejections) {
   ModelPlanResult plan =
-      make_model_plan(config.layer_groups(), machine, wishes, registry, rejections);
+      make_model_plan(config.layer_groups(), machine, request, registry, rejections);
   if (!plan) return plan;
-  const auto activations = plan_activations(config, *plan, machine, wishes);
+  const auto activations = plan_activations(config, *plan, machine, request);
   if (const Reason* reason = std::get_if<Reason>(&activations)) return refuse(*reason);
   plan->budgets.push_back(std::get<Budget>(activations));
   if (is_gpu(machine.device)) {
@@ -33,7 +33,7 @@ ModelPlanResult plan_once(const ModelConfig& config, std::optional<std::int64_t>
   }
   if (plan->groups.size() == 1) plan->groups.front().plan.budgets = plan->budgets;
   const std::int64_t weights = weight_bytes(config, stored, expands(*plan));
-  if (auto over = check_memory(*plan, machine, wishes, weights)) return refuse(std::move(*over));
+  if (auto over = check_memory(*plan, machine, request, weights)) return refuse(std::move(*over));
   return plan;
 }
 
@@ -74,9 +74,9 @@ std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t>
 }
 
 ModelPlanResult plan_model(const ModelConfig& config, std::optional<std::int64_t> stored,
-                           const Machine& machine, const Wishes& wishes, const Registry& registry,
-                           std::vector<Rejection>* rejections) {
-  ModelPlanResult plan = plan_once(config, stored, machine, wishes, registry, rejections);
+                           const Machine& machine, const PlanRequest& request,
+                           const Registry& registry, std::vector<Rejection>* rejections) {
+  ModelPlanResult plan = plan_once(config, stored, machine, request, registry, rejections);
   if (plan) return plan;
   Refusal refusal = plan.error();
   // Smaller sizes help only where sizes are too large; a single group's plan has been tried
@@ -86,8 +86,8 @@ ModelPlanResult plan_model(const ModelConfig& config, std::optional<std::int64_t
         return (r.rule == Rule::memory && r.hint.empty()) || r.subject == "activations";
       });
   if (sizes) {
-    refusal.suggestions = sizes_that_fit(wishes, [&](const Wishes& w) {
-      return plan_once(config, stored, machine, w, registry, nullptr).ok();
+    refusal.suggestions = sizes_that_fit(request, [&](const PlanRequest& changed) {
+      return plan_once(config, stored, machine, changed, registry, nullptr).ok();
     });
   }
   return refusal;

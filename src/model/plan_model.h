@@ -23,7 +23,7 @@ std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t>
 /// cache exceed the machine's memory, or a row exceeds --activations-budget: with what is needed,
 /// what is available and the sizes that fit. `stored`: bytes of the checkpoint, if there is one.
 ModelPlanResult plan_model(const ModelConfig& config, std::optional<std::int64_t> stored,
-                           const Machine& machine, const Wishes& wishes, const Registry& registry,
-                           std::vector<Rejection>* rejections = nullptr);
+                           const Machine& machine, const PlanRequest& request,
+                           const Registry& registry, std::vector<Rejection>* rejections = nullptr);
 
 }  // namespace lathe

@@ -118,18 +118,18 @@ class ModelRunner {
       backend_ = std::move(*make_backend(options.device));
       ops_.backend = backend_.get();
     }
-    Wishes wishes;
-    wishes.prefill = options.prefill;
-    wishes.decode = options.decode;
-    wishes.layout = options.layout;
-    wishes.page_size = options.page_size;
-    wishes.chunked_prefill_size = options.context;
-    wishes.max_running_requests = kRequests;
-    wishes.context_length = options.context;
-    wishes.gather_budget = options.gather_budget;
-    wishes.logits_budget = std::int64_t{1} << 22;
+    PlanRequest request;
+    request.prefill = options.prefill;
+    request.decode = options.decode;
+    request.layout = options.layout;
+    request.page_size = options.page_size;
+    request.chunked_prefill_size = options.context;
+    request.max_running_requests = kRequests;
+    request.context_length = options.context;
+    request.gather_budget = options.gather_budget;
+    request.logits_budget = std::int64_t{1} << 22;
     const ModelPlanResult plan = make_model_plan(
-        model.config().layer_groups(), describe_machine(options.device), wishes, registry_);
+        model.config().layer_groups(), describe_machine(options.device), request, registry_);
     EXPECT_TRUE(plan.ok());
     plan_ = std::make_unique<ModelPlan>(*plan);
     std::vector<PoolSize> sizes;

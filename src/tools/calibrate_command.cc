@@ -48,7 +48,7 @@ int run_calibrate(CalibrateFlags flags) {
   flags.model.runtime.count_values = true;
   flags.model.runtime.dummy = flags.model.load_format == "dummy";
   // Magnitudes as they are, not as a narrower cache would leave them to the next layer.
-  flags.model.runtime.wishes.kv_dtype = "bf16";
+  flags.model.runtime.plan_request.kv_dtype = "bf16";
   flags.model.runtime.engine.prefix_cache = false;
   const auto evaluator = Evaluator::create(flags.model.runtime, *tokenizer);
   if (!evaluator) return refuse_start(evaluator.error());
@@ -82,9 +82,9 @@ int run_calibrate(CalibrateFlags flags) {
 void add_calibrate_command(Command app, int& exit_code) {
   auto flags = std::make_shared<CalibrateFlags>();
   RuntimeOptions& r = flags->model.runtime;
-  r.wishes.context_length = 0;
-  r.wishes.chunked_prefill_size = 2048;
-  r.wishes.max_running_requests = 8;
+  r.plan_request.context_length = 0;
+  r.plan_request.chunked_prefill_size = 2048;
+  r.plan_request.max_running_requests = 8;
   Command cmd = app.add_subcommand("calibrate", "Find the scales of an fp8 cache for --kv-scales");
   cmd.add_option("--model,--model-path", r.model,
                  "directory with config.json, *.safetensors and tokenizer.json");

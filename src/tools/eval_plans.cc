@@ -23,36 +23,36 @@ constexpr std::size_t kTracedItems = 16;  // of each task, whose logits are comp
 constexpr std::int64_t kChunks[] = {1, 7, 64, 257, 2048};
 
 // The most precise layout and the kernels that read it in place.
-Wishes plain_wishes(Wishes w, const ModelConfig& config) {
-  if (w.layout == "auto" && w.kv_dtype == "auto") w.kv_dtype = "bf16";
-  if (w.prefill == "auto") w.prefill = name(KernelKind::inplace);
-  if (w.decode == "auto") w.decode = name(KernelKind::inplace);
-  if (w.context_length == 0) w.context_length = config.max_context;
-  w.layers = config.layers;
-  return w;
+PlanRequest plain_request(PlanRequest request, const ModelConfig& config) {
+  if (request.layout == "auto" && request.kv_dtype == "auto") request.kv_dtype = "bf16";
+  if (request.prefill == "auto") request.prefill = name(KernelKind::inplace);
+  if (request.decode == "auto") request.decode = name(KernelKind::inplace);
+  if (request.context_length == 0) request.context_length = config.max_context;
+  request.layers = config.layers;
+  return request;
 }
 
 struct Candidate {
-  Wishes wishes;
+  PlanRequest request;
   std::string title;
   std::size_t prefill_routes;
 };
 
 // Every plan to be run besides the plain one. Errors: no such machine.
-Result<std::vector<Candidate>> candidates(const Wishes& wishes, const Wishes& plain,
+Result<std::vector<Candidate>> candidates(const PlanRequest& request, const PlanRequest& plain,
                                           const ModelConfig& config, const std::string& device) {
   const auto machine = find_machine(device);
   if (!machine) return machine.error();
   const Registry registry = model_kernels(machine->device);
-  Wishes open = wishes;
+  PlanRequest open = request;
   open.context_length = plain.context_length;
   open.layers = plain.layers;
   std::vector<Candidate> out;
-  const auto add = [&](const Wishes& w, const std::string& more = "") -> bool {
-    const auto made = plan_model(config, std::nullopt, *machine, w, registry);
+  const auto add = [&](const PlanRequest& changed, const std::string& more = "") -> bool {
+    const auto made = plan_model(config, std::nullopt, *machine, changed, registry);
     if (!made) return false;
     const Plan& plan = made->groups.front().plan;
-    out.push_back({w,
+    out.push_back({changed,
                    fmt::format("{} -> {} over {}{}", kinds(plan, Phase::extend),
                                kinds(plan, Phase::decode), plan.main().layout.name(), more),
                    plan.phase(Phase::extend).routes.size()});
@@ -62,22 +62,22 @@ Result<std::vector<Candidate>> candidates(const Wishes& wishes, const Wishes& pl
   for (const MatrixCell& cell :
        make_matrix(config.groups.front().problem, *machine, open, registry)) {
     if (!cell.result) continue;
-    Wishes w = open;
-    w.layout = cell.result->main().layout.serialize();
-    w.prefill = name(cell.prefill);
-    w.decode = name(cell.decode);
-    add(w);
-    if (!layouts.insert(w.layout).second) continue;
+    PlanRequest changed = open;
+    changed.layout = cell.result->main().layout.serialize();
+    changed.prefill = name(cell.prefill);
+    changed.decode = name(cell.decode);
+    add(changed);
+    if (!layouts.insert(changed.layout).second) continue;
     // What the planner mixes on its own, such as ragged prefill for short contexts only.
-    w.prefill = "auto";
-    w.decode = name(KernelKind::inplace);
-    if (add(w) && out.back().prefill_routes == 1) out.pop_back();
+    changed.prefill = "auto";
+    changed.decode = name(KernelKind::inplace);
+    if (add(changed) && out.back().prefill_routes == 1) out.pop_back();
   }
   for (const std::int64_t chunk : kChunks) {
     if (chunk >= plain.context_length) continue;
-    Wishes w = plain;
-    w.chunked_prefill_size = chunk;
-    add(w, fmt::format(", chunks of {}", chunk));
+    PlanRequest changed = plain;
+    changed.chunked_prefill_size = chunk;
+    add(changed, fmt::format(", chunks of {}", chunk));
   }
   return out;
 }
@@ -109,7 +109,7 @@ struct RowResult {
 
 // Scales are for the layouts that have them; the rows of the others go without.
 std::string scales_for(const RuntimeOptions& options) {
-  const auto layout = CacheLayout::parse(options.wishes.layout);
+  const auto layout = CacheLayout::parse(options.plan_request.layout);
   return layout && layout->scale_policy() == ScalePolicy::per_tensor ? options.kv_scales : "";
 }
 
@@ -129,7 +129,7 @@ Result<RowResult, StartError> run_row(const RuntimeOptions& options, const Token
   row.layout = plan.main().layout.name();
   row.prefill = kinds(plan, Phase::extend);
   row.decode = kinds(plan, Phase::decode);
-  row.chunk = options.wishes.chunked_prefill_size;
+  row.chunk = options.plan_request.chunked_prefill_size;
   row.bytes_per_token = runtime.plan().bytes_per_token();
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     auto run = (*evaluator)->run(tasks[i], kTracedItems, {});
@@ -169,10 +169,10 @@ Result<std::vector<PlanRow>, StartError> evaluate_plans(
     }
   }
   RuntimeOptions plain = options;
-  plain.wishes = plain_wishes(options.wishes, *config);
-  const auto rest = candidates(options.wishes, plain.wishes, *config, options.device);
+  plain.plan_request = plain_request(options.plan_request, *config);
+  const auto rest = candidates(options.plan_request, plain.plan_request, *config, options.device);
   if (!rest) return StartError(rest.error());
-  plain.wishes.chunked_prefill_size = plain.wishes.context_length;
+  plain.plan_request.chunked_prefill_size = plain.plan_request.context_length;
   auto first = run_row(plain, tokenizer, tasks, text, nullptr);
   if (!first) return first.error();
   std::vector<PlanRow> rows(rest->size() + 1);
@@ -187,7 +187,7 @@ Result<std::vector<PlanRow>, StartError> evaluate_plans(
     const Candidate& c = (*rest)[static_cast<std::size_t>(i)];
     RuntimeOptions row_options = options;
     row_options.threads = std::max(1, rows[0].threads / pool.threads());
-    row_options.wishes = c.wishes;
+    row_options.plan_request = c.request;
     auto result = run_row(row_options, tokenizer, tasks, text, &*first);
     const std::lock_guard lock(mutex);
     if (result) {

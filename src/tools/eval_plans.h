@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "attn/wishes.h"
+#include "attn/plan_request.h"
 #include "base/result.h"
 #include "engine/runtime.h"
 #include "tools/eval_run.h"

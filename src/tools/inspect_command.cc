@@ -87,10 +87,10 @@ LayoutRow plan_row(const ModelConfig& config, const Machine& machine, const Regi
                    LayoutKind kind, const WeightFacts& weights) {
   LayoutRow row;
   row.layout = name(kind);
-  Wishes wishes;
-  wishes.layout = row.layout;
-  wishes.context_length = config.max_context;
-  const ModelPlanResult plan = plan_model(config, weights.stored, machine, wishes, registry);
+  PlanRequest request;
+  request.layout = row.layout;
+  request.context_length = config.max_context;
+  const ModelPlanResult plan = plan_model(config, weights.stored, machine, request, registry);
   if (!plan) {
     const Refusal& refusal = plan.error();
     row.reason = refusal.reasons.empty()

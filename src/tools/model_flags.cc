@@ -9,7 +9,7 @@
 #include "engine/memory_plan.h"
 #include "model/kv_scales.h"
 #include "tools/command.h"
-#include "tools/wish_flags.h"
+#include "tools/plan_flags.h"
 
 namespace lathe {
 namespace {
@@ -76,9 +76,9 @@ void print_started(const ModelFlags& flags, Runtime& r) {
 void add_model_flags(Command command, ModelFlags& flags) {
   RuntimeOptions& r = flags.runtime;
   // A CPU's defaults; context_length 0 is the model's.
-  r.wishes.context_length = 0;
-  r.wishes.chunked_prefill_size = 2048;
-  r.wishes.max_running_requests = 64;
+  r.plan_request.context_length = 0;
+  r.plan_request.chunked_prefill_size = 2048;
+  r.plan_request.max_running_requests = 64;
   command.add_option("--model,--model-path", r.model,
                      "directory with config.json, *.safetensors and tokenizer.json");
   command.add_option(
@@ -97,7 +97,7 @@ void add_model_flags(Command command, ModelFlags& flags) {
                   "auto, safetensors, or dummy: random weights from the configuration alone")
       .one_of({"auto", "safetensors", "dummy"});
   command.add_option("--config", r.config_file, "a config.json, with --load-format dummy");
-  add_wish_flags(command, r.wishes);
+  add_plan_flags(command, r.plan_request);
   command.add_option("--kv-scales", r.kv_scales,
                      "a file of lathe calibrate, with a layout of one scale a layer; else the "
                      "checkpoint's scales, or 1");

@@ -21,7 +21,7 @@
 #include "model/kv_scales.h"
 #include "model/plan_model.h"
 #include "tools/command.h"
-#include "tools/wish_flags.h"
+#include "tools/plan_flags.h"
 
 namespace lathe {
 namespace {
@@ -33,7 +33,7 @@ struct PlanFlags {
   std::string kv_scales;
   bool context_given = false;
   std::string device = "auto";
-  Wishes wishes;
+  PlanRequest request;
   ProblemOptions dims;
   bool disable_cuda_graph = false;
   bool json = false;
@@ -51,8 +51,8 @@ struct Subject {
   std::vector<LayerGroup> groups;      // without a model one, with no layers listed
 };
 
-// `wishes` gets what the model says and the user did not.
-Result<Subject> subject_of(const PlanFlags& flags, Wishes& wishes) {
+// `request` gets what the model says and the user did not.
+Result<Subject> subject_of(const PlanFlags& flags, PlanRequest& request) {
   if (flags.model.empty() && flags.config.empty()) {
     const auto problem = problem_from_name(flags.attention, flags.dims);
     if (!problem) return problem.error();
@@ -65,8 +65,8 @@ Result<Subject> subject_of(const PlanFlags& flags, Wishes& wishes) {
     return parse_model_config(*text);
   }();
   if (!config) return config.error();
-  if (!flags.context_given) wishes.context_length = config->max_context;
-  wishes.layers = config->layers;
+  if (!flags.context_given) request.context_length = config->max_context;
+  request.layers = config->layers;
   Subject out{*config, std::nullopt, config->layer_groups()};
   if (flags.config.empty()) {
     if (const auto checkpoint = Checkpoint::open(flags.model)) {
@@ -76,13 +76,14 @@ Result<Subject> subject_of(const PlanFlags& flags, Wishes& wishes) {
   return out;
 }
 
-ModelPlanResult plan_subject(const Subject& subject, const Machine& machine, const Wishes& wishes,
-                             const Registry& registry, std::vector<Rejection>& rejections) {
+ModelPlanResult plan_subject(const Subject& subject, const Machine& machine,
+                             const PlanRequest& request, const Registry& registry,
+                             std::vector<Rejection>& rejections) {
   if (subject.config) {
-    return plan_model(*subject.config, subject.stored, machine, wishes, registry, &rejections);
+    return plan_model(*subject.config, subject.stored, machine, request, registry, &rejections);
   }
   PlanResult plan =
-      make_plan(subject.groups.front().problem, machine, wishes, registry, &rejections);
+      make_plan(subject.groups.front().problem, machine, request, registry, &rejections);
   if (!plan) return plan.error();
   return one_group(*std::move(plan));
 }
@@ -92,9 +93,9 @@ int print_matrix(const PlanFlags& flags, const std::vector<LayerGroup>& groups,
   auto json = nlohmann::ordered_json::array();
   std::string text;
   for (const LayerGroup& group : groups) {
-    const auto cells = make_matrix(group.problem, machine, flags.wishes, registry);
+    const auto cells = make_matrix(group.problem, machine, flags.request, registry);
     if (cells.empty()) {
-      const auto refused = make_plan(group.problem, machine, flags.wishes, registry);
+      const auto refused = make_plan(group.problem, machine, flags.request, registry);
       print_out(flags.json ? to_json(refused.error()).dump(2) + "\n" : explain(refused.error()));
       return kExitRefused;
     }
@@ -115,10 +116,10 @@ int print_matrix(const PlanFlags& flags, const std::vector<LayerGroup>& groups,
 
 // Of a model on a GPU, whose memory is planned to the last item.
 std::string memory_text(const Subject& subject, const ModelPlan& plan, const Machine& machine,
-                        const Wishes& wishes) {
+                        const PlanRequest& request) {
   if (!subject.config || !is_gpu(machine.device)) return "";
   const std::int64_t weights = weight_bytes(*subject.config, subject.stored, expands(plan));
-  return memory_table(plan, machine, weights, cache_tokens(plan, wishes, machine, weights));
+  return memory_table(plan, machine, weights, cache_tokens(plan, request, machine, weights));
 }
 
 int run_plan(PlanFlags flags) {
@@ -127,7 +128,7 @@ int run_plan(PlanFlags flags) {
               (flags.kernels ? explain_kernels(all_kernels()) : ""));
     return kExitOk;
   }
-  const auto subject = subject_of(flags, flags.wishes);
+  const auto subject = subject_of(flags, flags.request);
   if (!subject) return refuse(subject.error());
   if (!flags.kv_scales.empty() && !subject->config) {
     return refuse({ErrorCode::invalid_argument, "--kv-scales", "a model with it",
@@ -138,13 +139,13 @@ int run_plan(PlanFlags flags) {
   if (flags.device == "cuda" && !query_gpu()) {
     fmt::print(stderr, "lathe: no GPU answers, so this is for an {}\n", machine->model);
   }
-  flags.wishes.cuda_graph = !flags.disable_cuda_graph;
+  flags.request.cuda_graph = !flags.disable_cuda_graph;
   const bool of_model = !flags.model.empty() || !flags.config.empty();
   const Registry registry = of_model ? model_kernels(machine->device) : all_kernels();
   if (flags.matrix) return print_matrix(flags, subject->groups, *machine, registry);
 
   std::vector<Rejection> rejections;
-  const auto plan = plan_subject(*subject, *machine, flags.wishes, registry, rejections);
+  const auto plan = plan_subject(*subject, *machine, flags.request, registry, rejections);
   std::string scales;
   if (plan && !flags.kv_scales.empty()) {
     const auto read = read_kv_scales(flags.kv_scales, *subject->config);
@@ -161,7 +162,7 @@ int run_plan(PlanFlags flags) {
     }
     print_out(json.dump(2) + "\n");
   } else {
-    print_out(plan ? explain(*plan) + scales + memory_text(*subject, *plan, *machine, flags.wishes)
+    print_out(plan ? explain(*plan) + scales + memory_text(*subject, *plan, *machine, flags.request)
                    : explain(plan.error()));
     if (flags.explain && !rejections.empty()) print_out("rejected\n" + explain(rejections));
   }
@@ -172,7 +173,7 @@ int run_plan(PlanFlags flags) {
 
 void add_plan_command(Command app, int& exit_code) {
   auto flags = std::make_shared<PlanFlags>();
-  Wishes& w = flags->wishes;
+  PlanRequest& request = flags->request;
   Command cmd = app.add_subcommand(
       "plan",
       "Prove that a prefill kernel, a cache layout and a decode kernel fit, or say why not");
@@ -185,11 +186,11 @@ void add_plan_command(Command app, int& exit_code) {
   config.excludes(attention);
   cmd.add_option("--device", flags->device,
                  "auto, cuda, ref, cpu, or a machine to plan for: sm80, sm90, sm100");
-  add_wish_flags(cmd, w);
+  add_plan_flags(cmd, request);
   cmd.add_option("--kv-scales", flags->kv_scales, "a file of lathe calibrate, to check");
-  cmd.add_option("--speculative-num-draft-tokens", w.draft_tokens,
+  cmd.add_option("--speculative-num-draft-tokens", request.draft_tokens,
                  "rows per request in verify; 0 = no speculation");
-  cmd.add_option("--num-layers", w.layers, "layers that share the plan");
+  cmd.add_option("--num-layers", request.layers, "layers that share the plan");
   cmd.add_option("--heads", flags->dims.heads, "query heads per rank");
   cmd.add_option("--kv-heads", flags->dims.kv_heads, "gqa");
   cmd.add_option("--head-dim", flags->dims.head_dim, "gqa");

@@ -96,12 +96,12 @@ class Padded {
   static Plan make(const AttentionProblem& problem, KernelKind kind) {
     Registry registry;
     register_cpu_kernels(registry);
-    Wishes w;
-    w.prefill = w.decode = kind == KernelKind::ragged ? "auto" : name(kind);
-    if (kind == KernelKind::ragged) w.prefill = "ragged";
-    w.page_size = 16;
-    w.context_length = 64;
-    const PlanResult plan = make_plan(problem, describe_machine(Device::cpu), w, registry);
+    PlanRequest request;
+    request.prefill = request.decode = kind == KernelKind::ragged ? "auto" : name(kind);
+    if (kind == KernelKind::ragged) request.prefill = "ragged";
+    request.page_size = 16;
+    request.context_length = 64;
+    const PlanResult plan = make_plan(problem, describe_machine(Device::cpu), request, registry);
     EXPECT_TRUE(plan.ok());
     return *plan;
   }

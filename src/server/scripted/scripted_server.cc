@@ -88,10 +88,10 @@ ScriptedServer::ScriptedServer(ScriptedOptions options, bool load) : options_(st
 void ScriptedServer::serve() {
   RuntimeOptions o;
   o.threads = 1;
-  o.wishes.context_length = options_.context;
-  o.wishes.max_running_requests = options_.max_running_requests;
-  o.wishes.max_total_tokens = options_.max_total_tokens;
-  o.wishes.chunked_prefill_size = options_.chunked_prefill_size;
+  o.plan_request.context_length = options_.context;
+  o.plan_request.max_running_requests = options_.max_running_requests;
+  o.plan_request.max_total_tokens = options_.max_total_tokens;
+  o.plan_request.chunked_prefill_size = options_.chunked_prefill_size;
   o.make_model = [this] {
     return std::make_unique<ScriptedModel>(Script{kScriptVocab,
                                                   options_.context,

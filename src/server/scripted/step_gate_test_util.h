@@ -22,7 +22,7 @@ class StepGate {
     if (!open_) --may_pass_;
     if (fail_ > 0) {
       --fail_;
-      return Error{ErrorCode::unsupported, "forward", "a step that works", "a test's wish", ""};
+      return Error{ErrorCode::unsupported, "forward", "a step that works", "a test's choice", ""};
     }
     return {};
   }

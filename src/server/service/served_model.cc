@@ -78,12 +78,12 @@ Json describe_plan(const Runtime& runtime) {
   Json groups = Json::array();
   Json notes = Json::array();
   for (const GroupPlan& g : runtime.plan().groups) {
-    Wishes wishes;
-    wishes.context_length = runtime.plan().context_length();
-    wishes.max_running_requests = runtime.plan().max_requests();
-    wishes.chunked_prefill_size = runtime.plan().max_rows();
-    wishes.layers = g.plan.layers;
-    const auto matrix = make_matrix(g.plan.problem, runtime.machine(), wishes, registry);
+    PlanRequest request;
+    request.context_length = runtime.plan().context_length();
+    request.max_running_requests = runtime.plan().max_requests();
+    request.chunked_prefill_size = runtime.plan().max_rows();
+    request.layers = g.plan.layers;
+    const auto matrix = make_matrix(g.plan.problem, runtime.machine(), request, registry);
     groups.push_back({{"name", g.group.name},
                       {"layers", layers_text(g.group.layers)},
                       {"layouts", describe_layouts(g.plan, matrix)},
@@ -175,9 +175,9 @@ ServedModel::ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer,
   const std::string source = template_source(path, tokenizer_config, options);
   reasoning = options.reasoning_parser == "think" ||
               (options.reasoning_parser == "auto" && source.find("</think>") != std::string::npos);
-  const auto wished = parse_enum<ToolFormat>(options.tool_call_parser);
+  const auto named = parse_enum<ToolFormat>(options.tool_call_parser);
   const ToolFormat written = find_tool_format(source);
-  tools = wished ? *wished : written;
+  tools = named ? *named : written;
   markup = describe_markup(*this, options, written);
   find_marks();
 }

@@ -1,4 +1,4 @@
-#include "attn/wishes.h"
+#include "attn/plan_request.h"
 
 #include <fmt/format.h>
 
@@ -29,21 +29,21 @@ std::string other_names(KernelKind kind) {
   return out;
 }
 
-Result<BackendWish> parse_backend(const std::string& text, Side side, const Registry& registry) {
-  BackendWish wish;
+Result<BackendChoice> parse_backend(const std::string& text, Side side, const Registry& registry) {
+  BackendChoice choice;
   if (registry.find(text) != nullptr) {
-    wish.kernel = text;
-    return wish;
+    choice.kernel = text;
+    return choice;
   }
-  if (text == "auto" || text == "flashmla_auto") return wish;
+  if (text == "auto" || text == "flashmla_auto") return choice;
   if (const auto kind = parse_enum<KernelKind>(text)) {
-    wish.kind = *kind;
-    return wish;
+    choice.kind = *kind;
+    return choice;
   }
   for (const auto& [alias, kind] : kAliases) {
     if (alias == text) {
-      wish.kind = kind;
-      return wish;
+      choice.kind = kind;
+      return choice;
     }
   }
   std::string known = "auto, " + known_names<KernelKind>() + " (or flashmla_auto";
@@ -52,7 +52,7 @@ Result<BackendWish> parse_backend(const std::string& text, Side side, const Regi
                fmt::format("\"{}\"", text), ""};
 }
 
-Result<void> check_wishes(const Wishes& w) {
+Result<void> check_plan_request(const PlanRequest& request) {
   struct Bound {
     std::string_view flag;
     std::int64_t value;
@@ -61,21 +61,21 @@ Result<void> check_wishes(const Wishes& w) {
   };
   constexpr std::int64_t kMany = std::int64_t{1} << 40;
   for (const Bound& b : {
-           Bound{"--chunked-prefill-size", w.chunked_prefill_size, 1, INT32_MAX},
-           Bound{"--max-running-requests", w.max_running_requests, 1, INT32_MAX},
-           Bound{"--context-length", w.context_length, 1, INT32_MAX},
-           Bound{"--speculative-num-draft-tokens", w.draft_tokens, 0, 1024},
-           Bound{"--num-layers", w.layers, 1, 100000},
-           Bound{"--max-total-tokens", w.max_total_tokens, 0, kMany},
-           Bound{"--indexer-logits-budget", w.logits_budget, 1, kMany},
-           Bound{"--gather-budget", w.gather_budget, 1, kMany},
-           Bound{"--activations-budget", w.activations_budget, 0, kMany},
+           Bound{"--chunked-prefill-size", request.chunked_prefill_size, 1, INT32_MAX},
+           Bound{"--max-running-requests", request.max_running_requests, 1, INT32_MAX},
+           Bound{"--context-length", request.context_length, 1, INT32_MAX},
+           Bound{"--speculative-num-draft-tokens", request.draft_tokens, 0, 1024},
+           Bound{"--num-layers", request.layers, 1, 100000},
+           Bound{"--max-total-tokens", request.max_total_tokens, 0, kMany},
+           Bound{"--indexer-logits-budget", request.logits_budget, 1, kMany},
+           Bound{"--gather-budget", request.gather_budget, 1, kMany},
+           Bound{"--activations-budget", request.activations_budget, 0, kMany},
        }) {
     if (b.value >= b.min && b.value <= b.max) continue;
     return Error{ErrorCode::invalid_argument, std::string(b.flag),
                  fmt::format("{} to {}", b.min, b.max), fmt::format("{}", b.value), ""};
   }
-  if (w.page_size != 0) return check_page_size(w.page_size);
+  if (request.page_size != 0) return check_page_size(request.page_size);
   return {};
 }
 

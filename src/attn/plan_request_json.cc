@@ -1,4 +1,4 @@
-#include "attn/wish_json.h"
+#include "attn/plan_request_json.h"
 
 #include <fmt/format.h>
 
@@ -15,25 +15,25 @@ using Json = nlohmann::json;
 
 struct Key {
   std::string_view name;
-  std::variant<std::string Wishes::*, std::int32_t Wishes::*, std::int64_t Wishes::*,
-               bool Wishes::*, std::int32_t ProblemOptions::*, bool ProblemOptions::*>
+  std::variant<std::string PlanRequest::*, std::int32_t PlanRequest::*, std::int64_t PlanRequest::*,
+               bool PlanRequest::*, std::int32_t ProblemOptions::*, bool ProblemOptions::*>
       member;
 };
 
 const Key kKeys[] = {
-    {"prefill_attention_backend", &Wishes::prefill},
-    {"decode_attention_backend", &Wishes::decode},
-    {"kv_layout", &Wishes::layout},
-    {"kv_cache_dtype", &Wishes::kv_dtype},
-    {"page_size", &Wishes::page_size},
-    {"chunked_prefill_size", &Wishes::chunked_prefill_size},
-    {"max_running_requests", &Wishes::max_running_requests},
-    {"context_length", &Wishes::context_length},
-    {"speculative_num_draft_tokens", &Wishes::draft_tokens},
-    {"max_total_tokens", &Wishes::max_total_tokens},
-    {"num_layers", &Wishes::layers},
-    {"indexer_logits_budget", &Wishes::logits_budget},
-    {"gather_budget", &Wishes::gather_budget},
+    {"prefill_attention_backend", &PlanRequest::prefill},
+    {"decode_attention_backend", &PlanRequest::decode},
+    {"kv_layout", &PlanRequest::layout},
+    {"kv_cache_dtype", &PlanRequest::kv_dtype},
+    {"page_size", &PlanRequest::page_size},
+    {"chunked_prefill_size", &PlanRequest::chunked_prefill_size},
+    {"max_running_requests", &PlanRequest::max_running_requests},
+    {"context_length", &PlanRequest::context_length},
+    {"speculative_num_draft_tokens", &PlanRequest::draft_tokens},
+    {"max_total_tokens", &PlanRequest::max_total_tokens},
+    {"num_layers", &PlanRequest::layers},
+    {"indexer_logits_budget", &PlanRequest::logits_budget},
+    {"gather_budget", &PlanRequest::gather_budget},
     {"heads", &ProblemOptions::heads},
     {"kv_heads", &ProblemOptions::kv_heads},
     {"head_dim", &ProblemOptions::head_dim},
@@ -41,7 +41,7 @@ const Key kKeys[] = {
     {"window", &ProblemOptions::window},
     {"compress_ratio", &ProblemOptions::compress_ratio},
     {"sink", &ProblemOptions::sink},
-    {"disable_cuda_graph", &Wishes::cuda_graph},
+    {"disable_cuda_graph", &PlanRequest::cuda_graph},
 };
 
 template <class Owner, class Value>
@@ -78,8 +78,8 @@ Result<Value> read(std::string_view key, const Json& value) {
 
 }  // namespace
 
-std::vector<WishKey> wish_keys() {
-  std::vector<WishKey> out;
+std::vector<PlanRequestKey> plan_request_keys() {
+  std::vector<PlanRequestKey> out;
   for (const Key& key : kKeys) {
     const auto type = std::visit(
         []<class Member>(Member) {
@@ -93,8 +93,8 @@ std::vector<WishKey> wish_keys() {
   return out;
 }
 
-Result<void> set_wish(std::string_view name, const Json& value, Wishes& wishes,
-                      ProblemOptions& options) {
+Result<void> set_in_request(std::string_view name, const Json& value, PlanRequest& request,
+                            ProblemOptions& options) {
   std::string known;
   for (const Key& key : kKeys) {
     known += (known.empty() ? "" : ", ") + std::string(key.name);
@@ -103,10 +103,10 @@ Result<void> set_wish(std::string_view name, const Json& value, Wishes& wishes,
         [&]<class Member>(Member member) -> Result<void> {
           auto read_value = read<ValueOf<Member>>(name, value);
           if (!read_value) return read_value.error();
-          if constexpr (std::is_same_v<Member, bool Wishes::*>) {
-            wishes.*member = !*read_value;  // disable_cuda_graph
-          } else if constexpr (std::is_invocable_v<Member, Wishes&>) {
-            wishes.*member = *std::move(read_value);
+          if constexpr (std::is_same_v<Member, bool PlanRequest::*>) {
+            request.*member = !*read_value;  // disable_cuda_graph
+          } else if constexpr (std::is_invocable_v<Member, PlanRequest&>) {
+            request.*member = *std::move(read_value);
           } else {
             options.*member = *std::move(read_value);
           }

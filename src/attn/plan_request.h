@@ -1,4 +1,4 @@
-// Wishes: what the user asked for. The planner resolves "auto" and honours or rejects anything
+// PlanRequest: what the user asked for. The planner resolves "auto" and honours or rejects anything
 // else.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace lathe {
 
-struct Wishes {
+struct PlanRequest {
   std::string prefill = "auto";   // --prefill-attention-backend: a kind, another project's name for
                                   // it, or a kernel's name
   std::string decode = "auto";    // --decode-attention-backend
@@ -39,15 +39,15 @@ struct Wishes {
   const std::string& backend(Side side) const { return side == Side::prefill ? prefill : decode; }
   std::string& backend(Side side) { return side == Side::prefill ? prefill : decode; }
 
-  bool operator==(const Wishes&) const = default;
+  bool operator==(const PlanRequest&) const = default;
 };
 
 constexpr std::string_view flag_of(Side side) {
   return side == Side::prefill ? "--prefill-attention-backend" : "--decode-attention-backend";
 }
 
-/// A resolved backend wish: any kernel, every kernel of a kind, or one kernel.
-struct BackendWish {
+/// A resolved backend flag: any kernel, every kernel of a kind, or one kernel.
+struct BackendChoice {
   std::optional<KernelKind> kind;
   std::optional<std::string> kernel;
 
@@ -63,9 +63,9 @@ std::string other_names(KernelKind kind);
 
 /// Resolves kernel names first, then kinds, then other projects' names (flashmla_sparse,
 /// flashmla_kv, trtllm, fa3, ...). Errors: an unknown name, listing the known ones.
-Result<BackendWish> parse_backend(const std::string& text, Side side, const Registry& registry);
+Result<BackendChoice> parse_backend(const std::string& text, Side side, const Registry& registry);
 
 /// Errors: negative or zero sizes, naming the flag.
-Result<void> check_wishes(const Wishes& wishes);
+Result<void> check_plan_request(const PlanRequest& request);
 
 }  // namespace lathe
