@@ -48,6 +48,10 @@ __device__ inline T shuffle(T v, std::uint32_t lane) {
 __device__ inline bool warp_any(bool v) { return __any_sync(0xffffffffu, v) != 0; }
 /// Bit i: the value that lane i passes.
 __device__ inline std::uint32_t warp_ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
+/// Bit i: whether lane i offers the same.
+__device__ inline std::uint32_t warp_match(std::int32_t v) {
+  return __match_any_sync(0xffffffffu, v);
+}
 /// Of all lanes.
 __device__ inline std::uint32_t warp_max(std::uint32_t v) {
   return __reduce_max_sync(0xffffffffu, v);

@@ -244,6 +244,13 @@ inline std::uint32_t warp_ballot(bool v) {
   for (int d = 1; d < emulated::kWarp; d *= 2) bits |= emulated::shuffle(bits, lane() ^ d);
   return bits;
 }
+inline std::uint32_t warp_match(std::int32_t v) {
+  std::uint32_t bits = 0;
+  for (int l = 0; l < emulated::kWarp; ++l) {
+    bits |= (emulated::shuffle(v, l) == v ? 1u : 0u) << l;
+  }
+  return bits;
+}
 inline bool warp_any(bool v) { return warp_ballot(v) != 0; }
 inline std::uint32_t warp_max(std::uint32_t v) {
   for (int d = 1; d < emulated::kWarp; d *= 2) v = std::max(v, emulated::shuffle(v, lane() ^ d));

@@ -235,6 +235,7 @@ struct PageMap {
   int element_bytes = 2, box_bytes = 128;
   std::int64_t page_rows = INT64_MAX, pages = INT64_MAX;
   std::int64_t row_end = INT64_MAX;  // bytes
+  std::int64_t turn_stride = 0;      // not 0: 8 rows of each of two arrays by turns
 };
 inline void copy_box_of(int block, std::uint32_t to, const void* map, int x, int y, int z,
                         std::uint32_t barrier) {
@@ -247,11 +248,13 @@ inline void copy_box_of(int block, std::uint32_t to, const void* map, int x, int
       unsigned char* const place = emulated::shared_at(
           width == 64 ? emulated::swizzle_64(at) : emulated::swizzle_128(at), 16, block);
       const std::int64_t byte = std::int64_t{x} * m.element_bytes + c;
-      const bool inside = y + r < m.page_rows && z < m.pages && byte < m.row_end;
+      const std::int64_t row = y + (m.turn_stride == 0 ? r : r / 16 * 8 + r % 8);
+      const std::int64_t turn = r / 8 % 2 * m.turn_stride;
+      const bool inside = row < m.page_rows && z < m.pages && byte < m.row_end;
       const auto bytes =
           static_cast<std::size_t>(inside ? std::min<std::int64_t>(16, m.row_end - byte) : 0);
       std::memset(place, 0, 16);
-      std::memcpy(place, m.base + z * m.page_stride + (y + r) * m.row_bytes + byte, bytes);
+      std::memcpy(place, m.base + turn + z * m.page_stride + row * m.row_bytes + byte, bytes);
     }
   }
   emulated::PhaseBarrier& b = emulated::phase_barrier(barrier, block);
@@ -270,6 +273,10 @@ inline void copy_box(std::uint32_t to, const void* map, int x, int y, int z,
 inline void copy_box(std::uint32_t to, const void* map, int x, int y, int z, std::uint32_t barrier,
                      std::uint64_t) {
   copy_box(to, map, x, y, z, barrier);
+}
+inline void copy_turns_box(std::uint32_t to, const void* map, int x, int eight, int page,
+                           std::uint32_t barrier, std::uint64_t) {
+  copy_box(to, map, x, 8 * eight, page, barrier);
 }
 inline void copy_box_to_pair(std::uint32_t to, const void* map, int x, int y, int z,
                              std::uint32_t barrier) {

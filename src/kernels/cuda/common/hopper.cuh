@@ -195,6 +195,17 @@ __device__ inline void copy_box(std::uint32_t to, const void* map, std::int32_t 
       : "memory");
 }
 
+/// A box of a map with a turn_stride (row_map.h), from row 8 * eight of both arrays on.
+__device__ inline void copy_turns_box(std::uint32_t to, const void* map, std::int32_t x,
+                                      std::int32_t eight, std::int32_t page, std::uint32_t barrier,
+                                      std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %3, %4, %5}], [%6], %7;" ::"r"(to),
+      "l"(map), "r"(x), "r"(0), "r"(eight), "r"(page), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
 /// The same box for both blocks of a cluster of two: to the same place in each one's shared memory,
 /// and it announces its bytes to each one's barrier.
 __device__ inline void copy_box_to_pair(std::uint32_t to, const void* map, std::int32_t x,

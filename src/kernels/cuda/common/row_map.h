@@ -21,6 +21,10 @@ struct RowBoxes {
   int element_bytes = 2;         // 1 or 2
   int box_bytes = 128;           // 64 or 128
   std::int64_t box_rows = 64;
+  // Not 0: a second array lies so many bytes behind each page, a multiple of 16, and a box takes 8
+  // rows of each by turns (copy_turns_box()). box_rows, a multiple of 16, counts both; rows, a
+  // multiple of 8, one.
+  std::int64_t turn_stride = 0;
 };
 
 /// As make_page_map().

@@ -23,11 +23,15 @@ Encode find_encode() {
 
 struct Boxes {
   const void* base;
-  std::int64_t sizes[3];    // elements of a row, rows of a page, pages
-  std::int64_t strides[2];  // bytes from row to row and from page to page
-  std::int64_t box_rows;
+  cuuint32_t rank;
+  cuuint64_t sizes[5];    // elements
+  cuuint64_t strides[4];  // bytes, of all dimensions but the first
+  cuuint32_t box[5];      // elements
   int element_bytes, box_bytes;
 };
+
+cuuint64_t u64(std::int64_t x) { return static_cast<cuuint64_t>(x); }
+cuuint32_t u32(std::int64_t x) { return static_cast<cuuint32_t>(x); }
 
 cudaError_t make_map(CUtensorMap& out, const Boxes& b) {
   static std::atomic<Encode> known = nullptr;  // null after a failure: the next call tries again
@@ -37,15 +41,11 @@ cudaError_t make_map(CUtensorMap& out, const Boxes& b) {
     known.store(encode, std::memory_order_relaxed);
   }
   if (encode == nullptr) return cudaErrorNotSupported;
-  const auto u64 = [](std::int64_t x) { return static_cast<cuuint64_t>(x); };
-  const cuuint64_t sizes[3] = {u64(b.sizes[0]), u64(b.sizes[1]), u64(b.sizes[2])};
-  const cuuint64_t strides[2] = {u64(b.strides[0]), u64(b.strides[1])};
-  const cuuint32_t box[3] = {static_cast<cuuint32_t>(b.box_bytes / b.element_bytes),
-                             static_cast<cuuint32_t>(b.box_rows), 1};
-  const cuuint32_t steps[3] = {1, 1, 1};
+  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
   const CUresult result = encode(
       &out, b.element_bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-      3, const_cast<void*>(b.base), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      b.rank, const_cast<void*>(b.base), b.sizes, b.strides, b.box, steps,
+      CU_TENSOR_MAP_INTERLEAVE_NONE,
       b.box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
       CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
@@ -55,18 +55,33 @@ cudaError_t make_map(CUtensorMap& out, const Boxes& b) {
 
 cudaError_t make_page_map(CUtensorMap& out, const PageBoxes& b) {
   return make_map(out, {b.base,
-                        {b.row_bytes / b.element_bytes, b.page_rows, b.pages},
-                        {b.row_bytes, b.page_stride},
-                        b.box_rows,
+                        3,
+                        {u64(b.row_bytes / b.element_bytes), u64(b.page_rows), u64(b.pages)},
+                        {u64(b.row_bytes), u64(b.page_stride)},
+                        {u32(b.box_bytes / b.element_bytes), u32(b.box_rows), 1},
                         b.element_bytes,
                         b.box_bytes});
 }
 
 cudaError_t make_row_map(CUtensorMap& out, const RowBoxes& b) {
+  const cuuint64_t cols = u64(b.row_bytes / b.element_bytes);
+  const cuuint32_t box_cols = u32(b.box_bytes / b.element_bytes);
+  const cuuint64_t page_stride = u64(b.pages > 1 ? b.page_stride : b.row_stride);
+  if (b.turn_stride != 0) {
+    return make_map(out,
+                    {b.base,
+                     5,
+                     {cols, 8, 2, u64(b.rows / 8), u64(b.pages)},
+                     {u64(b.row_stride), u64(b.turn_stride), u64(8 * b.row_stride), page_stride},
+                     {box_cols, 8, 2, u32(b.box_rows / 16), 1},
+                     b.element_bytes,
+                     b.box_bytes});
+  }
   return make_map(out, {b.base,
-                        {b.row_bytes / b.element_bytes, b.rows, b.pages},
-                        {b.row_stride, b.pages > 1 ? b.page_stride : b.row_stride},
-                        b.box_rows,
+                        3,
+                        {cols, u64(b.rows), u64(b.pages)},
+                        {u64(b.row_stride), page_stride},
+                        {box_cols, u32(b.box_rows), 1},
                         b.element_bytes,
                         b.box_bytes});
 }

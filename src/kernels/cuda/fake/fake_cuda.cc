@@ -353,20 +353,34 @@ CUresult encode_tiled(CUtensorMap* out, CUtensorMapDataType type, cuuint32_t ran
                       const cuuint32_t* steps, CUtensorMapInterleave, CUtensorMapSwizzle,
                       CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
   const int size = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 ? 1 : 2;
-  const auto multiple_of_16 = [](std::uint64_t v) { return v % 16 == 0; };
-  const bool legal = rank == 3 && multiple_of_16(reinterpret_cast<std::uintptr_t>(base)) &&
-                     multiple_of_16(strides[0]) && multiple_of_16(strides[1]) && box[2] == 1 &&
-                     steps[0] == 1 && box[0] <= 256 && box[1] <= 256 && sizes[2] > 0;
+  const auto all = [&](cuuint32_t count, auto holds) {
+    for (cuuint32_t i = 0; i < count; ++i) {
+      if (!holds(i)) return false;
+    }
+    return true;
+  };
+  const auto stride = [&](cuuint32_t i) {
+    return strides[i] % 16 == 0 && strides[i] < std::uint64_t{1} << 40;
+  };
+  const auto dimension = [&](cuuint32_t i) {
+    return box[i] >= 1 && box[i] <= 256 && steps[i] == 1 && sizes[i] > 0;
+  };
+  // Rows of pages (tensor_map.h), or rows of two arrays by turns (row_map.h).
+  const bool turns = rank == 5 && box[1] == 8 && box[2] == 2;
+  const bool legal = (rank == 3 || turns) && reinterpret_cast<std::uintptr_t>(base) % 16 == 0 &&
+                     all(rank - 1, stride) && all(rank, dimension) && box[rank - 1] == 1;
   if (!legal) return CUDA_ERROR_INVALID_VALUE;
-  const lathe::cuda::PageMap map{.base = static_cast<const unsigned char*>(base),
-                                 .page_stride = static_cast<std::int64_t>(strides[1]),
-                                 .row_bytes = static_cast<std::int64_t>(strides[0]),
-                                 .box_rows = box[1],
-                                 .element_bytes = size,
-                                 .box_bytes = static_cast<int>(box[0]) * size,
-                                 .page_rows = static_cast<std::int64_t>(sizes[1]),
-                                 .pages = static_cast<std::int64_t>(sizes[2]),
-                                 .row_end = static_cast<std::int64_t>(sizes[0]) * size};
+  const lathe::cuda::PageMap map{
+      .base = static_cast<const unsigned char*>(base),
+      .page_stride = static_cast<std::int64_t>(strides[rank - 2]),
+      .row_bytes = static_cast<std::int64_t>(strides[0]),
+      .box_rows = turns ? 16 * std::int64_t{box[3]} : box[1],
+      .element_bytes = size,
+      .box_bytes = static_cast<int>(box[0]) * size,
+      .page_rows = static_cast<std::int64_t>(turns ? 8 * sizes[3] : sizes[1]),
+      .pages = static_cast<std::int64_t>(sizes[rank - 1]),
+      .row_end = static_cast<std::int64_t>(sizes[0]) * size,
+      .turn_stride = turns ? static_cast<std::int64_t>(strides[1]) : 0};
   static_assert(sizeof map <= sizeof *out);
   std::memcpy(out, &map, sizeof map);
   return CUDA_SUCCESS;

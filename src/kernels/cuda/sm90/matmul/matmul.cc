@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/sm90/matmul/matmul_call.h"
@@ -151,13 +152,57 @@ Result<void> put(const MatmulLaunch& l, DType weights, cudaStream_t stream) {
   return call_result(launch(weights, l.params, maps, l.instance, stream), "matmul");
 }
 
+// out has as many columns as the weight has rows, as those of a product that is not gated.
 MatmulCall first_group(const GroupedMatmulCall& c) {
-  return {.x = c.x,
-          .w = c.w,
-          .out = c.out,
-          .bias = c.bias,
-          .x_scales = c.x_scales,
-          .x_scale_stride = c.x_scale_stride};
+  MutableRowsView out = c.out;
+  out.cols = c.w.rows;
+  return {.x = c.x, .w = c.w, .out = out, .bias = c.bias};
+}
+
+bool by_turns(const GroupedMatmulCall& c) {
+  return c.activation != nullptr && c.up.data == nullptr;
+}
+
+// Whether the call's activation can be made, and of its other members that first_group() is one
+// that matmul_takes().
+bool gate_fits(const GroupedMatmulCall& c) {
+  const std::int64_t n = by_turns(c) ? c.w.rows / 2 : c.w.rows;
+  const bool out = c.out.dtype == DType::bf16 && c.out.cols == n && n % 8 == 0;
+  if (by_turns(c)) return out && c.w.rows % 2 == 0;
+  const bool scales = (c.up.scales == nullptr) == (c.w.scales == nullptr) &&
+                      (c.up.mx_scales == nullptr) == (c.w.mx_scales == nullptr);
+  return out && scales && c.up.dtype == c.w.dtype && c.up.rows == n && c.up.cols == c.w.cols &&
+         at_multiple(c.up.data, 16);
+}
+
+// Weights whose tiles have 8 rows of each by turns, that of the lower address first.
+void gate(MatmulLaunch& l, const GroupedMatmulCall& c) {
+  MatmulParams& p = l.params;
+  p.activation = *c.activation;
+  MatmulWeight &a = p.weights[0], &b = p.weights[1];
+  b = a;
+  RowBoxes& boxes = l.weights[0];
+  if (by_turns(c)) {
+    p.gate_step = 2;
+    boxes.turn_stride = boxes.row_stride;
+    boxes.row_stride *= 2;
+    boxes.rows /= 2;
+    return;
+  }
+  p.gate_step = 1;
+  a.rows *= 2;
+  p.tiles = (a.rows + p.tile_rows - 1) / p.tile_rows;
+  const void* scales = c.up.scales;
+  if (c.w.dtype == DType::e2m1) scales = c.up.mx_scales;
+  b.scales = scales;
+  b.bias = nullptr;
+  p.up_first = c.up.data < c.w.data;
+  if (p.up_first) {
+    std::swap(a.scales, b.scales);
+    std::swap(a.bias, b.bias);
+    boxes.base = c.up.data;
+  }
+  boxes.turn_stride = std::abs(c.up.data - c.w.data);
 }
 
 Result<int> count_sms() {
@@ -192,9 +237,9 @@ bool grouped_matmul_takes(const GroupedMatmulCall& c) {
   const auto whole_rows = [](DType t, std::int64_t elements) {
     return elements * bits_of(t) % 128 == 0;
   };
-  return matmul_takes(first_group(c)) && (!heads || c.x_scales == nullptr) &&
-         c.groups <= kMatmulGroups && whole_rows(c.w.dtype, c.weight_stride) &&
-         (!heads || whole_rows(c.x.dtype, c.x_stride)) &&
+  if (c.activation != nullptr ? heads || !gate_fits(c) : c.out.cols != c.w.rows) return false;
+  return matmul_takes(first_group(c)) && c.groups <= kMatmulGroups &&
+         whole_rows(c.w.dtype, c.weight_stride) && (!heads || whole_rows(c.x.dtype, c.x_stride)) &&
          (c.out.dtype == DType::f32 || c.out_stride % 2 == 0);
 }
 
@@ -203,12 +248,14 @@ int grouped_tile_tokens(const GroupedMatmulCall& c) {
   for (const int tokens : {8, 16, 32}) {
     if (mean <= tokens) return tokens;
   }
-  return 128;
+  // Of groups of some size the wider tile leaves more of its tokens empty.
+  return c.w.dtype == DType::bf16 && mean >= 384 ? 256 : 128;
 }
 
 MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
   const MatmulCall first = first_group(c);
-  MatmulLaunch l = make_launch({&first, 1}, {1, kMatmulTileRows, tokens, false}, sms);
+  const bool pair = tokens >= 128;
+  MatmulLaunch l = make_launch({&first, 1}, {1, kMatmulTileRows, tokens, pair}, sms);
   MatmulParams& p = l.params;
   p.offsets = c.offsets;
   p.groups = static_cast<std::int32_t>(c.groups);
@@ -225,7 +272,10 @@ MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
   // As many as there can be: groups may end inside tiles.
   const std::int64_t tiles =
       p.x_by_group ? p.token_tiles * c.groups : std::min(c.x.rows, p.token_tiles + c.groups);
-  l.instance.clusters = static_cast<int>(std::min<std::int64_t>(sms, tiles * p.tiles));
+  if (c.activation != nullptr) gate(l, c);
+  const std::int64_t columns = pair ? (p.tiles + 1) / 2 : p.tiles;
+  l.instance.clusters =
+      static_cast<int>(std::min<std::int64_t>(pair ? sms / 2 : sms, tiles * columns));
   return l;
 }
 

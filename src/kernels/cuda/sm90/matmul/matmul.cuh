@@ -23,7 +23,7 @@ static __global__ void __launch_bounds__(T::kThreads, 1)
     matmul_kernel(const __grid_constant__ MatmulParams p, const __grid_constant__ MatmulMaps maps) {
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const MatmulShared<T> s{shared_address(shared_bytes)};
-  const int cluster_blocks = T::kPair ? 2 : p.split;
+  const int cluster_blocks = T::kPair ? 2 : T::kGrouped ? 1 : p.split;
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) {
     constexpr int kConsumerWarps = T::kConsumers / 32;

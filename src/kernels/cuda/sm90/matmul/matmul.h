@@ -9,6 +9,7 @@
 #include <span>
 
 #include "base/result.h"
+#include "kernels/activation.h"
 #include "kernels/linear.h"
 
 namespace lathe::cuda {
@@ -54,13 +55,16 @@ struct GroupedMatmulCall {
   // Null, for heads: each group has all rows, of columns of its own.
   const std::int32_t* offsets = nullptr;  // [groups + 1] on the device, ascending up to m at most
   // Elements from a group to the next.
-  std::int64_t weight_stride = 0;   // whole bytes
-  std::int64_t scale_stride = 0;    // of w.scales or w.mx_scales
-  std::int64_t x_stride = 0;        // of heads: columns
-  std::int64_t out_stride = 0;      // of heads: columns
-  const float* bias = nullptr;      // [groups, n] or null
-  const float* x_scales = nullptr;  // as MatmulCall's; experts alone
-  std::int64_t x_scale_stride = 0;
+  std::int64_t weight_stride = 0;  // whole bytes
+  std::int64_t scale_stride = 0;   // of w.scales or w.mx_scales
+  std::int64_t x_stride = 0;       // of heads: columns
+  std::int64_t out_stride = 0;     // of heads: columns
+  const float* bias = nullptr;     // [groups, n] or null
+  // Of gated experts, else null: out = activation(gate, up), bf16 and without `bias` of the up
+  // projection where w is the gate's and `up` the other one's, of the same shape, dtype and
+  // strides; where up has no data, w holds rows of both by turns, and out has n / 2 columns.
+  const Activation* activation = nullptr;
+  WeightView up = {};
 };
 
 bool grouped_matmul_takes(const GroupedMatmulCall& call);

@@ -22,7 +22,7 @@ struct MatmulLaunch {
 };
 MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms);
 
-/// tokens: of a tile; 8, 16, 32 or 128.
+/// tokens: of a tile; 8, 16 or 32, in pairs 128 or 256.
 MatmulLaunch make_launch(const GroupedMatmulCall& call, int tokens, int sms);
 /// What grouped_matmul_on_device() chooses.
 int grouped_tile_tokens(const GroupedMatmulCall& call);

@@ -10,16 +10,16 @@ namespace lathe::cuda {
 enum class MatmulCluster {
   parts,  // a block for each part of K, the same weight rows and tokens
   pair,   // two tiles of weight rows, the same tokens; a block takes all parts of K in turn
-  none,   // tokens in groups that have their own weights; one block takes all of K
 };
 
-template <class FormatType, int kTileTokens, MatmulCluster kClusterKind>
+/// kGroups: tokens come in groups that have their own weights, and K has one part.
+template <class FormatType, int kTileTokens, MatmulCluster kClusterKind, bool kGroups = false>
 struct MatmulTile {
   using Format = FormatType;
   static constexpr int kTokens = kTileTokens;
   static constexpr MatmulCluster kCluster = kClusterKind;
   static constexpr bool kPair = kCluster == MatmulCluster::pair;
-  static constexpr bool kGrouped = kCluster == MatmulCluster::none;
+  static constexpr bool kGrouped = kGroups;
   static constexpr int kConsumers = 256;  // two warpgroups
   static constexpr int kThreads = kConsumers + 128;
   // Add up to what a block has.
@@ -32,8 +32,7 @@ struct MatmulTile {
   // Partials that other blocks of the cluster send: 16 bytes a consumer, of 8 tokens and a part.
   static constexpr int kEights = kTokens / 8;
   static constexpr int kPartialSlots = kEights > kMatmulMaxSplit ? kEights : kMatmulMaxSplit;
-  static constexpr int kPartialBytes =
-      kCluster != MatmulCluster::parts ? 0 : kPartialSlots * kConsumers * 16;
+  static constexpr int kPartialBytes = kPair || kGrouped ? 0 : kPartialSlots * kConsumers * 16;
   static constexpr int kBarrierBytes = 256;
   // Token tiles ahead of each group.
   static constexpr int kGroupBytes = kGrouped ? (kMatmulGroups + 1) * 4 : 0;
@@ -46,7 +45,7 @@ struct MatmulTile {
   static constexpr int kSharedBytes = kGroupsAt + kGroupBytes;
   static_assert(kStages >= 3 && (2 * kStages + 2) * 8 <= kBarrierBytes);
   // A pair's block has room for the accumulators of a part next to the sum of the others.
-  static constexpr bool kPairSplits = kPair && kTokens <= 128 && !Format::kTwoLevels;
+  static constexpr bool kPairSplits = kPair && !kGrouped && kTokens <= 128 && !Format::kTwoLevels;
   // What a pair's blocks share is loaded by halves.
   static constexpr int kBoxTokens = kPair ? kTokens / 2 : kTokens;
 };

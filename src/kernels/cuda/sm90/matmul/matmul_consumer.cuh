@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/common/cluster_store.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_work.cuh"
+#include "kernels/cuda/sm90/rowwise/activated.cuh"
 
 namespace lathe::cuda {
 
@@ -104,11 +105,13 @@ struct MatmulConsumer {
   }
 
   /// Whether this block stores group j of 8 tokens.
-  __device__ bool owns(int j) const { return T::kPair || (j & (p.split - 1)) == list.rank; }
+  __device__ bool owns(int j) const {
+    return T::kPair || T::kGrouped || (j & (p.split - 1)) == list.rank;
+  }
 
   /// acc = the sum over all of K, where this block owns the tokens.
   __device__ void sum(const MatmulWork& w) {
-    if constexpr (T::kCluster == MatmulCluster::parts) {
+    if constexpr (!T::kPair && !T::kGrouped) {
       Format::sum_part(*this, w, MatmulPart(p, list.rank));
       if (p.split > 1) exchange_parts();
     } else {
@@ -183,13 +186,46 @@ struct MatmulConsumer {
     }
   }
 
+  /// Activations of gates and ups, a row of each: tokens 8 j + 2 (lane % 4), + 1.
+  __device__ void store_gated(const MatmulWork& w) const {
+    const MatmulWeight& weight = p.weights[0];
+    const std::int32_t first = first_row(w) + warp * 16;
+    float bias[2] = {0, 0};
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const MatmulRow r = matmul_row(p, w, first + lane / 4, i);
+      const float* of_weight = p.weights[r.weight].bias;
+      if (of_weight != nullptr) bias[i] = of_weight[w.group * p.bias_group + r.row];
+    }
+    const std::int32_t row = first / 2 + 2 * (lane & 3);
+    auto* const out = static_cast<std::uint16_t*>(weight.out) + row;
+    LATHE_UNROLL
+    for (int j = 0; j < T::kEights; ++j) {
+      float v[2];
+      LATHE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const float a = acc[4 * j + i] + bias[0], b = acc[4 * j + 2 + i] + bias[1];
+        v[i] = p.up_first ? activated(p.activation, b, a) : activated(p.activation, a, b);
+      }
+      const std::uint32_t pair = transpose_matrix(pack_bf16(v[0], v[1]));
+      const std::int32_t token = w.token + 8 * j + lane / 4;
+      if (token < w.end && row < weight.rows / 2) {
+        *reinterpret_cast<std::uint32_t*>(out + token * weight.out_stride) = pair;
+      }
+    }
+  }
+
   __device__ void run() {
     // Sums may go where the launch ahead reads, or be added to what it writes.
     wait_for_previous();
     for (; list.more(); list.next()) {
       const MatmulWork w = list.work();
       sum(w);
-      store(w);
+      if (T::kGrouped && p.gate_step != 0) {
+        store_gated(w);
+      } else {
+        store(w);
+      }
     }
   }
 };

@@ -7,10 +7,10 @@
 
 namespace lathe::cuda {
 
-template <class Format, int kTokens, MatmulCluster kCluster>
+template <class Format, int kTokens, MatmulCluster kCluster, bool kGroups = false>
 cudaError_t launch_matmul_tile(const MatmulParams& p, const MatmulMaps& maps, int clusters,
                                cudaStream_t stream) {
-  using T = MatmulTile<Format, kTokens, kCluster>;
+  using T = MatmulTile<Format, kTokens, kCluster, kGroups>;
   constexpr auto kernel = matmul_kernel<T>;
   const cudaError_t status = allow_shared<kernel>(T::kSharedBytes);
   if (status != cudaSuccess) return status;
@@ -24,18 +24,26 @@ cudaError_t launch_matmul_tile(const MatmulParams& p, const MatmulMaps& maps, in
                        stream, p, maps);
 }
 
-template <class Format>
+/// kPairTokens: of a pair's tile, at most.
+template <class Format, int kPairTokens>
 cudaError_t launch_grouped_matmul(const MatmulParams& p, const MatmulMaps& maps,
                                   const MatmulInstance& instance, cudaStream_t stream) {
-  constexpr auto kNone = MatmulCluster::none;
-  const int blocks = instance.clusters;
-  if (instance.tokens == 8) return launch_matmul_tile<Format, 8, kNone>(p, maps, blocks, stream);
-  if (instance.tokens == 16) return launch_matmul_tile<Format, 16, kNone>(p, maps, blocks, stream);
-  if (instance.tokens == 32) return launch_matmul_tile<Format, 32, kNone>(p, maps, blocks, stream);
-  return launch_matmul_tile<Format, 128, kNone>(p, maps, blocks, stream);
+  constexpr auto kParts = MatmulCluster::parts, kPair = MatmulCluster::pair;
+  const int clusters = instance.clusters;
+  switch (instance.tokens) {
+    case 8:
+      return launch_matmul_tile<Format, 8, kParts, true>(p, maps, clusters, stream);
+    case 16:
+      return launch_matmul_tile<Format, 16, kParts, true>(p, maps, clusters, stream);
+    case 32:
+      return launch_matmul_tile<Format, 32, kParts, true>(p, maps, clusters, stream);
+    case 128:
+      return launch_matmul_tile<Format, 128, kPair, true>(p, maps, clusters, stream);
+    default:
+      return launch_matmul_tile<Format, kPairTokens, kPair, true>(p, maps, clusters, stream);
+  }
 }
 
-/// kPairTokens: of a pair's tile, at most.
 template <class Format, int kPairTokens>
 cudaError_t launch_matmul(const MatmulParams& p, const MatmulMaps& maps,
                           const MatmulInstance& instance, cudaStream_t stream) {

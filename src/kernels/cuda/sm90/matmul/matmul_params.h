@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/activation.h"
+
 namespace lathe::cuda {
 
 inline constexpr int kMatmulWeights = 6;     // of a launch, at most
@@ -42,6 +44,12 @@ struct MatmulParams {
   std::int32_t groups;
   std::int32_t x_by_group;                          // x is [groups] pages
   std::int64_t out_group, bias_group, scale_group;  // elements from a group to the next
+  // Of a gated product, else 0: it makes activation(gate, up), of rows of weights[0] and
+  // weights[1], of which tiles hold 8 and 8 by turns. weights[0].rows counts both. From a row of
+  // either to its next are gate_step rows: 2 where one array holds the rows of both by turns.
+  std::int32_t gate_step;
+  std::int32_t up_first;  // weights[0] is the up projection
+  Activation activation;
 };
 
 /// Tensor maps of a launch.

@@ -18,16 +18,25 @@ struct MatmulProducer {
   __device__ MatmulProducer(const MatmulParams& params, const MatmulMaps& tensor_maps,
                             const MatmulShared<T>& shared)
       : p(params), maps(tensor_maps), s(shared), list(params, shared) {
-    policy = cache_policy(p.token_tiles == 1);
+    // Weights of small groups are read once, or twice where one has more tokens.
+    policy = cache_policy(T::kGrouped ? !T::kPair : p.token_tiles == 1);
   }
 
   __device__ void load_weights(const MatmulWork& w, std::int32_t chunk, int stage) const {
     barrier_expect(s.full(stage), static_cast<std::uint32_t>(p.tile_rows * Format::kWeightRowBytes +
                                                              T::kTokenBytes));
-    copy_box(s.weights(stage), &maps.weights[w.weight], chunk * Format::kWeightStep, w.row, w.group,
-             s.full(stage), policy);
+    const std::int32_t k = chunk * Format::kWeightStep;
+    if constexpr (T::kGrouped) {
+      if (p.gate_step != 0) {
+        copy_turns_box(s.weights(stage), &maps.weights[0], k, w.row / 16, w.group, s.full(stage),
+                       policy);
+        return;
+      }
+    }
+    copy_box(s.weights(stage), &maps.weights[w.weight], k, w.row, w.group, s.full(stage), policy);
   }
   __device__ void load_tokens(const MatmulWork& w, std::int32_t chunk, int stage) const {
+    const std::int32_t page = p.x_by_group ? w.group : 0;
     LATHE_UNROLL
     for (int box = 0; box < Format::kTokenBoxes; ++box) {
       const std::int32_t k = chunk * Format::kChunk + box * (Format::kChunk / Format::kTokenBoxes);
@@ -35,10 +44,10 @@ struct MatmulProducer {
           s.tokens(stage) + static_cast<std::uint32_t>(box * T::kTokenBoxBytes);
       if constexpr (T::kPair) {
         const std::int32_t half = list.rank * T::kBoxTokens;
-        copy_box_to_pair(to + static_cast<std::uint32_t>(half * 128), &maps.x, k, w.token + half, 0,
-                         s.full(stage));
+        copy_box_to_pair(to + static_cast<std::uint32_t>(half * 128), &maps.x, k, w.token + half,
+                         page, s.full(stage));
       } else {
-        copy_box(to, &maps.x, k, w.token, p.x_by_group ? w.group : 0, s.full(stage));
+        copy_box(to, &maps.x, k, w.token, page, s.full(stage));
       }
     }
   }

@@ -1,6 +1,4 @@
-// Scales of weights as a consumer thread reads them: those of its rows, lane / 4 and + 8 of a
-// warp's
-// 16. Rows beyond the weight's last read the last one's.
+// Scales of weights as a consumer thread reads them: those of its two rows (matmul_row()).
 #pragma once
 
 #include "kernels/cuda/sm90/matmul/matmul_work.cuh"
@@ -12,13 +10,13 @@ struct MatmulFactors {
   const float* rows[2];  // null: 1
 
   __device__ MatmulFactors(const MatmulParams& p, const MatmulWork& w, std::int32_t row) {
-    const MatmulWeight& weight = p.weights[w.weight];
-    const float* scales = static_cast<const float*>(weight.scales);
-    if (scales != nullptr) scales += w.group * p.scale_group;
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
-      const std::int32_t r = row + 8 * i < weight.rows ? row + 8 * i : weight.rows - 1;
-      rows[i] = scales == nullptr ? nullptr : scales + std::int64_t{r / 128} * p.chunks;
+      const MatmulRow r = matmul_row(p, w, row, i);
+      const float* scales = static_cast<const float*>(p.weights[r.weight].scales);
+      rows[i] = scales == nullptr
+                    ? nullptr
+                    : scales + w.group * p.scale_group + std::int64_t{r.row / 128} * p.chunks;
     }
   }
   __device__ float at(int i, std::int32_t block) const {
@@ -33,12 +31,11 @@ struct MatmulMxScales {
 
   __device__ MatmulMxScales(const MatmulParams& p, const MatmulWork& w, std::int32_t row)
       : blocks(p.mx_blocks) {
-    const MatmulWeight& weight = p.weights[w.weight];
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
-      const std::int32_t r = row + 8 * i < weight.rows ? row + 8 * i : weight.rows - 1;
-      rows[i] = static_cast<const std::uint8_t*>(weight.scales) + w.group * p.scale_group +
-                std::int64_t{r} * blocks;
+      const MatmulRow r = matmul_row(p, w, row, i);
+      rows[i] = static_cast<const std::uint8_t*>(p.weights[r.weight].scales) +
+                w.group * p.scale_group + std::int64_t{r.row} * blocks;
     }
   }
   /// As bf16, in both halves: the code is its exponent, and 0 makes 0.

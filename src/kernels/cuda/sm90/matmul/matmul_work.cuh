@@ -19,28 +19,39 @@ struct MatmulWork {
 };
 
 /// Lists how many token tiles lie ahead of each group, by a warp: offsets come from the launch
-/// ahead.
+/// ahead. A lane counts those of neighbouring groups.
 template <class T>
 __device__ void list_groups(const MatmulParams& p, const MatmulShared<T>& s, int lane) {
-  std::int32_t before = 0;
-  for (std::int32_t first = 0; first < p.groups; first += 32) {
-    const std::int32_t g = first + lane;
-    std::int32_t tiles = 0;
-    if (g < p.groups) {
-      const std::int32_t tokens = p.offsets == nullptr ? p.m : p.offsets[g + 1] - p.offsets[g];
-      tiles = (tokens + T::kTokens - 1) / T::kTokens;
-    }
-    std::int32_t sum = tiles;
-    for (int d = 1; d < 32; d *= 2) {
-      const std::int32_t other = shuffle_up(sum, d);
-      if (lane >= d) sum += other;
-    }
-    if (g < p.groups) {
-      store_shared_u32(s.tiles_before(g), static_cast<std::uint32_t>(before + sum - tiles));
-    }
-    before += shuffle(sum, 31);
+  constexpr int kMost = kMatmulGroups / 32;
+  const std::int32_t each = (p.groups + 31) / 32;
+  const std::int32_t first = lane * each;
+  std::int32_t tiles[kMost], sum = 0;
+  LATHE_UNROLL
+  for (int i = 0; i < kMost; ++i) {
+    const std::int32_t g = first + i;
+    tiles[i] = 0;
+    if (i >= each || g >= p.groups) continue;
+    const std::int32_t tokens = p.offsets == nullptr ? p.m : p.offsets[g + 1] - p.offsets[g];
+    tiles[i] = (tokens + T::kTokens - 1) / T::kTokens;
   }
-  if (lane == 0) store_shared_u32(s.tiles_before(p.groups), static_cast<std::uint32_t>(before));
+  LATHE_UNROLL
+  for (const std::int32_t count : tiles) sum += count;
+  std::int32_t before = sum;
+  for (int d = 1; d < 32; d *= 2) {
+    const std::int32_t other = shuffle_up(before, d);
+    if (lane >= d) before += other;
+  }
+  before -= sum;
+  LATHE_UNROLL
+  for (int i = 0; i < kMost; ++i) {
+    if (i < each && first + i <= p.groups) {
+      store_shared_u32(s.tiles_before(first + i), static_cast<std::uint32_t>(before));
+    }
+    before += tiles[i];
+  }
+  if (lane == 31 && 32 * each == p.groups) {
+    store_shared_u32(s.tiles_before(p.groups), static_cast<std::uint32_t>(before));
+  }
 }
 
 /// A launch's work tiles as a block walks them: those of its cluster's number plus a multiple of
@@ -92,9 +103,25 @@ struct MatmulWorkList {
     const std::int32_t in_group = item - first * columns();
     const std::int32_t column = in_group / width;
     const std::int32_t begin = p.offsets == nullptr ? 0 : p.offsets[group];
-    return {0, column * p.tile_rows, begin + (in_group - column * width) * T::kTokens,
+    return {0, (T::kPair ? 2 * column + rank : column) * p.tile_rows,
+            begin + (in_group - column * width) * T::kTokens,
             p.offsets == nullptr ? p.m : p.offsets[group + 1], group};
   }
 };
+
+/// A row of a weight of the launch.
+struct MatmulRow {
+  std::int32_t weight, row;
+};
+/// That of a thread's tile row `row` (i = 0), or 8 below it (i = 1); of rows beyond the weight's
+/// last the last one.
+__device__ inline MatmulRow matmul_row(const MatmulParams& p, const MatmulWork& w, std::int32_t row,
+                                       int i) {
+  const std::int32_t rows = p.weights[w.weight].rows;
+  if (p.gate_step == 0) return {w.weight, row + 8 * i < rows ? row + 8 * i : rows - 1};
+  std::int32_t of_both = row / 16 * 8 + row % 8;
+  if (of_both >= rows / 2) of_both = rows / 2 - 1;
+  return {i, p.gate_step * of_both + (p.gate_step - 1) * i};
+}
 
 }  // namespace lathe::cuda

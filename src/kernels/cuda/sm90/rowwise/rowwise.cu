@@ -17,6 +17,16 @@ LaunchShape over_rows(std::int64_t rows) {
   return {.grid = static_cast<unsigned>(rows), .block = kRowThreads, .early = true};
 }
 
+// 0 where a row is no array of 16 bytes that can be copied.
+std::int64_t words_of_row(const GatherRowsParams& p) {
+  const std::int64_t bits = bits_of(p.x.dtype);
+  const bool whole = p.x.dtype == p.out.dtype && p.cols * bits % 128 == 0 &&
+                     p.x.stride * bits % 128 == 0 && p.out.stride * bits % 128 == 0 &&
+                     reinterpret_cast<std::uintptr_t>(p.x.data) % 16 == 0 &&
+                     reinterpret_cast<std::uintptr_t>(p.out.data) % 16 == 0;
+  return whole ? p.cols * bits / 128 : 0;
+}
+
 }  // namespace
 
 cudaError_t launch_embed(const EmbedParams& p, cudaStream_t stream) {
@@ -25,7 +35,10 @@ cudaError_t launch_embed(const EmbedParams& p, cudaStream_t stream) {
 }
 cudaError_t launch_gather_rows(const GatherRowsParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
-  return launch_kernel(gather_rows_kernel, over_columns(p.rows, p.cols), stream, p);
+  GatherRowsParams q = p;
+  q.words = words_of_row(p);
+  return launch_kernel(gather_rows_kernel, over_columns(p.rows, q.words > 0 ? q.words : p.cols),
+                       stream, q);
 }
 cudaError_t launch_norm(const NormParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;

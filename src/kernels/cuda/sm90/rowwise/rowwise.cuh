@@ -1,9 +1,8 @@
 // Element-wise kernels over rows: a block takes kRowThreads columns of a row at a time.
 #pragma once
 
-#include <cmath>
-
 #include "kernels/cuda/common/dialect.cuh"
+#include "kernels/cuda/sm90/rowwise/activated.cuh"
 #include "kernels/cuda/sm90/rowwise/rowwise.h"
 
 namespace lathe::cuda {
@@ -39,7 +38,13 @@ static __global__ void __launch_bounds__(kRowThreads)
   let_next_begin();
   wait_for_previous();
   std::int64_t row, col;
-  if (my_element(p.cols, row, col)) {
+  if (p.words > 0) {
+    if (!my_element(p.words, row, col)) return;
+    const auto* from = reinterpret_cast<const uint4*>(
+        p.x.data + p.of[row] * p.x.stride * (p.x.dtype == DType::f32 ? 4 : 2));
+    reinterpret_cast<uint4*>(p.out.data + row * p.out.stride *
+                                              (p.x.dtype == DType::f32 ? 4 : 2))[col] = from[col];
+  } else if (my_element(p.cols, row, col)) {
     store_element(p.out, row, col, load_element(p.x, p.of[row], col));
   }
 }
@@ -55,22 +60,6 @@ static __global__ void __launch_bounds__(kRowThreads)
     if (p.add) v += load_element(DeviceRows{p.out.data, p.out.stride, p.out.dtype}, row, to);
     store_element(p.out, row, to, v);
   }
-}
-
-__device__ inline float activated(const Activation& how, float v, float u) {
-  switch (how.kind) {
-    case ActivationKind::silu:
-      return v / (1 + expf(-v)) * u;
-    case ActivationKind::gelu_tanh:
-      // (1 + tanh(x)) / 2 is 1 / (1 + e^-2x), which does not cancel; sqrt(8 / pi).
-      return v / (1 + expf(-1.5957691216057308f * (v + 0.044715f * v * v * v))) * u;
-    case ActivationKind::clamped_swiglu:
-      // Written so that NaN stays.
-      v = v > how.limit ? how.limit : v;
-      u = u > how.limit ? how.limit : u < -how.limit ? -how.limit : u;
-      return v / (1 + expf(-how.alpha * v)) * (u + 1);
-  }
-  return 0;
 }
 
 // `out` may be the first columns of a gate that holds both projections by turns: then one block has

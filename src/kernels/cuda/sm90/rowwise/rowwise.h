@@ -26,6 +26,7 @@ struct GatherRowsParams {
   const std::int32_t* of = nullptr;  // [rows] row of x
   MutableDeviceRows out = {};
   std::int64_t rows = 0, cols = 0;
+  std::int64_t words = 0;  // of 16 bytes of a row, where rows can be copied by them; launch sets it
 };
 
 struct NormParams {

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -251,6 +253,75 @@ void check_experts(std::mt19937& random, Place& place, DType dtype,
       double size = 0;
       const double want = all.want(t, g * n + r, size);
       wrong += !(std::abs(double{v} - want) <= std::abs(want) * 0x1p-22 + size * 0x1p-17);
+    }
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+/// Gated experts of as many rows each. turns: one weight holds the rows of gate and up.
+template <class Place, class Run>
+void check_gated_experts(std::mt19937& random, Place& place, DType dtype, bool turns,
+                         const std::vector<std::int32_t>& counts, std::int64_t n, std::int64_t k,
+                         Run run) {
+  const auto groups = static_cast<std::int64_t>(counts.size());
+  std::vector<std::int32_t> offsets = {0};
+  for (const std::int32_t count : counts) offsets.push_back(offsets.back() + count);
+  const std::int64_t rows = offsets.back() + 5;
+  ASSERT_EQ(n % 128, 0);
+  Problem gate(random, rows, n * groups * (turns ? 2 : 1), k, dtype);
+  Problem up(random, rows, n * groups, k, dtype);
+  up.x = gate.x;
+  gate.bias = random_f32(random, gate.n);
+  // Either may lie at the lower address.
+  std::optional<Placed<Place>> first, second;
+  const bool up_first = random() % 2 == 0;
+  first.emplace(up_first ? up : gate, place);
+  second.emplace(up_first ? gate : up, place);
+  const MatmulCall of_gate = (up_first ? second : first)->call(rows);
+  const MatmulCall of_up = (up_first ? first : second)->call(rows);
+  std::vector<bf16> got(static_cast<std::size_t>(rows * n), to_bf16(std::nanf("")));
+  bf16* out = place.put(got);
+  const Activation activation{turns ? ActivationKind::clamped_swiglu : ActivationKind::silu};
+  GroupedMatmulCall call{.x = of_gate.x,
+                         .w = of_gate.w,
+                         .out = {reinterpret_cast<std::byte*>(out), DType::bf16, rows, n, n},
+                         .groups = groups,
+                         .offsets = place.put(offsets),
+                         .weight_stride = n * k * (turns ? 2 : 1),
+                         .bias = of_gate.bias,
+                         .activation = &activation};
+  call.scale_stride = dtype == DType::e4m3 ? call.weight_stride / k / 128 * ((k + 127) / 128)
+                                           : call.weight_stride / kMxBlock;
+  call.w.rows = n * (turns ? 2 : 1);
+  if (!turns) {
+    call.up = of_up.w;
+    call.up.rows = n;
+  }
+  ASSERT_TRUE(grouped_matmul_takes(call));
+  run(call);
+  place.get(out, got);
+  std::int64_t wrong = 0;
+  for (std::int64_t g = 0, t = 0; t < rows; ++t) {
+    while (g < groups && t >= offsets[static_cast<std::size_t>(g) + 1]) ++g;
+    for (std::int64_t r = 0; r < n; ++r) {
+      const float v = to_f32(got[static_cast<std::size_t>(t * n + r)]);
+      if (g == groups) {
+        wrong += !std::isnan(v);
+        continue;
+      }
+      double a_size = 0, b_size = 0, want = 0;
+      double a = gate.want(t, turns ? 2 * (g * n + r) : g * n + r, a_size);
+      double b = turns ? gate.want(t, 2 * (g * n + r) + 1, b_size) : up.want(t, g * n + r, b_size);
+      if (turns) {
+        a = std::min(a, 7.);
+        b = std::clamp(b, -7., 7.);
+        want = a / (1 + std::exp(-1.702 * a)) * (b + 1);
+      } else {
+        want = a / (1 + std::exp(-a)) * b;
+      }
+      const double bound = std::abs(want) * 0x1p-8 +
+                           (a_size * (std::abs(b) + 1) + b_size * (std::abs(a) + 1)) * 0x1p-16;
+      wrong += !(std::abs(double{v} - want) <= bound);
     }
   }
   EXPECT_EQ(wrong, 0);

@@ -44,14 +44,15 @@ CUtensorMap map_of(const RowBoxes& b) {
                   b.box_bytes,
                   b.rows,
                   b.pages,
-                  b.row_bytes};
+                  b.row_bytes,
+                  b.turn_stride};
   std::memcpy(&map, &m, sizeof m);
   return map;
 }
 
-template <class Format, int kTokens, MatmulCluster kCluster>
+template <class Format, int kTokens, MatmulCluster kCluster, bool kGroups = false>
 void emulate_tile(const MatmulLaunch& l) {
-  using T = MatmulTile<Format, kTokens, kCluster>;
+  using T = MatmulTile<Format, kTokens, kCluster, kGroups>;
   MatmulMaps maps{};
   maps.x = map_of(l.x);
   for (int i = 0; i < l.params.weight_count; ++i) maps.weights[i] = map_of(l.weights[i]);
@@ -76,10 +77,10 @@ void emulate_format(const MatmulLaunch& l) {
 }
 template <class Format>
 void emulate_groups(const MatmulLaunch& l) {
-  constexpr auto kNone = MatmulCluster::none;
-  if (l.instance.tokens == 8) return emulate_tile<Format, 8, kNone>(l);
-  if (l.instance.tokens == 32) return emulate_tile<Format, 32, kNone>(l);
-  emulate_tile<Format, 128, kNone>(l);
+  constexpr auto kParts = MatmulCluster::parts, kPair = MatmulCluster::pair;
+  if (l.instance.tokens == 8) return emulate_tile<Format, 8, kParts, true>(l);
+  if (l.instance.tokens == 32) return emulate_tile<Format, 32, kParts, true>(l);
+  emulate_tile<Format, 128, kPair, true>(l);
 }
 void emulate_matmul(const GroupedMatmulCall& call, int tokens, int sms) {
   const MatmulLaunch l = make_launch(call, tokens, sms);
@@ -301,6 +302,22 @@ TEST_F(MatmulEmulated, Experts) {
       matmul_test::check_experts(
           random, host, dtype, {0, 1, 9, between(1, 70), 0, 17, 0}, 128, 32 * between(5, 12),
           [&](const GroupedMatmulCall& call) { emulate_matmul(call, tokens, 3); });
+    }
+  }
+}
+
+TEST_F(MatmulEmulated, GatedExperts) {
+  for (const DType dtype : {DType::bf16, DType::e4m3, DType::e2m1}) {
+    for (const int tokens : {8, 32, 128}) {
+      for (const bool turns : {false, true}) {
+        SCOPED_TRACE(::testing::Message()
+                     << "seed " << seed << ", " << name(dtype) << ", " << tokens);
+        Host host;
+        matmul_test::check_gated_experts(
+            random, host, dtype, turns, {0, 1, 9, between(1, 70), 0, 17, 0}, 128,
+            32 * between(5, 12),
+            [&](const GroupedMatmulCall& call) { emulate_matmul(call, tokens, 4); });
+      }
     }
   }
 }

@@ -93,7 +93,9 @@ class Bench {
     for (const Shape& s : kShapes) {
       if (std::string_view(s.name).find(o_.filter) == std::string_view::npos) continue;
       std::vector<std::int64_t> tokens = {1, 8, 64, 256, 4096};
-      if (!o_.sweep) {
+      if (o_.sweep) {
+        tokens = {64, 96, 128, 192, 256, 384, 512, 768, 1000, 2048, 4096};
+      } else {
         const auto between = [&](int a, int b) {
           return std::uniform_int_distribution<int>(a, b)(random_);
         };
@@ -175,7 +177,7 @@ class Bench {
       for (int i = 0; i < count; ++i) calls.push_back(call(out, i % matrices));
       const MatmulShape shape = shape_of(std::span(calls).first(1), device_.sms);
       std::vector<MatmulCut> cuts = {cut_matmul(shape)};
-      if (o_.sweep) cuts = all_cuts(cuts[0]);
+      if (o_.sweep) cuts = all_cuts(cuts[0], m);
       for (const MatmulCut& cut : cuts) {
         std::vector<Product> sides = {[&](const MatmulCall& c) {
           return matmul_as_cut({&c, 1}, cut, device_.sms, stream_);
@@ -197,17 +199,21 @@ class Bench {
       }
     }
   }
-  static std::vector<MatmulCut> all_cuts(const MatmulCut& chosen) {
+  // Those that a row's bits allow: the split is the chosen one's.
+  static std::vector<MatmulCut> all_cuts(const MatmulCut& chosen, std::int64_t m) {
     std::vector<MatmulCut> cuts;
     for (const int tokens : {8, 16, 32, 64, 128}) {
-      if (chosen.pair && tokens < 64) continue;
-      if (!chosen.pair && tokens < chosen.tile_tokens) continue;
+      if (tokens < 64 && tokens < m) continue;
       for (const int rows : {64, 80, 96, 112, 128}) {
-        for (const int split : {1, 2, 4, 8}) cuts.push_back({split, rows, tokens, false});
+        cuts.push_back({chosen.split, rows, tokens, false});
       }
+      if (tokens >= m) break;
     }
-    for (const int split : {1, 2, 4}) cuts.push_back({split, 128, 128, true});
-    cuts.push_back({1, 128, 256, true});
+    if (m <= 64) return cuts;
+    for (const int rows : {96, 112, 128}) {
+      cuts.push_back({chosen.split, rows, 128, true});
+      if (chosen.split == 1) cuts.push_back({1, rows, 256, true});
+    }
     return cuts;
   }
 

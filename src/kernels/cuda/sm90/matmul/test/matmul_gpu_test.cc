@@ -117,6 +117,16 @@ TEST_F(MatmulGpu, ExpertsAndHeads) {
           random, memory, dtype, counts, 256, 32 * between(8, 24),
           [&](const GroupedMatmulCall& call) { must(grouped_matmul_on_device(call, stream())); });
     }
+    for (const bool turns : {false, true}) {
+      for (const int mean : {2, 12, 30, 100}) {
+        std::vector<std::int32_t> counts(static_cast<std::size_t>(between(1, 30)));
+        for (std::int32_t& c : counts) c = between(0, 2) == 0 ? 0 : between(0, 2 * mean);
+        Device memory{*this, {}};
+        matmul_test::check_gated_experts(
+            random, memory, dtype, turns, counts, 128 * between(1, 2), 32 * between(8, 24),
+            [&](const GroupedMatmulCall& call) { must(grouped_matmul_on_device(call, stream())); });
+      }
+    }
     if (dtype == DType::e2m1) continue;
     Device memory{*this, {}};
     matmul_test::check_heads(
