@@ -1,4 +1,4 @@
-// The products of the CUDA backend, its experts and its indexer, emulated, against the oracle.
+// The products of the CUDA backend, and its indexer, emulated, against the oracle.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,37 +11,21 @@
 #include "ops/gpu_test_util.h"
 #include "ops/indexer.h"
 #include "ops/matmul.h"
-#include "ops/moe.h"
 
 namespace lathe {
 namespace {
 
+using ops_test::error_of;
 using ops_test::GpuContext;
 using ops_test::Rows;
 using ops_test::Weight;
 
 constexpr DType kWeights[] = {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e2m1};
 
-double error_of(const Rows& got, const Rows& wanted) {
-  double difference = 0, norm = 0;
-  for (std::int64_t r = 0; r < wanted.rows; ++r) {
-    for (std::int64_t c = 0; c < wanted.cols; ++c) {
-      const double d = double{got.row(r)[c]} - wanted.row(r)[c];
-      difference += d * d;
-      norm += double{wanted.row(r)[c]} * wanted.row(r)[c];
-    }
-  }
-  return std::sqrt(difference / norm);
-}
-
 class GpuProducts : public ::testing::Test {
  protected:
-  // Rows that bf16 holds exactly, so that both sides multiply the same numbers.
   Rows bf16_values(std::int64_t rows, std::int64_t cols) {
-    Rows x(rows, cols);
-    x.randomize(rng);
-    for (float& v : x.data) v = to_f32(to_bf16(v));
-    return x;
+    return ops_test::bf16_values(rng, rows, cols);
   }
   std::mt19937 rng{3};
   GpuContext gpu;
@@ -104,86 +88,6 @@ TEST_F(GpuProducts, Heads) {
         ASSERT_NEAR(got.row(r)[h * 140 + c], wanted, 1e-4 * std::fabs(wanted) + 1e-4);
       }
     }
-  }
-}
-
-struct Experts {
-  std::vector<Weight> weights;
-  ExpertStacks stacks;
-  std::vector<float> gate_bias, down_bias;
-};
-
-TEST_F(GpuProducts, Experts) {
-  struct Form {
-    DType dtype;
-    std::int32_t experts, top_k, groups, top_groups;
-    RouterScoring scoring;
-    bool turns;
-  };
-  const Form forms[] = {
-      {DType::bf16, 8, 2, 1, 1, RouterScoring::softmax, false},
-      {DType::e4m3, 16, 4, 4, 2, RouterScoring::sigmoid, false},
-      {DType::e2m1, 6, 3, 1, 1, RouterScoring::softmax, true},
-  };
-  for (const Form& f : forms) {
-    constexpr std::int64_t n = 96, ffn = 64, rows = 21;
-    const auto stack = [&](std::int64_t out, std::int64_t in, std::vector<Weight>& weights) {
-      WeightStack s = WeightStack::of(f.experts, f.dtype, out, in);
-      for (std::int32_t e = 0; e < f.experts; ++e) {
-        weights.emplace_back(rng, f.dtype, out, in, f.dtype == DType::e4m3);
-        s.set(e, weights.back().view);
-      }
-      return s;
-    };
-    std::vector<Weight> weights;
-    weights.reserve(static_cast<std::size_t>(3 * f.experts));
-    ExpertStacks here;
-    here.gate = stack(f.turns ? 2 * ffn : ffn, n, weights);
-    if (!f.turns) here.up = stack(ffn, n, weights);
-    here.down = stack(n, ffn, weights);
-    std::vector<float> gate_bias(static_cast<std::size_t>(f.experts * 2 * ffn));
-    std::vector<float> down_bias(static_cast<std::size_t>(f.experts * n));
-    std::vector<float> bias(static_cast<std::size_t>(f.experts));
-    for (auto* list : {&gate_bias, &down_bias, &bias}) {
-      for (float& v : *list) v = 0.1f * std::normal_distribution<float>()(rng);
-    }
-    ExpertStacks there{gpu.backend->prepare(here.gate, gpu.owned).value(),
-                       gpu.backend->prepare(here.up, gpu.owned).value(),
-                       gpu.backend->prepare(here.down, gpu.owned).value(),
-                       {},
-                       {}};
-    if (f.turns) {
-      here.gate_bias = gate_bias;
-      here.down_bias = down_bias;
-      there.gate_bias = gpu.list(gate_bias);
-      there.down_bias = gpu.list(down_bias);
-    }
-    const Weight router(rng, DType::bf16, f.experts, n);
-    Rows x = bf16_values(rows, n), out(rows, n);
-    out.randomize(rng);
-    ExpertLayer op{.x = x.view(),
-                   .router = router.view,
-                   .router_bias = {},
-                   .choice = {.scoring = f.scoring,
-                              .experts = f.experts,
-                              .top_k = f.top_k,
-                              .groups = f.groups,
-                              .top_groups = f.top_groups,
-                              .bias = bias,
-                              .scale = 1.5f},
-                   .activation = {f.turns ? ActivationKind::clamped_swiglu : ActivationKind::silu},
-                   .experts = &here,
-                   .out = out.out()};
-    ExpertLayer on_gpu = op;
-    const MutableRowsView made = gpu.rows(out);
-    on_gpu.x = constant(gpu.bf16_rows(x));
-    on_gpu.router = gpu.weight(router);
-    on_gpu.choice.bias = gpu.list(bias);
-    on_gpu.experts = &there;
-    on_gpu.out = made;
-    expert_layer(gpu.ops, on_gpu);
-    expert_layer(ref.ops, op);
-    EXPECT_LT(error_of(gpu.read(made), out), 1e-5) << name(f.dtype);
   }
 }
 

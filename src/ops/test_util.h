@@ -1,6 +1,7 @@
 // Random weights and activations for the operators' tests.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -48,6 +49,28 @@ struct Rows {
            std::memcmp(data.data(), other.data.data(), data.size() * sizeof(float)) == 0;
   }
 };
+
+/// Norm of the difference over that of what is wanted.
+inline double error_of(const Rows& got, const Rows& wanted) {
+  double difference = 0, norm = 0;
+  for (std::int64_t r = 0; r < wanted.rows; ++r) {
+    for (std::int64_t c = 0; c < wanted.cols; ++c) {
+      const double d = double{got.row(r)[c]} - wanted.row(r)[c];
+      difference += d * d;
+      norm += double{wanted.row(r)[c]} * wanted.row(r)[c];
+    }
+  }
+  return std::sqrt(difference / norm);
+}
+
+/// Rows that bf16 holds exactly, so that both sides multiply the same numbers.
+template <class Rng>
+Rows bf16_values(Rng& rng, std::int64_t rows, std::int64_t cols) {
+  Rows x(rows, cols);
+  x.randomize(rng);
+  for (float& v : x.data) v = to_f32(to_bf16(v));
+  return x;
+}
 
 /// K of at least `k` that a weight of this dtype can have.
 inline std::int64_t whole_blocks(DType dtype, std::int64_t k) {

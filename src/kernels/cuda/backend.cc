@@ -248,7 +248,7 @@ class CudaBackend : public Backend {
   }
   void expert_layer(const OpsContext& ops, const ExpertLayer& op) override {
     keep(flush());
-    keep(cuda::expert_layer(op, *ops.tensors, stream_));
+    keep(cuda::expert_layer(op, plain_products_, *ops.tensors, stream_));
   }
 
   Result<void> rope_write(const OpsContext&, const lathe::RopeWrite& op,

@@ -7,6 +7,7 @@
 
 #include "base/rows.h"
 #include "kernels/cuda/common/cuda_error.h"
+#include "kernels/cuda/sm90/matmul/matmul.h"
 #include "kernels/cuda/sm90/moe/moe.h"
 #include "kernels/cuda/sm90/product/plain_product.h"
 #include "kernels/cuda/sm90/rowwise/rowwise.h"
@@ -14,30 +15,114 @@
 namespace lathe::cuda {
 namespace {
 
-// Rows that go through the experts in one pass, to bound what they make.
-constexpr std::int64_t kPassRows = 1024;
+// Of the plain route.
+constexpr std::int64_t kPlainPassRows = 1024;
 
+const float* data_or_null(std::span<const float> v) { return v.empty() ? nullptr : v.data(); }
+
+// The products of all experts with their rows: activation(gate, up), and down.
+struct ExpertProducts {
+  GroupedMatmulCall up, down;
+
+  ExpertProducts(const ExpertLayer& op, const RowsView& sorted, const MutableRowsView& gated,
+                 const MutableRowsView& made, const std::int32_t* offsets)
+      : up(call(sorted, op.experts->gate, op.experts->gate_bias, gated, offsets)),
+        down(call(constant(gated), op.experts->down, op.experts->down_bias, made, offsets)) {
+    up.activation = &op.activation;
+    if (op.experts->up.count() > 0) up.up = op.experts->up.at(0);
+  }
+
+ private:
+  static GroupedMatmulCall call(const RowsView& x, const WeightStack& w,
+                                std::span<const float> bias, const MutableRowsView& out,
+                                const std::int32_t* offsets) {
+    const PlainWeight strides = plain_weight(w);
+    return {.x = x,
+            .w = w.at(0),
+            .out = out,
+            .groups = w.count(),
+            .offsets = offsets,
+            .weight_stride = strides.data_stride * 8 / bits_of(w.dtype),
+            .scale_stride = strides.scales_stride,
+            .bias = data_or_null(bias)};
+  }
+};
+
+bool grouped_products_take(const ExpertLayer& op) {
+  // As rows of an arena lie.
+  const auto rows = [&](std::int64_t cols) {
+    return MutableRowsView{nullptr, DType::bf16, op.x.rows, cols, (cols + 31) / 32 * 32};
+  };
+  const std::int32_t offsets = 0;
+  const ExpertProducts products(op, constant(rows(op.x.cols)), rows(op.experts->down.cols),
+                                rows(op.x.cols), &offsets);
+  return op.x.dtype == DType::bf16 && grouped_matmul_takes(products.up) &&
+         grouped_matmul_takes(products.down);
+}
+
+// Rows that go through the experts together.
 class Pass {
  public:
-  Pass(const ExpertLayer& op, Arena& tensors, cudaStream_t stream)
-      : op_(op), tensors_(tensors), stream_(stream) {}
+  Pass(const ExpertLayer& op, bool plain, Arena& tensors, cudaStream_t stream)
+      : op_(op),
+        e_(*op.experts),
+        plain_(plain),
+        grouped_(!plain && grouped_products_take(op)),
+        tensors_(tensors),
+        stream_(stream) {}
+
+  /// How many rows a pass takes, at most.
+  std::int64_t most_rows() const {
+    if (!grouped_) return kPlainPassRows;
+    const std::int64_t bytes = 2 * op_.choice.top_k * (op_.x.cols + e_.down.cols);
+    return std::max<std::int64_t>(1, kExpertPassBytes / bytes);
+  }
 
   void run(const RowsView& x, const MutableRowsView& out) {
     const Arena::Scope scope(tensors_);
     const Router& r = op_.choice;
-    const std::int64_t choices = x.rows * r.top_k;
+    choices_ = x.rows * r.top_k;
+    auto* ids = tensors_.take_array<std::int32_t>(choices_);
+    weights_ = tensors_.take_array<float>(choices_);
+    places_ = tensors_.take_array<std::int32_t>(choices_);
+    rows_ = tensors_.take_array<std::int32_t>(choices_);
+    offsets_ = tensors_.take_array<std::int32_t>(r.experts + 1);
+    route(x, ids);
+    put(launch_place, PlaceParams{ids, choices_, r.experts, r.top_k, offsets_, places_, rows_});
+    if (grouped_) {
+      // What the experts make takes the place of what they read.
+      const MutableRowsView gated = alloc_rows(tensors_, choices_, e_.down.cols, DType::bf16);
+      const MutableRowsView made = alloc_rows(tensors_, choices_, x.cols, DType::bf16);
+      gather(x, made);
+      const ExpertProducts products(op_, constant(made), gated, made, offsets_);
+      keep(grouped_matmul_on_device(products.up, stream_));
+      keep(grouped_matmul_on_device(products.down, stream_));
+      combine(constant(made), out);
+    } else {
+      combine(plain_experts(x), out);
+    }
+  }
+  Result<void> result() const { return result_; }
+
+ private:
+  void route(const RowsView& x, std::int32_t* ids) {
+    const Router& r = op_.choice;
+    const Arena::Scope scope(tensors_);
     const MutableRowsView logits = alloc_rows(tensors_, x.rows, r.experts);
-    put(launch_plain_product, PlainProduct{.x = device_rows(x),
-                                           .w = plain_weight(op_.router),
-                                           .out = device_rows(logits),
-                                           .rows = x.rows,
-                                           .bias = data_or_null(op_.router_bias)});
-    auto* ids = tensors_.take_array<std::int32_t>(choices);
-    auto* weights = tensors_.take_array<float>(choices);
+    const MatmulCall call{x, op_.router, logits, data_or_null(op_.router_bias)};
+    if (!plain_ && matmul_takes(call)) {
+      keep(matmul_on_device({&call, 1}, stream_));
+    } else {
+      put(launch_plain_product, PlainProduct{.x = device_rows(x),
+                                             .w = plain_weight(op_.router),
+                                             .out = device_rows(logits),
+                                             .rows = x.rows,
+                                             .bias = call.bias});
+    }
     put(launch_route, RouteParams{.logits = reinterpret_cast<const float*>(logits.data),
                                   .bias = data_or_null(r.bias),
                                   .ids = ids,
-                                  .weights = weights,
+                                  .weights = weights_,
                                   .rows = x.rows,
                                   .logits_stride = logits.row_stride,
                                   .experts = r.experts,
@@ -47,89 +132,100 @@ class Pass {
                                   .scoring = r.scoring,
                                   .normalize = r.normalize,
                                   .scale = r.scale});
-    auto* offsets = tensors_.take_array<std::int32_t>(r.experts + 1);
-    auto* places = tensors_.take_array<std::int32_t>(choices);
-    auto* rows = tensors_.take_array<std::int32_t>(choices);
-    put(launch_place, PlaceParams{ids, choices, r.experts, r.top_k, offsets, places, rows});
-
-    const ExpertStacks& e = *op_.experts;
-    const std::int64_t ffn = e.down.cols;
-    PlainProduct product{.x = device_rows(x),
-                         .rows = x.rows,
-                         .count = r.experts,
-                         .offsets = offsets,
-                         .x_rows = rows};
-    const MutableRowsView gate = alloc_rows(tensors_, choices, e.gate.rows);
-    product.w = plain_weight(e.gate);
-    product.out = device_rows(gate);
-    product.bias = data_or_null(e.gate_bias);
-    product.bias_stride = e.gate.rows;
-    put(launch_plain_product, product);
+  }
+  void gather(const RowsView& x, const MutableRowsView& sorted) {
+    put(launch_gather_rows,
+        GatherRowsParams{device_rows(x), rows_, device_rows(sorted), choices_, x.cols});
+  }
+  // In f32, for weights that grouped products don't take.
+  RowsView plain_experts(const RowsView& x) {
+    const auto product = [&](const RowsView& from, const WeightStack& w,
+                             std::span<const float> bias, const MutableRowsView& out) {
+      // An expert has no more rows than x.
+      put(launch_plain_product, PlainProduct{.x = device_rows(from),
+                                             .w = plain_weight(w),
+                                             .out = device_rows(out),
+                                             .rows = x.rows,
+                                             .bias = data_or_null(bias),
+                                             .bias_stride = w.rows,
+                                             .count = w.count(),
+                                             .offsets = offsets_});
+    };
+    const MutableRowsView gate = alloc_rows(tensors_, choices_, e_.gate.rows);
     ActivationParams activation{.activation = op_.activation,
                                 .gate = device_rows(constant(gate)),
                                 .out = device_rows(gate),
-                                .rows = choices,
-                                .cols = ffn};
-    if (e.up.count() > 0) {
-      const MutableRowsView up = alloc_rows(tensors_, choices, ffn);
-      product.w = plain_weight(e.up);
-      product.out = device_rows(up);
-      product.bias = nullptr;
-      put(launch_plain_product, product);
+                                .rows = choices_,
+                                .cols = e_.down.cols};
+    MutableRowsView up;
+    if (e_.up.count() > 0) {
+      up = alloc_rows(tensors_, choices_, e_.up.rows);
       activation.up = device_rows(constant(up));
     }
+    {
+      const Arena::Scope scope(tensors_);
+      const MutableRowsView sorted = alloc_rows(tensors_, choices_, x.cols, x.dtype);
+      gather(x, sorted);
+      product(constant(sorted), e_.gate, e_.gate_bias, gate);
+      if (e_.up.count() > 0) product(constant(sorted), e_.up, {}, up);
+    }
     put(launch_gated_activation, activation);
-
-    const MutableRowsView made = alloc_rows(tensors_, choices, x.cols);
-    put(launch_plain_product, PlainProduct{.x = device_rows(constant(gate)),
-                                           .w = plain_weight(e.down),
-                                           .out = device_rows(made),
-                                           .rows = x.rows,
-                                           .bias = data_or_null(e.down_bias),
-                                           .bias_stride = e.down.rows,
-                                           .count = r.experts,
-                                           .offsets = offsets});
-    put(launch_combine_experts, CombineExperts{.made = device_rows(constant(made)),
-                                               .weights = weights,
-                                               .places = places,
-                                               .out = device_rows(out),
+    const MutableRowsView made = alloc_rows(tensors_, choices_, x.cols);
+    product(constant(gate), e_.down, e_.down_bias, made);
+    return constant(made);
+  }
+  void combine(const RowsView& made, const MutableRowsView& out) {
+    put(launch_combine_experts, CombineExperts{.made = device_rows(made),
+                                               .weights = weights_,
+                                               .places = places_,
+                                               .out = reinterpret_cast<float*>(out.data),
+                                               .out_stride = out.row_stride,
                                                .rows = out.rows,
                                                .cols = out.cols,
-                                               .top_k = r.top_k});
+                                               .top_k = op_.choice.top_k});
   }
-  cudaError_t status() const { return status_; }
 
- private:
-  static const float* data_or_null(std::span<const float> v) {
-    return v.empty() ? nullptr : v.data();
+  void keep(const Result<void>& result) {
+    if (result_ && !result) result_ = result;
   }
   template <class Params>
   void put(cudaError_t (*launch)(const Params&, cudaStream_t), const Params& p) {
-    if (status_ == cudaSuccess) status_ = launch(p, stream_);
+    const cudaError_t status = launch(p, stream_);
+    if (status == cudaSuccess) return;
+    keep(launch_result(status, {"expert_layer",
+                                fmt::format("{} choices of {}, {} experts", choices_, op_.x.cols,
+                                            op_.choice.experts),
+                                std::source_location::current()}));
   }
 
   const ExpertLayer& op_;
+  const ExpertStacks& e_;
+  bool plain_, grouped_;
   Arena& tensors_;
   cudaStream_t stream_;
-  cudaError_t status_ = cudaSuccess;
+  // Of the pass.
+  std::int64_t choices_ = 0;
+  float* weights_ = nullptr;
+  std::int32_t *places_ = nullptr, *rows_ = nullptr, *offsets_ = nullptr;
+  Result<void> result_;
 };
 
 }  // namespace
 
-Result<void> expert_layer(const ExpertLayer& op, Arena& tensors, cudaStream_t stream) {
+Result<void> expert_layer(const ExpertLayer& op, bool plain, Arena& tensors, cudaStream_t stream) {
   if (op.choice.experts > kMostExperts) {
     return Error{ErrorCode::unsupported, "experts", fmt::format("at most {}", kMostExperts),
                  fmt::format("{}", op.choice.experts), "--device cpu"};
   }
-  Pass pass(op, tensors, stream);
-  for (std::int64_t first = 0; first < op.x.rows; first += kPassRows) {
-    const std::int64_t rows = std::min(kPassRows, op.x.rows - first);
+  Pass pass(op, plain, tensors, stream);
+  const std::int64_t most = pass.most_rows();
+  const std::int64_t passes = (op.x.rows + most - 1) / most;
+  for (std::int64_t i = 0; i < passes; ++i) {
+    const std::int64_t first = op.x.rows * i / passes;
+    const std::int64_t rows = op.x.rows * (i + 1) / passes - first;
     pass.run(rows_at(op.x, first, rows), rows_at(op.out, first, rows));
   }
-  return launch_result(pass.status(), {"expert_layer",
-                                       fmt::format("{} rows of {}, {} experts", op.x.rows,
-                                                   op.x.cols, op.choice.experts),
-                                       std::source_location::current()});
+  return pass.result();
 }
 
 }  // namespace lathe::cuda

@@ -1,4 +1,7 @@
 // Runs a layer of experts on the device, without waiting for the host.
+//
+// A row's bits depend on that row alone, and not on how many rows there are: products never split
+// K, and a row's experts are added in the order of their numbers.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,8 +12,14 @@
 
 namespace lathe::cuda {
 
-/// Temporaries come from `tensors`, of device memory. Errors: a launch that fails; more experts
-/// than kMostExperts.
-Result<void> expert_layer(const ExpertLayer& op, Arena& tensors, cudaStream_t stream);
+/// Bytes that a pass through the experts takes at most, but for what one row takes: two bf16 rows
+/// for each chosen expert, one as wide as the layer and one as wide as the expert. More rows go in
+/// several passes.
+inline constexpr std::int64_t kExpertPassBytes = std::int64_t{512} << 20;
+
+/// Grouped products (sm90/matmul) with bf16 between them where they take x and the experts'
+/// weights, else, or with `plain`, plain ones in f32. Temporaries come from `tensors`, of device
+/// memory. Errors: a launch that fails; more experts than kMostExperts.
+Result<void> expert_layer(const ExpertLayer& op, bool plain, Arena& tensors, cudaStream_t stream);
 
 }  // namespace lathe::cuda

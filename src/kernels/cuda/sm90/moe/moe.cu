@@ -12,15 +12,20 @@ cudaError_t launch_route(const RouteParams& p, cudaStream_t stream) {
 }
 
 cudaError_t launch_place(const PlaceParams& p, cudaStream_t stream) {
-  return launch_kernel(place_kernel, {.grid = 1, .block = kExpertThreads, .early = true}, stream,
-                       p);
+  const int shared_bytes = kPlaceThreads / 32 * p.experts * static_cast<int>(sizeof(std::int32_t));
+  constexpr int kMostShared = kPlaceThreads / 32 * kMostExperts * 4;
+  if (auto status = allow_shared<place_kernel>(kMostShared); status != cudaSuccess) return status;
+  return launch_kernel(
+      place_kernel,
+      {.grid = 1, .block = kPlaceThreads, .shared_bytes = shared_bytes, .early = true}, stream, p);
 }
 
 cudaError_t launch_combine_experts(const CombineExperts& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
-  const dim3 grid(static_cast<unsigned>(p.rows), blocks_for(p.cols, kCombineColumns));
+  const dim3 grid(static_cast<unsigned>(p.rows),
+                  blocks_for(p.cols, kCombineThreads * kCombineColumns));
   return launch_kernel(combine_experts_kernel,
-                       {.grid = grid, .block = kCombineColumns, .early = true}, stream, p);
+                       {.grid = grid, .block = kCombineThreads, .early = true}, stream, p);
 }
 
 }  // namespace lathe::cuda

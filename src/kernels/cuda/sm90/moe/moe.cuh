@@ -4,13 +4,15 @@
 
 #include <cmath>
 
-#include "kernels/cuda/common/dialect.cuh"
+#include "kernels/cuda/common/hopper.cuh"
 #include "kernels/cuda/sm90/moe/moe.h"
+#include "kernels/cuda/sm90/step/scan.cuh"
 
 namespace lathe::cuda {
 
-inline constexpr int kExpertThreads = 256;
-inline constexpr int kCombineColumns = 128;
+inline constexpr int kPlaceThreads = 1024;
+static_assert(kMostExperts <= kPlaceThreads);
+inline constexpr int kCombineThreads = 128, kCombineColumns = 4;  // of a thread
 
 /// Of n values those that are not taken: the place of the highest, ties to the lower one; NaN
 /// counts as -inf. All lanes of the warp get it.
@@ -131,45 +133,103 @@ static __global__ void __launch_bounds__(32) route_kernel(const __grid_constant_
   }
 }
 
-// One block: a thread counts an expert's choices, and places them once all have been counted.
-static __global__ void __launch_bounds__(kExpertThreads)
-    place_kernel(const __grid_constant__ PlaceParams p) {
-  let_next_begin();
-  wait_for_previous();
-  for (auto e = static_cast<std::int32_t>(threadIdx.x); e < p.experts; e += kExpertThreads) {
-    std::int32_t count = 0;
-    for (std::int64_t i = 0; i < p.choices; ++i) count += p.ids[i] == e ? 1 : 0;
-    p.offsets[e + 1] = count;
-  }
-  if (threadIdx.x == 0) p.offsets[0] = 0;
-  sync_block();
-  if (threadIdx.x == 0) {
-    for (std::int32_t e = 0; e < p.experts; ++e) p.offsets[e + 1] += p.offsets[e];
-  }
-  sync_block();
-  for (auto e = static_cast<std::int32_t>(threadIdx.x); e < p.experts; e += kExpertThreads) {
-    std::int32_t place = p.offsets[e];
-    for (std::int64_t i = 0; i < p.choices; ++i) {
-      if (p.ids[i] != e) continue;
-      p.places[i] = place;
-      p.rows[place++] = static_cast<std::int32_t>(i / p.top_k);
+/// A warp goes through its choices, 32 at a time in their order, and counts each expert's up. With
+/// kPlaces a count is where the expert's next choice comes to lie.
+template <bool kPlaces>
+__device__ void count_choices(const PlaceParams& p, std::int32_t* counts) {
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  const std::int64_t each = (p.choices + kPlaceThreads - 1) / kPlaceThreads * 32;
+  const std::int64_t first = threadIdx.x / 32 * each;
+  const std::int64_t end = first + each < p.choices ? first + each : p.choices;
+  for (std::int64_t at = first; at < end; at += 32) {
+    const std::int64_t choice = at + lane;
+    const std::int32_t expert = choice < end ? p.ids[choice] : -1;
+    const std::uint32_t same = warp_match(expert);
+    std::int32_t place = 0;
+    if (expert >= 0) {
+      place = counts[expert] + count_bits(same & ((1u << lane) - 1));
+      if (kPlaces) {
+        p.places[choice] = place;
+        p.rows[place] = static_cast<std::int32_t>(choice / p.top_k);
+      }
     }
+    sync_warp();
+    if (expert >= 0 && same >> lane == 1) counts[expert] = place + 1;
+    sync_warp();
   }
 }
 
-static __global__ void __launch_bounds__(kCombineColumns)
+// One block: every warp counts the choices of neighbouring rows, and places them once it knows how
+// many of an expert come before its own.
+static __global__ void __launch_bounds__(kPlaceThreads)
+    place_kernel(const __grid_constant__ PlaceParams p) {
+  LATHE_DYNAMIC_SHARED(shared_bytes);
+  __shared__ ScanShared<std::int32_t> scan;
+  auto* const counts = reinterpret_cast<std::int32_t*>(shared_bytes);  // [warps, experts]
+  const auto thread = static_cast<std::int32_t>(threadIdx.x);
+  std::int32_t* const mine = counts + thread / 32 * p.experts;
+  for (std::int32_t i = thread; i < kPlaceThreads / 32 * p.experts; i += kPlaceThreads) {
+    counts[i] = 0;
+  }
+  let_next_begin();
+  wait_for_previous();
+  sync_block();
+  count_choices<false>(p, mine);
+  sync_block();
+  std::int32_t sum = 0;
+  for (int w = 0; w < kPlaceThreads / 32 && thread < p.experts; ++w) {
+    sum += counts[w * p.experts + thread];
+  }
+  std::int32_t total = 0;
+  std::int32_t before = block_prefix(sum, scan, total);
+  if (thread < p.experts) p.offsets[thread] = before;
+  if (thread == 0) p.offsets[p.experts] = total;
+  for (int w = 0; w < kPlaceThreads / 32 && thread < p.experts; ++w) {
+    std::int32_t& count = counts[w * p.experts + thread];
+    const std::int32_t next = before + count;
+    count = before;
+    before = next;
+  }
+  sync_block();
+  count_choices<true>(p, mine);
+}
+
+// A thread has neighbouring columns of a row.
+static __global__ void __launch_bounds__(kCombineThreads)
     combine_experts_kernel(const __grid_constant__ CombineExperts p) {
   let_next_begin();
   wait_for_previous();
   const std::int64_t row = blockIdx.x;
-  const std::int64_t col = std::int64_t{blockIdx.y} * kCombineColumns + threadIdx.x;
+  const std::int64_t col =
+      (std::int64_t{blockIdx.y} * kCombineThreads + threadIdx.x) * kCombineColumns;
   if (col >= p.cols) return;
-  float sum = load_element(DeviceRows{p.out.data, p.out.stride, p.out.dtype}, row, col);
-  for (std::int32_t j = 0; j < p.top_k; ++j) {
-    const std::int64_t at = row * p.top_k + j;
-    sum += p.weights[at] * load_element(p.made, p.places[at], col);
+  float* const out = p.out + row * p.out_stride + col;
+  const bool whole = p.cols - col >= kCombineColumns && p.made.dtype == DType::bf16 &&
+                     reinterpret_cast<std::uintptr_t>(out) % 16 == 0;
+  if (whole) {
+    const float4 before = *reinterpret_cast<const float4*>(out);
+    float sum[kCombineColumns] = {before.x, before.y, before.z, before.w};
+    const auto* made = reinterpret_cast<const std::uint16_t*>(p.made.data) + col;
+    for (std::int32_t j = 0; j < p.top_k; ++j) {
+      const std::int64_t at = row * p.top_k + j;
+      const float weight = p.weights[at];
+      const uint2 v = *reinterpret_cast<const uint2*>(made + p.places[at] * p.made.stride);
+      sum[0] += weight * bits_to_float(v.x << 16);
+      sum[1] += weight * bits_to_float(v.x & 0xffff0000u);
+      sum[2] += weight * bits_to_float(v.y << 16);
+      sum[3] += weight * bits_to_float(v.y & 0xffff0000u);
+    }
+    *reinterpret_cast<float4*>(out) = {sum[0], sum[1], sum[2], sum[3]};
+    return;
   }
-  store_element(p.out, row, col, sum);
+  for (int i = 0; i < kCombineColumns && col + i < p.cols; ++i) {
+    float sum = out[i];
+    for (std::int32_t j = 0; j < p.top_k; ++j) {
+      const std::int64_t at = row * p.top_k + j;
+      sum += p.weights[at] * load_element(p.made, p.places[at], col + i);
+    }
+    out[i] = sum;
+  }
 }
 
 }  // namespace lathe::cuda

@@ -39,10 +39,11 @@ struct PlaceParams {
 
 /// out[t] += the sum over j of weights[t, j] * made[places[t, j]], j ascending.
 struct CombineExperts {
-  DeviceRows made = {};                  // [choices, cols]
+  DeviceRows made = {};                  // [choices, cols], rows at multiples of 8 bytes
   const float* weights = nullptr;        // [rows, top_k]
   const std::int32_t* places = nullptr;  // [rows, top_k]
-  MutableDeviceRows out = {};
+  float* out = nullptr;
+  std::int64_t out_stride = 0;
   std::int64_t rows = 0, cols = 0;
   std::int32_t top_k = 0;
 };

@@ -65,8 +65,7 @@ static __global__ void __launch_bounds__(kPlainThreads)
       const std::int64_t row = first_m + r;
       float v = 0;
       if (row < end && k0 + k < p.w.cols) {
-        v = load_element(p.x, p.x_rows != nullptr ? p.x_rows[row] : row,
-                         weight * p.x_stride + k0 + k);
+        v = load_element(p.x, row, weight * p.x_stride + k0 + k);
       }
       x_tile[r][k] = v;
     }

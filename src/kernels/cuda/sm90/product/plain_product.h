@@ -42,10 +42,8 @@ struct PlainProduct {
   std::int64_t count = 1;  // of weights
   // Heads: from the columns of a weight to those of the next.
   std::int64_t x_stride = 0, out_stride = 0;  // elements
-  // Experts, or null: weight i takes the places offsets[i] .. offsets[i + 1] - 1, `rows` at most:
-  // rows of out, and of x where x_rows is null; else the rows of x that it names by place.
+  // Experts, or null: weight i takes rows offsets[i] .. offsets[i + 1] - 1, `rows` at most.
   const std::int32_t* offsets = nullptr;  // [count + 1]
-  const std::int32_t* x_rows = nullptr;   // [places]
 };
 
 cudaError_t launch_plain_product(const PlainProduct& p, cudaStream_t stream);

@@ -1,0 +1,164 @@
+// Layers of experts on a GPU, or on what stands for one, against the oracle.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "kernels/cuda/common/memory.h"
+#include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/expert_layer.h"
+#include "kernels/cuda/upload.h"
+#include "kernels/ref/moe.h"
+#include "ops/test_util.h"
+
+namespace lathe::ops_test {
+
+/// How rows fall to experts, by the router's biases.
+enum class Routing {
+  mixed,
+  few,  // half of the experts get no row
+  one,  // one expert gets all rows
+};
+
+struct ExpertForm {
+  DType dtype;
+  std::int32_t experts, top_k, groups, top_groups;
+  RouterScoring scoring;
+  bool turns;  // gate and up by turns, with biases, as gpt-oss has them
+  std::int64_t n, ffn;
+};
+
+/// A form's weights and `rows` rows, on the host and on the device.
+template <class Rng>
+class ExpertCase {
+ public:
+  /// plain: as expert_layer()'s.
+  ExpertCase(Rng& rng, const ExpertForm& f, Routing routing, std::int64_t rows, bool plain = false)
+      : plain_(plain),
+        router_(rng, DType::bf16, f.experts, f.n),
+        x_(bf16_values(rng, rows, f.n)),
+        before_(rows, f.n) {
+    weights_.reserve(static_cast<std::size_t>(3 * f.experts));
+    here_.gate = stack(rng, f, f.turns ? 2 * f.ffn : f.ffn, f.n);
+    const bool up_first = rng() % 2 == 0;  // in memory of the device, perhaps
+    if (!f.turns) here_.up = stack(rng, f, f.ffn, f.n);
+    here_.down = stack(rng, f, f.n, f.ffn);
+    before_.randomize(rng);
+    choice_bias_ = normal(rng, f.experts, 0.1f);
+    for (std::int32_t e = 0; e < f.experts; ++e) {
+      float& bias = choice_bias_[static_cast<std::size_t>(e)];
+      if (routing == Routing::few && e % 2 == 0) bias -= 1e4f;
+      if (routing == Routing::one && e == f.experts / 3) bias += 1e4f;
+    }
+    const auto prepare = [&](const WeightStack& s) {
+      return cuda::upload_weights(s, stream_, owned_).value();
+    };
+    if (up_first) there_.up = prepare(here_.up);
+    there_.gate = prepare(here_.gate);
+    if (!up_first) there_.up = prepare(here_.up);
+    there_.down = prepare(here_.down);
+    if (f.turns) {
+      gate_bias_ = normal(rng, f.experts * 2 * f.ffn, 1);
+      down_bias_ = normal(rng, f.experts * f.n, 1);
+      here_.gate_bias = gate_bias_;
+      here_.down_bias = down_bias_;
+      there_.gate_bias = list(gate_bias_);
+      there_.down_bias = list(down_bias_);
+    }
+    op_ = {.x = x_.view(),
+           .router = router_.view,
+           .router_bias = {},
+           .choice = {.scoring = f.scoring,
+                      .experts = f.experts,
+                      .top_k = f.top_k,
+                      .groups = f.groups,
+                      .top_groups = f.top_groups,
+                      .bias = choice_bias_,
+                      .scale = 1.5f},
+           .activation = {f.turns ? ActivationKind::clamped_swiglu : ActivationKind::silu},
+           .experts = &here_,
+           .out = {}};
+    on_gpu_ = op_;
+    on_gpu_.x = bf16_rows(x_);
+    on_gpu_.router = cuda::upload_weight(router_.view, stream_, owned_).value();
+    on_gpu_.choice.bias = list(choice_bias_);
+    on_gpu_.experts = &there_;
+  }
+
+  /// What the device makes of `count` rows from row `first` on.
+  Rows run(std::int64_t first, std::int64_t count) {
+    ExpertLayer op = on_gpu_;
+    op.x = rows_at(op.x, first, count);
+    Rows out = before(first, count);
+    op.out = out.out();
+    op.out.data = bring(std::as_bytes(std::span(out.data)));
+    const auto done = cuda::expert_layer(op, plain_, tensors_, stream_.get());
+    EXPECT_TRUE(done.ok()) << done.error().message();
+    EXPECT_TRUE(
+        cuda::copy_to_host(op.out.data, std::as_writable_bytes(std::span(out.data)), stream_).ok());
+    EXPECT_TRUE(stream_.wait().ok());
+    return out;
+  }
+  Rows run() { return run(0, x_.rows); }
+  /// What the oracle makes of them.
+  Rows want(std::int64_t first, std::int64_t count) {
+    ExpertLayer op = op_;
+    op.x = rows_at(op.x, first, count);
+    Rows out = before(first, count);
+    op.out = out.out();
+    ref_expert_layer(op);
+    return out;
+  }
+
+ private:
+  WeightStack stack(Rng& rng, const ExpertForm& f, std::int64_t out, std::int64_t in) {
+    WeightStack s = WeightStack::of(f.experts, f.dtype, out, in);
+    for (std::int32_t e = 0; e < f.experts; ++e) {
+      weights_.emplace_back(rng, f.dtype, out, in, f.dtype == DType::e4m3);
+      s.set(e, weights_.back().view);
+    }
+    return s;
+  }
+  static std::vector<float> normal(Rng& rng, std::int64_t count, float deviation) {
+    std::normal_distribution<float> normal(0, deviation);
+    std::vector<float> out(static_cast<std::size_t>(count));
+    for (float& v : out) v = normal(rng);
+    return out;
+  }
+  Rows before(std::int64_t first, std::int64_t count) const {
+    Rows out(count, before_.cols);
+    for (std::int64_t r = 0; r < count; ++r) {
+      std::copy_n(before_.row(first + r), before_.cols, out.row(r));
+    }
+    return out;
+  }
+
+  std::byte* bring(std::span<const std::byte> bytes) {
+    return cuda::upload_bytes(bytes, stream_, owned_).value();
+  }
+  std::span<const float> list(const std::vector<float>& host) {
+    return {reinterpret_cast<const float*>(bring(std::as_bytes(std::span(host)))), host.size()};
+  }
+  RowsView bf16_rows(const Rows& host) {
+    std::vector<bf16> values;
+    for (const float v : host.data) values.push_back(to_bf16(v));
+    return {bring(std::as_bytes(std::span(values))), DType::bf16, host.rows, host.cols,
+            host.stride};
+  }
+
+  bool plain_;
+  cuda::Stream stream_ = std::move(cuda::Stream::make()).value();
+  Arena tensors_{cuda::kDeviceMemory};
+  std::vector<OwnedBytes> owned_;
+  std::vector<Weight> weights_;
+  Weight router_;
+  Rows x_, before_;
+  std::vector<float> choice_bias_, gate_bias_, down_bias_;
+  ExpertStacks here_, there_;
+  ExpertLayer op_, on_gpu_;
+};
+
+}  // namespace lathe::ops_test
