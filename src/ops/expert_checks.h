@@ -4,13 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
+#include <span>
 #include <vector>
 
+#include "base/threads.h"
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/expert_layer.h"
 #include "kernels/cuda/upload.h"
+#include "kernels/ref/linear.h"
 #include "kernels/ref/moe.h"
 #include "ops/test_util.h"
 
@@ -47,12 +51,6 @@ class ExpertCase {
     if (!f.turns) here_.up = stack(rng, f, f.ffn, f.n);
     here_.down = stack(rng, f, f.n, f.ffn);
     before_.randomize(rng);
-    choice_bias_ = normal(rng, f.experts, 0.1f);
-    for (std::int32_t e = 0; e < f.experts; ++e) {
-      float& bias = choice_bias_[static_cast<std::size_t>(e)];
-      if (routing == Routing::few && e % 2 == 0) bias -= 1e4f;
-      if (routing == Routing::one && e == f.experts / 3) bias += 1e4f;
-    }
     const auto prepare = [&](const WeightStack& s) {
       return cuda::upload_weights(s, stream_, owned_).value();
     };
@@ -76,7 +74,7 @@ class ExpertCase {
                       .top_k = f.top_k,
                       .groups = f.groups,
                       .top_groups = f.top_groups,
-                      .bias = choice_bias_,
+                      .bias = {},
                       .scale = 1.5f},
            .activation = {f.turns ? ActivationKind::clamped_swiglu : ActivationKind::silu},
            .experts = &here_,
@@ -84,15 +82,27 @@ class ExpertCase {
     on_gpu_ = op_;
     on_gpu_.x = bf16_rows(x_);
     on_gpu_.router = cuda::upload_weight(router_.view, stream_, owned_).value();
-    on_gpu_.choice.bias = list(choice_bias_);
     on_gpu_.experts = &there_;
+    route(rng, routing);
+  }
+
+  /// Gives the router other biases.
+  void route(Rng& rng, Routing routing) {
+    choice_bias_ = normal(rng, op_.choice.experts, 0.1f);
+    for (std::int32_t e = 0; e < op_.choice.experts; ++e) {
+      float& bias = choice_bias_[static_cast<std::size_t>(e)];
+      if (routing == Routing::few && e % 2 == 0) bias -= 1e4f;
+      if (routing == Routing::one && e == op_.choice.experts / 3) bias += 1e4f;
+    }
+    op_.choice.bias = choice_bias_;
+    on_gpu_.choice.bias = list(choice_bias_);
   }
 
   /// What the device makes of `count` rows from row `first` on.
   Rows run(std::int64_t first, std::int64_t count) {
     ExpertLayer op = on_gpu_;
     op.x = rows_at(op.x, first, count);
-    Rows out = before(first, count);
+    Rows out = before_.copy(first, count);
     op.out = out.out();
     op.out.data = bring(std::as_bytes(std::span(out.data)));
     const auto done = cuda::expert_layer(op, plain_, tensors_, stream_.get());
@@ -103,14 +113,34 @@ class ExpertCase {
     return out;
   }
   Rows run() { return run(0, x_.rows); }
-  /// What the oracle makes of them.
-  Rows want(std::int64_t first, std::int64_t count) {
-    ExpertLayer op = op_;
-    op.x = rows_at(op.x, first, count);
-    Rows out = before(first, count);
-    op.out = out.out();
-    ref_expert_layer(op);
+  /// What the oracle makes of rows.
+  Rows want(std::span<const std::int64_t> rows) {
+    Rows out(std::ssize(rows), before_.cols);
+    ThreadPool pool;
+    pool.run(std::ssize(rows), [&](std::int64_t i, int) {
+      const std::int64_t row = rows[static_cast<std::size_t>(i)];
+      std::copy_n(before_.row(row), before_.cols, out.row(i));
+      ExpertLayer op = op_;
+      op.x = rows_at(op.x, row, 1);
+      op.out = out.out(i, 1);
+      ref_expert_layer(op);
+    });
     return out;
+  }
+  Rows want() {
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(x_.rows));
+    std::iota(rows.begin(), rows.end(), 0);
+    return want(rows);
+  }
+  /// The experts that the oracle's router gives a row.
+  std::vector<std::int32_t> experts_of(std::int64_t row) {
+    Rows logits(1, op_.choice.experts);
+    const Product product{rows_at(op_.x, row, 1), op_.router, logits.out(), nullptr};
+    ref_matmul({&product, 1});
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(op_.choice.top_k));
+    std::vector<float> weights(ids.size());
+    ref_route(op_.choice, logits.view(), ids, weights);
+    return ids;
   }
 
  private:
@@ -126,13 +156,6 @@ class ExpertCase {
     std::normal_distribution<float> normal(0, deviation);
     std::vector<float> out(static_cast<std::size_t>(count));
     for (float& v : out) v = normal(rng);
-    return out;
-  }
-  Rows before(std::int64_t first, std::int64_t count) const {
-    Rows out(count, before_.cols);
-    for (std::int64_t r = 0; r < count; ++r) {
-      std::copy_n(before_.row(first + r), before_.cols, out.row(r));
-    }
     return out;
   }
 

@@ -1,6 +1,7 @@
 // Random weights and activations for the operators' tests.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -31,6 +32,11 @@ struct Rows {
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t c = 0; c < cols; ++c) row(r)[c] = normal(rng);
     }
+  }
+  Rows copy(std::int64_t first, std::int64_t n) const {
+    Rows out(n, cols);
+    for (std::int64_t r = 0; r < n; ++r) std::copy_n(row(first + r), cols, out.row(r));
+    return out;
   }
   RowsView view() const { return view(0, rows); }
   RowsView view(std::int64_t first, std::int64_t n) const {
