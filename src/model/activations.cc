@@ -88,7 +88,8 @@ AttentionRow attention_row(const ModelConfig& config, const Plan& plan) {
   out.kept += std::max(indexer, attend);
   if (absorbs(plan)) {
     const std::int64_t absorbed = std::int64_t{p.heads} * (p.nope + p.rope);
-    out.tiled = row(absorbed) + q_row(plan, absorbed, false) + row(std::int64_t{p.heads} * p.nope);
+    out.tiled = row(absorbed) + copy(plan, std::int64_t{p.heads} * p.qk_nope_head) +
+                q_row(plan, absorbed, false) + row(std::int64_t{p.heads} * p.nope);
   }
   return out;
 }

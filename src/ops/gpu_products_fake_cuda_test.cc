@@ -69,24 +69,31 @@ TEST_F(GpuProducts, ARowsBitsDoNotDependOnTheRowsBesideIt) {
 }
 
 TEST_F(GpuProducts, Heads) {
-  std::vector<Weight> weights;
-  WeightStack stack = WeightStack::of(3, DType::e4m3, 128, 256);
-  for (int h = 0; h < 3; ++h) {
-    weights.emplace_back(rng, DType::e4m3, 128, 256, true);
-    stack.set(h, weights.back().view);
-  }
-  Rows x = bf16_values(5, 3 * 300), out(5, 3 * 140);
-  const MutableRowsView there = gpu.rows(out);
-  const WeightStack prepared = gpu.backend->prepare(stack, gpu.owned).value();
-  head_matmul(gpu.ops, {constant(gpu.bf16_rows(x)), 300, &prepared, there, 140});
-  head_matmul(ref.ops, {x.view(), 300, &stack, out.out(), 140});
-  const Rows got = gpu.read(there);
-  for (int h = 0; h < 3; ++h) {
-    for (std::int64_t r = 0; r < 5; ++r) {
-      for (std::int64_t c = 0; c < 128; ++c) {
-        const float wanted = out.row(r)[h * 140 + c];
-        ASSERT_NEAR(got.row(r)[h * 140 + c], wanted, 1e-4 * std::fabs(wanted) + 1e-4);
+  for (const DType dtype : {DType::f16, DType::bf16, DType::e4m3}) {
+    for (const bool wide : {false, true}) {  // x in f32
+      std::vector<Weight> weights;
+      WeightStack stack = WeightStack::of(3, dtype, 128, 256);
+      for (int h = 0; h < 3; ++h) {
+        weights.emplace_back(rng, dtype, 128, 256, dtype == DType::e4m3);
+        stack.set(h, weights.back().view);
       }
+      Rows x = bf16_values(5, 3 * 320), out(5, 3 * 140);
+      const MutableRowsView there = gpu.rows(out);
+      const WeightStack prepared = gpu.backend->prepare(stack, gpu.owned).value();
+      const MutableRowsView from = wide ? gpu.rows(x) : gpu.bf16_rows(x);
+      head_matmul(gpu.ops, {constant(from), 320, &prepared, there, 140});
+      head_matmul(ref.ops, {x.view(), 320, &stack, out.out(), 140});
+      // What lies between heads is not written.
+      Rows got = gpu.read(there);
+      for (std::int64_t r = 0; r < 5; ++r) {
+        for (int h = 0; h < 3; ++h) {
+          for (std::int64_t c = h * 140 + 128; c < (h + 1) * 140; ++c) {
+            ASSERT_TRUE(std::isnan(got.row(r)[c]));
+            got.row(r)[c] = out.row(r)[c] = 0;
+          }
+        }
+      }
+      EXPECT_LT(error_of(got, out), 1e-5) << name(dtype) << (wide ? ", f32 x" : "");
     }
   }
 }

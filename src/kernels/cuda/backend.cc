@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/rows.h"
 #include "kernels/cuda/attend_selected.h"
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/memory.h"
@@ -24,6 +25,19 @@
 
 namespace lathe::cuda {
 namespace {
+
+GroupedMatmulCall head_products(const HeadProducts& op) {
+  const WeightStack& w = *op.w;
+  const PlainWeight strides = plain_weight(w);
+  return {.x = cols_at(op.x, 0, w.cols),
+          .w = w.at(0),
+          .out = cols_at(op.out, 0, w.rows),
+          .groups = w.count(),
+          .weight_stride = strides.data_stride * 8 / bits_of(w.dtype),
+          .scale_stride = strides.scales_stride,
+          .x_stride = op.x_stride,
+          .out_stride = op.out_stride};
+}
 
 class CudaBackend : public Backend {
  public:
@@ -236,7 +250,14 @@ class CudaBackend : public Backend {
                        .add = p.add});
     }
   }
-  void head_matmul(const OpsContext&, const HeadProducts& op) override {
+  void head_matmul(const OpsContext& ops, const HeadProducts& op) override {
+    const Arena::Scope scope(*ops.tensors);
+    const GroupedMatmulCall call = head_products(narrowed(ops, op));
+    if (!plain_products_ && op.x.rows > 0 && grouped_matmul_takes(call)) {
+      keep(flush());
+      keep(grouped_matmul_on_device(call, stream_));
+      return;
+    }
     put("head_product", op.out, launch_plain_product,
         PlainProduct{.x = device_rows(op.x),
                      .w = plain_weight(*op.w),
@@ -326,6 +347,21 @@ class CudaBackend : public Backend {
     return out;
   }
   // The first error of operators that return nothing; wait() returns it.
+  // With x in bf16, as products on tensor cores take it.
+  HeadProducts narrowed(const OpsContext& ops, HeadProducts op) {
+    const WeightStack& w = *op.w;
+    if (plain_products_ || op.x.dtype == DType::bf16 || op.x.rows == 0) return op;
+    const MutableRowsView x = alloc_rows(*ops.tensors, op.x.rows, w.count() * w.cols, DType::bf16);
+    cast_rows(ops, {.x = cols_at(op.x, 0, w.cols),
+                    .out = cols_at(x, 0, w.cols),
+                    .heads = w.count(),
+                    .x_head = op.x_stride,
+                    .out_head = w.cols});
+    op.x = constant(x);
+    op.x_stride = w.cols;
+    return op;
+  }
+
   void keep(const Result<void>& result) {
     if (failed_ && !result) failed_ = result;
   }
