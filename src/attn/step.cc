@@ -49,11 +49,10 @@ StepBound step_bound(const Plan& plan) {
 template <class F>
 void Step::Arrays::for_each(F f) {
   f(positions), f(row_request), f(row_lens), f(out_slots), f(q_indptr), f(kv_lens);
-  f(page_table), f(compressed_table), f(state_table), f(state_before), f(index_lens), f(identity),
-      f(window_slots);
-  f(window_lens), f(compressed_lens), f(compressed_out_slots), f(gather_slots);
+  f(page_table), f(compressed_table), f(state_table), f(state_before), f(index_lens);
+  f(window_slots), f(window_lens), f(compressed_lens), f(compressed_out_slots), f(gather_slots);
   f(gather_entry_slots), f(gather_indptr), f(entry_indptr), f(ragged_offset), f(window_base);
-  f(window_start), f(attend_lens), f(work_items), f(work_row_items), f(work_worker_items);
+  f(window_start);
 }
 
 Step::Step(const Plan& plan, const StepOptions& options, const StepBound& bound)
@@ -84,11 +83,6 @@ Result<Step> Step::make(const Plan& plan, const StepOptions& options, const Step
   if (options.index_multiple < 1 || options.index_multiple > kMaxPageSize) {
     return bad("index_multiple", fmt::format("1 to {}", kMaxPageSize),
                fmt::format("{}", options.index_multiple));
-  }
-  if (options.work.workers < 1 || options.work.block < 1 || options.work.fixed_split < 0) {
-    return bad("work", "workers and block of 1 or more, fixed_split of 0 or more",
-               fmt::format("{}, {}, {}", options.work.workers, options.work.block,
-                           options.work.fixed_split));
   }
   if (plan.table_multiple < 1) {
     return bad("plan.table_multiple", "1 or more", fmt::format("{}", plan.table_multiple));
@@ -126,10 +120,7 @@ void Step::allocate() {
   a.q_indptr.resize(requests + 1);
   a.kv_lens.resize(requests);
   a.page_table.resize(requests * at(table_width_));
-  if (p.sparse()) {
-    a.index_lens.resize(rows);
-    a.identity.resize(rows);
-  }
+  if (p.sparse()) a.index_lens.resize(rows);
   if (windowed()) {
     a.window_slots.resize(rows * at(round_up(p.window, options_.index_multiple)));
     a.window_lens.resize(rows);
@@ -156,13 +147,6 @@ void Step::allocate() {
       a.window_start.resize(rows);
     }
   }
-  a.attend_lens.resize(rows);
-  std::int64_t longest = bound_.context;
-  if (p.sparse()) longest = std::min<std::int64_t>(longest, p.top_k);
-  if (windowed()) longest = std::min<std::int64_t>(bound_.context, p.window) + longest;
-  a.work_items.resize(at(max_work_items(bound_.rows, longest, options_.work)));
-  a.work_row_items.resize(rows + 1);
-  a.work_worker_items.resize(at(options_.work.workers) + 1);
 }
 
 std::int64_t Step::bytes() const {
@@ -191,7 +175,6 @@ Result<void> Step::plan(const StepBatch& batch) {
     fill_selection();
     done = fill_gather(batch);
   }
-  if (done) done = fill_work();
   if (!done) view_ = {};
   return done;
 }

@@ -11,7 +11,6 @@
 
 #include "attn/phase.h"
 #include "attn/plan.h"
-#include "attn/work_list.h"
 #include "base/result.h"
 #include "layout/index_units.h"
 #include "layout/page_table.h"
@@ -56,7 +55,6 @@ struct StepOptions {
   std::int64_t compressed_pages = 0;  // two sources only
   PoolShape state = {};  // of the group's state, page_size tokens a slot; no pages: it has none
   std::int64_t index_multiple = 64;  // widths of index lists are multiples of this
-  WorkOptions work;                  // workers and splits of the work list
   bool fixed_strides = false;        // page tables as wide as the bound asks, for captured graphs
 };
 
@@ -71,9 +69,9 @@ struct StepView {
   std::int64_t selecting_rows =
       0;                          // rows that need indexer logits; 0: the indexer writes keys only
   std::int64_t window_width = 0;  // columns of window_slots
-  std::int64_t compact_rows = 0;  // rows that the gather lists name, both together
+  std::int64_t compact_rows = 0;  // rows of the gather lists, both together
   // The keys exceed the compact buffer: there are no gather lists, attention gathers tile by tile
-  // from the pages, and selected keys are named by slot.
+  // from the pages, and selected keys are given by slot.
   bool gather_in_tiles = false;
 
   // What the route's kernel made of the lengths (make_schedule() in attn/attend_op.h), or null.
@@ -89,7 +87,6 @@ struct StepView {
 
   // Sparse selection.
   std::span<const std::int32_t> index_lens;  // [rows] keys (V4: entries) that the indexer ranks
-  std::span<const std::uint8_t> identity;    // [rows] 1: all of them are selected, logits skipped
 
   // window_compressed.
   std::span<const Slot> window_slots;         // [rows, window_width] positions p-w+1 .. p, then -1
@@ -116,9 +113,6 @@ struct StepView {
                                                 // ke is ks + index_lens
   std::span<const std::int32_t> window_base;    // [rows] compact row of position window_start
   std::span<const std::int32_t> window_start;   // [rows] first position gathered for the request
-
-  std::span<const std::int32_t> attend_lens;  // [rows] keys that attention reads, both sources
-  WorkListView work;                          // over attend_lens
 };
 
 /// Calls f(name, span) for every array of a step, in a fixed order: what a device copies.
@@ -135,7 +129,6 @@ void for_each_array(const StepView& v, F f) {
   f("kv_lens", v.kv_lens);
   f("page_table", table(v.page_table));
   f("index_lens", v.index_lens);
-  f("identity", v.identity);
   f("window_slots", v.window_slots);
   f("window_lens", v.window_lens);
   f("compressed_lens", v.compressed_lens);
@@ -150,10 +143,6 @@ void for_each_array(const StepView& v, F f) {
   f("ragged_offset", v.ragged_offset);
   f("window_base", v.window_base);
   f("window_start", v.window_start);
-  f("attend_lens", v.attend_lens);
-  f("work.items", v.work.items);
-  f("work.row_items", v.work.row_items);
-  f("work.worker_items", v.work.worker_items);
 }
 
 class Step {
@@ -189,14 +178,11 @@ class Step {
     std::vector<std::int32_t> q_indptr, kv_lens;
     std::vector<PageId> page_table, compressed_table, state_table, state_before;
     std::vector<std::int32_t> index_lens;
-    std::vector<std::uint8_t> identity;
     std::vector<Slot> window_slots;
     std::vector<std::int32_t> window_lens, compressed_lens;
     std::vector<Slot> compressed_out_slots, gather_slots, gather_entry_slots;
     std::vector<std::int64_t> gather_indptr, entry_indptr;
-    std::vector<std::int32_t> ragged_offset, window_base, window_start, attend_lens;
-    std::vector<WorkItem> work_items;
-    std::vector<std::int64_t> work_row_items, work_worker_items;
+    std::vector<std::int32_t> ragged_offset, window_base, window_start;
 
     template <class F>
     void for_each(F f);
@@ -211,7 +197,6 @@ class Step {
   void fill_selection();
   void fill_window(const StepBatch& batch);
   Result<void> fill_gather(const StepBatch& batch);
-  Result<void> fill_work();
 
   // First position that the rows of a request read.
   std::int64_t first_read(const StepRequest& request) const;

@@ -110,13 +110,10 @@ void Step::fill_selection() {
   if (!p.sparse()) return;
   const auto lens = p.two_sources() ? view_.compressed_lens : view_.row_lens;
   for (std::int64_t t = 0; t < view_.rows; ++t) {
-    const bool all = lens[at(t)] <= p.top_k;
     arrays_.index_lens[at(t)] = lens[at(t)];
-    arrays_.identity[at(t)] = all ? 1 : 0;
-    view_.selecting_rows += all ? 0 : 1;
+    view_.selecting_rows += lens[at(t)] > p.top_k ? 1 : 0;
   }
   view_.index_lens = front(arrays_.index_lens, view_.rows);
-  view_.identity = front(arrays_.identity, view_.rows);
 }
 
 Result<void> Step::fill_gather(const StepBatch& batch) {
@@ -176,23 +173,6 @@ Result<void> Step::fill_gather(const StepBatch& batch) {
     view_.window_base = front(a.window_base, view_.rows);
     view_.window_start = front(a.window_start, view_.rows);
   }
-  return {};
-}
-
-Result<void> Step::fill_work() {
-  Arrays& a = arrays_;
-  const AttentionProblem& p = plan_->problem;
-  for (std::int64_t t = 0; t < view_.rows; ++t) {
-    std::int32_t chosen = windowed() ? 0 : a.row_lens[at(t)];
-    if (p.two_sources()) chosen = a.compressed_lens[at(t)];
-    if (p.sparse()) chosen = std::min(chosen, p.top_k);
-    a.attend_lens[at(t)] = chosen + (windowed() ? a.window_lens[at(t)] : 0);
-  }
-  view_.attend_lens = front(a.attend_lens, view_.rows);
-  const auto work = plan_work({view_.attend_lens, {}}, options_.work,
-                              {a.work_items, a.work_row_items, a.work_worker_items});
-  if (!work) return work.error();
-  view_.work = *work;
   return {};
 }
 

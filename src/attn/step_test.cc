@@ -72,10 +72,7 @@ AttentionProblem v4(std::int32_t ratio, std::int32_t top_k) {
   return p;
 }
 
-const StepOptions kOptions{.main_pages = 300,
-                           .compressed_pages = 300,
-                           .index_multiple = 8,
-                           .work = {.workers = 5, .block = 4}};
+const StepOptions kOptions{.main_pages = 300, .compressed_pages = 300, .index_multiple = 8};
 const StepBound kBound{64, 8, 400, 3200};  // the largest random batch gathers 8 * 397 rows
 
 std::vector<PageId> pages(std::initializer_list<int> list) {
@@ -154,7 +151,6 @@ TEST(Step, ReplanningGivesWhatAFreshStepGives) {
         const Plan plan = plan_of(problem, unit);
         StepOptions options = kOptions;
         options.fixed_strides = fixed;
-        options.work.fixed_split = fixed ? 32 : 0;
         auto reused = Step::make(plan, options, kBound);
         ASSERT_TRUE(reused.ok()) << reused.error().message();
         std::map<std::string, const void*> addresses;
@@ -200,9 +196,7 @@ TEST(Step, RowsOfAnExtendBatch) {
   EXPECT_EQ(v.page_table.at(0, 0), PageId(7));
   EXPECT_TRUE(v.page_table.at(1, 1).is_hole());
   // A row selects only where it sees more than top_k = 8 keys.
-  EXPECT_THAT(v.identity, ElementsAre(1, 0, 0, 1, 1));
   EXPECT_EQ(v.selecting_rows, 2);
-  EXPECT_THAT(v.attend_lens, ElementsAre(8, 8, 8, 3, 4));
   // The windows into the gathered keys: ks 0 0 0 10 10, ke 8 9 10 13 14.
   EXPECT_THAT(v.ragged_offset, ElementsAre(0, 0, 0, 10, 10));
   EXPECT_THAT(v.gather_indptr, ElementsAre(0, 10, 14));
@@ -232,8 +226,7 @@ TEST(Step, WindowAndCompressedEntries) {
   EXPECT_EQ(v.window_slots[2 * 16 + 9], Slot(8 * 16));
   EXPECT_THAT(v.compressed_lens, ElementsAre(3, 4, 4));
   EXPECT_EQ(values(v.compressed_out_slots), (std::vector<int>{-1, 6 * 4 + 3, -1}));
-  EXPECT_THAT(v.identity, ElementsAre(0, 0, 0));
-  EXPECT_THAT(v.attend_lens, ElementsAre(12, 12, 12));
+  EXPECT_EQ(v.selecting_rows, 3);
   // Compact buffer: entries 0 .. 3, then positions 5 .. 16.
   EXPECT_EQ(values(v.gather_entry_slots), (std::vector<int>{24, 25, 26, 27}));
   EXPECT_EQ(v.gather_slots.size(), 12u);
@@ -260,7 +253,6 @@ TEST(Step, ShortV4RowsSeeNoEntry) {
   const StepRequest requests[] = {{main, entries, 0, 4, false}};
   ASSERT_TRUE(step->plan({Phase::extend, requests}).ok());
   EXPECT_THAT(step->view().compressed_lens, ElementsAre(0, 0, 0, 1));
-  EXPECT_THAT(step->view().attend_lens, ElementsAre(1, 2, 3, 5));
   EXPECT_EQ(step->view().selecting_rows, 0);
 }
 
@@ -292,7 +284,8 @@ TEST(Step, CombinedListsLeadToTheKeysThatARowSees) {
       ASSERT_TRUE(combine_index_lists(c, rows, lengths).ok());
       for (std::int64_t t = 0; t < v.rows; ++t) {
         const auto row = static_cast<std::size_t>(t);
-        ASSERT_EQ(lengths[row], v.attend_lens[row]);
+        ASSERT_EQ(lengths[row],
+                  v.window_lens[row] + (problem.two_sources() ? v.compressed_lens[row] : 0));
         const StepRequest& q = b.requests[static_cast<std::size_t>(v.row_request[row])];
         const std::int64_t entries = problem.two_sources() ? v.compressed_lens[row] : 0;
         const std::int64_t gathered = std::ssize(v.gather_entry_slots);
@@ -322,7 +315,6 @@ TEST(Step, PaddingRowsSeeAndWriteNothing) {
   EXPECT_THAT(v.kv_lens, ElementsAre(5, 0));
   EXPECT_THAT(v.row_lens, ElementsAre(5, 0));
   EXPECT_TRUE(v.out_slots[1].is_hole());
-  EXPECT_EQ(v.work.splits(1), 0);
 }
 
 TEST(Step, ExceededBoundsAreNamed) {

@@ -87,12 +87,10 @@ class CudaBackend : public Backend {
     return stream_.wait();
   }
 
-  // The host's work list is not copied: the kernels make their own from the lengths.
   Result<void> prepare_step(const OpsContext&, const Plan& plan, const ConstPoolView& pool,
                             const StepView& step, PreparedStep& out) override {
     StepView& v = out.view;
     v = step;
-    v.work = {};
     Result<void> ok;
     const auto bring = [&]<class T>(std::span<const T>& list) {
       if (!ok) return;
@@ -117,7 +115,6 @@ class CudaBackend : public Backend {
     bring(v.kv_lens);
     bring_table(v.page_table);
     bring(v.index_lens);
-    bring(v.identity);
     bring(v.window_slots);
     bring(v.window_lens);
     bring(v.compressed_lens);
@@ -132,7 +129,6 @@ class CudaBackend : public Backend {
     bring(v.ragged_offset);
     bring(v.window_base);
     bring(v.window_start);
-    bring(v.attend_lens);
     // The kernels that make a schedule read these arrays.
     if (ok && v.rows > 0 && v.route->bound.kernel != nullptr &&
         v.route->bound.kernel->prepare != nullptr) {

@@ -2,7 +2,6 @@
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm90/step/gather.cuh"
 #include "kernels/cuda/sm90/step/lists.cuh"
-#include "kernels/cuda/sm90/step/pad.cuh"
 #include "kernels/cuda/sm90/step/rows.cuh"
 #include "kernels/cuda/sm90/step/step_kernels.h"
 #include "kernels/cuda/sm90/step/work.cuh"
@@ -100,13 +99,6 @@ cudaError_t launch_gather(const GatherParams& p, cudaStream_t stream) {
   const auto grid = static_cast<unsigned>(p.key_blocks + p.entry_blocks + p.row_blocks);
   if (status != cudaSuccess || grid == 0) return status;
   return put_early(gather_kernel, grid, kStepThreads, p, stream);
-}
-
-cudaError_t launch_pad(const PadParams& p, bool words, cudaStream_t stream) {
-  if (p.rows == 0 || p.words == 0) return cudaSuccess;
-  const unsigned grid = blocks_for(p.rows, p.lanes.rows());
-  if (words) return put(pad_kernel<uint4>, grid, p, stream);
-  return put(pad_kernel<std::uint8_t>, grid, p, stream);
 }
 
 }  // namespace lathe::cuda

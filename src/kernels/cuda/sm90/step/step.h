@@ -1,9 +1,9 @@
 // A step's metadata on the GPU: layout/page_table.h, layout/index_lists.h, attn/index_transform.h,
-// attn/work_list.h, attn/pad_ragged.h and attn/step.h, with the same structures, whose spans point
+// attn/work_list.h and attn/step.h, with the same structures, whose spans point
 // to the device, and the same results.
 //
 // As with the codecs, the host cannot look at what lies on the device. Counts are checked before
-// anything is launched; contents that the CPU would reject name no key here: an invalid page,
+// anything is launched; contents that the CPU would reject list no key here: an invalid page,
 // position, request or range becomes a hole, and what exceeds the capacity is counted and not
 // stored. Nothing waits or allocates; a captured call replays over other contents. A batch with
 // fewer rows or requests than a capture has room for is padded with lengths of 0 and -1. Launches
@@ -161,13 +161,5 @@ Result<void> step_gather(const StepRowsInput& in, std::span<const std::int32_t> 
                          const GatherOutput& out, std::span<std::int64_t> workspace,
                          cudaStream_t stream,
                          std::source_location where = std::source_location::current());
-
-/// attn/pad_ragged.h. Rows of a request past max_len are left out.
-Result<void> pad_ragged(const RowsView& ragged, std::span<const std::int32_t> q_indptr,
-                        std::int64_t max_len, const MutableRowsView& dense, cudaStream_t stream,
-                        std::source_location where = std::source_location::current());
-Result<void> unpad_ragged(const RowsView& dense, std::span<const std::int32_t> q_indptr,
-                          std::int64_t max_len, const MutableRowsView& ragged, cudaStream_t stream,
-                          std::source_location where = std::source_location::current());
 
 }  // namespace lathe::cuda

@@ -1,7 +1,6 @@
 // Builds what follows from a batch's lengths on the GPU: rows, compact buffer, work list, padding.
 #include <fmt/format.h>
 
-#include "attn/pad_ragged.h"
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/sm90/step/step.h"
 #include "kernels/cuda/sm90/step/step_check.h"
@@ -55,20 +54,6 @@ Result<void> check_sources(const StepRowsInput& in, const StepRowsOutput& out) {
     return bad_number("compressed_table.width", "0 with one source", out.compressed_table.width);
   }
   return check_width("compressed_table", out.compressed_table, in.lists.requests());
-}
-
-Result<void> pad(const RowsView& ragged, std::span<const std::int32_t> q_indptr,
-                 std::int64_t max_len, const RowsView& dense, const PadLaunch& launch,
-                 const char* kernel, cudaStream_t stream, const std::source_location& where) {
-  if (auto ok = check_pad_counts(ragged, q_indptr, max_len, dense); !ok) return ok;
-  return launch_result(
-      launch_pad(launch.params, launch.words, stream),
-      {kernel, fmt::format("{} rows, {} requests of {}", ragged.rows, q_indptr.size() - 1, max_len),
-       where});
-}
-
-RowsView read_only(const MutableRowsView& v) {
-  return {v.data, v.dtype, v.rows, v.cols, v.row_stride};
 }
 
 }  // namespace
@@ -147,20 +132,6 @@ Result<void> step_gather(const StepRowsInput& in, std::span<const std::int32_t> 
   if (auto ok = check_room("workspace", workspace, 2 * scan_workspace(requests)); !ok) return ok;
   return launch_result(launch_gather(gather_params(in, q_indptr, out, workspace), stream),
                        {"step_gather", fmt::format("{} requests, {} rows", requests, rows), where});
-}
-
-Result<void> pad_ragged(const RowsView& ragged, std::span<const std::int32_t> q_indptr,
-                        std::int64_t max_len, const MutableRowsView& dense, cudaStream_t stream,
-                        std::source_location where) {
-  return pad(ragged, q_indptr, max_len, read_only(dense),
-             pad_launch(ragged, q_indptr, max_len, dense, true), "pad_ragged", stream, where);
-}
-
-Result<void> unpad_ragged(const RowsView& dense, std::span<const std::int32_t> q_indptr,
-                          std::int64_t max_len, const MutableRowsView& ragged, cudaStream_t stream,
-                          std::source_location where) {
-  return pad(read_only(ragged), q_indptr, max_len, dense,
-             pad_launch(dense, q_indptr, max_len, ragged, false), "unpad_ragged", stream, where);
 }
 
 }  // namespace lathe::cuda

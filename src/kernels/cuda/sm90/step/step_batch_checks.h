@@ -174,14 +174,19 @@ struct StepThere {
     EXPECT_EQ(row_request.read(), filled(v.row_request, rows, -1));
     EXPECT_EQ(row_lens.read(), filled(v.row_lens, rows, 0));
     EXPECT_EQ(out_slots.read(), filled(v.out_slots, rows, Slot()));
-    EXPECT_EQ(attend_lens.read(), filled(v.attend_lens, rows, 0));
+    const std::vector<std::int32_t> attended = keys_attended(v);
+    EXPECT_EQ(attend_lens.read(), filled(std::span(attended), rows, 0));
     const StepCounts got = counts.read().front();
     EXPECT_EQ(got.rows, v.rows);
     EXPECT_EQ(got.max_rows, v.max_rows);
     EXPECT_EQ(got.max_context, v.max_context);
     EXPECT_EQ(got.selecting_rows, v.selecting_rows);
     if (sparse()) {
-      EXPECT_EQ(identity.read(), filled(v.identity, rows, std::uint8_t{1}));
+      std::vector<std::uint8_t> all_selected;
+      for (const std::int32_t keys : v.index_lens) {
+        all_selected.push_back(keys <= plan.problem.top_k ? 1 : 0);
+      }
+      EXPECT_EQ(identity.read(), filled(std::span(all_selected), rows, std::uint8_t{1}));
       EXPECT_EQ(index_lens.read(), filled(v.index_lens, rows, 0));
     }
     if (windowed()) {
@@ -193,6 +198,17 @@ struct StepThere {
     EXPECT_EQ(compressed_lens.read(), filled(v.compressed_lens, rows, 0));
     EXPECT_EQ(compressed_out_slots.read(), filled(v.compressed_out_slots, rows, Slot()));
     check_table(compressed_table.read(), v.compressed_table, entry_width);
+  }
+
+  /// Keys that attention reads for each row: of both sources, and what is selected of them.
+  std::vector<std::int32_t> keys_attended(const StepView& v) const {
+    std::vector<std::int32_t> out;
+    for (std::size_t t = 0; t < v.row_lens.size(); ++t) {
+      std::int32_t keys = two() ? v.compressed_lens[t] : windowed() ? 0 : v.row_lens[t];
+      if (sparse()) keys = std::min(keys, plan.problem.top_k);
+      out.push_back(keys + (windowed() ? v.window_lens[t] : 0));
+    }
+    return out;
   }
 
   void check_gather(const StepView& v) const {

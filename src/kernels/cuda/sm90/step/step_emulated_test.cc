@@ -7,7 +7,6 @@
 // The device code comes last: it gives CUDA's words a meaning of its own.
 #include "kernels/cuda/sm90/step/gather.cuh"
 #include "kernels/cuda/sm90/step/lists.cuh"
-#include "kernels/cuda/sm90/step/pad.cuh"
 #include "kernels/cuda/sm90/step/rows.cuh"
 #include "kernels/cuda/sm90/step/work.cuh"
 
@@ -152,21 +151,6 @@ struct Emulated {
     run(gather_kernel, p.key_blocks + p.entry_blocks + p.row_blocks, kStepThreads, p);
     return {};
   }
-  Result<void> pad(const PadLaunch& launch) {
-    const PadParams& p = launch.params;
-    if (p.rows == 0 || p.words == 0) return {};
-    run(launch.words ? pad_kernel<uint4> : pad_kernel<std::uint8_t>, blocks(p.rows, p.lanes.rows()),
-        kStepThreads, p);
-    return {};
-  }
-  Result<void> pad_ragged(const RowsView& ragged, std::span<const std::int32_t> q_indptr,
-                          std::int64_t max_len, const MutableRowsView& dense) {
-    return pad(pad_launch(ragged, q_indptr, max_len, dense, true));
-  }
-  Result<void> unpad_ragged(const RowsView& dense, std::span<const std::int32_t> q_indptr,
-                            std::int64_t max_len, const MutableRowsView& ragged) {
-    return pad(pad_launch(dense, q_indptr, max_len, ragged, false));
-  }
   template <class Work>
   auto capture(Work work) {
     return [this, work] { return work(*this); };
@@ -201,10 +185,6 @@ TEST(StepEmulated, Replays) {
   check_list_replays(device);
   check_transform_replays(device);
   check_work_replays(device);
-}
-TEST(StepEmulated, Padding) {
-  Emulated device;
-  check_padding(device);
 }
 TEST(StepEmulated, Steps) {
   Emulated device;

@@ -42,7 +42,6 @@ class Bench {
   void work_list(std::int64_t rows, std::int32_t fixed);
   void transforms(std::int64_t rows, std::int64_t width);
   void combination(std::int64_t rows);
-  void padding(std::int64_t requests, std::int64_t max_len, std::int64_t cols);
   const std::vector<Row>& rows() const { return rows_; }
 
  private:
@@ -251,25 +250,6 @@ void Bench::combination(std::int64_t rows) {
           [&] { return combine_index_lists(lists, out.span(), lengths.span(), stream_); });
 }
 
-void Bench::padding(std::int64_t requests, std::int64_t max_len, std::int64_t cols) {
-  std::vector<std::int32_t> host = {0};
-  for (std::int64_t r = 0; r < requests; ++r) {
-    host.push_back(host.back() + 1 +
-                   static_cast<std::int32_t>(rng_() % static_cast<std::uint64_t>(max_len)));
-  }
-  const std::int64_t rows = requests * max_len;
-  const auto q_indptr = upload(host);
-  const auto ragged = room<std::byte>(rows * cols * 2), dense = room<std::byte>(rows * cols * 2);
-  measure(fmt::format("{} requests padded to {} rows of {}", requests, max_len, cols), [&] {
-    return pad_ragged({ragged.data(), DType::bf16, rows, cols, cols}, q_indptr.span(), max_len,
-                      {dense.data(), DType::bf16, rows, cols, cols}, stream_);
-  });
-  measure("  and back", [&] {
-    return unpad_ragged({dense.data(), DType::bf16, rows, cols, cols}, q_indptr.span(), max_len,
-                        {ragged.data(), DType::bf16, rows, cols, cols}, stream_);
-  });
-}
-
 int run(int repeats, bool json) {
   const auto device = open_device();
   if (!device) {
@@ -294,7 +274,6 @@ int run(int repeats, bool json) {
   bench.transforms(4096, 2048);
   bench.combination(128);
   bench.combination(4096);
-  bench.padding(128, 4, 16384);
   if (json) {
     nlohmann::json out = nlohmann::json::array();
     for (const Row& r : bench.rows()) {

@@ -55,14 +55,6 @@ struct OnGpu {
                            const GatherOutput& out, std::span<std::int64_t> workspace) {
     return cuda::step_gather(in, q_indptr, out, workspace, stream());
   }
-  Result<void> pad_ragged(const RowsView& ragged, std::span<const std::int32_t> q_indptr,
-                          std::int64_t max_len, const MutableRowsView& dense) {
-    return cuda::pad_ragged(ragged, q_indptr, max_len, dense, stream());
-  }
-  Result<void> unpad_ragged(const RowsView& dense, std::span<const std::int32_t> q_indptr,
-                            std::int64_t max_len, const MutableRowsView& ragged) {
-    return cuda::unpad_ragged(dense, q_indptr, max_len, ragged, stream());
-  }
   Result<void> page_table(const DevicePageLists& lists, PoolShape pool,
                           std::span<const std::int32_t> lens, DeviceTable<PageId> out) {
     return cuda::page_table(lists, pool, lens, out, stream());
@@ -135,11 +127,6 @@ TEST_F(StepGpu, WorkListsReplay) {
   OnGpu device{*this};
   check_work_replays(device);
 }
-TEST_F(StepGpu, Padding) {
-  OnGpu device{*this};
-  check_padding(device);
-}
-
 }  // namespace
 }  // namespace lathe::cuda
 

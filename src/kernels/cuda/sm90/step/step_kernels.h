@@ -18,7 +18,4 @@ cudaError_t launch_work(const WorkParams& p, cudaStream_t stream);
 /// q_indptr must be there where requests exceed a tile.
 cudaError_t launch_step_rows(const StepRowsParams& p, cudaStream_t stream);
 cudaError_t launch_gather(const GatherParams& p, cudaStream_t stream);
-/// words: of 16 bytes, else of one.
-cudaError_t launch_pad(const PadParams& p, bool words, cudaStream_t stream);
-
 }  // namespace lathe::cuda

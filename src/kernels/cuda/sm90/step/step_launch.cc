@@ -200,32 +200,4 @@ GatherParams gather_params(const StepRowsInput& in, std::span<const std::int32_t
   return p;
 }
 
-PadLaunch pad_launch(const RowsView& from, std::span<const std::int32_t> q_indptr,
-                     std::int64_t max_len, const MutableRowsView& to, bool to_dense) {
-  PadParams p;
-  p.from = from.data;
-  p.to = to.data;
-  p.from_stride = bytes_of(from.dtype, from.row_stride);
-  p.to_stride = bytes_of(to.dtype, to.row_stride);
-  p.words = bytes_of(to.dtype, to.cols);
-  p.from_rows = from.rows;
-  p.rows = to.rows;
-  p.q_indptr = q_indptr.data();
-  p.requests = std::ssize(q_indptr) - 1;
-  p.max_len = FastDiv(max_len);
-  p.to_dense = to_dense;
-  constexpr std::int64_t kWord = 16;
-  const std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(from.data) |
-                              reinterpret_cast<std::uintptr_t>(to.data) |
-                              static_cast<std::uintptr_t>(p.from_stride | p.to_stride | p.words);
-  const bool whole = bits % kWord == 0;
-  if (whole) {
-    p.from_stride /= kWord;
-    p.to_stride /= kWord;
-    p.words /= kWord;
-  }
-  p.lanes = lanes_for(p.words);
-  return {p, whole};
-}
-
 }  // namespace lathe::cuda

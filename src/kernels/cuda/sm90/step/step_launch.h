@@ -27,12 +27,4 @@ PrefixParams q_indptr_params(const StepRowsInput& in, const StepRowsOutput& out,
 StepRowsParams step_rows_params(const StepRowsInput& in, const StepRowsOutput& out);
 GatherParams gather_params(const StepRowsInput& in, std::span<const std::int32_t> q_indptr,
                            const GatherOutput& out, std::span<std::int64_t> workspace);
-/// In words of 16 bytes where all rows lie at multiples of that, else in bytes.
-struct PadLaunch {
-  PadParams params;
-  bool words;
-};
-PadLaunch pad_launch(const RowsView& from, std::span<const std::int32_t> q_indptr,
-                     std::int64_t max_len, const MutableRowsView& to, bool to_dense);
-
 }  // namespace lathe::cuda

@@ -193,22 +193,6 @@ struct GatherParams {
   std::int32_t row_blocks = 0;
 };
 
-/// Rows of bytes between a ragged and a dense matrix. Strides and widths in words of the instance.
-struct PadParams {
-  const void* from = nullptr;
-  void* to = nullptr;
-  std::int64_t from_stride = 0;
-  std::int64_t to_stride = 0;
-  std::int64_t words = 0;      // of a row
-  std::int64_t from_rows = 0;  // of `ragged` where that is the source
-  std::int64_t rows = 0;       // of the destination
-  const std::int32_t* q_indptr = nullptr;
-  std::int64_t requests = 0;
-  FastDiv max_len;
-  bool to_dense = true;
-  RowLanes lanes;
-};
-
 constexpr std::int64_t scan_tiles(std::int64_t count) {
   return count == 0 ? 1 : (count + kScanTile - 1) / kScanTile;
 }

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "attn/pad_ragged.h"
 #include "kernels/cuda/sm90/step/step_checks.h"
 
 namespace lathe::cuda {
@@ -223,62 +222,6 @@ void check_work_replays(Device& device) {
           EXPECT_EQ(got, wanted->items) << rows << " of " << room << ", fixed " << fixed;
         }
       }
-    }
-  }
-}
-
-/// Both ways, over rows of several widths, strides and types, whose last ones belong to no request.
-template <class Device>
-void check_padding(Device& device) {
-  std::mt19937 rng(54);
-  constexpr std::int64_t kRequests = 40, kMostRows = 6, kRows = kRequests * kMostRows;
-  for (const auto& [dtype, cols, gap] :
-       {std::tuple{DType::bf16, 576, 0}, std::tuple{DType::bf16, 64, 8},
-        std::tuple{DType::bf16, 7, 0}, std::tuple{DType::f32, 128, 3},
-        std::tuple{DType::e4m3, 1, 0}, std::tuple{DType::f32, 0, 4}}) {
-    const std::int64_t stride = cols + gap;
-    const auto bytes = [&](std::int64_t rows) {
-      std::vector<std::byte> out(static_cast<std::size_t>(bytes_of(dtype, rows * stride)));
-      for (std::byte& b : out) b = static_cast<std::byte>(rng());
-      return out;
-    };
-    auto from = device.array(bytes(kRows));
-    auto dense = device.array(bytes(kRows));
-    auto back = device.array(bytes(kRows));
-    auto q_indptr = device.array(std::vector<std::int32_t>(kRequests + 1));
-    const auto view = [&](auto* data) {
-      return BasicRowsView<std::remove_reference_t<decltype(*data)>>{data, dtype, kRows, cols,
-                                                                     stride};
-    };
-    const auto read_only = [&](const std::byte* data) { return view(data); };
-    const auto replay = device.capture([&](Device& d) -> Result<void> {
-      if (auto ok = d.pad_ragged(read_only(from.span().data()), q_indptr.span(), kMostRows,
-                                 view(dense.span().data()));
-          !ok) {
-        return ok;
-      }
-      return d.unpad_ragged(read_only(dense.span().data()), q_indptr.span(), kMostRows,
-                            view(back.span().data()));
-    });
-    for (const std::int64_t requests : {kRequests, std::int64_t{0}, std::int64_t{9}}) {
-      std::vector<std::int32_t> host_indptr = {0};
-      for (std::int64_t r = 0; r < kRequests; ++r) {
-        host_indptr.push_back(host_indptr.back() + (r < requests ? below(rng, kMostRows + 1) : 0));
-      }
-      const auto host_from = bytes(kRows);
-      auto wanted_dense = bytes(kRows);
-      auto wanted_back = bytes(kRows);
-      from.write(host_from);
-      dense.write(wanted_dense);
-      back.write(wanted_back);
-      q_indptr.write(host_indptr);
-      expect_ok(replay());
-      expect_ok(lathe::pad_ragged(read_only(host_from.data()), host_indptr, kMostRows,
-                                  view(wanted_dense.data())));
-      expect_ok(lathe::unpad_ragged(read_only(wanted_dense.data()), host_indptr, kMostRows,
-                                    view(wanted_back.data())));
-      EXPECT_EQ(dense.read(), wanted_dense) << name(dtype) << " x " << cols << ", " << requests;
-      EXPECT_EQ(back.read(), wanted_back) << name(dtype) << " x " << cols << ", " << requests;
     }
   }
 }
