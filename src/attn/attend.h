@@ -3,7 +3,7 @@
 // Every row of q belongs to a request. Row j of a request that brings n rows and has L keys in the
 // cache (its own rows' keys included) stands at position L - n + j and sees keys 0 .. L - n + j
 // (with a window w: the last w of them), or, where the source has an index list, exactly the keys
-// of its index row. With L = 0 the rows are padding: no page table names a key for them.
+// of its index row. With L = 0 the rows are padding: no page table lists a key for them.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace lathe {
 
 class Schedule;
 
-/// One set of keys. The bytes are a pool or a compact buffer; the keys are named by a page table
+/// One set of keys. The bytes are a pool or a compact buffer; the keys are given by a page table
 /// (all keys of the request, a pool only) or by an index list (Slot values into a pool, RaggedRow
 /// values into a compact buffer).
 struct KeySource {

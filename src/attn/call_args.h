@@ -24,9 +24,9 @@ struct CallBatch {
   std::vector<std::int32_t> q_indptr;  // [requests + 1]
   std::vector<std::int32_t> kv_lens;   // [requests]
 
-  /// Without q_indptr each request has a row; without either, lists name the keys (by_list) and all
-  /// rows are one request. Errors: no kv_lens where they are needed; no q_indptr where requests and
-  /// rows differ in number.
+  /// Without q_indptr each request has a row; without either, index lists give the keys (by_list)
+  /// and all rows are one request. Errors: no kv_lens where they are needed; no q_indptr where
+  /// requests and rows differ in number.
   static Result<CallBatch> of(std::int64_t rows, bool by_list,
                               std::optional<std::vector<std::int32_t>> q_indptr,
                               std::optional<std::vector<std::int32_t>> kv_lens);

@@ -7,7 +7,7 @@
 
 namespace lathe {
 
-/// How a source may name its keys.
+/// How a source may list its keys.
 struct SourceRules {
   bool page_table = true;  // a page table, or an index list
   bool index_list = true;

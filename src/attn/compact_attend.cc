@@ -113,7 +113,7 @@ class CompactRows {
     a.main.indices = {list, static_cast<std::size_t>(n * width)};
     a.main.index_width = width;
     a.problem.window = 0;  // the lists leave out what lies before it
-    // Lists name the keys; rows count as requests of one key.
+    // Lists give the keys; rows count as requests of one key.
     auto* indptr = arena_.take_array<std::int32_t>(n + 1);
     auto* lens = arena_.take_array<std::int32_t>(n);
     for (std::int64_t t = 0; t <= n; ++t) indptr[t] = static_cast<std::int32_t>(t);

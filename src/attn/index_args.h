@@ -31,7 +31,7 @@ struct IndexQuery {
   std::int64_t rows() const { return heads == 0 ? 0 : std::ssize(weights) / heads; }
 };
 
-/// Keys in a pool of layout index_fp8, named by a page table; or contiguous ones.
+/// Keys in a pool of layout index_fp8, given by a page table; or contiguous ones.
 struct IndexKeys {
   std::optional<ConstPoolView> pool;
   PageTableView page_table;  // [requests, width] pages of the pool; -1: no keys there

@@ -75,7 +75,7 @@ struct GqaDims {
   int v_dim = 64;
 };
 
-/// A batch of (keys, rows) requests on a poisoned pool, with arguments that name it by page.
+/// A batch of (keys, rows) requests on a poisoned pool, with arguments that address it by page.
 struct GqaScene {
   GqaDims dims;
   Rng rng;

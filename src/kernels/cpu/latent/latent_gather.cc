@@ -215,7 +215,7 @@ class Gatherer {
     const auto index = arrays.take<std::int32_t>(n * g.width);
     const auto lengths = arrays.take<std::int32_t>(n);
     const auto indptr = arrays.take<std::int32_t>(n + 1);
-    // A list names the keys; any length that admits a row will do.
+    // A list gives the keys; any length that admits a row will do.
     const auto kv_lens = arrays.take<std::int32_t>(n, 1);
     std::int32_t used = 0;  // compact rows
     for (const bool extra : {false, true}) {

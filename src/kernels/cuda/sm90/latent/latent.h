@@ -22,7 +22,7 @@
 
 namespace lathe::cuda {
 
-/// fp8 pages that index lists name.
+/// fp8 pages that index lists point to.
 struct LatentPool {
   std::int64_t pages = 0;  // 0: there are none
   std::int64_t page_tokens = 0;
@@ -127,7 +127,7 @@ Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
 /// LatentShape::fp8_pages of a call on these keys.
 bool has_fp8_pages(const KeySource& s);
 
-/// The pool whose slots a source's lists name; none where it is not fp8.
+/// The pool whose slots a source's lists hold; none where it is not fp8.
 LatentPool listed_pool(const KeySource& s);
 /// Stages as many pages of shape's pools as kLatentPartialBytes hold, whether it pays or not; none
 /// where the cut is not one of whole work tiles of 64 M rows by index lists.
@@ -142,8 +142,8 @@ void stage_latent(const LatentShape& shape, LatentCut& cut);
 /// of 16 bytes: P is then rounded to e4m3, so outputs are off by a few percent of sqrt(sum of p^2
 /// v^2) (bench/notes/native-fp8/05-accuracy.md).
 ///
-/// Where the cut stages pages and lists name more of them than there is room for, pages are read in
-/// place.
+/// Where the cut stages pages and lists point to more of them than there is room for, pages are
+/// read in place.
 ///
 /// Errors: those of check_latent_call (latent_call.h); a workspace or a schedule's lists that are
 /// too small; pools other than those that the cut stages; a failed launch. On an error nothing was

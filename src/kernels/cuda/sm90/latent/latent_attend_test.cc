@@ -278,7 +278,7 @@ TEST(LatentCut, StagesWhatManyRowsList) {
 
 TEST(LatentCut, StagesNothingWhereItDoesNotPay) {
   EXPECT_EQ(cut_latent(extend_of(0)).main.room, 0);
-  // Lists that may name each of a million tokens.
+  // Lists that may point to each of a million tokens.
   LatentShape many = extend_of(16384);
   many.tokens = 1 << 20;
   EXPECT_EQ(cut_latent(many).main.room, 0);

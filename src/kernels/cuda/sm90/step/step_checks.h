@@ -119,7 +119,7 @@ void check_page_tables(Device& device) {
   }
 }
 
-/// Contents that the CPU rejects name no key: a list that leaves the pages, or begins ahead of its
+/// Contents that the CPU rejects list no key: a list that leaves the pages, or begins ahead of its
 /// request.
 template <class Device>
 void check_hostile_lists(Device& device) {

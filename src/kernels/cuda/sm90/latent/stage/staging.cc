@@ -1,4 +1,4 @@
-// Decides whether an extend stages the fp8 pages that its lists name, and places their arrays.
+// Decides whether an extend stages the fp8 pages that its lists point to, and places their arrays.
 #include "kernels/cuda/sm90/latent/stage/staging.h"
 
 #include <fmt/format.h>
