@@ -45,6 +45,8 @@ int run_calibrate(CalibrateFlags flags) {
     file.close();
   }
 
+  // A GPU's backend counts no values.
+  flags.model.runtime.device = name(Device::cpu);
   flags.model.runtime.count_values = true;
   flags.model.runtime.dummy = flags.model.load_format == "dummy";
   // Magnitudes as they are, not as a narrower cache would leave them to the next layer.
