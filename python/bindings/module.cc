@@ -7,4 +7,5 @@ NB_MODULE(_lathe, m) {
   lathe::python::bind_plan(m);
   lathe::python::bind_attend(m);
   lathe::python::bind_attend_cuda(m);
+  lathe::python::bind_engine(m);
 }

@@ -1,4 +1,4 @@
-"""Lathe: typed KV-cache layouts, their codecs, an attention planner and a reference attention.
+"""Lathe: models over typed KV caches; layouts, their codecs, an attention planner and attention.
 
 Arrays come in through DLPack or the buffer protocol (numpy, torch on the CPU, jax, ...) and are
 not copied. numpy has no bfloat16 and no float8, so bfloat16 is also taken as uint16 bits and
@@ -10,6 +10,7 @@ Bad input raises :class:`LatheError` (a ValueError) or TypeError and changes not
 
 from ._attend import attend, attend_reference
 from ._codec import RequantReport, decode, encode, gather_decode, requantize
+from ._engine import Answer, Engine, Piece, TopToken, generate
 from ._errors import LatheError, PlanRefused
 from ._layouts import Layout, Part, layouts
 from ._plan import Plan, plan
@@ -17,17 +18,22 @@ from ._plan import Plan, plan
 __version__ = "0.1.0"
 
 __all__ = [
+    "Answer",
+    "Engine",
     "LatheError",
     "Layout",
     "Part",
+    "Piece",
     "Plan",
     "PlanRefused",
     "RequantReport",
+    "TopToken",
     "attend",
     "attend_reference",
     "decode",
     "encode",
     "gather_decode",
+    "generate",
     "layouts",
     "plan",
     "requantize",

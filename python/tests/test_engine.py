@@ -1,0 +1,179 @@
+import json
+import os
+import pathlib
+import subprocess
+import threading
+
+import pytest
+
+import lathe
+
+MODELS = pathlib.Path(__file__).resolve().parents[2] / "models"
+PROMPTS = ["Ada has 3 apples and buys 4. How many apples?", "copy: k7 q2", "Hello", "1 2 3"]
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with lathe.Engine(str(MODELS / "tiny-v32"), device="cpu", context_length=512) as engine:
+        yield engine
+
+
+def test_says_what_it_is(engine):
+    assert engine.info["architecture"] == "DeepseekV32ForCausalLM" and engine.info["device"] == "cpu"
+    assert engine.info["context_length"] == 512
+    assert engine.info["plan"]["caches"]
+
+
+@pytest.mark.skipif("LATHE_COMMAND" not in os.environ, reason="LATHE_COMMAND names no lathe")
+def test_answers_as_the_command_does(engine):
+    command = [os.environ["LATHE_COMMAND"], "generate", "--model", str(MODELS / "tiny-v32")]
+    command += ["--device", "cpu", "--temperature", "0", "--max-tokens", "24", "--quiet", "--json"]
+    for prompt in PROMPTS:
+        out = subprocess.run([*command, "--prompt", prompt], capture_output=True, check=True)
+        assert json.loads(out.stdout)["text"] == str(
+            engine.generate(prompt, temperature=0, max_new_tokens=24)
+        )
+
+
+def test_a_list_runs_together_and_answers_as_each_alone(engine):
+    params = {"temperature": 0.8, "seed": 5, "max_new_tokens": 20, "logprobs": 2}
+    together = engine.generate(PROMPTS, **params)
+    assert len(together) == len(PROMPTS)
+    for prompt, answer in zip(PROMPTS, together):
+        alone = engine.generate(prompt, **params)
+        assert (alone.text, alone.tokens, alone.logprobs) == (answer.text, answer.tokens, answer.logprobs)
+        assert len(answer.tokens) == len(answer.logprobs) == len(answer.top)
+        assert all(p <= 0 for p in answer.logprobs)
+        assert all(len(t) == 2 and t[0].logprob >= t[1].logprob for t in answer.top)
+        assert answer.prompt_tokens == len(engine.encode(prompt))
+    assert engine.generate([]) == []
+
+
+def test_tokens_are_a_prompt_too(engine):
+    text = engine.generate(PROMPTS[0], temperature=0, max_new_tokens=8)
+    tokens = engine.generate(engine.encode(PROMPTS[0]), temperature=0, max_new_tokens=8)
+    assert tokens.tokens == text.tokens
+    assert len(engine.generate([engine.encode(p) for p in PROMPTS], max_new_tokens=2)) == 4
+
+
+def test_a_streams_pieces_are_the_answer(engine):
+    params = {"temperature": 0, "max_new_tokens": 24, "logprobs": 1}
+    answer = engine.generate(PROMPTS[0], **params)
+    pieces = list(engine.stream(PROMPTS[0], **params))
+    assert "".join(p.text for p in pieces) == answer.text
+    assert [p.token for p in pieces[:-1]] == answer.tokens
+    assert [p.logprob for p in pieces[:-1]] == answer.logprobs
+    assert pieces[-1].token is None and pieces[-1].finish_reason == answer.finish_reason
+    # Greedy: each token is the likeliest.
+    assert all(p.top[0].token == p.token for p in pieces[:-1])
+
+
+def test_a_stop_string_is_not_in_the_text(engine):
+    whole = engine.generate(PROMPTS[0], temperature=0, max_new_tokens=24, ignore_eos=True).text
+    stop = whole[3:5]
+    cut = engine.generate(PROMPTS[0], temperature=0, max_new_tokens=24, ignore_eos=True, stop=stop)
+    assert cut.text == whole[: whole.index(stop)] and cut.finish_reason == "stop"
+
+
+def test_a_dropped_stream_ends_its_request(engine):
+    stream = engine.stream(PROMPTS[2], max_new_tokens=400, ignore_eos=True)
+    next(stream)
+    assert engine.stats()["running"] == 1
+    del stream
+    # The next pass takes it away.
+    engine.generate(PROMPTS[2], max_new_tokens=1)
+    assert engine.stats()["running"] == 0
+
+
+def test_streams_of_one_thread_take_turns(engine):
+    params = {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}
+    streams = [engine.stream(p, **params) for p in PROMPTS]
+    texts = [""] * len(streams)
+    for _ in range(13):
+        for i, stream in enumerate(streams):
+            texts[i] += next(stream).text
+    assert texts == [a.text for a in engine.generate(PROMPTS, **params)]
+
+
+def test_threads_share_an_engine(engine):
+    params = {"temperature": 0, "max_new_tokens": 16}
+    wanted = [a.text for a in engine.generate(PROMPTS, **params)]
+    got = {}
+
+    def ask(i):
+        got[i] = [engine.generate(PROMPTS[i], **params).text for _ in range(5)]
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(PROMPTS))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert got == {i: [w] * 5 for i, w in enumerate(wanted)}
+
+
+def test_progress_is_told_and_may_stop_the_load():
+    told = []
+    with lathe.Engine(str(MODELS / "tiny-gqa"), device="cpu", progress=lambda *a: told.append(a)):
+        assert told and told[-1][0] == told[-1][1] > 0
+
+    def stop(loaded, total):
+        raise KeyError("enough")
+
+    with pytest.raises(KeyError, match="enough"):
+        lathe.Engine(str(MODELS / "tiny-gqa"), device="cpu", progress=stop)
+
+
+def test_generate_loads_and_frees():
+    answer = lathe.generate(
+        str(MODELS / "tiny-gqa"), "Hello", options={"device": "cpu"}, max_new_tokens=3, temperature=0
+    )
+    assert len(answer.tokens) <= 3 and answer.finish_reason in ("stop", "length")
+
+
+@pytest.mark.parametrize(
+    "options, error, says",
+    [
+        ({"model": "/nowhere"}, lathe.LatheError, "/nowhere"),
+        ({"colour": "red"}, lathe.LatheError, "colour"),
+        ({"context_length": "long"}, lathe.LatheError, "context_length"),
+        ({"device": 3}, TypeError, "device"),
+        ({"kv_layout": object()}, TypeError, "options"),
+        ({"kv_layout": "v4_fp8"}, lathe.PlanRefused, "v4_fp8"),
+    ],
+)
+def test_options_that_cannot_be(options, error, says):
+    with pytest.raises(error) as caught:
+        lathe.Engine(**{"model": str(MODELS / "tiny-v32"), "device": "cpu", **options})
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "prompt, params, error, says",
+    [
+        ("Hi", {"max_new_tokens": -1}, lathe.LatheError, "max_new_tokens"),
+        ("Hi", {"colour": "red"}, lathe.LatheError, "colour"),
+        ("Hi", {"stop": object()}, TypeError, "params"),
+        ([2**40], {}, lathe.LatheError, "prompt[0]"),
+        (["Hi", [1, "a"]], {}, TypeError, "prompt[1]"),
+        ([10**6], {}, lathe.LatheError, "prompt"),
+        ([1] * 600, {}, lathe.LatheError, "512"),
+        (["Hi", [1] * 600], {}, lathe.LatheError, "512"),
+    ],
+)
+def test_requests_that_cannot_be(engine, prompt, params, error, says):
+    with pytest.raises(error) as caught:
+        engine.generate(prompt, **params)
+    assert says in str(caught.value)
+    engine.generate("Hi", max_new_tokens=1)
+    assert engine.stats()["running"] == engine.stats()["waiting"] == 0
+
+
+def test_a_closed_engine_says_so():
+    engine = lathe.Engine(str(MODELS / "tiny-gqa"), device="cpu")
+    stream = engine.stream("Hello", max_new_tokens=50, ignore_eos=True)
+    next(stream)
+    engine.close()
+    for use in (lambda: next(stream), lambda: engine.generate("Hello"), engine.stats):
+        with pytest.raises(lathe.LatheError, match="closed"):
+            use()
+    engine.close()
