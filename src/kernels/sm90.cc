@@ -21,10 +21,12 @@ namespace {
 constexpr AttendFn kAttendLatent = cuda::attend_latent_on_device;
 constexpr PrepareFn kPrepareLatent = cuda::prepare_latent_on_device;
 constexpr AttendFn kAttendGqa = cuda::attend_gqa_on_device;
+constexpr PrepareFn kPrepareGqa = cuda::prepare_gqa_on_device;
 #else
 constexpr AttendFn kAttendLatent = nullptr;
 constexpr PrepareFn kPrepareLatent = nullptr;
 constexpr AttendFn kAttendGqa = nullptr;
+constexpr PrepareFn kPrepareGqa = nullptr;
 #endif
 
 // One function serves all kinds: where the bytes lie and what q holds is in the arguments.
@@ -122,7 +124,7 @@ void register_sm90_kernels(Registry& registry) {
     }
   }
   for (const KernelKind kind : {KernelKind::inplace, KernelKind::native}) {
-    registry.add({gqa(kind), kAttendGqa});
+    registry.add({gqa(kind), kAttendGqa, kPrepareGqa});
   }
 }
 

@@ -2,6 +2,7 @@
 // schedule, attention and combine.
 #include "kernels/cuda/sm90/gqa/gqa_attend.h"
 
+#include "attn/schedule.h"
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/sm90/gqa/gqa_call.h"
 #include "kernels/cuda/sm90/gqa/gqa_kernels.h"
@@ -20,7 +21,21 @@ Result<int> count_sms() {
   return sms;
 }
 
+Result<void> launch_schedule(const GqaParams& p, const AttendArgs& args) {
+  const auto stream = static_cast<cudaStream_t>(args.execution.stream);
+  return call_result(launch_gqa_schedule(p, stream), "gqa_schedule");
+}
+
 }  // namespace
+
+Result<void> prepare_gqa_on_device(const AttendArgs& args, Schedule& out) {
+  const auto sms = count_sms();
+  if (!sms) return sms.error();
+  const GqaShape shape = gqa_shape(args, *sms);
+  std::byte* memory = out.take_device(shape.schedule_bytes);
+  if (memory == nullptr) return no_scratch(shape.schedule_bytes);
+  return launch_schedule(gqa_params(args, shape, memory, nullptr), args);
+}
 
 Result<void> attend_gqa_on_device(const AttendArgs& args) {
   if (auto ok = check_gqa_call(args); !ok) return ok;
@@ -33,13 +48,19 @@ Result<void> attend_gqa_on_device(const AttendArgs& args) {
   const auto sms = count_sms();
   if (!sms) return sms.error();
   const GqaShape shape = gqa_shape(args, *sms);
-  std::byte* memory = scratch->take(shape.bytes);
-  if (memory == nullptr) return no_scratch(shape.bytes);
-  const GqaParams p = gqa_params(args, shape, memory);
+  std::byte* memory = scratch->take(shape.bytes());
+  if (memory == nullptr) return no_scratch(shape.bytes());
+  // Kernels only read a schedule that the step's layers share.
+  const std::byte* made = args.schedule != nullptr ? args.schedule->device() : nullptr;
+  const GqaParams p =
+      gqa_params(args, shape, made != nullptr ? const_cast<std::byte*>(made) : memory,
+                 memory + shape.schedule_bytes);
   const auto stream = static_cast<cudaStream_t>(args.execution.stream);
   const std::int32_t head_dim = args.problem.head_dim;
   const bool fp8 = args.main.pool->layout.kind() == LayoutKind::gqa_fp8;
-  if (auto ok = call_result(launch_gqa_schedule(p, stream), "gqa_schedule"); !ok) return ok;
+  if (made == nullptr) {
+    if (auto ok = launch_schedule(p, args); !ok) return ok;
+  }
   if (auto ok = call_result(launch_gqa(p, head_dim, fp8, stream), "gqa_swap_ab"); !ok) {
     return ok;
   }

@@ -11,4 +11,7 @@ namespace lathe::cuda {
 /// lengths. Can be captured. Errors name the argument; then nothing was launched.
 Result<void> attend_gqa_on_device(const AttendArgs& args);
 
+/// The work list of such calls (attn/attend.h, PrepareFn).
+Result<void> prepare_gqa_on_device(const AttendArgs& args, Schedule& out);
+
 }  // namespace lathe::cuda

@@ -104,7 +104,7 @@ TEST(GqaShape, KeepsToTheDeclaredBytes) {
     Call c({.kv_heads = 8, .head_dim = dim, .v_head_dim = dim});
     c.args.q.rows = 8192;
     c.args.max_request_rows = 8192;
-    EXPECT_LE(gqa_shape(c.args, 132).bytes, kGqaPartialBytes) << dim;
+    EXPECT_LE(gqa_shape(c.args, 132).bytes(), kGqaPartialBytes) << dim;
   }
 }
 

@@ -53,13 +53,20 @@ class Placement {
   std::int64_t bytes_ = 0;
 };
 
-std::int64_t place(const AttendArgs& args, const GqaShape& shape, std::byte* memory, GqaParams& p) {
+std::int64_t place_schedule(const AttendArgs& args, const GqaShape& shape, std::byte* memory,
+                            GqaSchedule& s) {
   Placement places(memory);
-  places.take(p.schedule.totals, 1);
-  places.take(p.schedule.request_blocks, std::ssize(args.kv_lens) + 1);
-  places.take(p.schedule.blocks, shape.max_blocks);
-  places.take(p.schedule.tiles, shape.max_blocks + 1);
-  places.take(p.schedule.starts, shape.workers);
+  places.take(s.totals, 1);
+  places.take(s.request_blocks, std::ssize(args.kv_lens) + 1);
+  places.take(s.blocks, shape.max_blocks);
+  places.take(s.tiles, shape.max_blocks + 1);
+  places.take(s.starts, shape.workers);
+  return places.bytes();
+}
+
+std::int64_t place_partials(const AttendArgs& args, const GqaShape& shape, std::byte* memory,
+                            GqaParams& p) {
+  Placement places(memory);
   const std::int64_t rows = std::int64_t{2} * shape.workers * shape.block_m;
   places.take(p.partial_lse, rows);
   places.take(p.partial_out, rows * args.problem.head_dim);
@@ -126,15 +133,18 @@ GqaShape gqa_shape(const AttendArgs& args, int sms) {
   s.workers = sms * gqa_blocks_per_sm(p.head_dim, s.block_m, fp8);
   s.max_blocks = std::ssize(args.kv_lens) + args.q.rows * group / s.block_m;
   GqaParams unused;
-  s.bytes = place(args, s, nullptr, unused);
+  s.schedule_bytes = place_schedule(args, s, nullptr, unused.schedule);
+  s.partial_bytes = place_partials(args, s, nullptr, unused);
   return s;
 }
 
-GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* memory) {
+GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* schedule,
+                     std::byte* partials) {
   const AttentionProblem& problem = args.problem;
   const ConstPoolView& pool = *args.main.pool;
   GqaParams p;
-  place(args, shape, memory, p);
+  place_schedule(args, shape, schedule, p.schedule);
+  place_partials(args, shape, partials, p);
   p.max_blocks = static_cast<std::int32_t>(shape.max_blocks);
   p.workers = shape.workers;
   p.block_m = shape.block_m;

@@ -17,7 +17,11 @@ struct GqaShape {
   std::int32_t tile = 64;       // keys
   std::int64_t max_blocks = 0;  // M blocks
   std::int32_t workers = 0;     // resident blocks
-  std::int64_t bytes = 0;       // of the device's memory, schedule and partials
+  // Of the device's memory, multiples of 256.
+  std::int64_t schedule_bytes = 0;
+  std::int64_t partial_bytes = 0;
+
+  std::int64_t bytes() const { return schedule_bytes + partial_bytes; }
 };
 
 /// Errors: what the kernels do not take, by argument: dtypes, head dims, pages, index lists,
@@ -27,7 +31,8 @@ Result<void> check_gqa_call(const AttendArgs& args);
 /// sms: of the device. args have passed their check.
 GqaShape gqa_shape(const AttendArgs& args, int sms);
 
-/// memory: shape.bytes bytes of the device at a multiple of 256.
-GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* memory);
+/// schedule, partials: memory of the device, as many bytes as shape says at a multiple of 256.
+GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* schedule,
+                     std::byte* partials);
 
 }  // namespace lathe::cuda

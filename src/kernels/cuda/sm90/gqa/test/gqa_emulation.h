@@ -75,9 +75,10 @@ inline ref_test::Outputs attend(AttendArgs args, int sms, DType out_dtype = DTyp
   const auto ok = check_gqa_call(args);
   EXPECT_TRUE(ok.ok()) << (ok ? "" : ok.error().message());
   const GqaShape shape = gqa_shape(args, sms);
-  std::vector<std::byte> memory(static_cast<std::size_t>(shape.bytes) + 256, std::byte{0xff});
+  std::vector<std::byte> memory(static_cast<std::size_t>(shape.bytes()) + 256, std::byte{0xff});
   const auto at = reinterpret_cast<std::uintptr_t>(memory.data());
-  const GqaParams p = gqa_params(args, shape, memory.data() + (256 - at % 256));
+  std::byte* const schedule = memory.data() + (256 - at % 256);
+  const GqaParams p = gqa_params(args, shape, schedule, schedule + shape.schedule_bytes);
   emulate({1, 1, 1}, kGqaScheduleThreads, gqa_schedule_kernel, p);
   if (args.main.pool->layout.kind() == LayoutKind::gqa_fp8) {
     emulate_gqa<true>(p, head_dim);

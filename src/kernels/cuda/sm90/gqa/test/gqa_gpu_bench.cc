@@ -142,16 +142,19 @@ Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
   args.main.pool.emplace(pool.data(), layout, c.page, pages);
   need(check_gqa_call(args));
   const GqaShape shape = gqa_shape(args, sms);
-  const auto memory = need(DeviceArray<std::byte>::make(shape.bytes));
+  const auto memory = need(DeviceArray<std::byte>::make(shape.bytes()));
   const auto schedule = [&] {
-    return call_result(launch_gqa_schedule(gqa_params(args, shape, memory.data()), stream),
-                       "gqa_schedule");
+    return call_result(
+        launch_gqa_schedule(
+            gqa_params(args, shape, memory.data(), memory.data() + shape.schedule_bytes), stream),
+        "gqa_schedule");
   };
   need(schedule());
   const Graph graph = need(Graph::capture(stream, [&]() -> Result<void> {
     for (int i = 0; i < kGraphCalls; ++i) {
       args.main.pool.emplace(pool.data() + i % copies * bytes, layout, c.page, pages);
-      const GqaParams p = gqa_params(args, shape, memory.data());
+      const GqaParams p =
+          gqa_params(args, shape, memory.data(), memory.data() + shape.schedule_bytes);
       if (auto ok = call_result(launch_gqa(p, c.head_dim, c.layout == kFp8, stream), "gqa"); !ok) {
         return ok;
       }
