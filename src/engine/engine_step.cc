@@ -158,6 +158,7 @@ void Engine::build_batch(StepReport& report) {
           item.scored = std::span(r.tokens).subspan(static_cast<std::size_t>(first + 1),
                                                     static_cast<std::size_t>(end - first));
           item.scored_top = *r.sampling.logprobs;
+          item.scored_ids = r.sampling.logprob_ids;
         }
       }
       batch_.push_back(&r);
@@ -257,7 +258,8 @@ void Engine::take_results(StepReport& report) {
 void Engine::take_scored(Active& r, std::size_t item) {
   const std::span<const std::optional<SampledToken>> scored = runner_.scored(item);
   for (std::size_t k = 0; k < scored.size(); ++k) {
-    r.prompt_logprobs.push_back(scored[k].value_or(SampledToken{items_[item].scored[k], {}, {}}));
+    r.prompt_logprobs.push_back(
+        scored[k].value_or(SampledToken{items_[item].scored[k], {}, {}, {}}));
   }
   r.next_scored += std::ssize(scored);
 }

@@ -22,6 +22,7 @@ Request scoring(std::vector<std::int32_t> prompt, std::int32_t from) {
   r.sampling.temperature = 0;
   r.sampling.max_tokens = 3;
   r.sampling.logprobs = 2;
+  r.sampling.logprob_ids = {9, 1};
   r.sampling.logit_bias = {{FakeModel::kNanToken, -1000}};
   r.prompt_logprobs_from = from;
   return r;
@@ -46,6 +47,12 @@ void expect_scored(const Request& request, const std::vector<SampledToken>& got)
     ASSERT_EQ(got[k].top.size(), 2u);
     EXPECT_GE(got[k].top[0].logprob, got[k].top[1].logprob);
     EXPECT_NEAR(got[k].top[0].logprob, logprob_of(prompt.first(at), got[k].top[0].token), 1e-6);
+    ASSERT_EQ(got[k].asked.size(), 2u);
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(got[k].asked[i].token, request.sampling.logprob_ids[i]);
+      EXPECT_NEAR(got[k].asked[i].logprob, logprob_of(prompt.first(at), got[k].asked[i].token),
+                  1e-6);
+    }
   }
 }
 

@@ -374,6 +374,7 @@ void Runner::add_scored_rows(std::span<const BatchItem> items) {
     SamplingParams& params = scored_params_[k];
     params.temperature = 0;
     params.logprobs = item.scored_top;
+    params.logprob_ids.assign(item.scored_ids.begin(), item.scored_ids.end());
     params.logit_bias = {{item.scored[static_cast<std::size_t>(s.row - item.first_scored)],
                           std::numeric_limits<float>::max()}};
     if (scored_count_[s.item]++ == 0) scored_of_[s.item] = std::ssize(sample_args_);

@@ -34,6 +34,7 @@ struct BatchItem {
   std::int64_t first_scored = 0;
   std::span<const std::int32_t> scored = {};
   std::int32_t scored_top = 0;
+  std::span<const std::int32_t> scored_ids = {};  // whose log-probabilities come as well
   // With logits: what is drawn from them, which the runner fills in; params null: nothing.
   SampleArgs sample = {};
 };

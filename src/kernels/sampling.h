@@ -36,6 +36,7 @@ struct SamplingParams {
 
   // Log-probabilities of each token and of the n most likely; unset: none.
   std::optional<std::int32_t> logprobs;
+  std::vector<std::int32_t> logprob_ids;  // with logprobs: of these tokens as well
 };
 
 struct TokenLogprob {
@@ -45,8 +46,9 @@ struct TokenLogprob {
 
 struct SampledToken {
   std::int32_t token = 0;
-  std::optional<double> logprob;  // with params.logprobs
-  std::vector<TokenLogprob> top;  // [params.logprobs] most likely first
+  std::optional<double> logprob;         // with params.logprobs
+  std::vector<TokenLogprob> top;         // [params.logprobs] most likely first
+  std::vector<TokenLogprob> asked = {};  // [params.logprob_ids] in their order
 };
 
 /// One row.

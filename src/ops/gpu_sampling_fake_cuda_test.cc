@@ -58,6 +58,11 @@ class GpuSampling : public ::testing::Test {
         EXPECT_EQ(got[i]->top[n].token, wanted[i]->top[n].token) << i << ", " << n;
         EXPECT_EQ(got[i]->top[n].logprob, wanted[i]->top[n].logprob) << i << ", " << n;
       }
+      ASSERT_EQ(got[i]->asked.size(), wanted[i]->asked.size()) << i;
+      for (std::size_t n = 0; n < wanted[i]->asked.size(); ++n) {
+        EXPECT_EQ(got[i]->asked[n].token, wanted[i]->asked[n].token) << i << ", " << n;
+        EXPECT_EQ(got[i]->asked[n].logprob, wanted[i]->asked[n].logprob) << i << ", " << n;
+      }
     }
   }
 
@@ -104,6 +109,7 @@ TEST_F(GpuSampling, PenaltiesBiasAndLogprobs) {
     if (i % 5 == 0) p.logit_bias = {{3, 4.5f}, {9, -2.0f}, {3, 0.25f}};
     if (i % 4 == 1) d.ruled_out = {0, 5, 6};
     if (i % 2 == 1) p.logprobs = i % 8;
+    if (i % 3 != 0) p.logprob_ids = {17, 699, static_cast<std::int32_t>(i)};
   }
   // What scores a prompt: the bias decides.
   draws[3].params.logit_bias = {{77, std::numeric_limits<float>::max()}};

@@ -81,6 +81,10 @@ Result<void> check_sampling_params(const SamplingParams& p, std::int32_t vocab,
     const std::string field = fmt::format("stop_token_ids[{}]", i);
     if (auto ok = check_token(field, p.stop_token_ids[i], vocab); !ok) return ok;
   }
+  for (std::size_t i = 0; i < p.logprob_ids.size(); ++i) {
+    const std::string field = fmt::format("token_ids_logprob[{}]", i);
+    if (auto ok = check_token(field, p.logprob_ids[i], vocab); !ok) return ok;
+  }
   if (p.min_tokens > 0 && std::ssize(stop_tokens(p, eos)) >= vocab) {
     return outside("min_new_tokens", "0 where every token is a stop token",
                    fmt::format("{}", p.min_tokens));

@@ -78,6 +78,10 @@ TEST(SamplingParams, ErrorsNameTheParameter) {
        }},
       {"top_logprobs_num", [](auto& p) { p.logprobs = -1; }},
       {"top_logprobs_num", [](auto& p) { p.logprobs = kVocab + 1; }},
+      {"token_ids_logprob[1]",
+       [](auto& p) {
+         p.logprob_ids = {0, kVocab};
+       }},
   };
   const std::vector<std::int32_t> eos{9};
   for (std::size_t i = 0; i < cases.size(); ++i) {

@@ -286,6 +286,13 @@ TEST(Sampling, LogprobsAreOfTheModelsDistribution) {
   EXPECT_NEAR(got->top[0].logprob, std::log(0.4), 1e-6);
   EXPECT_EQ(got->top[1].token, 3);
   EXPECT_NEAR(got->top[1].logprob, std::log(0.3), 1e-6);
+  row.params.logprob_ids = {2, 0, 2};
+  const auto asked = sample_one(row)->asked;
+  ASSERT_EQ(asked.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(asked[i].token, row.params.logprob_ids[i]);
+    EXPECT_NEAR(asked[i].logprob, std::log(i == 1 ? 0.1 : 0.2), 1e-6);
+  }
   row.params.logprobs = 0;
   EXPECT_TRUE(sample_one(row)->top.empty());
   row.params.logprobs.reset();

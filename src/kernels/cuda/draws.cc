@@ -75,6 +75,15 @@ Result<std::span<const SampleRow>> Draws::bring(std::span<const SampleArgs> rows
                   .top = pending.top};
     pending.likeliest.push_back(row.likeliest);
     pending.top += std::max(0, row.likeliest);
+    auto& asked = pending.asked.emplace_back();
+    if (row.likeliest >= 0 && !p.logprob_ids.empty()) {
+      asked = p.logprob_ids;
+      const auto there = staging.add_list(std::span<const std::int32_t>(asked));
+      if (!there) return there.error();
+      row.asked = there->data();
+      row.asked_count = static_cast<std::int32_t>(there->size());
+      pending.top += std::ssize(asked);
+    }
     if (penalises(p)) {
       count_seen(args, seen_);
       const auto seen = staging.add_list(std::span<const SeenToken>(seen_));
@@ -99,7 +108,7 @@ Result<void> Draws::start(std::span<const SampleArgs> rows,
                           std::span<std::optional<SampledToken>> out, Staging& staging,
                           Arena& tensors, cudaStream_t stream) {
   if (rows.empty()) return {};
-  Pending pending{.out = out, .likeliest = {}, .at = results_used_};
+  Pending pending{.out = out, .likeliest = {}, .asked = {}, .at = results_used_};
   const auto there = bring(rows, staging, pending);
   if (!there) return there.error();
   if (auto ok = staging.flush(stream); !ok) return ok;
@@ -157,9 +166,14 @@ void Draws::finish() {
         for (std::int32_t n = 0; n < likeliest; ++n) {
           token.top.push_back({top_tokens[n], top_logprobs[n]});
         }
+        for (std::size_t n = 0; n < p.asked[i].size(); ++n) {
+          token.asked.push_back(
+              {p.asked[i][n], top_logprobs[static_cast<std::size_t>(likeliest) + n]});
+        }
       }
-      top_tokens += std::max(0, likeliest);
-      top_logprobs += std::max(0, likeliest);
+      const std::int64_t entries = std::max(0, likeliest) + std::ssize(p.asked[i]);
+      top_tokens += entries;
+      top_logprobs += entries;
     }
   }
   drop();

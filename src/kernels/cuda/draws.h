@@ -34,9 +34,10 @@ class Draws {
   // Of one call: what the device writes, in this order, from `at` on.
   struct Pending {
     std::span<std::optional<SampledToken>> out;
-    std::vector<std::int32_t> likeliest;  // [rows] as SampleRow
-    std::int64_t at = 0;                  // in results_
-    std::int64_t top = 0;                 // likeliest tokens of all rows
+    std::vector<std::int32_t> likeliest;           // [rows] as SampleRow
+    std::vector<std::vector<std::int32_t>> asked;  // [rows] likewise
+    std::int64_t at = 0;                           // in results_
+    std::int64_t top = 0;                          // tokens likeliest or asked for, of all rows
   };
   struct Layout;
   Result<std::span<const SampleRow>> bring(std::span<const SampleArgs> rows, Staging& staging,

@@ -108,6 +108,7 @@ void add_logprobs(const SampleArgs& args, SampledToken& out) {
   for (std::int32_t i = 0; i < *args.params->logprobs; ++i) {
     out.top.push_back({ranks[at(i)], x[at(ranks[at(i)])] - log_sum});
   }
+  for (std::int32_t t : args.params->logprob_ids) out.asked.push_back({t, x[at(t)] - log_sum});
 }
 
 std::optional<SampledToken> sample_row(const SampleArgs& args) {

@@ -136,6 +136,9 @@ class Row {
     for (const Candidate& c : std::span(heap, static_cast<std::size_t>(held))) {
       out.top.push_back({c.token, c.weight - log_sum});
     }
+    for (std::int32_t t : params_.logprob_ids) {
+      out.asked.push_back({t, double{x[static_cast<std::size_t>(t)]} - log_sum});
+    }
   }
 
   const SampleArgs& args_;

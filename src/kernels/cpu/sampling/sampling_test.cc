@@ -76,6 +76,7 @@ class Draw {
     }
     if (some(3))
       p.logprobs = static_cast<std::int32_t>(pick(std::min<std::uint32_t>(vocab + 1, 40)));
+    if (some(2)) p.logprob_ids = {token(), token(), token()};
     return row;
   }
 
@@ -142,6 +143,11 @@ void expect_equal(const TestRow& row) {
   for (std::size_t i = 0; i < got->top.size(); ++i) {
     EXPECT_EQ(got->top[i].token, wanted->top[i].token) << i;
     EXPECT_EQ(got->top[i].logprob, wanted->top[i].logprob) << i;
+  }
+  ASSERT_EQ(got->asked.size(), wanted->asked.size());
+  for (std::size_t i = 0; i < got->asked.size(); ++i) {
+    EXPECT_EQ(got->asked[i].token, p.logprob_ids[i]);
+    EXPECT_EQ(got->asked[i].logprob, wanted->asked[i].logprob) << i;
   }
 }
 

@@ -181,6 +181,10 @@ class RowSampler {
         p_.top_logprobs[row_.top + n] = -last.value - log_sum;
       }
     }
+    for (std::int32_t n = static_cast<std::int32_t>(threadIdx.x); n < row_.asked_count;
+         n += kSampleThreads) {
+      p_.top_logprobs[row_.top + row_.likeliest + n] = logit(row_.asked[n]) - log_sum;
+    }
   }
 
   const SampleParams& p_;

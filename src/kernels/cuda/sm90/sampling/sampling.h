@@ -30,7 +30,12 @@ struct SampleRow {
   const SeenToken* seen = nullptr;  // each token once
   const LogitBias* bias = nullptr;
   const std::int32_t* ruled_out = nullptr;
-  std::int64_t top = 0;  // of the row's likeliest in SampleParams::top
+  // With likeliest >= 0: tokens whose log-probabilities are wanted as well.
+  const std::int32_t* asked = nullptr;
+  std::int32_t asked_count = 0;
+  // Place of the row's likeliest in SampleParams::top_tokens and top_logprobs; those asked for
+  // follow them, without tokens.
+  std::int64_t top = 0;
 };
 
 struct SampleParams {
