@@ -189,6 +189,55 @@ class Answers(unittest.TestCase):
         self.assertEqual([e[1] for e in info["output_token_logprobs"]], logprobs["output_ids"])
         self.assertEqual([len(e) for e in info["output_top_logprobs"]], [2] * 6)
 
+    def test_parameters_for_each_prompt(self):
+        def with_params(params, text):
+            return {"text": text, "sampling_params": params}
+        each = [{"max_new_tokens": 5, "temperature": 0, "ignore_eos": True},
+                {"max_new_tokens": 9, "temperature": 1.3, "sampling_seed": 7, "ignore_eos": True, "top_k": 40},
+                {"max_new_tokens": 7, "temperature": 0, "logit_bias": {"40": 100}, "ignore_eos": True}]
+        texts = ["Rosa has", "Alice has", "Rosa has"]
+        alone = [self.server.post("/generate", with_params(p, t)) for p, t in zip(each, texts)]
+        batch = self.server.post("/generate", with_params(each, texts))
+        self.assertEqual([b["output_ids"] for b in batch], [a["output_ids"] for a in alone])
+        self.assertEqual(batch[2]["output_ids"], [40] * 7)
+        stopped = self.server.post("/generate", with_params([{**each[0], "stop": alone[0]["text"][2:4]}, each[0]], ["Rosa has"] * 2))
+        self.assertEqual([b["text"] for b in stopped], [alone[0]["text"][:2], alone[0]["text"]])
+        self.refused("/generate", with_params(each, texts[:2]), "sampling_params")
+        self.refused("/generate", with_params([each[0]], "Rosa has"), "sampling_params")
+        self.refused("/generate", with_params([], texts), "sampling_params")
+        self.refused("/generate", with_params([each[0], 3], texts[:2]), "sampling_params[1]")
+        self.refused("/generate", with_params([each[0], {"top_p": 7}], texts[:2]), "sampling_params[1].top_p")
+        self.refused("/generate", with_params([{"n": 2}, {"n": 1}], texts[:2]), "sampling_params[1].n")
+        self.refused("/generate", with_params([{}, {"max_new_tokens": 10**9}], texts[:2]), "sampling_params[1].max_new_tokens",
+                     "context_length_exceeded")
+        self.server.is_alive()
+
+    def test_logprobs_of_given_tokens(self):
+        body = {"text": "Rosa has", "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 20,
+                "sampling_params": {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}}
+        top = self.server.post("/generate", body)["meta_info"]
+        ids = [top["output_top_logprobs"][0][19][1], 5, top["output_top_logprobs"][1][0][1]]
+        for answer in [self.server.post("/generate", {**body, "token_ids_logprob": ids}),
+                       self.server.stream("/generate", {**body, "token_ids_logprob": ids})[-1]]:
+            info = answer["meta_info"]
+            self.assertEqual(info["output_top_logprobs"], top["output_top_logprobs"])
+            for side in ("input", "output"):
+                asked = info[f"{side}_token_ids_logprobs"]
+                self.assertEqual(len(asked), len(info[f"{side}_token_logprobs"]))
+                for entries, likeliest in zip(asked, top[f"{side}_top_logprobs"]):
+                    if likeliest is None:
+                        self.assertIsNone(entries)
+                        continue
+                    self.assertEqual([e[1] for e in entries], ids)
+                    known = {e[1]: e[0] for e in likeliest}
+                    least = min(known.values())
+                    for value, token, _ in entries:
+                        self.assertTrue(value == known[token] if token in known else value <= least, (value, token))
+        self.assertEqual(top["output_token_ids_logprobs"], [])
+        self.refused("/generate", {**body, "token_ids_logprob": [-1]}, "token_ids_logprob[0]")
+        self.refused("/generate", {**body, "token_ids_logprob": [1, 10**6]}, "token_ids_logprob[1]")
+        self.refused("/generate", {**body, "token_ids_logprob": list(range(2000)) * 400}, "token_ids_logprob")
+
     def test_tokens_and_text(self):
         answer = self.server.post("/tokenize", {"prompt": QUESTION, "return_token_strs": True})
         self.assertEqual("".join(answer["token_strs"]), QUESTION)
@@ -205,6 +254,9 @@ class Answers(unittest.TestCase):
         self.assertEqual((status, models["object"], models["data"][0]["id"]), (200, "list", "tiny-gqa"))
         self.assertEqual(self.server.call("GET", "/v1/models/tiny-gqa")[2], models["data"][0])
         self.assertEqual(self.server.call("GET", "/v1/models/other")[0], 404)
+        version = self.server.call("GET", "/version")[2]
+        self.assertRegex(version["version"], r"^\d+\.\d+\.\d+$")
+        self.assertRegex(version["commit"] or "0" * 12, r"^[0-9a-f]{12}$")
         self.assertEqual(self.server.call("GET", "/health")[2], {"status": "ok"})
         self.assertEqual(self.server.call("GET", "/ready")[0], 200)
         self.assertEqual(self.server.call("GET", "/health_generate")[0], 200)

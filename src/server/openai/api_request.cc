@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <unordered_set>
 
-#include "io/json_text.h"
 #include "io/quote.h"
+#include "io/watched_json.h"
 #include "server/openai/fields.h"
 
 namespace lathe {
@@ -62,11 +61,24 @@ std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
   if (r.max_tokens == 0 && !r.echo) {
     return bad_field("max_tokens", "1 or more, or 0 with echo", "0");
   }
-  if (r.max_tokens && r.sampling.min_tokens > *r.max_tokens) {
-    return bad_field(
-        r.route == ApiRoute::generate ? "sampling_params.min_new_tokens" : "min_tokens",
-        fmt::format("at most the {} tokens of the answer", *r.max_tokens),
-        fmt::format("{}", r.sampling.min_tokens));
+  if (!r.each.empty() && (!r.batch || r.each.size() != r.prompts.size())) {
+    return bad_field("sampling_params",
+                     fmt::format("an object, or a list of {}, one for each prompt",
+                                 r.batch ? r.prompts.size() : 1),
+                     fmt::format("a list of {}", r.each.size()));
+  }
+  for (std::size_t i = 0; i < std::max<std::size_t>(1, r.each.size()); ++i) {
+    const AnswerParams& p = r.params(i);
+    const std::string name = params_name(r, i);
+    if (p.max_tokens && p.sampling.min_tokens > *p.max_tokens) {
+      return bad_field(name + (r.route == ApiRoute::generate ? "min_new_tokens" : "min_tokens"),
+                       fmt::format("at most the {} tokens of the answer", *p.max_tokens),
+                       fmt::format("{}", p.sampling.min_tokens));
+    }
+    if (p.n != r.params(0).n) {
+      return bad_field(name + "n", fmt::format("{}, as for the first prompt", r.params(0).n),
+                       fmt::format("{}", p.n));
+    }
   }
   if (!r.rids.empty() && r.rids.size() != 1 && r.rids.size() != r.prompts.size()) {
     return bad_field("rid", "one, or one for each prompt", fmt::format("{}", r.rids.size()));
@@ -76,36 +88,24 @@ std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
 
 }  // namespace
 
+std::string params_name(const ApiRequest& request, std::size_t prompt) {
+  if (request.route != ApiRoute::generate) return "";
+  return request.each.empty() ? "sampling_params." : fmt::format("sampling_params[{}].", prompt);
+}
+
 Result<Json, ApiError> parse_body(std::string_view body) {
-  std::vector<std::unordered_set<std::string>> open;  // names of each object that is open
-  std::string twice;
-  bool has_twice = false;
-  bool too_deep = false;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMostLevels) {
-      too_deep = true;
-      return false;
-    }
-    if (event == Json::parse_event_t::object_start) {
-      open.emplace_back();
-    } else if (event == Json::parse_event_t::object_end) {
-      open.pop_back();
-    } else if (event == Json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!open.back().insert(key).second && !has_twice) {
-        twice = key;
-        has_twice = true;
-      }
-    }
-    return true;
-  };
   try {
-    Json json = Json::parse(body, watch);
-    if (too_deep)
+    auto parsed = parse_watched<Json>(body);
+    if (parsed.too_deep) {
       return invalid_json(fmt::format("wanted at most {} levels, got more", kMostLevels));
-    if (has_twice) return invalid_json("wanted distinct names, got " + quote(twice) + " twice");
-    if (!json.is_object()) return invalid_json("wanted an object, got something else");
-    return json;
+    }
+    if (parsed.twice) {
+      return invalid_json("wanted unique names, got " + quote(*parsed.twice) + " twice");
+    }
+    if (!parsed.value.is_object()) {
+      return invalid_json("wanted an object, got something else");
+    }
+    return std::move(parsed.value);
   } catch (const Json::parse_error& e) {
     return invalid_json("wanted JSON in UTF-8, got something else at " + place_of(body, e.byte));
   } catch (const Json::exception&) {

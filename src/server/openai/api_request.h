@@ -29,23 +29,32 @@ struct PromptInput {
   bool is_text = true;
 };
 
-struct ApiRequest {
-  ApiRoute route = ApiRoute::chat;
-  std::optional<std::string> model;
-  nlohmann::ordered_json messages;   // chat: an array
-  std::vector<PromptInput> prompts;  // the others
-  bool batch = false;                // prompts came as a list
-
+/// How the answers to one prompt are drawn and when they end.
+struct AnswerParams {
   // Where a value is absent, the model's generation_config.json speaks.
   std::optional<float> temperature, top_p, repetition_penalty;
   std::optional<std::int32_t> top_k;
   SamplingParams sampling;                 // the rest; max_tokens and logprobs stay unset
   std::optional<std::int32_t> max_tokens;  // 0: none, with echo
   std::int32_t n = 1;
-  std::optional<std::int32_t> best_of;
   std::vector<std::string> stop;
   bool keep_stop = false;  // the stop string stays in the text
   bool skip_special_tokens = true;
+};
+
+struct ApiRequest : AnswerParams {
+  ApiRoute route = ApiRoute::chat;
+  std::optional<std::string> model;
+  nlohmann::ordered_json messages;   // chat: an array
+  std::vector<PromptInput> prompts;  // the others
+  bool batch = false;                // prompts came as a list
+  // [prompts] where sampling_params came as a list, with equal n; empty: the request's own are all
+  // prompts'.
+  std::vector<AnswerParams> each;
+  const AnswerParams& params(std::size_t prompt) const {
+    return each.empty() ? *this : each[prompt];
+  }
+  std::optional<std::int32_t> best_of;
 
   bool stream = false;
   bool has_stream_options = false;
@@ -56,6 +65,7 @@ struct ApiRequest {
   // position.
   bool logprobs = false;
   std::optional<std::int32_t> top_logprobs;
+  std::vector<std::int32_t> logprob_ids;  // with logprobs: of these tokens as well
   bool echo = false;
   bool return_token_ids = false;
   bool tokens_as_ids = false;
@@ -78,6 +88,10 @@ struct ApiRequest {
 
   std::vector<std::string> ignored;  // names of unknown fields
 };
+
+/// What stands before the names of a prompt's AnswerParams in messages: "", "sampling_params." or
+/// "sampling_params[2].".
+std::string params_name(const ApiRequest& request, std::size_t prompt);
 
 struct FieldLimits {
   std::int32_t max_logprobs = 20;

@@ -171,19 +171,26 @@ Reader stream_options() {
 
 Reader sampling_params() {
   return {
-      "an object, below",
+      "an object, or a list of one for each prompt",
       [](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
-        const Json* one = &value;
-        if (value.is_array() && value.size() == 1) one = &value[0];
-        if (one->is_array()) {
-          return ApiError{400, "unsupported_field",
-                          at.path +
-                              ": wanted one object for all prompts, got a list; send a "
-                              "request for each",
-                          at.path};
+        if (value.is_object()) {
+          return read_fields(value, kInSampling, at.path + ".", at.limits, out);
         }
-        if (!one->is_object()) return wrong_value(at, "an object", value);
-        return read_fields(*one, kInSampling, at.path + ".", at.limits, out);
+        if (!value.is_array() || value.empty()) {
+          return wrong_value(at, "an object, or a list of one for each prompt", value);
+        }
+        for (std::size_t i = 0; i < value.size(); ++i) {
+          const std::string path = fmt::format("{}[{}]", at.path, i);
+          if (!value[i].is_object()) return wrong_value({path, at.limits}, "an object", value[i]);
+          ApiRequest one;
+          if (auto wrong = read_fields(value[i], kInSampling, path + ".", at.limits, one)) {
+            return wrong;
+          }
+          out.ignored.insert(out.ignored.end(), one.ignored.begin(), one.ignored.end());
+          out.each.push_back(std::move(one));
+        }
+        out.n = out.each[0].n;
+        return std::nullopt;
       }};
 }
 
@@ -404,6 +411,11 @@ void add_shapes(std::vector<Field>& out) {
                                 r.logprob_start_len = static_cast<std::int32_t>(i);
                               }),
                       "-1", "from this token of the prompt on; -1: the answer's alone"));
+  out.push_back(field("token_ids_logprob", kInGenerate,
+                      token_ids([](ApiRequest& r, std::vector<std::int32_t> ids) {
+                        r.logprob_ids = std::move(ids);
+                      }),
+                      "none", "with return_logprob: of these tokens at each position"));
   out.push_back(field("return_text_in_logprobs", kInGenerate,
                       boolean([](ApiRequest& r, bool b) { r.text_in_logprobs = b; }), "false", ""));
   out.push_back(field("echo", kInCompletions, boolean([](ApiRequest& r, bool b) { r.echo = b; }),
@@ -471,9 +483,9 @@ void add_unsupported(std::vector<Field>& out) {
                       "", "400"));
   out.push_back(field("prompt_logprobs", kOpenAi,
                       unsupported("/v1/completions with echo and logprobs gives them"), "", "400"));
-  for (const char* name : {"token_ids_logprob", "return_hidden_states", "return_routed_experts",
-                           "image_data", "audio_data", "session_params", "bootstrap_host",
-                           "bootstrap_port", "bootstrap_room", "input_embeds"}) {
+  for (const char* name :
+       {"return_hidden_states", "return_routed_experts", "image_data", "audio_data",
+        "session_params", "bootstrap_host", "bootstrap_port", "bootstrap_room", "input_embeds"}) {
     out.push_back(field(name, kInGenerate | kInSampling,
                         unsupported("this server has no such thing"), "", "400"));
   }

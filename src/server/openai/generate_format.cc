@@ -1,5 +1,7 @@
 // Answers of /generate, in SGLang's shape: events have all text so far, unless parts were asked
 // for.
+#include <fmt/format.h>
+
 #include "server/openai/answer_json.h"
 
 namespace lathe {
@@ -126,17 +128,27 @@ class GenerateFormat : public AnswerFormat {
                    std::span<const SampledToken> tokens) const {
     json.key(std::string(side) + "_token_logprobs").begin_array();
     for (const SampledToken& t : tokens) write_entry(json, t.token, t.logprob);
-    json.end_array().key(std::string(side) + "_top_logprobs").begin_array();
-    for (const SampledToken& t : tokens) {
-      if (t.top.empty()) {
-        json.null();
-        continue;
+    json.end_array();
+    const auto write_each = [&](std::string_view list,
+                                std::vector<TokenLogprob> SampledToken::*entries) {
+      json.key(fmt::format("{}_{}", side, list)).begin_array();
+      for (const SampledToken& t : tokens) {
+        if ((t.*entries).empty()) {
+          json.null();
+          continue;
+        }
+        json.begin_array();
+        for (const TokenLogprob& e : t.*entries) write_entry(json, e.token, e.logprob);
+        json.end_array();
       }
-      json.begin_array();
-      for (const TokenLogprob& top : t.top) write_entry(json, top.token, top.logprob);
       json.end_array();
+    };
+    write_each("top_logprobs", &SampledToken::top);
+    if (request_->logprob_ids.empty()) {
+      json.key(fmt::format("{}_token_ids_logprobs", side)).raw("[]");
+    } else {
+      write_each("token_ids_logprobs", &SampledToken::asked);
     }
-    json.end_array().key(std::string(side) + "_token_ids_logprobs").raw("[]");
   }
 
   void write_logprobs(JsonWriter& json, std::span<const SampledToken> prompt,

@@ -8,10 +8,10 @@ namespace {
 // A client that has not taken so much gets several steps in one event.
 constexpr std::size_t kMergeBytes = 256 << 10;
 
-TextStream text_stream(const Tokenizer& tokenizer, const ApiRequest& api) {
-  auto stops = StopStrings::create(api.stop);
+TextStream text_stream(const Tokenizer& tokenizer, const AnswerParams& params) {
+  auto stops = StopStrings::create(params.stop);
   LATHE_CHECK(stops.ok(), "stop strings that the request's fields let through");
-  return {tokenizer.detokenizer(api.skip_special_tokens), std::move(*stops)};
+  return {tokenizer.detokenizer(params.skip_special_tokens), std::move(*stops)};
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ LiveAnswer::LiveAnswer(PreparedRequest request, AnswerHead head, std::shared_ptr
       metrics_(metrics) {
   head_.prompts = std::move(request_.prompts);
   for (AnswerPrompt& p : head_.prompts) {
-    if (request_.score_from == 0) p.logprobs.push_back({p.tokens[0], std::nullopt, {}});
+    if (request_.score_from == 0) p.logprobs.push_back({p.tokens[0], std::nullopt, {}, {}});
   }
   format_ = make_format(request_.api, head_);
   const auto n = static_cast<std::size_t>(request_.api.n);
@@ -37,7 +37,7 @@ LiveAnswer::LiveAnswer(PreparedRequest request, AnswerHead head, std::shared_ptr
     c.index = static_cast<std::int32_t>(i);
     c.prompt = i / n;
     choices_.push_back(std::move(c));
-    parts_.push_back({text_stream(*head_.tokenizer, request_.api),
+    parts_.push_back({text_stream(*head_.tokenizer, request_.api.params(i / n)),
                       AnswerParts(request_.markup),
                       {},
                       {},
@@ -61,12 +61,11 @@ std::vector<Submission> LiveAnswer::submissions() const {
     s.ticket = {first_.value + i};
     if (i % n != 0) s.sibling_of = {first_.value + i / n * n};
     s.request.prompt = head_.prompts[c.prompt].tokens;
-    s.request.sampling = request_.sampling;
+    s.request.sampling = request_.sampling[c.prompt];
     // Siblings share the prompt, and what is known of it.
     if (i % n == 0) s.request.prompt_logprobs_from = request_.score_from;
-    if (request_.sampling.seed) {
-      s.request.sampling.seed =
-          seed_of_choice(*request_.sampling.seed, static_cast<std::int32_t>(i % n));
+    if (auto& seed = s.request.sampling.seed) {
+      seed = seed_of_choice(*seed, static_cast<std::int32_t>(i % n));
     }
     out.push_back(std::move(s));
   }
@@ -130,7 +129,8 @@ void LiveAnswer::take_token(std::size_t i, const TicketEvent& event, Clock::time
   if (format_->wants_tokens() || !request_.api.stream) part.tokens.push_back(*event.token);
   // A stop token is no text of the answer.
   const bool stop = event.finished && event.finished->reason == FinishReason::stop;
-  if (!stop || request_.api.keep_stop) add_text(i, text_of(i, event.token->token));
+  const AnswerParams& params = request_.api.params(choice.prompt);
+  if (!stop || params.keep_stop) add_text(i, text_of(i, event.token->token));
   if (!part.text.stopped()) {
     if (part.parts.complete() && !event.finished) {
       end_choice(i, {});
@@ -139,8 +139,8 @@ void LiveAnswer::take_token(std::size_t i, const TicketEvent& event, Clock::time
     if (!event.finished) emit(i);
     return;
   }
-  const std::string& text = request_.api.stop[static_cast<std::size_t>(part.text.stop())];
-  if (request_.api.keep_stop) add_text(i, text);
+  const std::string& text = params.stop[static_cast<std::size_t>(part.text.stop())];
+  if (params.keep_stop) add_text(i, text);
   end_choice(i, {EndKind::stop, text, std::nullopt});
 }
 
@@ -156,8 +156,9 @@ void LiveAnswer::finish_choice(std::size_t i, const Finished& finished) {
   add_text(i, part.text.finish());
   ChoiceEnd end;
   if (part.text.stopped()) {
-    end.text = request_.api.stop[static_cast<std::size_t>(part.text.stop())];
-    if (request_.api.keep_stop) add_text(i, *end.text);
+    const AnswerParams& params = request_.api.params(choice.prompt);
+    end.text = params.stop[static_cast<std::size_t>(part.text.stop())];
+    if (params.keep_stop) add_text(i, *end.text);
   } else if (finished.reason == FinishReason::length) {
     end.kind = EndKind::length;
   } else if (finished.reason == FinishReason::cancelled) {

@@ -62,7 +62,8 @@ class LiveAnswer {
   const RequestTimes& times() const { return times_; }
   const AnswerHead& head() const { return head_; }
   const ApiRequest& api() const { return request_.api; }
-  const SamplingParams& sampling() const { return request_.sampling; }
+  /// Of the first prompt.
+  const SamplingParams& sampling() const { return request_.sampling[0]; }
   Reply& reply() { return *reply_; }
   std::string_view finish() const;
 

@@ -14,10 +14,6 @@ namespace {
 
 constexpr std::int64_t kMostEntries = 4'000'000;  // log-probabilities of one answer
 
-std::string_view max_tokens_name(ApiRoute route) {
-  return route == ApiRoute::generate ? "sampling_params.max_new_tokens" : "max_tokens";
-}
-
 std::int64_t default_max_tokens(ApiRoute route, std::int64_t room) {
   switch (route) {
     case ApiRoute::chat:
@@ -104,27 +100,50 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
   return std::nullopt;
 }
 
+// Log-probabilities that an answer of such lengths has, unless they are too many.
+std::optional<ApiError> fit_logprobs(const PreparedRequest& out) {
+  const ApiRequest& api = out.api;
+  const std::int64_t top = api.top_logprobs.value_or(0) + std::ssize(api.logprob_ids) + 1;
+  std::int64_t positions = 0;
+  for (std::size_t i = 0; i < out.prompts.size(); ++i) {
+    positions += *out.sampling[i].max_tokens;
+    if (out.score_from)
+      positions += std::max<std::int64_t>(0, out.prompts[i].count - *out.score_from);
+  }
+  const std::int64_t entries = positions * api.n * top;  // far below 2^63
+  if (entries <= kMostEntries) return std::nullopt;
+  const std::string field = api.route == ApiRoute::chat          ? "top_logprobs"
+                            : api.route == ApiRoute::completions ? "logprobs"
+                            : api.logprob_ids.empty()            ? "top_logprobs_num"
+                                                                 : "token_ids_logprob";
+  return bad_field(
+      field, fmt::format("tokens of all prompts x n x (logprobs + 1) of at most {}", kMostEntries),
+      fmt::format("{} x {} x {} = {}", positions, api.n, top, entries));
+}
+
 std::optional<ApiError> fit_lengths(const ServedModel& model, PreparedRequest& out) {
   const ApiRequest& api = out.api;
-  std::int64_t longest = 0;
-  for (const AnswerPrompt& p : out.prompts) longest = std::max(longest, p.count);
-  const std::int64_t asked = std::max<std::int64_t>(1, api.max_tokens.value_or(1));
-  if (longest + asked > model.capacity) {
-    return ApiError{
-        400, "context_length_exceeded",
-        fmt::format("{}: wanted prompt and answer of at most {} tokens, got {} of the prompt + {} "
-                    "of the answer = {}; a shorter prompt, a smaller {}, or --context-length and "
-                    "--max-total-tokens",
-                    max_tokens_name(api.route), model.capacity, longest, asked, longest + asked,
-                    max_tokens_name(api.route)),
-        std::string(max_tokens_name(api.route))};
+  for (std::size_t i = 0; i < out.prompts.size(); ++i) {
+    const std::optional<std::int32_t> wanted = api.params(i).max_tokens;
+    const std::int64_t prompt = out.prompts[i].count;
+    const std::int64_t asked = std::max<std::int64_t>(1, wanted.value_or(1));
+    if (prompt + asked > model.capacity) {
+      const std::string field =
+          params_name(api, i) + (api.route == ApiRoute::generate ? "max_new_tokens" : "max_tokens");
+      return ApiError{
+          400, "context_length_exceeded",
+          fmt::format(
+              "{}: wanted prompt and answer of at most {} tokens, got {} of the prompt + {} "
+              "of the answer = {}; a shorter prompt, a smaller {}, or --context-length and "
+              "--max-total-tokens",
+              field, model.capacity, prompt, asked, prompt + asked, field),
+          field};
+    }
+    out.sampling[i].max_tokens = static_cast<std::int32_t>(
+        wanted ? asked : default_max_tokens(api.route, model.capacity - prompt));
   }
-  const std::int64_t length =
-      api.max_tokens ? asked : default_max_tokens(api.route, model.capacity - longest);
   out.drops_answer = api.max_tokens == 0;
-  out.sampling.max_tokens = static_cast<std::int32_t>(length);
   if (!api.logprobs) return std::nullopt;
-  const std::int64_t top = api.top_logprobs.value_or(0) + 1;
   if (api.route == ApiRoute::completions && api.echo) out.score_from = 0;
   if (api.route == ApiRoute::generate && api.logprob_start_len >= 0) {
     for (const AnswerPrompt& p : out.prompts) {
@@ -134,31 +153,25 @@ std::optional<ApiError> fit_lengths(const ServedModel& model, PreparedRequest& o
     }
     out.score_from = api.logprob_start_len;
   }
-  const std::int64_t scored = out.score_from ? longest - *out.score_from : 0;
-  const std::int64_t entries = std::ssize(out.prompts) * api.n * top * (length + scored);
-  if (entries > kMostEntries) {
-    return bad_field(
-        api.route == ApiRoute::chat ? "top_logprobs" : "logprobs",
-        fmt::format("prompts x n x (logprobs + 1) x tokens of at most {}", kMostEntries),
-        fmt::format("{} x {} x {} x {} = {}", out.prompts.size(), api.n, top, length + scored,
-                    entries));
-  }
-  return std::nullopt;
+  return fit_logprobs(out);
 }
 
-void fill_sampling(const ServedModel& model, const ServerOptions& options, PreparedRequest& out) {
-  const ApiRequest& api = out.api;
+// A prompt's parameters, with what the model's folder says where the request says nothing.
+SamplingParams sampling_of(const ServedModel& model, const ServerOptions& options,
+                           const ApiRequest& api, const AnswerParams& params) {
   const GenerationDefaults defaults =
       options.model_sampling_defaults ? model.generation : GenerationDefaults{};
-  out.sampling = api.sampling;
-  out.sampling.temperature = api.temperature.value_or(defaults.temperature.value_or(1.0f));
-  out.sampling.top_p = api.top_p.value_or(defaults.top_p.value_or(1.0f));
-  out.sampling.top_k = api.top_k.value_or(defaults.top_k.value_or(-1));
-  out.sampling.repetition_penalty =
-      api.repetition_penalty.value_or(defaults.repetition_penalty.value_or(1.0f));
+  SamplingParams out = params.sampling;
+  out.temperature = params.temperature.value_or(defaults.temperature.value_or(1.0f));
+  out.top_p = params.top_p.value_or(defaults.top_p.value_or(1.0f));
+  out.top_k = params.top_k.value_or(defaults.top_k.value_or(-1));
+  out.repetition_penalty =
+      params.repetition_penalty.value_or(defaults.repetition_penalty.value_or(1.0f));
   if (api.logprobs) {
-    out.sampling.logprobs = std::min(api.top_logprobs.value_or(0), model.vocab);
+    out.logprobs = std::min(api.top_logprobs.value_or(0), model.vocab);
+    out.logprob_ids = api.logprob_ids;
   }
+  return out;
 }
 
 }  // namespace
@@ -188,11 +201,15 @@ Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& bod
   if (out.api.model) {
     if (auto wrong = check_model(*out.api.model, options)) return *wrong;
   }
-  fill_sampling(model, options, out);
   if (auto wrong = encode_prompts(model, options, out)) return *wrong;
+  for (std::size_t i = 0; i < out.prompts.size(); ++i) {
+    out.sampling.push_back(sampling_of(model, options, out.api, out.api.params(i)));
+  }
   if (auto wrong = fit_lengths(model, out)) return *wrong;
-  if (const auto ok = check_sampling_params(out.sampling, model.vocab, model.eos); !ok) {
-    return bad_field(ok.error());
+  for (const SamplingParams& params : out.sampling) {
+    if (const auto ok = check_sampling_params(params, model.vocab, model.eos); !ok) {
+      return bad_field(ok.error());
+    }
   }
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return out;

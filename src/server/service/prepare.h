@@ -15,7 +15,7 @@ namespace lathe {
 struct PreparedRequest {
   ApiRequest api;
   std::vector<AnswerPrompt> prompts;       // with their tokens
-  SamplingParams sampling;                 // of choice 0
+  std::vector<SamplingParams> sampling;    // [prompts] of a prompt's first choice
   MarkupRules markup;                      // of chat
   std::optional<std::int32_t> score_from;  // prompts' log-probabilities from there on
   bool drops_answer = false;               // max_tokens 0: a token is made and dropped

@@ -49,7 +49,7 @@ Json parameters_of(const LiveAnswer& answer) {
           {"frequency_penalty", p.frequency_penalty},
           {"presence_penalty", p.presence_penalty},
           {"seed", p.seed ? Json(static_cast<std::int64_t>(*p.seed)) : Json()},
-          {"stops", api.stop.size()},
+          {"stops", api.params(0).stop.size()},
           {"logprobs", api.logprobs},
           {"tools", api.tools.is_array() ? api.tools.size() : 0}};
 }
