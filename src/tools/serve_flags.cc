@@ -32,6 +32,9 @@ void add_access_flags(Command c, ServeFlags& f) {
 void add_limit_flags(Command c, ServeFlags& f) {
   ServerOptions& s = f.server;
   HttpLimits& h = s.http;
+  c.add_option("--http-threads", s.http_threads,
+               "for connections; 1: the thread that turns tokens into text has them, too")
+      .range(1, 64);
   c.add_option("--worker-threads", s.worker_threads, "for JSON, templates and tokens").range(1, 64);
   c.add_option("--max-connections", h.max_connections, "").positive();
   c.add_option("--max-body-bytes", f.max_body_bytes, "of a request").positive();
@@ -74,6 +77,9 @@ void add_answer_flags(Command c, ServeFlags& f) {
   c.add_option("--tool-call-parser", s.tool_call_parser,
                "auto: by the chat template; tag, deepseek, dsml, none")
       .one_of({"auto", "tag", "deepseek", "dsml", "none"});
+  c.add_option("--grammar-backend", s.grammar_backend,
+               "what constrains answers; auto: none, as none is built in")
+      .one_of({"auto", "none"});
   c.add_option("--reasoning-field", s.reasoning_field, "reasoning_content, reasoning or both")
       .one_of({"both", "reasoning_content", "reasoning"});
   c.add_option(

@@ -201,6 +201,7 @@ void Connection::refuse(int status, std::string_view code, std::string message) 
   ++number_;
   HttpResponse response = host_.handler.error(status, code, std::move(message));
   response.close = true;
+  host_.handler.refused(status, code);
   send(std::move(response));
 }
 

@@ -1,8 +1,8 @@
 // HTTP/1.1 as the rest of the server sees it: requests come whole, answers go out whole or in
 // chunks. Boost's Asio and Beast, which do the work, stay behind this header; they compile slowly.
 //
-// One thread, the one in HttpServer::run(), calls handlers and owns all connections. What is called
-// on an HttpAnswer is called there; other threads get there by HttpServer::post().
+// One thread, the one in HttpServer::run(), calls handlers. What is called on an HttpAnswer is
+// called there; other threads get there by HttpServer::post().
 #pragma once
 
 #include <cstddef>
@@ -79,23 +79,27 @@ struct HttpLimits {
   int sse_keep_alive = 15;       // without an event
 };
 
-/// What a server asks of its owner, in the thread of run().
+/// What a server asks of its owner, in the thread of run() unless it says otherwise.
 struct HttpHandler {
   std::function<void(HttpRequest, std::shared_ptr<HttpAnswer>)> request;
-  /// The answer to what is no acceptable request: status, code and message of an error.
+  /// The answer to what is no acceptable request: status, code (a constant) and message of an
+  /// error. From any thread.
   std::function<HttpResponse(int, std::string_view, std::string)> error;
+  /// Such an answer has been given.
+  std::function<void(int, std::string_view)> refused = [](int, std::string_view) {};
   std::function<void()> tick = [] {};  // once a second
 };
 
 class HttpServer {
  public:
   /// Listens; port 0 takes any. With `path`, on a Unix socket there, which takes the place of one
-  /// that nobody listens on. Errors: an address that is none or cannot be had, naming --host,
-  /// --port or
-  /// --uds; `--max-connections` beyond what the system lets a process open.
+  /// that nobody listens on. Errors: an address that cannot be listened on, naming --host, --port
+  /// or --uds; `--max-connections` beyond what the system lets a process open.
+  /// `threads` 1: the thread of run() owns all connections; more: so many others own them, which
+  /// parse requests and send answers.
   static Result<std::unique_ptr<HttpServer>> bind(const std::string& host, int port,
-                                                  const std::string& path,
-                                                  const HttpLimits& limits);
+                                                  const std::string& path, const HttpLimits& limits,
+                                                  int threads);
   virtual ~HttpServer() = default;
 
   virtual int port() const = 0;  // 0: a Unix socket

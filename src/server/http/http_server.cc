@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -12,9 +11,8 @@
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <optional>
-#include <unordered_map>
 
-#include "server/http/connection.h"
+#include "server/http/connection_thread.h"
 
 namespace lathe {
 namespace {
@@ -23,7 +21,6 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 using Acceptor = asio::basic_socket_acceptor<asio::generic::stream_protocol>;
 
-constexpr std::size_t kReadBytes = 64 << 10;
 constexpr std::int64_t kOtherFiles = 64;  // that a process has open beside connections
 
 // Raises the soft limit as far as it may go.
@@ -46,12 +43,13 @@ Result<void> raise_file_limit(std::int64_t connections) {
 
 class AsioServer : public HttpServer {
  public:
-  explicit AsioServer(const HttpLimits& limits)
-      : acceptor_(context_), signals_(context_), tick_(context_) {
-    host_.limits = limits;
-    host_.buffer.resize(kReadBytes);
-    host_.closed = [this](Connection* c) { on_closed(c); };
-  }
+  AsioServer(const HttpLimits& limits, int threads)
+      : limits_(limits),
+        thread_count_(threads),
+        acceptor_(context_),
+        signals_(context_),
+        tick_(context_),
+        own_(context_, limits, [this] { on_closed(); }) {}
 
   Result<void> listen(const std::string& host, int port) {
     const auto wrong = [](const std::string& field, const std::string& wanted,
@@ -128,7 +126,15 @@ class AsioServer : public HttpServer {
   int port() const override { return port_; }
 
   void run(HttpHandler handler, std::function<void(int)> on_signal) override {
-    host_.handler = std::move(handler);
+    on_tick_ = handler.tick;
+    if (thread_count_ == 1) {
+      own_.set_handler(std::move(handler));
+    } else {
+      for (int i = 0; i < thread_count_; ++i) {
+        threads_.push_back(std::make_unique<ConnectionThread>(context_, limits_, handler,
+                                                              [this] { on_closed(); }));
+      }
+    }
     on_signal_ = std::move(on_signal);
     signals_.add(SIGTERM);
     signals_.add(SIGINT);
@@ -136,18 +142,16 @@ class AsioServer : public HttpServer {
     wait_tick();
     accept();
     context_.run();
+    threads_.clear();
   }
 
   void post(std::function<void()> call) override { asio::post(context_, std::move(call)); }
 
   void close_listener() override {
-    host_.draining = true;
     error_code ignored;
     acceptor_.close(ignored);
-    std::vector<std::shared_ptr<Connection>> all = all_connections();
-    for (const auto& c : all) {
-      if (c->quiet()) c->close();
-    }
+    own_.drain();
+    for (const auto& t : threads_) t->drain();
   }
 
   void stop() override {
@@ -158,54 +162,38 @@ class AsioServer : public HttpServer {
     stop_if_empty();
   }
 
-  std::int64_t connections() const override { return std::ssize(connections_); }
+  std::int64_t connections() const override { return connections_; }
 
  private:
-  std::vector<std::shared_ptr<Connection>> all_connections() const {
-    std::vector<std::shared_ptr<Connection>> out;
-    for (const auto& [key, connection] : connections_) out.push_back(connection);
-    return out;
-  }
-
   // At the limit, or out of files, connections wait in the system's queue.
   void accept() {
-    if (accepting_ || !acceptor_.is_open()) return;
-    if (std::ssize(connections_) >= host_.limits.max_connections) return;
+    if (accepting_ || !acceptor_.is_open() || connections_ >= limits_.max_connections) return;
     accepting_ = true;
-    acceptor_.async_accept(
-        [this](const error_code& error, asio::generic::stream_protocol::socket socket) {
-          accepting_ = false;
-          if (error) return;  // the next tick tries again
-          on_accepted(std::move(socket));
-          accept();
-        });
+    ConnectionThread* const thread =
+        threads_.empty() ? nullptr : threads_[next_thread_++ % threads_.size()].get();
+    const asio::any_io_executor home = (thread ? thread->context() : context_).get_executor();
+    acceptor_.async_accept(home, [this, thread](const error_code& error,
+                                                asio::generic::stream_protocol::socket socket) {
+      accepting_ = false;
+      if (error) return;  // the next tick tries again
+      ++connections_;
+      if (thread != nullptr) {
+        thread->add(std::move(socket));
+      } else {
+        own_.add(std::move(socket));
+      }
+      accept();
+    });
   }
 
-  void on_accepted(asio::generic::stream_protocol::socket socket) {
-    error_code ignored;
-    socket.non_blocking(true, ignored);
-    socket.set_option(asio::ip::tcp::no_delay(true), ignored);
-    socket.set_option(asio::socket_base::keep_alive(true), ignored);
-    const unsigned gone_after_ms = 60'000;
-    setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &gone_after_ms,
-               sizeof gone_after_ms);
-    auto connection = std::make_shared<Connection>(std::move(socket), host_);
-    connections_.emplace(connection.get(), connection);
-    connection->start();
-  }
-
-  void on_closed(Connection* c) {
-    const auto at = connections_.find(c);
-    if (at == connections_.end()) return;
-    // It may be deep in a call of its own.
-    asio::post(context_, [held = std::move(at->second)] {});
-    connections_.erase(at);
+  void on_closed() {
+    --connections_;
     accept();
     stop_if_empty();
   }
 
   void stop_if_empty() {
-    if (stopping_ && connections_.empty()) context_.stop();
+    if (stopping_ && connections_ == 0) context_.stop();
   }
 
   void wait_signal() {
@@ -220,22 +208,27 @@ class AsioServer : public HttpServer {
     tick_.expires_after(std::chrono::seconds(1));
     tick_.async_wait([this](const error_code& error) {
       if (error) return;
-      ++host_.now;
-      for (const auto& c : all_connections()) c->tick();
+      own_.tick();
+      for (const auto& t : threads_) t->tick();
       accept();
-      host_.handler.tick();
+      on_tick_();
       wait_tick();
     });
   }
 
+  const HttpLimits limits_;
+  const int thread_count_;
   asio::io_context context_{1};
-  ConnectionHost host_;
   Acceptor acceptor_;
   asio::signal_set signals_;
   asio::steady_timer tick_;
   std::optional<asio::steady_timer> stop_timer_;
   std::function<void(int)> on_signal_;
-  std::unordered_map<Connection*, std::shared_ptr<Connection>> connections_;
+  std::function<void()> on_tick_;
+  ConnectionSet own_;  // all, where there are no other threads
+  std::vector<std::unique_ptr<ConnectionThread>> threads_;
+  std::size_t next_thread_ = 0;
+  std::int64_t connections_ = 0;
   bool accepting_ = false;
   bool stopping_ = false;
   int port_ = 0;
@@ -246,9 +239,9 @@ class AsioServer : public HttpServer {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::bind(const std::string& host, int port,
                                                      const std::string& path,
-                                                     const HttpLimits& limits) {
+                                                     const HttpLimits& limits, int threads) {
   if (auto ok = raise_file_limit(limits.max_connections); !ok) return ok.error();
-  auto server = std::make_unique<AsioServer>(limits);
+  auto server = std::make_unique<AsioServer>(limits, threads);
   const auto ok = path.empty() ? server->listen(host, port) : server->listen_at(path);
   if (!ok) return ok.error();
   return std::unique_ptr<HttpServer>(std::move(server));

@@ -144,7 +144,11 @@ void health_generate_route(RouteCall c) {
                      c.reply, 20);
 }
 
-void version_route(RouteCall c) { c.reply->json(text_of({{"version", LATHE_VERSION}})); }
+void version_route(RouteCall c) {
+  constexpr std::string_view commit = LATHE_COMMIT;  // empty: not built from a repository
+  c.reply->json(
+      text_of({{"version", LATHE_VERSION}, {"commit", commit.empty() ? Json() : Json(commit)}}));
+}
 
 void model_info_route(RouteCall c) {
   const ServedModel& model = c.service.model();

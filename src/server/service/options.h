@@ -24,6 +24,7 @@ struct ServerOptions {
   std::vector<std::string> cors_origins;
   std::vector<std::string> allowed_hosts;
 
+  std::int32_t http_threads = 1;
   std::int32_t worker_threads = 2;
   HttpLimits http;
   std::int64_t max_queued_requests = 4096;
@@ -42,6 +43,7 @@ struct ServerOptions {
   std::string template_text;              // of --chat-template; empty: the model's
   std::string reasoning_parser = "auto";  // auto, think, none
   std::string tool_call_parser = "auto";  // auto, none, or a ToolFormat's name
+  std::string grammar_backend = "auto";   // auto or none, which is all there is
   std::string reasoning_field = "both";   // both, reasoning_content, reasoning
 
   bool open_metrics = false;

@@ -7,7 +7,8 @@ namespace lathe {
 Result<std::unique_ptr<Server>> Server::start(const ServerOptions& options,
                                               const Tokenizer& tokenizer,
                                               const ChatTemplateFile* chat) {
-  auto http = HttpServer::bind(options.host, options.port, options.uds, options.http);
+  auto http =
+      HttpServer::bind(options.host, options.port, options.uds, options.http, options.http_threads);
   if (!http) return http.error();
   std::unique_ptr<Server> out(new Server);
   out->service_ = std::make_unique<Service>(options, std::move(*http), tokenizer, chat);

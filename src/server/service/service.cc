@@ -83,9 +83,11 @@ void Service::run() {
   handler.request = [this](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
     handle(std::move(request), std::move(answer));
   };
-  handler.error = [this](int status, std::string_view code, std::string message) {
+  handler.refused = [this](int status, std::string_view code) {
     ++metrics_.refused[fmt::format("code=\"{}\"", code)];
     ++metrics_.http_responses[fmt::format("route=\"other\",status=\"{}\"", status)];
+  };
+  handler.error = [](int status, std::string_view code, std::string message) {
     HttpResponse response = ApiError{status, code, std::move(message), ""}.response();
     response.headers.push_back({"X-Request-Id", random_hex(16)});
     return response;
