@@ -115,7 +115,7 @@ TEST(Trouble, NumbersThatAreNoneEndThatRequestAlone) {
 TEST(Trouble, PreemptedStreamsLoseAndRepeatNothing) {
   ScriptedOptions options;
   options.max_total_tokens = 640;
-  ScriptedServer s(std::move(options));
+  GatedServer s(std::move(options));
   std::vector<TestAnswer> got(32);
   std::vector<std::thread> threads;
   const auto prompt = [](std::size_t i) {
@@ -127,6 +127,9 @@ TEST(Trouble, PreemptedStreamsLoseAndRepeatNothing) {
                    completion(prompt(i), 100 + static_cast<int>(i), R"(,"stream":true)"));
     });
   }
+  // All are there before the first step ends, so that they compete for pages.
+  EXPECT_TRUE(comes([&] { return metric(s.port(), "lathe_queued_tokens") == 32 * 5 + 31 * 16; }));
+  s.gate.open();
   for (std::thread& t : threads) t.join();
   for (std::size_t i = 0; i < got.size(); ++i) {
     std::string text;
