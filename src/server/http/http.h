@@ -51,7 +51,7 @@ class HttpAnswer {
  public:
   virtual ~HttpAnswer() = default;
 
-  /// Whole. Once, and not beside a stream.
+  /// The whole answer; once, and not with a stream.
   virtual void send(HttpResponse response) = 0;
   /// The head of a stream of events, then chunks of its body, then its end.
   virtual void begin_stream(std::vector<HttpHeader> headers) = 0;

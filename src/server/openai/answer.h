@@ -31,7 +31,7 @@ struct ChoiceEnd {
   std::optional<std::int32_t> token;  // the stop token
 };
 
-/// A tool call with the name that the answer's reader is to use for it.
+/// A tool call with its id.
 struct AnswerCall {
   std::string id;  // "call_..."
   ToolCall call;

@@ -310,7 +310,7 @@ void add_sampling(std::vector<Field>& out) {
   };
   out.push_back(field("max_tokens", kInChat, max_tokens(1), "rest of context", ""));
   out.push_back(field("max_completion_tokens", kInChat, max_tokens(1), "max_tokens",
-                      "goes before max_tokens"));
+                      "takes precedence over max_tokens"));
   out.push_back(field("max_tokens", kInCompletions, max_tokens(0), "16", "0 only with echo"));
   out.push_back(field("max_new_tokens", kInSampling, max_tokens(1), "128", ""));
   out.push_back(field("temperature", kSamples,
@@ -378,7 +378,7 @@ void add_ends(std::vector<Field>& out) {
                       token_ids([](ApiRequest& r, std::vector<std::int32_t> ids) {
                         r.sampling.stop_token_ids = std::move(ids);
                       }),
-                      "none", "beside the model's own"));
+                      "none", "in addition to the model's own"));
   out.push_back(field("ignore_eos", kSamples,
                       boolean([](ApiRequest& r, bool b) { r.sampling.ignore_eos = b; }), "false",
                       "the model's end tokens end nothing"));
@@ -390,7 +390,7 @@ void add_ends(std::vector<Field>& out) {
 void add_shapes(std::vector<Field>& out) {
   out.push_back(field("stream", kAll, boolean([](ApiRequest& r, bool b) { r.stream = b; }), "false",
                       "server-sent events"));
-  out.push_back(field("stream_options", kOpenAi, stream_options(), "{}", "with stream alone"));
+  out.push_back(field("stream_options", kOpenAi, stream_options(), "{}", "only with stream"));
   out.push_back(field("incremental", kInGenerate,
                       boolean([](ApiRequest& r, bool b) { r.incremental = b; }), "false",
                       "stream parts; otherwise each event has all so far"));
@@ -401,7 +401,7 @@ void add_shapes(std::vector<Field>& out) {
     return limited("an integer from 0 to --max-logprobs", 0, &FieldLimits::max_logprobs,
                    "--max-logprobs", [](ApiRequest& r, std::int32_t i) { r.top_logprobs = i; });
   };
-  out.push_back(field("top_logprobs", kInChat, top(), "0", "with logprobs alone"));
+  out.push_back(field("top_logprobs", kInChat, top(), "0", "only with logprobs"));
   out.push_back(field("return_logprob", kInGenerate,
                       boolean([](ApiRequest& r, bool b) { r.logprobs = b; }), "false", ""));
   out.push_back(field("top_logprobs_num", kInGenerate, top(), "0", ""));
@@ -410,12 +410,12 @@ void add_shapes(std::vector<Field>& out) {
                               [](ApiRequest& r, std::int64_t i) {
                                 r.logprob_start_len = static_cast<std::int32_t>(i);
                               }),
-                      "-1", "from this token of the prompt on; -1: the answer's alone"));
+                      "-1", "from this token of the prompt on; -1: only the answer's"));
   out.push_back(field("token_ids_logprob", kInGenerate,
                       token_ids([](ApiRequest& r, std::vector<std::int32_t> ids) {
                         r.logprob_ids = std::move(ids);
                       }),
-                      "none", "with return_logprob: of these tokens at each position"));
+                      "none", "with return_logprob: also of these tokens, at each position"));
   out.push_back(field("return_text_in_logprobs", kInGenerate,
                       boolean([](ApiRequest& r, bool b) { r.text_in_logprobs = b; }), "false", ""));
   out.push_back(field("echo", kInCompletions, boolean([](ApiRequest& r, bool b) { r.echo = b; }),
@@ -477,25 +477,25 @@ void add_unsupported(std::vector<Field>& out) {
   }
   for (const char* name : {"functions", "function_call"}) {
     out.push_back(
-        field(name, kInChat, unsupported("tools and tool_choice took their place"), "", "400"));
+        field(name, kInChat, unsupported("tools and tool_choice replace them"), "", "400"));
   }
-  out.push_back(field("cache_salt", kAll, unsupported("the prefix cache is one for all requests"),
-                      "", "400"));
+  out.push_back(
+      field("cache_salt", kAll, unsupported("all requests share one prefix cache"), "", "400"));
   out.push_back(field("prompt_logprobs", kOpenAi,
                       unsupported("/v1/completions with echo and logprobs gives them"), "", "400"));
   for (const char* name :
        {"return_hidden_states", "return_routed_experts", "image_data", "audio_data",
         "session_params", "bootstrap_host", "bootstrap_port", "bootstrap_room", "input_embeds"}) {
     out.push_back(field(name, kInGenerate | kInSampling,
-                        unsupported("this server has no such thing"), "", "400"));
+                        unsupported("this server does not support it"), "", "400"));
   }
   for (const char* name :
        {"suffix", "audio", "modalities", "images", "prediction", "logits_processor"}) {
-    out.push_back(field(name, kOpenAi, unsupported("this server has no such thing"), "", "400"));
+    out.push_back(field(name, kOpenAi, unsupported("this server does not support it"), "", "400"));
   }
   for (const char* name : {"lora_path", "custom_params", "stop_regex"}) {
     out.push_back(
-        field(name, kAll | kInSampling, unsupported("this server has no such thing"), "", "400"));
+        field(name, kAll | kInSampling, unsupported("this server does not support it"), "", "400"));
   }
 }
 

@@ -36,7 +36,7 @@ constexpr ServerRoute kRoutes[] = {
      ready_route},
     {"/health_generate", "GET", RouteAuth::key, true, "a token through the queue, within 20 s",
      health_generate_route},
-    {"/version", "GET", RouteAuth::open, false, "of the server", version_route},
+    {"/version", "GET", RouteAuth::open, false, "version and commit of the server", version_route},
     {"/model_info /get_model_info", "GET", RouteAuth::key, true, "what is served",
      model_info_route},
     {"/server_info /get_server_info", "GET", RouteAuth::key, true, "effective flags, load, plan",

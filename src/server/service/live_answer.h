@@ -29,7 +29,7 @@ class LiveAnswer {
   LiveAnswer(const LiveAnswer&) = delete;
   LiveAnswer& operator=(const LiveAnswer&) = delete;
 
-  /// What the engine is to do.
+  /// The requests for the engine, one for each choice.
   std::vector<Submission> submissions() const;
 
   /// Takes an event of one of its tickets, of a step that took so long. True: the engine should end

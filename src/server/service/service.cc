@@ -15,7 +15,7 @@
 namespace lathe {
 namespace {
 
-// Answers of a step that are sent in one go, a millisecond's work: others come in between.
+// Events that are sent in one go, about a millisecond's work; other requests come in between.
 constexpr std::size_t kEventsInOneGo = 128;
 constexpr std::int64_t kStepsPerLine = 40;  // of the log
 
@@ -40,7 +40,7 @@ std::string request_id(const HttpRequest& request) {
   return fits ? *id : random_hex(16);
 }
 
-// Names that a request had for nothing, for a header.
+// Names of ignored fields, for X-Lathe-Ignored.
 std::string ignored_header(const std::vector<std::string>& names) {
   std::string out;
   for (std::size_t i = 0; i < std::min<std::size_t>(8, names.size()); ++i) {
