@@ -9,14 +9,14 @@
 // --bound is what a table's width says of lengths, --holes the share of lists' entries that are
 // none, --deviation that of scores. All that is random follows from the seed that is printed.
 //
-// Medians of CUDA event times, attention and combine together; the schedule, which a step's layers
-// share, has a column of its own. A call is issued after the first event, on an idle device, so
-// that what the host does counts where it takes longer than the device. With --graph a captured
-// graph of 20 calls is timed and divided by 20, as a step's layers replay them: the host does not
-// count. With --peer (latent_peer.h) both sides are timed in turns on the same inputs, and their
-// outputs are compared. With --min-block-m 64 or 32 blocks have at least that many M rows where a
-// work tile has more than 32. Limits are the larger of bytes (each key that is read once, q and
-// out) over 4.3 TB/s and operations over 790 (bf16) or 1400 (fp8) TFLOP/s.
+// Medians of CUDA event times, attention and combine together; the schedule, which is prepared once
+// for all layers of a step, has a column of its own. A call is issued after the first event, on an
+// idle device, so that what the host does counts where it takes longer than the device. With
+// --graph a captured graph of 20 calls is timed and divided by 20, as a step's layers replay them:
+// the host does not count. With --peer (latent_peer.h) both sides are timed in turns on the same
+// inputs, and their outputs are compared. With --min-block-m 64 or 32 blocks have at least that
+// many M rows where a work tile has more than 32. Limits are the larger of bytes (each key that is
+// read once, q and out) over 4.3 TB/s and operations over 790 (bf16) or 1400 (fp8) TFLOP/s.
 #include <dlfcn.h>
 
 #include <bit>
@@ -315,9 +315,10 @@ void Bench::run(const Case& c) {
   });
   const auto workspace = need(DeviceArray<std::byte>::make(schedule.cut.workspace_bytes()));
   std::vector<double> planning;
-  for (int i = 0; i < 10; ++i) {
-    planning.push_back(time_once(stream_, [&] { return plan_latent(args, schedule, stream_); }));
-  }
+  const auto plan = [&] { return plan_latent(args, schedule, stream_); };
+  std::optional<Graph> plan_graph;
+  if (graph_) plan_graph = repeated(plan);
+  for (int i = 0; i < 10; ++i) planning.push_back(time(plan, plan_graph));
   // Kind `gather`: what the batch's lists can hold, here all slots in order, so that lists are as
   // they were.
   const auto compact = need(DeviceArray<std::uint16_t>::make(c.gather ? pool.slots() * width : 1));
