@@ -138,6 +138,22 @@ PhaseOutcome plan_phase(const Candidate& c, const BackendChoice& choice,
   return choose_routes(c, std::move(legal), choice);
 }
 
+// Phases that run what decode runs take its routes, kernel by kernel: a row that checks a draft has
+// the bits of a decode row then. Nothing if one of them is not for the phase.
+std::optional<PhaseOutcome> as_decode(const Candidate& c, const PhasePlan& decode) {
+  PhaseOutcome out;
+  const NominalStep nominal = nominal_step(c.phase, c.request);
+  for (const Route& r : decode.routes) {
+    Verdict v = judge(c, *r.bound.kernel);
+    if (!v.route) return std::nullopt;
+    v.route->seconds = estimate_seconds(c, r.bound.kernel->capability, *v.route, nominal);
+    out.routes.push_back(std::move(*v.route));
+  }
+  const bool covered = !out.routes.empty() && covers(out.routes.back(), rows_of(c.phase, c.request),
+                                                     c.request.context_length);
+  return covered ? std::optional(std::move(out)) : std::nullopt;
+}
+
 class Planner {
  public:
   Planner(const AttentionProblem& problem, const Machine& machine, const PlanRequest& request,
@@ -198,7 +214,12 @@ class Planner {
     for (Phase phase : enum_values<Phase>()) {
       const Candidate c{problem_, machine_, request_, registry_, layout, page_size, phase};
       const Side side = side_of(phase);
-      PhaseOutcome p = plan_phase(c, backends_[static_cast<std::size_t>(side)], rejections_);
+      std::optional<PhaseOutcome> same;
+      if (phase == Phase::verify || phase == Phase::draft_extend) {
+        same = as_decode(c, plan.phase(Phase::decode));
+      }
+      PhaseOutcome p = same ? std::move(*same)
+                            : plan_phase(c, backends_[static_cast<std::size_t>(side)], rejections_);
       if (!p.reasons.empty() || p.routes.empty()) {
         if (needed(phase)) {
           legal = false;

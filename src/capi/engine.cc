@@ -66,6 +66,9 @@ void lathe_engine::report(const StepReport& step) {
     add(LATHE_EVENT_STARTED, s.request).view.cached_tokens = s.cached_tokens;
   }
   for (const TokenEvent& t : step.tokens) {
+    const auto stream = streams.find(t.request.value);
+    // Of a step's tokens those after a stop string are none of the answer.
+    if (stream != streams.end() && stream->second.stopped()) continue;
     Event& e = add(LATHE_EVENT_TOKEN, t.request);
     e.view.token = t.sampled.token;
     e.view.position = t.position;
@@ -77,7 +80,6 @@ void lathe_engine::report(const StepReport& step) {
       }
       e.logprobs = top.dump();
     }
-    const auto stream = streams.find(t.request.value);
     if (stream == streams.end()) continue;
     e.text = stream->second.push(t.sampled.token);
     // Cancelling an answer that ended in this step does nothing.

@@ -43,6 +43,23 @@ std::vector<PageKind> page_kinds(KvCache& cache, std::int64_t step_rows) {
   return out;
 }
 
+Result<void> check_drafts(const ModelPlan& plan, std::int64_t draft_tokens) {
+  if (draft_tokens < 1 || draft_tokens > kMaxDraftTokens) {
+    return outside("--draft-tokens", fmt::format("1 to {}", kMaxDraftTokens),
+                   fmt::format("{}", draft_tokens));
+  }
+  if (plan.has_state()) {
+    return Error{ErrorCode::unsupported, "--draft", "a model without a state between tokens",
+                 "layers that carry one, which a rejected draft would spoil", "--draft none"};
+  }
+  for (const GroupPlan& g : plan.groups) {
+    if (!g.plan.phase(Phase::verify).routes.empty()) continue;
+    return Error{ErrorCode::unsupported, "--draft", "a plan with a kernel for phase verify",
+                 fmt::format("none in group {}", g.group.name), "--draft none"};
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<Engine> Engine::create(const Model& model, KvCache& cache, const EngineOptions& options,
@@ -58,6 +75,9 @@ Result<Engine> Engine::create(const Model& model, KvCache& cache, const EngineOp
       return outside(flag, fmt::format("1 to {}, what the plan was made for", most),
                      fmt::format("{}", value));
     }
+  }
+  if (o.drafter != nullptr) {
+    if (auto ok = check_drafts(plan, o.draft_tokens); !ok) return ok.error();
   }
   const std::vector<PageKind> kinds = page_kinds(cache, o.chunked_prefill_size);
   for (const PageKind& kind : kinds) {
@@ -173,6 +193,7 @@ Result<RequestId> Engine::submit(Request request) {
   r->sibling_of = request.sibling_of;
   r->next_scored =
       request.prompt_logprobs_from ? std::max<std::int64_t>(0, scored_from - 1) : r->prompt;
+  r->draft_length = DraftLength(options_.draft_tokens);
   r->limit = r->sampling.max_tokens.value_or(static_cast<std::int32_t>(capacity() - r->prompt));
   waiting_.push_back(std::move(r));
   return waiting_.back()->id;
@@ -209,6 +230,7 @@ RequestState Engine::state(RequestId id) const {
 void Engine::report_end(Active& r, FinishReason reason, std::optional<Error> error,
                         std::vector<Finished>& out) {
   r.ended = true;
+  if (options_.drafter != nullptr) options_.drafter->forget(r.id);
   out.push_back({r.id, reason, std::move(error), r.prompt, r.answered(), r.cached, r.preemptions});
   ++sums_.finished;
 }

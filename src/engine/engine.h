@@ -14,6 +14,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/draft_length.h"
+#include "engine/draft_stats.h"
+#include "engine/drafter.h"
 #include "engine/page_allocator.h"
 #include "engine/request.h"
 #include "engine/runner.h"
@@ -31,6 +34,9 @@ struct EngineOptions {
   bool prefix_cache = true;
   bool debug_nan = false;  // the model reports the layer after which NaN or Inf first appeared
   std::uint64_t seed = 0;  // of requests without one
+  // Guesses tokens, up to draft_tokens of a request in a step; it outlives the engine. Null: none.
+  Drafter* drafter = nullptr;
+  std::int64_t draft_tokens = 4;
   // Called with the logits [vocab] from which a token is sampled, as the model gave them; may be
   // empty.
   std::function<void(RequestId, std::span<const float>)> on_logits = nullptr;
@@ -41,6 +47,7 @@ struct EngineStats {
   std::int64_t steps = 0;
   std::int64_t prefill_rows = 0;
   std::int64_t decode_rows = 0;
+  DraftStats drafts;
   std::int64_t cached_tokens = 0;
   std::int64_t preemptions = 0;
   std::int64_t finished = 0;
@@ -55,7 +62,7 @@ class Engine {
  public:
   /// Plan and pools are the cache's. Model, cache and what `ops` points to must outlive the engine,
   /// which takes over all pages that are free. Errors: options beyond the plan, a cache without
-  /// free pages.
+  /// free pages; a drafter where the plan has no phase verify or layers carry a state.
   static Result<Engine> create(const Model& model, KvCache& cache, const EngineOptions& options,
                                const OpsContext& ops);
 
@@ -63,7 +70,7 @@ class Engine {
   /// vocabulary, sampling parameters, a prompt and answer that can never fit (E6).
   Result<RequestId> submit(Request request);
   /// Ends a request; the next collect() reports it. Its pages are free at once, or once the step
-  /// that has rows of it is collected, whose token for it is dropped. A caller that found a stop
+  /// that has rows of it is collected, whose tokens for it are dropped. A caller that found a stop
   /// string gives FinishReason::stop. False: no such request, or it has ended.
   bool cancel(RequestId id, FinishReason reason = FinishReason::cancelled);
   /// A request's state; finished for an unknown id.
@@ -95,8 +102,10 @@ class Engine {
     SamplingParams sampling;
     std::uint64_t seed = 0;
     std::vector<std::int32_t> stops;   // ascending
-    std::vector<std::int32_t> tokens;  // the prompt, then the answer
+    std::vector<std::int32_t> tokens;  // the prompt, the answer, then drafts in flight
     std::int64_t prompt = 0;           // tokens of the prompt
+    std::int64_t drafts = 0;           // at the end of `tokens`
+    DraftLength draft_length;
     std::vector<std::int32_t> forced;
     RequestId sibling_of = {};
     // The next row whose logits give a log-probability of the prompt; from prompt - 1 on: none.
@@ -110,7 +119,11 @@ class Engine {
     bool admitted_before = false;
     bool ended = false;  // to be taken out of its list
 
-    std::int64_t known() const { return std::ssize(tokens); }
+    std::int64_t known() const { return std::ssize(tokens) - drafts; }
+    void drop_drafts() {
+      tokens.resize(static_cast<std::size_t>(known()));
+      drafts = 0;
+    }
     std::int64_t answered() const { return known() - prompt; }
     bool scores() const { return next_scored < prompt - 1; }
     ScheduledRequest scheduled() const { return {known(), computed, computed, answered() > 0}; }
@@ -137,12 +150,16 @@ class Engine {
   void take_scored(Active& r, std::size_t item);
   bool waits_for_sibling(const Active& r) const;
   void admit(std::int64_t prefill_rows, StepReport& report);
+  void add_drafts();
+  void take_proposal(Active& r, const DraftRequest& proposal, std::int64_t& rows);
   void build_batch(StepReport& report);
-  SampleArgs sampling_of(const Active& r) const;
-  void undo_pages();
+  SampleArgs sampling_of(const Active& r, std::int64_t drafts) const;
+  void undo_step();
   bool has_rows_in_flight(const Active& r) const;
   void take_results(StepReport& report);
-  void take_token(Active& r, std::size_t item, StepReport& report);
+  const NonFiniteItem* non_finite_row(std::size_t item, std::int64_t first, std::int64_t end) const;
+  void take_tokens(Active& r, std::size_t item, StepReport& report);
+  bool take_token(Active& r, std::size_t item, std::int64_t k, StepReport& report);
   void report_end(Active& r, FinishReason reason, std::optional<Error> error,
                   std::vector<Finished>& out);
   void keep_and_release(Active& r, FinishReason reason);
@@ -168,9 +185,12 @@ class Engine {
   std::int64_t scored_rows_left_ = 0;        // whose logits a step may hold for prompts
   std::vector<Active*> batch_;               // [items]
   std::vector<BatchItem> items_;
-  std::vector<PageId> states_;    // [items, groups with a state]
-  StepReport report_;             // without its results
-  std::vector<Leaving> leaving_;  // their rows are in flight
+  std::vector<DraftRequest> proposals_;
+  std::vector<std::size_t> proposing_;  // [proposals] place in running_
+  std::vector<SampleArgs> samples_;     // [rows with logits], in the order of items
+  std::vector<PageId> states_;          // [items, groups with a state]
+  StepReport report_;                   // without its results
+  std::vector<Leaving> leaving_;        // their rows are in flight
 
   Runner runner_;  // the last member: it waits for a step in flight, which reads requests
 };

@@ -1,6 +1,6 @@
 // Random lives of an engine, with one layer group or two, of which one has a window, with and
-// without a state: whatever is submitted, cancelled, preempted and evicted, tokens are those of the
-// request alone, nothing leaks, and every request makes progress.
+// without a state, with and without drafts: whatever is submitted, cancelled, preempted and
+// evicted, tokens are those of the request alone, nothing leaks, and every request makes progress.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/test_scale.h"
+#include "engine/draft_test_util.h"
 #include "engine/fake_model_test_util.h"
 #include "kernels/philox.h"
 
@@ -22,6 +23,12 @@ class Life {
     options_.max_running_requests = 1 + pick(8);
     options_.prefix_cache = !some(3);
     options_.seed = rng_();
+    if (setup_.cache->plan().has_state() || some(3)) {
+      drafter_.reset();
+    } else {
+      options_.drafter = &*drafter_;
+      options_.draft_tokens = 1 + pick(some(2) ? 3 : kMaxDraftTokens);
+    }
     engine_.emplace(setup_.engine(options_));
     for (int i = 0; i < 3; ++i) stems_.push_back(words(20));
   }
@@ -70,6 +77,7 @@ class Life {
 
   std::int64_t preemptions() const { return engine_->stats().preemptions; }
   std::int64_t cached() const { return engine_->stats().cached_tokens; }
+  DraftStats drafts() const { return engine_->stats().drafts; }
   int finished = 0;
   int refused = 0;
   int failures = 0;
@@ -108,6 +116,17 @@ class Life {
     o.state = some(2);
     o.late = some(2);
     return o;
+  }
+
+  // Right, by request: always, never, or now and then; a wrong one may be no token, or make NaN.
+  std::int32_t draft(const DraftRequest& r, std::int64_t known) const {
+    const Live& live = live_.at(r.id);
+    const auto at = static_cast<std::size_t>(known - std::ssize(live.request.prompt));
+    const std::uint64_t bits = random_bits(r.id.value, static_cast<std::uint64_t>(known));
+    const bool right =
+        r.id.value % 4 == 0 || (r.id.value % 4 != 1 && bits % (r.id.value % 4 + 1) != 0);
+    if (right && at < live.expected.tokens.size()) return live.expected.tokens[at];
+    return static_cast<std::int32_t>((bits >> 8) % (FakeModel::kVocab + 2)) - 1;
   }
 
   std::vector<std::int32_t> words(std::int64_t n) {
@@ -211,7 +230,8 @@ class Life {
     std::set<RequestId> got;
     for (const TokenEvent& e : report.tokens) {
       ASSERT_TRUE(live_.contains(e.request));
-      ASSERT_TRUE(got.insert(e.request).second) << "two tokens in one step";
+      const bool first = got.insert(e.request).second;
+      ASSERT_TRUE(first || drafter_) << "two tokens in one step";
       ASSERT_FALSE(cancelled_.contains(e.request));
       Live& live = live_.at(e.request);
       ASSERT_EQ(e.position, std::ssize(live.tokens)) << "a token lost or repeated";
@@ -264,6 +284,8 @@ class Life {
   std::mt19937 rng_;
   FakeSetup setup_;
   EngineOptions options_;
+  std::optional<ScriptedDrafter> drafter_{
+      [this](const DraftRequest& r, std::int64_t known) { return draft(r, known); }};
   std::optional<Engine> engine_;
   std::vector<std::vector<std::int32_t>> stems_;
   std::map<RequestId, Live> live_;
@@ -273,7 +295,7 @@ class Life {
 
 TEST(EngineProperty, AnyLifeGivesEachRequestItsOwnTokensAndLeaksNothing) {
   std::int64_t preemptions = 0;
-  std::int64_t cached = 0;
+  std::int64_t cached = 0, drafted = 0, accepted = 0;
   int finished = 0, refused = 0, failures = 0, not_finite = 0;
   const int lives = 300 * test_scale();
   for (int i = 0; i < lives; ++i) {
@@ -284,6 +306,8 @@ TEST(EngineProperty, AnyLifeGivesEachRequestItsOwnTokensAndLeaksNothing) {
     if (HasFailure()) return;
     preemptions += life.preemptions();
     cached += life.cached();
+    drafted += life.drafts().all_drafted();
+    accepted += life.drafts().all_accepted();
     finished += life.finished;
     refused += life.refused;
     failures += life.failures;
@@ -291,14 +315,16 @@ TEST(EngineProperty, AnyLifeGivesEachRequestItsOwnTokensAndLeaksNothing) {
   }
   std::printf(
       "%d lives: %d finished, %d refused, %ld preemptions, %ld cached tokens, %d failed "
-      "steps, %d not finite\n",
-      lives, finished, refused, preemptions, cached, failures, not_finite);
+      "steps, %d not finite, %ld of %ld drafts accepted\n",
+      lives, finished, refused, preemptions, cached, failures, not_finite, accepted, drafted);
   EXPECT_GT(finished, 10 * lives);
   EXPECT_GT(preemptions, lives);
   EXPECT_GT(cached, 10 * lives);
   EXPECT_GT(refused, lives / 4);
   EXPECT_GT(failures, lives / 10);
   EXPECT_GT(not_finite, lives / 10);
+  EXPECT_GT(accepted, 10 * lives);
+  EXPECT_GT(drafted - accepted, 10 * lives);
 }
 
 }  // namespace

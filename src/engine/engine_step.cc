@@ -52,6 +52,7 @@ void Engine::preempt_youngest(StepReport& report) {
   running_.pop_back();
   pages_.publish(std::span(r->tokens).first(static_cast<std::size_t>(r->computed)), r->pages);
   give_up_pages(*r);
+  if (options_.drafter != nullptr) options_.drafter->forget(r->id);
   ++r->preemptions;
   ++report.preemptions;
   waiting_.push_front(std::move(r));
@@ -79,6 +80,50 @@ void Engine::schedule(StepReport& report) {
     pages_.extend(r.computed, scheduled_[i].covered, r.pages);
   }
   admit(decided.prefill_rows_left, report);
+  if (options_.drafter != nullptr) add_drafts();
+}
+
+// Rows after those of decoding requests, whose pages nobody else has wanted in this step: drafts
+// preempt nobody and delay no admission. The oldest get them first.
+void Engine::add_drafts() {
+  proposals_.clear();
+  proposing_.clear();
+  const std::int64_t cap = drafts_at(std::ssize(running_));
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    Active& r = *running_[i];
+    if (rows_[i] == 0 || !scheduled_[i].decodes() || !r.forced.empty()) continue;
+    const std::int64_t wanted = r.draft_length.wanted();
+    if (wanted == 0) r.draft_length.skip();
+    // The last token of an answer is no row.
+    const std::int64_t most = std::min({wanted, cap, r.limit - r.answered() - 1});
+    if (most < 1) continue;
+    proposals_.push_back({r.id, r.tokens, most});
+    proposing_.push_back(i);
+  }
+  if (proposals_.empty()) return;
+  options_.drafter->propose(proposals_);
+  count_available();
+  for (std::size_t p = 0; p < proposals_.size(); ++p) {
+    take_proposal(*running_[proposing_[p]], proposals_[p], rows_[proposing_[p]]);
+  }
+}
+
+// Drafts up to the first that is no token of the vocabulary or that would end the answer, which
+// needs no row of its own, and only those that find pages.
+void Engine::take_proposal(Active& r, const DraftRequest& proposal, std::int64_t& rows) {
+  std::int64_t n = 0;
+  for (const std::int32_t token : proposal.drafts) {
+    const bool known = token >= 0 && token < model_->config().vocab;
+    if (n == proposal.most || !known) break;
+    if (std::binary_search(r.stops.begin(), r.stops.end(), token)) break;
+    ++n;
+  }
+  const std::int64_t known = r.known();
+  r.drafts = draft_rows(known, n, limits(), available_);
+  if (r.drafts == 0) return;
+  pages_.extend(known, known + r.drafts, r.pages);
+  r.tokens.insert(r.tokens.end(), proposal.drafts.begin(), proposal.drafts.begin() + r.drafts);
+  rows += r.drafts;
 }
 
 // Its sibling is older and makes progress (E3); requests after it also wait (E2), for a prefill
@@ -126,19 +171,25 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
   }
 }
 
-// Decode rows first, then prefill chunks, each by age.
+// Decode rows first, each followed by its drafts, then prefill chunks, all by age. Where one
+// request has drafts, all that decode run as phase verify, in one segment.
 void Engine::build_batch(StepReport& report) {
   batch_.clear();
   items_.clear();
   const std::size_t groups = cache_->groups();
   const std::size_t states = pages_.rules().size() - groups;
   states_.resize(running_.size() * states);
+  std::int64_t drafts = 0;
+  for (const ActivePtr& r : running_) drafts += r->drafts;
+  const Phase decode = drafts > 0 ? Phase::verify : Phase::decode;
+  samples_.clear();
+  samples_.reserve(running_.size() + static_cast<std::size_t>(drafts));  // items point into it
   for (bool decodes : {true, false}) {
     for (std::size_t i = 0; i < running_.size(); ++i) {
       Active& r = *running_[i];
       if (rows_[i] == 0 || scheduled_[i].decodes() != decodes) continue;
       BatchItem item;
-      item.phase = decodes ? Phase::decode : Phase::extend;
+      item.phase = decodes ? decode : Phase::extend;
       item.pages = std::span(r.pages.lists).first(groups);
       item.states = std::span(r.pages.lists).subspan(groups);
       item.states_before = std::span(states_).subspan(items_.size() * states, states);
@@ -148,8 +199,12 @@ void Engine::build_batch(StepReport& report) {
       item.cached = static_cast<std::int32_t>(r.computed);
       item.tokens = std::span(r.tokens).subspan(static_cast<std::size_t>(r.computed),
                                                 static_cast<std::size_t>(rows_[i]));
-      item.logits = r.computed + rows_[i] == r.known();
-      if (item.logits) item.sample = sampling_of(r);
+      if (r.computed + rows_[i] == std::ssize(r.tokens)) {
+        item.logits = 1 + r.drafts;
+        const std::size_t first = samples_.size();
+        for (std::int64_t k = 0; k <= r.drafts; ++k) samples_.push_back(sampling_of(r, k));
+        item.samples = std::span(samples_).subspan(first);
+      }
       if (r.scores()) {
         const std::int64_t first = std::max(r.computed, r.next_scored);
         const std::int64_t end = std::min(r.computed + rows_[i], r.prompt - 1);
@@ -163,19 +218,21 @@ void Engine::build_batch(StepReport& report) {
       }
       batch_.push_back(&r);
       items_.push_back(item);
-      (decodes ? report.decode_rows : report.prefill_rows) += rows_[i];
+      (decodes ? report.decode_rows : report.prefill_rows) += rows_[i] - r.drafts;
+      report.drafted += r.drafts;
     }
   }
 }
 
-SampleArgs Engine::sampling_of(const Active& r) const {
-  const std::span<const std::int32_t> tokens = r.tokens;
+// After so many of its drafts, as if they were tokens.
+SampleArgs Engine::sampling_of(const Active& r, std::int64_t drafts) const {
+  const auto tokens = std::span(r.tokens).first(static_cast<std::size_t>(r.known() + drafts));
   const auto prompt = static_cast<std::size_t>(r.prompt);
   SampleArgs args;
   args.params = &r.sampling;
   args.prompt = tokens.first(prompt);
   args.answer = tokens.subspan(prompt);
-  if (r.answered() < r.sampling.min_tokens) args.ruled_out = r.stops;
+  if (r.answered() + drafts < r.sampling.min_tokens) args.ruled_out = r.stops;
   args.seed = r.seed;
   return args;
 }
@@ -195,7 +252,7 @@ Result<void> Engine::launch() {
   sums_.preemptions += report.preemptions;
   sums_.cached_tokens += report.cached_tokens;
   if (auto ok = runner_.launch(items_, ops_, options_.debug_nan); !ok) {
-    undo_pages();
+    undo_step();
     return ok;
   }
   report_ = std::move(report);
@@ -211,7 +268,7 @@ Result<StepReport> Engine::collect() {
   }
   if (!ok) {
     leaving_.clear();
-    undo_pages();
+    undo_step();
     return ok.error();
   }
   StepReport report = std::exchange(report_, {});
@@ -231,27 +288,40 @@ Result<StepReport> Engine::step() {
 }
 
 // Takes back what a failed step was given.
-void Engine::undo_pages() {
-  for (const ActivePtr& r : running_) pages_.undo(r->computed, r->pages);
+void Engine::undo_step() {
+  for (const ActivePtr& r : running_) {
+    r->drop_drafts();
+    pages_.undo(r->computed, r->pages);
+  }
 }
 
 void Engine::take_results(StepReport& report) {
   for (std::size_t i = 0; i < items_.size(); ++i) {
     Active& r = *batch_[i];
     if (r.ended) continue;  // it was cancelled meanwhile
-    const auto bad = std::find_if(runner_.non_finite().begin(), runner_.non_finite().end(),
-                                  [i](const NonFiniteItem& n) { return n.item == i; });
-    if (bad != runner_.non_finite().end()) {
+    const std::int64_t drafts = r.drafts;
+    const std::int64_t rows = std::ssize(items_[i].tokens) - drafts;
+    if (const NonFiniteItem* bad = non_finite_row(i, 0, rows)) {
       end(r, FinishReason::error, not_finite(r, bad->layer), report.finished);
       continue;
     }
-    const std::int64_t before =
-        std::exchange(r.computed, r.computed + std::ssize(items_[i].tokens));
+    const std::int64_t before = std::exchange(r.computed, r.computed + rows);
     if (!items_[i].scored.empty()) take_scored(r, i);
-    if (items_[i].logits) take_token(r, i, report);
-    if (!r.ended) pages_.confirm(before, r.computed, r.pages);
+    if (items_[i].logits > 0) take_tokens(r, i, report);
+    if (r.ended) continue;
+    pages_.confirm(before, r.computed, r.pages);
+    if (drafts > 0) pages_.undo(r.computed, r.pages);  // those of rejected drafts
   }
   std::erase_if(running_, [](const ActivePtr& r) { return r->ended; });
+}
+
+// The first row in [first, end) of an item in which NaN or Inf was found, or null.
+const NonFiniteItem* Engine::non_finite_row(std::size_t item, std::int64_t first,
+                                            std::int64_t end) const {
+  for (const NonFiniteItem& bad : runner_.non_finite()) {
+    if (bad.item == item && bad.row >= first && bad.row < end) return &bad;
+  }
+  return nullptr;
 }
 
 // A row that is not finite shows in the answer's first token, too: attention carries it on.
@@ -264,27 +334,59 @@ void Engine::take_scored(Active& r, std::size_t item) {
   r.next_scored += std::ssize(scored);
 }
 
-// Adds a token, which may be the answer's last.
-void Engine::take_token(Active& r, std::size_t item, StepReport& report) {
+// The draw after each draft counts while the drafts are what was drawn before it. What a rejected
+// draft wrote lies behind the computed tokens, where the next rows write before anything reads.
+void Engine::take_tokens(Active& r, std::size_t item, StepReport& report) {
+  const std::int64_t drafts = r.drafts;
+  std::int64_t accepted = 0;
+  while (take_token(r, item, accepted, report)) {
+    const std::int64_t row = std::ssize(items_[item].tokens) - drafts + accepted;
+    ++accepted;
+    if (const NonFiniteItem* bad = non_finite_row(item, row, row + 1)) {
+      end(r, FinishReason::error, not_finite(r, bad->layer), report.finished);
+      break;
+    }
+    ++r.computed;
+  }
+  r.drop_drafts();
+  if (drafts == 0) return;
+  r.draft_length.record(drafts, accepted);
+  sums_.drafts.record(drafts, accepted);
+  report.accepted += accepted;
+}
+
+// Adds the token drawn from the k-th row of logits, which may be the answer's last. True if it is
+// the next draft, whose row counts then, and the answer goes on.
+bool Engine::take_token(Active& r, std::size_t item, std::int64_t k, StepReport& report) {
   if (options_.on_logits) {
-    const auto logits = runner_.logits(item, ops_);
-    if (!logits) return end(r, FinishReason::error, logits.error(), report.finished);
+    const auto logits = runner_.logits(item, k, ops_);
+    if (!logits) {
+      end(r, FinishReason::error, logits.error(), report.finished);
+      return false;
+    }
     options_.on_logits(r.id, *logits);
   }
-  std::optional<SampledToken>& sampled = runner_.sampled(item);
+  std::optional<SampledToken>& sampled = runner_.sampled(item, k);
   if (!sampled) {
     end(r, FinishReason::error, not_finite(r, std::nullopt), report.finished);
-    return;
+    return false;
   }
   if (items_[item].phase == Phase::extend) pages_.publish(r.tokens, r.pages);
   if (!r.forced.empty()) sampled->token = r.forced[static_cast<std::size_t>(r.answered())];
   const std::int32_t token = sampled->token;
   report.tokens.push_back(
       {r.id, r.answered(), std::move(*sampled), std::exchange(r.prompt_logprobs, {})});
-  r.tokens.push_back(token);
+  const bool right = r.drafts > 0 && r.tokens[static_cast<std::size_t>(r.known())] == token;
+  if (right) {
+    --r.drafts;
+  } else {
+    r.drop_drafts();
+    r.tokens.push_back(token);
+  }
   const bool stop = std::binary_search(r.stops.begin(), r.stops.end(), token);
-  if (!stop && r.answered() < r.limit) return;
+  if (!stop && r.answered() < r.limit) return right;
   end(r, stop ? FinishReason::stop : FinishReason::length, std::nullopt, report.finished);
+  return false;
 }
 
 Error Engine::not_finite(const Active& r, std::optional<std::int32_t> layer) const {

@@ -137,7 +137,7 @@ bool EngineThread::step(EngineNews& news) {
 void EngineThread::take(StepReport report, EngineNews& news) {
   news.prefill_rows = report.prefill_rows;
   news.decode_rows = report.decode_rows;
-  std::unordered_map<std::uint64_t, std::size_t> events;  // by request
+  std::unordered_map<std::uint64_t, std::size_t> events;  // the last one of each request
   const auto event_of = [&](RequestId id) -> TicketEvent* {
     const auto ticket = tickets_.find(id.value);
     if (ticket == tickets_.end()) return nullptr;
@@ -151,6 +151,10 @@ void EngineThread::take(StepReport report, EngineNews& news) {
   for (TokenEvent& t : report.tokens) {
     TicketEvent* e = event_of(t.request);
     if (e == nullptr) continue;
+    if (e->token) {
+      events.erase(t.request.value);
+      e = event_of(t.request);
+    }
     e->token = std::move(t.sampled);
     e->prompt_logprobs = std::move(t.prompt_logprobs);
   }

@@ -32,7 +32,8 @@ struct Submission {
 };
 
 /// What became of a request in one step: it started, got a token, ended, all of these, or was
-/// rejected. An end and a rejection are its last event.
+/// rejected. Each further token of a step is an event of its own. An end and a rejection are its
+/// last event.
 struct TicketEvent {
   Ticket ticket;
   std::optional<Started> started;

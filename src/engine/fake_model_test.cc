@@ -355,11 +355,11 @@ TEST(FakeModel, ReadsItsContextThroughThePageTable) {
     item.phase = Phase::extend;
     item.pages = pages;
     item.tokens = tokens;
-    item.logits = true;
+    item.logits = 1;
     ASSERT_TRUE(run_batch(*runner, std::span(&item, 1), setup.ops(), false));
     const auto equal = [&](std::span<const std::int32_t> context) {
       const auto expected = fake_logits(context, FakeModel::kVocab);
-      const auto got = *runner->logits(0, setup.ops());
+      const auto got = *runner->logits(0, 0, setup.ops());
       return std::equal(got.begin(), got.end(), expected.begin());
     };
     EXPECT_TRUE(equal(tokens));

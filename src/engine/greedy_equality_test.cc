@@ -272,9 +272,9 @@ std::vector<std::vector<float>> logits_of(const Model& model, const Options& opt
   std::vector<std::vector<float>> out;
   for (std::size_t at = 0; at + 10 <= prompt.size(); at += 10) {
     const BatchItem item{Phase::extend, pages, static_cast<std::int32_t>(at),
-                         prompt.subspan(at, 10), true};
+                         prompt.subspan(at, 10), 1};
     EXPECT_TRUE(runner->launch({&item, 1}, setup.ops(), false) && runner->collect());
-    const auto row = *runner->logits(0, setup.ops());
+    const auto row = *runner->logits(0, 0, setup.ops());
     out.emplace_back(row.begin(), row.end());
   }
   return out;

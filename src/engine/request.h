@@ -72,11 +72,13 @@ struct Finished {
 /// What one step did.
 struct StepReport {
   std::int64_t step = 0;           // number of the forward pass, from 1; unchanged without rows
-  std::vector<TokenEvent> tokens;  // at most one per request, decode rows first
+  std::vector<TokenEvent> tokens;  // those of a request in order, decoding requests first
   std::vector<Finished> finished;  // those cancelled since the last step come first
   std::vector<Started> started;    // admitted for the first time
   std::int64_t prefill_rows = 0;
-  std::int64_t decode_rows = 0;
+  std::int64_t decode_rows = 0;  // one of each request that decodes
+  std::int64_t drafted = 0;      // rows of drafts after those
+  std::int64_t accepted = 0;     // drafts that became tokens
   std::int64_t admitted = 0;
   std::int64_t cached_tokens = 0;  // that admitted requests took from the prefix cache
   std::int64_t preemptions = 0;

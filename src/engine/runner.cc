@@ -76,7 +76,6 @@ void Runner::split(std::span<const BatchItem> items) {
       }
       fit = std::min(fit, most_rows(routes_of(part)));
       part.rows.tokens = rest.tokens.first(static_cast<std::size_t>(fit));
-      part.rows.logits = rest.logits && fit == n;
       part.cut_after = fit < n;
       parts_.push_back(part);
       rest.tokens = rest.tokens.subspan(static_cast<std::size_t>(fit));
@@ -216,25 +215,13 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   replay_ = padded > 0;
   padding_ = replay_ ? padded - std::ssize(items) : 0;
   tokens_.clear();
-  row_item_.clear();
+  row_of_.clear();
   logit_rows_.clear();
-  logit_of_.assign(items.size(), -1);
+  first_logit_.assign(1, 0);
+  for (const BatchItem& item : items) first_logit_.push_back(first_logit_.back() + item.logits);
+  logit_of_.resize(static_cast<std::size_t>(first_logit_.back()));
   scored_rows_.clear();
-  for (const Part& part : parts_) {
-    const auto rows = part.rows.tokens;
-    const BatchItem& item = items[part.item];
-    for (std::int64_t j = 0; !item.scored.empty() && j < std::ssize(rows); ++j) {
-      const std::int64_t row = part.rows.cached - item.cached + j;
-      if (row < item.first_scored || row >= item.first_scored + std::ssize(item.scored)) continue;
-      scored_rows_.push_back({part.item, row, std::ssize(logit_rows_)});
-      logit_rows_.push_back(static_cast<std::int32_t>(std::ssize(tokens_) + j));
-    }
-    tokens_.insert(tokens_.end(), rows.begin(), rows.end());
-    row_item_.resize(tokens_.size(), static_cast<std::int32_t>(part.item));
-    if (!part.rows.logits) continue;
-    logit_of_[part.item] = std::ssize(logit_rows_);
-    logit_rows_.push_back(static_cast<std::int32_t>(tokens_.size()) - 1);
-  }
+  for (const Part& part : parts_) add_rows(part, items[part.item]);
   for (std::int64_t i = 0; i < padding_; ++i) {
     logit_rows_.push_back(static_cast<std::int32_t>(tokens_.size()));
     tokens_.push_back(kNoToken);
@@ -262,8 +249,8 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
     const auto result = model_->forward(ops, args);
     if (!result) return result.error();
     for (const NonFinite& bad : result->non_finite) {
-      const auto item = static_cast<std::size_t>(row_item_[static_cast<std::size_t>(bad.row)]);
-      non_finite_.push_back({item, bad.layer});
+      const RowOf& of = row_of_[static_cast<std::size_t>(bad.row)];
+      non_finite_.push_back({of.item, of.row, bad.layer});
     }
     return {};
   };
@@ -278,11 +265,31 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   return {};
 }
 
+// The part's tokens, and which of its rows give logits.
+void Runner::add_rows(const Part& part, const BatchItem& item) {
+  const std::int64_t before = part.rows.cached - item.cached;  // rows of the item
+  const std::int64_t last = std::ssize(item.tokens) - item.logits;
+  for (std::int64_t j = 0; j < std::ssize(part.rows.tokens); ++j) {
+    const std::int64_t row = before + j;
+    const auto at = static_cast<std::int32_t>(std::ssize(tokens_));
+    tokens_.push_back(part.rows.tokens[static_cast<std::size_t>(j)]);
+    row_of_.push_back({part.item, row});
+    if (row >= last) {
+      logit_of_[static_cast<std::size_t>(first_logit_[part.item] + row - last)] =
+          std::ssize(logit_rows_);
+      logit_rows_.push_back(at);
+    } else if (row >= item.first_scored && row < item.first_scored + std::ssize(item.scored)) {
+      scored_rows_.push_back({part.item, row, std::ssize(logit_rows_)});
+      logit_rows_.push_back(at);
+    }
+  }
+}
+
 // Rows of a batch that is replayed: decode rows alone, padded to one of few sizes. 0: it is not.
 std::int64_t Runner::padded_rows(std::span<const BatchItem> items) const {
   if (!replays_ || cuts_.size() != 1) return 0;
   const bool decodes = std::all_of(items.begin(), items.end(), [](const BatchItem& item) {
-    return item.phase == Phase::decode && item.logits && item.scored.empty();
+    return item.phase == Phase::decode && item.logits == 1 && item.scored.empty();
   });
   const auto routes = routes_of(parts_.front());
   const bool in_place = std::all_of(routes.begin(), routes.end(), [](const Route* route) {
@@ -349,10 +356,12 @@ void Runner::sample_rows(std::span<const BatchItem> items, const OpsContext& ops
   sample_args_.clear();
   sampled_of_.assign(items.size(), -1);
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (!items[i].logits || items[i].sample.params == nullptr) continue;
+    if (items[i].samples.empty()) continue;
     sampled_of_[i] = std::ssize(sample_args_);
-    sample_args_.push_back(items[i].sample);
-    sample_args_.back().logits = logit_row(logit_of_[i]);
+    for (std::int64_t k = 0; k < items[i].logits; ++k) {
+      sample_args_.push_back(items[i].samples[static_cast<std::size_t>(k)]);
+      sample_args_.back().logits = logit_row(logit_of(i, k));
+    }
   }
   add_scored_rows(items);
   sampled_.assign(sample_args_.size(), std::nullopt);
@@ -395,14 +404,19 @@ Result<void> Runner::collect() {
   return flight_.release()->wait();
 }
 
-std::optional<SampledToken>& Runner::sampled(std::size_t item) {
-  LATHE_CHECK(sampled_of_[item] >= 0, "a draw that was not asked for");
-  return sampled_[static_cast<std::size_t>(sampled_of_[item])];
+std::int64_t Runner::logit_of(std::size_t item, std::int64_t k) const {
+  LATHE_CHECK(k < first_logit_[item + 1] - first_logit_[item], "logits that were not asked for");
+  return logit_of_[static_cast<std::size_t>(first_logit_[item] + k)];
 }
 
-Result<std::span<const float>> Runner::logits(std::size_t item, const OpsContext& ops) {
-  LATHE_CHECK(logit_of_[item] >= 0, "logits that were not asked for");
-  const std::span<const float> row = logit_row(logit_of_[item]);
+std::optional<SampledToken>& Runner::sampled(std::size_t item, std::int64_t k) {
+  LATHE_CHECK(sampled_of_[item] >= 0, "a draw that was not asked for");
+  return sampled_[static_cast<std::size_t>(sampled_of_[item] + k)];
+}
+
+Result<std::span<const float>> Runner::logits(std::size_t item, std::int64_t k,
+                                              const OpsContext& ops) {
+  const std::span<const float> row = logit_row(logit_of(item, k));
   if (ops.backend->memory().kind == MemoryKind::host) return row;
   read_.resize(row.size());
   auto ok = ops.backend->download(ops, reinterpret_cast<const std::byte*>(row.data()),

@@ -19,29 +19,30 @@ namespace lathe {
 
 /// Rows of one request in a batch.
 struct BatchItem {
-  Phase phase = Phase::decode;  // decode: one row
+  Phase phase = Phase::decode;  // decode: one row; verify: a known token and drafts after it
   // [layer groups] lists of pages that cover cached + rows tokens; holes before a window.
   std::span<const std::vector<PageId>> pages;
   std::int32_t cached = 0;               // tokens before the rows
   std::span<const std::int32_t> tokens;  // [rows], at least one
-  bool logits = false;                   // of the last row
+  std::int64_t logits = 0;               // of the last so many rows
   // [groups with a state] its slot after the cached tokens, and the lists of slots that it moves
   // to: as in StepRequest.
   std::span<const PageId> states_before = {};
   std::span<const std::vector<PageId>> states = {};
   // Tokens whose log-probabilities are wanted: scored[k] after row first_scored + k, with those of
-  // the scored_top most likely tokens. Not of the last row where it has logits.
+  // the scored_top most likely tokens. Not of rows that have logits.
   std::int64_t first_scored = 0;
   std::span<const std::int32_t> scored = {};
   std::int32_t scored_top = 0;
   std::span<const std::int32_t> scored_ids = {};  // whose log-probabilities come as well
-  // With logits: what is drawn from them, which the runner fills in; params null: nothing.
-  SampleArgs sample = {};
+  // [logits] What is drawn from each row's logits, which the runner fills in; empty: nothing.
+  std::span<const SampleArgs> samples = {};
 };
 
-/// An item in whose rows NaN or Inf appeared, and after which layer (as NonFinite).
+/// A row of an item in which NaN or Inf appeared, and after which layer (as NonFinite).
 struct NonFiniteItem {
   std::size_t item = 0;
+  std::int64_t row = 0;
   std::int32_t layer = 0;
 };
 
@@ -60,11 +61,11 @@ class Runner {
   Result<void> collect();
   bool in_flight() const { return flight_ != nullptr; }
 
-  /// Of what was collected last, on the host. Precondition: the item asked for logits. [vocab],
-  /// until the next launch or call. Errors: the device's.
-  Result<std::span<const float>> logits(std::size_t item, const OpsContext& ops);
+  /// Of what was collected last, on the host: of the k-th row of those whose logits the item asked
+  /// for. [vocab], until the next launch or call. Errors: the device's.
+  Result<std::span<const float>> logits(std::size_t item, std::int64_t k, const OpsContext& ops);
   /// What was drawn from them; nothing where one is NaN or infinite.
-  std::optional<SampledToken>& sampled(std::size_t item);
+  std::optional<SampledToken>& sampled(std::size_t item, std::int64_t k);
   /// The log-probabilities of BatchItem::scored; nothing where a row's logits are NaN or infinite.
   std::span<const std::optional<SampledToken>> scored(std::size_t item) const;
   std::span<const NonFiniteItem> non_finite() const { return non_finite_; }
@@ -97,6 +98,7 @@ class Runner {
   Result<void> add_steps();
   std::int64_t most_rows(std::span<const Route* const> routes) const;
   void split(std::span<const BatchItem> items);
+  void add_rows(const Part& part, const BatchItem& item);
   bool joins(std::size_t part, std::int64_t rows, std::int64_t longest) const;
   void cut();
   void make_requests(std::size_t group);
@@ -106,6 +108,7 @@ class Runner {
   std::uint64_t replay_key(const ForwardArgs& args) const;
   Result<void> make_room(std::int64_t logits, const Memory& memory);
   std::span<const float> logit_row(std::int64_t row) const;
+  std::int64_t logit_of(std::size_t item, std::int64_t k) const;
   void sample_rows(std::span<const BatchItem> items, const OpsContext& ops);
   void add_scored_rows(std::span<const BatchItem> items);
 
@@ -123,20 +126,25 @@ class Runner {
   std::vector<StepRequest> requests_;             // [parts] of one group
   std::vector<std::vector<PageId>> state_lists_;  // of items that are cut
   std::vector<Cut> cuts_;
-  std::int64_t keys_in_cut_ = 0;                      // of the open one
-  std::int64_t padding_ = 0;                          // rows that pad a batch to be replayed
-  bool replay_ = false;                               // whether it is one
-  std::vector<Segment> segments_;                     // [groups, cuts]
-  std::vector<std::int32_t> tokens_;                  // [rows]
-  std::vector<std::int32_t> row_item_;                // [rows]
-  std::vector<std::int32_t> logit_rows_;              // rows, ascending
-  std::vector<std::int64_t> logit_of_;                // [items] row of logits_, -1: none asked for
+  std::int64_t keys_in_cut_ = 0;      // of the open one
+  std::int64_t padding_ = 0;          // rows that pad a batch to be replayed
+  bool replay_ = false;               // whether it is one
+  std::vector<Segment> segments_;     // [groups, cuts]
+  std::vector<std::int32_t> tokens_;  // [rows]
+  struct RowOf {
+    std::size_t item = 0;
+    std::int64_t row = 0;  // of the item
+  };
+  std::vector<RowOf> row_of_;              // [rows]
+  std::vector<std::int32_t> logit_rows_;   // rows, ascending
+  std::vector<std::int64_t> first_logit_;  // [items + 1] into logit_of_
+  std::vector<std::int64_t> logit_of_;     // [rows of items that asked for logits] row of logits_
   OwnedBytes logits_{nullptr, [](std::byte*) {}};     // [logit_rows, vocab] in the backend's memory
   std::int64_t logits_size_ = 0;                      // floats of it
   std::vector<float> read_;                           // a row of them on the host
   std::vector<SampleArgs> sample_args_;               // [rows drawn from]
   std::vector<std::optional<SampledToken>> sampled_;  // [rows drawn from]
-  std::vector<std::int64_t> sampled_of_;              // [items] row of sampled_, or -1
+  std::vector<std::int64_t> sampled_of_;  // [items] first place in sampled_, -1: nothing is drawn
   // Rows that score a token, in the order of items and of their rows.
   struct ScoredRow {
     std::size_t item;

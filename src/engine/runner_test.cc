@@ -16,7 +16,7 @@ struct Batch {
   std::vector<std::vector<std::vector<PageId>>> pages;  // [items][layer groups]
   std::vector<BatchItem> items;
 
-  void add(Phase phase, std::int32_t cached, std::int32_t rows, bool logits = true) {
+  void add(Phase phase, std::int32_t cached, std::int32_t rows, std::int64_t logits = 1) {
     const std::int32_t count = (cached + rows + 3) / 4;
     std::vector<PageId> list;
     for (std::int32_t i = 0; i < count; ++i) list.emplace_back(next_page++);
@@ -43,14 +43,14 @@ TEST(Runner, ASegmentForEachPhase) {
   Batch batch;
   batch.add(Phase::decode, 0, 1);
   batch.add(Phase::decode, 0, 1);
-  batch.add(Phase::extend, 0, 5, false);
+  batch.add(Phase::extend, 0, 5, 0);
   batch.add(Phase::extend, 0, 3);
   ASSERT_TRUE(run_batch(runner, batch.items, setup.ops(), false));
   EXPECT_EQ(setup.model->segments, 2);
   for (std::size_t i : {0u, 1u, 3u}) {
     const auto expected = fake_logits(batch.tokens[i], FakeModel::kVocab);
     EXPECT_TRUE(
-        std::equal(expected.begin(), expected.end(), runner.logits(i, setup.ops())->begin()))
+        std::equal(expected.begin(), expected.end(), runner.logits(i, 0, setup.ops())->begin()))
         << i;
   }
   ASSERT_TRUE(run_batch(runner, std::span(batch.items).first(2), setup.ops(), false));
@@ -70,7 +70,7 @@ TEST(Runner, SegmentsFitTheCompactBuffer) {
   for (std::size_t i = 0; i < 5; ++i) {
     const auto expected = fake_logits(batch.tokens[i], FakeModel::kVocab);
     EXPECT_TRUE(
-        std::equal(expected.begin(), expected.end(), runner.logits(i, setup.ops())->begin()))
+        std::equal(expected.begin(), expected.end(), runner.logits(i, 0, setup.ops())->begin()))
         << i;
   }
 }
@@ -94,7 +94,7 @@ TEST(Runner, ARowTakesTheRouteOfItsPosition) {
   for (std::size_t i = 0; i < batch.items.size(); ++i) {
     const auto expected = fake_logits(batch.tokens[i], FakeModel::kVocab);
     EXPECT_TRUE(
-        std::equal(expected.begin(), expected.end(), runner.logits(i, setup.ops())->begin()))
+        std::equal(expected.begin(), expected.end(), runner.logits(i, 0, setup.ops())->begin()))
         << i;
   }
 }

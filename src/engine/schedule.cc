@@ -73,4 +73,14 @@ std::int64_t first_rows(const ScheduledRequest& next, const ScheduleLimits& limi
   return rows;
 }
 
+std::int64_t draft_rows(std::int64_t known, std::int64_t wanted, const ScheduleLimits& limits,
+                        std::span<std::int64_t> available) {
+  const ScheduledRequest r{known, known, known, true};
+  const std::int64_t rows = std::min(wanted, reach(r, limits.pages, available) - known);
+  for (std::size_t g = 0; g < limits.pages.size(); ++g) {
+    available[g] -= limits.pages[g].new_pages(known, known + rows);
+  }
+  return rows;
+}
+
 }  // namespace lathe

@@ -51,10 +51,10 @@ std::vector<std::int32_t> answer_over_all_pages(const Model& model,
   while (std::ssize(out) < answer) {
     const BatchItem item{computed == 0 ? Phase::extend : Phase::decode, pages,
                          static_cast<std::int32_t>(computed), std::span(tokens).subspan(computed),
-                         true};
+                         1};
     EXPECT_TRUE(runner->launch({&item, 1}, setup.ops(), false) && runner->collect());
     computed = tokens.size();
-    const auto logits = *runner->logits(0, setup.ops());
+    const auto logits = *runner->logits(0, 0, setup.ops());
     out.push_back(
         static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
     tokens.push_back(out.back());

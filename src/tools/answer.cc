@@ -29,7 +29,7 @@ Result<void> AnswerSet::step(const std::function<void(std::size_t, const std::st
     times_.prefill_rows += report->prefill_rows;
   } else {
     times_.decode_seconds += seconds;
-    times_.decode_rows += report->decode_rows;
+    times_.decode_rows += report->decode_rows + report->accepted;
   }
 
   const auto emit = [&](std::size_t i, const std::string& text) {
@@ -40,6 +40,8 @@ Result<void> AnswerSet::step(const std::function<void(std::size_t, const std::st
     const auto at = index_of(e.request);
     if (!at) continue;
     const std::size_t i = *at;
+    // Of a step's tokens those after a stop string are none of the answer.
+    if (streams_[i].stopped()) continue;
     answers_[i].tokens.push_back(e.sampled.token);
     if (e.sampled.logprob) answers_[i].sampled.push_back(e.sampled);
     emit(i, streams_[i].push(e.sampled.token));
@@ -52,11 +54,13 @@ Result<void> AnswerSet::step(const std::function<void(std::size_t, const std::st
     const std::size_t i = *at;
     emit(i, streams_[i].finish());
     answers_[i].finished = f;
+    answers_[i].finished.answer_tokens = std::ssize(answers_[i].tokens);
+    if (streams_[i].stopped()) answers_[i].finished.reason = FinishReason::stop;
     answers_[i].ended = true;
     --open_;
     times_.prompt_tokens += f.prompt_tokens;
     times_.cached_tokens += f.cached_tokens;
-    times_.answer_tokens += f.answer_tokens;
+    times_.answer_tokens += answers_[i].finished.answer_tokens;
   }
   return {};
 }
