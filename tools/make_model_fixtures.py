@@ -287,7 +287,7 @@ def build(architecture, config, generator):
     with torch.no_grad():
         named = list(model.named_parameters()) + list(model.named_buffers())
         for name, t in named:
-            if "inv_freq" in name:
+            if "inv_freq" in name or name.endswith("embed_scale"):  # the configuration's
                 continue
             noise = torch.randn(t.shape, generator=generator, dtype=torch.float32)
             if name.endswith("e_score_correction_bias"):
@@ -376,6 +376,7 @@ class IndexScores:
 
     def __init__(self, model):
         self.rows = []  # per indexer call: scores [S, T] before the mask
+        self.chosen = []  # per indexer call: keys [S, k]
         self.inside = False
         self.calls = 0
         indexers = [m for m in model.modules() if type(m).__name__.endswith("Indexer")]
@@ -393,7 +394,9 @@ class IndexScores:
         def call(*args, **kwargs):
             self.inside, self.calls = True, 0
             try:
-                return forward(*args, **kwargs)
+                out = forward(*args, **kwargs)
+                self.chosen.append(out[0].detach().clone())
+                return out
             finally:
                 if self.calls != 2:
                     raise SystemExit(f"the indexer made {self.calls} products; 2 were expected")
@@ -495,6 +498,7 @@ def index_margins(scores, top_k):
 def run(model, tokens, routers, indexers, top_k):
     routers.rows.clear()
     indexers.rows.clear()
+    indexers.chosen.clear()
     with torch.no_grad():
         logits = model(input_ids=tokens[None], use_cache=False).logits[0].float()
     n = len(tokens)

@@ -28,7 +28,7 @@ struct Choices {
 
 class ChoiceBackend : public Backend {
  public:
-  enum class Mode { writes, takes };
+  enum class Mode { writes, takes, takes_keys };
   /// `inner` and `choices` must outlive it.
   ChoiceBackend(Backend& inner, Mode mode, Choices& choices)
       : inner_(inner), mode_(mode), choices_(choices) {}
@@ -51,6 +51,7 @@ class ChoiceBackend : public Backend {
   }
 
   void expert_layer(const OpsContext& ops, const ExpertLayer& op) override {
+    if (mode_ == Mode::takes_keys) return inner_.expert_layer(ops, op);
     const std::vector<float> own = read_rows(ops, op.x);
     if (mode_ == Mode::writes) {
       choices_.routed.push_back(own);

@@ -34,42 +34,40 @@ inline std::vector<std::int32_t> some_tokens(std::int64_t count, std::int32_t vo
 /// Of the logits' relative norm: products of activations that are rounded to bf16, and q in bf16.
 /// The CPU takes the GPU's choices of keys and experts, of which it may have made few otherwise.
 inline constexpr double kGpuBound = 2e-2, kGpuOtherChoices = 0.02;
+/// Over a cache in fp8, where the difference of two activations that round otherwise becomes a step
+/// of e4m3.
+inline constexpr double kGpuBoundFp8Cache = 3e-2;
+/// Of the norms over all rows.
+inline constexpr double kGpuBoundTogether = 1e-2;
 
-inline void expect_close(const Logits& gpu, const Logits& cpu) {
+/// Rows before `first` count together only.
+inline void expect_close(const Logits& gpu, const Logits& cpu, std::size_t first, double bound) {
   ASSERT_EQ(gpu.size(), cpu.size());
   const auto likeliest = [](const std::vector<float>& row) {
     return std::max_element(row.begin(), row.end()) - row.begin();
   };
-  double worst = 0;
+  double worst = 0, differences = 0, norms = 0;
   for (std::size_t i = 0; i < gpu.size(); ++i) {
+    double norm = 0;
+    for (const float v : cpu[i]) norm += double{v} * v;
     const double error = relative_error(gpu[i], cpu[i]);
-    EXPECT_LT(error, kGpuBound) << "row " << i;
+    differences += error * error * norm;
+    norms += norm;
+    if (i < first) continue;
+    EXPECT_LT(error, bound) << "row " << i;
     worst = std::max(worst, error);
     // The most likely token, where the CPU's margin is clear.
     std::vector<float> sorted = cpu[i];
     std::sort(sorted.rbegin(), sorted.rend());
-    double norm = 0;
-    for (const float v : cpu[i]) norm += double{v} * v;
-    const double doubt = kGpuBound * std::sqrt(norm / static_cast<double>(cpu[i].size()));
+    const double doubt = bound * std::sqrt(norm / static_cast<double>(cpu[i].size()));
     if (sorted[0] - sorted[1] > 4 * doubt) {
       EXPECT_EQ(likeliest(gpu[i]), likeliest(cpu[i])) << "row " << i;
     }
   }
-  std::printf("worst relative norm of %zu rows: %.2e\n", gpu.size(), worst);
-}
-
-inline void expect_close_to_reference(const Logits& gpu, const ReferencePrompt& reference) {
-  double worst = 0;
-  const std::size_t vocab = gpu.front().size();
-  for (std::size_t i = 0; i < reference.positions.size(); ++i) {
-    const std::span row = std::span(reference.logits_bf16_cache).subspan(i * vocab, vocab);
-    const auto at = static_cast<std::size_t>(reference.positions[i]);
-    const double error = relative_error(gpu[at], row);
-    EXPECT_LT(error, kGpuBound) << "row " << at << " of transformers";
-    worst = std::max(worst, error);
-  }
-  std::printf("worst relative norm of %zu rows of transformers: %.2e\n", reference.positions.size(),
-              worst);
+  const double together = std::sqrt(differences / norms);
+  EXPECT_LT(together, kGpuBoundTogether);
+  std::printf("relative norm of %zu rows: %.2e, worst of the last %zu: %.2e\n", gpu.size(),
+              together, gpu.size() - first, worst);
 }
 
 struct GpuModelCase {
@@ -81,10 +79,9 @@ struct GpuModelCase {
   std::size_t decoded = 2;
   bool dummy = false;
   bool plain_products = false;
-  int threads = 1;
-  // Instead of made-up tokens: those of a reference of transformers, which the GPU is compared
-  // with.
-  const ReferencePrompt* reference = nullptr;
+  int threads = 1;                        // of the CPU
+  std::vector<std::int32_t> prompt = {};  // instead of made-up tokens
+  std::size_t first = 0;                  // row of those that are compared one by one
 };
 
 inline void check_gpu_model(const GpuModelCase& c) {
@@ -104,7 +101,9 @@ inline void check_gpu_model(const GpuModelCase& c) {
   const auto on_gpu = load(backend->get());
   ModelRunner::Options options;
   options.layout = c.layout;
-  options.context = (c.tokens + 255) / 256 * 256;
+  const auto tokens = c.prompt.empty() ? some_tokens(c.tokens, on_cpu->config().vocab) : c.prompt;
+  options.context = (std::ssize(tokens) + 255) / 256 * 256;
+  options.threads = c.threads;
   options.page_size = 64;
   const auto cpu_backend = make_cpu_backend();
   Choices choices;
@@ -120,12 +119,10 @@ inline void check_gpu_model(const GpuModelCase& c) {
   options.precision = MatmulPrecision::bf16;
   options.prefill = options.decode = c.kind;
   ModelRunner gpu(*on_gpu, options);
-  const auto tokens =
-      c.reference != nullptr ? c.reference->tokens : some_tokens(c.tokens, on_cpu->config().vocab);
   const auto chunk = static_cast<std::size_t>(c.chunk);
   const Logits there = gpu.prompt(0, tokens, chunk, c.decoded);
-  expect_close(there, cpu.prompt(0, tokens, chunk, c.decoded));
-  if (c.reference != nullptr) expect_close_to_reference(there, *c.reference);
+  expect_close(there, cpu.prompt(0, tokens, chunk, c.decoded), c.first,
+               c.layout.find("fp8") == std::string::npos ? kGpuBound : kGpuBoundFp8Cache);
   EXPECT_TRUE(choices.keys.empty() && choices.routed.empty()) << "calls that only the GPU made";
   std::printf("%lld of %lld choices are not the CPU's\n", static_cast<long long>(choices.others),
               static_cast<long long>(choices.made));

@@ -2,6 +2,7 @@
 // tools/make_model_fixtures.py).
 #include "model/generated_checkpoint.h"
 #include "model/test_util.h"
+#include "model/wide_model_checks.h"
 
 namespace lathe {
 namespace {
@@ -132,6 +133,8 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, GeneratedLogits,
                          testing::Values("gpt_oss", "gpt_oss_bf16", "gemma3", "gemma3_new",
                                          "mistral", "qwen2_mixed"),
                          [](const auto& fixture) { return std::string(fixture.param); });
+
+TEST(WideModel, AsTransformers) { check_given_checkpoint(/*threads=*/2); }
 
 }  // namespace
 }  // namespace lathe

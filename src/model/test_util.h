@@ -45,6 +45,11 @@ class Reference {
     return {values<std::int32_t>(stem + "tokens"), values<std::int32_t>(stem + "positions"),
             values<float>(stem + "logits"), values<float>(stem + "logits_bf16_cache")};
   }
+  /// [rows, k] positions that a layer's indexer kept, ascending, then -1; of a wide model.
+  std::vector<std::int32_t> keys(int length, int layer) const {
+    return values<std::int32_t>("prompt." + std::to_string(length) + ".keys." +
+                                std::to_string(layer));
+  }
 
  private:
   explicit Reference(MappedFile file)
@@ -151,6 +156,12 @@ class ModelRunner {
   /// Of the first layer group.
   const Plan& plan() const { return plan_->groups.front().plan; }
   KvCache& cache() { return *cache_; }
+  /// Where a token of a request lies in the first layer group's pool.
+  std::int32_t slot(int request, std::int32_t position) {
+    const std::int32_t size = plan().main().page_size;
+    const PageId page = pages_of(0, request)[static_cast<std::size_t>(position / size)];
+    return slot_of(page, size, position % size).value;
+  }
   Arena& arena() { return arena_; }
   const ForwardResult& result() const { return result_; }
   void find_non_finite() { find_non_finite_ = true; }
