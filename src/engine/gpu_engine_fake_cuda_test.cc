@@ -1,108 +1,23 @@
 // The engine on the CUDA backend, emulated: recorded steps against steps that are not, and what a
 // step costs the host.
-#include <gtest/gtest.h>
-
-#include <map>
-
-#include "engine/engine.h"
-#include "engine/memory_plan.h"
+#include "engine/gpu_engine_test_util.h"
 #include "kernels/cuda/fake/fake_cuda.h"
-#include "model/gpu_model_checks.h"
-#include "model/plan_model.h"
 
 namespace lathe {
 namespace {
 
-constexpr std::int32_t kAnswer = 6;
-constexpr std::int64_t kCacheTokens = 16 * 64;
-
-// A cache and an engine on a backend of its own.
-class GpuSetup {
- public:
-  explicit GpuSetup(const EngineOptions& options, std::int64_t context = 128) {
-    LoadOptions load;
-    load.backend = backend_.get();
-    load.expansion = false;
-    model_ = load_model(std::string(LATHE_TEST_DATA) + "/../../models/tiny-v32", load).value();
-    PlanRequest request;
-    request.layout = "mla_bf16";
-    request.page_size = 64;
-    request.chunked_prefill_size = request.context_length = context;
-    request.max_running_requests = 6;
-    const auto plan = plan_model(model_->config(), std::nullopt, describe_machine(Device::sm90),
-                                 request, registry_);
-    EXPECT_TRUE(plan.ok());
-    plan_ = *plan;
-    tensors_.reserve(tensor_bytes(plan_));
-    EXPECT_TRUE(backend_->reserve(plan_.budgets).ok());
-    cache_.emplace(
-        KvCache::create(plan_, pool_sizes(plan_, kCacheTokens), backend_->memory()).value());
-    OpsContext ops;
-    ops.backend = backend_.get();
-    ops.precision = MatmulPrecision::bf16;
-    ops.tensors = &tensors_;
-    ops.control = &control_;
-    engine_.emplace(Engine::create(*model_, *cache_, options, ops).value());
-  }
-  Engine& engine() { return *engine_; }
-  const ModelConfig& config() const { return model_->config(); }
-  const Arena& tensors() const { return tensors_; }
-  const ModelPlan& plan() const { return plan_; }
-  // What the plan says of all but the driver's own, which the fake runtime does not count.
-  std::int64_t planned_bytes() const {
-    return model_->weight_bytes() + static_cast<std::int64_t>(pool_bytes(plan_, kCacheTokens)) +
-           plan_.buffer_bytes() - plan_.budget(BudgetKind::graphs)->bytes -
-           plan_.budget(BudgetKind::reserve)->bytes;
-  }
-
- private:
-  std::unique_ptr<Backend> backend_ = std::move(cuda::make_cuda_backend(true)).value();
-  Registry registry_ = gpu_kernels();
-  Arena tensors_{backend_->memory()}, control_;
-  std::unique_ptr<Model> model_;
-  ModelPlan plan_;
-  std::optional<KvCache> cache_;
-  std::optional<Engine> engine_;
-};
-
-struct Answers {
-  std::map<std::uint64_t, std::vector<std::int32_t>> tokens;  // by request
-  std::map<std::uint64_t, Logits> logits;
-};
-
-Answers answers_of(EngineOptions options) {
-  Answers run;
-  options.on_logits = [&](RequestId id, std::span<const float> row) {
-    run.logits[id.value].emplace_back(row.begin(), row.end());
-  };
-  GpuSetup setup(options);
-  for (const int n : {7, 3, 12}) {
-    Request r;
-    r.prompt = some_tokens(n, setup.config().vocab);
-    r.sampling.temperature = 0;
-    r.sampling.ignore_eos = true;
-    r.sampling.max_tokens = kAnswer;
-    EXPECT_TRUE(setup.engine().submit(std::move(r)).ok());
-  }
-  while (!setup.engine().idle()) {
-    const auto report = setup.engine().step();
-    if (!report) {
-      ADD_FAILURE() << report.error().message();
-      break;
-    }
-    for (const auto& t : report->tokens) run.tokens[t.request.value].push_back(t.sampled.token);
-  }
-  return run;
-}
+const std::string kModel = std::string(LATHE_TEST_DATA) + "/../../models/tiny-v32";
+constexpr GpuSetup::Sizes kSizes = {.context = 128, .plain_products = true};
+const std::vector<Prompt> kPrompts = {{7, 6}, {3, 6}, {12, 6}};
 
 TEST(GpuEngine, RecordedStepsGiveWhatOthersGive) {
   const std::int64_t before = cuda::fake::counts().graph_launches;
-  const Answers recorded = answers_of({});
+  const Answers recorded = answers_of(kModel, kSizes, {}, kPrompts);
   EXPECT_GT(cuda::fake::counts().graph_launches, before);
   EngineOptions eager;
   eager.debug_nan = true;  // its steps are neither padded nor recorded
   const std::int64_t between = cuda::fake::counts().graph_launches;
-  const Answers plain = answers_of(eager);
+  const Answers plain = answers_of(kModel, kSizes, eager, kPrompts);
   EXPECT_EQ(cuda::fake::counts().graph_launches, between);
   ASSERT_EQ(recorded.tokens.size(), 3u);
   EXPECT_EQ(recorded.tokens, plain.tokens);
@@ -116,7 +31,7 @@ TEST(GpuEngine, RecordedStepsGiveWhatOthersGive) {
 }
 
 TEST(GpuEngine, AStepInFlightNeitherAllocatesNorWaits) {
-  GpuSetup setup({});
+  GpuSetup setup(kModel, kSizes, {});
   Request r;
   r.prompt = some_tokens(5, setup.config().vocab);
   r.sampling.temperature = 0;
@@ -141,7 +56,7 @@ TEST(GpuEngine, AStepInFlightNeitherAllocatesNorWaits) {
 TEST(GpuEngine, AllocatesWhatThePlanNames) {
   const std::int64_t before = cuda::fake::device_bytes();
   constexpr std::int64_t kContext = 64;
-  GpuSetup setup({}, kContext);
+  GpuSetup setup(kModel, {.context = kContext, .plain_products = true}, {});
   const std::int64_t at_start = cuda::fake::device_bytes() - before;
   for (std::int64_t i = 0; i < setup.plan().max_requests(); ++i) {
     Request r;
@@ -167,7 +82,7 @@ TEST(GpuEngine, AllocatesWhatThePlanNames) {
 }
 
 TEST(GpuEngine, AnErrorOfTheDeviceEndsTheStepAndNamesIt) {
-  GpuSetup setup({});
+  GpuSetup setup(kModel, kSizes, {});
   Request r;
   r.prompt = some_tokens(5, setup.config().vocab);
   ASSERT_TRUE(setup.engine().submit(std::move(r)).ok());

@@ -1,0 +1,138 @@
+// The engine on a GPU with the shipped checkpoints; the folder that holds them is the program's
+// argument. LATHE_SOAK_STEPS is how many steps the soak takes: fewer under compute-sanitizer.
+#include <cuda_runtime_api.h>
+
+#include <cstdlib>
+#include <random>
+
+#include "engine/gpu_engine_test_util.h"
+#include "kernels/cuda/common/gpu_test_util.h"
+
+namespace lathe {
+namespace {
+
+std::string models = std::string(LATHE_TEST_DATA) + "/../../models";
+
+class GpuEngine : public ::testing::TestWithParam<const char*> {
+ protected:
+  static std::string model() { return models + "/" + GetParam(); }
+};
+
+// As many requests as a recorded step has rows: with another number of rows attention is cut
+// otherwise. Lengths on both sides of the keys that tiny-v32's indexer keeps.
+const std::vector<Prompt> kPrompts = {{7, 40}, {300, 40}, {100, 40}, {129, 40}};
+constexpr GpuSetup::Sizes kSizes = {.context = 1024, .cache_tokens = 64 * 64};
+
+void expect_same_bits(const Answers& a, const Answers& b) {
+  EXPECT_EQ(a.tokens, b.tokens);
+  EXPECT_EQ(a.logits, b.logits);
+}
+
+TEST_P(GpuEngine, RecordedStepsGiveTheBitsOfOthers) {
+  EngineOptions eager;
+  eager.debug_nan = true;  // its steps are neither padded nor recorded
+  const Answers recorded = answers_of(model(), kSizes, {}, kPrompts);
+  ASSERT_EQ(recorded.logits.size(), kPrompts.size());
+  for (const auto& [id, rows] : recorded.logits) ASSERT_EQ(rows.size(), 40u);
+  expect_same_bits(recorded, answers_of(model(), kSizes, eager, kPrompts));
+}
+
+TEST_P(GpuEngine, TwentyRepeatsGiveTheSameBits) {
+  const Answers first = answers_of(model(), kSizes, {}, kPrompts);
+  for (int repeat = 1; repeat < 20; ++repeat) {
+    SCOPED_TRACE(repeat);
+    expect_same_bits(answers_of(model(), kSizes, {}, kPrompts), first);
+    if (HasFailure()) break;
+  }
+}
+
+std::int64_t free_bytes() {
+  std::size_t free = 0, all = 0;
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(cudaMemGetInfo(&free, &all), cudaSuccess);
+  return static_cast<std::int64_t>(free);
+}
+
+TEST_P(GpuEngine, MemoryAtTheEndIsAsAtTheStart) {
+  answers_of(model(), kSizes, {}, kPrompts);  // what the driver keeps once: modules and contexts
+  const std::int64_t before = free_bytes();
+  for (int repeat = 0; repeat < 3; ++repeat) answers_of(model(), kSizes, {}, kPrompts);
+  EXPECT_EQ(free_bytes(), before);
+}
+
+// Random arrivals, cancels and preemptions in a cache that is too small for the requests.
+TEST_P(GpuEngine, LivesThroughASoak) {
+  const char* given = std::getenv("LATHE_SOAK_STEPS");
+  const int steps = given != nullptr ? std::atoi(given) : 2000;
+  const std::uint32_t seed = std::random_device{}();
+  std::printf("seed %u, %d steps\n", seed, steps);
+  std::mt19937 random(seed);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  EngineOptions options;
+  options.chunked_prefill_size = 96;
+  GpuSetup setup(model(), {.context = 512, .cache_tokens = 24 * 64, .requests = 8}, options);
+  Engine& engine = setup.engine();
+  std::vector<RequestId> alive;
+  std::int64_t submitted = 0, ended = 0, cancelled = 0;
+  const auto step = [&] {
+    ASSERT_TRUE(engine.launch().ok());
+    // Cancels meet steps in flight too.
+    if (!alive.empty() && below(25) == 0) {
+      cancelled +=
+          engine.cancel(alive[static_cast<std::size_t>(below(static_cast<int>(alive.size())))]);
+    }
+    const auto report = engine.collect();
+    ASSERT_TRUE(report.ok()) << report.error().message();
+    for (const auto& t : report->tokens) {
+      ASSERT_GE(t.sampled.token, 0);
+      ASSERT_LT(t.sampled.token, setup.config().vocab);
+    }
+    for (const auto& f : report->finished) {
+      EXPECT_FALSE(f.error.has_value()) << f.error->message();
+      std::erase_if(alive, [&](RequestId id) { return id == f.request; });
+      ++ended;
+    }
+  };
+  for (int i = 0; i < steps; ++i) {
+    if (std::ssize(alive) < 14 && below(3) == 0) {
+      Request r;
+      r.prompt = some_tokens(1 + below(250), setup.config().vocab);
+      r.prompt[static_cast<std::size_t>(below(static_cast<int>(r.prompt.size())))] = 7;
+      r.sampling.temperature = below(2) == 0 ? 0.0f : 0.9f;
+      r.sampling.top_p = below(2) == 0 ? 1.0f : 0.9f;
+      r.sampling.ignore_eos = true;
+      r.sampling.max_tokens = 1 + below(120);
+      const auto id = engine.submit(std::move(r));
+      ASSERT_TRUE(id.ok()) << id.error().message();
+      alive.push_back(*id);
+      ++submitted;
+    }
+    ASSERT_NO_FATAL_FAILURE(step());
+  }
+  while (!engine.idle()) ASSERT_NO_FATAL_FAILURE(step());
+  const EngineStats stats = engine.stats();
+  std::printf("%lld requests, %lld cancelled, %lld preemptions, %lld cached tokens\n",
+              static_cast<long long>(submitted), static_cast<long long>(cancelled),
+              static_cast<long long>(stats.preemptions),
+              static_cast<long long>(stats.cached_tokens));
+  EXPECT_EQ(ended, submitted);
+  EXPECT_EQ(stats.held_pages, 0);
+  if (steps >= 500) {
+    EXPECT_GT(stats.preemptions, 0);
+    EXPECT_GT(cancelled, 0);
+    EXPECT_GT(stats.cached_tokens, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GpuEngine, ::testing::Values("tiny-gqa", "tiny-v32"),
+                         [](const auto& model) {
+                           return std::string(model.index == 0 ? "TinyGqa" : "TinyV32");
+                         });
+
+}  // namespace
+}  // namespace lathe
+
+int main(int argc, char** argv) {
+  if (argc > 1 && argv[1][0] != '-') lathe::models = argv[1];
+  return lathe::cuda::gpu_test_main(argc, argv);
+}
