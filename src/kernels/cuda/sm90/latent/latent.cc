@@ -63,11 +63,13 @@ Result<void> check_room(const char* field, std::size_t entries, std::int64_t wan
   return wrong(field, fmt::format("{} entries", wanted), fmt::format("{}", entries));
 }
 
-/// Checks one list of a schedule; fields: its arrays in messages.
+/// Checks one list of a schedule; fields: its arrays in messages, null: it has none.
 Result<void> check_list(const char* const (&fields)[3], const WorkBuffers& list,
                         const LatentShares& of) {
   if (auto ok = check_room(fields[0], list.items.size(), of.items); !ok) return ok;
-  if (auto ok = check_room(fields[1], list.row_items.size(), of.work_tiles + 1); !ok) return ok;
+  if (fields[1] != nullptr) {
+    if (auto ok = check_room(fields[1], list.row_items.size(), of.work_tiles + 1); !ok) return ok;
+  }
   return check_room(fields[2], list.worker_items.size(), of.work.workers + std::int64_t{1});
 }
 
@@ -76,7 +78,18 @@ Result<void> check_schedule(const LatentSchedule& schedule) {
                                    "schedule.list.worker_items"};
   constexpr const char* kTail[] = {"schedule.tail.items", "schedule.tail.row_items",
                                    "schedule.tail.worker_items"};
-  auto ok = check_list(kList, schedule.list, schedule.cut.all);
+  const LatentCut& cut = schedule.cut;
+  if (cut.shared) {
+    constexpr const char* kShared[] = {kList[0], nullptr, kList[2]};
+    if (auto ok = check_list(kShared, schedule.list, cut.all); !ok) return ok;
+    if (auto ok =
+            check_room("schedule.split_tiles", schedule.split_tiles.size(), cut.all.work_tiles);
+        !ok) {
+      return ok;
+    }
+    return check_room("schedule.split_count", schedule.split_count.size(), 1);
+  }
+  auto ok = check_list(kList, schedule.list, cut.all);
   if (!ok || schedule.cut.tail.work_tiles == 0) return ok;
   return check_list(kTail, schedule.tail, schedule.cut.tail);
 }
@@ -91,7 +104,7 @@ struct LatentLaunches {
   cudaError_t attend(const Kernel& kernel, PartialLayout order, const LatentParams& p) {
     const LatentCut& cut = schedule.cut;
     const cudaError_t status =
-        attend(kernel, order, first_work_tiles(p, schedule), cut.all.work_tile_items);
+        attend(kernel, order, first_work_tiles(p, schedule), cut.most_items());
     if (status != cudaSuccess || cut.tail.work_tiles == 0) return status;
     return attend(kernel, order, last_work_tiles(p, schedule), cut.tail.work_tile_items);
   }
@@ -133,6 +146,12 @@ Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
   const LatentParams p = latent_params(args, {}, schedule);
   const LatentCut& cut = schedule.cut;
   const auto work_tiles = static_cast<std::size_t>(cut.work_tiles());
+  if (cut.shared) {
+    if (auto ok = check_schedule(schedule); !ok) return ok;
+    const cudaError_t status = launch_latent_share(p, latent_sharing(schedule), stream);
+    if (status == cudaSuccess) return {};
+    return launch_result(status, {"latent_share", fmt::format("{} work tiles", work_tiles), where});
+  }
   if (auto ok =
           check_room("schedule.work_tile_keys", schedule.work_tile_keys.size(), cut.work_tiles());
       !ok)

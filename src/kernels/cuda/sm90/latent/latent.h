@@ -18,6 +18,7 @@
 #include "attn/work_list.h"
 #include "base/result.h"
 #include "kernels/cuda/sm90/latent/latent_limits.h"
+#include "kernels/cuda/sm90/latent/schedule/share.h"
 #include "kernels/cuda/sm90/step/step.h"
 
 namespace lathe::cuda {
@@ -80,28 +81,41 @@ struct LatentCut {
   // their own.
   LatentShares tail;
   LatentStage main, extra;  // where `all` are not split
+  // The device shares `all` among workers by the keys that exist: keys and what is split by their
+  // bound is then only where equal lengths begin.
+  bool shared = false;
+  LatentWorkCosts costs;          // where shared
+  std::int64_t shared_parts = 0;  // partials, at most
 
   std::int64_t work_tiles() const { return all.work_tiles + tail.work_tiles; }
   /// Items of split work tiles, at most: each leaves a partial, f32 or f16 (partials.cuh), with
   /// room for f32, and its LSE.
-  std::int64_t partials() const { return all.cut() ? all.items : tail.cut() ? tail.items : 0; }
+  std::int64_t partials() const {
+    return shared ? shared_parts : all.cut() ? all.items : tail.cut() ? tail.items : 0;
+  }
+  /// Items of a work tile: the most, or where the device shares, what to reckon with.
+  std::int64_t most_items() const;
   std::int64_t partial_bytes() const;  // a multiple of 256
   /// Partials and staged pages.
   std::int64_t workspace_bytes() const;
 };
-/// One wave of blocks where that is nearly balanced: splitting costs the partials' way through
-/// memory and a prologue and epilogue each. Of many listed rows only the last ones are split. Where
-/// 64 M rows per block would leave SMs idle, smaller M blocks are chosen. Where many rows list the
-/// same fp8 pages (shape.main, shape.extra), staging these costs less than converting each key for
-/// every row. workspace_bytes() stays within kLatentPartialBytes.
+/// By index lists, one wave of blocks where that is nearly balanced: splitting costs the partials'
+/// way through memory and a prologue and epilogue each; of many listed rows only the last ones are
+/// split. By page table, up to kShareTiles requests are shared on the device (share_work.cuh).
+/// Where 64 M rows per block would leave SMs idle, smaller M blocks are chosen. Where many rows
+/// list the same fp8 pages (shape.main, shape.extra), staging these costs less than converting each
+/// key for every row. workspace_bytes() stays within kLatentPartialBytes.
 LatentCut cut_latent(const LatentShape& shape);
 
 /// Work lists over the work tiles, on the device.
 struct LatentSchedule {
   LatentCut cut;
-  WorkBuffers list, tail;                  // of cut.all and cut.tail
-  std::span<std::int32_t> work_tile_keys;  // [work_tiles]
-  std::span<std::int64_t> work_workspace;  // work_workspace(work_tiles) entries (step/step.h)
+  WorkBuffers list, tail;  // of cut.all and cut.tail
+  // Where the device shares: what the combine writes, cut.all.work_tiles at most, and how many.
+  std::span<LatentSplitTile> split_tiles;
+  std::span<LatentSplitCount> split_count;  // [1]
+  std::span<std::int32_t> work_tile_keys;   // [work_tiles]
+  std::span<std::int64_t> work_workspace;   // work_workspace(work_tiles) entries (step/step.h)
 };
 /// Calls take(span, entries) for each array of a schedule.
 template <class Take>
@@ -109,17 +123,22 @@ void take_arrays(LatentSchedule& schedule, const Take& take) {
   const LatentCut& cut = schedule.cut;
   const auto list = [&](WorkBuffers& buffers, const LatentShares& shares) {
     take(buffers.items, shares.items);
-    take(buffers.row_items, shares.work_tiles + 1);
+    if (!cut.shared) take(buffers.row_items, shares.work_tiles + 1);
     take(buffers.worker_items, shares.work.workers + std::int64_t{1});
   };
   list(schedule.list, cut.all);
+  if (cut.shared) {
+    take(schedule.split_tiles, cut.all.work_tiles);
+    take(schedule.split_count, std::int64_t{1});
+    return;
+  }
   if (cut.tail.work_tiles > 0) list(schedule.tail, cut.tail);
   take(schedule.work_tile_keys, cut.work_tiles());
   take(schedule.work_workspace, work_workspace(cut.work_tiles()));
 }
-/// Fills the schedule from the lengths on the device: 2 launches, one more with a tail and one more
-/// above 4096 work tiles. args: all but q, out and lse. Errors: lists that are too small for the
-/// cut; a failed launch.
+/// Fills the schedule from the lengths on the device: 1 launch where the device shares, else 2, one
+/// more with a tail and one more above 4096 work tiles. args: all but q, out and lse. Errors: lists
+/// that are too small for the cut; a failed launch.
 Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
                          cudaStream_t stream,
                          std::source_location where = std::source_location::current());

@@ -117,7 +117,7 @@ TEST(AttendOnDevice, RefusesWhatTheKernelsDoNotTake) {
 TEST(AttendLatent, RefusesListsThatAreTooSmall) {
   Call c;
   LatentSchedule schedule;
-  schedule.cut = cut_latent({.rows = 2, .requests = 2, .keys = 128, .heads = 16, .dense = true});
+  schedule.cut = cut_latent({.rows = 2, .requests = 2, .keys = 128, .heads = 16});
   std::vector<std::byte> workspace(
       static_cast<std::size_t>(schedule.cut.workspace_bytes()));  // never read
   const auto refused = [&] {
@@ -139,6 +139,24 @@ TEST(AttendLatent, RefusesListsThatAreTooSmall) {
   std::vector<std::int32_t> work_tile_keys(4);
   schedule.work_tile_keys = work_tile_keys;
   EXPECT_EQ(plan_latent(c.args, schedule, nullptr).error().field, "schedule.tail.items");
+}
+
+TEST(AttendLatent, RefusesArraysThatAreTooSmallToShareWork) {
+  Call c;
+  LatentSchedule schedule;
+  schedule.cut = cut_latent({.rows = 2, .requests = 2, .keys = 128, .heads = 16, .dense = true});
+  ASSERT_TRUE(schedule.cut.shared);
+  const auto refused = [&] { return plan_latent(c.args, schedule, nullptr).error().field; };
+  EXPECT_EQ(refused(), "schedule.list.items");
+  std::vector<WorkItem> items(static_cast<std::size_t>(schedule.cut.all.items));
+  schedule.list.items = items;
+  EXPECT_EQ(refused(), "schedule.list.worker_items");
+  std::vector<std::int64_t> worker_items(3);
+  schedule.list.worker_items = worker_items;
+  EXPECT_EQ(refused(), "schedule.split_tiles");
+  std::vector<LatentSplitTile> split_tiles(2);
+  schedule.split_tiles = split_tiles;
+  EXPECT_EQ(refused(), "schedule.split_count");
 }
 
 TEST(AttendOnDevice, NeedsScratchOfTheDevice) {
@@ -168,7 +186,7 @@ TEST(LatentCut, PartsStayWithinWhatThePlanBudgets) {
           EXPECT_EQ(cut.work_tiles(), requests);
           EXPECT_GE(cut.all.items, cut.all.work_tiles);
           EXPECT_GE(cut.tail.items, cut.tail.work_tiles);
-          if (!cut.all.cut() && !cut.tail.cut()) {
+          if (!cut.shared && !cut.all.cut() && !cut.tail.cut()) {
             EXPECT_EQ(cut.workspace_bytes(), 0);
           }
         }

@@ -30,8 +30,12 @@ cudaError_t launch_swap_ab_v4_bf16(const LatentParams& p, int block_m, cudaStrea
 cudaError_t launch_latent_count(const LatentParams& p, std::int64_t most, std::int32_t* keys,
                                 cudaStream_t stream);
 
+/// Shares p's work tiles, kShareTiles at most, by the lengths on the device.
+cudaError_t launch_latent_share(const LatentParams& p, const LatentSharing& to,
+                                cudaStream_t stream);
+
 /// After one of the others where p.cut, on the same stream. order: of its partials. most: items
-/// that a work tile can have.
+/// that a work tile has, about.
 cudaError_t launch_latent_combine(const LatentParams& p, PartialLayout order, int block_m,
                                   std::int64_t most, cudaStream_t stream);
 

@@ -1,6 +1,8 @@
 // Computes the parameters of latent attention's kernels from a call's arguments.
 #include "kernels/cuda/sm90/latent/latent_launch.h"
 
+#include <algorithm>
+
 namespace lathe::cuda {
 namespace {
 
@@ -33,6 +35,8 @@ LatentSource source_params(const KeySource& s, const AttentionProblem& problem) 
   return out;
 }
 
+static_assert(sizeof(LatentItem) == sizeof(WorkItem));
+
 void take_list(LatentParams& p, const WorkBuffers& list, const LatentShares& shares) {
   p.items = reinterpret_cast<const LatentItem*>(list.items.data());
   p.worker_items = list.worker_items.data();
@@ -50,6 +54,11 @@ LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t>
   p.work_tiles = static_cast<std::int32_t>(schedule.cut.work_tiles());
   p.m_blocks = schedule.cut.m_blocks;
   take_list(p, schedule.list, schedule.cut.all);
+  if (schedule.cut.shared) {
+    p.split_tiles = schedule.split_tiles.data();
+    p.split_count = schedule.split_count.data();
+    p.cut = true;
+  }
   p.q = args.q.data;
   p.q_stride = args.q.row_stride;
   p.q_rows = static_cast<std::int32_t>(args.q.rows);
@@ -78,6 +87,19 @@ LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t>
   p.lse = reinterpret_cast<float*>(args.lse.data);
   p.lse_stride = args.lse.row_stride;
   return p;
+}
+
+LatentSharing latent_sharing(const LatentSchedule& schedule) {
+  const LatentCut& cut = schedule.cut;
+  return {.costs = cut.costs,
+          .step = cut.all.work.block,
+          .keys = static_cast<std::int32_t>(std::min<std::int64_t>(cut.keys, INT32_MAX)),
+          .workers = cut.all.work.workers,
+          .partials = static_cast<std::int32_t>(cut.shared_parts),
+          .items = reinterpret_cast<LatentItem*>(schedule.list.items.data()),
+          .worker_items = schedule.list.worker_items.data(),
+          .split_tiles = schedule.split_tiles.data(),
+          .split_count = schedule.split_count.data()};
 }
 
 LatentParams first_work_tiles(const LatentParams& p, const LatentSchedule& schedule) {

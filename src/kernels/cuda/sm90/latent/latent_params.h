@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/fast_div.h"
+#include "kernels/cuda/sm90/latent/schedule/share.h"
 
 namespace lathe::cuda {
 
@@ -19,14 +20,6 @@ inline constexpr int kLatentTile = 64;  // keys
 /// The order of a partial's chunks (partials.cuh): as swap_ab on bf16, m64 on bf16, or the other
 /// swapped kernels write it.
 enum class PartialLayout { rows, m64, swapped };
-
-/// The device's WorkItem.
-struct LatentItem {
-  std::int32_t work_tile;
-  std::int32_t first;  // key, a multiple of kLatentTile
-  std::int32_t count;
-  std::int32_t split;
-};
 
 /// Keys by an index list of slots, by an index list of positions and a page table, or by a page
 /// table.
@@ -44,9 +37,13 @@ struct LatentSource {
 };
 
 struct LatentParams {
-  const LatentItem* items = nullptr;              // all workers'
-  const std::int64_t* worker_items = nullptr;     // [workers + 1]
+  const LatentItem* items = nullptr;           // all workers'
+  const std::int64_t* worker_items = nullptr;  // [workers + 1]
+  // Of a list by plan_work(): items of work tile t, which are also its partials: [t], [t + 1].
   const std::int64_t* work_tile_items = nullptr;  // [work_tiles + 1]
+  // Of a list that the device made of the lengths, else null.
+  const LatentSplitTile* split_tiles = nullptr;   // split, or without keys
+  const LatentSplitCount* split_count = nullptr;  // [1]
   std::int32_t work_tiles = 0;
   std::int32_t workers = 0;
   // Of the largest work tile. Where M blocks have fewer than 64 rows and there are several, each is
@@ -80,8 +77,8 @@ struct LatentParams {
   std::int64_t lse_stride = 0;
   bool cut = false;  // work tiles may be split, so that a combine follows
   float* partial_out =
-      nullptr;  // [items, m_blocks] partials (partials.cuh): normalized, of split work tiles
-  float* partial_lse = nullptr;  // [items, m_blocks * block_m] log2
+      nullptr;  // [partials, m_blocks] (partials.cuh): normalized, of split work tiles
+  float* partial_lse = nullptr;  // [partials, m_blocks * block_m] log2
 };
 
 }  // namespace lathe::cuda

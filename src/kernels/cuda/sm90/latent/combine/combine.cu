@@ -1,11 +1,16 @@
 // Launches the split-KV combine, with as many partials in flight as the number of splits asks for.
 #include "kernels/cuda/sm90/latent/combine/combine.cuh"
 
+#include <algorithm>
+
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
 
 namespace lathe::cuda {
 namespace {
+
+// That a GPU runs at once, of 128 threads a slice; more of them take longer to start than to go on.
+constexpr std::int64_t kThreads = 132 * 1024;
 
 template <PartialLayout kOrder, int kSlices>
 cudaError_t launch(const LatentParams& p, int block_m, cudaStream_t stream) {
@@ -18,9 +23,24 @@ cudaError_t launch(const LatentParams& p, int block_m, cudaStream_t stream) {
                        stream, p, block_m);
 }
 
+template <PartialLayout kOrder, int kSlices>
+cudaError_t launch_split(const LatentParams& p, int block_m, cudaStream_t stream) {
+  const std::int64_t runs = std::int64_t{p.m_blocks} * block_m * p.work_tiles;
+  const std::int64_t most = kThreads / (kCombineThreads * kSlices);
+  return launch_kernel(latent_combine_split_kernel<kOrder, kSlices>,
+                       {.grid = static_cast<unsigned>(std::min(runs, most)),
+                        .block = dim3(kCombineThreads, kSlices),
+                        .early = true},
+                       stream, p, block_m);
+}
+
 // Up to 64 partials of a chunk are in flight at once.
 template <PartialLayout kOrder>
 cudaError_t launch(const LatentParams& p, int block_m, std::int64_t most, cudaStream_t stream) {
+  if (p.split_tiles != nullptr) {
+    return most <= 4 * kCombineAhead ? launch_split<kOrder, 4>(p, block_m, stream)
+                                     : launch_split<kOrder, 8>(p, block_m, stream);
+  }
   if (most <= kCombineAhead) return launch<kOrder, 1>(p, block_m, stream);
   if (most <= 2 * kCombineAhead) return launch<kOrder, 2>(p, block_m, stream);
   if (most <= 4 * kCombineAhead) return launch<kOrder, 4>(p, block_m, stream);

@@ -10,47 +10,57 @@
 namespace lathe::cuda {
 
 inline constexpr int kCombineThreads = 128;  // x; a chunk each
-inline constexpr int kCombineAhead = 8;      // partials that a thread has in flight
 
-/// Grid: (run of 128 chunks of the largest work tile, work tile) x (128, slices). out = sum of
-/// 2^(lse_i - lse) out_i in the order of i within a slice and then of slices, so the bits do not
-/// depend on timing.
-template <PartialLayout kOrder, int kSlices>
-static __global__ void __launch_bounds__(kCombineThreads* kSlices, 8 / kSlices)
-    latent_combine_kernel(const __grid_constant__ LatentParams p, int block_m) {
+/// A run of 128 chunks, counted over all M blocks of a work tile.
+struct CombineRun {
+  LatentSplitTile of;
+  int run = 0;
+};
+
+/// A run, by kSlices x 128 threads. out = sum of 2^(lse_i - lse) out_i in the order of i within a
+/// slice and then of slices, so the bits do not depend on timing. find(): the run, which is looked
+/// up twice, as registers are short.
+template <PartialLayout kOrder, int kSlices, class Find>
+__device__ inline void combine_run(const LatentParams& p, int block_m, int slice,
+                                   const Find& find) {
   constexpr float kNone = -__builtin_huge_valf();
   __shared__ float4 slice_acc[kSlices][kCombineThreads];
   __shared__ float2 slice_row_sum[kSlices][kCombineThreads];  // row sum, and log2 of its scale
-  const auto work_tile = static_cast<std::int32_t>(blockIdx.y + gridDim.y * blockIdx.z);
-  const int slice = static_cast<int>(threadIdx.y), x = static_cast<int>(threadIdx.x);
-  const auto tile = static_cast<std::int32_t>(blockIdx.x) / block_m;
-  const int run = static_cast<int>(blockIdx.x) - tile * block_m;
-  const PartialChunk chunk = partial_chunk<kOrder>(run, x, block_m);
-  const std::int32_t m_row = tile * block_m + chunk.m_row;
-  // The work list and the lengths are older than the previous kernel, so they are read while it
-  // runs.
-  std::int64_t begin = 0, end = 1;
-  LatentWorkTile u;
-  if (work_tile < p.work_tiles) {
-    begin = p.work_tile_items[work_tile];
-    end = p.work_tile_items[work_tile + 1];
-    u = find_work_tile(p, work_tile);
-  }
-  wait_for_previous();
-  if (end - begin == 1 || another_launch_runs(p)) return;
+  const int x = static_cast<int>(threadIdx.x);
+  LatentSplitTile u;
+  std::int32_t tile = 0, run = 0, m_row = 0;
+  PartialChunk chunk;
+  const auto look_up = [&] {
+    const CombineRun found = find();
+    u = found.of;
+    tile = found.run / block_m;
+    run = found.run - tile * block_m;
+    chunk = partial_chunk<kOrder>(run, x, block_m);
+    m_row = tile * block_m + chunk.m_row;
+  };
+  look_up();
   float row_max = kNone, row_sum = 0;
   float4 acc = {0, 0, 0, 0};
-  for (std::int64_t i = begin + slice; i < end && m_row < u.m_rows; i += kCombineAhead * kSlices) {
+  // Pointers that go on: indices would take more registers.
+  const std::int64_t first = std::int64_t{u.first} + slice;
+  const std::int32_t step = p.m_blocks * block_m * kSlices;
+  const float* lse_at = p.partial_lse + first * (p.m_blocks * block_m) + m_row;
+  const auto* from = partial_chunks<kOrder>(p, block_m, first, tile) + run * kCombineThreads + x;
+  LATHE_ROLLED
+  for (int left = m_row < u.m_rows ? u.items - slice : 0; left > 0;
+       left -= kCombineAhead * kSlices) {
     float lse[kCombineAhead];
     StoredChunk<kOrder> v[kCombineAhead];
     LATHE_UNROLL
     for (int j = 0; j < kCombineAhead; ++j) {
-      const std::int64_t item = i + j * kSlices;
       lse[j] = kNone;
       v[j] = {};
-      if (item >= end) continue;
-      lse[j] = p.partial_lse[item * p.m_blocks * block_m + m_row];
-      v[j] = partial_chunks<kOrder>(p, block_m, item, tile)[run * kCombineThreads + x];
+      if (j * kSlices < left) {
+        lse[j] = *lse_at;
+        v[j] = *from;
+      }
+      lse_at += step;
+      from += std::int64_t{step} * kCombineThreads;
     }
     const float before = row_max;
     LATHE_UNROLL
@@ -88,6 +98,7 @@ static __global__ void __launch_bounds__(kCombineThreads* kSlices, 8 / kSlices)
       acc = {fmaf(w, v.x, acc.x), fmaf(w, v.y, acc.y), fmaf(w, v.z, acc.z), fmaf(w, v.w, acc.w)};
     }
   }
+  look_up();
   if (m_row >= u.m_rows) return;
   const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(m_row)));
   const std::int32_t head = m_row - r * p.heads;
@@ -100,6 +111,61 @@ static __global__ void __launch_bounds__(kCombineThreads* kSlices, 8 / kSlices)
   *reinterpret_cast<std::uint32_t*>(out + chunk.gap) = pack_bf16(acc.z * factor, acc.w * factor);
   if (chunk.dim == 0 && p.lse != nullptr) {
     p.lse[(u.row + r) * p.lse_stride + head] = lse2 * 0.6931471805599453f;
+  }
+}
+
+/// After a list by plan_work(). Grid: (run of the largest work tile, work tile) x (128, slices).
+template <PartialLayout kOrder, int kSlices>
+static __global__ void __launch_bounds__(kCombineThreads* kSlices, 8 / kSlices)
+    latent_combine_kernel(const __grid_constant__ LatentParams p, int block_m) {
+  const auto work_tile = static_cast<std::int32_t>(blockIdx.y + gridDim.y * blockIdx.z);
+  // The work list and the lengths are older than the previous kernel, so they are read while it
+  // runs.
+  LatentSplitTile tile{.items = 1};
+  if (work_tile < p.work_tiles) {
+    const LatentWorkTile u = find_work_tile(p, work_tile);
+    const auto first = static_cast<std::int32_t>(p.work_tile_items[work_tile]);
+    const auto end = static_cast<std::int32_t>(p.work_tile_items[work_tile + 1]);
+    tile = {u.row, u.m_rows, first, end - first};
+  }
+  wait_for_previous();
+  if (tile.items == 1 || another_launch_runs(p)) return;
+  combine_run<kOrder, kSlices>(p, block_m, static_cast<int>(threadIdx.y), [&] {
+    return CombineRun{tile, static_cast<int>(blockIdx.x)};
+  });
+}
+
+/// After a list that the device shared: visits its split tiles, and no other. Blocks of
+/// (128, slices) take every gridDim.x-th run of deep work tiles together, then a run of the others
+/// by each slice.
+template <PartialLayout kOrder, int kSlices>
+static __global__ void __launch_bounds__(kCombineThreads* kSlices, 8 / kSlices)
+    latent_combine_split_kernel(const __grid_constant__ LatentParams p, int block_m) {
+  const int runs = p.m_blocks * block_m, groups = runs / kSlices;
+  auto job = static_cast<std::int32_t>(blockIdx.x);
+  wait_for_previous();
+  // Registers are short: all that follows from its number is looked up again.
+  const auto again = [&] { asm volatile("" : "+r"(job) : : "memory"); };
+  LATHE_ROLLED
+  for (; job < p.split_count->deep * runs; job += static_cast<std::int32_t>(gridDim.x)) {
+    combine_run<kOrder, kSlices>(p, block_m, static_cast<int>(threadIdx.y), [&] {
+      again();
+      const std::int32_t tile = job / runs;
+      return CombineRun{p.split_tiles[tile], job - tile * runs};
+    });
+    sync_block();  // what slices share is free again
+  }
+  LATHE_ROLLED
+  for (;; job += static_cast<std::int32_t>(gridDim.x)) {
+    const LatentSplitCount count = *p.split_count;
+    if (job >= count.deep * runs + count.others * groups) break;
+    combine_run<kOrder, 1>(p, block_m, 0, [&] {
+      again();
+      const std::int32_t deep = p.split_count->deep, other = job - deep * runs;
+      const std::int32_t tile = other / groups;
+      return CombineRun{p.split_tiles[deep + tile],
+                        (other - tile * groups) * kSlices + static_cast<int>(threadIdx.y)};
+    });
   }
 }
 

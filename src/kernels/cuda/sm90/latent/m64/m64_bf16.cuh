@@ -224,7 +224,7 @@ struct LatentM64Group {
   __device__ void finish(const LatentWorkInfo& item, std::int32_t tile) {
     // Keeps addresses from being computed early and spilled.
     asm volatile("" : "+r"(lane), "+r"(row), "+r"(warp));
-    const bool boxes = has_out_boxes(p);
+    const bool boxes = item.number < 0 && has_out_boxes(p);
     const LatentM64Epilogue<W, kGroup> outputs{p, s, out_map, item, warp, lane, acc};
     if (!boxes) release_half(1);
     LATHE_UNROLL
@@ -298,7 +298,7 @@ struct LatentM64Group {
         fence_async_proxy();
         const LatentWorkInfo item{LatentWorkInfo::tiles_of<2>(items.item),
                                   items.work_tile.limit - items.item.first, items.work_tile.row,
-                                  items.work_tile.m_rows, items.split ? items.number : -1};
+                                  items.work_tile.m_rows, items.part};
         attend(item, tile, parity);
         finish(item, tile);
       }

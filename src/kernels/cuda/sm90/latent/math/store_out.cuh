@@ -6,9 +6,9 @@
 namespace lathe::cuda {
 
 /// Whether a block's 64 M rows are heads of one row of out, [rows, heads, 512], that a TMA box can
-/// hold, and no work tile is split.
+/// hold.
 __host__ __device__ inline bool has_out_boxes(const LatentParams& p) {
-  return !p.cut && (!p.dense || p.heads % 64 == 0) && p.q_rows > 0 &&
+  return (!p.dense || p.heads % 64 == 0) && p.q_rows > 0 &&
          reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0 &&
          (p.q_rows == 1 || (p.out_stride % 8 == 0 && p.out_stride >= std::int64_t{p.heads} * 512));
 }

@@ -146,8 +146,9 @@ __device__ inline void native_load_queries(const LatentParams& p, const Shared& 
     const int tiles = live ? LatentWorkInfo::tiles_of<2>(items.item) : 0;
     if (thread == 0) {
       const LatentWorkTile& u = items.work_tile;
-      LatentWorkInfo{tiles,    u.limit - items.item.first + before, u.row,
-                     u.m_rows, items.split ? items.number : -1,     tile * Shared::kMRows,
+      LatentWorkInfo{tiles,      u.limit - items.item.first + before,
+                     u.row,      u.m_rows,
+                     items.part, tile * Shared::kMRows,
                      first}
           .store(s.item(number));
       barrier_arrive(s.q_full());

@@ -11,9 +11,8 @@ static __global__ void latent_count_kernel(const __grid_constant__ LatentParams 
                                            std::int32_t* keys /* [work_tiles] */) {
   const auto work_tile = static_cast<std::int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
   if (work_tile >= p.work_tiles) return;
-  const LatentWorkTile u = find_work_tile(p, work_tile);
-  const std::int32_t all = u.m_rows <= 0 ? 0 : u.extra > 0 ? u.padded + u.extra : u.keys;
-  keys[work_tile] = all < 0 ? 0 : all < most ? all : most;
+  const std::int32_t all = keys_of(find_work_tile(p, work_tile));
+  keys[work_tile] = all < most ? all : most;
 }
 
 }  // namespace lathe::cuda

@@ -1,6 +1,7 @@
 // Chooses how a latent call is cut: M rows of a block, splits along the keys, staging. A fitted
 // cost of tiles, work items and blocks ranks the choices.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "kernels/cuda/sm90/latent/latent.h"
@@ -17,6 +18,9 @@ std::int64_t up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 // In pairs of tiles (2 to 5 us per block): the combine's launch, each partial of a work tile, and
 // one more launch of the attention.
 constexpr double kSplit = 1.3, kPart = 0.02, kTail = 4;
+// Where the device shares: an item of a worker that has others, and what it costs more where it
+// leaves a partial; a combine, and each partial that it reads.
+constexpr double kItem = 1.5, kSplitItem = 0.5, kCombine = 0.9, kCombined = 0.006;
 
 /// The cost of blocks of m_rows M rows, relative to a pair of tiles at 64.
 struct BlockCost {
@@ -82,6 +86,31 @@ LatentShares share(std::int64_t work_tiles, std::int64_t keys, std::int64_t each
   return s;
 }
 
+/// Lets the device share the work tiles among workers.
+void share_on_device(LatentCut& c, const WorkTileCost& cost) {
+  LatentShares& all = c.all;
+  c.shared = true;
+  c.shared_parts = std::max(2 * cost.blocks, all.cut() ? all.items : 0);
+  all.work.workers = static_cast<std::int32_t>(std::min(cost.blocks, all.work_tiles * cost.steps));
+  all.items = all.work_tiles + c.shared_parts;
+  // In units of which a step has so many.
+  const double unit = kLatentStepCost * static_cast<double>(kPair) /
+                      (static_cast<double>(cost.step) * cost.of.pair);
+  const auto whole = [&](double pairs) {
+    return static_cast<std::int32_t>(std::lround(pairs * unit));
+  };
+  const auto part = [&](double pairs) { return static_cast<float>(pairs * unit); };
+  const double m_rows = static_cast<double>(cost.tiles * cost.of.m_rows);
+  c.costs = {.item = whole(kItem * cost.of.item / 3),
+             .split = whole(kSplitItem * cost.of.m_rows / 64),
+             .combine = part(kCombine),
+             .partial = part(kCombined * m_rows / 64),
+             .depth = part(kPart),
+             .equal_item = part(cost.of.item),
+             .equal_combine = part(kSplit),
+             .equal_depth = part(kPart)};
+}
+
 }  // namespace
 
 LatentCut cut_latent(const LatentShape& s) {
@@ -124,6 +153,11 @@ LatentCut cut_latent(const LatentShape& s) {
   c.keys = s.keys;
   const WorkTileCost::Best alike = cost.best(work_tiles);
   c.all = share(work_tiles, s.keys, alike.each, cost);
+  if (s.dense && cost.blocks > 1 && cost.blocks <= kShareWorkers && work_tiles <= kShareTiles &&
+      work_tiles * cost.steps < kShareSteps) {
+    share_on_device(c, cost);
+    return c;
+  }
   // Waves of whole rows, and a last one of split ones.
   const std::int64_t left = work_tiles % cost.blocks, rounds = work_tiles / cost.blocks;
   if (!s.dense && rounds > 0 && left > 0) {
@@ -137,6 +171,13 @@ LatentCut cut_latent(const LatentShape& s) {
   LatentCut staged = c;
   stage_latent(s, staged);
   return stage_pays(s, staged) ? staged : c;
+}
+
+std::int64_t LatentCut::most_items() const {
+  if (!shared) return all.work_tile_items;
+  // One long request among others may have many.
+  constexpr std::int64_t kSome = 32;
+  return std::max(kSome, up(5 * std::int64_t{all.work.workers}, 4 * all.work_tiles));
 }
 
 }  // namespace lathe::cuda

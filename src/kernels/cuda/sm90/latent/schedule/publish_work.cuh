@@ -27,12 +27,9 @@ __device__ inline void publish_work(const LatentParams& p, const void* map, std:
     const int tiles = live ? LatentWorkInfo::tiles_of<kGroups>(items.item) : 0;
     if (elected()) {
       const LatentWorkTile& u = items.work_tile;
-      LatentWorkInfo{tiles,
-                     p.dense ? u.limit - items.item.first + before : INT32_MAX / 2,
-                     u.row,
-                     u.m_rows,
-                     items.split ? items.number : -1,
-                     tile * kBlockM,
+      LatentWorkInfo{tiles,      p.dense ? u.limit - items.item.first + before : INT32_MAX / 2,
+                     u.row,      u.m_rows,
+                     items.part, tile * kBlockM,
                      first}
           .store(info + LatentWorkInfo::kBytes * (number & 1));
       if (live && boxes) {

@@ -105,15 +105,20 @@ __device__ inline KeyPlace key_place(const LatentParams& p, const KeySlot& k) {
   return {base + offset * Format::kRowBytes, base + s.scales + offset * 8};
 }
 
+/// Keys of a work tile, of both sources, the first padded to a tile.
+__device__ inline std::int32_t keys_of(const LatentWorkTile& u) {
+  const std::int32_t all = u.m_rows <= 0 ? 0 : u.extra > 0 ? u.padded + u.extra : u.keys;
+  return all < 0 ? 0 : all;
+}
+
 /// The items of this block's worker, in order, without those whose work tile has no M row in this
 /// block's M block. All roles of a block walk them alike.
 struct LatentItems {
   std::int32_t next;
   std::int32_t end;
-  std::int32_t number = 0;  // of the item that take() gave
+  std::int32_t part = -1;  // number of the item's partial; -1: the work tile is not split
   LatentItem item{};
   LatentWorkTile work_tile;
-  bool split = false;  // the work tile is split
 
   __device__ LatentItems(const LatentParams& p, std::int32_t worker)
       : next(static_cast<std::int32_t>(p.worker_items[worker])),
@@ -130,11 +135,13 @@ struct LatentItems {
   }
   /// Reads the item again, for roles that would rather not keep it in registers.
   __device__ void look_up(const LatentParams& p) {
-    number = next - 1;
-    const int4 v = reinterpret_cast<const int4*>(p.items)[number];
+    const int4 v = reinterpret_cast<const int4*>(p.items)[next - 1];
     item = {v.x, v.y, v.z, v.w};
     work_tile = find_work_tile(p, item.work_tile);
-    split = p.work_tile_items[item.work_tile + 1] - p.work_tile_items[item.work_tile] > 1;
+    part = v.w;
+    if (p.split_tiles != nullptr) return;
+    const std::int64_t* items = p.work_tile_items + item.work_tile;
+    part = items[1] - items[0] > 1 ? next - 1 : -1;
   }
 };
 

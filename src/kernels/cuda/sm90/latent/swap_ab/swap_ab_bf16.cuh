@@ -279,10 +279,12 @@ struct LatentSwapAbGroup {
       const auto row = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(l)));
       const std::int32_t head = l - row * p.heads;
       constexpr float kLn2 = 0.6931471805599453f;
-      if (!items.split && p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
+      const bool split = items.part >= 0;
+      if (!split && p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
       a *= factor;
       b *= factor;
-      float4* part = partial_chunks<PartialLayout::rows>(p, kMRows, items.number, 0) + l * 128;
+      float4* part =
+          partial_chunks<PartialLayout::rows>(p, kMRows, split ? items.part : 0, 0) + l * 128;
       std::uint16_t* out =
           p.out + (items.work_tile.row + row) * p.out_stride + std::int64_t{head} * N::kValues;
       LATHE_UNROLL
@@ -291,15 +293,15 @@ struct LatentSwapAbGroup {
         const float4 y = load_floats(place(s.smem.keys + N::kKeyBytes, l, dim));
         const float4 v = {x.x * a + y.x * b, x.y * a + y.y * b, x.z * a + y.z * b,
                           x.w * a + y.w * b};
-        if (items.split) {
+        if (split) {
           part[dim / 4] = v;
         } else {
           *reinterpret_cast<uint2*>(out + dim) = {pack_bf16(v.x, v.y), pack_bf16(v.z, v.w)};
         }
       }
       if (lane != 0) continue;
-      if (items.split) {
-        p.partial_lse[std::int64_t{items.number} * kMRows + l] = lse2;
+      if (split) {
+        p.partial_lse[std::int64_t{items.part} * kMRows + l] = lse2;
       } else if (p.lse != nullptr) {
         p.lse[(items.work_tile.row + row) * p.lse_stride + head] = lse2 * kLn2;
       }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 
 #include "kernels/cpu/latent/latent_test_util.h"
 #include "kernels/cuda/sm90/latent/latent.h"
@@ -97,6 +98,22 @@ inline PositionLists position_lists(latent_test::Scene& s, int width) {
     }
   }
   return lists;
+}
+
+/// Requests of lengths that differ a lot, some without keys and one `longest`, and 1 to 3 rows
+/// each.
+inline latent_test::Requests unequal_requests(unsigned seed, int count, int most, int longest) {
+  std::mt19937 rng(seed);
+  const auto from = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(rng);
+  };
+  latent_test::Requests out;
+  for (int i = 0; i < count; ++i) {
+    const int keys = from(0, 5) == 0 ? 0 : from(1, from(1, most));
+    out.emplace_back(keys, from(1, std::clamp(keys, 1, 3)));
+  }
+  out[static_cast<std::size_t>(from(0, count - 1))].first = longest;
+  return out;
 }
 
 /// As FlashMLA's tests compare: absolute or relative error, non-finite places alike, and the angle.

@@ -78,6 +78,17 @@ TEST_P(LatentEmulatedPages, CutWorkTiles) {
   }
 }
 
+// Requests of several rows, shared among workers by their lengths.
+TEST_P(LatentEmulatedPages, UnequalLengths) {
+  for (const unsigned seed : {41u, 42u}) {
+    for (const int heads : {8, 48}) {
+      SCOPED_TRACE("seed " + std::to_string(seed) + ", heads " + std::to_string(heads));
+      Scene s(layout_of(GetParam()), 64, heads, unequal_requests(seed, 7, 300, 1300));
+      check(s, 5);
+    }
+  }
+}
+
 // Scores that rise by more than the slack from tile to tile, late and in a few M rows alone.
 TEST_P(LatentEmulatedPages, RisingScores) {
   for (const int heads : {8, 48}) {

@@ -16,6 +16,7 @@
 #include "kernels/cuda/sm90/latent/native/native_m64.cuh"
 #include "kernels/cuda/sm90/latent/native/native_swap_ab.cuh"
 #include "kernels/cuda/sm90/latent/schedule/count_keys.cuh"
+#include "kernels/cuda/sm90/latent/schedule/share_work.cuh"
 #include "kernels/cuda/sm90/latent/stage/stage.cuh"
 #include "kernels/cuda/sm90/latent/swap_ab/swap_ab_bf16.cuh"
 #include "kernels/cuda/sm90/latent/swap_ab/swap_ab_fp8.cuh"
@@ -169,13 +170,24 @@ void emulate_work_tiles(const Kernel& kernel, PartialLayout order, const LatentP
   const auto run = [&](const LatentParams& work_tiles) {
     kernel(work_tiles);
     if (!work_tiles.cut) return;
-    emulate({static_cast<unsigned>(work_tiles.m_blocks * m_rows),
+    const auto combine = [&](const Index3& grid, int slices, const auto& m64, const auto& swapped,
+                             const auto& rows) {
+      emulate_blocks(1, grid, {kCombineThreads, static_cast<unsigned>(slices), 1},
+                     order == PartialLayout::m64       ? m64
+                     : order == PartialLayout::swapped ? swapped
+                                                       : rows,
+                     work_tiles, m_rows);
+    };
+    if (schedule.cut.shared) {  // fewer blocks than there are runs
+      return combine({29, 1, 1}, 4, latent_combine_split_kernel<PartialLayout::m64, 4>,
+                     latent_combine_split_kernel<PartialLayout::swapped, 4>,
+                     latent_combine_split_kernel<PartialLayout::rows, 4>);
+    }
+    combine({static_cast<unsigned>(work_tiles.m_blocks * m_rows),
              static_cast<unsigned>(work_tiles.work_tiles), 1},
-            kCombineThreads,
-            order == PartialLayout::m64       ? latent_combine_kernel<PartialLayout::m64, 1>
-            : order == PartialLayout::swapped ? latent_combine_kernel<PartialLayout::swapped, 1>
-                                              : latent_combine_kernel<PartialLayout::rows, 1>,
-            work_tiles, m_rows);
+            1, latent_combine_kernel<PartialLayout::m64, 1>,
+            latent_combine_kernel<PartialLayout::swapped, 1>,
+            latent_combine_kernel<PartialLayout::rows, 1>);
   };
   run(first_work_tiles(p, schedule));
   if (schedule.cut.tail.work_tiles > 0) run(last_work_tiles(p, schedule));
@@ -248,15 +260,28 @@ inline Outputs attend(Scene& s, int sms, std::span<const std::int32_t> row_reque
   }
   const auto work_tiles = static_cast<std::size_t>(cut.work_tiles());
   const auto first = static_cast<std::size_t>(cut.all.work_tiles);
-  std::vector<std::int32_t> counts(work_tiles, -1);
-  emulate({(static_cast<unsigned>(work_tiles) + 127) / 128, 1, 1}, 128, latent_count_kernel,
-          latent_params(args, row_request, schedule), static_cast<std::int32_t>(shape.keys),
-          counts.data());
-  const std::span<const std::int32_t> keys(counts);
-  WorkList list = make_work_list({keys.first(first), {}}, cut.all.work).value();
-  WorkList tail = make_work_list({keys.subspan(first), {}}, cut.tail.work).value();
-  schedule.list = {list.items, list.row_items, list.worker_items};
-  schedule.tail = {tail.items, tail.row_items, tail.worker_items};
+  WorkList list, tail;
+  std::vector<LatentSplitTile> split_tiles(work_tiles);
+  LatentSplitCount split_count{-1, -1};
+  if (cut.shared) {
+    list.items.resize(static_cast<std::size_t>(cut.all.items));
+    list.worker_items.resize(static_cast<std::size_t>(cut.all.work.workers) + 1);
+    schedule.list = {list.items, {}, list.worker_items};
+    schedule.split_tiles = split_tiles;
+    schedule.split_count = {&split_count, 1};
+    emulate({1, 1, 1}, kShareWorkers + 1, latent_share_kernel,
+            latent_params(args, row_request, schedule), latent_sharing(schedule));
+  } else {
+    std::vector<std::int32_t> counts(work_tiles, -1);
+    emulate({(static_cast<unsigned>(work_tiles) + 127) / 128, 1, 1}, 128, latent_count_kernel,
+            latent_params(args, row_request, schedule), static_cast<std::int32_t>(shape.keys),
+            counts.data());
+    const std::span<const std::int32_t> keys(counts);
+    list = make_work_list({keys.first(first), {}}, cut.all.work).value();
+    tail = make_work_list({keys.subspan(first), {}}, cut.tail.work).value();
+    schedule.list = {list.items, list.row_items, list.worker_items};
+    schedule.tail = {tail.items, tail.row_items, tail.worker_items};
+  }
   LatentParams p = latent_params(args, row_request, schedule);
   std::vector<float> part(static_cast<std::size_t>(cut.workspace_bytes()) / sizeof(float), NAN);
   p.partial_out = part.data();

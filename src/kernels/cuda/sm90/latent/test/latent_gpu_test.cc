@@ -23,6 +23,20 @@ TEST_F(LatentGpu, DenseCutAmongBlocks) {
   }
 }
 
+// Requests of several rows, shared among the SMs by their lengths.
+TEST_F(LatentGpu, UnequalLengths) {
+  for (const LayoutKind kind :
+       {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block}) {
+    for (const int heads : {16, 64, 128}) {
+      const auto seed = static_cast<unsigned>(1000 * heads) + static_cast<unsigned>(kind);
+      SCOPED_TRACE(std::string(name(kind)) + ", heads " + std::to_string(heads) + ", seed " +
+                   std::to_string(seed));
+      Scene s(layout_of(kind), 64, heads, unequal_requests(seed, 640 / heads, 900, 6000));
+      check(s, 0, 3);
+    }
+  }
+}
+
 // As many partials as the combine takes in four slices, in eight, and in two rounds of eight.
 TEST_F(LatentGpu, ManyPartials) {
   for (const int keys : {2300, 4500, 9000}) {

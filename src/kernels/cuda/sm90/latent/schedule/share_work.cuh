@@ -1,0 +1,496 @@
+// Shares work tiles among workers by what their keys cost, in one block, a thread each.
+//
+// Three sharings are weighed by the cost of the worker that has most, and by that of a combine:
+//
+//   equal     where all work tiles have as many steps: each in as many items as cut_latent() would
+//             choose for such lengths, consecutive ones to a worker
+//   pieces    up to one work tile a worker: each in equal items, one a worker
+//   moved     the largest work tile left goes to the worker that has least, round by round; then
+//             workers above a limit hand the end of their largest work tile to workers below it
+//
+// For the last one, what is handed on lies on a line, largest first, and so does the room of the
+// workers below, largest first: where a room ends, a piece ends.
+#pragma once
+
+#include "kernels/cuda/common/dialect.cuh"
+#include "kernels/cuda/sm90/latent/schedule/work_tile.cuh"
+
+namespace lathe::cuda {
+
+/// Of a thread's value among all threads': the sum of those before it, and of all.
+struct SharePrefix {
+  std::int32_t before, all;
+};
+// Calls, as the code runs once and most of its time would go into fetching more of it.
+[[gnu::noinline]] static __device__ SharePrefix share_prefix(std::int32_t value) {
+  __shared__ std::uint32_t warps[32];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int count = static_cast<int>(blockDim.x) / 32;
+  std::int32_t sum = value;
+  LATHE_UNROLL
+  for (int d = 1; d < 32; d *= 2) {
+    const std::int32_t before = shuffle_up(sum, d);
+    if (lane >= d) sum += before;
+  }
+  if (lane == 31) warps[warp] = static_cast<std::uint32_t>(sum);
+  sync_block();
+  const std::uint32_t of = lane < count ? warps[lane] : 0;
+  const auto all = static_cast<std::int32_t>(warp_sum(of));
+  const auto before = static_cast<std::int32_t>(warp_sum(lane < warp ? of : 0));
+  sync_block();  // the array is free again
+  return {before + sum - value, all};
+}
+/// The largest of all threads' values.
+[[gnu::noinline]] static __device__ std::uint32_t share_max(std::uint32_t value) {
+  __shared__ std::uint32_t warps[32];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  value = warp_max(value);
+  if (lane == 0) warps[warp] = value;
+  sync_block();
+  value = warp_max(lane < static_cast<int>(blockDim.x) / 32 ? warps[lane] : 0);
+  sync_block();
+  return value;
+}
+
+/// Index of the last of n values that is <= x. They do not fall; the first is <= x.
+__device__ inline int share_last_not_above(const std::int32_t* values, int n, std::int32_t x) {
+  int low = 0, high = n;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (values[middle] <= x ? low : high) = middle;
+  }
+  return low;
+}
+
+__device__ inline std::int32_t divide_up(std::int32_t n, std::int32_t d) { return (n + d - 1) / d; }
+
+class WorkSharing {
+  static constexpr std::int32_t kStep = kLatentStepCost;
+  static constexpr std::int32_t kLeastRoom = 2 * kStep;  // of a worker, for another's keys
+  static constexpr int kPlaces = kShareWorkers + 1;
+  // What a split sharing must promise, of the cost of one that is not: costs are estimates.
+  static constexpr float kPays = 0.97f;
+
+  struct Arrays {
+    alignas(16) std::uint32_t sizes[kShareTiles];  // by work tile
+    std::int32_t steps[kShareTiles];
+    std::int32_t keys[kShareTiles];
+    std::int32_t order[kShareTiles];      // work tiles, largest first
+    std::int32_t worker_of[kShareTiles];  // by work tile; later the first item of a work tile
+    alignas(16) std::int32_t loads[kPlaces];
+    // Of workers, those that have least first.
+    std::int32_t place[kPlaces];  // by worker
+    std::int32_t load[kPlaces], largest[kPlaces], tiles[kPlaces], base[kPlaces];
+    // Of what is handed on: where it begins on the line, its steps, and its first and last piece.
+    std::int32_t begin[kPlaces], excess[kPlaces], first[kPlaces], last[kPlaces];
+    float costs[32];
+    std::uint32_t fits[32];
+  };
+
+  const LatentParams& p;
+  const LatentSharing& to;
+  Arrays& s;
+  const int me = static_cast<int>(threadIdx.x);  // work tile, or worker
+  const int lane = me % 32, warp = me / 32, warps = static_cast<int>(blockDim.x) / 32;
+  std::int32_t keys = 0, steps = 0;  // of work tile `me`
+  std::int32_t rank = 0;             // of it, by size
+  std::int32_t some = 0;             // work tiles that have keys
+  std::int32_t total = 0, most = 0;  // steps
+  std::int32_t limit = 0;            // of a worker's cost, where work is moved
+
+ public:
+  __device__ WorkSharing(const LatentParams& params, const LatentSharing& sharing, Arrays& arrays)
+      : p(params), to(sharing), s(arrays) {}
+  using Shared = Arrays;
+
+  __device__ void run() {
+    read();
+    std::int32_t each = most;
+    const bool equal = least() == most;
+    float items = static_cast<float>(INT32_MAX);
+    bool decided = false;
+    if (some > 0 && equal) {
+      items = kPays * share_equal(each);
+      decided = items <= least_of_moved();
+    } else if (some > 0 && some <= to.workers) {
+      items = share_pieces(each);
+    }
+    if (!decided) {
+      deal();
+      decided = items <= move();
+    }
+    if (decided) {
+      store_items(each);
+    } else {
+      store_moved();
+    }
+  }
+
+ private:
+  __device__ void read() {
+    if (me < p.work_tiles) {
+      keys = keys_of(find_work_tile(p, me));
+      if (keys > to.keys) keys = to.keys;
+    }
+    steps = divide_up(keys, to.step);
+    s.steps[me] = steps;
+    s.keys[me] = keys;
+    // No two alike: of as many steps, the first is the larger one.
+    const std::uint32_t size = static_cast<std::uint32_t>(steps) * kShareTiles +
+                               static_cast<std::uint32_t>(kShareTiles - 1 - me);
+    s.sizes[me] = me < p.work_tiles ? size : 0;
+    total = share_prefix(steps).all;
+    some = share_prefix(keys > 0).all;
+    most = static_cast<std::int32_t>(share_max(static_cast<std::uint32_t>(steps)));
+    LATHE_ROLLED
+    for (int u = 0; u < p.work_tiles; u += 4) {
+      const uint4 of = *reinterpret_cast<const uint4*>(s.sizes + u);
+      rank += (of.x > size) + (of.y > size) + (of.z > size) + (of.w > size);
+    }
+    if (me < p.work_tiles) s.order[rank] = me;
+    sync_block();
+  }
+  /// Steps of the smallest work tile that has keys.
+  __device__ std::int32_t least() const { return some > 0 ? s.steps[s.order[some - 1]] : 0; }
+
+  __device__ float combine_cost(float partials, float depth) const {
+    return to.costs.combine + to.costs.partial * partials + to.costs.depth * depth;
+  }
+
+  __device__ float share_equal(std::int32_t& each) {
+    const LatentWorkCosts& c = to.costs;
+    const auto waves = [&](std::int32_t of) {
+      return divide_up(some * divide_up(most, of), to.workers);
+    };
+    // Split among me + 1.
+    std::uint32_t cost = ~0u;
+    if (me < most && me < to.workers) {
+      const std::int32_t of = divide_up(most, me + 1);
+      if (me == 0 || some * divide_up(most, of) <= to.partials) {
+        const float split =
+            me == 0 ? 0 : c.equal_combine + c.equal_depth * static_cast<float>(me + 1);
+        cost = float_to_bits(static_cast<float>(waves(of)) *
+                                 (static_cast<float>(of * kStep) + c.equal_item) +
+                             split);
+      }
+    }
+    const std::uint32_t best = ~share_max(~cost);
+    const std::uint32_t parts = ~share_max(cost == best ? ~static_cast<std::uint32_t>(me + 1) : 0);
+    each = divide_up(most, static_cast<std::int32_t>(parts));
+    const bool split = each < most;
+    const std::int32_t of_worker = waves(each) * (each * kStep + c.item + (split ? c.split : 0));
+    const std::int32_t pieces = divide_up(most, each);
+    return static_cast<float>(of_worker) +
+           (split ? combine_cost(static_cast<float>(some * pieces), static_cast<float>(pieces))
+                  : 0);
+  }
+
+  /// What move() costs at least, where all work tiles have as many steps.
+  __device__ float least_of_moved() const {
+    const std::int32_t of_tile = to.costs.item + most * kStep, left = some % to.workers;
+    const auto whole = static_cast<float>(divide_up(some, to.workers) * of_tile);
+    if (left == 0) return whole;
+    // As many workers as have one more tile than others hand some of it on.
+    const float split =
+        static_cast<float>(some) * static_cast<float>(of_tile) / static_cast<float>(to.workers) +
+        static_cast<float>(item_cost()) + combine_cost(static_cast<float>(2 * left), 2);
+    return split / kPays < whole ? split / kPays : whole;
+  }
+
+  /// The least x of (low, high] that fits, in steps of `grain` or less: high does, and what is more
+  /// than one that fits. fits(x): by a warp, all lanes alike.
+  template <class Fits>
+  __device__ std::int32_t least_that_fits(std::int32_t low, std::int32_t high, std::int32_t grain,
+                                          const Fits& fits) {
+    const float share = 1 / static_cast<float>(warps + 1);
+    LATHE_ROLLED
+    while (high - low > grain) {
+      const float between = static_cast<float>(high - low - 1) * share;
+      const auto tried = [&](int w) {
+        return low + 1 + static_cast<std::int32_t>(between * static_cast<float>(w + 1));
+      };
+      const bool fit = fits(tried(warp));
+      if (lane == 0) s.fits[warp] = fit;
+      sync_block();
+      const int too_low = warps - static_cast<int>(warp_sum(lane < warps ? s.fits[lane] : 0));
+      const std::int32_t above = too_low < warps ? tried(too_low) : high;
+      if (too_low > 0) low = tried(too_low - 1);
+      high = above;
+      sync_block();
+    }
+    return high;
+  }
+  /// Warp of the least cost; cost: a warp's, all lanes alike. least: that cost.
+  __device__ int cheapest(float cost, float& least_cost) {
+    if (lane == 0) s.costs[warp] = cost;
+    sync_block();
+    const std::uint32_t of = lane < warps ? float_to_bits(s.costs[lane]) : ~0u;
+    const std::uint32_t least = ~warp_max(~of);
+    const auto after =
+        static_cast<int>(warp_max(of == least ? static_cast<unsigned>(32 - lane) : 0));
+    sync_block();
+    least_cost = bits_to_float(least);
+    return 32 - after;
+  }
+
+  /// Items of all work tiles, of so many steps each; by a warp.
+  __device__ std::int32_t items_of(std::int32_t each) const {
+    std::uint32_t items = 0;
+    LATHE_ROLLED
+    for (int t = lane; t < some; t += 32) {
+      items += static_cast<std::uint32_t>(divide_up(s.steps[s.order[t]], each));
+    }
+    return static_cast<std::int32_t>(warp_sum(items));
+  }
+  __device__ float share_pieces(std::int32_t& each) {
+    const std::int32_t workers = to.workers;
+    const std::int32_t fewest = least_that_fits(
+        (total - 1) / workers, most, 1, [&](std::int32_t of) { return items_of(of) <= workers; });
+    // The same and more: fewer partials.
+    const auto tried = [&](int w) {
+      const std::int32_t of = fewest * (w + 2) / 2;
+      return of < most ? of : most;
+    };
+    const std::int32_t of = tried(warp);
+    float cost = static_cast<float>(to.costs.item) + static_cast<float>(of * kStep);
+    if (of < most) {
+      cost +=
+          static_cast<float>(to.costs.split) +
+          combine_cost(static_cast<float>(items_of(of)), static_cast<float>(divide_up(most, of)));
+    }
+    each = tried(cheapest(cost, cost));
+    return cost;
+  }
+
+  /// Deals whole work tiles; then orders workers by what they have.
+  __device__ void deal() {
+    const bool worker = me < to.workers;
+    std::int32_t load = 0, tiles = 0, largest = 0;
+    const auto take = [&](std::int32_t at) {
+      const std::int32_t tile = s.order[at];
+      if (tiles == 0) largest = tile;
+      load += to.costs.item + s.steps[tile] * kStep;
+      s.worker_of[tile] = me;
+      ++tiles;
+    };
+    // How many workers have less.
+    const auto have_less = [&] {
+      std::int32_t less = 0;
+      if (me < kPlaces) s.loads[me] = worker ? load : INT32_MAX;
+      sync_block();
+      LATHE_ROLLED
+      for (int w = 0; worker && w < to.workers; w += 4) {
+        const int4 of = *reinterpret_cast<const int4*>(s.loads + w);
+        less += of.x < load || (of.x == load && w < me);
+        less += of.y < load || (of.y == load && w + 1 < me);
+        less += of.z < load || (of.z == load && w + 2 < me);
+        less += of.w < load || (of.w == load && w + 3 < me);
+      }
+      sync_block();
+      return less;
+    };
+    if (worker && me < some) take(me);
+    LATHE_ROLLED
+    for (std::int32_t dealt = to.workers; dealt < some; dealt += to.workers) {
+      const std::int32_t at = dealt + have_less();
+      if (worker && at < some) take(at);
+    }
+    // After one round the order is that of work tiles.
+    const std::int32_t place = some > to.workers ? have_less()
+                               : me < some       ? to.workers - 1 - me
+                                                 : me - some;
+    if (worker) {
+      s.place[me] = place;
+      s.load[place] = load;
+      s.largest[place] = largest;
+      s.tiles[place] = tiles;
+    }
+    sync_block();
+  }
+
+  /// What workers above a limit hand on: each an item more, and whole steps.
+  __device__ std::int32_t steps_above(std::int32_t load, std::int32_t at) const {
+    return load > at ? divide_up(load + to.costs.split - at, kStep) : 0;
+  }
+  __device__ std::int32_t item_cost() const { return to.costs.item + to.costs.split; }
+  __device__ std::int32_t room_below(std::int32_t load, std::int32_t at) const {
+    const std::int32_t room = at - load - item_cost();
+    return room < kLeastRoom ? 0 : room;
+  }
+  struct Moved {
+    std::int32_t above = 0, below = 0;  // workers
+    std::int32_t need = 0, room = 0;    // costs
+    bool possible = true;
+  };
+  /// By a warp.
+  __device__ Moved moved(std::int32_t at) const {
+    std::uint32_t above = 0, below = 0, need = 0, room = 0;
+    bool possible = true;
+    LATHE_ROLLED
+    for (int w = lane; w < to.workers; w += 32) {
+      const std::int32_t load = s.load[w], excess = steps_above(load, at);
+      if (excess > 0) {
+        if (excess >= s.steps[s.largest[w]]) {
+          possible = false;
+          continue;
+        }
+        ++above;
+        need += static_cast<std::uint32_t>(item_cost() + excess * kStep);
+      } else if (const std::int32_t left = room_below(load, at); left > 0) {
+        ++below;
+        room += static_cast<std::uint32_t>(left);
+      }
+    }
+    const auto sum = [](std::uint32_t v) { return static_cast<std::int32_t>(warp_sum(v)); };
+    return {sum(above), sum(below), sum(need), sum(room), !warp_any(!possible)};
+  }
+  /// Chooses a limit; what that costs.
+  __device__ float move() {
+    const std::int32_t heaviest = s.load[to.workers - 1];
+    const std::int32_t mean =
+        (total * kStep + some * to.costs.item) / to.workers;  // no limit is below it
+    const std::int32_t least_limit =
+        mean >= heaviest ? heaviest
+                         : least_that_fits(mean - 1, heaviest, kStep / 4, [&](std::int32_t at) {
+                             const Moved m = moved(at);
+                             return m.possible && m.need <= m.room;
+                           });
+    const auto tried = [&](int w) {
+      return least_limit +
+             static_cast<std::int32_t>(static_cast<float>(heaviest - least_limit) *
+                                       static_cast<float>(w) / static_cast<float>(warps - 1));
+    };
+    const std::int32_t at = tried(warp);
+    const Moved m = moved(at);
+    float cost = static_cast<float>(at);
+    if (m.above > 0) {
+      const float used =
+          static_cast<float>(m.below) * static_cast<float>(m.need) / static_cast<float>(m.room);
+      const auto sources = static_cast<float>(m.above);
+      // Rooms where one piece ends and another begins have one more item.
+      cost +=
+          static_cast<float>(item_cost()) + combine_cost(2 * sources + used, used / sources + 2);
+      if (!m.possible || m.need > m.room) cost = 3e38f;
+      cost *= 1 / kPays;
+    }
+    limit = tried(cheapest(cost, cost));
+    return cost;
+  }
+
+  /// Ends the list: which items are whose, and the work tiles that a combine writes: this
+  /// thread's, of several items, and those without keys.
+  __device__ void store_split_tiles(std::int32_t tile, std::int32_t first, std::int32_t items) {
+    const auto store = [&](std::int32_t at, std::int32_t of) {
+      const LatentWorkTile u = find_work_tile(p, of);
+      to.split_tiles[at] = {u.row, u.m_rows, first, items};
+    };
+    const bool split = items > 1, deep = items > kCombineAhead;
+    constexpr std::int32_t kDeep = 1 << 16;
+    const SharePrefix of = share_prefix(deep ? kDeep : split);
+    const std::int32_t all_deep = of.all / kDeep, others = of.all % kDeep;
+    if (split) store(deep ? of.before / kDeep : all_deep + of.before % kDeep, tile);
+    items = 0;
+    if (me < p.work_tiles && keys == 0) store(all_deep + others + rank - some, me);
+    if (me == 0) *to.split_count = {all_deep, others + p.work_tiles - some};
+  }
+  /// Each work tile in items of `each` steps or a little less, which are dealt in equal numbers.
+  __device__ void store_items(std::int32_t each) {
+    const std::int32_t own = steps > 0 ? divide_up(steps, each) : 0;
+    const auto [before, items] = share_prefix(own);
+    std::int32_t* first = s.worker_of;
+    first[me] = before;
+    sync_block();
+    LATHE_ROLLED
+    for (std::int32_t i = me; i < items; i += static_cast<std::int32_t>(blockDim.x)) {
+      const int tile = share_last_not_above(first, p.work_tiles, i);
+      const std::int32_t of = divide_up(s.steps[tile], each), part = i - first[tile];
+      const std::int32_t count = divide_up(s.steps[tile], of) * to.step;
+      const std::int32_t left = s.keys[tile] - part * count;
+      to.items[i] = {tile, part * count, left < count ? left : count, of > 1 ? i : -1};
+    }
+    const std::int32_t workers = items < to.workers ? items : to.workers;
+    for (int w = me; w <= to.workers; w += static_cast<int>(blockDim.x)) {
+      to.worker_items[w] = w < workers ? std::int64_t{items} * w / workers : std::int64_t{items};
+    }
+    store_split_tiles(me, before, own);
+  }
+  /// Places on the line as steps of what begins there: an item's cost comes first.
+  __device__ std::int32_t step_of(std::int32_t at, std::int32_t excess) const {
+    const std::int32_t past = at - item_cost();
+    const std::int32_t step = past <= 0 ? 0 : (past + kStep / 2) / kStep;
+    return step < excess ? step : excess;
+  }
+  __device__ void store_moved() {
+    // The workers in turn, those that have most first, then those that have least.
+    const bool worker = me < to.workers;
+    const int last = to.workers - 1;
+    const std::int32_t excess = worker ? steps_above(s.load[last - me], limit) : 0;
+    const auto [begin, end] = share_prefix(excess > 0 ? item_cost() + excess * kStep : 0);
+    const std::int32_t sources = share_prefix(excess > 0).all;
+    if (excess > 0) {
+      s.begin[me] = begin;
+      s.excess[me] = excess;
+    }
+    const std::int32_t room =
+        worker && steps_above(s.load[me], limit) == 0 ? room_below(s.load[me], limit) : 0;
+    const std::int32_t from = share_prefix(room).before;
+    const std::int32_t till = from + room < end ? from + room : end;
+    // Calls visit(source, first step, end) for each piece that goes here.
+    const auto for_pieces = [&](const auto& visit) {
+      if (from >= till) return;
+      LATHE_ROLLED
+      for (int i = share_last_not_above(s.begin, sources, from); i < sources && s.begin[i] < till;
+           ++i) {
+        const std::int32_t of = s.excess[i], ends = s.begin[i] + item_cost() + of * kStep;
+        const std::int32_t a = from > s.begin[i] ? step_of(from - s.begin[i], of) : 0;
+        const std::int32_t b = till < ends ? step_of(till - s.begin[i], of) : of;
+        if (a < b) visit(i, a, b);
+      }
+    };
+    std::int32_t pieces = 0;
+    sync_block();  // what workers hand on can be read
+    for_pieces([&](int, std::int32_t, std::int32_t) { ++pieces; });
+    const std::int32_t pieces_before = share_prefix(pieces).before;
+    const std::int32_t base = share_prefix(worker ? s.tiles[me] + pieces : 0).before;
+    if (worker) s.base[me] = base;
+    if (me <= to.workers) to.worker_items[me] = base;
+    // The partials of a source are numbered one after another, its own first.
+    std::int32_t piece = pieces_before, at = base + (worker ? s.tiles[me] : 0);
+    for_pieces([&](int i, std::int32_t a, std::int32_t b) {
+      const int tile = s.largest[last - i];
+      const std::int32_t kept = s.steps[tile] - s.excess[i];
+      const std::int32_t first = (kept + a) * to.step, left = s.keys[tile] - first;
+      const std::int32_t count = (b - a) * to.step;
+      to.items[at++] = {tile, first, left < count ? left : count, piece + i + 1};
+      if (a == 0) s.first[i] = piece;
+      ++piece;
+      if (b == s.excess[i]) s.last[i] = piece;
+    });
+    sync_block();
+    if (me < p.work_tiles && keys > 0) {
+      const int place = s.place[s.worker_of[me]], source = last - place;
+      std::int32_t count = keys, number = -1;
+      if (source < sources && s.largest[place] == me) {
+        count = (steps - s.excess[source]) * to.step;
+        number = s.first[source] + source;
+      }
+      to.items[s.base[place] + rank / to.workers] = {me, 0, count, number};
+    }
+    std::int32_t tile = 0, first = 0, all = 0;
+    if (excess > 0) {
+      tile = s.largest[last - me];
+      first = s.first[me] + me;
+      all = s.last[me] - s.first[me] + 1;
+    }
+    store_split_tiles(tile, first, all);
+  }
+};
+
+static __global__ void __launch_bounds__(kShareTiles, 1)
+    latent_share_kernel(const __grid_constant__ LatentParams p,
+                        const __grid_constant__ LatentSharing to) {
+  __shared__ WorkSharing::Shared arrays;
+  WorkSharing(p, to, arrays).run();
+}
+
+}  // namespace lathe::cuda
