@@ -364,8 +364,8 @@ static void test_bad_attention(void) {
   BAD(a.pool = NULL, LATHE_INVALID_ARGUMENT, "pool", "a pointer", "NULL");
   BAD(a.page_table = NULL, LATHE_INVALID_ARGUMENT, "page_table", "indices", "neither");
   BAD(a.indices = a.page_table, LATHE_INVALID_ARGUMENT, "page_table", "indices", "both");
-  BAD(a.kv_lens = NULL, LATHE_INVALID_ARGUMENT, "kv_lens", "keys of each request", "None");
-  BAD(a.q_indptr = NULL, LATHE_INVALID_ARGUMENT, "q_indptr", "first row", "None");
+  BAD(a.kv_lens = NULL, LATHE_INVALID_ARGUMENT, "kv_lens", "keys of each request", "nothing");
+  BAD(a.q_indptr = NULL, LATHE_INVALID_ARGUMENT, "q_indptr", "first row", "nothing");
   BAD(a.scale = -1, LATHE_INVALID_ARGUMENT, "scale", "positive", "-1");
   BAD(a.window = 5, LATHE_INVALID_ARGUMENT, "window", "0", "5");
   BAD(a.out = NULL, LATHE_INVALID_ARGUMENT, "out", "a pointer", "NULL");
