@@ -115,7 +115,6 @@ class Engine {
     return request;
   }
   void cancel(std::uint64_t request) { check(lathe_engine_cancel(handle_.get(), request)); }
-  bool idle() const { return lathe_engine_idle(handle_.get()) != 0; }
 
   // (request, kind, token, logprob or None, JSON of the likeliest or None, text, finish reason or
   // None, error or None, prompt tokens, cached tokens) of each event.
@@ -166,7 +165,6 @@ void bind_engine(nb::module_& m) {
       .def("encode_chat", &Engine::encode_chat)
       .def("submit", &Engine::submit)
       .def("cancel", &Engine::cancel)
-      .def("idle", &Engine::idle)
       .def("step", &Engine::step)
       .def("close", &Engine::close)
       .def("closed", &Engine::closed);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <numeric>
 #include <random>
 #include <span>
@@ -182,6 +183,16 @@ class ExpertCase {
   std::vector<float> choice_bias_, gate_bias_, down_bias_;
   ExpertStacks here_, there_;
   ExpertLayer op_, on_gpu_;
+};
+
+/// Random cases from a seed that a failure prints.
+class RandomExperts : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    if (HasFailure()) std::printf("seed %u\n", seed);
+  }
+  unsigned seed = std::random_device()();
+  std::mt19937 rng{seed};
 };
 
 }  // namespace lathe::ops_test

@@ -15,11 +15,7 @@ constexpr ExpertForm kForms[] = {
     {DType::e2m1, 6, 3, 1, 1, RouterScoring::softmax, true, 96, 160},
 };
 
-class GpuExperts : public ::testing::Test {
- protected:
-  unsigned seed = std::random_device()();
-  std::mt19937 rng{seed};
-};
+class GpuExperts : public ops_test::RandomExperts {};
 
 // Products of bf16 with bf16 between them: each value is rounded twice.
 TEST_F(GpuExperts, AnyRouting) {

@@ -19,14 +19,7 @@ constexpr ExpertForm kForms[] = {
     {DType::e2m1, 32, 4, 1, 1, RouterScoring::softmax, true, 960, 960},
 };
 
-class ExpertsGpu : public ::testing::Test {
- protected:
-  void TearDown() override {
-    if (HasFailure()) std::printf("seed %u\n", seed);
-  }
-  unsigned seed = std::random_device()();
-  std::mt19937 rng{seed};
-};
+class ExpertsGpu : public ops_test::RandomExperts {};
 
 // Rows for the oracle, few for its sake: the first and the last of each count, and such that every
 // expert that has a row has one among them.
