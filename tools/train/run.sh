@@ -2,6 +2,7 @@
 # Trains a reference checkpoint on a machine with a GPU, in commands of at most ten minutes each:
 #   tools/train/run.sh v32      tiny-v32: dense training, indexer, sparse fine-tuning, evaluation, export
 #   tools/train/run.sh gqa      tiny-gqa: dense training, evaluation, export
+#   tools/train/run.sh mtp      mtp.safetensors: a draft layer behind the trunk of models/tiny-v32, and its acceptance
 #   tools/train/run.sh smoke    every step of both for seconds, to see that the machine can do them
 # Checkpoints go to folders of $OUT (default out/train). The state between commands stays in build/train. Further arguments go to
 # train.py, for example: --seconds dense=300, --resume.
@@ -21,7 +22,7 @@ finish() {
   $python tools/train/check_export.py --config "$1" --state "$state/$1" --model "$out/${1/_/-}"
 }
 
-what=${1:?usage: run.sh v32 | gqa | smoke}
+what=${1:?usage: run.sh v32 | gqa | mtp | smoke}
 shift
 case $what in
   v32)
@@ -31,6 +32,11 @@ case $what in
   gqa)
     train tiny_gqa --limit 440 --tests $tests "$@"
     finish tiny_gqa
+    ;;
+  mtp)
+    $python tools/train/train_mtp.py --model models/tiny-v32 --out "$out/tiny-v32" "$@"
+    cp models/tiny-v32/model.safetensors "$out/tiny-v32"
+    $python tools/train/check_mtp.py --model "$out/tiny-v32" --tests $tests --items 200
     ;;
   smoke)
     state=build/train-smoke
@@ -42,6 +48,6 @@ case $what in
     train tiny_gqa --seconds dense=11 --limit 100 --tests $tests --eval-items 100 "$@"
     finish tiny_gqa
     ;;
-  *) echo "run.sh: wanted v32, gqa or smoke, offered $what" >&2 && exit 2 ;;
+  *) echo "run.sh: wanted v32, gqa, mtp or smoke, offered $what" >&2 && exit 2 ;;
 esac
 ls -l "$out"/*

@@ -1,0 +1,102 @@
+"""How many drafts of tiny-v32's multi-token-prediction layer its trunk accepts, on held-out items:
+
+    python tools/train/check_mtp.py --model models/tiny-v32 --tests models/tasks
+
+Needs no GPU, where 20 items of a task take some minutes. With --golden FILE it writes what a plain reference in float32
+drafts after two prompts, for tests of engines.
+"""
+
+import argparse
+import pathlib
+import random
+import sys
+
+import torch
+from safetensors.torch import save_file
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from attention import Packing, probe_flash  # noqa: E402
+from configs.tiny_v32 import ARCHITECTURE  # noqa: E402
+from data import Encoder, arithmetic, chat, copying  # noqa: E402
+from evaluate import TASKS, _batches, read_sets  # noqa: E402
+from mtp import draft, load_mtp, load_trunk, run_uses, sequence_ends  # noqa: E402
+
+USES = 3
+
+
+@torch.no_grad()
+def rates(trunk, mtp, items, encoder, device, temperature: float) -> list[float]:
+    """r_1 .. r_USES over the rows of answers: the share in which all drafts up to that one are the trunk's own tokens.
+
+    At temperature 0 both take the argmax; else both draw with the same Gumbel noise, along the expected answer.
+    """
+    agreed = torch.zeros(USES, device=device, dtype=torch.float64)
+    rows = 0
+    noise = torch.Generator(device=device).manual_seed(7)
+    for batch in _batches([chat(encoder, item) for item in items]):
+        tokens = torch.tensor([t for row, _ in batch for t in row], device=device)
+        weights = torch.tensor([w for _, ws in batch for w in ws], device=device)
+        packing = Packing([len(row) for row, _ in batch], device)
+        hidden = trunk(tokens, packing)
+        outs = run_uses(trunk, mtp, tokens, packing, hidden, USES, True)
+        picked = [trunk.logits(hidden).float()] + [trunk.logits(out).float() for out in outs]
+        if temperature > 0:
+            draw = -torch.log(torch.rand(picked[0].shape, generator=noise, device=device).clamp_min(1e-20))
+            # Row i of use s and row i + s of the trunk choose the same token, with the same noise.
+            picked = [p / temperature - draw.roll(-s, 0).log() for s, p in enumerate(picked)]
+        choice = [p.argmax(-1) for p in picked]
+        # Rows that stand in an answer and have USES more tokens of it behind the one that is checked first.
+        inside = (weights.roll(-1, 0) > 0) & (packing.positions + USES + 1 < sequence_ends(packing))
+        right = inside
+        for s in range(1, USES + 1):
+            right = right & (choice[s] == choice[0].roll(-s, 0))
+            agreed[s - 1] += right.sum()
+        rows += int(inside.sum())
+    return [round(float(x) / rows, 4) for x in agreed]
+
+
+def golden(trunk, mtp, encoder) -> dict[str, torch.Tensor]:
+    """Drafts after a prompt within the indexer's top-k and after one beyond it."""
+    rng = random.Random("mtp golden")
+    out = {}
+    for name, item in (("short", arithmetic.item(rng, True)), ("long", copying.item(rng, True, 100))):
+        ids, weights = chat(encoder, item)
+        answer = next(i for i, w in enumerate(weights) if w > 0)
+        ids = ids[: answer + (3 if name == "short" else 60)]
+        tokens, logits = draft(trunk, mtp, ids, USES)
+        print(name, len(ids), "tokens; then", tokens)
+        out |= {f"{name}.prompt": torch.tensor(ids), f"{name}.tokens": torch.tensor(tokens), f"{name}.logits": logits}
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=pathlib.Path, required=True)
+    parser.add_argument("--tests", type=pathlib.Path, required=True)
+    parser.add_argument("--items", type=int, default=20, help="of each task")
+    parser.add_argument("--golden", type=pathlib.Path, metavar="FILE")
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    trunk = load_trunk(args.model, ARCHITECTURE, device)
+    mtp = load_mtp(args.model, ARCHITECTURE, device)
+    if device.type == "cuda":
+        probe_flash(device)
+    else:
+        trunk.dtype = torch.float32
+    encoder = Encoder()
+    for task, items in read_sets(args.tests, dict.fromkeys(TASKS, args.items)).items():
+        for temperature in (0.0, 1.0):
+            shares = rates(trunk, mtp, items, encoder, device, temperature)
+            length = 1 + sum(shares)
+            shown = " ".join(f"{r:.3f}" for r in shares)
+            print(f"{task:10} temperature {temperature:g}: accepted by place {shown}; acceptance length {length:.2f}")
+    if args.golden:
+        trunk, mtp = trunk.cpu(), mtp.cpu()
+        trunk.dtype = torch.float32
+        save_file(golden(trunk, mtp, encoder), args.golden)
+
+
+if __name__ == "__main__":
+    main()
