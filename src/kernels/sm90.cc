@@ -38,7 +38,6 @@ Capability latent(ProblemKind problem, KernelKind kind) {
   c.problems = {problem};
   c.phases = EnumSet<Phase>::all();
   c.layouts = cuda::latent_layouts(problem);
-  c.scale_policies = cuda::kLatentScales;
   c.arithmetic = Arithmetic::bf16;
   c.wide_q = DType::bf16;
   c.heads = Accepts::range(1, cuda::kLatentHeads);

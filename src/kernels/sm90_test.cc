@@ -85,9 +85,6 @@ TEST(Sm90, RefusesWhatItDoesNotHave) {
   EXPECT_THAT(
       refusal("dsa", {.decode = "native", .layout = "mla_fp8"}),
       AllOf(HasSubstr("native sm90.sparse_latent.native   layout"), HasSubstr("offered mla_fp8")));
-  // Scales that are not powers of two would be rounded to bf16.
-  EXPECT_THAT(refusal("dsa", {.decode = "inplace", .layout = "mla_fp8_block(scale=raw_f32)"}),
-              AllOf(HasSubstr("scale"), HasSubstr("raw_f32")));
 }
 
 TEST(Sm90, PlansFp8ArithmeticOnPagesOfPowersOfTwo) {

@@ -16,8 +16,7 @@ def install(name: str = "flash_mla", scale_policy: str = "pow2_ceil") -> None:
     have. Nothing touches a GPU before the first call of a kernel.
 
     scale_policy: of caches of 656 and 528 bytes a token: "pow2_ceil", powers of two, as FlashMLA's
-        and vLLM's writers store them, or "raw_f32", as SGLang's. Kernels that would misread a
-        policy refuse it.
+        and vLLM's writers store them, or "raw_f32", as SGLang's.
 
     Raises LatheError for another name or policy.
     """

@@ -50,10 +50,6 @@ Result<void> check_keys(const SourceFields& fields, const KeySource& s, ProblemK
   if (!latent_layouts(kind).contains(layout.kind())) {
     return unfit(fields.layout, latent_layouts(kind).names(), std::string(name(layout.kind())));
   }
-  if (!kLatentScales.contains(layout.scale_policy())) {
-    return unfit(fields.layout, "scales " + kLatentScales.names(),
-                 std::string(name(layout.scale_policy())));
-  }
   return check_alignment(fields.pool, s.pool->data, s.pool->page_stride, s.pool->pages);
 }
 

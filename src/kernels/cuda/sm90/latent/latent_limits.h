@@ -31,12 +31,6 @@ constexpr bool latent_fp8_page(std::int32_t tokens) {
   return tokens >= kLatentFp8Page && (tokens & (tokens - 1)) == 0;
 }
 
-/// Scales become f16 factors, so they are powers of two, 2^-15 to 2^7, or belong to the pool as a
-/// whole: a larger one overflows f16, a smaller one costs small elements bits. They are not
-/// checked, as they are on the device.
-inline constexpr EnumSet<ScalePolicy> kLatentScales = {ScalePolicy::none, ScalePolicy::per_tensor,
-                                                       ScalePolicy::pow2_ceil, ScalePolicy::ue8m0};
-
 /// The scale of scores (those of keys and of an e4m3 q included), and that of keys alone: f32
 /// accumulators hold what they make of e4m3's elements.
 inline constexpr double kLatentLeastScale = 0x1p-100, kLatentMostScale = 0x1p60;

@@ -245,6 +245,24 @@ TEST(LatentEmulatedFp8Block, LargestKeys) {
   }
 }
 
+// Scales that are no powers of two, as SGLang writes them: by page table, by list, and staged.
+TEST(LatentEmulatedFp8Block, RawScales) {
+  const CacheLayout layout(LayoutKind::mla_fp8_block, {.nope = 512, .rope = 64},
+                           ScalePolicy::raw_f32);
+  for (const int heads : {8, 64}) {
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    Scene pages(layout, 64, heads, {{330, 2}, {1, 1}, {90, 1}});
+    check(pages, 3);
+    Scene lists(layout, 64, heads, {{200, 1}, {90, 2}, {300, 1}});
+    const Ints list = lists.random_list(140);
+    lists.by_index(list);
+    const Ints lengths = {140, 1, 62, 140};
+    lists.args.main.index_lengths = lengths;
+    check(lists, 2);
+    if (heads == 64) check(lists, 2, {}, {}, kRoomForAll);
+  }
+}
+
 TEST(LatentEmulatedV4, TwoSources) {
   for (const int heads : {8, 64}) {
     Scene s(layout_of(LayoutKind::v4_fp8), 64, heads, {{300, 1}, {40, 1}});
