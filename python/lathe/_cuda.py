@@ -26,7 +26,7 @@ def place(value: Any) -> int | None:
     return int(ordinal) if int(kind) == _CUDA else None
 
 
-def _scratch_of(gpu: int, stream: int) -> Any:
+def _scratch_of(gpu: int, stream: int, captured: bool) -> Any:
     if not _lathe.has_cuda:
         raise LatheError(
             "unsupported",
@@ -37,7 +37,9 @@ def _scratch_of(gpu: int, stream: int) -> Any:
         )
     owner = (threading.get_ident(), gpu, stream)
     if owner not in _scratch:
-        _scratch[owner] = _lathe.GpuScratch(gpu)
+        # A capture cannot allocate, and engines may warm up on another stream than they capture on.
+        warm = [key for key in _scratch if key[:2] == owner[:2]] if captured else []
+        _scratch[owner] = _scratch[warm[-1]] if warm else _lathe.GpuScratch(gpu)
     return _scratch[owner]
 
 
@@ -122,7 +124,7 @@ def attend(
     if convention != (False, False) and (torch is None or (lse is not None and not _torch_of(lse))):
         wanted = "no other convention than natural logs and -inf, unless q and lse are torch's"
         raise LatheError("unsupported", "lse", wanted, "another")
-    scratch = _scratch_of(gpu, stream)
+    scratch = _scratch_of(gpu, stream, torch is not None and torch.cuda.is_current_stream_capturing())
     take = _Importer(gpu, stream)
     if torch and len(q.shape) == 3:
         layout = main["layout"]

@@ -169,7 +169,7 @@ def flash_mla_with_kvcache(
             if given is not None:
                 _wrong(name, "None without indices", "a value")
         call |= _dense_call(q, k_cache, block_table, cache_seqlens, causal)
-        if is_fp8_kvcache:
+        if t.dtype(q).startswith("float8"):
             call |= {"q_scale": _number(descale_q), "key_scale": _number(descale_k)}
     return _decode(q, out, call, copy_lse=not sparse)
 
