@@ -2,7 +2,7 @@
 BUILD := build
 JOBS := $(shell nproc)
 
-.PHONY: help demo test build bench check format docs fuzz nightly page-test server-clients eval gpu-test gpu-bench setup clean
+.PHONY: help demo test build bench check integrations-test format docs fuzz nightly page-test server-clients eval gpu-test gpu-bench setup clean
 
 help:
 	@echo "make help      this list"
@@ -18,6 +18,7 @@ help:
 	@echo "make nightly   NIGHTLY_SCALE (150) times the random tests' cases, seeded with NIGHTLY_SEED (the day)"
 	@echo "make page-test the server's page in a headless browser; pictures go to out/page"
 	@echo "make server-clients  lm-eval and SGLang's Rust bench, from PyPI, against the server"
+	@echo "make integrations-test  the plug-ins for vLLM and SGLang against those engines' sources from PyPI, no GPU"
 	@echo "make eval      EVAL_LIMIT (200) items of each task over every plan, into docs/results/"
 	@echo "make gpu-test  the checks that need a GPU"
 	@echo "make gpu-bench what the GPU's codecs, steps and attention take"
@@ -73,6 +74,11 @@ NIGHTLY_SEED ?= $(shell date +%j)
 nightly: build
 	@echo "LATHE_TEST_SCALE=$(NIGHTLY_SCALE) LATHE_TEST_SEED=$(NIGHTLY_SEED)"
 	LATHE_TEST_SCALE=$(NIGHTLY_SCALE) LATHE_TEST_SEED=$(NIGHTLY_SEED) ctest --preset release -j$(JOBS)
+
+# A job of its own: it takes torch and wheels of several hundred MB from PyPI.
+integrations-test:
+	@tools/setup.sh build
+	integrations/stage_a.py
 
 # A job of its own, as a browser is 190 MB of packages.
 page-test: build
