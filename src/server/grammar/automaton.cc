@@ -1,0 +1,201 @@
+#include "server/grammar/automaton.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace lathe::grammar {
+namespace {
+
+constexpr std::int64_t kEdgesPerLookAtTheClock = 4096;
+
+// Edges by the state that they leave, [first[s], first[s + 1]).
+template <class From, class T>
+void by_state(const std::vector<From>& edges, std::size_t states, std::vector<T>& out,
+              std::vector<std::uint32_t>& first) {
+  first.assign(states + 1, 0);
+  for (const From& e : edges) ++first[e.from + 1];
+  for (std::size_t s = 0; s < states; ++s) first[s + 1] += first[s];
+  std::vector<std::uint32_t> at(first.begin(), first.end() - 1);
+  out.resize(edges.size());
+  for (const From& e : edges) out[at[e.from]++] = e.edge;
+}
+
+}  // namespace
+
+Builder::Builder(const Limits& limits)
+    : limits_(limits), until_(std::chrono::steady_clock::now() + limits.time) {}
+
+Rule Builder::rule() {
+  if (full() || std::ssize(starts_) >= limits_.rules) {
+    LATHE_CHECK(!starts_.empty(), "room for the root");
+    if (!full()) fault_ = Fault::too_large;
+    return Automaton::kRoot;
+  }
+  const auto out = static_cast<Rule>(starts_.size());
+  for (std::vector<State>* ends : {&starts_, &ends_}) {
+    ends->push_back(static_cast<State>(rule_of_.size()));
+    rule_of_.push_back(out);
+    aliases_.push_back(ends->back());
+  }
+  return out;
+}
+
+State Builder::state(State near) {
+  if (std::ssize(rule_of_) >= limits_.states && !full()) fault_ = Fault::too_large;
+  if (full()) return near;
+  aliases_.push_back(static_cast<State>(rule_of_.size()));
+  rule_of_.push_back(rule_of_[near]);
+  return aliases_.back();
+}
+
+bool Builder::takes_edge() {
+  if (full()) return false;
+  if (++edges_ > limits_.edges) fault_ = Fault::too_large;
+  if (edges_ % kEdgesPerLookAtTheClock == 0 && std::chrono::steady_clock::now() > until_) {
+    fault_ = Fault::too_slow;
+  }
+  return !full();
+}
+
+void Builder::bytes(State from, std::uint8_t first, std::uint8_t last, State to) {
+  if (takes_edge()) bytes_.push_back({from, {first, last, to}});
+}
+
+void Builder::skip(State from, State to) {
+  if (from != to && takes_edge()) skips_.push_back({from, to});
+}
+
+void Builder::call(State from, Rule rule, State to) {
+  if (takes_edge()) calls_.push_back({from, {rule, to}});
+}
+
+State Builder::text(State from, std::string_view text) {
+  for (const char c : text) {
+    const State to = state(from);
+    bytes(from, static_cast<std::uint8_t>(c), static_cast<std::uint8_t>(c), to);
+    from = to;
+  }
+  return from;
+}
+
+// [states] Whether some text leads from there to the end of the rule.
+std::vector<bool> Builder::productive() const {
+  // Edges backwards: the state before, and for a call its rule.
+  struct Back {
+    State before;
+    std::int64_t rule;  // -1: none
+  };
+  std::vector<From<Back>> edges;
+  for (const auto& e : bytes_) edges.push_back({e.edge.to, {e.from, -1}});
+  for (const auto& e : skips_) edges.push_back({e.edge, {e.from, -1}});
+  for (const auto& e : calls_) edges.push_back({e.edge.to, {e.from, e.edge.rule}});
+  std::vector<Back> back;
+  std::vector<std::uint32_t> first;
+  by_state(edges, rule_of_.size(), back, first);
+  std::vector<std::vector<State>> waiting(starts_.size());  // for a rule that they call
+
+  std::vector<bool> out(rule_of_.size());
+  std::vector<State> todo;
+  const auto reach = [&](State s) {
+    if (out[s]) return;
+    out[s] = true;
+    todo.push_back(s);
+  };
+  for (const State end : ends_) reach(end);
+  while (!todo.empty()) {
+    const State s = todo.back();
+    todo.pop_back();
+    for (std::uint32_t i = first[s]; i < first[s + 1]; ++i) {
+      const Back& b = back[i];
+      if (b.rule < 0 || out[starts_[static_cast<std::size_t>(b.rule)]]) {
+        reach(b.before);
+      } else {
+        waiting[static_cast<std::size_t>(b.rule)].push_back(b.before);
+      }
+    }
+    const Rule rule = rule_of_[s];
+    if (starts_[rule] != s) continue;
+    for (const State before : std::exchange(waiting[rule], {})) reach(before);
+  }
+  return out;
+}
+
+template <class T>
+void Builder::drop_edges(std::vector<From<T>>& edges, const std::vector<bool>& keep) {
+  std::erase_if(edges, [&](const From<T>& e) {
+    if constexpr (std::is_same_v<T, State>) {
+      return !keep[e.from] || !keep[e.edge];
+    } else if constexpr (std::is_same_v<T, CallEdge>) {
+      return !keep[e.from] || !keep[e.edge.to] || !keep[starts_[e.edge.rule]];
+    } else {
+      return !keep[e.from] || !keep[e.edge.to];
+    }
+  });
+}
+
+// False: a rule begins with itself. Depth first over the rules that a rule can begin with.
+bool Builder::sort_rules(Automaton& out) const {
+  enum class Mark : std::uint8_t { fresh, open, done };
+  std::vector<Mark> marks(starts_.size(), Mark::fresh);
+  std::vector<std::vector<Rule>> begins(starts_.size());
+  std::vector<bool> seen(rule_of_.size());
+  for (Rule r = 0; r < starts_.size(); ++r) {
+    std::vector<State> todo = {starts_[r]};
+    while (!todo.empty()) {
+      const State s = todo.back();
+      todo.pop_back();
+      if (seen[s]) continue;
+      seen[s] = true;
+      LATHE_CHECK(r == Automaton::kRoot || s != ends_[r], "a rule that takes empty text");
+      for (const CallEdge& c : out.calls(s)) begins[r].push_back(c.rule);
+      for (const State to : out.skips(s)) todo.push_back(to);
+    }
+  }
+  auto next = static_cast<std::uint32_t>(starts_.size());
+  out.order_.assign(starts_.size(), 0);
+  struct Visit {
+    Rule rule;
+    std::size_t at = 0;
+  };
+  for (Rule r = 0; r < starts_.size(); ++r) {
+    if (marks[r] != Mark::fresh) continue;
+    std::vector<Visit> path = {{r}};
+    marks[r] = Mark::open;
+    while (!path.empty()) {
+      Visit& v = path.back();
+      if (v.at == begins[v.rule].size()) {
+        marks[v.rule] = Mark::done;
+        out.order_[v.rule] = --next;
+        path.pop_back();
+        continue;
+      }
+      const Rule callee = begins[v.rule][v.at++];
+      if (marks[callee] == Mark::open) return false;
+      if (marks[callee] == Mark::done) continue;
+      marks[callee] = Mark::open;
+      path.push_back({callee});
+    }
+  }
+  return true;
+}
+
+Fault Builder::finish(Automaton& out) {
+  if (full()) return fault_;
+  const std::vector<bool> keep = productive();
+  if (!keep[starts_[Automaton::kRoot]]) return Fault::empty;
+  drop_edges(bytes_, keep);
+  drop_edges(calls_, keep);
+  drop_edges(skips_, keep);
+  by_state(bytes_, rule_of_.size(), out.bytes_, out.first_byte_);
+  by_state(calls_, rule_of_.size(), out.calls_, out.first_call_);
+  by_state(skips_, rule_of_.size(), out.skips_, out.first_skip_);
+  out.starts_ = starts_;
+  out.ends_ = ends_;
+  out.rule_of_ = rule_of_;
+  out.aliases_ = aliases_;
+  return sort_rules(out) ? Fault::none : Fault::circular;
+}
+
+}  // namespace lathe::grammar

@@ -1,0 +1,160 @@
+// Automaton: which byte strings a constraint allows. Rules call each other, as in a grammar; each
+// is a nondeterministic automaton over bytes.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace lathe::grammar {
+
+using State = std::uint32_t;
+using Rule = std::uint32_t;
+
+/// Longer tokens, of which vocabularies have few, are not used in constrained answers.
+inline constexpr std::int64_t kLongestToken = 32;
+
+struct ByteEdge {
+  std::uint8_t first;  // of the bytes that it takes
+  std::uint8_t last;
+  State to;
+};
+struct CallEdge {
+  Rule rule;  // whose text comes first
+  State to;
+};
+
+/// What a constraint may cost at most. Reaching one is an error of the request.
+struct Limits {
+  std::int64_t states = 1'000'000;
+  std::int64_t edges = 3'000'000;  // of 12 bytes
+  std::int64_t rules = 10'000;
+  std::chrono::milliseconds time{2000};  // of compiling
+};
+
+/// Immutable. Every state reaches the end of its rule by some text, and no rule but the root takes
+/// empty text.
+class Automaton {
+ public:
+  static constexpr Rule kRoot = 0;
+
+  std::int64_t states() const { return std::ssize(rule_of_); }
+  std::int64_t rules() const { return std::ssize(starts_); }
+  State start(Rule rule) const { return starts_[rule]; }
+  bool is_end(State s) const { return ends_[rule_of_[s]] == s; }
+  std::span<const ByteEdge> bytes(State s) const { return edges_of(bytes_, first_byte_, s); }
+  std::span<const CallEdge> calls(State s) const { return edges_of(calls_, first_call_, s); }
+  /// Reached without text.
+  std::span<const State> skips(State s) const { return edges_of(skips_, first_skip_, s); }
+  /// A state from which the texts of the next kLongestToken bytes are the same, and what they lead
+  /// to: counts that are far from their bounds. Mostly the state itself.
+  State alias(State s) const { return aliases_[s]; }
+  /// Places of rules in an order in which callers that a call can begin with stand before callees.
+  std::uint32_t order(Rule rule) const { return order_[rule]; }
+
+ private:
+  friend class Builder;
+  template <class T>
+  static std::span<const T> edges_of(const std::vector<T>& edges,
+                                     const std::vector<std::uint32_t>& first, State s) {
+    return std::span(edges).subspan(first[s], first[s + 1] - first[s]);
+  }
+
+  std::vector<State> starts_, ends_;  // [rules]
+  std::vector<std::uint32_t> order_;  // [rules]
+  std::vector<Rule> rule_of_;         // [states]
+  std::vector<State> aliases_;        // [states]
+  std::vector<ByteEdge> bytes_;
+  std::vector<CallEdge> calls_;
+  std::vector<State> skips_;
+  std::vector<std::uint32_t> first_byte_, first_call_, first_skip_;  // [states + 1]
+};
+
+enum class Fault {
+  none,       // there is an automaton
+  too_large,  // more states, edges or rules than the limits
+  too_slow,   // more time than the limit
+  empty,      // no text is allowed
+  circular,   // a rule begins with itself
+};
+
+/// Makes an automaton. Once a limit is reached nothing is added any more, and finish() says so;
+/// those who add much ask full() now and then.
+class Builder {
+ public:
+  explicit Builder(const Limits& limits);
+
+  /// The first one is the root. Rules other than the root must not take empty text.
+  Rule rule();
+  State start(Rule rule) const { return starts_[rule]; }
+  State end(Rule rule) const { return ends_[rule]; }
+  /// A state of the rule that `near` belongs to.
+  State state(State near);
+  void bytes(State from, std::uint8_t first, std::uint8_t last, State to);
+  void skip(State from, State to);
+  void call(State from, Rule rule, State to);
+  /// From `from`, the bytes of `text`; where they end.
+  State text(State from, std::string_view text);
+  /// From `from`, `least` to `most` (-1: no bound) things in a row, each of which add(from, to)
+  /// adds and takes a byte at least; where they end.
+  template <class Add>
+  State repeat(State from, std::int64_t least, std::int64_t most, const Add& add);
+
+  bool full() const { return fault_ != Fault::none; }
+  /// The last call.
+  Fault finish(Automaton& out);
+
+ private:
+  template <class T>
+  struct From {
+    State from;
+    T edge;
+  };
+  bool takes_edge();
+  template <class T>
+  void drop_edges(std::vector<From<T>>& edges, const std::vector<bool>& keep);
+  std::vector<bool> productive() const;
+  bool sort_rules(Automaton& out) const;
+
+  Limits limits_;
+  std::chrono::steady_clock::time_point until_;
+  Fault fault_ = Fault::none;
+  std::int64_t edges_ = 0;
+  std::vector<State> starts_, ends_;
+  std::vector<Rule> rule_of_;
+  std::vector<State> aliases_;
+  std::vector<From<ByteEdge>> bytes_;
+  std::vector<From<CallEdge>> calls_;
+  std::vector<From<State>> skips_;
+};
+
+template <class Add>
+State Builder::repeat(State from, std::int64_t least, std::int64_t most, const Add& add) {
+  // After i of them. States that are further from the next bound than a token is long are alike.
+  const auto next = [&](State s, State first, std::int64_t left) {
+    if (left > kLongestToken) aliases_[s] = first;
+    const State to = state(s);
+    add(s, to);
+    return to;
+  };
+  State s = state(from);
+  skip(from, s);
+  State first = s;
+  for (std::int64_t i = 0; i < least && !full(); ++i) s = next(s, first, least - i);
+  const State out = state(s);
+  skip(s, out);
+  if (most < 0) {
+    add(s, s);
+    return out;
+  }
+  first = s;
+  for (std::int64_t i = least; i < most && !full(); ++i) {
+    s = next(s, first, most - i);
+    skip(s, out);
+  }
+  return out;
+}
+
+}  // namespace lathe::grammar

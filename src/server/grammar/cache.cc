@@ -1,0 +1,33 @@
+#include "server/grammar/cache.h"
+
+namespace lathe::grammar {
+
+Result<std::shared_ptr<Grammar>> Cache::get(const Source& source) {
+  std::string key = source.key();
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto at = by_key_.find(key); at != by_key_.end()) {
+      entries_.splice(entries_.begin(), entries_, at->second);
+      ++found_;
+      return at->second->second;
+    }
+  }
+  // Without the lock: it may take long. Two requests may do the same work.
+  auto made = Grammar::compile(source, vocabulary_);
+  if (!made) {
+    ++refused_;
+    return made.error();
+  }
+  ++compiled_;
+  const std::lock_guard lock(mutex_);
+  if (by_key_.contains(key)) return made;
+  entries_.emplace_front(key, *made);
+  by_key_.emplace(std::move(key), entries_.begin());
+  if (entries_.size() > capacity_) {
+    by_key_.erase(entries_.back().first);
+    entries_.pop_back();
+  }
+  return made;
+}
+
+}  // namespace lathe::grammar

@@ -1,0 +1,43 @@
+// Cache: grammars of late, so that requests with the same one share it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "server/grammar/grammar.h"
+
+namespace lathe::grammar {
+
+/// Threads may share it.
+class Cache {
+ public:
+  explicit Cache(Vocabulary vocabulary, std::size_t capacity = 128)
+      : vocabulary_(std::move(vocabulary)), capacity_(capacity) {}
+
+  /// Errors: Grammar::compile()'s.
+  Result<std::shared_ptr<Grammar>> get(const Source& source);
+
+  // So far.
+  std::int64_t compiled() const { return compiled_.load(std::memory_order_relaxed); }
+  std::int64_t found() const { return found_.load(std::memory_order_relaxed); }
+  std::int64_t refused() const { return refused_.load(std::memory_order_relaxed); }
+
+ private:
+  using Entry = std::pair<std::string, std::shared_ptr<Grammar>>;  // by its source's key
+
+  const Vocabulary vocabulary_;
+  const std::size_t capacity_;
+  std::mutex mutex_;
+  std::list<Entry> entries_;  // the latest use first
+  std::unordered_map<std::string, std::list<Entry>::iterator> by_key_;
+  std::atomic<std::int64_t> compiled_{0}, found_{0}, refused_{0};
+};
+
+}  // namespace lathe::grammar

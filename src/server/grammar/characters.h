@@ -1,0 +1,52 @@
+// Sets of Unicode characters, and the bytes that they are written with.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/grammar/automaton.h"
+
+namespace lathe::grammar {
+
+/// Characters first to last, both included.
+struct CharRange {
+  char32_t first = 0;
+  char32_t last = 0;
+};
+
+/// Ranges, ascending, with a gap between one and the next. Surrogates are never in it.
+class CharSet {
+ public:
+  CharSet() = default;
+  CharSet(std::initializer_list<CharRange> ranges) : CharSet(std::vector<CharRange>(ranges)) {}
+  explicit CharSet(std::vector<CharRange> ranges);
+  static CharSet all() { return {{0, 0x10FFFF}}; }
+
+  const std::vector<CharRange>& ranges() const& { return ranges_; }
+  void ranges() && = delete;
+  bool empty() const { return ranges_.empty(); }
+  CharSet operator~() const;
+  CharSet operator|(const CharSet& other) const;
+  CharSet operator&(const CharSet& other) const { return ~(~*this | ~other); }
+
+ private:
+  std::vector<CharRange> ranges_;
+};
+
+enum class Spelling {
+  plain,   // as UTF-8
+  quoted,  // as inside a JSON string, with the shortest escapes
+};
+
+/// One character of the set.
+void add_char(Builder& b, State from, const CharSet& chars, Spelling spelling, State to);
+/// One character of a JSON string, in any spelling; pairs of surrogates are one.
+void add_any_quoted_char(Builder& b, State from, State to);
+/// The characters of UTF-8 text.
+std::u32string decode_utf8(std::string_view text);
+/// UTF-8 text, as inside a JSON string, without the quotes.
+std::string quoted_text(std::string_view text);
+
+}  // namespace lathe::grammar

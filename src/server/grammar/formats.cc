@@ -1,0 +1,44 @@
+#include "server/grammar/formats.h"
+
+#include <utility>
+
+namespace lathe::grammar {
+namespace {
+
+#define LATHE_DATE                                                                         \
+  "([0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)" \
+  "|02-(0[1-9]|1[0-9]|2[0-8]))|"                                                           \
+  "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29)"
+// RFC 3339, without leap seconds.
+#define LATHE_TIME \
+  "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+#define LATHE_LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define LATHE_BYTE "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+
+constexpr std::pair<std::string_view, std::string_view> kFormats[] = {
+    {"date", LATHE_DATE},
+    {"time", LATHE_TIME},
+    {"date-time", LATHE_DATE "T" LATHE_TIME},
+    {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
+    {"ipv4", LATHE_BYTE "(\\." LATHE_BYTE "){3}"},
+    {"email",
+     "[A-Za-z0-9_+-]{1,30}(\\.[A-Za-z0-9_+-]{1,30})?@" LATHE_LABEL "(\\." LATHE_LABEL "){1,3}"},
+    {"hostname", LATHE_LABEL "(\\." LATHE_LABEL "){0,3}"},
+};
+
+}  // namespace
+
+std::optional<std::string> format_pattern(std::string_view format) {
+  for (const auto& [name, pattern] : kFormats) {
+    if (name == format) return std::string(pattern);
+  }
+  return std::nullopt;
+}
+
+std::string known_formats() {
+  std::string out;
+  for (const auto& [name, pattern] : kFormats) out += (out.empty() ? "" : ", ") + std::string(name);
+  return out;
+}
+
+}  // namespace lathe::grammar

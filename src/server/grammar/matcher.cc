@@ -1,0 +1,51 @@
+#include "server/grammar/matcher.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lathe::grammar {
+
+Matcher::Matcher(std::shared_ptr<Grammar> grammar, const ThinkTokens& think)
+    : grammar_(std::move(grammar)),
+      masks_(grammar_->masks()),
+      place_(masks_->start()),
+      think_(think) {}
+
+void Matcher::renew_masks() {
+  if (masks_->bytes() <= kMostMaskBytes) return;
+  const std::shared_ptr<Masks> renewed = grammar_->masks(masks_.get());
+  place_ = renewed->bring(*masks_, place_);
+  masks_ = renewed;
+}
+
+Result<bool> Matcher::allowed(std::span<std::uint32_t> bits) {
+  if (think_.inside) {
+    std::fill(bits.begin(), bits.end(), ~std::uint32_t{0});
+    return false;
+  }
+  renew_masks();
+  Masks::Next next;
+  if (!masks_->fill(place_, bits, next)) {
+    return Error{ErrorCode::exhausted, "the answer's grammar", "fewer ways to read an answer",
+                 "more than can be followed", "a simpler one"};
+  }
+  if (!began_ && think_.begin) {
+    const auto token = static_cast<std::uint32_t>(*think_.begin);
+    bits[token / 32] |= std::uint32_t{1} << (token % 32);
+  }
+  return next.may_end;
+}
+
+bool Matcher::accept(std::int32_t token) {
+  const bool begins = !std::exchange(began_, true) && token == think_.begin;
+  if (think_.inside || begins) {
+    think_.inside = token != think_.end;
+    return true;
+  }
+  const Place next = masks_->step(place_, token);
+  if (next == Walk::kNowhere) return false;
+  place_ = next;
+  return true;
+}
+
+}  // namespace lathe::grammar

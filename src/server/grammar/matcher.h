@@ -1,0 +1,40 @@
+// Matcher: a grammar as a constraint of one answer.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "engine/token_constraint.h"
+#include "server/grammar/grammar.h"
+
+namespace lathe::grammar {
+
+/// Marks of reasoning that are tokens of their own.
+struct ThinkTokens {
+  bool inside = false;                // the answer begins in reasoning
+  std::optional<std::int32_t> begin;  // may be the answer's first token; unset: reasoning is over
+  std::int32_t end = -1;
+};
+
+class Matcher final : public TokenConstraint {
+ public:
+  /// The answer's text follows `grammar`, from behind the end of reasoning on where there is any.
+  Matcher(std::shared_ptr<Grammar> grammar, const ThinkTokens& think);
+
+  Result<bool> allowed(std::span<std::uint32_t> bits) override;
+  bool accept(std::int32_t token) override;
+  std::unique_ptr<TokenConstraint> clone() const override {
+    return std::make_unique<Matcher>(*this);
+  }
+
+ private:
+  void renew_masks();
+
+  std::shared_ptr<Grammar> grammar_;
+  std::shared_ptr<Masks> masks_;
+  Place place_;
+  ThinkTokens think_;
+  bool began_ = false;
+};
+
+}  // namespace lathe::grammar

@@ -1,0 +1,66 @@
+// Schemas and regular expressions: an error, or a grammar whose masks lead on to an end or to more
+// tokens, never to a place with neither.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/check.h"
+#include "server/grammar/grammar.h"
+#include "server/grammar/matcher.h"
+
+namespace {
+
+using namespace lathe::grammar;
+
+const Vocabulary& vocabulary() {
+  static const Vocabulary out = [] {
+    std::vector<std::string> texts;
+    for (int b = 0; b < 256; ++b) texts.emplace_back(1, static_cast<char>(b));
+    for (const char* text : {"{\"", "\":", "\",\"", "\"}", "]}", "true", "12", "  ", "ab", "\\n"}) {
+      texts.emplace_back(text);
+    }
+    return Vocabulary(std::move(texts));
+  }();
+  return out;
+}
+
+}  // namespace
+
+// The first byte is the kind, the second how tokens are chosen.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size < 3) return 0;
+  Source source;
+  source.path = "x";
+  const std::string text(reinterpret_cast<const char*>(data) + 2, size - 2);
+  if (data[0] % 2 == 0) {
+    source.kind = Source::Kind::json_schema;
+    source.schema = nlohmann::ordered_json::parse(text, nullptr, false);
+    if (source.schema.is_discarded()) return 0;
+  } else {
+    source.kind = Source::Kind::regex;
+    source.regex = text;
+  }
+  Limits limits;
+  limits.states = 20'000;
+  limits.edges = 60'000;
+  const auto grammar = Grammar::compile(source, vocabulary(), limits);
+  if (!grammar) return 0;
+  Matcher matcher(*grammar, {});
+  std::uint32_t choice = data[1];
+  for (int i = 0; i < 40; ++i) {
+    std::vector<std::uint32_t> bits(static_cast<std::size_t>((vocabulary().size() + 31) / 32));
+    const auto may_end = matcher.allowed(bits);
+    if (!may_end) return 0;
+    std::vector<std::int32_t> allowed;
+    for (std::int32_t t = 0; t < vocabulary().size(); ++t) {
+      if ((bits[static_cast<std::size_t>(t / 32)] >> (t % 32) & 1u) != 0) allowed.push_back(t);
+    }
+    LATHE_CHECK(*may_end || !allowed.empty(), "a place without a way on");
+    if (allowed.empty()) return 0;
+    choice = choice * 1664525u + 1013904223u;
+    LATHE_CHECK(matcher.accept(allowed[(choice >> 8) % allowed.size()]), "a token of the mask");
+  }
+  return 0;
+}

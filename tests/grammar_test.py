@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""Grammars of answers against Python's own `re` and against `jsonschema` (PyPI): grammar_test.py CHECK
+
+Random regular expressions allow what `re` matches. Random schemas: texts that masks lead to are valid, and valid
+documents are allowed. The seed is printed; LATHE_TEST_SEED
+sets it.
+"""
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import unittest
+
+import jsonschema
+
+CHECK = sys.argv.pop(1)
+SEED = int(os.environ.get("LATHE_TEST_SEED", random.randrange(10**6)))
+SCALE = float(os.environ.get("LATHE_TEST_SCALE", "1"))
+
+
+class Checker:
+    def __init__(self):
+        self.process = subprocess.Popen([CHECK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, **question):
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+class Draw:
+    """Random expressions, schemas and documents."""
+
+    def __init__(self, seed: int):
+        self.random = random.Random(seed)
+
+    def regex(self, depth: int = 0) -> str:
+        r = self.random
+        kind = r.randrange(9 if depth < 4 else 3)
+        if kind == 0:
+            return r.choice("abc1")
+        if kind == 1:
+            return r.choice(["[ab]", "[^a]", ".", r"\d", r"\w", "[a-c]", r"\.", "é", r"\u00e9", r"\x61", r"\s", r"[\d-]", r"\D", r"[^\w]",
+                             r"\S", "[€-😀]", "[^é-€]", r"\{", "[.]", r"\-", r"[\]a]"])
+        if kind == 2:
+            return r.choice(["a", "b", "-"])
+        if kind in (3, 4):
+            return self.regex(depth + 1) + self.regex(depth + 1)
+        if kind == 5:
+            return "(" + self.regex(depth + 1) + "|" + self.regex(depth + 1) + ")"
+        if kind == 6:
+            return "(?:" + self.regex(depth + 1) + ")" + r.choice(["*", "+", "?", "*?", "+?", "??"])
+        if kind == 7:
+            return "(" + self.regex(depth + 1) + "){%d,%d}" % (r.randrange(3), r.randrange(3, 5))
+        return "(?P<n%d>" % r.randrange(10**9) + self.regex(depth + 1) + "){%d}" % r.randrange(1, 3)
+
+    def text(self, most: int = 9) -> str:
+        return "".join(self.random.choice("abc1 .é€😀\n-_{,]A") for _ in range(self.random.randrange(most)))
+
+    def schema(self, depth: int = 0) -> object:
+        r = self.random
+        kind = r.choice(["string", "integer", "number", "boolean", "null", "enum", "const", "lengths", "bounds", "pattern", "format"]
+                        + ["object", "array", "anyOf", "oneOf", "tuple", "types", "ref"] * (depth < 3))
+        if kind in ("string", "integer", "number", "boolean", "null"):
+            return {"type": kind}
+        if kind == "enum":
+            return {"enum": [self.value() for _ in range(r.randrange(1, 4))]}
+        if kind == "const":
+            return {"const": self.value()}
+        if kind == "lengths":
+            least = r.randrange(4)
+            return {"type": "string", "minLength": least, "maxLength": least + r.randrange(60)}
+        if kind == "bounds":
+            least = r.choice([r.randrange(-200, 200), r.randrange(-10**12, 10**12)])
+            out = {"type": "integer", r.choice(["minimum", "exclusiveMinimum"]): least}
+            out[r.choice(["maximum", "exclusiveMaximum"])] = least + r.choice([3, 50, 12345])
+            return out
+        if kind == "pattern":
+            return {"type": "string", "pattern": r.choice(["^[a-c]{2,5}$", "ab+", r"^\d{3}-\d{2}$", "^(x|yy)*$", "^[^\"\\\\]", "é$", "a|^b|c$"])}
+        if kind == "format":
+            return {"type": "string", "format": r.choice(["date", "time", "date-time", "uuid", "ipv4", "email", "hostname"])}
+        if kind == "object":
+            names = r.sample(["a", "b", "ab", "c d", "é", "q\"", "", "\n"], r.randrange(4))
+            out = {"type": "object", "properties": {n: self.schema(depth + 1) for n in names}}
+            out["required"] = [n for n in names if r.random() < 0.5]
+            more = r.choice([False, False, True, None, "schema"])
+            if more == "schema":
+                out["additionalProperties"] = self.schema(depth + 1)
+            elif more is not None:
+                out["additionalProperties"] = more
+            return out
+        if kind == "array":
+            out = {"type": "array", "items": self.schema(depth + 1)}
+            if r.random() < 0.5:
+                out["minItems"] = r.randrange(3)
+            if r.random() < 0.5:
+                out["maxItems"] = out.get("minItems", 0) + r.randrange(4)
+            return out
+        if kind == "tuple":
+            return {"type": "array", "prefixItems": [self.schema(depth + 1) for _ in range(r.randrange(1, 3))], "items": r.choice([False, True])}
+        if kind == "types":
+            return {"type": r.sample(["string", "integer", "boolean", "null", "array"], 2), "maxItems": 2, "minLength": 1}
+        if kind == "ref":
+            return {"$ref": "#/$defs/shared"}
+        return {kind: [self.schema(depth + 1) for _ in range(r.randrange(1, 4))]}
+
+    def root(self) -> dict:
+        return {"anyOf": [self.schema()], "$defs": {"shared": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/shared"}, {"type": "null"}]},
+                                                               "maxItems": 2}}}
+
+    def value(self, depth: int = 0) -> object:
+        r = self.random
+        kind = r.randrange(8 if depth < 3 else 5)
+        if kind == 0:
+            return r.choice([None, True, False])
+        if kind in (1, 2):
+            return r.choice([0, -1, 7, 10**15, r.randrange(-300, 300)])
+        if kind == 3:
+            return r.choice([0.5, -2.25, 1e30, 1.5e-7])
+        if kind == 4:
+            return self.text(6) + r.choice(["", "\"", "\\", "\t"])
+        if kind == 5:
+            return [self.value(depth + 1) for _ in range(r.randrange(4))]
+        return {self.text(4): self.value(depth + 1) for _ in range(r.randrange(4))}
+
+
+class Grammars(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        print(f"LATHE_TEST_SEED={SEED}", file=sys.stderr)
+        cls.checker = Checker()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.checker.close()
+
+    def test_regular_expressions_are_python_s(self):
+        draw = Draw(SEED)
+        matches = 0
+        for _ in range(int(700 * SCALE)):
+            pattern = draw.regex()
+            texts = [draw.text() for _ in range(30)]
+            got = self.checker.ask(regex=pattern, texts=texts)
+            if isinstance(got, dict):  # no text at all
+                self.assertIn("none does", got["error"], (SEED, pattern))
+                continue
+            python = re.compile(pattern, re.ASCII)
+            for text, allowed in zip(texts, got):
+                self.assertEqual(allowed, python.fullmatch(text) is not None, (SEED, pattern, text))
+                matches += allowed
+        self.assertGreater(matches, 300 * SCALE)
+
+    def test_walks_are_valid_and_valid_documents_are_allowed(self):
+        draw = Draw(SEED + 1)
+        walks = documents = 0
+        for i in range(int(250 * SCALE)):
+            schema = draw.root()
+            one_of = json.loads(json.dumps(schema).replace('"oneOf"', '"anyOf"'))  # as docs/server.md says
+            validator = jsonschema.Draft202012Validator(one_of, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+            texts = self.checker.ask(schema=schema, walks=4, seed=SEED + i)
+            if isinstance(texts, dict):
+                self.assertIn("none does", texts["error"], (SEED, schema))
+                continue
+            for text in texts:
+                if text is None:
+                    continue
+                walks += 1
+                value = json.loads(text)
+                validator.validate(value)
+                # What json.dumps() makes of it is the same value, and allowed with its space.
+                documents += 1
+                for spelled in (json.dumps(value), json.dumps(value, ensure_ascii=False, separators=(",", ":")), json.dumps(value, indent=2)):
+                    if re.search(r"[0-9][eE]|\d{15}|\. ?\d{17}|\n {20}", spelled) or '"' + "\\u" in spelled:
+                        continue  # numbers that Python spells in other digits; names in longer spellings
+                    if not self.checker.ask(schema=schema, texts=[spelled])[0]:
+                        self.assertRegex(spelled, r"\\u[0-9a-f]{4}", (SEED, schema, spelled))
+        self.assertGreater(walks, 300 * SCALE)
+
+    def test_any_json_is_an_object_or_not(self):
+        draw = Draw(SEED + 2)
+        for _ in range(int(300 * SCALE)):
+            value = draw.value()
+            spelled = json.dumps(value, ensure_ascii=draw.random.random() < 0.5, indent=draw.random.choice([None, 1]))
+            spelled = spelled.replace("e+", "e")
+            got = self.checker.ask(schema=True, texts=[spelled])[0], self.checker.ask(schema={"type": "object"}, texts=[spelled])[0]
+            self.assertEqual(got, (True, isinstance(value, dict)), (SEED, spelled))
+
+
+if __name__ == "__main__":
+    unittest.main()
