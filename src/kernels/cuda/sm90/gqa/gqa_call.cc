@@ -37,43 +37,23 @@ Result<void> aligned(const char* field, const void* data, std::int64_t stride_by
 
 std::int64_t up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 
-/// Places arrays one after another, each at a multiple of 256 bytes; without a base it counts.
-class Placement {
- public:
-  explicit Placement(std::byte* base) : base_(base) {}
-  template <class T>
-  void take(T*& array, std::int64_t count) {
-    if (base_ != nullptr) array = reinterpret_cast<T*>(base_ + bytes_);
-    bytes_ += up(count * static_cast<std::int64_t>(sizeof(T)), 256) * 256;
-  }
-  std::int64_t bytes() const { return bytes_; }
+}  // namespace
 
- private:
-  std::byte* base_;
-  std::int64_t bytes_ = 0;
-};
-
-std::int64_t place_schedule(const AttendArgs& args, const GqaShape& shape, std::byte* memory,
-                            GqaSchedule& s) {
-  Placement places(memory);
+void place_gqa_schedule(Placement& places, std::int64_t requests, const GqaShape& shape,
+                        GqaSchedule& s) {
   places.take(s.totals, 1);
-  places.take(s.request_blocks, std::ssize(args.kv_lens) + 1);
+  places.take(s.request_blocks, requests + 1);
   places.take(s.blocks, shape.max_blocks);
-  places.take(s.tiles, shape.max_blocks + 1);
+  places.take(s.costs, shape.max_blocks + 1);
   places.take(s.starts, shape.workers);
-  return places.bytes();
 }
 
-std::int64_t place_partials(const AttendArgs& args, const GqaShape& shape, std::byte* memory,
-                            GqaParams& p) {
-  Placement places(memory);
+void place_gqa_partials(Placement& places, const GqaShape& shape, std::int32_t value_dim,
+                        GqaParams& p) {
   const std::int64_t rows = std::int64_t{2} * shape.workers * shape.block_m;
   places.take(p.partial_lse, rows);
-  places.take(p.partial_out, rows * args.problem.head_dim);
-  return places.bytes();
+  places.take(p.partial_out, rows * value_dim);
 }
-
-}  // namespace
 
 Result<void> check_gqa_call(const AttendArgs& args) {
   if (auto ok = check_gqa_shapes(args); !ok) return ok;
@@ -128,13 +108,17 @@ GqaShape gqa_shape(const AttendArgs& args, int sms) {
   const bool fp8 = args.main.pool->layout.kind() == LayoutKind::gqa_fp8;
   if (m_rows > 64 && !fp8) {
     s.block_m = 128;
-    s.tile = p.head_dim <= 128 ? 128 : 64;
+    s.tile = gqa_m128_tile(p.head_dim, p.head_dim);
+    s.item_cost = gqa_m128_item_cost(s.tile);
   }
   s.workers = sms * gqa_blocks_per_sm(p.head_dim, s.block_m, fp8);
   s.max_blocks = std::ssize(args.kv_lens) + args.q.rows * group / s.block_m;
   GqaParams unused;
-  s.schedule_bytes = place_schedule(args, s, nullptr, unused.schedule);
-  s.partial_bytes = place_partials(args, s, nullptr, unused);
+  Placement schedule(nullptr), partials(nullptr);
+  place_gqa_schedule(schedule, std::ssize(args.kv_lens), s, unused.schedule);
+  place_gqa_partials(partials, s, p.head_dim, unused);
+  s.schedule_bytes = schedule.bytes();
+  s.partial_bytes = partials.bytes();
   return s;
 }
 
@@ -143,12 +127,14 @@ GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* s
   const AttentionProblem& problem = args.problem;
   const ConstPoolView& pool = *args.main.pool;
   GqaParams p;
-  place_schedule(args, shape, schedule, p.schedule);
-  place_partials(args, shape, partials, p);
+  Placement of_schedule(schedule), of_partials(partials);
+  place_gqa_schedule(of_schedule, std::ssize(args.kv_lens), shape, p.schedule);
+  place_gqa_partials(of_partials, shape, problem.head_dim, p);
   p.max_blocks = static_cast<std::int32_t>(shape.max_blocks);
   p.workers = shape.workers;
   p.block_m = shape.block_m;
   p.tile = shape.tile;
+  p.item_cost = shape.item_cost;
   p.requests = static_cast<std::int32_t>(std::ssize(args.kv_lens));
   p.q_indptr = args.q_indptr.data();
   p.kv_lens = args.kv_lens.data();

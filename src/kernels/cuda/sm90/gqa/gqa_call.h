@@ -15,6 +15,7 @@ namespace lathe::cuda {
 struct GqaShape {
   std::int32_t block_m = 8;     // M rows of a block: 8, 16, 32 or 64, or 128 of many
   std::int32_t tile = 64;       // keys
+  std::int32_t item_cost = 0;   // in tiles
   std::int64_t max_blocks = 0;  // M blocks
   std::int32_t workers = 0;     // resident blocks
   // Of the device's memory, multiples of 256.
@@ -23,6 +24,27 @@ struct GqaShape {
 
   std::int64_t bytes() const { return schedule_bytes + partial_bytes; }
 };
+
+/// Places arrays one after another, each at a multiple of 256 bytes; without a base it counts.
+class Placement {
+ public:
+  explicit Placement(std::byte* base) : base_(base) {}
+  template <class T>
+  void take(T*& array, std::int64_t count) {
+    if (base_ != nullptr) array = reinterpret_cast<T*>(base_ + bytes_);
+    bytes_ += (count * static_cast<std::int64_t>(sizeof(T)) + 255) / 256 * 256;
+  }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* base_;
+  std::int64_t bytes_ = 0;
+};
+
+void place_gqa_schedule(Placement& places, std::int64_t requests, const GqaShape& shape,
+                        GqaSchedule& s);
+void place_gqa_partials(Placement& places, const GqaShape& shape, std::int32_t value_dim,
+                        GqaParams& p);
 
 /// Errors: what the kernels do not take, by argument: dtypes, head dims, pages, index lists,
 /// alignment, bounds.

@@ -2,11 +2,13 @@
 //
 // M rows are the query rows of a request times the heads of a group, so that M row m of a request
 // is query head m % group of a KV head and row m / group. block_m consecutive M rows make an M
-// block, and an M block with one KV head and the tiles of keys that it sees an item. Workers share
-// all tiles of all items evenly: worker w takes tiles w * share up to (w + 1) * share of
+// block, and an M block with one KV head and the tiles of keys that it sees an item. An item costs
+// its tiles and, before them, item_cost: loading queries, storing out, and the products that
+// nothing overlaps. Workers share the costs of all items evenly: worker w takes w * share up to (w
+// + 1) * share of
 //
-//   | block 0, head 0: tiles | block 0, head 1 | ... | block 1, head 0 | ...
-//   |------- worker 0 -------------|------- worker 1 ------------|---- ...
+//   | block 0, head 0: item_cost, tiles | block 0, head 1 | ... | block 1, head 0 | ...
+//   |------------ worker 0 -------------------|------- worker 1 ------------|---- ...
 //
 // so it cuts at most the item that it begins with and the one that it ends with, and leaves at most
 // two partials: partial 2 w of an item that another one begins, 2 w + 1 of one that others end.
@@ -28,6 +30,14 @@ constexpr int gqa_blocks_per_sm(int head_dim, int block_m, bool fp8) {
   return head_dim > 128 || block_m > 64 || (fp8 && block_m == 64) ? 1 : 2;
 }
 
+/// What an item of 128 M rows costs beside its tiles, in tiles of so many keys.
+constexpr std::int32_t gqa_m128_item_cost(int tile) { return tile == 128 ? 3 : 5; }
+
+/// Keys of a tile of 128 M rows.
+constexpr int gqa_m128_tile(int key_dim, int value_dim) {
+  return key_dim + value_dim <= 320 ? 128 : 64;
+}
+
 struct GqaBlock {
   std::int32_t request;
   std::int32_t row;     // of q: the one of the first M row
@@ -41,11 +51,12 @@ struct GqaBlock {
 };
 
 struct GqaStart {
-  std::int32_t block, head, tile;
+  std::int32_t block, head;
+  std::int32_t tile;  // -1 and below: so much is left of the item's item_cost
 };
 
 struct GqaTotals {
-  std::int64_t tiles;  // of all items
+  std::int64_t cost;   // of all items
   std::int64_t share;  // of a worker
 };
 
@@ -53,8 +64,8 @@ struct GqaTotals {
 struct GqaSchedule {
   std::int32_t* request_blocks = nullptr;  // [requests + 1] M blocks before a request's
   GqaBlock* blocks = nullptr;              // [max_blocks]
-  std::int64_t* tiles = nullptr;           // [max_blocks + 1] tiles of items before an M block's
-  GqaStart* starts = nullptr;              // [workers], of those with tiles
+  std::int64_t* costs = nullptr;           // [max_blocks + 1] of items before an M block's
+  GqaStart* starts = nullptr;              // [workers], of those with a share
   GqaTotals* totals = nullptr;
 };
 
@@ -63,7 +74,8 @@ struct GqaParams {
   std::int32_t max_blocks = 0;
   std::int32_t workers = 0;
   std::int32_t block_m = 0;
-  std::int32_t tile = 0;  // keys: 64 or 128
+  std::int32_t tile = 0;       // keys: 64 or 128
+  std::int32_t item_cost = 0;  // in tiles
 
   std::int32_t requests = 0;
   const std::int32_t* q_indptr = nullptr;  // [requests + 1]

@@ -20,10 +20,10 @@ struct GqaCutItem {
   __device__ GqaCutItem(const GqaParams& p, std::int32_t worker) {
     const GqaTotals totals = *p.schedule.totals;
     const std::int64_t next = (worker + 1) * totals.share;
-    if (worker + 1 >= p.workers || next >= totals.tiles) return;
+    if (worker + 1 >= p.workers || next >= totals.cost) return;
     const GqaStart at = p.schedule.starts[worker + 1];
     // The next worker begins with an item's tile `at.tile`, so it began this many tiles before.
-    if (at.tile == 0 || at.tile > totals.share) return;
+    if (at.tile <= 0 || at.tile > totals.share) return;
     block = p.schedule.blocks[at.block];
     head = at.head;
     const std::int64_t last = next - at.tile + block.tiles - 1;

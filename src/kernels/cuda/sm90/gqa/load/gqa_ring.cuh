@@ -9,15 +9,18 @@ namespace lathe::cuda {
 
 /// A tile of keys, or of values, as it lies in a stage: boxes of up to 128 bytes of each row, box
 /// after box, swizzled over their rows' bytes.
-template <int kHeadDim, int kTileKeys, bool kFp8>
+template <int kHeadDim, int kTileKeys, bool kFp8, int kValueDim = kHeadDim>
 struct GqaTileFormat {
   static constexpr int kTile = kTileKeys;
-  static constexpr int kDims = kHeadDim / 64;
+  static constexpr int kDims = kHeadDim / 64;  // of keys
+  static constexpr int kValueDims = kValueDim / 64;
   static constexpr int kElementBytes = kFp8 ? 1 : 2;
   static constexpr int kBoxBytes = kFp8 && kHeadDim == 64 ? 64 : 128;
   static constexpr int kBoxes = kHeadDim * kElementBytes / kBoxBytes;
+  static constexpr int kValueBoxes = kValueDim * kElementBytes / kBoxBytes;
   static constexpr int kBoxTileBytes = kTile * kBoxBytes;
-  static constexpr int kTileBytes = kBoxes * kBoxTileBytes;
+  static constexpr int kKeyBytes = kBoxes * kBoxTileBytes;
+  static constexpr int kStageBytes = kKeyBytes + kValueBoxes * kBoxTileBytes;
   static constexpr int kDimTileBytes = kTile * 128;  // of 64 bf16 dimensions
   // Besides the tiles: two barriers and a mask.
   static constexpr int kStageSmallBytes = 16 + kTile / 8;
@@ -45,9 +48,9 @@ struct GqaRing {
     barriers_visible();
   }
   __device__ std::uint32_t keys(int stage) const {
-    return tiles + static_cast<std::uint32_t>(stage * 2 * N::kTileBytes);
+    return tiles + static_cast<std::uint32_t>(stage * N::kStageBytes);
   }
-  __device__ std::uint32_t values(int stage) const { return keys(stage) + N::kTileBytes; }
+  __device__ std::uint32_t values(int stage) const { return keys(stage) + N::kKeyBytes; }
   __device__ std::uint32_t full_at(int stage) const {
     return full + static_cast<std::uint32_t>(8 * stage);
   }

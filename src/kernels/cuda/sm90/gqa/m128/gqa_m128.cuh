@@ -4,8 +4,8 @@
 // Two consumer warpgroups have 64 M rows each and share the tiles of keys and values that a
 // producer warp (gqa_load_pages.cuh) brings:
 //
-//                     128 keys (64 at 256 dimensions)
-//   M rows  0 -  63 | S = Q K^T of warpgroup 0 |     O of warpgroup 0 [64, head dim]
+//                     128 keys (64 where they are wide)
+//   M rows  0 -  63 | S = Q K^T of warpgroup 0 |     O of warpgroup 0 [64, value dim]
 //   M rows 64 - 127 | S = Q K^T of warpgroup 1 |     O of warpgroup 1
 //
 //   S1 = Q K1^T   O += P0 V0   softmax 1        S2 = Q K2^T   O += P1 V1   softmax 2 ...
@@ -30,9 +30,9 @@ namespace lathe::cuda {
 /// A consumer warpgroup: a thread has M rows `row` and `row` + 8 of its 64.
 template <class N>
 struct GqaM128Group {
-  static constexpr int kScores = N::kTile / 2;        // of a thread
-  static constexpr int kOperands = N::kTile / 16;     // of P, of 16 keys each
-  static constexpr int kOutputs = N::kDims * 64 / 2;  // of a thread
+  static constexpr int kScores = N::kTile / 2;             // of a thread
+  static constexpr int kOperands = N::kTile / 16;          // of P, of 16 keys each
+  static constexpr int kOutputs = N::kValueDims * 64 / 2;  // of a thread
 
   const GqaParams& p;
   const GqaRing<N>& ring;
@@ -112,9 +112,9 @@ struct GqaM128Group {
     LATHE_UNROLL
     for (int k = 0; k < kOperands; ++k) {
       const std::uint64_t values = descriptor_at(b, static_cast<std::uint32_t>(k * 2048));
-      if constexpr (N::kDims == 1) {
+      if constexpr (N::kValueDims == 1) {
         mma_m64n64_bf16_rows(acc, w[k], values, true);
-      } else if constexpr (N::kDims == 2) {
+      } else if constexpr (N::kValueDims == 2) {
         mma_m64n128_bf16_rows(acc, w[k], values, true);
       } else {
         mma_m64n256_bf16_rows(acc, w[k], values, true);
@@ -133,7 +133,7 @@ struct GqaM128Group {
       zeroed = true;
       const int key = thread() / 2;
       if (seen >> key & 1) continue;
-      for (int t = 0; t < N::kDims; ++t) {
+      for (int t = 0; t < N::kValueDims; ++t) {
         for (int c = thread() % 2 * 4; c < thread() % 2 * 4 + 4; ++c) {
           store_shared(
               swizzled(ring.values(of_stage) + static_cast<std::uint32_t>(t * N::kDimTileBytes),
@@ -284,7 +284,7 @@ struct GqaM128Group {
   }
 
   __device__ void finish(const GqaSegment& item) {
-    constexpr int kHeadDim = N::kDims * 64;
+    constexpr int kValueDim = N::kValueDims * 64;
     // Keeps these addresses from being computed before the tiles, and spilled.
     asm volatile("" : "+r"(lane), "+r"(warp));
     LATHE_UNROLL
@@ -308,13 +308,13 @@ struct GqaM128Group {
         }
       }
       const int column = 2 * (lane & 3);
-      const std::int64_t at = q_row * p.out_stride + std::int64_t{head} * kHeadDim + column;
+      const std::int64_t at = q_row * p.out_stride + std::int64_t{head} * kValueDim + column;
       float* wide =
-          split ? p.partial_out + (std::int64_t{item.partial} * N::kMRows + m) * kHeadDim + column
+          split ? p.partial_out + (std::int64_t{item.partial} * N::kMRows + m) * kValueDim + column
                 : static_cast<float*>(p.out) + at;
       auto* narrow = static_cast<std::uint16_t*>(p.out) + at;
       LATHE_UNROLL
-      for (int j = 0; j < kHeadDim / 8; ++j) {
+      for (int j = 0; j < kValueDim / 8; ++j) {
         const float a = acc[4 * j + 2 * i] * factor, b = acc[4 * j + 2 * i + 1] * factor;
         if (split || p.out_f32) {
           *reinterpret_cast<float2*>(wide + 8 * j) = make_float2(a, b);

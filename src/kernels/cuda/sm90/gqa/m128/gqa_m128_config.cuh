@@ -5,9 +5,9 @@
 
 namespace lathe::cuda {
 
-template <int kHeadDim>
-struct GqaM128 : GqaTileFormat<kHeadDim, kHeadDim <= 128 ? 128 : 64, false> {
-  using Format = GqaTileFormat<kHeadDim, kHeadDim <= 128 ? 128 : 64, false>;
+template <int kHeadDim, int kValueDim = kHeadDim>
+struct GqaM128 : GqaTileFormat<kHeadDim, gqa_m128_tile(kHeadDim, kValueDim), false, kValueDim> {
+  using Format = GqaTileFormat<kHeadDim, gqa_m128_tile(kHeadDim, kValueDim), false, kValueDim>;
   static constexpr int kMRows = 128, kGroups = 2;
   static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * kGroups + 128;
   // Add up to what a block has.
@@ -17,9 +17,9 @@ struct GqaM128 : GqaTileFormat<kHeadDim, kHeadDim <= 128 ? 128 : 64, false> {
   static constexpr int kRingAt = kGroups * kQueryBytes;
   static constexpr int kMostBytes = 227 << 10;
   static constexpr int kFit =
-      (kMostBytes - kRingAt) / (2 * Format::kTileBytes + Format::kStageSmallBytes);
+      (kMostBytes - kRingAt) / (Format::kStageBytes + Format::kStageSmallBytes);
   static constexpr int kStages = kFit < 4 ? kFit : 4;
-  static constexpr int kSmallAt = kRingAt + kStages * 2 * Format::kTileBytes;
+  static constexpr int kSmallAt = kRingAt + kStages * Format::kStageBytes;
   static constexpr int kSharedBytes = kSmallAt + kStages * Format::kStageSmallBytes;
   static_assert(kStages >= 2 && kSharedBytes <= kMostBytes);
 };

@@ -8,7 +8,7 @@
 namespace lathe::cuda {
 
 inline constexpr int kGqaScheduleThreads = 256;
-// A worker of fewer tiles costs more in combining than it saves in reading.
+// A worker of fewer tiles, besides item_cost, costs more in combining than it saves in reading.
 inline constexpr std::int64_t kGqaLeastShare = 2;
 
 /// Prefix sums over the block's threads, chunk after chunk.
@@ -107,8 +107,8 @@ static __global__ void __launch_bounds__(kGqaScheduleThreads)
   sync_block();
   const auto blocks = static_cast<std::int32_t>(
       of_requests.before < p.max_blocks ? of_requests.before : p.max_blocks);
-  GqaScan of_tiles{sums};
-  if (thread == 0) s.tiles[0] = 0;
+  GqaScan of_costs{sums};
+  if (thread == 0) s.costs[0] = 0;
   for (std::int32_t first = 0; first < blocks; first += kGqaScheduleThreads) {
     const std::int32_t i = first + thread;
     GqaBlock b = {};
@@ -117,20 +117,21 @@ static __global__ void __launch_bounds__(kGqaScheduleThreads)
       b = gqa_block(p, r, i - s.request_blocks[r]);
       s.blocks[i] = b;
     }
-    const std::int64_t all = of_tiles.add(std::int64_t{b.tiles} * p.kv_heads);
-    if (i < blocks) s.tiles[i + 1] = all;
+    const std::int64_t item = i < blocks ? b.tiles + p.item_cost : 0;
+    const std::int64_t all = of_costs.add(item * p.kv_heads);
+    if (i < blocks) s.costs[i + 1] = all;
   }
   sync_block();
-  const std::int64_t tiles = of_tiles.before;
-  std::int64_t share = (tiles + p.workers - 1) / p.workers;
-  if (share < kGqaLeastShare) share = kGqaLeastShare;
-  if (thread == 0) *s.totals = {tiles, share};
-  for (std::int32_t w = thread; w < p.workers && w * share < tiles; w += kGqaScheduleThreads) {
-    const std::int32_t i = last_at_most(s.tiles, blocks, w * share);
-    const std::int64_t in_block = w * share - s.tiles[i];
-    const std::int64_t head = in_block / s.blocks[i].tiles;
+  const std::int64_t cost = of_costs.before, least = kGqaLeastShare + p.item_cost;
+  std::int64_t share = (cost + p.workers - 1) / p.workers;
+  if (share < least) share = least;
+  if (thread == 0) *s.totals = {cost, share};
+  for (std::int32_t w = thread; w < p.workers && w * share < cost; w += kGqaScheduleThreads) {
+    const std::int32_t i = last_at_most(s.costs, blocks, w * share);
+    const std::int64_t in_block = w * share - s.costs[i], item = s.blocks[i].tiles + p.item_cost;
+    const std::int64_t head = in_block / item;
     s.starts[w] = {i, static_cast<std::int32_t>(head),
-                   static_cast<std::int32_t>(in_block - head * s.blocks[i].tiles)};
+                   static_cast<std::int32_t>(in_block - head * item) - p.item_cost};
   }
 }
 

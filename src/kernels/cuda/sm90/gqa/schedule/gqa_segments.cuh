@@ -25,26 +25,28 @@ struct GqaSegment {
 struct GqaSegments {
   const GqaParams& p;
   std::int32_t worker;
-  std::int64_t left = 0;  // tiles
+  std::int64_t left = 0;  // of its share
   GqaStart at = {};
 
   __device__ GqaSegments(const GqaParams& params, std::int32_t w) : p(params), worker(w) {
     const GqaTotals totals = *p.schedule.totals;
-    left = totals.tiles - w * totals.share;
+    left = totals.cost - w * totals.share;
     if (left > totals.share) left = totals.share;
     if (left > 0) at = p.schedule.starts[w];
   }
   /// False where there is no more.
   __device__ bool next(GqaSegment& s) {
-    if (left <= 0) return false;
+    s.tile = at.tile > 0 ? at.tile : 0;
+    // Where the item's tiles begin beyond the share, the next worker has all of them.
+    if (left <= s.tile - at.tile) return false;
     s.block = p.schedule.blocks[at.block];
     s.head = at.head;
-    s.tile = at.tile;
-    const std::int32_t rest = s.block.tiles - at.tile;
-    s.count = left < rest ? static_cast<std::int32_t>(left) : rest;
-    s.partial = at.tile > 0 ? 2 * worker : s.count < rest ? 2 * worker + 1 : -1;
-    left -= s.count;
-    at.tile = 0;
+    const std::int64_t end = at.tile + left;
+    const std::int32_t last = end < s.block.tiles ? static_cast<std::int32_t>(end) : s.block.tiles;
+    s.count = last - s.tile;
+    s.partial = s.tile > 0 ? 2 * worker : last < s.block.tiles ? 2 * worker + 1 : -1;
+    left -= last - at.tile;
+    at.tile = -p.item_cost;
     if (++at.head == p.kv_heads) {
       at.head = 0;
       ++at.block;

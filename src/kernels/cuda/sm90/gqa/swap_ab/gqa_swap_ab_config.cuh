@@ -21,9 +21,9 @@ struct GqaSwapAb : GqaTileFormat<kHeadDim, 64, kFp8> {
   static constexpr int kSmallBytes = kMaxStages * Format::kStageSmallBytes + 6 * kMRows * 4;
   // Of an SM's 228 KiB the driver keeps 1 KiB for each block.
   static constexpr int kMostBytes = kBlocksPerSm == 2 ? 113 << 10 : 227 << 10;
-  static constexpr int kFit = (kMostBytes - kSmallBytes - kRingAt) / (2 * Format::kTileBytes);
+  static constexpr int kFit = (kMostBytes - kSmallBytes - kRingAt) / Format::kStageBytes;
   static constexpr int kStages = kFit < kMaxStages ? kFit : kMaxStages;
-  static constexpr int kSmallAt = kRingAt + kStages * 2 * Format::kTileBytes;
+  static constexpr int kSmallAt = kRingAt + kStages * Format::kStageBytes;
   static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
   static_assert(kStages >= 2 && kSharedBytes <= kMostBytes);
 };
