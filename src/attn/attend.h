@@ -43,6 +43,11 @@ struct KeySource {
 struct Expansion {
   std::span<const float> w_uk;  // [heads, qk_nope_head, nope]
   std::span<const float> w_uv;  // [heads, v_head, nope]
+  // A GPU's kernels read both as checkpoints store them: [heads * (qk_nope_head + v_head), nope],
+  // of each head the rows of its keys and then those of its values.
+  const std::byte* kv_b = nullptr;
+  DType kv_b_dtype = DType::bf16;
+  const float* kv_b_scales = nullptr;  // of e4m3: of blocks of 128 x 128; null: all 1
 };
 
 struct AttendArgs {
@@ -66,6 +71,7 @@ struct AttendArgs {
   // themselves.
   std::int64_t max_request_rows = 1;  // most rows of a request
   std::int64_t max_kv_len = 0;        // most keys of a request; 0: what the page table holds
+  std::int64_t total_keys = 0;        // of all requests together; 0: max_kv_len of each
 
   // Made by the kernel's prepare() for the step; null: the call makes its own.
   const Schedule* schedule = nullptr;

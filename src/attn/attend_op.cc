@@ -41,6 +41,7 @@ AttendArgs attend_args(const AttendOp& op, const Execution& execution) {
   a.out = op.out;
   a.max_request_rows = step.max_rows;
   a.max_kv_len = step.max_context;
+  a.total_keys = step.total_context;
   a.schedule = step.schedule;
   a.execution = execution;
   return a;
@@ -57,8 +58,11 @@ Result<void> make_schedule(const Plan& plan, const ConstPoolView& pool, const Ex
   op.slots_width = slots_width(p, step);
   op.q.dtype = step.route->q_dtype;
   op.q.rows = op.out.rows = step.rows;
-  op.q.cols = op.q.row_stride = std::int64_t{p.heads} * p.qk_dim();
-  op.out.cols = op.out.row_stride = std::int64_t{p.heads} * p.v_dim();
+  const bool expanded = step.route->kind == KernelKind::ragged;
+  const std::int64_t q_width = expanded ? p.qk_nope_head + p.rope : p.qk_dim();
+  const std::int64_t out_width = expanded ? p.v_head : p.v_dim();
+  op.q.cols = op.q.row_stride = p.heads * q_width;
+  op.out.cols = op.out.row_stride = p.heads * out_width;
   if (auto ok = kernel->prepare(attend_args(op, execution), schedule); !ok) return ok;
   step.schedule = &schedule;
   return {};

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "attn/cost.h"
+#include "attn/expansion.h"
 #include "attn/explain.h"
 
 namespace lathe {
@@ -65,6 +66,13 @@ std::int64_t worker_rows(const Plan& plan, const Machine& machine, Demand demand
   return most_of_routes(plan, [&](const Route& r) {
     return times(machine.processors, std::min(demand.rows, r.worker_rows), row);
   });
+}
+
+// Of as many keys as a step can have, of all heads, or what the routes keep to.
+std::int64_t expanded_keys(const Plan& plan, Demand demand) {
+  const AttentionProblem& p = plan.problem;
+  const std::int64_t all = times(demand.requests, demand.context, expanded_key_bytes(p, p.heads));
+  return most_of_routes(plan, [&](const Route& r) { return std::min(all, r.expanded_bytes); });
 }
 
 // f32 state of V4's compressor per request and layer. A finely compressed layer keeps the raw rows
@@ -135,6 +143,9 @@ std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine,
   }
   if (const std::int64_t bytes = worker_rows(plan, machine, demand)) {
     out.push_back({BudgetKind::worker_rows, bytes, 0});
+  }
+  if (const std::int64_t bytes = expanded_keys(plan, demand)) {
+    out.push_back({BudgetKind::expanded_keys, bytes, 0});
   }
   if (const std::int64_t state = compressor_state(p)) {
     out.push_back({BudgetKind::compressor_state, times(state, demand.requests, plan.layers), 0});

@@ -26,7 +26,8 @@ struct Demand {
 };
 
 /// Buffers of `plan` at `demand`: indexer logits, top-k rows, gather workspace, split partials,
-/// rows of expanding workers, compressor state, step metadata. Zero-sized ones are left out.
+/// rows of expanding workers, expanded keys, compressor state, step metadata. Zero-sized ones are
+/// left out.
 std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine,
                                 const PlanRequest& request, Demand demand);
 

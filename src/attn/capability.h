@@ -82,9 +82,11 @@ struct Capability {
   Accepts heads = Accepts::range(1, 128);
   Accepts page_sizes;
   Accepts top_k;
-  Accepts nope = Accepts::any();      // latent problems
-  Accepts rope = Accepts::any();      // latent problems
-  Accepts head_dim = Accepts::any();  // grouped_query: of keys and of values
+  Accepts nope = Accepts::any();          // latent problems
+  Accepts rope = Accepts::any();          // latent problems
+  Accepts qk_nope_head = Accepts::any();  // expanding kernels
+  Accepts v_head = Accepts::any();        // expanding kernels
+  Accepts head_dim = Accepts::any();      // grouped_query: of keys and of values
   bool window = true;
   bool sink = true;
   bool two_sources =
@@ -101,6 +103,11 @@ struct Capability {
   // none. What else a worker keeps, a tile of keys with the q and accumulators of a few rows, is
   // about 1 MiB and has no budget.
   std::int64_t worker_rows = 0;
+  // Expanding kernels of a GPU: most bytes of latents, keys and values of the heads and requests
+  // that are expanded at a time (expansion.h); 0: none.
+  std::int64_t expanded_bytes = 0;
+  // Rows of a request from which on it is faster than others where it is not asked for by name.
+  std::int64_t least_rows = 0;
   bool graph_safe = true;  // can be captured in a CUDA graph and replayed with other contents
 
   // How q is handed over where it is not in the cache's own format. f32 where the arithmetic is

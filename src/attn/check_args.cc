@@ -198,6 +198,36 @@ Result<void> check_gqa(const AttendArgs& args, bool contents) {
   return check_no_extra(args);
 }
 
+Result<void> check_ragged(const AttendArgs& args, bool contents) {
+  const AttentionProblem& p = args.problem;
+  if (Result<void> ok = check_dims(p, {ProblemKind::dense_latent, ProblemKind::sparse_latent});
+      !ok) {
+    return ok;
+  }
+  if (Result<void> ok =
+          all_of({at_least("qk_nope_head", p.qk_nope_head, 1), at_least("v_head", p.v_head, 1)});
+      !ok) {
+    return ok;
+  }
+  if (Result<void> ok = check_tensors(args, p.qk_nope_head + p.rope, p.v_head, contents); !ok) {
+    return ok;
+  }
+  if (contents && p.kind == ProblemKind::sparse_latent) {
+    for (std::size_t r = 0; r < args.kv_lens.size(); ++r) {
+      if (args.kv_lens[r] > p.top_k) {
+        return Error{
+            ErrorCode::unsupported, fmt::format("kv_lens[{}]", r),
+            fmt::format("a context of at most top_k = {} keys", p.top_k),
+            fmt::format("a context of {}", args.kv_lens[r]),
+            "beyond top_k the selection leaves keys out; use a kind that takes index lists"};
+      }
+    }
+  }
+  const SourceRules rules{.index_list = false, .contents = contents};
+  if (Result<void> ok = check_source("main", args.main, args, rules); !ok) return ok;
+  return check_no_extra(args);
+}
+
 }  // namespace
 
 Result<void> check_latent_args(const AttendArgs& args) { return check_latent(args, true); }
@@ -210,32 +240,11 @@ Result<void> check_gqa_shapes(const AttendArgs& args) { return check_gqa(args, f
 
 Result<void> check_ragged_args(const AttendArgs& args) {
   const AttentionProblem& p = args.problem;
-  if (Result<void> ok = check_dims(p, {ProblemKind::dense_latent, ProblemKind::sparse_latent});
-      !ok) {
-    return ok;
-  }
-  if (Result<void> ok =
-          all_of({at_least("qk_nope_head", p.qk_nope_head, 1), at_least("v_head", p.v_head, 1)});
-      !ok) {
-    return ok;
-  }
-  if (Result<void> ok = check_tensors(args, p.qk_nope_head + p.rope, p.v_head); !ok) return ok;
-  if (p.kind == ProblemKind::sparse_latent) {
-    for (std::size_t r = 0; r < args.kv_lens.size(); ++r) {
-      if (args.kv_lens[r] > p.top_k) {
-        return Error{
-            ErrorCode::unsupported, fmt::format("kv_lens[{}]", r),
-            fmt::format("a context of at most top_k = {} keys", p.top_k),
-            fmt::format("a context of {}", args.kv_lens[r]),
-            "beyond top_k the selection leaves keys out; use a kind that takes index lists"};
-      }
-    }
-  }
-  if (Result<void> ok = check_source("main", args.main, args, {.index_list = false}); !ok)
-    return ok;
-  if (Result<void> ok = check_no_extra(args); !ok) return ok;
+  if (Result<void> ok = check_ragged(args, true); !ok) return ok;
   return all_of({check_weights("w_uk", args.expansion.w_uk, p.heads, p.qk_nope_head, p.nope),
                  check_weights("w_uv", args.expansion.w_uv, p.heads, p.v_head, p.nope)});
 }
+
+Result<void> check_ragged_shapes(const AttendArgs& args) { return check_ragged(args, false); }
 
 }  // namespace lathe

@@ -29,4 +29,7 @@ Result<void> check_gqa_shapes(const AttendArgs& args);
 /// problem with more than top_k keys, expansion weights of the problem's dims.
 Result<void> check_ragged_args(const AttendArgs& args);
 
+/// The same without a look at what an array holds, and without w_uk and w_uv.
+Result<void> check_ragged_shapes(const AttendArgs& args);
+
 }  // namespace lathe

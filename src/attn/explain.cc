@@ -51,6 +51,9 @@ std::string details(const Plan& plan, const Route& r) {
     }
     parts.push_back(a);
   }
+  if (r.min_rows > 1) {
+    parts.push_back(fmt::format("from {} rows of a request on", grouped(r.min_rows)));
+  }
   if (r.max_rows != 0) parts.push_back(fmt::format("up to {} rows", grouped(r.max_rows)));
   if (r.max_context != 0) {
     parts.push_back(fmt::format("while context ≤ {}", grouped(r.max_context)));

@@ -19,6 +19,7 @@ bool shared(BudgetKind kind) {
     case BudgetKind::gather:
     case BudgetKind::split_partials:
     case BudgetKind::worker_rows:
+    case BudgetKind::expanded_keys:
     case BudgetKind::activations:
     case BudgetKind::schedules:
     case BudgetKind::expert_rows:

@@ -56,6 +56,7 @@ struct Route {
   std::string kernel;
   BoundKernel bound;
   KernelKind kind = KernelKind::inplace;
+  std::int64_t min_rows = 0;     // of each request
   std::int64_t max_rows = 0;     // 0 = no bound
   std::int64_t max_context = 0;  // 0 = no bound
   KeyUnit unit = KeyUnit::slot;
@@ -66,6 +67,7 @@ struct Route {
   bool split_kv = false;
   std::int64_t split_bytes = 0;  // as in the Capability
   std::int64_t worker_rows = 0;
+  std::int64_t expanded_bytes = 0;
   double seconds = 0;  // estimated for the nominal step (cost.h)
 
   bool operator==(const Route&) const = default;
@@ -88,6 +90,7 @@ struct PhasePlan {
   X(gather, "gather")                          \
   X(split_partials, "split partials")          \
   X(worker_rows, "worker rows")                \
+  X(expanded_keys, "expanded keys")            \
   X(compressor_state, "compressor state")      \
   X(step, "step")                              \
   X(activations, "activations")          \
@@ -142,16 +145,22 @@ struct Plan {
   const PhasePlan& phase(Phase p) const { return phases[static_cast<std::size_t>(p)]; }
   PhasePlan& phase(Phase p) { return phases[static_cast<std::size_t>(p)]; }
 
-  /// The route for a batch of `rows` query rows whose longest request has `context` keys; nullptr
-  /// where the phase is not available or the batch exceeds what was planned for.
-  const Route* route(Phase p, std::int64_t rows, std::int64_t context) const {
+  /// The route for a batch of `rows` query rows, request_rows or more of each request, whose
+  /// longest request has `context` keys; nullptr where the phase is not available or the batch
+  /// exceeds what was planned for.
+  const Route* route(Phase p, std::int64_t rows, std::int64_t context,
+                     std::int64_t request_rows) const {
     for (const Route& r : phase(p).routes) {
-      if ((r.max_rows == 0 || rows <= r.max_rows) &&
+      if ((r.max_rows == 0 || rows <= r.max_rows) && request_rows >= r.min_rows &&
           (r.max_context == 0 || context <= r.max_context)) {
         return &r;
       }
     }
     return nullptr;
+  }
+  /// That of one request.
+  const Route* route(Phase p, std::int64_t rows, std::int64_t context) const {
+    return route(p, rows, context, rows);
   }
   /// Layers that have a pool of that role.
   std::int32_t layers_of(CacheRole role) const {

@@ -42,6 +42,7 @@ Json problem_json(const AttentionProblem& p) {
 Json route_json(const Route& r) {
   Json j = {{"kernel", r.kernel},
             {"kind", name(r.kind)},
+            {"min_rows", r.min_rows},
             {"max_rows", r.max_rows},
             {"max_context", r.max_context},
             {"unit", name(r.unit)},
@@ -51,6 +52,7 @@ Json route_json(const Route& r) {
             {"split_kv", r.split_kv},
             {"split_bytes", r.split_bytes},
             {"worker_rows", r.worker_rows},
+            {"expanded_bytes", r.expanded_bytes},
             {"seconds", r.seconds},
             {"adapter", nullptr}};
   if (r.adapter) {
@@ -95,6 +97,7 @@ class Reader {
     if (it == json_.end()) throw Malformed{path, "a value", "nothing"};
     return Reader(*it, path);
   }
+  bool has(const std::string& key) const { return json_.is_object() && json_.contains(key); }
   std::vector<Reader> items() const {
     if (!json_.is_array()) fail("an array", json_);
     std::vector<Reader> out;
@@ -196,6 +199,9 @@ Route read_route(const Reader& r) {
   out.split_kv = r.at("split_kv").boolean();
   out.split_bytes = r.at("split_bytes").size();
   out.worker_rows = r.at("worker_rows").size();
+  // Of GPU kernels that expand keys; plans that were written before there were any have neither.
+  if (r.has("min_rows")) out.min_rows = r.at("min_rows").size();
+  if (r.has("expanded_bytes")) out.expanded_bytes = r.at("expanded_bytes").size();
   out.seconds = r.at("seconds").number();
   const Reader a = r.at("adapter");
   if (!a.is_null()) {

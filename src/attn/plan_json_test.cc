@@ -26,6 +26,8 @@ TEST(PlanJson, RoundTrip) {
   Plan plan = some_plan();
   plan.phase(Phase::decode).routes[0].split_bytes = 123;
   plan.phase(Phase::decode).routes[0].worker_rows = 45;
+  plan.phase(Phase::decode).routes[0].min_rows = 67;
+  plan.phase(Phase::decode).routes[0].expanded_bytes = 89;
   const auto back = plan_from_json(to_json(plan).dump());
   ASSERT_TRUE(back) << back.error().message();
   EXPECT_EQ(*back, plan);

@@ -33,7 +33,7 @@ struct PhaseOutcome {
 };
 
 bool covers(const Route& r, std::int64_t rows, std::int64_t context) {
-  return (r.max_rows == 0 || r.max_rows >= rows) &&
+  return r.min_rows <= 1 && (r.max_rows == 0 || r.max_rows >= rows) &&
          (r.max_context == 0 || r.max_context >= context);
 }
 
@@ -74,7 +74,10 @@ PhaseOutcome choose_routes(const Candidate& c, std::vector<Rated> legal,
                            const BackendChoice& choice) {
   PhaseOutcome out;
   const NominalStep nominal = nominal_step(c.phase, c.request);
-  for (Rated& r : legal) r.route.seconds = estimate_seconds(c, *r.kernel, r.route, nominal);
+  for (Rated& r : legal) {
+    r.route.seconds = estimate_seconds(c, *r.kernel, r.route, nominal);
+    if (choice.automatic()) r.route.min_rows = r.kernel->least_rows;
+  }
   std::stable_sort(legal.begin(), legal.end(), [](const Rated& a, const Rated& b) {
     return a.route.seconds < b.route.seconds;
   });

@@ -255,6 +255,28 @@ TEST(Planner, RoutesChangeAtTheBound) {
   EXPECT_THAT(explain(*plan), HasSubstr("up to 11,622 rows"));
 }
 
+// A kernel with a least number of rows stands before one that takes all, unless it is named.
+TEST(Planner, KernelsForManyRowsOfARequestAreBounded) {
+  Capability many = able("many", KernelKind::ragged);
+  many.phases = {Phase::extend};
+  many.least_rows = 100;
+  many.flops_share = 0.9;
+  Registry r;
+  r.add({many});
+  r.add({able("any")});
+  const PlanResult plan = make_plan(deepseek_v3_problem(), describe_machine(Device::sm90), {}, r);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->route(Phase::extend, 500, 9000, 100)->kernel, "many");
+  EXPECT_EQ(plan->route(Phase::extend, 500, 9000, 99)->kernel, "any");
+  EXPECT_EQ(plan->phase(Phase::decode).routes.size(), 1u);
+  PlanRequest request;
+  request.prefill = "ragged";
+  const PlanResult named =
+      make_plan(deepseek_v3_problem(), describe_machine(Device::sm90), request, r);
+  ASSERT_TRUE(named);
+  EXPECT_EQ(named->route(Phase::extend, 1, 9000, 1)->kernel, "many");
+}
+
 TEST(Planner, RaggedServesSparseModelsWhileTheSelectionIsEverything) {
   Capability ragged = able("ragged", KernelKind::ragged);
   ragged.phases = {Phase::extend};

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "attn/expansion.h"
+
 namespace lathe {
 namespace {
 
@@ -125,6 +127,10 @@ class Judge {
     } else {
       accept(Rule::dims, "latent width", k_.nope, p.nope);
       accept(Rule::dims, "rope width", k_.rope, p.rope);
+      if (k_.kind == KernelKind::ragged) {
+        accept(Rule::dims, "nope width of a head's keys", k_.qk_nope_head, p.qk_nope_head);
+        accept(Rule::dims, "width of a head's values", k_.v_head, p.v_head);
+      }
     }
     if (p.sparse() && !k_.context_within_top_k) accept(Rule::top_k, "top-k", k_.top_k, p.top_k);
     if (p.window > 0 && !k_.window) {
@@ -145,6 +151,14 @@ class Judge {
     r.split_kv = k_.split_kv;
     r.split_bytes = k_.split_bytes;
     r.worker_rows = k_.worker_rows;
+    r.expanded_bytes = k_.expanded_bytes;
+    if (k_.expanded_bytes > 0) {
+      const AttentionProblem& p = c_.problem;
+      const std::int64_t keys = k_.expanded_bytes / expanded_key_bytes(p, least_expanded_heads(p));
+      if (c_.request.context_length > keys) {
+        r.max_context = r.max_context == 0 ? keys : std::min(r.max_context, keys);
+      }
+    }
     if (adapter_ != nullptr) {
       const auto target = layout_for(c_.problem, adapter_->to);
       r.adapter = {adapter_->name, c_.layout.bytes_per_token(),

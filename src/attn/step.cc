@@ -183,7 +183,7 @@ Result<void> Step::check(const StepBatch& batch) {
   const std::int64_t requests = std::ssize(batch.requests);
   if (auto ok = within("requests", requests, bound_.requests); !ok) return ok;
   std::int64_t rows = 0;
-  std::int64_t longest = 0;
+  std::int64_t longest = 0, total = 0, least = bound_.rows;
   for (std::int64_t r = 0; r < requests; ++r) {
     const StepRequest& q = batch.requests[at(r)];
     if (q.cached < 0 || q.rows < 0) {
@@ -195,12 +195,14 @@ Result<void> Step::check(const StepBatch& batch) {
                  fmt::format("{}", q.rows), "several rows of a request are verify or extend");
     }
     rows += q.rows;
+    if (q.rows > 0) least = std::min<std::int64_t>(least, q.rows);
     if (q.padding) continue;
     const std::int64_t keys = std::int64_t{q.cached} + q.rows;
     if (keys > bound_.context) {
       return within(fmt::format("requests[{}] context", r), keys, bound_.context);
     }
     longest = std::max(longest, keys);
+    total += keys;
     if (auto ok = check_pages(q, r); !ok) return ok;
   }
   if (auto ok = within("rows", rows, bound_.rows); !ok) return ok;
@@ -208,8 +210,9 @@ Result<void> Step::check(const StepBatch& batch) {
   view_.rows = rows;
   view_.requests = requests;
   view_.max_context = longest;
+  view_.total_context = total;
   if (rows == 0) return {};
-  view_.route = plan_->route(batch.phase, rows, longest);
+  view_.route = plan_->route(batch.phase, rows, longest, least);
   if (view_.route == nullptr) {
     return Error{ErrorCode::unsupported, "phase",
                  fmt::format("a batch that a route of {} covers", name(batch.phase)),

@@ -61,11 +61,12 @@ struct StepOptions {
 /// The arrays of the current batch. Those that a problem or route has no use for are empty.
 struct StepView {
   Phase phase = Phase::decode;
-  const Route* route = nullptr;  // of the plan; null for a batch without rows
-  std::int64_t rows = 0;         // query rows
-  std::int64_t requests = 0;     // padding included
-  std::int64_t max_rows = 0;     // rows of the request that brings most
-  std::int64_t max_context = 0;  // keys of the longest request
+  const Route* route = nullptr;    // of the plan; null for a batch without rows
+  std::int64_t rows = 0;           // query rows
+  std::int64_t requests = 0;       // padding included
+  std::int64_t max_rows = 0;       // rows of the request that brings most
+  std::int64_t max_context = 0;    // keys of the longest request
+  std::int64_t total_context = 0;  // keys of all requests
   std::int64_t selecting_rows =
       0;                          // rows that need indexer logits; 0: the indexer writes keys only
   std::int64_t window_width = 0;  // columns of window_slots

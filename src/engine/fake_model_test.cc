@@ -249,6 +249,12 @@ Plan fake_plan(const AttentionProblem& problem, std::int32_t layers, std::int32_
       near.max_context = o.short_context;
       plan.phase(phase).routes.push_back(near);
     }
+    if (phase == Phase::extend && o.least_rows > 0) {
+      Route many = route;
+      many.kernel = "many";
+      many.min_rows = o.least_rows;
+      plan.phase(phase).routes.push_back(many);
+    }
     plan.phase(phase).routes.push_back(route);
   }
   plan.layers = layers;

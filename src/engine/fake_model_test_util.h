@@ -61,6 +61,8 @@ struct FakeOptions {
   bool compact_extend = false;
   // Another route for prefill up to this context; 0: one route.
   std::int64_t short_context = 0;
+  // Another route for prefill of so many rows of a request or more; 0: one route.
+  std::int64_t least_rows = 0;
   // A second layer group, of layer 1 alone, with a window of this many tokens; 0: none.
   std::int32_t window = 0;
   std::int32_t window_page_size = 4;

@@ -93,9 +93,10 @@ void Runner::split(std::span<const BatchItem> items) {
   }
 }
 
-// Whether part i can follow the one before it in a segment that has `rows` rows and a longest
-// context of `longest` keys so far.
-bool Runner::joins(std::size_t i, std::int64_t rows, std::int64_t longest) const {
+// Whether part i can follow the one before it in a segment that has `rows` rows with it, `least` or
+// more of each part, and a longest context of `longest` keys.
+bool Runner::joins(std::size_t i, std::int64_t rows, std::int64_t longest,
+                   std::int64_t least) const {
   const Part& part = parts_[i];
   if (cuts_.empty() || parts_[i - 1].rows.phase != part.rows.phase) return false;
   const auto own = routes_of(part);
@@ -104,8 +105,8 @@ bool Runner::joins(std::size_t i, std::int64_t rows, std::int64_t longest) const
     const StepBound& bound = bounds_[g];
     const bool compact = own[g] != nullptr && own[g]->unit == KeyUnit::ragged_row;
     const std::int64_t keys = part.rows.cached + std::ssize(part.rows.tokens);
-    if (cache_->plan(g).route(part.rows.phase, rows, longest) != own[g] || rows > bound.rows ||
-        static_cast<std::int64_t>(i - cuts_.back().first) >= bound.requests ||
+    if (cache_->plan(g).route(part.rows.phase, rows, longest, least) != own[g] ||
+        rows > bound.rows || static_cast<std::int64_t>(i - cuts_.back().first) >= bound.requests ||
         (compact && keys_in_cut_ + keys > bound.gather_rows)) {
       return false;
     }
@@ -120,18 +121,21 @@ void Runner::cut() {
   std::int64_t first_row = 0;  // of the open segment
   std::int64_t rows = 0;       // in the open segment
   std::int64_t longest = 0;
+  std::int64_t least = INT64_MAX;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const BatchItem& item = parts_[i].rows;
     const std::int64_t n = std::ssize(item.tokens);
     const std::int64_t context = item.cached + n;
-    if (!joins(i, rows + n, std::max(longest, context))) {
+    if (!joins(i, rows + n, std::max(longest, context), std::min(least, n))) {
       first_row += rows;
       cuts_.push_back({i, i, first_row});
       rows = longest = keys_in_cut_ = 0;
+      least = INT64_MAX;
     }
     cuts_.back().last = i + 1;
     rows += n;
     longest = std::max(longest, context);
+    least = std::min(least, n);
     keys_in_cut_ += context;
   }
 }
@@ -309,6 +313,7 @@ void Runner::even_out(StepView& view) const {
   std::int64_t context = kLeast;
   while (context < view.max_context) context *= 2;
   view.max_context = context;
+  view.total_context = 0;
   if (view.selecting_rows > 0) view.selecting_rows = view.rows;
 }
 

@@ -99,7 +99,7 @@ class Runner {
   std::int64_t most_rows(std::span<const Route* const> routes) const;
   void split(std::span<const BatchItem> items);
   void add_rows(const Part& part, const BatchItem& item);
-  bool joins(std::size_t part, std::int64_t rows, std::int64_t longest) const;
+  bool joins(std::size_t part, std::int64_t rows, std::int64_t longest, std::int64_t least) const;
   void cut();
   void make_requests(std::size_t group);
   Result<void> plan_steps(const OpsContext& ops);

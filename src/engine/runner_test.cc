@@ -99,6 +99,24 @@ TEST(Runner, ARowTakesTheRouteOfItsPosition) {
   }
 }
 
+// Requests with few rows share a segment, however many rows they have together.
+TEST(Runner, ARouteForManyRowsOfARequestTakesNoOthers) {
+  FakeOptions options;
+  options.least_rows = 10;
+  FakeSetup setup(options);
+  Runner runner = make(setup);
+  Batch batch;
+  for (const int rows : {9, 10, 4, 30, 5}) batch.add(Phase::extend, 0, rows);
+  ASSERT_TRUE(run_batch(runner, batch.items, setup.ops(), false));
+  EXPECT_EQ(setup.model->segments, 2);
+  for (std::size_t i = 0; i < batch.items.size(); ++i) {
+    const auto expected = fake_logits(batch.tokens[i], FakeModel::kVocab);
+    EXPECT_TRUE(
+        std::equal(expected.begin(), expected.end(), runner.logits(i, 0, setup.ops())->begin()))
+        << i;
+  }
+}
+
 TEST(Runner, NamesTheItemThatIsNotFinite) {
   FakeSetup setup;
   Runner runner = make(setup);
