@@ -276,6 +276,10 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const 
 
   const Kernel kernel =
       value_or_raise(find_kernel("sm90", kind, args.problem.kind, args.main.pool));
+  if (kernel.capability.kind == KernelKind::ragged) {
+    raise({ErrorCode::unsupported, "kind", "a plan's route, or arrays in host memory", kind,
+           "on a GPU it reads a checkpoint's kv_b_proj, which this call has no argument for"});
+  }
   // A kind's arithmetic is what was asked for: q does not choose another one.
   const DType wanted =
       args.main.pool ? kernel.capability.q_dtype(args.main.pool->layout) : kernel.capability.wide_q;

@@ -321,4 +321,4 @@ def test_refusals_name_what_was_found_and_needed():
     assert "out: wanted the shape (5, 16, 512)" in refused(q, pool, out=torch.empty_like(q))
     assert "kv_lens[1]: wanted 0, or at least the 3 rows" in refused(q, pool, kv_lens=[700, 2, 64])
     assert "device: wanted None or" in refused(q, pool, device="cpu")
-    assert "wanted for dense_latent: " in refused(q, pool, kind="ragged")
+    assert "kind: wanted a plan's route" in refused(q, pool, kind="ragged")

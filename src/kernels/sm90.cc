@@ -9,9 +9,11 @@
 
 #include "kernels/cuda/sm90/gqa/gqa_limits.h"
 #include "kernels/cuda/sm90/latent/latent_limits.h"
+#include "kernels/cuda/sm90/ragged/ragged_limits.h"
 #ifdef LATHE_HAS_CUDA
 #include "kernels/cuda/sm90/gqa/gqa_attend.h"
 #include "kernels/cuda/sm90/latent/latent_attend.h"
+#include "kernels/cuda/sm90/ragged/ragged_attend.h"
 #endif
 
 namespace lathe {
@@ -22,11 +24,15 @@ constexpr AttendFn kAttendLatent = cuda::attend_latent_on_device;
 constexpr PrepareFn kPrepareLatent = cuda::prepare_latent_on_device;
 constexpr AttendFn kAttendGqa = cuda::attend_gqa_on_device;
 constexpr PrepareFn kPrepareGqa = cuda::prepare_gqa_on_device;
+constexpr AttendFn kAttendRagged = cuda::attend_ragged_on_device;
+constexpr PrepareFn kPrepareRagged = cuda::prepare_ragged_on_device;
 #else
 constexpr AttendFn kAttendLatent = nullptr;
 constexpr PrepareFn kPrepareLatent = nullptr;
 constexpr AttendFn kAttendGqa = nullptr;
 constexpr PrepareFn kPrepareGqa = nullptr;
+constexpr AttendFn kAttendRagged = nullptr;
+constexpr PrepareFn kPrepareRagged = nullptr;
 #endif
 
 // One function serves all kinds: where the bytes lie and what q holds is in the arguments.
@@ -109,6 +115,34 @@ Capability gqa(KernelKind kind) {
   return c;
 }
 
+// Keys and values of each head, expanded in bf16.
+Capability ragged() {
+  Capability c;
+  c.name = fmt::format("sm90.{}.{}", name(ProblemKind::dense_latent), name(KernelKind::ragged));
+  c.kind = KernelKind::ragged;
+  c.devices = {Device::sm90};
+  c.problems = {ProblemKind::dense_latent};
+  c.phases = {Phase::extend};
+  c.layouts = cuda::kRaggedLayouts;
+  c.heads = Accepts::range(1, cuda::kLatentHeads);
+  c.page_sizes = Accepts::range(1, kMaxPageSize);
+  c.nope = Accepts::list({cuda::kRaggedNope});
+  c.rope = Accepts::list({cuda::kLatentRope});
+  c.qk_nope_head = one_of(cuda::kRaggedNopeHeads);
+  c.v_head = one_of(cuda::kRaggedValueHeads);
+  c.window = false;
+  c.two_sources = false;
+  c.split_kv = true;
+  c.split_bytes = cuda::kGqaPartialBytes;
+  c.expanded_bytes = cuda::kRaggedWorkspaceBytes;
+  c.least_rows = cuda::kRaggedLeastRows;
+  c.graph_safe = false;
+  // ragged_gpu_bench on an H100: 8192 rows of 128 heads, with the expansion.
+  c.flops_share = 0.4;
+  c.launch_seconds = 50e-6;
+  return c;
+}
+
 }  // namespace
 
 void register_sm90_kernels(Registry& registry) {
@@ -122,6 +156,7 @@ void register_sm90_kernels(Registry& registry) {
       }
     }
   }
+  registry.add({ragged(), kAttendRagged, kPrepareRagged});
   for (const KernelKind kind : {KernelKind::inplace, KernelKind::native}) {
     registry.add({gqa(kind), kAttendGqa, kPrepareGqa});
   }

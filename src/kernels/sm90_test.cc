@@ -79,6 +79,43 @@ TEST(Sm90, PlansGroupedQueriesInEveryPhase) {
   EXPECT_THAT(explain(other.error()), AllOf(HasSubstr("64"), HasSubstr("offered 96")));
 }
 
+TEST(Sm90, ExpandsTheKeysOfLongPrompts) {
+  const PlanResult result = plan("mla");
+  ASSERT_TRUE(result) << explain(result.error());
+  const auto kernel = [&](const Plan& p, std::int64_t rows, std::int64_t request_rows) {
+    return p.route(Phase::extend, rows, 8192, request_rows)->kernel;
+  };
+  EXPECT_EQ(kernel(*result, 8192, 8192), "sm90.dense_latent.ragged");
+  EXPECT_EQ(kernel(*result, 20, 20), "sm90.dense_latent.inplace");
+  EXPECT_EQ(kernel(*result, 8192, 20), "sm90.dense_latent.inplace");
+  EXPECT_THAT(explain(*result), HasSubstr("rows of a request on"));
+  EXPECT_EQ(result->phase(Phase::decode).routes.front().kind, KernelKind::inplace);
+  ASSERT_NE(result->budget(BudgetKind::expanded_keys), nullptr);
+  EXPECT_EQ(result->budget(BudgetKind::expanded_keys)->bytes, std::int64_t{640} << 20);
+
+  // By name it is taken for any number of rows.
+  const PlanResult named = plan("mla", {.prefill = "ragged"});
+  ASSERT_TRUE(named) << explain(named.error());
+  EXPECT_EQ(kernel(*named, 1, 1), "sm90.dense_latent.ragged");
+}
+
+TEST(Sm90, RefusesToExpandWhatDoesNotFit) {
+  // 2 bytes of 576 and of a head's 256 elements, and a slot, in 640 MiB.
+  const std::int64_t keys = (std::int64_t{640} << 20) / (2 * 576 + 4 + 2 * 256);
+  EXPECT_THAT(refusal("mla", {.prefill = "ragged", .context_length = 500000}),
+              AllOf(HasSubstr("ragged sm90.dense_latent.ragged   context"),
+                    HasSubstr("wanted at most " + std::to_string(keys) + " tokens")));
+  EXPECT_TRUE(plan("mla", {.prefill = "ragged", .context_length = keys}));
+  AttentionProblem problem = deepseek_v3_problem();
+  problem.v_head = 64;
+  const auto refused =
+      make_plan(problem, describe_machine(Device::sm90), {.prefill = "ragged"}, all_kernels());
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(explain(refused.error()),
+              AllOf(HasSubstr("width of a head's values"), HasSubstr("wanted 128 or 256"),
+                    HasSubstr("offered 64")));
+}
+
 TEST(Sm90, RefusesWhatItDoesNotHave) {
   EXPECT_THAT(refusal("dsa", {.prefill = "ragged"}),
               AllOf(HasSubstr("no prefill kernel fits"), HasSubstr("sm90")));
@@ -109,7 +146,7 @@ TEST(Sm90, RefusesOtherWidths) {
 TEST(Sm90, EntriesAreThereWhereCudaIs) {
   Registry registry;
   register_sm90_kernels(registry);
-  EXPECT_EQ(registry.kernels().size(), 12u);
+  EXPECT_EQ(registry.kernels().size(), 13u);
   for (const Kernel& k : registry.kernels()) {
 #ifdef LATHE_HAS_CUDA
     EXPECT_NE(k.attend, nullptr) << k.capability.name;

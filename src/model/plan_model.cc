@@ -41,6 +41,7 @@ ModelPlanResult plan_once(const ModelConfig& config, std::optional<std::int64_t>
 
 bool expands(const ModelPlan& plan) {
   for (const GroupPlan& g : plan.groups) {
+    if (is_gpu(g.plan.device)) continue;
     for (const PhasePlan& phase : g.plan.phases) {
       for (const Route& route : phase.routes) {
         if (route.kind == KernelKind::ragged) return true;

@@ -49,11 +49,11 @@ struct MlaWeights {
   // of a latent. In kv_b's dtype; f32 where that is e4m3 and heads are not whole blocks of it.
   WeightStack uk;  // [heads] of [nope, qk_nope_head]
   WeightStack uv;  // [heads] of [v_head, nope]
-  // For kind `ragged`; empty where no route has it.
+  // For kind `ragged` of the CPU; empty where no route has it.
   Vector w_uk;  // [heads, qk_nope_head, nope]
   Vector w_uv;  // [heads, v_head, nope]
 
-  Expansion expansion() const { return {w_uk, w_uv}; }
+  Expansion expansion() const { return {w_uk, w_uv, kv_b.data, kv_b.dtype, kv_b.scales}; }
 };
 
 struct IndexerWeights {

@@ -71,7 +71,9 @@ class CudaBackend : public Backend {
       if (b.kind == BudgetKind::step) {
         if (auto ok = staging_.reserve(b.bytes); !ok) return ok;
       }
-      if (b.kind == BudgetKind::split_partials) scratch += b.bytes;
+      const bool kernel =
+          b.kind == BudgetKind::split_partials || b.kind == BudgetKind::expanded_keys;
+      if (kernel) scratch += b.bytes;
       if (b.kind == BudgetKind::schedules) scratch += b.bytes / 2;
     }
     if (scratch > 0 && scratch_.take(scratch) == nullptr) return no_scratch(scratch);

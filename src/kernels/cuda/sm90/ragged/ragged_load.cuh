@@ -1,0 +1,95 @@
+// The producer: one warp that copies TMA boxes of a head's expanded keys and values.
+//
+// A box is a tile's rows by 64 dimensions; keys end with the box of the rope part, which is in the
+// latents. A lane issues one box.
+#pragma once
+
+#include "kernels/cuda/sm90/gqa/load/gqa_ring.cuh"
+#include "kernels/cuda/sm90/gqa/schedule/gqa_segments.cuh"
+#include "kernels/cuda/sm90/ragged/ragged_params.h"
+
+namespace lathe::cuda {
+
+/// Rows beyond a request's keys hold anything; a stage's mask tells which are there.
+template <class N>
+struct RaggedProducer {
+  static constexpr int kLaneKeys = N::kTile / 32;  // of which a lane looks at the slots
+  static constexpr int kNopeBoxes = N::kBoxes - 1;
+  static_assert(N::kBoxes + N::kValueBoxes <= 32);
+
+  const RaggedParams& p;
+  const GqaRing<N>& ring;
+  const void* expanded;  // tensor maps
+  const void* latents;
+  int lane;
+
+  __device__ RaggedProducer(const RaggedParams& params, const GqaRing<N>& to,
+                            const void* expanded_map, const void* latent_map)
+      : p(params),
+        ring(to),
+        expanded(expanded_map),
+        latents(latent_map),
+        lane(static_cast<int>(threadIdx.x) % 32) {}
+
+  /// Whether keys first + lane, first + lane + 32 ... are there.
+  struct Seen {
+    bool key[kLaneKeys];
+  };
+  __device__ Seen look(std::int32_t base, std::int32_t first, std::int32_t end) const {
+    Seen seen;
+    LATHE_UNROLL
+    for (int i = 0; i < kLaneKeys; ++i) {
+      const std::int32_t key = first + 32 * i + lane;
+      seen.key[i] = key < end && p.slots[base + key] >= 0;
+    }
+    return seen;
+  }
+
+  /// row: of the pass, of the tile's first key.
+  __device__ void copy(std::int32_t head, std::int32_t row, int stage, std::uint64_t policy) const {
+    const std::int32_t x = head * p.head_width + 64 * (lane < kNopeBoxes ? lane : lane - 1);
+    const std::uint32_t to = ring.keys(stage) + static_cast<std::uint32_t>(lane * N::kBoxTileBytes);
+    const std::uint32_t full = ring.full_at(stage);
+    if (lane == kNopeBoxes) {
+      copy_box(to, latents, p.latent_width - kRaggedRope, row, 0, full, policy);
+    } else if (lane < N::kBoxes + N::kValueBoxes) {
+      copy_box(to, expanded, x, row, 0, full, policy);
+    }
+  }
+
+  __device__ void run(std::int32_t worker) const {
+    const std::uint64_t policy = cache_policy(false);
+    GqaSegments segments(p.gqa, worker);
+    GqaSegment item;
+    GqaStage<N> stage;
+    while (segments.next(item)) {
+      const std::int32_t base = p.bases[item.block.request];
+      const std::int32_t count = p.bases[item.block.request + 1] - base;
+      const std::int32_t end = item.block.keys < count ? item.block.keys : count;
+      std::int32_t first = item.first_key<N::kTile>();
+      Seen seen = look(base, first, end);
+      LATHE_ROLLED
+      for (int t = 0; t < item.count; ++t) {
+        // Its slots are on the way while this tile waits for its stage.
+        const Seen next = look(base, first + N::kTile, end);
+        barrier_wait(ring.empty_at(stage.index), stage.parity ^ 1);
+        LATHE_UNROLL
+        for (int word = 0; word < N::kTile / 64; ++word) {
+          const std::uint32_t low = warp_ballot(seen.key[2 * word]);
+          const std::uint32_t high = warp_ballot(seen.key[2 * word + 1]);
+          if (lane == 0) {
+            store_shared_u64(ring.mask_at(stage.index, word), std::uint64_t{high} << 32 | low);
+          }
+        }
+        if (lane == 0) barrier_expect(ring.full_at(stage.index), N::kStageBytes);
+        sync_warp();
+        copy(item.head, base + first, stage.index, policy);
+        seen = next;
+        first += N::kTile;
+        stage.advance();
+      }
+    }
+  }
+};
+
+}  // namespace lathe::cuda

@@ -1,0 +1,239 @@
+// How long attention over expanded keys takes on a GPU, beside the absorbed kernel.
+//
+// ragged_gpu_bench [--repeats N] [--json]
+//
+// Random latents, weights and queries. A call gathers latents, expands them and attends; the work
+// list, which a step's layers share, is made before. Medians of calls timed one by one. TF counts
+// the products of queries with keys and of probabilities with values that the mask leaves; floor is
+// those at 640 TFLOP/s and the expansion at 800, the rates of cuDNN and cuBLASLt. The absorbed call
+// stands for the same step without its two products per head.
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "attn/schedule.h"
+#include "base/float_formats.h"
+#include "kernels/cuda/common/gpu_bench_util.h"
+#include "kernels/cuda/sm90/latent/latent_attend.h"
+#include "kernels/cuda/sm90/ragged/ragged_attend.h"
+#include "kernels/cuda/sm90/ragged/ragged_call.h"
+
+namespace lathe::cuda {
+namespace {
+
+constexpr unsigned kSeed = 20261125;
+
+struct Case {
+  std::int32_t requests, rows, prefix_least, prefix_most;  // of a request
+  std::int32_t heads, nope_head, v_head;
+  DType weights = DType::e4m3;
+  LayoutKind layout = LayoutKind::mla_bf16;
+};
+constexpr DType kBf16 = DType::bf16;
+constexpr Case kCases[] = {
+    {1, 8192, 0, 0, 128, 128, 128},
+    {1, 8192, 0, 0, 128, 128, 128, kBf16},
+    {1, 8192, 0, 0, 128, 128, 128, DType::e4m3, LayoutKind::mla_fp8_block},
+    {1, 2048, 0, 0, 128, 128, 128},
+    {1, 8192, 0, 0, 16, 128, 128},
+    {4, 2048, 8192, 8192, 128, 128, 128},
+    {16, 512, 0, 8192, 128, 128, 128},
+    {1, 8192, 65536, 65536, 16, 128, 128},
+    {1, 8192, 0, 0, 64, 192, 256},
+    {1, 64, 8192, 8192, 128, 128, 128},
+    {1, 128, 8192, 8192, 128, 128, 128},
+    {1, 192, 8192, 8192, 128, 128, 128},
+    {1, 256, 8192, 8192, 128, 128, 128},
+    {1, 384, 8192, 8192, 128, 128, 128},
+    {1, 192, 8192, 8192, 16, 128, 128},
+    {1, 384, 8192, 8192, 16, 128, 128},
+};
+
+template <class T>
+DeviceArray<T> upload(const std::vector<T>& host, const Stream& stream) {
+  auto array = need(DeviceArray<T>::make(std::ssize(host)));
+  need(copy_to_device(std::span<const T>(host), array.data(), stream));
+  need(stream.wait());
+  return array;
+}
+
+/// Normal random numbers times `factor`, of a drawn run over and over.
+std::vector<std::byte> random_values(std::int64_t count, DType dtype, float factor,
+                                     std::mt19937& rng) {
+  std::normal_distribution<float> normal;
+  const std::int64_t size = bits_of(dtype) / 8;
+  std::vector<std::byte> drawn(static_cast<std::size_t>(size << 16));
+  std::vector<std::byte> out(static_cast<std::size_t>(size * count));
+  for (std::size_t i = 0; i < drawn.size(); i += static_cast<std::size_t>(size)) {
+    const float x = factor * normal(rng);
+    const bf16 narrow = to_bf16(x);
+    if (dtype == DType::e4m3) {
+      drawn[i] = std::byte{to_e4m3(x).bits};
+    } else {
+      std::memcpy(&drawn[i], &narrow, 2);
+    }
+  }
+  for (std::size_t i = 0; i < out.size(); i += 64) {
+    std::memcpy(&out[i], &drawn[rng() % (drawn.size() / 64) * 64],
+                std::min<std::size_t>(64, out.size() - i));
+  }
+  return out;
+}
+
+/// A step's arrays on the device, for both kernels.
+struct Bench {
+  static constexpr std::int32_t kPage = 64;
+  const Case& c;
+  const Stream& stream;
+  std::mt19937 rng{kSeed};
+  std::vector<std::int32_t> host_indptr, host_lens;
+  std::vector<PageId> host_table;
+  AttendArgs args;
+  double pairs = 0;
+  std::int64_t keys = 0;
+  DeviceArray<std::byte> pool, q, out, absorbed_q, absorbed_out, kv_b;
+  DeviceArray<float> scales;
+  DeviceArray<std::int32_t> indptr, lens;
+  DeviceArray<PageId> table;
+  Scratch scratch{kDeviceMemory};
+
+  Bench(const Case& of, const Stream& on)
+      : c(of),
+        stream(on),
+        pool(random_pool()),
+        q(random(rows() * c.heads * (c.nope_head + 64), DType::bf16, 1)),
+        out(need(DeviceArray<std::byte>::make(rows() * c.heads * c.v_head * 2))),
+        absorbed_q(random(rows() * c.heads * 576, DType::bf16, 1)),
+        absorbed_out(need(DeviceArray<std::byte>::make(rows() * c.heads * 512 * 2))),
+        kv_b(random(head_rows() * 512, c.weights, c.weights == kBf16 ? 0.044f : 16)),
+        scales(upload(std::vector<float>(static_cast<std::size_t>((head_rows() + 127) / 128 * 4),
+                                         0.044f / 16),
+                      stream)),
+        indptr(upload(host_indptr, stream)),
+        lens(upload(host_lens, stream)),
+        table(upload(host_table, stream)) {
+    args.problem = deepseek_v3_problem(c.heads);
+    args.problem.qk_nope_head = c.nope_head;
+    args.problem.v_head = c.v_head;
+    const std::int64_t q_width = c.heads * (c.nope_head + 64), out_width = c.heads * c.v_head;
+    args.q = {q.data(), DType::bf16, rows(), q_width, q_width};
+    args.out = {out.data(), DType::bf16, rows(), out_width, out_width};
+    args.q_indptr = indptr.span();
+    args.kv_lens = lens.span();
+    args.main.page_table = table.span();
+    args.main.table_width = std::ssize(host_table) / c.requests;
+    args.main.pool.emplace(pool.data(), CacheLayout(c.layout), kPage, std::ssize(host_table));
+    args.expansion.kv_b = kv_b.data();
+    args.expansion.kv_b_dtype = c.weights;
+    args.expansion.kv_b_scales = c.weights == kBf16 ? nullptr : scales.data();
+    args.max_request_rows = c.rows;
+    args.max_kv_len = *std::max_element(host_lens.begin(), host_lens.end());
+    args.total_keys = keys;
+    args.execution.scratch = &scratch;
+    args.execution.stream = stream.get();
+  }
+  std::int64_t rows() const { return std::int64_t{c.requests} * c.rows; }
+  std::int64_t head_rows() const { return std::int64_t{c.heads} * (c.nope_head + c.v_head); }
+  DeviceArray<std::byte> random(std::int64_t count, DType dtype, float factor) {
+    return upload(random_values(count, dtype, factor, rng), stream);
+  }
+  DeviceArray<std::byte> random_pool() {
+    host_indptr = {0};
+    std::int64_t longest = 0;
+    for (int r = 0; r < c.requests; ++r) {
+      const auto range = static_cast<unsigned>(c.prefix_most - c.prefix_least + 1);
+      const std::int32_t prefix = c.prefix_least + static_cast<std::int32_t>(rng() % range);
+      host_lens.push_back(prefix + c.rows);
+      host_indptr.push_back(host_indptr.back() + c.rows);
+      longest = std::max<std::int64_t>(longest, prefix + c.rows);
+      keys += prefix + c.rows;
+      pairs += (prefix + (c.rows + 1) / 2.) * c.rows;
+    }
+    const std::int64_t pages = c.requests * ((longest + kPage - 1) / kPage);
+    for (std::int64_t i = 0; i < pages; ++i) host_table.emplace_back(static_cast<std::int32_t>(i));
+    std::ranges::shuffle(host_table, rng);
+    const CacheLayout layout(c.layout);
+    auto bytes = random_values(pages * layout.page_stride(kPage) / 2, DType::bf16, 1, rng);
+    if (c.layout == LayoutKind::mla_fp8_block) {
+      // Four factors of 1 behind the codes of each token.
+      for (std::size_t t = 0; t + 656 <= bytes.size(); t += 656) {
+        for (std::size_t i = 0; i < 512; ++i) bytes[t + i] &= std::byte{0xbf};
+        for (std::size_t i = 0; i < 4; ++i) {
+          const float one = 1;
+          std::memcpy(&bytes[t + 512 + 4 * i], &one, 4);
+        }
+      }
+    }
+    return upload(bytes, stream);
+  }
+
+  AttendArgs absorbed() const {
+    AttendArgs a = args;
+    a.expansion = {};
+    a.q = {absorbed_q.data(), DType::bf16, rows(), c.heads * 576, c.heads * 576};
+    a.out = {absorbed_out.data(), DType::bf16, rows(), c.heads * 512, c.heads * 512};
+    return a;
+  }
+  double median_of(const std::function<Result<void>()>& call, int repeats) {
+    time_once(stream, call);
+    std::vector<double> times;
+    for (int i = 0; i < repeats; ++i) times.push_back(time_once(stream, call));
+    return median(times) * 1e6;
+  }
+};
+
+struct Row {
+  std::string what;
+  double microseconds = 0, floor = 0, flops = 0, absorbed = 0;
+};
+
+Row run_case(const Case& c, const Stream& stream, int repeats) {
+  Bench b(c, stream);
+  Row row;
+  row.what = fmt::format("{} x {} rows onto {}-{}, {} heads ({}, {}), kv_b {}, {}", c.requests,
+                         c.rows, c.prefix_least, c.prefix_most, c.heads, c.nope_head + 64, c.v_head,
+                         name(c.weights), name(c.layout));
+  const double attention = 2 * b.pairs * c.heads * (c.nope_head + 64 + c.v_head);
+  const double expansion = 2. * static_cast<double>(b.keys * b.head_rows()) * 512;
+  row.floor = attention / 640e6 + expansion / 800e6;
+  Schedule schedule(kDeviceMemory), of_absorbed(kDeviceMemory);
+  need(prepare_ragged_on_device(b.args, schedule));
+  b.args.schedule = &schedule;
+  row.microseconds = b.median_of([&] { return attend_ragged_on_device(b.args); }, repeats);
+  row.flops = attention / row.microseconds * 1e-6;
+  AttendArgs absorbed = b.absorbed();
+  need(prepare_latent_on_device(absorbed, of_absorbed));
+  absorbed.schedule = &of_absorbed;
+  row.absorbed = b.median_of([&] { return attend_latent_on_device(absorbed); }, repeats);
+  return row;
+}
+
+int run(int repeats, bool json) {
+  const Device device = need(open_device());
+  const Stream stream = need(Stream::make());
+  std::printf("%s seed %u\n", device.model.c_str(), kSeed);
+  nlohmann::json all = nlohmann::json::array();
+  for (const Case& c : kCases) {
+    const Row row = run_case(c, stream, repeats);
+    std::printf("%-82s %9.1f us  floor %8.1f  share %3.0f %%  %6.1f TF  absorbed %9.1f us\n",
+                row.what.c_str(), row.microseconds, row.floor, 100 * row.floor / row.microseconds,
+                row.flops, row.absorbed);
+    std::fflush(stdout);
+    all.push_back({{"case", row.what},
+                   {"us", row.microseconds},
+                   {"floor_us", row.floor},
+                   {"tflops", row.flops},
+                   {"absorbed_us", row.absorbed}});
+  }
+  if (json) std::printf("%s\n", all.dump().c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace lathe::cuda
+
+int main(int argc, char** argv) {
+  return lathe::cuda::run_with_options(argc, argv, lathe::cuda::run);
+}
