@@ -102,6 +102,22 @@ class Generate(ModelCommand):
                       ["--no-prefix-cache"], ["--page-size", "16"], ["--decode-attention-backend", "native"]):
             self.assertEqual(self.generate("--prompt", self.PROMPT, *extra), whole, extra)
 
+    def test_drafts_change_no_token(self):
+        plain = self.generate("--prompt", self.PROMPT)
+        for extra in (["--draft", "ngram"], ["--draft", "ngram", "--draft-tokens", "1"], ["--draft", "none"],
+                      ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "15"]):
+            self.assertEqual(self.generate("--prompt", self.PROMPT, *extra), plain, extra)
+        told = lathe("generate", *self.flags("-p", "a", "--max-new-tokens", "2", "--draft", "ngram", "--explain")).stderr
+        self.assertRegex(told, r"drafts +ngram, up to 4 tokens of a request in a step\n")
+        self.assertRegex(told, r"drafts +up to 4 of a request, 320 rows in a verify step\n")
+
+    def test_drafts_that_do_not_run_are_refused(self):
+        run = lambda *a: self.refused("generate", *self.flags("-p", "a", *a))
+        self.assertIn('--draft: wanted one of none, ngram, got "mtp"; a checkpoint\'s draft layers are not run', run("--draft", "mtp"))
+        self.assertIn("a separate draft model is not run", run("--draft", "models/small"))
+        self.assertIn("1 to 15, got 16", run("--draft", "ngram", "--draft-tokens", "16"))
+        self.assertIn("--draft-tokens: wanted a drafter with it, got --draft none; --draft ngram", run("--draft-tokens", "4"))
+
     def test_a_file_of_prompts_gives_what_each_gives_alone(self):
         prompts = ["one", "two and more", self.PROMPT, "42"]
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:

@@ -15,8 +15,9 @@ import subprocess
 import tempfile
 import threading
 import unittest
+import unittest.mock
 
-from serve_util import LATHE, ROOT, Server
+from serve_util import ANSWER, LATHE, QUESTION, ROOT, Server
 
 
 class Page(unittest.TestCase):
@@ -138,6 +139,18 @@ class Flags(unittest.TestCase):
             for text in (info, "".join(server.log)):
                 self.assertNotIn("k1", text)
                 self.assertNotIn("boss", text)
+
+    def test_drafts_by_the_environment_change_no_answer(self):
+        ask = {"prompt": QUESTION + ANSWER + QUESTION, "max_tokens": 60, "ignore_eos": True, "temperature": 0, "logprobs": 2}
+        answers = []
+        for more in ({}, {"LATHE_DRAFT": "NGRAM", "LATHE_DRAFT_TOKENS": "3"}):
+            with unittest.mock.patch.dict(os.environ, more), Server() as server:
+                answers.append(server.call("POST", "/v1/completions", ask)[2]["choices"])
+                info = server.call("GET", "/server_info")[2]
+                self.assertEqual(info["draft"], more.get("LATHE_DRAFT", "none"))
+                self.assertEqual(info["draft_tokens"], more.get("LATHE_DRAFT_TOKENS", "0"))
+                self.assertEqual(server.call("GET", "/plan")[2]["plan"]["draft_tokens"], 3 if more else 0)
+        self.assertEqual(*answers)
 
     def test_overload(self):
         with Server("--max-queued-requests", "1", "--max-running-requests", "1") as server:

@@ -74,7 +74,7 @@ def plan(attention: str = "dsa", device: str = "ref", **options: Any) -> Plan:
       backends and layout (str)  prefill_attention_backend, decode_attention_backend, kv_layout
                                  (also a Layout), kv_cache_dtype
       sizes in tokens or rows    page_size, chunked_prefill_size, max_running_requests,
-                                 context_length, speculative_num_draft_tokens, max_total_tokens
+                                 context_length, draft_tokens, max_total_tokens
       layers that share a plan   num_layers
       budgets in bytes           indexer_logits_budget, gather_budget
       the problem's dims         heads, kv_heads, head_dim, top_k, window (0 keeps the family's

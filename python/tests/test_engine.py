@@ -75,6 +75,44 @@ def test_a_stop_string_is_not_in_the_text(engine):
     assert cut.text == whole[: whole.index(stop)] and cut.finish_reason == "stop"
 
 
+def _seen(answer):
+    return answer.text, answer.tokens, answer.logprobs, answer.finish_reason
+
+
+def test_drafts_change_no_answer(engine):
+    model = str(MODELS / "tiny-v32")
+    repeats = "copy: k7 q2 k7 q2 k7 q2 k7 q2"
+    with lathe.Engine(
+        model, device="cpu", context_length=512, draft="ngram", draft_tokens=3
+    ) as drafts:
+        for params in ({"temperature": 0}, {"temperature": 0.9, "seed": 3}):
+            params = {**params, "max_new_tokens": 40, "ignore_eos": True, "logprobs": 2}
+            before, plain = drafts.stats()["steps"], engine.stats()["steps"]
+            answer = engine.generate(repeats, **params)
+            assert _seen(drafts.generate(repeats, **params)) == _seen(answer)
+            # Bursts, or there is nothing to see here.
+            assert drafts.stats()["steps"] - before < engine.stats()["steps"] - plain
+            # Every stop string: some end in the middle of a burst.
+            for at in range(2, len(answer.text) - 3, 5):
+                stop = answer.text[at : at + 2]
+                cut = engine.generate(repeats, **params, stop=stop)
+                assert _seen(drafts.generate(repeats, **params, stop=stop)) == _seen(cut)
+                assert cut.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        ({"draft": "mtp"}, "draft layers are not run"),
+        ({"draft": "ngram", "draft_tokens": 16}, "1 to 15"),
+        ({"draft_tokens": 2}, "a drafter with it"),
+    ],
+)
+def test_drafts_that_do_not_run_are_refused(options, says):
+    with pytest.raises(lathe.LatheError, match=says):
+        lathe.Engine(str(MODELS / "tiny-gqa"), device="cpu", **options)
+
+
 def test_a_dropped_stream_ends_its_request(engine):
     stream = engine.stream(PROMPTS[2], max_new_tokens=400, ignore_eos=True)
     next(stream)

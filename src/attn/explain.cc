@@ -135,6 +135,12 @@ std::string rows_line(std::span<const Plan> plans) {
          (bound == 0 ? "no bound\n" : fmt::format("at most {} in a step\n", grouped(bound)));
 }
 
+std::string drafts_line(const Plan& plan) {
+  if (plan.draft_tokens == 0) return {};
+  return fmt::format("{:<10}up to {} of a request, {} rows in a verify step\n", "drafts",
+                     plan.draft_tokens, grouped(plan.max_requests * (1 + plan.draft_tokens)));
+}
+
 std::string table_lines(const Plan& plan) {
   std::string out;
   if (plan.table_multiple > 1) {
@@ -199,7 +205,7 @@ std::string human_bytes(std::int64_t bytes) {
 
 std::string explain(const Plan& plan) {
   return group_lines(plan) + budget_line(plan.budgets) + rows_line(std::span(&plan, 1)) +
-         table_lines(plan);
+         drafts_line(plan) + table_lines(plan);
 }
 
 std::string explain(const ModelPlan& plan) {
@@ -216,7 +222,7 @@ std::string explain(const ModelPlan& plan) {
     out += "\n" + group_lines(g.plan) + table_lines(g.plan);
     plans.push_back(g.plan);
   }
-  return out + budget_line(plan.budgets) + rows_line(plans);
+  return out + budget_line(plan.budgets) + rows_line(plans) + drafts_line(plans.front());
 }
 
 std::string kinds(const Plan& plan, Phase phase) {

@@ -49,6 +49,7 @@ struct ModelPlan {
   // The same in every group.
   std::int64_t max_rows() const { return groups.front().plan.max_rows; }
   std::int64_t max_requests() const { return groups.front().plan.max_requests; }
+  std::int32_t draft_tokens() const { return groups.front().plan.draft_tokens; }
   std::int64_t context_length() const { return groups.front().plan.context_length; }
 
   std::int32_t layers() const;

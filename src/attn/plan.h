@@ -121,6 +121,7 @@ struct Plan {
   std::int32_t table_multiple = 1;  // page tables are padded to a multiple of this many pages
   std::int64_t max_rows = 0;        // query rows of the largest step
   std::int64_t max_requests = 0;    // requests of the largest step
+  std::int32_t draft_tokens = 0;    // of each of them, in a verify step; 0 = no drafts
   std::int64_t context_length = 0;  // tokens
   std::int32_t layers = 1;
   std::int32_t index_layers =

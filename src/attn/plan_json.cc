@@ -97,6 +97,7 @@ class Reader {
     if (it == json_.end()) throw Malformed{path, "a value", "nothing"};
     return Reader(*it, path);
   }
+  // Plans written before a key existed lack it.
   bool has(const std::string& key) const { return json_.is_object() && json_.contains(key); }
   std::vector<Reader> items() const {
     if (!json_.is_array()) fail("an array", json_);
@@ -241,6 +242,7 @@ Plan read_plan(const Reader& r) {
   plan.table_multiple = r.at("table_multiple").int32(1);
   plan.max_rows = r.at("max_rows").size();
   plan.max_requests = r.at("max_requests").size();
+  if (r.has("draft_tokens")) plan.draft_tokens = r.at("draft_tokens").int32(0);
   plan.context_length = r.at("context_length").size();
   plan.layers = r.at("layers").int32(1);
   plan.index_layers = static_cast<std::int32_t>(r.at("index_layers").integer(0, plan.layers));
@@ -277,6 +279,7 @@ Json to_json(const Plan& plan) {
   j["table_multiple"] = plan.table_multiple;
   j["max_rows"] = plan.max_rows;
   j["max_requests"] = plan.max_requests;
+  j["draft_tokens"] = plan.draft_tokens;
   j["context_length"] = plan.context_length;
   j["layers"] = plan.layers;
   j["index_layers"] = plan.index_layers;

@@ -64,7 +64,7 @@ Result<void> check_plan_request(const PlanRequest& request) {
            Bound{"--chunked-prefill-size", request.chunked_prefill_size, 1, INT32_MAX},
            Bound{"--max-running-requests", request.max_running_requests, 1, INT32_MAX},
            Bound{"--context-length", request.context_length, 1, INT32_MAX},
-           Bound{"--speculative-num-draft-tokens", request.draft_tokens, 0, 1024},
+           Bound{"--draft-tokens", request.draft_tokens, 0, 1024},
            Bound{"--num-layers", request.layers, 1, 100000},
            Bound{"--max-total-tokens", request.max_total_tokens, 0, kMany},
            Bound{"--indexer-logits-budget", request.logits_budget, 1, kMany},

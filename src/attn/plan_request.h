@@ -24,11 +24,12 @@ struct PlanRequest {
   std::int64_t chunked_prefill_size = 8192;  // rows of one extend step
   std::int64_t max_running_requests = 256;   // rows of one decode step
   std::int64_t context_length = 131072;      // tokens of the longest request
-  std::int32_t draft_tokens = 0;             // rows per request in verify; 0 = no speculation
-  std::int32_t layers = 61;                  // that share one plan
-  std::int32_t index_layers = 0;             // of them, with an index cache; 0 = all
-  std::int64_t max_total_tokens = 0;         // tokens that the cache must hold; 0 = what fits
-  bool cuda_graph = true;                    // decode steps are captured and replayed
+  // Drafts of a request in a step, so a verify step has 1 + draft_tokens rows of each; 0 = none.
+  std::int32_t draft_tokens = 0;
+  std::int32_t layers = 61;           // that share one plan
+  std::int32_t index_layers = 0;      // of them, with an index cache; 0 = all
+  std::int64_t max_total_tokens = 0;  // tokens that the cache must hold; 0 = what fits
+  bool cuda_graph = true;             // decode steps are captured and replayed
 
   std::int64_t logits_budget = std::int64_t{512} << 20;  // bytes
   std::int64_t gather_budget = std::int64_t{1} << 30;    // bytes

@@ -29,6 +29,7 @@ const Key kKeys[] = {
     {"chunked_prefill_size", &PlanRequest::chunked_prefill_size},
     {"max_running_requests", &PlanRequest::max_running_requests},
     {"context_length", &PlanRequest::context_length},
+    {"draft_tokens", &PlanRequest::draft_tokens},
     {"speculative_num_draft_tokens", &PlanRequest::draft_tokens},
     {"max_total_tokens", &PlanRequest::max_total_tokens},
     {"num_layers", &PlanRequest::layers},

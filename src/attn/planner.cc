@@ -258,6 +258,7 @@ class Planner {
     plan.layers = request_.layers;
     plan.index_layers = request_.index_layers > 0 ? request_.index_layers : request_.layers;
     plan.max_requests = request_.max_running_requests;
+    plan.draft_tokens = request_.draft_tokens;
     const CachePlan main = plan.main();
     const std::int32_t entries = compressed_page_size(problem_, main.page_size);
     if (problem_.two_sources()) {

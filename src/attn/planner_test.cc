@@ -229,7 +229,7 @@ TEST(Planner, RowBoundComesFromTheMachine) {
   // The decode side counts drafted rows.
   PlanRequest request;
   request.max_running_requests = 4000;
-  request.draft_tokens = 3;
+  request.draft_tokens = 2;
   const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, request, with(bounded));
   ASSERT_FALSE(plan);
   EXPECT_THAT(explain(plan.error()), HasSubstr("--max-running-requests 3874"));
@@ -379,6 +379,24 @@ TEST(Planner, VerifyIsNeededOnlyWithDrafts) {
   ASSERT_FALSE(plan);
   EXPECT_EQ(plan.error().reasons[0].rule, Rule::phase);
   EXPECT_EQ(plan.error().reasons[0].offered, "verify");
+}
+
+TEST(Planner, AVerifyStepHasARowOfEachRequestAndOneOfEachDraft) {
+  PlanRequest request;
+  request.chunked_prefill_size = 64;
+  request.max_running_requests = 100;
+  request.draft_tokens = 4;
+  const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, request, with(able("k")));
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->max_rows, 500);
+  EXPECT_EQ(plan->draft_tokens, 4);
+  EXPECT_THAT(explain(*plan),
+              HasSubstr("drafts    up to 4 of a request, 500 rows in a verify step"));
+  request.draft_tokens = 0;
+  const PlanResult without = make_plan(deepseek_v32_problem(), kH200, request, with(able("k")));
+  ASSERT_TRUE(without);
+  EXPECT_EQ(without->max_rows, 100);
+  EXPECT_THAT(explain(*without), ::testing::Not(HasSubstr("drafts")));
 }
 
 TEST(Planner, EmptyRegistryIsARefusal) {

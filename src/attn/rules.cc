@@ -187,7 +187,7 @@ std::int64_t rows_of(Phase phase, const PlanRequest& request) {
     case Phase::draft_extend:
       break;
   }
-  return request.max_running_requests * std::max(1, request.draft_tokens);
+  return request.max_running_requests * (1 + std::int64_t{request.draft_tokens});
 }
 
 std::string subject_of(const Capability& kernel) {

@@ -31,6 +31,12 @@ struct Event {
   std::string text, logprobs, error;
 };
 
+// A request that has not ended.
+struct OpenAnswer {
+  TextStream text;
+  std::int64_t tokens = 0;  // without those after a stop string
+};
+
 }  // namespace
 
 struct lathe_engine {
@@ -43,7 +49,7 @@ struct lathe_engine {
   std::optional<ChatTemplateFile> chat;
   std::string json, stats;
   std::vector<std::int32_t> tokens;
-  std::unordered_map<std::uint64_t, TextStream> streams;  // of open requests; none without texts
+  std::unordered_map<std::uint64_t, OpenAnswer> open;  // by request; none without a tokenizer
   std::vector<Event> events;
 
   void report(const StepReport& step);
@@ -66,9 +72,9 @@ void lathe_engine::report(const StepReport& step) {
     add(LATHE_EVENT_STARTED, s.request).view.cached_tokens = s.cached_tokens;
   }
   for (const TokenEvent& t : step.tokens) {
-    const auto stream = streams.find(t.request.value);
+    const auto answer = open.find(t.request.value);
     // Of a step's tokens those after a stop string are none of the answer.
-    if (stream != streams.end() && stream->second.stopped()) continue;
+    if (answer != open.end() && answer->second.text.stopped()) continue;
     Event& e = add(LATHE_EVENT_TOKEN, t.request);
     e.view.token = t.sampled.token;
     e.view.position = t.position;
@@ -80,10 +86,11 @@ void lathe_engine::report(const StepReport& step) {
       }
       e.logprobs = top.dump();
     }
-    if (stream == streams.end()) continue;
-    e.text = stream->second.push(t.sampled.token);
+    if (answer == open.end()) continue;
+    ++answer->second.tokens;
+    e.text = answer->second.text.push(t.sampled.token);
     // Cancelling an answer that ended in this step does nothing.
-    if (stream->second.stopped()) runtime->engine().cancel(t.request, FinishReason::stop);
+    if (answer->second.text.stopped()) runtime->engine().cancel(t.request, FinishReason::stop);
   }
   for (const Finished& f : step.finished) {
     Event& e = add(LATHE_EVENT_FINISHED, f.request);
@@ -92,10 +99,15 @@ void lathe_engine::report(const StepReport& step) {
     e.view.prompt_tokens = f.prompt_tokens;
     e.view.answer_tokens = f.answer_tokens;
     e.view.cached_tokens = f.cached_tokens;
-    const auto stream = streams.find(f.request.value);
-    if (stream == streams.end()) continue;
-    e.text = stream->second.finish();
-    streams.erase(stream);
+    const auto answer = open.find(f.request.value);
+    if (answer == open.end()) continue;
+    e.text = answer->second.text.finish();
+    if (answer->second.text.stopped()) {  // whatever the engine saw after it
+      e.view.finish_reason = name(FinishReason::stop).data();
+      e.view.answer_tokens = answer->second.tokens;
+      e.error.clear();
+    }
+    open.erase(answer);
   }
   for (Event& e : events) {
     e.view.text = e.text.c_str();
@@ -112,6 +124,7 @@ Result<void> set_load_option(const std::string& key, const Json& value, RuntimeO
   if (key == "model") return set_string(key, value, options.model);
   if (key == "device") return set_string(key, value, options.device);
   if (key == "dtype") return set_string(key, value, options.dtype);
+  if (key == "draft") return set_string(key, value, options.draft);
   if (key == "seed") return set_seed(key, value, options.engine.seed);
   if (key == "prefix_cache") return set_bool(key, value, options.engine.prefix_cache);
   if (key == "threads") {
@@ -265,9 +278,10 @@ lathe_status lathe_engine_submit(lathe_engine* engine, const int32_t* prompt, in
     const auto id = engine->runtime->engine().submit(std::move(made));
     if (!id) return id.error();
     if (engine->tokenizer) {
-      engine->streams.emplace(
-          id->value, TextStream(engine->tokenizer->detokenizer(/*skip_special_tokens=*/true),
-                                *std::move(stops)));
+      engine->open.emplace(
+          id->value,
+          OpenAnswer{TextStream(engine->tokenizer->detokenizer(/*skip_special_tokens=*/true),
+                                *std::move(stops))});
     }
     *request = id->value;
     return {};

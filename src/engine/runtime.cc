@@ -57,6 +57,13 @@ Result<void> check_context(const PlanRequest& request, const ModelConfig& config
                fmt::format("{}", request.context_length), ""};
 }
 
+// The recorded steps and the buffers of a GPU hold one row of each request that decodes.
+Result<void> check_drafts_on(DraftKind draft, Device device) {
+  if (draft == DraftKind::none || !is_gpu(device)) return {};
+  return Error{ErrorCode::unsupported, "--draft", "none on a GPU, where drafts do not run",
+               std::string(name(draft)), "--draft none, or --device cpu"};
+}
+
 // Bytes of the checkpoint's files; nothing for dummy weights.
 Result<std::optional<std::int64_t>> stored_bytes(const RuntimeOptions& options) {
   if (options.dummy || options.make_model) return std::optional<std::int64_t>();
@@ -108,6 +115,12 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   PlanRequest request = options.plan_request;
   if (request.context_length == 0) request.context_length = config->max_context;
   if (const auto ok = check_context(request, *config); !ok) return StartError(ok.error());
+  const auto draft = parse_draft(options.draft);
+  if (!draft) return StartError(draft.error());
+  if (const auto ok = check_drafts_on(*draft, machine->device); !ok) return StartError(ok.error());
+  const auto draft_tokens = draft_tokens_of(*draft, request.draft_tokens);
+  if (!draft_tokens) return StartError(draft_tokens.error());
+  request.draft_tokens = *draft_tokens;
   const auto stored = stored_bytes(options);
   if (!stored) return StartError(stored.error());
 
@@ -167,6 +180,10 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   ops.tensors = &r->tensors_;
   ops.control = &r->control_;
   EngineOptions engine_options = options.engine;
+  r->draft_ = *draft;
+  r->drafter_ = make_drafter(*draft);
+  engine_options.drafter = r->drafter_.get();
+  engine_options.draft_tokens = *draft_tokens;
   // The plan's largest step may be one of decode rows, which are more.
   if (engine_options.chunked_prefill_size == 0) {
     engine_options.chunked_prefill_size = request.chunked_prefill_size;

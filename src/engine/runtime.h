@@ -17,6 +17,7 @@
 #include "base/execution.h"
 #include "base/result.h"
 #include "base/threads.h"
+#include "engine/draft_kind.h"
 #include "engine/engine.h"
 #include "model/cache.h"
 #include "model/model.h"
@@ -39,7 +40,10 @@ struct RuntimeOptions {
   bool count_values = false;
   // context_length 0 is the model's own; layers is the model's. max_total_tokens 0: what all
   // running requests can hold, within half of the memory that weights and buffers leave.
+  // draft_tokens 0 is what suits the drafter.
   PlanRequest plan_request{.context_length = 0};
+  std::string draft = "none";  // --draft: a DraftKind
+  // Its drafter and draft_tokens are the runtime's.
   EngineOptions engine;
   // Bytes of weights loaded and in all; may be empty.
   std::function<void(std::int64_t, std::int64_t)> on_progress;
@@ -62,6 +66,7 @@ class Runtime {
   const ModelConfig& config() const { return model_->config(); }
   const Machine& machine() const { return machine_; }
   const ModelPlan& plan() const { return plan_; }
+  DraftKind draft() const { return draft_; }
   MatmulPrecision precision() const { return precision_; }
   KvCache& cache() { return *cache_; }
   Engine& engine() { return *engine_; }
@@ -89,6 +94,8 @@ class Runtime {
   MatmulPrecision precision_ = MatmulPrecision::f32;
   std::unique_ptr<Model> model_;
   std::optional<KvCache> cache_;
+  DraftKind draft_ = DraftKind::none;
+  std::unique_ptr<Drafter> drafter_;
   std::optional<Engine> engine_;
   std::vector<TensorScales> kv_scales_;
   double load_seconds_ = 0;

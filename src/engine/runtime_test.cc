@@ -206,6 +206,37 @@ TEST(Runtime, AnswersAsTransformersDoes) {
   }
 }
 
+TEST(Runtime, DraftsByTheirFlags) {
+  RuntimeOptions o = small("qwen3");
+  o.plan_request.draft_tokens = 3;
+  EXPECT_THAT(refusal(o), HasSubstr("--draft-tokens: wanted a drafter with it"));
+  o.draft = "mtp";
+  EXPECT_THAT(refusal(o), HasSubstr("--draft: wanted one of none, ngram, got \"mtp\""));
+  o.draft = "ngram";
+  o.plan_request.draft_tokens = 16;
+  EXPECT_THAT(refusal(o), HasSubstr("--draft-tokens: wanted 1 to 15, got 16"));
+  o.plan_request.draft_tokens = 0;
+  const auto plain = Runtime::create(small("qwen3"));
+  const auto drafts = Runtime::create(o);
+  ASSERT_TRUE(plain);
+  ASSERT_TRUE(drafts);
+  EXPECT_EQ((*plain)->plan().draft_tokens(), 0);
+  EXPECT_EQ((*drafts)->plan().draft_tokens(), 4);
+  EXPECT_EQ((*drafts)->draft(), DraftKind::ngram);
+  // The same kernels, so the same bits.
+  const Plan& a = (*plain)->plan().groups.front().plan;
+  const Plan& b = (*drafts)->plan().groups.front().plan;
+  for (const Phase phase : {Phase::extend, Phase::decode}) {
+    ASSERT_EQ(a.phase(phase).routes.size(), b.phase(phase).routes.size());
+    for (std::size_t i = 0; i < a.phase(phase).routes.size(); ++i) {
+      EXPECT_EQ(a.phase(phase).routes[i].kernel, b.phase(phase).routes[i].kernel);
+    }
+  }
+  EXPECT_EQ(a.caches, b.caches);
+  EXPECT_GT((*drafts)->plan().budget(BudgetKind::activations)->bytes,
+            (*plain)->plan().budget(BudgetKind::activations)->bytes);
+}
+
 TEST(Runtime, RandomWeightsFromAConfigurationAlone) {
   RuntimeOptions o = small("");
   o.model.clear();

@@ -119,9 +119,10 @@ struct Need {
 
 Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& machine,
              const PlanRequest& request) {
-  const std::int64_t requests = request.max_running_requests;
-  // A step has as many prefill rows as it may, and a row of every request that decodes.
-  const std::int64_t rows = plus(plan.max_rows(), requests);
+  // Each request that decodes has a row, and one for each of its drafts. All give logits.
+  const std::int64_t decoding =
+      times(request.max_running_requests, 1 + std::int64_t{request.draft_tokens});
+  const std::int64_t rows = plus(plan.max_rows(), decoding);
   std::int64_t attention = 0;
   std::int64_t selected = 0;
   Need out;
@@ -136,8 +137,8 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
       std::max(times(rows, attention), feed_forward(config, plan.groups.front().plan, rows));
   // The GPU's logits have a budget of their own.
   const std::int64_t logit_row = is_gpu(machine.device) ? 0 : row(config.vocab);
-  const std::int64_t logits = times(requests, 2 * row(config.hidden) + logit_row);
-  out.fixed = plus(plus(times(rows, residual), std::max(layer, logits)), times(requests, selected));
+  const std::int64_t logits = times(decoding, 2 * row(config.hidden) + logit_row);
+  out.fixed = plus(plus(times(rows, residual), std::max(layer, logits)), times(decoding, selected));
   if (!is_gpu(machine.device)) {
     out.fixed = plus(out.fixed, times(machine.processors, kPackedBytes));
   }

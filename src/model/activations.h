@@ -17,8 +17,9 @@ namespace lathe {
 inline constexpr std::int64_t kAbsorbedTile = std::int64_t{512} << 20;
 
 /// Budget `activations` of steps that bring request.chunked_prefill_size prefill rows and decode
-/// request.max_running_requests requests; tile_rows 0: no tiles. A reason (Rule::budget): not even
-/// one row of the absorbed part fits request.activations_budget.
+/// request.max_running_requests requests, each with request.draft_tokens drafts; tile_rows 0: no
+/// tiles. A reason (Rule::budget): not even one row of the absorbed part fits
+/// request.activations_budget.
 std::variant<Budget, Reason> plan_activations(const ModelConfig& config, const ModelPlan& plan,
                                               const Machine& machine, const PlanRequest& request);
 

@@ -55,7 +55,10 @@ Result<void> AnswerSet::step(const std::function<void(std::size_t, const std::st
     emit(i, streams_[i].finish());
     answers_[i].finished = f;
     answers_[i].finished.answer_tokens = std::ssize(answers_[i].tokens);
-    if (streams_[i].stopped()) answers_[i].finished.reason = FinishReason::stop;
+    if (streams_[i].stopped()) {  // whatever the engine saw after it
+      answers_[i].finished.reason = FinishReason::stop;
+      answers_[i].finished.error.reset();
+    }
     answers_[i].ended = true;
     --open_;
     times_.prompt_tokens += f.prompt_tokens;

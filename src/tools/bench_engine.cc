@@ -50,23 +50,23 @@ class EngineBench {
     return static_cast<double>(rows) / seconds;
   }
 
-  // Tokens per second of steps that decode one token for each of `batch` requests.
+  // Tokens per second of steps in which all of `batch` requests decode.
   Result<double> decode(std::int64_t tokens, std::int64_t depth, std::int64_t batch) {
     auto prompts = make_prompts(depth, batch);
     if (const auto ok = warm(prompts); !ok) return ok.error();
     for (auto& p : prompts) append(p, 1);
     if (const auto ok = submit(prompts, tokens + 1); !ok) return ok.error();
-    std::int64_t rows = 0;
+    std::int64_t made = 0;
     double seconds = 0;
     while (!runtime_.engine().idle()) {
       double took = 0;
       const auto step = timed_step(took);
       if (!step) return step.error();
       if (step->prefill_rows > 0 || step->decode_rows < batch) continue;
-      rows += step->decode_rows;
+      made += std::ssize(step->tokens);
       seconds += took;
     }
-    return static_cast<double>(rows) / seconds;
+    return static_cast<double>(made) / seconds;
   }
 
  private:
@@ -167,8 +167,9 @@ int bench_engine_command(const BenchEngineOptions& options) {
   const auto measure = [&](const std::string& name, std::int64_t tokens, std::int64_t depth,
                            std::int64_t batch, bool decode) -> Result<void> {
     Row row{name, depth, batch, {}, 0};
-    // A batch reads other experts than one row does, so only a single row's bytes are known.
-    if (decode && batch == 1) {
+    // A batch reads other experts than one row does, and so do drafts: only a single row's bytes
+    // are known.
+    if (decode && batch == 1 && runtime->draft() == DraftKind::none) {
       row.bytes = static_cast<double>(runtime->model().decode_bytes());
     }
     if (isatty(STDERR_FILENO) == 1) {

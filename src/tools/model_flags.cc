@@ -55,6 +55,10 @@ void print_started(const ModelFlags& flags, Runtime& r) {
                : r.model().kv_scales().empty()  ? " (--kv-scales sets others)"
                                                 : " from the checkpoint");
   }
+  if (r.draft() != DraftKind::none) {
+    fmt::print(stderr, "drafts    {}, up to {} tokens of a request in a step\n", name(r.draft()),
+               r.plan().draft_tokens());
+  }
   if (is_gpu(r.machine().device)) {
     fmt::print(stderr, "{}",
                memory_table(r.plan(), r.machine(), r.model().weight_bytes(), r.cache().tokens()));
@@ -98,6 +102,13 @@ void add_model_flags(Command command, ModelFlags& flags) {
       .one_of({"auto", "safetensors", "dummy"});
   command.add_option("--config", r.config_file, "a config.json, with --load-format dummy");
   add_plan_flags(command, r.plan_request);
+  command.add_option("--draft,--speculative-algorithm", r.draft,
+                     "what guesses tokens, which changes no answer: none, or ngram, from the "
+                     "request's own text");
+  command
+      .add_option("--draft-tokens,--speculative-num-draft-tokens", r.plan_request.draft_tokens,
+                  "guesses of a request in a step; default 4 with --draft ngram")
+      .range(1, kMaxDraftTokens);
   command.add_option("--kv-scales", r.kv_scales,
                      "a file of lathe calibrate, with a layout of one scale a layer; else the "
                      "checkpoint's scales, or 1");

@@ -188,8 +188,8 @@ void add_plan_command(Command app, int& exit_code) {
                  "auto, cuda, ref, cpu, or a machine to plan for: sm80, sm90, sm100");
   add_plan_flags(cmd, request);
   cmd.add_option("--kv-scales", flags->kv_scales, "a file of lathe calibrate, to check");
-  cmd.add_option("--speculative-num-draft-tokens", request.draft_tokens,
-                 "rows per request in verify; 0 = no speculation");
+  cmd.add_option("--draft-tokens,--speculative-num-draft-tokens", request.draft_tokens,
+                 "drafts of a request in a step; 0 = none");
   cmd.add_option("--num-layers", request.layers, "layers that share the plan");
   cmd.add_option("--heads", flags->dims.heads, "query heads per rank");
   cmd.add_option("--kv-heads", flags->dims.kv_heads, "gqa");
