@@ -24,7 +24,7 @@ class DraftLength {
 
   /// Drafts wanted in this step.
   std::int64_t wanted() const {
-    if (off()) return silent_ >= kProbe ? std::min<std::int64_t>(1, most_) : 0;
+    if (off()) return silent_ >= probe_ ? std::min<std::int64_t>(1, most_) : 0;
     return std::min(most_, static_cast<std::int64_t>(accepted_ + 0.5) + 1);
   }
   /// The request decoded without drafts, though they were allowed.
@@ -34,6 +34,11 @@ class DraftLength {
   /// `accepted` of `drafted` tokens, at least one, were right.
   void record(std::int64_t drafted, std::int64_t accepted) {
     silent_ = 0;
+    if (accepted > 0) {
+      probe_ = kProbe;
+    } else if (off()) {
+      probe_ = std::min(2 * probe_, kLongestProbe);
+    }
     const auto a = static_cast<double>(accepted);
     // All of fewer drafts than wanted: the rest might have been right, too.
     const double sample = accepted == drafted ? std::max(accepted_, a) : a;
@@ -45,13 +50,15 @@ class DraftLength {
   static constexpr double kWeight = 0.2;
   static constexpr double kLow = 0.25;         // accepted drafts a step that are not worth it
   static constexpr std::int64_t kLowRuns = 8;  // in so many steps one after another
-  static constexpr std::int64_t kProbe = 16;   // then one draft every so many steps
+  // Then one draft after so many steps without, twice as many after each that was wrong.
+  static constexpr std::int64_t kProbe = 16, kLongestProbe = 256;
   bool off() const { return low_ >= kLowRuns; }
 
   std::int64_t most_ = 0;
   double accepted_ = 0;      // a moving average over steps with drafts
   std::int64_t low_ = 0;     // steps with drafts since the average fell below kLow
   std::int64_t silent_ = 0;  // steps without drafts since it is off
+  std::int64_t probe_ = kProbe;
 };
 
 }  // namespace lathe

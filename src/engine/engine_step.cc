@@ -83,8 +83,9 @@ void Engine::schedule(StepReport& report) {
   if (options_.drafter != nullptr) add_drafts();
 }
 
-// Rows after those of decoding requests, whose pages nobody else has wanted in this step: drafts
-// preempt nobody and delay no admission. The oldest get them first.
+// Rows after those of decoding requests, in pages that nobody else has wanted in this step and that
+// the prefix cache does not hold: drafts preempt nobody, delay no admission and evict nothing. The
+// oldest get them first.
 void Engine::add_drafts() {
   proposals_.clear();
   proposing_.clear();
@@ -102,7 +103,7 @@ void Engine::add_drafts() {
   }
   if (proposals_.empty()) return;
   options_.drafter->propose(proposals_);
-  count_available();
+  for (std::size_t k = 0; k < available_.size(); ++k) available_[k] = pages_.free(k);
   for (std::size_t p = 0; p < proposals_.size(); ++p) {
     take_proposal(*running_[proposing_[p]], proposals_[p], rows_[proposing_[p]]);
   }

@@ -46,6 +46,8 @@ class PageAllocator {
   /// so an unheld page never has a successor in use; and pages of a bounded kind are evicted one by
   /// one.
   std::int64_t available(std::size_t kind) const { return kinds_[kind].total - kinds_[kind].held; }
+  /// Of those, the ones that the prefix cache does not hold either.
+  std::int64_t free(std::size_t kind) const { return kinds_[kind].ledger->free(); }
   /// Over all kinds.
   std::int64_t total() const;
   std::int64_t held() const;

@@ -1,6 +1,8 @@
 // Rows that only fill up a batch, from a Step to the kernels: no key, out 0 and LSE -inf.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "attn/index_transform.h"
 #include "attn/planner.h"
 #include "attn/step.h"
@@ -14,14 +16,18 @@ namespace {
 
 using namespace ref_test;
 
-// Requests of 37 keys, padding, 5 keys and padding, each with `rows` rows, on a poisoned pool.
+// Requests of 37 keys, padding, 5 keys and padding, with so many rows each, on a poisoned pool.
 class Padded {
  public:
   Padded(const AttentionProblem& problem, KernelKind kind, Phase phase, std::int32_t rows)
+      : Padded(problem, kind, phase, {rows, rows, rows, rows}) {}
+  Padded(const AttentionProblem& problem, KernelKind kind, Phase phase,
+         const std::array<std::int32_t, 4>& rows)
       : plan_(make(problem, kind)),
         rng_(7),
         pool_(plan_.main().layout, plan_.main().page_size, 8),
-        q_(random_matrix(4 * rows, problem.heads * q_width(problem, kind), rng_)),
+        q_(random_matrix(rows[0] + rows[1] + rows[2] + rows[3],
+                         problem.heads * q_width(problem, kind), rng_)),
         weights_(random_matrix(problem.heads * 16, problem.nope, rng_)) {
     for (float& x : weights_.data) x /= 20;  // keys as large as their latents
     const std::int32_t page = plan_.main().page_size;
@@ -34,10 +40,10 @@ class Padded {
     options.main_pages = 8;
     auto step = Step::make(plan_, options);
     EXPECT_TRUE(step.ok());
-    const StepRequest requests[] = {{a, {}, 37 - rows, rows, false},
-                                    {{}, {}, 0, rows, true},
-                                    {b, {}, 5 - rows, rows, false},
-                                    {{}, {}, 0, rows, true}};
+    const StepRequest requests[] = {{a, {}, 37 - rows[0], rows[0], false},
+                                    {{}, {}, 0, rows[1], true},
+                                    {b, {}, 5 - rows[2], rows[2], false},
+                                    {{}, {}, 0, rows[3], true}};
     const Result<void> planned = step->plan({phase, requests});
     EXPECT_TRUE(planned.ok()) << (planned.ok() ? "" : planned.error().message());
     const StepView& v = step->view();
@@ -79,9 +85,10 @@ class Padded {
       expect_near(run(gather, args, width), want, 2e-5);
     }
     for (std::int64_t t = 0; t < v.rows; ++t) {
-      const bool padding = t / rows % 2 == 1;
+      const bool padding = t >= rows[0] && (t < rows[0] + rows[1] || t >= v.rows - rows[3]);
       for (const double lse : want.lse.row(t)) EXPECT_EQ(lse == -kInf, padding);
       for (const double x : want.out.row(t)) EXPECT_EQ(x == 0, padding);
+      EXPECT_EQ(v.out_slots[static_cast<std::size_t>(t)].value < 0, padding);
     }
   }
 
@@ -124,11 +131,13 @@ TEST(Padding, DenseLatent) {
   const AttentionProblem p = latent(ProblemKind::dense_latent);
   Padded(p, KernelKind::inplace, Phase::decode, 1);
   Padded(p, KernelKind::inplace, Phase::extend, 3);
+  Padded(p, KernelKind::inplace, Phase::verify, {5, 2, 1, 3});
 }
 TEST(Padding, SparseLatent) {
   const AttentionProblem p = latent(ProblemKind::sparse_latent);
   Padded(p, KernelKind::inplace, Phase::decode, 1);
   Padded(p, KernelKind::inplace, Phase::extend, 3);
+  Padded(p, KernelKind::inplace, Phase::verify, {5, 2, 1, 3});
 }
 TEST(Padding, Ragged) {
   Padded(latent(ProblemKind::dense_latent), KernelKind::ragged, Phase::extend, 3);
@@ -139,6 +148,7 @@ TEST(Padding, GroupedQuery) {
     p.window = window;
     Padded(p, KernelKind::inplace, Phase::decode, 1);
     Padded(p, KernelKind::inplace, Phase::extend, 3);
+    Padded(p, KernelKind::inplace, Phase::verify, {5, 2, 1, 3});
   }
 }
 

@@ -88,6 +88,7 @@ ScriptedServer::ScriptedServer(ScriptedOptions options, bool load) : options_(st
 void ScriptedServer::serve() {
   RuntimeOptions o;
   o.threads = 1;
+  o.draft = options_.draft;
   o.plan_request.context_length = options_.context;
   o.plan_request.max_running_requests = options_.max_running_requests;
   o.plan_request.max_total_tokens = options_.max_total_tokens;

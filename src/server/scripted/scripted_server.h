@@ -29,6 +29,7 @@ struct ScriptedOptions {
   std::int64_t max_total_tokens = 1 << 16;
   std::int64_t chunked_prefill_size = 8192;
   std::int32_t context = 16384;
+  std::string draft = "none";
   std::string template_prefix;  // of the chat template, such as "{# </think> <tool_call> #}"
   /// As Script's; empty: behind a byte b comes word b mod 64, behind a word the next one.
   std::function<std::int32_t(std::int32_t token, std::int32_t position)> next;

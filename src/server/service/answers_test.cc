@@ -107,6 +107,48 @@ TEST(Answers, StopStringsAreFoundAcrossTokens) {
   }
 }
 
+// What a client sees of a burst that a stop string ends in its first token, in its last, or
+// between; inside a character or beyond the burst's end: what it sees without drafts, tokens
+// counted.
+TEST(Answers, StopStringsEndBursts) {
+  const std::string text = "the cat, aé€😀ß; the cat sat. ";
+  ScriptedOptions with_drafts = writes(text);
+  with_drafts.draft = "ngram";
+  ScriptedServer plain(writes(text)), drafts(std::move(with_drafts));
+  // Behind the text the text follows, so all of it can be drafted.
+  const std::string prompt = "x" + text;
+  const int tokens = static_cast<int>(text.size());
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    for (std::size_t size : {1u, 2u, 4u, 9u}) {
+      const std::string stop = text.substr(at, size);
+      if (!is_utf8(stop)) continue;
+      for (const char* more : {"", R"(,"stream":true,"stream_options":{"include_usage":true})"}) {
+        const std::string body =
+            completion(prompt, tokens, fmt::format(R"(,"logprobs":1,"stop":"{}"{})", stop, more));
+        const auto seen = [&](ScriptedServer& s) {
+          const TestAnswer answer = ask(s.port(), "POST", "/v1/completions", body);
+          EXPECT_EQ(answer.status, 200) << answer.body;
+          std::vector<nlohmann::json> out;
+          if (*more == '\0') {
+            out = {answer.json()["choices"], answer.json()["usage"]};
+          } else {
+            for (const auto& e : answer.events()) {
+              out.insert(out.end(), {e["choices"], e.value("usage", nlohmann::json())});
+            }
+          }
+          for (nlohmann::json& j : out) {
+            if (j.is_object()) j.erase("prompt_tokens_details");  // what the prefix cache had
+          }
+          return out;
+        };
+        EXPECT_EQ(seen(drafts), seen(plain)) << stop;
+      }
+    }
+  }
+  const std::string metrics = ask(drafts.port(), "GET", "/metrics", "").body;
+  EXPECT_THAT(metrics, ::testing::HasSubstr("lathe_accepted_drafts_total{place=\"4\"}"));
+}
+
 TEST(Answers, RequestsWithOneNameAreMany) {
   ScriptedServer s{ScriptedOptions()};
   std::vector<TestAnswer> got(100);
