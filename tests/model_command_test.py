@@ -108,6 +108,7 @@ class Generate(ModelCommand):
                       ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "15"]):
             self.assertEqual(self.generate("--prompt", self.PROMPT, *extra), plain, extra)
         told = lathe("generate", *self.flags("-p", "a", "--max-new-tokens", "2", "--draft", "ngram", "--explain")).stderr
+        self.assertRegex(told, r"\ndrafts +(none were made|[0-9.]+ tokens in each of)")
         self.assertRegex(told, r"drafts +ngram, up to 4 tokens of a request in a step\n")
         self.assertRegex(told, r"drafts +up to 4 of a request, 320 rows in a verify step\n")
 
@@ -254,6 +255,8 @@ class Chat(ModelCommand):
         self.assertIn("tokens/s", result.stdout)
         self.assertIn("gqa_bf16", result.stdout)
         self.assertIn("/reset", result.stdout)
+        self.assertNotIn("drafts", result.stdout)
+        self.assertRegex(self.chat("hello", "/stats", flags=("--draft", "ngram")).stdout, r"\ndrafts +(none|[0-9.]+)")
         first = self.chat("hello").stdout
         self.assertTrue(result.stdout.startswith(first))
         # After /reset the conversation is as at the start.

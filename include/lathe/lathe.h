@@ -314,7 +314,8 @@ typedef struct lathe_event {
  * every request stands where it stood. */
 lathe_status lathe_engine_step(lathe_engine* engine, int64_t* count);
 lathe_status lathe_engine_event(const lathe_engine* engine, int64_t index, lathe_event* event);
-/* {"steps", "waiting", "running", "held_pages", "total_pages", ...} */
+/* {"steps", "waiting", "running", "held_pages", "total_pages", ...}, and "drafts": {"checks",
+ * "drafted", "accepted" (both by place), "acceptance_length"}. */
 lathe_status lathe_engine_stats_json(lathe_engine* engine, const char** json);
 
 #ifdef __cplusplus

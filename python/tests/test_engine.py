@@ -92,6 +92,11 @@ def test_drafts_change_no_answer(engine):
             assert _seen(drafts.generate(repeats, **params)) == _seen(answer)
             # Bursts, or there is nothing to see here.
             assert drafts.stats()["steps"] - before < engine.stats()["steps"] - plain
+            counted = drafts.stats()["drafts"]
+            assert sum(counted["accepted"]) == pytest.approx(
+                (counted["acceptance_length"] - 1) * counted["checks"]
+            )
+            assert counted["drafted"][0] == counted["checks"] > 0
             # Every stop string: some end in the middle of a burst.
             for at in range(2, len(answer.text) - 3, 5):
                 stop = answer.text[at : at + 2]

@@ -332,6 +332,7 @@ lathe_status lathe_engine_stats_json(lathe_engine* engine, const char** json) {
     engine->stats = Json{{"steps", s.steps},
                          {"prefill_rows", s.prefill_rows},
                          {"decode_rows", s.decode_rows},
+                         {"drafts", Json(to_json(s.drafts))},
                          {"cached_tokens", s.cached_tokens},
                          {"preemptions", s.preemptions},
                          {"finished", s.finished},

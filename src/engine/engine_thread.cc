@@ -137,6 +137,7 @@ bool EngineThread::step(EngineNews& news) {
 void EngineThread::take(StepReport report, EngineNews& news) {
   news.prefill_rows = report.prefill_rows;
   news.decode_rows = report.decode_rows;
+  news.tokens = std::ssize(report.tokens);
   std::unordered_map<std::uint64_t, std::size_t> events;  // the last one of each request
   const auto event_of = [&](RequestId id) -> TicketEvent* {
     const auto ticket = tickets_.find(id.value);

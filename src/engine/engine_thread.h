@@ -47,6 +47,7 @@ struct EngineNews {
   std::vector<TicketEvent> events;
   std::int64_t prefill_rows = 0;
   std::int64_t decode_rows = 0;
+  std::int64_t tokens = 0;
   double seconds = 0;   // of the step
   EngineStats stats;    // after it
   bool failed = false;  // the engine's last: a step failed twice

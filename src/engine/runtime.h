@@ -70,6 +70,7 @@ class Runtime {
   MatmulPrecision precision() const { return precision_; }
   KvCache& cache() { return *cache_; }
   Engine& engine() { return *engine_; }
+  const Engine& engine() const { return *engine_; }
   ThreadPool& threads() { return threads_; }
   double load_seconds() const { return load_seconds_; }
   /// Of the cache's layers, [layers]; empty where no cache has scales of its own.

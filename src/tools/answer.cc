@@ -81,4 +81,9 @@ std::string describe(const AnswerTimes& t) {
       rate(t.decode_rows, t.decode_seconds));
 }
 
+std::string describe_drafts(const Runtime& runtime) {
+  if (runtime.draft() == DraftKind::none) return {};
+  return "drafts    " + describe(runtime.engine().stats().drafts) + "\n";
+}
+
 }  // namespace lathe

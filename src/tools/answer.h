@@ -76,4 +76,7 @@ class AnswerSet {
 /// newline.
 std::string describe(const AnswerTimes& times);
 
+/// "drafts    4.10 tokens in each of 370 checks, ..." with a newline; empty without a drafter.
+std::string describe_drafts(const Runtime& runtime);
+
 }  // namespace lathe

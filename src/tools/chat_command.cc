@@ -209,10 +209,11 @@ class Chat {
                "since start  {} tokens prefilled, {} decoded, {} from the prefix cache\n"
                "prefix cache {} tokens of {}\n"
                "an answer    has at most {} tokens (--max-new-tokens{})\n",
-               s.prefill_rows, s.decode_rows, s.cached_tokens, s.prefix_cache_tokens,
-               runtime_.cache().tokens(), params_.max_tokens.value_or(kAnswerTokens),
+               s.prefill_rows, s.decode_rows + s.drafts.all_accepted(), s.cached_tokens,
+               s.prefix_cache_tokens, runtime_.cache().tokens(),
+               params_.max_tokens.value_or(kAnswerTokens),
                params_.max_tokens ? "" : ", the default") +
-           describe_stored_values(runtime_);
+           describe_drafts(runtime_) + describe_stored_values(runtime_);
   }
 
   Runtime& runtime_;

@@ -92,11 +92,15 @@ std::string groups_line(const TaskFigures& f) {
 
 std::string figures_text(const TaskFigures& f) {
   const Interval i = f.interval();
+  const std::string drafts =
+      f.drafts.checks == 0 ? "" : fmt::format("{:<11} drafts: {}\n", "", describe(f.drafts));
   return fmt::format(
-      "{:<11} accuracy {:.1f} % ({:.1f} to {:.1f}) of {} items, invalid {}, latency {:.1f} s, "
-      "output {:.1f} tokens/s\n{:<11} {}\n",
-      name(f.kind), 100 * f.accuracy(), 100 * i.low, 100 * i.high, f.items, f.invalid, f.seconds,
-      static_cast<double>(f.answer_tokens) / f.seconds, "", groups_line(f));
+             "{:<11} accuracy {:.1f} % ({:.1f} to {:.1f}) of {} items, invalid {}, latency {:.1f} "
+             "s, "
+             "output {:.1f} tokens/s\n{:<11} {}\n",
+             name(f.kind), 100 * f.accuracy(), 100 * i.low, 100 * i.high, f.items, f.invalid,
+             f.seconds, static_cast<double>(f.answer_tokens) / f.seconds, "", groups_line(f)) +
+         drafts;
 }
 
 void show_progress(const EncodedTask& task, std::size_t ended, std::int64_t right) {

@@ -85,9 +85,9 @@ Result<std::vector<Candidate>> candidates(const PlanRequest& request, const Plan
 }  // namespace
 
 TaskFigures figures_of(const EncodedTask& task, const TaskRun& run) {
-  return {task.task.kind,    std::ssize(run.marks), run.right(),
-          run.invalid(),     run.seconds,           run.prompt_tokens,
-          run.cached_tokens, run.answer_tokens,     run.groups(task.task)};
+  return {task.task.kind, std::ssize(run.marks), run.right(),       run.invalid(),
+          run.seconds,    run.prompt_tokens,     run.cached_tokens, run.answer_tokens,
+          run.drafts,     run.groups(task.task)};
 }
 
 double PlanRow::tokens_per_second() const {
@@ -243,17 +243,20 @@ nlohmann::ordered_json figures_json(const TaskFigures& f) {
   for (const auto& [group, counts] : f.groups) {
     groups[std::to_string(group)] = {{"right", counts.first}, {"items", counts.second}};
   }
-  return {{"items", f.items},
-          {"right", f.right},
-          {"invalid", f.invalid},
-          {"accuracy", f.accuracy()},
-          {"interval_95", {i.low, i.high}},
-          {"groups", std::move(groups)},
-          {"latency_s", f.seconds},
-          {"prompt_tokens", f.prompt_tokens},
-          {"cached_tokens", f.cached_tokens},
-          {"output_tokens", f.answer_tokens},
-          {"output_tokens_per_s", static_cast<double>(f.answer_tokens) / f.seconds}};
+  nlohmann::ordered_json out = {
+      {"items", f.items},
+      {"right", f.right},
+      {"invalid", f.invalid},
+      {"accuracy", f.accuracy()},
+      {"interval_95", {i.low, i.high}},
+      {"groups", std::move(groups)},
+      {"latency_s", f.seconds},
+      {"prompt_tokens", f.prompt_tokens},
+      {"cached_tokens", f.cached_tokens},
+      {"output_tokens", f.answer_tokens},
+      {"output_tokens_per_s", static_cast<double>(f.answer_tokens) / f.seconds}};
+  if (f.drafts.checks > 0) out["drafts"] = to_json(f.drafts);
+  return out;
 }
 
 nlohmann::ordered_json plans_json(const std::string& model, const std::vector<PlanRow>& rows) {

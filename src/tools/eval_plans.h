@@ -26,6 +26,7 @@ struct TaskFigures {
   std::int64_t prompt_tokens = 0;
   std::int64_t cached_tokens = 0;
   std::int64_t answer_tokens = 0;
+  DraftStats drafts;
   std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>> groups;  // right, items
 
   double accuracy() const { return static_cast<double>(right) / static_cast<double>(items); }

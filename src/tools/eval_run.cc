@@ -94,6 +94,7 @@ Result<TaskRun> Evaluator::run(const EncodedTask& encoded, std::size_t traced,
   std::vector<bool> counted(items.size());
   std::size_t ended = 0;
   std::int64_t right = 0;
+  const DraftStats before = runtime_->engine().stats().drafts;
   const auto start = std::chrono::steady_clock::now();
   while (!answers.done()) {
     if (const auto ok = answers.step({}); !ok) {
@@ -121,6 +122,7 @@ Result<TaskRun> Evaluator::run(const EncodedTask& encoded, std::size_t traced,
   out.prompt_tokens = answers.times().prompt_tokens;
   out.cached_tokens = answers.times().cached_tokens;
   out.answer_tokens = answers.times().answer_tokens;
+  out.drafts = runtime_->engine().stats().drafts.since(before);
   return out;
 }
 

@@ -38,6 +38,7 @@ struct TaskRun {
   std::int64_t prompt_tokens = 0;
   std::int64_t cached_tokens = 0;
   std::int64_t answer_tokens = 0;
+  DraftStats drafts;
   // Of the first traced items: the logits of every answer token, [tokens, vocab] each.
   std::vector<std::vector<float>> logits;
 

@@ -166,7 +166,7 @@ int run_generate(const GenerateFlags& flags) {
     if (!batched && code == kExitOk) {
       closing += fmt::format("finish    {}\n", name(answers.answer(0).finished.reason));
     }
-    closing += describe_stored_values(*runtime);
+    closing += describe_drafts(*runtime) + describe_stored_values(*runtime);
     print_err(closing + "plan      " + summary(runtime->plan()) + "\n");
   }
   return code;

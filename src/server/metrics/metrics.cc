@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 namespace lathe {
 namespace {
@@ -84,6 +85,16 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
+// A counter for each place of a draft, numbered from `first`.
+Labelled by_place(std::string_view label, std::size_t first, const DraftStats& drafts,
+                  const std::array<std::int64_t, kMaxDraftTokens>& counts) {
+  Labelled out;
+  for (std::size_t p = 0; p < drafts.places(); ++p) {
+    out[fmt::format("{}=\"{}\"", label, p + first)] = counts[p];
+  }
+  return out;
+}
+
 std::string own_text(const Metrics& m) {
   Text t("lathe_");
   t.counter("prompt_tokens_total", m.prompt_tokens, "Tokens of prompts that were taken on.");
@@ -92,6 +103,13 @@ std::string own_text(const Metrics& m) {
   t.counter("reasoning_tokens_total", m.reasoning_tokens, "Tokens of reasoning.");
   t.counter("ignored_fields_total", m.ignored_fields, "Request fields that nobody knows.");
   t.counter("preemptions_total", m.preemptions, "Requests that lost their pages for a while.");
+  t.counter("draft_checks_total", m.drafts.checks, "Steps of a request with drafts.");
+  t.counters("drafted_tokens_total", by_place("place", 1, m.drafts, m.drafts.drafted),
+             "Drafts, by place.");
+  t.counters("accepted_drafts_total", by_place("place", 1, m.drafts, m.drafts.accepted),
+             "Drafts that became tokens, by place.");
+  t.gauge("acceptance_length", m.drafts.acceptance_length(),
+          "Tokens of a check, the model's own included.");
   t.counters("requests_total", m.requests, "Requests that have ended.");
   t.counters("aborted_requests_total", m.aborted, "Requests that were ended early, and why.");
   t.counters("refused_requests_total", m.refused, "Requests that were refused, by code.");
@@ -153,6 +171,10 @@ std::string sglang_text(const Metrics& m, const std::string& model) {
   t.gauge("token_usage", share(m.used_tokens, m.total_tokens), "The token usage.");
   t.gauge("gen_throughput", m.generation_rate, "The generation throughput (token/s).");
   t.gauge("cache_hit_rate", share(m.cached_tokens, m.prompt_tokens), "The prefix cache hit rate.");
+  t.gauge("spec_accept_length", m.drafts.acceptance_length(),
+          "The average acceptance length of speculative decoding.");
+  t.gauge("spec_accept_rate", m.drafts.acceptance_rate(),
+          "The average acceptance rate of speculative decoding.");
   t.histogram("time_to_first_token_seconds", m.first_token_seconds,
               "Time to first token in seconds.");
   t.histogram("inter_token_latency_seconds", m.between_tokens_seconds,
@@ -177,6 +199,14 @@ std::string vllm_text(const Metrics& m, const std::string& model) {
             "Number of generation tokens processed.");
   t.counter("prefix_cache_queries_total", m.prompt_tokens, "Prefix cache queries, in tokens.");
   t.counter("prefix_cache_hits_total", m.cached_tokens, "Prefix cache hits, in tokens.");
+  t.counter("spec_decode_num_drafts_total", m.drafts.checks, "Number of spec decoding drafts.");
+  t.counter("spec_decode_num_draft_tokens_total", m.drafts.all_drafted(),
+            "Number of draft tokens.");
+  t.counter("spec_decode_num_accepted_tokens_total", m.drafts.all_accepted(),
+            "Number of accepted tokens.");
+  t.counters("spec_decode_num_accepted_tokens_per_pos_total",
+             by_place("position", 0, m.drafts, m.drafts.accepted),
+             "Accepted tokens per draft position.");
   t.histogram("time_to_first_token_seconds", m.first_token_seconds,
               "Histogram of time to first token in seconds.");
   t.histogram("inter_token_latency_seconds", m.between_tokens_seconds,

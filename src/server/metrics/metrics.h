@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/draft_stats.h"
+
 namespace lathe {
 
 class Histogram {
@@ -41,6 +43,7 @@ struct Metrics {
   std::int64_t reasoning_tokens = 0;
   std::int64_t ignored_fields = 0;
   std::int64_t preemptions = 0;
+  DraftStats drafts;        // of the engine
   Labelled requests;        // route, finish
   Labelled aborted;         // why
   Labelled refused;         // code

@@ -36,5 +36,27 @@ TEST(Metrics, TextSumsBucketsAndEscapesNames) {
   EXPECT_THAT(metrics_text(m, {}), Not(HasSubstr("sglang:")));
 }
 
+TEST(Metrics, DraftsAreCountedByPlace) {
+  Metrics m;
+  EXPECT_THAT(metrics_text(m, {}), HasSubstr("lathe_acceptance_length 1\n"));
+  m.drafts.record(2, 2);
+  m.drafts.record(2, 1);
+  const std::string text = metrics_text(m, {true, true, "m"});
+  for (const char* line :
+       {"lathe_draft_checks_total 2\n", "lathe_drafted_tokens_total{place=\"2\"} 2\n",
+        "lathe_accepted_drafts_total{place=\"1\"} 2\n",
+        "lathe_accepted_drafts_total{place=\"2\"} 1\n", "lathe_acceptance_length 2.5\n",
+        "sglang:spec_accept_length{model_name=\"m\"} 2.5\n",
+        "sglang:spec_accept_rate{model_name=\"m\"} 0.75\n",
+        "vllm:spec_decode_num_drafts_total{model_name=\"m\",engine=\"0\"} 2\n",
+        "vllm:spec_decode_num_draft_tokens_total{model_name=\"m\",engine=\"0\"} 4\n",
+        "vllm:spec_decode_num_accepted_tokens_total{model_name=\"m\",engine=\"0\"} 3\n",
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"m\",engine=\"0\","
+        "position=\"0\"} 2\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  EXPECT_THAT(text, Not(HasSubstr("place=\"3\"")));
+}
+
 }  // namespace
 }  // namespace lathe

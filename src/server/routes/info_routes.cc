@@ -185,6 +185,7 @@ void server_info_route(RouteCall c) {
   out["max_req_input_len"] = model.capacity;
   out["internal_states"] =
       Json::array({{{"last_gen_throughput", c.service.generation_rate()},
+                    {"avg_spec_accept_length", c.service.stats().drafts.acceptance_length()},
                     {"memory_usage",
                      {{"weight", static_cast<double>(model.weight_bytes) / 1e9},
                       {"kvcache", static_cast<double>(model.cache_bytes) / 1e9},

@@ -104,19 +104,25 @@ void log_decode(const ServerOptions& options, const EngineNews& news) {
   const double usage = news.stats.total_pages > 0 ? static_cast<double>(news.stats.held_pages) /
                                                         static_cast<double>(news.stats.total_pages)
                                                   : 0.0;
-  const double rate = news.seconds > 0 ? static_cast<double>(news.decode_rows) / news.seconds : 0.0;
+  const double rate = news.seconds > 0 ? static_cast<double>(news.tokens) / news.seconds : 0.0;
+  const DraftStats& drafts = news.stats.drafts;
   if (options.log_json) {
-    print_line(options, "decode",
-               {{"running", news.stats.running},
-                {"token_usage", usage},
-                {"gen_throughput", rate},
-                {"queued", news.stats.waiting}});
+    Json line{{"running", news.stats.running},
+              {"token_usage", usage},
+              {"gen_throughput", rate},
+              {"queued", news.stats.waiting}};
+    if (drafts.checks > 0) line["drafts"] = to_json(drafts);
+    print_line(options, "decode", line);
     return;
   }
+  const std::string accepted =
+      drafts.checks == 0 ? ""
+                         : fmt::format("accept len: {:.2f}, accept rate: {:.2f}, ",
+                                       drafts.acceptance_length(), drafts.acceptance_rate());
   fmt::print(stderr,
-             "Decode batch. #running-req: {}, token usage: {:.2f}, gen throughput (token/s): "
+             "Decode batch. #running-req: {}, token usage: {:.2f}, {}gen throughput (token/s): "
              "{:.2f}, #queue-req: {}\n",
-             news.stats.running, usage, rate, news.stats.waiting);
+             news.stats.running, usage, accepted, rate, news.stats.waiting);
 }
 
 }  // namespace lathe

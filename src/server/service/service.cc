@@ -475,6 +475,7 @@ void Service::time_out(Clock::time_point now) {
 
 std::string Service::metrics_page() {
   metrics_.connections = http_->connections();
+  metrics_.drafts = stats_.drafts;
   // An engine without work may have sent its last news before that became true.
   const bool none = live_.empty();
   metrics_.running = none ? 0 : stats_.running;
