@@ -3,6 +3,7 @@
 
 #include "tools/bench_attention.h"
 #include "tools/bench_codec.h"
+#include "tools/bench_drafts.h"
 #include "tools/bench_engine.h"
 #include "tools/bench_matmul.h"
 #include "tools/bench_sampling.h"
@@ -101,6 +102,25 @@ void add_bench_command(Command app, int& exit_code) {
       .range(1, 1000);
   engine.add_flag("--json", engine_flags->json, "as data on stdout");
   engine.callback([engine_flags, &exit_code] { exit_code = bench_engine_command(*engine_flags); });
+
+  auto draft_flags = std::make_shared<BenchDraftsOptions>();
+  Command drafts = bench.add_subcommand(
+      "drafts", "Decoding with drafts against decoding without, in turns, over the tasks");
+  add_model_flags(drafts, draft_flags->model);
+  drafts
+      .add_option("--task", draft_flags->tasks,
+                  "copy, retrieval, arithmetic (the default), chains; several by commas")
+      .delimiter(',');
+  drafts.add_option("--task-dir", draft_flags->task_dir,
+                    "folder of the test sets; default: tasks next to the model's");
+  drafts.add_option("--limit", draft_flags->limit, "items of each task; default 64").positive();
+  drafts.add_option("-b,--batch", draft_flags->batches, "requests at once; default 1,64")
+      .delimiter(',')
+      .range(1, 65536);
+  drafts.add_option("-r,--repeats", draft_flags->repeats, "medians are taken over these; default 3")
+      .range(1, 1000);
+  drafts.add_flag("--json", draft_flags->json, "as data on stdout");
+  drafts.callback([draft_flags, &exit_code] { exit_code = bench_drafts_command(*draft_flags); });
 
   auto server_flags = std::make_shared<BenchServerOptions>();
   Command server = bench.add_subcommand(
