@@ -152,7 +152,7 @@ class Flags(unittest.TestCase):
                 self.assertEqual(server.call("GET", "/plan")[2]["plan"]["draft_tokens"], 3 if more else 0)
                 length = info["internal_states"][0]["avg_spec_accept_length"]
                 self.assertEqual(length > 1, bool(more))
-                self.assertEqual(server.metric("lathe_accepted_drafts_total") > 20, bool(more))
+                self.assertEqual(server.metric("lathe_accepted_drafts_total") > 0, bool(more))
                 self.assertAlmostEqual(server.metric("lathe_acceptance_length"), length, 4)
         self.assertEqual(*answers)
 

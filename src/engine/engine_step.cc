@@ -351,7 +351,8 @@ void Engine::take_tokens(Active& r, std::size_t item, StepReport& report) {
   }
   r.drop_drafts();
   if (drafts == 0) return;
-  r.draft_length.record(drafts, accepted);
+  constexpr double kWeight = 0.1;  // of a check in what later requests begin with
+  good_drafts_ += kWeight * (r.draft_length.record(drafts, accepted) - good_drafts_);
   sums_.drafts.record(drafts, accepted);
   report.accepted += accepted;
 }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <ctime>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,7 +14,6 @@
 #include "attn/explain.h"
 #include "tools/command.h"
 #include "tools/eval_run.h"
-#include "tools/process_cpu.h"
 
 namespace lathe {
 namespace {
@@ -34,6 +34,12 @@ struct Turn {
   std::map<std::uint64_t, std::vector<std::int32_t>> answers;  // by request, of this turn
   double rate() const { return static_cast<double>(tokens) / seconds; }
 };
+
+double cpu_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
 
 struct Row {
   std::string name;
@@ -102,9 +108,9 @@ Result<void> run(Engine& engine, std::span<const Request> requests, Turn& turn) 
     index.emplace(*id, index.size());
   }
   while (!engine.idle()) {
-    const double before = process_cpu(getpid());
+    const double before = cpu_seconds();
     const auto report = engine.step();
-    const double seconds = process_cpu(getpid()) - before;
+    const double seconds = cpu_seconds() - before;
     if (!report) return report.error();
     for (const Finished& f : report->finished) {
       if (f.error) return *f.error;
