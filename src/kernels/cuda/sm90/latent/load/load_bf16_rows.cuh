@@ -4,7 +4,8 @@
 // Tiles of keys are numbered through all work items of a block. Tile n is in buffer n % 2, whose
 // halves of the values are freed, loaded and awaited separately: 0 holds dimensions 0 to 255, 1
 // those from 256 on. The rope comes with the half that is loaded last, as the reader of that half
-// also reads P there (m64_bf16.cuh). Rows of missing keys become zeros and are masked.
+// also reads P there (m64_bf16.cuh). Missing keys are masked; in place of their rows come others of
+// the tile, or zeros.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/load/resolve_slots.cuh"
@@ -48,7 +49,7 @@ struct RowCopy {
             from[i] + (lane & 7) * 16 + (dims + t) * 128, from[i] != nullptr);
       }
     };
-    if (mask == ~0u) {
+    if (mask != 0) {
       LATHE_UNROLL
       for (int t = 0; t < tiles; ++t) {
         each(t, [](std::uint32_t at, const std::byte* row, bool) { copy_async_256(at, row); });
@@ -71,8 +72,14 @@ struct RowCopy {
       const std::uint64_t own = address(warp * 32 + lane);
       if (own == kEnd) return;
       mask = warp_ballot(own != 0);
+      // In place of a missing row, one that is there.
+      const std::uint64_t other =
+          shuffle(own, static_cast<std::uint32_t>(count_bits(mask ^ (mask - 1)) - 1));
       LATHE_UNROLL
-      for (int i = 0; i < kRows; ++i) from[i] = reinterpret_cast<const std::byte*>(address(row(i)));
+      for (int i = 0; i < kRows; ++i) {
+        const std::uint64_t at = address(row(i));
+        from[i] = reinterpret_cast<const std::byte*>(at != 0 ? at : other);
+      }
       barrier_arrive(addresses.consumed(n));
       const int buffer = static_cast<int>(n & 1);
       const auto to = static_cast<std::uint32_t>(buffer * (kDims * kDimTileBytes));

@@ -1,8 +1,9 @@
 // The producer of fp8 rows: one warp resolves slots, two copy rows as cached, one publishes work
 // and queries.
 //
-// Rows of missing keys become zeros and are masked. Tiles are numbered through all work items of a
-// block; tile n is in buffer n % kBuffers and is that buffer's phase n / kBuffers.
+// Missing keys are masked; in place of their rows come others of the tile, or zeros. Tiles are
+// numbered through all work items of a block; tile n is in buffer n % kBuffers and is that buffer's
+// phase n / kBuffers.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/load/resolve_slots.cuh"
@@ -57,12 +58,26 @@ __device__ inline void copy_rows(const Ring& ring, bool once, unsigned window, i
   for (unsigned n = 0;; ++n) {
     barrier_wait(ring.addresses.resolved(n), ring.addresses.parity(n));
     const std::uint32_t addresses = ring.addresses.rows(n);
-    const std::uint64_t row = load_shared_u64(addresses + static_cast<std::uint32_t>(8 * own));
+    std::uint64_t row = load_shared_u64(addresses + static_cast<std::uint32_t>(8 * own));
     std::uint64_t scales = 0;
     if constexpr (Format::kScalesApart) {
       scales = load_shared_u64(addresses + static_cast<std::uint32_t>(8 * (kLatentTile + own)));
     }
     const std::uint32_t mask = warp_ballot(row != 0);
+    if (mask != ~0u && mask != 0) {
+      // In place of a missing row, one that is there.
+      const auto from = static_cast<std::uint32_t>(count_bits(mask ^ (mask - 1)) - 1);
+      const std::uint64_t other = shuffle(row, from);
+      if constexpr (Format::kScalesApart) {
+        const std::uint64_t its = shuffle(scales, from);
+        if (row == 0) scales = its;
+      }
+      if (row == 0) {
+        row = other;
+        store_shared_u64(addresses + static_cast<std::uint32_t>(8 * own), row);
+      }
+      sync_warp();
+    }
     const std::uint32_t full = ring.full(n);
     const std::uint32_t to = ring.keys(n) + static_cast<std::uint32_t>(own * Format::kPitch);
     if (row != kEnd) {
@@ -71,7 +86,7 @@ __device__ inline void copy_rows(const Ring& ring, bool once, unsigned window, i
         barrier_wait(ring.empty(n - window, warp), Ring::parity(n - window));
       }
     }
-    if (mask == ~0u && row != kEnd) {
+    if (mask != 0 && row != kEnd) {
       if (elected()) {
         store_shared_u32(ring.mask(n) + static_cast<std::uint32_t>(4 * warp), mask);
         barrier_expect(full, 32 * Format::kRowBytes);
@@ -90,20 +105,16 @@ __device__ inline void copy_rows(const Ring& ring, bool once, unsigned window, i
     }
     barrier_arrive(ring.addresses.consumed(n));
     if (row == kEnd) return;
-    if (mask != ~0u) {
-      if (row == 0) {
-        // Not copied: all SMs would read the same row of zeros at once.
-        LATHE_ROLLED
-        for (std::uint32_t i = 0; i < Format::kPitch; i += 16) store_shared(to + i, 0, 0, 0, 0);
-        fence_async_proxy();
-      }
-      sync_warp();
+    if (mask == 0) {
+      // None is there. Not copied: all SMs would read the same row of zeros at once.
+      LATHE_ROLLED
+      for (std::uint32_t i = 0; i < Format::kPitch; i += 16) store_shared(to + i, 0, 0, 0, 0);
+      fence_async_proxy();
       if (lane == 0) {
-        store_shared_u32(ring.mask(n) + static_cast<std::uint32_t>(4 * warp), mask);
-        barrier_expect(full, static_cast<std::uint32_t>(count_bits(mask)) * Format::kRowBytes);
+        store_shared_u32(ring.mask(n) + static_cast<std::uint32_t>(4 * warp), 0);
+        barrier_expect(full, 0);
       }
       sync_warp();
-      if (row != 0) copy_row(to, at(row), Format::kRowBytes, full, policy);
     }
     if constexpr (Format::kScalesApart) {
       if (row != 0) copy_async_8(to + Format::kRowBytes, at(scales));

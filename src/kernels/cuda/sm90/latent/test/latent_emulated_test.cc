@@ -166,6 +166,29 @@ TEST_P(LatentEmulated, SparseLists) {
   }
 }
 
+// Runs of missing keys: half a tile, a tile, all but one key, and the end of a list.
+TEST_P(LatentEmulated, RunsOfMissingKeys) {
+  for (const int heads : {8, 64}) {
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    constexpr int kWidth = 450;
+    Scene s(layout_of(GetParam()), 61, heads, {{200, 1}, {90, 1}, {300, 1}});
+    Ints list = s.random_list(kWidth);
+    const auto miss = [&](int row, int first, int end) {
+      std::fill(list.begin() + row * kWidth + first, list.begin() + row * kWidth + end, -1);
+    };
+    miss(0, 32, 64);
+    miss(0, 128, 192);
+    miss(0, 257, 320);
+    miss(1, 0, 96);
+    miss(1, 200, kWidth);
+    miss(2, 1, kWidth);
+    list[2 * kWidth] = slot_of(s.batch.entry(2, 0), 61, 5).value;
+    s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                      : ProblemKind::sparse_latent);
+    check(s, 2);
+  }
+}
+
 // Lengths of index rows, none and beyond the width among them, a sink, and rows without any key.
 TEST_P(LatentEmulated, LengthsAndSinks) {
   for (const int heads : {8, 64}) {
