@@ -33,8 +33,9 @@ struct LatentRows {
   static constexpr int kSame = Format::kScaleTiles > 1 ? Format::kScaleTiles : 1;
 };
 
-// f16 P lies between 2^-24 and 2^16. log2 of the largest P, and of P at a newly chosen row max.
-inline constexpr float kMaxLog2P = 14, kStartLog2P = 7;
+// f16 P lies between 2^-24 and 2^16. log2 of the largest P, and of P at a newly chosen row max: far
+// apart, so that spread scores seldom raise it, and P that are a thousandth of it are normal yet.
+inline constexpr float kMaxLog2P = 14, kStartLog2P = -4;
 // The row max of an M row that has seen no key. It is finite, so a masked score less it is -inf.
 inline constexpr float kNoRowMax = -1e30f;
 

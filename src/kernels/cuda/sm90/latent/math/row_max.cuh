@@ -1,8 +1,8 @@
 // Row max and rescale.
 //
 // P is 2^(score - row max). A row max is the maximum at the time when a score last exceeded it by
-// more than 2^8, so the accumulator is rarely rescaled. P stays below 2^8 and the accumulator far
-// within f32, and the row max cancels out of the result.
+// more than 2^24, so the accumulator is rarely rescaled, however far scores spread. bf16 P has the
+// range of f32, the accumulator stays within it, and the row max cancels out of the result.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -10,7 +10,7 @@
 namespace lathe::cuda {
 
 inline constexpr float kNoKey = -__builtin_huge_valf();  // the score of a masked key
-inline constexpr float kRowMaxSlack = 8;                 // log2
+inline constexpr float kRowMaxSlack = 24;                // log2
 
 /// The factor of an M row's outputs where a sink joins; lse2 of its keys alone.
 __device__ inline float sink_factor(float sink, float lse2) {
