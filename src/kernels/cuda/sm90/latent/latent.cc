@@ -82,12 +82,7 @@ Result<void> check_schedule(const LatentSchedule& schedule) {
   if (cut.shared) {
     constexpr const char* kShared[] = {kList[0], nullptr, kList[2]};
     if (auto ok = check_list(kShared, schedule.list, cut.all); !ok) return ok;
-    if (auto ok =
-            check_room("schedule.split_tiles", schedule.split_tiles.size(), cut.all.work_tiles);
-        !ok) {
-      return ok;
-    }
-    return check_room("schedule.split_count", schedule.split_count.size(), 1);
+    return check_room("schedule.split_tiles", schedule.split_tiles.size(), cut.split_entries());
   }
   auto ok = check_list(kList, schedule.list, cut.all);
   if (!ok || schedule.cut.tail.work_tiles == 0) return ok;
@@ -104,7 +99,7 @@ struct LatentLaunches {
   cudaError_t attend(const Kernel& kernel, PartialLayout order, const LatentParams& p) {
     const LatentCut& cut = schedule.cut;
     const cudaError_t status =
-        attend(kernel, order, first_work_tiles(p, schedule), cut.most_items());
+        attend(kernel, order, first_work_tiles(p, schedule), cut.all.work_tile_items);
     if (status != cudaSuccess || cut.tail.work_tiles == 0) return status;
     return attend(kernel, order, last_work_tiles(p, schedule), cut.tail.work_tile_items);
   }

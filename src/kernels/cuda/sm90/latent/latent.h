@@ -93,8 +93,8 @@ struct LatentCut {
   std::int64_t partials() const {
     return shared ? shared_parts : all.cut() ? all.items : tail.cut() ? tail.items : 0;
   }
-  /// Items of a work tile: the most, or where the device shares, what to reckon with.
-  std::int64_t most_items() const;
+  /// Of LatentSchedule::split_tiles, where shared: with an end.
+  std::int64_t split_entries() const;
   std::int64_t partial_bytes() const;  // a multiple of 256
   /// Partials and staged pages.
   std::int64_t workspace_bytes() const;
@@ -110,12 +110,10 @@ LatentCut cut_latent(const LatentShape& shape);
 /// Work lists over the work tiles, on the device.
 struct LatentSchedule {
   LatentCut cut;
-  WorkBuffers list, tail;  // of cut.all and cut.tail
-  // Where the device shares: what the combine writes, cut.all.work_tiles at most, and how many.
-  std::span<LatentSplitTile> split_tiles;
-  std::span<LatentSplitCount> split_count;  // [1]
-  std::span<std::int32_t> work_tile_keys;   // [work_tiles]
-  std::span<std::int64_t> work_workspace;   // work_workspace(work_tiles) entries (step/step.h)
+  WorkBuffers list, tail;                  // of cut.all and cut.tail
+  std::span<LatentSplitTile> split_tiles;  // where the device shares: what the combine writes
+  std::span<std::int32_t> work_tile_keys;  // [work_tiles]
+  std::span<std::int64_t> work_workspace;  // work_workspace(work_tiles) entries (step/step.h)
 };
 /// Calls take(span, entries) for each array of a schedule.
 template <class Take>
@@ -128,8 +126,7 @@ void take_arrays(LatentSchedule& schedule, const Take& take) {
   };
   list(schedule.list, cut.all);
   if (cut.shared) {
-    take(schedule.split_tiles, cut.all.work_tiles);
-    take(schedule.split_count, std::int64_t{1});
+    take(schedule.split_tiles, cut.split_entries());
     return;
   }
   if (cut.tail.work_tiles > 0) list(schedule.tail, cut.tail);

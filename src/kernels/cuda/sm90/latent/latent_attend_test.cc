@@ -149,9 +149,6 @@ TEST(AttendLatent, RefusesArraysThatAreTooSmallToShareWork) {
   std::vector<std::int64_t> worker_items(3);
   schedule.list.worker_items = worker_items;
   EXPECT_EQ(refused(), "schedule.split_tiles");
-  std::vector<LatentSplitTile> split_tiles(2);
-  schedule.split_tiles = split_tiles;
-  EXPECT_EQ(refused(), "schedule.split_count");
 }
 
 TEST(AttendOnDevice, NeedsScratchOfTheDevice) {

@@ -56,7 +56,7 @@ LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t>
   take_list(p, schedule.list, schedule.cut.all);
   if (schedule.cut.shared) {
     p.split_tiles = schedule.split_tiles.data();
-    p.split_count = schedule.split_count.data();
+    p.split_last = static_cast<std::int32_t>(schedule.cut.split_entries() - 1);
     p.cut = true;
   }
   p.q = args.q.data;
@@ -99,7 +99,7 @@ LatentSharing latent_sharing(const LatentSchedule& schedule) {
           .items = reinterpret_cast<LatentItem*>(schedule.list.items.data()),
           .worker_items = schedule.list.worker_items.data(),
           .split_tiles = schedule.split_tiles.data(),
-          .split_count = schedule.split_count.data()};
+          .split_room = static_cast<std::int32_t>(cut.split_entries())};
 }
 
 LatentParams first_work_tiles(const LatentParams& p, const LatentSchedule& schedule) {

@@ -42,8 +42,8 @@ struct LatentParams {
   // Of a list by plan_work(): items of work tile t, which are also its partials: [t], [t + 1].
   const std::int64_t* work_tile_items = nullptr;  // [work_tiles + 1]
   // Of a list that the device made of the lengths, else null.
-  const LatentSplitTile* split_tiles = nullptr;   // split, or without keys
-  const LatentSplitCount* split_count = nullptr;  // [1]
+  const LatentSplitTile* split_tiles = nullptr;  // [split_last + 1]: split, or without keys
+  std::int32_t split_last = 0;                   // an end, whatever was split
   std::int32_t work_tiles = 0;
   std::int32_t workers = 0;
   // Of the largest work tile. Where M blocks have fewer than 64 rows and there are several, each is

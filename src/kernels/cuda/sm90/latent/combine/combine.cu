@@ -9,42 +9,27 @@
 namespace lathe::cuda {
 namespace {
 
-// That a GPU runs at once, of 128 threads a slice; more of them take longer to start than to go on.
-constexpr std::int64_t kThreads = 132 * 1024;
+// About as many blocks run at once. More take longer to start than to go on.
+constexpr unsigned kBlocks = 132 * 8;
 
-template <PartialLayout kOrder, int kSlices>
-cudaError_t launch(const LatentParams& p, int block_m, cudaStream_t stream) {
-  const unsigned work_tiles = p.work_tiles < 65535 ? static_cast<unsigned>(p.work_tiles) : 65535u;
-  return launch_kernel(latent_combine_kernel<kOrder, kSlices>,
-                       {.grid = dim3(static_cast<unsigned>(p.m_blocks * block_m), work_tiles,
-                                     blocks_for(p.work_tiles, work_tiles)),
-                        .block = dim3(kCombineThreads, kSlices),
-                        .early = true},
-                       stream, p, block_m);
-}
-
-template <PartialLayout kOrder, int kSlices>
-cudaError_t launch_split(const LatentParams& p, int block_m, cudaStream_t stream) {
-  const std::int64_t runs = std::int64_t{p.m_blocks} * block_m * p.work_tiles;
-  const std::int64_t most = kThreads / (kCombineThreads * kSlices);
-  return launch_kernel(latent_combine_split_kernel<kOrder, kSlices>,
-                       {.grid = static_cast<unsigned>(std::min(runs, most)),
-                        .block = dim3(kCombineThreads, kSlices),
-                        .early = true},
-                       stream, p, block_m);
-}
-
-// Up to 64 partials of a chunk are in flight at once.
 template <PartialLayout kOrder>
 cudaError_t launch(const LatentParams& p, int block_m, std::int64_t most, cudaStream_t stream) {
+  const auto runs = static_cast<unsigned>(p.m_blocks * block_m);
   if (p.split_tiles != nullptr) {
-    return most <= 4 * kCombineAhead ? launch_split<kOrder, 4>(p, block_m, stream)
-                                     : launch_split<kOrder, 8>(p, block_m, stream);
+    const unsigned entries =
+        std::min(std::max(kBlocks / runs, 1u), static_cast<unsigned>(p.split_last));
+    return launch_kernel(latent_combine_split_kernel<kOrder>,
+                         {.grid = dim3(runs, entries), .block = kCombineThreads, .early = true},
+                         stream, p, block_m);
   }
-  if (most <= kCombineAhead) return launch<kOrder, 1>(p, block_m, stream);
-  if (most <= 2 * kCombineAhead) return launch<kOrder, 2>(p, block_m, stream);
-  if (most <= 4 * kCombineAhead) return launch<kOrder, 4>(p, block_m, stream);
-  return launch<kOrder, 8>(p, block_m, stream);
+  const int parts = combine_parts(most);
+  const unsigned work_tiles = p.work_tiles < 65535 ? static_cast<unsigned>(p.work_tiles) : 65535u;
+  return launch_kernel(latent_combine_kernel<kOrder>,
+                       {.grid = dim3(runs * static_cast<unsigned>(parts), work_tiles,
+                                     blocks_for(p.work_tiles, work_tiles)),
+                        .block = kCombineThreads,
+                        .early = true},
+                       stream, p, block_m, parts);
 }
 
 }  // namespace

@@ -1,5 +1,10 @@
 // Split-KV combine: joins the partials of work tiles that several items share, and writes rows
 // without keys.
+//
+// A thread takes a chunk (partials.cuh). Where an M row has many partials, two to eight lanes of a
+// warp take a slice of them each. out = sum of 2^(lse_i - lse) out_i in the order of i within a
+// slice and then of slices, so the bits do not depend on timing. Blocks of 128 threads without
+// shared memory: larger ones, and a loop over several runs a block, took 1 to 4 us longer.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -9,58 +14,55 @@
 
 namespace lathe::cuda {
 
-inline constexpr int kCombineThreads = 128;  // x; a chunk each
+inline constexpr int kCombineThreads = 128;
 
-/// A run of 128 chunks, counted over all M blocks of a work tile.
-struct CombineRun {
-  LatentSplitTile of;
-  int run = 0;
+/// What a block's thread does of a work tile: chunk `chunk`, counted over all M blocks, and slice
+/// `slice` of its partials. parts: slices, a power of two.
+struct CombineShare {
+  int chunk, slice, parts;
+
+  /// Of a block that takes part `part` of run `run` of 128 chunks.
+  __device__ CombineShare(int run, int part, int of) : parts(of) {
+    const int x = static_cast<int>(threadIdx.x), lane = x % 32, lanes = 32 / of;
+    chunk = run * kCombineThreads + part * (kCombineThreads / of) + x / 32 * lanes + lane % lanes;
+    slice = lane / lanes;
+  }
 };
 
-/// A run, by kSlices x 128 threads. out = sum of 2^(lse_i - lse) out_i in the order of i within a
-/// slice and then of slices, so the bits do not depend on timing. find(): the run, which is looked
-/// up twice, as registers are short.
-template <PartialLayout kOrder, int kSlices, class Find>
-__device__ inline void combine_run(const LatentParams& p, int block_m, int slice,
-                                   const Find& find) {
+/// A thread's share of work tile u. row(): its first row of q, which is looked up late, as
+/// registers are short.
+template <PartialLayout kOrder, class Row>
+__device__ inline void combine_chunk(const LatentParams& p, int block_m, const LatentSplitTile& u,
+                                     const CombineShare& own, const Row& row) {
+  const int chunk = own.chunk, slices = own.parts;
   constexpr float kNone = -__builtin_huge_valf();
-  __shared__ float4 slice_acc[kSlices][kCombineThreads];
-  __shared__ float2 slice_row_sum[kSlices][kCombineThreads];  // row sum, and log2 of its scale
-  const int x = static_cast<int>(threadIdx.x);
-  LatentSplitTile u;
-  std::int32_t tile = 0, run = 0, m_row = 0;
-  PartialChunk chunk;
-  const auto look_up = [&] {
-    const CombineRun found = find();
-    u = found.of;
-    tile = found.run / block_m;
-    run = found.run - tile * block_m;
-    chunk = partial_chunk<kOrder>(run, x, block_m);
-    m_row = tile * block_m + chunk.m_row;
-  };
-  look_up();
+  const std::int32_t tile = chunk / (block_m * 128), in_tile = chunk - tile * (block_m * 128);
+  const PartialChunk place = partial_chunk<kOrder>(in_tile / 128, in_tile % 128, block_m);
+  const std::int32_t m_row = tile * block_m + place.m_row;
   float row_max = kNone, row_sum = 0;
   float4 acc = {0, 0, 0, 0};
-  // Pointers that go on: indices would take more registers.
-  const std::int64_t first = std::int64_t{u.first} + slice;
-  const std::int32_t step = p.m_blocks * block_m * kSlices;
-  const float* lse_at = p.partial_lse + first * (p.m_blocks * block_m) + m_row;
-  const auto* from = partial_chunks<kOrder>(p, block_m, first, tile) + run * kCombineThreads + x;
+  // 32 bits, as registers are short: partials have fewer chunks.
+  const int step = p.m_blocks * block_m * slices;
+  int lse_at = (u.first + own.slice) * (p.m_blocks * block_m) + m_row;
+  auto from = static_cast<std::uint32_t>(u.first + own.slice) *
+                  static_cast<std::uint32_t>(p.m_blocks * block_m * 128) +
+              static_cast<std::uint32_t>(chunk);
+  const auto* chunks = reinterpret_cast<const StoredChunk<kOrder>*>(p.partial_out);
   LATHE_ROLLED
-  for (int left = m_row < u.m_rows ? u.items - slice : 0; left > 0;
-       left -= kCombineAhead * kSlices) {
+  for (int left = m_row < u.m_rows ? u.items - own.slice : 0; left > 0;
+       left -= kCombineAhead * slices) {
     float lse[kCombineAhead];
     StoredChunk<kOrder> v[kCombineAhead];
     LATHE_UNROLL
     for (int j = 0; j < kCombineAhead; ++j) {
       lse[j] = kNone;
       v[j] = {};
-      if (j * kSlices < left) {
-        lse[j] = *lse_at;
-        v[j] = *from;
+      if (j * slices < left) {
+        lse[j] = p.partial_lse[lse_at];
+        v[j] = chunks[from];
       }
       lse_at += step;
-      from += std::int64_t{step} * kCombineThreads;
+      from += static_cast<std::uint32_t>(step) * 128;
     }
     const float before = row_max;
     LATHE_UNROLL
@@ -79,45 +81,43 @@ __device__ inline void combine_run(const LatentParams& p, int block_m, int slice
              fmaf(w, of.w, acc.w)};
     }
   }
-  if constexpr (kSlices > 1) {
-    slice_acc[slice][x] = acc;
-    slice_row_sum[slice][x] = {row_sum, row_max};
-    sync_block();
-    if (slice != 0) return;
-    LATHE_UNROLL
-    for (int i = 1; i < kSlices; ++i) row_max = fmaxf(row_max, slice_row_sum[i][x].y);
-    const float zero = row_max == kNone ? 0.f : row_max;
-    row_sum = 0;
-    acc = {0, 0, 0, 0};
-    LATHE_UNROLL
-    for (int i = 0; i < kSlices; ++i) {
-      const float2 of = slice_row_sum[i][x];
-      const float4 v = slice_acc[i][x];
-      const float w = exp2_fast(of.y - zero);
-      row_sum += w * of.x;
-      acc = {fmaf(w, v.x, acc.x), fmaf(w, v.y, acc.y), fmaf(w, v.z, acc.z), fmaf(w, v.w, acc.w)};
+  if (slices > 1) {
+    float most = row_max;
+    LATHE_ROLLED
+    for (int d = 32 / slices; d < 32; d *= 2) most = fmaxf(most, shuffle_xor(most, d));
+    const float factor = most == kNone ? 0.f : exp2_fast(row_max - most);
+    row_max = most;
+    row_sum *= factor;
+    acc = {acc.x * factor, acc.y * factor, acc.z * factor, acc.w * factor};
+    LATHE_ROLLED
+    for (int d = 32 / slices; d < 32; d *= 2) {
+      row_sum += shuffle_xor(row_sum, d);
+      acc = {acc.x + shuffle_xor(acc.x, d), acc.y + shuffle_xor(acc.y, d),
+             acc.z + shuffle_xor(acc.z, d), acc.w + shuffle_xor(acc.w, d)};
     }
+    if (own.slice != 0) return;
   }
-  look_up();
   if (m_row >= u.m_rows) return;
+  const std::int32_t first_row = row();
   const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(m_row)));
   const std::int32_t head = m_row - r * p.heads;
   const float lse2 = row_sum > 0 ? row_max + log2_fast(row_sum) : kNone;
   constexpr bool kScaled = kOrder != PartialLayout::swapped;
   float factor = row_sum > 0 ? (kScaled ? 1.f : p.value_scale) / row_sum : 0.f;
   if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
-  std::uint16_t* out = p.out + (u.row + r) * p.out_stride + std::int64_t{head} * 512 + chunk.dim;
+  std::uint16_t* out =
+      p.out + (first_row + r) * p.out_stride + std::int64_t{head} * 512 + place.dim;
   *reinterpret_cast<std::uint32_t*>(out) = pack_bf16(acc.x * factor, acc.y * factor);
-  *reinterpret_cast<std::uint32_t*>(out + chunk.gap) = pack_bf16(acc.z * factor, acc.w * factor);
-  if (chunk.dim == 0 && p.lse != nullptr) {
-    p.lse[(u.row + r) * p.lse_stride + head] = lse2 * 0.6931471805599453f;
+  *reinterpret_cast<std::uint32_t*>(out + place.gap) = pack_bf16(acc.z * factor, acc.w * factor);
+  if (place.dim == 0 && p.lse != nullptr) {
+    p.lse[(first_row + r) * p.lse_stride + head] = lse2 * 0.6931471805599453f;
   }
 }
 
-/// After a list by plan_work(). Grid: (run of the largest work tile, work tile) x (128, slices).
-template <PartialLayout kOrder, int kSlices>
-static __global__ void __launch_bounds__(kCombineThreads* kSlices, 8 / kSlices)
-    latent_combine_kernel(const __grid_constant__ LatentParams p, int block_m) {
+/// After a list by plan_work(). Grid: (parts of 128 chunks of the largest work tile, work tile).
+template <PartialLayout kOrder>
+static __global__ void __launch_bounds__(kCombineThreads, 8)
+    latent_combine_kernel(const __grid_constant__ LatentParams p, int block_m, int parts) {
   const auto work_tile = static_cast<std::int32_t>(blockIdx.y + gridDim.y * blockIdx.z);
   // The work list and the lengths are older than the previous kernel, so they are read while it
   // runs.
@@ -126,46 +126,35 @@ static __global__ void __launch_bounds__(kCombineThreads* kSlices, 8 / kSlices)
     const LatentWorkTile u = find_work_tile(p, work_tile);
     const auto first = static_cast<std::int32_t>(p.work_tile_items[work_tile]);
     const auto end = static_cast<std::int32_t>(p.work_tile_items[work_tile + 1]);
-    tile = {u.row, u.m_rows, first, end - first};
+    tile = {u.row, u.m_rows, first, static_cast<std::int16_t>(end - first)};
   }
   wait_for_previous();
   if (tile.items == 1 || another_launch_runs(p)) return;
-  combine_run<kOrder, kSlices>(p, block_m, static_cast<int>(threadIdx.y), [&] {
-    return CombineRun{tile, static_cast<int>(blockIdx.x)};
-  });
+  const int x = static_cast<int>(blockIdx.x), run = x / parts;
+  combine_chunk<kOrder>(p, block_m, tile, CombineShare(run, x - run * parts, parts),
+                        [&] { return tile.row; });
 }
 
-/// After a list that the device shared: visits its split tiles, and no other. Blocks of
-/// (128, slices) take every gridDim.x-th run of deep work tiles together, then a run of the others
-/// by each slice.
-template <PartialLayout kOrder, int kSlices>
-static __global__ void __launch_bounds__(kCombineThreads* kSlices, 8 / kSlices)
+/// After a list that the device shared: visits its split tiles, and no other. Grid: (128 chunks of
+/// the largest work tile, every gridDim.y-th entry).
+template <PartialLayout kOrder>
+static __global__ void __launch_bounds__(kCombineThreads, 8)
     latent_combine_split_kernel(const __grid_constant__ LatentParams p, int block_m) {
-  const int runs = p.m_blocks * block_m, groups = runs / kSlices;
-  auto job = static_cast<std::int32_t>(blockIdx.x);
+  auto at = static_cast<std::int32_t>(blockIdx.y);
+  const auto entry = [&] { return p.split_tiles[at < p.split_last ? at : p.split_last]; };
+  // The list is older than the previous kernel, so it is read while that runs.
+  LatentSplitTile next = entry();
   wait_for_previous();
-  // Registers are short: all that follows from its number is looked up again.
-  const auto again = [&] { asm volatile("" : "+r"(job) : : "memory"); };
   LATHE_ROLLED
-  for (; job < p.split_count->deep * runs; job += static_cast<std::int32_t>(gridDim.x)) {
-    combine_run<kOrder, kSlices>(p, block_m, static_cast<int>(threadIdx.y), [&] {
-      again();
-      const std::int32_t tile = job / runs;
-      return CombineRun{p.split_tiles[tile], job - tile * runs};
-    });
-    sync_block();  // what slices share is free again
-  }
-  LATHE_ROLLED
-  for (;; job += static_cast<std::int32_t>(gridDim.x)) {
-    const LatentSplitCount count = *p.split_count;
-    if (job >= count.deep * runs + count.others * groups) break;
-    combine_run<kOrder, 1>(p, block_m, 0, [&] {
-      again();
-      const std::int32_t deep = p.split_count->deep, other = job - deep * runs;
-      const std::int32_t tile = other / groups;
-      return CombineRun{p.split_tiles[deep + tile],
-                        (other - tile * groups) * kSlices + static_cast<int>(threadIdx.y)};
-    });
+  while (next.parts > 0) {
+    const LatentSplitTile u = next;
+    at += static_cast<std::int32_t>(gridDim.y);
+    next = entry();
+    combine_chunk<kOrder>(p, block_m, u,
+                          CombineShare(static_cast<int>(blockIdx.x), u.part, u.parts), [&] {
+                            asm volatile("" : "+r"(at) : : "memory");
+                            return p.split_tiles[at - static_cast<std::int32_t>(gridDim.y)].row;
+                          });
   }
 }
 

@@ -16,6 +16,14 @@
 
 namespace lathe::cuda {
 
+/// In how many slices, and so parts, the combine takes a work tile of so many items.
+__host__ __device__ inline int combine_parts(std::int64_t items) {
+  return items <= kCombineAhead       ? 1
+         : items <= 2 * kCombineAhead ? 2
+         : items <= 4 * kCombineAhead ? 4
+                                      : 8;
+}
+
 /// Values `dim`, `dim` + 1, `dim` + `gap` and `dim` + `gap` + 1 of an M row.
 struct PartialChunk {
   int m_row, dim, gap;

@@ -86,13 +86,7 @@ LatentShares share(std::int64_t work_tiles, std::int64_t keys, std::int64_t each
   return s;
 }
 
-/// Lets the device share the work tiles among workers.
-void share_on_device(LatentCut& c, const WorkTileCost& cost) {
-  LatentShares& all = c.all;
-  c.shared = true;
-  c.shared_parts = std::max(2 * cost.blocks, all.cut() ? all.items : 0);
-  all.work.workers = static_cast<std::int32_t>(std::min(cost.blocks, all.work_tiles * cost.steps));
-  all.items = all.work_tiles + c.shared_parts;
+LatentWorkCosts work_costs(const WorkTileCost& cost) {
   // In units of which a step has so many.
   const double unit = kLatentStepCost * static_cast<double>(kPair) /
                       (static_cast<double>(cost.step) * cost.of.pair);
@@ -101,14 +95,24 @@ void share_on_device(LatentCut& c, const WorkTileCost& cost) {
   };
   const auto part = [&](double pairs) { return static_cast<float>(pairs * unit); };
   const double m_rows = static_cast<double>(cost.tiles * cost.of.m_rows);
-  c.costs = {.item = whole(kItem * cost.of.item / 3),
-             .split = whole(kSplitItem * cost.of.m_rows / 64),
-             .combine = part(kCombine),
-             .partial = part(kCombined * m_rows / 64),
-             .depth = part(kPart),
-             .equal_item = part(cost.of.item),
-             .equal_combine = part(kSplit),
-             .equal_depth = part(kPart)};
+  return {.item = whole(kItem * cost.of.item / 3),
+          .split = whole(kSplitItem * cost.of.m_rows / 64),
+          .combine = part(kCombine),
+          .partial = part(kCombined * m_rows / 64),
+          .depth = part(kPart),
+          .equal_item = part(cost.of.item),
+          .equal_combine = part(kSplit),
+          .equal_depth = part(kPart)};
+}
+
+/// Lets the device share the work tiles among workers.
+void share_on_device(LatentCut& c, const WorkTileCost& cost) {
+  LatentShares& all = c.all;
+  c.shared = true;
+  c.shared_parts = std::max(2 * cost.blocks, all.cut() ? all.items : 0);
+  all.work.workers = static_cast<std::int32_t>(std::min(cost.blocks, all.work_tiles * cost.steps));
+  all.items = all.work_tiles + c.shared_parts;
+  c.costs = work_costs(cost);
 }
 
 }  // namespace
@@ -153,8 +157,9 @@ LatentCut cut_latent(const LatentShape& s) {
   c.keys = s.keys;
   const WorkTileCost::Best alike = cost.best(work_tiles);
   c.all = share(work_tiles, s.keys, alike.each, cost);
-  if (s.dense && cost.blocks > 1 && cost.blocks <= kShareWorkers && work_tiles <= kShareTiles &&
-      work_tiles * cost.steps < kShareSteps) {
+  const bool shares = cost.blocks > 1 && cost.blocks <= kShareWorkers &&
+                      work_tiles <= kShareTiles && work_tiles * cost.steps < kShareSteps;
+  if (s.dense && shares) {
     share_on_device(c, cost);
     return c;
   }
@@ -173,11 +178,9 @@ LatentCut cut_latent(const LatentShape& s) {
   return stage_pays(s, staged) ? staged : c;
 }
 
-std::int64_t LatentCut::most_items() const {
-  if (!shared) return all.work_tile_items;
-  // One long request among others may have many.
-  constexpr std::int64_t kSome = 32;
-  return std::max(kSome, up(5 * std::int64_t{all.work.workers}, 4 * all.work_tiles));
+std::int64_t LatentCut::split_entries() const {
+  // combine_parts() of n items is n / 4 at most, or 1.
+  return all.work_tiles + shared_parts / 4 + 1;
 }
 
 }  // namespace lathe::cuda

@@ -14,18 +14,14 @@ struct alignas(16) LatentItem {
   std::int32_t part = 0;
 };
 
-/// A work tile of several items, or of none: partials [first, first + items) are its.
+/// What a block of the combine does of each run of chunks (combine.cuh): a work tile of several
+/// items, or of none, or a part of one of many. Partials [first, first + items) are its.
 struct alignas(16) LatentSplitTile {
   std::int32_t row = 0;     // first row of q
   std::int32_t m_rows = 0;  // rows x heads
   std::int32_t first = 0;
-  std::int32_t items = 0;
-};
-
-/// Split tiles: those of more than kCombineAhead items, and then the others.
-struct alignas(8) LatentSplitCount {
-  std::int32_t deep = 0;
-  std::int32_t others = 0;
+  std::int16_t items = 0;
+  std::int8_t part = 0, parts = 1;  // parts 0: no more work tiles
 };
 inline constexpr int kCombineAhead = 8;  // partials that a thread of the combine has in flight
 
@@ -47,9 +43,9 @@ struct LatentSharing {
   std::int32_t workers = 0;     // kShareWorkers at most
   std::int32_t partials = 0;    // that there is room for, two a worker or more
   LatentItem* items = nullptr;  // [work tiles + partials]
-  std::int64_t* worker_items = nullptr;     // [workers + 1]
-  LatentSplitTile* split_tiles = nullptr;   // [work tiles]
-  LatentSplitCount* split_count = nullptr;  // [1]
+  std::int64_t* worker_items = nullptr;    // [workers + 1]
+  LatentSplitTile* split_tiles = nullptr;  // [split_room]: parts of split work tiles, and ends
+  std::int32_t split_room = 0;
 };
 
 inline constexpr int kLatentStepCost = 16;

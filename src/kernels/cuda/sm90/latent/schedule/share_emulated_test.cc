@@ -38,8 +38,7 @@ struct Shared {
     };
     room(items, cut.all.items, schedule.list.items);
     room(worker_items, cut.all.work.workers + 1, schedule.list.worker_items);
-    room(split_tiles, cut.all.work_tiles, schedule.split_tiles);
-    room(split_count, 1, schedule.split_count);
+    room(split_tiles, cut.split_entries(), schedule.split_tiles);
     indptr.resize(lengths.size() + 1);
     std::iota(indptr.begin(), indptr.end(), 0);
     AttendArgs args;
@@ -92,11 +91,19 @@ struct Shared {
       EXPECT_EQ(at, std::max(lengths[r], 0));
       if (lengths[r] <= 0) split[static_cast<std::int32_t>(r)] = {};
     }
-    const std::int32_t deep = split_count[0].deep;
-    for (std::int32_t i = 0; i < deep + split_count[0].others; ++i) {
-      const LatentSplitTile& tile = split_tiles[static_cast<std::size_t>(i)];
-      EXPECT_EQ(tile.items > kCombineAhead, i < deep);
-      EXPECT_EQ(tile.m_rows, 16);
+    EXPECT_EQ(split_tiles.back().parts, 0);
+    for (std::size_t i = 0; split_tiles[i].parts > 0;) {
+      const LatentSplitTile& tile = split_tiles[i];
+      EXPECT_GE(tile.parts * kCombineAhead, std::min<int>(tile.items, 8 * kCombineAhead));
+      for (int part = 0; part < tile.parts; ++part, ++i) {
+        const LatentSplitTile& entry = split_tiles[i];
+        EXPECT_EQ(entry.part, part);
+        EXPECT_EQ(entry.parts, tile.parts);
+        EXPECT_EQ(entry.row, tile.row);
+        EXPECT_EQ(entry.first, tile.first);
+        EXPECT_EQ(entry.items, tile.items);
+        EXPECT_EQ(entry.m_rows, 16);
+      }
       std::vector<std::int32_t> of(static_cast<std::size_t>(tile.items));
       std::iota(of.begin(), of.end(), tile.first);
       EXPECT_TRUE(told.emplace(tile.row, of).second);
@@ -118,7 +125,6 @@ struct Shared {
   std::vector<WorkItem> items;
   std::vector<std::int64_t> worker_items;
   std::vector<LatentSplitTile> split_tiles;
-  std::vector<LatentSplitCount> split_count;
   std::vector<std::int32_t> indptr;
   std::vector<std::vector<Part>> parts;  // of requests, in the order of keys
   std::int64_t most = 0;                 // cost of the worker that has most

@@ -4,7 +4,7 @@
 //
 //   equal     where all work tiles have as many steps: each in as many items as cut_latent() would
 //             choose for such lengths, consecutive ones to a worker
-//   pieces    up to one work tile a worker: each in equal items, one a worker
+//   pieces    up to half as many work tiles as workers: each in equal items, one a worker
 //   moved     the largest work tile left goes to the worker that has least, round by round; then
 //             workers above a limit hand the end of their largest work tile to workers below it
 //
@@ -12,57 +12,11 @@
 // workers below, largest first: where a room ends, a piece ends.
 #pragma once
 
-#include "kernels/cuda/common/dialect.cuh"
+#include "kernels/cuda/sm90/latent/combine/partials.cuh"
+#include "kernels/cuda/sm90/latent/schedule/share_block.cuh"
 #include "kernels/cuda/sm90/latent/schedule/work_tile.cuh"
 
 namespace lathe::cuda {
-
-/// Of a thread's value among all threads': the sum of those before it, and of all.
-struct SharePrefix {
-  std::int32_t before, all;
-};
-// Calls, as the code runs once and most of its time would go into fetching more of it.
-[[gnu::noinline]] static __device__ SharePrefix share_prefix(std::int32_t value) {
-  __shared__ std::uint32_t warps[32];
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int count = static_cast<int>(blockDim.x) / 32;
-  std::int32_t sum = value;
-  LATHE_UNROLL
-  for (int d = 1; d < 32; d *= 2) {
-    const std::int32_t before = shuffle_up(sum, d);
-    if (lane >= d) sum += before;
-  }
-  if (lane == 31) warps[warp] = static_cast<std::uint32_t>(sum);
-  sync_block();
-  const std::uint32_t of = lane < count ? warps[lane] : 0;
-  const auto all = static_cast<std::int32_t>(warp_sum(of));
-  const auto before = static_cast<std::int32_t>(warp_sum(lane < warp ? of : 0));
-  sync_block();  // the array is free again
-  return {before + sum - value, all};
-}
-/// The largest of all threads' values.
-[[gnu::noinline]] static __device__ std::uint32_t share_max(std::uint32_t value) {
-  __shared__ std::uint32_t warps[32];
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  value = warp_max(value);
-  if (lane == 0) warps[warp] = value;
-  sync_block();
-  value = warp_max(lane < static_cast<int>(blockDim.x) / 32 ? warps[lane] : 0);
-  sync_block();
-  return value;
-}
-
-/// Index of the last of n values that is <= x. They do not fall; the first is <= x.
-__device__ inline int share_last_not_above(const std::int32_t* values, int n, std::int32_t x) {
-  int low = 0, high = n;
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    (values[middle] <= x ? low : high) = middle;
-  }
-  return low;
-}
-
-__device__ inline std::int32_t divide_up(std::int32_t n, std::int32_t d) { return (n + d - 1) / d; }
 
 class WorkSharing {
   static constexpr std::int32_t kStep = kLatentStepCost;
@@ -77,14 +31,14 @@ class WorkSharing {
     std::int32_t keys[kShareTiles];
     std::int32_t order[kShareTiles];      // work tiles, largest first
     std::int32_t worker_of[kShareTiles];  // by work tile; later the first item of a work tile
-    alignas(16) std::int32_t loads[kPlaces];
-    // Of workers, those that have least first.
+    alignas(16) std::int32_t loads[2][kPlaces];  // in turns
+    // Of workers, those that have least first. keep: steps of the largest work tile.
     std::int32_t place[kPlaces];  // by worker
-    std::int32_t load[kPlaces], largest[kPlaces], tiles[kPlaces], base[kPlaces];
+    std::int32_t load[kPlaces], largest[kPlaces], keep[kPlaces], tiles[kPlaces], base[kPlaces];
     // Of what is handed on: where it begins on the line, its steps, and its first and last piece.
     std::int32_t begin[kPlaces], excess[kPlaces], first[kPlaces], last[kPlaces];
     float costs[32];
-    std::uint32_t fits[32];
+    std::uint32_t fits[2][32];  // in turns
   };
 
   const LatentParams& p;
@@ -93,7 +47,7 @@ class WorkSharing {
   const int me = static_cast<int>(threadIdx.x);  // work tile, or worker
   const int lane = me % 32, warp = me / 32, warps = static_cast<int>(blockDim.x) / 32;
   std::int32_t keys = 0, steps = 0;  // of work tile `me`
-  std::int32_t rank = 0;             // of it, by size
+  std::int32_t rank = 0;             // of it, by size; where whole work tiles are dealt
   std::int32_t some = 0;             // work tiles that have keys
   std::int32_t total = 0, most = 0;  // steps
   std::int32_t limit = 0;            // of a worker's cost, where work is moved
@@ -104,18 +58,18 @@ class WorkSharing {
   using Shared = Arrays;
 
   __device__ void run() {
-    read();
+    const bool equal = read();
     std::int32_t each = most;
-    const bool equal = least() == most;
     float items = static_cast<float>(INT32_MAX);
     bool decided = false;
     if (some > 0 && equal) {
       items = kPays * share_equal(each);
       decided = items <= least_of_moved();
-    } else if (some > 0 && some <= to.workers) {
+    } else if (some > 0 && 2 * some <= to.workers) {
       items = share_pieces(each);
     }
     if (!decided) {
+      sort();
       deal();
       decided = items <= move();
     }
@@ -127,7 +81,8 @@ class WorkSharing {
   }
 
  private:
-  __device__ void read() {
+  /// Whether all work tiles that have keys have as many steps.
+  __device__ bool read() {
     if (me < p.work_tiles) {
       keys = keys_of(find_work_tile(p, me));
       if (keys > to.keys) keys = to.keys;
@@ -135,23 +90,23 @@ class WorkSharing {
     steps = divide_up(keys, to.step);
     s.steps[me] = steps;
     s.keys[me] = keys;
+    const ShareTotals all = share_totals(steps);
+    total = all.steps;
+    most = all.most;
+    some = all.some;
+    return all.least == all.most;
+  }
+  /// Orders work tiles by size.
+  __device__ void sort() {
     // No two alike: of as many steps, the first is the larger one.
     const std::uint32_t size = static_cast<std::uint32_t>(steps) * kShareTiles +
                                static_cast<std::uint32_t>(kShareTiles - 1 - me);
     s.sizes[me] = me < p.work_tiles ? size : 0;
-    total = share_prefix(steps).all;
-    some = share_prefix(keys > 0).all;
-    most = static_cast<std::int32_t>(share_max(static_cast<std::uint32_t>(steps)));
-    LATHE_ROLLED
-    for (int u = 0; u < p.work_tiles; u += 4) {
-      const uint4 of = *reinterpret_cast<const uint4*>(s.sizes + u);
-      rank += (of.x > size) + (of.y > size) + (of.z > size) + (of.w > size);
-    }
+    sync_block();
+    rank = share_larger(s.sizes, p.work_tiles, size);
     if (me < p.work_tiles) s.order[rank] = me;
     sync_block();
   }
-  /// Steps of the smallest work tile that has keys.
-  __device__ std::int32_t least() const { return some > 0 ? s.steps[s.order[some - 1]] : 0; }
 
   __device__ float combine_cost(float partials, float depth) const {
     return to.costs.combine + to.costs.partial * partials + to.costs.depth * depth;
@@ -174,8 +129,9 @@ class WorkSharing {
                              split);
       }
     }
-    const std::uint32_t best = ~share_max(~cost);
-    const std::uint32_t parts = ~share_max(cost == best ? ~static_cast<std::uint32_t>(me + 1) : 0);
+    const std::uint32_t best = ~share_max(0, ~cost);
+    const std::uint32_t parts =
+        ~share_max(1, cost == best ? ~static_cast<std::uint32_t>(me + 1) : 0);
     each = divide_up(most, static_cast<std::int32_t>(parts));
     const bool split = each < most;
     const std::int32_t of_worker = waves(each) * (each * kStep + c.item + (split ? c.split : 0));
@@ -198,25 +154,27 @@ class WorkSharing {
   }
 
   /// The least x of (low, high] that fits, in steps of `grain` or less: high does, and what is more
-  /// than one that fits. fits(x): by a warp, all lanes alike.
+  /// than one that fits. fits(x): by a warp, all lanes alike. Most often x is near low, so that the
+  /// first ones tried lie closer there.
   template <class Fits>
   __device__ std::int32_t least_that_fits(std::int32_t low, std::int32_t high, std::int32_t grain,
                                           const Fits& fits) {
     const float share = 1 / static_cast<float>(warps + 1);
     LATHE_ROLLED
-    while (high - low > grain) {
-      const float between = static_cast<float>(high - low - 1) * share;
+    for (int turn = 0; high - low > grain; ++turn) {
+      const float between = static_cast<float>(high - low - 1);
       const auto tried = [&](int w) {
-        return low + 1 + static_cast<std::int32_t>(between * static_cast<float>(w + 1));
+        const float at = static_cast<float>(w + 1) * share;
+        return low + 1 + static_cast<std::int32_t>(between * (turn == 0 ? at * at : at));
       };
       const bool fit = fits(tried(warp));
-      if (lane == 0) s.fits[warp] = fit;
+      if (lane == 0) s.fits[turn & 1][warp] = fit;
       sync_block();
-      const int too_low = warps - static_cast<int>(warp_sum(lane < warps ? s.fits[lane] : 0));
+      const int too_low =
+          warps - static_cast<int>(warp_sum(lane < warps ? s.fits[turn & 1][lane] : 0));
       const std::int32_t above = too_low < warps ? tried(too_low) : high;
       if (too_low > 0) low = tried(too_low - 1);
       high = above;
-      sync_block();
     }
     return high;
   }
@@ -228,7 +186,6 @@ class WorkSharing {
     const std::uint32_t least = ~warp_max(~of);
     const auto after =
         static_cast<int>(warp_max(of == least ? static_cast<unsigned>(32 - lane) : 0));
-    sync_block();
     least_cost = bits_to_float(least);
     return 32 - after;
   }
@@ -237,8 +194,8 @@ class WorkSharing {
   __device__ std::int32_t items_of(std::int32_t each) const {
     std::uint32_t items = 0;
     LATHE_ROLLED
-    for (int t = lane; t < some; t += 32) {
-      items += static_cast<std::uint32_t>(divide_up(s.steps[s.order[t]], each));
+    for (int t = lane; t < p.work_tiles; t += 32) {
+      items += static_cast<std::uint32_t>(divide_up(s.steps[t], each));
     }
     return static_cast<std::int32_t>(warp_sum(items));
   }
@@ -274,35 +231,28 @@ class WorkSharing {
       ++tiles;
     };
     // How many workers have less.
-    const auto have_less = [&] {
-      std::int32_t less = 0;
-      if (me < kPlaces) s.loads[me] = worker ? load : INT32_MAX;
+    const auto have_less = [&](int turn) {
+      std::int32_t* loads = s.loads[turn & 1];
+      if (me < kPlaces) loads[me] = worker ? load : INT32_MAX;
       sync_block();
-      LATHE_ROLLED
-      for (int w = 0; worker && w < to.workers; w += 4) {
-        const int4 of = *reinterpret_cast<const int4*>(s.loads + w);
-        less += of.x < load || (of.x == load && w < me);
-        less += of.y < load || (of.y == load && w + 1 < me);
-        less += of.z < load || (of.z == load && w + 2 < me);
-        less += of.w < load || (of.w == load && w + 3 < me);
-      }
-      sync_block();
-      return less;
+      return share_lighter(loads, to.workers, load, me);
     };
     if (worker && me < some) take(me);
+    int turn = 0;
     LATHE_ROLLED
-    for (std::int32_t dealt = to.workers; dealt < some; dealt += to.workers) {
-      const std::int32_t at = dealt + have_less();
+    for (std::int32_t dealt = to.workers; dealt < some; dealt += to.workers, ++turn) {
+      const std::int32_t at = dealt + have_less(turn);
       if (worker && at < some) take(at);
     }
     // After one round the order is that of work tiles.
-    const std::int32_t place = some > to.workers ? have_less()
+    const std::int32_t place = some > to.workers ? have_less(turn)
                                : me < some       ? to.workers - 1 - me
                                                  : me - some;
     if (worker) {
       s.place[me] = place;
       s.load[place] = load;
       s.largest[place] = largest;
+      s.keep[place] = tiles > 0 ? s.steps[largest] : 0;
       s.tiles[place] = tiles;
     }
     sync_block();
@@ -326,14 +276,11 @@ class WorkSharing {
   __device__ Moved moved(std::int32_t at) const {
     std::uint32_t above = 0, below = 0, need = 0, room = 0;
     bool possible = true;
-    LATHE_ROLLED
+    LATHE_UNROLL_BY(4)
     for (int w = lane; w < to.workers; w += 32) {
-      const std::int32_t load = s.load[w], excess = steps_above(load, at);
+      const std::int32_t load = s.load[w], keep = s.keep[w], excess = steps_above(load, at);
       if (excess > 0) {
-        if (excess >= s.steps[s.largest[w]]) {
-          possible = false;
-          continue;
-        }
+        possible = possible && excess < keep;
         ++above;
         need += static_cast<std::uint32_t>(item_cost() + excess * kStep);
       } else if (const std::int32_t left = room_below(load, at); left > 0) {
@@ -377,26 +324,38 @@ class WorkSharing {
     return cost;
   }
 
-  /// Ends the list: which items are whose, and the work tiles that a combine writes: this
-  /// thread's, of several items, and those without keys.
-  __device__ void store_split_tiles(std::int32_t tile, std::int32_t first, std::int32_t items) {
-    const auto store = [&](std::int32_t at, std::int32_t of) {
+  /// Ends the list: what a combine does, of this thread's work tile of several items, and of those
+  /// without keys.
+  __device__ void store_split_tiles(int turn, std::int32_t tile, std::int32_t first,
+                                    std::int32_t items) {
+    const auto store = [&](std::int32_t at, std::int32_t of, int parts) {
       const LatentWorkTile u = find_work_tile(p, of);
-      to.split_tiles[at] = {u.row, u.m_rows, first, items};
+      LATHE_ROLLED
+      for (int i = 0; i < parts; ++i) {
+        to.split_tiles[at + i] = {u.row,
+                                  u.m_rows,
+                                  first,
+                                  static_cast<std::int16_t>(items),
+                                  static_cast<std::int8_t>(i),
+                                  static_cast<std::int8_t>(parts)};
+      }
     };
-    const bool split = items > 1, deep = items > kCombineAhead;
-    constexpr std::int32_t kDeep = 1 << 16;
-    const SharePrefix of = share_prefix(deep ? kDeep : split);
-    const std::int32_t all_deep = of.all / kDeep, others = of.all % kDeep;
-    if (split) store(deep ? of.before / kDeep : all_deep + of.before % kDeep, tile);
+    const int parts = items > 1 ? combine_parts(items) : 0;
+    const bool keyless = me < p.work_tiles && keys == 0;
+    const SharePrefix of = share_prefix(turn, parts, keyless);
+    if (parts > 0) store(of.before, tile, parts);
     items = 0;
-    if (me < p.work_tiles && keys == 0) store(all_deep + others + rank - some, me);
-    if (me == 0) *to.split_count = {all_deep, others + p.work_tiles - some};
+    if (keyless) store(of.all + of.before2, me, 1);
+    for (std::int32_t at = of.all + of.all2 + me; at < to.split_room;
+         at += static_cast<std::int32_t>(blockDim.x)) {
+      to.split_tiles[at].parts = 0;
+    }
   }
   /// Each work tile in items of `each` steps or a little less, which are dealt in equal numbers.
   __device__ void store_items(std::int32_t each) {
     const std::int32_t own = steps > 0 ? divide_up(steps, each) : 0;
-    const auto [before, items] = share_prefix(own);
+    const SharePrefix prefix = share_prefix(0, own);
+    const std::int32_t before = prefix.before, items = prefix.all;
     std::int32_t* first = s.worker_of;
     first[me] = before;
     sync_block();
@@ -412,7 +371,7 @@ class WorkSharing {
     for (int w = me; w <= to.workers; w += static_cast<int>(blockDim.x)) {
       to.worker_items[w] = w < workers ? std::int64_t{items} * w / workers : std::int64_t{items};
     }
-    store_split_tiles(me, before, own);
+    store_split_tiles(1, me, before, own);
   }
   /// Places on the line as steps of what begins there: an item's cost comes first.
   __device__ std::int32_t step_of(std::int32_t at, std::int32_t excess) const {
@@ -425,16 +384,16 @@ class WorkSharing {
     const bool worker = me < to.workers;
     const int last = to.workers - 1;
     const std::int32_t excess = worker ? steps_above(s.load[last - me], limit) : 0;
-    const auto [begin, end] = share_prefix(excess > 0 ? item_cost() + excess * kStep : 0);
-    const std::int32_t sources = share_prefix(excess > 0).all;
-    if (excess > 0) {
-      s.begin[me] = begin;
-      s.excess[me] = excess;
-    }
     const std::int32_t room =
         worker && steps_above(s.load[me], limit) == 0 ? room_below(s.load[me], limit) : 0;
-    const std::int32_t from = share_prefix(room).before;
+    const SharePrefix line = share_prefix(0, excess > 0 ? item_cost() + excess * kStep : 0, room);
+    const std::int32_t end = line.all, from = line.before2;
     const std::int32_t till = from + room < end ? from + room : end;
+    if (excess > 0) {
+      s.begin[me] = line.before;
+      s.excess[me] = excess;
+    }
+    const std::int32_t sources = share_prefix(1, excess > 0).all;  // they can be read then
     // Calls visit(source, first step, end) for each piece that goes here.
     const auto for_pieces = [&](const auto& visit) {
       if (from >= till) return;
@@ -448,10 +407,9 @@ class WorkSharing {
       }
     };
     std::int32_t pieces = 0;
-    sync_block();  // what workers hand on can be read
     for_pieces([&](int, std::int32_t, std::int32_t) { ++pieces; });
-    const std::int32_t pieces_before = share_prefix(pieces).before;
-    const std::int32_t base = share_prefix(worker ? s.tiles[me] + pieces : 0).before;
+    const SharePrefix of = share_prefix(0, pieces, worker ? s.tiles[me] : 0);
+    const std::int32_t pieces_before = of.before, base = of.before + of.before2;
     if (worker) s.base[me] = base;
     if (me <= to.workers) to.worker_items[me] = base;
     // The partials of a source are numbered one after another, its own first.
@@ -482,7 +440,7 @@ class WorkSharing {
       first = s.first[me] + me;
       all = s.last[me] - s.first[me] + 1;
     }
-    store_split_tiles(tile, first, all);
+    store_split_tiles(1, tile, first, all);
   }
 };
 

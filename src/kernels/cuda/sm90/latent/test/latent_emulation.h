@@ -170,24 +170,24 @@ void emulate_work_tiles(const Kernel& kernel, PartialLayout order, const LatentP
   const auto run = [&](const LatentParams& work_tiles) {
     kernel(work_tiles);
     if (!work_tiles.cut) return;
-    const auto combine = [&](const Index3& grid, int slices, const auto& m64, const auto& swapped,
-                             const auto& rows) {
-      emulate_blocks(1, grid, {kCombineThreads, static_cast<unsigned>(slices), 1},
+    const auto combine = [&](const Index3& grid, const auto& m64, const auto& swapped,
+                             const auto& rows, auto... more) {
+      emulate_blocks(1, grid, {kCombineThreads, 1, 1},
                      order == PartialLayout::m64       ? m64
                      : order == PartialLayout::swapped ? swapped
                                                        : rows,
-                     work_tiles, m_rows);
+                     work_tiles, m_rows, more...);
     };
-    if (schedule.cut.shared) {  // fewer blocks than there are runs
-      return combine({29, 1, 1}, 4, latent_combine_split_kernel<PartialLayout::m64, 4>,
-                     latent_combine_split_kernel<PartialLayout::swapped, 4>,
-                     latent_combine_split_kernel<PartialLayout::rows, 4>);
+    const auto runs = static_cast<unsigned>(work_tiles.m_blocks * m_rows);
+    if (schedule.cut.shared) {  // fewer blocks than there are entries
+      return combine({runs, 3, 1}, latent_combine_split_kernel<PartialLayout::m64>,
+                     latent_combine_split_kernel<PartialLayout::swapped>,
+                     latent_combine_split_kernel<PartialLayout::rows>);
     }
-    combine({static_cast<unsigned>(work_tiles.m_blocks * m_rows),
-             static_cast<unsigned>(work_tiles.work_tiles), 1},
-            1, latent_combine_kernel<PartialLayout::m64, 1>,
-            latent_combine_kernel<PartialLayout::swapped, 1>,
-            latent_combine_kernel<PartialLayout::rows, 1>);
+    combine({2 * runs, static_cast<unsigned>(work_tiles.work_tiles), 1},
+            latent_combine_kernel<PartialLayout::m64>,
+            latent_combine_kernel<PartialLayout::swapped>,
+            latent_combine_kernel<PartialLayout::rows>, /*parts=*/2);
   };
   run(first_work_tiles(p, schedule));
   if (schedule.cut.tail.work_tiles > 0) run(last_work_tiles(p, schedule));
@@ -261,14 +261,13 @@ inline Outputs attend(Scene& s, int sms, std::span<const std::int32_t> row_reque
   const auto work_tiles = static_cast<std::size_t>(cut.work_tiles());
   const auto first = static_cast<std::size_t>(cut.all.work_tiles);
   WorkList list, tail;
-  std::vector<LatentSplitTile> split_tiles(work_tiles);
-  LatentSplitCount split_count{-1, -1};
+  std::vector<LatentSplitTile> split_tiles;
   if (cut.shared) {
     list.items.resize(static_cast<std::size_t>(cut.all.items));
     list.worker_items.resize(static_cast<std::size_t>(cut.all.work.workers) + 1);
     schedule.list = {list.items, {}, list.worker_items};
+    split_tiles.resize(static_cast<std::size_t>(cut.split_entries()));
     schedule.split_tiles = split_tiles;
-    schedule.split_count = {&split_count, 1};
     emulate({1, 1, 1}, kShareWorkers + 1, latent_share_kernel,
             latent_params(args, row_request, schedule), latent_sharing(schedule));
   } else {
