@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -68,9 +69,10 @@ class Scratch {
 struct Execution {
   ThreadPool* threads = nullptr;  // null: the calling thread alone
   Scratch* scratch = nullptr;     // null: a call allocates its own
-  // Splits have a fixed length, so a request's bits depend on the request alone. When off, splits
-  // follow threads and batch, and a chunked prompt may differ from a one-shot one in the last bits.
-  bool batch_invariant = true;
+  // Cuts follow a request's own keys, so its bits depend on the request alone. When off, they
+  // follow threads or blocks and the batch, and a chunked prompt may differ from a one-shot one in
+  // the last bits. None: on where a CPU computes, off on a GPU.
+  std::optional<bool> batch_invariant = {};
   void* stream = nullptr;  // of a GPU (cudaStream_t); null: its default stream
 };
 

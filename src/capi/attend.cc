@@ -287,7 +287,7 @@ struct Cut {
                             call.args().extra.index_lengths.end()),
         widths{call.args().main.table_width, call.args().main.index_width,
                call.args().extra.table_width, call.args().extra.index_width},
-        batch_invariant(call.args().execution.batch_invariant) {}
+        batch_invariant(call.batch_invariant()) {}
 
   /// Errors: the first argument that differs.
   Result<void> check(const Cut& call) const {

@@ -147,7 +147,7 @@ class ModelRunner {
     if (memory.kind == MemoryKind::host) cache_->poison_free();
     arena_ = Arena(memory);
     lists_.resize(plan_->groups.size());
-    ops_.execution = {&pool_, &scratch_, true};
+    ops_.execution = {&pool_, &scratch_};
     ops_.precision = options.precision;
     ops_.tensors = &arena_;
     ops_.control = &control_;

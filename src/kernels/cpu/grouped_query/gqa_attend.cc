@@ -62,8 +62,9 @@ GqaJob make_job(const AttendArgs& args) {
   job.query_scale = static_cast<float>(double{p.scale} * double{args.q_scale} *
                                        double{source.key_scale} * std::numbers::log2e);
   job.value_scale = source.value_scale;
-  job.fold_keys =
-      args.execution.batch_invariant ? kGqaFoldKeys : std::numeric_limits<std::int64_t>::max();
+  job.fold_keys = args.execution.batch_invariant.value_or(true)
+                      ? kGqaFoldKeys
+                      : std::numeric_limits<std::int64_t>::max();
   return job;
 }
 

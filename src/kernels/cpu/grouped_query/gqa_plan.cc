@@ -92,7 +92,7 @@ GqaPlan plan_gqa(const AttendArgs& args, std::int64_t threads, GqaBlock* blocks)
       GqaBlock& b = blocks[i];
       const std::int64_t keys = b.end_key - begin_of(b);
       cut(b,
-          args.execution.batch_invariant
+          args.execution.batch_invariant.value_or(true)
               ? kGqaFoldKeys
               : std::max(kLeastPartKeys, ceil_div(ceil_div(keys, parts), kTileKeys) * kTileKeys));
       total += b.parts;

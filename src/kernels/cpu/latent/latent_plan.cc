@@ -87,7 +87,7 @@ LatentPlan::LatentPlan(const AttendArgs& args, const LatentRun* the_run)
   const std::int64_t share = ceil_div(keys, wanted);
   // Otherwise there are enough work tiles, and none keeps the others waiting.
   const bool uneven = workers > 1 && longest > share;
-  if (!args.execution.batch_invariant && run == nullptr) {
+  if (!args.execution.batch_invariant.value_or(true) && run == nullptr) {
     cuts.even = uneven ? std::max(kLeastPart, ceil_div(share, kLatentTile) * kLatentTile)
                        : std::int64_t{1} << 40;
   }

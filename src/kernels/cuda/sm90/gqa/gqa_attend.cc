@@ -10,6 +10,12 @@
 namespace lathe::cuda {
 namespace {
 
+Result<void> check_splits(const AttendArgs& args) {
+  if (!args.execution.batch_invariant.value_or(false)) return {};
+  return Error{ErrorCode::invalid_argument, "execution.batch_invariant",
+               "off: work is shared by the lengths of all requests", "on", ""};
+}
+
 Result<int> count_sms() {
   int device = 0, sms = 0;
   if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok.error();
@@ -29,6 +35,7 @@ Result<void> launch_schedule(const GqaParams& p, const AttendArgs& args) {
 }  // namespace
 
 Result<void> prepare_gqa_on_device(const AttendArgs& args, Schedule& out) {
+  if (auto ok = check_splits(args); !ok) return ok;
   const auto sms = count_sms();
   if (!sms) return sms.error();
   const GqaShape shape = gqa_shape(args, *sms);
@@ -39,6 +46,7 @@ Result<void> prepare_gqa_on_device(const AttendArgs& args, Schedule& out) {
 
 Result<void> attend_gqa_on_device(const AttendArgs& args) {
   if (auto ok = check_gqa_call(args); !ok) return ok;
+  if (auto ok = check_splits(args); !ok) return ok;
   if (args.q.rows == 0) return {};
   Scratch* scratch = args.execution.scratch;
   if (scratch == nullptr || !(scratch->memory() == kDeviceMemory)) {

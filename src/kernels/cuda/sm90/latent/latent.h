@@ -46,6 +46,9 @@ struct LatentShape {
   /// small M blocks, and m64 takes single tiles of keys where products are not fp8.
   bool fp8_pages = false;
   std::int32_t min_block_m = 16;  // of a block, where a work tile has more than 32 M rows
+  /// Not 0: batch-invariant. Work tiles are cut by their own keys alone, into pieces of about so
+  /// many, and kernels are chosen by heads and request_rows.
+  std::int64_t fixed_keys = 0;
   int sms = 132;
   LatentPool main = {}, extra = {};  // of listed sources, for cut_latent() to stage
   std::int64_t tokens = 0;           // most listed tokens in all; 0: what the pools hold
@@ -84,6 +87,7 @@ struct LatentCut {
   // The device shares `all` among workers by the keys that exist: keys and what is split by their
   // bound is then only where equal lengths begin.
   bool shared = false;
+  std::int32_t fixed = 0;         // LatentSharing's
   LatentWorkCosts costs;          // where shared
   std::int64_t shared_parts = 0;  // partials, at most
 

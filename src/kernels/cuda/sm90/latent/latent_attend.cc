@@ -36,13 +36,15 @@ Result<void> check_call(const AttendArgs& args) {
 
 Result<LatentCut> cut_call(const AttendArgs& args) {
   int device = 0;
-  LatentShape s{.rows = args.q.rows,
-                .requests = std::ssize(args.kv_lens),
-                .request_rows = std::min(args.max_request_rows, args.q.rows),
-                .heads = args.problem.heads,
-                .dense = args.main.index_width == 0,
-                .fp8 = args.q.dtype == DType::e4m3,
-                .fp8_pages = has_fp8_pages(args.main)};
+  LatentShape s{
+      .rows = args.q.rows,
+      .requests = std::ssize(args.kv_lens),
+      .request_rows = std::min(args.max_request_rows, args.q.rows),
+      .heads = args.problem.heads,
+      .dense = args.main.index_width == 0,
+      .fp8 = args.q.dtype == DType::e4m3,
+      .fp8_pages = has_fp8_pages(args.main),
+      .fixed_keys = args.execution.batch_invariant.value_or(false) ? kLatentFixedKeys : 0};
   if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok.error();
   if (auto ok = call_result(cudaDeviceGetAttribute(&s.sms, cudaDevAttrMultiProcessorCount, device),
                             "cudaDeviceGetAttribute");

@@ -19,6 +19,10 @@ namespace lathe::cuda {
 /// first or batches are very large; nothing waits. Once the scratch has grown to a call's size that
 /// call can be captured; a graph uses the scratch for as long as it lives.
 ///
+/// With execution.batch_invariant, of calls of equal max_request_rows, a request's bits do not
+/// depend on what is beside it. Partials then take up to kLatentFixedPieces x its M rows x 2 KiB a
+/// request.
+///
 /// With args.schedule, as prepare_latent_on_device() made it, neither schedule nor cut is made
 /// again.
 ///

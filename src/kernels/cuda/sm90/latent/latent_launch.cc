@@ -93,6 +93,7 @@ LatentSharing latent_sharing(const LatentSchedule& schedule) {
   const LatentCut& cut = schedule.cut;
   return {.costs = cut.costs,
           .step = cut.all.work.block,
+          .fixed = cut.fixed,
           .keys = static_cast<std::int32_t>(std::min<std::int64_t>(cut.keys, INT32_MAX)),
           .workers = cut.all.work.workers,
           .partials = static_cast<std::int32_t>(cut.shared_parts),

@@ -35,6 +35,9 @@ constexpr bool latent_fp8_page(std::int32_t tokens) {
 /// accumulators hold what they make of e4m3's elements.
 inline constexpr double kLatentLeastScale = 0x1p-100, kLatentMostScale = 0x1p60;
 
+/// A piece of a batch-invariant cut. Shorter ones cost items and partials, longer ones balance.
+inline constexpr std::int64_t kLatentFixedKeys = 4096;
+
 /// Limit of partials, beyond which cut_latent() splits no further, and of staged pages.
 inline constexpr std::int64_t kLatentPartialBytes = std::int64_t{128} << 20;
 

@@ -114,6 +114,23 @@ void share_on_device(LatentCut& c, const WorkTileCost& cost) {
   all.items = all.work_tiles + c.shared_parts;
   c.costs = work_costs(cost);
 }
+/// The same, each cut by its own keys alone. Extends of many rows are not cut: they fill the SMs
+/// anyway, and partials would take more memory than their keys.
+void share_fixed(LatentCut& c, std::int64_t keys, const WorkTileCost& cost) {
+  constexpr std::int64_t kSplitBlocks = 8;  // M blocks of a work tile, at most
+  c.shared = true;
+  c.fixed = static_cast<std::int32_t>(
+      cost.tiles <= kSplitBlocks ? up(keys, cost.step) : std::max(cost.steps, up(keys, cost.step)));
+  const std::int64_t pieces = std::min<std::int64_t>(up(cost.steps, c.fixed), kLatentFixedPieces);
+  const std::int64_t items = c.all.work_tiles * pieces;
+  c.shared_parts = pieces > 1 ? items : 0;
+  c.all.work = {.workers = static_cast<std::int32_t>(std::clamp<std::int64_t>(
+                    items, 1, std::min<std::int64_t>(cost.blocks, kShareWorkers))),
+                .block = static_cast<std::int32_t>(cost.step)};
+  c.all.items = items;
+  c.all.work_tile_items = pieces;
+  c.costs = work_costs(cost);
+}
 
 }  // namespace
 
@@ -137,7 +154,7 @@ LatentCut cut_latent(const LatentShape& s) {
   BlockCost of = costs[0];
   if (m_rows <= 32) of.m_rows = m_rows > 16 ? 32 : m_rows > 8 ? 16 : 8;
   WorkTileCost cost = cost_of(of, kPair);
-  if (m_rows > 32 && s.fp8_pages) {
+  if (m_rows > 32 && s.fp8_pages && s.fixed_keys == 0) {
     const WorkTileCost single = cost_of(of, kTile);
     if (!s.fp8 && single.all(work_tiles) < cost.all(work_tiles)) cost = single;
     double least = cost.all(work_tiles) * kSmallBlocksPay;
@@ -155,6 +172,11 @@ LatentCut cut_latent(const LatentShape& s) {
   c.block_m = cost.of.m_rows;
   c.m_blocks = static_cast<std::int32_t>(cost.tiles);
   c.keys = s.keys;
+  if (s.fixed_keys > 0) {
+    c.all.work_tiles = work_tiles;
+    share_fixed(c, s.fixed_keys, cost);
+    return c;
+  }
   const WorkTileCost::Best alike = cost.best(work_tiles);
   c.all = share(work_tiles, s.keys, alike.each, cost);
   const bool shares = cost.blocks > 1 && cost.blocks <= kShareWorkers &&

@@ -38,19 +38,21 @@ struct LatentWorkCosts {
 /// How a launch shares work tiles among workers, and where it writes to.
 struct LatentSharing {
   LatentWorkCosts costs;
-  std::int32_t step = 0;        // keys; work tiles are split at multiples of them
-  std::int32_t keys = 0;        // of a work tile, at most: a length on the device may be anything
-  std::int32_t workers = 0;     // kShareWorkers at most
-  std::int32_t partials = 0;    // that there is room for, two a worker or more
-  LatentItem* items = nullptr;  // [work tiles + partials]
+  std::int32_t step = 0;      // keys; work tiles are split at multiples of them
+  std::int32_t fixed = 0;     // steps of a piece, about, where cuts follow a work tile's keys alone
+  std::int32_t keys = 0;      // of a work tile, at most: a length on the device may be anything
+  std::int32_t workers = 0;   // kShareWorkers at most
+  std::int32_t partials = 0;  // that there is room for, two a worker or more
+  LatentItem* items = nullptr;             // [work tiles + partials]
   std::int64_t* worker_items = nullptr;    // [workers + 1]
   LatentSplitTile* split_tiles = nullptr;  // [split_room]: parts of split work tiles, and ends
   std::int32_t split_room = 0;
 };
 
 inline constexpr int kLatentStepCost = 16;
-inline constexpr int kShareTiles = 1024;              // work tiles, at most
-inline constexpr int kShareWorkers = 255;             // at most
-inline constexpr std::int64_t kShareSteps = 1 << 22;  // all work tiles have fewer
+inline constexpr int kLatentFixedPieces = kCombineAhead;  // of a work tile, at most
+inline constexpr int kShareTiles = 1024;                  // work tiles, at most
+inline constexpr int kShareWorkers = 255;                 // at most
+inline constexpr std::int64_t kShareSteps = 1 << 22;      // all work tiles have fewer
 
 }  // namespace lathe::cuda

@@ -13,6 +13,7 @@
 // The device code comes last: it gives CUDA's words a meaning of its own.
 #include "kernels/cuda/common/emulator.h"
 
+#include "kernels/cuda/sm90/latent/schedule/share_fixed.cuh"
 #include "kernels/cuda/sm90/latent/schedule/share_work.cuh"
 
 namespace lathe::cuda {
@@ -47,7 +48,9 @@ struct Shared {
     args.kv_lens = lengths;
     p = latent_params(args, {}, schedule);
     const int threads = std::max((p.work_tiles + 31) / 32 * 32, kShareWorkers + 1);
-    emulate({1, 1, 1}, threads, latent_share_kernel, p, latent_sharing(schedule));
+    emulate({1, 1, 1}, std::min(threads, kShareTiles),
+            cut.fixed > 0 ? latent_share_fixed_kernel : latent_share_kernel, p,
+            latent_sharing(schedule));
     parts.resize(lengths.size());
     for (std::int32_t w = 0; w < cut.all.work.workers; ++w) {
       LatentItems of_worker(p, w);
@@ -131,7 +134,7 @@ struct Shared {
 };
 
 LatentCut cut_of(const Lengths& lengths, int heads, std::int64_t bound = 0, int sms = 132,
-                 bool fp8 = false) {
+                 bool fp8 = false, std::int64_t fixed_keys = 0) {
   const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   return cut_latent({.rows = std::ssize(lengths),
                      .requests = std::ssize(lengths),
@@ -140,6 +143,7 @@ LatentCut cut_of(const Lengths& lengths, int heads, std::int64_t bound = 0, int 
                      .dense = true,
                      .fp8 = fp8,
                      .fp8_pages = fp8,
+                     .fixed_keys = fixed_keys,
                      .sms = sms});
 }
 
@@ -240,6 +244,40 @@ TEST_F(ShareWork, SameLengthsSameList) {
   const Lengths lengths = normal(128, 4096);
   const LatentCut cut = cut_of(lengths, 128);
   EXPECT_EQ(Shared(lengths, cut).parts, Shared(lengths, cut).parts);
+}
+
+// Cuts follow a request's own keys alone, whatever its neighbours, their number and the bound.
+TEST_F(ShareWork, BatchInvariant) {
+  std::map<std::int32_t, std::vector<std::int32_t>> cuts;  // by length: ends of pieces
+  for (int i = 0; i < 60; ++i) {
+    const int n = i % 5 == 4 ? from(1025, 3000) : from(1, 300);
+    Lengths lengths = i % 3 == 0 ? normal(n, 4096) : draw(n, -1, from(1, 20) * 2048);
+    if (i % 4 == 0) lengths[static_cast<std::size_t>(from(0, n - 1))] = from(1, 1 << 18);
+    const int heads = 16 << from(0, 3);
+    SCOPED_TRACE("case " + std::to_string(i) + ", " + std::to_string(n) + " requests, " +
+                 std::to_string(heads) + " heads");
+    const Shared s(lengths, cut_of(lengths, heads, from(0, 1) * 131072, from(2, 132), false,
+                                   kLatentFixedKeys));
+    s.check();
+    for (std::size_t r = 0; r < lengths.size(); ++r) {
+      std::vector<std::int32_t> ends;
+      for (const Part& part : s.parts[r]) ends.push_back(part.first + part.count);
+      EXPECT_LE(ends.size(), std::size_t{kLatentFixedPieces});
+      EXPECT_EQ(cuts.emplace(lengths[r], ends).first->second, ends);
+    }
+    if (HasFailure()) return;
+  }
+}
+
+// Pieces of many requests go to workers so that the one with most is close to the mean.
+TEST_F(ShareWork, BatchInvariantBalances) {
+  for (int i = 0; i < 20; ++i) {
+    const Lengths lengths = i % 2 == 0 ? normal(128, 4096) : draw(128, 1, 9000);
+    for (const int heads : {16, 64, 128}) {
+      const Shared s(lengths, cut_of(lengths, heads, 0, 132, false, kLatentFixedKeys));
+      EXPECT_LT(static_cast<double>(s.most), 1.4 * s.mean()) << i << ", " << heads << " heads";
+    }
+  }
 }
 
 }  // namespace

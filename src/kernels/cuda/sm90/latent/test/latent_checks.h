@@ -116,6 +116,31 @@ inline latent_test::Requests unequal_requests(unsigned seed, int count, int most
   return out;
 }
 
+/// Makes `args`, of requests in order, a call of `count` of them from `first` on. indptr: room for
+/// the new one.
+inline void keep_requests(AttendArgs& args, std::size_t first, std::size_t count,
+                          latent_test::Ints& indptr) {
+  const std::int32_t row = args.q_indptr[first], end = args.q_indptr[first + count];
+  indptr.clear();
+  for (std::size_t r = first; r <= first + count; ++r) indptr.push_back(args.q_indptr[r] - row);
+  args.q.data += row * args.q.row_stride * bytes_of(args.q.dtype, 1);
+  args.q.rows = end - row;
+  args.q_indptr = indptr;
+  args.kv_lens = args.kv_lens.subspan(first, count);
+  const auto of = [](std::int64_t rows, std::int64_t width) {
+    return static_cast<std::size_t>(rows * width);
+  };
+  if (args.main.table_width > 0) {
+    const auto width = args.main.table_width;
+    args.main.page_table = args.main.page_table.subspan(first * static_cast<std::size_t>(width),
+                                                        count * static_cast<std::size_t>(width));
+  }
+  if (args.main.index_width > 0) {
+    const auto width = args.main.index_width;
+    args.main.indices = args.main.indices.subspan(of(row, width), of(end - row, width));
+  }
+}
+
 /// As FlashMLA's tests compare: absolute or relative error, non-finite places alike, and the angle.
 inline void expect_within(const Outputs& got, const Outputs& want, double absolute, double relative,
                           double angle) {

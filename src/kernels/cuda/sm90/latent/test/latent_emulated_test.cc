@@ -189,6 +189,56 @@ TEST_P(LatentEmulated, RunsOfMissingKeys) {
   }
 }
 
+/// Whether requests `first` to `first` + `count` of a call get the bits that they get among all.
+void expect_bits_of_requests(Scene& s, const Outputs& all, std::size_t first, std::size_t count,
+                             int sms, std::int64_t fixed_keys) {
+  SCOPED_TRACE("requests " + std::to_string(first) + " to " + std::to_string(first + count));
+  const AttendArgs whole = s.args;
+  Ints indptr;
+  keep_requests(s.args, first, count, indptr);
+  const Outputs got = attend(s, sms, {}, {}, 0, 0, 16, 128, fixed_keys);
+  const std::int64_t before = whole.q_indptr[first];
+  for (std::int64_t r = 0; r < got.out.rows; ++r) {
+    EXPECT_TRUE(std::ranges::equal(got.out.row(r), all.out.row(before + r))) << r;
+    EXPECT_TRUE(std::ranges::equal(got.lse.row(r), all.lse.row(before + r))) << r;
+  }
+  s.args = whole;
+}
+
+// A request's bits are the same alone, with other neighbours and on a GPU of another size, however
+// many pieces it has.
+TEST_P(LatentEmulatedPages, BatchInvariantByPageTable) {
+  for (const int heads : {8, 64}) {
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    Scene s(layout_of(GetParam()), 64, heads, {{900, 1}, {70, 1}, {0, 1}, {1500, 1}, {257, 1}});
+    const Matrix<bf16> q = rounded(s.q);
+    s.args.q = q.view();
+    const Outputs all = attend(s, 4, {}, {}, 0, 0, 16, 128, 256);
+    expect_oracle(all, s.oracle());
+    expect_bits_of_requests(s, all, 0, 1, 4, 256);
+    expect_bits_of_requests(s, all, 3, 1, 132, 256);
+    expect_bits_of_requests(s, all, 0, 4, 7, 256);
+    expect_bits_of_requests(s, all, 2, 3, 2, 256);
+  }
+}
+TEST_P(LatentEmulated, BatchInvariantByLists) {
+  for (const int heads : {8, 64}) {
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    Scene s(layout_of(GetParam()), 64, heads, {{400, 2}, {90, 1}, {300, 2}});
+    const Ints list = s.random_list(300);
+    s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
+                                                      : ProblemKind::sparse_latent);
+    const Matrix<bf16> q = rounded(s.q);
+    s.args.q = q.view();
+    for (const std::int64_t keys : {128, 4096}) {
+      const Outputs all = attend(s, 4, {}, {}, 0, 0, 16, 128, keys);
+      expect_oracle(all, s.oracle());
+      expect_bits_of_requests(s, all, 0, 1, 132, keys);
+      expect_bits_of_requests(s, all, 1, 2, 3, keys);
+    }
+  }
+}
+
 // Lengths of index rows, none and beyond the width among them, a sink, and rows without any key.
 TEST_P(LatentEmulated, LengthsAndSinks) {
   for (const int heads : {8, 64}) {

@@ -16,6 +16,7 @@
 #include "kernels/cuda/sm90/latent/native/native_m64.cuh"
 #include "kernels/cuda/sm90/latent/native/native_swap_ab.cuh"
 #include "kernels/cuda/sm90/latent/schedule/count_keys.cuh"
+#include "kernels/cuda/sm90/latent/schedule/share_fixed.cuh"
 #include "kernels/cuda/sm90/latent/schedule/share_work.cuh"
 #include "kernels/cuda/sm90/latent/stage/stage.cuh"
 #include "kernels/cuda/sm90/latent/swap_ab/swap_ab_bf16.cuh"
@@ -227,11 +228,11 @@ inline constexpr std::int64_t kRoomForAll = 1 << 20;
 /// Runs a scene's call among `sms` blocks. With row_request, the kernels get `positions` and the
 /// page table in place of the scene's slots. room_pages: of how many pages of each source there is
 /// room to stage them; 0: they are not. last: rows that are cut by themselves, into items of
-/// last_keys. min_block_m: LatentShape's.
+/// last_keys. min_block_m, fixed_keys: LatentShape's.
 inline Outputs attend(Scene& s, int sms, std::span<const std::int32_t> row_request = {},
                       std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0,
                       std::int64_t last = 0, std::int32_t min_block_m = 64,
-                      std::int64_t last_keys = 128) {
+                      std::int64_t last_keys = 128, std::int64_t fixed_keys = 0) {
   AttendArgs args = s.args;
   if (!row_request.empty()) {
     args.main.indices = positions;
@@ -245,6 +246,7 @@ inline Outputs attend(Scene& s, int sms, std::span<const std::int32_t> row_reque
               args.problem.heads};
   LatentShape shape = shape_of_call(args, min_block_m);
   shape.sms = sms;
+  shape.fixed_keys = fixed_keys;
   LatentSchedule schedule;
   schedule.cut = cut_latent(shape);
   LatentCut& cut = schedule.cut;
@@ -268,7 +270,8 @@ inline Outputs attend(Scene& s, int sms, std::span<const std::int32_t> row_reque
     schedule.list = {list.items, {}, list.worker_items};
     split_tiles.resize(static_cast<std::size_t>(cut.split_entries()));
     schedule.split_tiles = split_tiles;
-    emulate({1, 1, 1}, kShareWorkers + 1, latent_share_kernel,
+    emulate({1, 1, 1}, kShareWorkers + 1,
+            cut.fixed > 0 ? latent_share_fixed_kernel : latent_share_kernel,
             latent_params(args, row_request, schedule), latent_sharing(schedule));
   } else {
     std::vector<std::int32_t> counts(work_tiles, -1);
