@@ -29,7 +29,7 @@ import torch  # noqa: E402
 from lathe.compat import flash_mla  # noqa: E402
 from lathe.compat.plugin import Tally  # noqa: E402
 from lathe_sglang import hooks  # noqa: E402
-from lathe_vllm.backend import LatheMLASparseImpl  # noqa: E402
+from lathe_vllm.sparse import LatheMLASparseImpl  # noqa: E402
 
 SCALE = 0.1352  # of V3.2 with YaRN
 TOPK = 2048

@@ -1,4 +1,4 @@
-"""The few classes of vLLM that lathe_vllm.backend imports, so that its methods run where vLLM is not: nothing of them is called."""
+"""The few classes of vLLM that lathe_vllm.sparse imports, so that its methods run where vLLM is not: nothing of them is called."""
 
 from __future__ import annotations
 

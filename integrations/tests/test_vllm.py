@@ -123,7 +123,7 @@ def test_attends_by_vllms_forward(backend, monkeypatch, kv_cache_dtype, between)
     # Before 0.33 each backend has a forward_mqa of its own.
     own = "forward_mqa" in vars(backend.get_impl_cls())
     base = "vllm.model_executor.layers.attention.sparse_mla_attention"
-    module = sys.modules["lathe_vllm.backend" if own else base]
+    module = sys.modules["lathe_vllm.sparse" if own else base]
     monkeypatch.setattr(module, "triton_convert_req_index_to_global_index", convert)
     rows, _ = convert(
         metadata.req_id_per_token, table, chosen, BLOCK_SIZE=64, BLOCK_STRIDE_ROWS=64 * (1 + between),
@@ -139,6 +139,41 @@ def test_attends_by_vllms_forward(backend, monkeypatch, kv_cache_dtype, between)
     # vLLM's merge of context-parallel ranks: natural logs, -inf where a rank has none.
     torch.testing.assert_close(lse.double(), want[1], rtol=1e-4, atol=1e-4)
     assert (lse[2] == float("-inf")).all() and (out[2] == 0).all()
+
+
+@pytest.mark.skipif(MEMBER == "CUSTOM", reason="vLLM 0.31 has one name for all, which the sparse one takes")
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("kv_cache_dtype", ["bfloat16", "fp8"])
+def test_dense_decode(backend, kv_cache_dtype, rows):
+    dense = AttentionBackendEnum["LATHE_MLA"].get_class()
+    assert not dense.__abstractmethods__ and not dense.get_impl_cls().__abstractmethods__
+    assert request(dense, kv_cache_dtype=kv_cache_dtype, use_sparse=False) == []
+    assert request(dense, kv_cache_dtype=kv_cache_dtype)
+    rng = torch.Generator().manual_seed(5)
+    kind = torch.float8_e4m3fn if kv_cache_dtype == "fp8" else torch.bfloat16
+    # Blocks of another layer lie between this one's.
+    memory = torch.randn(12, 64, 576, generator=rng).to(kind)
+    cache = memory[::2]
+    q = torch.randn(3 * rows, 16, 576, generator=rng).to(kind)
+    table = torch.tensor([[4, 1, 0], [2, 5, 0], [3, 0, 0]], dtype=torch.int32)
+    lens = torch.tensor([130, 64, rows], dtype=torch.int32)
+    made = object.__new__(dense.get_impl_cls())
+    made.kv_cache_dtype, made.scale, made.kv_lora_rank = kv_cache_dtype, SCALE, 512
+    metadata = SimpleNamespace(num_decodes=3, decode=SimpleNamespace(block_table=table, seq_lens=lens))
+    q_scale, k_scale = (0.5, 2.0) if kv_cache_dtype == "fp8" else (1.0, 1.0)
+    layer = SimpleNamespace(_q_scale_float=q_scale, _k_scale_float=k_scale)
+    lists = torch.full((3 * rows, 192), -1)
+    for row in range(3 * rows):
+        at = torch.arange(int(lens[row // rows]) - rows + 1 + row % rows)
+        lists[row, : len(at)] = table[row // rows, at // 64] * 64 + at % 64
+    keys = cache.reshape(-1, 576).double() * k_scale
+    want = oracle.attend(q.double() * q_scale, keys, lists, SCALE)[0]
+    # vLLM makes one tensor of fp8 queries.
+    pair = (q[..., :512], q[..., 512:])
+    for given in (q,) if kv_cache_dtype == "fp8" else (q, pair):
+        out, lse = made.forward_mqa(given, cache, metadata, layer)
+        assert lse is None and out.dtype == torch.bfloat16
+        oracle.check(out, want)
 
 
 ACTIVATE = """
@@ -161,15 +196,15 @@ def run(change: str = "", **environment: str) -> subprocess.CompletedProcess:
 
 def test_override_reaches_vllms_own_choice():
     done = run(LATHE_VLLM="override")
-    assert "lathe_vllm.backend FLASHMLA_SPARSE True" in done.stdout, done.stderr
+    assert "lathe_vllm.sparse FLASHMLA_SPARSE True" in done.stdout, done.stderr
     assert "also in place of FLASHMLA_SPARSE" in done.stderr
 
 
 def test_another_release_is_left_alone_or_stops_a_strict_engine():
-    other = "import lathe_vllm.backend as b; b.misfit = lambda: 'its method differs'"
+    other = "lathe_vllm._misfit = lambda module: 'its method differs'"
     lax = run(other, LATHE_VLLM="override")
     assert "lathe_vllm" not in lax.stdout
-    assert "registered nothing, as its method differs" in lax.stderr
+    assert "registered nothing; left LATHE_MLA_SPARSE (its method differs)" in lax.stderr
     strict = run(other, LATHE_VLLM_STRICT="1")
     assert strict.returncode == 1 and "allows no such thing" in strict.stderr
     assert strict.stdout == "" and "Traceback" not in strict.stderr

@@ -1,13 +1,14 @@
-"""Lathe's sparse latent attention as vLLM's attention backend LATHE_MLA_SPARSE.
+"""Lathe's latent attention as vLLM's attention backends LATHE_MLA_SPARSE and LATHE_MLA.
 
 vLLM calls activate() in each of its processes, before it reads its arguments. LATHE_VLLM says what is registered: off, name (the
-default; chosen by --attention-backend LATHE_MLA_SPARSE), or override (in place of FLASHMLA_SPARSE, so that vLLM's own choice reaches it).
-With LATHE_VLLM_STRICT=1 a version of vLLM that the backend does not fit stops the engine. Nothing here touches a GPU before the first
+default; chosen by --attention-backend), or override (LATHE_MLA_SPARSE also in place of FLASHMLA_SPARSE, so that vLLM's own choice
+reaches it). With LATHE_VLLM_STRICT=1 a version of vLLM that no backend fits stops the engine. Nothing here touches a GPU before the first
 forward.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import logging
 
@@ -16,49 +17,60 @@ from lathe.compat.plugin import Switches
 # Releases that integrations/stage_a.py has been run against. Others are taken where the classes are the same.
 TESTED = ("0.33.0", "0.32.0", "0.31.0")
 
-NAME = "LATHE_MLA_SPARSE"
-_BACKEND = "lathe_vllm.backend.LatheMLASparseBackend"
-_OVERRIDE = "lathe_vllm.backend.LatheFlashMLASparseBackend"
+_OVERRIDE = "lathe_vllm.sparse.LatheFlashMLASparseBackend"
+# By name: the module with the backend, and its class.
+BACKENDS = {
+    "LATHE_MLA_SPARSE": ("sparse", "LatheMLASparseBackend"),
+    "LATHE_MLA": ("dense", "LatheMLABackend"),
+}
 
 _log = logging.getLogger("lathe_vllm")
+_done = False
 
 
-def _misfit() -> str | None:
-    """Why the backend does not fit this vLLM; None where it does."""
+def _misfit(module: str) -> str | None:
+    """Why a backend does not fit this vLLM; None where it does."""
     try:
-        from . import backend
+        return importlib.import_module(f"lathe_vllm.{module}").misfit()
     except ImportError as error:
         return f"this release has other modules: {error}"
-    return backend.misfit()
 
 
 def activate() -> None:
-    """Registers the backend as LATHE_VLLM says, and says in one line what it did."""
+    """Registers the backends as LATHE_VLLM says, and says in one line what it did."""
+    global _done
+    # vLLM may load plug-ins twice in a process.
+    if _done:
+        return
     switches = Switches("LATHE_VLLM", ("off", "name", "override"), "name")
+    _done = True
     if switches.mode == "off":
         _log.info("lathe-vllm: off")
         return
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-    # vLLM 0.31 takes no new names, but has one for whoever comes.
-    member = NAME if hasattr(AttentionBackendEnum, "register") else "CUSTOM"
-    # vLLM may load plug-ins twice in a process.
-    known = AttentionBackendEnum.__members__.get(member)
-    if known is not None and known.is_overridden():
-        return
-    version = importlib.metadata.version("vllm")
-    line = f"lathe-vllm on vLLM {version}: "
-    reason = _misfit()
-    if reason is None:
-        register_backend(NAME if known is None else known, _BACKEND)
-        line += f"registered --attention-backend {member}"
-        if switches.mode == "override":
+    # vLLM 0.31 takes no new names, but has one for whoever comes first.
+    named = hasattr(AttentionBackendEnum, "register")
+    registered, left = [], []
+    for name, (module, backend) in BACKENDS.items():
+        reason = _misfit(module)
+        if reason is None and not named and registered:
+            reason = "this release takes no new names"
+        if reason is not None:
+            left.append(f"{name} ({reason})")
+            continue
+        register_backend(name if named else AttentionBackendEnum.CUSTOM, f"lathe_vllm.{module}.{backend}")
+        registered.append(name if named else f"{name} as CUSTOM")
+        if name == "LATHE_MLA_SPARSE" and switches.mode == "override":
             register_backend(AttentionBackendEnum.FLASHMLA_SPARSE, _OVERRIDE)
-            line += ", also in place of FLASHMLA_SPARSE"
-    else:
-        line += f"registered nothing, as {reason}"
+            registered[-1] += ", also in place of FLASHMLA_SPARSE"
+    version = importlib.metadata.version("vllm")
+    line = f"lathe-vllm on vLLM {version}: registered {', '.join(registered) or 'nothing'}"
+    if left:
+        line += f"; left {', '.join(left)}"
     if version not in TESTED:
         line += f"; tested with vLLM {', '.join(TESTED)}"
-    if reason is not None and switches.strict:
+    if switches.strict and not registered:
+        # vLLM logs a plug-in's exceptions and goes on without it.
         raise SystemExit(f"{line}; LATHE_VLLM_STRICT=1 allows no such thing")
     _log.warning("%s", line)

@@ -101,6 +101,14 @@ def place_reason(tensor: Any) -> str | None:
     return _gpu_reason(tensor.device.index) if t.on_gpu(tensor) else None
 
 
+def need_place(backend: str, tensor: Any) -> None:
+    """Raises LatheError where place_reason() has one: the backend was asked for by its name."""
+    reason = place_reason(tensor)
+    if reason is not None:
+        hint = "take another --attention-backend"
+        raise LatheError("unsupported", backend, "a Hopper GPU and its kernels", reason, hint)
+
+
 def pages(rows: Any) -> tuple[Any, int]:
     """Rows of a cache, [n, width] without gaps, as pages of bytes, and the tokens of a page.
 

@@ -7,7 +7,7 @@
 // e4m3 is exact in f16: one instruction converts two, and one multiplies both by their scales.
 // Those are taken as f16, so they must lie between 2^-15 and 2^7: a larger one overflows, and below
 // it small values lose bits as denormals. Nobody checks them, as they are on the device. By a power
-// of two a product is exact; by another scale (raw_f32) it has two roundings of 2^-12. Queries that
+// of two a product is exact; by another scale (raw_f32) it has two roundings of 2^-11. Queries that
 // meet fp8 keys are f16 too; the rope stays bf16.
 //
 // A word of four e4m3 holds dimensions 4 c to 4 c + 3 of a row's 16. As an operand they are columns

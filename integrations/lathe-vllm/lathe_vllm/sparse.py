@@ -20,7 +20,7 @@ from vllm.v1.attention.backends.mla.sparse_utils import (
 )
 
 import lathe
-from lathe.compat.plugin import differing, pages, place_reason
+from lathe.compat.plugin import differing, need_place, pages
 
 # vLLM's writer of 656 B pages makes powers of two. Bytes of other names, "fp8" among them, are 576 B with one scale.
 _LAYOUTS = {
@@ -96,12 +96,7 @@ class LatheMLASparseImpl(SparseMLACommonImpl[SparseMLACommonMetadata]):
         """
         if isinstance(q, tuple):
             q = torch.cat(q, dim=-1)
-        reason = place_reason(q)
-        if reason is not None:
-            raise lathe.LatheError(
-                "unsupported", "LATHE_MLA_SPARSE", "a Hopper GPU and its kernels", reason,
-                "take another --attention-backend",
-            )  # fmt: skip
+        need_place("LATHE_MLA_SPARSE", q)
         rows, _ = flat_kv_row_view(kv_cache, block_size)
         pool, page_size = pages(rows)
         out = q.new_empty((q.shape[0], q.shape[1], self.kv_lora_rank))
