@@ -58,7 +58,7 @@ struct AttendArgs {
   std::span<const std::int32_t> q_indptr;  // [requests + 1] first row of each request
   std::span<const std::int32_t> kv_lens;   // [requests] keys of each request
   KeySource main;
-  KeySource extra;              // window_compressed with compress_ratio > 0; otherwise unused
+  KeySource extra;  // window_compressed's entries; by page table: 0 .. (position + 1) / ratio - 1
   std::span<const float> sink;  // [heads] raw logits, or empty
   Expansion expansion;
 

@@ -3,6 +3,19 @@
 #include <algorithm>
 
 namespace lathe {
+namespace {
+
+void list_keys(const AttendOp& op, KeySource& source) {
+  source.indices = op.slots;
+  source.index_width = op.slots_width;
+}
+
+void table_keys(const PageTableView& table, KeySource& source) {
+  source.page_table = {table.data, static_cast<std::size_t>(table.requests * table.width)};
+  source.table_width = table.width;
+}
+
+}  // namespace
 
 Result<const Kernel*> kernel_of(const Route& route) {
   const Kernel* kernel = route.bound.kernel;
@@ -13,7 +26,9 @@ Result<const Kernel*> kernel_of(const Route& route) {
 std::int64_t slots_width(const AttentionProblem& problem, const StepView& step) {
   // Expanded attention sees every key; the planner takes it only while top-k would choose all.
   if (!problem.sparse() || step.rows == 0 || step.route->kind == KernelKind::ragged) return 0;
-  return std::max<std::int64_t>(1, std::min<std::int64_t>(problem.top_k, step.max_context));
+  const std::int64_t keys =
+      problem.two_sources() ? step.max_context / problem.compress_ratio : step.max_context;
+  return std::max<std::int64_t>(1, std::min<std::int64_t>(problem.top_k, keys));
 }
 
 AttendArgs attend_args(const AttendOp& op, const Execution& execution) {
@@ -28,13 +43,19 @@ AttendArgs attend_args(const AttendOp& op, const Execution& execution) {
     a.main.key_scale = op.scales.key;
     if (is_gqa(op.pool.layout.kind())) a.main.value_scale = op.scales.value;
   }
-  if (op.slots_width > 0) {
-    a.main.indices = op.slots;
-    a.main.index_width = op.slots_width;
+  const bool two = a.problem.two_sources();
+  if (op.slots_width > 0 && !two) {
+    list_keys(op, a.main);
   } else {
-    a.main.page_table = {step.page_table.data, static_cast<std::size_t>(step.page_table.requests *
-                                                                        step.page_table.width)};
-    a.main.table_width = step.page_table.width;
+    table_keys(step.page_table, a.main);
+  }
+  if (two) {
+    a.extra.pool = op.compressed;
+    if (op.slots_width > 0) {
+      list_keys(op, a.extra);
+    } else {
+      table_keys(step.compressed_table, a.extra);
+    }
   }
   a.sink = op.sink;
   a.expansion = op.expansion;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "attn/attend.h"
@@ -20,8 +21,11 @@ struct AttendOp {
   TensorScales scales = {};        // of the pool, for per-tensor layouts
 
   RowsView q = {};  // as AttendArgs::q, in the route's q_dtype or f32
-  // Sparse problems, except where the route's kind is `ragged`: the selected keys.
-  std::span<const std::int32_t> slots = {};  // [rows, slots_width] slots of `pool`, -1 is no key
+  // window_compressed with compressed entries: the layer's pages of them.
+  std::optional<ConstPoolView> compressed = std::nullopt;
+  // Sparse problems, except where the route's kind is `ragged`: the selected keys, or entries.
+  std::span<const std::int32_t> slots = {};  // [rows, slots_width] slots of `pool`, or of
+                                             // `compressed`; -1 is no key
   std::int64_t slots_width = 0;
   std::span<const float> sink = {};  // [heads], or empty
   Expansion expansion = {};          // kind `ragged`

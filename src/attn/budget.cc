@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "attn/compressor.h"
 #include "attn/cost.h"
 #include "attn/expansion.h"
 #include "attn/explain.h"
@@ -75,16 +76,6 @@ std::int64_t expanded_keys(const Plan& plan, Demand demand) {
   return most_of_routes(plan, [&](const Route& r) { return std::min(all, r.expanded_bytes); });
 }
 
-// f32 state of V4's compressor per request and layer. A finely compressed layer keeps the raw rows
-// of two groups, keys and scores in two halves, for the cache and for the indexer; a coarse one a
-// running maximum, sum and weighted sum.
-std::int64_t compressor_state(const AttentionProblem& p) {
-  if (!p.two_sources()) return 0;
-  const std::int64_t d = p.nope + p.rope;
-  if (p.top_k == 0) return 3 * d * 4;
-  return times(std::int64_t{32} * p.compress_ratio, d + p.index_dim);
-}
-
 // Compact rows that must fit at once. Dense latent keys can be gathered in runs; a selection or a
 // window cannot be cut inside a row, grouped queries not inside a request.
 std::int64_t least_gather_rows(const AttentionProblem& p, std::int64_t context) {
@@ -147,7 +138,7 @@ std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine,
   if (const std::int64_t bytes = expanded_keys(plan, demand)) {
     out.push_back({BudgetKind::expanded_keys, bytes, 0});
   }
-  if (const std::int64_t state = compressor_state(p)) {
+  if (const std::int64_t state = compressor_bytes(p)) {
     out.push_back({BudgetKind::compressor_state, times(state, demand.requests, plan.layers), 0});
   }
   const std::int64_t page = std::int64_t{plan.main().page_size};

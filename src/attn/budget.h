@@ -42,6 +42,12 @@ constexpr std::int64_t kept_tokens(const AttentionProblem& problem) {
 std::int64_t window_pages(const Plan& plan, std::int64_t block_tokens, std::int64_t requests,
                           std::int64_t rows);
 
+/// Tokens of a page of compressed entries. Precondition: the problem has two sources.
+inline std::int64_t entry_page_tokens(const Plan& plan) {
+  const CachePlan& c = *plan.cache(CacheRole::compressed);
+  return std::int64_t{c.page_size} * c.tokens_per_entry;
+}
+
 /// Bytes of the plan's pools for a number of tokens, all layers.
 std::int64_t cache_bytes(const Plan& plan, std::int64_t tokens);
 

@@ -185,7 +185,11 @@ Result<void> check_latent(const AttendArgs& args, bool contents) {
     return ok;
   }
   if (!p.two_sources()) return check_no_extra(args);
-  return check_source("extra", args.extra, args, {.page_table = false, .contents = contents});
+  // Neither a table nor a list: no entry yet.
+  return check_source("extra", args.extra, args,
+                      {.page_table = args.extra.table_width > 0,
+                       .contents = contents,
+                       .tokens_per_key = p.compress_ratio});
 }
 
 Result<void> check_gqa(const AttendArgs& args, bool contents) {

@@ -99,7 +99,7 @@ Result<void> check_scale(const std::string& name, const char* field, float scale
 }
 
 Result<void> check_page_table(const std::string& name, const KeySource& source,
-                              const AttendArgs& args, bool contents) {
+                              const AttendArgs& args, const SourceRules& rules) {
   const std::int64_t requests = std::ssize(args.kv_lens);
   if (std::ssize(source.page_table) != requests * source.table_width) {
     return wrong(name + ".page_table",
@@ -107,10 +107,10 @@ Result<void> check_page_table(const std::string& name, const KeySource& source,
                              requests * source.table_width, requests, source.table_width),
                  fmt::format("{}", source.page_table.size()));
   }
-  if (!contents) return {};
+  if (!rules.contents) return {};
   const std::int64_t page_size = source.pool ? source.pool->page_size : 1;
   for (std::int64_t r = 0; r < requests; ++r) {
-    const std::int64_t len = args.kv_lens[static_cast<std::size_t>(r)];
+    const std::int64_t len = args.kv_lens[static_cast<std::size_t>(r)] / rules.tokens_per_key;
     if (len > source.table_width * page_size) {
       return wrong(name + ".table_width",
                    fmt::format("at least {} pages for the {} keys of request {}",
@@ -193,7 +193,7 @@ Result<void> check_source(const std::string& name, const KeySource& source, cons
   const bool by_index = source.index_width > 0 || !rules.page_table;
   Result<void> list = check_index_list(name, source, args.q.rows, rules.contents);
   if (!list || by_index) return list;
-  return check_page_table(name, source, args, rules.contents);
+  return check_page_table(name, source, args, rules);
 }
 
 }  // namespace lathe

@@ -12,6 +12,7 @@ struct SourceRules {
   bool page_table = true;  // a page table, or an index list
   bool index_list = true;
   bool contents = true;  // lengths may be read
+  std::int32_t tokens_per_key = 1;
 };
 
 /// Errors in fields of `source`, named "<name>.<field>". q_indptr, kv_lens and the problem's dims

@@ -73,6 +73,12 @@ std::int32_t ModelPlan::layers() const {
   return static_cast<std::int32_t>(sum);
 }
 
+std::size_t ModelPlan::entry_groups() const {
+  return static_cast<std::size_t>(
+      std::count_if(groups.begin(), groups.end(),
+                    [](const GroupPlan& g) { return g.plan.problem.two_sources(); }));
+}
+
 bool ModelPlan::has_state() const {
   return std::any_of(groups.begin(), groups.end(),
                      [](const GroupPlan& g) { return g.group.state_bytes > 0; });

@@ -53,6 +53,8 @@ struct ModelPlan {
   std::int64_t context_length() const { return groups.front().plan.context_length; }
 
   std::int32_t layers() const;
+  /// Groups with compressed entries.
+  std::size_t entry_groups() const;
   bool has_state() const;
   /// True if a single plan says everything: one group, without a state.
   bool plain() const { return groups.size() == 1 && !has_state(); }

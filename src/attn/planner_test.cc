@@ -471,9 +471,8 @@ TEST(Budgets, SplitPartialsAndCompressorState) {
       EXPECT_EQ(b.bytes, 12345);
     }
   }
-  // 8 rows of 8192 B (keys and scores, two halves of 512 f32) and of 2048 B for the indexer, per
-  // request and layer.
-  EXPECT_EQ(bytes["compressor state"], std::int64_t{8} * (8192 + 2048) * 256 * 61);
+  // Two folds of three f32 for each of 512 channels and of the indexer's 128, per request and layer.
+  EXPECT_EQ(bytes["compressor state"], std::int64_t{2} * 3 * 4 * (512 + 128) * 256 * 61);
 }
 
 // What must be gathered at once: a tile of dense keys, one row's selection, one request of grouped

@@ -18,9 +18,12 @@
 
 #include "attn/attend_op.h"
 #include "attn/machine.h"
+#include "base/check.h"
 #include "base/memory.h"
 #include "base/result.h"
+#include "kernels/compress.h"
 #include "kernels/context.h"
+#include "kernels/hyper.h"
 #include "kernels/operators.h"
 #include "kernels/sampling.h"
 #include "layout/rope_write.h"
@@ -102,6 +105,20 @@ class Backend {
   virtual Result<void> rotate_rows(const OpsContext& ops, const RopeTable& table,
                                    std::span<const LocalPos> positions, const MutableRowsView& rows,
                                    std::int64_t heads, std::int64_t first) = 0;
+  // Of window_compressed models, which the planner lets run on a host only (model/plan_model.h).
+  virtual Result<void> unrotate_rows(const OpsContext&, const RopeTable&, std::span<const LocalPos>,
+                                     const MutableRowsView&, std::int64_t /*heads*/,
+                                     std::int64_t /*first*/) {
+    host_only();
+    return {};
+  }
+  virtual Result<void> compress(const OpsContext&, const Compress&, const PoolView&) {
+    host_only();
+    return {};
+  }
+  virtual void hyper_mix(const OpsContext&, const HyperMix&) { host_only(); }
+  virtual void hyper_add(const OpsContext&, const HyperAdd&) { host_only(); }
+  virtual void hyper_head(const OpsContext&, const HyperHead&) { host_only(); }
   virtual Result<void> write_rows(const OpsContext& ops, const RowsView& rows,
                                   std::span<const Slot> slots, const PoolView& pool,
                                   const TensorScales& scales, ValueTally* tally) = 0;
@@ -115,6 +132,9 @@ class Backend {
 
   /// Returns once all that was called before is done. Errors: the device's, since the last wait().
   virtual Result<void> wait() = 0;
+
+ private:
+  static void host_only() { LATHE_CHECK(false, "an operator that this device has"); }
 };
 
 }  // namespace lathe

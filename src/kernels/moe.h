@@ -10,7 +10,10 @@
 
 namespace lathe {
 
-#define LATHE_ROUTER_SCORINGS(X) X(sigmoid) X(softmax)
+#define LATHE_ROUTER_SCORINGS(X) \
+  X(sigmoid)                     \
+  X(softmax)                     \
+  X(sqrt_softplus) /* sqrt(ln(1 + e^x)) (DeepSeek V4) */
 LATHE_ENUM(RouterScoring, LATHE_ROUTER_SCORINGS)
 
 /// How a router's logits become experts and weights.
@@ -21,8 +24,11 @@ struct Router {
   std::int32_t groups = 1;      // experts / groups are neighbours
   std::int32_t top_groups = 1;  // groups that stay, by the sum of their two best biased scores
   std::span<const float> bias;  // [experts] added to the scores for choosing only; or empty
-  bool normalize = true;        // weights of a token sum to 1 (their sum + 1e-20 divides)
-  float scale = 1;              // factor on the weights
+  // [vocab, top_k] experts of each token: they are taken whatever their scores; or empty. On a
+  // host.
+  std::span<const std::int32_t> token_experts = {};
+  bool normalize = true;  // weights of a token sum to 1 (their sum + 1e-20 divides)
+  float scale = 1;        // factor on the weights
 };
 
 /// Gated feed-forward experts. Where `up` is empty, gate holds both, rows of the gate and of the up
@@ -44,7 +50,8 @@ struct ExpertLayer {
   Router choice;
   Activation activation;
   const ExpertStacks* experts = nullptr;
-  MutableRowsView out;  // [T, n] f32, apart from x
+  MutableRowsView out;                        // [T, n] f32, apart from x
+  std::span<const std::int32_t> tokens = {};  // [T], for choice.token_experts
 };
 
 }  // namespace lathe

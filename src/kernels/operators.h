@@ -20,7 +20,7 @@ namespace lathe {
 
 struct RmsNorm {
   RowsView x;                     // [T, n] activations
-  std::span<const float> weight;  // [n / heads]
+  std::span<const float> weight;  // [n / heads], or empty: 1
   float eps = 0;
   MutableRowsView out;     // [T, n] activations; may be x
   std::int64_t heads = 1;  // every row is [heads, n / heads], each head normed on its own
@@ -42,19 +42,25 @@ struct CastRows {
   std::int64_t x_head = 0, out_head = 0;  // elements from a head to the next
 };
 
+/// Pages of the keys that a step's indexers rank, and of what they choose.
+inline const PageTableView& index_table(const StepView& step) {
+  return step.compressed_lens.empty() ? step.page_table : step.compressed_table;
+}
+
 struct SelectKeys {
   const StepView* step = nullptr;
-  ConstPoolView keys;  // the layer's index pages, numbered as the main pool's
-  PoolShape main;      // the pool that attention reads
+  ConstPoolView keys;  // the layer's index pages, numbered as those of `main`
+  PoolShape main;      // the pool of the chosen keys: main, or compressed
   std::int32_t heads = 0;
   std::int32_t dim = 0;
   // Rotated queries and their heads' weights, neither quantised nor scaled. Both without rows where
   // step->selecting_rows is 0: then nothing is ranked.
   RowsView q = {};        // [rows, heads * dim] f32
   RowsView weights = {};  // [rows, heads] f32
+  bool hadamard = false;  // queries are turned as the keys are (Compress::hadamard); on a host
   std::int64_t k = 0;
   std::int64_t budget_bytes = 0;  // the plan's budget for indexer logits
-  std::span<std::int32_t> slots;  // [rows, k] out: slots of the main pool by position, then -1
+  std::span<std::int32_t> slots;  // [rows, k] out: slots of `main` by position, then -1
 };
 
 /// What the layers of a step share, made once a step. It lives as long as the step's launch.

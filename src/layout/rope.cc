@@ -72,6 +72,9 @@ Result<void> check_config(const RopeConfig& config, std::int64_t positions) {
   const int scalings =
       int{config.yarn.has_value()} + int{config.llama3.has_value()} + int{config.linear_factor > 1};
   if (scalings > 1) return wrong("rope", "one scaling at most", scalings);
+  if (config.f32_angles && (config.llama3 || config.linear_factor > 1)) {
+    return wrong("rope", "YaRN or no scaling with angles in f32", scalings);
+  }
   if (config.llama3) return check_llama3(*config.llama3);
   if (!config.yarn) return {};
   const YarnConfig& yarn = *config.yarn;
@@ -97,6 +100,27 @@ Result<void> check_config(const RopeConfig& config, std::int64_t positions) {
   return {};
 }
 
+// As the model's own code computes them, operation by operation.
+std::vector<double> f32_frequencies(const RopeConfig& config) {
+  YarnRange range;
+  if (config.yarn) range = yarn_range(config.dim, config.theta, *config.yarn);
+  const auto width = static_cast<float>(range.high == range.low ? 0.001 : range.high - range.low);
+  std::vector<double> out;
+  for (std::int32_t i = 0; i < config.dim / 2; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.dim);
+    const float own = 1 / static_cast<float>(std::pow(config.theta, double{exponent}));
+    if (!config.yarn) {
+      out.push_back(own);
+      continue;
+    }
+    const float ramp = (static_cast<float>(i) - static_cast<float>(range.low)) / width;
+    const float kept = 1 - std::clamp(ramp, 0.0f, 1.0f);
+    const float divided = own / static_cast<float>(config.yarn->factor) * (1 - kept);
+    out.push_back(divided + own * kept);
+  }
+  return out;
+}
+
 }  // namespace
 
 YarnRange yarn_range(std::int32_t dim, double theta, const YarnConfig& yarn) {
@@ -117,6 +141,7 @@ double rope_magnitude(const RopeConfig& config) {
 }
 
 std::vector<double> rope_frequencies(const RopeConfig& config) {
+  if (config.f32_angles) return f32_frequencies(config);
   std::vector<double> out;
   YarnRange range;
   if (config.yarn) range = yarn_range(config.dim, config.theta, *config.yarn);
@@ -151,13 +176,13 @@ Result<RopeTable> RopeTable::make(const RopeConfig& config, std::int64_t positio
   const double magnitude = rope_magnitude(config);
   table.data_.resize(static_cast<std::size_t>(positions * config.dim));
   float* at = table.data_.data();
+  const auto angle = [&config](std::int64_t p, double f) {
+    return config.f32_angles ? double{static_cast<float>(p) * static_cast<float>(f)}
+                             : static_cast<double>(p) * f;
+  };
   for (std::int64_t p = 0; p < positions; ++p) {
-    for (double f : frequencies) {
-      *at++ = static_cast<float>(std::cos(static_cast<double>(p) * f) * magnitude);
-    }
-    for (double f : frequencies) {
-      *at++ = static_cast<float>(std::sin(static_cast<double>(p) * f) * magnitude);
-    }
+    for (double f : frequencies) *at++ = static_cast<float>(std::cos(angle(p, f)) * magnitude);
+    for (double f : frequencies) *at++ = static_cast<float>(std::sin(angle(p, f)) * magnitude);
   }
   return table;
 }

@@ -64,6 +64,9 @@ struct RopeConfig {
   std::optional<YarnConfig> yarn = std::nullopt;
   std::optional<Llama3RopeConfig> llama3 = std::nullopt;
   double linear_factor = 1;  // divides every frequency (rope_type "linear")
+  // Frequencies and angles are rounded to f32, as in the code that trained the model: at position
+  // 2^20 the fast pairs turn by up to 0.05 rad more or less for it.
+  bool f32_angles = false;
 
   bool operator==(const RopeConfig&) const = default;
 };
@@ -80,11 +83,12 @@ YarnRange yarn_range(std::int32_t dim, double theta, const YarnConfig& yarn);
 /// What multiplies cos and sin: 1 without YaRN.
 double rope_magnitude(const RopeConfig& config);
 
-/// Radians per position of each pair, [dim / 2]: theta^(-2i / dim), scaled as the config says.
+/// Radians per position of each pair, [dim / 2]: theta^(-2i / dim), scaled as the config says; with
+/// f32_angles every operation is rounded to f32.
 std::vector<double> rope_frequencies(const RopeConfig& config);
 
 /// f32 [positions, dim]: for every position dim / 2 cosines, then dim / 2 sines. Computed in
-/// double, rounded once.
+/// double, rounded once; with f32_angles the angle is f32(position) * f32(frequency).
 class RopeTable {
  public:
   /// Errors: an odd or non-positive dim, theta <= 1, a negative count, values of a

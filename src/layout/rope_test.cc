@@ -47,6 +47,38 @@ TEST(Rope, YarnOfDeepSeekV4) {
   EXPECT_NEAR(f[20] / own[20], 0.5 + 0.5 / 16, 1e-12);
 }
 
+// The model's code computes frequencies and angles in f32: values by torch 2.15 on a CPU, of
+// theta^(-i / 32) blended as above, times f32(position).
+TEST(Rope, AnglesInF32) {
+  const RopeConfig main{.dim = 64, .theta = 10000, .f32_angles = true};
+  RopeConfig compress{.dim = 64, .theta = 160000, .f32_angles = true};
+  compress.yarn = YarnConfig{.factor = 16, .original_context = 65536};
+  const RopeConfig configs[] = {main, compress};
+  constexpr std::size_t kPairs[] = {0, 5, 12, 20, 31};
+  struct Known {
+    std::size_t config;
+    std::int32_t position;
+    float cosines[5];
+  };
+  constexpr Known kKnown[] = {
+      {0, 1, {0.540302277f, 0.972014427f, 0.999500036f, 0.999994993f, 1.0f}},
+      {0, 65535, {0.192344025f, -0.788775265f, 0.495427221f, 0.994468272f, -0.774074137f}},
+      {0, 65536, {-0.721834779f, -0.911171615f, 0.52274251f, 0.994795084f, -0.774158657f}},
+      {0, 1048575, {0.788042247f, 0.734388113f, -0.793054104f, -0.0655008927f, -0.0288500842f}},
+      {1, 1, {0.540302277f, 0.988201499f, 0.999937475f, 0.99999994f, 1.0f}},
+      {1, 65535, {0.192344025f, 0.297908694f, -0.756713569f, 0.817993224f, 0.999307156f}},
+      {1, 65536, {-0.721834779f, 0.440200031f, -0.749364555f, 0.817822039f, 0.999307096f}},
+      {1, 1048575, {0.788042247f, 0.657193244f, 0.541982532f, -0.926497638f, 0.827786207f}},
+  };
+  for (const Known& known : kKnown) {
+    const RopeTable t = table_of(configs[known.config], known.position + 1);
+    for (std::size_t i = 0; i < std::size(kPairs); ++i) {
+      EXPECT_EQ(t.cos(LocalPos(known.position))[kPairs[i]], known.cosines[i])
+          << known.config << " " << known.position << " " << kPairs[i];
+    }
+  }
+}
+
 // gpt-oss: the range of blended pairs is not rounded. Values by transformers 5.23, in f32.
 TEST(Rope, YarnOfGptOss) {
   const YarnConfig yarn{

@@ -18,6 +18,16 @@
 
 namespace lathe {
 
+/// The slots of one layer, or the same part of each.
+struct StateView {
+  std::byte* data = nullptr;
+  std::int64_t slot_bytes = 0;  // from a slot to the next
+
+  /// Precondition: a slot of the pool.
+  std::byte* at(PageId slot) const { return data + slot.value * slot_bytes; }
+  StateView from(std::int64_t bytes) const { return {data + bytes, slot_bytes}; }
+};
+
 class StatePool {
  public:
   /// `slots` slots of `bytes` bytes for each of `layers` layers. Errors: counts below 1,
@@ -32,6 +42,10 @@ class StatePool {
   const PoolShape& shape() const { return ledger_.shape(); }
   std::int64_t bytes() const { return slot_bytes_ * layers_ * ledger_.total(); }
 
+  /// Precondition: a layer of the pool.
+  StateView view(std::int32_t layer) {
+    return {bytes_.get() + layer * ledger_.total() * slot_bytes_, slot_bytes_};
+  }
   /// Precondition: a layer and a slot of the pool.
   std::span<std::byte> slot(std::int32_t layer, PageId slot) {
     const std::int64_t at = (layer * ledger_.total() + slot.value) * slot_bytes_;

@@ -15,6 +15,12 @@ Result<void> rotate_rows(const OpsContext& ops, const RopeTable& table,
   return ops.backend->rotate_rows(ops, table, positions, rows, heads, first);
 }
 
+Result<void> unrotate_rows(const OpsContext& ops, const RopeTable& table,
+                           std::span<const LocalPos> positions, const MutableRowsView& rows,
+                           std::int64_t heads, std::int64_t first) {
+  return ops.backend->unrotate_rows(ops, table, positions, rows, heads, first);
+}
+
 Result<void> write_rows(const OpsContext& ops, const RowsView& rows, std::span<const Slot> slots,
                         const PoolView& pool, const TensorScales& scales, ValueTally* tally) {
   return ops.backend->write_rows(ops, rows, slots, pool, scales, tally);

@@ -25,6 +25,12 @@ Result<void> rotate_rows(const OpsContext& ops, const RopeTable& table,
                          std::span<const LocalPos> positions, const MutableRowsView& rows,
                          std::int64_t heads, std::int64_t first);
 
+/// apply_rope, inverse, in place: what attention makes of rotated values (DeepSeek V4). On a host
+/// only.
+Result<void> unrotate_rows(const OpsContext& ops, const RopeTable& table,
+                           std::span<const LocalPos> positions, const MutableRowsView& rows,
+                           std::int64_t heads, std::int64_t first);
+
 /// encode_rows. `tally`, which may be null, counts the rows where the device is a host.
 Result<void> write_rows(const OpsContext& ops, const RowsView& rows, std::span<const Slot> slots,
                         const PoolView& pool, const TensorScales& scales = {},

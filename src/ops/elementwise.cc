@@ -31,7 +31,8 @@ MutableRowsView activations_of(const OpsContext& ops, const MutableRowsView& x) 
 void rms_norm(const OpsContext& ops, const RowsView& x, std::span<const float> weight, float eps,
               const MutableRowsView& out, std::int64_t heads) {
   check_alike(ops, x, out);
-  LATHE_CHECK(heads >= 1 && std::ssize(weight) * heads == x.cols, "weight covers a head");
+  LATHE_CHECK(heads >= 1 && x.cols % heads == 0, "heads of one width");
+  LATHE_CHECK(weight.empty() || std::ssize(weight) * heads == x.cols, "weight covers a head");
   ops.backend->rms_norm(ops, {x, weight, eps, out, heads, false});
 }
 

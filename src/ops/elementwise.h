@@ -20,7 +20,8 @@ MutableRowsView activations_of(const OpsContext& ops, const MutableRowsView& x);
 
 /// out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. x, out: [T, n], may be the same rows;
 /// weight: [n]. With heads > 1 every row is [heads, n / heads], each head is normed on its own and
-/// weight is [n / heads] (Qwen 3's q and k norms).
+/// weight is [n / heads] (Qwen 3's q and k norms). An empty weight is 1 (DeepSeek V4's q; on a
+/// host).
 void rms_norm(const OpsContext& ops, const RowsView& x, std::span<const float> weight, float eps,
               const MutableRowsView& out, std::int64_t heads = 1);
 /// out[t] += the same of one head. x and out are apart.

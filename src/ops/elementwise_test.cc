@@ -55,6 +55,20 @@ TEST(RmsNorm, AgreesWithRef) {
   }
 }
 
+TEST(RmsNorm, WithoutWeightsAsWithOnes) {
+  std::mt19937 rng(test_seed(2));
+  const std::vector<float> ones(40, 1.0f);
+  for (const Device device : {Device::ref, Device::cpu}) {
+    Context c(1, device);
+    Rows x(3, 120);
+    x.randomize(rng);
+    Rows got(3, 120), want(3, 120);
+    rms_norm(c.ops, x.view(), {}, 1e-6f, got.out(), 3);
+    rms_norm(c.ops, x.view(), ones, 1e-6f, want.out(), 3);
+    EXPECT_TRUE(got.same_bits(want));
+  }
+}
+
 TEST(RmsNorm, OfKnownNumbers) {
   const float weight[] = {1, 2};
   for (const Device device : {Device::ref, Device::cpu}) {

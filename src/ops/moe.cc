@@ -16,6 +16,13 @@ void expert_layer(const OpsContext& ops, const ExpertLayer& op) {
   LATHE_CHECK(r.groups >= 1 && r.experts % r.groups == 0, "groups divide experts");
   LATHE_CHECK(r.top_groups >= 1 && r.top_groups <= r.groups, "of the groups");
   LATHE_CHECK(r.bias.empty() || std::ssize(r.bias) == r.experts, "bias [experts]");
+  LATHE_CHECK(r.token_experts.empty() || std::ssize(op.tokens) == op.x.rows,
+              "the token of each row, where experts are given for it");
+  for (const std::int32_t t : op.tokens) {
+    LATHE_CHECK(r.token_experts.empty() ||
+                    (t >= 0 && (std::int64_t{t} + 1) * r.top_k <= std::ssize(r.token_experts)),
+                "tokens lie in the table of experts");
+  }
   LATHE_CHECK(op.router.rows == r.experts && op.router.cols == op.x.cols, "router [experts, n]");
   LATHE_CHECK(op.router_bias.empty() || std::ssize(op.router_bias) == r.experts, "bias [experts]");
   const bool turns = e.up.count() == 0;  // gate holds both

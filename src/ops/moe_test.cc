@@ -24,14 +24,15 @@ struct Routed {
   std::vector<float> weights;
 };
 
-Routed run(const Router& router, const Rows& logits, Device device, int threads = 1) {
+Routed run(const Router& router, const Rows& logits, Device device, int threads = 1,
+           std::span<const std::int32_t> tokens = {}) {
   const auto n = static_cast<std::size_t>(logits.rows * router.top_k);
   Routed r{std::vector<std::int32_t>(n, -1), std::vector<float>(n)};
   Context c(threads, device);
   if (device == Device::ref) {
-    ref_route(router, logits.view(), r.ids, r.weights);
+    ref_route(router, logits.view(), r.ids, r.weights, tokens);
   } else {
-    cpu_route(c.ops.execution, c.arena, router, logits.view(), r.ids, r.weights);
+    cpu_route(c.ops.execution, c.arena, router, logits.view(), r.ids, r.weights, tokens);
   }
   return r;
 }
@@ -83,6 +84,44 @@ TEST(Route, BiasChoosesAndDoesNotWeigh) {
     EXPECT_EQ(got.ids, (Ids{2, 1}));  // 0.75 beats 0.5 beats -0.25
     EXPECT_NEAR(got.weights[0], 2.5 / 3, 1e-6);
     EXPECT_NEAR(got.weights[1], 5.0 / 3, 1e-6);
+  }
+}
+
+// sqrt(ln(1 + e^x)): nearly sqrt(x) where x is large, e^(x / 2) where it is small.
+TEST(Route, SqrtSoftplus) {
+  Router r = make(RouterScoring::sqrt_softplus, 5, 5);
+  r.normalize = false;
+  const Rows logits = row_of({-100, 0, 20, 100, 1e30f});
+  for (const Device device : kDevices) {
+    const Routed got = run(r, logits, device);
+    EXPECT_EQ(got.ids, (Ids{4, 3, 2, 1, 0}));
+    EXPECT_NEAR(got.weights[0] / 1e15f, 1, 1e-6);
+    EXPECT_NEAR(got.weights[1], 10, 1e-6);
+    EXPECT_NEAR(got.weights[2], std::sqrt(20.000000002061153), 1e-6);
+    EXPECT_NEAR(got.weights[3], std::sqrt(std::log(2.0)), 1e-7);
+    EXPECT_NEAR(got.weights[4] / std::exp(-50.0), 1, 1e-2);  // the root of a subnormal number
+  }
+}
+
+// The token's row of the table says which experts; the scores, without bias, their weights.
+TEST(Route, ExpertsOfATokenWhateverTheScores) {
+  Router r = make(RouterScoring::sqrt_softplus, 4, 2);
+  const std::int32_t table[] = {0, 1, 3, 2, 2, 1};
+  r.token_experts = table;
+  r.scale = 1.5f;
+  Rows logits(2, 4);
+  for (std::int64_t t = 0; t < 2; ++t) {
+    const float row[] = {9, 0, std::log(std::exp(4.0f) - 1), 5};  // ln(1 + e^x) = 4 of the third
+    std::copy_n(row, 4, logits.row(t));
+  }
+  const std::int32_t tokens[] = {2, 1};
+  for (const Device device : kDevices) {
+    const Routed got = run(r, logits, device, 1, tokens);
+    EXPECT_EQ(got.ids, (Ids{2, 1, 3, 2}));
+    const double low = std::sqrt(std::log(2.0));
+    EXPECT_NEAR(got.weights[0], 1.5 * 2 / (2 + low), 1e-6);
+    EXPECT_NEAR(got.weights[1], 1.5 * low / (2 + low), 1e-6);
+    EXPECT_NEAR(got.weights[2] + got.weights[3], 1.5, 1e-6);
   }
 }
 
@@ -159,7 +198,7 @@ TEST(Route, NanChoosesIdsInRangeAndApart) {
 // Logits that are far enough apart that f32 and double choose alike.
 TEST(Route, AgreesWithRef) {
   std::mt19937 rng(test_seed(1));
-  for (const RouterScoring scoring : {RouterScoring::sigmoid, RouterScoring::softmax}) {
+  for (const RouterScoring scoring : enum_values<RouterScoring>()) {
     for (const std::int32_t groups : {1, 8}) {
       Router r = make(scoring, 64, 6);
       r.groups = groups;

@@ -4,6 +4,8 @@
 #include "attn/compact_attend.h"
 #include "base/rows.h"
 #include "kernels/cpu/cache_write.h"
+#include "kernels/cpu/compress/compress.h"
+#include "kernels/cpu/hyper/hyper.h"
 #include "kernels/cpu/indexer/indexer.h"
 #include "kernels/cpu/latent/latent_gather.h"
 #include "kernels/cpu/matmul/matmul.h"
@@ -74,7 +76,26 @@ class CpuBackend : public HostBackend {
   Result<void> rotate_rows(const OpsContext& ops, const RopeTable& table,
                            std::span<const LocalPos> positions, const MutableRowsView& rows,
                            std::int64_t heads, std::int64_t first) override {
-    return cpu_rotate_rows(ops.execution, table, positions, rows, heads, first);
+    return cpu_rotate_rows(ops.execution, table, positions, rows, heads, first,
+                           RopeDirection::forward);
+  }
+  Result<void> unrotate_rows(const OpsContext& ops, const RopeTable& table,
+                             std::span<const LocalPos> positions, const MutableRowsView& rows,
+                             std::int64_t heads, std::int64_t first) override {
+    return cpu_rotate_rows(ops.execution, table, positions, rows, heads, first,
+                           RopeDirection::inverse);
+  }
+  Result<void> compress(const OpsContext& ops, const Compress& op, const PoolView& pool) override {
+    return cpu_compress(ops.execution, *ops.control, op, pool);
+  }
+  void hyper_mix(const OpsContext& ops, const HyperMix& op) override {
+    cpu_hyper_mix(ops.execution, op);
+  }
+  void hyper_add(const OpsContext& ops, const HyperAdd& op) override {
+    cpu_hyper_add(ops.execution, op);
+  }
+  void hyper_head(const OpsContext& ops, const HyperHead& op) override {
+    cpu_hyper_head(ops.execution, op);
   }
   Result<void> write_rows(const OpsContext& ops, const RowsView& rows, std::span<const Slot> slots,
                           const PoolView& pool, const TensorScales& scales,

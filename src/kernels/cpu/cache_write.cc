@@ -61,10 +61,9 @@ Result<void> cpu_rope_write(const Execution& execution, const RopeWrite& op, con
 
 Result<void> cpu_rotate_rows(const Execution& execution, const RopeTable& table,
                              std::span<const LocalPos> positions, const MutableRowsView& rows,
-                             std::int64_t heads, std::int64_t first) {
+                             std::int64_t heads, std::int64_t first, RopeDirection direction) {
   return for_chunks(execution, rows.rows, rows.cols, [&](std::int64_t at, std::int64_t n) {
-    return apply_rope(table, part(positions, at, n), rows_at(rows, at, n), heads, first,
-                      RopeDirection::forward);
+    return apply_rope(table, part(positions, at, n), rows_at(rows, at, n), heads, first, direction);
   });
 }
 

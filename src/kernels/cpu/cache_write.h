@@ -15,7 +15,7 @@ namespace lathe {
 Result<void> cpu_rope_write(const Execution& execution, const RopeWrite& op, const PoolView& pool);
 Result<void> cpu_rotate_rows(const Execution& execution, const RopeTable& table,
                              std::span<const LocalPos> positions, const MutableRowsView& rows,
-                             std::int64_t heads, std::int64_t first);
+                             std::int64_t heads, std::int64_t first, RopeDirection direction);
 Result<void> cpu_write_rows(const Execution& execution, const RowsView& rows,
                             std::span<const Slot> slots, const PoolView& pool,
                             const TensorScales& scales, ValueTally* tally);

@@ -28,7 +28,9 @@ Result<void> ref_attend_latent(const AttendArgs& args) {
     keys.clear();
     append_key_rows(args.main, visible_keys(args.main, place, p.window), p.qk_dim(), keys);
     if (p.two_sources()) {
-      append_key_rows(args.extra, visible_keys(args.extra, place, 0), p.qk_dim(), keys);
+      RowPlace entry = place;  // of the last entry that the row sees
+      entry.position = (place.position + 1) / p.compress_ratio - 1;
+      append_key_rows(args.extra, visible_keys(args.extra, entry, 0), p.qk_dim(), keys);
     }
     // The value of a latent key is a prefix of the key itself.
     const DoubleRows rows{keys, 0, p.qk_dim()};

@@ -6,6 +6,8 @@
 #include "attn/compact_attend.h"
 #include "base/rows.h"
 #include "kernels/host_backend.h"
+#include "kernels/ref/compress.h"
+#include "kernels/ref/hyper.h"
 #include "kernels/ref/indexer.h"
 #include "kernels/ref/linear.h"
 #include "kernels/ref/moe.h"
@@ -63,6 +65,17 @@ class RefBackend : public HostBackend {
                            std::int64_t heads, std::int64_t first) override {
     return apply_rope(table, positions, rows, heads, first, RopeDirection::forward);
   }
+  Result<void> unrotate_rows(const OpsContext&, const RopeTable& table,
+                             std::span<const LocalPos> positions, const MutableRowsView& rows,
+                             std::int64_t heads, std::int64_t first) override {
+    return apply_rope(table, positions, rows, heads, first, RopeDirection::inverse);
+  }
+  Result<void> compress(const OpsContext&, const Compress& op, const PoolView& pool) override {
+    return ref_compress(op, pool);
+  }
+  void hyper_mix(const OpsContext&, const HyperMix& op) override { ref_hyper_mix(op); }
+  void hyper_add(const OpsContext&, const HyperAdd& op) override { ref_hyper_add(op); }
+  void hyper_head(const OpsContext&, const HyperHead& op) override { ref_hyper_head(op); }
   Result<void> write_rows(const OpsContext&, const RowsView& rows, std::span<const Slot> slots,
                           const PoolView& pool, const TensorScales& scales,
                           ValueTally* tally) override {
@@ -77,7 +90,9 @@ class RefBackend : public HostBackend {
     const auto kernel = kernel_of(*op.step->route);
     if (!kernel) return kernel.error();
     const AttendFn run = (*kernel)->attend;
-    if (op.step->route->adapter) return attend_compact(op, ops.execution, *ops.control, run);
+    // Two sources are read where they lie: compact bf16 rows would hold the same numbers.
+    const bool compact = op.step->route->adapter && !op.plan->problem.two_sources();
+    if (compact) return attend_compact(op, ops.execution, *ops.control, run);
     return run(attend_args(op, ops.execution));
   }
   void sample(const OpsContext&, std::span<const SampleArgs> rows,

@@ -246,10 +246,18 @@ TEST(CheckArgs, ExtraSource) {
   latent("extra", [](Latent& c) { c.args.extra = c.args.main; });
   gqa("extra", [](Gqa& c) { c.args.extra.pool = c.args.main.pool; });
   ragged("extra", [](Ragged& c) { c.args.extra.index_width = 1; });
-  latent("extra.page_table", [&](Latent& c) {
+  // An entry of every token here: those of 6 tokens are on 3 pages.
+  latent("extra.table_width", [&](Latent& c) {
     two_sources(c);
+    c.args.problem.compress_ratio = 1;
     c.args.extra = c.args.main;
+    c.args.extra.table_width = 1;
+    c.args.extra.page_table = c.args.extra.page_table.first(c.batch.kv_lens.size());
   });
+  Latent tables;
+  two_sources(tables);
+  tables.args.extra = tables.args.main;
+  EXPECT_TRUE(check_latent_args(tables.args).ok());
   latent("extra.indices", [&](Latent& c) {
     two_sources(c);
     c.args.extra.index_width = 4;

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "kernels/ref/decode_token.h"
 #include "layout/codec.h"
+#include "layout/hadamard.h"
 
 namespace lathe {
 namespace {
@@ -108,7 +109,13 @@ void quantize_row(const SelectKeys& op, std::int64_t t, std::span<e4m3> codes,
   std::vector<std::byte> bytes(static_cast<std::size_t>(layout.page_stride(op.heads)));
   std::vector<Slot> slots;
   for (std::int32_t h = 0; h < op.heads; ++h) slots.emplace_back(h);
-  const RowsView heads{op.q.row(t), op.q.dtype, op.heads, op.dim, op.dim};
+  const auto* q = reinterpret_cast<const float*>(op.q.row(t));
+  std::vector<float> turned(q, q + std::int64_t{op.heads} * op.dim);
+  for (std::int32_t h = 0; op.hadamard && h < op.heads; ++h) {
+    hadamard(turned.data() + std::int64_t{h} * op.dim, op.dim);
+  }
+  const RowsView heads{reinterpret_cast<const std::byte*>(turned.data()), DType::f32, op.heads,
+                       op.dim, op.dim};
   const auto done = encode_rows(heads, slots, PoolView(bytes.data(), layout, op.heads, 1));
   LATHE_CHECK(done.ok(), "the page fits the row");
   std::memcpy(codes.data(), bytes.data(), codes.size());
@@ -137,9 +144,9 @@ Result<void> ref_select_keys(const SelectKeys& op) {
   }
   IndexKeys keys;
   keys.pool = op.keys;
-  keys.page_table = step.page_table;
+  keys.page_table = index_table(step);
   const IndexTarget target{.unit = IndexTargetUnit::slot,
-                           .table = step.page_table,
+                           .table = index_table(step),
                            .pool = op.main,
                            .request = step.row_request};
   const std::int64_t cols = step.index_lens.empty() ? 0 : std::ranges::max(step.index_lens);

@@ -36,6 +36,10 @@ Doubles scores_of(const Router& router, const float* logits) {
     for (double& v : s) v = 1 / (1 + std::exp(-v));
     return s;
   }
+  if (router.scoring == RouterScoring::sqrt_softplus) {
+    for (double& v : s) v = std::sqrt(v > 20 ? v + std::exp(-v) : std::log1p(std::exp(v)));
+    return s;
+  }
   const double most = *std::max_element(s.begin(), s.end());
   double sum = 0;
   for (double& v : s) sum += v = std::exp(v - most);
@@ -83,13 +87,17 @@ Doubles times(const WeightView& w, std::span<const float> biases, std::int64_t e
 }  // namespace
 
 void ref_route(const Router& router, const RowsView& logits, std::span<std::int32_t> ids,
-               std::span<float> weights) {
+               std::span<float> weights, std::span<const std::int32_t> tokens) {
   for (std::int64_t t = 0; t < logits.rows; ++t) {
     const Doubles scores = scores_of(router, reinterpret_cast<const float*>(logits.row(t)));
     Doubles choice = scores;
     for (std::size_t i = 0; i < router.bias.size(); ++i) choice[i] += router.bias[i];
     if (router.groups > 1) keep_groups(router, choice);
-    const Ids chosen = highest(choice, router.top_k);
+    Ids chosen = highest(choice, router.top_k);
+    if (!router.token_experts.empty()) {
+      const std::int64_t row = tokens[static_cast<std::size_t>(t)];
+      std::copy_n(router.token_experts.begin() + row * router.top_k, router.top_k, chosen.begin());
+    }
     double sum = 0;
     for (const std::int32_t id : chosen) sum += scores[static_cast<std::size_t>(id)];
     const double factor = router.scale / (router.normalize ? sum + 1e-20 : 1);
@@ -139,7 +147,7 @@ void ref_expert_layer(const ExpertLayer& op) {
   const auto chosen = static_cast<std::size_t>(op.x.rows * op.choice.top_k);
   std::vector<std::int32_t> ids(chosen);
   std::vector<float> weights(chosen);
-  ref_route(op.choice, constant(logit_rows), ids, weights);
+  ref_route(op.choice, constant(logit_rows), ids, weights, op.tokens);
   ref_expert_ffn(op, ids, weights);
 }
 

@@ -28,7 +28,8 @@ void ref_rms_norm(const RmsNorm& op) {
       for (std::int64_t i = 0; i < n; ++i) squares += double{from[i]} * from[i];
       const double factor = 1 / std::sqrt(squares / static_cast<double>(n) + op.eps);
       for (std::int64_t i = 0; i < n; ++i) {
-        const double normed = from[i] * factor * op.weight[static_cast<std::size_t>(i)];
+        const double weight = op.weight.empty() ? 1 : op.weight[static_cast<std::size_t>(i)];
+        const double normed = from[i] * factor * weight;
         to[i] = static_cast<float>(op.add ? to[i] + normed : normed);
       }
     }
@@ -66,6 +67,10 @@ double activated(const Activation& how, double v, double u) {
       v = v > how.limit ? how.limit : v;
       u = u > how.limit ? how.limit : u < -how.limit ? -how.limit : u;
       return v / (1 + std::exp(-double{how.alpha} * v)) * (u + 1);
+    case ActivationKind::clamped_silu:
+      v = v > how.limit ? how.limit : v;
+      u = u > how.limit ? how.limit : u < -how.limit ? -how.limit : u;
+      return v / (1 + std::exp(-v)) * u;
   }
   return 0;
 }

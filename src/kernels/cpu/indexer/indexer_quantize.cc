@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/tasks.h"
 #include "layout/codec.h"
+#include "layout/hadamard.h"
 
 namespace lathe {
 namespace {
@@ -31,21 +32,6 @@ void read(const std::byte* row, DType dtype, std::int64_t first, std::int64_t n,
     std::memcpy(&x, row + 2 * (first + i), 2);
     out[i] = to_f32(x);
   }
-}
-
-void hadamard(float* x, std::int64_t n) {
-  for (std::int64_t half = 1; half < n; half *= 2) {
-    for (std::int64_t i = 0; i < n; i += 2 * half) {
-      for (std::int64_t j = i; j < i + half; ++j) {
-        const float a = x[j];
-        const float b = x[j + half];
-        x[j] = a + b;
-        x[j + half] = a - b;
-      }
-    }
-  }
-  const float norm = static_cast<float>(1 / std::sqrt(static_cast<double>(n)));
-  for (std::int64_t i = 0; i < n; ++i) x[i] *= norm;
 }
 
 Result<void> check(const IndexQuantize& a) {

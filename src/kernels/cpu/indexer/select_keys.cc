@@ -18,6 +18,7 @@ Result<void> cpu_select_keys(const Execution& execution, Arena& arena, const Sel
                                  .weights = op.weights,
                                  .heads = op.heads,
                                  .dim = op.dim,
+                                 .hadamard = op.hadamard,
                                  .policy = op.keys.layout.scale_policy(),
                                  .codes = codes,
                                  .scales = {},
@@ -32,10 +33,10 @@ Result<void> cpu_select_keys(const Execution& execution, Arena& arena, const Sel
   IndexTopK args;
   args.query = {op.heads, op.dim, codes, folded};
   args.keys.pool = op.keys;
-  args.keys.page_table = step.page_table;
+  args.keys.page_table = index_table(step);
   args.rows = {.lens = step.index_lens, .request = step.row_request, .first = {}};
   args.target = {.unit = IndexTargetUnit::slot,
-                 .table = step.page_table,
+                 .table = index_table(step),
                  .pool = op.main,
                  .request = step.row_request};
   args.k = op.k;

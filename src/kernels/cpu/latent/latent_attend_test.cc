@@ -67,6 +67,34 @@ TEST_P(LatentLayouts, WindowAndCompressedEntries) {
   expect_oracle(s);
 }
 
+// Entries by the pages that they are on, as by a list of all that a row sees.
+TEST_P(LatentLayouts, WindowAndEntriesByPageTable) {
+  s.args.problem.kind = ProblemKind::window_compressed;
+  s.args.problem.window = 70;
+  for (const int ratio : {1, 4, 128}) {
+    s.args.problem.compress_ratio = ratio;
+    s.args.extra = s.args.main;
+    expect_oracle(s);
+    const Outputs by_table = s.oracle();
+    Ints list;
+    for (std::size_t r = 0; r < s.batch.kv_lens.size(); ++r) {
+      for (std::int32_t row = s.batch.q_indptr[r]; row < s.batch.q_indptr[r + 1]; ++row) {
+        const std::int32_t end = s.batch.kv_lens[r] - (s.batch.q_indptr[r + 1] - row) + 1;
+        for (std::int32_t j = 0; j < s.longest(); ++j) {
+          const bool seen = j < std::max(0, end) / ratio;
+          list.push_back(
+              seen ? slot_of(s.batch.entry(r, j / s.page()), s.page(), j % s.page()).value : -1);
+        }
+      }
+    }
+    s.args.extra.page_table = {};
+    s.args.extra.table_width = 0;
+    name_by_index(s.args.extra, list, s.longest());
+    expect_equal(s.oracle(), by_table);
+    s.args.extra = {};
+  }
+}
+
 TEST_P(LatentLayouts, CompactRows) {
   const Ints list = s.random_list(40);
   Matrix<float> compact(std::ssize(list), 144, std::numeric_limits<float>::quiet_NaN());

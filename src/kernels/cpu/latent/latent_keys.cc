@@ -75,7 +75,9 @@ RowKeys::RowKeys(const AttendArgs& args, std::int64_t row, std::int64_t request,
     main_end_ = list_length(args.main, row);
   }
   if (args.problem.two_sources()) {
-    extra_end_ = list_length(args.extra, row);
+    extra_end_ = args.extra.table_width > 0
+                     ? std::max<std::int64_t>(0, position + 1) / args.problem.compress_ratio
+                     : list_length(args.extra, row);
     extra_keys_ = available(args.extra);
   }
 }
@@ -92,7 +94,14 @@ bool RowKeys::next_main(std::int32_t& key) {
 }
 
 bool RowKeys::next_extra(std::int32_t& key) {
-  return next_entry(args_.extra, row_, extra_at_, extra_end_, extra_keys_, key);
+  if (args_.extra.table_width == 0) {
+    return next_entry(args_.extra, row_, extra_at_, extra_end_, extra_keys_, key);
+  }
+  while (extra_at_ < extra_end_) {
+    key = slot_at(args_.extra, request_, extra_at_++);
+    if (key >= 0) return true;
+  }
+  return false;
 }
 
 void RowKeys::skip(std::int64_t n) {

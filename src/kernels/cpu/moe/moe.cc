@@ -129,7 +129,7 @@ void cpu_expert_layer(const OpsContext& ops, const ExpertLayer& op) {
   const auto n = static_cast<std::size_t>(chosen);
   const std::span ids(ops.control->take_array<std::int32_t>(chosen), n);
   const std::span weights(ops.control->take_array<float>(chosen), n);
-  cpu_route(ops.execution, *ops.tensors, op.choice, constant(logits), ids, weights);
+  cpu_route(ops.execution, *ops.tensors, op.choice, constant(logits), ids, weights, op.tokens);
   cpu_expert_ffn(ops, op, ids, weights);
 }
 

@@ -1,6 +1,7 @@
 // Routes tokens to experts on the CPU: scores, groups, top-k and weights of each row.
 #include "kernels/cpu/moe/route.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -29,6 +30,14 @@ std::int32_t highest(const float* values, std::int32_t n, const std::uint8_t* ta
 void score(const Router& router, const float* logits, float* scores) {
   if (router.scoring == RouterScoring::sigmoid) {
     for (std::int32_t i = 0; i < router.experts; ++i) scores[i] = 1 / (1 + std::exp(-logits[i]));
+    return;
+  }
+  if (router.scoring == RouterScoring::sqrt_softplus) {
+    // e^x would overflow; above 20 the logarithm is x to the last bit.
+    for (std::int32_t i = 0; i < router.experts; ++i) {
+      const float x = logits[i];
+      scores[i] = std::sqrt(x > 20 ? x : std::log1p(std::exp(x)));
+    }
     return;
   }
   float most = kTaken;
@@ -81,19 +90,32 @@ void keep_groups(const Router& router, const RouteMemory& m) {
   }
 }
 
-void route_row(const Router& router, const float* logits, const RouteMemory& m, std::int32_t* ids,
-               float* weights) {
-  score(router, logits, m.scores);
+// The ids of a row with the best scores.
+void choose(const Router& router, const RouteMemory& m, std::int32_t* ids) {
   for (std::int32_t i = 0; i < router.experts; ++i) {
     const auto at = static_cast<std::size_t>(i);
     m.choice[i] = m.scores[i] + (router.bias.empty() ? 0 : router.bias[at]);
   }
   if (router.groups > 1) keep_groups(router, m);
   clear(m.taken, router.experts);
-  float sum = 0;
   for (std::int32_t j = 0; j < router.top_k; ++j) {
     ids[j] = highest(m.choice, router.experts, m.taken);
     m.taken[ids[j]] = 1;
+  }
+}
+
+// `token` counts where the router has experts for it.
+void route_row(const Router& router, const float* logits, std::int32_t token, const RouteMemory& m,
+               std::int32_t* ids, float* weights) {
+  score(router, logits, m.scores);
+  if (router.token_experts.empty()) {
+    choose(router, m, ids);
+  } else {
+    std::copy_n(router.token_experts.data() + std::int64_t{token} * router.top_k, router.top_k,
+                ids);
+  }
+  float sum = 0;
+  for (std::int32_t j = 0; j < router.top_k; ++j) {
     weights[j] = m.scores[ids[j]];
     sum += weights[j];
   }
@@ -106,14 +128,17 @@ void route_row(const Router& router, const float* logits, const RouteMemory& m, 
 }  // namespace
 
 void cpu_route(const Execution& execution, Arena& arena, const Router& router,
-               const RowsView& logits, std::span<std::int32_t> ids, std::span<float> weights) {
+               const RowsView& logits, std::span<std::int32_t> ids, std::span<float> weights,
+               std::span<const std::int32_t> tokens) {
   const Arena::Scope scope(arena);
   const std::int64_t floats = RouteMemory::floats(router);
   auto* memory = arena.take_array<float>(floats * logits.rows);
   const std::int64_t work = std::int64_t{router.experts} * (16 + router.top_k);
   for_rows(execution, logits.rows, work, [&](std::int64_t t) {
     const std::int64_t at = t * router.top_k;
-    route_row(router, reinterpret_cast<const float*>(logits.row(t)),
+    const std::int32_t token =
+        router.token_experts.empty() ? 0 : tokens[static_cast<std::size_t>(t)];
+    route_row(router, reinterpret_cast<const float*>(logits.row(t)), token,
               RouteMemory(router, memory + t * floats), ids.data() + at, weights.data() + at);
   });
 }

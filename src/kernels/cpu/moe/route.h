@@ -12,6 +12,7 @@
 namespace lathe {
 
 void cpu_route(const Execution& execution, Arena& arena, const Router& router,
-               const RowsView& logits, std::span<std::int32_t> ids, std::span<float> weights);
+               const RowsView& logits, std::span<std::int32_t> ids, std::span<float> weights,
+               std::span<const std::int32_t> tokens = {});
 
 }  // namespace lathe

@@ -52,11 +52,12 @@ void on_every_target(Test test) {
 double sigmoid_argument(const Activation& how, double v) {
   if (how.kind == ActivationKind::silu) return v;
   if (how.kind == ActivationKind::clamped_swiglu) return how.alpha * std::min<double>(v, how.limit);
+  if (how.kind == ActivationKind::clamped_silu) return std::min<double>(v, how.limit);
   return std::sqrt(8 / std::numbers::pi) * (v + 0.044715 * v * v * v);
 }
 
 constexpr ActivationKind kKinds[] = {ActivationKind::silu, ActivationKind::gelu_tanh,
-                                     ActivationKind::clamped_swiglu};
+                                     ActivationKind::clamped_swiglu, ActivationKind::clamped_silu};
 
 TEST(GatedActivation, IsAsExactAsStated) {
   on_every_target([] {
@@ -97,18 +98,21 @@ TEST(GatedActivation, AtTheEnds) {
     std::vector<float> got(gate.size());
     const auto cols = static_cast<std::int64_t>(gate.size());
     for (const ActivationKind kind : kKinds) {
-      const bool clamps = kind == ActivationKind::clamped_swiglu;
+      const bool clamps =
+          kind == ActivationKind::clamped_swiglu || kind == ActivationKind::clamped_silu;
+      // What up becomes of 1, of 7 and of -7.
+      const float added = kind == ActivationKind::clamped_swiglu ? 1 : 0;
       cpu_gated_activation({}, {{.kind = kind}, view(gate), view(up), out(got, cols)});
       EXPECT_EQ(got[0], 0) << name(kind);
-      EXPECT_NEAR(got[1], clamps ? 14 : 100, 1e-3) << name(kind);
+      EXPECT_NEAR(got[1], clamps ? 7 * (1 + added) : 100, 1e-2) << name(kind);
       EXPECT_NEAR(got[2], 0, 1e-30) << name(kind);
-      EXPECT_NEAR(got[3], clamps ? 14 : 1e4, 1e-3) << name(kind);
+      EXPECT_NEAR(got[3], clamps ? 7 * (1 + added) : 1e4, 1e-2) << name(kind);
       EXPECT_NEAR(got[4], 0, 1e-30) << name(kind);
       EXPECT_FLOAT_EQ(got[5], clamps ? got[1] : kInf) << name(kind);
       EXPECT_TRUE(std::isnan(got[6])) << name(kind);
       const auto one = static_cast<float>(activated({.kind = kind}, 1, 1));
-      EXPECT_FLOAT_EQ(got[7], clamps ? 4 * one : kInf) << name(kind);
-      EXPECT_FLOAT_EQ(got[8], clamps ? -3 * one : -kInf) << name(kind);
+      EXPECT_FLOAT_EQ(got[7], clamps ? (7 + added) / (1 + added) * one : kInf) << name(kind);
+      EXPECT_FLOAT_EQ(got[8], clamps ? (-7 + added) / (1 + added) * one : -kInf) << name(kind);
       EXPECT_TRUE(std::isnan(got[9])) << name(kind);
     }
   });
@@ -124,6 +128,10 @@ TEST(GatedActivation, OfKnownNumbers) {
   EXPECT_NEAR(activated(swiglu, 1, 0), 1 / (1 + std::exp(-1.702)), 1e-7);
   EXPECT_EQ(activated(swiglu, 8, 9), activated(swiglu, 7, 7));
   EXPECT_EQ(activated(swiglu, -8, -9), activated(swiglu, -8, -7));
+  const Activation clamped{.kind = ActivationKind::clamped_silu, .limit = 0.5f};
+  EXPECT_NEAR(activated(clamped, 0.5, 0.25), 0.5 / (1 + std::exp(-0.5)) * 0.25, 1e-15);
+  EXPECT_EQ(activated(clamped, 8, 9), activated(clamped, 0.5, 0.5));
+  EXPECT_EQ(activated(clamped, -8, -9), activated(clamped, -8, -0.5));
 }
 
 }  // namespace

@@ -82,7 +82,8 @@ void rms_norm_row(const float* x, const float* weight, float eps, std::int64_t n
   const float mean = sum_of<true>(x, n, 0) / static_cast<float>(n);
   const auto factor = inverse_root(mean + eps);
   for_vectors(n, [&](std::int64_t i, std::int64_t count) HWY_ATTR {
-    const auto normed = hn::Mul(hn::Mul(load(x + i, count), factor), load(weight + i, count));
+    auto normed = hn::Mul(load(x + i, count), factor);
+    if (weight != nullptr) normed = hn::Mul(normed, load(weight + i, count));
     store(add ? hn::Add(load(out + i, count), normed) : normed, out + i, count);
   });
 }
@@ -130,7 +131,11 @@ HWY_INLINE WeightVec activated(WeightVec v, WeightVec u, WeightVec alpha, Weight
     const auto c = hn::IfThenElse(hn::Gt(v, limit), limit, v);
     const auto below = hn::IfThenElse(hn::Gt(u, limit), limit, u);
     const auto e = hn::IfThenElse(hn::Lt(below, hn::Neg(limit)), hn::Neg(limit), below);
-    return hn::Mul(over_one_plus_exp(c, hn::Mul(c, alpha)), hn::Add(e, hn::Set(d, 1.0f)));
+    if constexpr (kKind == ActivationKind::clamped_silu) {
+      return hn::Mul(over_one_plus_exp(c, c), e);
+    } else {
+      return hn::Mul(over_one_plus_exp(c, hn::Mul(c, alpha)), hn::Add(e, hn::Set(d, 1.0f)));
+    }
   }
 }
 
@@ -169,6 +174,8 @@ void gated_row(const Activation& how, const float* gate, const float* up, std::i
       return activate_row<ActivationKind::gelu_tanh>(how, gate, up, n, out);
     case ActivationKind::clamped_swiglu:
       return activate_row<ActivationKind::clamped_swiglu>(how, gate, up, n, out);
+    case ActivationKind::clamped_silu:
+      return activate_row<ActivationKind::clamped_silu>(how, gate, up, n, out);
   }
 }
 

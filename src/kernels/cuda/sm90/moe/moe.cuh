@@ -78,6 +78,19 @@ __device__ inline void keep_groups(const RouteParams& p, RouteMemory& m) {
   sync_warp();
 }
 
+// `most`: of the row's logits, for a softmax.
+__device__ inline float score_of(RouterScoring scoring, float x, float most) {
+  switch (scoring) {
+    case RouterScoring::softmax:
+      return expf(x - most);
+    case RouterScoring::sqrt_softplus:
+      return sqrtf(x > 20 ? x : log1pf(expf(x)));
+    case RouterScoring::sigmoid:
+      break;
+  }
+  return 1 / (1 + expf(-x));
+}
+
 // A warp per row. Sums over experts go one after another, as the CPU's.
 static __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ RouteParams p) {
   __shared__ RouteMemory m;
@@ -92,8 +105,7 @@ static __global__ void __launch_bounds__(32) route_kernel(const __grid_constant_
     for (int d = 16; d > 0; d /= 2) most = fmaxf(most, shuffle_xor(most, d));
   }
   for (std::int32_t i = lane; i < p.experts; i += 32) {
-    m.scores[i] =
-        p.scoring == RouterScoring::softmax ? expf(logits[i] - most) : 1 / (1 + expf(-logits[i]));
+    m.scores[i] = score_of(p.scoring, logits[i], most);
     m.taken[i] = 0;
   }
   sync_warp();

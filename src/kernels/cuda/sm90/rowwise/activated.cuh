@@ -21,6 +21,10 @@ __device__ inline float activated(const Activation& how, float v, float u) {
       v = v > how.limit ? how.limit : v;
       u = u > how.limit ? how.limit : u < -how.limit ? -how.limit : u;
       return v / (1 + expf(-how.alpha * v)) * (u + 1);
+    case ActivationKind::clamped_silu:
+      v = v > how.limit ? how.limit : v;
+      u = u > how.limit ? how.limit : u < -how.limit ? -how.limit : u;
+      return v / (1 + expf(-v)) * u;
   }
   return 0;
 }

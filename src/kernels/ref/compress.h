@@ -1,0 +1,12 @@
+// Compressed entries in double precision. Arguments as in ops/compress.h.
+#pragma once
+
+#include "base/result.h"
+#include "kernels/compress.h"
+#include "layout/pool_view.h"
+
+namespace lathe {
+
+Result<void> ref_compress(const Compress& op, const PoolView& pool);
+
+}  // namespace lathe

@@ -1,0 +1,16 @@
+// Compressed entries of a step's rows (DeepSeek V4); kernels/compress.h says what is computed.
+#pragma once
+
+#include "base/result.h"
+#include "kernels/compress.h"
+#include "kernels/context.h"
+#include "layout/pool_view.h"
+
+namespace lathe {
+
+/// Writes the entries that the rows complete, and the state that the step asks for
+/// (StepView::state_before). A request's entries and states have the same bits however its rows are
+/// cut into steps. On a host only. Errors: those of encode_rows().
+Result<void> compress(const OpsContext& ops, const Compress& op, const PoolView& pool);
+
+}  // namespace lathe
