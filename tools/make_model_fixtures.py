@@ -442,7 +442,7 @@ class CacheRounding:
             if getattr(call, "rounds", self).on:
                 args = list(args)
                 for i in (first, first + 1):
-                    args[i] = args[i].bfloat16().float()
+                    args[i] = args[i].bfloat16().to(args[i].dtype)
             return function(*args, **kwargs)
 
         return call

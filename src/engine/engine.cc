@@ -16,7 +16,7 @@ Error outside(std::string field, std::string wanted, std::string offered, std::s
           std::move(hint)};
 }
 
-// The pages of every layer group, then the slots of every state.
+// The pages of every layer group, then those of compressed entries, then the slots of every state.
 std::vector<PageKind> page_kinds(KvCache& cache, std::int64_t step_rows) {
   const ModelPlan& plan = cache.plan();
   std::vector<PageKind> out;
@@ -29,6 +29,11 @@ std::vector<PageKind> page_kinds(KvCache& cache, std::int64_t step_rows) {
           std::min(kind.ledger->free(), window_pages(p, plan.block_tokens, 1, step_rows));
     }
     out.push_back(kind);
+  }
+  for (std::size_t g = 0; g < plan.groups.size(); ++g) {
+    if (PoolGroup* entries = cache.entries(g)) {
+      out.push_back({&entries->ledger(), {.page_size = entry_page_tokens(plan.groups[g].plan)}});
+    }
   }
   for (std::size_t g = 0; g < plan.groups.size(); ++g) {
     if (StatePool* state = cache.state(g)) {

@@ -178,7 +178,9 @@ void Engine::build_batch(StepReport& report) {
   batch_.clear();
   items_.clear();
   const std::size_t groups = cache_->groups();
-  const std::size_t states = pages_.rules().size() - groups;
+  const std::size_t entries = cache_->plan().entry_groups();
+  const std::size_t first_state = groups + entries;
+  const std::size_t states = pages_.rules().size() - first_state;
   states_.resize(running_.size() * states);
   std::int64_t drafts = 0;
   for (const ActivePtr& r : running_) drafts += r->drafts;
@@ -192,10 +194,12 @@ void Engine::build_batch(StepReport& report) {
       BatchItem item;
       item.phase = decodes ? decode : Phase::extend;
       item.pages = std::span(r.pages.lists).first(groups);
-      item.states = std::span(r.pages.lists).subspan(groups);
+      item.entries = std::span(r.pages.lists).subspan(groups, entries);
+      item.states = std::span(r.pages.lists).subspan(first_state);
       item.states_before = std::span(states_).subspan(items_.size() * states, states);
       for (std::size_t k = 0; k < states; ++k) {
-        states_[items_.size() * states + k] = pages_.last_before(groups + k, r.computed, r.pages);
+        states_[items_.size() * states + k] =
+            pages_.last_before(first_state + k, r.computed, r.pages);
       }
       item.cached = static_cast<std::int32_t>(r.computed);
       item.tokens = std::span(r.tokens).subspan(static_cast<std::size_t>(r.computed),

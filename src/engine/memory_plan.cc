@@ -24,11 +24,14 @@ std::int64_t group_pages(const ModelPlan& plan, const Plan& p, std::int64_t toke
 double pool_bytes(const ModelPlan& plan, std::int64_t tokens) {
   double sum = 0;
   for (const GroupPlan& g : plan.groups) {
-    double page = 0;
+    const bool two = g.plan.problem.two_sources();
     for (const CachePlan& c : g.plan.caches) {
-      page += g.plan.layers_of(c.role) * static_cast<double>(c.page_bytes());
+      const std::int64_t pages = two && c.role != CacheRole::main
+                                     ? pages_for(tokens, entry_page_tokens(g.plan))
+                                     : group_pages(plan, g.plan, tokens);
+      sum += g.plan.layers_of(c.role) * static_cast<double>(c.page_bytes()) *
+             static_cast<double>(pages);
     }
-    sum += page * static_cast<double>(group_pages(plan, g.plan, tokens));
   }
   return sum;
 }
@@ -58,6 +61,10 @@ std::vector<PoolSize> pool_sizes(const ModelPlan& plan, std::int64_t tokens) {
   std::vector<PoolSize> out;
   for (const GroupPlan& g : plan.groups) {
     out.push_back({.budget_bytes = 0, .pages = group_pages(plan, g.plan, tokens)});
+  }
+  for (const GroupPlan& g : plan.groups) {
+    if (!g.plan.problem.two_sources()) continue;
+    out.push_back({.budget_bytes = 0, .pages = pages_for(tokens, entry_page_tokens(g.plan))});
   }
   return out;
 }

@@ -17,7 +17,7 @@ namespace lathe {
 std::int64_t cache_tokens(const ModelPlan& plan, const PlanRequest& request, const Machine& machine,
                           std::int64_t weight_bytes);
 
-/// [groups] of so many tokens.
+/// What KvCache::create() takes, for so many tokens.
 std::vector<PoolSize> pool_sizes(const ModelPlan& plan, std::int64_t tokens);
 /// Bytes of all groups' pages for so many tokens.
 double pool_bytes(const ModelPlan& plan, std::int64_t tokens);

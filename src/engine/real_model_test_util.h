@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "attn/budget.h"
 #include "attn/model_plan.h"
 #include "engine/engine.h"
 #include "engine/late_backend_test_util.h"
@@ -65,6 +66,10 @@ class RealSetup {
     std::vector<PoolSize> sizes;
     for (const GroupPlan& g : plan_.groups) {
       sizes.push_back({.budget_bytes = 0, .pages = pages_for(tokens, g.plan.main().page_size)});
+    }
+    for (const GroupPlan& g : plan_.groups) {
+      if (!g.plan.problem.two_sources()) continue;
+      sizes.push_back({.budget_bytes = 0, .pages = pages_for(tokens, entry_page_tokens(g.plan))});
     }
     cache_.emplace(*KvCache::create(plan_, sizes));
     cache_->poison_free();

@@ -16,10 +16,12 @@ constexpr std::int32_t kNoToken = -1;  // of rows that only fill up a batch
 
 Result<Runner> Runner::create(const Model& model, KvCache& cache, bool replays) {
   Runner out(model, cache, replays);
-  std::size_t states = 0;
+  std::size_t states = 0, entries = 0;
   for (std::size_t g = 0; g < cache.groups(); ++g) {
     out.bounds_.push_back(step_bound(cache.plan(g)));
     out.state_of_.push_back(cache.state(g) != nullptr ? std::optional(states++) : std::nullopt);
+    out.entries_of_.push_back(cache.entries(g) != nullptr ? std::optional(entries++)
+                                                          : std::nullopt);
   }
   const Budget* activations = cache.plan().budget(BudgetKind::activations);
   if (activations != nullptr && activations->tile_rows > 0) out.tile_ = activations->tile_rows;
@@ -34,6 +36,7 @@ Result<void> Runner::add_steps() {
   for (std::size_t g = 0; g < groups(); ++g) {
     StepOptions options;
     options.main_pages = cache_->pools(g).pages();
+    if (const PoolGroup* entries = cache_->entries(g)) options.compressed_pages = entries->pages();
     options.fixed_strides = replays_;
     if (const StatePool* state = cache_->state(g)) options.state = state->shape();
     auto step = Step::make(cache_->plan(g), options, bounds_[g]);
@@ -153,6 +156,7 @@ void Runner::make_requests(std::size_t g) {
     request.pages = item.pages[g];
     request.cached = item.cached;
     request.rows = static_cast<std::int32_t>(item.tokens.size());
+    if (entries_of_[g]) request.compressed_pages = item.entries[*entries_of_[g]];
     if (!state_of_[g]) continue;
     request.state_slots = item.states[*state_of_[g]];
     request.state_before = item.states_before[*state_of_[g]];

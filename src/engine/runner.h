@@ -29,6 +29,8 @@ struct BatchItem {
   // to: as in StepRequest.
   std::span<const PageId> states_before = {};
   std::span<const std::vector<PageId>> states = {};
+  // [groups with compressed entries] lists of pages of the entries that all those tokens complete.
+  std::span<const std::vector<PageId>> entries = {};
   // Tokens whose log-probabilities are wanted: scored[k] after row first_scored + k, with those of
   // the scored_top most likely tokens. Not of rows that have logits.
   std::int64_t first_scored = 0;
@@ -115,9 +117,10 @@ class Runner {
   const Model* model_;
   KvCache* cache_;
   bool replays_;
-  std::vector<StepBound> bounds_;                     // [groups]
-  std::vector<std::optional<std::size_t>> state_of_;  // [groups] place among those with a state
-  std::int64_t tile_ = kNoTile;                       // rows of a segment of absorbed queries
+  std::vector<StepBound> bounds_;                       // [groups]
+  std::vector<std::optional<std::size_t>> state_of_;    // [groups] place among those with a state
+  std::vector<std::optional<std::size_t>> entries_of_;  // [groups] likewise, with entries
+  std::int64_t tile_ = kNoTile;                         // rows of a segment of absorbed queries
   // [segments, groups]; they grow to the largest number that a batch has needed.
   std::vector<Step> steps_;
   std::vector<PreparedStep> prepared_;  // [steps]

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "attn/budget.h"
+#include "attn/compressor.h"
 #include "attn/explain.h"
 #include "base/dtype.h"
 
@@ -26,7 +27,10 @@ std::int64_t plus(std::int64_t a, std::int64_t b) {
   return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
 }
 
-bool latent(const Plan& plan) { return plan.problem.kind != ProblemKind::grouped_query; }
+bool latent(const Plan& plan) {
+  return plan.problem.kind == ProblemKind::dense_latent ||
+         plan.problem.kind == ProblemKind::sparse_latent;
+}
 
 // Bytes of one row, at a multiple of 64 as alloc_rows() lays it.
 std::int64_t row(std::int64_t cols, DType dtype = DType::f32) {
@@ -67,9 +71,24 @@ std::int64_t copy(const Plan& plan, std::int64_t cols) {
   return is_gpu(plan.device) ? row(cols, DType::bf16) : 0;
 }
 
+// Nothing of it is tiled: heads are as wide as keys throughout.
+std::int64_t compressed_row(const ModelConfig& config, const Plan& plan) {
+  const AttentionProblem& p = plan.problem;
+  const std::int64_t q = std::int64_t{p.heads} * p.qk_dim();
+  std::int64_t out = 2 * row(q) + q_row(plan, q, false) + row(p.qk_dim()) + row(config.mla.q_lora) +
+                     row(std::int64_t{config.mla.o_groups} * config.mla.o_lora);
+  if (p.two_sources()) out += 2 * row(std::int64_t{compressor_halves(p)} * p.qk_dim());
+  if (!p.sparse()) return out;
+  const std::int64_t index_q = std::int64_t{p.index_heads} * p.index_dim;
+  return out + 2 * row(std::int64_t{compressor_halves(p)} * p.index_dim) + row(index_q) +
+         row(p.index_heads) + bytes_of(DType::e4m3, index_q) + 12 * std::int64_t{p.index_heads} +
+         64;
+}
+
 AttentionRow attention_row(const ModelConfig& config, const Plan& plan) {
   const AttentionProblem& p = plan.problem;
   AttentionRow out;
+  if (p.kind == ProblemKind::window_compressed) return {compressed_row(config, plan), 0};
   if (!latent(plan)) {
     const std::int64_t q = std::int64_t{p.heads} * p.head_dim;
     out.kept = row(q) + row(std::int64_t{p.kv_heads} * (p.head_dim + p.v_head_dim)) +
@@ -132,12 +151,19 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
     out.tile_row = std::max(out.tile_row, r.tiled);
     selected += 4 * std::int64_t{g.plan.problem.top_k};  // beyond the budget of top-k rows
   }
-  const std::int64_t residual = row(config.hidden) * (config.post_norms ? 3 : 2);
+  std::int64_t residual = row(config.hidden) * (config.post_norms ? 3 : 2);
+  if (const std::int64_t streams = config.hyper.streams; streams > 0) {
+    // All streams, what a part of a layer reads and makes, and how it goes back.
+    residual += row(streams * config.hidden) + row(streams + streams * streams) +
+                row(2 * streams + streams * streams);
+  }
   const std::int64_t layer =
       std::max(times(rows, attention), feed_forward(config, plan.groups.front().plan, rows));
   // The GPU's logits have a budget of their own.
   const std::int64_t logit_row = is_gpu(machine.device) ? 0 : row(config.vocab);
-  const std::int64_t logits = times(decoding, 2 * row(config.hidden) + logit_row);
+  const std::int64_t state = row(std::int64_t{std::max(1, config.hyper.streams)} * config.hidden);
+  const std::int64_t logits =
+      times(decoding, state + 2 * row(config.hidden) + row(config.hyper.streams) + logit_row);
   out.fixed = plus(plus(times(rows, residual), std::max(layer, logits)), times(decoding, selected));
   if (!is_gpu(machine.device)) {
     out.fixed = plus(out.fixed, times(machine.processors, kPackedBytes));

@@ -29,9 +29,9 @@ ModelConfig widened(ModelConfig c) {
 }
 
 TEST(Activations, AreWhatAForwardPassTakes) {
-  for (const char* name :
-       {"deepseek_v3", "deepseek_v32", "deepseek_v3_dense", "deepseek_v3_fp8", "gemma3_new",
-        "glm_moe_dsa", "gpt_oss_bf16", "llama", "qwen2_window", "qwen3_moe"}) {
+  for (const char* name : {"deepseek_v3", "deepseek_v32", "deepseek_v3_dense", "deepseek_v3_fp8",
+                           "deepseek_v4", "deepseek_v4_fp8", "gemma3_new", "glm_moe_dsa",
+                           "gpt_oss_bf16", "llama", "qwen2_window", "qwen3_moe"}) {
     const ModelConfig config = widened(config_of(name));
     const auto model = make_dummy_model(config, {});
     ASSERT_TRUE(model) << name;
@@ -112,9 +112,18 @@ TEST(PlanModel, FitsTheMachine) {
   EXPECT_EQ(subject(1 << 20, std::nullopt), "buffers");
 }
 
+TEST(PlanModel, RefusesWhereOperatorsAreMissing) {
+  const auto plan = plan_model(config_of("deepseek_v4"), std::nullopt,
+                               describe_machine(Device::sm90), request_of(512), all_kernels());
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().reasons.at(0).rule, Rule::device);
+  EXPECT_EQ(plan.error().reasons.at(0).hint, "--device cpu");
+}
+
 // What a model takes is what weight_bytes() said.
 TEST(PlanModel, WeightsTakeWhatWasPlanned) {
-  for (const char* name : {"deepseek_v3", "deepseek_v3_fp8", "llama", "gpt_oss", "gemma3_new"}) {
+  for (const char* name : {"deepseek_v3", "deepseek_v3_fp8", "deepseek_v4", "deepseek_v4_fp8",
+                           "llama", "gpt_oss", "gemma3_new"}) {
     const ModelConfig config = config_of(name);
     for (const bool expansion : {false, true}) {
       LoadOptions options;

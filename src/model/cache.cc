@@ -9,20 +9,24 @@
 
 namespace lathe {
 
-Result<void> KvCache::add_group(const GroupPlan& group, PoolSize size, const Memory& memory) {
-  std::vector<PoolPart> parts;
+Result<void> KvCache::add_group(const GroupPlan& group, PoolSize size, PoolSize entries_size,
+                                const Memory& memory) {
+  const bool two = group.plan.problem.two_sources();
+  std::vector<PoolPart> window, entries;  // all in the first where there is one source
   int index_pool = 0;
   for (const CachePlan& c : group.plan.caches) {
-    if (c.role == CacheRole::compressed) {
-      return Error{ErrorCode::unsupported, "cache", "pools over one page numbering",
-                   "a compressed pool, whose pages have a lifetime of their own", ""};
-    }
+    std::vector<PoolPart>& parts = two && c.role != CacheRole::main ? entries : window;
     if (c.role == CacheRole::index) index_pool = static_cast<int>(parts.size());
     parts.push_back({c.layout, c.page_size, group.plan.layers_of(c.role)});
   }
-  auto pools = PoolGroup::create(parts, size, memory);
+  auto pools = PoolGroup::create(window, size, memory);
   if (!pools) return pools.error();
-  groups_.push_back({std::move(*pools), index_pool, std::nullopt});
+  groups_.push_back({std::move(*pools), index_pool, std::nullopt, std::nullopt});
+  if (two) {
+    auto more = PoolGroup::create(entries, entries_size, memory);
+    if (!more) return more.error();
+    groups_.back().entries.emplace(std::move(*more));
+  }
   if (group.group.state_bytes == 0) return {};
   auto state = StatePool::create(group.group.state_bytes, group.plan.layers, plan_->block_tokens,
                                  plan_->state_slots, memory);
@@ -33,15 +37,22 @@ Result<void> KvCache::add_group(const GroupPlan& group, PoolSize size, const Mem
 
 Result<KvCache> KvCache::create(const ModelPlan& plan, std::span<const PoolSize> sizes,
                                 const Memory& memory) {
-  if (sizes.size() != plan.groups.size()) {
-    return Error{ErrorCode::invalid_argument, "sizes",
-                 fmt::format("{}, one per layer group", plan.groups.size()),
-                 fmt::format("{}", sizes.size()), ""};
+  const std::size_t wanted = plan.groups.size() + plan.entry_groups();
+  if (sizes.size() != wanted) {
+    return Error{
+        ErrorCode::invalid_argument, "sizes",
+        fmt::format("{}, one per layer group and one per group with compressed entries", wanted),
+        fmt::format("{}", sizes.size()), ""};
   }
+  std::size_t next_entries = plan.groups.size();
   KvCache cache(plan);
   cache.places_.resize(static_cast<std::size_t>(plan.layers()));
   for (std::size_t g = 0; g < plan.groups.size(); ++g) {
-    if (auto ok = cache.add_group(plan.groups[g], sizes[g], memory); !ok) return ok.error();
+    const bool two = plan.groups[g].plan.problem.two_sources();
+    const PoolSize entries = two ? sizes[next_entries++] : PoolSize();
+    if (auto ok = cache.add_group(plan.groups[g], sizes[g], entries, memory); !ok) {
+      return ok.error();
+    }
     const LayerGroup& group = plan.groups[g].group;
     const std::span<const std::int32_t> indexed =
         group.index_layers.empty() ? group.layers : group.index_layers;
@@ -69,6 +80,9 @@ std::int64_t KvCache::tokens() const {
     const std::int64_t tokens = pools(g).pages() * page_size(g);
     all = std::min(all, tokens);
     if (kept_tokens(plan(g).problem) == 0) growing = std::min(growing, tokens);
+    if (const auto& entries = groups_[g].entries) {
+      growing = std::min(growing, entries->pages() * entry_page_tokens(plan(g)));
+    }
   }
   return growing < INT64_MAX ? growing : all;
 }
@@ -83,13 +97,18 @@ void KvCache::count_values() { tallies_ = std::make_unique<ValueTally[]>(places_
 void KvCache::poison_free() {
   for (Group& g : groups_) {
     g.pools.poison_free();
+    if (g.entries) g.entries->poison_free();
     if (g.state) g.state->poison_free();
   }
 }
 
 std::int64_t KvCache::bytes() const {
   std::int64_t sum = 0;
-  for (const Group& g : groups_) sum += g.pools.bytes() + (g.state ? g.state->bytes() : 0);
+  for (const Group& g : groups_) {
+    sum += g.pools.bytes();
+    if (g.entries) sum += g.entries->bytes();
+    if (g.state) sum += g.state->bytes();
+  }
   return sum;
 }
 

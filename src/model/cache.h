@@ -22,8 +22,9 @@ class KvCache {
  public:
   /// For every layer group pools of its caches over one page numbering, as large as sizes[group]
   /// says, and its state; and the gather workspace that the plan's budget names; all of it in the
-  /// backend's memory. The plan must outlive it. Errors: as Pool::create(); a number of sizes that
-  /// is not that of the groups.
+  /// backend's memory. Compressed entries and their index keys outlive the window that they stand
+  /// beside, so they have pages of their own: sizes of those follow, one for each group that has
+  /// them. The plan must outlive it. Errors: as Pool::create(); another number of sizes.
   static Result<KvCache> create(const ModelPlan& plan, std::span<const PoolSize> sizes,
                                 const Memory& memory = kHostMemory);
   static Result<KvCache> create(const ModelPlan& plan, PoolSize size,
@@ -37,6 +38,10 @@ class KvCache {
   PoolGroup& pools(std::size_t group = 0) { return groups_[group].pools; }
   const PoolGroup& pools(std::size_t group = 0) const { return groups_[group].pools; }
   PageLedger& ledger(std::size_t group = 0) { return groups_[group].pools.ledger(); }
+  /// Pools of a group's compressed entries and their index keys; nullptr for a group without.
+  PoolGroup* entries(std::size_t group) {
+    return groups_[group].entries ? &*groups_[group].entries : nullptr;
+  }
   std::int32_t page_size(std::size_t group = 0) const { return plan(group).main().page_size; }
   /// nullptr for a group without a state.
   StatePool* state(std::size_t group) {
@@ -56,7 +61,16 @@ class KvCache {
   }
   PoolView index(std::int32_t layer) {
     Group& group = group_of(layer);
-    return group.pools.pool(group.index_pool).view(place_of(layer).index_layer);
+    PoolGroup& pools = group.entries ? *group.entries : group.pools;
+    return pools.pool(group.index_pool).view(place_of(layer).index_layer);
+  }
+  /// Precondition: the layer has compressed entries.
+  PoolView compressed(std::int32_t layer) {
+    return group_of(layer).entries->pool(0).view(place_of(layer).layer);
+  }
+  /// Precondition: the layer has a state.
+  StateView state_of(std::int32_t layer) {
+    return group_of(layer).state->view(place_of(layer).layer);
   }
   /// Of a layer's main pool, for per-tensor layouts; 1 until set.
   TensorScales scales(std::int32_t layer) const {
@@ -68,13 +82,18 @@ class KvCache {
   void count_values();
   /// Null where nothing is counted.
   ValueTally* tally(std::int32_t layer) { return tallies_ ? &tallies_[layer] : nullptr; }
-  PoolShape main_shape(std::int32_t layer) { return group_of(layer).pools.pool(0).shape(); }
+  /// Of the pool that an indexer's choice names.
+  PoolShape chosen_shape(std::int32_t layer) {
+    Group& group = group_of(layer);
+    return (group.entries ? *group.entries : group.pools).pool(0).shape();
+  }
   std::span<std::byte> gather_workspace() { return {gather_.get(), gather_bytes_}; }
 
  private:
   struct Group {
     PoolGroup pools;
-    int index_pool = 0;
+    int index_pool = 0;  // of `entries` where there are such
+    std::optional<PoolGroup> entries;
     std::optional<StatePool> state;
   };
   struct Place {
@@ -83,7 +102,8 @@ class KvCache {
     std::int32_t index_layer = 0;  // of the group's with an index cache; -1: it has none
   };
   explicit KvCache(const ModelPlan& plan) : plan_(&plan) {}
-  Result<void> add_group(const GroupPlan& group, PoolSize size, const Memory& memory);
+  Result<void> add_group(const GroupPlan& group, PoolSize size, PoolSize entries,
+                         const Memory& memory);
   const Place& place_of(std::int32_t layer) const {
     return places_[static_cast<std::size_t>(layer)];
   }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "attn/compressor.h"
 #include "base/check.h"
 #include "io/json_text.h"
 #include "io/quote.h"
@@ -92,7 +93,8 @@ void check(ConfigReader& json, const ModelConfig& config) {
       json.refuse("attention", e.field + " " + e.wanted, e.offered, e.code, e.hint);
     }
     if (group.rope.dim % 16 != 0) {
-      json.refuse(config.latent() ? "qk_rope_head_dim" : "head_dim", "a multiple of 16",
+      const bool gqa = group.problem.kind == ProblemKind::grouped_query;
+      json.refuse(gqa ? "head_dim" : "qk_rope_head_dim", "a multiple of 16",
                   fmt::format("{}", group.rope.dim));
     }
   }
@@ -111,7 +113,8 @@ std::size_t ModelConfig::group_of(std::int32_t layer) const {
 std::vector<LayerGroup> ModelConfig::layer_groups() const {
   std::vector<LayerGroup> out;
   for (const LayerGroupConfig& g : groups) {
-    LayerGroup& group = out.emplace_back(LayerGroup{g.name, g.problem, g.layers});
+    LayerGroup& group =
+        out.emplace_back(LayerGroup{g.name, g.problem, g.layers, compressor_bytes(g.problem)});
     if (mla.own_indexer.empty()) continue;
     for (const std::int32_t layer : g.layers) {
       if (mla.own_indexer[static_cast<std::size_t>(layer)] != 0)
@@ -148,7 +151,9 @@ Result<ModelConfig> parse_model_config(std::string_view config_json,
   config.vocab = json.integer("vocab_size");
   config.hidden = json.integer("hidden_size", std::nullopt, 1, 1 << 20);
   config.layers = json.integer("num_hidden_layers", std::nullopt, 1, kMaxLayers);
-  config.ffn = json.integer("intermediate_size", std::nullopt, 1, 1 << 24);
+  // Where every layer has experts, some files give their width alone.
+  config.ffn = json.integer(json.first_of({"intermediate_size", "moe_intermediate_size"}),
+                            std::nullopt, 1, 1 << 24);
   config.max_context = json.integer("max_position_embeddings");
   config.norm_eps = static_cast<float>(json.number("rms_norm_eps", 1e-6));
   config.tied_embeddings = json.flag("tie_word_embeddings", false);

@@ -20,9 +20,21 @@ struct MlaConfig {
   std::int32_t q_lora = 0;  // 0: q is one projection
   // DeepSeek V3.2's indexer; its rotary part is as wide as the latent's and comes first.
   RopePairing index_pairing = RopePairing::split_half;
-  // [layers] 1: its own indexer, 0: the selection of the last layer that has one. Empty where the
-  // problem is not sparse.
+  // [layers] 1: its own indexer, 0: the selection of the last layer that has one. Empty where every
+  // layer of a sparse problem has one.
   std::vector<std::uint8_t> own_indexer;
+  // DeepSeek V4's output projection: the heads of each of o_groups groups to o_lora elements, then
+  // all of them to the hidden size. 0: one product.
+  std::int32_t o_groups = 0;
+  std::int32_t o_lora = 0;
+};
+
+/// Manifold-constrained hyper-connections (DeepSeek V4): a row's residual state is `streams` rows,
+/// which every part of a layer mixes (ops/hyper.h).
+struct HyperConfig {
+  std::int32_t streams = 0;     // 0: the residual state is one row
+  std::int32_t iterations = 0;  // of Sinkhorn's normalisation
+  float eps = 0;
 };
 
 struct MoeConfig {
@@ -34,6 +46,8 @@ struct MoeConfig {
   std::int32_t groups = 1;
   std::int32_t top_groups = 1;
   bool correction_bias = false;  // e_score_correction_bias in the checkpoint
+  // The first layers take the experts that a table gives for the token's id (DeepSeek V4).
+  std::int32_t hash_layers = 0;
   bool normalize = true;
   float scale = 1;
   // gpt-oss: biases on the router and the experts, whose gate and up projections are interleaved in
@@ -77,11 +91,13 @@ struct ModelConfig {
   Activation activation;            // of feed-forward layers
 
   std::vector<LayerGroupConfig> groups;  // at least one; every layer is in one of them
-  MlaConfig mla;                         // latent problems only
+  MlaConfig mla;                         // latent and window_compressed problems
+  HyperConfig hyper;
   MoeConfig moe;
 
-  bool block_fp8 = false;  // e4m3 weights with weight_scale_inv blocks of 128 x 128
-  bool mxfp4 = false;      // stacked experts in MXFP4, as <name>_blocks and <name>_scales
+  bool block_fp8 = false;  // e4m3 weights with scales of blocks of 128 x 128
+  bool mxfp4 = false;  // experts in MXFP4: stacked, as <name>_blocks and <name>_scales (gpt-oss),
+                       // or one by one beside block_fp8 (DeepSeek V4)
   // Draft layers that the checkpoint may hold past `layers`; their tensors are not read.
   std::int32_t draft_layers = 0;
 
@@ -100,8 +116,12 @@ struct ModelConfig {
   /// What the planner gets.
   std::vector<LayerGroup> layer_groups() const;
 
-  /// Layers are of one family: all latent or all grouped_query.
-  bool latent() const { return groups.front().problem.kind != ProblemKind::grouped_query; }
+  /// Layers are of one family: latent (dense or sparse), window_compressed or grouped_query.
+  bool latent() const {
+    return !compressed() && groups.front().problem.kind != ProblemKind::grouped_query;
+  }
+  /// DeepSeek V4's layers; their tensors have DeepSeek's published names.
+  bool compressed() const { return groups.front().problem.kind == ProblemKind::window_compressed; }
 };
 
 /// Architectures that this build runs, as config.json names them.

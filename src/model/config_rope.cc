@@ -9,7 +9,7 @@
 namespace lathe {
 namespace {
 
-YarnConfig parse_yarn(ConfigReader& rope, double original_context) {
+YarnConfig parse_yarn(ConfigReader& rope, double original_context, bool unit_magnitude) {
   YarnConfig yarn;
   yarn.factor = rope.number("factor");
   yarn.original_context = original_context;
@@ -20,6 +20,15 @@ YarnConfig parse_yarn(ConfigReader& rope, double original_context) {
   };
   yarn.beta_fast = turns("beta_fast", 32);
   yarn.beta_slow = turns("beta_slow", 1);
+  yarn.truncate = rope.flag("truncate", true);
+  if (unit_magnitude) {
+    for (const std::string_view key : {"attention_factor", "mscale", "mscale_all_dim"}) {
+      if (const double given = rope.number(key, 1); given != 1) {
+        rope.refuse(key, "1: the magnitude of cos and sin stays", fmt::format("{}", given));
+      }
+    }
+    return yarn;
+  }
   yarn.mscale = rope.number("mscale", 0);
   yarn.mscale_all_dim = rope.number("mscale_all_dim", 0);
   // The magnitude of cos and sin is m(mscale) / m(mscale_all_dim) where both are given, else m(1).
@@ -29,7 +38,6 @@ YarnConfig parse_yarn(ConfigReader& rope, double original_context) {
   }
   if (yarn.mscale == 0 || yarn.mscale_all_dim == 0) yarn.mscale = 1;
   rope.absent("attention_factor", "nothing: the factor follows from `factor` and mscale");
-  yarn.truncate = rope.flag("truncate", true);
   return yarn;
 }
 
@@ -54,6 +62,7 @@ struct RopeDefaults {
   RopeConfig rope;
   double partial = 1;
   double max_context = 0;
+  bool unit_magnitude = false;
 };
 
 // `partial` becomes the share of a head's elements that rotate.
@@ -64,7 +73,7 @@ RopeConfig read_rope(ConfigReader& rope, const RopeDefaults& defaults, double& p
   const std::string type = type_of(rope);
   const double original = rope.number("original_max_position_embeddings", defaults.max_context);
   if (type == "yarn") {
-    out.yarn = parse_yarn(rope, original);
+    out.yarn = parse_yarn(rope, original, defaults.unit_magnitude);
   } else if (type == "llama3") {
     out.llama3 = Llama3RopeConfig{rope.number("factor"), original, rope.number("low_freq_factor"),
                                   rope.number("high_freq_factor")};
@@ -104,7 +113,8 @@ RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
   RopeDefaults defaults{{.dim = dim, .pairing = pairing}};
   defaults.max_context = json.integer("max_position_embeddings");
   defaults.rope.theta = json.number(keys.theta, keys.default_theta);
-  defaults.partial = json.number("partial_rotary_factor", 1);
+  defaults.partial = json.number("partial_rotary_factor", keys.partial);
+  defaults.unit_magnitude = keys.unit_magnitude;
   auto rope = rope_object(json, keys);
   RopeConfig out = defaults.rope;
   double partial = defaults.partial;
@@ -113,8 +123,10 @@ RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
     json.adopt(*rope);
     check_spellings(json, *rope, out, defaults, keys);
   }
-  if (partial != 1) {
-    json.refuse("partial_rotary_factor", "1: every element of a head's rotary part rotates",
+  if (partial != keys.partial) {
+    json.refuse("partial_rotary_factor",
+                keys.partial == 1 ? "1: every element of a head's rotary part rotates"
+                                  : fmt::format("{}: {} elements of a head", keys.partial, dim),
                 std::to_string(partial));
   }
   // Checks what the tables would reject, at the place where the user can change it.

@@ -7,11 +7,14 @@
 #include "base/check.h"
 #include "base/float_formats.h"
 #include "base/rows.h"
+#include "model/compressed_layer.h"
 #include "model/feed_forward.h"
 #include "model/gqa_attention.h"
 #include "model/layer_context.h"
 #include "model/mla_attention.h"
+#include "ops/cache_write.h"
 #include "ops/elementwise.h"
+#include "ops/hyper.h"
 #include "ops/matmul.h"
 
 namespace lathe {
@@ -81,6 +84,9 @@ class Decoder : public Model {
   void check_args(const ForwardArgs& args) const;
   Result<void> layer(const LayerContext& c, const MutableRowsView& x) const;
   float embedding_scale() const;
+  MutableRowsView head_streams(const OpsContext& ops, const RowsView& x) const;
+  void embed_tokens(const OpsContext& ops, std::span<const std::int32_t> tokens,
+                    const MutableRowsView& x) const;
   void logits(const OpsContext& ops, const MutableRowsView& x, const ForwardArgs& args) const;
 
   ModelConfig config_;
@@ -92,12 +98,17 @@ class Decoder : public Model {
   mutable std::shared_ptr<const ModelRope> rope_;
 };
 
+// V4's index keys rotate as its other keys do.
+bool has_index_table(const AttentionProblem& problem) {
+  return problem.kind == ProblemKind::sparse_latent;
+}
+
 Result<RopeTables> tables_of(const LayerGroupConfig& group, RopePairing index_pairing,
                              std::int64_t positions) {
   auto main = RopeTable::make(group.rope, positions);
   if (!main) return main.error();
   RopeTables tables{std::move(*main), std::nullopt};
-  if (group.problem.sparse()) {
+  if (has_index_table(group.problem)) {
     RopeConfig config = group.rope;
     config.pairing = index_pairing;
     auto index = RopeTable::make(config, positions);
@@ -115,8 +126,9 @@ Result<std::shared_ptr<const ModelRope>> Decoder::rope_tables(std::int64_t posit
   for (std::size_t g = 0; g < config_.groups.size(); ++g) {
     const LayerGroupConfig& group = config_.groups[g];
     std::size_t equal = 0;
-    while (equal < g && (config_.groups[equal].rope != group.rope ||
-                         config_.groups[equal].problem.sparse() != group.problem.sparse())) {
+    while (equal < g &&
+           (config_.groups[equal].rope != group.rope ||
+            has_index_table(config_.groups[equal].problem) != has_index_table(group.problem))) {
       ++equal;
     }
     if (equal < g) {
@@ -135,6 +147,7 @@ Result<std::shared_ptr<const ModelRope>> Decoder::rope_tables(std::int64_t posit
 Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x) const {
   const auto at = static_cast<std::size_t>(c.layer);
   const LayerWeights& w = weights_->layers[at];
+  if (config_.compressed()) return compressed_layer(c, w, x);
   const Arena::Scope scope(*c.ops.tensors);
   const MutableRowsView h = alloc_activations(c.ops, x.rows, x.cols);
   // What a part of the layer adds to x, where it is normed first.
@@ -176,11 +189,43 @@ float Decoder::embedding_scale() const {
   }
 }
 
+// Of a state of several streams, what the final norm reads.
+MutableRowsView Decoder::head_streams(const OpsContext& ops, const RowsView& x) const {
+  const HyperWeights& w = weights_->head_hyper;
+  const MutableRowsView out = alloc_rows(*ops.tensors, x.rows, config_.hidden);
+  const MutableRowsView product = alloc_rows(*ops.tensors, x.rows, w.fn.rows);
+  matmul(ops, {x, w.fn, product});
+  hyper_head(ops, {.x = x,
+                   .product = constant(product),
+                   .base = w.base,
+                   .scale = w.scale,
+                   .streams = config_.hyper.streams,
+                   .eps = config_.hyper.eps,
+                   .norm_eps = config_.norm_eps,
+                   .out = out});
+  return out;
+}
+
+// Of every row's token; all streams begin with its embedding.
+void Decoder::embed_tokens(const OpsContext& ops, std::span<const std::int32_t> tokens,
+                           const MutableRowsView& x) const {
+  const MutableRowsView first = cols_at(x, 0, config_.hidden);
+  embed(ops, weights_->embedding, tokens, first, embedding_scale());
+  const std::int64_t others = config_.hyper.streams - 1;
+  if (others < 1) return;
+  cast_rows(ops, {.x = constant(first),
+                  .out = cols_at(x, config_.hidden, config_.hidden),
+                  .heads = others,
+                  .x_head = 0,
+                  .out_head = config_.hidden});
+}
+
 void Decoder::logits(const OpsContext& ops, const MutableRowsView& x,
                      const ForwardArgs& args) const {
   const Arena::Scope scope(*ops.tensors);
-  const MutableRowsView last = alloc_rows(*ops.tensors, std::ssize(args.logit_rows), x.cols);
+  MutableRowsView last = alloc_rows(*ops.tensors, std::ssize(args.logit_rows), x.cols);
   gather_rows(ops, constant(x), args.logit_rows, last);
+  if (config_.hyper.streams > 0) last = head_streams(ops, constant(last));
   const MutableRowsView h = activations_of(ops, last);
   rms_norm(ops, constant(last), weights_->final_norm, config_.norm_eps, h);
   matmul(ops, {constant(h), weights_->head, args.logits});
@@ -230,7 +275,8 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
   if (!rope) return rope.error();
   Arena& arena = *ops.tensors;
   const Arena::Scope scope(arena);
-  const MutableRowsView x = alloc_rows(arena, rows, config_.hidden);
+  const MutableRowsView x =
+      alloc_rows(arena, rows, std::int64_t{std::max(1, config_.hyper.streams)} * config_.hidden);
   const Arena::Scope control(*ops.control);
   const std::size_t groups = config_.groups.size();
   auto* selections =
@@ -240,13 +286,19 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
   }
 
   NonFiniteSearch search(ops, rows, args.find_non_finite);
-  embed(ops, weights_->embedding, args.tokens, x, embedding_scale());
+  embed_tokens(ops, args.tokens, x);
   search.look(constant(x), {}, -1);
   for (std::int32_t l = 0; l < config_.layers; ++l) {
     const std::size_t g = group_of_[static_cast<std::size_t>(l)];
-    const LayerContext c{
-        ops,         config_, args.cache->plan(g),         (*rope)->tables[(*rope)->of_group[g]],
-        *args.cache, l,       args.segments_of(g, groups), selections[g]};
+    const LayerContext c{.ops = ops,
+                         .config = config_,
+                         .plan = args.cache->plan(g),
+                         .rope = (*rope)->tables[(*rope)->of_group[g]],
+                         .cache = *args.cache,
+                         .layer = l,
+                         .segments = args.segments_of(g, groups),
+                         .selections = selections[g],
+                         .tokens = args.tokens};
     if (auto ok = layer(c, x); !ok) return ok.error();
     search.look(constant(x), {}, l);
   }

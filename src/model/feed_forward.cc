@@ -20,8 +20,9 @@ void dense_ffn(const OpsContext& ops, const Activation& activation, const FfnWei
   matmul(ops, {constant(hidden), w.down, x, nullptr, add});
 }
 
-void moe_layer(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
-               const RowsView& h, const MutableRowsView& x) {
+void routed_experts(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
+                    const RowsView& h, const MutableRowsView& x,
+                    std::span<const std::int32_t> tokens) {
   const MoeConfig& config = model.moe;
   const Router router{.scoring = config.scoring,
                       .experts = config.experts,
@@ -29,10 +30,16 @@ void moe_layer(const OpsContext& ops, const ModelConfig& model, const MoeWeights
                       .groups = config.groups,
                       .top_groups = config.top_groups,
                       .bias = w.bias,
+                      .token_experts = w.token_experts,
                       .normalize = config.normalize,
                       .scale = config.scale};
-  expert_layer(ops, {h, w.router, w.router_bias, router, model.activation, &w.experts, x});
-  if (config.shared > 0) dense_ffn(ops, model.activation, w.shared, h, x, true);
+  expert_layer(ops, {h, w.router, w.router_bias, router, model.activation, &w.experts, x, tokens});
+}
+
+void moe_layer(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
+               const RowsView& h, const MutableRowsView& x) {
+  routed_experts(ops, model, w, h, x);
+  if (model.moe.shared > 0) dense_ffn(ops, model.activation, w.shared, h, x, true);
 }
 
 }  // namespace lathe

@@ -1,6 +1,9 @@
 // The feed-forward part of a layer: gated, dense or a mixture of experts.
 #pragma once
 
+#include <cstdint>
+#include <span>
+
 #include "base/rows_view.h"
 #include "kernels/context.h"
 #include "model/config.h"
@@ -12,7 +15,12 @@ namespace lathe {
 void dense_ffn(const OpsContext& ops, const Activation& activation, const FfnWeights& w,
                const RowsView& h, const MutableRowsView& x, bool add);
 
-/// x += the chosen experts of each row, weighted, and the shared experts.
+/// x += the chosen experts of each row, weighted. tokens: [rows] where w has experts for tokens.
+void routed_experts(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
+                    const RowsView& h, const MutableRowsView& x,
+                    std::span<const std::int32_t> tokens = {});
+
+/// x += routed_experts() and the shared experts.
 void moe_layer(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
                const RowsView& h, const MutableRowsView& x);
 

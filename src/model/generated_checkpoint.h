@@ -1,4 +1,5 @@
-// For tests: the checkpoints of tools/make_generated_fixtures.py, whose weights a rule makes.
+// For tests: the checkpoints of tools/make_generated_fixtures.py and tools/make_v4_fixtures.py,
+// whose weights a rule makes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -61,7 +62,17 @@ class GeneratedCheckpoint {
     const std::uint64_t base = splitmix64(fnv1a64(name));
     const auto dtype = spec["dtype"].get<std::string>();
     std::string bytes;
-    if (dtype == "U8") {
+    if (dtype == "I32" || dtype == "I64") {
+      const auto count_of = spec["count"].get<std::uint64_t>();
+      const auto cols = spec["shape"][1].get<std::uint64_t>();
+      for (std::uint64_t i = 0; i < count; ++i) {
+        const std::uint64_t id = (splitmix64(base + i / cols) + i % cols) % count_of;
+        dtype == "I32" ? append(bytes, static_cast<std::int32_t>(id))
+                       : append(bytes, static_cast<std::int64_t>(id));
+      }
+      return bytes;
+    }
+    if (dtype == "U8" || dtype == "I8" || dtype == "F8_E8M0") {
       const auto low = spec["low"].get<std::uint64_t>(), range = spec["count"].get<std::uint64_t>();
       for (std::uint64_t i = 0; i < count; ++i) {
         append(bytes, static_cast<std::uint8_t>(low + splitmix64(base + i) % range));
@@ -75,6 +86,7 @@ class GeneratedCheckpoint {
       if (dtype == "F32") append(bytes, v);
       if (dtype == "BF16") append(bytes, to_bf16(v));
       if (dtype == "F16") append(bytes, to_f16(v));
+      if (dtype == "F8_E4M3") append(bytes, to_e4m3(v));
     }
     return bytes;
   }

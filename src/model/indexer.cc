@@ -61,7 +61,7 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
     SelectKeys select{
         .step = &step,
         .keys = c.cache.index(c.layer),
-        .main = c.cache.main_shape(c.layer),
+        .main = c.cache.chosen_shape(c.layer),
         .heads = p.index_heads,
         .dim = p.index_dim,
         .k = selection.width,

@@ -38,7 +38,8 @@ struct LayerContext {
   KvCache& cache;
   std::int32_t layer = 0;  // of the model
   std::span<const Segment> segments;
-  std::span<Selection> selections;  // [segments]
+  std::span<Selection> selections;       // [segments]
+  std::span<const std::int32_t> tokens;  // [rows] of all segments
 };
 
 }  // namespace lathe

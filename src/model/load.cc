@@ -1,4 +1,4 @@
-// Weights from a checkpoint, and random ones, by the tensor table.
+// Weights from a checkpoint, by the tensor table.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,10 +6,13 @@
 #include <cstring>
 #include <filesystem>
 #include <mutex>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "base/float_formats.h"
+#include "kernels/ref/linear.h"
 #include "model/decoder.h"
+#include "model/dummy_weights.h"
 #include "model/model.h"
 #include "model/tensor_table.h"
 #include "model/weights.h"
@@ -66,17 +69,22 @@ class Loader {
 
   Result<void> run(const std::string& directory, const std::vector<TensorSpec>& table) {
     std::unordered_set<std::string_view> read;
+    index_names();
     for (const TensorSpec& spec : table) {
       if (spec.whole_stack && config_.mxfp4) {
         bind_mxfp4(spec, read);
         continue;
       }
-      const CheckpointTensor* tensor = weights_.checkpoint->find(spec.name);
+      const CheckpointTensor* tensor = find(spec.name);
       if (tensor == nullptr) {
         complaints_.missing(spec.name);
         continue;
       }
       read.insert(tensor->name);
+      if (const auto pairs = pairs_of_codes(spec, *tensor)) {
+        read.insert(bind_mx(spec, *tensor, *pairs));
+        continue;
+      }
       if (tensor->shape != spec.shape) {
         complaints_.misshapen(fmt::format("{} {} (wanted {})", spec.name, shape_text(tensor->shape),
                                           shape_text(spec.shape)));
@@ -84,6 +92,8 @@ class Loader {
       }
       if (spec.vector != nullptr) {
         widen(spec, *tensor);
+      } else if (spec.ids != nullptr) {
+        read_ids(spec, *tensor);
       } else if (spec.whole_stack) {
         turn(spec, *tensor);
       } else if (const CheckpointTensor* scales = bind(spec, *tensor); scales != nullptr) {
@@ -101,6 +111,19 @@ class Loader {
   }
 
  private:
+  // DeepSeek V4's tensors go by several names, of which the table has one.
+  void index_names() {
+    if (!config_.compressed()) return;
+    for (const CheckpointTensor& t : weights_.checkpoint->tensors()) {
+      by_published_name_.emplace(published_v4_name(t.name), &t);
+    }
+  }
+  const CheckpointTensor* find(const std::string& name) const {
+    if (!config_.compressed()) return weights_.checkpoint->find(name);
+    const auto found = by_published_name_.find(name);
+    return found == by_published_name_.end() ? nullptr : found->second;
+  }
+
   // A layer past the last one without eh_proj, by which a draft layer joins the last hidden state
   // with the next token's embedding: the configuration has fewer layers than the checkpoint.
   bool of_no_draft(std::string_view tensor) const {
@@ -141,6 +164,81 @@ class Loader {
     const std::span<float> values = widened(tensor);
     for (float& v : values) v += spec.offset;
     *spec.vector = values;
+  }
+
+  void read_ids(const TensorSpec& spec, const CheckpointTensor& tensor) {
+    const bool wide = tensor.dtype == SafetensorsDType::I64;
+    if (!wide && tensor.dtype != SafetensorsDType::I32) {
+      return wrong_dtype(spec, tensor, "I32 or I64");
+    }
+    const std::int64_t n = spec.elements();
+    auto* ids = reinterpret_cast<std::int32_t*>(weights_.take(4 * n));
+    for (std::int64_t i = 0; i < n; ++i) {
+      std::int64_t id = 0;  // little-endian, as the files are
+      std::memcpy(&id, tensor.bytes.data() + i * (wide ? 8 : 4), wide ? 8 : 4);
+      if (!wide) id = static_cast<std::int32_t>(id);
+      if (id < 0 || id >= spec.id_end) {
+        complaints_.misshapen(fmt::format("{}[{}, {}] = {} (wanted 0 to {})", tensor.name,
+                                          i / spec.shape[1], i % spec.shape[1], id,
+                                          spec.id_end - 1));
+        return;
+      }
+      ids[i] = static_cast<std::int32_t>(id);
+    }
+    *spec.ids = {ids, static_cast<std::size_t>(n)};
+  }
+
+  // Bytes of a row of e2m1 codes, two in a byte, where the tensor has such: under any dtype that
+  // files give them.
+  static std::optional<std::int64_t> pairs_of_codes(const TensorSpec& spec,
+                                                    const CheckpointTensor& tensor) {
+    const bool codes = tensor.dtype == SafetensorsDType::I8 ||
+                       tensor.dtype == SafetensorsDType::U8 || tensor.dtype == SafetensorsDType::F4;
+    if (!spec.may_be_mx || !codes) return std::nullopt;
+    return spec.shape[1] / (tensor.dtype == SafetensorsDType::F4 ? 1 : 2);
+  }
+
+  // A matrix of e2m1 codes, read where it lies; the name of its scales, or an empty one.
+  std::string_view bind_mx(const TensorSpec& spec, const CheckpointTensor& tensor,
+                           std::int64_t cols) {
+    if (tensor.shape != std::vector{spec.shape[0], cols} || spec.shape[1] % kMxBlock != 0) {
+      complaints_.misshapen(fmt::format("{} {} {} (wanted {}, of blocks of {})", spec.name,
+                                        name(tensor.dtype), shape_text(tensor.shape),
+                                        shape_text(std::vector{spec.shape[0], cols}), kMxBlock));
+      return {};
+    }
+    check_like(spec, DType::e2m1);
+    const std::string scale = scale_name(config_, spec);
+    const CheckpointTensor* scales = find(scale);
+    if (scales == nullptr) {
+      complaints_.missing(scale);
+      return {};
+    }
+    const std::vector shape = {spec.shape[0], spec.shape[1] / kMxBlock};
+    if (!exponents(*scales) || scales->shape != shape) {
+      complaints_.misshapen(fmt::format("{} {} {} (wanted F8_E8M0 or U8 {})", scale,
+                                        name(scales->dtype), shape_text(scales->shape),
+                                        shape_text(shape)));
+      return scales->name;
+    }
+    weights_.bytes += std::ssize(tensor.bytes) + std::ssize(scales->bytes);
+    spec.set({tensor.bytes.data(), DType::e2m1, spec.shape[0], spec.shape[1], nullptr,
+              reinterpret_cast<const ue8m0*>(scales->bytes.data())});
+    mxfp4_.emplace_back(scales->name, scales->bytes);
+    return scales->name;
+  }
+
+  // Powers of two as one byte each: never numbers of type u8.
+  static bool exponents(const CheckpointTensor& tensor) {
+    return tensor.dtype == SafetensorsDType::F8_E8M0 || tensor.dtype == SafetensorsDType::U8;
+  }
+  std::span<const float> factors(const CheckpointTensor& tensor) {
+    if (!exponents(tensor)) return widened(tensor);
+    const std::span out(weights_.take_floats(std::ssize(tensor.bytes)), tensor.bytes.size());
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] = to_f32(ue8m0{std::to_integer<std::uint8_t>(tensor.bytes[i])});
+    }
+    return out;
   }
 
   // A stack whose matrices are stored as [in, out], transposed.
@@ -209,22 +307,25 @@ class Loader {
       spec.set(w);
       return nullptr;
     }
-    const std::string scale_name = spec.name + "_scale_inv";
-    const CheckpointTensor* scales = weights_.checkpoint->find(scale_name);
+    const std::string scale = scale_name(config_, spec);
+    const CheckpointTensor* scales = find(scale);
     if (scales == nullptr) {
-      complaints_.missing(scale_name);
+      complaints_.missing(scale);
       return nullptr;
     }
     const std::vector<std::int64_t> shape = {blocks(spec.shape[0]), blocks(spec.shape[1])};
-    if (scales->shape != shape || !plain(dtype_of(scales->dtype))) {
-      complaints_.misshapen(fmt::format("{} {} {} (wanted F32 {})", scale_name, name(scales->dtype),
-                                        shape_text(scales->shape), shape_text(shape)));
+    const bool readable =
+        plain(dtype_of(scales->dtype)) || (config_.compressed() && exponents(*scales));
+    if (scales->shape != shape || !readable) {
+      complaints_.misshapen(fmt::format(
+          "{} {} {} (wanted {} {})", scale, name(scales->dtype), shape_text(scales->shape),
+          config_.compressed() ? "F8_E8M0, U8 or F32" : "F32", shape_text(shape)));
       return scales;
     }
-    w.scales = widened(*scales).data();
+    w.scales = factors(*scales).data();
+    fp8_.push_back({w, spec.name, scale});
+    if (spec.joined && spec.stack->rows % kWeightBlock != 0) w = in_f32(w);
     spec.set(w);
-    fp8_.push_back(w);
-    fp8_names_.push_back(spec.name);
     return scales;
   }
 
@@ -281,6 +382,17 @@ class Loader {
                                       name(spec.like->dtype)));
   }
 
+  // A copy whose rows can be cut anywhere.
+  WeightView in_f32(const WeightView& w) {
+    float* to = weights_.take_floats(w.rows * w.cols);
+    for_each(threads_, w.rows, [&](std::int64_t r) {
+      for (std::int64_t c = 0; c < w.cols; ++c) {
+        to[r * w.cols + c] = static_cast<float>(weight_at(w, r, c));
+      }
+    });
+    return {reinterpret_cast<const std::byte*>(to), DType::f32, w.rows, w.cols};
+  }
+
   // The mapping itself; a copy where its elements are not aligned.
   const std::byte* in_place(const CheckpointTensor& tensor, DType dtype) {
     const auto bytes = static_cast<std::int64_t>(tensor.bytes.size());
@@ -308,8 +420,7 @@ class Loader {
     std::mutex guard;
     std::optional<Error> found;
     auto check = [&](std::int64_t i, int) {
-      const auto at = static_cast<std::size_t>(i);
-      const WeightView& w = fp8_[at];
+      const auto& [w, tensor, scale] = fp8_[static_cast<std::size_t>(i)];
       bool nan = false;
       for (std::int64_t j = 0; j < w.rows * w.cols; ++j) {
         nan |= (std::to_integer<unsigned>(w.data[j]) & 0x7fu) == 0x7fu;
@@ -321,7 +432,7 @@ class Loader {
       if (!nan && !wild) return;
       const std::lock_guard lock(guard);
       if (found) return;
-      found = Error{ErrorCode::malformed, fp8_names_[at] + (nan ? "" : "_scale_inv"),
+      found = Error{ErrorCode::malformed, nan ? tensor : scale,
                     nan ? "numbers" : "scales below 2^119", nan ? "NaN codes" : "larger ones", ""};
     };
     const std::int64_t n = std::ssize(fp8_);
@@ -338,110 +449,15 @@ class Loader {
   ModelWeights& weights_;
   ThreadPool* threads_;
   Complaints complaints_;
-  std::vector<WeightView> fp8_;
-  std::vector<std::string> fp8_names_;
-  std::vector<std::pair<std::string, std::span<const std::byte>>> mxfp4_;  // scales of stacks
-};
-
-// splitmix64 of a counter, so that any part can be made on any thread.
-std::uint64_t mixed(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-// Uniform of variance 1 / cols, as fresh layers have; e4m3 and e2m1 codes at one scale for the
-// same.
-void fill_matrix(const TensorSpec& spec, DType dtype, std::uint64_t seed, ThreadPool* threads,
-                 ModelWeights& weights) {
-  const std::int64_t n = spec.shape[0] * spec.shape[1];
-  std::byte* data = weights.take(bytes_of(dtype, n));
-  const float reach = std::sqrt(3.0f / static_cast<float>(spec.shape[1]));
-  constexpr float kCodeReach = 384;  // of e4m3's 448
-  constexpr float kMxReach = 6;
-  const float unit = (dtype == DType::e4m3   ? kCodeReach
-                      : dtype == DType::e2m1 ? kMxReach
-                                             : reach) *
-                     0x1p-31f;
-  constexpr std::int64_t kChunk = 1 << 20;
-  auto fill = [&](std::int64_t task, int) {
-    const std::int64_t end = std::min(n, (task + 1) * kChunk);
-    for (std::int64_t i = task * kChunk; i < end; ++i) {
-      const auto bits =
-          static_cast<std::int32_t>(mixed(seed + static_cast<std::uint64_t>(i)) >> 32);
-      const float v = static_cast<float>(bits) * unit;
-      if (dtype == DType::e4m3) {
-        reinterpret_cast<e4m3*>(data)[i] = to_e4m3(v);
-      } else if (dtype == DType::e2m1) {
-        const auto code = static_cast<std::byte>(to_e2m1(v).bits);
-        data[i / 2] = i % 2 == 0 ? code : data[i / 2] | code << 4;
-      } else {
-        reinterpret_cast<bf16*>(data)[i] = to_bf16(v);
-      }
-    }
+  struct Fp8 {
+    WeightView weight;
+    std::string name;
+    std::string scale_name;
   };
-  const std::int64_t tasks = (n + kChunk - 1) / kChunk;
-  if (threads != nullptr) {
-    threads->run(tasks, fill);
-  } else {
-    for (std::int64_t t = 0; t < tasks; ++t) fill(t, 0);
-  }
-  WeightView w{data, dtype, spec.shape[0], spec.shape[1], nullptr};
-  if (dtype == DType::e4m3) {
-    const std::int64_t count = blocks(spec.shape[0]) * blocks(spec.shape[1]);
-    float* scales = weights.take_floats(count);
-    std::fill_n(scales, count, reach / kCodeReach);
-    w.scales = scales;
-  }
-  if (dtype == DType::e2m1) {
-    auto* scales = reinterpret_cast<ue8m0*>(weights.take(n / kMxBlock));
-    std::fill_n(scales, n / kMxBlock, to_ue8m0_ceil(reach / kMxReach));
-    w.mx_scales = scales;
-  }
-  spec.set(w);
-}
-
-// Every expert of a stack, one after another.
-void fill_stack(const TensorSpec& spec, DType dtype, std::uint64_t seed, ThreadPool* threads,
-                ModelWeights& weights) {
-  WeightStack& stack = *spec.stack;
-  TensorSpec all = spec;
-  WeightView whole;
-  all.stack = nullptr;
-  all.matrix = &whole;
-  all.shape = {stack.count() * stack.rows, stack.cols};
-  fill_matrix(all, dtype, seed, threads, weights);
-  stack.dtype = dtype;
-  const std::int64_t n = stack.rows * stack.cols;
-  for (std::int64_t i = 0; i < stack.count(); ++i) {
-    stack.set(i, {whole.data + bytes_of(dtype, i * n), dtype, stack.rows, stack.cols, nullptr,
-                  whole.mx_scales == nullptr ? nullptr : whole.mx_scales + i * n / kMxBlock});
-  }
-}
-
-void fill_dummy(const ModelConfig& config, const LoadOptions& options,
-                const std::vector<TensorSpec>& table, ModelWeights& weights) {
-  std::int64_t total = 0, done = 0;
-  for (const TensorSpec& spec : table) total += dummy_bytes(config, spec);
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    const TensorSpec& spec = table[i];
-    if (spec.vector != nullptr) {
-      const bool one = spec.name.ends_with("weight");  // of a norm; not a bias, nor sinks
-      const std::int64_t n = spec.elements();
-      float* values = weights.take_floats(n);
-      std::fill_n(values, n, one ? 1.0f : 0.0f);
-      *spec.vector = {values, static_cast<std::size_t>(n)};
-    } else if (const std::uint64_t seed = mixed(options.seed) + (std::uint64_t{i} << 40);
-               spec.whole_stack) {
-      fill_stack(spec, dummy_dtype(config, spec), seed, options.threads, weights);
-    } else {
-      fill_matrix(spec, dummy_dtype(config, spec), seed, options.threads, weights);
-    }
-    done += dummy_bytes(config, spec);
-    if (options.on_progress) options.on_progress(done, total);
-  }
-}
+  std::vector<Fp8> fp8_;
+  std::vector<std::pair<std::string, std::span<const std::byte>>> mxfp4_;  // scales
+  std::unordered_map<std::string, const CheckpointTensor*> by_published_name_;
+};
 
 // Prepares what kernels read, as the backend wants it.
 Result<void> prepare(Backend& backend, const ModelConfig& config,

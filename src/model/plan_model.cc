@@ -22,6 +22,10 @@ Refusal refuse(Reason reason) {
 ModelPlanResult plan_once(const ModelConfig& config, std::optional<std::int64_t> stored,
                           const Machine& machine, const PlanRequest& request,
                           const Registry& registry, std::vector<Rejection>* rejections) {
+  if (config.compressed() && is_gpu(machine.device)) {
+    return refuse({Rule::device, config.architecture, "--device", "cpu",
+                   std::string(name(machine.device)), "--device cpu"});
+  }
   ModelPlanResult plan =
       make_model_plan(config.layer_groups(), machine, request, registry, rejections);
   if (!plan) return plan;

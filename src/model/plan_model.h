@@ -21,7 +21,8 @@ std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t>
 
 /// As make_model_plan(), with budget `activations`. A refusal, also, where weights, buffers and the
 /// cache exceed the machine's memory, or a row exceeds --activations-budget: with what is needed,
-/// what is available and the sizes that fit. `stored`: bytes of the checkpoint, if there is one.
+/// what is available and the sizes that fit; where the machine's operators do not run the model.
+/// `stored`: bytes of the checkpoint, if there is one.
 ModelPlanResult plan_model(const ModelConfig& config, std::optional<std::int64_t> stored,
                            const Machine& machine, const PlanRequest& request,
                            const Registry& registry, std::vector<Rejection>* rejections = nullptr);

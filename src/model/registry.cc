@@ -8,6 +8,7 @@ namespace {
 constexpr std::array kArchitectures = {
     Architecture{"DeepseekV32ForCausalLM", parse_deepseek_v32},
     Architecture{"DeepseekV3ForCausalLM", parse_deepseek_v3},
+    Architecture{"DeepseekV4ForCausalLM", parse_deepseek_v4},
     Architecture{"Gemma3ForCausalLM", parse_gemma3},
     Architecture{"GlmMoeDsaForCausalLM", parse_glm_moe_dsa},
     Architecture{"GptOssForCausalLM", parse_gpt_oss, true},

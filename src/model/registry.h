@@ -25,6 +25,7 @@ const Architecture* find_architecture(std::string_view name);
 
 void parse_deepseek_v3(ConfigReader& json, ModelConfig& config);
 void parse_deepseek_v32(ConfigReader& json, ModelConfig& config);
+void parse_deepseek_v4(ConfigReader& json, ModelConfig& config);
 void parse_gemma3(ConfigReader& json, ModelConfig& config);
 void parse_glm_moe_dsa(ConfigReader& json, ModelConfig& config);
 void parse_gpt_oss(ConfigReader& json, ModelConfig& config);

@@ -4,6 +4,8 @@
 
 #include <charconv>
 
+#include "model/tensor_table_v4.h"
+
 namespace lathe {
 namespace {
 
@@ -181,22 +183,34 @@ class Table {
 }  // namespace
 
 std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& into) {
-  return Table(config, into).build();
+  return config.compressed() ? v4_table(config, into) : Table(config, into).build();
+}
+
+std::string scale_name(const ModelConfig& config, const TensorSpec& spec) {
+  if (!config.compressed()) return spec.name + "_scale_inv";
+  return spec.name.substr(0, spec.name.rfind('.')) + ".scale";
 }
 
 DType dummy_dtype(const ModelConfig& config, const TensorSpec& spec) {
-  if (spec.vector != nullptr) return DType::f32;
-  if (spec.whole_stack && config.mxfp4) return DType::e2m1;
-  return config.block_fp8 && spec.may_be_fp8 ? DType::e4m3 : DType::bf16;
+  if (spec.vector != nullptr || spec.f32) return DType::f32;
+  if ((spec.whole_stack || spec.may_be_mx) && config.mxfp4) return DType::e2m1;
+  const bool cut = spec.joined && spec.stack->rows % kWeightBlock != 0;
+  return config.block_fp8 && !cut && spec.may_be_fp8 ? DType::e4m3 : DType::bf16;
 }
 
 std::int64_t dummy_bytes(const ModelConfig& config, const TensorSpec& spec) {
+  if (spec.ids != nullptr) return 4 * spec.elements();
   return bytes_of(dummy_dtype(config, spec), spec.elements());
 }
 
 bool ignored_tensor(const ModelConfig& config, std::string_view name) {
   if (config.tied_embeddings && name == "lm_head.weight") return true;
   if (name.ends_with("rotary_emb.inv_freq")) return true;
+  // Draft layers of DeepSeek V4 have names of their own, however many the configuration counts.
+  if (config.compressed()) {
+    return name.starts_with("mtp.") || name.starts_with("model.mtp.") ||
+           (config.tied_embeddings && name == "head.weight");
+  }
   const std::optional<std::int32_t> layer = layer_of(name);
   return layer && *layer >= config.layers && *layer < config.layers + config.draft_layers;
 }

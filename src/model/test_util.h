@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -142,6 +143,9 @@ class ModelRunner {
       pages_.push_back(kRequests * (options.context / g.plan.main().page_size + 1));
       sizes.push_back({.pages = pages_.back()});
     }
+    for (std::size_t g = 0; g < plan_->groups.size(); ++g) {
+      if (plan_->groups[g].plan.problem.two_sources()) sizes.push_back({.pages = pages_[g]});
+    }
     const Memory& memory = ops_.backend->memory();
     cache_ = std::make_unique<KvCache>(*KvCache::create(*plan_, sizes, memory));
     if (memory.kind == MemoryKind::host) cache_->poison_free();
@@ -184,12 +188,14 @@ class ModelRunner {
         std::vector<StepRequest> requests;
         for (const Chunk& c : chunks) {
           requests.push_back({.pages = pages_of(g, c.request),
-                              .compressed_pages = {},
+                              .compressed_pages = pages_of(g, c.request),
                               .cached = cached_[c.request],
                               .rows = static_cast<std::int32_t>(c.tokens.size())});
+          move_state(g, c.request, requests.back());
         }
         StepOptions room;
-        room.main_pages = pages_[g];
+        room.main_pages = room.compressed_pages = pages_[g];
+        if (const StatePool* state = cache_->state(g)) room.state = state->shape();
         steps.push_back(*Step::make(plan_->groups[g].plan, room));
         const auto planned =
             steps.back().plan({decoding ? Phase::decode : Phase::extend, requests});
@@ -258,6 +264,19 @@ class ModelRunner {
   }
 
  private:
+  // A request takes turns between two slots of a state.
+  void move_state(std::size_t group, int request, StepRequest& to) {
+    const StatePool* state = cache_->state(group);
+    if (state == nullptr) return;
+    const std::int32_t turn = turns_[{group, request}]++;
+    const auto slot = [&](std::int32_t t) { return PageId(2 * request + t % 2); };
+    if (to.cached > 0) to.state_before = slot(turn + 1);
+    const std::int32_t last = (to.cached + to.rows - 1) / state->shape().page_size;
+    state_lists_.emplace_back(static_cast<std::size_t>(last), PageId());
+    state_lists_.back().push_back(slot(turn));
+    to.state_slots = state_lists_.back();
+  }
+
   // Request r has every kRequests-th page from the back.
   std::span<const PageId> pages_of(std::size_t group, int request) {
     auto& list = lists_[group][request];
@@ -280,6 +299,8 @@ class ModelRunner {
   std::vector<std::int64_t> pages_;                        // [groups]
   std::vector<std::map<int, std::vector<PageId>>> lists_;  // [groups]
   std::map<int, std::int32_t> cached_;
+  std::map<std::pair<std::size_t, int>, std::int32_t> turns_;
+  std::deque<std::vector<PageId>> state_lists_;
   ForwardResult result_;
   bool find_non_finite_ = false;
 };

@@ -68,6 +68,17 @@ void split_layer(const AttentionProblem& p, bool expansion, ThreadPool* threads,
 
 }  // namespace
 
+WeightView rows_of(const WeightView& w, std::int64_t first, std::int64_t rows) {
+  WeightView out = w;
+  out.rows = rows;
+  out.data += bytes_of(w.dtype, first * w.cols);
+  if (w.scales != nullptr) {
+    out.scales += first / kWeightBlock * ((w.cols + kWeightBlock - 1) / kWeightBlock);
+  }
+  if (w.mx_scales != nullptr) out.mx_scales += first * (w.cols / kMxBlock);
+  return out;
+}
+
 void transpose(const std::byte* src, std::int64_t rows, std::int64_t cols, std::int64_t size,
                std::byte* dst) {
   constexpr std::int64_t kTile = 32;  // squares whose cache lines stay in L1
@@ -131,8 +142,14 @@ std::int64_t decode_bytes(const ModelConfig& config, const ModelWeights& weights
     const MlaWeights& m = layer.mla;
     sum += m.q_a.bytes() + m.q_b.bytes() + m.kv_a.bytes() + m.out.bytes();
     sum += m.uk.bytes() + m.uv.bytes();
+    const CompressedWeights& c = layer.compressed;
+    sum += c.q_a.bytes() + c.q_b.bytes() + c.kv.bytes() + c.out_a.bytes() + c.out_b.bytes();
     const IndexerWeights& x = layer.indexer;
     sum += x.q.bytes() + x.k.bytes() + x.weights.bytes();
+    for (const CompressorWeights* w : {&c.compressor, &x.compressor}) {
+      sum += w->kv.bytes() + w->gate.bytes();
+    }
+    sum += layer.attention_hyper.fn.bytes() + layer.ffn_hyper.fn.bytes();
     add(layer.ffn);
     add(layer.moe.shared);
     sum += layer.moe.router.bytes();

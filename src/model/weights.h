@@ -56,11 +56,40 @@ struct MlaWeights {
   Expansion expansion() const { return {w_uk, w_uv, kv_b.data, kv_b.dtype, kv_b.scales}; }
 };
 
+/// Of entries of `dim` elements (ops/compress.h); halves as attn/compressor.h.
+struct CompressorWeights {
+  WeightView kv;         // [halves * dim, hidden]
+  WeightView gate;       // [halves * dim, hidden]
+  Vector position_bias;  // [compress_ratio, halves * dim]
+  Vector norm;           // [dim]
+};
+
 struct IndexerWeights {
-  WeightView q;                // [index_heads * index_dim, q_lora]
-  WeightView k;                // [index_dim, hidden]
-  WeightView weights;          // [index_heads, hidden]
-  Vector k_norm, k_norm_bias;  // [index_dim]
+  WeightView q;                  // [index_heads * index_dim, q_lora]
+  WeightView k;                  // [index_dim, hidden]; empty where a compressor makes the keys
+  WeightView weights;            // [index_heads, hidden]
+  Vector k_norm, k_norm_bias;    // [index_dim], or empty likewise
+  CompressorWeights compressor;  // window_compressed
+};
+
+/// window_compressed. Heads have the width of a key, nope + rope.
+struct CompressedWeights {
+  WeightView q_a;                // [q_lora, hidden]
+  WeightView q_b;                // [heads * key, q_lora]
+  WeightView kv;                 // [key, hidden]
+  WeightStack out_a;             // [o_groups] of [o_lora, heads / o_groups * key]
+  WeightView out_b;              // [hidden, o_groups * o_lora]
+  Vector q_a_norm;               // [q_lora]
+  Vector kv_norm;                // [key]
+  Vector sink;                   // [heads]
+  CompressorWeights compressor;  // empty without compressed entries
+};
+
+/// Of a part of a layer, n = 2 streams + streams^2; of the head, n = streams (ops/hyper.h).
+struct HyperWeights {
+  WeightView fn;  // [n, streams * hidden]
+  Vector base;    // [n]
+  Vector scale;   // [3]; of the head, [1]
 };
 
 struct FfnWeights {
@@ -73,6 +102,8 @@ struct MoeWeights {
   WeightView router;   // [experts, hidden]
   Vector router_bias;  // [experts] of the product, or empty
   Vector bias;         // [experts] of the choice, or empty
+  // [vocab, top_k] experts of each token; empty where the router chooses.
+  std::span<const std::int32_t> token_experts;
   ExpertStacks experts;
   FfnWeights shared;  // empty without shared experts
 };
@@ -83,7 +114,9 @@ struct LayerWeights {
   Vector attention_out_norm, ffn_out_norm;  // [hidden], or empty
   GqaWeights gqa;
   MlaWeights mla;
+  CompressedWeights compressed;
   IndexerWeights indexer;
+  HyperWeights attention_hyper, ffn_hyper;
   FfnWeights ffn;
   MoeWeights moe;
 };
@@ -97,6 +130,7 @@ struct ModelWeights {
   WeightView embedding;  // [vocab, hidden]
   WeightView head;       // [vocab, hidden]; the embedding where they are tied
   Vector final_norm;     // [hidden]
+  HyperWeights head_hyper;
   std::vector<LayerWeights> layers;
   std::vector<TensorScales> kv_scales;  // [layers] that the checkpoint gives, or empty
 
@@ -115,6 +149,9 @@ struct ModelWeights {
     return reinterpret_cast<float*>(take(n * static_cast<std::int64_t>(sizeof(float))));
   }
 };
+
+/// Rows first .. first + rows - 1 of a matrix; of a scaled e4m3 one, whole blocks.
+WeightView rows_of(const WeightView& w, std::int64_t first, std::int64_t rows);
 
 /// dst[c, r] = src[r, c] of elements of `size` bytes.
 void transpose(const std::byte* src, std::int64_t rows, std::int64_t cols, std::int64_t size,

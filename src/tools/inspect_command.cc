@@ -58,7 +58,8 @@ struct WeightFacts {
     ++s.tensors;
     s.elements += elements;
     s.bytes += size;
-    if (!tensor.ends_with("_scale_inv")) parameters += elements;
+    const bool scale = tensor.ends_with("_scale_inv") || tensor.ends_with(".scale");
+    if (!scale) parameters += dtype == "I8" ? 2 * elements : elements;  // pairs of e2m1 codes
   }
 };
 
@@ -102,7 +103,10 @@ LayoutRow plan_row(const ModelConfig& config, const Machine& machine, const Regi
   row.bytes_per_token = plan->bytes_per_token();
   const std::int64_t left = machine.memory_bytes - plan->buffer_bytes() -
                             weight_bytes(config, weights.stored, expands(*plan));
-  row.fits = static_cast<std::int64_t>(static_cast<double>(left) / row.bytes_per_token);
+  // Windows alone hold any number of tokens.
+  row.fits = row.bytes_per_token > 0
+                 ? static_cast<std::int64_t>(static_cast<double>(left) / row.bytes_per_token)
+                 : config.max_context;
   row.plan = *plan;
   return row;
 }
@@ -116,9 +120,11 @@ std::string attention_text(const AttentionProblem& p) {
   }
   std::string out =
       fmt::format("{}: {} heads, latent {} + rotary {}", name(p.kind), p.heads, p.nope, p.rope);
+  if (p.window > 0) out += fmt::format(", window {}", p.window);
+  if (p.two_sources()) out += fmt::format(", an entry of every {} tokens", p.compress_ratio);
   if (p.sparse()) {
-    out += fmt::format(", the best {} keys by {} index heads of {}", p.top_k, p.index_heads,
-                       p.index_dim);
+    out += fmt::format(", the best {} {} by {} index heads of {}", p.top_k,
+                       p.two_sources() ? "entries" : "keys", p.index_heads, p.index_dim);
   }
   return out;
 }
@@ -186,6 +192,7 @@ nlohmann::ordered_json json(const ModelConfig& config, const WeightFacts& weight
     j["groups"].push_back({{"name", g.name},
                            {"attention", name(g.problem.kind)},
                            {"window", g.problem.window},
+                           {"compress_ratio", g.problem.compress_ratio},
                            {"layers", g.layers}});
   }
   for (const auto& [dtype, s] : weights.shares) {

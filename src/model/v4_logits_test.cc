@@ -1,0 +1,191 @@
+// DeepSeek V4 against Hugging Face transformers (tests/data/models, made by
+// tools/make_v4_fixtures.py), and its bits against those of other cuts of the same prompts.
+#include <filesystem>
+#include <fstream>
+
+#include "io/read_file.h"
+#include "model/generated_checkpoint.h"
+#include "model/tensor_table.h"
+#include "model/test_util.h"
+
+namespace lathe {
+namespace {
+
+// Against the reference whose cache is rounded as Lathe's is.
+constexpr double kTolerance = 1e-3;
+// Against transformers in f32 throughout, of prompts that are too short for a choice of entries:
+// rounding moves its own logits by up to 8e-3.
+constexpr double kExactTolerance = 2e-2;
+
+class V4 : public testing::TestWithParam<const char*> {
+ protected:
+  V4() : checkpoint_(fixture_dir(GetParam())), reference_(Reference(GetParam())) {
+    LoadOptions options;
+    options.threads = &threads_;
+    auto model = load_model(checkpoint_.dir(), options);
+    EXPECT_TRUE(model.ok()) << (model ? "" : model.error().message());
+    if (model) model_ = std::move(*model);
+  }
+  void compare(ModelRunner& runner, int request, int length) {
+    const ReferencePrompt want = reference_.prompt(length);
+    const Logits got = runner.prompt(request, want.tokens);
+    const std::size_t vocab = got.front().size();
+    for (std::size_t i = 0; i < want.positions.size(); ++i) {
+      const auto at = static_cast<std::size_t>(want.positions[i]);
+      const auto row = [&](const std::vector<float>& logits) {
+        return std::span(logits).subspan(i * vocab, vocab);
+      };
+      const double error = relative_error(got[at], row(want.logits_bf16_cache));
+      worst_ = std::max(worst_, error);
+      EXPECT_LE(error, kTolerance) << "position " << at << " of " << length;
+      if (length > 7) continue;
+      EXPECT_LE(relative_error(got[at], row(want.logits)), kExactTolerance) << "position " << at;
+    }
+  }
+  static ModelRunner::Options inplace() {
+    ModelRunner::Options options{.threads = 2};
+    options.prefill = options.decode = "inplace";
+    return options;
+  }
+
+  ThreadPool threads_{2};
+  GeneratedCheckpoint checkpoint_;
+  Reference reference_;
+  std::unique_ptr<Model> model_;
+  double worst_ = 0;
+};
+
+TEST_P(V4, AgreesOnTheCpu) {
+  ASSERT_NE(model_, nullptr);
+  ModelRunner runner(*model_, {.threads = 2});
+  int request = 0;
+  for (const int length : {7, 150, 300}) compare(runner, request++, length);
+  RecordProperty("worst_relative_error", std::to_string(worst_));
+}
+
+TEST_P(V4, AgreesOnTheReferenceDevice) {
+  ASSERT_NE(model_, nullptr);
+  ModelRunner runner(*model_, {.device = Device::ref});
+  int request = 0;
+  for (const int length : {7, 150}) compare(runner, request++, length);
+}
+
+TEST_P(V4, EveryCutGivesTheBitsOfOneShot) {
+  ASSERT_NE(model_, nullptr);
+  const std::vector<std::int32_t> tokens = reference_.prompt(300).tokens;
+  const Logits want = ModelRunner(*model_, inplace()).prompt(0, tokens);
+  for (const std::size_t chunk : {1, 3, 4, 5, 64, 127, 128, 129, 255, 256, 257}) {
+    EXPECT_EQ(ModelRunner(*model_, inplace()).prompt(0, tokens, chunk), want) << chunk;
+  }
+  EXPECT_EQ(ModelRunner(*model_, inplace()).prompt(0, tokens, 131, 9), want);
+  ModelRunner::Options small = inplace();
+  small.page_size = 128;
+  EXPECT_EQ(ModelRunner(*model_, small).prompt(0, tokens, 70, 3), want);
+}
+
+// Requests whose groups of tokens begin in different rows of the batch.
+TEST_P(V4, ABatchOfSeveralResiduesGivesTheBitsOfEachAlone) {
+  ASSERT_NE(model_, nullptr);
+  const std::vector<std::int32_t> all = reference_.prompt(300).tokens;
+  std::vector<std::vector<std::int32_t>> prompts;
+  for (const std::size_t n : {129, 130, 131}) prompts.emplace_back(all.begin(), all.begin() + n);
+  std::vector<Logits> want;
+  for (const auto& p : prompts) want.push_back(ModelRunner(*model_, inplace()).prompt(0, p));
+  ModelRunner together(*model_, inplace());
+  std::vector<std::size_t> done(prompts.size());
+  for (const std::size_t n : {1, 126, 1, 1, 2}) {
+    std::vector<ModelRunner::Chunk> chunks;
+    for (std::size_t r = 0; r < prompts.size(); ++r) {
+      const std::size_t rows = std::min(n + r, prompts[r].size() - done[r]);
+      if (rows == 0) continue;
+      const auto first = prompts[r].begin() + static_cast<std::ptrdiff_t>(done[r]);
+      chunks.push_back({static_cast<int>(r), {first, first + static_cast<std::ptrdiff_t>(rows)}});
+    }
+    const Logits got = together.step(chunks);
+    std::size_t row = 0;
+    for (const ModelRunner::Chunk& c : chunks) {
+      const auto r = static_cast<std::size_t>(c.request);
+      for (std::size_t i = 0; i < c.tokens.size(); ++i) {
+        EXPECT_EQ(got[row++], want[r][done[r]++]) << "request " << r;
+      }
+    }
+  }
+  for (std::size_t r = 0; r < prompts.size(); ++r) EXPECT_EQ(done[r], prompts[r].size());
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, V4, testing::Values("deepseek_v4", "deepseek_v4_fp8"),
+                         [](const auto& fixture) { return std::string(fixture.param); });
+
+TEST(V4Names, OfEverySpelling) {
+  const std::pair<const char*, const char*> known[] = {
+      {"model.embed_tokens.weight", "embed.weight"},
+      {"model.embed.weight", "embed.weight"},
+      {"lm_head.weight", "head.weight"},
+      {"model.norm.weight", "norm.weight"},
+      {"model.hc_head.hc_base", "hc_head_base"},
+      {"model.layers.3.attn_hc.fn", "layers.3.hc_attn_fn"},
+      {"model.layers.3.self_attn.kv_norm.weight", "layers.3.attn.kv_norm.weight"},
+      {"model.layers.3.attn.norm.weight", "layers.3.attn.kv_norm.weight"},  // save_pretrained()
+      {"model.layers.3.self_attn.compressor.kv_norm.weight",
+       "layers.3.attn.compressor.norm.weight"},
+      {"model.layers.3.self_attn.compressor.indexer.kv_norm.weight",
+       "layers.3.attn.indexer.compressor.norm.weight"},
+      {"model.layers.3.self_attn.compressor.indexer.position_bias",
+       "layers.3.attn.indexer.compressor.ape"},
+      {"model.layers.3.self_attn.compressor.indexer.scorer.weights_proj.weight",
+       "layers.3.attn.indexer.weights_proj.weight"},
+      {"model.layers.3.self_attn.compressor.gate_proj.weight",
+       "layers.3.attn.compressor.wgate.weight"},
+      {"model.layers.3.mlp.experts.12.gate_proj.weight_scale_inv",
+       "layers.3.ffn.experts.12.w1.scale"},
+      {"model.layers.3.mlp.gate.e_score_correction_bias", "layers.3.ffn.gate.bias"},
+      {"layers.3.attn.indexer.compressor.wkv.weight",
+       "layers.3.attn.indexer.compressor.wkv.weight"},
+      {"layers.3.attn.compressor.norm.weight", "layers.3.attn.compressor.norm.weight"},
+      {"layers.3.ffn.shared_experts.w2.scale", "layers.3.ffn.shared_experts.w2.scale"},
+      {"mtp.0.attn.wkv.weight", "mtp.0.attn.wkv.weight"},
+  };
+  for (const auto& [from, to] : known) EXPECT_EQ(published_v4_name(from), to) << from;
+}
+
+// A folder with a fixture's rule of weights, in which `from` became `to`.
+std::string refusal_with(const std::string& file, const std::string& from, const std::string& to) {
+  const std::filesystem::path fixture = fixture_dir("deepseek_v4_fp8");
+  const std::filesystem::path dir =
+      std::filesystem::path(testing::TempDir()) / ("lathe_v4_" + std::to_string(getpid()));
+  std::filesystem::create_directories(dir);
+  for (const char* name : {"config.json", "tensors.json"}) {
+    std::string text = *read_file(fixture / name);
+    if (name == file) {
+      const std::size_t at = text.find(from);
+      EXPECT_NE(at, std::string::npos) << from;
+      text.replace(at, from.size(), to);
+    }
+    std::ofstream(dir / name) << text;
+  }
+  const GeneratedCheckpoint checkpoint(dir);
+  const auto model = load_model(checkpoint.dir(), {});
+  std::filesystem::remove_all(dir);
+  return model ? "accepted" : model.error().message();
+}
+
+TEST(V4Load, NamesWhatIsWrong) {
+  const auto tensors = [](const std::string& from, const std::string& to) {
+    return refusal_with("tensors.json", from, to);
+  };
+  EXPECT_THAT(tensors(R"("dtype": "I32", "shape": [256, 2], "count": 8)",
+                      R"("dtype": "I32", "shape": [256, 2], "count": 9)"),
+              testing::AllOf(testing::HasSubstr("gate.tid2eid["), testing::HasSubstr("0 to 7")));
+  EXPECT_THAT(tensors("layers.2.ffn.experts.3.w2.scale", "layers.2.ffn.experts.3.w2.scales"),
+              testing::HasSubstr("missing: layers.2.ffn.experts.3.w2.scale"));
+  EXPECT_THAT(tensors("layers.1.attn.compressor.ape", "layers.1.attn.compressor.bias"),
+              testing::HasSubstr("missing: layers.1.attn.compressor.ape"));
+  EXPECT_EQ(tensors("layers.1.attn.compressor.ape", "model.layers.1.attn.compressor.position_bias"),
+            "accepted");
+  EXPECT_THAT(refusal_with("config.json", "\"num_hash_layers\": 2", "\"num_hash_layers\": 3"),
+              testing::AllOf(testing::HasSubstr("missing: layers.2.ffn.gate.tid2eid"),
+                             testing::HasSubstr("unexpected: layers.2.ffn.gate.bias")));
+}
+
+}  // namespace
+}  // namespace lathe

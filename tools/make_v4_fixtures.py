@@ -1,0 +1,323 @@
+#!/usr/bin/env python3
+"""Makes tests/data/models/deepseek_v4*: DeepSeek V4 with weights that a rule makes, and what transformers computes for them.
+
+    python3 tools/make_v4_fixtures.py OUT_DIR [NAME...]     (torch and transformers >= 5.17; a CPU, a few minutes)
+
+The folders are those of make_generated_fixtures.py, with more dtypes in tensors.json: F8_E4M3, where the number is rounded to the
+code; F8_E8M0 and I8 (pairs of e2m1 codes, the lower nibble first), which are bytes; I32 and I64, where element j of row i is
+(hash(i) + j) % count. deepseek_v4 has f32 weights under the names of transformers' modules and transformers' config.json;
+deepseek_v4_fp8 has the published names, config.json and storage: transformers gets the dequantised numbers.
+
+`logits` are the model as it is (eager, f32). `logits_bf16_cache` have what a cache holds rounded on the way in: window keys and
+entries to bf16, and the indexer's queries and keys to e4m3 with scales of powers of two after a Hadamard rotation, which is all
+that separates an f32 engine with such a cache from transformers. A choice between two that are nearly equal, or a number between two
+of the cache's, turns on the last bit of a sum: so of several random prompts the one is kept on which transformers in f32 and in
+f64 differ least, and of that the positions where they differ by less than 2e-4 (relative norm).
+"""
+
+import json
+import pathlib
+import re
+import sys
+
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import save_file
+from transformers.models.deepseek_v4 import modeling_deepseek_v4 as v4
+
+from make_generated_fixtures import fnv1a64, generate, splitmix64
+from make_model_fixtures import FP8, CacheRounding, quantise_rows
+
+LENGTHS = (7, 150, 300)
+TRIALS = {7: 5, 150: 12, 300: 12}
+STABLE = 2e-4
+RATIOS = [0, 4, 128, 4, 128, 0]
+
+SIZES = {
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "moe_intermediate_size": 32,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "q_lora_rank": 32,
+    "o_lora_rank": 16,
+    "o_groups": 2,
+    "sliding_window": 16,
+    "index_n_heads": 32,
+    "index_head_dim": 32,
+    "index_topk": 8,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "routed_scaling_factor": 1.5,
+    "norm_topk_prob": True,
+    "scoring_func": "sqrtsoftplus",
+    "swiglu_limit": 0.5,
+    "hc_mult": 4,
+    "hc_sinkhorn_iters": 20,
+    "hc_eps": 1e-6,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "max_position_embeddings": 2048,
+    "attention_bias": False,
+    "tie_word_embeddings": False,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+YARN = {"factor": 16, "original_max_position_embeddings": 128, "beta_fast": 32, "beta_slow": 1}
+TYPES = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
+FOLDED = {
+    "layer_types": [TYPES[r] for r in RATIOS],
+    "compress_rates": {TYPES[4]: 4, TYPES[128]: 128},
+    "mlp_layer_types": ["hash_moe"] * 2 + ["moe"] * 4,
+    "partial_rotary_factor": 0.5,
+    "rope_parameters": {
+        "main": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+        "compress": {"rope_type": "yarn", "rope_theta": 160000.0, "partial_rotary_factor": 0.5, "attention_factor": 1.0} | YARN,
+    },
+}
+PUBLISHED = {
+    "compress_ratios": RATIOS + [0],
+    "num_hash_layers": 2,
+    "num_nextn_predict_layers": 1,
+    "qk_rope_head_dim": 16,
+    "rope_theta": 10000,
+    "compress_rope_theta": 160000,
+    "rope_scaling": {"type": "yarn"} | YARN,
+    "topk_method": "noaux_tc",
+    "expert_dtype": "fp4",
+    "quantization_config": FP8 | {"scale_fmt": "ue8m0"},
+}
+# Widths that are whole blocks of neither 128 nor 32 where the format allows it.
+MODELS = {
+    "deepseek_v4": SIZES | FOLDED,
+    "deepseek_v4_fp8": SIZES | {"hidden_size": 160, "q_lora_rank": 48} | PUBLISHED,
+}
+
+# Modules of transformers -> published names, in this order.
+NAMES = (
+    ("model.embed_tokens.", "embed."),
+    ("lm_head.", "head."),
+    ("model.hc_head.", ""),
+    ("model.norm.", "norm."),
+    ("model.layers.", "layers."),
+    (".self_attn.", ".attn."),
+    (".mlp.", ".ffn."),
+    (".input_layernorm.", ".attn_norm."),
+    (".post_attention_layernorm.", ".ffn_norm."),
+    (".attn_hc.", ".hc_attn_"),
+    (".ffn_hc.", ".hc_ffn_"),
+    (".compressor.indexer.q_b_proj.", ".indexer.wq_b."),
+    (".compressor.indexer.scorer.weights_proj.", ".indexer.weights_proj."),
+    (".compressor.indexer.", ".indexer.compressor."),
+    (".compressor.kv_proj.", ".compressor.wkv."),
+    (".compressor.gate_proj.", ".compressor.wgate."),
+    (".compressor.kv_norm.", ".compressor.norm."),
+    (".position_bias", ".ape"),
+    (".q_a_proj.", ".wq_a."),
+    (".q_a_norm.", ".q_norm."),
+    (".q_b_proj.", ".wq_b."),
+    (".attn.kv_proj.", ".attn.wkv."),
+    (".o_a_proj.", ".wo_a."),
+    (".o_b_proj.", ".wo_b."),
+    (".sinks", ".attn_sink"),
+    (".gate.e_score_correction_bias", ".gate.bias"),
+    (".gate_proj.", ".w1."),
+    (".up_proj.", ".w3."),
+    (".down_proj.", ".w2."),
+)
+
+
+def published(name):
+    for theirs, ours in NAMES:
+        name = name.replace(theirs, ours)
+    return name if not name.startswith("hc_") else "hc_head_" + name[3:]
+
+
+def parts(model):
+    """(name, view of the parameter): experts one by one."""
+    for name, t in model.state_dict().items():
+        if name.endswith("experts.gate_up_proj"):
+            half, stem = t.shape[1] // 2, name[: -len("gate_up_proj")]
+            for e in range(t.shape[0]):
+                yield f"{stem}{e}.gate_proj.weight", t[e, :half]
+                yield f"{stem}{e}.up_proj.weight", t[e, half:]
+        elif name.endswith("experts.down_proj"):
+            for e in range(t.shape[0]):
+                yield f"{name[: -len('down_proj')]}{e}.down_proj.weight", t[e]
+        else:
+            yield name, t
+
+
+def numbers(name, shape):
+    """mean and reach, spread so that every part of the model shapes the logits."""
+    if "norm" in name:
+        return 1.0, 0.35
+    if "_hc." in name or "hc_head" in name:
+        if name.endswith("scale"):
+            return 1.0, 0.85
+        return 0.0, 0.5 if name.endswith("fn") else 1.75
+    if name.endswith(("sinks", "position_bias")):
+        return 0.0, 1.75
+    if name.endswith("bias"):
+        return 0.0, 0.5
+    if "embed_tokens" in name:
+        return 0.0, 1.75
+    return 0.0, round(1.5 * (3 / shape[-1]) ** 0.5, 6)
+
+
+def ids(name, spec):
+    rows, cols = spec["shape"]
+    with np.errstate(over="ignore"):
+        first = splitmix64(splitmix64(np.full(1, fnv1a64(name), np.uint64)) + np.arange(rows, dtype=np.uint64))
+        values = (first[:, None] + np.arange(cols, dtype=np.uint64)) % np.uint64(spec["count"])
+    return torch.from_numpy(values.astype(np.int64))
+
+
+def exponents(name, spec):
+    return torch.exp2(generate(name, spec | {"dtype": "U8"}).float() - 127)
+
+
+def fp8_specs(name, shape):
+    """Codes up to 384, and scales that give the matrix the spread of numbers()."""
+    blocks = [-(-n // 128) for n in shape]
+    low = int(np.floor(np.log2(1.5 * (3 / shape[1]) ** 0.5 / 384))) + 127
+    weight = {"dtype": "F8_E4M3", "shape": shape, "mean": 0.0, "reach": 384.0}
+    return {name: weight, name[: -len("weight")] + "scale": {"dtype": "F8_E8M0", "shape": blocks, "low": low, "count": 2}}
+
+
+def fp4_specs(name, shape):
+    low = int(np.floor(np.log2(1.5 / shape[1] ** 0.5 / 2.9))) + 127
+    weight = {"dtype": "I8", "shape": [shape[0], shape[1] // 2], "low": 0, "count": 256}
+    return {name: weight, name[: -len("weight")] + "scale": {"dtype": "F8_E8M0", "shape": [shape[0], shape[1] // 32], "low": low, "count": 2}}
+
+
+def quantised(name):
+    """What DeepSeek stores in fp8: projections of attention, indexer queries and shared experts."""
+    return re.search(r"\.attn\.(w|indexer\.wq)[a-z_]*\.weight$|shared_experts", name) is not None
+
+
+def fill(model, fp8):
+    """tensors.json; the model gets the numbers that it describes."""
+    specs = {}
+    for theirs, t in parts(model):
+        name, shape = (published(theirs) if fp8 else theirs), list(t.shape)
+        if name.endswith("tid2eid"):
+            specs[name] = {"dtype": "I32" if fp8 else "I64", "shape": shape, "count": model.config.n_routed_experts}
+            t.copy_(ids(name, specs[name]))
+        elif fp8 and ".experts." in name:
+            own = fp4_specs(name, shape)
+            specs |= own
+            codes = generate(name, own[name] | {"dtype": "U8"})
+            values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+            pairs = torch.stack([values[(codes & 15).long()], values[(codes >> 4).long()]], dim=-1).reshape(shape)
+            scale = name[: -len("weight")] + "scale"
+            t.copy_(pairs * exponents(scale, own[scale]).repeat_interleave(32, dim=1))
+        elif fp8 and quantised(name):
+            own = fp8_specs(name, shape)
+            specs |= own
+            codes = generate(name, own[name] | {"dtype": "F32"}).to(torch.float8_e4m3fn).float()
+            scale = name[: -len("weight")] + "scale"
+            scales = exponents(scale, own[scale]).repeat_interleave(128, dim=0).repeat_interleave(128, dim=1)
+            t.copy_(codes * scales[: shape[0], : shape[1]])
+        else:
+            mean, reach = numbers(theirs, shape)
+            narrow = fp8 and len(shape) > 1 and not name.endswith(("ape", "fn"))
+            specs[name] = {"dtype": "BF16" if narrow else "F32", "shape": shape, "mean": mean, "reach": reach}
+            t.copy_(generate(name, specs[name]).float())
+    return specs
+
+
+def hadamard(x):
+    n = x.shape[-1]
+    matrix = torch.ones(1, 1)
+    while matrix.shape[0] < n:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)], 0)
+    return x @ matrix / n**0.5
+
+
+class RoundedScores:
+    """While `on`, the indexer's products are of rounded numbers."""
+
+    def __init__(self, model):
+        self.on = False
+        for m in model.modules():
+            if isinstance(m, v4.DeepseekV4IndexerScorer):
+                m.forward = self.scoring(m.forward)
+
+    def scoring(self, forward):
+        def call(q, keys, hidden):
+            if self.on:
+                q, keys = (quantise_rows(hadamard(x.float())).to(x.dtype) for x in (q, keys))
+            return forward(q, keys, hidden)
+
+        return call
+
+
+def run(model, tokens):
+    with torch.no_grad():
+        return model(input_ids=tokens[None], use_cache=False).logits[0].float()
+
+
+def reference(model, generator):
+    scores, rounding = RoundedScores(model), CacheRounding(model)
+    out = {}
+    for length in LENGTHS:
+        edges = {0, 2, 3, 4, 15, 16, 31, 35, 40, 60, 90, 126, 127, 128, 149, 200, 255, 256, 296, 297, 298, 299}
+        edges |= {length - 4, length - 3, length - 2, length - 1}
+        positions = torch.tensor(sorted(p for p in edges if p < length))
+        best = None
+        for _ in range(TRIALS[length]):
+            tokens = torch.randint(0, model.config.vocab_size, (length,), generator=generator)
+            rounding.on = scores.on = True
+            logits = run(model.float(), tokens)[positions]
+            other = run(model.double(), tokens)[positions]
+            turned = (other - logits).norm(dim=-1) / logits.norm(dim=-1)
+            rank = (int((turned < STABLE).sum()), -float(turned.max()))
+            if best is None or rank > best[0]:
+                best = (rank, tokens, logits, turned < STABLE)
+        rank, tokens, logits, stable = best
+        rounding.on = scores.on = False
+        exact = run(model.float(), tokens)[positions]
+        stem = f"prompt.{length}"
+        out[f"{stem}.tokens"] = tokens.to(torch.int32)
+        out[f"{stem}.positions"] = positions[stable].to(torch.int32)
+        out[f"{stem}.logits"] = exact[stable].contiguous()
+        out[f"{stem}.logits_bf16_cache"] = logits[stable].contiguous()
+        moved = ((exact - logits).norm(dim=-1) / exact.norm(dim=-1))[stable]
+        print(f"  {length}: std {float(logits.std()):.2f}, cache moves {float(moved.max()):.2g}, {rank[0]} of {len(positions)} positions", flush=True)
+    return out
+
+
+def main():
+    if len(sys.argv) < 2 or any(name not in MODELS for name in sys.argv[2:]):
+        raise SystemExit(__doc__)
+    for number, (name, own) in enumerate(MODELS.items()):
+        if sys.argv[2:] and name not in sys.argv[2:]:
+            continue
+        print(name)
+        config = {"architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4"} | own
+        given = {k: v for k, v in config.items() if k not in ("quantization_config", "expert_dtype")}
+        if "compress_ratios" in given:
+            given["compress_ratios"] = RATIOS
+        hf = transformers.DeepseekV4Config.from_dict(json.loads(json.dumps(given)))
+        hf._attn_implementation = "eager"
+        hf._experts_implementation = "eager"
+        model = transformers.DeepseekV4ForCausalLM(hf).float().eval()
+        with torch.no_grad():
+            specs = fill(model, "quantization_config" in config)
+        answers = reference(model, torch.Generator().manual_seed(3000 + number))
+        folder = pathlib.Path(sys.argv[1]) / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+        lines = [f" {json.dumps(n)}: {json.dumps(s)}" for n, s in specs.items()]
+        (folder / "tensors.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        save_file(answers, folder / "reference.safetensors")
+    print(f"transformers {transformers.__version__}, torch {torch.__version__}")
+
+
+if __name__ == "__main__":
+    main()
