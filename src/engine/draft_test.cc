@@ -195,6 +195,29 @@ TEST(EngineDrafts, AFullPoolCutsThem) {
   EXPECT_EQ(engine.stats().held_pages, 4);
 }
 
+// D1. Three pages of the first request stay in the prefix cache, the second holds up to five of the
+// eight, and its drafts would reach into a sixth.
+TEST(EngineDrafts, NothingIsEvictedForThem) {
+  const Known known({request(13, 1), request(13, 19, 9), request(13, 1)}, 32,
+                    [](std::size_t, std::int64_t) { return false; });
+  ScriptedDrafter drafter = known.drafter();
+  FakeSetup setup({.page_size = 4, .pages = 8});
+  EngineOptions options;
+  options.drafter = &drafter;
+  options.draft_tokens = 12;
+  Engine engine = setup.engine(options);
+  ASSERT_TRUE(engine.submit(known.requests()[0]));
+  serve(engine, {});
+  const auto second = engine.submit(known.requests()[1]);
+  ASSERT_TRUE(second);
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(engine.step());
+  EXPECT_GT(engine.stats().drafts.all_drafted(), 0);
+  ASSERT_TRUE(engine.cancel(*second));
+  ASSERT_TRUE(engine.submit(known.requests()[2]));
+  serve(engine, {});
+  EXPECT_EQ(engine.stats().cached_tokens, 12);
+}
+
 // D3. An older request takes the page of a younger one, at each length of its answer.
 TEST(EngineDrafts, APreemptionAtAnyStepLosesNothing) {
   constexpr std::int64_t kPages = 60;
