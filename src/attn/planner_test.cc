@@ -471,7 +471,8 @@ TEST(Budgets, SplitPartialsAndCompressorState) {
       EXPECT_EQ(b.bytes, 12345);
     }
   }
-  // Two folds of three f32 for each of 512 channels and of the indexer's 128, per request and layer.
+  // Two folds of three f32 for each of 512 channels and of the indexer's 128, per request and
+  // layer.
   EXPECT_EQ(bytes["compressor state"], std::int64_t{2} * 3 * 4 * (512 + 128) * 256 * 61);
 }
 
