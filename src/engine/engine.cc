@@ -187,11 +187,12 @@ Result<RequestId> Engine::submit(Request request) {
   if (request.prompt_logprobs_from && !request.sampling.logprobs) {
     return outside("top_logprobs_num", "a number with logprob_start_len", "none");
   }
+  if (request.constraint && !request.forced.empty()) {
+    return outside("constraint", "none for a forced answer", "one");
+  }
 
   auto r = std::make_unique<Active>();
-  r->id = RequestId{++last_id_};
   r->sampling = std::move(request.sampling);
-  r->seed = r->sampling.seed.value_or(random_bits(options_.seed, r->id.value));
   if (request.forced.empty()) r->stops = stop_tokens(r->sampling, eos_);
   r->forced = std::move(request.forced);
   r->tokens = std::move(request.prompt);
@@ -201,6 +202,14 @@ Result<RequestId> Engine::submit(Request request) {
       request.prompt_logprobs_from ? std::max<std::int64_t>(0, scored_from - 1) : r->prompt;
   r->draft_length = DraftLength(options_.draft_tokens, good_drafts_);
   r->limit = r->sampling.max_tokens.value_or(static_cast<std::int32_t>(capacity() - r->prompt));
+  r->constraint = std::move(request.constraint);
+  if (r->constraint) {
+    const auto goes_on = find_allowed(*r, *r->constraint, 0);
+    if (!goes_on) return goes_on.error();
+    if (!*goes_on) return outside("constraint", "a token that the answer may begin with", "none");
+  }
+  r->id = RequestId{++last_id_};
+  r->seed = r->sampling.seed.value_or(random_bits(options_.seed, r->id.value));
   waiting_.push_back(std::move(r));
   return waiting_.back()->id;
 }

@@ -107,6 +107,10 @@ class Engine {
     std::int64_t drafts = 0;           // at the end of `tokens`
     DraftLength draft_length;
     std::vector<std::int32_t> forced;
+    std::shared_ptr<TokenConstraint> constraint;  // after the answer; null: none
+    // [1 + drafts, words] With a constraint: what may follow the answer, then what may follow it
+    // and so many of its drafts.
+    std::vector<std::uint32_t> allowed;
     RequestId sibling_of = {};
     // The next row whose logits give a log-probability of the prompt; from prompt - 1 on: none.
     std::int64_t next_scored = 0;
@@ -120,6 +124,10 @@ class Engine {
     bool ended = false;  // to be taken out of its list
 
     std::int64_t known() const { return std::ssize(tokens) - drafts; }
+    std::span<std::uint32_t> allowed_after(std::int64_t so_many, std::int64_t words) {
+      return std::span(allowed).subspan(static_cast<std::size_t>(so_many * words),
+                                        static_cast<std::size_t>(words));
+    }
     void drop_drafts() {
       tokens.resize(static_cast<std::size_t>(known()));
       drafts = 0;
@@ -152,8 +160,12 @@ class Engine {
   void admit(std::int64_t prefill_rows, StepReport& report);
   void add_drafts();
   void take_proposal(Active& r, const DraftRequest& proposal, std::int64_t& rows);
+  std::int64_t allowed_words() const { return (model_->config().vocab + 31) / 32; }
+  Result<bool> find_allowed(Active& r, TokenConstraint& constraint, std::int64_t drafts);
+  std::int64_t allowed_drafts(Active& r, std::span<const std::int32_t> drafts);
+  void follow_constraint(Active& r, StepReport& report);
   void build_batch(StepReport& report);
-  SampleArgs sampling_of(const Active& r, std::int64_t drafts) const;
+  SampleArgs sampling_of(Active& r, std::int64_t drafts) const;
   void undo_step();
   bool has_rows_in_flight(const Active& r) const;
   void take_results(StepReport& report);

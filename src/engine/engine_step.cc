@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::int64_t kScoredLogitBytes = std::int64_t{64} << 20;
 
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
 }  // namespace
 
 ScheduleLimits Engine::limits() const {
@@ -119,12 +121,49 @@ void Engine::take_proposal(Active& r, const DraftRequest& proposal, std::int64_t
     if (std::binary_search(r.stops.begin(), r.stops.end(), token)) break;
     ++n;
   }
+  if (r.constraint) n = allowed_drafts(r, std::span(proposal.drafts).first(at(n)));
   const std::int64_t known = r.known();
   r.drafts = draft_rows(known, n, limits(), available_);
   if (r.drafts == 0) return;
   pages_.extend(known, known + r.drafts, r.pages);
   r.tokens.insert(r.tokens.end(), proposal.drafts.begin(), proposal.drafts.begin() + r.drafts);
   rows += r.drafts;
+}
+
+// Fills the row of r.allowed after so many drafts from a constraint that stands there. False: the
+// answer ends there, as nothing may follow. Errors: the constraint's; nothing may follow and the
+// answer may not end.
+Result<bool> Engine::find_allowed(Active& r, TokenConstraint& constraint, std::int64_t drafts) {
+  const std::int64_t words = allowed_words();
+  r.allowed.resize(at(words * (drafts + 1)));
+  const std::span<std::uint32_t> bits = r.allowed_after(drafts, words);
+  const auto may_end = constraint.allowed(bits);
+  if (!may_end) return may_end.error();
+  const auto bit_of = [](std::int32_t token) { return std::uint32_t{1} << (token % 32); };
+  for (const std::int32_t t : r.stops) bits[at(t / 32)] &= ~bit_of(t);
+  const bool goes_on = std::any_of(bits.begin(), bits.end(), [](auto word) { return word != 0; });
+  if (!goes_on && !*may_end) {
+    return Error{ErrorCode::exhausted, "the answer's constraint",
+                 "a token of the vocabulary that may follow", "none",
+                 "a constraint that needs no such text"};
+  }
+  if (*may_end) {
+    for (const std::int32_t t : r.stops) bits[at(t / 32)] |= bit_of(t);
+  }
+  return goes_on;
+}
+
+// Drafts up to the first that the constraint refuses, or after which the answer would end.
+std::int64_t Engine::allowed_drafts(Active& r, std::span<const std::int32_t> drafts) {
+  const std::unique_ptr<TokenConstraint> ahead = r.constraint->clone();
+  std::int64_t n = 0;
+  for (const std::int32_t token : drafts) {
+    if (!ahead->accept(token)) break;
+    const auto goes_on = find_allowed(r, *ahead, n + 1);
+    if (!goes_on || !*goes_on) break;
+    ++n;
+  }
+  return n;
 }
 
 // Its sibling is older and makes progress (E3); requests after it also wait (E2), for a prefill
@@ -230,7 +269,7 @@ void Engine::build_batch(StepReport& report) {
 }
 
 // After so many of its drafts, as if they were tokens.
-SampleArgs Engine::sampling_of(const Active& r, std::int64_t drafts) const {
+SampleArgs Engine::sampling_of(Active& r, std::int64_t drafts) const {
   const auto tokens = std::span(r.tokens).first(static_cast<std::size_t>(r.known() + drafts));
   const auto prompt = static_cast<std::size_t>(r.prompt);
   SampleArgs args;
@@ -239,6 +278,7 @@ SampleArgs Engine::sampling_of(const Active& r, std::int64_t drafts) const {
   args.answer = tokens.subspan(prompt);
   if (r.answered() + drafts < r.sampling.min_tokens) args.ruled_out = r.stops;
   args.seed = r.seed;
+  if (r.constraint) args.allowed = r.allowed_after(drafts, allowed_words());
   return args;
 }
 
@@ -313,6 +353,7 @@ void Engine::take_results(StepReport& report) {
     const std::int64_t before = std::exchange(r.computed, r.computed + rows);
     if (!items_[i].scored.empty()) take_scored(r, i);
     if (items_[i].logits > 0) take_tokens(r, i, report);
+    if (!r.ended && r.constraint && items_[i].logits > 0) follow_constraint(r, report);
     if (r.ended) continue;
     pages_.confirm(before, r.computed, r.pages);
     if (drafts > 0) pages_.undo(r.computed, r.pages);  // those of rejected drafts
@@ -327,6 +368,16 @@ const NonFiniteItem* Engine::non_finite_row(std::size_t item, std::int64_t first
     if (bad.item == item && bad.row >= first && bad.row < end) return &bad;
   }
   return nullptr;
+}
+
+// What may follow the tokens that the step brought. Nothing: the answer is complete.
+void Engine::follow_constraint(Active& r, StepReport& report) {
+  const auto goes_on = find_allowed(r, *r.constraint, 0);
+  if (!goes_on) {
+    end(r, FinishReason::error, goes_on.error(), report.finished);
+  } else if (!*goes_on) {
+    end(r, FinishReason::complete, std::nullopt, report.finished);
+  }
 }
 
 // A row that is not finite shows in the answer's first token, too: attention carries it on.
@@ -390,8 +441,14 @@ bool Engine::take_token(Active& r, std::size_t item, std::int64_t k, StepReport&
     r.tokens.push_back(token);
   }
   const bool stop = std::binary_search(r.stops.begin(), r.stops.end(), token);
+  if (!stop && r.constraint) LATHE_CHECK(r.constraint->accept(token), "a token that was allowed");
   if (!stop && r.answered() < r.limit) return right;
-  end(r, stop ? FinishReason::stop : FinishReason::length, std::nullopt, report.finished);
+  FinishReason reason = stop ? FinishReason::stop : FinishReason::length;
+  if (!stop && r.constraint) {
+    const auto goes_on = find_allowed(r, *r.constraint, 0);
+    if (goes_on && !*goes_on) reason = FinishReason::complete;
+  }
+  end(r, reason, std::nullopt, report.finished);
   return false;
 }
 

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "base/enum.h"
 #include "base/result.h"
+#include "engine/token_constraint.h"
 #include "ops/sampling.h"
 
 namespace lathe {
@@ -30,6 +32,9 @@ struct Request {
   // as for the answer (sampling.logprobs must be set); token 0 has none. Unset: none. Rows that
   // give them are computed, not taken from the prefix cache.
   std::optional<std::int32_t> prompt_logprobs_from = std::nullopt;
+  // What tokens the answer may have; it belongs to the request alone. Stop tokens may come where it
+  // says that the answer may end. Null: any tokens.
+  std::shared_ptr<TokenConstraint> constraint = nullptr;
 };
 
 /// - waiting: not admitted yet
@@ -40,10 +45,11 @@ struct Request {
 LATHE_ENUM(RequestState, LATHE_REQUEST_STATES)
 
 /// stop       a stop token, which is the answer's last, or a stop string that the caller found
+/// complete   the request's constraint allows nothing after the last token
 /// length     max_tokens tokens
 /// cancelled  cancelled by the caller
-/// error      the model gave NaN or Inf
-#define LATHE_FINISH_REASONS(X) X(stop) X(length) X(cancelled) X(error)
+/// error      the model gave NaN or Inf, or the constraint left no token
+#define LATHE_FINISH_REASONS(X) X(stop) X(complete) X(length) X(cancelled) X(error)
 LATHE_ENUM(FinishReason, LATHE_FINISH_REASONS)
 
 struct TokenEvent {

@@ -59,6 +59,8 @@ struct SampleArgs {
   std::span<const std::int32_t> answer;     // its size is the position that is drawn
   std::span<const std::int32_t> ruled_out;  // not all of the vocabulary
   std::uint64_t seed = 0;
+  // [(vocab + 31) / 32] Bits of tokens: only they may be drawn; empty: all may.
+  std::span<const std::uint32_t> allowed = {};
 };
 
 /// The filters' sums: ids are cut into blocks, a block's weights are summed in lanes.
@@ -69,7 +71,7 @@ inline constexpr std::int64_t kSumLanes = 32;
 inline bool adjusts_logits(const SampleArgs& args) {
   const SamplingParams& p = *args.params;
   return p.repetition_penalty != 1 || p.frequency_penalty != 0 || p.presence_penalty != 0 ||
-         !p.logit_bias.empty() || !args.ruled_out.empty();
+         !p.logit_bias.empty() || !args.ruled_out.empty() || !args.allowed.empty();
 }
 
 }  // namespace lathe

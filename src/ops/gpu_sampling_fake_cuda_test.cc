@@ -13,6 +13,7 @@ namespace {
 struct Draw {
   std::vector<float> logits;
   std::vector<std::int32_t> prompt, answer, ruled_out;
+  std::vector<std::uint32_t> allowed = {};
   SamplingParams params;
   std::uint64_t seed = 0;
 };
@@ -40,7 +41,7 @@ class GpuSampling : public ::testing::Test {
     ops_test::Context cpu(1);
     std::vector<SampleArgs> here, there;
     for (const Draw& d : draws) {
-      here.push_back({d.logits, &d.params, d.prompt, d.answer, d.ruled_out, d.seed});
+      here.push_back({d.logits, &d.params, d.prompt, d.answer, d.ruled_out, d.seed, d.allowed});
       there.push_back(here.back());
       there.back().logits = gpu.list(d.logits);
     }
@@ -108,6 +109,8 @@ TEST_F(GpuSampling, PenaltiesBiasAndLogprobs) {
     if (i % 3 == 1) p.presence_penalty = -0.4f;
     if (i % 5 == 0) p.logit_bias = {{3, 4.5f}, {9, -2.0f}, {3, 0.25f}};
     if (i % 4 == 1) d.ruled_out = {0, 5, 6};
+    if (i % 5 == 1) d.allowed.assign(22, 0x10011u);
+    if (i % 5 == 3) d.allowed.assign(22, ~0u);
     if (i % 2 == 1) p.logprobs = i % 8;
     if (i % 3 != 0) p.logprob_ids = {17, 699, static_cast<std::int32_t>(i)};
   }

@@ -27,10 +27,11 @@ using Distribution = std::vector<long double>;  // [vocab]
 struct Row {
   std::vector<float> logits;
   std::vector<std::int32_t> prompt, answer, ruled_out;
+  std::vector<std::uint32_t> allowed = {};
   SamplingParams params;
   std::uint64_t seed = 0;
 
-  SampleArgs args() const { return {logits, &params, prompt, answer, ruled_out, seed}; }
+  SampleArgs args() const { return {logits, &params, prompt, answer, ruled_out, seed, allowed}; }
 };
 
 std::optional<SampledToken> sample_one(const Row& row, Device device = Device::cpu) {
@@ -60,7 +61,8 @@ std::vector<long double> adjusted(const Row& row) {
     for (const LogitBias& b : p.logit_bias) {
       if (b.token == static_cast<std::int32_t>(t)) x[t] += static_cast<long double>(b.bias);
     }
-    if (count(row.ruled_out) > 0) x[t] = -std::numeric_limits<long double>::infinity();
+    const bool may = row.allowed.empty() || (row.allowed[t / 32] >> (t % 32) & 1u) != 0;
+    if (!may || count(row.ruled_out) > 0) x[t] = -std::numeric_limits<long double>::infinity();
   }
   return x;
 }
@@ -144,6 +146,12 @@ Row random_row(std::mt19937& rng) {
   for (auto i = rng() % 9; i > 0; --i) row.prompt.push_back(token());
   for (auto i = rng() % 9; i > 0; --i) row.answer.push_back(token());
   if (some(4)) row.ruled_out = {token()};
+  if (some(3)) {
+    for (std::int32_t t = 0; t < vocab; t += 32)
+      row.allowed.push_back(static_cast<std::uint32_t>(rng()));
+    // One more than may be ruled out.
+    for (const std::int32_t t : {0, 1}) row.allowed[0] |= 1u << t;
+  }
   row.seed = rng();
   SamplingParams& p = row.params;
   p.temperature = some(4) ? 0 : 0.1f + 2 * unit();

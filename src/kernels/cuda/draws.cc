@@ -99,6 +99,11 @@ Result<std::span<const SampleRow>> Draws::bring(std::span<const SampleArgs> rows
     if (!ruled_out) return ruled_out.error();
     row.ruled_out = ruled_out->data();
     row.ruled_out_count = static_cast<std::int32_t>(ruled_out->size());
+    if (!args.allowed.empty()) {
+      const auto allowed = staging.add_list(args.allowed);
+      if (!allowed) return allowed.error();
+      row.allowed = allowed->data();
+    }
     rows_.push_back(row);
   }
   return staging.add_list(std::span<const SampleRow>(rows_));

@@ -35,6 +35,11 @@ std::vector<double> adjusted(const SampleArgs& args) {
   }
   for (const LogitBias& b : p.logit_bias) x[at(b.token)] += double{b.bias};
   for (std::int32_t t : args.ruled_out) x[at(t)] = -std::numeric_limits<double>::infinity();
+  if (args.allowed.empty()) return x;
+  for (std::size_t t = 0; t < x.size(); ++t) {
+    const bool set = (args.allowed[t / 32] >> (t % 32) & 1u) != 0;
+    if (!set) x[t] = -std::numeric_limits<double>::infinity();
+  }
   return x;
 }
 

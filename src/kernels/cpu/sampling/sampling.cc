@@ -68,6 +68,20 @@ class Row {
     if (params_.frequency_penalty != 0 || params_.presence_penalty != 0) penalise_answer();
     for (const LogitBias& b : params_.logit_bias) value(b.token) += double{b.bias};
     for (std::int32_t t : args_.ruled_out) value(t) = -std::numeric_limits<double>::infinity();
+    if (!args_.allowed.empty()) rule_out_others();
+  }
+  // A word of bits at a time: mostly none of its tokens are allowed, or all.
+  void rule_out_others() {
+    for (std::int64_t first = 0; first < vocab_; first += 32) {
+      const std::uint32_t word = args_.allowed[static_cast<std::size_t>(first / 32)];
+      if (word == ~std::uint32_t{0}) continue;
+      const std::int64_t end = std::min<std::int64_t>(first + 32, vocab_);
+      for (std::int64_t t = first; t < end; ++t) {
+        if ((word >> (t - first) & 1u) == 0) {
+          memory_.values[t] = -std::numeric_limits<double>::infinity();
+        }
+      }
+    }
   }
   // A count is taken when the token is met first and reset to 0, so each token is adjusted once.
   void penalise_repetition(double penalty) {

@@ -42,10 +42,11 @@ struct TestRow {
   std::string what;
   std::vector<float> logits;
   std::vector<std::int32_t> prompt, answer, ruled_out;
+  std::vector<std::uint32_t> allowed = {};
   SamplingParams params;
   std::uint64_t seed = 0;
 
-  SampleArgs args() const { return {logits, &params, prompt, answer, ruled_out, seed}; }
+  SampleArgs args() const { return {logits, &params, prompt, answer, ruled_out, seed, allowed}; }
 };
 
 class Draw {
@@ -60,6 +61,13 @@ class Draw {
     for (auto i = pick(30); i > 0; --i) row.prompt.push_back(token());
     for (auto i = pick(30); i > 0; --i) row.answer.push_back(token());
     if (vocab > 1 && some(4)) row.ruled_out.push_back(token());
+    if (vocab > 1 && some(3)) {
+      const bool sparse = some(2);
+      for (std::uint32_t t = 0; t < vocab; t += 32) {
+        row.allowed.push_back(sparse ? 0 : some(3) ? ~0u : static_cast<std::uint32_t>(rng_()));
+      }
+      row.allowed[0] |= 3;  // one more than may be ruled out
+    }
     row.seed = std::uint64_t{rng_()} << 32 | rng_();
     SamplingParams& p = row.params;
     p.temperature = one_of({0.0f, 1.0f, 1.0f, 0.7f, 3.0f, 0.01f, 1e-30f, 1e-45f, 1e30f});

@@ -88,6 +88,13 @@ class RowSampler {
     return draw();
   }
 
+  // Each thread rules out tokens that it alone reads next.
+  __device__ void rule_out_others() {
+    for (std::int64_t i = threadIdx.x; i < p_.vocab; i += kSampleThreads) {
+      if ((row_.allowed[i / 32] >> (i % 32) & 1u) == 0) values_[i] = -INFINITY;
+    }
+  }
+
   __device__ std::int32_t choose_adjusted() {
     for (std::int64_t i = threadIdx.x; i < p_.vocab; i += kSampleThreads) values_[i] = logit(i);
     sync_block();
@@ -112,6 +119,7 @@ class RowSampler {
       }
     }
     sync_block();
+    if (row_.allowed != nullptr) rule_out_others();
     Ranked mine{INFINITY, INT32_MAX};
     for (std::int64_t i = threadIdx.x; i < p_.vocab; i += kSampleThreads) {
       offer(mine, -values_[i], i);

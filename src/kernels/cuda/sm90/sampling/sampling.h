@@ -30,6 +30,7 @@ struct SampleRow {
   const SeenToken* seen = nullptr;  // each token once
   const LogitBias* bias = nullptr;
   const std::int32_t* ruled_out = nullptr;
+  const std::uint32_t* allowed = nullptr;  // [(vocab + 31) / 32] bits; null: all tokens
   // With likeliest >= 0: tokens whose log-probabilities are wanted as well.
   const std::int32_t* asked = nullptr;
   std::int32_t asked_count = 0;
