@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Grammars of answers against Python's own `re` and against `jsonschema` (PyPI): grammar_test.py CHECK
+"""Grammars of answers against Python's own `re` and against `jsonschema` (PyPI): grammar_test.py CHECK LATHE [SEED]
 
 Random regular expressions allow what `re` matches. Random schemas: texts that masks lead to are valid, and valid
-documents are allowed. The seed is printed; LATHE_TEST_SEED
+documents are allowed. Then a real model behind a server, which is made to like newlines best. The seed is printed; LATHE_TEST_SEED
 sets it.
 """
 
@@ -17,6 +17,8 @@ import unittest
 import jsonschema
 
 CHECK = sys.argv.pop(1)
+from serve_util import MESSAGES, Server  # takes the command's path
+
 SEED = int(os.environ.get("LATHE_TEST_SEED", random.randrange(10**6)))
 SCALE = float(os.environ.get("LATHE_TEST_SCALE", "1"))
 
@@ -192,6 +194,32 @@ class Grammars(unittest.TestCase):
             spelled = spelled.replace("e+", "e")
             got = self.checker.ask(schema=True, texts=[spelled])[0], self.checker.ask(schema={"type": "object"}, texts=[spelled])[0]
             self.assertEqual(got, (True, isinstance(value, dict)), (SEED, spelled))
+
+
+SCHEMAS = [
+    {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 120},
+                                      "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3}},
+     "required": ["name", "age"], "additionalProperties": False},
+    {"type": "array", "items": {"type": "string", "format": "date"}, "minItems": 2, "maxItems": 3},
+    {"anyOf": [{"const": {"k": [1, None]}}, {"type": "string", "pattern": "^[a-f]{4}$"}]},
+]
+
+
+class RealModel(unittest.TestCase):
+    def test_a_model_that_likes_newlines_best(self):
+        with Server(model="models/tiny-v32") as server:
+            newlines = server.post("/tokenize", {"prompt": "\n", "add_special_tokens": False})["tokens"]
+            for bias in ({}, {str(newlines[0]): 100}):
+                for seed, schema in enumerate(SCHEMAS * 2):
+                    answer = server.post("/v1/chat/completions", {
+                        "messages": MESSAGES, "max_tokens": 1200, "temperature": 2, "seed": seed, "logit_bias": bias,
+                        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}})
+                    choice = answer["choices"][0]
+                    self.assertEqual(choice["finish_reason"], "stop", choice)
+                    jsonschema.validate(json.loads(choice["message"]["content"]), schema)
+            for choice in server.post("/v1/completions", {"prompt": "Is it?", "n": 4, "max_tokens": 50, "temperature": 1.5,
+                                                          "structured_outputs": {"choice": ["yes", "no"]}})["choices"]:
+                self.assertIn(choice["text"], ("yes", "no"))
 
 
 if __name__ == "__main__":

@@ -324,9 +324,8 @@ class Answers(unittest.TestCase):
         self.assertEqual(begun + rest["choices"][0]["message"]["content"], ANSWER)
 
     def test_what_is_not_supported_is_refused(self):
-        for field, value in [("response_format", {"type": "json_object"}), ("regex", "a+"), ("priority", 3)]:
-            self.refused("/v1/chat/completions", {"messages": MESSAGES, field: value},
-                         "response_format.type" if field == "response_format" else field, "unsupported_field")
+        for field, value in [("ebnf", "root ::= a"), ("guided_json", {"type": "object"}), ("priority", 3)]:
+            self.refused("/v1/chat/completions", {"messages": MESSAGES, field: value}, field, "unsupported_field")
         self.refused("/generate", {"text": "a", "return_hidden_states": True}, "return_hidden_states", "unsupported_field")
         # Clients send such fields without meaning anything by them.
         self.server.post("/v1/chat/completions", {"messages": MESSAGES, "logprobs": None, "lora_path": None, "regex": None,
@@ -511,11 +510,17 @@ class Markup(unittest.TestCase):
                 self.assertEqual("".join(e["choices"][0]["delta"].get("content", "") for e in events), "")
                 raw = server.post("/v1/chat/completions", {**inside, "separate_reasoning": False})["choices"][0]["message"]
                 self.assertEqual((raw["content"], "reasoning" in raw), (message["reasoning"], False))
-                error = server.post("/v1/chat/completions", {**body, "tools": [tool], "tool_choice": "required"}, 400)["error"]
-                self.assertEqual((error["param"], error["code"]), ("tool_choice", "unsupported_field"))
                 for tools, param in [([{}], "tools[0].type"), ([{"type": "function"}], "tools[0].function"),
                                      ([{"type": "function", "function": {}}], "tools[0].function.name"), ({}, "tools")]:
                     self.assertEqual(server.post("/v1/chat/completions", {**body, "tools": tools}, 400)["error"]["param"], param)
+            forced = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {
+                "type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"], "additionalProperties": False}}}
+            with Server("--chat-template", str(template), "--reasoning-parser", "none") as none:
+                choice = none.post("/v1/chat/completions", {**body, "max_tokens": 800, "tools": [forced], "tool_choice": "required",
+                                                            "parallel_tool_calls": False})["choices"][0]
+                self.assertEqual(choice["finish_reason"], "tool_calls")
+                call = choice["message"]["tool_calls"][0]["function"]
+                self.assertEqual((call["name"], json.loads(call["arguments"]) in ({"x": 1}, {"x": 2})), ("f", True))
             log = "".join(server.log)
             self.assertIn("reasoning think: the chat template has </think>\n", log)
             self.assertIn("tools     tag: the chat template has <tool_call>\n", log)

@@ -78,8 +78,8 @@ void add_answer_flags(Command c, ServeFlags& f) {
                "auto: by the chat template; tag, deepseek, dsml, none")
       .one_of({"auto", "tag", "deepseek", "dsml", "none"});
   c.add_option("--grammar-backend", s.grammar_backend,
-               "what constrains answers; auto: none, as none is built in")
-      .one_of({"auto", "none"});
+               "what makes answers follow a schema; auto: own; none: such requests are rejected")
+      .one_of({"auto", "own", "none"});
   c.add_option("--reasoning-field", s.reasoning_field, "reasoning_content, reasoning or both")
       .one_of({"both", "reasoning_content", "reasoning"});
   c.add_option(

@@ -24,7 +24,7 @@ AnswerParts::AnswerParts(MarkupRules rules)
       tool_marks_(tool_marks(rules_.tools)),
       state_(rules_.reasoning && rules_.starts_inside ? State::reasoning : State::content) {
   if (rules_.reasoning) marks_ = {{kEndThink, Mark::end_think}, {kThink, Mark::think}};
-  if (rules_.tools != ToolFormat::none) {
+  if (rules_.tools != ToolFormat::none && !rules_.list_of_calls) {
     marks_.push_back({tool_marks_.begin, Mark::call});
     for (std::string_view mark : tool_marks_.around) marks_.push_back({mark, Mark::around});
   }
@@ -125,6 +125,11 @@ void AnswerParts::give(std::string_view text, TextParts& out) {
     return;
   }
   if (std::exchange(drop_newline_, false) && text.front() == '\n') text.remove_prefix(1);
+  if (rules_.list_of_calls) {
+    began_ = true;
+    read_list(text, out);
+    return;
+  }
   // White space before a mark or between calls is the mark's; it comes out if text follows.
   const bool waits = rules_.tools != ToolFormat::none || (rules_.reasoning && !began_);
   if (!waits) {
@@ -156,8 +161,37 @@ void AnswerParts::end_call(std::string_view body, TextParts& out) {
   give(std::string(tool_marks_.begin) + std::string(body) + std::string(tool_marks_.end), out);
 }
 
+// An object in the list is a call once its last brace is there.
+void AnswerParts::read_list(std::string_view text, TextParts& out) {
+  if (complete()) return;
+  for (const char c : text) {
+    list_ += c;
+    if (quoted_) {
+      quoted_ = escaped_ || c != '"';
+      escaped_ = !escaped_ && c == '\\';
+      continue;
+    }
+    quoted_ = c == '"';
+    if (c == '{' || c == '[') ++depth_;
+    if (c != '}' && c != ']') continue;
+    --depth_;
+    if (depth_ != 1 || c != '}') continue;
+    auto call = read_tool_call(ToolFormat::tag, list_.substr(list_.find('{')), rules_.schemas);
+    if (!call) continue;
+    out.calls.push_back(std::move(*call));
+    ++calls_;
+    list_.clear();
+    if (complete()) return;
+  }
+}
+
 void AnswerParts::finish(TextParts& out) {
   if (complete()) return;
+  // What is no call is text; a list's own marks behind its last call are not.
+  if (calls_ == 0 || list_.find_first_not_of(" \t\r\n,]") != std::string::npos) {
+    out.content += list_;
+  }
+  list_.clear();
   if (state_ == State::call) {
     state_ = State::content;
     give(std::string(tool_marks_.begin) + held_, out);

@@ -18,6 +18,7 @@ struct MarkupRules {
   ToolFormat tools = ToolFormat::none;
   nlohmann::ordered_json schemas;  // the request's tools
   bool one_call = false;           // the first call is the last
+  bool list_of_calls = false;      // content is [{"name", "parameters"}, ...]
   // Tokens that stand for marks and whose text detokenising skips, with that text.
   std::vector<std::pair<std::int32_t, std::string>> tokens;
 };
@@ -62,6 +63,7 @@ class AnswerParts {
   void take(Mark mark, TextParts& out);
   void give(std::string_view text, TextParts& out);
   void end_call(std::string_view body, TextParts& out);
+  void read_list(std::string_view text, TextParts& out);
 
   MarkupRules rules_;
   ToolMarks tool_marks_;
@@ -73,6 +75,11 @@ class AnswerParts {
   bool began_ = false;         // something other than white space has been given
   std::string spaces_;         // between calls, given only if text follows
   std::size_t calls_ = 0;
+  // Of a list of calls: the text behind the last one, and what was met in it.
+  std::string list_;
+  int depth_ = 0;
+  bool quoted_ = false;
+  bool escaped_ = false;
 };
 
 }  // namespace lathe

@@ -114,6 +114,8 @@ std::string own_text(const Metrics& m) {
   t.counters("aborted_requests_total", m.aborted, "Requests that were ended early, and why.");
   t.counters("refused_requests_total", m.refused, "Requests that were refused, by code.");
   t.counters("http_responses_total", m.http_responses, "HTTP responses.");
+  t.counters("grammar_compiles_total", m.grammar_compiles,
+             "Constraints of answers: compiled, found among the latest, or refused.");
   t.gauge("num_running_reqs", static_cast<double>(m.running), "Requests with pages.");
   t.gauge("num_queue_reqs", static_cast<double>(m.queued), "Requests that wait.");
   t.gauge("queued_tokens", static_cast<double>(m.queued_tokens), "Prompt tokens of those.");

@@ -43,11 +43,12 @@ struct Metrics {
   std::int64_t reasoning_tokens = 0;
   std::int64_t ignored_fields = 0;
   std::int64_t preemptions = 0;
-  DraftStats drafts;        // of the engine
-  Labelled requests;        // route, finish
-  Labelled aborted;         // why
-  Labelled refused;         // code
-  Labelled http_responses;  // route, status
+  DraftStats drafts;          // of the engine
+  Labelled requests;          // route, finish
+  Labelled aborted;           // why
+  Labelled refused;           // code
+  Labelled http_responses;    // route, status
+  Labelled grammar_compiles;  // result
 
   // Gauges, set before the text is made.
   std::int64_t running = 0;

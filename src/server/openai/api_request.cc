@@ -37,6 +37,35 @@ FieldPlace place_of(ApiRoute route) {
                                           : kInGenerate;
 }
 
+std::optional<ApiError> check_tools(const ApiRequest& r) {
+  const bool any = r.tools.is_array();
+  if (r.forces_call() && !any) return bad_field("tool_choice", "tools with it", "none");
+  bool named = !r.tool_choice.is_object();
+  for (std::size_t i = 0; any && i < r.tools.size(); ++i) {
+    const Json& function = r.tools[i]["function"];
+    named = named || function["name"] == r.tool_choice["function"]["name"];
+    if (function.value("strict", Json()) != true || r.forces_call()) continue;
+    if (r.tool_choice == "none") continue;
+    const std::string path = fmt::format("tools[{}].function.strict", i);
+    return ApiError{400, "unsupported_field",
+                    path +
+                        ": wanted false, or tool_choice \"required\" or a function, whose "
+                        "arguments follow their schema, got true",
+                    path};
+  }
+  if (!named) {
+    return bad_field("tool_choice.function.name", "the name of one of the tools",
+                     quote(r.tool_choice["function"]["name"].get_ref<const std::string&>()));
+  }
+  if (any && r.tool_choice != "none" && r.constraint) {
+    return ApiError{
+        400, "unsupported_field",
+        r.constraint->path + ": wanted no tools with it, or tool_choice \"none\", got some",
+        r.constraint->path};
+  }
+  return std::nullopt;
+}
+
 // What concerns several fields.
 std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
   if (r.has_stream_options && !r.stream) {
@@ -47,6 +76,7 @@ std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
     if (r.top_logprobs && !r.logprobs) {
       return bad_field("top_logprobs", "\"logprobs\": true with it", "none");
     }
+    if (auto wrong = check_tools(r)) return wrong;
     if (r.continue_final_message && body.contains("add_generation_prompt") &&
         r.add_generation_prompt) {
       return bad_field("continue_final_message", "add_generation_prompt false with it", "true");

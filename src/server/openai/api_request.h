@@ -12,6 +12,7 @@
 #include "base/enum.h"
 #include "base/result.h"
 #include "ops/sampling_params.h"
+#include "server/grammar/source.h"
 #include "server/openai/api_error.h"
 
 namespace lathe {
@@ -40,6 +41,7 @@ struct AnswerParams {
   std::vector<std::string> stop;
   bool keep_stop = false;  // the stop string stays in the text
   bool skip_special_tokens = true;
+  std::optional<grammar::Source> constraint;  // what the text has to follow
 };
 
 struct ApiRequest : AnswerParams {
@@ -71,8 +73,10 @@ struct ApiRequest : AnswerParams {
   bool tokens_as_ids = false;
 
   // Chat.
-  nlohmann::ordered_json tools;            // an array, or null
-  nlohmann::ordered_json tool_choice;      // as it came, or null
+  nlohmann::ordered_json tools;        // an array, or null
+  nlohmann::ordered_json tool_choice;  // as it came, or null
+  /// Whether the answer has to be a call.
+  bool forces_call() const { return tool_choice == "required" || tool_choice.is_object(); }
   nlohmann::ordered_json template_kwargs;  // an object, or null
   std::optional<std::string> reasoning_effort;
   bool parallel_tool_calls = true;

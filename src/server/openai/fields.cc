@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/edit_distance.h"
+#include "server/openai/constraint_fields.h"
 #include "server/openai/field_readers.h"
 
 namespace lathe {
@@ -194,20 +195,6 @@ Reader sampling_params() {
       }};
 }
 
-Reader response_format() {
-  return {R"({"type": "text"})",
-          [](const Json& value, const FieldContext& at, ApiRequest&) -> std::optional<ApiError> {
-            if (!value.is_object()) return wrong_value(at, "an object", value);
-            const auto type = value.find("type");
-            if (type != value.end() && *type == "text") return std::nullopt;
-            return ApiError{400, "unsupported_field",
-                            at.path + ".type: wanted \"text\", got " +
-                                (type == value.end() ? "nothing" : excerpt(*type)) +
-                                "; answers cannot be constrained",
-                            at.path + ".type"};
-          }};
-}
-
 Reader template_kwargs() {
   return {
       "an object",
@@ -241,13 +228,6 @@ Reader tools() {
           if (!function.contains("name") || !function["name"].is_string()) {
             return bad_field(path + ".function.name", "a string", excerpt(function));
           }
-          if (function.value("strict", Json()) == true) {
-            return ApiError{400, "unsupported_field",
-                            path +
-                                ".function.strict: wanted false, got true; answers cannot be "
-                                "constrained",
-                            path + ".function.strict"};
-          }
         }
         if (!value.empty()) out.tools = value;
         return std::nullopt;
@@ -255,20 +235,18 @@ Reader tools() {
 }
 
 Reader tool_choice() {
+  const std::string takes =
+      R"("auto", "none", "required" or {"type": "function", "function": {"name"}})";
   return {
-      "\"auto\" or \"none\"",
-      [](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
-        if (value == "auto" || value == "none") {
-          out.tool_choice = value;
-          return std::nullopt;
-        }
-        if (value == "required" || value.is_object()) {
-          return ApiError{400, "unsupported_field",
-                          at.path + ": wanted \"auto\" or \"none\", got " + excerpt(value) +
-                              "; answers cannot be constrained",
-                          at.path};
-        }
-        return wrong_value(at, "\"auto\" or \"none\"", value);
+      takes,
+      [=](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
+        const bool word = value == "auto" || value == "none" || value == "required";
+        const bool function = value.is_object() && value.value("type", Json()) == "function" &&
+                              value.contains("function") && value["function"].is_object() &&
+                              value["function"].value("name", Json()).is_string();
+        if (!word && !function) return wrong_value(at, takes, value);
+        out.tool_choice = value;
+        return std::nullopt;
       }};
 }
 
@@ -431,7 +409,8 @@ void add_shapes(std::vector<Field>& out) {
 void add_chat(std::vector<Field>& out) {
   out.push_back(field("tools", kInChat, tools(), "none", "of a model whose template has tools"));
   out.push_back(
-      field("tool_choice", kInChat, tool_choice(), "auto", "none: the template does not see them"));
+      field("tool_choice", kInChat, tool_choice(), "auto",
+            "none: the template does not see them; required, a function: the answer is a call"));
   out.push_back(field("parallel_tool_calls", kInChat,
                       boolean([](ApiRequest& r, bool b) { r.parallel_tool_calls = b; }), "true",
                       "false: the first call ends the answer"));
@@ -452,6 +431,16 @@ void add_chat(std::vector<Field>& out) {
                       ""));
 }
 
+void add_constraints(std::vector<Field>& out) {
+  out.push_back(field("response_format", kOpenAi, response_format(), "text",
+                      "the answer is an object, or a value that the schema allows"));
+  out.push_back(field("json_schema", kSamples, json_schema(), "none",
+                      "the answer is a value that it allows"));
+  out.push_back(field("regex", kSamples, regex(), "none", "the whole answer matches it"));
+  out.push_back(field("structured_outputs", kSamples, structured_outputs(), "none",
+                      "one of them; choice: texts of which one is the answer"));
+}
+
 void add_labels(std::vector<Field>& out) {
   out.push_back(
       field("rid", kAll,
@@ -469,11 +458,12 @@ void add_labels(std::vector<Field>& out) {
 }
 
 void add_unsupported(std::vector<Field>& out) {
-  const std::string constrained = "answers cannot be constrained";
-  out.push_back(field("response_format", kOpenAi, response_format(), "text", ""));
-  for (const char* name : {"regex", "json_schema", "structured_outputs", "ebnf", "grammar",
-                           "guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
-    out.push_back(field(name, kSamples, unsupported(constrained), "", "400"));
+  for (const char* name : {"ebnf", "grammar"}) {
+    out.push_back(
+        field(name, kSamples, unsupported("json_schema and regex replace them"), "", "400"));
+  }
+  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
+    out.push_back(field(name, kSamples, unsupported("structured_outputs replaces it"), "", "400"));
   }
   for (const char* name : {"functions", "function_call"}) {
     out.push_back(
@@ -518,6 +508,7 @@ const std::vector<Field>& request_fields() {
     add_ends(out);
     add_shapes(out);
     add_chat(out);
+    add_constraints(out);
     add_labels(out);
     add_unsupported(out);
     return out;

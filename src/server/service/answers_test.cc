@@ -219,8 +219,8 @@ TEST(Answers, ConstraintsAreNotDropped) {
   ScriptedServer s{ScriptedOptions()};
   const std::string chat = R"({"messages":[{"role":"user","content":"a"}],)";
   const std::string text = R"({"prompt":"a",)";
-  for (const char* field : {"regex", "json_schema", "structured_outputs", "ebnf", "grammar",
-                            "guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
+  for (const char* field :
+       {"ebnf", "grammar", "guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
     const std::string one = fmt::format(R"("{}":{{"a":1}}}})", field);
     for (const auto& [path, body, param] :
          {std::tuple{"/v1/chat/completions", chat + one, std::string(field)},
@@ -233,9 +233,7 @@ TEST(Answers, ConstraintsAreNotDropped) {
       EXPECT_EQ(answer.json()["error"]["code"], "unsupported_field");
     }
   }
-  for (const char* format :
-       {R"({"type":"json_object"})", R"({"type":"json_schema","json_schema":{}})",
-        R"({"type":"grammar"})", R"({})"}) {
+  for (const char* format : {R"({"type":"grammar"})", R"({})"}) {
     for (const auto& [path, body] :
          {std::pair{"/v1/chat/completions", chat}, std::pair{"/v1/completions", text}}) {
       const TestAnswer answer =

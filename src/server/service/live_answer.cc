@@ -64,6 +64,9 @@ std::vector<Submission> LiveAnswer::submissions() const {
     s.request.sampling = request_.sampling[c.prompt];
     // Siblings share the prompt, and what is known of it.
     if (i % n == 0) s.request.prompt_logprobs_from = request_.score_from;
+    if (const auto& made = request_.grammars[c.prompt]) {
+      s.request.constraint = std::make_shared<grammar::Matcher>(made, request_.think);
+    }
     if (auto& seed = s.request.sampling.seed) {
       seed = seed_of_choice(*seed, static_cast<std::int32_t>(i % n));
     }
@@ -150,7 +153,9 @@ void LiveAnswer::finish_choice(std::size_t i, const Finished& finished) {
   choice.preemptions = finished.preemptions;
   metrics_.preemptions += finished.preemptions;
   if (finished.reason == FinishReason::error) {
-    fail({500, "not_finite", finished.error ? finished.error->message() : "the model failed", ""});
+    const bool constraint = finished.error && finished.error->code == ErrorCode::exhausted;
+    fail({500, constraint ? "engine_error" : "not_finite",
+          finished.error ? finished.error->message() : "the model failed", ""});
     return;
   }
   add_text(i, part.text.finish());
@@ -163,7 +168,7 @@ void LiveAnswer::finish_choice(std::size_t i, const Finished& finished) {
     end.kind = EndKind::length;
   } else if (finished.reason == FinishReason::cancelled) {
     end.kind = EndKind::abort;
-  } else {
+  } else if (finished.reason == FinishReason::stop) {
     end.token = part.last_id;
   }
   end_choice(i, std::move(end));

@@ -43,7 +43,7 @@ struct ServerOptions {
   std::string template_text;              // of --chat-template; empty: the model's
   std::string reasoning_parser = "auto";  // auto, think, none
   std::string tool_call_parser = "auto";  // auto, none, or a ToolFormat's name
-  std::string grammar_backend = "auto";   // auto or none, which is all there is
+  std::string grammar_backend = "auto";   // auto, own or none; auto is own
   std::string reasoning_field = "both";   // both, reasoning_content, reasoning
 
   bool open_metrics = false;

@@ -26,17 +26,63 @@ std::int64_t default_max_tokens(ApiRoute route, std::int64_t room) {
   return room;
 }
 
-// What marks mean in this answer. The prompt's own last mark says whether it begins in reasoning.
+// Whether an answer reasons first. The prompt's own last mark says so.
+grammar::Thinking thinking_of(const ServedModel& model, const std::string& prompt) {
+  if (!model.reasoning) return grammar::Thinking::none;
+  const std::size_t open = prompt.rfind("<think>");
+  const std::size_t shut = prompt.rfind("</think>");
+  if (open == shut) return grammar::Thinking::possible;  // there is neither
+  const bool inside = open != std::string::npos && (shut == std::string::npos || shut < open);
+  return inside ? grammar::Thinking::inside : grammar::Thinking::none;
+}
+
+// The answer's grammar where it has to be a call.
+grammar::Source calls_of(const ApiRequest& api) {
+  grammar::Source out;
+  out.kind = grammar::Source::Kind::calls;
+  out.path = "tools";
+  out.one_call = !api.parallel_tool_calls || api.tool_choice.is_object();
+  for (std::size_t i = 0; i < api.tools.size(); ++i) {
+    const auto& function = api.tools[i]["function"];
+    const bool meant =
+        !api.tool_choice.is_object() || function["name"] == api.tool_choice["function"]["name"];
+    if (!meant) continue;
+    auto schema = function.value("parameters", nlohmann::ordered_json());
+    if (schema.is_null()) schema = {{"type", "object"}, {"additionalProperties", false}};
+    out.tools.push_back({function["name"].get<std::string>(), std::move(schema),
+                         fmt::format("tools[{}].function.parameters", i)});
+  }
+  return out;
+}
+
+// Where a grammar begins: behind reasoning, whose marks are tokens or text.
+void set_thinking(const ServedModel& model, grammar::Thinking thinking, PreparedRequest& out) {
+  std::optional<std::int32_t> begin, end;
+  for (const auto& [token, text] : model.marks) {
+    if (text == "<think>") begin = token;
+    if (text == "</think>") end = token;
+  }
+  if (thinking == grammar::Thinking::none) return;
+  if (!end) {
+    out.api.constraint->thinking = thinking;
+    return;
+  }
+  out.think.end = *end;
+  out.think.inside = thinking == grammar::Thinking::inside;
+  if (!out.think.inside) out.think.begin = begin;
+}
+
+// What marks mean in this answer.
 std::optional<ApiError> set_markup(const ServedModel& model, const std::string& prompt,
                                    PreparedRequest& out) {
-  const ApiRequest& api = out.api;
+  ApiRequest& api = out.api;
   MarkupRules& rules = out.markup;
+  const grammar::Thinking thinking = thinking_of(model, prompt);
   rules.reasoning = model.reasoning && api.separate_reasoning;
-  if (rules.reasoning) {
-    const std::size_t open = prompt.rfind("<think>");
-    const std::size_t shut = prompt.rfind("</think>");
-    rules.starts_inside = open != std::string::npos && (shut == std::string::npos || shut < open);
-  }
+  rules.starts_inside = rules.reasoning && thinking == grammar::Thinking::inside;
+  rules.list_of_calls = api.forces_call();
+  if (api.forces_call()) api.constraint = calls_of(api);
+  if (api.constraint) set_thinking(model, thinking, out);
   const bool calls = api.tools.is_array() && api.tool_choice != "none";
   for (const auto& [token, text] : model.marks) {
     const bool think = text == "<think>" || text == "</think>";
@@ -96,6 +142,28 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
     std::string shown;
     if (api.echo) shown = p.is_text ? p.text : model.tokenizer.decode(p.tokens, true);
     add(std::move(p.tokens), std::move(shown));
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> compile_grammars(const ServedModel& model, PreparedRequest& out) {
+  for (std::size_t i = 0; i < out.prompts.size(); ++i) {
+    const auto& source = out.api.params(i).constraint;
+    out.grammars.emplace_back();
+    if (!source) continue;
+    if (model.grammars == nullptr) {
+      return ApiError{400, "unsupported_field",
+                      source->path + ": wanted none with --grammar-backend none, got some",
+                      source->path};
+    }
+    auto made = model.grammars->get(*source);
+    if (!made) {
+      const Error& e = made.error();
+      const bool malformed = e.code == ErrorCode::malformed;
+      return ApiError{400, malformed ? "invalid_value" : "unsupported_schema", e.message(),
+                      e.field};
+    }
+    out.grammars.back() = std::move(*made);
   }
   return std::nullopt;
 }
@@ -202,6 +270,7 @@ Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& bod
     if (auto wrong = check_model(*out.api.model, options)) return *wrong;
   }
   if (auto wrong = encode_prompts(model, options, out)) return *wrong;
+  if (auto wrong = compile_grammars(model, out)) return *wrong;
   for (std::size_t i = 0; i < out.prompts.size(); ++i) {
     out.sampling.push_back(sampling_of(model, options, out.api, out.api.params(i)));
   }

@@ -1,9 +1,11 @@
 // From a request's body to what the engine gets. Runs on workers.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "server/grammar/matcher.h"
 #include "server/markup/answer_parts.h"
 #include "server/openai/answer.h"
 #include "server/openai/api_request.h"
@@ -14,9 +16,11 @@ namespace lathe {
 
 struct PreparedRequest {
   ApiRequest api;
-  std::vector<AnswerPrompt> prompts;       // with their tokens
-  std::vector<SamplingParams> sampling;    // [prompts] of a prompt's first choice
-  MarkupRules markup;                      // of chat
+  std::vector<AnswerPrompt> prompts;                        // with their tokens
+  std::vector<SamplingParams> sampling;                     // [prompts] of a prompt's first choice
+  MarkupRules markup;                                       // of chat
+  std::vector<std::shared_ptr<grammar::Grammar>> grammars;  // [prompts]; null: any text
+  grammar::ThinkTokens think;                               // before a grammar's text
   std::optional<std::int32_t> score_from;  // prompts' log-probabilities from there on
   bool drops_answer = false;               // max_tokens 0: a token is made and dropped
   std::int64_t prompt_tokens = 0;          // of all prompts

@@ -180,6 +180,20 @@ ServedModel::ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer,
   tools = named ? *named : written;
   markup = describe_markup(*this, options, written);
   find_marks();
+  if (options.grammar_backend != "none") {
+    grammars = std::make_unique<grammar::Cache>(token_texts());
+  }
+}
+
+// Special tokens have none: they are no text of an answer.
+grammar::Vocabulary ServedModel::token_texts() const {
+  std::vector<std::string> out(static_cast<std::size_t>(vocab));
+  for (std::int32_t t = 0; t < std::min(vocab, tokenizer.vocab_size()); ++t) {
+    if (tokenizer.has(t) && !tokenizer.is_special(t)) {
+      out[static_cast<std::size_t>(t)] = tokenizer.bytes_of(t);
+    }
+  }
+  return grammar::Vocabulary(std::move(out));
 }
 
 void ServedModel::find_marks() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include "engine/runtime.h"
 #include "io/chat_template.h"
 #include "io/tokenizer.h"
+#include "server/grammar/cache.h"
 #include "server/markup/tool_format.h"
 #include "server/service/options.h"
 
@@ -45,10 +47,12 @@ struct ServedModel {
   std::string markup;  // both and why, for people; a line each
   // Marks that are special tokens: detokenising would skip them.
   std::vector<std::pair<std::int32_t, std::string>> marks;
-  nlohmann::json tokenizer_config;  // tokenizer_config.json, an object
+  nlohmann::json tokenizer_config;           // tokenizer_config.json, an object
+  std::unique_ptr<grammar::Cache> grammars;  // null: --grammar-backend none
 
  private:
   void find_marks();
+  grammar::Vocabulary token_texts() const;
 };
 
 }  // namespace lathe

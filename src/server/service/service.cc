@@ -476,6 +476,11 @@ void Service::time_out(Clock::time_point now) {
 std::string Service::metrics_page() {
   metrics_.connections = http_->connections();
   metrics_.drafts = stats_.drafts;
+  if (model_ && model_->grammars) {
+    metrics_.grammar_compiles = {{"result=\"ok\"", model_->grammars->compiled()},
+                                 {"result=\"cached\"", model_->grammars->found()},
+                                 {"result=\"refused\"", model_->grammars->refused()}};
+  }
   // An engine without work may have sent its last news before that became true.
   const bool none = live_.empty();
   metrics_.running = none ? 0 : stats_.running;
