@@ -90,7 +90,8 @@ __device__ inline GqaBlock gqa_block(const GqaParams& p, std::int32_t request,
   return b;
 }
 
-static __global__ void __launch_bounds__(kGqaScheduleThreads)
+// Unused where a file wants the prefix sums alone.
+[[maybe_unused]] static __global__ void __launch_bounds__(kGqaScheduleThreads)
     gqa_schedule_kernel(const __grid_constant__ GqaParams p) {
   __shared__ long long sums[kGqaScheduleThreads / 32];
   const GqaSchedule& s = p.schedule;
