@@ -79,4 +79,15 @@ Result<Device> open_device(int ordinal) {
                 .l2_bytes = properties.l2CacheSize};
 }
 
+Result<int> count_sms() {
+  int device = 0, sms = 0;
+  if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok.error();
+  if (auto ok = call_result(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device),
+                            "cudaDeviceGetAttribute");
+      !ok) {
+    return ok.error();
+  }
+  return sms;
+}
+
 }  // namespace lathe::cuda

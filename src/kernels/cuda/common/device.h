@@ -38,4 +38,7 @@ struct Device {
 /// call of the runtime that fails.
 Result<Device> open_device(int ordinal = 0);
 
+/// Multiprocessors of the calling thread's device. Errors: a call of the runtime that fails.
+Result<int> count_sms();
+
 }  // namespace lathe::cuda

@@ -3,29 +3,13 @@
 #include "kernels/cuda/sm90/gqa/gqa_attend.h"
 
 #include "attn/schedule.h"
+#include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/sm90/gqa/gqa_call.h"
 #include "kernels/cuda/sm90/gqa/gqa_kernels.h"
 
 namespace lathe::cuda {
 namespace {
-
-Result<void> check_splits(const AttendArgs& args) {
-  if (!args.execution.batch_invariant.value_or(false)) return {};
-  return Error{ErrorCode::invalid_argument, "execution.batch_invariant",
-               "off: work is shared by the lengths of all requests", "on", ""};
-}
-
-Result<int> count_sms() {
-  int device = 0, sms = 0;
-  if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok.error();
-  if (auto ok = call_result(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device),
-                            "cudaDeviceGetAttribute");
-      !ok) {
-    return ok.error();
-  }
-  return sms;
-}
 
 Result<void> launch_schedule(const GqaParams& p, const AttendArgs& args) {
   const auto stream = static_cast<cudaStream_t>(args.execution.stream);
@@ -35,7 +19,6 @@ Result<void> launch_schedule(const GqaParams& p, const AttendArgs& args) {
 }  // namespace
 
 Result<void> prepare_gqa_on_device(const AttendArgs& args, Schedule& out) {
-  if (auto ok = check_splits(args); !ok) return ok;
   const auto sms = count_sms();
   if (!sms) return sms.error();
   const GqaShape shape = gqa_shape(args, *sms);
@@ -46,7 +29,6 @@ Result<void> prepare_gqa_on_device(const AttendArgs& args, Schedule& out) {
 
 Result<void> attend_gqa_on_device(const AttendArgs& args) {
   if (auto ok = check_gqa_call(args); !ok) return ok;
-  if (auto ok = check_splits(args); !ok) return ok;
   if (args.q.rows == 0) return {};
   Scratch* scratch = args.execution.scratch;
   if (scratch == nullptr || !(scratch->memory() == kDeviceMemory)) {

@@ -76,6 +76,8 @@ TEST(AttendGqaOnDevice, RefusesWhatTheKernelsDoNotTake) {
             "max_request_rows: wanted at least 2 (3 rows over 2 requests), got 1");
   EXPECT_EQ(refusal([](Call& c) { c.args.max_kv_len = -1; }),
             "max_kv_len: wanted 0 or more, got -1");
+  EXPECT_THAT(refusal([](Call& c) { c.args.execution.batch_invariant = true; }),
+              HasSubstr("execution.batch_invariant: wanted off"));
   EXPECT_THAT(refusal([](Call& c) { c.args.execution.scratch = nullptr; }),
               HasSubstr("execution.scratch: wanted scratch of device memory, got none"));
   EXPECT_THAT(Call({.kv_heads = 2, .head_dim = 96, .v_head_dim = 96}).refusal(),

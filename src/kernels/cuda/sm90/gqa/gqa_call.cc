@@ -13,19 +13,6 @@
 namespace lathe::cuda {
 namespace {
 
-Error unsupported(std::string field, std::string wanted, std::string offered,
-                  std::string hint = "") {
-  return {ErrorCode::unsupported, std::move(field), std::move(wanted), std::move(offered),
-          std::move(hint)};
-}
-
-template <std::size_t N>
-Result<void> one_of(const char* field, const std::int32_t (&values)[N], std::int32_t value) {
-  if (std::ranges::find(values, value) != std::end(values)) return {};
-  return unsupported(field, fmt::format("one of {}", fmt::join(values, ", ")),
-                     fmt::format("{}", value), "the cpu device takes others");
-}
-
 Result<void> aligned(const char* field, const void* data, std::int64_t stride_bytes,
                      std::int64_t count) {
   if (reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && (count < 2 || stride_bytes % 16 == 0)) {
@@ -55,20 +42,11 @@ void place_gqa_partials(Placement& places, const GqaShape& shape, std::int32_t v
   places.take(p.partial_out, rows * value_dim);
 }
 
-Result<void> check_gqa_call(const AttendArgs& args) {
-  if (auto ok = check_gqa_shapes(args); !ok) return ok;
-  const AttentionProblem& p = args.problem;
-  if (auto ok = one_of("problem.head_dim", kGqaHeadDims, p.head_dim); !ok) return ok;
-  if (p.v_head_dim != p.head_dim) {
-    return unsupported("problem.v_head_dim", fmt::format("the head_dim {}", p.head_dim),
-                       fmt::format("{}", p.v_head_dim), "the cpu device takes others");
+Result<void> check_gqa_rows(const AttendArgs& args) {
+  if (args.execution.batch_invariant.value_or(false)) {
+    return Error{ErrorCode::invalid_argument, "execution.batch_invariant",
+                 "off: work is shared by the lengths of all requests", "on", ""};
   }
-  if (args.main.index_width > 0 || !args.main.pool) {
-    return unsupported("main", "keys named by a page table of a pool",
-                       args.main.pool ? "an index list" : "a compact buffer", "");
-  }
-  const ConstPoolView& pool = *args.main.pool;
-  if (auto ok = one_of("main.pool.page_size", kGqaPages, pool.page_size); !ok) return ok;
   if (args.q.dtype != DType::bf16) {
     return unsupported("q.dtype", "bf16", std::string(name(args.q.dtype)));
   }
@@ -82,7 +60,6 @@ Result<void> check_gqa_call(const AttendArgs& args) {
       !ok) {
     return ok;
   }
-  if (auto ok = aligned("main.pool", pool.data, pool.page_stride, pool.pages); !ok) return ok;
   const std::int64_t requests = std::ssize(args.kv_lens);
   const std::int64_t least =
       std::max<std::int64_t>(requests == 0 ? args.q.rows : up(args.q.rows, requests), 1);
@@ -97,6 +74,24 @@ Result<void> check_gqa_call(const AttendArgs& args) {
                  fmt::format("{}", args.max_kv_len), ""};
   }
   return {};
+}
+
+Result<void> check_gqa_call(const AttendArgs& args) {
+  if (auto ok = check_gqa_shapes(args); !ok) return ok;
+  if (auto ok = check_gqa_rows(args); !ok) return ok;
+  const AttentionProblem& p = args.problem;
+  if (auto ok = one_of("problem.head_dim", kGqaHeadDims, p.head_dim); !ok) return ok;
+  if (p.v_head_dim != p.head_dim) {
+    return unsupported("problem.v_head_dim", fmt::format("the head_dim {}", p.head_dim),
+                       fmt::format("{}", p.v_head_dim), "the cpu device takes others");
+  }
+  if (args.main.index_width > 0 || !args.main.pool) {
+    return unsupported("main", "keys named by a page table of a pool",
+                       args.main.pool ? "an index list" : "a compact buffer", "");
+  }
+  const ConstPoolView& pool = *args.main.pool;
+  if (auto ok = one_of("main.pool.page_size", kGqaPages, pool.page_size); !ok) return ok;
+  return aligned("main.pool", pool.data, pool.page_stride, pool.pages);
 }
 
 GqaShape gqa_shape(const AttendArgs& args, int sms) {

@@ -2,8 +2,15 @@
 // the device, parameters. No CUDA call is made here.
 #pragma once
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <string>
+#include <utility>
 
 #include "attn/attend.h"
 #include "base/result.h"
@@ -45,6 +52,23 @@ void place_gqa_schedule(Placement& places, std::int64_t requests, const GqaShape
                         GqaSchedule& s);
 void place_gqa_partials(Placement& places, const GqaShape& shape, std::int32_t value_dim,
                         GqaParams& p);
+
+inline Error unsupported(std::string field, std::string wanted, std::string offered,
+                         std::string hint = "") {
+  return {ErrorCode::unsupported, std::move(field), std::move(wanted), std::move(offered),
+          std::move(hint)};
+}
+
+template <std::size_t N>
+Result<void> one_of(const char* field, const std::int32_t (&values)[N], std::int32_t value) {
+  if (std::ranges::find(values, value) != std::end(values)) return {};
+  return unsupported(field, fmt::format("one of {}", fmt::join(values, ", ")),
+                     fmt::format("{}", value), "the cpu device takes others");
+}
+
+/// What holds for a call's query rows and outputs, whatever its keys are. Errors, by argument:
+/// batch_invariant, as workers share what all requests bring; dtypes, alignment, bounds.
+Result<void> check_gqa_rows(const AttendArgs& args);
 
 /// Errors: what the kernels do not take, by argument: dtypes, head dims, pages, index lists,
 /// alignment, bounds.

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "attn/check_args.h"
+#include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/sm90/latent/latent_call.h"
 #include "kernels/cuda/sm90/latent/latent_params.h"
@@ -35,7 +36,8 @@ Result<void> check_call(const AttendArgs& args) {
 }
 
 Result<LatentCut> cut_call(const AttendArgs& args) {
-  int device = 0;
+  const auto sms = count_sms();
+  if (!sms) return sms.error();
   LatentShape s{
       .rows = args.q.rows,
       .requests = std::ssize(args.kv_lens),
@@ -45,12 +47,7 @@ Result<LatentCut> cut_call(const AttendArgs& args) {
       .fp8 = args.q.dtype == DType::e4m3,
       .fp8_pages = has_fp8_pages(args.main),
       .fixed_keys = args.execution.batch_invariant.value_or(false) ? kLatentFixedKeys : 0};
-  if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok.error();
-  if (auto ok = call_result(cudaDeviceGetAttribute(&s.sms, cudaDevAttrMultiProcessorCount, device),
-                            "cudaDeviceGetAttribute");
-      !ok) {
-    return ok.error();
-  }
+  s.sms = *sms;
   if (s.dense) {
     const std::int64_t page = args.main.pool ? args.main.pool->page_size : 1;
     // What an int32 length can hold, in pairs of tiles.

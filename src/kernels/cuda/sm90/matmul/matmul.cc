@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "kernels/cuda/common/cuda_error.h"
+#include "kernels/cuda/common/device.h"
 #include "kernels/cuda/sm90/matmul/matmul_call.h"
 
 namespace lathe::cuda {
@@ -203,17 +204,6 @@ void gate(MatmulLaunch& l, const GroupedMatmulCall& c) {
     boxes.base = c.up.data;
   }
   boxes.turn_stride = std::abs(c.up.data - c.w.data);
-}
-
-Result<int> count_sms() {
-  int device = 0, sms = 0;
-  if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok.error();
-  if (auto ok = call_result(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device),
-                            "cudaDeviceGetAttribute");
-      !ok) {
-    return ok.error();
-  }
-  return sms;
 }
 
 }  // namespace

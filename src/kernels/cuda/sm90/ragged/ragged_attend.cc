@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "attn/schedule.h"
+#include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/device_rows.h"
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/sm90/codec/codec.h"
@@ -17,17 +18,6 @@
 
 namespace lathe::cuda {
 namespace {
-
-Result<int> count_sms() {
-  int device = 0, sms = 0;
-  if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok.error();
-  if (auto ok = call_result(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device),
-                            "cudaDeviceGetAttribute");
-      !ok) {
-    return ok.error();
-  }
-  return sms;
-}
 
 cudaStream_t stream_of(const AttendArgs& args) {
   return static_cast<cudaStream_t>(args.execution.stream);

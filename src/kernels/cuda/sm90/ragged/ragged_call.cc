@@ -14,19 +14,6 @@
 namespace lathe::cuda {
 namespace {
 
-Error unsupported(std::string field, std::string wanted, std::string offered,
-                  std::string hint = "") {
-  return {ErrorCode::unsupported, std::move(field), std::move(wanted), std::move(offered),
-          std::move(hint)};
-}
-
-template <std::size_t N>
-Result<void> one_of(const char* field, const std::int32_t (&values)[N], std::int32_t value) {
-  if (std::ranges::find(values, value) != std::end(values)) return {};
-  return unsupported(field, fmt::format("one of {}", fmt::join(values, ", ")),
-                     fmt::format("{}", value), "the cpu device takes others");
-}
-
 Result<void> check_problem_widths(const AttentionProblem& p) {
   if (p.kind != ProblemKind::dense_latent) {
     return unsupported("problem.kind", "dense_latent", std::string(name(p.kind)));
@@ -72,36 +59,16 @@ void place_pass(Placement& places, const AttentionProblem& problem, const Ragged
 
 Result<void> check_ragged_call(const AttendArgs& args) {
   if (auto ok = check_ragged_shapes(args); !ok) return ok;
+  if (auto ok = check_gqa_rows(args); !ok) return ok;
   const AttentionProblem& p = args.problem;
   if (auto ok = check_problem_widths(p); !ok) return ok;
   if (!args.main.pool || !kRaggedLayouts.contains(args.main.pool->layout.kind())) {
     return unsupported("main", "keys named by a page table of a pool of " + kRaggedLayouts.names(),
                        args.main.pool ? std::string(args.main.pool->layout.name()) : "none");
   }
-  if (args.q.dtype != DType::bf16) {
-    return unsupported("q.dtype", "bf16", std::string(name(args.q.dtype)));
-  }
-  if (args.out.dtype != DType::bf16 && args.out.dtype != DType::f32) {
-    return unsupported("out.dtype", "bf16 or f32", std::string(name(args.out.dtype)));
-  }
-  if (args.lse.data != nullptr && args.lse.dtype != DType::f32) {
-    return unsupported("lse.dtype", "f32", std::string(name(args.lse.dtype)));
-  }
   if (args.expansion.kv_b == nullptr) {
     return Error{ErrorCode::invalid_argument, "expansion.kv_b", "weights on the device", "none",
                  ""};
-  }
-  if (reinterpret_cast<std::uintptr_t>(args.q.data) % 16 != 0 || args.q.row_stride % 8 != 0) {
-    return Error{ErrorCode::invalid_argument, "q", "an address and strides of whole 16 bytes",
-                 fmt::format("a stride of {} elements", args.q.row_stride), ""};
-  }
-  const std::int64_t requests = std::ssize(args.kv_lens);
-  const std::int64_t least = requests == 0 ? args.q.rows : (args.q.rows + requests - 1) / requests;
-  if (args.max_request_rows < least || (requests == 0 && args.q.rows > 0)) {
-    return Error{
-        ErrorCode::invalid_argument, "max_request_rows",
-        fmt::format("at least {} ({} rows over {} requests)", least, args.q.rows, requests),
-        fmt::format("{}", args.max_request_rows), ""};
   }
   return {};
 }

@@ -71,6 +71,8 @@ TEST(AttendRaggedOnDevice, RefusesWhatTheKernelsDoNotTake) {
               HasSubstr("q: wanted an address and strides of whole 16 bytes"));
   EXPECT_THAT(refusal([](Call& c) { c.args.expansion = {}; }),
               HasSubstr("expansion.kv_b: wanted weights on the device, got none"));
+  EXPECT_THAT(refusal([](Call& c) { c.args.execution.batch_invariant = true; }),
+              HasSubstr("execution.batch_invariant: wanted off"));
   EXPECT_THAT(refusal([](Call& c) { c.args.execution.scratch = nullptr; }),
               HasSubstr("execution.scratch: wanted scratch of device memory, got none"));
   EXPECT_THAT(
