@@ -86,4 +86,23 @@ inline Registry upstream_kernels() {
   return r;
 }
 
+/// A kernel of sm90 that can do everything, to be narrowed by a test.
+inline Capability able(std::string name, KernelKind kind = KernelKind::inplace) {
+  Capability c;
+  c.name = std::move(name);
+  c.kind = kind;
+  c.devices = {Device::sm90};
+  c.problems = EnumSet<ProblemKind>::all();
+  c.phases = EnumSet<Phase>::all();
+  c.layouts = EnumSet<LayoutKind>::all();
+  return c;
+}
+
+/// A registry of one kernel.
+inline Registry with(Capability c) {
+  Registry r;
+  r.add({std::move(c)});
+  return r;
+}
+
 }  // namespace lathe::testing
