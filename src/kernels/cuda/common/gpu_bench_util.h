@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,15 @@ inline int run_with_options(int argc, char** argv, int (*run)(int repeats, bool 
     }
   }
   return run(repeats, json);
+}
+
+/// A copy of host on the device; waits until it is there.
+template <class T>
+DeviceArray<T> upload(const std::vector<T>& host, const Stream& stream) {
+  auto array = need(DeviceArray<T>::make(std::ssize(host)));
+  need(copy_to_device(std::span<const T>(host), array.data(), stream));
+  need(stream.wait());
+  return array;
 }
 
 class Event {

@@ -54,14 +54,6 @@ constexpr Case kCases[] = {
     {"extend", kBf16, 1, 8192, 8192, 8192, 16, 8, 256, 64},
 };
 
-template <class T>
-DeviceArray<T> upload(const std::vector<T>& host, const Stream& stream) {
-  auto array = need(DeviceArray<T>::make(std::ssize(host)));
-  need(copy_to_device(std::span<const T>(host), array.data(), stream));
-  need(stream.wait());
-  return array;
-}
-
 /// Random numbers of a layout's format.
 std::vector<std::byte> random_bytes(std::int64_t bytes, DType dtype, std::mt19937& rng) {
   std::normal_distribution<float> normal;

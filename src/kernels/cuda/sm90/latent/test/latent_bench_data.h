@@ -15,14 +15,6 @@
 
 namespace lathe::cuda {
 
-template <class T>
-DeviceArray<T> upload(const std::vector<T>& host, const Stream& stream) {
-  auto array = need(DeviceArray<T>::make(std::ssize(host)));
-  need(copy_to_device(std::span<const T>(host), array.data(), stream));
-  need(stream.wait());
-  return array;
-}
-
 /// Normal numbers, from a table of them: the distribution itself takes long.
 class NormalTable {
  public:

@@ -51,14 +51,6 @@ constexpr Case kCases[] = {
     {1, 384, 8192, 8192, 16, 128, 128},
 };
 
-template <class T>
-DeviceArray<T> upload(const std::vector<T>& host, const Stream& stream) {
-  auto array = need(DeviceArray<T>::make(std::ssize(host)));
-  need(copy_to_device(std::span<const T>(host), array.data(), stream));
-  need(stream.wait());
-  return array;
-}
-
 /// Normal random numbers times `factor`, of a drawn run over and over.
 std::vector<std::byte> random_values(std::int64_t count, DType dtype, float factor,
                                      std::mt19937& rng) {
