@@ -14,7 +14,7 @@ import pytest
 
 import lathe
 import reference as ref
-from lathe.compat import flash_mla
+from lathe.compat import _max_logits, flash_mla
 
 BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
 UNUSED = 2147483647
@@ -222,6 +222,26 @@ def test_sparse_prefill(d, log2):
     elif log2:
         lse = lse * math.log(2)
     check((out[:, None], lse[:, :, None]), (want_out, want_lse))
+
+
+def test_max_logits_of_sparse_prefill(monkeypatch):
+    rng = np.random.default_rng(9)
+    q, kv = bf16(rng, 5, HEADS, 576), bf16(rng, 50, 1, 576)
+    kv[49] = np.nan
+    index = lists(rng, 49, 5, 1, 24)
+    index[2] = -1
+    index[3, 0, 5:] = 49
+    index[4, 0, ::2] = 1000
+    length = np.array([24, 0, 24, 5, 24], np.int32)
+    monkeypatch.setattr(flash_mla, "compute_max_logits", True)
+    for numbers in (1 << 24, 2 * 24 * 576):  # all rows at once, and two at a time
+        monkeypatch.setattr(_max_logits, "_NUMBERS", numbers)
+        out, most, lse = flash_mla.flash_mla_sparse_fwd(q, kv, index, 0.05, topk_length=length)
+        for row in range(5):
+            keys = listed(kv[:49, 0], index, length, row, 0).astype(np.float64)
+            logits = 0.05 * q[row].astype(np.float64) @ keys.T
+            want = logits.max(1) if len(keys) else np.full(HEADS, -np.inf)
+            np.testing.assert_allclose(most[row], want, rtol=1e-5, atol=1e-6)
 
 
 def test_strided_q_and_a_callers_out():

@@ -105,3 +105,31 @@ def view(x: Any, shape: tuple[int, ...]) -> Any:
 def swap(x: Any) -> Any:
     """Axes 1 and 2 exchanged; a view."""
     return x.transpose(1, 2) if torch_of(x) is not None else np.swapaxes(x, 1, 2)
+
+
+def filled(like: Any, shape: tuple[int, ...], number: float) -> Any:
+    """float32 beside `like`, all `number`."""
+    torch = torch_of(like)
+    if torch:
+        return torch.full(shape, number, dtype=torch.float32, device=like.device)
+    return np.full(shape, number, np.float32)
+
+
+def float32(x: Any) -> Any:
+    return x.float() if torch_of(x) is not None else x.astype(np.float32)
+
+
+def int64(x: Any) -> Any:
+    return x.long() if torch_of(x) is not None else x.astype(np.int64)
+
+
+def where(condition: Any, number: float, x: Any) -> Any:
+    """number where the condition holds, else x."""
+    if torch_of(x) is not None:
+        return x.masked_fill(condition, number)
+    return np.where(condition, number, x)
+
+
+def maximum(x: Any) -> Any:
+    """Of the last axis."""
+    return x.amax(-1) if torch_of(x) is not None else x.max(-1)

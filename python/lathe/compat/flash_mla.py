@@ -7,7 +7,8 @@ Served: dense decode over pages of bfloat16, and of float8_e4m3fn with a float8 
 (DeepSeek V3.2), of 528 (the same without rope) and of 584 with an extra cache (V4); sparse prefill over bfloat16 rows. Any number of
 heads up to 128, any page size, any width of index lists. One KV head.
 
-Differences: max_logits is None, as no kernel computes it. Schedule objects hold nothing: lengths are read at every call, so one that is
+Differences: max_logits is None unless compute_max_logits is True, as no kernel computes it: a second pass over the keys does, and takes
+several times as long as the attention. Schedule objects hold nothing: lengths are read at every call, so one that is
 kept while lengths change is right.
 
 What cannot be served raises FlashMlaError, a lathe.LatheError and RuntimeError; a wrong argument ArgumentError, which is an AssertionError
@@ -23,8 +24,10 @@ from .. import _attend
 from .._errors import LatheError
 from .._layouts import Layout
 from . import _tensors as t
+from ._max_logits import max_logits
 
 scale_policy = "pow2_ceil"  # of 656 and 528 B caches; install() sets it
+compute_max_logits = False  # of flash_mla_sparse_fwd()
 
 _LATENT = 512
 
@@ -240,12 +243,13 @@ def flash_mla_sparse_fwd(
     out: Any = None,
     use_legacy: bool = False,
     return_log2_lse: bool | None = None,
-) -> tuple[Any, None, Any]:
+) -> tuple[Any, Any, Any]:
     """Sparse prefill over rows.
 
     q: bfloat16 [s_q, h_q, d]. kv: bfloat16 [s_kv, 1, d]. indices: int32 [s_q, 1, topk] rows of kv.
-    topk_length: int32 [s_q]. Returns (out bfloat16 [s_q, h_q, 512], None for max_logits, lse float32
-    [s_q, h_q], in base 2 with return_log2_lse, None where that is False).
+    topk_length: int32 [s_q]. Returns (out bfloat16 [s_q, h_q, 512], max_logits float32 [s_q, h_q] or None
+    (compute_max_logits), lse float32 [s_q, h_q], in base 2 with return_log2_lse, None where that is
+    False).
     """
     _shape("q", q, 3)
     _shape("kv", kv, 3)
@@ -275,7 +279,10 @@ def flash_mla_sparse_fwd(
         lse_base_2=return_log2_lse is True,
     )
     _attend_to(q, made, lse, call)
-    return made, None, None if return_log2_lse is False else lse
+    most = None
+    if compute_max_logits:
+        most = max_logits(q, kv[:, 0], call["indices"], call["index_lengths"], sm_scale)
+    return made, most, None if return_log2_lse is False else lse
 
 
 def _only_blackwell(*args: Any, **kwargs: Any) -> NoReturn:
