@@ -70,6 +70,16 @@ def array(value: Any) -> Any:
     return value
 
 
+def query(value: Any) -> Any:
+    """The same; float16 in host memory becomes float32, which holds its numbers."""
+    dtype = str(getattr(value, "dtype", ""))
+    if dtype == "float16":
+        return value.astype(np.float32)
+    if dtype == "torch.float16" and not value.is_cuda:
+        return value.float()
+    return array(value)
+
+
 def indices(value: Any) -> Any:
     """The same for index lists, which may also be Python sequences of integers."""
     if isinstance(value, (list, tuple, range)):

@@ -85,14 +85,19 @@ class _Importer:
         return {k: self(prefix + k, v) if k in arrays else v for k, v in source.items()}
 
 
-def _convert_lse(torch: Any, lse: Any, stream: int, base_2: bool, empty_plus_inf: bool) -> None:
-    """Rewrites what the kernel gives, on the kernel's stream; it can be captured as well."""
-    ours = torch.cuda.current_stream(lse.device)
+def _on_stream(torch: Any, device: Any, stream: int) -> Any:
+    """torch's operators on the kernel's stream; they can be captured as well."""
+    ours = torch.cuda.current_stream(device)
     if ours.cuda_stream != stream:
         # ExternalStream takes 0 for "a new one".
-        ours = torch.cuda.ExternalStream(stream, device=lse.device) if stream else None
-        ours = ours or torch.cuda.default_stream(lse.device)
-    with torch.cuda.stream(ours):
+        ours = torch.cuda.ExternalStream(stream, device=device) if stream else None
+        ours = ours or torch.cuda.default_stream(device)
+    return torch.cuda.stream(ours)
+
+
+def _convert_lse(torch: Any, lse: Any, stream: int, base_2: bool, empty_plus_inf: bool) -> None:
+    """Rewrites what the kernel gives."""
+    with _on_stream(torch, lse.device, stream):
         if base_2:
             lse.mul_(math.log2(math.e))
         if empty_plus_inf:
@@ -126,6 +131,9 @@ def attend(
         raise LatheError("unsupported", "lse", wanted, "another")
     scratch = _scratch_of(gpu, stream, torch is not None and torch.cuda.is_current_stream_capturing())
     take = _Importer(gpu, stream)
+    if torch and q.dtype == torch.float16:
+        with _on_stream(torch, q.device, stream):
+            q = q.bfloat16()
     if torch and len(q.shape) == 3:
         layout = main["layout"]
         width = sum(part.elems for part in layout.parts if part.role == "nope")

@@ -317,6 +317,17 @@ def test_a_callers_arrays_are_written_in_place(device):
     assert (narrow.view(np.uint16) == ref.to_bf16(out)).mean() > 0.999  # of f32, rounded
 
 
+def test_float16_queries_are_their_numbers():
+    (q, *call), more, _ = empty_row_call()
+    half = q.astype(np.float16)
+    got = lathe.attend_reference(half, *call, **more)
+    want = lathe.attend_reference(half.astype(np.float32), *call, **more)
+    for a, b in zip(got, want):
+        np.testing.assert_array_equal(a, b)
+    other = lathe.attend_reference(q, *call, **more)
+    assert np.abs(got[0] - other[0]).max() > 0  # rounded
+
+
 def test_conventions_of_the_lse():
     call, more, (_, natural) = empty_row_call()
     assert np.isneginf(natural[3]).all() and np.isfinite(natural[2]).all()

@@ -292,6 +292,15 @@ class Plain:
         return self.tensor.__dlpack__(stream=stream)
 
 
+def test_float16_queries():
+    q, pool, call, indptr, lens, want = dense("mla_bf16")
+    # Numbers that bfloat16 holds as well.
+    half = q.half().bfloat16().half()
+    got = lathe.attend(half, pool, **call, q_indptr=indptr, kv_lens=lens)
+    same = lathe.attend(half.bfloat16(), pool, **call, q_indptr=indptr, kv_lens=lens)
+    assert torch.equal(got[0], same[0]) and torch.equal(got[1], same[1])
+
+
 def test_without_torch_results_come_by_dlpack():
     q, pool, call, indptr, lens, want = dense("mla_bf16")
     call["page_table"] = Plain(call["page_table"])
