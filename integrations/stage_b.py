@@ -29,6 +29,7 @@ import torch  # noqa: E402
 from lathe.compat import flash_mla  # noqa: E402
 from lathe.compat.plugin import Tally  # noqa: E402
 from lathe_sglang import hooks  # noqa: E402
+from lathe_vllm.dense import LatheMLAImpl  # noqa: E402
 from lathe_vllm.sparse import LatheMLASparseImpl  # noqa: E402
 
 SCALE = 0.1352  # of V3.2 with YaRN
@@ -58,14 +59,18 @@ def lists_of(rows: int) -> torch.Tensor:
     return lists
 
 
+def queries(rows: int, heads: int) -> torch.Tensor:
+    rng = torch.Generator("cuda").manual_seed(rows * 1000 + heads)
+    return torch.randn(rows, heads, 576, generator=rng, device="cuda")
+
+
 class Case:
     """Rows of heads, each to TOPK slots, or with `short` some rows to fewer."""
 
     def __init__(self, rows: int, heads: int, fp8: bool, pow2: bool, short: bool = False):
         self.rows, self.heads, self.fp8 = rows, heads, fp8
         self.pool, self.keys = pool_of(fp8, pow2)
-        rng = torch.Generator().manual_seed(rows * 1000 + heads)
-        self.q = torch.randn(rows, heads, 576, generator=rng).bfloat16().cuda()
+        self.q = queries(rows, heads).bfloat16()
         self.lists = lists_of(rows).clone()
         if short:  # a short context, one key, and the padding row of a captured batch
             for row, count in ((0, 100), (1, 1), (2, 0)):
@@ -118,6 +123,45 @@ def vllm_kernel(case: Case):
     )
 
 
+class DenseCase:
+    """A request of 2048 keys for each row, with `short` some of fewer, on pages of 64 tokens; fp8: queries and keys."""
+
+    def __init__(self, rows: int, heads: int, fp8: bool, pow2: bool, short: bool = False):
+        rng = torch.Generator().manual_seed(rows * 1000 + heads)
+        self.rows, self.heads, self.fp8 = rows, heads, fp8
+        self.table = torch.randint(0, SLOTS // 64, (rows, TOPK // 64), generator=rng, dtype=torch.int32)
+        self.lens = torch.full((rows,), TOPK, dtype=torch.int32)
+        if short:
+            self.lens[:3] = torch.tensor([100, 1, 0])
+        self.kind = torch.float8_e4m3fn if fp8 else torch.bfloat16
+        self.q = queries(rows, heads).to(self.kind)
+        self.pool = pool_of(False, False)[0].to(self.kind).view(-1, 64, 576)
+
+    def check(self, out: torch.Tensor, lse: torch.Tensor | None = None) -> None:
+        some = sorted({*range(min(self.rows, 4)), self.rows // 2, self.rows - 1})
+        lists = torch.full((len(some), TOPK), -1)
+        for i, row in enumerate(some):
+            at = torch.arange(int(self.lens[row]))
+            lists[i, : len(at)] = self.table[row, at // 64] * 64 + at % 64
+        keys = self.pool.view(-1, 576).to(torch.bfloat16).double().cpu()
+        want = oracle.attend(self.q[some].to(torch.bfloat16).cpu(), keys, lists, SCALE)[0]
+        got = out[some].double().cpu()
+        if self.fp8:  # P is e4m3: the bar of latent_native_gpu_test.cc
+            assert (got - want).square().mean().sqrt() <= 0.04 * want.square().mean().sqrt()
+        else:
+            torch.testing.assert_close(got, want, rtol=2.01 / 128, atol=1e-3)
+
+
+def vllm_dense(case: DenseCase):
+    made = object.__new__(LatheMLAImpl)
+    made.kv_cache_dtype = "fp8" if case.fp8 else "bfloat16"
+    made.scale, made.kv_lora_rank = SCALE, 512
+    decode = SimpleNamespace(block_table=case.table.cuda(), seq_lens=case.lens.cuda())
+    metadata = SimpleNamespace(decode=decode, num_decodes=case.rows)
+    layer = SimpleNamespace(_q_scale_float=1.0, _k_scale_float=1.0)
+    return lambda: made.forward_mqa(case.q, case.pool, metadata, layer)
+
+
 def captured(call, times: int = 1) -> tuple[torch.cuda.CUDAGraph, object]:
     """A graph of calls, warmed up on another stream than it is captured on, as engines may do."""
     for _ in range(2):
@@ -149,7 +193,13 @@ METHODS = {
     "sglang flashmla_sparse, bf16 rows": (sglang_sparse, False, False),
     "vllm, fp8_ds_mla": (vllm_kernel, True, True),
     "vllm, bfloat16": (vllm_kernel, False, False),
+    "vllm dense, bfloat16": (vllm_dense, False, False),
+    "vllm dense, fp8 queries and keys": (vllm_dense, True, False),
 }
+
+
+def case_of(method, *shape, **short):
+    return (DenseCase if method is vllm_dense else Case)(*shape, **short)
 
 
 def split(made):
@@ -186,7 +236,7 @@ def main() -> None:
     torch.set_num_threads(8)
     for name, (method, fp8, pow2) in METHODS.items():
         for rows, heads in ((5, 8), (64, 16), (128, 128), (700, 32)):
-            case = Case(rows, heads, fp8, pow2, short=True)
+            case = case_of(method, rows, heads, fp8, pow2, short=True)
             call = method(case)
             case.check(*split(call()))
             graph, made = captured(call)
@@ -208,7 +258,7 @@ def main() -> None:
         for rows in (1, 32, 128, 4096):
             line = f"{name:<40}{rows:>6}"
             for heads in (8, 16, 32, 64, 128):
-                case = Case(rows, heads, fp8, pow2)
+                case = case_of(method, rows, heads, fp8, pow2)
                 us = microseconds(method(case), 20 if rows < 4096 else 4)
                 figures.append({"method": name, "rows": rows, "heads": heads, "us": round(us, 1)})
                 line += f"{us:>9.1f}"

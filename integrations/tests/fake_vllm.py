@@ -1,4 +1,4 @@
-"""The few classes of vLLM that lathe_vllm.sparse imports, so that its methods run where vLLM is not: nothing of them is called."""
+"""The few classes of vLLM that lathe_vllm imports, so that its methods run where vLLM is not: nothing of them is called."""
 
 from __future__ import annotations
 
@@ -25,6 +25,23 @@ class SparseMLACommonMetadata:
     pass
 
 
+class MLACommonImpl(Generic[T]):
+    def forward_mqa(self, q, kv_c_and_k_pe_cache, attn_metadata, layer):
+        raise NotImplementedError
+
+
+class MLACommonMetadataBuilder(Generic[T]):
+    pass
+
+
+class MLACommonMetadata:
+    pass
+
+
+class MLACommonBackend:
+    pass
+
+
 class HiSparseMLAIndexGroup:
     pass
 
@@ -38,6 +55,7 @@ class MultipleOf:
         self.base = base
 
 
+QueryLenSupport = enum.Enum("QueryLenSupport", ["UNIFORM"])
 AttentionCGSupport = enum.Enum("AttentionCGSupport", ["UNIFORM_BATCH"])
 
 
@@ -59,6 +77,7 @@ def install() -> None:
         "vllm.model_executor",
         "vllm.model_executor.layers",
         "vllm.model_executor.layers.attention",
+        "vllm.model_executor.layers.attention.mla_attention",
         "vllm.model_executor.layers.attention.sparse_mla_attention",
         "vllm.v1",
         "vllm.v1.attention",
