@@ -106,7 +106,7 @@ function(lathe_gpu_program source folder)
   endif()
   add_executable(${name} EXCLUDE_FROM_ALL ${source})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
-  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -lineinfo>)
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -lineinfo> ${LATHE_TEST_OPTIONS})
   file(RELATIVE_PATH lib ${folder} ${PROJECT_BINARY_DIR}/gpu/lib)
   set_target_properties(${name} PROPERTIES CUDA_RUNTIME_LIBRARY Static
     RUNTIME_OUTPUT_DIRECTORY ${folder} BUILD_RPATH "$ORIGIN/${lib}")
