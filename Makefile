@@ -41,7 +41,7 @@ test: setup
 	tools/make_venv.sh $(BUILD)/venv
 	cmake --preset release -DLATHE_PYTHON_TESTS=ON
 	cmake --build $(BUILD) -j$(JOBS)
-	ctest --preset release
+	ctest --preset release -j$(JOBS)
 
 bench: build
 	$(BUILD)/lathe bench codec

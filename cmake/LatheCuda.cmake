@@ -58,7 +58,7 @@ function(lathe_cuda_room)
   list(FILTER exact INCLUDE REGEX "/(codec|sampling|moe|rowwise)/[^/]*\\.cu$")
   set_source_files_properties(${exact} PROPERTIES COMPILE_OPTIONS --fmad=false)
   if(LATHE_TESTS)
-    lathe_test(lathe_kernels_cuda_test ${tests} LINK lathe_kernels_cuda lathe_kernels_ref lathe_kernels_cpu)
+    lathe_test(lathe_kernels_cuda_test ${tests} LINK lathe_kernels_cuda lathe_kernels_ref lathe_kernels_cpu HOLDS_KERNELS)
     target_include_directories(lathe_kernels_cuda_test PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
     find_package(Python3 REQUIRED COMPONENTS Interpreter)
     add_test(NAME sass COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/check_sass.py ${folder}

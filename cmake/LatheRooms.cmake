@@ -52,13 +52,16 @@ function(lathe_room name)
   endif()
 endfunction()
 
-# One executable for a list of test files: one link and one start instead of one per file. The file's own code is compiled at -O1,
-# which takes 0.61 to 0.65 of -O3's time; what it tests keeps its optimisation.
+# lathe_test(<target> <file>... LINK <target>... [HOLDS_KERNELS])
+# One executable for a list of test files: one link and one start instead of one per file. The files are compiled at -O1, which takes
+# 0.61 to 0.65 of -O3's time; what they link keeps its optimisation. HOLDS_KERNELS: the files hold kernels too, which the emulator runs.
 set(LATHE_TEST_OPTIONS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 function(lathe_test target)
-  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "HOLDS_KERNELS" "" "LINK" ${ARGN})
   add_executable(${target} ${ARG_UNPARSED_ARGUMENTS})
-  target_compile_options(${target} PRIVATE ${LATHE_TEST_OPTIONS})
+  if(NOT ARG_HOLDS_KERNELS)
+    target_compile_options(${target} PRIVATE ${LATHE_TEST_OPTIONS})
+  endif()
   target_link_libraries(${target} PRIVATE ${ARG_LINK} GTest::gmock GTest::gtest_main)
   add_test(NAME ${target} COMMAND ${target})
 endfunction()
