@@ -194,4 +194,15 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   return r;
 }
 
+Result<std::vector<ValueCounts>> Runtime::stored_values() {
+  if (auto ok = backend_->collect_counts(); !ok) return ok.error();
+  std::vector<ValueCounts> out;
+  for (std::int32_t l = 0; l < config().layers; ++l) {
+    const ValueTally* tally = cache_->tally(l);
+    if (tally == nullptr) return std::vector<ValueCounts>{};
+    out.push_back(tally->counts());
+  }
+  return out;
+}
+
 }  // namespace lathe

@@ -75,6 +75,9 @@ class Runtime {
   double load_seconds() const { return load_seconds_; }
   /// Of the cache's layers, [layers]; empty where no cache has scales of its own.
   const std::vector<TensorScales>& kv_scales() const { return kv_scales_; }
+  /// What has been written to each layer's cache, [layers]; empty where nothing is counted. Not
+  /// while a step is in flight. Errors: the device's.
+  Result<std::vector<ValueCounts>> stored_values();
   /// Why `--device auto` runs the model on the CPU of a computer with a GPU; else empty.
   const std::string& device_note() const { return device_note_; }
 

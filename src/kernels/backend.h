@@ -122,6 +122,9 @@ class Backend {
   virtual Result<void> write_rows(const OpsContext& ops, const RowsView& rows,
                                   std::span<const Slot> slots, const PoolView& pool,
                                   const TensorScales& scales, ValueTally* tally) = 0;
+  /// Adds what write_rows() and rope_write() have counted on the device so far to their tallies,
+  /// which must still exist. Waits. On a host they are counted as the rows are written.
+  virtual Result<void> collect_counts() { return {}; }
   virtual Result<void> select_keys(const OpsContext& ops, const SelectKeys& op) = 0;
   virtual Result<void> attend(const OpsContext& ops, const AttendOp& op) = 0;
 

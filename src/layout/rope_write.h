@@ -31,7 +31,7 @@ struct RopeWrite {
   TensorScales scales = {};     // of the pool, for per-tensor layouts
   float q_scale = 1;            // e4m3 q: to_e4m3(x * (1 / q_scale))
   MutableRowsView q_out = {};   // [T, heads * W] f32, bf16 or e4m3; must not overlap q
-  ValueTally* tally = nullptr;  // counts the rotated rows; on a host only
+  ValueTally* tally = nullptr;  // counts the rotated rows
 };
 
 /// Rotates k's rotary part in f32, once, and encodes the row into its slot: the bytes of

@@ -69,8 +69,12 @@ void ValueTally::add(const RowsView& rows, std::span<const Slot> slots, const Ca
     sum.largest_key = std::max(sum.largest_key, look(all.first(keys), scales.key, sum));
     sum.largest_value = std::max(sum.largest_value, look(all.subspan(keys), scales.value, sum));
   }
+  add(sum);
+}
+
+void ValueTally::add(const ValueCounts& counts) {
   const std::lock_guard lock(guard_);
-  counts_.add(sum);
+  counts_.add(counts);
 }
 
 ValueCounts ValueTally::counts() const {

@@ -19,7 +19,7 @@ struct ValueCounts {
   std::int64_t stored = 0;
   std::int64_t saturated = 0;  // rounding alone would have sent them beyond +-448
   std::int64_t flushed = 0;    // not zero, stored as zero
-  float largest_key = 0;       // finite magnitudes
+  float largest_key = 0;       // finite magnitudes; a GPU leaves these 0
   float largest_value = 0;     // of the `value` part; 0 in layouts without one
 
   void add(const ValueCounts& other);
@@ -32,6 +32,7 @@ class ValueTally {
   /// are encoded; slots: [N].
   void add(const RowsView& rows, std::span<const Slot> slots, const CacheLayout& layout,
            const TensorScales& scales);
+  void add(const ValueCounts& counts);
   ValueCounts counts() const;
 
  private:

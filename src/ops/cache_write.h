@@ -31,7 +31,7 @@ Result<void> unrotate_rows(const OpsContext& ops, const RopeTable& table,
                            std::span<const LocalPos> positions, const MutableRowsView& rows,
                            std::int64_t heads, std::int64_t first);
 
-/// encode_rows. `tally`, which may be null, counts the rows where the device is a host.
+/// encode_rows. `tally`, which may be null, counts the rows (Backend::collect_counts).
 Result<void> write_rows(const OpsContext& ops, const RowsView& rows, std::span<const Slot> slots,
                         const PoolView& pool, const TensorScales& scales = {},
                         ValueTally* tally = nullptr);

@@ -45,7 +45,7 @@ int run_calibrate(CalibrateFlags flags) {
     file.close();
   }
 
-  // A GPU's backend counts no values.
+  // A GPU counts what saturates, but knows no largest value.
   flags.model.runtime.device = name(Device::cpu);
   flags.model.runtime.count_values = true;
   flags.model.runtime.dummy = flags.model.load_format == "dummy";
@@ -58,9 +58,10 @@ int run_calibrate(CalibrateFlags flags) {
   if (!score) return refuse(score.error());
 
   Runtime& runtime = (*evaluator)->runtime();
+  const auto values = runtime.stored_values();
+  if (!values) return refuse(values.error());
   std::vector<TensorScales> scales;
-  for (std::int32_t l = 0; l < runtime.config().layers; ++l) {
-    const ValueCounts counts = runtime.cache().tally(l)->counts();
+  for (const ValueCounts& counts : *values) {
     scales.push_back({scale_for(counts.largest_key), scale_for(counts.largest_value)});
   }
   const std::string text = kv_scales_text(runtime.config(), scales);

@@ -19,15 +19,15 @@ double share(std::int64_t part, std::int64_t whole) {
 }  // namespace
 
 std::string describe_stored_values(Runtime& runtime) {
+  const auto layers = runtime.stored_values();
+  if (!layers) return layers.error().message() + "\n";
   ValueCounts all;
   std::vector<std::int32_t> bad;
-  for (std::int32_t l = 0; l < runtime.config().layers; ++l) {
-    const ValueTally* tally = runtime.cache().tally(l);
-    if (tally == nullptr) return "";
-    const ValueCounts counts = tally->counts();
+  for (std::size_t l = 0; l < layers->size(); ++l) {
+    const ValueCounts& counts = (*layers)[l];
     all.add(counts);
     if (counts.saturated > 0 || share(counts.flushed, counts.stored) > kManyFlushed) {
-      bad.push_back(l);
+      bad.push_back(static_cast<std::int32_t>(l));
     }
   }
   if (all.stored == 0) return "";

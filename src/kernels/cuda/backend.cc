@@ -21,6 +21,7 @@
 #include "kernels/cuda/sm90/product/plain_product.h"
 #include "kernels/cuda/sm90/rowwise/rowwise.h"
 #include "kernels/cuda/staging.h"
+#include "kernels/cuda/stored_counts.h"
 #include "kernels/cuda/upload.h"
 
 namespace lathe::cuda {
@@ -286,6 +287,9 @@ class CudaBackend : public Backend {
       if (!table) return table.error();
       own.table = *table;
     }
+    auto counts = counts_.of(op.tally, stream_);
+    if (!counts) return counts.error();
+    own.counts = *counts;
     return rope_quantize_write(own, pool, stream_);
   }
   Result<void> rotate_rows(const OpsContext&, const RopeTable& table,
@@ -297,10 +301,14 @@ class CudaBackend : public Backend {
     return apply_rope(*view, positions, rows, heads, first, RopeDirection::forward, stream_);
   }
   Result<void> write_rows(const OpsContext&, const RowsView& rows, std::span<const Slot> slots,
-                          const PoolView& pool, const TensorScales& scales, ValueTally*) override {
+                          const PoolView& pool, const TensorScales& scales,
+                          ValueTally* tally) override {
     if (auto ok = flush(); !ok) return ok;
-    return encode_rows(rows, slots, pool, scales, stream_);
+    const auto counts = counts_.of(tally, stream_);
+    if (!counts) return counts.error();
+    return encode_rows(rows, slots, pool, scales, stream_, *counts);
   }
+  Result<void> collect_counts() override { return counts_.collect(stream_); }
   Result<void> select_keys(const OpsContext& ops, const SelectKeys& op) override {
     if (auto ok = flush(); !ok) return ok;
     return cuda::select_keys(op, *ops.tensors, stream_);
@@ -390,6 +398,7 @@ class CudaBackend : public Backend {
   Scratch scratch_{kDeviceMemory};
   Staging staging_;
   Draws draws_;
+  StoredCounts counts_;
   std::map<std::uint64_t, RopeTableView> tables_;  // by RopeTable::id()
   std::vector<OwnedBytes> table_bytes_;
   std::map<std::uint64_t, Recording> recordings_;  // by the key of replay()

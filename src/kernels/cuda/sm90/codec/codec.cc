@@ -71,13 +71,19 @@ Result<void> decode(const ConstPoolView& pool, std::span<const Slot> slots, Slot
   return launch_result(status, {kernel, shape_of(pool, out.rows), where});
 }
 
+// As EncodeParams::counts has them.
+unsigned long long* words_of(ValueWords* counts) {
+  static_assert(sizeof(ValueWords) == 3 * sizeof(unsigned long long));
+  return counts == nullptr ? nullptr : &counts->stored;
+}
+
 // Fewer rows are as fast unordered: their destination fits the L2 cache.
 constexpr std::int64_t kOrderFrom = 1 << 16;
 
 /// scratch: for ordering unordered slots, else empty.
 Result<void> encode(const RowsView& rows, std::span<const Slot> slots, const PoolView& pool,
-                    const TensorScales& scales, std::span<std::byte> scratch, cudaStream_t stream,
-                    const std::source_location& where) {
+                    const TensorScales& scales, std::span<std::byte> scratch, ValueWords* counts,
+                    cudaStream_t stream, const std::source_location& where) {
   if (auto ok = check_pool("pool", pool); !ok) return ok;
   if (auto ok = check_rows("rows", rows, std::ssize(slots), pool.layout.row_elems()); !ok) {
     return ok;
@@ -87,6 +93,7 @@ Result<void> encode(const RowsView& rows, std::span<const Slot> slots, const Poo
   if (auto ok = check_stride("rows", rows); !ok) return ok;
   if (rows.rows == 0) return {};
   EncodeParams p = encode_params(rows, slots, pool, scales);
+  p.counts = words_of(counts);
   if (!scratch.empty() && rows.rows >= kOrderFrom && can_order(p, rows.dtype)) {
     const OrderParams order = order_params(p, scratch);
     p.order = order.order;
@@ -101,9 +108,9 @@ Result<void> encode(const RowsView& rows, std::span<const Slot> slots, const Poo
 }  // namespace
 
 Result<void> encode_rows(const RowsView& rows, std::span<const Slot> slots, const PoolView& pool,
-                         const TensorScales& scales, cudaStream_t stream,
+                         const TensorScales& scales, cudaStream_t stream, ValueWords* counts,
                          std::source_location where) {
-  return encode(rows, slots, pool, scales, {}, stream, where);
+  return encode(rows, slots, pool, scales, {}, counts, stream, where);
 }
 
 std::int64_t order_scratch_bytes(std::int64_t rows) {
@@ -124,7 +131,7 @@ Result<void> encode_scattered(const RowsView& rows, std::span<const Slot> slots,
                  fmt::format("{} bytes, {} past one", scratch.size(), past),
                  "order_scratch_bytes() says how many"};
   }
-  return encode(rows, slots, pool, scales, scratch, stream, where);
+  return encode(rows, slots, pool, scales, scratch, nullptr, stream, where);
 }
 
 Result<void> decode_rows(const ConstPoolView& pool, Slot first, const MutableRowsView& out,
@@ -259,7 +266,8 @@ Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool, cuda
       return ok;
     }
   }
-  const EncodeParams k = encode_params(op.k, op.slots, pool, op.scales, rope);
+  EncodeParams k = encode_params(op.k, op.slots, pool, op.scales, rope);
+  k.counts = words_of(op.counts);
   const cudaError_t status = launch_encode(k, op.k.dtype, true, stream);
   return launch_result(status, {"rope_write", shape_of(pool, op.k.rows), where});
 }

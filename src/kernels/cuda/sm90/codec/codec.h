@@ -29,8 +29,17 @@ namespace lathe::cuda {
 /// Rows of one call.
 inline constexpr std::int64_t kMaxCodecRows = std::int64_t{1} << 30;
 
+/// What the device counts for a ValueTally, of parts that are e4m3 at a tensor scale.
+struct ValueWords {
+  unsigned long long stored = 0;
+  unsigned long long saturated = 0;
+  unsigned long long flushed = 0;
+};
+
+/// counts: on the device, added to; null: nothing is counted.
 Result<void> encode_rows(const RowsView& rows, std::span<const Slot> slots, const PoolView& pool,
                          const TensorScales& scales, cudaStream_t stream,
+                         ValueWords* counts = nullptr,
                          std::source_location where = std::source_location::current());
 
 /// encode_rows() for unordered slots: where rows are bf16, aligned and many, and codes have scales,
@@ -105,6 +114,7 @@ struct RopeWrite {
   TensorScales scales = {};
   float q_scale = 1;
   MutableRowsView q_out = {};
+  ValueWords* counts = nullptr;  // on the device: the rotated rows of k are added
 };
 Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool, cudaStream_t stream,
                                  std::source_location where = std::source_location::current());

@@ -262,6 +262,8 @@ struct EncodeParams {
   std::int32_t pad_bytes = 0;
   PagesParams pages;
   RopeParams rope;
+  // Of e4m3_tensor runs, added to: values stored, saturated, flushed to zero. [3], or null
+  unsigned long long* counts = nullptr;
   bool whole = false;       // every access and every batch; cut() sets it
   bool index_keys = false;  // write_index_keys_kernel takes it, if rows are bf16
 

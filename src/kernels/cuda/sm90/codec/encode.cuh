@@ -9,6 +9,11 @@
 
 namespace lathe::cuda {
 
+// A value over its scale above this, half way from 448 to the 480 that e4m3 lacks, saturates; up to
+// half of the least e4m3 it becomes zero.
+inline constexpr float kSaturates = 464.0f;
+inline constexpr float kFlushes = 0x1p-10f;
+
 // Where a lane's row goes.
 struct Target {
   Place place;            // a hole: nothing is written
@@ -62,6 +67,31 @@ __device__ __forceinline__ void store_plain(const RunParams& run, To values, std
     store(values + 8 * Address{chunk}, to_raw_e4m3(x, run.inverse), run.vector);
   }
 }
+
+// What a thread adds to EncodeParams::counts.
+struct ValueLosses {
+  std::uint32_t stored = 0, saturated = 0, flushed = 0;
+
+  __device__ __forceinline__ void see(const float (&x)[8], float inverse) {
+    stored += 8;
+    LATHE_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      const float scaled = fabsf(x[i]) * inverse;
+      saturated += scaled > kSaturates ? 1 : 0;
+      flushed += x[i] != 0 && scaled <= kFlushes ? 1 : 0;
+    }
+  }
+  // Every thread of the warp is here.
+  __device__ __forceinline__ void add_to(unsigned long long* counts /* [3] */) const {
+    const std::uint32_t all[] = {warp_sum(stored), warp_sum(saturated), warp_sum(flushed)};
+    LATHE_UNROLL
+    for (int i = 0; i < 3; ++i) {
+      if (lane_of_warp() == 0 && all[i] != 0) {
+        atomicAdd(counts + i, static_cast<unsigned long long>(all[i]));
+      }
+    }
+  }
+};
 
 // A tile has 2^this chunks.
 template <RunKind kKind>
@@ -296,7 +326,7 @@ template <class T, RunKind kKind, int kCount, bool kRope, bool kRotate, bool kWh
           bool kStaged>
 __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunParams& run,
                                              std::int64_t first_row, const Hold& hold,
-                                             const Stage<kStaged>& stage) {
+                                             const Stage<kStaged>& stage, ValueLosses& losses) {
   const RopeParams& rope = p.rope;
   const bool vector = kWhole || p.rows.vector;
   const std::int64_t row = first_row + hold.row;
@@ -383,6 +413,9 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
         rotate_chunk<T, kWhole>(rope, target.position, rotary[u], rotation[u], x);
       }
       if (writes) {
+        if constexpr (kKind == RunKind::e4m3_tensor) {
+          if (p.counts != nullptr) losses.see(x, run.inverse);
+        }
         store_plain<T, kKind, kRotate>(run, to_values, hold.chunk + u * hold.step, raw[u], x);
       }
     }
@@ -437,16 +470,17 @@ template <class T, RunKind kKind, bool kRope, bool kRotate, bool kWhole, bool kO
           bool kStaged>
 __device__ __forceinline__ void encode_batches(const EncodeParams& p, const RunParams& run,
                                                std::int64_t first_row, std::uint32_t rows,
-                                               WarpBatches& batches, const Stage<kStaged>& stage) {
+                                               WarpBatches& batches, const Stage<kStaged>& stage,
+                                               ValueLosses& losses) {
   constexpr Rounds kRounds = encode_rounds(kWhole, kRotate, kKind);
   batches.run(run.cut.batches, [&](std::uint32_t batch) {
     const Hold hold = Hold::of<kWhole>(run.cut, batch, rows);
     if (kRounds.many == kRounds.few || run.cut.rounds == kRounds.many) {
       encode_batch<T, kKind, kRounds.many, kRope, kRotate, kWhole, kOrdered>(p, run, first_row,
-                                                                             hold, stage);
+                                                                             hold, stage, losses);
     } else {
       encode_batch<T, kKind, kRounds.few, kRope, kRotate, kWhole, kOrdered>(p, run, first_row, hold,
-                                                                            stage);
+                                                                            stage, losses);
     }
   });
 }
@@ -465,7 +499,8 @@ template <class T, RunKind kKind, bool kRope, bool kRotates, bool kWhole, bool k
           bool kStaged>
 __device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParams& run,
                                            std::int64_t first_row, std::uint32_t rows,
-                                           WarpBatches& batches, const Stage<kStaged>& stage) {
+                                           WarpBatches& batches, const Stage<kStaged>& stage,
+                                           ValueLosses& losses) {
   if (!kStaged && !kOrdered && kKind == RunKind::e4m3_f32 && (kRotates || !kRope) &&
       run.tile_shift == kWideTile) {
     return batches.run(run.cut.batches, [&](std::uint32_t batch) {
@@ -475,9 +510,10 @@ __device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParam
   }
   if (kRotates && run.rotates) {
     return encode_batches<T, kKind, kRope, kRotates, kWhole, kOrdered>(p, run, first_row, rows,
-                                                                       batches, stage);
+                                                                       batches, stage, losses);
   }
-  encode_batches<T, kKind, kRope, false, kWhole, kOrdered>(p, run, first_row, rows, batches, stage);
+  encode_batches<T, kKind, kRope, false, kWhole, kOrdered>(p, run, first_row, rows, batches, stage,
+                                                           losses);
 }
 
 // Blocks per SM, which bounds registers: as many as leave a kernel without spills.
@@ -510,16 +546,20 @@ static __global__ void __launch_bounds__(kCodecThreads,
   const Stage<!kRope && !kOrdered && staged(kFirst, kSecond, kWhole)> stage(shared, p.block_rows,
                                                                             p.runs[0].step);
   WarpBatches batches;
+  ValueLosses losses;
   constexpr bool kFirstRotates = kRope && (!kTiled<kFirst> || kTilesRotate<kFirst, kSecond>);
   constexpr Hints kHints =
       kOrdered ? ordered_hints(kFirst, kSecond) : encode_hints(kFirst, kSecond);
   encode_run<T, kFirst, kRope, kFirstRotates, kWhole, kOrdered>(
-      p, known_run<kFirst, kWhole>(p.runs[0], kHints), first_row, rows, batches, stage);
+      p, known_run<kFirst, kWhole>(p.runs[0], kHints), first_row, rows, batches, stage, losses);
   if (p.run_count == 2 && !kOneRun<kFirst, kSecond>) {
     encode_run<T, kSecond, kRope, kRope, kWhole, kOrdered>(
-        p, known_run<kSecond, kWhole>(p.runs[1], kHints), first_row, rows, batches, stage);
+        p, known_run<kSecond, kWhole>(p.runs[1], kHints), first_row, rows, batches, stage, losses);
   }
   stage.write(rows);
+  if constexpr (kFirst == RunKind::e4m3_tensor || kSecond == RunKind::e4m3_tensor) {
+    if (p.counts != nullptr) losses.add_to(p.counts);
+  }
 }
 
 template <bool kRope, bool kWhole>

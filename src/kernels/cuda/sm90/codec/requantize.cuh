@@ -7,7 +7,6 @@
 namespace lathe::cuda {
 
 // Half way from 448 to the 480 that e4m3 does not have.
-inline constexpr float kSaturates = 464.0f;
 
 // What a thread saw of its rows.
 struct RequantLoss {
