@@ -64,6 +64,15 @@ struct SharedBound {
   }
 };
 
+/// How a GPU's kernel cuts the keys of a work tile, a request or a row with a list of its own,
+/// where its bits must not depend on what is beside it.
+struct FixedCuts {
+  std::int64_t keys = 0;        // of a piece, about; 0: it cuts otherwise
+  std::int64_t pieces = 1;      // of a work tile, at most
+  std::int64_t block_rows = 1;  // M rows (rows x heads) of a block
+  std::int64_t blocks = 1;      // of a work tile, at most: larger ones are not cut
+};
+
 struct Capability {
   std::string name;  // unique in a registry: "ref.sparse_latent.inplace"
   KernelKind kind = KernelKind::inplace;
@@ -99,6 +108,7 @@ struct Capability {
   // Most bytes of partial states, where the kernel limits its splits to fit them; 0: they are
   // (requests + processors) x heads x (v_dim + 1).
   std::int64_t split_bytes = 0;
+  FixedCuts fixed_cuts;
   // Expanding kernels: rows whose f32 queries and accumulators each worker keeps at a time; 0:
   // none. What else a worker keeps, a tile of keys with the q and accumulators of a few rows, is
   // about 1 MiB and has no budget.
@@ -108,7 +118,8 @@ struct Capability {
   std::int64_t expanded_bytes = 0;
   // Rows of a request from which on it is faster than others where it is not asked for by name.
   std::int64_t least_rows = 0;
-  bool graph_safe = true;  // can be captured in a CUDA graph and replayed with other contents
+  bool batch_invariant = true;  // can cut by a request's own keys alone
+  bool graph_safe = true;       // can be captured in a CUDA graph and replayed with other contents
 
   // How q is handed over where it is not in the cache's own format. f32 where the arithmetic is
   // f32 anyway: it costs nothing there and keeps q's digits.

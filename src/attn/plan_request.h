@@ -30,6 +30,9 @@ struct PlanRequest {
   std::int32_t index_layers = 0;      // of them, with an index cache; 0 = all
   std::int64_t max_total_tokens = 0;  // tokens that the cache must hold; 0 = what fits
   bool cuda_graph = true;             // decode steps are captured and replayed
+  // --batch-invariant: attention gives a request the same bits whatever is beside it, on a GPU,
+  // too.
+  bool batch_invariant = false;
 
   std::int64_t logits_budget = std::int64_t{512} << 20;  // bytes
   std::int64_t gather_budget = std::int64_t{1} << 30;    // bytes

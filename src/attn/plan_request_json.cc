@@ -43,6 +43,7 @@ const Key kKeys[] = {
     {"compress_ratio", &ProblemOptions::compress_ratio},
     {"sink", &ProblemOptions::sink},
     {"disable_cuda_graph", &PlanRequest::cuda_graph},
+    {"batch_invariant", &PlanRequest::batch_invariant},
 };
 
 template <class Owner, class Value>
@@ -105,7 +106,7 @@ Result<void> set_in_request(std::string_view name, const Json& value, PlanReques
           auto read_value = read<ValueOf<Member>>(name, value);
           if (!read_value) return read_value.error();
           if constexpr (std::is_same_v<Member, bool PlanRequest::*>) {
-            request.*member = !*read_value;  // disable_cuda_graph
+            request.*member = name == "disable_cuda_graph" ? !*read_value : *read_value;
           } else if constexpr (std::is_invocable_v<Member, PlanRequest&>) {
             request.*member = *std::move(read_value);
           } else {

@@ -30,6 +30,7 @@ namespace lathe {
   X(rows, "a step may bring more query rows than the kernel's schedule holds")                 \
   X(context, "requests may be longer than the kernel handles")                                 \
   X(graph, "decode steps are captured in a CUDA graph, and the kernel cannot be")              \
+  X(bits, "the kernel's bits depend on what else is in a step")                                  \
   X(pair, "each side fits, but not over one layout and page size")                             \
   X(budget, "a tile of one row exceeds a buffer's ceiling")                                    \
   X(memory, "weights, buffers and cache together exceed the machine")

@@ -77,6 +77,9 @@ class Judge {
       refuse(Rule::graph, "graph", "no CUDA graph", "decode steps captured in a CUDA graph",
              "--disable-cuda-graph");
     }
+    if (c_.request.batch_invariant && !k_.batch_invariant) {
+      refuse(Rule::bits, "bits", "those of the whole step", "--batch-invariant");
+    }
   }
 
   void bytes() {
@@ -139,6 +142,32 @@ class Judge {
     if (p.sink && !k_.sink) refuse(Rule::sink, "sink", "none", "a sink per head");
   }
 
+  // Bytes of partial states that --batch-invariant may take, of the largest step.
+  std::int64_t fixed_partials() const {
+    const FixedCuts& cuts = k_.fixed_cuts;
+    const AttentionProblem& p = c_.problem;
+    const PlanRequest& request = c_.request;
+    if (!request.batch_invariant || cuts.keys == 0) return 0;
+    const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+    const bool extends = c_.phase == Phase::extend;
+    const std::int64_t rows_each =
+        extends ? request.chunked_prefill_size : 1 + std::int64_t{request.draft_tokens};
+    const std::int64_t rows =
+        extends ? request.chunked_prefill_size : request.max_running_requests * rows_each;
+    const std::int64_t row_blocks = up(p.heads, cuts.block_rows);
+    std::int64_t keys = request.context_length;
+    std::int64_t blocks = std::min(cuts.blocks, up(p.heads * rows_each, cuts.block_rows));
+    blocks = std::min(blocks * request.max_running_requests,
+                      rows * row_blocks + request.max_running_requests);
+    if (p.sparse()) {
+      keys = p.top_k + p.window;
+      blocks = rows * row_blocks;
+    }
+    const std::int64_t pieces = std::min(cuts.pieces, up(keys, cuts.keys));
+    const std::int64_t block_bytes = cuts.block_rows * (std::int64_t{p.v_dim()} + 1) * 4;
+    return pieces > 1 ? blocks * pieces * block_bytes : 0;
+  }
+
   Route route() const {
     Route r;
     r.kernel = k_.name;
@@ -149,7 +178,7 @@ class Judge {
     r.q_dtype = k_.q_dtype(c_.layout);
     r.table_tokens = k_.table_tokens;
     r.split_kv = k_.split_kv;
-    r.split_bytes = k_.split_bytes;
+    r.split_bytes = std::max(k_.split_bytes, fixed_partials());
     r.worker_rows = k_.worker_rows;
     r.expanded_bytes = k_.expanded_bytes;
     if (k_.expanded_bytes > 0) {

@@ -176,6 +176,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   ops.backend = r->backend_.get();
   ops.execution.threads = &r->threads_;
   ops.execution.scratch = &r->scratch_;
+  if (request.batch_invariant) ops.execution.batch_invariant = true;
   ops.precision = r->precision_;
   ops.tensors = &r->tensors_;
   ops.control = &r->control_;

@@ -52,6 +52,10 @@ Capability latent(ProblemKind problem, KernelKind kind) {
   c.rope = Accepts::list({cuda::kLatentRope});
   c.split_kv = true;
   c.split_bytes = cuda::kLatentPartialBytes;  // pages that an extend stages, where it cuts nothing
+  c.fixed_cuts = {.keys = cuda::kLatentFixedKeys,
+                  .pieces = cuda::kLatentFixedPieces,
+                  .block_rows = cuda::kLatentBlockRows,
+                  .blocks = cuda::kLatentFixedBlocks};
   c.graph_safe = true;
   // lathe bench attention on an H200: dense extend of 128 heads and decode of 16, on mla_bf16.
   c.flops_share = 0.70;
@@ -107,6 +111,7 @@ Capability gqa(KernelKind kind) {
   c.two_sources = false;
   c.split_kv = true;
   c.split_bytes = cuda::kGqaPartialBytes;
+  c.batch_invariant = false;  // work is shared by the lengths of all
   c.launch_seconds = 10e-6;
   if (kind == KernelKind::native) {
     c.layouts = {LayoutKind::gqa_bf16};
@@ -136,6 +141,7 @@ Capability ragged() {
   c.split_bytes = cuda::kGqaPartialBytes;
   c.expanded_bytes = cuda::kRaggedWorkspaceBytes;
   c.least_rows = cuda::kRaggedLeastRows;
+  c.batch_invariant = false;  // work is shared by the lengths of all
   c.graph_safe = false;
   // ragged_gpu_bench on an H100: 8192 rows of 128 heads, with the expansion.
   c.flops_share = 0.4;

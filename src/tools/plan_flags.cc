@@ -37,6 +37,8 @@ void add_plan_flags(Command command, PlanRequest& request) {
   command.add_option("--context-length", request.context_length, "tokens of the longest request");
   command.add_option("--max-total-tokens", request.max_total_tokens,
                      "tokens that the cache must hold; checked against the machine's memory");
+  command.add_flag("--batch-invariant", request.batch_invariant,
+                   "attention's bits of a request do not depend on what shares its steps");
   command.add_option("--indexer-logits-budget", request.logits_budget, "bytes");
   command.add_option("--gather-budget", request.gather_budget, "bytes");
   command.add_option("--activations-budget", request.activations_budget,

@@ -90,7 +90,7 @@ class CudaBackend : public Backend {
     return stream_.wait();
   }
 
-  Result<void> prepare_step(const OpsContext&, const Plan& plan, const ConstPoolView& pool,
+  Result<void> prepare_step(const OpsContext& ops, const Plan& plan, const ConstPoolView& pool,
                             const StepView& step, PreparedStep& out) override {
     StepView& v = out.view;
     v = step;
@@ -138,7 +138,7 @@ class CudaBackend : public Backend {
       ok = flush();
     }
     if (!ok) return ok;
-    return make_schedule(plan, pool, execution(), out.schedule, v);
+    return make_schedule(plan, pool, execution(ops), out.schedule, v);
   }
   Result<std::span<const std::int32_t>> prepare_list(const OpsContext&,
                                                      std::span<const std::int32_t> list) override {
@@ -318,9 +318,9 @@ class CudaBackend : public Backend {
     const auto kernel = kernel_of(*op.step->route);
     if (!kernel) return kernel.error();
     if (op.step->route->adapter) {
-      return attend_selected(op, (*kernel)->attend, execution(), *ops.tensors, stream_);
+      return attend_selected(op, (*kernel)->attend, execution(ops), *ops.tensors, stream_);
     }
-    return (*kernel)->attend(attend_args(op, execution()));
+    return (*kernel)->attend(attend_args(op, execution(ops)));
   }
 
   void sample(const OpsContext& ops, std::span<const SampleArgs> rows,
@@ -346,8 +346,9 @@ class CudaBackend : public Backend {
     std::optional<Graph> graph;
   };
   Result<void> flush() { return staging_.flush(stream_); }
-  Execution execution() {
+  Execution execution(const OpsContext& ops) {
     Execution out;
+    out.batch_invariant = ops.execution.batch_invariant;
     out.stream = stream_.get();
     out.scratch = &scratch_;
     return out;

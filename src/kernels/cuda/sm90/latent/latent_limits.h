@@ -37,6 +37,9 @@ inline constexpr double kLatentLeastScale = 0x1p-100, kLatentMostScale = 0x1p60;
 
 /// A piece of a batch-invariant cut. Shorter ones cost items and partials, longer ones balance.
 inline constexpr std::int64_t kLatentFixedKeys = 4096;
+inline constexpr int kLatentFixedPieces = 8;  // of a work tile, at most
+inline constexpr int kLatentFixedBlocks = 8;  // M blocks of a work tile that is cut, at most
+inline constexpr int kLatentBlockRows = 64;   // M rows of a block, at most
 
 /// Limit of partials, beyond which cut_latent() splits no further, and of staged pages.
 inline constexpr std::int64_t kLatentPartialBytes = std::int64_t{128} << 20;

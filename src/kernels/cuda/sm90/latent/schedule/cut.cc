@@ -117,10 +117,10 @@ void share_on_device(LatentCut& c, const WorkTileCost& cost) {
 /// The same, each cut by its own keys alone. Extends of many rows are not cut: they fill the SMs
 /// anyway, and partials would take more memory than their keys.
 void share_fixed(LatentCut& c, std::int64_t keys, const WorkTileCost& cost) {
-  constexpr std::int64_t kSplitBlocks = 8;  // M blocks of a work tile, at most
   c.shared = true;
-  c.fixed = static_cast<std::int32_t>(
-      cost.tiles <= kSplitBlocks ? up(keys, cost.step) : std::max(cost.steps, up(keys, cost.step)));
+  c.fixed = static_cast<std::int32_t>(cost.tiles <= kLatentFixedBlocks
+                                          ? up(keys, cost.step)
+                                          : std::max(cost.steps, up(keys, cost.step)));
   const std::int64_t pieces = std::min<std::int64_t>(up(cost.steps, c.fixed), kLatentFixedPieces);
   const std::int64_t items = c.all.work_tiles * pieces;
   c.shared_parts = pieces > 1 ? items : 0;

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/sm90/latent/latent_limits.h"
+
 namespace lathe::cuda {
 
 /// Keys [first, first + count) of a work tile. The device's WorkItem, but where the device shares
@@ -50,9 +52,9 @@ struct LatentSharing {
 };
 
 inline constexpr int kLatentStepCost = 16;
-inline constexpr int kLatentFixedPieces = kCombineAhead;  // of a work tile, at most
-inline constexpr int kShareTiles = 1024;                  // work tiles, at most
-inline constexpr int kShareWorkers = 255;                 // at most
-inline constexpr std::int64_t kShareSteps = 1 << 22;      // all work tiles have fewer
+static_assert(kLatentFixedPieces <= kCombineAhead);
+inline constexpr int kShareTiles = 1024;              // work tiles, at most
+inline constexpr int kShareWorkers = 255;             // at most
+inline constexpr std::int64_t kShareSteps = 1 << 22;  // all work tiles have fewer
 
 }  // namespace lathe::cuda
