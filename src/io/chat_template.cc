@@ -3,7 +3,9 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "io/deepseek_v4_texts.h"
 #include "io/jinja_eval.h"
+#include "io/jinja_failure.h"
 #include "io/jinja_parser.h"
 #include "io/json_text.h"
 #include "io/read_file.h"
@@ -63,10 +65,33 @@ Result<nlohmann::json> read_object(const fs::path& path) {
   return json;
 }
 
+// Of a DeepSeek V4 folder; of another nothing.
+Result<std::optional<V4Encoding>> find_v4_encoding(const fs::path& dir) {
+  std::error_code ec;
+  const fs::path config = dir / "config.json", program = dir / "encoding" / "encoding_dsv4.py";
+  if (!fs::exists(config, ec)) return std::optional<V4Encoding>();
+  const auto object = read_object(config);
+  if (!object) return object.error();
+  const auto type = object->find("model_type");
+  if (type == object->end() || *type != "deepseek_v4") return std::optional<V4Encoding>();
+  if (fs::exists(program, ec)) {
+    const auto text = read_file(program);
+    if (!text) return text.error();
+    const bool official = text->find("REASONING_EFFORT_PROMPTS") != std::string::npos;
+    return std::optional(official ? V4Encoding::official : V4Encoding::preview);
+  }
+  for (const auto& [key, value] : object->items()) {
+    if (key.starts_with("dspark_")) return std::optional(V4Encoding::official);
+  }
+  return std::optional(V4Encoding::preview);
+}
+
 }  // namespace
 
 struct ChatTemplate::Parsed {
+  std::string source;
   JinjaBody body;
+  std::optional<V4Encoding> v4;  // in place of a template
 };
 
 Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
@@ -77,18 +102,34 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
   }
   try {
     ChatTemplate out;
-    out.parsed_ = std::make_shared<const Parsed>(Parsed{parse_jinja(source)});
+    out.parsed_ = std::make_shared<const Parsed>(
+        Parsed{std::string(source), parse_jinja(source), std::nullopt});
     return out;
   } catch (const JinjaFailure& f) {
     return f.error;
   }
 }
 
+ChatTemplate ChatTemplate::deepseek_v4(V4Encoding encoding) {
+  ChatTemplate out;
+  out.parsed_ = std::make_shared<const Parsed>(Parsed{std::string(kV4ToolsHead), {}, encoding});
+  return out;
+}
+
+std::string_view ChatTemplate::source() const { return parsed_->source; }
+
 Result<std::string> ChatTemplate::render(const nlohmann::ordered_json& variables,
                                          const RenderOptions& options) const {
   if (!variables.is_object()) {
     return Error{ErrorCode::invalid_argument, "variables", "a JSON object", variables.type_name(),
                  ""};
+  }
+  if (parsed_->v4) {
+    try {
+      return render_deepseek_v4(variables, *parsed_->v4);
+    } catch (const JinjaFailure& f) {
+      return f.error;
+    }
   }
   std::vector<std::pair<std::string, JinjaValue>> names;
   for (const auto& [key, value] : variables.items()) {
@@ -142,6 +183,12 @@ Result<ChatTemplateFile> load_chat_template(const fs::path& dir) {
     out.eos_token = *std::move(eos);
   }
   if (!source) {
+    const auto v4 = find_v4_encoding(dir);
+    if (!v4) return v4.error();
+    if (*v4) {
+      out.chat_template = ChatTemplate::deepseek_v4(**v4);
+      return out;
+    }
     return Error{ErrorCode::unsupported, dir.string(),
                  "chat_template.jinja, or a chat_template in tokenizer_config.json", "neither",
                  "a base model has none; give a raw prompt"};
