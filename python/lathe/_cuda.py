@@ -136,9 +136,10 @@ def attend(
             q = q.bfloat16()
     if torch and len(q.shape) == 3:
         layout = main["layout"]
-        width = sum(part.elems for part in layout.parts if part.role == "nope")
+        dims = layout.dims
         # V4's keys are its values.
-        shape = (*q.shape[:2], layout.row_elems if attention.startswith(("v4", "window")) else width)
+        by_attention = layout.row_elems if attention.startswith(("v4", "window")) else dims.get("nope")
+        shape = (*q.shape[:2], dims.get("v_head_dim", by_attention))
         if out is None:
             out = torch.empty(shape, dtype=torch.bfloat16, device=q.device)
         if lse is None:
