@@ -59,6 +59,16 @@ def lists_of(rows: int) -> torch.Tensor:
     return lists
 
 
+def near(got: torch.Tensor, want: torch.Tensor) -> None:
+    """The bars of docs/kernels.md for sparse decode, but for elements in which large values cancel.
+
+    Scores reach 16 here. Weights in 8 to 11 bits, and scales rounded to f16, move each of a row's values of about 1 by up to 2^-8.
+    """
+    torch.testing.assert_close(got, want, rtol=2.01 / 128, atol=2**-8)
+    cosine = 1 - 2 * (got * want).sum() / (got**2 + want**2).sum()
+    assert cosine <= 2e-5, cosine
+
+
 def queries(rows: int, heads: int) -> torch.Tensor:
     rng = torch.Generator("cuda").manual_seed(rows * 1000 + heads)
     return torch.randn(rows, heads, 576, generator=rng, device="cuda")
@@ -82,8 +92,7 @@ class Case:
         some = sorted({*range(min(self.rows, 4)), self.rows // 2, self.rows - 1})
         want = oracle.attend(self.q[some].cpu(), self.keys, self.lists[some], SCALE)
         got = out.view(self.rows, self.heads, 512)[some]
-        # The bars of docs/kernels.md for sparse decode.
-        torch.testing.assert_close(got.double().cpu(), want[0], rtol=2.01 / 128, atol=1e-3)
+        near(got.double().cpu(), want[0])
         if lse is not None:
             torch.testing.assert_close(lse[some].double().cpu(), want[1], rtol=8.01 / 65536, atol=2e-3)
 
@@ -149,7 +158,7 @@ class DenseCase:
         if self.fp8:  # P is e4m3: the bar of latent_native_gpu_test.cc
             assert (got - want).square().mean().sqrt() <= 0.04 * want.square().mean().sqrt()
         else:
-            torch.testing.assert_close(got, want, rtol=2.01 / 128, atol=1e-3)
+            near(got, want)
 
 
 def vllm_dense(case: DenseCase):
@@ -224,7 +233,7 @@ def dense_facade() -> None:
         lists[row, : len(at)] = table[row // 2, at // 64] * 64 + at % 64
     keys = cache.view(-1, 576).double().cpu()
     want = oracle.attend(q.view(8, 16, 576).cpu(), keys, lists, SCALE)
-    torch.testing.assert_close(out.view(8, 16, 512).double().cpu(), want[0], rtol=2.01 / 128, atol=1e-3)
+    near(out.view(8, 16, 512).double().cpu(), want[0])
     got = lse.transpose(1, 2).reshape(8, 16).double().cpu()
     torch.testing.assert_close(got, want[1], rtol=8.01 / 65536, atol=1e-4)
 
