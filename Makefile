@@ -2,7 +2,7 @@
 BUILD := build
 JOBS := $(shell nproc)
 
-.PHONY: help demo test build bench check integrations-test format docs fuzz nightly page-test server-clients eval gpu-test gpu-bench setup clean
+.PHONY: help demo test build bench check integrations-test wheel format docs fuzz nightly page-test server-clients eval gpu-test gpu-bench setup clean
 
 help:
 	@echo "make help      this list"
@@ -19,6 +19,7 @@ help:
 	@echo "make page-test the server's page in a headless browser; pictures go to out/page"
 	@echo "make server-clients  lm-eval and SGLang's Rust bench, from PyPI, against the server"
 	@echo "make integrations-test  the plug-ins for vLLM and SGLang against those engines' sources from PyPI, no GPU"
+	@echo "make wheel     dist/lathe-*.whl with its libraries, and a check of it in a fresh environment"
 	@echo "make eval      EVAL_LIMIT (200) items of each task over every plan, into docs/results/"
 	@echo "make gpu-test  the checks that need a GPU"
 	@echo "make gpu-bench what the GPU's codecs, steps and attention take"
@@ -75,10 +76,15 @@ nightly: build
 	@echo "LATHE_TEST_SCALE=$(NIGHTLY_SCALE) LATHE_TEST_SEED=$(NIGHTLY_SEED)"
 	LATHE_TEST_SCALE=$(NIGHTLY_SCALE) LATHE_TEST_SEED=$(NIGHTLY_SEED) ctest --preset release -j$(JOBS)
 
-# A job of its own: it takes torch and wheels of several hundred MB from PyPI.
+# Jobs of their own: they take torch and wheels of several hundred MB from PyPI.
 integrations-test:
 	@tools/setup.sh build
 	integrations/stage_a.py
+
+wheel:
+	@tools/setup.sh build
+	tools/make_wheel.sh dist
+	tools/check_wheel.sh $$(ls -t dist/lathe-*.whl | head -1)
 
 # A job of its own, as a browser is 190 MB of packages.
 page-test: build

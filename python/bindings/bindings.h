@@ -12,5 +12,6 @@ void bind_plan(nanobind::module_& m);
 void bind_attend(nanobind::module_& m);
 void bind_attend_cuda(nanobind::module_& m);
 void bind_engine(nanobind::module_& m);
+void bind_command(nanobind::module_& m);
 
 }  // namespace lathe::python

@@ -8,4 +8,5 @@ NB_MODULE(_lathe, m) {
   lathe::python::bind_attend(m);
   lathe::python::bind_attend_cuda(m);
   lathe::python::bind_engine(m);
+  lathe::python::bind_command(m);
 }

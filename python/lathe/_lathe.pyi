@@ -78,6 +78,8 @@ def plan(attention: str, device: str, request_json: str, /) -> tuple[bool, str, 
 def keyword_types() -> dict[str, str]: ...
 has_cuda: bool
 
+def command(words: list[str]) -> int: ...
+
 class GpuScratch:
     """What calls on one stream of a GPU keep between them."""
 
