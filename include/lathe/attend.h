@@ -17,7 +17,7 @@ inline namespace api {
 
 /// As lathe_attend_args, which states shapes. An empty Tensor is not given.
 struct AttendArgs {
-  std::string attention = "dsa", kind = "inplace", device = "cpu";
+  std::string attention = "dsa", kind = "inplace", device;  // "": the default
   Tensor q;
   const Pool* pool = nullptr;
   Tensor page_table, indices, index_lengths;
@@ -30,6 +30,10 @@ struct AttendArgs {
   std::uint32_t flags = 0;  // lathe_attend_flags
   std::int32_t threads = 0;
   Tensor out, lse;
+  // On a GPU.
+  void* stream = nullptr;
+  Tensor workspace;
+  std::int64_t max_request_rows = 0, max_kv_len = 0;
 };
 
 /// What a call of the C interface takes of them; it points into both.
@@ -41,7 +45,7 @@ class AttendView {
     args_.size = sizeof args_;
     args_.attention = a.attention.c_str();
     args_.kind = a.kind.c_str();
-    args_.device = a.device.c_str();
+    args_.device = a.device.empty() ? nullptr : a.device.c_str();
     args_.q = take(a.q);
     args_.pool = pool_ ? &pool_->view : nullptr;
     args_.page_table = take(a.page_table);
@@ -60,6 +64,10 @@ class AttendView {
     args_.threads = a.threads;
     args_.out = take(a.out);
     args_.lse = take(a.lse);
+    args_.stream = a.stream;
+    args_.workspace = take(a.workspace);
+    args_.max_request_rows = a.max_request_rows;
+    args_.max_kv_len = a.max_kv_len;
   }
   AttendView(const AttendView&) = delete;
   const lathe_attend_args* get() const { return &args_; }
@@ -72,7 +80,7 @@ class AttendView {
     return &tensors_[count_++];
   }
   std::optional<PoolView> pool_, extra_;
-  std::array<lathe_tensor, 12> tensors_{};
+  std::array<lathe_tensor, 13> tensors_{};
   std::size_t count_ = 0;
 };
 
@@ -80,7 +88,15 @@ inline Result<void> attend(const AttendArgs& args) {
   return Result<void>(lathe_attend(AttendView(args).get()));
 }
 
-/// What the layers of a step share.
+/// Bytes of a workspace for calls on a GPU, by the maxima of their shapes.
+inline Result<std::int64_t> attend_workspace(const AttendArgs& most) {
+  std::int64_t bytes = 0;
+  const lathe_status status = lathe_attend_workspace(AttendView(most).get(), &bytes);
+  if (status != LATHE_OK) return last_error(status);
+  return bytes;
+}
+
+/// What the layers of a step share, in host memory.
 class Step {
  public:
   /// threads: 0: one per core.

@@ -70,7 +70,8 @@ const char* lathe_refusal_json(void);
 /* ---- Tensors ------------------------------------------------------------------------------- */
 
 /* The memory of DLPack's DLTensor; a DLTensor* may be cast to a lathe_tensor*. Tensors are the
- * caller's, are read during the call alone, and lie in host memory (device 1, kDLCPU). */
+ * caller's, are read during the call alone, and lie in host memory (device 1, kDLCPU); attention
+ * takes those of a GPU as well (device 2, kDLCUDA). */
 typedef struct lathe_tensor {
   void* data;
   int32_t device_type; /* kDLCPU = 1, kDLCUDA = 2 */
@@ -212,7 +213,8 @@ typedef struct lathe_attend_args {
   int64_t size;
   const char* attention; /* "mla", "dsa", "v4", "gqa"; NULL: "dsa" */
   const char* kind;      /* "inplace", "native"; NULL: "inplace" */
-  const char* device;    /* "cpu", or "ref", which is double and slow; NULL: "cpu" */
+  const char* device;    /* "cpu", or "ref", which is double and slow; "sm90" where q is on a GPU;
+                            NULL: "cpu" or "sm90" */
 
   const lathe_tensor* q; /* [rows, heads, dim] float32, bfloat16, or e4m3 times q_scale */
   const lathe_pool_view* pool;
@@ -236,11 +238,27 @@ typedef struct lathe_attend_args {
 
   const lathe_tensor* out; /* [rows, heads, v_dim] float32 or bfloat16; any stride between rows */
   const lathe_tensor* lse; /* [rows, heads] float32; NULL: not wanted */
+
+  /* Where q lies on a GPU (Hopper), every tensor lies beside it: q bfloat16, or e4m3 for kind
+   * "native"; lists dense int32; q_indptr and kv_lens given (for indices {0, rows} and {rows}); out
+   * bfloat16. Addresses and row strides are multiples of 16 bytes. The call is put on the stream,
+   * where it reads and writes, and returns: nothing waits or allocates, so it can be captured in a
+   * graph. Splits follow the batch there, and the LSE is natural, -inf of a row without keys. */
+  void* stream;                  /* a cudaStream_t of that GPU; NULL: its default stream */
+  const lathe_tensor* workspace; /* uint8 [bytes] at a multiple of 256; one stream at a time */
+  int64_t max_request_rows; /* bounds of lengths that the host cannot read: rows of a request; */
+                            /* 0: 1 */
+  int64_t max_kv_len;       /* keys of one; 0: what the page table holds */
 } lathe_attend_args;
 
 lathe_status lathe_attend(const lathe_attend_args* args);
+/* Bytes of `workspace` that serve every call on this GPU whose rows, requests, widths of tables and
+ * lists, bounds and pages are at most those of args. Of its tensors only shapes and dtypes are
+ * looked at: data may be NULL; q_indptr, out, lse and workspace may be. 0 in host memory. */
+lathe_status lathe_attend_workspace(const lathe_attend_args* args, int64_t* bytes);
 
-/* What the layers of a step share: threads, memory, and how its lengths are cut into tasks. */
+/* What the layers of a step in host memory share: threads, memory, and how its lengths are cut into
+ * tasks. */
 typedef struct lathe_step lathe_step;
 
 /* threads: 0: one per core. */

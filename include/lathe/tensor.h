@@ -1,4 +1,4 @@
-// Tensor: numbers in the caller's host memory, with their shape.
+// Tensor: numbers in the caller's memory, with their shape.
 #pragma once
 
 #include <lathe/lathe.h>
@@ -39,13 +39,21 @@ class Tensor {
     for (const std::int64_t n : strides) strides_[d++] = n;
   }
 
+  /// The same, of numbers that lie on that GPU.
+  Tensor on_gpu(std::int32_t ordinal) const {
+    Tensor there = *this;
+    there.device_type_ = 2;  // kDLCUDA
+    there.device_id_ = ordinal;
+    return there;
+  }
+
   bool empty() const { return axes_ == 0; }
   std::int64_t shape(std::size_t axis) const { return shape_[axis]; }
   /// For one call: it points into this Tensor.
   lathe_tensor view() const {
     return {data_,
-            1,
-            0,
+            device_type_,
+            device_id_,
             static_cast<std::int32_t>(axes_),
             dtype_.code,
             dtype_.bits,
@@ -57,6 +65,7 @@ class Tensor {
 
  private:
   void* data_ = nullptr;
+  std::int32_t device_type_ = 1, device_id_ = 0;  // kDLCPU
   DType dtype_ = kFloat32;
   std::size_t axes_ = 0;
   bool strided_ = false;

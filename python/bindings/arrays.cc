@@ -19,26 +19,6 @@ std::string type_of(nb::handle object) {
   return out;
 }
 
-template <class T>
-std::span<const T> dense_span(const Array& array, ArrayCode code, std::size_t rank,
-                              const char* axes) {
-  const ArrayRef& ref = array.ref();
-  if (!ref.type.is(code, 32)) {
-    array.refuse(code == ArrayCode::signed_int ? "int32 on a GPU" : "float32 on a GPU",
-                 ref.type.name());
-  }
-  array.need_rank(rank, axes);
-  value_or_raise(ref.need_dense(0));
-  std::size_t count = 1;
-  for (std::size_t d = 0; d < rank; ++d) count *= static_cast<std::size_t>(array.shape(d));
-  if (count > 0 && ref.data == nullptr) array.refuse("an address", "null");
-  if (reinterpret_cast<std::uintptr_t>(ref.data) % alignof(T) != 0) {
-    array.refuse(fmt::format("an address that is a multiple of {}", alignof(T)),
-                 fmt::format("{}", static_cast<const void*>(ref.data)));
-  }
-  return {reinterpret_cast<const T*>(ref.data), count};
-}
-
 }  // namespace
 
 Array::Array(std::string argument, nb::handle object, bool writable, int place) {
@@ -68,14 +48,6 @@ Array::Array(std::string argument, nb::handle object, bool writable, int place) 
   } else if (device != nb::device::cpu::value && device != nb::device::cuda_host::value) {
     refuse("an array in host memory", fmt::format("one of DLPack device type {}", device));
   }
-}
-
-std::span<const std::int32_t> int32_span(const Array& array, std::size_t rank, const char* axes) {
-  return dense_span<std::int32_t>(array, ArrayCode::signed_int, rank, axes);
-}
-
-std::span<const float> float_span(const Array& array, std::size_t rank, const char* axes) {
-  return dense_span<float>(array, ArrayCode::floating, rank, axes);
 }
 
 }  // namespace lathe::python

@@ -71,8 +71,12 @@ inline std::vector<float> float_list(const Array& array, std::size_t rank, const
   return value_or_raise(lathe::float_list(array.ref(), rank, axes));
 }
 
-/// A dense int32 array of a GPU, as it lies there.
-std::span<const std::int32_t> int32_span(const Array& array, std::size_t rank, const char* axes);
-std::span<const float> float_span(const Array& array, std::size_t rank, const char* axes);
+inline std::span<const std::int32_t> int32_span(const Array& array, std::size_t rank,
+                                                const char* axes) {
+  return value_or_raise(lathe::int32_span(array.ref(), rank, axes));
+}
+inline std::span<const float> float_span(const Array& array, std::size_t rank, const char* axes) {
+  return value_or_raise(lathe::float_span(array.ref(), rank, axes));
+}
 
 }  // namespace lathe::python

@@ -17,6 +17,7 @@
 #include "errors.h"
 #ifdef LATHE_HAS_CUDA
 #include "attn/check_args.h"
+#include "kernels/cuda/attend_workspace.h"
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/memory.h"
 #include "kernels/find_kernel.h"
@@ -29,22 +30,6 @@ namespace lathe::python {
 #ifdef LATHE_HAS_CUDA
 
 namespace {
-
-/// The calling thread's device for as long as this lives.
-class OnDevice {
- public:
-  explicit OnDevice(int ordinal) {
-    value_or_raise(cuda::call_result(cudaGetDevice(&before_), "cudaGetDevice"));
-    value_or_raise(cuda::call_result(cudaSetDevice(ordinal), "cudaSetDevice"));
-  }
-  ~OnDevice() {
-    if (cudaSetDevice(before_) != cudaSuccess) cudaGetLastError();
-  }
-  OnDevice(const OnDevice&) = delete;
-
- private:
-  int before_ = 0;
-};
 
 /// A list that follows from its length, on the calling thread's device. Graphs may use it for as
 /// long as this lives: growing keeps what was there.
@@ -255,9 +240,10 @@ void take_host_lengths(GpuScratch& keeper, cudaStream_t stream, bool by_list, nb
 nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const std::string& kind,
                         const std::string& attention, nb::handle q, nb::handle q_indptr,
                         nb::handle kv_lens, bool lens_on_gpu, const nb::dict& main,
-                        nb::handle extra, const nb::dict& options, nb::handle out, nb::handle lse) {
+                        nb::handle extra, const nb::dict& options, nb::handle out, nb::handle lse,
+                        nb::handle workspace) {
   const int gpu = keeper.ordinal();
-  const OnDevice on(gpu);
+  const cuda::OnDevice on = value_or_raise(cuda::OnDevice::make(gpu));
   auto* const stream = reinterpret_cast<cudaStream_t>(stream_handle);
   Arrays arrays(gpu);
   const Array& q_array = arrays.on_gpu("q", q);
@@ -321,9 +307,13 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const 
   args.lse = lse_made.view;
   args.execution.scratch = &keeper.scratch();
   args.execution.stream = stream;
+  std::optional<std::span<std::byte>> room;
+  if (!workspace.is_none()) {
+    room = value_or_raise(byte_span(arrays.on_gpu("workspace", workspace, true).ref()));
+  }
   const auto done = [&] {
     const nb::gil_scoped_release unlocked;
-    return kernel.attend(args);
+    return room ? cuda::attend_in_workspace(args, *room) : kernel.attend(args);
   }();
   value_or_raise(done);
   return nb::make_tuple(out_made.object, lse_made.object);
@@ -337,7 +327,7 @@ void bind_attend_cuda(nb::module_& m) {
   m.def("attend_on_gpu", &attend_on_gpu, nb::arg("scratch"), nb::arg("stream"), nb::arg("kind"),
         nb::arg("attention"), nb::arg("q"), nb::arg("q_indptr").none(), nb::arg("kv_lens").none(),
         nb::arg("lens_on_gpu"), nb::arg("main"), nb::arg("extra").none(), nb::arg("options"),
-        nb::arg("out").none(), nb::arg("lse").none());
+        nb::arg("out").none(), nb::arg("lse").none(), nb::arg("workspace").none());
 }
 
 #else

@@ -7,6 +7,7 @@ NB_MODULE(_lathe, m) {
   lathe::python::bind_plan(m);
   lathe::python::bind_attend(m);
   lathe::python::bind_attend_cuda(m);
+  lathe::python::bind_attend_workspace(m);
   lathe::python::bind_engine(m);
   lathe::python::bind_command(m);
 }

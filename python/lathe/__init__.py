@@ -14,6 +14,7 @@ from ._engine import Answer, Engine, Piece, TopToken, generate
 from ._errors import LatheError, PlanRefused
 from ._layouts import Layout, Part, layouts
 from ._plan import Plan, plan
+from ._workspace import attend_workspace
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ __all__ = [
     "TopToken",
     "attend",
     "attend_reference",
+    "attend_workspace",
     "decode",
     "encode",
     "gather_decode",

@@ -30,6 +30,11 @@ _SOURCE_FIELDS = (
 )
 
 
+def default_layout(attention: str) -> str:
+    """That of an attention whose rows need none."""
+    return _DEFAULT_LAYOUTS.get(attention, "mla_bf16")
+
+
 def _source(
     attention: str,
     prefix: str,
@@ -54,7 +59,7 @@ def _source(
     if layout is None:
         if pool is not None:
             raise LatheError("invalid_argument", prefix + "layout", "the pool's layout", "None")
-        layout = _DEFAULT_LAYOUTS.get(attention, "mla_bf16")
+        layout = default_layout(attention)
     return {
         "pool": _args.array(pool),
         "layout": _args.layout(prefix + "layout", layout),
@@ -118,6 +123,7 @@ def attend(
     max_request_rows: int | None = None,
     max_kv_len: int | None = None,
     stream: int | None = None,
+    workspace: Any = None,
 ) -> tuple[Any, Any]:
     """Attention over what the cache holds.
 
@@ -175,6 +181,9 @@ def attend(
     max_request_rows, max_kv_len: bounds of lengths that lie on the GPU: the most rows of a request (1
         by default) and keys of one (by default what the page table holds).
     stream: a cudaStream_t as an integer; by default torch's current one, else the default stream.
+    workspace: uint8 [bytes] on the GPU at a multiple of 256, as many as attend_workspace() says, for one
+        stream at a time; by default memory that Lathe keeps for each thread and stream. A captured
+        graph uses it for as long as the graph lives.
 
     Returns (out, lse): [rows, heads, v_dim], and [rows, heads] of natural logs, both float32, or
     float64 from "ref"; on a GPU bfloat16 and float32, torch's where q is. A row without keys has out 0 and lse -inf. Raises LatheError naming the
@@ -215,9 +224,9 @@ def attend(
     if on_gpu and device != "sm90":
         wanted = 'None or "sm90" for a q on a GPU'
         raise LatheError("invalid_argument", "device", wanted, device)
-    on_gpu_only = (max_request_rows, max_kv_len, stream)
+    on_gpu_only = (max_request_rows, max_kv_len, stream, workspace)
     if not on_gpu and any(given is not None for given in on_gpu_only):
-        names = "max_request_rows, max_kv_len and stream"
+        names = "max_request_rows, max_kv_len, stream and workspace"
         raise LatheError("invalid_argument", "q", f"an array on a GPU, as {names} ask for", "none")
     main = _source(attention, "", **fields)
     second = _second_source(attention, extra)
@@ -251,7 +260,7 @@ def attend(
         options["max_request_rows"] = 1 if rows is None else _args.integer("max_request_rows", rows, 1)
         options["max_kv_len"] = 0 if keys is None else _args.integer("max_kv_len", keys, 0)
         return _cuda.attend(
-            kind, attention, q, q_indptr, kv_lens, main, second, options, out, lse, stream
+            kind, attention, q, q_indptr, kv_lens, main, second, options, out, lse, stream, workspace
         )
     threads = _args.integer("threads", threads)
     if not 0 <= threads <= 1024:

@@ -116,6 +116,7 @@ def attend(
     out: Any,
     lse: Any,
     stream: int | None,
+    workspace: Any,
 ) -> tuple[Any, Any]:
     """attend() with q on a GPU. The results' type is q's where that is torch's, else one with DLPack."""
     gpu = place(q)
@@ -166,6 +167,7 @@ def attend(
         {**options, "sink": take("sink", options["sink"])},
         take("out", out),
         take("lse", lse),
+        take("workspace", workspace),
     )
     written = made_lse if lse is None else lse
     if convention != (False, False):

@@ -99,7 +99,20 @@ def attend_on_gpu(
     options: dict[str, Any],
     out: Any,
     lse: Any,
+    workspace: Any,
 ) -> tuple[Any, Any]: ...
+def attend_workspace(
+    gpu: int,
+    kind: str,
+    attention: str,
+    rows: int,
+    heads: int,
+    requests: int,
+    max_request_rows: int,
+    max_kv_len: int,
+    main: dict[str, Any],
+    extra: dict[str, Any] | None,
+) -> int: ...
 def attend(
     device: str,
     threads: int,

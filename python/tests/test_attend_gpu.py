@@ -292,6 +292,36 @@ class Plain:
         return self.tensor.__dlpack__(stream=stream)
 
 
+def test_a_workspace_of_the_callers_serves_what_is_below_its_maxima():
+    q, pool, call, indptr, lens, want = dense("mla_fp8_block")
+    width = call["page_table"].shape[1]
+    lengths = dict(
+        q_indptr=torch.tensor(indptr, dtype=torch.int32, device="cuda"),
+        kv_lens=torch.tensor(lens, dtype=torch.int32, device="cuda"),
+        max_request_rows=3,
+    )
+    bytes_of = lathe.attend_workspace(
+        8, 16, "mla_fp8_block", PAGE, pages=16, attention="mla", requests=4, max_request_rows=3,
+        max_kv_len=width * PAGE,
+    )  # fmt: skip
+    guard = 4096
+    memory = torch.full((bytes_of + guard,), 7, dtype=torch.uint8, device="cuda")
+    near(lathe.attend(q, pool, **call, **lengths, workspace=memory[:bytes_of]), want)
+    assert (memory[bytes_of:] == 7).all()
+    with pytest.raises(lathe.LatheError, match="workspace: wanted [0-9]+ bytes at a multiple of 256"):
+        lathe.attend(q, pool, **call, **lengths, workspace=memory[:256])
+    with pytest.raises(lathe.LatheError, match="workspace: wanted [0-9]+ bytes at a multiple of 256"):
+        lathe.attend(q, pool, **call, **lengths, workspace=memory[8:])
+    # A graph of one and an eager call on another do not meet.
+    out, lse = torch.empty(5, 16, 512, dtype=torch.bfloat16, device="cuda"), torch.empty(5, 16, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        lathe.attend(q, pool, **call, **lengths, workspace=memory[:bytes_of], out=out, lse=lse)
+    graph.replay()
+    torch.cuda.synchronize()
+    near((out, lse), want)
+
+
 def test_float16_queries():
     q, pool, call, indptr, lens, want = dense("mla_bf16")
     # Numbers that bfloat16 holds as well.

@@ -32,8 +32,26 @@ def refused(*args, **kwargs):
 def test_host_arrays_are_not_for_the_gpu():
     says = refused(HOST, POOL, LAYOUT, device="sm90")
     assert says == "q: wanted an array on a GPU, got one in host memory"
-    says = refused(HOST, POOL, LAYOUT, stream=7)
-    assert "q: wanted an array on a GPU, as max_request_rows" in says
+    for given in (dict(stream=7), dict(workspace=np.zeros(8, np.uint8))):
+        says = refused(HOST, POOL, LAYOUT, **given)
+        assert "q: wanted an array on a GPU, as max_request_rows" in says
+
+
+def test_a_workspace_is_asked_for_by_maxima():
+    def refused(error, *args, **kwargs):
+        with pytest.raises(error) as caught:
+            lathe.attend_workspace(*args, **kwargs)
+        return str(caught.value)
+
+    if not _lathe.has_cuda:
+        assert "gpu: wanted a build with CUDA kernels" in refused(lathe.LatheError, 1, 16)
+        return
+    assert "max_kv_len: wanted the most keys" in refused(lathe.LatheError, 1, 16)
+    assert "rows: wanted 0 to" in refused(lathe.LatheError, -1, 16, index_width=64)
+    assert "heads: wanted 1 to" in refused(lathe.LatheError, 1, 0, index_width=64)
+    assert "extra: knows no width" in refused(TypeError, 1, 16, index_width=64, extra={"width": 3})
+    says = refused(lathe.LatheError, 1, 16, index_width=64, gpu=1000)
+    assert "CUDA driver: wanted one that serves CUDA" in says or "CUDA device: wanted" in says
 
 
 def test_a_gpu_array_needs_kernels_and_the_gpu():

@@ -26,21 +26,35 @@ constexpr std::int32_t kCudaHost = 3;  // kDLCUDAHost
 
 std::string device_text(const lathe_tensor& t) {
   if (t.device_type == kCuda) return fmt::format("one on cuda:{}", t.device_id);
+  if (t.device_type == kCpu) return "one in host memory";
   return fmt::format("one of DLPack device type {}", t.device_type);
 }
 
+// What stands for addresses where shapes alone are asked for.
+alignas(256) std::byte no_bytes[1];
+
 }  // namespace
 
-Result<void> Tensor::take(const lathe_tensor* tensor, std::string argument) {
+Place place_of(const lathe_tensor* tensor) {
+  const bool on_gpu = tensor != nullptr && tensor->device_type == kCuda;
+  return on_gpu ? Place{tensor->device_id} : Place{};
+}
+
+Result<void> Tensor::take(const lathe_tensor* tensor, std::string argument, Place place) {
   if (auto ok = need(tensor, argument.c_str()); !ok) return ok;
   const lathe_tensor& t = *tensor;
   const auto wrong = [&](std::string wanted, std::string offered) {
     return Error{ErrorCode::invalid_argument, argument, std::move(wanted), std::move(offered), ""};
   };
-  if (t.device_type != kCpu && t.device_type != kCudaHost) {
+  if (place.on_gpu()) {
+    if (t.device_type != kCuda || t.device_id != place.gpu) {
+      return wrong(fmt::format("a tensor on cuda:{} (device_type 2), as q", place.gpu),
+                   device_text(t));
+    }
+  } else if (t.device_type != kCpu && t.device_type != kCudaHost) {
     return Error{t.device_type == kCuda ? ErrorCode::unsupported : ErrorCode::invalid_argument,
                  argument, "a tensor in host memory (device_type 1)", device_text(t),
-                 t.device_type == kCuda ? "the Python module takes tensors of a GPU" : ""};
+                 t.device_type == kCuda ? "lathe_attend() takes tensors of a GPU" : ""};
   }
   if (t.ndim < 1 || t.ndim > kMostAxes) {
     return wrong(fmt::format("1 to {} axes", kMostAxes), fmt::format("{}", t.ndim));
@@ -59,9 +73,12 @@ Result<void> Tensor::take(const lathe_tensor* tensor, std::string argument) {
     elements *= std::max<std::int64_t>(n, 1);
   }
   const bool empty = std::any_of(t.shape, t.shape + axes, [](std::int64_t n) { return n == 0; });
-  if (t.data == nullptr && !empty) return wrong("data", "NULL");
+  const bool none = t.data == nullptr;
+  if (none && !empty && !place.shapes_only) return wrong("data", "NULL");
   ref_ = {std::move(argument),
-          t.data == nullptr ? nullptr : static_cast<std::byte*>(t.data) + t.byte_offset,
+          !none               ? static_cast<std::byte*>(t.data) + t.byte_offset
+          : place.shapes_only ? no_bytes
+                              : nullptr,
           {t.dtype_code, t.dtype_bits, t.dtype_lanes},
           {t.shape, axes},
           t.strides != nullptr ? std::span<const std::int64_t>(t.strides, axes)
@@ -82,14 +99,14 @@ Result<std::int32_t> page_size_of(std::int64_t page_size, const std::string& arg
   return narrow;
 }
 
-Result<void> PoolRef::take(const lathe_pool_view* pool, const std::string& prefix) {
+Result<void> PoolRef::take(const lathe_pool_view* pool, const std::string& prefix, Place place) {
   const auto fields = read_struct(pool, prefix.c_str());
   if (!fields) return fields.error();
   if (auto ok = need(fields->layout, (prefix + ".layout").c_str()); !ok) return ok;
   const auto page_size =
       page_size_of(fields->page_size == 0 ? 64 : fields->page_size, prefix + ".page_size");
   if (!page_size) return page_size.error();
-  if (auto ok = pages.take(fields->pages, prefix + ".pages"); !ok) return ok;
+  if (auto ok = pages.take(fields->pages, prefix + ".pages", place); !ok) return ok;
   const auto made = pool_view(pages.ref(), fields->layout->value, *page_size);
   if (!made) return made.error();
   view = *made;

@@ -53,6 +53,23 @@ T load(const ArrayRef& a, std::int64_t element) {
   return x;
 }
 
+template <class T>
+Result<std::span<const T>> dense_span(const ArrayRef& a, ArrayCode code, const char* type,
+                                      std::size_t rank, const char* axes) {
+  if (!a.type.is(code, 8 * sizeof(T))) {
+    return a.wrong(fmt::format("{} on a GPU", type), a.type.name());
+  }
+  if (auto ok = a.need_rank(rank, axes); !ok) return ok.error();
+  if (auto ok = a.need_dense(0); !ok) return ok.error();
+  const auto count = static_cast<std::size_t>(count_of(a));
+  if (count > 0 && a.data == nullptr) return a.wrong("an address", "null");
+  if (reinterpret_cast<std::uintptr_t>(a.data) % alignof(T) != 0) {
+    return a.wrong(fmt::format("an address that is a multiple of {}", alignof(T)),
+                   fmt::format("{}", static_cast<const void*>(a.data)));
+  }
+  return std::span(reinterpret_cast<const T*>(a.data), count);
+}
+
 }  // namespace
 
 std::string ArrayType::name() const {
@@ -231,6 +248,23 @@ Result<std::vector<float>> float_list(const ArrayRef& array, std::size_t rank, c
   };
   if (Result<void> ok = for_each_element(array, take); !ok) return ok.error();
   return out;
+}
+
+Result<std::span<const std::int32_t>> int32_span(const ArrayRef& array, std::size_t rank,
+                                                 const char* axes) {
+  return dense_span<std::int32_t>(array, ArrayCode::signed_int, "int32", rank, axes);
+}
+
+Result<std::span<const float>> float_span(const ArrayRef& array, std::size_t rank,
+                                          const char* axes) {
+  return dense_span<float>(array, ArrayCode::floating, "float32", rank, axes);
+}
+
+Result<std::span<std::byte>> byte_span(const ArrayRef& array) {
+  const auto bytes =
+      dense_span<std::uint8_t>(array, ArrayCode::unsigned_int, "uint8", 1, "[bytes]");
+  if (!bytes) return bytes.error();
+  return std::span(array.data, bytes->size());
 }
 
 }  // namespace lathe

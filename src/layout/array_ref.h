@@ -78,4 +78,12 @@ Result<std::vector<Slot>> slot_list(const ArrayRef& array);
 /// float32 of any strides, copied densely.
 Result<std::vector<float>> float_list(const ArrayRef& array, std::size_t rank, const char* axes);
 
+/// A dense int32 or float32 array of a GPU, as it lies there.
+Result<std::span<const std::int32_t>> int32_span(const ArrayRef& array, std::size_t rank,
+                                                 const char* axes);
+Result<std::span<const float>> float_span(const ArrayRef& array, std::size_t rank,
+                                          const char* axes);
+/// Dense uint8 [bytes], to be written.
+Result<std::span<std::byte>> byte_span(const ArrayRef& array);
+
 }  // namespace lathe

@@ -298,6 +298,16 @@ static void test_attention(void) {
   free_scene(s);
 }
 
+static void test_workspace(void) {
+  Scene* s = make_scene();
+  int64_t bytes = -1;
+  MUST(lathe_attend_workspace(&s->args, &bytes)); /* host memory needs none */
+  CHECK(bytes == 0);
+  FAILS(lathe_attend_workspace(&s->args, NULL), LATHE_INVALID_ARGUMENT, "bytes", "a pointer", "NULL");
+  FAILS(lathe_attend_workspace(NULL, &bytes), LATHE_INVALID_ARGUMENT, "args", "a pointer", "NULL");
+  free_scene(s);
+}
+
 static void test_index_lists(void) {
   /* Row by row the request's own slots in another order, with holes, give what the table gives. */
   Scene* s = make_scene();
@@ -370,8 +380,8 @@ static void test_bad_attention(void) {
   BAD(a.window = 5, LATHE_INVALID_ARGUMENT, "window", "0", "5");
   BAD(a.out = NULL, LATHE_INVALID_ARGUMENT, "out", "a pointer", "NULL");
   t = s->q_tensor;
-  t.device_type = 2;
-  BAD(a.q = &t, LATHE_UNSUPPORTED, "q", "host memory", "cuda:0");
+  t.device_type = 2; /* then all others lie there, too */
+  BAD(a.q = &t, LATHE_INVALID_ARGUMENT, "pool.pages", "cuda:0", "host memory");
   t = s->q_tensor;
   t.device_type = 9;
   BAD(a.q = &t, LATHE_INVALID_ARGUMENT, "q", "host memory", "type 9");
@@ -672,6 +682,7 @@ int main(int argc, char** argv) {
   test_version_and_names();
   test_layouts();
   test_attention();
+  test_workspace();
   test_index_lists();
   test_bad_attention();
   test_codecs();

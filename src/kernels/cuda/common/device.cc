@@ -79,6 +79,24 @@ Result<Device> open_device(int ordinal) {
                 .l2_bytes = properties.l2CacheSize};
 }
 
+Result<OnDevice> OnDevice::make(int ordinal) {
+  int before = 0, major = 0;
+  if (cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(ordinal) == cudaSuccess) {
+    OnDevice on(before);
+    const cudaError_t status =
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
+    if (status == cudaSuccess && major == kCapability / 10) return on;
+  }
+  cudaGetLastError();  // open_device() says what is wrong
+  const auto opened = open_device(ordinal);
+  return opened ? unfit("CUDA device", "one that answers", fmt::format("cuda:{}", ordinal), "")
+                : opened.error();
+}
+
+OnDevice::~OnDevice() {
+  if (before_ != kNone && cudaSetDevice(before_) != cudaSuccess) cudaGetLastError();
+}
+
 Result<int> count_sms() {
   int device = 0, sms = 0;
   if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok.error();

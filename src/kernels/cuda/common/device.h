@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "base/result.h"
 
@@ -37,6 +38,20 @@ struct Device {
 /// Makes device `ordinal` the calling thread's and reads its limits. Errors: as check_device(); a
 /// call of the runtime that fails.
 Result<Device> open_device(int ordinal = 0);
+
+/// Another device as the calling thread's, for as long as this lives.
+class OnDevice {
+ public:
+  /// Errors: as open_device().
+  static Result<OnDevice> make(int ordinal);
+  ~OnDevice();
+  OnDevice(OnDevice&& other) noexcept : before_(std::exchange(other.before_, kNone)) {}
+
+ private:
+  static constexpr int kNone = -1;
+  explicit OnDevice(int before) : before_(before) {}
+  int before_;
+};
 
 /// Multiprocessors of the calling thread's device. Errors: a call of the runtime that fails.
 Result<int> count_sms();

@@ -2,6 +2,8 @@
 // schedule, attention and combine.
 #include "kernels/cuda/sm90/gqa/gqa_attend.h"
 
+#include <fmt/format.h>
+
 #include "attn/schedule.h"
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/memory.h"
@@ -16,30 +18,8 @@ Result<void> launch_schedule(const GqaParams& p, const AttendArgs& args) {
   return call_result(launch_gqa_schedule(p, stream), "gqa_schedule");
 }
 
-}  // namespace
-
-Result<void> prepare_gqa_on_device(const AttendArgs& args, Schedule& out) {
-  const auto sms = count_sms();
-  if (!sms) return sms.error();
-  const GqaShape shape = gqa_shape(args, *sms);
-  std::byte* memory = out.take_device(shape.schedule_bytes);
-  if (memory == nullptr) return no_scratch(shape.schedule_bytes);
-  return launch_schedule(gqa_params(args, shape, memory, nullptr), args);
-}
-
-Result<void> attend_gqa_on_device(const AttendArgs& args) {
-  if (auto ok = check_gqa_call(args); !ok) return ok;
-  if (args.q.rows == 0) return {};
-  Scratch* scratch = args.execution.scratch;
-  if (scratch == nullptr || !(scratch->memory() == kDeviceMemory)) {
-    return Error{ErrorCode::invalid_argument, "execution.scratch", "scratch of device memory",
-                 scratch == nullptr ? "none" : "scratch of the host", ""};
-  }
-  const auto sms = count_sms();
-  if (!sms) return sms.error();
-  const GqaShape shape = gqa_shape(args, *sms);
-  std::byte* memory = scratch->take(shape.bytes());
-  if (memory == nullptr) return no_scratch(shape.bytes());
+// memory: of the device, as many bytes as shape says.
+Result<void> attend_gqa(const AttendArgs& args, const GqaShape& shape, std::byte* memory) {
   // Kernels only read a schedule that the step's layers share.
   const std::byte* made = args.schedule != nullptr ? args.schedule->device() : nullptr;
   const GqaParams p =
@@ -55,6 +35,52 @@ Result<void> attend_gqa_on_device(const AttendArgs& args) {
     return ok;
   }
   return call_result(launch_gqa_combine(p, head_dim, stream), "gqa_combine");
+}
+
+}  // namespace
+
+Result<void> prepare_gqa_on_device(const AttendArgs& args, Schedule& out) {
+  const auto sms = count_sms();
+  if (!sms) return sms.error();
+  const GqaShape shape = gqa_shape(args, *sms);
+  std::byte* memory = out.take_device(shape.schedule_bytes);
+  if (memory == nullptr) return no_scratch(shape.schedule_bytes);
+  return launch_schedule(gqa_params(args, shape, memory, nullptr), args);
+}
+
+Result<std::int64_t> gqa_workspace(const AttendArgs& args) {
+  const auto sms = count_sms();
+  if (!sms) return sms.error();
+  return gqa_workspace_bytes(args, *sms);
+}
+
+Result<void> attend_gqa_on_device(const AttendArgs& args) {
+  if (auto ok = check_gqa_call(args); !ok) return ok;
+  if (args.q.rows == 0) return {};
+  Scratch* scratch = args.execution.scratch;
+  if (scratch == nullptr || !(scratch->memory() == kDeviceMemory)) {
+    return Error{ErrorCode::invalid_argument, "execution.scratch", "scratch of device memory",
+                 scratch == nullptr ? "none" : "scratch of the host", ""};
+  }
+  const auto sms = count_sms();
+  if (!sms) return sms.error();
+  const GqaShape shape = gqa_shape(args, *sms);
+  std::byte* memory = scratch->take(shape.bytes());
+  if (memory == nullptr) return no_scratch(shape.bytes());
+  return attend_gqa(args, shape, memory);
+}
+
+Result<void> attend_gqa_in(const AttendArgs& args, std::span<std::byte> workspace) {
+  if (auto ok = check_gqa_call(args); !ok) return ok;
+  if (args.q.rows == 0) return {};
+  const auto sms = count_sms();
+  if (!sms) return sms.error();
+  const GqaShape shape = gqa_shape(args, *sms);
+  if (std::ssize(workspace) < shape.bytes()) {
+    return Error{ErrorCode::invalid_argument, "workspace", fmt::format("{} bytes", shape.bytes()),
+                 fmt::format("{}", workspace.size()), ""};
+  }
+  return attend_gqa(args, shape, workspace.data());
 }
 
 }  // namespace lathe::cuda

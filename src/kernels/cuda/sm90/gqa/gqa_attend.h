@@ -1,6 +1,9 @@
 // Grouped-query attention on Hopper as a kernel of the registry.
 #pragma once
 
+#include <cstddef>
+#include <span>
+
 #include "attn/attend.h"
 
 namespace lathe::cuda {
@@ -13,5 +16,11 @@ Result<void> attend_gqa_on_device(const AttendArgs& args);
 
 /// The work list of such calls (attn/attend.h, PrepareFn).
 Result<void> prepare_gqa_on_device(const AttendArgs& args, Schedule& out);
+
+/// attend_gqa_on_device() in a caller's memory of the device, at a multiple of 256;
+/// execution.scratch is not used. Errors: the same; fewer bytes than gqa_workspace() of its args.
+Result<void> attend_gqa_in(const AttendArgs& args, std::span<std::byte> workspace);
+/// gqa_workspace_bytes() of calls whose shapes are at most those of args. Errors: no device.
+Result<std::int64_t> gqa_workspace(const AttendArgs& args);
 
 }  // namespace lathe::cuda

@@ -110,5 +110,26 @@ TEST(GqaShape, KeepsToTheDeclaredBytes) {
   }
 }
 
+TEST(GqaWorkspace, HoldsEveryCallBelowItsMaxima) {
+  for (const std::int32_t dim : kGqaHeadDims) {
+    for (const std::int32_t group : {1, 4, 5, 7}) {
+      Call c({.kv_heads = 2, .head_dim = dim, .v_head_dim = dim});
+      c.args.problem.heads = 2 * group;
+      for (const std::int64_t most : {1, 2, 3, 17, 40, 300}) {
+        c.args.q.rows = 2 * most;
+        c.args.max_request_rows = most;
+        const std::int64_t bytes = gqa_workspace_bytes(c.args, 132);
+        AttendArgs fewer = c.args;
+        for (std::int64_t rows = 1; rows <= most; ++rows) {
+          fewer.q.rows = 2 * rows;
+          fewer.max_request_rows = rows;
+          EXPECT_LE(gqa_shape(fewer, 132).bytes(), bytes) << dim << ", " << group << ", " << rows;
+          EXPECT_LE(gqa_workspace_bytes(fewer, 132), bytes);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lathe::cuda

@@ -117,6 +117,17 @@ GqaShape gqa_shape(const AttendArgs& args, int sms) {
   return s;
 }
 
+std::int64_t gqa_workspace_bytes(const AttendArgs& most, int sms) {
+  // Smaller blocks are more, on more of them resident. Doubling rows passes every block size.
+  std::int64_t bytes = gqa_shape(most, sms).bytes();
+  AttendArgs fewer = most;
+  for (std::int64_t rows = 1; rows < most.max_request_rows; rows *= 2) {
+    fewer.max_request_rows = rows;
+    bytes = std::max(bytes, gqa_shape(fewer, sms).bytes());
+  }
+  return bytes;
+}
+
 GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* schedule,
                      std::byte* partials) {
   const AttentionProblem& problem = args.problem;

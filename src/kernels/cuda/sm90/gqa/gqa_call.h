@@ -77,6 +77,10 @@ Result<void> check_gqa_call(const AttendArgs& args);
 /// sms: of the device. args have passed their check.
 GqaShape gqa_shape(const AttendArgs& args, int sms);
 
+/// Bytes within which gqa_shape() stays of every call whose rows, requests and max_request_rows are
+/// at most those of `most`.
+std::int64_t gqa_workspace_bytes(const AttendArgs& most, int sms);
+
 /// schedule, partials: memory of the device, as many bytes as shape says at a multiple of 256.
 GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* schedule,
                      std::byte* partials);

@@ -111,6 +111,10 @@ struct LatentCut {
 /// key for every row. workspace_bytes() stays within kLatentPartialBytes.
 LatentCut cut_latent(const LatentShape& shape);
 
+/// Bytes within which schedule and workspace of every shape stay whose rows, requests,
+/// request_rows, keys and pools are at most those of `most`, the rest being equal.
+std::int64_t latent_workspace_bytes(const LatentShape& most);
+
 /// Work lists over the work tiles, on the device.
 struct LatentSchedule {
   LatentCut cut;

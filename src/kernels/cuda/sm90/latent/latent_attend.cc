@@ -35,7 +35,7 @@ Result<void> check_call(const AttendArgs& args) {
   return {};
 }
 
-Result<LatentCut> cut_call(const AttendArgs& args) {
+Result<LatentShape> shape_of(const AttendArgs& args) {
   const auto sms = count_sms();
   if (!sms) return sms.error();
   LatentShape s{
@@ -65,7 +65,13 @@ Result<LatentCut> cut_call(const AttendArgs& args) {
     s.tokens = std::min<std::int64_t>(args.max_kv_len, INT32_MAX) * s.requests;
     if (s.extra.pages > 0) s.tokens += s.tokens / args.problem.compress_ratio;
   }
-  return cut_latent(s);
+  return s;
+}
+
+Result<LatentCut> cut_call(const AttendArgs& args) {
+  const auto shape = shape_of(args);
+  if (!shape) return shape.error();
+  return cut_latent(*shape);
 }
 
 // Places arrays one after another, each at a multiple of 256 bytes.
@@ -124,22 +130,28 @@ Result<LatentCall> prepared_call(const AttendArgs& args) {
   return call;
 }
 
-}  // namespace
-
-Result<LatentCall> schedule_latent(const AttendArgs& args) {
-  if (auto ok = check_call(args); !ok) return ok.error();
+// take(bytes): memory of the device for schedule and workspace.
+template <class Take>
+Result<LatentCall> schedule_in(const AttendArgs& args, const Take& take) {
   LatentCall call;
-  if (args.q.rows == 0) return call;
-  if (auto ok = check_scratch(args); !ok) return ok.error();
   const auto cut = cut_call(args);
   if (!cut) return cut.error();
   call.schedule.cut = cut.value();
-  const auto base = take_scratch(args, lay_out(call, nullptr));
+  const Result<std::byte*> base = take(lay_out(call, nullptr));
   if (!base) return base.error();
   lay_out(call, *base);
   const auto stream = static_cast<cudaStream_t>(args.execution.stream);
   if (auto ok = plan_latent(args, call.schedule, stream); !ok) return ok.error();
   return call;
+}
+
+}  // namespace
+
+Result<LatentCall> schedule_latent(const AttendArgs& args) {
+  if (auto ok = check_call(args); !ok) return ok.error();
+  if (args.q.rows == 0) return LatentCall{};
+  if (auto ok = check_scratch(args); !ok) return ok.error();
+  return schedule_in(args, [&](std::int64_t bytes) { return take_scratch(args, bytes); });
 }
 
 Result<void> prepare_latent_on_device(const AttendArgs& args, Schedule& out) {
@@ -156,6 +168,25 @@ Result<void> prepare_latent_on_device(const AttendArgs& args, Schedule& out) {
   lay_out_schedule(schedule, carve);
   std::memcpy(out.take_host(sizeof schedule), &schedule, sizeof schedule);
   return plan_latent(args, schedule, static_cast<cudaStream_t>(args.execution.stream));
+}
+
+Result<std::int64_t> latent_workspace(const AttendArgs& args) {
+  const auto shape = shape_of(args);
+  if (!shape) return shape.error();
+  return latent_workspace_bytes(*shape);
+}
+
+Result<void> attend_latent_in(const AttendArgs& args, std::span<std::byte> workspace) {
+  if (auto ok = check_call(args); !ok) return ok;
+  if (args.q.rows == 0) return {};
+  const auto call = schedule_in(args, [&](std::int64_t bytes) -> Result<std::byte*> {
+    if (bytes <= std::ssize(workspace)) return workspace.data();
+    return Error{ErrorCode::invalid_argument, "workspace", fmt::format("{} bytes", bytes),
+                 fmt::format("{}", workspace.size()), ""};
+  });
+  if (!call) return call.error();
+  return attend_latent(args, {}, call->schedule, call->workspace,
+                       static_cast<cudaStream_t>(args.execution.stream));
 }
 
 Result<void> attend_latent_on_device(const AttendArgs& args) {

@@ -35,8 +35,15 @@ Result<void> attend_latent_on_device(const AttendArgs& args);
 /// the schedule of the step that it is replayed for, as long as what the host bounds is the same.
 Result<void> prepare_latent_on_device(const AttendArgs& args, Schedule& out);
 
-/// Its first half, for calls of attend_latent() with equal lengths: a schedule that the stream
-/// fills, and a workspace, both in the scratch until its next take().
+/// The same call in a caller's memory of the device, at a multiple of 256; execution.scratch is not
+/// used. Errors: those of attend_latent_on_device(); fewer bytes than latent_workspace() of its
+/// args.
+Result<void> attend_latent_in(const AttendArgs& args, std::span<std::byte> workspace);
+/// latent_workspace_bytes() of calls whose shapes are at most those of args. Errors: no device.
+Result<std::int64_t> latent_workspace(const AttendArgs& args);
+
+/// The first half of attend_latent_on_device(), for calls of attend_latent() with equal lengths: a
+/// schedule that the stream fills, and a workspace, both in the scratch until its next take().
 struct LatentCall {
   LatentSchedule schedule;
   std::span<std::byte> workspace;
