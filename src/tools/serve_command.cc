@@ -28,7 +28,6 @@ Result<std::optional<ChatTemplateFile>> load_template(ServeFlags& flags) {
   if (!text) return text.error();
   auto parsed = ChatTemplate::parse(*text);
   if (!parsed) return parsed.error();
-  flags.server.template_text = *text;
   ChatTemplateFile out{std::move(*parsed), "", ""};
   if (loaded) {
     out.bos_token = loaded->bos_token;

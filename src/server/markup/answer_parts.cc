@@ -57,8 +57,9 @@ void AnswerParts::push(std::string_view text, TextParts& out) {
       return;
     }
     if (state_ == State::call) {
-      const std::size_t end = held_.find(tool_marks_.end);
+      const std::size_t end = find_call_end(rules_.tools, held_, looked_);
       if (end == std::string::npos) return;
+      looked_ = 0;
       const std::string body = held_.substr(0, end);
       held_.erase(0, end + tool_marks_.end.size());
       end_call(body, out);
@@ -106,7 +107,7 @@ void AnswerParts::take(Mark mark, TextParts& out) {
       return;
     case Mark::end_think:
       state_ = State::content;
-      drop_newline_ = true;
+      drop_newline_ = rules_.tools != ToolFormat::dsml;  // whose content is all that follows
       return;
     case Mark::call:
       // A mark of tools inside reasoning ends it.
@@ -114,6 +115,11 @@ void AnswerParts::take(Mark mark, TextParts& out) {
       return;
     case Mark::around:
       state_ = State::content;
+      // Two newlines are the mark's; others, before the first call, are the content's.
+      if (rules_.tools == ToolFormat::dsml && calls_ == 0 && began_ && spaces_.ends_with("\n\n")) {
+        out.content.append(spaces_, 0, spaces_.size() - 2);
+        spaces_.clear();
+      }
       return;
   }
 }

@@ -71,6 +71,7 @@ class AnswerParts {
   std::string fronts_;  // the bytes that marks begin with
   State state_;
   std::string held_;           // not yet given: a mark's beginning, or a call's body so far
+  std::size_t looked_ = 0;     // bytes of an open call without its end
   bool drop_newline_ = false;  // right behind </think>
   bool began_ = false;         // something other than white space has been given
   std::string spaces_;         // between calls, given only if text follows

@@ -5,6 +5,8 @@
 
 #include <random>
 
+#include "io/chat_template.h"
+
 namespace lathe {
 namespace {
 
@@ -105,6 +107,104 @@ TEST(AnswerParts, DsmlSaysWhichValuesAreStrings) {
       "<｜DSML｜parameter name=\"days\" "
       "string=\"false\">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
       "reasoning: \ncontent: ok\nweather{\"city\":\"Oslo\",\"days\":3}\n");
+}
+
+// One call of DeepSeek V4's, whose body is `body`.
+std::string invoke(const std::string& body) {
+  return "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"weather\">\n" + body +
+         "\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
+}
+std::string parameter(const std::string& front, const std::string& value) {
+  return "<｜DSML｜parameter " + front + ">" + value + "</｜DSML｜parameter>";
+}
+
+TEST(AnswerParts, DsmlTakesSlipsOfAFixedList) {
+  const MarkupRules rules = calling(ToolFormat::dsml);
+  const std::string wanted = "reasoning: \ncontent: \nweather{\"city\":\"Oslo\",\"days\":3}\n";
+  const std::string city = parameter(R"(name="city" string="true")", "Oslo");
+  const std::string days = parameter(R"(name="days" string="false")", "3");
+  expect_parts(rules, invoke(city + "\n" + days), wanted);
+  for (const std::string name : {"toolcalls", "tool"}) {
+    std::string text = invoke(city + "\n" + days);
+    for (std::size_t at = 0; (at = text.find("tool_calls", at)) != std::string::npos;) {
+      text.replace(at, 10, name);
+    }
+    expect_parts(rules, text, wanted);
+  }
+  // The schema says which of them is a string.
+  expect_parts(rules,
+               invoke(parameter(R"(name="city")", "Oslo") + parameter(R"(name="days")", "3")),
+               wanted);
+  expect_parts(rules, invoke(parameter(R"(name="city" string="false")", "Oslo") + days), wanted);
+  expect_parts(rules, invoke(parameter(R"(name="city" string="false")", "\"Oslo\"") + days),
+               wanted);
+  expect_parts(rules, invoke(R"({"city": "Oslo", "days": 3})"), wanted);
+  expect_parts(rules, invoke(R"({"arguments": {"city": "Oslo", "days": 3}})"), wanted);
+  expect_parts(
+      rules,
+      invoke(parameter(R"(name="arguments" string="true")", R"({"city": "Oslo", "days": 3})")),
+      wanted);
+}
+
+TEST(AnswerParts, DsmlThatIsNoCallIsContent) {
+  const MarkupRules rules = calling(ToolFormat::dsml);
+  const auto stays = [&](const std::string& body) {
+    const std::string text = "<｜DSML｜invoke name=\"weather\">" + body + "</｜DSML｜invoke>";
+    expect_parts(rules, text, "reasoning: \ncontent: " + text + "\n");
+  };
+  stays("words");
+  stays(parameter(R"(name="days" string="false")", "three"));
+  stays(parameter(R"(name="days" string="maybe")", "3"));
+  stays(parameter(R"(name="city" string="true")", "a") + "words");
+  const std::string city = parameter(R"(name="city" string="true")", "a");
+  stays(city + city);
+  expect_parts(rules,
+               "a\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜param",
+               "reasoning: \ncontent: a\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜param\n");
+}
+
+// What a client keeps of an answer and sends back is the answer's text in the next prompt.
+TEST(AnswerParts, V4AnswersComeBackAsTheyWere) {
+  MarkupRules rules = calling(ToolFormat::dsml);
+  const std::string nasty = "<a>\n</｜DSML｜invoke> \"é\" </｜DSML｜tool_calls>";
+  const std::string two =
+      "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"weather\">\n" +
+      parameter(R"(name="city" string="true")", nasty) + "\n" +
+      parameter(R"(name="days" string="false")", R"({"x": [1, null, 2.5, "é"], "y": {}})") +
+      "\n</｜DSML｜invoke>\n<｜DSML｜invoke "
+      "name=\"now\">\n\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
+  const std::vector<std::string> answers = {"plain</think>Hello", "</think>\n\nHello\n",
+                                            "a < b</think>\n\n" + two,
+                                            "why\n</think>Let me see. \n"
+                                            "\n\n" +
+                                                two,
+                                            "x</think>y\n\n" + invoke("")};
+  for (const std::string& answer : answers) {
+    for (const bool thinks : {true, false}) {
+      rules.starts_inside = thinks;
+      const std::string text = thinks ? answer : answer.substr(answer.find("</think>") + 8);
+      for (std::size_t cut = 0; cut <= text.size(); ++cut) {
+        const TextParts parts = parts_of(rules, {text.substr(0, cut), text.substr(cut)});
+        Json message = {{"role", "assistant"},
+                        {"content", parts.content},
+                        {"reasoning_content", parts.reasoning}};
+        for (const ToolCall& c : parts.calls) {
+          message["tool_calls"].push_back(
+              {{"type", "function"}, {"function", {{"name", c.name}, {"arguments", c.arguments}}}});
+        }
+        const Json question = {{"role", "user"}, {"content", "q"}};
+        const auto prompt = ChatTemplate::deepseek_v4(V4Encoding::official)
+                                .render({{"messages", Json::array({question, message})},
+                                         {"thinking", thinks},
+                                         {"tools", kTools}});
+        ASSERT_TRUE(prompt.ok()) << prompt.error().message();
+        const std::string front = thinks ? "<｜Assistant｜><think>" : "<｜Assistant｜></think>";
+        EXPECT_EQ(prompt->substr(prompt->rfind(front) + front.size()),
+                  text + "<｜end▁of▁sentence｜>")
+            << "cut at " << cut;
+      }
+    }
+  }
 }
 
 TEST(AnswerParts, WhatIsNoCallIsContent) {

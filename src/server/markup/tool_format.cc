@@ -1,11 +1,15 @@
 #include "server/markup/tool_format.h"
 
+#include <algorithm>
+
 namespace lathe {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kSpace = " \t\r\n";
+constexpr std::string_view kParameter = "<｜DSML｜parameter";
+constexpr std::string_view kEndParameter = "</｜DSML｜parameter>";
 
 std::string_view trim(std::string_view text) {
   const std::size_t first = text.find_first_not_of(kSpace);
@@ -42,8 +46,8 @@ bool is_tool(const Json& tools, std::string_view name) {
   return false;
 }
 
-// Whether a tool's schema says that an argument is a string; unknown ones are judged by their text.
-bool is_string(const Json& tools, std::string_view tool, std::string_view argument) {
+// A tool's schema of one of its arguments, or null.
+const Json* schema_of(const Json& tools, std::string_view tool, std::string_view argument) {
   for (const Json& t : tools) {
     if (!t.is_object() || !t.contains("function")) continue;
     const Json& f = t["function"];
@@ -52,11 +56,16 @@ bool is_string(const Json& tools, std::string_view tool, std::string_view argume
     if (!parameters.is_object() || !parameters.contains("properties")) continue;
     const Json& properties = parameters["properties"];
     const std::string name(argument);
-    if (!properties.is_object() || !properties.contains(name)) continue;
-    const Json& schema = properties[name];
-    return schema.is_object() && schema.contains("type") && schema["type"] == "string";
+    if (properties.is_object() && properties.contains(name)) return &properties[name];
   }
-  return false;
+  return nullptr;
+}
+
+// Unknown arguments are judged by their text.
+bool is_string(const Json& tools, std::string_view tool, std::string_view argument) {
+  const Json* schema = schema_of(tools, tool, argument);
+  return schema != nullptr && schema->is_object() && schema->contains("type") &&
+         (*schema)["type"] == "string";
 }
 
 // A value without quotes: a string where the schema says so, or where it is not JSON.
@@ -131,25 +140,51 @@ std::optional<ToolCall> read_deepseek_call(std::string_view body) {
   return ToolCall{std::string(name), text_of(*arguments)};
 }
 
-std::optional<ToolCall> read_dsml_call(std::string_view body) {
+// A parameter's value. Without the mark that says whether it is a string, the schema does.
+std::optional<Json> dsml_value(const Json& tools, std::string_view tool, std::string_view key,
+                               std::string_view mark, std::string_view text) {
+  if (mark == "string=\"true\"") return std::string(text);
+  if (mark.empty()) return loose_value(tools, tool, key, text);
+  if (mark != "string=\"false\"") return std::nullopt;
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_discarded()) return json;
+  if (!is_string(tools, tool, key)) return std::nullopt;
+  return std::string(text);
+}
+
+// {"arguments": {...}} around the arguments of a tool that has none of that name.
+Json without_wrapper(Json arguments, const Json& tools, std::string_view tool) {
+  if (arguments.size() != 1 || !arguments.contains("arguments")) return arguments;
+  if (schema_of(tools, tool, "arguments") != nullptr) return arguments;
+  Json& inner = arguments["arguments"];
+  if (inner.is_object()) return inner;
+  if (!inner.is_string()) return arguments;
+  auto parsed = object_of(inner.get_ref<const std::string&>());
+  return parsed ? std::move(*parsed) : arguments;
+}
+
+// Nothing but parameters, each once, or one JSON object.
+std::optional<ToolCall> read_dsml_call(std::string_view body, const Json& tools) {
   const auto name = take_until(body, "\"");
-  if (!name || !take_until(body, ">")) return std::nullopt;
+  const auto rest = name ? take_until(body, ">") : std::nullopt;
+  if (!rest || !trim(*rest).empty()) return std::nullopt;
   Json arguments = Json::object();
-  if (const auto whole = object_of(trim(body)))
-    return ToolCall{std::string(*name), text_of(*whole)};
-  while (take_until(body, "<｜DSML｜parameter name=\"")) {
-    const auto key = take_until(body, "\"");
-    const auto kind = key ? take_until(body, ">") : std::nullopt;
-    const auto value = kind ? take_until(body, "</｜DSML｜parameter>") : std::nullopt;
-    if (!value) return std::nullopt;
-    if (kind->find("string=\"false\"") == std::string_view::npos) {
-      arguments[std::string(*key)] = std::string(*value);
-      continue;
-    }
-    Json json = Json::parse(*value, nullptr, /*allow_exceptions=*/false);
-    if (json.is_discarded()) return std::nullopt;
-    arguments[std::string(*key)] = std::move(json);
+  if (auto whole = object_of(trim(body))) {
+    arguments = std::move(*whole);
+    body = "";
   }
+  while (const auto gap = take_until(body, kParameter)) {
+    const auto front = take_until(body, "name=\"");
+    const auto key = front ? take_until(body, "\"") : std::nullopt;
+    const auto mark = key ? take_until(body, ">") : std::nullopt;
+    const auto text = mark ? take_until(body, kEndParameter) : std::nullopt;
+    if (!text || !trim(*gap).empty() || !trim(*front).empty()) return std::nullopt;
+    auto value = dsml_value(tools, *name, *key, trim(*mark), *text);
+    if (!value || arguments.contains(std::string(*key))) return std::nullopt;
+    arguments[std::string(*key)] = std::move(*value);
+  }
+  if (!trim(body).empty()) return std::nullopt;
+  arguments = without_wrapper(std::move(arguments), tools, *name);
   return ToolCall{std::string(*name), text_of(arguments)};
 }
 
@@ -179,9 +214,33 @@ ToolMarks tool_marks(ToolFormat format) {
       return {"<｜DSML｜invoke name=\"",
               "</｜DSML｜invoke>",
               {"<｜DSML｜function_calls>", "</｜DSML｜function_calls>", "<｜DSML｜tool_calls>",
-               "</｜DSML｜tool_calls>"}};
+               "</｜DSML｜tool_calls>",
+               // Slips of V4's that are met in practice.
+               "<｜DSML｜toolcalls>", "</｜DSML｜toolcalls>", "<｜DSML｜tool>", "</｜DSML｜tool>"}};
   }
   return {};
+}
+
+std::size_t find_call_end(ToolFormat format, std::string_view text, std::size_t& from) {
+  const std::string_view mark = tool_marks(format).end;
+  for (;;) {
+    const std::size_t end = text.find(mark, from);
+    const std::size_t open =
+        format == ToolFormat::dsml ? text.find(kParameter, from) : std::string_view::npos;
+    if (open >= end) {  // neither, or the end first
+      if (end == std::string_view::npos) {
+        const std::size_t kept = std::max(mark.size(), kParameter.size());
+        from = std::max(from, text.size() - std::min(text.size(), kept));
+      }
+      return end;
+    }
+    const std::size_t shut = text.find(kEndParameter, open);
+    if (shut == std::string_view::npos) {
+      from = open;
+      return shut;
+    }
+    from = shut + kEndParameter.size();
+  }
 }
 
 std::optional<ToolCall> read_tool_call(ToolFormat format, std::string_view body,
@@ -192,7 +251,7 @@ std::optional<ToolCall> read_tool_call(ToolFormat format, std::string_view body,
     case ToolFormat::deepseek:
       return read_deepseek_call(body);
     case ToolFormat::dsml:
-      return read_dsml_call(body);
+      return read_dsml_call(body, tools);
     case ToolFormat::tag:
       break;
   }

@@ -7,7 +7,7 @@
 //   deepseek  <｜tool▁call▁begin｜>N<｜tool▁sep｜>JSON<｜tool▁call▁end｜>
 //             V3.1; V3 and R1 write
 //             function<｜tool▁sep｜>N and fenced JSON
-//   dsml      <｜DSML｜invoke name="N">PARAMETERS</｜DSML｜invoke>           V3.2
+//   dsml      <｜DSML｜invoke name="N">PARAMETERS</｜DSML｜invoke>           V3.2, V4
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -33,6 +33,11 @@ struct ToolMarks {
   std::vector<std::string_view> around;
 };
 ToolMarks tool_marks(ToolFormat format);
+
+/// Where the mark that ends a call stands in the text behind its beginning, or npos. A parameter's
+/// value may hold that mark where the format marks a value's own end. `from`: where to look from,
+/// at first 0; moved on over text that needs no second look.
+std::size_t find_call_end(ToolFormat format, std::string_view text, std::size_t& from);
 
 struct ToolCall {
   std::string name;

@@ -72,11 +72,10 @@ ScriptedOptions::ScriptedOptions() {
 }
 
 ScriptedServer::ScriptedServer(ScriptedOptions options, bool load) : options_(std::move(options)) {
-  options_.server.template_text = template_text(options_.template_prefix);
   auto tokenizer = Tokenizer::parse(tokenizer_json());
   LATHE_CHECK(tokenizer, tokenizer ? "" : tokenizer.error().message());
   tokenizer_.emplace(std::move(*tokenizer));
-  auto chat = ChatTemplate::parse(options_.server.template_text);
+  auto chat = ChatTemplate::parse(template_text(options_.template_prefix));
   LATHE_CHECK(chat, chat ? "" : chat.error().message());
   chat_.emplace(ChatTemplateFile{std::move(*chat), "", "<eos>"});
   auto server = Server::start(options_.server, *tokenizer_, &*chat_);

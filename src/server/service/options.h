@@ -40,7 +40,6 @@ struct ServerOptions {
   bool model_sampling_defaults = true;
   nlohmann::ordered_json template_kwargs = nlohmann::ordered_json::object();
 
-  std::string template_text;              // of --chat-template; empty: the model's
   std::string reasoning_parser = "auto";  // auto, think, none
   std::string tool_call_parser = "auto";  // auto, none, or a ToolFormat's name
   std::string grammar_backend = "auto";   // auto, own or none; auto is own

@@ -98,16 +98,6 @@ Json describe_plan(const Runtime& runtime) {
           {"notes", std::move(notes)}};
 }
 
-// The template's text, for the marks in it.
-std::string template_source(const std::filesystem::path& folder, const nlohmann::json& config,
-                            const ServerOptions& options) {
-  if (!options.template_text.empty()) return options.template_text;
-  if (const auto text = read_file((folder / "chat_template.jinja").string())) return *text;
-  const auto at = config.find("chat_template");
-  if (at == config.end()) return "";
-  return at->is_string() ? at->get<std::string>() : at->dump();
-}
-
 // Of what an answer's numbers follow from: weights (by their files' sizes), plan and precision.
 std::string fingerprint_of(const Runtime& runtime, const std::string& folder) {
   std::string text = to_json(runtime.plan()).dump() + std::string(name(runtime.precision()));
@@ -172,7 +162,7 @@ ServedModel::ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer,
   const std::filesystem::path path(options.model);
   model_type = read_object(path / "config.json").value("model_type", "");
   tokenizer_config = read_object(path / "tokenizer_config.json");
-  const std::string source = template_source(path, tokenizer_config, options);
+  const std::string_view source = chat != nullptr ? chat->chat_template.source() : "";
   reasoning = options.reasoning_parser == "think" ||
               (options.reasoning_parser == "auto" && source.find("</think>") != std::string::npos);
   const auto named = parse_enum<ToolFormat>(options.tool_call_parser);
