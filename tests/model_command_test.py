@@ -114,7 +114,8 @@ class Generate(ModelCommand):
 
     def test_drafts_that_do_not_run_are_refused(self):
         run = lambda *a: self.refused("generate", *self.flags("-p", "a", *a))
-        self.assertIn('--draft: wanted one of none, ngram, got "mtp"; a checkpoint\'s draft layers are not run', run("--draft", "mtp"))
+        self.assertIn('--draft: wanted one of none, ngram, mtp, got "eagle"; layers of EAGLE are not run', run("--draft", "eagle"))
+        self.assertIn("--draft: wanted a model whose draft layer runs", run("--draft", "mtp"))
         self.assertIn("a separate draft model is not run", run("--draft", "models/small"))
         self.assertIn("1 to 15, got 16", run("--draft", "ngram", "--draft-tokens", "16"))
         self.assertIn("--draft-tokens: wanted a drafter with it, got --draft none; --draft ngram", run("--draft-tokens", "4"))

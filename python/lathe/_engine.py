@@ -79,10 +79,10 @@ class Engine:
     model: a folder with config.json, weights and tokenizer, as ``lathe generate --model`` takes.
     device: "auto" (a GPU that serves the model, else the CPU), "cpu", "cuda" or "ref".
     progress: called while weights load with the bytes read so far and in all.
-    options: dtype, threads, seed, prefix_cache, load_format ("auto" or "dummy"), draft ("none" or
-        "ngram", which changes no answer), and the flags of ``lathe plan`` about cache, kernels and
-        sizes with underscores: kv_layout, prefill_attention_backend, context_length, draft_tokens,
-        ...
+    options: dtype, threads, seed, prefix_cache, load_format ("auto" or "dummy"), draft ("none",
+        "ngram" or "mtp", which change no answer), and the flags of ``lathe plan`` about cache,
+        kernels and sizes with underscores: kv_layout, prefill_attention_backend, context_length,
+        draft_tokens, ...
 
     Threads may share an engine: their requests run in the same steps. ``with Engine(...) as engine``
     frees the model at the end; so does `close`.

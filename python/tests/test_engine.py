@@ -108,7 +108,8 @@ def test_drafts_change_no_answer(engine):
 @pytest.mark.parametrize(
     "options, says",
     [
-        ({"draft": "mtp"}, "draft layers are not run"),
+        ({"draft": "eagle"}, "layers of EAGLE are not run"),
+        ({"draft": "mtp"}, "a model whose draft layer runs"),
         ({"draft": "ngram", "draft_tokens": 16}, "1 to 15"),
         ({"draft_tokens": 2}, "a drafter with it"),
     ],

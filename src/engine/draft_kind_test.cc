@@ -14,17 +14,18 @@ TEST(DraftKind, IsReadInSmallLettersAndInCapitals) {
   EXPECT_EQ(*parse_draft("none"), DraftKind::none);
   EXPECT_EQ(*parse_draft("ngram"), DraftKind::ngram);
   EXPECT_EQ(*parse_draft("NGRAM"), DraftKind::ngram);
-  EXPECT_EQ(make_drafter(DraftKind::none), nullptr);
-  EXPECT_NE(make_drafter(DraftKind::ngram), nullptr);
+  EXPECT_EQ(*parse_draft("mtp"), DraftKind::mtp);
+  EXPECT_EQ(*parse_draft("NEXTN"), DraftKind::mtp);
 }
 
 TEST(DraftKind, WhatDoesNotRunIsRefusedByName) {
-  for (const char* layer : {"mtp", "NEXTN", "EAGLE", "EAGLE3"}) {
+  for (const char* layer : {"EAGLE", "EAGLE3"}) {
     const auto kind = parse_draft(layer);
     ASSERT_FALSE(kind) << layer;
     EXPECT_THAT(kind.error().message(),
-                AllOf(HasSubstr("--draft: wanted one of none, ngram, got \""), HasSubstr(layer),
-                      HasSubstr("draft layers are not run"), HasSubstr("--draft ngram")));
+                AllOf(HasSubstr("--draft: wanted one of none, ngram, mtp, got \""),
+                      HasSubstr(layer), HasSubstr("EAGLE are not run"), HasSubstr("--draft mtp"),
+                      HasSubstr("--draft ngram")));
   }
   for (const char* model : {"models/small", "STANDALONE"}) {
     const auto kind = parse_draft(model);
@@ -41,6 +42,11 @@ TEST(DraftKind, TokensAreItsOwnOrThoseAskedFor) {
   EXPECT_EQ(*draft_tokens_of(DraftKind::ngram, 0), 4);
   EXPECT_EQ(*draft_tokens_of(DraftKind::ngram, 1), 1);
   EXPECT_EQ(*draft_tokens_of(DraftKind::ngram, 15), 15);
+  EXPECT_EQ(*draft_tokens_of(DraftKind::mtp, 0), 1);
+  EXPECT_EQ(*draft_tokens_of(DraftKind::mtp, 3), 3);
+  ASSERT_FALSE(draft_tokens_of(DraftKind::mtp, 4));
+  EXPECT_THAT(draft_tokens_of(DraftKind::mtp, 4).error().message(),
+              HasSubstr("--draft-tokens: wanted 1 to 3 with --draft mtp, got 4"));
   for (const std::int32_t wrong : {-1, 16}) {
     const auto tokens = draft_tokens_of(DraftKind::ngram, wrong);
     ASSERT_FALSE(tokens);

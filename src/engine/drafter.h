@@ -9,12 +9,28 @@
 #include <span>
 #include <vector>
 
+#include "base/result.h"
 #include "engine/request.h"
+#include "kernels/sampling.h"
+#include "layout/page_ledger.h"
 
 namespace lathe {
 
 /// Most drafts of a request in one step.
 inline constexpr std::int64_t kMaxDraftTokens = 15;
+
+/// Rows of a request that a step has computed, and what a draft layer needs to go on from there.
+struct ComputedRows {
+  RequestId id;
+  std::span<const std::int32_t> tokens;        // that are known: the one after the last row, too
+  std::int64_t first = 0;                      // position of the first row
+  std::vector<const float*> hidden;            // [rows] what the model's head reads of each
+  std::span<const std::vector<PageId>> pages;  // [layer groups] of all rows
+  bool prefill = false;
+  // Drafts that are of use behind `tokens`, and how the first of them is drawn; 0: none.
+  std::int64_t most = 0;
+  SampleArgs sampling;
+};
 
 struct DraftRequest {
   RequestId id;
@@ -29,6 +45,11 @@ class Drafter {
   /// Fills in `drafts`, up to `most` of each; none is legal. The tokens of a request only grow from
   /// call to call. A step that failed is repeated, so the same tokens must give the same drafts.
   virtual void propose(std::span<DraftRequest> requests) = 0;
+  /// A drafter that reads_rows() gets those of every step, in time to draft behind them. Each
+  /// request's follow one another, but for what the prefix cache had. Errors: those of a pass; the
+  /// requests then have no drafts from it.
+  virtual bool reads_rows() const { return false; }
+  virtual Result<void> read(std::span<const ComputedRows>) { return {}; }
   /// The request has ended, or was preempted: then it may come again.
   virtual void forget(RequestId) {}
 };

@@ -92,7 +92,9 @@ Result<Engine> Engine::create(const Model& model, KvCache& cache, const EngineOp
   }
   auto pages = PageAllocator::create(kinds, plan.block_tokens, o.prefix_cache);
   if (!pages) return pages.error();
-  auto runner = Runner::create(model, cache, ops.backend->replays());
+  const bool reads = o.drafter != nullptr && o.drafter->reads_rows();
+  auto runner = Runner::create(model, cache, ops.backend->replays(),
+                               reads ? RunnerPass::forward_hidden : RunnerPass::forward);
   if (!runner) return runner.error();
   return Engine(model, cache, o, ops, std::move(*pages), std::move(*runner));
 }
@@ -253,9 +255,7 @@ void Engine::report_end(Active& r, FinishReason reason, std::optional<Error> err
 // Its full pages go to the prefix cache, but not those with keys that have led to no token or to
 // NaN (E9).
 void Engine::keep_and_release(Active& r, FinishReason reason) {
-  if (reason != FinishReason::error && r.answered() > 0) {
-    pages_.publish(std::span(r.tokens).first(static_cast<std::size_t>(r.computed)), r.pages);
-  }
+  if (reason != FinishReason::error && r.answered() > 0) publish(r);
   give_up_pages(r);
 }
 

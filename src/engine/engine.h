@@ -117,6 +117,7 @@ class Engine {
     std::vector<SampledToken> prompt_logprobs;
     std::int64_t limit = 0;     // tokens of the answer
     std::int64_t computed = 0;  // tokens with keys in the cache
+    std::int64_t read = 0;      // of those, the first that a drafter has read
     RequestPages pages;         // of `computed` tokens between steps
     std::int64_t cached = 0;    // what the prefix cache had at the first admission
     std::int64_t preemptions = 0;
@@ -169,6 +170,13 @@ class Engine {
   void undo_step();
   bool has_rows_in_flight(const Active& r) const;
   void take_results(StepReport& report);
+  std::int64_t draft_bound(const Active& r) const;
+  bool drafter_reads() const {
+    return options_.drafter != nullptr && options_.drafter->reads_rows();
+  }
+  void add_computed(Active& r, std::size_t item, std::int64_t before);
+  void hand_to_drafter();
+  void publish(Active& r);
   const NonFiniteItem* non_finite_row(std::size_t item, std::int64_t first, std::int64_t end) const;
   void take_tokens(Active& r, std::size_t item, StepReport& report);
   bool take_token(Active& r, std::size_t item, std::int64_t k, StepReport& report);
@@ -202,6 +210,8 @@ class Engine {
   std::vector<std::size_t> proposing_;  // [proposals] place in running_
   std::vector<SampleArgs> samples_;     // [rows with logits], in the order of items
   std::vector<PageId> states_;          // [items, groups with a state]
+  std::vector<ComputedRows> computed_;  // for a drafter that reads them
+  std::vector<Active*> computed_of_;    // [computed_]
   StepReport report_;                   // without its results
   std::vector<Leaving> leaving_;        // their rows are in flight
 

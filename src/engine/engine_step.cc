@@ -45,14 +45,20 @@ void Engine::count_available() {
 
 void Engine::give_up_pages(Active& r) {
   pages_.release(r.pages);
-  r.computed = 0;
+  r.computed = r.read = 0;
+}
+
+// Full pages, and only those that a draft layer has its keys in, too.
+void Engine::publish(Active& r) {
+  const std::int64_t whole = drafter_reads() ? std::min(r.computed, r.read) : r.computed;
+  pages_.publish(std::span(r.tokens).first(at(whole)), r.pages);
 }
 
 // Its tokens stay, and its full pages go to the prefix cache, where it may find them again (E7).
 void Engine::preempt_youngest(StepReport& report) {
   ActivePtr r = std::move(running_.back());
   running_.pop_back();
-  pages_.publish(std::span(r->tokens).first(static_cast<std::size_t>(r->computed)), r->pages);
+  publish(*r);
   give_up_pages(*r);
   if (options_.drafter != nullptr) options_.drafter->forget(r->id);
   ++r->preemptions;
@@ -91,14 +97,11 @@ void Engine::schedule(StepReport& report) {
 void Engine::add_drafts() {
   proposals_.clear();
   proposing_.clear();
-  const std::int64_t cap = drafts_at(std::ssize(running_));
   for (std::size_t i = 0; i < running_.size(); ++i) {
     Active& r = *running_[i];
     if (rows_[i] == 0 || !scheduled_[i].decodes() || !r.forced.empty()) continue;
-    const std::int64_t wanted = r.draft_length.wanted();
-    if (wanted == 0) r.draft_length.skip();
-    // The last token of an answer is no row.
-    const std::int64_t most = std::min({wanted, cap, r.limit - r.answered() - 1});
+    if (r.draft_length.wanted() == 0) r.draft_length.skip();
+    const std::int64_t most = draft_bound(r);
     if (most < 1) continue;
     proposals_.push_back({r.id, r.tokens, most});
     proposing_.push_back(i);
@@ -109,6 +112,13 @@ void Engine::add_drafts() {
   for (std::size_t p = 0; p < proposals_.size(); ++p) {
     take_proposal(*running_[proposing_[p]], proposals_[p], rows_[proposing_[p]]);
   }
+}
+
+// Drafts that a request may have in its next step; the last token of an answer is no row.
+std::int64_t Engine::draft_bound(const Active& r) const {
+  if (!r.forced.empty()) return 0;
+  return std::min(
+      {r.draft_length.wanted(), drafts_at(std::ssize(running_)), r.limit - r.answered() - 1});
 }
 
 // Drafts up to the first that is no token of the vocabulary or that would end the answer, which
@@ -201,6 +211,7 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
       report.started.push_back({r.id, r.computed});
     }
     r.admitted_before = true;
+    r.read = r.computed;
     pages_.extend(r.computed, r.computed + rows, r.pages);
     prefill_rows -= rows;
     rows_.push_back(rows);
@@ -341,6 +352,8 @@ void Engine::undo_step() {
 }
 
 void Engine::take_results(StepReport& report) {
+  computed_.clear();
+  computed_of_.clear();
   for (std::size_t i = 0; i < items_.size(); ++i) {
     Active& r = *batch_[i];
     if (r.ended) continue;  // it was cancelled meanwhile
@@ -357,8 +370,42 @@ void Engine::take_results(StepReport& report) {
     if (r.ended) continue;
     pages_.confirm(before, r.computed, r.pages);
     if (drafts > 0) pages_.undo(r.computed, r.pages);  // those of rejected drafts
+    if (drafter_reads()) add_computed(r, i, before);
   }
   std::erase_if(running_, [](const ActivePtr& r) { return r->ended; });
+  if (!computed_.empty()) hand_to_drafter();
+}
+
+// Rows of an item for a drafter that reads them. Where so many requests run that none has drafts,
+// it is spared those of answers; a request that it has missed rows of has no drafts from then on.
+void Engine::add_computed(Active& r, std::size_t item, std::int64_t before) {
+  const bool prefill = items_[item].phase == Phase::extend;
+  const bool drafts = drafts_at(std::ssize(running_)) > 0;
+  if (r.read != before || (!prefill && !drafts)) return;
+  ComputedRows& rows = computed_.emplace_back();
+  rows.id = r.id;
+  rows.tokens = r.tokens;
+  rows.first = before;
+  for (std::int64_t k = 0; k < r.computed - before; ++k) {
+    rows.hidden.push_back(runner_.hidden(item, k));
+  }
+  rows.pages = std::span(r.pages.lists).first(cache_->groups());
+  rows.prefill = prefill;
+  if (r.scheduled().decodes()) {
+    rows.most = std::max<std::int64_t>(0, draft_bound(r));
+    rows.sampling = sampling_of(r, 0);
+  }
+  computed_of_.push_back(&r);
+}
+
+// What fails here costs drafts alone. Prompts are shared from here on, as their pages are whole.
+void Engine::hand_to_drafter() {
+  const bool ok = options_.drafter->read(computed_).ok();
+  for (std::size_t i = 0; i < computed_.size(); ++i) {
+    Active& r = *computed_of_[i];
+    if (ok) r.read = r.computed;
+    if (computed_[i].prefill && r.answered() > 0) publish(r);
+  }
 }
 
 // The first row in [first, end) of an item in which NaN or Inf was found, or null.
@@ -428,7 +475,8 @@ bool Engine::take_token(Active& r, std::size_t item, std::int64_t k, StepReport&
     end(r, FinishReason::error, not_finite(r, std::nullopt), report.finished);
     return false;
   }
-  if (items_[item].phase == Phase::extend) pages_.publish(r.tokens, r.pages);
+  const bool prefill = items_[item].phase == Phase::extend;
+  if (prefill && !drafter_reads()) pages_.publish(r.tokens, r.pages);
   if (!r.forced.empty()) sampled->token = r.forced[static_cast<std::size_t>(r.answered())];
   const std::int32_t token = sampled->token;
   report.tokens.push_back(

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/rows.h"
 
 namespace lathe {
 namespace {
@@ -14,8 +15,9 @@ constexpr std::int32_t kNoToken = -1;  // of rows that only fill up a batch
 
 }  // namespace
 
-Result<Runner> Runner::create(const Model& model, KvCache& cache, bool replays) {
-  Runner out(model, cache, replays);
+Result<Runner> Runner::create(const Model& model, KvCache& cache, bool replays, RunnerPass pass) {
+  LATHE_CHECK(pass == RunnerPass::forward || !replays, "hidden states on a host");
+  Runner out(model, cache, replays, pass);
   std::size_t states = 0, entries = 0;
   for (std::size_t g = 0; g < cache.groups(); ++g) {
     out.bounds_.push_back(step_bound(cache.plan(g)));
@@ -253,7 +255,9 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   args.logits = {logits_.get(), DType::f32, n, vocab, vocab};
   args.cache = cache_;
   args.find_non_finite = find_non_finite;
+  if (pass_ != RunnerPass::forward) gather_hidden(items, args);
   const auto forward = [&]() -> Result<void> {
+    if (pass_ == RunnerPass::draft) return model_->forward_draft(ops, args);
     const auto result = model_->forward(ops, args);
     if (!result) return result.error();
     for (const NonFinite& bad : result->non_finite) {
@@ -291,6 +295,47 @@ void Runner::add_rows(const Part& part, const BatchItem& item) {
       logit_rows_.push_back(at);
     }
   }
+}
+
+// Rows of hidden states: those that a draft pass reads, in the order of the batch, and room for
+// those that the pass gives. The first may be what the pass before has given.
+void Runner::gather_hidden(std::span<const BatchItem> items, ForwardArgs& args) {
+  const std::int64_t width = model_->config().hidden;
+  const auto view = [width](std::vector<float>& rows) {
+    const std::int64_t n = std::ssize(rows) / width;
+    return MutableRowsView{reinterpret_cast<std::byte*>(rows.data()), DType::f32, n, width, width};
+  };
+  if (pass_ == RunnerPass::draft) {
+    before_.clear();
+    for (const RowOf& of : row_of_) {
+      const float* row = items[of.item].before[static_cast<std::size_t>(of.row)];
+      before_.insert(before_.end(), row, row + width);
+    }
+    args.before = constant(view(before_));
+    hidden_.resize(logit_rows_.size() * static_cast<std::size_t>(width));
+  } else {
+    hidden_.resize(row_of_.size() * static_cast<std::size_t>(width));
+    first_row_of_.clear();
+    std::size_t rows = 0;
+    for (const BatchItem& item : items) {
+      first_row_of_.push_back(rows);
+      rows += item.tokens.size();
+    }
+    rows_of_.resize(rows);
+    for (std::size_t i = 0; i < row_of_.size(); ++i) {
+      const RowOf& of = row_of_[i];
+      rows_of_[first_row_of_[of.item] + static_cast<std::size_t>(of.row)] =
+          static_cast<std::int64_t>(i);
+    }
+  }
+  args.hidden = view(hidden_);
+}
+
+const float* Runner::hidden(std::size_t item, std::int64_t k) const {
+  const std::int64_t row = pass_ == RunnerPass::draft
+                               ? logit_of(item, k)
+                               : rows_of_[first_row_of_[item] + static_cast<std::size_t>(k)];
+  return hidden_.data() + row * model_->config().hidden;
 }
 
 // Rows of a batch that is replayed: decode rows alone, padded to one of few sizes. 0: it is not.

@@ -10,6 +10,7 @@
 
 #include "attn/phase.h"
 #include "attn/step.h"
+#include "base/enum.h"
 #include "base/result.h"
 #include "model/cache.h"
 #include "model/model.h"
@@ -39,7 +40,16 @@ struct BatchItem {
   std::span<const std::int32_t> scored_ids = {};  // whose log-probabilities come as well
   // [logits] What is drawn from each row's logits, which the runner fills in; empty: nothing.
   std::span<const SampleArgs> samples = {};
+  // [rows] RunnerPass::draft: the hidden state [hidden] from which each row's token came. It may be
+  // one of the runner's own.
+  std::span<const float* const> before = {};
 };
+
+/// forward           the model's pass
+/// forward_hidden    likewise, and it keeps what the head reads of every row
+/// draft             the draft layer's pass, and it keeps what the head reads of rows with logits
+#define LATHE_RUNNER_PASSES(X) X(forward) X(forward_hidden) X(draft)
+LATHE_ENUM(RunnerPass, LATHE_RUNNER_PASSES)
 
 /// A row of an item in which NaN or Inf appeared, and after which layer (as NonFinite).
 struct NonFiniteItem {
@@ -50,8 +60,10 @@ struct NonFiniteItem {
 
 class Runner {
  public:
-  /// Model and cache must outlive it. `replays`: as the backend's. Errors: Step::make()'s.
-  static Result<Runner> create(const Model& model, KvCache& cache, bool replays = false);
+  /// Model and cache must outlive it. `replays`: as the backend's. A pass other than `forward` runs
+  /// on a host alone. Errors: Step::make()'s.
+  static Result<Runner> create(const Model& model, KvCache& cache, bool replays = false,
+                               RunnerPass pass = RunnerPass::forward);
 
   /// Starts the items, grouped by phase, and the draws from their logits. What items and ops point
   /// to must not change until collect(). Precondition: nothing is in flight. Errors, with nothing
@@ -71,6 +83,9 @@ class Runner {
   /// The log-probabilities of BatchItem::scored; nothing where a row's logits are NaN or infinite.
   std::span<const std::optional<SampledToken>> scored(std::size_t item) const;
   std::span<const NonFiniteItem> non_finite() const { return non_finite_; }
+  /// [hidden] What the head reads of an item's row; of a draft pass, of the row of its k-th logits.
+  /// Until the next launch.
+  const float* hidden(std::size_t item, std::int64_t k) const;
   /// Segments of the last launch.
   std::int64_t segments() const { return std::ssize(cuts_); }
 
@@ -81,8 +96,8 @@ class Runner {
     std::size_t last = 0;
     std::int64_t first_row = 0;
   };
-  Runner(const Model& model, KvCache& cache, bool replays)
-      : model_(&model), cache_(&cache), replays_(replays) {}
+  Runner(const Model& model, KvCache& cache, bool replays, RunnerPass pass)
+      : model_(&model), cache_(&cache), replays_(replays), pass_(pass) {}
   // Neighbouring rows of one item that share the routes of every group.
   struct Part {
     BatchItem rows;
@@ -113,10 +128,16 @@ class Runner {
   std::int64_t logit_of(std::size_t item, std::int64_t k) const;
   void sample_rows(std::span<const BatchItem> items, const OpsContext& ops);
   void add_scored_rows(std::span<const BatchItem> items);
+  void gather_hidden(std::span<const BatchItem> items, ForwardArgs& args);
 
   const Model* model_;
   KvCache* cache_;
   bool replays_;
+  RunnerPass pass_;
+  std::vector<float> before_;                           // [rows, hidden]
+  std::vector<float> hidden_;                           // [rows or logit rows, hidden]
+  std::vector<std::size_t> first_row_of_;               // [items] into rows_of_
+  std::vector<std::int64_t> rows_of_;                   // [rows of items] row of the batch
   std::vector<StepBound> bounds_;                       // [groups]
   std::vector<std::optional<std::size_t>> state_of_;    // [groups] place among those with a state
   std::vector<std::optional<std::size_t>> entries_of_;  // [groups] likewise, with entries

@@ -8,11 +8,11 @@
 #include "attn/budget.h"
 #include "attn/model_plan.h"
 #include "engine/memory_plan.h"
-#include "io/checkpoint.h"
 #include "io/read_file.h"
 #include "kernels/all.h"
 #include "kernels/find_machine.h"
 #include "kernels/query_gpu.h"
+#include "model/draft_layer.h"
 #include "model/kv_scales.h"
 #include "model/plan_model.h"
 
@@ -65,9 +65,10 @@ Result<void> check_drafts_on(DraftKind draft, Device device) {
 }
 
 // Bytes of the checkpoint's files; nothing for dummy weights.
-Result<std::optional<std::int64_t>> stored_bytes(const RuntimeOptions& options) {
+Result<std::optional<std::int64_t>> stored_bytes(const RuntimeOptions& options,
+                                                 const ModelConfig& config) {
   if (options.dummy || options.make_model) return std::optional<std::int64_t>();
-  const auto checkpoint = Checkpoint::open(options.model);
+  const auto checkpoint = open_checkpoint(options.model, config);
   if (!checkpoint) return checkpoint.error();
   return std::optional(checkpoint->total_bytes());
 }
@@ -121,7 +122,9 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   const auto draft_tokens = draft_tokens_of(*draft, request.draft_tokens);
   if (!draft_tokens) return StartError(draft_tokens.error());
   request.draft_tokens = *draft_tokens;
-  const auto stored = stored_bytes(options);
+  if (*draft == DraftKind::mtp) config = add_draft_layer(std::move(*config));
+  if (!config) return StartError(config.error());
+  const auto stored = stored_bytes(options, *config);
   if (!stored) return StartError(stored.error());
 
   std::unique_ptr<Runtime> r(new Runtime(options.threads));
@@ -148,6 +151,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   LoadOptions load;
   load.threads = &r->threads_;
   load.backend = r->backend_.get();
+  load.drafts = config->drafts;
   load.expansion = expands(r->plan_);
   load.on_progress = options.on_progress;
   if (made == nullptr) {
@@ -167,8 +171,9 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   const bool scaled = has_tensor_scales(r->plan_);
   if (scaled && r->kv_scales_.empty()) {
     r->kv_scales_ = r->model_->kv_scales();
-    if (r->kv_scales_.empty()) r->kv_scales_.resize(static_cast<std::size_t>(config->layers));
   }
+  // A draft layer has no measured ones.
+  if (scaled) r->kv_scales_.resize(static_cast<std::size_t>(config->cached_layers()));
   if (scaled) r->cache_->set_scales(r->kv_scales_);
   if (scaled || options.count_values) r->cache_->count_values();
 
@@ -182,7 +187,9 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   ops.control = &r->control_;
   EngineOptions engine_options = options.engine;
   r->draft_ = *draft;
-  r->drafter_ = make_drafter(*draft);
+  auto drafter = make_drafter(*draft, *r->model_, *r->cache_, ops);
+  if (!drafter) return StartError(drafter.error());
+  r->drafter_ = std::move(*drafter);
   engine_options.drafter = r->drafter_.get();
   engine_options.draft_tokens = *draft_tokens;
   // The plan's largest step may be one of decode rows, which are more.

@@ -210,8 +210,8 @@ TEST(Runtime, DraftsByTheirFlags) {
   RuntimeOptions o = small("qwen3");
   o.plan_request.draft_tokens = 3;
   EXPECT_THAT(refusal(o), HasSubstr("--draft-tokens: wanted a drafter with it"));
-  o.draft = "mtp";
-  EXPECT_THAT(refusal(o), HasSubstr("--draft: wanted one of none, ngram, got \"mtp\""));
+  o.draft = "eagle";
+  EXPECT_THAT(refusal(o), HasSubstr("--draft: wanted one of none, ngram, mtp, got \"eagle\""));
   o.draft = "ngram";
   o.plan_request.draft_tokens = 16;
   EXPECT_THAT(refusal(o), HasSubstr("--draft-tokens: wanted 1 to 15, got 16"));
@@ -235,6 +235,54 @@ TEST(Runtime, DraftsByTheirFlags) {
   EXPECT_EQ(a.caches, b.caches);
   EXPECT_GT((*drafts)->plan().budget(BudgetKind::activations)->bytes,
             (*plain)->plan().budget(BudgetKind::activations)->bytes);
+}
+
+// What a model has instead of a draft layer, and what to do.
+TEST(Runtime, RefusesADraftLayerThatIsNotThere) {
+  RuntimeOptions o = small("qwen3");
+  o.draft = "mtp";
+  EXPECT_THAT(refusal(o), AllOf(HasSubstr("--draft: wanted a model whose draft layer runs"),
+                                HasSubstr("got Qwen3ForCausalLM"), HasSubstr("--draft ngram")));
+  o = small("deepseek_v32");
+  o.draft = "mtp";
+  EXPECT_THAT(refusal(o), AllOf(HasSubstr("--draft: wanted a draft layer: model.layers.2.* among"),
+                                HasSubstr("mtp.safetensors"), HasSubstr("got neither in "),
+                                HasSubstr("--draft ngram")));
+  o = small("deepseek_v3");  // whose layer has two tensors of another model's shape
+  o.draft = "mtp";
+  EXPECT_THAT(refusal(o),
+              AllOf(HasSubstr("missing: model.layers.3.input_layernorm.weight"),
+                    HasSubstr("of another shape"), HasSubstr("model.layers.3.eh_proj.weight")));
+}
+
+// One more layer of weights and of pools, in every sum.
+TEST(Runtime, PlansForTheDraftLayer) {
+  RuntimeOptions o = small("");
+  o.model = std::string(LATHE_TEST_DATA) + "/../../models/tiny-v32";
+  o.plan_request.layout = "mla_fp8";
+  o.plan_request.max_total_tokens = 1024;
+  const auto plain = Runtime::create(o);
+  o.draft = "mtp";
+  const auto drafts = Runtime::create(o);
+  ASSERT_TRUE(plain);
+  ASSERT_TRUE(drafts) << refusal(o);
+  EXPECT_EQ((*drafts)->plan().layers(), (*plain)->plan().layers() + 1);
+  EXPECT_EQ((*drafts)->config().layers, (*plain)->config().layers);
+  EXPECT_EQ((*drafts)->cache().bytes() * 4, (*plain)->cache().bytes() * 5);
+  EXPECT_EQ((*drafts)->plan().bytes_per_token() * 4, (*plain)->plan().bytes_per_token() * 5);
+  // The file's tensors, and copies of its kv_b.
+  EXPECT_GT((*drafts)->model().weight_bytes(), (*plain)->model().weight_bytes() + 2'900'000);
+  EXPECT_EQ((*drafts)->model().decode_bytes(), (*plain)->model().decode_bytes());
+  EXPECT_GT((*drafts)->plan().budget(BudgetKind::activations)->bytes,
+            (*plain)->plan().budget(BudgetKind::activations)->bytes);
+  Engine& engine = (*drafts)->engine();
+  Request request;
+  request.prompt = {3, 5, 8};
+  request.sampling.max_tokens = 8;
+  request.sampling.ignore_eos = true;
+  ASSERT_TRUE(engine.submit(request));
+  while (!engine.idle()) ASSERT_TRUE(engine.step());
+  EXPECT_GT(engine.stats().drafts.checks, 0);
 }
 
 TEST(Runtime, RandomWeightsFromAConfigurationAlone) {

@@ -71,7 +71,7 @@ Result<std::vector<fs::path>> list_safetensors(const fs::path& dir) {
 
 }  // namespace
 
-Result<Checkpoint> Checkpoint::open(const fs::path& dir) {
+Result<Checkpoint> Checkpoint::open(const fs::path& dir, const std::string& beside) {
   std::error_code ec;
   if (!fs::is_directory(dir, ec)) {
     return Error{ErrorCode::io, dir.string(), "a folder with a model",
@@ -93,6 +93,10 @@ Result<Checkpoint> Checkpoint::open(const fs::path& dir) {
     auto found = list_safetensors(dir);
     if (!found) return found.error();
     files = *std::move(found);
+  }
+  const fs::path more = dir / beside;
+  if (!beside.empty() && fs::exists(more, ec) && std::ranges::find(files, more) == files.end()) {
+    files.push_back(more);
   }
 
   Checkpoint out;

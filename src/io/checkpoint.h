@@ -30,8 +30,8 @@ class Checkpoint {
   /// Maps model.safetensors; or else the shards that model.safetensors.index.json names; or else
   /// every *.safetensors of `dir`. Reads the headers only. Errors name the file: io (missing or
   /// unreadable), malformed (a header; an index that disagrees with its shards; a tensor that two
-  /// shards hold), unsupported (a dtype).
-  static Result<Checkpoint> open(const std::filesystem::path& dir);
+  /// shards hold), unsupported (a dtype). `beside`: one more file of `dir`, where it is there.
+  static Result<Checkpoint> open(const std::filesystem::path& dir, const std::string& beside = {});
 
   /// By shard, then by place in the file: the order in which reading costs least.
   std::span<const CheckpointTensor> tensors() const { return tensors_; }

@@ -165,6 +165,11 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
   const std::int64_t logits =
       times(decoding, state + 2 * row(config.hidden) + row(config.hyper.streams) + logit_row);
   out.fixed = plus(plus(times(rows, residual), std::max(layer, logits)), times(decoding, selected));
+  if (config.drafts) {
+    // What a draft layer joins, and the hidden states that travel to it.
+    out.fixed =
+        plus(out.fixed, times(rows, row(2 * std::int64_t{config.hidden}) + 2 * row(config.hidden)));
+  }
   if (!is_gpu(machine.device)) {
     out.fixed = plus(out.fixed, times(machine.processors, kPackedBytes));
   }

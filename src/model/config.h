@@ -98,14 +98,20 @@ struct ModelConfig {
   bool block_fp8 = false;  // e4m3 weights with scales of blocks of 128 x 128
   bool mxfp4 = false;  // experts in MXFP4: stacked, as <name>_blocks and <name>_scales (gpt-oss),
                        // or one by one beside block_fp8 (DeepSeek V4)
-  // Draft layers that the checkpoint may hold past `layers`; their tensors are not read.
+  // Draft layers that the checkpoint may hold past `layers`; their tensors are read with `drafts`
+  // alone.
   std::int32_t draft_layers = 0;
+  // Draft steps after the first take the keys that the first has chosen (GLM 5.2).
+  bool shared_draft_choice = false;
+  bool drafts = false;  // the one draft layer runs, as layer number `layers`: add_draft_layer()
 
   std::optional<std::int32_t> bos;
   std::vector<std::int32_t> eos;  // any of them ends an answer
   GenerationDefaults generation;
 
-  /// Place in `groups` of a layer's. Precondition: 0 <= layer < layers.
+  /// Layers with weights and keys: the model's and a draft layer that runs.
+  std::int32_t cached_layers() const { return layers + (drafts ? 1 : 0); }
+  /// Place in `groups` of a layer's. Precondition: 0 <= layer < cached_layers().
   std::size_t group_of(std::int32_t layer) const;
   const AttentionProblem& attention(std::int32_t layer) const {
     return groups[group_of(layer)].problem;

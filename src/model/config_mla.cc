@@ -104,6 +104,7 @@ void parse_mla(ConfigReader& json, ModelConfig& config) {
   p.scale = static_cast<float>(yarn_attention_factor(group.rope) / std::sqrt(head));
   config.draft_layers =
       json.integer(json.first_of({"num_nextn_predict_layers", "num_mtp_layers"}), 1, 0, 1024);
+  config.shared_draft_choice = json.flag("index_share_for_mtp_iteration", false);
   parse_experts(json, config);
 }
 

@@ -70,7 +70,9 @@ class Decoder : public Model {
  public:
   Decoder(const ModelConfig& config, std::unique_ptr<ModelWeights> weights)
       : config_(config), weights_(std::move(weights)) {
-    for (std::int32_t l = 0; l < config_.layers; ++l) group_of_.push_back(config_.group_of(l));
+    for (std::int32_t l = 0; l < config_.cached_layers(); ++l) {
+      group_of_.push_back(config_.group_of(l));
+    }
   }
 
   const ModelConfig& config() const override { return config_; }
@@ -78,11 +80,15 @@ class Decoder : public Model {
   std::int64_t decode_bytes() const override { return lathe::decode_bytes(config_, *weights_); }
   std::vector<TensorScales> kv_scales() const override { return weights_->kv_scales; }
   Result<ForwardResult> forward(const OpsContext& ops, const ForwardArgs& args) const override;
+  Result<void> forward_draft(const OpsContext& ops, const ForwardArgs& args) const override;
 
  private:
   Result<std::shared_ptr<const ModelRope>> rope_tables(std::int64_t positions) const;
   void check_args(const ForwardArgs& args) const;
   Result<void> layer(const LayerContext& c, const MutableRowsView& x) const;
+  LayerContext context(const OpsContext& ops, const ForwardArgs& args, const ModelRope& rope,
+                       std::int32_t layer, std::span<Selection> selections) const;
+  void join_draft(const OpsContext& ops, const ForwardArgs& args, const MutableRowsView& x) const;
   float embedding_scale() const;
   MutableRowsView head_streams(const OpsContext& ops, const RowsView& x) const;
   void embed_tokens(const OpsContext& ops, std::span<const std::int32_t> tokens,
@@ -91,7 +97,7 @@ class Decoder : public Model {
 
   ModelConfig config_;
   std::unique_ptr<ModelWeights> weights_;
-  std::vector<std::size_t> group_of_;  // [layers]
+  std::vector<std::size_t> group_of_;  // [cached_layers]
   // Made by the first forward pass, for its plan's context: a model's own maximum can be far
   // longer.
   mutable std::mutex rope_guard_;
@@ -231,6 +237,18 @@ void Decoder::logits(const OpsContext& ops, const MutableRowsView& x,
   matmul(ops, {constant(h), weights_->head, args.logits});
 }
 
+// eh_proj of the next token's embedding and the hidden state after the token, each normed.
+void Decoder::join_draft(const OpsContext& ops, const ForwardArgs& args,
+                         const MutableRowsView& x) const {
+  const Arena::Scope scope(*ops.tensors);
+  const DraftWeights& w = weights_->draft;
+  const MutableRowsView both = alloc_activations(ops, x.rows, 2 * x.cols);
+  embed_tokens(ops, args.tokens, x);
+  rms_norm(ops, constant(x), w.embedding_norm, config_.norm_eps, cols_at(both, 0, x.cols));
+  rms_norm(ops, args.before, w.hidden_norm, config_.norm_eps, cols_at(both, x.cols, x.cols));
+  matmul(ops, {constant(both), w.join, x});
+}
+
 void Decoder::check_args(const ForwardArgs& args) const {
   const std::size_t groups = config_.groups.size();
   LATHE_CHECK(args.cache != nullptr && args.cache->groups() == groups,
@@ -290,23 +308,55 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
   search.look(constant(x), {}, -1);
   for (std::int32_t l = 0; l < config_.layers; ++l) {
     const std::size_t g = group_of_[static_cast<std::size_t>(l)];
-    const LayerContext c{.ops = ops,
-                         .config = config_,
-                         .plan = args.cache->plan(g),
-                         .rope = (*rope)->tables[(*rope)->of_group[g]],
-                         .cache = *args.cache,
-                         .layer = l,
-                         .segments = args.segments_of(g, groups),
-                         .selections = selections[g],
-                         .tokens = args.tokens};
-    if (auto ok = layer(c, x); !ok) return ok.error();
+    if (auto ok = layer(context(ops, args, **rope, l, selections[g]), x); !ok) return ok.error();
     search.look(constant(x), {}, l);
+  }
+  if (args.hidden.rows > 0) {
+    rms_norm(ops, constant(x), weights_->final_norm, config_.norm_eps, args.hidden);
   }
   if (!args.logit_rows.empty()) {
     logits(ops, x, args);
     search.look(constant(args.logits), args.logit_rows, config_.layers);
   }
   return search.result();
+}
+
+LayerContext Decoder::context(const OpsContext& ops, const ForwardArgs& args, const ModelRope& rope,
+                              std::int32_t layer, std::span<Selection> selections) const {
+  const std::size_t g = group_of_[static_cast<std::size_t>(layer)];
+  return {.ops = ops,
+          .config = config_,
+          .plan = args.cache->plan(g),
+          .rope = rope.tables[rope.of_group[g]],
+          .cache = *args.cache,
+          .layer = layer,
+          .segments = args.segments_of(g, config_.groups.size()),
+          .selections = selections,
+          .tokens = args.tokens};
+}
+
+Result<void> Decoder::forward_draft(const OpsContext& ops, const ForwardArgs& args) const {
+  if (!config_.drafts) return Model::forward_draft(ops, args);
+  check_args(args);
+  LATHE_CHECK(args.before.rows == std::ssize(args.tokens), "a hidden state of every row");
+  if (args.tokens.empty()) return {};
+  const auto rope = rope_tables(args.cache->plan().context_length());
+  if (!rope) return rope.error();
+  Arena& arena = *ops.tensors;
+  const Arena::Scope scope(arena);
+  const Arena::Scope control(*ops.control);
+  const MutableRowsView x = alloc_rows(arena, args.before.rows, config_.hidden);
+  const std::size_t g = group_of_.back();
+  const std::span<Selection> selections =
+      make_selections(ops, config_.groups[g].problem, args.segments_of(g, config_.groups.size()));
+  join_draft(ops, args, x);
+  if (auto ok = layer(context(ops, args, **rope, config_.layers, selections), x); !ok) return ok;
+  if (args.logit_rows.empty()) return {};
+  const MutableRowsView last = alloc_rows(arena, std::ssize(args.logit_rows), x.cols);
+  gather_rows(ops, constant(x), args.logit_rows, last);
+  rms_norm(ops, constant(last), weights_->draft.out_norm, config_.norm_eps, args.hidden);
+  matmul(ops, {constant(args.hidden), weights_->head, args.logits});
+  return {};
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
@@ -12,6 +11,7 @@
 #include "base/float_formats.h"
 #include "kernels/ref/linear.h"
 #include "model/decoder.h"
+#include "model/draft_layer.h"
 #include "model/dummy_weights.h"
 #include "model/model.h"
 #include "model/tensor_table.h"
@@ -522,10 +522,11 @@ Result<std::unique_ptr<Model>> make_dummy_model(const ModelConfig& config,
 
 Result<std::unique_ptr<Model>> load_model(const std::string& directory,
                                           const LoadOptions& options) {
-  const auto config = load_model_config(directory);
+  auto config = load_model_config(directory);
+  if (config && options.drafts) config = add_draft_layer(std::move(*config));
   if (!config) return config.error();
   if (options.dummy) return make_dummy_model(*config, options);
-  auto checkpoint = Checkpoint::open(std::filesystem::path(directory));
+  auto checkpoint = open_checkpoint(directory, *config);
   if (!checkpoint) return checkpoint.error();
   auto weights = std::make_unique<ModelWeights>(*config);
   weights->checkpoint = std::move(*checkpoint);

@@ -36,6 +36,11 @@ struct ForwardArgs {
   std::span<const std::int32_t> logit_rows;  // [n] rows whose logits are wanted, ascending
   MutableRowsView logits;                    // [n, vocab] f32, in the backend's memory
   KvCache* cache = nullptr;
+  // f32, on a host, or empty. [rows, hidden] What the head reads of every row; of forward_draft(),
+  // [n, hidden] of logit_rows.
+  MutableRowsView hidden;
+  // forward_draft(): [rows, hidden] f32, the hidden state from which each row's token came.
+  RowsView before;
   // Looks for NaN and Inf after every layer, which costs a pass over the rows.
   bool find_non_finite = false;
 
@@ -71,9 +76,14 @@ class Model {
   /// request alone (the plan's kernels being batch-invariant), neither on the batch nor on chunks.
   /// Errors: an attention kernel's, which a proved plan and a planned step rule out.
   virtual Result<ForwardResult> forward(const OpsContext& ops, const ForwardArgs& args) const = 0;
+  /// The draft layer alone: the row at position i takes the token at i + 1 and `before` of the
+  /// position i, writes the layer's keys of position i, and its logits guess the token at i + 2.
+  /// Errors: forward()'s; a model without a draft layer.
+  virtual Result<void> forward_draft(const OpsContext& ops, const ForwardArgs& args) const;
 };
 
 struct LoadOptions {
+  bool drafts = false;     // with the draft layer: add_draft_layer()
   bool dummy = false;      // random weights, seeded, from the configuration alone
   std::uint64_t seed = 0;  // of dummy weights
   // The backend that prepares the weights for its kernels; null: they stay on the host as they are.

@@ -65,7 +65,7 @@ std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t>
   if (!config.latent()) return sum;
   // As split_kv_b() copies kv_b: its keys transposed, and all of it in f32 where a route expands or
   // where heads are not whole blocks of fp8.
-  for (std::int32_t l = 0; l < config.layers; ++l) {
+  for (std::int32_t l = 0; l < config.cached_layers(); ++l) {
     const AttentionProblem& p = config.attention(l);
     const bool whole = p.qk_nope_head % kWeightBlock == 0 && p.v_head % kWeightBlock == 0;
     const bool widen = config.block_fp8 && !whole;

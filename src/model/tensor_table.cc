@@ -15,7 +15,8 @@ class Table {
 
   std::vector<TensorSpec> build() {
     plain("model.embed_tokens.weight", c_.vocab, c_.hidden, w_.embedding).use = WeightUse::table;
-    for (std::int32_t l = 0; l < c_.layers; ++l) layer(l);
+    for (std::int32_t l = 0; l < c_.cached_layers(); ++l) layer(l);
+    if (c_.drafts) draft(fmt::format("model.layers.{}.", c_.layers), w_.draft);
     norm("model.norm.weight", c_.hidden, w_.final_norm);
     if (!c_.tied_embeddings) plain("lm_head.weight", c_.vocab, c_.hidden, w_.head);
     return std::move(out_);
@@ -47,6 +48,13 @@ class Table {
     } else {
       ffn(stem + "mlp.", c_.ffn, w.ffn.gate, w.ffn.up, w.ffn.down);
     }
+  }
+
+  void draft(const std::string& stem, DraftWeights& w) {
+    norm(stem + "enorm.weight", c_.hidden, w.embedding_norm);
+    norm(stem + "hnorm.weight", c_.hidden, w.hidden_norm);
+    linear(stem + "eh_proj", c_.hidden, std::int64_t{2} * c_.hidden, w.join);
+    norm(stem + "shared_head.norm.weight", c_.hidden, w.out_norm);
   }
 
   void grouped(const std::string& stem, const AttentionProblem& p, GqaWeights& w) {

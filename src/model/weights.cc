@@ -101,7 +101,7 @@ void for_each(ThreadPool* threads, std::int64_t tasks,
 }
 
 ModelWeights::ModelWeights(const ModelConfig& config)
-    : layers(static_cast<std::size_t>(config.layers)) {}
+    : layers(static_cast<std::size_t>(config.cached_layers())) {}
 
 std::byte* ModelWeights::take(std::int64_t n) {
   // Huge pages: a product that streams weights would look up a page every 4 KiB of each run.
@@ -136,7 +136,8 @@ std::int64_t decode_bytes(const ModelConfig& config, const ModelWeights& weights
   const auto add = [&](const FfnWeights& f) {
     sum += f.gate.bytes() + f.up.bytes() + f.down.bytes();
   };
-  for (const LayerWeights& layer : weights.layers) {
+  for (const LayerWeights& layer :
+       std::span(weights.layers).first(static_cast<std::size_t>(config.layers))) {
     const GqaWeights& g = layer.gqa;
     sum += g.q.bytes() + g.k.bytes() + g.v.bytes() + g.out.bytes();
     const MlaWeights& m = layer.mla;

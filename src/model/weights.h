@@ -121,6 +121,14 @@ struct LayerWeights {
   MoeWeights moe;
 };
 
+/// How a draft layer joins the hidden state after a token with the next token's embedding, and
+/// what it gives (arXiv 2412.19437); the layer itself is the last of ModelWeights::layers.
+struct DraftWeights {
+  Vector embedding_norm, hidden_norm;  // [hidden]
+  WeightView join;                     // [hidden, 2 hidden] of the embedding, then of the state
+  Vector out_norm;                     // [hidden] before the head
+};
+
 /// Stays where it is: views and the tensor table point into it.
 struct ModelWeights {
   explicit ModelWeights(const ModelConfig& config);
@@ -131,7 +139,8 @@ struct ModelWeights {
   WeightView head;       // [vocab, hidden]; the embedding where they are tied
   Vector final_norm;     // [hidden]
   HyperWeights head_hyper;
-  std::vector<LayerWeights> layers;
+  std::vector<LayerWeights> layers;     // [cached_layers]
+  DraftWeights draft;                   // empty where none runs
   std::vector<TensorScales> kv_scales;  // [layers] that the checkpoint gives, or empty
 
   std::optional<Checkpoint> checkpoint;  // views point into its mapping

@@ -102,12 +102,13 @@ void add_model_flags(Command command, ModelFlags& flags) {
       .one_of({"auto", "safetensors", "dummy"});
   command.add_option("--config", r.config_file, "a config.json, with --load-format dummy");
   add_plan_flags(command, r.plan_request);
-  command.add_option("--draft,--speculative-algorithm", r.draft,
-                     "what guesses tokens, which changes no answer: none, or ngram, from the "
-                     "request's own text");
+  command.add_option(
+      "--draft,--speculative-algorithm", r.draft,
+      "what guesses tokens, which changes no answer: none; ngram, from the request's "
+      "own text; or mtp, the checkpoint's draft layer");
   command
       .add_option("--draft-tokens,--speculative-num-draft-tokens", r.plan_request.draft_tokens,
-                  "guesses of a request in a step; default 4 with --draft ngram")
+                  "guesses of a request in a step; default 4 with --draft ngram, 1 with mtp")
       .range(1, kMaxDraftTokens);
   command.add_option("--kv-scales", r.kv_scales,
                      "a file of lathe calibrate, with a layout of one scale a layer; else the "

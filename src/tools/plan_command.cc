@@ -11,13 +11,14 @@
 #include "attn/model_plan.h"
 #include "attn/plan_json.h"
 #include "attn/problem_name.h"
+#include "engine/draft_kind.h"
 #include "engine/memory_plan.h"
-#include "io/checkpoint.h"
 #include "io/read_file.h"
 #include "kernels/all.h"
 #include "kernels/find_machine.h"
 #include "kernels/query_gpu.h"
 #include "model/config.h"
+#include "model/draft_layer.h"
 #include "model/kv_scales.h"
 #include "model/plan_model.h"
 #include "tools/command.h"
@@ -31,6 +32,7 @@ struct PlanFlags {
   std::string model;
   std::string config;
   std::string kv_scales;
+  std::string draft = "none";
   bool context_given = false;
   std::string device = "auto";
   PlanRequest request;
@@ -51,9 +53,21 @@ struct Subject {
   std::vector<LayerGroup> groups;      // without a model one, with no layers listed
 };
 
-// `request` gets what the model says and the user did not.
+// `request` gets what the model and the drafter say and the user did not.
 Result<Subject> subject_of(const PlanFlags& flags, PlanRequest& request) {
+  const auto draft = parse_draft(flags.draft);
+  if (!draft) return draft.error();
+  if (*draft != DraftKind::none) {
+    const auto tokens = draft_tokens_of(*draft, request.draft_tokens);
+    if (!tokens) return tokens.error();
+    request.draft_tokens = *tokens;
+  }
+  const bool mtp = *draft == DraftKind::mtp;
   if (flags.model.empty() && flags.config.empty()) {
+    if (mtp) {
+      return Error{ErrorCode::invalid_argument, "--draft", "a model with --draft mtp",
+                   "an attention problem alone", "--model DIR or --config FILE"};
+    }
     const auto problem = problem_from_name(flags.attention, flags.dims);
     if (!problem) return problem.error();
     return Subject{std::nullopt, std::nullopt, {LayerGroup{"all", *problem, {}, 0}}};
@@ -64,14 +78,15 @@ Result<Subject> subject_of(const PlanFlags& flags, PlanRequest& request) {
     if (!text) return text.error();
     return parse_model_config(*text);
   }();
+  if (config && mtp) config = add_draft_layer(std::move(*config));
   if (!config) return config.error();
   if (!flags.context_given) request.context_length = config->max_context;
   request.layers = config->layers;
   Subject out{*config, std::nullopt, config->layer_groups()};
   if (flags.config.empty()) {
-    if (const auto checkpoint = Checkpoint::open(flags.model)) {
-      out.stored = checkpoint->total_bytes();
-    }
+    const auto checkpoint = open_checkpoint(flags.model, *config);
+    if (checkpoint) out.stored = checkpoint->total_bytes();
+    if (!checkpoint && mtp) return checkpoint.error();
   }
   return out;
 }
@@ -188,6 +203,8 @@ void add_plan_command(Command app, int& exit_code) {
                  "auto, cuda, ref, cpu, or a machine to plan for: sm80, sm90, sm100");
   add_plan_flags(cmd, request);
   cmd.add_option("--kv-scales", flags->kv_scales, "a file of lathe calibrate, to check");
+  cmd.add_option("--draft,--speculative-algorithm", flags->draft,
+                 "none, ngram, or mtp: with the checkpoint's draft layer");
   cmd.add_option("--draft-tokens,--speculative-num-draft-tokens", request.draft_tokens,
                  "drafts of a request in a step; 0 = none");
   cmd.add_option("--num-layers", request.layers, "layers that share the plan");

@@ -2,11 +2,12 @@
 
     python tools/train/check_mtp.py --model models/tiny-v32 --tests models/tasks
 
-Needs no GPU, where 20 items of a task take some minutes. With --golden FILE it writes what a plain reference in float32
-drafts after two prompts, for tests of engines.
+Needs no GPU, where 20 items of a task take some minutes. With --golden FILE it writes what a plain reference in float64
+with a bf16 cache drafts after two prompts, for tests of engines; --items 0 does that alone.
 """
 
 import argparse
+import contextlib
 import pathlib
 import random
 import sys
@@ -57,6 +58,17 @@ def rates(trunk, mtp, items, encoder, device, temperature: float) -> list[float]
     return [round(float(x) / rows, 4) for x in agreed]
 
 
+@contextlib.contextmanager
+def in_double():
+    """float64 throughout: float(), by which the modules leave bf16, keeps what is float64 already."""
+    single = torch.Tensor.float
+    torch.Tensor.float = lambda x: x if x.dtype == torch.float64 else single(x)
+    try:
+        yield
+    finally:
+        torch.Tensor.float = single
+
+
 def golden(trunk, mtp, encoder) -> dict[str, torch.Tensor]:
     """Drafts after a prompt within the indexer's top-k and after one beyond it."""
     rng = random.Random("mtp golden")
@@ -86,16 +98,19 @@ def main() -> None:
     else:
         trunk.dtype = torch.float32
     encoder = Encoder()
-    for task, items in read_sets(args.tests, dict.fromkeys(TASKS, args.items)).items():
+    sets = read_sets(args.tests, dict.fromkeys(TASKS, args.items)) if args.items > 0 else {}
+    for task, items in sets.items():
         for temperature in (0.0, 1.0):
             shares = rates(trunk, mtp, items, encoder, device, temperature)
             length = 1 + sum(shares)
             shown = " ".join(f"{r:.3f}" for r in shares)
             print(f"{task:10} temperature {temperature:g}: accepted by place {shown}; acceptance length {length:.2f}")
     if args.golden:
-        trunk, mtp = trunk.cpu(), mtp.cpu()
-        trunk.dtype = torch.float32
-        save_file(golden(trunk, mtp, encoder), args.golden)
+        trunk, mtp = trunk.cpu().double(), mtp.cpu().double()
+        trunk.dtype, trunk.cache = torch.float64, "bf16"
+        with in_double():
+            answers = golden(trunk, mtp, encoder)
+        save_file({name: t.to(torch.float32) if t.is_floating_point() else t for name, t in answers.items()}, args.golden)
 
 
 if __name__ == "__main__":

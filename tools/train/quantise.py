@@ -65,7 +65,7 @@ def pow2_ceil(x: torch.Tensor) -> torch.Tensor:
 
 def _rows_pow2(x: torch.Tensor, group: int) -> torch.Tensor:
     """e4m3 with one power-of-two scale per `group` of the last dim, amax floored at 1e-4."""
-    parts = x.float().unflatten(-1, (-1, group))
+    parts = x.to(torch.float32).unflatten(-1, (-1, group))
     scale = pow2_ceil(parts.abs().amax(-1, keepdim=True).clamp_min(1e-4) / E4M3_MAX)
     return (to_e4m3(parts / scale) * scale).flatten(-2).to(x.dtype)
 
@@ -88,6 +88,8 @@ def fake_kv(cache: str, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor,
     """What attention reads back from `cache` for (latent nope, rope) or (k, v)."""
     if cache == "none":
         return a, b
+    if cache == "bf16":
+        return tuple(straight(x, x.detach().to(torch.bfloat16).to(x.dtype)) for x in (a, b))
     if cache == "fp8":
         return straight(a, to_e4m3(a.detach())), straight(b, to_e4m3(b.detach()))
     if cache == "fp8_block":

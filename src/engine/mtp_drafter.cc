@@ -1,0 +1,113 @@
+#include "engine/mtp_drafter.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lathe {
+namespace {
+
+bool covers(std::span<const std::vector<PageId>> pages, const KvCache& cache,
+            std::int64_t position) {
+  for (std::size_t g = 0; g < pages.size(); ++g) {
+    const auto page = static_cast<std::size_t>(position / cache.page_size(g));
+    if (page >= pages[g].size() || pages[g][page].is_hole()) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<MtpDrafter> MtpDrafter::create(const Model& model, KvCache& cache, const OpsContext& ops) {
+  auto runner = Runner::create(model, cache, ops.backend->replays(), RunnerPass::draft);
+  if (!runner) return runner.error();
+  return MtpDrafter(cache, ops, std::move(*runner));
+}
+
+Result<void> MtpDrafter::read(std::span<const ComputedRows> rows) {
+  for (const ComputedRows& r : rows) drafts_.erase(r.id.value);
+  chains_.clear();
+  if (auto ok = read_rows(rows); !ok) return ok;
+  for (std::int64_t deep = 1;; ++deep) {
+    std::erase_if(chains_, [&](Chain& c) { return !take(c) || deep == kDeepest; });
+    if (chains_.empty()) return {};
+    if (auto ok = go_on(); !ok) return ok;
+  }
+}
+
+// The layer's keys of the rows, and a first draft behind those that want one. Rows of answers come
+// first, as one phase.
+Result<void> MtpDrafter::read_rows(std::span<const ComputedRows> rows) {
+  items_.clear();
+  chains_.reserve(rows.size());  // items point into it
+  for (const bool prefill : {false, true}) {
+    for (const ComputedRows& r : rows) {
+      if (r.prefill != prefill) continue;
+      BatchItem& item = items_.emplace_back();
+      item.phase = prefill ? Phase::extend : Phase::verify;
+      item.pages = r.pages;
+      item.cached = static_cast<std::int32_t>(r.first);
+      item.tokens = r.tokens.subspan(static_cast<std::size_t>(r.first) + 1, r.hidden.size());
+      item.before = r.hidden;
+      if (r.most < 1) continue;
+      Chain& chain = chains_.emplace_back();
+      chain.rows = &r;
+      chain.item = items_.size() - 1;
+      chain.answer.assign(r.sampling.answer.begin(), r.sampling.answer.end());
+      chain.sampling = r.sampling;
+      item.logits = 1;
+      item.samples = std::span(&chain.sampling, 1);
+    }
+  }
+  if (auto ok = runner_.launch(items_, ops_, false); !ok) return ok;
+  return runner_.collect();
+}
+
+// One more row of each chain: its last draft, at the place behind the last row.
+Result<void> MtpDrafter::go_on() {
+  items_.clear();
+  for (Chain& c : chains_) {
+    c.item = items_.size();
+    BatchItem& item = items_.emplace_back();
+    item.phase = Phase::decode;
+    item.pages = c.rows->pages;
+    item.cached = static_cast<std::int32_t>(std::ssize(c.rows->tokens) + std::ssize(c.drafts) - 2);
+    item.tokens = std::span(c.drafts).last(1);
+    item.before = std::span(&c.before, 1);
+    item.logits = 1;
+    item.samples = std::span(&c.sampling, 1);
+  }
+  if (auto ok = runner_.launch(items_, ops_, false); !ok) return ok;
+  return runner_.collect();
+}
+
+// Takes what was drawn for the chain. False: it ends there, as it is long enough, as nothing could
+// be drawn, or as no page holds the next place. It is drawn with the noise of its place, so it
+// tends to be what the model draws.
+bool MtpDrafter::take(Chain& c) {
+  const std::optional<SampledToken>& drawn = runner_.sampled(c.item, 0);
+  if (!drawn) return false;
+  c.drafts.push_back(drawn->token);
+  Drafts& all = drafts_[c.rows->id.value];
+  all.known = c.rows->tokens.size();
+  all.tokens = c.drafts;
+  if (std::ssize(c.drafts) >= c.rows->most) return false;
+  const std::int64_t next = std::ssize(c.rows->tokens) + std::ssize(c.drafts) - 2;
+  if (!covers(c.rows->pages, *cache_, next)) return false;
+  c.before = runner_.hidden(c.item, 0);
+  c.answer.push_back(drawn->token);
+  c.sampling.answer = c.answer;
+  c.sampling.allowed = {};
+  return true;
+}
+
+void MtpDrafter::propose(std::span<DraftRequest> requests) {
+  for (DraftRequest& r : requests) {
+    const auto found = drafts_.find(r.id.value);
+    if (found == drafts_.end() || found->second.known != r.tokens.size()) continue;
+    const std::vector<std::int32_t>& tokens = found->second.tokens;
+    r.drafts.assign(tokens.begin(), tokens.begin() + std::min(std::ssize(tokens),
+                                                              static_cast<std::ptrdiff_t>(r.most)));
+  }
+}
+
+}  // namespace lathe

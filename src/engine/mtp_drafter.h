@@ -1,0 +1,63 @@
+// MtpDrafter: drafts by the model's draft layer (multi-token prediction, arXiv 2412.19437).
+//
+// The layer has keys of its own in the pools of the model's layers. It reads every row that a step
+// has computed, with the token after it, and so its keys are there for whatever comes. Its last row
+// of a request guesses the token after those that are known. Further guesses use the layer again,
+// with its own hidden state in place of the model's; the keys of those are provisional, and are
+// written once more when the model has computed the position.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/drafter.h"
+#include "engine/runner.h"
+
+namespace lathe {
+
+class MtpDrafter : public Drafter {
+ public:
+  /// Uses of the layer behind each other.
+  static constexpr std::int64_t kDeepest = 3;
+
+  /// Model, cache and what `ops` points to must outlive it; the engine's own. Errors: Runner's.
+  static Result<MtpDrafter> create(const Model& model, KvCache& cache, const OpsContext& ops);
+
+  bool reads_rows() const override { return true; }
+  Result<void> read(std::span<const ComputedRows> rows) override;
+  void propose(std::span<DraftRequest> requests) override;
+  void forget(RequestId id) override { drafts_.erase(id.value); }
+
+ private:
+  // A request with drafts to come.
+  struct Chain {
+    const ComputedRows* rows = nullptr;
+    std::size_t item = 0;              // of the last pass
+    std::vector<std::int32_t> answer;  // with its drafts
+    const float* before = nullptr;     // of the next pass
+    SampleArgs sampling;
+    std::vector<std::int32_t> drafts;
+  };
+  MtpDrafter(const KvCache& cache, const OpsContext& ops, Runner runner)
+      : cache_(&cache), ops_(ops), runner_(std::move(runner)) {}
+  Result<void> read_rows(std::span<const ComputedRows> rows);
+  Result<void> go_on();
+  bool take(Chain& chain);
+
+  const KvCache* cache_;
+  OpsContext ops_;
+  std::vector<BatchItem> items_;
+  std::vector<Chain> chains_;
+  struct Drafts {
+    std::size_t known = 0;  // tokens that they follow
+    std::vector<std::int32_t> tokens;
+  };
+  std::unordered_map<std::uint64_t, Drafts> drafts_;  // by request
+  Runner runner_;                                     // the last member, as it waits for a pass
+};
+
+}  // namespace lathe
