@@ -10,6 +10,7 @@
 #include "layout/pool.h"
 #include "layout/rope_write.h"
 #include "layout/rope_write_test_util.h"
+#include "layout/value_tally.h"
 
 namespace lathe::cuda {
 namespace {
@@ -66,11 +67,20 @@ TEST_F(CodecGpu, EncodeWritesTheBytesOfTheCpu) {
         const DevicePool on_gpu(*this, pool);
         const DeviceRows in(*this, rows);
         const DeviceCopy<Slot> list(*this, slots);
-        must(encode_rows(in.read(), span_of(list), on_gpu.view, scales, stream()));
-        must(lathe::encode_rows(rows.read(), with_holes(slots, pool.view.slots()), pool.view,
-                                scales));
+        const DeviceCopy<ValueWords> counted(*this, std::vector<ValueWords>(1));
+        const auto in_pool = with_holes(slots, pool.view.slots());
+        must(encode_rows(in.read(), span_of(list), on_gpu.view, scales, stream(), counted.data()));
+        must(lathe::encode_rows(rows.read(), in_pool, pool.view, scales));
         ASSERT_EQ(first_difference(pool.bytes, on_gpu.bytes.read(*this)), -1)
             << layout.serialize() << " " << name(dtype) << " " << s.rows << " rows";
+        if (layout.scale_policy() != ScalePolicy::per_tensor) continue;
+        ValueTally tally;
+        tally.add(rows.read(), in_pool, layout, scales);
+        const ValueWords words = counted.read(*this).front();
+        const ValueCounts wanted = tally.counts();
+        ASSERT_EQ(words.stored, wanted.stored);
+        ASSERT_EQ(words.saturated, wanted.saturated);
+        ASSERT_EQ(words.flushed, wanted.flushed);
       }
     }
   }
