@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -12,9 +13,16 @@
 namespace lathe {
 
 /// Tokens of `messages` ([{"role": ..., "content": ...}]) up to where the answer begins. The
-/// template writes the special tokens itself. Errors: the template's.
-Result<std::vector<std::int32_t>> encode_chat(const nlohmann::ordered_json& messages,
-                                              const ChatTemplateFile& chat,
-                                              const Tokenizer& tokenizer);
+/// template writes the special tokens itself. `variables`: more of the template's, an object.
+/// Errors: the template's.
+Result<std::vector<std::int32_t>> encode_chat(
+    const nlohmann::ordered_json& messages, const ChatTemplateFile& chat,
+    const Tokenizer& tokenizer,
+    const nlohmann::ordered_json& variables = nlohmann::ordered_json::object());
+
+/// The variables of a template that the flag `field` gives as a JSON object; no text, none. Errors:
+/// malformed, invalid_argument (no object).
+Result<nlohmann::ordered_json> read_chat_variables(const std::string& text,
+                                                   const std::string& field);
 
 }  // namespace lathe

@@ -30,6 +30,7 @@ struct ChatFlags {
   ModelFlags model;
   SamplingFlags sampling;
   std::string system;
+  std::string template_kwargs;
 };
 
 // Tokens of an answer where no flag says otherwise: a model that never stops would fill the
@@ -77,9 +78,14 @@ Result<Json> read_conversation(const std::string& file) {
 
 class Chat {
  public:
-  Chat(Runtime& runtime, const Tokenizer& tokenizer, const ChatTemplateFile& chat,
+  Chat(Runtime& runtime, const Tokenizer& tokenizer, const ChatTemplateFile& chat, Json variables,
        const ChatFlags& flags, SamplingParams params)
-      : runtime_(runtime), tokenizer_(tokenizer), chat_(chat), flags_(flags), params_(params) {
+      : runtime_(runtime),
+        tokenizer_(tokenizer),
+        chat_(chat),
+        variables_(std::move(variables)),
+        flags_(flags),
+        params_(params) {
     reset();
   }
 
@@ -157,7 +163,7 @@ class Chat {
   void answer(const std::string& line) {
     Json messages = messages_;
     messages.push_back({{"role", "user"}, {"content", line}});
-    const auto prompt = encode_chat(messages, chat_, tokenizer_);
+    const auto prompt = encode_chat(messages, chat_, tokenizer_, variables_);
     if (!prompt) {
       print_err("lathe: " + prompt.error().message() + "\n");
       return;
@@ -219,6 +225,7 @@ class Chat {
   Runtime& runtime_;
   const Tokenizer& tokenizer_;
   const ChatTemplateFile& chat_;
+  Json variables_;  // of the template
   const ChatFlags& flags_;
   SamplingParams params_;
   Json messages_;
@@ -231,6 +238,8 @@ int run_chat(const ChatFlags& flags) {
   if (!tokenizer) return refuse(tokenizer.error());
   const auto chat = load_chat_template(flags.model.runtime.model);
   if (!chat) return refuse(chat.error());
+  auto variables = read_chat_variables(flags.template_kwargs, "--chat-template-kwargs");
+  if (!variables) return refuse(variables.error());
   int exit_code = kExitOk;
   const auto runtime = start_model(flags.model, exit_code);
   if (!runtime) return exit_code;
@@ -238,7 +247,7 @@ int run_chat(const ChatFlags& flags) {
   if (!params) return refuse(params.error());
 
   if (isatty(STDIN_FILENO) == 1) print_out("Ctrl-C stops an answer, /help lists the commands.\n");
-  Chat conversation(*runtime, *tokenizer, *chat, flags, *params);
+  Chat conversation(*runtime, *tokenizer, *chat, std::move(*variables), flags, *params);
   ChatInput input;
   const InterruptScope keep;  // between a line and its answer, too
   while (const auto message = input.next()) {
@@ -255,6 +264,8 @@ void add_chat_command(Command app, int& exit_code) {
   Command cmd = app.add_subcommand("chat", "Talk to a model in the terminal");
   add_model_flags(cmd, flags->model);
   cmd.add_option("--system", flags->system, "the system's message");
+  cmd.add_option("--chat-template-kwargs", flags->template_kwargs,
+                 "a JSON object of the template's variables");
   add_sampling_flags(cmd, flags->sampling);
   cmd.callback([flags, &exit_code] { exit_code = run_chat(*flags); });
 }

@@ -108,7 +108,7 @@ int run_generate(const GenerateFlags& flags) {
   if (const auto ok = need_tokenizer(flags.model); !ok) return refuse(ok.error());
   const auto tokenizer = Tokenizer::load(flags.model.runtime.model);
   if (!tokenizer) return refuse(tokenizer.error());
-  auto encoded = encode_prompts(*prompts, *tokenizer, flags.model.runtime.model);
+  auto encoded = encode_prompts(flags.prompts, *prompts, *tokenizer, flags.model.runtime.model);
   if (!encoded) return refuse(encoded.error());
   if (!batched && prompts->front().error) return refuse(*prompts->front().error);
 
@@ -188,6 +188,8 @@ void add_generate_command(Command app, int& exit_code) {
   cmd.add_option("-n", p.count, "only the first prompts of --prompts").positive();
   cmd.add_flag("--apply-chat-template", p.chat_template,
                "the prompt is a user's message in the model's chat format");
+  cmd.add_option("--chat-template-kwargs", p.template_kwargs,
+                 "a JSON object of the template's variables");
   add_sampling_flags(cmd, flags->sampling);
   cmd.add_option("--logprobs", flags->sampling.params.logprobs,
                  "of each token, and of this many most likely ones; with --json or --prompts");

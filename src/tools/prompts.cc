@@ -136,9 +136,12 @@ Result<std::vector<Prompt>> read_prompts(const PromptFlags& flags) {
   return std::vector{std::move(p)};
 }
 
-Result<std::vector<std::vector<std::int32_t>>> encode_prompts(std::vector<Prompt>& prompts,
+Result<std::vector<std::vector<std::int32_t>>> encode_prompts(const PromptFlags& flags,
+                                                              std::vector<Prompt>& prompts,
                                                               const Tokenizer& tokenizer,
                                                               const std::string& directory) {
+  const auto variables = read_chat_variables(flags.template_kwargs, "--chat-template-kwargs");
+  if (!variables) return variables.error();
   std::optional<ChatTemplateFile> chat;
   std::vector<std::vector<std::int32_t>> out;
   for (Prompt& p : prompts) {
@@ -157,7 +160,7 @@ Result<std::vector<std::vector<std::int32_t>>> encode_prompts(std::vector<Prompt
       if (!loaded) return loaded.error();
       chat = std::move(*loaded);
     }
-    auto encoded = encode_chat(p.messages, *chat, tokenizer);
+    auto encoded = encode_chat(p.messages, *chat, tokenizer, *variables);
     if (encoded) {
       tokens = std::move(*encoded);
     } else {

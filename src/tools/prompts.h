@@ -20,6 +20,7 @@ struct PromptFlags {
   std::string prompts;     // JSON lines
   std::int64_t count = 0;  // of them; 0: all
   bool chat_template = false;
+  std::string template_kwargs;  // a JSON object's text
 
   bool batched() const { return !prompts.empty(); }
 };
@@ -39,8 +40,9 @@ Result<std::vector<Prompt>> read_prompts(const PromptFlags& flags);
 
 /// Tokens of every prompt; of one with an error none. The chat template of the model's directory is
 /// read only where messages ask for it, and its errors on a prompt become that prompt's. Errors: no
-/// template.
-Result<std::vector<std::vector<std::int32_t>>> encode_prompts(std::vector<Prompt>& prompts,
+/// template, `flags`' variables of it.
+Result<std::vector<std::vector<std::int32_t>>> encode_prompts(const PromptFlags& flags,
+                                                              std::vector<Prompt>& prompts,
                                                               const Tokenizer& tokenizer,
                                                               const std::string& directory);
 

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "io/json_text.h"
+#include "io/chat_prompt.h"
 #include "io/read_file.h"
 
 namespace lathe {
@@ -132,15 +132,9 @@ Result<void> complete(const Command& command, ServeFlags& flags) {
       at = end + 1;
     }
   }
-  if (!flags.template_kwargs.empty()) {
-    const auto json = parse_json(flags.template_kwargs, "--chat-template-kwargs");
-    if (!json) return json.error();
-    if (!json->is_object()) {
-      return Error{ErrorCode::invalid_argument, "--chat-template-kwargs", "a JSON object",
-                   json_excerpt(*json), ""};
-    }
-    s.template_kwargs = nlohmann::ordered_json::parse(flags.template_kwargs);
-  }
+  auto variables = read_chat_variables(flags.template_kwargs, "--chat-template-kwargs");
+  if (!variables) return variables.error();
+  s.template_kwargs = std::move(*variables);
   s.log_json = flags.log_format == "json";
   s.model_sampling_defaults = flags.sampling_defaults == "model";
   for (const std::string& names : flags.metric_names) {
