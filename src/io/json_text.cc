@@ -21,8 +21,11 @@ Result<nlohmann::json> parse_json(std::string_view text, const std::string& fiel
     }
     return std::move(parsed.value);
   } catch (const Json::parse_error& e) {
+    const bool ends = e.byte > text.size();
     return Error{ErrorCode::malformed, field, "valid JSON",
-                 fmt::format("something else at byte {} of {}", e.byte, text.size()), ""};
+                 ends ? fmt::format("the end after byte {}", text.size())
+                      : fmt::format("something else at byte {} of {}", e.byte, text.size()),
+                 ""};
   } catch (const Json::exception& e) {  // a number beyond double
     return Error{ErrorCode::malformed, field, "valid JSON", e.what(), ""};
   }

@@ -16,8 +16,12 @@ TEST(ParseJson, NamesStandOnce) {
   EXPECT_EQ(refusal(R"({"a": {"b": 1}, "b": [2]})"), "");
   EXPECT_EQ(refusal(R"({"a": {"b": 1, "b": 2}})"),
             "config.json: wanted unique names, got \"b\" twice");
-  EXPECT_EQ(refusal("{\"a\": 1"),
-            "config.json: wanted valid JSON, got something else at byte 8 of 7");
+}
+
+TEST(ParseJson, SaysWhereItStopsToBeJson) {
+  EXPECT_EQ(refusal("{\"a\": 1"), "config.json: wanted valid JSON, got the end after byte 7");
+  EXPECT_EQ(refusal("{\"a\": x}"),
+            "config.json: wanted valid JSON, got something else at byte 7 of 8");
 }
 
 // Printing or copying a value takes the stack for each of its levels.
