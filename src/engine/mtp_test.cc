@@ -4,15 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <random>
 
 #include "base/test_scale.h"
 #include "engine/mtp_drafter.h"
 #include "engine/real_model_test_util.h"
-#include "io/mapped_file.h"
-#include "io/safetensors.h"
+#include "model/tensor_file_test_util.h"
 
 namespace lathe {
 namespace {
@@ -28,30 +26,13 @@ std::unique_ptr<Model> load_tiny(bool drafts) {
 }
 
 // Of tools/train/check_mtp.py --golden.
-class Golden {
+class Golden : public TensorFile {
  public:
-  Golden()
-      : file_(*MappedFile::open(std::string(LATHE_TEST_DATA) + "/mtp/tiny_v32.safetensors")),
-        header_(*parse_safetensors_header(file_.bytes())) {}
+  Golden() : TensorFile(std::string(LATHE_TEST_DATA) + "/mtp/tiny_v32.safetensors") {}
   std::vector<std::int32_t> ids(const std::string& name) const {
     const auto wide = values<std::int64_t>(name);
     return {wide.begin(), wide.end()};
   }
-  template <class T>
-  std::vector<T> values(const std::string& name) const {
-    for (const SafetensorsEntry& e : header_.tensors) {
-      if (e.name != name) continue;
-      std::vector<T> out(static_cast<std::size_t>(e.end - e.begin) / sizeof(T));
-      std::memcpy(out.data(), file_.bytes().data() + e.begin, out.size() * sizeof(T));
-      return out;
-    }
-    ADD_FAILURE() << name;
-    return {};
-  }
-
- private:
-  MappedFile file_;
-  SafetensorsHeader header_;
 };
 
 double relative_error(std::span<const float> got, std::span<const float> want) {

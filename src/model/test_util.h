@@ -14,10 +14,9 @@
 #include <vector>
 
 #include "attn/model_plan.h"
-#include "io/mapped_file.h"
-#include "io/safetensors.h"
 #include "kernels/all.h"
 #include "model/model.h"
+#include "model/tensor_file_test_util.h"
 
 namespace lathe {
 
@@ -38,7 +37,7 @@ class Reference {
   explicit Reference(const std::string& name) : Reference(in_dir(fixture_dir(name))) {}
   /// Of a folder that lies elsewhere.
   static Reference in_dir(const std::string& dir) {
-    return Reference(*MappedFile::open(dir + "/reference.safetensors"));
+    return Reference(TensorFile(dir + "/reference.safetensors"));
   }
 
   ReferencePrompt prompt(int length) const {
@@ -53,23 +52,14 @@ class Reference {
   }
 
  private:
-  explicit Reference(MappedFile file)
-      : file_(std::move(file)), header_(*parse_safetensors_header(file_.bytes())) {}
+  explicit Reference(TensorFile file) : file_(std::move(file)) {}
 
   template <class T>
   std::vector<T> values(const std::string& name) const {
-    for (const SafetensorsEntry& e : header_.tensors) {
-      if (e.name != name) continue;
-      std::vector<T> out(static_cast<std::size_t>(e.end - e.begin) / sizeof(T));
-      std::memcpy(out.data(), file_.bytes().data() + e.begin, out.size() * sizeof(T));
-      return out;
-    }
-    ADD_FAILURE() << name;
-    return {};
+    return file_.values<T>(name);
   }
 
-  MappedFile file_;
-  SafetensorsHeader header_;
+  TensorFile file_;
 };
 
 inline std::unique_ptr<Model> load_fixture(const std::string& name, ThreadPool* threads = nullptr) {

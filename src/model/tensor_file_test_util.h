@@ -1,0 +1,39 @@
+// TensorFile: a safetensors file of what a test expects.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/mapped_file.h"
+#include "io/safetensors.h"
+
+namespace lathe {
+
+class TensorFile {
+ public:
+  explicit TensorFile(const std::string& path)
+      : file_(*MappedFile::open(path)), header_(*parse_safetensors_header(file_.bytes())) {}
+
+  /// A tensor's elements, which are T's; a name that is missing fails the test.
+  template <class T>
+  std::vector<T> values(const std::string& name) const {
+    for (const SafetensorsEntry& e : header_.tensors) {
+      if (e.name != name) continue;
+      std::vector<T> out(static_cast<std::size_t>(e.end - e.begin) / sizeof(T));
+      std::memcpy(out.data(), file_.bytes().data() + e.begin, out.size() * sizeof(T));
+      return out;
+    }
+    ADD_FAILURE() << name;
+    return {};
+  }
+
+ private:
+  MappedFile file_;
+  SafetensorsHeader header_;
+};
+
+}  // namespace lathe
