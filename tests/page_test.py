@@ -179,11 +179,18 @@ class Page(unittest.TestCase):
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]})
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": 320, "height": 700, "deviceScaleFactor": 1, "mobile": False})
         try:
-            for path in ("/", "/plan"):
-                self.open(path)
-                if path == "/plan":
+            for view in ("chat", "plan", "live"):
+                self.open("/plan" if view == "plan" else "/")
+                if view == "chat":
+                    self.find("#text").send_keys(QUESTION, Keys.ENTER)
+                    self.until(lambda d: self.find("#status").text == "Done")
+                    self.find("summary").click()
+                elif view == "plan":
                     self.until(lambda d: d.find_elements(By.CSS_SELECTOR, ".cell"))
-                self.picture("narrow-dark" + path.replace("/", "-"))
+                else:
+                    self.find("#tab-live").click()
+                    self.until(lambda d: self.find("#now-running").text != "")
+                self.picture("narrow-dark-" + view)
                 self.assertLessEqual(self.driver.execute_script("return document.documentElement.scrollWidth"), 320)
                 for e in self.driver.find_elements(By.CSS_SELECTOR, "button, input, textarea, select"):
                     if e.is_displayed():
