@@ -76,15 +76,17 @@ Capability latent(ProblemKind problem, KernelKind kind) {
 }
 
 // Products of e4m3 with e4m3.
-Capability latent_fp8() {
-  Capability c = latent(ProblemKind::dense_latent, KernelKind::native);
+Capability latent_fp8(ProblemKind problem) {
+  Capability c = latent(problem, KernelKind::native);
   c.name += "_fp8";
   c.layouts = {LayoutKind::mla_fp8};
-  std::vector<std::int64_t> pages;
-  for (std::int32_t tokens = cuda::kLatentFp8Page; tokens <= kMaxPageSize; tokens *= 2) {
-    pages.push_back(tokens);
+  if (problem == ProblemKind::dense_latent) {
+    std::vector<std::int64_t> pages;
+    for (std::int32_t tokens = cuda::kLatentFp8Page; tokens <= kMaxPageSize; tokens *= 2) {
+      pages.push_back(tokens);
+    }
+    c.page_sizes = Accepts::list(std::move(pages));
   }
-  c.page_sizes = Accepts::list(std::move(pages));
   // latent_gpu_bench on an H200: 128 requests of 4096 keys with 128 and with 16 heads.
   c.flops_share = 0.45;
   c.bytes_share = 0.71;
@@ -157,8 +159,8 @@ void register_sm90_kernels(Registry& registry) {
     // Where estimates are equal the planner takes the first.
     for (const KernelKind kind : {KernelKind::inplace, KernelKind::native, KernelKind::gather}) {
       registry.add({latent(problem, kind), kAttendLatent, kPrepareLatent});
-      if (problem == ProblemKind::dense_latent && kind == KernelKind::native) {
-        registry.add({latent_fp8(), kAttendLatent, kPrepareLatent});
+      if (problem != ProblemKind::window_compressed && kind == KernelKind::native) {
+        registry.add({latent_fp8(problem), kAttendLatent, kPrepareLatent});
       }
     }
   }

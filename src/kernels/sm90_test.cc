@@ -138,9 +138,10 @@ TEST(Sm90, RefusesToExpandWhatDoesNotFit) {
 TEST(Sm90, RefusesWhatItDoesNotHave) {
   EXPECT_THAT(refusal("dsa", {.prefill = "ragged"}),
               AllOf(HasSubstr("no prefill kernel fits"), HasSubstr("sm90")));
-  EXPECT_THAT(
-      refusal("dsa", {.decode = "native", .layout = "mla_fp8"}),
-      AllOf(HasSubstr("native sm90.sparse_latent.native   layout"), HasSubstr("offered mla_fp8")));
+  EXPECT_THAT(refusal("dsa", {.decode = "native", .layout = "mla_fp8_block"}),
+              AllOf(HasSubstr("native sm90.sparse_latent.native "),
+                    HasSubstr("native sm90.sparse_latent.native_fp8 "),
+                    HasSubstr("offered mla_fp8_block")));
 }
 
 TEST(Sm90, PlansFp8ArithmeticOnPagesOfPowersOfTwo) {
@@ -151,6 +152,20 @@ TEST(Sm90, PlansFp8ArithmeticOnPagesOfPowersOfTwo) {
   EXPECT_EQ(route.q_dtype, DType::e4m3);
   EXPECT_THAT(refusal("mla", {.decode = "native", .layout = "mla_fp8", .page_size = 24}),
               AllOf(HasSubstr("native_fp8"), HasSubstr("page"), HasSubstr("offered 24")));
+}
+
+TEST(Sm90, PairsAnyPrefillWithFp8ArithmeticByLists) {
+  for (const char* prefill : {"gather", "inplace", "native"}) {
+    SCOPED_TRACE(prefill);
+    const PlanResult result =
+        plan("dsa", {.prefill = prefill, .decode = "native", .layout = "mla_fp8", .page_size = 24});
+    ASSERT_TRUE(result) << explain(result.error());
+    for (const Phase phase : {Phase::decode, Phase::verify}) {
+      const Route& route = result->phase(phase).routes.back();
+      EXPECT_EQ(route.kernel, "sm90.sparse_latent.native_fp8");
+      EXPECT_EQ(route.q_dtype, DType::e4m3);
+    }
+  }
 }
 
 TEST(Sm90, RefusesOtherWidths) {
@@ -165,7 +180,7 @@ TEST(Sm90, RefusesOtherWidths) {
 TEST(Sm90, EntriesAreThereWhereCudaIs) {
   Registry registry;
   register_sm90_kernels(registry);
-  EXPECT_EQ(registry.kernels().size(), 13u);
+  EXPECT_EQ(registry.kernels().size(), 14u);
   for (const Kernel& k : registry.kernels()) {
 #ifdef LATHE_HAS_CUDA
     EXPECT_NE(k.attend, nullptr) << k.capability.name;

@@ -55,7 +55,7 @@ std::string refusal(Change change, LayoutKind layout = LayoutKind::mla_fp8_block
 
 TEST(AttendOnDevice, RefusesWhatTheKernelsDoNotTake) {
   EXPECT_EQ(refusal([](AttendArgs& a) { a.q.dtype = DType::f32; }),
-            "q.dtype: wanted bf16, or e4m3 for pages of mla_fp8 by page table, got f32");
+            "q.dtype: wanted bf16, or e4m3 for pages of mla_fp8, got f32");
   EXPECT_EQ(refusal([](AttendArgs& a) { a.out.dtype = DType::f32; }),
             "out.dtype: wanted bf16, got f32");
   EXPECT_THAT(refusal([](AttendArgs& a) { a.q.data += 2; }),

@@ -53,21 +53,19 @@ Result<void> check_keys(const SourceFields& fields, const KeySource& s, ProblemK
   return check_alignment(fields.pool, s.pool->data, s.pool->page_stride, s.pool->pages);
 }
 
-// What fp8 products, for an e4m3 q on e4m3 pages by page table, need besides.
+// What fp8 products, for an e4m3 q on e4m3 pages, need besides.
 Result<void> check_fp8(const AttendArgs& args) {
   const KeySource& s = args.main;
   if (!s.pool || s.pool->layout.kind() != LayoutKind::mla_fp8) {
     return unfit("main.pool.layout", "mla_fp8 where q is e4m3",
                  s.pool ? std::string(name(s.pool->layout.kind())) : "bf16 rows");
   }
-  if (s.index_width > 0) {
-    return unfit("main.index_width", "a page table and no index list where q is e4m3",
-                 fmt::format("{}", s.index_width));
-  }
-  if (!latent_fp8_page(s.pool->page_size)) {
-    return unfit("main.pool.page_size",
-                 fmt::format("a power of two, at least {}, where q is e4m3", kLatentFp8Page),
-                 fmt::format("{}", s.pool->page_size));
+  if (s.index_width == 0 && !latent_fp8_page(s.pool->page_size)) {
+    return unfit(
+        "main.pool.page_size",
+        fmt::format("a power of two, at least {}, where q is e4m3 and a page table gives the keys",
+                    kLatentFp8Page),
+        fmt::format("{}", s.pool->page_size));
   }
   // TMA boxes need strides of 16 bytes even for a single row and a single page.
   if (auto ok = check_alignment("main.pool", s.pool->data, s.pool->page_stride, 2); !ok) return ok;
@@ -119,8 +117,7 @@ Result<void> check_latent_call(const AttendArgs& args) {
     return unfit("problem.heads", fmt::format("1 to {}", kLatentHeads), fmt::format("{}", p.heads));
   }
   if (args.q.dtype != DType::bf16 && args.q.dtype != DType::e4m3) {
-    return unfit("q.dtype", "bf16, or e4m3 for pages of mla_fp8 by page table",
-                 std::string(name(args.q.dtype)));
+    return unfit("q.dtype", "bf16, or e4m3 for pages of mla_fp8", std::string(name(args.q.dtype)));
   }
   if (args.out.dtype != DType::bf16) {
     return unfit("out.dtype", "bf16", std::string(name(args.out.dtype)));

@@ -14,8 +14,8 @@ cudaError_t launch_m64_mla_fp8_block(const LatentParams& p, cudaStream_t stream)
 cudaError_t launch_m64_v4_fp8(const LatentParams& p, cudaStream_t stream);
 cudaError_t launch_m64_v4_bf16(const LatentParams& p, cudaStream_t stream);
 
-/// block_m of 8, 16, 32 or 64, q e4m3, dense; fp8 products. Queries, pages and their strides are
-/// multiples of 16 bytes, pages powers of two from 16 tokens on.
+/// block_m of 8, 16, 32 or 64, q e4m3; fp8 products. Queries, pages and their strides are multiples
+/// of 16 bytes; by page table, pages are powers of two from 16 tokens on.
 cudaError_t launch_native_mla_fp8(const LatentParams& p, int block_m, cudaStream_t stream);
 
 /// block_m of 8, 16 or 32; f16 products on fp8 rows, bf16 products on bf16 rows, where p.m_blocks

@@ -24,8 +24,8 @@ constexpr EnumSet<LayoutKind> latent_layouts(ProblemKind kind) {
   if (kind == ProblemKind::window_compressed) return {LayoutKind::v4_fp8, LayoutKind::mla_bf16};
   return {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block};
 }
-/// fp8 products, for an e4m3 q: dense attention on pages of mla_fp8 of so many tokens, a power of
-/// two.
+/// fp8 products, for an e4m3 q on pages of mla_fp8: by page table they have so many tokens, a power
+/// of two; by index lists any number.
 inline constexpr std::int32_t kLatentFp8Page = 16;  // at least
 constexpr bool latent_fp8_page(std::int32_t tokens) {
   return tokens >= kLatentFp8Page && (tokens & (tokens - 1)) == 0;

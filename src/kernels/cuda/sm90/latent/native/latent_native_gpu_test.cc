@@ -120,12 +120,62 @@ TEST_F(LatentNativeGpu, LengthsAboutTwoThousandAndFortyEight) {
   }
 }
 
+// Lists with holes, wild values and duplicates, on pages of any size.
+TEST_F(LatentNativeGpu, Lists) {
+  for (const int heads : {1, 8, 16, 32, 33, 64, 128}) {
+    for (const int page : {1, 61, 64}) {
+      SCOPED_TRACE("heads " + std::to_string(heads) + ", page " + std::to_string(page));
+      Scene s(kLayout, page, heads, {{900, 1}, {90, 2}, {3000, 3}, {1, 1}});
+      const Ints list = s.random_list(page == 61 ? 2048 : 330);
+      s.by_index(list);
+      check(s, page == 64 ? 3 : 0, 10);
+    }
+  }
+}
+
+TEST_F(LatentNativeGpu, ListsOfManyRows) {
+  for (const int heads : {16, 64, 128}) {
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    Scene s(kLayout, 64, heads, {{700, 140}, {300, 7}, {1200, 90}});
+    const Ints list = s.random_list(512);
+    s.by_index(list);
+    check(s, 0, 10);
+  }
+}
+
+// Each list may end early, and holes of every width are among them.
+TEST_F(LatentNativeGpu, RunsOfMissingKeys) {
+  constexpr int kWidth = 450;
+  for (const int heads : {8, 64, 128}) {
+    SCOPED_TRACE("heads " + std::to_string(heads));
+    Scene s(kLayout, 61, heads, {{200, 1}, {90, 1}, {300, 1}, {300, 1}});
+    Ints list = s.random_list(kWidth);
+    const auto miss = [&](int row, int first, int end) {
+      std::fill(list.begin() + row * kWidth + first, list.begin() + row * kWidth + end, -1);
+    };
+    miss(0, 32, 64);
+    miss(0, 128, 192);
+    miss(0, 257, 320);
+    miss(1, 0, kWidth);
+    miss(2, 1, kWidth);
+    list[2 * kWidth] = slot_of(s.batch.entry(2, 0), 61, 5).value;
+    s.by_index(list);
+    const Ints lengths{450, 450, 129, 1};
+    s.args.main.index_lengths = lengths;
+    check(s, 0, 10);
+    check(s, 2, 10);
+  }
+}
+
 // Pages at offsets beyond 2^32 bytes.
 TEST_F(LatentNativeGpu, LargePools) {
   for (const int heads : {16, 128}) {
     SCOPED_TRACE("heads " + std::to_string(heads));
     Scene s(kLayout, 64, heads, {{300, 1}, {70, 2}});
     before_ = (std::int64_t{5} << 30) / s.pool.view().page_stride;
+    check(s);
+    const Ints list = s.random_list(200);
+    s.by_index(list);
     check(s);
   }
 }
@@ -191,9 +241,6 @@ TEST_F(LatentNativeGpu, Refusals) {
   };
   EXPECT_EQ(field(s.args), "none");  // no work tiles
   AttendArgs a = s.args;
-  a.main.index_width = 64;
-  EXPECT_EQ(field(a), "main.index_width");
-  a = s.args;
   a.main.pool->page_size = 48;
   EXPECT_EQ(field(a), "main.pool.page_size");
   a = s.args;

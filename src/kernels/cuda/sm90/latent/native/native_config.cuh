@@ -1,13 +1,14 @@
 // native: tiles, shared-memory layout, and the producer.
 //
 // Keys stay e4m3, as cached: a tile of 64 keys is four tiles of 128 dimensions (rows of 128 bytes,
-// swizzled) and one of the last 64 (rows of 64 bytes). One producer warp issues TMA boxes of pages;
-// the other warps copy queries.
+// swizzled) and one of the last 64 (rows of 64 bytes). By page table, one producer warp issues TMA
+// boxes of pages and the other warps copy queries; by index lists, native_lists.cuh's.
 #pragma once
 
 #include <cuda.h>
 
 #include "kernels/cuda/common/hopper.cuh"
+#include "kernels/cuda/sm90/latent/load/resolve_slots.cuh"
 #include "kernels/cuda/sm90/latent/schedule/work_item.cuh"
 
 namespace lathe::cuda {
@@ -36,8 +37,18 @@ struct Native {
   static constexpr int kMasksAt = 224 + 2 * kBuffers * 256 + 4 * 256;
   static constexpr int kSmallBytes = kMasksAt + kMasks * 8;
   static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
+  static constexpr int kListedSharedBytes = kSharedBytes + LatentRowAddresses<Fp8Format>::kBytes;
+  static_assert(kSharedBytes % 16 == 0);
 
-  static constexpr int kQueryThreads = 96;
+  // Of two consumer warpgroups and the producer; resolving slots takes more.
+  static constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
+  static constexpr int kListedConsumerRegisters = 224, kListedProducerRegisters = 56;
+
+  // Threads that copy queries, and those that await the first ones.
+  static constexpr int kQueryThreads = 96, kQueriesThreads = 128;
+  static constexpr int kListedQueryThreads = 32, kListedQueriesThreads = 96;
+  // Arrivals at `full` of listed rows: two warps, and their lanes that store the mask.
+  static constexpr int kListedArrivals = 2 * 33;
   // Named barriers; each consumer warpgroup has one.
   static constexpr int kFirstGroup = 1, kRowSumsReady = 3, kQueriesIssued = 4;
 };
@@ -87,6 +98,27 @@ __device__ inline void native_copy_queries(const LatentParams& p, const LatentWo
   }
 }
 
+/// One warp copies a block's M rows, heads of one query row: [kMRows, 576] e4m3; those past the
+/// work tile's are zeros.
+template <int kMRows>
+__device__ inline void native_copy_heads(const LatentParams& p, const LatentWorkTile& u,
+                                         std::int32_t tile, std::uint32_t to, int lane) {
+  constexpr int kDimBytes = kMRows * 128;  // of 128 dimensions
+  const std::int32_t m_rows = u.m_rows - tile * kMRows;
+  const std::byte* from =
+      static_cast<const std::byte*>(p.q) + u.row * p.q_stride + tile * std::int64_t{kMRows * 576};
+  LATHE_UNROLL_BY(4)
+  for (int m_row = 0; m_row < kMRows; ++m_row) {
+    copy_async(swizzled_128(to + static_cast<std::uint32_t>(lane / 8 * kDimBytes), m_row, lane % 8),
+               from + m_row * 576 + lane * 16, m_row < m_rows);
+  }
+  LATHE_ROLLED
+  for (int m_row = lane / 4; m_row < kMRows; m_row += 8) {
+    copy_async(swizzled_64(to + 4 * kDimBytes, m_row, lane % 4),
+               from + m_row * 576 + 512 + lane % 4 * 16, m_row < m_rows);
+  }
+}
+
 /// Tiles of keys and of P are numbered through all work items of a block. Tile n is in buffer n %
 /// kBuffers and is that buffer's phase n / kBuffers.
 struct NativeShared {
@@ -129,11 +161,13 @@ struct NativeShared {
                                int thread) const {
     native_copy_queries(p, u, tile, q, thread);
   }
+  /// Of listed rows, behind all else.
+  __device__ LatentRowAddresses<Fp8Format> addresses() const { return {q + Native::kSharedBytes}; }
 };
 
 /// Publishes work items and their queries. An item's info is kept until the one after the next
 /// begins.
-template <class Shared>
+template <bool kLists, class Shared>
 __device__ inline void native_load_queries(const LatentParams& p, const Shared& s,
                                            std::int32_t worker, std::int32_t tile, int thread) {
   const std::int32_t before = rows_before<Shared::kMRows>(p, tile);
@@ -146,7 +180,7 @@ __device__ inline void native_load_queries(const LatentParams& p, const Shared& 
     const int tiles = live ? LatentWorkInfo::tiles_of<2>(items.item) : 0;
     if (thread == 0) {
       const LatentWorkTile& u = items.work_tile;
-      LatentWorkInfo{tiles,      u.limit - items.item.first + before,
+      LatentWorkInfo{tiles,      kLists ? INT32_MAX / 2 : u.limit - items.item.first + before,
                      u.row,      u.m_rows,
                      items.part, tile * Shared::kMRows,
                      first}
@@ -154,9 +188,16 @@ __device__ inline void native_load_queries(const LatentParams& p, const Shared& 
       barrier_arrive(s.q_full());
     }
     first += tiles;
-    if (live) s.copy_queries(p, items.work_tile, tile, thread);
+    if constexpr (kLists) {
+      if (live) native_copy_heads<Shared::kMRows>(p, items.work_tile, tile, s.q, thread);
+    } else {
+      if (live) s.copy_queries(p, items.work_tile, tile, thread);
+    }
     barrier_arrive_after_copies(s.q_full());
-    if (number == 0 && live) group_sync(Native::kQueriesIssued, 128);
+    if (number == 0 && live) {
+      group_sync(Native::kQueriesIssued,
+                 kLists ? Native::kListedQueriesThreads : Native::kQueriesThreads);
+    }
   }
 }
 
@@ -191,7 +232,7 @@ __device__ inline void native_load_keys(const LatentParams& p, const NativeMaps&
       const std::uint32_t low = warp_or(static_cast<std::uint32_t>(bits));
       const std::uint32_t high = warp_or(static_cast<std::uint32_t>(bits >> 32));
       const int boxes = count_bits(warp_ballot(seen > 0));
-      if (n == 2) group_sync(Native::kQueriesIssued, 128);
+      if (n == 2) group_sync(Native::kQueriesIssued, Native::kQueriesThreads);
       barrier_wait(s.empty(n), Shared::parity(n) ^ 1);
       if (lane == 0) {
         store_shared_u64(s.mask(n), std::uint64_t{high} << 32 | low);
@@ -210,7 +251,7 @@ __device__ inline void native_load_keys(const LatentParams& p, const NativeMaps&
       }
     }
   }
-  if (n == 2) group_sync(Native::kQueriesIssued, 128);
+  if (n == 2) group_sync(Native::kQueriesIssued, Native::kQueriesThreads);
 }
 
 }  // namespace lathe::cuda

@@ -26,7 +26,7 @@
 #include "kernels/cuda/common/wgmma_fp8.cuh"
 #include "kernels/cuda/sm90/latent/combine/partials.cuh"
 #include "kernels/cuda/sm90/latent/math/mask.cuh"
-#include "kernels/cuda/sm90/latent/native/native_config.cuh"
+#include "kernels/cuda/sm90/latent/native/native_lists.cuh"
 
 namespace lathe::cuda {
 
@@ -37,6 +37,7 @@ __device__ inline float native_factor(float from, float to) {
 
 /// A consumer warpgroup. A thread holds S of M rows `row` and `row` + 8, and accumulates (swapped)
 /// M rows 8 j + 2 c and + 1 of dimensions 16 w + 2 g and + 1 in each of four tiles of 64 values.
+template <bool kLists>
 struct NativeGroup {
   const LatentParams& p;
   const NativeShared& s;
@@ -73,6 +74,7 @@ struct NativeGroup {
   __device__ std::uint64_t mask(unsigned n) const { return load_shared_u64(s.mask(n)); }
 
   __device__ void score(float (&d)[32], unsigned n) {
+    if constexpr (kLists) fence_async_proxy();  // lanes have copied the keys
     const std::uint32_t keys = s.keys(n);
     const std::uint64_t q = descriptor_here(tile_descriptor(s.q, 1024));
     const std::uint64_t tile = descriptor_here(tile_descriptor(keys, 1024));
@@ -94,8 +96,9 @@ struct NativeGroup {
     wgmma_commit();
   }
 
-  /// Zeros the values of masked keys; the cache may hold anything there.
+  /// Zeros the values of masked keys; the cache may hold anything there. Those of lists are zeros.
   __device__ void clear_values(unsigned n) const {
+    if constexpr (kLists) return;
     const std::uint64_t m = mask(n);
     if (m == ~std::uint64_t{0}) return;
     // Four threads of two half rows each.
@@ -160,7 +163,7 @@ struct NativeGroup {
   /// Turns S of tile n into P in shared memory. r0, r1: the accumulator's row maxes.
   __device__ void softmax(float (&d)[32], unsigned n, int limit0, int limit1, float r0, float r1) {
     mask_keys(d, mask(n), lane);
-    mask_after(d, limit0, limit1, lane);
+    if constexpr (!kLists) mask_after(d, limit0, limit1, lane);
     float m0 = d[0], m1 = d[2];
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
@@ -390,6 +393,8 @@ struct NativeGroup {
   }
 };
 
+/// kLists: keys by index lists, not by page table; maps are unused.
+template <bool kLists>
 static __global__ void __launch_bounds__(Native::kThreads, 1)
     latent_native_kernel(const __grid_constant__ LatentParams p,
                          const __grid_constant__ NativeMaps maps) {
@@ -398,10 +403,11 @@ static __global__ void __launch_bounds__(Native::kThreads, 1)
   const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.m_blocks;
   const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.m_blocks;
   if (threadIdx.x == 0) {
-    barrier_init(s.q_full(), Native::kQueryThreads + 1);
+    barrier_init(s.q_full(), (kLists ? Native::kListedQueryThreads : Native::kQueryThreads) + 1);
     barrier_init(s.q_empty(), 8);
+    if constexpr (kLists) s.addresses().init();
     for (unsigned b = 0; b < Native::kBuffers; ++b) {
-      barrier_init(s.full(b), 1);
+      barrier_init(s.full(b), kLists ? Native::kListedArrivals : 1);
       barrier_init(s.empty(b), 8);
       barrier_init(s.p_full(b), 128);
     }
@@ -411,16 +417,18 @@ static __global__ void __launch_bounds__(Native::kThreads, 1)
   const int group = static_cast<int>(threadIdx.x) / 128;
   const int thread = static_cast<int>(threadIdx.x) % 128;
   if (group == 2) {
-    lower_registers<40>();
-    if (thread < 32) {
+    lower_registers<kLists ? Native::kListedProducerRegisters : Native::kProducerRegisters>();
+    if constexpr (kLists) {
+      native_load_lists(p, s, worker, tile, thread);
+    } else if (thread < 32) {
       native_load_keys(p, maps, s, worker, tile, thread);
       write_keyless(p, thread);
     } else {
-      native_load_queries(p, s, worker, tile, thread - 32);
+      native_load_queries<false>(p, s, worker, tile, thread - 32);
     }
   } else {
-    raise_registers<232>();
-    NativeGroup(p, s, group, thread).run();
+    raise_registers<kLists ? Native::kListedConsumerRegisters : Native::kConsumerRegisters>();
+    NativeGroup<kLists>(p, s, group, thread).run();
   }
   let_next_begin();
 }

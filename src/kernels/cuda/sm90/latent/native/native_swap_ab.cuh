@@ -8,7 +8,7 @@
 #pragma once
 
 #include "kernels/cuda/common/wgmma_fp8.cuh"
-#include "kernels/cuda/sm90/latent/native/native_config.cuh"
+#include "kernels/cuda/sm90/latent/native/native_lists.cuh"
 #include "kernels/cuda/sm90/latent/swap_ab/swap_ab_loop.cuh"
 
 namespace lathe::cuda {
@@ -16,7 +16,7 @@ namespace lathe::cuda {
 template <int kBlockM>
 struct NativeSwapAb {
   static constexpr int kMRows = kBlockM;
-  static constexpr int kGroups = 2, kConsumerRegisters = 232, kProducerRegisters = 40;
+  static constexpr int kGroups = 2;
   static constexpr int kThreads = (kGroups + 1) * 128;
   static constexpr int kValues = Native::kValues;
   static constexpr int kBuffers = 4;
@@ -35,7 +35,8 @@ struct NativeSwapAb {
   static constexpr int kColumns = 4 * kMRows * 4;  // bytes of a warpgroup's
   static constexpr int kColumnsAt = kFactsAt + 2 * static_cast<int>(LatentWorkInfo::kBytes);
   static constexpr int kSharedBytes = kSmallAt + kColumnsAt + kGroups * (kMRows * 4 + kColumns);
-  static_assert(kSharedBytes <= 232448 && kFactsAt % 16 == 0);
+  static constexpr int kListedSharedBytes = kSharedBytes + NativeAddresses::kBytes;
+  static_assert(kListedSharedBytes <= 232448 && kFactsAt % 16 == 0 && kSharedBytes % 16 == 0);
 
   // Named barriers, one per warpgroup. Native::kQueriesIssued is another.
   static constexpr int kFirstGroup = 1, kAllGroups = 1 + kGroups;
@@ -81,6 +82,9 @@ struct NativeSwapAbShared {
         static_cast<std::uint32_t>(N::kColumnsAt + N::kGroups * kMRows * 4 + group * N::kColumns));
   }
 
+  /// Of listed rows, behind all else.
+  __device__ NativeAddresses addresses() const { return {q + N::kSharedBytes}; }
+
   /// Copies a work tile's M rows, [kMRows, 576] e4m3, by three warps, one row at a time; rows past
   /// the work tile's are zeros.
   __device__ void copy_queries(const LatentParams& p, const LatentWorkTile& u, std::int32_t tile,
@@ -103,9 +107,9 @@ struct NativeSwapAbShared {
 };
 
 /// A consumer warpgroup.
-template <int kBlockM>
-struct NativeSwapAbGroup
-    : SwapAbGroup<NativeSwapAbGroup<kBlockM>, NativeSwapAb<kBlockM>, NativeSwapAbShared<kBlockM>> {
+template <int kBlockM, bool kLists>
+struct NativeSwapAbGroup : SwapAbGroup<NativeSwapAbGroup<kBlockM, kLists>, NativeSwapAb<kBlockM>,
+                                       NativeSwapAbShared<kBlockM>> {
   using N = NativeSwapAb<kBlockM>;
   using Base = SwapAbGroup<NativeSwapAbGroup, N, NativeSwapAbShared<kBlockM>>;
   using Base::Base, Base::forget, Base::group, Base::kEights, Base::kMRows, Base::lane, Base::p,
@@ -118,6 +122,7 @@ struct NativeSwapAbGroup
   __device__ void release(unsigned n) const { barrier_arrive(s.empty(n)); }
 
   __device__ __forceinline__ void score(float (&d)[kMRows / 2], unsigned n) {
+    if constexpr (kLists) fence_async_proxy();  // lanes have copied the keys
     const std::uint32_t keys = s.keys(n);
     const std::uint64_t q = descriptor_here(tile_descriptor(s.q, 1024));
     const std::uint64_t tile = descriptor_here(tile_descriptor(keys, 1024));
@@ -144,6 +149,7 @@ struct NativeSwapAbGroup
   /// Zeros the values of masked keys; the cache may hold anything there. The warpgroup synchronizes
   /// before it reads them.
   __device__ void prepare(unsigned n) const {
+    if constexpr (kLists) return;  // they are zeros
     const std::uint64_t seen = load_shared_u64(s.mask(n));
     if (!seldom(seen != ~std::uint64_t{0})) return;
     const int thread = warp * 32 + lane, key = thread / 2;
@@ -215,7 +221,7 @@ struct NativeSwapAbGroup
   }
 };
 
-template <int kBlockM>
+template <int kBlockM, bool kLists>
 static __global__ void __launch_bounds__(NativeSwapAb<kBlockM>::kThreads, 1)
     latent_native_swap_ab_kernel(const __grid_constant__ LatentParams p,
                                  const __grid_constant__ NativeMaps maps) {
@@ -225,10 +231,11 @@ static __global__ void __launch_bounds__(NativeSwapAb<kBlockM>::kThreads, 1)
   const std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) % p.m_blocks;
   const std::int32_t worker = static_cast<std::int32_t>(blockIdx.x) / p.m_blocks;
   if (threadIdx.x == 0) {
-    barrier_init(s.q_full(), Native::kQueryThreads + 1);
+    barrier_init(s.q_full(), (kLists ? Native::kListedQueryThreads : Native::kQueryThreads) + 1);
     barrier_init(s.q_empty(), N::kGroups * 128);
+    if constexpr (kLists) s.addresses().init();
     for (unsigned b = 0; b < N::kBuffers; ++b) {
-      barrier_init(s.full(b), 1);
+      barrier_init(s.full(b), kLists ? Native::kListedArrivals : 1);
       barrier_init(s.empty(b), N::kGroups * 128);
     }
     barriers_visible();
@@ -237,16 +244,18 @@ static __global__ void __launch_bounds__(NativeSwapAb<kBlockM>::kThreads, 1)
   const int group = shuffle(static_cast<int>(threadIdx.x) / 128, 0);
   const int thread = static_cast<int>(threadIdx.x) % 128;
   if (group == N::kGroups) {
-    lower_registers<N::kProducerRegisters>();
-    if (thread < 32) {
+    lower_registers<kLists ? Native::kListedProducerRegisters : Native::kProducerRegisters>();
+    if constexpr (kLists) {
+      native_load_lists(p, s, worker, tile, thread);
+    } else if (thread < 32) {
       native_load_keys(p, maps, s, worker, tile, thread);
       write_keyless(p, thread);
     } else {
-      native_load_queries(p, s, worker, tile, thread - 32);
+      native_load_queries<false>(p, s, worker, tile, thread - 32);
     }
   } else {
-    raise_registers<N::kConsumerRegisters>();
-    NativeSwapAbGroup<kBlockM>(p, s, group, thread).run();
+    raise_registers<kLists ? Native::kListedConsumerRegisters : Native::kConsumerRegisters>();
+    NativeSwapAbGroup<kBlockM, kLists>(p, s, group, thread).run();
   }
   let_next_begin();
 }

@@ -100,6 +100,12 @@ inline std::vector<BenchCase> bench_cases() {
     native(8, 1, 8192);
     native(1, 1, 8192);
   }
+  for (const std::int32_t b : {128, 8, 1}) {
+    for (const std::int32_t h : {128, 64, 32, 16}) {
+      out.push_back({"native sparse decode", LayoutKind::mla_fp8, b, 1, h, 32768, 2048, 0, false,
+                     /*native=*/true});
+    }
+  }
   for (const LayoutKind layout :
        {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block}) {
     for (const std::int32_t h : {128, 64, 32, 16}) {
@@ -162,10 +168,12 @@ struct CaseFlags {
   /// What lengths say: a word, or a file of numbers.
   BenchCase draw(std::mt19937& rng) const {
     BenchCase c = of;
-    c.group = c.top_k > 0 ? c.q_len >= 64 ? "sparse extend" : "sparse decode"
-              : c.native  ? "native decode"
-                          : "dense decode";
-    c.rows = c.top_k > 0 && c.q_len >= 64;
+    const bool extends = c.top_k > 0 && c.q_len >= 64;
+    c.group = extends       ? c.native ? "native sparse extend" : "sparse extend"
+              : c.top_k > 0 ? c.native ? "native sparse decode" : "sparse decode"
+              : c.native    ? "native decode"
+                            : "dense decode";
+    c.rows = extends && !c.native;
     if (lengths == "equal") return c;
     std::normal_distribution<double> normal(c.context, 0.5 * c.context);
     std::uniform_int_distribution<std::int32_t> uniform(1, c.context);

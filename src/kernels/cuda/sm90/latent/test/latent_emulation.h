@@ -143,7 +143,18 @@ inline void emulate_swap_ab(LayoutKind kind, const LatentParams& p, int block_m)
   }
 }
 
+template <bool kLists>
+void emulate_native(const LatentParams& p, int block_m, const NativeMaps& maps) {
+  emulate({static_cast<unsigned>(p.workers * p.m_blocks), 1, 1}, Native::kThreads,
+          block_m == 8    ? latent_native_swap_ab_kernel<8, kLists>
+          : block_m == 16 ? latent_native_swap_ab_kernel<16, kLists>
+          : block_m == 32 ? latent_native_swap_ab_kernel<32, kLists>
+                          : latent_native_kernel<kLists>,
+          p, maps);
+}
 inline void emulate_native(const LatentParams& p, int block_m) {
+  NativeMaps maps{};
+  if (!p.dense) return emulate_native<true>(p, block_m, maps);
   const auto page = static_cast<std::int64_t>(p.main.page_size.divisor);
   PageMap m{reinterpret_cast<const unsigned char*>(p.main.pages),
             p.main.page_stride,
@@ -151,16 +162,10 @@ inline void emulate_native(const LatentParams& p, int block_m) {
             std::min<std::int64_t>(page, kLatentTile),
             1,
             128};
-  NativeMaps maps;
   std::memcpy(&maps.dims128, &m, sizeof m);
   m.box_bytes = 64;
   std::memcpy(&maps.dims64, &m, sizeof m);
-  emulate({static_cast<unsigned>(p.workers * p.m_blocks), 1, 1}, Native::kThreads,
-          block_m == 8    ? latent_native_swap_ab_kernel<8>
-          : block_m == 16 ? latent_native_swap_ab_kernel<16>
-          : block_m == 32 ? latent_native_swap_ab_kernel<32>
-                          : latent_native_kernel,
-          p, maps);
+  emulate_native<false>(p, block_m, maps);
 }
 
 /// Runs a kernel for all work tiles of a call, and the combine.
