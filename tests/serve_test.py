@@ -149,6 +149,19 @@ class Answers(unittest.TestCase):
         again = self.server.post("/v1/completions", {**body, "prompt": ids + own["token_ids"]})["choices"][0]["logprobs"]
         for i in range(len(ids), len(ids) + 4):
             self.assertEqual(again["token_logprobs"][i], max(again["top_logprobs"][i].values()))
+        # vLLM's lists of a prompt, with the same values, beside the answer's own.
+        plain = self.server.post("/v1/completions", {**body, "echo": False, "logprobs": 0, "prompt_logprobs": 2})["choices"][0]
+        self.assertEqual([len(t) for t in plain["logprobs"]["top_logprobs"]], [1])
+        listed = plain["prompt_logprobs"]
+        self.assertEqual((len(listed), listed[0]), (len(ids), None))
+        for at in range(1, len(ids)):
+            ranks = [e["rank"] for e in listed[at].values()]
+            self.assertIn(ranks, ([1, 2], [1, 2, None]))
+            own = listed[at][str(ids[at])]
+            self.assertEqual((own["logprob"], own["decoded_token"]), (lists["token_logprobs"][at], lists["tokens"][at]))
+            self.assertEqual(list(listed[at].values())[0]["logprob"], max(lists["top_logprobs"][at].values()))
+        self.refused("/v1/completions", {**body, "prompt_logprobs": 1, "stream": True}, "prompt_logprobs")
+        self.refused("/v1/completions", {**body, "prompt_logprobs": 21}, "prompt_logprobs")
         events = self.server.stream("/v1/completions", body)
         joined = {k: sum((e["choices"][0]["logprobs"][k] for e in events if e["choices"][0]["logprobs"]), []) for k in lists}
         self.assertEqual(joined, lists)

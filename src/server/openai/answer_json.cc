@@ -51,6 +51,12 @@ std::string text_key(const ApiRequest& request, const Tokenizer& tokenizer, std:
   return out;
 }
 
+// The engine lists as many tokens as the prompt's or the answer's lists need, whichever are longer.
+std::span<const TokenLogprob> likeliest(const SampledToken& token, std::int32_t count) {
+  const std::span<const TokenLogprob> all = token.top;
+  return all.first(std::min(all.size(), static_cast<std::size_t>(count)));
+}
+
 double milliseconds(double seconds) { return std::max(0.0, seconds) * 1e3; }
 double rate(std::int64_t n, double seconds) {
   return seconds > 0 ? static_cast<double>(n) / seconds : 0;
@@ -147,7 +153,9 @@ void write_text_logprobs(JsonWriter& json, const ApiRequest& request, const Toke
       }
       entries.emplace_back(std::move(key), logprob);
     };
-    for (const TokenLogprob& top : t.top) add(top.token, top.logprob);
+    for (const TokenLogprob& top : likeliest(t, request.top_logprobs.value_or(0))) {
+      add(top.token, top.logprob);
+    }
     add(t.token, *t.logprob);
     json.begin_object();
     for (const auto& [key, value] : entries) json.escaped_key(key).number(value);
@@ -164,6 +172,37 @@ void write_text_logprobs(JsonWriter& json, const ApiRequest& request, const Toke
     }
   }
   json.end_array().end_object();
+}
+
+void write_prompt_logprobs(JsonWriter& json, const Tokenizer& tokenizer,
+                           std::span<const SampledToken> tokens, std::int32_t top) {
+  json.begin_array();
+  for (const SampledToken& t : tokens) {
+    if (!t.logprob) {
+      json.null();
+      continue;
+    }
+    const auto entry = [&](const TokenLogprob& e, std::optional<std::int64_t> rank) {
+      json.key(fmt::format("{}", e.token)).begin_object();
+      json.key("logprob").number(e.logprob).key("rank");
+      if (rank) {
+        json.number(*rank);
+      } else {
+        json.null();
+      }
+      json.key("decoded_token").string(token_text(tokenizer, e.token)).end_object();
+    };
+    json.begin_object();
+    bool listed = false;
+    std::int64_t rank = 0;
+    for (const TokenLogprob& e : likeliest(t, top)) {
+      entry(e, ++rank);
+      listed = listed || e.token == t.token;
+    }
+    if (!listed) entry({t.token, *t.logprob}, std::nullopt);
+    json.end_object();
+  }
+  json.end_array();
 }
 
 std::string token_text(const Tokenizer& tokenizer, std::int32_t token) {

@@ -27,6 +27,12 @@ void write_chat_logprobs(JsonWriter& json, const Tokenizer& tokenizer,
 void write_text_logprobs(JsonWriter& json, const ApiRequest& request, const Tokenizer& tokenizer,
                          std::span<const SampledToken> tokens, std::int64_t& offset);
 
+/// vLLM's `prompt_logprobs` of text completions: for each token of the prompt {"token id":
+/// {"logprob", "rank", "decoded_token"}} of itself and of the `top` likeliest, in the order of their
+/// rank; null for the first. The rank, from 1, is null for a token that is not among the likeliest.
+void write_prompt_logprobs(JsonWriter& json, const Tokenizer& tokenizer,
+                           std::span<const SampledToken> tokens, std::int32_t top);
+
 /// What a token adds to a text, as UTF-8; nothing for an id that the tokenizer lacks.
 std::string token_text(const Tokenizer& tokenizer, std::int32_t token);
 

@@ -85,6 +85,9 @@ std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
     return r.route == ApiRoute::completions ? missing("prompt", "text or tokens")
                                             : missing("text", "text, or input_ids");
   }
+  if (r.prompt_logprobs && r.stream) {
+    return bad_field("prompt_logprobs", "a whole answer asked for", "\"stream\": true with it");
+  }
   if (r.best_of && *r.best_of > r.n) {
     return bad_field("best_of", fmt::format("at most n, {}", r.n), fmt::format("{}", *r.best_of));
   }

@@ -69,6 +69,8 @@ struct ApiRequest : AnswerParams {
   std::optional<std::int32_t> top_logprobs;
   std::vector<std::int32_t> logprob_ids;  // with logprobs: of these tokens as well
   bool echo = false;
+  // Text completions: of the prompt's tokens, in vLLM's shape.
+  std::optional<std::int32_t> prompt_logprobs;
   bool return_token_ids = false;
   bool tokens_as_ids = false;
 

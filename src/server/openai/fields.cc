@@ -398,6 +398,11 @@ void add_shapes(std::vector<Field>& out) {
                       boolean([](ApiRequest& r, bool b) { r.text_in_logprobs = b; }), "false", ""));
   out.push_back(field("echo", kInCompletions, boolean([](ApiRequest& r, bool b) { r.echo = b; }),
                       "false", "the prompt's text comes first"));
+  out.push_back(
+      field("prompt_logprobs", kInCompletions,
+            limited("an integer from 0 to --max-logprobs", 0, &FieldLimits::max_logprobs,
+                    "--max-logprobs", [](ApiRequest& r, std::int32_t i) { r.prompt_logprobs = i; }),
+            "none", "of each of the prompt's tokens, and so many of the likeliest; no stream"));
   out.push_back(field("return_token_ids", kOpenAi,
                       boolean([](ApiRequest& r, bool b) { r.return_token_ids = b; }), "false",
                       "adds token_ids and prompt_token_ids"));
@@ -471,8 +476,8 @@ void add_unsupported(std::vector<Field>& out) {
   }
   out.push_back(
       field("cache_salt", kAll, unsupported("all requests share one prefix cache"), "", "400"));
-  out.push_back(field("prompt_logprobs", kOpenAi,
-                      unsupported("/v1/completions with echo and logprobs gives them"), "", "400"));
+  out.push_back(field("prompt_logprobs", kInChat,
+                      unsupported("/v1/completions has it"), "", "400"));
   for (const char* name :
        {"return_hidden_states", "return_routed_experts", "image_data", "audio_data",
         "session_params", "bootstrap_host", "bootstrap_port", "bootstrap_room", "input_embeds"}) {

@@ -260,6 +260,11 @@ class CompletionFormat : public OpenAiFormat {
       } else {
         logprobs(json, c, c.tokens);
       }
+      if (request_->prompt_logprobs) {
+        json.key("prompt_logprobs");
+        write_prompt_logprobs(json, *head_->tokenizer, head_->prompts[c.prompt].logprobs,
+                              *request_->prompt_logprobs);
+      }
       write_end(json, c.end);
       write_ids(json, c, c.tokens, true);
     });

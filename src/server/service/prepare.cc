@@ -168,10 +168,15 @@ std::optional<ApiError> compile_grammars(const ServedModel& model, PreparedReque
   return std::nullopt;
 }
 
+// The likeliest tokens that a position lists.
+std::int32_t tokens_listed(const ApiRequest& api) {
+  return std::max(api.top_logprobs.value_or(0), api.prompt_logprobs.value_or(0));
+}
+
 // Log-probabilities that an answer of such lengths has, unless they are too many.
 std::optional<ApiError> fit_logprobs(const PreparedRequest& out) {
   const ApiRequest& api = out.api;
-  const std::int64_t top = api.top_logprobs.value_or(0) + std::ssize(api.logprob_ids) + 1;
+  const std::int64_t top = tokens_listed(api) + std::ssize(api.logprob_ids) + 1;
   std::int64_t positions = 0;
   for (std::size_t i = 0; i < out.prompts.size(); ++i) {
     positions += *out.sampling[i].max_tokens;
@@ -181,7 +186,8 @@ std::optional<ApiError> fit_logprobs(const PreparedRequest& out) {
   const std::int64_t entries = positions * api.n * top;  // far below 2^63
   if (entries <= kMostEntries) return std::nullopt;
   const std::string field = api.route == ApiRoute::chat          ? "top_logprobs"
-                            : api.route == ApiRoute::completions ? "logprobs"
+                            : api.route == ApiRoute::completions
+                                ? (api.prompt_logprobs ? "prompt_logprobs" : "logprobs")
                             : api.logprob_ids.empty()            ? "top_logprobs_num"
                                                                  : "token_ids_logprob";
   return bad_field(
@@ -211,8 +217,8 @@ std::optional<ApiError> fit_lengths(const ServedModel& model, PreparedRequest& o
         wanted ? asked : default_max_tokens(api.route, model.capacity - prompt));
   }
   out.drops_answer = api.max_tokens == 0;
-  if (!api.logprobs) return std::nullopt;
-  if (api.route == ApiRoute::completions && api.echo) out.score_from = 0;
+  if (!api.logprobs && !api.prompt_logprobs) return std::nullopt;
+  if (api.prompt_logprobs || (api.route == ApiRoute::completions && api.echo)) out.score_from = 0;
   if (api.route == ApiRoute::generate && api.logprob_start_len >= 0) {
     for (const AnswerPrompt& p : out.prompts) {
       if (api.logprob_start_len <= p.count) continue;
@@ -235,8 +241,8 @@ SamplingParams sampling_of(const ServedModel& model, const ServerOptions& option
   out.top_k = params.top_k.value_or(defaults.top_k.value_or(-1));
   out.repetition_penalty =
       params.repetition_penalty.value_or(defaults.repetition_penalty.value_or(1.0f));
-  if (api.logprobs) {
-    out.logprobs = std::min(api.top_logprobs.value_or(0), model.vocab);
+  if (api.logprobs || api.prompt_logprobs) {
+    out.logprobs = std::min(tokens_listed(api), model.vocab);
     out.logprob_ids = api.logprob_ids;
   }
   return out;
