@@ -28,8 +28,9 @@ void write_text_logprobs(JsonWriter& json, const ApiRequest& request, const Toke
                          std::span<const SampledToken> tokens, std::int64_t& offset);
 
 /// vLLM's `prompt_logprobs` of text completions: for each token of the prompt {"token id":
-/// {"logprob", "rank", "decoded_token"}} of itself and of the `top` likeliest, in the order of their
-/// rank; null for the first. The rank, from 1, is null for a token that is not among the likeliest.
+/// {"logprob", "rank", "decoded_token"}} of itself and of the `top` likeliest, in the order of
+/// their rank; null for the first. The rank, from 1, is null for a token that is not among the
+/// likeliest.
 void write_prompt_logprobs(JsonWriter& json, const Tokenizer& tokenizer,
                            std::span<const SampledToken> tokens, std::int32_t top);
 

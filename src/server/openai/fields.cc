@@ -476,8 +476,8 @@ void add_unsupported(std::vector<Field>& out) {
   }
   out.push_back(
       field("cache_salt", kAll, unsupported("all requests share one prefix cache"), "", "400"));
-  out.push_back(field("prompt_logprobs", kInChat,
-                      unsupported("/v1/completions has it"), "", "400"));
+  out.push_back(
+      field("prompt_logprobs", kInChat, unsupported("/v1/completions has it"), "", "400"));
   for (const char* name :
        {"return_hidden_states", "return_routed_experts", "image_data", "audio_data",
         "session_params", "bootstrap_host", "bootstrap_port", "bootstrap_room", "input_embeds"}) {

@@ -185,11 +185,13 @@ std::optional<ApiError> fit_logprobs(const PreparedRequest& out) {
   }
   const std::int64_t entries = positions * api.n * top;  // far below 2^63
   if (entries <= kMostEntries) return std::nullopt;
-  const std::string field = api.route == ApiRoute::chat          ? "top_logprobs"
-                            : api.route == ApiRoute::completions
-                                ? (api.prompt_logprobs ? "prompt_logprobs" : "logprobs")
-                            : api.logprob_ids.empty()            ? "top_logprobs_num"
-                                                                 : "token_ids_logprob";
+  const std::string field = [&] {
+    if (api.route == ApiRoute::chat) return "top_logprobs";
+    if (api.route == ApiRoute::completions) {
+      return api.prompt_logprobs ? "prompt_logprobs" : "logprobs";
+    }
+    return api.logprob_ids.empty() ? "top_logprobs_num" : "token_ids_logprob";
+  }();
   return bad_field(
       field, fmt::format("tokens of all prompts x n x (logprobs + 1) of at most {}", kMostEntries),
       fmt::format("{} x {} x {} = {}", positions, api.n, top, entries));
