@@ -16,56 +16,70 @@ constexpr std::int64_t drafts_at(std::int64_t running) {
   return running >= 64 ? 0 : running >= 32 ? 1 : running >= 8 ? 3 : 7;
 }
 
+/// Where drafts are off: steps without any, and after how many one is tried.
+struct DraftSilence {
+  std::int64_t steps = 0;
+  std::int64_t probe = 16;
+};
+
 class DraftLength {
  public:
   DraftLength() = default;
-  /// `most`: the most drafts that the user allows. `start`: where the average begins, such as what
-  /// other requests have had, as short answers leave no time to learn.
-  DraftLength(std::int64_t most, double start)
-      : most_(most), good_(start), low_(start < kLow ? kLowRuns : 0) {}
+  /// `most`: the most drafts that the user allows. `start` and `silence`: where the average and the
+  /// waiting begin, such as where other requests have been, as short answers leave no time to
+  /// learn. `cost`: what making a draft takes, as a share of a row of the model.
+  DraftLength(std::int64_t most, double start, double cost = 0, DraftSilence silence = {})
+      : most_(most),
+        good_(start),
+        least_(2 * (kRowShare + cost)),
+        low_(start < least_ ? kLowRuns : 0),
+        silence_(silence) {}
 
   /// Drafts wanted in this step.
   std::int64_t wanted() const {
-    if (off() && silent_ < probe_) return 0;
+    if (off() && silence_.steps < silence_.probe) return 0;
     const auto n = off() ? 1 : static_cast<std::int64_t>(good_ + 0.5);
     return std::min(most_, std::max<std::int64_t>(1, n));
   }
   /// The request decoded without drafts, though they were allowed.
   void skip() {
-    if (off()) ++silent_;
+    if (off()) ++silence_.steps;
   }
   /// `accepted` of `drafted` tokens, at least one, were right. Returns how many would have been
-  /// good to draft: where all were right, one more.
+  /// good to draft: where all were right, one more, though `most` may not allow it.
   double record(std::int64_t drafted, std::int64_t accepted) {
-    silent_ = 0;
+    silence_.steps = 0;
     if (accepted > 0) {
-      probe_ = kProbe;
+      silence_.probe = std::max(silence_.probe / 2, DraftSilence().probe);
     } else if (off()) {
-      probe_ = std::min(2 * probe_, kLongestProbe);
+      silence_.probe = std::min(2 * silence_.probe, kLongestProbe);
     }
     auto sample = static_cast<double>(accepted);
     if (accepted == drafted) {
-      sample = std::max(good_, static_cast<double>(std::min(most_, accepted + 1)));
+      sample = std::max(good_, static_cast<double>(accepted + 1));
     }
     good_ += kWeight * (sample - good_);
-    low_ = good_ < kLow ? low_ + 1 : 0;
+    low_ = good_ < least_ ? low_ + 1 : 0;
     return sample;
   }
+  DraftSilence silence() const { return silence_; }
 
  private:
   static constexpr double kWeight = 0.2;
-  // Of single drafts a third is right then, which does not pay where a row costs half a token.
-  static constexpr double kLow = 0.7;
+  // The row of a draft costs about so much of a step. Single drafts pay where a larger share of
+  // them is right; the average is twice that share.
+  static constexpr double kRowShare = 0.35;
   static constexpr std::int64_t kLowRuns = 4;  // in so many steps one after another
-  // Then one draft after so many steps without, twice as many after each that was wrong.
-  static constexpr std::int64_t kProbe = 16, kLongestProbe = 256;
+  // Twice as many steps without drafts after each that was tried and wrong, up to so many, and half
+  // as many after one that was right.
+  static constexpr std::int64_t kLongestProbe = 256;
   bool off() const { return low_ >= kLowRuns; }
 
   std::int64_t most_ = 0;
-  double good_ = 0;          // a moving average over steps with drafts
-  std::int64_t low_ = 0;     // steps with drafts since the average fell below kLow
-  std::int64_t silent_ = 0;  // steps without drafts since it is off
-  std::int64_t probe_ = kProbe;
+  double good_ = 0;       // a moving average over steps with drafts
+  double least_ = 0;      // of the average, where drafts pay
+  std::int64_t low_ = 0;  // steps with drafts since the average fell below it
+  DraftSilence silence_;
 };
 
 }  // namespace lathe

@@ -19,8 +19,8 @@ TEST(DraftLength, FollowsWhatWasAccepted) {
     length.record(4, accepted);
     wanted.push_back(length.wanted());
   }
-  // m = 3.2, 2.56, 2.848, 3.078, 2.863, 2.290, 1.832, 1.466
-  EXPECT_THAT(wanted, ElementsAre(4, 3, 3, 3, 3, 3, 2, 2, 1));
+  // m = 3.2, 2.56, 3.048, 3.438, 3.151, 2.521, 2.016, 1.613
+  EXPECT_THAT(wanted, ElementsAre(4, 3, 3, 3, 3, 3, 3, 2, 2));
 }
 
 // Where all drafts were right one more may be, and a short draft that was says nothing against a
@@ -72,17 +72,37 @@ TEST(DraftLength, ProbesMoreAndMoreRarely) {
     length.record(1, 0);
   }
   EXPECT_THAT(silent, ElementsAre(16, 32, 64, 128, 256, 256, 256));
-  // One that is right brings the first distance back, six bring drafts: m = 0.327 * 0.8^7, then
-  // 0.255, 0.404, 0.523, 0.619, 0.695, 0.756.
+  // One that is right halves the distance, two bring drafts: m = 0.327 * 0.8^7, then 0.455, 0.764.
   for (int i = 0; i < 256; ++i) length.skip();
   length.record(1, 1);
-  for (int right = 2; right <= 6; ++right) {
-    EXPECT_EQ(length.wanted(), 0);
-    for (int i = 0; i < 16; ++i) length.skip();
-    EXPECT_EQ(length.wanted(), 1);
-    length.record(1, 1);
-  }
+  EXPECT_EQ(length.wanted(), 0);
+  for (int i = 0; i < 127; ++i) length.skip();
+  EXPECT_EQ(length.wanted(), 0);
+  length.skip();
   EXPECT_EQ(length.wanted(), 1);
+  length.record(1, 1);
+  EXPECT_EQ(length.wanted(), 1);
+}
+
+// Of single drafts 35 % pay where a draft is for nothing, 60 % where it takes a quarter of a row:
+// the average is twice that.
+TEST(DraftLength, WantsMoreOfDraftsThatCost) {
+  EXPECT_EQ(DraftLength(4, 1.21).wanted(), 1);
+  EXPECT_EQ(DraftLength(4, 1.21, 0.25).wanted(), 1);
+  EXPECT_EQ(DraftLength(4, 1.19, 0.25).wanted(), 0);
+}
+
+TEST(DraftLength, WaitsOnWhereAnotherRequestEnded) {
+  DraftLength first(1, 0);
+  for (int i = 0; i < 16; ++i) first.skip();
+  first.record(1, 0);
+  for (int i = 0; i < 20; ++i) first.skip();
+  DraftLength next(1, 0, 0, first.silence());
+  for (int i = 20; i < 32; ++i) {
+    EXPECT_EQ(next.wanted(), 0);
+    next.skip();
+  }
+  EXPECT_EQ(next.wanted(), 1);
 }
 
 }  // namespace

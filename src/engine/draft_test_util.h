@@ -1,7 +1,10 @@
 // Drafters for tests, and what a request has to give, for those that know it.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <functional>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -27,6 +30,45 @@ class ScriptedDrafter : public Drafter {
 
  private:
   Next next_;
+};
+
+/// Drafts likewise, once it has read every row of the request. Rows follow one another, each with
+/// its own hidden state, a FakeModel's: the token and its position.
+class ReadingDrafter : public ScriptedDrafter {
+ public:
+  using ScriptedDrafter::ScriptedDrafter;
+  bool reads_rows() const override { return true; }
+  Result<void> read(std::span<const ComputedRows> rows) override {
+    ++reads;
+    if (fails && fails()) return Error{ErrorCode::unsupported, "drafter", "to read", "no", ""};
+    for (const ComputedRows& r : rows) {
+      const auto [at, fresh] = read_.try_emplace(r.id.value, r.first);
+      EXPECT_EQ(at->second, r.first) << "request " << r.id.value << " lost rows";
+      for (const float* hidden : r.hidden) {
+        EXPECT_EQ(hidden[0], static_cast<float>(r.tokens[static_cast<std::size_t>(at->second)]));
+        EXPECT_EQ(hidden[1], static_cast<float>(at->second));
+        ++at->second;
+      }
+      EXPECT_LT(at->second, std::ssize(r.tokens));
+      if (r.most > 0) {
+        EXPECT_EQ(at->second + 1, std::ssize(r.tokens)) << "a draft of a token that is known";
+      }
+    }
+    return {};
+  }
+  void propose(std::span<DraftRequest> requests) override {
+    for (DraftRequest& r : requests) {
+      const auto at = read_.find(r.id.value);
+      const bool all = at != read_.end() && at->second + 1 == std::ssize(r.tokens);
+      if (all) ScriptedDrafter::propose(std::span(&r, 1));
+    }
+  }
+  void forget(RequestId id) override { read_.erase(id.value); }
+  std::function<bool()> fails;
+  std::int64_t reads = 0;
+
+ private:
+  std::map<std::uint64_t, std::int64_t> read_;  // by request: rows
 };
 
 /// Tokens below `vocab` at random, by request and place.

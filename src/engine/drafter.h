@@ -19,7 +19,7 @@ namespace lathe {
 /// Most drafts of a request in one step.
 inline constexpr std::int64_t kMaxDraftTokens = 15;
 
-/// Rows of a request that a step has computed, and what a draft layer needs to go on from there.
+/// Rows of a request that steps have computed, and what a draft layer needs to go on from there.
 struct ComputedRows {
   RequestId id;
   std::span<const std::int32_t> tokens;        // that are known: the one after the last row, too
@@ -45,11 +45,14 @@ class Drafter {
   /// Fills in `drafts`, up to `most` of each; none is legal. The tokens of a request only grow from
   /// call to call. A step that failed is repeated, so the same tokens must give the same drafts.
   virtual void propose(std::span<DraftRequest> requests) = 0;
-  /// A drafter that reads_rows() gets those of every step, in time to draft behind them. Each
+  /// A drafter that reads_rows() gets all that steps compute, in time to draft behind them: those
+  /// of prompts at once, those of an answer that has no drafts in runs of up to kUnreadRows. Each
   /// request's follow one another, but for what the prefix cache had. Errors: those of a pass; the
   /// requests then have no drafts from it.
   virtual bool reads_rows() const { return false; }
   virtual Result<void> read(std::span<const ComputedRows>) { return {}; }
+  /// What a guess takes, as a share of a row of the model.
+  virtual double cost() const { return 0; }
   /// The request has ended, or was preempted: then it may come again.
   virtual void forget(RequestId) {}
 };

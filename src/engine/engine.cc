@@ -106,7 +106,7 @@ Engine::Engine(const Model& model, KvCache& cache, const EngineOptions& options,
       options_(options),
       ops_(ops),
       pages_(std::move(pages)),
-      good_drafts_(static_cast<double>(options.draft_tokens)),
+      good_drafts_(static_cast<double>(std::max<std::int64_t>(2, options.draft_tokens))),
       runner_(std::move(runner)) {
   // A configuration may name tokens that a cut-down vocabulary lacks; no answer can have them.
   for (std::int32_t token : model.config().eos) {
@@ -202,7 +202,8 @@ Result<RequestId> Engine::submit(Request request) {
   r->sibling_of = request.sibling_of;
   r->next_scored =
       request.prompt_logprobs_from ? std::max<std::int64_t>(0, scored_from - 1) : r->prompt;
-  r->draft_length = DraftLength(options_.draft_tokens, good_drafts_);
+  const double cost = options_.drafter != nullptr ? options_.drafter->cost() : 0;
+  r->draft_length = DraftLength(options_.draft_tokens, good_drafts_, cost, silence_);
   r->limit = r->sampling.max_tokens.value_or(static_cast<std::int32_t>(capacity() - r->prompt));
   r->constraint = std::move(request.constraint);
   if (r->constraint) {
@@ -248,6 +249,7 @@ void Engine::report_end(Active& r, FinishReason reason, std::optional<Error> err
                         std::vector<Finished>& out) {
   r.ended = true;
   if (options_.drafter != nullptr) options_.drafter->forget(r.id);
+  silence_ = r.draft_length.silence();
   out.push_back({r.id, reason, std::move(error), r.prompt, r.answered(), r.cached, r.preemptions});
   ++sums_.finished;
 }

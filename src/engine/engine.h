@@ -118,6 +118,7 @@ class Engine {
     std::int64_t limit = 0;     // tokens of the answer
     std::int64_t computed = 0;  // tokens with keys in the cache
     std::int64_t read = 0;      // of those, the first that a drafter has read
+    std::vector<float> unread;  // [rows, hidden] hidden states behind those, for the drafter
     RequestPages pages;         // of `computed` tokens between steps
     std::int64_t cached = 0;    // what the prefix cache had at the first admission
     std::int64_t preemptions = 0;
@@ -198,6 +199,7 @@ class Engine {
   std::vector<Finished> unreported_;
   EngineStats sums_;
   double good_drafts_ = 0;  // DraftLength's average over all requests, the later the more
+  DraftSilence silence_;    // of the request that ended last
 
   // Of the current step.
   std::vector<ScheduledRequest> scheduled_;  // [running]

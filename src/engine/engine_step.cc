@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "engine/engine.h"
+#include "model/draft_layer.h"
 
 namespace lathe {
 namespace {
@@ -46,6 +47,7 @@ void Engine::count_available() {
 void Engine::give_up_pages(Active& r) {
   pages_.release(r.pages);
   r.computed = r.read = 0;
+  r.unread.clear();
 }
 
 // Full pages, and only those that a draft layer has its keys in, too.
@@ -378,21 +380,34 @@ void Engine::take_results(StepReport& report) {
 
 // Rows of an item for a drafter that reads them. Where so many requests run that none has drafts,
 // it is spared those of answers; a request that it has missed rows of has no drafts from then on.
+// Rows of an answer behind which no draft is wanted wait until one is, or until they are many.
 void Engine::add_computed(Active& r, std::size_t item, std::int64_t before) {
   const bool prefill = items_[item].phase == Phase::extend;
   const bool drafts = drafts_at(std::ssize(running_)) > 0;
-  if (r.read != before || (!prefill && !drafts)) return;
+  const std::int64_t width = model_->config().hidden;
+  const std::int64_t unread = std::ssize(r.unread) / width;
+  if (r.read + unread != before || (!prefill && !drafts)) return;
+  const std::int64_t n = r.computed - before;
+  const std::int64_t most = r.scheduled().decodes() ? draft_bound(r) : 0;
+  const std::int64_t room =
+      std::min(kUnreadRows, cache_->plan().max_rows() - 1 - options_.draft_tokens);
+  if (!prefill && most < 1 && unread + n <= room) {
+    for (std::int64_t k = 0; k < n; ++k) {
+      const float* row = runner_.hidden(item, k);
+      r.unread.insert(r.unread.end(), row, row + width);
+    }
+    return;
+  }
   ComputedRows& rows = computed_.emplace_back();
   rows.id = r.id;
   rows.tokens = r.tokens;
-  rows.first = before;
-  for (std::int64_t k = 0; k < r.computed - before; ++k) {
-    rows.hidden.push_back(runner_.hidden(item, k));
-  }
+  rows.first = r.read;
+  for (std::int64_t k = 0; k < unread; ++k) rows.hidden.push_back(r.unread.data() + k * width);
+  for (std::int64_t k = 0; k < n; ++k) rows.hidden.push_back(runner_.hidden(item, k));
   rows.pages = std::span(r.pages.lists).first(cache_->groups());
   rows.prefill = prefill;
-  if (r.scheduled().decodes()) {
-    rows.most = std::max<std::int64_t>(0, draft_bound(r));
+  if (most > 0) {
+    rows.most = most;
     rows.sampling = sampling_of(r, 0);
   }
   computed_of_.push_back(&r);
@@ -404,6 +419,7 @@ void Engine::hand_to_drafter() {
   for (std::size_t i = 0; i < computed_.size(); ++i) {
     Active& r = *computed_of_[i];
     if (ok) r.read = r.computed;
+    r.unread.clear();
     if (computed_[i].prefill && r.answered() > 0) publish(r);
   }
 }

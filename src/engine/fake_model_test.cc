@@ -73,6 +73,7 @@ FakeModel::FakeModel(const AttentionProblem& problem) : FakeModel({{"all", probl
 FakeModel::FakeModel(std::vector<LayerGroupConfig> groups) {
   config_.architecture = "Fake";
   config_.vocab = kVocab;
+  config_.hidden = 2;
   config_.layers = kLayers;
   config_.max_context = 1000;
   config_.groups = std::move(groups);
@@ -212,6 +213,11 @@ void FakeModel::run(const ForwardArgs& args) const {
   for (std::size_t i = 0; i < first.size(); ++i) {
     for (std::int64_t r = 0; r < first[i].step->rows; ++r) {
       const std::int64_t row = first[i].first_row + r;
+      if (args.hidden.rows > 0) {
+        auto* hidden = reinterpret_cast<float*>(args.hidden.row(row));
+        hidden[0] = static_cast<float>(args.tokens[static_cast<std::size_t>(row)]);
+        hidden[1] = static_cast<float>(first[i].step->positions[static_cast<std::size_t>(r)].value);
+      }
       if (next == args.logit_rows.size() || args.logit_rows[next] != row) continue;
       std::vector<std::int32_t> tokens;
       for (std::size_t g = 0; g < groups; ++g) {

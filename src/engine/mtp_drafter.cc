@@ -20,11 +20,34 @@ bool covers(std::span<const std::vector<PageId>> pages, const KvCache& cache,
 Result<MtpDrafter> MtpDrafter::create(const Model& model, KvCache& cache, const OpsContext& ops) {
   auto runner = Runner::create(model, cache, ops.backend->replays(), RunnerPass::draft);
   if (!runner) return runner.error();
-  return MtpDrafter(cache, ops, std::move(*runner));
+  return MtpDrafter(model, cache, ops, std::move(*runner));
 }
+
+// A pass is no larger than the model's, whose buffers are planned.
+MtpDrafter::MtpDrafter(const Model& model, const KvCache& cache, const OpsContext& ops,
+                       Runner runner)
+    : cache_(&cache),
+      ops_(ops),
+      cost_(1.0 / model.config().layers),
+      most_rows_(cache.plan().max_rows()),
+      runner_(std::move(runner)) {}
 
 Result<void> MtpDrafter::read(std::span<const ComputedRows> rows) {
   for (const ComputedRows& r : rows) drafts_.erase(r.id.value);
+  while (!rows.empty()) {
+    std::size_t n = 0;
+    std::int64_t in_all = 0;
+    for (; n < rows.size(); ++n) {
+      in_all += std::ssize(rows[n].hidden);
+      if (n > 0 && in_all > most_rows_) break;
+    }
+    if (auto ok = read_and_draft(rows.first(n)); !ok) return ok;
+    rows = rows.subspan(n);
+  }
+  return {};
+}
+
+Result<void> MtpDrafter::read_and_draft(std::span<const ComputedRows> rows) {
   chains_.clear();
   if (auto ok = read_rows(rows); !ok) return ok;
   for (std::int64_t deep = 1;; ++deep) {
@@ -34,16 +57,17 @@ Result<void> MtpDrafter::read(std::span<const ComputedRows> rows) {
   }
 }
 
-// The layer's keys of the rows, and a first draft behind those that want one. Rows of answers come
-// first, as one phase.
+// The layer's keys of the rows, and a first draft behind those that want one. Rows of one step of
+// an answer come first, as one phase.
 Result<void> MtpDrafter::read_rows(std::span<const ComputedRows> rows) {
   items_.clear();
   chains_.reserve(rows.size());  // items point into it
-  for (const bool prefill : {false, true}) {
+  for (const Phase phase : {Phase::verify, Phase::extend}) {
     for (const ComputedRows& r : rows) {
-      if (r.prefill != prefill) continue;
+      const bool many = r.prefill || std::ssize(r.hidden) > 1 + kDeepest;
+      if (phase != (many ? Phase::extend : Phase::verify)) continue;
       BatchItem& item = items_.emplace_back();
-      item.phase = prefill ? Phase::extend : Phase::verify;
+      item.phase = phase;
       item.pages = r.pages;
       item.cached = static_cast<std::int32_t>(r.first);
       item.tokens = r.tokens.subspan(static_cast<std::size_t>(r.first) + 1, r.hidden.size());

@@ -28,6 +28,7 @@ class MtpDrafter : public Drafter {
   static Result<MtpDrafter> create(const Model& model, KvCache& cache, const OpsContext& ops);
 
   bool reads_rows() const override { return true; }
+  double cost() const override { return cost_; }
   Result<void> read(std::span<const ComputedRows> rows) override;
   void propose(std::span<DraftRequest> requests) override;
   void forget(RequestId id) override { drafts_.erase(id.value); }
@@ -42,14 +43,16 @@ class MtpDrafter : public Drafter {
     SampleArgs sampling;
     std::vector<std::int32_t> drafts;
   };
-  MtpDrafter(const KvCache& cache, const OpsContext& ops, Runner runner)
-      : cache_(&cache), ops_(ops), runner_(std::move(runner)) {}
+  MtpDrafter(const Model& model, const KvCache& cache, const OpsContext& ops, Runner runner);
+  Result<void> read_and_draft(std::span<const ComputedRows> rows);
   Result<void> read_rows(std::span<const ComputedRows> rows);
   Result<void> go_on();
   bool take(Chain& chain);
 
   const KvCache* cache_;
   OpsContext ops_;
+  double cost_;
+  std::int64_t most_rows_;  // of a pass
   std::vector<BatchItem> items_;
   std::vector<Chain> chains_;
   struct Drafts {

@@ -110,6 +110,58 @@ TEST(Mtp, LogitsAreThoseOfAPlainReference) {
   }
 }
 
+// Rows that come one by one and rows that have waited give the same drafts, and the first of them
+// is the reference's.
+TEST(Mtp, DraftsBehindRowsThatWaited) {
+  constexpr std::int64_t kWaited = 40;
+  const Golden golden;
+  const auto model = load_tiny(true);
+  std::vector<std::int32_t> tokens = golden.ids("long.prompt");
+  const std::int64_t n = std::ssize(tokens);
+  tokens.push_back(golden.ids("long.tokens")[0]);
+  const std::vector<float> logits = golden.values<float>("long.logits");
+  const auto first_logits =
+      std::span(logits).first(static_cast<std::size_t>(model->config().vocab));
+  const auto likeliest = std::ranges::max_element(first_logits) - first_logits.begin();
+  std::vector<std::vector<PageId>> pages(1);
+  for (std::int32_t p = 0; p < 16; ++p) pages[0].push_back(PageId{p});
+  SamplingParams greedy_params;
+  greedy_params.temperature = 0;
+  std::vector<std::vector<std::int32_t>> drafts;
+  for (const std::int64_t each : {std::int64_t{1}, std::int64_t{7}, kWaited}) {
+    RealSetup setup(*model, {.layout = "mla_bf16"});
+    auto trunk = Runner::create(*model, setup.cache(), false, RunnerPass::forward_hidden);
+    auto drafter = MtpDrafter::create(*model, setup.cache(), setup.ops());
+    ASSERT_TRUE(trunk && drafter);
+    BatchItem item;
+    item.phase = Phase::extend;
+    item.pages = pages;
+    item.tokens = std::span(tokens).first(static_cast<std::size_t>(n));
+    ASSERT_TRUE(trunk->launch(std::span(&item, 1), setup.ops(), false));
+    ASSERT_TRUE(trunk->collect());
+    for (std::int64_t first = 0, rows = n - kWaited; first < n; first += rows, rows = each) {
+      rows = std::min(rows, n - first);
+      ComputedRows r;
+      r.id = RequestId{1};
+      r.tokens = tokens;
+      r.first = first;
+      for (std::int64_t k = 0; k < rows; ++k) r.hidden.push_back(trunk->hidden(0, first + k));
+      r.pages = pages;
+      r.prefill = first == 0;
+      r.most = first + rows == n ? MtpDrafter::kDeepest : 0;
+      r.sampling.params = &greedy_params;
+      ASSERT_TRUE(drafter->read(std::span(&r, 1)));
+    }
+    DraftRequest request{RequestId{1}, tokens, MtpDrafter::kDeepest};
+    drafter->propose(std::span(&request, 1));
+    ASSERT_EQ(std::ssize(request.drafts), MtpDrafter::kDeepest);
+    EXPECT_EQ(request.drafts[0], likeliest);
+    drafts.push_back(request.drafts);
+  }
+  EXPECT_EQ(drafts[0], drafts[1]);
+  EXPECT_EQ(drafts[0], drafts[2]);
+}
+
 struct Served {
   std::vector<RealAnswer> answers;
   EngineStats stats;

@@ -2,6 +2,7 @@
 // last one, which guesses the token after the next from a hidden state and the next token.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "base/result.h"
@@ -9,6 +10,11 @@
 #include "model/config.h"
 
 namespace lathe {
+
+/// Rows of an answer without drafts wait for the draft layer, up to so many of each request: it
+/// reads many in one pass sooner than one after each step, and never those that the answer's end
+/// leaves.
+inline constexpr std::int64_t kUnreadRows = 64;
 
 /// The configuration with its draft layer running, as one more layer of the same group: plans,
 /// caches and weights then have it. Errors: a model of another family, or without one; several,
