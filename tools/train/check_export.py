@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from attention import Packing  # noqa: E402
-from data import Encoder, arithmetic, chat, copying, retrieval  # noqa: E402
-from model import Model  # noqa: E402
+from data import Encoder, arithmetic, chat, copying, lay_out, retrieval  # noqa: E402
+from export import ARCHITECTURES, decoded_v4_weights, module_v4_state, published_v4_weights, stored_v4_weights  # noqa: E402
+from train import build  # noqa: E402
 from quantise import fp8_block_values  # noqa: E402
 
 TOLERANCE = 1e-3  # of the largest logit
@@ -29,8 +29,9 @@ TOLERANCE = 1e-3  # of the largest logit
 def decode(folder: pathlib.Path, out: pathlib.Path) -> None:
     """The checkpoint with float32 weights and no quantisation."""
     stored = load_file(folder / "model.safetensors")
-    plain = {}
-    for name, value in stored.items():
+    v4 = "embed.weight" in stored
+    plain = decoded_v4_weights(stored) if v4 else {}
+    for name, value in stored.items() if not v4 else ():
         if name.endswith("_scale_inv"):
             continue
         scale = stored.get(name + "_scale_inv")
@@ -38,6 +39,7 @@ def decode(folder: pathlib.Path, out: pathlib.Path) -> None:
     save_file(plain, out / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
     config.pop("quantization_config", None)
+    config.pop("expert_dtype", None)
     config["torch_dtype"] = "float32"
     (out / "config.json").write_text(json.dumps(config))
 
@@ -54,17 +56,21 @@ def main() -> None:
     architecture = importlib.import_module(f"configs.{args.config}").ARCHITECTURE
     state = torch.load(args.state / "state.pt", map_location="cpu", weights_only=False)["model"]
     latent = architecture["model_type"] == "deepseek_v32"
-    own = Model(architecture)
+    v4 = architecture["model_type"] == "deepseek_v4"
+    own = build(architecture)
     # The checkpoint rounds what it keeps unquantised to bf16.
     rounded = {
         k: v.float() if "correction_bias" in k else v.to(torch.bfloat16).float()
         for k, v in state.items()
         if not latent or v.ndim == 1 or k == "embed_tokens" or "weights_proj" in k or k.endswith("mlp.gate.weight")
     }
+    if v4:  # its linears and experts are rounded as in training
+        stored = stored_v4_weights(published_v4_weights(state))
+        rounded = module_v4_state({k: v.float() for k, v in stored.items() if v.dtype == torch.bfloat16})
     own.load_state_dict(state | rounded)
-    own.dtype, own.sparse = torch.float32, latent
-    own.set_weight_fp8(latent)
-    kind = transformers.DeepseekV32ForCausalLM if latent else transformers.Qwen3ForCausalLM
+    own.dtype, own.sparse = torch.float32, own.has_indexer
+    own.set_weight_rounding(own.has_indexer)
+    kind = getattr(transformers, ARCHITECTURES[architecture["model_type"]])
     encoder = Encoder()
     rng = random.Random("check export")
     prompts = {
@@ -82,15 +88,17 @@ def main() -> None:
             print(f"{key}: {left or 'none'}")
             failed |= bool(left)
         whole = architecture["max_position_embeddings"]
-        for topk in (whole, architecture["index_topk"]) if latent else (whole,):
+        for topk in (whole, architecture["index_topk"]) if own.has_indexer else (whole,):
             own.config = architecture | {"index_topk": topk}
-            if latent:
-                for layer in theirs.model.layers:
-                    layer.self_attn.indexer.index_topk = topk
+            for module in theirs.modules():
+                if type(module).__name__.endswith("Indexer"):
+                    module.index_topk = topk
             for task, item in prompts.items():
-                ids = torch.tensor(chat(encoder, item)[0])
+                row = chat(encoder, item)
+                ids = torch.tensor(row[0])
+                padded, _, lengths = lay_out([row], own.width_of(len(ids)), own.width_of)
                 with torch.no_grad():
-                    a = own.logits(own(ids, Packing([len(ids)], "cpu")))
+                    a = own.logits(own(torch.from_numpy(padded), own.pack(lengths, "cpu")))[: len(ids)]
                     b = theirs(ids[None]).logits[0]
                 gap = (a - b).abs().amax(-1) / b.abs().max()  # per token
                 far = (gap > TOLERANCE).float().mean()

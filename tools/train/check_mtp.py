@@ -1,13 +1,14 @@
-"""How many drafts of tiny-v32's multi-token-prediction layer its trunk accepts, on held-out items:
+"""How many drafts of a multi-token-prediction layer its trunk accepts, on held-out items:
 
-    python tools/train/check_mtp.py --model models/tiny-v32 --tests models/tasks
+    python tools/train/check_mtp.py --config tiny_v32 --model models/tiny-v32 --tests models/tasks
 
-Needs no GPU, where 20 items of a task take some minutes. With --golden FILE it writes what a plain reference in float64
+Needs no GPU, where 20 items of a task take some minutes. With --golden FILE it (tiny_v32 only) writes what a plain reference in float64
 with a bf16 cache drafts after two prompts, for tests of engines; --items 0 does that alone.
 """
 
 import argparse
 import contextlib
+import importlib
 import pathlib
 import random
 import sys
@@ -18,11 +19,11 @@ from safetensors.torch import save_file
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from attention import Packing, probe_flash  # noqa: E402
-from configs.tiny_v32 import ARCHITECTURE  # noqa: E402
-from data import Encoder, arithmetic, chat, copying  # noqa: E402
+from attention import probe_flash  # noqa: E402
+from data import PAD, Encoder, arithmetic, chat, copying, lay_out  # noqa: E402
 from evaluate import TASKS, _batches, read_sets  # noqa: E402
-from mtp import draft, load_mtp, load_trunk, run_uses, sequence_ends  # noqa: E402
+from mtp import draft  # noqa: E402
+from train_mtp import family  # noqa: E402
 
 USES = 3
 
@@ -33,15 +34,17 @@ def rates(trunk, mtp, items, encoder, device, temperature: float) -> list[float]
 
     At temperature 0 both take the argmax; else both draw with the same Gumbel noise, along the expected answer.
     """
+    parts = family(trunk.config)
     agreed = torch.zeros(USES, device=device, dtype=torch.float64)
     rows = 0
     noise = torch.Generator(device=device).manual_seed(7)
     for batch in _batches([chat(encoder, item) for item in items]):
-        tokens = torch.tensor([t for row, _ in batch for t in row], device=device)
-        weights = torch.tensor([w for _, ws in batch for w in ws], device=device)
-        packing = Packing([len(row) for row, _ in batch], device)
-        hidden = trunk(tokens, packing)
-        outs = run_uses(trunk, mtp, tokens, packing, hidden, USES, True)
+        total = sum(trunk.width_of(len(row)) for row, _ in batch)
+        ids, weights, lengths = lay_out(batch, total, trunk.width_of)
+        tokens, weights = torch.from_numpy(ids).to(device), torch.from_numpy(weights).to(device)
+        packing = trunk.pack(lengths, device)
+        states, hidden = parts.trunk_states(trunk, tokens, packing)
+        outs = parts.run_uses(trunk, mtp, tokens, packing, states, USES, True)
         picked = [trunk.logits(hidden).float()] + [trunk.logits(out).float() for out in outs]
         if temperature > 0:
             draw = -torch.log(torch.rand(picked[0].shape, generator=noise, device=device).clamp_min(1e-20))
@@ -49,7 +52,8 @@ def rates(trunk, mtp, items, encoder, device, temperature: float) -> list[float]
             picked = [p / temperature - draw.roll(-s, 0).log() for s, p in enumerate(picked)]
         choice = [p.argmax(-1) for p in picked]
         # Rows that stand in an answer and have USES more tokens of it behind the one that is checked first.
-        inside = (weights.roll(-1, 0) > 0) & (packing.positions + USES + 1 < sequence_ends(packing))
+        inside = (weights.roll(-1, 0) > 0) & (packing.positions + USES + 1 < parts.sequence_ends(packing))
+        inside &= tokens.roll(-USES - 1, 0) != PAD
         right = inside
         for s in range(1, USES + 1):
             right = right & (choice[s] == choice[0].roll(-s, 0))
@@ -85,14 +89,17 @@ def golden(trunk, mtp, encoder) -> dict[str, torch.Tensor]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", required=True)
     parser.add_argument("--model", type=pathlib.Path, required=True)
     parser.add_argument("--tests", type=pathlib.Path, required=True)
     parser.add_argument("--items", type=int, default=20, help="of each task")
     parser.add_argument("--golden", type=pathlib.Path, metavar="FILE")
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    trunk = load_trunk(args.model, ARCHITECTURE, device)
-    mtp = load_mtp(args.model, ARCHITECTURE, device)
+    architecture = importlib.import_module(f"configs.{args.config}").ARCHITECTURE
+    parts = family(architecture)
+    trunk = parts.load_trunk(args.model, architecture, device)
+    mtp = parts.load_mtp(args.model, architecture, device)
     if device.type == "cuda":
         probe_flash(device)
     else:

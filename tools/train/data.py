@@ -98,11 +98,22 @@ def draw(rng: random.Random, encoder: Encoder, task: str, progress: float, room:
     return chat(encoder, item)
 
 
-def make_batch(rng: random.Random, encoder: Encoder, tokens: int, mixture: dict[str, float], progress: float):
-    """One batch: ids int64 [tokens], weights float32 [tokens], lengths list (the last one pads the row)."""
+def lay_out(rows: list[tuple[list[int], list[float]]], tokens: int, width_of):
+    """Rows one behind the other, each padded to width_of(its length): ids, weights and those lengths."""
     ids = np.full(tokens, PAD, np.int64)
     weights = np.zeros(tokens, np.float32)
-    lengths: list[int] = []
+    at, lengths = 0, []
+    for row, weight in rows:
+        ids[at : at + len(row)] = row
+        weights[at : at + len(row)] = weight
+        lengths.append(width_of(len(row)))
+        at += lengths[-1]
+    return ids, weights, lengths
+
+
+def make_batch(rng, encoder: Encoder, tokens: int, mixture: dict[str, float], progress: float, width_of=int):
+    """One batch: ids int64 [tokens], weights float32 [tokens], lengths list (the last ones pad the row)."""
+    rows = []
     spent = dict.fromkeys(mixture, 0)
     at = 0
     misses = 0
@@ -113,36 +124,38 @@ def make_batch(rng: random.Random, encoder: Encoder, tokens: int, mixture: dict[
         if task == "retrieval" and room < 1000:
             task = "arithmetic"
         row, weight = draw(rng, encoder, task, progress, room)
-        if len(row) > room or len(row) > 8192:
+        if len(row) > 8192 or width_of(len(row)) > room:
             misses += 1
             continue
-        ids[at : at + len(row)] = row
-        weights[at : at + len(row)] = weight
-        lengths.append(len(row))
+        rows.append((row, weight))
         spent[task] += len(row)
-        at += len(row)
+        at += width_of(len(row))
         misses = 0
-    if at < tokens:
-        lengths.append(tokens - at)
+    if width_of(1) > 1:
+        rows.sort(key=lambda r: width_of(len(r[0])))  # rows of one width are worked on together
+    ids, weights, lengths = lay_out(rows, tokens, width_of)
+    while at < tokens:
+        lengths.append(tokens - at if width_of(1) == 1 else width_of(1))
+        at += lengths[-1]
     return ids, weights, lengths
 
 
-def _work(seed: str, tokens: int, mixture: dict[str, float], progress, out) -> None:
+def _work(seed: str, tokens: int, mixture: dict[str, float], progress, width_of, out) -> None:
     rng = random.Random(seed)
     encoder = Encoder()
     while True:
-        out.put(make_batch(rng, encoder, tokens, mixture, progress.value))
+        out.put(make_batch(rng, encoder, tokens, mixture, progress.value, width_of))
 
 
 class Batches:
     """Endless batches from `workers` processes, read in turn; set `progress` (0 to 1) as training goes on."""
 
-    def __init__(self, seed: str, tokens: int, mixture: dict[str, float], workers: int, ahead: int = 3):
+    def __init__(self, seed: str, tokens: int, mixture: dict[str, float], workers: int, width_of=int, ahead: int = 3):
         context = multiprocessing.get_context("spawn")
         self._progress = context.Value("d", 0.0, lock=False)
         self._queues = [context.Queue(ahead) for _ in range(workers)]
         self._processes = [
-            context.Process(target=_work, args=(f"{seed} {i}", tokens, mixture, self._progress, q), daemon=True)
+            context.Process(target=_work, args=(f"{seed} {i}", tokens, mixture, self._progress, width_of, q), daemon=True)
             for i, q in enumerate(self._queues)
         ]
         for process in self._processes:

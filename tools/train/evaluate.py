@@ -12,10 +12,8 @@ import time
 import torch
 import torch.nn.functional as F
 
-from attention import Packing
-from data import Encoder, chat, read_test_set, retrieval
+from data import Encoder, chat, lay_out, read_test_set, retrieval
 from model import Model
-from quantise import GROUPED_CACHES, LATENT_CACHES
 
 TOKENS_AT_ONCE = 32768
 TASKS = ("arithmetic", "retrieval", "copy")
@@ -29,11 +27,11 @@ def read_sets(folder: pathlib.Path, limits: dict[str, int]) -> dict[str, list[di
 @torch.no_grad()
 def _judge(model: Model, rows: list[tuple[list[int], list[float]]], device) -> tuple[torch.Tensor, list[bool]]:
     """The losses of all answer tokens of the packed chats, and which chats the model would answer exactly."""
-    ids = torch.tensor([t for row, _ in rows for t in row], device=device)
-    answers = torch.tensor([w > 0 for _, weights in rows for w in weights], device=device)
-    lengths = [len(row) for row, _ in rows]
+    total = sum(model.width_of(len(row)) for row, _ in rows)
+    ids, weights, lengths = lay_out(rows, total, model.width_of)
+    ids, answers = torch.from_numpy(ids).to(device), torch.from_numpy(weights > 0).to(device)
     at = answers.nonzero()[:, 0]
-    logits = model.logits(model(ids, Packing(lengths, device))[at - 1]).float()
+    logits = model.logits(model(ids, model.pack(lengths, device))[at - 1]).float()
     wrong = torch.zeros_like(answers)
     wrong[at] = logits.argmax(-1) != ids[at]
     return F.cross_entropy(logits, ids[at], reduction="none"), [not bool(p.any()) for p in wrong.cpu().split(lengths)]
@@ -103,7 +101,7 @@ def evaluate(model: Model, folder: pathlib.Path, limit: int, device, say, second
         sets[task] = (items, [chat(encoder, item) for item in items])
     figures: dict[str, dict] = {}
     was_sparse = model.sparse
-    plans = [(was_sparse, cache) for cache in (LATENT_CACHES if model.latent else GROUPED_CACHES)]
+    plans = [(was_sparse, cache) for cache in model.caches]
     if was_sparse:
         plans.append((False, "none"))
     for sparse, cache in plans:

@@ -21,7 +21,88 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from data import BOS, EOS, PAD  # noqa: E402
-from quantise import BLOCK, fp8_block  # noqa: E402
+from quantise import (  # noqa: E402
+    BLOCK,
+    exponent_bytes,
+    fp8_block,
+    fp8_block_values,
+    from_exponent_bytes,
+    mx_fp4,
+    mx_fp4_values,
+)
+
+
+def published_v4_weights(state: dict[str, torch.Tensor], prefix: str = "") -> dict[str, torch.Tensor]:
+    """DeepSeek V4's parameters under the published names: the modules have them, but for stacks of experts."""
+    weights = {}
+    for name, value in state.items():
+        value = value.cpu()
+        stack = name.rpartition(".")[2]
+        if stack.startswith("experts_"):
+            for i, expert in enumerate(value):
+                path = name.replace(stack, f"experts.{i}.{stack.removeprefix('experts_')}.weight")
+                weights[prefix + path] = expert
+        elif name == "embed":
+            weights["embed.weight"] = value
+        else:
+            weights[prefix + name.replace("e_score_correction_bias", "bias")] = value
+    return weights
+
+
+def stored_v4_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """fp4 experts and fp8 linears with e8m0 `.scale`s; embedding, norms, compressors and routers bf16; the rest f32."""
+    stored = {}
+    f32 = ("hc_", "attn_sink", "gate.bias")
+    bf16 = ("embed", "compressor", "weights_proj", "gate.weight", "norm")
+    for name, value in weights.items():
+        scale_name = name.removesuffix("weight") + "scale"
+        if name.endswith("tid2eid"):
+            stored[name] = value
+        elif ".experts." in name:
+            codes, scale = mx_fp4(value)
+            stored[name] = (codes[..., 0::2] | codes[..., 1::2] << 4).contiguous()
+            stored[scale_name] = exponent_bytes(scale)
+        elif any(part in name for part in f32):
+            stored[name] = value.float().contiguous()
+        elif any(part in name for part in bf16):
+            stored[name] = value.to(torch.bfloat16).contiguous()
+        else:
+            quantised, scale = fp8_block(value)
+            stored[name] = quantised.contiguous()
+            stored[scale_name] = exponent_bytes(scale)
+    return stored
+
+
+def decoded_v4_weights(stored: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """float32 weights from what stored_v4_weights() gives, under the same names."""
+    plain = {}
+    for name, value in stored.items():
+        if name.endswith(".scale"):
+            continue
+        scale = stored.get(name.removesuffix("weight") + "scale")
+        if scale is None:
+            plain[name] = value if name.endswith("tid2eid") else value.float()
+        elif value.dtype == torch.uint8:
+            codes = torch.stack((value & 15, value >> 4), -1).flatten(-2)
+            plain[name] = mx_fp4_values(codes, from_exponent_bytes(scale))
+        else:
+            plain[name] = fp8_block_values(value, from_exponent_bytes(scale))
+    return plain
+
+
+def module_v4_state(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The inverse of published_v4_weights()."""
+    state: dict[str, torch.Tensor] = {}
+    experts: dict[str, dict[int, torch.Tensor]] = {}
+    for name, value in weights.items():
+        before, _, after = name.partition(".experts.")
+        if after:
+            number, kind, _ = after.split(".")
+            experts.setdefault(f"{before}.experts_{kind}", {})[int(number)] = value
+        else:
+            name = "embed" if name == "embed.weight" else name.replace("gate.bias", "gate.e_score_correction_bias")
+            state[name] = value
+    return state | {name: torch.stack([parts[i] for i in range(len(parts))]) for name, parts in experts.items()}
 
 
 def hugging_face_weights(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -61,12 +142,27 @@ def stored_weights(weights: dict[str, torch.Tensor], fp8: bool) -> dict[str, tor
     return stored
 
 
+ARCHITECTURES = {
+    "qwen3": "Qwen3ForCausalLM",
+    "deepseek_v32": "DeepseekV32ForCausalLM",
+    "deepseek_v4": "DeepseekV4ForCausalLM",
+}
+FP8 = {
+    "quant_method": "fp8",
+    "fmt": "e4m3",
+    "activation_scheme": "dynamic",
+    "scale_fmt": "ue8m0",
+    "weight_block_size": [BLOCK, BLOCK],
+}
+
+
 def config_json(architecture: dict) -> dict:
-    latent = architecture["model_type"] == "deepseek_v32"
+    kind = architecture["model_type"]
+    latent = kind == "deepseek_v32"
     config = dict(architecture)
     theta = config["rope_theta"]
     config |= {
-        "architectures": ["DeepseekV32ForCausalLM" if latent else "Qwen3ForCausalLM"],
+        "architectures": [ARCHITECTURES[kind]],
         "hidden_act": "silu",
         "attention_bias": False,
         "attention_dropout": 0.0,
@@ -84,14 +180,16 @@ def config_json(architecture: dict) -> dict:
             "scoring_func": "sigmoid",
             "topk_method": "noaux_tc",
             "moe_layer_freq": 1,
-            "quantization_config": {
-                "quant_method": "fp8",
-                "fmt": "e4m3",
-                "activation_scheme": "dynamic",
-                "scale_fmt": "ue8m0",
-                "weight_block_size": [BLOCK, BLOCK],
-            },
+            "quantization_config": FP8,
         }
+    if kind == "deepseek_v4":
+        config |= {
+            "scoring_func": "sqrtsoftplus",
+            "topk_method": "noaux_tc",
+            "expert_dtype": "fp4",
+            "quantization_config": FP8,
+        }
+        del config["rope_parameters"]
     return config
 
 
@@ -147,7 +245,11 @@ def main() -> None:
     args = parser.parse_args()
     config = importlib.import_module(f"configs.{args.config}")
     state = torch.load(args.state / "state.pt", map_location="cpu", weights_only=False)
-    stored = stored_weights(hugging_face_weights(state["model"]), config.ARCHITECTURE["model_type"] == "deepseek_v32")
+    kind = config.ARCHITECTURE["model_type"]
+    if kind == "deepseek_v4":
+        stored = stored_v4_weights(published_v4_weights(state["model"]))
+    else:
+        stored = stored_weights(hugging_face_weights(state["model"]), kind == "deepseek_v32")
     args.out.mkdir(parents=True, exist_ok=True)
     save_file(stored, args.out / "model.safetensors", metadata={"format": "pt"})
     (args.out / "config.json").write_text(json.dumps(config_json(config.ARCHITECTURE), indent=2) + "\n")

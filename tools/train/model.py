@@ -13,7 +13,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from attention import Packing, attend, index_loss, select
-from quantise import fake_fp8_block, fake_fp8_rows_pow2, fake_kv
+from quantise import GROUPED_CACHES, LATENT_CACHES, fake_fp8_block, fake_fp8_rows_pow2, fake_kv
+
+# How often training passes keys and values through each cache, by whether they are latents.
+CACHE_SHARES = {
+    True: {"none": 0.3, "fp8": 0.25, "fp8_block": 0.2, "fp4": 0.25},
+    False: {"none": 0.5, "fp8": 0.5},
+}
 
 
 class Linear(nn.Module):
@@ -229,13 +235,18 @@ class Layer(nn.Module):
 class Model(nn.Module):
     """Tokens [T] to hidden states [T, hidden]; the output head shares the embedding's weights."""
 
+    width_of = staticmethod(int)  # what a sequence of so many tokens takes in a packed row
+    pack = staticmethod(Packing)
+
     def __init__(self, c: dict):
         super().__init__()
         self.config = c
         self.embed_tokens = nn.Parameter(torch.randn(c["vocab_size"], c["hidden_size"]) * 0.02)
         self.layers = nn.ModuleList(Layer(c, i) for i in range(c["num_hidden_layers"]))
         self.norm = RMSNorm(c["hidden_size"])
-        self.latent = c["model_type"] == "deepseek_v32"
+        self.latent = self.has_indexer = c["model_type"] == "deepseek_v32"
+        self.caches = LATENT_CACHES if self.latent else GROUPED_CACHES
+        self.cache_shares = CACHE_SHARES[self.latent]
         self.dtype = torch.bfloat16
         self.cache = "none"  # the cache layout that keys and values are passed through; see quantise.fake_kv
         self.sparse = False  # attention reads only what the indexer selects
@@ -248,7 +259,7 @@ class Model(nn.Module):
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
-    def set_weight_fp8(self, on: bool) -> None:
+    def set_weight_rounding(self, on: bool) -> None:
         """Fake-quantises every weight that the checkpoint stores as fp8."""
         for name, module in self.named_modules():
             if isinstance(module, (Linear, MoE)) and not name.endswith("weights_proj"):
@@ -261,6 +272,11 @@ class Model(nn.Module):
 
     def indexer_parameters(self) -> list[nn.Parameter]:
         return [p for n, p in self.named_parameters() if ".indexer." in n]
+
+    def adam_parameters(self) -> list[nn.Parameter]:
+        """Those that AdamW trains: vectors, the embedding and the routers; Muon takes the others."""
+        routers = [m.weight for m in self.modules() if isinstance(m, Router)]
+        return [self.embed_tokens, *routers, *(p for p in self.parameters() if p.ndim == 1)]
 
     def forward(self, tokens: torch.Tensor, packing: Packing, stats: dict | None = None) -> torch.Tensor:
         """`stats` receives "load" [layers, E], "index_loss" (with a gradient) and "index_mass" per layer."""

@@ -16,7 +16,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attention import Packing, _index_scores, attend, index_loss, select
-from model import Layer, Linear, Model, MoE, RMSNorm
+from export import stored_weights
+from model import Layer, Linear, Model, MoE, RMSNorm, Router
 from quantise import fake_kv, fp8_block_values
 
 
@@ -42,7 +43,11 @@ class MtpLayer(nn.Module):
         half = 0.5 * torch.eye(self.eh_proj.weight.shape[0], device=self.eh_proj.weight.device)
         self.eh_proj.weight.data.copy_(torch.cat((half, half), 1))
 
-    def set_fp8(self, on: bool) -> None:
+    def adam_parameters(self) -> list[nn.Parameter]:
+        routers = [m.weight for m in self.modules() if isinstance(m, Router)]
+        return [*routers, *(p for p in self.parameters() if p.ndim == 1)]
+
+    def set_rounding(self, on: bool) -> None:
         """Fake-quantises what the checkpoint stores as fp8; eh_proj and the indexer's weights_proj stay bf16."""
         for name, module in self.layer.named_modules():
             if isinstance(module, (Linear, MoE)) and not name.endswith("weights_proj"):
@@ -52,6 +57,31 @@ class MtpLayer(nn.Module):
     def combine(self, embedded: torch.Tensor, hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         x = torch.cat((self.enorm(embedded.float()), self.hnorm(hidden.float())), -1).to(dtype)
         return self.eh_proj(x).float()
+
+
+def trunk_states(trunk: Model, tokens: torch.Tensor, packing: Packing):
+    """What the layer reads of the trunk, and the hidden states whose logits are the trunk's: here they are the same."""
+    hidden = trunk(tokens, packing)
+    return hidden, hidden
+
+
+def published(mtp: MtpLayer) -> dict[str, torch.Tensor]:
+    """The tensors as published checkpoints name them, behind the last layer; fp8 but for eh_proj and the usual few."""
+    weights = {}
+    prefix = f"model.layers.{mtp.config['num_hidden_layers']}."
+    for name, value in mtp.state_dict().items():
+        value = value.float().cpu()
+        name = "shared_head.norm.weight" if name == "norm.weight" else name.removeprefix("layer.")
+        stack = name.rpartition(".")[2]
+        if stack in ("experts_gate", "experts_up", "experts_down"):
+            for i, expert in enumerate(value):
+                weights[prefix + name.replace(stack, f"experts.{i}.{stack.removeprefix('experts_')}_proj.weight")] = expert
+        else:
+            weights[prefix + name] = value
+    eh = prefix + "eh_proj.weight"
+    return stored_weights({n: v for n, v in weights.items() if n != eh}, True) | {
+        eh: weights[eh].to(torch.bfloat16).contiguous()
+    }
 
 
 def _decoded(path: pathlib.Path) -> dict[str, torch.Tensor]:

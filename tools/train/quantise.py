@@ -97,3 +97,72 @@ def fake_kv(cache: str, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor,
     if cache == "fp4":
         return straight(a, _e2m1(a.detach())), straight(b, _e2m1(b.detach()))
     raise ValueError(f"cache {cache!r} is none of {LATENT_CACHES}")
+
+
+# DeepSeek V4's formats
+
+MX_BLOCK = 32
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_E2M1_BOUNDS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
+
+
+def mx_fp4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """e2m1 codes uint8 [..., N, K] (sign in bit 3) and float32 power-of-two scales [..., N, K / 32] of a weight.
+
+    Ties go to the even code.
+    """
+    parts = weight.float().unflatten(-1, (-1, MX_BLOCK))
+    scale = pow2_ceil((parts.abs().amax(-1, keepdim=True) / 6).clamp_min(1e-12))
+    size = (parts / scale).abs().contiguous()
+    bounds = torch.tensor(_E2M1_BOUNDS, device=weight.device)
+    low, high = torch.bucketize(size, bounds), torch.bucketize(size, bounds, right=True)
+    code = torch.where(low % 2 == 0, low, high)
+    return (code + 8 * (parts < 0)).to(torch.uint8).flatten(-2), scale[..., 0]
+
+
+def mx_fp4_values(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """float32 weights from what mx_fp4 gives."""
+    table = torch.tensor(_E2M1 + tuple(-v for v in _E2M1), device=codes.device)
+    return table[codes.long()] * scale.repeat_interleave(MX_BLOCK, -1)
+
+
+def fake_mx_fp4(weight: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        value = mx_fp4_values(*mx_fp4(weight.detach()))
+    return weight + (value - weight.detach())
+
+
+def exponent_bytes(scale: torch.Tensor) -> torch.Tensor:
+    """e8m0, as uint8, of float32 powers of two."""
+    return ((scale.contiguous().view(torch.int32) >> 23) & 0xFF).to(torch.uint8)
+
+
+def from_exponent_bytes(exponents: torch.Tensor) -> torch.Tensor:
+    return (exponents.to(torch.int32) << 23).view(torch.float32)
+
+
+def fake_v4_key(cache: str, key: torch.Tensor, rope: int) -> torch.Tensor:
+    """What attention reads back from `cache` for keys [..., D] whose last `rope` dims are rotated."""
+    if cache == "none":
+        return key
+    if cache != "v4_fp8":
+        raise ValueError(f"cache {cache!r} is none of none, v4_fp8")
+    plain = key.detach()
+    value = torch.cat((_rows_pow2(plain[..., :-rope], 64), plain[..., -rope:].to(torch.bfloat16).to(key.dtype)), -1)
+    return straight(key, value)
+
+
+def hadamard(dim: int, device=None) -> torch.Tensor:
+    """The orthonormal Hadamard matrix in Sylvester's order, float32 [dim, dim]."""
+    matrix = torch.ones(1, 1, device=device)
+    while len(matrix) < dim:
+        matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
+    return matrix * dim**-0.5
+
+
+def fake_index_fp8(x: torch.Tensor) -> torch.Tensor:
+    """Rows [..., dim] rotated and rounded to e4m3 with one float32 scale each, as an index cache holds them."""
+    rotated = x @ hadamard(x.shape[-1], x.device).to(x.dtype)
+    plain = rotated.detach().float()
+    scale = plain.abs().amax(-1, keepdim=True).clamp_min(1e-4) / E4M3_MAX
+    return straight(rotated, to_e4m3(plain / scale) * scale)

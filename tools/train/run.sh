@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Trains a reference checkpoint on a machine with a GPU, in commands of at most ten minutes each:
 #   tools/train/run.sh v32      tiny-v32: dense training, indexer, sparse fine-tuning, evaluation, export
+#   tools/train/run.sh v4       tiny-v4: the same phases, and the draft layer
 #   tools/train/run.sh gqa      tiny-gqa: dense training, evaluation, export
 #   tools/train/run.sh mtp      mtp.safetensors: a draft layer behind the trunk of models/tiny-v32, and its acceptance
 #   tools/train/run.sh smoke    every step of both for seconds, to see that the machine can do them
@@ -22,21 +23,27 @@ finish() {
   $python tools/train/check_export.py --config "$1" --state "$state/$1" --model "$out/${1/_/-}"
 }
 
-what=${1:?usage: run.sh v32 | gqa | mtp | smoke}
+what=${1:?usage: run.sh v32 | v4 | gqa | mtp | smoke}
 shift
 case $what in
   v32)
     train tiny_v32 --limit 480 --tests $tests "$@"
     finish tiny_v32
     ;;
+  v4)
+    train tiny_v4 --limit 345 --eval-seconds 25 --tests $tests "$@"
+    finish tiny_v4
+    $python tools/train/train_mtp.py --config tiny_v4 --model "$out/tiny-v4" --out "$out/tiny-v4"
+    $python tools/train/check_mtp.py --config tiny_v4 --model "$out/tiny-v4" --tests $tests --items 200
+    ;;
   gqa)
     train tiny_gqa --limit 440 --tests $tests "$@"
     finish tiny_gqa
     ;;
   mtp)
-    $python tools/train/train_mtp.py --model models/tiny-v32 --out "$out/tiny-v32" "$@"
+    $python tools/train/train_mtp.py --config tiny_v32 --model models/tiny-v32 --out "$out/tiny-v32" "$@"
     cp models/tiny-v32/model.safetensors "$out/tiny-v32"
-    $python tools/train/check_mtp.py --model "$out/tiny-v32" --tests $tests --items 200
+    $python tools/train/check_mtp.py --config tiny_v32 --model "$out/tiny-v32" --tests $tests --items 200
     ;;
   smoke)
     state=build/train-smoke
@@ -48,6 +55,6 @@ case $what in
     train tiny_gqa --seconds dense=11 --limit 100 --tests $tests --eval-items 100 "$@"
     finish tiny_gqa
     ;;
-  *) echo "run.sh: wanted v32, gqa, mtp or smoke, offered $what" >&2 && exit 2 ;;
+  *) echo "run.sh: wanted v32, v4, gqa, mtp or smoke, offered $what" >&2 && exit 2 ;;
 esac
 ls -l "$out"/*

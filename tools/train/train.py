@@ -20,20 +20,17 @@ import torch.nn.functional as F
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from attention import Packing, probe_flash  # noqa: E402
+from attention import probe_flash  # noqa: E402
 from data import Batches  # noqa: E402
 from evaluate import Probe, evaluate  # noqa: E402
-from model import Model, Router, balance  # noqa: E402
+from model import Model, balance  # noqa: E402
+from model_v4 import ModelV4  # noqa: E402
 from muon import Muon  # noqa: E402
 
 UNTIMED_STEPS = 3  # compilation and the allocator's growth happen here
 BALANCE_RATE = 1e-3
-PROBE_SECONDS = 30
+PROBE_SECONDS = 20
 WEIGHT_DECAY = 0.1  # on matrices
-CACHE_SHARES = {
-    True: {"none": 0.3, "fp8": 0.25, "fp8_block": 0.2, "fp4": 0.25},
-    False: {"none": 0.5, "fp8": 0.5},
-}
 
 
 def parse() -> argparse.Namespace:
@@ -55,6 +52,10 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def build(architecture: dict):
+    return (ModelV4 if architecture["model_type"] == "deepseek_v4" else Model)(architecture)
+
+
 def weighted_loss(model: Model, hidden: torch.Tensor, tokens: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Mean cross entropy of predicting each next token, by that token's weight."""
     logits = model.logits(hidden[:-1]).float()
@@ -69,7 +70,7 @@ class Trainer:
         self.config = importlib.import_module(f"configs.{args.config}")
         self.device = torch.device(args.device)
         torch.manual_seed(1)
-        self.model = Model(self.config.ARCHITECTURE).to(self.device)
+        self.model = build(self.config.ARCHITECTURE).to(self.device)
         if self.device.type == "cpu":
             self.model.dtype = torch.float32
         self.log: dict = {"name": self.config.NAME, "parameters": self.count(), "curve": [], "phases": {}}
@@ -118,8 +119,8 @@ class Trainer:
 
     def optimizers(self, phase: dict) -> list[torch.optim.Optimizer]:
         """Muon for matrices and stacks of them, AdamW for the embedding, the routers and vectors."""
-        adam_only = {id(self.model.embed_tokens)} | {id(m.weight) for m in self.model.modules() if isinstance(m, Router)}
-        index = set(map(id, self.model.indexer_parameters())) if self.model.latent else set()
+        adam_only = set(map(id, self.model.adam_parameters()))
+        index = set(map(id, self.model.indexer_parameters())) if self.model.has_indexer else set()
         muon, adam = [], []
         for rate, chosen in (
             (phase["rate"], [p for p in self.model.parameters() if id(p) not in index]),
@@ -129,7 +130,7 @@ class Trainer:
                 parameter.requires_grad_(rate > 0)
             if rate == 0:
                 continue
-            matrices = [p for p in chosen if p.ndim > 1 and id(p) not in adam_only]
+            matrices = [p for p in chosen if id(p) not in adam_only]
             others = [p for p in chosen if p.ndim > 1 and id(p) in adam_only]
             vectors = [p for p in chosen if p.ndim == 1]
             muon.append({"params": matrices, "weight_decay": WEIGHT_DECAY, "peak": rate})
@@ -161,7 +162,7 @@ class Trainer:
         tokens = args.tokens or phase["tokens"]
         model.index_rows = phase.get("index_rows", 0)
         model.sparse = name == "sparse"
-        model.set_weight_fp8(phase.get("fp8", False))
+        model.set_weight_rounding(phase.get("fp8", False))
         model.set_index_quantise(phase.get("fp8", False))
         optimizers = self.optimizers(phase)
         if self.optimizer_states[0] == name:
@@ -171,9 +172,9 @@ class Trainer:
         if phase["rate"] > 0:
             self.compile()
         spent, step = self.done.get(name, 0.0), self.steps.get(name, 0)
-        batches = Batches(f"{self.config.NAME} {name} {step}", tokens, self.config.MIXTURE, args.workers)
+        batches = Batches(f"{self.config.NAME} {name} {step}", tokens, self.config.MIXTURE, args.workers, model.width_of)
         pick = random.Random(f"cache {name} {step}")
-        shares = CACHE_SHARES[model.latent]
+        shares = model.cache_shares
         batches.set_progress(1.0 if name != "dense" else spent / seconds)
         self.say(f"phase {name}: {seconds:.0f} s, {tokens} tokens a step, {args.workers} workers")
         sums: dict[str, torch.Tensor] = {}
@@ -247,7 +248,7 @@ class Trainer:
     def step(self, model: Model, optimizers: list, batches: Batches) -> dict[str, torch.Tensor]:
         ids, weights, lengths = batches.next()
         tokens, weights = self.to_device(ids), self.to_device(weights)
-        packing = Packing(lengths, self.device, weights)
+        packing = self.model.pack(lengths, self.device, weights)
         stats: dict[str, list] = {}
         hidden = model(tokens, packing, stats)
         shown = {}
@@ -307,7 +308,7 @@ def main() -> None:
     if args.tests:
         trained_sparse = "sparse" in trainer.done
         trainer.model.sparse = trained_sparse
-        trainer.model.set_weight_fp8(trained_sparse)
+        trainer.model.set_weight_rounding(trained_sparse)
         trainer.model.set_index_quantise(trained_sparse)
         with trainer.model.uncompiled():
             trainer.log["tests"] = evaluate(

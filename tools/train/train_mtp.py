@@ -1,13 +1,14 @@
-"""Trains the multi-token-prediction layer of tiny-v32 behind its frozen trunk, on a GPU in about five minutes:
+"""Trains a checkpoint's multi-token-prediction layer behind its frozen trunk, on a GPU in one to five minutes:
 
-    python tools/train/train_mtp.py --model models/tiny-v32 --out out/mtp --tests models/tasks
+    python tools/train/train_mtp.py --config tiny_v32 --model models/tiny-v32 --out out/mtp
 
 Writes mtp.safetensors and mtp_log.json; check_mtp.py then tells how many drafts are accepted. The loss of a use is
 half cross-entropy of the token, half the divergence from the trunk's own distribution, which is what acceptance at
-temperature 1 asks for. The indexer learns from its own loss, as in train.py.
+temperature 1 asks for. An indexer, where the layer has one, learns from its own loss, as in train.py.
 """
 
 import argparse
+import importlib
 import json
 import math
 import pathlib
@@ -22,34 +23,43 @@ from safetensors.torch import save_file
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from attention import Packing, probe_flash  # noqa: E402
-from configs.tiny_v32 import ARCHITECTURE, NAME  # noqa: E402
+import mtp as mtp_v32  # noqa: E402
+import mtp_v4  # noqa: E402
+from attention import probe_flash  # noqa: E402
 from data import PAD, Batches  # noqa: E402
-from export import stored_weights  # noqa: E402
-from model import Router, balance  # noqa: E402
-from mtp import MtpLayer, load_trunk, run_uses, sequence_ends  # noqa: E402
+from model import balance  # noqa: E402
 from muon import Muon  # noqa: E402
-from train import BALANCE_RATE, CACHE_SHARES, WEIGHT_DECAY  # noqa: E402
+from train import BALANCE_RATE, WEIGHT_DECAY  # noqa: E402
 
-USES = 3
 USE_WEIGHTS = (1.0, 0.7, 0.5)
 PROMPT_WEIGHT = 0.1  # of a row whose token is no part of an answer
 # Copying is what the layer learns last: it must find a word's place through the trunk's final state alone.
 MIXTURE = {"arithmetic": 0.35, "retrieval": 0.35, "copy": 0.3}
 # rates of the layer and of its indexer; index: queries per sequence for the indexer's loss. The first phase teaches one
-# use over dense attention, which is many times cheaper.
+# use over dense attention, which is many times cheaper; "round" passes weights and keys through the stored formats.
 PHASES = {
-    "first": {"seconds": 60, "uses": 1, "rate": 3e-3, "index_rate": 0.0, "index": 0, "floor": 0.3},
-    "dense": {"seconds": 40, "uses": 3, "rate": 1e-3, "index_rate": 0.0, "index": 0, "floor": 0.3},
-    "index": {"seconds": 60, "uses": 1, "rate": 0.0, "index_rate": 2e-3, "index": 64, "floor": 0.2},
-    "sparse": {"seconds": 140, "uses": 3, "rate": 5e-4, "index_rate": 1e-3, "index": 64, "floor": 0.02},
+    "deepseek_v32": {
+        "first": {"seconds": 60, "uses": 1, "rate": 3e-3, "index_rate": 0.0, "index": 0, "floor": 0.3},
+        "dense": {"seconds": 40, "uses": 3, "rate": 1e-3, "index_rate": 0.0, "index": 0, "floor": 0.3},
+        "index": {"seconds": 60, "uses": 1, "rate": 0.0, "index_rate": 2e-3, "index": 64, "floor": 0.2},
+        "sparse": {"seconds": 140, "uses": 3, "rate": 5e-4, "index_rate": 1e-3, "index": 64, "floor": 0.02, "round": True},
+    },
+    "deepseek_v4": {
+        "first": {"seconds": 80, "uses": 1, "rate": 3e-3, "index_rate": 0.0, "index": 0, "floor": 0.3},
+        "chain": {"seconds": 50, "uses": 3, "rate": 1e-3, "index_rate": 0.0, "index": 0, "floor": 0.02, "round": True},
+    },
 }
 TOKENS = 32768  # a step
 
 
+def family(architecture: dict):
+    """The module that knows the architecture's layer: mtp or mtp_v4."""
+    return mtp_v4 if architecture["model_type"] == "deepseek_v4" else mtp_v32
+
+
 def use_loss(trunk, out, trunk_hidden, tokens, weights, packing, s: int) -> torch.Tensor:
     """Row i's prediction of token i+s+1, against that token and the trunk's distribution for it in row i+s."""
-    known = packing.positions + s + 1 < sequence_ends(packing)
+    known = packing.positions + s + 1 < family(trunk.config).sequence_ends(packing)
     target = tokens.roll(-s - 1, 0)
     weight = torch.where(weights.roll(-s - 1, 0) > 0, 1.0, PROMPT_WEIGHT) * known * (target != PAD)
     logits = trunk.logits(out).float()
@@ -61,30 +71,31 @@ def use_loss(trunk, out, trunk_hidden, tokens, weights, packing, s: int) -> torc
     return (weight * 0.5 * (entropy + divergence)).sum() / weight.sum().clamp_min(1)
 
 
-def optimizers(mtp: MtpLayer, phase: dict) -> list[torch.optim.Optimizer]:
-    routers = {id(m.weight) for m in mtp.modules() if isinstance(m, Router)}
+def optimizers(mtp, phase: dict) -> list[torch.optim.Optimizer]:
+    adam_only = set(map(id, mtp.adam_parameters()))
     muon, adam = [], []
     for inside, rate in ((False, phase["rate"]), (True, phase["index_rate"])):
         chosen = [p for n, p in mtp.named_parameters() if (".indexer." in n) == inside]
         for parameter in chosen:
             parameter.requires_grad_(rate > 0)
-        if rate == 0:
+        if rate == 0 or not chosen:
             continue
-        matrices = [p for p in chosen if p.ndim > 1 and id(p) not in routers]
+        matrices = [p for p in chosen if id(p) not in adam_only]
         muon.append({"params": matrices, "weight_decay": WEIGHT_DECAY, "peak": rate})
-        adam.append({"params": [p for p in chosen if p.ndim == 1 or id(p) in routers], "peak": rate})
+        adam.append({"params": [p for p in chosen if id(p) in adam_only], "peak": rate})
     return [Muon(muon, 1.0), torch.optim.AdamW(adam, betas=(0.9, 0.95), eps=1e-10, weight_decay=0.0)]
 
 
-def train_phase(name: str, seconds: float, trunk, mtp, device, workers: int, log: dict) -> None:
-    phase = PHASES[name]
-    mtp.set_fp8(name == "sparse")
+def train_phase(title: str, name: str, seconds: float, trunk, mtp, device, workers: int, log: dict) -> None:
+    phase = PHASES[trunk.config["model_type"]][name]
+    parts, rounding = family(trunk.config), phase.get("round", False)
+    mtp.set_rounding(rounding)
     trunk.sparse = False  # its hidden states are nearly the same, and much sooner there
     steppers = optimizers(mtp, phase)
     parameters = [p for o in steppers for g in o.param_groups for p in g["params"]]
-    batches = Batches(f"{NAME} mtp {name}", TOKENS, MIXTURE, workers)
+    batches = Batches(f"{title} mtp {name}", TOKENS, MIXTURE, workers, trunk.width_of)
     pick = random.Random(f"mtp cache {name}")
-    shares = CACHE_SHARES[True]
+    shares = trunk.cache_shares
     begun = reported = time.monotonic()
     step = 0
     while (progress := (time.monotonic() - begun) / seconds) < 1:
@@ -95,12 +106,12 @@ def train_phase(name: str, seconds: float, trunk, mtp, device, workers: int, log
             group["lr"] = group["peak"] * factor
         ids, weights, lengths = batches.next()
         tokens, weights = torch.from_numpy(ids).to(device), torch.from_numpy(weights).to(device)
-        packing = Packing(lengths, device, weights)
-        trunk.cache = pick.choices(list(shares), list(shares.values()))[0] if name == "sparse" else "none"
+        packing = trunk.pack(lengths, device, weights)
+        trunk.cache = pick.choices(list(shares), list(shares.values()))[0] if rounding else "none"
         with torch.no_grad():
-            hidden = trunk(tokens, packing)
+            states, hidden = parts.trunk_states(trunk, tokens, packing)
         stats: dict = {}
-        outs = run_uses(trunk, mtp, tokens, packing, hidden, phase["uses"], name == "sparse", phase["index"], stats)
+        outs = parts.run_uses(trunk, mtp, tokens, packing, states, phase["uses"], rounding, phase["index"], stats)
         total = torch.zeros((), device=device)
         losses = []
         if phase["rate"] > 0:
@@ -129,38 +140,9 @@ def train_phase(name: str, seconds: float, trunk, mtp, device, workers: int, log
     log["phases"][name] = {"seconds": seconds, "steps": step, "tokens": step * TOKENS}
 
 
-def published(mtp: MtpLayer, index: int) -> dict[str, torch.Tensor]:
-    """The tensors as published checkpoints name them, behind the last layer; fp8 but for eh_proj and the usual few."""
-    weights = {}
-    prefix = f"model.layers.{index}."
-    for name, value in mtp.state_dict().items():
-        value = value.float().cpu()
-        name = "shared_head.norm.weight" if name == "norm.weight" else name.removeprefix("layer.")
-        stack = name.rpartition(".")[2]
-        if stack in ("experts_gate", "experts_up", "experts_down"):
-            for i, expert in enumerate(value):
-                weights[prefix + name.replace(stack, f"experts.{i}.{stack.removeprefix('experts_')}_proj.weight")] = expert
-        else:
-            weights[prefix + name] = value
-    eh = prefix + "eh_proj.weight"
-    return stored_weights({n: v for n, v in weights.items() if n != eh}, True) | {
-        eh: weights[eh].to(torch.bfloat16).contiguous()
-    }
-
-
-def round_to_stored(mtp: MtpLayer) -> None:
-    """What the file keeps in bf16 becomes that; fp8 weights are rounded by set_fp8()."""
-    stored = published(mtp, 0)
-    for name, parameter in mtp.named_parameters():
-        public = "model.layers.0." + name.removeprefix("layer.")
-        public = "model.layers.0.shared_head.norm.weight" if name == "norm.weight" else public
-        if public in stored and stored[public].dtype == torch.bfloat16:
-            parameter.data.copy_(stored[public].float())
-    mtp.set_fp8(True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", required=True, help="a module of configs/: tiny_v32 or tiny_v4")
     parser.add_argument("--model", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--share", type=float, default=1.0, help="of each phase's time")
@@ -169,20 +151,21 @@ def main() -> None:
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("high")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    trunk = load_trunk(args.model, ARCHITECTURE, device)
+    config = importlib.import_module(f"configs.{args.config}")
+    architecture, parts = config.ARCHITECTURE, family(config.ARCHITECTURE)
+    trunk = parts.load_trunk(args.model, architecture, device)
     if device.type == "cuda":
         probe_flash(device)
     else:
         trunk.dtype = torch.float32
-    mtp = MtpLayer(ARCHITECTURE).to(device)
+    mtp = parts.MtpLayer(architecture).to(device)
     mtp.start_from(trunk)
     log: dict = {"parameters": sum(p.numel() for p in mtp.parameters()), "curve": [], "phases": {}}
     log["device"] = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-    for name, phase in PHASES.items():
-        train_phase(name, phase["seconds"] * args.share, trunk, mtp, device, args.workers, log)
-    round_to_stored(mtp)
+    for name, phase in PHASES[architecture["model_type"]].items():
+        train_phase(config.NAME, name, phase["seconds"] * args.share, trunk, mtp, device, args.workers, log)
     args.out.mkdir(parents=True, exist_ok=True)
-    save_file(published(mtp, ARCHITECTURE["num_hidden_layers"]), args.out / "mtp.safetensors", metadata={"format": "pt"})
+    save_file(parts.published(mtp), args.out / "mtp.safetensors", metadata={"format": "pt"})
     (args.out / "mtp_log.json").write_text(json.dumps(log, indent=1) + "\n")
     for path in sorted(args.out.iterdir()):
         print(path.name, path.stat().st_size, "bytes")
