@@ -49,6 +49,11 @@ class Answers(unittest.TestCase):
         self.solves("tiny-v32", "--kv-layout", "mla_fp8_block", "--page-size", "16", "--chunked-prefill-size", "257",
                     tasks={"arithmetic": 20, "retrieval": 4, "copy": 22})
 
+    def test_window_and_compressed_entries(self):
+        few = {"arithmetic": 20, "retrieval": 4, "copy": 22}
+        self.solves("tiny-v4", "--kv-cache-dtype", "bf16", tasks=few)
+        self.solves("tiny-v4", "--chunked-prefill-size", "257", tasks=few)
+
     def test_grouped_query(self):
         self.solves("tiny-gqa")
         self.solves("tiny-gqa", "--kv-cache-dtype", "fp8_e4m3", tasks={"retrieval": 4})

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes docs/results/: both checkpoints over every plan, on LIMIT items of each task.
+# Writes docs/results/: the checkpoints over every plan, on LIMIT items of each task.
 # Usage: [EVAL_NOTE=TEXT] tools/eval_results.sh path/to/lathe LIMIT [more flags of lathe eval]
 set -euo pipefail
 lathe=$(realpath "${1:?usage: tools/eval_results.sh path/to/lathe LIMIT}")
@@ -16,7 +16,7 @@ import json, sys
 for line in list(sys.stdin)[:60]:
     item = json.loads(line)
     sys.stdout.write("<user>" + item["prompt"] + "<assistant>" + item["response"] + "<eos>")' > "$text"
-for model in tiny-gqa tiny-v32; do
+for model in tiny-gqa tiny-v32 tiny-v4; do
   "$lathe" eval --model models/$model --all-plans --task all --limit "$limit" --perplexity "$text" --json --svg docs/results/$model.svg "$@" \
     > docs/results/$model.json
 done
