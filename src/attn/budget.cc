@@ -1,5 +1,7 @@
 #include "attn/budget.h"
 
+#include "attn/draft_rows.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -89,6 +91,10 @@ std::int64_t least_gather_rows(const AttentionProblem& p, std::int64_t context) 
 std::int64_t staged_step(const Plan& plan, Demand demand, std::int64_t width,
                          std::int64_t ceiling) {
   constexpr std::int64_t kArrays = 32 * 256, kDraw = 512;
+  // A recorded step that checks drafts has as many requests as rows.
+  const std::int64_t drafted = recorded_verify_rows(demand.requests, plan.draft_tokens);
+  demand.requests = std::max(demand.requests, drafted);
+  demand.rows = std::max(demand.rows, drafted);
   const AttentionProblem& p = plan.problem;
   std::int64_t row = 64;  // positions, lengths, slots, offsets, tokens
   if (p.two_sources()) row += 4 * std::int64_t{p.window};

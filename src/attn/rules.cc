@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "attn/draft_rows.h"
 #include "attn/expansion.h"
 
 namespace lathe {
@@ -154,11 +155,13 @@ class Judge {
         extends ? request.chunked_prefill_size : 1 + std::int64_t{request.draft_tokens};
     const std::int64_t rows =
         extends ? request.chunked_prefill_size : request.max_running_requests * rows_each;
+    const std::int64_t requests =
+        std::max(request.max_running_requests,
+                 recorded_verify_rows(request.max_running_requests, request.draft_tokens));
     const std::int64_t row_blocks = up(p.heads, cuts.block_rows);
     std::int64_t keys = request.context_length;
     std::int64_t blocks = std::min(cuts.blocks, up(p.heads * rows_each, cuts.block_rows));
-    blocks = std::min(blocks * request.max_running_requests,
-                      rows * row_blocks + request.max_running_requests);
+    blocks = std::min(blocks * requests, rows * row_blocks + requests);
     if (p.sparse()) {
       keys = p.top_k + p.window;
       blocks = rows * row_blocks;

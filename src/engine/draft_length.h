@@ -11,11 +11,6 @@
 
 namespace lathe {
 
-/// Most drafts of each request while so many run.
-constexpr std::int64_t drafts_at(std::int64_t running) {
-  return running >= 64 ? 0 : running >= 32 ? 1 : running >= 8 ? 3 : 7;
-}
-
 /// Where drafts are off: steps without any, and after how many one is tried.
 struct DraftSilence {
   std::int64_t steps = 0;

@@ -1,6 +1,8 @@
 // Lengths of drafts, worked out by hand from what was accepted.
 #include "engine/draft_length.h"
 
+#include "attn/draft_rows.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -54,6 +56,24 @@ TEST(DraftLength, FallsWithTheNumberOfRequests) {
   for (const auto& [running, most] :
        {std::pair{1, 7}, {7, 7}, {8, 3}, {31, 3}, {32, 1}, {63, 1}, {64, 0}, {1000, 0}}) {
     EXPECT_EQ(drafts_at(running), most) << running;
+  }
+}
+
+// The most over all numbers of requests that may run.
+TEST(DraftRows, AreBoundedByTheNumberOfRequests) {
+  for (const std::int64_t requests : {1, 5, 7, 8, 30, 31, 32, 63, 64, 100, 200}) {
+    for (const std::int64_t draft_tokens : {0, 1, 3, 4, 7, 15}) {
+      std::int64_t most = 0;
+      for (std::int64_t n = 1; n <= requests; ++n) {
+        most = std::max(most, n * (1 + std::min(draft_tokens, drafts_at(n))));
+      }
+      EXPECT_EQ(decoding_rows(requests, draft_tokens), most) << requests << ", " << draft_tokens;
+    }
+  }
+  for (std::int64_t rows = 1; rows < 300; ++rows) {
+    EXPECT_GE(padded_verify_rows(rows), rows);
+    EXPECT_LE(padded_verify_rows(rows), std::max(rows + 1, rows * 3 / 2)) << rows;
+    EXPECT_GE(padded_verify_rows(rows + 1), padded_verify_rows(rows));
   }
 }
 

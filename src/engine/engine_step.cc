@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "attn/draft_rows.h"
 #include "base/check.h"
 #include "engine/engine.h"
 #include "model/draft_layer.h"

@@ -30,6 +30,66 @@ TEST(GpuEngine, RecordedStepsGiveWhatOthersGive) {
   }
 }
 
+// Drafts change no token, greedy or drawn, whether steps are recorded or not. Where a row stands in
+// a step changes the last bits of its logits, as attention shares the keys of all among blocks.
+void expect_drafts_change_no_token(const std::string& model, GpuSetup::Sizes sizes) {
+  SCOPED_TRACE(model);
+  const std::vector<Prompt> prompts = {{4, 8}, {2, 7, 0.9f}};
+  const Answers plain = answers_of(model, sizes, {}, prompts);
+  const std::int32_t vocab = load_model_config(model)->vocab;
+  struct Case {
+    std::int32_t draft_tokens;
+    Guess guess;
+    bool eager;
+  };
+  for (const auto& [draft_tokens, guess, eager] :
+       {Case{1, Guess::right, false}, Case{1, Guess::wrong, false}, Case{3, Guess::right, false},
+        Case{3, Guess::mixed, false}, Case{3, Guess::mixed, true}}) {
+    SCOPED_TRACE(std::to_string(draft_tokens) + " drafts, kind " +
+                 std::to_string(static_cast<int>(guess)) + (eager ? ", eager" : ""));
+    sizes.draft_tokens = draft_tokens;
+    ScriptedDrafter drafter = drafter_of(plain, prompts, vocab, guess);
+    EngineOptions options;
+    options.drafter = &drafter;
+    options.draft_tokens = draft_tokens;
+    options.debug_nan = eager;
+    const std::int64_t before = cuda::fake::counts().graph_launches;
+    const Answers got = answers_of(model, sizes, options, prompts);
+    const std::int64_t replayed = cuda::fake::counts().graph_launches - before;
+    // Of three drafts steps are of many sizes, few of which come again.
+    if (eager) {
+      EXPECT_EQ(replayed, 0);
+    } else if (draft_tokens == 1) {
+      EXPECT_GT(replayed, 0);
+    }
+    EXPECT_EQ(got.tokens, plain.tokens);
+    for (const auto& [id, rows] : plain.logits) {
+      const Logits& others = got.logits.at(id);
+      ASSERT_EQ(rows.size(), others.size());
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        EXPECT_LT(relative_error(others[i], rows[i]), 5e-3) << id << ", " << i;
+      }
+    }
+    const DraftStats& drafts = got.stats.drafts;
+    EXPECT_GT(drafts.all_drafted(), 3);
+    if (guess == Guess::right) {
+      EXPECT_EQ(drafts.all_accepted(), drafts.all_drafted());
+      EXPECT_LT(got.stats.steps, plain.stats.steps - 2);
+    } else {
+      EXPECT_LT(drafts.all_accepted(), drafts.all_drafted());
+      EXPECT_EQ(drafts.all_accepted() > 0, guess == Guess::mixed);
+    }
+  }
+}
+
+TEST(GpuEngine, DraftsChangeNoTokenOfSelectedKeys) {
+  expect_drafts_change_no_token(kModel, kSizes);
+}
+
+TEST(GpuEngine, DraftsChangeNoTokenOfGroupedQueries) {
+  expect_drafts_change_no_token(std::string(LATHE_TEST_DATA) + "/../../models/tiny-gqa", kSizes);
+}
+
 TEST(GpuEngine, AStepInFlightNeitherAllocatesNorWaits) {
   GpuSetup setup(kModel, kSizes, {});
   Request r;
@@ -52,22 +112,29 @@ TEST(GpuEngine, AStepInFlightNeitherAllocatesNorWaits) {
   EXPECT_EQ(cuda::fake::counts().waits, before.waits + 1);
 }
 
-// The largest steps that the plan allows: a whole chunk, then every request decodes.
-TEST(GpuEngine, AllocatesWhatThePlanNames) {
+// The largest steps that the plan allows: a whole chunk, then every request decodes, with drafts.
+void expect_planned_allocations(std::int32_t draft_tokens) {
+  SCOPED_TRACE(draft_tokens);
   const std::int64_t before = cuda::fake::device_bytes();
   constexpr std::int64_t kContext = 64;
-  GpuSetup setup(kModel, {.context = kContext, .plain_products = true}, {});
+  ScriptedDrafter drafter([](const DraftRequest&, std::int64_t) { return 1; });
+  EngineOptions options;
+  if (draft_tokens > 0) options.drafter = &drafter, options.draft_tokens = draft_tokens;
+  GpuSetup setup(
+      kModel, {.context = kContext, .plain_products = true, .draft_tokens = draft_tokens}, options);
   const std::int64_t at_start = cuda::fake::device_bytes() - before;
+  const std::int32_t answer = draft_tokens > 0 ? 2 + draft_tokens : 3;
   for (std::int64_t i = 0; i < setup.plan().max_requests(); ++i) {
     Request r;
-    r.prompt = some_tokens(i == 0 ? kContext - 3 : 2, setup.config().vocab);
+    r.prompt = some_tokens(i == 0 ? kContext - answer : 2, setup.config().vocab);
     r.sampling.temperature = 0.7f;
     r.sampling.logprobs = 5;
     r.sampling.ignore_eos = true;
-    r.sampling.max_tokens = 3;
+    r.sampling.max_tokens = answer;
     ASSERT_TRUE(setup.engine().submit(std::move(r)).ok());
   }
   while (!setup.engine().idle()) ASSERT_TRUE(setup.engine().step().ok());
+  EXPECT_EQ(setup.engine().stats().drafts.all_drafted() > 0, draft_tokens > 0);
   EXPECT_EQ(setup.tensors().growths(), 1);
   const std::int64_t allocated = cuda::fake::device_bytes() - before;
   std::printf("%lld bytes at start, %lld at the end, %lld planned\n",
@@ -79,6 +146,11 @@ TEST(GpuEngine, AllocatesWhatThePlanNames) {
   const auto late = [&](BudgetKind kind) { return setup.plan().budget(kind)->bytes; };
   EXPECT_LE(allocated - at_start, late(BudgetKind::logits) + late(BudgetKind::rope_tables) +
                                       late(BudgetKind::schedules) / 2);
+}
+
+TEST(GpuEngine, AllocatesWhatThePlanNames) {
+  expect_planned_allocations(0);
+  expect_planned_allocations(3);
 }
 
 TEST(GpuEngine, AnErrorOfTheDeviceEndsTheStepAndNamesIt) {

@@ -2,6 +2,7 @@
 // argument. LATHE_SOAK_STEPS is how many steps the soak takes: fewer under compute-sanitizer.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <random>
 
@@ -43,6 +44,61 @@ TEST_P(GpuEngine, TwentyRepeatsGiveTheSameBits) {
     SCOPED_TRACE(repeat);
     expect_same_bits(answers_of(model(), kSizes, {}, kPrompts), first);
     if (HasFailure()) break;
+  }
+}
+
+// Of whole tokens: rows of a step that checks drafts are cut otherwise than decode rows. To the bit
+// where attention is cut by a request's own keys.
+TEST_P(GpuEngine, DraftsChangeNoToken) {
+  const std::vector<Prompt> prompts = {{7, 40}, {300, 40, 0.8f}, {100, 40}, {129, 40, 1.2f}};
+  const bool latent = std::string(GetParam()) == "tiny-v32";
+  const std::int32_t vocab = load_model_config(model())->vocab;
+  for (const bool invariant : {false, true}) {
+    if (invariant && !latent) continue;  // their kernels have no such cut
+    SCOPED_TRACE(invariant ? "batch-invariant" : "");
+    GpuSetup::Sizes sizes = kSizes;
+    sizes.batch_invariant = invariant;
+    const Answers plain = answers_of(model(), sizes, {}, prompts);
+    for (const std::int32_t d : {1, 4}) {
+      sizes.draft_tokens = d;
+      for (const Guess guess : {Guess::right, Guess::wrong, Guess::mixed}) {
+        for (const bool eager : {false, true}) {
+          SCOPED_TRACE(std::to_string(d) + " drafts, kind " +
+                       std::to_string(static_cast<int>(guess)) + (eager ? ", eager" : ""));
+          ScriptedDrafter drafter = drafter_of(plain, prompts, vocab, guess);
+          EngineOptions options;
+          options.drafter = &drafter;
+          options.draft_tokens = d;
+          options.debug_nan = eager;
+          const Answers got = answers_of(model(), sizes, options, prompts);
+          EXPECT_EQ(got.tokens, plain.tokens);
+          if (invariant) {
+            EXPECT_EQ(got.logits, plain.logits);
+          }
+          EXPECT_GT(got.stats.drafts.all_drafted(), 10);
+        }
+      }
+    }
+  }
+}
+
+// Prints the median step of one request, once its steps are recorded.
+TEST_P(GpuEngine, StepsThatCheckDraftsTakeLittleMore) {
+  const std::vector<Prompt> prompts = {{100, 400}};
+  const std::int32_t vocab = load_model_config(model())->vocab;
+  GpuSetup::Sizes sizes = kSizes;
+  const Answers plain = answers_of(model(), sizes, {}, prompts, false);
+  for (const std::int32_t d : {0, 1, 3, 7}) {
+    sizes.draft_tokens = d;
+    ScriptedDrafter drafter = drafter_of(plain, prompts, vocab, Guess::right);
+    EngineOptions options;
+    if (d > 0) options.drafter = &drafter, options.draft_tokens = d;
+    Answers got = answers_of(model(), sizes, options, prompts, false);
+    std::vector<double> ms(got.step_ms.begin() + std::ssize(got.step_ms) / 3, got.step_ms.end());
+    std::sort(ms.begin(), ms.end());
+    std::printf("%d drafts: %.3f ms a step, %.2f tokens in a check\n", d, ms[ms.size() / 2],
+                got.stats.drafts.acceptance_length());
+    EXPECT_EQ(got.tokens, plain.tokens);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/draft_test_util.h"
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
 #include "model/gpu_model_checks.h"
@@ -25,6 +27,8 @@ class GpuSetup {
     std::int64_t cache_tokens = 16 * 64;
     std::int64_t requests = 6;
     bool plain_products = false;
+    std::int32_t draft_tokens = 0;
+    bool batch_invariant = false;
   };
 
   GpuSetup(const std::string& directory, const Sizes& sizes, const EngineOptions& options)
@@ -38,6 +42,8 @@ class GpuSetup {
     wanted.page_size = 64;
     wanted.chunked_prefill_size = wanted.context_length = sizes.context;
     wanted.max_running_requests = sizes.requests;
+    wanted.draft_tokens = sizes.draft_tokens;
+    wanted.batch_invariant = sizes.batch_invariant;
     const auto plan = plan_model(model_->config(), std::nullopt, describe_machine(Device::sm90),
                                  wanted, registry_);
     EXPECT_TRUE(plan.ok());
@@ -52,6 +58,7 @@ class GpuSetup {
     ops.precision = MatmulPrecision::bf16;
     ops.tensors = &*tensors_;
     ops.control = &control_;
+    if (sizes.batch_invariant) ops.execution.batch_invariant = true;
     engine_.emplace(Engine::create(*model_, *cache_, options, ops).value());
   }
   Engine& engine() { return *engine_; }
@@ -81,38 +88,63 @@ class GpuSetup {
 struct Answers {
   std::map<std::uint64_t, std::vector<std::int32_t>> tokens;  // by request
   std::map<std::uint64_t, Logits> logits;
+  EngineStats stats;
+  std::vector<double> step_ms;
 };
 
 struct Prompt {
   int tokens = 0;
   std::int32_t answer = 0;  // tokens
+  float temperature = 0;
 };
 
-/// Greedy answers to made-up prompts that arrive together, and the logits they were drawn from.
+/// Answers to made-up prompts that arrive together, and the logits they were drawn from.
 inline Answers answers_of(const std::string& directory, const GpuSetup::Sizes& sizes,
-                          EngineOptions options, const std::vector<Prompt>& prompts) {
+                          EngineOptions options, const std::vector<Prompt>& prompts,
+                          bool keep_logits = true) {
   Answers run;
-  options.on_logits = [&](RequestId id, std::span<const float> row) {
-    run.logits[id.value].emplace_back(row.begin(), row.end());
-  };
+  if (keep_logits) {
+    options.on_logits = [&](RequestId id, std::span<const float> row) {
+      run.logits[id.value].emplace_back(row.begin(), row.end());
+    };
+  }
   GpuSetup setup(directory, sizes, options);
   for (const Prompt& p : prompts) {
     Request r;
     r.prompt = some_tokens(p.tokens, setup.config().vocab);
-    r.sampling.temperature = 0;
+    r.sampling.temperature = p.temperature;
     r.sampling.ignore_eos = true;
     r.sampling.max_tokens = p.answer;
     EXPECT_TRUE(setup.engine().submit(std::move(r)).ok());
   }
   while (!setup.engine().idle()) {
+    const auto start = std::chrono::steady_clock::now();
     const auto report = setup.engine().step();
+    run.step_ms.push_back(
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+            .count());
     if (!report) {
       ADD_FAILURE() << report.error().message();
       break;
     }
     for (const auto& t : report->tokens) run.tokens[t.request.value].push_back(t.sampled.token);
   }
+  run.stats = setup.engine().stats();
   return run;
+}
+
+/// Drafts for answers_of(): right, wrong, or right as often as not, by what an earlier run gave.
+enum class Guess { right, wrong, mixed };
+inline ScriptedDrafter drafter_of(const Answers& known, const std::vector<Prompt>& prompts,
+                                  std::int32_t vocab, Guess guess) {
+  return ScriptedDrafter([=, &known, &prompts](const DraftRequest& r, std::int64_t place) {
+    const auto& tokens = known.tokens.at(r.id.value);
+    const std::int64_t at = place - prompts[r.id.value - 1].tokens;
+    const std::int32_t token = at < std::ssize(tokens) ? tokens[static_cast<std::size_t>(at)] : 0;
+    const bool right =
+        guess == Guess::right || (guess == Guess::mixed && (place + at / 3) % 2 == 0);
+    return right ? token : (token + 1) % vocab;
+  });
 }
 
 }  // namespace lathe

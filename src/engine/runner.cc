@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "attn/draft_rows.h"
 #include "base/check.h"
 #include "base/rows.h"
 
@@ -13,6 +14,12 @@ namespace {
 
 constexpr std::int32_t kNoToken = -1;  // of rows that only fill up a batch
 
+std::int64_t rows_in(std::span<const BatchItem> items) {
+  std::int64_t sum = 0;
+  for (const BatchItem& item : items) sum += std::ssize(item.tokens);
+  return sum;
+}
+
 }  // namespace
 
 Result<Runner> Runner::create(const Model& model, KvCache& cache, bool replays, RunnerPass pass) {
@@ -20,7 +27,12 @@ Result<Runner> Runner::create(const Model& model, KvCache& cache, bool replays, 
   Runner out(model, cache, replays, pass);
   std::size_t states = 0, entries = 0;
   for (std::size_t g = 0; g < cache.groups(); ++g) {
-    out.bounds_.push_back(step_bound(cache.plan(g)));
+    StepBound& bound = out.bounds_.emplace_back(step_bound(cache.plan(g)));
+    if (replays) {
+      const std::int64_t drafted = recorded_verify_rows(bound.requests, cache.plan(g).draft_tokens);
+      bound.requests = std::max(bound.requests, drafted);
+      bound.rows = std::max(bound.rows, drafted);
+    }
     out.state_of_.push_back(cache.state(g) != nullptr ? std::optional(states++) : std::nullopt);
     out.entries_of_.push_back(cache.entries(g) != nullptr ? std::optional(entries++)
                                                           : std::nullopt);
@@ -194,9 +206,11 @@ Result<void> Runner::plan_steps(const OpsContext& ops) {
       Step& step = steps_[at];
       if (replay_) {
         StepRequest filler;
-        filler.rows = 1;
         filler.padding = true;
-        requests_.resize(c.last + static_cast<std::size_t>(padding_), filler);
+        requests_.resize(c.last + static_cast<std::size_t>(fillers_), filler);
+        for (std::int64_t i = 0; i < padding_; ++i) {
+          requests_[c.last + static_cast<std::size_t>(i)].rows = 1;
+        }
       }
       const std::size_t last = replay_ ? requests_.size() : c.last;
       const auto part = std::span(requests_).subspan(c.first, last - c.first);
@@ -223,7 +237,8 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   cut();
   const std::int64_t padded = find_non_finite ? 0 : padded_rows(items);
   replay_ = padded > 0;
-  padding_ = replay_ ? padded - std::ssize(items) : 0;
+  fillers_ = replay_ ? padded - std::ssize(items) : 0;
+  padding_ = replay_ ? padded - rows_in(items) : 0;
   tokens_.clear();
   row_of_.clear();
   logit_rows_.clear();
@@ -338,18 +353,30 @@ const float* Runner::hidden(std::size_t item, std::int64_t k) const {
   return hidden_.data() + row * model_->config().hidden;
 }
 
-// Rows of a batch that is replayed: decode rows alone, padded to one of few sizes. 0: it is not.
+// Rows of a batch that is replayed: decode rows alone, or with drafts, padded to one of few sizes.
+// It has as many requests: of decode rows one each; those with drafts are joined by requests
+// without rows, so that a recording serves every share of its rows among requests. 0: it is not
+// replayed.
 std::int64_t Runner::padded_rows(std::span<const BatchItem> items) const {
   if (!replays_ || cuts_.size() != 1) return 0;
-  const bool decodes = std::all_of(items.begin(), items.end(), [](const BatchItem& item) {
-    return item.phase == Phase::decode && item.logits == 1 && item.scored.empty();
+  const Phase phase = items.front().phase;
+  const bool decodes = std::all_of(items.begin(), items.end(), [phase](const BatchItem& item) {
+    return item.phase == phase && item.phase != Phase::extend &&
+           item.logits == std::ssize(item.tokens) && item.scored.empty();
   });
   const auto routes = routes_of(parts_.front());
   const bool in_place = std::all_of(routes.begin(), routes.end(), [](const Route* route) {
     return route != nullptr && !route->adapter;
   });
   if (!decodes || !in_place) return 0;
-  const std::int64_t n = std::ssize(items);
+  const std::int64_t n = rows_in(items);
+  if (phase == Phase::verify) {
+    const std::int64_t padded = padded_verify_rows(n);
+    const bool fits = std::all_of(bounds_.begin(), bounds_.end(), [padded](const StepBound& b) {
+      return padded <= std::min(b.requests, b.rows);
+    });
+    return fits ? padded : 0;
+  }
   const std::int64_t step = n <= 2 ? 1 : n <= 4 ? 2 : n <= 8 ? 4 : n <= 32 ? 8 : n <= 64 ? 16 : 32;
   std::int64_t padded = n <= 256 ? (n + step - 1) / step * step : (n + 63) / 64 * 64;
   for (const StepBound& bound : bounds_) padded = std::min({padded, bound.requests, bound.rows});
@@ -363,6 +390,7 @@ void Runner::even_out(StepView& view) const {
   while (context < view.max_context) context *= 2;
   view.max_context = context;
   view.total_context = 0;
+  if (view.phase == Phase::verify) view.max_rows = 1 + cache_->plan().draft_tokens();
   if (view.selecting_rows > 0) view.selecting_rows = view.rows;
 }
 
@@ -382,6 +410,8 @@ std::uint64_t Runner::replay_key(const ForwardArgs& args) const {
     const StepView& v = *s.step;
     add(address(v.route));
     add(static_cast<std::uint64_t>(v.rows));
+    add(static_cast<std::uint64_t>(v.requests));
+    add(static_cast<std::uint64_t>(v.max_rows));
     add(static_cast<std::uint64_t>(v.max_context));
     add(static_cast<std::uint64_t>(v.selecting_rows));
     add(address(v.positions.data()));

@@ -60,7 +60,8 @@ struct NonFiniteItem {
 
 class Runner {
  public:
-  /// Model and cache must outlive it. `replays`: as the backend's. A pass other than `forward` runs
+  /// Model and cache must outlive it. `replays`: as the backend's; steps of decode rows, and those
+  /// that check drafts, are padded to few sizes then. A pass other than `forward` runs
   /// on a host alone. Errors: Step::make()'s.
   static Result<Runner> create(const Model& model, KvCache& cache, bool replays = false,
                                RunnerPass pass = RunnerPass::forward);
@@ -152,6 +153,7 @@ class Runner {
   std::vector<Cut> cuts_;
   std::int64_t keys_in_cut_ = 0;      // of the open one
   std::int64_t padding_ = 0;          // rows that pad a batch to be replayed
+  std::int64_t fillers_ = 0;          // and requests, of which these rows are
   bool replay_ = false;               // whether it is one
   std::vector<Segment> segments_;     // [groups, cuts]
   std::vector<std::int32_t> tokens_;  // [rows]

@@ -57,11 +57,11 @@ Result<void> check_context(const PlanRequest& request, const ModelConfig& config
                fmt::format("{}", request.context_length), ""};
 }
 
-// The recorded steps and the buffers of a GPU hold one row of each request that decodes.
+// The hidden states that a draft layer reads lie on the host.
 Result<void> check_drafts_on(DraftKind draft, Device device) {
-  if (draft == DraftKind::none || !is_gpu(device)) return {};
-  return Error{ErrorCode::unsupported, "--draft", "none on a GPU, where drafts do not run",
-               std::string(name(draft)), "--draft none, or --device cpu"};
+  if (draft != DraftKind::mtp || !is_gpu(device)) return {};
+  return Error{ErrorCode::unsupported, "--draft", "none or ngram on a GPU",
+               std::string(name(draft)), "--draft ngram, or --device cpu"};
 }
 
 // Bytes of the checkpoint's files; nothing for dummy weights.

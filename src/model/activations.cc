@@ -6,6 +6,7 @@
 
 #include "attn/budget.h"
 #include "attn/compressor.h"
+#include "attn/draft_rows.h"
 #include "attn/explain.h"
 #include "base/dtype.h"
 #include "model/draft_layer.h"
@@ -140,8 +141,7 @@ struct Need {
 Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& machine,
              const PlanRequest& request) {
   // Each request that decodes has a row, and one for each of its drafts. All give logits.
-  const std::int64_t decoding =
-      times(request.max_running_requests, 1 + std::int64_t{request.draft_tokens});
+  const std::int64_t decoding = decoding_rows(request.max_running_requests, request.draft_tokens);
   const std::int64_t rows = plus(plan.max_rows(), decoding);
   std::int64_t attention = 0;
   std::int64_t selected = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "attn/draft_rows.h"
 #include "base/dtype.h"
 
 namespace lathe {
@@ -36,7 +37,8 @@ std::int64_t rope_tables(const ModelConfig& config, std::int64_t positions) {
   return sum;
 }
 
-// Of a decode step of each size and each power of two of its context (engine/runner.cc).
+// Of a decode step and of one that checks drafts, of each size and each power of two of its context
+// (engine/runner.cc).
 std::int64_t graphs(const ModelConfig& config, const ModelPlan& plan) {
   std::int64_t sizes = 0;
   for (std::int64_t n = 1; n <= plan.max_requests();) {
@@ -45,6 +47,8 @@ std::int64_t graphs(const ModelConfig& config, const ModelPlan& plan) {
   }
   std::int64_t contexts = 1;
   for (std::int64_t n = 1024; n < plan.context_length(); n *= 2) ++contexts;
+  const std::int64_t drafted = recorded_verify_rows(plan.max_requests(), plan.draft_tokens());
+  for (std::int64_t n = 2; n <= drafted; n = padded_verify_rows(n + 1)) ++sizes;
   const std::int64_t layer = config.latent() ? 28 : 20;
   return sizes * contexts * (layer * config.layers + 8) * kNodeBytes;
 }
@@ -53,18 +57,19 @@ std::int64_t graphs(const ModelConfig& config, const ModelPlan& plan) {
 
 std::vector<Budget> gpu_budgets(const ModelConfig& config, const ModelPlan& plan,
                                 const Machine& machine) {
-  const std::int64_t requests = plan.max_requests();
+  const std::int64_t decoding =
+      std::max(plan.max_requests(), recorded_verify_rows(plan.max_requests(), plan.draft_tokens()));
   const std::int64_t vocab = config.vocab;
   std::vector<Budget> out;
   const auto add = [&](BudgetKind kind, std::int64_t bytes) {
     if (bytes > 0) out.push_back({kind, bytes, 0});
   };
   // A work list where partials lie, and one that the layers of a group share.
-  const std::int64_t list = 256 * (plan.max_rows() + requests) + (1 << 20);
+  const std::int64_t list = 256 * (plan.max_rows() + decoding) + (1 << 20);
   add(BudgetKind::schedules, 2 * list);
-  add(BudgetKind::expert_rows, expert_rows(config.moe, config.hidden, plan.max_rows() + requests));
-  add(BudgetKind::logits, requests * vocab * 4);
-  add(BudgetKind::sampler, kDrawnRows * (vocab + 1024) * 8 + requests * 512);
+  add(BudgetKind::expert_rows, expert_rows(config.moe, config.hidden, plan.max_rows() + decoding));
+  add(BudgetKind::logits, decoding * vocab * 4);
+  add(BudgetKind::sampler, kDrawnRows * (vocab + 1024) * 8 + decoding * 512);
   add(BudgetKind::rope_tables, rope_tables(config, plan.context_length()));
   const Plan& first = plan.groups.front().plan;
   if (first.phase(Phase::decode).routes.size() > 0) add(BudgetKind::graphs, graphs(config, plan));
