@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm90/indexer/logits.cuh"
+#include "kernels/cuda/sm90/indexer/logits_wgmma.cuh"
 #include "kernels/cuda/sm90/indexer/select.cuh"
 
 namespace lathe::cuda {
@@ -16,8 +17,42 @@ cudaError_t launch_count_up(std::int32_t* slots, const std::int32_t* like, std::
       slots, like, count);
 }
 
+namespace {
+
+// Rows of a block: those of a prompt share keys, those of a decode step do not.
+constexpr std::int64_t kPromptRows = 256, kRowsEach = 8;
+
+template <int kHeads>
+cudaError_t launch_wgmma(const IndexLogits& p, cudaStream_t stream) {
+  using W = LogitsWgmma<kHeads>;
+  constexpr auto kKernel = index_logits_wgmma_kernel<kHeads>;
+  if (const cudaError_t status = allow_shared<kKernel>(W::kSharedBytes); status != cudaSuccess) {
+    return status;
+  }
+  const std::int64_t each = p.rows >= kPromptRows ? kRowsEach : 1;
+  return launch_kernel(kKernel,
+                       {.grid = dim3(blocks_for(p.rows, each), blocks_for(p.cols, W::kKeys)),
+                        .block = W::kThreads,
+                        .shared_bytes = W::kSharedBytes,
+                        .early = true},
+                       stream, p, each);
+}
+
+// Copies of 16 bytes, of tiles that the tensor cores take as they are.
+bool fits_wgmma(const IndexPages& pages) {
+  return pages.dim == 128 && pages.page_stride % 16 == 0 &&
+         reinterpret_cast<std::uintptr_t>(pages.data) % 16 == 0;
+}
+
+}  // namespace
+
 cudaError_t launch_index_logits(const IndexLogits& p, cudaStream_t stream) {
   if (p.rows == 0 || p.cols == 0) return cudaSuccess;
+  if (fits_wgmma(p.q) && fits_wgmma(p.keys)) {
+    if (p.heads == 16) return launch_wgmma<16>(p, stream);
+    if (p.heads == 32) return launch_wgmma<32>(p, stream);
+    if (p.heads == 64) return launch_wgmma<64>(p, stream);
+  }
   constexpr int kMost = 160 << 10;  // 256 heads of 128, keys and all
   const auto bytes = static_cast<std::int32_t>(score_shared_floats(p) * 4);
   if (const cudaError_t status = allow_shared<index_logits_kernel>(kMost); status != cudaSuccess) {

@@ -1,5 +1,6 @@
-// The indexer's logits: a block scores kScoreKeys keys of a row, thread (i, g) adds heads g, g +
-// kScoreGroups, ... of key i, and the groups are added in order.
+// The indexer's logits for heads that logits_wgmma.cuh does not take, in f32: a block scores
+// kScoreKeys keys of a row, thread (i, g) adds heads g, g + kScoreGroups, ... of key i, and the
+// groups are added in order.
 #pragma once
 
 #include "base/float_formats.h"

@@ -1,0 +1,156 @@
+// The indexer's logits without a GPU, their kernels emulated, against sums in double.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "base/float_formats.h"
+#include "kernels/cuda/sm90/indexer/indexer.h"
+#include "base/test_scale.h"
+
+namespace lathe::cuda {
+namespace {
+
+// Pages of codes, then of scales; some codes are NaN.
+std::vector<std::byte> random_pages(std::mt19937& rng, std::int64_t pages, std::int32_t tokens,
+                                    std::int32_t dim) {
+  std::normal_distribution<float> normal;
+  std::vector<std::byte> out;
+  const auto put = [&](const void* from, std::size_t bytes) {
+    const auto* b = static_cast<const std::byte*>(from);
+    out.insert(out.end(), b, b + bytes);
+  };
+  for (std::int64_t page = 0; page < pages; ++page) {
+    for (std::int32_t i = 0; i < tokens * dim; ++i) {
+      const e4m3 code = to_e4m3(normal(rng) * 30);
+      put(&code, 1);
+    }
+    for (std::int32_t i = 0; i < tokens; ++i) {
+      const float scale = 0.01f * (1 + std::abs(normal(rng)));
+      put(&scale, 4);
+    }
+  }
+  return out;
+}
+
+double code(const IndexPages& p, std::int64_t page, std::int64_t token, std::int32_t d) {
+  e4m3 c;
+  std::memcpy(&c, p.data + page * p.page_stride + token * p.dim + d, 1);
+  return to_f32(c);
+}
+double scale(const IndexPages& p, std::int64_t page, std::int64_t token) {
+  float s = 0;
+  std::memcpy(&s, p.data + page * p.page_stride + std::int64_t{p.page_tokens} * p.dim + token * 4,
+              4);
+  return s;
+}
+
+// Requests of different lengths and rows, a hole among the pages, rows without a request.
+void check(std::int32_t heads, std::int32_t dim, std::int32_t page_tokens, std::int64_t prompt,
+           unsigned seed) {
+  SCOPED_TRACE("heads " + std::to_string(heads) + ", dim " + std::to_string(dim) + ", page " +
+               std::to_string(page_tokens) + ", seed " + std::to_string(seed));
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal;
+  const std::vector<std::int32_t> context = {300, 7, 129, 128};
+  constexpr std::int64_t kCols = 310;
+  const std::int64_t width = (kCols + page_tokens - 1) / page_tokens;
+  std::vector<std::int32_t> table, request, lens;
+  std::int32_t pages = 0;
+  for (const std::int32_t n : context) {
+    for (std::int64_t i = 0; i < width; ++i) {
+      table.push_back(i * page_tokens < n ? pages++ : -1);
+    }
+  }
+  table[1] = -1;
+  for (std::int64_t i = 0; i < prompt; ++i) {
+    request.push_back(0);
+    lens.push_back(static_cast<std::int32_t>(300 - prompt + 1 + i));
+  }
+  for (std::int32_t r = 1; r < 4; ++r) {
+    request.push_back(r);
+    lens.push_back(context[static_cast<std::size_t>(r)]);
+  }
+  request.push_back(-1);
+  lens.push_back(50);
+  const auto rows = std::ssize(request);
+  const auto key_bytes = random_pages(rng, pages, page_tokens, dim);
+  const auto q_bytes = random_pages(rng, rows, heads, dim);
+  std::vector<float> weights(static_cast<std::size_t>(rows * (heads + 3)));
+  for (float& w : weights) w = normal(rng);
+  std::vector<float> logits(static_cast<std::size_t>(rows * kCols), -77);
+  const auto bytes_of_page = [&](std::int32_t tokens) {
+    return static_cast<std::int64_t>(tokens) * (dim + 4);
+  };
+  const IndexLogits p{
+      .q = {q_bytes.data(), rows, bytes_of_page(heads), heads, dim},
+      .weights = weights.data(),
+      .weights_stride = heads + 3,
+      .constant = 0.25f,
+      .keys = {key_bytes.data(), pages, bytes_of_page(page_tokens), page_tokens, dim},
+      .page_table = table.data(),
+      .width = width,
+      .request = request.data(),
+      .lens = lens.data(),
+      .logits = logits.data(),
+      .rows = rows,
+      .cols = kCols,
+      .heads = heads};
+  ASSERT_EQ(launch_index_logits(p, nullptr), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+  int shown = 0;
+  for (std::int64_t row = 0; row < rows && shown < 5; ++row) {
+    for (std::int64_t j = 0; j < kCols && shown < 5; ++j) {
+      const float got = logits[static_cast<std::size_t>(row * kCols + j)];
+      const std::int64_t r = request[static_cast<std::size_t>(row)];
+      if (r < 0 || j >= lens[static_cast<std::size_t>(row)]) {
+        if (got == -77) continue;
+        ADD_FAILURE() << "row " << row << ", key " << j << " was written";
+        ++shown;
+        continue;
+      }
+      const std::int64_t page = table[static_cast<std::size_t>(r * width + j / page_tokens)];
+      if (page < 0) {
+        if (std::isnan(got)) continue;
+        ADD_FAILURE() << "row " << row << ", key " << j << " has no page, and " << got;
+        ++shown;
+        continue;
+      }
+      double want = 0, magnitude = 0;
+      for (std::int32_t h = 0; h < heads; ++h) {
+        double dot = 0;
+        for (std::int32_t d = 0; d < dim; ++d) {
+          dot += code(p.q, row, h, d) * code(p.keys, page, j % page_tokens, d);
+        }
+        const double w =
+            weights[static_cast<std::size_t>(row * (heads + 3) + h)] * 0.25 * scale(p.q, row, h);
+        want += std::max(dot, 0.0) * w;
+        magnitude += std::abs(dot * w);
+      }
+      const double s = scale(p.keys, page, j % page_tokens);
+      if (std::abs(got - want * s) <= 1e-4 * magnitude * s) continue;
+      ADD_FAILURE() << "row " << row << ", key " << j << ": " << got << " against " << want * s;
+      ++shown;
+    }
+  }
+}
+
+TEST(IndexLogits, AreSumsOverHeads) {
+  for (const std::int32_t page : {1, 16, 64}) {
+    check(64, 128, page, 20, test_seed(1));
+    check(32, 128, page, 3, test_seed(2));
+    check(16, 128, page, 3, test_seed(3));
+    check(4, 32, page, 3, test_seed(4));
+    check(24, 128, page, 2, test_seed(5));
+  }
+}
+
+// Blocks of several rows, which go from one request to the next.
+TEST(IndexLogits, OfPrompts) {
+  check(16, 128, 16, 299, test_seed(6));
+}
+
+}  // namespace
+}  // namespace lathe::cuda
