@@ -18,6 +18,53 @@ std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// What 16 random bits stand for: uniform between -reach and reach.
+float uniform(std::uint64_t bits, float reach) {
+  return static_cast<float>(static_cast<std::int16_t>(bits)) * (reach * 0x1p-15f);
+}
+
+// The codes of a format for the upper 12 of 16 random bits; a conversion for each weight would take
+// ten times as long.
+template <class Code>
+std::vector<Code> code_table(float reach, Code (*convert)(float)) {
+  std::vector<Code> out;
+  for (std::uint64_t bits = 0; bits < 1 << 16; bits += 16) {
+    out.push_back(convert(uniform(bits, reach)));
+  }
+  return out;
+}
+
+constexpr float kCodeReach = 384;  // of e4m3's 448
+constexpr float kMxReach = 6;
+
+// [first, end), multiples of 4 but for the matrix's last: 16 bits of a counter's hash for each.
+void fill_elements(DType dtype, float reach, std::uint64_t seed, std::int64_t first,
+                   std::int64_t end, std::byte* data) {
+  static const std::vector<e4m3> codes = code_table(kCodeReach, to_e4m3);
+  static const std::vector<e2m1> mx_codes = code_table(kMxReach, to_e2m1);
+  const auto each = [&](const auto& put) {
+    for (std::int64_t i = first; i < end; i += 4) {
+      std::uint64_t bits = mixed(seed + static_cast<std::uint64_t>(i));
+      for (std::int64_t k = i; k < std::min(i + 4, end); ++k, bits >>= 16) put(k, bits & 0xffff);
+    }
+  };
+  if (dtype == DType::e4m3) {
+    auto* to = reinterpret_cast<e4m3*>(data);
+    each([&](std::int64_t i, std::uint64_t bits) { to[i] = codes[bits >> 4]; });
+  } else if (dtype == DType::e2m1) {
+    each([&](std::int64_t i, std::uint64_t bits) {
+      const auto code = static_cast<std::byte>(mx_codes[bits >> 4].bits);
+      data[i / 2] = i % 2 == 0 ? code : data[i / 2] | code << 4;
+    });
+  } else if (dtype == DType::f32) {
+    auto* to = reinterpret_cast<float*>(data);
+    each([&](std::int64_t i, std::uint64_t bits) { to[i] = uniform(bits, reach); });
+  } else {
+    auto* to = reinterpret_cast<bf16*>(data);
+    each([&](std::int64_t i, std::uint64_t bits) { to[i] = to_bf16(uniform(bits, reach)); });
+  }
+}
+
 // Uniform of variance 1 / cols, as fresh layers have; e4m3 and e2m1 codes at one scale for the
 // same.
 void fill_matrix(const TensorSpec& spec, DType dtype, std::uint64_t seed, ThreadPool* threads,
@@ -25,30 +72,9 @@ void fill_matrix(const TensorSpec& spec, DType dtype, std::uint64_t seed, Thread
   const std::int64_t n = spec.shape[0] * spec.shape[1];
   std::byte* data = weights.take(bytes_of(dtype, n));
   const float reach = std::sqrt(3.0f / static_cast<float>(spec.shape[1]));
-  constexpr float kCodeReach = 384;  // of e4m3's 448
-  constexpr float kMxReach = 6;
-  const float unit = (dtype == DType::e4m3   ? kCodeReach
-                      : dtype == DType::e2m1 ? kMxReach
-                                             : reach) *
-                     0x1p-31f;
   constexpr std::int64_t kChunk = 1 << 20;
   auto fill = [&](std::int64_t task, int) {
-    const std::int64_t end = std::min(n, (task + 1) * kChunk);
-    for (std::int64_t i = task * kChunk; i < end; ++i) {
-      const auto bits =
-          static_cast<std::int32_t>(mixed(seed + static_cast<std::uint64_t>(i)) >> 32);
-      const float v = static_cast<float>(bits) * unit;
-      if (dtype == DType::e4m3) {
-        reinterpret_cast<e4m3*>(data)[i] = to_e4m3(v);
-      } else if (dtype == DType::e2m1) {
-        const auto code = static_cast<std::byte>(to_e2m1(v).bits);
-        data[i / 2] = i % 2 == 0 ? code : data[i / 2] | code << 4;
-      } else if (dtype == DType::f32) {
-        reinterpret_cast<float*>(data)[i] = v;
-      } else {
-        reinterpret_cast<bf16*>(data)[i] = to_bf16(v);
-      }
-    }
+    fill_elements(dtype, reach, seed, task * kChunk, std::min(n, (task + 1) * kChunk), data);
   };
   const std::int64_t tasks = (n + kChunk - 1) / kChunk;
   if (threads != nullptr) {
