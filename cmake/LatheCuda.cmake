@@ -2,6 +2,8 @@
 # (use it if found), OFF or REQUIRED.
 set(LATHE_HAS_CUDA OFF)
 set(LATHE_CUDA_LEAST 13.0)
+# For packages: a tenth of the kernels' bytes, without line numbers for profilers and without PTX, which runs on no other GPU.
+option(LATHE_SMALL_KERNELS "CUDA kernels as machine code alone, compressed for size" OFF)
 if(LATHE_CUDA)
   include(CheckLanguage)
   check_language(CUDA)
@@ -13,6 +15,9 @@ if(LATHE_CUDA)
   endif()
   if(found VERSION_GREATER_EQUAL LATHE_CUDA_LEAST)
     set(CMAKE_CUDA_ARCHITECTURES 90a)
+    if(LATHE_SMALL_KERNELS)
+      set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+    endif()
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
     # Debian 12's CMake does not know how nvcc 13 spells C++20.
@@ -39,9 +44,7 @@ if(LATHE_CUDA)
 endif()
 message(STATUS "Lathe: CUDA sources ${LATHE_HAS_CUDA}")
 
-# For profilers. Two thirds of the kernels' bytes, so a wheel has none.
-option(LATHE_LINEINFO "Line numbers in CUDA kernels" ON)
-set(LATHE_LINEINFO_FLAG $<$<BOOL:${LATHE_LINEINFO}>:-lineinfo>)
+set(LATHE_KERNEL_FLAGS $<IF:$<BOOL:${LATHE_SMALL_KERNELS}>,--compress-mode=size,-lineinfo>)
 
 # The device of src/kernels/cuda: a room's library and its tests that need no GPU, recursively, and only where a toolkit is. Local
 # memory and spills are errors: no kernel here can afford them.
@@ -55,7 +58,7 @@ function(lathe_cuda_room)
   list(FILTER tests EXCLUDE REGEX "_gpu_test\\.cc$")
   add_library(lathe_kernels_cuda STATIC ${sources})
   target_link_libraries(lathe_kernels_cuda PUBLIC lathe_flags lathe_attn CUDA::cudart_static)
-  target_compile_options(lathe_kernels_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings ${LATHE_LINEINFO_FLAG}
+  target_compile_options(lathe_kernels_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings ${LATHE_KERNEL_FLAGS}
     -Xptxas=-warn-spills,-warn-lmem-usage>)
   # Codecs, the sampler and the router promise the CPU's bits: a product and a sum stay apart, as with -ffp-contract=off.
   set(exact ${sources})
@@ -114,7 +117,7 @@ function(lathe_gpu_program source folder)
   endif()
   add_executable(${name} EXCLUDE_FROM_ALL ${source})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
-  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings ${LATHE_LINEINFO_FLAG}> ${LATHE_TEST_OPTIONS})
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings ${LATHE_KERNEL_FLAGS}> ${LATHE_TEST_OPTIONS})
   file(RELATIVE_PATH lib ${folder} ${PROJECT_BINARY_DIR}/gpu/lib)
   set_target_properties(${name} PROPERTIES CUDA_RUNTIME_LIBRARY Static
     RUNTIME_OUTPUT_DIRECTORY ${folder} BUILD_RPATH "$ORIGIN/${lib}")

