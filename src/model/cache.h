@@ -81,7 +81,7 @@ class KvCache {
   /// Starts counting what is written to every layer's main pool.
   void count_values();
   /// Null where nothing is counted.
-  ValueTally* tally(std::int32_t layer) { return tallies_ ? &tallies_[layer] : nullptr; }
+  ValueTally* tally(std::int32_t layer) { return tallies_ ? tallies_.get() + layer : nullptr; }
   /// Of the pool that an indexer's choice names.
   PoolShape chosen_shape(std::int32_t layer) {
     Group& group = group_of(layer);

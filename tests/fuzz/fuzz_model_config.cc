@@ -1,5 +1,5 @@
-// config.json: any text is a configuration or an error; a configuration has a problem that can be
-// planned for and lists as long as its layers.
+// config.json: any text is a configuration or an error; a configuration has problems that can be
+// planned for, each layer in one group, and lists as long as its layers.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -16,13 +16,20 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   LATHE_CHECK(config->layers > 0 && config->hidden > 0 && config->vocab > 0, "sizes");
-  LATHE_CHECK(check_problem(config->attention).ok(), "a problem that is none");
-  LATHE_CHECK(lathe::RopeTable::make(config->rope, 4).ok(), "RoPE without a table");
   const auto layers = static_cast<std::size_t>(config->layers);
+  std::size_t grouped = 0;
+  bool sparse = false;
+  for (const lathe::LayerGroupConfig& group : config->groups) {
+    LATHE_CHECK(check_problem(group.problem).ok(), "a problem that is none");
+    LATHE_CHECK(lathe::RopeTable::make(group.rope, 4).ok(), "RoPE without a table");
+    grouped += group.layers.size();
+    sparse = sparse || group.problem.kind == lathe::ProblemKind::sparse_latent;
+  }
+  LATHE_CHECK(grouped == layers, "layers in groups");
   const auto& experts = config->moe.layer_has_experts;
   LATHE_CHECK(experts.empty() || experts.size() == layers, "experts of each layer");
   const auto& indexers = config->mla.own_indexer;
   LATHE_CHECK(indexers.empty() || indexers.size() == layers, "indexers of each layer");
-  LATHE_CHECK(config->attention.sparse() == !indexers.empty(), "indexers of a sparse problem");
+  LATHE_CHECK(sparse == !indexers.empty(), "indexers of a sparse problem");
   return 0;
 }

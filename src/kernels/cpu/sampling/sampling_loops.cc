@@ -253,9 +253,8 @@ HWY_INLINE F64Vec one_less_noise(U64Vec first, U64Vec second) {
 
 // Of the low halves of the lanes.
 HWY_INLINE U64Vec times(U64Vec x, std::uint32_t factor) {
-  const U64 du;
 #if HWY_TARGET == HWY_SCALAR  // one lane, which has no halves
-  return hn::Set(du, (hn::GetLane(x) & 0xffffffff) * factor);
+  return hn::Set(U64(), (hn::GetLane(x) & 0xffffffff) * factor);
 #else
   const hn::Repartition<std::uint32_t, U64> halves;
   return hn::MulEven(hn::BitCast(halves, x), hn::Set(halves, factor));
