@@ -141,6 +141,14 @@ class Plans(unittest.TestCase):
         self.assertEqual(exact, 15)
         self.assertEqual({r["layout"] for r in rows}, {"mla_bf16", "mla_fp8", "mla_fp8_block", "mla_fp4"})
 
+    def test_window_and_compressed_entries(self):
+        rows = evaluate("tiny-v4", "--all-plans", "--task", "copy", "--limit", "6", "--quiet")["rows"]
+        for row in rows:
+            with self.subTest(**{k: row[k] for k in ("layout", "prefill", "decode", "chunk")}):
+                self.assertEqual(row["equal_tokens"], row["reference_tokens"])
+                self.assertEqual(row["mean_abs_logit_difference"] == 0, row["layout"] == "mla_bf16")
+        self.assertEqual({r["layout"] for r in rows}, {"mla_bf16", "v4_fp8"})
+
     def test_chunk_sizes(self):
         rows = evaluate("tiny-gqa", "--all-plans", "--task", "copy", "--limit", "12", "--quiet")["rows"]
         chunks = {r["chunk"] for r in rows if (r["layout"], r["prefill"], r["decode"]) == ("gqa_bf16", "inplace", "inplace")}

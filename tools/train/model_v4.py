@@ -340,7 +340,7 @@ class Block(nn.Module):
             entries = fake_v4_key(model.cache, attn.compressor(x, cos, sin, rows), attn.rope)
         topk = model.config["index_topk"]
         if attn.indexer is not None and (model.sparse or model.index_rows):
-            # The indexer learns from its own loss only.
+            # The indexer learns from its own loss only; once entries are selected, from the attention on those.
             index = attn.indexer(x.detach(), q_lora.detach(), cos, sin, rows)
             if model.sparse:
                 chosen = attention_v4.select(index, topk, 4, rows)

@@ -31,7 +31,7 @@ case $what in
     finish tiny_v32
     ;;
   v4)
-    train tiny_v4 --limit 345 --eval-seconds 25 --tests $tests "$@"
+    train tiny_v4 --limit 345 --tests $tests "$@"
     finish tiny_v4
     $python tools/train/train_mtp.py --config tiny_v4 --model "$out/tiny-v4" --out "$out/tiny-v4"
     $python tools/train/check_mtp.py --config tiny_v4 --model "$out/tiny-v4" --tests $tests --items 200
