@@ -161,7 +161,10 @@ int bench_engine_command(const BenchEngineOptions& options) {
   int exit_code = kExitOk;
   const auto runtime = start_model(options.model, exit_code);
   if (!runtime) return exit_code;
-  const double read_gbps = measure_read_gbps(runtime->threads());
+  const Machine& machine = runtime->machine();
+  const bool on_gpu = is_gpu(machine.device);
+  const double read_gbps =
+      on_gpu ? machine.bytes_per_second / 1e9 : measure_read_gbps(runtime->threads());
   EngineBench bench(*runtime);
   std::vector<Row> rows;
   const auto measure = [&](const std::string& name, std::int64_t tokens, std::int64_t depth,
@@ -205,10 +208,11 @@ int bench_engine_command(const BenchEngineOptions& options) {
     print_out(fmt::format(
         "{}, {} threads, products {}, weights {:.0f} MB, {}\nmedians of {}; GB/s are the weights "
         "that a decode "
-        "step streams, share is of the read rate\nmeasured in the same run, {:.1f} GB/s\n\n{}",
+        "step streams, share is of the {},\n{:.1f} GB/s\n\n{}",
         runtime->config().architecture, runtime->threads().threads(), name(runtime->precision()),
         static_cast<double>(runtime->model().weight_bytes()) / 1e6, summary(runtime->plan()),
-        options.repeats, read_gbps, table(rows, read_gbps)));
+        options.repeats, on_gpu ? "GPU memory's peak" : "read rate measured in the same run",
+        read_gbps, table(rows, read_gbps)));
   }
   return kExitOk;
 }

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/float_formats.h"
-#include "kernels/cuda/sm90/indexer/indexer.h"
 #include "base/test_scale.h"
+#include "kernels/cuda/sm90/indexer/indexer.h"
 
 namespace lathe::cuda {
 namespace {
@@ -148,9 +148,7 @@ TEST(IndexLogits, AreSumsOverHeads) {
 }
 
 // Blocks of several rows, which go from one request to the next.
-TEST(IndexLogits, OfPrompts) {
-  check(16, 128, 16, 299, test_seed(6));
-}
+TEST(IndexLogits, OfPrompts) { check(16, 128, 16, 299, test_seed(6)); }
 
 }  // namespace
 }  // namespace lathe::cuda
