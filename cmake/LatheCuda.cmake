@@ -124,7 +124,7 @@ function(lathe_gpu_program source folder)
   if(source MATCHES "\\.cc(;|$)")
     target_link_libraries(${name} PRIVATE lathe_kernels_cuda lathe_kernels_ref lathe_kernels_cpu ${CMAKE_DL_LIBS}
       $<TARGET_NAME_IF_EXISTS:GTest::gtest>)
-    if(source MATCHES "/src/(model|engine)/")
+    if(source MATCHES "/src/(ops|model|engine)/")
       target_link_libraries(${name} PRIVATE lathe_engine $<TARGET_NAME_IF_EXISTS:GTest::gmock>)
       target_compile_definitions(${name} PRIVATE LATHE_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
     endif()

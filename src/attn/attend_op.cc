@@ -10,6 +10,13 @@ void list_keys(const AttendOp& op, KeySource& source) {
   source.index_width = op.slots_width;
 }
 
+void list_window(const StepView& step, KeySource& source) {
+  source.indices = {reinterpret_cast<const std::int32_t*>(step.window_slots.data()),
+                    step.window_slots.size()};
+  source.index_width = step.window_width;
+  source.index_lengths = step.window_lens;
+}
+
 void table_keys(const PageTableView& table, KeySource& source) {
   source.page_table = {table.data, static_cast<std::size_t>(table.requests * table.width)};
   source.table_width = table.width;
@@ -31,6 +38,12 @@ std::int64_t slots_width(const AttentionProblem& problem, const StepView& step) 
   return std::max<std::int64_t>(1, std::min<std::int64_t>(problem.top_k, keys));
 }
 
+std::int64_t entries_width(const Plan& plan, const StepView& step) {
+  const AttentionProblem& p = plan.problem;
+  if (!is_gpu(plan.device) || !p.two_sources() || p.sparse() || step.rows == 0) return 0;
+  return std::max<std::int64_t>(1, step.max_context / p.compress_ratio);
+}
+
 AttendArgs attend_args(const AttendOp& op, const Execution& execution) {
   const StepView& step = *op.step;
   AttendArgs a;
@@ -44,7 +57,10 @@ AttendArgs attend_args(const AttendOp& op, const Execution& execution) {
     if (is_gqa(op.pool.layout.kind())) a.main.value_scale = op.scales.value;
   }
   const bool two = a.problem.two_sources();
-  if (op.slots_width > 0 && !two) {
+  const bool listed = a.problem.kind == ProblemKind::window_compressed && is_gpu(op.plan->device);
+  if (listed) {
+    list_window(step, a.main);
+  } else if (op.slots_width > 0 && !two) {
     list_keys(op, a.main);
   } else {
     table_keys(step.page_table, a.main);
@@ -53,7 +69,8 @@ AttendArgs attend_args(const AttendOp& op, const Execution& execution) {
     a.extra.pool = op.compressed;
     if (op.slots_width > 0) {
       list_keys(op, a.extra);
-    } else {
+      if (listed) a.extra.index_lengths = step.compressed_lens;
+    } else if (!listed) {
       table_keys(step.compressed_table, a.extra);
     }
   }
@@ -68,15 +85,15 @@ AttendArgs attend_args(const AttendOp& op, const Execution& execution) {
   return a;
 }
 
-Result<void> make_schedule(const Plan& plan, const ConstPoolView& pool, const Execution& execution,
+Result<void> make_schedule(const Plan& plan, const KeyPools& pools, const Execution& execution,
                            Schedule& schedule, StepView& step) {
   step.schedule = nullptr;
   if (step.rows == 0 || step.route->adapter) return {};
   const Kernel* kernel = step.route->bound.kernel;
   if (kernel == nullptr || kernel->prepare == nullptr) return {};
   const AttentionProblem& p = plan.problem;
-  AttendOp op{.plan = &plan, .step = &step, .pool = pool};
-  op.slots_width = slots_width(p, step);
+  AttendOp op{.plan = &plan, .step = &step, .pool = pools.main, .compressed = pools.compressed};
+  op.slots_width = std::max(slots_width(p, step), entries_width(plan, step));
   op.q.dtype = step.route->q_dtype;
   op.q.rows = op.out.rows = step.rows;
   const bool expanded = step.route->kind == KernelKind::ragged;

@@ -34,19 +34,30 @@ struct AttendOp {
   MutableRowsView out = {};  // as AttendArgs::out, f32
 };
 
+/// The pages of a layer.
+struct KeyPools {
+  ConstPoolView main;
+  std::optional<ConstPoolView> compressed = std::nullopt;  // as AttendOp::compressed
+};
+
 /// The kernel of a route. Errors: a kernel that no registry holds, or one that is only described.
 Result<const Kernel*> kernel_of(const Route& route);
 
 /// Columns of AttendOp::slots; 0: the step's rows attend to all their keys.
 std::int64_t slots_width(const AttentionProblem& problem, const StepView& step);
 
-/// The kernel's arguments without an adapter: keys of op.pool by slots or by the step's page table.
+/// Columns of the list of all entries that a step's rows see, which a GPU's kernels read as
+/// AttendOp::slots where no indexer chooses among them; else 0.
+std::int64_t entries_width(const Plan& plan, const StepView& step);
+
+/// The kernel's arguments without an adapter: keys of op.pool by slots or by the step's page table;
+/// on a GPU those of a window, and entries beside them, by slots.
 AttendArgs attend_args(const AttendOp& op, const Execution& execution);
 
 /// Calls prepare() of step.route's kernel, unless an adapter runs before it, and gives the schedule
-/// that it makes to the step's calls. The step's arrays lie where the kernel reads them; `pool` is
-/// that of any of the layers. Errors: the kernel's.
-Result<void> make_schedule(const Plan& plan, const ConstPoolView& pool, const Execution& execution,
+/// that it makes to the step's calls. The step's arrays lie where the kernel reads them; `pools`
+/// are those of any of the layers. Errors: the kernel's.
+Result<void> make_schedule(const Plan& plan, const KeyPools& pools, const Execution& execution,
                            Schedule& schedule, StepView& step);
 
 }  // namespace lathe

@@ -70,7 +70,7 @@ TEST(MakeSchedule, AsksTheRoutesKernelOnceWithTheShapesOfACall) {
   Schedule schedule(kHostMemory);
   StepView view = step.view();
   prepared.reset();
-  ASSERT_TRUE(make_schedule(plan, kPool, {}, schedule, view).ok());
+  ASSERT_TRUE(make_schedule(plan, {kPool}, {}, schedule, view).ok());
   ASSERT_TRUE(prepared);
   EXPECT_EQ(prepared->q.rows, 4);
   EXPECT_EQ(prepared->q.cols, 4 * 576);
@@ -99,7 +99,7 @@ TEST(MakeSchedule, NoneForKernelsThatPrepareNothingAndBehindAdapters) {
     StepView view = step.view();
     view.schedule = &schedule;
     prepared.reset();
-    ASSERT_TRUE(make_schedule(plan, kPool, {}, schedule, view).ok());
+    ASSERT_TRUE(make_schedule(plan, {kPool}, {}, schedule, view).ok());
     EXPECT_FALSE(prepared);
     EXPECT_EQ(view.schedule, nullptr);
   }

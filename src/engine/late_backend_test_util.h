@@ -122,6 +122,25 @@ class LateBackend : public HostBackend {
       return b.rotate_rows(o, table, positions, rows, heads, first);
     });
   }
+  Result<void> unrotate_rows(const OpsContext& ops, const RopeTable& table,
+                             std::span<const LocalPos> positions, const MutableRowsView& rows,
+                             std::int64_t heads, std::int64_t first) override {
+    return try_later(ops, [=, &table](Backend& b, const OpsContext& o) {
+      return b.unrotate_rows(o, table, positions, rows, heads, first);
+    });
+  }
+  Result<void> compress(const OpsContext& ops, const Compress& op, const PoolView& pool) override {
+    return try_later(ops, [=](Backend& b, const OpsContext& o) { return b.compress(o, op, pool); });
+  }
+  void hyper_mix(const OpsContext& ops, const HyperMix& op) override {
+    queue(ops, [=](Backend& b, const OpsContext& o) { b.hyper_mix(o, op); });
+  }
+  void hyper_add(const OpsContext& ops, const HyperAdd& op) override {
+    queue(ops, [=](Backend& b, const OpsContext& o) { b.hyper_add(o, op); });
+  }
+  void hyper_head(const OpsContext& ops, const HyperHead& op) override {
+    queue(ops, [=](Backend& b, const OpsContext& o) { b.hyper_head(o, op); });
+  }
   Result<void> write_rows(const OpsContext& ops, const RowsView& rows, std::span<const Slot> slots,
                           const PoolView& pool, const TensorScales& scales,
                           ValueTally* tally) override {

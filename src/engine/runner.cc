@@ -218,7 +218,7 @@ Result<void> Runner::plan_steps(const OpsContext& ops) {
       StepView view = step.view();
       if (replay_) even_out(view);
       const std::int32_t layer = cache_->plan().groups[g].group.layers.front();
-      if (auto ok = ops.backend->prepare_step(ops, cache_->plan(g), cache_->main(layer), view,
+      if (auto ok = ops.backend->prepare_step(ops, cache_->plan(g), cache_->keys(layer), view,
                                               prepared_[at]);
           !ok) {
         return ok;

@@ -18,7 +18,6 @@
 
 #include "attn/attend_op.h"
 #include "attn/machine.h"
-#include "base/check.h"
 #include "base/memory.h"
 #include "base/result.h"
 #include "kernels/compress.h"
@@ -49,9 +48,11 @@ class Backend {
                                      std::vector<OwnedBytes>& owned) = 0;
   virtual Result<WeightStack> prepare(const WeightStack& weights,
                                       std::vector<OwnedBytes>& owned) = 0;
-  /// A vector of host memory, such as a norm's weight, likewise.
+  /// A vector of host memory, such as a norm's weight, or a table of numbers, likewise.
   virtual Result<std::span<const float>> prepare(std::span<const float> vector,
                                                  std::vector<OwnedBytes>& owned) = 0;
+  virtual Result<std::span<const std::int32_t>> prepare(std::span<const std::int32_t> table,
+                                                        std::vector<OwnedBytes>& owned) = 0;
 
   /// Takes what a plan's budgets name for steps and for attention's partials, so that no step has
   /// to allocate. Errors: out of memory.
@@ -65,11 +66,10 @@ class Backend {
                                 std::span<std::byte> to) = 0;
 
   /// Brings the arrays of a step to memory() and makes the schedule of its route's kernel
-  /// (make_schedule()). `pool` is that of any layer which shares the step. `step` stays as it is
-  /// until the step's results are collected, `out` where it is. Errors: no memory.
-  virtual Result<void> prepare_step(const OpsContext& ops, const Plan& plan,
-                                    const ConstPoolView& pool, const StepView& step,
-                                    PreparedStep& out) = 0;
+  /// (make_schedule()). `pools` are those of any layer which shares the step. `step` stays as it
+  /// is until the step's results are collected, `out` where it is. Errors: no memory.
+  virtual Result<void> prepare_step(const OpsContext& ops, const Plan& plan, const KeyPools& pools,
+                                    const StepView& step, PreparedStep& out) = 0;
   /// Brings a list of a step, such as its tokens, likewise.
   virtual Result<std::span<const std::int32_t>> prepare_list(
       const OpsContext& ops, std::span<const std::int32_t> list) = 0;
@@ -105,20 +105,15 @@ class Backend {
   virtual Result<void> rotate_rows(const OpsContext& ops, const RopeTable& table,
                                    std::span<const LocalPos> positions, const MutableRowsView& rows,
                                    std::int64_t heads, std::int64_t first) = 0;
-  // Of window_compressed models, which the planner lets run on a host only (model/plan_model.h).
-  virtual Result<void> unrotate_rows(const OpsContext&, const RopeTable&, std::span<const LocalPos>,
-                                     const MutableRowsView&, std::int64_t /*heads*/,
-                                     std::int64_t /*first*/) {
-    host_only();
-    return {};
-  }
-  virtual Result<void> compress(const OpsContext&, const Compress&, const PoolView&) {
-    host_only();
-    return {};
-  }
-  virtual void hyper_mix(const OpsContext&, const HyperMix&) { host_only(); }
-  virtual void hyper_add(const OpsContext&, const HyperAdd&) { host_only(); }
-  virtual void hyper_head(const OpsContext&, const HyperHead&) { host_only(); }
+  virtual Result<void> unrotate_rows(const OpsContext& ops, const RopeTable& table,
+                                     std::span<const LocalPos> positions,
+                                     const MutableRowsView& rows, std::int64_t heads,
+                                     std::int64_t first) = 0;
+  virtual Result<void> compress(const OpsContext& ops, const Compress& op,
+                                const PoolView& pool) = 0;
+  virtual void hyper_mix(const OpsContext& ops, const HyperMix& op) = 0;
+  virtual void hyper_add(const OpsContext& ops, const HyperAdd& op) = 0;
+  virtual void hyper_head(const OpsContext& ops, const HyperHead& op) = 0;
   virtual Result<void> write_rows(const OpsContext& ops, const RowsView& rows,
                                   std::span<const Slot> slots, const PoolView& pool,
                                   const TensorScales& scales, ValueTally* tally) = 0;
@@ -135,9 +130,6 @@ class Backend {
 
   /// Returns once all that was called before is done. Errors: the device's, since the last wait().
   virtual Result<void> wait() = 0;
-
- private:
-  static void host_only() { LATHE_CHECK(false, "an operator that this device has"); }
 };
 
 }  // namespace lathe

@@ -24,10 +24,14 @@ class HostBackend : public Backend {
                                          std::vector<OwnedBytes>&) override {
     return vector;
   }
-  Result<void> prepare_step(const OpsContext& ops, const Plan& plan, const ConstPoolView& pool,
+  Result<std::span<const std::int32_t>> prepare(std::span<const std::int32_t> table,
+                                                std::vector<OwnedBytes>&) override {
+    return table;
+  }
+  Result<void> prepare_step(const OpsContext& ops, const Plan& plan, const KeyPools& pools,
                             const StepView& step, PreparedStep& out) override {
     out.view = step;
-    return make_schedule(plan, pool, ops.execution, out.schedule, out.view);
+    return make_schedule(plan, pools, ops.execution, out.schedule, out.view);
   }
   Result<std::span<const std::int32_t>> prepare_list(const OpsContext&,
                                                      std::span<const std::int32_t> list) override {

@@ -24,8 +24,7 @@ struct Router {
   std::int32_t groups = 1;      // experts / groups are neighbours
   std::int32_t top_groups = 1;  // groups that stay, by the sum of their two best biased scores
   std::span<const float> bias;  // [experts] added to the scores for choosing only; or empty
-  // [vocab, top_k] experts of each token: they are taken whatever their scores; or empty. On a
-  // host.
+  // [vocab, top_k] experts of each token: they are taken whatever their scores; or empty.
   std::span<const std::int32_t> token_experts = {};
   bool normalize = true;  // weights of a token sum to 1 (their sum + 1e-20 divides)
   float scale = 1;        // factor on the weights
@@ -50,8 +49,9 @@ struct ExpertLayer {
   Router choice;
   Activation activation;
   const ExpertStacks* experts = nullptr;
-  MutableRowsView out;                        // [T, n] f32, apart from x
-  std::span<const std::int32_t> tokens = {};  // [T], for choice.token_experts
+  MutableRowsView out;  // [T, n] f32, apart from x
+  // [T], for choice.token_experts; -1: a row that only pads the batch, on a device that replays.
+  std::span<const std::int32_t> tokens = {};
 };
 
 }  // namespace lathe

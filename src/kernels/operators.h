@@ -55,9 +55,10 @@ struct SelectKeys {
   std::int32_t dim = 0;
   // Rotated queries and their heads' weights, neither quantised nor scaled. Both without rows where
   // step->selecting_rows is 0: then nothing is ranked.
-  RowsView q = {};        // [rows, heads * dim] f32
-  RowsView weights = {};  // [rows, heads] f32
-  bool hadamard = false;  // queries are turned as the keys are (Compress::hadamard); on a host
+  RowsView q = {};             // [rows, heads * dim] f32
+  RowsView weights = {};       // [rows, heads] f32
+  bool hadamard = false;       // queries are turned as the keys are (Compress::hadamard)
+  std::int64_t most_keys = 0;  // of a row, index_lens at most
   std::int64_t k = 0;
   std::int64_t budget_bytes = 0;  // the plan's budget for indexer logits
   std::span<std::int32_t> slots;  // [rows, k] out: slots of `main` by position, then -1

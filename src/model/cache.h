@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "attn/attend_op.h"
 #include "attn/model_plan.h"
 #include "attn/step.h"
 #include "base/result.h"
@@ -67,6 +68,12 @@ class KvCache {
   /// Precondition: the layer has compressed entries.
   PoolView compressed(std::int32_t layer) {
     return group_of(layer).entries->pool(0).view(place_of(layer).layer);
+  }
+  /// Of both sources of attention.
+  KeyPools keys(std::int32_t layer) {
+    KeyPools out{main(layer)};
+    if (group_of(layer).entries) out.compressed = compressed(layer);
+    return out;
   }
   /// Precondition: the layer has a state.
   StateView state_of(std::int32_t layer) {

@@ -51,7 +51,8 @@ class ChoiceBackend : public Backend {
   }
 
   void expert_layer(const OpsContext& ops, const ExpertLayer& op) override {
-    if (mode_ == Mode::takes_keys) return inner_.expert_layer(ops, op);
+    const bool given = !op.choice.token_experts.empty();  // by the token: there is no choice
+    if (mode_ == Mode::takes_keys || given) return inner_.expert_layer(ops, op);
     const std::vector<float> own = read_rows(ops, op.x);
     if (mode_ == Mode::writes) {
       choices_.routed.push_back(own);
@@ -93,6 +94,10 @@ class ChoiceBackend : public Backend {
                                          std::vector<OwnedBytes>& owned) override {
     return inner_.prepare(vector, owned);
   }
+  Result<std::span<const std::int32_t>> prepare(std::span<const std::int32_t> table,
+                                                std::vector<OwnedBytes>& owned) override {
+    return inner_.prepare(table, owned);
+  }
   Result<void> upload(const OpsContext& ops, std::span<const std::byte> from,
                       std::byte* to) override {
     return inner_.upload(ops, from, to);
@@ -101,9 +106,9 @@ class ChoiceBackend : public Backend {
                         std::span<std::byte> to) override {
     return inner_.download(ops, from, to);
   }
-  Result<void> prepare_step(const OpsContext& ops, const Plan& plan, const ConstPoolView& pool,
+  Result<void> prepare_step(const OpsContext& ops, const Plan& plan, const KeyPools& pools,
                             const StepView& step, PreparedStep& out) override {
-    return inner_.prepare_step(ops, plan, pool, step, out);
+    return inner_.prepare_step(ops, plan, pools, step, out);
   }
   Result<std::span<const std::int32_t>> prepare_list(const OpsContext& ops,
                                                      std::span<const std::int32_t> list) override {
@@ -145,6 +150,19 @@ class ChoiceBackend : public Backend {
                            std::span<const LocalPos> positions, const MutableRowsView& rows,
                            std::int64_t heads, std::int64_t first) override {
     return inner_.rotate_rows(ops, table, positions, rows, heads, first);
+  }
+  Result<void> unrotate_rows(const OpsContext& ops, const RopeTable& table,
+                             std::span<const LocalPos> positions, const MutableRowsView& rows,
+                             std::int64_t heads, std::int64_t first) override {
+    return inner_.unrotate_rows(ops, table, positions, rows, heads, first);
+  }
+  Result<void> compress(const OpsContext& ops, const Compress& op, const PoolView& pool) override {
+    return inner_.compress(ops, op, pool);
+  }
+  void hyper_mix(const OpsContext& ops, const HyperMix& op) override { inner_.hyper_mix(ops, op); }
+  void hyper_add(const OpsContext& ops, const HyperAdd& op) override { inner_.hyper_add(ops, op); }
+  void hyper_head(const OpsContext& ops, const HyperHead& op) override {
+    inner_.hyper_head(ops, op);
   }
   Result<void> write_rows(const OpsContext& ops, const RowsView& rows, std::span<const Slot> slots,
                           const PoolView& pool, const TensorScales& scales,

@@ -141,6 +141,7 @@ class CompressedLayer {
         .heads = p_.index_heads,
         .dim = p_.index_dim,
         .hadamard = true,
+        .most_keys = step.max_context / p_.compress_ratio,
         .k = selection.width,
         .budget_bytes = budget != nullptr ? budget->bytes : 0,
         .slots = {selection.slots, static_cast<std::size_t>(step.rows * selection.width)}};

@@ -64,6 +64,7 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
         .main = c.cache.chosen_shape(c.layer),
         .heads = p.index_heads,
         .dim = p.index_dim,
+        .most_keys = step.max_context,
         .k = selection.width,
         .budget_bytes = logits_budget(c.plan),
         .slots = {selection.slots, static_cast<std::size_t>(step.rows * selection.width)}};

@@ -477,6 +477,7 @@ Result<void> prepare(Backend& backend, const ModelConfig& config,
     if (spec.matrix != nullptr)
       ok = keep(backend.prepare(*spec.matrix, spec.use, owned), *spec.matrix);
     if (spec.vector != nullptr) ok = keep(backend.prepare(*spec.vector, owned), *spec.vector);
+    if (spec.ids != nullptr) ok = keep(backend.prepare(*spec.ids, owned), *spec.ids);
     if (spec.stack != nullptr && spec.place == 0) {
       ok = keep(backend.prepare(*spec.stack, owned), *spec.stack);
     }

@@ -193,7 +193,7 @@ class ModelRunner {
         prepared.emplace_back(backend.memory());
         const GroupPlan& group = plan_->groups[g];
         const auto brought =
-            backend.prepare_step(ops_, group.plan, cache_->main(group.group.layers.front()),
+            backend.prepare_step(ops_, group.plan, cache_->keys(group.group.layers.front()),
                                  steps.back().view(), prepared.back());
         EXPECT_TRUE(brought.ok()) << (brought ? "" : brought.error().message());
         segments.push_back({&prepared.back().view, first});

@@ -34,6 +34,8 @@ struct ExpertForm {
   RouterScoring scoring;
   bool turns;  // gate and up by turns, with biases, as gpt-oss has them
   std::int64_t n, ffn;
+  // Of each row's token, as DeepSeek V4's first layers choose.
+  bool by_token = false;
 };
 
 /// A form's weights and `rows` rows, on the host and on the device.
@@ -80,10 +82,16 @@ class ExpertCase {
            .activation = {f.turns ? ActivationKind::clamped_swiglu : ActivationKind::silu},
            .experts = &here_,
            .out = {}};
+    if (f.by_token) {
+      op_.activation = {.kind = ActivationKind::clamped_silu, .limit = 0.5f};
+      give_experts(rng);
+    }
     on_gpu_ = op_;
     on_gpu_.x = bf16_rows(x_);
     on_gpu_.router = cuda::upload_weight(router_.view, stream_, owned_).value();
     on_gpu_.experts = &there_;
+    on_gpu_.choice.token_experts = list(token_experts_);
+    on_gpu_.tokens = list(tokens_);
     route(rng, routing);
   }
 
@@ -103,6 +111,10 @@ class ExpertCase {
   Rows run(std::int64_t first, std::int64_t count) {
     ExpertLayer op = on_gpu_;
     op.x = rows_at(op.x, first, count);
+    if (!op.tokens.empty()) {
+      op.tokens =
+          op.tokens.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+    }
     Rows out = before_.copy(first, count);
     op.out = out.out();
     op.out.data = bring(std::as_bytes(std::span(out.data)));
@@ -123,6 +135,7 @@ class ExpertCase {
       std::copy_n(before_.row(row), before_.cols, out.row(i));
       ExpertLayer op = op_;
       op.x = rows_at(op.x, row, 1);
+      if (!op.tokens.empty()) op.tokens = op.tokens.subspan(static_cast<std::size_t>(row), 1);
       op.out = out.out(i, 1);
       ref_expert_layer(op);
     });
@@ -163,8 +176,24 @@ class ExpertCase {
   std::byte* bring(std::span<const std::byte> bytes) {
     return cuda::upload_bytes(bytes, stream_, owned_).value();
   }
-  std::span<const float> list(const std::vector<float>& host) {
-    return {reinterpret_cast<const float*>(bring(std::as_bytes(std::span(host)))), host.size()};
+  template <class T>
+  std::span<const T> list(const std::vector<T>& host) {
+    return {reinterpret_cast<const T*>(bring(std::as_bytes(std::span(host)))), host.size()};
+  }
+  // A table of distinct experts for every token, and tokens of the rows.
+  void give_experts(Rng& rng) {
+    constexpr std::int32_t kVocab = 50;
+    std::vector<std::int32_t> all(static_cast<std::size_t>(op_.choice.experts));
+    std::iota(all.begin(), all.end(), 0);
+    for (std::int32_t t = 0; t < kVocab; ++t) {
+      std::shuffle(all.begin(), all.end(), rng);
+      token_experts_.insert(token_experts_.end(), all.begin(), all.begin() + op_.choice.top_k);
+    }
+    for (std::int64_t t = 0; t < x_.rows; ++t) {
+      tokens_.push_back(static_cast<std::int32_t>(rng() % kVocab));
+    }
+    op_.choice.token_experts = token_experts_;
+    op_.tokens = tokens_;
   }
   RowsView bf16_rows(const Rows& host) {
     std::vector<bf16> values;
@@ -181,6 +210,7 @@ class ExpertCase {
   Weight router_;
   Rows x_, before_;
   std::vector<float> choice_bias_, gate_bias_, down_bias_;
+  std::vector<std::int32_t> token_experts_, tokens_;
   ExpertStacks here_, there_;
   ExpertLayer op_, on_gpu_;
 };

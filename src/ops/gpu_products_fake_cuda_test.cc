@@ -98,8 +98,12 @@ TEST_F(GpuProducts, Heads) {
   }
 }
 
-// Lengths below and above k, equal scores, holes in the page table.
-TEST_F(GpuProducts, SelectsTheKeysThatTheCpuSelects) {
+class GpuSelection : public GpuProducts, public ::testing::WithParamInterface<bool> {};
+
+// Lengths below and above k, equal scores, holes in the page table. Of tokens, or of compressed
+// entries whose queries are turned.
+TEST_P(GpuSelection, IsThatOfTheCpu) {
+  const bool entries = GetParam();
   constexpr std::int32_t heads = 4, dim = 128, page = 16;
   constexpr std::int64_t k = 24, pages = 40, rows = 7, width = 12;
   ops_test::Context cpu(1);
@@ -131,7 +135,8 @@ TEST_F(GpuProducts, SelectsTheKeysThatTheCpuSelects) {
   step.selecting_rows = 4;
   step.row_request = request;
   step.index_lens = lens;
-  step.page_table = {table.data(), 3, width};
+  (entries ? step.compressed_table : step.page_table) = {table.data(), 3, width};
+  if (entries) step.compressed_lens = lens;
   std::vector<std::int32_t> wanted(rows * k, 7), got(rows * k, 7);
   SelectKeys op{.step = &step,
                 .keys = PoolView(pool.data(), layout, page, pages),
@@ -140,6 +145,8 @@ TEST_F(GpuProducts, SelectsTheKeysThatTheCpuSelects) {
                 .dim = dim,
                 .q = q.view(),
                 .weights = weights.view(),
+                .hadamard = entries,
+                .most_keys = 192,
                 .k = k,
                 .slots = wanted};
   const auto chosen_by_cpu = select_keys(cpu.ops, op);
@@ -148,7 +155,7 @@ TEST_F(GpuProducts, SelectsTheKeysThatTheCpuSelects) {
   StepView there = step;
   there.row_request = gpu.list(request);
   there.index_lens = gpu.list(lens);
-  there.page_table.data = gpu.list(table).data();
+  (entries ? there.compressed_table : there.page_table).data = gpu.list(table).data();
   SelectKeys on_gpu = op;
   on_gpu.step = &there;
   on_gpu.budget_bytes = 3 * 192 * 4;  // three rows at a time
@@ -171,6 +178,9 @@ TEST_F(GpuProducts, SelectsTheKeysThatTheCpuSelects) {
     EXPECT_EQ(row(got), row(wanted)) << "row " << r;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Keys, GpuSelection, ::testing::Bool(),
+                         [](const auto& entries) { return entries.param ? "Entries" : "Tokens"; });
 
 }  // namespace
 }  // namespace lathe

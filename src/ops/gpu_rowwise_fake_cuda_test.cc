@@ -61,6 +61,15 @@ TEST_F(GpuRowwise, RmsNorm) {
   }
 }
 
+TEST_F(GpuRowwise, RmsNormOfHeadsWithoutAWeight) {
+  Rows x(3, 512), out(3, 512);
+  x.randomize(rng);
+  const MutableRowsView there = gpu.rows(x);  // in place
+  rms_norm(gpu.ops, constant(there), {}, 1e-6f, there, 4);
+  rms_norm(ref.ops, x.view(), {}, 1e-6f, out.out(), 4);
+  expect_near(gpu.read(there), out, 4 * kUlp, 8 * kUlp);
+}
+
 TEST_F(GpuRowwise, NormsRoundOnceToActivations) {
   Rows x(4, 200), out(4, 200);
   x.randomize(rng);

@@ -18,9 +18,10 @@ void expert_layer(const OpsContext& ops, const ExpertLayer& op) {
   LATHE_CHECK(r.bias.empty() || std::ssize(r.bias) == r.experts, "bias [experts]");
   LATHE_CHECK(r.token_experts.empty() || std::ssize(op.tokens) == op.x.rows,
               "the token of each row, where experts are given for it");
-  for (const std::int32_t t : op.tokens) {
-    LATHE_CHECK(r.token_experts.empty() ||
-                    (t >= 0 && (std::int64_t{t} + 1) * r.top_k <= std::ssize(r.token_experts)),
+  const bool readable = ops.backend->memory().kind == MemoryKind::host;
+  for (std::size_t t = 0; readable && !r.token_experts.empty() && t < op.tokens.size(); ++t) {
+    const std::int64_t token = op.tokens[t];
+    LATHE_CHECK(token >= 0 && (token + 1) * r.top_k <= std::ssize(r.token_experts),
                 "tokens lie in the table of experts");
   }
   LATHE_CHECK(op.router.rows == r.experts && op.router.cols == op.x.cols, "router [experts, n]");

@@ -13,11 +13,14 @@
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/compress.h"
 #include "kernels/cuda/draws.h"
 #include "kernels/cuda/expert_layer.h"
 #include "kernels/cuda/select_keys.h"
 #include "kernels/cuda/sm90/codec/codec.h"
+#include "kernels/cuda/sm90/hyper/hyper.h"
 #include "kernels/cuda/sm90/matmul/matmul.h"
+#include "kernels/cuda/sm90/product/narrow_product.h"
 #include "kernels/cuda/sm90/product/plain_product.h"
 #include "kernels/cuda/sm90/rowwise/rowwise.h"
 #include "kernels/cuda/staging.h"
@@ -38,6 +41,41 @@ GroupedMatmulCall head_products(const HeadProducts& op) {
           .scale_stride = strides.scales_stride,
           .x_stride = op.x_stride,
           .out_stride = op.out_stride};
+}
+
+const float* floats(const RowsView& x) { return reinterpret_cast<const float*>(x.data); }
+float* floats(const MutableRowsView& x) { return reinterpret_cast<float*>(x.data); }
+
+// A weight in f32 of which the plain product would give all outputs to one block.
+bool is_narrow(const Product& p) {
+  return p.w.dtype == DType::f32 && p.x.dtype == DType::f32 && p.out.dtype == DType::f32 &&
+         p.w.rows <= kNarrowOutputs && p.w.cols % 4 == 0 && p.x.row_stride % 4 == 0 &&
+         p.bias == nullptr && !p.add;
+}
+
+// The planner refuses other models.
+void check_streams(std::int32_t streams, const RowsView& x, const RowsView& row) {
+  const bool words = row.cols % kHyperWord == 0 && row.row_stride % kHyperWord == 0 &&
+                     x.row_stride % kHyperWord == 0;
+  LATHE_CHECK(streams == kHyperStreams && words, "four streams in words of 16 bytes");
+}
+
+// Of HyperMix without its mix, and of HyperHead.
+template <class Op>
+HyperMixParams mix_params(const Op& op) {
+  check_streams(op.streams, op.x, constant(op.out));
+  return {.x = floats(op.x),
+          .product = floats(op.product),
+          .base = op.base.data(),
+          .scale = op.scale.data(),
+          .out = floats(op.out),
+          .x_stride = op.x.row_stride,
+          .product_stride = op.product.row_stride,
+          .out_stride = op.out.row_stride,
+          .rows = op.x.rows,
+          .n = op.out.cols,
+          .eps = op.eps,
+          .norm_eps = op.norm_eps};
 }
 
 class CudaBackend : public Backend {
@@ -65,6 +103,12 @@ class CudaBackend : public Backend {
     if (!at) return at.error();
     return std::span(reinterpret_cast<const float*>(*at), vector.size());
   }
+  Result<std::span<const std::int32_t>> prepare(std::span<const std::int32_t> table,
+                                                std::vector<OwnedBytes>& owned) override {
+    auto at = upload_bytes(std::as_bytes(table), stream_, owned);
+    if (!at) return at.error();
+    return std::span(reinterpret_cast<const std::int32_t*>(*at), table.size());
+  }
 
   Result<void> reserve(std::span<const Budget> budgets) override {
     std::int64_t scratch = 0;
@@ -90,7 +134,7 @@ class CudaBackend : public Backend {
     return stream_.wait();
   }
 
-  Result<void> prepare_step(const OpsContext& ops, const Plan& plan, const ConstPoolView& pool,
+  Result<void> prepare_step(const OpsContext& ops, const Plan& plan, const KeyPools& pools,
                             const StepView& step, PreparedStep& out) override {
     StepView& v = out.view;
     v = step;
@@ -138,7 +182,7 @@ class CudaBackend : public Backend {
       ok = flush();
     }
     if (!ok) return ok;
-    return make_schedule(plan, pool, execution(ops), out.schedule, v);
+    return make_schedule(plan, pools, execution(ops), out.schedule, v);
   }
   Result<std::span<const std::int32_t>> prepare_list(const OpsContext&,
                                                      std::span<const std::int32_t> list) override {
@@ -232,8 +276,12 @@ class CudaBackend : public Backend {
                         op.first.data(), op.x.rows, op.x.cols, op.layer});
   }
 
-  void matmul(const OpsContext&, std::span<const Product> products) override {
+  void matmul(const OpsContext& ops, std::span<const Product> products) override {
     for (const Product& p : products) {
+      if (is_narrow(p)) {
+        multiply_narrow(ops, p);
+        continue;
+      }
       const MatmulCall call{p.x, p.w, p.out, p.bias, p.add};
       if (!plain_products_ && p.x.rows > 0 && matmul_takes(call)) {
         keep(flush());
@@ -300,6 +348,42 @@ class CudaBackend : public Backend {
     if (!view) return view.error();
     return apply_rope(*view, positions, rows, heads, first, RopeDirection::forward, stream_);
   }
+  Result<void> unrotate_rows(const OpsContext&, const RopeTable& table,
+                             std::span<const LocalPos> positions, const MutableRowsView& rows,
+                             std::int64_t heads, std::int64_t first) override {
+    if (auto ok = flush(); !ok) return ok;
+    auto view = table_of(table);
+    if (!view) return view.error();
+    return apply_rope(*view, positions, rows, heads, first, RopeDirection::inverse, stream_);
+  }
+  Result<void> compress(const OpsContext& ops, const Compress& op, const PoolView& pool) override {
+    if (auto ok = flush(); !ok) return ok;
+    auto table = table_of(*op.table);
+    if (!table) return table.error();
+    return cuda::compress(op, *table, pool, *ops.tensors, stream_);
+  }
+  void hyper_mix(const OpsContext&, const HyperMix& op) override {
+    HyperMixParams p = mix_params(op);
+    p.mix = floats(op.mix);
+    p.mix_stride = op.mix.row_stride;
+    p.iterations = op.iterations;
+    put("hyper_mix", op.out, launch_hyper_mix, p);
+  }
+  void hyper_add(const OpsContext&, const HyperAdd& op) override {
+    check_streams(op.streams, constant(op.x), op.y);
+    put("hyper_add", op.x, launch_hyper_add,
+        HyperAddParams{.y = floats(op.y),
+                       .mix = floats(op.mix),
+                       .x = floats(op.x),
+                       .y_stride = op.y.row_stride,
+                       .mix_stride = op.mix.row_stride,
+                       .x_stride = op.x.row_stride,
+                       .rows = op.y.rows,
+                       .n = op.y.cols});
+  }
+  void hyper_head(const OpsContext&, const HyperHead& op) override {
+    put("hyper_head", op.out, launch_hyper_mix, mix_params(op));
+  }
   Result<void> write_rows(const OpsContext&, const RowsView& rows, std::span<const Slot> slots,
                           const PoolView& pool, const TensorScales& scales,
                           ValueTally* tally) override {
@@ -320,7 +404,15 @@ class CudaBackend : public Backend {
     if (op.step->route->adapter) {
       return attend_selected(op, (*kernel)->attend, execution(ops), *ops.tensors, stream_);
     }
-    return (*kernel)->attend(attend_args(op, execution(ops)));
+    const std::int64_t entries = entries_width(*op.plan, *op.step);
+    if (entries == 0) return (*kernel)->attend(attend_args(op, execution(ops)));
+    const Arena::Scope scope(*ops.tensors);
+    AttendOp listed = op;
+    const auto slots = list_entries(*op.step, *op.compressed, entries, *ops.tensors, stream_);
+    if (!slots) return slots.error();
+    listed.slots = *slots;
+    listed.slots_width = entries;
+    return (*kernel)->attend(attend_args(listed, execution(ops)));
   }
 
   void sample(const OpsContext& ops, std::span<const SampleArgs> rows,
@@ -346,6 +438,19 @@ class CudaBackend : public Backend {
     std::optional<Graph> graph;
   };
   Result<void> flush() { return staging_.flush(stream_); }
+  void multiply_narrow(const OpsContext& ops, const Product& p) {
+    const Arena::Scope scope(*ops.tensors);
+    NarrowProduct narrow{.x = floats(p.x),
+                         .w = reinterpret_cast<const float*>(p.w.data),
+                         .out = floats(p.out),
+                         .x_stride = p.x.row_stride,
+                         .out_stride = p.out.row_stride,
+                         .rows = p.x.rows,
+                         .cols = p.w.cols,
+                         .outputs = static_cast<std::int32_t>(p.w.rows)};
+    narrow.parts = ops.tensors->take_array<float>(narrow_parts(narrow));
+    put("narrow_product", p.out, launch_narrow_product, narrow);
+  }
   Execution execution(const OpsContext& ops) {
     Execution out;
     out.batch_invariant = ops.execution.batch_invariant;

@@ -78,7 +78,8 @@ class Pass {
     return std::max<std::int64_t>(1, kExpertPassBytes / bytes);
   }
 
-  void run(const RowsView& x, const MutableRowsView& out) {
+  /// tokens: of the rows, where the router has experts for them.
+  void run(const RowsView& x, const std::int32_t* tokens, const MutableRowsView& out) {
     const Arena::Scope scope(tensors_);
     const Router& r = op_.choice;
     choices_ = x.rows * r.top_k;
@@ -87,7 +88,7 @@ class Pass {
     places_ = tensors_.take_array<std::int32_t>(choices_);
     rows_ = tensors_.take_array<std::int32_t>(choices_);
     offsets_ = tensors_.take_array<std::int32_t>(r.experts + 1);
-    route(x, ids);
+    route(x, tokens, ids);
     put(launch_place, PlaceParams{ids, choices_, r.experts, r.top_k, offsets_, places_, rows_});
     if (grouped_) {
       // What the experts make takes the place of what they read.
@@ -105,7 +106,7 @@ class Pass {
   Result<void> result() const { return result_; }
 
  private:
-  void route(const RowsView& x, std::int32_t* ids) {
+  void route(const RowsView& x, const std::int32_t* tokens, std::int32_t* ids) {
     const Router& r = op_.choice;
     const Arena::Scope scope(tensors_);
     const MutableRowsView logits = alloc_rows(tensors_, x.rows, r.experts);
@@ -119,19 +120,23 @@ class Pass {
                                              .rows = x.rows,
                                              .bias = call.bias});
     }
-    put(launch_route, RouteParams{.logits = reinterpret_cast<const float*>(logits.data),
-                                  .bias = data_or_null(r.bias),
-                                  .ids = ids,
-                                  .weights = weights_,
-                                  .rows = x.rows,
-                                  .logits_stride = logits.row_stride,
-                                  .experts = r.experts,
-                                  .top_k = r.top_k,
-                                  .groups = r.groups,
-                                  .top_groups = r.top_groups,
-                                  .scoring = r.scoring,
-                                  .normalize = r.normalize,
-                                  .scale = r.scale});
+    put(launch_route,
+        RouteParams{.logits = reinterpret_cast<const float*>(logits.data),
+                    .bias = data_or_null(r.bias),
+                    .token_experts = r.token_experts.empty() ? nullptr : r.token_experts.data(),
+                    .tokens = tokens,
+                    .vocab = std::ssize(r.token_experts) / r.top_k,
+                    .ids = ids,
+                    .weights = weights_,
+                    .rows = x.rows,
+                    .logits_stride = logits.row_stride,
+                    .experts = r.experts,
+                    .top_k = r.top_k,
+                    .groups = r.groups,
+                    .top_groups = r.top_groups,
+                    .scoring = r.scoring,
+                    .normalize = r.normalize,
+                    .scale = r.scale});
   }
   void gather(const RowsView& x, const MutableRowsView& sorted) {
     put(launch_gather_rows,
@@ -223,7 +228,8 @@ Result<void> expert_layer(const ExpertLayer& op, bool plain, Arena& tensors, cud
   for (std::int64_t i = 0; i < passes; ++i) {
     const std::int64_t first = op.x.rows * i / passes;
     const std::int64_t rows = op.x.rows * (i + 1) / passes - first;
-    pass.run(rows_at(op.x, first, rows), rows_at(op.out, first, rows));
+    const std::int32_t* tokens = op.tokens.empty() ? nullptr : op.tokens.data() + first;
+    pass.run(rows_at(op.x, first, rows), tokens, rows_at(op.out, first, rows));
   }
   return pass.result();
 }

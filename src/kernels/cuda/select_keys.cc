@@ -23,17 +23,24 @@ IndexPages pages_of(const ConstPoolView& pool, std::int32_t dim) {
 Result<void> select_keys(const SelectKeys& op, Arena& tensors, cudaStream_t stream) {
   const StepView& step = *op.step;
   const bool ranks = step.selecting_rows > 0;
-  const std::int64_t cols = ranks ? step.max_context : 0;
+  const std::int64_t cols = ranks ? op.most_keys : 0;
+  if (op.hadamard && op.dim > kHadamardMostDim) {
+    return Error{ErrorCode::unsupported, "index keys",
+                 fmt::format("at most {} wide", kHadamardMostDim), fmt::format("{}", op.dim),
+                 "--device cpu"};
+  }
   const std::int64_t row_bytes = std::max<std::int64_t>(1, cols * 4);
   const std::int64_t most =
       op.budget_bytes > 0 ? std::clamp<std::int64_t>(op.budget_bytes / row_bytes, 1, step.rows)
                           : step.rows;
+  const PageTableView& table = index_table(step);
   const Arena::Scope scope(tensors);
   auto* logits = tensors.take_array<float>(most * cols);
   // A page of as many tokens as heads, for every row.
   const CacheLayout layout(LayoutKind::index_fp8, {.dim = op.dim}, op.keys.layout.scale_policy());
   const std::int64_t heads = ranks ? most * op.heads : 0;
   auto* slots = tensors.take_array<Slot>(heads);
+  auto* turned = tensors.take_array<float>(op.hadamard ? heads * op.dim : 0);
   std::byte* codes = tensors.take(ranks ? most * layout.page_stride(op.heads) : 0);
   cudaError_t status =
       launch_count_up(reinterpret_cast<std::int32_t*>(slots), nullptr, heads, stream);
@@ -43,8 +50,8 @@ Result<void> select_keys(const SelectKeys& op, Arena& tensors, cudaStream_t stre
                        .rows = rows,
                        .cols = cols,
                        .lens = step.index_lens.data() + first,
-                       .page_table = reinterpret_cast<const std::int32_t*>(step.page_table.data),
-                       .width = step.page_table.width,
+                       .page_table = reinterpret_cast<const std::int32_t*>(table.data),
+                       .width = table.width,
                        .request = step.row_request.data() + first,
                        .page_tokens = op.main.page_size,
                        .pages = op.main.pages,
@@ -52,13 +59,26 @@ Result<void> select_keys(const SelectKeys& op, Arena& tensors, cudaStream_t stre
                        .k = op.k};
     if (ranks) {
       const PoolView q(codes, layout, op.heads, rows);
-      for (std::int64_t row = 0; op.q.row_stride != op.q.cols && row < rows; ++row) {
-        const RowsView one{op.q.row(first + row), op.q.dtype, op.heads, op.dim, op.dim};
+      RowsView from = rows_at(op.q, first, rows);
+      if (op.hadamard) {
+        status = launch_hadamard_rows({.x = reinterpret_cast<const float*>(from.data),
+                                       .out = turned,
+                                       .x_stride = from.row_stride,
+                                       .rows = rows,
+                                       .heads = op.heads,
+                                       .dim = op.dim},
+                                      stream);
+        if (status != cudaSuccess) break;
+        from.data = reinterpret_cast<const std::byte*>(turned);
+        from.row_stride = from.cols;
+      }
+      for (std::int64_t row = 0; from.row_stride != from.cols && row < rows; ++row) {
+        const RowsView one{from.row(row), from.dtype, op.heads, op.dim, op.dim};
         const std::span list(slots + row * op.heads, static_cast<std::size_t>(op.heads));
         if (auto ok = encode_rows(one, list, q, {}, stream); !ok) return ok;
       }
-      if (op.q.row_stride == op.q.cols) {
-        const RowsView all{op.q.row(first), op.q.dtype, rows * op.heads, op.dim, op.dim};
+      if (from.row_stride == from.cols) {
+        const RowsView all{from.data, from.dtype, rows * op.heads, op.dim, op.dim};
         const std::span list(slots, static_cast<std::size_t>(rows * op.heads));
         if (auto ok = encode_rows(all, list, q, {}, stream); !ok) return ok;
       }
@@ -83,9 +103,31 @@ Result<void> select_keys(const SelectKeys& op, Arena& tensors, cudaStream_t stre
     if (status == cudaSuccess) status = launch_select_slots(select, stream);
   }
   return launch_result(
-      status,
-      {"select_keys", fmt::format("{} rows, {} of {} keys", step.rows, op.k, step.max_context),
-       std::source_location::current()});
+      status, {"select_keys", fmt::format("{} rows, {} of {} keys", step.rows, op.k, op.most_keys),
+               std::source_location::current()});
+}
+
+Result<std::span<const std::int32_t>> list_entries(const StepView& step,
+                                                   const ConstPoolView& entries, std::int64_t width,
+                                                   Arena& tensors, cudaStream_t stream) {
+  const std::span slots(tensors.take_array<std::int32_t>(step.rows * width),
+                        static_cast<std::size_t>(step.rows * width));
+  // No row has more of them, so that all are taken and nothing is compared.
+  const cudaError_t status = launch_select_slots(
+      {.rows = step.rows,
+       .lens = step.compressed_lens.data(),
+       .page_table = reinterpret_cast<const std::int32_t*>(step.compressed_table.data),
+       .width = step.compressed_table.width,
+       .request = step.row_request.data(),
+       .page_tokens = entries.page_size,
+       .pages = entries.pages,
+       .slots = slots.data(),
+       .k = width},
+      stream);
+  if (status == cudaSuccess) return std::span<const std::int32_t>(slots);
+  return launch_result(status, {"list_entries", fmt::format("{} rows of {}", step.rows, width),
+                                std::source_location::current()})
+      .error();
 }
 
 }  // namespace lathe::cuda

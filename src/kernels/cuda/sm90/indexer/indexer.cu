@@ -2,6 +2,7 @@
 #include "kernels/cuda/sm90/indexer/indexer.h"
 
 #include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/sm90/indexer/hadamard_rows.cuh"
 #include "kernels/cuda/sm90/indexer/logits.cuh"
 #include "kernels/cuda/sm90/indexer/logits_wgmma.cuh"
 #include "kernels/cuda/sm90/indexer/select.cuh"
@@ -45,6 +46,15 @@ bool fits_wgmma(const IndexPages& pages) {
 }
 
 }  // namespace
+
+cudaError_t launch_hadamard_rows(const HadamardRows& p, cudaStream_t stream) {
+  const std::int64_t heads = p.rows * p.heads;
+  if (heads == 0) return cudaSuccess;
+  return launch_kernel(
+      hadamard_rows_kernel,
+      {.grid = blocks_for(heads, kHadamardWarps), .block = kHadamardThreads, .early = true}, stream,
+      p);
+}
 
 cudaError_t launch_index_logits(const IndexLogits& p, cudaStream_t stream) {
   if (p.rows == 0 || p.cols == 0) return cudaSuccess;

@@ -46,6 +46,17 @@ struct SelectSlots {
   std::int64_t k = 0;
 };
 
+inline constexpr std::int32_t kHadamardMostDim = 256;
+
+/// out[t, h] = H x[t, h] / sqrt(dim), H the Hadamard matrix: layout/hadamard.h, bit for bit.
+struct HadamardRows {
+  const float* x = nullptr;  // [rows, heads, dim], rows x_stride apart
+  float* out = nullptr;      // [rows, heads, dim]
+  std::int64_t x_stride = 0, rows = 0;
+  std::int32_t heads = 0, dim = 0;  // dim: a power of two up to kHadamardMostDim
+};
+
+cudaError_t launch_hadamard_rows(const HadamardRows& p, cudaStream_t stream);
 /// slots[i] = i, but -1 where like[i] is negative; like: [count], or null.
 cudaError_t launch_count_up(std::int32_t* slots, const std::int32_t* like, std::int64_t count,
                             cudaStream_t stream);

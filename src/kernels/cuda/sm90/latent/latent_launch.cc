@@ -27,6 +27,8 @@ LatentSource source_params(const KeySource& s, const AttentionProblem& problem) 
     out.indices = s.indices.data();
     out.width = static_cast<std::int32_t>(s.index_width);
     if (!s.index_lengths.empty()) out.lengths = s.index_lengths.data();
+    // A call that is only planned has no list of entries yet; null would say that it has none.
+    if (s.indices.empty()) out.indices = out.lengths;
   }
   if (s.table_width > 0) {
     out.table = reinterpret_cast<const std::int32_t*>(s.page_table.data());

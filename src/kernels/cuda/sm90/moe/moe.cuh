@@ -91,6 +91,21 @@ __device__ inline float score_of(RouterScoring scoring, float x, float most) {
   return 1 / (1 + expf(-x));
 }
 
+// The experts of the row's token.
+__device__ inline void take_given(const RouteParams& p, std::int64_t row, const float* scores) {
+  const std::int64_t token = p.tokens[row];
+  const std::int32_t* given =
+      p.token_experts + (token >= 0 && token < p.vocab ? token : 0) * p.top_k;
+  float sum = 0;
+  for (std::int32_t j = 0; j < p.top_k; ++j) sum += scores[given[j]];
+  for (auto j = static_cast<std::int32_t>(threadIdx.x); j < p.top_k; j += 32) {
+    float weight = scores[given[j]];
+    if (p.normalize) weight /= sum + 1e-20f;
+    p.ids[row * p.top_k + j] = given[j];
+    p.weights[row * p.top_k + j] = weight * p.scale;
+  }
+}
+
 // A warp per row. Sums over experts go one after another, as the CPU's.
 static __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ RouteParams p) {
   __shared__ RouteMemory m;
@@ -113,6 +128,11 @@ static __global__ void __launch_bounds__(32) route_kernel(const __grid_constant_
     for (std::int32_t i = 0; i < p.experts; ++i) sum += m.scores[i];
     sync_warp();
     for (std::int32_t i = lane; i < p.experts; i += 32) m.scores[i] /= sum;
+  }
+  if (p.token_experts != nullptr) {
+    sync_warp();
+    take_given(p, row, m.scores);
+    return;
   }
   for (std::int32_t i = lane; i < p.experts; i += 32) {
     m.choice[i] = m.scores[i] + (p.bias != nullptr ? p.bias[i] : 0);

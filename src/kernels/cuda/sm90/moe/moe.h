@@ -13,12 +13,16 @@ namespace lathe::cuda {
 
 inline constexpr std::int32_t kMostExperts = 1024;
 
-/// Of every row the experts that its router chooses, by ascending number, ties to the lower one.
+/// Of every row the experts that its router chooses, by ascending number, ties to the lower one; or
+/// those that the table has for the row's token, in its order.
 struct RouteParams {
-  const float* logits = nullptr;  // [rows, experts], rows logits_stride apart
-  const float* bias = nullptr;    // [experts] or null
-  std::int32_t* ids = nullptr;    // [rows, top_k] out
-  float* weights = nullptr;       // [rows, top_k] out
+  const float* logits = nullptr;                // [rows, experts], rows logits_stride apart
+  const float* bias = nullptr;                  // [experts] or null
+  const std::int32_t* token_experts = nullptr;  // [vocab, top_k] or null
+  const std::int32_t* tokens = nullptr;         // [rows]; outside the table: as token 0
+  std::int64_t vocab = 0;
+  std::int32_t* ids = nullptr;  // [rows, top_k] out
+  float* weights = nullptr;     // [rows, top_k] out
   std::int64_t rows = 0, logits_stride = 0;
   std::int32_t experts = 0, top_k = 0, groups = 1, top_groups = 1;
   RouterScoring scoring = RouterScoring::softmax;

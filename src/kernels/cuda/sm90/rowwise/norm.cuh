@@ -3,24 +3,13 @@
 // its width alone.
 #pragma once
 
+#include "kernels/cuda/common/block_sum.cuh"
 #include "kernels/cuda/common/dialect.cuh"
 #include "kernels/cuda/sm90/rowwise/rowwise.h"
 
 namespace lathe::cuda {
 
 inline constexpr int kNormThreads = 128;
-
-/// Of all threads of the block; `room`: of one float per warp.
-__device__ inline float block_sum(float v, float* room) {
-  for (int d = 16; d > 0; d /= 2) v += shuffle_xor(v, d);
-  const auto warp = threadIdx.x / 32;
-  if (threadIdx.x % 32 == 0) room[warp] = v;
-  sync_block();
-  float sum = 0;
-  for (int w = 0; w < kNormThreads / 32; ++w) sum += room[w];
-  sync_block();
-  return sum;
-}
 
 static __global__ void __launch_bounds__(kNormThreads)
     norm_kernel(const __grid_constant__ NormParams p) {
@@ -36,17 +25,18 @@ static __global__ void __launch_bounds__(kNormThreads)
     for (std::int64_t i = threadIdx.x; i < p.cols; i += kNormThreads) {
       sum += load_element(p.x, row, first + i);
     }
-    mean = block_sum(sum, room) / cols;
+    mean = block_sum<kNormThreads>(sum, room) / cols;
   }
   float squares = 0;
   for (std::int64_t i = threadIdx.x; i < p.cols; i += kNormThreads) {
     const float v = load_element(p.x, row, first + i) - mean;
     squares += v * v;
   }
-  const float factor = 1 / sqrtf(block_sum(squares, room) / cols + p.eps);
+  const float factor = 1 / sqrtf(block_sum<kNormThreads>(squares, room) / cols + p.eps);
   const DeviceRows before{p.out.data, p.out.stride, p.out.dtype};
   for (std::int64_t i = threadIdx.x; i < p.cols; i += kNormThreads) {
-    float v = (load_element(p.x, row, first + i) - mean) * factor * p.weight[i];
+    float v = (load_element(p.x, row, first + i) - mean) * factor;
+    if (p.weight != nullptr) v *= p.weight[i];
     if (p.bias != nullptr) v += p.bias[i];
     if (p.add) v += load_element(before, row, first + i);
     store_element(p.out, row, first + i, v);

@@ -31,7 +31,7 @@ struct GatherRowsParams {
 
 struct NormParams {
   DeviceRows x = {};
-  const float* weight = nullptr;  // [cols]
+  const float* weight = nullptr;  // [cols] or null: 1
   const float* bias = nullptr;    // [cols] of a layer norm; null: a root-mean-square norm
   MutableDeviceRows out = {};
   std::int64_t rows = 0, cols = 0;  // of a head

@@ -1,0 +1,46 @@
+// The compressor of window_compressed layers (kernels/compress.h): entries of the tokens of a step,
+// in f32, and the folds that requests carry on.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "layout/rope.h"
+
+namespace lathe::cuda {
+
+inline constexpr std::int32_t kCompressMostDim = 512;
+
+struct CompressParams {
+  const float* kv = nullptr;    // [rows, halves * dim]
+  const float* gate = nullptr;  // [rows, halves * dim]
+  std::int64_t kv_stride = 0, gate_stride = 0;
+  const float* position_bias = nullptr;  // [ratio, halves * dim]
+  const float* norm = nullptr;           // [dim]
+  float norm_eps = 0;
+  const float* table = nullptr;  // [positions, rope]: cosines, then sines
+  std::int32_t rope = 0;
+  RopePairing pairing = RopePairing::interleaved;
+  bool hadamard = false;
+  std::int32_t ratio = 0, dim = 0;
+  // Of the step (attn/step.h).
+  const std::int32_t* positions = nullptr;     // [rows]
+  const std::int32_t* row_request = nullptr;   // [rows]
+  const std::int32_t* q_indptr = nullptr;      // [requests + 1]
+  const std::int32_t* kv_lens = nullptr;       // [requests]
+  const std::int32_t* out_slots = nullptr;     // [rows]
+  const std::int32_t* state_before = nullptr;  // [requests]
+  const std::int32_t* state_table = nullptr;   // [requests, state_width]
+  std::int64_t state_width = 0, state_tokens = 0;
+  float* state = nullptr;         // of slot 0
+  std::int64_t state_stride = 0;  // floats from slot to slot
+  float* entries = nullptr;       // [rows, dim] out: of rows with a slot, others are left alone
+  std::int64_t rows = 0;
+};
+
+/// halves: 1 or 2. dim: up to 256, or a multiple of 2 up to kCompressMostDim; then rows, biases and
+/// states lie at multiples of 8 bytes.
+cudaError_t launch_compress(const CompressParams& p, std::int32_t halves, cudaStream_t stream);
+
+}  // namespace lathe::cuda

@@ -1,0 +1,113 @@
+// Mixing of streams: a block reads a row twice, for its norm and for the weighted sum; the second
+// time it comes from L2. Streams that get a part's result back are updated a word per thread.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/cuda/common/block_sum.cuh"
+#include "kernels/cuda/sm90/hyper/hyper.h"
+
+namespace lathe::cuda {
+
+inline constexpr int kMixThreads = 512, kHyperAddThreads = 128;
+inline constexpr int kCombs = kHyperStreams * kHyperStreams;
+
+__device__ inline float sigmoid(float v) { return 1 / (1 + expf(-v)); }
+__device__ inline float4 word_at(const float* row, std::int64_t word) {
+  return reinterpret_cast<const float4*>(row)[word];
+}
+
+/// Every lane's value over its sum with the lanes that differ from it in the bits of `step` and of
+/// 2 * step: those of a row of comb (1), or of a column (4).
+__device__ inline float normalised(float v, int step, float eps) {
+  float sum = v + shuffle_xor(v, step);
+  sum += shuffle_xor(sum, 2 * step);
+  return v / (sum + eps);
+}
+
+/// Of a warp whose lane l has the logit of comb[l / 4][l % 4]; lanes from 16 on repeat the others.
+__device__ inline float sinkhorn(float logit, std::int32_t iterations, float eps) {
+  float most = fmaxf(logit, shuffle_xor(logit, 1));
+  most = fmaxf(most, shuffle_xor(most, 2));
+  float comb = normalised(expf(logit - most), 1, 0) + eps;
+  comb = normalised(comb, kHyperStreams, eps);
+  for (std::int32_t i = 1; i < iterations; ++i) {
+    comb = normalised(comb, 1, eps);
+    comb = normalised(comb, kHyperStreams, eps);
+  }
+  return comb;
+}
+
+static __global__ void __launch_bounds__(kMixThreads)
+    hyper_mix_kernel(const __grid_constant__ HyperMixParams p) {
+  __shared__ float room[kMixThreads / 32];
+  let_next_begin();
+  wait_for_previous();
+  const std::int64_t row = blockIdx.x;
+  const float* const x = p.x + row * p.x_stride;
+  const std::int64_t words = p.n / kHyperWord;
+  float squares = 0;
+  LATHE_UNROLL_BY(4)
+  for (std::int64_t i = threadIdx.x; i < kHyperStreams * words; i += kMixThreads) {
+    const float4 v = word_at(x, i);
+    squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+  }
+  const auto elements = static_cast<float>(kHyperStreams * p.n);
+  const float factor = 1 / sqrtf(block_sum<kMixThreads>(squares, room) / elements + p.norm_eps);
+  const float* const product = p.product + row * p.product_stride;
+  const auto at = [&](int i, int scale) {
+    return p.scale[scale] * (product[i] * factor) + p.base[i];
+  };
+  // The other warps go on with the sum meanwhile.
+  if (p.mix != nullptr && threadIdx.x < 32) {
+    const auto lane = static_cast<int>(threadIdx.x);
+    float* const mix = p.mix + row * p.mix_stride;
+    const float comb = sinkhorn(at(2 * kHyperStreams + lane % kCombs, 2), p.iterations, p.eps);
+    if (lane < kCombs) mix[kHyperStreams + lane] = comb;
+    if (lane < kHyperStreams) mix[lane] = 2 * sigmoid(at(kHyperStreams + lane, 1));
+  }
+  float pre[kHyperStreams];
+  LATHE_UNROLL
+  for (int j = 0; j < kHyperStreams; ++j) pre[j] = sigmoid(at(j, 0)) + p.eps;
+  auto* const out = reinterpret_cast<float4*>(p.out + row * p.out_stride);
+  for (std::int64_t i = threadIdx.x; i < words; i += kMixThreads) {
+    float4 sum = {};
+    LATHE_UNROLL
+    for (int j = 0; j < kHyperStreams; ++j) {
+      const float4 v = word_at(x, j * words + i);
+      sum = {sum.x + pre[j] * v.x, sum.y + pre[j] * v.y, sum.z + pre[j] * v.z,
+             sum.w + pre[j] * v.w};
+    }
+    out[i] = sum;
+  }
+}
+
+static __global__ void __launch_bounds__(kHyperAddThreads)
+    hyper_add_kernel(const __grid_constant__ HyperAddParams p) {
+  let_next_begin();
+  wait_for_previous();
+  const std::int64_t row = blockIdx.x;
+  const std::int64_t words = p.n / kHyperWord;
+  const std::int64_t i = std::int64_t{blockIdx.y} * kHyperAddThreads + threadIdx.x;
+  if (i >= words) return;
+  const float* const mix = p.mix + row * p.mix_stride;
+  auto* const x = reinterpret_cast<float4*>(p.x + row * p.x_stride) + i;
+  const float4 y = word_at(p.y + row * p.y_stride, i);
+  float4 before[kHyperStreams];
+  LATHE_UNROLL
+  for (int j = 0; j < kHyperStreams; ++j) before[j] = x[j * words];
+  LATHE_UNROLL
+  for (int k = 0; k < kHyperStreams; ++k) {
+    const float post = mix[k];
+    float4 sum = {post * y.x, post * y.y, post * y.z, post * y.w};
+    LATHE_UNROLL
+    for (int j = 0; j < kHyperStreams; ++j) {
+      const float comb = mix[kHyperStreams + j * kHyperStreams + k];
+      sum = {sum.x + comb * before[j].x, sum.y + comb * before[j].y, sum.z + comb * before[j].z,
+             sum.w + comb * before[j].w};
+    }
+    x[k * words] = sum;
+  }
+}
+
+}  // namespace lathe::cuda
