@@ -6,7 +6,8 @@
 The folders are those of make_generated_fixtures.py, with more dtypes in tensors.json: F8_E4M3, where the number is rounded to the
 code; F8_E8M0 and I8 (pairs of e2m1 codes, the lower nibble first), which are bytes; I32 and I64, where element j of row i is
 (hash(i) + j) % count. deepseek_v4 has f32 weights under the names of transformers' modules and transformers' config.json;
-deepseek_v4_fp8 has the published names, config.json and storage: transformers gets the dequantised numbers.
+deepseek_v4_fp8 has the published names, config.json and storage: transformers gets the dequantised numbers. deepseek_v4_wide has
+them too, with keys as wide as those of the published models.
 
 `logits` are the model as it is (eager, f32). `logits_bf16_cache` have what a cache holds rounded on the way in: window keys and
 entries to bf16, and the indexer's queries and keys to e4m3 with scales of powers of two after a Hadamard rotation, which is all
@@ -91,11 +92,30 @@ PUBLISHED = {
     "expert_dtype": "fp4",
     "quantization_config": FP8 | {"scale_fmt": "ue8m0"},
 }
+# The published widths of keys and index keys, which kernels of a GPU ask for.
+WIDE = {
+    "hidden_size": 128,
+    "moe_intermediate_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "head_dim": 512,
+    "qk_rope_head_dim": 64,
+    "q_lora_rank": 64,
+    "o_lora_rank": 32,
+    "index_head_dim": 128,
+    "compress_ratios": [0, 4, 128, 4, 0],
+    "num_hash_layers": 1,
+}
 # Widths that are whole blocks of neither 128 nor 32 where the format allows it.
 MODELS = {
     "deepseek_v4": SIZES | FOLDED,
     "deepseek_v4_fp8": SIZES | {"hidden_size": 160, "q_lora_rank": 48} | PUBLISHED,
+    "deepseek_v4_wide": SIZES | PUBLISHED | WIDE,
 }
+
+# Of matrices, relative to fan-in. At 1.5 every part of a model shapes the logits, and so does every rounding; a GPU's bf16 activations
+# need less.
+GAIN = {"deepseek_v4": 1.5, "deepseek_v4_fp8": 1.5, "deepseek_v4_wide": 0.75}
 
 # Modules of transformers -> published names, in this order.
 NAMES = (
@@ -152,21 +172,21 @@ def parts(model):
             yield name, t
 
 
-def numbers(name, shape):
+def numbers(name, shape, gain):
     """mean and reach, spread so that every part of the model shapes the logits."""
     if "norm" in name:
         return 1.0, 0.35
     if "_hc." in name or "hc_head" in name:
         if name.endswith("scale"):
             return 1.0, 0.85
-        return 0.0, 0.5 if name.endswith("fn") else 1.75
+        return 0.0, gain / 3 if name.endswith("fn") else 1.75
     if name.endswith(("sinks", "position_bias")):
         return 0.0, 1.75
     if name.endswith("bias"):
         return 0.0, 0.5
     if "embed_tokens" in name:
         return 0.0, 1.75
-    return 0.0, round(1.5 * (3 / shape[-1]) ** 0.5, 6)
+    return 0.0, round(gain * (3 / shape[-1]) ** 0.5, 6)
 
 
 def ids(name, spec):
@@ -181,16 +201,16 @@ def exponents(name, spec):
     return torch.exp2(generate(name, spec | {"dtype": "U8"}).float() - 127)
 
 
-def fp8_specs(name, shape):
+def fp8_specs(name, shape, gain):
     """Codes up to 384, and scales that give the matrix the spread of numbers()."""
     blocks = [-(-n // 128) for n in shape]
-    low = int(np.floor(np.log2(1.5 * (3 / shape[1]) ** 0.5 / 384))) + 127
+    low = int(np.floor(np.log2(gain * (3 / shape[1]) ** 0.5 / 384))) + 127
     weight = {"dtype": "F8_E4M3", "shape": shape, "mean": 0.0, "reach": 384.0}
     return {name: weight, name[: -len("weight")] + "scale": {"dtype": "F8_E8M0", "shape": blocks, "low": low, "count": 2}}
 
 
-def fp4_specs(name, shape):
-    low = int(np.floor(np.log2(1.5 / shape[1] ** 0.5 / 2.9))) + 127
+def fp4_specs(name, shape, gain):
+    low = int(np.floor(np.log2(gain / shape[1] ** 0.5 / 2.9))) + 127
     weight = {"dtype": "I8", "shape": [shape[0], shape[1] // 2], "low": 0, "count": 256}
     return {name: weight, name[: -len("weight")] + "scale": {"dtype": "F8_E8M0", "shape": [shape[0], shape[1] // 32], "low": low, "count": 2}}
 
@@ -200,7 +220,7 @@ def quantised(name):
     return re.search(r"\.attn\.(w|indexer\.wq)[a-z_]*\.weight$|shared_experts", name) is not None
 
 
-def fill(model, fp8):
+def fill(model, fp8, gain):
     """tensors.json; the model gets the numbers that it describes."""
     specs = {}
     for theirs, t in parts(model):
@@ -209,7 +229,7 @@ def fill(model, fp8):
             specs[name] = {"dtype": "I32" if fp8 else "I64", "shape": shape, "count": model.config.n_routed_experts}
             t.copy_(ids(name, specs[name]))
         elif fp8 and ".experts." in name:
-            own = fp4_specs(name, shape)
+            own = fp4_specs(name, shape, gain)
             specs |= own
             codes = generate(name, own[name] | {"dtype": "U8"})
             values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -217,14 +237,14 @@ def fill(model, fp8):
             scale = name[: -len("weight")] + "scale"
             t.copy_(pairs * exponents(scale, own[scale]).repeat_interleave(32, dim=1))
         elif fp8 and quantised(name):
-            own = fp8_specs(name, shape)
+            own = fp8_specs(name, shape, gain)
             specs |= own
             codes = generate(name, own[name] | {"dtype": "F32"}).to(torch.float8_e4m3fn).float()
             scale = name[: -len("weight")] + "scale"
             scales = exponents(scale, own[scale]).repeat_interleave(128, dim=0).repeat_interleave(128, dim=1)
             t.copy_(codes * scales[: shape[0], : shape[1]])
         else:
-            mean, reach = numbers(theirs, shape)
+            mean, reach = numbers(theirs, shape, gain)
             narrow = fp8 and len(shape) > 1 and not name.endswith(("ape", "fn"))
             specs[name] = {"dtype": "BF16" if narrow else "F32", "shape": shape, "mean": mean, "reach": reach}
             t.copy_(generate(name, specs[name]).float())
@@ -262,7 +282,7 @@ def run(model, tokens):
         return model(input_ids=tokens[None], use_cache=False).logits[0].float()
 
 
-def reference(model, generator):
+def reference(model, generator, trials):
     scores, rounding = RoundedScores(model), CacheRounding(model)
     out = {}
     for length in LENGTHS:
@@ -270,7 +290,7 @@ def reference(model, generator):
         edges |= {length - 4, length - 3, length - 2, length - 1}
         positions = torch.tensor(sorted(p for p in edges if p < length))
         best = None
-        for _ in range(TRIALS[length]):
+        for _ in range(min(TRIALS[length], trials)):
             tokens = torch.randint(0, model.config.vocab_size, (length,), generator=generator)
             rounding.on = scores.on = True
             logits = run(model.float(), tokens)[positions]
@@ -302,14 +322,14 @@ def main():
         config = {"architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4"} | own
         given = {k: v for k, v in config.items() if k not in ("quantization_config", "expert_dtype")}
         if "compress_ratios" in given:
-            given["compress_ratios"] = RATIOS
+            given["compress_ratios"] = config["compress_ratios"][: config["num_hidden_layers"]]
         hf = transformers.DeepseekV4Config.from_dict(json.loads(json.dumps(given)))
         hf._attn_implementation = "eager"
         hf._experts_implementation = "eager"
         model = transformers.DeepseekV4ForCausalLM(hf).float().eval()
         with torch.no_grad():
-            specs = fill(model, "quantization_config" in config)
-        answers = reference(model, torch.Generator().manual_seed(3000 + number))
+            specs = fill(model, "quantization_config" in config, GAIN[name])
+        answers = reference(model, torch.Generator().manual_seed(3000 + number), 12 if GAIN[name] == 1.5 else 2)
         folder = pathlib.Path(sys.argv[1]) / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")

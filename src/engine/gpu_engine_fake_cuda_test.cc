@@ -2,6 +2,7 @@
 // step costs the host.
 #include "engine/gpu_engine_test_util.h"
 #include "kernels/cuda/fake/fake_cuda.h"
+#include "model/generated_checkpoint.h"
 
 namespace lathe {
 namespace {
@@ -10,16 +11,17 @@ const std::string kModel = std::string(LATHE_TEST_DATA) + "/../../models/tiny-v3
 constexpr GpuSetup::Sizes kSizes = {.context = 128, .plain_products = true};
 const std::vector<Prompt> kPrompts = {{7, 6}, {3, 6}, {12, 6}};
 
-TEST(GpuEngine, RecordedStepsGiveWhatOthersGive) {
+void expect_recorded_as_others(const std::string& model, const GpuSetup::Sizes& sizes,
+                               const std::vector<Prompt>& prompts) {
   const std::int64_t before = cuda::fake::counts().graph_launches;
-  const Answers recorded = answers_of(kModel, kSizes, {}, kPrompts);
+  const Answers recorded = answers_of(model, sizes, {}, prompts);
   EXPECT_GT(cuda::fake::counts().graph_launches, before);
   EngineOptions eager;
   eager.debug_nan = true;  // its steps are neither padded nor recorded
   const std::int64_t between = cuda::fake::counts().graph_launches;
-  const Answers plain = answers_of(kModel, kSizes, eager, kPrompts);
+  const Answers plain = answers_of(model, sizes, eager, prompts);
   EXPECT_EQ(cuda::fake::counts().graph_launches, between);
-  ASSERT_EQ(recorded.tokens.size(), 3u);
+  ASSERT_EQ(recorded.tokens.size(), prompts.size());
   EXPECT_EQ(recorded.tokens, plain.tokens);
   for (const auto& [id, rows] : plain.logits) {
     const Logits& others = recorded.logits.at(id);
@@ -28,6 +30,18 @@ TEST(GpuEngine, RecordedStepsGiveWhatOthersGive) {
       EXPECT_LT(relative_error(others[i], rows[i]), 5e-3) << id << ", " << i;
     }
   }
+}
+
+TEST(GpuEngine, RecordedStepsGiveWhatOthersGive) {
+  expect_recorded_as_others(kModel, kSizes, kPrompts);
+}
+
+// Steps that complete entries of 4 and of 128 tokens, and steps that do not.
+TEST(GpuEngine, RecordedStepsOfDeepseekV4GiveWhatOthersGive) {
+  const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_wide"));
+  expect_recorded_as_others(checkpoint.dir(),
+                            {.context = 256, .cache_tokens = 1024, .plain_products = true},
+                            {{7, 3}, {126, 4}});
 }
 
 // Drafts change no token, greedy or drawn, whether steps are recorded or not. Where a row stands in
@@ -113,15 +127,15 @@ TEST(GpuEngine, AStepInFlightNeitherAllocatesNorWaits) {
 }
 
 // The largest steps that the plan allows: a whole chunk, then every request decodes, with drafts.
-void expect_planned_allocations(std::int32_t draft_tokens) {
+void expect_planned_allocations(const std::string& model, std::int32_t draft_tokens) {
   SCOPED_TRACE(draft_tokens);
   const std::int64_t before = cuda::fake::device_bytes();
   constexpr std::int64_t kContext = 64;
   ScriptedDrafter drafter([](const DraftRequest&, std::int64_t) { return 1; });
   EngineOptions options;
   if (draft_tokens > 0) options.drafter = &drafter, options.draft_tokens = draft_tokens;
-  GpuSetup setup(
-      kModel, {.context = kContext, .plain_products = true, .draft_tokens = draft_tokens}, options);
+  GpuSetup setup(model, {.context = kContext, .plain_products = true, .draft_tokens = draft_tokens},
+                 options);
   const std::int64_t at_start = cuda::fake::device_bytes() - before;
   const std::int32_t answer = draft_tokens > 0 ? 2 + draft_tokens : 3;
   for (std::int64_t i = 0; i < setup.plan().max_requests(); ++i) {
@@ -149,8 +163,13 @@ void expect_planned_allocations(std::int32_t draft_tokens) {
 }
 
 TEST(GpuEngine, AllocatesWhatThePlanNames) {
-  expect_planned_allocations(0);
-  expect_planned_allocations(3);
+  expect_planned_allocations(kModel, 0);
+  expect_planned_allocations(kModel, 3);
+}
+
+TEST(GpuEngine, AllocatesWhatThePlanOfDeepseekV4Names) {
+  const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_wide"));
+  expect_planned_allocations(checkpoint.dir(), 0);
 }
 
 TEST(GpuEngine, AnErrorOfTheDeviceEndsTheStepAndNamesIt) {

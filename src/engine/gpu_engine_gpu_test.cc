@@ -8,6 +8,7 @@
 
 #include "engine/gpu_engine_test_util.h"
 #include "kernels/cuda/common/gpu_test_util.h"
+#include "model/generated_checkpoint.h"
 
 namespace lathe {
 namespace {
@@ -29,13 +30,20 @@ void expect_same_bits(const Answers& a, const Answers& b) {
   EXPECT_EQ(a.logits, b.logits);
 }
 
-TEST_P(GpuEngine, RecordedStepsGiveTheBitsOfOthers) {
+void expect_the_bits_of_others(const std::string& model) {
   EngineOptions eager;
   eager.debug_nan = true;  // its steps are neither padded nor recorded
-  const Answers recorded = answers_of(model(), kSizes, {}, kPrompts);
+  const Answers recorded = answers_of(model, kSizes, {}, kPrompts);
   ASSERT_EQ(recorded.logits.size(), kPrompts.size());
   for (const auto& [id, rows] : recorded.logits) ASSERT_EQ(rows.size(), 40u);
-  expect_same_bits(recorded, answers_of(model(), kSizes, eager, kPrompts));
+  expect_same_bits(recorded, answers_of(model, kSizes, eager, kPrompts));
+}
+
+TEST_P(GpuEngine, RecordedStepsGiveTheBitsOfOthers) { expect_the_bits_of_others(model()); }
+
+TEST(GpuEngineCompressed, RecordedStepsOfDeepseekV4GiveTheBitsOfOthers) {
+  const GeneratedCheckpoint checkpoint(models + "/../tests/data/models/deepseek_v4_wide");
+  expect_the_bits_of_others(checkpoint.dir());
 }
 
 TEST_P(GpuEngine, TwentyRepeatsGiveTheSameBits) {

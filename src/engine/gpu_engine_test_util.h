@@ -38,8 +38,8 @@ class GpuSetup {
     load.expansion = false;
     model_ = load_model(directory, load).value();
     PlanRequest wanted;
-    wanted.layout = config().latent() ? "mla_bf16" : "gqa_bf16";
-    wanted.page_size = 64;
+    wanted.layout = config().latent() || config().compressed() ? "mla_bf16" : "gqa_bf16";
+    wanted.page_size = config().compressed() ? 128 : 64;
     wanted.chunked_prefill_size = wanted.context_length = sizes.context;
     wanted.max_running_requests = sizes.requests;
     wanted.draft_tokens = sizes.draft_tokens;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "attn/budget.h"
 #include "attn/compressor.h"
@@ -79,9 +80,19 @@ std::int64_t compressed_row(const ModelConfig& config, const Plan& plan) {
   const std::int64_t q = std::int64_t{p.heads} * p.qk_dim();
   std::int64_t out = 2 * row(q) + q_row(plan, q, false) + row(p.qk_dim()) + row(config.mla.q_lora) +
                      row(std::int64_t{config.mla.o_groups} * config.mla.o_lora);
-  if (p.two_sources()) out += 2 * row(std::int64_t{compressor_halves(p)} * p.qk_dim());
-  if (!p.sparse()) return out;
+  out += copy(plan, config.mla.q_lora);
+  if (!p.two_sources()) return out;
+  out += 2 * row(std::int64_t{compressor_halves(p)} * p.qk_dim());
   const std::int64_t index_q = std::int64_t{p.index_heads} * p.index_dim;
+  if (is_gpu(plan.device)) {
+    // Entries before they are encoded; then turned index queries, or the list of all entries of a
+    // context whose length is rounded up to a power of two (engine/runner.cc).
+    const auto context = static_cast<std::uint64_t>(plan.context_length);
+    out += row(p.qk_dim()) +
+           row(p.sparse() ? index_q
+                          : static_cast<std::int64_t>(std::bit_ceil(context)) / p.compress_ratio);
+  }
+  if (!p.sparse()) return out;
   return out + 2 * row(std::int64_t{compressor_halves(p)} * p.index_dim) + row(index_q) +
          row(p.index_heads) + bytes_of(DType::e4m3, index_q) + 12 * std::int64_t{p.index_heads} +
          64;
@@ -133,6 +144,13 @@ std::int64_t feed_forward(const ModelConfig& config, const Plan& plan, std::int6
   return std::max({times(rows, dense), experts, shared});
 }
 
+// Of the product that says how streams are mixed, a row (kernels/cuda/sm90/product).
+std::int64_t narrow_sums(const ModelConfig& config) {
+  constexpr std::int64_t kSlice = 512;
+  const std::int64_t s = config.hyper.streams;
+  return row((s * config.hidden + kSlice - 1) / kSlice * (2 * s + s * s));
+}
+
 struct Need {
   std::int64_t fixed = 0;     // of all rows
   std::int64_t tile_row = 0;  // of a row in the absorbed part; 0: there is none
@@ -157,6 +175,10 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
     // All streams, what a part of a layer reads and makes, and how it goes back.
     residual += row(streams * config.hidden) + row(streams + streams * streams) +
                 row(2 * streams + streams * streams);
+    if (is_gpu(machine.device)) {
+      // Activations in bf16, and the sums of the slices of a narrow product.
+      residual += row(config.hidden, DType::bf16) + narrow_sums(config);
+    }
   }
   const std::int64_t layer =
       std::max(times(rows, attention), feed_forward(config, plan.groups.front().plan, rows));

@@ -113,11 +113,18 @@ TEST(PlanModel, FitsTheMachine) {
 }
 
 TEST(PlanModel, RefusesWhereOperatorsAreMissing) {
-  const auto plan = plan_model(config_of("deepseek_v4"), std::nullopt,
-                               describe_machine(Device::sm90), request_of(512), all_kernels());
-  ASSERT_FALSE(plan);
-  EXPECT_EQ(plan.error().reasons.at(0).rule, Rule::device);
-  EXPECT_EQ(plan.error().reasons.at(0).hint, "--device cpu");
+  ModelConfig config = config_of("deepseek_v4_wide");
+  const auto plan = [&] {
+    return plan_model(config, std::nullopt, describe_machine(Device::sm90), request_of(512),
+                      model_kernels(Device::sm90));
+  };
+  EXPECT_TRUE(plan());
+  config.hyper.streams = 2;
+  const auto refused = plan();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().reasons.at(0).rule, Rule::device);
+  EXPECT_EQ(refused.error().reasons.at(0).field, "hc_mult");
+  EXPECT_EQ(refused.error().reasons.at(0).hint, "--device cpu");
 }
 
 // What a model takes is what weight_bytes() said.

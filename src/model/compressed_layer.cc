@@ -35,18 +35,19 @@ Result<void> compressed_layer(const LayerContext& c, const LayerWeights& w,
   Arena& arena = *c.ops.tensors;
   const Arena::Scope scope(arena);
   const std::int64_t streams = c.config.hyper.streams;
-  const MutableRowsView h = alloc_rows(arena, x.rows, c.config.hidden);
+  const MutableRowsView mixed = alloc_rows(arena, x.rows, c.config.hidden);
+  const MutableRowsView h = activations_of(c.ops, mixed);
   const MutableRowsView y = alloc_rows(arena, x.rows, c.config.hidden);
   const MutableRowsView mix = alloc_rows(arena, x.rows, streams + streams * streams);
   const HyperAdd add{constant(y), constant(mix), c.config.hyper.streams, x};
 
-  mix_streams(c, w.attention_hyper, constant(x), h, mix);
-  rms_norm(c.ops, constant(h), w.attention_norm, c.config.norm_eps, h);
+  mix_streams(c, w.attention_hyper, constant(x), mixed, mix);
+  rms_norm(c.ops, constant(mixed), w.attention_norm, c.config.norm_eps, h);
   if (auto ok = compressed_attention(c, w.compressed, w.indexer, constant(h), y); !ok) return ok;
   hyper_add(c.ops, add);
 
-  mix_streams(c, w.ffn_hyper, constant(x), h, mix);
-  rms_norm(c.ops, constant(h), w.ffn_norm, c.config.norm_eps, h);
+  mix_streams(c, w.ffn_hyper, constant(x), mixed, mix);
+  rms_norm(c.ops, constant(mixed), w.ffn_norm, c.config.norm_eps, h);
   dense_ffn(c.ops, c.config.activation, w.moe.shared, constant(h), y, false);
   routed_experts(c.ops, c.config, w.moe, constant(h), y, c.tokens);
   hyper_add(c.ops, add);

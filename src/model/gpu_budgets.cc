@@ -32,7 +32,8 @@ std::int64_t rope_tables(const ModelConfig& config, std::int64_t positions) {
         std::any_of(config.groups.begin(), config.groups.begin() + static_cast<std::ptrdiff_t>(g),
                     [&](const LayerGroupConfig& other) { return other.rope == group.rope; });
     if (seen) continue;
-    sum += positions * group.rope.dim * 4 * (group.problem.sparse() ? 2 : 1);
+    sum +=
+        positions * group.rope.dim * 4 * (group.problem.kind == ProblemKind::sparse_latent ? 2 : 1);
   }
   return sum;
 }
@@ -49,7 +50,7 @@ std::int64_t graphs(const ModelConfig& config, const ModelPlan& plan) {
   for (std::int64_t n = 1024; n < plan.context_length(); n *= 2) ++contexts;
   const std::int64_t drafted = recorded_verify_rows(plan.max_requests(), plan.draft_tokens());
   for (std::int64_t n = 2; n <= drafted; n = padded_verify_rows(n + 1)) ++sizes;
-  const std::int64_t layer = config.latent() ? 28 : 20;
+  const std::int64_t layer = config.compressed() ? 60 : config.latent() ? 28 : 20;
   return sizes * contexts * (layer * config.layers + 8) * kNodeBytes;
 }
 
@@ -64,9 +65,9 @@ std::vector<Budget> gpu_budgets(const ModelConfig& config, const ModelPlan& plan
   const auto add = [&](BudgetKind kind, std::int64_t bytes) {
     if (bytes > 0) out.push_back({kind, bytes, 0});
   };
-  // A work list where partials lie, and one that the layers of a group share.
+  // A work list where partials lie, and one that the layers of each group share.
   const std::int64_t list = 256 * (plan.max_rows() + decoding) + (1 << 20);
-  add(BudgetKind::schedules, 2 * list);
+  add(BudgetKind::schedules, (1 + std::ssize(plan.groups)) * list);
   add(BudgetKind::expert_rows, expert_rows(config.moe, config.hidden, plan.max_rows() + decoding));
   add(BudgetKind::logits, decoding * vocab * 4);
   add(BudgetKind::sampler, kDrawnRows * (vocab + 1024) * 8 + decoding * 512);

@@ -106,7 +106,8 @@ inline void check_gpu_model(const GpuModelCase& c) {
   const auto tokens = c.prompt.empty() ? some_tokens(c.tokens, on_cpu->config().vocab) : c.prompt;
   options.context = (std::ssize(tokens) + 255) / 256 * 256;
   options.threads = c.threads;
-  options.page_size = 64;
+  // A page of entries of 128 tokens holds at least one.
+  options.page_size = on_cpu->config().compressed() ? 128 : 64;
   const auto cpu_backend = make_cpu_backend();
   Choices choices;
   ChoiceBackend takes(*cpu_backend, ChoiceBackend::Mode::takes, choices);

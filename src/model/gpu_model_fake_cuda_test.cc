@@ -1,4 +1,5 @@
 // Whole checkpoints on the CUDA backend, its kernels emulated, against the CPU.
+#include "model/generated_checkpoint.h"
 #include "model/gpu_model_checks.h"
 
 namespace lathe {
@@ -27,6 +28,22 @@ TEST(GpuModel, TinyV32GathersFromFp8Pages) {
 
 TEST(GpuModel, TinyGqa) {
   check_gpu_model({.directory = shipped("tiny-gqa"), .layout = "gqa_bf16", .plain_products = true});
+}
+
+// Layers of every kind; the prompt completes an entry of 128 tokens.
+TEST(GpuModel, DeepseekV4) {
+  const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_wide"));
+  check_gpu_model({.directory = checkpoint.dir(),
+                   .layout = "mla_bf16",
+                   .tokens = 135,
+                   .chunk = 50,
+                   .decoded = 6,
+                   .plain_products = true});
+}
+
+TEST(GpuModel, DeepseekV4OnFp8PagesWithTensorCores) {
+  const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_wide"));
+  check_gpu_model({.directory = checkpoint.dir(), .layout = "v4_fp8", .tokens = 45, .decoded = 5});
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "io/gzip.h"
 #include "io/tokenizer.h"
 #include "kernels/cuda/common/gpu_test_util.h"
+#include "model/generated_checkpoint.h"
 #include "model/gpu_model_checks.h"
 #include "model/wide_model_checks.h"
 
@@ -60,6 +61,17 @@ INSTANTIATE_TEST_SUITE_P(Layouts, GpuModel,
 TEST(GpuModelGroupedQuery, TinyGqa) {
   for (const GpuModelCase& c :
        {case_of("tiny-gqa", "copy", 200), case_of("tiny-gqa", "chains", 100)}) {
+    check_gpu_model(c);
+  }
+}
+
+// Of random weights, whose logits every layer shapes; entries of 128 tokens among its keys.
+TEST(GpuModelCompressed, DeepseekV4) {
+  const GeneratedCheckpoint checkpoint(models + "/../tests/data/models/deepseek_v4_wide");
+  for (const char* layout : {"mla_bf16", "v4_fp8"}) {
+    GpuModelCase c{.directory = checkpoint.dir(), .layout = layout, .tokens = 300, .decoded = 20};
+    check_gpu_model(c);
+    c.chunk = 33;
     check_gpu_model(c);
   }
 }

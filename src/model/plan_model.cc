@@ -1,6 +1,8 @@
 #include "model/plan_model.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <variant>
 
 #include "attn/refuse.h"
@@ -19,12 +21,31 @@ Refusal refuse(Reason reason) {
   return out;
 }
 
+// What operators of the GPU ask of a model with several streams, beyond what its attention kernels
+// declare (kernels/cuda/sm90/{hyper,indexer}).
+std::optional<Reason> unfit_for_gpu(const ModelConfig& config) {
+  if (!config.compressed()) return std::nullopt;
+  const auto reason = [&](const char* field, const char* wanted, std::int64_t offered) {
+    return Reason{Rule::device, config.architecture,     field,
+                  wanted,       std::to_string(offered), "--device cpu"};
+  };
+  if (config.hyper.streams != 4) return reason("hc_mult", "4 on a GPU", config.hyper.streams);
+  if (config.hidden % 4 != 0) {
+    return reason("hidden_size", "a multiple of 4 on a GPU", config.hidden);
+  }
+  for (const LayerGroupConfig& group : config.groups) {
+    if (group.problem.index_dim > 256) {
+      return reason("index_head_dim", "at most 256 on a GPU", group.problem.index_dim);
+    }
+  }
+  return std::nullopt;
+}
+
 ModelPlanResult plan_once(const ModelConfig& config, std::optional<std::int64_t> stored,
                           const Machine& machine, const PlanRequest& request,
                           const Registry& registry, std::vector<Rejection>* rejections) {
-  if (config.compressed() && is_gpu(machine.device)) {
-    return refuse({Rule::device, config.architecture, "--device", "cpu",
-                   std::string(name(machine.device)), "--device cpu"});
+  if (is_gpu(machine.device)) {
+    if (auto unfit = unfit_for_gpu(config)) return refuse(std::move(*unfit));
   }
   ModelPlanResult plan =
       make_model_plan(config.layer_groups(), machine, request, registry, rejections);

@@ -57,7 +57,7 @@ class V4 : public testing::TestWithParam<const char*> {
 
 TEST_P(V4, AgreesOnTheCpu) {
   ASSERT_NE(model_, nullptr);
-  ModelRunner runner(*model_, {.threads = 2});
+  ModelRunner runner(*model_, {.layout = "mla_bf16", .threads = 2});
   int request = 0;
   for (const int length : {7, 150, 300}) compare(runner, request++, length);
   RecordProperty("worst_relative_error", std::to_string(worst_));
@@ -65,7 +65,7 @@ TEST_P(V4, AgreesOnTheCpu) {
 
 TEST_P(V4, AgreesOnTheReferenceDevice) {
   ASSERT_NE(model_, nullptr);
-  ModelRunner runner(*model_, {.device = Device::ref});
+  ModelRunner runner(*model_, {.device = Device::ref, .layout = "mla_bf16"});
   int request = 0;
   for (const int length : {7, 150}) compare(runner, request++, length);
 }
@@ -113,7 +113,8 @@ TEST_P(V4, ABatchOfSeveralResiduesGivesTheBitsOfEachAlone) {
   for (std::size_t r = 0; r < prompts.size(); ++r) EXPECT_EQ(done[r], prompts[r].size());
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, V4, testing::Values("deepseek_v4", "deepseek_v4_fp8"),
+INSTANTIATE_TEST_SUITE_P(Fixtures, V4,
+                         testing::Values("deepseek_v4", "deepseek_v4_fp8", "deepseek_v4_wide"),
                          [](const auto& fixture) { return std::string(fixture.param); });
 
 TEST(V4Names, OfEverySpelling) {
