@@ -72,7 +72,7 @@ TEST(DraftRows, AreBoundedByTheNumberOfRequests) {
   }
   for (std::int64_t rows = 1; rows < 300; ++rows) {
     EXPECT_GE(padded_verify_rows(rows), rows);
-    EXPECT_LE(padded_verify_rows(rows), std::max(rows + 1, rows * 3 / 2)) << rows;
+    EXPECT_LT(padded_verify_rows(rows), 2 * rows) << rows;
     EXPECT_GE(padded_verify_rows(rows + 1), padded_verify_rows(rows));
   }
 }
