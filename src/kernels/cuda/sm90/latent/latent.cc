@@ -92,6 +92,7 @@ Result<void> check_schedule(const LatentSchedule& schedule) {
 /// Launches a kernel for all work tiles of a call, and the combine.
 struct LatentLaunches {
   const LatentSchedule& schedule;
+  DType q;
   cudaStream_t stream;
   const char* last = "latent";  // kernel that was launched
 
@@ -101,7 +102,7 @@ struct LatentLaunches {
     const cudaError_t status =
         attend(kernel, order, first_work_tiles(p, schedule), cut.all.work_tile_items);
     if (status != cudaSuccess || cut.tail.work_tiles == 0) return status;
-    return attend(kernel, order, last_work_tiles(p, schedule), cut.tail.work_tile_items);
+    return attend(kernel, order, last_work_tiles(p, schedule, q), cut.tail.work_tile_items);
   }
 
  private:
@@ -199,7 +200,7 @@ Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t>
                               : swap_ab && kernels.value().order == PartialLayout::m64
                                   ? PartialLayout::rows
                                   : kernels.value().order;
-  LatentLaunches launches{schedule, stream};
+  LatentLaunches launches{schedule, args.q.dtype, stream};
   const auto with_block_m = [&](auto launch) {
     return [launch, &cut](const LatentParams& work_tiles, cudaStream_t on) {
       return launch(work_tiles, cut.block_m, on);

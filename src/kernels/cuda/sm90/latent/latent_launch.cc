@@ -111,14 +111,14 @@ LatentParams first_work_tiles(const LatentParams& p, const LatentSchedule& sched
   return first;
 }
 
-LatentParams last_work_tiles(const LatentParams& p, const LatentSchedule& schedule) {
+LatentParams last_work_tiles(const LatentParams& p, const LatentSchedule& schedule, DType q) {
   LatentParams last = p;
   const std::int64_t row = schedule.cut.all.work_tiles;
   last.work_tiles = static_cast<std::int32_t>(schedule.cut.tail.work_tiles);
   take_list(last, schedule.tail, schedule.cut.tail);
   last.early = true;
   last.passing = false;
-  last.q = static_cast<const std::uint16_t*>(p.q) + row * p.q_stride;
+  last.q = static_cast<const std::byte*>(p.q) + bytes_of(q, row * p.q_stride);
   last.q_rows -= static_cast<std::int32_t>(row);
   last.out += row * p.out_stride;
   if (p.lse != nullptr) last.lse += row * p.lse_stride;

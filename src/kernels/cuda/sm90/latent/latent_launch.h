@@ -14,6 +14,6 @@ LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t>
 /// Where schedule.cut.shared.
 LatentSharing latent_sharing(const LatentSchedule& schedule);
 LatentParams first_work_tiles(const LatentParams& p, const LatentSchedule& schedule);
-LatentParams last_work_tiles(const LatentParams& p, const LatentSchedule& schedule);
+LatentParams last_work_tiles(const LatentParams& p, const LatentSchedule& schedule, DType q);
 
 }  // namespace lathe::cuda

@@ -16,13 +16,14 @@ constexpr double kLse = 4e-3;      // absolute
 
 class LatentNativeGpu : public DeviceCall {
  protected:
-  void check(Scene& s, int sms = 0, int repeats = 1) {
+  /// last: rows that are cut by themselves.
+  void check(Scene& s, int sms = 0, int repeats = 1, std::int64_t last = 0) {
     Matrix<e4m3> q(s.q.rows, s.q.cols);
     for (std::size_t i = 0; i < q.data.size(); ++i) q.data[i] = to_e4m3(s.q.data[i] * 3);
     s.args.q = q.view();
     s.args.q_scale = 0.3f;
     const Outputs want = s.oracle();
-    expect_close(attend(s.args, sms, repeats), want);
+    expect_close(attend(s.args, sms, repeats, 0, last), want);
     if (small_block_m_) {
       SCOPED_TRACE("64 M rows a block");
       expect_close(attend(s.args, sms, repeats, 0, 0, 64), want);
@@ -140,6 +141,7 @@ TEST_F(LatentNativeGpu, ListsOfManyRows) {
     const Ints list = s.random_list(512);
     s.by_index(list);
     check(s, 0, 10);
+    check(s, 0, 3, 5);
   }
 }
 

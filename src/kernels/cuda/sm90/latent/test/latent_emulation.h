@@ -171,7 +171,7 @@ inline void emulate_native(const LatentParams& p, int block_m) {
 /// Runs a kernel for all work tiles of a call, and the combine.
 template <class Kernel>
 void emulate_work_tiles(const Kernel& kernel, PartialLayout order, const LatentParams& p,
-                        const LatentSchedule& schedule) {
+                        const LatentSchedule& schedule, DType q = DType::bf16) {
   const int m_rows = schedule.cut.block_m;
   const auto run = [&](const LatentParams& work_tiles) {
     kernel(work_tiles);
@@ -196,7 +196,7 @@ void emulate_work_tiles(const Kernel& kernel, PartialLayout order, const LatentP
             latent_combine_kernel<PartialLayout::rows>, /*parts=*/2);
   };
   run(first_work_tiles(p, schedule));
-  if (schedule.cut.tail.work_tiles > 0) run(last_work_tiles(p, schedule));
+  if (schedule.cut.tail.work_tiles > 0) run(last_work_tiles(p, schedule, q));
 }
 
 template <class Format, class Rows>
@@ -302,7 +302,7 @@ inline Outputs attend(Scene& s, int sms, std::span<const std::int32_t> row_reque
     emulate_staged(kind, p, schedule, reinterpret_cast<std::byte*>(part.data()));
   } else if (shape.fp8) {
     emulate_work_tiles([&](const LatentParams& of) { emulate_native(of, cut.block_m); }, order, p,
-                       schedule);
+                       schedule, DType::e4m3);
   } else if (swap_ab) {
     emulate_work_tiles([&](const LatentParams& of) { emulate_swap_ab(kind, of, cut.block_m); },
                        order, p, schedule);
