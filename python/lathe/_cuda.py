@@ -55,10 +55,22 @@ class _Importer:
         self.gpu = gpu
         # DLPack's name for the legacy default stream.
         self.stream = 1 if stream == 0 else stream
+        # Where torch's current stream is the kernel's nothing has to wait, and torch exports a tensor in a tenth of the time that
+        # its __dlpack__ takes.
+        torch = sys.modules.get("torch")
+        self.torch: Any = None
+        if torch is not None and torch.cuda.is_initialized():
+            if torch.cuda.current_stream(gpu).cuda_stream == stream:
+                self.torch = torch
+                self.export = torch.utils.dlpack.to_dlpack
 
     def __call__(self, name: str, value: Any) -> Any:
         if value is None:
             return None
+        if self.torch is not None and type(value) is self.torch.Tensor:
+            plain = value.is_cuda and not value.requires_grad and not value.is_conj()
+            if plain and value.get_device() == self.gpu:
+                return self.export(value)
         if not hasattr(value, "__dlpack_device__") or not hasattr(value, "__dlpack__"):
             came = type(value).__name__
             raise LatheError(

@@ -149,7 +149,7 @@ def test_lists_of_slots_and_of_compact_rows(layout):
         want.append(attention(q[r], keys[live], SCALE, 512))
     indices = chosen.cuda()
     near(lathe.attend(q, pool, layout, PAGE, indices=indices, scale=SCALE), want)
-    plan = lathe.plan("dsa", "sm90", heads=64, kv_layout=layout)
+    plan = lathe.plan("dsa", "sm90", heads=64, kv_layout=layout, decode_attention_backend="inplace")
     near(lathe.attend(q, pool, indices=indices, scale=SCALE, plan=plan), want)
     compact = keys.bfloat16()
     near(lathe.attend(q, compact=compact, indices=indices, scale=SCALE, kind="gather"), want)
@@ -276,6 +276,23 @@ def test_a_plan_in_fp8_arithmetic():
     assert (lse.double() - want_lse).abs().max() < 0.01
     again = lathe.attend(codes, pool, "mla_fp8", PAGE, attention="mla", kind="native", q_indptr=indptr, kv_lens=lens, **call)
     assert torch.equal(again[0], out)
+
+
+def test_lists_in_fp8_arithmetic():
+    pool, keys = make_pool(lathe.Layout("mla_fp8"), 16)
+    codes = queries(6, 64, 576).to(torch.float8_e4m3fn)
+    chosen = torch.stack([torch.randperm(16 * PAGE)[:300] for _ in range(6)]).int()
+    chosen[1, 50:] = -1
+    want = []
+    for r in range(6):
+        live = chosen[r][chosen[r] >= 0].long().cuda()
+        want.append(attention(codes[r].float(), keys[live], SCALE, 512))
+    plan = lathe.plan("dsa", "sm90", heads=64, kv_layout="mla_fp8", decode_attention_backend="native")
+    assert plan.phases["decode"]["routes"][-1]["kernel"] == "sm90.sparse_latent.native_fp8"
+    out, lse = lathe.attend(codes.view(torch.uint8), pool, indices=chosen.cuda(), scale=SCALE, plan=plan)
+    want_out, want_lse = (torch.stack(x) for x in zip(*want))
+    assert ((out.double() - want_out).norm() / want_out.norm()) < 0.04
+    assert (lse.double() - want_lse).abs().max() < 0.01
 
 
 class Plain:
