@@ -13,7 +13,7 @@
 namespace lathe::cuda {
 namespace {
 
-// Pages of codes, then of scales; some codes are NaN.
+// Pages of codes, each with its scales behind them.
 std::vector<std::byte> random_pages(std::mt19937& rng, std::int64_t pages, std::int32_t tokens,
                                     std::int32_t dim) {
   std::normal_distribution<float> normal;

@@ -10,9 +10,9 @@ namespace lathe::cuda {
 /// All but the workspace: of all work tiles, with the first list.
 LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t> row_request,
                            const LatentSchedule& schedule);
-/// Of the work tiles of cut.all, and of cut.tail.
 /// Where schedule.cut.shared.
 LatentSharing latent_sharing(const LatentSchedule& schedule);
+/// Of the work tiles of cut.all, and of cut.tail. q: the type of queries.
 LatentParams first_work_tiles(const LatentParams& p, const LatentSchedule& schedule);
 LatentParams last_work_tiles(const LatentParams& p, const LatentSchedule& schedule, DType q);
 

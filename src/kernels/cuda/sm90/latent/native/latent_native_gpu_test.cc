@@ -151,16 +151,7 @@ TEST_F(LatentNativeGpu, RunsOfMissingKeys) {
   for (const int heads : {8, 64, 128}) {
     SCOPED_TRACE("heads " + std::to_string(heads));
     Scene s(kLayout, 61, heads, {{200, 1}, {90, 1}, {300, 1}, {300, 1}});
-    Ints list = s.random_list(kWidth);
-    const auto miss = [&](int row, int first, int end) {
-      std::fill(list.begin() + row * kWidth + first, list.begin() + row * kWidth + end, -1);
-    };
-    miss(0, 32, 64);
-    miss(0, 128, 192);
-    miss(0, 257, 320);
-    miss(1, 0, kWidth);
-    miss(2, 1, kWidth);
-    list[2 * kWidth] = slot_of(s.batch.entry(2, 0), 61, 5).value;
+    const Ints list = lists_with_missing_runs(s, kWidth, /*empty_row=*/true);
     s.by_index(list);
     const Ints lengths{450, 450, 129, 1};
     s.args.main.index_lengths = lengths;

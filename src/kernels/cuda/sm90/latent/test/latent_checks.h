@@ -100,6 +100,24 @@ inline PositionLists position_lists(latent_test::Scene& s, int width) {
   return lists;
 }
 
+/// Lists of slots, of 320 entries at least, of a scene of three rows or more. Missing are runs of
+/// half a tile, a tile and less in row 0; all of row 1 if empty_row, else its ends; and all but one
+/// key of row 2.
+inline latent_test::Ints lists_with_missing_runs(latent_test::Scene& s, int width, bool empty_row) {
+  latent_test::Ints list = s.random_list(width);
+  const auto miss = [&](int row, int first, int end) {
+    std::fill(list.begin() + row * width + first, list.begin() + row * width + end, -1);
+  };
+  miss(0, 32, 64);
+  miss(0, 128, 192);
+  miss(0, 257, 320);
+  miss(1, 0, empty_row ? width : 96);
+  miss(1, 200, width);
+  miss(2, 1, width);
+  list[static_cast<std::size_t>(2 * width)] = slot_of(s.batch.entry(2, 0), s.page(), 5).value;
+  return list;
+}
+
 /// Requests of lengths that differ a lot, some without keys and one `longest`, and 1 to 3 rows
 /// each.
 inline latent_test::Requests unequal_requests(unsigned seed, int count, int most, int longest) {

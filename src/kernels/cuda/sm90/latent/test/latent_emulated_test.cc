@@ -172,17 +172,7 @@ TEST_P(LatentEmulated, RunsOfMissingKeys) {
     SCOPED_TRACE("heads " + std::to_string(heads));
     constexpr int kWidth = 450;
     Scene s(layout_of(GetParam()), 61, heads, {{200, 1}, {90, 1}, {300, 1}});
-    Ints list = s.random_list(kWidth);
-    const auto miss = [&](int row, int first, int end) {
-      std::fill(list.begin() + row * kWidth + first, list.begin() + row * kWidth + end, -1);
-    };
-    miss(0, 32, 64);
-    miss(0, 128, 192);
-    miss(0, 257, 320);
-    miss(1, 0, 96);
-    miss(1, 200, kWidth);
-    miss(2, 1, kWidth);
-    list[2 * kWidth] = slot_of(s.batch.entry(2, 0), 61, 5).value;
+    const Ints list = lists_with_missing_runs(s, kWidth, /*empty_row=*/false);
     s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
                                                       : ProblemKind::sparse_latent);
     check(s, 2);
@@ -594,16 +584,7 @@ TEST(LatentEmulatedFp8, ListsThatEndOrAreEmpty) {
     SCOPED_TRACE("heads " + std::to_string(heads));
     constexpr int kWidth = 450;
     Scene s(layout_of(LayoutKind::mla_fp8), 61, heads, {{200, 1}, {90, 1}, {300, 1}, {300, 1}});
-    Ints list = s.random_list(kWidth);
-    const auto miss = [&](int row, int first, int end) {
-      std::fill(list.begin() + row * kWidth + first, list.begin() + row * kWidth + end, -1);
-    };
-    miss(0, 32, 64);
-    miss(0, 128, 192);
-    miss(0, 257, 320);
-    miss(1, 0, kWidth);
-    miss(2, 1, kWidth);
-    list[2 * kWidth] = slot_of(s.batch.entry(2, 0), 61, 5).value;
+    const Ints list = lists_with_missing_runs(s, kWidth, /*empty_row=*/true);
     const Matrix<e4m3> q = fp8_queries(s);
     s.by_index(list);
     const Ints lengths{450, 450, 129, 1};
