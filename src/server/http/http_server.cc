@@ -142,6 +142,7 @@ class AsioServer : public HttpServer {
     wait_tick();
     accept();
     context_.run();
+    peer_.reset();  // it belongs to a thread's context
     threads_.clear();
   }
 
@@ -167,14 +168,13 @@ class AsioServer : public HttpServer {
  private:
   // At the limit, or out of files, connections wait in the system's queue.
   void accept() {
-    if (accepting_ || !acceptor_.is_open() || connections_ >= limits_.max_connections) return;
-    accepting_ = true;
+    if (peer_ || !acceptor_.is_open() || connections_ >= limits_.max_connections) return;
     ConnectionThread* const thread =
         threads_.empty() ? nullptr : threads_[next_thread_++ % threads_.size()].get();
-    const asio::any_io_executor home = (thread ? thread->context() : context_).get_executor();
-    acceptor_.async_accept(home, [this, thread](const error_code& error,
-                                                asio::generic::stream_protocol::socket socket) {
-      accepting_ = false;
+    peer_.emplace(thread ? thread->context() : context_);
+    acceptor_.async_accept(*peer_, [this, thread](const error_code& error) {
+      asio::generic::stream_protocol::socket socket = std::move(*peer_);
+      peer_.reset();
       if (error) return;  // the next tick tries again
       ++connections_;
       if (thread != nullptr) {
@@ -228,8 +228,9 @@ class AsioServer : public HttpServer {
   ConnectionSet own_;  // all, where there are no other threads
   std::vector<std::unique_ptr<ConnectionThread>> threads_;
   std::size_t next_thread_ = 0;
+  // Of the accept that is under way. The operation refers to it and may outlive the thread.
+  std::optional<asio::generic::stream_protocol::socket> peer_;
   std::int64_t connections_ = 0;
-  bool accepting_ = false;
   bool stopping_ = false;
   int port_ = 0;
   std::string path_;  // of a Unix socket
