@@ -129,7 +129,8 @@ TEST(Constrained, EachPromptAndChoiceHasItsOwn) {
   const Json body{{"prompt", "q"}, {"n", 20}, {"max_tokens", 3000}, {"json_schema", kSchema}};
   const TestAnswer many = ask(s.port(), "POST", "/v1/completions", body.dump());
   ASSERT_EQ(many.status, 200) << many.body;
-  for (const Json& choice : many.json()["choices"]) {
+  const Json choices = many.json()["choices"];
+  for (const Json& choice : choices) {
     expect_valid(Json::parse(choice["text"].get<std::string>()));
   }
 }
@@ -219,7 +220,7 @@ TEST(Constrained, NothingIsDroppedSilently) {
 TEST(Constrained, ReasoningComesFirst) {
   for (const bool inside : {true, false}) {
     ScriptedOptions options = lover_of_newlines("{# </think> #}");
-    options.next = [inside](std::int32_t token, std::int32_t) -> std::int32_t {
+    options.next = [](std::int32_t token, std::int32_t) -> std::int32_t {
       if (token == 'q') return kThink;
       if (token == kThink) return 'a';
       if (token == 'a') return 'b';
