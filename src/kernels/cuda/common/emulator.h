@@ -14,6 +14,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include <ucontext.h>
@@ -60,15 +61,29 @@ struct Barrier {
   std::int64_t generation = 0;
 };
 
+// A fifth of the tests' time goes into switches. libc's jumps look for cleanup handlers each time.
+#ifdef __x86_64__
+using Jump = void* [5];
+#define LATHE_SET_JUMP(at) __builtin_setjmp(at)
+// Not inlined: a function may not hold both of the builtins.
+[[noreturn, gnu::noinline]] inline void jump(Jump to) { __builtin_longjmp(to, 1); }
+#else
+using Jump = jmp_buf;
+#define LATHE_SET_JUMP(at) _setjmp(at)
+[[noreturn]] inline void jump(Jump to) { _longjmp(to, 1); }
+#endif
+
 struct Thread {
   ucontext_t start;
-  jmp_buf state;
+  Jump state;
   std::unique_ptr<char[]> stack;
   bool started = false;
   bool finished = false;
-  bool idle = false;  // it resumed only to wait again for the same thing
+  // What it waits for: the barrier's next generation, or ready(condition).
   Barrier* barrier = nullptr;
-  std::int64_t generation = 0;  // of the barrier when it began to wait
+  std::int64_t generation = 0;
+  bool (*ready)(void* condition) = nullptr;
+  void* condition = nullptr;
 };
 
 inline constexpr int kWarp = 32;
@@ -78,21 +93,23 @@ inline constexpr std::size_t kStack = 128 << 10;
 struct Machine {
   std::vector<Thread> threads;  // a cluster's, block after block
   std::vector<Barrier> warps;
-  std::vector<std::uint64_t> lanes;  // the value that each thread passes to a shuffle
+  // The value that each thread passes to a shuffle. Two, taken in turns: a lane may be at the next
+  // shuffle before another has read this one's, but not at the one after.
+  std::vector<std::uint64_t> lanes[2];
   Barrier blocks[kClusterBlocks], cluster;
   int block_threads = 0, cluster_threads = 0;
   int current = 0;
   int finished = 0;
   std::int64_t clusters_begun = 0;
-  jmp_buf scheduler;
+  Jump scheduler;
   std::function<void()> body;
 };
 inline Machine machine;
 
-inline void yield() {
+[[gnu::noinline]] inline void yield() {
   Machine& m = machine;
-  if (_setjmp(m.threads[static_cast<std::size_t>(m.current)].state) == 0) {
-    _longjmp(m.scheduler, 1);
+  if (LATHE_SET_JUMP(m.threads[static_cast<std::size_t>(m.current)].state) == 0) {
+    jump(m.scheduler);
   }
 }
 
@@ -115,16 +132,32 @@ inline Barrier& warp_of(int thread) {
   return machine.warps[static_cast<std::size_t>(thread / kWarp)];
 }
 
-/// Every lane of the warp takes part, as the full mask says.
+/// Waits until `ready` holds; others run meanwhile. If all threads wait, run_cluster() reports it.
+template <class Ready>
+void wait_until(Ready ready) {
+  if (ready()) return;
+  Thread& me = machine.threads[static_cast<std::size_t>(machine.current)];
+  me.condition = &ready;
+  me.ready = [](void* condition) { return (*static_cast<Ready*>(condition))(); };
+  yield();
+  me.ready = nullptr;
+}
+
+/// The values that the warp's lanes pass, valid until the lane's next collective. Every lane takes
+/// part, as the full mask says.
 template <class T>
-T shuffle(T v, int source_of_lane) {
+const std::uint64_t* exchange(T v) {
   const int me = machine.current;
   std::uint64_t bits = 0;
   std::memcpy(&bits, &v, sizeof v);
-  machine.lanes[static_cast<std::size_t>(me)] = bits;
+  std::vector<std::uint64_t>& lanes = machine.lanes[warp_of(me).generation & 1];
+  lanes[static_cast<std::size_t>(me)] = bits;
   wait(warp_of(me), kWarp);
-  bits = machine.lanes[static_cast<std::size_t>(me / kWarp * kWarp + source_of_lane)];
-  wait(warp_of(me), kWarp);
+  return lanes.data() + me / kWarp * kWarp;
+}
+template <class T>
+T shuffle(T v, int source_of_lane) {
+  const std::uint64_t bits = exchange(v)[source_of_lane];
   T out;
   std::memcpy(&out, &bits, sizeof out);
   return out;
@@ -134,7 +167,7 @@ inline void thread_main() {
   machine.body();
   machine.threads[static_cast<std::size_t>(machine.current)].finished = true;
   ++machine.finished;
-  _longjmp(machine.scheduler, 1);
+  jump(machine.scheduler);
 }
 
 /// blockIdx: of the first of `blocks` blocks of block_threads threads.
@@ -149,14 +182,15 @@ inline void run_cluster(int block_threads, int blocks) {
   // Never fewer threads: their stacks are kept from block to block.
   m.threads.resize(std::max(m.threads.size(), static_cast<std::size_t>(threads)));
   m.warps.assign(static_cast<std::size_t>((threads + kWarp - 1) / kWarp), {});
-  m.lanes.assign(m.threads.size(), 0);
+  for (auto& lanes : m.lanes) lanes.assign(m.threads.size(), 0);
   for (Barrier& b : m.blocks) b = {};
   m.cluster = {};
   m.finished = 0;
   ++m.clusters_begun;
   for (Thread& t : m.threads) {
-    t.started = t.finished = t.idle = false;
+    t.started = t.finished = false;
     t.barrier = nullptr;
+    t.ready = nullptr;
     if (!t.stack) t.stack = std::make_unique<char[]>(kStack);
   }
   static int turn, at;
@@ -171,17 +205,13 @@ inline void run_cluster(int block_threads, int blocks) {
         Thread& t = m.threads[static_cast<std::size_t>(at)];
         if (t.finished || (t.barrier != nullptr && t.barrier->generation == t.generation)) continue;
         m.current = at;
+        if (t.ready != nullptr && !t.ready(t.condition)) continue;
+        progress = true;
         const auto thread = static_cast<unsigned>(at % block_threads);
         threadIdx = {thread % blockDim.x, thread / blockDim.x, 0};
         blockIdx = {first.x + static_cast<unsigned>(at / block_threads), first.y, first.z};
-        static bool was_idle;
-        was_idle = t.idle;
-        if (_setjmp(m.scheduler) != 0) {
-          const Thread& back = m.threads[static_cast<std::size_t>(at)];
-          progress = progress || back.finished || !(was_idle && back.idle);
-          continue;
-        }
-        if (t.started) _longjmp(t.state, 1);
+        if (LATHE_SET_JUMP(m.scheduler) != 0) continue;
+        if (t.started) jump(t.state);
         t.started = true;
         getcontext(&t.start);
         t.start.uc_stack.ss_sp = t.stack.get();
@@ -240,25 +270,29 @@ T shuffle(T v, std::uint32_t source) {
   return emulated::shuffle(v, static_cast<int>(source % emulated::kWarp));
 }
 inline std::uint32_t warp_ballot(bool v) {
-  std::uint32_t bits = v ? 1u << lane() : 0;
-  for (int d = 1; d < emulated::kWarp; d *= 2) bits |= emulated::shuffle(bits, lane() ^ d);
+  const std::uint64_t* lanes = emulated::exchange(v);
+  std::uint32_t bits = 0;
+  for (int l = 0; l < emulated::kWarp; ++l) bits |= static_cast<std::uint32_t>(lanes[l]) << l;
   return bits;
 }
 inline std::uint32_t warp_match(std::int32_t v) {
+  const std::uint64_t* lanes = emulated::exchange(v);
   std::uint32_t bits = 0;
   for (int l = 0; l < emulated::kWarp; ++l) {
-    bits |= (emulated::shuffle(v, l) == v ? 1u : 0u) << l;
+    bits |= (static_cast<std::uint32_t>(lanes[l]) == static_cast<std::uint32_t>(v) ? 1u : 0u) << l;
   }
   return bits;
 }
 inline bool warp_any(bool v) { return warp_ballot(v) != 0; }
 inline std::uint32_t warp_max(std::uint32_t v) {
-  for (int d = 1; d < emulated::kWarp; d *= 2) v = std::max(v, emulated::shuffle(v, lane() ^ d));
+  const std::uint64_t* lanes = emulated::exchange(v);
+  for (int l = 0; l < emulated::kWarp; ++l) v = std::max(v, static_cast<std::uint32_t>(lanes[l]));
   return v;
 }
 inline std::uint32_t warp_sum(std::uint32_t v) {
-  for (int d = 1; d < emulated::kWarp; d *= 2) v += emulated::shuffle(v, lane() ^ d);
-  return v;
+  const std::uint64_t* lanes = emulated::exchange(v);
+  return static_cast<std::uint32_t>(
+      std::accumulate(lanes, lanes + emulated::kWarp, std::uint64_t{0}));
 }
 inline void sync_warp() {
   emulated::wait(emulated::warp_of(emulated::machine.current), emulated::kWarp);

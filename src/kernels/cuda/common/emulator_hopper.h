@@ -59,16 +59,6 @@ void store_at(std::uint32_t address, T v) {
   std::memcpy(shared_at(address, sizeof v), &v, sizeof v);
 }
 
-/// Waits until `ready` holds; others run meanwhile. If all threads wait, run_block() reports it.
-template <class Ready>
-void wait_until(Ready ready) {
-  for (bool again = false; !ready(); again = true) {
-    machine.threads[static_cast<std::size_t>(machine.current)].idle = again;
-    yield();
-  }
-  machine.threads[static_cast<std::size_t>(machine.current)].idle = false;
-}
-
 struct PhaseBarrier {
   int count = 0;
   int missing = 0;
