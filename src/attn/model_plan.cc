@@ -21,6 +21,7 @@ bool shared(BudgetKind kind) {
     case BudgetKind::worker_rows:
     case BudgetKind::expanded_keys:
     case BudgetKind::activations:
+    case BudgetKind::hidden_rows:
     case BudgetKind::schedules:
     case BudgetKind::expert_rows:
     case BudgetKind::logits:

@@ -94,6 +94,7 @@ struct PhasePlan {
   X(compressor_state, "compressor state")      \
   X(step, "step")                              \
   X(activations, "activations")          \
+  X(hidden_rows, "hidden rows")          \
   X(schedules, "schedules")              \
   X(expert_rows, "expert rows")          \
   X(logits, "logits")                    \

@@ -7,6 +7,7 @@
 
 #include "engine/mtp_drafter.h"
 #include "engine/ngram_drafter.h"
+#include "model/draft_layer.h"
 
 namespace lathe {
 namespace {
@@ -40,7 +41,7 @@ Result<std::int32_t> draft_tokens_of(DraftKind kind, std::int32_t asked) {
                  "--draft ngram"};
   }
   const bool mtp = kind == DraftKind::mtp;
-  const std::int64_t most = mtp ? MtpDrafter::kDeepest : kMaxDraftTokens;
+  const std::int64_t most = mtp ? kDraftUses : kMaxDraftTokens;
   if (asked == 0) return mtp ? kMtpDraftTokens : kNgramDraftTokens;
   if (asked > 0 && asked <= most) return asked;
   return Error{ErrorCode::out_of_range, "--draft-tokens",

@@ -348,5 +348,29 @@ TEST(EngineDrafts, WrongDraftsSoonCostLittle) {
   EXPECT_GT(late, 0);  // it may be right some day
 }
 
+// A drafter whose guesses are wrong reads rows of an answer in runs: each row once, in order, with
+// what the model left of it, however long it has waited and whoever came meanwhile.
+TEST(EngineDrafts, RowsWaitForADrafterThatGuessesWrongly) {
+  const std::vector<std::int32_t> answers = {700, 130, 400, 64, 65};
+  FakeSetup setup({.pages = 1024, .context_length = 1024, .max_rows = 1024});
+  ReadingDrafter drafter([](const DraftRequest&, std::int64_t) { return 0; }, *setup.backend,
+                         setup.plan);
+  EngineOptions options;
+  options.drafter = &drafter;
+  Engine engine = setup.engine(options);
+  std::size_t submitted = 0;
+  std::int64_t steps = 0;
+  for (; submitted < answers.size() || !engine.idle(); ++steps) {
+    if (submitted < answers.size() && steps == static_cast<std::int64_t>(60 * submitted)) {
+      ASSERT_TRUE(engine.submit(request(3, answers[submitted++])));
+    }
+    ASSERT_TRUE(engine.step());
+  }
+  std::int64_t rows = 0;
+  for (const std::int32_t n : answers) rows += 3 + n - 1;
+  EXPECT_GE(drafter.rows, rows - kUnreadRows * std::ssize(answers));
+  EXPECT_LT(drafter.reads, steps / 5);
+}
+
 }  // namespace
 }  // namespace lathe

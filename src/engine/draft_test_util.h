@@ -33,21 +33,26 @@ class ScriptedDrafter : public Drafter {
 };
 
 /// Drafts likewise, once it has read every row of the request. Rows follow one another, each with
-/// its own hidden state, a FakeModel's: the token and its position.
+/// its own hidden state, a FakeModel's: the token and its position. For a backend of a host.
 class ReadingDrafter : public ScriptedDrafter {
  public:
-  using ScriptedDrafter::ScriptedDrafter;
-  bool reads_rows() const override { return true; }
-  Result<void> read(std::span<const ComputedRows> rows) override {
+  ReadingDrafter(Next next, Backend& backend, const ModelPlan& plan)
+      : ScriptedDrafter(std::move(next)),
+        hidden_(HiddenRows::create(backend, 2, HiddenRowSizes::of(plan, kMaxDraftTokens)).value()) {
+  }
+  HiddenRows* hidden() override { return &hidden_; }
+  Result<void> read(std::span<const ComputedRows> computed) override {
     ++reads;
     if (fails && fails()) return Error{ErrorCode::unsupported, "drafter", "to read", "no", ""};
-    for (const ComputedRows& r : rows) {
+    for (const ComputedRows& r : computed) {
       const auto [at, fresh] = read_.try_emplace(r.id.value, r.first);
       EXPECT_EQ(at->second, r.first) << "request " << r.id.value << " lost rows";
-      for (const float* hidden : r.hidden) {
+      for (const std::int32_t place : r.hidden) {
+        const auto* hidden = reinterpret_cast<const float*>(hidden_.all().row(place));
         EXPECT_EQ(hidden[0], static_cast<float>(r.tokens[static_cast<std::size_t>(at->second)]));
         EXPECT_EQ(hidden[1], static_cast<float>(at->second));
         ++at->second;
+        ++rows;
       }
       EXPECT_LT(at->second, std::ssize(r.tokens));
       if (r.most > 0) {
@@ -66,8 +71,10 @@ class ReadingDrafter : public ScriptedDrafter {
   void forget(RequestId id) override { read_.erase(id.value); }
   std::function<bool()> fails;
   std::int64_t reads = 0;
+  std::int64_t rows = 0;
 
  private:
+  HiddenRows hidden_;
   std::map<std::uint64_t, std::int64_t> read_;  // by request: rows
 };
 

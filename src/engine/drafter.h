@@ -13,6 +13,7 @@
 #include "engine/request.h"
 #include "kernels/sampling.h"
 #include "layout/page_ledger.h"
+#include "model/hidden_rows.h"
 
 namespace lathe {
 
@@ -24,7 +25,7 @@ struct ComputedRows {
   RequestId id;
   std::span<const std::int32_t> tokens;        // that are known: the one after the last row, too
   std::int64_t first = 0;                      // position of the first row
-  std::vector<const float*> hidden;            // [rows] what the model's head reads of each
+  std::vector<std::int32_t> hidden;            // [rows] places in Drafter::hidden()
   std::span<const std::vector<PageId>> pages;  // [layer groups] of all rows
   bool prefill = false;
   // Drafts that are of use behind `tokens`, and how the first of them is drawn; 0: none.
@@ -45,11 +46,12 @@ class Drafter {
   /// Fills in `drafts`, up to `most` of each; none is legal. The tokens of a request only grow from
   /// call to call. A step that failed is repeated, so the same tokens must give the same drafts.
   virtual void propose(std::span<DraftRequest> requests) = 0;
-  /// A drafter that reads_rows() gets all that steps compute, in time to draft behind them: those
+  /// Where steps leave what the model's head reads of their rows; null: they do not.
+  virtual HiddenRows* hidden() { return nullptr; }
+  /// A drafter with hidden() gets all rows that steps compute, in time to draft behind them: those
   /// of prompts at once, those of an answer that has no drafts in runs of up to kUnreadRows. Each
   /// request's follow one another, but for what the prefix cache had. Errors: those of a pass; the
   /// requests then have no drafts from it.
-  virtual bool reads_rows() const { return false; }
   virtual Result<void> read(std::span<const ComputedRows>) { return {}; }
   /// What a guess takes, as a share of a row of the model.
   virtual double cost() const { return 0; }

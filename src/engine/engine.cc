@@ -92,9 +92,10 @@ Result<Engine> Engine::create(const Model& model, KvCache& cache, const EngineOp
   }
   auto pages = PageAllocator::create(kinds, plan.block_tokens, o.prefix_cache);
   if (!pages) return pages.error();
-  const bool reads = o.drafter != nullptr && o.drafter->reads_rows();
-  auto runner = Runner::create(model, cache, ops.backend->replays(),
-                               reads ? RunnerPass::forward_hidden : RunnerPass::forward);
+  HiddenRows* hidden = o.drafter != nullptr ? o.drafter->hidden() : nullptr;
+  auto runner =
+      Runner::create(model, cache, ops.backend->replays(),
+                     hidden != nullptr ? RunnerPass::forward_hidden : RunnerPass::forward, hidden);
   if (!runner) return runner.error();
   return Engine(model, cache, o, ops, std::move(*pages), std::move(*runner));
 }

@@ -118,9 +118,11 @@ class Engine {
     std::int64_t limit = 0;     // tokens of the answer
     std::int64_t computed = 0;  // tokens with keys in the cache
     std::int64_t read = 0;      // of those, the first that a drafter has read
-    std::vector<float> unread;  // [rows, hidden] hidden states behind those, for the drafter
-    RequestPages pages;         // of `computed` tokens between steps
-    std::int64_t cached = 0;    // what the prefix cache had at the first admission
+    std::vector<std::int32_t>
+        unread;                   // [rows] behind those, for the drafter: places as ComputedRows
+    std::int64_t first_kept = 0;  // HiddenRows::keep() of the first of them
+    RequestPages pages;           // of `computed` tokens between steps
+    std::int64_t cached = 0;      // what the prefix cache had at the first admission
     std::int64_t preemptions = 0;
     bool admitted_before = false;
     bool ended = false;  // to be taken out of its list
@@ -172,10 +174,12 @@ class Engine {
   bool has_rows_in_flight(const Active& r) const;
   void take_results(StepReport& report);
   std::int64_t draft_bound(const Active& r) const;
-  bool drafter_reads() const {
-    return options_.drafter != nullptr && options_.drafter->reads_rows();
+  HiddenRows* hidden_rows() const {
+    return options_.drafter != nullptr ? options_.drafter->hidden() : nullptr;
   }
+  bool drafter_reads() const { return hidden_rows() != nullptr; }
   void add_computed(Active& r, std::size_t item, std::int64_t before);
+  bool keep_rows(Active& r, std::size_t item, std::int64_t rows);
   void hand_to_drafter();
   void publish(Active& r);
   const NonFiniteItem* non_finite_row(std::size_t item, std::int64_t first, std::int64_t end) const;
@@ -214,6 +218,7 @@ class Engine {
   std::vector<PageId> states_;          // [items, groups with a state]
   std::vector<ComputedRows> computed_;  // for a drafter that reads them
   std::vector<Active*> computed_of_;    // [computed_]
+  std::optional<std::int32_t> kept_;    // place of the step's first row, where rows of it wait
   StepReport report_;                   // without its results
   std::vector<Leaving> leaving_;        // their rows are in flight
 

@@ -31,7 +31,7 @@ class Life {
       if (some(2)) {
         drafter_ = std::make_unique<ScriptedDrafter>(next);
       } else {
-        auto reading = std::make_unique<ReadingDrafter>(next);
+        auto reading = std::make_unique<ReadingDrafter>(next, *setup_.backend, setup_.plan);
         reading->fails = [this] { return some(40); };
         reading_ = reading.get();
         drafter_ = std::move(reading);

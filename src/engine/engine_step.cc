@@ -346,15 +346,17 @@ Result<StepReport> Engine::step() {
   return collect();
 }
 
-// Takes back what a failed step was given.
+// Takes back what a failed step was given. Rows that waited for a drafter may be lost with it.
 void Engine::undo_step() {
   for (const ActivePtr& r : running_) {
+    r->unread.clear();
     r->drop_drafts();
     pages_.undo(r->computed, r->pages);
   }
 }
 
 void Engine::take_results(StepReport& report) {
+  kept_.reset();
   computed_.clear();
   computed_of_.clear();
   for (std::size_t i = 0; i < items_.size(); ++i) {
@@ -385,25 +387,17 @@ void Engine::take_results(StepReport& report) {
 void Engine::add_computed(Active& r, std::size_t item, std::int64_t before) {
   const bool prefill = items_[item].phase == Phase::extend;
   const bool drafts = drafts_at(std::ssize(running_)) > 0;
-  const std::int64_t width = model_->config().hidden;
-  const std::int64_t unread = std::ssize(r.unread) / width;
-  if (r.read + unread != before || (!prefill && !drafts)) return;
+  const std::int64_t unread = std::ssize(r.unread);
+  const bool lost = r.read + unread != before || (unread > 0 && !hidden_rows()->has(r.first_kept));
+  if (lost || (!prefill && !drafts)) return r.unread.clear();
   const std::int64_t n = r.computed - before;
   const std::int64_t most = r.scheduled().decodes() ? draft_bound(r) : 0;
-  const std::int64_t room =
-      std::min(kUnreadRows, cache_->plan().max_rows() - 1 - options_.draft_tokens);
-  if (!prefill && most < 1 && unread + n <= room) {
-    for (std::int64_t k = 0; k < n; ++k) {
-      const float* row = runner_.hidden(item, k);
-      r.unread.insert(r.unread.end(), row, row + width);
-    }
-    return;
-  }
+  if (!prefill && most < 1 && keep_rows(r, item, n)) return;
   ComputedRows& rows = computed_.emplace_back();
   rows.id = r.id;
   rows.tokens = r.tokens;
   rows.first = r.read;
-  for (std::int64_t k = 0; k < unread; ++k) rows.hidden.push_back(r.unread.data() + k * width);
+  rows.hidden = r.unread;
   for (std::int64_t k = 0; k < n; ++k) rows.hidden.push_back(runner_.hidden(item, k));
   rows.pages = std::span(r.pages.lists).first(cache_->groups());
   rows.prefill = prefill;
@@ -412,6 +406,30 @@ void Engine::add_computed(Active& r, std::size_t item, std::int64_t before) {
     rows.sampling = sampling_of(r, 0);
   }
   computed_of_.push_back(&r);
+}
+
+// Lets an item's first rows wait, with all rows of those who decode: they are the batch's first.
+// False: too many wait, or for too long.
+bool Engine::keep_rows(Active& r, std::size_t item, std::int64_t rows) {
+  HiddenRows& hidden = *hidden_rows();
+  const std::int64_t room =
+      std::min(kUnreadRows, cache_->plan().max_rows() - 1 - options_.draft_tokens);
+  const std::int64_t unread = std::ssize(r.unread);
+  if (unread + rows > room) return false;
+  if (unread > 0 && hidden.keeps() - r.first_kept >= kUnreadRows) return false;
+  if (!kept_) {
+    std::int64_t decoding = 0;
+    for (const BatchItem& i : items_) {
+      if (i.phase != Phase::extend) decoding += std::ssize(i.tokens);
+    }
+    if (decoding > hidden.sizes().kept) return false;
+    kept_ = hidden.keep(ops_, decoding);
+  }
+  if (unread == 0) r.first_kept = hidden.keeps() - 1;
+  for (std::int64_t k = 0; k < rows; ++k) {
+    r.unread.push_back(*kept_ + runner_.hidden(item, k) - hidden.step_place(0));
+  }
+  return true;
 }
 
 // What fails here costs drafts alone. Prompts are shared from here on, as their pages are whole.

@@ -1,6 +1,7 @@
 // The engine on the CUDA backend, emulated: recorded steps against steps that are not, and what a
 // step costs the host.
 #include "engine/gpu_engine_test_util.h"
+#include "engine/mtp_test_util.h"
 #include "kernels/cuda/fake/fake_cuda.h"
 #include "model/generated_checkpoint.h"
 
@@ -104,6 +105,36 @@ TEST(GpuEngine, DraftsChangeNoTokenOfGroupedQueries) {
   expect_drafts_change_no_token(std::string(LATHE_TEST_DATA) + "/../../models/tiny-gqa", kSizes);
 }
 
+// The draft layer's logits against a reference of its own (engine/mtp_test.cc), up to rounding.
+TEST(GpuEngine, ADraftLayerGivesWhatAPlainReferenceGives) {
+  GpuSetup setup(kModel, {.context = 256, .plain_products = true, .draft_tokens = 3, .mtp = true},
+                 {});
+  expect_golden_drafts(Golden(), "short", 30, kGpuBound, setup.model(), setup.cache(), setup.ops());
+}
+
+// Its drafts change no token, its passes are recorded, and many of its guesses are right.
+TEST(GpuEngine, DraftsOfADraftLayerChangeNoToken) {
+  const Golden golden;
+  const std::vector<Prompt> prompts = {{.answer = 10, .text = golden.ids("short.prompt")},
+                                       {.tokens = 3, .answer = 6, .temperature = 0.9f}};
+  GpuSetup::Sizes sizes = kSizes;
+  const Answers plain = answers_of(kModel, sizes, {}, prompts);
+  sizes.mtp = true;
+  for (const std::int32_t d : {1, 3}) {
+    SCOPED_TRACE(d);
+    sizes.draft_tokens = d;
+    const std::int64_t before = cuda::fake::counts().graph_launches;
+    const Answers got = answers_of(kModel, sizes, {}, prompts);
+    EXPECT_GT(cuda::fake::counts().graph_launches - before, got.stats.steps / 2);
+    EXPECT_EQ(got.tokens, plain.tokens);
+    const DraftStats& drafts = got.stats.drafts;
+    std::printf("%lld of %lld drafts accepted\n", static_cast<long long>(drafts.all_accepted()),
+                static_cast<long long>(drafts.all_drafted()));
+    EXPECT_GT(drafts.all_accepted(), 3);
+    EXPECT_LT(got.stats.steps, plain.stats.steps);
+  }
+}
+
 TEST(GpuEngine, AStepInFlightNeitherAllocatesNorWaits) {
   GpuSetup setup(kModel, kSizes, {});
   Request r;
@@ -126,16 +157,45 @@ TEST(GpuEngine, AStepInFlightNeitherAllocatesNorWaits) {
   EXPECT_EQ(cuda::fake::counts().waits, before.waits + 1);
 }
 
+// Once its passes are recorded, a step with a draft is a launch and a wait for the model and for
+// each use of the layer, and what the host reads are tokens.
+TEST(GpuEngine, ADraftLayerWaitsForItsDraftsAlone) {
+  GpuSetup::Sizes sizes = kSizes;
+  sizes.draft_tokens = 1;
+  sizes.mtp = true;
+  GpuSetup setup(kModel, sizes, {});
+  Request r;
+  r.prompt = Golden().ids("short.prompt");
+  r.sampling.temperature = 0;
+  r.sampling.ignore_eos = true;
+  r.sampling.max_tokens = 12;
+  ASSERT_TRUE(setup.engine().submit(std::move(r)).ok());
+  for (int step = 0; step < 4; ++step) ASSERT_TRUE(setup.engine().step().ok());
+  const cuda::fake::Counts before = cuda::fake::counts();
+  const auto report = setup.engine().step();
+  const cuda::fake::Counts after = cuda::fake::counts();
+  ASSERT_TRUE(report.ok());
+  ASSERT_EQ(report->drafted, 1);
+  EXPECT_EQ(after.waits, before.waits + 2);
+  EXPECT_EQ(after.graph_launches, before.graph_launches + 2);
+  EXPECT_EQ(after.allocations, before.allocations);
+  EXPECT_EQ(after.pageable_copies, before.pageable_copies);
+  EXPECT_EQ(after.copies_out, before.copies_out + 2);  // what is drawn
+}
+
 // The largest steps that the plan allows: a whole chunk, then every request decodes, with drafts.
-void expect_planned_allocations(const std::string& model, std::int32_t draft_tokens) {
-  SCOPED_TRACE(draft_tokens);
+void expect_planned_allocations(const std::string& model, std::int32_t draft_tokens,
+                                bool mtp = false) {
+  SCOPED_TRACE(std::to_string(draft_tokens) + (mtp ? " of the draft layer" : ""));
   const std::int64_t before = cuda::fake::device_bytes();
   constexpr std::int64_t kContext = 64;
   ScriptedDrafter drafter([](const DraftRequest&, std::int64_t) { return 1; });
   EngineOptions options;
   if (draft_tokens > 0) options.drafter = &drafter, options.draft_tokens = draft_tokens;
-  GpuSetup setup(model, {.context = kContext, .plain_products = true, .draft_tokens = draft_tokens},
-                 options);
+  GpuSetup setup(
+      model,
+      {.context = kContext, .plain_products = true, .draft_tokens = draft_tokens, .mtp = mtp},
+      options);
   const std::int64_t at_start = cuda::fake::device_bytes() - before;
   const std::int32_t answer = draft_tokens > 0 ? 2 + draft_tokens : 3;
   for (std::int64_t i = 0; i < setup.plan().max_requests(); ++i) {
@@ -155,7 +215,7 @@ void expect_planned_allocations(const std::string& model, std::int32_t draft_tok
               static_cast<long long>(at_start), static_cast<long long>(allocated),
               static_cast<long long>(setup.planned_bytes()));
   EXPECT_LE(allocated, setup.planned_bytes());
-  EXPECT_GE(static_cast<double>(allocated), 0.95 * static_cast<double>(setup.planned_bytes()));
+  EXPECT_GE(static_cast<double>(allocated), 0.93 * static_cast<double>(setup.planned_bytes()));
   // Tables and logits, which the first step makes, and schedules.
   const auto late = [&](BudgetKind kind) { return setup.plan().budget(kind)->bytes; };
   EXPECT_LE(allocated - at_start, late(BudgetKind::logits) + late(BudgetKind::rope_tables) +
@@ -165,6 +225,7 @@ void expect_planned_allocations(const std::string& model, std::int32_t draft_tok
 TEST(GpuEngine, AllocatesWhatThePlanNames) {
   expect_planned_allocations(kModel, 0);
   expect_planned_allocations(kModel, 3);
+  expect_planned_allocations(kModel, 3, true);
 }
 
 TEST(GpuEngine, AllocatesWhatThePlanOfDeepseekV4Names) {

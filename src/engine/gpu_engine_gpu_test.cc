@@ -7,6 +7,8 @@
 #include <random>
 
 #include "engine/gpu_engine_test_util.h"
+#include "engine/mtp_test_util.h"
+#include "engine/real_model_test_util.h"
 #include "kernels/cuda/common/gpu_test_util.h"
 #include "model/generated_checkpoint.h"
 
@@ -90,6 +92,101 @@ TEST_P(GpuEngine, DraftsChangeNoToken) {
   }
 }
 
+std::string draft_model() { return models + "/tiny-v32"; }
+
+// Up to rounding (engine/mtp_test.cc).
+TEST(GpuMtp, LogitsAreThoseOfAPlainReference) {
+  const Golden golden(models + "/../tests/data");
+  for (const std::string name : {"short", "long"}) {
+    for (const std::int64_t chunk : {256, 50}) {
+      SCOPED_TRACE(name + ", chunks of " + std::to_string(chunk));
+      GpuSetup setup(draft_model(), {.context = 256, .draft_tokens = 3, .mtp = true}, {});
+      expect_golden_drafts(golden, name, chunk, kGpuBound, setup.model(), setup.cache(),
+                           setup.ops());
+    }
+  }
+}
+
+// As scripted drafts do (DraftsChangeNoToken), and about as many are right as on the CPU.
+TEST(GpuMtp, DraftsChangeNoToken) {
+  const Golden golden(models + "/../tests/data");
+  const std::vector<Prompt> prompts = {{.answer = 40, .text = golden.ids("short.prompt")},
+                                       {.answer = 40, .text = golden.ids("long.prompt")},
+                                       {.tokens = 120, .answer = 40},
+                                       {.tokens = 300, .answer = 40, .temperature = 0.8f}};
+  for (const bool invariant : {false, true}) {
+    SCOPED_TRACE(invariant ? "batch-invariant" : "");
+    GpuSetup::Sizes sizes = kSizes;
+    sizes.batch_invariant = invariant;
+    const Answers plain = answers_of(draft_model(), sizes, {}, prompts);
+    sizes.mtp = true;
+    for (const std::int32_t d : {1, 2, 3}) {
+      for (const bool eager : {false, true}) {
+        SCOPED_TRACE(std::to_string(d) + " drafts" + (eager ? ", eager" : ""));
+        sizes.draft_tokens = d;
+        EngineOptions options;
+        options.debug_nan = eager;
+        const Answers got = answers_of(draft_model(), sizes, options, prompts);
+        EXPECT_EQ(got.tokens, plain.tokens);
+        if (invariant) {
+          EXPECT_EQ(got.logits, plain.logits);
+        }
+        EXPECT_GT(got.stats.drafts.all_accepted(), 30);
+      }
+    }
+  }
+}
+
+EngineStats run_on_cpu(const std::vector<Prompt>& prompts, std::int64_t draft_tokens) {
+  LoadOptions load;
+  load.drafts = true;
+  const auto model = load_model(draft_model(), load).value();
+  RealSetup setup(*model, {.layout = "mla_bf16", .context = 1024, .threads = 4});
+  auto drafter = MtpDrafter::create(*model, setup.cache(), setup.ops()).value();
+  Engine engine = setup.engine({.drafter = &drafter, .draft_tokens = draft_tokens});
+  for (const Prompt& p : prompts) {
+    serve(engine, {greedy(p.text, p.answer)});
+  }
+  return engine.stats();
+}
+
+TEST(GpuMtp, AsManyDraftsAreRightAsOnTheCpu) {
+  const Golden golden(models + "/../tests/data");
+  for (const std::int32_t d : {1, 3}) {
+    const std::vector<Prompt> prompts = {{.answer = 24, .text = golden.ids("short.prompt")},
+                                         {.answer = 24, .text = golden.ids("long.prompt")}};
+    GpuSetup::Sizes sizes = kSizes;
+    sizes.draft_tokens = d;
+    sizes.mtp = true;
+    double checks = 0, tokens = 0;
+    for (const Prompt& p : prompts) {
+      const DraftStats one = answers_of(draft_model(), sizes, {}, {p}, false).stats.drafts;
+      checks += static_cast<double>(one.checks);
+      tokens += static_cast<double>(one.checks + one.all_accepted());
+    }
+    const double here = tokens / checks;
+    const double there = run_on_cpu(prompts, d).drafts.acceptance_length();
+    std::printf("%d drafts: %.2f tokens in a check, %.2f on the CPU\n", d, here, there);
+    EXPECT_NEAR(here, there, 0.25);
+  }
+}
+
+// Prints the median step of one request, once its steps are recorded.
+TEST(GpuMtp, StepsTakeLittleMore) {
+  const std::vector<Prompt> prompts = {
+      {.answer = 400, .text = Golden(models + "/../tests/data").ids("long.prompt")}};
+  for (const std::int32_t d : {0, 1, 2, 3}) {
+    GpuSetup::Sizes sizes = kSizes;
+    sizes.draft_tokens = d;
+    sizes.mtp = d > 0;
+    Answers got = answers_of(draft_model(), sizes, {}, prompts, false);
+    std::vector<double> ms(got.step_ms.begin() + std::ssize(got.step_ms) / 3, got.step_ms.end());
+    std::sort(ms.begin(), ms.end());
+    std::printf("%d drafts of the layer: %.3f ms a step, %.2f tokens in a check, %zu steps\n", d,
+                ms[ms.size() / 2], got.stats.drafts.acceptance_length(), got.step_ms.size());
+  }
+}
+
 // Prints the median step of one request, once its steps are recorded.
 TEST_P(GpuEngine, StepsThatCheckDraftsTakeLittleMore) {
   const std::vector<Prompt> prompts = {{100, 400}};
@@ -125,7 +222,7 @@ TEST_P(GpuEngine, MemoryAtTheEndIsAsAtTheStart) {
 }
 
 // Random arrivals, cancels and preemptions in a cache that is too small for the requests.
-TEST_P(GpuEngine, LivesThroughASoak) {
+void soak(const std::string& model, std::int32_t drafts_of_layer) {
   const char* given = std::getenv("LATHE_SOAK_STEPS");
   const int steps = given != nullptr ? std::atoi(given) : 2000;
   const std::uint32_t seed = std::random_device{}();
@@ -134,7 +231,13 @@ TEST_P(GpuEngine, LivesThroughASoak) {
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   EngineOptions options;
   options.chunked_prefill_size = 96;
-  GpuSetup setup(model(), {.context = 512, .cache_tokens = 24 * 64, .requests = 8}, options);
+  GpuSetup setup(model,
+                 {.context = 512,
+                  .cache_tokens = 24 * 64,
+                  .requests = 8,
+                  .draft_tokens = drafts_of_layer,
+                  .mtp = drafts_of_layer > 0},
+                 options);
   Engine& engine = setup.engine();
   std::vector<RequestId> alive;
   std::int64_t submitted = 0, ended = 0, cancelled = 0;
@@ -187,6 +290,9 @@ TEST_P(GpuEngine, LivesThroughASoak) {
     EXPECT_GT(stats.cached_tokens, 0);
   }
 }
+
+TEST_P(GpuEngine, LivesThroughASoak) { soak(model(), 0); }
+TEST(GpuMtp, LivesThroughASoak) { soak(draft_model(), 3); }
 
 INSTANTIATE_TEST_SUITE_P(Models, GpuEngine, ::testing::Values("tiny-gqa", "tiny-v32"),
                          [](const auto& model) {

@@ -15,6 +15,7 @@
 #include "engine/draft_test_util.h"
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
+#include "engine/mtp_drafter.h"
 #include "model/gpu_model_checks.h"
 #include "model/plan_model.h"
 
@@ -29,13 +30,15 @@ class GpuSetup {
     bool plain_products = false;
     std::int32_t draft_tokens = 0;
     bool batch_invariant = false;
+    bool mtp = false;  // drafts are those of the draft layer
   };
 
-  GpuSetup(const std::string& directory, const Sizes& sizes, const EngineOptions& options)
+  GpuSetup(const std::string& directory, const Sizes& sizes, EngineOptions options)
       : sizes_(sizes), backend_(cuda::make_cuda_backend(sizes.plain_products).value()) {
     LoadOptions load;
     load.backend = backend_.get();
     load.expansion = false;
+    load.drafts = sizes.mtp;
     model_ = load_model(directory, load).value();
     PlanRequest wanted;
     wanted.layout = config().latent() || config().compressed() ? "mla_bf16" : "gqa_bf16";
@@ -59,9 +62,18 @@ class GpuSetup {
     ops.tensors = &*tensors_;
     ops.control = &control_;
     if (sizes.batch_invariant) ops.execution.batch_invariant = true;
+    ops_ = ops;
+    if (sizes.mtp) {
+      drafter_.emplace(MtpDrafter::create(*model_, *cache_, ops).value());
+      options.drafter = &*drafter_;
+      options.draft_tokens = sizes.draft_tokens;
+    }
     engine_.emplace(Engine::create(*model_, *cache_, options, ops).value());
   }
   Engine& engine() { return *engine_; }
+  const Model& model() const { return *model_; }
+  KvCache& cache() { return *cache_; }
+  const OpsContext& ops() const { return ops_; }
   const ModelConfig& config() const { return model_->config(); }
   const Arena& tensors() const { return *tensors_; }
   const ModelPlan& plan() const { return plan_; }
@@ -78,10 +90,12 @@ class GpuSetup {
   std::unique_ptr<Backend> backend_;
   Registry registry_ = gpu_kernels();
   Arena control_;
+  OpsContext ops_;
   std::optional<Arena> tensors_;
   std::unique_ptr<Model> model_;
   ModelPlan plan_;
   std::optional<KvCache> cache_;
+  std::optional<MtpDrafter> drafter_;
   std::optional<Engine> engine_;
 };
 
@@ -96,6 +110,7 @@ struct Prompt {
   int tokens = 0;
   std::int32_t answer = 0;  // tokens
   float temperature = 0;
+  std::vector<std::int32_t> text = {};  // instead of made-up tokens
 };
 
 /// Answers to made-up prompts that arrive together, and the logits they were drawn from.
@@ -111,7 +126,7 @@ inline Answers answers_of(const std::string& directory, const GpuSetup::Sizes& s
   GpuSetup setup(directory, sizes, options);
   for (const Prompt& p : prompts) {
     Request r;
-    r.prompt = some_tokens(p.tokens, setup.config().vocab);
+    r.prompt = p.text.empty() ? some_tokens(p.tokens, setup.config().vocab) : p.text;
     r.sampling.temperature = p.temperature;
     r.sampling.ignore_eos = true;
     r.sampling.max_tokens = p.answer;

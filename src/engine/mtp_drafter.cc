@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "model/draft_layer.h"
+
 namespace lathe {
 namespace {
 
@@ -18,18 +20,26 @@ bool covers(std::span<const std::vector<PageId>> pages, const KvCache& cache,
 }  // namespace
 
 Result<MtpDrafter> MtpDrafter::create(const Model& model, KvCache& cache, const OpsContext& ops) {
-  auto runner = Runner::create(model, cache, ops.backend->replays(), RunnerPass::draft);
+  auto rows = HiddenRows::create(*ops.backend, model.config().hidden,
+                                 HiddenRowSizes::of(cache.plan(), kDraftUses));
+  if (!rows) return rows.error();
+  auto hidden = std::make_unique<HiddenRows>(std::move(*rows));
+  auto runner =
+      Runner::create(model, cache, ops.backend->replays(), RunnerPass::draft, hidden.get());
   if (!runner) return runner.error();
-  return MtpDrafter(model, cache, ops, std::move(*runner));
+  return MtpDrafter(model, cache, ops, std::move(hidden), std::move(*runner));
 }
 
-// A pass is no larger than the model's, whose buffers are planned.
+// A pass is no larger than the model's, whose buffers are planned, and has no more rows of a
+// request than a step that checks drafts, as a recording fixes how many those are.
 MtpDrafter::MtpDrafter(const Model& model, const KvCache& cache, const OpsContext& ops,
-                       Runner runner)
+                       std::unique_ptr<HiddenRows> hidden, Runner runner)
     : cache_(&cache),
       ops_(ops),
       cost_(1.0 / model.config().layers),
       most_rows_(cache.plan().max_rows()),
+      verify_rows_(1 + (ops.backend->replays() ? cache.plan().draft_tokens() : kDraftUses)),
+      hidden_(std::move(hidden)),
       runner_(std::move(runner)) {}
 
 Result<void> MtpDrafter::read(std::span<const ComputedRows> rows) {
@@ -51,7 +61,7 @@ Result<void> MtpDrafter::read_and_draft(std::span<const ComputedRows> rows) {
   chains_.clear();
   if (auto ok = read_rows(rows); !ok) return ok;
   for (std::int64_t deep = 1;; ++deep) {
-    std::erase_if(chains_, [&](Chain& c) { return !take(c) || deep == kDeepest; });
+    std::erase_if(chains_, [&](Chain& c) { return !take(c) || deep == kDraftUses; });
     if (chains_.empty()) return {};
     if (auto ok = go_on(); !ok) return ok;
   }
@@ -64,7 +74,7 @@ Result<void> MtpDrafter::read_rows(std::span<const ComputedRows> rows) {
   chains_.reserve(rows.size());  // items point into it
   for (const Phase phase : {Phase::verify, Phase::extend}) {
     for (const ComputedRows& r : rows) {
-      const bool many = r.prefill || std::ssize(r.hidden) > 1 + kDeepest;
+      const bool many = r.prefill || std::ssize(r.hidden) > verify_rows_;
       if (phase != (many ? Phase::extend : Phase::verify)) continue;
       BatchItem& item = items_.emplace_back();
       item.phase = phase;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -21,13 +22,11 @@ namespace lathe {
 
 class MtpDrafter : public Drafter {
  public:
-  /// Uses of the layer behind each other.
-  static constexpr std::int64_t kDeepest = 3;
-
-  /// Model, cache and what `ops` points to must outlive it; the engine's own. Errors: Runner's.
+  /// Model, cache and what `ops` points to must outlive it; the engine's own. Errors: Runner's; no
+  /// memory.
   static Result<MtpDrafter> create(const Model& model, KvCache& cache, const OpsContext& ops);
 
-  bool reads_rows() const override { return true; }
+  HiddenRows* hidden() override { return hidden_.get(); }
   double cost() const override { return cost_; }
   Result<void> read(std::span<const ComputedRows> rows) override;
   void propose(std::span<DraftRequest> requests) override;
@@ -39,11 +38,12 @@ class MtpDrafter : public Drafter {
     const ComputedRows* rows = nullptr;
     std::size_t item = 0;              // of the last pass
     std::vector<std::int32_t> answer;  // with its drafts
-    const float* before = nullptr;     // of the next pass
+    std::int32_t before = 0;           // of the next pass
     SampleArgs sampling;
     std::vector<std::int32_t> drafts;
   };
-  MtpDrafter(const Model& model, const KvCache& cache, const OpsContext& ops, Runner runner);
+  MtpDrafter(const Model& model, const KvCache& cache, const OpsContext& ops,
+             std::unique_ptr<HiddenRows> hidden, Runner runner);
   Result<void> read_and_draft(std::span<const ComputedRows> rows);
   Result<void> read_rows(std::span<const ComputedRows> rows);
   Result<void> go_on();
@@ -52,7 +52,8 @@ class MtpDrafter : public Drafter {
   const KvCache* cache_;
   OpsContext ops_;
   double cost_;
-  std::int64_t most_rows_;  // of a pass
+  std::int64_t most_rows_;    // of a pass
+  std::int64_t verify_rows_;  // of a request that runs as phase verify
   std::vector<BatchItem> items_;
   std::vector<Chain> chains_;
   struct Drafts {
@@ -60,6 +61,7 @@ class MtpDrafter : public Drafter {
     std::vector<std::int32_t> tokens;
   };
   std::unordered_map<std::uint64_t, Drafts> drafts_;  // by request
+  std::unique_ptr<HiddenRows> hidden_;                // the runner points to it
   Runner runner_;                                     // the last member, as it waits for a pass
 };
 

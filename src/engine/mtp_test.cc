@@ -9,8 +9,9 @@
 
 #include "base/test_scale.h"
 #include "engine/mtp_drafter.h"
+#include "engine/mtp_test_util.h"
 #include "engine/real_model_test_util.h"
-#include "model/tensor_file_test_util.h"
+#include "model/draft_layer.h"
 
 namespace lathe {
 namespace {
@@ -25,87 +26,16 @@ std::unique_ptr<Model> load_tiny(bool drafts) {
   return std::move(*model);
 }
 
-// Of tools/train/check_mtp.py --golden.
-class Golden : public TensorFile {
- public:
-  Golden() : TensorFile(std::string(LATHE_TEST_DATA) + "/mtp/tiny_v32.safetensors") {}
-  std::vector<std::int32_t> ids(const std::string& name) const {
-    const auto wide = values<std::int64_t>(name);
-    return {wide.begin(), wide.end()};
-  }
-};
-
-double relative_error(std::span<const float> got, std::span<const float> want) {
-  double difference = 0, norm = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    difference += std::pow(double{got[i]} - want[i], 2);
-    norm += std::pow(double{want[i]}, 2);
-  }
-  return std::sqrt(difference / norm);
-}
-
 // F1: the layer after the trunk, then twice after itself. Half of eh_proj the other way round, a
 // state before its norm, tokens without the shift or a place off by one all fail this.
 TEST(Mtp, LogitsAreThoseOfAPlainReference) {
-  constexpr double kTolerance = 1e-3;
   const Golden golden;
   const auto model = load_tiny(true);
   for (const std::string name : {"short", "long"}) {
     for (const std::int64_t chunk : {256, 50}) {
       SCOPED_TRACE(name + ", chunks of " + std::to_string(chunk));
       RealSetup setup(*model, {.layout = "mla_bf16"});
-      auto trunk = Runner::create(*model, setup.cache(), false, RunnerPass::forward_hidden);
-      auto draft = Runner::create(*model, setup.cache(), false, RunnerPass::draft);
-      ASSERT_TRUE(trunk);
-      ASSERT_TRUE(draft);
-      const std::vector<std::int32_t> prompt = golden.ids(name + ".prompt");
-      const std::vector<std::int32_t> tokens = golden.ids(name + ".tokens");
-      const std::vector<float> logits = golden.values<float>(name + ".logits");
-      const auto vocab = static_cast<std::size_t>(model->config().vocab);
-      const auto want = [&](std::size_t use) {
-        return std::span(logits).subspan(use * vocab, vocab);
-      };
-      std::vector<std::vector<PageId>> pages(1);
-      for (std::int32_t p = 0; p < 16; ++p) pages[0].push_back(PageId{p});
-      std::vector<std::int32_t> all = prompt;
-      all.insert(all.end(), tokens.begin(), tokens.end());
-
-      const std::int64_t n = std::ssize(prompt);
-      for (std::int64_t first = 0; first < n; first += chunk) {
-        const std::int64_t rows = std::min(chunk, n - first);
-        BatchItem item;
-        item.phase = Phase::extend;
-        item.pages = pages;
-        item.cached = static_cast<std::int32_t>(first);
-        item.tokens =
-            std::span(all).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows));
-        item.logits = 1;
-        ASSERT_TRUE(trunk->launch(std::span(&item, 1), setup.ops(), false));
-        ASSERT_TRUE(trunk->collect());
-        std::vector<const float*> hidden;
-        for (std::int64_t k = 0; k < rows; ++k) hidden.push_back(trunk->hidden(0, k));
-        item.tokens = std::span(all).subspan(static_cast<std::size_t>(first) + 1,
-                                             static_cast<std::size_t>(rows));
-        item.before = hidden;
-        ASSERT_TRUE(draft->launch(std::span(&item, 1), setup.ops(), false));
-        ASSERT_TRUE(draft->collect());
-      }
-      EXPECT_LE(relative_error(*draft->logits(0, 0, setup.ops()), want(0)), kTolerance);
-      for (std::int64_t use = 1; use < MtpDrafter::kDeepest; ++use) {
-        const float* before = draft->hidden(0, 0);
-        BatchItem item;
-        item.pages = pages;
-        item.cached = static_cast<std::int32_t>(n + use - 1);
-        item.tokens = std::span(all).subspan(static_cast<std::size_t>(n + use), 1);
-        item.logits = 1;
-        item.before = std::span(&before, 1);
-        ASSERT_TRUE(draft->launch(std::span(&item, 1), setup.ops(), false));
-        ASSERT_TRUE(draft->collect());
-        EXPECT_LE(
-            relative_error(*draft->logits(0, 0, setup.ops()), want(static_cast<std::size_t>(use))),
-            kTolerance)
-            << "use " << use + 1;
-      }
+      expect_golden_drafts(golden, name, chunk, 1e-3, *model, setup.cache(), setup.ops());
     }
   }
 }
@@ -130,9 +60,11 @@ TEST(Mtp, DraftsBehindRowsThatWaited) {
   std::vector<std::vector<std::int32_t>> drafts;
   for (const std::int64_t each : {std::int64_t{1}, std::int64_t{7}, kWaited}) {
     RealSetup setup(*model, {.layout = "mla_bf16"});
-    auto trunk = Runner::create(*model, setup.cache(), false, RunnerPass::forward_hidden);
     auto drafter = MtpDrafter::create(*model, setup.cache(), setup.ops());
-    ASSERT_TRUE(trunk && drafter);
+    ASSERT_TRUE(drafter);
+    auto trunk =
+        Runner::create(*model, setup.cache(), false, RunnerPass::forward_hidden, drafter->hidden());
+    ASSERT_TRUE(trunk);
     BatchItem item;
     item.phase = Phase::extend;
     item.pages = pages;
@@ -148,13 +80,13 @@ TEST(Mtp, DraftsBehindRowsThatWaited) {
       for (std::int64_t k = 0; k < rows; ++k) r.hidden.push_back(trunk->hidden(0, first + k));
       r.pages = pages;
       r.prefill = first == 0;
-      r.most = first + rows == n ? MtpDrafter::kDeepest : 0;
+      r.most = first + rows == n ? kDraftUses : 0;
       r.sampling.params = &greedy_params;
       ASSERT_TRUE(drafter->read(std::span(&r, 1)));
     }
-    DraftRequest request{RequestId{1}, tokens, MtpDrafter::kDeepest};
+    DraftRequest request{RequestId{1}, tokens, kDraftUses};
     drafter->propose(std::span(&request, 1));
-    ASSERT_EQ(std::ssize(request.drafts), MtpDrafter::kDeepest);
+    ASSERT_EQ(std::ssize(request.drafts), kDraftUses);
     EXPECT_EQ(request.drafts[0], likeliest);
     drafts.push_back(request.drafts);
   }

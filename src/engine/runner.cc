@@ -22,9 +22,10 @@ std::int64_t rows_in(std::span<const BatchItem> items) {
 
 }  // namespace
 
-Result<Runner> Runner::create(const Model& model, KvCache& cache, bool replays, RunnerPass pass) {
-  LATHE_CHECK(pass == RunnerPass::forward || !replays, "hidden states on a host");
-  Runner out(model, cache, replays, pass);
+Result<Runner> Runner::create(const Model& model, KvCache& cache, bool replays, RunnerPass pass,
+                              HiddenRows* hidden) {
+  LATHE_CHECK((pass == RunnerPass::forward) == (hidden == nullptr), "a place for hidden states");
+  Runner out(model, cache, replays, pass, hidden);
   std::size_t states = 0, entries = 0;
   for (std::size_t g = 0; g < cache.groups(); ++g) {
     StepBound& bound = out.bounds_.emplace_back(step_bound(cache.plan(g)));
@@ -241,6 +242,7 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   padding_ = replay_ ? padded - rows_in(items) : 0;
   tokens_.clear();
   row_of_.clear();
+  before_.clear();
   logit_rows_.clear();
   first_logit_.assign(1, 0);
   for (const BatchItem& item : items) first_logit_.push_back(first_logit_.back() + item.logits);
@@ -250,6 +252,7 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   for (std::int64_t i = 0; i < padding_; ++i) {
     logit_rows_.push_back(static_cast<std::int32_t>(tokens_.size()));
     tokens_.push_back(kNoToken);
+    if (pass_ == RunnerPass::draft) before_.push_back(0);
   }
   const std::int64_t vocab = model_->config().vocab;
   const std::int64_t n = std::ssize(logit_rows_);
@@ -262,6 +265,16 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   if (!tokens) return tokens.error();
   const auto logit_rows = ops.backend->prepare_list(ops, logit_rows_);
   if (!logit_rows) return logit_rows.error();
+  if (pass_ == RunnerPass::draft) {
+    const auto before = ops.backend->prepare_list(ops, before_);
+    if (!before) return before.error();
+    args.before_rows = *before;
+    args.before = hidden_->all();
+    args.hidden = hidden_->drafts(n);
+  } else if (hidden_ != nullptr) {
+    place_rows(items);
+    args.hidden = hidden_->step(std::ssize(tokens_));
+  }
   // Last, as kernels that make schedules start: all lists travel in one copy.
   if (auto ok = plan_steps(ops); !ok) return ok;
   args.tokens = *tokens;
@@ -270,7 +283,6 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   args.logits = {logits_.get(), DType::f32, n, vocab, vocab};
   args.cache = cache_;
   args.find_non_finite = find_non_finite;
-  if (pass_ != RunnerPass::forward) gather_hidden(items, args);
   const auto forward = [&]() -> Result<void> {
     if (pass_ == RunnerPass::draft) return model_->forward_draft(ops, args);
     const auto result = model_->forward(ops, args);
@@ -301,6 +313,7 @@ void Runner::add_rows(const Part& part, const BatchItem& item) {
     const auto at = static_cast<std::int32_t>(std::ssize(tokens_));
     tokens_.push_back(part.rows.tokens[static_cast<std::size_t>(j)]);
     row_of_.push_back({part.item, row});
+    if (pass_ == RunnerPass::draft) before_.push_back(item.before[static_cast<std::size_t>(row)]);
     if (row >= last) {
       logit_of_[static_cast<std::size_t>(first_logit_[part.item] + row - last)] =
           std::ssize(logit_rows_);
@@ -308,62 +321,47 @@ void Runner::add_rows(const Part& part, const BatchItem& item) {
     } else if (row >= item.first_scored && row < item.first_scored + std::ssize(item.scored)) {
       scored_rows_.push_back({part.item, row, std::ssize(logit_rows_)});
       logit_rows_.push_back(at);
+    } else if (replay_) {
+      logit_rows_.push_back(at);  // of a draft pass: a recording has those of all rows
     }
   }
 }
 
-// Rows of hidden states: those that a draft pass reads, in the order of the batch, and room for
-// those that the pass gives. The first may be what the pass before has given.
-void Runner::gather_hidden(std::span<const BatchItem> items, ForwardArgs& args) {
-  const std::int64_t width = model_->config().hidden;
-  const auto view = [width](std::vector<float>& rows) {
-    const std::int64_t n = std::ssize(rows) / width;
-    return MutableRowsView{reinterpret_cast<std::byte*>(rows.data()), DType::f32, n, width, width};
-  };
-  if (pass_ == RunnerPass::draft) {
-    before_.clear();
-    for (const RowOf& of : row_of_) {
-      const float* row = items[of.item].before[static_cast<std::size_t>(of.row)];
-      before_.insert(before_.end(), row, row + width);
-    }
-    args.before = constant(view(before_));
-    hidden_.resize(logit_rows_.size() * static_cast<std::size_t>(width));
-  } else {
-    hidden_.resize(row_of_.size() * static_cast<std::size_t>(width));
-    first_row_of_.clear();
-    std::size_t rows = 0;
-    for (const BatchItem& item : items) {
-      first_row_of_.push_back(rows);
-      rows += item.tokens.size();
-    }
-    rows_of_.resize(rows);
-    for (std::size_t i = 0; i < row_of_.size(); ++i) {
-      const RowOf& of = row_of_[i];
-      rows_of_[first_row_of_[of.item] + static_cast<std::size_t>(of.row)] =
-          static_cast<std::int64_t>(i);
-    }
+// Which row of the batch each row of an item is.
+void Runner::place_rows(std::span<const BatchItem> items) {
+  first_row_of_.clear();
+  std::size_t rows = 0;
+  for (const BatchItem& item : items) {
+    first_row_of_.push_back(rows);
+    rows += item.tokens.size();
   }
-  args.hidden = view(hidden_);
+  rows_of_.resize(rows);
+  for (std::size_t i = 0; i < row_of_.size(); ++i) {
+    const RowOf& of = row_of_[i];
+    rows_of_[first_row_of_[of.item] + static_cast<std::size_t>(of.row)] =
+        static_cast<std::int64_t>(i);
+  }
 }
 
-const float* Runner::hidden(std::size_t item, std::int64_t k) const {
-  const std::int64_t row = pass_ == RunnerPass::draft
-                               ? logit_of(item, k)
-                               : rows_of_[first_row_of_[item] + static_cast<std::size_t>(k)];
-  return hidden_.data() + row * model_->config().hidden;
+std::int32_t Runner::hidden(std::size_t item, std::int64_t k) const {
+  if (pass_ == RunnerPass::draft) return hidden_->draft_place(logit_of(item, k));
+  return hidden_->step_place(rows_of_[first_row_of_[item] + static_cast<std::size_t>(k)]);
 }
 
 // Rows of a batch that is replayed: decode rows alone, or with drafts, padded to one of few sizes.
 // It has as many requests: of decode rows one each; those with drafts are joined by requests
-// without rows, so that a recording serves every share of its rows among requests. 0: it is not
+// without rows, so that a recording serves every share of its rows among requests. All its rows
+// have logits, also those of a draft pass that wants those of a request's last alone. 0: it is not
 // replayed.
 std::int64_t Runner::padded_rows(std::span<const BatchItem> items) const {
   if (!replays_ || cuts_.size() != 1) return 0;
   const Phase phase = items.front().phase;
-  const bool decodes = std::all_of(items.begin(), items.end(), [phase](const BatchItem& item) {
-    return item.phase == phase && item.phase != Phase::extend &&
-           item.logits == std::ssize(item.tokens) && item.scored.empty();
-  });
+  const bool decodes =
+      std::all_of(items.begin(), items.end(), [this, phase](const BatchItem& item) {
+        return item.phase == phase && item.phase != Phase::extend &&
+               (pass_ == RunnerPass::draft || item.logits == std::ssize(item.tokens)) &&
+               item.scored.empty();
+      });
   const auto routes = routes_of(parts_.front());
   const bool in_place = std::all_of(routes.begin(), routes.end(), [](const Route* route) {
     return route != nullptr && !route->adapter;
@@ -402,10 +400,12 @@ std::uint64_t Runner::replay_key(const ForwardArgs& args) const {
     key ^= key >> 29;
   };
   const auto address = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p); };
+  add(static_cast<std::uint64_t>(pass_));
   add(static_cast<std::uint64_t>(args.logits.rows));
   add(address(args.logits.data));
   add(address(args.tokens.data()));
   add(address(args.logit_rows.data()));
+  add(address(args.before_rows.data()));
   for (const Segment& s : args.segments) {
     const StepView& v = *s.step;
     add(address(v.route));

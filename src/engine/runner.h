@@ -13,6 +13,7 @@
 #include "base/enum.h"
 #include "base/result.h"
 #include "model/cache.h"
+#include "model/hidden_rows.h"
 #include "model/model.h"
 #include "ops/sampling.h"
 
@@ -40,9 +41,9 @@ struct BatchItem {
   std::span<const std::int32_t> scored_ids = {};  // whose log-probabilities come as well
   // [logits] What is drawn from each row's logits, which the runner fills in; empty: nothing.
   std::span<const SampleArgs> samples = {};
-  // [rows] RunnerPass::draft: the hidden state [hidden] from which each row's token came. It may be
-  // one of the runner's own.
-  std::span<const float* const> before = {};
+  // [rows] RunnerPass::draft: the place among HiddenRows of the state from which each row's token
+  // came. It may be one of the last draft pass.
+  std::span<const std::int32_t> before = {};
 };
 
 /// forward           the model's pass
@@ -61,10 +62,10 @@ struct NonFiniteItem {
 class Runner {
  public:
   /// Model and cache must outlive it. `replays`: as the backend's; steps of decode rows, and those
-  /// that check drafts, are padded to few sizes then. A pass other than `forward` runs
-  /// on a host alone. Errors: Step::make()'s.
+  /// that check drafts, are padded to few sizes then. A pass other than `forward` writes to
+  /// `hidden`, which outlives it. Errors: Step::make()'s.
   static Result<Runner> create(const Model& model, KvCache& cache, bool replays = false,
-                               RunnerPass pass = RunnerPass::forward);
+                               RunnerPass pass = RunnerPass::forward, HiddenRows* hidden = nullptr);
 
   /// Starts the items, grouped by phase, and the draws from their logits. What items and ops point
   /// to must not change until collect(). Precondition: nothing is in flight. Errors, with nothing
@@ -84,9 +85,9 @@ class Runner {
   /// The log-probabilities of BatchItem::scored; nothing where a row's logits are NaN or infinite.
   std::span<const std::optional<SampledToken>> scored(std::size_t item) const;
   std::span<const NonFiniteItem> non_finite() const { return non_finite_; }
-  /// [hidden] What the head reads of an item's row; of a draft pass, of the row of its k-th logits.
-  /// Until the next launch.
-  const float* hidden(std::size_t item, std::int64_t k) const;
+  /// The place among HiddenRows of what the head reads of an item's row; of a draft pass, of the
+  /// row of its k-th logits. Until the next launch.
+  std::int32_t hidden(std::size_t item, std::int64_t k) const;
   /// Segments of the last launch.
   std::int64_t segments() const { return std::ssize(cuts_); }
 
@@ -97,8 +98,8 @@ class Runner {
     std::size_t last = 0;
     std::int64_t first_row = 0;
   };
-  Runner(const Model& model, KvCache& cache, bool replays, RunnerPass pass)
-      : model_(&model), cache_(&cache), replays_(replays), pass_(pass) {}
+  Runner(const Model& model, KvCache& cache, bool replays, RunnerPass pass, HiddenRows* hidden)
+      : model_(&model), cache_(&cache), replays_(replays), pass_(pass), hidden_(hidden) {}
   // Neighbouring rows of one item that share the routes of every group.
   struct Part {
     BatchItem rows;
@@ -129,14 +130,14 @@ class Runner {
   std::int64_t logit_of(std::size_t item, std::int64_t k) const;
   void sample_rows(std::span<const BatchItem> items, const OpsContext& ops);
   void add_scored_rows(std::span<const BatchItem> items);
-  void gather_hidden(std::span<const BatchItem> items, ForwardArgs& args);
+  void place_rows(std::span<const BatchItem> items);
 
   const Model* model_;
   KvCache* cache_;
   bool replays_;
   RunnerPass pass_;
-  std::vector<float> before_;                           // [rows, hidden]
-  std::vector<float> hidden_;                           // [rows or logit rows, hidden]
+  HiddenRows* hidden_;                                  // null: the pass keeps none
+  std::vector<std::int32_t> before_;                    // [rows]
   std::vector<std::size_t> first_row_of_;               // [items] into rows_of_
   std::vector<std::int64_t> rows_of_;                   // [rows of items] row of the batch
   std::vector<StepBound> bounds_;                       // [groups]

@@ -57,13 +57,6 @@ Result<void> check_context(const PlanRequest& request, const ModelConfig& config
                fmt::format("{}", request.context_length), ""};
 }
 
-// The hidden states that a draft layer reads lie on the host.
-Result<void> check_drafts_on(DraftKind draft, Device device) {
-  if (draft != DraftKind::mtp || !is_gpu(device)) return {};
-  return Error{ErrorCode::unsupported, "--draft", "none or ngram on a GPU",
-               std::string(name(draft)), "--draft ngram, or --device cpu"};
-}
-
 // Bytes of the checkpoint's files; nothing for dummy weights.
 Result<std::optional<std::int64_t>> stored_bytes(const RuntimeOptions& options,
                                                  const ModelConfig& config) {
@@ -118,7 +111,6 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   if (const auto ok = check_context(request, *config); !ok) return StartError(ok.error());
   const auto draft = parse_draft(options.draft);
   if (!draft) return StartError(draft.error());
-  if (const auto ok = check_drafts_on(*draft, machine->device); !ok) return StartError(ok.error());
   const auto draft_tokens = draft_tokens_of(*draft, request.draft_tokens);
   if (!draft_tokens) return StartError(draft_tokens.error());
   request.draft_tokens = *draft_tokens;

@@ -10,7 +10,6 @@
 #include "attn/draft_rows.h"
 #include "attn/explain.h"
 #include "base/dtype.h"
-#include "model/draft_layer.h"
 
 namespace lathe {
 namespace {
@@ -189,11 +188,10 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
       times(decoding, state + 2 * row(config.hidden) + row(config.hyper.streams) + logit_row);
   out.fixed = plus(plus(times(rows, residual), std::max(layer, logits)), times(decoding, selected));
   if (config.drafts) {
-    // What a draft layer joins, the hidden states that travel to it, and those that wait for it.
-    out.fixed =
-        plus(out.fixed, times(rows, row(2 * std::int64_t{config.hidden}) + 2 * row(config.hidden)));
-    out.fixed = plus(out.fixed,
-                     times(times(request.max_running_requests, kUnreadRows), row(config.hidden)));
+    // What a draft layer joins, and the hidden states among it.
+    const DType dtype = is_gpu(machine.device) ? DType::bf16 : DType::f32;
+    const std::int64_t joined = row(2 * std::int64_t{config.hidden}, dtype);
+    out.fixed = plus(out.fixed, times(rows, joined + row(config.hidden, dtype)));
   }
   if (!is_gpu(machine.device)) {
     out.fixed = plus(out.fixed, times(machine.processors, kPackedBytes));

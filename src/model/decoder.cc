@@ -243,9 +243,11 @@ void Decoder::join_draft(const OpsContext& ops, const ForwardArgs& args,
   const Arena::Scope scope(*ops.tensors);
   const DraftWeights& w = weights_->draft;
   const MutableRowsView both = alloc_activations(ops, x.rows, 2 * x.cols);
+  const MutableRowsView before = alloc_activations(ops, x.rows, x.cols);
+  gather_rows(ops, args.before, args.before_rows, before);
   embed_tokens(ops, args.tokens, x);
   rms_norm(ops, constant(x), w.embedding_norm, config_.norm_eps, cols_at(both, 0, x.cols));
-  rms_norm(ops, args.before, w.hidden_norm, config_.norm_eps, cols_at(both, x.cols, x.cols));
+  rms_norm(ops, constant(before), w.hidden_norm, config_.norm_eps, cols_at(both, x.cols, x.cols));
   matmul(ops, {constant(both), w.join, x});
 }
 
@@ -338,14 +340,14 @@ LayerContext Decoder::context(const OpsContext& ops, const ForwardArgs& args, co
 Result<void> Decoder::forward_draft(const OpsContext& ops, const ForwardArgs& args) const {
   if (!config_.drafts) return Model::forward_draft(ops, args);
   check_args(args);
-  LATHE_CHECK(args.before.rows == std::ssize(args.tokens), "a hidden state of every row");
+  LATHE_CHECK(args.before_rows.size() == args.tokens.size(), "a hidden state of every row");
   if (args.tokens.empty()) return {};
   const auto rope = rope_tables(args.cache->plan().context_length());
   if (!rope) return rope.error();
   Arena& arena = *ops.tensors;
   const Arena::Scope scope(arena);
   const Arena::Scope control(*ops.control);
-  const MutableRowsView x = alloc_rows(arena, args.before.rows, config_.hidden);
+  const MutableRowsView x = alloc_rows(arena, std::ssize(args.tokens), config_.hidden);
   const std::size_t g = group_of_.back();
   const std::span<Selection> selections =
       make_selections(ops, config_.groups[g].problem, args.segments_of(g, config_.groups.size()));

@@ -11,10 +11,8 @@
 
 namespace lathe {
 
-/// Rows of an answer without drafts wait for the draft layer, up to so many of each request: it
-/// reads many in one pass sooner than one after each step, and never those that the answer's end
-/// leaves.
-inline constexpr std::int64_t kUnreadRows = 64;
+/// Uses of the layer behind each other, and so drafts of a request, at most.
+inline constexpr std::int64_t kDraftUses = 3;
 
 /// The configuration with its draft layer running, as one more layer of the same group: plans,
 /// caches and weights then have it. Errors: a model of another family, or without one; several,

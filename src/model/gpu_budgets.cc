@@ -39,7 +39,7 @@ std::int64_t rope_tables(const ModelConfig& config, std::int64_t positions) {
 }
 
 // Of a decode step and of one that checks drafts, of each size and each power of two of its context
-// (engine/runner.cc).
+// (engine/runner.cc); those of a draft layer's passes likewise.
 std::int64_t graphs(const ModelConfig& config, const ModelPlan& plan) {
   std::int64_t sizes = 0;
   for (std::int64_t n = 1; n <= plan.max_requests();) {
@@ -51,7 +51,8 @@ std::int64_t graphs(const ModelConfig& config, const ModelPlan& plan) {
   const std::int64_t drafted = recorded_verify_rows(plan.max_requests(), plan.draft_tokens());
   for (std::int64_t n = 2; n <= drafted; n = padded_verify_rows(n + 1)) ++sizes;
   const std::int64_t layer = config.compressed() ? 60 : config.latent() ? 28 : 20;
-  return sizes * contexts * (layer * config.layers + 8) * kNodeBytes;
+  const std::int64_t passes = config.drafts ? 2 : 1;
+  return sizes * contexts * (layer * config.cached_layers() + 8 * passes) * kNodeBytes;
 }
 
 }  // namespace
@@ -65,11 +66,12 @@ std::vector<Budget> gpu_budgets(const ModelConfig& config, const ModelPlan& plan
   const auto add = [&](BudgetKind kind, std::int64_t bytes) {
     if (bytes > 0) out.push_back({kind, bytes, 0});
   };
-  // A work list where partials lie, and one that the layers of each group share.
+  const std::int64_t passes = config.drafts ? 2 : 1;  // the model's, and its draft layer's
+  // A work list where partials lie, and one that the layers of each group share in a pass.
   const std::int64_t list = 256 * (plan.max_rows() + decoding) + (1 << 20);
-  add(BudgetKind::schedules, (1 + std::ssize(plan.groups)) * list);
+  add(BudgetKind::schedules, (1 + passes * std::ssize(plan.groups)) * list);
   add(BudgetKind::expert_rows, expert_rows(config.moe, config.hidden, plan.max_rows() + decoding));
-  add(BudgetKind::logits, decoding * vocab * 4);
+  add(BudgetKind::logits, passes * decoding * vocab * 4);
   add(BudgetKind::sampler, kDrawnRows * (vocab + 1024) * 8 + decoding * 512);
   add(BudgetKind::rope_tables, rope_tables(config, plan.context_length()));
   const Plan& first = plan.groups.front().plan;

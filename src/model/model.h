@@ -36,10 +36,12 @@ struct ForwardArgs {
   std::span<const std::int32_t> logit_rows;  // [n] rows whose logits are wanted, ascending
   MutableRowsView logits;                    // [n, vocab] f32, in the backend's memory
   KvCache* cache = nullptr;
-  // f32, on a host, or empty. [rows, hidden] What the head reads of every row; of forward_draft(),
-  // [n, hidden] of logit_rows.
+  // The backend's activations, in its memory, or empty. [rows, hidden] What the head reads of every
+  // row; of forward_draft(), [n, hidden] of logit_rows.
   MutableRowsView hidden;
-  // forward_draft(): [rows, hidden] f32, the hidden state from which each row's token came.
+  // forward_draft(): [rows] likewise a list, the row of `before`, which has the type of `hidden`,
+  // that is the hidden state from which each row's token came.
+  std::span<const std::int32_t> before_rows;
   RowsView before;
   // Looks for NaN and Inf after every layer, which costs a pass over the rows.
   bool find_non_finite = false;

@@ -7,7 +7,9 @@
 
 #include "attn/refuse.h"
 #include "model/activations.h"
+#include "model/draft_layer.h"
 #include "model/gpu_budgets.h"
+#include "model/hidden_rows.h"
 #include "model/tensor_table.h"
 #include "model/weights.h"
 
@@ -53,6 +55,12 @@ ModelPlanResult plan_once(const ModelConfig& config, std::optional<std::int64_t>
   const auto activations = plan_activations(config, *plan, machine, request);
   if (const Reason* reason = std::get_if<Reason>(&activations)) return refuse(*reason);
   plan->budgets.push_back(std::get<Budget>(activations));
+  if (config.drafts) {
+    const DType dtype = is_gpu(machine.device) ? DType::bf16 : DType::f32;
+    const auto sizes = HiddenRowSizes::of(*plan, kDraftUses);
+    plan->budgets.push_back(
+        {BudgetKind::hidden_rows, hidden_row_bytes(sizes, config.hidden, dtype), 0});
+  }
   if (is_gpu(machine.device)) {
     for (const Budget& b : gpu_budgets(config, *plan, machine)) plan->budgets.push_back(b);
   }
