@@ -496,6 +496,24 @@ class InspectAndBench(ModelCommand):
                          {(t, d, b) for t in ("pp16", "pp32", "tg4") for d in (0, 64) for b in (1, 2)})
         self.assertTrue(all(r["tokens_per_s"] > 0 for r in rows))
 
+    def test_bench_engine_with_guesses_as_right_as_asked(self):
+        tiny = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "tiny-v32")
+        base = ["bench", "engine", "--model", tiny, "--device", "cpu", "--threads", "1", "-p", "0", "-n", "64", "-b", "1",
+                "-r", "1", "--quiet", "--json"]
+        for share, more in (("1", ["--draft", "mtp"]), ("0.6", ["--draft", "ngram", "--draft-tokens", "1"])):
+            result = lathe(*base, *more, "--draft-acceptance", share)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            (gain,) = json.loads(result.stdout)["drafts"]
+            self.assertEqual(gain["drafts"], 1)
+            self.assertAlmostEqual(gain["tokens_of_a_check_asked"], 1 + float(share), places=5)
+            # A coin is thrown for about 2 * 40 guesses.
+            self.assertAlmostEqual(gain["tokens_of_a_check"], 1 + float(share), delta=0.25 if share != "1" else 1e-6)
+            self.assertGreater(gain["formula_ratio"], 0)
+        refused = lathe(*base, "--draft-acceptance", "0.5")
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("--draft-acceptance: wanted a drafter with it, got --draft none", refused.stderr)
+        self.assertIn("wanted a share above 0, at most 1, got 1.5", lathe(*base, "--draft-acceptance", "1.5").stderr)
+
 
 del ModelCommand  # a base, no tests of its own
 

@@ -182,6 +182,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   auto drafter = make_drafter(*draft, *r->model_, *r->cache_, ops);
   if (!drafter) return StartError(drafter.error());
   r->drafter_ = std::move(*drafter);
+  if (options.wrap_drafter) r->drafter_ = options.wrap_drafter(std::move(r->drafter_));
   engine_options.drafter = r->drafter_.get();
   engine_options.draft_tokens = *draft_tokens;
   // The plan's largest step may be one of decode rows, which are more.

@@ -43,6 +43,8 @@ struct RuntimeOptions {
   // draft_tokens 0 is what suits the drafter.
   PlanRequest plan_request{.context_length = 0};
   std::string draft = "none";  // --draft: a DraftKind
+  // Puts another drafter before that one; may be empty.
+  std::function<std::unique_ptr<Drafter>(std::unique_ptr<Drafter>)> wrap_drafter;
   // Its drafter and draft_tokens are the runtime's.
   EngineOptions engine;
   // Bytes of weights loaded and in all; may be empty.

@@ -100,6 +100,16 @@ void add_bench_command(Command app, int& exit_code) {
   engine
       .add_option("-r,--repeats", engine_flags->repeats, "medians are taken over these; default 3")
       .range(1, 1000);
+  engine
+      .add_option("--draft-acceptance", engine_flags->draft_acceptance,
+                  "with --draft: the share of guesses that are right, whatever the drafter "
+                  "guesses; shows what drafts gain, with random weights too")
+      .check([](const std::string& text) {
+        char* end = nullptr;
+        const double share = std::strtod(text.c_str(), &end);
+        const bool fits = end != text.c_str() && *end == 0 && share > 0 && share <= 1;
+        return fits ? "" : "wanted a share above 0, at most 1, got " + text;
+      });
   engine.add_flag("--json", engine_flags->json, "as data on stdout");
   engine.callback([engine_flags, &exit_code] { exit_code = bench_engine_command(*engine_flags); });
 

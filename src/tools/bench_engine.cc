@@ -11,6 +11,7 @@
 #include "attn/explain.h"
 #include "tools/command.h"
 #include "tools/machine_peak.h"
+#include "tools/oracle_drafter.h"
 #include "tools/stored_values.h"
 
 namespace lathe {
@@ -30,16 +31,35 @@ struct Row {
   }
 };
 
+double median_of(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// What guesses gain that are right as often as asked, beside what the times of steps without them
+// would give: tokens of a check * T(rows) / (T(rows with guesses) + T(the drafter)).
+struct DraftGain {
+  std::string test;
+  std::int64_t depth = 0, batch = 1, drafts = 0;
+  double plain = 0, drafted = 0;           // tokens/s, medians
+  double step = 0, wide = 0, drafter = 0;  // seconds, medians
+  double length = 0, expected = 0;  // tokens of a check: measured, and by the acceptance asked for
+
+  double measured() const { return drafted / plain; }
+  double formula() const { return expected * step / (wide + drafter); }
+};
+
 class EngineBench {
  public:
-  explicit EngineBench(Runtime& runtime) : runtime_(runtime) {}
+  EngineBench(Runtime& runtime, OracleDrafter* oracle) : runtime_(runtime), oracle_(oracle) {}
 
   // Tokens per second of the rows after `depth` tokens that the prefix cache holds.
   Result<double> prefill(std::int64_t tokens, std::int64_t depth, std::int64_t batch) {
     auto prompts = make_prompts(depth, batch);
     if (const auto ok = warm(prompts); !ok) return ok.error();
     for (auto& p : prompts) append(p, tokens);
-    if (const auto ok = submit(prompts, 1); !ok) return ok.error();
+    if (const auto ids = submit(prompts, 1); !ids) return ids.error();
     std::int64_t rows = 0;
     double seconds = 0;
     while (!runtime_.engine().idle()) {
@@ -50,23 +70,81 @@ class EngineBench {
     return static_cast<double>(rows) / seconds;
   }
 
-  // Tokens per second of steps in which all of `batch` requests decode.
-  Result<double> decode(std::int64_t tokens, std::int64_t depth, std::int64_t batch) {
+  // Steps in which all of `batch` requests decode.
+  struct Decoded {
+    double seconds = 0;
+    std::int64_t made = 0;
+    std::vector<double> steps, drafter;              // seconds of each
+    std::vector<std::vector<std::int32_t>> answers;  // [batch]
+    double rate() const { return static_cast<double>(made) / seconds; }
+  };
+  // `known`: the answers to the same prompts, for the oracle; null: it is off.
+  Result<Decoded> decode(std::int64_t tokens, std::int64_t depth, std::int64_t batch,
+                         const Decoded* known = nullptr) {
+    if (oracle_ != nullptr) {
+      random_.seed(1);
+      oracle_->turn(known != nullptr);
+    }
     auto prompts = make_prompts(depth, batch);
     if (const auto ok = warm(prompts); !ok) return ok.error();
     for (auto& p : prompts) append(p, 1);
-    if (const auto ok = submit(prompts, tokens + 1); !ok) return ok.error();
-    std::int64_t made = 0;
-    double seconds = 0;
+    const auto ids = submit(prompts, tokens + 1);
+    if (!ids) return ids.error();
+    for (std::size_t i = 0; known != nullptr && i < ids->size(); ++i) {
+      oracle_->expect((*ids)[i], depth + 1, known->answers[i]);
+    }
+    Decoded out;
+    out.answers.resize(ids->size());
     while (!runtime_.engine().idle()) {
       double took = 0;
       const auto step = timed_step(took);
       if (!step) return step.error();
+      const double drafter = oracle_ != nullptr ? oracle_->take_seconds() : 0;
+      for (const TokenEvent& t : step->tokens) {
+        out.answers[static_cast<std::size_t>(t.request.value - ids->front().value)].push_back(
+            t.sampled.token);
+      }
       if (step->prefill_rows > 0 || step->decode_rows < batch) continue;
-      made += std::ssize(step->tokens);
-      seconds += took;
+      out.made += std::ssize(step->tokens);
+      out.seconds += took;
+      out.steps.push_back(took);
+      if (step->drafted > 0) out.drafter.push_back(drafter);
     }
-    return static_cast<double>(made) / seconds;
+    return out;
+  }
+
+  // Turns without drafts and with them, and steps of as many requests as a check has rows.
+  Result<DraftGain> gain(std::int64_t tokens, std::int64_t depth, std::int64_t batch, double right,
+                         int repeats) {
+    DraftGain out{fmt::format("tg{}", tokens), depth, batch, runtime_.plan().draft_tokens()};
+    std::vector<double> plain, drafted, steps, wide, drafter;
+    const auto add = [](std::vector<double>& to, const std::vector<double>& from) {
+      to.insert(to.end(), from.begin(), from.end());
+    };
+    const DraftStats before = runtime_.engine().stats().drafts;
+    for (int i = 0; i <= repeats; ++i) {
+      const auto without = decode(tokens, depth, batch);
+      if (!without) return without.error();
+      const auto with = decode(tokens, depth, batch, &*without);
+      if (!with) return with.error();
+      const auto rows = decode(tokens, depth, batch * (1 + out.drafts));
+      if (!rows) return rows.error();
+      if (i == 0) continue;  // warms up
+      plain.push_back(without->rate());
+      drafted.push_back(with->rate());
+      add(steps, without->steps);
+      add(wide, rows->steps);
+      add(drafter, with->drafter);
+    }
+    out.plain = median_of(plain);
+    out.drafted = median_of(drafted);
+    out.step = median_of(steps);
+    out.wide = median_of(wide);
+    out.drafter = median_of(drafter);
+    out.length = runtime_.engine().stats().drafts.since(before).acceptance_length();
+    double all_right = 1;
+    for (std::int64_t d = 0; d <= out.drafts; ++d, all_right *= right) out.expected += all_right;
+    return out;
   }
 
  private:
@@ -81,22 +159,26 @@ class EngineBench {
     return prompts;
   }
 
-  Result<void> submit(const std::vector<std::vector<std::int32_t>>& prompts, std::int64_t answer) {
+  Result<std::vector<RequestId>> submit(const std::vector<std::vector<std::int32_t>>& prompts,
+                                        std::int64_t answer) {
     SamplingParams params;
     params.temperature = 0;
     params.ignore_eos = true;
     params.max_tokens = static_cast<std::int32_t>(answer);
+    std::vector<RequestId> ids;
     for (const auto& p : prompts) {
-      if (const auto id = runtime_.engine().submit({p, params}); !id) return id.error();
+      const auto id = runtime_.engine().submit({p, params});
+      if (!id) return id.error();
+      ids.push_back(*id);
     }
-    return {};
+    return ids;
   }
 
   // Computes the prompts, so that the prefix cache has their whole pages.
   Result<void> warm(const std::vector<std::vector<std::int32_t>>& prompts) {
     runtime_.engine().clear_prefix_cache();
     if (prompts.front().empty()) return {};
-    if (const auto ok = submit(prompts, 1); !ok) return ok.error();
+    if (const auto ids = submit(prompts, 1); !ids) return ids.error();
     double seconds = 0;
     while (!runtime_.engine().idle()) {
       if (const auto step = timed_step(seconds); !step) return step.error();
@@ -116,6 +198,7 @@ class EngineBench {
   }
 
   Runtime& runtime_;
+  OracleDrafter* oracle_;  // null: drafts are the drafter's own, or there are none
   std::mt19937 random_{1};
 };
 
@@ -131,6 +214,43 @@ std::string table(const std::vector<Row>& rows, double read_gbps) {
       out += fmt::format(" {:>8.1f} {:>6.2f}", gbps, gbps / read_gbps);
     }
     out += "\n";
+  }
+  return out;
+}
+
+std::string gains_table(const std::vector<DraftGain>& gains) {
+  std::string out;
+  for (const DraftGain& g : gains) {
+    out += fmt::format(
+        "{}, depth {}, batch {}, {} drafts of a request: {:.2f} tokens in a check, {:.2f} by the "
+        "acceptance\n"
+        "  tokens/s   {:.1f} without drafts, {:.1f} with them: {:.3f} times\n"
+        "  formula    {:.2f} * T({}) {:.3f} ms / (T({}) {:.3f} ms + drafter {:.3f} ms): {:.3f} "
+        "times\n"
+        "  share      {:.3f}\n",
+        g.test, g.depth, g.batch, g.drafts, g.length, g.expected, g.plain, g.drafted, g.measured(),
+        g.expected, g.batch, 1e3 * g.step, g.batch * (1 + g.drafts), 1e3 * g.wide, 1e3 * g.drafter,
+        g.formula(), g.measured() / g.formula());
+  }
+  return out;
+}
+
+nlohmann::ordered_json json(const std::vector<DraftGain>& gains) {
+  auto out = nlohmann::ordered_json::array();
+  for (const DraftGain& g : gains) {
+    out.push_back({{"test", g.test},
+                   {"depth", g.depth},
+                   {"batch", g.batch},
+                   {"drafts", g.drafts},
+                   {"plain_tokens_per_s", g.plain},
+                   {"drafts_tokens_per_s", g.drafted},
+                   {"ratio", g.measured()},
+                   {"tokens_of_a_check", g.length},
+                   {"tokens_of_a_check_asked", g.expected},
+                   {"step_s", g.step},
+                   {"step_of_as_many_rows_s", g.wide},
+                   {"drafter_s", g.drafter},
+                   {"formula_ratio", g.formula()}});
   }
   return out;
 }
@@ -159,14 +279,31 @@ nlohmann::ordered_json json(const std::vector<Row>& rows, Runtime& runtime, doub
 
 int bench_engine_command(const BenchEngineOptions& options) {
   int exit_code = kExitOk;
-  const auto runtime = start_model(options.model, exit_code);
+  ModelFlags flags = options.model;
+  OracleDrafter* oracle = nullptr;
+  if (options.draft_acceptance > 0) {
+    flags.runtime.wrap_drafter = [&](std::unique_ptr<Drafter> drafter) {
+      std::unique_ptr<OracleDrafter> made;
+      if (drafter != nullptr) {
+        made = std::make_unique<OracleDrafter>(std::move(drafter), options.draft_acceptance);
+      }
+      oracle = made.get();
+      return made;
+    };
+  }
+  const auto runtime = start_model(flags, exit_code);
   if (!runtime) return exit_code;
+  if (options.draft_acceptance > 0 && oracle == nullptr) {
+    return refuse({ErrorCode::invalid_argument, "--draft-acceptance", "a drafter with it",
+                   "--draft none", "--draft mtp or ngram"});
+  }
   const Machine& machine = runtime->machine();
   const bool on_gpu = is_gpu(machine.device);
   const double read_gbps =
       on_gpu ? machine.bytes_per_second / 1e9 : measure_read_gbps(runtime->threads());
-  EngineBench bench(*runtime);
+  EngineBench bench(*runtime, oracle);
   std::vector<Row> rows;
+  std::vector<DraftGain> gains;
   const auto measure = [&](const std::string& name, std::int64_t tokens, std::int64_t depth,
                            std::int64_t batch, bool decode) -> Result<void> {
     Row row{name, depth, batch, {}, 0};
@@ -179,10 +316,17 @@ int bench_engine_command(const BenchEngineOptions& options) {
       fmt::print(stderr, "measuring {} at depth {}, batch {}\n", name, depth, batch);
     }
     for (int i = 0; i <= options.repeats; ++i) {
-      const auto rate =
-          decode ? bench.decode(tokens, depth, batch) : bench.prefill(tokens, depth, batch);
-      if (!rate) return rate.error();
-      if (i > 0) row.rates.push_back(*rate);  // the first one warms up
+      double rate = 0;
+      if (decode) {
+        const auto decoded = bench.decode(tokens, depth, batch);
+        if (!decoded) return decoded.error();
+        rate = decoded->rate();
+      } else {
+        const auto prefilled = bench.prefill(tokens, depth, batch);
+        if (!prefilled) return prefilled.error();
+        rate = *prefilled;
+      }
+      if (i > 0) row.rates.push_back(rate);  // the first one warms up
     }
     rows.push_back(std::move(row));
     return {};
@@ -196,14 +340,22 @@ int bench_engine_command(const BenchEngineOptions& options) {
       }
       for (const std::int64_t n : options.answers) {
         if (n == 0) continue;
-        const auto ok = measure(fmt::format("tg{}", n), n, depth, batch, true);
-        if (!ok) return refuse(ok.error());
+        if (oracle == nullptr) {
+          const auto ok = measure(fmt::format("tg{}", n), n, depth, batch, true);
+          if (!ok) return refuse(ok.error());
+          continue;
+        }
+        const auto gain = bench.gain(n, depth, batch, options.draft_acceptance, options.repeats);
+        if (!gain) return refuse(gain.error());
+        gains.push_back(*gain);
       }
     }
   }
   if (!options.model.quiet) print_err(describe_stored_values(*runtime));
   if (options.json) {
-    print_out(json(rows, *runtime, read_gbps).dump(2) + "\n");
+    auto j = json(rows, *runtime, read_gbps);
+    if (oracle != nullptr) j["drafts"] = json(gains);
+    print_out(j.dump(2) + "\n");
   } else {
     print_out(fmt::format(
         "{}, {} threads, products {}, weights {:.0f} MB, {}\nmedians of {}; GB/s are the weights "
@@ -212,7 +364,8 @@ int bench_engine_command(const BenchEngineOptions& options) {
         runtime->config().architecture, runtime->threads().threads(), name(runtime->precision()),
         static_cast<double>(runtime->model().weight_bytes()) / 1e6, summary(runtime->plan()),
         options.repeats, on_gpu ? "GPU memory's peak" : "read rate measured in the same run",
-        read_gbps, table(rows, read_gbps)));
+        read_gbps, rows.empty() ? "" : table(rows, read_gbps)));
+    print_out(gains_table(gains));
   }
   return kExitOk;
 }
