@@ -96,7 +96,7 @@ inline Result<std::int64_t> attend_workspace(const AttendArgs& most) {
   return bytes;
 }
 
-/// What the layers of a step share, in host memory.
+/// What the layers of a step share.
 class Step {
  public:
   /// threads: 0: one per core.

@@ -257,17 +257,20 @@ lathe_status lathe_attend(const lathe_attend_args* args);
  * looked at: data may be NULL; q_indptr, out, lse and workspace may be. 0 in host memory. */
 lathe_status lathe_attend_workspace(const lathe_attend_args* args, int64_t* bytes);
 
-/* What the layers of a step in host memory share: threads, memory, and how its lengths are cut into
- * tasks. */
+/* What the layers of a step share: how its lengths are cut into tasks, and in host memory threads
+ * and memory, too. */
 typedef struct lathe_step lathe_step;
 
 /* threads: 0: one per core. */
 lathe_status lathe_step_create(int32_t threads, lathe_step** step);
 void lathe_step_free(lathe_step* step);
-/* Cuts the lengths of args. Of the tensors of numbers only shapes are looked at. */
+/* Cuts the lengths of args. Of the tensors of numbers only shapes are looked at. On a GPU the cut
+ * is put on args->stream and lies in args->workspace from then on, until another call uses it. */
 lathe_status lathe_step_update(lathe_step* step, const lathe_attend_args* args);
 /* As lathe_attend(), same bits, with the problem, shapes and lengths of the last update. Allocates
- * only lists, and more memory than the calls before. */
+ * only lists, and more memory than the calls before. On a GPU the arrays of lengths, the bounds and
+ * the workspace are those of the update, and so is the stream, or it waits for it; both can be
+ * captured in one graph or in two. */
 lathe_status lathe_attend_step(lathe_step* step, const lathe_attend_args* args);
 
 /* ---- Engine -------------------------------------------------------------------------------- */

@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::int32_t kMostThreads = 1024;
 
-// What a schedule was made of. Kernels trust that their calls have the same.
+// What a schedule was made of. Kernels trust that their calls have the same. Lengths on a GPU
+// cannot be read here: of them the addresses.
 struct Cut {
   std::string kernel;
   AttentionProblem problem;
@@ -26,35 +27,57 @@ struct Cut {
   std::vector<std::int32_t> q_indptr, kv_lens, index_lengths, extra_index_lengths;
   std::array<std::int64_t, 4> widths{};  // of tables and lists
   bool batch_invariant = true;
+  std::int32_t gpu = -1;
+  const void* workspace = nullptr;
+  std::array<const std::int32_t*, 4> on_gpu{};  // of the four above
+  std::array<std::int64_t, 2> bounds{};         // max_request_rows, max_kv_len
 
   explicit Cut(const Call& call)
       : kernel(call.kernel().capability.name),
         problem(call.args().problem),
         rows(call.args().q.rows),
-        q_indptr(call.args().q_indptr.begin(), call.args().q_indptr.end()),
-        kv_lens(call.args().kv_lens.begin(), call.args().kv_lens.end()),
-        index_lengths(call.args().main.index_lengths.begin(), call.args().main.index_lengths.end()),
-        extra_index_lengths(call.args().extra.index_lengths.begin(),
-                            call.args().extra.index_lengths.end()),
         widths{call.args().main.table_width, call.args().main.index_width,
                call.args().extra.table_width, call.args().extra.index_width},
-        batch_invariant(call.batch_invariant()) {}
+        batch_invariant(call.batch_invariant()) {
+    const AttendArgs& a = call.args();
+    const std::array lengths{a.q_indptr, a.kv_lens, a.main.index_lengths, a.extra.index_lengths};
+    const std::array copies{&q_indptr, &kv_lens, &index_lengths, &extra_index_lengths};
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      if (call.place().on_gpu()) {
+        on_gpu[i] = lengths[i].data();
+      } else {
+        copies[i]->assign(lengths[i].begin(), lengths[i].end());
+      }
+    }
+    if (!call.place().on_gpu()) return;
+    gpu = call.place().gpu;
+    workspace = call.workspace();
+    bounds = {a.max_request_rows, a.max_kv_len};
+  }
 
   /// Errors: the first argument that differs.
   Result<void> check(const Cut& call) const {
-    const char* field = kernel != call.kernel                             ? "kind"
-                        : problem != call.problem                         ? "attention"
-                        : rows != call.rows                               ? "q"
-                        : q_indptr != call.q_indptr                       ? "q_indptr"
-                        : kv_lens != call.kv_lens                         ? "kv_lens"
-                        : index_lengths != call.index_lengths             ? "index_lengths"
-                        : extra_index_lengths != call.extra_index_lengths ? "extra_index_lengths"
-                        : widths != call.widths                           ? "page_table"
-                        : batch_invariant != call.batch_invariant         ? "flags"
-                                                                          : nullptr;
+    const char* field = kernel != call.kernel                         ? "kind"
+                        : problem != call.problem                     ? "attention"
+                        : rows != call.rows || gpu != call.gpu        ? "q"
+                        : workspace != call.workspace                 ? "workspace"
+                        : differs(&Cut::q_indptr, 0, call)            ? "q_indptr"
+                        : differs(&Cut::kv_lens, 1, call)             ? "kv_lens"
+                        : differs(&Cut::index_lengths, 2, call)       ? "index_lengths"
+                        : differs(&Cut::extra_index_lengths, 3, call) ? "extra_index_lengths"
+                        : widths != call.widths                       ? "page_table"
+                        : bounds[0] != call.bounds[0]                 ? "max_request_rows"
+                        : bounds[1] != call.bounds[1]                 ? "max_kv_len"
+                        : batch_invariant != call.batch_invariant     ? "flags"
+                                                                      : nullptr;
     if (field == nullptr) return {};
     return wrong(field, "what lathe_step_update() was given", "something else",
                  "update the step first");
+  }
+
+ private:
+  bool differs(std::vector<std::int32_t> Cut::*copy, std::size_t at, const Cut& call) const {
+    return this->*copy != call.*copy || on_gpu[at] != call.on_gpu[at];
   }
 };
 
@@ -69,12 +92,6 @@ struct lathe_step {
 };
 
 namespace {
-
-Result<void> need_host(const Call& call) {
-  if (!call.place().on_gpu()) return {};
-  return Error{ErrorCode::unsupported, "q", "a tensor in host memory, where layers share a step",
-               fmt::format("one on cuda:{}", call.place().gpu), "lathe_attend()"};
-}
 
 Execution execution_of(lathe_step& step, const Call& call) {
   Execution e;
@@ -129,13 +146,17 @@ lathe_status lathe_step_update(lathe_step* step, const lathe_attend_args* args) 
     if (auto ok = need(step, "step"); !ok) return ok;
     Call call;
     if (auto ok = call.take(args); !ok) return ok;
-    if (auto ok = need_host(call); !ok) return ok;
+    step->cut.reset();
+    if (call.place().on_gpu()) {
+      if (auto ok = call.run(CallPart::schedule); !ok) return ok;
+      step->cut.emplace(call);
+      return {};
+    }
     AttendArgs& a = call.args();
     const auto checked =
         a.problem.kind == ProblemKind::grouped_query ? check_gqa_args(a) : check_latent_args(a);
     if (!checked) return in_fields(checked.error());
     a.execution = execution_of(*step, call);
-    step->cut.reset();
     if (call.kernel().prepare != nullptr) {
       if (auto ok = call.kernel().prepare(a, step->schedule); !ok) return in_fields(ok.error());
     }
@@ -153,9 +174,9 @@ lathe_status lathe_attend_step(lathe_step* step, const lathe_attend_args* args) 
     }
     Call call;
     if (auto ok = call.take(args); !ok) return ok;
-    if (auto ok = need_host(call); !ok) return ok;
-    call.args().execution = execution_of(*step, call);
     if (auto ok = step->cut->check(Cut(call)); !ok) return ok;
+    if (call.place().on_gpu()) return call.run(CallPart::attention);
+    call.args().execution = execution_of(*step, call);
     if (call.kernel().prepare != nullptr) call.args().schedule = &step->schedule;
     return call.run();
   });

@@ -288,8 +288,14 @@ Result<void> Call::take_outputs() {
   return {};
 }
 
-Result<void> Call::run() {
-  const auto done = place_.on_gpu() ? run_on_gpu() : kernel_->attend(args_);
+const void* Call::workspace() const {
+  const lathe_tensor* given = fields_.workspace;
+  if (given == nullptr || given->data == nullptr) return nullptr;
+  return static_cast<const std::byte*>(given->data) + given->byte_offset;
+}
+
+Result<void> Call::run(CallPart part) {
+  const auto done = place_.on_gpu() ? run_on_gpu(part) : kernel_->attend(args_);
   if (!done) return in_fields(done.error());
   if (place_.on_gpu()) return {};
   convert_lse({.base_2 = (fields_.flags & LATHE_LSE_BASE_2) != 0,
@@ -307,7 +313,7 @@ Result<std::int64_t> Call::workspace_bytes() const {
   return cuda::attend_workspace(args_);
 }
 
-Result<void> Call::run_on_gpu() {
+Result<void> Call::run_on_gpu(CallPart part) {
   const auto on = cuda::OnDevice::make(place_.gpu);
   if (!on) return on.error();
   Tensor workspace;
@@ -320,14 +326,14 @@ Result<void> Call::run_on_gpu() {
   }
   args_.execution = {};
   args_.execution.stream = fields_.stream;
-  return cuda::attend_in_workspace(args_, room);
+  return cuda::attend_in_workspace(args_, room, part);
 }
 
 #else
 
 // find_kernel() gave none.
 Result<std::int64_t> Call::workspace_bytes() const { return 0; }
-Result<void> Call::run_on_gpu() { return {}; }
+Result<void> Call::run_on_gpu(CallPart) { return {}; }
 
 #endif
 

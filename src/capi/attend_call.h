@@ -10,6 +10,7 @@
 
 #include "attn/attend.h"
 #include "attn/call_args.h"
+#include "attn/call_part.h"
 #include "attn/capability.h"
 #include "capi/tensors.h"
 
@@ -39,10 +40,12 @@ class Call {
   const Kernel& kernel() const { return *kernel_; }
   Place place() const { return place_; }
   std::int32_t threads() const { return fields_.threads; }
+  /// Null: none was given.
+  const void* workspace() const;
   bool batch_invariant() const { return (fields_.flags & LATHE_SPLIT_BY_BATCH) == 0; }
 
-  /// On a GPU with its stream and workspace, else as args().execution says.
-  Result<void> run();
+  /// On a GPU with its stream and workspace, else as args().execution says. part: on a GPU.
+  Result<void> run(CallPart part = CallPart::both);
   /// What run() needs; 0 in host memory.
   Result<std::int64_t> workspace_bytes() const;
 
@@ -52,7 +55,7 @@ class Call {
   Result<void> take_batch();
   Result<void> take_batch_of_gpu();
   Result<void> take_outputs();
-  Result<void> run_on_gpu();
+  Result<void> run_on_gpu(CallPart part);
 
   lathe_attend_args fields_{};
   Place place_;

@@ -16,7 +16,8 @@ Result<std::int64_t> attend_workspace(const AttendArgs& most) {
   return grouped(most) ? gqa_workspace(most) : latent_workspace(most);
 }
 
-Result<void> attend_in_workspace(const AttendArgs& args, std::span<std::byte> workspace) {
+Result<void> attend_in_workspace(const AttendArgs& args, std::span<std::byte> workspace,
+                                 CallPart part) {
   if (args.q.rows > 0) {
     // What a caller asked for by these shapes, which is more than some calls take.
     const auto wanted = attend_workspace(args);
@@ -30,7 +31,8 @@ Result<void> attend_in_workspace(const AttendArgs& args, std::span<std::byte> wo
           "attend_workspace of the largest call says how many"};
     }
   }
-  return grouped(args) ? attend_gqa_in(args, workspace) : attend_latent_in(args, workspace);
+  return grouped(args) ? attend_gqa_in(args, workspace, part)
+                       : attend_latent_in(args, workspace, part);
 }
 
 }  // namespace lathe::cuda

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "attn/attend.h"
+#include "attn/call_part.h"
 
 namespace lathe::cuda {
 
@@ -18,6 +19,11 @@ Result<std::int64_t> attend_workspace(const AttendArgs& most);
 /// As the kernels of kinds inplace, native and gather do it (kernels/sm90.h), on execution.stream,
 /// without execution.scratch. workspace: at a multiple of 256, of one stream at a time; graphs keep
 /// its address. Errors: those of the kernels; fewer bytes than attend_workspace(args).
-Result<void> attend_in_workspace(const AttendArgs& args, std::span<std::byte> workspace);
+///
+/// part: schedule leaves the schedule in the workspace and reads neither q nor pools nor indices.
+/// attention takes the one that lies there, of a call with the same problem, shapes, bounds and
+/// lengths, and gives the bits of both.
+Result<void> attend_in_workspace(const AttendArgs& args, std::span<std::byte> workspace,
+                                 CallPart part = CallPart::both);
 
 }  // namespace lathe::cuda

@@ -18,8 +18,9 @@ Result<void> launch_schedule(const GqaParams& p, const AttendArgs& args) {
   return call_result(launch_gqa_schedule(p, stream), "gqa_schedule");
 }
 
-// memory: of the device, as many bytes as shape says.
-Result<void> attend_gqa(const AttendArgs& args, const GqaShape& shape, std::byte* memory) {
+// memory: of the device, as many bytes as shape says; the schedule is first.
+Result<void> attend_gqa(const AttendArgs& args, const GqaShape& shape, std::byte* memory,
+                        CallPart part) {
   // Kernels only read a schedule that the step's layers share.
   const std::byte* made = args.schedule != nullptr ? args.schedule->device() : nullptr;
   const GqaParams p =
@@ -28,9 +29,10 @@ Result<void> attend_gqa(const AttendArgs& args, const GqaShape& shape, std::byte
   const auto stream = static_cast<cudaStream_t>(args.execution.stream);
   const std::int32_t head_dim = args.problem.head_dim;
   const bool fp8 = args.main.pool->layout.kind() == LayoutKind::gqa_fp8;
-  if (made == nullptr) {
+  if (made == nullptr && part != CallPart::attention) {
     if (auto ok = launch_schedule(p, args); !ok) return ok;
   }
+  if (part == CallPart::schedule) return {};
   if (auto ok = call_result(launch_gqa(p, head_dim, fp8, stream), "gqa_swap_ab"); !ok) {
     return ok;
   }
@@ -67,10 +69,10 @@ Result<void> attend_gqa_on_device(const AttendArgs& args) {
   const GqaShape shape = gqa_shape(args, *sms);
   std::byte* memory = scratch->take(shape.bytes());
   if (memory == nullptr) return no_scratch(shape.bytes());
-  return attend_gqa(args, shape, memory);
+  return attend_gqa(args, shape, memory, CallPart::both);
 }
 
-Result<void> attend_gqa_in(const AttendArgs& args, std::span<std::byte> workspace) {
+Result<void> attend_gqa_in(const AttendArgs& args, std::span<std::byte> workspace, CallPart part) {
   if (auto ok = check_gqa_call(args); !ok) return ok;
   if (args.q.rows == 0) return {};
   const auto sms = count_sms();
@@ -80,7 +82,7 @@ Result<void> attend_gqa_in(const AttendArgs& args, std::span<std::byte> workspac
     return Error{ErrorCode::invalid_argument, "workspace", fmt::format("{} bytes", shape.bytes()),
                  fmt::format("{}", workspace.size()), ""};
   }
-  return attend_gqa(args, shape, workspace.data());
+  return attend_gqa(args, shape, workspace.data(), part);
 }
 
 }  // namespace lathe::cuda

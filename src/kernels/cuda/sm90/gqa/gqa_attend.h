@@ -5,6 +5,7 @@
 #include <span>
 
 #include "attn/attend.h"
+#include "attn/call_part.h"
 
 namespace lathe::cuda {
 
@@ -18,8 +19,9 @@ Result<void> attend_gqa_on_device(const AttendArgs& args);
 Result<void> prepare_gqa_on_device(const AttendArgs& args, Schedule& out);
 
 /// attend_gqa_on_device() in a caller's memory of the device, at a multiple of 256;
-/// execution.scratch is not used. Errors: the same; fewer bytes than gqa_workspace() of its args.
-Result<void> attend_gqa_in(const AttendArgs& args, std::span<std::byte> workspace);
+/// execution.scratch is not used. part: as of attend_in_workspace(). Errors: the same; fewer bytes
+/// than gqa_workspace() of its args.
+Result<void> attend_gqa_in(const AttendArgs& args, std::span<std::byte> workspace, CallPart part);
 /// gqa_workspace_bytes() of calls whose shapes are at most those of args. Errors: no device.
 Result<std::int64_t> gqa_workspace(const AttendArgs& args);
 

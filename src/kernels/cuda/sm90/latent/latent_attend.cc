@@ -130,9 +130,9 @@ Result<LatentCall> prepared_call(const AttendArgs& args) {
   return call;
 }
 
-// take(bytes): memory of the device for schedule and workspace.
+// take(bytes): memory of the device for schedule and workspace. make: else it lies there.
 template <class Take>
-Result<LatentCall> schedule_in(const AttendArgs& args, const Take& take) {
+Result<LatentCall> schedule_in(const AttendArgs& args, const Take& take, bool make = true) {
   LatentCall call;
   const auto cut = cut_call(args);
   if (!cut) return cut.error();
@@ -140,6 +140,7 @@ Result<LatentCall> schedule_in(const AttendArgs& args, const Take& take) {
   const Result<std::byte*> base = take(lay_out(call, nullptr));
   if (!base) return base.error();
   lay_out(call, *base);
+  if (!make) return call;
   const auto stream = static_cast<cudaStream_t>(args.execution.stream);
   if (auto ok = plan_latent(args, call.schedule, stream); !ok) return ok.error();
   return call;
@@ -176,15 +177,18 @@ Result<std::int64_t> latent_workspace(const AttendArgs& args) {
   return latent_workspace_bytes(*shape);
 }
 
-Result<void> attend_latent_in(const AttendArgs& args, std::span<std::byte> workspace) {
+Result<void> attend_latent_in(const AttendArgs& args, std::span<std::byte> workspace,
+                              CallPart part) {
   if (auto ok = check_call(args); !ok) return ok;
   if (args.q.rows == 0) return {};
-  const auto call = schedule_in(args, [&](std::int64_t bytes) -> Result<std::byte*> {
+  const auto take = [&](std::int64_t bytes) -> Result<std::byte*> {
     if (bytes <= std::ssize(workspace)) return workspace.data();
     return Error{ErrorCode::invalid_argument, "workspace", fmt::format("{} bytes", bytes),
                  fmt::format("{}", workspace.size()), ""};
-  });
+  };
+  const auto call = schedule_in(args, take, part != CallPart::attention);
   if (!call) return call.error();
+  if (part == CallPart::schedule) return {};
   return attend_latent(args, {}, call->schedule, call->workspace,
                        static_cast<cudaStream_t>(args.execution.stream));
 }

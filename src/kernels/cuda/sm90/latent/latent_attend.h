@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <span>
 
+#include "attn/call_part.h"
 #include "attn/schedule.h"
 #include "kernels/cuda/sm90/latent/latent.h"
 
@@ -36,9 +37,10 @@ Result<void> attend_latent_on_device(const AttendArgs& args);
 Result<void> prepare_latent_on_device(const AttendArgs& args, Schedule& out);
 
 /// The same call in a caller's memory of the device, at a multiple of 256; execution.scratch is not
-/// used. Errors: those of attend_latent_on_device(); fewer bytes than latent_workspace() of its
-/// args.
-Result<void> attend_latent_in(const AttendArgs& args, std::span<std::byte> workspace);
+/// used. part: as of attend_in_workspace(). Errors: those of attend_latent_on_device(); fewer bytes
+/// than latent_workspace() of its args.
+Result<void> attend_latent_in(const AttendArgs& args, std::span<std::byte> workspace,
+                              CallPart part);
 /// latent_workspace_bytes() of calls whose shapes are at most those of args. Errors: no device.
 Result<std::int64_t> latent_workspace(const AttendArgs& args);
 
