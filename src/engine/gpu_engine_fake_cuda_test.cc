@@ -1,7 +1,14 @@
 // The engine on the CUDA backend, emulated: recorded steps against steps that are not, and what a
 // step costs the host.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 #include "engine/gpu_engine_test_util.h"
 #include "engine/mtp_test_util.h"
+#include "io/read_file.h"
 #include "kernels/cuda/fake/fake_cuda.h"
 #include "model/generated_checkpoint.h"
 
@@ -155,6 +162,39 @@ TEST(GpuEngine, AStepInFlightNeitherAllocatesNorWaits) {
   EXPECT_EQ(after.graph_launches, before.graph_launches + 1);
   ASSERT_TRUE(setup.engine().collect().ok());
   EXPECT_EQ(cuda::fake::counts().waits, before.waits + 1);
+}
+
+// Random weights, so few guesses are right: of dense latent attention, and of layers that share a
+// choice of keys before a draft layer that chooses its own.
+TEST(GpuEngine, DraftLayersOfOtherFamiliesChangeNoToken) {
+  auto config = nlohmann::json::parse(*read_file(kModel + "/config.json"));
+  config["num_nextn_predict_layers"] = 1;
+  config["num_hidden_layers"] = 2;
+  auto glm = config;
+  glm["model_type"] = "glm_moe_dsa";
+  glm["architectures"] = {"GlmMoeDsaForCausalLM"};
+  glm["mlp_layer_types"] = {"dense", "sparse"};
+  glm["indexer_types"] = {"full", "shared"};
+  config["model_type"] = "deepseek_v3";
+  config["architectures"] = {"DeepseekV3ForCausalLM"};
+  for (const char* key : {"index_n_heads", "index_head_dim", "index_topk"}) config.erase(key);
+  const std::vector<Prompt> prompts = {{5, 8}, {3, 6, 0.9f}};
+  for (const auto& c : {config, glm}) {
+    SCOPED_TRACE(c["model_type"].get<std::string>());
+    const auto dir = std::filesystem::path(::testing::TempDir()) /
+                     ("lathe_draft_family_" + std::to_string(getpid()));
+    std::filesystem::create_directories(dir);
+    std::ofstream(dir / "config.json") << c.dump();
+    GpuSetup::Sizes sizes = kSizes;
+    sizes.dummy = true;
+    const Answers plain = answers_of(dir, sizes, {}, prompts);
+    sizes.mtp = true;
+    sizes.draft_tokens = 2;
+    const Answers got = answers_of(dir, sizes, {}, prompts);
+    std::filesystem::remove_all(dir);
+    EXPECT_EQ(got.tokens, plain.tokens);
+    EXPECT_GT(got.stats.drafts.all_drafted(), 5);
+  }
 }
 
 // Once its passes are recorded, a step with a draft is a launch and a wait for the model and for

@@ -30,7 +30,8 @@ class GpuSetup {
     bool plain_products = false;
     std::int32_t draft_tokens = 0;
     bool batch_invariant = false;
-    bool mtp = false;  // drafts are those of the draft layer
+    bool mtp = false;    // drafts are those of the draft layer
+    bool dummy = false;  // random weights
   };
 
   GpuSetup(const std::string& directory, const Sizes& sizes, EngineOptions options)
@@ -39,6 +40,7 @@ class GpuSetup {
     load.backend = backend_.get();
     load.expansion = false;
     load.drafts = sizes.mtp;
+    load.dummy = sizes.dummy;
     model_ = load_model(directory, load).value();
     PlanRequest wanted;
     wanted.layout = config().latent() || config().compressed() ? "mla_bf16" : "gqa_bf16";
