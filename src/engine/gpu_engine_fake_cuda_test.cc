@@ -255,7 +255,9 @@ void expect_planned_allocations(const std::string& model, std::int32_t draft_tok
               static_cast<long long>(at_start), static_cast<long long>(allocated),
               static_cast<long long>(setup.planned_bytes()));
   EXPECT_LE(allocated, setup.planned_bytes());
-  EXPECT_GE(static_cast<double>(allocated), 0.93 * static_cast<double>(setup.planned_bytes()));
+  // The draft layer is planned, but guesses are scripted: what its own passes take is not there.
+  const double least = mtp ? 0.93 : 0.95;
+  EXPECT_GE(static_cast<double>(allocated), least * static_cast<double>(setup.planned_bytes()));
   // Tables and logits, which the first step makes, and schedules.
   const auto late = [&](BudgetKind kind) { return setup.plan().budget(kind)->bytes; };
   EXPECT_LE(allocated - at_start, late(BudgetKind::logits) + late(BudgetKind::rope_tables) +
