@@ -178,12 +178,13 @@ ModelPlan join_groups(std::vector<GroupPlan> groups) {
   ModelPlan out;
   for (GroupPlan& g : groups) {
     if (g.group.state_bytes == 0) continue;
+    const std::int64_t banks = 1 + std::int64_t{g.plan.draft_tokens};
     // It stands in for what the problem's kind alone would say.
     std::erase_if(g.plan.budgets,
                   [](const Budget& b) { return b.kind == BudgetKind::compressor_state; });
     out.state_slots = kStateSlotsPerRequest * g.plan.max_requests;
-    g.plan.budgets.push_back(
-        {BudgetKind::compressor_state, g.group.state_bytes * g.plan.layers * out.state_slots, 0});
+    g.plan.budgets.push_back({BudgetKind::compressor_state,
+                              g.group.state_bytes * banks * g.plan.layers * out.state_slots, 0});
   }
   out.groups = std::move(groups);
   out.budgets = out.groups.size() == 1 ? out.groups.front().plan.budgets : merged(out.groups);

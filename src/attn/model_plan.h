@@ -45,6 +45,8 @@ struct ModelPlan {
   // kept at such boundaries.
   std::int64_t block_tokens = 1;
   std::int64_t state_slots = 0;  // of each group that has a state
+  /// States in each slot: after every row of a request in a step that checks drafts.
+  std::int64_t state_banks() const { return 1 + std::int64_t{draft_tokens()}; }
 
   // The same in every group.
   std::int64_t max_rows() const { return groups.front().plan.max_rows; }

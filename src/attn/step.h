@@ -97,8 +97,9 @@ struct StepView {
   PageTableView compressed_table;              // [requests, width] compressed pool
 
   // Groups with a state, which is written after the last row of a request and after every row that
-  // ends a slot's tokens, to the slot of that position, unless it is -1. state_before is read
-  // first: it may be the last row's slot.
+  // ends a slot's tokens, and in phase verify after each of a request's last rows, as many as a
+  // slot has banks; to the slot of that position, unless it is -1. state_before is read first: it
+  // may be the last row's slot.
   std::span<const PageId> state_before;  // [requests] -1: a request's first row, with no state yet
   PageTableView state_table;             // [requests, width] slots by position / state_tokens
   std::int32_t state_tokens = 0;         // 0: no state

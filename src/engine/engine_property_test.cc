@@ -24,7 +24,7 @@ class Life {
     options_.max_running_requests = 1 + pick(8);
     options_.prefix_cache = !some(3);
     options_.seed = rng_();
-    if (!setup_.cache->plan().has_state() && !some(3)) {
+    if (!some(3)) {
       const auto next = [this](const DraftRequest& r, std::int64_t known) {
         return draft(r, known);
       };

@@ -138,7 +138,7 @@ void Engine::take_proposal(Active& r, const DraftRequest& proposal, std::int64_t
   const std::int64_t known = r.known();
   r.drafts = draft_rows(known, n, limits(), available_);
   if (r.drafts == 0) return;
-  pages_.extend(known, known + r.drafts, r.pages);
+  pages_.extend_further(known + r.drafts, r.pages);
   r.tokens.insert(r.tokens.end(), proposal.drafts.begin(), proposal.drafts.begin() + r.drafts);
   rows += r.drafts;
 }

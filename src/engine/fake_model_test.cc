@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "engine/fake_model_test_util.h"
+#include "kernels/compress.h"
 #include "kernels/ref/sampling.h"
 #include "layout/codec.h"
 
@@ -142,15 +143,17 @@ std::vector<std::uint64_t> FakeModel::run_states(const ForwardArgs& args, std::s
     const auto at = static_cast<std::size_t>(r);
     const PageId before = v.state_before[at];
     std::uint64_t hash = 1;
-    if (!before.is_hole()) std::memcpy(&hash, pool->slot(0, before).data(), sizeof hash);
+    const StateView states = pool->view(0);
+    const std::int64_t cached = v.kv_lens[at] - (v.q_indptr[at + 1] - v.q_indptr[at]);
+    if (!before.is_hole()) std::memcpy(&hash, states.at(before, cached - 1), sizeof hash);
     for (std::int32_t t = v.q_indptr[at]; t < v.q_indptr[at + 1]; ++t) {
       const auto row = static_cast<std::size_t>(t);
       hash = add_key(hash, args.tokens[static_cast<std::size_t>(segment.first_row) + row]);
       out.push_back(hash);
       const std::int32_t position = v.positions[row].value;
-      const bool ends = (position + 1) % v.state_tokens == 0 || t + 1 == v.q_indptr[at + 1];
+      const bool ends = leaves_state(v, states, position, v.kv_lens[at]);
       const PageId slot = v.state_table.at(r, position / v.state_tokens);
-      if (ends && !slot.is_hole()) std::memcpy(pool->slot(0, slot).data(), &hash, sizeof hash);
+      if (ends && !slot.is_hole()) std::memcpy(states.at(slot, position), &hash, sizeof hash);
     }
   }
   return out;
@@ -266,6 +269,7 @@ Plan fake_plan(const AttentionProblem& problem, std::int32_t layers, std::int32_
   plan.layers = layers;
   plan.max_rows = o.max_rows;
   plan.max_requests = o.max_requests;
+  plan.draft_tokens = o.draft_tokens;
   plan.context_length = o.context_length;
   if (o.compact_extend) {
     // Room for the keys of one longest request.

@@ -69,7 +69,8 @@ struct FakeOptions {
   std::int64_t window_pages = 256;
   // A state of the last group: a running checksum of the tokens.
   bool state = false;
-  bool late = false;  // the backend is a LateBackend
+  std::int32_t draft_tokens = kMaxDraftTokens;  // that states have banks for
+  bool late = false;                            // the backend is a LateBackend
 };
 
 /// Plan, cache, model and memory for an engine; it stays where it was made.

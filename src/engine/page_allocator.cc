@@ -85,6 +85,13 @@ void PageAllocator::extend(std::int64_t from, std::int64_t to, RequestPages& pag
   }
 }
 
+void PageAllocator::extend_further(std::int64_t to, RequestPages& pages) {
+  for (std::size_t k = 0; k < kinds_.size(); ++k) {
+    const std::int64_t more = pages_for(to, rules_[k].page_size) - std::ssize(pages.lists[k]);
+    take(k, more, pages.lists[k]);
+  }
+}
+
 void PageAllocator::shorten(std::size_t kind, std::int64_t entries, std::vector<PageId>& list) {
   while (std::ssize(list) > entries) {
     let_go(kind, list.back());

@@ -57,6 +57,9 @@ class PageAllocator {
   /// Gives a request with `from` computed tokens the pages that its kinds' rules ask for, for a
   /// step up to `to` tokens. Precondition: to > from; the pages are available.
   void extend(std::int64_t from, std::int64_t to, RequestPages& pages);
+  /// The same for more rows of that step, drafts behind tokens up to `from`: what the step rewrites
+  /// has been replaced.
+  void extend_further(std::int64_t to, RequestPages& pages);
   /// After a step: releases what a request with `to` tokens no longer needs and leaves holes there.
   void confirm(std::int64_t from, std::int64_t to, RequestPages& pages);
   /// After a failed step: releases the pages that it was given.

@@ -231,6 +231,14 @@ TEST(PageAllocator, AWindowGivesBackWhatItHasLeftBehind) {
   EXPECT_THAT(ids(a.lists[1]), ElementsAre(-1, -1, 2, 3, 4));
   EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 1));
   EXPECT_EQ(k.pages.last_before(2, 10, a), PageId(1));
+
+  // Two drafts after it, which pass the block's end; the first is right.
+  k.pages.extend(10, 11, a);
+  k.pages.extend_further(13, a);
+  EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 2, 3));
+  EXPECT_EQ(k.pages.last_before(2, 10, a), PageId(1));
+  k.pages.undo(10, a);
+  EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 1));
   k.pages.extend(10, 13, a);
   k.pages.confirm(10, 13, a);
   EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, -1, 2, 3));

@@ -40,6 +40,7 @@ class RealSetup {
     std::int64_t tokens = 0;     // that the pool holds; 0: one context
     std::int64_t gather_budget = std::int64_t{1} << 22;
     std::int64_t activations_budget = 0;
+    std::int32_t draft_tokens = 0;  // that a model with states has room for
     int threads = 1;
     bool late = false;  // on a LateBackend
   };
@@ -53,6 +54,7 @@ class RealSetup {
     request.page_size = options.page_size;
     request.chunked_prefill_size = request.context_length = options.context;
     request.max_running_requests = 32;
+    request.draft_tokens = options.draft_tokens;
     request.gather_budget = options.gather_budget;
     request.logits_budget = std::int64_t{1} << 22;
     request.activations_budget = options.activations_budget;

@@ -75,10 +75,16 @@ std::int64_t first_rows(const ScheduledRequest& next, const ScheduleLimits& limi
 
 std::int64_t draft_rows(std::int64_t known, std::int64_t wanted, const ScheduleLimits& limits,
                         std::span<std::int64_t> available) {
-  const ScheduledRequest r{known, known, known, true};
-  const std::int64_t rows = std::min(wanted, reach(r, limits.pages, available) - known);
+  const auto more = [known](const PageRule& rule, std::int64_t rows) {
+    return pages_for(known + rows, rule.page_size) - pages_for(known, rule.page_size);
+  };
+  std::int64_t rows = wanted;
   for (std::size_t g = 0; g < limits.pages.size(); ++g) {
-    available[g] -= limits.pages[g].new_pages(known, known + rows);
+    const std::int64_t size = limits.pages[g].page_size;
+    rows = std::min(rows, (pages_for(known, size) + available[g]) * size - known);
+  }
+  for (std::size_t g = 0; g < limits.pages.size(); ++g) {
+    available[g] -= more(limits.pages[g], rows);
   }
   return rows;
 }

@@ -93,7 +93,8 @@ std::int64_t first_rows(const ScheduledRequest& next, const ScheduleLimits& limi
                         std::int64_t prefill_rows);
 
 /// Drafts, at most `wanted`, that a request with pages for its `known` tokens may put after them:
-/// as many as `available` pages hold, from which theirs are subtracted: [limits.pages].
+/// as many as `available` pages hold, from which theirs are subtracted: [limits.pages]. Pages that
+/// the step rewrites are among those that it has.
 std::int64_t draft_rows(std::int64_t known, std::int64_t wanted, const ScheduleLimits& limits,
                         std::span<std::int64_t> available);
 

@@ -2,7 +2,7 @@
 // the chunks, the company, the prefix cache and preemption at any place in a group of tokens.
 #include <gmock/gmock.h>
 
-#include "engine/ngram_drafter.h"
+#include "engine/draft_test_util.h"
 #include "engine/real_model_test_util.h"
 
 namespace lathe {
@@ -117,14 +117,105 @@ TEST_F(V4Engine, PreemptionChangesNothing) {
   }
 }
 
-TEST_F(V4Engine, RefusesDrafts) {
+// Requests whose answers begin at every residue of a group of 4 and pass the ends of the window, of
+// a group of 128, a page and a block; and drafts that are right up to a place that differs by
+// request and step. A rejected draft has written keys, entries and states of its own.
+class V4Drafts : public V4Engine {
+ protected:
+  static constexpr std::int32_t kDrafts = 5;
+
+  V4Drafts() {
+    for (std::int32_t i = 0; i < 8; ++i) {
+      Request r = greedy(make_prompt(*model_, i < 6 ? 112 + 3 * i : 241 + i, i), 20 + i);
+      if (i % 2 == 1) {
+        r.sampling.temperature = 0.9f;
+        r.sampling.seed = 70 + static_cast<std::uint64_t>(i);
+      }
+      requests_.push_back(std::move(r));
+      want_.push_back(alone(requests_.back()));
+    }
+  }
+  // Every `period`th place is wrong, the earlier the higher the request; 0: none.
+  ScriptedDrafter drafter(std::int64_t period) const {
+    return ScriptedDrafter([this, period](const DraftRequest& r, std::int64_t known) {
+      const auto i = static_cast<std::size_t>(r.id.value - 1) % requests_.size();
+      const std::size_t at = static_cast<std::size_t>(known) - requests_[i].prompt.size();
+      const std::int32_t right = at < want_[i].tokens.size() ? want_[i].tokens[at].token : 0;
+      const bool wrong = period > 0 && (known + static_cast<std::int64_t>(i)) % period == 0;
+      return wrong ? (right + 1) % model_->config().vocab : right;
+    });
+  }
+  RealSetup::Options drafted(std::int64_t tokens) const {
+    RealSetup::Options out = options(tokens);
+    out.draft_tokens = kDrafts;
+    return out;
+  }
+  DraftStats check(RealSetup& setup, Drafter& drafter, EngineOptions o, std::int64_t draft_tokens,
+                   int times = 1) {
+    o.drafter = &drafter;
+    o.draft_tokens = draft_tokens;
+    Engine engine = setup.engine(o);
+    for (int t = 0; t < times; ++t) {
+      const std::vector<RealAnswer> got = serve(engine, requests_, times > 1 ? 0 : 1);
+      for (std::size_t i = 0; i < want_.size(); ++i) {
+        EXPECT_TRUE(same(got[i], want_[i])) << "request " << i << ", " << draft_tokens << " drafts";
+      }
+    }
+    EXPECT_EQ(engine.stats().held_pages, 0);
+    stats_ = engine.stats();
+    return engine.stats().drafts;
+  }
+
+  std::vector<Request> requests_;
+  std::vector<RealAnswer> want_;
+  EngineStats stats_;
+};
+
+TEST_F(V4Drafts, ChangeNoBit) {
+  for (const std::int64_t period : {0, 1, 2, 3, 4}) {
+    for (const std::int64_t d : {1, 2, 4, 5}) {
+      if (period > d) continue;
+      RealSetup setup(*model_, drafted(4096));
+      ScriptedDrafter scripted = drafter(period);
+      const DraftStats stats = check(setup, scripted, chunks_of(0), d);
+      EXPECT_GT(stats.all_drafted(), 20) << "period " << period;
+      if (period == 0) {
+        EXPECT_EQ(stats.all_accepted(), stats.all_drafted());
+      } else if (period == 1) {
+        EXPECT_EQ(stats.all_accepted(), 0);
+      } else {
+        EXPECT_GT(stats.all_accepted(), 0);
+        EXPECT_LT(stats.all_accepted(), stats.all_drafted());
+      }
+    }
+  }
+}
+
+// With the prefix cache, whose blocks a burst may complete; with small chunks beside bursts; and in
+// a pool for few, where the youngest are preempted.
+TEST_F(V4Drafts, CompanyChangesNothing) {
+  for (const auto& [tokens, chunk, prefix_cache] :
+       {std::tuple{4096, 0, true}, {4096, 13, true}, {640, 0, false}, {640, 33, true}}) {
+    RealSetup setup(*model_, drafted(tokens));
+    ScriptedDrafter scripted = drafter(3);
+    // The second time, what the first has left is found.
+    const DraftStats stats = check(setup, scripted, chunks_of(chunk, prefix_cache), 4, 2);
+    EXPECT_GT(stats.all_accepted(), 0);
+    EXPECT_EQ(stats_.preemptions > 0, tokens == 640 && chunk == 0) << chunk;
+    if (tokens == 4096) {
+      EXPECT_GT(stats_.cached_tokens, 0) << chunk;
+    }
+  }
+}
+
+TEST_F(V4Drafts, NeedAPlanWithRoomForTheirStates) {
   RealSetup setup(*model_, options());
   EngineOptions o = chunks_of(0);
-  NgramDrafter drafter;
-  o.drafter = &drafter;
+  ScriptedDrafter scripted = drafter(0);
+  o.drafter = &scripted;
   const auto made = Engine::create(*model_, setup.cache(), o, setup.ops());
   ASSERT_FALSE(made);
-  EXPECT_THAT(made.error().message(), testing::HasSubstr("--draft none"));
+  EXPECT_THAT(made.error().message(), testing::HasSubstr("--draft-tokens: wanted at most 0"));
 }
 
 }  // namespace

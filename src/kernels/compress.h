@@ -38,9 +38,17 @@ struct Compress {
   std::int32_t halves = 1;
   std::int32_t dim = 0;
   bool hadamard = false;  // dim is a power of two
-  // Of the layer, from this compressor's share of a slot on: [halves] of [3, dim] f32, m, s and a,
+  // Of the layer, from this compressor's share of a bank on: [halves] of [3, dim] f32, m, s and a,
   // of the group of the next token and (second half) of the group after it.
   StateView state;
 };
+
+/// Whether the row at position p of a request, whose last row stands before `end`, leaves a state
+/// (StepView::state_before).
+constexpr bool leaves_state(const StepView& step, const StateView& state, std::int64_t p,
+                            std::int64_t end) {
+  const std::int64_t last_ones = step.phase == Phase::verify ? state.banks : 1;
+  return p >= end - last_ones || (p + 1) % step.state_tokens == 0;
+}
 
 }  // namespace lathe

@@ -28,8 +28,8 @@ Result<void> KvCache::add_group(const GroupPlan& group, PoolSize size, PoolSize 
     groups_.back().entries.emplace(std::move(*more));
   }
   if (group.group.state_bytes == 0) return {};
-  auto state = StatePool::create(group.group.state_bytes, group.plan.layers, plan_->block_tokens,
-                                 plan_->state_slots, memory);
+  auto state = StatePool::create(group.group.state_bytes, plan_->state_banks(), group.plan.layers,
+                                 plan_->block_tokens, plan_->state_slots, memory);
   if (!state) return state.error();
   groups_.back().state.emplace(std::move(*state));
   return {};

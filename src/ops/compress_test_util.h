@@ -139,27 +139,42 @@ class Layer {
   /// Runs an operator whose memory, pages and states included, lies on the host.
   using Run = std::function<Result<void>(const Compress& op, const PoolView& pool)>;
 
-  Layer(const Form& form, Run run, int requests)
+  Layer(const Form& form, Run run, int requests, std::int64_t banks = 1)
       : form_(form),
         run_(std::move(run)),
         pages_(static_cast<std::int64_t>(requests) * kPages),
         bytes_(static_cast<std::size_t>(pages_ * form.layout.page_stride(kPageEntries)),
                std::byte{0xff}),
-        slot_floats_(fold_floats(form.halves, form.dim())),
-        states_(static_cast<std::size_t>(2 * requests * slot_floats_), std::nanf("")),
+        bank_floats_(fold_floats(form.halves, form.dim())),
+        banks_(banks),
+        states_(static_cast<std::size_t>(kSlots * requests * banks * bank_floats_), std::nanf("")),
         done_(static_cast<std::size_t>(requests)),
         turns_(done_.size()) {}
-  Layer(const Form& form, Device device, int requests, int threads = 1)
+  Layer(const Form& form, Device device, int requests, int threads = 1, std::int64_t banks = 1)
       : Layer(
             form,
             [context = std::make_shared<Context>(threads, device)](const Compress& op,
                                                                    const PoolView& pool) {
               return compress(context->ops, op, pool);
             },
-            requests) {}
+            requests, banks) {}
 
   // The next rows[r] tokens of every sequence.
   void step(const std::vector<const Sequence*>& sequences, const std::vector<std::int64_t>& rows) {
+    step(Phase::extend, sequences, rows);
+  }
+  // Of one sequence the next token and drafts after it, of which the first `accepted` are its own
+  // tokens and the others those of `wrong`.
+  void verify(const Sequence& sequence, const Sequence& wrong, std::int64_t accepted,
+              std::int64_t drafts) {
+    const std::int64_t before = done_[0];
+    step(Phase::verify, {&sequence}, {1 + drafts}, &wrong, before + 1 + accepted);
+    done_[0] = before + 1 + accepted;
+  }
+  // Rows at positions from first_wrong on are those of `wrong`.
+  void step(Phase phase, const std::vector<const Sequence*>& sequences,
+            const std::vector<std::int64_t>& rows, const Sequence* wrong = nullptr,
+            std::int64_t first_wrong = 0) {
     std::vector<LocalPos> positions;
     std::vector<Slot> slots;
     std::vector<std::int32_t> indptr = {0}, lens, request;
@@ -176,19 +191,26 @@ class Layer {
         request.push_back(static_cast<std::int32_t>(r));
         const bool completes = (p + 1) % form_.ratio == 0;
         slots.push_back(completes ? slot_of_entry(r, p / form_.ratio) : Slot());
-        std::copy_n(sequences[r]->kv().row(p), kv.cols, kv.row(t));
-        std::copy_n(sequences[r]->gate().row(p), kv.cols, gate.row(t));
+        const Sequence& from = wrong != nullptr && p >= first_wrong ? *wrong : *sequences[r];
+        std::copy_n(from.kv().row(p), kv.cols, kv.row(t));
+        std::copy_n(from.gate().row(p), kv.cols, gate.row(t));
       }
       done_[r] += rows[r];
       indptr.push_back(static_cast<std::int32_t>(t));
       lens.push_back(static_cast<std::int32_t>(done_[r]));
-      before.push_back(cached > 0 ? slot(r, turns_[r]) : PageId());
+      before.push_back(cached > 0 ? slot(r, cached - 1) : PageId());
       std::vector<PageId> own(static_cast<std::size_t>(width));
-      if (rows[r] > 0)
-        own[static_cast<std::size_t>((done_[r] - 1) / kSlotTokens)] = slot(r, ++turns_[r]);
+      if (rows[r] > 0) {
+        ++turns_[r];
+        const std::int64_t first = phase == Phase::verify ? cached : done_[r] - 1;
+        for (std::int64_t p = first; p < done_[r]; ++p) {
+          own[static_cast<std::size_t>(p / kSlotTokens)] = slot(r, p);
+        }
+      }
       table.insert(table.end(), own.begin(), own.end());
     }
     StepView v;
+    v.phase = phase;
     v.rows = total;
     v.requests = static_cast<std::int64_t>(rows.size());
     v.positions = positions;
@@ -201,7 +223,7 @@ class Layer {
     v.state_tokens = kSlotTokens;
     Compress op = sequences.front()->op(v, kv.view(), gate.view());
     op.state = {reinterpret_cast<std::byte*>(states_.data()),
-                slot_floats_ * static_cast<std::int64_t>(sizeof(float))};
+                bank_floats_ * static_cast<std::int64_t>(sizeof(float)), banks_};
     const auto ok = run_(op, pool());
     ASSERT_TRUE(ok.ok()) << ok.error().message();
   }
@@ -219,16 +241,21 @@ class Layer {
   }
   // The state after all tokens so far.
   std::span<const float> state(std::size_t r) const {
+    const std::int64_t last = done_[r] - 1;
     return std::span(states_).subspan(
-        static_cast<std::size_t>(slot(r, turns_[r]).value * slot_floats_),
-        static_cast<std::size_t>(slot_floats_));
+        static_cast<std::size_t>((slot(r, last).value * banks_ + last % banks_) * bank_floats_),
+        static_cast<std::size_t>(bank_floats_));
   }
   const std::vector<std::byte>& bytes() const { return bytes_; }
+  std::int64_t done() const { return done_[0]; }
 
  private:
   static constexpr std::int32_t kPages = 16;
-  static PageId slot(std::size_t r, std::int32_t turn) {
-    return PageId(static_cast<std::int32_t>(2 * r) + turn % 2);
+  static constexpr std::int32_t kSlots = 4;  // of a request
+  // After the token at `position`, as the last step has left it.
+  PageId slot(std::size_t r, std::int64_t position) const {
+    const auto place = static_cast<std::int32_t>(position / kSlotTokens);
+    return PageId(kSlots * static_cast<std::int32_t>(r) + 2 * (place % 2) + turns_[r] % 2);
   }
   // Pages of a request from the back.
   static Slot slot_of_entry(std::size_t r, std::int64_t g) {
@@ -241,7 +268,7 @@ class Layer {
   Run run_;
   std::int64_t pages_;
   std::vector<std::byte> bytes_;
-  std::int64_t slot_floats_;
+  std::int64_t bank_floats_, banks_;
   std::vector<float> states_;
   std::vector<std::int64_t> done_;
   std::vector<std::int32_t> turns_;

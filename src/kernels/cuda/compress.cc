@@ -52,7 +52,7 @@ Result<void> compress(const Compress& op, const RopeTableView& table, const Pool
       .state_width = step.state_table.width,
       .state_tokens = step.state_tokens,
       .state = reinterpret_cast<float*>(op.state.data),
-      .state_stride = op.state.slot_bytes / 4,
+      .state_stride = op.state.bank_bytes / 4,
       .entries = entries,
       .rows = step.rows};
   const cudaError_t status = launch_compress(p, op.halves, stream);

@@ -47,8 +47,9 @@ class Request {
       : op_(op), pool_(pool), r_(r), now_(dim()), next_(dim()) {
     const PageId before = op.step->state_before[r];
     if (before.is_hole()) return;
-    now_.load(state(before));
-    if (op.halves == 2) next_.load(state(before) + 3 * op.dim);
+    const std::int64_t last = op.step->kv_lens[r] - rows() - 1;
+    now_.load(state(before, last));
+    if (op.halves == 2) next_.load(state(before, last) + 3 * op.dim);
   }
 
   Result<void> run() {
@@ -62,18 +63,20 @@ class Request {
         std::swap(now_, next_);
         next_ = Fold(dim());
       }
-      const bool last = t + 1 == step.q_indptr[r_ + 1];
       const PageId slot = step.state_table.at(static_cast<std::int64_t>(r_), p / step.state_tokens);
-      if (slot.is_hole() || (!last && (p + 1) % step.state_tokens != 0)) continue;
-      now_.store(state(slot));
-      if (op_.halves == 2) next_.store(state(slot) + 3 * op_.dim);
+      if (slot.is_hole() || !leaves_state(step, op_.state, p, step.kv_lens[r_])) continue;
+      now_.store(state(slot, p));
+      if (op_.halves == 2) next_.store(state(slot, p) + 3 * op_.dim);
     }
     return {};
   }
 
  private:
   std::size_t dim() const { return static_cast<std::size_t>(op_.dim); }
-  float* state(PageId slot) const { return reinterpret_cast<float*>(op_.state.at(slot)); }
+  std::int64_t rows() const { return op_.step->q_indptr[r_ + 1] - op_.step->q_indptr[r_]; }
+  float* state(PageId slot, std::int64_t position) const {
+    return reinterpret_cast<float*>(op_.state.at(slot, position));
+  }
 
   void add(std::int64_t t, std::int64_t p) {
     const auto* kv = reinterpret_cast<const float*>(op_.kv.row(t));

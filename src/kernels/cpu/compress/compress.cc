@@ -66,7 +66,7 @@ class Compressor {
     const std::int64_t dim = op_.dim, own = r.cached / op_.ratio;
     const bool from_state = !r.before.is_hole() && (g == own || (op_.halves == 2 && g == own + 1));
     if (from_state) {
-      const float* state = floats(op_.state.at(r.before));
+      const float* state = floats(op_.state.at(r.before, r.cached - 1));
       std::copy_n(state + (g - own) * 3 * dim, 3 * dim, to);
     } else {
       std::fill_n(to, dim, -std::numeric_limits<float>::infinity());
@@ -118,12 +118,10 @@ class Compressor {
   // Ends of tokens after which a state is stored, and its slots: f(end, slot).
   template <class F>
   void for_states(std::int64_t request, const Rows& r, F f) const {
-    const std::int64_t each = op_.step->state_tokens;
-    for (std::int64_t end = r.cached; end < r.end;) {
-      const std::int64_t place = end / each;
-      end = std::min(r.end, (place + 1) * each);
-      const PageId slot = op_.step->state_table.at(request, place);
-      if (!slot.is_hole()) f(end, slot);
+    for (std::int64_t p = r.cached; p < r.end; ++p) {
+      if (!leaves_state(*op_.step, op_.state, p, r.end)) continue;
+      const PageId slot = op_.step->state_table.at(request, p / op_.step->state_tokens);
+      if (!slot.is_hole()) f(p + 1, slot);
     }
   }
 
@@ -188,7 +186,7 @@ Result<void> cpu_compress(const Execution& execution, Arena& arena, const Compre
   if (failed) return *failed;
   for (std::int64_t i = 0; i < states; ++i) {
     std::copy_n(made + i * state_floats, state_floats,
-                reinterpret_cast<float*>(op.state.at(tasks[i].slot)));
+                reinterpret_cast<float*>(op.state.at(tasks[i].slot, tasks[i].group_or_end - 1)));
   }
   return {};
 }
