@@ -118,6 +118,7 @@ class Engine {
     std::int64_t limit = 0;     // tokens of the answer
     std::int64_t computed = 0;  // tokens with keys in the cache
     std::int64_t read = 0;      // of those, the first that a drafter has read
+    std::int64_t settled = 0;   // for which it has given back what windows have left behind
     std::vector<std::int32_t>
         unread;                   // [rows] behind those, for the drafter: places as ComputedRows
     std::int64_t first_kept = 0;  // HiddenRows::keep() of the first of them
@@ -181,6 +182,8 @@ class Engine {
   void add_computed(Active& r, std::size_t item, std::int64_t before);
   bool keep_rows(Active& r, std::size_t item, std::int64_t rows);
   void hand_to_drafter();
+  void settle(Active& r);
+  bool keeps_pages(std::int64_t from, std::int64_t to) const;
   void publish(Active& r);
   const NonFiniteItem* non_finite_row(std::size_t item, std::int64_t first, std::int64_t end) const;
   void take_tokens(Active& r, std::size_t item, StepReport& report);

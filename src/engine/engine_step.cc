@@ -47,7 +47,7 @@ void Engine::count_available() {
 
 void Engine::give_up_pages(Active& r) {
   pages_.release(r.pages);
-  r.computed = r.read = 0;
+  r.computed = r.read = r.settled = 0;
   r.unread.clear();
 }
 
@@ -214,7 +214,7 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
       report.started.push_back({r.id, r.computed});
     }
     r.admitted_before = true;
-    r.read = r.computed;
+    r.read = r.settled = r.computed;
     pages_.extend(r.computed, r.computed + rows, r.pages);
     prefill_rows -= rows;
     rows_.push_back(rows);
@@ -373,12 +373,30 @@ void Engine::take_results(StepReport& report) {
     if (items_[i].logits > 0) take_tokens(r, i, report);
     if (!r.ended && r.constraint && items_[i].logits > 0) follow_constraint(r, report);
     if (r.ended) continue;
-    pages_.confirm(before, r.computed, r.pages);
+    pages_.confirm(r.settled, r.settled, r.pages);
     if (drafts > 0) pages_.undo(r.computed, r.pages);  // those of rejected drafts
     if (drafter_reads()) add_computed(r, i, before);
   }
   std::erase_if(running_, [](const ActivePtr& r) { return r->ended; });
   if (!computed_.empty()) hand_to_drafter();
+  for (const ActivePtr& r : running_) settle(*r);
+}
+
+// Gives back the pages before the window of every row to come, those of a draft layer included.
+void Engine::settle(Active& r) {
+  const bool follows = drafter_reads() && r.read + std::ssize(r.unread) == r.computed;
+  const std::int64_t to = follows ? r.read : r.computed;
+  pages_.confirm(r.settled, to, r.pages);
+  r.settled = to;
+}
+
+// Whether rows from `from` on can be read when those up to `to` are computed, without a page that
+// the latter alone would not keep.
+bool Engine::keeps_pages(std::int64_t from, std::int64_t to) const {
+  return std::ranges::all_of(pages_.rules(), [&](const PageRule& rule) {
+    return rule.first_kept(from, pages_.block_tokens()) ==
+           rule.first_kept(to, pages_.block_tokens());
+  });
 }
 
 // Rows of an item for a drafter that reads them. Where so many requests run that none has drafts,
@@ -392,7 +410,8 @@ void Engine::add_computed(Active& r, std::size_t item, std::int64_t before) {
   if (lost || (!prefill && !drafts)) return r.unread.clear();
   const std::int64_t n = r.computed - before;
   const std::int64_t most = r.scheduled().decodes() ? draft_bound(r) : 0;
-  if (!prefill && most < 1 && keep_rows(r, item, n)) return;
+  const bool waits = !prefill && most < 1 && keeps_pages(r.read, r.computed);
+  if (waits && keep_rows(r, item, n)) return;
   ComputedRows& rows = computed_.emplace_back();
   rows.id = r.id;
   rows.tokens = r.tokens;

@@ -20,7 +20,7 @@ bool covers(std::span<const std::vector<PageId>> pages, const KvCache& cache,
 }  // namespace
 
 Result<MtpDrafter> MtpDrafter::create(const Model& model, KvCache& cache, const OpsContext& ops) {
-  auto rows = HiddenRows::create(*ops.backend, model.config().hidden,
+  auto rows = HiddenRows::create(*ops.backend, model.config().state_width(),
                                  HiddenRowSizes::of(cache.plan(), kDraftUses));
   if (!rows) return rows.error();
   auto hidden = std::make_unique<HiddenRows>(std::move(*rows));

@@ -19,8 +19,8 @@ namespace lathe {
 // Of tools/train/check_mtp.py --golden.
 class Golden : public TensorFile {
  public:
-  explicit Golden(const std::string& data = LATHE_TEST_DATA)
-      : TensorFile(data + "/mtp/tiny_v32.safetensors") {}
+  explicit Golden(const std::string& data = LATHE_TEST_DATA, const std::string& model = "tiny_v32")
+      : TensorFile(data + "/mtp/" + model + ".safetensors") {}
   std::vector<std::int32_t> ids(const std::string& name) const {
     const auto wide = values<std::int64_t>(name);
     return {wide.begin(), wide.end()};

@@ -27,7 +27,10 @@ Result<Runner> Runner::create(const Model& model, KvCache& cache, bool replays, 
   LATHE_CHECK((pass == RunnerPass::forward) == (hidden == nullptr), "a place for hidden states");
   Runner out(model, cache, replays, pass, hidden);
   std::size_t states = 0, entries = 0;
+  const ModelConfig& config = model.config();
   for (std::size_t g = 0; g < cache.groups(); ++g) {
+    if (pass == RunnerPass::draft && g != config.group_of(config.layers)) continue;
+    out.groups_.push_back(g);
     StepBound& bound = out.bounds_.emplace_back(step_bound(cache.plan(g)));
     if (replays) {
       const std::int64_t drafted = recorded_verify_rows(bound.requests, cache.plan(g).draft_tokens);
@@ -48,13 +51,14 @@ Result<Runner> Runner::create(const Model& model, KvCache& cache, bool replays, 
 }
 
 Result<void> Runner::add_steps() {
-  for (std::size_t g = 0; g < groups(); ++g) {
+  for (std::size_t i = 0; i < groups(); ++i) {
+    const std::size_t g = groups_[i];
     StepOptions options;
     options.main_pages = cache_->pools(g).pages();
     if (const PoolGroup* entries = cache_->entries(g)) options.compressed_pages = entries->pages();
     options.fixed_strides = replays_;
     if (const StatePool* state = cache_->state(g)) options.state = state->shape();
-    auto step = Step::make(cache_->plan(g), options, bounds_[g]);
+    auto step = Step::make(cache_->plan(g), options, bounds_[i]);
     if (!step) return step.error();
     steps_.push_back(std::move(*step));
   }
@@ -64,7 +68,7 @@ Result<void> Runner::add_steps() {
 // Rows of one segment with these routes: absorbed queries are tiled to the activations' budget.
 std::int64_t Runner::most_rows(std::span<const Route* const> routes) const {
   for (std::size_t g = 0; g < routes.size(); ++g) {
-    const bool absorbed = cache_->plan(g).problem.kind != ProblemKind::grouped_query &&
+    const bool absorbed = plan(g).problem.kind != ProblemKind::grouped_query &&
                           routes[g] != nullptr && routes[g]->kind != KernelKind::ragged;
     if (absorbed) return tile_;
   }
@@ -87,7 +91,7 @@ void Runner::split(std::span<const BatchItem> items) {
       std::int64_t fit = n;
       Part part{rest, i, routes_.size(), rest.cached > items[i].cached, false};
       for (std::size_t g = 0; g < groups(); ++g) {
-        const Route* route = cache_->plan(g).route(rest.phase, n, rest.cached + std::int64_t{1});
+        const Route* route = plan(g).route(rest.phase, n, rest.cached + std::int64_t{1});
         const bool bounded = route != nullptr && route->max_context > 0;
         if (bounded) fit = std::min(fit, route->max_context - rest.cached);
         routes_.push_back(route);
@@ -123,8 +127,8 @@ bool Runner::joins(std::size_t i, std::int64_t rows, std::int64_t longest,
     const StepBound& bound = bounds_[g];
     const bool compact = own[g] != nullptr && own[g]->unit == KeyUnit::ragged_row;
     const std::int64_t keys = part.rows.cached + std::ssize(part.rows.tokens);
-    if (cache_->plan(g).route(part.rows.phase, rows, longest, least) != own[g] ||
-        rows > bound.rows || static_cast<std::int64_t>(i - cuts_.back().first) >= bound.requests ||
+    if (plan(g).route(part.rows.phase, rows, longest, least) != own[g] || rows > bound.rows ||
+        static_cast<std::int64_t>(i - cuts_.back().first) >= bound.requests ||
         (compact && keys_in_cut_ + keys > bound.gather_rows)) {
       return false;
     }
@@ -160,7 +164,8 @@ void Runner::cut() {
 
 // The parts as requests of a group's steps. A part that is not its item's last leaves the state
 // where the last one will: in the last slot, unless it has one of its own.
-void Runner::make_requests(std::size_t g) {
+void Runner::make_requests(std::size_t i) {
+  const std::size_t g = groups_[i];
   requests_.clear();
   state_lists_.clear();
   // Spans point into the lists, which must not move.
@@ -171,10 +176,10 @@ void Runner::make_requests(std::size_t g) {
     request.pages = item.pages[g];
     request.cached = item.cached;
     request.rows = static_cast<std::int32_t>(item.tokens.size());
-    if (entries_of_[g]) request.compressed_pages = item.entries[*entries_of_[g]];
-    if (!state_of_[g]) continue;
-    request.state_slots = item.states[*state_of_[g]];
-    request.state_before = item.states_before[*state_of_[g]];
+    if (entries_of_[i]) request.compressed_pages = item.entries[*entries_of_[i]];
+    if (!state_of_[i]) continue;
+    request.state_slots = item.states[*state_of_[i]];
+    request.state_before = item.states_before[*state_of_[i]];
     const std::int64_t slot_tokens = cache_->state(g)->shape().page_size;
     const auto place = [&](std::int64_t position) {
       return static_cast<std::size_t>(position / slot_tokens);
@@ -218,9 +223,9 @@ Result<void> Runner::plan_steps(const OpsContext& ops) {
       if (auto ok = step.plan({parts_[c.first].rows.phase, part}); !ok) return ok;
       StepView view = step.view();
       if (replay_) even_out(view);
-      const std::int32_t layer = cache_->plan().groups[g].group.layers.front();
-      if (auto ok = ops.backend->prepare_step(ops, cache_->plan(g), cache_->keys(layer), view,
-                                              prepared_[at]);
+      const std::int32_t layer = cache_->plan().groups[groups_[g]].group.layers.front();
+      if (auto ok =
+              ops.backend->prepare_step(ops, plan(g), cache_->keys(layer), view, prepared_[at]);
           !ok) {
         return ok;
       }

@@ -48,7 +48,7 @@ struct BatchItem {
 
 /// forward           the model's pass
 /// forward_hidden    likewise, and it keeps what the head reads of every row
-/// draft             the draft layer's pass, and it keeps what the head reads of rows with logits
+/// draft             the draft layer's pass, in its group alone; likewise, of rows with logits
 #define LATHE_RUNNER_PASSES(X) X(forward) X(forward_hidden) X(draft)
 LATHE_ENUM(RunnerPass, LATHE_RUNNER_PASSES)
 
@@ -108,7 +108,8 @@ class Runner {
     bool cut_before = false;
     bool cut_after = false;
   };
-  std::size_t groups() const { return bounds_.size(); }
+  std::size_t groups() const { return groups_.size(); }
+  const Plan& plan(std::size_t i) const { return cache_->plan(groups_[i]); }
   // [groups]; null: the group's plan has none, and planning the step reports it.
   std::span<const Route* const> routes_of(const Part& part) const {
     return std::span(routes_).subspan(part.routes, groups());
@@ -120,7 +121,7 @@ class Runner {
   void add_rows(const Part& part, const BatchItem& item);
   bool joins(std::size_t part, std::int64_t rows, std::int64_t longest, std::int64_t least) const;
   void cut();
-  void make_requests(std::size_t group);
+  void make_requests(std::size_t i);
   Result<void> plan_steps(const OpsContext& ops);
   std::int64_t padded_rows(std::span<const BatchItem> items) const;
   void even_out(StepView& view) const;
@@ -140,6 +141,7 @@ class Runner {
   std::vector<std::int32_t> before_;                    // [rows]
   std::vector<std::size_t> first_row_of_;               // [items] into rows_of_
   std::vector<std::int64_t> rows_of_;                   // [rows of items] row of the batch
+  std::vector<std::size_t> groups_;                     // of the model, that the pass reads
   std::vector<StepBound> bounds_;                       // [groups]
   std::vector<std::optional<std::size_t>> state_of_;    // [groups] place among those with a state
   std::vector<std::optional<std::size_t>> entries_of_;  // [groups] likewise, with entries

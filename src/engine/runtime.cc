@@ -57,6 +57,13 @@ Result<void> check_context(const PlanRequest& request, const ModelConfig& config
                fmt::format("{}", request.context_length), ""};
 }
 
+// A GPU's compressors leave a state after the last row of a step alone.
+Result<void> check_drafts_on(DraftKind draft, Device device, const ModelConfig& config) {
+  if (draft == DraftKind::none || !is_gpu(device) || !config.compressed()) return {};
+  return Error{ErrorCode::unsupported, "--draft", "none on a GPU with " + config.architecture,
+               std::string(name(draft)), "--device cpu"};
+}
+
 // Bytes of the checkpoint's files; nothing for dummy weights.
 Result<std::optional<std::int64_t>> stored_bytes(const RuntimeOptions& options,
                                                  const ModelConfig& config) {
@@ -111,6 +118,9 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   if (const auto ok = check_context(request, *config); !ok) return StartError(ok.error());
   const auto draft = parse_draft(options.draft);
   if (!draft) return StartError(draft.error());
+  if (const auto ok = check_drafts_on(*draft, machine->device, *config); !ok) {
+    return StartError(ok.error());
+  }
   const auto draft_tokens = draft_tokens_of(*draft, request.draft_tokens);
   if (!draft_tokens) return StartError(draft_tokens.error());
   request.draft_tokens = *draft_tokens;

@@ -190,8 +190,8 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
   if (config.drafts) {
     // What a draft layer joins, and the hidden states among it.
     const DType dtype = is_gpu(machine.device) ? DType::bf16 : DType::f32;
-    const std::int64_t joined = row(2 * std::int64_t{config.hidden}, dtype);
-    out.fixed = plus(out.fixed, times(rows, joined + row(config.hidden, dtype)));
+    const std::int64_t joined = row(config.hidden, dtype) + row(config.state_width(), dtype);
+    out.fixed = plus(out.fixed, times(rows, joined + row(config.state_width(), dtype)));
   }
   if (!is_gpu(machine.device)) {
     out.fixed = plus(out.fixed, times(machine.processors, kPackedBytes));

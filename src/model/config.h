@@ -103,6 +103,9 @@ struct ModelConfig {
   std::int32_t draft_layers = 0;
   // Draft steps after the first take the keys that the first has chosen (GLM 5.2).
   bool shared_draft_choice = false;
+  // The draft layer's group where it is of no layer's kind (DeepSeek V4 Pro).
+  std::optional<LayerGroupConfig> draft_group;
+  bool draft_blocks = false;  // tensors of draft layers are DSpark's blocks, which do not run
   bool drafts = false;  // the one draft layer runs, as layer number `layers`: add_draft_layer()
 
   std::optional<std::int32_t> bos;
@@ -111,6 +114,10 @@ struct ModelConfig {
 
   /// Layers with weights and keys: the model's and a draft layer that runs.
   std::int32_t cached_layers() const { return layers + (drafts ? 1 : 0); }
+  /// Elements of the state behind the last layer that a draft layer reads of a row.
+  std::int64_t state_width() const {
+    return std::int64_t{hyper.streams > 0 ? hyper.streams : 1} * hidden;
+  }
   /// Place in `groups` of a layer's. Precondition: 0 <= layer < cached_layers().
   std::size_t group_of(std::int32_t layer) const;
   const AttentionProblem& attention(std::int32_t layer) const {

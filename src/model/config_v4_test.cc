@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "model/config_test_util.h"
+#include "model/draft_layer.h"
 
 namespace lathe {
 namespace {
@@ -187,6 +188,35 @@ TEST(ModelConfig, DeepSeekV4RefusesByName) {
   EXPECT_THAT(refusal(scaled), HasSubstr("attention_factor"));
   // Checkpoints with a drafter of another kind have keys for it, which say nothing of the model.
   EXPECT_EQ(with(v4, "dspark_target_layer_ids", {4, 5, 6}), "accepted");
+}
+
+// It has a window and no entries, whatever the last layer has; a model may have no other such
+// layer.
+TEST(DeepseekV4Config, TheDraftLayerHasAWindowAlone) {
+  const auto drafts = add_draft_layer(parsed(deepseek_v4()));
+  ASSERT_TRUE(drafts);
+  ASSERT_EQ(drafts->groups.size(), 3u);
+  EXPECT_THAT(drafts->groups[0].layers, ElementsAre(0, 1, 7));
+  EXPECT_EQ(drafts->cached_layers(), 8);
+  EXPECT_EQ(drafts->state_width(), 4 * 4096);
+
+  Json pro = deepseek_v4();
+  pro["compress_ratios"] = {128, 128, 4, 128, 4, 128, 4, 0};
+  const ModelConfig plain = parsed(pro);
+  EXPECT_EQ(plain.groups.size(), 2u);
+  const auto more = add_draft_layer(plain);
+  ASSERT_TRUE(more);
+  ASSERT_EQ(more->groups.size(), 3u);
+  EXPECT_EQ(more->groups[2].name, "window");
+  EXPECT_EQ(more->groups[2].problem, drafts->groups[0].problem);
+  EXPECT_EQ(more->groups[2].rope, drafts->groups[0].rope);
+  EXPECT_THAT(more->groups[2].layers, ElementsAre(7));
+
+  Json blocks = deepseek_v4();
+  blocks["dspark_block_size"] = 5;
+  const auto refused = add_draft_layer(parsed(blocks));
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message(), HasSubstr("DSpark's blocks"));
 }
 
 }  // namespace

@@ -73,6 +73,7 @@ class Decoder : public Model {
     for (std::int32_t l = 0; l < config_.cached_layers(); ++l) {
       group_of_.push_back(config_.group_of(l));
     }
+    for (std::size_t g = 0; g < config_.groups.size(); ++g) all_groups_.push_back(g);
   }
 
   const ModelConfig& config() const override { return config_; }
@@ -84,20 +85,25 @@ class Decoder : public Model {
 
  private:
   Result<std::shared_ptr<const ModelRope>> rope_tables(std::int64_t positions) const;
-  void check_args(const ForwardArgs& args) const;
+  void check_args(const ForwardArgs& args, std::span<const std::size_t> groups) const;
   Result<void> layer(const LayerContext& c, const MutableRowsView& x) const;
   LayerContext context(const OpsContext& ops, const ForwardArgs& args, const ModelRope& rope,
-                       std::int32_t layer, std::span<Selection> selections) const;
+                       std::int32_t layer, std::span<const Segment> segments,
+                       std::span<Selection> selections) const;
+  void join_streams(const OpsContext& ops, const ForwardArgs& args, const MutableRowsView& x) const;
   void join_draft(const OpsContext& ops, const ForwardArgs& args, const MutableRowsView& x) const;
   float embedding_scale() const;
-  MutableRowsView head_streams(const OpsContext& ops, const RowsView& x) const;
+  MutableRowsView head_streams(const OpsContext& ops, const HyperWeights& w,
+                               const RowsView& x) const;
+  void copy_stream(const OpsContext& ops, const MutableRowsView& x) const;
   void embed_tokens(const OpsContext& ops, std::span<const std::int32_t> tokens,
                     const MutableRowsView& x) const;
   void logits(const OpsContext& ops, const MutableRowsView& x, const ForwardArgs& args) const;
 
   ModelConfig config_;
   std::unique_ptr<ModelWeights> weights_;
-  std::vector<std::size_t> group_of_;  // [cached_layers]
+  std::vector<std::size_t> group_of_;    // [cached_layers]
+  std::vector<std::size_t> all_groups_;  // 0, 1, ..
   // Made by the first forward pass, for its plan's context: a model's own maximum can be far
   // longer.
   mutable std::mutex rope_guard_;
@@ -196,8 +202,8 @@ float Decoder::embedding_scale() const {
 }
 
 // Of a state of several streams, what the final norm reads.
-MutableRowsView Decoder::head_streams(const OpsContext& ops, const RowsView& x) const {
-  const HyperWeights& w = weights_->head_hyper;
+MutableRowsView Decoder::head_streams(const OpsContext& ops, const HyperWeights& w,
+                                      const RowsView& x) const {
   const MutableRowsView out = alloc_rows(*ops.tensors, x.rows, config_.hidden);
   const MutableRowsView product = alloc_rows(*ops.tensors, x.rows, w.fn.rows);
   matmul(ops, {x, w.fn, product});
@@ -217,9 +223,14 @@ void Decoder::embed_tokens(const OpsContext& ops, std::span<const std::int32_t> 
                            const MutableRowsView& x) const {
   const MutableRowsView first = cols_at(x, 0, config_.hidden);
   embed(ops, weights_->embedding, tokens, first, embedding_scale());
+  copy_stream(ops, x);
+}
+
+// The first stream to all others, if there are any.
+void Decoder::copy_stream(const OpsContext& ops, const MutableRowsView& x) const {
   const std::int64_t others = config_.hyper.streams - 1;
   if (others < 1) return;
-  cast_rows(ops, {.x = constant(first),
+  cast_rows(ops, {.x = constant(cols_at(x, 0, config_.hidden)),
                   .out = cols_at(x, config_.hidden, config_.hidden),
                   .heads = others,
                   .x_head = 0,
@@ -231,7 +242,7 @@ void Decoder::logits(const OpsContext& ops, const MutableRowsView& x,
   const Arena::Scope scope(*ops.tensors);
   MutableRowsView last = alloc_rows(*ops.tensors, std::ssize(args.logit_rows), x.cols);
   gather_rows(ops, constant(x), args.logit_rows, last);
-  if (config_.hyper.streams > 0) last = head_streams(ops, constant(last));
+  if (config_.hyper.streams > 0) last = head_streams(ops, weights_->head_hyper, constant(last));
   const MutableRowsView h = activations_of(ops, last);
   rms_norm(ops, constant(last), weights_->final_norm, config_.norm_eps, h);
   matmul(ops, {constant(h), weights_->head, args.logits});
@@ -251,18 +262,42 @@ void Decoder::join_draft(const OpsContext& ops, const ForwardArgs& args,
   matmul(ops, {constant(both), w.join, x});
 }
 
-void Decoder::check_args(const ForwardArgs& args) const {
-  const std::size_t groups = config_.groups.size();
-  LATHE_CHECK(args.cache != nullptr && args.cache->groups() == groups,
+// e_proj of the next token's embedding, in all streams, and h_proj of each stream; both normed.
+void Decoder::join_streams(const OpsContext& ops, const ForwardArgs& args,
+                           const MutableRowsView& x) const {
+  const Arena::Scope scope(*ops.tensors);
+  const DraftWeights& w = weights_->draft;
+  const std::int64_t hidden = config_.hidden;
+  const MutableRowsView first = cols_at(x, 0, hidden);
+  const MutableRowsView token = alloc_activations(ops, x.rows, hidden);
+  embed(ops, weights_->embedding, args.tokens, first, embedding_scale());
+  rms_norm(ops, constant(first), w.embedding_norm, config_.norm_eps, token);
+  matmul(ops, {constant(token), w.embedding_join, first});
+  copy_stream(ops, x);
+  const MutableRowsView normed = alloc_activations(ops, x.rows, x.cols);
+  const MutableRowsView before = alloc_activations(ops, x.rows, x.cols);
+  gather_rows(ops, args.before, args.before_rows, before);
+  rms_norm(ops, constant(before), w.hidden_norm, config_.norm_eps, normed, config_.hyper.streams);
+  for (std::int64_t at = 0; at < x.cols; at += hidden) {
+    matmul(ops, {.x = constant(cols_at(normed, at, hidden)),
+                 .w = w.stream_join,
+                 .out = cols_at(x, at, hidden),
+                 .add = true});
+  }
+}
+
+void Decoder::check_args(const ForwardArgs& args, std::span<const std::size_t> groups) const {
+  LATHE_CHECK(args.cache != nullptr && args.cache->groups() == config_.groups.size(),
               "a cache that was planned for this model");
-  LATHE_CHECK(args.segments.size() % groups == 0, "segments of every layer group");
-  for (std::size_t g = 0; g < groups; ++g) {
+  LATHE_CHECK(args.segments.size() % groups.size() == 0, "segments of every layer group");
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const std::size_t g = groups[i];
     LATHE_CHECK(args.cache->plan(g).problem == config_.groups[g].problem,
                 "a cache that was planned for this model");
     LATHE_CHECK(args.cache->plan().groups[g].group.layers == config_.groups[g].layers,
                 "a cache of the model's layers");
     std::int64_t covered = 0;
-    for (const Segment& s : args.segments_of(g, groups)) {
+    for (const Segment& s : args.segments_of(i, groups.size())) {
       LATHE_CHECK(s.first_row == covered, "segments cover all rows, in order");
       covered += s.step->rows;
     }
@@ -287,7 +322,7 @@ std::span<Selection> make_selections(const OpsContext& ops, const AttentionProbl
 }
 
 Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs& args) const {
-  check_args(args);
+  check_args(args, all_groups_);
   const std::int64_t rows = std::ssize(args.tokens);
   if (rows == 0) return ForwardResult{};
 
@@ -310,10 +345,14 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
   search.look(constant(x), {}, -1);
   for (std::int32_t l = 0; l < config_.layers; ++l) {
     const std::size_t g = group_of_[static_cast<std::size_t>(l)];
-    if (auto ok = layer(context(ops, args, **rope, l, selections[g]), x); !ok) return ok.error();
+    const LayerContext c =
+        context(ops, args, **rope, l, args.segments_of(g, groups), selections[g]);
+    if (auto ok = layer(c, x); !ok) return ok.error();
     search.look(constant(x), {}, l);
   }
-  if (args.hidden.rows > 0) {
+  if (args.hidden.rows > 0 && config_.hyper.streams > 0) {
+    cast_rows(ops, constant(x), args.hidden);
+  } else if (args.hidden.rows > 0) {
     rms_norm(ops, constant(x), weights_->final_norm, config_.norm_eps, args.hidden);
   }
   if (!args.logit_rows.empty()) {
@@ -324,7 +363,8 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
 }
 
 LayerContext Decoder::context(const OpsContext& ops, const ForwardArgs& args, const ModelRope& rope,
-                              std::int32_t layer, std::span<Selection> selections) const {
+                              std::int32_t layer, std::span<const Segment> segments,
+                              std::span<Selection> selections) const {
   const std::size_t g = group_of_[static_cast<std::size_t>(layer)];
   return {.ops = ops,
           .config = config_,
@@ -332,14 +372,15 @@ LayerContext Decoder::context(const OpsContext& ops, const ForwardArgs& args, co
           .rope = rope.tables[rope.of_group[g]],
           .cache = *args.cache,
           .layer = layer,
-          .segments = args.segments_of(g, config_.groups.size()),
+          .segments = segments,
           .selections = selections,
           .tokens = args.tokens};
 }
 
 Result<void> Decoder::forward_draft(const OpsContext& ops, const ForwardArgs& args) const {
   if (!config_.drafts) return Model::forward_draft(ops, args);
-  check_args(args);
+  const std::size_t g = group_of_.back();
+  check_args(args, std::span(&g, 1));
   LATHE_CHECK(args.before_rows.size() == args.tokens.size(), "a hidden state of every row");
   if (args.tokens.empty()) return {};
   const auto rope = rope_tables(args.cache->plan().context_length());
@@ -347,15 +388,28 @@ Result<void> Decoder::forward_draft(const OpsContext& ops, const ForwardArgs& ar
   Arena& arena = *ops.tensors;
   const Arena::Scope scope(arena);
   const Arena::Scope control(*ops.control);
-  const MutableRowsView x = alloc_rows(arena, std::ssize(args.tokens), config_.hidden);
-  const std::size_t g = group_of_.back();
+  const MutableRowsView x = alloc_rows(arena, std::ssize(args.tokens), config_.state_width());
   const std::span<Selection> selections =
-      make_selections(ops, config_.groups[g].problem, args.segments_of(g, config_.groups.size()));
-  join_draft(ops, args, x);
-  if (auto ok = layer(context(ops, args, **rope, config_.layers, selections), x); !ok) return ok;
+      make_selections(ops, config_.groups[g].problem, args.segments);
+  const bool streams = config_.hyper.streams > 0;
+  if (streams) {
+    join_streams(ops, args, x);
+  } else {
+    join_draft(ops, args, x);
+  }
+  const LayerContext c = context(ops, args, **rope, config_.layers, args.segments, selections);
+  if (auto ok = layer(c, x); !ok) return ok;
   if (args.logit_rows.empty()) return {};
-  const MutableRowsView last = alloc_rows(arena, std::ssize(args.logit_rows), x.cols);
+  MutableRowsView last = alloc_rows(arena, std::ssize(args.logit_rows), x.cols);
   gather_rows(ops, constant(x), args.logit_rows, last);
+  if (streams) {
+    cast_rows(ops, constant(last), args.hidden);
+    last = head_streams(ops, weights_->draft.head_hyper, constant(last));
+    const MutableRowsView h = activations_of(ops, last);
+    rms_norm(ops, constant(last), weights_->draft.out_norm, config_.norm_eps, h);
+    matmul(ops, {constant(h), weights_->head, args.logits});
+    return {};
+  }
   rms_norm(ops, constant(last), weights_->draft.out_norm, config_.norm_eps, args.hidden);
   matmul(ops, {constant(args.hidden), weights_->head, args.logits});
   return {};

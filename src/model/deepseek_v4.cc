@@ -198,15 +198,16 @@ void parse_deepseek_v4(ConfigReader& json, ModelConfig& config) {
   const AttentionProblem shared = parse_attention(json, config);
   const std::vector<std::int32_t> ratios = parse_ratios(json, config.layers);
   for (std::size_t k = 0; k < kRatios.size(); ++k) {
-    if (std::ranges::find(ratios, kRatios[k]) == ratios.end()) continue;
-    LayerGroupConfig& group = config.groups.emplace_back();
+    const bool used = std::ranges::find(ratios, kRatios[k]) != ratios.end();
+    if (!used && kRatios[k] > 0) continue;
+    LayerGroupConfig& group = used ? config.groups.emplace_back() : config.draft_group.emplace();
     group.name = kGroupNames[k];
     group.problem = shared;
     group.problem.compress_ratio = kRatios[k];
     // Only the finely compressed layers choose among their entries.
     if (kRatios[k] == 4) parse_index(json, group.problem);
     group.rope = parse_rope_of(json, shared, kRatios[k] > 0);
-    for (std::int32_t l = 0; l < config.layers; ++l) {
+    for (std::int32_t l = 0; used && l < config.layers; ++l) {
       if (ratios[static_cast<std::size_t>(l)] == kRatios[k]) group.layers.push_back(l);
     }
   }
@@ -214,6 +215,7 @@ void parse_deepseek_v4(ConfigReader& json, ModelConfig& config) {
                   .iterations = json.integer("hc_sinkhorn_iters", 20, 1, 1000),
                   .eps = static_cast<float>(json.number("hc_eps", 1e-6))};
   config.draft_layers = json.integer("num_nextn_predict_layers", 1, 0, 1024);
+  config.draft_blocks = json.has("dspark_block_size");
   parse_experts(json, config);
 }
 

@@ -31,13 +31,15 @@ struct Segment {
 struct ForwardArgs {
   // Lists lie in the backend's memory (Backend::prepare_list()), segments' steps likewise.
   std::span<const std::int32_t> tokens;  // [rows] in [0, vocab)
-  // [groups, n] of every layer group the same n segments, which cover all rows in order.
+  // [groups, n] of every layer group the same n segments, which cover all rows in order; of
+  // forward_draft(), of the draft layer's group alone.
   std::span<const Segment> segments;
   std::span<const std::int32_t> logit_rows;  // [n] rows whose logits are wanted, ascending
   MutableRowsView logits;                    // [n, vocab] f32, in the backend's memory
   KvCache* cache = nullptr;
-  // The backend's activations, in its memory, or empty. [rows, hidden] What the head reads of every
-  // row; of forward_draft(), [n, hidden] of logit_rows.
+  // The backend's activations, in its memory, or empty. [rows, state_width()] What the head reads
+  // of every row, or all streams of its state where it has several; of forward_draft(), [n,
+  // state_width()] of logit_rows.
   MutableRowsView hidden;
   // forward_draft(): [rows] likewise a list, the row of `before`, which has the type of `hidden`,
   // that is the hidden state from which each row's token came.

@@ -59,7 +59,7 @@ ModelPlanResult plan_once(const ModelConfig& config, std::optional<std::int64_t>
     const DType dtype = is_gpu(machine.device) ? DType::bf16 : DType::f32;
     const auto sizes = HiddenRowSizes::of(*plan, kDraftUses);
     plan->budgets.push_back(
-        {BudgetKind::hidden_rows, hidden_row_bytes(sizes, config.hidden, dtype), 0});
+        {BudgetKind::hidden_rows, hidden_row_bytes(sizes, config.state_width(), dtype), 0});
   }
   if (is_gpu(machine.device)) {
     for (const Budget& b : gpu_budgets(config, *plan, machine)) plan->budgets.push_back(b);

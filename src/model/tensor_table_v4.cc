@@ -17,7 +17,8 @@ class V4Table {
 
   std::vector<TensorSpec> build() {
     matrix("embed.weight", c_.vocab, c_.hidden, w_.embedding).use = WeightUse::table;
-    for (std::int32_t l = 0; l < c_.layers; ++l) layer(l);
+    for (std::int32_t l = 0; l < c_.layers; ++l) layer(l, fmt::format("layers.{}.", l));
+    if (c_.drafts) draft("mtp.0.", w_.draft);
     vector("norm.weight", {c_.hidden}, w_.final_norm);
     hyper("hc_head_", c_.hyper.streams, 1, w_.head_hyper);
     if (!c_.tied_embeddings) matrix("head.weight", c_.vocab, c_.hidden, w_.head);
@@ -25,9 +26,8 @@ class V4Table {
   }
 
  private:
-  void layer(std::int32_t l) {
+  void layer(std::int32_t l, const std::string& stem) {
     LayerWeights& w = w_.layers[static_cast<std::size_t>(l)];
-    const std::string stem = fmt::format("layers.{}.", l);
     const std::int64_t n = c_.hyper.streams;
     vector(stem + "attn_norm.weight", {c_.hidden}, w.attention_norm);
     vector(stem + "ffn_norm.weight", {c_.hidden}, w.ffn_norm);
@@ -35,6 +35,16 @@ class V4Table {
     hyper(stem + "hc_ffn_", 2 * n + n * n, 3, w.ffn_hyper);
     attention(stem + "attn.", c_.attention(l), w);
     experts(stem + "ffn.", l < c_.moe.hash_layers, w.moe);
+  }
+
+  void draft(const std::string& stem, DraftWeights& w) {
+    vector(stem + "enorm.weight", {c_.hidden}, w.embedding_norm);
+    vector(stem + "hnorm.weight", {c_.hidden}, w.hidden_norm);
+    linear(stem + "e_proj.weight", c_.hidden, c_.hidden, w.embedding_join);
+    linear(stem + "h_proj.weight", c_.hidden, c_.hidden, w.stream_join);
+    layer(c_.layers, stem);
+    hyper(stem + "hc_head_", c_.hyper.streams, 1, w.head_hyper);
+    vector(stem + "norm.weight", {c_.hidden}, w.out_norm);
   }
 
   void hyper(const std::string& stem, std::int64_t n, std::int64_t scales, HyperWeights& w) {

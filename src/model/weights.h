@@ -126,7 +126,10 @@ struct LayerWeights {
 struct DraftWeights {
   Vector embedding_norm, hidden_norm;  // [hidden]
   WeightView join;                     // [hidden, 2 hidden] of the embedding, then of the state
-  Vector out_norm;                     // [hidden] before the head
+  // With streams, in place of `join`: [hidden, hidden] of the embedding and of every stream.
+  WeightView embedding_join, stream_join;
+  HyperWeights head_hyper;  // likewise
+  Vector out_norm;          // [hidden] before the head
 };
 
 /// Stays where it is: views and the tensor table point into it.

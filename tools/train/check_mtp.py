@@ -2,8 +2,8 @@
 
     python tools/train/check_mtp.py --config tiny_v32 --model models/tiny-v32 --tests models/tasks
 
-Needs no GPU, where 20 items of a task take some minutes. With --golden FILE it (tiny_v32 only) writes what a plain reference in float64
-with a bf16 cache drafts after two prompts, for tests of engines; --items 0 does that alone.
+Needs no GPU, where 20 items of a task take some minutes. With --golden FILE it writes what a plain reference in float64 with a bf16
+cache drafts after two prompts, for tests of engines; --items 0 does that alone.
 """
 
 import argparse
@@ -22,7 +22,6 @@ sys.path.insert(0, str(HERE))
 from attention import probe_flash  # noqa: E402
 from data import PAD, Encoder, arithmetic, chat, copying, lay_out  # noqa: E402
 from evaluate import TASKS, _batches, read_sets  # noqa: E402
-from mtp import draft  # noqa: E402
 from train_mtp import family  # noqa: E402
 
 USES = 3
@@ -74,14 +73,14 @@ def in_double():
 
 
 def golden(trunk, mtp, encoder) -> dict[str, torch.Tensor]:
-    """Drafts after a prompt within the indexer's top-k and after one beyond it."""
+    """Drafts after a prompt within the indexer's top-k, or a window, and after one beyond it."""
     rng = random.Random("mtp golden")
     out = {}
     for name, item in (("short", arithmetic.item(rng, True)), ("long", copying.item(rng, True, 100))):
         ids, weights = chat(encoder, item)
         answer = next(i for i, w in enumerate(weights) if w > 0)
         ids = ids[: answer + (3 if name == "short" else 60)]
-        tokens, logits = draft(trunk, mtp, ids, USES)
+        tokens, logits = family(trunk.config).draft(trunk, mtp, ids, USES)
         print(name, len(ids), "tokens; then", tokens)
         out |= {f"{name}.prompt": torch.tensor(ids), f"{name}.tokens": torch.tensor(tokens), f"{name}.logits": logits}
     return out

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from attention_v4 import WINDOW, Rows, sink_columns, window_scores, with_previous
+from attention_v4 import WINDOW, Rows, padded_length, sink_columns, window_scores, with_previous
+from data import PAD
 from export import decoded_v4_weights, module_v4_state, published_v4_weights, stored_v4_weights
 from model import Linear, RMSNorm
 from model_v4 import Block, Head, ModelV4, adam_only, set_weight_rounding
@@ -116,3 +117,25 @@ def run_uses(trunk, mtp: MtpLayer, tokens, rows: Rows, streams, uses: int, spars
         streams = mtp(trunk, streams, tokens, rows, cos, sin, stats, read_use(s))
         outs.append(mtp.head(streams).to(trunk.dtype))
     return outs
+
+
+@torch.no_grad()
+def draft(trunk, mtp: MtpLayer, ids: list[int], uses: int) -> tuple[list[int], torch.Tensor]:
+    """What an engine does after a prompt: the trunk's token, then `uses` drafts by argmax.
+
+    Returns [the trunk's token, drafts...] and the drafts' logits [uses, vocabulary] float32.
+    """
+    row = len(ids) - 1
+    rows = Rows([padded_length(len(ids) + uses)], trunk.embed.device)
+
+    def padded(given: list[int]) -> torch.Tensor:
+        known = ids + given
+        return torch.tensor(known + [PAD] * (len(rows.positions) - len(known)), device=rows.device)
+
+    streams, hidden = trunk_states(trunk, padded([]), rows)
+    given = [int(trunk.logits(hidden[row]).argmax())]
+    logits = []
+    for s in range(1, uses + 1):
+        logits.append(trunk.logits(run_uses(trunk, mtp, padded(given), rows, streams, s)[-1][row]).float())
+        given.append(int(logits[-1].argmax()))
+    return given, torch.stack(logits)

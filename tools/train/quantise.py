@@ -145,9 +145,11 @@ def fake_v4_key(cache: str, key: torch.Tensor, rope: int) -> torch.Tensor:
     """What attention reads back from `cache` for keys [..., D] whose last `rope` dims are rotated."""
     if cache == "none":
         return key
-    if cache != "v4_fp8":
-        raise ValueError(f"cache {cache!r} is none of none, v4_fp8")
     plain = key.detach()
+    if cache == "bf16":
+        return straight(key, plain.to(torch.bfloat16).to(key.dtype))
+    if cache != "v4_fp8":
+        raise ValueError(f"cache {cache!r} is none of none, bf16, v4_fp8")
     value = torch.cat((_rows_pow2(plain[..., :-rope], 64), plain[..., -rope:].to(torch.bfloat16).to(key.dtype)), -1)
     return straight(key, value)
 
