@@ -237,6 +237,12 @@ void take_host_lengths(GpuScratch& keeper, cudaStream_t stream, bool by_list, nb
   args.kv_lens = {lists + requests + 1, requests};
 }
 
+CallPart part_of(const std::string& name) {
+  return name == "schedule"    ? CallPart::schedule
+         : name == "attention" ? CallPart::attention
+                               : CallPart::both;
+}
+
 nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const std::string& kind,
                         const std::string& attention, nb::handle q, nb::handle q_indptr,
                         nb::handle kv_lens, bool lens_on_gpu, const nb::dict& main,
@@ -307,13 +313,14 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const 
   args.lse = lse_made.view;
   args.execution.scratch = &keeper.scratch();
   args.execution.stream = stream;
+  const auto part = part_of(nb::cast<std::string>(options["part"]));
   std::optional<std::span<std::byte>> room;
   if (!workspace.is_none()) {
     room = value_or_raise(byte_span(arrays.on_gpu("workspace", workspace, true).ref()));
   }
   const auto done = [&] {
     const nb::gil_scoped_release unlocked;
-    return room ? cuda::attend_in_workspace(args, *room) : kernel.attend(args);
+    return room ? cuda::attend_in_workspace(args, *room, part) : kernel.attend(args);
   }();
   value_or_raise(done);
   return nb::make_tuple(out_made.object, lse_made.object);

@@ -124,6 +124,7 @@ def attend(
     max_kv_len: int | None = None,
     stream: int | None = None,
     workspace: Any = None,
+    part: str = "both",
 ) -> tuple[Any, Any]:
     """Attention over what the cache holds.
 
@@ -184,6 +185,10 @@ def attend(
     workspace: uint8 [bytes] on the GPU at a multiple of 256, as many as attend_workspace() says, for one
         stream at a time; by default memory that Lathe keeps for each thread and stream. A captured
         graph uses it for as long as the graph lives.
+    part: of a call with a workspace. "both", the default, leaves the schedule of the lengths in the
+        workspace; "attention" takes the one that lies there, of a call with the same shapes, bounds and
+        lengths, and gives the same bits; "schedule" makes it and writes no result. So the layers of a
+        step share one: "both" in the first layer, "attention" in the others.
 
     Returns (out, lse): [rows, heads, v_dim], and [rows, heads] of natural logs, both float32, or
     float64 from "ref"; on a GPU bfloat16 and float32, torch's where q is. A row without keys has out 0 and lse -inf. Raises LatheError naming the
@@ -228,6 +233,11 @@ def attend(
     if not on_gpu and any(given is not None for given in on_gpu_only):
         names = "max_request_rows, max_kv_len, stream and workspace"
         raise LatheError("invalid_argument", "q", f"an array on a GPU, as {names} ask for", "none")
+    part = _args.text("part", part)
+    if part not in ("both", "schedule", "attention"):
+        raise LatheError("invalid_argument", "part", '"both", "schedule" or "attention"', part)
+    if part != "both" and workspace is None:
+        raise LatheError("invalid_argument", "workspace", f'an array for part="{part}"', "None")
     main = _source(attention, "", **fields)
     second = _second_source(attention, extra)
     q = _args.query(q)
@@ -259,6 +269,7 @@ def attend(
         rows, keys = max_request_rows, max_kv_len
         options["max_request_rows"] = 1 if rows is None else _args.integer("max_request_rows", rows, 1)
         options["max_kv_len"] = 0 if keys is None else _args.integer("max_kv_len", keys, 0)
+        options["part"] = part
         return _cuda.attend(
             kind, attention, q, q_indptr, kv_lens, main, second, options, out, lse, stream, workspace
         )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import lathe
+from lathe.compat import flash_mla
 
 torch = pytest.importorskip("torch")
 if not (torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)):
@@ -378,3 +379,82 @@ def test_refusals_name_what_was_found_and_needed():
     assert "kv_lens[1]: wanted 0, or at least the 3 rows" in refused(q, pool, kv_lens=[700, 2, 64])
     assert "device: wanted None or" in refused(q, pool, device="cpu")
     assert "kind: wanted a plan's route" in refused(q, pool, kind="ragged")
+
+
+@pytest.mark.parametrize("layout", MLA)
+def test_layers_of_a_step_share_a_schedule(layout):
+    q, pool, call, indptr, lens, want = dense(layout)
+    call |= dict(
+        q_indptr=torch.tensor(indptr, dtype=torch.int32, device="cuda"),
+        kv_lens=torch.tensor(lens, dtype=torch.int32, device="cuda"),
+        max_request_rows=3,
+    )
+    bytes_of = lathe.attend_workspace(
+        5, 16, layout, PAGE, pages=16, attention="mla", requests=3, max_request_rows=3,
+        max_kv_len=call["page_table"].shape[1] * PAGE,
+    )  # fmt: skip
+    memory = torch.full((bytes_of,), 7, dtype=torch.uint8, device="cuda")
+    out = torch.full((5, 16, 512), 3.0, dtype=torch.bfloat16, device="cuda")
+    lathe.attend(q, pool, **call, workspace=memory, part="schedule", out=out)
+    assert (out == 3).all()
+    for _ in range(3):
+        out.fill_(3)
+        near(lathe.attend(q, pool, **call, workspace=memory, part="attention", out=out), want)
+    alone, _ = lathe.attend(q, pool, **call)
+    assert torch.equal(out, alone)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_flash_mlas_schedule_is_of_a_step(inference):
+    """Layers with one schedule object give what calls of their own give; other lengths make another schedule."""
+    with torch.inference_mode(inference):
+        q, pool, call, _, lens, _ = dense("mla_bf16", rows_of=(1, 1, 1), lens=(700, 130, 64))
+        cache = pool.view(torch.bfloat16).view(16, PAGE, 1, 576)
+        table = call["page_table"]
+        lengths = torch.tensor(lens, dtype=torch.int32, device="cuda")
+        one = lambda meta, of, seed: flash_mla.flash_mla_with_kvcache(  # noqa: E731
+            queries(3, 16, 576, seed).view(3, 1, 16, 576), cache, table, of, 512, meta, None
+        )
+        meta = flash_mla.FlashMLASchedMeta()
+        for seed in range(4):
+            got, want = one(meta, lengths, seed), one(flash_mla.FlashMLASchedMeta(), lengths, seed)
+            assert torch.equal(got[0], want[0]) and torch.equal(got[1], want[1])
+        kept = meta.workspace
+        assert kept is not None
+        shorter = torch.tensor((70, 3, 64), dtype=torch.int32, device="cuda")
+        got, want = one(meta, shorter, 9), one(flash_mla.FlashMLASchedMeta(), shorter, 9)
+        assert torch.equal(got[0], want[0]) and meta.workspace is not kept
+        if not inference:  # where torch counts writes
+            shorter.copy_(torch.tensor((2, 100, 30)))
+            got, want = one(meta, shorter, 9), one(flash_mla.FlashMLASchedMeta(), shorter, 9)
+            assert torch.equal(got[0], want[0])
+
+
+def test_flash_mlas_schedule_of_lists_and_in_a_graph():
+    layout = lathe.Layout("mla_fp8_block")
+    pool, _ = make_pool(layout, 16)
+    cache = pool[:, : PAGE * 656].view(16, PAGE, 1, 656)
+    generator = torch.Generator().manual_seed(5)
+    indices = torch.randint(-1, 16 * PAGE, (6, 1, 300), generator=generator, dtype=torch.int32).cuda()
+    counts = torch.tensor((300, 1, 0, 120, 64, 299), dtype=torch.int32, device="cuda")
+    one = lambda meta, q, out=None: flash_mla.flash_mla_with_kvcache(  # noqa: E731
+        q, cache, None, None, 512, meta, None, 0.05, False, True, indices, topk_length=counts, out=out
+    )
+    layers = [queries(6, 64, 576, seed).view(6, 1, 64, 576) for seed in range(3)]
+    want = [one(flash_mla.FlashMLASchedMeta(), q) for q in layers]
+    outs = [torch.zeros(6, 1, 64, 512, dtype=torch.bfloat16, device="cuda") for _ in layers]
+    graph, meta = torch.cuda.CUDAGraph(), flash_mla.FlashMLASchedMeta()
+    with torch.cuda.graph(graph):
+        for q, out in zip(layers, outs):
+            one(meta, q, out)
+    graph.replay()
+    torch.cuda.synchronize()
+    for out, (first, _) in zip(outs, want):
+        assert torch.equal(out, first)
+    # A replay reads lengths again.
+    counts.copy_(torch.tensor((10, 300, 5, 0, 299, 64)))
+    want = [one(flash_mla.FlashMLASchedMeta(), q)[0] for q in layers]
+    graph.replay()
+    torch.cuda.synchronize()
+    for out, first in zip(outs, want):
+        assert torch.equal(out, first)

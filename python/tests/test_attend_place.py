@@ -37,6 +37,13 @@ def test_host_arrays_are_not_for_the_gpu():
         assert "q: wanted an array on a GPU, as max_request_rows" in says
 
 
+def test_a_part_needs_a_workspace():
+    says = refused(OnGpu(), POOL, LAYOUT, part="half")
+    assert says == 'part: wanted "both", "schedule" or "attention", got half'
+    says = refused(OnGpu(), POOL, LAYOUT, part="attention")
+    assert 'workspace: wanted an array for part="attention", got None' in says
+
+
 def test_a_workspace_is_asked_for_by_maxima():
     def refused(error, *args, **kwargs):
         with pytest.raises(error) as caught:

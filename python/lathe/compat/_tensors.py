@@ -23,6 +23,13 @@ def on_gpu(x: Any) -> bool:
     return torch_of(x) is not None and bool(x.is_cuda)
 
 
+def state(x: Any) -> Any:
+    """Tells a tensor from others and from itself after a write that torch has seen; None of None."""
+    if x is None:
+        return None
+    return x.data_ptr(), tuple(x.shape), None if x.is_inference() else x._version
+
+
 def strides(x: Any) -> tuple[int, ...]:
     """In bytes."""
     if torch_of(x) is not None:

@@ -8,8 +8,9 @@ Served: dense decode over pages of bfloat16, and of float8_e4m3fn with a float8 
 heads up to 128, any page size, any width of index lists. One KV head.
 
 Differences: max_logits is None unless compute_max_logits is True, as no kernel computes it: a second pass over the keys does, and takes
-several times as long as the attention. Schedule objects hold nothing: lengths are read at every call, so one that is
-kept while lengths change is right.
+several times as long as the attention. A FlashMLASchedMeta is of one step, as FlashMLA's: on a GPU the first call with it makes the schedule
+of the lengths, and the step's other layers take it. Lengths in another tensor, or written to since, make another. The older pair of tensors
+holds nothing: lengths are read at every call.
 
 What cannot be served raises FlashMlaError, a lathe.LatheError and RuntimeError; a wrong argument ArgumentError, which is an AssertionError
 as well.
@@ -20,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NoReturn
 
-from .. import _attend
+from .. import _attend, _workspace
 from .._errors import LatheError
 from .._layouts import Layout
 from . import _tensors as t
@@ -62,6 +63,8 @@ class FlashMLASchedMeta:
     config: Config | None = None
     tile_scheduler_metadata: Any = None
     num_splits: Any = None
+    workspace: Any = None  # on a GPU, with the schedule
+    made_of: Any = None  # what the schedule is of
 
 
 def has_legacy() -> bool:
@@ -174,6 +177,9 @@ def flash_mla_with_kvcache(
         call |= _dense_call(q, k_cache, block_table, cache_seqlens, causal)
         if t.dtype(q).startswith("float8"):
             call |= {"q_scale": _number(descale_q), "key_scale": _number(descale_k)}
+    if isinstance(tile_scheduler_metadata, FlashMLASchedMeta) and t.on_gpu(q) and len(q) > 0:
+        given = (topk_length, extra_topk_length) if sparse else (cache_seqlens,)
+        call |= _share(tile_scheduler_metadata, q, call, given)
     return _decode(q, out, call, copy_lse=not sparse)
 
 
@@ -331,6 +337,42 @@ def _check_schedule(metadata: Any, num_splits: Any, config: FlashMLASchedMeta.Co
         kept, given = getattr(metadata.config, field.name), getattr(config, field.name)
         if kept != given:
             _wrong(f"tile_scheduler_metadata.{field.name}", f"{kept}, as in its first call", f"{given}")
+
+
+def _share(meta: FlashMLASchedMeta, q: Any, call: dict[str, Any], lengths: tuple[Any, ...]) -> dict[str, Any]:
+    """The workspace of a step's calls, and whether its schedule has to be made."""
+    extra = call.get("extra")
+    shapes = [tuple(call["pool"].shape)]
+    shapes += [tuple(call[name].shape) for name in ("page_table", "indices") if name in call]
+    if extra is not None:
+        shapes += [tuple(extra["pool"].shape), tuple(extra["indices"].shape)]
+    # Whether they have a row_indptr and bounds follows from the configuration, which is the same.
+    made_of = (shapes, str(call["layout"]), t.dtype(q), [t.state(x) for x in lengths])
+    if meta.workspace is not None and meta.made_of == made_of:
+        return {"workspace": meta.workspace, "part": "attention"}
+    rows = q.shape[0] * q.shape[1]
+    by_table = "page_table" in call
+    width = 0 if by_table else call["indices"].shape[1]
+    bytes_of = _workspace.attend_workspace(
+        rows,
+        q.shape[2],
+        call["layout"],
+        call["page_size"],
+        pages=call["pool"].shape[0],
+        attention=call["attention"],
+        kind=call.get("kind", "inplace"),
+        requests=len(call["kv_lens"]) if by_table else 1,
+        max_request_rows=call.get("max_request_rows", 1) if by_table else rows,
+        max_kv_len=call["page_table"].shape[1] * call["page_size"] if by_table else 0,
+        index_width=width,
+        extra=None if extra is None else dict(
+            layout=extra["layout"], page_size=extra["page_size"], pages=extra["pool"].shape[0],
+            index_width=extra["indices"].shape[1],
+        ),
+        gpu=q.device.index,
+    )  # fmt: skip
+    meta.workspace, meta.made_of = t.empty(q, (bytes_of,), t.torch_of(q).uint8), made_of
+    return {"workspace": meta.workspace}
 
 
 def _pages(name: str, cache: Any, layout: Layout) -> Any:
