@@ -120,7 +120,9 @@ def flash_mla_with_kvcache(tally: Tally) -> Callable[..., Any]:
                 # Reading them would wait for the GPU, which a captured graph cannot.
                 wanted = "bfloat16: kernels take the scales of fp8 as numbers, not as tensors"
                 raise lathe.LatheError("unsupported", "q", wanted, "fp8")
-            schedule = {"tile_scheduler_metadata": flash_mla.FlashMLASchedMeta(), "num_splits": None}
+            schedule = {}
+            if call.get("num_splits") is None:  # SGLang's own object, or none; a pair is not read
+                schedule = {"tile_scheduler_metadata": flash_mla.FlashMLASchedMeta(), "num_splits": None}
             return flash_mla.sglang_flash_mla_with_kvcache(**{**call, **schedule})
 
         name = "flash_mla_with_kvcache"
