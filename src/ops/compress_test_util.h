@@ -136,6 +136,8 @@ class Sequence {
 // A layer's pages and slots, and steps that sequences of one form take over them.
 class Layer {
  public:
+  static constexpr std::int32_t kSlots = 4;  // of states, for each request
+
   /// Runs an operator whose memory, pages and states included, lies on the host.
   using Run = std::function<Result<void>(const Compress& op, const PoolView& pool)>;
 
@@ -251,7 +253,6 @@ class Layer {
 
  private:
   static constexpr std::int32_t kPages = 16;
-  static constexpr std::int32_t kSlots = 4;  // of a request
   // After the token at `position`, as the last step has left it.
   PageId slot(std::size_t r, std::int64_t position) const {
     const auto place = static_cast<std::int32_t>(position / kSlotTokens);

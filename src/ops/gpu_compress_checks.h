@@ -43,8 +43,8 @@ Result<void> run_there(const Compress& op, const PoolView& pool) {
                         static_cast<std::size_t>(step.requests * step.state_table.width));
   v.state_table.data = bring(table).data();
   const std::int64_t page_bytes = pool.pages * pool.page_stride;
-  // Twice as many slots as requests.
-  const std::int64_t state_bytes = 2 * step.requests * op.state.bank_bytes;
+  const std::int64_t state_bytes =
+      Layer::kSlots * step.requests * op.state.banks * op.state.bank_bytes;
   Compress there = op;
   there.step = &v;
   there.kv = rows(op.kv);
