@@ -50,9 +50,7 @@ template <class F>
 void Step::Arrays::for_each(F f) {
   f(positions), f(row_request), f(row_lens), f(out_slots), f(q_indptr), f(kv_lens);
   f(page_table), f(compressed_table), f(state_table), f(state_before), f(index_lens);
-  f(window_slots), f(window_lens), f(compressed_lens), f(compressed_out_slots), f(gather_slots);
-  f(gather_entry_slots), f(gather_indptr), f(entry_indptr), f(ragged_offset), f(window_base);
-  f(window_start);
+  f(window_slots), f(window_lens), f(compressed_lens), f(compressed_out_slots);
 }
 
 Step::Step(const Plan& plan, const StepOptions& options, const StepBound& bound)
@@ -67,7 +65,6 @@ Step::Step(const Plan& plan, const StepOptions& options, const StepBound& bound)
   if (options.state.pages > 0) {
     state_width_ = round_up(ceil_div(bound.context, options.state.page_size), plan.table_multiple);
   }
-  any_compact_ = reads_compact(plan);
 }
 
 Result<Step> Step::make(const Plan& plan, const StepOptions& options, const StepBound& bound) {
@@ -134,19 +131,6 @@ void Step::allocate() {
     a.state_table.resize(requests * at(state_width_));
     a.state_before.resize(requests);
   }
-  if (any_compact_) {
-    a.gather_slots.resize(at(bound_.gather_rows));
-    a.gather_indptr.resize(requests + 1);
-    a.ragged_offset.resize(rows);
-    if (p.two_sources()) {
-      a.gather_entry_slots.resize(at(bound_.gather_rows));
-      a.entry_indptr.resize(requests + 1);
-    }
-    if (windowed()) {
-      a.window_base.resize(rows);
-      a.window_start.resize(rows);
-    }
-  }
 }
 
 std::int64_t Step::bytes() const {
@@ -173,7 +157,7 @@ Result<void> Step::plan(const StepBatch& batch) {
   if (done) {
     fill_window(batch);
     fill_selection();
-    done = fill_gather(batch);
+    done = check_gather(batch);
   }
   if (!done) view_ = {};
   return done;

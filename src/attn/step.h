@@ -70,10 +70,6 @@ struct StepView {
   std::int64_t selecting_rows =
       0;                          // rows that need indexer logits; 0: the indexer writes keys only
   std::int64_t window_width = 0;  // columns of window_slots
-  std::int64_t compact_rows = 0;  // rows of the gather lists, both together
-  // The keys exceed the compact buffer: there are no gather lists, attention gathers tile by tile
-  // from the pages, and selected keys are given by slot.
-  bool gather_in_tiles = false;
 
   // What the route's kernel made of the lengths (make_schedule() in attn/attend_op.h), or null.
   const Schedule* schedule = nullptr;
@@ -103,18 +99,6 @@ struct StepView {
   std::span<const PageId> state_before;  // [requests] -1: a request's first row, with no state yet
   PageTableView state_table;             // [requests, width] slots by position / state_tokens
   std::int32_t state_tokens = 0;         // 0: no state
-
-  // Routes over a compact buffer. Its rows: for window_compressed the entries of each request, then
-  // the window tokens of each request; otherwise the keys of each request.
-  std::span<const Slot> gather_slots;           // main pool
-  std::span<const Slot> gather_entry_slots;     // compressed pool; these rows come first
-  std::span<const std::int64_t> gather_indptr;  // [requests + 1] into gather_slots
-  std::span<const std::int64_t> entry_indptr;   // [requests + 1] into gather_entry_slots
-  std::span<const std::int32_t> ragged_offset;  // [rows] compact row of position 0 (V4: of entry
-                                                // 0); also ks of a gathered index-key buffer, whose
-                                                // ke is ks + index_lens
-  std::span<const std::int32_t> window_base;    // [rows] compact row of position window_start
-  std::span<const std::int32_t> window_start;   // [rows] first position gathered for the request
 };
 
 /// Calls f(name, span) for every array of a step, in a fixed order: what a device copies.
@@ -138,13 +122,6 @@ void for_each_array(const StepView& v, F f) {
   f("compressed_table", table(v.compressed_table));
   f("state_before", v.state_before);
   f("state_table", table(v.state_table));
-  f("gather_slots", v.gather_slots);
-  f("gather_entry_slots", v.gather_entry_slots);
-  f("gather_indptr", v.gather_indptr);
-  f("entry_indptr", v.entry_indptr);
-  f("ragged_offset", v.ragged_offset);
-  f("window_base", v.window_base);
-  f("window_start", v.window_start);
 }
 
 class Step {
@@ -157,8 +134,8 @@ class Step {
   }
 
   /// Fills the arrays for a batch; allocates nothing unless it fails. Zero requests and zero rows
-  /// are legal. Errors, naming request and field: more rows, requests, context or compact rows than
-  /// the bound (code exhausted; of compact rows only grouped queries, the others go tile by tile);
+  /// are legal. Errors, naming request and field: more rows, requests, context or keys than the
+  /// bound or, for grouped queries, than the compact buffer (code exhausted);
   /// pages that are missing where keys are read or written, or outside the pool; a phase without
   /// routes; several rows of a request in decode; negative counts. After an error the view is that
   /// of an empty batch.
@@ -182,9 +159,7 @@ class Step {
     std::vector<std::int32_t> index_lens;
     std::vector<Slot> window_slots;
     std::vector<std::int32_t> window_lens, compressed_lens;
-    std::vector<Slot> compressed_out_slots, gather_slots, gather_entry_slots;
-    std::vector<std::int64_t> gather_indptr, entry_indptr;
-    std::vector<std::int32_t> ragged_offset, window_base, window_start;
+    std::vector<Slot> compressed_out_slots;
 
     template <class F>
     void for_each(F f);
@@ -198,7 +173,7 @@ class Step {
   Result<void> fill_tables(const StepBatch& batch);
   void fill_selection();
   void fill_window(const StepBatch& batch);
-  Result<void> fill_gather(const StepBatch& batch);
+  Result<void> check_gather(const StepBatch& batch) const;
 
   // First position that the rows of a request read.
   std::int64_t first_read(const StepRequest& request) const;
@@ -213,7 +188,6 @@ class Step {
   std::int64_t table_width_ = 0;
   std::int64_t compressed_width_ = 0;
   std::int64_t state_width_ = 0;
-  bool any_compact_ = false;
   Arrays arrays_;
   std::vector<PageLists::List> lists_;
   StepView view_;

@@ -116,64 +116,16 @@ void Step::fill_selection() {
   view_.index_lens = front(arrays_.index_lens, view_.rows);
 }
 
-Result<void> Step::fill_gather(const StepBatch& batch) {
+// Grouped queries gather whole requests; latents go tile by tile where they exceed the buffer.
+Result<void> Step::check_gather(const StepBatch& batch) const {
   if (view_.route == nullptr || view_.route->unit != KeyUnit::ragged_row) return {};
-  Arrays& a = arrays_;
-  const AttentionProblem& p = plan_->problem;
-  // The offsets come first: they show whether the batch fits.
+  if (plan_->problem.kind != ProblemKind::grouped_query) return {};
   std::int64_t keys = 0;
-  std::int64_t entries = 0;
   for (std::int64_t r = 0; r < view_.requests; ++r) {
     const StepRequest& q = batch.requests[at(r)];
-    const std::int64_t first = windowed() ? window_begin(q, p.window) : 0;
-    // Only the request's own rows look at its keys.
-    const std::int64_t len = q.rows == 0 || q.padding ? 0 : a.kv_lens[at(r)];
-    a.gather_indptr[at(r)] = keys;
-    keys += len > 0 ? len - first : 0;
-    if (!p.two_sources()) continue;
-    a.entry_indptr[at(r)] = entries;
-    entries += len / ratio();
+    if (q.rows > 0 && !q.padding) keys += view_.kv_lens[at(r)];
   }
-  if (keys + entries > bound_.gather_rows && p.kind != ProblemKind::grouped_query) {
-    view_.gather_in_tiles = true;
-    return {};
-  }
-  if (auto ok = within("gather rows", keys + entries, bound_.gather_rows); !ok) return ok;
-  a.gather_indptr[at(view_.requests)] = keys;
-  if (p.two_sources()) a.entry_indptr[at(view_.requests)] = entries;
-  for (std::int64_t r = 0; r < view_.requests; ++r) {
-    const StepRequest& q = batch.requests[at(r)];
-    const std::int64_t first = windowed() ? window_begin(q, p.window) : 0;
-    const std::int64_t begin = a.gather_indptr[at(r)];
-    for (std::int64_t i = begin; i < a.gather_indptr[at(r + 1)]; ++i) {
-      a.gather_slots[at(i)] =
-          slot_at(q.pages, main_, LocalPos(static_cast<std::int32_t>(first + i - begin)));
-    }
-    const std::int64_t entry = p.two_sources() ? a.entry_indptr[at(r)] : 0;
-    for (std::int64_t i = entry; p.two_sources() && i < a.entry_indptr[at(r + 1)]; ++i) {
-      a.gather_entry_slots[at(i)] =
-          slot_at(q.compressed_pages, compressed_, LocalPos(static_cast<std::int32_t>(i - entry)));
-    }
-    for (std::int64_t t = a.q_indptr[at(r)]; t < a.q_indptr[at(r + 1)]; ++t) {
-      a.ragged_offset[at(t)] = static_cast<std::int32_t>(windowed() ? entry : begin);
-      if (!windowed()) continue;
-      a.window_base[at(t)] = static_cast<std::int32_t>(entries + begin);
-      a.window_start[at(t)] = static_cast<std::int32_t>(first);
-    }
-  }
-  view_.compact_rows = keys + entries;
-  view_.gather_slots = front(a.gather_slots, keys);
-  view_.gather_indptr = front(a.gather_indptr, view_.requests + 1);
-  view_.ragged_offset = front(a.ragged_offset, view_.rows);
-  if (p.two_sources()) {
-    view_.gather_entry_slots = front(a.gather_entry_slots, entries);
-    view_.entry_indptr = front(a.entry_indptr, view_.requests + 1);
-  }
-  if (windowed()) {
-    view_.window_base = front(a.window_base, view_.rows);
-    view_.window_start = front(a.window_start, view_.rows);
-  }
-  return {};
+  return within("gather rows", keys, bound_.gather_rows);
 }
 
 }  // namespace lathe

@@ -169,13 +169,6 @@ class CudaBackend : public Backend {
     bring_table(v.compressed_table);
     bring(v.state_before);
     bring_table(v.state_table);
-    bring(v.gather_slots);
-    bring(v.gather_entry_slots);
-    bring(v.gather_indptr);
-    bring(v.entry_indptr);
-    bring(v.ragged_offset);
-    bring(v.window_base);
-    bring(v.window_start);
     // The kernels that make a schedule read these arrays.
     if (ok && v.rows > 0 && v.route->bound.kernel != nullptr &&
         v.route->bound.kernel->prepare != nullptr) {

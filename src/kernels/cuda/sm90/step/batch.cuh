@@ -29,10 +29,4 @@ __device__ __forceinline__ std::int32_t entries_of(const BatchParams& b, std::in
   return keys <= 0 ? 0 : static_cast<std::int32_t>(b.ratio(static_cast<std::uint32_t>(keys)));
 }
 
-// The first position of a request that the window of any of its rows reaches.
-__device__ __forceinline__ std::int32_t window_begin(const BatchParams& b, std::int64_t r) {
-  const std::int64_t first = std::int64_t{b.cached[r]} - b.window + 1;
-  return b.window == 0 || first < 0 ? 0 : static_cast<std::int32_t>(first);
-}
-
 }  // namespace lathe::cuda

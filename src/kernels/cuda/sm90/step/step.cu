@@ -1,6 +1,5 @@
 // Instantiates and launches the kernels that build a step's metadata.
 #include "kernels/cuda/common/launch.h"
-#include "kernels/cuda/sm90/step/gather.cuh"
 #include "kernels/cuda/sm90/step/lists.cuh"
 #include "kernels/cuda/sm90/step/rows.cuh"
 #include "kernels/cuda/sm90/step/step_kernels.h"
@@ -87,18 +86,6 @@ cudaError_t launch_step_rows(const StepRowsParams& p, cudaStream_t stream) {
     return put_early(step_rows_kernel<false>, grid, kScanThreads, p, stream);
   }
   return put_early(step_rows_kernel<true>, grid, kScanThreads, p, stream);
-}
-
-cudaError_t launch_gather(const GatherParams& p, cudaStream_t stream) {
-  const dim3 tiles(static_cast<unsigned>(scan_tiles(p.batch.requests)),
-                   p.batch.two_sources ? 2 : 1);
-  cudaError_t status = cudaSuccess;
-  if (tiles.x > 1) status = put_early(gather_sums_kernel, tiles, kScanThreads, p, stream);
-  if (status == cudaSuccess)
-    status = put_early(gather_prefix_kernel, tiles, kScanThreads, p, stream);
-  const auto grid = static_cast<unsigned>(p.key_blocks + p.entry_blocks + p.row_blocks);
-  if (status != cudaSuccess || grid == 0) return status;
-  return put_early(gather_kernel, grid, kStepThreads, p, stream);
 }
 
 }  // namespace lathe::cuda

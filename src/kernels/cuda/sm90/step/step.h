@@ -145,21 +145,4 @@ Result<void> step_rows(const StepRowsInput& in, const StepRowsOutput& out,
                        std::span<std::int64_t> workspace, cudaStream_t stream,
                        std::source_location where = std::source_location::current());
 
-/// The compact buffer of a batch, as in StepView. Slots past the room are counted by the indptr and
-/// not stored; a batch of which keys and entries exceed the compact buffer is gathered in tiles.
-/// Rows past the last request's have -1.
-struct GatherOutput {
-  DeviceRagged<Slot> keys;                // gather_slots, gather_indptr
-  DeviceRagged<Slot> entries;             // gather_entry_slots, entry_indptr; empty with one source
-  std::span<std::int32_t> ragged_offset;  // [rows]
-  std::span<std::int32_t> window_base;    // [rows], with a window; empty without
-  std::span<std::int32_t> window_start;   // [rows], with a window; empty without
-};
-/// q_indptr: of step_rows(). workspace: 2 * scan_workspace(requests) entries. Two launches for up
-/// to 4096 requests, three for more.
-Result<void> step_gather(const StepRowsInput& in, std::span<const std::int32_t> q_indptr,
-                         const GatherOutput& out, std::span<std::int64_t> workspace,
-                         cudaStream_t stream,
-                         std::source_location where = std::source_location::current());
-
 }  // namespace lathe::cuda

@@ -112,26 +112,4 @@ Result<void> step_rows(const StepRowsInput& in, const StepRowsOutput& out,
   return launch_result(launch_step_rows(step_rows_params(in, out), stream), launch);
 }
 
-Result<void> step_gather(const StepRowsInput& in, std::span<const std::int32_t> q_indptr,
-                         const GatherOutput& out, std::span<std::int64_t> workspace,
-                         cudaStream_t stream, std::source_location where) {
-  if (auto ok = check_batch(in); !ok) return ok;
-  const std::int64_t requests = in.lists.requests();
-  const std::int64_t rows = std::ssize(out.ragged_offset);
-  const std::int64_t windows = in.window > 0 ? rows : 0;
-  const std::int64_t entries = in.ratio > 0 ? requests + 1 : 0;
-  if (auto ok = check_count("q_indptr", q_indptr, requests + 1); !ok) return ok;
-  if (auto ok = check_count("keys.indptr", out.keys.indptr, requests + 1); !ok) return ok;
-  if (auto ok = check_count("entries.indptr", out.entries.indptr, entries); !ok) return ok;
-  if (in.ratio == 0) {
-    if (auto ok = check_count("entries.items", out.entries.items, 0); !ok) return ok;
-  }
-  if (auto ok = check_range("rows", rows, 0); !ok) return ok;
-  if (auto ok = check_count("window_base", out.window_base, windows); !ok) return ok;
-  if (auto ok = check_count("window_start", out.window_start, windows); !ok) return ok;
-  if (auto ok = check_room("workspace", workspace, 2 * scan_workspace(requests)); !ok) return ok;
-  return launch_result(launch_gather(gather_params(in, q_indptr, out, workspace), stream),
-                       {"step_gather", fmt::format("{} requests, {} rows", requests, rows), where});
-}
-
 }  // namespace lathe::cuda

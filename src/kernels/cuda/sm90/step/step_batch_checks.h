@@ -1,4 +1,4 @@
-// The checks of step_rows() and step_gather() against Step, for every kind of problem. They are
+// The checks of step_rows() against Step, for every kind of problem. They are
 // captured once and replayed over batches of several sizes. A Device: see step_checks.h, with
 //   capture(work)  what `work` launches, to be run later any number of times
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace lathe::cuda {
 
-/// A plan for steps whose extend phase reads a compact buffer, with the kernels left open.
+/// A plan for steps with the kernels left open.
 inline Plan plan_for_steps(const AttentionProblem& problem) {
   Plan plan;
   plan.problem = problem;
@@ -25,7 +25,7 @@ inline Plan plan_for_steps(const AttentionProblem& problem) {
   for (Phase phase : enum_values<Phase>()) {
     Route route;
     route.kernel = std::string(name(phase));
-    route.unit = KeyUnit::ragged_row;
+    route.unit = KeyUnit::slot;
     plan.phase(phase).phase = phase;
     plan.phase(phase).routes = {route};
   }
@@ -83,14 +83,7 @@ struct StepThere {
         compressed_lens(make<std::int32_t>(d, two() ? bound.rows : 0)),
         compressed_out_slots(make<Slot>(d, two() ? bound.rows : 0)),
         compressed_table(make<PageId>(d, bound.requests * entry_width)),
-        gather_indptr(make<std::int64_t>(d, bound.requests + 1)),
-        entry_indptr(make<std::int64_t>(d, two() ? bound.requests + 1 : 0)),
-        gather_slots(make<Slot>(d, bound.gather_rows)),
-        gather_entry_slots(make<Slot>(d, two() ? bound.gather_rows : 0)),
-        ragged_offset(make<std::int32_t>(d, bound.rows)),
-        window_base(make<std::int32_t>(d, windowed() ? bound.rows : 0)),
-        window_start(make<std::int32_t>(d, windowed() ? bound.rows : 0)),
-        workspace(make<std::int64_t>(d, 2 * scan_workspace(bound.requests))) {}
+        workspace(make<std::int64_t>(d, scan_workspace(bound.requests))) {}
 
   bool windowed() const { return plan.problem.kind == ProblemKind::window_compressed; }
   bool two() const { return plan.problem.two_sources(); }
@@ -130,13 +123,6 @@ struct StepThere {
     out.compressed_out_slots = compressed_out_slots.span();
     if (two()) out.compressed_table = {compressed_table.span().data(), bound.requests, entry_width};
     return out;
-  }
-  GatherOutput gather() const {
-    return {{gather_indptr.span(), gather_slots.span()},
-            {entry_indptr.span(), gather_entry_slots.span()},
-            ragged_offset.span(),
-            window_base.span(),
-            window_start.span()};
   }
 
   /// What a capture has room for beyond the batch brings no rows and has no pages.
@@ -211,27 +197,6 @@ struct StepThere {
     return out;
   }
 
-  void check_gather(const StepView& v) const {
-    const std::int64_t keys = gather_indptr.read().back();
-    const std::int64_t entries = two() ? entry_indptr.read().back() : 0;
-    if (v.gather_in_tiles) {
-      EXPECT_GT(keys + entries, bound.gather_rows);
-      return;
-    }
-    const std::int64_t n = bound.requests + 1;
-    EXPECT_EQ(keys + entries, v.compact_rows);
-    EXPECT_EQ(gather_indptr.read(), filled(v.gather_indptr, n, std::ssize(v.gather_slots)));
-    EXPECT_EQ(gather_slots.read(), filled(v.gather_slots, bound.gather_rows, Slot()));
-    EXPECT_EQ(ragged_offset.read(), filled(v.ragged_offset, bound.rows, -1));
-    if (windowed()) {
-      EXPECT_EQ(window_base.read(), filled(v.window_base, bound.rows, -1));
-      EXPECT_EQ(window_start.read(), filled(v.window_start, bound.rows, -1));
-    }
-    if (!two()) return;
-    EXPECT_EQ(entry_indptr.read(), filled(v.entry_indptr, n, std::ssize(v.gather_entry_slots)));
-    EXPECT_EQ(gather_entry_slots.read(), filled(v.gather_entry_slots, bound.gather_rows, Slot()));
-  }
-
  private:
   template <class T>
   static Array<T> make(Device& d, std::int64_t n) {
@@ -270,9 +235,6 @@ struct StepThere {
   Array<std::int32_t> compressed_lens;
   Array<Slot> compressed_out_slots;
   Array<PageId> compressed_table;
-  Array<std::int64_t> gather_indptr, entry_indptr;
-  Array<Slot> gather_slots, gather_entry_slots;
-  Array<std::int32_t> ragged_offset, window_base, window_start;
 
  public:
   Array<std::int64_t> workspace;
@@ -367,12 +329,12 @@ void check_steps(Device& device) {
   options.fixed_strides = true;
   options.index_multiple = 16;
   struct Case {
-    StepBound bound;  // rows, requests, context, rows of the compact buffer
+    StepBound bound;  // rows, requests, context
     std::vector<std::int64_t> requests;
   };
-  // Requests of one tile, batches that exceed the compact buffer among them, and of several.
-  const Case cases[] = {{{1500, 300, 400, 40'000}, {0, 1, 300, 3, 150}},
-                        {{9100, 9000, 30, 200'000}, {9000, 0, 5000}}};
+  // Requests of one tile, and of several.
+  const Case cases[] = {{{1500, 300, 400}, {0, 1, 300, 3, 150}},
+                        {{9100, 9000, 30}, {9000, 0, 5000}}};
   for (const AttentionProblem& problem : problems_for_steps()) {
     const Plan plan = plan_for_steps(problem);
     for (const Case& c : cases) {
@@ -381,10 +343,8 @@ void check_steps(Device& device) {
       StepThere<Device> there(device, plan, options, c.bound);
       const auto in = there.in();
       const auto out = there.out();
-      const auto replay = device.capture([&](Device& d) -> Result<void> {
-        if (auto ok = d.step_rows(in, out, there.workspace.span()); !ok) return ok;
-        return d.step_gather(in, out.q_indptr, there.gather(), there.workspace.span());
-      });
+      const auto replay = device.capture(
+          [&](Device& d) -> Result<void> { return d.step_rows(in, out, there.workspace.span()); });
       for (std::int64_t requests : c.requests) {
         const RandomBatch batch(rng, plan, options, requests, c.bound.context);
         expect_ok(step->plan({Phase::extend, batch.requests}));
@@ -393,7 +353,6 @@ void check_steps(Device& device) {
         SCOPED_TRACE(fmt::format("{}, ratio {}, {} of {} requests", name(problem.kind),
                                  problem.compress_ratio, requests, c.bound.requests));
         there.check_rows(step->view());
-        there.check_gather(step->view());
       }
     }
   }

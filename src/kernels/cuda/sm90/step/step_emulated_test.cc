@@ -5,7 +5,6 @@
 #include "kernels/cuda/sm90/step/step_launch.h"
 #include "kernels/cuda/sm90/step/step_replay_checks.h"
 // The device code comes last: it gives CUDA's words a meaning of its own.
-#include "kernels/cuda/sm90/step/gather.cuh"
 #include "kernels/cuda/sm90/step/lists.cuh"
 #include "kernels/cuda/sm90/step/rows.cuh"
 #include "kernels/cuda/sm90/step/work.cuh"
@@ -137,18 +136,6 @@ struct Emulated {
     }
     prefix(q_indptr_params(in, out, workspace));
     run(step_rows_kernel<true>, step_rows_blocks(p), kScanThreads, p);
-    return {};
-  }
-  Result<void> step_gather(const StepRowsInput& in, std::span<const std::int32_t> q_indptr,
-                           const GatherOutput& out, std::span<std::int64_t> workspace) {
-    auto p = gather_params(in, q_indptr, out, workspace);
-    p.key_blocks = std::min(p.key_blocks, 3);
-    p.entry_blocks = std::min(p.entry_blocks, 2);
-    const std::int64_t tiles = scan_tiles(p.batch.requests);
-    const unsigned lists = p.batch.two_sources ? 2 : 1;
-    if (tiles > 1) run(gather_sums_kernel, tiles, kScanThreads, p, lists);
-    run(gather_prefix_kernel, tiles, kScanThreads, p, lists);
-    run(gather_kernel, p.key_blocks + p.entry_blocks + p.row_blocks, kStepThreads, p);
     return {};
   }
   template <class Work>

@@ -162,23 +162,6 @@ void Bench::step(const Problem& problem, std::int64_t requests, std::int32_t row
   });
   measure("  of it rows and tables", [&] { return step_rows(in, out, scan.span(), stream_); });
   measure("  of it the work list", work);
-
-  // What an extend step over a compact buffer needs besides.
-  const std::int64_t gathered = requests * context;
-  if (gathered > 1 << 20) return;
-  const auto gather_slots = room<Slot>(gathered),
-             gather_entries = room<Slot>(problem.ratio > 0 ? gathered / problem.ratio : 0);
-  const auto gather_indptr = room<std::int64_t>(requests + 1),
-             entry_indptr = room<std::int64_t>(problem.ratio > 0 ? requests + 1 : 0);
-  const auto offset = room<std::int32_t>(rows), base = room<std::int32_t>(windows),
-             start = room<std::int32_t>(windows);
-  const GatherOutput gather{{gather_indptr.span(), gather_slots.span()},
-                            {entry_indptr.span(), gather_entries.span()},
-                            offset.span(),
-                            base.span(),
-                            start.span()};
-  measure("  gather lists besides",
-          [&] { return step_gather(in, q_indptr.span(), gather, scan.span(), stream_); });
 }
 
 void Bench::work_list(std::int64_t rows, std::int32_t fixed) {

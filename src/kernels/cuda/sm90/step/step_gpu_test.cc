@@ -51,10 +51,6 @@ struct OnGpu {
                          std::span<std::int64_t> workspace) {
     return cuda::step_rows(in, out, workspace, stream());
   }
-  Result<void> step_gather(const StepRowsInput& in, std::span<const std::int32_t> q_indptr,
-                           const GatherOutput& out, std::span<std::int64_t> workspace) {
-    return cuda::step_gather(in, q_indptr, out, workspace, stream());
-  }
   Result<void> page_table(const DevicePageLists& lists, PoolShape pool,
                           std::span<const std::int32_t> lens, DeviceTable<PageId> out) {
     return cuda::page_table(lists, pool, lens, out, stream());

@@ -17,5 +17,4 @@ cudaError_t launch_combine(const CombineParams& p, cudaStream_t stream);
 cudaError_t launch_work(const WorkParams& p, cudaStream_t stream);
 /// q_indptr must be there where requests exceed a tile.
 cudaError_t launch_step_rows(const StepRowsParams& p, cudaStream_t stream);
-cudaError_t launch_gather(const GatherParams& p, cudaStream_t stream);
 }  // namespace lathe::cuda

@@ -178,26 +178,4 @@ StepRowsParams step_rows_params(const StepRowsInput& in, const StepRowsOutput& o
   return p;
 }
 
-GatherParams gather_params(const StepRowsInput& in, std::span<const std::int32_t> q_indptr,
-                           const GatherOutput& out, std::span<std::int64_t> workspace) {
-  GatherParams p;
-  p.batch = batch_params(in);
-  p.q_indptr = q_indptr.data();
-  p.rows = std::ssize(out.ragged_offset);
-  p.tile_sums = workspace.data();
-  p.indptr = out.keys.indptr.data();
-  p.entry_indptr = out.entries.indptr.data();
-  p.slots = words(out.keys.items.data());
-  p.room = std::ssize(out.keys.items);
-  p.entry_slots = words(out.entries.items.data());
-  p.entry_room = std::ssize(out.entries.items);
-  p.ragged_offset = out.ragged_offset.data();
-  p.window_base = or_null(out.window_base);
-  p.window_start = or_null(out.window_start);
-  p.key_blocks = some_blocks(p.room);
-  p.entry_blocks = some_blocks(p.entry_room);
-  p.row_blocks = some_blocks(p.rows);
-  return p;
-}
-
 }  // namespace lathe::cuda

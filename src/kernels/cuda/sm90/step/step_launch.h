@@ -25,6 +25,4 @@ WorkParams work_params(const KeyRanges& ranges, const WorkOptions& options,
 PrefixParams q_indptr_params(const StepRowsInput& in, const StepRowsOutput& out,
                              std::span<std::int64_t> workspace);
 StepRowsParams step_rows_params(const StepRowsInput& in, const StepRowsOutput& out);
-GatherParams gather_params(const StepRowsInput& in, std::span<const std::int32_t> q_indptr,
-                           const GatherOutput& out, std::span<std::int64_t> workspace);
 }  // namespace lathe::cuda

@@ -172,27 +172,6 @@ struct StepRowsParams {
   std::int32_t window_blocks = 0;
 };
 
-/// The compact buffer of a batch.
-struct GatherParams {
-  BatchParams batch;
-  const std::int32_t* q_indptr = nullptr;  // [requests + 1]
-  std::int64_t rows = 0;
-  std::int64_t* tile_sums = nullptr;     // [2 * tiles], used where requests exceed a tile
-  std::int64_t* indptr = nullptr;        // [requests + 1] of the keys
-  std::int64_t* entry_indptr = nullptr;  // [requests + 1] of the entries, of two sources
-  std::int32_t* slots = nullptr;         // [room]
-  std::int64_t room = 0;
-  std::int32_t* entry_slots = nullptr;  // [entry_room]
-  std::int64_t entry_room = 0;
-  std::int32_t* ragged_offset = nullptr;  // [rows]
-  std::int32_t* window_base = nullptr;    // [rows] or null
-  std::int32_t* window_start = nullptr;   // [rows] or null
-  // Blocks of the three kinds of output.
-  std::int32_t key_blocks = 0;
-  std::int32_t entry_blocks = 0;
-  std::int32_t row_blocks = 0;
-};
-
 constexpr std::int64_t scan_tiles(std::int64_t count) {
   return count == 0 ? 1 : (count + kScanTile - 1) / kScanTile;
 }

@@ -1,5 +1,5 @@
 // Each builder captured once and replayed over batches of several sizes, against its CPU function;
-// step_rows() and step_gather() are in step_batch_checks.h. A Device: as there.
+// step_rows() is in step_batch_checks.h. A Device: as there.
 #pragma once
 
 #include <fmt/format.h>

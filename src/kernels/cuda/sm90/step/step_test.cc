@@ -89,7 +89,6 @@ TEST(Step, RefusesBeforeItLaunches) {
 
   Call c;
   EXPECT_EQ(field_of(step_rows(c.in, c.out, {}, nullptr)), "workspace");
-  EXPECT_EQ(field_of(step_gather(c.in, c.q_indptr, {}, c.workspace, nullptr)), "keys.indptr");
   EXPECT_EQ(field_of(page_table(c.in.lists, c.pool, c.q_indptr, c.out.page_table, nullptr)),
             "lens");
   EXPECT_EQ(field_of(page_table(c.in.lists, c.pool, {}, {c.table.data(), 1, 4}, nullptr)),
