@@ -8,9 +8,8 @@
 #include <random>
 
 #include "base/test_scale.h"
-#include "engine/mtp_drafter.h"
+#include "engine/drafted_test_util.h"
 #include "engine/mtp_test_util.h"
-#include "engine/real_model_test_util.h"
 #include "model/draft_layer.h"
 
 namespace lathe {
@@ -94,38 +93,8 @@ TEST(Mtp, DraftsBehindRowsThatWaited) {
   EXPECT_EQ(drafts[0], drafts[2]);
 }
 
-struct Served {
-  std::vector<RealAnswer> answers;
-  EngineStats stats;
-};
-
-Served serve_drafted(const Model& model, const RealSetup::Options& setup_options,
-                     EngineOptions options, const std::vector<Request>& requests, int times = 1) {
-  RealSetup setup(model, setup_options);
-  auto drafter = MtpDrafter::create(model, setup.cache(), setup.ops());
-  EXPECT_TRUE(drafter);
-  options.drafter = &*drafter;
-  Engine engine = setup.engine(options);
-  Served out;
-  for (int i = 0; i < times; ++i) out.answers = serve(engine, requests, 1);
-  out.stats = engine.stats();
-  return out;
-}
-
-std::vector<RealAnswer> serve_alone(const Model& model, RealSetup::Options options,
-                                    const std::vector<Request>& requests) {
-  options.tokens = 0;
-  std::vector<RealAnswer> out;
-  for (const Request& r : requests) {
-    RealSetup setup(model, options);
-    Engine engine = setup.engine({.prefix_cache = false});
-    out.push_back(serve(engine, {r})[0]);
-  }
-  return out;
-}
-
 // Prompts that end before the indexer's top-k and behind it, some so near that the answer crosses
-// it; greedy and with every filter. A seed each, as requests count from 1 in each engine.
+// it; greedy and with every filter.
 std::vector<Request> requests_of(const Golden& golden) {
   std::vector<std::int32_t> words = golden.ids("long.prompt");
   std::vector<Request> out;
@@ -135,20 +104,7 @@ std::vector<Request> requests_of(const Golden& golden) {
   }
   out.push_back(greedy(golden.ids("short.prompt")));
   out.push_back(greedy({words[0]}));
-  const std::size_t greedy_ones = out.size();
-  for (std::size_t i = 0; i < greedy_ones; ++i) {
-    Request r = out[i];
-    SamplingParams& p = r.sampling;
-    p.temperature = 0.7f + 0.1f * static_cast<float>(i);
-    p.seed = 90 + i;
-    if (i % 4 == 1) p.top_p = 0.8f;
-    if (i % 4 == 2) p.top_k = 12;
-    if (i % 4 == 3) p.min_p = 0.1f;
-    if (i % 3 == 1) p.repetition_penalty = 1.2f;
-    if (i % 3 == 2) p.presence_penalty = 0.4f;
-    out.push_back(std::move(r));
-  }
-  return out;
+  return and_drawn(std::move(out));
 }
 
 // A1, A2, G1.

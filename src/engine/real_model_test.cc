@@ -20,13 +20,8 @@ std::vector<Request> mixed_requests(const Model& model) {
 
 std::vector<RealAnswer> answers_alone(const Model& model, const RealSetup::Options& options,
                                       const std::vector<Request>& requests) {
-  std::vector<RealAnswer> out;
-  for (const Request& r : requests) {
-    RealSetup setup(model, options);
-    Engine engine = setup.engine({.prefix_cache = false});
-    out.push_back(serve(engine, {r})[0]);
-    EXPECT_EQ(out.back().tokens.size(), 64u);
-  }
+  std::vector<RealAnswer> out = serve_alone(model, options, requests);
+  for (const RealAnswer& a : out) EXPECT_EQ(a.tokens.size(), 64u);
   EXPECT_NE(out[0].text(), out[2].text());
   EXPECT_NE(out[1].text(), out[3].text());
   return out;

@@ -170,6 +170,18 @@ inline std::vector<RealAnswer> serve(Engine& engine, const std::vector<Request>&
   return out;
 }
 
+/// Each request in an engine of its own, with no prefix cache.
+inline std::vector<RealAnswer> serve_alone(const Model& model, const RealSetup::Options& options,
+                                           const std::vector<Request>& requests) {
+  std::vector<RealAnswer> out;
+  for (const Request& r : requests) {
+    RealSetup setup(model, options);
+    Engine engine = setup.engine({.prefix_cache = false});
+    out.push_back(serve(engine, {r})[0]);
+  }
+  return out;
+}
+
 /// Equal tokens and equal bits of every log-probability, or where they part.
 inline testing::AssertionResult same(const RealAnswer& got, const RealAnswer& want) {
   if (got.tokens.size() != want.tokens.size()) {

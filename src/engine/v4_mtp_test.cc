@@ -3,9 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/mtp_drafter.h"
+#include "engine/drafted_test_util.h"
 #include "engine/mtp_test_util.h"
-#include "engine/real_model_test_util.h"
 
 namespace lathe {
 namespace {
@@ -116,35 +115,6 @@ TEST(V4Mtp, LogitsAreThoseOfAPlainReference) {
   }
 }
 
-struct Served {
-  std::vector<RealAnswer> answers;
-  EngineStats stats;
-};
-
-Served serve_drafted(const Model& model, const RealSetup::Options& setup_options,
-                     EngineOptions options, const std::vector<Request>& requests, int times = 1) {
-  RealSetup setup(model, setup_options);
-  auto drafter = MtpDrafter::create(model, setup.cache(), setup.ops());
-  EXPECT_TRUE(drafter);
-  options.drafter = &*drafter;
-  Engine engine = setup.engine(options);
-  Served out;
-  for (int i = 0; i < times; ++i) out.answers = serve(engine, requests, 1);
-  out.stats = engine.stats();
-  return out;
-}
-
-std::vector<RealAnswer> serve_alone(const Model& model, const RealSetup::Options& options,
-                                    const std::vector<Request>& requests) {
-  std::vector<RealAnswer> out;
-  for (const Request& r : requests) {
-    RealSetup setup(model, options);
-    Engine engine = setup.engine({.prefix_cache = false});
-    out.push_back(serve(engine, {r})[0]);
-  }
-  return out;
-}
-
 // Prompts that end before a window's, a group's and a page's end and behind it; greedy and drawn.
 std::vector<Request> requests_of(const Golden& golden) {
   std::vector<std::int32_t> words = golden.ids("long.prompt");
@@ -154,19 +124,7 @@ std::vector<Request> requests_of(const Golden& golden) {
     out.push_back(greedy({words.begin(), words.begin() + length}));
   }
   out.push_back(greedy(golden.ids("short.prompt"), 40));
-  const std::size_t greedy_ones = out.size();
-  for (std::size_t i = 0; i < greedy_ones; ++i) {
-    Request r = out[i];
-    SamplingParams& p = r.sampling;
-    p.temperature = 0.7f + 0.1f * static_cast<float>(i);
-    p.seed = 90 + i;
-    if (i % 4 == 1) p.top_p = 0.8f;
-    if (i % 4 == 2) p.top_k = 12;
-    if (i % 4 == 3) p.min_p = 0.1f;
-    if (i % 3 == 1) p.repetition_penalty = 1.2f;
-    out.push_back(std::move(r));
-  }
-  return out;
+  return and_drawn(std::move(out));
 }
 
 // A1, A2, G2.
