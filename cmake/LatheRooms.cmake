@@ -54,7 +54,10 @@ endfunction()
 
 # lathe_test(<target> <file>... LINK <target>... [HOLDS_KERNELS])
 # One executable for a list of test files: one link and one start instead of one per file. The files are compiled at -O1, which takes
-# 0.61 to 0.65 of -O3's time; what they link keeps its optimisation. HOLDS_KERNELS: the files hold kernels too, which the emulator runs.
+# 0.61 to 0.65 of -O3's time; what they link keeps its optimisation. They share the first one's precompiled headers, which halve it again.
+# HOLDS_KERNELS: the files hold kernels too, which the emulator runs.
+set(LATHE_TEST_HEADERS <gmock/gmock.h> <gtest/gtest.h> <fmt/format.h> <algorithm> <array> <cmath> <cstring> <functional> <limits> <map>
+  <memory> <optional> <random> <set> <span> <string> <vector>)
 set(LATHE_TEST_OPTIONS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 function(lathe_test target)
   cmake_parse_arguments(ARG "HOLDS_KERNELS" "" "LINK" ${ARGN})
@@ -63,5 +66,14 @@ function(lathe_test target)
     target_compile_options(${target} PRIVATE ${LATHE_TEST_OPTIONS})
   endif()
   target_link_libraries(${target} PRIVATE ${ARG_LINK} GTest::gmock GTest::gtest_main)
+  if(target STREQUAL lathe_base_test)
+    target_precompile_headers(${target} PRIVATE ${LATHE_TEST_HEADERS})
+  elseif(NOT ARG_HOLDS_KERNELS)
+    target_precompile_headers(${target} REUSE_FROM lathe_base_test)
+  endif()
+  if(LATHE_CCACHE AND NOT ARG_HOLDS_KERNELS)
+    set_target_properties(${target} PROPERTIES CXX_COMPILER_LAUNCHER
+      "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros;${LATHE_CCACHE}")
+  endif()
   add_test(NAME ${target} COMMAND ${target})
 endfunction()
