@@ -11,6 +11,7 @@
 #include <cmath>
 #include <csetjmp>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -74,10 +75,8 @@ using Jump = jmp_buf;
 #endif
 
 struct Thread {
-  ucontext_t start;
   Jump state;
-  std::unique_ptr<char[]> stack;
-  bool started = false;
+  std::unique_ptr<char[]> stack;  // it runs on it: block after block, once begun
   bool finished = false;
   // What it waits for: the barrier's next generation, or ready(condition).
   Barrier* barrier = nullptr;
@@ -163,11 +162,26 @@ T shuffle(T v, int source_of_lane) {
   return out;
 }
 
+// A block's thread after the other: to begin on a new stack costs two calls of the system.
 inline void thread_main() {
-  machine.body();
-  machine.threads[static_cast<std::size_t>(machine.current)].finished = true;
-  ++machine.finished;
-  jump(machine.scheduler);
+  for (;;) {
+    machine.body();
+    machine.threads[static_cast<std::size_t>(machine.current)].finished = true;
+    ++machine.finished;
+    yield();
+  }
+}
+
+[[noreturn, gnu::noinline]] inline void begin_on_new_stack(Thread& t) {
+  static ucontext_t start;
+  t.stack = std::make_unique<char[]>(kStack);
+  getcontext(&start);
+  start.uc_stack.ss_sp = t.stack.get();
+  start.uc_stack.ss_size = kStack;
+  start.uc_link = nullptr;
+  makecontext(&start, thread_main, 0);
+  setcontext(&start);
+  std::abort();
 }
 
 /// blockIdx: of the first of `blocks` blocks of block_threads threads.
@@ -179,7 +193,7 @@ inline void run_cluster(int block_threads, int blocks) {
   const Index3 first = blockIdx;
   m.block_threads = block_threads;
   m.cluster_threads = threads;
-  // Never fewer threads: their stacks are kept from block to block.
+  // Never fewer threads: they are kept from block to block.
   m.threads.resize(std::max(m.threads.size(), static_cast<std::size_t>(threads)));
   m.warps.assign(static_cast<std::size_t>((threads + kWarp - 1) / kWarp), {});
   for (auto& lanes : m.lanes) lanes.assign(m.threads.size(), 0);
@@ -188,10 +202,9 @@ inline void run_cluster(int block_threads, int blocks) {
   m.finished = 0;
   ++m.clusters_begun;
   for (Thread& t : m.threads) {
-    t.started = t.finished = false;
+    t.finished = false;
     t.barrier = nullptr;
     t.ready = nullptr;
-    if (!t.stack) t.stack = std::make_unique<char[]>(kStack);
   }
   static int turn, at;
   static bool progress;
@@ -211,14 +224,8 @@ inline void run_cluster(int block_threads, int blocks) {
         threadIdx = {thread % blockDim.x, thread / blockDim.x, 0};
         blockIdx = {first.x + static_cast<unsigned>(at / block_threads), first.y, first.z};
         if (LATHE_SET_JUMP(m.scheduler) != 0) continue;
-        if (t.started) jump(t.state);
-        t.started = true;
-        getcontext(&t.start);
-        t.start.uc_stack.ss_sp = t.stack.get();
-        t.start.uc_stack.ss_size = kStack;
-        t.start.uc_link = nullptr;
-        makecontext(&t.start, thread_main, 0);
-        setcontext(&t.start);
+        if (t.stack) jump(t.state);
+        begin_on_new_stack(t);
       }
     }
     LATHE_CHECK(progress || m.finished == threads, "a barrier that not all threads reach");
