@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "attn/budget.h"
+#include "engine/page_kinds.h"
 #include "kernels/philox.h"
 
 namespace lathe {
@@ -14,38 +14,6 @@ namespace {
 Error outside(std::string field, std::string wanted, std::string offered, std::string hint = "") {
   return {ErrorCode::out_of_range, std::move(field), std::move(wanted), std::move(offered),
           std::move(hint)};
-}
-
-// The pages of every layer group, then those of compressed entries, then the slots of every state.
-std::vector<PageKind> page_kinds(KvCache& cache, std::int64_t step_rows) {
-  const ModelPlan& plan = cache.plan();
-  std::vector<PageKind> out;
-  for (std::size_t g = 0; g < plan.groups.size(); ++g) {
-    const Plan& p = plan.groups[g].plan;
-    PageKind kind{&cache.ledger(g), {.page_size = p.main().page_size}};
-    kind.rule.kept = kept_tokens(p.problem);
-    if (kind.rule.kept > 0) {
-      kind.rule.most =
-          std::min(kind.ledger->free(), window_pages(p, plan.block_tokens, 1, step_rows));
-    }
-    out.push_back(kind);
-  }
-  for (std::size_t g = 0; g < plan.groups.size(); ++g) {
-    if (PoolGroup* entries = cache.entries(g)) {
-      out.push_back({&entries->ledger(), {.page_size = entry_page_tokens(plan.groups[g].plan)}});
-    }
-  }
-  for (std::size_t g = 0; g < plan.groups.size(); ++g) {
-    if (StatePool* state = cache.state(g)) {
-      out.push_back({&state->ledger(),
-                     {.page_size = plan.block_tokens,
-                      .kept = plan.block_tokens,
-                      .most = std::min(state->ledger().free(), kStateSlotsPerRequest),
-                      .per_step = kStateSlotsPerStep,
-                      .rewrites = true}});
-    }
-  }
-  return out;
 }
 
 Result<void> check_drafts(const ModelPlan& plan, std::int64_t draft_tokens) {

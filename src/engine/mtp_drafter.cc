@@ -83,11 +83,8 @@ Result<void> MtpDrafter::read_rows(std::span<const ComputedRows> rows) {
       item.tokens = r.tokens.subspan(static_cast<std::size_t>(r.first) + 1, r.hidden.size());
       item.before = r.hidden;
       if (r.most < 1) continue;
-      Chain& chain = chains_.emplace_back();
-      chain.rows = &r;
+      Chain& chain = chains_.emplace_back(r);
       chain.item = items_.size() - 1;
-      chain.answer.assign(r.sampling.answer.begin(), r.sampling.answer.end());
-      chain.sampling = r.sampling;
       item.logits = 1;
       item.samples = std::span(&chain.sampling, 1);
     }
@@ -115,12 +112,11 @@ Result<void> MtpDrafter::go_on() {
 }
 
 // Takes what was drawn for the chain. False: it ends there, as it is long enough, as nothing could
-// be drawn, or as no page holds the next place. It is drawn with the noise of its place, so it
-// tends to be what the model draws.
+// be drawn, or as no page holds the next place.
 bool MtpDrafter::take(Chain& c) {
   const std::optional<SampledToken>& drawn = runner_.sampled(c.item, 0);
   if (!drawn) return false;
-  c.drafts.push_back(drawn->token);
+  c.add(drawn->token);
   Drafts& all = drafts_[c.rows->id.value];
   all.known = c.rows->tokens.size();
   all.tokens = c.drafts;
@@ -128,9 +124,6 @@ bool MtpDrafter::take(Chain& c) {
   const std::int64_t next = std::ssize(c.rows->tokens) + std::ssize(c.drafts) - 2;
   if (!covers(c.rows->pages, *cache_, next)) return false;
   c.before = runner_.hidden(c.item, 0);
-  c.answer.push_back(drawn->token);
-  c.sampling.answer = c.answer;
-  c.sampling.allowed = {};
   return true;
 }
 

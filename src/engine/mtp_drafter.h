@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/draft_chain.h"
 #include "engine/drafter.h"
 #include "engine/runner.h"
 
@@ -34,13 +35,11 @@ class MtpDrafter : public Drafter {
 
  private:
   // A request with drafts to come.
-  struct Chain {
-    const ComputedRows* rows = nullptr;
-    std::size_t item = 0;              // of the last pass
-    std::vector<std::int32_t> answer;  // with its drafts
-    std::int32_t before = 0;           // of the next pass
-    SampleArgs sampling;
-    std::vector<std::int32_t> drafts;
+  struct Chain : DraftChain {
+    explicit Chain(const ComputedRows& r) : DraftChain(r.sampling), rows(&r) {}
+    const ComputedRows* rows;
+    std::size_t item = 0;     // of the last pass
+    std::int32_t before = 0;  // of the next pass
   };
   MtpDrafter(const Model& model, const KvCache& cache, const OpsContext& ops,
              std::unique_ptr<HiddenRows> hidden, Runner runner);

@@ -327,7 +327,7 @@ void Runner::add_rows(const Part& part, const BatchItem& item) {
       scored_rows_.push_back({part.item, row, std::ssize(logit_rows_)});
       logit_rows_.push_back(at);
     } else if (replay_) {
-      logit_rows_.push_back(at);  // of a draft pass: a recording has those of all rows
+      logit_rows_.push_back(at);  // a recording has those of all rows
     }
   }
 }
@@ -356,16 +356,13 @@ std::int32_t Runner::hidden(std::size_t item, std::int64_t k) const {
 // Rows of a batch that is replayed: decode rows alone, or with drafts, padded to one of few sizes.
 // It has as many requests: of decode rows one each; those with drafts are joined by requests
 // without rows, so that a recording serves every share of its rows among requests. All its rows
-// have logits, also those of a draft pass that wants those of a request's last alone. 0: it is not
-// replayed.
+// have logits, also where those of a request's last alone are wanted. 0: it is not replayed.
 std::int64_t Runner::padded_rows(std::span<const BatchItem> items) const {
   if (!replays_ || cuts_.size() != 1) return 0;
   const Phase phase = items.front().phase;
   const bool decodes =
       std::all_of(items.begin(), items.end(), [this, phase](const BatchItem& item) {
-        return item.phase == phase && item.phase != Phase::extend &&
-               (pass_ == RunnerPass::draft || item.logits == std::ssize(item.tokens)) &&
-               item.scored.empty();
+        return item.phase == phase && item.phase != Phase::extend && item.scored.empty();
       });
   const auto routes = routes_of(parts_.front());
   const bool in_place = std::all_of(routes.begin(), routes.end(), [](const Route* route) {
