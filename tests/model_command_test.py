@@ -107,6 +107,12 @@ class Generate(ModelCommand):
         for extra in (["--draft", "ngram"], ["--draft", "ngram", "--draft-tokens", "1"], ["--draft", "none"],
                       ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "15"]):
             self.assertEqual(self.generate("--prompt", self.PROMPT, *extra), plain, extra)
+        for extra in (["--draft", str(self.model)],
+                      ["--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", str(self.model)]):
+            self.assertEqual(self.generate("--prompt", self.PROMPT, *extra), plain, extra)
+        told = lathe("generate", *self.flags("-p", "a", "--max-new-tokens", "9", "--draft", str(self.model))).stderr
+        self.assertRegex(told, r"drafts +" + re.escape(str(self.model)) + r", up to 4 tokens of a request in a step\n"
+                               r" +weights .*, cache ")
         told = lathe("generate", *self.flags("-p", "a", "--max-new-tokens", "2", "--draft", "ngram", "--explain")).stderr
         self.assertRegex(told, r"\ndrafts +(none were made|[0-9.]+ tokens in each of)")
         self.assertRegex(told, r"drafts +ngram, up to 4 tokens of a request in a step\n")
@@ -114,9 +120,11 @@ class Generate(ModelCommand):
 
     def test_drafts_that_do_not_run_are_refused(self):
         run = lambda *a: self.refused("generate", *self.flags("-p", "a", *a))
-        self.assertIn('--draft: wanted one of none, ngram, mtp, got "eagle"; layers of EAGLE are not run', run("--draft", "eagle"))
+        self.assertIn('--draft: wanted none, ngram, mtp or a draft model\'s directory, got "eagle"; layers of EAGLE are not run', run("--draft", "eagle"))
         self.assertIn("--draft: wanted a model whose draft layer runs", run("--draft", "mtp"))
-        self.assertIn("a separate draft model is not run", run("--draft", "models/small"))
+        self.assertIn("no/such/model", run("--draft", "no/such/model"))
+        self.assertIn("--speculative-draft-model-path: wanted a draft model's directory",
+                      run("--speculative-algorithm", "STANDALONE"))
         self.assertIn("1 to 15, got 16", run("--draft", "ngram", "--draft-tokens", "16"))
         self.assertIn("--draft-tokens: wanted a drafter with it, got --draft none; --draft ngram", run("--draft-tokens", "4"))
 

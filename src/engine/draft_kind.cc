@@ -3,35 +3,51 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string>
+#include <filesystem>
+#include <utility>
 
-#include "engine/mtp_drafter.h"
-#include "engine/ngram_drafter.h"
+#include "engine/drafter.h"
 #include "model/draft_layer.h"
 
 namespace lathe {
 namespace {
 
-constexpr std::int32_t kNgramDraftTokens = 4;
+constexpr std::int32_t kDraftTokens = 4;
 constexpr std::int32_t kMtpDraftTokens = 1;
 
 }  // namespace
 
-Result<DraftKind> parse_draft(std::string_view text) {
+Result<DraftChoice> parse_draft(std::string_view text, const std::string& model_path) {
   std::string small(text);
   std::ranges::transform(small, small.begin(), [](char c) {
     return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
   });
-  if (const auto kind = parse_enum<DraftKind>(small)) return *kind;
-  if (small == "nextn") return DraftKind::mtp;
+  const bool standalone = small == "standalone";
+  if (!model_path.empty()) {
+    if (standalone || small == "none") return DraftChoice{DraftKind::model, model_path};
+    return Error{ErrorCode::invalid_argument, "--speculative-draft-model-path",
+                 "--speculative-algorithm STANDALONE with it", fmt::format("\"{}\"", text),
+                 "or --draft DIR alone"};
+  }
+  if (standalone) {
+    return Error{ErrorCode::invalid_argument, "--speculative-draft-model-path",
+                 "a draft model's directory with --speculative-algorithm STANDALONE", "nothing",
+                 "or --draft DIR alone"};
+  }
+  const auto kind = parse_enum<DraftKind>(small);
+  if (kind && *kind != DraftKind::model) return DraftChoice{*kind};
+  if (small == "nextn") return DraftChoice{DraftKind::mtp};
+  std::error_code ignored;
+  if (text.find('/') != std::string_view::npos || std::filesystem::is_directory(text, ignored)) {
+    return DraftChoice{DraftKind::model, std::string(text)};
+  }
   std::string hint = "--draft ngram needs no weights";
   if (small.starts_with("eagle")) {
     hint = "layers of EAGLE are not run, --draft mtp is for those of a checkpoint; " + hint;
-  } else if (small == "standalone" || small.find('/') != std::string::npos) {
-    hint = "a separate draft model is not run; " + hint;
   }
-  return Error{ErrorCode::invalid_argument, "--draft", "one of " + known_names<DraftKind>(),
-               fmt::format("\"{}\"", text), std::move(hint)};
+  return Error{ErrorCode::invalid_argument, "--draft",
+               "none, ngram, mtp or a draft model's directory", fmt::format("\"{}\"", text),
+               std::move(hint)};
 }
 
 Result<std::int32_t> draft_tokens_of(DraftKind kind, std::int32_t asked) {
@@ -42,23 +58,11 @@ Result<std::int32_t> draft_tokens_of(DraftKind kind, std::int32_t asked) {
   }
   const bool mtp = kind == DraftKind::mtp;
   const std::int64_t most = mtp ? kDraftUses : kMaxDraftTokens;
-  if (asked == 0) return mtp ? kMtpDraftTokens : kNgramDraftTokens;
+  if (asked == 0) return mtp ? kMtpDraftTokens : kDraftTokens;
   if (asked > 0 && asked <= most) return asked;
   return Error{ErrorCode::out_of_range, "--draft-tokens",
                fmt::format("1 to {}{}", most, mtp ? " with --draft mtp" : ""),
                fmt::format("{}", asked), ""};
-}
-
-Result<std::unique_ptr<Drafter>> make_drafter(DraftKind kind, const Model& model, KvCache& cache,
-                                              const OpsContext& ops) {
-  std::unique_ptr<Drafter> out;
-  if (kind == DraftKind::ngram) out = std::make_unique<NgramDrafter>();
-  if (kind == DraftKind::mtp) {
-    auto made = MtpDrafter::create(model, cache, ops);
-    if (!made) return made.error();
-    out = std::make_unique<MtpDrafter>(std::move(*made));
-  }
-  return out;
 }
 
 }  // namespace lathe

@@ -2,34 +2,39 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <string>
 #include <string_view>
 
 #include "base/enum.h"
 #include "base/result.h"
-#include "engine/drafter.h"
-#include "kernels/context.h"
-#include "model/cache.h"
-#include "model/model.h"
 
 namespace lathe {
 
 /// none   a token at a time
 /// ngram  what followed the last tokens before, in the request itself (NgramDrafter)
 /// mtp    the checkpoint's draft layer (MtpDrafter)
-#define LATHE_DRAFT_KINDS(X) X(none) X(ngram) X(mtp)
+/// model  a separate, smaller model (ModelDrafter)
+#define LATHE_DRAFT_KINDS(X) X(none) X(ngram) X(mtp) X(model)
 LATHE_ENUM(DraftKind, LATHE_DRAFT_KINDS)
 
-/// Reads --draft, in small letters or capitals; nextn is mtp. Errors: another name; a draft model
-/// or EAGLE's layers, which do not run, with what does.
-Result<DraftKind> parse_draft(std::string_view text);
+struct DraftChoice {
+  DraftKind kind = DraftKind::none;
+  std::string directory = {};  // of a draft model
+
+  /// What names the drafter to a user: the directory of a draft model, else the kind.
+  std::string text() const {
+    return kind == DraftKind::model ? directory : std::string(name(kind));
+  }
+};
+
+/// Reads --draft, in small letters or capitals: a kind, nextn for mtp, or a draft model's
+/// directory. `model_path`: of --speculative-draft-model-path, such a directory, with none or
+/// SGLang's standalone as `text`; empty: not given. Errors: another name; EAGLE's layers, which do
+/// not run, with what does.
+Result<DraftChoice> parse_draft(std::string_view text, const std::string& model_path = "");
 
 /// Drafts of a request in a step: `asked` of --draft-tokens, or where it is 0 what suits the kind;
 /// 0 of none. Errors: a number that is out of range, or without a drafter.
 Result<std::int32_t> draft_tokens_of(DraftKind kind, std::int32_t asked);
-
-/// Null: none. Model, cache and what `ops` points to must outlive it. Errors: MtpDrafter's.
-Result<std::unique_ptr<Drafter>> make_drafter(DraftKind kind, const Model& model, KvCache& cache,
-                                              const OpsContext& ops);
 
 }  // namespace lathe

@@ -35,16 +35,19 @@ struct ComputedRows {
 
 struct DraftRequest {
   RequestId id;
-  std::span<const std::int32_t> tokens;   // prompt and answer, at least two
-  std::int64_t most = 0;                  // drafts that are of use, at least one
+  std::span<const std::int32_t> tokens;  // prompt and answer
+  // Drafts that are of use. 0: none, as the prompt is being computed; a drafter that needs time to
+  // read it takes it from here.
+  std::int64_t most = 0;
   std::vector<std::int32_t> drafts = {};  // the answer: those that may follow, in order
+  SampleArgs sampling = {};               // of the token after `tokens`, where one is wanted
 };
 
 class Drafter {
  public:
   virtual ~Drafter() = default;
-  /// Fills in `drafts`, up to `most` of each; none is legal. The tokens of a request only grow from
-  /// call to call. A step that failed is repeated, so the same tokens must give the same drafts.
+  /// Fills in `drafts`, up to `most` of each; none is legal. Older requests come first, and the
+  /// tokens of each only grow from call to call. A step that failed is repeated, with the same.
   virtual void propose(std::span<DraftRequest> requests) = 0;
   /// Where steps leave what the model's head reads of their rows; null: they do not.
   virtual HiddenRows* hidden() { return nullptr; }

@@ -102,11 +102,16 @@ void Engine::add_drafts() {
   proposing_.clear();
   for (std::size_t i = 0; i < running_.size(); ++i) {
     Active& r = *running_[i];
-    if (rows_[i] == 0 || !scheduled_[i].decodes() || !r.forced.empty()) continue;
-    if (r.draft_length.wanted() == 0) r.draft_length.skip();
+    if (rows_[i] == 0 || !r.forced.empty()) continue;
+    const bool decodes = scheduled_[i].decodes();
+    if (decodes && r.draft_length.wanted() == 0) r.draft_length.skip();
     const std::int64_t most = draft_bound(r);
     if (most < 1) continue;
-    proposals_.push_back({r.id, r.tokens, most});
+    DraftRequest& proposal = proposals_.emplace_back(DraftRequest{r.id, r.tokens});
+    if (decodes) {
+      proposal.most = most;
+      proposal.sampling = sampling_of(r, 0);
+    }
     proposing_.push_back(i);
   }
   if (proposals_.empty()) return;
@@ -127,6 +132,7 @@ std::int64_t Engine::draft_bound(const Active& r) const {
 // Drafts up to the first that is no token of the vocabulary or that would end the answer, which
 // needs no row of its own, and only those that find pages.
 void Engine::take_proposal(Active& r, const DraftRequest& proposal, std::int64_t& rows) {
+  if (proposal.drafts.empty()) return;
   std::int64_t n = 0;
   for (const std::int32_t token : proposal.drafts) {
     const bool known = token >= 0 && token < model_->config().vocab;

@@ -36,12 +36,33 @@ double pool_bytes(const ModelPlan& plan, std::int64_t tokens) {
   return sum;
 }
 
+std::int64_t DraftMemory::buffer_bytes() const {
+  if (plan == nullptr) return 0;
+  const Budget* reserve = plan->budget(BudgetKind::reserve);
+  return plan->buffer_bytes() - (reserve != nullptr ? reserve->bytes : 0);
+}
+
+double DraftMemory::pool_bytes(std::int64_t tokens) const {
+  return plan != nullptr ? lathe::pool_bytes(*plan, tokens) : 0;
+}
+
+Machine beside_draft(Machine machine, const DraftMemory& draft, const PlanRequest& request) {
+  if (draft.plan == nullptr) return machine;
+  const std::int64_t tokens =
+      request.max_total_tokens > 0 ? request.max_total_tokens : draft.plan->block_tokens;
+  const std::int64_t taken = draft.weight_bytes + draft.buffer_bytes() +
+                             static_cast<std::int64_t>(draft.pool_bytes(tokens));
+  machine.memory_bytes = std::max<std::int64_t>(0, machine.memory_bytes - taken);
+  return machine;
+}
+
 // Memory of the host that no request has touched costs nothing, as the system hands it out page by
 // page, so the ceiling is generous. Of a GPU's the plan names everything, with a reserve.
 std::int64_t cache_tokens(const ModelPlan& plan, const PlanRequest& request, const Machine& machine,
-                          std::int64_t weight_bytes) {
+                          std::int64_t weight_bytes, const DraftMemory& draft) {
   if (request.max_total_tokens > 0) return request.max_total_tokens;
-  const std::int64_t taken = weight_bytes + plan.buffer_bytes();
+  const std::int64_t taken =
+      weight_bytes + plan.buffer_bytes() + draft.weight_bytes + draft.buffer_bytes();
   const double left = static_cast<double>(std::max<std::int64_t>(0, machine.memory_bytes - taken));
   const double room = is_gpu(machine.device) ? left : left / 2;
   // In blocks, which are whole pages of every group.
@@ -52,7 +73,8 @@ std::int64_t cache_tokens(const ModelPlan& plan, const PlanRequest& request, con
       1;
   while (above - fit > 1) {
     const std::int64_t middle = fit + (above - fit) / 2;
-    (pool_bytes(plan, middle * block) <= room ? fit : above) = middle;
+    const double bytes = pool_bytes(plan, middle * block) + draft.pool_bytes(middle * block);
+    (bytes <= room ? fit : above) = middle;
   }
   return std::max<std::int64_t>(1, fit) * block;
 }
@@ -88,8 +110,9 @@ std::int64_t tensor_bytes(const ModelPlan& plan) {
 }
 
 std::string memory_table(const ModelPlan& plan, const Machine& machine, std::int64_t weight_bytes,
-                         std::int64_t cache_tokens) {
+                         std::int64_t cache_tokens, const DraftMemory& draft) {
   const auto cache = static_cast<std::int64_t>(pool_bytes(plan, cache_tokens));
+  const auto draft_cache = static_cast<std::int64_t>(draft.pool_bytes(cache_tokens));
   std::string out = "memory\n";
   const auto line = [&](std::string_view name, std::int64_t bytes, const std::string& note = "") {
     out += fmt::format("  {:<18}{:>10}{}\n", name, human_bytes(bytes), note);
@@ -97,7 +120,14 @@ std::string memory_table(const ModelPlan& plan, const Machine& machine, std::int
   line("weights", weight_bytes);
   line("cache", cache, fmt::format("  {} tokens", cache_tokens));
   for (const Budget& b : plan.budgets) line(meaning(b.kind), b.bytes);
-  line("in all", weight_bytes + cache + plan.buffer_bytes(),
+  if (draft.plan != nullptr) {
+    line("draft weights", draft.weight_bytes);
+    line("draft cache", draft_cache);
+    line("draft buffers", draft.buffer_bytes());
+  }
+  line("in all",
+       weight_bytes + cache + plan.buffer_bytes() + draft.weight_bytes + draft_cache +
+           draft.buffer_bytes(),
        fmt::format("  of {} on {}", human_bytes(machine.memory_bytes), machine.model));
   return out;
 }

@@ -12,10 +12,25 @@
 
 namespace lathe {
 
+/// What a draft model takes of the memory, whose pools hold as many tokens as the model's.
+struct DraftMemory {
+  const ModelPlan* plan = nullptr;  // null: there is none
+  std::int64_t weight_bytes = 0;
+
+  /// Of its buffers; the reserve is the model's.
+  std::int64_t buffer_bytes() const;
+  /// Of its pages for so many tokens.
+  double pool_bytes(std::int64_t tokens) const;
+};
+
+/// What a draft model leaves of the machine's memory, beside pages for request.max_total_tokens, or
+/// for a block where that is 0.
+Machine beside_draft(Machine machine, const DraftMemory& draft, const PlanRequest& request);
+
 /// Tokens that the cache holds: request.max_total_tokens, or what fits beside weights and buffers,
 /// a whole number of blocks, and no more than all running requests can hold.
 std::int64_t cache_tokens(const ModelPlan& plan, const PlanRequest& request, const Machine& machine,
-                          std::int64_t weight_bytes);
+                          std::int64_t weight_bytes, const DraftMemory& draft = {});
 
 /// What KvCache::create() takes, for so many tokens.
 std::vector<PoolSize> pool_sizes(const ModelPlan& plan, std::int64_t tokens);
@@ -26,9 +41,9 @@ double pool_bytes(const ModelPlan& plan, std::int64_t tokens);
 /// GPU what experts, indexers and draws work in.
 std::int64_t tensor_bytes(const ModelPlan& plan);
 
-/// A line for each item, with bytes: weights, cache and the plan's budgets, their sum, and what the
-/// machine has.
+/// A line for each item, with bytes: weights, cache and the plan's budgets, those of a draft model,
+/// their sum, and what the machine has.
 std::string memory_table(const ModelPlan& plan, const Machine& machine, std::int64_t weight_bytes,
-                         std::int64_t cache_tokens);
+                         std::int64_t cache_tokens, const DraftMemory& draft = {});
 
 }  // namespace lathe

@@ -7,7 +7,11 @@
 
 #include "attn/budget.h"
 #include "attn/model_plan.h"
+#include "engine/draft_model.h"
 #include "engine/memory_plan.h"
+#include "engine/model_drafter.h"
+#include "engine/mtp_drafter.h"
+#include "engine/ngram_drafter.h"
 #include "io/read_file.h"
 #include "kernels/all.h"
 #include "kernels/find_machine.h"
@@ -58,17 +62,23 @@ Result<void> check_context(const PlanRequest& request, const ModelConfig& config
 }
 
 // A GPU's compressors leave a state after the last row of a step alone.
-Result<void> check_drafts_on(DraftKind draft, Device device, const ModelConfig& config) {
-  if (draft == DraftKind::none || !is_gpu(device) || !config.compressed()) return {};
+Result<void> check_drafts_on(const DraftChoice& draft, Device device, const ModelConfig& config) {
+  if (draft.kind == DraftKind::none || !is_gpu(device)) return {};
+  if (draft.kind == DraftKind::model) {
+    return Error{ErrorCode::unsupported, "--draft", "ngram or mtp on a GPU",
+                 "a draft model, " + draft.text(), "--device cpu"};
+  }
+  if (!config.compressed()) return {};
   return Error{ErrorCode::unsupported, "--draft", "none on a GPU with " + config.architecture,
-               std::string(name(draft)), "--device cpu"};
+               draft.text(), "--device cpu"};
 }
 
 // Bytes of the checkpoint's files; nothing for dummy weights.
 Result<std::optional<std::int64_t>> stored_bytes(const RuntimeOptions& options,
+                                                 const std::string& directory,
                                                  const ModelConfig& config) {
   if (options.dummy || options.make_model) return std::optional<std::int64_t>();
-  const auto checkpoint = open_checkpoint(options.model, config);
+  const auto checkpoint = open_checkpoint(directory, config);
   if (!checkpoint) return checkpoint.error();
   return std::optional(checkpoint->total_bytes());
 }
@@ -98,7 +108,19 @@ Result<Runtime::Planned, StartError> Runtime::plan_on(const Machine& machine,
   registry_ = model_kernels(machine.device);
   // Memory that other processes or the backend hold is not available to the plan.
   if (is_gpu(machine.device)) machine_.memory_bytes = free_gpu_bytes();
-  ModelPlanResult plan = plan_model(config, stored, machine_, request, registry_);
+  Machine left = machine_;
+  if (draft_model_) {
+    DraftModel& d = *draft_model_;
+    auto plan =
+        plan_draft_model(draft_.directory, d.config, d.stored, machine_, request, registry_);
+    if (!plan) return StartError(plan.error());
+    d.plan = std::move(*plan);
+    left = beside_draft(machine_, draft_memory(), request);
+  }
+  ModelPlanResult plan = plan_model(config, stored, left, request, registry_);
+  if (!plan && draft_model_) {
+    return StartError(beside_draft_model(plan.error(), draft_.directory));
+  }
   if (!plan) return StartError(plan.error());
   backend_ = std::move(*backend);
   precision_ = *precision;
@@ -116,20 +138,22 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   PlanRequest request = options.plan_request;
   if (request.context_length == 0) request.context_length = config->max_context;
   if (const auto ok = check_context(request, *config); !ok) return StartError(ok.error());
-  const auto draft = parse_draft(options.draft);
+  const auto draft = parse_draft(options.draft, options.draft_model);
   if (!draft) return StartError(draft.error());
   if (const auto ok = check_drafts_on(*draft, machine->device, *config); !ok) {
     return StartError(ok.error());
   }
-  const auto draft_tokens = draft_tokens_of(*draft, request.draft_tokens);
+  const auto draft_tokens = draft_tokens_of(draft->kind, request.draft_tokens);
   if (!draft_tokens) return StartError(draft_tokens.error());
   request.draft_tokens = *draft_tokens;
-  if (*draft == DraftKind::mtp) config = add_draft_layer(std::move(*config));
+  if (draft->kind == DraftKind::mtp) config = add_draft_layer(std::move(*config));
   if (!config) return StartError(config.error());
-  const auto stored = stored_bytes(options, *config);
+  const auto stored = stored_bytes(options, options.model, *config);
   if (!stored) return StartError(stored.error());
 
   std::unique_ptr<Runtime> r(new Runtime(options.threads));
+  r->draft_ = *draft;
+  if (auto ok = r->describe_draft_model(options, *config); !ok) return StartError(ok.error());
   auto planned = r->plan_on(*machine, options, *config, request, *stored);
   if (!planned && options.device == "auto" && is_gpu(machine->device)) {
     r->device_note_ = fmt::format("the CPU runs this model, not {}: {}", machine->model,
@@ -146,8 +170,14 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
     r->kv_scales_ = std::move(*scales);
   }
   // Allocated first, so that a lack of memory is reported before the weights are read.
-  r->tensors_.reserve(tensor_bytes(r->plan_));
+  // The draft model runs while the model does not, in the same arena and workspace.
+  const ModelPlan* draft_plan = r->draft_memory().plan;
+  r->tensors_.reserve(
+      std::max(tensor_bytes(r->plan_), draft_plan != nullptr ? tensor_bytes(*draft_plan) : 0));
   if (auto ok = r->backend_->reserve(r->plan_.budgets); !ok) return StartError(ok.error());
+  if (draft_plan != nullptr) {
+    if (auto ok = r->backend_->reserve(draft_plan->budgets); !ok) return StartError(ok.error());
+  }
 
   const auto start = std::chrono::steady_clock::now();
   LoadOptions load;
@@ -162,11 +192,12 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
     made = std::move(*model);
   }
   r->model_ = std::move(made);
+  if (auto ok = r->load_draft_model(options, load); !ok) return StartError(ok.error());
   r->load_seconds_ =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
   const std::int64_t tokens =
-      cache_tokens(r->plan_, request, r->machine_, r->model_->weight_bytes());
+      cache_tokens(r->plan_, request, r->machine_, r->model_->weight_bytes(), r->draft_memory());
   auto cache = KvCache::create(r->plan_, pool_sizes(r->plan_, tokens), r->backend_->memory());
   if (!cache) return StartError(cache.error());
   r->cache_.emplace(std::move(*cache));
@@ -188,10 +219,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   ops.tensors = &r->tensors_;
   ops.control = &r->control_;
   EngineOptions engine_options = options.engine;
-  r->draft_ = *draft;
-  auto drafter = make_drafter(*draft, *r->model_, *r->cache_, ops);
-  if (!drafter) return StartError(drafter.error());
-  r->drafter_ = std::move(*drafter);
+  if (auto ok = r->make_drafter(options, request, tokens, ops); !ok) return StartError(ok.error());
   if (options.wrap_drafter) r->drafter_ = options.wrap_drafter(std::move(r->drafter_));
   engine_options.drafter = r->drafter_.get();
   engine_options.draft_tokens = *draft_tokens;
@@ -203,6 +231,71 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   if (!engine) return StartError(engine.error());
   r->engine_.emplace(std::move(*engine));
   return r;
+}
+
+// What can be said of a draft model before anything is planned.
+Result<void> Runtime::describe_draft_model(const RuntimeOptions& options,
+                                           const ModelConfig& target) {
+  if (draft_.kind != DraftKind::model) return {};
+  auto config = load_draft_config(draft_.directory, target);
+  if (!config) return config.error();
+  if (auto ok = check_same_tokens(draft_.directory, options.model); !ok) return ok;
+  const auto stored = stored_bytes(options, draft_.directory, *config);
+  if (!stored) return stored.error();
+  draft_model_.emplace(DraftModel{std::move(*config), *stored, {}, nullptr, {}});
+  return {};
+}
+
+Result<void> Runtime::load_draft_model(const RuntimeOptions& options, LoadOptions load) {
+  if (!draft_model_) return {};
+  load.drafts = false;
+  load.on_progress = nullptr;
+  load.expansion = expands(draft_model_->plan);
+  auto model = options.dummy ? make_dummy_model(draft_model_->config, load)
+                             : load_model(draft_.directory, load);
+  if (!model) return model.error();
+  draft_model_->model = std::move(*model);
+  return {};
+}
+
+Result<void> Runtime::make_drafter(const RuntimeOptions& options, const PlanRequest& request,
+                                   std::int64_t tokens, const OpsContext& ops) {
+  switch (draft_.kind) {
+    case DraftKind::none:
+      return {};
+    case DraftKind::ngram:
+      drafter_ = std::make_unique<NgramDrafter>();
+      return {};
+    case DraftKind::mtp: {
+      auto made = MtpDrafter::create(*model_, *cache_, ops);
+      if (!made) return made.error();
+      drafter_ = std::make_unique<MtpDrafter>(std::move(*made));
+      return {};
+    }
+    case DraftKind::model: {
+      DraftModel& d = *draft_model_;
+      auto cache = KvCache::create(d.plan, pool_sizes(d.plan, tokens), backend_->memory());
+      if (!cache) return cache.error();
+      d.cache.emplace(std::move(*cache));
+      const ModelDrafterOptions drafting{
+          .prefill_rows = request.chunked_prefill_size,
+          .prefix_cache = options.engine.prefix_cache,
+          .cost = static_cast<double>(d.model->decode_bytes()) /
+                  static_cast<double>(std::max<std::int64_t>(1, model_->decode_bytes()))};
+      auto made = ModelDrafter::create(*d.model, *d.cache, drafting, ops);
+      if (!made) return made.error();
+      drafter_ = std::make_unique<ModelDrafter>(std::move(*made));
+      return {};
+    }
+  }
+  return {};
+}
+
+DraftMemory Runtime::draft_memory() const {
+  if (!draft_model_) return {};
+  const DraftModel& d = *draft_model_;
+  return {&d.plan,
+          d.model ? d.model->weight_bytes() : weight_bytes(d.config, d.stored, expands(d.plan))};
 }
 
 Result<std::vector<ValueCounts>> Runtime::stored_values() {

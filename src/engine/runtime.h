@@ -19,6 +19,7 @@
 #include "base/threads.h"
 #include "engine/draft_kind.h"
 #include "engine/engine.h"
+#include "engine/memory_plan.h"
 #include "model/cache.h"
 #include "model/model.h"
 
@@ -42,7 +43,8 @@ struct RuntimeOptions {
   // running requests can hold, within half of the memory that weights and buffers leave.
   // draft_tokens 0 is what suits the drafter.
   PlanRequest plan_request{.context_length = 0};
-  std::string draft = "none";  // --draft: a DraftKind
+  std::string draft = "none";  // --draft: a DraftKind, or a draft model's directory
+  std::string draft_model;     // --speculative-draft-model-path
   // Puts another drafter before that one; may be empty.
   std::function<std::unique_ptr<Drafter>(std::unique_ptr<Drafter>)> wrap_drafter;
   // Its drafter and draft_tokens are the runtime's.
@@ -56,10 +58,10 @@ using StartError = std::variant<Error, Refusal>;
 
 class Runtime {
  public:
-  /// Errors: those of the configuration, the planner, the checkpoint, the pools and the engine; a
-  /// context length beyond the model's; a device that models don't run on, or that is not there or
-  /// unfit; a dtype that the device does not multiply in. Device "auto": the GPU where there is one
-  /// that serves the model, else the CPU.
+  /// Errors: those of the configuration, the planner, the checkpoint, the pools, the drafter and
+  /// the engine; a context length beyond the model's; a device that models don't run on, or that is
+  /// not there or unfit; a dtype that the device does not multiply in. Device "auto": the GPU where
+  /// there is one that serves the model, else the CPU.
   static Result<std::unique_ptr<Runtime>, StartError> create(const RuntimeOptions& options);
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -68,7 +70,9 @@ class Runtime {
   const ModelConfig& config() const { return model_->config(); }
   const Machine& machine() const { return machine_; }
   const ModelPlan& plan() const { return plan_; }
-  DraftKind draft() const { return draft_; }
+  const DraftChoice& draft() const { return draft_; }
+  /// Plan and weights of a draft model; a null plan: there is none.
+  DraftMemory draft_memory() const;
   MatmulPrecision precision() const { return precision_; }
   KvCache& cache() { return *cache_; }
   Engine& engine() { return *engine_; }
@@ -89,6 +93,19 @@ class Runtime {
   Result<Planned, StartError> plan_on(const Machine& machine, const RuntimeOptions& options,
                                       const ModelConfig& config, const PlanRequest& request,
                                       std::optional<std::int64_t> stored);
+  Result<void> describe_draft_model(const RuntimeOptions& options, const ModelConfig& target);
+  Result<void> load_draft_model(const RuntimeOptions& options, LoadOptions load);
+  Result<void> make_drafter(const RuntimeOptions& options, const PlanRequest& request,
+                            std::int64_t tokens, const OpsContext& ops);
+
+  // A separate draft model, with the pools that it keeps its keys in.
+  struct DraftModel {
+    ModelConfig config;
+    std::optional<std::int64_t> stored;
+    ModelPlan plan;
+    std::unique_ptr<Model> model;
+    std::optional<KvCache> cache;
+  };
 
   ThreadPool threads_;
   Scratch scratch_;
@@ -100,7 +117,8 @@ class Runtime {
   MatmulPrecision precision_ = MatmulPrecision::f32;
   std::unique_ptr<Model> model_;
   std::optional<KvCache> cache_;
-  DraftKind draft_ = DraftKind::none;
+  DraftChoice draft_;
+  std::optional<DraftModel> draft_model_;
   std::unique_ptr<Drafter> drafter_;
   std::optional<Engine> engine_;
   std::vector<TensorScales> kv_scales_;

@@ -211,7 +211,9 @@ TEST(Runtime, DraftsByTheirFlags) {
   o.plan_request.draft_tokens = 3;
   EXPECT_THAT(refusal(o), HasSubstr("--draft-tokens: wanted a drafter with it"));
   o.draft = "eagle";
-  EXPECT_THAT(refusal(o), HasSubstr("--draft: wanted one of none, ngram, mtp, got \"eagle\""));
+  EXPECT_THAT(
+      refusal(o),
+      HasSubstr("--draft: wanted none, ngram, mtp or a draft model's directory, got \"eagle\""));
   o.draft = "ngram";
   o.plan_request.draft_tokens = 16;
   EXPECT_THAT(refusal(o), HasSubstr("--draft-tokens: wanted 1 to 15, got 16"));
@@ -222,7 +224,7 @@ TEST(Runtime, DraftsByTheirFlags) {
   ASSERT_TRUE(drafts);
   EXPECT_EQ((*plain)->plan().draft_tokens(), 0);
   EXPECT_EQ((*drafts)->plan().draft_tokens(), 4);
-  EXPECT_EQ((*drafts)->draft(), DraftKind::ngram);
+  EXPECT_EQ((*drafts)->draft().kind, DraftKind::ngram);
   // The same kernels, so the same bits.
   const Plan& a = (*plain)->plan().groups.front().plan;
   const Plan& b = (*drafts)->plan().groups.front().plan;

@@ -82,7 +82,7 @@ std::string describe(const AnswerTimes& t) {
 }
 
 std::string describe_drafts(const Runtime& runtime) {
-  if (runtime.draft() == DraftKind::none) return {};
+  if (runtime.draft().kind == DraftKind::none) return {};
   return "drafts    " + describe(runtime.engine().stats().drafts) + "\n";
 }
 

@@ -209,11 +209,14 @@ int bench_drafts_command(const BenchDraftsOptions& options) {
   }
   int exit_code = kExitOk;
   ModelFlags flags = options.model;
-  if (flags.runtime.draft == "none") flags.runtime.draft = "ngram";
+  if (flags.runtime.draft == "none" && flags.runtime.draft_model.empty()) {
+    flags.runtime.draft = "ngram";
+  }
   const auto drafts = start_model(flags, exit_code);
   if (!drafts) return exit_code;
   flags.quiet = true;
   flags.runtime.draft = "none";
+  flags.runtime.draft_model.clear();
   flags.runtime.plan_request.draft_tokens = 0;
   const auto plain = start_model(flags, exit_code);
   if (!plain) return exit_code;
@@ -233,7 +236,7 @@ int bench_drafts_command(const BenchDraftsOptions& options) {
   if (options.json) {
     Json j = {
         {"model", options.model.runtime.model},   {"plan", summary(drafts->plan())},
-        {"draft", name(drafts->draft())},         {"draft_tokens", drafts->plan().draft_tokens()},
+        {"draft", drafts->draft().text()},        {"draft_tokens", drafts->plan().draft_tokens()},
         {"threads", drafts->threads().threads()}, {"rows", Json::array()}};
     for (const Row& r : rows) j["rows"].push_back(to_json(r));
     print_out(j.dump(2) + "\n");
@@ -242,7 +245,7 @@ int bench_drafts_command(const BenchDraftsOptions& options) {
   print_out(fmt::format(
       "{}, {} threads, {} with up to {} tokens, {}\ntokens a second of CPU time, in steps that "
       "decode only; medians of {} turns\n\n{}",
-      drafts->config().architecture, drafts->threads().threads(), name(drafts->draft()),
+      drafts->config().architecture, drafts->threads().threads(), drafts->draft().text(),
       drafts->plan().draft_tokens(), summary(drafts->plan()), options.repeats, table(rows)));
   return kExitOk;
 }

@@ -295,7 +295,7 @@ int bench_engine_command(const BenchEngineOptions& options) {
   if (!runtime) return exit_code;
   if (options.draft_acceptance > 0 && oracle == nullptr) {
     return refuse({ErrorCode::invalid_argument, "--draft-acceptance", "a drafter with it",
-                   "--draft none", "--draft mtp or ngram"});
+                   "--draft none", "--draft ngram, mtp or DIR"});
   }
   const Machine& machine = runtime->machine();
   const bool on_gpu = is_gpu(machine.device);
@@ -309,7 +309,7 @@ int bench_engine_command(const BenchEngineOptions& options) {
     Row row{name, depth, batch, {}, 0};
     // A batch reads other experts than one row does, and so do drafts: only a single row's bytes
     // are known.
-    if (decode && batch == 1 && runtime->draft() == DraftKind::none) {
+    if (decode && batch == 1 && runtime->draft().kind == DraftKind::none) {
       row.bytes = static_cast<double>(runtime->model().decode_bytes());
     }
     if (isatty(STDERR_FILENO) == 1) {

@@ -55,18 +55,27 @@ void print_started(const ModelFlags& flags, Runtime& r) {
                : r.model().kv_scales().empty()  ? " (--kv-scales sets others)"
                                                 : " from the checkpoint");
   }
-  if (r.draft() != DraftKind::none) {
-    fmt::print(stderr, "drafts    {}, up to {} tokens of a request in a step\n", name(r.draft()),
+  const DraftMemory draft = r.draft_memory();
+  if (r.draft().kind != DraftKind::none) {
+    fmt::print(stderr, "drafts    {}, up to {} tokens of a request in a step\n", r.draft().text(),
                r.plan().draft_tokens());
   }
+  if (draft.plan != nullptr) {
+    fmt::print(stderr, "          weights {}, cache {}, {}\n", human_bytes(draft.weight_bytes),
+               human_bytes(static_cast<std::int64_t>(draft.pool_bytes(cache.tokens()))),
+               summary(*draft.plan));
+  }
   if (is_gpu(r.machine().device)) {
-    fmt::print(stderr, "{}",
-               memory_table(r.plan(), r.machine(), r.model().weight_bytes(), r.cache().tokens()));
+    fmt::print(
+        stderr, "{}",
+        memory_table(r.plan(), r.machine(), r.model().weight_bytes(), r.cache().tokens(), draft));
   } else {
-    fmt::print(stderr, "workspace at most {}\n", human_bytes(r.plan().buffer_bytes()));
+    fmt::print(stderr, "workspace at most {}\n",
+               human_bytes(r.plan().buffer_bytes() + draft.buffer_bytes()));
   }
   if (flags.explain) {
     fmt::print(stderr, "{}", explain(r.plan()));
+    if (draft.plan != nullptr) fmt::print(stderr, "draft model\n{}", explain(*draft.plan));
     return;
   }
   fmt::print(stderr, "plan      {}\n", summary(r.plan()));
@@ -104,11 +113,13 @@ void add_model_flags(Command command, ModelFlags& flags) {
   add_plan_flags(command, r.plan_request);
   command.add_option(
       "--draft,--speculative-algorithm", r.draft,
-      "what guesses tokens, which changes no answer: none; ngram, from the request's "
-      "own text; or mtp, the checkpoint's draft layer");
+      "what guesses tokens, which changes no answer: none; ngram, from the request's own text; "
+      "mtp, the checkpoint's draft layer; or the directory of a small model with the same tokens");
+  command.add_option("--speculative-draft-model-path", r.draft_model,
+                     "SGLang's flag for that directory, with --speculative-algorithm STANDALONE");
   command
       .add_option("--draft-tokens,--speculative-num-draft-tokens", r.plan_request.draft_tokens,
-                  "guesses of a request in a step; default 4 with --draft ngram, 1 with mtp")
+                  "guesses of a request in a step; default 4, 1 with --draft mtp")
       .range(1, kMaxDraftTokens);
   command.add_option("--kv-scales", r.kv_scales,
                      "a file of lathe calibrate, with a layout of one scale a layer; else the "

@@ -12,6 +12,7 @@
 #include "attn/plan_json.h"
 #include "attn/problem_name.h"
 #include "engine/draft_kind.h"
+#include "engine/draft_model.h"
 #include "engine/memory_plan.h"
 #include "io/read_file.h"
 #include "kernels/all.h"
@@ -33,6 +34,7 @@ struct PlanFlags {
   std::string config;
   std::string kv_scales;
   std::string draft = "none";
+  std::string draft_model;
   bool context_given = false;
   std::string device = "auto";
   PlanRequest request;
@@ -51,26 +53,38 @@ struct Subject {
   std::optional<ModelConfig> config;
   std::optional<std::int64_t> stored;  // bytes of the checkpoint's weights, where there are some
   std::vector<LayerGroup> groups;      // without a model one, with no layers listed
+  std::string draft_directory;         // of a draft model; empty: there is none
+  std::optional<ModelConfig> draft;
+  std::optional<std::int64_t> draft_stored;
 };
+
+// Bytes of a checkpoint's weights; nothing where a directory has a configuration alone.
+std::optional<std::int64_t> stored_bytes(const std::string& directory, const ModelConfig& config) {
+  const auto checkpoint = open_checkpoint(directory, config);
+  return checkpoint ? std::optional(checkpoint->total_bytes()) : std::nullopt;
+}
 
 // `request` gets what the model and the drafter say and the user did not.
 Result<Subject> subject_of(const PlanFlags& flags, PlanRequest& request) {
-  const auto draft = parse_draft(flags.draft);
+  const auto draft = parse_draft(flags.draft, flags.draft_model);
   if (!draft) return draft.error();
-  if (*draft != DraftKind::none) {
-    const auto tokens = draft_tokens_of(*draft, request.draft_tokens);
+  if (draft->kind != DraftKind::none) {
+    const auto tokens = draft_tokens_of(draft->kind, request.draft_tokens);
     if (!tokens) return tokens.error();
     request.draft_tokens = *tokens;
   }
-  const bool mtp = *draft == DraftKind::mtp;
+  const bool mtp = draft->kind == DraftKind::mtp;
+  const bool separate = draft->kind == DraftKind::model;
   if (flags.model.empty() && flags.config.empty()) {
-    if (mtp) {
-      return Error{ErrorCode::invalid_argument, "--draft", "a model with --draft mtp",
+    if (mtp || separate) {
+      return Error{ErrorCode::invalid_argument, "--draft", "a model with --draft " + draft->text(),
                    "an attention problem alone", "--model DIR or --config FILE"};
     }
     const auto problem = problem_from_name(flags.attention, flags.dims);
     if (!problem) return problem.error();
-    return Subject{std::nullopt, std::nullopt, {LayerGroup{"all", *problem, {}, 0}}};
+    Subject out;
+    out.groups = {LayerGroup{"all", *problem, {}, 0}};
+    return out;
   }
   Result<ModelConfig> config = [&]() -> Result<ModelConfig> {
     if (flags.config.empty()) return load_model_config(flags.model);
@@ -82,7 +96,17 @@ Result<Subject> subject_of(const PlanFlags& flags, PlanRequest& request) {
   if (!config) return config.error();
   if (!flags.context_given) request.context_length = config->max_context;
   request.layers = config->layers;
-  Subject out{*config, std::nullopt, config->layer_groups()};
+  Subject out;
+  out.config = *config;
+  out.groups = config->layer_groups();
+  if (separate) {
+    const auto drafting = load_draft_config(draft->directory, *config);
+    if (!drafting) return drafting.error();
+    if (auto ok = check_same_tokens(draft->directory, flags.model); !ok) return ok.error();
+    out.draft_directory = draft->directory;
+    out.draft = *drafting;
+    out.draft_stored = stored_bytes(draft->directory, *drafting);
+  }
   if (flags.config.empty()) {
     const auto checkpoint = open_checkpoint(flags.model, *config);
     if (checkpoint) out.stored = checkpoint->total_bytes();
@@ -129,12 +153,13 @@ int print_matrix(const PlanFlags& flags, const std::vector<LayerGroup>& groups,
   return kExitOk;
 }
 
-// Of a model on a GPU, whose memory is planned to the last item.
+// Of a model on a GPU, whose memory is planned to the last item, and of one with a draft model.
 std::string memory_text(const Subject& subject, const ModelPlan& plan, const Machine& machine,
-                        const PlanRequest& request) {
-  if (!subject.config || !is_gpu(machine.device)) return "";
+                        const PlanRequest& request, const DraftMemory& draft) {
+  if (!subject.config || (!is_gpu(machine.device) && draft.plan == nullptr)) return "";
   const std::int64_t weights = weight_bytes(*subject.config, subject.stored, expands(plan));
-  return memory_table(plan, machine, weights, cache_tokens(plan, request, machine, weights));
+  return memory_table(plan, machine, weights, cache_tokens(plan, request, machine, weights, draft),
+                      draft);
 }
 
 int run_plan(PlanFlags flags) {
@@ -160,7 +185,21 @@ int run_plan(PlanFlags flags) {
   if (flags.matrix) return print_matrix(flags, subject->groups, *machine, registry);
 
   std::vector<Rejection> rejections;
-  const auto plan = plan_subject(*subject, *machine, flags.request, registry, rejections);
+  const ModelPlanResult draft_plan =
+      subject->draft ? plan_draft_model(subject->draft_directory, *subject->draft,
+                                        subject->draft_stored, *machine, flags.request, registry)
+                     : ModelPlan();
+  DraftMemory draft;
+  if (draft_plan && subject->draft) {
+    draft = {&*draft_plan,
+             weight_bytes(*subject->draft, subject->draft_stored, expands(*draft_plan))};
+  }
+  const Machine left = beside_draft(*machine, draft, flags.request);
+  ModelPlanResult plan =
+      draft_plan ? plan_subject(*subject, left, flags.request, registry, rejections) : draft_plan;
+  if (draft_plan && subject->draft && !plan) {
+    plan = beside_draft_model(plan.error(), subject->draft_directory);
+  }
   std::string scales;
   if (plan && !flags.kv_scales.empty()) {
     const auto read = read_kv_scales(flags.kv_scales, *subject->config);
@@ -171,14 +210,19 @@ int run_plan(PlanFlags flags) {
   }
   if (flags.json) {
     auto json = plan ? to_json(*plan) : to_json(plan.error());
+    if (plan && subject->draft) json["draft_model"] = to_json(*draft_plan);
     if (flags.explain) {
       json["rejected"] = nlohmann::ordered_json::array();
       for (const Rejection& r : rejections) json["rejected"].push_back(to_json(r));
     }
     print_out(json.dump(2) + "\n");
   } else {
-    print_out(plan ? explain(*plan) + scales + memory_text(*subject, *plan, *machine, flags.request)
-                   : explain(plan.error()));
+    std::string text = plan ? explain(*plan) + scales : explain(plan.error());
+    if (plan && subject->draft) {
+      text += fmt::format("\ndraft model {}\n{}\n", subject->draft_directory, explain(*draft_plan));
+    }
+    if (plan) text += memory_text(*subject, *plan, *machine, flags.request, draft);
+    print_out(text);
     if (flags.explain && !rejections.empty()) print_out("rejected\n" + explain(rejections));
   }
   return plan ? kExitOk : kExitRefused;
@@ -203,8 +247,11 @@ void add_plan_command(Command app, int& exit_code) {
                  "auto, cuda, ref, cpu, or a machine to plan for: sm80, sm90, sm100");
   add_plan_flags(cmd, request);
   cmd.add_option("--kv-scales", flags->kv_scales, "a file of lathe calibrate, to check");
-  cmd.add_option("--draft,--speculative-algorithm", flags->draft,
-                 "none, ngram, or mtp: with the checkpoint's draft layer");
+  cmd.add_option(
+      "--draft,--speculative-algorithm", flags->draft,
+      "none, ngram, mtp: with the checkpoint's draft layer, or a draft model's directory");
+  cmd.add_option("--speculative-draft-model-path", flags->draft_model,
+                 "SGLang's flag for that directory, with --speculative-algorithm STANDALONE");
   cmd.add_option("--draft-tokens,--speculative-num-draft-tokens", request.draft_tokens,
                  "drafts of a request in a step; 0 = none");
   cmd.add_option("--num-layers", request.layers, "layers that share the plan");
