@@ -215,7 +215,7 @@ class Flags(unittest.TestCase):
             result = subprocess.run([LATHE, "serve", "--model", str(ROOT / "models/tiny-gqa"), "--max-connections", "500", "--port", str(taken.getsockname()[1])],
                                     capture_output=True, text=True, timeout=60)
         self.assertEqual(result.returncode, 2)
-        self.assertRegex(result.stderr, r"^lathe: --port: wanted a port that is free, got \d+, which is taken; --port 0 takes any\n$")
+        self.assertRegex(result.stderr, r"^lathe: --port: wanted a free port, got \d+, which is taken; --port 0 takes any\n$")
 
     def test_other_refusals(self):
         for flags, message in [(["--host", "no such host", "--max-connections", "500"], "--host"), (["--chat-template-kwargs", "[1]"], "--chat-template-kwargs"),

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kEdgesPerLookAtTheClock = 4096;
 
-// Edges by the state that they leave, [first[s], first[s + 1]).
+// Groups edges by source state: those of s are [first[s], first[s + 1]).
 template <class From, class T>
 void by_state(const std::vector<From>& edges, std::size_t states, std::vector<T>& out,
               std::vector<std::uint32_t>& first) {
@@ -82,7 +82,7 @@ State Builder::text(State from, std::string_view text) {
 
 // [states] Whether some text leads from there to the end of the rule.
 std::vector<bool> Builder::productive() const {
-  // Edges backwards: the state before, and for a call its rule.
+  // A reversed edge: its source state and, for a call, the called rule.
   struct Back {
     State before;
     std::int64_t rule;  // -1: none
@@ -94,7 +94,7 @@ std::vector<bool> Builder::productive() const {
   std::vector<Back> back;
   std::vector<std::uint32_t> first;
   by_state(edges, rule_of_.size(), back, first);
-  std::vector<std::vector<State>> waiting(starts_.size());  // for a rule that they call
+  std::vector<std::vector<State>> waiting(starts_.size());  // states that wait for a rule they call
 
   std::vector<bool> out(rule_of_.size());
   std::vector<State> todo;
@@ -135,7 +135,7 @@ void Builder::drop_edges(std::vector<From<T>>& edges, const std::vector<bool>& k
   });
 }
 
-// False: a rule begins with itself. Depth first over the rules that a rule can begin with.
+// Returns false if a rule is left-recursive. Depth-first over the rules that a rule can begin with.
 bool Builder::sort_rules(Automaton& out) const {
   enum class Mark : std::uint8_t { fresh, open, done };
   std::vector<Mark> marks(starts_.size(), Mark::fresh);

@@ -17,25 +17,25 @@ using Rule = std::uint32_t;
 inline constexpr std::int64_t kLongestToken = 32;
 
 struct ByteEdge {
-  std::uint8_t first;  // of the bytes that it takes
+  std::uint8_t first;  // of the bytes that it accepts
   std::uint8_t last;
   State to;
 };
 struct CallEdge {
-  Rule rule;  // whose text comes first
+  Rule rule;  // its text, then `to`
   State to;
 };
 
-/// What a constraint may cost at most. Reaching one is an error of the request.
+/// What compiling a constraint may cost. Exceeding a limit is an error of the request.
 struct Limits {
   std::int64_t states = 1'000'000;
-  std::int64_t edges = 3'000'000;  // of 12 bytes
+  std::int64_t edges = 3'000'000;  // 12 bytes each
   std::int64_t rules = 10'000;
-  std::chrono::milliseconds time{2000};  // of compiling
+  std::chrono::milliseconds time{2000};  // to compile
 };
 
-/// Immutable. Every state reaches the end of its rule by some text, and no rule but the root takes
-/// empty text.
+/// Immutable. Every state reaches the end of its rule by some text, and only the root accepts empty
+/// text.
 class Automaton {
  public:
   static constexpr Rule kRoot = 0;
@@ -46,12 +46,12 @@ class Automaton {
   bool is_end(State s) const { return ends_[rule_of_[s]] == s; }
   std::span<const ByteEdge> bytes(State s) const { return edges_of(bytes_, first_byte_, s); }
   std::span<const CallEdge> calls(State s) const { return edges_of(calls_, first_call_, s); }
-  /// Reached without text.
+  /// States reached without consuming text (epsilon edges).
   std::span<const State> skips(State s) const { return edges_of(skips_, first_skip_, s); }
-  /// A state from which the texts of the next kLongestToken bytes are the same, and what they lead
-  /// to: counts that are far from their bounds. Mostly the state itself.
+  /// Represents the states that behave alike for the next kLongestToken bytes, such as repeat
+  /// counts far from their bounds. Usually the state itself.
   State alias(State s) const { return aliases_[s]; }
-  /// Places of rules in an order in which callers that a call can begin with stand before callees.
+  /// Position in a topological order: a rule stands before those that it can begin with.
   std::uint32_t order(Rule rule) const { return order_[rule]; }
 
  private:
@@ -73,37 +73,37 @@ class Automaton {
 };
 
 enum class Fault {
-  none,       // there is an automaton
+  none,       // compiled
   too_large,  // more states, edges or rules than the limits
   too_slow,   // more time than the limit
   empty,      // no text is allowed
   circular,   // a rule begins with itself
 };
 
-/// Makes an automaton. Once a limit is reached nothing is added any more, and finish() says so;
-/// those who add much ask full() now and then.
+/// Builds an automaton. Once a limit is reached nothing more is added and finish() reports it;
+/// callers that add many edges poll full().
 class Builder {
  public:
   explicit Builder(const Limits& limits);
 
-  /// The first one is the root. Rules other than the root must not take empty text.
+  /// Adds a rule; the first is the root. Rules other than the root must not accept empty text.
   Rule rule();
   State start(Rule rule) const { return starts_[rule]; }
   State end(Rule rule) const { return ends_[rule]; }
-  /// A state of the rule that `near` belongs to.
+  /// Adds a state to the rule of `near`.
   State state(State near);
   void bytes(State from, std::uint8_t first, std::uint8_t last, State to);
   void skip(State from, State to);
   void call(State from, Rule rule, State to);
-  /// From `from`, the bytes of `text`; where they end.
+  /// Adds the bytes of `text` after `from`; returns the state at their end.
   State text(State from, std::string_view text);
-  /// From `from`, `least` to `most` (-1: no bound) things in a row, each of which add(from, to)
-  /// adds and takes a byte at least; where they end.
+  /// Adds `least` to `most` (-1: no bound) repeats after `from`; returns the state at their end.
+  /// add(from, to) adds one repeat, which must consume at least one byte.
   template <class Add>
   State repeat(State from, std::int64_t least, std::int64_t most, const Add& add);
 
   bool full() const { return fault_ != Fault::none; }
-  /// The last call.
+  /// Must be the last call.
   Fault finish(Automaton& out);
 
  private:
@@ -132,7 +132,7 @@ class Builder {
 
 template <class Add>
 State Builder::repeat(State from, std::int64_t least, std::int64_t most, const Add& add) {
-  // After i of them. States that are further from the next bound than a token is long are alike.
+  // States more than a token's length away from the next bound behave alike.
   const auto next = [&](State s, State first, std::int64_t left) {
     if (left > kLongestToken) aliases_[s] = first;
     const State to = state(s);

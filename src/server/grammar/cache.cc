@@ -12,7 +12,7 @@ Result<std::shared_ptr<Grammar>> Cache::get(const Source& source) {
       return at->second->second;
     }
   }
-  // Without the lock: it may take long. Two requests may do the same work.
+  // Compile without the lock, since it may take long. Two requests may duplicate the work.
   auto made = Grammar::compile(source, vocabulary_);
   if (!made) {
     ++refused_;

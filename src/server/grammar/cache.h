@@ -1,4 +1,4 @@
-// Cache: grammars of late, so that requests with the same one share it.
+// Cache: the most recently used grammars, shared by requests with equal sources.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace lathe::grammar {
 
-/// Threads may share it.
+/// Thread-safe.
 class Cache {
  public:
   explicit Cache(Vocabulary vocabulary, std::size_t capacity = 128)
@@ -24,18 +24,18 @@ class Cache {
   /// Errors: Grammar::compile()'s.
   Result<std::shared_ptr<Grammar>> get(const Source& source);
 
-  // So far.
+  // Since the start.
   std::int64_t compiled() const { return compiled_.load(std::memory_order_relaxed); }
   std::int64_t found() const { return found_.load(std::memory_order_relaxed); }
   std::int64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
  private:
-  using Entry = std::pair<std::string, std::shared_ptr<Grammar>>;  // by its source's key
+  using Entry = std::pair<std::string, std::shared_ptr<Grammar>>;  // key of the source, grammar
 
   const Vocabulary vocabulary_;
   const std::size_t capacity_;
   std::mutex mutex_;
-  std::list<Entry> entries_;  // the latest use first
+  std::list<Entry> entries_;  // most recently used first
   std::unordered_map<std::string, std::list<Entry>::iterator> by_key_;
   std::atomic<std::int64_t> compiled_{0}, found_{0}, refused_{0};
 };

@@ -12,20 +12,19 @@ namespace {
 constexpr char32_t kLast = 0x10FFFF;
 
 struct Utf8Length {
-  char32_t last;  // character of so many bytes
+  char32_t last;  // largest character of that length
   int bytes;
 };
 constexpr Utf8Length kLengths[] = {{0x7F, 1}, {0x7FF, 2}, {0xFFFF, 3}, {kLast, 4}};
 
-// The byte of a character that has `place` bytes after it.
+// The UTF-8 byte of c that is followed by `place` more bytes.
 std::uint8_t byte_of(char32_t c, int place, int bytes) {
   constexpr char32_t marks[] = {0, 0, 0xC0, 0xE0, 0xF0};
   if (place == bytes - 1) return static_cast<std::uint8_t>(marks[bytes] | (c >> (6 * place)));
   return static_cast<std::uint8_t>(0x80 | ((c >> (6 * place)) & 0x3F));
 }
 
-// States from which the last n bytes of a character lead to `to`, whatever they are. They serve
-// all ranges of a set.
+// States from which any n continuation bytes lead to `to`, shared by all ranges of a set.
 class Tails {
  public:
   Tails(Builder& b, State to) : b_(b) { tails_.push_back(to); }
@@ -43,10 +42,11 @@ class Tails {
   std::vector<State> tails_;
 };
 
-// Characters of so many bytes that are equal in the bytes before the one with `place` after it.
+// Adds a range of characters of `bytes` bytes that share all bytes before the one followed by
+// `place` more.
 void add_bytes(Builder& b, State from, CharRange range, int bytes, int place, Tails& tails) {
   const auto [first, last] = range;
-  const char32_t low = (char32_t{1} << (6 * place)) - 1;  // bits of the bytes after this one
+  const char32_t low = (char32_t{1} << (6 * place)) - 1;  // bits in the bytes that follow
   const int x = byte_of(first, place, bytes), y = byte_of(last, place, bytes);
   const bool first_whole = (first & low) == 0, last_whole = (last & low) == low;
   const auto one = [&](int byte, CharRange with) {
@@ -99,7 +99,7 @@ std::string escape_of(char32_t c) {
   }
 }
 
-// Text whose last byte leads to `to`.
+// Adds text whose last byte leads to `to`.
 void add_text(Builder& b, State from, std::string_view text, State to) {
   const State before = b.text(from, text.substr(0, text.size() - 1));
   const auto last = static_cast<std::uint8_t>(text.back());
@@ -112,7 +112,7 @@ void add_hex(Builder& b, State from, State to) {
   b.bytes(from, 'A', 'F', to);
 }
 
-// Either case of a hexadecimal digit from a range of them.
+// Adds hexadecimal digits in either case.
 void add_hex_of(Builder& b, State from, std::string_view digits, State to) {
   for (const char c : digits) {
     for (const char either : {c, c >= 'a' ? static_cast<char>(c - 'a' + 'A') : c}) {
@@ -179,8 +179,7 @@ void add_any_quoted_char(Builder& b, State from, State to) {
   for (const char c : std::string_view("\"\\/bfnrt")) {
     b.bytes(escape, static_cast<std::uint8_t>(c), static_cast<std::uint8_t>(c), to);
   }
-  // \uXXXX: 0 to 9, a to c, e and f with any three digits, d with 0 to 7 first; d and 8 to b begin
-  // a pair, whose second half begins with d and c to f.
+  // \uXXXX outside D800-DFFF, or a surrogate pair: \uD8XX to \uDBXX, then \uDCXX to \uDFXX.
   const auto hex_tail = [&](int digits) {
     State next = to;
     for (int i = 0; i < digits; ++i) {

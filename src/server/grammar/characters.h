@@ -1,4 +1,4 @@
-// Sets of Unicode characters, and the bytes that they are written with.
+// Sets of Unicode characters and their encodings.
 #pragma once
 
 #include <initializer_list>
@@ -10,13 +10,13 @@
 
 namespace lathe::grammar {
 
-/// Characters first to last, both included.
+/// Characters first to last, inclusive.
 struct CharRange {
   char32_t first = 0;
   char32_t last = 0;
 };
 
-/// Ranges, ascending, with a gap between one and the next. Surrogates are never in it.
+/// Ascending ranges with gaps between them. Never holds surrogates.
 class CharSet {
  public:
   CharSet() = default;
@@ -40,13 +40,13 @@ enum class Spelling {
   quoted,  // as inside a JSON string, with the shortest escapes
 };
 
-/// One character of the set.
+/// Adds one character of the set.
 void add_char(Builder& b, State from, const CharSet& chars, Spelling spelling, State to);
-/// One character of a JSON string, in any spelling; pairs of surrogates are one.
+/// Adds one character of a JSON string in any spelling; a surrogate pair is one character.
 void add_any_quoted_char(Builder& b, State from, State to);
-/// The characters of UTF-8 text.
+/// The code points of UTF-8 text.
 std::u32string decode_utf8(std::string_view text);
-/// UTF-8 text, as inside a JSON string, without the quotes.
+/// UTF-8 text escaped as in a JSON string, without the quotes.
 std::string quoted_text(std::string_view text);
 
 }  // namespace lathe::grammar

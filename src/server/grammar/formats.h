@@ -1,4 +1,4 @@
-// The formats of strings in a schema, as regular expressions.
+// JSON Schema's string formats as regular expressions.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 
 namespace lathe::grammar {
 
-/// What a whole string of the format matches; nothing: the format is not known.
+/// The pattern that the whole string matches; nullopt for unknown formats.
 std::optional<std::string> format_pattern(std::string_view format);
 std::string known_formats();
 

@@ -17,8 +17,8 @@ constexpr std::string_view kThink = "<think>";
 constexpr std::string_view kEndThink = "</think>";
 constexpr std::size_t kMostSourceBytes = 256 << 10;
 
-// Any text that ends with the first `mark` in it. Of all its beginnings a mark like these has no
-// more than its first byte elsewhere.
+// Adds any text that ends with its first occurrence of `mark`. A failed match falls back to at most
+// one matched byte, since no longer prefix of such a mark occurs elsewhere in it.
 State add_until(Builder& b, State from, std::string_view mark) {
   std::vector<State> matched = {b.state(from)};  // [bytes of the mark]
   b.skip(from, matched[0]);
@@ -102,14 +102,14 @@ Error describe(Fault fault, const Source& source, const Limits& limits) {
       break;
     case Fault::empty:
       out.code = ErrorCode::out_of_range;
-      out.wanted = "a constraint that some text meets";
-      out.offered = "one that none does";
+      out.wanted = "a constraint that allows some text";
+      out.offered = "one that allows none";
       out.hint = "";
       break;
     case Fault::circular:
       out.code = ErrorCode::unsupported;
-      out.wanted = "references that lead to a value";
-      out.offered = "one that leads to itself";
+      out.wanted = "references that resolve to a value";
+      out.offered = "one that refers to itself";
       out.hint = "";
       break;
     default:

@@ -1,4 +1,4 @@
-// Grammar: a source, compiled.
+// Grammar: a compiled source.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace lathe::grammar {
 
-/// Threads may share it.
+/// Thread-safe.
 class Grammar {
  public:
   /// `vocabulary` outlives it. Errors name source.path or a path below it: unsupported (a keyword,
@@ -25,7 +25,8 @@ class Grammar {
 
   const Automaton& automaton() const { return automaton_; }
   const Vocabulary& vocabulary() const { return vocabulary_; }
-  /// What requests share. `full` are masks that have grown too large, and get a successor.
+  /// The masks that requests share. Masks that have grown too large, passed as `full`, are
+  /// replaced.
   std::shared_ptr<Masks> masks(const Masks* full = nullptr);
 
  private:
@@ -38,7 +39,7 @@ class Grammar {
   std::shared_ptr<Masks> masks_;
 };
 
-/// Bytes that masks may hold before they begin anew.
+/// Masks that hold more bytes are replaced by empty ones.
 inline constexpr std::int64_t kMostMaskBytes = std::int64_t{64} << 20;
 
 }  // namespace lathe::grammar

@@ -1,5 +1,5 @@
-// Grammars: what they accept by the word of the standard, masks against a look at every token, and
-// texts of models that like newlines best.
+// Grammars: what the standard says they accept, masks against a check of every token, and output of
+// models that prefer newlines.
 #include "server/grammar/grammar.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 
-// All bytes, and tokens that cross borders of JSON's parts.
+// All bytes, and tokens that span several parts of JSON.
 std::vector<std::string> token_texts() {
   std::vector<std::string> out;
   for (int i = 0; i < 256; ++i) out.emplace_back(1, static_cast<char>(i));
@@ -72,7 +72,7 @@ std::vector<std::string> token_texts() {
                            "-02-29"}) {
     out.emplace_back(text);
   }
-  out.emplace_back(40, ' ');  // longer than any that is used
+  out.emplace_back(40, ' ');  // longer than kLongestToken
   return out;
 }
 
@@ -104,7 +104,7 @@ class Grammars : public testing::Test {
     EXPECT_FALSE(out);
     return out ? "" : out.error().message();
   }
-  // Whether the grammar allows the text, and nothing less.
+  // Whether the grammar accepts the whole text and may end there.
   bool takes(const Source& source, std::string_view text) {
     const auto grammar = compile(source);
     Walk walk(grammar->automaton());
@@ -274,14 +274,14 @@ TEST_F(Grammars, LimitsHold) {
   for (int i = 0; i < 80; ++i) deep = R"({"type": "array", "items": )" + deep + "}";
   EXPECT_THAT(fault(schema(deep)), HasSubstr("at most 64 levels"));
   EXPECT_THAT(fault(regex(std::string(100, '(') + "a" + std::string(100, ')'))),
-              HasSubstr("at most 64 groups"));
+              HasSubstr("at most 64 nested groups"));
   Limits slow;
   slow.time = std::chrono::milliseconds(0);
   const auto got =
       Grammar::compile(schema(R"({"type": "string", "maxLength": 9999})"), vocabulary_, slow);
   ASSERT_FALSE(got);
   EXPECT_THAT(got.error().message(), HasSubstr("compiles in 0 ms"));
-  // So many places that following them would stall the engine: an error, not a stall.
+  // Following this many places would stall the engine: expect an error.
   const auto many = compile(regex("[^x]*a(bc|[^x]){900}"));
   Matcher matcher(many, {});
   std::vector<std::uint32_t> mask = bits();
@@ -329,7 +329,7 @@ std::vector<Source> sources() {
   return out;
 }
 
-// Every token by itself, in a walk of its own that knows neither trie nor inner places.
+// Checks every token separately, in a walk that uses neither the trie nor inner places.
 TEST_F(Grammars, MasksAreWhatEachTokenLeadsTo) {
   const std::uint32_t seed = test_seed(21);
   SCOPED_TRACE(seed);
@@ -357,7 +357,7 @@ TEST_F(Grammars, MasksAreWhatEachTokenLeadsTo) {
         EXPECT_EQ(next.any, !allowed.empty());
         EXPECT_EQ(next.may_end, plain.may_end(same));
         if (allowed.empty()) break;
-        // Tokens of several bytes half of the time, or they would hardly come.
+        // Pick tokens of several bytes half of the time; they are rare otherwise.
         std::vector<std::int32_t> longer;
         for (const std::int32_t t : allowed) {
           if (t >= 256) longer.push_back(t);
@@ -407,7 +407,7 @@ TEST_F(Grammars, MasksBeginAnewWhereTheyStood) {
   }
 }
 
-// The newline where it may come, else any token: valid and finite all the same.
+// Takes a newline wherever it is allowed, else any token: the output is still valid and finite.
 TEST_F(Grammars, ALoverOfNewlinesWritesValidJson) {
   const std::uint32_t seed = test_seed(23);
   SCOPED_TRACE(seed);

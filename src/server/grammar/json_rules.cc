@@ -20,7 +20,7 @@ void add_byte(Builder& b, State from, char byte, State to) {
   b.bytes(from, static_cast<std::uint8_t>(byte), static_cast<std::uint8_t>(byte), to);
 }
 
-// One to `most` digits.
+// Adds one to `most` digits.
 State add_any_digits(Builder& b, State from, int most) {
   const State to = b.state(from);
   for (int i = 0; i < most; ++i) {
@@ -151,7 +151,7 @@ Rule JsonRules::number() {
   return rule;
 }
 
-// Digits of one length, from `least` to `most`.
+// Adds numbers of one length, from `least` to `most`.
 void JsonRules::add_digits_of(State from, std::string_view least, std::string_view most, State to) {
   const char x = least[0], y = most[0];
   const auto step = [&](char first, char last) {
@@ -188,9 +188,9 @@ void JsonRules::add_digits_of(State from, std::string_view least, std::string_vi
   if (!high_whole) add_digits_of(step(y, y), zeros, most.substr(1), to);
 }
 
-// Integers without a sign.
+// Adds integers without a sign.
 void JsonRules::add_digits(State from, std::uint64_t least, std::uint64_t most, State to) {
-  std::uint64_t first = 0;  // of so many digits
+  std::uint64_t first = 0;  // the least of this many digits
   std::uint64_t last = 9;
   for (int digits = 1; digits <= kMostDigits; ++digits) {
     const std::uint64_t low = std::max(least, first), high = std::min(most, last);
@@ -212,7 +212,7 @@ Rule JsonRules::integer(std::optional<Integer> least, std::optional<Integer> mos
   return rule;
 }
 
-// A trie of the names; text that leaves it is another name.
+// A trie of the excluded names; text that leaves it is another name.
 Rule JsonRules::name_except(const std::vector<std::string>& names) {
   const Rule rule = b_.rule();
   const State begin = b_.text(b_.start(rule), "\"");

@@ -10,21 +10,21 @@
 
 namespace lathe::grammar {
 
-/// White space between tokens is bounded: a model that likes newlines best would never end.
+/// White space between tokens is bounded, or a model that prefers newlines would never end.
 inline constexpr int kMostSpace = 32;
-/// Digits of an integer, and of the part of a number before the point. The part behind it has at
-/// most 20, an exponent 2; so each number fits a double, and none is endless.
+/// Most digits of an integer, and of a number before the decimal point. The fraction has at most 20
+/// and the exponent 2, so every number is finite and fits a double.
 inline constexpr int kMostDigits = 19;
 inline constexpr std::uint64_t kLargestInteger = 9'999'999'999'999'999'999u;
 
-/// An integer of JSON: its size and whether it is negative.
+/// A JSON integer: magnitude and sign.
 struct Integer {
   bool negative = false;
   std::uint64_t size = 0;
 };
 
-/// Adds rules to a builder when they are first asked for. Functions that take a state add texts
-/// that begin there and return the state where they end.
+/// Adds rules to a builder on first use. Functions that take a state add text after it and return
+/// the state at its end.
 class JsonRules {
  public:
   explicit JsonRules(Builder& b) : b_(b) {}
@@ -36,12 +36,12 @@ class JsonRules {
   Rule object();
   Rule array();
   Rule string();
-  /// Characters between `least` and `most`; -1: no bound.
+  /// A string of `least` to `most` characters; -1: no bound.
   Rule string(std::int64_t least, std::int64_t most);
   Rule number();
-  /// From `least` to `most`; absent: as far as digits go.
+  /// From `least` to `most`; absent: bounded by kMostDigits alone.
   Rule integer(std::optional<Integer> least, std::optional<Integer> most);
-  /// Any name of an object, in its shortest spelling, but these.
+  /// Any property name but these, in its shortest spelling.
   Rule name_except(const std::vector<std::string>& names);
 
  private:

@@ -5,7 +5,7 @@
 namespace lathe::grammar {
 namespace {
 
-// Items that one call may look at: some milliseconds. Schemas take thousands.
+// Items that one call may visit, which takes some milliseconds. Schemas need thousands.
 constexpr std::int64_t kMostWork = 100'000;
 
 }  // namespace
@@ -22,7 +22,8 @@ Place Masks::step(Place place, std::int32_t token) {
   return place;
 }
 
-// Below a node of the trie that has led to `from`. Without `exits` it is no inner place.
+// Sets the bits of the tokens below a trie node that has led to `from`. Null `exits`: `from` is not
+// an inner place.
 bool Masks::visit(std::uint32_t top, Place from, std::span<std::uint32_t> bits,
                   std::vector<Exit>* exits) {
   const auto nodes = vocabulary_.nodes();

@@ -13,7 +13,7 @@
 
 namespace lathe::grammar {
 
-/// Threads may share it. Both arguments outlive it.
+/// Thread-safe. Both arguments outlive it.
 class Masks {
  public:
   Masks(const Automaton& automaton, const Vocabulary& vocabulary)
@@ -27,26 +27,26 @@ class Masks {
     bool any = false;      // some token may come next
     bool may_end = false;  // the text may end
   };
-  /// Sets the bits [(vocab + 31) / 32] of the tokens that may come next, and no others. Costs
-  /// microseconds where the place, or one like it, was asked about before, else a walk through the
-  /// vocabulary. False: the automaton has so many places here that it would take too long.
+  /// Sets the bits [(vocab + 31) / 32] of the tokens that may come next, and no others. Takes
+  /// microseconds if the place, or one like it, was filled before; otherwise walks the vocabulary.
+  /// Returns false if the automaton has too many places here to finish in time.
   bool fill(Place place, std::span<std::uint32_t> bits, Next& out);
 
-  /// Memory that it holds; it grows with the places that are met.
+  /// Memory held; it grows with the places visited.
   std::int64_t bytes() const;
-  /// The place of other masks of the same automaton, here.
+  /// Translates a place of other masks of the same automaton.
   Place bring(const Masks& from, Place place);
 
  private:
-  // Where a token leaves the rules that the place is in, what may follow is not the same at all
-  // places like it.
+  // Where a token leaves the rules of an inner place; what may follow there depends on the outer
+  // place.
   struct Exit {
     std::uint32_t node;
     Place place;
   };
   struct Entry {
     std::vector<std::uint32_t> bits;
-    std::vector<Exit> exits;  // of nodes with others below
+    std::vector<Exit> exits;  // at nodes that have children
   };
   bool visit(std::uint32_t node, Place from, std::span<std::uint32_t> bits,
              std::vector<Exit>* exits);
@@ -56,7 +56,7 @@ class Masks {
   Walk walk_;
   std::unordered_map<Place, Entry> entries_;  // by inner place
   std::int64_t entry_bytes_ = 0;
-  std::int64_t work_end_ = 0;                    // of the call: the walk's work may come to so much
+  std::int64_t work_end_ = 0;                    // the call's limit on the walk's work
   std::array<Place, kLongestToken + 1> path_{};  // [depth]
 };
 

@@ -26,8 +26,8 @@ Result<bool> Matcher::allowed(std::span<std::uint32_t> bits) {
   renew_masks();
   Masks::Next next;
   if (!masks_->fill(place_, bits, next)) {
-    return Error{ErrorCode::exhausted, "the answer's grammar", "fewer ways to read an answer",
-                 "more than can be followed", "a simpler one"};
+    return Error{ErrorCode::exhausted, "the answer's grammar", "few enough parses to follow",
+                 "too many", "a simpler grammar"};
   }
   if (!began_ && think_.begin) {
     const auto token = static_cast<std::uint32_t>(*think_.begin);

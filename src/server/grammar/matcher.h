@@ -1,4 +1,4 @@
-// Matcher: a grammar as a constraint of one answer.
+// Matcher: constrains one answer to a grammar.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace lathe::grammar {
 
-/// Marks of reasoning that are tokens of their own.
+/// Reasoning marks that are single tokens.
 struct ThinkTokens {
   bool inside = false;                // the answer begins in reasoning
   std::optional<std::int32_t> begin;  // may be the answer's first token; unset: reasoning is over
@@ -18,7 +18,7 @@ struct ThinkTokens {
 
 class Matcher final : public TokenConstraint {
  public:
-  /// The answer's text follows `grammar`, from behind the end of reasoning on where there is any.
+  /// The answer follows `grammar`, after the end of reasoning if there is any.
   Matcher(std::shared_ptr<Grammar> grammar, const ThinkTokens& think);
 
   Result<bool> allowed(std::span<std::uint32_t> bits) override;

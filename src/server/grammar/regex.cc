@@ -80,7 +80,7 @@ class Parser {
         const auto times = repeat();
         if (!times || error_) break;
         if (!std::exchange(may_repeat, false)) {
-          fail(ErrorCode::malformed, "something to repeat", "a repeat without it");
+          fail(ErrorCode::malformed, "something to repeat", "a quantifier alone");
           break;
         }
         Regex r;
@@ -89,7 +89,7 @@ class Parser {
         r.most = times->second;
         r.parts.push_back(std::move(part));
         part = std::move(r);
-        if (take(U"?")) continue;  // as few as possible: the same texts
+        if (take(U"?")) continue;  // lazy: matches the same texts
         if (peek() == U'+') refuse("a possessive repeat");
       }
       out.parts.push_back(std::move(part));
@@ -109,7 +109,7 @@ class Parser {
     return n;
   }
 
-  // The least and most times. A { that begins no repeat is a character.
+  // The bounds of a quantifier. A { that begins none is a literal.
   std::optional<std::pair<std::int64_t, std::int64_t>> repeat() {
     if (take(U"*")) return std::pair(std::int64_t{0}, Regex::kNoMost);
     if (take(U"+")) return std::pair(std::int64_t{1}, Regex::kNoMost);
@@ -124,7 +124,7 @@ class Parser {
     }
     if (!least || !take(U"}")) {
       at_ = begin;
-      if (peek(1) == U',') refuse("{,");  // a repeat in one of the two dialects
+      if (peek(1) == U',') refuse("{,");  // a quantifier in only one of the two dialects
       return std::nullopt;
     }
     if (*least > kMostRepeats || *most > kMostRepeats) {
@@ -148,7 +148,7 @@ class Parser {
     if (c == U'(') return group(depth);
     if (c == U'[') return of(char_class());
     if (c == U'*' || c == U'+' || c == U'?') {
-      fail(ErrorCode::malformed, "something to repeat", "a repeat without it");
+      fail(ErrorCode::malformed, "something to repeat", "a quantifier alone");
       return out;
     }
     ++at_;
@@ -165,8 +165,7 @@ class Parser {
   Regex group(int depth) {
     ++at_;
     if (depth == kMostGroups) {
-      fail(ErrorCode::unsupported, fmt::format("at most {} groups in one another", kMostGroups),
-           "more");
+      fail(ErrorCode::unsupported, fmt::format("at most {} nested groups", kMostGroups), "more");
       return {};
     }
     if (take(U"?")) {
@@ -226,7 +225,7 @@ class Parser {
     return one(c);
   }
 
-  // After a backslash.
+  // Reads what follows a backslash.
   CharSet escape(bool in_class) {
     const char32_t c = peek();
     if (at_ == text_.size()) {
@@ -284,7 +283,7 @@ class Parser {
     CharSet out;
     if (peek() == U']') refuse("an empty class");
     while (more() && peek() != U']') {
-      bool whole = false;  // a class of its own, which ends no range
+      bool whole = false;  // a class such as \d, which cannot end a range
       const auto member = [&]() -> CharSet {
         const char32_t c = text_[at_++];
         if (c != U'\\') return one(c);
@@ -301,7 +300,7 @@ class Parser {
         const CharSet to = member();
         if (error_) break;
         if (whole || to.ranges()[0].first < first) {
-          fail(ErrorCode::malformed, "a range that rises", "another");
+          fail(ErrorCode::malformed, "an ascending range", "a descending one");
           break;
         }
         set = {{first, to.ranges()[0].first}};
@@ -312,7 +311,7 @@ class Parser {
     return negated ? ~out : out;
   }
 
-  // ^ and $ only where the match's ends are.
+  // Rejects ^ and $ anywhere but at the ends of the match.
   void check_ends(const Regex& r, bool at_begin, bool at_end) {
     if (r.kind == Regex::Kind::begin && !at_begin) refuse("^ inside");
     if (r.kind == Regex::Kind::end && !at_end) refuse("$ inside");
@@ -361,7 +360,7 @@ class Emitter {
   }
 
  private:
-  // What may stand around a match.
+  // Adds the text that may surround a match.
   State anything(State from) {
     if (!anywhere_) return from;
     const State loop = b_.state(from);

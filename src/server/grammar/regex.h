@@ -1,5 +1,5 @@
-// Regular expressions as automata: what ECMA-262 and Python's re write alike. `.` is any character
-// but line ends, \d and \w are ASCII, \s is ECMA's white space.
+// Regular expressions as automata: the syntax that ECMA-262 and Python's re share. `.` is any
+// character but line ends, \d and \w are ASCII, \s is ECMA's white space.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ struct Regex {
   enum class Kind {
     nothing,    // the empty text
     character,  // one of chars
-    join,       // parts in a row
+    join,       // parts in sequence
     choice,     // one of parts
-    repeat,     // parts[0], least to most times
+    repeat,     // parts[0], `least` to `most` times
     begin,      // ^
     end,        // $
   };
@@ -34,16 +34,17 @@ struct Regex {
 };
 
 /// `field` names it in errors. Errors: malformed; unsupported: look-around, back references, word
-/// boundaries, flags, properties, atomic groups; ^ and $ elsewhere than at the ends of the
-/// expression or of its alternatives; a repeat beyond 10,000; more than 64 groups in one another.
+/// boundaries, flags, properties, atomic groups; ^ and $ anywhere but at the ends of the expression
+/// or of its alternatives; more than 10,000 repeats; more than 64 nested groups.
 Result<Regex> parse_regex(std::string_view pattern, const std::string& field);
 
 enum class RegexMatch {
   whole,     // the text is a match
-  anywhere,  // the text has a match
+  anywhere,  // the text contains a match
 };
 
-/// The texts that match, from `from`; where they end. `regex` is parse_regex()'s.
+/// Adds the matching texts after `from`; returns the state at their end. `regex` comes from
+/// parse_regex().
 State add_regex(Builder& b, State from, const Regex& regex, RegexMatch match, Spelling spelling);
 
 }  // namespace lathe::grammar

@@ -33,7 +33,7 @@ struct TypeWord {
   std::string_view type;
   std::string_view keyword;
 };
-// Keywords of values of one type; they have no effect on others.
+// Keywords that constrain values of one type and ignore others.
 constexpr TypeWord kTyped[] = {
     {"object", "properties"}, {"object", "required"},         {"object", "additionalProperties"},
     {"array", "items"},       {"array", "prefixItems"},       {"array", "minItems"},
@@ -59,7 +59,7 @@ std::string item_of(const std::string& path, std::size_t i) {
   return path + fmt::format("[{}]", i);
 }
 
-// A value's type as "type" would name it; integers are numbers, too.
+// Whether `type` names the value's type; integers are numbers, too.
 bool has_type(const Json& value, std::string_view type) {
   if (type == "integer") {
     if (value.is_number_integer()) return true;
@@ -77,7 +77,7 @@ class SchemaRules {
 
   Result<Rule> run() {
     const Rule rule = rule_of(root_, root_path_, 0);
-    // Not recursive, so that a schema's depth costs no stack.
+    // Iterative, so a deep schema needs no stack.
     while (!todo_.empty() && !error_ && !b_.full()) {
       const Todo next = std::move(todo_.back());
       todo_.pop_back();
@@ -144,7 +144,7 @@ class SchemaRules {
     for (const std::string& type : *types) add_type(at, type);
   }
 
-  // Names a keyword that is not known, or that stands beside one that it does not go with.
+  // Rejects unknown keywords and combinations that are not supported.
   void check_keywords(const Todo& at) {
     const Json& s = *at.schema;
     std::string_view leading;
@@ -198,7 +198,7 @@ class SchemaRules {
     b_.call(b_.start(at.rule), rule_of(*target, target_path, 0), b_.end(at.rule));
   }
 
-  // A step of a JSON pointer in a URI's fragment.
+  // Decodes a step of a JSON pointer in a URI fragment.
   static std::string unescape(std::string_view step) {
     std::string out;
     for (std::size_t i = 0; i < step.size(); ++i) {
@@ -246,7 +246,7 @@ class SchemaRules {
     }
   }
 
-  // Nothing: any type.
+  // nullopt: any type.
   std::optional<std::vector<std::string>> types_of(const Todo& at) {
     const Json& s = *at.schema;
     std::vector<std::string> out;
@@ -286,7 +286,7 @@ class SchemaRules {
     for (const char* word : {"true", "false"}) b_.skip(b_.text(start, word), end);
   }
 
-  // A count that is not negative; `absent` where it is not given.
+  // A nonnegative count; `absent` if missing.
   std::int64_t count_of(const Todo& at, const char* word, std::int64_t absent) {
     const auto value = at.schema->find(word);
     if (value == at.schema->end()) return absent;
@@ -350,7 +350,7 @@ class SchemaRules {
     b_.call(b_.start(at.rule), json_.number(), b_.end(at.rule));
   }
 
-  // The nearest integer inside the bound; nothing: there is none, or no bound.
+  // The nearest integer inside the bound; nullopt if there is none, or no bound.
   std::optional<Integer> bound(const Todo& at, const char* word, bool lower, bool open) {
     const auto value = at.schema->find(word);
     if (value == at.schema->end()) return std::nullopt;
@@ -411,7 +411,7 @@ class SchemaRules {
     const State open = json_.space(b_.text(b_.start(at.rule), "["));
     const State close = b_.state(open);  // before ]
     if (least == 0) b_.skip(open, close);
-    // Items that are told apart: by their schema, or as they are counted.
+    // Items that need a state of their own: those with a schema, or all that are counted.
     const std::int64_t told = most >= 0 ? most : std::max<std::int64_t>(least, std::ssize(first));
     State before = open;  // before the next item
     for (std::int64_t i = 0; i < told && !b_.full() && !error_; ++i) {
@@ -489,7 +489,7 @@ class SchemaRules {
     const auto value = [&](State name_end, Rule rule, State to) {
       b_.call(json_.space(b_.text(json_.space(name_end), ":")), rule, to);
     };
-    // After a property's value, before property i or one after it.
+    // From the end of a property's value to property i or a later one.
     const auto go_on = [&](State after, std::size_t i, State before) {
       if (may_end[i]) b_.skip(json_.space(after), close);
       b_.skip(json_.comma(after), before);

@@ -10,12 +10,12 @@
 
 namespace lathe::grammar {
 
-/// The texts of the values that `schema` allows. `path` names it in errors. $ref looks in `root`,
-/// whose path is `root_path`. Errors: unsupported, for a keyword, a format or a limit; malformed.
+/// Adds a rule for the JSON texts of the values that `schema` allows. `path` names it in errors.
+/// $ref resolves in `root`, whose path is `root_path`. Errors: unsupported, for a keyword, a format
+/// or a limit; malformed.
 ///
-/// Properties come in the order in which the schema names them, then those that it names only in
-/// `required`, then others. oneOf is anyOf. Where no type is given, keywords of one type stand for
-/// it.
+/// Properties come in the schema's order, then those named only in `required`, then others. oneOf
+/// is treated as anyOf. Without `type`, keywords of one type imply it.
 Result<Rule> add_schema(Builder& b, JsonRules& json, const nlohmann::ordered_json& schema,
                         const std::string& path);
 

@@ -1,4 +1,4 @@
-// Source: what a request says about the text of its answer.
+// Source: the constraint that a request puts on its answer's text.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace lathe::grammar {
 
-/// Text before the grammar's, where marks of reasoning are no tokens of their own.
+/// Reasoning before the constrained text, where its marks are not single tokens.
 enum class Thinking : std::uint8_t {
   none,
-  inside,    // text up to </think>
-  possible,  // the same after <think>, or nothing
+  inside,    // the answer begins in reasoning
+  possible,  // the answer may begin with <think>
 };
 
 struct Tool {
@@ -28,7 +28,7 @@ struct Source {
   std::string path;                  // of the request's field, for errors
   nlohmann::ordered_json schema;     // json_schema
   std::string regex;                 // matches the whole text
-  std::vector<std::string> choices;  // of which one is the text
+  std::vector<std::string> choices;  // the text is one of them
   std::vector<Tool> tools;           // calls: [{"name", "parameters"}, ...]
   bool one_call = false;
   Thinking thinking = Thinking::none;

@@ -1,4 +1,4 @@
-// Vocabulary: the bytes of all tokens, as a trie.
+// Vocabulary: a trie over the bytes of all tokens.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ class Vocabulary {
   /// constrained answers.
   explicit Vocabulary(std::vector<std::string> texts);
 
-  /// Of the trie, each before those below it, whose root is node 0.
+  /// Trie nodes in preorder; the root is node 0.
   struct Node {
-    std::uint32_t end;          // the first node that is not below it
-    std::uint32_t first_token;  // in tokens(); the next node's is the end
-    std::uint8_t depth;         // bytes from the root
+    std::uint32_t end;          // the first node behind its subtree
+    std::uint32_t first_token;  // index into tokens(); ends at the next node's
+    std::uint8_t depth;         // in bytes from the root
     std::uint8_t byte;          // the last of them
   };
-  std::span<const Node> nodes() const {  // and one behind the last
+  std::span<const Node> nodes() const {  // and a sentinel
     return nodes_;
   }
   std::span<const std::int32_t> tokens() const { return tokens_; }

@@ -77,9 +77,10 @@ Place Walk::find_step(Place place, std::uint8_t byte) {
   return to;
 }
 
-// Everything that todo_ reaches without a byte. Rules that end lead back to their callers first.
-// Then rules are called, in an order in which all callers of a rule at this place are known before
-// it is: they share one frame. A rule takes at least a byte, so none that is called here ends here.
+// The closure of todo_ over edges that consume no byte. Rules that end return to their callers
+// first. Then rules are called in topological order, so that all callers of a rule at this place
+// are known and share one frame. A rule consumes at least a byte, so none that is called here ends
+// here.
 Place Walk::close() {
   made_ = {};
   seen_.clear();
@@ -161,8 +162,8 @@ Walk::Frame Walk::hole(std::size_t number) {
   return intern(FrameData{{}, static_cast<std::int32_t>(number)});
 }
 
-// A frame stays if all that it leads to are frames of items, too: the text may come back into them
-// without leaving what is seen here.
+// Keep a frame if every frame it leads to also belongs to an item: the text may return into it
+// without leaving the rules seen here.
 Place Walk::inner(Place place) {
   if (places_[place].inner != kNowhere) return places_[place].inner;
   PlaceKey key;
@@ -178,7 +179,7 @@ Place Walk::inner(Place place) {
   };
   std::vector<Frame> holes;
   std::unordered_map<Frame, Frame> made = {{kEnd, kEnd}};
-  for (const Frame f : frames) {  // what a frame leads to comes before it
+  for (const Frame f : frames) {  // frames are numbered after those they lead to
     if (f == kEnd) continue;
     FrameData data = frames_[f];
     const bool stays = std::all_of(data.returns.begin(), data.returns.end(),
@@ -212,7 +213,7 @@ Place Walk::outer(Place place, Place inner_of) {
 
 Place Walk::bring(const Walk& from, Place place) {
   PlaceKey key = from.places_[place].key;
-  // All frames that the place's lead to, in the order in which they were made.
+  // All frames reachable from the place's, oldest first.
   std::vector<Frame> todo, frames;
   std::vector<bool> met(from.frames_.size());
   const auto meet = [&](Frame f) {

@@ -1,9 +1,9 @@
-// Walk: where an automaton may stand after some bytes. Places are made when they are first reached,
-// numbered, and remembered with what each byte leads to, so most steps are a look-up.
+// Walk: the states of an automaton after some bytes. Places are created and numbered when first
+// reached and cached with their successors by byte, so most steps are a look-up.
 //
-// A place is a set of items: a state, and what is to follow once its rule ends. That is a frame: a
-// set of states to return to, each with a frame of its own. Frames with equal contents are one, so
-// what was read before does not tell places apart if the same may follow.
+// A place is a set of items. An item is a state and a frame: the states to return to once its rule
+// ends, each with a frame of its own. Equal frames are shared, so places are equal if the same may
+// follow, whatever was read before.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ using Place = std::uint32_t;
 
 class Walk {
  public:
-  static constexpr Place kNowhere = 0;  // no text goes on like this
+  static constexpr Place kNowhere = 0;  // no allowed text begins like this
 
   /// The automaton outlives it.
   explicit Walk(const Automaton& automaton);
@@ -34,30 +34,30 @@ class Walk {
   /// Whether any byte may follow.
   bool goes_on(Place place) const { return !places_[place].key.items.empty(); }
 
-  /// The place without what follows the rules that it is in, which become holes, and with aliases
-  /// of its states: what places share that lead to the same for the length of a token.
+  /// The place with aliases of its states, and with holes for what follows its rules. Places with
+  /// the same inner place behave alike for the length of a token.
   Place inner(Place place);
-  /// Whether the text may leave the rules of an inner place here.
+  /// Whether the text may leave the rules of the inner place that led here.
   bool leaves(Place place) const { return !places_[place].key.left.empty(); }
-  /// Of a place that an inner one has led to and that leaves(): where the text is, seen from the
-  /// place that the inner one was made of.
+  /// For a place that leaves(), reached from inner(inner_of): where the text continues after those
+  /// rules, resolved in `inner_of`.
   Place outer(Place place, Place inner_of);
 
-  /// Items that were looked at to make places, so far; and bytes held.
+  /// Items visited to create places since the start, and bytes held.
   std::int64_t work() const { return work_; }
   std::int64_t bytes() const { return bytes_; }
-  /// The place of another walk of the same automaton, here.
+  /// Translates a place of another walk of the same automaton.
   Place bring(const Walk& from, Place place);
 
  private:
   using Frame = std::uint32_t;
-  static constexpr Frame kEnd = 0;  // of the root: the text ends
+  static constexpr Frame kEnd = 0;  // returns from the root: the text ends
   struct Item {
     State state;
     Frame frame;
     auto operator<=>(const Item&) const = default;
   };
-  // Frames that it names are older, so have lower numbers.
+  // Refers to older frames only, which have lower numbers.
   struct FrameData {
     std::vector<Item> returns;  // ascending; empty: a hole, or kEnd
     std::int32_t hole = -1;     // its number
@@ -65,13 +65,13 @@ class Walk {
   };
   struct PlaceKey {
     std::vector<Item> items;  // that take bytes, ascending
-    std::vector<Frame> left;  // holes at the end of whose rule the text is, ascending
+    std::vector<Frame> left;  // holes whose rule has ended, ascending
     bool may_end = false;
     bool operator==(const PlaceKey&) const = default;
   };
   struct PlaceData {
     PlaceKey key;
-    Place inner = kNowhere;    // once it is known
+    Place inner = kNowhere;    // cached by inner()
     std::vector<Frame> holes;  // what each hole of `inner` stands for
   };
   struct Pending {
@@ -79,16 +79,16 @@ class Walk {
     Rule rule;
     Item back;
   };
-  // Items that close() has met.
+  // Items that close() has visited.
   class Seen {
    public:
     void clear();
-    bool add(Item item);  // false: it was there
+    bool add(Item item);  // false: already present
 
    private:
     static std::size_t slot_of(std::uint64_t key, std::size_t slots);
     std::vector<std::uint64_t> keys_;
-    std::vector<std::uint32_t> rounds_;  // a slot of an older one is free
+    std::vector<std::uint32_t> rounds_;  // slots of older rounds are free
     std::uint32_t round_ = 0;
     std::size_t count_ = 0;
   };
@@ -110,7 +110,7 @@ class Walk {
   std::int64_t work_ = 0;
   std::int64_t bytes_ = 0;
 
-  // Of close(), kept for their memory. todo_ is its argument.
+  // close()'s scratch memory. todo_ is its argument.
   std::vector<Item> todo_;
   std::vector<Pending> pending_;  // a heap, the least order first
   Seen seen_;

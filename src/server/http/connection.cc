@@ -16,7 +16,7 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 
-constexpr std::int64_t kLingerSeconds = 2;  // for what a refused client still sends
+constexpr std::int64_t kLingerSeconds = 2;  // reading on after a rejection
 constexpr std::string_view kLineEnd = "\r\n";
 constexpr std::size_t kKeptCapacity = 16 << 10;
 
@@ -90,7 +90,7 @@ void Connection::on_readable() {
     wait_readable();
     return;
   }
-  if (error) {  // the end of input counts as leaving, too: who waits for an answer keeps it open
+  if (error) {  // a half-closed socket counts as gone, too: a client that waits keeps it open
     lose(ClientEnd::left);
     return;
   }
@@ -136,7 +136,7 @@ void Connection::parse() {
   parsing_ = false;
 }
 
-// False: it has been refused.
+// Returns false if it rejected the request.
 bool Connection::on_head() {
   const auto& message = parser_->get();
   http11_ = message.version() >= 11;
@@ -152,7 +152,7 @@ bool Connection::on_head() {
     refuse(415, "content_type", "Content-Encoding: wanted a body as it is, got an encoded one");
     return false;
   }
-  // A list of codings is where two readers may differ on the body's end.
+  // With a list of codings two readers may disagree on where the body ends (request smuggling).
   const auto coding = message.find(http::field::transfer_encoding);
   if (coding != message.end() &&
       (message.count(http::field::transfer_encoding) > 1 ||
@@ -171,7 +171,7 @@ bool Connection::on_head() {
       lower(std::string_view(expect->value().data(), expect->value().size())) == "100-continue") {
     put("HTTP/1.1 100 Continue\r\n\r\n");
   }
-  return state_ == State::body;  // writing may have found that the client has gone
+  return state_ == State::body;  // a write may have found the client gone
 }
 
 void Connection::on_request() {
@@ -243,7 +243,7 @@ void Connection::write_chunk(std::string_view chunk) {
   if (chunk.empty()) return;
   wrote_ = host_.now;
   if (chunked_) {
-    std::array<char, 18> size;  // 16 hex digits and the line's end
+    std::array<char, 18> size;  // 16 hex digits, CRLF
     char* end = std::to_chars(size.data(), size.data() + 16, chunk.size(), 16).ptr;
     *end++ = '\r';
     *end++ = '\n';
@@ -283,7 +283,7 @@ void Connection::put(std::string_view bytes) {
 void Connection::flush() {
   if (state_ == State::closed) return;
   const auto too_slow = [this] { return streaming_ && unsent() > host_.limits.max_unsent_bytes; };
-  if (writing_) {  // nothing was taken since, but more has come
+  if (writing_) {  // a write is pending and more has been queued
     if (too_slow()) lose(ClientEnd::slow);
     return;
   }
@@ -321,7 +321,7 @@ void Connection::flush() {
   }
 }
 
-// Half of it first: a reset would take from the client what it has not read.
+// Shuts down the sending side first: a reset would discard what the client has not read yet.
 void Connection::finish() {
   if (state_ == State::closed) return;
   state_ = State::closing;
@@ -371,7 +371,7 @@ void Connection::tick() {
       }
       break;
     case State::answering:
-      // A line that is no event and no comment: readers skip it, proxies see traffic.
+      // An empty line: event-stream parsers skip it, proxies see traffic.
       if (streaming_ && past(wrote_, limits.sse_keep_alive)) write_chunk("\n");
       break;
     case State::closing:

@@ -1,8 +1,9 @@
-// One connection: parses requests, hands them on, sends answers. At most one request is under way.
+// One connection: parses requests, passes them on, sends answers. At most one request is in
+// progress.
 //
-// It waits until its socket can be read or written and then moves bytes without waiting, so that an
-// idle connection holds next to no memory. While a request is answered the socket is still read, up
-// to max_header_bytes: that is how a client's leaving shows at once.
+// It waits for the socket to become readable or writable and then moves bytes without blocking, so
+// an idle connection holds next to no memory. It keeps reading while a request is answered, up to
+// max_header_bytes, to notice at once when the client leaves.
 #pragma once
 
 #include <boost/asio/generic/stream_protocol.hpp>
@@ -19,14 +20,14 @@ namespace lathe {
 
 class Connection;
 
-/// What connections share. Outlives them, except for what a stopped server drops.
+/// State that connections share. Outlives them, except those that a stopped server drops.
 struct ConnectionHost {
   HttpLimits limits;
   HttpHandler handler;
   std::function<void(Connection*)> closed;  // the connection is over
-  bool draining = false;                    // answers end their connections
-  std::int64_t now = 0;                     // seconds, by the tick
-  std::string buffer;                       // bytes that have been read; in use within one call
+  bool draining = false;                    // close connections after their answers
+  std::int64_t now = 0;                     // seconds, updated by tick()
+  std::string buffer;                       // for reading; used within one call
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -34,15 +35,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Connection(boost::asio::generic::stream_protocol::socket socket, ConnectionHost& host);
 
   void start();
-  /// Looks at the time limits; once a second.
+  /// Enforces the time limits; called once a second.
   void tick();
   void close();
-  /// Closes once what is written has been sent.
+  /// Closes after sending what has been written.
   void finish();
-  /// No request is under way and nothing is left to send.
+  /// No request is in progress and nothing is left to send.
   bool quiet() const { return state_ != State::answering && out_.empty(); }
 
-  // What the answer of the request under way calls, by its number.
+  // Called by the answer to request `number`; ignored unless that request is in progress.
   bool answers(std::uint64_t number) const {
     return state_ == State::answering && number == number_;
   }
@@ -75,10 +76,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string in_;   // read, not parsed
   std::string out_;  // to be sent, from sent_ on
   std::size_t sent_ = 0;
-  std::uint64_t number_ = 0;  // of the request under way
+  std::uint64_t number_ = 0;  // of the request in progress
   std::function<void(ClientEnd)> on_gone_;
-  std::int64_t since_ = 0;  // when the state began
-  std::int64_t taken_ = 0;  // when the client last took a byte, or had none to take
+  std::int64_t since_ = 0;  // when state_ was entered
+  std::int64_t taken_ = 0;  // when the client last read a byte, or had none to read
   std::int64_t wrote_ = 0;  // when the last chunk was written
   bool reading_ = false;
   bool parsing_ = false;

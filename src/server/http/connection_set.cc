@@ -56,7 +56,7 @@ std::vector<std::shared_ptr<Connection>> ConnectionSet::all() const {
 void ConnectionSet::remove(Connection* c) {
   const auto at = connections_.find(c);
   if (at == connections_.end()) return;
-  // It may be deep in a call of its own.
+  // Defer the destruction: one of its own calls may be on the stack.
   asio::post(context_, [held = std::move(at->second)] {});
   connections_.erase(at);
   on_closed_();

@@ -13,15 +13,15 @@ namespace lathe {
 
 class ConnectionSet {
  public:
-  /// Everything happens in the thread that runs `context`. `on_closed`: a connection has gone.
+  /// Runs in the thread of `context` only. `on_closed` is called after a connection has closed.
   ConnectionSet(boost::asio::io_context& context, const HttpLimits& limits,
                 std::function<void()> on_closed);
   void set_handler(HttpHandler handler) { host_.handler = std::move(handler); }
 
   void add(boost::asio::generic::stream_protocol::socket socket);
-  /// Looks at the time limits; once a second.
+  /// Enforces the time limits; called once a second.
   void tick();
-  /// Closes the connections without a request, and each other one once its answer has ended.
+  /// Closes idle connections at once, others after their answers.
   void drain();
   bool empty() const { return connections_.empty(); }
 

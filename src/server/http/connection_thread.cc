@@ -10,8 +10,8 @@ namespace {
 
 namespace asio = boost::asio;
 
-// An answer whose connection belongs to another thread. Its calls become that thread's jobs; what
-// it tells about the client is what that thread last said.
+// An answer whose connection belongs to another thread. Its calls become jobs of that thread; what
+// it reports about the client is what that thread last said.
 class RemoteAnswer : public HttpAnswer, public std::enable_shared_from_this<RemoteAnswer> {
  public:
   RemoteAnswer(ConnectionThread& home, std::shared_ptr<HttpAnswer> answer)
@@ -40,7 +40,7 @@ class RemoteAnswer : public HttpAnswer, public std::enable_shared_from_this<Remo
   }
   bool gone() const override { return gone_.load(std::memory_order_relaxed); }
   void on_gone(std::function<void(ClientEnd)> call) override { on_gone_ = std::move(call); }
-  // May be a step old. Where something was left unsent, another look is taken for the next call.
+  // May be a step old. If bytes were left unsent, asks for a fresh value for the next call.
   std::size_t unsent() const override {
     const std::size_t bytes = unsent_.load(std::memory_order_relaxed);
     if (bytes > 0 && !looking_.exchange(true, std::memory_order_relaxed)) {
@@ -49,13 +49,13 @@ class RemoteAnswer : public HttpAnswer, public std::enable_shared_from_this<Remo
     return bytes;
   }
 
-  // In the connection's thread.
+  // Runs in the connection's thread.
   void look() const {
     looking_.store(false, std::memory_order_relaxed);
     unsent_.store(answer_->unsent(), std::memory_order_relaxed);
   }
   void set_gone() { gone_.store(true, std::memory_order_relaxed); }
-  // In the server's thread.
+  // Runs in the server's thread.
   void tell_gone(ClientEnd end) {
     const auto call = std::exchange(on_gone_, nullptr);
     if (call && !ended_) call(end);

@@ -1,5 +1,5 @@
-// ConnectionThread: a thread that owns connections for a server whose own thread only answers
-// requests. Requests go to that thread, and what it sends comes back; both ways in order.
+// ConnectionThread: a thread that owns connections, for a server whose own thread only answers
+// requests. Requests go to the server's thread and answers come back, each in order.
 #pragma once
 
 #include <boost/asio/executor_work_guard.hpp>
@@ -14,21 +14,21 @@ namespace lathe {
 
 class ConnectionThread {
  public:
-  /// `handler` is called in the thread that runs `server`, except for `error`. `on_closed` too.
+  /// `on_closed` and `handler`, except its `error`, are called in the thread that runs `server`.
   ConnectionThread(boost::asio::io_context& server, const HttpLimits& limits, HttpHandler handler,
                    std::function<void()> on_closed);
-  /// Ends the thread; connections that are left break off.
+  /// Ends the thread and aborts the connections that are left.
   ~ConnectionThread();
   ConnectionThread(const ConnectionThread&) = delete;
   ConnectionThread& operator=(const ConnectionThread&) = delete;
 
-  /// Where sockets for add() belong.
+  /// The context that sockets for add() must use.
   boost::asio::io_context& context() { return context_; }
-  // From the server's thread.
+  // Called in the server's thread.
   void add(boost::asio::generic::stream_protocol::socket socket);
   void tick();
   void drain();
-  /// Runs `job` in this thread, after those before. Jobs that come together wake it once.
+  /// Runs `job` in this thread, in order of posting. Jobs posted together wake it once.
   void post(std::function<void()> job);
 
  private:
@@ -39,7 +39,7 @@ class ConnectionThread {
   ConnectionSet set_;
   std::mutex mutex_;
   std::vector<std::function<void()>> jobs_;  // under the mutex
-  std::thread thread_;                       // the last: it uses all of the above
+  std::thread thread_;                       // last: it uses all of the above
 };
 
 }  // namespace lathe

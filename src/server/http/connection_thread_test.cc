@@ -1,4 +1,4 @@
-// Connections in threads of their own: what holds with one thread holds with several.
+// Connection threads: the server behaves alike with one thread and with several.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ TEST(ConnectionThreads, ManyStreamsAndAnswersComeWhole) {
   for (std::size_t i = 0; i < got.size(); ++i) {
     EXPECT_EQ(got[i], scripted_text(std::string(1, static_cast<char>('a' + i % 26)), 40)) << i;
   }
-  // One connection after the other, each used again.
+  // One connection after the other, each reused.
   TestConnection c(s.port());
   for (int i = 0; i < 5; ++i) {
     c.send(request_text("POST", "/v1/completions", completion("k", 3)));
@@ -123,7 +123,7 @@ TEST(ConnectionThreads, TheServerEndsWithStreamsOpen) {
         request_text("POST", "/v1/completions", completion("a", 1000, R"(,"stream":true)")));
   }
   EXPECT_TRUE(comes([&] {
-    s.gate.pass(1);  // requests come in one by one
+    s.gate.pass(1);  // requests arrive one by one
     return metric(s.port(), "lathe_open_streams") == 6;
   }));
   s.gate.pass(3);

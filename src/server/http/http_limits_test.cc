@@ -1,4 +1,4 @@
-// What clients may take of a server: headers, time, connections; and requests that are two things.
+// Limits on clients: headers, time, connections; and ambiguous requests.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -19,7 +19,7 @@ TEST(HttpLimits, HeadersWithoutEnd) {
   const std::string part(1 << 20, 'a');
   TestConnection line(s.port());
   line.send("GET /health HTTP/1.1\r\nX: ");
-  // A TiB, unless the server closes, which it does long before.
+  // Would send a TiB; the server closes long before.
   int sent = 0;
   while (sent < 1 << 20 && line.send(part)) ++sent;
   EXPECT_LT(sent, 1 << 20);
@@ -29,7 +29,7 @@ TEST(HttpLimits, HeadersWithoutEnd) {
   for (int i = 0; i < 1000; ++i) headers += "a: b\r\n";
   for (sent = 0; sent < 1 << 20 && many.send(headers);) ++sent;
   EXPECT_LT(sent, 1 << 20);
-  // One that can be read to its end is told why.
+  // A request that ends within reach gets an error response.
   TestConnection told(s.port());
   told.send("GET /health HTTP/1.1\r\nX: " + std::string(40000, 'a') + "\r\n\r\n");
   EXPECT_THAT(told.read_all(), StartsWith("HTTP/1.1 431 "));
@@ -50,7 +50,7 @@ TEST(HttpLimits, SlowRequestsAreClosedAndOthersServed) {
   }
   EXPECT_ALIVE(s);
   for (std::size_t i = 0; i < slow.size(); ++i) {
-    slow[i]->send("a");  // a byte now and then is not enough
+    slow[i]->send("a");  // trickling bytes does not extend the limit
     const std::string& answer = slow[i]->read_all();
     if (i % 2 == 0) {
       EXPECT_EQ(answer, "");
@@ -72,20 +72,20 @@ TEST(HttpLimits, ConnectionsBeyondTheLimitWait) {
   }
   for (auto& c : all) {
     EXPECT_THAT(c->read_answer(), StartsWith("HTTP/1.1 200"));
-    c.reset();  // which lets another in
+    c.reset();  // makes room for another
   }
 }
 
-// Where the process may open no more files, connections wait until it may.
+// Out of file descriptors, connections wait until one is free.
 TEST(HttpLimits, WithoutFilesConnectionsWait) {
   ScriptedServer s{ScriptedOptions()};
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const int client = socket(AF_INET, SOCK_STREAM, 0);
   rlimit few = before;
-  few.rlim_cur = 0;  // what is open stays open
+  few.rlim_cur = 0;  // keeps what is open
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-  // The system accepts it, the server cannot; what it had before goes on.
+  // The system accepts it, the server cannot; open connections go on.
   TestConnection waiting(s.port(), 0, client);
   waiting.send(request_text("POST", "/v1/completions", completion("a", 3)));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -105,8 +105,8 @@ TEST(HttpLimits, AConnectionServesManyRequests) {
   }
 }
 
-// The server closes connections that have been idle for long; a request that crosses that gets a
-// whole answer or none.
+// The server closes idle connections; a request that arrives at that moment gets a whole answer or
+// none.
 TEST(HttpLimits, ARequestThatMeetsTheClosingIsNotHalfAnswered) {
   ScriptedOptions options;
   options.server.http.keep_alive_timeout = 1;

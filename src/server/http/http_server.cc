@@ -21,7 +21,7 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 using Acceptor = asio::basic_socket_acceptor<asio::generic::stream_protocol>;
 
-constexpr std::int64_t kOtherFiles = 64;  // that a process has open beside connections
+constexpr std::int64_t kOtherFiles = 64;  // open files besides connections
 
 // Raises the soft limit as far as it may go.
 Result<void> raise_file_limit(std::int64_t connections) {
@@ -71,7 +71,7 @@ class AsioServer : public HttpServer {
     if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
     if (!error) acceptor_.non_blocking(true, error);
     if (error == asio::error::address_in_use) {
-      return wrong("--port", "a port that is free", fmt::format("{}, which is taken", port),
+      return wrong("--port", "a free port", fmt::format("{}, which is taken", port),
                    "--port 0 takes any");
     }
     if (error) {
@@ -103,7 +103,7 @@ class AsioServer : public HttpServer {
     acceptor_.open(endpoint.protocol(), error);
     if (!error) acceptor_.bind(endpoint, error);
     if (error == asio::error::address_in_use) {
-      // What a server that was killed has left refuses connections.
+      // The socket file of a killed server refuses connections.
       asio::local::stream_protocol::socket probe(context_);
       error_code refused;
       probe.connect(address, refused);
@@ -142,7 +142,7 @@ class AsioServer : public HttpServer {
     wait_tick();
     accept();
     context_.run();
-    peer_.reset();  // it belongs to a thread's context
+    peer_.reset();  // it belongs to a connection thread's context
     threads_.clear();
   }
 
@@ -166,7 +166,7 @@ class AsioServer : public HttpServer {
   std::int64_t connections() const override { return connections_; }
 
  private:
-  // At the limit, or out of files, connections wait in the system's queue.
+  // At the limit, or out of file descriptors, connections wait in the system's backlog.
   void accept() {
     if (peer_ || !acceptor_.is_open() || connections_ >= limits_.max_connections) return;
     ConnectionThread* const thread =
@@ -225,10 +225,10 @@ class AsioServer : public HttpServer {
   std::optional<asio::steady_timer> stop_timer_;
   std::function<void(int)> on_signal_;
   std::function<void()> on_tick_;
-  ConnectionSet own_;  // all, where there are no other threads
+  ConnectionSet own_;  // all connections if there are no other threads
   std::vector<std::unique_ptr<ConnectionThread>> threads_;
   std::size_t next_thread_ = 0;
-  // Of the accept that is under way. The operation refers to it and may outlive the thread.
+  // The socket of the pending accept, which refers to it and may outlive the thread.
   std::optional<asio::generic::stream_protocol::socket> peer_;
   std::int64_t connections_ = 0;
   bool stopping_ = false;

@@ -9,7 +9,7 @@ constexpr std::string_view kThink = "<think>";
 constexpr std::string_view kEndThink = "</think>";
 constexpr std::string_view kSpace = " \t\r\n";
 
-// Bytes at the end of `text` that a mark may begin with.
+// Length of the longest suffix of `text` that is a proper prefix of the mark.
 std::size_t beginning_of(std::string_view mark, std::string_view text) {
   for (std::size_t n = std::min(mark.size() - 1, text.size()); n > 0; --n) {
     if (text.ends_with(mark.substr(0, n))) return n;
@@ -33,7 +33,7 @@ AnswerParts::AnswerParts(MarkupRules rules)
   }
 }
 
-// Whether a mark is one where the text stands.
+// Whether marks of this kind count in the current state.
 bool AnswerParts::counts(Mark::Kind kind) const {
   switch (kind) {
     case Mark::end_think:
@@ -98,7 +98,7 @@ void AnswerParts::push(std::string_view text, TextParts& out) {
 void AnswerParts::take(Mark mark, TextParts& out) {
   switch (mark.kind) {
     case Mark::think:
-      if (began_) {  // the text before it was no white space
+      if (began_) {  // text other than white space came before it
         give(mark.text, out);
         return;
       }
@@ -107,15 +107,16 @@ void AnswerParts::take(Mark mark, TextParts& out) {
       return;
     case Mark::end_think:
       state_ = State::content;
-      drop_newline_ = rules_.tools != ToolFormat::dsml;  // whose content is all that follows
+      drop_newline_ = rules_.tools != ToolFormat::dsml;  // dsml keeps all that follows as content
       return;
     case Mark::call:
-      // A mark of tools inside reasoning ends it.
+      // A tool mark inside reasoning ends the reasoning.
       state_ = State::call;
       return;
     case Mark::around:
       state_ = State::content;
-      // Two newlines are the mark's; others, before the first call, are the content's.
+      // The last two newlines before the first call belong to the mark, earlier ones to the
+      // content.
       if (rules_.tools == ToolFormat::dsml && calls_ == 0 && began_ && spaces_.ends_with("\n\n")) {
         out.content.append(spaces_, 0, spaces_.size() - 2);
         spaces_.clear();
@@ -136,7 +137,8 @@ void AnswerParts::give(std::string_view text, TextParts& out) {
     read_list(text, out);
     return;
   }
-  // White space before a mark or between calls is the mark's; it comes out if text follows.
+  // White space before a mark or between calls belongs to the mark; it is emitted only if text
+  // follows.
   const bool waits = rules_.tools != ToolFormat::none || (rules_.reasoning && !began_);
   if (!waits) {
     if (!spaces_.empty()) out.content += std::exchange(spaces_, {});
@@ -167,7 +169,7 @@ void AnswerParts::end_call(std::string_view body, TextParts& out) {
   give(std::string(tool_marks_.begin) + std::string(body) + std::string(tool_marks_.end), out);
 }
 
-// An object in the list is a call once its last brace is there.
+// An object in the list becomes a call at its last brace.
 void AnswerParts::read_list(std::string_view text, TextParts& out) {
   if (complete()) return;
   for (const char c : text) {
@@ -193,7 +195,7 @@ void AnswerParts::read_list(std::string_view text, TextParts& out) {
 
 void AnswerParts::finish(TextParts& out) {
   if (complete()) return;
-  // What is no call is text; a list's own marks behind its last call are not.
+  // What is not a call is text, except the list's own marks behind its last call.
   if (calls_ == 0 || list_.find_first_not_of(" \t\r\n,]") != std::string::npos) {
     out.content += list_;
   }
@@ -205,7 +207,7 @@ void AnswerParts::finish(TextParts& out) {
     give(held_, out);
   }
   held_.clear();
-  if (calls_ == 0) out.content += spaces_;  // behind calls it is theirs
+  if (calls_ == 0) out.content += spaces_;  // behind calls it is dropped
   spaces_.clear();
 }
 

@@ -1,4 +1,4 @@
-// AnswerParts: an answer's text into reasoning, content and tool calls, as it comes.
+// AnswerParts: splits an answer's text into reasoning, content and tool calls as it arrives.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,18 @@ struct MarkupRules {
   nlohmann::ordered_json schemas;  // the request's tools
   bool one_call = false;           // the first call is the last
   bool list_of_calls = false;      // content is [{"name", "parameters"}, ...]
-  // Tokens that stand for marks and whose text detokenising skips, with that text.
+  // Special tokens that are marks, with the text that detokenising skips.
   std::vector<std::pair<std::int32_t, std::string>> tokens;
 };
 
-/// What has become of a piece of text.
+/// The parts of a piece of text.
 struct TextParts {
   std::string reasoning;
   std::string content;
   std::vector<ToolCall> calls;
 
   bool empty() const { return reasoning.empty() && content.empty() && calls.empty(); }
-  /// Keeps its memory.
+  /// Keeps the capacity.
   void clear() {
     reasoning.clear();
     content.clear();
@@ -38,19 +38,19 @@ struct TextParts {
   }
 };
 
-/// Nothing is lost: what does not parse, or has not ended when the answer ends, comes back as
-/// content. Linear in the text, with at most a mark's beginning, or an open call, held back.
+/// Nothing is lost: text that does not parse, or is incomplete when the answer ends, becomes
+/// content. Linear in the text; holds back at most the beginning of a mark, or an open call.
 class AnswerParts {
  public:
   explicit AnswerParts(MarkupRules rules);
 
-  /// Takes text and adds what is final to `out`.
+  /// Appends the parts that `text` makes final to `out`.
   void push(std::string_view text, TextParts& out);
-  /// The answer has ended.
+  /// Appends the rest at the end of the answer.
   void finish(TextParts& out);
   bool reasons() const { return state_ == State::reasoning; }
   std::size_t calls() const { return calls_; }
-  /// One call was wanted and is complete.
+  /// The only call wanted is complete.
   bool complete() const { return rules_.one_call && calls_ > 0; }
 
  private:
@@ -68,15 +68,15 @@ class AnswerParts {
   MarkupRules rules_;
   ToolMarks tool_marks_;
   std::vector<Mark> marks_;
-  std::string fronts_;  // the bytes that marks begin with
+  std::string fronts_;  // first bytes of the marks
   State state_;
-  std::string held_;           // not yet given: a mark's beginning, or a call's body so far
-  std::size_t looked_ = 0;     // bytes of an open call without its end
+  std::string held_;           // held back: a mark's beginning, or a call's body
+  std::size_t looked_ = 0;     // bytes of an open call already searched for its end
   bool drop_newline_ = false;  // right behind </think>
-  bool began_ = false;         // something other than white space has been given
-  std::string spaces_;         // between calls, given only if text follows
+  bool began_ = false;         // something other than white space was emitted
+  std::string spaces_;         // between calls, emitted only if text follows
   std::size_t calls_ = 0;
-  // Of a list of calls: the text behind the last one, and what was met in it.
+  // In a list of calls: the text behind the last one, and the scanner's state in it.
   std::string list_;
   int depth_ = 0;
   bool quoted_ = false;

@@ -109,7 +109,7 @@ TEST(AnswerParts, DsmlSaysWhichValuesAreStrings) {
       "reasoning: \ncontent: ok\nweather{\"city\":\"Oslo\",\"days\":3}\n");
 }
 
-// One call of DeepSeek V4's, whose body is `body`.
+// A DeepSeek V4 call with this body.
 std::string invoke(const std::string& body) {
   return "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"weather\">\n" + body +
          "\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
@@ -131,7 +131,7 @@ TEST(AnswerParts, DsmlTakesSlipsOfAFixedList) {
     }
     expect_parts(rules, text, wanted);
   }
-  // The schema says which of them is a string.
+  // The schema says which one is a string.
   expect_parts(rules,
                invoke(parameter(R"(name="city")", "Oslo") + parameter(R"(name="days")", "3")),
                wanted);
@@ -163,7 +163,7 @@ TEST(AnswerParts, DsmlThatIsNoCallIsContent) {
                "reasoning: \ncontent: a\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜param\n");
 }
 
-// What a client keeps of an answer and sends back is the answer's text in the next prompt.
+// An answer that a client sends back has the same text in the next prompt.
 TEST(AnswerParts, V4AnswersComeBackAsTheyWere) {
   MarkupRules rules = calling(ToolFormat::dsml);
   const std::string nasty = "<a>\n</｜DSML｜invoke> \"é\" </｜DSML｜tool_calls>";
@@ -230,7 +230,7 @@ TEST(AnswerParts, ASchemaMakesAValueAString) {
   EXPECT_EQ(call->arguments, R"({"city":"42"})");
 }
 
-// Without calls, nothing but marks and the newline behind one is missing.
+// Without calls, only marks and the newline behind one are dropped.
 TEST(AnswerParts, RandomTextIsNotLost) {
   const std::vector<std::string> words = {
       "<think>", "</think>", "<tool_call>", "</tool_call>", "<", "</t", "z", "\n", "é", "{"};

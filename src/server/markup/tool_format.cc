@@ -17,7 +17,7 @@ std::string_view trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
-// Takes what stands before `mark` off the front of `text`, and the mark.
+// Removes the front of `text` up to and including `mark`; returns what stood before it.
 std::optional<std::string_view> take_until(std::string_view& text, std::string_view mark) {
   const std::size_t at = text.find(mark);
   if (at == std::string_view::npos) return std::nullopt;
@@ -46,7 +46,7 @@ bool is_tool(const Json& tools, std::string_view name) {
   return false;
 }
 
-// A tool's schema of one of its arguments, or null.
+// The schema of a tool's argument, or null.
 const Json* schema_of(const Json& tools, std::string_view tool, std::string_view argument) {
   for (const Json& t : tools) {
     if (!t.is_object() || !t.contains("function")) continue;
@@ -61,7 +61,7 @@ const Json* schema_of(const Json& tools, std::string_view tool, std::string_view
   return nullptr;
 }
 
-// Unknown arguments are judged by their text.
+// Whether the schema says string. Without a schema loose_value() decides by the text.
 bool is_string(const Json& tools, std::string_view tool, std::string_view argument) {
   const Json* schema = schema_of(tools, tool, argument);
   return schema != nullptr && schema->is_object() && schema->contains("type") &&
@@ -112,7 +112,7 @@ std::optional<ToolCall> read_function_call(std::string_view body, const Json& to
 std::optional<ToolCall> read_pairs_call(std::string_view body, const Json& tools) {
   const std::size_t first = body.find("<arg_key>");
   const std::string name(trim(body.substr(0, first)));
-  // Any word would do for a name, so it has to be a tool's.
+  // The format allows any word as a name, so require a tool's.
   if (!is_tool(tools, name)) return std::nullopt;
   Json arguments = Json::object();
   while (take_until(body, "<arg_key>")) {
@@ -140,7 +140,7 @@ std::optional<ToolCall> read_deepseek_call(std::string_view body) {
   return ToolCall{std::string(name), text_of(*arguments)};
 }
 
-// A parameter's value. Without the mark that says whether it is a string, the schema does.
+// A parameter's value. If the string attribute is missing, the schema decides.
 std::optional<Json> dsml_value(const Json& tools, std::string_view tool, std::string_view key,
                                std::string_view mark, std::string_view text) {
   if (mark == "string=\"true\"") return std::string(text);
@@ -152,7 +152,7 @@ std::optional<Json> dsml_value(const Json& tools, std::string_view tool, std::st
   return std::string(text);
 }
 
-// {"arguments": {...}} around the arguments of a tool that has none of that name.
+// Unwraps {"arguments": {...}}, unless the tool has an argument of that name.
 Json without_wrapper(Json arguments, const Json& tools, std::string_view tool) {
   if (arguments.size() != 1 || !arguments.contains("arguments")) return arguments;
   if (schema_of(tools, tool, "arguments") != nullptr) return arguments;
@@ -163,7 +163,7 @@ Json without_wrapper(Json arguments, const Json& tools, std::string_view tool) {
   return parsed ? std::move(*parsed) : arguments;
 }
 
-// Nothing but parameters, each once, or one JSON object.
+// Accepts parameters alone, each once, or one JSON object.
 std::optional<ToolCall> read_dsml_call(std::string_view body, const Json& tools) {
   const auto name = take_until(body, "\"");
   const auto rest = name ? take_until(body, ">") : std::nullopt;
@@ -215,7 +215,7 @@ ToolMarks tool_marks(ToolFormat format) {
               "</｜DSML｜invoke>",
               {"<｜DSML｜function_calls>", "</｜DSML｜function_calls>", "<｜DSML｜tool_calls>",
                "</｜DSML｜tool_calls>",
-               // Slips of V4's that are met in practice.
+               // V4's misspellings seen in practice.
                "<｜DSML｜toolcalls>", "</｜DSML｜toolcalls>", "<｜DSML｜tool>", "</｜DSML｜tool>"}};
   }
   return {};

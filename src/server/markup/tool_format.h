@@ -1,4 +1,4 @@
-// How families of models write tool calls, and how they are read.
+// Parsers for the tool-call formats of model families.
 //
 //   tag       <tool_call>BODY</tool_call>, BODY one of
 //             {"name": N, "arguments": {...}}                          Qwen 2.5, Qwen 3, Hermes
@@ -23,20 +23,20 @@ namespace lathe {
 #define LATHE_TOOL_FORMATS(X) X(none) X(tag) X(deepseek) X(dsml)
 LATHE_ENUM(ToolFormat, LATHE_TOOL_FORMATS)
 
-/// The format that a chat template asks the model to write, by the markers in its source.
+/// The format that a chat template asks for, found by the marks in its source.
 ToolFormat find_tool_format(std::string_view chat_template);
 
 struct ToolMarks {
   std::string_view begin;  // of a call
   std::string_view end;
-  // Around calls; they are dropped.
+  // Marks around calls; dropped.
   std::vector<std::string_view> around;
 };
 ToolMarks tool_marks(ToolFormat format);
 
-/// Where the mark that ends a call stands in the text behind its beginning, or npos. A parameter's
-/// value may hold that mark where the format marks a value's own end. `from`: where to look from,
-/// at first 0; moved on over text that needs no second look.
+/// Position of the mark that ends a call, in the text behind the call's beginning, or npos. A
+/// parameter's value may contain that mark if the format marks the end of values. `from`: where to
+/// search from, initially 0; advanced past text that need not be searched again.
 std::size_t find_call_end(ToolFormat format, std::string_view text, std::size_t& from);
 
 struct ToolCall {
@@ -44,8 +44,8 @@ struct ToolCall {
   std::string arguments;  // a JSON object's text
 };
 
-/// The text between a call's marks. `tools`: the request's, whose schemas say which values are
-/// strings where the format does not. Empty: it is not a call.
+/// Parses the text between a call's marks. `tools`: the request's; their schemas say which values
+/// are strings if the format does not. nullopt: not a call.
 std::optional<ToolCall> read_tool_call(ToolFormat format, std::string_view body,
                                        const nlohmann::ordered_json& tools);
 

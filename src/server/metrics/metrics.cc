@@ -85,7 +85,7 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-// A counter for each place of a draft, numbered from `first`.
+// A counter for each position in a draft, numbered from `first`.
 Labelled by_place(std::string_view label, std::size_t first, const DraftStats& drafts,
                   const std::array<std::int64_t, kMaxDraftTokens>& counts) {
   Labelled out;
@@ -97,62 +97,65 @@ Labelled by_place(std::string_view label, std::size_t first, const DraftStats& d
 
 std::string own_text(const Metrics& m) {
   Text t("lathe_");
-  t.counter("prompt_tokens_total", m.prompt_tokens, "Tokens of prompts that were taken on.");
-  t.counter("generation_tokens_total", m.generation_tokens, "Tokens of answers.");
+  t.counter("prompt_tokens_total", m.prompt_tokens, "Tokens of admitted prompts.");
+  t.counter("generation_tokens_total", m.generation_tokens, "Answer tokens.");
   t.counter("cached_tokens_total", m.cached_tokens, "Prompt tokens from the prefix cache.");
-  t.counter("reasoning_tokens_total", m.reasoning_tokens, "Tokens of reasoning.");
-  t.counter("ignored_fields_total", m.ignored_fields, "Request fields that nobody knows.");
-  t.counter("preemptions_total", m.preemptions, "Requests that lost their pages for a while.");
-  t.counter("draft_checks_total", m.drafts.checks, "Steps of a request with drafts.");
+  t.counter("reasoning_tokens_total", m.reasoning_tokens, "Reasoning tokens.");
+  t.counter("ignored_fields_total", m.ignored_fields, "Unknown request fields.");
+  t.counter("preemptions_total", m.preemptions,
+            "Requests that lost their pages and were queued again.");
+  t.counter("draft_checks_total", m.drafts.checks, "Verification steps, counted per request.");
   t.counters("drafted_tokens_total", by_place("place", 1, m.drafts, m.drafts.drafted),
-             "Drafts, by place.");
+             "Draft tokens, by position.");
   t.counters("accepted_drafts_total", by_place("place", 1, m.drafts, m.drafts.accepted),
-             "Drafts that became tokens, by place.");
+             "Accepted draft tokens, by position.");
   t.gauge("acceptance_length", m.drafts.acceptance_length(),
-          "Tokens of a check, the model's own included.");
+          "Mean tokens per verification step, the model's own included.");
   t.counters("requests_total", m.requests, "Requests that have ended.");
-  t.counters("aborted_requests_total", m.aborted, "Requests that were ended early, and why.");
-  t.counters("refused_requests_total", m.refused, "Requests that were refused, by code.");
+  t.counters("aborted_requests_total", m.aborted, "Requests that were aborted, by reason.");
+  t.counters("refused_requests_total", m.refused, "Rejected requests, by code.");
   t.counters("http_responses_total", m.http_responses, "HTTP responses.");
   t.counters("grammar_compiles_total", m.grammar_compiles,
-             "Constraints of answers: compiled, found among the latest, or refused.");
-  t.gauge("num_running_reqs", static_cast<double>(m.running), "Requests with pages.");
-  t.gauge("num_queue_reqs", static_cast<double>(m.queued), "Requests that wait.");
-  t.gauge("queued_tokens", static_cast<double>(m.queued_tokens), "Prompt tokens of those.");
-  t.gauge("open_streams", static_cast<double>(m.open_streams), "Streams under way.");
+             "Answer constraints: compiled, cached, or rejected.");
+  t.gauge("num_running_reqs", static_cast<double>(m.running), "Running requests.");
+  t.gauge("num_queue_reqs", static_cast<double>(m.queued), "Waiting requests.");
+  t.gauge("queued_tokens", static_cast<double>(m.queued_tokens),
+          "Prompt tokens of waiting requests.");
+  t.gauge("open_streams", static_cast<double>(m.open_streams), "Open streams.");
   t.gauge("connections", static_cast<double>(m.connections), "Open connections.");
   t.gauge("num_used_tokens", static_cast<double>(m.used_tokens),
-          "Tokens of the cache in pages that requests hold.");
-  t.gauge("max_total_num_tokens", static_cast<double>(m.total_tokens),
-          "Tokens that the cache holds.");
-  t.gauge("token_usage", share(m.used_tokens, m.total_tokens), "Their ratio.");
+          "Cache capacity of the pages that requests hold, in tokens.");
+  t.gauge("max_total_num_tokens", static_cast<double>(m.total_tokens), "Cache capacity in tokens.");
+  t.gauge("token_usage", share(m.used_tokens, m.total_tokens), "Used share of the cache capacity.");
   t.gauge("cache_hit_rate", share(m.cached_tokens, m.prompt_tokens),
-          "Share of prompt tokens that the prefix cache had.");
-  t.gauge("gen_throughput", m.generation_rate, "Answer tokens per second, lately.");
-  t.gauge("page_size", static_cast<double>(m.page_size), "Tokens of a page.");
-  t.gauge("num_pages", static_cast<double>(m.pages), "Pages of the cache.");
+          "Share of prompt tokens found in the prefix cache.");
+  t.gauge("gen_throughput", m.generation_rate, "Answer tokens per second over the last seconds.");
+  t.gauge("page_size", static_cast<double>(m.page_size), "Tokens per page.");
+  t.gauge("num_pages", static_cast<double>(m.pages), "Pages in the cache.");
   t.gauge("num_held_pages", static_cast<double>(m.held_pages), "Pages that requests hold.");
-  t.gauge("context_len", static_cast<double>(m.context_length), "Most tokens of a request.");
+  t.gauge("context_len", static_cast<double>(m.context_length), "Maximum tokens per request.");
   t.gauge("engine_heartbeat_age_seconds", m.heartbeat_age,
-          "Since the engine's last step, with work there.");
+          "Time since the engine's last step while it has work.");
   t.gauge("mailbox_steps", static_cast<double>(m.mailbox_steps),
-          "Steps that the engine has made and the serving thread has not read.");
-  t.head("attn_plan_info", "gauge", "What the planner chose.");
+          "Engine steps whose results the serving thread has not read.");
+  t.head("attn_plan_info", "gauge", "The planner's choice.");
   t.value("attn_plan_info", 1, m.plan_labels);
   t.histogram("time_to_first_token_seconds", m.first_token_seconds,
-              "From a request to its first token.");
+              "Time to a request's first token.");
   t.histogram("inter_token_latency_seconds", m.between_tokens_seconds,
-              "Between two tokens of a choice.");
+              "Time between two tokens of a choice.");
   t.histogram("request_time_per_output_token_seconds", m.seconds_per_token,
-              "Of a request behind its first token.");
-  t.histogram("e2e_request_latency_seconds", m.request_seconds, "From a request to its end.");
-  t.histogram("queue_time_seconds", m.queue_seconds, "From a request to its admission.");
-  t.head("step_seconds", "histogram", "Of a forward pass; prefill: one with prefill rows.");
+              "Time per token of a request after its first.");
+  t.histogram("e2e_request_latency_seconds", m.request_seconds,
+              "Time from a request's arrival to its end.");
+  t.histogram("queue_time_seconds", m.queue_seconds,
+              "Time from a request's arrival to its admission.");
+  t.head("step_seconds", "histogram", "Time of a forward pass; prefill: one with prefill rows.");
   t.series("step_seconds", m.prefill_step_seconds, "kind=\"prefill\"");
   t.series("step_seconds", m.decode_step_seconds, "kind=\"decode\"");
-  t.histogram("tokenize_seconds", m.tokenize_seconds, "From a body to tokens.");
-  t.histogram("prompt_tokens", m.prompt_lengths, "Tokens of a prompt.");
-  t.histogram("generation_tokens", m.answer_lengths, "Tokens of an answer.");
+  t.histogram("tokenize_seconds", m.tokenize_seconds, "Time to turn a request's body into tokens.");
+  t.histogram("prompt_tokens", m.prompt_lengths, "Prompt tokens per request.");
+  t.histogram("generation_tokens", m.answer_lengths, "Answer tokens per choice.");
   return t.take();
 }
 

@@ -1,5 +1,5 @@
-// Counters, gauges and histograms of a server, and their text in Prometheus' format 0.0.4. They
-// live in the thread that serves HTTP, which counts each fact when it happens.
+// A server's counters, gauges and histograms, and their text in Prometheus' format 0.0.4. They
+// belong to the thread that serves HTTP.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ class Histogram {
   double sum_ = 0;
 };
 
-/// One counter for each set of label values, which come from closed sets: never from a request.
-using Labelled = std::map<std::string, std::int64_t>;  // by `route="chat",status="200"`
+/// One counter per combination of label values. Values come from closed sets, never from a request.
+using Labelled = std::map<std::string, std::int64_t>;  // key such as `route="chat",status="200"`
 
 struct Metrics {
   Metrics();
@@ -50,7 +50,7 @@ struct Metrics {
   Labelled http_responses;    // route, status
   Labelled grammar_compiles;  // result
 
-  // Gauges, set before the text is made.
+  // Gauges, set before the text is written.
   std::int64_t running = 0;
   std::int64_t queued = 0;
   std::int64_t queued_tokens = 0;
@@ -62,14 +62,14 @@ struct Metrics {
   std::int64_t pages = 0;
   std::int64_t held_pages = 0;
   std::int64_t context_length = 0;
-  double generation_rate = 0;  // tokens per second, of the last seconds
+  double generation_rate = 0;  // tokens per second, over the last seconds
   double heartbeat_age = 0;    // seconds
   std::int64_t mailbox_steps = 0;
   std::string plan_labels;  // `prefill="...",decode="...",layout="..."`
 
   Histogram first_token_seconds;
   Histogram between_tokens_seconds;
-  Histogram seconds_per_token;  // of a request's answer
+  Histogram seconds_per_token;  // per output token of a request
   Histogram request_seconds;
   Histogram queue_seconds;
   Histogram prefill_step_seconds;
@@ -86,7 +86,7 @@ struct MetricNames {
   std::string model;  // label of theirs
 };
 
-/// Always the lathe_ names; beside them those that were asked for.
+/// Writes the lathe_ names always, other sets on request.
 std::string metrics_text(const Metrics& metrics, const MetricNames& names);
 
 }  // namespace lathe

@@ -1,5 +1,4 @@
-// An answer as the formats of the routes see it: choices with text and tokens, how they ended, what
-// they used.
+// An answer as the routes' formats see it: choices with text and tokens, how they ended, usage.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +38,8 @@ struct AnswerCall {
 
 struct Choice {
   std::int32_t index = 0;
-  std::size_t prompt = 0;  // place in AnswerHead::prompts
-  // All so far; streams that send parts keep neither.
+  std::size_t prompt = 0;  // index into AnswerHead::prompts
+  // Everything so far; not kept for streams that send parts.
   std::string text;
   std::string reasoning;
   std::vector<AnswerCall> calls;
@@ -50,7 +49,7 @@ struct Choice {
   std::int64_t reasoning_tokens = 0;
   std::int64_t cached_tokens = 0;
   std::int64_t preemptions = 0;
-  // Of text completions: code points before the next token.
+  // Text completions: code points before the next token.
   std::int64_t text_offset = 0;
 };
 
@@ -59,11 +58,11 @@ struct ChoicePart {
   std::string_view text;
   std::string_view reasoning;
   std::span<const AnswerCall> calls;
-  std::size_t first_call = 0;  // the first one's place in the answer
+  std::size_t first_call = 0;  // index of the first one in the answer
   std::span<const SampledToken> tokens;
 };
 
-/// Wall times of a request in seconds from when it came.
+/// Wall times of a request, in seconds since its arrival.
 struct RequestTimes {
   double started = 0;  // its first choice was admitted
   double first_token = 0;
@@ -71,14 +70,14 @@ struct RequestTimes {
 };
 
 struct AnswerPrompt {
-  std::string text;                  // filled where the answer shows it
+  std::string text;                  // filled if the answer shows it
   std::vector<std::int32_t> tokens;  // likewise
   std::int64_t count = 0;            // tokens
-  // Log-probabilities of its tokens, those that were asked for; the first token has none.
+  // The requested log-probabilities of its tokens; the first token has none.
   std::vector<SampledToken> logprobs = {};
 };
 
-/// Names under which reasoning is told.
+/// Names of the reasoning fields.
 struct ReasoningNames {
   bool reasoning_content = true;
   bool reasoning = true;
@@ -94,22 +93,22 @@ struct AnswerHead {
   ReasoningNames reasoning;
 };
 
-/// Formats one request's answer. A stream's calls append whole events ("data: ...\n\n").
+/// Formats one request's answer. Calls for streams append whole events ("data: ...\n\n").
 class AnswerFormat {
  public:
   virtual ~AnswerFormat() = default;
-  /// Whether Choice::text and tokens are kept in streams, too.
+  /// Whether streams keep Choice::text and tokens, too.
   virtual bool wants_all() const { return false; }
-  /// Whether a step without text is an event as well.
+  /// Whether a step without text makes an event.
   virtual bool wants_tokens() const = 0;
-  /// Before a choice's first part, in the order of indices.
+  /// Called before a choice's first part, in order of indices.
   virtual void open(Choice& choice, std::string& out) = 0;
   virtual void part(Choice& choice, const ChoicePart& part, std::string& out) = 0;
   virtual void end(Choice& choice, std::string& out) = 0;
-  /// After the last end.
+  /// Called after the last choice has ended.
   virtual void close(std::span<const Choice> choices, const RequestTimes& times,
                      std::string& out) = 0;
-  /// A whole answer.
+  /// Formats a whole answer.
   virtual std::string whole(std::span<Choice> choices, const RequestTimes& times) = 0;
 };
 

@@ -20,7 +20,7 @@ Counts count(const AnswerHead& head, std::span<const Choice> choices) {
   for (const Choice& c : choices) {
     out.completion += c.completion_tokens;
     out.reasoning += c.reasoning_tokens;
-    // A prompt's first choice; its siblings find it in the cache, which says nothing.
+    // Count a prompt's first choice alone: the others always find the prompt in the cache.
     if (!seen[c.prompt]) out.cached += c.cached_tokens;
     seen[c.prompt] = true;
   }
@@ -41,7 +41,7 @@ void write_chat_token(JsonWriter& json, const Tokenizer& tokenizer, std::int32_t
   json.end_array();
 }
 
-// A token's name in lists of text completions: half a character is spelled in bytes.
+// A token's name in the lists of text completions: incomplete UTF-8 is spelled in bytes.
 std::string text_key(const ApiRequest& request, const Tokenizer& tokenizer, std::int32_t token) {
   if (request.tokens_as_ids) return fmt::format("token_id:{}", token);
   const std::string_view bytes = bytes_of(tokenizer, token);
@@ -51,7 +51,7 @@ std::string text_key(const ApiRequest& request, const Tokenizer& tokenizer, std:
   return out;
 }
 
-// The engine lists as many tokens as the prompt's or the answer's lists need, whichever are longer.
+// The engine lists enough tokens for the longer of the prompt's and the answer's lists.
 std::span<const TokenLogprob> likeliest(const SampledToken& token, std::int32_t count) {
   const std::span<const TokenLogprob> all = token.top;
   return all.first(std::min(all.size(), static_cast<std::size_t>(count)));
@@ -144,7 +144,7 @@ void write_text_logprobs(JsonWriter& json, const ApiRequest& request, const Toke
       json.null();
       continue;
     }
-    // Likeliest first, so of tokens that read alike the larger value stays.
+    // Likeliest first, so that of tokens with equal text the larger value stays.
     std::vector<std::pair<std::string, double>> entries;
     const auto add = [&](std::int32_t token, double logprob) {
       std::string key = text_key(request, tokenizer, token);

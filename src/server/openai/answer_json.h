@@ -1,4 +1,4 @@
-// The parts of answers that several formats share.
+// Parts of answers shared by several formats.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace lathe {
 
-/// {"prompt_tokens", "completion_tokens", "total_tokens", details}: a prompt counts once however
+/// {"prompt_tokens", "completion_tokens", "total_tokens", details}: a prompt counts once, however
 /// many choices it has.
 void write_usage(JsonWriter& json, const AnswerHead& head, std::span<const Choice> choices);
-/// llama.cpp's object of counts and milliseconds.
+/// llama.cpp's `timings` object: counts and milliseconds.
 void write_timings(JsonWriter& json, const AnswerHead& head, std::span<const Choice> choices,
                    const RequestTimes& times);
 /// "finish_reason": ..., "matched_stop": ...
@@ -27,14 +27,13 @@ void write_chat_logprobs(JsonWriter& json, const Tokenizer& tokenizer,
 void write_text_logprobs(JsonWriter& json, const ApiRequest& request, const Tokenizer& tokenizer,
                          std::span<const SampledToken> tokens, std::int64_t& offset);
 
-/// vLLM's `prompt_logprobs` of text completions: for each token of the prompt {"token id":
-/// {"logprob", "rank", "decoded_token"}} of itself and of the `top` likeliest, in the order of
-/// their rank; null for the first. The rank, from 1, is null for a token that is not among the
-/// likeliest.
+/// vLLM's `prompt_logprobs` of text completions: for each prompt token {"token id": {"logprob",
+/// "rank", "decoded_token"}} of itself and the `top` likeliest, by rank; null for the first token.
+/// Ranks start at 1; null for a token that is not among the likeliest.
 void write_prompt_logprobs(JsonWriter& json, const Tokenizer& tokenizer,
                            std::span<const SampledToken> tokens, std::int32_t top);
 
-/// What a token adds to a text, as UTF-8; nothing for an id that the tokenizer lacks.
+/// The text that a token adds, as UTF-8; empty for an id that the tokenizer lacks.
 std::string token_text(const Tokenizer& tokenizer, std::int32_t token);
 
 void write_token_ids(JsonWriter& json, std::span<const std::int32_t> ids);

@@ -1,4 +1,4 @@
-// How a request is rejected: with a status and OpenAI's error object.
+// ApiError: a rejected request's status and OpenAI error object.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ struct ApiError {
 
 /// An invalid field: 400 invalid_value with Error::message()'s words.
 ApiError bad_field(std::string path, std::string wanted, std::string got, std::string hint = "");
-/// The same of an Error, whose field is the path.
+/// The same from an Error, whose field is the path.
 ApiError bad_field(const Error& error);
 
 }  // namespace lathe

@@ -66,7 +66,7 @@ std::optional<ApiError> check_tools(const ApiRequest& r) {
   return std::nullopt;
 }
 
-// What concerns several fields.
+// Checks that involve several fields.
 std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
   if (r.has_stream_options && !r.stream) {
     return bad_field("stream_options", "\"stream\": true with it", "a whole answer asked for");
@@ -154,7 +154,7 @@ Result<ApiRequest, ApiError> parse_request(ApiRoute route, std::string_view body
   out.route = route;
   if (auto wrong = read_fields(*json, place_of(route), "", limits, out)) return *wrong;
   if (route == ApiRoute::chat) {
-    // The later name goes first, wherever it stands.
+    // max_completion_tokens takes precedence, whatever the order of fields.
     const auto later = json->find("max_completion_tokens");
     const auto first = json->find("max_tokens");
     if (later != json->end() && !later->is_null() && first != json->end()) {

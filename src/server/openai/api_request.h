@@ -1,5 +1,4 @@
-// ApiRequest: what the body of a generating route asks for, read and checked as far as it can be
-// without a model.
+// ApiRequest: the parsed body of a generating route, checked as far as possible without a model.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +29,9 @@ struct PromptInput {
   bool is_text = true;
 };
 
-/// How the answers to one prompt are drawn and when they end.
+/// Sampling and end conditions of the answers to one prompt.
 struct AnswerParams {
-  // Where a value is absent, the model's generation_config.json speaks.
+  // Absent values come from the model's generation_config.json.
   std::optional<float> temperature, top_p, repetition_penalty;
   std::optional<std::int32_t> top_k;
   SamplingParams sampling;                 // the rest; max_tokens and logprobs stay unset
@@ -41,7 +40,7 @@ struct AnswerParams {
   std::vector<std::string> stop;
   bool keep_stop = false;  // the stop string stays in the text
   bool skip_special_tokens = true;
-  std::optional<grammar::Source> constraint;  // what the text has to follow
+  std::optional<grammar::Source> constraint;  // constrains the text
 };
 
 struct ApiRequest : AnswerParams {
@@ -50,8 +49,8 @@ struct ApiRequest : AnswerParams {
   nlohmann::ordered_json messages;   // chat: an array
   std::vector<PromptInput> prompts;  // the others
   bool batch = false;                // prompts came as a list
-  // [prompts] where sampling_params came as a list, with equal n; empty: the request's own are all
-  // prompts'.
+  // [prompts] if sampling_params was a list, with equal n; empty: all prompts use the request's
+  // own.
   std::vector<AnswerParams> each;
   const AnswerParams& params(std::size_t prompt) const {
     return each.empty() ? *this : each[prompt];
@@ -63,21 +62,20 @@ struct ApiRequest : AnswerParams {
   bool include_usage = false;
   bool continuous_usage = false;
 
-  // Log-probabilities of the answer's tokens, and of so many of the most likely tokens at each
-  // position.
+  // Log-probabilities of the answer's tokens, and of the `top_logprobs` likeliest at each position.
   bool logprobs = false;
   std::optional<std::int32_t> top_logprobs;
-  std::vector<std::int32_t> logprob_ids;  // with logprobs: of these tokens as well
+  std::vector<std::int32_t> logprob_ids;  // with logprobs: also of these tokens
   bool echo = false;
-  // Text completions: of the prompt's tokens, in vLLM's shape.
+  // Text completions: log-probabilities of the prompt's tokens, in vLLM's shape.
   std::optional<std::int32_t> prompt_logprobs;
   bool return_token_ids = false;
   bool tokens_as_ids = false;
 
   // Chat.
   nlohmann::ordered_json tools;        // an array, or null
-  nlohmann::ordered_json tool_choice;  // as it came, or null
-  /// Whether the answer has to be a call.
+  nlohmann::ordered_json tool_choice;  // as received, or null
+  /// Whether the answer must be a call.
   bool forces_call() const { return tool_choice == "required" || tool_choice.is_object(); }
   nlohmann::ordered_json template_kwargs;  // an object, or null
   std::optional<std::string> reasoning_effort;
@@ -95,7 +93,7 @@ struct ApiRequest : AnswerParams {
   std::vector<std::string> ignored;  // names of unknown fields
 };
 
-/// What stands before the names of a prompt's AnswerParams in messages: "", "sampling_params." or
+/// The prefix of the names of a prompt's AnswerParams in messages: "", "sampling_params." or
 /// "sampling_params[2].".
 std::string params_name(const ApiRequest& request, std::size_t prompt);
 
@@ -106,13 +104,13 @@ struct FieldLimits {
   bool strict = false;  // unknown fields are errors
 };
 
-/// A body as JSON. Errors: 400 invalid_json with line and column: text that is not JSON or not
-/// UTF-8, a repeated name in an object, more than kMostLevels levels; a value that is not an
+/// Parses a body as JSON. Errors: 400 invalid_json with line and column: text that is not JSON or
+/// not UTF-8, a repeated name in an object, more than kMostLevels levels, a value that is not an
 /// object.
 Result<nlohmann::ordered_json, ApiError> parse_body(std::string_view body);
 
-/// Errors: 400 with the field's path: parse_body()'s, a field that is missing, mistyped, out of
-/// range, or known and not supported.
+/// Errors: 400 with the field's path: parse_body()'s; a field that is missing, mistyped, out of
+/// range or unsupported.
 Result<ApiRequest, ApiError> parse_request(ApiRoute route, std::string_view body,
                                            const FieldLimits& limits);
 

@@ -107,7 +107,7 @@ TEST(ApiRequest, BodiesHaveLimits) {
   EXPECT_THAT(error_of(ApiRoute::chat, deep + "}").message, HasSubstr("500 levels"));
 }
 
-// Bytes of a request, broken at random, give a request or a message, nothing else.
+// A request with random bytes changed gives a request or an error message, nothing else.
 TEST(ApiRequest, BrokenBodiesAreRefused) {
   const std::string body =
       R"({"prompt": ["a", [1, 2]], "temperature": 0.5, "stop": ["x"], "logit_bias": {"3": 1}, "n": 2})";

@@ -25,7 +25,7 @@ std::optional<ApiError> set_grammar(Source source, ApiRequest& out) {
   return std::nullopt;
 }
 
-// A schema, or its text.
+// Reads a schema, or its text.
 std::optional<ApiError> set_schema(const Json& value, const FieldContext& at, ApiRequest& out) {
   Source source = source_of(Source::Kind::json_schema, at.path);
   source.schema = value;

@@ -1,4 +1,4 @@
-// Readers of the fields that say what text an answer has to be.
+// Readers of the fields that constrain an answer's text.
 #pragma once
 
 #include "server/openai/field_readers.h"

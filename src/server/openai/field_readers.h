@@ -1,5 +1,4 @@
-// Readers of field values: each makes a Field's `takes` and `read` from a range and a place to put
-// the value.
+// Readers of field values: each makes a Field's `takes` and `read` from a range and a destination.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +10,12 @@
 
 namespace lathe {
 
-/// What a value reads like in a message, at most some 60 bytes.
+/// A value as shown in messages, at most some 60 bytes.
 std::string excerpt(const nlohmann::ordered_json& value);
 ApiError wrong_value(const FieldContext& at, std::string wanted,
                      const nlohmann::ordered_json& value, std::string hint = "");
 
-/// An integer, as such or as 1.0. Nothing: it is none, or lies outside.
+/// An integer, as such or as 1.0. nullopt: not an integer, or out of range.
 std::optional<std::int64_t> integer_of(const nlohmann::ordered_json& value, std::int64_t least,
                                        std::int64_t most);
 
@@ -28,7 +27,7 @@ struct Reader {
 struct NumberRange {
   double least;
   double most;
-  bool open = false;  // above least, not from it
+  bool open = false;  // excludes least
 };
 Reader number(NumberRange range, std::function<void(ApiRequest&, float)> set);
 Reader integer(std::int64_t least, std::int64_t most,
@@ -41,7 +40,7 @@ Reader strings(std::size_t most, std::size_t most_bytes, bool empty_ones,
                std::function<void(ApiRequest&, std::vector<std::string>)> set);
 /// Any value; it is not read.
 Reader unread();
-/// Only values that ask for nothing: false, 0, "", [], {}. Others are 400 unsupported_field.
+/// Accepts only values without effect: false, 0, "", [], {}. Others are 400 unsupported_field.
 Reader unsupported(std::string why);
 
 }  // namespace lathe

@@ -114,7 +114,7 @@ Reader seed() {
   });
 }
 
-// A range that a flag sets.
+// An integer whose upper bound is set by a flag.
 Reader limited(std::string takes, std::int64_t least, std::int32_t FieldLimits::*most,
                std::string flag, std::function<void(ApiRequest&, std::int32_t)> set) {
   return {
@@ -523,7 +523,7 @@ const std::vector<Field>& request_fields() {
 
 std::optional<ApiError> read_fields(const Json& object, FieldPlace place, const std::string& prefix,
                                     const FieldLimits& limits, ApiRequest& out) {
-  // In the table's order, so that the same request is always refused for the same field.
+  // In the table's order, so that the same request is always rejected for the same field.
   for (const Field& f : request_fields()) {
     if ((f.places & place) == 0) continue;
     const auto value = object.find(std::string(f.name));
@@ -544,7 +544,7 @@ std::optional<ApiError> read_fields(const Json& object, FieldPlace place, const 
 std::string nearest_field(FieldPlace place, std::string_view name) {
   if (name.size() > 64) return "";
   std::string_view best;
-  std::size_t least = 3;  // further names are not meant
+  std::size_t least = 3;  // names further away are not suggested
   for (const Field& f : request_fields()) {
     if ((f.places & place) == 0) continue;
     const std::size_t d = edit_distance(name, f.name);

@@ -1,5 +1,5 @@
-// The fields of requests, one table: it reads them, says which names are known, and prints the
-// reference in docs/server.md.
+// The table of request fields: it reads them, knows their names, and prints the reference in
+// docs/server.md.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace lathe {
 
-/// Where a field stands; a field may stand in several places.
+/// Where a field may appear; a bit mask.
 enum FieldPlace : unsigned {
   kInChat = 1,
   kInCompletions = 2,
@@ -20,7 +20,7 @@ enum FieldPlace : unsigned {
   kInSampling = 8,  // sampling_params of /generate
 };
 
-/// What a field's reader gets besides the value, which is not null.
+/// What a field's reader gets besides the value, which is never null.
 struct FieldContext {
   const std::string& path;
   const FieldLimits& limits;
@@ -32,20 +32,20 @@ using FieldRead = std::function<std::optional<ApiError>(const nlohmann::ordered_
 struct Field {
   std::string_view name;
   unsigned places = 0;
-  std::string takes;        // what values, in words
-  std::string_view absent;  // what null or nothing means
+  std::string takes;        // accepted values, in words
+  std::string_view absent;  // meaning of null or absence
   std::string_view note;
   FieldRead read;
 };
 
 const std::vector<Field>& request_fields();
 
-/// Reads an object's fields into `out`. `prefix` stands before their names in messages.
+/// Reads an object's fields into `out`. `prefix` precedes their names in messages.
 std::optional<ApiError> read_fields(const nlohmann::ordered_json& object, FieldPlace place,
                                     const std::string& prefix, const FieldLimits& limits,
                                     ApiRequest& out);
 
-/// "did you mean NAME?", or nothing where no known name is near.
+/// "did you mean NAME?", or "" if no known name is near.
 std::string nearest_field(FieldPlace place, std::string_view name);
 
 /// The table as text, a line per field.

@@ -1,5 +1,5 @@
-// Answers of /generate, in SGLang's shape: events have all text so far, unless parts were asked
-// for.
+// Answers of /generate in SGLang's shape: each event has all text so far, unless parts are
+// requested.
 #include <fmt/format.h>
 
 #include "server/openai/answer_json.h"

@@ -13,7 +13,7 @@ namespace lathe {
 void append_json_string(std::string& out, std::string_view text) {
   static constexpr std::string_view kHex = "0123456789abcdef";
   out += '"';
-  std::size_t plain = 0;  // begin of what has not been copied
+  std::size_t plain = 0;  // start of what has not been copied
   const auto copy_until = [&](std::size_t end) { out.append(text, plain, end - plain); };
   for (std::size_t i = 0; i < text.size();) {
     const auto c = static_cast<unsigned char>(text[i]);
@@ -67,7 +67,7 @@ void append_json_number(std::string& out, double value) {
   }
   const std::size_t begin = out.size();
   fmt::format_to(std::back_inserter(out), "{}", value);
-  // A reader that tells integers from others should see what it is.
+  // Keep a fraction, so that typed readers see a double.
   if (out.find_first_of(".e", begin) == std::string::npos) out += ".0";
 }
 

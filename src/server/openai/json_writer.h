@@ -1,4 +1,4 @@
-// JsonWriter: JSON text by appending, for answers that are formatted once a token.
+// JsonWriter: appends JSON text, for answers that are formatted once per token.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace lathe {
 
-/// Quoted and escaped: control characters, U+2028 and U+2029 as \u, the rest as it is. Bytes that
-/// are not UTF-8 become U+FFFD.
+/// Quoted and escaped: control characters, U+2028 and U+2029 as \u, the rest unchanged. Invalid
+/// UTF-8 becomes U+FFFD.
 void append_json_string(std::string& out, std::string_view text);
 void append_json_integer(std::string& out, std::int64_t value);
-/// The shortest text that reads back to the same double; what is not finite: +-9999.0, NaN too.
+/// The shortest text that parses to the same double; infinities and NaN become +-9999.0.
 void append_json_number(std::string& out, double value);
 
-/// Appends values to a text in order and adds commas. Names and values must come in pairs.
+/// Appends values in order and adds commas. Names and values must alternate.
 class JsonWriter {
  public:
   /// `out` outlives the writer. `first`: no comma before the first value.
@@ -24,7 +24,7 @@ class JsonWriter {
   JsonWriter& end_object() { return shut('}'); }
   JsonWriter& begin_array() { return open('['); }
   JsonWriter& end_array() { return shut(']'); }
-  /// A name that needs no escapes, such as one that is written in the code.
+  /// A name that needs no escapes, such as a literal.
   JsonWriter& key(std::string_view name) {
     out_ += first_ ? "\"" : ",\"";
     out_ += name;

@@ -31,7 +31,7 @@ TEST(JsonWriter, AnyBytesReadBackAsValidText) {
     const std::string json = in_quotes(text);
     EXPECT_EQ(json.find('\n'), std::string::npos);
     const auto read = nlohmann::json::parse(json);
-    // An independent writer, which replaces what is no UTF-8 likewise.
+    // An independent writer, which replaces invalid UTF-8 in the same way.
     const std::string other =
         nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     EXPECT_EQ(read, nlohmann::json::parse(other));

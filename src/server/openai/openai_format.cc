@@ -35,7 +35,7 @@ class OpenAiFormat : public AnswerFormat {
   }
 
  protected:
-  // An event with one choice, whose members `write` adds.
+  // Writes an event with one choice, whose members `write` adds.
   template <class Write>
   void event(const Choice& choice, std::string& out, const Write& write) {
     begin_event(choice, out);
@@ -44,7 +44,7 @@ class OpenAiFormat : public AnswerFormat {
     end_event(choice, out);
   }
 
-  // Up to the choice's members behind its index.
+  // Writes an event up to the choice's index.
   void begin_event(const Choice& choice, std::string& out) const {
     out += one_choice_;
     append_json_integer(out, choice.index);
@@ -76,7 +76,7 @@ class OpenAiFormat : public AnswerFormat {
     return out;
   }
 
-  // ,"usage", "timings"}, the end of every object that has all counts.
+  // Writes ,"usage", "timings"}, the end of objects with final counts.
   void end_answer(std::span<const Choice> choices, const RequestTimes& times,
                   std::string& out) const {
     out += ",\"usage\":";
@@ -101,7 +101,7 @@ class OpenAiFormat : public AnswerFormat {
   const ApiRequest* request_;
   const AnswerHead* head_;
   std::string event_;       // the beginning of every event, up to its choices
-  std::string one_choice_;  // of events with a choice, up to its index
+  std::string one_choice_;  // the beginning of events with a choice, up to its index
 };
 
 class ChatFormat : public OpenAiFormat {
@@ -196,14 +196,14 @@ class ChatFormat : public OpenAiFormat {
     json.end_array();
   }
 
-  // Nearly all events of nearly all streams have a text and nothing else that a token changes: they
-  // are a beginning, the text and an end.
+  // Fast path: nearly all events differ from the previous one in their text alone, so the beginning
+  // and the end are kept.
   static constexpr std::string_view kContentEnd =
       "},\"logprobs\":null,\"finish_reason\":null}]}\n\n";
   bool only_text_;
-  std::vector<std::string> content_events_;  // [choices that are open] beginnings
+  std::vector<std::string> content_events_;  // [open choices] beginnings
 
-  // Readers join arguments by index: the name comes with none, then they come.
+  // Clients join arguments by index: the name comes first without arguments, then they follow.
   static void write_call_deltas(JsonWriter& json, const ChoicePart& part) {
     json.key("tool_calls").begin_array();
     for (std::size_t i = 0; i < part.calls.size(); ++i) {

@@ -39,7 +39,7 @@ TEST(ChatFormat, PartsAreDeltas) {
   format->part(s.choice, {"text", "", calls, 2, {}}, out);
   const Json delta = event(out)["choices"][0]["delta"];
   EXPECT_EQ(delta["content"], "text");
-  // Names once, arguments joined by index.
+  // Names appear once, arguments are joined by index.
   std::map<int, std::string> names, arguments;
   for (const Json& d : delta["tool_calls"]) {
     if (d.contains("id")) names[d["index"]] += d["function"]["name"].get<std::string>();
@@ -54,7 +54,7 @@ TEST(ChatFormat, TextOfEachChoiceHasItsIndex) {
   s.head.model = "a \"model\"";
   const auto format = s.format();
   s.request.continuous_usage = true;
-  const auto with_usage = s.format();  // writes each event anew
+  const auto with_usage = s.format();  // takes the slow path for each event
   Choice other = s.choice;
   other.index = 1;
   std::string out;

@@ -1,4 +1,4 @@
-// The page: one HTML file with its style and script, embedded when the server is built.
+// The page: one HTML file with style and script, embedded at build time.
 #pragma once
 
 #include <string_view>
@@ -16,8 +16,8 @@ struct PageData {
 };
 extern const PageData kPage;
 
-/// The page, or 304 where the request has its ETag. Its headers let it load nothing but what it
-/// holds, and talk only to this server.
+/// The page, or 304 if the request has its ETag. Its Content-Security-Policy allows only its own
+/// style and script, and requests to this server alone.
 HttpResponse page_response(const HttpRequest& request);
 
 }  // namespace lathe

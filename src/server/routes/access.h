@@ -1,4 +1,4 @@
-// Who may ask: keys, origins, hosts. Pure functions of a request's headers.
+// Access rules: keys, origins, hosts. Pure functions of a request's headers.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace lathe {
 
 /// open   anyone
 /// key    needs an API key, if one is set
-/// admin  needs the admin key, if one is set; otherwise as key
+/// admin  needs the admin key, if one is set; otherwise like key
 #define LATHE_ROUTE_AUTHS(X) X(open) X(key) X(admin)
 LATHE_ENUM(RouteAuth, LATHE_ROUTE_AUTHS)
 
@@ -21,7 +21,7 @@ struct AccessRules {
   std::vector<std::string> api_keys;
   std::string admin_key;
   std::vector<std::string> origins;  // "https://example.org", or "*": all
-  std::vector<std::string> hosts;    // beside loopback names
+  std::vector<std::string> hosts;    // besides loopback names
   bool loopback = true;              // the server listens on loopback alone
 };
 
@@ -29,14 +29,14 @@ struct AccessRules {
 std::optional<ApiError> check_key(const AccessRules& rules, RouteAuth auth,
                                   const HttpRequest& request);
 
-/// 403 origin_not_allowed: a page of another site, or a host name that is not this machine's, which
-/// is how a foreign page reaches a local server.
+/// 403 origin_not_allowed: a page of another site, or a foreign host name, by which such a page
+/// reaches a local server (DNS rebinding).
 std::optional<ApiError> check_origin(const AccessRules& rules, const HttpRequest& request);
 
-/// The headers that a page of an allowed origin needs; empty for others.
+/// CORS headers for allowed origins; empty for others.
 std::vector<HttpHeader> cors_headers(const AccessRules& rules, const HttpRequest& request);
 
-/// Takes the same time wherever the texts differ, so keys cannot be guessed byte by byte.
+/// Takes the same time wherever the texts differ, so that keys cannot be guessed byte by byte.
 bool equal_in_constant_time(std::string_view a, std::string_view b);
 
 bool is_loopback(std::string_view host);

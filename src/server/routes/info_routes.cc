@@ -29,7 +29,7 @@ Json model_object(const Service& service, const std::string& name) {
           {"max_model_len", service.model().capacity}};
 }
 
-// The number of a query's "name=number"; `absent` where there is none.
+// The number in a query's "name=number"; `absent` if there is none.
 double query_number(std::string_view query, std::string_view name, double absent) {
   while (!query.empty()) {
     const std::size_t end = std::min(query.find('&'), query.size());

@@ -1,4 +1,4 @@
-// Routes that tell rather than generate, and those that tend the server.
+// Routes for information and administration.
 #pragma once
 
 #include "server/routes/routes.h"

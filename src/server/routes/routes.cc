@@ -51,7 +51,7 @@ constexpr ServerRoute kRoutes[] = {
      abort_route},
 };
 
-// Calls `use` with each of the words of `text`, until it says true.
+// Calls `use` with each word of `text` until it returns true.
 template <class Use>
 bool any_word(std::string_view text, const Use& use) {
   while (!text.empty()) {
@@ -96,7 +96,7 @@ void wrong_method(const ServerRoute& route, const HttpRequest& request, Reply& r
   reply.send(std::move(response));
 }
 
-// Answers the preflight request of a page of an allowed origin.
+// Answers CORS preflight requests from allowed origins.
 bool answer_preflight(const AccessRules& access, const ServerRoute& route,
                       const HttpRequest& request, Reply& reply) {
   if (request.method != "OPTIONS" || cors_headers(access, request).empty()) return false;
@@ -110,7 +110,7 @@ bool answer_preflight(const AccessRules& access, const ServerRoute& route,
   return true;
 }
 
-// A browser that opens /plan gets the page, which then asks for the plan, with the key.
+// A browser that opens /plan gets the page, which then requests the plan with the key.
 bool wants_page(const ServerRoute& route, const HttpRequest& request, const Service& service) {
   const std::string* accept = request.header("accept");
   return route_name(route) == "/plan" && !service.options().no_ui && accept != nullptr &&

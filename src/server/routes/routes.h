@@ -1,5 +1,4 @@
-// The routes: one table that dispatches, says who may call, and prints the reference in
-// docs/server.md.
+// The table of routes: it dispatches, checks access, and prints the reference in docs/server.md.
 #pragma once
 
 #include <memory>
@@ -22,7 +21,7 @@ struct RouteCall {
 };
 
 struct ServerRoute {
-  std::string_view paths;    // separated by blanks; the first is the route's name in counts
+  std::string_view paths;    // separated by blanks; the first names the route in metrics
   std::string_view methods;  // "GET", "POST", "GET POST"; HEAD comes with GET
   RouteAuth auth;
   bool needs_model;
@@ -32,13 +31,13 @@ struct ServerRoute {
 
 std::span<const ServerRoute> server_routes();
 
-/// The route with that path; "/x/" is "/x". Null: there is none.
+/// The route with that path, or null; "/x/" is "/x".
 const ServerRoute* find_route(std::string_view path);
 bool route_takes(const ServerRoute& route, std::string_view method);
 /// The first of its paths.
 std::string_view route_name(const ServerRoute& route);
 
-/// Passes the request on, or rejects it: 404, 405, 401, 503 while loading.
+/// Calls the route's handler, or rejects the request: 404, 405, 401, 503 while loading.
 void dispatch(Service& service, const AccessRules& access, HttpRequest request,
               std::shared_ptr<Reply> reply);
 

@@ -54,7 +54,7 @@ Result<std::string, ApiError> tokenize(const std::string& body, const ServedMode
   const auto strings = read_flag(*json, "return_token_strs", false);
   if (!strings) return strings.error();
 
-  // A list of texts gives a list of answers' parts.
+  // For a list of texts, each field of the answer is a list.
   std::vector<std::vector<std::int32_t>> lists;
   bool several = false;
   if (chat) {

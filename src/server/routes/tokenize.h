@@ -1,4 +1,4 @@
-// Bodies of /tokenize and /detokenize to their answers. Run on workers.
+// Handlers of /tokenize and /detokenize: body to answer. Run on workers.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace lathe {
 Result<std::string, ApiError> tokenize(const std::string& body, const ServedModel& model,
                                        const ServerOptions& options);
 
-/// {"tokens", "skip_special_tokens"?} to {"prompt", "text"}, the same twice. Errors: 400.
+/// {"tokens", "skip_special_tokens"?} to {"prompt", "text"}, both the same text. Errors: 400.
 Result<std::string, ApiError> detokenize(const std::string& body, const ServedModel& model);
 
 }  // namespace lathe

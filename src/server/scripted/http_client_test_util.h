@@ -1,4 +1,4 @@
-// A client for tests: one connection that waits, and what a test asks of a server's answers.
+// An HTTP client for tests: a blocking connection, and queries on a server's answers.
 #pragma once
 
 #include <arpa/inet.h>
@@ -20,10 +20,11 @@ namespace lathe {
 
 class TestConnection {
  public:
-  /// `receive_buffer`: bytes that the system holds for it; 0: as it likes. `fd`: a socket to take.
+  /// `receive_buffer`: size of the socket's receive buffer; 0: the system's default. `fd`: an
+  /// existing socket.
   explicit TestConnection(int port, int receive_buffer = 0, int fd = -1)
       : fd_(fd >= 0 ? fd : socket(AF_INET, SOCK_STREAM, 0)) {
-    const timeval limit{60, 0};  // far beyond any answer's time
+    const timeval limit{60, 0};  // far longer than any answer takes
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     if (receive_buffer > 0) {
       setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
@@ -39,7 +40,7 @@ class TestConnection {
   TestConnection& operator=(const TestConnection&) = delete;
 
   bool connected() const { return fd_ >= 0; }
-  /// False: the peer has closed.
+  /// Returns false if the peer has closed.
   bool send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -48,7 +49,7 @@ class TestConnection {
     }
     return true;
   }
-  /// What comes next, at least a byte; empty: the end.
+  /// Reads at least a byte; empty at the end.
   std::string read_some(std::size_t most = 65536) {
     std::string out(most, '\0');
     const ssize_t n = recv(fd_, out.data(), out.size(), 0);
@@ -56,7 +57,7 @@ class TestConnection {
     got_ += out;
     return out;
   }
-  /// All that has come, once it holds `text` or has ended.
+  /// Reads until everything received contains `text`, or the end; returns all of it.
   const std::string& read_until(std::string_view text) {
     while (got_.find(text) == std::string::npos && !read_some().empty()) {
     }
@@ -67,7 +68,7 @@ class TestConnection {
     }
     return got_;
   }
-  /// One whole answer, of a connection that stays.
+  /// Reads one whole answer and keeps the connection.
   std::string read_answer() {
     const std::size_t head = read_until("\r\n\r\n").find("\r\n\r\n");
     const std::size_t at = got_.find("Content-Length: ");
@@ -92,9 +93,9 @@ class TestConnection {
 };
 
 struct TestAnswer {
-  int status = 0;  // 0: none came
+  int status = 0;  // 0: no answer
   std::string head;
-  std::string body;  // with its chunks put together
+  std::string body;  // with chunks joined
   nlohmann::json json() const { return nlohmann::json::parse(body, nullptr, false); }
   /// The events of a stream before [DONE].
   std::vector<nlohmann::json> events() const {
@@ -139,7 +140,7 @@ inline std::string request_text(std::string_view method, std::string_view path,
       method, path, headers, body.size(), body);
 }
 
-/// On a connection of its own.
+/// Sends a request on a connection of its own.
 inline TestAnswer ask(int port, std::string_view method, std::string_view path,
                       std::string_view body = "", std::string_view headers = "") {
   TestConnection c(port);
@@ -147,7 +148,7 @@ inline TestAnswer ask(int port, std::string_view method, std::string_view path,
   return read_test_answer(c.read_all());
 }
 
-/// The sum of a metric's values over its labels.
+/// A metric's value, summed over its labels.
 inline double metric(int port, std::string_view name) {
   const std::string page = ask(port, "GET", "/metrics").body;
   double sum = 0;
@@ -162,14 +163,14 @@ inline double metric(int port, std::string_view name) {
   return sum;
 }
 
-/// Waits for what comes by itself; a minute is far beyond any machine's need.
+/// Polls until the condition holds, for at most a minute.
 template <class Condition>
 testing::AssertionResult comes(const Condition& condition) {
   for (int i = 0; i < 6000; ++i) {
     if (condition()) return testing::AssertionSuccess();
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  return testing::AssertionFailure() << "it has not come";
+  return testing::AssertionFailure() << "the condition did not become true";
 }
 
 /// A body of /v1/completions.

@@ -16,8 +16,8 @@ std::string utf8(std::int32_t code) {  // below 0x800
   return {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))};
 }
 
-// Names of bytes in byte-level vocabularies: printable ones of Latin-1 are themselves, the others
-// follow from U+0100 on.
+// Names of bytes in byte-level vocabularies: printable Latin-1 characters are themselves, others
+// are numbered from U+0100.
 std::string byte_name(std::int32_t byte, std::int32_t& others) {
   const bool printable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);
   return utf8(printable ? byte : 0x100 + others++);

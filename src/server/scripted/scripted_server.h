@@ -1,8 +1,8 @@
-// ScriptedServer: a whole server in this process whose model is a script, for benches and tests:
-// the threads, the engine, pages and sockets are those of `lathe serve`.
+// ScriptedServer: a whole server in this process whose model is a script, for benchmarks and tests.
+// Threads, engine, pages and sockets are those of `lathe serve`.
 //
-// The tokenizer has the 256 bytes, the words below, and special tokens for marks of reasoning and
-// tools; the chat template joins the contents of messages.
+// The tokenizer has the 256 bytes, the words below, and special tokens for reasoning and tool
+// marks; the chat template joins the contents of messages.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ struct ScriptedOptions {
   std::int64_t chunked_prefill_size = 8192;
   std::int32_t context = 16384;
   std::string draft = "none";
-  std::string template_prefix;  // of the chat template, such as "{# </think> <tool_call> #}"
-  /// As Script's; empty: behind a byte b comes word b mod 64, behind a word the next one.
+  std::string template_prefix;  // precedes the chat template: "{# </think> <tool_call> #}"
+  /// As Script's; empty: byte b is followed by word b mod 64, a word by the next one.
   std::function<std::int32_t(std::int32_t token, std::int32_t position)> next;
   std::function<Result<void>(std::int64_t rows)> on_forward;
 
@@ -40,7 +40,7 @@ struct ScriptedOptions {
 
 class ScriptedServer {
  public:
-  /// Listens, loads and serves. `load` false: it stays in the state `loading` until serve().
+  /// Listens, loads and serves. `load` false: stays in state `loading` until serve().
   explicit ScriptedServer(ScriptedOptions options, bool load = true);
   ScriptedServer(const ScriptedServer&) = delete;
   ScriptedServer& operator=(const ScriptedServer&) = delete;
@@ -54,10 +54,10 @@ class ScriptedServer {
   std::optional<Tokenizer> tokenizer_;
   std::optional<ChatTemplateFile> chat_;
   std::unique_ptr<Runtime> runtime_;
-  std::unique_ptr<Server> server_;  // the last: it uses all of the above
+  std::unique_ptr<Server> server_;  // last: it uses all of the above
 };
 
-/// The text that the default script has behind `prompt`, in so many tokens.
+/// The `tokens` tokens that the default script writes after `prompt`, as text.
 std::string scripted_text(std::string_view prompt, std::int64_t tokens);
 
 }  // namespace lathe

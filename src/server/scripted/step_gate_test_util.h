@@ -1,4 +1,4 @@
-// StepGate: lets a test decide when each step of a scripted server's engine goes on, and which
+// StepGate: lets a test decide when each step of a scripted server's engine runs, and which ones
 // fail.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace lathe {
 
 class StepGate {
  public:
-  /// The first step, with which a server warms up, may pass.
+  /// Passes the first step, the server's warm-up, at once.
   Result<void> operator()(std::int64_t rows) {
     std::unique_lock lock(mutex_);
     rows_.push_back(rows);
@@ -38,7 +38,7 @@ class StepGate {
   void fail(int steps) {
     set([&] { fail_ = steps; });
   }
-  /// Until so many steps have begun, the warming one not counted.
+  /// Waits until `steps` steps have begun, not counting the warm-up.
   void wait_begun(std::size_t steps) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return rows_.size() >= steps + 1; });
@@ -69,7 +69,7 @@ class StepGate {
   bool open_ = false;
 };
 
-/// A scripted server whose steps wait for its gate.
+/// A scripted server whose steps wait at its gate.
 struct GatedServer {
   explicit GatedServer(ScriptedOptions options = {}) {
     options.on_forward = [this](std::int64_t rows) { return gate(rows); };

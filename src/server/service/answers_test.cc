@@ -1,4 +1,4 @@
-// What comes out of tokens: streams and whole answers agree, however tokens cut a text.
+// Answers: streams and whole answers agree, however tokens split a text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace lathe {
 namespace {
 
-// A model that writes `text` again and again, a byte a token, behind a prompt of one byte.
+// A model that repeats `text` after a one-byte prompt, one byte per token.
 ScriptedOptions writes(const std::string& text) {
   ScriptedOptions options;
   options.next = [text](std::int32_t, std::int32_t position) {
@@ -57,7 +57,7 @@ TEST(Answers, CharactersAreNeverCut) {
   }
 }
 
-// More than are sent in one go.
+// More events than are sent in one batch.
 TEST(Answers, AStepOfManyAnswersReachesAll) {
   ScriptedOptions options;
   options.max_running_requests = 384;
@@ -73,7 +73,7 @@ TEST(Answers, AStepOfManyAnswersReachesAll) {
   }
 }
 
-// Tokens are bytes in one server, words in the other.
+// Tokens are bytes on one server, words on the other.
 TEST(Answers, StopStringsAreFoundAcrossTokens) {
   const std::string text = scripted_text("x", 20);
   ScriptedServer bytes(writes(text)), words{ScriptedOptions()};
@@ -96,7 +96,7 @@ TEST(Answers, StopStringsAreFoundAcrossTokens) {
       }
     }
   }
-  // What might have begun one is part of the answer where it has not.
+  // An incomplete stop string is part of the answer.
   for (ScriptedServer* s : {&bytes, &words}) {
     const int tokens = s == &bytes ? static_cast<int>(text.size()) : 20;
     const std::string more =
@@ -107,15 +107,14 @@ TEST(Answers, StopStringsAreFoundAcrossTokens) {
   }
 }
 
-// What a client sees of a burst that a stop string ends in its first token, in its last, or
-// between; inside a character or beyond the burst's end: what it sees without drafts, tokens
-// counted.
+// A stop string may end a burst of accepted drafts at its first token, its last or between, inside
+// a character or beyond the burst. A client sees the same text and token count as without drafts.
 TEST(Answers, StopStringsEndBursts) {
   const std::string text = "the cat, aé€😀ß; the cat sat. ";
   ScriptedOptions with_drafts = writes(text);
   with_drafts.draft = "ngram";
   ScriptedServer plain(writes(text)), drafts(std::move(with_drafts));
-  // Behind the text the text follows, so all of it can be drafted.
+  // The text repeats, so all of it can be drafted.
   const std::string prompt = "x" + text;
   const int tokens = static_cast<int>(text.size());
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -137,7 +136,7 @@ TEST(Answers, StopStringsEndBursts) {
             }
           }
           for (nlohmann::json& j : out) {
-            if (j.is_object()) j.erase("prompt_tokens_details");  // what the prefix cache had
+            if (j.is_object()) j.erase("prompt_tokens_details");  // depends on the prefix cache
           }
           return out;
         };
@@ -172,8 +171,8 @@ TEST(Answers, RequestsWithOneNameAreMany) {
   EXPECT_ALIVE(s);
 }
 
-// Every kind of tool call and reasoning that the script writes, a byte a token: parts of a stream
-// make up the whole answer.
+// Reasoning and every kind of tool call, one byte per token: the parts of a stream add up to the
+// whole answer.
 TEST(Answers, CallsAndReasoningOfAStreamAreThoseOfTheWhole) {
   const std::string text =
       "<think>why</think>ok <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": [1, \"é\"]}}"
@@ -214,7 +213,7 @@ TEST(Answers, CallsAndReasoningOfAStreamAreThoseOfTheWhole) {
   }
 }
 
-// What would shape the text is kept or refused, never left out.
+// Constraints are honoured or rejected, never ignored.
 TEST(Answers, ConstraintsAreNotDropped) {
   ScriptedServer s{ScriptedOptions()};
   const std::string chat = R"({"messages":[{"role":"user","content":"a"}],)";
@@ -245,7 +244,7 @@ TEST(Answers, ConstraintsAreNotDropped) {
   EXPECT_ALIVE(s);
 }
 
-// A template that would run for ever, write for ever or raise, by what requests bring.
+// A template that loops, writes without end or raises, depending on the request.
 TEST(Answers, TemplatesEndWhateverRequestsBring) {
   ScriptedOptions options;
   options.template_prefix =

@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kRoles = "system, developer, user, assistant or tool";
 
-// Parts of text become one, a line each.
+// Joins text parts, one per line.
 std::optional<ApiError> read_content(Json& content, const std::string& path) {
   if (content.is_string() || content.is_null()) return std::nullopt;
   if (!content.is_array()) return bad_field(path, "text, or a list of parts", excerpt(content));
@@ -38,7 +38,7 @@ std::optional<ApiError> read_content(Json& content, const std::string& path) {
   return std::nullopt;
 }
 
-// Templates want arguments as values; clients send them as JSON in a string.
+// Parses arguments: clients send them as JSON in a string, templates expect values.
 std::optional<ApiError> read_tool_calls(Json& calls, const std::string& path) {
   if (calls.is_null()) return std::nullopt;
   if (!calls.is_array()) return bad_field(path, "a list of calls", excerpt(calls));
@@ -86,7 +86,7 @@ std::optional<ApiError> read_message(Json& message, const std::string& path) {
   if (message.contains("tool_calls")) {
     if (auto wrong = read_tool_calls(message["tool_calls"], path + ".tool_calls")) return wrong;
   }
-  // A template knows one name or the other.
+  // Templates know one name or the other.
   for (const auto& [from, to] :
        {std::pair{"reasoning", "reasoning_content"}, std::pair{"reasoning_content", "reasoning"}}) {
     if (message.contains(from) && !message.contains(to)) message[to] = message[from];
@@ -132,7 +132,7 @@ Result<std::string, ApiError> chat_prompt(const ApiRequest& request, const Json&
   auto text = chat.chat_template.render(variables_of(request, defaults, chat, std::move(messages)));
   if (!text) return ApiError{400, "template_error", text.error().message(), "messages"};
   if (!request.continue_final_message) return std::move(*text);
-  // What the template writes after the message is cut off.
+  // Cut off what the template writes after the message.
   const std::size_t at = text->rfind(last);
   if (at == std::string::npos) {
     return bad_field("continue_final_message", "a template that shows the last message as it is",

@@ -1,4 +1,4 @@
-// Messages of a chat request as the text of a prompt.
+// The prompt text of a chat request's messages.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace lathe {
 
-/// Renders the model's template over the request's messages. `defaults`: kwargs of the server, an
-/// object, which the request's own go before. Errors: 400, of a message with its path
+/// Renders the model's template over the request's messages. `defaults`: the server's template
+/// kwargs, an object; the request's own take precedence. Errors: 400 with the path of a message
 /// ("messages[1].content[0].type"), or template_error.
 Result<std::string, ApiError> chat_prompt(const ApiRequest& request,
                                           const nlohmann::ordered_json& defaults,

@@ -1,4 +1,4 @@
-// Answers that have to follow a grammar, through the whole server.
+// Constrained answers, through the whole server.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 constexpr std::int32_t kThink = kScriptEos + 1;
 constexpr std::int32_t kEndThink = kScriptEos + 2;
 
-// Likes a newline best; of the others, none better.
+// A model that prefers newlines and rates all other tokens equally.
 ScriptedOptions lover_of_newlines(const std::string& prefix = "") {
   ScriptedOptions options;
   options.template_prefix = prefix;
@@ -125,7 +125,7 @@ TEST(Constrained, EachPromptAndChoiceHasItsOwn) {
   for (std::size_t i = 0; i < 6; ++i) {
     EXPECT_EQ(lists.json()[i]["text"], i < 3 ? "aa" : "bbb");
   }
-  // 20 at once, over one grammar.
+  // 20 at once that share one grammar.
   const Json body{{"prompt", "q"}, {"n", 20}, {"max_tokens", 3000}, {"json_schema", kSchema}};
   const TestAnswer many = ask(s.port(), "POST", "/v1/completions", body.dump());
   ASSERT_EQ(many.status, 200) << many.body;
@@ -216,7 +216,7 @@ TEST(Constrained, NothingIsDroppedSilently) {
   EXPECT_THAT(refused.body, HasSubstr("--grammar-backend none"));
 }
 
-// Thinks "ab", then likes newlines.
+// Reasons "ab", then prefers newlines.
 TEST(Constrained, ReasoningComesFirst) {
   for (const bool inside : {true, false}) {
     ScriptedOptions options = lover_of_newlines("{# </think> #}");
@@ -310,7 +310,7 @@ TEST(Constrained, ForcedToolCalls) {
       }
     }
   }
-  // Cut by length: what is no whole call is text.
+  // Cut by length: an incomplete call is text.
   const TestAnswer cut =
       ask(s.port(), "POST", "/v1/chat/completions",
           chat({{"tools", kTools}, {"tool_choice", "required"}, {"max_tokens", 3}}));

@@ -1,4 +1,4 @@
-// Clients that leave: their requests end before the next step, and their pages are free.
+// Clients that leave: their requests end before the next step and free their pages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace lathe {
 namespace {
 
-// The step under way ends, and no other begins: within two steps, whatever is counted as one.
+// The current step ends and at most one more is counted.
 void expect_ended(GatedServer& s, double aborted) {
   EXPECT_TRUE(comes([&] { return metric(s.port(), "lathe_aborted_requests_total") == aborted; }));
   const std::size_t begun = s.gate.begun();
@@ -72,7 +72,8 @@ TEST(Leaving, AQueuedRequestIsNeverAdmitted) {
   EXPECT_ALIVE(s);
 }
 
-// One worker reads a long body first; who leaves meanwhile has left before the engine hears.
+// While one worker reads a long body, a client that leaves is gone before the engine sees its
+// request.
 TEST(Leaving, InAWorkerARequestIsNotSubmitted) {
   ScriptedOptions options;
   options.server.worker_threads = 1;
@@ -130,7 +131,7 @@ TEST(Leaving, AnAbortMayComeAtAnyPointOfALife) {
     const nlohmann::json json = answer.json();
     const auto tokens = json["output_ids"].size();
     EXPECT_EQ(json["text"], scripted_text("a", static_cast<std::int64_t>(tokens)));
-    if (steps + 1 < kTokens) {  // otherwise the step under way brings the last token
+    if (steps + 1 < kTokens) {  // otherwise the current step makes the last token
       EXPECT_EQ(json["meta_info"]["finish_reason"]["type"], "abort");
       EXPECT_LE(tokens, steps + 1);
     }
@@ -139,7 +140,7 @@ TEST(Leaving, AnAbortMayComeAtAnyPointOfALife) {
   }
 }
 
-// A thousand a minute is what a test run has time for; 10,000 with LATHE_TEST_SCALE=25.
+// Scaled for a normal test run; LATHE_TEST_SCALE=25 gives 10,000.
 TEST(Leaving, AtAnyByteOfARequestOrAnswer) {
   ScriptedServer s{ScriptedOptions()};
   const std::string whole =
@@ -165,7 +166,7 @@ TEST(Leaving, AtAnyByteOfARequestOrAnswer) {
   EXPECT_ALIVE(s);
   EXPECT_EQ(metric(s.port(), "lathe_requests_total"),
             metric(s.port(), "lathe_e2e_request_latency_seconds_count"));
-  // None of this process's clients is left half closed on the server's side.
+  // The server holds no half-closed connection of these clients.
   EXPECT_TRUE(comes([&] { return metric(s.port(), "lathe_connections") == 1; }));
 }
 

@@ -5,12 +5,12 @@
 namespace lathe {
 namespace {
 
-// A client that has not taken so much gets several steps in one event.
+// A client with more unread bytes gets several steps in one event.
 constexpr std::size_t kMergeBytes = 256 << 10;
 
 TextStream text_stream(const Tokenizer& tokenizer, const AnswerParams& params) {
   auto stops = StopStrings::create(params.stop);
-  LATHE_CHECK(stops.ok(), "stop strings that the request's fields let through");
+  LATHE_CHECK(stops.ok(), "stop strings were checked with the request's fields");
   return {tokenizer.detokenizer(params.skip_special_tokens), std::move(*stops)};
 }
 
@@ -62,7 +62,7 @@ std::vector<Submission> LiveAnswer::submissions() const {
     if (i % n != 0) s.sibling_of = {first_.value + i / n * n};
     s.request.prompt = head_.prompts[c.prompt].tokens;
     s.request.sampling = request_.sampling[c.prompt];
-    // Siblings share the prompt, and what is known of it.
+    // Only a prompt's first choice scores the prompt; the others share the result.
     if (i % n == 0) s.request.prompt_logprobs_from = request_.score_from;
     if (const auto& made = request_.grammars[c.prompt]) {
       s.request.constraint = std::make_shared<grammar::Matcher>(made, request_.think);
@@ -80,7 +80,7 @@ bool LiveAnswer::take(const TicketEvent& event, Clock::time_point now, double st
   if (ended_ || choices_[i].end) return false;
   if (event.started) {
     choices_[i].cached_tokens = event.started->cached_tokens;
-    // Siblings find the prompt that the first of them has computed, which is no saving.
+    // Count a prompt's first choice alone: the others always find the prompt in the cache.
     if (i % static_cast<std::size_t>(request_.api.n) == 0) {
       metrics_.prompt_tokens += head_.prompts[choices_[i].prompt].count;
       metrics_.cached_tokens += event.started->cached_tokens;
@@ -130,7 +130,7 @@ void LiveAnswer::take_token(std::size_t i, const TicketEvent& event, Clock::time
     ++metrics_.reasoning_tokens;
   }
   if (format_->wants_tokens() || !request_.api.stream) part.tokens.push_back(*event.token);
-  // A stop token is no text of the answer.
+  // A stop token is not part of the answer's text.
   const bool stop = event.finished && event.finished->reason == FinishReason::stop;
   const AnswerParams& params = request_.api.params(choice.prompt);
   if (!stop || params.keep_stop) add_text(i, text_of(i, event.token->token));
@@ -174,7 +174,7 @@ void LiveAnswer::finish_choice(std::size_t i, const Finished& finished) {
   end_choice(i, std::move(end));
 }
 
-// Text that the token makes final.
+// Returns the text that the token makes final.
 std::string LiveAnswer::text_of(std::size_t i, std::int32_t token) {
   if (request_.api.skip_special_tokens) {
     for (const auto& [id, text] : request_.markup.tokens) {
@@ -205,7 +205,7 @@ void LiveAnswer::open_up_to(std::size_t i) {
   }
 }
 
-// Turns what is pending into an event, unless nothing is to be told or the client lags behind.
+// Turns pending parts into an event, unless there is nothing to send or the client lags behind.
 void LiveAnswer::emit(std::size_t i) {
   Choice& choice = choices_[i];
   Part& part = parts_[i];
@@ -235,7 +235,7 @@ void LiveAnswer::emit(std::size_t i) {
   if (!part.opened) open_up_to(i);
   const bool tells = !part.pending.empty() || !part.calls.empty() ||
                      (format_->wants_tokens() && part.tokens_since > 0);
-  // The last event of a format that repeats everything is the end.
+  // Formats that repeat everything need no separate last part.
   if (tells && !(ended && format_->wants_all())) {
     format_->part(
         choice,

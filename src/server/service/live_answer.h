@@ -1,4 +1,4 @@
-// LiveAnswer: one request under way, from the engine's tokens to bytes for the client. Lives in the
+// LiveAnswer: a request in progress, from the engine's tokens to bytes for the client. Used in the
 // thread that serves HTTP.
 #pragma once
 
@@ -29,17 +29,17 @@ class LiveAnswer {
   LiveAnswer(const LiveAnswer&) = delete;
   LiveAnswer& operator=(const LiveAnswer&) = delete;
 
-  /// The requests for the engine, one for each choice.
+  /// The engine's requests, one per choice.
   std::vector<Submission> submissions() const;
 
-  /// Takes an event of one of its tickets, of a step that took so long. True: the engine should end
-  /// that request, whose answer is complete.
+  /// Handles an event of one of its tickets. `step_seconds`: duration of the step that made it.
+  /// Returns true if the choice is complete and the engine should end that request.
   bool take(const TicketEvent& event, Clock::time_point now, double step_seconds);
-  /// Sends what the events have brought; the last thing in a step.
+  /// Sends the output of the events; called last in a step.
   void flush();
-  /// Ends it with an error: as the answer, or as the stream's last event.
+  /// Ends with an error: as the answer, or as the stream's last event.
   void fail(const ApiError& error);
-  /// The client has gone, or nothing more shall be said.
+  /// Ends without sending anything more, such as when the client has gone.
   void drop() { ended_ = true; }
 
   bool ended() const { return ended_; }
@@ -47,13 +47,13 @@ class LiveAnswer {
   bool has_token() const { return first_token_; }
   bool started() const { return started_; }
   bool streams() const { return request_.api.stream; }
-  /// Begins a stream that has waited long for its first event, so that proxies see traffic.
+  /// Starts a stream whose first event is late, so that proxies see traffic.
   void keep_alive();
   bool names(const std::string& rid) const;
 
   std::vector<Ticket> tickets() const;
   std::size_t choices() const { return choices_.size(); }
-  /// Texts of streams are there at --log-requests 3 alone.
+  /// Streams keep their texts at --log-requests 3 only.
   const std::vector<Choice>& all_choices() const { return choices_; }
   std::int64_t prompt_tokens() const { return request_.prompt_tokens; }
   std::int64_t completion_tokens() const;
@@ -62,7 +62,7 @@ class LiveAnswer {
   const RequestTimes& times() const { return times_; }
   const AnswerHead& head() const { return head_; }
   const ApiRequest& api() const { return request_.api; }
-  /// Of the first prompt.
+  /// The first prompt's.
   const SamplingParams& sampling() const { return request_.sampling[0]; }
   Reply& reply() { return *reply_; }
   std::string_view finish() const;
@@ -71,13 +71,13 @@ class LiveAnswer {
   struct Part {
     TextStream text;
     AnswerParts parts;
-    TextParts pending;                 // of no event yet
+    TextParts pending;                 // not yet in an event
     std::vector<AnswerCall> calls;     // likewise
-    std::size_t calls_before = 0;      // calls in events
+    std::size_t calls_before = 0;      // calls already in events
     std::vector<SampledToken> tokens;  // likewise
     bool opened = false;
     bool any_part = false;
-    std::int64_t tokens_since = 0;  // an event
+    std::int64_t tokens_since = 0;  // since the last event
     std::int32_t last_id = 0;
     Clock::time_point last_token;
   };
@@ -103,7 +103,7 @@ class LiveAnswer {
   std::unique_ptr<AnswerFormat> format_;
   std::vector<Choice> choices_;
   std::vector<Part> parts_;  // [choices]
-  std::string out_;          // events to be sent
+  std::string out_;          // events to send
   RequestTimes times_;
   std::size_t open_ = 0;  // choices that have not ended
   bool started_ = false;

@@ -1,4 +1,4 @@
-// What `lathe serve` was told.
+// The options of `lathe serve`.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   std::int32_t port = 30000;
   std::string uds;                 // a Unix socket's path, instead of both
-  std::vector<std::string> names;  // of the model; the first is printed
+  std::vector<std::string> names;  // the model's; the first is printed
   bool any_model = false;
 
   std::vector<std::string> api_keys;
@@ -50,10 +50,10 @@ struct ServerOptions {
   bool vllm_metrics = false;
   bool no_ui = false;
   std::int32_t log_requests = 1;  // 0 nothing, 1 ids and counts, 2 parameters, 3 texts
-  bool log_json = false;          // a line is an object
-  bool access_log = false;        // a line for each response
+  bool log_json = false;          // one JSON object per line
+  bool access_log = false;        // one line per response
 
-  // Effective values by flag, as the start prints them; never keys.
+  // Effective values by flag, as printed at start; never API keys.
   nlohmann::ordered_json effective = nlohmann::ordered_json::object();
 };
 

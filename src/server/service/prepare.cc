@@ -26,17 +26,17 @@ std::int64_t default_max_tokens(ApiRoute route, std::int64_t room) {
   return room;
 }
 
-// Whether an answer reasons first. The prompt's own last mark says so.
+// Whether the answer begins in reasoning, by the last mark in the prompt.
 grammar::Thinking thinking_of(const ServedModel& model, const std::string& prompt) {
   if (!model.reasoning) return grammar::Thinking::none;
   const std::size_t open = prompt.rfind("<think>");
   const std::size_t shut = prompt.rfind("</think>");
-  if (open == shut) return grammar::Thinking::possible;  // there is neither
+  if (open == shut) return grammar::Thinking::possible;  // the prompt has neither
   const bool inside = open != std::string::npos && (shut == std::string::npos || shut < open);
   return inside ? grammar::Thinking::inside : grammar::Thinking::none;
 }
 
-// The answer's grammar where it has to be a call.
+// The grammar of an answer that must be a call.
 grammar::Source calls_of(const ApiRequest& api) {
   grammar::Source out;
   out.kind = grammar::Source::Kind::calls;
@@ -55,7 +55,7 @@ grammar::Source calls_of(const ApiRequest& api) {
   return out;
 }
 
-// Where a grammar begins: behind reasoning, whose marks are tokens or text.
+// Sets where the constrained text begins: behind reasoning, whose marks are tokens or text.
 void set_thinking(const ServedModel& model, grammar::Thinking thinking, PreparedRequest& out) {
   std::optional<std::int32_t> begin, end;
   for (const auto& [token, text] : model.marks) {
@@ -91,8 +91,8 @@ std::optional<ApiError> set_markup(const ServedModel& model, const std::string& 
   if (!calls) return std::nullopt;
   if (model.tools == ToolFormat::none) {
     return ApiError{400, "unsupported_field",
-                    "tools: wanted none, as this model's chat template has no format of tool calls "
-                    "that is known, got some; --tool-call-parser",
+                    "tools: wanted none, as this model's chat template has no known format of tool "
+                    "calls, got some; --tool-call-parser",
                     "tools"};
   }
   rules.tools = model.tools;
@@ -168,12 +168,12 @@ std::optional<ApiError> compile_grammars(const ServedModel& model, PreparedReque
   return std::nullopt;
 }
 
-// The likeliest tokens that a position lists.
+// How many of the likeliest tokens each position lists.
 std::int32_t tokens_listed(const ApiRequest& api) {
   return std::max(api.top_logprobs.value_or(0), api.prompt_logprobs.value_or(0));
 }
 
-// Log-probabilities that an answer of such lengths has, unless they are too many.
+// Rejects answers with too many log-probabilities.
 std::optional<ApiError> fit_logprobs(const PreparedRequest& out) {
   const ApiRequest& api = out.api;
   const std::int64_t top = tokens_listed(api) + std::ssize(api.logprob_ids) + 1;
@@ -232,7 +232,7 @@ std::optional<ApiError> fit_lengths(const ServedModel& model, PreparedRequest& o
   return fit_logprobs(out);
 }
 
-// A prompt's parameters, with what the model's folder says where the request says nothing.
+// A prompt's parameters, with the model's own where the request gives none.
 SamplingParams sampling_of(const ServedModel& model, const ServerOptions& options,
                            const ApiRequest& api, const AnswerParams& params) {
   const GenerationDefaults defaults =

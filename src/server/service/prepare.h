@@ -1,4 +1,4 @@
-// From a request's body to what the engine gets. Runs on workers.
+// Turns a request's body into what the engine needs. Runs on workers.
 #pragma once
 
 #include <memory>
@@ -17,18 +17,18 @@ namespace lathe {
 struct PreparedRequest {
   ApiRequest api;
   std::vector<AnswerPrompt> prompts;                        // with their tokens
-  std::vector<SamplingParams> sampling;                     // [prompts] of a prompt's first choice
+  std::vector<SamplingParams> sampling;                     // [prompts] for a prompt's first choice
   MarkupRules markup;                                       // of chat
   std::vector<std::shared_ptr<grammar::Grammar>> grammars;  // [prompts]; null: any text
-  grammar::ThinkTokens think;                               // before a grammar's text
-  std::optional<std::int32_t> score_from;  // prompts' log-probabilities from there on
-  bool drops_answer = false;               // max_tokens 0: a token is made and dropped
+  grammar::ThinkTokens think;                               // reasoning before constrained text
+  std::optional<std::int32_t> score_from;  // log-probabilities of prompt tokens from here on
+  bool drops_answer = false;               // max_tokens 0: one token is generated and dropped
   std::int64_t prompt_tokens = 0;          // of all prompts
-  double seconds = 0;                      // that this took
+  double seconds = 0;                      // spent here
 };
 
-/// Errors: 400, parse_request()'s; a model that is none (404 model_not_found); messages and
-/// templates; tokens outside the vocabulary; a prompt and an answer beyond the capacity
+/// Errors: 400, parse_request()'s; an unknown model (404 model_not_found); messages and templates;
+/// tokens outside the vocabulary; a prompt and an answer beyond the capacity
 /// (context_length_exceeded); an answer too large to hold.
 Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& body,
                                           const ServedModel& model, const ServerOptions& options);
@@ -36,7 +36,7 @@ Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& bod
 /// 404 model_not_found, unless `name` is one of the model's.
 std::optional<ApiError> check_model(const std::string& name, const ServerOptions& options);
 
-/// Seed of the i-th choice of a prompt: choice 0 has the request's own.
+/// Seed of a prompt's i-th choice; choice 0 has the request's own.
 std::uint64_t seed_of_choice(std::uint64_t seed, std::int32_t i);
 
 }  // namespace lathe

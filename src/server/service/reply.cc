@@ -56,7 +56,7 @@ void Reply::begin_stream() {
 std::string random_hex(std::size_t bytes) {
   std::string raw(bytes, '\0');
   const auto got = getrandom(raw.data(), raw.size(), 0);
-  LATHE_CHECK(got == static_cast<ssize_t>(raw.size()), "getrandom() gives fewer bytes");
+  LATHE_CHECK(got == static_cast<ssize_t>(raw.size()), "getrandom() returned fewer bytes");
   std::string out;
   for (char c : raw) out += fmt::format("{:02x}", static_cast<unsigned char>(c));
   return out;

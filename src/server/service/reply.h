@@ -1,4 +1,4 @@
-// Reply: a request's answer with what all answers have: ids, headers of the access rules, counts.
+// Reply: sends a request's answer with what all answers share: ids, CORS headers, metrics.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@ class Reply {
   }
 
   const std::string& request_id() const { return headers_.front().value; }
-  /// Names the route in counts; a text that stays.
+  /// Names the route in metrics; a static string.
   void set_route(std::string_view route) { route_ = route; }
   std::string_view route() const { return route_; }
   void add_headers(std::vector<HttpHeader> headers);
@@ -39,7 +39,7 @@ class Reply {
 
   bool gone() const { return answer_->gone(); }
   void on_gone(std::function<void(ClientEnd)> call) { answer_->on_gone(std::move(call)); }
-  /// Called with the status when it goes out.
+  /// `call` gets the status when it is sent.
   void on_status(std::function<void(int)> call) { on_status_ = std::move(call); }
   std::size_t unsent() const { return answer_->unsent(); }
   int status() const { return status_; }
@@ -56,7 +56,7 @@ class Reply {
   std::function<void(int)> on_status_;
 };
 
-/// `bytes` from the kernel's random source, in hex.
+/// `bytes` bytes from the kernel's random source, in hex.
 std::string random_hex(std::size_t bytes);
 
 }  // namespace lathe

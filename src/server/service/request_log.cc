@@ -15,7 +15,7 @@ std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// "request   a 1 b 2"; what a client wrote stays one line, as JSON.
+// Prints "request a 1 b 2"; client text is printed as JSON, so it stays on one line.
 void print_line(const ServerOptions& options, std::string_view event, const Json& fields) {
   if (options.log_json) {
     Json line{{"event", event}};

@@ -1,6 +1,5 @@
-// The server's log, on stderr: a line for a request that has ended, for a response, and now and
-// then for a step, as text or as JSON. Keys and headers are never in it; texts are at
-// --log-requests 3.
+// The server's log on stderr: a line per finished request, per response, and for some steps, as
+// text or JSON. Never contains API keys or headers; contains texts at --log-requests 3.
 #pragma once
 
 #include <string_view>

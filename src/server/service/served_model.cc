@@ -25,7 +25,7 @@ nlohmann::json read_object(const std::filesystem::path& path) {
   return json && json->is_object() ? std::move(*json) : nlohmann::json::object();
 }
 
-// A layout's parts, for pictures to scale.
+// A layout's parts, for drawings to scale.
 Json describe_layout(const CachePlan& cache, bool chosen) {
   const CacheLayout& l = cache.layout;
   Json parts = Json::array();
@@ -45,7 +45,7 @@ Json describe_layout(const CachePlan& cache, bool chosen) {
           {"parts", std::move(parts)}};
 }
 
-// The caches that run, then the main ones of other legal plans.
+// The layouts in use, then the main ones of other legal plans.
 Json describe_layouts(const Plan& plan, const std::vector<MatrixCell>& matrix) {
   Json out = Json::array();
   for (const CachePlan& c : plan.caches) out.push_back(describe_layout(c, true));
@@ -59,8 +59,7 @@ Json describe_layouts(const Plan& plan, const std::vector<MatrixCell>& matrix) {
   return out;
 }
 
-// The matrix, with what the planner thinks that each legal pair takes for a layer of a nominal
-// step.
+// The matrix, with the planner's estimated time of each legal pair for a layer of a nominal step.
 Json describe_matrix(const std::vector<MatrixCell>& matrix) {
   Json out = matrix_json(matrix);
   for (std::size_t i = 0; i < matrix.size(); ++i) {
@@ -98,7 +97,7 @@ Json describe_plan(const Runtime& runtime) {
           {"notes", std::move(notes)}};
 }
 
-// Of what an answer's numbers follow from: weights (by their files' sizes), plan and precision.
+// Hashes what determines an answer's numbers: weights (by file size), plan and precision.
 std::string fingerprint_of(const Runtime& runtime, const std::string& folder) {
   std::string text = to_json(runtime.plan()).dump() + std::string(name(runtime.precision()));
   std::error_code ignored;
@@ -175,7 +174,7 @@ ServedModel::ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer,
   }
 }
 
-// Special tokens have none: they are no text of an answer.
+// Special tokens have no text: they are not part of an answer's text.
 grammar::Vocabulary ServedModel::token_texts() const {
   std::vector<std::string> out(static_cast<std::size_t>(vocab));
   for (std::int32_t t = 0; t < std::min(vocab, tokenizer.vocab_size()); ++t) {

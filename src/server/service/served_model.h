@@ -1,5 +1,5 @@
-// ServedModel: what requests need to know of the model. Made once it is loaded, then only read,
-// from any thread.
+// ServedModel: what requests need to know about the model. Built after loading, then read-only from
+// any thread.
 #pragma once
 
 #include <cstdint>
@@ -19,33 +19,33 @@
 namespace lathe {
 
 struct ServedModel {
-  /// `tokenizer` and `chat` outlive it. The runtime is read and not kept.
+  /// `tokenizer` and `chat` outlive it. Keeps no reference to the runtime.
   ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer, const ChatTemplateFile* its_chat,
               const ServerOptions& options);
 
   const Tokenizer& tokenizer;
-  const ChatTemplateFile* chat;  // null: the model has none
+  const ChatTemplateFile* chat;  // null: no template
   std::string architecture;
   std::string model_type;
   std::int32_t vocab = 0;
   std::vector<std::int32_t> eos;
   GenerationDefaults generation;
-  std::int64_t capacity = 0;  // tokens of prompt and answer of one request
+  std::int64_t capacity = 0;  // most tokens of one request, prompt and answer
   std::int64_t cache_tokens = 0;
   std::int64_t cache_bytes = 0;
   std::int64_t weight_bytes = 0;
   std::int64_t page_size = 0;
   std::int64_t max_running = 0;
   std::string plan_line;
-  std::string plan_labels;  // of metrics
+  std::string plan_labels;  // for metrics
   // {"summary", "plan", "groups": [{"name", "matrix"}], "notes"}
   nlohmann::ordered_json plan;
-  std::string fingerprint;  // equal where equal requests and seeds give equal answers
-  // How its answers are marked up.
+  std::string fingerprint;  // equal if equal requests and seeds give equal answers
+  // The markup of answers.
   bool reasoning = false;  // <think> and </think>
   ToolFormat tools = ToolFormat::none;
-  std::string markup;  // both and why, for people; a line each
-  // Marks that are special tokens: detokenising would skip them.
+  std::string markup;  // both, with reasons, for people; one line each
+  // Marks that are special tokens, which detokenising would skip.
   std::vector<std::pair<std::int32_t, std::string>> marks;
   nlohmann::json tokenizer_config;           // tokenizer_config.json, an object
   std::unique_ptr<grammar::Cache> grammars;  // null: --grammar-backend none

@@ -28,7 +28,7 @@ void Server::set_progress(std::int64_t done, std::int64_t total) {
 }
 
 Result<std::string> Server::serve(Runtime& runtime) {
-  // A token before the first request: what is made on first use is made by then.
+  // Generate one token before the first request, to initialise what is created on first use.
   Engine& engine = runtime.engine();
   Request first{{0}, {}, {}};
   first.sampling.temperature = 0;

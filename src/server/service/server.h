@@ -1,5 +1,5 @@
-// Server: a model behind HTTP. One thread serves connections, workers read requests, the engine has
-// a thread of its own.
+// Server: a model behind HTTP. One thread serves connections, workers parse requests, the engine
+// has its own thread.
 //
 //   connection -> worker (JSON, template, tokens) -> engine's inbox
 //   engine, once a step -> serving thread (text, stop strings, format) -> connection
@@ -21,8 +21,9 @@ class Service;
 
 class Server {
  public:
-  /// Listens and answers: health, and 503 for what needs the model. `tokenizer` and `chat` (null:
-  /// the model has no template) outlive it. Errors: HttpServer::bind()'s.
+  /// Starts listening. Until serve(), answers health checks, and 503 where the model is needed.
+  /// `tokenizer` and `chat` (null: the model has no template) outlive it. Errors:
+  /// HttpServer::bind()'s.
   static Result<std::unique_ptr<Server>> start(const ServerOptions& options,
                                                const Tokenizer& tokenizer,
                                                const ChatTemplateFile* chat);
@@ -31,14 +32,14 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   int port() const;
-  /// Bytes of weights that are loaded; from any thread.
+  /// Bytes of weights loaded so far; from any thread.
   void set_progress(std::int64_t done, std::int64_t total);
-  /// Takes requests from here on. The runtime outlives the server. How answers are marked up and
-  /// why, for people. Errors: the first token's.
+  /// Starts taking requests. The runtime outlives the server. Returns a description of the markup
+  /// of answers. Errors: those of generating the first token.
   Result<std::string> serve(Runtime& runtime);
-  /// Until a signal has ended it, or the engine has failed. The exit code.
+  /// Waits until a signal has ended the server or the engine has failed; returns the exit code.
   int wait();
-  /// Ends it, as where the model cannot be loaded.
+  /// Stops the server, for example if the model cannot be loaded.
   void stop();
 
  private:

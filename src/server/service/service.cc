@@ -15,9 +15,9 @@
 namespace lathe {
 namespace {
 
-// Events that are sent in one go, about a millisecond's work; other requests come in between.
+// Events handled in one batch, about a millisecond of work; other requests are served in between.
 constexpr std::size_t kEventsInOneGo = 128;
-constexpr std::int64_t kStepsPerLine = 40;  // of the log
+constexpr std::int64_t kStepsPerLine = 40;  // steps per log line
 
 std::string_view id_prefix(ApiRoute route) {
   switch (route) {
@@ -31,7 +31,7 @@ std::string_view id_prefix(ApiRoute route) {
   return "";
 }
 
-// A client's id is echoed where it is harmless.
+// Echoes a client's id if its characters are safe.
 std::string request_id(const HttpRequest& request) {
   const std::string* id = request.header("x-request-id");
   const bool fits =
@@ -40,7 +40,7 @@ std::string request_id(const HttpRequest& request) {
   return fits ? *id : random_hex(16);
 }
 
-// Names of ignored fields, for X-Lathe-Ignored.
+// The ignored fields' names for X-Lathe-Ignored.
 std::string ignored_header(const std::vector<std::string>& names) {
   std::string out;
   for (std::size_t i = 0; i < std::min<std::size_t>(8, names.size()); ++i) {
@@ -160,19 +160,19 @@ void Service::handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
 
 void Service::work(std::shared_ptr<Reply> reply, std::function<std::function<void()>()> job) {
   ++preparing_;
-  // Workers look at the flag; the connection is this thread's.
+  // Workers check a flag, since the connection belongs to this thread.
   const auto left = std::make_shared<std::atomic<bool>>(false);
   reply->on_gone([left](ClientEnd) { left->store(true, std::memory_order_relaxed); });
   workers_->add([this, left, reply = std::move(reply), job = std::move(job)]() mutable {
     std::function<void()> then;
     try {
       if (!left->load(std::memory_order_relaxed)) then = job();
-    } catch (const std::exception& e) {  // memory, above all: one request's trouble
+    } catch (const std::exception& e) {  // out of memory, above all: fails this request alone
       then = [reply, what = std::string(e.what())] {
         reply->error({500, "engine_error", "the request could not be read: " + what, ""});
       };
     }
-    // The reply goes back to the thread that it belongs to.
+    // Return the reply to the thread that it belongs to.
     http_->post([this, then = std::move(then), reply = std::move(reply)] {
       --preparing_;
       if (reply->gone()) {
@@ -187,7 +187,7 @@ void Service::work(std::shared_ptr<Reply> reply, std::function<std::function<voi
 
 std::optional<ApiError> Service::refuse_new() const {
   if (state_ == ServiceState::draining) {
-    return unavailable("draining", "the server is shutting down; ask another");
+    return unavailable("draining", "the server is shutting down; retry with another");
   }
   if (state_ == ServiceState::failed) {
     return unavailable("engine_stuck", "the engine has failed; the log says why");
@@ -204,7 +204,7 @@ std::optional<ApiError> Service::refuse_new() const {
                                   "or --max-queued-tokens",
                                   options_.max_queued_tokens, queued_tokens_));
   }
-  if (health() == "stuck") return unavailable("engine_stuck", "the engine has not moved for long");
+  if (health() == "stuck") return unavailable("engine_stuck", "the engine makes no progress");
   return std::nullopt;
 }
 
@@ -289,7 +289,7 @@ void Service::take_news() {
     }
     take_step(news);
     ++taken_steps_;
-    // The engine's call for news that came meanwhile may have served to go on with these.
+    // A call posted for later news may have been used up by these, so post another.
     if (std::exchange(taken_events_, 0) > 0) http_->post([this] { take_news(); });
   }
 }
@@ -311,9 +311,9 @@ void Service::take_events(std::span<const TicketEvent> events, double step_secon
     if (at == live_.end()) continue;
     LiveAnswer& answer = *at->second.answer;
     if (answer.has_token()) leave_queue(at->second);
-    answer.flush();  // the client may turn out to have gone, which removes it
+    answer.flush();  // may find the client gone, which removes the answer
     if (const auto still = live_.find(id); still != live_.end() && answer.ended()) {
-      const std::vector<Ticket> open = answer.tickets();  // of an answer that failed
+      const std::vector<Ticket> open = answer.tickets();  // an answer that failed
       if (!open.empty()) engine_->cancel(open, FinishReason::cancelled);
       log_end(answer, answer.finish());
       remove(id);
@@ -329,7 +329,7 @@ void Service::take_step(const EngineNews& news) {
   if (options_.log_requests > 0 && news.decode_rows > 0) log_step(news);
   if (news.failed) {
     state_ = ServiceState::failed;
-    fmt::print(stderr, "lathe: the engine has failed, a step twice in a row\n");
+    fmt::print(stderr, "lathe: the engine has failed: two steps failed in a row\n");
     if (!options_.no_exit_on_failure) end(1);
   }
   if (!flushes_.empty()) try_flushes(Clock::now());
@@ -341,7 +341,7 @@ void Service::remove(std::uint64_t id) {
   if (at == live_.end()) return;
   leave_queue(at->second);
   for (std::uint64_t t = id; t < id + at->second.answer->choices(); ++t) answer_of_.erase(t);
-  // Calls of the answer's own may be on the stack.
+  // Defer the destruction: the answer's own calls may be on the stack.
   http_->post([held = std::shared_ptr<LiveAnswer>(std::move(at->second.answer))] {});
   live_.erase(at);
 }
@@ -368,7 +368,7 @@ void Service::abort(const std::string& rid, bool all) {
     ++metrics_.aborted["why=\"api\""];
     for (Ticket t : live.answer->tickets()) tickets.push_back(t);
   }
-  // Their ends come back as events, and the answers say so.
+  // Their ends arrive as events, which finish the answers.
   if (!tickets.empty()) engine_->cancel(std::move(tickets), FinishReason::cancelled);
 }
 
@@ -384,7 +384,7 @@ void Service::try_flushes(Clock::time_point now) {
   flushes_.clear();
   for (Flush& flush : waiting) {
     if (idle()) {
-      // Clients may have come meanwhile; then the engine keeps what it has.
+      // Requests may have arrived meanwhile; then the engine keeps its cache.
       engine_->flush_prefix_cache([this, reply = flush.reply](EngineStats) {
         http_->post([reply] { reply->text("Cache flushed.\n"); });
       });
@@ -402,7 +402,7 @@ void Service::try_flushes(Clock::time_point now) {
 
 void Service::on_signal(int) {
   if (state_ == ServiceState::loading) {
-    // Loading cannot be stopped, and owns nothing that outlives the process.
+    // Loading cannot be interrupted, and owns nothing that outlives the process.
     std::fflush(nullptr);
     std::_Exit(0);
   }
@@ -420,7 +420,8 @@ void Service::on_signal(int) {
     if (live.queued && !live.answer->started()) waiting.push_back(id);
   }
   for (std::uint64_t id : waiting) {
-    cut_off(id, "shutdown", unavailable("draining", "the server is shutting down; ask another"));
+    cut_off(id, "shutdown",
+            unavailable("draining", "the server is shutting down; retry with another"));
   }
   stop_if_drained();
 }
@@ -454,7 +455,7 @@ void Service::time_out(Clock::time_point now) {
   for (auto& [id, live] : live_) {
     const auto waited = std::chrono::duration<double>(now - live.answer->received()).count();
     if (stuck) {
-      late.push_back({id, unavailable("engine_stuck", "the engine has not moved for long")});
+      late.push_back({id, unavailable("engine_stuck", "the engine makes no progress")});
     } else if (live.seconds > 0 && waited >= live.seconds) {
       late.push_back(
           {id, unavailable("request_timeout", fmt::format("the request took more than {} s; "
@@ -481,7 +482,7 @@ std::string Service::metrics_page() {
                                  {"result=\"cached\"", model_->grammars->found()},
                                  {"result=\"refused\"", model_->grammars->refused()}};
   }
-  // An engine without work may have sent its last news before that became true.
+  // With no live requests the engine's last news may be out of date.
   const bool none = live_.empty();
   metrics_.running = none ? 0 : stats_.running;
   metrics_.queued = none ? 0 : stats_.waiting;

@@ -1,4 +1,4 @@
-// Service: the state of a server, in the thread that serves HTTP: requests under way, the engine's
+// Service: the server's state in the thread that serves HTTP: requests in progress, the engine's
 // news, overload, drain.
 #pragma once
 
@@ -37,7 +37,7 @@ class Service {
           const Tokenizer& tokenizer, const ChatTemplateFile* chat);
   ~Service();
 
-  /// The serving thread; returns when the server has ended.
+  /// Runs the serving thread; returns when the server has ended.
   void run();
   HttpServer& http() { return *http_; }
   const ServerOptions& options() const { return options_; }
@@ -49,7 +49,7 @@ class Service {
   void end(int exit_code);
   int exit_code() const { return exit_code_; }
 
-  // What routes use, in the serving thread.
+  // For routes, in the serving thread.
   ServiceState state() const { return state_; }
   std::string_view health() const;  // "ok", "loading", "draining", "stuck", "failed"
   bool takes_requests() const;
@@ -63,9 +63,10 @@ class Service {
   std::int64_t queued() const { return queued_; }
   bool idle() const { return live_.empty() && preparing_ == 0; }
 
-  /// Runs `job` on a worker and what it returns here, unless the client has gone meanwhile.
+  /// Runs `job` on a worker, then the function that it returns in this thread, unless the client
+  /// has gone.
   void work(std::shared_ptr<Reply> reply, std::function<std::function<void()>()> job);
-  /// `seconds`: 503 if it takes longer; 0: as --request-timeout says.
+  /// `seconds`: 503 if it takes longer; 0: --request-timeout.
   void generate(ApiRoute route, std::string body, std::shared_ptr<Reply> reply, int seconds = 0);
   void abort(const std::string& rid, bool all);
   void flush_cache(double timeout, std::shared_ptr<Reply> reply);
@@ -75,8 +76,8 @@ class Service {
   using Clock = LiveAnswer::Clock;
   struct Live {
     std::unique_ptr<LiveAnswer> answer;
-    bool queued = true;  // counted among those without a token
-    int seconds = 0;     // it may take; 0: no limit
+    bool queued = true;  // counted in queued_: has no token yet
+    int seconds = 0;     // time limit; 0: none
   };
   struct Flush {
     std::shared_ptr<Reply> reply;
@@ -91,9 +92,9 @@ class Service {
   void take_events(std::span<const TicketEvent> events, double step_seconds);
   void take_step(const EngineNews& news);
   void leave_queue(Live& live);
-  /// Forgets an answer that has ended.
+  /// Removes an answer that has ended.
   void remove(std::uint64_t id);
-  /// Ends it with an error, and its requests; nothing is said to a client that has gone.
+  /// Ends an answer and its requests with an error, which a client that has gone does not see.
   void cut_off(std::uint64_t id, std::string_view why, const ApiError& error);
   void on_signal(int number);
   void tick();
@@ -122,24 +123,24 @@ class Service {
   std::map<std::uint64_t, Live> live_;                          // by first ticket
   std::unordered_map<std::uint64_t, std::uint64_t> answer_of_;  // first ticket, by ticket
   std::uint64_t next_ticket_ = 1;
-  std::int64_t preparing_ = 0;      // requests with workers
+  std::int64_t preparing_ = 0;      // requests on workers
   std::int64_t queued_ = 0;         // choices of answers without a token
-  std::int64_t queued_tokens_ = 0;  // of their prompts
+  std::int64_t queued_tokens_ = 0;  // tokens of their prompts
   std::vector<Flush> flushes_;
-  std::int64_t rate_tokens_ = 0;  // answer tokens when the rate was last worked out
+  std::int64_t rate_tokens_ = 0;  // answer tokens when the rate was last computed
   double rate_ = 0;
   std::int64_t decode_steps_ = 0;
 
   std::mutex mailbox_mutex_;
-  std::vector<EngineNews> mailbox_;  // of steps, not taken; under the mutex
-  std::vector<EngineNews> spare_;    // of steps before those; the next ones' memory; likewise
-  // Members for their memory, which every step needs.
+  std::vector<EngineNews> mailbox_;  // steps not taken yet; under the mutex
+  std::vector<EngineNews> spare_;    // past steps, kept for their memory; likewise
+  // Kept as members to reuse their memory in every step.
   std::vector<EngineNews> taken_;       // what take_news() took last
-  std::size_t taken_steps_ = 0;         // how many of them have been sent
-  std::size_t taken_events_ = 0;        // and how many events of the next one
-  std::vector<std::uint64_t> touched_;  // answers that a step has told something
+  std::size_t taken_steps_ = 0;         // number of them handled
+  std::size_t taken_events_ = 0;        // events of the next one handled
+  std::vector<std::uint64_t> touched_;  // answers with events in this step
   std::unique_ptr<EngineThread> engine_;
-  std::unique_ptr<Workers> workers_;  // the last: jobs refer to all of the above
+  std::unique_ptr<Workers> workers_;  // last: jobs refer to all of the above
 };
 
 }  // namespace lathe

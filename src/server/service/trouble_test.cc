@@ -1,4 +1,4 @@
-// Engines that fail, hang, have too little room or are told to stop.
+// Engines that fail, hang, run out of pages or are stopped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -92,7 +92,7 @@ TEST(Trouble, AStepMayTakeLong) {
   EXPECT_THAT(c.read_answer(), HasSubstr(scripted_text("a", 2)));
 }
 
-// Behind an N the model's numbers are none.
+// After an N the model's logits are NaN.
 TEST(Trouble, NumbersThatAreNoneEndThatRequestAlone) {
   ScriptedOptions options;
   options.next = [](std::int32_t token, std::int32_t) {
@@ -106,7 +106,7 @@ TEST(Trouble, NumbersThatAreNoneEndThatRequestAlone) {
   const TestAnswer answer = read_test_answer(bad.read_answer());
   EXPECT_EQ(answer.status, 500);
   EXPECT_EQ(answer.json()["error"]["code"], "not_finite");
-  // No event has gone out, so a stream is refused as a whole answer is.
+  // No event has been sent, so a stream fails with a status like a whole answer.
   EXPECT_EQ(read_test_answer(streamed.read_answer()).status, 500);
   EXPECT_EQ(read_test_answer(good.read_answer()).json()["choices"][0]["text"],
             scripted_text("@", 20));
@@ -127,7 +127,7 @@ TEST(Trouble, PreemptedStreamsLoseAndRepeatNothing) {
                    completion(prompt(i), 100 + static_cast<int>(i), R"(,"stream":true)"));
     });
   }
-  // All are there before the first step ends, so that they compete for pages.
+  // All arrive before the first step ends, so that they compete for pages.
   EXPECT_TRUE(comes([&] { return metric(s.port(), "lathe_queued_tokens") == 32 * 5 + 31 * 16; }));
   s.gate.open();
   for (std::thread& t : threads) t.join();
@@ -166,7 +166,7 @@ TEST(TroubleDeathTest, ASignalEndsLoading) {
   EXPECT_EXIT(
       {
         ScriptedServer s(ScriptedOptions(), /*load=*/false);
-        ask(s.port(), "GET", "/health");  // so that it serves
+        ask(s.port(), "GET", "/health");  // make sure that it serves
         kill(getpid(), SIGTERM);
         s.server().wait();
         _exit(9);

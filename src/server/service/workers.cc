@@ -8,7 +8,7 @@
 namespace lathe {
 namespace {
 
-constexpr int kNice = 5;  // a third of the others' share, where all want the same core
+constexpr int kNice = 5;  // a third of the others' share of a contended core
 
 }  // namespace
 
@@ -35,8 +35,8 @@ void Workers::add(std::function<void()> job) {
 
 void Workers::run() {
   name_thread("lathe-worker");
-  // Where cores are few, a long prompt's tokens must not keep the serving thread from its own.
-  // Linux takes a thread's id here.
+  // With few cores, tokenising a long prompt must not starve the serving thread. Linux takes a
+  // thread's id here.
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
   for (;;) {
     std::function<void()> job;

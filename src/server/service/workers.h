@@ -1,4 +1,4 @@
-// Workers: threads for what takes long and needs neither the engine nor a socket: JSON, templates,
+// Workers: threads for long jobs that need neither the engine nor a socket: JSON, templates,
 // tokenising.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace lathe {
 class Workers {
  public:
   explicit Workers(int threads);
-  /// Jobs that have not begun are dropped.
+  /// Drops jobs that have not started.
   ~Workers();
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
