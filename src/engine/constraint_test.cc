@@ -1,5 +1,5 @@
-// Answers with a constraint: what the model likes best of what is allowed, the end where nothing
-// more is, and the same with drafts.
+// Constrained answers: the best allowed token at each step, the end once nothing may follow, and
+// the same with drafts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -62,7 +62,7 @@ Request constrained(const OneOf& constraint, std::int32_t max_tokens, bool ignor
   return r;
 }
 
-// The best of the allowed tokens, one after the other, from fake_logits() alone.
+// The best allowed token at each step, from fake_logits() alone.
 Answer expected(const Request& request) {
   OneOf constraint = dynamic_cast<OneOf&>(*request.constraint);
   const bool eos = !request.sampling.ignore_eos;
@@ -119,7 +119,7 @@ std::set<Tokens> random_texts(std::mt19937& rng) {
   while (out.size() < count) {
     Tokens t;
     for (auto n = 1 + rng() % 9; n > 0; --n) {
-      // Few tokens, so that texts have beginnings in common; among them the stop token.
+      // Few distinct tokens, so that texts share prefixes; the stop token is among them.
       t.push_back(static_cast<std::int32_t>(rng() % 4 == 0 ? FakeModel::kEos : 20 + rng() % 3));
     }
     out.insert(std::move(t));
@@ -139,7 +139,7 @@ TEST(Constraint, AnswersAreTheBestOfWhatIsAllowed) {
     FakeSetup setup;
     Engine engine = setup.engine();
     const Answer wanted = expected(r);
-    if (wanted.tokens.empty()) {  // nothing may come first
+    if (wanted.tokens.empty()) {  // no token may begin the answer
       EXPECT_FALSE(engine.submit(r));
       continue;
     }
@@ -153,7 +153,7 @@ TEST(Constraint, AnswersAreTheBestOfWhatIsAllowed) {
   EXPECT_TRUE(seen.contains(FinishReason::error));
 }
 
-// The end of a grammar lies inside a burst of right drafts.
+// The grammar ends inside a burst of correct drafts.
 TEST(Constraint, DraftsChangeNoTokenAndNoEnd) {
   const std::uint32_t seed = test_seed(12);
   SCOPED_TRACE(seed);

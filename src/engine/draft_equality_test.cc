@@ -1,5 +1,4 @@
-// Answers of real models with drafts: tokens, ends and the bits of log-probabilities are those of
-// the same request without.
+// Answers of real models: drafts change no token, no end and no bit of a log-probability.
 #include <gtest/gtest.h>
 
 #include "engine/draft_test_util.h"
@@ -76,7 +75,7 @@ TEST_P(Drafts, ChangeNoBit) {
   ScriptedDrafter wrong(
       [&](const DraftRequest& r, std::int64_t known) { return (right(r, known) + 1) % vocab; });
   EXPECT_EQ(check(wrong, 3).all_accepted(), 0);
-  // Right until a place that differs from step to step.
+  // Correct up to a position that differs from step to step.
   ScriptedDrafter partly([&](const DraftRequest& r, std::int64_t known) {
     return (right(r, known) + (known % 3 == 0 ? 1 : 0)) % vocab;
   });

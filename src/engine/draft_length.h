@@ -1,8 +1,8 @@
-// DraftLength: how many tokens to draft for a request, from how many of its drafts were accepted.
+// DraftLength: how many tokens to draft for a request, given how many of its drafts were accepted.
 //
-// A draft that is rejected has cost a row, and where batches are large a row costs nearly what a
-// token does. So the length follows acceptance, falls with the number of running requests, and is 0
-// where drafts are not worth it. It depends on counts alone, so a run's steps can be repeated.
+// A rejected draft costs a row, which in large batches costs nearly as much as a token. So the
+// length follows acceptance, falls with the number of running requests, and is 0 where drafts do
+// not pay. It depends on counts alone, so runs are reproducible.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace lathe {
 
-/// Where drafts are off: steps without any, and after how many one is tried.
+/// While drafts are off: steps since the last draft, and after how many to try one.
 struct DraftSilence {
   std::int64_t steps = 0;
   std::int64_t probe = 16;
@@ -20,9 +20,9 @@ struct DraftSilence {
 class DraftLength {
  public:
   DraftLength() = default;
-  /// `most`: the most drafts that the user allows. `start` and `silence`: where the average and the
-  /// waiting begin, such as where other requests have been, as short answers leave no time to
-  /// learn. `cost`: what making a draft takes, as a share of a row of the model.
+  /// `most`: the user's limit on drafts. `start` and `silence`: initial average and silence, taken
+  /// from other requests, since short answers leave no time to learn. `cost`: cost of making a
+  /// draft, as a share of a row of the model.
   DraftLength(std::int64_t most, double start, double cost = 0, DraftSilence silence = {})
       : most_(most),
         good_(start),
@@ -30,18 +30,18 @@ class DraftLength {
         low_(start < least_ ? kLowRuns : 0),
         silence_(silence) {}
 
-  /// Drafts wanted in this step.
+  /// Drafts to make in this step.
   std::int64_t wanted() const {
     if (off() && silence_.steps < silence_.probe) return 0;
     const auto n = off() ? 1 : static_cast<std::int64_t>(good_ + 0.5);
     return std::min(most_, std::max<std::int64_t>(1, n));
   }
-  /// The request decoded without drafts, though they were allowed.
+  /// Records a step without drafts although they were allowed.
   void skip() {
     if (off()) ++silence_.steps;
   }
-  /// `accepted` of `drafted` tokens, at least one, were right. Returns how many would have been
-  /// good to draft: where all were right, one more, though `most` may not allow it.
+  /// Records that `accepted` of `drafted` >= 1 tokens were accepted. Returns how many drafts would
+  /// have been best: one more if all were accepted, even above `most`.
   double record(std::int64_t drafted, std::int64_t accepted) {
     silence_.steps = 0;
     if (accepted > 0) {
@@ -61,19 +61,19 @@ class DraftLength {
 
  private:
   static constexpr double kWeight = 0.2;
-  // The row of a draft costs about so much of a step. Single drafts pay where a larger share of
-  // them is right; the average is twice that share.
+  // Cost of a draft's row as a share of a step. Single drafts pay if a larger share of them is
+  // accepted; the average is twice that share.
   static constexpr double kRowShare = 0.35;
-  static constexpr std::int64_t kLowRuns = 4;  // in so many steps one after another
-  // Twice as many steps without drafts after each that was tried and wrong, up to so many, and half
-  // as many after one that was right.
+  static constexpr std::int64_t kLowRuns = 4;  // consecutive low steps that turn drafts off
+  // The silence doubles after each rejected probe, up to this many steps, and halves after an
+  // accepted one.
   static constexpr std::int64_t kLongestProbe = 256;
   bool off() const { return low_ >= kLowRuns; }
 
   std::int64_t most_ = 0;
   double good_ = 0;       // a moving average over steps with drafts
-  double least_ = 0;      // of the average, where drafts pay
-  std::int64_t low_ = 0;  // steps with drafts since the average fell below it
+  double least_ = 0;      // least average at which drafts pay
+  std::int64_t low_ = 0;  // steps with drafts since the average fell below least_
   DraftSilence silence_;
 };
 

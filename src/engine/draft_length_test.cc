@@ -1,4 +1,4 @@
-// Lengths of drafts, worked out by hand from what was accepted.
+// Draft lengths, computed by hand from the accepted counts.
 #include "engine/draft_length.h"
 
 #include "attn/draft_rows.h"
@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Of the average m, a fifth of each new sample, comes floor(m + 0.5).
+// The average m takes a fifth of each sample; the length is floor(m + 0.5).
 TEST(DraftLength, FollowsWhatWasAccepted) {
   DraftLength length(4, 4);
   std::vector<std::int64_t> wanted{length.wanted()};
@@ -25,8 +25,7 @@ TEST(DraftLength, FollowsWhatWasAccepted) {
   EXPECT_THAT(wanted, ElementsAre(4, 3, 3, 3, 3, 3, 3, 2, 2));
 }
 
-// Where all drafts were right one more may be, and a short draft that was says nothing against a
-// long one.
+// If all drafts were accepted the length may grow, and a short accepted draft does not lower it.
 TEST(DraftLength, GrowsWhereAllWereRight) {
   DraftLength length(6, 1);
   std::vector<std::int64_t> wanted;
@@ -59,7 +58,7 @@ TEST(DraftLength, FallsWithTheNumberOfRequests) {
   }
 }
 
-// The most over all numbers of requests that may run.
+// The maximum over all numbers of running requests.
 TEST(DraftRows, AreBoundedByTheNumberOfRequests) {
   for (const std::int64_t requests : {1, 5, 7, 8, 30, 31, 32, 63, 64, 100, 200}) {
     for (const std::int64_t draft_tokens : {0, 1, 3, 4, 7, 15}) {
@@ -77,7 +76,7 @@ TEST(DraftRows, AreBoundedByTheNumberOfRequests) {
   }
 }
 
-// Steps without a draft before each probe, of drafts that are always wrong.
+// Steps without drafts before each probe, if every draft is wrong.
 TEST(DraftLength, ProbesMoreAndMoreRarely) {
   DraftLength length(1, 1);
   int until_off = 0;
@@ -92,7 +91,8 @@ TEST(DraftLength, ProbesMoreAndMoreRarely) {
     length.record(1, 0);
   }
   EXPECT_THAT(silent, ElementsAre(16, 32, 64, 128, 256, 256, 256));
-  // One that is right halves the distance, two bring drafts: m = 0.327 * 0.8^7, then 0.455, 0.764.
+  // One accepted probe halves the silence, two turn drafts on: m = 0.327 * 0.8^7, then 0.455,
+  // 0.764.
   for (int i = 0; i < 256; ++i) length.skip();
   length.record(1, 1);
   EXPECT_EQ(length.wanted(), 0);
@@ -104,8 +104,8 @@ TEST(DraftLength, ProbesMoreAndMoreRarely) {
   EXPECT_EQ(length.wanted(), 1);
 }
 
-// Of single drafts 35 % pay where a draft is for nothing, 60 % where it takes a quarter of a row:
-// the average is twice that.
+// Single drafts pay from an acceptance of 35 % if a draft is free, of 60 % if it costs a quarter of
+// a row; the average is twice that.
 TEST(DraftLength, WantsMoreOfDraftsThatCost) {
   EXPECT_EQ(DraftLength(4, 1.21).wanted(), 1);
   EXPECT_EQ(DraftLength(4, 1.21, 0.25).wanted(), 1);

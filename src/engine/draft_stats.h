@@ -1,4 +1,4 @@
-// DraftStats: how far drafts were right, by their place.
+// DraftStats: how many drafts were accepted, by position in the draft.
 #pragma once
 
 #include <array>
@@ -11,8 +11,8 @@
 namespace lathe {
 
 struct DraftStats {
-  std::int64_t checks = 0;  // steps of a request with drafts
-  // [place - 1] Checks with at least so many drafts, and those in which so many were accepted.
+  std::int64_t checks = 0;  // verification steps, counted per request
+  // [place - 1] Checks with at least `place` drafts, and those that accepted at least `place`.
   std::array<std::int64_t, kMaxDraftTokens> drafted{};
   std::array<std::int64_t, kMaxDraftTokens> accepted{};
 
@@ -23,15 +23,15 @@ struct DraftStats {
   }
   std::int64_t all_drafted() const { return sum(drafted); }
   std::int64_t all_accepted() const { return sum(accepted); }
-  /// The last place that had a draft.
+  /// The last position that had a draft.
   std::size_t places() const;
-  /// Of all checks, the share in which the drafts up to a place, from 1, were accepted.
+  /// Share of checks in which all drafts up to `place`, from 1, were accepted.
   double rate(std::size_t place) const { return share(accepted[place - 1], checks); }
-  /// Accepted drafts of all.
+  /// Accepted share of all drafts.
   double acceptance_rate() const { return share(all_accepted(), all_drafted()); }
-  /// Tokens that a check brings on average, the target's own included: 1 + the sum of rates.
+  /// Mean tokens per check, the target's own included: 1 + the sum of rates.
   double acceptance_length() const { return 1 + share(all_accepted(), checks); }
-  /// What has been counted since `before`.
+  /// Counts since `before`.
   DraftStats since(const DraftStats& before) const;
 
  private:

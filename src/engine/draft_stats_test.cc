@@ -1,4 +1,4 @@
-// Figures of acceptance, counted by hand.
+// Acceptance figures, counted by hand.
 #include "engine/draft_stats.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Drafters for tests, and what a request has to give, for those that know it.
+// Drafters for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 namespace lathe {
 
-/// Drafts what a function says of a request: the token that follows so many.
+/// Drafts by a function of the request and the number of known tokens: the next token.
 class ScriptedDrafter : public Drafter {
  public:
   using Next = std::function<std::int32_t(const DraftRequest&, std::int64_t known)>;
@@ -32,8 +32,8 @@ class ScriptedDrafter : public Drafter {
   Next next_;
 };
 
-/// Drafts likewise, once it has read every row of the request. Rows follow one another, each with
-/// its own hidden state, a FakeModel's: the token and its position. For a backend of a host.
+/// The same, but requires that it has read every row of the request, in order, each with its own
+/// hidden state: a FakeModel's, which is the token and its position. For host backends.
 class ReadingDrafter : public ScriptedDrafter {
  public:
   ReadingDrafter(Next next, Backend& backend, const ModelPlan& plan)
@@ -56,7 +56,7 @@ class ReadingDrafter : public ScriptedDrafter {
       }
       EXPECT_LT(at->second, std::ssize(r.tokens));
       if (r.most > 0) {
-        EXPECT_EQ(at->second + 1, std::ssize(r.tokens)) << "a draft of a token that is known";
+        EXPECT_EQ(at->second + 1, std::ssize(r.tokens)) << "a draft for a known token";
       }
     }
     return {};
@@ -75,10 +75,10 @@ class ReadingDrafter : public ScriptedDrafter {
 
  private:
   HiddenRows hidden_;
-  std::map<std::uint64_t, std::int64_t> read_;  // by request: rows
+  std::map<std::uint64_t, std::int64_t> read_;  // rows by request
 };
 
-/// Tokens below `vocab` at random, by request and place.
+/// Random tokens below `vocab`, by request and position.
 inline ScriptedDrafter random_drafter(std::uint64_t seed, std::int32_t vocab) {
   return ScriptedDrafter([seed, vocab](const DraftRequest& r, std::int64_t known) {
     const std::uint64_t bits = random_bits(seed + r.id.value, static_cast<std::uint64_t>(known));

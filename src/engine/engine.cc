@@ -86,14 +86,14 @@ Engine::Engine(const Model& model, KvCache& cache, const EngineOptions& options,
       pages_(std::move(pages)),
       good_drafts_(static_cast<double>(std::max<std::int64_t>(2, options.draft_tokens))),
       runner_(std::move(runner)) {
-  // A configuration may name tokens that a cut-down vocabulary lacks; no answer can have them.
+  // A configuration may name end tokens beyond a reduced vocabulary; no answer can have them.
   for (std::int32_t token : model.config().eos) {
     if (token >= 0 && token < model.config().vocab) eos_.push_back(token);
   }
 }
 
-// Tokens of one request that all pages of a kind hold. A bounded kind that has room for one more
-// page than a request keeps holds any number of tokens, a page's worth of rows at a time.
+// Tokens of one request that fit all pages of a kind. A bounded kind with one page more than a
+// request keeps holds any number of tokens, a page of rows at a time.
 std::int64_t Engine::capacity(std::size_t kind) const {
   const PageRule& rule = pages_.rules()[kind];
   const std::int64_t total = pages_.total(kind);
@@ -110,7 +110,7 @@ std::int64_t Engine::capacity() const {
   return tokens;
 }
 
-// A request that passes fits an otherwise empty pool, so the oldest one always makes progress (E3).
+// A request that passes fits an empty pool, so the oldest one always makes progress (E3).
 Result<void> Engine::check_fits(const Request& request) const {
   const std::int64_t prompt = std::ssize(request.prompt);
   const std::int64_t answer = request.sampling.max_tokens.value_or(1);
@@ -232,14 +232,13 @@ void Engine::report_end(Active& r, FinishReason reason, std::optional<Error> err
   ++sums_.finished;
 }
 
-// Its full pages go to the prefix cache, but not those with keys that have led to no token or to
-// NaN (E9).
+// Caches its full pages, except those with keys that led to no token or to NaN (E9).
 void Engine::keep_and_release(Active& r, FinishReason reason) {
   if (reason != FinishReason::error && r.answered() > 0) publish(r);
   give_up_pages(r);
 }
 
-// The caller takes the request out of its list.
+// The caller removes the request from its list.
 void Engine::end(Active& r, FinishReason reason, std::optional<Error> error,
                  std::vector<Finished>& out) {
   keep_and_release(r, reason);

@@ -1,7 +1,7 @@
-// Engine: requests in, tokens out. One step is one forward pass over rows of many requests. Between
-// launch() and collect() it is in flight, and every other call is allowed, as between steps.
+// Engine: requests in, tokens out. A step is one forward pass over rows of many requests. Between
+// launch() and collect() it is in flight; every other call is allowed then, as between steps.
 //
-// Tokens follow from the stream of calls alone: no decision depends on a clock, a thread or a
+// Tokens depend on the sequence of calls alone: no decision depends on a clock, a thread or a
 // global. One thread calls it. docs/engine.md states the invariants (E1, E2, ...).
 #pragma once
 
@@ -33,12 +33,11 @@ struct EngineOptions {
   std::int64_t max_running_requests = 0;  // 0: the plan's
   bool prefix_cache = true;
   bool debug_nan = false;  // the model reports the layer after which NaN or Inf first appeared
-  std::uint64_t seed = 0;  // of requests without one
-  // Guesses tokens, up to draft_tokens of a request in a step; it outlives the engine. Null: none.
+  std::uint64_t seed = 0;  // for requests without one
+  // Drafts up to draft_tokens tokens per request and step; outlives the engine. Null: no drafts.
   Drafter* drafter = nullptr;
   std::int64_t draft_tokens = 4;
-  // Called with the logits [vocab] from which a token is sampled, as the model gave them; may be
-  // empty.
+  // Called with the model's logits [vocab] before a token is sampled from them; may be empty.
   std::function<void(RequestId, std::span<const float>)> on_logits = nullptr;
 };
 
@@ -53,34 +52,35 @@ struct EngineStats {
   std::int64_t finished = 0;
   std::int64_t waiting = 0;
   std::int64_t running = 0;
-  std::int64_t held_pages = 0;  // by running requests, of all layer groups
+  std::int64_t held_pages = 0;  // by running requests, in all layer groups
   std::int64_t total_pages = 0;
   std::int64_t prefix_cache_tokens = 0;  // held by the prefix cache, with or without requests
 };
 
 class Engine {
  public:
-  /// Plan and pools are the cache's. Model, cache and what `ops` points to must outlive the engine,
-  /// which takes over all pages that are free. Errors: options beyond the plan, a cache without
-  /// free pages; a drafter where the plan has no phase verify or layers carry a state.
+  /// Uses the cache's plan and pools, and takes over all free pages. Model, cache and what `ops`
+  /// points to must outlive the engine. Errors: options beyond the plan, a cache without free
+  /// pages; a drafter where the plan has no phase verify or layers carry a state.
   static Result<Engine> create(const Model& model, KvCache& cache, const EngineOptions& options,
                                const OpsContext& ops);
 
   /// Queues a request. Errors, with nothing changed: an empty prompt, a token outside the
   /// vocabulary, sampling parameters, a prompt and answer that can never fit (E6).
   Result<RequestId> submit(Request request);
-  /// Ends a request; the next collect() reports it. Its pages are free at once, or once the step
-  /// that has rows of it is collected, whose tokens for it are dropped. A caller that found a stop
-  /// string gives FinishReason::stop. False: no such request, or it has ended.
+  /// Ends a request; the next collect() reports it. Its pages are freed at once, or if a step in
+  /// flight has rows of it, when that is collected, dropping their tokens. A caller that found a
+  /// stop string passes FinishReason::stop. Returns false for an unknown or ended request.
   bool cancel(RequestId id, FinishReason reason = FinishReason::cancelled);
   /// A request's state; finished for an unknown id.
   RequestState state(RequestId id) const;
 
   /// Starts one forward pass and its draws, if there is a request. Precondition: none is in flight.
-  /// Errors: the model's; every request then is as it was, nothing is in flight, and launch() may
+  /// Errors: the model's; every request is unchanged then, nothing is in flight, and launch() may
   /// be called again (E9).
   Result<void> launch();
-  /// Waits for what launch() started, if it did, and reports it. Errors: the device's, as launch().
+  /// Waits for the step that launch() started, if any, and reports it. Errors: the device's; then
+  /// as for launch().
   Result<StepReport> collect();
   /// launch() and collect().
   Result<StepReport> step();
@@ -91,7 +91,7 @@ class Engine {
   }
 
   EngineStats stats() const;
-  /// Tokens that prompt and answer of one request may have together.
+  /// Most tokens of one request, prompt and answer together.
   std::int64_t capacity() const;
   /// Evicts every page that no running request holds.
   void clear_prefix_cache() { pages_.clear_cache(); }
@@ -104,12 +104,12 @@ class Engine {
     std::vector<std::int32_t> stops;   // ascending
     std::vector<std::int32_t> tokens;  // the prompt, the answer, then drafts in flight
     std::int64_t prompt = 0;           // tokens of the prompt
-    std::int64_t drafts = 0;           // at the end of `tokens`
+    std::int64_t drafts = 0;           // drafts at the end of `tokens`
     DraftLength draft_length;
     std::vector<std::int32_t> forced;
-    std::shared_ptr<TokenConstraint> constraint;  // after the answer; null: none
-    // [1 + drafts, words] With a constraint: what may follow the answer, then what may follow it
-    // and so many of its drafts.
+    std::shared_ptr<TokenConstraint> constraint;  // its state is after the answer; null: none
+    // [1 + drafts, words] With a constraint: the tokens allowed after the answer and its first 0,
+    // 1, ... drafts.
     std::vector<std::uint32_t> allowed;
     RequestId sibling_of = {};
     // The next row whose logits give a log-probability of the prompt; from prompt - 1 on: none.
@@ -117,16 +117,16 @@ class Engine {
     std::vector<SampledToken> prompt_logprobs;
     std::int64_t limit = 0;     // tokens of the answer
     std::int64_t computed = 0;  // tokens with keys in the cache
-    std::int64_t read = 0;      // of those, the first that a drafter has read
-    std::int64_t settled = 0;   // for which it has given back what windows have left behind
+    std::int64_t read = 0;      // first tokens that a drafter has read
+    std::int64_t settled = 0;   // tokens up to which pages behind windows have been released
     std::vector<std::int32_t>
         unread;                   // [rows] behind those, for the drafter: places as ComputedRows
     std::int64_t first_kept = 0;  // HiddenRows::keep() of the first of them
     RequestPages pages;           // of `computed` tokens between steps
-    std::int64_t cached = 0;      // what the prefix cache had at the first admission
+    std::int64_t cached = 0;      // tokens found in the prefix cache at the first admission
     std::int64_t preemptions = 0;
     bool admitted_before = false;
-    bool ended = false;  // to be taken out of its list
+    bool ended = false;  // to be removed from its list
 
     std::int64_t known() const { return std::ssize(tokens) - drafts; }
     std::span<std::uint32_t> allowed_after(std::int64_t so_many, std::int64_t words) {
@@ -142,8 +142,8 @@ class Engine {
     ScheduledRequest scheduled() const { return {known(), computed, computed, answered() > 0}; }
   };
   using ActivePtr = std::unique_ptr<Active>;
-  // A request that was cancelled with rows in flight: it has ended, and holds its pages until the
-  // step is collected.
+  // A request cancelled with rows in flight: it has ended, but holds its pages until the step is
+  // collected.
   struct Leaving {
     ActivePtr request;
     FinishReason reason;
@@ -205,27 +205,27 @@ class Engine {
   std::deque<ActivePtr> waiting_;   // by id
   std::vector<Finished> unreported_;
   EngineStats sums_;
-  double good_drafts_ = 0;  // DraftLength's average over all requests, the later the more
-  DraftSilence silence_;    // of the request that ended last
+  double good_drafts_ = 0;  // moving average of DraftLength over requests
+  DraftSilence silence_;    // that of the last request to end
 
-  // Of the current step.
+  // The current step.
   std::vector<ScheduledRequest> scheduled_;  // [running]
   std::vector<std::int64_t> available_;      // [kinds of page]
   std::vector<std::int64_t> rows_;           // [running]
-  std::int64_t scored_rows_left_ = 0;        // whose logits a step may hold for prompts
+  std::int64_t scored_rows_left_ = 0;        // prompt rows whose logits the step may still hold
   std::vector<Active*> batch_;               // [items]
   std::vector<BatchItem> items_;
   std::vector<DraftRequest> proposals_;
-  std::vector<std::size_t> proposing_;  // [proposals] place in running_
+  std::vector<std::size_t> proposing_;  // [proposals] index into running_
   std::vector<SampleArgs> samples_;     // [rows with logits], in the order of items
   std::vector<PageId> states_;          // [items, groups with a state]
-  std::vector<ComputedRows> computed_;  // for a drafter that reads them
+  std::vector<ComputedRows> computed_;  // rows for a drafter that reads them
   std::vector<Active*> computed_of_;    // [computed_]
-  std::optional<std::int32_t> kept_;    // place of the step's first row, where rows of it wait
+  std::optional<std::int32_t> kept_;    // kept place of the step's first row, if rows of it wait
   StepReport report_;                   // without its results
-  std::vector<Leaving> leaving_;        // their rows are in flight
+  std::vector<Leaving> leaving_;        // cancelled with rows in flight
 
-  Runner runner_;  // the last member: it waits for a step in flight, which reads requests
+  Runner runner_;  // last member: its destructor waits for a step in flight, which reads requests
 };
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-// The engine while a step is in flight: a backend that finishes late, and calls in between.
+// The engine with a step in flight: a backend that finishes late, and calls in between.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -95,7 +95,7 @@ TEST(EngineFlight, ARequestSubmittedMeanwhileWaitsForTheNextStep) {
   s.expect_answer(b, second);
 }
 
-// Its pages are written to until the step is over, and its token is dropped.
+// The step still writes to its pages, and its token is dropped.
 TEST(EngineFlight, ACancelledRequestKeepsItsPagesUntilCollect) {
   for (const std::int32_t steps : {0, 1, 3}) {
     Scene s;
@@ -138,11 +138,11 @@ TEST(EngineFlight, TheLastRequestCancelledLeavesAStepToCollect) {
   EXPECT_EQ(s.finished[id].reason, FinishReason::stop);
   EXPECT_TRUE(s.engine.idle());
   s.expect_nothing_held();
-  // Keys that led to no token do not enter the prefix cache (E9).
+  // Keys without a token do not enter the prefix cache (E9).
   EXPECT_EQ(s.engine.stats().cached_tokens, 0);
 }
 
-// E9, the device's part: half of the step has run.
+// E9 for device errors: half of the step has run.
 TEST(EngineFlight, AStepThatFailsInFlightCanBeRepeated) {
   Scene s({.chunked_prefill_size = 5});
   const Request first = request(9, 6, 1), second = request(8, 6, 2), third = request(4, 6, 3);
@@ -199,8 +199,8 @@ TEST(EngineFlight, AnEngineThatGoesWaitsForItsStep) {
   EXPECT_EQ(setup.late->pending(), 0u);
 }
 
-// A whole model: no operator's result is looked at before the step is collected, and what a step is
-// given stays.
+// With a whole model, no operator's result is read before the step is collected, and a step's
+// inputs stay in place.
 TEST(EngineFlight, AModelOnALateBackendGivesTheSameAnswers) {
   for (const char* name : {"qwen3_moe", "deepseek_v3_fp8", "deepseek_v32"}) {
     const auto model = load_real(name);

@@ -1,7 +1,7 @@
-// Random lives of an engine, with one layer group or two, of which one has a window, with and
-// without a state, with and without drafts, by a drafter that reads rows and by one that does not:
-// whatever is submitted, cancelled, preempted and evicted, tokens are those of the request alone,
-// nothing leaks, and every request makes progress.
+// Random runs of an engine: one or two layer groups, one with a window; with and without a state,
+// and with no drafter, one that reads rows and one that does not. Whatever is submitted, cancelled,
+// preempted and evicted, each request gets the tokens it gets alone, nothing leaks, and every
+// request makes progress.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,7 +67,7 @@ class Life {
       }
     }
     calls_in_flight_ = false;
-    // The rows of all requests, and once more for each preemption: far fewer steps than this.
+    // Far above the rows of all requests, recomputed at each preemption.
     for (int i = 0; i < 20000 && !engine_->idle() && !testing::Test::HasFatalFailure(); ++i) {
       step();
     }
@@ -118,7 +118,7 @@ class Life {
     o.max_requests = 8;
     o.compact_extend = some(3);
     o.short_context = some(3) ? 1 + pick(20) : 0;
-    // A second group with a window, a state, both or neither.
+    // Adds a second group with a window, a state, both or neither.
     if (some(2)) {
       o.window = static_cast<std::int32_t>(1 + pick(16));
       o.window_page_size = static_cast<std::int32_t>(1 + pick(4));
@@ -129,7 +129,8 @@ class Life {
     return o;
   }
 
-  // Right, by request: always, never, or now and then; a wrong one may be no token, or make NaN.
+  // Correct always, never or sometimes, depending on the request; a wrong draft may be an invalid
+  // token or make NaN.
   std::int32_t draft(const DraftRequest& r, std::int64_t known) const {
     const Live& live = live_.at(r.id);
     const auto at = static_cast<std::size_t>(known - std::ssize(live.request.prompt));
@@ -242,7 +243,7 @@ class Life {
     for (const TokenEvent& e : report.tokens) {
       ASSERT_TRUE(live_.contains(e.request));
       const bool first = got.insert(e.request).second;
-      ASSERT_TRUE(first || drafter_ != nullptr) << "two tokens in one step";
+      ASSERT_TRUE(first || drafter_ != nullptr) << "two tokens in one step without drafts";
       ASSERT_FALSE(cancelled_.contains(e.request));
       Live& live = live_.at(e.request);
       ASSERT_EQ(e.position, std::ssize(live.tokens)) << "a token lost or repeated";
@@ -252,7 +253,7 @@ class Life {
       live.tokens.push_back(e.sampled.token);
     }
     for (auto& [id, live] : live_) {
-      // E4: a request that decodes has its row in every step.
+      // E4: a decoding request has a row in every step.
       if (live.token_last_step && engine_->state(id) == RequestState::running) {
         EXPECT_TRUE(got.contains(id)) << "request " << id.value;
       }
@@ -286,7 +287,7 @@ class Life {
     for (const auto& [id, live] : live_) {
       const RequestState state = engine_->state(id);
       if (state == RequestState::running) {
-        EXPECT_FALSE(waits) << "request " << id.value << " overtook one that waits";
+        EXPECT_FALSE(waits) << "request " << id.value << " overtook a waiting one";
       }
       waits |= state == RequestState::waiting || state == RequestState::preempted;
     }

@@ -28,8 +28,8 @@ void Engine::describe_running() {
   rows_.assign(running_.size(), 0);
 }
 
-// Logits are rows of a whole vocabulary, so a step holds few of those that only score a prompt.
-// Rows of a request that scores are cut where it would hold more.
+// A row of logits is a whole vocabulary, so a step holds few rows that only score a prompt. Cuts a
+// scoring request's rows to that limit.
 std::int64_t Engine::cap_scored_rows(const Active& r, std::int64_t rows) {
   if (!r.scores()) return rows;
   const std::int64_t first = std::max(r.computed, r.next_scored);
@@ -51,13 +51,13 @@ void Engine::give_up_pages(Active& r) {
   r.unread.clear();
 }
 
-// Full pages, and only those that a draft layer has its keys in, too.
+// Caches full pages whose keys are complete, a draft layer's included.
 void Engine::publish(Active& r) {
   const std::int64_t whole = drafter_reads() ? std::min(r.computed, r.read) : r.computed;
   pages_.publish(std::span(r.tokens).first(at(whole)), r.pages);
 }
 
-// Its tokens stay, and its full pages go to the prefix cache, where it may find them again (E7).
+// Keeps its tokens; its full pages go to the prefix cache, where it may find them again (E7).
 void Engine::preempt_youngest(StepReport& report) {
   ActivePtr r = std::move(running_.back());
   running_.pop_back();
@@ -75,7 +75,7 @@ void Engine::schedule(StepReport& report) {
   count_available();
   Decision decided = schedule_running(scheduled_, limits(), available_, rows_);
   while (decided.preempt_youngest) {
-    LATHE_CHECK(running_.size() > 1, "a request that was accepted does not fit an empty pool");
+    LATHE_CHECK(running_.size() > 1, "an accepted request does not fit an empty pool");
     preempt_youngest(report);
     describe_running();
     count_available();
@@ -94,9 +94,8 @@ void Engine::schedule(StepReport& report) {
   if (options_.drafter != nullptr) add_drafts();
 }
 
-// Rows after those of decoding requests, in pages that nobody else has wanted in this step and that
-// the prefix cache does not hold: drafts preempt nobody, delay no admission and evict nothing. The
-// oldest get them first.
+// Adds drafts of decoding requests, oldest first, in pages that are left in this step and that the
+// prefix cache does not hold: drafts preempt nobody, delay no admission and evict nothing.
 void Engine::add_drafts() {
   proposals_.clear();
   proposing_.clear();
@@ -122,15 +121,15 @@ void Engine::add_drafts() {
   }
 }
 
-// Drafts that a request may have in its next step; the last token of an answer is no row.
+// Most drafts of a request in its next step; an answer's last token needs no row.
 std::int64_t Engine::draft_bound(const Active& r) const {
   if (!r.forced.empty()) return 0;
   return std::min(
       {r.draft_length.wanted(), drafts_at(std::ssize(running_)), r.limit - r.answered() - 1});
 }
 
-// Drafts up to the first that is no token of the vocabulary or that would end the answer, which
-// needs no row of its own, and only those that find pages.
+// Takes drafts up to the first that is outside the vocabulary or would end the answer, which needs
+// no row, and only as many as find pages.
 void Engine::take_proposal(Active& r, const DraftRequest& proposal, std::int64_t& rows) {
   if (proposal.drafts.empty()) return;
   std::int64_t n = 0;
@@ -149,9 +148,9 @@ void Engine::take_proposal(Active& r, const DraftRequest& proposal, std::int64_t
   rows += r.drafts;
 }
 
-// Fills the row of r.allowed after so many drafts from a constraint that stands there. False: the
-// answer ends there, as nothing may follow. Errors: the constraint's; nothing may follow and the
-// answer may not end.
+// Fills the row of r.allowed after `drafts` drafts from a constraint in that state. Returns false
+// if the answer ends there, as nothing may follow. Errors: the constraint's; nothing may follow,
+// but the answer may not end.
 Result<bool> Engine::find_allowed(Active& r, TokenConstraint& constraint, std::int64_t drafts) {
   const std::int64_t words = allowed_words();
   r.allowed.resize(at(words * (drafts + 1)));
@@ -172,7 +171,7 @@ Result<bool> Engine::find_allowed(Active& r, TokenConstraint& constraint, std::i
   return goes_on;
 }
 
-// Drafts up to the first that the constraint refuses, or after which the answer would end.
+// How many drafts the constraint allows, up to one after which the answer would end.
 std::int64_t Engine::allowed_drafts(Active& r, std::span<const std::int32_t> drafts) {
   const std::unique_ptr<TokenConstraint> ahead = r.constraint->clone();
   std::int64_t n = 0;
@@ -185,8 +184,8 @@ std::int64_t Engine::allowed_drafts(Active& r, std::span<const std::int32_t> dra
   return n;
 }
 
-// Its sibling is older and makes progress (E3); requests after it also wait (E2), for a prefill
-// that would have taken their rows.
+// Waiting is safe: its sibling is older and makes progress (E3). Requests after it wait, too (E2),
+// for a prefill that would have taken their rows.
 bool Engine::waits_for_sibling(const Active& r) const {
   if (!options_.prefix_cache || r.sibling_of.value == 0) return false;
   return std::any_of(running_.begin(), running_.end(), [&](const ActivePtr& s) {
@@ -199,8 +198,7 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
          std::ssize(running_) < options_.max_running_requests) {
     Active& r = *waiting_.front();
     if (waits_for_sibling(r)) return;
-    // The last known token is always computed: its logits are needed.
-    // So are rows that score the prompt.
+    // The last known token is always computed, for its logits. So are rows that score the prompt.
     const std::int64_t match = r.scores() ? r.next_scored : r.known() - 1;
     r.computed = match > 0 ? pages_.match(r.tokens, match, r.pages) : 0;
     count_available();
@@ -231,8 +229,8 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
   }
 }
 
-// Decode rows first, each followed by its drafts, then prefill chunks, all by age. Where one
-// request has drafts, all that decode run as phase verify, in one segment.
+// Decode rows come first, each followed by its drafts, then prefill chunks, all by age. If one
+// request has drafts, all decoding requests run as phase verify, in one segment.
 void Engine::build_batch(StepReport& report) {
   batch_.clear();
   items_.clear();
@@ -288,7 +286,7 @@ void Engine::build_batch(StepReport& report) {
   }
 }
 
-// After so many of its drafts, as if they were tokens.
+// Sampling arguments after `drafts` of its drafts, as if they were tokens.
 SampleArgs Engine::sampling_of(Active& r, std::int64_t drafts) const {
   const auto tokens = std::span(r.tokens).first(static_cast<std::size_t>(r.known() + drafts));
   const auto prompt = static_cast<std::size_t>(r.prompt);
@@ -313,7 +311,7 @@ Result<void> Engine::launch() {
   StepReport report;
   schedule(report);
   build_batch(report);
-  LATHE_CHECK(!items_.empty(), "requests are there and none has a row (E3)");
+  LATHE_CHECK(!items_.empty(), "no request has a row (E3)");
   sums_.preemptions += report.preemptions;
   sums_.cached_tokens += report.cached_tokens;
   if (auto ok = runner_.launch(items_, ops_, options_.debug_nan); !ok) {
@@ -352,7 +350,7 @@ Result<StepReport> Engine::step() {
   return collect();
 }
 
-// Takes back what a failed step was given. Rows that waited for a drafter may be lost with it.
+// Undoes the allocations of a failed step. Rows kept for a drafter may be lost with it.
 void Engine::undo_step() {
   for (const ActivePtr& r : running_) {
     r->unread.clear();
@@ -367,7 +365,7 @@ void Engine::take_results(StepReport& report) {
   computed_of_.clear();
   for (std::size_t i = 0; i < items_.size(); ++i) {
     Active& r = *batch_[i];
-    if (r.ended) continue;  // it was cancelled meanwhile
+    if (r.ended) continue;  // cancelled meanwhile
     const std::int64_t drafts = r.drafts;
     const std::int64_t rows = std::ssize(items_[i].tokens) - drafts;
     if (const NonFiniteItem* bad = non_finite_row(i, 0, rows)) {
@@ -388,7 +386,7 @@ void Engine::take_results(StepReport& report) {
   for (const ActivePtr& r : running_) settle(*r);
 }
 
-// Gives back the pages before the window of every row to come, those of a draft layer included.
+// Releases the pages before the window of all later rows, a draft layer's included.
 void Engine::settle(Active& r) {
   const bool follows = drafter_reads() && r.read + std::ssize(r.unread) == r.computed;
   const std::int64_t to = follows ? r.read : r.computed;
@@ -396,8 +394,7 @@ void Engine::settle(Active& r) {
   r.settled = to;
 }
 
-// Whether rows from `from` on can be read when those up to `to` are computed, without a page that
-// the latter alone would not keep.
+// Whether reading rows from `from` on after rows up to `to` keeps no additional page.
 bool Engine::keeps_pages(std::int64_t from, std::int64_t to) const {
   return std::ranges::all_of(pages_.rules(), [&](const PageRule& rule) {
     return rule.first_kept(from, pages_.block_tokens()) ==
@@ -405,9 +402,9 @@ bool Engine::keeps_pages(std::int64_t from, std::int64_t to) const {
   });
 }
 
-// Rows of an item for a drafter that reads them. Where so many requests run that none has drafts,
-// it is spared those of answers; a request that it has missed rows of has no drafts from then on.
-// Rows of an answer behind which no draft is wanted wait until one is, or until they are many.
+// Passes an item's rows to a drafter that reads them. While too many requests run for drafts, it is
+// spared the rows of answers; a request with missed rows gets no drafts from then on. Rows of an
+// answer that wants no draft are kept until it does, or until there are many.
 void Engine::add_computed(Active& r, std::size_t item, std::int64_t before) {
   const bool prefill = items_[item].phase == Phase::extend;
   const bool drafts = drafts_at(std::ssize(running_)) > 0;
@@ -433,8 +430,8 @@ void Engine::add_computed(Active& r, std::size_t item, std::int64_t before) {
   computed_of_.push_back(&r);
 }
 
-// Lets an item's first rows wait, with all rows of those who decode: they are the batch's first.
-// False: too many wait, or for too long.
+// Keeps an item's first rows for later, with all decode rows, which are the batch's first. Returns
+// false if too many rows are kept, or for too long.
 bool Engine::keep_rows(Active& r, std::size_t item, std::int64_t rows) {
   HiddenRows& hidden = *hidden_rows();
   const std::int64_t room =
@@ -457,7 +454,7 @@ bool Engine::keep_rows(Active& r, std::size_t item, std::int64_t rows) {
   return true;
 }
 
-// What fails here costs drafts alone. Prompts are shared from here on, as their pages are whole.
+// A failure here costs drafts alone. Prompts are shared from here on, as their pages are complete.
 void Engine::hand_to_drafter() {
   const bool ok = options_.drafter->read(computed_).ok();
   for (std::size_t i = 0; i < computed_.size(); ++i) {
@@ -468,7 +465,7 @@ void Engine::hand_to_drafter() {
   }
 }
 
-// The first row in [first, end) of an item in which NaN or Inf was found, or null.
+// The item's first row in [first, end) with NaN or Inf, or null.
 const NonFiniteItem* Engine::non_finite_row(std::size_t item, std::int64_t first,
                                             std::int64_t end) const {
   for (const NonFiniteItem& bad : runner_.non_finite()) {
@@ -477,7 +474,7 @@ const NonFiniteItem* Engine::non_finite_row(std::size_t item, std::int64_t first
   return nullptr;
 }
 
-// What may follow the tokens that the step brought. Nothing: the answer is complete.
+// Updates what may follow after the step's tokens; if nothing, the answer is complete.
 void Engine::follow_constraint(Active& r, StepReport& report) {
   const auto goes_on = find_allowed(r, *r.constraint, 0);
   if (!goes_on) {
@@ -487,7 +484,7 @@ void Engine::follow_constraint(Active& r, StepReport& report) {
   }
 }
 
-// A row that is not finite shows in the answer's first token, too: attention carries it on.
+// A non-finite row shows in the answer's first token, too: attention propagates it.
 void Engine::take_scored(Active& r, std::size_t item) {
   const std::span<const std::optional<SampledToken>> scored = runner_.scored(item);
   for (std::size_t k = 0; k < scored.size(); ++k) {
@@ -497,8 +494,8 @@ void Engine::take_scored(Active& r, std::size_t item) {
   r.next_scored += std::ssize(scored);
 }
 
-// The draw after each draft counts while the drafts are what was drawn before it. What a rejected
-// draft wrote lies behind the computed tokens, where the next rows write before anything reads.
+// The draw after each draft counts while all drafts before it equal their draws. Rejected drafts'
+// keys lie behind the computed tokens, where the next rows overwrite them before anything reads.
 void Engine::take_tokens(Active& r, std::size_t item, StepReport& report) {
   const std::int64_t drafts = r.drafts;
   std::int64_t accepted = 0;
@@ -513,14 +510,14 @@ void Engine::take_tokens(Active& r, std::size_t item, StepReport& report) {
   }
   r.drop_drafts();
   if (drafts == 0) return;
-  constexpr double kWeight = 0.1;  // of a check in what later requests begin with
+  constexpr double kWeight = 0.1;  // a check's weight in the average that later requests start with
   good_drafts_ += kWeight * (r.draft_length.record(drafts, accepted) - good_drafts_);
   sums_.drafts.record(drafts, accepted);
   report.accepted += accepted;
 }
 
-// Adds the token drawn from the k-th row of logits, which may be the answer's last. True if it is
-// the next draft, whose row counts then, and the answer goes on.
+// Adds the token drawn from the k-th row of logits, which may be the answer's last. Returns true if
+// it equals the next draft, whose row counts then, and the answer goes on.
 bool Engine::take_token(Active& r, std::size_t item, std::int64_t k, StepReport& report) {
   if (options_.on_logits) {
     const auto logits = runner_.logits(item, k, ops_);
@@ -549,7 +546,7 @@ bool Engine::take_token(Active& r, std::size_t item, std::int64_t k, StepReport&
     r.tokens.push_back(token);
   }
   const bool stop = std::binary_search(r.stops.begin(), r.stops.end(), token);
-  if (!stop && r.constraint) LATHE_CHECK(r.constraint->accept(token), "a token that was allowed");
+  if (!stop && r.constraint) LATHE_CHECK(r.constraint->accept(token), "token not accepted");
   if (!stop && r.answered() < r.limit) return right;
   FinishReason reason = stop ? FinishReason::stop : FinishReason::length;
   if (!stop && r.constraint) {

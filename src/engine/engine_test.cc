@@ -32,7 +32,7 @@ Request request(std::vector<std::int32_t> prompt, std::int32_t max_tokens,
   r.sampling.seed = seed;
   r.sampling.max_tokens = max_tokens;
   r.sampling.ignore_eos = true;
-  // NaN is for the tests that ask for it.
+  // Never draw the NaN token unless a test wants it.
   r.sampling.logit_bias = {{FakeModel::kNanToken, -1000}};
   return r;
 }
@@ -94,7 +94,7 @@ TEST(Engine, GreedyAndSeededAnswersAreTheModels) {
 TEST(Engine, BitsDoNotDependOnBatchChunksOrPrefixCache) {
   std::vector<Request> requests;
   for (std::int32_t i = 0; i < 16; ++i) {
-    std::vector<std::int32_t> prompt = words(6);  // one and a half pages in common
+    std::vector<std::int32_t> prompt = words(6);  // one and a half shared pages
     const auto own = words(1 + i, 20 + i);
     prompt.insert(prompt.end(), own.begin(), own.end());
     requests.push_back(request(std::move(prompt), 6 + i % 5, 100 + static_cast<unsigned>(i)));
@@ -154,8 +154,7 @@ TEST(Engine, StepsMixDecodesWithPrefillChunks) {
     rows.push_back({report->decode_rows, report->prefill_rows});
     take(*report, got);
   }
-  // 3 rows of the first and 1 of the second; then the first decodes in the same steps as chunks of
-  // the second.
+  // 3 rows of the first and 1 of the second; then the first decodes beside chunks of the second.
   EXPECT_THAT(rows, ElementsAre(std::pair(0, 4), std::pair(1, 4), std::pair(1, 4), std::pair(2, 0),
                                 std::pair(1, 0)));
   EXPECT_EQ(got.at(*first).answer.tokens.size(), 5u);
@@ -165,7 +164,7 @@ TEST(Engine, StepsMixDecodesWithPrefillChunks) {
 TEST(Engine, AnswersEndAsTheirParametersSay) {
   FakeSetup setup;
   Engine engine = setup.engine();
-  // A long answer without ends, to know where its tokens come.
+  // A long answer without stops, to learn where its tokens are.
   const std::vector<std::int32_t> all = run_one(engine, request(words(5), 60, 9)).answer.tokens;
   const std::int32_t stop = all[20];
   const auto first = std::find(all.begin(), all.end(), stop) - all.begin();
@@ -177,7 +176,7 @@ TEST(Engine, AnswersEndAsTheirParametersSay) {
   EXPECT_EQ(got.answer.tokens.back(), stop);
   EXPECT_EQ(run_one(engine, request(words(5), 60, 9)).answer.reason, FinishReason::length);
 
-  // The model's own end, likely enough by a bias, and ruled out for 10 tokens.
+  // The model's own end token, biased to be likely, and ruled out for 10 tokens.
   r = request(words(5), 60, 9);
   r.sampling.logit_bias.push_back({FakeModel::kEos, 100});
   EXPECT_EQ(run_one(engine, r).answer.tokens.size(), 60u);
@@ -220,10 +219,11 @@ TEST(Engine, CountsWhatThePrefixCacheHad) {
   FakeSetup setup;  // pages of 4
   Engine engine = setup.engine();
   EXPECT_EQ(run_one(engine, request(words(11), 4)).finished->cached_tokens, 0);
-  // Prompt and answer are 15 tokens; the last has no key, so 14 are there and 12 in full pages.
+  // Prompt and answer have 15 tokens; the last has no key, so 14 have keys, 12 of them in full
+  // pages.
   EXPECT_EQ(engine.stats().prefix_cache_tokens, 12);
   EXPECT_EQ(run_one(engine, request(words(11), 4)).finished->cached_tokens, 8);
-  // Of a prompt in full pages the last one is computed again, for its logits.
+  // The last page of a prompt of full pages is recomputed for its logits.
   EXPECT_EQ(run_one(engine, request(words(8), 1)).finished->cached_tokens, 4);
   Request longer = request(words(11), 6);
   const Outcome got = run_one(engine, longer);
@@ -242,7 +242,7 @@ TEST(Engine, CountsWhatThePrefixCacheHad) {
   }
 }
 
-// E7: the pool holds one answer and a bit; both come out whole, in order of arrival.
+// E7: the pool holds little more than one answer; both finish, in order of arrival.
 TEST(Engine, PreemptionLosesNothing) {
   for (bool prefix_cache : {true, false}) {
     FakeOptions options;
@@ -362,7 +362,7 @@ TEST(Engine, RefusesWhatCannotBeAndChangesNothing) {
   open.sampling.max_tokens.reset();
   EXPECT_EQ(refused(open).field, "--max-total-tokens");
 
-  // What fits to the last token runs.
+  // A request that just fits runs.
   EXPECT_EQ(run_one(engine, request(words(30), 10)).answer.tokens.size(), 10u);
   EXPECT_EQ(*engine.submit(request({1}, 1)), RequestId{2});
 }
@@ -401,7 +401,7 @@ TEST(Engine, NonFiniteLogitsEndTheirRequestAlone) {
     EXPECT_THAT(got.at(second).answer.tokens, IsEmpty());
     ASSERT_TRUE(f.error);
     EXPECT_EQ(f.error->field, "logits of request 2");
-    // Its first rows run in step 1 already, with the other prompt; its NaN token in step 2.
+    // Its first rows run in step 1, beside the other prompt; its NaN token in step 2.
     if (debug_nan) {
       EXPECT_EQ(f.error->offered, "NaN or Inf in step 2, after layer 1");
     } else {
@@ -415,7 +415,7 @@ TEST(Engine, NonFiniteLogitsEndTheirRequestAlone) {
   }
 }
 
-// E9: what the prefix cache got before the failure stays, what failed does not enter it.
+// E9: pages cached before the failure stay; those of the failed step do not enter the prefix cache.
 TEST(Engine, KeysThatLedToNanAreNotCached) {
   FakeSetup setup;  // pages of 4
   Engine engine = setup.engine();
@@ -449,7 +449,7 @@ TEST(Engine, AFailedStepCanBeRepeated) {
   EXPECT_EQ(got.at(id).answer, expected_answer(r, engine.capacity()));
 }
 
-// The bounds of a real plan and its pools, an indexer's keys included.
+// With the bounds of a real plan and its pools, an indexer's keys included.
 TEST(Engine, RunsOnAPlannersPlan) {
   const Registry registry = all_kernels();
   for (const AttentionProblem& problem : {gqa_problem(4, 2, 64), deepseek_v32_problem(16)}) {

@@ -82,7 +82,7 @@ void EngineThread::run() {
   }
 }
 
-// Requests come before their cancellations, as they were put in.
+// Submits requests before it handles cancellations, which may be theirs.
 void EngineThread::apply(Inbox& inbox, EngineNews& news) {
   for (Submission& s : inbox.submit) {
     if (failed_) {
@@ -115,8 +115,8 @@ void EngineThread::apply(Inbox& inbox, EngineNews& news) {
   }
 }
 
-// A step that failed has changed nothing (E9), so it is tried once more. One that threw, as when
-// memory runs out, may have stopped anywhere and is not tried again.
+// A failed step has changed nothing (E9), so it is retried once. A step that threw, such as for
+// lack of memory, may have stopped anywhere and is not retried.
 bool EngineThread::step(EngineNews& news) {
   Result<StepReport> report = StepReport();
   try {
@@ -138,7 +138,7 @@ void EngineThread::take(StepReport report, EngineNews& news) {
   news.prefill_rows = report.prefill_rows;
   news.decode_rows = report.decode_rows;
   news.tokens = std::ssize(report.tokens);
-  std::unordered_map<std::uint64_t, std::size_t> events;  // the last one of each request
+  std::unordered_map<std::uint64_t, std::size_t> events;  // last event of each request
   const auto event_of = [&](RequestId id) -> TicketEvent* {
     const auto ticket = tickets_.find(id.value);
     if (ticket == tickets_.end()) return nullptr;

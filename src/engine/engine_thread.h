@@ -1,5 +1,5 @@
-// EngineThread: an engine on a thread of its own, for callers on other threads. They put requests
-// into its inbox and get their events once a step; the engine never waits for them.
+// EngineThread: an engine on its own thread, for callers on other threads. They put requests into
+// its inbox and get events once per step; the engine never waits for them.
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,8 @@
 
 namespace lathe {
 
-/// A caller's name for a request. Callers number theirs and never reuse a number, so a late event
-/// for a forgotten request finds nothing.
+/// The caller's number for a request. Callers never reuse one, so a late event for a forgotten
+/// request matches nothing.
 struct Ticket {
   std::uint64_t value = 0;
   constexpr auto operator<=>(const Ticket&) const = default;
@@ -28,19 +28,18 @@ struct Ticket {
 struct Submission {
   Ticket ticket;
   Request request;    // without sibling_of
-  Ticket sibling_of;  // an earlier one with the same prompt; 0: none
+  Ticket sibling_of;  // an earlier request with the same prompt; 0: none
 };
 
-/// What became of a request in one step: it started, got a token, ended, all of these, or was
-/// rejected. Each further token of a step is an event of its own. An end and a rejection are its
-/// last event.
+/// A request's progress in one step: it started, got a token, ended, any of these, or was rejected.
+/// Further tokens of a step are separate events. An end or a rejection is its last event.
 struct TicketEvent {
   Ticket ticket;
   std::optional<Started> started;
   std::optional<SampledToken> token;
-  std::vector<SampledToken> prompt_logprobs;  // with the first token, if they were asked for
+  std::vector<SampledToken> prompt_logprobs;  // with the first token, if requested
   std::optional<Finished> finished;
-  std::optional<Error> refused;  // Engine::submit()'s, or that the engine has failed
+  std::optional<Error> refused;  // Engine::submit()'s error, or that the engine has failed
 };
 
 struct EngineNews {
@@ -48,11 +47,11 @@ struct EngineNews {
   std::int64_t prefill_rows = 0;
   std::int64_t decode_rows = 0;
   std::int64_t tokens = 0;
-  double seconds = 0;   // of the step
+  double seconds = 0;   // duration of the step
   EngineStats stats;    // after it
-  bool failed = false;  // the engine's last: a step failed twice
+  bool failed = false;  // a step failed twice; this is the engine's last news
 
-  /// As new, but with its memory.
+  /// Resets everything but keeps the memory.
   void clear() {
     std::vector<TicketEvent> kept = std::move(events);
     kept.clear();
@@ -63,24 +62,24 @@ struct EngineNews {
 
 class EngineThread {
  public:
-  /// The engine is this thread's until the end. `on_news` runs on it after each step and must not
-  /// wait; it gets every ticket's last event. It may move the news away and leave others in their
-  /// place, whose memory serves the next step.
+  /// The thread owns the engine until it ends. `on_news` runs on the thread after each step and
+  /// must not block; it gets every ticket's last event. It may swap the news for an old one, whose
+  /// memory is reused.
   EngineThread(Engine& engine, std::function<void(EngineNews&)> on_news);
-  /// Ends after the step under way; open requests get no more events.
+  /// Ends after the current step; open requests get no more events.
   ~EngineThread();
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
 
-  // From any thread. What one call puts in comes out together, in order.
+  // From any thread. Items of one call are handled together, in order.
   void submit(std::vector<Submission> requests);
-  /// Unknown and finished requests are not an error.
+  /// Unknown and finished requests are ignored.
   void cancel(std::vector<Ticket> tickets, FinishReason reason);
-  /// Evicts what no request holds from the prefix cache. `done` runs on the engine's thread with
-  /// the engine's state; nothing was evicted if requests were there.
+  /// Evicts the prefix cache unless there are requests. `done` runs on the engine's thread with the
+  /// engine's state afterwards.
   void flush_prefix_cache(std::function<void(EngineStats)> done);
 
-  /// How long there has been work and no step has ended; 0 without work.
+  /// Time since the last step ended or work arrived, whichever is later; 0 without work.
   std::chrono::nanoseconds stuck_for() const;
 
  private:
@@ -110,9 +109,9 @@ class EngineThread {
   std::mutex mutex_;
   std::condition_variable wake_;
   Inbox inbox_;
-  // Nanoseconds of the steady clock when the work under way began; 0: none.
+  // Steady-clock nanoseconds when the current work began; 0: none.
   std::atomic<std::int64_t> busy_since_{0};
-  std::thread thread_;  // the last: it uses all of the above
+  std::thread thread_;  // last: it uses all of the above
 };
 
 }  // namespace lathe

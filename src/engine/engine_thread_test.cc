@@ -109,7 +109,7 @@ TEST(EngineThread, CancellingAtAnyPointEndsOnce) {
   Request endless = request(3, 400);
   endless.sampling.ignore_eos = true;
   s.thread.submit({{Ticket{1}, endless, {}}, {Ticket{2}, endless, {}}});
-  s.thread.cancel({Ticket{2}}, FinishReason::cancelled);  // perhaps before it has begun
+  s.thread.cancel({Ticket{2}}, FinishReason::cancelled);  // it may not have started yet
   s.listener.wait_for_token(1);
   s.thread.cancel({Ticket{1}, Ticket{1}, Ticket{99}}, FinishReason::stop);
   s.listener.wait_for_ends(2);
@@ -165,7 +165,7 @@ TEST(EngineThread, AnIdleEngineHasItsPrefixCacheEmptied) {
   EXPECT_EQ(s.engine.stats().cached_tokens, 0);
 }
 
-// Until its sibling's prompt is in the prefix cache a request waits, then it computes one row.
+// A request waits until its sibling's prompt is in the prefix cache, then computes one row.
 TEST(EngineThread, SiblingsComputeTheirPromptOnce) {
   Scene s;
   std::vector<Submission> all;

@@ -94,12 +94,12 @@ void FakeModel::write_keys(const ForwardArgs& args, std::size_t group,
       const auto m = marks(token, v.positions[i].value, layer);
       std::copy(m.begin(), m.end(), data.begin() + r * rows.cols);
     }
-    LATHE_CHECK(encode_rows(reading(rows), v.out_slots, pool), "keys that cannot be written");
+    LATHE_CHECK(encode_rows(reading(rows), v.out_slots, pool), "cannot write keys");
   }
 }
 
-// The tokens of the row's request up to the row, as the group's window has them; a key that is not
-// at its place, or that differs from what another layer has, is token -1.
+// The tokens of the row's request up to the row, within the group's window. A key at a wrong
+// position, or one that differs between layers, reads as token -1.
 void FakeModel::read_tokens(const ForwardArgs& args, std::size_t group, const Segment& segment,
                             std::int64_t row, std::vector<std::int32_t>& tokens) const {
   const StepView& v = *segment.step;
@@ -118,7 +118,7 @@ void FakeModel::read_tokens(const ForwardArgs& args, std::size_t group, const Se
     const ConstPoolView source = args.cache->main(layer);
     std::vector<float> data;
     const MutableRowsView rows = rows_of(data, std::ssize(slots), source.layout.row_elems());
-    LATHE_CHECK(gather_decode(source, slots, rows), "keys that cannot be read");
+    LATHE_CHECK(gather_decode(source, slots, rows), "cannot read keys");
     for (std::size_t i = 0; i < slots.size(); ++i) {
       const std::size_t j = i + static_cast<std::size_t>(begin);
       const float* key = data.data() + static_cast<std::int64_t>(i) * rows.cols;
@@ -131,8 +131,8 @@ void FakeModel::read_tokens(const ForwardArgs& args, std::size_t group, const Se
   }
 }
 
-// The state after every row of the segment: the hash of all tokens up to it, read from slots and
-// written to them as a StepView says. Empty for a group without one.
+// The state after every row of the segment: a hash of all tokens up to it, read from and written to
+// the slots of the StepView. Empty for a group without states.
 std::vector<std::uint64_t> FakeModel::run_states(const ForwardArgs& args, std::size_t group,
                                                  const Segment& segment) const {
   StatePool* pool = args.cache->state(group);
@@ -237,7 +237,7 @@ void FakeModel::run(const ForwardArgs& args) const {
       std::copy(logits.begin(), logits.end(), out);
     }
   }
-  LATHE_CHECK(next == args.logit_rows.size(), "rows whose logits are wanted");
+  LATHE_CHECK(next == args.logit_rows.size(), "a logit row outside the batch");
 }
 
 namespace {
@@ -272,7 +272,7 @@ Plan fake_plan(const AttentionProblem& problem, std::int32_t layers, std::int32_
   plan.draft_tokens = o.draft_tokens;
   plan.context_length = o.context_length;
   if (o.compact_extend) {
-    // Room for the keys of one longest request.
+    // Room for the keys of one request of the longest context.
     AdapterUse adapter;
     adapter.out_bytes = 2 * plan.main().layout.row_elems();
     for (Route& route : plan.phase(Phase::extend).routes) route.adapter = adapter;
@@ -355,8 +355,7 @@ Answer expected_answer(const Request& request, std::int64_t capacity, std::uint6
 
 namespace {
 
-// The model itself: what it reads from the cache is what the formula says, and anything else in the
-// cache shows.
+// Tests the fake itself: it reads what the formula says, and notices anything else in the cache.
 TEST(FakeModel, ReadsItsContextThroughThePageTable) {
   for (LayoutKind layout : {LayoutKind::gqa_bf16, LayoutKind::mla_bf16}) {
     FakeOptions options;

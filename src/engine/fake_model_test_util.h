@@ -1,6 +1,6 @@
-// FakeModel: a model for tests of the engine, whose logits are a hash of all keys that a row's
-// request has in the cache, read through its page table. So a wrong page, a lost one, a wrong
-// position or another request's key changes them.
+// FakeModel: a model for engine tests. Its logits are a hash of all keys of a row's request, read
+// from the cache through the page table, so a wrong or lost page, a wrong position or another
+// request's key changes them.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace lathe {
 
-/// The logits after `tokens`, by the same formula without any cache. [vocab]
+/// The logits [vocab] after `tokens`, by the same formula without a cache.
 std::vector<float> fake_logits(std::span<const std::int32_t> tokens, std::int32_t vocab);
 
 class FakeModel : public Model {
@@ -25,7 +25,7 @@ class FakeModel : public Model {
   static constexpr std::int32_t kVocab = 48;
   static constexpr std::int32_t kEos = 7;
   static constexpr std::int32_t kLayers = 2;
-  static constexpr std::int32_t kNanToken = 47;  // a key of it makes NaN, after layer 1
+  static constexpr std::int32_t kNanToken = 47;  // its key makes NaN after layer 1
 
   explicit FakeModel(const AttentionProblem& problem);
   explicit FakeModel(std::vector<LayerGroupConfig> groups);
@@ -34,11 +34,11 @@ class FakeModel : public Model {
   std::int64_t decode_bytes() const override { return 0; }
   Result<ForwardResult> forward(const OpsContext& ops, const ForwardArgs& args) const override;
 
-  mutable bool fail_next = false;  // the next forward() is an error
-  mutable bool fail_late = false;  // the same, after it has written keys and states
-  LateBackend* late = nullptr;     // not null: does the work of forward()
+  mutable bool fail_next = false;  // the next forward() fails
+  mutable bool fail_late = false;  // the same, after writing keys and states
+  LateBackend* late = nullptr;     // if not null, runs the work of forward()
   mutable std::int64_t forwards = 0;
-  mutable std::int64_t segments = 0;  // of the last forward
+  mutable std::int64_t segments = 0;  // in the last forward()
 
  private:
   void run(const ForwardArgs& args) const;
@@ -57,11 +57,12 @@ struct FakeOptions {
   std::int64_t context_length = 512;
   std::int64_t max_rows = 512;
   std::int64_t max_requests = 32;
-  // Extend reads a compact buffer of one longest request: several need several segments.
+  // Extend reads a compact buffer that holds one request of the longest context, so several need
+  // several segments.
   bool compact_extend = false;
   // Another route for prefill up to this context; 0: one route.
   std::int64_t short_context = 0;
-  // Another route for prefill of so many rows of a request or more; 0: one route.
+  // Another route for prefill of at least this many rows of a request; 0: one route.
   std::int64_t least_rows = 0;
   // A second layer group, of layer 1 alone, with a window of this many tokens; 0: none.
   std::int32_t window = 0;
@@ -69,11 +70,11 @@ struct FakeOptions {
   std::int64_t window_pages = 256;
   // A state of the last group: a running checksum of the tokens.
   bool state = false;
-  std::int32_t draft_tokens = kMaxDraftTokens;  // that states have banks for
+  std::int32_t draft_tokens = kMaxDraftTokens;  // drafts that states have banks for
   bool late = false;                            // the backend is a LateBackend
 };
 
-/// Plan, cache, model and memory for an engine; it stays where it was made.
+/// Plan, cache, model and memory for an engine; not movable.
 struct FakeSetup {
   explicit FakeSetup(const FakeOptions& options = {});
   FakeSetup(const FakeSetup&) = delete;
@@ -101,13 +102,13 @@ inline Result<void> run_batch(Runner& runner, std::span<const BatchItem> items,
   return runner.collect();
 }
 
-/// What a request has to give, worked out from fake_logits() and the sampler alone.
+/// A request's expected answer, from fake_logits() and the sampler alone.
 struct Answer {
   std::vector<std::int32_t> tokens;
   FinishReason reason = FinishReason::length;
   bool operator==(const Answer&) const = default;
 };
-/// `capacity` bounds prompt and answer; `seed` is for a request that brings none.
+/// `capacity` bounds prompt and answer; `seed` is for requests without one.
 Answer expected_answer(const Request& request, std::int64_t capacity, std::uint64_t seed = 0);
 
 }  // namespace lathe

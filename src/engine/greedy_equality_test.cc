@@ -1,5 +1,5 @@
-// The text that a user gets, and the bits of its log-probabilities: equal whatever the chunk size,
-// the prefix cache, the company in the batch and, over a bf16 cache, the kernels.
+// Text and bits of log-probabilities do not depend on chunk size, prefix cache, other requests in
+// the batch or, over a bf16 cache, the kernels.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -79,7 +79,7 @@ std::vector<Case> cases() {
   add("qwen3", "gqa_fp8", "gather", "native");
   add("qwen2_window", "gqa_fp8", "gather", "gather");
   add("qwen2_window", "gqa_bf16", "gather", "inplace");
-  // A compact buffer of one context: a batch is cut into segments that fit it.
+  // The compact buffer holds one context, so a batch is cut into segments that fit.
   add("deepseek_v3", "mla_fp8", "gather", "inplace");
   out.back().options.gather_budget = 256 * 2 * (128 + 32);
   return out;
@@ -124,8 +124,8 @@ TEST_P(Greedy, ChunkSizesChangeNothing) {
   }
 }
 
-// The whole prompt a second time, and prompts that continue after 48 shared tokens: in one engine,
-// one after another and in one batch.
+// The whole prompt a second time, and prompts that share 48 tokens with it: in one engine, one
+// after another and in one batch.
 TEST_P(Greedy, PrefixCacheChangesNothing) {
   std::vector<Request> requests;
   std::vector<RealAnswer> want;
@@ -148,8 +148,8 @@ TEST_P(Greedy, PrefixCacheChangesNothing) {
   }
 }
 
-// Each of 17 requests, the others of which come and go, has the answer that it has alone; two
-// threads give the bits of one.
+// Each of 17 requests that come and go has the answer that it has alone; two threads give the bits
+// of one.
 TEST_P(Greedy, CompanyChangesNothing) {
   std::vector<Request> requests;
   for (const int length : {7, 64, 1, 150, 3, 39, 40, 41, 16, 17, 100, 2, 65, 31, 90, 1, 120}) {
@@ -191,8 +191,8 @@ TEST(SparseBound, ChunkSizesChangeNothing) {
   }
 }
 
-// Rows of a window that were gathered are summed from the window's first key on, pages from a
-// multiple of the tile: the same text, other last bits.
+// Gathered rows of a window are tiled from its first key, pages from a multiple of the tile: the
+// same text, different last bits.
 TEST(Pairs, EveryPairOverOneLayoutGivesTheSameText) {
   for (const char* name : {"deepseek_v3", "deepseek_v3_dense", "deepseek_v3_fp8", "deepseek_v32",
                            "glm_moe_dsa", "llama", "qwen3", "qwen2_window"}) {
@@ -234,8 +234,8 @@ TEST(Pairs, TilesOfACompactBufferGiveTheBitsOfPages) {
   }
 }
 
-// A second turn repeats the first one's answer, whose keys decode wrote into pages that the prefix
-// cache kept; without it extend writes them. Where the two round alike so do the turns.
+// A second turn repeats the first answer, whose keys decode wrote into cached pages; without the
+// prefix cache extend writes them. If the two round alike, the turns agree.
 TEST(Turns, KeysOfAnAnswerServeTheNextPrompt) {
   for (const char* name : {"llama", "qwen2_window", "deepseek_v3", "deepseek_v32"}) {
     const auto model = load_real(name);

@@ -1,9 +1,9 @@
-// LateBackend: a toy device that does nothing when an operator is called and everything at wait(),
-// or a piece at a time when a test asks for it. Code that reads a result too early, or changes what
-// a step in flight still reads, gets different tokens.
+// LateBackend: a toy device that records operators and runs them at wait(), or a few at a time when
+// a test asks. Code that reads a result too early, or changes what a step in flight still reads,
+// gets different tokens.
 //
-// It is also the minimum that a device needs: memory, an entry for every operator, and wait(). An
-// entry copies what it is given on the host's stack (product lists, an operator's arguments).
+// It is also the minimum that a device needs: memory, an entry for every operator, and wait().
+// Entries copy arguments that lie on the host's stack (product lists, an operator's arguments).
 // Tensors, steps and sampling arguments stay in place until wait(); work runs in the order of
 // calls.
 #pragma once
@@ -27,7 +27,7 @@ class LateBackend : public HostBackend {
   using Work = std::function<Result<void>()>;
   void later(Work work) { queue_.push_back(std::move(work)); }
   std::size_t pending() const { return queue_.size(); }
-  /// Runs that many pieces of work.
+  /// Runs the next `pieces` operators.
   void run_some(std::size_t pieces) {
     for (; pieces > 0 && !queue_.empty(); --pieces) {
       const Work work = std::move(queue_.front());
@@ -36,7 +36,7 @@ class LateBackend : public HostBackend {
       if (!done && ok_) ok_ = done;
     }
   }
-  /// The next wait() loses the second half of the work and returns an error.
+  /// The next wait() drops the second half of the work and returns an error.
   bool fail_next = false;
 
   Result<void> wait() override {
@@ -164,7 +164,7 @@ class LateBackend : public HostBackend {
   static std::vector<std::remove_const_t<T>> copy(std::span<T> list) {
     return {list.begin(), list.end()};
   }
-  // The caller's arenas have unwound by the time the work is done, so it has its own.
+  // The caller's arenas have been unwound when the work runs, so it uses its own.
   template <class Call>
   Result<void> try_later(const OpsContext& ops, Call call) {
     later([this, own = ops, call]() mutable -> Result<void> {

@@ -21,7 +21,7 @@ std::span<const std::int32_t> gram_before(std::span<const std::int32_t> tokens, 
 
 }  // namespace
 
-// Every n-gram that a token follows; so the last tokens themselves are not among them yet.
+// Indexes every n-gram that is followed by a token, so not the last ones.
 void NgramDrafter::learn(Index& index, std::span<const std::int32_t> tokens) {
   for (; index.tokens + 1 < std::ssize(tokens); ++index.tokens) {
     const std::int64_t end = index.tokens + 1;
@@ -32,21 +32,21 @@ void NgramDrafter::learn(Index& index, std::span<const std::int32_t> tokens) {
   }
 }
 
-// The place after the latest earlier occurrence of the last tokens; 0: there is none.
+// Position after the latest earlier occurrence of the last tokens; 0: none.
 std::int64_t NgramDrafter::find(const Index& index, std::span<const std::int32_t> tokens) {
   const std::int64_t n = std::ssize(tokens);
   for (std::int64_t size = std::min(kLongest, n); size >= kShortest; --size) {
     const auto gram = gram_before(tokens, n, size);
     const auto& places = index.after[static_cast<std::size_t>(size - kShortest)];
     const auto at = places.find(hash_of(gram));
-    // A hash may be another n-gram's.
+    // Hashes may collide.
     if (at == places.end()) continue;
     if (std::ranges::equal(gram_before(tokens, at->second, size), gram)) return at->second;
   }
   return 0;
 }
 
-// What followed, up to the tokens' end.
+// Copies what followed, up to the end of the tokens.
 void NgramDrafter::propose(std::span<DraftRequest> requests) {
   for (DraftRequest& r : requests) {
     Index& index = indices_[r.id.value];

@@ -1,6 +1,5 @@
-// NgramDrafter: drafts what followed the last tokens when they came before, in the prompt or in the
-// answer. It needs no weights, and it is right where an answer repeats: code that is edited,
-// passages that are quoted, lists.
+// NgramDrafter: drafts what followed an earlier occurrence of the last tokens, in prompt or answer.
+// It needs no weights, and works where answers repeat: edited code, quotations, lists.
 #pragma once
 
 #include <array>
@@ -15,9 +14,9 @@ namespace lathe {
 
 class NgramDrafter : public Drafter {
  public:
-  /// Looks for the last kLongest tokens first and for the last kShortest in the end; of several
-  /// places the latest counts, as answers repeat what is near. O(1) for each new token of a
-  /// request and for each draft.
+  /// Looks up the last kLongest tokens first, then fewer, down to kShortest. Of several occurrences
+  /// the latest counts, since answers repeat what is near. O(1) per token of a request and per
+  /// draft.
   static constexpr std::int64_t kLongest = 4;
   static constexpr std::int64_t kShortest = 2;
 
@@ -27,8 +26,8 @@ class NgramDrafter : public Drafter {
  private:
   static constexpr std::int64_t kSizes = kLongest - kShortest + 1;
   struct Index {
-    std::int64_t tokens = 0;  // that it knows
-    // [size - kShortest] By an n-gram's hash: the place after its latest occurrence.
+    std::int64_t tokens = 0;  // indexed tokens
+    // [size - kShortest] By n-gram hash: the position after its latest occurrence.
     std::array<std::unordered_map<std::uint64_t, std::int64_t>, kSizes> after;
   };
   static void learn(Index& index, std::span<const std::int32_t> tokens);

@@ -25,7 +25,7 @@ TEST(NgramDrafter, DraftsWhatFollowedTheLatestOccurrence) {
   NgramDrafter drafter;
   EXPECT_THAT(propose(drafter, {1, 2, 3, 4, 5, 1, 2, 6, 7, 8, 9, 1, 2}), ElementsAre(6, 7, 8, 9));
   EXPECT_THAT(propose(drafter, {1, 2, 3, 4, 5, 1, 2, 6, 7, 8, 9, 1, 2, 3}),
-              ElementsAre(4, 5, 1, 2));  // three tokens before two
+              ElementsAre(4, 5, 1, 2));  // a match of three tokens wins over two
   EXPECT_THAT(propose(drafter, {1, 2, 3, 4, 5, 1, 2, 6, 7, 8, 9, 1, 2, 3, 4}, 1), ElementsAre(5));
 }
 
@@ -49,7 +49,7 @@ TEST(NgramDrafter, KeepsRequestsApartAndForgets) {
   EXPECT_THAT(propose(drafter, {9, 8, 7, 9, 8}, 1, {1}), ElementsAre(7));
 }
 
-// Against a search from the end, for texts of few tokens that come a few at a time.
+// Against a linear search from the end, on texts over few tokens that arrive a few at a time.
 TEST(NgramDrafter, FindsWhatASearchFinds) {
   std::mt19937 rng(test_seed(7));
   for (int text = 0; text < 50; ++text) {

@@ -13,7 +13,7 @@ Result<PageAllocator> PageAllocator::create(std::span<const PageKind> kinds,
   out.block_tokens_ = block_tokens;
   std::vector<PrefixGroup> groups;
   for (const PageKind& kind : kinds) {
-    LATHE_CHECK(block_tokens % kind.rule.page_size == 0, "blocks of whole pages");
+    LATHE_CHECK(block_tokens % kind.rule.page_size == 0, "a block is a whole number of pages");
     out.kinds_.push_back(
         {kind.ledger, kind.ledger->free(), 0,
          std::vector<std::int32_t>(static_cast<std::size_t>(kind.ledger->total()))});
@@ -25,7 +25,8 @@ Result<PageAllocator> PageAllocator::create(std::span<const PageKind> kinds,
     auto cache = PrefixCache::create(std::move(groups));
     if (!cache) return cache.error();
     out.cache_ = std::move(*cache);
-    LATHE_CHECK(out.cache_->granularity() == block_tokens, "blocks as the prefix cache has them");
+    LATHE_CHECK(out.cache_->granularity() == block_tokens,
+                "the prefix cache has blocks of the same size");
   }
   return out;
 }
@@ -127,7 +128,7 @@ PageId PageAllocator::last_before(std::size_t kind, std::int64_t from,
 std::int64_t PageAllocator::match(std::span<const std::int32_t> tokens, std::int64_t max_tokens,
                                   RequestPages& pages) {
   prepare(pages);
-  for (const auto& list : pages.lists) LATHE_CHECK(list.empty(), "a match fills empty lists");
+  for (const auto& list : pages.lists) LATHE_CHECK(list.empty(), "match() needs empty lists");
   if (!cache_) return 0;
   PrefixMatch match = cache_->match(tokens, max_tokens);
   pages.lists = std::move(match.pages);

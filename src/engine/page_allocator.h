@@ -1,8 +1,8 @@
-// PageAllocator: the pages of requests, backed by the prefix cache. Pages that only the cache holds
-// count as available; they are evicted when needed.
+// PageAllocator: allocates pages to requests and shares them through the prefix cache. Pages that
+// only the cache holds count as available and are evicted on demand.
 //
-// There are several kinds of page, each with a ledger of its own: those of every layer group, and
-// the slots of states. A request has a list of each.
+// There are several kinds of page, each with its own ledger: those of every layer group, and the
+// slots of states. A request has a list of each.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +25,16 @@ struct PageKind {
 /// The pages of one request.
 struct RequestPages {
   GroupPages lists;  // [kinds], in order of position
-  // [kinds] Of kinds that a step rewrites: the page that it replaces, from extend() until confirm()
-  // or undo(); else -1.
+  // [kinds] For kinds that a step rewrites: the replaced page, from extend() until confirm() or
+  // undo(); else -1.
   std::vector<PageId> replaced;
 };
 
 class PageAllocator {
  public:
-  /// Over the pages that are free at the time; the ledgers must outlive it, and nothing else may
-  /// take pages from them meanwhile. block_tokens: a multiple of every kind's page size. Errors:
-  /// the prefix cache's.
+  /// Manages the pages that are free at the call. The ledgers must outlive it, and nothing else may
+  /// take pages from them. block_tokens: a multiple of every kind's page size. Errors: the prefix
+  /// cache's.
   static Result<PageAllocator> create(std::span<const PageKind> kinds, std::int64_t block_tokens,
                                       bool prefix_cache);
 
@@ -46,7 +46,7 @@ class PageAllocator {
   /// so an unheld page never has a successor in use; and pages of a bounded kind are evicted one by
   /// one.
   std::int64_t available(std::size_t kind) const { return kinds_[kind].total - kinds_[kind].held; }
-  /// Of those, the ones that the prefix cache does not hold either.
+  /// Available pages that the prefix cache does not hold either.
   std::int64_t free(std::size_t kind) const { return kinds_[kind].ledger->free(); }
   /// Over all kinds.
   std::int64_t total() const;
@@ -54,40 +54,39 @@ class PageAllocator {
   /// Tokens in the prefix cache.
   std::int64_t cached_tokens() const { return cache_ ? cache_->token_count() : 0; }
 
-  /// Gives a request with `from` computed tokens the pages that its kinds' rules ask for, for a
+  /// Allocates the pages that a request with `from` computed tokens needs by its kinds' rules for a
   /// step up to `to` tokens. Precondition: to > from; the pages are available.
   void extend(std::int64_t from, std::int64_t to, RequestPages& pages);
-  /// The same for more rows of that step, drafts behind tokens up to `from`: what the step rewrites
-  /// has been replaced.
+  /// The same for drafts in that step, after extend(): pages that the step rewrites have been
+  /// replaced.
   void extend_further(std::int64_t to, RequestPages& pages);
-  /// After a step: releases what a request with `to` tokens no longer needs and leaves holes there.
+  /// After a step: releases the pages that a request with `to` tokens no longer needs, leaving
+  /// holes.
   void confirm(std::int64_t from, std::int64_t to, RequestPages& pages);
-  /// After a failed step: releases the pages that it was given.
+  /// After a failed step: releases the pages allocated for it.
   void undo(std::int64_t from, RequestPages& pages);
-  /// The page of a kind with the last of `from` tokens, as it was before extend(); -1 where from is
-  /// 0.
+  /// The page of a kind that held the last of `from` tokens before extend(); -1 if from is 0.
   PageId last_before(std::size_t kind, std::int64_t from, const RequestPages& pages) const;
 
   /// Fills empty lists with the pages of the longest cached prefix of at most max_tokens tokens at
   /// which a request may resume; returns its tokens, a multiple of block_tokens().
   std::int64_t match(std::span<const std::int32_t> tokens, std::int64_t max_tokens,
                      RequestPages& pages);
-  /// Offers the full blocks of `tokens`, all written, to the cache. Where the cache has equal pages
-  /// already, the request switches to those and its own become free.
+  /// Adds the full blocks of `tokens`, all written, to the cache. If the cache already has equal
+  /// pages, the request switches to those and its own are freed.
   void publish(std::span<const std::int32_t> tokens, RequestPages& pages);
-  /// Ends the request's hold on all its pages and empties the lists.
+  /// Releases all pages of the request and empties the lists.
   void release(RequestPages& pages);
-  /// Evicts every page that no request holds. Those that requests hold stay cached: if it were
-  /// dropped, two of them could keep sharing a page whose predecessors later come from a third, and
-  /// available() would be wrong.
+  /// Evicts every page that no request holds. Held pages stay cached: otherwise two requests could
+  /// share a page whose predecessors later come from a third, and available() would be wrong.
   void clear_cache();
 
  private:
   struct Kind {
     PageLedger* ledger = nullptr;
     std::int64_t total = 0;
-    std::int64_t held = 0;              // pages with holders
-    std::vector<std::int32_t> holders;  // [pages of the ledger] requests
+    std::int64_t held = 0;              // pages held by requests
+    std::vector<std::int32_t> holders;  // [pages of the ledger] number of requests
   };
   PageAllocator() = default;
   void take(std::size_t kind, std::int64_t n, std::vector<PageId>& pages);

@@ -28,7 +28,7 @@ std::vector<PageId> list(const Pages& pages) {
   return pages.lists.empty() ? std::vector<PageId>() : pages.lists[0];
 }
 
-// n more pages of the one kind.
+// Takes n more pages of the only kind.
 void take(PageAllocator& allocator, std::int64_t n, Pages& pages) {
   const std::int64_t tokens = std::ssize(list(pages)) * allocator.rules()[0].page_size;
   allocator.extend(tokens, tokens + n * allocator.rules()[0].page_size, pages);
@@ -54,10 +54,10 @@ TEST(PageAllocator, CachedPagesAreAvailableUntilSomebodyHoldsThem) {
   EXPECT_EQ(pages.available(0), 2);
   Pages c;
   EXPECT_EQ(pages.match(tokens, 3, c), 2);
-  EXPECT_EQ(pages.available(0), 2);  // page 0 is held twice
+  EXPECT_EQ(pages.available(0), 2);  // two requests hold page 0
   pages.release(b);
   EXPECT_EQ(pages.available(0), 3);
-  // Page 1 is evicted for it, page 0 stays.
+  // This evicts page 1 and keeps page 0.
   take(pages, 3, b);
   EXPECT_EQ(pages.available(0), 0);
   EXPECT_EQ(pages.cached_tokens(), 2);
@@ -77,7 +77,7 @@ TEST(PageAllocator, PublishingGoesOverToEqualPages) {
   take(pages, 3, b);
   pages.publish(tokens, a);
   EXPECT_EQ(pages.available(0), 3);
-  pages.publish(tokens, b);  // b's last page is not full of tokens and stays its own
+  pages.publish(tokens, b);  // b's last page is not full and stays private
   EXPECT_THAT(list(b), ElementsAre(PageId(0), PageId(1), PageId(4)));
   EXPECT_EQ(pages.available(0), 5);
   pages.release(a);
@@ -126,8 +126,8 @@ TEST(PageAllocator, TakesOnlyWhatIsFreeAtTheStart) {
   EXPECT_EQ(pages.available(0), 0);
 }
 
-// All available pages can be allocated, whatever is shared; and a match gives the pages whose
-// tokens those are.
+// All available pages can be allocated, whatever is shared; and a match gives pages with the right
+// tokens.
 TEST(PageAllocator, WhatIsAvailableCanBeHad) {
   std::mt19937 rng(test_seed(6));
   const auto pick = [&](std::size_t n) { return static_cast<std::size_t>(rng() % n); };
@@ -215,7 +215,7 @@ TEST(PageAllocator, AWindowGivesBackWhatItHasLeftBehind) {
   k.pages.extend(0, 10, a);
   EXPECT_THAT(ids(a.lists[0]), ElementsAre(0, 1, 2));
   EXPECT_THAT(ids(a.lists[1]), ElementsAre(0, 1, 2, 3, 4));
-  EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 1));  // the last boundary's, and the last
+  EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 1));  // at the last boundary, and the last
   EXPECT_EQ(k.pages.held(), 3 + 5 + 2);
   k.pages.confirm(0, 10, a);
   // The boundary is at 8: tokens from 4 on stay.
@@ -232,7 +232,7 @@ TEST(PageAllocator, AWindowGivesBackWhatItHasLeftBehind) {
   EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 1));
   EXPECT_EQ(k.pages.last_before(2, 10, a), PageId(1));
 
-  // Two drafts after it, which pass the block's end; the first is right.
+  // Two drafts that pass the block's end; the first is accepted.
   k.pages.extend(10, 11, a);
   k.pages.extend_further(13, a);
   EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 2, 3));
@@ -269,7 +269,7 @@ TEST(PageAllocator, AMatchResumesWhereWindowAndStateAre) {
   k.pages.release(b);
   EXPECT_EQ(k.pages.match(tokens, 11, b), 0);
   k.pages.release(b);
-  // Unheld pages can be allocated, one kind after the other.
+  // All pages that no request holds can be allocated, kind by kind.
   Pages c;
   k.pages.extend(0, 32, c);
   EXPECT_EQ(k.window.free(), 0);

@@ -56,7 +56,7 @@ void expect_scored(const Request& request, const std::vector<SampledToken>& got)
   }
 }
 
-// Runs all and checks what came with each first token, and the answers.
+// Runs all requests; checks each first token's prompt log-probabilities, and the answers.
 void run_and_check(Engine& engine, const std::vector<Request>& requests) {
   std::map<std::uint64_t, const Request*> of;
   for (const Request& r : requests) of[engine.submit(r)->value] = &r;

@@ -1,5 +1,4 @@
-// What the engine does with requests that cannot be, and with weights that give NaN: small
-// checkpoints, the second kind poisoned on disk.
+// Impossible requests, and weights that give NaN, on small checkpoints that are poisoned on disk.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -41,7 +40,7 @@ TEST(RealModelInput, IsRefusedWithNumbersAndLeavesTheEngineAsItWas) {
     EXPECT_EQ(refusal(engine, greedy(make_prompt(*model, 200))),
               "--context-length: wanted at most 128 tokens, got 200 of the prompt + 24 of the "
               "answer = 224; --context-length 224, a shorter prompt or a smaller max_new_tokens");
-    // No flag makes the model's own context longer.
+    // No flag extends the model's own context.
     EXPECT_EQ(refusal(engine, greedy(make_prompt(*model, 600))),
               "--context-length: wanted at most 128 tokens, got 600 of the prompt + 24 of the "
               "answer = 624; a shorter prompt or a smaller max_new_tokens");
@@ -55,7 +54,7 @@ TEST(RealModelInput, IsRefusedWithNumbersAndLeavesTheEngineAsItWas) {
     EXPECT_TRUE(engine.idle());
     EXPECT_EQ(engine.stats().held_pages, 0);
 
-    // The largest that fits.
+    // The largest request that fits.
     const Request largest = greedy(make_prompt(*model, 88));
     const auto got = serve(engine, {largest});
     EXPECT_TRUE(same(got[0], clean_answer(*model, largest, {.context = 128})));
@@ -75,7 +74,7 @@ class PoisonedModel : public testing::Test {
 
   /// Loads the checkpoint with NaN as element `at` of a bf16 tensor.
   std::unique_ptr<Model> load_with_nan(const std::string& tensor, std::size_t at) {
-    // Weights stay in their file's mapping, so each model has a directory of its own.
+    // Weights stay memory-mapped, so each model needs a directory of its own.
     const fs::path copy = dir_ / tensor;
     fs::create_directories(dir_);
     fs::copy(std::string(LATHE_TEST_DATA) + "/models/qwen3_moe", copy);
@@ -111,7 +110,7 @@ TEST_F(PoisonedModel, ErrorNamesLayerAndStep) {
   const std::size_t hidden = 80;
   const auto bad_layer = load_with_nan("model.layers.1.mlp.down_proj.weight", 5);
   const auto bad_head = load_with_nan("lm_head.weight", 17 * hidden);
-  // A prompt in three chunks; the last one has the logits.
+  // A prompt in three chunks; only the last one computes logits.
   const Request request = greedy(make_prompt(clean(), 20));
   for (const auto& [model, where, step] :
        {std::tuple{bad_layer.get(), "after layer 1", 1}, {bad_head.get(), "in the logits", 3}}) {
@@ -131,8 +130,8 @@ TEST_F(PoisonedModel, ErrorNamesLayerAndStep) {
   }
 }
 
-// NaN in the embedding of one token ends the request whose prompt has it; those in the same batch,
-// and one that shares its prompt up to there, have the answers of the sound model.
+// NaN in one token's embedding ends the request whose prompt has that token. Others in the batch,
+// and one that shares the prompt before it, have the answers of the intact model.
 TEST_F(PoisonedModel, OthersGoOn) {
   std::vector<Request> requests;
   std::vector<RealAnswer> want;
@@ -176,7 +175,7 @@ TEST_F(PoisonedModel, OthersGoOn) {
   }
 }
 
-// NaN in one expert ends the requests whose tokens take it, at any place in their answers.
+// NaN in one expert ends the requests with a token routed to it, wherever in their answers.
 TEST_F(PoisonedModel, ExpertsThatARequestDoesNotTakeDoNotMatter) {
   const auto model = load_with_nan("model.layers.2.mlp.experts.3.down_proj.weight", 7);
   std::vector<Request> requests;

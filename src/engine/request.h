@@ -1,4 +1,4 @@
-// Request: what a caller hands to the engine, and the events that come back.
+// Request: the engine's input, and the events that it returns.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace lathe {
 
-/// Numbers requests in the order in which they were accepted, from 1.
+/// Numbers requests in order of acceptance, from 1.
 struct RequestId {
   std::uint64_t value = 0;
   constexpr auto operator<=>(const RequestId&) const = default;
@@ -25,15 +25,15 @@ struct Request {
   // Forces the answer to these tokens, to score a given text by EngineOptions::on_logits; it ends
   // after the last of them. Empty: tokens are drawn.
   std::vector<std::int32_t> forced = {};
-  // An earlier request with the same prompt; where the engine has a prefix cache, this one is not
-  // admitted before that one's prompt is in it, so that it is computed once.
+  // An earlier request with the same prompt. With a prefix cache, this one is admitted only after
+  // that prompt is cached, so that the prompt is computed once.
   RequestId sibling_of = {};
-  // First token of the prompt whose log-probability is wanted, with those of the most likely tokens
-  // as for the answer (sampling.logprobs must be set); token 0 has none. Unset: none. Rows that
-  // give them are computed, not taken from the prefix cache.
+  // First prompt token whose log-probability is returned, with those of the likeliest tokens as for
+  // the answer (sampling.logprobs must be set); token 0 has none. Unset: none. Their rows are
+  // computed, not taken from the prefix cache.
   std::optional<std::int32_t> prompt_logprobs_from = std::nullopt;
-  // What tokens the answer may have; it belongs to the request alone. Stop tokens may come where it
-  // says that the answer may end. Null: any tokens.
+  // Limits the answer's tokens; not shared with other requests. Stop tokens are allowed where it
+  // lets the answer end. Null: any tokens.
   std::shared_ptr<TokenConstraint> constraint = nullptr;
 };
 
@@ -48,7 +48,7 @@ LATHE_ENUM(RequestState, LATHE_REQUEST_STATES)
 /// complete   the request's constraint allows nothing after the last token
 /// length     max_tokens tokens
 /// cancelled  cancelled by the caller
-/// error      the model gave NaN or Inf, or the constraint left no token
+/// error      the model gave NaN or Inf, or the constraint allows no token
 #define LATHE_FINISH_REASONS(X) X(stop) X(complete) X(length) X(cancelled) X(error)
 LATHE_ENUM(FinishReason, LATHE_FINISH_REASONS)
 
@@ -56,13 +56,14 @@ struct TokenEvent {
   RequestId request;
   std::int64_t position = 0;  // in the answer, from 0
   SampledToken sampled;
-  // With the answer's first token: of the prompt's tokens, from max(1, prompt_logprobs_from) on.
+  // With the answer's first token: log-probabilities of prompt tokens, from max(1,
+  // prompt_logprobs_from).
   std::vector<SampledToken> prompt_logprobs = {};
 };
 
 struct Started {
   RequestId request;
-  std::int64_t cached_tokens = 0;  // of the prompt that the prefix cache had
+  std::int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache
 };
 
 struct Finished {
@@ -71,22 +72,22 @@ struct Finished {
   std::optional<Error> error;  // with FinishReason::error
   std::int64_t prompt_tokens = 0;
   std::int64_t answer_tokens = 0;
-  std::int64_t cached_tokens = 0;  // of the prompt that the prefix cache had when it was admitted
+  std::int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache at admission
   std::int64_t preemptions = 0;
 };
 
-/// What one step did.
+/// The result of one step.
 struct StepReport {
   std::int64_t step = 0;           // number of the forward pass, from 1; unchanged without rows
-  std::vector<TokenEvent> tokens;  // those of a request in order, decoding requests first
-  std::vector<Finished> finished;  // those cancelled since the last step come first
+  std::vector<TokenEvent> tokens;  // decoding requests first; in order for each request
+  std::vector<Finished> finished;  // requests cancelled since the last step come first
   std::vector<Started> started;    // admitted for the first time
   std::int64_t prefill_rows = 0;
-  std::int64_t decode_rows = 0;  // one of each request that decodes
-  std::int64_t drafted = 0;      // rows of drafts after those
-  std::int64_t accepted = 0;     // drafts that became tokens
+  std::int64_t decode_rows = 0;  // one per decoding request
+  std::int64_t drafted = 0;      // rows of drafts, besides those
+  std::int64_t accepted = 0;     // accepted drafts
   std::int64_t admitted = 0;
-  std::int64_t cached_tokens = 0;  // that admitted requests took from the prefix cache
+  std::int64_t cached_tokens = 0;  // tokens that admitted requests found in the prefix cache
   std::int64_t preemptions = 0;
 };
 

@@ -12,7 +12,7 @@
 namespace lathe {
 namespace {
 
-constexpr std::int32_t kNoToken = -1;  // of rows that only fill up a batch
+constexpr std::int32_t kNoToken = -1;  // of padding rows
 
 std::int64_t rows_in(std::span<const BatchItem> items) {
   std::int64_t sum = 0;
@@ -43,7 +43,7 @@ Result<Runner> Runner::create(const Model& model, KvCache& cache, bool replays, 
   }
   const Budget* activations = cache.plan().budget(BudgetKind::activations);
   if (activations != nullptr && activations->tile_rows > 0) out.tile_ = activations->tile_rows;
-  // One step for decode rows and one for prefill chunks: most batches need no more.
+  // One for decode rows and one for prefill chunks: enough for most batches.
   for (int i = 0; i < 2; ++i) {
     if (auto ok = out.add_steps(); !ok) return ok.error();
   }
@@ -65,7 +65,7 @@ Result<void> Runner::add_steps() {
   return {};
 }
 
-// Rows of one segment with these routes: absorbed queries are tiled to the activations' budget.
+// Most rows of a segment with these routes: absorbed queries are tiled to the activations' budget.
 std::int64_t Runner::most_rows(std::span<const Route* const> routes) const {
   for (std::size_t g = 0; g < routes.size(); ++g) {
     const bool absorbed = plan(g).problem.kind != ProblemKind::grouped_query &&
@@ -75,10 +75,9 @@ std::int64_t Runner::most_rows(std::span<const Route* const> routes) const {
   return kNoTile;
 }
 
-// A row's routes follow from its own position (E8): an item with rows on both sides of a route's
-// bound, in any group, is cut there, and where a tile of absorbed queries ends. Parts of a phase
-// are put in the order of its routes, so that those of equal routes share a segment; a request's
-// own parts stay in order, as their positions rise.
+// A row's routes depend on its own position alone (E8): items are cut at the bounds of routes, in
+// any group, and at the ends of tiles of absorbed queries. Parts of a phase are sorted by route, so
+// that equal routes share a segment; a request's parts stay in order, as their positions ascend.
 void Runner::split(std::span<const BatchItem> items) {
   parts_.clear();
   routes_.clear();
@@ -105,7 +104,7 @@ void Runner::split(std::span<const BatchItem> items) {
     }
     const bool phase_ends = i + 1 == items.size() || items[i + 1].phase != items[i].phase;
     if (!phase_ends) continue;
-    // Routes of a phase lie in one array, in order of preference.
+    // Routes of a phase lie in one array in order of preference, so compare addresses.
     std::stable_sort(parts_.begin() + static_cast<std::ptrdiff_t>(phase_begin), parts_.end(),
                      [this](const Part& a, const Part& b) {
                        const auto x = routes_of(a), y = routes_of(b);
@@ -115,8 +114,8 @@ void Runner::split(std::span<const BatchItem> items) {
   }
 }
 
-// Whether part i can follow the one before it in a segment that has `rows` rows with it, `least` or
-// more of each part, and a longest context of `longest` keys.
+// Whether part i can join the segment of the part before it, which would then have `rows` rows, at
+// least `least` of each part, and a longest context of `longest` keys.
 bool Runner::joins(std::size_t i, std::int64_t rows, std::int64_t longest,
                    std::int64_t least) const {
   const Part& part = parts_[i];
@@ -136,8 +135,8 @@ bool Runner::joins(std::size_t i, std::int64_t rows, std::int64_t longest,
   return true;
 }
 
-// A segment ends where the next part has other routes, would change those of the parts in it, or
-// would not fit the steps.
+// A segment ends where the next part has other routes, would change the routes of the parts in it,
+// or would not fit.
 void Runner::cut() {
   cuts_.clear();
   std::int64_t first_row = 0;  // of the open segment
@@ -162,13 +161,13 @@ void Runner::cut() {
   }
 }
 
-// The parts as requests of a group's steps. A part that is not its item's last leaves the state
-// where the last one will: in the last slot, unless it has one of its own.
+// Turns parts into requests of a group's steps. A part that is not its item's last leaves the state
+// in the last slot, as the last part will, unless it has a slot of its own.
 void Runner::make_requests(std::size_t i) {
   const std::size_t g = groups_[i];
   requests_.clear();
   state_lists_.clear();
-  // Spans point into the lists, which must not move.
+  // Reserve: spans point into the lists.
   state_lists_.reserve(parts_.size());
   for (const Part& part : parts_) {
     const BatchItem& item = part.rows;
@@ -261,7 +260,7 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   }
   const std::int64_t vocab = model_->config().vocab;
   const std::int64_t n = std::ssize(logit_rows_);
-  // A recording holds their address, so there is room for the largest batch from the first on.
+  // A recording holds their address, so allocate for the largest batch at once.
   const std::int64_t room = replays_ ? std::max(n, bounds_.front().requests) : n;
   if (auto ok = make_room(room * vocab, ops.backend->memory()); !ok) return ok;
 
@@ -280,7 +279,7 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
     place_rows(items);
     args.hidden = hidden_->step(std::ssize(tokens_));
   }
-  // Last, as kernels that make schedules start: all lists travel in one copy.
+  // Last, since this starts the kernels that make schedules: all lists travel in one copy.
   if (auto ok = plan_steps(ops); !ok) return ok;
   args.tokens = *tokens;
   args.segments = segments_;
@@ -301,7 +300,7 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   const Result<void> ran =
       replay_ ? ops.backend->replay(ops, replay_key(args), forward) : forward();
   if (!ran) {
-    (void)ops.backend->wait();  // for what it had started
+    (void)ops.backend->wait();  // for what has been started
     return ran;
   }
   sample_rows(items, ops);
@@ -309,7 +308,7 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   return {};
 }
 
-// The part's tokens, and which of its rows give logits.
+// Adds the part's tokens, and which of its rows give logits.
 void Runner::add_rows(const Part& part, const BatchItem& item) {
   const std::int64_t before = part.rows.cached - item.cached;  // rows of the item
   const std::int64_t last = std::ssize(item.tokens) - item.logits;
@@ -332,7 +331,7 @@ void Runner::add_rows(const Part& part, const BatchItem& item) {
   }
 }
 
-// Which row of the batch each row of an item is.
+// Finds the batch row of each item's row.
 void Runner::place_rows(std::span<const BatchItem> items) {
   first_row_of_.clear();
   std::size_t rows = 0;
@@ -383,7 +382,7 @@ std::int64_t Runner::padded_rows(std::span<const BatchItem> items) const {
   return padded >= n ? padded : 0;
 }
 
-// What a recording fixes is the same for many batches: bounds that kernels size their work by.
+// Rounds the bounds by which kernels size their work, so that many batches share a recording.
 void Runner::even_out(StepView& view) const {
   constexpr std::int64_t kLeast = 1024;
   std::int64_t context = kLeast;
@@ -394,7 +393,7 @@ void Runner::even_out(StepView& view) const {
   if (view.selecting_rows > 0) view.selecting_rows = view.rows;
 }
 
-// Hashes all that a forward pass reads on the host, and the addresses that are not fixed.
+// Hashes everything that a forward pass reads on the host, and all addresses that may change.
 std::uint64_t Runner::replay_key(const ForwardArgs& args) const {
   std::uint64_t key = 0;
   const auto add = [&](std::uint64_t v) {
@@ -454,8 +453,8 @@ void Runner::sample_rows(std::span<const BatchItem> items, const OpsContext& ops
   if (!sample_args_.empty()) sample(ops, sample_args_, sampled_);
 }
 
-// A draw that a bias decides: its token is the wanted one, and log-probabilities are those of the
-// model's own distribution, the same bits as an answer's.
+// Scores by a draw whose bias forces the wanted token; its log-probabilities are those of the
+// model's own distribution, with the bits of an answer's.
 void Runner::add_scored_rows(std::span<const BatchItem> items) {
   std::sort(scored_rows_.begin(), scored_rows_.end(), [](const ScoredRow& a, const ScoredRow& b) {
     return std::pair(a.item, a.row) < std::pair(b.item, b.row);
@@ -486,17 +485,18 @@ std::span<const std::optional<SampledToken>> Runner::scored(std::size_t item) co
 }
 
 Result<void> Runner::collect() {
-  LATHE_CHECK(in_flight(), "a step to collect");
+  LATHE_CHECK(in_flight(), "collect() needs a launched step");
   return flight_.release()->wait();
 }
 
 std::int64_t Runner::logit_of(std::size_t item, std::int64_t k) const {
-  LATHE_CHECK(k < first_logit_[item + 1] - first_logit_[item], "logits that were not asked for");
+  LATHE_CHECK(k < first_logit_[item + 1] - first_logit_[item],
+              "logits of a row that were not asked for");
   return logit_of_[static_cast<std::size_t>(first_logit_[item] + k)];
 }
 
 std::optional<SampledToken>& Runner::sampled(std::size_t item, std::int64_t k) {
-  LATHE_CHECK(sampled_of_[item] >= 0, "a draw that was not asked for");
+  LATHE_CHECK(sampled_of_[item] >= 0, "no draw was asked for");
   return sampled_[static_cast<std::size_t>(sampled_of_[item] + k)];
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A batch whose requests have pages of their own, one after another.
+// A batch whose requests have consecutive private pages.
 struct Batch {
   std::vector<std::vector<std::int32_t>> tokens;
   std::vector<std::vector<std::vector<PageId>>> pages;  // [items][layer groups]
@@ -60,7 +60,7 @@ TEST(Runner, ASegmentForEachPhase) {
 TEST(Runner, SegmentsFitTheCompactBuffer) {
   FakeOptions options;
   options.compact_extend = true;
-  options.context_length = 20;  // and so many rows has the compact buffer
+  options.context_length = 20;  // also the rows of the compact buffer
   FakeSetup setup(options);
   Runner runner = make(setup);
   Batch batch;
@@ -75,7 +75,7 @@ TEST(Runner, SegmentsFitTheCompactBuffer) {
   }
 }
 
-// E8: neither a long neighbour nor the rest of its own chunk moves a row to another route.
+// E8: neither a long neighbour nor the rest of the chunk changes a row's route.
 TEST(Runner, ARowTakesTheRouteOfItsPosition) {
   FakeOptions options;
   options.short_context = 10;
@@ -90,7 +90,7 @@ TEST(Runner, ARowTakesTheRouteOfItsPosition) {
   batch.add(Phase::extend, 0, 30);
   batch.add(Phase::extend, 0, 2);
   ASSERT_TRUE(run_batch(runner, batch.items, setup.ops(), false));
-  EXPECT_EQ(setup.model->segments, 2);  // rows up to the tenth of each, and rows after it
+  EXPECT_EQ(setup.model->segments, 2);  // each request's first ten rows, and the rest
   for (std::size_t i = 0; i < batch.items.size(); ++i) {
     const auto expected = fake_logits(batch.tokens[i], FakeModel::kVocab);
     EXPECT_TRUE(
@@ -99,7 +99,7 @@ TEST(Runner, ARowTakesTheRouteOfItsPosition) {
   }
 }
 
-// Requests with few rows share a segment, however many rows they have together.
+// Requests with few rows share a segment, however many rows they have in all.
 TEST(Runner, ARouteForManyRowsOfARequestTakesNoOthers) {
   FakeOptions options;
   options.least_rows = 10;

@@ -3,7 +3,7 @@
 namespace lathe {
 namespace {
 
-// Pages that a request may take on top of those that it holds.
+// Pages that a request may take beyond those that it holds.
 std::int64_t room(const ScheduledRequest& r, const PageRule& rule, std::int64_t block_tokens) {
   if (rule.most == kNoBound) return kNoBound;
   const std::int64_t held = pages_for(r.computed, rule.page_size) -
@@ -12,13 +12,13 @@ std::int64_t room(const ScheduledRequest& r, const PageRule& rule, std::int64_t 
   return std::max<std::int64_t>(0, rule.most - held);
 }
 
-// Pages that a request lacks to hold all its tokens and the next one, at the step that needs most.
+// Pages that a request still needs for all its tokens and the next one, in the most demanding step.
 std::int64_t missing(const ScheduledRequest& r, const PageRule& rule, std::int64_t block_tokens) {
   const std::int64_t more = pages_for(r.known + 1, rule.page_size) - rule.settled(r.covered);
   return std::clamp<std::int64_t>(more, 0, room(r, rule, block_tokens));
 }
 
-// Tokens that a request can have computed with `available` more pages of each kind.
+// Tokens that a request can compute with `available` more pages of each kind.
 std::int64_t reach(const ScheduledRequest& r, std::span<const PageRule> rules,
                    std::span<const std::int64_t> available) {
   std::int64_t tokens = kNoBound;

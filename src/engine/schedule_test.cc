@@ -41,7 +41,7 @@ bool admitted(const std::vector<ScheduledRequest>& running, const ScheduledReque
 
 TEST(Schedule, KnowsADecodeRow) {
   EXPECT_TRUE(decode(5, 2).decodes());
-  // A prompt's last token is prefill, and so is an answer that is recomputed.
+  // A prompt's last token is prefill, and so is a recomputed answer.
   EXPECT_FALSE(prefill(5, 4, 2).decodes());
   EXPECT_FALSE((ScheduledRequest{9, 0, 0, true}).decodes());
 }
@@ -74,11 +74,11 @@ TEST(Schedule, TheYoungestPrefillTakesWhatIsThere) {
 }
 
 TEST(Schedule, AdmissionLeavesRoomForEveryPrefillThatHasBegun) {
-  // 9 tokens and the one after them take 3 pages of 4.
+  // 9 tokens and the next one take 3 pages of 4.
   EXPECT_TRUE(admitted({}, prefill(9, 0, 0), 3));
   EXPECT_FALSE(admitted({}, prefill(9, 0, 0), 2));
   EXPECT_TRUE(admitted({}, prefill(9, 4, 1), 2));
-  // A page is full: the token after 8 takes a third one.
+  // Full pages: the token after the 8th takes a third page.
   EXPECT_FALSE(admitted({}, prefill(8, 0, 0), 2));
   const std::vector<ScheduledRequest> running{prefill(20, 8, 2), decode(4, 1)};
   EXPECT_TRUE(admitted(running, prefill(3, 0, 0), 4 + 1 + 1));
@@ -122,14 +122,14 @@ TEST(Schedule, EveryKindOfPageCounts) {
   EXPECT_THAT(rows({prefill(9, 0, 0)}, {1, 3}), ElementsAre(4));
   EXPECT_THAT(rows({decode(9, 2), decode(9, 2)}, {2, 1}), ElementsAre(-1));
   EXPECT_THAT(rows({decode(9, 2), decode(9, 2)}, {2, 2}), ElementsAre(1, 1));
-  // However long, it needs 5 pages of the second kind.
+  // It needs 5 pages of the second kind, however long it is.
   EXPECT_TRUE(admits({}, prefill(99, 0, 0), limits, std::vector<std::int64_t>{25, 5}));
   EXPECT_FALSE(admits({}, prefill(99, 0, 0), limits, std::vector<std::int64_t>{25, 4}));
   EXPECT_FALSE(admits({}, prefill(99, 0, 0), limits, std::vector<std::int64_t>{24, 5}));
 }
 
-// E3 on the functions alone: requests that each fit an empty pool, run to their ends with nothing
-// but these decisions. The oldest computes a row in every step, so all of them finish.
+// E3 for the functions alone: requests that each fit an empty pool run to their ends by these
+// decisions. The oldest computes a row in every step, so all of them finish.
 TEST(Schedule, NobodyStarves) {
   std::mt19937 rng(test_seed(5));
   struct Job {
@@ -141,7 +141,7 @@ TEST(Schedule, NobodyStarves) {
     const auto pick = [&](std::int64_t n) {
       return static_cast<std::int64_t>(rng() % static_cast<unsigned>(n));
     };
-    // Pages of all tokens; in some rounds also pages of a window, and a state.
+    // Unbounded pages; in some rounds also window pages and a state.
     const std::int64_t block = 1 + pick(4);
     std::vector<PageRule> rules{{.page_size = block}};
     std::vector<std::int64_t> total{2 + pick(10)};
@@ -204,7 +204,7 @@ TEST(Schedule, NobodyStarves) {
           prefilled += rows[i];
         }
         if (i == 0) {
-          ASSERT_GT(rows[0], 0) << "the oldest does not get on";
+          ASSERT_GT(rows[0], 0) << "the oldest makes no progress";
         }
         for (const PageRule& rule : rules) {
           ASSERT_LE(

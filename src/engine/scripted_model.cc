@@ -33,11 +33,11 @@ Result<ForwardResult> ScriptedModel::forward(const OpsContext&, const ForwardArg
       if (token == script_.vocab) {
         logits[0] = std::numeric_limits<float>::quiet_NaN();
       } else {
-        logits[token] = 100;  // drawn at every temperature that a request may have
+        logits[token] = 100;  // wins at every temperature that a request may have
       }
     }
   }
-  LATHE_CHECK(next == args.logit_rows.size(), "rows whose logits are wanted");
+  LATHE_CHECK(next == args.logit_rows.size(), "a logit row outside the batch");
   return ForwardResult();
 }
 

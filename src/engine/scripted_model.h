@@ -1,5 +1,5 @@
-// ScriptedModel: a model whose next token follows from the last one and its place alone, for
-// benches and tests of what uses the engine. It costs next to nothing, and its answers have a
+// ScriptedModel: a model whose next token is a function of the last one and its position, for
+// benchmarks and tests of the engine's users. It costs next to nothing, and its answers have a
 // closed form.
 #pragma once
 
@@ -13,11 +13,11 @@ namespace lathe {
 
 struct Script {
   std::int32_t vocab = 0;
-  std::int32_t context = 0;  // tokens of prompt and answer
+  std::int32_t context = 0;  // most tokens, prompt and answer
   std::vector<std::int32_t> eos;
-  /// The token after `token`, which is at `position`; vocab: logits that are NaN.
+  /// The token after `token`, which is at `position`; `vocab` makes the logits NaN.
   std::function<std::int32_t(std::int32_t token, std::int32_t position)> next;
-  /// Called in each forward pass with its number of rows; its error is the pass's. May be empty.
+  /// Called in each forward pass with its number of rows; its error fails the pass. May be empty.
   std::function<Result<void>(std::int64_t rows)> on_forward;
 };
 

@@ -1,5 +1,5 @@
-// StopStrings: finds the strings that end an answer in text that comes in pieces. It belongs where
-// tokens become text; the engine itself handles tokens only.
+// StopStrings: finds stop strings in text that arrives in pieces. Used where tokens become text;
+// the engine itself handles tokens only.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@
 
 namespace lathe {
 
-/// The match is the stop string whose last byte comes first; of several that end there, the
-/// longest. So the text that is let through does not depend on how it was cut into pieces.
+/// The match is the stop string that ends first; of several that end there, the longest. So the
+/// text let through does not depend on how it was split.
 class StopStrings {
  public:
-  /// Bytes are compared; strings in UTF-8 match at whole characters. No strings: nothing matches.
+  /// Compares bytes; UTF-8 strings match at whole characters. Without strings nothing matches.
   /// Errors: an empty string.
   static Result<StopStrings> create(std::vector<std::string> strings);
 
-  /// Takes the next piece; returns the text that can no longer be part of a stop string. After a
-  /// match: what came before it, and for all further pieces nothing. O(piece x strings).
+  /// Takes the next piece; returns the text that can no longer be part of a stop string. At a
+  /// match: the text before it; after a match: nothing. O(piece x strings).
   std::string push(std::string_view piece);
-  /// The answer has ended: returns what was held back. Nothing after a match.
+  /// Returns the text held back, at the end of the answer. Nothing after a match.
   std::string flush();
 
   bool matched() const { return matched_ >= 0; }
@@ -35,7 +35,7 @@ class StopStrings {
   struct Pattern {
     std::string text;
     std::vector<std::size_t> border;
-    std::size_t reached = 0;  // bytes of text that the input ends with
+    std::size_t reached = 0;  // length of the prefix matched at the end of the input
   };
   explicit StopStrings(std::vector<Pattern> patterns) : patterns_(std::move(patterns)) {}
 

@@ -61,7 +61,7 @@ TEST(StopStrings, RefusesAnEmptyString) {
   EXPECT_EQ(made.error().field, "stop[1]");
 }
 
-// The definition, on the whole text: where the first match ends and the text before it.
+// By definition, on the whole text: the end of the first match and the text before it.
 struct Expected {
   std::string text;
   bool matched = false;
@@ -98,7 +98,7 @@ TEST(StopStrings, AnyPiecesGiveTheSearchOfTheWholeText) {
       const std::size_t n = std::min<std::size_t>(rng() % 5, text.size() - at);
       out += stop.push(text.substr(at, n));
       at += n;
-      // Nothing is held that could not become a match, and nothing let out that could.
+      // Only text that could become a match is held, and none such is let through.
       ASSERT_TRUE(expected.text.starts_with(out)) << text;
       if (stop.matched()) continue;
       std::size_t possible = 0;

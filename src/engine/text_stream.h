@@ -1,4 +1,4 @@
-// TextStream: turns one answer's tokens into text. Takes tokens, returns text that is final.
+// TextStream: turns an answer's tokens into final text.
 #pragma once
 
 #include <string>
@@ -14,20 +14,21 @@ class TextStream {
   TextStream(Detokenizer detokenizer, StopStrings stops)
       : detokenizer_(std::move(detokenizer)), stops_(std::move(stops)) {}
 
-  /// Text that neither an unfinished character nor the beginning of a stop string holds back.
+  /// Takes a token; returns text that neither an incomplete character nor a possible stop string
+  /// holds back.
   std::string push(std::int32_t token) { return stops_.push(detokenizer_.push(token)); }
-  /// Text that stands for a token whose own text is skipped.
+  /// The same for a token whose own text is skipped and that `text` stands for.
   std::string push_mark(const std::string& text) {
     return stops_.push(detokenizer_.flush() + text);
   }
-  /// The answer has ended; the rest.
+  /// Returns the rest, at the end of the answer.
   std::string finish() {
     std::string out = stops_.push(detokenizer_.flush());
     return out + stops_.flush();
   }
-  /// A stop string has been found: the request should be ended with FinishReason::stop.
+  /// Whether a stop string was found; the caller should end the request with FinishReason::stop.
   bool stopped() const { return stops_.matched(); }
-  /// Which one, by its index; -1: none.
+  /// Its index; -1: none.
   int stop() const { return stops_.match(); }
 
  private:

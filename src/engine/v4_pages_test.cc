@@ -1,5 +1,5 @@
-// DeepSeek V4's pages and states: what is not a token's is NaN, kinds of page run out apart from
-// each other, and the prefix cache resumes where a window and the states are left.
+// DeepSeek V4's pages and states: unowned memory is NaN, each kind of page runs out separately, and
+// the prefix cache resumes where a window and the states remain.
 #include <gmock/gmock.h>
 
 #include <set>
@@ -9,7 +9,7 @@
 namespace lathe {
 namespace {
 
-constexpr std::int64_t kPage = 128;  // of every kind, in tokens: a block
+constexpr std::int64_t kPage = 128;  // tokens per page of every kind, and per block
 
 class V4Pages : public testing::Test {
  protected:
@@ -53,8 +53,7 @@ class V4Pages : public testing::Test {
   RealSetup setup_{*model_, options()};
 };
 
-// Every page and slot that nobody holds becomes NaN before every step, and so does what the steps
-// before have left in them.
+// Every page and slot that nobody holds is filled with NaN before every step.
 TEST_F(V4Pages, WhatNobodyHoldsIsNotRead) {
   std::vector<Request> requests;
   for (std::int32_t i = 0; i < 5; ++i) {
@@ -78,9 +77,9 @@ TEST_F(V4Pages, WhatNobodyHoldsIsNotRead) {
   }
 }
 
-// One kind has few pages and the others many. Of windows few are enough for one long request; of
-// entries they bound a request, which is refused by name. Whoever waits or is preempted for them
-// has the same answer.
+// One kind has few pages, the others many. Few window pages suffice for a long request; few entry
+// pages bound a request, which is rejected with the kind's name. Requests that wait or are
+// preempted give the same answers.
 TEST_F(V4Pages, KindsRunOutApart) {
   std::vector<Request> requests;
   std::vector<RealAnswer> want;
@@ -117,8 +116,9 @@ TEST_F(V4Pages, KindsRunOutApart) {
   }
 }
 
-// Boundaries at 128, left by a shorter prompt, and at 256. As window pages run short the one that
-// was used least is evicted, and a request resumes at the other, or at none: with the same answer.
+// A shorter prompt leaves a boundary at 128, another one at 256. When window pages run short the
+// least recently used is evicted, and a request resumes at the other boundary or at none, with the
+// same answer.
 TEST_F(V4Pages, AnEvictedWindowResumesEarlier) {
   const Request shorter = greedy(make_prompt(*model_, 140), 2);
   const Request longer = greedy(make_prompt(*model_, 300), 6);

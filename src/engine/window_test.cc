@@ -1,5 +1,5 @@
-// Models with a sliding window in some layers or all: pages that a window has left are given back
-// while their request runs, become NaN or a stranger's, and change nothing.
+// Models with a sliding window in some or all layers: pages behind the window are released while
+// the request runs, are overwritten with NaN or by other requests, and change nothing.
 #include <gmock/gmock.h>
 
 #include "engine/real_model_test_util.h"
@@ -24,7 +24,7 @@ std::unique_ptr<Model> windowed_model(bool in_all_layers) {
     window.name = "window";
     window.problem.window = kWindow;
     window.layers = {1, 3};
-    window.rope.theta = 500;  // and turns by other angles
+    window.rope.theta = 500;  // and other rope angles
     config->groups.push_back(window);
   }
   LoadOptions options;
@@ -34,7 +34,7 @@ std::unique_ptr<Model> windowed_model(bool in_all_layers) {
   return std::move(*model);
 }
 
-// The answer by the runner alone, over pages that are never given back: the prompt at once, then
+// The answer by the runner alone, over pages that are never released: the prompt in one step, then
 // token by token.
 std::vector<std::int32_t> answer_over_all_pages(const Model& model,
                                                 const RealSetup::Options& options,
@@ -90,7 +90,7 @@ TEST_P(Windows, PagesThatAreGivenBackChangeNothing) {
     for (const std::int64_t chunk : {7, 64, 256}) {
       for (const bool prefix_cache : {true, false}) {
         RealSetup::Options small = options();
-        small.tokens = 320;  // of the longest answers one and a half
+        small.tokens = 320;  // one and a half of the longest answers
         RealSetup setup(*model, small);
         Engine engine = setup.engine({.chunked_prefill_size = chunk, .prefix_cache = prefix_cache});
         std::map<RequestId, std::size_t> index;
@@ -145,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Windows,
                            return std::string(test.param.layout) + "_" + test.param.prefill;
                          });
 
-// The system prompt's keys serve the next request in the layers with a window too.
+// A shared system prompt is reused in layers with a window, too.
 TEST(WindowsPrefix, IsFoundWhereTheWindowIsWhole) {
   const auto model = windowed_model(false);
   RealSetup setup(*model, {.tokens = 1024});
