@@ -14,12 +14,12 @@
 namespace lathe {
 namespace {
 
-// What a worker packs for products: blocks of rows and outputs of fixed sizes.
+// A worker's packing buffers for products: fixed-size blocks of rows and outputs.
 constexpr std::int64_t kPackedBytes = std::int64_t{1} << 20;
-// Rows that go through the experts in one pass (kernels/cpu/moe/moe.cc).
+// Rows per pass through the experts (kernels/cpu/moe/moe.cc).
 constexpr std::int64_t kExpertRows = 1024;
 
-// Sizes are rejected long before they overflow, so that sums may saturate.
+// Saturates: sizes are rejected long before they overflow.
 std::int64_t times(std::int64_t a, std::int64_t b) {
   std::int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
@@ -34,12 +34,12 @@ bool latent(const Plan& plan) {
          plan.problem.kind == ProblemKind::sparse_latent;
 }
 
-// Bytes of one row, at a multiple of 64 as alloc_rows() lays it.
+// Bytes of one row, rounded up to 64 as in alloc_rows().
 std::int64_t row(std::int64_t cols, DType dtype = DType::f32) {
   return (bytes_of(dtype, cols) + 63) / 64 * 64;
 }
 
-// The widest type in which a route of the kind takes q, or 0 bytes where there is no such route.
+// Bytes of a row of q in the widest type that a route of the kind takes; 0 without such a route.
 std::int64_t q_row(const Plan& plan, std::int64_t cols, bool expanded) {
   std::int64_t most = 0;
   for (const PhasePlan& phase : plan.phases) {
@@ -62,18 +62,18 @@ bool absorbs(const Plan& plan) {
   return false;
 }
 
-// Of one row, in attention: what is kept for all rows of a step, and in the absorbed part.
+// Bytes per row of attention: those kept for all rows of a step, and those of the absorbed part.
 struct AttentionRow {
   std::int64_t kept = 0;
   std::int64_t tiled = 0;
 };
 
-// Where products read bf16, of what norms and activations leave in f32 elsewhere.
+// Bytes of a bf16 copy of f32 activations, where products read bf16.
 std::int64_t copy(const Plan& plan, std::int64_t cols) {
   return is_gpu(plan.device) ? row(cols, DType::bf16) : 0;
 }
 
-// Nothing of it is tiled: heads are as wide as keys throughout.
+// Not tiled: heads are as wide as keys throughout.
 std::int64_t compressed_row(const ModelConfig& config, const Plan& plan) {
   const AttentionProblem& p = plan.problem;
   const std::int64_t q = std::int64_t{p.heads} * p.qk_dim();
@@ -84,7 +84,7 @@ std::int64_t compressed_row(const ModelConfig& config, const Plan& plan) {
   out += 2 * row(std::int64_t{compressor_halves(p)} * p.qk_dim());
   const std::int64_t index_q = std::int64_t{p.index_heads} * p.index_dim;
   if (is_gpu(plan.device)) {
-    // Entries before they are encoded; then turned index queries, or the list of all entries of a
+    // Entries before they are encoded; then rotated index queries, or the list of all entries of a
     // context whose length is rounded up to a power of two (engine/runner.cc).
     const auto context = static_cast<std::uint64_t>(plan.context_length);
     out += row(p.qk_dim()) +
@@ -109,7 +109,7 @@ AttentionRow attention_row(const ModelConfig& config, const Plan& plan) {
   }
   const std::int64_t q = std::int64_t{p.heads} * (p.qk_nope_head + p.rope);
   out.kept = row(q) + row(p.nope + p.rope) + row(config.mla.q_lora) + copy(plan, config.mla.q_lora);
-  // The indexer gives its rows back before attention takes its own.
+  // The indexer releases its rows before attention allocates its own.
   const std::int64_t index_q = std::int64_t{p.index_heads} * p.index_dim;
   const std::int64_t indexer = p.sparse() ? row(p.index_dim) + row(index_q) + row(p.index_heads) +
                                                 bytes_of(DType::e4m3, index_q) +
@@ -125,11 +125,11 @@ AttentionRow attention_row(const ModelConfig& config, const Plan& plan) {
   return out;
 }
 
-// Of `rows` rows in the feed-forward part of the layer that takes most.
+// Bytes of `rows` rows in the feed-forward part, in the layer that needs most.
 std::int64_t feed_forward(const ModelConfig& config, const Plan& plan, std::int64_t rows) {
   const std::int64_t dense = 2 * row(config.ffn) + copy(plan, config.ffn);
   const MoeConfig& m = config.moe;
-  if (is_gpu(plan.device)) {  // experts have a budget of their own
+  if (is_gpu(plan.device)) {  // experts have their own budget
     const std::int64_t shared = std::int64_t{m.shared} * m.ffn;
     return times(rows, std::max(dense, 2 * row(shared) + copy(plan, shared)));
   }
@@ -143,7 +143,7 @@ std::int64_t feed_forward(const ModelConfig& config, const Plan& plan, std::int6
   return std::max({times(rows, dense), experts, shared});
 }
 
-// Of the product that says how streams are mixed, a row (kernels/cuda/sm90/product).
+// Partial sums per row of the product that computes how streams mix (kernels/cuda/sm90/product).
 std::int64_t narrow_sums(const ModelConfig& config) {
   constexpr std::int64_t kSlice = 512;
   const std::int64_t s = config.hyper.streams;
@@ -152,12 +152,12 @@ std::int64_t narrow_sums(const ModelConfig& config) {
 
 struct Need {
   std::int64_t fixed = 0;     // of all rows
-  std::int64_t tile_row = 0;  // of a row in the absorbed part; 0: there is none
+  std::int64_t tile_row = 0;  // per row of the absorbed part; 0: there is none
 };
 
 Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& machine,
              const PlanRequest& request) {
-  // Each request that decodes has a row, and one for each of its drafts. All give logits.
+  // Each decoding request has a row, and one for each draft. All give logits.
   const std::int64_t decoding = decoding_rows(request.max_running_requests, request.draft_tokens);
   const std::int64_t rows = plus(plan.max_rows(), decoding);
   std::int64_t attention = 0;
@@ -171,11 +171,11 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
   }
   std::int64_t residual = row(config.hidden) * (config.post_norms ? 3 : 2);
   if (const std::int64_t streams = config.hyper.streams; streams > 0) {
-    // All streams, what a part of a layer reads and makes, and how it goes back.
+    // All streams, the input and output of a part of a layer, and its mixing weights.
     residual += row(streams * config.hidden) + row(streams + streams * streams) +
                 row(2 * streams + streams * streams);
     if (is_gpu(machine.device)) {
-      // Activations in bf16, and the sums of the slices of a narrow product.
+      // Activations in bf16, and the partial sums of a narrow product's slices.
       residual += row(config.hidden, DType::bf16) + narrow_sums(config);
     }
   }
@@ -188,7 +188,7 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
       times(decoding, state + 2 * row(config.hidden) + row(config.hyper.streams) + logit_row);
   out.fixed = plus(plus(times(rows, residual), std::max(layer, logits)), times(decoding, selected));
   if (config.drafts) {
-    // What a draft layer joins, and the hidden states among it.
+    // The inputs that a draft layer joins, and its hidden states.
     const DType dtype = is_gpu(machine.device) ? DType::bf16 : DType::f32;
     const std::int64_t joined = row(config.hidden, dtype) + row(config.state_width(), dtype);
     out.fixed = plus(out.fixed, times(rows, joined + row(config.state_width(), dtype)));

@@ -1,5 +1,5 @@
-// Activations: what is planned is what forward passes take, and what does not fit is refused with
-// sizes that do.
+// Activations: forward passes take what was planned, and sizes that do not fit are rejected with
+// ones that do.
 #include "model/activations.h"
 
 #include "attn/budget.h"
@@ -20,7 +20,7 @@ PlanRequest request_of(std::int64_t rows) {
 
 ModelConfig config_of(const std::string& name) { return *load_model_config(fixture_dir(name)); }
 
-// A model as wide as the fixture is not, so that rows and not fixed sizes make up its memory.
+// The fixture's model made wider, so that rows and not fixed sizes dominate its memory.
 ModelConfig widened(ModelConfig c) {
   c.hidden *= 4;
   c.ffn *= 4;
@@ -52,7 +52,7 @@ TEST(Activations, AreWhatAForwardPassTakes) {
       if (const Budget* b = plan->budget(BudgetKind::top_k_rows)) planned += b->bytes;
       const std::int64_t used = runner.arena().high_water();
       EXPECT_LE(used, planned) << name << ", " << prefill;
-      // The test's steps have no rows of decoding requests, and small products pack less.
+      // The test's steps have no decode rows, and small products pack less.
       EXPECT_LE(planned, 2 * used + (2 << 20)) << name << ", " << prefill;
     }
   }
@@ -82,7 +82,7 @@ TEST(Activations, AreTiledToTheirBudget) {
   const Reason& reason = refused.error().reasons.at(0);
   EXPECT_EQ(reason.rule, Rule::budget);
   EXPECT_EQ(reason.field, "--activations-budget");
-  // What it proposes fits.
+  // The proposed size fits.
   const std::string chunk = refused.error().suggestions.at(0);
   ASSERT_THAT(chunk, HasSubstr("--chunked-prefill-size "));
   request.chunked_prefill_size = std::stoll(chunk.substr(chunk.find(' ')));
@@ -90,7 +90,7 @@ TEST(Activations, AreTiledToTheirBudget) {
   EXPECT_TRUE(budget_of());
 }
 
-// Weights, buffers and the least cache are held against the machine, each where it is too much.
+// Weights, buffers and the smallest cache are checked against the machine's memory.
 TEST(PlanModel, FitsTheMachine) {
   const ModelConfig config = config_of("deepseek_v32");
   Machine machine = describe_machine(Device::cpu);
@@ -127,7 +127,7 @@ TEST(PlanModel, RefusesWhereOperatorsAreMissing) {
   EXPECT_EQ(refused.error().reasons.at(0).hint, "--device cpu");
 }
 
-// What a model takes is what weight_bytes() said.
+// A loaded model takes what weight_bytes() predicts.
 TEST(PlanModel, WeightsTakeWhatWasPlanned) {
   for (const char* name : {"deepseek_v3", "deepseek_v3_fp8", "deepseek_v4", "deepseek_v4_fp8",
                            "llama", "gpt_oss", "gemma3_new"}) {
@@ -138,7 +138,7 @@ TEST(PlanModel, WeightsTakeWhatWasPlanned) {
       const auto model = make_dummy_model(config, options);
       ASSERT_TRUE(model) << name;
       const auto planned = static_cast<double>(weight_bytes(config, std::nullopt, expansion));
-      // But for the scales of blocks.
+      // Except for block scales.
       EXPECT_NEAR(planned / static_cast<double>((*model)->weight_bytes()), 1, 0.07) << name;
     }
   }

@@ -12,7 +12,7 @@ namespace lathe {
 Result<void> KvCache::add_group(const GroupPlan& group, PoolSize size, PoolSize entries_size,
                                 const Memory& memory) {
   const bool two = group.plan.problem.two_sources();
-  std::vector<PoolPart> window, entries;  // all in the first where there is one source
+  std::vector<PoolPart> window, entries;  // with one source all parts are in `window`
   int index_pool = 0;
   for (const CachePlan& c : group.plan.caches) {
     std::vector<PoolPart>& parts = two && c.role != CacheRole::main ? entries : window;
@@ -59,7 +59,7 @@ Result<KvCache> KvCache::create(const ModelPlan& plan, std::span<const PoolSize>
     std::int32_t at = 0;
     std::int32_t index_at = 0;
     for (const std::int32_t layer : group.layers) {
-      LATHE_CHECK(layer >= 0 && layer < plan.layers(), "layer groups that hold every layer once");
+      LATHE_CHECK(layer >= 0 && layer < plan.layers(), "layer groups hold every layer once");
       const bool has_index = std::binary_search(indexed.begin(), indexed.end(), layer);
       cache.places_[static_cast<std::size_t>(layer)] = {g, at++, has_index ? index_at++ : -1};
     }
@@ -88,7 +88,7 @@ std::int64_t KvCache::tokens() const {
 }
 
 void KvCache::set_scales(std::vector<TensorScales> scales) {
-  LATHE_CHECK(scales.size() == places_.size(), "scales of every layer");
+  LATHE_CHECK(scales.size() == places_.size(), "one scale per layer");
   scales_ = std::move(scales);
 }
 

@@ -21,11 +21,11 @@ namespace lathe {
 
 class KvCache {
  public:
-  /// For every layer group pools of its caches over one page numbering, as large as sizes[group]
-  /// says, and its state; and the gather workspace that the plan's budget names; all of it in the
-  /// backend's memory. Compressed entries and their index keys outlive the window that they stand
-  /// beside, so they have pages of their own: sizes of those follow, one for each group that has
-  /// them. The plan must outlive it. Errors: as Pool::create(); another number of sizes.
+  /// Allocates, in the backend's memory: for every layer group the pools of its caches over one
+  /// page numbering, of sizes[group], and its state; and the gather workspace of the plan's budget.
+  /// Compressed entries and their index keys outlive the window beside them, so they have pages of
+  /// their own: their sizes follow, one per group that has them. The plan must outlive the cache.
+  /// Errors: Pool::create()'s; a wrong number of sizes.
   static Result<KvCache> create(const ModelPlan& plan, std::span<const PoolSize> sizes,
                                 const Memory& memory = kHostMemory);
   static Result<KvCache> create(const ModelPlan& plan, PoolSize size,
@@ -39,7 +39,7 @@ class KvCache {
   PoolGroup& pools(std::size_t group = 0) { return groups_[group].pools; }
   const PoolGroup& pools(std::size_t group = 0) const { return groups_[group].pools; }
   PageLedger& ledger(std::size_t group = 0) { return groups_[group].pools.ledger(); }
-  /// Pools of a group's compressed entries and their index keys; nullptr for a group without.
+  /// Pools of a group's compressed entries and their index keys; nullptr if it has none.
   PoolGroup* entries(std::size_t group) {
     return groups_[group].entries ? &*groups_[group].entries : nullptr;
   }
@@ -48,8 +48,8 @@ class KvCache {
   StatePool* state(std::size_t group) {
     return groups_[group].state ? &*groups_[group].state : nullptr;
   }
-  /// Tokens of requests that the pages hold together; those of a group with a window count only
-  /// where all have one.
+  /// Tokens that the pages hold, over all requests. Groups with a window count only if all have
+  /// one.
   std::int64_t tokens() const;
   /// Fills every unheld page and slot with 0xff (Pool::poison_free()).
   void poison_free();
@@ -69,7 +69,7 @@ class KvCache {
   PoolView compressed(std::int32_t layer) {
     return group_of(layer).entries->pool(0).view(place_of(layer).layer);
   }
-  /// Of both sources of attention.
+  /// The pools of both sources of attention.
   KeyPools keys(std::int32_t layer) {
     KeyPools out{main(layer)};
     if (group_of(layer).entries) out.compressed = compressed(layer);
@@ -79,7 +79,7 @@ class KvCache {
   StateView state_of(std::int32_t layer) {
     return group_of(layer).state->view(place_of(layer).layer);
   }
-  /// Of a layer's main pool, for per-tensor layouts; 1 until set.
+  /// Scales of a layer's main pool, for per-tensor layouts; 1 until set.
   TensorScales scales(std::int32_t layer) const {
     return scales_.empty() ? TensorScales{} : scales_[static_cast<std::size_t>(layer)];
   }
@@ -87,9 +87,9 @@ class KvCache {
   void set_scales(std::vector<TensorScales> scales);
   /// Starts counting what is written to every layer's main pool.
   void count_values();
-  /// Null where nothing is counted.
+  /// Null unless counting.
   ValueTally* tally(std::int32_t layer) { return tallies_ ? tallies_.get() + layer : nullptr; }
-  /// Of the pool that an indexer's choice names.
+  /// Shape of the pool that an indexer's slots refer to.
   PoolShape chosen_shape(std::int32_t layer) {
     Group& group = group_of(layer);
     return (group.entries ? *group.entries : group.pools).pool(0).shape();
@@ -99,14 +99,14 @@ class KvCache {
  private:
   struct Group {
     PoolGroup pools;
-    int index_pool = 0;  // of `entries` where there are such
+    int index_pool = 0;  // in the entries' group if there is one
     std::optional<PoolGroup> entries;
     std::optional<StatePool> state;
   };
   struct Place {
     std::size_t group = 0;
     std::int32_t layer = 0;        // of the group's
-    std::int32_t index_layer = 0;  // of the group's with an index cache; -1: it has none
+    std::int32_t index_layer = 0;  // likewise, with an index cache; -1: none
   };
   explicit KvCache(const ModelPlan& plan) : plan_(&plan) {}
   Result<void> add_group(const GroupPlan& group, PoolSize size, PoolSize entries,

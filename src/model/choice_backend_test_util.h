@@ -1,7 +1,6 @@
-// ChoiceBackend: a backend whose choices, of keys by indexers and of experts by routers, are
-// written down, or one that takes choices which another wrote. Two devices that round differently
-// may see a near tie the other way round, after which their numbers have nothing to do with each
-// other; with the same choices they are comparable row by row.
+// ChoiceBackend: records a backend's discrete choices (indexers' keys, routers' experts), or
+// replays recorded ones. Devices that round differently may break a near tie differently, after
+// which their numbers diverge; with the same choices they can be compared row by row.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,12 +16,12 @@
 
 namespace lathe {
 
-/// What a device chose, call by call.
+/// A device's choices, in order of calls.
 struct Choices {
   std::deque<std::vector<std::int32_t>> keys;  // [rows * k] slots, -1 for none
-  std::deque<std::vector<float>> routed;       // [rows * n] what the router read
+  std::deque<std::vector<float>> routed;       // [rows * n] the router's inputs
 
-  // Of those that took them: choices in all, and those that they would have made otherwise.
+  // On replay: choices in all, and those that the replaying device would have made differently.
   std::int64_t made = 0, others = 0;
 };
 
@@ -51,7 +50,7 @@ class ChoiceBackend : public Backend {
   }
 
   void expert_layer(const OpsContext& ops, const ExpertLayer& op) override {
-    const bool given = !op.choice.token_experts.empty();  // by the token: there is no choice
+    const bool given = !op.choice.token_experts.empty();  // by the token: no choice
     if (mode_ == Mode::takes_keys || given) return inner_.expert_layer(ops, op);
     const std::vector<float> own = read_rows(ops, op.x);
     if (mode_ == Mode::writes) {
@@ -66,7 +65,7 @@ class ChoiceBackend : public Backend {
       const std::size_t at = static_cast<std::size_t>(row) * cols;
       const auto ids = route(op, std::span(theirs).subspan(at, cols));
       count(ids, route(op, std::span(own).subspan(at, cols)));
-      // A bias changes what is chosen, not its weight.
+      // A bias changes the choice, not the weights.
       constexpr float kSurely = 1e4f;
       std::vector<float> bias(static_cast<std::size_t>(op.choice.experts), 0.0f);
       for (const std::int32_t id : ids) bias[static_cast<std::size_t>(id)] = kSurely;
@@ -182,7 +181,7 @@ class ChoiceBackend : public Backend {
   template <class T>
   static T take(std::deque<T>& from) {
     if (from.empty()) {
-      ADD_FAILURE() << "more calls than were written down";
+      ADD_FAILURE() << "more calls than were recorded";
       return {};
     }
     T out = std::move(from.front());
@@ -210,7 +209,7 @@ class ChoiceBackend : public Backend {
     }
     return out;
   }
-  // The router's choice for a row, of weights that lie on the host.
+  // The router's choice for a row; its weights are on the host.
   static std::vector<std::int32_t> route(const ExpertLayer& op, std::span<const float> x) {
     const std::int32_t experts = op.choice.experts;
     std::vector<float> logits;

@@ -13,7 +13,7 @@
 namespace lathe {
 namespace {
 
-// What a compressor makes of all rows, [rows, halves * dim] each.
+// A compressor's projections of all rows, [rows, halves * dim] each.
 struct Compressed {
   MutableRowsView kv, gate;
 };
@@ -42,8 +42,8 @@ class CompressedLayer {
   }
 
  private:
-  // q_ [rows, heads * key] and k_ [rows, key], normed, neither rotated; and what compressors and
-  // the indexer make of the rows.
+  // Computes q_ [rows, heads * key] and k_ [rows, key], normed, not rotated; and the projections of
+  // the compressors and the indexer.
   void project(const RowsView& h) {
     k_ = alloc_rows(arena_, h.rows, p_.qk_dim());
     const MutableRowsView latent = alloc_rows(arena_, h.rows, c_.config.mla.q_lora);
@@ -75,7 +75,7 @@ class CompressedLayer {
     rms_norm(ops_, constant(q_), {}, eps, q_, p_.heads);
   }
 
-  // Index queries count only where a row has more entries than it may keep.
+  // Index queries matter only if a row has more entries than it may keep.
   bool ranks() const {
     for (const Segment& s : c_.segments) {
       if (p_.sparse() && s.step->selecting_rows > 0) return true;
@@ -87,8 +87,8 @@ class CompressedLayer {
     return rows_at(rows, c_.segments[s].first_row, c_.segments[s].step->rows);
   }
 
-  // Rotated queries replace q_; window keys, entries and index keys go to their pools. A row
-  // attends to the entry that it completes, so entries come before attention.
+  // Rotates q_ in place and writes window keys, entries and index keys to their pools. A row
+  // attends to the entry that it completes, so entries are written before attention.
   Result<void> write(std::size_t s) {
     const StepView& step = *c_.segments[s].step;
     Result<void> ok =
@@ -178,7 +178,7 @@ class CompressedLayer {
       op.slots_width = c_.selections[s].width;
     }
     if (auto ok = attend(ops_, op); !ok) return ok;
-    // Values are keys, rotated to their own positions.
+    // Values are rotated keys, so rotate the output back by the row's position.
     return unrotate_rows(ops_, c_.rope.main, step.positions, out, p_.heads, p_.nope);
   }
 

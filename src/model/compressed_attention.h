@@ -9,7 +9,7 @@
 namespace lathe {
 
 /// y = the layer's attention. Writes the rows' window keys, the entries and index keys that they
-/// complete, and the state after them. `index` counts where the layer chooses among its entries.
+/// complete, and the state after them. `index` is used only if the layer chooses among its entries.
 /// h, y: [rows, hidden] f32, h after the layer's norm. Errors: an attention or indexer kernel's.
 Result<void> compressed_attention(const LayerContext& c, const CompressedWeights& w,
                                   const IndexerWeights& index, const RowsView& h,

@@ -10,7 +10,8 @@
 namespace lathe {
 namespace {
 
-// What a part of the layer reads, [rows, hidden]; `mix` says how its result goes back.
+// Mixes the streams into a part's input [rows, hidden]; `mix` receives the weights that return its
+// output.
 void mix_streams(const LayerContext& c, const HyperWeights& w, const RowsView& x,
                  const MutableRowsView& out, const MutableRowsView& mix) {
   const Arena::Scope scope(*c.ops.tensors);

@@ -8,8 +8,8 @@
 
 namespace lathe {
 
-/// The state of all streams becomes that after the layer. x: [rows, streams * hidden] f32. Errors:
-/// those of compressed_attention().
+/// Applies the layer to the state of all streams, x: [rows, streams * hidden] f32. Errors:
+/// compressed_attention()'s.
 Result<void> compressed_layer(const LayerContext& c, const LayerWeights& w,
                               const MutableRowsView& x);
 

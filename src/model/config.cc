@@ -33,7 +33,7 @@ Result<const Architecture*> architecture_of(ConfigReader& json) {
   return *json.error();
 }
 
-// DeepSeek's block-scaled fp8, or MXFP4 where the architecture has it.
+// DeepSeek's block-scaled fp8, or MXFP4 for architectures that use it.
 void parse_quantization(ConfigReader& json, const Architecture& architecture, ModelConfig& config) {
   auto q = json.object("quantization_config");
   if (!q) return;
@@ -72,11 +72,11 @@ void parse_generation(ConfigReader& json, ModelConfig& config) {
   config.generation.temperature = real("temperature");
   config.generation.top_p = real("top_p");
   config.generation.repetition_penalty = real("repetition_penalty");
-  if (json.has("top_k")) {  // 0 and -1 are all tokens
+  if (json.has("top_k")) {  // 0 and -1 mean all tokens
     const std::int32_t top_k = json.integer("top_k", std::nullopt, -1);
     if (top_k > 0) config.generation.top_k = top_k;
   }
-  // Without draws, whatever else the file says of them.
+  // Greedy, whatever other sampling keys say.
   if (!json.flag("do_sample", true)) {
     config.generation.temperature = 0.0f;
     config.generation.top_p.reset();
@@ -84,7 +84,7 @@ void parse_generation(ConfigReader& json, ModelConfig& config) {
   }
 }
 
-// Checks what holds for every architecture, after its own keys have been read.
+// Checks common to all architectures, after their own keys have been read.
 void check(ConfigReader& json, const ModelConfig& config) {
   if (json.error()) return;
   for (const LayerGroupConfig& group : config.groups) {
@@ -106,7 +106,7 @@ std::size_t ModelConfig::group_of(std::int32_t layer) const {
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (std::binary_search(groups[g].layers.begin(), groups[g].layers.end(), layer)) return g;
   }
-  LATHE_CHECK(false, "a layer that no group has");
+  LATHE_CHECK(false, "a layer in no group");
   return 0;
 }
 
@@ -131,7 +131,7 @@ LayerGroupConfig& ModelConfig::all_layers() {
     all.layers.resize(static_cast<std::size_t>(layers));
     std::iota(all.layers.begin(), all.layers.end(), 0);
   }
-  LATHE_CHECK(groups.size() == 1, "layers that are all the same");
+  LATHE_CHECK(groups.size() == 1, "all_layers() of a model with several groups");
   return groups.front();
 }
 
@@ -151,7 +151,7 @@ Result<ModelConfig> parse_model_config(std::string_view config_json,
   config.vocab = json.integer("vocab_size");
   config.hidden = json.integer("hidden_size", std::nullopt, 1, 1 << 20);
   config.layers = json.integer("num_hidden_layers", std::nullopt, 1, kMaxLayers);
-  // Where every layer has experts, some files give their width alone.
+  // Some files give only the experts' width if every layer has experts.
   config.ffn = json.integer(json.first_of({"intermediate_size", "moe_intermediate_size"}),
                             std::nullopt, 1, 1 << 24);
   config.max_context = json.integer("max_position_embeddings");

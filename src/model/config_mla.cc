@@ -11,7 +11,7 @@
 namespace lathe {
 namespace {
 
-// mlp_layer_types, or the older first_k_dense_replace and moe_layer_freq.
+// Reads mlp_layer_types, or first_k_dense_replace and moe_layer_freq in older files.
 std::vector<std::uint8_t> layers_with_experts(ConfigReader& json, std::int32_t layers) {
   std::vector<std::uint8_t> out(static_cast<std::size_t>(layers), 0);
   const std::vector<std::string> types = json.texts("mlp_layer_types");

@@ -1,4 +1,4 @@
-// Reads what the architectures with latent attention share in config.json: DeepSeek V3 and its
+// Reads the keys of config.json that architectures with latent attention share: DeepSeek V3 and its
 // successors.
 #pragma once
 
@@ -7,11 +7,11 @@
 
 namespace lathe {
 
-/// Dense latent attention, RoPE, and the mixture of experts with its grouped sigmoid router.
+/// Reads dense latent attention, RoPE, and the experts with their grouped sigmoid router.
 void parse_mla(ConfigReader& json, ModelConfig& config);
 
 /// Makes the problem sparse: index_n_heads, index_head_dim, index_topk, the pairing of the
-/// indexer's RoPE (`pairing` where indexer_rope_interleave is absent). Every layer has an indexer.
+/// indexer's RoPE (`pairing` if indexer_rope_interleave is absent). Every layer has an indexer.
 void parse_indexer(ConfigReader& json, ModelConfig& config, RopePairing pairing);
 
 }  // namespace lathe

@@ -45,7 +45,7 @@ std::int32_t ConfigReader::integer(std::string_view key, std::optional<std::int3
   const nlohmann::json* value = find(key);
   if (value == nullptr && fallback) return *fallback;
   if (value != nullptr && value->is_number_integer()) {
-    // Unsigned values beyond int64 compare as what they are.
+    // Unsigned values beyond int64 need an unsigned comparison.
     const bool huge = value->is_number_unsigned() &&
                       value->get<std::uint64_t>() > static_cast<std::uint64_t>(kMaxCount);
     const std::int64_t got = huge ? std::int64_t{kMaxCount} + 1 : value->get<std::int64_t>();

@@ -1,4 +1,4 @@
-// ConfigReader: typed values out of a config.json object, for the architectures' parsers.
+// ConfigReader: reads typed values from a config.json object, for the architectures' parsers.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace lathe {
 
-/// The first error is kept and later reads continue with defaults, so a parser is a plain list of
-/// reads and asks error() once. A key whose value is null counts as absent.
+/// Keeps the first error and continues with defaults, so a parser is a plain list of reads that
+/// checks error() once. A key whose value is null counts as absent.
 class ConfigReader {
  public:
   /// `object` outlives the reader. `place` precedes keys in errors: "config.json".
@@ -34,8 +34,8 @@ class ConfigReader {
   std::string text(std::string_view key, std::string_view fallback);
   std::vector<std::string> texts(std::string_view key);
   std::vector<std::int32_t> integers(std::string_view key);
-  /// A nested object; empty where the key is absent. Errors of the nested reader are not this one's
-  /// until adopt().
+  /// A nested object; empty if the key is absent. The nested reader's errors count here only after
+  /// adopt().
   std::optional<ConfigReader> object(std::string_view key);
   void adopt(const ConfigReader& nested);
 
@@ -46,7 +46,7 @@ class ConfigReader {
   void only(std::string_view key, std::string_view only_value);
   /// Rejects true.
   void only_false(std::string_view key);
-  /// Rejects any value: the key names a feature that does not exist here.
+  /// Rejects any value: the key stands for an unsupported feature.
   void absent(std::string_view key, std::string wanted);
 
   const std::optional<Error>& error() const { return error_; }

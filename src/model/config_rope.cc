@@ -13,7 +13,7 @@ YarnConfig parse_yarn(ConfigReader& rope, double original_context, bool unit_mag
   YarnConfig yarn;
   yarn.factor = rope.number("factor");
   yarn.original_context = original_context;
-  // Configurations write 0 for "as published", too.
+  // Some configurations write 0 for the published value.
   const auto turns = [&](std::string_view key, double published) {
     const double given = rope.number(key, published);
     return given == 0 ? published : given;
@@ -24,15 +24,15 @@ YarnConfig parse_yarn(ConfigReader& rope, double original_context, bool unit_mag
   if (unit_magnitude) {
     for (const std::string_view key : {"attention_factor", "mscale", "mscale_all_dim"}) {
       if (const double given = rope.number(key, 1); given != 1) {
-        rope.refuse(key, "1: the magnitude of cos and sin stays", fmt::format("{}", given));
+        rope.refuse(key, "1, which keeps the magnitude of cos and sin", fmt::format("{}", given));
       }
     }
     return yarn;
   }
   yarn.mscale = rope.number("mscale", 0);
   yarn.mscale_all_dim = rope.number("mscale_all_dim", 0);
-  // The magnitude of cos and sin is m(mscale) / m(mscale_all_dim) where both are given, else m(1).
-  // mscale_all_dim alone still scales attention, which these fields cannot express.
+  // The magnitude of cos and sin is m(mscale) / m(mscale_all_dim) if both are given, else m(1).
+  // mscale_all_dim alone would scale attention, too, which these fields cannot express.
   if (yarn.mscale == 0 && yarn.mscale_all_dim != 0) {
     rope.refuse("mscale_all_dim", "mscale with it", "mscale_all_dim alone");
   }
@@ -41,7 +41,7 @@ YarnConfig parse_yarn(ConfigReader& rope, double original_context, bool unit_mag
   return yarn;
 }
 
-// The JSON object that describes these layers' RoPE, if there is one.
+// The JSON object with these layers' RoPE, if there is one.
 std::optional<ConfigReader> rope_object(ConfigReader& json, const RopeKeys& keys) {
   if (!json.has("rope_parameters")) {
     return keys.scaled ? json.object("rope_scaling") : std::nullopt;
@@ -57,7 +57,7 @@ std::string type_of(ConfigReader& rope) {
   return rope.text(rope.first_of({"rope_type", "type"}), "default");
 }
 
-// Defaults for what the object leaves out.
+// Defaults for missing keys.
 struct RopeDefaults {
   RopeConfig rope;
   double partial = 1;
@@ -65,7 +65,7 @@ struct RopeDefaults {
   bool unit_magnitude = false;
 };
 
-// `partial` becomes the share of a head's elements that rotate.
+// `partial` receives the share of a head's elements that rotate.
 RopeConfig read_rope(ConfigReader& rope, const RopeDefaults& defaults, double& partial) {
   RopeConfig out = defaults.rope;
   out.theta = rope.number("rope_theta", out.theta);
@@ -86,8 +86,8 @@ RopeConfig read_rope(ConfigReader& rope, const RopeDefaults& defaults, double& p
   return out;
 }
 
-// A file with both spellings was edited. Nothing says which one the weights were trained with, and
-// readers disagree.
+// A file with both spellings has been edited. Nothing says which one the weights were trained with,
+// and readers disagree.
 void check_spellings(ConfigReader& json, ConfigReader& rope, const RopeConfig& chosen,
                      const RopeDefaults& defaults, const RopeKeys& keys) {
   if (!keys.scaled || !json.has("rope_parameters")) return;
@@ -129,7 +129,7 @@ RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
                                   : fmt::format("{}: {} elements of a head", keys.partial, dim),
                 std::to_string(partial));
   }
-  // Checks what the tables would reject, at the place where the user can change it.
+  // Check what the tables would reject, so that the error names the user's key.
   if (!json.error()) {
     if (const auto table = RopeTable::make(out, 0); !table) {
       const Error& e = table.error();

@@ -1,4 +1,4 @@
-// Reads RoPE as config.json describes it.
+// Reads RoPE from config.json.
 #pragma once
 
 #include "layout/rope.h"
@@ -6,25 +6,25 @@
 
 namespace lathe {
 
-/// Where a model with several RoPEs keeps that of one type of layers.
+/// The keys of one layer type's RoPE, in models with several.
 struct RopeKeys {
   std::string_view layer_type = {};       // of rope_parameters: {"full_attention": {...}, ...}
   std::string_view theta = "rope_theta";  // the older spelling
   double default_theta = 10000;
-  bool scaled = true;           // rope_scaling, the older spelling, is for these layers
-  double partial = 1;           // the partial_rotary_factor that `dim` is of a head
-  bool unit_magnitude = false;  // YaRN leaves the magnitude of cos and sin at 1 (DeepSeek V4)
+  bool scaled = true;           // rope_scaling, the older spelling, applies to these layers
+  double partial = 1;           // the partial_rotary_factor that gives `dim`
+  bool unit_magnitude = false;  // YaRN keeps the magnitude of cos and sin at 1 (DeepSeek V4)
 };
 
 /// Reads rope_parameters, or the older rope_scaling and rope_theta, and rejects both if they
-/// disagree. rope_type: default, linear, llama3 and yarn; others, another partial_rotary_factor
-/// than keys.partial and attention_factor are rejected by name. Needs max_position_embeddings where
-/// the original context is not given.
+/// disagree. Supports rope_type default, linear, llama3 and yarn; other types, a
+/// partial_rotary_factor other than keys.partial, and attention_factor are rejected by name. Needs
+/// max_position_embeddings if the original context is not given.
 RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
                       const RopeKeys& keys = {});
 
-/// YaRN's factor on the attention scale in DeepSeek's form: m(mscale_all_dim)^2, 1 where the config
-/// has no mscale_all_dim (arXiv 2309.00071; layout/rope.h has m).
+/// YaRN's factor on the attention scale in DeepSeek's form: m(mscale_all_dim)^2, 1 without
+/// mscale_all_dim (arXiv 2309.00071; m is in layout/rope.h).
 double yarn_attention_factor(const RopeConfig& rope);
 
 }  // namespace lathe

@@ -14,7 +14,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// The keys of the published config.json files that bear on the computation.
+// The keys of the published config.json files that affect the computation.
 Json deepseek_v3() {
   return {{"architectures", {"DeepseekV3ForCausalLM"}},
           {"model_type", "deepseek_v3"},
@@ -100,7 +100,7 @@ Json qwen3() {
 
 TEST(ModelConfig, DeepSeekV3) {
   const ModelConfig c = parsed(deepseek_v3());
-  // attn/problem.cc states the same problem from the paper's numbers.
+  // attn/problem.cc has the same problem, from the paper's numbers.
   AttentionProblem want = deepseek_v3_problem();
   EXPECT_FLOAT_EQ(c.groups.front().problem.scale, want.scale);
   want.scale = c.groups.front().problem.scale;
@@ -224,7 +224,7 @@ TEST(ModelConfig, AWindowIsOfAllLayersOrOfSome) {
   EXPECT_THAT(refusal(j), HasSubstr("layer_types: wanted 28 entries, got 1"));
   j["layer_types"] = {"chunked_attention"};
   EXPECT_THAT(refusal(j), HasSubstr("full_attention or sliding_attention"));
-  // The layer, its kind and what is known.
+  // The message gives the layer, its type and the supported types.
   std::vector<std::string> types(28, "full_attention");
   types[3] = "linear_attention";
   j["layer_types"] = types;
@@ -242,7 +242,7 @@ TEST(ModelConfig, MistralHasItsWindowInAllLayers) {
   EXPECT_FALSE(parsed(j).qk_norm);
 }
 
-// The keys of gemma-3-1b-it's config.json, and the newer spelling of the same.
+// The keys of gemma-3-1b-it's config.json, in the older and the newer spelling.
 Json gemma3() {
   return {{"architectures", {"Gemma3ForCausalLM"}},
           {"attention_bias", false},
@@ -427,7 +427,7 @@ TEST(ModelConfig, GenerationConfigSpeaksLast) {
   }
 }
 
-// Neither temperature nor filters, which such files also carry, make draws of it.
+// Such files also carry temperature and filters, which must not cause sampling.
 TEST(ModelConfig, WithoutSamplingAnswersAreGreedy) {
   const std::string rest = R"("temperature": 0.6, "top_k": 20, "top_p": 0.9,
                               "repetition_penalty": 1.1})";
@@ -442,7 +442,7 @@ TEST(ModelConfig, WithoutSamplingAnswersAreGreedy) {
   EXPECT_EQ(greedy->generation.repetition_penalty, 1.1f);
 }
 
-// The newer and the older spelling in one file: equal, or refused with both.
+// Both spellings in one file must agree, or are rejected.
 TEST(ModelConfig, TwoSpellingsOfRopeAgreeOrAreRefused) {
   const Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"rope_theta", 1e6}};
   Json j = qwen3();

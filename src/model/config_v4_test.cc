@@ -72,7 +72,7 @@ Json deepseek_v4() {
             {"weight_block_size", {128, 128}}}}};
 }
 
-// The same model as transformers writes it.
+// The same model in transformers' form.
 Json folded_v4() {
   Json j = deepseek_v4();
   for (const char* key : {"compress_ratios", "num_hash_layers", "qk_rope_head_dim", "rope_scaling",
@@ -146,7 +146,7 @@ TEST(ModelConfig, DeepSeekV4InBothSpellings) {
   Json base = folded_v4();
   base["quantization_config"]["expert_dtype"] = "fp8";
   EXPECT_FALSE(parsed(base).mxfp4);
-  // Two layers of 128 first, then 4 and 128 in turn.
+  // Two layers of 128 first, then alternately 4 and 128.
   Json silent = deepseek_v4();
   silent.erase("compress_ratios");
   const ModelConfig c = parsed(silent);
@@ -186,12 +186,11 @@ TEST(ModelConfig, DeepSeekV4RefusesByName) {
   Json scaled = folded;
   scaled["rope_parameters"]["compress"]["attention_factor"] = 1.27;
   EXPECT_THAT(refusal(scaled), HasSubstr("attention_factor"));
-  // Checkpoints with a drafter of another kind have keys for it, which say nothing of the model.
+  // Keys of other kinds of drafter are ignored.
   EXPECT_EQ(with(v4, "dspark_target_layer_ids", {4, 5, 6}), "accepted");
 }
 
-// It has a window and no entries, whatever the last layer has; a model may have no other such
-// layer.
+// It has a window and no entries, whatever the last layer has; no other layer may be like it.
 TEST(DeepseekV4Config, TheDraftLayerHasAWindowAlone) {
   const auto drafts = add_draft_layer(parsed(deepseek_v4()));
   ASSERT_TRUE(drafts);

@@ -20,7 +20,7 @@
 namespace lathe {
 namespace {
 
-// The first place of each row where NaN or Inf appears.
+// Finds where NaN or Inf first appears in each row.
 class NonFiniteSearch {
  public:
   NonFiniteSearch(const OpsContext& ops, std::int64_t rows, bool active)
@@ -32,7 +32,7 @@ class NonFiniteSearch {
     uploaded_ = ops.backend->upload(ops, std::as_bytes(std::span(finite, count())),
                                     reinterpret_cast<std::byte*>(first_));
   }
-  /// Row i of x is row rows[i] of the batch, or row i where `rows` is empty.
+  /// Row i of x is row rows[i] of the batch, or row i if `rows` is empty.
   void look(const RowsView& x, std::span<const std::int32_t> rows, std::int32_t layer) {
     if (rows_ > 0) find_non_finite(ops_, {x, rows, layer, {first_, count()}});
   }
@@ -104,13 +104,13 @@ class Decoder : public Model {
   std::unique_ptr<ModelWeights> weights_;
   std::vector<std::size_t> group_of_;    // [cached_layers]
   std::vector<std::size_t> all_groups_;  // 0, 1, ..
-  // Made by the first forward pass, for its plan's context: a model's own maximum can be far
+  // Created by the first forward pass for its plan's context; a model's own maximum can be far
   // longer.
   mutable std::mutex rope_guard_;
   mutable std::shared_ptr<const ModelRope> rope_;
 };
 
-// V4's index keys rotate as its other keys do.
+// V4's index keys rotate like its other keys.
 bool has_index_table(const AttentionProblem& problem) {
   return problem.kind == ProblemKind::sparse_latent;
 }
@@ -162,7 +162,7 @@ Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x) con
   if (config_.compressed()) return compressed_layer(c, w, x);
   const Arena::Scope scope(*c.ops.tensors);
   const MutableRowsView h = alloc_activations(c.ops, x.rows, x.cols);
-  // What a part of the layer adds to x, where it is normed first.
+  // The output of a part of the layer, if it is normed before it is added to x.
   const MutableRowsView added = config_.post_norms ? alloc_rows(*c.ops.tensors, x.rows, x.cols) : x;
 
   rms_norm(c.ops, constant(x), w.attention_norm, config_.norm_eps, h);
@@ -187,7 +187,7 @@ Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x) con
   return {};
 }
 
-// As transformers scales: the factor has the embeddings' dtype.
+// As in transformers, the factor is rounded to the embeddings' dtype.
 float Decoder::embedding_scale() const {
   if (!config_.scaled_embeddings) return 1;
   const float scale = std::sqrt(static_cast<float>(config_.hidden));
@@ -201,7 +201,7 @@ float Decoder::embedding_scale() const {
   }
 }
 
-// Of a state of several streams, what the final norm reads.
+// Mixes the streams into the final norm's input.
 MutableRowsView Decoder::head_streams(const OpsContext& ops, const HyperWeights& w,
                                       const RowsView& x) const {
   const MutableRowsView out = alloc_rows(*ops.tensors, x.rows, config_.hidden);
@@ -218,7 +218,7 @@ MutableRowsView Decoder::head_streams(const OpsContext& ops, const HyperWeights&
   return out;
 }
 
-// Of every row's token; all streams begin with its embedding.
+// Embeds every row's token; all streams begin with its embedding.
 void Decoder::embed_tokens(const OpsContext& ops, std::span<const std::int32_t> tokens,
                            const MutableRowsView& x) const {
   const MutableRowsView first = cols_at(x, 0, config_.hidden);
@@ -226,7 +226,7 @@ void Decoder::embed_tokens(const OpsContext& ops, std::span<const std::int32_t> 
   copy_stream(ops, x);
 }
 
-// The first stream to all others, if there are any.
+// Copies the first stream to all others.
 void Decoder::copy_stream(const OpsContext& ops, const MutableRowsView& x) const {
   const std::int64_t others = config_.hyper.streams - 1;
   if (others < 1) return;
@@ -248,7 +248,7 @@ void Decoder::logits(const OpsContext& ops, const MutableRowsView& x,
   matmul(ops, {constant(h), weights_->head, args.logits});
 }
 
-// eh_proj of the next token's embedding and the hidden state after the token, each normed.
+// x = eh_proj of the next token's embedding and the hidden state, both normed.
 void Decoder::join_draft(const OpsContext& ops, const ForwardArgs& args,
                          const MutableRowsView& x) const {
   const Arena::Scope scope(*ops.tensors);
@@ -262,7 +262,8 @@ void Decoder::join_draft(const OpsContext& ops, const ForwardArgs& args,
   matmul(ops, {constant(both), w.join, x});
 }
 
-// e_proj of the next token's embedding, in all streams, and h_proj of each stream; both normed.
+// x = e_proj of the next token's embedding, added to all streams, and h_proj of each stream; both
+// normed.
 void Decoder::join_streams(const OpsContext& ops, const ForwardArgs& args,
                            const MutableRowsView& x) const {
   const Arena::Scope scope(*ops.tensors);
@@ -288,14 +289,14 @@ void Decoder::join_streams(const OpsContext& ops, const ForwardArgs& args,
 
 void Decoder::check_args(const ForwardArgs& args, std::span<const std::size_t> groups) const {
   LATHE_CHECK(args.cache != nullptr && args.cache->groups() == config_.groups.size(),
-              "a cache that was planned for this model");
-  LATHE_CHECK(args.segments.size() % groups.size() == 0, "segments of every layer group");
+              "the cache was planned for another model");
+  LATHE_CHECK(args.segments.size() % groups.size() == 0, "every layer group has the same segments");
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const std::size_t g = groups[i];
     LATHE_CHECK(args.cache->plan(g).problem == config_.groups[g].problem,
-                "a cache that was planned for this model");
+                "the cache was planned for another model");
     LATHE_CHECK(args.cache->plan().groups[g].group.layers == config_.groups[g].layers,
-                "a cache of the model's layers");
+                "the cache has the model's layers");
     std::int64_t covered = 0;
     for (const Segment& s : args.segments_of(i, groups.size())) {
       LATHE_CHECK(s.first_row == covered, "segments cover all rows, in order");
@@ -306,7 +307,7 @@ void Decoder::check_args(const ForwardArgs& args, std::span<const std::size_t> g
   LATHE_CHECK(args.logits.rows == std::ssize(args.logit_rows), "logits of logit_rows");
 }
 
-// Of a group's segments: the room for the keys that its indexers choose.
+// Allocates the selections of a group's segments.
 std::span<Selection> make_selections(const OpsContext& ops, const AttentionProblem& problem,
                                      std::span<const Segment> segments) {
   const std::span selections(ops.control->take_array<Selection>(std::ssize(segments)),
@@ -381,7 +382,7 @@ Result<void> Decoder::forward_draft(const OpsContext& ops, const ForwardArgs& ar
   if (!config_.drafts) return Model::forward_draft(ops, args);
   const std::size_t g = group_of_.back();
   check_args(args, std::span(&g, 1));
-  LATHE_CHECK(args.before_rows.size() == args.tokens.size(), "a hidden state of every row");
+  LATHE_CHECK(args.before_rows.size() == args.tokens.size(), "every row has a hidden state");
   if (args.tokens.empty()) return {};
   const auto rope = rope_tables(args.cache->plan().context_length());
   if (!rope) return rope.error();

@@ -1,7 +1,7 @@
-// DeepSeek V4 (arXiv 2606.19348): a sliding window in every layer, in most of them compressed
-// entries beside it, of 4 tokens (the best top_k of them) or of 128; residual streams that the
-// layers mix; experts in every layer, in the first ones chosen by the token's id. The published
-// config.json and the one that transformers writes name these things differently; both are read.
+// DeepSeek V4 (arXiv 2606.19348): a sliding window in every layer, most with compressed entries
+// beside it, of 4 tokens (the best top_k of them) or of 128; residual streams that the layers mix;
+// experts in every layer, in the first ones chosen by the token's id. Reads the published
+// config.json and transformers' form, whose keys differ.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -66,7 +66,7 @@ std::vector<std::int32_t> parse_ratios(ConfigReader& json, std::int32_t layers) 
     return out;
   }
   for (std::size_t l = 0; l < out.size(); ++l) {
-    // Those past the last layer are of draft layers.
+    // Ratios past the last layer belong to draft layers.
     const bool draft = std::cmp_greater_equal(l, layers);
     if (draft ? out[l] != 0 : std::ranges::find(kRatios, out[l]) == kRatios.end()) {
       json.refuse(fmt::format("compress_ratios[{}]", l),
@@ -95,7 +95,7 @@ std::int32_t parse_hash_layers(ConfigReader& json, std::int32_t layers) {
   return static_cast<std::int32_t>(first - types.begin());
 }
 
-// What experts are stored in where the others are e4m3; newer files of transformers say it inside
+// The experts' dtype where other weights are e4m3; newer transformers files have it inside
 // quantization_config.
 std::string parse_expert_dtype(ConfigReader& json) {
   auto nested = json.object("quantization_config");
@@ -138,7 +138,7 @@ void parse_experts(ConfigReader& json, ModelConfig& config) {
   }
 }
 
-// All that the layers of every ratio share.
+// Everything that layers of all ratios share.
 AttentionProblem parse_attention(ConfigReader& json, ModelConfig& config) {
   AttentionProblem p;
   p.kind = ProblemKind::window_compressed;
@@ -204,7 +204,7 @@ void parse_deepseek_v4(ConfigReader& json, ModelConfig& config) {
     group.name = kGroupNames[k];
     group.problem = shared;
     group.problem.compress_ratio = kRatios[k];
-    // Only the finely compressed layers choose among their entries.
+    // Only layers of ratio 4 choose among their entries.
     if (kRatios[k] == 4) parse_index(json, group.problem);
     group.rope = parse_rope_of(json, shared, kRatios[k] > 0);
     for (std::int32_t l = 0; used && l < config.layers; ++l) {

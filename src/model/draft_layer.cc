@@ -17,13 +17,14 @@ Error refuse(std::string wanted, std::string offered) {
   return {ErrorCode::unsupported, "--draft", std::move(wanted), std::move(offered), kWayOut};
 }
 
-// DeepSeek V4's draft layer has a window alone, and the other groups compressed entries.
+// DeepSeek V4's draft layer has only a window, while other groups have compressed entries.
 LayerGroupConfig& draft_group_of(ModelConfig& config) {
   return *std::ranges::find_if(
       config.groups, [](const LayerGroupConfig& group) { return !group.problem.two_sources(); });
 }
 
-// What joins the hidden state with the next token, by which the layer is found.
+// The projection that joins the hidden state with the next token; its presence identifies the
+// layer.
 std::string joins_name(const ModelConfig& config) {
   return config.compressed() ? "mtp.0.e_proj.weight"
                              : fmt::format("model.layers.{}.eh_proj.weight", config.layers);

@@ -10,7 +10,7 @@ namespace {
 
 std::int64_t blocks(std::int64_t n) { return (n + kWeightBlock - 1) / kWeightBlock; }
 
-// splitmix64 of a counter, so that any part can be made on any thread.
+// splitmix64 of a counter, so that any thread can make any part.
 std::uint64_t mixed(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -18,13 +18,12 @@ std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// What 16 random bits stand for: uniform between -reach and reach.
+// Maps 16 random bits to a uniform value between -reach and reach.
 float uniform(std::uint64_t bits, float reach) {
   return static_cast<float>(static_cast<std::int16_t>(bits)) * (reach * 0x1p-15f);
 }
 
-// The codes of a format for the upper 12 of 16 random bits; a conversion for each weight would take
-// ten times as long.
+// A table from 12 random bits to codes; converting each weight would take ten times as long.
 template <class Code>
 std::vector<Code> code_table(float reach, Code (*convert)(float)) {
   std::vector<Code> out;
@@ -65,8 +64,8 @@ void fill_elements(DType dtype, float reach, std::uint64_t seed, std::int64_t fi
   }
 }
 
-// Uniform of variance 1 / cols, as fresh layers have; e4m3 and e2m1 codes at one scale for the
-// same.
+// Uniform with variance 1 / cols, as in freshly initialised layers; e4m3 and e2m1 codes have one
+// scale.
 void fill_matrix(const TensorSpec& spec, DType dtype, std::uint64_t seed, ThreadPool* threads,
                  ModelWeights& weights) {
   const std::int64_t n = spec.shape[0] * spec.shape[1];
@@ -97,7 +96,7 @@ void fill_matrix(const TensorSpec& spec, DType dtype, std::uint64_t seed, Thread
   spec.set(w);
 }
 
-// Every expert of a stack, one after another.
+// Fills the experts of a stack one after another.
 void fill_stack(const TensorSpec& spec, DType dtype, std::uint64_t seed, ThreadPool* threads,
                 ModelWeights& weights) {
   WeightStack& stack = *spec.stack;
@@ -116,7 +115,7 @@ void fill_stack(const TensorSpec& spec, DType dtype, std::uint64_t seed, ThreadP
 }
 
 void fill_vector(const TensorSpec& spec, ModelWeights& weights) {
-  const bool one = spec.name.ends_with("weight");  // of a norm; not a bias, nor sinks
+  const bool one = spec.name.ends_with("weight");  // norms, not biases or sinks
   const std::int64_t n = spec.elements();
   float* values = weights.take_floats(n);
   std::fill_n(values, n, one ? 1.0f : 0.0f);
@@ -126,7 +125,7 @@ void fill_vector(const TensorSpec& spec, ModelWeights& weights) {
 void fill_ids(const TensorSpec& spec, std::uint64_t seed, ModelWeights& weights) {
   const std::int64_t n = spec.elements();
   auto* ids = reinterpret_cast<std::int32_t*>(weights.take(4 * n));
-  // A row's ids are distinct, as an expert counts once.
+  // A row's ids are distinct: no expert is listed twice.
   const std::int64_t row = spec.shape[1];
   for (std::int64_t i = 0; i < n; ++i) {
     const std::uint64_t first = mixed(seed + static_cast<std::uint64_t>(i / row));

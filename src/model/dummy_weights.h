@@ -9,7 +9,8 @@
 
 namespace lathe {
 
-/// Fills every tensor of the table from options.seed; any number of threads makes the same numbers.
+/// Fills every tensor of the table from options.seed; the numbers do not depend on the number of
+/// threads.
 void fill_dummy(const ModelConfig& config, const LoadOptions& options,
                 const std::vector<TensorSpec>& table, ModelWeights& weights);
 

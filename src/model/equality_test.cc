@@ -1,5 +1,5 @@
-// What must not change a request's bits: how its prompt is cut, what shares its batch, how many
-// threads there are, and which kind of kernel reads a bf16 cache.
+// A request's bits do not depend on its chunks, its batch, the number of threads, or which kind of
+// kernel reads a bf16 cache.
 #include "kernels/cpu/matmul/matmul_bf16.h"
 #include "model/test_util.h"
 
@@ -12,7 +12,7 @@ std::vector<std::int32_t> tokens_of(const std::string& fixture, int length) {
   return Reference(fixture).prompt(length).tokens;
 }
 
-// One kind on both sides: the expanded and the absorbed form round differently.
+// The same kind for both phases: the expanded and the absorbed form round differently.
 const ModelRunner::Options kInplace{.prefill = "inplace", .decode = "inplace"};
 
 TEST(Equality, ChunksGiveTheBitsOfOneShot) {
@@ -25,13 +25,13 @@ TEST(Equality, ChunksGiveTheBitsOfOneShot) {
       EXPECT_EQ(ModelRunner(*model, kInplace).prompt(0, tokens, chunk), want)
           << name << " " << chunk;
     }
-    // The last rows in decode.
+    // Decodes the last rows.
     EXPECT_EQ(ModelRunner(*model, kInplace).prompt(0, tokens, 64, 9), want) << name;
   }
 }
 
-// Products by bf16 pairs: as far from f32 as rounding every activation to bf16 takes these models
-// (2^-9 in each product, and attention that amplifies it), and as invariant.
+// bf16 dot products: within the error of rounding every activation to bf16 (2^-9 in each product,
+// amplified by attention), and just as invariant.
 TEST(Equality, Bf16ProductsAreCloseAndInvariant) {
   if (!cpu_has_bf16_dot()) GTEST_SKIP() << "this CPU has no dot products of bf16 pairs";
   for (const char* name : {"qwen3_moe", "deepseek_v3", "deepseek_v3_fp8"}) {
@@ -97,7 +97,7 @@ TEST(Equality, KindsAgreeOnABf16Cache) {
   }
 }
 
-// Through the adapter: compact bf16 rows are exact where scales are powers of two.
+// Through the adapter: compact bf16 rows are exact if scales are powers of two.
 TEST(Equality, GatheredRowsAgreeWithPages) {
   const auto model = load_fixture("deepseek_v3");
   const std::vector<std::int32_t> tokens = tokens_of("deepseek_v3", 64);
@@ -108,7 +108,7 @@ TEST(Equality, GatheredRowsAgreeWithPages) {
       const Logits want = ModelRunner(*model, options).prompt(0, tokens, 0, 2);
       options.prefill = options.decode = "gather";
       const Logits got = ModelRunner(*model, options).prompt(0, tokens, 0, 2);
-      // The ref device does not promise bits between page tables and lists.
+      // The ref device does not promise equal bits for page tables and lists.
       for (std::size_t i = 0; i < want.size(); ++i) {
         if (device == Device::cpu) {
           ASSERT_EQ(got[i], want[i]) << layout << ", row " << i;
@@ -140,7 +140,7 @@ TEST(Equality, ExpandedAgreesWithAbsorbed) {
   for (const char* name : {"deepseek_v3", "deepseek_v3_fp8", "deepseek_v32", "glm_moe_dsa"}) {
     const auto model = load_fixture(name);
     std::vector<std::int32_t> tokens = tokens_of(name, 64);
-    // Sparse models expand only while top-k would choose every key.
+    // Sparse models use the expanded form only while top-k would choose every key.
     const bool sparse = model->config().groups.front().problem.sparse();
     if (sparse) tokens.resize(40);
     ModelRunner::Options options = kInplace;
@@ -172,7 +172,7 @@ TEST(Forward, NamesTheRowAndLayerOfNan) {
   const std::vector<std::int32_t> tokens = tokens_of("qwen3", 7);
   runner.step({{0, tokens}});
   EXPECT_TRUE(runner.result().non_finite.empty());
-  // NaN where request 0's keys of layer 1 lie reaches its next row, and no other request's.
+  // NaN in request 0's keys of layer 1 reaches its next row, and no other request's.
   PoolView pool = runner.cache().main(1);
   std::memset(pool.data, 0xff, static_cast<std::size_t>(pool.bytes()));
   runner.step({{1, tokens}}, {{0, {3}}});

@@ -15,12 +15,12 @@ namespace lathe {
 void dense_ffn(const OpsContext& ops, const Activation& activation, const FfnWeights& w,
                const RowsView& h, const MutableRowsView& x, bool add);
 
-/// x += the chosen experts of each row, weighted. tokens: [rows] where w has experts for tokens.
+/// x += the weighted sum of each row's experts. tokens: [rows] if experts are looked up by token.
 void routed_experts(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
                     const RowsView& h, const MutableRowsView& x,
                     std::span<const std::int32_t> tokens = {});
 
-/// x += routed_experts() and the shared experts.
+/// x += the routed and the shared experts.
 void moe_layer(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
                const RowsView& h, const MutableRowsView& x);
 

@@ -1,5 +1,5 @@
-// Gemma 3, text: five layers with a window to one without, each kind with its own RoPE; norms also
-// on what attention and feed-forward add; norm weights are stored minus 1 (arXiv 2503.19786).
+// Gemma 3, text: five layers with a window for each one without, each kind with its own RoPE; norms
+// also after attention and feed-forward; norm weights are stored minus 1 (arXiv 2503.19786).
 #include <cmath>
 
 #include "model/config_gqa.h"

@@ -1,5 +1,5 @@
-// GLM-5: DeepSeek V3.2's attention with neighbours paired in the indexer's RoPE, and layers that
-// take the selection of the layer before them (arXiv 2603.12201).
+// GLM-5: DeepSeek V3.2's attention, but the indexer's RoPE pairs neighbours, and some layers reuse
+// the selection of an earlier one (arXiv 2603.12201).
 #include <fmt/format.h>
 
 #include <algorithm>

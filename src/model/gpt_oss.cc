@@ -1,5 +1,5 @@
 // gpt-oss (arXiv 2508.10925): attention sinks, a window in every other layer, biases throughout,
-// and experts that are stored in one tensor, in MXFP4 or plain.
+// and experts stored in one tensor, in MXFP4 or unquantised.
 #include "model/config_gqa.h"
 #include "model/registry.h"
 
@@ -22,7 +22,7 @@ void parse_gpt_oss(ConfigReader& json, ModelConfig& config) {
   moe.ffn = config.ffn;
   moe.top_k = json.integer(json.first_of({"num_experts_per_tok", "experts_per_token"}),
                            std::nullopt, 1, moe.experts);
-  // The softmax of the chosen logits is that of all logits, normalised over the chosen.
+  // The softmax over the chosen logits equals that over all, renormalised.
   moe.scoring = RouterScoring::softmax;
   moe.normalize = true;
   moe.stacked = true;

@@ -8,11 +8,11 @@
 namespace lathe {
 namespace {
 
-// As kernels/cuda/expert_layer.cc works: so many rows in f32 at once, or so many bytes of bf16.
+// Limits of kernels/cuda/expert_layer.cc: rows in f32 per pass, or bytes of bf16.
 constexpr std::int64_t kPassRows = 1024, kPassBytes = std::int64_t{512} << 20;
-// As kernels/cuda/draws.cc: rows whose weights are in memory at once, in f64.
+// Limit of kernels/cuda/draws.cc: rows whose probabilities are in memory at once, in f64.
 constexpr std::int64_t kDrawnRows = 64;
-// What the driver keeps of a node of a recorded graph.
+// The driver's memory per node of a recorded graph.
 constexpr std::int64_t kNodeBytes = 3 << 10;
 
 std::int64_t expert_rows(const MoeConfig& m, std::int64_t hidden, std::int64_t rows) {
@@ -38,8 +38,8 @@ std::int64_t rope_tables(const ModelConfig& config, std::int64_t positions) {
   return sum;
 }
 
-// Of a decode step and of one that checks drafts, of each size and each power of two of its context
-// (engine/runner.cc); those of a draft layer's passes likewise.
+// Graphs of decode and verify steps, for each padded size and power of two of the context
+// (engine/runner.cc); likewise those of a draft layer's passes.
 std::int64_t graphs(const ModelConfig& config, const ModelPlan& plan) {
   std::int64_t sizes = 0;
   for (std::int64_t n = 1; n <= plan.max_requests();) {
@@ -67,7 +67,7 @@ std::vector<Budget> gpu_budgets(const ModelConfig& config, const ModelPlan& plan
     if (bytes > 0) out.push_back({kind, bytes, 0});
   };
   const std::int64_t passes = config.drafts ? 2 : 1;  // the model's, and its draft layer's
-  // A work list where partials lie, and one that the layers of each group share in a pass.
+  // A work list beside the partials, and one per group that its layers share in a pass.
   const std::int64_t list = 256 * (plan.max_rows() + decoding) + (1 << 20);
   add(BudgetKind::schedules, (1 + passes * std::ssize(plan.groups)) * list);
   add(BudgetKind::expert_rows, expert_rows(config.moe, config.hidden, plan.max_rows() + decoding));

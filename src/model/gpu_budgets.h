@@ -1,5 +1,4 @@
-// What a model takes of a GPU's memory beside its weights, its cache and the buffers that every
-// device has.
+// A model's GPU memory besides weights, cache and the buffers that every device has.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// A model on the CUDA backend against the same one on the CPU: what the tests on a GPU and those on
-// the emulated one share.
+// Compares a model on the CUDA backend with the CPU; shared by the tests on a GPU and on the
+// emulator.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace lathe {
 
-/// Of models on the GPU.
+/// The GPU's registry for models.
 inline Registry gpu_kernels() {
   Registry registry;
   add_gpu_model_adapters(registry);
@@ -31,16 +31,15 @@ inline std::vector<std::int32_t> some_tokens(std::int64_t count, std::int32_t vo
   return out;
 }
 
-/// Of the logits' relative norm: products of activations that are rounded to bf16, and q in bf16.
-/// The CPU takes the GPU's choices of keys and experts, of which it may have made few otherwise.
+/// Bound on the logits' relative error norm: activations and q are rounded to bf16. The CPU replays
+/// the GPU's choices of keys and experts and may disagree with few of them.
 inline constexpr double kGpuBound = 2e-2, kGpuOtherChoices = 0.02;
-/// Over a cache in fp8, where the difference of two activations that round otherwise becomes a step
-/// of e4m3.
+/// The same over an fp8 cache, where a rounding difference can become a step of e4m3.
 inline constexpr double kGpuBoundFp8Cache = 3e-2;
-/// Of the norms over all rows, where those of the prompt have no bound of their own.
+/// Bound on the norm over all rows, if rows of the prompt have no bound of their own.
 inline constexpr double kGpuBoundTogether = 1e-2;
 
-/// Rows before `first` count together only.
+/// Rows before `first` are checked only together.
 inline void expect_close(const Logits& gpu, const Logits& cpu, std::size_t first, double bound) {
   ASSERT_EQ(gpu.size(), cpu.size());
   const auto likeliest = [](const std::vector<float>& row) {
@@ -56,7 +55,7 @@ inline void expect_close(const Logits& gpu, const Logits& cpu, std::size_t first
     if (i < first) continue;
     EXPECT_LT(error, bound) << "row " << i;
     worst = std::max(worst, error);
-    // The most likely token, where the CPU's margin is clear.
+    // The likeliest token must agree if the CPU's margin is clear.
     std::vector<float> sorted = cpu[i];
     std::sort(sorted.rbegin(), sorted.rend());
     const double doubt = bound * std::sqrt(norm / static_cast<double>(cpu[i].size()));
@@ -73,7 +72,7 @@ inline void expect_close(const Logits& gpu, const Logits& cpu, std::size_t first
 }
 
 struct GpuModelCase {
-  std::string directory;  // a checkpoint, or a config.json alone for random weights
+  std::string directory;  // a checkpoint, or only a config.json, for random weights
   std::string layout;
   std::string kind = "auto";
   std::int64_t tokens = 21;
@@ -81,9 +80,9 @@ struct GpuModelCase {
   std::size_t decoded = 2;
   bool dummy = false;
   bool plain_products = false;
-  int threads = 1;                        // of the CPU
+  int threads = 1;                        // on the CPU
   std::vector<std::int32_t> prompt = {};  // instead of made-up tokens
-  std::size_t first = 0;                  // row of those that are compared one by one
+  std::size_t first = 0;                  // first row to compare separately
 };
 
 inline void check_gpu_model(const GpuModelCase& c) {
@@ -126,7 +125,7 @@ inline void check_gpu_model(const GpuModelCase& c) {
   const Logits there = gpu.prompt(0, tokens, chunk, c.decoded);
   expect_close(there, cpu.prompt(0, tokens, chunk, c.decoded), c.first,
                c.layout.find("fp8") == std::string::npos ? kGpuBound : kGpuBoundFp8Cache);
-  EXPECT_TRUE(choices.keys.empty() && choices.routed.empty()) << "calls that only the GPU made";
+  EXPECT_TRUE(choices.keys.empty() && choices.routed.empty()) << "the CPU made fewer calls";
   std::printf("%lld of %lld choices are not the CPU's\n", static_cast<long long>(choices.others),
               static_cast<long long>(choices.made));
   EXPECT_LE(static_cast<double>(choices.others),

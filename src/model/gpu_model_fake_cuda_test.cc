@@ -1,4 +1,4 @@
-// Whole checkpoints on the CUDA backend, its kernels emulated, against the CPU.
+// Whole checkpoints on the CUDA backend, with emulated kernels, against the CPU.
 #include "model/generated_checkpoint.h"
 #include "model/gpu_model_checks.h"
 
@@ -18,7 +18,7 @@ TEST(GpuModel, TinyV32OnFp8PagesWithTensorCores) {
       {.directory = shipped("tiny-v32"), .layout = "mla_fp8_block", .tokens = 5, .decoded = 1});
 }
 
-// Selected keys are decoded into compact rows first, of both phases.
+// Both phases first decode selected keys into compact rows.
 TEST(GpuModel, TinyV32GathersFromFp8Pages) {
   check_gpu_model({.directory = shipped("tiny-v32"),
                    .layout = "mla_fp8_block",

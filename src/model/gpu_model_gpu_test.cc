@@ -20,9 +20,9 @@ std::string models = std::string(LATHE_TEST_DATA) + "/../../models";
 
 class GpuModel : public ::testing::TestWithParam<const char*> {};
 
-// The first item of the task that has `least` tokens, prompt and answer. One by one are compared
-// the answer's rows, on which the checkpoints were trained: elsewhere bf16 activations alone move
-// single rows of such small models by more than the bound (bench/notes/gpu-models).
+// The task's first item with at least `least` tokens, prompt and answer. Only the answer's rows, on
+// which the checkpoints were trained, are compared one by one: elsewhere bf16 activations alone
+// move single rows of such small models by more than the bound (bench/notes/gpu-models).
 GpuModelCase case_of(const std::string& model, const std::string& task, std::size_t least) {
   const auto tokenizer = Tokenizer::load(models + "/tiny-v32");
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.error().message();
@@ -65,7 +65,7 @@ TEST(GpuModelGroupedQuery, TinyGqa) {
   }
 }
 
-// Of random weights, whose logits every layer shapes; entries of 128 tokens among its keys.
+// Random weights, so that every layer affects the logits; the keys include entries of 128 tokens.
 TEST(GpuModelCompressed, DeepseekV4) {
   const GeneratedCheckpoint checkpoint(models + "/../tests/data/models/deepseek_v4_wide");
   for (const char* layout : {"mla_bf16", "v4_fp8"}) {

@@ -1,4 +1,4 @@
-// Grouped-query attention of a layer: projections, head norms, RoPE, the cache, attention.
+// A layer's grouped-query attention: projections, head norms, RoPE, cache write, attention.
 #pragma once
 
 #include "base/result.h"

@@ -11,7 +11,7 @@
 namespace lathe {
 namespace {
 
-// Requests that run while some have drafts, at most.
+// Most running requests while some have drafts.
 constexpr std::int64_t kDrafting = 63;
 static_assert(drafts_at(kDrafting) > 0 && drafts_at(kDrafting + 1) == 0);
 
@@ -50,17 +50,17 @@ Result<HiddenRows> HiddenRows::create(Backend& backend, std::int64_t width,
 }
 
 MutableRowsView HiddenRows::step(std::int64_t rows) const {
-  LATHE_CHECK(rows <= sizes_.step, "rows of a step that was planned");
+  LATHE_CHECK(rows <= sizes_.step, "more rows than a planned step has");
   return rows_at(view_, 0, rows);
 }
 
 MutableRowsView HiddenRows::drafts(std::int64_t rows) const {
-  LATHE_CHECK(rows <= sizes_.drafts, "rows of a draft pass that was planned");
+  LATHE_CHECK(rows <= sizes_.drafts, "more rows than a planned draft pass has");
   return rows_at(view_, draft_place(0), rows);
 }
 
 std::int32_t HiddenRows::keep(const OpsContext& ops, std::int64_t rows) {
-  LATHE_CHECK(rows <= sizes_.kept, "rows of a step that is kept");
+  LATHE_CHECK(rows <= sizes_.kept, "more rows than are kept of a step");
   const std::int64_t first = sizes_.step + keeps_++ % HiddenRowSizes::kKeptSteps * sizes_.kept;
   gather_rows(ops, all(), list_.first(static_cast<std::size_t>(rows)), rows_at(view_, first, rows));
   return static_cast<std::int32_t>(first);

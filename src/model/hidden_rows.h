@@ -1,7 +1,6 @@
-// HiddenRows: what the model's head reads of rows, kept for a draft layer in the memory where it
-// was made. A pass of the model writes those of its step, a pass of the draft layer those of its
-// drafts; rows that the layer reads later are copied to where they stay for a while. Each has a
-// place, a row of all().
+// HiddenRows: the inputs of the model's head, kept in the backend's memory for a draft layer. A
+// pass of the model writes those of its step, a pass of the draft layer those of its drafts; rows
+// for later are copied to a ring. Each has a place, a row of all().
 #pragma once
 
 #include <cstdint>
@@ -15,36 +14,36 @@
 
 namespace lathe {
 
-/// Rows of an answer without drafts wait for the draft layer, up to so many of each request: it
-/// reads many in one pass sooner than one after each step, and never those that the answer's end
-/// leaves.
+/// Most rows per request that are kept for the draft layer while an answer has no drafts: reading
+/// many in one pass is faster than one after each step, and rows left at the answer's end are never
+/// read.
 inline constexpr std::int64_t kUnreadRows = 64;
 
 struct HiddenRowSizes {
-  /// As rows wait for so many steps, then are read in the one after them, which keeps some too.
+  /// Rows are kept for kUnreadRows steps and read in the next one, which keeps rows, too.
   static constexpr std::int64_t kKeptSteps = kUnreadRows + 2;
 
   std::int64_t step = 0;    // rows of the largest step
-  std::int64_t kept = 0;    // rows of those who decode in a step that is kept
-  std::int64_t drafts = 0;  // rows of a draft pass that give logits
+  std::int64_t kept = 0;    // decode rows of a kept step
+  std::int64_t drafts = 0;  // rows of a draft pass with logits
 
   std::int64_t rows() const { return step + kKeptSteps * kept + drafts; }
-  /// Of so many drafts of a request.
+  /// Sizes for draft_tokens drafts per request.
   static HiddenRowSizes of(const ModelPlan& plan, std::int64_t draft_tokens);
 };
 
-/// Bytes of HiddenRows in rows of `width` values.
+/// Bytes of HiddenRows with rows of `width` values.
 std::int64_t hidden_row_bytes(const HiddenRowSizes& sizes, std::int64_t width, DType dtype);
 
 class HiddenRows {
  public:
-  /// In the type of the backend's activations. Errors: no memory.
+  /// Values have the backend's activation type. Errors: no memory.
   static Result<HiddenRows> create(Backend& backend, std::int64_t width,
                                    const HiddenRowSizes& sizes);
 
   const HiddenRowSizes& sizes() const { return sizes_; }
   RowsView all() const { return constant(view_); }
-  /// Where a step's rows go, and the rows with logits of a draft pass.
+  /// Where a step's rows are written, and those with logits of a draft pass.
   MutableRowsView step(std::int64_t rows) const;
   MutableRowsView drafts(std::int64_t rows) const;
   std::int32_t step_place(std::int64_t row) const { return static_cast<std::int32_t>(row); }
@@ -52,12 +51,12 @@ class HiddenRows {
     return static_cast<std::int32_t>(sizes_.rows() - sizes_.drafts + row);
   }
 
-  /// Copies the first `rows` rows of the step, at most sizes().kept, and returns the first's place.
-  /// They stay while has() says so. One operator.
+  /// Copies the first `rows` <= sizes().kept rows of the step and returns the place of the first.
+  /// They stay valid while has() is true. One operator.
   std::int32_t keep(const OpsContext& ops, std::int64_t rows);
-  /// How often keep() was called: the number of the next call.
+  /// Calls of keep() so far, and so the number of the next call.
   std::int64_t keeps() const { return keeps_; }
-  /// Whether what a call has kept is there, even if one more comes.
+  /// Whether the rows of that call survive one more call.
   bool has(std::int64_t keep) const { return keeps_ - keep < HiddenRowSizes::kKeptSteps; }
 
  private:

@@ -11,7 +11,7 @@
 namespace lathe {
 namespace {
 
-constexpr float kIndexNormEps = 1e-6f;  // whatever the model's rms_norm_eps
+constexpr float kIndexNormEps = 1e-6f;  // independent of the model's rms_norm_eps
 
 std::int64_t logits_budget(const Plan& plan) {
   const Budget* budget = plan.budget(BudgetKind::indexer_logits);
@@ -28,7 +28,7 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
   const AttentionProblem& p = c.plan.problem;
   const RopeTable& table = *c.rope.index;
 
-  // Queries only where a row has more keys than it may keep.
+  // Queries are needed only if a row has more keys than it may keep.
   bool ranks = false;
   for (std::size_t s = 0; s < c.segments.size(); ++s) {
     ranks |= c.selections[s].width > 0 && c.segments[s].step->selecting_rows > 0;

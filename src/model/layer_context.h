@@ -1,4 +1,4 @@
-// What the parts of a layer share during one forward pass.
+// LayerContext: what the parts of a layer share during a forward pass.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@
 
 namespace lathe {
 
-/// Tables of a layer group, for every position of a plan's context.
+/// RoPE tables of a layer group, for all positions of a plan's context.
 struct RopeTables {
   RopeTable main;
   std::optional<RopeTable> index;  // sparse problems
 };
 
 /// The keys that an indexer chose for the rows of a segment; layers without an indexer reuse the
-/// choice of the layer before them.
+/// preceding choice.
 struct Selection {
-  std::int32_t* slots = nullptr;  // [rows, width] of the main pool, -1 is no key
+  std::int32_t* slots = nullptr;  // [rows, width] in the main pool; -1: no key
   std::int64_t width = 0;         // 0: the segment attends to all its keys
 
   std::span<const std::int32_t> view(std::int64_t rows) const {
@@ -33,13 +33,13 @@ struct Selection {
 struct LayerContext {
   const OpsContext& ops;
   const ModelConfig& config;
-  const Plan& plan;  // of the layer's group, as everything below except the cache
+  const Plan& plan;  // the layer's group, as everything below except the cache
   const RopeTables& rope;
   KvCache& cache;
-  std::int32_t layer = 0;  // of the model
+  std::int32_t layer = 0;  // in the model
   std::span<const Segment> segments;
   std::span<Selection> selections;       // [segments]
-  std::span<const std::int32_t> tokens;  // [rows] of all segments
+  std::span<const std::int32_t> tokens;  // [rows], all segments
 };
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-// Weights from a checkpoint, by the tensor table.
+// Loads a checkpoint's weights by the tensor table.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kNamesShown = 16;
 
-// Collects what is wrong with a checkpoint's tensors, so that the user sees all of it at once.
+// Collects problems with a checkpoint's tensors, to report all of them at once.
 class Complaints {
  public:
   void missing(const std::string& name) { add(missing_, name); }
@@ -111,7 +111,7 @@ class Loader {
   }
 
  private:
-  // DeepSeek V4's tensors go by several names, of which the table has one.
+  // DeepSeek V4's tensors have several names; the table has one of them.
   void index_names() {
     if (!config_.compressed()) return;
     for (const CheckpointTensor& t : weights_.checkpoint->tensors()) {
@@ -124,8 +124,8 @@ class Loader {
     return found == by_published_name_.end() ? nullptr : found->second;
   }
 
-  // A layer past the last one without eh_proj, by which a draft layer joins the last hidden state
-  // with the next token's embedding: the configuration has fewer layers than the checkpoint.
+  // A tensor of a layer past the last that has no eh_proj, so is not a draft layer: the
+  // configuration has fewer layers than the checkpoint.
   bool of_no_draft(std::string_view tensor) const {
     const std::optional<std::int32_t> layer = layer_of(tensor);
     return layer && *layer >= config_.layers &&
@@ -174,7 +174,7 @@ class Loader {
     const std::int64_t n = spec.elements();
     auto* ids = reinterpret_cast<std::int32_t*>(weights_.take(4 * n));
     for (std::int64_t i = 0; i < n; ++i) {
-      std::int64_t id = 0;  // little-endian, as the files are
+      std::int64_t id = 0;  // safetensors files are little-endian
       std::memcpy(&id, tensor.bytes.data() + i * (wide ? 8 : 4), wide ? 8 : 4);
       if (!wide) id = static_cast<std::int32_t>(id);
       if (id < 0 || id >= spec.id_end) {
@@ -188,8 +188,8 @@ class Loader {
     *spec.ids = {ids, static_cast<std::size_t>(n)};
   }
 
-  // Bytes of a row of e2m1 codes, two in a byte, where the tensor has such: under any dtype that
-  // files give them.
+  // Bytes of a row of e2m1 codes, two in a byte, if the tensor has such codes, under any dtype that
+  // files use for them.
   static std::optional<std::int64_t> pairs_of_codes(const TensorSpec& spec,
                                                     const CheckpointTensor& tensor) {
     const bool codes = tensor.dtype == SafetensorsDType::I8 ||
@@ -198,7 +198,7 @@ class Loader {
     return spec.shape[1] / (tensor.dtype == SafetensorsDType::F4 ? 1 : 2);
   }
 
-  // A matrix of e2m1 codes, read where it lies; the name of its scales, or an empty one.
+  // Binds a matrix of e2m1 codes in place; returns the name of its scales, or an empty one.
   std::string_view bind_mx(const TensorSpec& spec, const CheckpointTensor& tensor,
                            std::int64_t cols) {
     if (tensor.shape != std::vector{spec.shape[0], cols} || spec.shape[1] % kMxBlock != 0) {
@@ -228,7 +228,7 @@ class Loader {
     return scales->name;
   }
 
-  // Powers of two as one byte each: never numbers of type u8.
+  // Whether the scales are powers of two stored as one exponent byte each.
   static bool exponents(const CheckpointTensor& tensor) {
     return tensor.dtype == SafetensorsDType::F8_E8M0 || tensor.dtype == SafetensorsDType::U8;
   }
@@ -241,7 +241,7 @@ class Loader {
     return out;
   }
 
-  // A stack whose matrices are stored as [in, out], transposed.
+  // Transposes a stack whose matrices are stored as [in, out].
   void turn(const TensorSpec& spec, const CheckpointTensor& tensor) {
     const std::optional<DType> dtype = dtype_of(tensor.dtype);
     if (!plain(dtype)) return wrong_dtype(spec, tensor, "F32, BF16 or F16");
@@ -256,7 +256,7 @@ class Loader {
     });
   }
 
-  // A stack in MXFP4, read where it lies: its bytes need no alignment.
+  // Binds an MXFP4 stack in place: its bytes need no alignment.
   void bind_mxfp4(const TensorSpec& spec, std::unordered_set<std::string_view>& read) {
     WeightStack& stack = *spec.stack;
     const std::int64_t blocks = stack.cols / kMxBlock;
@@ -291,7 +291,7 @@ class Loader {
         std::span(scales, static_cast<std::size_t>(stack.count() * stack.rows * blocks)));
   }
 
-  // The tensor of its scales, if it has one.
+  // Binds a tensor; returns the tensor of its scales, if it has one.
   const CheckpointTensor* bind(const TensorSpec& spec, const CheckpointTensor& tensor) {
     const std::optional<DType> dtype = dtype_of(tensor.dtype);
     const bool fp8 = dtype == DType::e4m3 && spec.may_be_fp8 && config_.block_fp8;
@@ -329,8 +329,8 @@ class Loader {
     return scales;
   }
 
-  // Scales of per-tensor caches, under the names that quantisers give them. Of a latent, which is
-  // key and value at once, the key's counts.
+  // Reads scales of per-tensor caches, under quantisers' names. A latent is key and value at once;
+  // its key's scale counts.
   void bind_kv_scales(std::unordered_set<std::string_view>& read) {
     std::vector<TensorScales> scales(static_cast<std::size_t>(config_.layers));
     bool some = false;
@@ -373,8 +373,7 @@ class Loader {
     return false;
   }
 
-  // Experts go through one product after the other, prepared for one dtype of gates and ups and one
-  // of downs.
+  // Products of experts are prepared for one dtype of gates and ups and one of downs.
   void check_like(const TensorSpec& spec, DType dtype) {
     if (spec.like == nullptr || spec.like->data[0] == nullptr || spec.like->dtype == dtype) return;
     const std::string_view stem(spec.name.data(), spec.name.rfind('.'));
@@ -382,7 +381,7 @@ class Loader {
                                       name(spec.like->dtype)));
   }
 
-  // A copy whose rows can be cut anywhere.
+  // An f32 copy, whose rows can be cut anywhere.
   WeightView in_f32(const WeightView& w) {
     float* to = weights_.take_floats(w.rows * w.cols);
     for_each(threads_, w.rows, [&](std::int64_t r) {
@@ -393,7 +392,7 @@ class Loader {
     return {reinterpret_cast<const std::byte*>(to), DType::f32, w.rows, w.cols};
   }
 
-  // The mapping itself; a copy where its elements are not aligned.
+  // The mapping itself, or a copy if its elements are not aligned.
   const std::byte* in_place(const CheckpointTensor& tensor, DType dtype) {
     const auto bytes = static_cast<std::int64_t>(tensor.bytes.size());
     const auto address = reinterpret_cast<std::uintptr_t>(tensor.bytes.data());
@@ -406,7 +405,7 @@ class Loader {
     return copy;
   }
 
-  // Kernels do not look for NaN codes or scales out of range (kernels/linear.h).
+  // Kernels do not check for NaN codes or scales out of range (kernels/linear.h).
   Result<void> check_codes() {
     constexpr float kScaleLimit = 0x1p119f;
     constexpr std::uint8_t kMxScaleLimit = 127 + 119;
@@ -459,7 +458,7 @@ class Loader {
   std::unordered_map<std::string, const CheckpointTensor*> by_published_name_;
 };
 
-// Prepares what kernels read, as the backend wants it.
+// Lets the backend prepare the weights that its kernels read.
 Result<void> prepare(Backend& backend, const ModelConfig& config,
                      const std::vector<TensorSpec>& table, ModelWeights& weights) {
   const auto keep = [](auto made, auto& to) -> Result<void> {
@@ -504,7 +503,7 @@ Result<std::unique_ptr<Model>> finish(const ModelConfig& config, const LoadOptio
     if (auto ok = prepare(*options.backend, config, table, *weights); !ok) return ok.error();
   }
   if (options.backend != nullptr && options.backend->memory().kind == MemoryKind::device) {
-    // Kernels read the copies.
+    // Kernels read the backend's copies.
     weights->owned.clear();
     weights->checkpoint.reset();
   }

@@ -1,5 +1,5 @@
-// Checkpoints that are not what their config.json says. They are made from fixtures by replacing
-// text of the header with text of the same length.
+// Checkpoints that do not match their config.json, made from fixtures by replacing header text by
+// text of the same length.
 #include <filesystem>
 #include <fstream>
 
@@ -65,7 +65,7 @@ TEST_F(BadCheckpoint, ListsEverythingAtOnce) {
                               "[96, 88] (wanted [88, 96])")));
 }
 
-// A layer past the configuration's last is a draft layer, which has eh_proj, or a mistake.
+// A layer past the configuration's last is a mistake unless it is a draft layer, which has eh_proj.
 TEST_F(BadCheckpoint, MoreLayersThanTheConfiguration) {
   copy("deepseek_v3_dense");
   EXPECT_EQ(load(), "loaded");
@@ -79,7 +79,7 @@ TEST_F(BadCheckpoint, MoreLayersThanTheConfiguration) {
   }
   std::ofstream(dir_ / "config.json") << config;
   EXPECT_THAT(load(), AllOf(HasSubstr("unexpected: "), HasSubstr("model.layers.1.")));
-  // With the projection that only drafts have it is one; names keep their length.
+  // Add the projection that only draft layers have; names keep their length.
   replace("\"model.layers.1.mlp.down_proj.weight\":", "\"model.layers.1.eh_proj.weight\":      ");
   EXPECT_EQ(load(), "loaded");
 }
@@ -147,7 +147,7 @@ TEST_F(BadCheckpoint, NoDirectory) {
   EXPECT_FALSE(load_model((dir_ / "nowhere").string(), {}).ok());
 }
 
-// MXFP4 experts: their two parts, their dtype, and scales that kernels do not look for.
+// MXFP4 experts: both parts, dtype, and scale codes that kernels do not check.
 TEST(Mxfp4Checkpoint, IsRefusedWhereItIsNone) {
   const GeneratedCheckpoint made(fixture_dir("gpt_oss"));
   const fs::path file = fs::path(made.dir()) / "model.safetensors";
@@ -203,7 +203,7 @@ TEST(DummyModel, HasTheCheckpointsTensors) {
     const std::vector<std::int32_t> tokens = {5, 17, 200, 3, 3};
     const Logits a = ModelRunner(**one, {}).prompt(0, tokens);
     const Logits b = ModelRunner(**two, {.threads = 2}).prompt(0, tokens);
-    EXPECT_EQ(a, b) << name;  // whatever the threads
+    EXPECT_EQ(a, b) << name;  // for any number of threads
     for (const float v : a.back()) ASSERT_TRUE(std::isfinite(v)) << name;
     options.seed = 8;
     EXPECT_NE(ModelRunner(**make_dummy_model(*config, options), {}).prompt(0, tokens), a);

@@ -12,12 +12,12 @@ const char* const kFixtures[] = {
     "qwen3",           "qwen3_moe",    "deepseek_v3", "deepseek_v3_dense",
     "deepseek_v3_fp8", "deepseek_v32", "glm_moe_dsa"};
 
-// Bound against the reference whose cache is rounded to bf16, as Lathe's is: what the order of
-// summation, and an element of the cache that rounds the other way for it, can cause.
+// Bound against the reference with a bf16 cache like Lathe's: covers the order of summation, and
+// cache elements that round differently because of it.
 constexpr double kTolerance = 2e-3;
 // Bound against the reference in f32 throughout: rounding the cache moves transformers' own logits
-// by up to 1.4e-2 on these models, whose attention is half of what they say, and by 2.5e-2 where a
-// selection of keys turns on it.
+// by up to 1.4e-2 on these models, half of whose signal is attention, and by 2.5e-2 if it changes a
+// selection of keys.
 constexpr double kExactTolerance = 5e-2;
 
 // The largest error against the reference with a bf16 cache.
@@ -38,7 +38,7 @@ double compare(const std::string& name, const Logits& got, const ReferencePrompt
   return worst;
 }
 
-// Two layers of three choose keys; the third takes the second's.
+// Two of three layers choose keys; the third reuses the second's.
 TEST(ModelCache, LayersThatShareASelectionHaveNoIndexCache) {
   const auto model = load_fixture("glm_moe_dsa");
   ModelRunner runner(*model, {.layout = "mla_bf16"});
@@ -78,8 +78,8 @@ TEST_P(ModelLogits, AgreeOnTheReferenceDevice) {
 INSTANTIATE_TEST_SUITE_P(Fixtures, ModelLogits, testing::ValuesIn(kFixtures),
                          [](const auto& fixture) { return std::string(fixture.param); });
 
-// Fixtures whose weights a rule makes (tools/make_generated_fixtures.py): sizes from 512 on, layers
-// with windows, prompts past them and past 1024 tokens.
+// Fixtures with generated weights (tools/make_generated_fixtures.py): sizes from 512 on, layers
+// with windows, prompts longer than them and than 1024 tokens.
 class GeneratedLogits : public testing::TestWithParam<const char*> {
  protected:
   GeneratedLogits() : checkpoint_(fixture_dir(GetParam())), reference_(GetParam()) {
@@ -111,14 +111,14 @@ TEST_P(GeneratedLogits, AgreeOnTheCpu) {
 }
 
 TEST_P(GeneratedLogits, AgreeOnTheReferenceDevice) {
-  // Double precision takes its time.
+  // Double precision is slow.
   const ReferencePrompt want =
       reference_.prompt(GetParam() == std::string_view("gemma3") ? 7 : 160);
   ModelRunner runner(*model_, options(Device::ref));
   compare(GetParam(), runner.prompt(0, want.tokens), want);
 }
 
-// However the prompt is cut, and whichever rows decode makes.
+// For all chunk sizes, and all splits between prefill and decode.
 TEST_P(GeneratedLogits, ChunksGiveTheBitsOfOneShot) {
   std::vector<std::int32_t> tokens = reference_.prompt(1100).tokens;
   tokens.resize(300);

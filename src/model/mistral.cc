@@ -1,4 +1,4 @@
-// Mistral 7B and its successors: Llama with a head width of its own and, in the first versions, a
+// Mistral 7B and its successors: Llama with an explicit head width and, in the first versions, a
 // window in every layer.
 #include "model/config_gqa.h"
 #include "model/registry.h"

@@ -12,7 +12,7 @@
 namespace lathe {
 namespace {
 
-// The norms of both compressed projections have this eps, whatever the model's rms_norm_eps
+// Eps of the norms of both compressed projections, independent of the model's rms_norm_eps
 // (DeepSeek's published model code).
 constexpr float kLatentNormEps = 1e-6f;
 
@@ -42,7 +42,7 @@ class MlaLayer {
  private:
   std::int64_t q_head() const { return p_.qk_nope_head + p_.rope; }
 
-  // q_ [rows, heads * (qk_nope_head + rope)], k_ [rows, nope + rope], neither rotated.
+  // Computes q_ [rows, heads * (qk_nope_head + rope)] and k_ [rows, nope + rope], not rotated.
   void project(const RowsView& h) {
     q_ = alloc_rows(arena_, h.rows, p_.heads * q_head());
     k_ = alloc_rows(arena_, h.rows, p_.nope + p_.rope);
@@ -69,8 +69,8 @@ class MlaLayer {
             .gather_workspace = c_.cache.gather_workspace()};
   }
 
-  // q is projected into the latent space (q_nope uk^T), so that heads share the cached row as key
-  // and value; uv projects the resulting latent to a value per head.
+  // Projects q into the latent space (q_nope uk^T), so that heads share the cached row as key and
+  // value; uv projects the resulting latent to a value per head.
   Result<void> attend_absorbed(std::size_t s) {
     const Segment& segment = c_.segments[s];
     const StepView& step = *segment.step;
@@ -110,7 +110,7 @@ class MlaLayer {
     return {};
   }
 
-  // The kernel expands keys and values itself; q keeps its heads' own widths.
+  // The kernel expands keys and values itself; q keeps its per-head width.
   Result<void> attend_expanded(std::size_t s) {
     const Segment& segment = c_.segments[s];
     const StepView& step = *segment.step;

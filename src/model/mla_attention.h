@@ -1,5 +1,5 @@
-// Latent attention of a layer (DeepSeek V2 to V3.2, GLM-5): projections, RoPE and the cache, the
-// indexer where there is one, attention in absorbed or expanded form, as the route's kind asks.
+// A layer's latent attention (DeepSeek V2 to V3.2, GLM-5): projections, RoPE and cache write, the
+// indexer if there is one, attention in absorbed or expanded form, depending on the route's kind.
 #pragma once
 
 #include "base/result.h"
@@ -9,8 +9,8 @@
 
 namespace lathe {
 
-/// x += out_proj(attention(h)). h, x: [rows, hidden] f32. `indexer` is null where the layer has
-/// none. Writes the rows' latents (and index keys) to the cache. Errors: a kernel's.
+/// x += out_proj(attention(h)). h, x: [rows, hidden] f32. `indexer` is null if the layer has none.
+/// Writes the rows' latents (and index keys) to the cache. Errors: a kernel's.
 Result<void> mla_attention(const LayerContext& c, const MlaWeights& w,
                            const IndexerWeights* indexer, const RowsView& h,
                            const MutableRowsView& x);

@@ -23,8 +23,8 @@ Refusal refuse(Reason reason) {
   return out;
 }
 
-// What operators of the GPU ask of a model with several streams, beyond what its attention kernels
-// declare (kernels/cuda/sm90/{hyper,indexer}).
+// Requirements of the GPU's operators on models with several streams, beyond its attention kernels'
+// capabilities (kernels/cuda/sm90/{hyper,indexer}).
 std::optional<Reason> unfit_for_gpu(const ModelConfig& config) {
   if (!config.compressed()) return std::nullopt;
   const auto reason = [&](const char* field, const char* wanted, std::int64_t offered) {
@@ -92,8 +92,8 @@ std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t>
     for (const TensorSpec& spec : tensor_table(config, weights)) sum += dummy_bytes(config, spec);
   }
   if (!config.latent()) return sum;
-  // As split_kv_b() copies kv_b: its keys transposed, and all of it in f32 where a route expands or
-  // where heads are not whole blocks of fp8.
+  // The copies of split_kv_b(): kv_b's keys transposed, and all of it in f32 if a route expands or
+  // heads are not whole fp8 blocks.
   for (std::int32_t l = 0; l < config.cached_layers(); ++l) {
     const AttentionProblem& p = config.attention(l);
     const bool whole = p.qk_nope_head % kWeightBlock == 0 && p.v_head % kWeightBlock == 0;
@@ -113,8 +113,7 @@ ModelPlanResult plan_model(const ModelConfig& config, std::optional<std::int64_t
   ModelPlanResult plan = plan_once(config, stored, machine, request, registry, rejections);
   if (plan) return plan;
   Refusal refusal = plan.error();
-  // Smaller sizes help only where sizes are too large; a single group's plan has been tried
-  // already.
+  // Smaller sizes help only if sizes are the problem; a single group's plan has been tried already.
   const bool sizes =
       std::any_of(refusal.reasons.begin(), refusal.reasons.end(), [](const Reason& r) {
         return (r.rule == Rule::memory && r.hint.empty()) || r.subject == "activations";

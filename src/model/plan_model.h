@@ -11,18 +11,18 @@
 
 namespace lathe {
 
-/// Whether some route expands latents with weights in f32.
+/// Whether some route expands latents, which needs f32 weights.
 bool expands(const ModelPlan& plan);
 
-/// Bytes of a model's weights in memory: of a checkpoint of `stored` bytes, or as the configuration
-/// describes them; with the copies that are made of them when they are loaded.
+/// Bytes of a model's weights in memory, copies made on loading included: from a checkpoint's
+/// `stored` bytes, or from the configuration.
 std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t> stored,
                           bool expansion);
 
-/// As make_model_plan(), with budget `activations`. A refusal, also, where weights, buffers and the
-/// cache exceed the machine's memory, or a row exceeds --activations-budget: with what is needed,
-/// what is available and the sizes that fit; where the machine's operators do not run the model.
-/// `stored`: bytes of the checkpoint, if there is one.
+/// Like make_model_plan(), with budget `activations`. Also refuses a model that the machine's
+/// operators do not run, and one whose weights, buffers and cache exceed the machine's memory, or
+/// whose rows exceed --activations-budget; then the refusal gives what is needed, what is available
+/// and sizes that fit. `stored`: bytes of the checkpoint, if there is one.
 ModelPlanResult plan_model(const ModelConfig& config, std::optional<std::int64_t> stored,
                            const Machine& machine, const PlanRequest& request,
                            const Registry& registry, std::vector<Rejection>* rejections = nullptr);

@@ -1,5 +1,5 @@
-// The architectures that this build runs. An architecture only says what its config.json means: all
-// share one forward pass (decoder.h), which reads the configuration.
+// The supported architectures. An architecture only interprets its config.json: all share one
+// forward pass (decoder.h), which reads the configuration.
 #pragma once
 
 #include <span>
@@ -11,11 +11,11 @@
 namespace lathe {
 
 struct Architecture {
-  std::string_view name;  // as config.json's `architectures` has it
-  /// Fills what the architecture's own keys say; errors stay in the reader. `config` has the fields
-  /// that all architectures share (config.cc).
+  std::string_view name;  // as in config.json's `architectures`
+  /// Reads the architecture's own keys; errors stay in the reader. `config` already has the common
+  /// fields (config.cc).
   void (*parse)(ConfigReader& json, ModelConfig& config);
-  bool mxfp4 = false;  // the quantisation of its checkpoints; DeepSeek's fp8 otherwise
+  bool mxfp4 = false;  // quantisation of its checkpoints; false: DeepSeek's fp8
 };
 
 /// In alphabetical order.

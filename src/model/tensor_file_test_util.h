@@ -1,4 +1,4 @@
-// TensorFile: a safetensors file of what a test expects.
+// TensorFile: a safetensors file with a test's expected values.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ class TensorFile {
   explicit TensorFile(const std::string& path)
       : file_(*MappedFile::open(path)), header_(*parse_safetensors_header(file_.bytes())) {}
 
-  /// A tensor's elements, which are T's; a name that is missing fails the test.
+  /// A tensor's elements, of type T; a missing name fails the test.
   template <class T>
   std::vector<T> values(const std::string& name) const {
     for (const SafetensorsEntry& e : header_.tensors) {

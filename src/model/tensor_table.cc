@@ -146,7 +146,7 @@ class Table {
     TensorSpec& spec = plain(stem + ".weight", rows, cols, to);
     spec.may_be_fp8 = true;
   }
-  // `like`: the stack whose dtype the matrix must have.
+  // `like`: a stack whose dtype the matrix must have.
   void stacked(const std::string& stem, WeightStack& to, const WeightStack& like,
                std::int64_t place) {
     TensorSpec& spec = out_.emplace_back();
@@ -214,7 +214,7 @@ std::int64_t dummy_bytes(const ModelConfig& config, const TensorSpec& spec) {
 bool ignored_tensor(const ModelConfig& config, std::string_view name) {
   if (config.tied_embeddings && name == "lm_head.weight") return true;
   if (name.ends_with("rotary_emb.inv_freq")) return true;
-  // Draft layers of DeepSeek V4 have names of their own, however many the configuration counts.
+  // DeepSeek V4's draft layers have names of their own, whatever their number in the configuration.
   if (config.compressed()) {
     return name.starts_with("mtp.") || name.starts_with("model.mtp.") ||
            (config.tied_embeddings && name == "head.weight");

@@ -1,5 +1,5 @@
-// The tensors of a checkpoint, declared: name, shape and where each goes. Loading, shape checks and
-// dummy weights follow from this one list.
+// The table of a checkpoint's tensors: name, shape and destination. Loading, shape checks and dummy
+// weights use this one list.
 #pragma once
 
 #include <cstdint>
@@ -16,29 +16,29 @@ namespace lathe {
 
 struct TensorSpec {
   std::string name;                 // "model.layers.0.mlp.gate_proj.weight"
-  std::vector<std::int64_t> shape;  // [rows, cols], or of a vector's elements
-  // Exactly one of the four: f32, bf16 or f16 as stored, (vectors) widened to f32, or (ids) of i32
-  // or i64.
+  std::vector<std::int64_t> shape;  // [rows, cols], or [elements] of a vector
+  // Exactly one of the four is set. Matrices are f32, bf16 or f16 as stored, vectors are widened to
+  // f32, ids are i32 or i64.
   WeightView* matrix = nullptr;
   WeightStack* stack = nullptr;
   Vector* vector = nullptr;
   std::span<const std::int32_t>* ids = nullptr;
-  std::int32_t id_end = 0;            // ids: all are below
-  std::int64_t place = 0;             // in the stack
-  const WeightStack* like = nullptr;  // stacks: one that has the same dtype, perhaps itself
+  std::int32_t id_end = 0;            // ids: exclusive bound
+  std::int64_t place = 0;             // index in the stack
+  const WeightStack* like = nullptr;  // stacks: one with the same dtype, perhaps itself
   WeightUse use = WeightUse::product;
-  // The whole stack in one tensor: [count, cols, rows], which is transposed on loading; or, where
-  // the config says mxfp4, <name>_blocks u8 [count, rows, cols / 32, 16] and <name>_scales u8
-  // [count, rows, cols / 32]. `shape` is the first.
+  // The whole stack is one tensor [count, cols, rows], which is transposed on loading; or, with
+  // mxfp4, <name>_blocks u8 [count, rows, cols / 32, 16] and <name>_scales u8 [count, rows, cols /
+  // 32]. `shape` is the former.
   bool whole_stack = false;
-  // The stack's matrices one below the other: [count * rows, cols].
+  // The stack's matrices are concatenated by rows: [count * rows, cols].
   bool joined = false;
   float offset = 0;  // vectors: added to every element
-  // May be e4m3 where the config says block_fp8, with scales beside it: scale_name().
+  // With block_fp8, may be e4m3 with scales in scale_name().
   bool may_be_fp8 = false;
-  // May be e2m1, likewise with scales of blocks of kMxBlock, without regard to the config.
+  // May be e2m1 with scales per kMxBlock in scale_name(), whatever the config says.
   bool may_be_mx = false;
-  bool f32 = false;  // dummy weights: f32, as the checkpoint has it
+  bool f32 = false;  // dummy weights: f32, as in checkpoints
 
   std::int64_t elements() const {
     std::int64_t n = 1;
@@ -57,24 +57,22 @@ struct TensorSpec {
   }
 };
 
-/// The tensor with a matrix's scales: <name>_scale_inv; <stem>.scale of DeepSeek V4's
-/// <stem>.weight.
+/// Name of a matrix's scales: <name>_scale_inv; <stem>.scale for DeepSeek V4's <stem>.weight.
 std::string scale_name(const ModelConfig& config, const TensorSpec& spec);
 
 /// In layer order. `into` outlives the table.
 std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& into);
 
-/// For dummy weights: matrices as config.json says that they are stored, bf16 where it does not.
+/// Dtype of a dummy matrix: as stored according to config.json, else bf16.
 DType dummy_dtype(const ModelConfig& config, const TensorSpec& spec);
 std::int64_t dummy_bytes(const ModelConfig& config, const TensorSpec& spec);
 
-/// Tensors that a checkpoint may hold although nothing reads them: those of draft layers past the
-/// last one, the head of tied embeddings, inverse frequencies that older files carry.
+/// Tensors that nothing reads but a checkpoint may hold: draft layers past the last one, the head
+/// of tied embeddings, inverse frequencies in older files.
 bool ignored_tensor(const ModelConfig& config, std::string_view name);
 
-/// The published name of a DeepSeek V4 tensor, which the table has, from any that it has in
-/// checkpoints: with "model." before it, and as transformers names modules. Other names stay as
-/// they are.
+/// Maps names of DeepSeek V4 tensors to the published ones in the table: removes a leading "model."
+/// and translates transformers' module names. Other names are unchanged.
 std::string published_v4_name(std::string_view name);
 
 /// N of "model.layers.N.*".

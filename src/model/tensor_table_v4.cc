@@ -145,14 +145,14 @@ class V4Table {
 
 using Renamed = std::pair<std::string_view, std::string_view>;
 
-// Of tensors outside layers, whole names.
+// Whole names of tensors outside layers.
 constexpr std::array kWholeNames = {
     Renamed{"embed_tokens.weight", "embed.weight"}, Renamed{"lm_head.weight", "head.weight"},
     Renamed{"hc_head.hc_fn", "hc_head_fn"},         Renamed{"hc_head.hc_base", "hc_head_base"},
     Renamed{"hc_head.hc_scale", "hc_head_scale"},
 };
 
-// Parts of names, in this order: modules of transformers, then what its save_pretrained() calls
+// Parts of names, replaced in this order: transformers' modules, then save_pretrained()'s name of
 // kv_norm.
 constexpr std::array kParts = {
     Renamed{".self_attn.", ".attn."},

@@ -1,5 +1,5 @@
-// What the model tests share: the fixtures of tools/make_model_fixtures.py, and a small runner that
-// plans, lays out pages and calls forward().
+// Shared by the model tests: the fixtures of tools/make_model_fixtures.py, and a small runner that
+// plans, allocates pages and calls forward().
 #pragma once
 
 #include <gmock/gmock.h>
@@ -24,10 +24,10 @@ inline std::string fixture_dir(const std::string& name) {
   return std::string(LATHE_TEST_DATA) + "/models/" + name;
 }
 
-/// A prompt of a fixture and what transformers computed for it.
+/// A fixture's prompt and transformers' results for it.
 struct ReferencePrompt {
   std::vector<std::int32_t> tokens;
-  std::vector<std::int32_t> positions;   // whose logits were kept, ascending
+  std::vector<std::int32_t> positions;   // positions with logits, ascending
   std::vector<float> logits;             // [positions, vocab]
   std::vector<float> logits_bf16_cache;  // [positions, vocab] with the cache rounded to bf16
 };
@@ -35,7 +35,7 @@ struct ReferencePrompt {
 class Reference {
  public:
   explicit Reference(const std::string& name) : Reference(in_dir(fixture_dir(name))) {}
-  /// Of a folder that lies elsewhere.
+  /// Reads a folder elsewhere.
   static Reference in_dir(const std::string& dir) {
     return Reference(TensorFile(dir + "/reference.safetensors"));
   }
@@ -83,8 +83,8 @@ inline double relative_error(std::span<const float> a, std::span<const float> b)
   return std::sqrt(difference / norm);
 }
 
-/// Requests that grow chunk by chunk over one cache. Every page that holds no token of theirs is
-/// NaN; pages come in an order without neighbours.
+/// Runs requests chunk by chunk over one cache. Pages without tokens are NaN, and no request has
+/// adjacent pages.
 class ModelRunner {
  public:
   static constexpr std::int64_t kContext = 512;
@@ -98,10 +98,10 @@ class ModelRunner {
     std::int64_t context = kContext;
     MatmulPrecision precision = MatmulPrecision::f32;
     std::int64_t gather_budget = std::int64_t{1} << 22;
-    Backend* backend = nullptr;  // that the weights were prepared for; null: one of `device`
+    Backend* backend = nullptr;  // the backend that prepared the weights; null: one of `device`
     Registry (*kernels)() = all_kernels;
   };
-  /// Rows that a request brings to a batch.
+  /// A request's rows in a batch.
   struct Chunk {
     int request = 0;
     std::vector<std::int32_t> tokens;
@@ -147,10 +147,10 @@ class ModelRunner {
     ops_.control = &control_;
   }
 
-  /// Of the first layer group.
+  /// The first layer group's plan.
   const Plan& plan() const { return plan_->groups.front().plan; }
   KvCache& cache() { return *cache_; }
-  /// Where a token of a request lies in the first layer group's pool.
+  /// A token's slot in the first layer group's pool.
   std::int32_t slot(int request, std::int32_t position) {
     const std::int32_t size = plan().main().page_size;
     const PageId page = pages_of(0, request)[static_cast<std::size_t>(position / size)];
@@ -160,8 +160,8 @@ class ModelRunner {
   const ForwardResult& result() const { return result_; }
   void find_non_finite() { find_non_finite_ = true; }
 
-  /// One forward pass: an extend segment, then a decode segment (either may be empty); the logits
-  /// of all rows.
+  /// One forward pass: an extend segment, then a decode segment (either may be empty). Returns the
+  /// logits of all rows.
   Logits step(const std::vector<Chunk>& extend, const std::vector<Chunk>& decode = {}) {
     Backend& backend = *ops_.backend;
     std::vector<Segment> segments;
@@ -234,8 +234,8 @@ class ModelRunner {
     return out;
   }
 
-  /// The prompt in chunks of `chunk` rows (0: one), and its last `decoded` rows one by one in
-  /// decode. The logits of all rows.
+  /// Runs the prompt in chunks of `chunk` rows (0: one chunk), and its last `decoded` rows one by
+  /// one in decode. Returns the logits of all rows.
   Logits prompt(int request, const std::vector<std::int32_t>& tokens, std::size_t chunk = 0,
                 std::size_t decoded = 0) {
     Logits out;
@@ -254,7 +254,7 @@ class ModelRunner {
   }
 
  private:
-  // A request takes turns between two slots of a state.
+  // Requests alternate between two slots of a state.
   void move_state(std::size_t group, int request, StepRequest& to) {
     const StatePool* state = cache_->state(group);
     if (state == nullptr) return;

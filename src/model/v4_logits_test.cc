@@ -1,5 +1,5 @@
 // DeepSeek V4 against Hugging Face transformers (tests/data/models, made by
-// tools/make_v4_fixtures.py), and its bits against those of other cuts of the same prompts.
+// tools/make_v4_fixtures.py), and its bits for different chunks of the same prompts.
 #include <filesystem>
 #include <fstream>
 
@@ -11,9 +11,9 @@
 namespace lathe {
 namespace {
 
-// Against the reference whose cache is rounded as Lathe's is.
+// Bound against the reference with a cache rounded like Lathe's.
 constexpr double kTolerance = 1e-3;
-// Against transformers in f32 throughout, of prompts that are too short for a choice of entries:
+// Bound against transformers in f32 throughout, on prompts too short for a choice of entries:
 // rounding moves its own logits by up to 8e-3.
 constexpr double kExactTolerance = 2e-2;
 
@@ -83,7 +83,7 @@ TEST_P(V4, EveryCutGivesTheBitsOfOneShot) {
   EXPECT_EQ(ModelRunner(*model_, small).prompt(0, tokens, 70, 3), want);
 }
 
-// Requests whose groups of tokens begin in different rows of the batch.
+// Requests whose groups of tokens are aligned differently in the batch.
 TEST_P(V4, ABatchOfSeveralResiduesGivesTheBitsOfEachAlone) {
   ASSERT_NE(model_, nullptr);
   const std::vector<std::int32_t> all = reference_.prompt(300).tokens;
@@ -149,7 +149,7 @@ TEST(V4Names, OfEverySpelling) {
   for (const auto& [from, to] : known) EXPECT_EQ(published_v4_name(from), to) << from;
 }
 
-// A folder with a fixture's rule of weights, in which `from` became `to`.
+// Loads a generated fixture in which `from` was replaced by `to` in a file.
 std::string refusal_with(const std::string& file, const std::string& from, const std::string& to) {
   const std::filesystem::path fixture = fixture_dir("deepseek_v4_fp8");
   const std::filesystem::path dir =

@@ -15,7 +15,7 @@ void split_layer(const AttentionProblem& p, bool expansion, ThreadPool* threads,
                  ModelWeights& weights) {
   const std::int64_t heads = p.heads, nope = p.nope, qk = p.qk_nope_head, v = p.v_head;
   const WeightView& kv_b = mla.kv_b;
-  // Heads of whole blocks keep their codes: a transposed block keeps its scale.
+  // Heads of whole blocks keep their codes, since a transposed block keeps its scale.
   const bool fp8 = kv_b.dtype == DType::e4m3;
   const bool widen = fp8 && (qk % kWeightBlock != 0 || v % kWeightBlock != 0);
   const DType dtype = widen ? DType::f32 : kv_b.dtype;
@@ -81,7 +81,7 @@ WeightView rows_of(const WeightView& w, std::int64_t first, std::int64_t rows) {
 
 void transpose(const std::byte* src, std::int64_t rows, std::int64_t cols, std::int64_t size,
                std::byte* dst) {
-  constexpr std::int64_t kTile = 32;  // squares whose cache lines stay in L1
+  constexpr std::int64_t kTile = 32;  // square tiles whose cache lines fit L1
   for (std::int64_t r0 = 0; r0 < rows; r0 += kTile) {
     for (std::int64_t c0 = 0; c0 < cols; c0 += kTile) {
       for (std::int64_t c = c0; c < std::min(c0 + kTile, cols); ++c) {
@@ -104,7 +104,7 @@ ModelWeights::ModelWeights(const ModelConfig& config)
     : layers(static_cast<std::size_t>(config.cached_layers())) {}
 
 std::byte* ModelWeights::take(std::int64_t n) {
-  // Huge pages: a product that streams weights would look up a page every 4 KiB of each run.
+  // Huge pages avoid a TLB miss for every 4 KiB of streamed weights.
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
   const auto size = static_cast<std::size_t>(n);
   const std::align_val_t align{size < kHugePage ? 64 : kHugePage};
@@ -115,7 +115,7 @@ std::byte* ModelWeights::take(std::int64_t n) {
   }
   owned.emplace_back(data, Free{align});
   if (size >= kHugePage) {
-    // Only a hint: where the system declines, memory stays on small pages.
+    // Only a hint: if the system declines, memory stays on small pages.
     static_cast<void>(::madvise(owned.back().get(), size / kHugePage * kHugePage, MADV_HUGEPAGE));
   }
   bytes += n;

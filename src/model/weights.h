@@ -45,18 +45,18 @@ struct MlaWeights {
   Vector q_a_norm;                       // [q_lora]
   Vector kv_a_norm;                      // [nope]
 
-  // kv_b cut by heads. For absorbed attention: q_nope uk^T is a latent query, and uv makes a value
-  // of a latent. In kv_b's dtype; f32 where that is e4m3 and heads are not whole blocks of it.
+  // kv_b split by heads, for absorbed attention: q_nope uk^T is a latent query, and uv maps a
+  // latent to a value. In kv_b's dtype; f32 if that is e4m3 and heads are not whole blocks.
   WeightStack uk;  // [heads] of [nope, qk_nope_head]
   WeightStack uv;  // [heads] of [v_head, nope]
-  // For kind `ragged` of the CPU; empty where no route has it.
+  // For the CPU's kind `ragged`; empty if no route uses it.
   Vector w_uk;  // [heads, qk_nope_head, nope]
   Vector w_uv;  // [heads, v_head, nope]
 
   Expansion expansion() const { return {w_uk, w_uv, kv_b.data, kv_b.dtype, kv_b.scales}; }
 };
 
-/// Of entries of `dim` elements (ops/compress.h); halves as attn/compressor.h.
+/// A compressor for entries of `dim` elements (ops/compress.h); `halves` as in attn/compressor.h.
 struct CompressorWeights {
   WeightView kv;         // [halves * dim, hidden]
   WeightView gate;       // [halves * dim, hidden]
@@ -66,13 +66,13 @@ struct CompressorWeights {
 
 struct IndexerWeights {
   WeightView q;                  // [index_heads * index_dim, q_lora]
-  WeightView k;                  // [index_dim, hidden]; empty where a compressor makes the keys
+  WeightView k;                  // [index_dim, hidden]; empty if a compressor makes the keys
   WeightView weights;            // [index_heads, hidden]
   Vector k_norm, k_norm_bias;    // [index_dim], or empty likewise
   CompressorWeights compressor;  // window_compressed
 };
 
-/// window_compressed. Heads have the width of a key, nope + rope.
+/// For window_compressed problems. Heads are as wide as a key, nope + rope.
 struct CompressedWeights {
   WeightView q_a;                // [q_lora, hidden]
   WeightView q_b;                // [heads * key, q_lora]
@@ -85,11 +85,12 @@ struct CompressedWeights {
   CompressorWeights compressor;  // empty without compressed entries
 };
 
-/// Of a part of a layer, n = 2 streams + streams^2; of the head, n = streams (ops/hyper.h).
+/// Stream mixing (ops/hyper.h): n = 2 streams + streams^2 in a part of a layer, n = streams in the
+/// head.
 struct HyperWeights {
   WeightView fn;  // [n, streams * hidden]
   Vector base;    // [n]
-  Vector scale;   // [3]; of the head, [1]
+  Vector scale;   // [3]; [1] in the head
 };
 
 struct FfnWeights {
@@ -100,15 +101,15 @@ struct FfnWeights {
 
 struct MoeWeights {
   WeightView router;   // [experts, hidden]
-  Vector router_bias;  // [experts] of the product, or empty
-  Vector bias;         // [experts] of the choice, or empty
-  // [vocab, top_k] experts of each token; empty where the router chooses.
+  Vector router_bias;  // [experts] added to the logits, or empty
+  Vector bias;         // [experts] added for the choice only, or empty
+  // [vocab, top_k] experts of each token; empty if the router chooses.
   std::span<const std::int32_t> token_experts;
   ExpertStacks experts;
   FfnWeights shared;  // empty without shared experts
 };
 
-/// What a layer's kind does not use stays empty.
+/// Parts that the layer does not use stay empty.
 struct LayerWeights {
   Vector attention_norm, ffn_norm;          // [hidden]
   Vector attention_out_norm, ffn_out_norm;  // [hidden], or empty
@@ -121,30 +122,30 @@ struct LayerWeights {
   MoeWeights moe;
 };
 
-/// How a draft layer joins the hidden state after a token with the next token's embedding, and
-/// what it gives (arXiv 2412.19437); the layer itself is the last of ModelWeights::layers.
+/// A draft layer's input projection, which joins a hidden state with the next token's embedding,
+/// and its output norm (arXiv 2412.19437); the layer itself is the last of ModelWeights::layers.
 struct DraftWeights {
   Vector embedding_norm, hidden_norm;  // [hidden]
-  WeightView join;                     // [hidden, 2 hidden] of the embedding, then of the state
-  // With streams, in place of `join`: [hidden, hidden] of the embedding and of every stream.
+  WeightView join;  // [hidden, 2 hidden] columns of the embedding, then of the state
+  // With streams, instead of `join`: [hidden, hidden] for the embedding and for each stream.
   WeightView embedding_join, stream_join;
   HyperWeights head_hyper;  // likewise
   Vector out_norm;          // [hidden] before the head
 };
 
-/// Stays where it is: views and the tensor table point into it.
+/// Not movable: views and the tensor table point into it.
 struct ModelWeights {
   explicit ModelWeights(const ModelConfig& config);
   ModelWeights(const ModelWeights&) = delete;
   ModelWeights& operator=(const ModelWeights&) = delete;
 
   WeightView embedding;  // [vocab, hidden]
-  WeightView head;       // [vocab, hidden]; the embedding where they are tied
+  WeightView head;       // [vocab, hidden]; the embedding if tied
   Vector final_norm;     // [hidden]
   HyperWeights head_hyper;
   std::vector<LayerWeights> layers;     // [cached_layers]
-  DraftWeights draft;                   // empty where none runs
-  std::vector<TensorScales> kv_scales;  // [layers] that the checkpoint gives, or empty
+  DraftWeights draft;                   // empty without a draft layer
+  std::vector<TensorScales> kv_scales;  // [layers] from the checkpoint, or empty
 
   std::optional<Checkpoint> checkpoint;  // views point into its mapping
   struct Free {
@@ -152,10 +153,10 @@ struct ModelWeights {
     void operator()(std::byte* p) const { ::operator delete[](p, align); }
   };
   std::vector<std::unique_ptr<std::byte[], Free>> owned;
-  std::vector<OwnedBytes> prepared;  // what a backend has copied
-  std::int64_t bytes = 0;            // of everything
+  std::vector<OwnedBytes> prepared;  // a backend's copies
+  std::int64_t bytes = 0;            // total
 
-  /// Room for `n` bytes that lives as long as the weights, at a multiple of 64 bytes.
+  /// Allocates `n` bytes that live as long as the weights, aligned to 64 bytes.
   std::byte* take(std::int64_t n);
   float* take_floats(std::int64_t n) {
     return reinterpret_cast<float*>(take(n * static_cast<std::int64_t>(sizeof(float))));
@@ -165,19 +166,19 @@ struct ModelWeights {
 /// Rows first .. first + rows - 1 of a matrix; of a scaled e4m3 one, whole blocks.
 WeightView rows_of(const WeightView& w, std::int64_t first, std::int64_t rows);
 
-/// dst[c, r] = src[r, c] of elements of `size` bytes.
+/// dst[c, r] = src[r, c] for elements of `size` bytes.
 void transpose(const std::byte* src, std::int64_t rows, std::int64_t cols, std::int64_t size,
                std::byte* dst);
 
-/// body(0) to body(tasks - 1), on the threads if there are any.
+/// Calls body(0) to body(tasks - 1), on the threads if there are any.
 void for_each(ThreadPool* threads, std::int64_t tasks,
               const std::function<void(std::int64_t)>& body);
 
-/// Model::decode_bytes() with absorbed attention. Norms and biases, which caches keep, are left
-/// out.
+/// Model::decode_bytes() with absorbed attention. Leaves out norms and biases, which stay in CPU
+/// caches.
 std::int64_t decode_bytes(const ModelConfig& config, const ModelWeights& weights);
 
-/// Fills uk and uv of every layer from kv_b, and w_uk and w_uv where `expansion`. threads may be
+/// Fills uk and uv of every layer from kv_b, and with `expansion` w_uk and w_uv. threads may be
 /// null.
 void split_kv_b(const ModelConfig& config, bool expansion, ThreadPool* threads,
                 ModelWeights& weights);

@@ -9,7 +9,7 @@
 namespace lathe {
 namespace {
 
-// kv_b of random numbers, for heads of `qk` and `v` rows over `nope` columns.
+// A random kv_b: heads of `qk` and `v` rows, `nope` columns.
 struct KvB {
   KvB(DType dtype, std::int32_t qk, std::int32_t v, std::int32_t nope) : weights({}) {
     constexpr std::int32_t kHeads = 3;
@@ -42,7 +42,7 @@ struct KvB {
   std::vector<float> scales;
 };
 
-// uk is a head's key rows transposed, uv its value rows, whatever form they are kept in.
+// uk is a head's key rows transposed, uv its value rows, whatever their dtype.
 TEST(SplitKvB, HeadsHoldTheNumbersOfKvB) {
   struct Case {
     DType dtype;

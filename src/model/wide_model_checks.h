@@ -1,5 +1,5 @@
-// A checkpoint of tools/check_wide_models.py: two layers of a model at its published widths, and
-// the logits of every row as transformers computes them in f32.
+// Checks of a checkpoint of tools/check_wide_models.py: two layers of a model at its published
+// widths, with transformers' f32 logits of every row.
 #pragma once
 
 #include <cstdlib>
@@ -12,20 +12,20 @@
 namespace lathe {
 
 inline constexpr int kWidePrompt = 300;
-/// Both sides compute in f32 and the CPU takes transformers' keys, so it holds what sums in another
-/// order do, and elements of a bf16 cache that round the other way for them.
+/// Both sides compute in f32 and the CPU replays transformers' keys, so this covers the order of
+/// summation, and elements of a bf16 cache that round differently because of it.
 inline constexpr double kWideBound = 1e-3;
-/// Of the keys those that the CPU's indexer would not have kept: its scores are of e4m3 numbers, a
-/// few of which round the other way.
+/// Share of the keys that the CPU's indexer would not have kept: it scores e4m3 numbers, a few of
+/// which round differently.
 inline constexpr double kWideOtherKeys = 1e-3;
 
-/// The folder; empty where none is given.
+/// The folder, or empty.
 inline std::string given_checkpoint() {
   const char* directory = std::getenv("LATHE_CHECKPOINT");
   return directory == nullptr ? "" : directory;
 }
 
-/// The CPU in f32 against transformers, every row. Skips the test where no checkpoint is given.
+/// Compares the CPU in f32 with transformers on every row. Skips the test without a checkpoint.
 inline void check_given_checkpoint(int threads) {
   const std::string directory = given_checkpoint();
   if (directory.empty()) GTEST_SKIP() << "no LATHE_CHECKPOINT";
@@ -42,7 +42,7 @@ inline void check_given_checkpoint(int threads) {
   const auto cpu = make_cpu_backend();
   Choices choices;
   ChoiceBackend takes(*cpu, ChoiceBackend::Mode::takes_keys, choices);
-  // In place, as the GPU is compared: expanded attention reads every key.
+  // In place, as in the GPU's comparison: expanded attention reads every key.
   ModelRunner runner(**model, {.layout = config.latent() ? "mla_bf16" : "gqa_bf16",
                                .prefill = "inplace",
                                .decode = "inplace",
