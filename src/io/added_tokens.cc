@@ -43,7 +43,7 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens)
     ends_[static_cast<std::size_t>(node)] = static_cast<std::int32_t>(i);
   }
   if (std::any_of(tokens_.begin(), tokens_.end(), [](const auto& t) { return t.single_word; })) {
-    // A word character by UTS 18, annex C.
+    // A word character as defined by UTS 18, annex C.
     auto word =
         Regex::compile(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}])", "single_word");
     LATHE_CHECK(word.ok(), "the pattern of a word character");
@@ -97,7 +97,7 @@ void AddedTokenFinder::split(std::string_view text, const OnPart& on_part) const
         continue;
       }
     }
-    // The search continues after the token itself, not after the white space that it includes, so a
+    // The search continues after the token itself, not after the white space included with it, so a
     // token that begins with white space may begin before `done`.
     if (token.lstrip && begin > done) {
       begin -= white_space_at_end(text.substr(done, begin - done));

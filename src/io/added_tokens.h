@@ -1,4 +1,4 @@
-// Finds the tokens that a text spells out ("<|im_end|>"), before anything else is split.
+// Finds added tokens that a text contains by name ("<|im_end|>"), before the rest is split.
 #pragma once
 
 #include <array>
@@ -24,15 +24,15 @@ struct AddedToken {
   bool special = false;      // left out by decode(skip_special_tokens)
 };
 
-/// Finds tokens in a text: the leftmost, of those that begin there the longest. A match that
-/// single_word forbids is passed over as ordinary text, and so is a shorter one inside it.
+/// Finds the leftmost token, and of several that begin there the longest. A match that single_word
+/// rules out counts as ordinary text, and so does a shorter one inside it.
 class AddedTokenFinder {
  public:
-  /// A part of the text: of a token, or (id -1) of ordinary text.
+  /// Receives a part of the text: a token, or (id -1) ordinary text.
   using OnPart = std::function<void(std::string_view part, std::int32_t id)>;
 
   AddedTokenFinder() = default;
-  /// `tokens[i].content` is what is looked for; an empty one is never found.
+  /// Searches for `tokens[i].content`; empty ones are never found.
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
 
   bool empty() const { return tokens_.empty(); }

@@ -105,7 +105,7 @@ void Bpe::to_symbols(std::string_view piece, std::vector<Scratch::Symbol>& out) 
   if (unk_pending) out.push_back({model_.unk, 0, 0, 0, 0});
 }
 
-// In the order of HF tokenizers: bytes found for a character go before an unk still pending.
+// Order as in HF tokenizers: a character's byte tokens go before a pending unk.
 void Bpe::add_unknown(std::string_view character, bool& unk_pending,
                       std::vector<Scratch::Symbol>& out) const {
   if (model_.byte_fallback) {
@@ -196,8 +196,8 @@ void Bpe::merge_long(Scratch& scratch) const {
     const std::uint64_t top = heap.back();
     heap.pop_back();
     const auto i = static_cast<std::int32_t>(top & UINT32_MAX);
-    // An entry is out of date when its pair is no longer there: a merge with a neighbour changed
-    // the symbol's rank, or merged it away, which leaves it without one.
+    // An entry is stale if its pair is gone: a merge with a neighbour has changed the symbol's
+    // rank, or has merged the symbol away, which clears it.
     if (at(i).rank != top >> 32) continue;
     const std::int32_t gone = at(i).next;
     at(i).id = at(i).merged;

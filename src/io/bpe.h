@@ -1,5 +1,5 @@
-// Byte-pair encoding of one piece of text: the merge of lowest rank is applied first, of equal
-// ones the leftmost, until none applies.
+// Byte-pair encoding of a piece of text: applies the merge of lowest rank, the leftmost of equal
+// ones, until none applies.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ class MergeTable {
 
   MergeTable() : MergeTable(0) {}
   explicit MergeTable(std::size_t merges);
-  /// For a repeated pair the last value wins. At most `merges` pairs.
+  /// The last value of a repeated pair wins. At most `merges` pairs.
   void set(std::int32_t left, std::int32_t right, Merge merge);
   Merge find(std::int32_t left, std::int32_t right) const;
 
@@ -39,33 +39,33 @@ class MergeTable {
   int shift_ = 0;
 };
 
-/// What a tokenizer.json says of its BPE model.
+/// The BPE model of a tokenizer.json.
 struct BpeModel {
-  std::vector<std::string> tokens;  // [ids] as in the file; empty: the model has no such id
+  std::vector<std::string> tokens;  // [ids] as in the file; empty: unused id
   MergeTable merges;
   bool byte_level = false;     // a byte is a symbol, written in the byte-level alphabet
   bool ignore_merges = false;  // a piece that is a token needs no merges
   bool byte_fallback = false;  // an unknown character becomes tokens <0xHH>
-  std::int32_t unk = -1;       // for what is still unknown; -1: it is dropped
+  std::int32_t unk = -1;       // for other unknown characters; -1: drop them
   bool fuse_unk = false;       // a run of unknown characters is one unk
 };
 
 class Bpe {
  public:
-  /// A thread's working memory, reused from piece to piece.
+  /// A thread's working memory, reused across pieces.
   struct Scratch {
     struct Symbol {
       std::int32_t id;
       std::int32_t prev;    // -1: none
       std::int32_t next;    // -1: none
       std::uint32_t rank;   // of the merge with `next`; kNoRank: none
-      std::int32_t merged;  // id that this merge gives
+      std::int32_t merged;  // id of the merged token
     };
     std::vector<Symbol> symbols;
     std::vector<std::uint64_t> heap;  // rank << 32 | index of the left symbol
   };
 
-  /// Costs one encoding of every token, to find those whose text encodes to the token itself.
+  /// Encodes every token once, to find those whose text encodes to the token itself.
   explicit Bpe(BpeModel model);
   Bpe() : Bpe(BpeModel{}) {}
 
@@ -81,8 +81,8 @@ class Bpe {
   void merge_long(Scratch& scratch) const;
 
   TokenTable by_text_;
-  BpeModel model_;  // its tokens have moved to by_text_
-  // Pieces that are one token: what a look-up answers without merging. Keys are bytes of the text.
+  BpeModel model_;  // its tokens are moved to by_text_
+  // Pieces that are a single token, found without merging. Keys are bytes of the text.
   TokenTable whole_;
   std::array<std::int32_t, 256> byte_ids_{};  // byte_level: symbol of a byte, -1: unknown
 };

@@ -11,8 +11,8 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 using Pair = std::pair<std::int32_t, std::int32_t>;
 
-// A vocabulary over a, b, c with merges at random, and the definition of BPE itself: apply the
-// merge of lowest rank, leftmost first, until none applies.
+// A vocabulary over a, b, c with random merges, and BPE by its definition: apply the merge of
+// lowest rank, leftmost first, until none applies.
 struct RandomModel {
   BpeModel model;
   std::map<Pair, MergeTable::Merge> merges;

@@ -1,6 +1,6 @@
-// The byte-level alphabet of GPT-2: every byte has a printable character that stands for it in the
-// token strings of a tokenizer.json. Printable bytes of Latin-1 stand for themselves, the other 68
-// for U+0100 onwards in the order of their value.
+// The byte-level alphabet of GPT-2: every byte is represented by a printable character in the token
+// strings of a tokenizer.json. Printable Latin-1 bytes represent themselves; the other 68 map to
+// U+0100 onwards, in ascending order.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace lathe {
 
 char32_t byte_level_char(std::uint8_t byte);
 
-/// The bytes that `token` stands for; empty if a character lies outside the alphabet.
+/// The bytes that `token` represents; nullopt if a character lies outside the alphabet.
 std::optional<std::string> byte_level_bytes(std::string_view token);
 
 }  // namespace lathe

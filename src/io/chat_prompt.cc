@@ -25,7 +25,7 @@ Result<Json> read_chat_variables(const std::string& text, const std::string& fie
   if (!json->is_object()) {
     return Error{ErrorCode::invalid_argument, field, "a JSON object", json_excerpt(*json), ""};
   }
-  return Json::parse(text);  // in the order of the text
+  return Json::parse(text);  // keeps the order of the text
 }
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-// A conversation as the tokens of a prompt.
+// Encodes a conversation as prompt tokens.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@
 namespace lathe {
 
 /// Tokens of `messages` ([{"role": ..., "content": ...}]) up to where the answer begins. The
-/// template writes the special tokens itself. `variables`: more of the template's, an object.
-/// Errors: the template's.
+/// template writes the special tokens itself. `variables`: an object with further template
+/// variables. Errors: the template's.
 Result<std::vector<std::int32_t>> encode_chat(
     const nlohmann::ordered_json& messages, const ChatTemplateFile& chat,
     const Tokenizer& tokenizer,
     const nlohmann::ordered_json& variables = nlohmann::ordered_json::object());
 
-/// The variables of a template that the flag `field` gives as a JSON object; no text, none. Errors:
-/// malformed, invalid_argument (no object).
+/// Parses the template variables that the flag `field` gives as a JSON object; empty text: none.
+/// Errors: malformed, invalid_argument (not an object).
 Result<nlohmann::ordered_json> read_chat_variables(const std::string& text,
                                                    const std::string& field);
 

@@ -24,7 +24,7 @@ std::tm local_time() {
   return out;
 }
 
-// The template in a "chat_template" member: a string, or the one called "default" of a list.
+// The template in a "chat_template" member: a string, or the list entry named "default".
 Result<std::string> template_of(const nlohmann::json& member, const std::string& field) {
   if (member.is_string()) return member.get<std::string>();
   if (member.is_array()) {
@@ -65,7 +65,7 @@ Result<nlohmann::json> read_object(const fs::path& path) {
   return json;
 }
 
-// Of a DeepSeek V4 folder; of another nothing.
+// The encoding of a DeepSeek V4 folder; nullopt for others.
 Result<std::optional<V4Encoding>> find_v4_encoding(const fs::path& dir) {
   std::error_code ec;
   const fs::path config = dir / "config.json", program = dir / "encoding" / "encoding_dsv4.py";
@@ -91,7 +91,7 @@ Result<std::optional<V4Encoding>> find_v4_encoding(const fs::path& dir) {
 struct ChatTemplate::Parsed {
   std::string source;
   JinjaBody body;
-  std::optional<V4Encoding> v4;  // in place of a template
+  std::optional<V4Encoding> v4;  // instead of a template
 };
 
 Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {

@@ -1,4 +1,4 @@
-// Every text is compared with what jinja2 renders in the environment of Hugging Face transformers
+// Compares every text with jinja2's in the environment of Hugging Face transformers
 // (tools/make_template_fixtures.py).
 #include "io/chat_template.h"
 
@@ -39,7 +39,7 @@ Result<std::string> render(const std::string& source, const Json& variables,
   return t->render(variables, options);
 }
 
-// What Lathe's evaluator renders, against text or {"error": ...}.
+// Compares Lathe's rendering with a text or {"error": ...}.
 void expect_like_jinja(const std::string& source, const Json& variables, const Json& wanted) {
   const auto got = render(source, variables);
   if (wanted.is_string()) {
@@ -50,7 +50,7 @@ void expect_like_jinja(const std::string& source, const Json& variables, const J
   const auto message = wanted["error"].get<std::string>();
   ASSERT_FALSE(got.ok()) << "jinja2 gives " << message << ", we give " << *got;
   EXPECT_THAT(got.error().field, HasSubstr("chat_template line "));
-  // The template's own words reach the user.
+  // The template's own message reaches the user.
   if (message.starts_with("TemplateError: ")) {
     EXPECT_EQ(got.error().code, ErrorCode::invalid_argument);
     EXPECT_THAT(got.error().message(), HasSubstr(message.substr(15)));
@@ -122,8 +122,8 @@ TEST(ChatTemplate, HostileTemplatesEndInAnError) {
       "{% set ns = namespace(l=[1]) %}{% for i in range(99) %}{% set ns.l = ns.l + ns.l %}{% "
       "endfor %}",
       "{% set ns = namespace(l=[1]) %}{% for i in range(999) %}{% set ns.l = [ns.l] %}{% endfor %}",
-      // A list of itself twice, 99 times over: small in memory, without end in print and
-      // comparison.
+      // A list that holds the previous one twice, 99 times over: small in memory, endless to print
+      // or compare.
       "{% set ns = namespace(l=[1]) %}{% for i in range(99) %}{% set ns.l = [ns.l, ns.l] %}"
       "{% endfor %}{{ ns.l }}",
       "{% set ns = namespace(a=[1], b=[1]) %}{% for i in range(99) %}{% set ns.a = [ns.a, ns.a] %}"
@@ -139,7 +139,7 @@ TEST(ChatTemplate, HostileTemplatesEndInAnError) {
       "{{ strftime_now('%c' * 999) }}",
   };
   RenderOptions options = fixed_time();
-  options.limits.steps = 1'000'000;  // the default's end is as sure, and slow under sanitizers
+  options.limits.steps = 1'000'000;  // the default limit works, too, but is slow under sanitizers
   for (const char* source : sources) {
     const auto r = render(source, Json::object(), options);
     EXPECT_FALSE(r.ok()) << source;

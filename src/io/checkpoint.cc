@@ -21,7 +21,7 @@ constexpr std::size_t kPrefaultChunk = std::size_t{16} << 20;
 
 using WeightMap = std::map<std::string, std::string>;  // tensor -> file name
 
-// Only a name in the index's folder: an index from elsewhere must not open files anywhere else.
+// Whether it names a file in the index's folder: a downloaded index must not open files elsewhere.
 bool is_plain_file_name(std::string_view file) {
   return !file.empty() && file != "." && file != ".." &&
          file.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;

@@ -1,4 +1,4 @@
-// Checkpoint: the tensors of a model directory, in any number of safetensors files.
+// Checkpoint: the tensors in the safetensors files of a model directory.
 #pragma once
 
 #include <cstdint>
@@ -22,18 +22,18 @@ struct CheckpointTensor {
   SafetensorsDType dtype = SafetensorsDType::F32;
   std::vector<std::int64_t> shape;   // outermost first; empty = one element
   std::span<const std::byte> bytes;  // in the mapping, packed row-major, any alignment
-  std::size_t shard = 0;             // of Checkpoint::shards()
+  std::size_t shard = 0;             // index into Checkpoint::shards()
 };
 
 class Checkpoint {
  public:
-  /// Maps model.safetensors; or else the shards that model.safetensors.index.json names; or else
-  /// every *.safetensors of `dir`. Reads the headers only. Errors name the file: io (missing or
+  /// Maps model.safetensors, else the shards in model.safetensors.index.json, else every
+  /// *.safetensors of `dir`. Reads only the headers. Errors name the file: io (missing or
   /// unreadable), malformed (a header; an index that disagrees with its shards; a tensor that two
-  /// shards hold), unsupported (a dtype). `beside`: one more file of `dir`, where it is there.
+  /// shards hold), unsupported (a dtype). `beside`: one more file of `dir`, if it exists.
   static Result<Checkpoint> open(const std::filesystem::path& dir, const std::string& beside = {});
 
-  /// By shard, then by place in the file: the order in which reading costs least.
+  /// By shard, then by offset in the file: the fastest order to read.
   std::span<const CheckpointTensor> tensors() const { return tensors_; }
   /// Null for an unknown name.
   const CheckpointTensor* find(std::string_view name) const;
@@ -41,9 +41,9 @@ class Checkpoint {
   /// Bytes of all tensors.
   std::int64_t total_bytes() const { return total_bytes_; }
 
-  /// Brings all files into memory with the pool's threads, in the order of tensors(). `progress`
-  /// (may be empty) is called with (bytes done, bytes of all files) from any thread, one call at a
-  /// time, ascending, and must not throw. Errors: io.
+  /// Reads all files into the page cache on the pool's threads, in the order of tensors().
+  /// `progress` (may be empty) is called with (bytes done, bytes of all files) from any thread, one
+  /// call at a time, ascending, and must not throw. Errors: io.
   Result<void> prefault(
       ThreadPool& pool,
       const std::function<void(std::int64_t done, std::int64_t total)>& progress) const;

@@ -1,5 +1,5 @@
-// Files made by the format's own library (tools/make_safetensors_fixture.py), and folders spoiled
-// on purpose.
+// Files made by the format's own library (tools/make_safetensors_fixture.py), and deliberately
+// broken folders.
 #include "io/checkpoint.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 const fs::path kData = fs::path(LATHE_TEST_DATA) / "safetensors";
 
-// A folder of this test's own, gone with the test.
+// A temporary folder, removed with the test.
 class Folder {
  public:
   Folder() {
@@ -56,7 +56,7 @@ std::vector<T> values(const CheckpointTensor& t) {
 TEST(Checkpoint, SingleFile) {
   auto opened = Checkpoint::open(kData / "single");
   ASSERT_TRUE(opened.ok()) << opened.error().message();
-  const Checkpoint c = *std::move(opened);  // names must survive the move
+  const Checkpoint c = *std::move(opened);  // views must survive the move
   EXPECT_EQ(c.tensors().size(), 9u);
   const auto at = [&](const char* name) -> const CheckpointTensor& {
     const CheckpointTensor* t = c.find(name);

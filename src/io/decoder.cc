@@ -24,7 +24,7 @@ std::string strip(const Decoder::StripStep& step, std::string_view token) {
   return std::string(token);
 }
 
-// The byte of "<0xHH>".
+// Parses "<0xHH>".
 std::optional<char> fallback_byte(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
   unsigned value = 0;

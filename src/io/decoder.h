@@ -1,4 +1,4 @@
-// The decoder of a tokenizer.json, in the one order of steps that can be applied token by token.
+// The decoder of a tokenizer.json, limited to orders of steps that can be applied token by token.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,8 @@
 
 namespace lathe {
 
-/// (ReplaceStep | StripStep)*, then ByteFallback, then Fuse with a strip of the text's front; or
-/// ByteLevel alone; or nothing, which joins tokens by spaces.
+/// (ReplaceStep | StripStep)*, then ByteFallback, then Fuse with a Strip of the text's start; or
+/// ByteLevel alone; or none, which joins tokens by spaces.
 struct Decoder {
   struct ReplaceStep {
     Regex regex;
@@ -30,11 +30,11 @@ struct Decoder {
   bool byte_fallback = false;
   StripStep text_strip;  // of the text; stop is 0
 
-  /// What `token` (a string of the vocabulary) gives.
+  /// Decodes `token`, a string of the vocabulary.
   std::string apply(std::string_view token) const;
 };
 
-/// `tokens[id]` as in the vocabulary, empty where there is none; `special[id]`.
+/// `tokens[id]` as in the vocabulary, empty for unused ids; `special[id]`.
 TokenTexts decode_vocabulary(const Decoder& decoder, const std::vector<std::string>& tokens,
                              std::vector<bool> special);
 

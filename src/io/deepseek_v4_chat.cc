@@ -58,7 +58,7 @@ struct Message {
   bool asks() const { return role == "user" || role == "developer"; }
 };
 
-// As Python's json.dumps(value, ensure_ascii=False).
+// Like Python's json.dumps(value, ensure_ascii=False).
 std::string dumps(const Json& json) {
   const auto value = JinjaValue::from_json(json);
   if (!value) throw JinjaFailure{value.error()};
@@ -85,7 +85,7 @@ bool flag_of(const Json& object, const char* key, const std::string& path, bool 
   return value->get<bool>();
 }
 
-// Text, or a list of parts of text, which two newlines join.
+// A text, or a list of text parts, joined by two newlines.
 std::string content_of(const Json& message, const std::string& path) {
   const Json* content = find(message, "content");
   if (content == nullptr || !content->is_array()) return text_of(message, "content", path);
@@ -102,7 +102,7 @@ std::string content_of(const Json& message, const std::string& path) {
   return out;
 }
 
-// A result that holds the mark of its end would end there, and go on as the user's words.
+// Escapes the mark of a result's end: text after it would read as the user's.
 std::string escape_result(std::string text) {
   for (std::size_t at = 0; (at = text.find(kEndResult, at)) != std::string::npos;) {
     text.replace(at, 1, "&lt;");
@@ -110,7 +110,7 @@ std::string escape_result(std::string text) {
   return text;
 }
 
-// An answer whose reasoning was left in its text.
+// Splits reasoning off an answer that contains it in its text.
 void split_reasoning(Message& m) {
   const std::size_t end = m.text.find(kEndThink);
   if (end == std::string::npos) return;
@@ -139,7 +139,7 @@ Message read_message(const Json& json, const std::string& path) {
   return m;
 }
 
-// Messages of users and tools in a row are one.
+// Consecutive user and tool messages are merged.
 std::vector<Message> read_messages(const Json& list) {
   std::vector<Message> out;
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -162,7 +162,7 @@ std::vector<Message> read_messages(const Json& list) {
   return out;
 }
 
-// Results of a message, in the order of the calls that they answer; texts keep their places.
+// Sorts a message's results in the order of their calls; texts keep their places.
 void sort_results(std::vector<Message>& messages) {
   std::map<std::string, std::size_t> order;
   const auto place = [&](const Block* b) {
@@ -192,7 +192,7 @@ void sort_results(std::vector<Message>& messages) {
   }
 }
 
-// The place of the last message that asks, or -1.
+// Index of the last question, or -1.
 std::ptrdiff_t last_question(const std::vector<Message>& messages) {
   for (std::ptrdiff_t i = std::ssize(messages) - 1; i >= 0; --i) {
     if (messages[static_cast<std::size_t>(i)].asks()) return i;
@@ -200,7 +200,7 @@ std::ptrdiff_t last_question(const std::vector<Message>& messages) {
   return -1;
 }
 
-// Tools given beside the messages are those of the first system message.
+// Tools given outside the messages go to the first system message.
 void place_tools(const Json& tools, std::vector<Message>& messages) {
   auto at = std::find_if(messages.begin(), messages.end(),
                          [](const Message& m) { return m.role == "system"; });
@@ -244,7 +244,7 @@ class Rendering {
     sort_results(messages_);
     const Json* tools = find(variables, "tools");
     if (tools != nullptr && !tools->empty()) place_tools(*tools, messages_);
-    // A model that calls tools needs its reasoning of earlier turns.
+    // With tools, the model needs its reasoning from earlier turns.
     drops_ = thinking_ && flag_of(variables, "drop_thinking", "", true) &&
              std::none_of(messages_.begin(), messages_.end(),
                           [](const Message& m) { return !m.tools.empty(); });
@@ -300,7 +300,7 @@ class Rendering {
     }
   }
 
-  // Tools and the schema of answers, behind a message's text.
+  // Adds tools and the schema of answers after a message's text.
   void add_extras(const Message& m) {
     if (!m.tools.empty()) {
       if (!m.tools.is_array()) refuse(m.path + ".tools", "a list", json_excerpt(m.tools));
@@ -341,7 +341,7 @@ class Rendering {
     out_ += "</｜DSML｜tool_calls>";
   }
 
-  // A line per argument. Text that is no JSON is one argument of the name "arguments".
+  // One line per argument. Text that is not JSON becomes one argument named "arguments".
   void add_arguments(Json arguments, const std::string& path) {
     if (arguments.is_string()) {
       Json parsed = Json::parse(arguments.get_ref<const std::string&>(), nullptr,
@@ -358,7 +358,7 @@ class Rendering {
     }
   }
 
-  // What opens the answer, where one follows.
+  // Opens the answer if one follows.
   void add_transition(std::size_t i) {
     const Message& m = messages_[i];
     const bool last = i + 1 == messages_.size();
@@ -385,7 +385,7 @@ class Rendering {
   std::string effort_;
   bool thinking_ = true;
   bool opens_answer_ = true;
-  bool drops_ = false;  // reasoning of turns before the last question
+  bool drops_ = false;  // drops reasoning before the last question
   std::vector<Message> messages_;
   std::ptrdiff_t last_ = -1;  // the last question
   std::string out_;

@@ -1,4 +1,4 @@
-// Every prompt is compared with what DeepSeek's published program writes
+// Compares every prompt with the output of DeepSeek's published program
 // (tools/make_v4_chat_fixtures.py).
 #include "io/deepseek_v4_chat.h"
 
@@ -46,7 +46,7 @@ TEST(DeepseekV4Chat, WritesWhatThePublishedProgramWrites) {
     const auto text = render(variables, encoding);
     ASSERT_TRUE(text.ok()) << text.error().message();
     EXPECT_EQ(*text, c["prompt"].get<std::string>());
-    // The variable goes before the checkpoint's own generation.
+    // The variable takes precedence over the checkpoint's generation.
     variables["encoding"] = c["encoding"];
     EXPECT_EQ(*render(variables, V4Encoding::preview), *text);
     EXPECT_EQ(*render(variables, V4Encoding::official), *text);

@@ -27,7 +27,7 @@ inline constexpr std::string_view kV4EffortBeyond =
     "angles and are certain that no assumption remains unchecked and no error remains "
     "undiscovered.\n\n";
 
-// Around the schemas of tools, which stand one a line.
+// Around the schemas of tools, one per line.
 inline constexpr std::string_view kV4ToolsHead = R"(## Tools
 
 You have access to a set of tools to help answer the user's question. You can invoke tools by writing a "<｜DSML｜tool_calls>" block like the following:

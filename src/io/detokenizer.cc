@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// Calls each(id) for the ids that give text.
+// Calls each(id) for ids with text.
 template <class Each>
 void for_each_known(const TokenTexts& texts, std::span<const std::int32_t> ids,
                     bool skip_special_tokens, const Each& each) {
@@ -20,7 +20,7 @@ void for_each_known(const TokenTexts& texts, std::span<const std::int32_t> ids,
   }
 }
 
-// How many of the first `most` characters are the one to strip.
+// How many of the first `most` characters equal the one to strip.
 std::size_t strippable(const TokenTexts& texts, std::string_view text, std::int32_t most) {
   const std::size_t size = texts.strip.size();
   std::size_t n = 0;
@@ -109,7 +109,7 @@ void Detokenizer::strip_front(std::string& out) {
   if (out.empty() || stripped_ == texts_->strip_count) return;
   const std::size_t n = strippable(*texts_, out, texts_->strip_count - stripped_);
   out.erase(0, n * texts_->strip.size());
-  // Anything else in front of the text ends the stripping.
+  // Any other character ends the stripping.
   stripped_ = out.empty() ? stripped_ + static_cast<std::int32_t>(n) : texts_->strip_count;
 }
 

@@ -1,4 +1,4 @@
-// Turns ids into text, all at once or as they arrive.
+// Turns token ids into text, at once or incrementally.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@
 
 namespace lathe {
 
-/// What each token gives and how they are joined: a tokenizer.json's decoder, applied to every
-/// token beforehand.
+/// Each token's text and how texts are joined: a tokenizer.json's decoder, applied to every token
+/// in advance.
 struct TokenTexts {
-  std::vector<std::string> pieces;  // [ids]; bytes that the token stands for
+  std::vector<std::string> pieces;  // [ids]; the token's bytes
   std::vector<bool> known;          // [ids]; false: a gap in the vocabulary
   std::vector<bool> special;        // [ids]
   std::vector<bool> is_byte;        // [ids]; a <0xHH> of a decoder with ByteFallback
-  // Pieces are bytes of one UTF-8 text (byte-level); otherwise each is text, but for is_byte.
+  // Pieces are bytes of one UTF-8 text (byte-level); otherwise each is text, except is_byte.
   bool bytes = true;
   bool spaced = false;           // without a decoder, tokens are joined by spaces
-  std::string strip;             // a character that is taken from the front of the text ...
+  std::string strip;             // a character to strip from the front of the text ...
   std::int32_t strip_count = 0;  // ... up to this many times
 
   bool has(std::int32_t id) const {
@@ -29,18 +29,18 @@ struct TokenTexts {
   }
 };
 
-/// The bytes that the tokens stand for, as they are. Unknown ids give nothing.
+/// The tokens' bytes, unchanged. Unknown ids are skipped.
 std::string join_bytes(const TokenTexts& texts, std::span<const std::int32_t> ids,  // [n]
                        bool skip_special_tokens);
 
-/// Text, as HF tokenizers decodes it: one U+FFFD per maximal subpart that is not UTF-8, and in a
-/// run of ByteFallback tokens that is not UTF-8 one per token.
+/// Text as decoded by HF tokenizers: one U+FFFD per maximal invalid subpart, but one per token in a
+/// run of ByteFallback tokens that is not UTF-8.
 std::string join_text(const TokenTexts& texts, std::span<const std::int32_t> ids,  // [n]
                       bool skip_special_tokens);
 
-/// Text of a growing sequence of ids. An incomplete character is held back; what push() and flush()
-/// returned, joined, is Tokenizer::decode() of the ids. The one exception is a run of ByteFallback
-/// tokens that is not UTF-8: its valid characters have been returned before it breaks.
+/// Incremental decoding. Holds back an incomplete character; the concatenated results of push() and
+/// flush() equal Tokenizer::decode() of the ids. The one exception is a run of ByteFallback tokens
+/// that is not UTF-8: its valid characters are returned before the invalid byte arrives.
 class Detokenizer {
  public:
   explicit Detokenizer(std::shared_ptr<const TokenTexts> texts, bool skip_special_tokens = false)
@@ -56,7 +56,7 @@ class Detokenizer {
   std::shared_ptr<const TokenTexts> texts_;
   bool skip_special_tokens_;
   bool first_ = true;
-  std::int32_t stripped_ = 0;  // characters taken from the front; strip_count: no more to take
+  std::int32_t stripped_ = 0;  // characters stripped so far; strip_count: done
   std::string pending_;        // bytes of an unfinished character, at most 3
 };
 

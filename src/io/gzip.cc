@@ -14,7 +14,7 @@ Result<std::string> read_gzip_file(const std::filesystem::path& path, std::int64
   errno = 0;
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
   if (file == nullptr) {
-    return Error{ErrorCode::io, path.string(), "a file that can be read",
+    return Error{ErrorCode::io, path.string(), "a readable file",
                  errno != 0 ? std::strerror(errno) : "no memory for zlib", ""};
   }
   std::string out;
@@ -23,7 +23,7 @@ Result<std::string> read_gzip_file(const std::filesystem::path& path, std::int64
     const int got = gzread(file.get(), piece.data(), piece.size());
     int code = Z_OK;
     const char* text = gzerror(file.get(), &code);
-    // A file that is cut off reads as its beginning, then reports Z_BUF_ERROR.
+    // A truncated file yields its beginning, then Z_BUF_ERROR.
     if (got < 0 || code == Z_BUF_ERROR) {
       return Error{code == Z_ERRNO ? ErrorCode::io : ErrorCode::malformed, path.string(),
                    "a whole gzip file or plain text", code == Z_ERRNO ? std::strerror(errno) : text,

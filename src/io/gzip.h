@@ -1,4 +1,4 @@
-// Compressed text files (test sets) read whole.
+// Reads whole compressed text files (test sets).
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,8 @@
 
 namespace lathe {
 
-/// The bytes that a .gz file holds; a file that is not compressed is read as it is. Errors: io
-/// where it cannot be opened, malformed where its data are damaged or end early, exhausted where
-/// more than `max_bytes` come out.
+/// The uncompressed contents of a .gz file; other files are read as they are. Errors: io (it cannot
+/// be opened), malformed (damaged or truncated data), exhausted (more than `max_bytes`).
 Result<std::string> read_gzip_file(const std::filesystem::path& path,
                                    std::int64_t max_bytes = std::int64_t{256} << 20);
 

@@ -31,7 +31,7 @@ enum class JinjaExprKind {
 struct JinjaExpr {
   JinjaExprKind kind = JinjaExprKind::constant;
   int line = 0;
-  int depth = 1;  // of this tree, bounded so that nothing recurses without end
+  int depth = 1;  // of this tree, bounded to limit recursion
   std::string text;
   JinjaValue constant;
   std::vector<std::unique_ptr<JinjaExpr>> items;
@@ -50,14 +50,14 @@ enum class JinjaNodeKind {
   macro,       // text, parameters, bodies[0]
   call_block,  // call (parameters) exprs[0]: bodies[0]
   with,        // parameters with their values: bodies[0]
-  scope,       // bodies[0] with names of its own (the generation tag)
+  scope,       // bodies[0] in a new scope (the generation tag)
   break_loop,
   continue_loop,
 };
 
 struct JinjaTarget {
   std::vector<std::string> names;  // several: the value is unpacked
-  std::string attribute;           // set names[0].attribute where not empty
+  std::string attribute;           // set names[0].attribute if not empty
   bool unpack = false;
 };
 

@@ -25,7 +25,7 @@ void append_list(JinjaRuntime& rt, std::string& out, const JinjaList& l, int dep
 void append_repr(JinjaRuntime& rt, std::string& out, const JinjaValue& v, int depth) {
   rt.charge(1);
   rt.check_text(out.size());
-  // Values alone are bounded in depth, but a namespace may hold itself.
+  // The depth of values is bounded, but a namespace may contain itself.
   if (depth > 2 * kMaxJinjaDepth) rt.unsupported("a value that can be printed", "a cycle");
   if (v.is_undefined()) {
     out += "Undefined";
@@ -116,7 +116,7 @@ void append_json(JinjaRuntime& rt, std::string& out, const JinjaValue& v,
         append_json(rt, out, key, style, level);
         out += '"';
       } else {
-        rt.fail_type("a key that JSON has", key);
+        rt.fail_type("a valid JSON key", key);
       }
       out += style.key_separator;
       append_json(rt, out, items[i]->second, style, level + 1);
@@ -124,7 +124,7 @@ void append_json(JinjaRuntime& rt, std::string& out, const JinjaValue& v,
     if (!items.empty()) new_line(level);
     out += '}';
   } else {
-    rt.fail_type("a value that JSON has", v);
+    rt.fail_type("a JSON value", v);
   }
 }
 

@@ -9,13 +9,12 @@
 namespace lathe {
 namespace {
 
-// Nodes of the tree that may be open at once: macros that call each other end here, before the
-// thread's stack does.
+// Most open tree nodes: stops recursive macros before the thread's stack overflows.
 constexpr int kMaxOpenNodes = 1000;
 
-// Names of a macro's, a loop's or the template's body. `if` has none of its own.
+// Variables of a macro's, a loop's or the template's body. `if` opens no scope.
 struct Scope {
-  std::shared_ptr<Scope> parent;  // the scope around it in the text; null for the variables
+  std::shared_ptr<Scope> parent;  // the enclosing scope; null for the variables
   std::vector<std::pair<std::string, JinjaValue>> names;
 
   const JinjaValue* find(const std::string& name) const {
@@ -64,8 +63,8 @@ class Renderer {
   }
 
  private:
-  // One more open node for as long as it lives; puts the line back, so that errors name the right
-  // one.
+  // Counts an open node during its lifetime and restores the line afterwards, so that errors name
+  // the right one.
   class Open {
    public:
     Open(Renderer& r, int line) : renderer_(r), line_(std::exchange(r.rt_.line, line)) {
@@ -86,7 +85,7 @@ class Renderer {
     Renderer& renderer_;
     int line_;
   };
-  // Another scope for as long as it lives.
+  // Switches to another scope during its lifetime.
   class Inside {
    public:
     Inside(Renderer& r, ScopePtr parent) : renderer_(r), outer_(r.scope_) {
@@ -236,7 +235,7 @@ class Renderer {
     if (!v.is_text()) rt_.fail_type("filters that give a text", v);
     append_text(rt_, out, v);
   }
-  // The text of a body, through its filters.
+  // The text of a body, filtered.
   JinjaValue captured(const JinjaNode& node) {
     std::string text;
     {
@@ -268,7 +267,7 @@ class Renderer {
     for (std::size_t i = 0; i < args.positional.size(); ++i) {
       scope_->set(node.parameters[i].name, args.positional[i]);
     }
-    // Defaults see the parameters before them.
+    // Defaults may use earlier parameters.
     for (std::size_t i = args.positional.size(); i < node.parameters.size(); ++i) {
       const JinjaParameter& p = node.parameters[i];
       const bool given =
@@ -284,9 +283,8 @@ class Renderer {
     return rt_.text(std::move(out));
   }
 
-  // --- expressions ---
-  // Each kind has a function of its own: one function for all would need all their stack at every
-  // level.
+  // --- expressions --- One function per kind: a single function would need the stack of all kinds
+  // at every level.
   JinjaValue eval(const JinjaExpr& e) {
     const Open open(*this, e.line);
     switch (e.kind) {

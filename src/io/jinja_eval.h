@@ -10,7 +10,7 @@
 
 namespace lathe {
 
-/// The text of a template with these variables. Throws JinjaFailure.
+/// Renders a template with these variables. Throws JinjaFailure.
 std::string render_jinja(const JinjaBody& body,
                          const std::vector<std::pair<std::string, JinjaValue>>& variables,
                          const JinjaLimits& limits, const std::tm& now);

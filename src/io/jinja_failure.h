@@ -1,5 +1,4 @@
-// JinjaFailure: the exception by which an error leaves the template engine. chat_template.cc turns
-// it into a Result; it goes no further.
+// JinjaFailure: the template engine's exception. chat_template.cc turns it into a Result.
 #pragma once
 
 #include <string>

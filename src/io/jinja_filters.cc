@@ -17,8 +17,8 @@ using Values = std::vector<JinjaValue>;
 
 bool flag(const std::optional<Value>& v, bool otherwise) { return v ? truthy(*v) : otherwise; }
 
-// "a.b" or "0.x" of each level in turn, as map(attribute=...) reads it.
-// A `fallback` takes the place of what is undefined, at every level.
+// Resolves "a.b" or "0.x" level by level, like map(attribute=...). A `fallback` replaces undefined
+// values at every level.
 Value dotted(JinjaRuntime& rt, Value v, const Value& path, const Value* fallback = nullptr) {
   const auto step = [&](const Value& key) {
     v = get_item(rt, v, key);
@@ -38,12 +38,13 @@ Value dotted(JinjaRuntime& rt, Value v, const Value& path, const Value* fallback
   return v;
 }
 
-// The items that map, select and similar filters visit: none where v is false, of whatever type.
+// The items that map, select and similar filters visit: none if v is falsy.
 Values selectable(JinjaRuntime& rt, const Value& v) {
   return truthy(v) ? iterate(rt, v) : Values{};
 }
 
-// What sort, min, max and unique compare: the attribute if any, in lower case unless case matters.
+// The key that sort, min, max and unique compare: the attribute if any, in lower case unless
+// case-sensitive.
 Value sort_key(JinjaRuntime& rt, const Value& v, const std::optional<Value>& attribute,
                bool case_sensitive) {
   Value key = attribute && !attribute->is_none() ? dotted(rt, v, *attribute) : v;
@@ -62,7 +63,7 @@ Value lower(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
 }
 Value capitalized(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
   bind_args(rt, "capitalize", args, {});
-  // Unlike str.capitalize(), the first letter is in upper case, not in title case.
+  // Unlike str.capitalize(), the first letter becomes upper case, not title case.
   const std::string s = to_text(rt, v);
   return rt.text(capitalize(s));
 }
@@ -91,7 +92,7 @@ Value string(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
   bind_args(rt, "string", args, {});
   return v.is_text() ? v : rt.text(to_text(rt, v));
 }
-// Output is not escaped in chat templates, but "+" escapes what it adds to a safe text.
+// Chat templates do not escape output, but "+" escapes what it appends to a safe text.
 Value safe(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
   return Value::safe(string(rt, v, args));
 }
@@ -114,7 +115,7 @@ Value indent(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
     pad.assign(static_cast<std::size_t>(n), ' ');
   }
   const bool blank = flag(a[2], false);
-  // One line end more, so that splitting keeps an empty last line.
+  // Append a line end, so that splitting keeps an empty last line.
   const std::string s = expect_text(rt, "indent", v) + "\n";
   std::string out;
   bool first = true;
@@ -179,7 +180,7 @@ std::optional<double> parse_real(std::string_view text) {
   double r = 0;
   const auto end = s.data() + s.size();
   const auto parsed = std::from_chars(s.data(), end, r);
-  // Beyond the range: infinity or zero, as Python has it.
+  // Out of range: infinity or zero, as in Python.
   if (parsed.ptr != end || s.empty()) return std::nullopt;
   if (parsed.ec == std::errc::result_out_of_range) return std::strtod(s.c_str(), nullptr);
   if (parsed.ec != std::errc()) return std::nullopt;
@@ -237,7 +238,7 @@ Value round(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
   }
   if (method == "common") {
     if (v.is_integer()) return Value(v.as_integer());
-    // Rounding the exact decimal value, ties to even, is what both printf and Python do.
+    // Both printf and Python round the exact decimal value, ties to even.
     std::array<char, 700> text{};
     std::snprintf(text.data(), text.size(), "%.*f", static_cast<int>(precision), v.as_real());
     return Value(std::strtod(text.data(), nullptr));
@@ -312,7 +313,7 @@ struct Keyed {
   Value value;
 };
 Values sorted(JinjaRuntime& rt, std::vector<Keyed> all, bool descending) {
-  // Equal items keep their order, also where the order is reversed.
+  // Equal items keep their order, even if the order is reversed.
   std::ranges::stable_sort(all, [&](const Keyed& x, const Keyed& y) {
     return descending ? less(rt, y.key, x.key) : less(rt, x.key, y.key);
   });
@@ -442,7 +443,7 @@ Value rejectattr(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
 Value attr(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
   const auto a = bind_args(rt, "attr", args, {"name"}, 1);
   const std::string& name = expect_text(rt, "attr", *a[0]);
-  // Attributes only: a dict's keys are none of them.
+  // Attributes only, which a dict's keys are not.
   if (v.as_dict() != nullptr && !has_method(v, name)) {
     return Value::undefined("'dict object' has no attribute " + repr_text(name));
   }
@@ -492,7 +493,7 @@ constexpr Filter kFilters[] = {
     {"upper", upper},
 };
 
-// The others make a plain text of a safe one, or pass a value on as it is.
+// Other filters turn a safe text into a plain one, or return the value unchanged.
 constexpr std::string_view kKeepSafe[] = {"capitalize", "indent", "last", "lower", "trim", "upper"};
 
 }  // namespace

@@ -12,8 +12,7 @@
 namespace lathe {
 namespace {
 
-// Three kinds of line end become one, and one line end at the very end is dropped, before anything
-// else, as in Jinja.
+// As in Jinja, first normalises all line ends to \n and drops one at the very end.
 std::string normalised(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -55,7 +54,7 @@ class Lexer {
   void push(JinjaTokenKind kind, std::string text) {
     tokens_.push_back({kind, line_, std::move(text), 0, 0});
   }
-  // Moves on by n bytes; what the last moved-over byte was decides whether a line starts here.
+  // Skips n bytes; the last one decides whether a line starts here.
   void advance(std::size_t n) {
     for (std::size_t i = pos_; i < pos_ + n; ++i) line_ += source_[i] == '\n';
     pos_ += n;
@@ -72,7 +71,7 @@ class Lexer {
     return Sign::none;
   }
 
-  // Data that ends before a tag. `strips` is false for {{, which lstrip_blocks leaves alone.
+  // Adds data that ends before a tag. `strips` is false for {{, which lstrip_blocks ignores.
   void data(std::string_view text, Sign sign, bool strips) {
     if (sign == Sign::minus) {
       text = trim_end(text);
@@ -86,8 +85,8 @@ class Lexer {
     if (!text.empty()) push(JinjaTokenKind::data, std::string(text));
   }
 
-  // A tag's end such as "%}" with the space that it strips: with "-" all space after it, otherwise
-  // one line end. False where none is here.
+  // Takes a tag's end such as "%}" with the space that it strips: with "-" all space after it,
+  // otherwise one line end. Returns false if there is none.
   bool take_end(std::string_view close, bool trims_newline) {
     if (at("-") && rest().substr(1).starts_with(close)) {
       advance(1 + close.size());
@@ -104,7 +103,7 @@ class Lexer {
     return true;
   }
 
-  // The length of "{%- raw -%}" with its signs where `word` is such a tag at `p`, else none.
+  // The length of a tag such as "{%- raw -%}" with this word at `p`, or nullopt.
   std::optional<std::size_t> raw_tag(std::size_t p, std::string_view word) const {
     const auto skip = [&](std::size_t q) {
       return source_.size() - trim_start(std::string_view(source_).substr(q)).size();
@@ -246,8 +245,7 @@ class Lexer {
     advance(found->size());
   }
 
-  // Digits with single underscores between them, appended to `out` without those; the count of
-  // bytes read.
+  // Appends digits to `out`, skipping single underscores between them; returns the bytes read.
   template <class IsDigit>
   std::size_t digits(std::size_t from, std::string& out, IsDigit is) const {
     std::size_t n = from;

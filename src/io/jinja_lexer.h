@@ -20,7 +20,7 @@ LATHE_ENUM(JinjaTokenKind, LATHE_JINJA_TOKENS)
 struct JinjaToken {
   JinjaTokenKind kind = JinjaTokenKind::end;
   int line = 0;
-  std::string text;  // of data, word, text (unescaped) and op; as written of the other kinds
+  std::string text;  // data, word, text (unescaped) or op; other kinds as written
   std::int64_t integer = 0;
   double real = 0;
 };

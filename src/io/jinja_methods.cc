@@ -1,4 +1,4 @@
-// Methods of Python's str, dict and list, and the functions that every template sees.
+// Methods of Python's str, dict and list, and global functions.
 #include <algorithm>
 #include <array>
 
@@ -16,12 +16,12 @@ constexpr std::string_view kTextMethods[] = {
     "isupper", "join", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace",
     "rfind", "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip",
     "title", "upper",
-    // Known to be methods, and refused where they are called.
+    // Known methods that are rejected when called.
     "casefold", "center", "encode", "expandtabs", "format", "format_map", "isalnum", "isascii",
     "isdecimal", "isidentifier", "isnumeric", "isprintable", "istitle", "ljust", "maketrans",
     "rindex", "rjust", "swapcase", "translate", "zfill"};
 constexpr std::string_view kDictMethods[] = {"copy", "get", "items", "keys", "values",
-                                             // A template cannot change what it was given.
+                                             // A template cannot change its input.
                                              "clear", "fromkeys", "pop", "popitem", "setdefault",
                                              "update"};
 constexpr std::string_view kListMethods[] = {"copy",   "count",   "index",  "append",
@@ -144,7 +144,7 @@ Value joined(JinjaRuntime& rt, const std::string& separator, const JinjaArgs& ar
   return rt.text(std::move(out));
 }
 
-// isdigit and its kind: every character, and at least one.
+// isdigit and similar: true for all characters, and at least one.
 Value classified(JinjaRuntime& rt, const std::string& name, const std::string& s) {
   if (name == "isspace") return Value(!s.empty() && trim_start(s).empty());
   if (name == "islower" || name == "isupper") {
@@ -232,8 +232,8 @@ Value call_dict(JinjaRuntime& rt, const std::string& name, const Value& self,
   rt.unsupported("a dict method that changes nothing", quote(name));
 }
 
-// Some methods of a safe text escape their arguments or give lists of safe texts; no chat template
-// calls these.
+// Rejects methods of safe texts that escape their arguments or return lists of safe texts; no chat
+// template calls them.
 Value call_safe_text(JinjaRuntime& rt, const std::string& name, const Value& self,
                      const JinjaArgs& args) {
   constexpr std::string_view kRefused[] = {"join",   "partition", "replace",   "rpartition",
@@ -277,7 +277,7 @@ Value range(JinjaRuntime& rt, const JinjaArgs& args) {
   return rt.list(std::move(out));
 }
 
-// The arguments of dict() and namespace(): a dict, and names.
+// The arguments of dict() and namespace(): a dict, and keywords.
 std::vector<std::pair<std::string, Value>> attributes(JinjaRuntime& rt, const JinjaArgs& args) {
   if (args.positional.size() > 1) rt.fail("one dict", "more arguments");
   std::vector<std::pair<std::string, Value>> out;
@@ -322,7 +322,7 @@ Value call_global(JinjaRuntime& rt, const std::string& name, const JinjaArgs& ar
   const auto a = bind_args(rt, name, args, {"format"}, 1);
   const std::string& format = expect_text(rt, name, *a[0]);
   if (format.size() > 200) rt.unsupported("a format of at most 200 bytes", "more");
-  // strftime gives 0 both for too little space and for an empty text; one more space tells them
+  // strftime returns 0 both for a full buffer and for an empty text; append a space to tell them
   // apart.
   std::array<char, 8192> text{};
   const std::size_t n = std::strftime(text.data(), text.size(), (format + " ").c_str(), &rt.now());

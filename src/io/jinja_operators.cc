@@ -22,7 +22,7 @@ JinjaValue integer_arithmetic(JinjaRuntime& rt, std::string_view op, std::int64_
     wraps = __builtin_mul_overflow(a, b, &r);
   } else if (op == "**") {
     if (b < 0) return binary(rt, op, JinjaValue(static_cast<double>(a)), JinjaValue(b));
-    // |a| > 1 passes 64 bits within 64 steps, the others repeat.
+    // |a| > 1 overflows 64 bits within 64 steps; other values repeat.
     r = 1;
     const std::int64_t steps = a >= -1 && a <= 1 ? std::min<std::int64_t>(b, 2 - b % 2) : b;
     for (std::int64_t i = 0; i < steps && !wraps; ++i) wraps = __builtin_mul_overflow(r, a, &r);
@@ -30,7 +30,7 @@ JinjaValue integer_arithmetic(JinjaRuntime& rt, std::string_view op, std::int64_
     if (b == 0) rt.fail("a divisor other than 0", "0");
     wraps = a == std::numeric_limits<std::int64_t>::min() && b == -1;
     if (!wraps) {
-      // Towards minus infinity, so that a remainder has the divisor's sign.
+      // Rounds towards minus infinity, so that a remainder has the divisor's sign.
       const std::int64_t rest = a % b;
       const bool adjust = rest != 0 && (rest < 0) != (b < 0);
       r = op == "//" ? a / b - (adjust ? 1 : 0) : rest + (adjust ? b : 0);
@@ -85,7 +85,7 @@ JinjaValue repeat(JinjaRuntime& rt, const JinjaValue& v, std::int64_t count) {
   return rt.list(std::move(out), l.tuple);
 }
 
-// `text`, marked as safe where `v`, which it was made of, is.
+// `text`, marked as safe if its source `v` is.
 JinjaValue like(const JinjaValue& v, JinjaValue text) {
   return v.is_safe() ? JinjaValue::safe(std::move(text)) : text;
 }
@@ -119,7 +119,7 @@ JinjaValue escaped(JinjaRuntime& rt, const JinjaValue& v) {
 
 bool is_sequence(const JinjaValue& v) { return v.is_text() || v.as_list() != nullptr; }
 
-// v's index, from the end where negative; none where outside.
+// Resolves an index, negative ones from the end; nullopt if outside.
 std::optional<std::size_t> place(std::int64_t index, std::size_t size) {
   const auto n = static_cast<std::int64_t>(size);
   if (index < 0) index += n;
@@ -200,7 +200,7 @@ bool less(JinjaRuntime& rt, const JinjaValue& a, const JinjaValue& b) {
   if (a.is_number() && b.is_number()) return a.as_real() < b.as_real();
   if (a.is_text() && b.is_text()) {
     rt.charge_bytes(std::min(a.as_text().size(), b.as_text().size()));
-    return a.as_text() < b.as_text();  // UTF-8's order is that of its code points
+    return a.as_text() < b.as_text();  // UTF-8 sorts like its code points
   }
   if (const auto* x = a.as_list(), *y = b.as_list();
       x != nullptr && y != nullptr && x->tuple == y->tuple) {

@@ -1,5 +1,5 @@
-// Jinja's grammar and its precedence, by recursive descent. Source: the template designer
-// documentation of Jinja 3.1.
+// A recursive-descent parser of Jinja's grammar. Source: the template designer documentation of
+// Jinja 3.1.
 #include "io/jinja_parser.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using Token = JinjaTokenKind;
 
 constexpr int kMaxNesting = 100;  // of brackets, unary operators and blocks in the text
 constexpr int kMaxTreeDepth =
-    250;  // of an expression; a chain such as a.b.c or a + b + c is deep too
+    250;  // of an expression; chains such as a.b.c or a + b + c are deep, too
 
 class Parser {
  public:
@@ -27,7 +27,7 @@ class Parser {
   JinjaBody run() { return parse_body({}, 1); }
 
  private:
-  // Counts one level of nesting for as long as it lives.
+  // Counts a level of nesting during its lifetime.
   class Nested {
    public:
     explicit Nested(Parser& p) : parser_(p) {
@@ -255,7 +255,7 @@ class Parser {
   bool at_tuple_end() const {
     return peek().kind == Token::variable_end || peek().kind == Token::block_end || is_op(")");
   }
-  // Expressions with commas are a tuple; `empty_ok` inside parentheses.
+  // Expressions with commas form a tuple; `empty_ok` inside parentheses.
   Expr parse_tuple(bool empty_ok, bool with_choice = true) {
     const int line = peek().line;
     std::vector<Expr> items;
@@ -316,7 +316,7 @@ class Parser {
         Kind::slice, line, "",
         list_of(std::move(e), std::move(parts[0]), std::move(parts[1]), std::move(parts[2])));
   }
-  // ( arguments ) after `e`.
+  // Parses ( arguments ) after `e`.
   Expr parse_call(Kind kind, int line, std::string text, Expr e) {
     Expr call = make(kind, line, std::move(text), list_of(std::move(e)));
     expect_op("(");
@@ -388,9 +388,8 @@ class Parser {
     return negated ? make(Kind::unary, line, "not", list_of(std::move(e))) : std::move(e);
   }
 
-  // --- statements ---
-  // Up to a block whose word is one of `ends`; that word is the token after the body. No `ends`: up
-  // to the template's end. `opened` is the line of the tag that the body belongs to.
+  // --- statements --- Parses up to a tag whose word is one of `ends`, which is the next token
+  // then; without `ends`, up to the template's end. `opened` is the line of the body's tag.
   JinjaBody parse_body(std::initializer_list<std::string_view> ends, int opened) {
     const Nested nested(*this);
     JinjaBody body;
@@ -526,13 +525,13 @@ class Parser {
     node.kind = JinjaNodeKind::capture;
     parse_captured(node, nullptr, "endset");
   }
-  // More filters and the body whose text they take.
+  // Parses further filters and the body that they apply to.
   void parse_captured(JinjaNode& node, Expr filters, std::string_view end) {
     while (skip_op("|")) filters = parse_filter(std::move(filters));
     node.exprs.push_back(std::move(filters));
     node.bodies.push_back(outside_loops(end, node.line));
   }
-  // A body whose text goes elsewhere, or a macro's; break cannot leave it.
+  // A captured body or a macro's; break cannot leave it.
   JinjaBody outside_loops(std::string_view end, int opened) {
     const int loops = std::exchange(loops_, 0);
     JinjaBody body = body_until(end, opened);
@@ -549,7 +548,7 @@ class Parser {
       if (skip_op("=")) {
         p.value = parse_expression();
       } else if (!out.empty() && out.back().value) {
-        fail("a default, as the parameter before it has");
+        fail("a default, as for the parameter before it");
       }
       out.push_back(std::move(p));
     }

@@ -29,7 +29,7 @@ JinjaValue JinjaRuntime::text(std::string s) {
 }
 
 JinjaValue JinjaRuntime::list(std::vector<JinjaValue> items, bool tuple) {
-  charge(4 * items.size());  // an item is far larger than what a step of text is
+  charge(4 * items.size());  // an item is far larger than a step of text
   JinjaValue v = JinjaValue::list(std::move(items), tuple);
   if (v.depth() > kMaxJinjaDepth) {
     unsupported("at most " + std::to_string(kMaxJinjaDepth) + " levels of nesting", "more");

@@ -1,5 +1,5 @@
-// JinjaRuntime: the limits and the state of one render, and Python's operations on values.
-// Everything here throws JinjaFailure with the line that is being rendered.
+// JinjaRuntime: limits and state of one rendering, and Python's operations on values. Everything
+// here throws JinjaFailure with the current line.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@
 
 namespace lathe {
 
-/// Bounds that a template cannot exceed, so that a hostile one ends in an error. A step is one node
-/// of the template, one element of a list or 32 bytes of text that are made or read.
+/// Limits that turn a hostile template into an error. A step is one node of the template, one
+/// element of a list, or 32 bytes of text made or read.
 struct JinjaLimits {
   std::int64_t steps = 20'000'000;
-  std::size_t text_bytes = std::size_t{16} << 20;  // of the output and of any one string
+  std::size_t text_bytes = std::size_t{16} << 20;  // of the output and of each string
 };
 
 struct JinjaArgs {
@@ -39,10 +39,10 @@ class JinjaRuntime {
 
   void charge(std::size_t steps);
   void charge_bytes(std::size_t bytes) { charge(bytes / 32); }
-  /// Fails where a string of this size would pass the bound; asks before it is made.
+  /// Fails if a string of this size would exceed the limit; call it before making the string.
   void check_text(std::size_t bytes);
 
-  /// Values that count against the bounds.
+  /// Make values that count against the limits.
   JinjaValue text(std::string s);
   JinjaValue text(std::string_view s) { return text(std::string(s)); }
   JinjaValue list(std::vector<JinjaValue> items, bool tuple = false);
@@ -56,7 +56,7 @@ class JinjaRuntime {
   [[noreturn]] void unsupported(std::string wanted, std::string offered) const {
     fail_jinja(ErrorCode::unsupported, line, std::move(wanted), std::move(offered));
   }
-  /// Fails with the value's type, or with what is undefined.
+  /// Fails with the value's type, or with the name of what is undefined.
   [[noreturn]] void fail_type(std::string wanted, const JinjaValue& v) const;
 
  private:
@@ -72,7 +72,7 @@ void append_text(JinjaRuntime& rt, std::string& out, const JinjaValue& v);
 std::string to_text(JinjaRuntime& rt, const JinjaValue& v);
 /// json.dumps(v) with Hugging Face's defaults. `indent` below 0: one line.
 struct JinjaJsonStyle {
-  std::string indent;  // of one level; used where `lines`
+  std::string indent;  // of one level; used with `lines`
   bool lines = false;
   bool ensure_ascii = false;
   bool sort_keys = false;
@@ -83,7 +83,7 @@ std::string to_json(JinjaRuntime& rt, const JinjaValue& v, const JinjaJsonStyle&
 
 bool truthy(const JinjaValue& v);
 bool equal(JinjaRuntime& rt, const JinjaValue& a, const JinjaValue& b);
-/// a < b in Python's order; fails for types that have none.
+/// a < b in Python's order; fails for types without an order.
 bool less(JinjaRuntime& rt, const JinjaValue& a, const JinjaValue& b);
 bool contains(JinjaRuntime& rt, const JinjaValue& container, const JinjaValue& v);
 std::int64_t length(JinjaRuntime& rt, const JinjaValue& v);
@@ -111,8 +111,8 @@ bool has_method(const JinjaValue& v, std::string_view name);
 JinjaValue call_function(JinjaRuntime& rt, const JinjaFunction& f, const JinjaArgs& args);
 bool is_global_function(std::string_view name);
 
-/// Arguments by parameter, in the order of `names`; none where one was not given. Fails for too
-/// many, unknown or doubled ones, and where one of the first `required` is missing.
+/// Arguments by parameter, in the order of `names`; nullopt if not given. Fails for too many,
+/// unknown or repeated arguments, and if one of the first `required` is missing.
 std::vector<std::optional<JinjaValue>> bind_args(JinjaRuntime& rt, const std::string& what,
                                                  const JinjaArgs& args,
                                                  std::initializer_list<std::string_view> names,

@@ -1,4 +1,4 @@
-// Jinja's tests: what may follow "is".
+// Jinja's tests, which follow "is".
 #include <algorithm>
 
 #include "io/jinja_runtime.h"
@@ -8,7 +8,7 @@
 namespace lathe {
 namespace {
 
-// Tests of the value alone; none where `name` is not such a test.
+// Tests without arguments; nullopt if `name` is not such a test.
 std::optional<bool> plain_test(JinjaRuntime& rt, std::string_view name, const JinjaValue& v) {
   if (name == "defined") return !v.is_undefined();
   if (name == "undefined") return v.is_undefined();
@@ -21,7 +21,7 @@ std::optional<bool> plain_test(JinjaRuntime& rt, std::string_view name, const Ji
   if (name == "integer") return v.is<std::int64_t>();
   if (name == "float") return v.is<double>();
   if (name == "number") return v.is_number();
-  // Undefined is iterable and a sequence in Jinja: an empty one.
+  // In Jinja, undefined is an empty sequence.
   if (name == "sequence" || name == "iterable") {
     return v.is_undefined() || v.is_text() || v.as_list() != nullptr || v.as_dict() != nullptr ||
            (name == "iterable" && v.as_loop() != nullptr);
@@ -32,7 +32,7 @@ std::optional<bool> plain_test(JinjaRuntime& rt, std::string_view name, const Ji
   if (name == "odd") return truthy(binary(rt, "%", v, JinjaValue(std::int64_t{2})));
   if (name == "even") return !truthy(binary(rt, "%", v, JinjaValue(std::int64_t{2})));
   if (name == "lower" || name == "upper") {
-    // str.islower(): some letter has a case, and every such letter is lower.
+    // str.islower(): there are cased letters, and all are lower case.
     const std::string s = to_text(rt, v);
     const std::string low = to_lower(s), up = to_upper(s);
     return low != up && s == (name == "lower" ? low : up);
@@ -40,7 +40,7 @@ std::optional<bool> plain_test(JinjaRuntime& rt, std::string_view name, const Ji
   return std::nullopt;
 }
 
-// The operator of a test with one argument; empty where `name` is not such a test.
+// The operator of a test with one argument; empty if `name` is not such a test.
 std::string_view operator_of(std::string_view name) {
   if (name == "eq" || name == "equalto" || name == "==") return "==";
   if (name == "ne" || name == "!=") return "!=";
@@ -73,7 +73,7 @@ bool apply_test(JinjaRuntime& rt, const std::string& name, const JinjaValue& v,
   const auto a = bind_args(rt, name, args, {"other"}, 1);
   if (!op.empty()) return compare(rt, op, v, *a[0]);
   if (name == "divisibleby") return !truthy(binary(rt, "%", v, *a[0]));
-  // Identity: told apart from equality by the type, as True is not 1.
+  // Identity differs from equality in the type: True is not 1.
   return v.type_name() == a[0]->type_name() && equal(rt, v, *a[0]);
 }
 

@@ -24,7 +24,7 @@ struct CodeRange {
 #include "io/jinja_unicode.inc"
 
 struct Decoded {
-  std::int32_t code = -1;  // -1: a byte that is no UTF-8
+  std::int32_t code = -1;  // -1: a byte that is not UTF-8
   std::size_t size = 1;
 };
 
@@ -78,7 +78,7 @@ bool contains(std::span<const CodeRange> ranges, std::int32_t c) {
   return it != ranges.begin() && c <= std::prev(it)->last;
 }
 
-// The character that ends s, which is not empty.
+// The last character of s, which is not empty.
 Decoded decode_last(std::string_view s) {
   for (std::size_t size = 1; size <= 4 && size <= s.size(); ++size) {
     const Decoded d = decode(s.substr(s.size() - size));
@@ -99,7 +99,7 @@ bool is_one_of(std::string_view character, std::string_view chars) {
 void append_mapped(std::string& out, std::string_view character, std::int32_t code,
                    std::span<const CaseRun> runs, std::span<const CaseSeveral> several) {
   auto it = std::ranges::upper_bound(runs, code, {}, &CaseRun::first);
-  // Runs of step 2 interleave, so the run that holds a code may lie some places back.
+  // Runs of step 2 interleave, so a code's run may be a few entries back.
   for (int back = 0; back < 3 && it != runs.begin(); ++back) {
     --it;
     if (code <= it->last && (code - it->first) % it->step == 0) {

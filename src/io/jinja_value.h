@@ -1,4 +1,4 @@
-// JinjaValue: what a template computes with, after Python's types.
+// JinjaValue: a template's values, modelled on Python's types.
 #pragma once
 
 #include <cstdint>
@@ -43,22 +43,21 @@ class JinjaValue {
   JinjaValue(const char*) = delete;  // would be a bool
 
   static JinjaValue none() { return JinjaValue(State(JinjaNone{})); }
-  /// `what` is the message of the error that using the value gives.
+  /// `what`: the error message when the value is used.
   static JinjaValue undefined(std::string what) {
     return JinjaValue(State(JinjaUndefined{std::make_shared<const std::string>(std::move(what))}));
   }
   static JinjaValue list(std::vector<JinjaValue> items, bool tuple = false);
   static JinjaValue dict(std::vector<std::pair<JinjaValue, JinjaValue>> items);
   static JinjaValue function(std::string name);
-  /// `v`; a text is marked as one that needs no escapes (Python's Markup).
+  /// `v`; a text is marked as needing no escapes (Python's Markup).
   static JinjaValue safe(JinjaValue v) {
     v.safe_ = v.is_text();
     return v;
   }
   static JinjaValue method(const JinjaValue& self, std::string name);
 
-  /// JSON's values; an error where one nests deeper than kMaxJinjaDepth or holds an integer beyond
-  /// 64 bits.
+  /// Converts from JSON. Errors: nesting deeper than kMaxJinjaDepth, an integer beyond 64 bits.
   static Result<JinjaValue> from_json(const nlohmann::ordered_json& json);
 
   template <class T>
@@ -80,7 +79,7 @@ class JinjaValue {
     return is<double>() ? std::get<double>(state_) : static_cast<double>(as_integer());
   }
   const std::string& as_text() const { return *std::get<JinjaText>(state_); }
-  /// Null where the value is of another type.
+  /// Null if the value is of another type.
   const JinjaList* as_list() const { return shared<JinjaList>(); }
   std::shared_ptr<const JinjaList> shared_list() const {
     return std::get<std::shared_ptr<const JinjaList>>(state_);
@@ -100,7 +99,7 @@ class JinjaValue {
 
   /// Levels of nesting: 0 for a scalar, 1 + the deepest item of a list or dict.
   int depth() const;
-  /// Rough bytes that looking at the value itself costs, its items' own contents aside.
+  /// Rough size in bytes of the value itself, without its items' contents.
   std::size_t size_hint() const;
   /// Python's name of the type: "dict object", "None".
   std::string type_name() const;
@@ -133,14 +132,14 @@ inline constexpr int kMaxJinjaDepth = 200;
 struct JinjaList {
   std::vector<JinjaValue> items;
   bool tuple = false;
-  int depth = 1;  // of nesting; bounded, because destruction and printing recurse
+  int depth = 1;  // nesting; bounded, because destruction and printing recurse
 };
 struct JinjaDict {
   std::vector<std::pair<JinjaValue, JinjaValue>> items;  // in order of insertion
   int depth = 1;
 };
-/// namespace(): the one thing that a template can change. A render owns its namespaces and macros
-/// and values only point to them, so that no cycle can leak.
+/// namespace(): the only mutable value. A rendering owns its namespaces and macros; values only
+/// point to them, so cycles cannot leak.
 struct JinjaNamespace {
   std::vector<std::pair<std::string, JinjaValue>> attributes;
 };
@@ -149,7 +148,7 @@ struct JinjaLoop {
   std::shared_ptr<const JinjaList> items;
   std::size_t index = 0;
 };
-/// A method of a value, or a global function where `self` is undefined.
+/// A method of `self`, or a global function if `self` is undefined.
 struct JinjaFunction {
   JinjaValue self;
   std::string name;

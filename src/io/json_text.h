@@ -1,6 +1,5 @@
-// JSON text from a file, parsed without exceptions; a name that appears twice in one object is an
-// error, because readers that take the first and readers that take the last would load different
-// things.
+// Parses JSON from files, without exceptions. A repeated name in an object is an error, because
+// some readers take the first value and others the last.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,14 +10,14 @@
 
 namespace lathe {
 
-/// Bound on the levels of a value: printing, copying and comparing recurse once per level.
+/// Most levels of a value: printing, copying and comparing recurse once per level.
 inline constexpr int kMostLevels = 500;
 
-/// Errors: malformed, with `field` and the byte where the text stops being JSON, or the repeated
-/// name, or values of more than kMostLevels.
+/// Errors: malformed, with `field` and the byte where the text stops being JSON, the repeated name,
+/// or more than kMostLevels levels.
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& field);
 
-/// A value as it reads in an error message, at most about 60 bytes.
+/// A value as shown in error messages, at most about 60 bytes.
 std::string json_excerpt(const nlohmann::json& j);
 
 }  // namespace lathe

@@ -11,7 +11,7 @@
 #include <utility>
 
 #ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22  // Linux 5.14; older C libraries do not name it
+#define MADV_POPULATE_READ 22  // Linux 5.14; older C libraries lack the name
 #endif
 
 namespace lathe {
@@ -24,7 +24,7 @@ Error io_error(const std::filesystem::path& path, const char* wanted, int error)
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  // O_NONBLOCK: a named pipe would wait for its writer before fstat could reject it.
+  // O_NONBLOCK: opening a named pipe would otherwise block before fstat can reject it.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return io_error(path, "a readable file", errno);
   struct stat st {};
@@ -43,7 +43,7 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
     if (data == MAP_FAILED) map_error = errno;
   }
   ::close(fd);
-  if (map_error != 0) return io_error(path, "a file that can be mapped", map_error);
+  if (map_error != 0) return io_error(path, "a file that can be memory-mapped", map_error);
   return MappedFile(path, static_cast<const std::byte*>(data), size);
 }
 
@@ -78,8 +78,8 @@ Result<void> MappedFile::prefault(std::size_t offset, std::size_t size) const {
   if (::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_POPULATE_READ) == 0) {
     return {};
   }
-  // A kernel that lacks the call answers EINVAL; anything else is the disk or a shrunken file,
-  // where touching the page would be a SIGBUS.
+  // EINVAL: the kernel lacks the call. Anything else is a disk error or a truncated file, where
+  // touching the page would raise SIGBUS.
   if (errno != EINVAL) return io_error(path_, "readable bytes", errno);
   for (std::size_t i = begin; i < end; i += page) {
     static_cast<void>(*static_cast<const volatile std::byte*>(data_ + i));

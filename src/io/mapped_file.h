@@ -1,5 +1,5 @@
-// MappedFile: a file's bytes as memory, read only. Pages come from the disk when they are touched
-// and stay in the kernel's page cache, so a second start of the same model reads nothing from disk.
+// MappedFile: a read-only memory mapping of a file. Pages are read from disk on first access and
+// stay in the page cache, so a second start of the same model reads nothing from disk.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ LATHE_ENUM(FileAccess, LATHE_FILE_ACCESS)
 
 class MappedFile {
  public:
-  /// Maps the whole file; an empty file has an empty span. Errors: io, with errno's text, where it
-  /// is missing, unreadable or not a regular file.
+  /// Maps the whole file; an empty file has an empty span. Errors: io, with errno's text: a
+  /// missing, unreadable or irregular file.
   static Result<MappedFile> open(const std::filesystem::path& path);
 
   MappedFile(MappedFile&& other) noexcept;
@@ -28,11 +28,11 @@ class MappedFile {
   const std::filesystem::path& path() const { return path_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
 
-  /// A hint to the kernel about how the bytes will be read; it changes nothing but speed.
+  /// Advises the kernel how the bytes will be read; affects only speed.
   void advise(FileAccess access) const;
 
-  /// Brings [offset, offset + size) into memory; whole pages, clamped to the file. Safe from
-  /// several threads. Errors: io where the disk fails or the file has shrunk since it was mapped.
+  /// Reads the pages of [offset, offset + size), clamped to the file, into memory. Thread-safe.
+  /// Errors: io: a disk failure, or a file that has shrunk since it was mapped.
   Result<void> prefault(std::size_t offset, std::size_t size) const;
 
  private:
@@ -40,7 +40,7 @@ class MappedFile {
       : path_(std::move(path)), data_(data), size_(size) {}
 
   std::filesystem::path path_;
-  const std::byte* data_ = nullptr;  // [size_], null where the file is empty
+  const std::byte* data_ = nullptr;  // [size_]; null for an empty file
   std::size_t size_ = 0;
 };
 

@@ -15,8 +15,8 @@ struct Range {
   char32_t last;
 };
 
-// Characters that NFC leaves alone next to each other: ordinary text of the common scripts, emoji
-// included, is passed without being taken apart (NFC_Quick_Check is Yes and the combining class 0).
+// Ranges that NFC leaves unchanged next to each other (NFC_Quick_Check is Yes, combining class 0):
+// text of the common scripts and emoji skips normalisation.
 constexpr std::array kNfcInert = {
     Range{0x0000, 0x02FF},    // Latin
     Range{0x0400, 0x0482},    // Cyrillic
@@ -26,7 +26,7 @@ constexpr std::array kNfcInert = {
     Range{0x30A1, 0x30FE},    // Katakana
     Range{0x3400, 0x4DBF},    // CJK extension A
     Range{0x4E00, 0x9FFF},    // CJK
-    Range{0xAC00, 0xD7A3},    // Hangul syllables; the jamo that could join them lie elsewhere
+    Range{0xAC00, 0xD7A3},    // Hangul syllables, without the jamo that could combine with them
     Range{0xFE0F, 0xFE0F},    // emoji variation selector
     Range{0xFF01, 0xFF9D},    // full-width forms
     Range{0x1F300, 0x1FAFF},  // emoji
@@ -52,8 +52,8 @@ bool is_ascii(std::string_view text) {
 
 int combining_class(utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
-// Canonical ordering is a stable sort of each run of marks; utf8proc's own exchanges neighbours,
-// which takes quadratic time on long runs.
+// Canonical ordering: a stable sort of each run of marks. utf8proc's own bubble sort is quadratic
+// on long runs.
 void order_marks(std::vector<utf8proc_int32_t>& chars) {
   const auto is_starter = [](utf8proc_int32_t c) { return combining_class(c) == 0; };
   for (auto at = chars.begin(); at != chars.end();) {
@@ -96,7 +96,7 @@ void normal_form(NormalizerKind kind, std::string_view text, std::string& out) {
   }
 }
 
-// Character by character, as Rust's char::to_lowercase: no final sigma, and U+0130 becomes two.
+// Per character, like Rust's char::to_lowercase: no final sigma, and U+0130 becomes two.
 void lower_case(std::string_view text, std::string& out) {
   for (std::size_t at = 0; at < text.size();) {
     const Utf8Char c = utf8_front(text.substr(at));
@@ -113,7 +113,7 @@ void lower_case(std::string_view text, std::string& out) {
 }  // namespace
 
 std::string_view Normalizer::apply(std::string_view text, std::string& buffer) const {
-  std::string other;  // the step's result while `text` may still lie in `buffer`
+  std::string other;  // receives a step's result while `text` may still be in `buffer`
   for (const Step& step : steps_) {
     other.clear();
     switch (step.kind) {

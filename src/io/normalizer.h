@@ -1,4 +1,4 @@
-// Normalizes text before it is split: Unicode normal forms, replacements, lower case.
+// Normalises text before it is split: Unicode normal forms, replacements, lower case.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ class Normalizer {
  public:
   struct Step {
     NormalizerKind kind = NormalizerKind::NFC;
-    std::string text;            // Prepend: what; Replace: by what
+    std::string text;            // Prepend: the prefix; Replace: the replacement
     std::optional<Regex> regex;  // Replace
   };
 
@@ -28,8 +28,8 @@ class Normalizer {
 
   bool empty() const { return steps_.empty(); }
 
-  /// `text` is valid UTF-8. The result is `text` itself, or lies in `buffer`. Linear in the size of
-  /// the text, but for what a Replace pattern costs.
+  /// `text` is valid UTF-8. Returns `text` itself or a view into `buffer`. Linear in the text's
+  /// size, except for Replace patterns.
   std::string_view apply(std::string_view text, std::string& buffer) const;
 
  private:

@@ -1,4 +1,4 @@
-// Results are compared with those of Hugging Face's tokenizers (normalize.jsonl).
+// Compares results with those of Hugging Face's tokenizers (normalize.jsonl).
 #include "io/normalizer.h"
 
 #include <gtest/gtest.h>

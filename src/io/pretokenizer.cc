@@ -5,8 +5,8 @@
 namespace lathe {
 namespace {
 
-// Joins the parts of a text as the behaviour asks, holding back the one that may still grow.
-// Neighbouring parts may both be non-matches: an inverted pattern gives them.
+// Joins the parts of a text according to the behaviour, holding back one that may still grow. With
+// an inverted pattern, adjacent parts may both be non-matches.
 template <class Next>
 class Joiner {
  public:
@@ -24,8 +24,7 @@ class Joiner {
         hold(begin, end, is_match && !last_match_);
         break;
       case SplitBehavior::MergedWithNext:
-        // What is held back and joins this part is a match; a held part that is not one is
-        // complete.
+        // A held match joins this part; any other held part is complete.
         hold(begin, end, last_match_ && !is_match);
         break;
       case SplitBehavior::Contiguous:

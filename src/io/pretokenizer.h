@@ -1,4 +1,4 @@
-// Splits text into the pieces inside which byte pairs are merged.
+// Splits text into pieces; byte pairs are merged within a piece.
 #pragma once
 
 #include <functional>
@@ -10,23 +10,23 @@
 
 namespace lathe {
 
-// What becomes of a match; names as in tokenizer.json.
+// How to treat a match; names as in tokenizer.json.
 #define LATHE_SPLIT_BEHAVIORS(X) \
   X(Removed) X(Isolated) X(MergedWithPrevious) X(MergedWithNext) X(Contiguous)
 LATHE_ENUM(SplitBehavior, LATHE_SPLIT_BEHAVIORS)
 
-/// Steps, each applied to every piece of the step before, as if the piece were a text of its own:
-/// lookaround does not see its neighbours.
+/// Applies each step to every piece of the step before as if it were a whole text: lookaround does
+/// not see adjacent pieces.
 class PreTokenizer {
  public:
   struct Step {
     bool prefix_space = false;   // put a space before a piece that does not begin with one
     std::optional<Regex> regex;  // none: no split
     SplitBehavior behavior = SplitBehavior::Isolated;
-    bool invert = false;  // what lies between the matches is the match
+    bool invert = false;  // the text between matches counts as the match
   };
   using Emit = std::function<void(std::string_view piece)>;
-  using Matches = std::vector<Regex::Match>;  // [steps]; a thread's own
+  using Matches = std::vector<Regex::Match>;  // [steps]; one per thread
 
   PreTokenizer() = default;  // the whole text is one piece
   explicit PreTokenizer(std::vector<Step> steps) : steps_(std::move(steps)) {}
@@ -34,8 +34,8 @@ class PreTokenizer {
   Matches make_matches() const { return Matches(steps_.size()); }
 
   /// Calls `emit` for each piece in order; pieces are not empty and valid only during the call.
-  /// `text` is valid UTF-8. Pieces are handed down one at a time, so memory does not grow with
-  /// their number.
+  /// `text` is valid UTF-8. Pieces are passed on one at a time, so memory does not grow with their
+  /// number.
   void split(std::string_view text, Matches& matches, const Emit& emit) const {
     run(0, text, matches, emit);
   }

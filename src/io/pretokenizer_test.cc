@@ -1,4 +1,4 @@
-// Pieces are compared with those of Hugging Face's tokenizers (tests/data/tokenizer/splits.jsonl).
+// Compares pieces with those of Hugging Face's tokenizers (tests/data/tokenizer/splits.jsonl).
 #include "io/pretokenizer.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ TEST(PreTokenizer, EachStepSeesOnlyItsPiece) {
   std::vector<PreTokenizer::Step> steps(3);
   steps[0].regex = std::move(*Regex::compile(R"(\s+)", "a"));
   steps[1].prefix_space = true;
-  // Were the text around the piece visible, the lookbehind would see the space of the first step.
+  // If text outside the piece were visible, the lookbehind would see the first step's space.
   steps[2].regex = std::move(*Regex::compile(R"(^ |(?<=\s)b)", "b"));
   const PreTokenizer pre_tokenizer(std::move(steps));
   EXPECT_EQ(split(pre_tokenizer, "ab b"), (Pieces{" ", "ab", " ", " ", "b"}));

@@ -1,4 +1,4 @@
-// quote(): text from a file or a user, made fit for an error message.
+// quote(): quotes untrusted text for an error message.
 #pragma once
 
 #include <string>

@@ -7,7 +7,7 @@
 namespace lathe {
 
 Result<std::string> read_file(const std::filesystem::path& path, std::int64_t max_bytes) {
-  // A mapping gives the size check and the errors of open(); the copy costs little at these sizes.
+  // A mapping provides the size check and errors; copying small files is cheap.
   auto file = MappedFile::open(path);
   if (!file) return file.error();
   const auto bytes = file->bytes();

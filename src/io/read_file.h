@@ -1,4 +1,4 @@
-// Small text files (configurations, templates) read whole.
+// Reads whole small text files (configurations, templates).
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace lathe {
 
-/// The file's bytes. Errors: io where it cannot be opened or read (errno's text), exhausted where
-/// it is larger than `max_bytes`.
+/// The file's bytes. Errors: io (it cannot be opened or read; with errno's text), exhausted (larger
+/// than `max_bytes`).
 Result<std::string> read_file(const std::filesystem::path& path,
                               std::int64_t max_bytes = std::int64_t{256} << 20);
 

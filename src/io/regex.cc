@@ -9,8 +9,8 @@
 namespace lathe {
 namespace {
 
-// A character of ordinary text costs one step or less, backtracking over a run one step a
-// character; 10 million steps are tens of milliseconds.
+// A character of ordinary text costs at most one step, backtracking over a run one step per
+// character; 10 million steps take tens of milliseconds.
 constexpr std::uint32_t kMatchLimit = 10'000'000;
 constexpr std::uint32_t kHeapLimitKib = 64 * 1024;
 constexpr std::size_t kMaxPatternBytes = 64 * 1024;
@@ -51,7 +51,7 @@ Result<Regex> Regex::compile_with(std::string_view pattern, unsigned options,
   const std::unique_ptr<pcre2_compile_context, FreeContext> context(
       pcre2_compile_context_create(nullptr));
   LATHE_CHECK(context != nullptr, "no memory for a pattern");
-  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);  // as Ruby syntax has it
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);  // as in Ruby syntax
   pcre2_set_max_pattern_length(context.get(), kMaxPatternBytes);
   int code = 0;
   PCRE2_SIZE at = 0;
@@ -64,7 +64,7 @@ Result<Regex> Regex::compile_with(std::string_view pattern, unsigned options,
     return Error{ErrorCode::malformed, field, "a regular expression",
                  fmt::format("one with an error at byte {}: {}", at, text.data()), ""};
   }
-  // Without the JIT (no executable memory) pcre2_match interprets: slower, with the same matches.
+  // Without the JIT (no executable memory) pcre2_match interprets: slower, but equal matches.
   pcre2_jit_compile(out.code_.get(), PCRE2_JIT_COMPLETE);
   return out;
 }
@@ -76,7 +76,7 @@ std::optional<std::pair<std::size_t, std::size_t>> Regex::find(std::string_view 
   int rc = pcre2_match(code_.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK,
                        match.data_.get(), match.limits_.get());
   if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
-    // The JIT runs on 32 KiB of the machine's stack; the interpreter backtracks on the heap.
+    // The JIT has 32 KiB of stack; the interpreter backtracks on the heap.
     rc = pcre2_match(code_.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
                      match.data_.get(), match.limits_.get());
   }

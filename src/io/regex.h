@@ -1,4 +1,5 @@
-// Regular expressions of a tokenizer.json: written for Oniguruma (Ruby syntax), run by PCRE2's JIT.
+// Regular expressions of a tokenizer.json, written for Oniguruma (Ruby syntax) and run by PCRE2's
+// JIT.
 #pragma once
 
 #include <memory>
@@ -15,16 +16,15 @@ struct pcre2_real_match_data_8;
 
 namespace lathe {
 
-/// The PCRE2 pattern that matches what Oniguruma's Ruby syntax matches with `pattern`. Classes that
-/// the two libraries define differently (\s, \w, \v, script names) are spelled out. What has no
-/// equal spelling is an Error of code unsupported that names the construct.
+/// Translates a pattern in Oniguruma's Ruby syntax to an equivalent PCRE2 pattern. Classes that the
+/// libraries define differently (\s, \w, \v, script names) are spelled out. Errors: unsupported,
+/// naming a construct without an equivalent.
 Result<std::string> translate_regex(std::string_view pattern, const std::string& field);
 
 /// A compiled pattern; immutable, so threads may share it, each with its own Match.
 class Regex {
  public:
-  /// Room for the result of one search, and the searches' limits; a thread's own. Costs two small
-  /// allocations.
+  /// A search's result and limits; one per thread. Costs two small allocations.
   class Match {
    public:
     Match();
@@ -39,15 +39,14 @@ class Regex {
     std::unique_ptr<pcre2_real_match_context_8, Free> limits_;
   };
 
-  /// `field` names the place in errors. Errors: those of translate_regex; malformed where PCRE2
-  /// cannot compile the pattern.
+  /// `field` names the place in errors. Errors: translate_regex()'s; malformed: PCRE2 cannot
+  /// compile the pattern.
   static Result<Regex> compile(std::string_view pattern, const std::string& field);
   /// Matches `text` itself.
   static Result<Regex> literal(std::string_view text, const std::string& field);
 
   /// First match in `text` that begins at `from` or later: [begin, end). `text` is valid UTF-8. A
-  /// search that takes more than 10 million steps finds nothing, which bounds the time of a hostile
-  /// pattern.
+  /// search of more than 10 million steps finds nothing, which bounds the time of hostile patterns.
   std::optional<std::pair<std::size_t, std::size_t>> find(std::string_view text, std::size_t from,
                                                           Match& match) const;
 
@@ -60,8 +59,8 @@ class Regex {
   std::unique_ptr<pcre2_real_code_8, Free> code_;
 };
 
-/// Calls `on_part(begin, end, is_match)` for the matches in `text` and what lies between them, in
-/// order and without gaps. Empty matches are parts too, except right after the previous match.
+/// Calls `on_part(begin, end, is_match)` for the matches in `text` and the text between them, in
+/// order and without gaps. Empty matches count, except right after another match.
 template <class OnPart>
 void for_each_part(const Regex& regex, std::string_view text, Regex::Match& match,
                    OnPart&& on_part) {

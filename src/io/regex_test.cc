@@ -12,8 +12,8 @@ namespace {
 
 using Ranges = std::vector<char32_t>;  // first, last, first, last, ...
 
-// Oniguruma's classes, as Hugging Face's tokenizers sees them, over every code point that Unicode
-// 14 assigns (classes.jsonl, first line).
+// Oniguruma's classes as seen by Hugging Face's tokenizers, over every code point assigned in
+// Unicode 14 (classes.jsonl, first line).
 TEST(Regex, ClassesHoldWhatOnigurumasHold) {
   const auto rows = fixture_rows("classes.jsonl");
   const auto assigned = rows[0]["ranges"].get<Ranges>();
@@ -67,7 +67,7 @@ TEST(Regex, RefusesWhatTheLibrariesReadDifferently) {
       {R"(a(?i)b|c)", "(?i)"},
       {R"((?<name>a))", "(?<name>a)"},
       {R"((*ACCEPT))", "(*ACCEPT)"},
-      {R"(a{,3})", "{ that is no {n,m}"},
+      {R"(a{,3})", "{ not in {n,m}"},
       {R"(a{2}?)", "{2}?"},
       {R"(a{2,3}+)", "{2,3}+"},
       {R"(\xE9)", R"(\x other than \x00 to \x7F and \x{...})"},

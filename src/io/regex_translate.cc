@@ -1,5 +1,5 @@
-// Translates Oniguruma's Ruby syntax to PCRE2's. Constructs that the two read differently and that
-// cannot be spelled out are rejected; a silent difference would give wrong tokens.
+// Translates Oniguruma's Ruby syntax to PCRE2's. Constructs that differ and cannot be spelled out
+// are rejected: a silent difference would give wrong tokens.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <fmt/format.h>
 #include <pcre2.h>
@@ -12,8 +12,8 @@
 namespace lathe {
 namespace {
 
-// What \s and \w stand for in Oniguruma. PCRE2's \s has U+180E besides, its \w no marks. The six
-// superscripts and fractions come from the Latin-1 table that Oniguruma asks below U+0100.
+// \s and \w in Oniguruma. PCRE2's \s also has U+180E, and its \w has no marks. The six superscripts
+// and fractions come from Oniguruma's Latin-1 table for characters below U+0100.
 constexpr std::string_view kSpace = R"(\t-\r\x{85}\p{Z})";
 constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\xB2\xB3\xB9\xBC-\xBE)";
 
@@ -39,7 +39,7 @@ class Translator {
                                         : copy(1);
       if (!ok) {
         return Error{ErrorCode::unsupported, field_,
-                     "a pattern that PCRE2 and Oniguruma read alike", refused_, ""};
+                     "a pattern that means the same in PCRE2 and Oniguruma", refused_, ""};
       }
     }
     return std::move(out_);
@@ -62,7 +62,7 @@ class Translator {
     return false;
   }
 
-  // One backslash escape, inside a class or outside.
+  // Translates a backslash escape, inside a class or outside.
   bool escape(bool in_class) {
     if (at_ + 1 == in_.size()) return refuse("a backslash at the end");
     const char c = in_[at_ + 1];
@@ -104,13 +104,13 @@ class Translator {
         if (!in_class) return copy(2);
         break;
       default:
-        // Punctuation, and characters beyond ASCII, stand for themselves.
+        // Escaped punctuation and non-ASCII characters are literals.
         if (std::isalnum(static_cast<unsigned char>(c)) == 0) return copy(2);
     }
     return refuse(fmt::format("\\{}{}", c, in_class ? " in a class" : ""));
   }
 
-  // \p{Name}: a script means the script of a character itself, not its extensions as in PCRE2.
+  // \p{Name}: a script means a character's own script, without the script extensions of PCRE2.
   bool property() {
     const std::size_t close = in_.find('}', at_);
     if (at_ + 2 >= in_.size() || in_[at_ + 2] != '{' || close == std::string_view::npos) {
@@ -124,7 +124,7 @@ class Translator {
     });
     const std::string script = fmt::format("{{{}sc:{}}}", caret ? "^" : "", name);
     const std::string as_is = fmt::format("{{{}{}}}", caret ? "^" : "", name);
-    // PCRE2 has names of its own (L&, Xan, Xps) that Oniguruma lacks.
+    // PCRE2 has names (L&, Xan, Xps) that Oniguruma lacks.
     if (!plain || name.starts_with('X')) return refuse(fmt::format("\\p{{{}}}", inside));
     const std::string kind(in_.substr(at_, 2));
     const bool category = name.size() <= 2;
@@ -146,7 +146,7 @@ class Translator {
   bool braced_hex() {
     if (!starts("\\x{")) {
       const std::string_view digits = in_.substr(at_ + 2, 2);
-      // From 80 on, \xHH is a byte and no character in Oniguruma.
+      // From 80 on, \xHH is a byte in Oniguruma, not a character.
       if (digits.size() != 2 || !hex_digits(digits) || digits[0] > '7') {
         return refuse("\\x other than \\x00 to \\x7F and \\x{...}");
       }
@@ -176,7 +176,7 @@ class Translator {
     for (std::string_view known : {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:"}) {
       if (starts(known)) return copy(known.size());
     }
-    // Further on, an option's reach over alternatives differs.
+    // Elsewhere the scope of an option over alternatives differs.
     if (at_ == 0 && starts("(?i)")) return copy(4);
     if (starts("(?") || starts("(*")) {
       const std::size_t end = std::min(in_.find_first_of(":)", at_), at_ + 12);
@@ -197,7 +197,7 @@ class Translator {
     };
     const std::string_view low = inside.substr(0, comma);
     const std::string_view high = comma == std::string_view::npos ? "" : inside.substr(comma + 1);
-    if (!number(low) || (!high.empty() && !number(high))) return refuse("{ that is no {n,m}");
+    if (!number(low) || (!high.empty() && !number(high))) return refuse("{ not in {n,m}");
     copy(close + 1 - at_);
     // {n}? is an optional and {n,m}+ a repetition in Ruby syntax, lazy and possessive in PCRE2.
     if (starts("+") || (starts("?") && comma == std::string_view::npos)) {

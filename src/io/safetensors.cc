@@ -34,10 +34,10 @@ std::optional<std::int64_t> size_value(const Json& j) {
   return static_cast<std::int64_t>(v);
 }
 
-// Bytes of a packed tensor, or none where they overflow or do not fill whole bytes.
+// Bytes of a packed tensor; nullopt if they overflow or do not fill whole bytes.
 std::optional<std::int64_t> packed_bytes(std::span<const std::int64_t> shape, int bits) {
   std::int64_t total = bits;
-  // A zero anywhere makes the tensor empty, whatever the other dimensions' product would be.
+  // A zero dimension makes the tensor empty, even if the others' product overflows.
   if (std::ranges::find(shape, 0) != shape.end()) return 0;
   for (const std::int64_t d : shape) {
     if (__builtin_mul_overflow(total, d, &total)) return std::nullopt;

@@ -1,5 +1,5 @@
-// The header of a safetensors file: names, dtypes, shapes and places of its tensors. The format: 8
-// bytes little-endian header length N, N bytes of JSON, then the tensors' bytes.
+// Parses the header of a safetensors file: names, dtypes, shapes and offsets of its tensors.
+// Format: 8 bytes of little-endian header length N, N bytes of JSON, then the tensors' bytes.
 // Source: https://github.com/huggingface/safetensors ("Format").
 #pragma once
 
@@ -28,7 +28,7 @@ LATHE_ENUM(SafetensorsDType, LATHE_SAFETENSORS_DTYPES)
 /// Bits of one element; F4 packs two elements in a byte.
 int bits_of(SafetensorsDType t);
 
-/// The element type that computes with these bytes; none for integers other than U8 and for BOOL.
+/// The corresponding element type; nullopt for integers other than U8 and for BOOL.
 std::optional<DType> dtype_of(SafetensorsDType t);
 
 struct SafetensorsEntry {
@@ -44,9 +44,9 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-/// Reads and checks the header of one whole file. Every entry lies inside `file`, has the bytes
-/// that its shape and dtype ask for, and shares none with another; gaps are tolerated. Errors:
-/// malformed (with the tensor's name), unsupported (a dtype that is not listed above).
+/// Parses and checks the header of a whole file. Every entry lies inside `file`, has the size of
+/// its shape and dtype, and overlaps no other; gaps are tolerated. Errors: malformed (with the
+/// tensor's name), unsupported (a dtype that is not listed above).
 Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> file);
 
 }  // namespace lathe

@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A file of this header and `data` bytes.
+// A file with this header and `data` bytes.
 std::string file_of(const std::string& header, std::size_t data) {
   std::string out;
   for (int i = 0; i < 8; ++i) out += static_cast<char>(header.size() >> (8 * i) & 255);
@@ -106,7 +106,7 @@ TEST(Safetensors, RefusesABadTensor) {
   EXPECT_THAT(refusal(one("F32", "[1]", "[0,4,8]"), 8), HasSubstr("[begin, end]"));
   EXPECT_THAT(refusal(one("F32", "[1]", "[0,8]"), 8), HasSubstr("4 bytes, as F32 [1] has"));
   EXPECT_THAT(refusal(one("F32", "[1]", "[4,8]"), 4), HasSubstr("truncated"));
-  // 2^32 x 2^32 and 2^61 x 8 bits wrap to 0 in 64 bits.
+  // 2^32 x 2^32 and 2^61 x 8 bits would wrap to 0 in 64 bits.
   EXPECT_THAT(refusal(one("U8", "[4294967296,4294967296]", "[0,0]"), 0), HasSubstr("below 2^63"));
   EXPECT_THAT(refusal(one("F64", "[288230376151711744]", "[0,0]"), 0), HasSubstr("below 2^63"));
   EXPECT_THAT(refusal(R"({"t":{"shape":[1],"data_offsets":[0,4]}})", 4), HasSubstr("got nothing"));

@@ -1,4 +1,4 @@
-// Strings by id and ids by string.
+// TokenTable: a two-way map between ids and strings.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,11 @@
 
 namespace lathe {
 
-/// An open-addressing hash table whose keys lie in a vector by id. At most half of its slots are
-/// taken, so a look-up touches one slot and one string as a rule.
+/// An open-addressing hash table whose keys are stored in a vector by id. At most half full, so a
+/// look-up usually touches one slot and one string.
 class TokenTable {
  public:
-  /// `strings[id]`; ids whose string is empty are not found. Where two are equal, the lower id is
-  /// found.
+  /// `strings[id]`; empty strings are not found. Of equal strings, the lower id is found.
   TokenTable() : TokenTable(std::vector<std::string>{}) {}
   explicit TokenTable(std::vector<std::string> strings);
 
@@ -23,7 +22,7 @@ class TokenTable {
  private:
   struct Slot {
     std::int32_t id = -1;
-    std::uint32_t tag = 0;  // bits of the hash, which spare most comparisons
+    std::uint32_t tag = 0;  // bits of the hash, which avoid most comparisons
   };
   std::vector<std::string> strings_;  // [ids]
   std::vector<Slot> slots_;           // [power of two]

@@ -9,13 +9,13 @@
 namespace lathe {
 namespace {
 
-// Merging indexes symbols in 32 bits. Longer pieces are cut here, which changes no token of any
-// known vocabulary.
+// Merging uses 32-bit indices. Longer pieces are cut, which changes no token of any known
+// vocabulary.
 constexpr std::size_t kMaxPiece = std::size_t{1} << 30;
 
 }  // namespace
 
-// What one call of encode() needs besides the tokenizer.
+// Working memory of one encode() call.
 struct Tokenizer::Work {
   Bpe::Scratch bpe;
   PreTokenizer::Matches matches;
@@ -49,7 +49,7 @@ Tokenizer::Tokenizer(TokenizerDescription d)
   std::vector<std::string> names = d.model.tokens;  // [ids]
   bpe_ = Bpe(std::move(d.model));
   std::vector<bool> special(names.size());
-  std::vector<std::string> shown = names;  // what the decoder is given
+  std::vector<std::string> shown = names;  // the decoder's input
   std::vector<AddedToken> plain, normalized;
   for (AddedToken& token : d.added_tokens) {
     const auto id = static_cast<std::size_t>(token.id);
@@ -96,7 +96,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
   return std::move(work.ids);
 }
 
-// `text` is valid UTF-8 without plain added tokens.
+// `text` is valid UTF-8 without added tokens, except normalised ones.
 void Tokenizer::encode_text(std::string_view text, Work& work) const {
   text = normalizer_.apply(text, work.normalized);
   const PreTokenizer::Emit merge = [&](std::string_view piece) {

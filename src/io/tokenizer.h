@@ -1,4 +1,4 @@
-// Tokenizer: text to ids and back, from the tokenizer.json of Hugging Face's tokenizers.
+// Tokenizer: converts text to ids and back, by a tokenizer.json of Hugging Face's tokenizers.
 #pragma once
 
 #include <cstdint>
@@ -22,25 +22,25 @@ namespace lathe {
 
 struct TokenizerDescription;
 
-/// Immutable after it is made: threads may share one. docs/tokenizer.md lists what is supported.
+/// Immutable, so threads may share one. docs/tokenizer.md lists what is supported.
 class Tokenizer {
  public:
   /// `json` is the text of a tokenizer.json. Errors: malformed, unsupported and out_of_range, with
   /// the path of the key ("pre_tokenizer.pretokenizers[1].type").
   static Result<Tokenizer> parse(std::string_view json);
-  /// A tokenizer.json, or a folder that holds one. Also errors: io.
+  /// `path`: a tokenizer.json, or a folder with one. Errors: parse()'s, io.
   static Result<Tokenizer> load(const std::filesystem::path& path);
 
-  /// Any bytes. Added tokens are found in the text by their names, special ones too, so a caller
-  /// that inserts untrusted text must keep their names out of it. A byte that is not UTF-8 is a
-  /// piece of its own. `add_special_tokens` puts the post-processor's template around.
+  /// Encodes any bytes. Added tokens, special ones included, are found in the text by name, so
+  /// callers must keep their names out of untrusted text. A byte that is not UTF-8 is a separate
+  /// piece. `add_special_tokens` adds the tokens of the post-processor's template.
   std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens = false) const;
 
-  /// UTF-8 text; invalid sequences become U+FFFD. Ids outside the vocabulary give nothing.
+  /// UTF-8 text; invalid sequences become U+FFFD. Ids outside the vocabulary are skipped.
   std::string decode(std::span<const std::int32_t> ids,  // [n]
                      bool skip_special_tokens = false) const;
-  /// The same bytes with nothing replaced: for a byte-level vocabulary, those that encode() was
-  /// given, unless its normalizer or pre-tokenizer changed them.
+  /// The same without replacement: for a byte-level vocabulary, the input of encode(), unless the
+  /// normaliser or pre-tokeniser changed it.
   std::string decode_bytes(std::span<const std::int32_t> ids,  // [n]
                            bool skip_special_tokens = false) const;
   Detokenizer detokenizer(bool skip_special_tokens = false) const;
@@ -49,7 +49,7 @@ class Tokenizer {
   std::optional<std::int32_t> id_of(std::string_view token) const;
   /// Whether the vocabulary has this id; ids may have gaps.
   bool has(std::int32_t id) const { return texts_->has(id); }
-  /// What the token adds to a text, as bytes. `id` is one that has() knows.
+  /// The bytes that the token adds to a text. Precondition: has(id).
   const std::string& bytes_of(std::int32_t id) const;
   bool is_special(std::int32_t id) const;
   /// The highest id plus one.
@@ -64,8 +64,8 @@ class Tokenizer {
   PreTokenizer pre_tokenizer_;
   Bpe bpe_;
   TokenTable tokens_;                         // model and added tokens by name
-  AddedTokenFinder added_;                    // looked for in the text as it comes
-  AddedTokenFinder added_normalized_;         // looked for in what the normalizer made of it
+  AddedTokenFinder added_;                    // searched for in the original text
+  AddedTokenFinder added_normalized_;         // searched for in the normalised text
   std::vector<std::int32_t> before_, after_;  // template of the post-processor
   std::shared_ptr<const TokenTexts> texts_;   // shared with detokenizers
 };

@@ -13,11 +13,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kMaxAddedTokenBytes = 4096;  // bounds the search for them
-constexpr std::size_t kMaxSteps = 64;              // of a sequence, those inside it counted
-constexpr int kMaxDepth = 8;                       // of sequences in sequences
+constexpr std::size_t kMaxAddedTokenBytes = 4096;  // bounds the time to search for them
+constexpr std::size_t kMaxSteps = 64;              // in a sequence, nested ones included
+constexpr int kMaxDepth = 8;                       // of nested sequences
 
-// Reading throws Refused inside this file only; read_tokenizer_json turns it into an Error.
+// Thrown inside this file only; read_tokenizer_json() turns it into an Error.
 struct Refused {
   Error error;
 };
@@ -27,7 +27,7 @@ class Node {
  public:
   Node(const Json& json, std::string path) : json_(json), path_(std::move(path)) {}
 
-  // The value of `key`; a null Node where there is none.
+  // The value of `key`; a null Node if absent.
   Node get(std::string_view key) const {
     static const Json kNull;
     if (!json_.is_object()) fail("an object");
@@ -51,7 +51,7 @@ class Node {
     if (!json_.is_string()) fail("a string");
     return json_.get_ref<const std::string&>();
   }
-  // Absent and null are empty.
+  // Empty if absent or null.
   std::string text_or_empty() const { return is_null() ? std::string() : text(); }
   bool boolean() const {
     if (!json_.is_boolean()) fail("true or false");
@@ -61,7 +61,7 @@ class Node {
   std::int32_t integer(std::int32_t below) const {
     const auto wanted = [&] { return fmt::format("an integer from 0 to {}", below - 1); };
     if (!json_.is_number_integer()) fail(wanted());
-    // Negative values are the only ones that are not kept as unsigned.
+    // Only negative integers are not stored as unsigned.
     if (!json_.is_number_unsigned() ||
         json_.get<std::uint64_t>() >= static_cast<std::uint64_t>(below)) {
       fail(wanted(), ErrorCode::out_of_range);
@@ -81,7 +81,7 @@ class Node {
   }
 
  private:
-  // Containers are not written out: their depth is not bounded.
+  // Does not print containers: their depth is unbounded.
   std::string excerpt() const {
     if (json_.is_null()) return "nothing";
     if (json_.is_array()) return fmt::format("an array of {}", json_.size());
@@ -111,8 +111,8 @@ Regex read_pattern(const Node& pattern) {
   return taken(Regex::literal(literal.text(), literal.path()));
 }
 
-// Calls each(node, type) for a component, and for those inside it where it is a Sequence that
-// keeps them under `key`, in order.
+// Calls each(node, type) for a component; for a Sequence, for each component listed under `key`, in
+// order.
 template <class Each>
 void flatten(const Node& node, const char* key, int depth, std::size_t& steps, const Each& each) {
   if (node.is_null()) return;
@@ -151,7 +151,7 @@ Normalizer read_normalizer(const Node& node) {
 LATHE_ENUM(PreTokenizerKind, LATHE_PRE_TOKENIZER_KINDS)
 namespace {
 
-// The pattern of GPT-2's own tokenizer.
+// The pattern of GPT-2's original tokenizer.
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -229,14 +229,14 @@ void read_merges(const Node& node, const TokenIds& ids, BpeModel& model) {
     merged.assign(left).append(right);
     const auto id_of = [&](std::string_view token) {
       const auto it = ids.find(token);
-      if (it == ids.end()) node.item(i).fail("tokens of model.vocab, and so what they merge to");
+      if (it == ids.end()) node.item(i).fail("tokens of model.vocab that merge to one");
       return it->second;
     };
     model.merges.set(id_of(left), id_of(right), {static_cast<std::uint32_t>(i), id_of(merged)});
   }
 }
 
-// Fills ids, whose keys view the strings of `node`.
+// Fills ids, whose keys are views into `node`.
 BpeModel read_model(const Node& node, TokenIds& ids) {
   if (const Node type = node.get("type"); !type.is_null() && type.text() != "BPE") {
     type.fail("BPE", ErrorCode::unsupported);
@@ -304,7 +304,7 @@ std::vector<AddedToken> read_added_tokens(const Node& node, const BpeModel& mode
   return tokens;
 }
 
-// The ids that a template names in `special_tokens`.
+// The ids of a template's token in `special_tokens`.
 std::vector<std::int32_t> template_ids(const Node& special_tokens, const std::string& name) {
   std::vector<std::int32_t> out;
   for (const Node& id : special_tokens.get(name).get("ids").items()) {
@@ -330,7 +330,7 @@ void read_template(const Node& node, TokenizerDescription& d) {
     side.insert(side.end(), ids.begin(), ids.end());
   }
   if (!seen) node.get("single").fail("the sequence A, once", ErrorCode::unsupported);
-  // A later processor's template goes around the earlier ones' output.
+  // Each processor's template wraps the output of those before it.
   d.before.insert(d.before.begin(), before.begin(), before.end());
   d.after.insert(d.after.end(), after.begin(), after.end());
 }
@@ -338,7 +338,7 @@ void read_template(const Node& node, TokenizerDescription& d) {
 void read_post_processor(const Node& node, TokenizerDescription& d) {
   for_each_step(node, "processors", [&](const Node& n, const std::string& type) {
     if (type == "TemplateProcessing") return read_template(n, d);
-    // ByteLevel moves offsets only.
+    // ByteLevel changes offsets only.
     if (type != "ByteLevel") {
       n.get("type").fail("ByteLevel, TemplateProcessing or Sequence", ErrorCode::unsupported);
     }

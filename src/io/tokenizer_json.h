@@ -1,4 +1,4 @@
-// Reading a tokenizer.json into the parts of a Tokenizer.
+// Reads a tokenizer.json into the parts of a Tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace lathe {
 
-/// Ids lie below this; vectors are indexed by id, so a bound keeps a file from asking for memory
-/// that its size does not warrant. The largest vocabularies in use have a quarter of it.
+/// Exclusive bound on ids: vectors are indexed by id, and a small file must not make them huge. The
+/// largest vocabularies in use reach a quarter of it.
 inline constexpr std::int32_t kMaxTokenIds = 1 << 20;
 
 struct TokenizerDescription {
@@ -23,12 +23,12 @@ struct TokenizerDescription {
   PreTokenizer pre_tokenizer;
   BpeModel model;
   std::vector<AddedToken> added_tokens;     // ids agree with model.tokens and with each other
-  std::vector<std::int32_t> before, after;  // what add_special_tokens puts around a text
+  std::vector<std::int32_t> before, after;  // tokens that add_special_tokens adds
   Decoder decoder;
 };
 
-/// Errors: malformed where the text is not a tokenizer.json, unsupported where it asks for what
-/// Lathe cannot do, out_of_range for an id; `field` is the path of the key.
+/// Errors, with the key's path: malformed (not a tokenizer.json), unsupported (a feature),
+/// out_of_range (an id).
 Result<TokenizerDescription> read_tokenizer_json(std::string_view json);
 
 }  // namespace lathe

@@ -40,8 +40,8 @@ TEST(TokenizerJson, ReadsASmallOne) {
 }
 
 struct Refusal {
-  const char* pointer;  // what is replaced
-  const char* value;    // by what; JSON
+  const char* pointer;  // to replace
+  const char* value;    // the replacement, JSON
   ErrorCode code;
   const char* field;
   const char* offered;
@@ -138,13 +138,13 @@ TEST(TokenizerJson, RefusesWhatIsNoJsonAndWhatNestsWithoutEnd) {
   Json json = small();
   json["normalizer"] = nested;
   EXPECT_FALSE(Tokenizer::parse(json.dump()).ok());
-  // As the value of a key that wants something else: an error must not follow it down.
+  // As a value of the wrong type: building the error must not recurse into it.
   std::string deep = small().dump();
   deep.replace(deep.find("\"1.0\""), 5, std::string(100000, '[') + std::string(100000, ']'));
   EXPECT_EQ(Tokenizer::parse(deep).error().field, "version");
 }
 
-// A cut or changed file is an error or another tokenizer, never a crash.
+// A truncated or changed file gives an error or another tokenizer, never a crash.
 TEST(TokenizerJson, SurvivesDamage) {
   std::ifstream file(tokenizer_data("options/tokenizer.json"), std::ios::binary);
   const std::string whole{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};

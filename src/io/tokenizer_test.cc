@@ -1,4 +1,4 @@
-// Ids and texts are compared with those of Hugging Face's tokenizers (tests/data/tokenizer).
+// Compares ids and texts with those of Hugging Face's tokenizers (tests/data/tokenizer).
 #include "io/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ TEST_P(Family, DecodesAsTheLibrary) {
 TEST_P(Family, StreamsWhatItDecodes) {
   const Tokenizer tokenizer = load(GetParam());
   for (const auto& row : fixture_rows(file("decode.jsonl"))) {
-    // A run of broken fallback bytes is where the two may differ.
+    // The two may differ in runs of invalid fallback bytes.
     if (GetParam() == std::string("llama2") &&
         row["text"].get<std::string>().find("\uFFFD") != std::string::npos) {
       continue;
@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Tokenizer, Family,
                          testing::Values("deepseek_v3", "llama3", "qwen2", "llama2", "options"),
                          [](const auto& family) { return std::string(family.param); });
 
-// Deterministic bytes, mostly text with stray bytes and cut characters in it.
+// Deterministic input, mostly text with stray bytes and incomplete characters.
 std::string broken_text(std::mt19937& random, const std::vector<std::string>& all) {
   std::string out;
   for (int i = 0; i < 4; ++i) {
@@ -111,10 +111,10 @@ TEST(TokenizerBytes, AnyBytesComeBack) {
 
 TEST(TokenizerBytes, AStrayByteIsASymbolOfItsOwn) {
   const Tokenizer tokenizer = load("qwen2");
-  // U+0100 and on stand for unprintable bytes: 0xFF is printable Latin-1, 0x80 is the 35th other.
+  // U+0100 onwards represent unprintable bytes: 0xFF is printable Latin-1, 0x80 is the 35th other.
   EXPECT_EQ(tokenizer.encode("\xFF"), Ids{*tokenizer.id_of("ÿ")});
   EXPECT_EQ(tokenizer.encode("\x80"), Ids{*tokenizer.id_of("Ģ")});
-  // An unfinished character next to text: neither changes the other.
+  // An incomplete character does not change the text next to it.
   Ids wanted = tokenizer.encode("the lathe");
   wanted.push_back(*tokenizer.id_of("â"));
   wanted.push_back(*tokenizer.id_of("Ĥ"));
@@ -160,7 +160,7 @@ TEST(Tokenizer, TellsItsTokens) {
   EXPECT_FALSE(tokenizer.is_special(-1));
 }
 
-// Were time to grow with the square of the length, each of these would take minutes.
+// In quadratic time each of these would take minutes.
 TEST(Tokenizer, TakesLongRunsOfAnything) {
   constexpr std::size_t kSize = std::size_t{1} << 18;
   std::mt19937 random(9);

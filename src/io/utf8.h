@@ -1,4 +1,4 @@
-// Scans UTF-8 for the tokenizer: runs of valid text between stray bytes, and the replacement of
+// UTF-8 scanning for the tokenizer: runs of valid text between stray bytes, and replacement of
 // invalid bytes.
 #pragma once
 
@@ -13,15 +13,15 @@ struct Utf8Char {
   char32_t code = 0;
   int size = 0;  // bytes; at the end of the text 0
   bool valid = false;
-  // The text ends inside a sequence that more bytes could complete.
+  // The text ends inside an incomplete sequence.
   bool truncated = false;
 };
 
-/// The character at the front of `text`. Where the bytes are not UTF-8, `size` is the length of the
-/// maximal subpart (Unicode 15.0, section 3.9, table 3-7), at least 1: what one U+FFFD stands for.
+/// The character at the front of `text`. For invalid UTF-8, `size` is the length of the maximal
+/// subpart (Unicode 15.0, section 3.9, table 3-7), at least 1, which one U+FFFD replaces.
 Utf8Char utf8_front(std::string_view text);
 
-/// The character at the end of `text`; size 0 where the text is empty or ends in broken UTF-8.
+/// The character at the end of `text`; size 0 if the text is empty or ends in invalid UTF-8.
 Utf8Char utf8_back(std::string_view text);
 
 /// Length of the longest valid prefix in bytes.
@@ -29,8 +29,8 @@ std::size_t utf8_valid_prefix(std::string_view text);
 
 void append_utf8(std::string& out, char32_t code);
 
-/// Appends `text` with one U+FFFD for each maximal subpart that is not UTF-8. With `keep_tail`, an
-/// unfinished sequence at the end stays out. Returns the number of bytes of `text` consumed.
+/// Appends `text` with one U+FFFD for each maximal invalid subpart. With `keep_tail`, leaves out an
+/// incomplete sequence at the end. Returns the number of bytes of `text` consumed.
 std::size_t append_lossy_utf8(std::string& out, std::string_view text, bool keep_tail = false);
 
 /// Unicode's White_Space property.

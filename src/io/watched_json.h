@@ -1,4 +1,4 @@
-// A parse of JSON that looks at nesting and names; of any of nlohmann's types, so templates.
+// JSON parsing that checks nesting and repeated names, for any of nlohmann's types.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,18 +15,18 @@ namespace lathe {
 template <class Json>
 struct WatchedJson {
   Json value;
-  bool too_deep = false;             // more than kMostLevels; the value lacks what is deeper
-  std::optional<std::string> twice;  // the first name that an object has twice
+  bool too_deep = false;             // more than kMostLevels; deeper values are dropped
+  std::optional<std::string> twice;  // the first name repeated in an object
 };
 
-/// Throws Json::parse_error at text that is not JSON in UTF-8, and another Json::exception at a
-/// number beyond double.
+/// Throws Json::parse_error for text that is not JSON in UTF-8, and another Json::exception for
+/// numbers beyond double.
 template <class Json>
 WatchedJson<Json> parse_watched(std::string_view text) {
   WatchedJson<Json> out;
-  std::vector<std::unordered_set<std::string>> open;  // names of each object that is open
+  std::vector<std::unordered_set<std::string>> open;  // names in each open object
   const auto watch = [&](int depth, typename Json::parse_event_t event, Json& parsed) {
-    if (depth > kMostLevels) {  // the parser skips to the end of what is discarded
+    if (depth > kMostLevels) {  // the parser skips discarded values
       out.too_deep = true;
       return false;
     }
