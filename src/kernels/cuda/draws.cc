@@ -13,8 +13,8 @@
 namespace lathe::cuda {
 namespace {
 
-// Rows that are worked on at once where a row needs its weights in memory: 1.2 MB each at a
-// vocabulary of 150,000.
+// Rows sampled at once if rows need their probabilities in memory: 1.2 MB each at a vocabulary of
+// 150,000.
 constexpr std::int64_t kWorkers = 64;
 
 // Tokens of the history, each once, for the penalties.

@@ -40,7 +40,7 @@ Result<void> select_keys(const SelectKeys& op, Arena& tensors, cudaStream_t stre
   const CacheLayout layout(LayoutKind::index_fp8, {.dim = op.dim}, op.keys.layout.scale_policy());
   const std::int64_t heads = ranks ? most * op.heads : 0;
   auto* slots = tensors.take_array<Slot>(heads);
-  auto* turned = tensors.take_array<float>(op.hadamard ? heads * op.dim : 0);
+  auto* rotated = tensors.take_array<float>(op.hadamard ? heads * op.dim : 0);
   std::byte* codes = tensors.take(ranks ? most * layout.page_stride(op.heads) : 0);
   cudaError_t status =
       launch_count_up(reinterpret_cast<std::int32_t*>(slots), nullptr, heads, stream);
@@ -62,14 +62,14 @@ Result<void> select_keys(const SelectKeys& op, Arena& tensors, cudaStream_t stre
       RowsView from = rows_at(op.q, first, rows);
       if (op.hadamard) {
         status = launch_hadamard_rows({.x = reinterpret_cast<const float*>(from.data),
-                                       .out = turned,
+                                       .out = rotated,
                                        .x_stride = from.row_stride,
                                        .rows = rows,
                                        .heads = op.heads,
                                        .dim = op.dim},
                                       stream);
         if (status != cudaSuccess) break;
-        from.data = reinterpret_cast<const std::byte*>(turned);
+        from.data = reinterpret_cast<const std::byte*>(rotated);
         from.row_stride = from.cols;
       }
       for (std::int64_t row = 0; from.row_stride != from.cols && row < rows; ++row) {

@@ -1,6 +1,6 @@
-// Every entry that a step completes, and every state that it leaves, is a task: all of them start
-// from the state before the step, or from nothing, and fold the tokens of their group. So entries
-// of a long prompt are made in parallel, each in the one order that there is.
+// The compressor on the CPU: one task for every entry that a step completes and every state that it
+// leaves. A task starts from the state before the step, or from nothing, and folds the tokens of
+// its group in order, so a long prompt's entries are computed in parallel with fixed bits.
 #include "kernels/cpu/compress/compress.h"
 
 #include <algorithm>

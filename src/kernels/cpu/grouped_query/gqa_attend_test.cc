@@ -1,3 +1,4 @@
+// Grouped-query attention on the CPU against the oracle: head counts, long contexts, SIMD targets.
 #include "kernels/cpu/grouped_query/gqa_attend.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// The capabilities of the CPU's grouped-query and ragged kernels.
 #include "kernels/cpu/grouped_query/gqa_register.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Index lists, compact rows, holes, dtypes, sinks and numbers that must not leak.
+// Grouped-query attention over index lists, compact rows and page tables with holes; dtypes, sinks,
+// and NaN outside a row's keys.
 #include <gtest/gtest.h>
 
 #include <cstring>

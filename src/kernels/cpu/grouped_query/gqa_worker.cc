@@ -1,4 +1,5 @@
-// A grouped-query worker's memory, the places of its keys, and which of them a row sees.
+// A grouped-query worker: allocates its memory, finds the slots of keys, and masks those that a row
+// does not see.
 #include "kernels/cpu/grouped_query/gqa_worker.h"
 
 #include "kernels/cpu/attend_io.h"

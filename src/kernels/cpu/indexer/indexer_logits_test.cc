@@ -1,3 +1,4 @@
+// The indexer's logits on the CPU against ref: values, NaN, bits for any tiling, bad arguments.
 #include <gtest/gtest.h>
 
 #include <cmath>

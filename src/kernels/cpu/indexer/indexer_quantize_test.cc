@@ -1,3 +1,4 @@
+// Quantized index queries on the CPU: codes, scales, folded weights and the Hadamard rotation.
 #include "kernels/cpu/indexer/indexer_quantize.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// The indexer's top-k on the CPU against a full sort: ties, NaN, tilings, memory, transforms.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// The CPU's latent attention against the oracle, over layouts, pages, heads, lengths and ways to
-// name keys. Pools are poisoned where no request has a key, outputs before every run.
+// The CPU's latent attention against the oracle, over layouts, pages, heads, lengths, page tables
+// and index lists. Unused slots are poisoned, and outputs before every run.
 #include "kernels/cpu/latent/latent_attend.h"
 
 #include <gtest/gtest.h>

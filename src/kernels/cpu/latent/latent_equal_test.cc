@@ -1,5 +1,5 @@
-// What must give the same bits: repeats, other thread counts, other companions in the batch,
-// prompts in chunks, gathered rows. And a random search for a difference from the oracle.
+// Bit-equality of latent attention: repeats, thread counts, other requests in the batch, chunked
+// prompts, gathered rows. And a random search for differences from the oracle.
 #include <gtest/gtest.h>
 
 #include "base/test_scale.h"

@@ -1,3 +1,4 @@
+// How latent calls are cut into parts: fixed parts, coverage of the keys, balance of threads.
 #include "kernels/cpu/latent/latent_plan.h"
 
 #include <gtest/gtest.h>

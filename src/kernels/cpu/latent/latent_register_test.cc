@@ -1,3 +1,4 @@
+// The capabilities of the CPU's latent kernels.
 #include "kernels/cpu/latent/latent_register.h"
 
 #include <gtest/gtest.h>

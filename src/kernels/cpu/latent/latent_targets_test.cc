@@ -1,4 +1,4 @@
-// Every SIMD target that this build holds and this machine can run, not just the best one.
+// Latent attention on every SIMD target that this build has and this machine can run.
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/simd_targets.h"

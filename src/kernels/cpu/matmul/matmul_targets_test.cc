@@ -1,5 +1,5 @@
-// Products and row-wise operators on every SIMD target that this build holds and this machine can
-// run, not just the best one.
+// Products and row-wise operators on every SIMD target that this build has and this machine can
+// run.
 #include <gtest/gtest.h>
 
 #include <cmath>

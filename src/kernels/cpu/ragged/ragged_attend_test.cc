@@ -1,3 +1,4 @@
+// Kind `ragged` on the CPU against the oracle: dims, long contexts, holes, bits, SIMD targets.
 #include "kernels/cpu/ragged/ragged_attend.h"
 
 #include <gtest/gtest.h>

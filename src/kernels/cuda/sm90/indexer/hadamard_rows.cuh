@@ -1,4 +1,4 @@
-// Turns the heads of rows by the Hadamard matrix: a warp per head, in shared memory.
+// The Hadamard rotation of every head of rows: a warp per head, in shared memory.
 #pragma once
 
 #include "kernels/cuda/common/hadamard.cuh"

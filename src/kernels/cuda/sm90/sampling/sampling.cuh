@@ -1,5 +1,5 @@
 // The sampler, a block per row at a time. Filters find their cut by bisection over the bits of the
-// weights, each step a pass over the vocabulary.
+// probabilities, each step a pass over the vocabulary.
 #pragma once
 
 #include <cmath>
@@ -9,45 +9,45 @@
 
 namespace lathe::cuda {
 
-/// The last token that is kept, by rank: larger weights first, of equal ones the lower token.
-struct WeightCut {
-  double weight = 0;
+/// The last token kept. Larger probabilities rank first, of equal ones the lower token.
+struct ProbCut {
+  double prob = 0;
   std::int32_t token = INT32_MAX;
 };
-__device__ inline bool kept(double w, std::int64_t token, const WeightCut& cut) {
-  return w > 0 && (w > cut.weight || (w == cut.weight && token <= cut.token));
+__device__ inline bool kept(double w, std::int64_t token, const ProbCut& cut) {
+  return w > 0 && (w > cut.prob || (w == cut.prob && token <= cut.token));
 }
 
 /// The highest cut for which enough(cut) holds, no token of which is beyond `from`; `from` where it
 /// holds for none. enough() stays true as the cut falls, and every thread gets the same answer.
 template <class Enough>
-__device__ inline WeightCut find_cut(const WeightCut& from, std::int64_t vocab,
-                                     const Enough& enough) {
+__device__ inline ProbCut find_cut(const ProbCut& from, std::int64_t vocab, const Enough& enough) {
   using sampling::bits_of_f64;
   using sampling::f64_of_bits;
   if (!enough(from)) return from;
-  // Weights are at most 1; those above `low` are not enough, those from `low` on are.
-  std::uint64_t low = bits_of_f64(from.weight), high = bits_of_f64(1.0) + 1;
+  // Probabilities are relative to the largest, so at most 1; those above `low` are not enough,
+  // those from `low` on are.
+  std::uint64_t low = bits_of_f64(from.prob), high = bits_of_f64(1.0) + 1;
   while (high - low > 1) {
     const std::uint64_t middle = low + (high - low) / 2;
-    if (enough(WeightCut{f64_of_bits(middle), INT32_MAX})) {
+    if (enough(ProbCut{f64_of_bits(middle), INT32_MAX})) {
       low = middle;
     } else {
       high = middle;
     }
   }
-  const double weight = f64_of_bits(low);
+  const double prob = f64_of_bits(low);
   std::int64_t below = -1;  // tokens up to it are not enough
-  std::int64_t last = weight == from.weight && from.token < vocab ? from.token : vocab - 1;
+  std::int64_t last = prob == from.prob && from.token < vocab ? from.token : vocab - 1;
   while (last - below > 1) {
     const std::int64_t middle = below + (last - below) / 2;
-    if (enough(WeightCut{weight, static_cast<std::int32_t>(middle)})) {
+    if (enough(ProbCut{prob, static_cast<std::int32_t>(middle)})) {
       last = middle;
     } else {
       below = middle;
     }
   }
-  return {weight, static_cast<std::int32_t>(last)};
+  return {prob, static_cast<std::int32_t>(last)};
 }
 
 class RowSampler {
@@ -139,28 +139,28 @@ class RowSampler {
     sync_block();
   }
 
-  __device__ double sum_kept(const WeightCut& cut) {
+  __device__ double sum_kept(const ProbCut& cut) {
     return sum_in_order(p_.vocab, s_, [&](std::int64_t i) {
       const double w = values_[i];
       return kept(w, i, cut) ? w : 0;
     });
   }
   // Exact: counts are whole numbers.
-  __device__ double count_kept(const WeightCut& cut) {
+  __device__ double count_kept(const ProbCut& cut) {
     return sum_in_order(p_.vocab, s_,
                         [&](std::int64_t i) { return kept(values_[i], i, cut) ? 1.0 : 0.0; });
   }
 
   __device__ std::int32_t draw() {
-    WeightCut cut;
-    if (row_.min_p > 0) cut.weight = row_.min_p;
+    ProbCut cut;
+    if (row_.min_p > 0) cut.prob = row_.min_p;
     if (row_.top_k != -1 && row_.top_k < p_.vocab) {
       const auto k = static_cast<double>(row_.top_k);
-      cut = find_cut(cut, p_.vocab, [&](const WeightCut& c) { return count_kept(c) >= k; });
+      cut = find_cut(cut, p_.vocab, [&](const ProbCut& c) { return count_kept(c) >= k; });
     }
     if (row_.top_p < 1) {
       const double share = row_.top_p * sum_kept(cut);
-      cut = find_cut(cut, p_.vocab, [&](const WeightCut& c) { return sum_kept(c) >= share; });
+      cut = find_cut(cut, p_.vocab, [&](const ProbCut& c) { return sum_kept(c) >= share; });
     }
     Ranked mine{INFINITY, INT32_MAX};
     for (std::int64_t i = threadIdx.x; i < p_.vocab; i += kSampleThreads) {
@@ -174,7 +174,7 @@ class RowSampler {
   __device__ void add_logprobs(std::int64_t at, std::int32_t token, double most) {
     sync_block();
     weigh(most, 1, [&](std::int64_t i) { return logit(i); });
-    const double log_sum = most + log_of_positive(sum_kept(WeightCut{}));
+    const double log_sum = most + log_of_positive(sum_kept(ProbCut{}));
     if (threadIdx.x == 0) p_.logprobs[at] = logit(token) - log_sum;
     Ranked last{-INFINITY, -1};
     for (std::int32_t n = 0; n < row_.likeliest; ++n) {

@@ -87,7 +87,7 @@ LatentShares share(std::int64_t work_tiles, std::int64_t keys, std::int64_t each
 }
 
 LatentWorkCosts work_costs(const WorkTileCost& cost) {
-  // In units of which a step has so many.
+  // Costs are in units of a step / kLatentStepCost.
   const double unit = kLatentStepCost * static_cast<double>(kPair) /
                       (static_cast<double>(cost.step) * cost.of.pair);
   const auto whole = [&](double pairs) {

@@ -1,15 +1,15 @@
-// What the threads of the block that shares work find out together.
+// Scans and reductions of the block that shares work (share_work.cuh, share_fixed.cuh).
 //
-// Functions that are called twice or more are not inlined, as the code runs once and most of its
-// time would go into fetching more of it. They wait once: `turn` is 0 or 1, not that of the call
-// before, and says which of two arrays they use.
+// Functions with several calls are not inlined: the code runs once, and fetching more of it would
+// take most of the time. They synchronize once: `turn` selects one of two arrays and must differ
+// from the previous call's.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
 
 namespace lathe::cuda {
 
-/// Of two values of a thread among all threads': the sums of those before it, and of all.
+/// Prefix sums of two values per thread: of the threads before this one, and of all.
 struct SharePrefix {
   std::int32_t before, all, before2, all2;
 };

@@ -1,9 +1,9 @@
-// Shares work tiles that are cut by their own keys alone, so that a request's bits do not depend on
-// what is beside it.
+// Shares work tiles that are split by their own keys alone, so that a request's bits do not depend
+// on the batch.
 //
-// A work tile of so many steps is always as many pieces, of the same keys. The largest pieces left
-// go to the workers that have least, one each, as many at a time as a quarter of the workers. Very
-// many pieces go to workers in the order of their work tiles.
+// Work tiles of equal length have the same pieces. The largest pieces left go to the least loaded
+// workers, one each, a quarter of the workers at a time. Very many pieces go to workers in the
+// order of their work tiles.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/schedule/share_block.cuh"

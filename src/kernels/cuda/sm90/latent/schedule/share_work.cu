@@ -1,3 +1,4 @@
+// Launches the kernel that shares work tiles among workers.
 #include <algorithm>
 
 #include "kernels/cuda/common/launch.h"

@@ -1,6 +1,7 @@
-// Shares work tiles among workers by what their keys cost, in one block, a thread each.
+// Shares work tiles among workers by the cost of their keys, in one block with a thread per work
+// tile.
 //
-// Three sharings are weighed by the cost of the worker that has most, and by that of a combine:
+// Chooses among three ways by the cost of the most loaded worker and of a combine:
 //
 //   equal     where all work tiles have as many steps: each in as many items as cut_latent() would
 //             choose for such lengths, consecutive ones to a worker
@@ -8,8 +9,8 @@
 //   moved     the largest work tile left goes to the worker that has least, round by round; then
 //             workers above a limit hand the end of their largest work tile to workers below it
 //
-// For the last one, what is handed on lies on a line, largest first, and so does the room of the
-// workers below, largest first: where a room ends, a piece ends.
+// For `moved`, the handed-on parts are laid end to end, largest first, and so is the room of the
+// workers below the limit: a piece ends where a room ends.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/combine/partials.cuh"
