@@ -5,8 +5,8 @@
     python integrations/flash_mla_tests.py FlashMLA/tests
     python integrations/flash_mla_tests.py FlashMLA/tests --every 10       each tenth case
 
-Inputs, references and tolerances are theirs. Their timed cases are left out, as they look for FlashMLA's kernels by name. A case passes,
-is refused with a message (more than one KV head, fp16), is wrong, or breaks; the last two end with status 1.
+Inputs, references and tolerances are FlashMLA's. Timed cases are left out, as they look for FlashMLA's kernels by name. A case passes,
+is refused with a message (more than one KV head, fp16), is wrong, or crashes; the last two give exit status 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ install("flash_mla")
 
 
 def dense(module: Any) -> Iterator[tuple[Callable[[Any], Any], Any]]:
-    """Their main() makes the cases and calls test_flash_mla with each."""
+    """FlashMLA's main() makes the cases and calls test_flash_mla with each."""
     import torch
 
     cases: list[Any] = []
@@ -48,7 +48,7 @@ def sparse_decode(module: Any) -> Iterator[tuple[Callable[[Any], Any], Any]]:
 
 
 def sparse_prefill(module: Any) -> Iterator[tuple[Callable[[Any], Any], Any]]:
-    """Its cases are lists in the part that runs as a program."""
+    """The cases are lists in the main program."""
     tree = ast.parse(Path(module.__file__).read_text())
     program = next(node for node in tree.body if isinstance(node, ast.If))
     lists = [n for n in program.body if isinstance(n, ast.Assign) and n.targets[0].id.endswith("_cases")]

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Tests the plug-ins against the real sources of vLLM and SGLang from PyPI, on a machine without a GPU.
 
-    integrations/stage_a.py                    all releases that the plug-ins name as tested
+    integrations/stage_a.py                    all releases that the plug-ins list as tested
     integrations/stage_a.py vllm==0.33.0       one release
-    integrations/stage_a.py --lathe WHEEL ...  this build of lathe, not one of the checkout
+    integrations/stage_a.py --lathe WHEEL ...  this wheel of lathe instead of the checkout
 
-The first run takes some minutes and 8 GB in build/integrations, most of it torch. Of an engine's wheel only the Python files are kept;
-nothing of an engine is installed.
+The first run takes some minutes and 8 GB in build/integrations, mostly for torch. It keeps only the Python files of an engine's wheel
+and installs nothing of it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs the plug-ins' methods on a Hopper GPU with torch, with bare objects in place of an engine's.
+"""Runs the plug-ins' methods on a Hopper GPU with torch, with stub objects instead of an engine's.
 
     python integrations/stage_b.py             compare with float64, eager and in a captured graph; then time
-    python integrations/stage_b.py --json FILE the same, and the figures as JSON
+    python integrations/stage_b.py --json FILE the same, and write the figures as JSON
 
-It needs lathe with its CUDA kernels and torch; neither engine has to be there. Times are medians of graphs of 20 calls.
+Needs torch and lathe with its CUDA kernels, but no engine. Times are medians of graphs of 20 calls.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def pool_of(fp8: bool, pow2: bool) -> tuple[torch.Tensor, torch.Tensor]:
 
 @functools.cache
 def lists_of(rows: int) -> torch.Tensor:
-    """Distinct slots out of 16384 that lie together, for each row."""
+    """Distinct slots for each row, from a contiguous range of 16384."""
     rng = torch.Generator().manual_seed(rows)
     lists = torch.empty(rows, TOPK, dtype=torch.int32)
     for row in lists:
@@ -60,9 +60,9 @@ def lists_of(rows: int) -> torch.Tensor:
 
 
 def near(got: torch.Tensor, want: torch.Tensor) -> None:
-    """The bars of docs/kernels.md for sparse decode, but for elements in which large values cancel.
+    """The kernels' error bounds for sparse decode, except for elements in which large values cancel.
 
-    Scores reach 16 here. Weights in 8 to 11 bits, and scales rounded to f16, move each of a row's values of about 1 by up to 2^-8.
+    Scores reach 16 here. P in 8 to 11 bits, and scales rounded to f16, move each of a row's values of about 1 by up to 2^-8.
     """
     torch.testing.assert_close(got, want, rtol=2.01 / 128, atol=2**-8)
     cosine = 1 - 2 * (got * want).sum() / (got**2 + want**2).sum()
@@ -75,7 +75,7 @@ def queries(rows: int, heads: int) -> torch.Tensor:
 
 
 class Case:
-    """Rows of heads, each to TOPK slots, or with `short` some rows to fewer."""
+    """Rows that each attend to TOPK slots, or with `short` some of them to fewer."""
 
     def __init__(self, rows: int, heads: int, fp8: bool, pow2: bool, short: bool = False):
         self.rows, self.heads, self.fp8 = rows, heads, fp8
@@ -133,7 +133,7 @@ def vllm_kernel(case: Case):
 
 
 class DenseCase:
-    """A request of 2048 keys for each row, with `short` some of fewer, on pages of 64 tokens; fp8: queries and keys."""
+    """One request of 2048 keys per row, with `short` some shorter ones, on pages of 64 tokens; fp8: queries and keys."""
 
     def __init__(self, rows: int, heads: int, fp8: bool, pow2: bool, short: bool = False):
         rng = torch.Generator().manual_seed(rows * 1000 + heads)
@@ -172,7 +172,7 @@ def vllm_dense(case: DenseCase):
 
 
 def captured(call, times: int = 1) -> tuple[torch.cuda.CUDAGraph, object]:
-    """A graph of calls, warmed up on another stream than it is captured on, as engines may do."""
+    """A graph of calls, warmed up on a stream other than the captured one, as in engines."""
     for _ in range(2):
         call()
     torch.cuda.synchronize()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bundle_libs.sh PROGRAM DIR: copies to DIR the shared libraries of PROGRAM that a machine with nothing but the C library lacks.
+# bundle_libs.sh PROGRAM DIR: copies the shared libraries of PROGRAM, except the C library's, to DIR.
 set -euo pipefail
 mkdir -p "$2"
 ldd "$1" | awk '$2 == "=>" {print $1, $3}' | while read -r name path; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Holds the direction of includes: a room may include itself and the rooms that stand above it, never one below.
+"""Checks the direction of includes: a room may include itself and the rooms above it, never one below.
 
-Rooms are the folders of src/ in the order of docs/decisions.md. Prints each breach as file:line and exits with 1.
+Rooms are the folders of src/ in the order of docs/decisions.md. Prints each violation as file:line and exits with 1.
 """
 
 import pathlib
@@ -20,7 +20,7 @@ def main() -> int:
     for path in sorted(p for p in src.rglob("*") if p.suffix in SUFFIXES):
         room = path.relative_to(src).parts[0]
         if room not in ROOMS:
-            breaches.append(f"{path}: {room} is no room; rooms are {', '.join(ROOMS)}")
+            breaches.append(f"{path}: {room} is not a room; rooms are {', '.join(ROOMS)}")
             continue
         for number, line in enumerate(path.read_text().splitlines(), 1):
             match = INCLUDE.match(line)
@@ -30,9 +30,9 @@ def main() -> int:
             if target in EXTERNAL:
                 continue
             if target not in ROOMS:
-                breaches.append(f"{path}:{number}: \"{match.group(1)}\" is no path from src/")
+                breaches.append(f"{path}:{number}: \"{match.group(1)}\" is not a path from src/")
             elif ROOMS.index(target) > ROOMS.index(room):
-                breaches.append(f"{path}:{number}: {room} includes {target}, which stands below it")
+                breaches.append(f"{path}:{number}: {room} includes {target}, which is below it")
     for breach in breaches:
         print(breach)
     return 1 if breaches else 0

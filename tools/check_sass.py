@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Reads the machine code of CUDA objects and holds it to the tables beside the kernels. Needs no GPU.
+"""Checks the machine code of CUDA objects against the tables beside the kernels. Needs no GPU.
 
-check_sass.py TABLES OBJECT... : TABLES is a folder; every sass.txt under it is a table with a line per kind of kernel
+check_sass.py TABLES OBJECT... : TABLES is a folder; every sass.txt in it is a table with a line per kind of kernel
 
     kernel  registers  shared  needs
 
-kernel     a pattern (fnmatch, without spaces) of the demangled name without namespace and arguments; the first that fits, in a
-           table of any order of files, must be the only one
-registers  at most so many per thread
-shared     exactly so many bytes of static shared memory
+kernel     a pattern (fnmatch, without spaces) for the demangled name without namespace and arguments; exactly one pattern of all
+           tables must match a kernel
+registers  most registers per thread
+shared     exact bytes of static shared memory
 needs      instructions that must occur (HGMMA,QGMMA), or -
 
-A kernel may use no local memory: no stack, no LDL or STL. A kernel that no line describes, and a line that describes no kernel, are
-faults too. Prints each fault and exits with 1; with 77 (skipped) where no cuobjdump is found. It is looked for in $CUOBJDUMP, on
-PATH, beside nvcc and among the Python packages (nvidia-cuda-cuobjdump with nvidia-cuda-nvdisasm).
+Kernels may not use local memory: no stack, no LDL or STL. A kernel without a line and a line without a kernel are faults, too.
+Prints each fault and exits with 1, or with 77 (skipped) if there is no cuobjdump. It is searched in $CUOBJDUMP, on PATH, beside
+nvcc and among the Python packages (nvidia-cuda-cuobjdump with nvidia-cuda-nvdisasm).
 """
 
 import fnmatch
@@ -26,7 +26,7 @@ import subprocess
 import sys
 
 SKIPPED = 77
-# Hopper's driver keeps this much of every block's shared memory; cuobjdump counts it in.
+# Hopper's driver reserves this much of every block's shared memory; cuobjdump includes it.
 RESERVED_SHARED = 1024
 
 
@@ -39,7 +39,7 @@ def find_cuobjdump():
     for path in candidates:
         if not path or not os.access(path, os.X_OK):
             continue
-        # It runs nvdisasm, which lies beside it or on PATH.
+        # It runs nvdisasm, which is beside it or on PATH.
         if pathlib.Path(path).with_name("nvdisasm").exists() or shutil.which("nvdisasm"):
             return path
     return None
@@ -91,7 +91,7 @@ def read_tables(folder):
             if not words:
                 continue
             if len(words) != 4 or not words[1].isdigit() or not words[2].isdigit():
-                sys.exit(f"{path}:{number}: want: kernel registers shared needs")
+                sys.exit(f"{path}:{number}: wanted: kernel registers shared needs")
             needs = set() if words[3] == "-" else set(words[3].split(","))
             rows.append({"at": f"{path}:{number}", "pattern": words[0], "registers": int(words[1]),
                          "shared": int(words[2]), "needs": needs, "used": False})
@@ -106,7 +106,7 @@ def faults_of(name, found, row):
     if found["shared"] != row["shared"]:
         yield f"uses {found['shared']} bytes of shared memory, declared {row['shared']}"
     if missing := sorted(row["needs"] - found["instructions"]):
-        yield f"has no {', '.join(missing)}, which it claims"
+        yield f"has no {', '.join(missing)}, which the table requires"
 
 
 def main():
@@ -129,10 +129,10 @@ def main():
             row["used"] = True
         if len(matching) != 1:
             described = ", ".join(row["at"] for row in matching) or "nothing"
-            faults.append(f"{name}: wanted one line that describes it, got {described}")
+            faults.append(f"{name}: wanted one line that matches it, got {described}")
             continue
         faults += [f"{matching[0]['at']}: {name} {fault}" for fault in faults_of(name, kernels[mangled], matching[0])]
-    faults += [f"{row['at']}: no kernel fits {row['pattern']}" for row in rows if not row["used"]]
+    faults += [f"{row['at']}: no kernel matches {row['pattern']}" for row in rows if not row["used"]]
     for fault in faults:
         print(fault)
     print(f"check_sass: {len(kernels)} kernels, {len(faults)} faults")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # check_wheel.sh WHEEL [ROOT]: installs a wheel into a fresh environment and uses it: the module, the command, a model's answer.
-# With ROOT, a bare Debian (made by debootstrap, with python3-venv), in there, where none of our libraries are. Needs root for that.
+# With ROOT, a bare Debian (made by debootstrap, with python3-venv), in that tree, which has none of our libraries. That needs root.
 set -euo pipefail
 wheel=$(realpath "$1")
 root=${2:-}

@@ -3,15 +3,15 @@
 
     python3 tools/check_wide_models.py PROGRAM [NAME...]     (torch and transformers >= 5.17)
 
-PROGRAM is build/src/lathe_model_test, or on a GPU gpu_model_gpu_test. For each architecture a checkpoint with random weights goes
-to a temporary folder, with the logits of all rows that transformers computes in f32, keys and values rounded to bf16 as the cache
-holds them. The program's WideModel tests compare the CPU in f32 with them (1e-3), and on a GPU the GPU with the CPU, which takes
-the GPU's choices of keys and experts (2e-2). Together they compare every row of the GPU with transformers.
+PROGRAM is build/src/lathe_model_test, or on a GPU gpu_model_gpu_test. For each architecture the script writes a temporary
+checkpoint with random weights, and transformers' f32 logits of all rows, with keys and values rounded to bf16 as in the cache. The
+program's WideModel tests compare the CPU in f32 with them (1e-3), and on a GPU the GPU with the CPU, which replays the GPU's
+choices of keys and experts (2e-2). Together they compare every row of the GPU with transformers.
 
-Widths are the published ones; vocabulary, layers and the number of experts are cut, and top-k of indexers is below the prompt's
-length so that they choose. A choice between equals turns on the last bit. So of some random prompts the one is taken whose
-closest choice of experts is clearest; and keys, whose scores are of e4m3 numbers, are those of transformers on the CPU too, which
-may have chosen few of them otherwise.
+Widths are the published ones; vocabulary, layers and the number of experts are reduced, and the indexers' top-k is below the
+prompt's length, so that they have to choose. Rounding decides a choice between equal scores. So of several random prompts the
+script takes the one whose closest choice of experts has the largest margin. Keys, which are scored in e4m3, are transformers'
+choices on the CPU, too, which may disagree with few of them.
 """
 
 import os
@@ -203,7 +203,7 @@ MODELS = {
 
 
 def pack_experts(model, generator, tensors):
-    """Experts in MXFP4: random codes and exponents, and the model's weights as transformers widens them."""
+    """Stores experts in MXFP4: random codes and exponents. The model gets the weights that transformers decodes."""
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
     with torch.no_grad():
@@ -262,7 +262,7 @@ def make(name):
 
 
 def keys_in_order(chosen):
-    """Positions in ascending order, then -1: of a row's first keys there are fewer than the indexer may keep."""
+    """Positions in ascending order, then -1: early rows have fewer keys than the indexer may keep."""
     at = torch.arange(len(chosen), dtype=torch.int32)[:, None]
     past = chosen > at
     out = chosen.to(torch.int32).masked_fill(past, LENGTH).sort(dim=-1)[0]

@@ -24,7 +24,7 @@ P
 }
 answer() {
   "$lathe" generate --model $model "${pair[@]}" --apply-chat-template --prompt-file "$prompt" "$@"
-  sleep 0.1 # what came by way of stderr's filter stands above
+  sleep 0.1 # lets stderr's filter print first
   echo "wanted    $wanted"
 }
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Keeps the program output that documents show equal to what the program prints.
+"""Keeps the program output in documents up to date.
 
 usage: docs_blocks.py (--check | --write) LATHE [DOCUMENT...]
 
-A fenced block that begins with ```console holds commands, each on a line "$ build/lathe ...", followed by what they print. --check
-reports the blocks that differ and exits with 1; --write rewrites them. Without documents: README.md and docs/*.md.
+A fenced block that begins with ```console holds commands, each on a line "$ build/lathe ...", followed by their output. --check
+reports blocks that differ and exits with 1; --write rewrites them. Default documents: README.md and docs/*.md.
 """
 
 import difflib

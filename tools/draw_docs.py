@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the pictures of docs/: docs/images/{token,page,pair}.svg. The figures in them come from `lathe layouts --json`.
+"""Draws docs/images/{token,page,pair}.svg with the sizes of `lathe layouts --json`.
 
 usage: draw_docs.py LATHE
 """
@@ -45,7 +45,7 @@ class Svg:
 
 
 def draw_token(layouts: list[dict]) -> None:
-    """One token of each latent layout to one scale: bytes become width."""
+    """One token of each latent layout, with widths proportional to bytes."""
     shown = [e for e in layouts if not e["name"].startswith("gqa")]
     scale, left, row = 0.66, 130, 62
     svg = Svg(left + int(1152 * scale) + 110, 40 + row * len(shown))
@@ -117,7 +117,7 @@ def draw_page(layouts: list[dict]) -> None:
 
 
 def draw_pair(layouts: list[dict]) -> None:
-    """A plan: one write operation, one cache, a route of reading for each side."""
+    """A plan: one write operation, one cache, one read route for each phase."""
     size = {e["name"]: e["bytes_per_token"] for e in layouts}
     svg = Svg(920, 390)
     svg.text(10, 24, "A proved plan: flashmla_sparse (gather) prefill and trtllm (native) decode "

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Draws the data-flow figures of docs/kernels.md from docs/images/kernels.txt, whose head describes the language.
+"""Draws the data-flow figures of docs/kernels.md from docs/images/kernels.txt, whose header describes the syntax.
 
 usage: draw_kernels.py (--write | --check)
 
---check exits with 1 where a figure is not what the text draws. Arrows and text outside boxes are a grey that is readable on dark
-and light pages.
+--check exits with 1 if a figure is out of date. Arrows and text outside boxes are a grey that is readable on dark and light pages.
 """
 
 import pathlib
@@ -45,7 +44,7 @@ def read_figures(text: str) -> list[dict]:
 
 
 def place(figure: dict) -> int:
-    """Gives boxes x, y, w, h; columns are centred on the tallest. Returns the height."""
+    """Sets x, y, w, h of boxes; columns are centred on the tallest. Returns the height."""
     boxes = figure["boxes"]
     for box in boxes.values():
         box["h"] = 0 if box["kind"] == "via" else 14 + LINE * len(box["lines"])
@@ -113,7 +112,7 @@ def main() -> int:
             path.write_text(fresh)
         else:
             differ = True
-            print(f"draw_kernels: {path.name} is not what docs/images/kernels.txt draws; make docs rewrites it", file=sys.stderr)
+            print(f"draw_kernels: {path.name} does not match docs/images/kernels.txt; make docs rewrites it", file=sys.stderr)
     return 1 if differ else 0
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the C++ file that holds the server's page, with the hashes of its script and its style.
+"""Embeds the server's page in a C++ file, with the hashes of its script and style.
 
 usage: embed_page.py PAGE OUT
 """

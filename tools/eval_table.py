@@ -18,7 +18,7 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def difference(score: dict) -> str:
-    """Nats a token more than the plain plan, with half the width of the 95 % interval."""
+    """Nats per token more than the plain plan, with half the width of the 95 % interval."""
     low, high = score["nats_interval_95"]
     return f"{score['nats_more_than_plain']:+.5f} ± {(high - low) / 2:.5f}"
 

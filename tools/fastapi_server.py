@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A server of streams as FastAPI and uvicorn make it, with a model that costs nothing: what `lathe bench server --peer` compares with.
+"""A streaming server on FastAPI and uvicorn whose model costs nothing: the peer of `lathe bench server --peer`.
 
 Needs fastapi, uvicorn, uvloop and httptools from PyPI. Prints its port.
 """
@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
-STEP = 0.03  # seconds, as the bench's own steps
+STEP = 0.03  # seconds, as in the benchmark's own steps
 app = FastAPI()
 
 

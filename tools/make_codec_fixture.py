@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/layout/codec_fixture.inc: pool bytes of every layout and rope frequencies, made without Lathe.
+"""Writes src/layout/codec_fixture.inc: pool bytes of every layout and rope frequencies, computed without Lathe.
 
 Needs numpy and ml_dtypes. Number formats come from ml_dtypes, scales from frexp, page structure from the byte tables of
 the formats' own documents; nothing here is derived from the C++ code.
@@ -117,7 +117,7 @@ def value(code, scale):
 
 
 def decoded_row(name, first, second):
-    """What a stored row decodes to in f32, from its bytes."""
+    """The f32 values of a stored row, decoded from its bytes."""
     first, second = np.frombuffer(first, np.uint8), np.frombuffer(second, np.uint8)
     wide = lambda b: b.view("<u2").astype(np.uint32).__lshift__(16).view(F32)
     codes = lambda b: b.view(E4M3)
@@ -167,7 +167,7 @@ def page(encode, rows, align=1):
 
 
 def inputs():
-    """Three rows of 576 f32: ordinary numbers of several magnitudes, then tiles that hurt."""
+    """Three rows of 576 f32: ordinary numbers of several magnitudes, then tiles of edge cases."""
     rng = np.random.default_rng(20250101)
     rows = rng.standard_normal((3, 576)).astype(F32)
     rows[0] *= np.exp2(np.repeat(rng.integers(-20, 12, 36), 16)).astype(F32)
@@ -186,7 +186,7 @@ def inputs():
 
 
 def rope_values(dim, theta, factor, context):
-    """Frequencies as DeepSeek-V3's modelling code states them (linear ramp between correction dims)."""
+    """Frequencies as in DeepSeek-V3's modelling code (linear ramp between correction dims)."""
     i = np.arange(0, dim, 2, dtype=np.float64)
     own = 1.0 / theta ** (i / dim)
 

@@ -3,7 +3,7 @@
 
 Two methods, neither of which shares code with float_formats.h:
   A. numpy and ml_dtypes casts.
-  B. a plain reading of the format definitions: every representable value is listed exactly, and the
+  B. the format definitions taken literally: every representable value is listed exactly, and the
      nearest one is found by comparing exact fractions, ties to the even code.
 The stored tables come from A where A can express the rule, the hard inputs from B, and each is
 checked against the other. The script stops at the first disagreement.

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Makes the fixtures of tests/data/models whose weights are too large to keep: a rule makes them, here and in the tests.
+"""Makes the fixtures of tests/data/models whose weights are too large to store: a formula generates them, here and in the tests.
 
     python3 tools/make_generated_fixtures.py OUT_DIR [NAME...]     (torch and transformers >= 5.17; a CPU, a few minutes)
 
-Every folder holds config.json, tensors.json and reference.safetensors. tensors.json says of each tensor of the checkpoint its
-dtype, its shape and its numbers: element i of a tensor is mean + reach * u rounded to f32 and then to the dtype, or, for bytes,
+Every folder holds config.json, tensors.json and reference.safetensors. tensors.json gives the dtype, shape and numbers of each
+tensor of the checkpoint: element i of a tensor is mean + reach * u rounded to f32 and then to the dtype, or, for bytes,
 low + hash % count. hash is splitmix64(splitmix64(fnv1a64(name)) + i), and u its upper 32 bits as a signed number times 2^-31.
-src/model/generated_checkpoint.h writes the same checkpoint. The reference is what make_model_fixtures.py keeps of its models, for
+src/model/generated_checkpoint.h writes the same checkpoint. The reference has the contents of make_model_fixtures.py's, for
 prompts of 7, 160 and 1100 tokens.
 
-Experts in MXFP4 are widened by transformers' own convert_moe_packed_tensors. Gemma's embeddings are scaled by sqrt(hidden) in
+Experts in MXFP4 are decoded by transformers' own convert_moe_packed_tensors. Gemma's embeddings are scaled by sqrt(hidden) in
 the dtype of the checkpoint, as transformers does in a model of that dtype.
 """
 
@@ -185,7 +185,7 @@ def generate(name, spec):
 
 
 def numbers(name, shape, gemma, yarn):
-    """mean and reach, spread so that every part of the model shapes the logits."""
+    """mean and reach, chosen so that every part of the model affects the logits."""
     if "norm" in name:
         return 0.0 if gemma else 1.0, 0.4
     if name.endswith("sinks"):
@@ -197,7 +197,7 @@ def numbers(name, shape, gemma, yarn):
     if "embed_tokens" in name:
         return 0.0, 0.125 if gemma else 1.75
     depth = shape[-2] if ".experts." in name else shape[-1]  # experts are stored [in, out]
-    # YaRN scales cos and sin up, and sharp attention turns on the rounding of single keys.
+    # YaRN scales cos and sin up, and sharp attention depends on the rounding of single keys.
     spread = (0.9 if yarn else 1.25) if "q_proj" in name or "k_proj" in name else 1.5
     return 0.0, round(spread * (3 / depth) ** 0.5, 6)
 
@@ -261,7 +261,7 @@ def reference(model, config, generator):
             rounding.on = False
             exact, _, _ = run(model, tokens, routers, indexers, 0)
             moved = float(((exact - logits).norm(dim=-1) / exact.norm(dim=-1))[positions].max())
-            # Rounding must not choose other experts in the rows that are kept.
+            # Rounding must not change the experts of the stored rows.
             rank = (moved < 0.03, float(routed.min()))
             if best is None or rank > best[0]:
                 best = (rank, tokens, logits, exact, routed, moved)

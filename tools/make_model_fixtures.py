@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Makes tests/data/models: small random checkpoints and the logits that Hugging Face transformers computes for them.
+"""Makes tests/data/models: small random checkpoints and their logits from Hugging Face transformers.
 
     python3 tools/make_model_fixtures.py OUT_DIR [NAME...]     (torch and transformers >= 5.17; a CPU, a few minutes)
 
 Every folder holds config.json, generation_config.json, the weights as safetensors, and reference.safetensors: for prompts of 1,
-7, 64 and 300 tokens the tokens, the positions that were kept and their logits, twice: `logits` is the model as it is (eager
-attention, f32 throughout), `logits_bf16_cache` the same with what a bf16 KV cache holds (keys after RoPE and values; or latent
-and rotary key) rounded to bf16 on the way in, which is all that separates an f32 engine with such a cache from it. Weights that
-are stored in a narrower format are rounded first, so the reference has exactly the numbers that the file has.
+7, 64 and 300 tokens the tokens, the stored positions and their logits in two forms. `logits` are those of the unchanged model
+(eager attention, f32 throughout). `logits_bf16_cache` are those with the contents of a bf16 KV cache (keys after RoPE and values,
+or latent and rotary key) rounded to bf16 when written, the only difference of an f32 engine with such a cache. Weights stored in
+a narrower format are rounded first, so the reference has exactly the numbers of the file.
 
-Routers and indexers choose, and a choice between two equals turns on the last bit. So of many random prompts the one whose
-choices are clearest is kept, and the smallest margin of each kept position is stored beside its logits. Indexers have many
-heads, because scores are equal where the relu of every head is 0. The indexer's q and k pass through the e4m3 quantisation of
-DeepSeek's published inference code (scale 2^ceil(log2(max(amax, 1e-4) / 448)) per row, no Hadamard rotation), because the cache
-holds them so and transformers does not quantise.
+Routers and indexers choose, and rounding decides a choice between equal scores. So of many random prompts the script keeps the
+one with the clearest choices, and stores the smallest margin of each position beside its logits. Indexers have many heads,
+because scores are equal if the relu of every head is 0. The indexer's q and k pass through the e4m3 quantisation of DeepSeek's
+published inference code (scale 2^ceil(log2(max(amax, 1e-4) / 448)) per row, no Hadamard rotation), as in the cache; transformers
+does not quantise them.
 """
 
 import json
@@ -58,7 +58,7 @@ MOE = {
     "norm_topk_prob": True,
     "routed_scaling_factor": 1.7,
 }
-# The older spelling, as DeepSeek's own config.json has it.
+# The older spelling, as in DeepSeek's own config.json.
 YARN = {
     "type": "yarn",
     "factor": 8,
@@ -270,7 +270,7 @@ MODELS = {
 
 
 def build(architecture, config, generator):
-    """The model with random weights of f32, spread so that every part of it shapes the logits."""
+    """The model with random f32 weights, scaled so that every part of it affects the logits."""
     cls = getattr(transformers, architecture)
     given = {k: v for k, v in config.items() if k != "quantization_config"}
     hf = cls.config_class.from_dict(json.loads(json.dumps(given)))
@@ -354,7 +354,7 @@ def quantised(name):
 
 
 def store(model, storage):
-    """The tensors of the file. The model's weights are rounded in place to what the file says."""
+    """The tensors of the file. Rounds the model's weights in place to the stored numbers."""
     tensors = {}
     with torch.no_grad():
         for i, (name, t) in enumerate(checkpoint_names(model)):
@@ -372,7 +372,7 @@ def store(model, storage):
 
 
 class IndexScores:
-    """Lets an Indexer.forward of transformers compute on quantised q and k, and keeps its scores."""
+    """Makes transformers' Indexer.forward compute with quantised q and k, and records its scores."""
 
     def __init__(self, model):
         self.rows = []  # per indexer call: scores [S, T] before the mask
@@ -422,7 +422,7 @@ def quantise_rows(x):
 
 
 class CacheRounding:
-    """While `on`, attention sees keys and values as a bf16 cache would give them back."""
+    """While `on`, attention sees keys and values as read back from a bf16 cache."""
 
     def __init__(self, model):
         self.on = False
@@ -449,7 +449,7 @@ class CacheRounding:
 
 
 class RouterMargins:
-    """Per router call: how far each row is from another choice of experts."""
+    """Per router call: each row's margin to another choice of experts."""
 
     def __init__(self, model):
         self.rows = []

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Where the constants of src/kernels/sampling_math.h come from, and known answers for its test.
+"""Computes the constants of src/kernels/sampling_math.h, and known answers for its test.
 
-Philox is written down here from its definition and first checked against the authors' published
-answers, so the table shares no code with philox.h. The coefficients are a weighted least-squares
-fit at Chebyshev nodes whose weights move towards the least largest error (Lawson's method).
+Philox is implemented here from its definition and checked against the authors' published answers,
+so the table shares no code with philox.h. The coefficients are a weighted least-squares fit at
+Chebyshev nodes, with weights that converge to the minimax fit (Lawson's method).
 
 Usage:  make_sampling_constants.py                 write src/kernels/sampling_noise.inc
         make_sampling_constants.py --check         compare it with the file in place

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes tests/data/templates/expected.json: what jinja2 renders, in the environment that transformers sets up.
+"""Writes tests/data/templates/expected.json: jinja2's output in the environment that transformers sets up.
 
-Needs jinja2. The templates (*.jinja) lie in tests/data/templates; the snippets and the conversations are here. A text that
-jinja2 refuses has {"error": message}.
+Needs jinja2. The templates (*.jinja) are in tests/data/templates; the snippets and the conversations are here. Where jinja2 fails
+the result is {"error": message}.
 
     python3 tools/make_template_fixtures.py
 """
@@ -21,7 +21,7 @@ NOW = datetime.datetime(2024, 7, 26, 9, 5, 3)
 
 
 class Generation(jinja2.ext.Extension):
-    """{% generation %} marks the assistant's text for training masks; a rendering passes it through."""
+    """{% generation %} marks the assistant's text for training masks; rendering leaves it unchanged."""
 
     tags = {"generation"}
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes tests/data/tokenizer: small vocabularies and what Hugging Face's tokenizers makes of many texts with them.
+"""Writes tests/data/tokenizer: small vocabularies, and the results of Hugging Face's tokenizers on many texts.
 
-Needs PyPI tokenizers (made with 0.23.3). The vocabularies are trained here on text made here; each family has the
-pre-tokeniser, normaliser, post-processor and decoder that the models of its name ship.
+Needs PyPI tokenizers (made with 0.23.3). The vocabularies are trained here on generated text; each family has the pre-tokeniser,
+normaliser, post-processor and decoder of the models of its name.
 
     python3 tools/make_tokenizer_fixtures.py
 """
@@ -101,7 +101,7 @@ def random_char(rng):
 
 
 def is_assigned(c):
-    """Assigned in the Unicode version of this Python, so that a library of a later one agrees."""
+    """Assigned in the Unicode version of this Python, so that libraries of later versions agree."""
     return unicodedata.category(c) not in ("Cn", "Cs")
 
 
@@ -149,7 +149,7 @@ def llama3():
     template = processors.TemplateProcessing("<|begin_of_text|> $A", "<|begin_of_text|> $A $B",
                                              [("<|begin_of_text|>", bos)])
     t.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
-    # A token that no merge gives: ignore_merges still finds it. And merges as one string each.
+    # A token that no merge produces, which ignore_merges still finds; and merges written as one string each.
     j = json.loads(t.to_str())
     j["model"]["merges"] = [" ".join(m) for m in j["model"]["merges"]]
     del j["model"]["merges"][1500:]
@@ -188,7 +188,7 @@ def llama2():
 
 
 def options():
-    """Every option that the families above leave alone."""
+    """Every option that the families above do not use."""
     t = Tokenizer(models.BPE(unk_token="[UNK]"))
     t.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase(),
                                          normalizers.Replace(Regex(r"q\p{M}*"), "kw")])
@@ -247,7 +247,7 @@ def write_lines(path, rows):
 
 
 def write_splits(rng, texts):
-    """One Split step each: what becomes of matches, and classes that regular expression libraries define differently."""
+    """One Split step each: every behaviour, and classes that regular expression libraries define differently."""
     patterns = [r"\p{N}{1,3}", r"\s+", r"\w+", r"\S", r"[\s,.]", r"(?i:'s|'t|k)", r"^.", r".$", r"\d+|\D",
                 r"a*", r"", r"(?=e)", r"\p{Han}+", r"\p{Lu}\p{Ll}+", r"\u3042|\x{3044}", r"\A.|\z", r"(?<=a)b|(?<!o)n",
                 r"(?>a+)b?", r"\v", r"[a-c\-\]]+", r"\p{^L}+", r"\P{L}", r"(?i)THE|and", r"\s+(?!\S)|\s+", r"[^\r\n]+", r"x{2,4}?",
@@ -268,7 +268,7 @@ def write_splits(rng, texts):
 
 
 def write_classes():
-    """Code points that a class matches, as [first, last, first, last ...], of those that Unicode 14 assigns."""
+    """Code points assigned in Unicode 14 that a class matches, as [first, last, first, last ...]."""
     assigned = [c for c in map(chr, range(sys.maxunicode + 1)) if is_assigned(c)]
     rows = [{"class": "", "ranges": ranges(assigned)}]
     text = "".join(assigned)

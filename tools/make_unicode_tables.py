@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/io/jinja_unicode.inc: Python's case mappings and what its repr() escapes, for the template engine's strings.
+"""Writes src/io/jinja_unicode.inc: Python's case mappings and the characters that repr() escapes, for the template engine.
 
     python3 tools/make_unicode_tables.py > src/io/jinja_unicode.inc
 """

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/data/templates/deepseek_v4.json: prompts of DeepSeek V4 as DeepSeek's own program writes them.
+"""Writes tests/data/templates/deepseek_v4.json: DeepSeek V4's prompts, written by DeepSeek's own program.
 
-The program is encoding/encoding_dsv4.py of a checkpoint's repository; the two generations of it differ. The conversations
-are here.
+The program is encoding/encoding_dsv4.py in a checkpoint's repository; its two generations differ. The conversations are here.
 
     python3 tools/make_v4_chat_fixtures.py --preview V4-FLASH/encoding/encoding_dsv4.py \\
         --official V4-FLASH-0731/encoding/encoding_dsv4.py

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Makes tests/data/models/deepseek_v4*: DeepSeek V4 with weights that a rule makes, and what transformers computes for them.
+"""Makes tests/data/models/deepseek_v4*: DeepSeek V4 with generated weights, and its logits from transformers.
 
     python3 tools/make_v4_fixtures.py OUT_DIR [NAME...]     (torch and transformers >= 5.17; a CPU, a few minutes)
 
-The folders are those of make_generated_fixtures.py, with more dtypes in tensors.json: F8_E4M3, where the number is rounded to the
-code; F8_E8M0 and I8 (pairs of e2m1 codes, the lower nibble first), which are bytes; I32 and I64, where element j of row i is
-(hash(i) + j) % count. deepseek_v4 has f32 weights under the names of transformers' modules and transformers' config.json;
-deepseek_v4_fp8 has the published names, config.json and storage: transformers gets the dequantised numbers. deepseek_v4_wide has
-them too, with keys as wide as those of the published models.
+The folders have the form of make_generated_fixtures.py's, with more dtypes in tensors.json: F8_E4M3, where the number is rounded to
+the code; F8_E8M0 and I8 (pairs of e2m1 codes, the lower nibble first), which are bytes; I32 and I64, where element j of row i is
+(hash(i) + j) % count. deepseek_v4 has f32 weights under the names of transformers' modules, and transformers' config.json;
+deepseek_v4_fp8 has the published names, config.json and storage, and transformers gets the dequantised numbers. So does
+deepseek_v4_wide, with keys as wide as the published models'.
 
-`logits` are the model as it is (eager, f32). `logits_bf16_cache` have what a cache holds rounded on the way in: window keys and
-entries to bf16, and the indexer's queries and keys to e4m3 with scales of powers of two after a Hadamard rotation, which is all
-that separates an f32 engine with such a cache from transformers. A choice between two that are nearly equal, or a number between two
-of the cache's, turns on the last bit of a sum: so of several random prompts the one is kept on which transformers in f32 and in
-f64 differ least, and of that the positions where they differ by less than 2e-4 (relative norm).
+`logits` are those of the unchanged model (eager, f32). `logits_bf16_cache` are those with a cache's contents rounded when written:
+window keys and entries to bf16, the indexer's queries and keys to e4m3 with power-of-two scales after a Hadamard rotation, which is
+the only difference of an f32 engine with such a cache. Rounding decides a choice between nearly equal scores, and a number halfway
+between two of the cache's. So of several random prompts the script keeps the one on which transformers in f32 and f64 differ least,
+and of that the positions where they differ by less than 2e-4 (relative norm).
 """
 
 import json
@@ -92,7 +92,7 @@ PUBLISHED = {
     "expert_dtype": "fp4",
     "quantization_config": FP8 | {"scale_fmt": "ue8m0"},
 }
-# The published widths of keys and index keys, which kernels of a GPU ask for.
+# The published widths of keys and index keys, which the GPU kernels require.
 WIDE = {
     "hidden_size": 128,
     "moe_intermediate_size": 64,
@@ -173,7 +173,7 @@ def parts(model):
 
 
 def numbers(name, shape, gain):
-    """mean and reach, spread so that every part of the model shapes the logits."""
+    """mean and reach, chosen so that every part of the model affects the logits."""
     if "norm" in name:
         return 1.0, 0.35
     if "_hc." in name or "hc_head" in name:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# make_wheel.sh [DIR [OPTIONS]]: the wheel of this checkout in DIR (dist), with the libraries that it needs in it. Where nvcc is on PATH
-# it has Hopper's kernels. Made by Python 3.12 or later (PYTHON, python3) it serves those; neither torch nor CUDA is needed to install it.
+# make_wheel.sh [DIR [OPTIONS]]: builds a wheel of this checkout in DIR (dist), with the libraries that it needs. With nvcc on PATH
+# it has the Hopper kernels. A wheel built by Python 3.12 or later (PYTHON, python3) serves all of those; installing it needs neither
+# torch nor CUDA.
 # OPTIONS are pip's: -C cmake.define.LATHE_CUDA=OFF
 set -euo pipefail
 cd "$(dirname "$0")/.."

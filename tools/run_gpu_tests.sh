@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run_gpu_tests.sh DIR: runs every program in DIR, each a check (or a bench) on the GPU of this machine. Exit 77 of a program means no
-# GPU.
+# run_gpu_tests.sh DIR: runs every program in DIR, each a test (or a benchmark) on this machine's GPU. A program exits with 77 if there
+# is no GPU.
 set -uo pipefail
 if [ $# -ne 1 ] || [ ! -d "$1" ]; then
   echo "run_gpu_tests: wanted the folder of the programs (build-cuda/gpu, or its bench), got \"${1-}\"" >&2

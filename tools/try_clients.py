@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs clients of other projects, as they are, against lathe serve; they come from PyPI, so make test leaves them out.
+"""Runs unmodified clients of other projects against lathe serve. They come from PyPI, so make test leaves them out.
 
     tools/try_clients.py sglang-bench build/lathe     SGLang's Rust bench client over its three routes
     tools/try_clients.py lm-eval build/lathe          lm-eval by chat and by completions, beside lathe eval
@@ -39,7 +39,7 @@ def environment(folder: pathlib.Path) -> pathlib.Path:
 
 @contextlib.contextmanager
 def server(lathe: str, model: str):
-    """The port of a server that lives as long as the block."""
+    """Runs a server inside the block; yields its port."""
     process = subprocess.Popen([lathe, "serve", "--model", model, "--port", "0", "--max-connections", "500", "--log-requests", "0"],
                                cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:

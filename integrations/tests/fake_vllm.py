@@ -1,4 +1,4 @@
-"""The few classes of vLLM that lathe_vllm imports, so that its methods run where vLLM is not: nothing of them is called."""
+"""Stubs of the classes of vLLM that lathe_vllm imports, to run its methods without vLLM. None of them is called."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ AttentionCGSupport = enum.Enum("AttentionCGSupport", ["UNIFORM_BATCH"])
 
 
 def flat_kv_row_view(kv_cache, block_size):
-    """[blocks, block_size, width] as rows, those of other layers between its blocks among them."""
+    """[blocks, block_size, width] as rows, including other layers' rows between its blocks."""
     blocks, _, width = kv_cache.shape
     stride = kv_cache.stride(0) // width
     return kv_cache.as_strided(((blocks - 1) * stride + block_size, width), (width, 1)), stride

@@ -1,6 +1,6 @@
-"""Sparse latent attention in float64, and pages of 656 bytes read byte by byte: what the plug-ins are compared with.
+"""The oracle of the plug-ins' tests: sparse latent attention in float64, and 656-byte records read byte by byte.
 
-Nothing here comes from Lathe or from an engine.
+Independent of Lathe and of the engines.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def attend(
 
 
 def check(out: torch.Tensor, want: torch.Tensor) -> None:
-    # bfloat16 results have eight bits; kernels' bars are docs/kernels.md's.
+    # bfloat16 results have eight bits.
     torch.testing.assert_close(out.double().cpu(), want, rtol=2**-7, atol=1e-3)
 
 
 def lists(rng: torch.Generator, rows: int, counts: list[int], topk: int) -> torch.Tensor:
-    """For each count so many distinct rows, then -1."""
+    """For each count that many distinct rows, padded with -1."""
     made = torch.full((len(counts), topk), -1, dtype=torch.int32)
     for i, count in enumerate(counts):
         made[i, :count] = torch.randperm(rows, generator=rng)[:count].int()
@@ -50,7 +50,7 @@ def lists(rng: torch.Generator, rows: int, counts: list[int], topk: int) -> torc
 
 
 def pages_of_656(rng: torch.Generator, rows: int, pow2: bool) -> torch.Tensor:
-    """uint8 [rows, 656] of random tokens, scales amax / 448 as they are or rounded up to powers of two."""
+    """uint8 [rows, 656] of random tokens, with scales amax / 448, unrounded or rounded up to powers of two."""
     x = torch.randn(rows, 4, 128, generator=rng) * torch.rand(rows, 4, 1, generator=rng).add(0.1)
     scale = x.abs().amax(-1, keepdim=True) / 448
     if pow2:

@@ -1,7 +1,7 @@
 """Stage A of lathe-sglang: SGLang's own loader, registry and classes from PyPI, on a machine without a GPU.
 
-The hooked methods run on tensors in host memory, through Lathe's CPU kernels, against float64 (oracle.py). The fp8 pages are those
-that SGLang's writer makes, run by Triton's interpreter.
+The hooked methods run on tensors in host memory, through Lathe's CPU kernels, against float64 (oracle.py). The fp8 pages are written by
+SGLang's writer in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def backend(fp8: bool, **kwargs) -> SimpleNamespace:
 
 
 def call(rng, kv_cache, rows, heads=16, d=576):
-    """The arguments of a call and what it should give, without the keys."""
+    """The arguments of a call and its expected result, without the keys."""
     q = torch.randn(5, heads, d, generator=rng).bfloat16()
     lists = oracle.lists(rng, rows, [128, 0, 1, 77, 128], 128)
     layer = SimpleNamespace(tp_q_head_num=heads, head_dim=d, v_head_dim=512)
@@ -96,7 +96,7 @@ def test_pages_of_sglangs_writer(backend_class, rng):
     keys = torch.randn(3, 64, 1, 576, generator=rng).bfloat16()
     cache = writer.quantize_k_cache(keys)
     stored = oracle.rows_of_656(cache)
-    # They are no powers of two, which is what the plug-in has to know.
+    # The plug-in must know that they are not powers of two.
     scales = cache.view(torch.uint8).reshape(-1, 656)[:, 512:528].contiguous().view(torch.float32)
     assert (torch.frexp(scales)[0] != 0.5).any()
     q, lists, args, layer = call(rng, cache, 192)
@@ -216,7 +216,7 @@ def test_another_release_is_left_alone_or_stops_a_strict_engine():
     assert "replaced nothing; left _forward_flashmla_kv (wanted (self, q_all" in lax.stderr
     strict = run(other, LATHE_SGLANG="sparse", LATHE_SGLANG_STRICT="1")
     assert strict.returncode == 1 and "went on" not in strict.stdout
-    assert "allows no such thing" in strict.stderr and "Traceback" not in strict.stderr
+    assert "does not allow that" in strict.stderr and "Traceback" not in strict.stderr
 
 
 def test_off_and_wrong_switches():

@@ -1,7 +1,7 @@
 """Stage A of lathe-vllm: vLLM's own registry and classes from PyPI, on a machine without a GPU.
 
 The backend's method runs on tensors in host memory, through Lathe's CPU kernels, against float64 (oracle.py), called by vLLM's base
-class with lists of positions; Triton's conversion of lists, which needs a GPU, is written anew here.
+class with lists of positions; Triton's conversion of lists, which needs a GPU, is replaced by a plain one here.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def implementation(backend, kv_cache_dtype, lse=False):
 
 
 def convert(req, block_table, chosen, *, BLOCK_SIZE, BLOCK_STRIDE_ROWS, return_valid_counts, **_):  # noqa: N803
-    """Positions as rows of the cache, in front; and how many."""
+    """Positions as rows of the cache, valid ones first, and their number."""
     made = torch.full_like(chosen, -1)
     counts = torch.zeros(len(chosen), dtype=torch.int32)
     for i, positions in enumerate(chosen.tolist()):
@@ -206,7 +206,7 @@ def test_another_release_is_left_alone_or_stops_a_strict_engine():
     assert "lathe_vllm" not in lax.stdout
     assert "registered nothing; left LATHE_MLA_SPARSE (its method differs)" in lax.stderr
     strict = run(other, LATHE_VLLM_STRICT="1")
-    assert strict.returncode == 1 and "allows no such thing" in strict.stderr
+    assert strict.returncode == 1 and "does not allow that" in strict.stderr
     assert strict.stdout == "" and "Traceback" not in strict.stderr
 
 

@@ -1,9 +1,9 @@
 """Lathe: models over typed KV caches; layouts, their codecs, an attention planner and attention.
 
-Arrays come in through DLPack or the buffer protocol (numpy, torch on the CPU, jax, ...) and are
-not copied. numpy has no bfloat16 and no float8, so bfloat16 is also taken as uint16 bits and
-float8 as uint8 codes; results that are bfloat16 come as uint16 bits, which
-``.view(ml_dtypes.bfloat16)`` turns into numbers where that package is installed.
+Arrays are passed through DLPack or the buffer protocol (numpy, torch on the CPU, jax, ...) without
+copies. numpy has no bfloat16 or float8, so bfloat16 is also accepted as uint16 bits and float8 as
+uint8 codes; bfloat16 results are uint16 bits, which ``.view(ml_dtypes.bfloat16)`` converts if that
+package is installed.
 
 Bad input raises :class:`LatheError` (a ValueError) or TypeError and changes nothing.
 """

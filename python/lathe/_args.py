@@ -1,4 +1,4 @@
-"""Checks of scalar arguments, and the arrays that need numpy's help to be exported."""
+"""Checks of scalar arguments, and conversion of arrays that numpy cannot export."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def page_size(value: Any, name: str = "page_size") -> int:
 
 
 def layout(name: str, value: LayoutLike) -> Layout:
-    """A Layout, also from its text. Errors: TypeError, LatheError."""
+    """A Layout, or one parsed from text. Errors: TypeError, LatheError."""
     if isinstance(value, str):
         return Layout(value)
     if not isinstance(value, Layout):
@@ -71,7 +71,7 @@ def array(value: Any) -> Any:
 
 
 def query(value: Any) -> Any:
-    """The same; float16 in host memory becomes float32, which holds its numbers."""
+    """The same; converts float16 in host memory to float32, which is exact."""
     dtype = str(getattr(value, "dtype", ""))
     if dtype == "float16":
         return value.astype(np.float32)

@@ -17,7 +17,7 @@ _DEFAULT_LAYOUTS = {
     "gqa": "gqa_bf16",
     "grouped_query": "gqa_bf16",
 }
-# Of a second source; the first one's come from the arguments of the same names.
+# Fields of a second source; the first one's are arguments of the same names.
 _SOURCE_FIELDS = (
     "pool",
     "layout",
@@ -31,7 +31,7 @@ _SOURCE_FIELDS = (
 
 
 def default_layout(attention: str) -> str:
-    """That of an attention whose rows need none."""
+    """The layout that gives the dims of compact rows by default."""
     return _DEFAULT_LAYOUTS.get(attention, "mla_bf16")
 
 
@@ -126,33 +126,33 @@ def attend(
     workspace: Any = None,
     part: str = "both",
 ) -> tuple[Any, Any]:
-    """Attention over what the cache holds.
+    """Attention over a cache.
 
     For each row and head, over the keys k that the row sees: s = scale * q . k, and
     out = softmax(s) . v. Latent attention ("mla", "dsa") takes an absorbed, rotated q; its values
-    are the keys' nope part. The values of "v4" are the whole keys; "gqa" has groups of
-    heads / kv_heads query heads share a key-value head.
+    are the keys' nope part. The values of "v4" are the whole keys. In "gqa", heads / kv_heads query
+    heads share a key-value head.
 
     q: [rows, heads, nope + rope] (gqa: head_dim; ragged: qk_nope_head + rope), contiguous within a
         row; float32, bfloat16, uint16 (bits of bfloat16), float8_e4m3fn or uint8 (its codes), the
-        last two times q_scale. float16 is converted: in host memory exactly, torch's on a GPU to
-        bfloat16, one more launch and three bits of eleven fewer.
+        last two times q_scale. float16 is converted: exactly in host memory; torch's on a GPU to
+        bfloat16, which costs a launch and three of eleven significant bits.
     pool, layout, page_size: the cache (see encode); the layout's dims are the problem's. Pages
         have 64 slots by default.
-    plan, phase: device and kind follow from the plan's last route of that phase ("extend",
+    plan, phase: device and kind come from the plan's last route of that phase ("extend",
         "decode", ...), attention, window and top_k from its problem, layout and page_size from its
         caches: ``attend(q, pool, indices=chosen, plan=lathe.plan("dsa", "cpu"), phase="extend")``.
-        Others are not taken, nor other heads, a sink that the plan has not, more rows or longer
-        requests than it was made for. Where the route reads compact rows, those that the batch
-        needs are gathered from the pools, latents on the cpu within the plan's budget "gather".
+        Other values are errors, and so are other heads, a sink that the plan lacks, and more rows
+        or longer requests than planned. If the route reads compact rows, the rows that the batch
+        needs are gathered from the pools; for latents on the cpu within the plan's budget "gather".
     compact: instead of a pool, rows [n, row_elems] of float32, bfloat16 or uint16; `layout` then
         only gives the dims, by default those of the attention's family.
     page_table: [requests, width] int32 or int64, -1 past a request's pages. Row j of a request
-        with n rows and L keys stands at position L - n + j and sees the keys up to there, with a
-        window the last `window` of them.
+        with n rows and L keys is at position L - n + j and sees the keys up to it, with a window
+        the last `window` of them.
     indices: instead of a page table, [rows, width]: exactly these slots (pool) or rows (compact);
-        -1 and what is out of range are no keys. index_lengths: [rows], entries that count.
-    q_indptr: [requests + 1], first row of each request; by default a row per request.
+        -1 and entries out of range are no keys. index_lengths: [rows], number of valid entries.
+    q_indptr: [requests + 1], first row of each request; by default one row per request.
     kv_lens: [requests], keys of each request, its own rows included; not needed with indices.
     attention: "mla", "dsa" (the default), "v4" or "gqa".
     scale: by default the family's: 1/sqrt(head_dim) for gqa, 1/sqrt(512) for v4, DeepSeek V3's
@@ -161,38 +161,39 @@ def attend(
     window: tokens; for v4 (128 by default) and gqa, by page table.
     extra: v4's compressed entries, a dict of pool, layout, page_size (or compact), indices and
         optionally index_lengths, key_scale, value_scale; one softmax over both sources.
-    kind: "inplace", the default, reads the pages, "native" too (homogeneous layouts), "gather"
+    kind: "inplace", the default, and "native" (homogeneous layouts) read the pages, "gather" reads
         compact rows; "ragged" expands mla or dsa latents by w_uk [heads, qk_nope_head, nope] and
         w_uv [heads, v_head, nope], float32 (by page table; dsa while no request has more than
         top_k keys, 2048 by default).
     key_scale, value_scale: the tensor scales of mla_fp8 and gqa_fp8.
-    device: "cpu", the default for arrays in host memory, computes in float32; "ref" in double, the
-        oracle of every kernel, slowly; "sm90" on a Hopper GPU, the default where q lies on one.
+    device: "cpu", the default for arrays in host memory, computes in float32; "ref", the slow
+        oracle of all kernels, in double; "sm90", the default if q is on a GPU, runs on Hopper.
     threads: of the cpu device; 0 = one per core.
     out, lse: arrays to write to, [rows, heads, v_dim] and [rows, heads], with any stride between rows:
         float32 or bfloat16 and float32 in host memory, bfloat16 and float32 on a GPU. By default
         they are allocated.
-    lse_base_2, empty_lse_plus_inf: the LSE in base 2, as FlashInfer gives it; +inf instead of -inf
-        for a row without keys, as FlashMLA does. On a GPU, for torch's tensors.
-    batch_invariant: a request's bits depend on nothing but the request; off, splits follow threads.
+    lse_base_2, empty_lse_plus_inf: LSE in base 2, like FlashInfer's; +inf instead of -inf for a row
+        without keys, like FlashMLA's. On a GPU, for torch's tensors.
+    batch_invariant: a request's bits depend on the request alone; off, splits depend on threads.
 
-    On a GPU (torch, or anything with DLPack) q is bfloat16, or codes where kind is "native" and the layout mla_fp8, and
-    every array lies there beside it, lists as contiguous int32; only q_indptr and kv_lens may lie in host memory, where
-    they are checked and copied. Nothing waits.
-    max_request_rows, max_kv_len: bounds of lengths that lie on the GPU: the most rows of a request (1
-        by default) and keys of one (by default what the page table holds).
+    On a GPU (torch, or anything with DLPack) q is bfloat16, or fp8 codes if kind is "native" and the
+    layout mla_fp8. All arrays are on the same GPU, lists as contiguous int32; only q_indptr and
+    kv_lens may be in host memory, where they are checked and copied. Calls do not wait.
+    max_request_rows, max_kv_len: bounds on lengths that are on the GPU: most rows of a request (1 by
+        default) and most keys of one (by default the page table's capacity).
     stream: a cudaStream_t as an integer; by default torch's current one, else the default stream.
-    workspace: uint8 [bytes] on the GPU at a multiple of 256, as many as attend_workspace() says, for one
-        stream at a time; by default memory that Lathe keeps for each thread and stream. A captured
-        graph uses it for as long as the graph lives.
+    workspace: uint8 [bytes] on the GPU, aligned to 256, of the size that attend_workspace() returns,
+        for one stream at a time; by default memory that Lathe keeps for each thread and stream. A
+        captured graph uses it for as long as the graph lives.
     part: of a call with a workspace. "both", the default, leaves the schedule of the lengths in the
-        workspace; "attention" takes the one that lies there, of a call with the same shapes, bounds and
+        workspace; "attention" reuses that schedule, from a call with the same shapes, bounds and
         lengths, and gives the same bits; "schedule" makes it and writes no result. So the layers of a
-        step share one: "both" in the first layer, "attention" in the others.
+        step can share one: "both" in the first layer, "attention" in the others.
 
     Returns (out, lse): [rows, heads, v_dim], and [rows, heads] of natural logs, both float32, or
-    float64 from "ref"; on a GPU bfloat16 and float32, torch's where q is. A row without keys has out 0 and lse -inf. Raises LatheError naming the
-    argument, or TypeError for what is no array or number.
+    float64 from "ref"; on a GPU bfloat16 and float32, as torch tensors if q is one. A row without
+    keys has out 0 and lse -inf. Raises LatheError naming the argument, or TypeError for values that
+    are not arrays or numbers.
     """
     fields = {
         "pool": pool,

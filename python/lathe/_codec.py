@@ -1,7 +1,7 @@
-"""Rows of numbers to the bytes of a pool and back.
+"""Converts rows of numbers to the bytes of a pool and back.
 
 A *row* is the ``layout.row_elems`` numbers of one token: nope then rope; or key; or all heads'
-keys, then all heads' values. A *slot* is a token's place in a pool, ``page * page_size + offset``.
+keys, then all heads' values. A *slot* is a token's index in a pool, ``page * page_size + offset``.
 
 A *pool* is an array of uint8 (or float8) in host memory: one axis with the pages one after another
 (``layout.page_stride(page_size)`` bytes each), or two axes [pages, bytes] with at least that many
@@ -19,7 +19,7 @@ from ._args import LayoutLike
 
 
 class RequantReport(NamedTuple):
-    """What a requantisation lost."""
+    """The error of a requantisation."""
 
     worst_abs_error: float  # between the f32 values decoded before and after
     worst_slot: int  # source slot of the first row that has it; -1 if nothing was lost
@@ -39,15 +39,15 @@ def encode(
     """Writes row i to slots[i] of the pool, in place.
 
     rows: [N, row_elems] float32, bfloat16, or uint16 as the bits of bfloat16.
-    slots: [N] int32 or int64; -1 skips the row. Of rows with the same slot the last one stays.
-    pool: writable, see the module; bytes of other slots stay as they are.
+    slots: [N] int32 or int64; -1 skips the row. Of rows with the same slot the last one wins.
+    pool: writable, see the module; bytes of other slots are unchanged.
     key_scale, value_scale: the tensor scales of mla_fp8 (key_scale) and gqa_fp8 (both); the other
         layouts ignore them.
     path: "fast" (SIMD) or "reference" (element by element); both write the same bytes.
 
-    Raises LatheError for another dtype, shape or stride, a slot outside the pool, a scale outside
-    2^-126 to 2^126, rows that share memory with the pool; TypeError for what is no array or
-    number. Either way nothing was written.
+    Raises LatheError for a wrong dtype, shape or stride, a slot outside the pool, a scale outside
+    2^-126 to 2^126, or rows that share memory with the pool; TypeError for values that are not
+    arrays or numbers. Nothing is written then.
     """
     _lathe.encode(
         _args.array(rows),
@@ -72,10 +72,10 @@ def decode(
     value_scale: float = 1.0,
     path: str = "fast",
 ) -> np.ndarray:
-    """Reads slots first .. first + count - 1 (to the end of the pool where count is None).
+    """Reads slots first .. first + count - 1 (to the end of the pool if count is None).
 
     Returns [count, row_elems]: float32 for dtype "f32", uint16 (the bits of bfloat16) for "bf16".
-    Raises as encode, and LatheError for a range that leaves the pool.
+    Raises as encode, and LatheError for a range outside the pool.
     """
     return _lathe.decode(
         _args.array(pool),
@@ -100,7 +100,7 @@ def gather_decode(
     value_scale: float = 1.0,
     path: str = "fast",
 ) -> np.ndarray:
-    """Reads slots[i] into row i. A slot may come more than once; -1 gives a row of zeros.
+    """Reads slots[i] into row i. Slots may repeat; -1 gives a row of zeros.
 
     slots: [N] int32 or int64. Returns [N, row_elems], dtypes as decode. Raises as encode.
     """
@@ -132,9 +132,9 @@ def requantize(
     """Rewrites src_slots[i] of src as dst_slots[i] of dst, in place; -1 in either skips the pair.
 
     Pairs of equal dims: mla_fp8 to mla_fp8_block (exact at scale 1) and mla_fp8_block to mla_fp8
-    (lossy; the report says how much). dst_page_size is page_size where it is None. Raises
-    LatheError for another pair, pools that share memory, a src_key_scale that is no power of two
-    where the destination's scales are pow2_ceil, and as encode.
+    (lossy; see the report). dst_page_size None: page_size. Raises LatheError for another pair, pools
+    that share memory, or a src_key_scale that is not a power of two if the destination's scales are
+    pow2_ceil; and as encode.
     """
     page_size = _args.page_size(page_size)
     if dst_page_size is not None:

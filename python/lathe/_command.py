@@ -1,4 +1,4 @@
-"""The lathe command, as pip puts it on PATH."""
+"""The lathe command as an entry point of the package."""
 
 from __future__ import annotations
 

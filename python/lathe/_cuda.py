@@ -1,4 +1,4 @@
-"""Attention on arrays of a GPU, which come through DLPack: torch is used where it is there, and not needed."""
+"""Attention on GPU arrays, passed through DLPack. torch is used if imported, but not needed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ._errors import LatheError
 
 _CUDA = 2  # kDLCUDA
 
-# Scratch by thread, GPU and stream: calls of two threads would share its contents. It stays when a thread ends, as graphs that the
-# thread captured have its address; the next thread of that number has it.
+# Scratch by thread, GPU and stream, since calls must not share its contents. It outlives its thread, because graphs that the thread
+# captured hold its address; a later thread with the same id reuses it.
 _scratch: dict[tuple[int, int, int], Any] = {}
 
 
 def place(value: Any) -> int | None:
-    """The GPU that an array lies on; None for host memory and what is no array."""
+    """The GPU that an array is on; None for host memory and for other values."""
     if not hasattr(value, "__dlpack_device__"):
         return None
     kind, ordinal = value.__dlpack_device__()
@@ -37,7 +37,7 @@ def _scratch_of(gpu: int, stream: int, captured: bool) -> Any:
         )
     owner = (threading.get_ident(), gpu, stream)
     if owner not in _scratch:
-        # A capture cannot allocate, and engines may warm up on another stream than they capture on.
+        # A capture cannot allocate, and engines may warm up on a stream other than the one they capture on.
         warm = [key for key in _scratch if key[:2] == owner[:2]] if captured else []
         _scratch[owner] = _scratch[warm[-1]] if warm else _lathe.GpuScratch(gpu)
     return _scratch[owner]
@@ -49,14 +49,14 @@ def _torch_of(value: Any) -> Any:
 
 
 class _Importer:
-    """DLPack capsules that are ready on the stream that the kernel runs on."""
+    """Imports DLPack capsules, synchronised with the kernel's stream."""
 
     def __init__(self, gpu: int, stream: int) -> None:
         self.gpu = gpu
         # DLPack's name for the legacy default stream.
         self.stream = 1 if stream == 0 else stream
-        # Where torch's current stream is the kernel's nothing has to wait, and torch exports a tensor in a tenth of the time that
-        # its __dlpack__ takes.
+        # If torch's current stream is the kernel's nothing has to wait, and torch's own export takes a tenth of the time of
+        # __dlpack__.
         torch = sys.modules.get("torch")
         self.torch: Any = None
         if torch is not None and torch.cuda.is_initialized():
@@ -83,7 +83,7 @@ class _Importer:
                 "invalid_argument", name, f"an array on cuda:{self.gpu}, as q", came
             )
         torch = _torch_of(value)
-        # torch gives tensors of its current GPU alone.
+        # torch exports only tensors of its current GPU.
         current = contextlib.nullcontext() if torch is None else torch.cuda.device(self.gpu)
         try:
             with current:
@@ -98,7 +98,7 @@ class _Importer:
 
 
 def _on_stream(torch: Any, device: Any, stream: int) -> Any:
-    """torch's operators on the kernel's stream; they can be captured as well."""
+    """Runs torch's operators on the kernel's stream, where they can be captured, too."""
     ours = torch.cuda.current_stream(device)
     if ours.cuda_stream != stream:
         # ExternalStream takes 0 for "a new one".
@@ -108,7 +108,7 @@ def _on_stream(torch: Any, device: Any, stream: int) -> Any:
 
 
 def _convert_lse(torch: Any, lse: Any, stream: int, base_2: bool, empty_plus_inf: bool) -> None:
-    """Rewrites what the kernel gives."""
+    """Converts the kernel's LSE in place."""
     with _on_stream(torch, lse.device, stream):
         if base_2:
             lse.mul_(math.log2(math.e))
@@ -130,7 +130,7 @@ def attend(
     stream: int | None,
     workspace: Any,
 ) -> tuple[Any, Any]:
-    """attend() with q on a GPU. The results' type is q's where that is torch's, else one with DLPack."""
+    """attend() with q on a GPU. Returns torch tensors if q is one, else arrays with DLPack."""
     gpu = place(q)
     if gpu is None:
         raise LatheError("invalid_argument", "q", "an array on a GPU", "one in host memory")

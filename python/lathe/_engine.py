@@ -19,7 +19,7 @@ _STARTED, _TOKEN, _FINISHED = range(3)
 
 @dataclass
 class TopToken:
-    """One of the most likely tokens at a place of an answer, and its natural log-probability."""
+    """One of the most likely tokens at a position of an answer, and its natural log-probability."""
 
     token: int
     logprob: float
@@ -27,9 +27,9 @@ class TopToken:
 
 @dataclass
 class Piece:
-    """What one token adds to an answer; the last piece has a finish reason instead of a token.
+    """A token of an answer with its text; the last piece has a finish reason instead of a token.
 
-    text: whole characters, which may be several tokens' or none.
+    text: whole characters; may belong to several tokens, or be empty.
     logprob, top: None unless ``logprobs`` was given.
     """
 
@@ -44,10 +44,10 @@ class Piece:
 class Answer:
     """A whole answer.
 
-    text: without what a stop string cut off; "" for a model without a tokenizer.
+    text: without a stop string; "" for a model without a tokenizer.
     tokens, logprobs, top: one entry per generated token; the last two only with ``logprobs``.
-    finish_reason: "stop", "length", "cancelled" or "error", and then `error` says what happened.
-    prompt_tokens: of which `cached_tokens` were computed for an earlier request.
+    finish_reason: "stop", "length", "cancelled" or "error", which `error` explains.
+    prompt_tokens: `cached_tokens` of them were computed for an earlier request.
     """
 
     text: str = ""
@@ -76,9 +76,9 @@ class Answer:
 class Engine:
     """A model in this process that answers many requests at once.
 
-    model: a folder with config.json, weights and tokenizer, as ``lathe generate --model`` takes.
-    device: "auto" (a GPU that serves the model, else the CPU), "cpu", "cuda" or "ref".
-    progress: called while weights load with the bytes read so far and in all.
+    model: a folder with config.json, weights and tokenizer, as for ``lathe generate --model``.
+    device: "auto" (a GPU that supports the model, else the CPU), "cpu", "cuda" or "ref".
+    progress: called while weights load, with the bytes read so far and the total.
     options: dtype, threads, seed, prefix_cache, load_format ("auto" or "dummy"), draft ("none",
         "ngram" or "mtp", which change no answer), and the flags of ``lathe plan`` about cache,
         kernels and sizes with underscores: kv_layout, prefill_attention_backend, context_length,
@@ -103,7 +103,7 @@ class Engine:
             if isinstance(value, _lathe.Layout):
                 given[name] = str(value)
         wanted = {"model": str(model), "device": _args.text("device", device), **given}
-        # A stream that the collector drops may cancel while this thread holds it.
+        # Reentrant: the garbage collector may drop a stream, which cancels, while this thread holds the lock.
         self._lock = threading.RLock()
         self._inboxes: dict[int, collections.deque[Any]] = {}
         self._engine = _lathe.Engine(_json("options", wanted), progress)
@@ -141,10 +141,10 @@ class Engine:
     @overload
     def generate(self, prompt: Sequence[Prompt], **params: Any) -> List[Answer]: ...
     def generate(self, prompt: Any, **params: Any) -> Union[Answer, List[Answer]]:
-        """The answer to a prompt, or the answers to a list of prompts, which run together.
+        """Answers a prompt, or a list of prompts, which run together.
 
         prompt: a text, a list of tokens, or a list of messages for the model's chat template.
-        params, each the model's own default if left out: max_new_tokens, min_new_tokens,
+        params, by default the model's own: max_new_tokens, min_new_tokens,
             temperature (0: always the most likely token), top_k, top_p, min_p, seed,
             repetition_penalty, frequency_penalty, presence_penalty, stop (a string or some),
             stop_token_ids, ignore_eos, logprobs (how many of the most likely tokens to report).
@@ -156,10 +156,10 @@ class Engine:
         return self._answers(list(prompt), params)
 
     def stream(self, prompt: Prompt, **params: Any) -> Iterator[Piece]:
-        """The answer to one prompt, piece by piece; parameters and errors as of `generate`.
+        """Yields the answer to one prompt piece by piece; parameters and errors as for `generate`.
 
-        The request starts at once. Closing the iterator, or dropping it, cancels the request.
-        An answer that fails raises RuntimeError at the place where it failed.
+        The request starts at once. Closing or dropping the iterator cancels it. If an answer fails,
+        the iterator raises RuntimeError at that point.
         """
         return _Stream(self, self._submit([prompt], params)[0])
 
@@ -193,7 +193,7 @@ class Engine:
                 self._engine.cancel(request)
 
     def _event(self, request: int) -> Any:
-        """The request's next event. Whoever waits runs the steps, for everybody."""
+        """The request's next event. A waiting thread runs the steps for all requests."""
         inbox = self._inboxes[request]
         while not inbox:
             with self._open() as engine:
@@ -223,7 +223,7 @@ class Engine:
 
 
 class _Locked:
-    """The engine while nobody else uses it."""
+    """Exclusive access to the engine."""
 
     def __init__(self, lock: Any, engine: Any) -> None:
         self._lock, self._engine = lock, engine
@@ -240,7 +240,7 @@ class _Locked:
 
 
 class _Stream(Iterator[Piece]):
-    """A generator would submit only at its first use, and cancel nothing if it is never used."""
+    """Not a generator, which would submit on first use, and cancel nothing if never used."""
 
     def __init__(self, engine: Engine, request: int) -> None:
         self._engine, self._request, self._ended = engine, request, False
@@ -257,7 +257,7 @@ class _Stream(Iterator[Piece]):
         raise StopIteration
 
     def close(self) -> None:
-        """Cancels what is left of the answer."""
+        """Cancels the rest of the answer."""
         if not self._ended:
             self._ended = True
             self._engine._forget(self._request)
@@ -274,7 +274,7 @@ def generate(
 ) -> Any:
     """Loads a model, answers, and frees it: ``Engine(model, **options).generate(prompt, **params)``.
 
-    Whoever asks more than once keeps an `Engine`.
+    Keep an `Engine` for more than one call.
     """
     with Engine(model, **dict(options or {})) as engine:
         return engine.generate(prompt, **params)

@@ -6,12 +6,12 @@ from typing import Any
 
 
 class LatheError(ValueError):
-    """An argument that cannot be used; nothing was changed.
+    """An invalid argument; nothing was changed.
 
     code: invalid_argument, out_of_range, unsupported, exhausted, malformed or io.
-    field: the argument, or the place in it ("slots[3]").
-    wanted, offered: what would have been accepted, and what came.
-    hint: the way out; may be empty.
+    field: the argument, or a part of it ("slots[3]").
+    wanted, offered: what is accepted, and what was given.
+    hint: a way out; may be empty.
     """
 
     def __init__(self, code: str, field: str, wanted: str, offered: str, hint: str = "") -> None:
@@ -20,7 +20,7 @@ class LatheError(ValueError):
         self.wanted = wanted
         self.offered = offered
         self.hint = hint
-        # All of them are args, so that the exception can be pickled (a worker process's error).
+        # Pass all of them as args, so that the exception can be pickled (for example by a worker process).
         super().__init__(code, field, wanted, offered, hint)
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class LatheError(ValueError):
 
 
 class PlanRefused(ValueError):
-    """No plan fits the request; ``str()`` of it is the explanation that ``lathe plan`` prints.
+    """No plan fits the request; ``str()`` gives the explanation that ``lathe plan`` prints.
 
     headline: what does not fit, in a few words.
     reasons: dicts of rule, subject, field, wanted, offered, hint.
@@ -49,6 +49,6 @@ class PlanRefused(ValueError):
         return self.explanation
 
 
-# Users meet them in tracebacks by the name that they catch.
+# Tracebacks show the public name.
 for _error in (LatheError, PlanRefused):
     _error.__module__ = "lathe"

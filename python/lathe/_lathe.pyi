@@ -81,7 +81,7 @@ has_cuda: bool
 def command(words: list[str]) -> int: ...
 
 class GpuScratch:
-    """What calls on one stream of a GPU keep between them."""
+    """Memory that calls on one stream of a GPU reuse."""
 
     def __init__(self, ordinal: int, /) -> None: ...
 

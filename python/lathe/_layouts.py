@@ -10,7 +10,7 @@ __all__ = ["Layout", "Part", "layouts"]
 
 
 class Part(NamedTuple):
-    """A run of equal elements in every token's record of one plane of a page."""
+    """A run of elements of one dtype in each token's record, in one plane of a page."""
 
     role: str  # nope, rope, key, value, scale or pad
     dtype: str  # bf16, f32, e4m3, e2m1 (two in a byte), ue8m0 or u8

@@ -22,7 +22,7 @@ class Plan:
         self._explanation = explanation
 
     def __getattr__(self, name: str) -> Any:
-        # Only called for what is no attribute; `data` itself is missing while unpickling.
+        # Only called for missing attributes; `data` itself is missing while unpickling.
         data = self.__dict__.get("data", {})
         if name in data:
             return data[name]
@@ -32,11 +32,11 @@ class Plan:
         return [*super().__dir__(), *self.data]
 
     def explain(self) -> str:
-        """What ``lathe plan`` prints: a line per cache, phase and consequence."""
+        """The output of ``lathe plan``: a line per cache, phase and consequence."""
         return self._explanation
 
     def to_json(self) -> str:
-        """The text that ``lathe plan --json`` prints."""
+        """The output of ``lathe plan --json``."""
         return self._text
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Plan:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self.data == other.data
 
-    # Equal by mutable data.
+    # Not hashable: equality compares mutable data.
     __hash__ = None  # type: ignore[assignment]
 
 
@@ -68,9 +68,9 @@ def plan(attention: str = "dsa", device: str = "ref", **options: Any) -> Plan:
     """Proves that a prefill kernel, one cache layout and a decode kernel fit together.
 
     attention: "mla" (DeepSeek V3), "dsa" (V3.2), "v4" or "gqa".
-    device: "ref", "cpu", "sm90", ...; what a plan is made for need not be this machine.
+    device: "ref", "cpu", "sm90", ...; this machine need not have it.
 
-    options are the flags of ``lathe plan`` with underscores; None is as if not given:
+    options are the flags of ``lathe plan`` with underscores; None means not given:
       backends and layout (str)  prefill_attention_backend, decode_attention_backend, kv_layout
                                  (also a Layout), kv_cache_dtype
       sizes in tokens or rows    page_size, chunked_prefill_size, max_running_requests,
@@ -81,8 +81,8 @@ def plan(attention: str = "dsa", device: str = "ref", **options: Any) -> Plan:
                                  own), compress_ratio (below 0 keeps it; 0 is the window alone)
       flags (bool)               sink, disable_cuda_graph
 
-    Raises PlanRefused where no plan fits, with the reasons; LatheError for an unknown attention or
-    device; TypeError for an unknown option or one of another type.
+    Raises PlanRefused, with the reasons, if no plan fits; LatheError for an unknown attention or
+    device; TypeError for an unknown option or a wrong type.
     """
     known = _lathe.keyword_types()
     unknown = [name for name in options if name not in known]

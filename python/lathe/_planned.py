@@ -1,4 +1,4 @@
-"""What a plan decides of a call of attend(), and compact rows where no kernel gathers by itself."""
+"""Applies a plan to a call of attend(), and gathers compact rows for kernels that do not gather themselves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _differs(field: str, wanted: object, offered: object) -> LatheError:
 
 
 class Planned:
-    """The route of a phase that covers every batch, and the caches that the plan lays out."""
+    """The route of a phase that covers every batch, and the plan's caches."""
 
     def __init__(self, plan: Any, phase: str) -> None:
         if not isinstance(plan, Plan):
@@ -38,7 +38,7 @@ class Planned:
         route = phases[phase]["routes"][-1]
         self.kind: str = route["kind"]
         self.gathers: bool = route["unit"] == "ragged_row"
-        # The cpu kernels gather latents by themselves, tile by tile within the plan's budget.
+        # The cpu kernels gather latents themselves, tile by tile within the plan's budget.
         by_itself = self.gathers and self.device == "cpu" and self.attention != "gqa"
         budgets = {budget["name"]: budget["bytes"] for budget in plan.data["budgets"]}
         self.gather_bytes: int = budgets["gather"] if by_itself else 0
@@ -52,13 +52,13 @@ class Planned:
 
     @property
     def heads_and_rows(self) -> tuple[int, int]:
-        """Of q: those that it must have, and the most."""
+        """The heads that q must have, and its most rows."""
         return self.problem["heads"], self._max_rows
 
     def check_batch(self, kv_lens: Any, max_kv_len: Any, sink: Any) -> None:
-        """Errors: LatheError where the batch is not one that the plan was made for.
+        """Errors: LatheError if the plan does not cover the batch.
 
-        Of lengths on a GPU, which are not read, max_kv_len says how large they are.
+        Lengths on a GPU are not read; max_kv_len bounds them.
         """
         if (sink is not None) != self.problem["sink"]:
             wanted = "sink per head" if self.problem["sink"] else "None"
@@ -73,16 +73,16 @@ class Planned:
             raise _differs(field, f"{self._context_length} keys at most", longest)
 
     def number(self, field: str, given: Any) -> Any:
-        """The problem's number, 0 as None. Errors: LatheError where another one is given."""
+        """The problem's number, with 0 as None. Errors: LatheError if a different one is given."""
         planned = self.problem[field]
         if given is not None and _args.integer(field, given) != planned:
             raise _differs(field, planned, given)
         return planned or None
 
     def source(self, role: str, prefix: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """fields, with the layout and the page size of the cache `role` where they are None.
+        """fields, with layout and page size filled in from the cache `role` if they are None.
 
-        Errors: LatheError where they differ, as the proof holds for no other bytes.
+        Errors: LatheError if they differ: the plan holds only for its own layout.
         """
         cache = self._caches[role]
         layout = _args.layout("layout", cache["layout"])
@@ -107,7 +107,7 @@ def _numpy(value: Any, name: str, rank: int) -> np.ndarray:
     made = np.asarray(_args.indices(value))
     if made.dtype == object and hasattr(value, "__dlpack__"):
         made = np.from_dlpack(value)
-    # An empty list has no type of its own.
+    # An empty list has no dtype.
     if made.ndim != rank or (made.size and made.dtype.kind not in "iu"):
         offered = f"{made.dtype} array of {made.ndim} axes"
         raise LatheError("invalid_argument", name, f"integers on {rank} axes", offered)
@@ -136,7 +136,7 @@ def _listed_slots(source: dict[str, Any], prefix: str) -> np.ndarray:
 def _paged_slots(
     source: dict[str, Any], rows: int, q_indptr: Any, kv_lens: Any, window: int
 ) -> np.ndarray:
-    """Per row the slots that it sees, -1 after them."""
+    """The slots that each row sees, padded with -1."""
     table = _numpy(source["page_table"], "page_table", 2)
     if kv_lens is None:
         raise LatheError("invalid_argument", "kv_lens", "the keys of each request", "None")
@@ -156,14 +156,14 @@ def _paged_slots(
     ends = lens[request] - first[request + 1] + np.arange(rows) + 1
     starts = np.maximum(ends - window, 0) if window else np.zeros_like(ends)
     size = source["page_size"]
-    # Before anything is as large as the lengths say.
+    # Checked before anything of that size is allocated.
     if ends.max(initial=0) > table.shape[1] * size:
         raise LatheError("invalid_argument", "page_table", "the pages of every key", "fewer pages")
     at = starts[:, None] + np.arange((ends - starts).max(initial=0))
     seen = at < ends[:, None]
     pages = table[request[:, None], np.where(seen, at // size, 0)] if seen.any() else at
     slots = np.where(seen, pages * size + at % size, -1)
-    # Not a hole: a key that the batch says is there.
+    # Not a hole: the batch claims a key there.
     if (seen & ((pages < 0) | (slots >= _slots_of_pool(source)))).any():
         raise LatheError("out_of_range", "page_table", "pages of the pool", "a page outside it")
     return slots
@@ -177,7 +177,7 @@ def compact(
     kv_lens: Any,
     window: int,
 ) -> dict[str, Any]:
-    """One source of compact bf16 rows for the pools of both; each slot is decoded once."""
+    """Decodes the slots of both sources into one compact bf16 buffer, each slot once."""
     sources = [(main, "")] if extra is None else [(main, ""), (extra, "extra.")]
     buffers, lists, count = [], [], 0
     for source, prefix in sources:
@@ -190,7 +190,7 @@ def compact(
             slots = _paged_slots(source, rows, q_indptr, kv_lens, window)
         valid = slots >= 0
         used, where = np.unique(slots[valid], return_inverse=True)
-        # A buffer has a row at least; this one is zeros, and nothing names it.
+        # A buffer needs at least one row; this one is zeros and unused.
         used = used if used.size else np.array([-1])
         buffers.append(
             _codec.gather_decode(

@@ -1,4 +1,4 @@
-"""What a call of attend() on a GPU needs beside its arrays."""
+"""The workspace of attend() on a GPU."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def attend_workspace(
     extra: dict[str, Any] | None = None,
     gpu: int = 0,
 ) -> int:
-    """Bytes of attend()'s `workspace` on a Hopper GPU that serve every call with at most these shapes.
+    """Bytes of attend()'s `workspace` on a Hopper GPU, enough for every call with at most these shapes.
 
     rows, heads: of q. layout, page_size, pages: of the pool; kind "gather" reads compact rows of as
         many tokens.
-    requests: `rows` by default. max_request_rows, max_kv_len: bounds of lengths; max_kv_len is needed
-        by page table.
-    index_width: entries of a row's list; 0: keys are named by a page table.
-    extra: of v4's second source, a dict of layout, page_size, pages and index_width.
+    requests: `rows` by default. max_request_rows, max_kv_len: bounds on lengths; page tables need
+        max_kv_len.
+    index_width: entries of a row's list; 0: keys come from a page table.
+    extra: for v4's second source, a dict of layout, page_size, pages and index_width.
 
-    Within 128 MiB and the work lists' bytes. Raises LatheError for what no kernel of a GPU serves, and
-    where there is no such GPU.
+    At most 128 MiB plus the work lists. Raises LatheError for what no GPU kernel supports, and if
+    there is no Hopper GPU.
     """
     if not _lathe.has_cuda:
         raise LatheError("unsupported", "gpu", "a build with CUDA kernels", "one without")

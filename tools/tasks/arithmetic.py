@@ -6,7 +6,7 @@ answer, and the answer ends in a marked number:
     Tom has 12 apples. Mia has 5 more apples than Tom. How many apples do Tom and Mia have together?
     Start: Tom 12. Mia: Tom 12 + 5 = Mia 17. Total: Tom 12 + Mia 17 = Total 29. #### 29
 
-In the answer an amount is the token right behind its owner's name, so that a step finds an operand by one look at what
+In the answer an amount is the token right after its owner's name, so that a step finds an operand by looking up what
 last followed that name. With anything between the two, a model has to match tokens two places apart, which small ones
 learn late or never.
 

@@ -1,4 +1,4 @@
-"""Copy a list of words, at lengths around the borders of pages and chunks.
+"""Copy a list of words, at lengths around the boundaries of pages and chunks.
 
     Copy: otter lamp green ...  ->  Copy: otter lamp green ...
 

@@ -1,7 +1,7 @@
 """Causal attention over packed sequences: dense through FlashAttention's packed form, or over a selected set of keys.
 
-Work that needs the sequences apart (selection, masks, the indexer's loss) runs on buckets: sequences of like length,
-padded at the end to the bucket's width. Causality alone keeps padding out of what real tokens see.
+Work on separate sequences (selection, masks, the indexer's loss) runs on buckets: sequences of similar length, padded
+at the end to the bucket's width. Causality alone hides padding from real tokens.
 """
 
 import torch
@@ -14,7 +14,7 @@ flash_works = False  # what probe_flash() found
 
 
 class Bucket:
-    """Sequences of at most `width` tokens, and where their tokens lie in the packed row."""
+    """Sequences of at most `width` tokens, and their tokens' positions in the packed row."""
 
     def __init__(self, width: int, starts: list[int], lengths: list[int], device):
         self.width = width
@@ -32,7 +32,7 @@ class Bucket:
 
 
 class Packing:
-    """Where the sequences of a packed row lie."""
+    """The positions of sequences in a packed row."""
 
     def __init__(self, lengths: list[int], device, weights: torch.Tensor | None = None):
         self.lengths = lengths
@@ -78,7 +78,7 @@ class Packing:
 def attend(q, k, v, scale: float, packing: Packing, chosen: list[torch.Tensor | None] | None = None):
     """Causal attention. q [T, H, D], k [T, Hk, D], v [T, Hk, Dv] to [T, H, Dv].
 
-    `chosen` is what select() gives, or None for all keys.
+    `chosen` is select()'s result, or None for all keys.
     """
     if chosen is None and flash_works and q.dtype == torch.bfloat16:
         return _flash(q, k, v, scale, packing)
@@ -106,7 +106,7 @@ def _bucketed(q, k, v, scale: float, packing: Packing, chosen):
 
 
 def _flash(q, k, v, scale: float, packing: Packing) -> torch.Tensor:
-    """FlashAttention on the packed row. It wants one head dim for all three, so v is padded with zeros."""
+    """FlashAttention on the packed row. It needs equal head dims, so v is padded with zeros."""
     width = v.shape[-1]
     if width < q.shape[-1]:
         v = F.pad(v, (0, q.shape[-1] - width))

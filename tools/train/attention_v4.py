@@ -1,7 +1,7 @@
 """DeepSeek V4's attention over packed rows: a window of tokens, and in most layers compressed entries beside it.
 
 Sequences begin at multiples of 128 tokens and are padded at their end to one of WIDTHS, so that window blocks and
-groups of pooled tokens are plain views of the row. Causality keeps padding out of what real tokens see.
+groups of pooled tokens are plain views of the row. Causality hides padding from real tokens.
 """
 
 import torch
@@ -17,7 +17,7 @@ def padded_length(tokens: int) -> int:
 
 
 class Rows:
-    """Where the sequences of a packed row lie: lengths are multiples of 128; runs of equal ones go together."""
+    """The positions of sequences in a packed row: lengths are multiples of 128, and equal ones are grouped."""
 
     def __init__(self, lengths: list[int], device, weights: torch.Tensor | None = None):
         self.lengths = lengths

@@ -1,7 +1,7 @@
 """Compares an exported checkpoint, loaded by Hugging Face transformers, with the training model's own logits.
 
-Both run in float32 on the decoded weights over one prompt per task, with the indexer's top-k and, to compare all else
-strictly, with a top-k that keeps every position. Exits with 1 where the logits differ by more than the tolerance.
+Both run in float32 on the decoded weights over one prompt per task, with the indexer's top-k and, to compare the rest
+strictly, with a top-k that keeps every position. Exits with 1 if the logits differ by more than the tolerance.
 """
 
 import argparse

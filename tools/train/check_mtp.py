@@ -1,9 +1,9 @@
-"""How many drafts of a multi-token-prediction layer its trunk accepts, on held-out items:
+"""Measures how many drafts of a multi-token-prediction layer its trunk accepts, on held-out items:
 
     python tools/train/check_mtp.py --config tiny_v32 --model models/tiny-v32 --tests models/tasks
 
-Needs no GPU, where 20 items of a task take some minutes. With --golden FILE it writes what a plain reference in float64 with a bf16
-cache drafts after two prompts, for tests of engines; --items 0 does that alone.
+Needs no GPU; without one, 20 items per task take some minutes. With --golden FILE it writes the drafts of a plain float64 reference
+with a bf16 cache after two prompts, for tests of engines; --items 0 does only that.
 """
 
 import argparse

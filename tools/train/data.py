@@ -1,8 +1,8 @@
-"""Packed training batches from the task generators, made ahead by worker processes.
+"""Packed training batches from the task generators, prepared by worker processes.
 
-A batch is one flat row of `tokens` token ids that holds whole sequences one after the other; `lengths` says where they
-end, so that attention never crosses from one to the next. Each sequence is a chat: <bos><user>..<assistant>..<eos>.
-A worker's items follow from its seed alone; the share of long documents follows the training's progress.
+A batch is one flat row of `tokens` token ids with whole sequences one after the other; `lengths` says where they end,
+so that attention never crosses from one to the next. Each sequence is a chat: <bos><user>..<assistant>..<eos>.
+A worker's items depend on its seed alone; the share of long documents follows the training's progress.
 """
 
 import gzip
@@ -148,7 +148,7 @@ def _work(seed: str, tokens: int, mixture: dict[str, float], progress, width_of,
 
 
 class Batches:
-    """Endless batches from `workers` processes, read in turn; set `progress` (0 to 1) as training goes on."""
+    """Endless batches from `workers` processes, read round-robin; set `progress` (0 to 1) during training."""
 
     def __init__(self, seed: str, tokens: int, mixture: dict[str, float], workers: int, width_of=int, ahead: int = 3):
         context = multiprocessing.get_context("spawn")

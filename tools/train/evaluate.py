@@ -1,8 +1,8 @@
 """Exact-match accuracy on the held-out test sets.
 
-An item counts as right when, at every token of its expected response and at its end, the model's most likely token is
-the expected one. Greedy decoding then yields exactly that response, so this is what generation would score when marked
-on the whole text; it is a lower bound where only the final answer is marked. One pass over prompt and response suffices.
+An item counts as right if, at every token of its expected response and at its end, the model's most likely token is the
+expected one. Greedy decoding then yields exactly that response, so this equals the score of generation if the whole
+text must match; it is a lower bound if only the final answer counts. One pass over prompt and response suffices.
 """
 
 import pathlib

@@ -1,7 +1,7 @@
 """Trains the byte-level BPE tokenizer that both checkpoints use, on the training split of the tasks
 and the licence's prose.
 
-Writes tools/train/tokenizer/{tokenizer.json,tokenizer_config.json}. The pre-tokeniser is Qwen2's regular expression but for one thing:
+Writes tools/train/tokenizer/{tokenizer.json,tokenizer_config.json}. The pre-tokeniser is Qwen2's regular expression with one change:
 digits are split one by one and, like words, keep a leading space.
 """
 

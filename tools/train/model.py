@@ -1,9 +1,9 @@
 """The two architectures in plain PyTorch, on flat packed rows of tokens.
 
-Every module takes tokens as [T, ...] where T holds several sequences one after the other; only attention.py knows where
-they end. Formulas follow Hugging Face's DeepseekV32ForCausalLM and Qwen3ForCausalLM, and check_export.py holds the
-logits against theirs. Master weights are float32; arithmetic is in `Model.dtype` (bf16 in training), the residual
-stream in float32.
+Every module takes tokens as [T, ...], several sequences one after the other; only attention.py knows where they end.
+Formulas follow Hugging Face's DeepseekV32ForCausalLM and Qwen3ForCausalLM, and check_export.py compares the logits
+with theirs. Master weights are float32; arithmetic is in `Model.dtype` (bf16 in training), the residual stream in
+float32.
 """
 
 import contextlib
@@ -54,14 +54,14 @@ def rope_table(dim: int, theta: float, positions: int) -> tuple[torch.Tensor, to
 
 
 def rotate_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Interleaved RoPE: dims (2i, 2i+1) turn together. x [T, H, D]; cos, sin [T, D/2]."""
+    """Interleaved RoPE: rotates dims (2i, 2i+1). x [T, H, D]; cos, sin [T, D/2]."""
     a, b = x[..., 0::2].float(), x[..., 1::2].float()
     cos, sin = cos[:, None], sin[:, None]
     return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2).to(x.dtype)
 
 
 def rotate_halves(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Split-half RoPE: dims (i, i + D/2) turn together. x [T, H, D]; cos, sin [T, D/2]."""
+    """Split-half RoPE: rotates dims (i, i + D/2). x [T, H, D]; cos, sin [T, D/2]."""
     a, b = x.float().chunk(2, -1)
     cos, sin = cos[:, None], sin[:, None]
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
@@ -235,7 +235,7 @@ class Layer(nn.Module):
 class Model(nn.Module):
     """Tokens [T] to hidden states [T, hidden]; the output head shares the embedding's weights."""
 
-    width_of = staticmethod(int)  # what a sequence of so many tokens takes in a packed row
+    width_of = staticmethod(int)  # tokens that a sequence takes in a packed row
     pack = staticmethod(Packing)
 
     def __init__(self, c: dict):
@@ -321,7 +321,7 @@ class Model(nn.Module):
 
     @contextlib.contextmanager
     def uncompiled(self):
-        """The plain methods while the context lasts, for rows of many sizes."""
+        """Uses the uncompiled methods inside the context, for rows of many sizes."""
         names = ("before", "after", "expand")
         held = [{n: layer.__dict__.pop(n) for n in names if n in layer.__dict__} for layer in self.layers]
         try:

@@ -1,8 +1,8 @@
 """DeepSeek V4 in plain PyTorch, on packed rows of tokens whose sequences begin at multiples of 128 (attention_v4.Rows).
 
-Formulas follow Hugging Face's DeepseekV4ForCausalLM, and check_export.py holds the logits against it. Modules and
-parameters bear the names of the published checkpoint. Master weights are float32; arithmetic is in `Model.dtype` (bf16
-in training), the residual streams and what mixes them in float32.
+Formulas follow Hugging Face's DeepseekV4ForCausalLM, and check_export.py compares the logits with its. Modules and
+parameters have the names of the published checkpoint. Master weights are float32; arithmetic is in `Model.dtype` (bf16
+in training), the residual streams and their mixing in float32.
 """
 
 import contextlib
@@ -126,7 +126,7 @@ def unrotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Ten
 
 
 def gated(gate: torch.Tensor, up: torch.Tensor, weights: torch.Tensor, limit: float) -> torch.Tensor:
-    """What all experts have inside [T, E * I], by their weights [T, E]."""
+    """Inner activations of all experts [T, E * I], scaled by their weights [T, E]."""
     inside = F.silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)
     return (inside.unflatten(-1, (weights.shape[1], -1)) * weights.to(gate.dtype)[..., None]).flatten(-2)
 
@@ -143,7 +143,7 @@ class Compressor(nn.Module):
         width = self.halves * dim
         self.wkv = Linear(hidden, width, _std(hidden))
         self.wgate = Linear(hidden, width, _std(hidden))
-        # Wide, so that each channel begins with a token of its own instead of a mean of all.
+        # Wide, so that each channel starts with one token instead of a mean of all.
         self.ape = nn.Parameter(2.0 * torch.randn(ratio, width))
         self.norm = RMSNorm(dim)
 
@@ -301,7 +301,7 @@ class Block(nn.Module):
         self.attn, self.ffn = Attention(c, ratio), Experts(c, hashed)
         values = 2 * self.n + self.n**2
         for part in ("attn", "ffn"):
-            # Streams start unlike one another: alike, they would stay so.
+            # Streams start different: equal ones would stay equal.
             pre, post = torch.randn(self.n) - 1.1, torch.randn(self.n)
             base = torch.cat((pre, post, (3.0 * torch.eye(self.n)).flatten()))
             setattr(self, f"hc_{part}_fn", nn.Parameter(torch.randn(values, self.n * c["hidden_size"]) * 0.02))
@@ -452,7 +452,7 @@ class ModelV4(Head):
 
     @contextlib.contextmanager
     def uncompiled(self):
-        """The plain functions while the context lasts, for rows of many sizes."""
+        """Uses the uncompiled functions inside the context, for rows of many sizes."""
         held, self.parts = self.parts, types.SimpleNamespace(**PARTS)
         try:
             yield

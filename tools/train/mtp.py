@@ -1,7 +1,7 @@
 """The multi-token-prediction layer of DeepSeek V3 and V3.2 behind a frozen trunk, in plain PyTorch.
 
 Row i of use 1 takes token i+1 and the trunk's hidden state of token i (after the final norm), and predicts token i+2;
-use s takes token i+s and what use s-1 gave for row i (after the layer's own norm), stands at position i+s-1, and
+use s takes token i+s and the output of use s-1 for row i (after the layer's own norm), is at position i+s-1, and
 predicts token i+s+1. Uses after the first read the keys of use 1 up to row i and those of their own row.
 Names and formulas follow the published checkpoints: enorm, hnorm, eh_proj over [embedding, hidden], one decoder layer,
 shared_head.norm; embedding and head are the trunk's.
@@ -60,13 +60,13 @@ class MtpLayer(nn.Module):
 
 
 def trunk_states(trunk: Model, tokens: torch.Tensor, packing: Packing):
-    """What the layer reads of the trunk, and the hidden states whose logits are the trunk's: here they are the same."""
+    """The layer's input from the trunk, and the hidden states behind the trunk's logits: here they are the same."""
     hidden = trunk(tokens, packing)
     return hidden, hidden
 
 
 def published(mtp: MtpLayer) -> dict[str, torch.Tensor]:
-    """The tensors as published checkpoints name them, behind the last layer; fp8 but for eh_proj and the usual few."""
+    """The tensors under their published names, behind the last layer; fp8 except eh_proj and the usual few."""
     weights = {}
     prefix = f"model.layers.{mtp.config['num_hidden_layers']}."
     for name, value in mtp.state_dict().items():
@@ -161,7 +161,7 @@ def run_uses(
 ) -> list[torch.Tensor]:
     """Per use the normed hidden states [T, hidden] whose head logits predict token i+s+1 in row i.
 
-    Rows whose tokens lie past their sequence's end hold no meaning.
+    Rows whose tokens are past their sequence's end are meaningless.
     """
     layer, attention = mtp.layer, mtp.layer.self_attn
     embedded = F.embedding(tokens, trunk.embed_tokens)
@@ -197,7 +197,7 @@ def run_uses(
 
 @torch.no_grad()
 def draft(trunk: Model, mtp: MtpLayer, ids: list[int], uses: int) -> tuple[list[int], torch.Tensor]:
-    """What an engine does after a prompt: the trunk's token, then `uses` drafts by argmax, one row at a time.
+    """Drafts as an engine does after a prompt: the trunk's token, then `uses` drafts by argmax, one row at a time.
 
     Returns [the trunk's token, drafts...] and the drafts' logits [uses, vocabulary] float32.
     """

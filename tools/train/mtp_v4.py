@@ -1,7 +1,7 @@
 """The multi-token-prediction layer of DeepSeek V4 behind a frozen trunk, in plain PyTorch.
 
 Row i of use 1 takes token i+1 and the trunk's four residual streams of token i (before their collapse), and predicts
-token i+2; use s takes token i+s and the streams that use s-1 gave for row i, stands at position i+s-1, and predicts
+token i+2; use s takes token i+s and the streams of use s-1 for row i, is at position i+s-1, and predicts
 token i+s+1. Uses after the first read the keys of use 1 up to row i and those of their own row. The layer reads a window
 of tokens and has no entries. Names follow the published checkpoints; embedding and head are the trunk's.
 """
@@ -31,7 +31,7 @@ class MtpLayer(Block, Head):
         self.init_head(c)
 
     def start_from(self, trunk: ModelV4) -> None:
-        """The trunk's first layer, which is of this kind but for its router, and its head; streams pass through."""
+        """Starts from the trunk's first layer, which is alike except for its router, and its head; streams pass through."""
         state = {n: v for n, v in trunk.layers[0].state_dict().items() if "gate." not in n}
         state |= {n: v for n, v in trunk.state_dict().items() if n.startswith("hc_head_") or n == "norm.weight"}
         self.load_state_dict(state, strict=False)
@@ -85,7 +85,7 @@ def published(mtp: MtpLayer) -> dict[str, torch.Tensor]:
 def run_uses(trunk, mtp: MtpLayer, tokens, rows: Rows, streams, uses: int, sparse=None, index_rows=0, stats=None):
     """Per use the normed hidden states [T, hidden] whose head logits predict token i+s+1 in row i.
 
-    Rows whose tokens lie past their sequence's end hold no meaning. `sparse` and `index_rows` are for layers with an
+    Rows whose tokens are past their sequence's end are meaningless. `sparse` and `index_rows` are for layers with an
     indexer.
     """
     embedded = F.embedding(tokens, trunk.embed)
@@ -121,7 +121,7 @@ def run_uses(trunk, mtp: MtpLayer, tokens, rows: Rows, streams, uses: int, spars
 
 @torch.no_grad()
 def draft(trunk, mtp: MtpLayer, ids: list[int], uses: int) -> tuple[list[int], torch.Tensor]:
-    """What an engine does after a prompt: the trunk's token, then `uses` drafts by argmax.
+    """Drafts as an engine does after a prompt: the trunk's token, then `uses` drafts by argmax.
 
     Returns [the trunk's token, drafts...] and the drafts' logits [uses, vocabulary] float32.
     """

@@ -1,4 +1,4 @@
-"""Muon: momentum whose matrix is replaced by its nearest semi-orthogonal one before it is applied.
+"""Muon: momentum SGD that replaces each matrix update by the nearest semi-orthogonal matrix.
 
 Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024), with the step's size of Liu et al.,
 "Muon is scalable for LLM training" (2025), section 2.2: scaled to AdamW's usual root mean square, so that both share

@@ -37,7 +37,7 @@ def fp8_block_values(quantised: torch.Tensor, scale: torch.Tensor) -> torch.Tens
 
 
 class _Straight(torch.autograd.Function):
-    """Forward the second argument, backward to the first as if nothing had happened."""
+    """Forward the second argument, backward the unchanged gradient to the first (straight-through)."""
 
     @staticmethod
     def forward(ctx, x, value):

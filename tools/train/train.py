@@ -1,8 +1,8 @@
 """Trains one reference checkpoint from scratch: python tools/train/train.py --config tiny_v32 --phases dense
 
-Phases come from the configuration (configs/*.py). A phase lasts a given time, not a number of steps: the learning rate,
-the lengths of the documents and the cache noise follow the share of that time that is spent, so that a slower GPU gives
-fewer steps of the same course. The state is saved every minute; --resume goes on where it stands.
+Phases come from the configuration (configs/*.py). A phase lasts a given time, not a number of steps: learning rate,
+document lengths and cache noise follow the elapsed share of that time, so that a slower GPU runs the same schedule in
+fewer steps. The state is saved every minute; --resume continues from it.
 """
 
 import argparse

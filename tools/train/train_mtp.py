@@ -2,9 +2,9 @@
 
     python tools/train/train_mtp.py --config tiny_v32 --model models/tiny-v32 --out out/mtp
 
-Writes mtp.safetensors and mtp_log.json; check_mtp.py then tells how many drafts are accepted. The loss of a use is
-half cross-entropy of the token, half the divergence from the trunk's own distribution, which is what acceptance at
-temperature 1 asks for. An indexer, where the layer has one, learns from its own loss, as in train.py.
+Writes mtp.safetensors and mtp_log.json; check_mtp.py measures how many drafts are accepted. The loss of a use is half
+cross-entropy of the token, half the divergence from the trunk's own distribution, which determines acceptance at
+temperature 1. The layer's indexer, if it has one, learns from its own loss, as in train.py.
 """
 
 import argparse

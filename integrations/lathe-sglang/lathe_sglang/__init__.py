@@ -1,9 +1,9 @@
-"""Lathe's latent attention inside SGLang, by its hooks for plug-ins.
+"""Lathe's latent attention inside SGLang, through its plug-in hooks.
 
-SGLang calls activate() in each of its processes. LATHE_SGLANG says what is replaced: off, sparse (the default; the "dsa" attention
-backend's flashmla_kv and flashmla_sparse), dense (what the "flashmla" backend and V4 call), or all. With LATHE_SGLANG_STRICT=1 a call
-or a version that Lathe does not serve stops the engine instead of running its own kernel. Nothing here touches a GPU before the first
-forward.
+SGLang calls activate() in each of its processes. LATHE_SGLANG selects what is replaced: off, sparse (the default; the "dsa" attention
+backend's flashmla_kv and flashmla_sparse), dense (the calls of the "flashmla" backend and V4), or all. With LATHE_SGLANG_STRICT=1 a
+call or version that Lathe does not support stops the engine instead of running its own kernel. Nothing here touches a GPU before the
+first forward.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from lathe.compat.plugin import Switches, Tally, differing
 
 from . import hooks
 
-# Releases that integrations/stage_a.py has been run against. Others are taken where the parameters below are the same.
+# Releases tested with integrations/stage_a.py. Others are accepted if the parameters below are the same.
 TESTED = ("0.5.23", "0.5.22", "0.5.21")
 
 _DSA = "sglang.srt.layers.attention.dsa_backend.DeepseekSparseAttnBackend"
 _FACADE = "sglang.kernels.ops.attention.flash_mla_interface"
 
-# By mode: what is replaced, the parameters that it is known with, and the hook.
+# By mode: the replaced function, its known parameters, and the hook.
 TARGETS: dict[str, dict[str, tuple[tuple[str, ...], Callable[[Tally], Callable[..., Any]]]]] = {
     "sparse": {
         f"{_DSA}._forward_flashmla_kv": (
@@ -56,13 +56,13 @@ tally: Tally | None = None  # of this process, from activate() on
 
 
 def _resolve(target: str) -> tuple[Any, str | None]:
-    """The function that a dotted name means, or why there is none."""
+    """The function with this dotted name, or why there is none."""
     parts = target.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         try:
             found = importlib.import_module(".".join(parts[:cut]))
         except ImportError as error:
-            # The module itself is missing where its parents may have the rest.
+            # The module itself may be missing while its parents exist.
             if error.name and ".".join(parts[:cut]).startswith(error.name):
                 continue
             return None, f"its module needs {error.name or error}"
@@ -76,7 +76,7 @@ def _resolve(target: str) -> tuple[Any, str | None]:
 
 
 def activate() -> None:
-    """Registers the hooks of the mode that LATHE_SGLANG names and says in one line what it did."""
+    """Registers the hooks of the mode in LATHE_SGLANG and logs one line about it."""
     global tally
     if tally is not None:
         return
@@ -106,6 +106,6 @@ def activate() -> None:
     if version not in TESTED:
         line += f"; tested with SGLang {', '.join(TESTED)}"
     if left and switches.strict:
-        # SGLang logs a plug-in's exceptions and goes on without it.
-        raise SystemExit(f"{line}; LATHE_SGLANG_STRICT=1 allows no such thing")
+        # SGLang logs a plug-in's exceptions and continues without it.
+        raise SystemExit(f"{line}; LATHE_SGLANG_STRICT=1 does not allow that")
     _log.warning("%s", line)

@@ -1,4 +1,4 @@
-"""What runs in place of SGLang's functions. Each hook gets the original, for calls that Lathe does not serve."""
+"""Replacements of SGLang's functions. Each hook gets the original, for calls that Lathe does not serve."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import lathe
 from lathe.compat import flash_mla
 from lathe.compat.plugin import Tally, pages, place_reason
 
-# SGLang's writer of 656 B pages stores amax / 448 as it is.
+# SGLang's writer of 656 B pages stores amax / 448 without rounding it to a power of two.
 _FP8_LAYOUT = "mla_fp8_block(scale=raw_f32)"
 
 
 def _or_original(
     tally: Tally, name: str, serve: Callable[[], Any], original: Callable[[], Any], where: Any
 ) -> Any:
-    """What serve() gives, or original() where Lathe does not serve the call.
+    """serve()'s result, or original()'s if Lathe does not serve the call.
 
-    A LatheError says that nothing was written, so the original starts from the same state. Memory that is not there is no
-    reason: ranks would part.
+    After a LatheError nothing has been written, so the original starts from the same state. Lack of memory is not a reason
+    to fall back: ranks would diverge.
     """
     reason = place_reason(where)
     if reason is None:
@@ -37,7 +37,7 @@ def _or_original(
 
 
 def _layout(backend: Any) -> str:
-    """Of a pool of the dsa backend; the three fields say all that is known of its bytes."""
+    """The layout of a dsa backend's pool, from the three fields that describe its bytes."""
     fp8, dim = backend.dsa_kv_cache_store_fp8, backend.kv_cache_dim
     if fp8 and dim == 656:
         return _FP8_LAYOUT
@@ -48,10 +48,10 @@ def _layout(backend: Any) -> str:
 
 
 def forward_flashmla_kv(tally: Tally) -> Callable[..., Any]:
-    """Attention of each row to the slots that it lists: decode, verify, and extend on Hopper with fp8.
+    """Attention of each row to its listed slots: decode, verify, and extend on Hopper with fp8.
 
     q_all [tokens, heads * 576] or [tokens, heads, 576]; page_table_1 int32 [tokens, topk], -1 for none.
-    The result is [tokens, 1, heads, 512], as the original's. Pools of bfloat16 are read as they are.
+    The result is [tokens, 1, heads, 512], like the original's. bfloat16 pools are read in place.
     """
 
     def hook(original, backend, q_all, kv_cache, v_head_dim, sm_scale, layer, metadata, page_table_1):  # fmt: skip
@@ -77,14 +77,14 @@ def forward_flashmla_kv(tally: Tally) -> Callable[..., Any]:
 
 
 def forward_flashmla_sparse(tally: Tally) -> Callable[..., Any]:
-    """Attention to bfloat16 rows by list: a pool of them, a prefix that SGLang has widened, or fresh keys.
+    """Attention to listed bfloat16 rows: a pool, a prefix that SGLang has dequantised, or fresh keys.
 
     q_all [tokens, heads, d], kv_cache [n, 1, d], d 576 or 512. The result is [tokens, heads, 512].
     """
 
     def hook(original, backend, q_all, kv_cache, v_head_dim, page_table_1, sm_scale, topk_length=None, attn_sink=None):  # fmt: skip
         def serve():
-            # SGLang drops lengths, too, that are not those of the rows.
+            # Like SGLang, ignore lengths that are not those of the rows.
             lengths = topk_length
             if lengths is not None and lengths.shape[0] != q_all.shape[0]:
                 lengths = None
@@ -107,7 +107,7 @@ def forward_flashmla_sparse(tally: Tally) -> Callable[..., Any]:
 def flash_mla_with_kvcache(tally: Tally) -> Callable[..., Any]:
     """SGLang's facade of FlashMLA's decode: dense pages, and V4's two caches by list.
 
-    get_mla_metadata is left alone: it costs a launch a step, and calls that go back to the original need what it gives.
+    get_mla_metadata is not replaced: it costs one launch per step, and calls that fall back to the original need its result.
     """
     flash_mla.scale_policy = "raw_f32"
 
@@ -141,7 +141,7 @@ _FACADE_NAMES = (
 def flash_mla_sparse_fwd(tally: Tally) -> Callable[..., Any]:
     """SGLang's facade of FlashMLA's sparse prefill; max_logits is None, which SGLang does not read.
 
-    The LSE is in base 2 as the legacy kernel's, in natural logs with use_legacy=False.
+    The LSE is in base 2 like the legacy kernel's, or a natural log with use_legacy=False.
     """
 
     def hook(original, q, kv, indices, sm_scale, d_v=512, attn_sink=None, topk_length=None, *, use_legacy=True):  # fmt: skip

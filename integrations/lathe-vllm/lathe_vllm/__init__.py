@@ -1,8 +1,8 @@
 """Lathe's latent attention as vLLM's attention backends LATHE_MLA_SPARSE and LATHE_MLA.
 
-vLLM calls activate() in each of its processes, before it reads its arguments. LATHE_VLLM says what is registered: off, name (the
+vLLM calls activate() in each of its processes, before it reads its arguments. LATHE_VLLM selects what is registered: off, name (the
 default; chosen by --attention-backend), or override (LATHE_MLA_SPARSE also in place of FLASHMLA_SPARSE, so that vLLM's own choice
-reaches it). With LATHE_VLLM_STRICT=1 a version of vLLM that no backend fits stops the engine. Nothing here touches a GPU before the first
+reaches it). With LATHE_VLLM_STRICT=1 an unsupported version of vLLM stops the engine. Nothing here touches a GPU before the first
 forward.
 """
 
@@ -14,7 +14,7 @@ import logging
 
 from lathe.compat.plugin import Switches
 
-# Releases that integrations/stage_a.py has been run against. Others are taken where the classes are the same.
+# Releases tested with integrations/stage_a.py. Others are accepted if the classes are the same.
 TESTED = ("0.33.0", "0.32.0", "0.31.0")
 
 _OVERRIDE = "lathe_vllm.sparse.LatheFlashMLASparseBackend"
@@ -29,7 +29,7 @@ _done = False
 
 
 def _misfit(module: str) -> str | None:
-    """Why a backend does not fit this vLLM; None where it does."""
+    """Why a backend does not work with this vLLM; None if it does."""
     try:
         return importlib.import_module(f"lathe_vllm.{module}").misfit()
     except ImportError as error:
@@ -37,7 +37,7 @@ def _misfit(module: str) -> str | None:
 
 
 def activate() -> None:
-    """Registers the backends as LATHE_VLLM says, and says in one line what it did."""
+    """Registers the backends selected by LATHE_VLLM and logs one line about it."""
     global _done
     # vLLM may load plug-ins twice in a process.
     if _done:
@@ -49,7 +49,7 @@ def activate() -> None:
         return
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-    # vLLM 0.31 takes no new names, but has one for whoever comes first.
+    # vLLM 0.31 accepts no new names, but has one spare.
     named = hasattr(AttentionBackendEnum, "register")
     registered, left = [], []
     for name, (module, backend) in BACKENDS.items():
@@ -71,6 +71,6 @@ def activate() -> None:
     if version not in TESTED:
         line += f"; tested with vLLM {', '.join(TESTED)}"
     if switches.strict and not registered:
-        # vLLM logs a plug-in's exceptions and goes on without it.
-        raise SystemExit(f"{line}; LATHE_VLLM_STRICT=1 allows no such thing")
+        # vLLM logs a plug-in's exceptions and continues without it.
+        raise SystemExit(f"{line}; LATHE_VLLM_STRICT=1 does not allow that")
     _log.warning("%s", line)

@@ -1,6 +1,6 @@
-"""vLLM's attention backend over Lathe's kernels: decode of dense latent attention (DeepSeek V3, Kimi K2 and their like), on Hopper.
+"""A vLLM attention backend over Lathe's kernels: decode of dense latent attention (DeepSeek V3, Kimi K2 and similar), on Hopper.
 
-Any number of heads is taken as it is. Prefill stays with vLLM's own kernels.
+Heads are not padded. Prefill stays with vLLM's own kernels.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CACHES = {
 
 
 def misfit() -> str | None:
-    """Why the classes of this vLLM are not those that the backend stands on; None where they are."""
+    """How this vLLM's classes differ from those that the backend is based on; None if they do not."""
     known = ("self", "q", "kv_c_and_k_pe_cache", "attn_metadata", "layer")
     reason = differing(MLACommonImpl.forward_mqa, known)
     return None if reason is None else f"MLACommonImpl.forward_mqa differs: {reason}"
@@ -37,7 +37,7 @@ def misfit() -> str | None:
 class LatheMLABuilder(MLACommonMetadataBuilder[MLACommonMetadata]):
     _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH
     query_len_support = QueryLenSupport.UNIFORM
-    # Requests of at most so many tokens count as decode.
+    # Requests with at most this many tokens count as decode.
     reorder_batch_threshold = 128
 
 
@@ -59,7 +59,7 @@ class LatheMLAImpl(MLACommonImpl[MLACommonMetadata]):
         )  # fmt: skip
 
     def forward_mqa(self, q, kv_c_and_k_pe_cache, attn_metadata, layer):
-        """Decode rows, as many for each request, to the keys up to their positions.
+        """Attention of decode rows, equally many per request, to the keys up to their positions.
 
         q: [tokens, heads, 576], or the pair (nope [.., 512], rope [.., 64]); with an fp8 cache float8_e4m3fn.
         kv_c_and_k_pe_cache: [blocks, block_size, 576]. Returns (out bfloat16 [tokens, heads, 512], None).

@@ -1,7 +1,7 @@
-"""vLLM's attention backend over Lathe's kernels: sparse latent attention of DeepSeek V3.2, GLM-5 and their like, on Hopper.
+"""A vLLM attention backend over Lathe's kernels: sparse latent attention of DeepSeek V3.2, GLM-5 and similar models, on Hopper.
 
-vLLM's base class keeps the metadata and turns the indexer's choice into rows of the cache; one method attends. Any number of heads is
-taken as it is, and there is no workspace for a widened prefix.
+vLLM's base class keeps the metadata and converts the indexer's choice to rows of the cache; one method attends. Heads are not padded,
+and there is no workspace for a dequantised prefix.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vllm.v1.attention.backends.mla.sparse_utils import (
 import lathe
 from lathe.compat.plugin import differing, need_place, pages
 
-# vLLM's writer of 656 B pages makes powers of two. Bytes of other names, "fp8" among them, are 576 B with one scale.
+# vLLM's writer of 656 B pages rounds scales to powers of two. Formats with other names, "fp8" among them, have 576 B and one scale.
 _LAYOUTS = {
     "auto": "mla_bf16",
     "bfloat16": "mla_bf16",
@@ -34,7 +34,7 @@ _HAS_KERNEL_METHOD = hasattr(SparseMLACommonImpl, "_forward_mqa_kernel")
 
 
 def misfit() -> str | None:
-    """Why the classes of this vLLM are not those that the backend stands on; None where they are."""
+    """How this vLLM's classes differ from those that the backend is based on; None if they do not."""
     if _HAS_KERNEL_METHOD:
         known, name = _KERNEL_METHOD, "_forward_mqa_kernel"
     else:  # 0.32 and before: each backend converts the lists itself
@@ -51,14 +51,14 @@ class LatheMLASparseBuilder(SparseMLACommonMetadataBuilder[SparseMLACommonMetada
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        # Requests of at most so many tokens count as decode; their rows are attended to alike.
+        # Requests with at most this many tokens count as decode; all rows are treated alike.
         self._init_reorder_batch_threshold(128, supports_spec_as_decode=True)
 
 
 class LatheMLASparseImpl(SparseMLACommonImpl[SparseMLACommonMetadata]):
-    # As vLLM's own backend for Hopper: lists are shared among layers only where all rows are decode.
+    # Like vLLM's own backend for Hopper: layers share lists only if all rows are decode.
     group_conversion_decode_only = True
-    # Decode context parallelism merges by these, and the base class cuts the lists.
+    # Decode context parallelism merges by these; the base class splits the lists.
     can_return_lse_for_decode = supports_dcp = _HAS_KERNEL_METHOD
     lse_base_on_e = True
 
@@ -88,11 +88,11 @@ class LatheMLASparseImpl(SparseMLACommonImpl[SparseMLACommonMetadata]):
     def _forward_mqa_kernel(
         self, q, kv_cache, topk_indices, valid_counts, *, layer, block_size, is_decode
     ):
-        """Each row to the rows of the cache that it lists, decode and prefill alike.
+        """Attention of each row to its listed rows of the cache, decode and prefill alike.
 
         q: [tokens, heads, 576], or the pair (nope [.., 512], rope [.., 64]). kv_cache: [blocks, block_size, 576 or 656].
-        topk_indices: int32 [tokens, topk], of which valid_counts int32 [tokens] count. Returns (out [tokens, heads, 512] as q,
-        natural-log LSE float32 [tokens, heads], -inf for a row without keys, or None where nobody reads it).
+        topk_indices: int32 [tokens, topk], the first valid_counts int32 [tokens] of each row. Returns (out [tokens, heads, 512] in q's
+        dtype, natural-log LSE float32 [tokens, heads], -inf for a row without keys, or None if not needed).
         """
         if isinstance(q, tuple):
             q = torch.cat(q, dim=-1)
@@ -160,7 +160,7 @@ class LatheMLASparseBackend(AttentionBackend):
     def customize_spec(cls, spec):
         try:
             from vllm.v1.attention.backends.mla.sparse_utils import align_blocks_to_rows
-        except ImportError:  # 0.31: blocks are whole rows apart as they are
+        except ImportError:  # 0.31: blocks are already whole rows apart
             return spec
         return align_blocks_to_rows(spec)
 
@@ -191,7 +191,7 @@ class LatheMLASparseBackend(AttentionBackend):
 
 
 class LatheFlashMLASparseBackend(LatheMLASparseBackend):
-    """The same under the name that makes vLLM take "fp8" for fp8_ds_mla, for LATHE_VLLM=override."""
+    """The same under the name for which vLLM reads "fp8" as fp8_ds_mla, for LATHE_VLLM=override."""
 
     supported_kv_cache_dtypes = [*_LAYOUTS, "fp8"]
 

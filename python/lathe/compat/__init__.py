@@ -10,13 +10,13 @@ from .._errors import LatheError
 
 
 def install(name: str = "flash_mla", scale_policy: str = "pow2_ceil") -> None:
-    """Lets ``import flash_mla`` give Lathe's module, from here on and in this process.
+    """Makes ``import flash_mla`` return Lathe's module, from this call on and in this process.
 
-    Call it before the engine imports that package; modules that have imported it keep what they
-    have. Nothing touches a GPU before the first call of a kernel.
+    Call it before the engine imports that package; earlier imports are unaffected. Nothing touches a
+    GPU before the first kernel call.
 
-    scale_policy: of caches of 656 and 528 bytes a token: "pow2_ceil", powers of two, as FlashMLA's
-        and vLLM's writers store them, or "raw_f32", as SGLang's.
+    scale_policy: of caches of 656 and 528 bytes per token: "pow2_ceil", powers of two, as written by
+        FlashMLA and vLLM, or "raw_f32", as written by SGLang.
 
     Raises LatheError for another name or policy.
     """

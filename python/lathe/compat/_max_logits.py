@@ -1,4 +1,4 @@
-"""The largest logit of each row and head, which no kernel gives: a second pass over the keys, in torch or numpy."""
+"""The largest logit of each row and head, which no kernel returns: a second pass over the keys, in torch or numpy."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _NUMBERS = 1 << 24  # of gathered keys at a time, float32
 
 
 def max_logits(q: Any, kv: Any, indices: Any, lengths: Any, scale: float) -> Any:
-    """Of scale * q . k over the keys of a list, float32 [rows, heads]; -inf where it has none.
+    """The maximum of scale * q . k over each row's listed keys, float32 [rows, heads]; -inf without keys.
 
-    q: [rows, heads, d]. kv: [s_kv, d]. indices: int32 [rows, width]; -1 and what is out of range are no keys. lengths: [rows] entries that
-    count, or None. It reads every listed key once more, in float32, and holds 64 MB of them at a time.
+    q: [rows, heads, d]. kv: [s_kv, d]. indices: int32 [rows, width]; -1 and entries out of range are no keys. lengths: [rows] number of
+    valid entries, or None. Reads every listed key once more, in float32, 64 MB of them at a time.
     """
     rows, width = indices.shape
     made = t.filled(q, (rows, q.shape[1]), -np.inf)

@@ -1,4 +1,4 @@
-"""What the compatibility modules do with tensors: torch's, on a GPU or not, and numpy's arrays."""
+"""Tensor operations of the compatibility modules, for torch tensors and numpy arrays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def torch_of(x: Any) -> Any:
-    """torch where x is its tensor, else None."""
+    """The torch module if x is a torch tensor, else None."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and isinstance(x, torch.Tensor) else None
 
@@ -24,7 +24,7 @@ def on_gpu(x: Any) -> bool:
 
 
 def state(x: Any) -> Any:
-    """Tells a tensor from others and from itself after a write that torch has seen; None of None."""
+    """Identifies a tensor and its contents up to writes that torch records; None for None."""
     if x is None:
         return None
     return x.data_ptr(), tuple(x.shape), None if x.is_inference() else x._version
@@ -44,7 +44,7 @@ def as_bytes(x: Any) -> Any:
 
 
 def strided(x: Any, shape: tuple[int, int], stride: int) -> Any:
-    """Rows of bytes that begin where x does and lie `stride` bytes apart."""
+    """Rows of bytes that begin where x does, `stride` bytes apart."""
     if torch_of(x) is not None:
         return x.as_strided(shape, (stride, 1))
     return np.lib.stride_tricks.as_strided(x, shape, (stride, 1))
@@ -84,7 +84,7 @@ def at_least_0(x: Any) -> Any:
 
 
 def any_between(x: Any, low: int, high: int) -> bool:
-    """Whether an entry lies between, bounds not counted. Waits for a GPU."""
+    """Whether an entry lies strictly between the bounds. Waits for a GPU."""
     return bool(((x > low) & (x < high)).any())
 
 
@@ -131,12 +131,12 @@ def int64(x: Any) -> Any:
 
 
 def where(condition: Any, number: float, x: Any) -> Any:
-    """number where the condition holds, else x."""
+    """number if the condition holds, else x."""
     if torch_of(x) is not None:
         return x.masked_fill(condition, number)
     return np.where(condition, number, x)
 
 
 def maximum(x: Any) -> Any:
-    """Of the last axis."""
+    """Over the last axis."""
     return x.amax(-1) if torch_of(x) is not None else x.max(-1)

@@ -3,17 +3,17 @@
 The signatures are those of FlashMLA until 2026-04, with the additions of vLLM's fork (out, the fp8 functions) and of sgl-flash-mla
 (use_legacy, kv_format, descale_q, descale_k). Tensors are torch's on a Hopper GPU; torch's or numpy's in host memory run on the CPU.
 
-Served: dense decode over pages of bfloat16, and of float8_e4m3fn with a float8 q; sparse decode over the caches of 656 bytes a token
+Supported: dense decode over pages of bfloat16, and of float8_e4m3fn with a float8 q; sparse decode over caches of 656 bytes per token
 (DeepSeek V3.2), of 528 (the same without rope) and of 584 with an extra cache (V4); sparse prefill over bfloat16 rows. Any number of
 heads up to 128, any page size, any width of index lists. One KV head.
 
-Differences: max_logits is None unless compute_max_logits is True, as no kernel computes it: a second pass over the keys does, and takes
-several times as long as the attention. A FlashMLASchedMeta is of one step, as FlashMLA's: on a GPU the first call with it makes the schedule
-of the lengths, and the step's other layers take it. Lengths in another tensor, or written to since, make another. The older pair of tensors
-holds nothing: lengths are read at every call.
+Differences: max_logits is None unless compute_max_logits is True, as no kernel computes it: a second pass over the keys does, which takes
+several times as long as the attention. A FlashMLASchedMeta belongs to one step, like FlashMLA's: on a GPU the first call with it makes the
+schedule of the lengths, and the step's other layers reuse it. Lengths in another tensor, or changed since, make a new one. The older pair
+of tensors holds nothing: lengths are read at every call.
 
-What cannot be served raises FlashMlaError, a lathe.LatheError and RuntimeError; a wrong argument ArgumentError, which is an AssertionError
-as well.
+Unsupported calls raise FlashMlaError, a lathe.LatheError and RuntimeError; wrong arguments raise ArgumentError, which is also an
+AssertionError.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _LATENT = 512
 
 
 class FlashMlaError(LatheError, RuntimeError):
-    """What Lathe's kernels do not serve."""
+    """A call that Lathe's kernels do not support."""
 
 
 class ArgumentError(FlashMlaError, AssertionError):
-    """An argument that does not fit the others."""
+    """A wrong argument, or one that does not match the others."""
 
 
 @dataclasses.dataclass
 class FlashMLASchedMeta:
-    """Shared by calls of equal shapes; the first call fixes them."""
+    """Shared by calls of equal shapes, which the first call sets."""
 
     @dataclasses.dataclass
     class Config:
@@ -68,7 +68,7 @@ class FlashMLASchedMeta:
 
 
 def has_legacy() -> bool:
-    """Whether Hopper's kernels are there; they are what this module is."""
+    """Whether Hopper kernels exist; always True here."""
     return True
 
 
@@ -126,7 +126,7 @@ def flash_mla_with_kvcache(
     """Decode over pages: dense by block_table, or sparse by indices.
 
     q: [b, s_q, h_q, d]. k_cache: dense [blocks, page, 1, d], sparse [blocks, page, 1, bytes].
-    indices: int32 [b, s_q, topk] of slots, block * page + offset; -1 and what is out of range are no
+    indices: int32 [b, s_q, topk] of slots, block * page + offset; -1 and entries out of range are no
     keys. topk_length: int32 [b]. Returns (out [b, s_q, h_q, 512] in bfloat16, lse float32
     [b, h_q, s_q], +inf for a row without keys).
     """
@@ -198,7 +198,7 @@ def flash_mla_with_kvcache_fp8(
 ) -> tuple[Any, Any]:
     """Dense decode with a float8_e4m3fn q over pages of 576 float8_e4m3fn (vLLM's name).
 
-    Descales on a GPU are read, which waits for it and cannot be captured.
+    Reads descales on a GPU, which waits for it and cannot be captured.
     """
     return flash_mla_with_kvcache(
         q, k_cache, block_table, cache_seqlens, head_dim_v, tile_scheduler_metadata, num_splits,
@@ -254,7 +254,7 @@ def flash_mla_sparse_fwd(
 
     q: bfloat16 [s_q, h_q, d]. kv: bfloat16 [s_kv, 1, d]. indices: int32 [s_q, 1, topk] rows of kv.
     topk_length: int32 [s_q]. Returns (out bfloat16 [s_q, h_q, 512], max_logits float32 [s_q, h_q] or None
-    (compute_max_logits), lse float32 [s_q, h_q], in base 2 with return_log2_lse, None where that is
+    (compute_max_logits), lse float32 [s_q, h_q], in base 2 if return_log2_lse is True, None if it is
     False).
     """
     _shape("q", q, 3)
@@ -316,7 +316,7 @@ def _shape(name: str, x: Any, rank: int) -> None:
 
 
 def _pair(lengths: Any) -> tuple[Any, Any]:
-    # Engines copy both into buffers of these sizes; what is in them, no kernel here reads.
+    # Engines copy both into buffers of these sizes; no kernel here reads the contents.
     torch = t.torch_of(lengths)
     parts = 1
     if t.on_gpu(lengths):
@@ -340,13 +340,13 @@ def _check_schedule(metadata: Any, num_splits: Any, config: FlashMLASchedMeta.Co
 
 
 def _share(meta: FlashMLASchedMeta, q: Any, call: dict[str, Any], lengths: tuple[Any, ...]) -> dict[str, Any]:
-    """The workspace of a step's calls, and whether its schedule has to be made."""
+    """The workspace of a step's calls, and whether to make its schedule."""
     extra = call.get("extra")
     shapes = [tuple(call["pool"].shape)]
     shapes += [tuple(call[name].shape) for name in ("page_table", "indices") if name in call]
     if extra is not None:
         shapes += [tuple(extra["pool"].shape), tuple(extra["indices"].shape)]
-    # Whether they have a row_indptr and bounds follows from the configuration, which is the same.
+    # The configuration, which is equal, determines whether there are a row_indptr and bounds.
     made_of = (shapes, str(call["layout"]), t.dtype(q), [t.state(x) for x in lengths])
     if meta.workspace is not None and meta.made_of == made_of:
         return {"workspace": meta.workspace, "part": "attention"}
@@ -387,16 +387,16 @@ def _pages(name: str, cache: Any, layout: Layout) -> Any:
     if stride < layout.page_stride(page):
         wanted = f"pages at least {layout.page_stride(page)} bytes apart"
         _wrong(name, wanted, f"{stride}")
-    # A page's padding belongs to it.
+    # Include a page's padding.
     return t.strided(data, (blocks, layout.page_stride(page)), stride)
 
 
 def _sparse_layout(name: str, cache: Any, kv_format: str | None) -> tuple[str, Layout]:
-    """The attention and the layout of a cache of so many bytes a token."""
+    """The attention and layout of a cache, from its bytes per token."""
     width = cache.shape[3]
     if t.dtype(cache) not in ("uint8", "int8", "float8_e4m3fn"):
         _wrong(name, "uint8, int8 or float8_e4m3fn", t.dtype(cache))
-    # A caller that names formats is SGLang, whose writer stores raw scales.
+    # Only SGLang passes formats; its writer stores raw scales.
     policy = scale_policy if kv_format is None else "raw_f32"
     if width == 656 and kv_format in (None, "V32"):
         return "dsa", Layout(f"mla_fp8_block(scale={policy})")
@@ -409,7 +409,7 @@ def _sparse_layout(name: str, cache: Any, kv_format: str | None) -> tuple[str, L
 
 
 def _list(name: str, given: Any, b: int, s_q: int) -> Any:
-    """[b, s_q, topk] as a list for each row."""
+    """[b, s_q, topk] as one list per row."""
     _shape(name, given, 3)
     if tuple(given.shape[:2]) != (b, s_q):
         _wrong(name, f"[{b}, {s_q}, topk]", str(tuple(given.shape)))
@@ -417,7 +417,7 @@ def _list(name: str, given: Any, b: int, s_q: int) -> Any:
 
 
 def _counts(name: str, given: Any, b: int, s_q: int) -> Any:
-    """[b] for each row."""
+    """[b] repeated for each row."""
     if given is None:
         return None
     if tuple(given.shape) != (b,):

@@ -1,7 +1,7 @@
-"""What Lathe's plug-ins for engines have in common.
+"""Shared code of Lathe's plug-ins for engines.
 
-A plug-in takes calls over from an engine. Which ones follows from the configuration alone (layout, dims, dtypes, the GPU and
-this build), never from what memory is free, so that all ranks of a model decide alike.
+A plug-in replaces some of an engine's calls. Which ones depends on the configuration alone (layout, dims, dtypes, the GPU and
+this build), never on free memory, so that all ranks of a model decide alike.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Switches:
 
 
 class Tally:
-    """Counts calls: those that Lathe serves, and by reason those that go back to the engine."""
+    """Counts the calls that Lathe serves, and by reason those left to the engine."""
 
     def __init__(self, plugin: str, strict: bool) -> None:
         self.plugin = plugin
@@ -63,9 +63,9 @@ def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def differing(function: Callable[..., Any], known: Iterable[str]) -> str | None:
-    """What of a function's parameters is not as known; None where all is.
+    """How a function's parameters differ from the known ones; None if they do not.
 
-    Further parameters of the function that have defaults do not count.
+    Ignores additional parameters with defaults.
     """
     known = tuple(known)
     signature = inspect.signature(function)
@@ -94,15 +94,15 @@ def _gpu_reason(ordinal: int) -> str | None:
 
 
 def place_reason(tensor: Any) -> str | None:
-    """Why Lathe cannot serve where the tensor lies; None where it can.
+    """Why Lathe does not support the tensor's device; None if it does.
 
-    Host memory is served, by the CPU's kernels: that is how the plug-ins are tested without a GPU.
+    Host memory is supported, by the CPU's kernels, to test the plug-ins without a GPU.
     """
     return _gpu_reason(tensor.device.index) if t.on_gpu(tensor) else None
 
 
 def need_place(backend: str, tensor: Any) -> None:
-    """Raises LatheError where place_reason() has one: the backend was asked for by its name."""
+    """Raises LatheError for place_reason(): the backend was requested by name."""
     reason = place_reason(tensor)
     if reason is not None:
         hint = "take another --attention-backend"
@@ -110,10 +110,10 @@ def need_place(backend: str, tensor: Any) -> None:
 
 
 def pages(rows: Any) -> tuple[Any, int]:
-    """Rows of a cache, [n, width] without gaps, as pages of bytes, and the tokens of a page.
+    """Contiguous rows of a cache, [n, width], as pages of bytes, and the tokens per page.
 
-    A list of rows is then a list of slots. Pages are as large as n allows, 64 at most: kernels that
-    stage what several lists name do it by pages.
+    A list of rows is then a list of slots. Pages are as large as n allows, at most 64 tokens: kernels
+    that stage keys of several lists do it by pages.
     """
     size = math.gcd(rows.shape[0], 64)
     data = t.as_bytes(rows)
