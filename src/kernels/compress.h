@@ -43,12 +43,15 @@ struct Compress {
   StateView state;
 };
 
-/// Whether the row at position p of a request, whose last row stands before `end`, leaves a state
-/// (StepView::state_before).
+/// Of a request's last rows, how many leave a state each (StepView::state_before).
+constexpr std::int64_t last_states(const StepView& step, const StateView& state) {
+  return step.phase == Phase::verify ? state.banks : 1;
+}
+
+/// Whether the row at position p of a request, whose last row stands before `end`, leaves a state.
 constexpr bool leaves_state(const StepView& step, const StateView& state, std::int64_t p,
                             std::int64_t end) {
-  const std::int64_t last_ones = step.phase == Phase::verify ? state.banks : 1;
-  return p >= end - last_ones || (p + 1) % step.state_tokens == 0;
+  return p >= end - last_states(step, state) || (p + 1) % step.state_tokens == 0;
 }
 
 }  // namespace lathe

@@ -88,33 +88,15 @@ TEST(Compress, AnyCutGivesTheSameBits) {
   }
 }
 
-// Drafts that were rejected, of any number and at any place in a group or a slot, leave nothing:
-// the states after every step are those of the tokens alone.
 TEST(Compress, RejectedRowsLeaveNothing) {
   const std::uint32_t seed = test_seed(35);
   std::printf("seed %u\n", seed);
   std::mt19937 rng(seed);
-  constexpr std::int64_t kBanks = 6, kTokens = 400;
   for (const Device device : {Device::ref, Device::cpu}) {
     for (const Form& form : {fine(), coarse(), index()}) {
-      const Sequence sequence(rng, form, kTokens), wrong(rng, form, kTokens);
-      Layer plain(form, device, 1), drafted(form, device, 1, 2, kBanks);
-      const std::int64_t prompt = 1 + static_cast<std::int64_t>(rng() % 4);
-      plain.step({&sequence}, {prompt});
-      drafted.step({&sequence}, {prompt});
-      while (drafted.done() < kTokens) {
-        const std::int64_t room = std::min(kBanks - 1, kTokens - 1 - drafted.done());
-        const auto drafts = static_cast<std::int64_t>(rng() % static_cast<unsigned>(room + 1));
-        const auto right = static_cast<std::int64_t>(rng() % static_cast<unsigned>(drafts + 1));
-        drafted.verify(sequence, wrong, right, drafts);
-        if (device == Device::ref) continue;  // it rounds states at the ends of steps
-        while (plain.done() < drafted.done()) plain.step({&sequence}, {1});
-        ASSERT_EQ(std::memcmp(plain.state(0).data(), drafted.state(0).data(),
-                              plain.state(0).size_bytes()),
-                  0)
-            << drafted.done() << " tokens, " << right << " of " << drafts << " drafts accepted";
-      }
-      expect_entries(drafted, 0, sequence, form.hadamard ? 0.04 : 0.003);
+      const auto make = [&](std::int64_t banks) { return Layer(form, device, 1, 2, banks); };
+      // Device::ref rounds states at the ends of steps.
+      expect_rejected_rows_leave_nothing(rng, form, 400, make, device == Device::cpu);
     }
   }
 }

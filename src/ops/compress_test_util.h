@@ -241,9 +241,9 @@ class Layer {
     EXPECT_TRUE(gather_decode(pool(), std::span(&at, 1), row, {}).ok());
     return out;
   }
-  // The state after all tokens so far.
-  std::span<const float> state(std::size_t r) const {
-    const std::int64_t last = done_[r] - 1;
+  // The state after all tokens so far, or after the one at `last`, a row of the last step.
+  std::span<const float> state(std::size_t r) const { return state(r, done_[r] - 1); }
+  std::span<const float> state(std::size_t r, std::int64_t last) const {
     return std::span(states_).subspan(
         static_cast<std::size_t>((slot(r, last).value * banks_ + last % banks_) * bank_floats_),
         static_cast<std::size_t>(bank_floats_));
@@ -286,6 +286,32 @@ inline void expect_entries(Layer& layer, std::size_t r, const Sequence& sequence
     }
     EXPECT_LT(std::sqrt(difference / norm), bound) << "entry " << g;
   }
+}
+
+/// Drafts that were rejected, of any number and at any place in a group or a slot, leave nothing:
+/// entries, and with `to_the_bit` the states after every step, are those of the tokens alone.
+/// make: (banks) a layer of one request.
+template <class Rng, class Make>
+void expect_rejected_rows_leave_nothing(Rng& rng, const Form& form, std::int64_t tokens,
+                                        const Make& make, bool to_the_bit) {
+  constexpr std::int64_t kBanks = 6;
+  const Sequence sequence(rng, form, tokens), wrong(rng, form, tokens);
+  Layer plain = make(1), drafted = make(kBanks);
+  const std::int64_t prompt = 1 + static_cast<std::int64_t>(rng() % 4);
+  plain.step({&sequence}, {prompt});
+  drafted.step({&sequence}, {prompt});
+  while (drafted.done() < tokens) {
+    const std::int64_t room = std::min(kBanks - 1, tokens - 1 - drafted.done());
+    const auto drafts = static_cast<std::int64_t>(rng() % static_cast<unsigned>(room + 1));
+    const auto right = static_cast<std::int64_t>(rng() % static_cast<unsigned>(drafts + 1));
+    drafted.verify(sequence, wrong, right, drafts);
+    while (to_the_bit && plain.done() < drafted.done()) plain.step({&sequence}, {1});
+    if (!to_the_bit) continue;
+    ASSERT_EQ(
+        std::memcmp(plain.state(0).data(), drafted.state(0).data(), plain.state(0).size_bytes()), 0)
+        << drafted.done() << " tokens, " << right << " of " << drafts << " drafts accepted";
+  }
+  expect_entries(drafted, 0, sequence, form.hadamard ? 0.04 : 0.003);
 }
 
 }  // namespace lathe::compress_test

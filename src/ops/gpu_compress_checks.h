@@ -10,9 +10,11 @@ namespace {
 
 using compress_test::coarse;
 using compress_test::expect_entries;
+using compress_test::expect_rejected_rows_leave_nothing;
 using compress_test::fine;
 using compress_test::Form;
 using compress_test::index;
+using compress_test::kSlotTokens;
 using compress_test::Layer;
 using compress_test::Sequence;
 
@@ -82,6 +84,16 @@ TEST(GpuCompress, EntriesAreWeightedMeans) {
   }
 }
 
+void expect_states_near(std::span<const float> got, std::span<const float> want) {
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    if (std::isinf(want[i])) {
+      EXPECT_EQ(got[i], want[i]) << i;
+    } else {
+      EXPECT_NEAR(got[i], want[i], 1e-5 * (1 + std::fabs(want[i]))) << i;
+    }
+  }
+}
+
 TEST(GpuCompress, StatesHoldTheMeansThatHaveBegun) {
   std::mt19937 rng(test_seed(11));
   for (const Form& form : {fine(), coarse()}) {
@@ -89,15 +101,43 @@ TEST(GpuCompress, StatesHoldTheMeansThatHaveBegun) {
       const Sequence sequence(rng, form, tokens);
       Layer cpu(form, Device::cpu, 1), gpu(form, run_there, 1);
       for (Layer* layer : {&cpu, &gpu}) layer->step({&sequence}, {tokens});
-      const auto want = cpu.state(0), got = gpu.state(0);
-      for (std::size_t i = 0; i < want.size(); ++i) {
-        if (std::isinf(want[i])) {
-          EXPECT_EQ(got[i], want[i]) << i;
-        } else {
-          EXPECT_NEAR(got[i], want[i], 1e-5 * (1 + std::fabs(want[i]))) << i;
+      expect_states_near(gpu.state(0), cpu.state(0));
+    }
+  }
+}
+
+// At every residue of a group of 4, around the end of one of 128, and across the end of a slot.
+TEST(GpuCompress, EveryRowThatChecksADraftLeavesItsState) {
+  constexpr std::int64_t kBanks = 6;
+  std::mt19937 rng(test_seed(12));
+  for (const Form& form : {fine(), coarse()}) {
+    const std::int64_t end = form.ratio == 4 ? 4 : 128;
+    for (const std::int64_t cached : {std::int64_t{0}, end - 3, end - 2, end - 1, end, end + 1,
+                                      std::int64_t{kSlotTokens - 2}}) {
+      for (const std::int64_t rows : {std::int64_t{2}, kBanks}) {
+        SCOPED_TRACE(std::to_string(rows) + " rows behind " + std::to_string(cached));
+        const Sequence sequence(rng, form, cached + rows);
+        Layer cpu(form, Device::cpu, 1, 1, kBanks), gpu(form, run_there, 1, kBanks);
+        for (Layer* layer : {&cpu, &gpu}) {
+          if (cached > 0) layer->step({&sequence}, {cached});
+          layer->step(Phase::verify, {&sequence}, {rows});
+        }
+        for (std::int64_t p = cached; p < cached + rows; ++p) {
+          SCOPED_TRACE(p);
+          expect_states_near(gpu.state(0, p), cpu.state(0, p));
         }
       }
     }
+  }
+}
+
+TEST(GpuCompress, RejectedRowsLeaveNothing) {
+  const auto seed = test_seed(35);
+  std::printf("seed %u\n", seed);
+  std::mt19937 rng(seed);
+  for (const Form& form : {fine(), coarse(), index()}) {
+    const auto make = [&](std::int64_t banks) { return Layer(form, run_there, 1, banks); };
+    expect_rejected_rows_leave_nothing(rng, form, kSlotTokens + 16, make, true);
   }
 }
 

@@ -53,6 +53,8 @@ Result<void> compress(const Compress& op, const RopeTableView& table, const Pool
       .state_tokens = step.state_tokens,
       .state = reinterpret_cast<float*>(op.state.data),
       .state_stride = op.state.bank_bytes / 4,
+      .state_banks = op.state.banks,
+      .last_states = last_states(step, op.state),
       .entries = entries,
       .rows = step.rows};
   const cudaError_t status = launch_compress(p, op.halves, stream);

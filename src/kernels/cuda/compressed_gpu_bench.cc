@@ -42,6 +42,10 @@ class Bench {
       hyper(rows);
       compress(rows, rows, "compress decode");
       if (rows >= 64) compress(rows, 1, "compress prefill");
+      for (const std::int64_t drafts : {1, 3, 7}) {
+        if (rows > 64) continue;
+        compress(rows * (1 + drafts), rows, "compress verify", 1 + drafts);
+      }
       turn(rows);
     }
   }
@@ -111,8 +115,9 @@ class Bench {
          [&] { return launch_hyper_add(add, stream_); });
   }
 
-  // Rows of requests whose last token completes an entry.
-  void compress(std::int64_t rows, std::int64_t requests, const std::string& name) {
+  // Rows of requests whose last token completes an entry, of which the last `states` leave a state.
+  void compress(std::int64_t rows, std::int64_t requests, const std::string& name,
+                std::int64_t states = 1) {
     for (const auto& [ratio, halves] : {std::pair<std::int32_t, std::int32_t>{4, 2}, {128, 1}}) {
       const std::int64_t each = rows / requests, first = 128 * 8 - each % 128;
       std::vector<std::int32_t> positions, request, slots, indptr = {0}, lens, before, table;
@@ -155,10 +160,12 @@ class Bench {
                              .state_tokens = 1 << 20,
                              .state = floats_[4],
                              .state_stride = 3 * width,
+                             .state_banks = states,
+                             .last_states = states,
                              .entries = floats_[5],
                              .rows = rows};
       const std::int64_t bytes =
-          4 * (2 * rows * width + requests * 6 * width + rows / ratio * kDim);
+          4 * (2 * rows * width + requests * (1 + states) * 3 * width + rows / ratio * kDim);
       show(name + " " + std::to_string(ratio), rows, bytes,
            [&] { return launch_compress(p, halves, stream_); });
     }

@@ -90,11 +90,16 @@ struct CompressedRows {
     end = p.kv_lens[request];
     cached = end - (p.q_indptr[request + 1] - first_row);
   }
+  /// The state after the token at `position`, of a half.
+  __device__ float* state_at(std::int32_t slot, std::int64_t position, int half) const {
+    const std::int64_t bank = slot * p.state_banks + position % p.state_banks;
+    return p.state + bank * p.state_stride + std::int64_t{3} * half * p.dim;
+  }
   __device__ void load_state(std::int32_t slot) {
     carries = slot >= 0;
     LATHE_UNROLL
     for (int h = 0; h < kHalves && carries; ++h) {
-      before[h].load(p.state + slot * p.state_stride + std::int64_t{3} * h * p.dim, channel, p.dim);
+      before[h].load(state_at(slot, cached - 1, h), channel, p.dim);
     }
   }
   /// Adds the tokens first .. last - 1 that are of this step and before `stop`, with the channels
@@ -113,6 +118,14 @@ struct CompressedRows {
       load_channels(p.position_bias + at % p.ratio * width + from, channel, p.dim, bias);
       fold.add(kv, gate, bias);
     }
+  }
+  /// Takes the state after the tokens before `at` to the one after the token at `at`.
+  __device__ void go_on(Fold (&state)[kHalves], std::int64_t at) const {
+    add(state[0], at, at + 1, at + 1, kHalves - 1);
+    if (kHalves == 2) add(state[kHalves - 1], at, at + 1, at + 1, 0);
+    if ((at + 1) % p.ratio != 0) return;
+    if (kHalves == 2) state[0] = state[kHalves - 1];
+    state[kHalves - 1].clear();
   }
   /// Of group g, over the tokens before `stop`.
   __device__ Fold fold(std::int64_t g, std::int64_t stop) const {
@@ -176,21 +189,32 @@ __device__ inline void emit_entry(const CompressedRows<kHalves, kChannels>& rows
   sync_block();
 }
 
-/// Stores the states that a request's rows leave.
+/// Stores the states that a request's rows leave: those that end a slot's tokens, and the last
+/// ones, each of which goes on from the one before it.
 template <int kHalves, int kChannels>
 __device__ inline void store_states(const CompressedRows<kHalves, kChannels>& rows,
                                     std::int64_t request) {
   const CompressParams& p = rows.p;
+  const std::int64_t last = rows.end - p.last_states;  // position of the first of the last ones
+  ChannelFold<kChannels> state[kHalves];
+  for (ChannelFold<kChannels>& fold : state) fold.clear();
+  std::int64_t known = -1;  // tokens in `state`; -1: they are not made yet
   for (std::int64_t end = rows.cached; end < rows.end;) {
-    const std::int64_t place = end / p.state_tokens;
-    end = (place + 1) * p.state_tokens < rows.end ? (place + 1) * p.state_tokens : rows.end;
+    const std::int64_t place = end / p.state_tokens, slot_end = (place + 1) * p.state_tokens;
+    const std::int64_t next = slot_end <= last ? slot_end : last + 1;
+    end = next > end ? next : end + 1;
+    if (known + 1 == end) {
+      rows.go_on(state, known);
+    } else {
+      LATHE_UNROLL
+      for (int h = 0; h < kHalves; ++h) state[h] = rows.fold(end / p.ratio + h, end);
+    }
+    known = end;
     const std::int32_t slot = p.state_table[request * p.state_width + place];
     if (slot < 0) continue;
     LATHE_UNROLL
     for (int h = 0; h < kHalves; ++h) {
-      rows.fold(end / p.ratio + h, end)
-          .store(p.state + slot * p.state_stride + std::int64_t{3} * h * p.dim, rows.channel,
-                 p.dim);
+      state[h].store(rows.state_at(slot, end - 1, h), rows.channel, p.dim);
     }
   }
 }

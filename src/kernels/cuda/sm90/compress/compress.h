@@ -33,9 +33,11 @@ struct CompressParams {
   const std::int32_t* state_before = nullptr;  // [requests]
   const std::int32_t* state_table = nullptr;   // [requests, state_width]
   std::int64_t state_width = 0, state_tokens = 0;
-  float* state = nullptr;         // of slot 0
-  std::int64_t state_stride = 0;  // floats from slot to slot
-  float* entries = nullptr;       // [rows, dim] out: of rows with a slot, others are left alone
+  // [slots, state_banks] of state_stride floats (layout/state_pool.h).
+  float* state = nullptr;
+  std::int64_t state_stride = 0, state_banks = 1;
+  std::int64_t last_states = 1;  // of a request's last rows, how many leave a state each
+  float* entries = nullptr;      // [rows, dim] out: of rows with a slot, others are left alone
   std::int64_t rows = 0;
 };
 
