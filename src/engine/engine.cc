@@ -21,14 +21,6 @@ Result<void> check_drafts(const ModelPlan& plan, std::int64_t draft_tokens) {
     return outside("--draft-tokens", fmt::format("1 to {}", kMaxDraftTokens),
                    fmt::format("{}", draft_tokens));
   }
-  // The CPU's compressors leave a state after every row that checks a draft, a GPU's after the
-  // last.
-  if (plan.has_state() && is_gpu(plan.groups.front().plan.device)) {
-    return Error{ErrorCode::unsupported, "--draft",
-                 "a model without a state between tokens on a GPU",
-                 "layers that carry one, which a rejected draft would spoil",
-                 "--draft none, or --device cpu"};
-  }
   if (draft_tokens > plan.draft_tokens() && plan.has_state()) {
     return outside("--draft-tokens",
                    fmt::format("at most {}, what the plan was made for", plan.draft_tokens()),

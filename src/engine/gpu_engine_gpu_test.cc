@@ -3,11 +3,14 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <random>
 
+#include "engine/drafted_test_util.h"
 #include "engine/gpu_engine_test_util.h"
 #include "engine/mtp_test_util.h"
+#include "engine/ngram_drafter.h"
 #include "engine/real_model_test_util.h"
 #include "kernels/cuda/common/gpu_test_util.h"
 #include "model/generated_checkpoint.h"
@@ -61,7 +64,7 @@ TEST_P(GpuEngine, TwentyRepeatsGiveTheSameBits) {
 // where attention is cut by a request's own keys.
 TEST_P(GpuEngine, DraftsChangeNoToken) {
   const std::vector<Prompt> prompts = {{7, 40}, {300, 40, 0.8f}, {100, 40}, {129, 40, 1.2f}};
-  const bool latent = std::string(GetParam()) == "tiny-v32";
+  const bool latent = std::string(GetParam()) != "tiny-gqa";
   const std::int32_t vocab = load_model_config(model())->vocab;
   for (const bool invariant : {false, true}) {
     if (invariant && !latent) continue;  // their kernels have no such cut
@@ -92,33 +95,39 @@ TEST_P(GpuEngine, DraftsChangeNoToken) {
   }
 }
 
-std::string draft_model() { return models + "/tiny-v32"; }
+// Of a checkpoint with a draft layer.
+class GpuMtp : public GpuEngine {
+ protected:
+  static Golden golden() {
+    std::string name = GetParam();
+    std::ranges::replace(name, '-', '_');
+    return Golden(models + "/../tests/data", name);
+  }
+};
 
 // Up to rounding (engine/mtp_test.cc).
-TEST(GpuMtp, LogitsAreThoseOfAPlainReference) {
-  const Golden golden(models + "/../tests/data");
+TEST_P(GpuMtp, LogitsAreThoseOfAPlainReference) {
   for (const std::string name : {"short", "long"}) {
     for (const std::int64_t chunk : {256, 50}) {
       SCOPED_TRACE(name + ", chunks of " + std::to_string(chunk));
-      GpuSetup setup(draft_model(), {.context = 256, .draft_tokens = 3, .mtp = true}, {});
-      expect_golden_drafts(golden, name, chunk, kGpuBound, setup.model(), setup.cache(),
+      GpuSetup setup(model(), {.context = 256, .draft_tokens = 3, .mtp = true}, {});
+      expect_golden_drafts(golden(), name, chunk, kGpuBound, setup.model(), setup.cache(),
                            setup.ops());
     }
   }
 }
 
 // As scripted drafts do (DraftsChangeNoToken), and about as many are right as on the CPU.
-TEST(GpuMtp, DraftsChangeNoToken) {
-  const Golden golden(models + "/../tests/data");
-  const std::vector<Prompt> prompts = {{.answer = 40, .text = golden.ids("short.prompt")},
-                                       {.answer = 40, .text = golden.ids("long.prompt")},
+TEST_P(GpuMtp, DraftsChangeNoToken) {
+  const std::vector<Prompt> prompts = {{.answer = 40, .text = golden().ids("short.prompt")},
+                                       {.answer = 40, .text = golden().ids("long.prompt")},
                                        {.tokens = 120, .answer = 40},
                                        {.tokens = 300, .answer = 40, .temperature = 0.8f}};
   for (const bool invariant : {false, true}) {
     SCOPED_TRACE(invariant ? "batch-invariant" : "");
     GpuSetup::Sizes sizes = kSizes;
     sizes.batch_invariant = invariant;
-    const Answers plain = answers_of(draft_model(), sizes, {}, prompts);
+    const Answers plain = answers_of(model(), sizes, {}, prompts);
     sizes.mtp = true;
     for (const std::int32_t d : {1, 2, 3}) {
       for (const bool eager : {false, true}) {
@@ -126,7 +135,7 @@ TEST(GpuMtp, DraftsChangeNoToken) {
         sizes.draft_tokens = d;
         EngineOptions options;
         options.debug_nan = eager;
-        const Answers got = answers_of(draft_model(), sizes, options, prompts);
+        const Answers got = answers_of(model(), sizes, options, prompts);
         EXPECT_EQ(got.tokens, plain.tokens);
         if (invariant) {
           EXPECT_EQ(got.logits, plain.logits);
@@ -137,49 +146,68 @@ TEST(GpuMtp, DraftsChangeNoToken) {
   }
 }
 
-EngineStats run_on_cpu(const std::vector<Prompt>& prompts, std::int64_t draft_tokens) {
+// Drafts are those of the draft layer, or n-grams.
+DraftStats run_on_cpu(const std::string& directory, bool of_layer, std::int32_t draft_tokens,
+                      const Prompt& prompt) {
   LoadOptions load;
-  load.drafts = true;
-  const auto model = load_model(draft_model(), load).value();
-  RealSetup setup(*model, {.layout = "mla_bf16", .context = 1024, .threads = 4});
-  auto drafter = MtpDrafter::create(*model, setup.cache(), setup.ops()).value();
-  Engine engine = setup.engine({.drafter = &drafter, .draft_tokens = draft_tokens});
-  for (const Prompt& p : prompts) {
-    serve(engine, {greedy(p.text, p.answer)});
+  load.drafts = of_layer;
+  const auto model = load_model(directory, load).value();
+  RealSetup::Options options{.layout = "mla_bf16", .context = 1024};
+  if (model->config().compressed()) options.page_size = 128;
+  options.draft_tokens = draft_tokens;
+  options.threads = 4;
+  const std::vector<Request> requests = {greedy(prompt.text, prompt.answer)};
+  if (of_layer) {
+    return serve_drafted(*model, options, {.draft_tokens = draft_tokens}, requests).stats.drafts;
   }
-  return engine.stats();
+  NgramDrafter ngram;
+  RealSetup setup(*model, options);
+  Engine engine = setup.engine({.drafter = &ngram, .draft_tokens = draft_tokens});
+  serve(engine, requests);
+  return engine.stats().drafts;
 }
 
-TEST(GpuMtp, AsManyDraftsAreRightAsOnTheCpu) {
-  const Golden golden(models + "/../tests/data");
-  for (const std::int32_t d : {1, 3}) {
-    const std::vector<Prompt> prompts = {{.answer = 24, .text = golden.ids("short.prompt")},
-                                         {.answer = 24, .text = golden.ids("long.prompt")}};
-    GpuSetup::Sizes sizes = kSizes;
-    sizes.draft_tokens = d;
-    sizes.mtp = true;
-    double checks = 0, tokens = 0;
-    for (const Prompt& p : prompts) {
-      const DraftStats one = answers_of(draft_model(), sizes, {}, {p}, false).stats.drafts;
-      checks += static_cast<double>(one.checks);
-      tokens += static_cast<double>(one.checks + one.all_accepted());
+// Requests are served alone.
+TEST_P(GpuMtp, AsManyDraftsAreRightAsOnTheCpu) {
+  const std::vector<Prompt> prompts = {{.answer = 24, .text = golden().ids("short.prompt")},
+                                       {.answer = 24, .text = golden().ids("long.prompt")}};
+  const Answers plain = answers_of(model(), kSizes, {}, prompts, false);
+  for (const bool of_layer : {true, false}) {
+    for (const std::int32_t d : {1, 3}) {
+      GpuSetup::Sizes sizes = kSizes;
+      sizes.draft_tokens = d;
+      sizes.mtp = of_layer;
+      double here[2] = {}, there[2] = {};  // checks, and the tokens that they brought
+      const auto add = [](double(&to)[2], const DraftStats& stats) {
+        to[0] += static_cast<double>(stats.checks);
+        to[1] += static_cast<double>(stats.checks + stats.all_accepted());
+      };
+      for (std::size_t i = 0; i < prompts.size(); ++i) {
+        NgramDrafter ngram;
+        EngineOptions options;
+        if (!of_layer) options.drafter = &ngram, options.draft_tokens = d;
+        const Answers got = answers_of(model(), sizes, options, {prompts[i]}, false);
+        EXPECT_EQ(got.tokens.at(1), plain.tokens.at(i + 1));
+        add(here, got.stats.drafts);
+        add(there, run_on_cpu(model(), of_layer, d, prompts[i]));
+      }
+      ASSERT_GT(there[0], 0);
+      ASSERT_GT(here[0], 0);
+      std::printf("%d drafts of %s: %.2f tokens in a check, %.2f on the CPU\n", d,
+                  of_layer ? "the layer" : "n-grams", here[1] / here[0], there[1] / there[0]);
+      EXPECT_NEAR(here[1] / here[0], there[1] / there[0], 0.25);
     }
-    const double here = tokens / checks;
-    const double there = run_on_cpu(prompts, d).drafts.acceptance_length();
-    std::printf("%d drafts: %.2f tokens in a check, %.2f on the CPU\n", d, here, there);
-    EXPECT_NEAR(here, there, 0.25);
   }
 }
 
 // Prints the median step of one request, once its steps are recorded.
-TEST(GpuMtp, StepsTakeLittleMore) {
-  const std::vector<Prompt> prompts = {
-      {.answer = 400, .text = Golden(models + "/../tests/data").ids("long.prompt")}};
+TEST_P(GpuMtp, StepsTakeLittleMore) {
+  const std::vector<Prompt> prompts = {{.answer = 400, .text = golden().ids("long.prompt")}};
   for (const std::int32_t d : {0, 1, 2, 3}) {
     GpuSetup::Sizes sizes = kSizes;
     sizes.draft_tokens = d;
     sizes.mtp = d > 0;
-    Answers got = answers_of(draft_model(), sizes, {}, prompts, false);
+    Answers got = answers_of(model(), sizes, {}, prompts, false);
     std::vector<double> ms(got.step_ms.begin() + std::ssize(got.step_ms) / 3, got.step_ms.end());
     std::sort(ms.begin(), ms.end());
     std::printf("%d drafts of the layer: %.3f ms a step, %.2f tokens in a check, %zu steps\n", d,
@@ -292,12 +320,20 @@ void soak(const std::string& model, std::int32_t drafts_of_layer) {
 }
 
 TEST_P(GpuEngine, LivesThroughASoak) { soak(model(), 0); }
-TEST(GpuMtp, LivesThroughASoak) { soak(draft_model(), 3); }
+TEST_P(GpuMtp, LivesThroughASoak) { soak(model(), 3); }
 
-INSTANTIATE_TEST_SUITE_P(Models, GpuEngine, ::testing::Values("tiny-gqa", "tiny-v32"),
-                         [](const auto& model) {
-                           return std::string(model.index == 0 ? "TinyGqa" : "TinyV32");
-                         });
+// TinyV4 of tiny-v4.
+std::string test_name(const ::testing::TestParamInfo<const char*>& model) {
+  std::string out;
+  for (const char* c = model.param; *c != 0; ++c) {
+    const bool first = c == model.param || c[-1] == '-';
+    if (*c != '-') out += first ? static_cast<char>(std::toupper(*c)) : *c;
+  }
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Models, GpuEngine, ::testing::Values("tiny-gqa", "tiny-v32", "tiny-v4"),
+                         test_name);
+INSTANTIATE_TEST_SUITE_P(Models, GpuMtp, ::testing::Values("tiny-v32", "tiny-v4"), test_name);
 
 }  // namespace
 }  // namespace lathe

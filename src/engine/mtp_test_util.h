@@ -1,14 +1,15 @@
-// The draft layer of models/tiny-v32 against a plain reference in double precision: what tests on
-// the CPU, on a GPU and on the emulated one share.
+// Draft layers of the shipped checkpoints against a plain reference in double precision: what tests
+// on the CPU, on a GPU and on the emulated one share.
 #pragma once
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/drafter.h"
+#include "engine/real_model_test_util.h"
 #include "engine/runner.h"
 #include "model/draft_layer.h"
 #include "model/tensor_file_test_util.h"
@@ -27,68 +28,84 @@ class Golden : public TensorFile {
   }
 };
 
-/// Three uses of the layer behind a golden prompt, which comes in chunks: logits to a relative norm
-/// of `tolerance`. The cache's first pages are used, 256 tokens of them.
+/// Runs the layer over every row that an engine's steps compute, and once a token is drawn, behind
+/// itself, with the reference's tokens.
+class DraftProbe : public Drafter {
+ public:
+  DraftProbe(const Model& model, KvCache& cache, const OpsContext& ops,
+             std::vector<std::int32_t> tokens)
+      : ops_(ops),
+        tokens_(std::move(tokens)),
+        rows_(HiddenRows::create(*ops.backend, model.config().state_width(),
+                                 HiddenRowSizes::of(cache.plan(), kDraftUses))
+                  .value()),
+        runner_(Runner::create(model, cache, ops.backend->replays(), RunnerPass::draft, &rows_)
+                    .value()) {}
+  void propose(std::span<DraftRequest>) override {}
+  HiddenRows* hidden() override { return &rows_; }
+  Result<void> read(std::span<const ComputedRows> rows) override {
+    const ComputedRows& r = rows.front();
+    const std::int64_t end = r.first + std::ssize(r.hidden);
+    const bool drawn = r.most > 0 && logits.empty();
+    if (drawn) {
+      EXPECT_EQ(r.tokens.back(), tokens_[0]) << "the model's own token";
+    }
+    run(Phase::extend, r, r.first,
+        r.tokens.subspan(static_cast<std::size_t>(r.first) + 1, r.hidden.size()), r.hidden);
+    for (std::size_t use = 1; drawn && use + 1 < tokens_.size(); ++use) {
+      keep();
+      const std::int32_t before = runner_.hidden(0, 0);
+      run(Phase::decode, r, end + static_cast<std::int64_t>(use) - 1,
+          std::span(tokens_).subspan(use, 1), std::span(&before, 1));
+    }
+    if (drawn) keep();
+    return {};
+  }
+  std::vector<std::vector<float>> logits;  // [uses]
+
+ private:
+  void run(Phase phase, const ComputedRows& r, std::int64_t first,
+           std::span<const std::int32_t> tokens, std::span<const std::int32_t> before) {
+    BatchItem item;
+    item.phase = phase;
+    item.pages = r.pages;
+    item.cached = static_cast<std::int32_t>(first);
+    item.tokens = tokens;
+    item.before = before;
+    item.logits = 1;
+    ASSERT_TRUE(runner_.launch(std::span(&item, 1), ops_, false));
+    ASSERT_TRUE(runner_.collect());
+  }
+  void keep() {
+    const auto row = runner_.logits(0, 0, ops_);
+    ASSERT_TRUE(row);
+    logits.emplace_back(row->begin(), row->end());
+  }
+
+  OpsContext ops_;
+  std::vector<std::int32_t> tokens_;
+  HiddenRows rows_;
+  Runner runner_;
+};
+
+/// Three uses of the layer behind a golden prompt, which comes in chunks (0: at once): logits to a
+/// relative norm of `tolerance`. No page of the cache is in use.
 inline void expect_golden_drafts(const Golden& golden, const std::string& name, std::int64_t chunk,
                                  double tolerance, const Model& model, KvCache& cache,
                                  const OpsContext& ops) {
-  HiddenRows kept = HiddenRows::create(*ops.backend, model.config().hidden,
-                                       HiddenRowSizes::of(cache.plan(), kDraftUses))
-                        .value();
-  const bool replays = ops.backend->replays();
-  auto trunk = Runner::create(model, cache, replays, RunnerPass::forward_hidden, &kept);
-  auto draft = Runner::create(model, cache, replays, RunnerPass::draft, &kept);
-  ASSERT_TRUE(trunk);
-  ASSERT_TRUE(draft);
-  const std::vector<std::int32_t> prompt = golden.ids(name + ".prompt");
-  const std::vector<std::int32_t> tokens = golden.ids(name + ".tokens");
-  const std::vector<float> logits = golden.values<float>(name + ".logits");
+  const std::vector<float> want = golden.values<float>(name + ".logits");
   const auto vocab = static_cast<std::size_t>(model.config().vocab);
-  const auto expect_logits = [&](std::size_t use) {
-    const auto got = draft->logits(0, 0, ops);
-    ASSERT_TRUE(got);
-    const auto want = std::span(logits).subspan(use * vocab, vocab);
-    EXPECT_LE(relative_error(*got, want), tolerance) << "use " << use + 1;
-  };
-  std::vector<std::vector<PageId>> pages(1);
-  for (std::int32_t p = 0; p < 256 / cache.page_size(0); ++p) pages[0].push_back(PageId{p});
-  std::vector<std::int32_t> all = prompt;
-  all.insert(all.end(), tokens.begin(), tokens.end());
-
-  const std::int64_t n = std::ssize(prompt);
-  for (std::int64_t first = 0; first < n; first += chunk) {
-    const std::int64_t rows = std::min(chunk, n - first);
-    const auto of = [&](std::int64_t begin) {
-      return std::span(all).subspan(static_cast<std::size_t>(begin),
-                                    static_cast<std::size_t>(rows));
-    };
-    BatchItem item;
-    item.phase = Phase::extend;
-    item.pages = pages;
-    item.cached = static_cast<std::int32_t>(first);
-    item.tokens = of(first);
-    item.logits = 1;
-    ASSERT_TRUE(trunk->launch(std::span(&item, 1), ops, false));
-    ASSERT_TRUE(trunk->collect());
-    std::vector<std::int32_t> hidden;
-    for (std::int64_t k = 0; k < rows; ++k) hidden.push_back(trunk->hidden(0, k));
-    item.tokens = of(first + 1);
-    item.before = hidden;
-    ASSERT_TRUE(draft->launch(std::span(&item, 1), ops, false));
-    ASSERT_TRUE(draft->collect());
-  }
-  expect_logits(0);
-  for (std::int64_t use = 1; use < kDraftUses; ++use) {
-    const std::int32_t before = draft->hidden(0, 0);
-    BatchItem item;
-    item.pages = pages;
-    item.cached = static_cast<std::int32_t>(n + use - 1);
-    item.tokens = std::span(all).subspan(static_cast<std::size_t>(n + use), 1);
-    item.logits = 1;
-    item.before = std::span(&before, 1);
-    ASSERT_TRUE(draft->launch(std::span(&item, 1), ops, false));
-    ASSERT_TRUE(draft->collect());
-    expect_logits(static_cast<std::size_t>(use));
+  DraftProbe probe(model, cache, ops, golden.ids(name + ".tokens"));
+  auto engine = Engine::create(
+      model, cache, {.chunked_prefill_size = chunk, .drafter = &probe, .draft_tokens = kDraftUses},
+      ops);
+  ASSERT_TRUE(engine) << engine.error().message();
+  serve(*engine, {greedy(golden.ids(name + ".prompt"), 3)});
+  ASSERT_EQ(probe.logits.size(), want.size() / vocab);
+  for (std::size_t use = 0; use < probe.logits.size(); ++use) {
+    EXPECT_LE(relative_error(probe.logits[use], std::span(want).subspan(use * vocab, vocab)),
+              tolerance)
+        << "use " << use + 1;
   }
 }
 

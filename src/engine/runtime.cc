@@ -61,16 +61,10 @@ Result<void> check_context(const PlanRequest& request, const ModelConfig& config
                fmt::format("{}", request.context_length), ""};
 }
 
-// A GPU's compressors leave a state after the last row of a step alone.
-Result<void> check_drafts_on(const DraftChoice& draft, Device device, const ModelConfig& config) {
-  if (draft.kind == DraftKind::none || !is_gpu(device)) return {};
-  if (draft.kind == DraftKind::model) {
-    return Error{ErrorCode::unsupported, "--draft", "ngram or mtp on a GPU",
-                 "a draft model, " + draft.text(), "--device cpu"};
-  }
-  if (!config.compressed()) return {};
-  return Error{ErrorCode::unsupported, "--draft", "none on a GPU with " + config.architecture,
-               draft.text(), "--device cpu"};
+Result<void> check_drafts_on(const DraftChoice& draft, Device device) {
+  if (draft.kind != DraftKind::model || !is_gpu(device)) return {};
+  return Error{ErrorCode::unsupported, "--draft", "ngram or mtp on a GPU",
+               "a draft model, " + draft.text(), "--device cpu"};
 }
 
 // Bytes of the checkpoint's files; nothing for dummy weights.
@@ -140,9 +134,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   if (const auto ok = check_context(request, *config); !ok) return StartError(ok.error());
   const auto draft = parse_draft(options.draft, options.draft_model);
   if (!draft) return StartError(draft.error());
-  if (const auto ok = check_drafts_on(*draft, machine->device, *config); !ok) {
-    return StartError(ok.error());
-  }
+  if (const auto ok = check_drafts_on(*draft, machine->device); !ok) return StartError(ok.error());
   const auto draft_tokens = draft_tokens_of(draft->kind, request.draft_tokens);
   if (!draft_tokens) return StartError(draft_tokens.error());
   request.draft_tokens = *draft_tokens;

@@ -33,84 +33,16 @@ RealSetup::Options setup_of(std::int64_t tokens, std::int32_t drafts,
   return out;
 }
 
-// Runs the layer over every row that the engine's steps compute, and then behind itself, with the
-// reference's tokens.
-class Probe : public Drafter {
- public:
-  Probe(const Model& model, RealSetup& setup, std::vector<std::int32_t> tokens)
-      : ops_(setup.ops()),
-        tokens_(std::move(tokens)),
-        rows_(*HiddenRows::create(*ops_.backend, model.config().state_width(),
-                                  HiddenRowSizes::of(setup.cache().plan(), kDraftUses))),
-        runner_(*Runner::create(model, setup.cache(), false, RunnerPass::draft, &rows_)) {}
-  void propose(std::span<DraftRequest>) override {}
-  HiddenRows* hidden() override { return &rows_; }
-  Result<void> read(std::span<const ComputedRows> rows) override {
-    const ComputedRows& r = rows.front();
-    const std::int64_t end = r.first + std::ssize(r.hidden);
-    if (r.most > 0 && logits.empty()) {
-      EXPECT_EQ(r.tokens.back(), tokens_[0]) << "the model's own token";
-    }
-    run(r, r.first, r.tokens.subspan(static_cast<std::size_t>(r.first) + 1, r.hidden.size()),
-        r.hidden);
-    if (r.most < 1 || !logits.empty()) return {};
-    keep();
-    for (std::size_t use = 1; use + 1 < tokens_.size(); ++use) {
-      const std::int32_t before = runner_.hidden(0, 0);
-      run(r, end + static_cast<std::int64_t>(use) - 1, std::span(tokens_).subspan(use, 1),
-          std::span(&before, 1));
-      keep();
-    }
-    return {};
-  }
-  std::vector<std::vector<float>> logits;  // [uses]
-
- private:
-  void run(const ComputedRows& r, std::int64_t first, std::span<const std::int32_t> tokens,
-           std::span<const std::int32_t> before) {
-    BatchItem item;
-    item.phase = Phase::extend;
-    item.pages = r.pages;
-    item.cached = static_cast<std::int32_t>(first);
-    item.tokens = tokens;
-    item.before = before;
-    item.logits = 1;
-    ASSERT_TRUE(runner_.launch(std::span(&item, 1), ops_, false));
-    ASSERT_TRUE(runner_.collect());
-  }
-  void keep() {
-    const auto row = *runner_.logits(0, 0, ops_);
-    logits.emplace_back(row.begin(), row.end());
-  }
-
-  OpsContext ops_;
-  std::vector<std::int32_t> tokens_;
-  HiddenRows rows_;
-  Runner runner_;
-};
-
 // F1. An order of e_proj and h_proj, a norm, a head or a place that is not the published one all
 // fail this; so do window keys of the layer that were given back before it had read them.
 TEST(V4Mtp, LogitsAreThoseOfAPlainReference) {
-  constexpr double kTolerance = 2e-3;
   const Golden golden = golden_of_v4();
   const auto model = load_tiny(true);
-  const auto vocab = static_cast<std::size_t>(model->config().vocab);
   for (const std::string name : {"short", "long"}) {
-    const std::vector<float> want = golden.values<float>(name + ".logits");
     for (const std::int64_t chunk : {0, 50, 131}) {
       SCOPED_TRACE(name + ", chunks of " + std::to_string(chunk));
       RealSetup setup(*model, setup_of(0, 3, "mla_bf16"));
-      Probe probe(*model, setup, golden.ids(name + ".tokens"));
-      Engine engine =
-          setup.engine({.chunked_prefill_size = chunk, .drafter = &probe, .draft_tokens = 3});
-      serve(engine, {greedy(golden.ids(name + ".prompt"), 4)});
-      ASSERT_EQ(probe.logits.size(), want.size() / vocab);
-      for (std::size_t use = 0; use < probe.logits.size(); ++use) {
-        EXPECT_LE(relative_error(probe.logits[use], std::span(want).subspan(use * vocab, vocab)),
-                  kTolerance)
-            << "use " << use + 1;
-      }
+      expect_golden_drafts(golden, name, chunk, 2e-3, *model, setup.cache(), setup.ops());
     }
   }
 }
