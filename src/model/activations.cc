@@ -145,7 +145,7 @@ std::int64_t feed_forward(const ModelConfig& config, const Plan& plan, std::int6
 
 // Partial sums per row of the product that computes how streams mix (kernels/cuda/sm90/product).
 std::int64_t narrow_sums(const ModelConfig& config) {
-  constexpr std::int64_t kSlice = 512;
+  constexpr std::int64_t kSlice = 128;
   const std::int64_t s = config.hyper.streams;
   return row((s * config.hidden + kSlice - 1) / kSlice * (2 * s + s * s));
 }

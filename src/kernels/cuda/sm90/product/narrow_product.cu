@@ -12,7 +12,7 @@ cudaError_t launch_narrow_product(const NarrowProduct& p, cudaStream_t stream) {
       narrow_product_kernel, {.grid = grid, .block = kNarrowThreads, .early = true}, stream, p);
   if (status != cudaSuccess) return status;
   return launch_kernel(narrow_sum_kernel,
-                       {.grid = blocks_for(p.rows * p.outputs, kNarrowSumThreads),
+                       {.grid = blocks_for(p.rows * p.outputs, kNarrowSumOutputs),
                         .block = kNarrowSumThreads,
                         .early = true},
                        stream, p, std::int64_t{grid.x});

@@ -1,6 +1,7 @@
 // The narrow product: a block multiplies kNarrowRows rows with a slice of the weight, a quarter of
 // the slice per warp. A lane has 4 rows and every eighth output, so that 8 words from the caches
-// feed 64 products.
+// feed 64 products. Slices are short: a step of few rows has as many blocks as a GPU has SMs, and
+// a lane waits for memory twice.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
@@ -11,7 +12,8 @@ namespace lathe::cuda {
 inline constexpr int kNarrowThreads = 128, kNarrowWarps = kNarrowThreads / 32;
 inline constexpr int kNarrowRows = 16;
 inline constexpr int kNarrowLaneRows = 4, kNarrowLaneOutputs = 4, kNarrowGroups = 8;
-inline constexpr int kNarrowSumThreads = 128;
+inline constexpr int kNarrowSumOutputs = 32, kNarrowSumParts = 8;
+inline constexpr int kNarrowSumThreads = kNarrowSumOutputs * kNarrowSumParts;
 
 static __global__ void __launch_bounds__(kNarrowThreads)
     narrow_product_kernel(const __grid_constant__ NarrowProduct p) {
@@ -38,7 +40,7 @@ static __global__ void __launch_bounds__(kNarrowThreads)
     w[j] = p.w + std::int64_t{output < p.outputs ? output : p.outputs - 1} * p.cols;
   }
   float acc[kNarrowLaneRows][kNarrowLaneOutputs] = {};
-  LATHE_UNROLL_BY(2)
+  LATHE_UNROLL_BY(4)
   for (std::int64_t k = begin; k < end; k += 4) {
     float4 v[kNarrowLaneRows], u[kNarrowLaneOutputs];
     LATHE_UNROLL
@@ -76,17 +78,28 @@ static __global__ void __launch_bounds__(kNarrowThreads)
   }
 }
 
-// A thread per output.
+// A block adds kNarrowSumOutputs outputs, every eighth slice per warp and then the warps' sums, so
+// that a thread's words are all under way at once.
 static __global__ void __launch_bounds__(kNarrowSumThreads)
     narrow_sum_kernel(const __grid_constant__ NarrowProduct p, std::int64_t slices) {
+  __shared__ float sums[kNarrowSumParts][kNarrowSumOutputs];
   let_next_begin();
   wait_for_previous();
-  const std::int64_t at = std::int64_t{blockIdx.x} * kNarrowSumThreads + threadIdx.x;
+  const auto part = static_cast<int>(threadIdx.x / kNarrowSumOutputs);
+  const auto lane = static_cast<int>(threadIdx.x % kNarrowSumOutputs);
+  const std::int64_t at = std::int64_t{blockIdx.x} * kNarrowSumOutputs + lane;
   const std::int64_t all = p.rows * p.outputs;
-  if (at >= all) return;
   float sum = 0;
-  LATHE_UNROLL_BY(8)
-  for (std::int64_t s = 0; s < slices; ++s) sum += p.parts[s * all + at];
+  if (at < all) {
+    LATHE_UNROLL_BY(8)
+    for (std::int64_t s = part; s < slices; s += kNarrowSumParts) sum += p.parts[s * all + at];
+  }
+  sums[part][lane] = sum;
+  sync_block();
+  if (part > 0 || at >= all) return;
+  sum = 0;
+  LATHE_UNROLL
+  for (int i = 0; i < kNarrowSumParts; ++i) sum += sums[i][lane];
   p.out[at / p.outputs * p.out_stride + at % p.outputs] = sum;
 }
 

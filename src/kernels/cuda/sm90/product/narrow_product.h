@@ -12,7 +12,7 @@
 namespace lathe::cuda {
 
 inline constexpr int kNarrowOutputs = 32;  // at most
-inline constexpr int kNarrowSlice = 512;
+inline constexpr int kNarrowSlice = 128;
 
 struct NarrowProduct {
   const float* x = nullptr;  // [rows, cols], rows at multiples of 16 bytes
