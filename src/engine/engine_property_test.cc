@@ -1,7 +1,7 @@
 // Random runs of an engine: one or two layer groups, one with a window; with and without a state,
-// and with no drafter, one that reads rows and one that does not. Whatever is submitted, cancelled,
-// preempted and evicted, each request gets the tokens it gets alone, nothing leaks, and every
-// request makes progress.
+// and with no drafter, one that reads rows, one that does not, and a draft model with pools of its
+// own. Whatever is submitted, cancelled, preempted and evicted, each request gets the tokens it
+// gets alone, nothing leaks, and every request makes progress.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +12,7 @@
 #include "base/test_scale.h"
 #include "engine/draft_test_util.h"
 #include "engine/fake_model_test_util.h"
+#include "engine/model_drafter_test_util.h"
 #include "kernels/philox.h"
 
 namespace lathe {
@@ -28,8 +29,13 @@ class Life {
       const auto next = [this](const DraftRequest& r, std::int64_t known) {
         return draft(r, known);
       };
-      if (some(2)) {
+      if (some(3)) {
         drafter_ = std::make_unique<ScriptedDrafter>(next);
+      } else if (some(2)) {
+        auto model = std::make_unique<Draft>(draw_draft_model(), draw_drafting());
+        model->change = [this](DraftRequest& r) { spoil(r); };
+        model_ = model.get();
+        drafter_ = std::move(model);
       } else {
         auto reading = std::make_unique<ReadingDrafter>(next, *setup_.backend, setup_.plan);
         reading->fails = [this] { return some(40); };
@@ -83,12 +89,14 @@ class Life {
       }
     }
     EXPECT_EQ(engine_->stats().prefix_cache_tokens, 0);
+    if (model_ != nullptr) expect_nothing_held(*model_);
   }
 
   std::int64_t preemptions() const { return engine_->stats().preemptions; }
   std::int64_t cached() const { return engine_->stats().cached_tokens; }
   DraftStats drafts() const { return engine_->stats().drafts; }
   std::int64_t reads() const { return reading_ != nullptr ? reading_->reads : 0; }
+  bool draft_model() const { return model_ != nullptr; }
   int finished = 0;
   int refused = 0;
   int failures = 0;
@@ -127,6 +135,38 @@ class Life {
     o.state = some(2);
     o.late = some(2);
     return o;
+  }
+
+  // The same model, so that it is right, with pools of another shape.
+  FakeOptions draw_draft_model() {
+    FakeOptions o;
+    o.page_size = static_cast<std::int32_t>(1 + pick(5));
+    o.pages = 2 + pick(some(2) ? 16 : 200);
+    o.context_length = 8 + pick(90);
+    o.max_rows = 64;
+    o.max_requests = 8;
+    if (some(2)) {
+      o.window = static_cast<std::int32_t>(1 + pick(16));
+      o.window_page_size = static_cast<std::int32_t>(1 + pick(4));
+      o.window_pages = 2 + pick(some(2) ? 16 : 200);
+    }
+    o.late = some(2);
+    return o;
+  }
+
+  ModelDrafterOptions draw_drafting() {
+    return {.prefill_rows = 1 + pick(some(2) ? 6 : 60), .prefix_cache = !some(3)};
+  }
+
+  // Some requests' drafts are wrong from some place on; passes fail now and then.
+  void spoil(DraftRequest& r) {
+    if (some(40))
+      (some(2) ? model_->setup.model->fail_next : model_->setup.model->fail_late) = true;
+    if (some(40)) model_->inner.clear_prefix_cache();
+    for (std::size_t i = 0; i < r.drafts.size(); ++i) {
+      const std::uint64_t bits = random_bits(r.id.value, r.tokens.size() + i);
+      if (bits % 8 < 2 * (r.id.value % 4)) r.drafts[i] = (r.drafts[i] + 1) % FakeModel::kVocab;
+    }
   }
 
   // Correct always, never or sometimes, depending on the request; a wrong draft may be an invalid
@@ -298,6 +338,7 @@ class Life {
   EngineOptions options_;
   std::unique_ptr<Drafter> drafter_;  // null: none
   ReadingDrafter* reading_ = nullptr;
+  Draft* model_ = nullptr;
   std::optional<Engine> engine_;
   std::vector<std::vector<std::int32_t>> stems_;
   std::map<RequestId, Live> live_;
@@ -308,6 +349,7 @@ class Life {
 TEST(EngineProperty, AnyLifeGivesEachRequestItsOwnTokensAndLeaksNothing) {
   std::int64_t preemptions = 0;
   std::int64_t cached = 0, drafted = 0, accepted = 0, accepted_of_readers = 0;
+  std::int64_t accepted_of_models = 0;
   int finished = 0, refused = 0, failures = 0, not_finite = 0;
   const int lives = 300 * test_scale();
   for (int i = 0; i < lives; ++i) {
@@ -319,7 +361,9 @@ TEST(EngineProperty, AnyLifeGivesEachRequestItsOwnTokensAndLeaksNothing) {
     preemptions += life.preemptions();
     cached += life.cached();
     drafted += life.drafts().all_drafted();
-    (life.reads() > 0 ? accepted_of_readers : accepted) += life.drafts().all_accepted();
+    (life.reads() > 0     ? accepted_of_readers
+     : life.draft_model() ? accepted_of_models
+                          : accepted) += life.drafts().all_accepted();
     finished += life.finished;
     refused += life.refused;
     failures += life.failures;
@@ -329,16 +373,17 @@ TEST(EngineProperty, AnyLifeGivesEachRequestItsOwnTokensAndLeaksNothing) {
       "%d lives: %d finished, %d refused, %ld preemptions, %ld cached tokens, %d failed "
       "steps, %d not finite, %ld of %ld drafts accepted\n",
       lives, finished, refused, preemptions, cached, failures, not_finite,
-      accepted + accepted_of_readers, drafted);
+      accepted + accepted_of_readers + accepted_of_models, drafted);
   EXPECT_GT(finished, 10 * lives);
   EXPECT_GT(preemptions, lives);
   EXPECT_GT(cached, 10 * lives);
   EXPECT_GT(refused, lives / 4);
   EXPECT_GT(failures, lives / 10);
   EXPECT_GT(not_finite, lives / 10);
-  EXPECT_GT(accepted, 5 * lives);
-  EXPECT_GT(accepted_of_readers, 3 * lives);
-  EXPECT_GT(drafted - accepted - accepted_of_readers, 10 * lives);
+  EXPECT_GT(accepted, 3 * lives);
+  EXPECT_GT(accepted_of_readers, 2 * lives);
+  EXPECT_GT(accepted_of_models, 2 * lives);
+  EXPECT_GT(drafted - accepted - accepted_of_readers - accepted_of_models, 8 * lives);
 }
 
 }  // namespace
