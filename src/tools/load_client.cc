@@ -102,8 +102,6 @@ class Load {
     for (int i = 0; i < task_.idle; ++i) begin(Role::idle);
     for (int i = 0; i < task_.closed_loop; ++i) begin(Role::loop);
     for (int i = 0; i < task_.churn; ++i) begin(Role::churn);
-    if (task_.big_body) begin(Role::big);
-    if (task_.probe_health) begin(Role::health);
     while (!over()) {
       launch();
       poll();
@@ -116,20 +114,27 @@ class Load {
   }
 
  private:
-  bool time_left() const { return now() - start_ < task_.seconds; }
+  bool time_left() const { return now() - beside_ < task_.seconds; }
 
   bool over() const {
     if (begun_ < task_.streams || open_ > 0) return now() - start_ > kSlowest + task_.seconds;
-    return !time_left();
+    return beside_ == 0 || !time_left();
   }
 
-  // Streams at once, arrivals when their time has come.
+  // Streams at once. What is measured beside them begins when all of them run: the health probe,
+  // the large body, and arrivals when their time has come.
   void launch() {
-    const double t = now() - start_;
-    while (begun_ < task_.streams && begun_ < 1 + t * kConnectionsPerSecond) {
+    while (begun_ < task_.streams && begun_ < 1 + (now() - start_) * kConnectionsPerSecond) {
       ++begun_;
       begin(Role::stream);
     }
+    if (beside_ == 0 && std::ssize(streams_) == task_.streams) {
+      beside_ = now();
+      if (task_.big_body) begin(Role::big);
+      if (task_.probe_health) begin(Role::health);
+    }
+    if (beside_ == 0) return;
+    const double t = now() - beside_;
     while (t < task_.seconds && arrived_ < t * task_.arrivals_per_second) {
       ++arrived_;
       begin(Role::arrival);
@@ -309,7 +314,7 @@ class Load {
       c.ok = got.starts_with("HTTP/1.1 200");
       if (c.role == Role::stream) streams_.push_back(t - c.asked);
       if (c.role == Role::arrival) arrivals_.push_back(t - c.asked);
-    } else if (c.role == Role::stream) {
+    } else if (c.role == Role::stream && beside_ > 0 && c.last >= beside_) {
       gaps_.push_back(t - c.last);
     }
     c.last = t;
@@ -410,6 +415,7 @@ class Load {
   std::mt19937_64 random_;
   int poll_;
   double start_ = 0;
+  double beside_ = 0;  // when all streams had begun; 0: not yet
   int begun_ = 0, arrived_ = 0, open_ = 0;
   std::unordered_map<int, std::unique_ptr<Client>> clients_;
   std::vector<int> sleepers_;
