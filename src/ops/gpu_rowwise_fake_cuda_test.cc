@@ -90,20 +90,23 @@ TEST_F(GpuRowwise, LayerNorm) {
   expect_near(gpu.read(there), out, 8 * kUlp, 16 * kUlp);
 }
 
+// 152 columns are whole words of 16 bytes, 150 are not.
 TEST_F(GpuRowwise, Activations) {
-  for (const ActivationKind kind :
-       {ActivationKind::silu, ActivationKind::gelu_tanh, ActivationKind::clamped_swiglu}) {
-    Rows gate(3, 150), up(3, 150), out(3, 150);
-    gate.randomize(rng);
-    up.randomize(rng);
-    for (float& v : gate.data) v *= 5;
-    const MutableRowsView in_place = gpu.rows(gate), rounded = gpu.bf16_rows(out);
-    const RowsView up_there = constant(gpu.rows(up));
-    gated_activation(gpu.ops, {{kind}, constant(in_place), up_there, rounded});
-    gated_activation(gpu.ops, {{kind}, constant(in_place), up_there, in_place});
-    gated_activation(ref.ops, {{kind}, gate.view(), up.view(), out.out()});
-    expect_near(gpu.read(in_place), out, 64 * kUlp, 1e-12);
-    expect_near(gpu.read(rounded), out, 0x1p-8, 1e-12);
+  for (const std::int64_t cols : {150, 152}) {
+    for (const ActivationKind kind :
+         {ActivationKind::silu, ActivationKind::gelu_tanh, ActivationKind::clamped_swiglu}) {
+      Rows gate(3, cols), up(3, cols), out(3, cols);
+      gate.randomize(rng);
+      up.randomize(rng);
+      for (float& v : gate.data) v *= 5;
+      const MutableRowsView in_place = gpu.rows(gate), rounded = gpu.bf16_rows(out);
+      const RowsView up_there = constant(gpu.rows(up));
+      gated_activation(gpu.ops, {{kind}, constant(in_place), up_there, rounded});
+      gated_activation(gpu.ops, {{kind}, constant(in_place), up_there, in_place});
+      gated_activation(ref.ops, {{kind}, gate.view(), up.view(), out.out()});
+      expect_near(gpu.read(in_place), out, 64 * kUlp, 1e-12);
+      expect_near(gpu.read(rounded), out, 0x1p-8, 1e-12);
+    }
   }
 }
 
@@ -125,7 +128,7 @@ TEST_F(GpuRowwise, ActivationsOfAGateThatHoldsBothByTurns) {
 }
 
 TEST_F(GpuRowwise, MovesRows) {
-  Rows x(6, 140), out(6, 140);
+  Rows x(6, 140);
   x.randomize(rng);
   const std::vector<std::int32_t> tokens = {3, 0, 8, 3};
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
@@ -142,17 +145,49 @@ TEST_F(GpuRowwise, MovesRows) {
   gather_rows(gpu.ops, constant(gpu.rows(x)), gpu.list(rows), there);
   gather_rows(ref.ops, x.view(), rows, some.out());
   EXPECT_TRUE(gpu.read(there).same_bits(some));
-  Rows sum = x;
-  const MutableRowsView sums = gpu.rows(sum);
-  add_rows(gpu.ops, constant(gpu.rows(x)), sums);
-  add_rows(ref.ops, x.view(), sum.out());
-  EXPECT_TRUE(gpu.read(sums).same_bits(sum));
-  const MutableRowsView narrow = gpu.bf16_rows(out);
-  cast_rows(gpu.ops, constant(gpu.rows(x)), narrow);
-  const Rows narrowed = gpu.read(narrow);
-  for (std::int64_t r = 0; r < 6; ++r) {
-    for (std::int64_t c = 0; c < 140; ++c) {
-      ASSERT_EQ(narrowed.row(r)[c], to_f32(to_bf16(x.row(r)[c])));
+}
+
+TEST_F(GpuRowwise, AddsAndCastsRows) {
+  for (const std::int64_t cols : {140, 144}) {
+    Rows x(6, cols), out(6, cols);
+    x.randomize(rng);
+    Rows sum = x;
+    const MutableRowsView sums = gpu.rows(sum);
+    add_rows(gpu.ops, constant(gpu.rows(x)), sums);
+    add_rows(ref.ops, x.view(), sum.out());
+    EXPECT_TRUE(gpu.read(sums).same_bits(sum));
+    const MutableRowsView narrow = gpu.bf16_rows(out);
+    cast_rows(gpu.ops, constant(gpu.rows(x)), narrow);
+    const Rows narrowed = gpu.read(narrow);
+    for (std::int64_t r = 0; r < 6; ++r) {
+      for (std::int64_t c = 0; c < cols; ++c) {
+        ASSERT_EQ(narrowed.row(r)[c], to_f32(to_bf16(x.row(r)[c])));
+      }
+    }
+  }
+}
+
+// Heads of 16 columns lie 24 apart here and 40 there; what lies between them stays.
+TEST_F(GpuRowwise, CastsHeads) {
+  constexpr std::int64_t kRows = 5, kHeads = 3;
+  Rows x(kRows, 72), out(kRows, 120);
+  x.randomize(rng);
+  out.randomize(rng);
+  const Rows before = gpu.read(gpu.bf16_rows(out));
+  const MutableRowsView there = gpu.bf16_rows(out);
+  const RowsView from = constant(gpu.rows(x));
+  gpu.ops.backend->cast_rows(gpu.ops, {{from.data, from.dtype, kRows, 16, from.row_stride},
+                                       {there.data, there.dtype, kRows, 16, there.row_stride},
+                                       kHeads,
+                                       24,
+                                       40});
+  const Rows got = gpu.read(there);
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    for (std::int64_t c = 0; c < 120; ++c) {
+      const std::int64_t head = c / 40, col = c % 40;
+      ASSERT_EQ(got.row(r)[c],
+                col < 16 ? to_f32(to_bf16(x.row(r)[head * 24 + col])) : before.row(r)[c])
+          << r << ", " << c;
     }
   }
 }

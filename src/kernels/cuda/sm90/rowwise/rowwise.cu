@@ -27,6 +27,14 @@ std::int64_t words_of_row(const GatherRowsParams& p) {
   return whole ? p.cols * bits / 128 : 0;
 }
 
+// Whether kWide columns of each row, from a multiple of kWide on, are f32 or bf16 in whole words.
+template <class Rows>
+bool wide(const Rows& rows) {
+  return (rows.dtype == DType::f32 || rows.dtype == DType::bf16) &&
+         rows.stride * bits_of(rows.dtype) % 128 == 0 &&
+         reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0;
+}
+
 }  // namespace
 
 cudaError_t launch_embed(const EmbedParams& p, cudaStream_t stream) {
@@ -50,15 +58,20 @@ cudaError_t launch_norm(const NormParams& p, cudaStream_t stream) {
 }
 cudaError_t launch_gated_activation(const ActivationParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
-  return launch_kernel(gated_activation_kernel,
-                       p.up.data != nullptr ? over_columns(p.rows, p.cols) : over_rows(p.rows),
-                       stream, p);
+  if (p.up.data == nullptr) {
+    return launch_kernel(gated_activation_kernel, over_rows(p.rows), stream, p);
+  }
+  ActivationParams q = p;
+  if (p.cols % kWide == 0 && wide(p.gate) && wide(p.up) && wide(p.out)) q.each = kWide;
+  return launch_kernel(gated_activation_kernel, over_columns(p.rows, p.cols / q.each), stream, q);
 }
 cudaError_t launch_copy_rows(const CopyRowsParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
-  LaunchShape shape = over_columns(p.rows, p.cols);
-  shape.grid.z = static_cast<unsigned>(p.heads);
-  return launch_kernel(copy_rows_kernel, shape, stream, p);
+  CopyRowsParams q = p;
+  const bool whole = p.cols % kWide == 0 && p.x_head % kWide == 0 && p.out_head % kWide == 0;
+  if (whole && wide(p.x) && wide(p.out)) q.each = kWide;
+  return launch_kernel(copy_rows_kernel, over_columns(p.rows, p.heads * p.cols / q.each), stream,
+                       q);
 }
 cudaError_t launch_find_non_finite(const NonFiniteParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;

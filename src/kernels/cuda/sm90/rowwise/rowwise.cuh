@@ -16,6 +16,51 @@ __device__ inline bool my_element(std::int64_t cols, std::int64_t& row, std::int
   return col < cols;
 }
 
+/// Elements that a thread takes where rows lie in whole words of 16 bytes: see wide() in
+/// rowwise.cu.
+inline constexpr int kWide = 8;
+
+struct Elements {
+  float v[kWide];
+};
+/// kWide elements of f32 or bf16 from `at` on, a multiple of 16 bytes.
+__device__ __forceinline__ Elements load_wide(const std::byte* data, DType dtype, std::int64_t at) {
+  Elements out;
+  if (dtype == DType::f32) {
+    const auto* from = reinterpret_cast<const uint4*>(data + at * 4);
+    const uint4 a = from[0], b = from[1];
+    const std::uint32_t words[kWide] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    LATHE_UNROLL
+    for (int i = 0; i < kWide; ++i) out.v[i] = bits_to_float(words[i]);
+  } else {
+    const uint4 a = *reinterpret_cast<const uint4*>(data + at * 2);
+    const std::uint32_t words[kWide / 2] = {a.x, a.y, a.z, a.w};
+    LATHE_UNROLL
+    for (int i = 0; i < kWide / 2; ++i) {
+      out.v[2 * i] = bits_to_float(words[i] << 16);
+      out.v[2 * i + 1] = bits_to_float(words[i] & 0xffff0000u);
+    }
+  }
+  return out;
+}
+__device__ __forceinline__ void store_wide(std::byte* data, DType dtype, std::int64_t at,
+                                           const Elements& x) {
+  if (dtype == DType::f32) {
+    auto* to = reinterpret_cast<uint4*>(data + at * 4);
+    to[0] = {float_to_bits(x.v[0]), float_to_bits(x.v[1]), float_to_bits(x.v[2]),
+             float_to_bits(x.v[3])};
+    to[1] = {float_to_bits(x.v[4]), float_to_bits(x.v[5]), float_to_bits(x.v[6]),
+             float_to_bits(x.v[7])};
+  } else {
+    std::uint32_t words[kWide / 2];
+    LATHE_UNROLL
+    for (int i = 0; i < kWide / 2; ++i) {
+      words[i] = to_bf16(x.v[2 * i]).bits | std::uint32_t{to_bf16(x.v[2 * i + 1]).bits} << 16;
+    }
+    *reinterpret_cast<uint4*>(data + at * 2) = {words[0], words[1], words[2], words[3]};
+  }
+}
+
 static __global__ void __launch_bounds__(kRowThreads)
     embed_kernel(const __grid_constant__ EmbedParams p) {
   let_next_begin();
@@ -53,13 +98,25 @@ static __global__ void __launch_bounds__(kRowThreads)
     copy_rows_kernel(const __grid_constant__ CopyRowsParams p) {
   let_next_begin();
   wait_for_previous();
-  std::int64_t row, col;
-  if (my_element(p.cols, row, col)) {
-    const std::int64_t to = blockIdx.z * p.out_head + col;
-    float v = load_element(p.x, row, blockIdx.z * p.x_head + col);
+  std::int64_t row, i;
+  if (!my_element(p.heads * p.cols / p.each, row, i)) return;
+  const auto element = static_cast<std::uint32_t>(i) * static_cast<std::uint32_t>(p.each);
+  const std::uint32_t head = element / static_cast<std::uint32_t>(p.cols);
+  const std::int64_t col = element - head * static_cast<std::uint32_t>(p.cols);
+  const std::int64_t from = head * p.x_head + col, to = head * p.out_head + col;
+  if (p.each == 1) {
+    float v = load_element(p.x, row, from);
     if (p.add) v += load_element(DeviceRows{p.out.data, p.out.stride, p.out.dtype}, row, to);
     store_element(p.out, row, to, v);
+    return;
   }
+  Elements x = load_wide(p.x.data, p.x.dtype, row * p.x.stride + from);
+  if (p.add) {
+    const Elements before = load_wide(p.out.data, p.out.dtype, row * p.out.stride + to);
+    LATHE_UNROLL
+    for (int j = 0; j < kWide; ++j) x.v[j] += before.v[j];
+  }
+  store_wide(p.out.data, p.out.dtype, row * p.out.stride + to, x);
 }
 
 // `out` may be the first columns of a gate that holds both projections by turns: then one block has
@@ -69,11 +126,18 @@ static __global__ void __launch_bounds__(kRowThreads)
   let_next_begin();
   wait_for_previous();
   if (p.up.data != nullptr) {
-    std::int64_t row, col;
-    if (my_element(p.cols, row, col)) {
-      const float v = load_element(p.gate, row, col);
-      store_element(p.out, row, col, activated(p.activation, v, load_element(p.up, row, col)));
+    std::int64_t row, i;
+    if (!my_element(p.cols / p.each, row, i)) return;
+    if (p.each == 1) {
+      const float v = load_element(p.gate, row, i);
+      store_element(p.out, row, i, activated(p.activation, v, load_element(p.up, row, i)));
+      return;
     }
+    Elements x = load_wide(p.gate.data, p.gate.dtype, row * p.gate.stride + i * kWide);
+    const Elements up = load_wide(p.up.data, p.up.dtype, row * p.up.stride + i * kWide);
+    LATHE_UNROLL
+    for (int j = 0; j < kWide; ++j) x.v[j] = activated(p.activation, x.v[j], up.v[j]);
+    store_wide(p.out.data, p.out.dtype, row * p.out.stride + i * kWide, x);
   } else {
     const std::int64_t row = blockIdx.x;
     for (std::int64_t first = 0; first < p.cols; first += kRowThreads) {

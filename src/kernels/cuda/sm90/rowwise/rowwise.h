@@ -46,6 +46,7 @@ struct ActivationParams {
   DeviceRows up = {};  // no data: gate holds both by turns
   MutableDeviceRows out = {};
   std::int64_t rows = 0, cols = 0;  // of out
+  int each = 1;                     // columns that a thread takes at once; launch sets it
 };
 
 struct CopyRowsParams {
@@ -54,6 +55,7 @@ struct CopyRowsParams {
   std::int64_t rows = 0, cols = 0;                   // of a head
   std::int64_t heads = 1, x_head = 0, out_head = 0;  // elements from a head to the next
   bool add = false;
+  int each = 1;  // columns that a thread takes at once; launch sets it
 };
 
 struct NonFiniteParams {
