@@ -1,6 +1,10 @@
 // Answers with a draft layer, and requests to compare with answers without one.
 #pragma once
 
+#include <cstdio>
+#include <random>
+#include <span>
+
 #include "engine/mtp_drafter.h"
 #include "engine/real_model_test_util.h"
 
@@ -43,6 +47,34 @@ inline std::vector<Request> and_drawn(std::vector<Request> requests) {
     requests.push_back(std::move(r));
   }
   return requests;
+}
+
+/// Ten requests that begin with the same words, one of them up to their end, some greedy. Prints
+/// the seed.
+inline std::vector<Request> company_of(std::span<const std::int32_t> words, std::uint32_t seed) {
+  std::printf("seed %u\n", seed);
+  std::mt19937 random(seed);
+  const auto pick = [&](std::int64_t n) { return static_cast<std::int64_t>(random() % n); };
+  std::vector<Request> requests;
+  for (int i = 0; i < 10; ++i) {
+    const std::int64_t longest = i == 4 ? std::ssize(words) : 60;
+    std::vector<std::int32_t> prompt(words.begin(), words.begin() + 1 + pick(longest));
+    Request r = greedy(std::move(prompt), static_cast<std::int32_t>(30 + pick(40)));
+    r.sampling.temperature = pick(2) == 0 ? 0.0f : 0.9f;
+    r.sampling.seed = random();
+    requests.push_back(std::move(r));
+  }
+  return requests;
+}
+
+/// Answers bit by bit, although requests were preempted and drafts accepted.
+inline void expect_company_changed_nothing(const Served& got, const std::vector<RealAnswer>& want) {
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    EXPECT_TRUE(same(got.answers[i], want[i])) << "request " << i;
+  }
+  EXPECT_GT(got.stats.preemptions, 0);
+  EXPECT_GT(got.stats.drafts.all_accepted(), 0);
+  EXPECT_EQ(got.stats.held_pages, 0);
 }
 
 }  // namespace lathe

@@ -150,20 +150,7 @@ TEST(Mtp, PagesOfThePrefixCacheHaveItsKeys) {
 TEST(Mtp, CompanyAndPreemptionChangeNothing) {
   const Golden golden;
   const auto plain = load_tiny(false), drafted = load_tiny(true);
-  const std::vector<std::int32_t> words = golden.ids("long.prompt");
-  const std::uint32_t seed = test_seed(33);
-  std::printf("seed %u\n", seed);
-  std::mt19937 random(seed);
-  const auto pick = [&](std::int64_t n) { return static_cast<std::int64_t>(random() % n); };
-  std::vector<Request> requests;
-  for (int i = 0; i < 10; ++i) {
-    const std::int64_t longest = i == 4 ? std::ssize(words) : 60;
-    std::vector<std::int32_t> prompt(words.begin(), words.begin() + 1 + pick(longest));
-    Request r = greedy(std::move(prompt), static_cast<std::int32_t>(30 + pick(40)));
-    r.sampling.temperature = pick(2) == 0 ? 0.0f : 0.9f;
-    r.sampling.seed = random();
-    requests.push_back(std::move(r));
-  }
+  const std::vector<Request> requests = company_of(golden.ids("long.prompt"), test_seed(33));
   RealSetup::Options options{.prefill = "inplace"};
   const std::vector<RealAnswer> want = serve_alone(*plain, options, requests);
   for (const bool prefix_cache : {true, false}) {
@@ -171,12 +158,7 @@ TEST(Mtp, CompanyAndPreemptionChangeNothing) {
     const Served got = serve_drafted(
         *drafted, options,
         {.chunked_prefill_size = 19, .prefix_cache = prefix_cache, .draft_tokens = 3}, requests);
-    for (std::size_t i = 0; i < want.size(); ++i) {
-      EXPECT_TRUE(same(got.answers[i], want[i])) << "request " << i;
-    }
-    EXPECT_GT(got.stats.preemptions, 0);
-    EXPECT_GT(got.stats.drafts.all_accepted(), 0);
-    EXPECT_EQ(got.stats.held_pages, 0);
+    expect_company_changed_nothing(got, want);
   }
 }
 
