@@ -283,8 +283,8 @@ typedef int (*lathe_progress)(int64_t loaded, int64_t total, void* user);
 
 /* options: a JSON object, {"model": DIR} and, where wanted, "device" ("auto", "cpu", "cuda"),
  * "dtype", "threads", "seed", "prefix_cache", "load_format" ("auto", "dummy"), "draft" ("none",
- * "ngram", "mtp") and the options of lathe_plan_create() but the problem's. progress may be NULL.
- */
+ * "ngram", "mtp" or a draft model's DIR) and the options of lathe_plan_create() but the problem's.
+ * progress may be NULL. */
 lathe_status lathe_engine_load(const char* options, lathe_progress progress, void* user,
                                lathe_engine** engine);
 void lathe_engine_free(lathe_engine* engine);

@@ -65,6 +65,10 @@ Result<void> check_same_tokens(const std::string& directory, const std::string& 
   return {};
 }
 
+bool drafts_invariantly(const ModelConfig& config, const PlanRequest& target) {
+  return target.batch_invariant && config.latent();
+}
+
 ModelPlanResult plan_draft_model(const std::string& directory, const ModelConfig& config,
                                  std::optional<std::int64_t> stored, const Machine& machine,
                                  const PlanRequest& target, const Registry& registry) {
@@ -75,6 +79,7 @@ ModelPlanResult plan_draft_model(const std::string& directory, const ModelConfig
   request.draft_tokens = kDraftModelDrafts;
   request.layers = config.layers;
   request.cuda_graph = target.cuda_graph;
+  request.batch_invariant = drafts_invariantly(config, target);
   request.logits_budget = target.logits_budget;
   request.gather_budget = target.gather_budget;
   request.activations_budget = target.activations_budget;

@@ -23,6 +23,11 @@ Result<ModelConfig> load_draft_config(const std::string& directory, const ModelC
 /// the first token that differs, with both texts.
 Result<void> check_same_tokens(const std::string& directory, const std::string& target);
 
+/// Whether the draft model runs batch-invariant, too: where the target does, so that one that
+/// drafts for itself draws the target's tokens. Kernels of grouped queries need not, nor can they
+/// on a GPU, as a draft decides no token.
+bool drafts_invariantly(const ModelConfig& config, const PlanRequest& target);
+
 /// plan_model() of a draft model, with what a user has asked for the target as far as it concerns
 /// both: as many requests, as long as both contexts allow, in chunks of as many rows. Kernels and
 /// layouts are chosen for it. A refusal names the directory.

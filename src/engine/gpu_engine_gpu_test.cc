@@ -215,6 +215,66 @@ TEST_P(GpuMtp, StepsTakeLittleMore) {
   }
 }
 
+// A separate draft model for tiny-v32: tiny-gqa, or itself.
+class GpuDraftModel : public GpuEngine {
+ protected:
+  GpuSetup::Sizes sizes(std::int32_t draft_tokens, bool invariant = false) const {
+    GpuSetup::Sizes out = kSizes;
+    out.layout = "auto";
+    out.batch_invariant = invariant;
+    out.draft_tokens = draft_tokens;
+    if (draft_tokens > 0) out.draft = model();
+    return out;
+  }
+  static std::string target() { return models + "/tiny-v32"; }
+  static bool itself() { return GetParam() == std::string("tiny-v32"); }
+};
+
+// Drafts of the model for itself are all right where attention is cut by a request's own keys.
+TEST_P(GpuDraftModel, DraftsChangeNoToken) {
+  const Golden golden(models + "/../tests/data", "tiny_v32");
+  const std::vector<Prompt> prompts = {{.answer = 40, .text = golden.ids("short.prompt")},
+                                       {.answer = 40, .text = golden.ids("long.prompt")},
+                                       {.tokens = 120, .answer = 40},
+                                       {.tokens = 300, .answer = 40, .temperature = 0.8f}};
+  for (const bool invariant : {false, true}) {
+    SCOPED_TRACE(invariant ? "batch-invariant" : "");
+    const Answers plain = answers_of(target(), sizes(0, invariant), {}, prompts);
+    for (const std::int32_t d : {1, 4}) {
+      for (const bool eager : {false, true}) {
+        SCOPED_TRACE(std::to_string(d) + " drafts" + (eager ? ", eager" : ""));
+        EngineOptions options;
+        options.debug_nan = eager;
+        const Answers got = answers_of(target(), sizes(d, invariant), options, prompts);
+        EXPECT_EQ(got.tokens, plain.tokens);
+        if (invariant) {
+          EXPECT_EQ(got.logits, plain.logits);
+        }
+        const DraftStats& drafts = got.stats.drafts;
+        std::printf("%lld of %lld drafts accepted\n", static_cast<long long>(drafts.all_accepted()),
+                    static_cast<long long>(drafts.all_drafted()));
+        EXPECT_GT(drafts.all_accepted(), 30);
+        if (invariant && itself()) {
+          EXPECT_EQ(drafts.all_accepted(), drafts.all_drafted());
+        }
+      }
+    }
+  }
+}
+
+// Prints the median step of one request, once its steps are recorded.
+TEST_P(GpuDraftModel, StepsAndWhatTheyBring) {
+  const Golden golden(models + "/../tests/data", "tiny_v32");
+  const std::vector<Prompt> prompts = {{.answer = 400, .text = golden.ids("long.prompt")}};
+  for (const std::int32_t d : {0, 1, 2, 4}) {
+    Answers got = answers_of(target(), sizes(d), {}, prompts, false);
+    std::vector<double> ms(got.step_ms.begin() + std::ssize(got.step_ms) / 3, got.step_ms.end());
+    std::sort(ms.begin(), ms.end());
+    std::printf("%d drafts of a model: %.3f ms a step, %.2f tokens in a check, %zu steps\n", d,
+                ms[ms.size() / 2], got.stats.drafts.acceptance_length(), got.step_ms.size());
+  }
+}
+
 // Prints the median step of one request, once its steps are recorded.
 TEST_P(GpuEngine, StepsThatCheckDraftsTakeLittleMore) {
   const std::vector<Prompt> prompts = {{100, 400}};
@@ -249,8 +309,15 @@ TEST_P(GpuEngine, MemoryAtTheEndIsAsAtTheStart) {
   EXPECT_EQ(free_bytes(), before);
 }
 
+TEST_P(GpuDraftModel, MemoryAtTheEndIsAsAtTheStart) {
+  answers_of(target(), sizes(3), {}, kPrompts);
+  const std::int64_t before = free_bytes();
+  for (int repeat = 0; repeat < 3; ++repeat) answers_of(target(), sizes(3), {}, kPrompts);
+  EXPECT_EQ(free_bytes(), before);
+}
+
 // Random arrivals, cancels and preemptions in a cache that is too small for the requests.
-void soak(const std::string& model, std::int32_t drafts_of_layer) {
+void soak(const std::string& model, GpuSetup::Sizes sizes) {
   const char* given = std::getenv("LATHE_SOAK_STEPS");
   const int steps = given != nullptr ? std::atoi(given) : 2000;
   const std::uint32_t seed = std::random_device{}();
@@ -259,13 +326,10 @@ void soak(const std::string& model, std::int32_t drafts_of_layer) {
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   EngineOptions options;
   options.chunked_prefill_size = 96;
-  GpuSetup setup(model,
-                 {.context = 512,
-                  .cache_tokens = 24 * 64,
-                  .requests = 8,
-                  .draft_tokens = drafts_of_layer,
-                  .mtp = drafts_of_layer > 0},
-                 options);
+  sizes.context = 512;
+  sizes.cache_tokens = 24 * 64;
+  sizes.requests = 8;
+  GpuSetup setup(model, sizes, options);
   Engine& engine = setup.engine();
   std::vector<RequestId> alive;
   std::int64_t submitted = 0, ended = 0, cancelled = 0;
@@ -312,6 +376,10 @@ void soak(const std::string& model, std::int32_t drafts_of_layer) {
               static_cast<long long>(stats.cached_tokens));
   EXPECT_EQ(ended, submitted);
   EXPECT_EQ(stats.held_pages, 0);
+  if (!sizes.draft.empty()) {
+    EXPECT_EQ(setup.held_by_drafts(), 0);
+    EXPECT_GT(stats.drafts.all_accepted(), 0);
+  }
   if (steps >= 500) {
     EXPECT_GT(stats.preemptions, 0);
     EXPECT_GT(cancelled, 0);
@@ -319,8 +387,9 @@ void soak(const std::string& model, std::int32_t drafts_of_layer) {
   }
 }
 
-TEST_P(GpuEngine, LivesThroughASoak) { soak(model(), 0); }
-TEST_P(GpuMtp, LivesThroughASoak) { soak(model(), 3); }
+TEST_P(GpuEngine, LivesThroughASoak) { soak(model(), {}); }
+TEST_P(GpuMtp, LivesThroughASoak) { soak(model(), {.draft_tokens = 3, .mtp = true}); }
+TEST_P(GpuDraftModel, LivesThroughASoak) { soak(target(), sizes(3)); }
 
 // TinyV4 of tiny-v4.
 std::string test_name(const ::testing::TestParamInfo<const char*>& model) {
@@ -334,6 +403,8 @@ std::string test_name(const ::testing::TestParamInfo<const char*>& model) {
 INSTANTIATE_TEST_SUITE_P(Models, GpuEngine, ::testing::Values("tiny-gqa", "tiny-v32", "tiny-v4"),
                          test_name);
 INSTANTIATE_TEST_SUITE_P(Models, GpuMtp, ::testing::Values("tiny-v32", "tiny-v4"), test_name);
+INSTANTIATE_TEST_SUITE_P(Models, GpuDraftModel, ::testing::Values("tiny-gqa", "tiny-v32"),
+                         test_name);
 
 }  // namespace
 }  // namespace lathe

@@ -12,9 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "engine/draft_model.h"
 #include "engine/draft_test_util.h"
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
+#include "engine/model_drafter.h"
 #include "engine/mtp_drafter.h"
 #include "model/gpu_model_checks.h"
 #include "model/plan_model.h"
@@ -30,8 +32,10 @@ class GpuSetup {
     bool plain_products = false;
     std::int32_t draft_tokens = 0;
     bool batch_invariant = false;
-    bool mtp = false;    // drafts are those of the draft layer
-    bool dummy = false;  // random weights
+    bool mtp = false;         // drafts are those of the draft layer
+    bool dummy = false;       // random weights
+    std::string draft = {};   // directory of a draft model; both have the layout of `auto`
+    std::string layout = {};  // empty: bf16
   };
 
   GpuSetup(const std::string& directory, const Sizes& sizes, EngineOptions options)
@@ -44,18 +48,30 @@ class GpuSetup {
     model_ = load_model(directory, load).value();
     PlanRequest wanted;
     wanted.layout = config().latent() || config().compressed() ? "mla_bf16" : "gqa_bf16";
+    if (!sizes.layout.empty()) wanted.layout = sizes.layout;
     wanted.page_size = config().compressed() ? 128 : 64;
     wanted.chunked_prefill_size = wanted.context_length = sizes.context;
     wanted.max_running_requests = sizes.requests;
     wanted.draft_tokens = sizes.draft_tokens;
     wanted.batch_invariant = sizes.batch_invariant;
-    const auto plan = plan_model(model_->config(), std::nullopt, describe_machine(Device::sm90),
-                                 wanted, registry_);
+    Machine machine = describe_machine(Device::sm90);
+    if (!sizes.draft.empty()) {
+      wanted.layout = "auto";
+      draft_.emplace(DraftModel{load_model(sizes.draft, load).value(), {}, {}, {}});
+      const auto plan = plan_draft_model(sizes.draft, draft_->model->config(), std::nullopt,
+                                         machine, wanted, registry_);
+      EXPECT_TRUE(plan.ok());
+      draft_->plan = *plan;
+      machine = beside_draft(machine, draft_memory(), wanted);
+    }
+    const auto plan = plan_model(model_->config(), std::nullopt, machine, wanted, registry_);
     EXPECT_TRUE(plan.ok());
     plan_ = *plan;
+    const ModelPlan* drafting = draft_memory().plan;
     tensors_.emplace(backend_->memory());
-    tensors_->reserve(tensor_bytes(plan_));
-    EXPECT_TRUE(backend_->reserve(plan_.budgets).ok());
+    tensors_->reserve(
+        std::max(tensor_bytes(plan_), drafting != nullptr ? tensor_bytes(*drafting) : 0));
+    EXPECT_TRUE(backend_->reserve(shared_budgets(plan_, drafting)).ok());
     cache_.emplace(
         KvCache::create(plan_, pool_sizes(plan_, sizes.cache_tokens), backend_->memory()).value());
     OpsContext ops;
@@ -70,6 +86,20 @@ class GpuSetup {
       options.drafter = &*drafter_;
       options.draft_tokens = sizes.draft_tokens;
     }
+    if (draft_) {
+      draft_->cache.emplace(KvCache::create(draft_->plan,
+                                            pool_sizes(draft_->plan, sizes.cache_tokens),
+                                            backend_->memory())
+                                .value());
+      OpsContext own = ops;
+      if (!drafts_invariantly(draft_->model->config(), wanted)) own.execution.batch_invariant = {};
+      draft_->drafter.emplace(ModelDrafter::create(*draft_->model, *draft_->cache,
+                                                   {.prefill_rows = options.chunked_prefill_size},
+                                                   own)
+                                  .value());
+      options.drafter = &*draft_->drafter;
+      options.draft_tokens = sizes.draft_tokens;
+    }
     engine_.emplace(Engine::create(*model_, *cache_, options, ops).value());
   }
   Engine& engine() { return *engine_; }
@@ -79,15 +109,33 @@ class GpuSetup {
   const ModelConfig& config() const { return model_->config(); }
   const Arena& tensors() const { return *tensors_; }
   const ModelPlan& plan() const { return plan_; }
-  // What the plan says of all but the driver's own, which the fake runtime does not count.
+  // Pages of the draft model that requests hold.
+  std::int64_t held_by_drafts() const { return draft_->drafter->held_pages(); }
+  // What the plans say of all but the driver's own, which the fake runtime does not count.
   std::int64_t planned_bytes() const {
-    return model_->weight_bytes() +
-           static_cast<std::int64_t>(pool_bytes(plan_, sizes_.cache_tokens)) +
-           plan_.buffer_bytes() - plan_.budget(BudgetKind::graphs)->bytes -
-           plan_.budget(BudgetKind::reserve)->bytes;
+    const DraftMemory draft = draft_memory();
+    std::int64_t sum = model_->weight_bytes() + draft.weight_bytes +
+                       static_cast<std::int64_t>(pool_bytes(plan_, sizes_.cache_tokens) +
+                                                 draft.pool_bytes(sizes_.cache_tokens)) +
+                       plan_.buffer_bytes() + draft.buffer_bytes(&plan_) -
+                       plan_.budget(BudgetKind::graphs)->bytes -
+                       plan_.budget(BudgetKind::reserve)->bytes;
+    if (draft.plan != nullptr) sum -= draft.plan->budget(BudgetKind::graphs)->bytes;
+    return sum;
   }
 
  private:
+  struct DraftModel {
+    std::unique_ptr<Model> model;
+    ModelPlan plan;
+    std::optional<KvCache> cache;
+    std::optional<ModelDrafter> drafter;
+  };
+  DraftMemory draft_memory() const {
+    if (!draft_) return {};
+    return {&draft_->plan, draft_->model->weight_bytes()};
+  }
+
   Sizes sizes_;
   std::unique_ptr<Backend> backend_;
   Registry registry_ = gpu_kernels();
@@ -98,6 +146,7 @@ class GpuSetup {
   ModelPlan plan_;
   std::optional<KvCache> cache_;
   std::optional<MtpDrafter> drafter_;
+  std::optional<DraftModel> draft_;
   std::optional<Engine> engine_;
 };
 

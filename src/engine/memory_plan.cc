@@ -19,6 +19,24 @@ std::int64_t group_pages(const ModelPlan& plan, const Plan& p, std::int64_t toke
   return std::min(pages, window_pages(p, plan.block_tokens, p.max_requests, p.max_rows));
 }
 
+// Buffers of a step that hold nothing after it, in the arena of tensors or in what the backend
+// reserves.
+bool is_shared(BudgetKind kind) {
+  switch (kind) {
+    case BudgetKind::activations:
+    case BudgetKind::top_k_rows:
+    case BudgetKind::indexer_logits:
+    case BudgetKind::expert_rows:
+    case BudgetKind::sampler:
+    case BudgetKind::step:
+    case BudgetKind::split_partials:
+    case BudgetKind::expanded_keys:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 double pool_bytes(const ModelPlan& plan, std::int64_t tokens) {
@@ -36,10 +54,20 @@ double pool_bytes(const ModelPlan& plan, std::int64_t tokens) {
   return sum;
 }
 
-std::int64_t DraftMemory::buffer_bytes() const {
+std::int64_t DraftMemory::buffer_bytes(const ModelPlan* model) const {
   if (plan == nullptr) return 0;
-  const Budget* reserve = plan->budget(BudgetKind::reserve);
-  return plan->buffer_bytes() - (reserve != nullptr ? reserve->bytes : 0);
+  std::int64_t sum = 0;
+  for (const Budget& b : plan->budgets) {
+    if (b.kind == BudgetKind::reserve) continue;
+    const Budget* theirs = model != nullptr ? model->budget(b.kind) : nullptr;
+    const std::int64_t had = theirs != nullptr ? theirs->bytes : 0;
+    if (b.kind == BudgetKind::schedules) {  // half of them in what Backend::reserve() takes
+      sum += b.bytes / 2 + std::max<std::int64_t>(0, b.bytes - had) / 2;
+    } else {
+      sum += is_shared(b.kind) ? std::max<std::int64_t>(0, b.bytes - had) : b.bytes;
+    }
+  }
+  return sum;
 }
 
 double DraftMemory::pool_bytes(std::int64_t tokens) const {
@@ -62,7 +90,7 @@ std::int64_t cache_tokens(const ModelPlan& plan, const PlanRequest& request, con
                           std::int64_t weight_bytes, const DraftMemory& draft) {
   if (request.max_total_tokens > 0) return request.max_total_tokens;
   const std::int64_t taken =
-      weight_bytes + plan.buffer_bytes() + draft.weight_bytes + draft.buffer_bytes();
+      weight_bytes + plan.buffer_bytes() + draft.weight_bytes + draft.buffer_bytes(&plan);
   const double left = static_cast<double>(std::max<std::int64_t>(0, machine.memory_bytes - taken));
   const double room = is_gpu(machine.device) ? left : left / 2;
   // In blocks, which are whole pages of every group.
@@ -109,6 +137,20 @@ std::int64_t tensor_bytes(const ModelPlan& plan) {
   return sum;
 }
 
+std::vector<Budget> shared_budgets(const ModelPlan& plan, const ModelPlan* draft) {
+  std::vector<Budget> out = plan.budgets;
+  if (draft == nullptr) return out;
+  for (const Budget& b : draft->budgets) {
+    const auto same = std::ranges::find(out, b.kind, &Budget::kind);
+    if (same == out.end()) {
+      out.push_back(b);
+    } else {
+      same->bytes = std::max(same->bytes, b.bytes);
+    }
+  }
+  return out;
+}
+
 std::string memory_table(const ModelPlan& plan, const Machine& machine, std::int64_t weight_bytes,
                          std::int64_t cache_tokens, const DraftMemory& draft) {
   const auto cache = static_cast<std::int64_t>(pool_bytes(plan, cache_tokens));
@@ -123,11 +165,11 @@ std::string memory_table(const ModelPlan& plan, const Machine& machine, std::int
   if (draft.plan != nullptr) {
     line("draft weights", draft.weight_bytes);
     line("draft cache", draft_cache);
-    line("draft buffers", draft.buffer_bytes());
+    line("draft buffers", draft.buffer_bytes(&plan));
   }
   line("in all",
        weight_bytes + cache + plan.buffer_bytes() + draft.weight_bytes + draft_cache +
-           draft.buffer_bytes(),
+           draft.buffer_bytes(&plan),
        fmt::format("  of {} on {}", human_bytes(machine.memory_bytes), machine.model));
   return out;
 }

@@ -17,8 +17,10 @@ struct DraftMemory {
   const ModelPlan* plan = nullptr;  // null: there is none
   std::int64_t weight_bytes = 0;
 
-  /// Of its buffers; the reserve is the model's.
-  std::int64_t buffer_bytes() const;
+  /// Of its buffers: those of its own, and what it needs more of those that both share, as one
+  /// computes while the other does not. model: null as long as it is not planned, which counts all.
+  /// The reserve is the model's.
+  std::int64_t buffer_bytes(const ModelPlan* model = nullptr) const;
   /// Of its pages for so many tokens.
   double pool_bytes(std::int64_t tokens) const;
 };
@@ -40,6 +42,10 @@ double pool_bytes(const ModelPlan& plan, std::int64_t tokens);
 /// What a step takes of the arena of tensors: activations, the keys that indexers choose, and on a
 /// GPU what experts, indexers and draws work in.
 std::int64_t tensor_bytes(const ModelPlan& plan);
+
+/// What Backend::reserve() is to take: of each kind what the larger of both plans has, as a draft
+/// model (null: none) runs while the model does not.
+std::vector<Budget> shared_budgets(const ModelPlan& plan, const ModelPlan* draft);
 
 /// A line for each item, with bytes: weights, cache and the plan's budgets, those of a draft model,
 /// their sum, and what the machine has.

@@ -61,12 +61,6 @@ Result<void> check_context(const PlanRequest& request, const ModelConfig& config
                fmt::format("{}", request.context_length), ""};
 }
 
-Result<void> check_drafts_on(const DraftChoice& draft, Device device) {
-  if (draft.kind != DraftKind::model || !is_gpu(device)) return {};
-  return Error{ErrorCode::unsupported, "--draft", "ngram or mtp on a GPU",
-               "a draft model, " + draft.text(), "--device cpu"};
-}
-
 // Bytes of the checkpoint's files; nothing for dummy weights.
 Result<std::optional<std::int64_t>> stored_bytes(const RuntimeOptions& options,
                                                  const std::string& directory,
@@ -134,7 +128,6 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   if (const auto ok = check_context(request, *config); !ok) return StartError(ok.error());
   const auto draft = parse_draft(options.draft, options.draft_model);
   if (!draft) return StartError(draft.error());
-  if (const auto ok = check_drafts_on(*draft, machine->device); !ok) return StartError(ok.error());
   const auto draft_tokens = draft_tokens_of(draft->kind, request.draft_tokens);
   if (!draft_tokens) return StartError(draft_tokens.error());
   request.draft_tokens = *draft_tokens;
@@ -166,9 +159,8 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   const ModelPlan* draft_plan = r->draft_memory().plan;
   r->tensors_.reserve(
       std::max(tensor_bytes(r->plan_), draft_plan != nullptr ? tensor_bytes(*draft_plan) : 0));
-  if (auto ok = r->backend_->reserve(r->plan_.budgets); !ok) return StartError(ok.error());
-  if (draft_plan != nullptr) {
-    if (auto ok = r->backend_->reserve(draft_plan->budgets); !ok) return StartError(ok.error());
+  if (auto ok = r->backend_->reserve(shared_budgets(r->plan_, draft_plan)); !ok) {
+    return StartError(ok.error());
   }
 
   const auto start = std::chrono::steady_clock::now();
@@ -274,7 +266,9 @@ Result<void> Runtime::make_drafter(const RuntimeOptions& options, const PlanRequ
           .prefix_cache = options.engine.prefix_cache,
           .cost = static_cast<double>(d.model->decode_bytes()) /
                   static_cast<double>(std::max<std::int64_t>(1, model_->decode_bytes()))};
-      auto made = ModelDrafter::create(*d.model, *d.cache, drafting, ops);
+      OpsContext own = ops;
+      if (!drafts_invariantly(d.config, request)) own.execution.batch_invariant = {};
+      auto made = ModelDrafter::create(*d.model, *d.cache, drafting, own);
       if (!made) return made.error();
       drafter_ = std::make_unique<ModelDrafter>(std::move(*made));
       return {};
