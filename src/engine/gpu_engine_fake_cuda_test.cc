@@ -182,7 +182,7 @@ TEST(GpuEngine, AStepInFlightNeitherAllocatesNorWaits) {
 }
 
 // Random weights, so few guesses are right: of dense latent attention, and of layers that share a
-// choice of keys before a draft layer that chooses its own.
+// choice of keys before a draft layer that chooses its own, once for all its uses.
 TEST(GpuEngine, DraftLayersOfOtherFamiliesChangeNoToken) {
   auto config = nlohmann::json::parse(*read_file(kModel + "/config.json"));
   config["num_nextn_predict_layers"] = 1;
@@ -192,6 +192,8 @@ TEST(GpuEngine, DraftLayersOfOtherFamiliesChangeNoToken) {
   glm["architectures"] = {"GlmMoeDsaForCausalLM"};
   glm["mlp_layer_types"] = {"dense", "sparse"};
   glm["indexer_types"] = {"full", "shared"};
+  glm["index_share_for_mtp_iteration"] = true;
+  glm["index_topk"] = 8;  // answers cross it
   config["model_type"] = "deepseek_v3";
   config["architectures"] = {"DeepseekV3ForCausalLM"};
   for (const char* key : {"index_n_heads", "index_head_dim", "index_topk"}) config.erase(key);

@@ -117,6 +117,16 @@ TEST_P(GpuMtp, LogitsAreThoseOfAPlainReference) {
   }
 }
 
+TEST(GpuSharedChoice, LogitsAreThoseOfAPlainReference) {
+  const SharedChoiceModel shared(models);
+  const Golden golden(models + "/../tests/data", "tiny_v32");
+  for (const std::int64_t chunk : {256, 50}) {
+    GpuSetup setup(shared.dir(), {.context = 256, .draft_tokens = 3, .mtp = true}, {});
+    expect_golden_drafts(golden, "long", chunk, kGpuBound, setup.model(), setup.cache(),
+                         setup.ops());
+  }
+}
+
 // As scripted drafts do (DraftsChangeNoToken), and about as many are right as on the CPU.
 TEST_P(GpuMtp, DraftsChangeNoToken) {
   const std::vector<Prompt> prompts = {{.answer = 40, .text = golden().ids("short.prompt")},

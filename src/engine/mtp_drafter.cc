@@ -20,8 +20,9 @@ bool covers(std::span<const std::vector<PageId>> pages, const KvCache& cache,
 }  // namespace
 
 Result<MtpDrafter> MtpDrafter::create(const Model& model, KvCache& cache, const OpsContext& ops) {
-  auto rows = HiddenRows::create(*ops.backend, model.config().state_width(),
-                                 HiddenRowSizes::of(cache.plan(), kDraftUses));
+  auto rows = HiddenRows::create(
+      *ops.backend, model.config().state_width(),
+      HiddenRowSizes::of(cache.plan(), kDraftUses, model.config().shared_choice_width()));
   if (!rows) return rows.error();
   auto hidden = std::make_unique<HiddenRows>(std::move(*rows));
   auto runner =
@@ -39,6 +40,7 @@ MtpDrafter::MtpDrafter(const Model& model, const KvCache& cache, const OpsContex
       cost_(1.0 / model.config().layers),
       most_rows_(cache.plan().max_rows()),
       verify_rows_(1 + (ops.backend->replays() ? cache.plan().draft_tokens() : kDraftUses)),
+      shared_keys_(model.config().shared_choice_width()),
       hidden_(std::move(hidden)),
       runner_(std::move(runner)) {}
 
@@ -60,6 +62,7 @@ Result<void> MtpDrafter::read(std::span<const ComputedRows> rows) {
 Result<void> MtpDrafter::read_and_draft(std::span<const ComputedRows> rows) {
   chains_.clear();
   if (auto ok = read_rows(rows); !ok) return ok;
+  if (shared_keys_ > 0) share_choices();
   for (std::int64_t deep = 1;; ++deep) {
     std::erase_if(chains_, [&](Chain& c) { return !take(c) || deep == kDraftUses; });
     if (chains_.empty()) return {};
@@ -93,6 +96,15 @@ Result<void> MtpDrafter::read_rows(std::span<const ComputedRows> rows) {
   return runner_.collect();
 }
 
+// A row that has seen no more keys than it may keep leaves the rows behind it their first ones,
+// which are its own and, as long as there is room, those that are new.
+void MtpDrafter::share_choices() {
+  for (Chain& c : chains_) {
+    const bool chose = std::ssize(c.rows->tokens) - 1 > shared_keys_;
+    c.choice = chose ? runner_.choice(c.item, 0) : -1;
+  }
+}
+
 // One more row of each chain: its last draft, at the place behind the last row.
 Result<void> MtpDrafter::go_on() {
   items_.clear();
@@ -104,6 +116,7 @@ Result<void> MtpDrafter::go_on() {
     item.cached = static_cast<std::int32_t>(std::ssize(c.rows->tokens) + std::ssize(c.drafts) - 2);
     item.tokens = std::span(c.drafts).last(1);
     item.before = std::span(&c.before, 1);
+    if (shared_keys_ > 0) item.choices = std::span(&c.choice, 1);
     item.logits = 1;
     item.samples = std::span(&c.sampling, 1);
   }

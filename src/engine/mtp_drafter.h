@@ -40,12 +40,15 @@ class MtpDrafter : public Drafter {
     const ComputedRows* rows;
     std::size_t item = 0;     // of the last pass
     std::int32_t before = 0;  // of the next pass
+    // Of all passes behind the first, where they share its choice of keys: whose keys they take.
+    std::int32_t choice = -1;
   };
   MtpDrafter(const Model& model, const KvCache& cache, const OpsContext& ops,
              std::unique_ptr<HiddenRows> hidden, Runner runner);
   Result<void> read_and_draft(std::span<const ComputedRows> rows);
   Result<void> read_rows(std::span<const ComputedRows> rows);
   Result<void> go_on();
+  void share_choices();
   bool take(Chain& chain);
 
   const KvCache* cache_;
@@ -53,6 +56,7 @@ class MtpDrafter : public Drafter {
   double cost_;
   std::int64_t most_rows_;    // of a pass
   std::int64_t verify_rows_;  // of a request that runs as phase verify
+  std::int64_t shared_keys_;  // ModelConfig::shared_choice_width()
   std::vector<BatchItem> items_;
   std::vector<Chain> chains_;
   struct Drafts {

@@ -17,12 +17,16 @@ namespace {
 
 constexpr std::int64_t kTopK = 128;  // of tiny-v32's indexers
 
-std::unique_ptr<Model> load_tiny(bool drafts) {
+std::unique_ptr<Model> load_from(const std::string& directory, bool drafts) {
   LoadOptions options;
   options.drafts = drafts;
-  auto model = load_model(std::string(LATHE_TEST_DATA) + "/../../models/tiny-v32", options);
+  auto model = load_model(directory, options);
   EXPECT_TRUE(model) << model.error().message();
   return std::move(*model);
+}
+
+std::unique_ptr<Model> load_tiny(bool drafts) {
+  return load_from(std::string(LATHE_TEST_DATA) + "/../../models/tiny-v32", drafts);
 }
 
 // F1: the layer after the trunk, then twice after itself. Half of eh_proj the other way round, a
@@ -36,6 +40,19 @@ TEST(Mtp, LogitsAreThoseOfAPlainReference) {
       RealSetup setup(*model, {.layout = "mla_bf16"});
       expect_golden_drafts(golden, name, chunk, 1e-3, *model, setup.cache(), setup.ops());
     }
+  }
+}
+
+// G1. Later uses read the keys that the first has chosen for the prompt's last row, although their
+// own index keys are written.
+TEST(Mtp, LaterUsesMayShareAChoiceOfKeys) {
+  const Golden golden;
+  const SharedChoiceModel shared(std::string(LATHE_TEST_DATA) + "/../../models");
+  const auto model = load_from(shared.dir(), true);
+  ASSERT_EQ(model->config().shared_choice_width(), kTopK);
+  for (const std::int64_t chunk : {256, 50}) {
+    RealSetup setup(*model, {.layout = "mla_bf16"});
+    expect_golden_drafts(golden, "long", chunk, 1e-3, *model, setup.cache(), setup.ops());
   }
 }
 
@@ -127,6 +144,28 @@ TEST(Mtp, DraftsChangeNoBit) {
       EXPECT_EQ(got.stats.drafts.places(), static_cast<std::size_t>(d));
     }
   }
+}
+
+// Likewise with one choice of keys for all uses: prompts on both sides of what the indexer keeps,
+// and drafts that cross it.
+TEST(Mtp, DraftsOfOneChoiceChangeNoBit) {
+  const Golden golden;
+  const SharedChoiceModel shared(std::string(LATHE_TEST_DATA) + "/../../models");
+  const auto plain = load_tiny(false), own = load_tiny(true), one = load_from(shared.dir(), true);
+  const std::vector<Request> requests = requests_of(golden);
+  const RealSetup::Options options{.prefill = "inplace", .tokens = 4096};
+  const EngineOptions engine{.chunked_prefill_size = 43, .draft_tokens = 3};
+  const std::vector<RealAnswer> want = serve_alone(*plain, options, requests);
+  const Served each = serve_drafted(*own, options, engine, requests);
+  const Served got = serve_drafted(*one, options, engine, requests);
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    EXPECT_TRUE(same(got.answers[i], want[i])) << "request " << i;
+  }
+  std::printf("%.3f %.3f of second and third drafts accepted, %.3f %.3f with one choice\n",
+              each.stats.drafts.rate(2), each.stats.drafts.rate(3), got.stats.drafts.rate(2),
+              got.stats.drafts.rate(3));
+  EXPECT_NEAR(got.stats.drafts.rate(2), each.stats.drafts.rate(2), 0.1);
+  EXPECT_NEAR(got.stats.drafts.rate(3), each.stats.drafts.rate(3), 0.1);
 }
 
 // D5: every page without a token is NaN, so a key that the layer has not written ends its drafts.

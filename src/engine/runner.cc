@@ -247,6 +247,7 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   tokens_.clear();
   row_of_.clear();
   before_.clear();
+  choices_.clear();
   logit_rows_.clear();
   first_logit_.assign(1, 0);
   for (const BatchItem& item : items) first_logit_.push_back(first_logit_.back() + item.logits);
@@ -257,6 +258,7 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
     logit_rows_.push_back(static_cast<std::int32_t>(tokens_.size()));
     tokens_.push_back(kNoToken);
     if (pass_ == RunnerPass::draft) before_.push_back(0);
+    if (!choices_.empty()) choices_.push_back(-1);
   }
   const std::int64_t vocab = model_->config().vocab;
   const std::int64_t n = std::ssize(logit_rows_);
@@ -275,6 +277,10 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
     args.before_rows = *before;
     args.before = hidden_->all();
     args.hidden = hidden_->drafts(n);
+    args.choices = hidden_->choices();
+    const auto choices = ops.backend->prepare_list(ops, choices_);
+    if (!choices) return choices.error();
+    args.choice_rows = *choices;
   } else if (hidden_ != nullptr) {
     place_rows(items);
     args.hidden = hidden_->step(std::ssize(tokens_));
@@ -318,6 +324,7 @@ void Runner::add_rows(const Part& part, const BatchItem& item) {
     tokens_.push_back(part.rows.tokens[static_cast<std::size_t>(j)]);
     row_of_.push_back({part.item, row});
     if (pass_ == RunnerPass::draft) before_.push_back(item.before[static_cast<std::size_t>(row)]);
+    if (!item.choices.empty()) choices_.push_back(item.choices[static_cast<std::size_t>(row)]);
     if (row >= last) {
       logit_of_[static_cast<std::size_t>(first_logit_[part.item] + row - last)] =
           std::ssize(logit_rows_);
@@ -407,6 +414,7 @@ std::uint64_t Runner::replay_key(const ForwardArgs& args) const {
   add(address(args.tokens.data()));
   add(address(args.logit_rows.data()));
   add(address(args.before_rows.data()));
+  add(address(args.choice_rows.data()));
   for (const Segment& s : args.segments) {
     const StepView& v = *s.step;
     add(address(v.route));

@@ -44,6 +44,10 @@ struct BatchItem {
   // [rows] For RunnerPass::draft: index into HiddenRows of the state that each row's token was
   // drawn from, possibly by the last draft pass.
   std::span<const std::int32_t> before = {};
+  // [rows] Likewise of a draft layer that shares a choice of keys: the row of an earlier pass with
+  // logits (Runner::choice()) whose keys each row takes; -1: the first ones of its request. Empty:
+  // rows choose. Items of a pass agree.
+  std::span<const std::int32_t> choices = {};
 };
 
 /// forward           the model's pass
@@ -88,6 +92,11 @@ class Runner {
   /// Index into HiddenRows of the head's input of an item's k-th row; for a draft pass, of its k-th
   /// row with logits. Valid until the next launch.
   std::int32_t hidden(std::size_t item, std::int64_t k) const;
+  /// Of a draft pass whose rows have chosen keys: where HiddenRows::choices() has those of an
+  /// item's k-th row with logits, until the next such pass.
+  std::int32_t choice(std::size_t item, std::int64_t k) const {
+    return static_cast<std::int32_t>(logit_of(item, k));
+  }
   /// Segments of the last launch.
   std::int64_t segments() const { return std::ssize(cuts_); }
 
@@ -139,6 +148,7 @@ class Runner {
   RunnerPass pass_;
   HiddenRows* hidden_;                                  // null: not kept
   std::vector<std::int32_t> before_;                    // [rows]
+  std::vector<std::int32_t> choices_;                   // [rows], or empty
   std::vector<std::size_t> first_row_of_;               // [items] into rows_of_
   std::vector<std::int64_t> rows_of_;                   // [rows of items] row of the batch
   std::vector<std::size_t> groups_;                     // the model's groups that the pass reads

@@ -62,6 +62,11 @@ struct SelectKeys {
   std::int64_t k = 0;
   std::int64_t budget_bytes = 0;  // the plan's budget for indexer logits
   std::span<std::int32_t> slots;  // [rows, k] out: slots of `main` by position, then -1
+  // [rows] Nothing is ranked: a row takes the list in that row of `choices`, [n, choice_width]
+  // slots, or where it is -1 its first k keys. Empty: rows choose.
+  std::span<const std::int32_t> choice_rows = {};
+  std::span<const std::int32_t> choices = {};
+  std::int64_t choice_width = 0;
 };
 
 /// What the layers of a step share, made once a step. It lives as long as the step's launch.

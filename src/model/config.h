@@ -118,6 +118,12 @@ struct ModelConfig {
   std::int64_t state_width() const {
     return std::int64_t{hyper.streams > 0 ? hyper.streams : 1} * hidden;
   }
+  /// Keys that later uses of the draft layer take over from the first; 0: each chooses its own.
+  std::int64_t shared_choice_width() const {
+    const bool shares =
+        drafts && shared_draft_choice && latent() && groups.front().problem.sparse();
+    return shares ? groups.front().problem.top_k : 0;
+  }
   /// Index into `groups` of the layer's group. Precondition: 0 <= layer < cached_layers().
   std::size_t group_of(std::int32_t layer) const;
   const AttentionProblem& attention(std::int32_t layer) const {

@@ -307,9 +307,11 @@ void Decoder::check_args(const ForwardArgs& args, std::span<const std::size_t> g
   LATHE_CHECK(args.logits.rows == std::ssize(args.logit_rows), "logits of logit_rows");
 }
 
-// Allocates the selections of a group's segments.
+// Allocates the selections of a group's segments. room: [rows, top_k] for all of them; null: each
+// has its own.
 std::span<Selection> make_selections(const OpsContext& ops, const AttentionProblem& problem,
-                                     std::span<const Segment> segments) {
+                                     std::span<const Segment> segments,
+                                     std::int32_t* room = nullptr) {
   const std::span selections(ops.control->take_array<Selection>(std::ssize(segments)),
                              segments.size());
   for (std::size_t s = 0; s < selections.size(); ++s) {
@@ -317,9 +319,18 @@ std::span<Selection> make_selections(const OpsContext& ops, const AttentionProbl
     selections[s] = {};
     selections[s].width = slots_width(problem, step);
     if (selections[s].width == 0) continue;
+    if (room != nullptr) {
+      selections[s].slots = room + segments[s].first_row * problem.top_k;
+      continue;
+    }
     selections[s].slots = ops.tensors->take_array<std::int32_t>(step.rows * selections[s].width);
   }
   return selections;
+}
+
+// Lists of slots as rows of words, which are copied as they are.
+MutableRowsView slot_rows(std::int32_t* slots, std::int64_t rows, std::int64_t width) {
+  return {reinterpret_cast<std::byte*>(slots), DType::f32, rows, width, width};
 }
 
 Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs& args) const {
@@ -390,17 +401,28 @@ Result<void> Decoder::forward_draft(const OpsContext& ops, const ForwardArgs& ar
   const Arena::Scope scope(arena);
   const Arena::Scope control(*ops.control);
   const MutableRowsView x = alloc_rows(arena, std::ssize(args.tokens), config_.state_width());
-  const std::span<Selection> selections =
-      make_selections(ops, config_.groups[g].problem, args.segments);
+  const AttentionProblem& problem = config_.groups[g].problem;
+  const std::int64_t rows = std::ssize(args.tokens);
+  auto* room =
+      args.choices.empty() ? nullptr : arena.take_array<std::int32_t>(rows * problem.top_k);
+  const std::span<Selection> selections = make_selections(ops, problem, args.segments, room);
   const bool streams = config_.hyper.streams > 0;
   if (streams) {
     join_streams(ops, args, x);
   } else {
     join_draft(ops, args, x);
   }
-  const LayerContext c = context(ops, args, **rope, config_.layers, args.segments, selections);
+  LayerContext c = context(ops, args, **rope, config_.layers, args.segments, selections);
+  c.choices = args.choices;
+  c.choice_rows = args.choice_rows;
   if (auto ok = layer(c, x); !ok) return ok;
   if (args.logit_rows.empty()) return {};
+  // A row that sees more than top_k keys lies in a segment whose lists are as wide; the others are
+  // not read again.
+  if (room != nullptr && args.choice_rows.empty()) {
+    gather_rows(ops, constant(slot_rows(room, rows, problem.top_k)), args.logit_rows,
+                slot_rows(args.choices.data(), std::ssize(args.logit_rows), problem.top_k));
+  }
   MutableRowsView last = alloc_rows(arena, std::ssize(args.logit_rows), x.cols);
   gather_rows(ops, constant(x), args.logit_rows, last);
   if (streams) {

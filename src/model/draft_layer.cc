@@ -45,10 +45,6 @@ Result<ModelConfig> add_draft_layer(ModelConfig config) {
     return refuse("one draft layer (num_nextn_predict_layers 1)",
                   fmt::format("{}", config.draft_layers));
   }
-  if (config.shared_draft_choice) {
-    return refuse("a draft layer that chooses its keys in every step",
-                  "index_share_for_mtp_iteration true");
-  }
   config.drafts = true;
   if (config.draft_group) config.groups.push_back(*std::exchange(config.draft_group, {}));
   draft_group_of(config).layers.push_back(config.layers);

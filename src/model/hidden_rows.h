@@ -1,6 +1,7 @@
 // HiddenRows: the inputs of the model's head, kept in the backend's memory for a draft layer. A
 // pass of the model writes those of its step, a pass of the draft layer those of its drafts; rows
-// for later are copied to a ring. Each has a place, a row of all().
+// for later are copied to a ring. Each has a place, a row of all(). Beside those of drafts stand
+// the keys that the layer chose for them, where its later uses share that choice.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +27,12 @@ struct HiddenRowSizes {
   std::int64_t step = 0;    // rows of the largest step
   std::int64_t kept = 0;    // decode rows of a kept step
   std::int64_t drafts = 0;  // rows of a draft pass with logits
+  std::int64_t choice = 0;  // keys of a choice that uses of the layer share; 0: none is shared
 
   std::int64_t rows() const { return step + kKeptSteps * kept + drafts; }
   /// Sizes for draft_tokens drafts per request.
-  static HiddenRowSizes of(const ModelPlan& plan, std::int64_t draft_tokens);
+  static HiddenRowSizes of(const ModelPlan& plan, std::int64_t draft_tokens,
+                           std::int64_t choice = 0);
 };
 
 /// Bytes of HiddenRows with rows of `width` values.
@@ -50,6 +53,11 @@ class HiddenRows {
   std::int32_t draft_place(std::int64_t row) const {
     return static_cast<std::int32_t>(sizes_.rows() - sizes_.drafts + row);
   }
+  /// [sizes().drafts, sizes().choice] slots of the keys chosen for the rows of drafts().
+  std::span<std::int32_t> choices() const {
+    return {reinterpret_cast<std::int32_t*>(choices_.get()),
+            static_cast<std::size_t>(sizes_.drafts * sizes_.choice)};
+  }
 
   /// Copies the first `rows` <= sizes().kept rows of the step and returns the place of the first.
   /// They stay valid while has() is true. One operator.
@@ -65,6 +73,7 @@ class HiddenRows {
 
   HiddenRowSizes sizes_;
   OwnedBytes bytes_;
+  OwnedBytes choices_{nullptr, [](std::byte*) {}};
   MutableRowsView view_;
   std::vector<std::int32_t> numbers_;   // [kept] 0, 1, ...
   std::span<const std::int32_t> list_;  // the same, in the backend's memory

@@ -28,10 +28,11 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
   const AttentionProblem& p = c.plan.problem;
   const RopeTable& table = *c.rope.index;
 
-  // Queries are needed only if a row has more keys than it may keep.
+  // Queries are needed only if a row has more keys than it may keep, and chooses among them.
+  const bool shared = !c.choice_rows.empty();
   bool ranks = false;
   for (std::size_t s = 0; s < c.segments.size(); ++s) {
-    ranks |= c.selections[s].width > 0 && c.segments[s].step->selecting_rows > 0;
+    ranks |= !shared && c.selections[s].width > 0 && c.segments[s].step->selecting_rows > 0;
   }
   const std::int64_t q_rows = ranks ? h.rows : 0;
   const MutableRowsView k = alloc_rows(arena, h.rows, p.index_dim);
@@ -68,7 +69,12 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
         .k = selection.width,
         .budget_bytes = logits_budget(c.plan),
         .slots = {selection.slots, static_cast<std::size_t>(step.rows * selection.width)}};
-    if (step.selecting_rows > 0) {
+    if (shared) {
+      select.choices = c.choices;
+      select.choice_rows = c.choice_rows.subspan(static_cast<std::size_t>(segment.first_row),
+                                                 static_cast<std::size_t>(step.rows));
+      select.choice_width = p.top_k;
+    } else if (step.selecting_rows > 0) {
       const MutableRowsView mine = rows_at(q, segment.first_row, step.rows);
       if (auto ok = rotate_rows(ops, table, step.positions, mine, p.index_heads, 0); !ok) return ok;
       select.q = constant(mine);

@@ -40,6 +40,9 @@ struct LayerContext {
   std::span<const Segment> segments;
   std::span<Selection> selections;       // [segments]
   std::span<const std::int32_t> tokens;  // [rows], all segments
+  // A choice that is taken over, as in ForwardArgs; empty: the layer makes its own.
+  std::span<const std::int32_t> choices = {};
+  std::span<const std::int32_t> choice_rows = {};
 };
 
 }  // namespace lathe

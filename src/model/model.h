@@ -45,6 +45,12 @@ struct ForwardArgs {
   // state that each row's token was drawn from.
   std::span<const std::int32_t> before_rows;
   RowsView before;
+  // forward_draft() of a model whose later uses of the layer share the first one's choice of keys:
+  // [at least n, shared_choice_width()] slots. Receives those chosen for logit_rows; or, with
+  // choice_rows, [rows] a list of its rows, has those of each row, where -1 stands for the first
+  // keys of the row's request.
+  std::span<std::int32_t> choices;
+  std::span<const std::int32_t> choice_rows;
   // Checks for NaN and Inf after every layer, which costs a pass over the rows.
   bool find_non_finite = false;
 

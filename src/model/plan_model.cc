@@ -57,7 +57,7 @@ ModelPlanResult plan_once(const ModelConfig& config, std::optional<std::int64_t>
   plan->budgets.push_back(std::get<Budget>(activations));
   if (config.drafts) {
     const DType dtype = is_gpu(machine.device) ? DType::bf16 : DType::f32;
-    const auto sizes = HiddenRowSizes::of(*plan, kDraftUses);
+    const auto sizes = HiddenRowSizes::of(*plan, kDraftUses, config.shared_choice_width());
     plan->budgets.push_back(
         {BudgetKind::hidden_rows, hidden_row_bytes(sizes, config.state_width(), dtype), 0});
   }

@@ -179,6 +179,76 @@ TEST_P(GpuSelection, IsThatOfTheCpu) {
   }
 }
 
+// Rows that take another's list, which is wider or narrower than theirs, and rows that take their
+// first keys, of which some have fewer.
+TEST_F(GpuProducts, RowsTakeTheKeysThatOthersChose) {
+  constexpr std::int64_t kRows = 5, kWidth = 3, kPages = 9;
+  ops_test::Context cpu(1);
+  std::vector<PageId> table;
+  for (std::int32_t p = 0; p < 2 * kWidth; ++p) table.emplace_back((p * 5 + 2) % kPages);
+  const std::vector<std::int32_t> request = {0, 1, 1, 0, -1}, lens = {9, 2, 11, 9, 0};
+  const std::vector<std::int32_t> rows = {1, -1, -1, 0, -1};
+  for (const std::int64_t choice : {4, 12}) {
+    std::vector<std::int32_t> choices;
+    for (std::int32_t i = 0; i < 2 * choice; ++i) choices.push_back(i % 5 == 4 ? -1 : 30 - i);
+    const std::int64_t k = 8;
+    StepView step;
+    step.rows = kRows;
+    step.requests = 2;
+    step.max_context = 12;
+    step.selecting_rows = 1;
+    step.row_request = request;
+    step.index_lens = lens;
+    step.page_table = {table.data(), 2, kWidth};
+    std::vector<std::int32_t> want(kRows * k, -1);
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      const auto at = static_cast<std::size_t>(r);
+      for (std::int64_t i = 0; i < k; ++i) {
+        std::int32_t& slot = want[static_cast<std::size_t>(r * k + i)];
+        if (rows[at] >= 0 && i < choice) {
+          slot = choices[static_cast<std::size_t>(rows[at] * choice + i)];
+        } else if (rows[at] < 0 && i < lens[at]) {
+          const auto page = table[static_cast<std::size_t>(request[at] * kWidth + i / 4)];
+          slot = page.value * 4 + static_cast<std::int32_t>(i % 4);
+        }
+      }
+    }
+    std::vector<std::int32_t> got(kRows * k, 7);
+    SelectKeys op{.step = &step,
+                  .keys = ConstPoolView(nullptr, CacheLayout(LayoutKind::index_fp8), 4, kPages),
+                  .main = {4, kPages},
+                  .most_keys = 12,
+                  .k = k,
+                  .slots = got,
+                  .choice_rows = rows,
+                  .choices = choices,
+                  .choice_width = choice};
+    ASSERT_TRUE(select_keys(cpu.ops, op).ok());
+    EXPECT_EQ(got, want) << "cpu, lists of " << choice;
+    std::ranges::fill(got, 7);
+    ASSERT_TRUE(select_keys(ref.ops, op).ok());
+    EXPECT_EQ(got, want) << "ref, lists of " << choice;
+
+    StepView there = step;
+    there.row_request = gpu.list(request);
+    there.index_lens = gpu.list(lens);
+    there.page_table.data = gpu.list(table).data();
+    std::ranges::fill(got, 7);
+    const auto out = gpu.list(got);
+    op.step = &there;
+    op.slots = {const_cast<std::int32_t*>(out.data()), out.size()};
+    op.choice_rows = gpu.list(rows);
+    op.choices = gpu.list(choices);
+    ASSERT_TRUE(select_keys(gpu.ops, op).ok());
+    ASSERT_TRUE(gpu.backend->wait().ok());
+    ASSERT_TRUE(gpu.backend
+                    ->download(gpu.ops, reinterpret_cast<const std::byte*>(out.data()),
+                               std::as_writable_bytes(std::span(got)))
+                    .ok());
+    EXPECT_EQ(got, want) << "gpu, lists of " << choice;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Keys, GpuSelection, ::testing::Bool(),
                          [](const auto& entries) { return entries.param ? "Entries" : "Tokens"; });
 

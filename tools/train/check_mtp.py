@@ -82,6 +82,11 @@ def golden(trunk, mtp, encoder) -> dict[str, torch.Tensor]:
         ids = ids[: answer + (3 if name == "short" else 60)]
         tokens, logits = family(trunk.config).draft(trunk, mtp, ids, USES)
         print(name, len(ids), "tokens; then", tokens)
+        if name == "long" and trunk.config["model_type"] != "deepseek_v4":
+            _, shared = family(trunk.config).draft(trunk, mtp, ids, USES, share=True)
+            gap = (shared - logits).norm(dim=-1) / logits.norm(dim=-1)
+            print("with one choice of keys, relative difference by use", [round(float(g), 4) for g in gap])
+            out["long.shared.logits"] = shared
         out |= {f"{name}.prompt": torch.tensor(ids), f"{name}.tokens": torch.tensor(tokens), f"{name}.logits": logits}
     return out
 

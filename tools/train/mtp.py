@@ -196,9 +196,10 @@ def run_uses(
 
 
 @torch.no_grad()
-def draft(trunk: Model, mtp: MtpLayer, ids: list[int], uses: int) -> tuple[list[int], torch.Tensor]:
+def draft(trunk: Model, mtp: MtpLayer, ids: list[int], uses: int, share: bool = False) -> tuple[list[int], torch.Tensor]:
     """Drafts as an engine does after a prompt: the trunk's token, then `uses` drafts by argmax, one row at a time.
 
+    share: uses after the first read the keys that the indexer chose for its last row (GLM's index_share_for_mtp_iteration).
     Returns [the trunk's token, drafts...] and the drafts' logits [uses, vocabulary] float32.
     """
     device = trunk.embed_tokens.device
@@ -210,6 +211,7 @@ def draft(trunk: Model, mtp: MtpLayer, ids: list[int], uses: int) -> tuple[list[
     rows = torch.cat((tokens[1:], tokens.new_tensor(given)))
     at = torch.arange(len(ids), device=device)
     logits = []
+    chosen = None
     for _ in range(uses):
         cos, sin = trunk.cos[at], trunk.sin[at]
         h = mtp.combine(F.embedding(rows, trunk.embed_tokens), hidden, trunk.dtype)
@@ -219,10 +221,14 @@ def draft(trunk: Model, mtp: MtpLayer, ids: list[int], uses: int) -> tuple[list[
             kept.append(part)
         k, v, index_keys = (torch.cat(kept) for kept in held)
         seen = torch.arange(len(k), device=device) <= at[:, None]
-        if len(k) > topk:
+        if chosen is not None:
+            seen = F.pad(chosen, (0, len(k) - len(chosen)))[None]
+        elif len(k) > topk:
             scores = _index_scores(index[0][None], index_keys[None], index[2][None])[0]
             picks = scores.masked_fill(~seen, float("-inf")).topk(topk, -1).indices
             seen &= torch.zeros_like(seen).scatter_(-1, picks, True)
+        if share and len(k) > topk:
+            chosen = seen[-1]
         scores = torch.einsum("rhd,shd->hrs", q.float(), k.float()) * attention.scale
         weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
         attended = torch.einsum("hrs,shd->rhd", weights, v.float()).to(trunk.dtype)

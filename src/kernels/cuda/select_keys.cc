@@ -18,10 +18,33 @@ IndexPages pages_of(const ConstPoolView& pool, std::int32_t dim) {
   return {pool.data, pool.pages, pool.page_stride, pool.page_size, dim};
 }
 
+Result<void> take_choices(const SelectKeys& op, cudaStream_t stream) {
+  const StepView& step = *op.step;
+  const PageTableView& table = index_table(step);
+  const SelectSlots select{.rows = step.rows,
+                           .lens = step.index_lens.data(),
+                           .page_table = reinterpret_cast<const std::int32_t*>(table.data),
+                           .width = table.width,
+                           .request = step.row_request.data(),
+                           .page_tokens = op.main.page_size,
+                           .pages = op.main.pages,
+                           .slots = op.slots.data(),
+                           .k = op.k};
+  return launch_result(
+      launch_take_choices({.select = select,
+                           .choice_rows = op.choice_rows.data(),
+                           .choices = op.choices.data(),
+                           .choice_width = op.choice_width},
+                          stream),
+      {"select_keys", fmt::format("{} rows of {} keys that others chose", step.rows, op.k),
+       std::source_location::current()});
+}
+
 }  // namespace
 
 Result<void> select_keys(const SelectKeys& op, Arena& tensors, cudaStream_t stream) {
   const StepView& step = *op.step;
+  if (!op.choice_rows.empty()) return take_choices(op, stream);
   const bool ranks = step.selecting_rows > 0;
   const std::int64_t cols = ranks ? op.most_keys : 0;
   if (op.hadamard && op.dim > kHadamardMostDim) {

@@ -129,10 +129,33 @@ void quantize_row(const SelectKeys& op, std::int64_t t, std::span<e4m3> codes,
   }
 }
 
+// The list that another row has chosen, or the row's first keys.
+void take_choice(const SelectKeys& op, std::int64_t t) {
+  const StepView& step = *op.step;
+  const std::int32_t choice = op.choice_rows[static_cast<std::size_t>(t)];
+  const IndexTarget target{.unit = IndexTargetUnit::slot,
+                           .table = index_table(step),
+                           .pool = op.main,
+                           .request = step.row_request};
+  for (std::int64_t i = 0; i < op.k; ++i) {
+    std::int32_t slot = -1;
+    if (choice >= 0 && i < op.choice_width) {
+      slot = op.choices[static_cast<std::size_t>(choice * op.choice_width + i)];
+    } else if (choice < 0 && i < step.index_lens[static_cast<std::size_t>(t)]) {
+      slot = in_target(target, t, LocalPos(static_cast<std::int32_t>(i)));
+    }
+    op.slots[static_cast<std::size_t>(t * op.k + i)] = slot;
+  }
+}
+
 }  // namespace
 
 Result<void> ref_select_keys(const SelectKeys& op) {
   const StepView& step = *op.step;
+  if (!op.choice_rows.empty()) {
+    for (std::int64_t t = 0; t < step.rows; ++t) take_choice(op, t);
+    return {};
+  }
   const auto width = static_cast<std::size_t>(op.heads) * static_cast<std::size_t>(op.dim);
   const auto heads = static_cast<std::size_t>(op.heads);
   const auto rows = static_cast<std::size_t>(step.rows);

@@ -6,7 +6,41 @@
 
 namespace lathe {
 
+namespace {
+
+// The keys that other rows have chosen, or a row's first ones.
+void take_choices(const SelectKeys& op) {
+  const StepView& step = *op.step;
+  const IndexTarget target{.unit = IndexTargetUnit::slot,
+                           .table = index_table(step),
+                           .pool = op.main,
+                           .request = step.row_request};
+  for (std::int64_t t = 0; t < step.rows; ++t) {
+    const auto row = static_cast<std::size_t>(t);
+    const std::span out =
+        op.slots.subspan(row * static_cast<std::size_t>(op.k), static_cast<std::size_t>(op.k));
+    std::ranges::fill(out, -1);
+    if (op.choice_rows[row] >= 0) {
+      const auto width = static_cast<std::size_t>(op.choice_width);
+      const auto from = op.choices.subspan(static_cast<std::size_t>(op.choice_rows[row]) * width);
+      std::ranges::copy(from.first(std::min(width, out.size())), out.begin());
+      continue;
+    }
+    const std::int64_t keys = std::min<std::int64_t>(op.k, step.index_lens[row]);
+    for (std::int64_t p = 0; p < keys; ++p) {
+      out[static_cast<std::size_t>(p)] =
+          in_target(target, t, LocalPos(static_cast<std::int32_t>(p)));
+    }
+  }
+}
+
+}  // namespace
+
 Result<void> cpu_select_keys(const Execution& execution, Arena& arena, const SelectKeys& op) {
+  if (!op.choice_rows.empty()) {
+    take_choices(op);
+    return {};
+  }
   const StepView& step = *op.step;
   const Arena::Scope scope(arena);
   const std::int64_t row_heads = step.rows * op.heads;

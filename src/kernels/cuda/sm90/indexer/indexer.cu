@@ -76,6 +76,14 @@ cudaError_t launch_index_logits(const IndexLogits& p, cudaStream_t stream) {
                        stream, p);
 }
 
+cudaError_t launch_take_choices(const TakeChoices& p, cudaStream_t stream) {
+  if (p.select.rows == 0) return cudaSuccess;
+  return launch_kernel(
+      take_choices_kernel,
+      {.grid = static_cast<unsigned>(p.select.rows), .block = kSelectThreads, .early = true},
+      stream, p);
+}
+
 cudaError_t launch_select_slots(const SelectSlots& p, cudaStream_t stream) {
   if (p.rows == 0 || p.k == 0) return cudaSuccess;
   return launch_kernel(

@@ -46,6 +46,15 @@ struct SelectSlots {
   std::int64_t k = 0;
 };
 
+/// slots[t]: row choice_rows[t] of `choices`; where that is -1, the row's first k keys, then -1.
+/// select: as of SelectSlots, of which no logits are read.
+struct TakeChoices {
+  SelectSlots select = {};
+  const std::int32_t* choice_rows = nullptr;  // [rows]
+  const std::int32_t* choices = nullptr;      // [n, choice_width]
+  std::int64_t choice_width = 0;
+};
+
 inline constexpr std::int32_t kHadamardMostDim = 256;
 
 /// out[t, h] = H x[t, h] / sqrt(dim), H the Hadamard matrix: layout/hadamard.h, bit for bit.
@@ -62,5 +71,6 @@ cudaError_t launch_count_up(std::int32_t* slots, const std::int32_t* like, std::
                             cudaStream_t stream);
 cudaError_t launch_index_logits(const IndexLogits& p, cudaStream_t stream);
 cudaError_t launch_select_slots(const SelectSlots& p, cudaStream_t stream);
+cudaError_t launch_take_choices(const TakeChoices& p, cudaStream_t stream);
 
 }  // namespace lathe::cuda

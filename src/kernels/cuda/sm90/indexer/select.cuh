@@ -119,6 +119,23 @@ static __global__ void __launch_bounds__(kSelectThreads)
 }
 
 static __global__ void __launch_bounds__(kSelectThreads)
+    take_choices_kernel(const __grid_constant__ TakeChoices p) {
+  let_next_begin();
+  wait_for_previous();
+  const std::int64_t row = blockIdx.x;
+  const std::int64_t choice = p.choice_rows[row];
+  const std::int64_t keys = choice >= 0 ? p.choice_width : p.select.lens[row];
+  for (std::int64_t i = threadIdx.x; i < p.select.k; i += kSelectThreads) {
+    std::int32_t slot = -1;
+    if (i < keys) {
+      slot = choice >= 0 ? p.choices[choice * p.choice_width + i]
+                         : slot_at(p.select, p.select.request[row], i);
+    }
+    p.select.slots[row * p.select.k + i] = slot;
+  }
+}
+
+static __global__ void __launch_bounds__(kSelectThreads)
     count_up_kernel(std::int32_t* slots, const std::int32_t* like, std::int64_t count) {
   wait_for_previous();
   const std::int64_t i = std::int64_t{blockIdx.x} * kSelectThreads + threadIdx.x;
