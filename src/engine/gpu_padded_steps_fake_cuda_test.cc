@@ -4,17 +4,19 @@
 
 #include "engine/gpu_engine_test_util.h"
 #include "engine/runner.h"
+#include "kernels/cuda/fake/fake_cuda.h"
 
 namespace lathe {
 namespace {
 
 struct Ran {
-  Logits logits;                              // of every row of the last two steps
+  Logits logits;                              // of every row behind the prompts
   std::vector<std::vector<std::byte>> pages;  // of every layer: main pages, index pages
+  std::int64_t graph_launches = 0;
 };
 
-// Prompts of 5, 9 and 12 tokens; then a known token of each with 0, 2 and 4 drafts, and then one
-// more row each. Nobody has the first page.
+// Prompts of 5, 9 and 12 tokens; then a known token of each with up to 4 drafts, shared out
+// otherwise each time, and then one more row each. Nobody has the first page.
 Ran run(const std::string& model, bool padded) {
   GpuSetup setup(
       model, {.context = 64, .plain_products = true, .draft_tokens = 4, .batch_invariant = true},
@@ -26,7 +28,7 @@ Ran run(const std::string& model, bool padded) {
   std::vector<std::vector<std::int32_t>> tokens;
   for (std::int32_t r = 0; r < 3; ++r) {
     pages[static_cast<std::size_t>(r)] = {{PageId(1 + r)}};
-    tokens.push_back(some_tokens(20 + r, setup.config().vocab));
+    tokens.push_back(some_tokens(30 + r, setup.config().vocab));
   }
   // Whatever lies there.
   for (std::int32_t l = 0; l < setup.config().layers; ++l) {
@@ -59,8 +61,12 @@ Ran run(const std::string& model, bool padded) {
     }
   };
   step(Phase::extend, {5, 9, 12});
+  const std::int64_t before = cuda::fake::counts().graph_launches;
   step(Phase::verify, {1, 3, 5});  // 12 rows if padded
+  step(Phase::verify, {5, 3, 1});
+  step(Phase::verify, {2, 5, 2});
   step(Phase::decode, {1, 1, 1});  // 4
+  out.graph_launches = cuda::fake::counts().graph_launches - before;
   for (std::int32_t l = 0; l < setup.config().layers; ++l) {
     for (const PoolView& pool : {cache.main(l), cache.index(l)}) {
       auto& bytes = out.pages.emplace_back(static_cast<std::size_t>(pool.bytes()));
@@ -73,8 +79,10 @@ Ran run(const std::string& model, bool padded) {
 TEST(GpuPaddedSteps, PaddingWritesNothing) {
   const std::string model = std::string(LATHE_TEST_DATA) + "/../../models/tiny-v32";
   const Ran plain = run(model, false), padded = run(model, true);
-  ASSERT_EQ(plain.logits.size(), 12u);
-  for (std::size_t i = 0; i < 12; ++i) EXPECT_EQ(padded.logits[i], plain.logits[i]) << "row " << i;
+  EXPECT_EQ(plain.graph_launches, 0);
+  EXPECT_EQ(padded.graph_launches, 2) << "of one recording";
+  ASSERT_EQ(plain.logits.size(), 30u);
+  for (std::size_t i = 0; i < 30; ++i) EXPECT_EQ(padded.logits[i], plain.logits[i]) << "row " << i;
   ASSERT_EQ(padded.pages.size(), plain.pages.size());
   for (std::size_t i = 0; i < plain.pages.size(); ++i) {
     EXPECT_TRUE(padded.pages[i] == plain.pages[i]) << "pool " << i;
