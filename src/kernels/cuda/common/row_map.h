@@ -18,7 +18,7 @@ struct RowBoxes {
   std::int64_t row_stride = 0;   // bytes
   std::int64_t pages = 1;        // of `rows` rows each
   std::int64_t page_stride = 0;  // bytes, a multiple of 16; any where there is one page
-  int element_bytes = 2;         // 1 or 2
+  int element_bytes = 2;         // 1, 2 or 4 (f32)
   int box_bytes = 128;           // 64 or 128
   std::int64_t box_rows = 64;
   // Not 0: a second array lies so many bytes behind each page, a multiple of 16, and a box takes 8

@@ -30,6 +30,11 @@ struct Boxes {
   int element_bytes, box_bytes;
 };
 
+CUtensorMapDataType type_of(int element_bytes) {
+  if (element_bytes == 1) return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  return element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+}
+
 cuuint64_t u64(std::int64_t x) { return static_cast<cuuint64_t>(x); }
 cuuint32_t u32(std::int64_t x) { return static_cast<cuuint32_t>(x); }
 
@@ -42,12 +47,11 @@ cudaError_t make_map(CUtensorMap& out, const Boxes& b) {
   }
   if (encode == nullptr) return cudaErrorNotSupported;
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-  const CUresult result = encode(
-      &out, b.element_bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-      b.rank, const_cast<void*>(b.base), b.sizes, b.strides, b.box, steps,
-      CU_TENSOR_MAP_INTERLEAVE_NONE,
-      b.box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode(&out, type_of(b.element_bytes), b.rank, const_cast<void*>(b.base), b.sizes, b.strides,
+             b.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             b.box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 

@@ -354,7 +354,9 @@ CUresult encode_tiled(CUtensorMap* out, CUtensorMapDataType type, cuuint32_t ran
                       const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
                       const cuuint32_t* steps, CUtensorMapInterleave, CUtensorMapSwizzle,
                       CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-  const int size = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 ? 1 : 2;
+  const int size = type == CU_TENSOR_MAP_DATA_TYPE_UINT8     ? 1
+                   : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4
+                                                             : 2;
   const auto all = [&](cuuint32_t count, auto holds) {
     for (cuuint32_t i = 0; i < count; ++i) {
       if (!holds(i)) return false;

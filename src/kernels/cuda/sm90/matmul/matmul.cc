@@ -36,6 +36,21 @@ RowBoxes boxes_of(const WeightView& w, const MatmulCut& cut) {
           .box_rows = cut.tile_rows};
 }
 
+// Whether TMA can write rows of out: it writes 16 bytes at a time, those at a row's end too.
+bool out_fits_boxes(const MutableRowsView& out) {
+  return out.dtype == DType::f32 && at_multiple(out.data, 16) && out.row_stride % 4 == 0 &&
+         out.cols % 4 == 0;
+}
+RowBoxes boxes_of(const MutableRowsView& out) {
+  return {.base = out.data,
+          .rows = out.rows,
+          .row_bytes = bytes_of(out.dtype, out.cols),
+          .row_stride = bytes_of(out.dtype, out.row_stride),
+          .element_bytes = 4,
+          .box_bytes = 4 * kMatmulOutRows,
+          .box_rows = kMatmulOutTokens};
+}
+
 cudaError_t launch(DType weights, const MatmulParams& p, const MatmulMaps& maps,
                    const MatmulInstance& instance, cudaStream_t stream) {
   if (p.x_scales != nullptr) return launch_matmul_e4m3(p, maps, instance, stream);
@@ -120,6 +135,8 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulCut& cut
   for (const MatmulCall& c : calls) {
     if (c.w.rows == 0) continue;
     l.weights[p.weight_count] = boxes_of(c.w, cut);
+    const bool boxes = cut.pair && out_fits_boxes(c.out);
+    if (boxes) l.out[p.weight_count] = boxes_of(c.out);
     const void* scales = c.w.scales;
     if (c.w.dtype == DType::e2m1) scales = c.w.mx_scales;
     p.weights[p.weight_count++] = {.out = c.out.data,
@@ -129,7 +146,8 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulCut& cut
                                    .rows = static_cast<std::int32_t>(c.w.rows),
                                    .first_tile = p.tiles,
                                    .out_bf16 = c.out.dtype == DType::bf16,
-                                   .add = c.add};
+                                   .add = c.add,
+                                   .boxes = boxes};
     p.tiles += static_cast<std::int32_t>((c.w.rows + cut.tile_rows - 1) / cut.tile_rows);
   }
   const std::int64_t items = std::int64_t{cut.pair ? (p.tiles + 1) / 2 : p.tiles} * p.token_tiles;
@@ -148,6 +166,9 @@ Result<void> put(const MatmulLaunch& l, DType weights, cudaStream_t stream) {
   cudaError_t status = make_row_map(maps.x, l.x);
   for (int i = 0; i < l.params.weight_count && status == cudaSuccess; ++i) {
     status = make_row_map(maps.weights[i], l.weights[i]);
+    if (l.params.weights[i].boxes != 0 && status == cudaSuccess) {
+      status = make_row_map(maps.out[i], l.out[i]);
+    }
   }
   if (status != cudaSuccess) return call_result(status, "cuTensorMapEncodeTiled");
   return call_result(launch(weights, l.params, maps, l.instance, stream), "matmul");
@@ -247,6 +268,7 @@ MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
   const bool pair = tokens >= 128;
   MatmulLaunch l = make_launch({&first, 1}, {1, kMatmulTileRows, tokens, pair}, sms);
   MatmulParams& p = l.params;
+  p.weights[0].boxes = 0;  // a tile's last tokens may be another group's
   p.offsets = c.offsets;
   p.groups = static_cast<std::int32_t>(c.groups);
   p.x_by_group = c.offsets == nullptr;

@@ -53,7 +53,7 @@ static __global__ void __launch_bounds__(T::kThreads, 1)
     if (thread < T::kConsumers + 32 && elected()) MatmulProducer<T>(p, maps, s).run();
   } else {
     raise_registers<T::kConsumerRegisters>();
-    MatmulConsumer<T>(p, s, thread).run();
+    MatmulConsumer<T>(p, maps, s, thread).run();
   }
   // No block leaves while others may use its shared memory.
   if (cluster_blocks > 1) {

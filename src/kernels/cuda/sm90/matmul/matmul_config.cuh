@@ -33,14 +33,19 @@ struct MatmulTile {
   static constexpr int kEights = kTokens / 8;
   static constexpr int kPartialSlots = kEights > kMatmulMaxSplit ? kEights : kMatmulMaxSplit;
   static constexpr int kPartialBytes = kPair || kGrouped ? 0 : kPartialSlots * kConsumers * 16;
+  // f32 sums on their way out: of a warpgroup two groups of two boxes each.
+  static constexpr int kOutBoxBytes = kMatmulOutTokens * kMatmulOutRows * 4;
+  static constexpr int kOutBytes = kPair && !kGrouped ? 8 * kOutBoxBytes : 0;
   static constexpr int kBarrierBytes = 256;
   // Token tiles ahead of each group.
   static constexpr int kGroupBytes = kGrouped ? (kMatmulGroups + 1) * 4 : 0;
   static constexpr int kMaxStages = 12;
-  static constexpr int kRoom = (232448 - kPartialBytes - kBarrierBytes - kGroupBytes) / kStageBytes;
+  static constexpr int kRoom =
+      (232448 - kPartialBytes - kOutBytes - kBarrierBytes - kGroupBytes) / kStageBytes;
   static constexpr int kStages = kRoom < kMaxStages ? kRoom : kMaxStages;
   static constexpr int kPartialsAt = kStages * kStageBytes;
-  static constexpr int kBarriersAt = kPartialsAt + kPartialBytes;
+  static constexpr int kOutAt = kPartialsAt + kPartialBytes;
+  static constexpr int kBarriersAt = kOutAt + kOutBytes;
   static constexpr int kGroupsAt = kBarriersAt + kBarrierBytes;
   static constexpr int kSharedBytes = kGroupsAt + kGroupBytes;
   static_assert(kStages >= 3 && (2 * kStages + 2) * 8 <= kBarrierBytes);
@@ -60,6 +65,10 @@ struct MatmulShared {
   }
   __device__ std::uint32_t tokens(int stage) const { return weights(stage) + T::kWeightBytes; }
   __device__ std::uint32_t partials() const { return base + T::kPartialsAt; }
+  /// Of warpgroup `group`, boxes that lie one behind the other.
+  __device__ std::uint32_t out(int group) const {
+    return base + static_cast<std::uint32_t>(T::kOutAt + group * (T::kOutBytes / 2));
+  }
   __device__ std::uint32_t tiles_before(std::int32_t group) const {
     return base + T::kGroupsAt + static_cast<std::uint32_t>(4 * group);
   }

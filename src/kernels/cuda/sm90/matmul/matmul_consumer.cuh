@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/cuda/common/cluster_store.cuh"
+#include "kernels/cuda/common/f32_boxes.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_work.cuh"
 #include "kernels/cuda/sm90/rowwise/activated.cuh"
 
@@ -17,6 +18,7 @@ struct MatmulConsumer {
   static constexpr int kValues = T::kTokens / 2;  // of a thread
 
   const MatmulParams& p;
+  const MatmulMaps& maps;
   const MatmulShared<T>& s;
   MatmulWorkList<T> list;
   int group, warp, lane;
@@ -24,8 +26,10 @@ struct MatmulConsumer {
   std::uint32_t round = 0;  // parity of the exchange of partials
   float acc[kValues];
 
-  __device__ MatmulConsumer(const MatmulParams& params, const MatmulShared<T>& shared, int thread)
+  __device__ MatmulConsumer(const MatmulParams& params, const MatmulMaps& tensor_maps,
+                            const MatmulShared<T>& shared, int thread)
       : p(params),
+        maps(tensor_maps),
         s(shared),
         list(params, shared),
         group(thread / 128),
@@ -147,21 +151,79 @@ struct MatmulConsumer {
       store_bf16(weight, w, first + warp * 16, end, bias);
       return;
     }
+    if constexpr (T::kOutBytes > 0) {
+      if (weight.boxes != 0) {
+        store_boxes(weight, w, bias);
+        return;
+      }
+    }
+    // What is added to is asked for before the first sum is stored, 16 values at a time.
+    constexpr int kEights = T::kEights < 4 ? T::kEights : 4;
     LATHE_UNROLL
-    for (int j = 0; j < T::kEights; ++j) {
-      if (!owns(j)) continue;
+    for (int first_eight = 0; first_eight < T::kEights; first_eight += kEights) {
+      float old[4 * kEights];
       LATHE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const std::int32_t token = w.token + 8 * j + 2 * (lane & 3) + i;
-        if (token >= w.end) continue;
-        float* out = static_cast<float*>(weight.out) + w.group * p.out_group +
-                     token * weight.out_stride + row;
+      for (int x = 0; x < 4 * kEights; ++x) {
+        const float* at = place(weight, w, row, end, 4 * first_eight + x);
+        old[x] = weight.add && at != nullptr ? *at : 0;
+      }
+      LATHE_UNROLL
+      for (int x = 0; x < 4 * kEights; ++x) {
+        const int value = 4 * first_eight + x;
+        float* at = place(weight, w, row, end, value);
+        const float v = acc[value] + bias[value >> 1 & 1];
+        if (at != nullptr) *at = weight.add ? old[x] + v : v;
+      }
+    }
+  }
+  /// Where f32 out has value `value` of the accumulators, or null where this thread stores none.
+  /// row: of the thread's first value.
+  __device__ float* place(const MatmulWeight& weight, const MatmulWork& w, std::int32_t row,
+                          std::int32_t end, int value) const {
+    const std::int32_t token = w.token + value / 4 * 8 + 2 * (lane & 3) + value % 2;
+    const std::int32_t r = row + 8 * (value >> 1 & 1);
+    if (!owns(value / 4) || token >= w.end || r >= end) return nullptr;
+    return static_cast<float*>(weight.out) + w.group * p.out_group + token * weight.out_stride + r;
+  }
+  /// f32 by way of shared memory: TMA stores whole rows of boxes, or adds them without reading them
+  /// here, while the next tile is summed.
+  __device__ void store_boxes(const MatmulWeight& weight, const MatmulWork& w,
+                              const float (&bias)[2]) const {
+    constexpr int kEights = kMatmulOutTokens / 8;
+    const void* map = &maps.out[w.weight];
+    const bool sends = warp == 0 && elected();
+    const std::int32_t row = first_row(w);
+    LATHE_UNROLL
+    for (int step = 0; step < T::kEights / kEights; ++step) {
+      const std::uint32_t boxes =
+          s.out(group) + static_cast<std::uint32_t>(step % 2 * 2 * T::kOutBoxBytes);
+      if (sends) wait_box_groups<1>();  // what lay here has been sent
+      group_sync(1 + group, 128);
+      // Of a row of 32 floats 16 bytes c lie at c ^ (the row % 8): no two lanes share a bank.
+      const std::uint32_t at = boxes + static_cast<std::uint32_t>(warp / 2 * T::kOutBoxBytes);
+      LATHE_UNROLL
+      for (int x = 0; x < 4 * kEights; ++x) {
+        const int token = x / 4 * 8 + 2 * (lane & 3) + x % 2;
+        const int r = warp % 2 * 16 + (x >> 1 & 1) * 8 + lane / 4;
+        store_float(
+            at + static_cast<std::uint32_t>(token * 128 + ((r / 4 ^ token % 8) * 16) + r % 4 * 4),
+            acc[4 * kEights * step + x] + bias[x >> 1 & 1]);
+      }
+      fence_async_proxy();
+      group_sync(1 + group, 128);
+      if (sends) {
         LATHE_UNROLL
-        for (int h = 0; h < 2; ++h) {
-          if (row + 8 * h >= end) continue;
-          const float v = acc[4 * j + 2 * h + i] + bias[h];
-          out[8 * h] = weight.add ? out[8 * h] + v : v;
+        for (int box = 0; box < 2; ++box) {
+          const std::uint32_t from = boxes + static_cast<std::uint32_t>(box * T::kOutBoxBytes);
+          const std::int32_t x = row + box * kMatmulOutRows;
+          const std::int32_t y = w.token + step * kMatmulOutTokens;
+          if (weight.add) {
+            add_f32_box(map, x, y, from);
+          } else {
+            store_f32_box(map, x, y, from);
+          }
         }
+        end_box_group();
       }
     }
   }
@@ -227,6 +289,8 @@ struct MatmulConsumer {
         store(w);
       }
     }
+    // Shared memory is given back once boxes have been read from it.
+    if constexpr (T::kOutBytes > 0) wait_box_groups<0>();
   }
 };
 

@@ -14,6 +14,9 @@ inline constexpr int kMatmulTileRows = 128;  // weight rows of a tile, at most
 inline constexpr int kMatmulMaxSplit = 8;    // blocks of a cluster
 inline constexpr int kMatmulGroups = 512;    // of a grouped product, at most
 
+/// Tokens of a box of MatmulMaps::out, and weight rows.
+inline constexpr int kMatmulOutTokens = 32, kMatmulOutRows = 32;
+
 /// One weight of a launch and where its product goes.
 struct MatmulWeight {
   void* out;          // [m, rows] f32 or bf16
@@ -24,7 +27,8 @@ struct MatmulWeight {
   std::int32_t rows;
   std::int32_t first_tile;  // of the launch's weight tiles
   std::int32_t out_bf16;
-  std::int32_t add;  // f32 out +=
+  std::int32_t add;    // f32 out +=
+  std::int32_t boxes;  // f32 out goes by MatmulMaps::out, in tiles of pairs
 };
 
 struct MatmulParams {
@@ -56,6 +60,7 @@ struct MatmulParams {
 struct MatmulMaps {
   CUtensorMap x;
   CUtensorMap weights[kMatmulWeights];
+  CUtensorMap out[kMatmulWeights];  // where MatmulWeight::boxes is set
 };
 
 }  // namespace lathe::cuda

@@ -55,7 +55,10 @@ void emulate_tile(const MatmulLaunch& l) {
   using T = MatmulTile<Format, kTokens, kCluster, kGroups>;
   MatmulMaps maps{};
   maps.x = map_of(l.x);
-  for (int i = 0; i < l.params.weight_count; ++i) maps.weights[i] = map_of(l.weights[i]);
+  for (int i = 0; i < l.params.weight_count; ++i) {
+    maps.weights[i] = map_of(l.weights[i]);
+    maps.out[i] = map_of(l.out[i]);
+  }
   const int blocks = T::kPair ? 2 : l.params.split;
   emulate_clusters(blocks, {static_cast<unsigned>(l.instance.clusters * blocks), 1, 1}, T::kThreads,
                    matmul_kernel<T>, l.params, maps);
@@ -130,8 +133,11 @@ TEST_F(MatmulEmulated, EveryTileAndSplit) {
     Problem p(random, between(1, 150), 2 * between(50, 200), 8 * between(40, 80));
     check(p, {split, 128, 128, true}, 2 * between(1, 2));
   }
-  Problem p(random, between(200, 300), 2 * between(50, 200), 8 * between(40, 60));
-  check(p, {1, 128, 256, true}, 2);
+  for (const int out_stride : {402, 404}) {
+    Problem p(random, between(200, 300), 4 * between(25, 100), 8 * between(40, 60));
+    p.out_stride = out_stride;
+    check(p, {1, 128, 256, true}, 2);
+  }
 }
 
 // e4m3 and MXFP4 weights, ends of K inside a block and inside a chunk.
@@ -229,11 +235,17 @@ TEST_F(MatmulEmulated, QuantizesAsTheCpu) {
   }
 }
 
-// bf16 out, bias, and sums into out.
+// bf16 out, bias, and sums into out, in rows that TMA can write and others.
 TEST_F(MatmulEmulated, Epilogues) {
-  for (const bool pair : {false, true}) {
+  struct Case {
+    bool pair;
+    std::int64_t out_stride;
+  };
+  for (const Case c : {Case{false, 264}, {true, 262}, {true, 264}}) {
+    const bool pair = c.pair;
     const MatmulCut cut{pair ? 2 : 4, 128, pair ? 128 : 16, pair};
-    Problem p(random, between(1, 21), 2 * between(50, 130), 512);
+    Problem p(random, pair ? between(100, 200) : between(1, 21), 4 * between(25, 65), 512);
+    p.out_stride = c.out_stride;
     p.bias = random_f32(random, p.n);
     check(p, cut, 4);
     p.before = random_f32(random, p.m * p.out_stride);
@@ -268,18 +280,20 @@ TEST_F(MatmulEmulated, WeightsThatShareX) {
   }
 }
 
-// A row's bits are the same whatever the batch and whatever the tile.
+// A row's bits are the same whatever the batch and whatever the tile, also where they are added.
 TEST_F(MatmulEmulated, RowsIgnoreTheBatch) {
   Problem p(random, 140, 256, 1024);
+  p.out_stride = 264;
+  p.before = random_f32(random, p.m * p.out_stride);
   std::vector<float> want;
   for (const std::int64_t m : {140, 1, 9, 33, 65, 129}) {
-    Host host;
-    const Placed some(p, host);
-    const MatmulCall call = some.call(m);
-    const MatmulCut chosen = cut_matmul(shape_of({&call, 1}, 8));
+    const MatmulCut chosen = cut_matmul({.rows = p.n, .k = p.k, .m = m, .sms = 8});
     ASSERT_GT(chosen.split, 1);
     for (const MatmulCut cut : {chosen, MatmulCut{chosen.split, 128, 128, true}}) {
       if (cut.pair && m < 65) continue;
+      Host host;
+      const Placed some(p, host);
+      const MatmulCall call = some.call(m);
       emulate_matmul({&call, 1}, cut, 8);
       const std::vector<float> got = some.read();
       if (want.empty()) want = got;

@@ -69,6 +69,8 @@ TEST_F(MatmulGpu, EveryTileAndSplit) {
       for (const bool out_bf16 : {false, true}) {
         Problem p(random, between(1, 900), 2 * between(50, 900), 8 * between(64, 500));
         p.out_bf16 = out_bf16;
+        if (!out_bf16) p.out_stride = (p.n + 7) / 4 * 4 + 2 * between(0, 1);
+        if (!out_bf16 && between(0, 2) > 0) p.before = random_f32(random, p.m * p.out_stride);
         check(p, {split, 128, tokens, true}, between(0, 1) == 0 ? 132 : 2 * between(1, 3));
       }
     }
@@ -139,6 +141,7 @@ TEST_F(MatmulGpu, ExpertsAndHeads) {
 TEST_F(MatmulGpu, RowsIgnoreTheBatch) {
   for (const auto& [n, k] : {std::pair{512, 2048}, std::pair{640, 4104}, std::pair{8192, 512}}) {
     Problem p(random, 300, n, k);
+    p.out_stride = n + 8;
     std::vector<float> want;
     Device memory{*this, {}};
     const Placed device(p, memory);
