@@ -23,16 +23,28 @@
 namespace lathe {
 namespace {
 
-Result<MatmulPrecision> precision_of(const std::string& dtype, const Backend& backend) {
+Result<MatmulPrecision> precision_of(const std::string& dtype, const Backend& backend,
+                                     const ModelConfig& config) {
   const bool has_bf16 = backend.multiplies_in(MatmulPrecision::bf16);
+  const auto fp8 = config.fp8_pow2 ? MatmulPrecision::fp8_pow2 : MatmulPrecision::fp8;
+  if (dtype == "fp8" && !config.block_fp8) {
+    return Error{ErrorCode::unsupported, "--dtype", "fp8 with a checkpoint of fp8 weights",
+                 "fp8 with other weights", "--dtype auto"};
+  }
+  if (dtype == "fp8" && !backend.multiplies_in(fp8)) {
+    return Error{ErrorCode::unsupported, "--dtype", "fp8 on a GPU or a CPU",
+                 "fp8 on the ref device", "--dtype float32, or auto"};
+  }
+  if (dtype == "fp8") return fp8;
   if (dtype == "auto") return has_bf16 ? MatmulPrecision::bf16 : MatmulPrecision::f32;
   if (dtype == "float32" && !backend.multiplies_in(MatmulPrecision::f32)) {
-    return Error{ErrorCode::unsupported, "--dtype", "bfloat16 or auto on a GPU", dtype,
+    return Error{ErrorCode::unsupported, "--dtype", "bfloat16, fp8 or auto on a GPU", dtype,
                  "--device cpu multiplies in f32"};
   }
   if (dtype == "float32") return MatmulPrecision::f32;
   if (dtype != "bfloat16") {
-    return Error{ErrorCode::invalid_argument, "--dtype", "auto, float32 or bfloat16", dtype, ""};
+    return Error{ErrorCode::invalid_argument, "--dtype", "auto, float32, bfloat16 or fp8", dtype,
+                 ""};
   }
   if (has_bf16) return MatmulPrecision::bf16;
   return Error{ErrorCode::unsupported, "--dtype",
@@ -90,7 +102,7 @@ Result<Runtime::Planned, StartError> Runtime::plan_on(const Machine& machine,
                                                       std::optional<std::int64_t> stored) {
   auto backend = make_backend(machine.device);
   if (!backend) return StartError(backend.error());
-  const auto precision = precision_of(options.dtype, **backend);
+  const auto precision = precision_of(options.dtype, **backend, config);
   if (!precision) return StartError(precision.error());
   machine_ = machine;
   registry_ = model_kernels(machine.device);

@@ -31,8 +31,9 @@ struct RuntimeOptions {
   bool dummy = false;       // --load-format dummy
   std::function<std::unique_ptr<Model>()> make_model;  // instead of any checkpoint; may be empty
   std::string device = "auto";
-  // float32, bfloat16 (see MatmulPrecision; bf16 and e4m3 weights only) or auto: bfloat16 where the
-  // CPU has dot products of bf16 pairs.
+  // float32, bfloat16, fp8 (see MatmulPrecision) or auto: bfloat16 on a GPU and where the CPU has
+  // dot products of bf16 pairs. float32 and bfloat16 are of bf16 and e4m3 weights only; fp8 needs a
+  // checkpoint of e4m3 weights.
   std::string dtype = "auto";
   int threads = 0;  // 0: one per core
   // Of per-tensor caches; empty: the checkpoint's scales, or 1 where it gives none.

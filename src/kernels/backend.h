@@ -97,6 +97,8 @@ class Backend {
   virtual void find_non_finite(const OpsContext& ops, const FindNonFinite& op) = 0;
 
   virtual void matmul(const OpsContext& ops, std::span<const Product> products) = 0;
+  /// Returns whether the device has done it in one; else ops/ does it by parts.
+  virtual bool gated_matmul(const OpsContext& /*ops*/, const GatedProduct& /*op*/) { return false; }
   virtual void head_matmul(const OpsContext& ops, const HeadProducts& op) = 0;
   virtual void expert_layer(const OpsContext& ops, const ExpertLayer& op) = 0;
 

@@ -10,6 +10,7 @@
 #include "base/enum.h"
 #include "base/float_formats.h"
 #include "base/rows.h"
+#include "kernels/activation.h"
 
 namespace lathe {
 
@@ -73,10 +74,17 @@ struct WeightStack {
 
 // Of activations that are multiplied by bf16, e4m3 or e2m1 weights; sums are f32, and other weights
 // are always multiplied in f32.
-#define LATHE_MATMUL_PRECISIONS(X) \
-  X(f32)                           \
-  X(bf16) /* x is rounded to bf16 (nearest even), for the CPU's dot products of bf16 pairs */
+#define LATHE_MATMUL_PRECISIONS(X)                                                               \
+  X(f32)                                                                                         \
+  X(bf16)     /* x is rounded to bf16 (nearest even) */                                          \
+  X(fp8)      /* so is x; and where weights are e4m3, to e4m3 with a scale for 128 neighbours */ \
+  X(fp8_pow2) /* the same with powers of two as scales */
 LATHE_ENUM(MatmulPrecision, LATHE_MATMUL_PRECISIONS)
+
+/// Whether products with weights of this type round x to e4m3.
+constexpr bool rounds_to_e4m3(MatmulPrecision p, DType weights) {
+  return weights == DType::e4m3 && (p == MatmulPrecision::fp8 || p == MatmulPrecision::fp8_pow2);
+}
 
 /// out = x w^T + bias, or out += with `add`.
 struct Product {
@@ -85,6 +93,14 @@ struct Product {
   MutableRowsView out;          // [m, w.rows] likewise; must not overlap x
   const float* bias = nullptr;  // [w.rows] or null
   bool add = false;
+};
+
+/// out = activation(x gate^T, x up^T).
+struct GatedProduct {
+  RowsView x;           // [m, gate.cols] f32 or Backend::activations()
+  WeightView gate, up;  // alike
+  Activation activation;
+  MutableRowsView out;  // [m, gate.rows] likewise; must not overlap x
 };
 
 /// out[t, h] = x[t, h] w[h]^T for every head h of a row.

@@ -125,6 +125,15 @@ AttentionRow attention_row(const ModelConfig& config, const Plan& plan) {
   return out;
 }
 
+// Bytes of a row of e4m3 codes with their scales, of the widest rows that fp8 weights of the
+// attention part read on a GPU.
+std::int64_t codes_row(const ModelConfig& config, const AttentionProblem& p) {
+  const std::int64_t out = std::max(std::int64_t{p.heads} * std::max(p.v_head, p.v_head_dim),
+                                    std::int64_t{config.mla.o_groups} * config.mla.o_lora);
+  const std::int64_t cols = std::max<std::int64_t>(config.hidden, out);
+  return cols + cols / 32 + 64;
+}
+
 // Bytes of `rows` rows in the feed-forward part, in the layer that needs most.
 std::int64_t feed_forward(const ModelConfig& config, const Plan& plan, std::int64_t rows) {
   const std::int64_t dense = 2 * row(config.ffn) + copy(plan, config.ffn);
@@ -165,7 +174,8 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
   Need out;
   for (const GroupPlan& g : plan.groups) {
     const AttentionRow r = attention_row(config, g.plan);
-    attention = std::max(attention, r.kept);
+    const bool codes = config.block_fp8 && is_gpu(machine.device);
+    attention = std::max(attention, r.kept + (codes ? codes_row(config, g.plan.problem) : 0));
     out.tile_row = std::max(out.tile_row, r.tiled);
     selected += 4 * std::int64_t{g.plan.problem.top_k};  // beyond the budget of top-k rows
   }

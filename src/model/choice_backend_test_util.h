@@ -78,6 +78,9 @@ class ChoiceBackend : public Backend {
     }
   }
 
+  bool gated_matmul(const OpsContext& ops, const GatedProduct& op) override {
+    return inner_.gated_matmul(ops, op);
+  }
   Device device() const override { return inner_.device(); }
   const Memory& memory() const override { return inner_.memory(); }
   DType activations() const override { return inner_.activations(); }

@@ -52,6 +52,7 @@ void parse_quantization(ConfigReader& json, const Architecture& architecture, Mo
               block.empty() ? "nothing" : fmt::format("[{}]", fmt::join(block, ", ")));
   }
   config.block_fp8 = true;
+  config.fp8_pow2 = q->text("scale_fmt", "") == "ue8m0";
   json.adopt(*q);
 }
 

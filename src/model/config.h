@@ -96,6 +96,7 @@ struct ModelConfig {
   MoeConfig moe;
 
   bool block_fp8 = false;  // e4m3 weights with scales of blocks of 128 x 128
+  bool fp8_pow2 = false;   // beside it: scales of activations are powers of two
   bool mxfp4 = false;  // experts in MXFP4: stacked, as <name>_blocks and <name>_scales (gpt-oss),
                        // or one by one beside block_fp8 (DeepSeek V4)
   // Draft layers that the checkpoint may have after `layers`; their tensors are read only with

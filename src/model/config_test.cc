@@ -107,7 +107,11 @@ TEST(ModelConfig, DeepSeekV3) {
   EXPECT_EQ(c.groups.front().problem, want);
   EXPECT_EQ(c.mla.q_lora, 1536);
   EXPECT_TRUE(c.block_fp8);
+  EXPECT_FALSE(c.fp8_pow2);
   EXPECT_EQ(c.draft_layers, 1);
+  Json v32 = deepseek_v3();
+  v32["quantization_config"]["scale_fmt"] = "ue8m0";
+  EXPECT_TRUE(parsed(v32).fp8_pow2);
   EXPECT_EQ(c.groups.front().rope.pairing, RopePairing::interleaved);
   ASSERT_TRUE(c.groups.front().rope.yarn);
   EXPECT_EQ(c.groups.front().rope.yarn->factor, 40);

@@ -1,7 +1,5 @@
 #include "model/feed_forward.h"
 
-#include <array>
-
 #include "base/rows.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
@@ -12,11 +10,8 @@ namespace lathe {
 void dense_ffn(const OpsContext& ops, const Activation& activation, const FfnWeights& w,
                const RowsView& h, const MutableRowsView& x, bool add) {
   const Arena::Scope scope(*ops.tensors);
-  const MutableRowsView gate = alloc_rows(*ops.tensors, h.rows, w.gate.rows);
-  const MutableRowsView up = alloc_rows(*ops.tensors, h.rows, w.up.rows);
-  matmul(ops, std::array{Product{h, w.gate, gate}, Product{h, w.up, up}});
-  const MutableRowsView hidden = activations_of(ops, gate);
-  gated_activation(ops, {activation, constant(gate), constant(up), hidden});
+  const MutableRowsView hidden = alloc_activations(ops, h.rows, w.gate.rows);
+  gated_matmul(ops, {h, w.gate, w.up, activation, hidden});
   matmul(ops, {constant(hidden), w.down, x, nullptr, add});
 }
 

@@ -15,9 +15,13 @@ constexpr std::int64_t kDrawnRows = 64;
 // The driver's memory per node of a recorded graph.
 constexpr std::int64_t kNodeBytes = 3 << 10;
 
-std::int64_t expert_rows(const MoeConfig& m, std::int64_t hidden, std::int64_t rows) {
+std::int64_t expert_rows(const ModelConfig& config, std::int64_t rows) {
+  const MoeConfig& m = config.moe;
+  const std::int64_t hidden = config.hidden;
   if (m.experts == 0) return 0;
-  const std::int64_t choice = 2 * (m.ffn + hidden) + 64;
+  // Codes and scales of what e4m3 experts make of gate and up.
+  const std::int64_t codes = config.block_fp8 && !config.mxfp4 ? m.ffn + m.ffn / 32 : 0;
+  const std::int64_t choice = 2 * (m.ffn + hidden) + codes + 64;
   const std::int64_t wide = m.top_k * (4 * (2 * m.ffn + hidden) + 256) + 4 * m.experts + 64;
   return std::max(std::min(rows, kPassRows) * wide,
                   std::min(rows * m.top_k * choice, kPassBytes + m.top_k * choice)) +
@@ -70,7 +74,7 @@ std::vector<Budget> gpu_budgets(const ModelConfig& config, const ModelPlan& plan
   // A work list beside the partials, and one per group that its layers share in a pass.
   const std::int64_t list = 256 * (plan.max_rows() + decoding) + (1 << 20);
   add(BudgetKind::schedules, (1 + passes * std::ssize(plan.groups)) * list);
-  add(BudgetKind::expert_rows, expert_rows(config.moe, config.hidden, plan.max_rows() + decoding));
+  add(BudgetKind::expert_rows, expert_rows(config, plan.max_rows() + decoding));
   add(BudgetKind::logits, passes * decoding * vocab * 4);
   add(BudgetKind::sampler, kDrawnRows * (vocab + 1024) * 8 + decoding * 512);
   add(BudgetKind::rope_tables, rope_tables(config, plan.context_length()));

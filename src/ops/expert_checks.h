@@ -17,6 +17,7 @@
 #include "kernels/cuda/upload.h"
 #include "kernels/ref/linear.h"
 #include "kernels/ref/moe.h"
+#include "ops/moe.h"
 #include "ops/test_util.h"
 
 namespace lathe::ops_test {
@@ -42,9 +43,11 @@ struct ExpertForm {
 template <class Rng>
 class ExpertCase {
  public:
-  /// plain: as expert_layer()'s.
-  ExpertCase(Rng& rng, const ExpertForm& f, Routing routing, std::int64_t rows, bool plain = false)
+  /// plain, precision: as expert_layer()'s.
+  ExpertCase(Rng& rng, const ExpertForm& f, Routing routing, std::int64_t rows, bool plain = false,
+             MatmulPrecision precision = MatmulPrecision::bf16)
       : plain_(plain),
+        precision_(precision),
         router_(rng, DType::bf16, f.experts, f.n),
         x_(bf16_values(rng, rows, f.n)),
         before_(rows, f.n) {
@@ -118,7 +121,7 @@ class ExpertCase {
     Rows out = before_.copy(first, count);
     op.out = out.out();
     op.out.data = bring(std::as_bytes(std::span(out.data)));
-    const auto done = cuda::expert_layer(op, plain_, tensors_, stream_.get());
+    const auto done = cuda::expert_layer(op, precision_, plain_, tensors_, stream_.get());
     EXPECT_TRUE(done.ok()) << done.error().message();
     EXPECT_TRUE(
         cuda::copy_to_host(op.out.data, std::as_writable_bytes(std::span(out.data)), stream_).ok());
@@ -139,6 +142,16 @@ class ExpertCase {
       op.out = out.out(i, 1);
       ref_expert_layer(op);
     });
+    return out;
+  }
+  /// What the CPU makes of all rows in the same precision.
+  Rows want_of_cpu() {
+    Context cpu(2);
+    cpu.ops.precision = precision_;
+    Rows out = before_.copy(0, x_.rows);
+    ExpertLayer op = op_;
+    op.out = out.out();
+    lathe::expert_layer(cpu.ops, op);
     return out;
   }
   Rows want() {
@@ -203,6 +216,7 @@ class ExpertCase {
   }
 
   bool plain_;
+  MatmulPrecision precision_;
   cuda::Stream stream_ = std::move(cuda::Stream::make()).value();
   Arena tensors_{cuda::kDeviceMemory};
   std::vector<OwnedBytes> owned_;

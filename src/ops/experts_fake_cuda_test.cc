@@ -41,6 +41,20 @@ TEST_F(GpuExperts, PlainProducts) {
   }
 }
 
+// Rows quantized for gate and up, and once more for down; what they make is rounded to bf16.
+TEST_F(GpuExperts, Fp8AsTheCpuRounds) {
+  ExpertForm f = kForms[1];
+  f.n = 272;
+  for (const MatmulPrecision precision : {MatmulPrecision::fp8, MatmulPrecision::fp8_pow2}) {
+    for (const std::int64_t rows : {1, 21, 170}) {
+      ExpertCase c(rng, f, Routing::mixed, rows, false, precision);
+      const Rows got = c.run();
+      EXPECT_LT(error_of(got, c.want_of_cpu()), 5e-3) << rows << " rows, seed " << seed;
+      EXPECT_GT(error_of(got, c.want()), 1e-2);
+    }
+  }
+}
+
 TEST_F(GpuExperts, ARowsBitsDoNotDependOnTheRowsBesideIt) {
   for (const ExpertForm& f : kForms) {
     ExpertCase c(rng, f, Routing::mixed, 140);

@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <list>
 #include <numeric>
 #include <random>
 
 #include "attn/budget.h"
+#include "kernels/backend.h"
 #include "kernels/cuda/common/memory.h"
 #include "ops/cache_write.h"
 #include "ops/gpu_test_util.h"
@@ -97,6 +99,75 @@ TEST_F(GpuProducts, Heads) {
     }
   }
 }
+
+// Against the CPU in the same precision, whose arithmetic is f32.
+class GpuFp8 : public GpuProducts, public ::testing::WithParamInterface<MatmulPrecision> {
+ protected:
+  GpuFp8() {
+    gpu.ops.precision = GetParam();
+    cpu.ops.precision = GetParam();
+  }
+  // Whose rows lie at multiples of 16 bytes in bf16.
+  Rows values(std::int64_t rows, std::int64_t cols) {
+    Rows out(rows, cols, 0, 8);
+    std::normal_distribution<float> normal;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < cols; ++c) out.row(r)[c] = to_f32(to_bf16(normal(rng)));
+    }
+    return out;
+  }
+  ops_test::Context cpu{2};
+};
+
+TEST_P(GpuFp8, RoundsXOfFp8WeightsAlone) {
+  for (const std::int64_t m : {1, 21, 150}) {
+    const Weight a(rng, DType::e4m3, 96, 400, true), b(rng, DType::e4m3, 200, 400, true),
+        c(rng, DType::bf16, 64, 400);
+    const Rows x = values(m, 400);
+    const RowsView from = constant(gpu.bf16_rows(x));
+    std::vector<Product> here, there;
+    std::list<Rows> wanted;
+    std::vector<MutableRowsView> got;
+    for (const Weight* w : {&a, &b, &c}) {
+      wanted.emplace_back(m, w->view.rows, 1.f, 8);
+      got.push_back(gpu.rows(wanted.back()));
+      there.push_back({from, gpu.weight(*w), got.back(), nullptr, true});
+      here.push_back({x.view(), w->view, wanted.back().out(), nullptr, true});
+    }
+    matmul(gpu.ops, there);
+    matmul(cpu.ops, here);
+    std::size_t i = 0;
+    for (const Rows& want : wanted) {
+      EXPECT_LT(error_of(gpu.read(got[i]), want), i < 2 ? 1e-3 : 1e-5) << m << " rows, " << i;
+      ++i;
+    }
+    // Not what the weights give with x as it is.
+    Rows exact(m, 200, 1.f);
+    matmul(ref.ops, {x.view(), b.view, exact.out(), nullptr, true});
+    EXPECT_GT(error_of(gpu.read(got[1]), exact), 1e-2);
+  }
+}
+
+TEST_P(GpuFp8, Gated) {
+  for (const DType dtype : {DType::e4m3, DType::bf16}) {
+    for (const std::int64_t m : {1, 21, 150}) {
+      const Weight gate(rng, dtype, 96, 272, dtype == DType::e4m3),
+          up(rng, dtype, 96, 272, dtype == DType::e4m3);
+      const Rows x = values(m, 272);
+      Rows want(m, 96, 0, 8);
+      const MutableRowsView got = gpu.bf16_rows(want);
+      const GatedProduct there{constant(gpu.bf16_rows(x)), gpu.weight(gate), gpu.weight(up),
+                               Activation{}, got};
+      EXPECT_TRUE(gpu.backend->gated_matmul(gpu.ops, there));
+      gated_matmul(cpu.ops, {x.view(), gate.view, up.view, Activation{}, want.out()});
+      EXPECT_LT(error_of(gpu.read(got), want), 3e-3) << name(dtype) << ", " << m << " rows";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Scales, GpuFp8,
+                         ::testing::Values(MatmulPrecision::fp8, MatmulPrecision::fp8_pow2),
+                         [](const auto& p) { return std::string(name(p.param)); });
 
 class GpuSelection : public GpuProducts, public ::testing::WithParamInterface<bool> {};
 

@@ -1,7 +1,11 @@
 #include "ops/matmul.h"
 
+#include <array>
+
 #include "base/check.h"
+#include "base/rows.h"
 #include "kernels/backend.h"
+#include "ops/elementwise.h"
 
 namespace lathe {
 namespace {
@@ -30,6 +34,19 @@ void matmul(const OpsContext& ops, std::span<const Product> products) {
   for (const Product& p : products) check(ops, p);
   LATHE_CHECK(ops.backend->multiplies_in(ops.precision), "a precision that the backend has");
   ops.backend->matmul(ops, products);
+}
+
+void gated_matmul(const OpsContext& ops, const GatedProduct& op) {
+  check(ops, {op.x, op.gate, op.out});
+  check(ops, {op.x, op.up, op.out});
+  LATHE_CHECK(ops.backend->multiplies_in(ops.precision), "a precision that the backend has");
+  if (ops.backend->gated_matmul(ops, op)) return;
+  const Arena::Scope scope(*ops.tensors);
+  const MutableRowsView gate =
+      op.out.dtype == DType::f32 ? op.out : alloc_rows(*ops.tensors, op.x.rows, op.gate.rows);
+  const MutableRowsView up = alloc_rows(*ops.tensors, op.x.rows, op.up.rows);
+  matmul(ops, std::array{Product{op.x, op.gate, gate}, Product{op.x, op.up, up}});
+  gated_activation(ops, {op.activation, constant(gate), constant(up), op.out});
 }
 
 void head_matmul(const OpsContext& ops, const HeadProducts& op) {

@@ -43,9 +43,11 @@ void print_started(const ModelFlags& flags, Runtime& r) {
              r.load_seconds(), megabytes(weights) / std::max(r.load_seconds(), 1e-3),
              flags.runtime.dummy ? ", random" : "");
   fmt::print(stderr, "products  {}\n",
-             r.precision() == MatmulPrecision::bf16
-                 ? "bf16 with bf16 and e4m3 weights, f32 with others; f32 sums"
-                 : "f32");
+             r.precision() == MatmulPrecision::f32    ? "f32"
+             : r.precision() == MatmulPrecision::bf16 ? "bf16 with bf16 and e4m3 weights, f32 with "
+                                                        "others; f32 sums"
+                                                      : "e4m3 with e4m3 weights, bf16 with bf16 "
+                                                        "weights, f32 with others; f32 sums");
   const KvCache& cache = r.cache();
   fmt::print(stderr, "cache     {} tokens, {} in pages of {}\n", cache.tokens(),
              human_bytes(cache.bytes()), cache.page_size());
@@ -101,9 +103,10 @@ void add_model_flags(Command command, ModelFlags& flags) {
   command
       .add_option(
           "--dtype", r.dtype,
-          "of products with bf16 and fp8 weights: float32, bfloat16 (x rounded, f32 sums), or "
-          "auto: bfloat16 where the device multiplies it")
-      .one_of({"auto", "float32", "bfloat16"});
+          "of products with bf16 and fp8 weights: float32; bfloat16 (x rounded, f32 sums); fp8, "
+          "the "
+          "same with x in e4m3 for fp8 weights; or auto: bfloat16 where the device multiplies it")
+      .one_of({"auto", "float32", "bfloat16", "fp8"});
   command.add_option("--threads", r.threads, "0 = one per core").range(0, 1024);
   command
       .add_option("--load-format", flags.load_format,

@@ -10,6 +10,7 @@
 #include "kernels/cpu/latent/latent_gather.h"
 #include "kernels/cpu/matmul/matmul.h"
 #include "kernels/cpu/matmul/matmul_bf16.h"
+#include "kernels/cpu/matmul/matmul_rounded.h"
 #include "kernels/cpu/moe/moe.h"
 #include "kernels/cpu/rowwise/rowwise.h"
 #include "kernels/cpu/sampling/sampling.h"
@@ -22,7 +23,7 @@ class CpuBackend : public HostBackend {
  public:
   Device device() const override { return Device::cpu; }
   bool multiplies_in(MatmulPrecision precision) const override {
-    return precision == MatmulPrecision::f32 || cpu_has_bf16_dot();
+    return precision != MatmulPrecision::bf16 || cpu_has_bf16_dot();
   }
 
   void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,
@@ -63,7 +64,10 @@ class CpuBackend : public HostBackend {
     const std::int64_t heads = op.w->count();
     auto* products = ops.control->take_array<Product>(heads);
     for (std::int64_t h = 0; h < heads; ++h) products[h] = product_of(op, h);
-    matmul(ops, {products, static_cast<std::size_t>(heads)});
+    const std::span<const Product> all(products, static_cast<std::size_t>(heads));
+    const bool fp8 = rounds_to_e4m3(ops.precision, DType::e4m3);
+    if (!fp8) return matmul(ops, all);
+    cpu_matmul_rounded(ops.execution, *ops.tensors, MatmulPrecision::bf16, all);
   }
   void expert_layer(const OpsContext& ops, const ExpertLayer& op) override {
     cpu_expert_layer(ops, op);

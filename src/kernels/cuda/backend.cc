@@ -16,6 +16,7 @@
 #include "kernels/cuda/compress.h"
 #include "kernels/cuda/draws.h"
 #include "kernels/cuda/expert_layer.h"
+#include "kernels/cuda/quantized_x.h"
 #include "kernels/cuda/select_keys.h"
 #include "kernels/cuda/sm90/codec/codec.h"
 #include "kernels/cuda/sm90/hyper/hyper.h"
@@ -45,6 +46,16 @@ GroupedMatmulCall head_products(const HeadProducts& op) {
 
 const float* floats(const RowsView& x) { return reinterpret_cast<const float*>(x.data); }
 float* floats(const MutableRowsView& x) { return reinterpret_cast<float*>(x.data); }
+
+bool same_rows(const RowsView& a, const RowsView& b) {
+  return a.data == b.data && a.rows == b.rows && a.cols == b.cols && a.row_stride == b.row_stride;
+}
+
+void set_codes(const QuantizedX& codes, MatmulCall& call) {
+  call.x = codes.x;
+  call.x_scales = codes.scales;
+  call.x_scale_stride = codes.scale_stride;
+}
 
 // A weight in f32 of which the plain product would give all outputs to one block.
 bool is_narrow(const Product& p) {
@@ -87,7 +98,7 @@ class CudaBackend : public Backend {
   const Memory& memory() const override { return kDeviceMemory; }
   DType activations() const override { return DType::bf16; }
   bool multiplies_in(MatmulPrecision precision) const override {
-    return precision == MatmulPrecision::bf16;
+    return precision != MatmulPrecision::f32;
   }
 
   Result<WeightView> prepare(const WeightView& weight, WeightUse,
@@ -270,15 +281,22 @@ class CudaBackend : public Backend {
   }
 
   void matmul(const OpsContext& ops, std::span<const Product> products) override {
+    const Arena::Scope scope(*ops.tensors);
+    RowsView quantized;  // what `codes` are of
+    QuantizedX codes;
     for (const Product& p : products) {
       if (is_narrow(p)) {
         multiply_narrow(ops, p);
         continue;
       }
-      const MatmulCall call{p.x, p.w, p.out, p.bias, p.add};
+      MatmulCall call{p.x, p.w, p.out, p.bias, p.add};
       if (!plain_products_ && p.x.rows > 0 && matmul_takes(call)) {
-        keep(flush());
-        keep(matmul_on_device(std::span(&call, 1), stream_));
+        if (takes_codes(ops.precision, p.x, p.w)) {
+          if (!same_rows(quantized, p.x)) codes = quantize(ops, p.x);
+          quantized = p.x;
+          set_codes(codes, call);
+        }
+        multiply(call);
         continue;
       }
       put("product", p.out, launch_plain_product,
@@ -289,6 +307,15 @@ class CudaBackend : public Backend {
                        .bias = p.bias,
                        .add = p.add});
     }
+  }
+  bool gated_matmul(const OpsContext& ops, const GatedProduct& op) override {
+    MatmulCall call{
+        .x = op.x, .w = op.gate, .out = op.out, .activation = &op.activation, .up = op.up};
+    if (plain_products_ || op.x.rows == 0 || !matmul_takes(call)) return false;
+    const Arena::Scope scope(*ops.tensors);
+    if (takes_codes(ops.precision, op.x, op.gate)) set_codes(quantize(ops, op.x), call);
+    multiply(call);
+    return true;
   }
   void head_matmul(const OpsContext& ops, const HeadProducts& op) override {
     const Arena::Scope scope(*ops.tensors);
@@ -309,7 +336,7 @@ class CudaBackend : public Backend {
   }
   void expert_layer(const OpsContext& ops, const ExpertLayer& op) override {
     keep(flush());
-    keep(cuda::expert_layer(op, plain_products_, *ops.tensors, stream_));
+    keep(cuda::expert_layer(op, ops.precision, plain_products_, *ops.tensors, stream_));
   }
 
   Result<void> rope_write(const OpsContext&, const lathe::RopeWrite& op,
@@ -431,6 +458,16 @@ class CudaBackend : public Backend {
     std::optional<Graph> graph;
   };
   Result<void> flush() { return staging_.flush(stream_); }
+  void multiply(const MatmulCall& call) {
+    keep(flush());
+    keep(matmul_on_device(std::span(&call, 1), stream_));
+  }
+  QuantizedX quantize(const OpsContext& ops, const RowsView& x) {
+    keep(flush());
+    auto codes = cuda::quantize(x, ops.precision, *ops.tensors, stream_);
+    if (!codes) keep(codes.error());
+    return codes ? *codes : QuantizedX{};
+  }
   void multiply_narrow(const OpsContext& ops, const Product& p) {
     const Arena::Scope scope(*ops.tensors);
     NarrowProduct narrow{.x = floats(p.x),

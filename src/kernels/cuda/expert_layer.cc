@@ -7,6 +7,7 @@
 
 #include "base/rows.h"
 #include "kernels/cuda/common/cuda_error.h"
+#include "kernels/cuda/quantized_x.h"
 #include "kernels/cuda/sm90/matmul/matmul.h"
 #include "kernels/cuda/sm90/moe/moe.h"
 #include "kernels/cuda/sm90/product/plain_product.h"
@@ -20,33 +21,32 @@ constexpr std::int64_t kPlainPassRows = 1024;
 
 const float* data_or_null(std::span<const float> v) { return v.empty() ? nullptr : v.data(); }
 
-// The products of all experts with their rows: activation(gate, up), and down.
-struct ExpertProducts {
-  GroupedMatmulCall up, down;
-
-  ExpertProducts(const ExpertLayer& op, const RowsView& sorted, const MutableRowsView& gated,
-                 const MutableRowsView& made, const std::int32_t* offsets)
-      : up(call(sorted, op.experts->gate, op.experts->gate_bias, gated, offsets)),
-        down(call(constant(gated), op.experts->down, op.experts->down_bias, made, offsets)) {
-    up.activation = &op.activation;
-    if (op.experts->up.count() > 0) up.up = op.experts->up.at(0);
-  }
-
- private:
-  static GroupedMatmulCall call(const RowsView& x, const WeightStack& w,
-                                std::span<const float> bias, const MutableRowsView& out,
-                                const std::int32_t* offsets) {
-    const PlainWeight strides = plain_weight(w);
-    return {.x = x,
-            .w = w.at(0),
-            .out = out,
-            .groups = w.count(),
-            .offsets = offsets,
-            .weight_stride = strides.data_stride * 8 / bits_of(w.dtype),
-            .scale_stride = strides.scales_stride,
-            .bias = data_or_null(bias)};
-  }
-};
+// The products of all experts with their rows.
+GroupedMatmulCall expert_call(const RowsView& x, const WeightStack& w, std::span<const float> bias,
+                              const MutableRowsView& out, const std::int32_t* offsets) {
+  const PlainWeight strides = plain_weight(w);
+  return {.x = x,
+          .w = w.at(0),
+          .out = out,
+          .groups = w.count(),
+          .offsets = offsets,
+          .weight_stride = strides.data_stride * 8 / bits_of(w.dtype),
+          .scale_stride = strides.scales_stride,
+          .bias = data_or_null(bias)};
+}
+// activation(gate, up) of them.
+GroupedMatmulCall up_call(const ExpertLayer& op, const RowsView& sorted,
+                          const MutableRowsView& gated, const std::int32_t* offsets) {
+  GroupedMatmulCall out =
+      expert_call(sorted, op.experts->gate, op.experts->gate_bias, gated, offsets);
+  out.activation = &op.activation;
+  if (op.experts->up.count() > 0) out.up = op.experts->up.at(0);
+  return out;
+}
+GroupedMatmulCall down_call(const ExpertLayer& op, const RowsView& gated,
+                            const MutableRowsView& made, const std::int32_t* offsets) {
+  return expert_call(gated, op.experts->down, op.experts->down_bias, made, offsets);
+}
 
 bool grouped_products_take(const ExpertLayer& op) {
   // As rows of an arena lie.
@@ -54,27 +54,39 @@ bool grouped_products_take(const ExpertLayer& op) {
     return MutableRowsView{nullptr, DType::bf16, op.x.rows, cols, (cols + 31) / 32 * 32};
   };
   const std::int32_t offsets = 0;
-  const ExpertProducts products(op, constant(rows(op.x.cols)), rows(op.experts->down.cols),
-                                rows(op.x.cols), &offsets);
-  return op.x.dtype == DType::bf16 && grouped_matmul_takes(products.up) &&
-         grouped_matmul_takes(products.down);
+  const MutableRowsView wide = rows(op.x.cols), gated = rows(op.experts->down.cols);
+  return op.x.dtype == DType::bf16 &&
+         grouped_matmul_takes(up_call(op, constant(wide), gated, &offsets)) &&
+         grouped_matmul_takes(down_call(op, constant(gated), wide, &offsets));
+}
+
+void set_codes(const QuantizedX& codes, GroupedMatmulCall& call) {
+  call.x = codes.x;
+  call.x_scales = codes.scales;
+  call.x_scale_stride = codes.scale_stride;
 }
 
 // Rows that go through the experts together.
 class Pass {
  public:
-  Pass(const ExpertLayer& op, bool plain, Arena& tensors, cudaStream_t stream)
+  Pass(const ExpertLayer& op, MatmulPrecision precision, bool plain, Arena& tensors,
+       cudaStream_t stream)
       : op_(op),
         e_(*op.experts),
+        precision_(precision),
         plain_(plain),
         grouped_(!plain && grouped_products_take(op)),
+        coded_(grouped_ && takes_codes(precision, op.x, e_.gate.at(0)) &&
+               takes_codes(precision, op.x, e_.down.at(0))),
         tensors_(tensors),
         stream_(stream) {}
 
   /// How many rows a pass takes, at most.
   std::int64_t most_rows() const {
     if (!grouped_) return kPlainPassRows;
-    const std::int64_t bytes = 2 * op_.choice.top_k * (op_.x.cols + e_.down.cols);
+    // Codes of what the experts make of gate and up, with their scales, beside it.
+    const std::int64_t codes = coded_ ? e_.down.cols + e_.down.cols / 32 : 0;
+    const std::int64_t bytes = op_.choice.top_k * (2 * (op_.x.cols + e_.down.cols) + codes);
     return std::max<std::int64_t>(1, kExpertPassBytes / bytes);
   }
 
@@ -90,14 +102,15 @@ class Pass {
     offsets_ = tensors_.take_array<std::int32_t>(r.experts + 1);
     route(x, tokens, ids);
     put(launch_place, PlaceParams{ids, choices_, r.experts, r.top_k, offsets_, places_, rows_});
-    if (grouped_) {
+    if (coded_) {
+      combine(coded_experts(x), out);
+    } else if (grouped_) {
       // What the experts make takes the place of what they read.
       const MutableRowsView gated = alloc_rows(tensors_, choices_, e_.down.cols, DType::bf16);
       const MutableRowsView made = alloc_rows(tensors_, choices_, x.cols, DType::bf16);
       gather(x, made);
-      const ExpertProducts products(op_, constant(made), gated, made, offsets_);
-      keep(grouped_matmul_on_device(products.up, stream_));
-      keep(grouped_matmul_on_device(products.down, stream_));
+      keep(grouped_matmul_on_device(up_call(op_, constant(made), gated, offsets_), stream_));
+      keep(grouped_matmul_on_device(down_call(op_, constant(gated), made, offsets_), stream_));
       combine(constant(made), out);
     } else {
       combine(plain_experts(x), out);
@@ -141,6 +154,24 @@ class Pass {
   void gather(const RowsView& x, const MutableRowsView& sorted) {
     put(launch_gather_rows,
         GatherRowsParams{device_rows(x), rows_, device_rows(sorted), choices_, x.cols});
+  }
+  // Rows are quantized once, on their way to the experts.
+  RowsView coded_experts(const RowsView& x) {
+    const MutableRowsView gated = alloc_rows(tensors_, choices_, e_.down.cols, DType::bf16);
+    {
+      const Arena::Scope scope(tensors_);
+      multiply(quantize(x, precision_, tensors_, stream_, places_, op_.choice.top_k),
+               up_call(op_, {}, gated, offsets_));
+    }
+    const auto codes = quantize(constant(gated), precision_, tensors_, stream_);
+    const MutableRowsView made = alloc_rows(tensors_, choices_, x.cols, DType::bf16);
+    multiply(codes, down_call(op_, {}, made, offsets_));
+    return constant(made);
+  }
+  void multiply(const Result<QuantizedX>& codes, GroupedMatmulCall call) {
+    if (!codes) return keep(codes.error());
+    set_codes(*codes, call);
+    keep(grouped_matmul_on_device(call, stream_));
   }
   // In f32, for weights that grouped products don't take.
   RowsView plain_experts(const RowsView& x) {
@@ -205,7 +236,8 @@ class Pass {
 
   const ExpertLayer& op_;
   const ExpertStacks& e_;
-  bool plain_, grouped_;
+  MatmulPrecision precision_;
+  bool plain_, grouped_, coded_;
   Arena& tensors_;
   cudaStream_t stream_;
   // Of the pass.
@@ -217,12 +249,13 @@ class Pass {
 
 }  // namespace
 
-Result<void> expert_layer(const ExpertLayer& op, bool plain, Arena& tensors, cudaStream_t stream) {
+Result<void> expert_layer(const ExpertLayer& op, MatmulPrecision precision, bool plain,
+                          Arena& tensors, cudaStream_t stream) {
   if (op.choice.experts > kMostExperts) {
     return Error{ErrorCode::unsupported, "experts", fmt::format("at most {}", kMostExperts),
                  fmt::format("{}", op.choice.experts), "--device cpu"};
   }
-  Pass pass(op, plain, tensors, stream);
+  Pass pass(op, precision, plain, tensors, stream);
   const std::int64_t most = pass.most_rows();
   const std::int64_t passes = (op.x.rows + most - 1) / most;
   for (std::int64_t i = 0; i < passes; ++i) {

@@ -13,13 +13,15 @@
 namespace lathe::cuda {
 
 /// Bytes that a pass through the experts takes at most, but for what one row takes: two bf16 rows
-/// for each chosen expert, one as wide as the layer and one as wide as the expert. More rows go in
-/// several passes.
+/// for each chosen expert, one as wide as the layer and one as wide as the expert, and codes of the
+/// latter where activations are quantized. More rows go in several passes.
 inline constexpr std::int64_t kExpertPassBytes = std::int64_t{512} << 20;
 
 /// Grouped products (sm90/matmul) with bf16 between them where they take x and the experts'
-/// weights, else, or with `plain`, plain ones in f32. Temporaries come from `tensors`, of device
-/// memory. Errors: a launch that fails; more experts than kMostExperts.
-Result<void> expert_layer(const ExpertLayer& op, bool plain, Arena& tensors, cudaStream_t stream);
+/// weights, quantized where the precision says so; else, or with `plain`, plain ones in f32.
+/// Temporaries come from `tensors`, of device memory. Errors: a launch that fails; more experts
+/// than kMostExperts.
+Result<void> expert_layer(const ExpertLayer& op, MatmulPrecision precision, bool plain,
+                          Arena& tensors, cudaStream_t stream);
 
 }  // namespace lathe::cuda

@@ -129,7 +129,8 @@ class Bench {
               .activation = {s.turns ? ActivationKind::clamped_swiglu : ActivationKind::silu},
               .experts = &e,
               .out = {out, DType::f32, rows, s.n, s.n}};
-          if (auto ok = expert_layer(op, false, tensors_, stream_); !ok) return ok;
+          if (auto ok = expert_layer(op, MatmulPrecision::bf16, false, tensors_, stream_); !ok)
+            return ok;
         }
         return {};
       };

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/matmul/matmul_bf16.h"
+#include "kernels/cpu/matmul/matmul_rounded.h"
 #include "kernels/cpu/matmul/matmul_slice.h"
 
 namespace lathe {
@@ -49,6 +50,9 @@ struct Cut {
 
 void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precision,
                 std::span<const Product> products) {
+  if (precision != MatmulPrecision::f32 && precision != MatmulPrecision::bf16) {
+    return cpu_matmul_rounded(execution, arena, precision, products);
+  }
   const auto by_pairs = [&](const Product& p) {
     return precision == MatmulPrecision::bf16 && is_bf16_dot_weight(p.w.dtype);
   };

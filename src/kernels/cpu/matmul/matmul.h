@@ -16,7 +16,7 @@
 namespace lathe {
 
 /// As matmul in ops/matmul.h. Precision bf16 only where cpu_has_bf16_dot(); matmul_bf16.h has its
-/// order of sums.
+/// order of sums. In fp8 x is rounded first (matmul_rounded.h), which is slow.
 void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precision,
                 std::span<const Product> products);
 

@@ -70,6 +70,10 @@ Result<void> check_calls(std::span<const MatmulCall> calls) {
                  std::to_string(calls.size()), "launch the rest on their own"};
   }
   for (const MatmulCall& c : calls) {
+    if (c.activation != nullptr && calls.size() > 1) {
+      return Error{ErrorCode::invalid_argument, "calls", "a gated call alone",
+                   fmt::format("{} calls", calls.size()), "launch it on its own"};
+    }
     if (!matmul_takes(c)) {
       return Error{ErrorCode::unsupported, "product",
                    "bf16 x, weights of bf16, e4m3 or e2m1, rows at multiples of 16 bytes",
@@ -86,6 +90,48 @@ Result<void> check_calls(std::span<const MatmulCall> calls) {
   return {};
 }
 
+// Whether activation(gate, up) can be made, where the rest of the call is one that
+// matmul_takes(). up without data: rows of both lie in `gate` by turns.
+bool gate_fits(const WeightView& gate, const WeightView& up, const MutableRowsView& out) {
+  const bool turns = up.data == nullptr;
+  const std::int64_t n = turns ? gate.rows / 2 : gate.rows;
+  const bool fits = out.dtype == DType::bf16 && out.cols == n && n % 8 == 0;
+  if (turns) return fits && gate.rows % 2 == 0;
+  const bool scales = (up.scales == nullptr) == (gate.scales == nullptr) &&
+                      (up.mx_scales == nullptr) == (gate.mx_scales == nullptr);
+  return fits && scales && up.dtype == gate.dtype && up.rows == n && up.cols == gate.cols &&
+         at_multiple(up.data, 16);
+}
+
+// Weights whose tiles have 8 rows of each by turns, that of the lower address first.
+void gate(MatmulLaunch& l, const Activation& activation, const WeightView& w,
+          const WeightView& up) {
+  MatmulParams& p = l.params;
+  p.activation = activation;
+  MatmulWeight &a = p.weights[0], &b = p.weights[1];
+  b = a;
+  RowBoxes& boxes = l.weights[0];
+  if (up.data == nullptr) {
+    p.gate_step = 2;
+    boxes.turn_stride = boxes.row_stride;
+    boxes.row_stride *= 2;
+    boxes.rows /= 2;
+    return;
+  }
+  p.gate_step = 1;
+  a.rows *= 2;
+  p.tiles = (a.rows + p.tile_rows - 1) / p.tile_rows;
+  b.scales = up.dtype == DType::e2m1 ? static_cast<const void*>(up.mx_scales) : up.scales;
+  b.bias = nullptr;
+  p.up_first = up.data < w.data;
+  if (p.up_first) {
+    std::swap(a.scales, b.scales);
+    std::swap(a.bias, b.bias);
+    boxes.base = up.data;
+  }
+  boxes.turn_stride = std::abs(up.data - w.data);
+}
+
 }  // namespace
 
 bool matmul_takes(const MatmulCall& c) {
@@ -99,7 +145,9 @@ bool matmul_takes(const MatmulCall& c) {
   const bool shapes = c.x.cols == c.w.cols && c.out.cols == c.w.rows && c.out.rows == c.x.rows &&
                       c.w.cols > 0 && c.x.rows <= INT32_MAX / 2 && c.w.rows <= INT32_MAX / 2 &&
                       c.w.cols <= INT32_MAX / 2;
-  if (!dtypes || !shapes) return false;
+  const bool gated =
+      c.activation == nullptr || (!c.add && c.up.data != nullptr && gate_fits(c.w, c.up, c.out));
+  if (!dtypes || !shapes || !gated) return false;
   const bool boxes = at_multiple(c.x.data, 16) && c.x.row_stride * bits_of(c.x.dtype) % 128 == 0 &&
                      at_multiple(c.w.data, 16) && c.w.cols * bits_of(c.w.dtype) % 128 == 0;
   const bool out = at_multiple(c.out.data, 4) &&
@@ -113,8 +161,9 @@ MatmulShape shape_of(std::span<const MatmulCall> calls, int sms) {
                     .weight_bits = bits_of(calls[0].w.dtype),
                     .sms = sms,
                     .x_bits = bits_of(calls[0].x.dtype),
-                    .factors = calls[0].w.dtype == DType::e4m3};
-  for (const MatmulCall& c : calls) shape.rows += c.w.rows;
+                    .factors = calls[0].w.dtype == DType::e4m3,
+                    .gated = calls[0].activation != nullptr};
+  for (const MatmulCall& c : calls) shape.rows += c.w.rows * (shape.gated ? 2 : 1);
   return shape;
 }
 
@@ -150,6 +199,7 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulCut& cut
                                    .boxes = boxes};
     p.tiles += static_cast<std::int32_t>((c.w.rows + cut.tile_rows - 1) / cut.tile_rows);
   }
+  if (calls[0].activation != nullptr) gate(l, *calls[0].activation, calls[0].w, calls[0].up);
   const std::int64_t items = std::int64_t{cut.pair ? (p.tiles + 1) / 2 : p.tiles} * p.token_tiles;
   const int clusters = std::max(1, sms / (cut.pair ? 2 : cut.split));
   l.instance = {.tokens = cut.tile_tokens,
@@ -178,53 +228,12 @@ Result<void> put(const MatmulLaunch& l, DType weights, cudaStream_t stream) {
 MatmulCall first_group(const GroupedMatmulCall& c) {
   MutableRowsView out = c.out;
   out.cols = c.w.rows;
-  return {.x = c.x, .w = c.w, .out = out, .bias = c.bias};
-}
-
-bool by_turns(const GroupedMatmulCall& c) {
-  return c.activation != nullptr && c.up.data == nullptr;
-}
-
-// Whether the call's activation can be made, and of its other members that first_group() is one
-// that matmul_takes().
-bool gate_fits(const GroupedMatmulCall& c) {
-  const std::int64_t n = by_turns(c) ? c.w.rows / 2 : c.w.rows;
-  const bool out = c.out.dtype == DType::bf16 && c.out.cols == n && n % 8 == 0;
-  if (by_turns(c)) return out && c.w.rows % 2 == 0;
-  const bool scales = (c.up.scales == nullptr) == (c.w.scales == nullptr) &&
-                      (c.up.mx_scales == nullptr) == (c.w.mx_scales == nullptr);
-  return out && scales && c.up.dtype == c.w.dtype && c.up.rows == n && c.up.cols == c.w.cols &&
-         at_multiple(c.up.data, 16);
-}
-
-// Weights whose tiles have 8 rows of each by turns, that of the lower address first.
-void gate(MatmulLaunch& l, const GroupedMatmulCall& c) {
-  MatmulParams& p = l.params;
-  p.activation = *c.activation;
-  MatmulWeight &a = p.weights[0], &b = p.weights[1];
-  b = a;
-  RowBoxes& boxes = l.weights[0];
-  if (by_turns(c)) {
-    p.gate_step = 2;
-    boxes.turn_stride = boxes.row_stride;
-    boxes.row_stride *= 2;
-    boxes.rows /= 2;
-    return;
-  }
-  p.gate_step = 1;
-  a.rows *= 2;
-  p.tiles = (a.rows + p.tile_rows - 1) / p.tile_rows;
-  const void* scales = c.up.scales;
-  if (c.w.dtype == DType::e2m1) scales = c.up.mx_scales;
-  b.scales = scales;
-  b.bias = nullptr;
-  p.up_first = c.up.data < c.w.data;
-  if (p.up_first) {
-    std::swap(a.scales, b.scales);
-    std::swap(a.bias, b.bias);
-    boxes.base = c.up.data;
-  }
-  boxes.turn_stride = std::abs(c.up.data - c.w.data);
+  return {.x = c.x,
+          .w = c.w,
+          .out = out,
+          .bias = c.bias,
+          .x_scales = c.x_scales,
+          .x_scale_stride = c.x_scale_stride};
 }
 
 }  // namespace
@@ -248,7 +257,9 @@ bool grouped_matmul_takes(const GroupedMatmulCall& c) {
   const auto whole_rows = [](DType t, std::int64_t elements) {
     return elements * bits_of(t) % 128 == 0;
   };
-  if (c.activation != nullptr ? heads || !gate_fits(c) : c.out.cols != c.w.rows) return false;
+  const bool fits =
+      c.activation == nullptr ? c.out.cols == c.w.rows : !heads && gate_fits(c.w, c.up, c.out);
+  if (!fits || (heads && c.x_scales != nullptr)) return false;
   return matmul_takes(first_group(c)) && c.groups <= kMatmulGroups &&
          whole_rows(c.w.dtype, c.weight_stride) && (!heads || whole_rows(c.x.dtype, c.x_stride)) &&
          (c.out.dtype == DType::f32 || c.out_stride % 2 == 0);
@@ -284,7 +295,7 @@ MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
   // As many as there can be: groups may end inside tiles.
   const std::int64_t tiles =
       p.x_by_group ? p.token_tiles * c.groups : std::min(c.x.rows, p.token_tiles + c.groups);
-  if (c.activation != nullptr) gate(l, c);
+  if (c.activation != nullptr) gate(l, *c.activation, c.w, c.up);
   const std::int64_t columns = pair ? (p.tiles + 1) / 2 : p.tiles;
   l.instance.clusters =
       static_cast<int>(std::min<std::int64_t>(pair ? sms / 2 : sms, tiles * columns));

@@ -21,13 +21,18 @@ struct MatmulCall {
   MutableRowsView out;          // [m, n] f32 or bf16; apart from x
   const float* bias = nullptr;  // [n] or null
   bool add = false;             // with f32 out only
+  // Not null: out = activation(gate, up), bf16, where w is the gate's and `up` the other one's, of
+  // the same shape and dtype; bias is the gate's. Such a call has a launch of its own.
+  const Activation* activation = nullptr;
+  WeightView up = {};
   // Of e4m3 x (quantize_rows_on_device()): [ceil(k / 128), x_scale_stride], of block and row.
   const float* x_scales = nullptr;
   std::int64_t x_scale_stride = 0;  // even, >= m
 };
 
 /// Whether matmul_on_device() serves the call: dtypes; k a multiple of 8 elements of bf16 weights;
-/// n even where out is bf16; rows of x and weights at multiples of 16 bytes, of out of 4.
+/// n even where out is bf16, a multiple of 8 with an activation; rows of x and weights at multiples
+/// of 16 bytes, of out of 4.
 bool matmul_takes(const MatmulCall& call);
 
 /// How many calls a launch takes.
@@ -47,7 +52,7 @@ Result<void> matmul_on_device(std::span<const MatmulCall> calls, cudaStream_t st
 
 /// Products of groups of tokens with a weight for each group: experts, or heads.
 struct GroupedMatmulCall {
-  RowsView x;               // [m, k] bf16
+  RowsView x;               // [m, k] bf16, or of experts e4m3 with e4m3 weights
   WeightView w;             // [n, k] of the first group
   MutableRowsView out;      // [m, n] f32 or bf16; apart from x
   std::int64_t groups = 0;  // up to 512
@@ -65,6 +70,8 @@ struct GroupedMatmulCall {
   // strides; where up has no data, w holds rows of both by turns, and out has n / 2 columns.
   const Activation* activation = nullptr;
   WeightView up = {};
+  const float* x_scales = nullptr;  // of e4m3 x, as MatmulCall's
+  std::int64_t x_scale_stride = 0;
 };
 
 bool grouped_matmul_takes(const GroupedMatmulCall& call);

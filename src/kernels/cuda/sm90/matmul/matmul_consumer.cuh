@@ -50,6 +50,16 @@ struct MatmulConsumer {
     return tile_descriptor(tokens() + box + static_cast<std::uint32_t>(k % 4 * 32), 1024);
   }
   __device__ void wait_full() const { barrier_wait(s.full(stage.index), stage.parity); }
+  /// Scales of tokens `token`, + 1. Groups may begin at odd ones.
+  static __device__ float2 load_scales(const MatmulParams& params, const float* scales,
+                                       std::int32_t token) {
+    if constexpr (T::kGrouped) {
+      const std::int64_t end = params.x_scale_stride;
+      return {token < end ? scales[token] : 0.f, token + 1 < end ? scales[token + 1] : 0.f};
+    }
+    return token < params.x_scale_stride ? *reinterpret_cast<const float2*>(scales + token)
+                                         : float2{0, 0};
+  }
   /// First weight row of the warpgroup.
   __device__ std::int32_t first_row(const MatmulWork& w) const { return w.row + group * rows(); }
 
@@ -252,6 +262,8 @@ struct MatmulConsumer {
   __device__ void store_gated(const MatmulWork& w) const {
     const MatmulWeight& weight = p.weights[0];
     const std::int32_t first = first_row(w) + warp * 16;
+    const std::int32_t end =
+        first_row(w) + rows() < weight.rows ? first_row(w) + rows() : weight.rows;
     float bias[2] = {0, 0};
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
@@ -263,6 +275,7 @@ struct MatmulConsumer {
     auto* const out = static_cast<std::uint16_t*>(weight.out) + row;
     LATHE_UNROLL
     for (int j = 0; j < T::kEights; ++j) {
+      if (!owns(j)) continue;
       float v[2];
       LATHE_UNROLL
       for (int i = 0; i < 2; ++i) {
@@ -271,7 +284,7 @@ struct MatmulConsumer {
       }
       const std::uint32_t pair = transpose_matrix(pack_bf16(v[0], v[1]));
       const std::int32_t token = w.token + 8 * j + lane / 4;
-      if (token < w.end && row < weight.rows / 2) {
+      if (token < w.end && row < end / 2) {
         *reinterpret_cast<std::uint32_t*>(out + token * weight.out_stride) = pair;
       }
     }
@@ -283,7 +296,7 @@ struct MatmulConsumer {
     for (; list.more(); list.next()) {
       const MatmulWork w = list.work();
       sum(w);
-      if (T::kGrouped && p.gate_step != 0) {
+      if (p.gate_step != 0) {
         store_gated(w);
       } else {
         store(w);

@@ -48,6 +48,18 @@ double cost(const MatmulShape& s, const Tiles& t) {
          (static_cast<double>(item_chunks) * chunk + extra);
 }
 
+// Both halves of a gated tile hold whole turns of 16 rows.
+int row_step(const MatmulShape& s) { return s.gated ? 32 : 16; }
+
+// Whether tiles of all of K are enough for most SMs.
+bool fills_sms(const MatmulShape& s) {
+  for (int rows = 128; rows >= 48; rows -= row_step(s)) {
+    const std::int64_t items = up(s.rows, rows);
+    if (10 * items >= 8 * up(items, s.sms) * s.sms) return true;
+  }
+  return false;
+}
+
 // The cheapest tiles of 64 tokens or fewer that read weights once.
 Tiles best_for_few(const MatmulShape& shape) {
   MatmulShape s = shape;
@@ -57,7 +69,9 @@ Tiles best_for_few(const MatmulShape& shape) {
   for (const int split : {1, 2, 4, 8}) {
     // A part shorter than the stages in flight is not worth its exchange.
     if (split > 1 && s.k / split < 8 * matmul_chunk(s.weight_bits)) continue;
-    for (int rows = 128; rows >= 48; rows -= 16) {
+    // Pairs, which many tokens want most where both operands are codes, don't add up parts of them.
+    if (split > 1 && s.x_bits == 8 && fills_sms(s)) continue;
+    for (int rows = 128; rows >= 48; rows -= row_step(s)) {
       const Tiles t{split, rows, 32, false};
       if (const double c = cost(s, t); c < least) {
         least = c;
@@ -82,7 +96,9 @@ MatmulCut cut_matmul(const MatmulShape& s) {
   };
   for (const int tokens : {8, 16, 32, 64, 128}) {
     if (tokens < 64 && tokens < s.m) continue;  // small tiles read weights too often
-    for (int rows = 128; rows >= 48; rows -= 16) consider({few.split, rows, tokens, false});
+    for (int rows = 128; rows >= 48; rows -= row_step(s)) {
+      consider({few.split, rows, tokens, false});
+    }
   }
   if (s.m > 64) {
     if (few.split == 1 || !s.factors) consider({few.split, 128, 128, true});

@@ -14,6 +14,7 @@ struct MatmulShape {
   int sms = 132;
   int x_bits = 16;
   bool factors = false;  // each chunk is summed on its own and then scaled
+  bool gated = false;    // tiles hold rows of two weights by turns
 };
 
 struct MatmulCut {

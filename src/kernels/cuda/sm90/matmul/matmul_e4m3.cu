@@ -5,5 +5,6 @@
 
 cudaError_t lathe::cuda::launch_matmul_e4m3(const MatmulParams& p, const MatmulMaps& maps,
                                             const MatmulInstance& instance, cudaStream_t stream) {
+  if (p.groups > 0) return launch_grouped_matmul<MatmulE4m3, 128>(p, maps, instance, stream);
   return launch_matmul<MatmulE4m3, 128>(p, maps, instance, stream);
 }

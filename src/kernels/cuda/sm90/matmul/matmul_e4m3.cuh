@@ -30,10 +30,7 @@ struct MatmulE4m3 {
       const float* scales = c.p.x_scales + chunk * c.p.x_scale_stride;
       float2 x[kEights];
       LATHE_UNROLL
-      for (int j = 0; j < kEights; ++j) {
-        const std::int32_t t = token + 8 * j;
-        x[j] = t < c.p.x_scale_stride ? *reinterpret_cast<const float2*>(scales + t) : float2{0, 0};
-      }
+      for (int j = 0; j < kEights; ++j) x[j] = Consumer::load_scales(c.p, scales, token + 8 * j);
       float sum[Consumer::kValues];
       c.wait_full();
       const std::uint64_t a = tile_descriptor(c.weights(), 1024);

@@ -38,7 +38,7 @@ struct MatmulParams {
   std::int32_t mx_blocks;  // of a row of e2m1 weights
   std::int32_t chunks;     // of K: 128 bytes of a weight row each
   std::int32_t split;  // parts of K, a power of two, whose sums are closed before they are added
-  std::int32_t tile_rows;  // weight rows of a tile: a multiple of 16
+  std::int32_t tile_rows;  // weight rows of a tile: a multiple of 16, of a gated product 32
   std::int32_t tiles;      // of weight rows, over all weights
   std::int32_t token_tiles;
   const float* x_scales;        // of e4m3 tokens: [chunks, x_scale_stride], else null

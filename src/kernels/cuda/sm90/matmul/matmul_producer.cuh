@@ -26,12 +26,10 @@ struct MatmulProducer {
     barrier_expect(s.full(stage), static_cast<std::uint32_t>(p.tile_rows * Format::kWeightRowBytes +
                                                              T::kTokenBytes));
     const std::int32_t k = chunk * Format::kWeightStep;
-    if constexpr (T::kGrouped) {
-      if (p.gate_step != 0) {
-        copy_turns_box(s.weights(stage), &maps.weights[0], k, w.row / 16, w.group, s.full(stage),
-                       policy);
-        return;
-      }
+    if (p.gate_step != 0) {
+      copy_turns_box(s.weights(stage), &maps.weights[0], k, w.row / 16, w.group, s.full(stage),
+                     policy);
+      return;
     }
     copy_box(s.weights(stage), &maps.weights[w.weight], k, w.row, w.group, s.full(stage), policy);
   }

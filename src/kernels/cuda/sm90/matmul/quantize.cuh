@@ -10,6 +10,7 @@
 namespace lathe::cuda {
 
 static __global__ void quantize_rows_kernel(const QuantizeParams p) {
+  let_next_begin();
   wait_for_previous();
   const int lane = static_cast<int>(threadIdx.x % 32);
   const std::int64_t warp = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32;
@@ -35,11 +36,14 @@ static __global__ void quantize_rows_kernel(const QuantizeParams p) {
   for (int d = 16; d > 0; d /= 2) most = max_or_nan(most, shuffle_xor(most, d));
   float scale = most == 0 ? 1.f : most / 448.f;
   if (p.power_of_two) scale = pow2_ceil(scale);
-  if (col < p.cols) {
-    *reinterpret_cast<std::uint32_t*>(p.codes + row * p.cols + col) =
-        convert_e4m3x4(v[0] / scale, v[1] / scale, v[2] / scale, v[3] / scale);
+  const std::uint32_t codes =
+      convert_e4m3x4(v[0] / scale, v[1] / scale, v[2] / scale, v[3] / scale);
+  const std::int32_t copies = p.places == nullptr ? 1 : p.copies;
+  for (std::int32_t i = 0; i < copies; ++i) {
+    const std::int64_t to = p.places == nullptr ? row : p.places[row * copies + i];
+    if (col < p.cols) *reinterpret_cast<std::uint32_t*>(p.codes + to * p.cols + col) = codes;
+    if (lane == 0) p.scales[block * p.scale_stride + to] = scale;
   }
-  if (lane == 0) p.scales[block * p.scale_stride + row] = scale;
 }
 
 }  // namespace lathe::cuda

@@ -18,16 +18,27 @@ struct QuantizeParams {
   std::uint8_t* codes;  // [rows, cols]
   float* scales;        // [blocks, scale_stride]
   std::int32_t x_bf16, power_of_two;
+  // Not null: row r of x becomes rows places[r * copies] to places[r * copies + copies - 1].
+  const std::int32_t* places;  // [rows, copies]
+  std::int32_t copies;
 };
 cudaError_t launch_quantize_rows(const QuantizeParams& p, cudaStream_t stream);
 
+/// Where quantized rows go.
+struct QuantizedRows {
+  std::uint8_t* codes = nullptr;  // [rows, k], at a multiple of 4 bytes
+  float* scales = nullptr;        // [ceil(k / 128), scale_stride]
+  std::int64_t scale_stride = 0;  // >= rows
+  // Not null: row r goes to rows places[r * copies] to places[r * copies + copies - 1].
+  const std::int32_t* places = nullptr;  // [m, copies] on the device
+  std::int32_t copies = 1;
+};
+
 /// codes[r, c] of scales[c / 128, r]: scale = amax / 448 of the 128 (1 where all are 0), or that
 /// rounded up to a power of two; code = x / scale, rounded to nearest even. Bits are the CPU's.
-/// Shapes: x [m, k] f32 or bf16 with k a multiple of 4; codes [m, k] at a multiple of 4 bytes;
-/// scales [ceil(k / 128), scale_stride], scale_stride >= m. The kernel may start early, as
+/// x: [m, k] f32 or bf16 with k a multiple of 4. The kernel may start early, as
 /// matmul_on_device()'s. Errors: dtypes and shapes; CUDA's.
-Result<void> quantize_rows_on_device(const RowsView& x, std::uint8_t* codes, float* scales,
-                                     std::int64_t scale_stride, bool power_of_two,
+Result<void> quantize_rows_on_device(const RowsView& x, const QuantizedRows& out, bool power_of_two,
                                      cudaStream_t stream);
 
 }  // namespace lathe::cuda

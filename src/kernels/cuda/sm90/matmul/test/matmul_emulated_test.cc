@@ -87,6 +87,7 @@ void emulate_groups(const MatmulLaunch& l) {
 }
 void emulate_matmul(const GroupedMatmulCall& call, int tokens, int sms) {
   const MatmulLaunch l = make_launch(call, tokens, sms);
+  if (call.x_scales != nullptr) return emulate_groups<MatmulE4m3>(l);
   if (call.w.dtype == DType::bf16) return emulate_groups<MatmulBf16>(l);
   if (call.w.dtype == DType::e4m3) return emulate_groups<MatmulE4m3Weights>(l);
   emulate_groups<MatmulE2m1Weights>(l);
@@ -205,7 +206,9 @@ TEST_F(MatmulEmulated, QuantizesAsTheCpu) {
           .codes = reinterpret_cast<std::uint8_t*>(codes.data()),
           .scales = scales.data(),
           .x_bf16 = dtype == DType::bf16,
-          .power_of_two = power_of_two};
+          .power_of_two = power_of_two,
+          .places = nullptr,
+          .copies = 1};
       emulate({(m * blocks * 32 + 127) / 128, 1, 1}, 128, quantize_rows_kernel, p);
       for (std::int64_t r = 0; r < m; ++r) {
         for (std::int64_t b = 0; b < blocks; ++b) {
@@ -231,6 +234,43 @@ TEST_F(MatmulEmulated, QuantizesAsTheCpu) {
           }
         }
       }
+    }
+  }
+}
+
+// Rows that go to several places each.
+TEST_F(MatmulEmulated, QuantizesToPlaces) {
+  constexpr std::int64_t m = 6, k = 256, copies = 3, rows = m * copies;
+  const std::vector<float> x = random_f32(random, m * k);
+  std::vector<std::int32_t> places(rows);
+  for (std::size_t i = 0; i < rows; ++i) places[i] = static_cast<std::int32_t>(i);
+  std::shuffle(places.begin(), places.end(), random);
+  std::vector<std::uint32_t> plain(m * k / 4), placed(rows * k / 4);
+  std::vector<float> plain_scales(2 * m), placed_scales(2 * rows);
+  QuantizeParams p{.x = x.data(),
+                   .rows = m,
+                   .cols = k,
+                   .x_stride = k,
+                   .blocks = 2,
+                   .scale_stride = m,
+                   .codes = reinterpret_cast<std::uint8_t*>(plain.data()),
+                   .scales = plain_scales.data(),
+                   .x_bf16 = false,
+                   .power_of_two = false,
+                   .places = nullptr,
+                   .copies = 1};
+  emulate({m * 2 * 32 / 128, 1, 1}, 128, quantize_rows_kernel, p);
+  p.codes = reinterpret_cast<std::uint8_t*>(placed.data());
+  p.scales = placed_scales.data();
+  p.scale_stride = rows;
+  p.places = places.data();
+  p.copies = copies;
+  emulate({m * 2 * 32 / 128, 1, 1}, 128, quantize_rows_kernel, p);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::int64_t row = i / copies, to = places[static_cast<std::size_t>(i)];
+    EXPECT_EQ(std::memcmp(p.codes + to * k, plain.data() + row * k / 4, k), 0) << "seed " << seed;
+    for (std::int64_t b = 0; b < 2; ++b) {
+      EXPECT_EQ(p.scales[b * rows + to], plain_scales[static_cast<std::size_t>(b * m + row)]);
     }
   }
 }
@@ -313,9 +353,35 @@ TEST_F(MatmulEmulated, Experts) {
       SCOPED_TRACE(::testing::Message()
                    << "seed " << seed << ", " << name(dtype) << ", " << tokens);
       Host host;
-      matmul_test::check_experts(
-          random, host, dtype, {0, 1, 9, between(1, 70), 0, 17, 0}, 128, 32 * between(5, 12),
-          [&](const GroupedMatmulCall& call) { emulate_matmul(call, tokens, 3); });
+      for (const bool codes : {false, true}) {
+        if (codes && dtype != DType::e4m3) continue;
+        matmul_test::check_experts(random, host, dtype, codes, {0, 1, 9, between(1, 70), 0, 17, 0},
+                                   128, 32 * between(5, 12), [&](const GroupedMatmulCall& call) {
+                                     emulate_matmul(call, tokens, 3);
+                                   });
+      }
+    }
+  }
+}
+
+// Tiles of few and many tokens, of all heights that gated products have, and split sums.
+TEST_F(MatmulEmulated, Gated) {
+  struct Case {
+    DType dtype;
+    bool codes;
+  };
+  for (const Case c : {Case{DType::bf16, false}, {DType::e4m3, false}, {DType::e4m3, true}}) {
+    for (const MatmulCut cut : {MatmulCut{1, 64, 8, false},
+                                {2, 96, 32, false},
+                                {4, 128, 8, false},
+                                {1, 128, 128, true}}) {
+      SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << name(c.dtype) << ", tile "
+                                        << cut.tile_rows << " x " << cut.tile_tokens);
+      Host host;
+      matmul_test::check_gated(random, host, c.dtype, c.codes, between(1, 40), 8 * between(9, 30),
+                               16 * between(20, 40), [&](const MatmulCall& call) {
+                                 emulate_matmul({&call, 1}, cut, 4);
+                               });
     }
   }
 }
@@ -369,6 +435,8 @@ TEST_F(MatmulEmulated, TakesWhatItCanRead) {
     c.out.dtype = DType::bf16;
     c.add = true;
   }));
+  const Activation silu{ActivationKind::silu};
+  EXPECT_TRUE(refuses([&](MatmulCall& c) { c.activation = &silu; }));  // f32 out, and no up
   EXPECT_TRUE(refuses([](MatmulCall& c) {
     c.out.dtype = DType::bf16;
     c.out.row_stride = 71;

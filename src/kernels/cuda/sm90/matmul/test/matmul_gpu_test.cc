@@ -115,9 +115,12 @@ TEST_F(MatmulGpu, ExpertsAndHeads) {
       std::vector<std::int32_t> counts(static_cast<std::size_t>(between(1, 40)));
       for (std::int32_t& c : counts) c = between(0, 2) == 0 ? 0 : between(0, 2 * mean);
       Device memory{*this, {}};
-      matmul_test::check_experts(
-          random, memory, dtype, counts, 256, 32 * between(8, 24),
-          [&](const GroupedMatmulCall& call) { must(grouped_matmul_on_device(call, stream())); });
+      for (const bool codes : {false, true}) {
+        if (codes && dtype != DType::e4m3) continue;
+        matmul_test::check_experts(
+            random, memory, dtype, codes, counts, 256, 32 * between(8, 24),
+            [&](const GroupedMatmulCall& call) { must(grouped_matmul_on_device(call, stream())); });
+      }
     }
     for (const bool turns : {false, true}) {
       for (const int mean : {2, 12, 30, 100}) {
@@ -134,6 +137,22 @@ TEST_F(MatmulGpu, ExpertsAndHeads) {
     matmul_test::check_heads(
         random, memory, dtype, between(1, 90), between(1, 20),
         [&](const GroupedMatmulCall& call) { must(grouped_matmul_on_device(call, stream())); });
+  }
+}
+
+TEST_F(MatmulGpu, Gated) {
+  for (const DType dtype : {DType::bf16, DType::e4m3, DType::e2m1}) {
+    for (const bool codes : {false, true}) {
+      if (codes && dtype != DType::e4m3) continue;
+      for (const int m : {1, 8, 33, 100, 600}) {
+        SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << name(dtype) << ", " << m);
+        Device memory{*this, {}};
+        matmul_test::check_gated(random, memory, dtype, codes, m, 8 * between(9, 70),
+                                 32 * between(8, 60), [&](const MatmulCall& call) {
+                                   must(matmul_on_device({&call, 1}, stream()));
+                                 });
+      }
+    }
   }
 }
 
