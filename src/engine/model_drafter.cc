@@ -10,6 +10,10 @@ namespace {
 
 constexpr std::int64_t kBurstRows = 1 + kDraftModelDrafts;  // of a request in phase verify
 
+// Where as many requests share a step, one of which most is still to read gets no drafts on a CPU:
+// a row costs there what a token does, so drafts do not pay for it.
+constexpr std::size_t kManyRequests = 8;
+
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
@@ -54,6 +58,7 @@ void ModelDrafter::propose(std::span<DraftRequest> requests) {
   chains_.clear();
   jobs_.reserve(requests.size());  // chains point into it
   std::int64_t prefill_rows = options_.prefill_rows;
+  rows_cost_ = ops_.backend->memory().kind == MemoryKind::host && requests.size() >= kManyRequests;
   for (DraftRequest& r : requests) plan_rows(r, prefill_rows);
   // Rows of one phase are neighbours.
   std::ranges::stable_partition(jobs_, [](const Job& j) { return j.rows <= kBurstRows; });
@@ -103,6 +108,7 @@ void ModelDrafter::plan_rows(DraftRequest& r, std::int64_t& prefill_rows) {
   const std::int64_t chain = std::max<std::int64_t>(0, most - 1);  // rows of drafts
   const std::int64_t missing = tokens - known.sure;
   const bool burst = missing <= kBurstRows;
+  if (rows_cost_ && r.most > 0 && !burst && 2 * missing > tokens) return give_up(known);
   const std::int64_t rows = burst ? missing : std::min(missing, prefill_rows);
   if (rows == 0) return;
 

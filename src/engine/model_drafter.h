@@ -85,6 +85,7 @@ class ModelDrafter : public Drafter {
   std::unordered_map<std::uint64_t, Known> known_;  // by request
   std::int64_t rows_ = 0;
   // Of the current call.
+  bool rows_cost_ = false;  // too much to read a prompt late
   std::vector<Job> jobs_;
   std::vector<BatchItem> items_;
   std::vector<Chain> chains_;

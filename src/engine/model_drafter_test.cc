@@ -169,6 +169,34 @@ TEST(ModelDrafter, ReadsInChunksWhatTheTargetHadCached) {
   expect_nothing_held(draft);
 }
 
+// Prompts that the target has cached and the draft model has not, many at once: it reads of them
+// what a step of prefill allows, and the rest once few are left.
+TEST(ModelDrafter, ReadsNoPromptLateBesideMany) {
+  FakeSetup setup({.page_size = 4, .pages = 500});
+  Draft draft({.page_size = 4, .pages = 500}, {.prefill_rows = 48});
+  EngineOptions options;
+  options.drafter = &draft;
+  options.draft_tokens = 3;
+  Engine engine = setup.engine(options);
+  std::vector<Request> requests;
+  for (std::int32_t i = 0; i < 16; ++i) requests.push_back(request(41, 1, i));
+  serve(engine, requests);
+  EXPECT_EQ(draft.inner.rows(), 0);
+  for (std::size_t i = 0; i < 16; ++i) {
+    requests[i].sampling.max_tokens = 20 + 3 * static_cast<std::int32_t>(i);
+  }
+  std::int64_t beside_many = 0;
+  const Served run = serve(engine, requests, 0, [&] {
+    if (engine.stats().running >= 8) beside_many = draft.inner.rows();
+  });
+  EXPECT_GE(run.stats.cached_tokens, 16 * 40);
+  EXPECT_LE(beside_many, 2 * 48);
+  EXPECT_GT(draft.inner.rows(), 7 * 41);
+  EXPECT_GT(run.stats.drafts.all_accepted(), 20);
+  EXPECT_EQ(run.stats.drafts.all_accepted(), run.stats.drafts.all_drafted());
+  expect_nothing_held(draft);
+}
+
 // D1. Drafts that are never right change no token, so every step must do to every request what it
 // does without them, however few pages the draft model has; and it never waits for pages in vain.
 TEST(ModelDrafter, TakesNothingFromAnybody) {
