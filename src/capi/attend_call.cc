@@ -10,7 +10,6 @@
 #include <string_view>
 #include <utility>
 
-#include "attn/lse_convention.h"
 #include "capi/status.h"
 #include "kernels/find_kernel.h"
 #ifdef LATHE_HAS_CUDA
@@ -125,11 +124,6 @@ Result<void> Call::take(const lathe_attend_args* given, bool shapes_only) {
   if ((fields_.flags & ~kFlags) != 0) {
     return wrong("flags", fmt::format("bits of {:#x}", kFlags),
                  fmt::format("{:#x}", fields_.flags));
-  }
-  if (place_.on_gpu() && (fields_.flags & ~LATHE_SPLIT_BY_BATCH) != 0) {
-    return Error{ErrorCode::unsupported, "flags",
-                 "0 on a GPU: natural logs, -inf of a row without keys",
-                 fmt::format("{:#x}", fields_.flags), "convert what the kernel gives"};
   }
   if (fields_.threads < 0 || fields_.threads > kMostThreads) {
     return Error{ErrorCode::out_of_range, "threads", fmt::format("0 to {}", kMostThreads),
@@ -297,11 +291,13 @@ const void* Call::workspace() const {
 Result<void> Call::run(CallPart part) {
   const auto done = place_.on_gpu() ? run_on_gpu(part) : kernel_->attend(args_);
   if (!done) return in_fields(done.error());
-  if (place_.on_gpu()) return {};
-  convert_lse({.base_2 = (fields_.flags & LATHE_LSE_BASE_2) != 0,
-               .empty_plus_inf = (fields_.flags & LATHE_EMPTY_LSE_PLUS_INF) != 0},
-              args_.lse);
+  if (!place_.on_gpu()) convert_lse(lse_convention(), args_.lse);
   return {};
+}
+
+LseConvention Call::lse_convention() const {
+  return {.base_2 = (fields_.flags & LATHE_LSE_BASE_2) != 0,
+          .empty_plus_inf = (fields_.flags & LATHE_EMPTY_LSE_PLUS_INF) != 0};
 }
 
 #ifdef LATHE_HAS_CUDA
@@ -326,7 +322,9 @@ Result<void> Call::run_on_gpu(CallPart part) {
   }
   args_.execution = {};
   args_.execution.stream = fields_.stream;
-  return cuda::attend_in_workspace(args_, room, part);
+  if (auto ok = cuda::attend_in_workspace(args_, room, part); !ok) return ok;
+  if (part == CallPart::schedule) return {};
+  return cuda::convert_lse_on_device(lse_convention(), args_.lse, fields_.stream);
 }
 
 #else

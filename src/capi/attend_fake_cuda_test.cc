@@ -23,9 +23,9 @@ std::string refusal(const Scene& s) {
   return done.ok() ? "ran" : done.error().text;
 }
 
-class CAttendOnGpu : public ::testing::TestWithParam<bool> {};
+class CAttendOnGpuBy : public ::testing::TestWithParam<bool> {};
 
-TEST_P(CAttendOnGpu, GivesWhatTheReferenceGives) {
+TEST_P(CAttendOnGpuBy, GivesWhatTheReferenceGives) {
   Scene s({.by_list = GetParam()});
   s.ask_reference();
   const auto before = fake::counts();
@@ -37,7 +37,7 @@ TEST_P(CAttendOnGpu, GivesWhatTheReferenceGives) {
   s.expect_reference();
 }
 
-TEST_P(CAttendOnGpu, LayersShareAStep) {
+TEST_P(CAttendOnGpuBy, LayersShareAStep) {
   Scene s({.by_list = GetParam()});
   s.ask_reference();
   lathe::Step step = lathe::Step::create(1).value();
@@ -79,9 +79,53 @@ TEST_P(CAttendOnGpu, LayersShareAStep) {
   EXPECT_EQ(refused(other), "kv_lens");
   EXPECT_EQ(refused(s.host), "kind");  // of the other device
 }
-INSTANTIATE_TEST_SUITE_P(Keys, CAttendOnGpu, ::testing::Bool(), [](const auto& of) {
+INSTANTIATE_TEST_SUITE_P(Keys, CAttendOnGpuBy, ::testing::Bool(), [](const auto& of) {
   return std::string(of.param ? "Lists" : "PageTable");
 });
+
+// Keys without rope, 528 bytes of fp8 or bf16: few rows of M, and many.
+TEST(CAttendOnGpu, ReadsKeysWithoutRope) {
+  for (const char* layout :
+       {"mla_fp8_block(rope=0)", "mla_fp8_block(rope=0,scale=raw_f32)", "mla_bf16(rope=0)"}) {
+    for (const bool by_list : {false, true}) {
+      for (const std::int64_t heads : {8, 64}) {
+        SCOPED_TRACE(layout + std::string(by_list ? ", lists, " : ", page table, ") +
+                     std::to_string(heads) + " heads");
+        Scene s({.layout = layout, .by_list = by_list, .heads = heads});
+        ASSERT_EQ(s.dim, 512);
+        s.ask_reference();
+        lathe::attend(s.gpu).value();
+        s.expect_reference();
+      }
+    }
+  }
+}
+
+// By name: natural logs and -inf, base 2, +inf, and both; in a call and in a step's layer.
+TEST(CAttendOnGpu, GivesEachConventionOfLse) {
+  for (const std::uint32_t flags : {0u, 1u, 2u, 3u}) {
+    Scene s({.by_list = true});
+    s.host.flags = s.gpu.flags = flags;
+    s.ask_reference();
+    const auto empty = std::ranges::count_if(s.want_lse, [](float x) { return std::isinf(x); });
+    EXPECT_GE(empty, kHeads) << "a row has no keys";
+    const float sign = (flags & LATHE_EMPTY_LSE_PLUS_INF) != 0 ? 1 : -1;
+    for (const float x : s.want_lse) EXPECT_TRUE(!std::isinf(x) || x * sign > 0);
+    const auto before = fake::counts().launches;
+    lathe::attend(s.gpu).value();
+    s.expect_reference();
+    const auto launches = fake::counts().launches - before;
+    s.gpu.flags = 0;
+    lathe::attend(s.gpu).value();
+    EXPECT_EQ(fake::counts().launches - before - launches, launches - (flags != 0 ? 1 : 0));
+
+    s.gpu.flags = flags;
+    lathe::Step step = lathe::Step::create(1).value();
+    step.update(s.gpu).value();
+    step.attend(s.gpu).value();
+    s.expect_reference();
+  }
+}
 
 TEST(CAttendWorkspace, LooksAtShapesAlone) {
   Scene s({});
@@ -122,9 +166,6 @@ TEST(CAttendOnGpuRefusals, NameWhatIsWrong) {
   s.gpu = fits;
   s.gpu.kv_lens = {};
   EXPECT_THAT(refusal(s), HasSubstr("kv_lens: wanted a pointer"));
-  s.gpu = fits;
-  s.gpu.flags = LATHE_LSE_BASE_2;
-  EXPECT_THAT(refusal(s), HasSubstr("flags: wanted 0 on a GPU"));
   s.gpu = fits;
   s.gpu.device = "cpu";
   EXPECT_THAT(refusal(s), HasSubstr("device: wanted sm90 for tensors of a GPU"));

@@ -64,6 +64,17 @@ TEST_P(CAttendGpu, BoundsMayBeLoose) {
   s.expect_reference();
 }
 
+TEST_P(CAttendGpu, GivesEachConventionOfLse) {
+  for (const std::uint32_t flags : {1u, 2u, 3u}) {
+    Scene s = scene(50 + flags);
+    s.host.flags = s.gpu.flags = flags;
+    s.ask_reference();
+    lathe::attend(s.gpu).value();
+    s.expect_reference();
+    if (HasFatalFailure()) return;
+  }
+}
+
 // A caller's graph: captured with some queries, replayed with others.
 TEST_P(CAttendGpu, RunsInACapturedGraph) {
   Scene s = scene(20);
@@ -109,15 +120,15 @@ TEST_P(CAttendGpu, ReadsRowsWithStrides) {
   Scene s = scene(30);
   s.ask_reference();
   // Rows of q behind 64 numbers that are not the call's, and rows of out before as many.
-  const std::int64_t q_row = s.heads * 576 + 64, out_row = s.heads * 512 + 64;
+  const std::int64_t q_row = s.heads * s.dim + 64, out_row = s.heads * 512 + 64;
   std::vector<std::uint16_t> wide(static_cast<std::size_t>(s.rows * q_row), 0x7fc0);
   for (std::int64_t r = 0; r < s.rows; ++r) {
-    std::copy_n(s.q.begin() + r * s.heads * 576, s.heads * 576, wide.begin() + r * q_row + 64);
+    std::copy_n(s.q.begin() + r * s.heads * s.dim, s.heads * s.dim, wide.begin() + r * q_row + 64);
   }
   const lathe::test::Copy<std::uint16_t> q(wide);
   const std::vector<std::uint16_t> untouched(static_cast<std::size_t>(s.rows * out_row), 0x1234);
   const lathe::test::Copy<std::uint16_t> out(untouched);
-  s.gpu.q = Tensor(q.data.get() + 64, lathe::kBfloat16, {s.rows, s.heads, 576}, {q_row, 576, 1})
+  s.gpu.q = Tensor(q.data.get() + 64, lathe::kBfloat16, {s.rows, s.heads, s.dim}, {q_row, s.dim, 1})
                 .on_gpu(0);
   s.gpu.out =
       Tensor(out.data.get(), lathe::kBfloat16, {s.rows, s.heads, 512}, {out_row, 512, 1}).on_gpu(0);
@@ -136,17 +147,17 @@ TEST_P(CAttendGpu, ReadsRowsWithStrides) {
   s.expect_reference();
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, CAttendGpu,
-                         ::testing::Combine(::testing::Values("mla_bf16", "mla_fp8",
-                                                              "mla_fp8_block",
-                                                              "mla_fp8_block(scale=raw_f32)"),
-                                            ::testing::Bool()),
-                         [](const auto& of) {
-                           std::string name(std::get<0>(of.param));
-                           std::erase_if(name,
-                                         [](char c) { return c == '(' || c == ')' || c == '='; });
-                           return name + (std::get<1>(of.param) ? "Lists" : "PageTable");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, CAttendGpu,
+    ::testing::Combine(::testing::Values("mla_bf16", "mla_fp8", "mla_fp8_block",
+                                         "mla_fp8_block(scale=raw_f32)", "mla_bf16(rope=0)",
+                                         "mla_fp8_block(rope=0)"),
+                       ::testing::Bool()),
+    [](const auto& of) {
+      std::string name(std::get<0>(of.param));
+      std::erase_if(name, [](char c) { return c == '(' || c == ')' || c == '='; });
+      return name + (std::get<1>(of.param) ? "Lists" : "PageTable");
+    });
 
 }  // namespace
 

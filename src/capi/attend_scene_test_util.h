@@ -64,6 +64,7 @@ struct Scene {
   std::mt19937 random;
   Layout layout;
   double lse_error;  // beside the bounds of expect_reference()
+  std::int64_t dim;  // of a query and of a key
   std::int64_t heads, rows = 0, width;
   std::vector<unsigned char> bytes;
   std::vector<std::uint16_t> q;
@@ -84,6 +85,7 @@ struct Scene {
         // A GPU rounds a code times such a scale to bf16: about 1e-3 of a logit, and the largest
         // of a row decides.
         lse_error(shape.layout.find("raw_f32") == std::string::npos ? 1e-6 : 6e-3),
+        dim(layout.row_elems()),
         heads(shape.heads),
         width(shape.width),
         lens(shape.keys),
@@ -104,8 +106,8 @@ struct Scene {
     host.device = "ref";
     host.pool = &pool;
     gpu.pool = &there;
-    host.q = Tensor(q.data(), kBfloat16, {rows, heads, 576});
-    gpu.q = Tensor(q_there->data.get(), kBfloat16, {rows, heads, 576}).on_gpu(0);
+    host.q = Tensor(q.data(), kBfloat16, {rows, heads, dim});
+    gpu.q = Tensor(q_there->data.get(), kBfloat16, {rows, heads, dim}).on_gpu(0);
     const auto requests = std::ssize(lens);
     if (shape.by_list) {
       give(lists, {rows, width}, host.indices, gpu.indices);
@@ -192,13 +194,13 @@ struct Scene {
       }
     }
     const std::int64_t slots = pages * kPage;
-    std::vector<float> values(static_cast<std::size_t>(slots * 576));
+    std::vector<float> values(static_cast<std::size_t>(slots * dim));
     for (float& x : values) x = normal(random);
     std::vector<std::int32_t> all(static_cast<std::size_t>(slots));
     std::iota(all.begin(), all.end(), 0);
     bytes.assign(static_cast<std::size_t>(pages * layout.page_stride(kPage).value()), 0xff);
     pool.pages = Tensor(bytes.data(), kUint8, {std::ssize(bytes)});
-    encode(pool, Tensor(values.data(), kFloat32, {slots, 576}), Tensor(all.data(), kInt32, {slots}))
+    encode(pool, Tensor(values.data(), kFloat32, {slots, dim}), Tensor(all.data(), kInt32, {slots}))
         .value();
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t i = 0; i < width; ++i) {
@@ -214,7 +216,7 @@ struct Scene {
 
   void draw_queries() {
     std::normal_distribution<float> normal;
-    for (std::int64_t i = 0; i < rows * heads * 576; ++i) {
+    for (std::int64_t i = 0; i < rows * heads * dim; ++i) {
       q.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(normal(random)) >> 16));
     }
   }

@@ -9,6 +9,7 @@
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/sm90/latent/latent_call.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
+#include "kernels/cuda/sm90/latent/latent_kernels_512.h"
 #include "kernels/cuda/sm90/latent/latent_launch.h"
 #include "kernels/cuda/sm90/latent/latent_limits.h"
 #include "kernels/cuda/sm90/latent/stage/staging.h"
@@ -31,6 +32,10 @@ constexpr LatentKernels kMlaFp8{PartialLayout::swapped, launch_m64_mla_fp8, laun
 constexpr LatentKernels kMlaFp8Block{PartialLayout::swapped, launch_m64_mla_fp8_block,
                                      launch_swap_ab_mla_fp8_block, launch_stage_mla_fp8_block,
                                      launch_m64_mla_bf16};
+// Without rope.
+constexpr LatentKernels kMlaFp8Block512{PartialLayout::swapped, launch_m64_mla_fp8_block_512,
+                                        launch_swap_ab_mla_fp8_block_512,
+                                        launch_stage_mla_fp8_block_512, launch_m64_v4_bf16};
 constexpr LatentKernels kV4Fp8{PartialLayout::swapped, launch_m64_v4_fp8, launch_swap_ab_v4_fp8,
                                launch_stage_v4_fp8, launch_m64_v4_bf16};
 constexpr LatentKernels kV4Bf16{PartialLayout::m64, launch_m64_v4_bf16, launch_swap_ab_v4_bf16};
@@ -41,15 +46,16 @@ Error wrong(std::string field, std::string wanted, std::string offered) {
 
 /// The kernels for a call's keys.
 Result<LatentKernels> kernels_of(const AttendArgs& args) {
-  const bool v4 = args.problem.v_dim() == args.problem.qk_dim();
-  if (!args.main.pool) return v4 ? kV4Bf16 : kMlaBf16;
+  // Keys that are values: V4's, and those without rope.
+  const bool whole = args.problem.v_dim() == args.problem.qk_dim();
+  if (!args.main.pool) return whole ? kV4Bf16 : kMlaBf16;
   switch (args.main.pool->layout.kind()) {
     case LayoutKind::mla_bf16:
-      return v4 ? kV4Bf16 : kMlaBf16;
+      return whole ? kV4Bf16 : kMlaBf16;
     case LayoutKind::mla_fp8:
       return kMlaFp8;
     case LayoutKind::mla_fp8_block:
-      return kMlaFp8Block;
+      return whole ? kMlaFp8Block512 : kMlaFp8Block;
     case LayoutKind::v4_fp8:
       return kV4Fp8;
     default:

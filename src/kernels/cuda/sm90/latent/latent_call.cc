@@ -30,6 +30,11 @@ Result<void> check_alignment(const char* field, const void* data, std::int64_t s
   return {};
 }
 
+// Widths of the rope: DeepSeek's, and none where a model has no rope, whose keys are whole values.
+bool has_rope(ProblemKind kind, std::int32_t rope) {
+  return rope == kLatentRope || (rope == 0 && kind != ProblemKind::window_compressed);
+}
+
 /// The fields of a source in messages.
 struct SourceFields {
   const char *pool, *layout, *compact, *compact_dtype;
@@ -49,6 +54,9 @@ Result<void> check_keys(const SourceFields& fields, const KeySource& s, ProblemK
   const CacheLayout& layout = s.pool->layout;
   if (!latent_layouts(kind).contains(layout.kind())) {
     return unfit(fields.layout, latent_layouts(kind).names(), std::string(name(layout.kind())));
+  }
+  if (layout.kind() == LayoutKind::mla_fp8 && layout.dims().rope == 0) {
+    return unfit(fields.layout, "mla_bf16 or mla_fp8_block without rope", "mla_fp8");
   }
   return check_alignment(fields.pool, s.pool->data, s.pool->page_stride, s.pool->pages);
 }
@@ -109,8 +117,10 @@ Result<void> check_sources(const AttendArgs& args) {
 
 Result<void> check_latent_call(const AttendArgs& args) {
   const AttentionProblem& p = args.problem;
-  if (p.nope != latent_nope(p.kind) || p.rope != kLatentRope) {
-    return unfit("problem", fmt::format("{} + {} dimensions", latent_nope(p.kind), kLatentRope),
+  if (p.nope != latent_nope(p.kind) || !has_rope(p.kind, p.rope)) {
+    const char* without = has_rope(p.kind, 0) ? ", or without the latter" : "";
+    return unfit("problem",
+                 fmt::format("{} + {} dimensions{}", latent_nope(p.kind), kLatentRope, without),
                  fmt::format("{} + {}", p.nope, p.rope));
   }
   if (p.heads < 1 || p.heads > kLatentHeads) {

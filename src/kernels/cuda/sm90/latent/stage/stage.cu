@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/sm90/latent/load/row_format_512.cuh"
 
 namespace lathe::cuda {
 namespace {
@@ -50,6 +51,10 @@ cudaError_t launch_stage_mla_fp8(const LatentParams& p, const LatentStageArrays&
 cudaError_t launch_stage_mla_fp8_block(const LatentParams& p, const LatentStageArrays& stages,
                                        cudaStream_t stream) {
   return launch<Fp8BlockFormat>(p, stages, stream);
+}
+cudaError_t launch_stage_mla_fp8_block_512(const LatentParams& p, const LatentStageArrays& stages,
+                                           cudaStream_t stream) {
+  return launch<Fp8BlockFormat512>(p, stages, stream);
 }
 cudaError_t launch_stage_v4_fp8(const LatentParams& p, const LatentStageArrays& stages,
                                 cudaStream_t stream) {

@@ -32,6 +32,8 @@ cudaError_t launch_stage_mla_fp8(const LatentParams& p, const LatentStageArrays&
                                  cudaStream_t stream);
 cudaError_t launch_stage_mla_fp8_block(const LatentParams& p, const LatentStageArrays& stages,
                                        cudaStream_t stream);
+cudaError_t launch_stage_mla_fp8_block_512(const LatentParams& p, const LatentStageArrays& stages,
+                                           cudaStream_t stream);
 cudaError_t launch_stage_v4_fp8(const LatentParams& p, const LatentStageArrays& stages,
                                 cudaStream_t stream);
 

@@ -1,0 +1,9 @@
+// swap_ab on mla_fp8_block without rope: its instances of 8, 16 and 32 M rows.
+#include "kernels/cuda/sm90/latent/latent_kernels_512.h"
+#include "kernels/cuda/sm90/latent/load/row_format_512.cuh"
+#include "kernels/cuda/sm90/latent/swap_ab/swap_ab_fp8_launch.cuh"
+
+cudaError_t lathe::cuda::launch_swap_ab_mla_fp8_block_512(const LatentParams& p, int block_m,
+                                                          cudaStream_t stream) {
+  return launch_swap_ab_fp8<Fp8BlockFormat512>(p, block_m, stream);
+}
