@@ -102,10 +102,10 @@ class Load {
     for (int i = 0; i < task_.idle; ++i) begin(Role::idle);
     for (int i = 0; i < task_.closed_loop; ++i) begin(Role::loop);
     for (int i = 0; i < task_.churn; ++i) begin(Role::churn);
-    while (!over()) {
+    do {
       launch();
       poll();
-    }
+    } while (!over());
     result_.seconds = now() - start_;
     result_.first_byte = percentiles(task_.arrivals_per_second > 0 ? arrivals_ : streams_);
     result_.health = percentiles(health_);
