@@ -39,6 +39,7 @@ demo: setup
 	@tools/demo.sh $(BUILD)/lathe
 
 test: setup
+	cmake --preset release
 	tools/make_venv.sh $(BUILD)/venv
 	cmake --preset release -DLATHE_PYTHON_TESTS=ON
 	cmake --build $(BUILD) -j$(JOBS)

@@ -26,9 +26,17 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   target_compile_options(lathe_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
 
-# lathe_room(<name> [DEPS <target>...] [TEST_DEPS <target>...] [FOLDER <folder>...])
+# Half of a file's compilation is its headers, which a batch of six reads once. Set LATHE_UNITY=OFF while you change one file often. Tests
+# are compiled alone: they share their headers already, and each has a Scene of its own.
+option(LATHE_UNITY "Compile the rooms' files in batches of six" ${PROJECT_IS_TOP_LEVEL})
+function(lathe_in_batches target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LATHE_UNITY} UNITY_BUILD_BATCH_SIZE 6)
+endfunction()
+
+# lathe_room(<name> [DEPS <target>...] [TEST_DEPS <target>...] [FOLDER <folder>...] [HOLDS_KERNELS])
+# HOLDS_KERNELS: files are compiled once for each SIMD target, which must be done one by one.
 function(lathe_room name)
-  cmake_parse_arguments(ARG "" "" "FOLDER;DEPS;TEST_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "HOLDS_KERNELS" "" "FOLDER;DEPS;TEST_DEPS" ${ARGN})
   if(NOT ARG_FOLDER)
     set(ARG_FOLDER ${name})
   endif()
@@ -42,6 +50,9 @@ function(lathe_room name)
   if(sources)
     add_library(${target} STATIC ${sources})
     target_link_libraries(${target} PUBLIC lathe_flags ${ARG_DEPS})
+    if(NOT ARG_HOLDS_KERNELS)
+      lathe_in_batches(${target})
+    endif()
   else()
     add_library(${target} INTERFACE)
     target_link_libraries(${target} INTERFACE lathe_flags ${ARG_DEPS})

@@ -6,20 +6,16 @@
 #include <cstddef>
 #include <utility>
 
+#include "attn/check_count.h"
 #include "attn/check_source.h"
 
 namespace lathe {
 namespace {
 
-Error wrong(std::string field, std::string wanted, std::string offered, std::string hint = "") {
-  return {ErrorCode::invalid_argument, std::move(field), std::move(wanted), std::move(offered),
-          std::move(hint)};
-}
-
 Result<void> at_least(const char* field, std::int32_t value, std::int32_t least) {
   if (value >= least) return {};
-  return wrong(fmt::format("problem.{}", field), fmt::format("at least {}", least),
-               fmt::format("{}", value));
+  return bad_value(fmt::format("problem.{}", field), fmt::format("at least {}", least),
+                   fmt::format("{}", value));
 }
 
 template <std::size_t N>
@@ -37,12 +33,12 @@ Result<void> check_dims(const AttentionProblem& p, EnumSet<ProblemKind> kinds) {
                  ""};
   }
   if (!(std::isfinite(p.scale) && p.scale > 0)) {
-    return wrong("problem.scale", "a finite positive scale", fmt::format("{}", p.scale));
+    return bad_value("problem.scale", "a finite positive scale", fmt::format("{}", p.scale));
   }
   if (p.window != 0 &&
       (p.kind == ProblemKind::dense_latent || p.kind == ProblemKind::sparse_latent)) {
-    return wrong("problem.window", fmt::format("0 for {}", name(p.kind)),
-                 fmt::format("{}", p.window));
+    return bad_value("problem.window", fmt::format("0 for {}", name(p.kind)),
+                     fmt::format("{}", p.window));
   }
   if (p.kind != ProblemKind::grouped_query) {
     return all_of({at_least("heads", p.heads, 1), at_least("nope", p.nope, 1),
@@ -57,8 +53,8 @@ Result<void> check_dims(const AttentionProblem& p, EnumSet<ProblemKind> kinds) {
     return ok;
   }
   if (p.heads % p.kv_heads != 0) {
-    return wrong("problem.heads", fmt::format("a multiple of the {} kv_heads", p.kv_heads),
-                 fmt::format("{}", p.heads));
+    return bad_value("problem.heads", fmt::format("a multiple of the {} kv_heads", p.kv_heads),
+                     fmt::format("{}", p.heads));
   }
   return {};
 }
@@ -66,30 +62,31 @@ Result<void> check_dims(const AttentionProblem& p, EnumSet<ProblemKind> kinds) {
 Result<void> check_batch(const AttendArgs& args, bool contents) {
   const std::size_t requests = args.kv_lens.size();
   if (args.q_indptr.size() != requests + 1) {
-    return wrong("q_indptr", fmt::format("{} entries for {} requests", requests + 1, requests),
-                 fmt::format("{}", args.q_indptr.size()));
+    return bad_value("q_indptr", fmt::format("{} entries for {} requests", requests + 1, requests),
+                     fmt::format("{}", args.q_indptr.size()));
   }
   if (!contents) return {};
   if (args.q_indptr[0] != 0) {
-    return wrong("q_indptr[0]", "0", fmt::format("{}", args.q_indptr[0]));
+    return bad_value("q_indptr[0]", "0", fmt::format("{}", args.q_indptr[0]));
   }
   for (std::size_t r = 0; r < requests; ++r) {
     const std::int64_t rows = std::int64_t{args.q_indptr[r + 1]} - args.q_indptr[r];
     if (rows < 0) {
-      return wrong(fmt::format("q_indptr[{}]", r + 1),
-                   fmt::format("at least {}, the entry before", args.q_indptr[r]),
-                   fmt::format("{}", args.q_indptr[r + 1]));
+      return bad_value(fmt::format("q_indptr[{}]", r + 1),
+                       fmt::format("at least {}, the entry before", args.q_indptr[r]),
+                       fmt::format("{}", args.q_indptr[r + 1]));
     }
     if (args.kv_lens[r] != 0 && args.kv_lens[r] < rows) {
-      return wrong(fmt::format("kv_lens[{}]", r),
-                   fmt::format("0, or at least the {} rows that the request brings", rows),
-                   fmt::format("{}", args.kv_lens[r]),
-                   "a row's own key is in the cache before attention");
+      return bad_value(fmt::format("kv_lens[{}]", r),
+                       fmt::format("0, or at least the {} rows that the request brings", rows),
+                       fmt::format("{}", args.kv_lens[r]),
+                       "a row's own key is in the cache before attention");
     }
   }
   if (args.q_indptr[requests] != args.q.rows) {
-    return wrong(fmt::format("q_indptr[{}]", requests), fmt::format("{} rows of q", args.q.rows),
-                 fmt::format("{}", args.q_indptr[requests]));
+    return bad_value(fmt::format("q_indptr[{}]", requests),
+                     fmt::format("{} rows of q", args.q.rows),
+                     fmt::format("{}", args.q_indptr[requests]));
   }
   return {};
 }
@@ -98,21 +95,21 @@ template <class Byte>
 Result<void> check_rows(const std::string& field, const BasicRowsView<Byte>& view,
                         EnumSet<DType> dtypes, std::int64_t rows, std::int64_t cols) {
   if (!dtypes.contains(view.dtype)) {
-    return wrong(field + ".dtype", dtypes.names(), std::string(name(view.dtype)));
+    return bad_value(field + ".dtype", dtypes.names(), std::string(name(view.dtype)));
   }
   if (view.rows != rows || rows < 0) {
-    return wrong(field + ".rows", rows < 0 ? "0 or more" : fmt::format("{}", rows),
-                 fmt::format("{}", view.rows));
+    return bad_value(field + ".rows", rows < 0 ? "0 or more" : fmt::format("{}", rows),
+                     fmt::format("{}", view.rows));
   }
   if (view.cols != cols) {
-    return wrong(field + ".cols", fmt::format("{}", cols), fmt::format("{}", view.cols));
+    return bad_value(field + ".cols", fmt::format("{}", cols), fmt::format("{}", view.cols));
   }
   if (view.row_stride < cols) {
-    return wrong(field + ".row_stride", fmt::format("at least {}", cols),
-                 fmt::format("{}", view.row_stride));
+    return bad_value(field + ".row_stride", fmt::format("at least {}", cols),
+                     fmt::format("{}", view.row_stride));
   }
   if (view.data == nullptr && rows > 0) {
-    return wrong(field + ".data", fmt::format("{} rows", rows), "a null pointer");
+    return bad_value(field + ".data", fmt::format("{} rows", rows), "a null pointer");
   }
   return {};
 }
@@ -129,8 +126,9 @@ Result<void> check_tensors(const AttendArgs& args, std::int32_t q_width, std::in
   }
   const bool scaled = args.q.dtype == DType::e4m3;
   if (scaled ? !(std::isfinite(args.q_scale) && args.q_scale > 0) : args.q_scale != 1) {
-    return wrong("q_scale", scaled ? "a finite positive scale" : "1 (only an e4m3 q has a scale)",
-                 fmt::format("{}", args.q_scale));
+    return bad_value("q_scale",
+                     scaled ? "a finite positive scale" : "1 (only an e4m3 q has a scale)",
+                     fmt::format("{}", args.q_scale));
   }
   if (Result<void> ok = check_batch(args, contents); !ok) return ok;
   if (Result<void> ok = check_rows("out", args.out, {DType::f64, DType::f32, DType::bf16}, rows,
@@ -145,10 +143,10 @@ Result<void> check_tensors(const AttendArgs& args, std::int32_t q_width, std::in
   }
   const std::int64_t sinks = args.problem.sink ? heads : 0;
   if (std::ssize(args.sink) != sinks) {
-    return wrong("sink",
-                 args.problem.sink ? fmt::format("{} logits, one per head", sinks)
-                                   : "none, as problem.sink is false",
-                 fmt::format("{}", args.sink.size()));
+    return bad_value("sink",
+                     args.problem.sink ? fmt::format("{} logits, one per head", sinks)
+                                       : "none, as problem.sink is false",
+                     fmt::format("{}", args.sink.size()));
   }
   return {};
 }
@@ -156,9 +154,9 @@ Result<void> check_tensors(const AttendArgs& args, std::int32_t q_width, std::in
 Result<void> check_no_extra(const AttendArgs& args) {
   if (args.extra.pool || args.extra.compact.data != nullptr || args.extra.table_width != 0 ||
       args.extra.index_width != 0) {
-    return wrong("extra",
-                 "no second source (only window_compressed with compress_ratio > 0 has one)",
-                 "one");
+    return bad_value("extra",
+                     "no second source (only window_compressed with compress_ratio > 0 has one)",
+                     "one");
   }
   return {};
 }
@@ -166,9 +164,9 @@ Result<void> check_no_extra(const AttendArgs& args) {
 Result<void> check_weights(const char* field, std::span<const float> weights, std::int64_t heads,
                            std::int64_t width, std::int64_t nope) {
   if (std::ssize(weights) != heads * width * nope) {
-    return wrong(fmt::format("expansion.{}", field),
-                 fmt::format("{} x {} x {} elements", heads, width, nope),
-                 fmt::format("{}", weights.size()));
+    return bad_value(fmt::format("expansion.{}", field),
+                     fmt::format("{} x {} x {} elements", heads, width, nope),
+                     fmt::format("{}", weights.size()));
   }
   return {};
 }

@@ -4,17 +4,22 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string>
 
+#include "base/integers.h"
 #include "base/result.h"
 
 namespace lathe {
 
+inline Error bad_value(std::string field, std::string wanted, std::string offered,
+                       std::string hint = "") {
+  return {ErrorCode::invalid_argument, std::move(field), std::move(wanted), std::move(offered),
+          std::move(hint)};
+}
+
 inline Error bad_number(std::string field, std::string wanted, std::int64_t offered) {
-  return {ErrorCode::invalid_argument, std::move(field), std::move(wanted),
-          fmt::format("{}", offered), ""};
+  return bad_value(std::move(field), std::move(wanted), fmt::format("{}", offered));
 }
 
 template <class T>
@@ -25,9 +30,8 @@ Result<void> check_count(const char* field, std::span<T> list, std::int64_t want
 
 /// Error unless least <= value < 2^31.
 inline Result<void> check_range(const char* field, std::int64_t value, std::int64_t least) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  if (value >= least && value <= kMost) return {};
-  return bad_number(field, fmt::format("{} to {}", least, kMost), value);
+  if (value >= least && value <= kMaxInt32) return {};
+  return bad_number(field, fmt::format("{} to {}", least, kMaxInt32), value);
 }
 
 }  // namespace lathe

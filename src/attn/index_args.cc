@@ -2,15 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <limits>
-
 #include "attn/check_count.h"
 #include "attn/index_transform.h"
+#include "base/integers.h"
 
 namespace lathe {
 namespace {
-
-constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 
 Error bad(std::string field, std::string wanted, std::string offered) {
   return {ErrorCode::invalid_argument, std::move(field), std::move(wanted), std::move(offered), ""};

@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "attn/check_count.h"
+#include "base/integers.h"
 
 namespace lathe {
 namespace {
-
-constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 
 // Keys of row t: a position at or past this is not one.
 std::int64_t limit(const LocalLists& lists, std::int64_t t) {

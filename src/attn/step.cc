@@ -4,17 +4,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "attn/step_util.h"
+#include "base/integers.h"
 
 namespace lathe {
 
 using namespace step_internal;
 
 namespace {
-
-constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 
 Error bad(std::string field, std::string wanted, std::string offered, std::string hint = "") {
   return {ErrorCode::invalid_argument, std::move(field), std::move(wanted), std::move(offered),

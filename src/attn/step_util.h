@@ -10,12 +10,11 @@
 #include <vector>
 
 #include "attn/step.h"
+#include "base/integers.h"
 #include "base/result.h"
 
 namespace lathe::step_internal {
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
 constexpr std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Error (exhausted) where `offered` exceeds the step's bound.

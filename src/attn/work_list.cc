@@ -3,16 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "attn/check_count.h"
+#include "base/integers.h"
 
 namespace lathe {
 namespace {
-
-constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
-
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 Result<void> check(const KeyRanges& ranges, const WorkOptions& options) {
   if (options.workers < 1) return bad_number("workers", "1 or more", options.workers);

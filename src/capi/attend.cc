@@ -14,7 +14,7 @@
 using namespace lathe;
 using namespace lathe::capi;
 
-namespace {
+namespace lathe::capi {
 
 constexpr std::int32_t kMostThreads = 1024;
 
@@ -81,7 +81,7 @@ struct Cut {
   }
 };
 
-}  // namespace
+}  // namespace lathe::capi
 
 struct lathe_step {
   explicit lathe_step(int count) : threads(count) {}

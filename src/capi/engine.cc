@@ -24,7 +24,7 @@
 using namespace lathe;
 using namespace lathe::capi;
 
-namespace {
+namespace lathe::capi {
 
 struct Event {
   lathe_event view{};
@@ -37,7 +37,7 @@ struct OpenAnswer {
   std::int64_t tokens = 0;  // without those after a stop string
 };
 
-}  // namespace
+}  // namespace lathe::capi
 
 struct lathe_engine {
   lathe_engine(std::unique_ptr<Runtime> made, std::string model)

@@ -12,13 +12,15 @@ namespace {
 // Most open tree nodes: stops recursive macros before the thread's stack overflows.
 constexpr int kMaxOpenNodes = 1000;
 
+}  // namespace
+
 // Variables of a macro's, a loop's or the template's body. `if` opens no scope.
-struct Scope {
-  std::shared_ptr<Scope> parent;  // the enclosing scope; null for the variables
+struct JinjaScope {
+  std::shared_ptr<JinjaScope> parent;  // the enclosing scope; null for the variables
   std::vector<std::pair<std::string, JinjaValue>> names;
 
   const JinjaValue* find(const std::string& name) const {
-    for (const Scope* s = this; s != nullptr; s = s->parent.get()) {
+    for (const JinjaScope* s = this; s != nullptr; s = s->parent.get()) {
       for (auto it = s->names.rbegin(); it != s->names.rend(); ++it) {
         if (it->first == name) return &it->second;
       }
@@ -34,9 +36,7 @@ struct Scope {
     names.emplace_back(name, std::move(v));
   }
 };
-using ScopePtr = std::shared_ptr<Scope>;
-
-}  // namespace
+using ScopePtr = std::shared_ptr<JinjaScope>;
 
 struct JinjaMacro {
   const JinjaNode* node;
@@ -53,9 +53,9 @@ class Renderer {
 
   std::string run(const JinjaBody& body,
                   const std::vector<std::pair<std::string, JinjaValue>>& variables) {
-    auto globals = std::make_shared<Scope>();
+    auto globals = std::make_shared<JinjaScope>();
     globals->names = variables;
-    scope_ = std::make_shared<Scope>();
+    scope_ = std::make_shared<JinjaScope>();
     scope_->parent = std::move(globals);
     std::string out;
     run_body(body, out);
@@ -89,7 +89,7 @@ class Renderer {
   class Inside {
    public:
     Inside(Renderer& r, ScopePtr parent) : renderer_(r), outer_(r.scope_) {
-      r.scope_ = std::make_shared<Scope>();
+      r.scope_ = std::make_shared<JinjaScope>();
       r.scope_->parent = std::move(parent);
     }
     ~Inside() { renderer_.scope_ = outer_; }

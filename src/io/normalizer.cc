@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "io/jinja_text.h"
 #include "io/utf8.h"
 
 namespace lathe {
@@ -43,11 +44,6 @@ bool is_nfc_inert(std::string_view text) {
     if (!inert) return false;
   }
   return true;
-}
-
-bool is_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(),
-                     [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
 int combining_class(utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; }

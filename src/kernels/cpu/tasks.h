@@ -4,10 +4,10 @@
 #include <cstdint>
 
 #include "base/execution.h"
+#include "base/integers.h"
 
 namespace lathe {
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 /// Bytes up to the next multiple of a cache line.
 constexpr std::int64_t whole_lines(std::int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/integers.h"
 #include "kernels/cpu/matmul/matmul_bf16.h"
 #include "kernels/cpu/matmul/matmul_rounded.h"
 #include "kernels/cpu/matmul/matmul_slice.h"
@@ -20,9 +21,6 @@ constexpr std::int64_t kTaskBytes = 256 << 10;
 constexpr std::int64_t kTaskBytesPacked = 1 << 20;
 // Multiply-adds below which starting other threads costs more than they save.
 constexpr std::int64_t kWorthThreads = 1 << 17;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
 
 // How a product is cut: blocks of rows of x, and inside them slices of outputs.
 struct Cut {
