@@ -16,8 +16,6 @@ using namespace lathe::capi;
 
 namespace lathe::capi {
 
-constexpr std::int32_t kMostThreads = 1024;
-
 // What a schedule was made of. Kernels trust that their calls have the same. Lengths on a GPU
 // cannot be read here: of them the addresses.
 struct Cut {

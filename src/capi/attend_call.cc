@@ -20,8 +20,6 @@
 namespace lathe::capi {
 namespace {
 
-constexpr std::int64_t kMostThreads = 1024;
-
 // The struct's members beside those of AttendArgs; a prefix is replaced where the rest follows.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kFields = {{
     {"main.table_width", "page_table"},

@@ -17,6 +17,8 @@
 
 namespace lathe::capi {
 
+inline constexpr std::int32_t kMostThreads = 1024;
+
 Error wrong(std::string field, std::string wanted, std::string offered, std::string hint = "");
 
 /// The error with a field of lathe_attend_args in place of one of AttendArgs.

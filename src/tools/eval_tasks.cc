@@ -14,7 +14,7 @@
 namespace lathe {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kDigits = "0123456789";
 

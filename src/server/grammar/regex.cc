@@ -9,7 +9,6 @@
 namespace lathe::grammar {
 namespace {
 
-constexpr std::int64_t kMostRepeats = 10'000;
 constexpr int kMostGroups = 64;
 
 const CharSet kDigit = {{'0', '9'}};

@@ -13,6 +13,9 @@
 
 namespace lathe::grammar {
 
+/// Of a part in an expression, or of an item in a schema.
+inline constexpr std::int64_t kMostRepeats = 10'000;
+
 /// A parsed expression.
 struct Regex {
   enum class Kind {

@@ -21,7 +21,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kMostRepeats = 10'000;
 constexpr int kMostLevels = 64;
 constexpr std::size_t kMostPathBytes = 400;
 

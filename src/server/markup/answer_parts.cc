@@ -7,7 +7,6 @@ namespace {
 
 constexpr std::string_view kThink = "<think>";
 constexpr std::string_view kEndThink = "</think>";
-constexpr std::string_view kSpace = " \t\r\n";
 
 // Length of the longest suffix of `text` that is a proper prefix of the mark.
 std::size_t beginning_of(std::string_view mark, std::string_view text) {
@@ -146,7 +145,7 @@ void AnswerParts::give(std::string_view text, TextParts& out) {
     began_ = true;
     return;
   }
-  const std::size_t last = text.find_last_not_of(kSpace);
+  const std::size_t last = text.find_last_not_of(kJsonSpace);
   if (last == std::string_view::npos) {
     spaces_ += text;
     return;

@@ -7,14 +7,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kSpace = " \t\r\n";
 constexpr std::string_view kParameter = "<｜DSML｜parameter";
 constexpr std::string_view kEndParameter = "</｜DSML｜parameter>";
 
 std::string_view trim(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(kSpace);
+  const std::size_t first = text.find_first_not_of(kJsonSpace);
   if (first == std::string_view::npos) return "";
-  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+  return text.substr(first, text.find_last_not_of(kJsonSpace) - first + 1);
 }
 
 // Removes the front of `text` up to and including `mark`; returns what stood before it.

@@ -20,6 +20,9 @@
 
 namespace lathe {
 
+/// JSON's white space, around calls and answers.
+inline constexpr std::string_view kJsonSpace = " \t\r\n";
+
 #define LATHE_TOOL_FORMATS(X) X(none) X(tag) X(deepseek) X(dsml)
 LATHE_ENUM(ToolFormat, LATHE_TOOL_FORMATS)
 
