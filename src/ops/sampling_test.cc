@@ -437,6 +437,9 @@ TEST(Sampling, RowsOfABatchAreThemselves) {
     Row row = random_row(rng);
     row.logits.resize(2500, row.logits[0]);
     std::shuffle(row.logits.begin(), row.logits.end(), rng);
+    while (!row.allowed.empty() && 32 * row.allowed.size() < row.logits.size()) {
+      row.allowed.push_back(static_cast<std::uint32_t>(rng()));
+    }
     if (rows.size() % 7 == 3) row.logits[1234] = std::numeric_limits<float>::infinity();
     if (rows.size() % 2 == 0) row.params.logprobs = 3;
     rows.push_back(row);
