@@ -167,33 +167,23 @@ struct MatmulConsumer {
         return;
       }
     }
-    // What is added to is asked for before the first sum is stored, 16 values at a time.
-    constexpr int kEights = T::kEights < 4 ? T::kEights : 4;
     LATHE_UNROLL
-    for (int first_eight = 0; first_eight < T::kEights; first_eight += kEights) {
-      float old[4 * kEights];
+    for (int j = 0; j < T::kEights; ++j) {
+      if (!owns(j)) continue;
       LATHE_UNROLL
-      for (int x = 0; x < 4 * kEights; ++x) {
-        const float* at = place(weight, w, row, end, 4 * first_eight + x);
-        old[x] = weight.add && at != nullptr ? *at : 0;
-      }
-      LATHE_UNROLL
-      for (int x = 0; x < 4 * kEights; ++x) {
-        const int value = 4 * first_eight + x;
-        float* at = place(weight, w, row, end, value);
-        const float v = acc[value] + bias[value >> 1 & 1];
-        if (at != nullptr) *at = weight.add ? old[x] + v : v;
+      for (int i = 0; i < 2; ++i) {
+        const std::int32_t token = w.token + 8 * j + 2 * (lane & 3) + i;
+        if (token >= w.end) continue;
+        float* out = static_cast<float*>(weight.out) + w.group * p.out_group +
+                     token * weight.out_stride + row;
+        LATHE_UNROLL
+        for (int h = 0; h < 2; ++h) {
+          if (row + 8 * h >= end) continue;
+          const float v = acc[4 * j + 2 * h + i] + bias[h];
+          out[8 * h] = weight.add ? out[8 * h] + v : v;
+        }
       }
     }
-  }
-  /// Where f32 out has value `value` of the accumulators, or null where this thread stores none.
-  /// row: of the thread's first value.
-  __device__ float* place(const MatmulWeight& weight, const MatmulWork& w, std::int32_t row,
-                          std::int32_t end, int value) const {
-    const std::int32_t token = w.token + value / 4 * 8 + 2 * (lane & 3) + value % 2;
-    const std::int32_t r = row + 8 * (value >> 1 & 1);
-    if (!owns(value / 4) || token >= w.end || r >= end) return nullptr;
-    return static_cast<float*>(weight.out) + w.group * p.out_group + token * weight.out_stride + r;
   }
   /// f32 by way of shared memory: TMA stores whole rows of boxes, or adds them without reading them
   /// here, while the next tile is summed.
