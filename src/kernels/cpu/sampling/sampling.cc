@@ -6,13 +6,12 @@
 #include <limits>
 #include <utility>
 
+#include "base/integers.h"
 #include "kernels/cpu/sampling/sampling_select.h"
 #include "kernels/sampling_math.h"
 
 namespace lathe {
 namespace {
-
-constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
 // The temporaries of one thread.
 struct RowMemory {
