@@ -248,7 +248,7 @@ class CudaBackend : public Backend {
                    .eps = op.eps});
   }
   void gated_activation(const OpsContext&, const GatedActivation& op) override {
-    ActivationParams p{.activation = op.activation,
+    ActivationParams p{.activation = activation_terms(op.activation),
                        .gate = device_rows(op.gate),
                        .out = device_rows(op.out),
                        .rows = op.out.rows,

@@ -188,7 +188,7 @@ class Pass {
                                              .offsets = offsets_});
     };
     const MutableRowsView gate = alloc_rows(tensors_, choices_, e_.gate.rows);
-    ActivationParams activation{.activation = op_.activation,
+    ActivationParams activation{.activation = activation_terms(op_.activation),
                                 .gate = device_rows(constant(gate)),
                                 .out = device_rows(gate),
                                 .rows = choices_,

@@ -36,10 +36,10 @@ RowBoxes boxes_of(const WeightView& w, const MatmulCut& cut) {
           .box_rows = cut.tile_rows};
 }
 
-// Whether TMA can write rows of out: it writes 16 bytes at a time, those at a row's end too.
-bool out_fits_boxes(const MutableRowsView& out) {
-  return out.dtype == DType::f32 && at_multiple(out.data, 16) && out.row_stride % 4 == 0 &&
-         out.cols % 4 == 0;
+// Whether rows of out are whole words of 16 bytes: so they are written, by TMA too.
+bool has_whole_words(const MutableRowsView& out) {
+  const std::int64_t word = 128 / bits_of(out.dtype);
+  return at_multiple(out.data, 16) && out.row_stride % word == 0 && out.cols % word == 0;
 }
 RowBoxes boxes_of(const MutableRowsView& out) {
   return {.base = out.data,
@@ -107,7 +107,7 @@ bool gate_fits(const WeightView& gate, const WeightView& up, const MutableRowsVi
 void gate(MatmulLaunch& l, const Activation& activation, const WeightView& w,
           const WeightView& up) {
   MatmulParams& p = l.params;
-  p.activation = activation;
+  p.activation = activation_terms(activation);
   MatmulWeight &a = p.weights[0], &b = p.weights[1];
   b = a;
   RowBoxes& boxes = l.weights[0];
@@ -184,8 +184,8 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulCut& cut
   for (const MatmulCall& c : calls) {
     if (c.w.rows == 0) continue;
     l.weights[p.weight_count] = boxes_of(c.w, cut);
-    const bool boxes = cut.pair && out_fits_boxes(c.out);
-    if (boxes) l.out[p.weight_count] = boxes_of(c.out);
+    const bool staged = cut.pair && has_whole_words(c.out);
+    if (staged && c.out.dtype == DType::f32) l.out[p.weight_count] = boxes_of(c.out);
     const void* scales = c.w.scales;
     if (c.w.dtype == DType::e2m1) scales = c.w.mx_scales;
     p.weights[p.weight_count++] = {.out = c.out.data,
@@ -196,7 +196,7 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulCut& cut
                                    .first_tile = p.tiles,
                                    .out_bf16 = c.out.dtype == DType::bf16,
                                    .add = c.add,
-                                   .boxes = boxes};
+                                   .staged = staged};
     p.tiles += static_cast<std::int32_t>((c.w.rows + cut.tile_rows - 1) / cut.tile_rows);
   }
   if (calls[0].activation != nullptr) gate(l, *calls[0].activation, calls[0].w, calls[0].up);
@@ -216,7 +216,8 @@ Result<void> put(const MatmulLaunch& l, DType weights, cudaStream_t stream) {
   cudaError_t status = make_row_map(maps.x, l.x);
   for (int i = 0; i < l.params.weight_count && status == cudaSuccess; ++i) {
     status = make_row_map(maps.weights[i], l.weights[i]);
-    if (l.params.weights[i].boxes != 0 && status == cudaSuccess) {
+    const MatmulWeight& w = l.params.weights[i];
+    if (w.staged != 0 && w.out_bf16 == 0 && status == cudaSuccess) {
       status = make_row_map(maps.out[i], l.out[i]);
     }
   }
@@ -279,7 +280,8 @@ MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
   const bool pair = tokens >= 128;
   MatmulLaunch l = make_launch({&first, 1}, {1, kMatmulTileRows, tokens, pair}, sms);
   MatmulParams& p = l.params;
-  p.weights[0].boxes = 0;  // a tile's last tokens may be another group's
+  // A tile's last tokens may be another group's, which boxes would write.
+  if (c.out.dtype == DType::f32 || c.out_stride % 8 != 0) p.weights[0].staged = 0;
   p.offsets = c.offsets;
   p.groups = static_cast<std::int32_t>(c.groups);
   p.x_by_group = c.offsets == nullptr;

@@ -19,7 +19,7 @@ struct MatmulLaunch {
   MatmulInstance instance;  // no clusters: nothing to launch
   RowBoxes x;
   RowBoxes weights[kMatmulWeights];
-  RowBoxes out[kMatmulWeights];  // where MatmulWeight::boxes is set
+  RowBoxes out[kMatmulWeights];  // of f32, where MatmulWeight::staged is set
 };
 MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms);
 

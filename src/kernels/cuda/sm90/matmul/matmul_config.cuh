@@ -33,9 +33,9 @@ struct MatmulTile {
   static constexpr int kEights = kTokens / 8;
   static constexpr int kPartialSlots = kEights > kMatmulMaxSplit ? kEights : kMatmulMaxSplit;
   static constexpr int kPartialBytes = kPair || kGrouped ? 0 : kPartialSlots * kConsumers * 16;
-  // f32 sums on their way out: of a warpgroup two groups of two boxes each.
+  // Results on their way out, half of it of a warpgroup: as f32 two groups of two boxes each.
   static constexpr int kOutBoxBytes = kMatmulOutTokens * kMatmulOutRows * 4;
-  static constexpr int kOutBytes = kPair && !kGrouped ? 8 * kOutBoxBytes : 0;
+  static constexpr int kOutBytes = kPair ? 8 * kOutBoxBytes : 0;
   static constexpr int kBarrierBytes = 256;
   // Token tiles ahead of each group.
   static constexpr int kGroupBytes = kGrouped ? (kMatmulGroups + 1) * 4 : 0;
@@ -65,7 +65,7 @@ struct MatmulShared {
   }
   __device__ std::uint32_t tokens(int stage) const { return weights(stage) + T::kWeightBytes; }
   __device__ std::uint32_t partials() const { return base + T::kPartialsAt; }
-  /// Of warpgroup `group`, boxes that lie one behind the other.
+  /// Results of warpgroup `group`, as boxes that lie one behind the other or as words of 16 bytes.
   __device__ std::uint32_t out(int group) const {
     return base + static_cast<std::uint32_t>(T::kOutAt + group * (T::kOutBytes / 2));
   }

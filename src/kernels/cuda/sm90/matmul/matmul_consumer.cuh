@@ -157,15 +157,19 @@ struct MatmulConsumer {
       if (row < end) bias[0] = of_group[row];
       if (row + 8 < end) bias[1] = of_group[row + 8];
     }
+    if constexpr (T::kOutBytes > 0) {
+      if (weight.staged) {
+        if (weight.out_bf16) {
+          send_bf16(weight, w, bias);
+        } else {
+          send_boxes(weight, w, bias);
+        }
+        return;
+      }
+    }
     if (weight.out_bf16) {
       store_bf16(weight, w, first + warp * 16, end, bias);
       return;
-    }
-    if constexpr (T::kOutBytes > 0) {
-      if (weight.boxes != 0) {
-        store_boxes(weight, w, bias);
-        return;
-      }
     }
     LATHE_UNROLL
     for (int j = 0; j < T::kEights; ++j) {
@@ -187,8 +191,8 @@ struct MatmulConsumer {
   }
   /// f32 by way of shared memory: TMA stores whole rows of boxes, or adds them without reading them
   /// here, while the next tile is summed.
-  __device__ void store_boxes(const MatmulWeight& weight, const MatmulWork& w,
-                              const float (&bias)[2]) const {
+  __device__ void send_boxes(const MatmulWeight& weight, const MatmulWork& w,
+                             const float (&bias)[2]) const {
     constexpr int kEights = kMatmulOutTokens / 8;
     const void* map = &maps.out[w.weight];
     const bool sends = warp == 0 && elected();
@@ -227,7 +231,58 @@ struct MatmulConsumer {
       }
     }
   }
-  /// The same as bf16, two neighbouring weight rows at a time. first: of the warp's.
+  /// Where word `word` of 16 bytes of results in bf16 lies: of eight that are stored or loaded at a
+  /// time no two share a bank. Words 64 k later lie 1024 k bytes behind it.
+  __device__ std::uint32_t out_word(int word) const {
+    return s.out(group) + static_cast<std::uint32_t>((word ^ word / 8 % 8) * 16);
+  }
+  /// Before words are written: what lay there has been sent.
+  __device__ void begin_words() const {
+    if (warp == 0 && elected()) wait_box_groups<0>();
+    group_sync(1 + group, 128);
+  }
+  /// Sends words of `kTokens` tokens, kWords each, to columns from `column` on.
+  template <int kTokens, int kWords>
+  __device__ void send_words(const MatmulWeight& weight, const MatmulWork& w, std::int32_t token,
+                             std::int32_t column, std::int32_t columns) const {
+    group_sync(1 + group, 128);
+    const int me = warp * 32 + lane;
+    const std::uint32_t from = out_word(me);
+    const std::int32_t mine = column + me % kWords * 8;
+    token += me / kWords;
+    auto* out = static_cast<std::uint16_t*>(weight.out) + w.group * p.out_group +
+                token * weight.out_stride + mine;
+    if (mine >= columns) return;
+    LATHE_UNROLL
+    for (int i = 0; i < kTokens * kWords / 128; ++i) {
+      if (token + i * (128 / kWords) >= w.end) return;
+      *reinterpret_cast<uint4*>(out) =
+          load_shared_u128(from + static_cast<std::uint32_t>(2048 * i));
+      out += 128 / kWords * weight.out_stride;
+    }
+  }
+  /// bf16 by way of shared memory, so that whole sectors are written.
+  __device__ void send_bf16(const MatmulWeight& weight, const MatmulWork& w,
+                            const float (&bias)[2]) const {
+    const int token = lane / 16 * 8 + lane % 8;
+    const std::uint32_t to = out_word(token * 8 + warp * 2 + lane / 8 % 2);
+    LATHE_UNROLL
+    for (int step = 0; step < T::kEights / 16; ++step) {
+      begin_words();
+      LATHE_UNROLL
+      for (int j = 0; j < 16; j += 2) {
+        std::uint32_t v[4];
+        LATHE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const float* pair = acc + 4 * (16 * step + j) + 2 * i;
+          v[i] = pack_bf16(pair[0] + bias[i % 2], pair[1] + bias[i % 2]);
+        }
+        store_matrices_trans(to + static_cast<std::uint32_t>(1024 * j), v[0], v[1], v[2], v[3]);
+      }
+      send_words<128, 8>(weight, w, w.token + 128 * step, first_row(w), weight.rows);
+    }
+  }
+  /// The same, two neighbouring weight rows at a time. first: of the warp's.
   __device__ void store_bf16(const MatmulWeight& weight, const MatmulWork& w, std::int32_t first,
                              std::int32_t end, const float (&bias)[2]) const {
     const std::int32_t row = first + 2 * (lane & 3);
@@ -261,23 +316,44 @@ struct MatmulConsumer {
       const float* of_weight = p.weights[r.weight].bias;
       if (of_weight != nullptr) bias[i] = of_weight[w.group * p.bias_group + r.row];
     }
-    const std::int32_t row = first / 2 + 2 * (lane & 3);
-    auto* const out = static_cast<std::uint16_t*>(weight.out) + row;
-    LATHE_UNROLL
-    for (int j = 0; j < T::kEights; ++j) {
-      if (!owns(j)) continue;
-      float v[2];
-      LATHE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const float a = acc[4 * j + i] + bias[0], b = acc[4 * j + 2 + i] + bias[1];
-        v[i] = p.up_first ? activated(p.activation, b, a) : activated(p.activation, a, b);
-      }
-      const std::uint32_t pair = transpose_matrix(pack_bf16(v[0], v[1]));
-      const std::int32_t token = w.token + 8 * j + lane / 4;
-      if (token < w.end && row < end / 2) {
-        *reinterpret_cast<std::uint32_t*>(out + token * weight.out_stride) = pair;
+    if constexpr (T::kOutBytes > 0) {
+      if (weight.staged) {
+        send_gated(weight, w, bias);
+        return;
       }
     }
+    const std::int32_t row = first / 2 + 2 * (lane & 3);
+    std::int32_t token = w.token + lane / 4;
+    auto* out = static_cast<std::uint16_t*>(weight.out) + token * weight.out_stride + row;
+    LATHE_UNROLL
+    for (int j = 0; j < T::kEights; ++j, token += 8, out += 8 * weight.out_stride) {
+      if (!owns(j)) continue;
+      const std::uint32_t pair = transpose_matrix(gated_pair(j, bias));
+      if (token < w.end && row < end / 2) *reinterpret_cast<std::uint32_t*>(out) = pair;
+    }
+  }
+  /// Of tokens 8 j + 2 (lane % 4), + 1.
+  __device__ std::uint32_t gated_pair(int j, const float (&bias)[2]) const {
+    float v[2];
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const float a = acc[4 * j + i] + bias[0], b = acc[4 * j + 2 + i] + bias[1];
+      v[i] = activated(p.activation, p.up_first ? b : a, p.up_first ? a : b);
+    }
+    return pack_bf16(v[0], v[1]);
+  }
+  __device__ void send_gated(const MatmulWeight& weight, const MatmulWork& w,
+                             const float (&bias)[2]) const {
+    const std::uint32_t to = out_word(lane * 4 + warp);
+    begin_words();
+    LATHE_UNROLL
+    for (int j = 0; j < T::kEights; j += 4) {
+      std::uint32_t v[4];
+      LATHE_UNROLL
+      for (int i = 0; i < 4; ++i) v[i] = gated_pair(j + i, bias);
+      store_matrices_trans(to + static_cast<std::uint32_t>(512 * j), v[0], v[1], v[2], v[3]);
+    }
+    send_words<T::kTokens, 4>(weight, w, w.token, first_row(w) / 2, weight.rows / 2);
   }
 
   __device__ void run() {

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/activation.h"
+#include "kernels/cuda/sm90/rowwise/activation_terms.h"
 
 namespace lathe::cuda {
 
@@ -27,8 +27,8 @@ struct MatmulWeight {
   std::int32_t rows;
   std::int32_t first_tile;  // of the launch's weight tiles
   std::int32_t out_bf16;
-  std::int32_t add;    // f32 out +=
-  std::int32_t boxes;  // f32 out goes by MatmulMaps::out, in tiles of pairs
+  std::int32_t add;     // f32 out +=
+  std::int32_t staged;  // in tiles of pairs: f32 out goes by MatmulMaps::out, bf16 in 16 bytes
 };
 
 struct MatmulParams {
@@ -53,14 +53,14 @@ struct MatmulParams {
   // either to its next are gate_step rows: 2 where one array holds the rows of both by turns.
   std::int32_t gate_step;
   std::int32_t up_first;  // weights[0] is the up projection
-  Activation activation;
+  ActivationTerms activation;
 };
 
 /// Tensor maps of a launch.
 struct MatmulMaps {
   CUtensorMap x;
   CUtensorMap weights[kMatmulWeights];
-  CUtensorMap out[kMatmulWeights];  // where MatmulWeight::boxes is set
+  CUtensorMap out[kMatmulWeights];  // of f32, where MatmulWeight::staged is set
 };
 
 }  // namespace lathe::cuda

@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "kernels/activation.h"
 #include "kernels/cuda/common/device_rows.h"
+#include "kernels/cuda/sm90/rowwise/activation_terms.h"
 
 namespace lathe::cuda {
 
@@ -41,7 +41,7 @@ struct NormParams {
 };
 
 struct ActivationParams {
-  Activation activation = {};
+  ActivationTerms activation = {};
   DeviceRows gate = {};
   DeviceRows up = {};  // no data: gate holds both by turns
   MutableDeviceRows out = {};

@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 #include "base/float_formats.h"
@@ -210,12 +211,13 @@ struct Placed {
   }
 };
 
-/// Experts that have `rows` rows of x each, then rows that no expert has. run: takes the call.
-/// codes: x is e4m3, as the weights.
-template <class Place, class Run>
+/// Experts that have as many rows of x each, then rows that no expert has. run: takes the call.
+/// codes: x is e4m3, as the weights. Out: what out holds.
+template <class Out, class Place, class Run>
 void check_experts(std::mt19937& random, Place& place, DType dtype, bool codes,
                    const std::vector<std::int32_t>& counts, std::int64_t n, std::int64_t k,
                    Run run) {
+  constexpr bool kHalves = std::is_same_v<Out, bf16>;
   const auto groups = static_cast<std::int64_t>(counts.size());
   std::vector<std::int32_t> offsets = {0};
   for (const std::int32_t count : counts) offsets.push_back(offsets.back() + count);
@@ -226,13 +228,12 @@ void check_experts(std::mt19937& random, Place& place, DType dtype, bool codes,
   if (codes) all.make_x_codes(random);
   const Placed placed(all, place);
   const MatmulCall whole = placed.call(rows);
-  std::vector<float> got(static_cast<std::size_t>(rows * n),
-                         std::numeric_limits<float>::quiet_NaN());
-  float* out = place.put(got);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(rows * n) * sizeof(Out), std::byte{0xff});
+  std::byte* out = place.put(bytes);
   GroupedMatmulCall call{
       .x = whole.x,
       .w = whole.w,
-      .out = {reinterpret_cast<std::byte*>(out), DType::f32, rows, n, n},
+      .out = {out, kHalves ? DType::bf16 : DType::f32, rows, n, n},
       .groups = groups,
       .offsets = place.put(offsets),
       .weight_stride = n * k,
@@ -244,12 +245,19 @@ void check_experts(std::mt19937& random, Place& place, DType dtype, bool codes,
   ASSERT_EQ(n % 128, 0);
   ASSERT_TRUE(grouped_matmul_takes(call));
   run(call);
-  place.get(out, got);
+  place.get(out, bytes);
+  std::vector<Out> got(static_cast<std::size_t>(rows * n));
+  std::memcpy(got.data(), bytes.data(), bytes.size());
   std::int64_t wrong = 0;
   for (std::int64_t g = 0, t = 0; t < rows; ++t) {
     while (g < groups && t >= offsets[static_cast<std::size_t>(g) + 1]) ++g;
     for (std::int64_t r = 0; r < n; ++r) {
-      const float v = got[static_cast<std::size_t>(t * n + r)];
+      float v = 0;
+      if constexpr (kHalves) {
+        v = to_f32(got[static_cast<std::size_t>(t * n + r)]);
+      } else {
+        v = got[static_cast<std::size_t>(t * n + r)];
+      }
       if (g == groups) {
         wrong += !std::isnan(v);
         continue;
@@ -257,7 +265,8 @@ void check_experts(std::mt19937& random, Place& place, DType dtype, bool codes,
       double size = 0;
       const double want = all.want(t, g * n + r, size);
       // Of k 256 the card's 14 bits exceed 2^-11 in 2 of 10,000 sums.
-      const double bound = std::abs(want) * 0x1p-22 + size * (codes ? 0x1p-10 : 0x1p-17);
+      const double bound =
+          std::abs(want) * (kHalves ? 0x1p-8 : 0x1p-22) + size * (codes ? 0x1p-10 : 0x1p-17);
       wrong += !(std::abs(double{v} - want) <= bound);
     }
   }

@@ -279,12 +279,12 @@ TEST_F(MatmulEmulated, QuantizesToPlaces) {
 TEST_F(MatmulEmulated, Epilogues) {
   struct Case {
     bool pair;
-    std::int64_t out_stride;
+    std::int64_t out_stride, more;  // more: rows than a multiple of 8
   };
-  for (const Case c : {Case{false, 264}, {true, 262}, {true, 264}}) {
+  for (const Case c : {Case{false, 264, 4}, {true, 262, 0}, {true, 264, 4}, {true, 264, 0}}) {
     const bool pair = c.pair;
     const MatmulCut cut{pair ? 2 : 4, 128, pair ? 128 : 16, pair};
-    Problem p(random, pair ? between(100, 200) : between(1, 21), 4 * between(25, 65), 512);
+    Problem p(random, pair ? between(100, 200) : between(1, 21), 8 * between(13, 32) + c.more, 512);
     p.out_stride = c.out_stride;
     p.bias = random_f32(random, p.n);
     check(p, cut, 4);
@@ -355,10 +355,11 @@ TEST_F(MatmulEmulated, Experts) {
       Host host;
       for (const bool codes : {false, true}) {
         if (codes && dtype != DType::e4m3) continue;
-        matmul_test::check_experts(random, host, dtype, codes, {0, 1, 9, between(1, 70), 0, 17, 0},
-                                   128, 32 * between(5, 12), [&](const GroupedMatmulCall& call) {
-                                     emulate_matmul(call, tokens, 3);
-                                   });
+        const std::vector<std::int32_t> counts = {0, 1, 9, between(1, 70), 0, 17, 0};
+        const int k = 32 * between(5, 12);
+        const auto run = [&](const GroupedMatmulCall& call) { emulate_matmul(call, tokens, 3); };
+        matmul_test::check_experts<float>(random, host, dtype, codes, counts, 128, k, run);
+        matmul_test::check_experts<bf16>(random, host, dtype, codes, counts, 128, k, run);
       }
     }
   }
@@ -406,8 +407,11 @@ TEST_F(MatmulEmulated, Heads) {
   for (const DType dtype : {DType::bf16, DType::e4m3}) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     Host host;
-    matmul_test::check_heads(random, host, dtype, between(1, 40), 3,
-                             [&](const GroupedMatmulCall& call) { emulate_matmul(call, 8, 3); });
+    for (const int tokens : {8, 128}) {
+      matmul_test::check_heads(
+          random, host, dtype, between(1, 200), 3,
+          [&](const GroupedMatmulCall& call) { emulate_matmul(call, tokens, 3); });
+    }
   }
 }
 

@@ -67,9 +67,11 @@ TEST_F(MatmulGpu, EveryTileAndSplit) {
     for (const int split : {1, 2, 4}) {
       if (tokens == 256 && split > 1) continue;
       for (const bool out_bf16 : {false, true}) {
-        Problem p(random, between(1, 900), 2 * between(50, 900), 8 * between(64, 500));
+        const int each = between(0, 1) == 0 ? 2 : 8;
+        Problem p(random, between(1, 900), each * between(100 / each, 1800 / each),
+                  8 * between(64, 500));
         p.out_bf16 = out_bf16;
-        if (!out_bf16) p.out_stride = (p.n + 7) / 4 * 4 + 2 * between(0, 1);
+        p.out_stride = (p.n + 15) / 8 * 8 + each % 8 * between(0, 1);
         if (!out_bf16 && between(0, 2) > 0) p.before = random_f32(random, p.m * p.out_stride);
         check(p, {split, 128, tokens, true}, between(0, 1) == 0 ? 132 : 2 * between(1, 3));
       }
@@ -110,21 +112,24 @@ TEST_F(MatmulGpu, CodesOfBoth) {
 
 TEST_F(MatmulGpu, ExpertsAndHeads) {
   for (const DType dtype : {DType::bf16, DType::e4m3, DType::e2m1}) {
-    for (const int mean : {1, 6, 20, 150}) {
+    for (const int mean : {1, 6, 20, 150, 900}) {
       SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << name(dtype) << ", " << mean);
-      std::vector<std::int32_t> counts(static_cast<std::size_t>(between(1, 40)));
+      std::vector<std::int32_t> counts(static_cast<std::size_t>(between(1, mean < 200 ? 40 : 4)));
       for (std::int32_t& c : counts) c = between(0, 2) == 0 ? 0 : between(0, 2 * mean);
       Device memory{*this, {}};
       for (const bool codes : {false, true}) {
         if (codes && dtype != DType::e4m3) continue;
-        matmul_test::check_experts(
-            random, memory, dtype, codes, counts, 256, 32 * between(8, 24),
-            [&](const GroupedMatmulCall& call) { must(grouped_matmul_on_device(call, stream())); });
+        const int k = 32 * between(8, 24);
+        const auto run = [&](const GroupedMatmulCall& call) {
+          must(grouped_matmul_on_device(call, stream()));
+        };
+        matmul_test::check_experts<float>(random, memory, dtype, codes, counts, 256, k, run);
+        matmul_test::check_experts<bf16>(random, memory, dtype, codes, counts, 256, k, run);
       }
     }
     for (const bool turns : {false, true}) {
-      for (const int mean : {2, 12, 30, 100}) {
-        std::vector<std::int32_t> counts(static_cast<std::size_t>(between(1, 30)));
+      for (const int mean : {2, 12, 30, 100, 900}) {
+        std::vector<std::int32_t> counts(static_cast<std::size_t>(between(1, mean < 200 ? 30 : 3)));
         for (std::int32_t& c : counts) c = between(0, 2) == 0 ? 0 : between(0, 2 * mean);
         Device memory{*this, {}};
         matmul_test::check_gated_experts(
