@@ -138,8 +138,9 @@ bool matmul_takes(const MatmulCall& c) {
   const bool weights = c.w.dtype == DType::bf16 || c.w.dtype == DType::e4m3 ||
                        (c.w.dtype == DType::e2m1 && c.w.mx_scales != nullptr);
   const bool codes = c.x.dtype == DType::e4m3 && c.w.dtype == DType::e4m3 &&
-                     c.x_scales != nullptr && at_multiple(c.x_scales, 8) &&
-                     c.x_scale_stride % 2 == 0 && c.x_scale_stride >= c.x.rows;
+                     c.x_scales != nullptr && at_multiple(c.x_scales, 16) &&
+                     c.x_scale_stride % 4 == 0 && c.x_scale_stride >= c.x.rows &&
+                     c.x_scale_stride <= INT32_MAX / 2;
   const bool dtypes = (codes || (c.x.dtype == DType::bf16 && weights && c.x_scales == nullptr)) &&
                       (c.out.dtype == DType::f32 || (c.out.dtype == DType::bf16 && !c.add));
   const bool shapes = c.x.cols == c.w.cols && c.out.cols == c.w.rows && c.out.rows == c.x.rows &&
@@ -176,7 +177,7 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulCut& cut
   p.chunks = static_cast<std::int32_t>((x.cols + chunk - 1) / chunk);
   p.mx_blocks = static_cast<std::int32_t>(x.cols / kMxBlock);
   p.x_scales = calls[0].x_scales;
-  p.x_scale_stride = calls[0].x_scale_stride;
+  p.x_scale_stride = static_cast<std::int32_t>(calls[0].x_scale_stride);
   p.split = cut.split;
   p.tile_rows = cut.tile_rows;
   p.token_tiles = static_cast<std::int32_t>((x.rows + cut.tile_tokens - 1) / cut.tile_tokens);
@@ -268,23 +269,34 @@ bool grouped_matmul_takes(const GroupedMatmulCall& c) {
 
 int grouped_tile_tokens(const GroupedMatmulCall& c) {
   const std::int64_t mean = c.offsets == nullptr ? c.x.rows : c.x.rows / c.groups;
+  const bool wide = c.w.dtype == DType::bf16 && c.w.rows > kMatmulTileRows;
   for (const int tokens : {8, 16, 32}) {
     if (mean <= tokens) return tokens;
   }
   // Of groups of some size the wider tile leaves more of its tokens empty.
-  return c.w.dtype == DType::bf16 && mean >= 384 ? 256 : 128;
+  return wide && mean >= 384 ? 256 : 128;
 }
 
 MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
   const MatmulCall first = first_group(c);
-  const bool pair = tokens >= 128;
+  const bool heads = c.offsets == nullptr;
+  // A pair needs two tiles of weight rows.
+  const bool pair = tokens >= 128 && (first.w.rows > kMatmulTileRows || tokens > 128);
   MatmulLaunch l = make_launch({&first, 1}, {1, kMatmulTileRows, tokens, pair}, sms);
   MatmulParams& p = l.params;
-  // A tile's last tokens may be another group's, which boxes would write.
-  if (c.out.dtype == DType::f32 || c.out_stride % 8 != 0) p.weights[0].staged = 0;
+  const bool f32 = c.out.dtype == DType::f32;
+  // Boxes would write a tile's last tokens, which may be another group's, and rows of other heads.
+  const bool whole_boxes = heads && c.w.rows % kMatmulTileRows == 0 && c.out_stride % 4 == 0;
+  p.weights[0].staged =
+      tokens >= 128 && has_whole_words(first.out) && (f32 ? whole_boxes : c.out_stride % 8 == 0);
+  if (p.weights[0].staged != 0 && f32) {
+    MutableRowsView all = first.out;
+    all.cols += (c.groups - 1) * c.out_stride;
+    l.out[0] = boxes_of(all);
+  }
   p.offsets = c.offsets;
   p.groups = static_cast<std::int32_t>(c.groups);
-  p.x_by_group = c.offsets == nullptr;
+  p.x_by_group = heads;
   p.out_group = c.out_stride;
   p.bias_group = c.w.rows;
   p.scale_group = c.scale_stride;

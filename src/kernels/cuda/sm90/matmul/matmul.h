@@ -27,7 +27,7 @@ struct MatmulCall {
   WeightView up = {};
   // Of e4m3 x (quantize_rows_on_device()): [ceil(k / 128), x_scale_stride], of block and row.
   const float* x_scales = nullptr;
-  std::int64_t x_scale_stride = 0;  // even, >= m
+  std::int64_t x_scale_stride = 0;  // a multiple of 4, >= m
 };
 
 /// Whether matmul_on_device() serves the call: dtypes; k a multiple of 8 elements of bf16 weights;

@@ -12,6 +12,7 @@ struct MatmulBf16 {
   static constexpr int kWeightStep = 64;  // of a chunk, in elements of the tensor map
   static constexpr int kTokenBoxes = 1;
   static constexpr bool kTwoLevels = false;
+  static constexpr bool kTokenScales = false;
 
   /// acc = the sum over a part of K. Products of a stage run while the next one is waited for.
   template <class Consumer>

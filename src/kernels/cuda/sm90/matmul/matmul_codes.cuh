@@ -33,6 +33,7 @@ struct MatmulE4m3Weights {
   static constexpr int kWeightStep = 128;
   static constexpr int kTokenBoxes = 2;
   static constexpr bool kTwoLevels = true;
+  static constexpr bool kTokenScales = false;
 
   template <class Consumer>
   static __device__ __forceinline__ void sum_part(Consumer& c, const MatmulWork& w,
@@ -77,6 +78,7 @@ struct MatmulE2m1Weights {
   static constexpr int kWeightStep = 64;
   static constexpr int kTokenBoxes = 2;
   static constexpr bool kTwoLevels = false;
+  static constexpr bool kTokenScales = false;
 
   template <class Consumer>
   static __device__ __forceinline__ void sum_part(Consumer& c, const MatmulWork& w,

@@ -22,28 +22,34 @@ struct MatmulTile {
   static constexpr bool kGrouped = kGroups;
   static constexpr int kConsumers = 256;  // two warpgroups
   static constexpr int kThreads = kConsumers + 128;
-  // Add up to what a block has.
-  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+  // Add up to what a block has. A producer of scales counts more.
+  static constexpr int kProducerRegisters = Format::kTokenScales ? 56 : 40;
+  static constexpr int kConsumerRegisters = Format::kTokenScales ? 224 : 232;
 
   static constexpr int kWeightBytes = kMatmulTileRows * Format::kWeightRowBytes;
   static constexpr int kTokenBoxBytes = kTokens * 128;
   static constexpr int kTokenBytes = Format::kTokenBoxes * kTokenBoxBytes;
   static constexpr int kStageBytes = kWeightBytes + kTokenBytes;
+  // Scales of a stage's tokens. Words of 16 bytes are loaded, and groups may begin inside one.
+  static constexpr int kScaleBytes = Format::kTokenScales ? (kTokens + (kGrouped ? 4 : 0)) * 4 : 0;
   // Partials that other blocks of the cluster send: 16 bytes a consumer, of 8 tokens and a part.
   static constexpr int kEights = kTokens / 8;
   static constexpr int kPartialSlots = kEights > kMatmulMaxSplit ? kEights : kMatmulMaxSplit;
   static constexpr int kPartialBytes = kPair || kGrouped ? 0 : kPartialSlots * kConsumers * 16;
-  // Results on their way out, half of it of a warpgroup: as f32 two groups of two boxes each.
+  // Results of many tokens on their way out, half of it of a warpgroup: as f32 two groups of two
+  // boxes each.
   static constexpr int kOutBoxBytes = kMatmulOutTokens * kMatmulOutRows * 4;
-  static constexpr int kOutBytes = kPair ? 8 * kOutBoxBytes : 0;
+  static constexpr bool kStaged = kPair || (kGrouped && kTokens >= 128);
+  static constexpr int kOutBytes = kStaged ? 8 * kOutBoxBytes : 0;
   static constexpr int kBarrierBytes = 256;
   // Token tiles ahead of each group.
   static constexpr int kGroupBytes = kGrouped ? (kMatmulGroups + 1) * 4 : 0;
   static constexpr int kMaxStages = 12;
-  static constexpr int kRoom =
-      (232448 - kPartialBytes - kOutBytes - kBarrierBytes - kGroupBytes) / kStageBytes;
+  static constexpr int kRoom = (232448 - kPartialBytes - kOutBytes - kBarrierBytes - kGroupBytes) /
+                               (kStageBytes + kScaleBytes);
   static constexpr int kStages = kRoom < kMaxStages ? kRoom : kMaxStages;
-  static constexpr int kPartialsAt = kStages * kStageBytes;
+  static constexpr int kScalesAt = kStages * kStageBytes;
+  static constexpr int kPartialsAt = kScalesAt + kStages * kScaleBytes;
   static constexpr int kOutAt = kPartialsAt + kPartialBytes;
   static constexpr int kBarriersAt = kOutAt + kOutBytes;
   static constexpr int kGroupsAt = kBarriersAt + kBarrierBytes;
@@ -64,6 +70,9 @@ struct MatmulShared {
     return base + static_cast<std::uint32_t>(stage * T::kStageBytes);
   }
   __device__ std::uint32_t tokens(int stage) const { return weights(stage) + T::kWeightBytes; }
+  __device__ std::uint32_t scales(int stage) const {
+    return base + static_cast<std::uint32_t>(T::kScalesAt + stage * T::kScaleBytes);
+  }
   __device__ std::uint32_t partials() const { return base + T::kPartialsAt; }
   /// Results of warpgroup `group`, as boxes that lie one behind the other or as words of 16 bytes.
   __device__ std::uint32_t out(int group) const {

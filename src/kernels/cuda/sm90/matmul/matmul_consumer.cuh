@@ -50,15 +50,13 @@ struct MatmulConsumer {
     return tile_descriptor(tokens() + box + static_cast<std::uint32_t>(k % 4 * 32), 1024);
   }
   __device__ void wait_full() const { barrier_wait(s.full(stage.index), stage.parity); }
-  /// Scales of tokens `token`, + 1. Groups may begin at odd ones.
-  static __device__ float2 load_scales(const MatmulParams& params, const float* scales,
-                                       std::int32_t token) {
-    if constexpr (T::kGrouped) {
-      const std::int64_t end = params.x_scale_stride;
-      return {token < end ? scales[token] : 0.f, token + 1 < end ? scales[token + 1] : 0.f};
-    }
-    return token < params.x_scale_stride ? *reinterpret_cast<const float2*>(scales + token)
-                                         : float2{0, 0};
+  /// Scales of the thread's tokens 8 j, + 1 of the stage. Groups may begin at odd ones.
+  __device__ float2 token_scales(const MatmulWork& w, int j) const {
+    const std::uint32_t at = s.scales(stage.index) + static_cast<std::uint32_t>(32 * j) +
+                             static_cast<std::uint32_t>(8 * (lane & 3));
+    if constexpr (!T::kGrouped) return load_float2(at);
+    const std::uint32_t first = at + static_cast<std::uint32_t>(w.token % 4 * 4);
+    return {load_float(first), load_float(first + 4)};
   }
   /// First weight row of the warpgroup.
   __device__ std::int32_t first_row(const MatmulWork& w) const { return w.row + group * rows(); }
@@ -157,7 +155,7 @@ struct MatmulConsumer {
       if (row < end) bias[0] = of_group[row];
       if (row + 8 < end) bias[1] = of_group[row + 8];
     }
-    if constexpr (T::kOutBytes > 0) {
+    if constexpr (T::kStaged) {
       if (weight.staged) {
         if (weight.out_bf16) {
           send_bf16(weight, w, bias);
@@ -195,8 +193,8 @@ struct MatmulConsumer {
                              const float (&bias)[2]) const {
     constexpr int kEights = kMatmulOutTokens / 8;
     const void* map = &maps.out[w.weight];
-    const bool sends = warp == 0 && elected();
-    const std::int32_t row = first_row(w);
+    const bool sends = warp == 0 && elected() && first_row(w) < weight.rows;
+    const auto row = static_cast<std::int32_t>(first_row(w) + w.group * p.out_group);
     LATHE_UNROLL
     for (int step = 0; step < T::kEights / kEights; ++step) {
       const std::uint32_t boxes =
@@ -316,7 +314,7 @@ struct MatmulConsumer {
       const float* of_weight = p.weights[r.weight].bias;
       if (of_weight != nullptr) bias[i] = of_weight[w.group * p.bias_group + r.row];
     }
-    if constexpr (T::kOutBytes > 0) {
+    if constexpr (T::kStaged) {
       if (weight.staged) {
         send_gated(weight, w, bias);
         return;
@@ -369,7 +367,7 @@ struct MatmulConsumer {
       }
     }
     // Shared memory is given back once boxes have been read from it.
-    if constexpr (T::kOutBytes > 0) wait_box_groups<0>();
+    if constexpr (T::kStaged) wait_box_groups<0>();
   }
 };
 

@@ -15,22 +15,18 @@ struct MatmulE4m3 {
   static constexpr int kWeightStep = 128;
   static constexpr int kTokenBoxes = 1;
   static constexpr bool kTwoLevels = true;
+  static constexpr bool kTokenScales = true;
 
   template <class Consumer>
   static __device__ __forceinline__ void sum_part(Consumer& c, const MatmulWork& w,
                                                   const MatmulPart& part) {
     constexpr int kEights = Consumer::kValues / 4;
     const MatmulFactors factors(c.p, w, c.first_row(w) + c.warp * 16 + c.lane / 4);
-    const std::int32_t token = w.token + 2 * (c.lane & 3);
     LATHE_UNROLL
     for (float& v : c.acc) v = 0;
+    float low = factors.at(0, part.begin), high = factors.at(1, part.begin);
     LATHE_ROLLED
     for (std::int32_t chunk = part.begin; chunk < part.end; ++chunk) {
-      const float low = factors.at(0, chunk), high = factors.at(1, chunk);
-      const float* scales = c.p.x_scales + chunk * c.p.x_scale_stride;
-      float2 x[kEights];
-      LATHE_UNROLL
-      for (int j = 0; j < kEights; ++j) x[j] = Consumer::load_scales(c.p, scales, token + 8 * j);
       float sum[Consumer::kValues];
       c.wait_full();
       const std::uint64_t a = tile_descriptor(c.weights(), 1024);
@@ -41,6 +37,12 @@ struct MatmulE4m3 {
         mma_m64_e4m3(sum, descriptor_at(a, 32 * k), descriptor_at(b, 32 * k), k > 0);
       }
       wgmma_commit();
+      // While they run: the tokens' scales, and the weights' factors of the next chunk.
+      float2 x[kEights];
+      LATHE_UNROLL
+      for (int j = 0; j < kEights; ++j) x[j] = c.token_scales(w, j);
+      const std::int32_t next = chunk + 1 < part.end ? chunk + 1 : chunk;
+      const float next_low = factors.at(0, next), next_high = factors.at(1, next);
       wgmma_wait<0>();
       wgmma_pin(sum);
       c.release(c.stage.index);
@@ -52,6 +54,8 @@ struct MatmulE4m3 {
         c.acc[4 * j + 2] = fmaf(sum[4 * j + 2], high * x[j].x, c.acc[4 * j + 2]);
         c.acc[4 * j + 3] = fmaf(sum[4 * j + 3], high * x[j].y, c.acc[4 * j + 3]);
       }
+      low = next_low;
+      high = next_high;
     }
   }
 };

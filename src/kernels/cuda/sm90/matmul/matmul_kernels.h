@@ -11,7 +11,7 @@ namespace lathe::cuda {
 struct MatmulInstance {
   int tokens = 8;     // of a tile: 8, 16, 32, 64 or 128, in pairs 128 or 256
   bool pair = false;  // clusters of two tiles, else of p.split blocks
-  // Of grouped products (p.groups > 0) 8, 16 or 32 tokens, in pairs 128 or 256, and p.split is 1.
+  // Of grouped products (p.groups > 0) 8, 16, 32 or 128 tokens, in pairs 128 or 256; p.split is 1.
   int clusters = 1;
 };
 

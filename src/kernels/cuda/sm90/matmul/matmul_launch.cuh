@@ -38,6 +38,9 @@ cudaError_t launch_grouped_matmul(const MatmulParams& p, const MatmulMaps& maps,
     case 32:
       return launch_matmul_tile<Format, 32, kParts, true>(p, maps, clusters, stream);
     case 128:
+      if (!instance.pair) {
+        return launch_matmul_tile<Format, 128, kParts, true>(p, maps, clusters, stream);
+      }
       return launch_matmul_tile<Format, 128, kPair, true>(p, maps, clusters, stream);
     default:
       return launch_matmul_tile<Format, kPairTokens, kPair, true>(p, maps, clusters, stream);

@@ -27,8 +27,10 @@ struct MatmulWeight {
   std::int32_t rows;
   std::int32_t first_tile;  // of the launch's weight tiles
   std::int32_t out_bf16;
-  std::int32_t add;     // f32 out +=
-  std::int32_t staged;  // in tiles of pairs: f32 out goes by MatmulMaps::out, bf16 in 16 bytes
+  std::int32_t add;  // f32 out +=
+  // In tiles of pairs and of 128 tokens of a group: f32 out goes by MatmulMaps::out, bf16 in words
+  // of 16 bytes.
+  std::int32_t staged;
 };
 
 struct MatmulParams {
@@ -42,7 +44,7 @@ struct MatmulParams {
   std::int32_t tiles;      // of weight rows, over all weights
   std::int32_t token_tiles;
   const float* x_scales;        // of e4m3 tokens: [chunks, x_scale_stride], else null
-  std::int64_t x_scale_stride;  // even
+  std::int32_t x_scale_stride;  // a multiple of 4
   // Of a grouped product; its weight is that of the first group.
   const std::int32_t* offsets;  // [groups + 1] first token of each, or null: each takes all
   std::int32_t groups;

@@ -22,9 +22,16 @@ struct MatmulProducer {
     policy = cache_policy(T::kGrouped ? !T::kPair : p.token_tiles == 1);
   }
 
+  /// Of the scales of a tile's tokens, which are loaded from a multiple of 4 tokens on.
+  __device__ std::uint32_t scale_bytes(const MatmulWork& w) const {
+    const std::int32_t left = p.x_scale_stride - (w.token & ~3);
+    constexpr std::int32_t kMost = T::kScaleBytes / 4;
+    return static_cast<std::uint32_t>(left < kMost ? left : kMost) * 4;
+  }
   __device__ void load_weights(const MatmulWork& w, std::int32_t chunk, int stage) const {
-    barrier_expect(s.full(stage), static_cast<std::uint32_t>(p.tile_rows * Format::kWeightRowBytes +
-                                                             T::kTokenBytes));
+    auto bytes = static_cast<std::uint32_t>(p.tile_rows * Format::kWeightRowBytes + T::kTokenBytes);
+    if constexpr (Format::kTokenScales) bytes += scale_bytes(w);
+    barrier_expect(s.full(stage), bytes);
     const std::int32_t k = chunk * Format::kWeightStep;
     if (p.gate_step != 0) {
       copy_turns_box(s.weights(stage), &maps.weights[0], k, w.row / 16, w.group, s.full(stage),
@@ -35,6 +42,11 @@ struct MatmulProducer {
   }
   __device__ void load_tokens(const MatmulWork& w, std::int32_t chunk, int stage) const {
     const std::int32_t page = p.x_by_group ? w.group : 0;
+    if constexpr (Format::kTokenScales) {
+      copy_row(s.scales(stage),
+               p.x_scales + std::int64_t{chunk} * p.x_scale_stride + (w.token & ~3), scale_bytes(w),
+               s.full(stage), policy);
+    }
     LATHE_UNROLL
     for (int box = 0; box < Format::kTokenBoxes; ++box) {
       const std::int32_t k = chunk * Format::kChunk + box * (Format::kChunk / Format::kTokenBoxes);

@@ -21,8 +21,16 @@ static __global__ void quantize_rows_kernel(const QuantizeParams p) {
   if (col < p.cols) {
     if (p.x_bf16) {
       const auto* from = static_cast<const std::uint16_t*>(p.x) + row * p.x_stride + col;
-      LATHE_UNROLL
-      for (int i = 0; i < 4; ++i) v[i] = bits_to_float(std::uint32_t{from[i]} << 16);
+      if (reinterpret_cast<std::uintptr_t>(from) % 8 == 0) {
+        const uint2 pairs = *reinterpret_cast<const uint2*>(from);
+        v[0] = bits_to_float(pairs.x << 16);
+        v[1] = bits_to_float(pairs.x & 0xffff0000u);
+        v[2] = bits_to_float(pairs.y << 16);
+        v[3] = bits_to_float(pairs.y & 0xffff0000u);
+      } else {
+        LATHE_UNROLL
+        for (int i = 0; i < 4; ++i) v[i] = bits_to_float(std::uint32_t{from[i]} << 16);
+      }
     } else {
       const float* from = static_cast<const float*>(p.x) + row * p.x_stride + col;
       LATHE_UNROLL

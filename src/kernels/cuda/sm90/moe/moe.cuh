@@ -173,16 +173,18 @@ __device__ void count_choices(const PlaceParams& p, std::int32_t* counts) {
   const std::int64_t each = (p.choices + kPlaceThreads - 1) / kPlaceThreads * 32;
   const std::int64_t first = threadIdx.x / 32 * each;
   const std::int64_t end = first + each < p.choices ? first + each : p.choices;
+  std::int32_t next = first + lane < end ? p.ids[first + lane] : -1;
   for (std::int64_t at = first; at < end; at += 32) {
     const std::int64_t choice = at + lane;
-    const std::int32_t expert = choice < end ? p.ids[choice] : -1;
+    const std::int32_t expert = next;
+    next = choice + 32 < end ? p.ids[choice + 32] : -1;  // before it is needed
     const std::uint32_t same = warp_match(expert);
     std::int32_t place = 0;
     if (expert >= 0) {
       place = counts[expert] + count_bits(same & ((1u << lane) - 1));
       if (kPlaces) {
         p.places[choice] = place;
-        p.rows[place] = static_cast<std::int32_t>(choice / p.top_k);
+        p.rows[place] = static_cast<std::int32_t>(choice) / p.top_k;
       }
     }
     sync_warp();

@@ -41,7 +41,7 @@ struct Problem {
   std::vector<float> scales;     // of e4m3
   std::vector<ue8m0> mx_scales;  // of e2m1
   std::vector<double> weights;   // [n, k] what they are
-  // Where tokens are e4m3: codes [m, k] and [ceil(k / 128), m + 2] scales.
+  // Where tokens are e4m3: codes [m, k] and [ceil(k / 128), scale_stride()] scales.
   std::vector<std::byte> x_codes;
   std::vector<float> x_scales;
   std::vector<float> bias, before;  // before: of out, where it is added to
@@ -105,13 +105,14 @@ struct Problem {
     for (std::byte& code : x_codes) {
       code = std::byte(random() % 2 << 7 | random() % 0x7f);
     }
-    x_scales = random_f32(random, (k + 127) / 128 * (m + m % 2));
+    x_scales = random_f32(random, (k + 127) / 128 * scale_stride());
   }
+  std::int64_t scale_stride() const { return (m + 3) / 4 * 4; }
   double x_at(std::int64_t t, std::int64_t i) const {
     if (x_codes.empty()) return double{to_f32(x[static_cast<std::size_t>(t * x_stride + i)])};
     const auto code = std::to_integer<std::uint8_t>(x_codes[static_cast<std::size_t>(t * k + i)]);
     return double{to_f32(e4m3{code})} *
-           double{x_scales[static_cast<std::size_t>(i / 128 * (m + m % 2) + t)]};
+           double{x_scales[static_cast<std::size_t>(i / 128 * scale_stride() + t)]};
   }
   double want(std::int64_t t, std::int64_t row, double& size) const {
     double sum = 0;
@@ -169,7 +170,7 @@ struct Placed {
             .bias = bias,
             .add = !p.before.empty(),
             .x_scales = x_scales,
-            .x_scale_stride = x_scales == nullptr ? 0 : p.m + p.m % 2};
+            .x_scale_stride = x_scales == nullptr ? 0 : p.scale_stride()};
   }
   std::vector<float> read() const {
     const auto count = static_cast<std::size_t>(problem.m * problem.out_stride);
@@ -211,6 +212,22 @@ struct Placed {
   }
 };
 
+/// Of f32 or bf16.
+template <class Out>
+std::vector<float> as_floats(const std::vector<std::byte>& bytes) {
+  std::vector<Out> values(bytes.size() / sizeof(Out));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  std::vector<float> out;
+  for (const Out v : values) {
+    if constexpr (std::is_same_v<Out, bf16>) {
+      out.push_back(to_f32(v));
+    } else {
+      out.push_back(v);
+    }
+  }
+  return out;
+}
+
 /// Experts that have as many rows of x each, then rows that no expert has. run: takes the call.
 /// codes: x is e4m3, as the weights. Out: what out holds.
 template <class Out, class Place, class Run>
@@ -246,18 +263,12 @@ void check_experts(std::mt19937& random, Place& place, DType dtype, bool codes,
   ASSERT_TRUE(grouped_matmul_takes(call));
   run(call);
   place.get(out, bytes);
-  std::vector<Out> got(static_cast<std::size_t>(rows * n));
-  std::memcpy(got.data(), bytes.data(), bytes.size());
+  const std::vector<float> got = as_floats<Out>(bytes);
   std::int64_t wrong = 0;
   for (std::int64_t g = 0, t = 0; t < rows; ++t) {
     while (g < groups && t >= offsets[static_cast<std::size_t>(g) + 1]) ++g;
     for (std::int64_t r = 0; r < n; ++r) {
-      float v = 0;
-      if constexpr (kHalves) {
-        v = to_f32(got[static_cast<std::size_t>(t * n + r)]);
-      } else {
-        v = got[static_cast<std::size_t>(t * n + r)];
-      }
+      const float v = got[static_cast<std::size_t>(t * n + r)];
       if (g == groups) {
         wrong += !std::isnan(v);
         continue;
@@ -390,37 +401,47 @@ void check_gated_experts(std::mt19937& random, Place& place, DType dtype, bool t
   EXPECT_EQ(wrong, 0);
 }
 
-/// Heads: columns of x and out, and a weight, for each.
-template <class Place, class Run>
+/// Heads: columns of x and out, and a weight of n rows, for each. What out holds between them
+/// stays.
+template <class Out, class Place, class Run>
 void check_heads(std::mt19937& random, Place& place, DType dtype, std::int64_t m,
-                 std::int64_t heads, Run run) {
-  constexpr std::int64_t n = 128, k = 128;
+                 std::int64_t heads, std::int64_t n, Run run) {
+  constexpr std::int64_t k = 128;
+  constexpr bool kHalves = std::is_same_v<Out, bf16>;
+  const std::int64_t width = n + 8;
   // Row t, head h of x is row t * heads + h of the problem.
   Problem all(random, m * heads, n * heads, k, dtype);
   const Placed placed(all, place);
   const MatmulCall whole = placed.call(m);
-  std::vector<bf16> got(static_cast<std::size_t>(m * heads * n));
-  bf16* out = place.put(got);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(m * heads * width) * sizeof(Out),
+                               std::byte{0xff});
+  std::byte* out = place.put(bytes);
   GroupedMatmulCall call{.x = whole.x,
                          .w = whole.w,
-                         .out = {reinterpret_cast<std::byte*>(out), DType::bf16, m, n, heads * n},
+                         .out = {out, kHalves ? DType::bf16 : DType::f32, m, n, heads * width},
                          .groups = heads,
                          .weight_stride = n * k,
-                         .scale_stride = 1,
+                         .scale_stride = n / 128,
                          .x_stride = all.x_stride,
-                         .out_stride = n};
+                         .out_stride = width};
   call.x.row_stride = heads * all.x_stride;
   call.w.rows = n;
   ASSERT_TRUE(grouped_matmul_takes(call));
   run(call);
-  place.get(out, got);
+  place.get(out, bytes);
+  const std::vector<float> got = as_floats<Out>(bytes);
   std::int64_t wrong = 0;
-  for (std::int64_t i = 0; i < m * heads * n; ++i) {
-    const std::int64_t row = i / n, head = row % heads;
+  for (std::int64_t i = 0; i < m * heads * width; ++i) {
+    const std::int64_t row = i / width, head = row % heads, column = i % width;
+    const float v = got[static_cast<std::size_t>(i)];
+    if (column >= n) {
+      wrong += !std::isnan(v);
+      continue;
+    }
     double size = 0;
-    const double want = all.want(row, head * n + i % n, size);
-    const double v = double{to_f32(got[static_cast<std::size_t>(i)])};
-    wrong += !(std::abs(v - want) <= std::abs(want) * 0x1p-8 + size * 0x1p-17);
+    const double want = all.want(row, head * n + column, size);
+    const double bound = std::abs(want) * (kHalves ? 0x1p-8 : 0x1p-22) + size * 0x1p-17;
+    wrong += !(std::abs(double{v} - want) <= bound);
   }
   EXPECT_EQ(wrong, 0);
 }

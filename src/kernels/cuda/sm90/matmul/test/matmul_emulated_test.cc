@@ -83,6 +83,7 @@ void emulate_groups(const MatmulLaunch& l) {
   constexpr auto kParts = MatmulCluster::parts, kPair = MatmulCluster::pair;
   if (l.instance.tokens == 8) return emulate_tile<Format, 8, kParts, true>(l);
   if (l.instance.tokens == 32) return emulate_tile<Format, 32, kParts, true>(l);
+  if (!l.instance.pair) return emulate_tile<Format, 128, kParts, true>(l);
   emulate_tile<Format, 128, kPair, true>(l);
 }
 void emulate_matmul(const GroupedMatmulCall& call, int tokens, int sms) {
@@ -187,7 +188,7 @@ TEST_F(MatmulEmulated, CodesOfBoth) {
 TEST_F(MatmulEmulated, QuantizesAsTheCpu) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const bool power_of_two : {false, true}) {
-      constexpr std::int64_t m = 5, k = 300, stride = 308, scale_stride = 6, blocks = 3;
+      constexpr std::int64_t m = 5, k = 300, stride = 306, scale_stride = 6, blocks = 3;
       std::vector<float> x = random_f32(random, m * stride);
       for (float& v : x) v = to_f32(to_bf16(v));
       std::fill_n(x.begin() + stride, 128, 0.f);
@@ -356,10 +357,10 @@ TEST_F(MatmulEmulated, Experts) {
       for (const bool codes : {false, true}) {
         if (codes && dtype != DType::e4m3) continue;
         const std::vector<std::int32_t> counts = {0, 1, 9, between(1, 70), 0, 17, 0};
-        const int k = 32 * between(5, 12);
+        const int n = tokens == 128 ? 256 : 128, k = 32 * between(5, 12);
         const auto run = [&](const GroupedMatmulCall& call) { emulate_matmul(call, tokens, 3); };
-        matmul_test::check_experts<float>(random, host, dtype, codes, counts, 128, k, run);
-        matmul_test::check_experts<bf16>(random, host, dtype, codes, counts, 128, k, run);
+        matmul_test::check_experts<float>(random, host, dtype, codes, counts, n, k, run);
+        matmul_test::check_experts<bf16>(random, host, dtype, codes, counts, n, k, run);
       }
     }
   }
@@ -395,7 +396,7 @@ TEST_F(MatmulEmulated, GatedExperts) {
                      << "seed " << seed << ", " << name(dtype) << ", " << tokens);
         Host host;
         matmul_test::check_gated_experts(
-            random, host, dtype, turns, {0, 1, 9, between(1, 70), 0, 17, 0}, 128,
+            random, host, dtype, turns, {0, 1, 9, between(1, 70), 0, 17, 0}, turns ? 128 : 256,
             32 * between(5, 12),
             [&](const GroupedMatmulCall& call) { emulate_matmul(call, tokens, 4); });
       }
@@ -408,9 +409,12 @@ TEST_F(MatmulEmulated, Heads) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     Host host;
     for (const int tokens : {8, 128}) {
-      matmul_test::check_heads(
-          random, host, dtype, between(1, 200), 3,
-          [&](const GroupedMatmulCall& call) { emulate_matmul(call, tokens, 3); });
+      const auto run = [&](const GroupedMatmulCall& call) { emulate_matmul(call, tokens, 3); };
+      const int m = between(1, tokens + 20);
+      for (const int n : {128, 384}) {
+        matmul_test::check_heads<float>(random, host, dtype, m, 3, n, run);
+        matmul_test::check_heads<bf16>(random, host, dtype, m, 3, n, run);
+      }
     }
   }
 }

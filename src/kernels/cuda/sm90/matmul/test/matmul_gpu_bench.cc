@@ -170,7 +170,7 @@ class Bench {
                       s.w == DType::e4m3 ? scales_->data() : nullptr},
                 .out = {to.data(), DType::bf16, m, s.n, s.n},
                 .x_scales = s.x == DType::e4m3 ? scales_->data() : nullptr,
-                .x_scale_stride = s.x == DType::e4m3 ? most + most % 2 : 0};
+                .x_scale_stride = s.x == DType::e4m3 ? (most + 3) / 4 * 4 : 0};
       };
       std::vector<MatmulCall> calls;
       const int count = m > 1000 ? matrices : std::max(matrices, kMostMatrices);

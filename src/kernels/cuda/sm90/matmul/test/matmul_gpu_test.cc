@@ -139,9 +139,15 @@ TEST_F(MatmulGpu, ExpertsAndHeads) {
     }
     if (dtype == DType::e2m1) continue;
     Device memory{*this, {}};
-    matmul_test::check_heads(
-        random, memory, dtype, between(1, 90), between(1, 20),
-        [&](const GroupedMatmulCall& call) { must(grouped_matmul_on_device(call, stream())); });
+    const auto run = [&](const GroupedMatmulCall& call) {
+      must(grouped_matmul_on_device(call, stream()));
+    };
+    for (const int m : {between(1, 90), between(100, 500)}) {
+      for (const int n : {128, 384}) {
+        matmul_test::check_heads<float>(random, memory, dtype, m, between(1, 20), n, run);
+        matmul_test::check_heads<bf16>(random, memory, dtype, m, between(1, 20), n, run);
+      }
+    }
   }
 }
 
