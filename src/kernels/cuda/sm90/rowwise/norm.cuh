@@ -11,6 +11,31 @@ namespace lathe::cuda {
 
 inline constexpr int kNormThreads = 128;
 
+/// Elements that a thread asks for before it waits for the first of them.
+inline constexpr int kNormBatch = 8;
+struct NormBatch {
+  float v[kNormBatch];
+};
+/// Those at `at`, + kNormThreads, ... as long as less than `left`; then `other`.
+__device__ __forceinline__ NormBatch load_batch(const std::byte* data, DType dtype, std::int64_t at,
+                                                std::int64_t left, float other) {
+  NormBatch out;
+  if (dtype == DType::f32) {
+    const float* from = reinterpret_cast<const float*>(data) + at;
+    LATHE_UNROLL
+    for (int j = 0; j < kNormBatch; ++j) {
+      out.v[j] = j * kNormThreads < left ? from[j * kNormThreads] : other;
+    }
+  } else {
+    const auto* from = reinterpret_cast<const bf16*>(data) + at;
+    LATHE_UNROLL
+    for (int j = 0; j < kNormBatch; ++j) {
+      out.v[j] = j * kNormThreads < left ? to_f32(from[j * kNormThreads]) : other;
+    }
+  }
+  return out;
+}
+
 static __global__ void __launch_bounds__(kNormThreads)
     norm_kernel(const __grid_constant__ NormParams p) {
   __shared__ float room[kNormThreads / 32];
@@ -20,26 +45,40 @@ static __global__ void __launch_bounds__(kNormThreads)
   const std::int64_t first = blockIdx.y * p.cols;
   float mean = 0;
   const auto cols = static_cast<float>(p.cols);
+  const std::int64_t start = row * p.x.stride + first;
+  constexpr std::int64_t kStep = kNormBatch * kNormThreads;
   if (p.bias != nullptr) {
     float sum = 0;
-    for (std::int64_t i = threadIdx.x; i < p.cols; i += kNormThreads) {
-      sum += load_element(p.x, row, first + i);
+    for (std::int64_t i = threadIdx.x; i < p.cols; i += kStep) {
+      for (const float v : load_batch(p.x.data, p.x.dtype, start + i, p.cols - i, 0).v) sum += v;
     }
     mean = block_sum<kNormThreads>(sum, room) / cols;
   }
   float squares = 0;
-  for (std::int64_t i = threadIdx.x; i < p.cols; i += kNormThreads) {
-    const float v = load_element(p.x, row, first + i) - mean;
-    squares += v * v;
+  for (std::int64_t i = threadIdx.x; i < p.cols; i += kStep) {
+    for (const float v : load_batch(p.x.data, p.x.dtype, start + i, p.cols - i, mean).v) {
+      squares += (v - mean) * (v - mean);
+    }
   }
   const float factor = 1 / sqrtf(block_sum<kNormThreads>(squares, room) / cols + p.eps);
   const DeviceRows before{p.out.data, p.out.stride, p.out.dtype};
-  for (std::int64_t i = threadIdx.x; i < p.cols; i += kNormThreads) {
-    float v = (load_element(p.x, row, first + i) - mean) * factor;
-    if (p.weight != nullptr) v *= p.weight[i];
-    if (p.bias != nullptr) v += p.bias[i];
-    if (p.add) v += load_element(before, row, first + i);
-    store_element(p.out, row, first + i, v);
+  for (std::int64_t i = threadIdx.x; i < p.cols; i += kStep) {
+    const NormBatch x = load_batch(p.x.data, p.x.dtype, start + i, p.cols - i, 0);
+    NormBatch w = {};
+    if (p.weight != nullptr) {
+      const auto* weight = reinterpret_cast<const std::byte*>(p.weight);
+      w = load_batch(weight, DType::f32, i, p.cols - i, 0);
+    }
+    LATHE_UNROLL
+    for (int j = 0; j < kNormBatch; ++j) {
+      const std::int64_t col = i + j * kNormThreads;
+      if (col >= p.cols) break;
+      float v = (x.v[j] - mean) * factor;
+      if (p.weight != nullptr) v *= w.v[j];
+      if (p.bias != nullptr) v += p.bias[col];
+      if (p.add) v += load_element(before, row, first + col);
+      store_element(p.out, row, first + col, v);
+    }
   }
 }
 
