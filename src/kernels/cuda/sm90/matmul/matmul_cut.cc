@@ -69,8 +69,8 @@ Tiles best_for_few(const MatmulShape& shape) {
   for (const int split : {1, 2, 4, 8}) {
     // A part shorter than the stages in flight is not worth its exchange.
     if (split > 1 && s.k / split < 8 * matmul_chunk(s.weight_bits)) continue;
-    // Pairs, which many tokens want most where both operands are codes, don't add up parts of them.
-    if (split > 1 && s.x_bits == 8 && fills_sms(s)) continue;
+    // Many tokens want pairs with tiles of 256 tokens, or of codes, and those don't add up parts.
+    if (split > 1 && (s.x_bits == 8 || s.gated) && fills_sms(s)) continue;
     for (int rows = 128; rows >= 48; rows -= row_step(s)) {
       const Tiles t{split, rows, 32, false};
       if (const double c = cost(s, t); c < least) {
