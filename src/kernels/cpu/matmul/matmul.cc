@@ -75,7 +75,10 @@ void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precis
       ends[i] = tasks;
       if (cut.tasks() == 0) continue;
       const auto need = by_pairs(p) ? matmul_slice_bf16_scratch : matmul_slice_scratch;
-      floats = std::max(floats, need(cut.rows, cut.outs, p.w.cols));
+      // A last block of few rows is packed whole, so it may need more than a block of many.
+      for (const std::int64_t task : {std::int64_t{0}, cut.tasks() - 1}) {
+        floats = std::max(floats, need(cut.slice(p, task).rows, cut.outs, p.w.cols));
+      }
     }
     if (workers == 1 || tasks >= 8 * workers || most_outs == kPanelOuts) break;
   }
