@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <map>
+
 #include "engine/drafted_test_util.h"
 #include "engine/mtp_test_util.h"
 
@@ -44,6 +47,73 @@ TEST(V4Mtp, LogitsAreThoseOfAPlainReference) {
       RealSetup setup(*model, setup_of(0, 3, "mla_bf16"));
       expect_golden_drafts(golden, name, chunk, 2e-3, *model, setup.cache(), setup.ops());
     }
+  }
+}
+
+// Asks the draft layer for all its uses behind every token, and gives the engine those that it
+// wants, or none.
+class RecordingDrafter : public Drafter {
+ public:
+  RecordingDrafter(const Model& model, RealSetup& setup, bool gives)
+      : inner_(MtpDrafter::create(model, setup.cache(), setup.ops()).value()), gives_(gives) {}
+  HiddenRows* hidden() override { return inner_.hidden(); }
+  Result<void> read(std::span<const ComputedRows> rows) override {
+    std::vector<ComputedRows> all(rows.begin(), rows.end());
+    for (ComputedRows& r : all) r.most = r.most > 0 ? kDraftUses : 0;
+    return inner_.read(all);
+  }
+  void propose(std::span<DraftRequest> requests) override {
+    for (DraftRequest& r : requests) {
+      if (r.most == 0) continue;
+      DraftRequest all = r;
+      all.most = kDraftUses;
+      inner_.propose(std::span(&all, 1));
+      drafts[std::ssize(r.tokens)] = all.drafts;
+      if (gives_) r.drafts.assign(all.drafts.begin(), all.drafts.begin() + r.most);
+    }
+  }
+  std::map<std::int64_t, std::vector<std::int32_t>> drafts;  // by known tokens
+
+ private:
+  MtpDrafter inner_;
+  bool gives_;
+};
+
+// F1 along an answer, whose rows come one by one and as drafts that are right or wrong. A later
+// draft is compared where those before it are tokens of the answer, as the reference has these.
+TEST(V4Mtp, DraftsBehindEveryTokenAreThoseOfAPlainReference) {
+  constexpr float kMargin = 0.1f;  // of logits of which the largest are 10 to 20
+  const Golden golden = golden_of_v4();
+  const auto model = load_tiny(true);
+  const std::vector<std::int32_t> prompt = golden.ids("answer.prompt");
+  const std::vector<std::int32_t> answer = golden.ids("answer.tokens");
+  const std::vector<std::int32_t> want = golden.ids("answer.drafts");
+  const std::vector<float> margins = golden.values<float>("answer.margins");
+  const std::size_t length = answer.size();
+  for (const bool gives : {false, true}) {
+    RealSetup setup(*model, setup_of(0, kDraftUses, "mla_bf16"));
+    RecordingDrafter drafter(*model, setup, gives);
+    Engine engine = setup.engine({.drafter = &drafter, .draft_tokens = kDraftUses});
+    const RealAnswer got =
+        serve(engine, {greedy(prompt, static_cast<std::int32_t>(length))}).front();
+    ASSERT_EQ(got.text(), answer);
+    std::array<int, kDraftUses> compared{};
+    for (const auto& [known, drafts] : drafter.drafts) {
+      const auto row = static_cast<std::size_t>(known) - prompt.size() - 1;
+      // Fewer where a page ends that the engine, which wants fewer, has not followed up.
+      for (std::size_t use = 0; use < drafts.size() && row + use + 1 < length; ++use) {
+        const std::size_t at = row * kDraftUses + use;
+        if (margins[at] > kMargin) {
+          EXPECT_EQ(drafts[use], want[at]) << "use " << use + 1 << " behind token " << row;
+          ++compared[use];
+        }
+        if (want[at] != answer[row + use + 1]) break;
+      }
+    }
+    EXPECT_GT(compared[0], gives ? 50 : 120);
+    EXPECT_GT(compared[1], gives ? 50 : 100);
+    EXPECT_GT(compared[2], gives ? 0 : 15);
+    EXPECT_EQ(engine.stats().drafts.all_accepted() > 50, gives);
   }
 }
 

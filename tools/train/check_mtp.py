@@ -91,6 +91,34 @@ def golden(trunk, mtp, encoder) -> dict[str, torch.Tensor]:
     return out
 
 
+@torch.no_grad()
+def answer_drafts(trunk, mtp, encoder) -> dict[str, torch.Tensor]:
+    """All drafts behind every token of an answer whose words reach back further than a window.
+
+    answer.prompt, answer.tokens [n], answer.drafts [n, USES]: row i's follow tokens 0..i of the answer, and are meaningless
+    where the answer ends before them; answer.margins [n, USES]: by how much a draft's logit exceeds all others.
+    """
+    parts = family(trunk.config)
+    row = chat(encoder, copying.item(random.Random("mtp answer"), True, 130))
+    first = next(i for i, w in enumerate(row[1]) if w > 0)
+    width = trunk.width_of(len(row[0]))
+    tokens, _, lengths = lay_out([row], width, trunk.width_of)
+    tokens = torch.from_numpy(tokens)
+    packing = trunk.pack(lengths, tokens.device)
+    states, hidden = parts.trunk_states(trunk, tokens, packing)
+    own = trunk.logits(hidden).argmax(-1)[first - 1 : len(row[0]) - 1]
+    if own.tolist() != row[0][first:]:
+        raise SystemExit("the model does not give the expected answer: choose another item")
+    best = [trunk.logits(out).topk(2, -1) for out in parts.run_uses(trunk, mtp, tokens, packing, states, USES, True)]
+    rows = slice(first - 1, len(row[0]) - 1)  # the answer's token i is known in row first + i - 1 of use 1
+    return {
+        "answer.prompt": torch.tensor(row[0][:first]),
+        "answer.tokens": own,
+        "answer.drafts": torch.stack([b.indices[rows, 0] for b in best], -1),
+        "answer.margins": torch.stack([b.values[rows, 0] - b.values[rows, 1] for b in best], -1),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", required=True)
@@ -120,7 +148,7 @@ def main() -> None:
         trunk, mtp = trunk.cpu().double(), mtp.cpu().double()
         trunk.dtype, trunk.cache = torch.float64, "bf16"
         with in_double():
-            answers = golden(trunk, mtp, encoder)
+            answers = golden(trunk, mtp, encoder) | answer_drafts(trunk, mtp, encoder)
         save_file({name: t.to(torch.float32) if t.is_floating_point() else t for name, t in answers.items()}, args.golden)
 
 
