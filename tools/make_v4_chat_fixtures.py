@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes tests/data/templates/deepseek_v4.json: DeepSeek V4's prompts, written by DeepSeek's own program.
 
-The program is encoding/encoding_dsv4.py in a checkpoint's repository; its two generations differ. The conversations are here.
+The program is encoding/encoding_dsv4.py in a checkpoint's repository; its two generations differ. The conversations are here; those
+of SHAPES have the shapes of the program's own tests, and are written in every combination of mode, tools, dropping and effort.
 
     python3 tools/make_v4_chat_fixtures.py --preview V4-FLASH/encoding/encoding_dsv4.py \\
         --official V4-FLASH-0731/encoding/encoding_dsv4.py
@@ -10,6 +11,7 @@ The program is encoding/encoding_dsv4.py in a checkpoint's repository; its two g
 import argparse
 import copy
 import importlib.util
+import itertools
 import json
 import pathlib
 
@@ -64,6 +66,25 @@ CONVERSATIONS = {
        for task in ("action", "query", "authority", "domain", "title", "read_url")},
     "task answered": [user("a", task="title"), answer("A title"), user("b"), user("c")],
 }
+SHAPES = {
+    "agent": [SYSTEM, user("When is high water at Ystad?"),
+              answer(None, "A question about tides; the tool knows.",
+                     tool_calls=[call("t1", "tide", '{"harbour": "Ystad", "days": 1}')]),
+              result("t1", '{"high": ["05:40", "18:05"], "metres": 0.3}'),
+              answer("At 05:40 and at 18:05, of some 30 cm — “högvatten”.", "Two times; give both.")],
+    "small talk": [SYSTEM, user("Good morning"), answer("Good morning! What shall we do?", "A greeting."),
+                   user("Which is the longest river of Sweden?"), answer("The Klarälven–Göta älv.", "Klarälven and Göta älv.")],
+    "research": [{"role": "system", "content": "Svara kort.\n你好"}, {"role": "latest_reminder", "content": "2026-11-26,torsdag,Malmö,App"},
+                 {"role": "developer", "content": "Får man meta här?\n\nCite as 【{id}†L{line}】", "tools": TOOLS},
+                 answer("", "Sök först.", tool_calls=[{"type": "function", "function": {
+                     "name": "tide", "arguments": '{"harbour": "Malmö || Öresund"}'}}]),
+                 {"role": "tool", "content": "[0]"}, answer("Ja, med kort.", "Nu svaret.", tool_calls=[])],
+    "quick task": [{"role": "system", "content": "You help travellers.\nIt is Thursday."},
+                   {"role": "latest_reminder", "content": "2026-11-26,Malmö"}, user("Is Kullaberg worth a day?"),
+                   answer("Yes.\n\n| what | time |\n| :--- | ---: |\n| caves | 2 h |\n\n### Note\n\n- **Wind**: take a coat 🧥.", mask=1),
+                   user("Which other cliffs are there?", task="action"), answer("Search")],
+}
+EFFORTS = {"preview": (None, "high", "max"), "official": (None, "low", "high", "max")}
 MODES = [{"thinking": False}, {"thinking": True}, {"thinking": True, "drop_thinking": False}]
 
 
@@ -93,8 +114,20 @@ def main():
     parser.add_argument("--official", required=True)
     args = parser.parse_args()
     encodings = {"preview": load(args.preview), "official": load(args.official)}
-    cases = []
-    for generation, encoding in encodings.items():
+    cases, lines, prompts = [], [], []
+
+    def number(value, known):
+        if value not in known:
+            known.append(value)
+        return known.index(value)
+
+    def add(generation, name, messages, variables):
+        text = prompt(encodings[generation], messages, variables)
+        cases.append({"encoding": generation, "conversation": name, "tools": "tools" in variables,
+                      "variables": {k: v for k, v in variables.items() if k != "tools"},
+                      "prompt": number([number(line, lines) for line in text.split("\n")], prompts)})
+
+    for generation in encodings:
         for name, messages in CONVERSATIONS.items():
             runs = list(MODES)
             if name in ("one", "calls", "results end"):
@@ -105,13 +138,17 @@ def main():
             elif generation == "official":
                 runs = runs[1:2]
             for variables in runs:
-                cases.append({"encoding": generation, "conversation": name,
-                              "tools": "tools" in variables,
-                              "variables": {k: v for k, v in variables.items() if k != "tools"},
-                              "prompt": prompt(encoding, messages, variables)})
-    OUT.write_text(json.dumps({"tools": TOOLS, "conversations": CONVERSATIONS, "cases": cases},
-                              ensure_ascii=False, indent=0) + "\n")
-    print(f"{OUT}: {len(cases)} prompts")
+                add(generation, name, messages, variables)
+        for name, messages in SHAPES.items():
+            for thinking, tools, drop, effort in itertools.product((False, True), ({}, {"tools": TOOLS}), (True, False), EFFORTS[generation]):
+                more = {"reasoning_effort": effort} if effort else {}
+                add(generation, name, messages, {"thinking": thinking, "drop_thinking": drop, **tools, **more})
+    # One value or case to a line. A prompt is the numbers of its lines, as prompts share most of theirs.
+    rows = {"tools": TOOLS, "lines": lines, "prompts": prompts, "cases": cases}
+    parts = [f'"{key}": [\n' + ",\n".join(json.dumps(v, ensure_ascii=False) for v in values) + "\n]" for key, values in rows.items()]
+    told = ",\n".join(f"{json.dumps(n)}: {json.dumps(v, ensure_ascii=False)}" for n, v in (CONVERSATIONS | SHAPES).items())
+    OUT.write_text("{\n" + ",\n".join([*parts, '"conversations": {\n' + told + "\n}"]) + "\n}\n")
+    print(f"{OUT}: {len(cases)} cases, {len(prompts)} prompts")
 
 
 if __name__ == "__main__":
