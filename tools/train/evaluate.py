@@ -61,14 +61,15 @@ def _score(model: Model, items: list[dict], rows, device) -> dict[str, float]:
 class Probe:
     """Watches learning: per task, the mean loss of answer tokens and the exact answers on a few held-out items."""
 
-    def __init__(self, folder: pathlib.Path, device):
+    def __init__(self, folder: pathlib.Path, device, most: int):
+        """`most` items of a task at most."""
         encoder, self.device = Encoder(), device
         self.rows: dict[str, list] = {}
-        for task, items in read_sets(folder, PROBED).items():
+        for task, items in read_sets(folder, {task: min(n, most) for task, n in PROBED.items()}).items():
             self.rows[task] = [chat(encoder, item) for item in items]
         rng = random.Random("probe")
         # Training starts with short documents; the test set has none.
-        short = [retrieval.item(rng, True, 256) for _ in range(100)]
+        short = [retrieval.item(rng, True, 256) for _ in range(min(100, most))]
         self.rows["short_retrieval"] = [chat(encoder, item) for item in short]
 
     @torch.no_grad()

@@ -14,8 +14,8 @@ _ADAM_RMS = 0.2
 
 
 def orthogonalise(x: torch.Tensor) -> torch.Tensor:
-    """Newton-Schulz steps on a batch of matrices [N, R, C], in bf16."""
-    x = x.bfloat16()
+    """Newton-Schulz steps on a batch of matrices [N, R, C], in bf16; on a CPU, whose bf16 products are slow, in f32."""
+    x = x.bfloat16() if x.is_cuda else x.float()
     tall = x.shape[1] > x.shape[2]
     if tall:
         x = x.mT

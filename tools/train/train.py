@@ -80,7 +80,7 @@ class Trainer:
         self.steps: dict[str, int] = {}
         self.optimizer_states = (None, [])
         self.loss = weighted_loss
-        self.probe = Probe(args.tests, self.device) if args.tests else None
+        self.probe = Probe(args.tests, self.device, args.eval_items) if args.tests else None
         self.compiled = False
         args.state.mkdir(parents=True, exist_ok=True)
         if args.resume and (args.state / "state.pt").exists():
@@ -224,7 +224,8 @@ class Trainer:
                 )
                 batches.waited = 0
                 sums, reported, reported_step = {}, now, step
-            if self.probe and phase["rate"] > 0 and now - probed > PROBE_SECONDS:
+            timed = step > first + UNTIMED_STEPS
+            if self.probe and timed and phase["rate"] > 0 and now - probed > PROBE_SECONDS:
                 with model.uncompiled():
                     figures = {k: round(v, 5) for k, v in self.probe(model).items()}
                 self.log["curve"].append({"phase": name, "step": step, "progress": round(progress, 4)} | figures)

@@ -49,7 +49,6 @@ PHASES = {
         "chain": {"seconds": 50, "uses": 3, "rate": 1e-3, "index_rate": 0.0, "index": 0, "floor": 0.02, "round": True},
     },
 }
-TOKENS = 32768  # a step
 
 
 def family(architecture: dict):
@@ -86,14 +85,14 @@ def optimizers(mtp, phase: dict) -> list[torch.optim.Optimizer]:
     return [Muon(muon, 1.0), torch.optim.AdamW(adam, betas=(0.9, 0.95), eps=1e-10, weight_decay=0.0)]
 
 
-def train_phase(title: str, name: str, seconds: float, trunk, mtp, device, workers: int, log: dict) -> None:
+def train_phase(title: str, name: str, seconds: float, trunk, mtp, device, args, log: dict) -> None:
     phase = PHASES[trunk.config["model_type"]][name]
     parts, rounding = family(trunk.config), phase.get("round", False)
     mtp.set_rounding(rounding)
     trunk.sparse = False  # its hidden states are nearly the same, and much sooner there
     steppers = optimizers(mtp, phase)
     parameters = [p for o in steppers for g in o.param_groups for p in g["params"]]
-    batches = Batches(f"{title} mtp {name}", TOKENS, MIXTURE, workers, trunk.width_of)
+    batches = Batches(f"{title} mtp {name}", args.tokens, MIXTURE, args.workers, trunk.width_of)
     pick = random.Random(f"mtp cache {name}")
     shares = trunk.cache_shares
     begun = reported = time.monotonic()
@@ -137,7 +136,7 @@ def train_phase(title: str, name: str, seconds: float, trunk, mtp, device, worke
             print(entry, f"starved {batches.waited}", flush=True)
     batches.close()
     trunk.cache = "none"
-    log["phases"][name] = {"seconds": seconds, "steps": step, "tokens": step * TOKENS}
+    log["phases"][name] = {"seconds": seconds, "steps": step, "tokens": step * args.tokens}
 
 
 def main() -> None:
@@ -147,6 +146,7 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--share", type=float, default=1.0, help="of each phase's time")
     parser.add_argument("--workers", type=int, default=12)
+    parser.add_argument("--tokens", type=int, default=32768, help="tokens per step")
     args = parser.parse_args()
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("high")
@@ -163,7 +163,7 @@ def main() -> None:
     log: dict = {"parameters": sum(p.numel() for p in mtp.parameters()), "curve": [], "phases": {}}
     log["device"] = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
     for name, phase in PHASES[architecture["model_type"]].items():
-        train_phase(config.NAME, name, phase["seconds"] * args.share, trunk, mtp, device, args.workers, log)
+        train_phase(config.NAME, name, phase["seconds"] * args.share, trunk, mtp, device, args, log)
     args.out.mkdir(parents=True, exist_ok=True)
     save_file(parts.published(mtp), args.out / "mtp.safetensors", metadata={"format": "pt"})
     (args.out / "mtp_log.json").write_text(json.dumps(log, indent=1) + "\n")
