@@ -14,6 +14,9 @@ window keys and entries to bf16, the indexer's queries and keys to e4m3 with pow
 the only difference of an f32 engine with such a cache. Rounding decides a choice between nearly equal scores, and a number halfway
 between two of the cache's. So of several random prompts the script keeps the one on which transformers in f32 and f64 differ least,
 and of that the positions where they differ by less than 2e-4 (relative norm).
+
+deepseek_v4 also has what every sublayer leaves of a prompt of 260 tokens, with a cache rounded as above: the streams of some rows, the
+entries that each of these reads of a layer with an indexer, and the entries of all layers. deepseek_v4_wide also has a prompt of 4097 tokens.
 """
 
 import json
@@ -32,6 +35,9 @@ from make_model_fixtures import FP8, CacheRounding, quantise_rows
 
 LENGTHS = (7, 150, 300)
 TRIALS = {7: 5, 150: 12, 300: 12}
+LONG = 4097  # of deepseek_v4_wide alone
+LONG_STABLE = 1e-3  # of so many rounded keys and entries some differ in f32 and f64
+SUBLAYERS = 260  # tokens of the prompt whose sublayers are stored, of deepseek_v4 alone
 STABLE = 2e-4
 RATIOS = [0, 4, 128, 4, 128, 0]
 
@@ -105,6 +111,7 @@ WIDE = {
     "index_head_dim": 128,
     "compress_ratios": [0, 4, 128, 4, 0],
     "num_hash_layers": 1,
+    "max_position_embeddings": 8192,
 }
 # Widths that are whole blocks of neither 128 nor 32 where the format allows it.
 MODELS = {
@@ -282,10 +289,9 @@ def run(model, tokens):
         return model(input_ids=tokens[None], use_cache=False).logits[0].float()
 
 
-def reference(model, generator, trials):
-    scores, rounding = RoundedScores(model), CacheRounding(model)
+def reference(model, scores, rounding, lengths, generator, trials):
     out = {}
-    for length in LENGTHS:
+    for length in lengths:
         edges = {0, 2, 3, 4, 15, 16, 31, 35, 40, 60, 90, 126, 127, 128, 149, 200, 255, 256, 296, 297, 298, 299}
         edges |= {length - 4, length - 3, length - 2, length - 1}
         positions = torch.tensor(sorted(p for p in edges if p < length))
@@ -312,6 +318,85 @@ def reference(model, generator, trials):
     return out
 
 
+class Sublayers:
+    """What the parts of a model's layers give in one forward pass."""
+
+    def __init__(self, model):
+        self.streams, self.keys, self.entries = [], {}, {}
+        self.hooks = [model.model.hc_head.register_forward_pre_hook(self.state)]
+        for number, layer in enumerate(model.model.layers):
+            for part in (layer.attn_hc, layer.ffn_hc):
+                self.hooks.append(part.register_forward_pre_hook(self.state))
+            compressor = layer.self_attn.compressor
+            if compressor is None:
+                continue
+            self.hooks.append(compressor.register_forward_hook(self.keeping(self.entries, number, lambda out: out[0][0, 0])))
+            if hasattr(compressor, "indexer"):
+                self.hooks.append(compressor.indexer.register_forward_hook(self.keeping(self.keys, number, lambda out: out[0])))
+
+    def state(self, module, args):
+        self.streams.append(args[0][0].flatten(1).detach().clone())
+
+    @staticmethod
+    def keeping(where, number, part):
+        def hook(module, args, output):
+            where[number] = part(output).detach().clone()
+
+        return hook
+
+    @classmethod
+    def of(cls, model, tokens):
+        """Streams [2 * layers, tokens, 4 * hidden], and by layer the rows' keys and the entries."""
+        made = cls(model)
+        run(model, tokens)
+        for hook in made.hooks:
+            hook.remove()
+        made.streams = torch.stack(made.streams[1:])  # without the embedding
+        return made
+
+
+def sublayers(model, scores, rounding, generator):
+    """Rows in which f32 and f64 agree in every sublayer, five of the prompt that has most of them."""
+    scores.on = rounding.on = True
+    best = None
+    for _ in range(12):
+        tokens = torch.randint(0, model.config.vocab_size, (SUBLAYERS,), generator=generator)
+        own, other = Sublayers.of(model.float(), tokens), Sublayers.of(model.double(), tokens)
+        turned = ((other.streams - own.streams).norm(dim=-1) / own.streams.norm(dim=-1)).max(0)[0]
+        same = torch.stack([(own.keys[n].sort()[0] == other.keys[n].sort()[0]).all(-1) for n in own.keys]).all(0)
+        stable = torch.nonzero((turned < STABLE / 10) & same).flatten()
+        if best is None or len(stable) > len(best[1]):
+            best = tokens, stable, own
+    model.float()
+    scores.on = rounding.on = False
+    tokens, stable, own = best
+    late = stable[stable >= 16]
+    positions = torch.cat([stable[1:2], late[torch.linspace(0, len(late) - 1, 4).long()]])
+    print(f"  sublayers: {len(stable)} of {SUBLAYERS} rows are stable, kept {positions.tolist()}")
+    out = {"tokens": tokens.to(torch.int32), "positions": positions.to(torch.int32), "streams": own.streams[:, positions]}
+    out |= {f"keys.{n}": keys[positions].sort()[0].to(torch.int32) for n, keys in own.keys.items()}
+    out |= {f"entries.{n}": entries for n, entries in own.entries.items()}
+    return {f"sublayers.{name}": t.contiguous() for name, t in out.items()}
+
+
+def long_prompt(model, scores, rounding, generator):
+    """Tokens as bytes, and logits with a rounded cache alone."""
+    tokens = torch.randint(0, model.config.vocab_size, (LONG,), generator=generator)
+    scores.on = rounding.on = True
+    logits, other = run(model.float(), tokens), run(model.double(), tokens)
+    model.float()
+    scores.on = rounding.on = False
+    positions = torch.tensor([*range(9), 127, 255, 256, 1023, 1024, 2047, *range(LONG - 13, LONG)])
+    turned = ((other - logits).norm(dim=-1) / logits.norm(dim=-1))[positions]
+    positions = positions[turned < LONG_STABLE]
+    print(f"  long: {turned.median():.2g} apart in f32 and f64, kept {positions.tolist()}")
+    return {
+        "long.tokens": tokens.to(torch.uint8),
+        "long.positions": positions.to(torch.int32),
+        "long.logits": logits[positions],
+    }
+
+
 def main():
     if len(sys.argv) < 2 or any(name not in MODELS for name in sys.argv[2:]):
         raise SystemExit(__doc__)
@@ -329,7 +414,13 @@ def main():
         model = transformers.DeepseekV4ForCausalLM(hf).float().eval()
         with torch.no_grad():
             specs = fill(model, "quantization_config" in config, GAIN[name])
-        answers = reference(model, torch.Generator().manual_seed(3000 + number), 12 if GAIN[name] == 1.5 else 2)
+        scores, rounding = RoundedScores(model), CacheRounding(model)
+        trials = 12 if GAIN[name] == 1.5 else 2
+        answers = reference(model, scores, rounding, LENGTHS, torch.Generator().manual_seed(3000 + number), trials)
+        if name == "deepseek_v4":
+            answers |= sublayers(model, scores, rounding, torch.Generator().manual_seed(4000))
+        if name == "deepseek_v4_wide":
+            answers |= long_prompt(model, scores, rounding, torch.Generator().manual_seed(4001))
         folder = pathlib.Path(sys.argv[1]) / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")

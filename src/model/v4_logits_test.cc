@@ -77,6 +77,15 @@ TEST_P(V4, EveryCutGivesTheBitsOfOneShot) {
   for (const std::size_t chunk : {1, 3, 4, 5, 64, 127, 128, 129, 255, 256, 257}) {
     EXPECT_EQ(ModelRunner(*model_, inplace()).prompt(0, tokens, chunk), want) << chunk;
   }
+  for (const auto& [from, to] : {std::pair{1, 20}, {126, 130}, {254, 258}}) {
+    for (std::ptrdiff_t cut = from; cut <= to; ++cut) {
+      ModelRunner runner(*model_, inplace());
+      Logits got = runner.prompt(0, {tokens.begin(), tokens.begin() + cut});
+      const Logits rest = runner.prompt(0, {tokens.begin() + cut, tokens.end()});
+      got.insert(got.end(), rest.begin(), rest.end());
+      EXPECT_EQ(got, want) << "cut at " << cut;
+    }
+  }
   EXPECT_EQ(ModelRunner(*model_, inplace()).prompt(0, tokens, 131, 9), want);
   ModelRunner::Options small = inplace();
   small.page_size = 128;
@@ -116,6 +125,83 @@ TEST_P(V4, ABatchOfSeveralResiduesGivesTheBitsOfEachAlone) {
 INSTANTIATE_TEST_SUITE_P(Fixtures, V4,
                          testing::Values("deepseek_v4", "deepseek_v4_fp8", "deepseek_v4_wide"),
                          [](const auto& fixture) { return std::string(fixture.param); });
+
+// Each row is that of a prompt that ends there, of 1 to 9 and of around 4,096 tokens. Rounding to
+// the cache is 6e-4 of the late rows' logits, and turns a choice of entries or experts in one row
+// of ten: so it does between transformers in f32 and in f64.
+TEST(V4Long, AgreesBeyondFourThousandTokens) {
+  const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_wide"));
+  const auto model = load_model(checkpoint.dir(), {});
+  ASSERT_TRUE(model.ok()) << model.error().message();
+  const TensorFile file(fixture_dir("deepseek_v4_wide") + "/reference.safetensors");
+  const auto bytes = file.values<std::uint8_t>("long.tokens");
+  const auto positions = file.values<std::int32_t>("long.positions");
+  const auto want = file.values<float>("long.logits");
+  ASSERT_EQ(bytes.size(), 4097u);
+  EXPECT_GE(std::ranges::count_if(positions, [](std::int32_t p) { return p > 4083; }), 8);
+  ModelRunner runner(**model, {.layout = "mla_bf16", .threads = 2, .context = 4352});
+  const Logits got = runner.prompt(0, {bytes.begin(), bytes.end()}, 1024);
+  const std::size_t vocab = got.front().size();
+  int turned = 0;
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    const double error = relative_error(got[static_cast<std::size_t>(positions[i])],
+                                        std::span(want).subspan(i * vocab, vocab));
+    turned += error > 2e-3;
+    if (positions[i] < 9) {
+      EXPECT_LE(error, kTolerance) << "position " << positions[i];
+    }
+  }
+  EXPECT_LE(turned, 4) << "of " << positions.size();
+}
+
+// As transformers' save_pretrained() writes them: names of its modules outside the layers, and
+// published ones within, but for the norm of window keys.
+std::string saved_name(const std::string& name) {
+  const std::pair<const char*, const char*> outside[] = {
+      {"embed.weight", "model.embed_tokens.weight"}, {"norm.weight", "model.norm.weight"},
+      {"hc_head_fn", "model.hc_head.hc_fn"},         {"hc_head_base", "model.hc_head.hc_base"},
+      {"hc_head_scale", "model.hc_head.hc_scale"},   {"head.weight", "head.weight"},
+  };
+  for (const auto& [from, to] : outside) {
+    if (name == from) return to;
+  }
+  std::string out = "model." + name;
+  const std::string norm = ".attn.kv_norm.weight";
+  if (const std::size_t at = out.find(norm); at != std::string::npos) {
+    out.replace(at, norm.size(), ".attn.norm.weight");
+  }
+  return out;
+}
+
+TEST(V4Names, AsTransformersSavesThem) {
+  const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_fp8"));
+  const std::vector<std::int32_t> tokens = Reference("deepseek_v4_fp8").prompt(150).tokens;
+  const auto logits = [&] {
+    const auto model = load_model(checkpoint.dir(), {});
+    EXPECT_TRUE(model.ok()) << (model ? "" : model.error().message());
+    return model ? ModelRunner(**model, {}).prompt(0, tokens) : Logits();
+  };
+  const Logits want = logits();
+  const std::filesystem::path file = std::filesystem::path(checkpoint.dir()) / "model.safetensors";
+  const std::string bytes = *read_file(file);
+  std::uint64_t size = 0;
+  std::memcpy(&size, bytes.data(), sizeof(size));
+  const auto before = nlohmann::ordered_json::parse(bytes.substr(sizeof(size), size));
+  nlohmann::ordered_json header;
+  int renamed = 0;
+  for (const auto& [name, entry] : before.items()) {
+    header[saved_name(name)] = entry;
+    renamed += saved_name(name) != name;
+  }
+  EXPECT_GT(renamed, 300);
+  const std::string text = header.dump();
+  const std::uint64_t written = text.size();
+  std::filesystem::remove(file);  // the first model's mapping stays
+  std::ofstream(file, std::ios::binary)
+      << std::string_view(reinterpret_cast<const char*>(&written), sizeof(written)) << text
+      << std::string_view(bytes).substr(sizeof(size) + size);
+  EXPECT_EQ(logits(), want);
+}
 
 TEST(V4Names, OfEverySpelling) {
   const std::pair<const char*, const char*> known[] = {

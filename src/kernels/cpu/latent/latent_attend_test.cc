@@ -3,6 +3,9 @@
 #include "kernels/cpu/latent/latent_attend.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cstring>
 
 #include "kernels/cpu/latent/latent_test_util.h"
 #include "kernels/ref/decode_token.h"
@@ -181,6 +184,30 @@ TEST(LatentAttend, OddDimensionsOfCompactRows) {
     name_by_index(args.main, list, 70);
     expect_close(run(cpu_attend_latent, args, nope), run(ref_attend_latent, args, nope));
   }
+}
+
+// Both sources' pages a gigabyte apart, beyond what an int32 counts. Only the pages' own bytes are
+// ever touched.
+TEST(LatentAttend, PagesFarApart) {
+  Scene s(latent_layout(LayoutKind::v4_fp8), 16, 5, {{150, 3}, {70, 1}});
+  const Ints window = s.batch.causal_list(16, 64, 60), list = s.random_list(90);
+  s.by_two_sources(window, 60, list);
+  const Outputs want = s.attend();
+  const ConstPoolView near = *s.args.main.pool;
+  constexpr std::int64_t kStride = std::int64_t{1} << 30;
+  const auto size = static_cast<std::size_t>(near.pages * kStride);
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) GTEST_SKIP() << "no address space for a pool of " << size << " bytes";
+  auto* bytes = static_cast<std::byte*>(memory);
+  for (std::int64_t p = 0; p < near.pages; ++p) {
+    std::memcpy(bytes + p * kStride, near.data + p * near.page_stride,
+                static_cast<std::size_t>(near.page_stride));
+  }
+  s.args.main.pool = s.args.extra.pool =
+      ConstPoolView(bytes, near.layout, near.page_size, near.pages, kStride);
+  expect_equal(s.attend(), want);
+  munmap(memory, size);
 }
 
 // -------------------------------------------------------------- numbers that are not ordinary data
