@@ -9,7 +9,7 @@ namespace lathe {
 namespace {
 
 // Limits of kernels/cuda/expert_layer.cc: rows in f32 per pass, or bytes of bf16.
-constexpr std::int64_t kPassRows = 1024, kPassBytes = std::int64_t{512} << 20;
+constexpr std::int64_t kPassRows = 1024, kPassBytes = std::int64_t{1536} << 20;
 // Limit of kernels/cuda/draws.cc: rows whose probabilities are in memory at once, in f64.
 constexpr std::int64_t kDrawnRows = 64;
 // The driver's memory per node of a recorded graph.

@@ -19,6 +19,7 @@ TEST(MatmulCut, SplitsKAlikeForAnyNumberOfTokens) {
     MatmulShape s{.rows = 8 * between(1, 4000), .k = 8 * between(1, 2500)};
     s.weight_bits = between(0, 1) == 0 ? 16 : 8;
     s.sms = between(0, 1) == 0 ? 132 : between(8, 144);
+    s.gated = between(0, 1) == 0;
     s.m = 1;
     const int split = cut_matmul(s).split;
     for (int j = 0; j < 20; ++j) {
