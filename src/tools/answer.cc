@@ -40,7 +40,7 @@ Result<void> AnswerSet::step(const std::function<void(std::size_t, const std::st
     const auto at = index_of(e.request);
     if (!at) continue;
     const std::size_t i = *at;
-    // Of a step's tokens those after a stop string are none of the answer.
+    // Tokens of this step after a stop string do not belong to the answer.
     if (streams_[i].stopped()) continue;
     answers_[i].tokens.push_back(e.sampled.token);
     if (e.sampled.logprob) answers_[i].sampled.push_back(e.sampled);

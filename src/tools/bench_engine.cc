@@ -37,8 +37,8 @@ double median_of(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// What guesses gain that are right as often as asked, beside what the times of steps without them
-// would give: tokens of a check * T(rows) / (T(rows with guesses) + T(the drafter)).
+// The gain of drafts that are right as often as asked, beside what step times predict: tokens of a
+// check * T(rows) / (T(rows with drafts) + T(drafter)).
 struct DraftGain {
   std::string test;
   std::int64_t depth = 0, batch = 1, drafts = 0;

@@ -42,7 +42,7 @@ struct LatentBenchSetup {
   LatentBenchSetup(const LatentBenchSetup&) = delete;
 };
 
-/// A case's figures against the limits; the caller fills in threads and scaling.
+/// A case's figures beside the limits; the caller fills in threads and scaling.
 LatentBenchRow latent_bench_row(const LatentBenchCase& c, const AttentionProblem& problem,
                                 const CacheLayout& layout, double seconds, double peak_gflops,
                                 double read_gbps);

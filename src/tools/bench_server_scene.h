@@ -47,8 +47,8 @@ class ServerScene {
   std::unique_ptr<ScriptedServer> server_;
 };
 
-/// Answers streams as the server would, without reading, formatting or looking: what the system
-/// takes.
+/// Sends the bytes that the server would send, by send() alone: it parses and formats nothing, so
+/// its CPU time is what the system takes.
 class BareSender {
  public:
   /// Each of `streams` clients gets `events` events, one a step.

@@ -24,7 +24,7 @@ void add_calibrate_command(Command app, int& exit_code);
 void add_tokenize_command(Command app, int& exit_code);
 void add_serve_command(Command app, int& exit_code);
 
-/// Colours and other terminal codes belong on this stdout (a terminal, and NO_COLOR is not set).
+/// Whether stdout takes colours and other terminal codes: it is a terminal, and NO_COLOR is unset.
 bool stdout_takes_color();
 
 /// Prints `text` to stdout, or to stderr, as it is.

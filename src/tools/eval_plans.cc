@@ -38,7 +38,7 @@ struct Candidate {
   std::size_t prefill_routes;
 };
 
-// Every plan to be run besides the plain one. Errors: no such machine.
+// Every plan to be run besides the plain one. Errors: an unknown machine.
 Result<std::vector<Candidate>> candidates(const PlanRequest& request, const PlanRequest& plain,
                                           const ModelConfig& config, const std::string& device) {
   const auto machine = find_machine(device);

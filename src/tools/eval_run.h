@@ -48,7 +48,7 @@ struct TaskRun {
   std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>> groups(const EvalTask& task) const;
 };
 
-/// Of a text's scored tokens, in order: how many nats each was surprising.
+/// The surprisal of a text's scored tokens, in order, in nats.
 struct TextScore {
   std::vector<double> nats;
 

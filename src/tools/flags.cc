@@ -199,7 +199,7 @@ std::optional<std::string> missing_subcommand(const CLI::App& app, int argc, cha
   const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
   if (commands.empty()) return std::nullopt;
   std::string known, nearest;
-  std::size_t least = 3;  // more changes make it another word
+  std::size_t least = 3;  // words with more changes are not suggested
   const std::string_view word = at < argc ? argv[at] : "";
   if (word.starts_with('-')) return std::nullopt;
   for (const CLI::App* c : commands) {

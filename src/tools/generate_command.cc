@@ -79,8 +79,8 @@ int run_all(AnswerSet& answers, const std::function<void(std::size_t, const std:
   return kExitOk;
 }
 
-// What went wrong, by the prompts where there are several. Wrong prompts among right ones are a
-// failure of the run; with none that is right the input as a whole is refused.
+// Prints the errors, with their prompts where there are several. A run in which some prompts are
+// wrong fails; where all are, the input is refused.
 int tell_errors(const std::vector<Entry>& entries, const AnswerSet& answers, bool batched) {
   int code = kExitOk;
   std::size_t refused = 0;

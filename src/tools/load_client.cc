@@ -326,7 +326,7 @@ class Load {
   }
 
   void take_events(Client& c, std::string_view got) {
-    // An event or the end may lie across two reads.
+    // Two reads may share an event, or the end.
     std::string joined(c.tail.data(), c.tail_size);
     const std::size_t before = joined.size();
     joined += got.substr(0, 64);
@@ -379,7 +379,7 @@ class Load {
     answered(c, c.ok);
   }
 
-  // An answer has come whole.
+  // A complete answer has arrived.
   void answered(Client& c, bool complete) {
     if (complete && c.role != Role::health && c.role != Role::idle) ++result_.complete;
     switch (c.role) {

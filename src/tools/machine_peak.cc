@@ -20,13 +20,13 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Twelve chains: more than latency times pipes of any CPU that is known, and few enough for 16
-// registers. Returns the FLOPs done.
+// Twelve chains: more than latency times pipes on any known CPU, and few enough for 16 registers.
+// Returns the FLOPs done.
 double fma_loop(std::int64_t rounds, float* sink) {
   const hn::ScalableTag<float> d;
-  const auto a = hn::Set(d, sink[0]);  // not known to the compiler
+  const auto a = hn::Set(d, sink[0]);  // unknown to the compiler
   const auto b = hn::Set(d, sink[1]);
-  // Chains that start alike would be one chain to the compiler.
+  // The compiler would merge chains that start with the same value.
   auto x0 = hn::Set(d, sink[2]), x1 = hn::Set(d, sink[3]), x2 = hn::Set(d, sink[4]);
   auto x3 = hn::Set(d, sink[5]), x4 = hn::Set(d, sink[6]), x5 = hn::Set(d, sink[7]);
   auto x6 = hn::Set(d, sink[8]), x7 = hn::Set(d, sink[9]), x8 = hn::Set(d, sink[10]);
@@ -52,7 +52,7 @@ double fma_loop(std::int64_t rounds, float* sink) {
   return static_cast<double>(rounds) * 12 * 2 * static_cast<double>(hn::Lanes(d));
 }
 
-// The sum of n floats but for a tail of less than four vectors.
+// The sum of n floats, without a tail of fewer than four vectors.
 void read_loop(const float* from, std::int64_t n, float* sink) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));

@@ -24,7 +24,7 @@ struct ModelFlags {
 /// Adds --model, --device, --threads, --load-format and the flags of a plan and of the engine.
 void add_model_flags(Command command, ModelFlags& flags);
 
-/// Errors: no --model, whose folder has the tokenizer whatever the weights are.
+/// Errors: no --model. Its directory has the tokenizer, which dummy weights need as well.
 Result<void> need_tokenizer(const ModelFlags& flags);
 
 /// Prints why a model does not start and returns kExitRefused.

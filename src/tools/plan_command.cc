@@ -64,7 +64,7 @@ std::optional<std::int64_t> stored_bytes(const std::string& directory, const Mod
   return checkpoint ? std::optional(checkpoint->total_bytes()) : std::nullopt;
 }
 
-// `request` gets what the model and the drafter say and the user did not.
+// Fills in of `request` what the user left open and the model or the drafter determines.
 Result<Subject> subject_of(const PlanFlags& flags, PlanRequest& request) {
   const auto draft = parse_draft(flags.draft, flags.draft_model);
   if (!draft) return draft.error();
@@ -153,7 +153,7 @@ int print_matrix(const PlanFlags& flags, const std::vector<LayerGroup>& groups,
   return kExitOk;
 }
 
-// Of a model on a GPU, whose memory is planned to the last item, and of one with a draft model.
+// For a model on a GPU, whose memory is planned to the last item, and for one with a draft model.
 std::string memory_text(const Subject& subject, const ModelPlan& plan, const Machine& machine,
                         const PlanRequest& request, const DraftMemory& draft) {
   if (!subject.config || (!is_gpu(machine.device) && draft.plan == nullptr)) return "";

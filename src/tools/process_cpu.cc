@@ -39,7 +39,7 @@ Ticks ticks_of(const std::string& path) {
   return out;
 }
 
-// As pthread_getcpuclockid() makes it, by the thread's number.
+// The clock that pthread_getcpuclockid() gives, from the thread's number.
 clockid_t cpu_clock(pid_t thread) {
   return static_cast<clockid_t>(~static_cast<unsigned>(thread) << 3 | 6u);
 }

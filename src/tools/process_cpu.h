@@ -19,11 +19,11 @@ struct CpuTime {
   double in_user() const { return user > 0 ? total * user / (user + system) : 0; }
 };
 
-/// The first thread of this process that is called so. 0: there is none.
+/// The first thread of this process with that name. 0: there is none.
 pid_t find_thread(std::string_view name);
-/// What a thread of this process has taken.
+/// CPU time of a thread of this process.
 CpuTime thread_cpu(pid_t thread);
-/// What a process has taken, all threads together, in seconds.
+/// CPU time of a process, all threads together, in seconds.
 double process_cpu(pid_t process);
 /// How often a thread of this process has gone to sleep.
 std::int64_t sleeps(pid_t thread);

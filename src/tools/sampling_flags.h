@@ -23,8 +23,7 @@ struct SamplingFlags {
 void add_sampling_flags(Command command, SamplingFlags& flags);
 
 /// Errors: a --logit-bias that is not ID=BIAS, values that check_sampling_params() rejects, an
-/// empty
-/// --stop.
+/// empty --stop.
 Result<SamplingParams> sampling_params(const SamplingFlags& flags, const ModelConfig& config);
 
 }  // namespace lathe
