@@ -49,7 +49,8 @@ def environment(lathe: str | None) -> Path:
     if lathe:
         run(*pip, "--force-reinstall", "--no-deps", lathe)
     else:
-        run(*pip, HERE.parent, "-C", "cmake.define.LATHE_CUDA=OFF")
+        # In a folder of its own, so that build/ keeps its CUDA objects.
+        run(*pip, HERE.parent, "-C", "cmake.define.LATHE_CUDA=OFF", "-C", f"build-dir={WORK / 'lathe'}")
     run(*pip, "--no-deps", "--force-reinstall", *(HERE / n.replace("_", "-") for n in PLUGINS.values()))
     return python
 

@@ -43,7 +43,7 @@ def pool_of(fp8: bool, pow2: bool) -> tuple[torch.Tensor, torch.Tensor]:
     rng = torch.Generator().manual_seed(5)
     if fp8:
         pool = oracle.pages_of_656(rng, SLOTS, pow2)
-        return pool.cuda(), oracle.rows_of_656(pool)
+        return pool.cuda(), oracle.rows_of_fp8(pool)
     pool = torch.randn(SLOTS, 576, generator=rng).bfloat16()
     return pool.cuda(), pool.double()
 

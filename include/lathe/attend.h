@@ -34,6 +34,7 @@ struct AttendArgs {
   void* stream = nullptr;
   Tensor workspace;
   std::int64_t max_request_rows = 0, max_kv_len = 0;
+  Tensor q_scale_tensor, key_scale_tensor;
 };
 
 /// What a call of the C interface takes of them; it points into both.
@@ -68,6 +69,8 @@ class AttendView {
     args_.workspace = take(a.workspace);
     args_.max_request_rows = a.max_request_rows;
     args_.max_kv_len = a.max_kv_len;
+    args_.q_scale_tensor = take(a.q_scale_tensor);
+    args_.key_scale_tensor = take(a.key_scale_tensor);
   }
   AttendView(const AttendView&) = delete;
   const lathe_attend_args* get() const { return &args_; }
@@ -80,7 +83,7 @@ class AttendView {
     return &tensors_[count_++];
   }
   std::optional<PoolView> pool_, extra_;
-  std::array<lathe_tensor, 13> tensors_{};
+  std::array<lathe_tensor, 15> tensors_{};
   std::size_t count_ = 0;
 };
 

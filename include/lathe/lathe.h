@@ -249,6 +249,11 @@ typedef struct lathe_attend_args {
   int64_t max_request_rows; /* bounds of lengths that the host cannot read: rows of a request; */
                             /* 0: 1 */
   int64_t max_kv_len;       /* keys of one; 0: what the page table holds */
+
+  /* float32 [1] beside q, or NULL: one more factor of q_scale, and of pool->key_scale. On a GPU,
+   * with an e4m3 q, they are read when the kernel runs. */
+  const lathe_tensor* q_scale_tensor;
+  const lathe_tensor* key_scale_tensor;
 } lathe_attend_args;
 
 lathe_status lathe_attend(const lathe_attend_args* args);

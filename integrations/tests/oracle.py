@@ -1,4 +1,4 @@
-"""The oracle of the plug-ins' tests: sparse latent attention in float64, and 656-byte records read byte by byte.
+"""The oracle of the plug-ins' tests: sparse latent attention in float64, and fp8 records read byte by byte.
 
 Independent of Lathe and of the engines.
 """
@@ -10,8 +10,8 @@ import math
 import torch
 
 
-def rows_of_656(cache: torch.Tensor) -> torch.Tensor:
-    """[..., 656] bytes as float64 [n, 576]: e4m3 [512] times float32 [4], bfloat16 [64]."""
+def rows_of_fp8(cache: torch.Tensor) -> torch.Tensor:
+    """[..., 656] bytes as float64 [n, 576]: e4m3 [512] times float32 [4], bfloat16 [64]; [..., 528], without the last, as [n, 512]."""
     data = cache.reshape(-1, cache.shape[-1]).view(torch.uint8)
     nope = data[:, :512].contiguous().view(torch.float8_e4m3fn).double()
     scale = data[:, 512:528].contiguous().view(torch.float32).double()

@@ -95,7 +95,7 @@ def test_pages_of_sglangs_writer(backend_class, rng):
         writer = importlib.import_module("sglang.kernels.ops.attention.dsa.quant_k_cache")
     keys = torch.randn(3, 64, 1, 576, generator=rng).bfloat16()
     cache = writer.quantize_k_cache(keys)
-    stored = oracle.rows_of_656(cache)
+    stored = oracle.rows_of_fp8(cache)
     # The plug-in must know that they are not powers of two.
     scales = cache.view(torch.uint8).reshape(-1, 656)[:, 512:528].contiguous().view(torch.float32)
     assert (torch.frexp(scales)[0] != 0.5).any()
@@ -108,11 +108,23 @@ def test_pages_of_sglangs_writer(backend_class, rng):
 
 
 @pytest.mark.parametrize("heads", [1, 8, 128])
-def test_bf16_pool_is_read_as_it_is(backend_class, rng, heads):
-    pool = torch.randn(192, 1, 576, generator=rng).bfloat16()
-    q, lists, args, layer = call(rng, pool, 192, heads)
-    flat = q.view(5, heads * 576)
-    out = backend_class._forward_flashmla_kv(backend(False), q_all=flat, layer=layer, metadata=None, **args)
+def test_pages_without_rope(backend_class, rng, heads):
+    cache = oracle.pages_of_656(rng, 192, pow2=False)[:, :528].contiguous()
+    q, lists, args, layer = call(rng, cache.view(192, 1, 528), 192, heads, d=512)
+    out = backend_class._forward_flashmla_kv(
+        backend(True, kv_cache_dim=528), q_all=q, layer=layer, metadata=None, **args
+    )
+    oracle.check(out[:, 0], oracle.attend(q, oracle.rows_of_fp8(cache), lists, SCALE)[0])
+
+
+@pytest.mark.parametrize("heads", [1, 8, 128])
+@pytest.mark.parametrize("d", [576, 512])
+def test_bf16_pool_is_read_as_it_is(backend_class, rng, heads, d):
+    pool = torch.randn(192, 1, d, generator=rng).bfloat16()
+    q, lists, args, layer = call(rng, pool, 192, heads, d)
+    flat = q.view(5, heads * d)
+    theirs = backend(False, kv_cache_dim=d)
+    out = backend_class._forward_flashmla_kv(theirs, q_all=flat, layer=layer, metadata=None, **args)
     oracle.check(out[:, 0], oracle.attend(q, pool[:, 0], lists, SCALE)[0])
 
 
@@ -157,27 +169,27 @@ def test_falls_back_counted_and_said_once(rng, caplog):
     tally = Tally("lathe_sglang", strict=False)
     hook = hooks.forward_flashmla_kv(tally)
     asked = []
-    cache = torch.zeros(192, 1, 528, dtype=torch.uint8)
-    q, _, args, layer = call(rng, cache, 192, d=512)
+    cache = torch.zeros(192, 1, 352, dtype=torch.uint8)
+    q, _, args, layer = call(rng, cache, 192)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             got = hook(
                 lambda *a, **kw: asked.append((a, kw)) or "theirs",
-                backend(True, kv_cache_dim=528), q_all=q, layer=layer, metadata=None, **args,
+                backend(True, kv_cache_dim=352), q_all=q, layer=layer, metadata=None, **args,
             )  # fmt: skip
     assert got == "theirs" and len(asked) == 3
     assert asked[0][1]["q_all"] is q and asked[0][1]["page_table_1"] is args["page_table_1"]
     assert sum(tally.fallen_back.values()) == 3 and tally.served == 0
     assert len(caplog.records) == 1
-    assert "656 bytes or 576 bfloat16 a token, got 528 bytes" in caplog.records[0].getMessage()
+    assert "656 or 528 bytes, or 576 or 512 bfloat16 a token, got 352 bytes" in caplog.records[0].getMessage()
 
 
 def test_strict_refuses(rng):
     hook = hooks.forward_flashmla_kv(Tally("lathe_sglang", strict=True))
-    cache = torch.zeros(192, 1, 528, dtype=torch.uint8)
-    q, _, args, layer = call(rng, cache, 192, d=512)
+    cache = torch.zeros(192, 1, 352, dtype=torch.uint8)
+    q, _, args, layer = call(rng, cache, 192)
     with pytest.raises(ValueError, match="unset LATHE_SGLANG_STRICT"):
-        hook(None, backend(True, kv_cache_dim=528), q_all=q, layer=layer, metadata=None, **args)
+        hook(None, backend(True, kv_cache_dim=352), q_all=q, layer=layer, metadata=None, **args)
 
 
 def test_missing_memory_is_not_a_reason():

@@ -104,7 +104,7 @@ def test_attends_by_vllms_forward(backend, monkeypatch, kv_cache_dtype, between)
     blocks, heads, fp8 = 6, 16, kv_cache_dtype == "fp8_ds_mla"
     if fp8:
         memory = oracle.pages_of_656(rng, blocks * (1 + between) * 64, pow2=True)
-        keys = oracle.rows_of_656(memory)
+        keys = oracle.rows_of_fp8(memory)
     else:
         memory = torch.randn(blocks * (1 + between) * 64, 576, generator=rng).bfloat16()
         keys = memory.double()

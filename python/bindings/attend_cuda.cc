@@ -266,6 +266,14 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const 
     args.sink = float_span(arrays.on_gpu("sink", options["sink"]), 1, "[heads]");
   }
 
+  const auto scale_on_gpu = [&](const char* argument, const char* option) -> const float* {
+    const nb::handle given = options[option];
+    if (given.is_none()) return nullptr;
+    return float_span(arrays.on_gpu(argument, given), 1, "[1]").data();
+  };
+  args.device_q_scale = scale_on_gpu("q_scale", "device_q_scale");
+  args.main.device_key_scale = scale_on_gpu("key_scale", "device_key_scale");
+
   const Kernel kernel =
       value_or_raise(find_kernel("sm90", kind, args.problem.kind, args.main.pool));
   if (kernel.capability.kind == KernelKind::ragged) {

@@ -87,6 +87,16 @@ def _second_source(attention: str, extra: Any) -> dict[str, Any] | None:
     return _source(attention, "extra.", **extra)
 
 
+def _scale(name: str, value: Any, gpu: int | None) -> tuple[float, Any]:
+    """A tensor scale as a number and, where it lies beside q on a GPU, an array [1] that is one more factor."""
+    shape = tuple(getattr(value, "shape", ()))
+    if shape not in ((), (1,)):
+        raise LatheError("invalid_argument", name, "a number, or an array of shape [1]", f"shape {list(shape)}")
+    if gpu is not None and _cuda.place(value) is not None:
+        return 1.0, value.reshape(1)
+    return _args.real(name, value.item() if hasattr(value, "item") else value), None
+
+
 def attend(
     q: Any,
     pool: Any = None,
@@ -110,8 +120,8 @@ def attend(
     kind: str | None = None,
     w_uk: Any = None,
     w_uv: Any = None,
-    q_scale: float = 1.0,
-    key_scale: float = 1.0,
+    q_scale: Any = 1.0,
+    key_scale: Any = 1.0,
     value_scale: float = 1.0,
     device: str | None = None,
     threads: int = 0,
@@ -165,7 +175,8 @@ def attend(
         compact rows; "ragged" expands mla or dsa latents by w_uk [heads, qk_nope_head, nope] and
         w_uv [heads, v_head, nope], float32 (by page table; dsa while no request has more than
         top_k keys, 2048 by default).
-    key_scale, value_scale: the tensor scales of mla_fp8 and gqa_fp8.
+    q_scale, key_scale, value_scale: the tensor scales of an fp8 q, and of mla_fp8 and gqa_fp8. The first
+        two may be float32 arrays of shape [1]: those on a GPU, for an fp8 q, are read when the kernel runs.
     device: "cpu", the default for arrays in host memory, computes in float32; "ref", the slow
         oracle of all kernels, in double; "sm90", the default if q is on a GPU, runs on Hopper.
     threads: of the cpu device; 0 = one per core.
@@ -195,6 +206,9 @@ def attend(
     keys has out 0 and lse -inf. Raises LatheError naming the argument, or TypeError for values that
     are not arrays or numbers.
     """
+    gpu = _cuda.place(q)
+    q_scale, device_q_scale = _scale("q_scale", q_scale, gpu)
+    key_scale, device_key_scale = _scale("key_scale", key_scale, gpu)
     fields = {
         "pool": pool,
         "layout": layout,
@@ -222,7 +236,6 @@ def attend(
         window = route.number("window", window)
     attention = "dsa" if attention is None else _args.text("attention", attention)
     kind = "inplace" if kind is None else _args.text("kind", kind)
-    gpu = _cuda.place(q)
     if device is None:
         device = "cpu" if gpu is None else "sm90"
     device = _args.text("device", device)
@@ -255,7 +268,9 @@ def attend(
         second = None
     options = {
         "scale": None if scale is None else _args.real("scale", scale),
-        "q_scale": _args.real("q_scale", q_scale),
+        "q_scale": q_scale,
+        "device_q_scale": device_q_scale,
+        "device_key_scale": device_key_scale,
         "sink": _args.array(sink),
         "window": None if window is None else _args.integer("window", window),
         "top_k": None if top_k is None else _args.integer("top_k", top_k),

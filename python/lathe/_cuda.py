@@ -176,7 +176,12 @@ def attend(
         lens_on_gpu,
         take.source("", main),
         None if extra is None else take.source("extra.", extra),
-        {**options, "sink": take("sink", options["sink"])},
+        {
+            **options,
+            "sink": take("sink", options["sink"]),
+            "device_q_scale": take("q_scale", options["device_q_scale"]),
+            "device_key_scale": take("key_scale", options["device_key_scale"]),
+        },
         take("out", out),
         take("lse", lse),
         take("workspace", workspace),

@@ -296,6 +296,32 @@ def test_lists_in_fp8_arithmetic():
     assert (lse.double() - want_lse).abs().max() < 0.01
 
 
+@pytest.mark.parametrize("heads", [16, 128])
+def test_scales_that_lie_on_the_gpu_are_read_at_every_replay(heads):
+    q, pool, call, indptr, lens, _ = dense("mla_fp8", heads, codes=True)
+    codes = q.to(torch.float8_e4m3fn)
+    lengths = dict(
+        q_indptr=torch.tensor(indptr, dtype=torch.int32, device="cuda"),
+        kv_lens=torch.tensor(lens, dtype=torch.int32, device="cuda"),
+        max_request_rows=3,
+    )
+    scales = torch.tensor([0.5, 2.0], device="cuda")
+    tensors = dict(q_scale=scales[:1], key_scale=scales[1:])
+    first = lathe.attend(codes, pool, kind="native", **call, **lengths, **tensors)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out, lse = lathe.attend(codes, pool, kind="native", **call, **lengths, **tensors)
+    for q_scale, key_scale in ((0.5, 2.0), (4.0, 0.25)):
+        scales.copy_(torch.tensor([q_scale, key_scale]))
+        graph.replay()
+        numbers = dict(q_scale=q_scale, key_scale=key_scale)
+        want = lathe.attend(codes, pool, kind="native", **call, **lengths, **numbers)
+        assert torch.equal(out, want[0]) and torch.equal(lse, want[1])
+    assert not torch.equal(out, first[0])
+    with pytest.raises(lathe.LatheError, match="key_scale: wanted a number where q is bf16"):
+        lathe.attend(q, pool, **call, **lengths, key_scale=scales[1:])
+
+
 class Plain:
     """A tensor that is nobody's but DLPack's."""
 

@@ -193,6 +193,7 @@ ATTEND_CASES = [
     ({"q": Q[..., :47].copy()}, Error, "q.cols: wanted 144, got 141"),
     ({"q": Q.astype(np.float64)}, Error, "q: wanted float32, bfloat16, uint16"),
     ({"q_scale": 2.0}, Error, "q_scale: wanted 1 (only an e4m3 q has a scale), got 2"),
+    ({"q_scale": np.ones(2, np.float32)}, Error, "q_scale: wanted a number, or an array of shape [1], got shape [2]"),
     ({"pool": None}, Error, "pool: wanted a pool or compact rows, got neither"),
     ({"compact": ROWS}, Error, "pool: wanted a pool or compact rows, got both"),
     ({"layout": None}, Error, "layout: wanted the pool's layout, got None"),

@@ -29,6 +29,9 @@ struct KeySource {
   RowsView compact;     // [n, row_elems of the layout] bf16 or f32; used where pool is empty
   float key_scale = 1;  // per-tensor scales of the pool (ScalePolicy::per_tensor)
   float value_scale = 1;
+  // On a GPU, with an e4m3 q: [1], read when the kernel runs, one more factor of key_scale; or
+  // null.
+  const float* device_key_scale = nullptr;
 
   std::span<const PageId> page_table;  // [requests, table_width]; -1 past a request's pages
   std::int64_t table_width = 0;        // 0 where index lists are used
@@ -55,6 +58,7 @@ struct AttendArgs {
   RowsView q;         // [rows, heads * qk_dim] f32, bf16 or e4m3; kind `ragged`: [rows, heads *
                       // (qk_nope_head + rope)]
   float q_scale = 1;  // of an e4m3 q
+  const float* device_q_scale = nullptr;   // as KeySource::device_key_scale
   std::span<const std::int32_t> q_indptr;  // [requests + 1] first row of each request
   std::span<const std::int32_t> kv_lens;   // [requests] keys of each request
   KeySource main;

@@ -172,6 +172,26 @@ Result<void> Call::take_keys() {
                            args_.extra);
 }
 
+Result<void> Call::take_scale(const lathe_tensor* given, const char* field, float& scale,
+                              const float*& on_device) {
+  if (given == nullptr) return {};
+  Tensor tensor;
+  if (auto ok = tensor.take(given, field, place_); !ok) return ok;
+  if (tensor.ref().shape.size() != 1 || tensor.ref().shape[0] != 1) {
+    return tensor.ref().wrong("shape [1]", tensor.ref().describe());
+  }
+  if (place_.on_gpu()) {
+    const auto one = float_span(tensor.ref(), 1, "[1]");
+    if (!one) return one.error();
+    on_device = one->data();
+    return {};
+  }
+  const auto one = float_list(tensor.ref(), 1, "[1]");
+  if (!one) return one.error();
+  scale *= one->front();
+  return {};
+}
+
 Result<void> Call::take_problem() {
   if (auto ok = q_.take(fields_.q, "q", place_); !ok) return ok;
   if (auto ok = q_.ref().need_rank(3, "[rows, heads, dim]"); !ok) return ok;
@@ -179,6 +199,16 @@ Result<void> Call::take_problem() {
   if (!view) return view.error();
   args_.q = *view;
   if (fields_.q_scale != 0) args_.q_scale = fields_.q_scale;
+  if (auto ok =
+          take_scale(fields_.q_scale_tensor, "q_scale_tensor", args_.q_scale, args_.device_q_scale);
+      !ok) {
+    return ok;
+  }
+  if (auto ok = take_scale(fields_.key_scale_tensor, "key_scale_tensor", args_.main.key_scale,
+                           args_.main.device_key_scale);
+      !ok) {
+    return ok;
+  }
   const std::int64_t heads = q_.ref().shape[1];
   if (heads < 1 || heads > (1 << 20)) {
     return q_.ref().wrong("at least 1 head, shape [rows, heads, dim]", q_.ref().describe());

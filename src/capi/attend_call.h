@@ -54,6 +54,9 @@ class Call {
 
  private:
   Result<void> take_keys();
+  /// One more factor of `scale`, which on a GPU stays there.
+  Result<void> take_scale(const lathe_tensor* given, const char* field, float& scale,
+                          const float*& on_device);
   Result<void> take_problem();
   Result<void> take_batch();
   Result<void> take_batch_of_gpu();

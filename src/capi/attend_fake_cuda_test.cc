@@ -101,6 +101,52 @@ TEST(CAttendOnGpu, ReadsKeysWithoutRope) {
   }
 }
 
+// fp8 products with tensor scales beside q: few rows of M, and many, split and whole.
+TEST(CAttendOnGpu, ReadsTensorScales) {
+  for (const bool by_list : {false, true}) {
+    for (const std::int64_t heads : {8, 64}) {
+      SCOPED_TRACE(std::string(by_list ? "lists, " : "page table, ") + std::to_string(heads));
+      Scene s({.layout = "mla_fp8",
+               .by_list = by_list,
+               .heads = heads,
+               .rows = {3, 1},
+               .keys = {900, 70},
+               .width = 300});
+      lathe::test::Fp8Queries q(s);
+      s.host.q_scale = s.gpu.q_scale = 0.5f;
+      s.pool.key_scale = s.there.key_scale = 0.25f;
+      s.ask_reference();
+      lathe::attend(s.gpu).value();
+      const auto want = s.out->read();
+      const auto want_lse = s.lse->read();
+
+      // Factors that are powers of two change no bits.
+      const std::vector<float> factors{4, 0.125f};
+      const lathe::test::Copy<float> there(factors);
+      s.host.q_scale = s.gpu.q_scale = 0.125f;
+      s.pool.key_scale = s.there.key_scale = 2;
+      s.gpu.q_scale_tensor = Tensor(there.data.get(), lathe::kFloat32, {1}).on_gpu(0);
+      s.gpu.key_scale_tensor = Tensor(there.data.get() + 1, lathe::kFloat32, {1}).on_gpu(0);
+      lathe::attend(s.gpu).value();
+      EXPECT_EQ(s.out->read(), want);
+      EXPECT_EQ(s.lse->read(), want_lse);
+
+      const std::vector<float> reference = s.want;
+      s.host.q_scale_tensor = Tensor(factors.data(), lathe::kFloat32, {1});
+      s.host.key_scale_tensor = Tensor(factors.data() + 1, lathe::kFloat32, {1});
+      s.ask_reference();
+      EXPECT_EQ(s.want, reference);
+
+      s.gpu.q_scale_tensor = Tensor(there.data.get(), lathe::kFloat32, {2}).on_gpu(0);
+      EXPECT_THAT(refusal(s), HasSubstr("q_scale_tensor: wanted shape [1]"));
+    }
+  }
+  Scene s({.layout = "mla_fp8"});
+  const lathe::test::Copy<float> one(std::vector<float>{1});
+  s.gpu.key_scale_tensor = Tensor(one.data.get(), lathe::kFloat32, {1}).on_gpu(0);
+  EXPECT_THAT(refusal(s), HasSubstr("key_scale: wanted a number where q is bf16"));
+}
+
 // By name: natural logs and -inf, base 2, +inf, and both; in a call and in a step's layer.
 TEST(CAttendOnGpu, GivesEachConventionOfLse) {
   for (const std::uint32_t flags : {0u, 1u, 2u, 3u}) {

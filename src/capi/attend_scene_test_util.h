@@ -222,4 +222,22 @@ struct Scene {
   }
 };
 
+/// Makes a scene's queries e4m3 codes, for kind "native".
+struct Fp8Queries {
+  std::vector<std::uint8_t> codes;
+  std::unique_ptr<Copy<std::uint8_t>> there;
+
+  explicit Fp8Queries(Scene& s) {
+    for (std::size_t i = 0; i < s.q.size(); ++i) {
+      // Up to 4: codes of 0x48 and below, either sign.
+      codes.push_back(static_cast<std::uint8_t>(s.random() % 0x49u | (s.random() & 1u) << 7));
+    }
+    there = std::make_unique<Copy<std::uint8_t>>(codes);
+    s.host.kind = s.gpu.kind = "native";
+    s.host.q = Tensor(codes.data(), kE4m3, {s.rows, s.heads, s.dim});
+    s.gpu.q = Tensor(there->data.get(), kE4m3, {s.rows, s.heads, s.dim}).on_gpu(0);
+    s.give_room(attend_workspace(s.gpu).value());
+  }
+};
+
 }  // namespace lathe::test

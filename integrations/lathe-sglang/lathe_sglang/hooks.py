@@ -9,8 +9,14 @@ import lathe
 from lathe.compat import flash_mla
 from lathe.compat.plugin import Tally, pages, place_reason
 
-# SGLang's writer of 656 B pages stores amax / 448 without rounding it to a power of two.
-_FP8_LAYOUT = "mla_fp8_block(scale=raw_f32)"
+# By whether a pool holds bytes of fp8, and by the bytes or numbers of a token; 528 and 512 are of models without rope.
+# SGLang's writer of fp8 pages stores amax / 448 without rounding it to a power of two.
+_LAYOUTS = {
+    (True, 656): "mla_fp8_block(scale=raw_f32)",
+    (True, 528): "mla_fp8_block(rope=0,scale=raw_f32)",
+    (False, 576): "mla_bf16",
+    (False, 512): "mla_bf16(rope=0)",
+}
 
 
 def _or_original(
@@ -38,19 +44,17 @@ def _or_original(
 
 def _layout(backend: Any) -> str:
     """The layout of a dsa backend's pool, from the three fields that describe its bytes."""
-    fp8, dim = backend.dsa_kv_cache_store_fp8, backend.kv_cache_dim
-    if fp8 and dim == 656:
-        return _FP8_LAYOUT
-    if not fp8 and dim == 576:
-        return "mla_bf16"
-    unit = "bytes" if fp8 else "numbers"
-    raise lathe.LatheError("unsupported", "kv_cache", "656 bytes or 576 bfloat16 a token", f"{dim} {unit}")
+    fp8, dim = bool(backend.dsa_kv_cache_store_fp8), backend.kv_cache_dim
+    if (fp8, dim) in _LAYOUTS:
+        return _LAYOUTS[fp8, dim]
+    wanted = "656 or 528 bytes, or 576 or 512 bfloat16 a token"
+    raise lathe.LatheError("unsupported", "kv_cache", wanted, f"{dim} {'bytes' if fp8 else 'numbers'}")
 
 
 def forward_flashmla_kv(tally: Tally) -> Callable[..., Any]:
     """Attention of each row to its listed slots: decode, verify, and extend on Hopper with fp8.
 
-    q_all [tokens, heads * 576] or [tokens, heads, 576]; page_table_1 int32 [tokens, topk], -1 for none.
+    q_all [tokens, heads * d] or [tokens, heads, d], d 576 or 512; page_table_1 int32 [tokens, topk], -1 for none.
     The result is [tokens, 1, heads, 512], like the original's. bfloat16 pools are read in place.
     """
 
@@ -115,11 +119,6 @@ def flash_mla_with_kvcache(tally: Tally) -> Callable[..., Any]:
         call = dict(zip(_FACADE_NAMES, args), **kwargs)
 
         def serve():
-            q = call["q"]
-            if q.is_cuda and q.element_size() == 1:
-                # Reading them would wait for the GPU, which a captured graph cannot.
-                wanted = "bfloat16: kernels take the scales of fp8 as numbers, not as tensors"
-                raise lathe.LatheError("unsupported", "q", wanted, "fp8")
             schedule = {}
             if call.get("num_splits") is None:  # SGLang's own object, or none; a pair is not read
                 schedule = {"tile_scheduler_metadata": flash_mla.FlashMLASchedMeta(), "num_splits": None}

@@ -19,6 +19,7 @@ AssertionError.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, NoReturn
 
 from .. import _attend, _workspace
@@ -176,7 +177,10 @@ def flash_mla_with_kvcache(
                 _wrong(name, "None without indices", "a value")
         call |= _dense_call(q, k_cache, block_table, cache_seqlens, causal)
         if t.dtype(q).startswith("float8"):
-            call |= {"q_scale": _number(descale_q), "key_scale": _number(descale_k)}
+            call |= {
+                "q_scale": _descale("descale_q", descale_q),
+                "key_scale": _descale("descale_k", descale_k),
+            }
     if isinstance(tile_scheduler_metadata, FlashMLASchedMeta) and t.on_gpu(q) and len(q) > 0:
         given = (topk_length, extra_topk_length) if sparse else (cache_seqlens,)
         call |= _share(tile_scheduler_metadata, q, call, given)
@@ -196,10 +200,7 @@ def flash_mla_with_kvcache_fp8(
     descale_q: Any = None,
     descale_k: Any = None,
 ) -> tuple[Any, Any]:
-    """Dense decode with a float8_e4m3fn q over pages of 576 float8_e4m3fn (vLLM's name).
-
-    Reads descales on a GPU, which waits for it and cannot be captured.
-    """
+    """Dense decode with a float8_e4m3fn q over pages of 576 float8_e4m3fn (vLLM's name)."""
     return flash_mla_with_kvcache(
         q, k_cache, block_table, cache_seqlens, head_dim_v, tile_scheduler_metadata, num_splits,
         softmax_scale, causal, is_fp8_kvcache=True, descale_q=descale_q, descale_k=descale_k,
@@ -489,8 +490,12 @@ def _dense_call(q: Any, cache: Any, table: Any, lengths: Any, causal: bool) -> d
     return call | dict(page_table=t.repeat(table, s_q), kv_lens=t.int32(ends))
 
 
-def _number(descale: Any) -> float:
-    return 1.0 if descale is None else float(descale.item())
+def _descale(name: str, given: Any) -> Any:
+    if given is None:
+        return 1.0
+    if math.prod(given.shape) != 1:
+        _wrong(name, "one float32", f"shape {list(given.shape)}")
+    return given.reshape(1)
 
 
 def _decode(q: Any, out: Any, call: dict[str, Any], copy_lse: bool) -> tuple[Any, Any]:

@@ -81,6 +81,14 @@ Result<void> check_fp8(const AttendArgs& args) {
 }
 
 Result<void> check_scales(const AttendArgs& args) {
+  if (args.q.dtype != DType::e4m3) {
+    if (args.device_q_scale != nullptr) {
+      return unfit("q_scale", "a number where q is bf16", "a tensor");
+    }
+    if (args.main.device_key_scale != nullptr) {
+      return unfit("main.key_scale", "a number where q is bf16", "a tensor");
+    }
+  }
   constexpr const char* kRange = "a scale from 2^-100 to 2^60";
   const auto within = [](double s) { return s >= kLatentLeastScale && s <= kLatentMostScale; };
   const double key = args.main.key_scale;

@@ -83,6 +83,8 @@ LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t>
   p.scale = static_cast<float>(problem.scale * double{args.main.key_scale} *
                                (args.q.dtype == DType::e4m3 ? double{args.q_scale} : 1.0) * log2e);
   p.value_scale = args.main.key_scale;
+  p.q_scale = args.device_q_scale;
+  p.key_scale = args.main.device_key_scale;
   if (!args.sink.empty()) p.sink = args.sink.data();
   p.out = reinterpret_cast<std::uint16_t*>(args.out.data);
   p.out_stride = args.out.row_stride;

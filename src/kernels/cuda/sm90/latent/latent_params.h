@@ -67,8 +67,11 @@ struct LatentParams {
 
   LatentSource main, extra;  // extra.indices null: none
 
-  float scale = 0;              // of scores, times log2(e) and the scales of q and keys
-  float value_scale = 1;        // of values
+  float scale = 0;        // of scores, times log2(e) and the scales of q and keys
+  float value_scale = 1;  // of values
+  // Of an e4m3 q, [1] each, or null: one more factor of queries, and one of keys and values.
+  const float* q_scale = nullptr;
+  const float* key_scale = nullptr;
   const float* sink = nullptr;  // [heads] or null
 
   std::uint16_t* out = nullptr;  // bf16 [rows, heads, v_dim]

@@ -10,6 +10,7 @@
 #include "kernels/cuda/common/hopper.cuh"
 #include "kernels/cuda/sm90/latent/combine/partials.cuh"
 #include "kernels/cuda/sm90/latent/math/row_max.cuh"
+#include "kernels/cuda/sm90/latent/math/scales.cuh"
 #include "kernels/cuda/sm90/latent/schedule/work_tile.cuh"
 
 namespace lathe::cuda {
@@ -103,7 +104,7 @@ __device__ inline void combine_chunk(const LatentParams& p, int block_m, const L
   const std::int32_t head = m_row - r * p.heads;
   const float lse2 = row_sum > 0 ? row_max + log2_fast(row_sum) : kNone;
   constexpr bool kScaled = kOrder != PartialLayout::swapped;
-  float factor = row_sum > 0 ? (kScaled ? 1.f : p.value_scale) / row_sum : 0.f;
+  float factor = row_sum > 0 ? (kScaled ? 1.f : value_scale(p)) / row_sum : 0.f;
   if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
   std::uint16_t* out =
       p.out + (first_row + r) * p.out_stride + std::int64_t{head} * 512 + place.dim;

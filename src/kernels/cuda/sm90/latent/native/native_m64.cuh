@@ -26,6 +26,7 @@
 #include "kernels/cuda/common/wgmma_fp8.cuh"
 #include "kernels/cuda/sm90/latent/combine/partials.cuh"
 #include "kernels/cuda/sm90/latent/math/mask.cuh"
+#include "kernels/cuda/sm90/latent/math/scales.cuh"
 #include "kernels/cuda/sm90/latent/native/native_lists.cuh"
 
 namespace lathe::cuda {
@@ -162,6 +163,7 @@ struct NativeGroup {
 
   /// Turns S of tile n into P in shared memory. r0, r1: the accumulator's row maxes.
   __device__ void softmax(float (&d)[32], unsigned n, int limit0, int limit1, float r0, float r1) {
+    apply_device_scales(d, p);
     mask_keys(d, mask(n), lane);
     if constexpr (!kLists) mask_after(d, limit0, limit1, lane);
     float m0 = d[0], m1 = d[2];
@@ -300,7 +302,7 @@ struct NativeGroup {
       const std::int32_t m_row = item.first + thread;
       const float sum = load_float(s.row_sums(0) + at) + load_float(s.row_sums(1) + at);
       const float lse2 = sum > 0 ? load_float(s.row_maxes(last) + at) + log2_fast(sum) : kNoKey;
-      float factor = sum > 0 ? (item.number < 0 ? p.value_scale : 1.f) / sum : 0.f;
+      float factor = sum > 0 ? (item.number < 0 ? value_scale(p) : 1.f) / sum : 0.f;
       if (m_row < item.m_rows) {
         const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(m_row)));
         const std::int32_t head = m_row - r * p.heads;

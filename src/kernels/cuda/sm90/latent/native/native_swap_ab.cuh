@@ -144,6 +144,7 @@ struct NativeSwapAbGroup : SwapAbGroup<NativeSwapAbGroup<kBlockM, kLists>, Nativ
     wgmma_commit();
     wgmma_wait<0>();
     wgmma_pin(d);
+    apply_device_scales(d, p);
   }
 
   /// Zeros the values of masked keys; the cache may hold anything there. The warpgroup synchronizes

@@ -10,6 +10,7 @@
 #include "kernels/cuda/sm90/latent/math/fp8_operands.cuh"
 #include "kernels/cuda/sm90/latent/math/mask.cuh"
 #include "kernels/cuda/sm90/latent/math/row_max.cuh"
+#include "kernels/cuda/sm90/latent/math/scales.cuh"
 
 namespace lathe::cuda {
 
@@ -173,7 +174,7 @@ struct SwapAbGroup {
       all += sum * o.factors[g];
     }
     o.lse2 = all > 0 ? most + log2_fast(all) : kNoKey;
-    float factor = all > 0 ? (split ? 1.f : p.value_scale) / all : 0.f;
+    float factor = all > 0 ? (split ? 1.f : value_scale(p)) / all : 0.f;
     if (o.sinks) factor *= sink_factor(o.sink, o.lse2);
     LATHE_UNROLL
     for (int g = 0; g < N::kGroups; ++g) o.factors[g] *= factor;
