@@ -48,10 +48,12 @@ struct MatmulTile {
   static constexpr int kRoom = (232448 - kPartialBytes - kOutBytes - kBarrierBytes - kGroupBytes) /
                                (kStageBytes + kScaleBytes);
   static constexpr int kStages = kRoom < kMaxStages ? kRoom : kMaxStages;
-  static constexpr int kScalesAt = kStages * kStageBytes;
+  // TMA swizzles boxes by address, so that they begin where its pattern does.
+  static constexpr int kOutAt = kStages * kStageBytes;
+  static_assert(kOutBytes == 0 || kOutAt % 1024 == 0);
+  static constexpr int kScalesAt = kOutAt + kOutBytes;
   static constexpr int kPartialsAt = kScalesAt + kStages * kScaleBytes;
-  static constexpr int kOutAt = kPartialsAt + kPartialBytes;
-  static constexpr int kBarriersAt = kOutAt + kOutBytes;
+  static constexpr int kBarriersAt = kPartialsAt + kPartialBytes;
   static constexpr int kGroupsAt = kBarriersAt + kBarrierBytes;
   static constexpr int kSharedBytes = kGroupsAt + kGroupBytes;
   static_assert(kStages >= 3 && (2 * kStages + 2) * 8 <= kBarrierBytes);
