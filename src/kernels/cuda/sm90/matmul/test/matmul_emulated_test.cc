@@ -179,9 +179,13 @@ TEST_F(MatmulEmulated, CodesOfBoth) {
       check(p, {split, 16 * between(3, 8), tokens, false}, split * between(1, 2));
     }
   }
-  Problem p(random, between(1, 150), 2 * between(50, 200), 16 * between(20, 40), DType::e4m3);
-  p.make_x_codes(random);
-  check(p, {1, 128, 128, true}, 2);
+  // Rows of out that are whole words of 16 bytes, and others.
+  for (const int more : {0, 1}) {
+    Problem p(random, between(1, 150), 4 * between(25, 100), 16 * between(20, 40), DType::e4m3);
+    p.make_x_codes(random);
+    p.out_stride = p.n + 4 + more;
+    check(p, {1, 128, 128, true}, 2);
+  }
 }
 
 // Codes and scales bit by bit as base/float_formats.h makes them, zeros and a NaN among the rows.
