@@ -43,7 +43,7 @@ def _or_original(
 
 
 def _layout(backend: Any) -> str:
-    """The layout of a dsa backend's pool, from the three fields that describe its bytes."""
+    """The layout of a dsa backend's pool, from the two fields that describe its bytes."""
     fp8, dim = bool(backend.dsa_kv_cache_store_fp8), backend.kv_cache_dim
     if (fp8, dim) in _LAYOUTS:
         return _LAYOUTS[fp8, dim]

@@ -1,6 +1,7 @@
 // Quantizes what products with e4m3 weights read.
 #include "kernels/cuda/quantized_x.h"
 
+#include "base/integers.h"
 #include "kernels/cuda/sm90/matmul/quantize.h"
 
 namespace lathe::cuda {
@@ -11,7 +12,7 @@ bool takes_codes(MatmulPrecision precision, const RowsView& x, const WeightView&
 
 Result<QuantizedX> quantize(const RowsView& x, MatmulPrecision precision, Arena& tensors,
                             cudaStream_t stream, const std::int32_t* places, std::int32_t copies) {
-  const std::int64_t rows = x.rows * copies, stride = (rows + 3) / 4 * 4;
+  const std::int64_t rows = x.rows * copies, stride = round_up(rows, 4);
   const std::int64_t blocks = (x.cols + kQuantizeBlock - 1) / kQuantizeBlock;
   auto* const codes = tensors.take_array<std::uint8_t>(rows * x.cols);
   auto* const scales = tensors.take_array<float>(blocks * stride);
