@@ -17,6 +17,14 @@ struct DraftSilence {
   std::int64_t probe = 16;
 };
 
+/// Cost of a draft's row while so many requests run, as a share of a row without drafts. In a CPU's
+/// caches rows stop sharing weights early (bench/notes/cpu-models/02-rows-of-drafts.md); a GPU
+/// reads weights for all rows at once.
+constexpr double draft_row_share(std::int64_t running, bool host) {
+  if (!host) return 0.35;
+  return running >= 32 ? 0.85 : running >= 16 ? 0.7 : running >= 8 ? 0.55 : 0.45;
+}
+
 class DraftLength {
  public:
   DraftLength() = default;
@@ -26,13 +34,24 @@ class DraftLength {
   DraftLength(std::int64_t most, double start, double cost = 0, DraftSilence silence = {})
       : most_(most),
         good_(start),
-        least_(2 * (kRowShare + cost)),
+        cost_(cost),
+        least_(2 * (draft_row_share(1, false) + cost)),
         low_(start < least_ ? kLowRuns : 0),
         silence_(silence) {}
 
+  /// Called before each step. `row_share`: of a draft in it, as of draft_row_share(). `others`: the
+  /// average over all requests. Where many run it counts until this one has checks of its own to
+  /// go by: requests that begin together would each pay for the same lesson.
+  void adapt(double row_share, double others) {
+    row_share_ = row_share;
+    least_ = 2 * (row_share + cost_);
+    if (!many() || checks_ >= kOwnChecks) return;
+    good_ = std::min(good_, others);
+    if (good_ < least_) low_ = kLowRuns;
+  }
   /// Drafts to make in this step.
   std::int64_t wanted() const {
-    if (off() && silence_.steps < silence_.probe) return 0;
+    if (off() && silence_.steps < until_probe()) return 0;
     const auto n = off() ? 1 : static_cast<std::int64_t>(good_ + 0.5);
     return std::min(most_, std::max<std::int64_t>(1, n));
   }
@@ -44,6 +63,7 @@ class DraftLength {
   /// have been best: one more if all were accepted, even above `most`.
   double record(std::int64_t drafted, std::int64_t accepted) {
     silence_.steps = 0;
+    ++checks_;
     if (accepted > 0) {
       silence_.probe = std::max(silence_.probe / 2, DraftSilence().probe);
     } else if (off()) {
@@ -61,18 +81,24 @@ class DraftLength {
 
  private:
   static constexpr double kWeight = 0.2;
-  // Cost of a draft's row as a share of a step. Single drafts pay if a larger share of them is
-  // accepted; the average is twice that share.
-  static constexpr double kRowShare = 0.35;
+  static constexpr std::int64_t kOwnChecks = 4;
   static constexpr std::int64_t kLowRuns = 4;  // consecutive low steps that turn drafts off
   // The silence doubles after each rejected probe, up to this many steps, and halves after an
   // accepted one.
   static constexpr std::int64_t kLongestProbe = 256;
-  bool off() const { return low_ >= kLowRuns; }
+  bool off() const { return low_ >= kLowRuns && good_ < least_; }
+  bool many() const { return row_share_ > 0.5; }
+  // Where many run, each probe is dear and the others' probes teach as much.
+  std::int64_t until_probe() const { return silence_.probe * (many() ? 4 : 1); }
 
   std::int64_t most_ = 0;
-  double good_ = 0;       // a moving average over steps with drafts
-  double least_ = 0;      // least average at which drafts pay
+  double good_ = 0;  // a moving average over steps with drafts
+  double cost_ = 0;
+  double row_share_ = 0;
+  // Least average at which drafts pay. Single drafts pay if a larger share of them is accepted than
+  // they cost; the average is twice that share.
+  double least_ = 0;
+  std::int64_t checks_ = 0;
   std::int64_t low_ = 0;  // steps with drafts since the average fell below least_
   DraftSilence silence_;
 };

@@ -112,6 +112,50 @@ TEST(DraftLength, WantsMoreOfDraftsThatCost) {
   EXPECT_EQ(DraftLength(4, 1.19, 0.25).wanted(), 0);
 }
 
+TEST(DraftLength, WantsMoreWhereRowsCostMore) {
+  std::vector<double> shares;
+  for (const std::int64_t running : {1, 7, 8, 15, 16, 31, 32, 63}) {
+    shares.push_back(draft_row_share(running, true));
+    EXPECT_EQ(draft_row_share(running, false), 0.35) << running;
+  }
+  EXPECT_THAT(shares, ElementsAre(0.45, 0.45, 0.55, 0.55, 0.7, 0.7, 0.85, 0.85));
+  DraftLength length(4, 1.5);
+  for (const auto& [running, wanted] :
+       {std::pair{1, 2}, {8, 2}, {16, 2}, {32, 0}, {63, 0}, {16, 2}, {1, 2}}) {
+    length.adapt(draft_row_share(running, true), 1.5);
+    EXPECT_EQ(length.wanted(), wanted) << running;
+  }
+}
+
+// Until it has four checks it begins from the others' average if that is lower.
+TEST(DraftLength, GoesByOthersWhereManyRun) {
+  DraftLength length(4, 4);
+  length.adapt(0.45, 0.8);  // few run
+  EXPECT_EQ(length.wanted(), 4);
+  length.adapt(0.55, 0.8);
+  EXPECT_EQ(length.wanted(), 0);
+  length.adapt(0.55, 1.6);  // higher again: its own stays at 0.8
+  EXPECT_EQ(length.wanted(), 0);
+  DraftLength other(4, 4);
+  for (int i = 0; i < 4; ++i) {
+    other.adapt(0.55, 3);
+    other.record(4, 4);
+  }
+  other.adapt(0.55, 0.1);
+  EXPECT_EQ(other.wanted(), 3);  // m = 3.4
+}
+
+TEST(DraftLength, ProbesLessWhereManyRun) {
+  for (const auto& [share, silent] : {std::pair{0.45, 16}, {0.55, 64}}) {
+    DraftLength length(4, 0.1);
+    int steps = 0;
+    for (length.adapt(share, 0.1); length.wanted() == 0; length.adapt(share, 0.1), ++steps) {
+      length.skip();
+    }
+    EXPECT_EQ(steps, silent);
+  }
+}
+
 TEST(DraftLength, WaitsOnWhereAnotherRequestEnded) {
   DraftLength first(1, 0);
   for (int i = 0; i < 16; ++i) first.skip();

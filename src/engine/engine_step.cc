@@ -99,13 +99,20 @@ void Engine::schedule(StepReport& report) {
 void Engine::add_drafts() {
   proposals_.clear();
   proposing_.clear();
+  const double row_share =
+      draft_row_share(std::ssize(running_), ops_.backend->memory().kind == MemoryKind::host);
+  // Until checks have shown what this drafter is worth, few requests of a large batch pay for it.
+  constexpr std::int64_t kFirstChecks = 32, kFirstDrafters = 8;
+  std::int64_t drafters =
+      row_share > 0.5 && sums_.drafts.checks < kFirstChecks ? kFirstDrafters : std::ssize(running_);
   for (std::size_t i = 0; i < running_.size(); ++i) {
     Active& r = *running_[i];
     if (rows_[i] == 0 || !r.forced.empty()) continue;
     const bool decodes = scheduled_[i].decodes();
+    if (decodes) r.draft_length.adapt(row_share, good_drafts_);
     if (decodes && r.draft_length.wanted() == 0) r.draft_length.skip();
     const std::int64_t most = draft_bound(r);
-    if (most < 1) continue;
+    if (most < 1 || (decodes && drafters-- <= 0)) continue;
     DraftRequest& proposal = proposals_.emplace_back(DraftRequest{r.id, r.tokens});
     if (decodes) {
       proposal.most = most;
@@ -510,8 +517,9 @@ void Engine::take_tokens(Active& r, std::size_t item, StepReport& report) {
   }
   r.drop_drafts();
   if (drafts == 0) return;
-  constexpr double kWeight = 0.1;  // a check's weight in the average that later requests start with
-  good_drafts_ += kWeight * (r.draft_length.record(drafts, accepted) - good_drafts_);
+  // A check's weight in the average that later requests start with; the first weigh more.
+  const double weight = std::max(0.1, 1.0 / static_cast<double>(5 + sums_.drafts.checks));
+  good_drafts_ += weight * (r.draft_length.record(drafts, accepted) - good_drafts_);
   sums_.drafts.record(drafts, accepted);
   report.accepted += accepted;
 }
