@@ -504,6 +504,11 @@ class InspectAndBench(ModelCommand):
                          {(t, d, b) for t in ("pp16", "pp32", "tg4") for d in (0, 64) for b in (1, 2)})
         self.assertTrue(all(r["tokens_per_s"] > 0 for r in rows))
 
+    def test_bench_engine_refuses_batches_that_would_take_turns(self):
+        result = lathe("bench", "engine", "--load-format", "dummy", "--config", str(self.model / "config.json"), "-b", "1,65")
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertIn("--batch: wanted at most 64, the requests that run at once, got 65; --max-running-requests 65", result.stderr)
+
     def test_bench_engine_with_guesses_as_right_as_asked(self):
         tiny = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "tiny-v32")
         base = ["bench", "engine", "--model", tiny, "--device", "cpu", "--threads", "1", "-p", "0", "-n", "64", "-b", "1",

@@ -280,6 +280,13 @@ nlohmann::ordered_json json(const std::vector<Row>& rows, Runtime& runtime, doub
 int bench_engine_command(const BenchEngineOptions& options) {
   int exit_code = kExitOk;
   ModelFlags flags = options.model;
+  // A step of a larger batch would never run: its requests take turns.
+  const std::int64_t running = flags.runtime.plan_request.max_running_requests;
+  if (const auto largest = std::ranges::max(options.batches); largest > running) {
+    return refuse({ErrorCode::out_of_range, "--batch",
+                   fmt::format("at most {}, the requests that run at once", running),
+                   fmt::format("{}", largest), fmt::format("--max-running-requests {}", largest)});
+  }
   OracleDrafter* oracle = nullptr;
   if (options.draft_acceptance > 0) {
     flags.runtime.wrap_drafter = [&](std::unique_ptr<Drafter> drafter) {
@@ -296,6 +303,14 @@ int bench_engine_command(const BenchEngineOptions& options) {
   if (options.draft_acceptance > 0 && oracle == nullptr) {
     return refuse({ErrorCode::invalid_argument, "--draft-acceptance", "a drafter with it",
                    "--draft none", "--draft ngram, mtp or DIR"});
+  }
+  // Rows of checks are timed as requests apart.
+  if (const std::int64_t rows = std::ranges::max(options.batches) *
+                                (1 + runtime->plan().draft_tokens());
+      oracle != nullptr && rows > running) {
+    return refuse({ErrorCode::out_of_range, "--max-running-requests",
+                   fmt::format("at least {} with --draft-acceptance: a request for each row", rows),
+                   fmt::format("{}", running), "pass that, or a smaller --batch"});
   }
   const Machine& machine = runtime->machine();
   const bool on_gpu = is_gpu(machine.device);
