@@ -305,8 +305,8 @@ int bench_engine_command(const BenchEngineOptions& options) {
                    "--draft none", "--draft ngram, mtp or DIR"});
   }
   // Rows of checks are timed as requests apart.
-  if (const std::int64_t rows = std::ranges::max(options.batches) *
-                                (1 + runtime->plan().draft_tokens());
+  if (const std::int64_t rows =
+          std::ranges::max(options.batches) * (1 + runtime->plan().draft_tokens());
       oracle != nullptr && rows > running) {
     return refuse({ErrorCode::out_of_range, "--max-running-requests",
                    fmt::format("at least {} with --draft-acceptance: a request for each row", rows),
