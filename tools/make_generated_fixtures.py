@@ -3,11 +3,8 @@
 
     python3 tools/make_generated_fixtures.py OUT_DIR [NAME...]     (torch and transformers >= 5.17; a CPU, a few minutes)
 
-Every folder holds config.json, tensors.json and reference.safetensors. tensors.json gives the dtype, shape and numbers of each
-tensor of the checkpoint: element i of a tensor is mean + reach * u rounded to f32 and then to the dtype, or, for bytes,
-low + hash % count. hash is splitmix64(splitmix64(fnv1a64(name)) + i), and u its upper 32 bits as a signed number times 2^-31.
-src/model/generated_checkpoint.h writes the same checkpoint. The reference has the contents of make_model_fixtures.py's, for
-prompts of 7, 160 and 1100 tokens.
+Every folder holds config.json, tensors.json and reference.safetensors. tensors.json is the formula, see generated_weights.py. The
+reference has the contents of make_model_fixtures.py's, for prompts of 7, 160 and 1100 tokens.
 
 Experts in MXFP4 are decoded by transformers' own convert_moe_packed_tensors. Gemma's embeddings are scaled by sqrt(hidden) in
 the dtype of the checkpoint, as transformers does in a model of that dtype.
@@ -18,17 +15,16 @@ import pathlib
 import re
 import sys
 
-import numpy as np
 import torch
 import transformers
 from safetensors.torch import save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+from generated_weights import TORCH_DTYPES, generate, write_specs
 from make_model_fixtures import CacheRounding, IndexScores, RouterMargins, run
 
 LENGTHS = (7, 160, 1100)
 TRIALS = {7: 20, 160: 20, 1100: 8}
-TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 COMMON = {
     "vocab_size": 211,
@@ -157,33 +153,6 @@ MODELS = {
 }
 
 
-def splitmix64(x):
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-def fnv1a64(text):
-    h = 0xCBF29CE484222325
-    for byte in text.encode():
-        h = (h ^ byte) * 0x100000001B3 % 2**64
-    return h
-
-
-def generate(name, spec):
-    """The tensor that spec describes, in its dtype."""
-    n = int(np.prod(spec["shape"]))
-    with np.errstate(over="ignore"):
-        h = splitmix64(splitmix64(np.full(1, fnv1a64(name), np.uint64)) + np.arange(n, dtype=np.uint64))
-    if spec["dtype"] == "U8":
-        values = np.uint64(spec["low"]) + h % np.uint64(spec["count"])
-        return torch.from_numpy(values.astype(np.uint8)).reshape(spec["shape"])
-    u = (h >> np.uint64(32)).astype(np.uint32).view(np.int32).astype(np.float64) * 2.0**-31
-    values = (spec["mean"] + spec["reach"] * u).astype(np.float32)
-    return torch.from_numpy(values).reshape(spec["shape"]).to(TORCH_DTYPES[spec["dtype"]])
-
-
 def numbers(name, shape, gemma, yarn):
     """mean and reach, chosen so that every part of the model affects the logits."""
     if "norm" in name:
@@ -289,8 +258,7 @@ def main():
         folder = pathlib.Path(sys.argv[1]) / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-        lines = [f" {json.dumps(n)}: {json.dumps(s)}" for n, s in specs.items()]
-        (folder / "tensors.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        write_specs(folder, specs)
         save_file(answers, folder / "reference.safetensors")
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")
 

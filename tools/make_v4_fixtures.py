@@ -30,7 +30,7 @@ import transformers
 from safetensors.torch import save_file
 from transformers.models.deepseek_v4 import modeling_deepseek_v4 as v4
 
-from make_generated_fixtures import fnv1a64, generate, splitmix64
+from generated_weights import fnv1a64, generate, splitmix64, write_specs
 from make_model_fixtures import FP8, CacheRounding, quantise_rows
 
 LENGTHS = (7, 150, 300)
@@ -424,8 +424,7 @@ def main():
         folder = pathlib.Path(sys.argv[1]) / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-        lines = [f" {json.dumps(n)}: {json.dumps(s)}" for n, s in specs.items()]
-        (folder / "tensors.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        write_specs(folder, specs)
         save_file(answers, folder / "reference.safetensors")
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")
 

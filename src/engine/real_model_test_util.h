@@ -21,11 +21,7 @@
 namespace lathe {
 
 inline std::unique_ptr<Model> load_real(const std::string& name) {
-  const std::filesystem::path fixture = std::string(LATHE_TEST_DATA) + "/models/" + name;
-  // A mapping outlives its file's name.
-  std::optional<GeneratedCheckpoint> made;
-  if (std::filesystem::exists(fixture / "tensors.json")) made.emplace(fixture);
-  auto model = load_model(made ? made->dir() : fixture.string(), {});
+  auto model = load_model(checkpoint_dir(std::string(LATHE_TEST_DATA) + "/models/" + name), {});
   EXPECT_TRUE(model) << model.error().message();
   return std::move(*model);
 }

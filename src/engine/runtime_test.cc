@@ -11,6 +11,7 @@
 
 #include "io/mapped_file.h"
 #include "io/safetensors.h"
+#include "model/generated_checkpoint.h"
 
 namespace lathe {
 namespace {
@@ -24,7 +25,7 @@ std::string directory(const std::string& name) {
 
 RuntimeOptions small(const std::string& name) {
   RuntimeOptions o;
-  o.model = directory(name);
+  o.model = checkpoint_dir(directory(name));
   o.device = "cpu";
   o.threads = 1;
   o.plan_request.max_running_requests = 4;

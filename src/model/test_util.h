@@ -15,6 +15,7 @@
 
 #include "attn/model_plan.h"
 #include "kernels/all.h"
+#include "model/generated_checkpoint.h"
 #include "model/model.h"
 #include "model/tensor_file_test_util.h"
 
@@ -65,7 +66,7 @@ class Reference {
 inline std::unique_ptr<Model> load_fixture(const std::string& name, ThreadPool* threads = nullptr) {
   LoadOptions options;
   options.threads = threads;
-  auto model = load_model(fixture_dir(name), options);
+  auto model = load_model(checkpoint_dir(fixture_dir(name)), options);
   EXPECT_TRUE(model.ok()) << (model ? "" : model.error().message());
   return std::move(*model);
 }
