@@ -19,8 +19,8 @@ random pieces, each one on which transformers in f32, in f64, and in f64 with ev
 row within 7e-4 (relative norm). The script makes no fixture if it finds none.
 
 deepseek_v4 also has what every sublayer leaves of a prompt of 260 tokens, with a cache rounded as above: the streams of some rows, the
-entries that each of these reads of a layer with an indexer, and the entries of all layers. deepseek_v4_wide also has a prompt of 4097
-tokens.
+entries that each of these reads of a layer with an indexer, and the entries of all layers. deepseek_v4_wide also has rows of a prompt of
+4097 tokens, which agree in f32 and f64 within 1e-3: the last thirteen where they do, the last four in any case.
 """
 
 import json
@@ -416,20 +416,26 @@ def sublayers(model, scores, rounding, generator):
 
 
 def long_prompt(model, scores, rounding, generator):
-    """Tokens as bytes, and logits with a rounded cache alone."""
-    tokens = torch.randint(0, model.config.vocab_size, (LONG,), generator=generator)
+    """Tokens as bytes, and logits with a rounded cache."""
+    positions = torch.tensor([*range(9), 127, 255, 256, 1023, 1024, 2047, *range(LONG - 13, LONG)])
+    required = (positions < 9) | (positions >= LONG - 4)
     scores.on = rounding.on = True
-    logits, other = run(model.float(), tokens), run(model.double(), tokens)
+    for _ in range(TRIALS):
+        tokens = torch.randint(0, model.config.vocab_size, (LONG,), generator=generator)
+        logits = run(model.float(), tokens)[positions]
+        apart = distance(logits, run(model.double(), tokens)[positions])
+        if bool((apart[required] < LONG_STABLE).all()):
+            break
+    else:
+        raise SystemExit(f"no prompt of {LONG} tokens whose rows agree in f32 and f64")
     model.float()
     scores.on = rounding.on = False
-    positions = torch.tensor([*range(9), 127, 255, 256, 1023, 1024, 2047, *range(LONG - 13, LONG)])
-    turned = ((other - logits).norm(dim=-1) / logits.norm(dim=-1))[positions]
-    positions = positions[turned < LONG_STABLE]
-    print(f"  long: {turned.median():.2g} apart in f32 and f64, kept {positions.tolist()}")
+    kept = apart < LONG_STABLE
+    print(f"  long: {apart.median():.2g} apart in f32 and f64, kept {positions[kept].tolist()}")
     return {
         "long.tokens": tokens.to(torch.uint8),
-        "long.positions": positions.to(torch.int32),
-        "long.logits": logits[positions],
+        "long.positions": positions[kept].to(torch.int32),
+        "long.logits": logits[kept],
     }
 
 

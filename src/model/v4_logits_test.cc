@@ -164,9 +164,12 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, V4,
                          testing::Values("deepseek_v4", "deepseek_v4_fp8", "deepseek_v4_wide"),
                          [](const auto& fixture) { return std::string(fixture.param); });
 
-// Each row is that of a prompt that ends there, of 1 to 9 and of around 4,096 tokens. Rounding to
-// the cache is 6e-4 of the late rows' logits, and turns a choice of entries or experts in one row
-// of ten: so it does between transformers in f32 and in f64.
+// Bound on rows beyond 4,000 tokens: rounding to the cache, of so many keys and entries, is up to
+// 9e-4 of their logits.
+constexpr double kLongTolerance = 2e-3;
+
+// Each row is that of a prompt that ends there: of 1 to 9 and of 4,095 to 4,097 tokens, and of
+// every residue of 4. Those of around 128 and 256 tokens are rows of the shorter prompts, too.
 TEST(V4Long, AgreesBeyondFourThousandTokens) {
   const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_wide"));
   const auto model = load_model(checkpoint.dir(), {});
@@ -176,20 +179,21 @@ TEST(V4Long, AgreesBeyondFourThousandTokens) {
   const auto positions = file.values<std::int32_t>("long.positions");
   const auto want = file.values<float>("long.logits");
   ASSERT_EQ(bytes.size(), 4097u);
-  EXPECT_GE(std::ranges::count_if(positions, [](std::int32_t p) { return p > 4083; }), 8);
+  for (const std::int32_t p : {0, 1, 2, 3, 4, 5, 6, 7, 8, 4093, 4094, 4095, 4096}) {
+    EXPECT_THAT(positions, testing::Contains(p));
+  }
   ModelRunner runner(**model, {.layout = "mla_bf16", .threads = 2, .context = 4352});
   const Logits got = runner.prompt(0, {bytes.begin(), bytes.end()}, 1024);
   const std::size_t vocab = got.front().size();
-  int turned = 0;
+  double worst = 0;
   for (std::size_t i = 0; i < positions.size(); ++i) {
     const double error = relative_error(got[static_cast<std::size_t>(positions[i])],
                                         std::span(want).subspan(i * vocab, vocab));
-    turned += error > 2e-3;
-    if (positions[i] < 9) {
-      EXPECT_LE(error, kTolerance) << "position " << positions[i];
-    }
+    worst = std::max(worst, error);
+    EXPECT_LE(error, positions[i] < 4000 ? kTolerance : kLongTolerance)
+        << "position " << positions[i];
   }
-  EXPECT_LE(turned, 4) << "of " << positions.size();
+  RecordProperty("worst_relative_error", std::to_string(worst));
 }
 
 // As transformers' save_pretrained() writes them: names of its modules outside the layers, and
