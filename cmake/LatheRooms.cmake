@@ -27,16 +27,24 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
 endif()
 
 # Half of a file's compilation is its headers, which a batch of six reads once. Set LATHE_UNITY=OFF while you change one file often. Tests
-# are compiled alone: they share their headers already, and each has a Scene of its own.
+# are compiled alone, as they share their headers already and each has a Scene of its own, but for rooms with BATCHED_TESTS.
 option(LATHE_UNITY "Compile the rooms' files in batches of six" ${PROJECT_IS_TOP_LEVEL})
+# lathe_in_batches(<target> [<regex>...]): files that match are compiled alone.
 function(lathe_in_batches target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${LATHE_UNITY} UNITY_BUILD_BATCH_SIZE 6)
+  get_target_property(alone ${target} SOURCES)
+  list(JOIN ARGN "|" regex)
+  if(regex)
+    list(FILTER alone INCLUDE REGEX "${regex}")
+    set_source_files_properties(${alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
 endfunction()
 
-# lathe_room(<name> [DEPS <target>...] [TEST_DEPS <target>...] [FOLDER <folder>...] [ALONE])
-# ALONE: its files are compiled one by one: they are compiled once for each SIMD target, or GCC inlines less of them in batches.
+# lathe_room(<name> [DEPS <target>...] [TEST_DEPS <target>...] [FOLDER <folder>...] [ALONE <regex>...] [BATCHED_TESTS])
+# ALONE: such files are compiled one by one: they are compiled once for each SIMD target, or GCC inlines less of them in batches.
+# BATCHED_TESTS: its tests instantiate the same templates, so that a batch of them takes 0.6 of their time.
 function(lathe_room name)
-  cmake_parse_arguments(ARG "ALONE" "" "FOLDER;DEPS;TEST_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "BATCHED_TESTS" "" "FOLDER;DEPS;TEST_DEPS;ALONE" ${ARGN})
   if(NOT ARG_FOLDER)
     set(ARG_FOLDER ${name})
   endif()
@@ -50,9 +58,7 @@ function(lathe_room name)
   if(sources)
     add_library(${target} STATIC ${sources})
     target_link_libraries(${target} PUBLIC lathe_flags ${ARG_DEPS})
-    if(NOT ARG_ALONE)
-      lathe_in_batches(${target})
-    endif()
+    lathe_in_batches(${target} ${ARG_ALONE})
   else()
     add_library(${target} INTERFACE)
     target_link_libraries(${target} INTERFACE lathe_flags ${ARG_DEPS})
@@ -60,6 +66,10 @@ function(lathe_room name)
   add_library(lathe::${name} ALIAS ${target})
   if(LATHE_TESTS AND tests)
     lathe_test(${target}_test ${tests} LINK ${target} ${ARG_TEST_DEPS})
+    if(ARG_BATCHED_TESTS)
+      lathe_in_batches(${target}_test)
+      set_target_properties(${target}_test PROPERTIES UNITY_BUILD_BATCH_SIZE 8)
+    endif()
   endif()
 endfunction()
 

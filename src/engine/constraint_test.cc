@@ -89,17 +89,17 @@ Answer expected(const Request& request) {
   }
 }
 
-struct Outcome {
+struct ConstrainedOutcome {
   Answer answer;
   std::optional<Error> error;
 };
 
-Outcome run(Engine& engine, const Request& request) {
+ConstrainedOutcome run(Engine& engine, const Request& request) {
   Request own = request;
   own.constraint = request.constraint->clone();
   const auto id = engine.submit(std::move(own));
   EXPECT_TRUE(id) << id.error().message();
-  Outcome out;
+  ConstrainedOutcome out;
   for (int i = 0; i < 1000 && !engine.idle(); ++i) {
     const auto report = engine.step();
     EXPECT_TRUE(report);
@@ -143,7 +143,7 @@ TEST(Constraint, AnswersAreTheBestOfWhatIsAllowed) {
       EXPECT_FALSE(engine.submit(r));
       continue;
     }
-    const Outcome got = run(engine, r);
+    const ConstrainedOutcome got = run(engine, r);
     EXPECT_EQ(got.answer, wanted) << i;
     seen.insert(got.answer.reason);
   }
@@ -173,7 +173,7 @@ TEST(Constraint, DraftsChangeNoTokenAndNoEnd) {
       options.drafter = drafter;
       options.draft_tokens = 1 + static_cast<std::int64_t>(rng() % 8);
       Engine engine = setup.engine(options);
-      const Outcome got = run(engine, r);
+      const ConstrainedOutcome got = run(engine, r);
       EXPECT_EQ(got.answer, wanted) << i;
       accepted += engine.stats().drafts.all_accepted();
     }
@@ -186,7 +186,7 @@ TEST(Constraint, ThatFailsEndsItsRequestAlone) {
   constraint.fails_after = 2;
   FakeSetup setup;
   Engine engine = setup.engine();
-  const Outcome got = run(engine, constrained(constraint, 9));
+  const ConstrainedOutcome got = run(engine, constrained(constraint, 9));
   EXPECT_EQ(got.answer.reason, FinishReason::error);
   EXPECT_EQ(got.answer.tokens, (Tokens{20, 21}));
   constraint.fails_after = -1;

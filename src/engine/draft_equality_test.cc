@@ -7,7 +7,7 @@
 namespace lathe {
 namespace {
 
-struct Case {
+struct DraftCase {
   std::string model, layout = "auto", decode = "auto";
 };
 
@@ -32,7 +32,7 @@ std::vector<Request> requests_for(const Model& model) {
   return out;
 }
 
-class Drafts : public testing::TestWithParam<Case> {};
+class Drafts : public testing::TestWithParam<DraftCase> {};
 
 TEST_P(Drafts, ChangeNoBit) {
   const auto model = load_real(GetParam().model);
@@ -45,7 +45,7 @@ TEST_P(Drafts, ChangeNoBit) {
   {
     RealSetup setup(*model, options);
     Engine engine = setup.engine({});
-    plain = serve(engine, requests, 1);
+    plain = serve_real(engine, requests, 1);
   }
   const auto check = [&](Drafter& drafter, std::int64_t draft_tokens) {
     RealSetup setup(*model, options);
@@ -53,7 +53,7 @@ TEST_P(Drafts, ChangeNoBit) {
     o.drafter = &drafter;
     o.draft_tokens = draft_tokens;
     Engine engine = setup.engine(o);
-    const std::vector<RealAnswer> got = serve(engine, requests, 1);
+    const std::vector<RealAnswer> got = serve_real(engine, requests, 1);
     for (std::size_t i = 0; i < got.size(); ++i) {
       EXPECT_TRUE(same(got[i], plain[i])) << "request " << i << ", " << draft_tokens << " drafts";
       EXPECT_EQ(got[i].finished->reason, plain[i].finished->reason);
@@ -84,21 +84,21 @@ TEST_P(Drafts, ChangeNoBit) {
   EXPECT_LT(stats.all_accepted(), stats.all_drafted());
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Drafts,
-                         testing::Values(Case{"llama"}, Case{"qwen3", "gqa_fp8"},
-                                         Case{"qwen2_window"}, Case{"qwen3_moe"},
-                                         Case{"gpt_oss_bf16"}, Case{"gemma3_new"},
-                                         Case{"deepseek_v3"}, Case{"deepseek_v3", "mla_fp8"},
-                                         Case{"deepseek_v3", "mla_fp8", "gather"},
-                                         Case{"deepseek_v3_fp8"}, Case{"deepseek_v32"},
-                                         Case{"deepseek_v32", "mla_fp8"}, Case{"glm_moe_dsa"}),
-                         [](const auto& test) {
-                           std::string out = test.param.model;
-                           for (const std::string& s : {test.param.layout, test.param.decode}) {
-                             if (s != "auto") out += "_" + s;
-                           }
-                           return out;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, Drafts,
+    testing::Values(DraftCase{"llama"}, DraftCase{"qwen3", "gqa_fp8"}, DraftCase{"qwen2_window"},
+                    DraftCase{"qwen3_moe"}, DraftCase{"gpt_oss_bf16"}, DraftCase{"gemma3_new"},
+                    DraftCase{"deepseek_v3"}, DraftCase{"deepseek_v3", "mla_fp8"},
+                    DraftCase{"deepseek_v3", "mla_fp8", "gather"}, DraftCase{"deepseek_v3_fp8"},
+                    DraftCase{"deepseek_v32"}, DraftCase{"deepseek_v32", "mla_fp8"},
+                    DraftCase{"glm_moe_dsa"}),
+    [](const auto& test) {
+      std::string out = test.param.model;
+      for (const std::string& s : {test.param.layout, test.param.decode}) {
+        if (s != "auto") out += "_" + s;
+      }
+      return out;
+    });
 
 }  // namespace
 }  // namespace lathe

@@ -37,9 +37,9 @@ std::unique_ptr<Model> load_shipped(const std::string& name) {
 
 // A target and a draft model, each with its own plan and pools; times > 1: again in the same
 // engine.
-Served serve_pair(const Model& target, const RealSetup::Options& target_options, const Model& draft,
-                  const RealSetup::Options& draft_options, EngineOptions options,
-                  const std::vector<Request>& requests, int times = 1) {
+Drafted serve_pair(const Model& target, const RealSetup::Options& target_options,
+                   const Model& draft, const RealSetup::Options& draft_options,
+                   EngineOptions options, const std::vector<Request>& requests, int times = 1) {
   RealSetup setup(target, target_options), own(draft, draft_options);
   auto drafter = ModelDrafter::create(
       draft, own.cache(),
@@ -48,8 +48,8 @@ Served serve_pair(const Model& target, const RealSetup::Options& target_options,
   EXPECT_TRUE(drafter) << drafter.error().message();
   options.drafter = &*drafter;
   Engine engine = setup.engine(options);
-  Served out;
-  for (int i = 0; i < times; ++i) out.answers = serve(engine, requests, 1);
+  Drafted out;
+  for (int i = 0; i < times; ++i) out.answers = serve_real(engine, requests, 1);
   out.stats = engine.stats();
   EXPECT_EQ(drafter->held_pages(), 0);
   return out;
@@ -57,7 +57,7 @@ Served serve_pair(const Model& target, const RealSetup::Options& target_options,
 
 // Prompts of the tasks that both models were trained on, greedy and with every filter, on both
 // sides of the indexer's top-k of 128.
-std::vector<Request> requests_of(const Golden& golden) {
+std::vector<Request> draft_requests(const Golden& golden) {
   const std::vector<std::int32_t> words = golden.ids("long.prompt");
   std::vector<Request> out;
   for (const std::int64_t length : {std::int64_t{1}, std::int64_t{125}, std::ssize(words)}) {
@@ -71,13 +71,13 @@ std::vector<Request> requests_of(const Golden& golden) {
 TEST(DraftModel, DraftsChangeNoBit) {
   const Golden golden;
   const auto target = load_shipped("tiny-v32"), draft = load_shipped("tiny-gqa");
-  const std::vector<Request> requests = requests_of(golden);
+  const std::vector<Request> requests = draft_requests(golden);
   for (const char* layout : {"mla_bf16", "mla_fp8_block"}) {
     const RealSetup::Options options{.prefill = "inplace", .layout = layout, .tokens = 4096};
     const std::vector<RealAnswer> want = serve_alone(*target, options, requests);
     for (const std::int64_t d : {1, 2, 4, 8}) {
-      const Served got = serve_pair(*target, options, *draft, {.tokens = 4096},
-                                    {.chunked_prefill_size = 40 + d, .draft_tokens = d}, requests);
+      const Drafted got = serve_pair(*target, options, *draft, {.tokens = 4096},
+                                     {.chunked_prefill_size = 40 + d, .draft_tokens = d}, requests);
       for (std::size_t i = 0; i < want.size(); ++i) {
         EXPECT_TRUE(same(got.answers[i], want[i])) << layout << ", request " << i << ", d " << d;
         EXPECT_EQ(got.answers[i].finished->reason, want[i].finished->reason);
@@ -105,8 +105,8 @@ TEST_P(DraftsForItself, AllAreRight) {
   const RealSetup::Options options{.prefill = "inplace", .tokens = 1024};
   const std::vector<RealAnswer> want = serve_alone(*model, options, requests);
   for (const std::int64_t chunk : {7, 64}) {
-    const Served got = serve_pair(*model, options, *model, options,
-                                  {.chunked_prefill_size = chunk, .draft_tokens = 3}, requests, 2);
+    const Drafted got = serve_pair(*model, options, *model, options,
+                                   {.chunked_prefill_size = chunk, .draft_tokens = 3}, requests, 2);
     for (std::size_t i = 0; i < want.size(); ++i) {
       EXPECT_TRUE(same(got.answers[i], want[i])) << "request " << i;
     }
@@ -132,14 +132,14 @@ TEST(DraftModel, CompanyAndPreemptionChangeNothing) {
   const std::vector<RealAnswer> want = serve_alone(*target, options, requests);
   for (const bool prefix_cache : {true, false}) {
     options.tokens = 256;
-    const Served got = serve_pair(
+    const Drafted got = serve_pair(
         *target, options, *draft, {.tokens = 192},
         {.chunked_prefill_size = 19, .prefix_cache = prefix_cache, .draft_tokens = 3}, requests);
     expect_company_changed_nothing(got, want);
   }
 }
 
-std::string refusal(const RuntimeOptions& o) {
+std::string draft_refusal(const RuntimeOptions& o) {
   const auto runtime = Runtime::create(o);
   if (runtime) return "";
   if (const Error* e = std::get_if<Error>(&runtime.error())) return e->message();
@@ -160,23 +160,24 @@ RuntimeOptions options_of(const std::string& target, const std::string& draft) {
 }
 
 TEST(DraftModel, RefusesAModelThatDoesNotFit) {
-  EXPECT_THAT(refusal(options_of("tiny-v32", std::string(LATHE_TEST_DATA) + "/models/qwen3")),
+  EXPECT_THAT(draft_refusal(options_of("tiny-v32", std::string(LATHE_TEST_DATA) + "/models/qwen3")),
               AllOf(HasSubstr("--draft: wanted a draft model with the model's vocabulary, 2048 "),
                     HasSubstr("models/qwen3 with "), HasSubstr("the same tokenizer")));
-  EXPECT_THAT(refusal(options_of("tiny-v32", shipped("tiny-v4"))),
+  EXPECT_THAT(draft_refusal(options_of("tiny-v32", shipped("tiny-v4"))),
               AllOf(HasSubstr("--draft: wanted a draft model without a state between tokens"),
                     HasSubstr("tiny-v4, DeepseekV4ForCausalLM"), HasSubstr("--draft ngram")));
-  EXPECT_THAT(refusal(options_of("tiny-v32", "no/such/model")), HasSubstr("no/such/model"));
+  EXPECT_THAT(draft_refusal(options_of("tiny-v32", "no/such/model")), HasSubstr("no/such/model"));
   RuntimeOptions o = options_of("tiny-v32", shipped("tiny-gqa"));
   o.plan_request.draft_tokens = 16;
-  EXPECT_THAT(refusal(o), HasSubstr("--draft-tokens: wanted 1 to 15, got 16"));
+  EXPECT_THAT(draft_refusal(o), HasSubstr("--draft-tokens: wanted 1 to 15, got 16"));
   // The target alone fits in so many tokens, the pair does not.
   o.plan_request.draft_tokens = 0;
   o.plan_request.context_length = 8192;
   o.plan_request.max_total_tokens =
       describe_machine(Device::cpu).memory_bytes / (5136 + 4096 / 2);  // bytes of a token
-  EXPECT_THAT(refusal(o), AllOf(HasSubstr("do not fit"), HasSubstr(", beside the draft model "),
-                                HasSubstr("tiny-gqa"), HasSubstr("tokens next to")));
+  EXPECT_THAT(draft_refusal(o),
+              AllOf(HasSubstr("do not fit"), HasSubstr(", beside the draft model "),
+                    HasSubstr("tiny-gqa"), HasSubstr("tokens next to")));
 }
 
 // Two tokens that changed places: the first is named, with both texts.
@@ -188,15 +189,15 @@ TEST(DraftModel, RefusesAnotherTokenizer) {
     std::filesystem::create_symlink(std::filesystem::absolute(shipped("tiny-gqa")) / file,
                                     folder / file);
   }
-  EXPECT_THAT(refusal(options_of("tiny-v32", folder.string())), HasSubstr("tokenizer.json"));
+  EXPECT_THAT(draft_refusal(options_of("tiny-v32", folder.string())), HasSubstr("tokenizer.json"));
   const std::string text = *read_file(shipped("tiny-gqa") + "/tokenizer.json");
   // Other bytes, the same tokens.
   std::ofstream(folder / "tokenizer.json") << text + "\n";
-  EXPECT_EQ(refusal(options_of("tiny-v32", folder.string())), "");
+  EXPECT_EQ(draft_refusal(options_of("tiny-v32", folder.string())), "");
   auto json = nlohmann::json::parse(text);
   std::swap(json["model"]["vocab"]["Start"], json["model"]["vocab"]["otal"]);
   std::ofstream(folder / "tokenizer.json") << json.dump();
-  EXPECT_THAT(refusal(options_of("tiny-v32", folder.string())),
+  EXPECT_THAT(draft_refusal(options_of("tiny-v32", folder.string())),
               AllOf(HasSubstr("--draft: wanted a draft model with the tokens of "),
                     HasSubstr("tiny-v32: 349 is \"Start\", got \"otal\" in"),
                     HasSubstr("lathe_draft_model_test")));
@@ -211,7 +212,7 @@ TEST(DraftModel, IsInTheRuntimesBudgets) {
   o.draft_model = shipped("tiny-gqa");
   const auto drafts = Runtime::create(o);
   ASSERT_TRUE(plain);
-  ASSERT_TRUE(drafts) << refusal(o);
+  ASSERT_TRUE(drafts) << draft_refusal(o);
   EXPECT_EQ((*plain)->draft_memory().plan, nullptr);
   const DraftMemory draft = (*drafts)->draft_memory();
   ASSERT_NE(draft.plan, nullptr);

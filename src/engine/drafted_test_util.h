@@ -10,22 +10,22 @@
 
 namespace lathe {
 
-struct Served {
+struct Drafted {
   std::vector<RealAnswer> answers;  // of the last time
   EngineStats stats;
 };
 
 /// Serves the requests `times` times in one engine with the model's draft layer, a step apart.
-inline Served serve_drafted(const Model& model, const RealSetup::Options& setup_options,
-                            EngineOptions options, const std::vector<Request>& requests,
-                            int times = 1) {
+inline Drafted serve_drafted(const Model& model, const RealSetup::Options& setup_options,
+                             EngineOptions options, const std::vector<Request>& requests,
+                             int times = 1) {
   RealSetup setup(model, setup_options);
   auto drafter = MtpDrafter::create(model, setup.cache(), setup.ops());
   EXPECT_TRUE(drafter);
   options.drafter = &*drafter;
   Engine engine = setup.engine(options);
-  Served out;
-  for (int i = 0; i < times; ++i) out.answers = serve(engine, requests, 1);
+  Drafted out;
+  for (int i = 0; i < times; ++i) out.answers = serve_real(engine, requests, 1);
   out.stats = engine.stats();
   return out;
 }
@@ -68,7 +68,8 @@ inline std::vector<Request> company_of(std::span<const std::int32_t> words, std:
 }
 
 /// Answers bit by bit, although requests were preempted and drafts accepted.
-inline void expect_company_changed_nothing(const Served& got, const std::vector<RealAnswer>& want) {
+inline void expect_company_changed_nothing(const Drafted& got,
+                                           const std::vector<RealAnswer>& want) {
   for (std::size_t i = 0; i < want.size(); ++i) {
     EXPECT_TRUE(same(got.answers[i], want[i])) << "request " << i;
   }

@@ -13,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-Request request(std::int32_t prompt, std::int32_t answer, std::uint64_t seed) {
+Request flight_request(std::int32_t prompt, std::int32_t answer, std::uint64_t seed) {
   Request r;
   for (std::int32_t i = 0; i < prompt; ++i) {
     r.prompt.push_back((static_cast<std::int32_t>(seed) + i * 11) % FakeModel::kNanToken);
@@ -60,7 +60,7 @@ struct Scene {
 
 TEST(EngineFlight, NothingHappensBeforeCollect) {
   Scene s;
-  const Request r = request(6, 3, 1);
+  const Request r = flight_request(6, 3, 1);
   const RequestId id = *s.engine.submit(r);
   s.launch();
   EXPECT_TRUE(s.engine.in_flight());
@@ -80,7 +80,7 @@ TEST(EngineFlight, NothingHappensBeforeCollect) {
 
 TEST(EngineFlight, ARequestSubmittedMeanwhileWaitsForTheNextStep) {
   Scene s;
-  const Request first = request(6, 5, 1), second = request(9, 5, 2);
+  const Request first = flight_request(6, 5, 1), second = flight_request(9, 5, 2);
   const RequestId a = *s.engine.submit(first);
   s.launch();
   const RequestId b = *s.engine.submit(second);
@@ -99,7 +99,7 @@ TEST(EngineFlight, ARequestSubmittedMeanwhileWaitsForTheNextStep) {
 TEST(EngineFlight, ACancelledRequestKeepsItsPagesUntilCollect) {
   for (const std::int32_t steps : {0, 1, 3}) {
     Scene s;
-    const Request first = request(6, 9, 1), second = request(7, 9, 2);
+    const Request first = flight_request(6, 9, 1), second = flight_request(7, 9, 2);
     const RequestId a = *s.engine.submit(first);
     const RequestId b = *s.engine.submit(second);
     for (std::int32_t i = 0; i < steps; ++i) {
@@ -130,7 +130,7 @@ TEST(EngineFlight, ACancelledRequestKeepsItsPagesUntilCollect) {
 
 TEST(EngineFlight, TheLastRequestCancelledLeavesAStepToCollect) {
   Scene s;
-  const RequestId id = *s.engine.submit(request(6, 9, 1));
+  const RequestId id = *s.engine.submit(flight_request(6, 9, 1));
   s.launch();
   ASSERT_TRUE(s.engine.cancel(id, FinishReason::stop));
   EXPECT_FALSE(s.engine.idle());
@@ -145,7 +145,8 @@ TEST(EngineFlight, TheLastRequestCancelledLeavesAStepToCollect) {
 // E9 for device errors: half of the step has run.
 TEST(EngineFlight, AStepThatFailsInFlightCanBeRepeated) {
   Scene s({.chunked_prefill_size = 5});
-  const Request first = request(9, 6, 1), second = request(8, 6, 2), third = request(4, 6, 3);
+  const Request first = flight_request(9, 6, 1), second = flight_request(8, 6, 2),
+                third = flight_request(4, 6, 3);
   const RequestId a = *s.engine.submit(first);
   const RequestId b = *s.engine.submit(second);
   const RequestId c = *s.engine.submit(third);
@@ -175,7 +176,7 @@ TEST(EngineFlight, AStepThatFailsInFlightCanBeRepeated) {
 
 TEST(EngineFlight, AStepThatDoesNotStartLeavesNothingInFlight) {
   Scene s;
-  const Request r = request(6, 3, 1);
+  const Request r = flight_request(6, 3, 1);
   const RequestId id = *s.engine.submit(r);
   s.setup.model->fail_next = true;
   EXPECT_FALSE(s.engine.launch());
@@ -192,7 +193,7 @@ TEST(EngineFlight, AnEngineThatGoesWaitsForItsStep) {
   FakeSetup setup({.late = true});
   {
     Engine engine = setup.engine();
-    ASSERT_TRUE(engine.submit(request(6, 3, 1)));
+    ASSERT_TRUE(engine.submit(flight_request(6, 3, 1)));
     ASSERT_TRUE(engine.launch());
     EXPECT_GT(setup.late->pending(), 0u);
   }
@@ -215,7 +216,7 @@ TEST(EngineFlight, AModelOnALateBackendGivesTheSameAnswers) {
       for (const bool late : {false, true}) {
         RealSetup setup(*model, {.prefill = kind, .decode = kind, .late = late});
         Engine engine = setup.engine({.chunked_prefill_size = 40, .debug_nan = false});
-        answers[late] = serve(engine, requests);
+        answers[late] = serve_real(engine, requests);
       }
       for (std::size_t i = 0; i < requests.size(); ++i) {
         EXPECT_TRUE(same(answers[1][i], answers[0][i])) << name << " " << kind << " " << i;

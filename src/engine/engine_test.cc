@@ -24,8 +24,8 @@ std::vector<std::int32_t> words(std::int32_t n, std::int32_t first = 1) {
   return out;
 }
 
-Request request(std::vector<std::int32_t> prompt, std::int32_t max_tokens,
-                std::optional<std::uint64_t> seed = std::nullopt) {
+Request word_request(std::vector<std::int32_t> prompt, std::int32_t max_tokens,
+                     std::optional<std::uint64_t> seed = std::nullopt) {
   Request r;
   r.prompt = std::move(prompt);
   r.sampling.temperature = seed ? 1.0f : 0.0f;
@@ -79,7 +79,7 @@ TEST(Engine, GreedyAndSeededAnswersAreTheModels) {
     options.layout = layout;
     FakeSetup setup(options);
     Engine engine = setup.engine();
-    for (const Request& r : {request(words(9), 12), request(words(9), 12, 5)}) {
+    for (const Request& r : {word_request(words(9), 12), word_request(words(9), 12, 5)}) {
       const Outcome got = run_one(engine, r);
       EXPECT_EQ(got.answer, expected_answer(r, engine.capacity()));
       EXPECT_EQ(got.answer.tokens.size(), 12u);
@@ -97,7 +97,7 @@ TEST(Engine, BitsDoNotDependOnBatchChunksOrPrefixCache) {
     std::vector<std::int32_t> prompt = words(6);  // one and a half shared pages
     const auto own = words(1 + i, 20 + i);
     prompt.insert(prompt.end(), own.begin(), own.end());
-    requests.push_back(request(std::move(prompt), 6 + i % 5, 100 + static_cast<unsigned>(i)));
+    requests.push_back(word_request(std::move(prompt), 6 + i % 5, 100 + static_cast<unsigned>(i)));
     if (i % 3 == 0) requests.back().sampling.temperature = 0;
     requests.back().sampling.logprobs = 3;
   }
@@ -142,8 +142,8 @@ TEST(Engine, StepsMixDecodesWithPrefillChunks) {
   EngineOptions options;
   options.chunked_prefill_size = 4;
   Engine engine = setup.engine(options);
-  const auto first = engine.submit(request(words(3), 5));
-  const auto second = engine.submit(request(words(9, 30), 2));
+  const auto first = engine.submit(word_request(words(3), 5));
+  const auto second = engine.submit(word_request(words(9, 30), 2));
   ASSERT_TRUE(first && second);
   std::vector<std::pair<std::int64_t, std::int64_t>> rows;
   Outcomes got;
@@ -165,19 +165,20 @@ TEST(Engine, AnswersEndAsTheirParametersSay) {
   FakeSetup setup;
   Engine engine = setup.engine();
   // A long answer without stops, to learn where its tokens are.
-  const std::vector<std::int32_t> all = run_one(engine, request(words(5), 60, 9)).answer.tokens;
+  const std::vector<std::int32_t> all =
+      run_one(engine, word_request(words(5), 60, 9)).answer.tokens;
   const std::int32_t stop = all[20];
   const auto first = std::find(all.begin(), all.end(), stop) - all.begin();
-  Request r = request(words(5), 60, 9);
+  Request r = word_request(words(5), 60, 9);
   r.sampling.stop_token_ids = {stop};
   Outcome got = run_one(engine, r);
   EXPECT_EQ(got.answer.reason, FinishReason::stop);
   EXPECT_EQ(std::ssize(got.answer.tokens), first + 1);
   EXPECT_EQ(got.answer.tokens.back(), stop);
-  EXPECT_EQ(run_one(engine, request(words(5), 60, 9)).answer.reason, FinishReason::length);
+  EXPECT_EQ(run_one(engine, word_request(words(5), 60, 9)).answer.reason, FinishReason::length);
 
   // The model's own end token, biased to be likely, and ruled out for 10 tokens.
-  r = request(words(5), 60, 9);
+  r = word_request(words(5), 60, 9);
   r.sampling.logit_bias.push_back({FakeModel::kEos, 100});
   EXPECT_EQ(run_one(engine, r).answer.tokens.size(), 60u);
   r.sampling.ignore_eos = false;
@@ -190,7 +191,7 @@ TEST(Engine, AnswersEndAsTheirParametersSay) {
   EXPECT_EQ(std::count(got.answer.tokens.begin(), got.answer.tokens.end(), FakeModel::kEos), 1);
 
   // Without max_tokens an answer goes on until the context is full.
-  r = request(words(5), 1, 9);
+  r = word_request(words(5), 1, 9);
   r.sampling.max_tokens.reset();
   got = run_one(engine, r);
   EXPECT_EQ(got.answer.reason, FinishReason::length);
@@ -204,7 +205,7 @@ TEST(Engine, ASeedIsDerivedWhereNoneIsGiven) {
     EngineOptions options;
     options.seed = seed;
     Engine engine = setup.engine(options);
-    Request r = request(words(5), 12, 0);
+    Request r = word_request(words(5), 12, 0);
     r.sampling.seed.reset();
     answers.push_back(run_one(engine, r).answer);
     EXPECT_EQ(answers.back(), expected_answer(r, engine.capacity(), random_bits(seed, 1)));
@@ -218,26 +219,26 @@ TEST(Engine, ASeedIsDerivedWhereNoneIsGiven) {
 TEST(Engine, CountsWhatThePrefixCacheHad) {
   FakeSetup setup;  // pages of 4
   Engine engine = setup.engine();
-  EXPECT_EQ(run_one(engine, request(words(11), 4)).finished->cached_tokens, 0);
+  EXPECT_EQ(run_one(engine, word_request(words(11), 4)).finished->cached_tokens, 0);
   // Prompt and answer have 15 tokens; the last has no key, so 14 have keys, 12 of them in full
   // pages.
   EXPECT_EQ(engine.stats().prefix_cache_tokens, 12);
-  EXPECT_EQ(run_one(engine, request(words(11), 4)).finished->cached_tokens, 8);
+  EXPECT_EQ(run_one(engine, word_request(words(11), 4)).finished->cached_tokens, 8);
   // The last page of a prompt of full pages is recomputed for its logits.
-  EXPECT_EQ(run_one(engine, request(words(8), 1)).finished->cached_tokens, 4);
-  Request longer = request(words(11), 6);
+  EXPECT_EQ(run_one(engine, word_request(words(8), 1)).finished->cached_tokens, 4);
+  Request longer = word_request(words(11), 6);
   const Outcome got = run_one(engine, longer);
   longer.prompt.insert(longer.prompt.end(), got.answer.tokens.begin(), got.answer.tokens.end());
   EXPECT_EQ(run_one(engine, longer).finished->cached_tokens, 16);
   EXPECT_EQ(engine.stats().cached_tokens, 8 + 4 + 8 + 16);
   engine.clear_prefix_cache();
   EXPECT_EQ(setup.cache->ledger().free(), setup.cache->ledger().total());
-  EXPECT_EQ(run_one(engine, request(words(11), 4)).finished->cached_tokens, 0);
+  EXPECT_EQ(run_one(engine, word_request(words(11), 4)).finished->cached_tokens, 0);
 
   FakeSetup other;
   Engine off = other.engine({.prefix_cache = false});
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(run_one(off, request(words(11), 4)).finished->cached_tokens, 0);
+    EXPECT_EQ(run_one(off, word_request(words(11), 4)).finished->cached_tokens, 0);
     EXPECT_EQ(other.cache->ledger().free(), other.cache->ledger().total());
   }
 }
@@ -249,8 +250,8 @@ TEST(Engine, PreemptionLosesNothing) {
     options.pages = 10;
     FakeSetup setup(options);
     Engine engine = setup.engine({.prefix_cache = prefix_cache});
-    const Request a = request(words(6), 24, 3);
-    Request b = request(words(7, 20), 24, 4);
+    const Request a = word_request(words(6), 24, 3);
+    Request b = word_request(words(7, 20), 24, 4);
     b.sampling.frequency_penalty = 1;
     const RequestId first = *engine.submit(a);
     const RequestId second = *engine.submit(b);
@@ -278,8 +279,8 @@ TEST(Engine, APreemptedRequestCanBeCancelled) {
   options.pages = 10;
   FakeSetup setup(options);
   Engine engine = setup.engine();
-  const RequestId first = *engine.submit(request(words(6), 24));
-  const RequestId second = *engine.submit(request(words(7, 20), 24));
+  const RequestId first = *engine.submit(word_request(words(6), 24));
+  const RequestId second = *engine.submit(word_request(words(7, 20), 24));
   Outcomes got;
   while (engine.state(second) != RequestState::preempted) take(*engine.step(), got);
   ASSERT_TRUE(engine.cancel(second));
@@ -299,9 +300,9 @@ TEST(Engine, CancelFreesAtOnceAndIsReported) {
   options.max_running_requests = 1;
   options.prefix_cache = false;
   Engine engine = setup.engine(options);
-  const RequestId running = *engine.submit(request(words(9), 20));
-  const RequestId waiting = *engine.submit(request(words(9), 20));
-  const RequestId stopped = *engine.submit(request(words(9), 3));
+  const RequestId running = *engine.submit(word_request(words(9), 20));
+  const RequestId waiting = *engine.submit(word_request(words(9), 20));
+  const RequestId stopped = *engine.submit(word_request(words(9), 3));
   ASSERT_TRUE(engine.step());
   EXPECT_EQ(engine.state(running), RequestState::running);
   EXPECT_EQ(engine.state(waiting), RequestState::waiting);
@@ -340,31 +341,31 @@ TEST(Engine, RefusesWhatCannotBeAndChangesNothing) {
     EXPECT_TRUE(engine.idle());
     return id ? Error{} : id.error();
   };
-  EXPECT_EQ(refused(request({}, 1)).field, "prompt");
-  EXPECT_EQ(refused(request({1, FakeModel::kVocab}, 1)).field, "prompt[1]");
-  EXPECT_EQ(refused(request({-1}, 1)).field, "prompt[0]");
-  Request hot = request({1}, 1);
+  EXPECT_EQ(refused(word_request({}, 1)).field, "prompt");
+  EXPECT_EQ(refused(word_request({1, FakeModel::kVocab}, 1)).field, "prompt[1]");
+  EXPECT_EQ(refused(word_request({-1}, 1)).field, "prompt[0]");
+  Request hot = word_request({1}, 1);
   hot.sampling.temperature = -1;
   EXPECT_EQ(refused(hot).field, "temperature");
 
-  Error e = refused(request(words(30), 31));
+  Error e = refused(word_request(words(30), 31));
   EXPECT_EQ(e.field, "--context-length");
   EXPECT_THAT(e.message(), HasSubstr("at most 60 tokens"));
   EXPECT_THAT(e.message(), HasSubstr("30 of the prompt + 31 of the answer = 61"));
   EXPECT_THAT(e.message(), HasSubstr("--context-length 61"));
-  e = refused(request(words(30), 11));
+  e = refused(word_request(words(30), 11));
   EXPECT_EQ(e.field, "--max-total-tokens");
   EXPECT_EQ(e.code, ErrorCode::exhausted);
   EXPECT_THAT(e.message(), HasSubstr("at most 40 tokens"));
   EXPECT_THAT(e.message(), HasSubstr("--max-total-tokens 41"));
   EXPECT_THAT(e.message(), HasSubstr("--kv-layout"));
-  Request open = request(words(40), 1);
+  Request open = word_request(words(40), 1);
   open.sampling.max_tokens.reset();
   EXPECT_EQ(refused(open).field, "--max-total-tokens");
 
   // A request that just fits runs.
-  EXPECT_EQ(run_one(engine, request(words(30), 10)).answer.tokens.size(), 10u);
-  EXPECT_EQ(*engine.submit(request({1}, 1)), RequestId{2});
+  EXPECT_EQ(run_one(engine, word_request(words(30), 10)).answer.tokens.size(), 10u);
+  EXPECT_EQ(*engine.submit(word_request({1}, 1)), RequestId{2});
 }
 
 TEST(Engine, RefusesOptionsBeyondThePlan) {
@@ -389,8 +390,8 @@ TEST(Engine, NonFiniteLogitsEndTheirRequestAlone) {
     options.debug_nan = debug_nan;
     options.chunked_prefill_size = 6;
     Engine engine = setup.engine(options);
-    const Request good = request(words(5), 6);
-    Request bad = request(words(9, 20), 6);
+    const Request good = word_request(words(5), 6);
+    Request bad = word_request(words(9, 20), 6);
     bad.prompt[2] = FakeModel::kNanToken;
     const RequestId first = *engine.submit(good);
     const RequestId second = *engine.submit(bad);
@@ -419,7 +420,7 @@ TEST(Engine, NonFiniteLogitsEndTheirRequestAlone) {
 TEST(Engine, KeysThatLedToNanAreNotCached) {
   FakeSetup setup;  // pages of 4
   Engine engine = setup.engine();
-  Request r = request(words(7), 6);
+  Request r = word_request(words(7), 6);
   r.sampling.logit_bias = {{FakeModel::kNanToken, 1000}};
   const Outcome got = run_one(engine, r);
   EXPECT_THAT(got.answer.tokens, ElementsAre(FakeModel::kNanToken));
@@ -432,7 +433,7 @@ TEST(Engine, AFailedStepCanBeRepeated) {
   EngineOptions options;
   options.chunked_prefill_size = 3;
   Engine engine = setup.engine(options);
-  const Request r = request(words(8), 6, 1);
+  const Request r = word_request(words(8), 6, 1);
   const RequestId id = *engine.submit(r);
   Outcomes got;
   for (int i = 0; !engine.idle(); ++i) {
@@ -472,7 +473,7 @@ TEST(Engine, RunsOnAPlannersPlan) {
     std::vector<Request> requests;
     std::vector<RequestId> ids;
     for (std::int32_t i = 0; i < 6; ++i) {
-      requests.push_back(request(words(30 + i, 2 * i), 90, static_cast<unsigned>(i)));
+      requests.push_back(word_request(words(30 + i, 2 * i), 90, static_cast<unsigned>(i)));
       ids.push_back(*engine->submit(requests.back()));
     }
     const Outcomes got = run(*engine);

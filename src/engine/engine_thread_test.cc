@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Request request(std::int32_t first, std::int32_t max_tokens) {
+Request thread_request(std::int32_t first, std::int32_t max_tokens) {
   Request r;
   for (std::int32_t i = 0; i < 20; ++i) r.prompt.push_back((first + i * 5) % FakeModel::kNanToken);
   r.sampling.temperature = 0;
@@ -75,7 +75,7 @@ class Listener {
   EngineStats stats_;
 };
 
-struct Scene {
+struct ThreadScene {
   FakeSetup setup;
   Engine engine = setup.engine();
   Listener listener;
@@ -83,21 +83,23 @@ struct Scene {
 };
 
 TEST(EngineThread, AnswersComeByTheirTickets) {
-  Scene s;
+  ThreadScene s;
   for (std::uint64_t t = 1; t <= 20; ++t) {
-    s.thread.submit({{Ticket{t * 7}, request(static_cast<std::int32_t>(t), 10), {}}});
+    s.thread.submit({{Ticket{t * 7}, thread_request(static_cast<std::int32_t>(t), 10), {}}});
   }
   s.listener.wait_for_ends(20);
   for (std::uint64_t t = 1; t <= 20; ++t) {
-    EXPECT_EQ(s.listener.answer(t * 7),
-              expected_answer(request(static_cast<std::int32_t>(t), 10), s.engine.capacity()));
+    EXPECT_EQ(
+        s.listener.answer(t * 7),
+        expected_answer(thread_request(static_cast<std::int32_t>(t), 10), s.engine.capacity()));
   }
   EXPECT_EQ(s.listener.stats().held_pages, 0);
 }
 
 TEST(EngineThread, ARefusedRequestIsItsLastEvent) {
-  Scene s;
-  s.thread.submit({{Ticket{1}, request(1, 100000), {}}, {Ticket{2}, request(2, 3), {}}});
+  ThreadScene s;
+  s.thread.submit(
+      {{Ticket{1}, thread_request(1, 100000), {}}, {Ticket{2}, thread_request(2, 3), {}}});
   s.listener.wait_for_ends(2);
   ASSERT_TRUE(s.listener.refused(1));
   EXPECT_THAT(s.listener.refused(1)->message(), HasSubstr("100000 of the answer"));
@@ -105,8 +107,8 @@ TEST(EngineThread, ARefusedRequestIsItsLastEvent) {
 }
 
 TEST(EngineThread, CancellingAtAnyPointEndsOnce) {
-  Scene s;
-  Request endless = request(3, 400);
+  ThreadScene s;
+  Request endless = thread_request(3, 400);
   endless.sampling.ignore_eos = true;
   s.thread.submit({{Ticket{1}, endless, {}}, {Ticket{2}, endless, {}}});
   s.thread.cancel({Ticket{2}}, FinishReason::cancelled);  // it may not have started yet
@@ -116,37 +118,37 @@ TEST(EngineThread, CancellingAtAnyPointEndsOnce) {
   EXPECT_EQ(s.listener.answer(1).reason, FinishReason::stop);
   EXPECT_EQ(s.listener.answer(2).reason, FinishReason::cancelled);
   s.thread.cancel({Ticket{1}}, FinishReason::cancelled);  // after the end
-  s.thread.submit({{Ticket{3}, request(4, 5), {}}});
+  s.thread.submit({{Ticket{3}, thread_request(4, 5), {}}});
   s.listener.wait_for_ends(3);
-  EXPECT_EQ(s.listener.answer(3), expected_answer(request(4, 5), s.engine.capacity()));
+  EXPECT_EQ(s.listener.answer(3), expected_answer(thread_request(4, 5), s.engine.capacity()));
   EXPECT_EQ(s.listener.stats().held_pages, 0);
 }
 
 TEST(EngineThread, AStepThatFailsOnceIsRepeated) {
-  Scene s;
+  ThreadScene s;
   s.setup.model->fail_next = true;
-  s.thread.submit({{Ticket{1}, request(1, 5), {}}});
+  s.thread.submit({{Ticket{1}, thread_request(1, 5), {}}});
   s.listener.wait_for_ends(1);
-  EXPECT_EQ(s.listener.answer(1), expected_answer(request(1, 5), s.engine.capacity()));
+  EXPECT_EQ(s.listener.answer(1), expected_answer(thread_request(1, 5), s.engine.capacity()));
   EXPECT_FALSE(s.listener.failed());
 }
 
 TEST(EngineThread, AStepThatFailsTwiceEndsAll) {
-  Scene s;
+  ThreadScene s;
   s.setup.model->fail_next = true;
   s.setup.model->fail_late = true;
-  s.thread.submit({{Ticket{1}, request(1, 5), {}}, {Ticket{2}, request(2, 5), {}}});
+  s.thread.submit({{Ticket{1}, thread_request(1, 5), {}}, {Ticket{2}, thread_request(2, 5), {}}});
   s.listener.wait_for_ends(2);
   EXPECT_TRUE(s.listener.refused(1) && s.listener.refused(2));
   EXPECT_TRUE(s.listener.failed());
-  s.thread.submit({{Ticket{3}, request(3, 5), {}}});
+  s.thread.submit({{Ticket{3}, thread_request(3, 5), {}}});
   s.listener.wait_for_ends(3);
   EXPECT_TRUE(s.listener.refused(3));
 }
 
 TEST(EngineThread, AnIdleEngineHasItsPrefixCacheEmptied) {
-  Scene s;
-  s.thread.submit({{Ticket{1}, request(1, 5), {}}});
+  ThreadScene s;
+  s.thread.submit({{Ticket{1}, thread_request(1, 5), {}}});
   s.listener.wait_for_ends(1);
   EXPECT_GT(s.listener.stats().prefix_cache_tokens, 0);
   std::mutex mutex;
@@ -160,16 +162,16 @@ TEST(EngineThread, AnIdleEngineHasItsPrefixCacheEmptied) {
   std::unique_lock lock(mutex);
   changed.wait(lock, [&] { return done; });
   lock.unlock();
-  s.thread.submit({{Ticket{2}, request(1, 5), {}}});
+  s.thread.submit({{Ticket{2}, thread_request(1, 5), {}}});
   s.listener.wait_for_ends(2);
   EXPECT_EQ(s.engine.stats().cached_tokens, 0);
 }
 
 // A request waits until its sibling's prompt is in the prefix cache, then computes one row.
 TEST(EngineThread, SiblingsComputeTheirPromptOnce) {
-  Scene s;
+  ThreadScene s;
   std::vector<Submission> all;
-  Request r = request(1, 1);
+  Request r = thread_request(1, 1);
   while (r.prompt.size() < 200) r.prompt.push_back(3);
   for (std::uint64_t t = 1; t <= 8; ++t) all.push_back({Ticket{t}, r, Ticket{t > 1 ? 1u : 0u}});
   s.thread.submit(all);

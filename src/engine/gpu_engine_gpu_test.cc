@@ -173,7 +173,7 @@ DraftStats run_on_cpu(const std::string& directory, bool of_layer, std::int32_t 
   NgramDrafter ngram;
   RealSetup setup(*model, options);
   Engine engine = setup.engine({.drafter = &ngram, .draft_tokens = draft_tokens});
-  serve(engine, requests);
+  serve_real(engine, requests);
   return engine.stats().drafts;
 }
 

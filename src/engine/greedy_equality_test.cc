@@ -24,7 +24,7 @@ RealAnswer alone(const Model& model, const Options& options, const Request& requ
                  std::int64_t chunk = 0) {
   RealSetup setup(model, options);
   Engine engine = setup.engine(chunks_of(chunk));
-  RealAnswer out = serve(engine, {request})[0];
+  RealAnswer out = serve_real(engine, {request})[0];
   EXPECT_EQ(std::ssize(out.tokens), *request.sampling.max_tokens);
   return out;
 }
@@ -137,7 +137,7 @@ TEST_P(Greedy, PrefixCacheChangesNothing) {
   for (const auto& [chunk, steps_between] : {std::pair{0, 100}, {7, 100}, {7, 12}, {0, 0}}) {
     RealSetup setup(model(), options(2048));
     Engine engine = setup.engine(chunks_of(chunk, true));
-    const std::vector<RealAnswer> got = serve(engine, requests, steps_between);
+    const std::vector<RealAnswer> got = serve_real(engine, requests, steps_between);
     for (std::size_t i = 0; i < want.size(); ++i) {
       ASSERT_TRUE(same(got[i], want[i])) << "request " << i << " in chunks of " << chunk << ", "
                                          << steps_between << " steps apart";
@@ -161,7 +161,7 @@ TEST_P(Greedy, CompanyChangesNothing) {
   for (const auto& [chunk, steps_between] : {std::pair{48, 0}, {33, 2}}) {
     RealSetup setup(model(), options(17 * 192, 2));
     Engine engine = setup.engine(chunks_of(chunk));
-    const std::vector<RealAnswer> got = serve(engine, requests, steps_between);
+    const std::vector<RealAnswer> got = serve_real(engine, requests, steps_between);
     for (std::size_t i = 0; i < want.size(); ++i) {
       ASSERT_TRUE(same(got[i], want[i])) << "request " << i << " in chunks of " << chunk << ", "
                                          << steps_between << " steps apart";
@@ -245,7 +245,7 @@ TEST(Turns, KeysOfAnAnswerServeTheNextPrompt) {
       Engine engine = setup.engine(chunks_of(0, true));
       Request turn = greedy(make_prompt(*model, 50));
       for (int i = 0; i < 3; ++i) {
-        const RealAnswer got = serve(engine, {turn})[0];
+        const RealAnswer got = serve_real(engine, {turn})[0];
         const RealAnswer want = alone(*model, options, turn);
         // The answer's last token has no keys.
         const std::int64_t kept = i == 0 ? 0 : (std::ssize(turn.prompt) - 11) / 16 * 16;

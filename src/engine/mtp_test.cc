@@ -112,7 +112,7 @@ TEST(Mtp, DraftsBehindRowsThatWaited) {
 
 // Prompts that end before the indexer's top-k and behind it, some so near that the answer crosses
 // it; greedy and with every filter.
-std::vector<Request> requests_of(const Golden& golden) {
+std::vector<Request> mtp_requests(const Golden& golden) {
   std::vector<std::int32_t> words = golden.ids("long.prompt");
   std::vector<Request> out;
   for (const std::int64_t length : {kTopK - 3, kTopK - 1, kTopK, kTopK + 1, std::ssize(words)}) {
@@ -128,12 +128,12 @@ std::vector<Request> requests_of(const Golden& golden) {
 TEST(Mtp, DraftsChangeNoBit) {
   const Golden golden;
   const auto plain = load_tiny(false), drafted = load_tiny(true);
-  const std::vector<Request> requests = requests_of(golden);
+  const std::vector<Request> requests = mtp_requests(golden);
   for (const char* layout : {"mla_bf16", "mla_fp8_block"}) {
     const RealSetup::Options options{.prefill = "inplace", .layout = layout, .tokens = 4096};
     const std::vector<RealAnswer> want = serve_alone(*plain, options, requests);
     for (const std::int64_t d : {1, 2, 3}) {
-      const Served got = serve_drafted(
+      const Drafted got = serve_drafted(
           *drafted, options, {.chunked_prefill_size = 40 + d, .draft_tokens = d}, requests);
       for (std::size_t i = 0; i < want.size(); ++i) {
         EXPECT_TRUE(same(got.answers[i], want[i])) << layout << ", request " << i << ", d " << d;
@@ -152,12 +152,12 @@ TEST(Mtp, DraftsOfOneChoiceChangeNoBit) {
   const Golden golden;
   const SharedChoiceModel shared(std::string(LATHE_TEST_DATA) + "/../../models");
   const auto plain = load_tiny(false), own = load_tiny(true), one = load_from(shared.dir(), true);
-  const std::vector<Request> requests = requests_of(golden);
+  const std::vector<Request> requests = mtp_requests(golden);
   const RealSetup::Options options{.prefill = "inplace", .tokens = 4096};
   const EngineOptions engine{.chunked_prefill_size = 43, .draft_tokens = 3};
   const std::vector<RealAnswer> want = serve_alone(*plain, options, requests);
-  const Served each = serve_drafted(*own, options, engine, requests);
-  const Served got = serve_drafted(*one, options, engine, requests);
+  const Drafted each = serve_drafted(*own, options, engine, requests);
+  const Drafted got = serve_drafted(*one, options, engine, requests);
   for (std::size_t i = 0; i < want.size(); ++i) {
     EXPECT_TRUE(same(got.answers[i], want[i])) << "request " << i;
   }
@@ -194,7 +194,7 @@ TEST(Mtp, CompanyAndPreemptionChangeNothing) {
   const std::vector<RealAnswer> want = serve_alone(*plain, options, requests);
   for (const bool prefix_cache : {true, false}) {
     options.tokens = 256;
-    const Served got = serve_drafted(
+    const Drafted got = serve_drafted(
         *drafted, options,
         {.chunked_prefill_size = 19, .prefix_cache = prefix_cache, .draft_tokens = 3}, requests);
     expect_company_changed_nothing(got, want);

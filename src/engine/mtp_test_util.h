@@ -138,7 +138,7 @@ inline void expect_golden_drafts(const Golden& golden, const std::string& name, 
       model, cache, {.chunked_prefill_size = chunk, .drafter = &probe, .draft_tokens = kDraftUses},
       ops);
   ASSERT_TRUE(engine) << engine.error().message();
-  serve(*engine, {greedy(golden.ids(name + ".prompt"), 3)});
+  serve_real(*engine, {greedy(golden.ids(name + ".prompt"), 3)});
   ASSERT_EQ(probe.logits.size(), want.size() / vocab);
   for (std::size_t use = 0; use < probe.logits.size(); ++use) {
     EXPECT_LE(relative_error(probe.logits[use], std::span(want).subspan(use * vocab, vocab)),

@@ -24,7 +24,7 @@ RealAnswer clean_answer(const Model& model, const Request& request,
                         const RealSetup::Options& options = {}) {
   RealSetup setup(model, options);
   Engine engine = setup.engine({});
-  return serve(engine, {request})[0];
+  return serve_real(engine, {request})[0];
 }
 
 TEST(RealModelInput, IsRefusedWithNumbersAndLeavesTheEngineAsItWas) {
@@ -56,7 +56,7 @@ TEST(RealModelInput, IsRefusedWithNumbersAndLeavesTheEngineAsItWas) {
 
     // The largest request that fits.
     const Request largest = greedy(make_prompt(*model, 88));
-    const auto got = serve(engine, {largest});
+    const auto got = serve_real(engine, {largest});
     EXPECT_TRUE(same(got[0], clean_answer(*model, largest, {.context = 128})));
     EXPECT_EQ(got[0].finished->reason, FinishReason::length);
   }
@@ -117,7 +117,7 @@ TEST_F(PoisonedModel, ErrorNamesLayerAndStep) {
     for (const bool debug_nan : {true, false}) {
       RealSetup setup(*model, {});
       Engine engine = setup.engine({.chunked_prefill_size = 8, .debug_nan = debug_nan});
-      const RealAnswer got = serve(engine, {request})[0];
+      const RealAnswer got = serve_real(engine, {request})[0];
       EXPECT_TRUE(got.tokens.empty());
       EXPECT_EQ(error_of(got),
                 debug_nan ? "logits of request 1: wanted finite numbers, got NaN or Inf in step " +
@@ -162,7 +162,7 @@ TEST_F(PoisonedModel, OthersGoOn) {
     std::vector<Request> all = requests;
     all.insert(all.begin() + 1, bad);
     for (int round = 0; round < 2; ++round) {
-      std::vector<RealAnswer> got = serve(engine, all);
+      std::vector<RealAnswer> got = serve_real(engine, all);
       EXPECT_THAT(error_of(got[1]),
                   AllOf(HasSubstr(round == 0 ? "logits of request 2:" : "logits of request 8:"),
                         HasSubstr(debug_nan ? ", in the embedding" : "; --debug-nan names")));
@@ -182,7 +182,7 @@ TEST_F(PoisonedModel, ExpertsThatARequestDoesNotTakeDoNotMatter) {
   for (std::int32_t i = 0; i < 16; ++i) requests.push_back(greedy({11 * i + 5}, 3));
   RealSetup setup(*model, {.tokens = 1024});
   Engine engine = setup.engine({.debug_nan = true});
-  const auto got = serve(engine, requests);
+  const auto got = serve_real(engine, requests);
   std::int64_t sound = 0, at_once = 0, later = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
     RealAnswer want = clean_answer(clean(), requests[i]);

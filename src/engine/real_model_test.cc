@@ -40,7 +40,7 @@ TEST(RealModel, CompanyChunksAndPreemptionChangeNothing) {
       for (bool prefix_cache : {true, false}) {
         RealSetup setup(*model, options);
         Engine engine = setup.engine({.chunked_prefill_size = 7, .prefix_cache = prefix_cache});
-        const auto got = serve(engine, requests);
+        const auto got = serve_real(engine, requests);
         EXPECT_GT(engine.stats().preemptions, 0);
         // A preempted answer's keys, which decode had written, are recomputed by extend: in the
         // expanded form they may differ in their last bits, and with them what follows.
@@ -69,7 +69,7 @@ TEST(RealModel, TilesOfActivationsChangeNoBit) {
       RealSetup::Options options{.prefill = kind};
       RealSetup whole(*model, options);
       Engine engine = whole.engine({});
-      const auto want = serve(engine, requests);
+      const auto want = serve_real(engine, requests);
       const Budget* all = whole.model_plan().budget(BudgetKind::activations);
       EXPECT_EQ(all->tile_rows, 0);
 
@@ -84,7 +84,7 @@ TEST(RealModel, TilesOfActivationsChangeNoBit) {
       EXPECT_GT(tile, 0) << name;
       EXPECT_LT(tile, 64) << name;
       Engine in_tiles = tiled.engine({});
-      const auto got = serve(in_tiles, requests);
+      const auto got = serve_real(in_tiles, requests);
       for (std::size_t i = 0; i < want.size(); ++i) {
         EXPECT_TRUE(same(got[i], want[i])) << name << " " << kind << ", request " << i;
       }

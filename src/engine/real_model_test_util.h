@@ -140,8 +140,8 @@ struct RealAnswer {
 };
 
 /// Runs until the engine is idle; request i comes after i * `steps_between` steps.
-inline std::vector<RealAnswer> serve(Engine& engine, const std::vector<Request>& requests,
-                                     std::int64_t steps_between = 0) {
+inline std::vector<RealAnswer> serve_real(Engine& engine, const std::vector<Request>& requests,
+                                          std::int64_t steps_between = 0) {
   std::vector<RealAnswer> out(requests.size());
   std::map<RequestId, std::size_t> index;
   std::int64_t step = 0;
@@ -173,7 +173,7 @@ inline std::vector<RealAnswer> serve_alone(const Model& model, const RealSetup::
   for (const Request& r : requests) {
     RealSetup setup(model, options);
     Engine engine = setup.engine({.prefix_cache = false});
-    out.push_back(serve(engine, {r})[0]);
+    out.push_back(serve_real(engine, {r})[0]);
   }
   return out;
 }

@@ -23,12 +23,12 @@ ScheduledRequest decode(std::int64_t known, std::int64_t pages) {
   return {known, known - 1, 4 * pages, true};
 }
 
-struct Result {
+struct ScheduleResult {
   Decision schedule;
   std::vector<std::int64_t> rows;
 };
-Result run(const std::vector<ScheduledRequest>& running, std::int64_t available) {
-  Result out;
+ScheduleResult run(const std::vector<ScheduledRequest>& running, std::int64_t available) {
+  ScheduleResult out;
   out.rows.resize(running.size());
   out.schedule = schedule_running(running, kLimits, std::span(&available, 1), out.rows);
   return out;
@@ -47,7 +47,8 @@ TEST(Schedule, KnowsADecodeRow) {
 }
 
 TEST(Schedule, DecodesHaveTheirRowsAndPrefillsShareTheRest) {
-  const Result r = run({prefill(5, 0, 0), decode(3, 1), prefill(20, 4, 1), decode(9, 3)}, 100);
+  const ScheduleResult r =
+      run({prefill(5, 0, 0), decode(3, 1), prefill(20, 4, 1), decode(9, 3)}, 100);
   EXPECT_FALSE(r.schedule.preempt_youngest);
   EXPECT_THAT(r.rows, ElementsAre(5, 1, 3, 1));
   EXPECT_EQ(r.schedule.prefill_rows_left, 0);

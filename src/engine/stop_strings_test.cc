@@ -62,11 +62,11 @@ TEST(StopStrings, RefusesAnEmptyString) {
 }
 
 // By definition, on the whole text: the end of the first match and the text before it.
-struct Expected {
+struct ExpectedStop {
   std::string text;
   bool matched = false;
 };
-Expected search(const std::string& text, const std::vector<std::string>& strings) {
+ExpectedStop search(const std::string& text, const std::vector<std::string>& strings) {
   for (std::size_t end = 1; end <= text.size(); ++end) {
     std::size_t longest = 0;
     for (const std::string& s : strings) {
@@ -91,7 +91,7 @@ TEST(StopStrings, AnyPiecesGiveTheSearchOfTheWholeText) {
     std::vector<std::string> strings;
     for (auto n = rng() % 4; n > 0; --n) strings.push_back(word(1 + rng() % 6));
     const std::string text = word(rng() % 30);
-    const Expected expected = search(text, strings);
+    const ExpectedStop expected = search(text, strings);
     StopStrings stop = make(strings);
     std::string out;
     for (std::size_t at = 0; at < text.size();) {

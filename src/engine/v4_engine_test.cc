@@ -18,7 +18,7 @@ RealSetup::Options options(std::int64_t tokens = 0) {
   return out;
 }
 
-EngineOptions chunks_of(std::int64_t rows, bool prefix_cache = false) {
+EngineOptions v4_chunks(std::int64_t rows, bool prefix_cache = false) {
   EngineOptions out;
   out.chunked_prefill_size = rows;
   out.prefix_cache = prefix_cache;
@@ -31,8 +31,8 @@ class V4Engine : public testing::Test {
 
   RealAnswer alone(const Request& request, std::int64_t chunk = 0) {
     RealSetup setup(*model_, options());
-    Engine engine = setup.engine(chunks_of(chunk));
-    return serve(engine, {request})[0];
+    Engine engine = setup.engine(v4_chunks(chunk));
+    return serve_real(engine, {request})[0];
   }
 };
 
@@ -77,8 +77,8 @@ TEST_F(V4Engine, PrefixCacheChangesNothing) {
   constexpr std::int64_t kFound[] = {0, 256, 256, -1, 256};
   for (const auto& [chunk, steps_between] : {std::pair{0, 100}, {50, 100}, {50, 3}, {0, 0}}) {
     RealSetup setup(*model_, options(4096));
-    Engine engine = setup.engine(chunks_of(chunk, true));
-    const std::vector<RealAnswer> got = serve(engine, requests, steps_between);
+    Engine engine = setup.engine(v4_chunks(chunk, true));
+    const std::vector<RealAnswer> got = serve_real(engine, requests, steps_between);
     for (std::size_t i = 0; i < want.size(); ++i) {
       ASSERT_TRUE(same(got[i], want[i])) << "request " << i << " in chunks of " << chunk << ", "
                                          << steps_between << " steps apart";
@@ -106,8 +106,8 @@ TEST_F(V4Engine, PreemptionChangesNothing) {
   for (const bool prefix_cache : {false, true}) {
     for (const std::int64_t chunk : {0, 33}) {
       RealSetup setup(*model_, options(768));
-      Engine engine = setup.engine(chunks_of(chunk, prefix_cache));
-      const std::vector<RealAnswer> got = serve(engine, requests);
+      Engine engine = setup.engine(v4_chunks(chunk, prefix_cache));
+      const std::vector<RealAnswer> got = serve_real(engine, requests);
       std::int64_t preempted = 0;
       for (std::size_t i = 0; i < want.size(); ++i) {
         ASSERT_TRUE(same(got[i], want[i])) << "request " << i << " in chunks of " << chunk;
@@ -157,7 +157,7 @@ class V4Drafts : public V4Engine {
     o.draft_tokens = draft_tokens;
     Engine engine = setup.engine(o);
     for (int t = 0; t < times; ++t) {
-      const std::vector<RealAnswer> got = serve(engine, requests_, times > 1 ? 0 : 1);
+      const std::vector<RealAnswer> got = serve_real(engine, requests_, times > 1 ? 0 : 1);
       for (std::size_t i = 0; i < want_.size(); ++i) {
         EXPECT_TRUE(same(got[i], want_[i])) << "request " << i << ", " << draft_tokens << " drafts";
       }
@@ -178,7 +178,7 @@ TEST_F(V4Drafts, ChangeNoBit) {
       if (period > d) continue;
       RealSetup setup(*model_, drafted(4096));
       ScriptedDrafter scripted = drafter(period);
-      const DraftStats stats = check(setup, scripted, chunks_of(0), d);
+      const DraftStats stats = check(setup, scripted, v4_chunks(0), d);
       EXPECT_GT(stats.all_drafted(), 20) << "period " << period;
       if (period == 0) {
         EXPECT_EQ(stats.all_accepted(), stats.all_drafted());
@@ -200,7 +200,7 @@ TEST_F(V4Drafts, CompanyChangesNothing) {
     RealSetup setup(*model_, drafted(tokens));
     ScriptedDrafter scripted = drafter(3);
     // The second run finds what the first one has cached.
-    const DraftStats stats = check(setup, scripted, chunks_of(chunk, prefix_cache), 4, 2);
+    const DraftStats stats = check(setup, scripted, v4_chunks(chunk, prefix_cache), 4, 2);
     EXPECT_GT(stats.all_accepted(), 0);
     EXPECT_EQ(stats_.preemptions > 0, tokens == 640 && chunk == 0) << chunk;
     if (tokens == 4096) {
@@ -211,7 +211,7 @@ TEST_F(V4Drafts, CompanyChangesNothing) {
 
 TEST_F(V4Drafts, NeedAPlanWithRoomForTheirStates) {
   RealSetup setup(*model_, options());
-  EngineOptions o = chunks_of(0);
+  EngineOptions o = v4_chunks(0);
   ScriptedDrafter scripted = drafter(0);
   o.drafter = &scripted;
   const auto made = Engine::create(*model_, setup.cache(), o, setup.ops());

@@ -12,9 +12,9 @@
 namespace lathe {
 namespace {
 
-constexpr std::int64_t kWindow = 128;  // and a page
+constexpr std::int64_t kV4Window = 128;  // and a page
 
-std::unique_ptr<Model> load_tiny(bool drafts) {
+std::unique_ptr<Model> load_tiny_v4(bool drafts) {
   LoadOptions options;
   options.drafts = drafts;
   auto model = load_model(std::string(LATHE_TEST_DATA) + "/../../models/tiny-v4", options);
@@ -29,7 +29,7 @@ RealSetup::Options setup_of(std::int64_t tokens, std::int32_t drafts,
                             const std::string& layout = "auto") {
   RealSetup::Options out;
   out.layout = layout;
-  out.page_size = kWindow;
+  out.page_size = kV4Window;
   out.context = 640;
   out.tokens = tokens;
   out.draft_tokens = drafts;
@@ -40,7 +40,7 @@ RealSetup::Options setup_of(std::int64_t tokens, std::int32_t drafts,
 // fail this; so do window keys of the layer that were given back before it had read them.
 TEST(V4Mtp, LogitsAreThoseOfAPlainReference) {
   const Golden golden = golden_of_v4();
-  const auto model = load_tiny(true);
+  const auto model = load_tiny_v4(true);
   for (const std::string name : {"short", "long"}) {
     for (const std::int64_t chunk : {0, 50, 131}) {
       SCOPED_TRACE(name + ", chunks of " + std::to_string(chunk));
@@ -84,7 +84,7 @@ class RecordingDrafter : public Drafter {
 TEST(V4Mtp, DraftsBehindEveryTokenAreThoseOfAPlainReference) {
   constexpr float kMargin = 0.1f;  // of logits of which the largest are 10 to 20
   const Golden golden = golden_of_v4();
-  const auto model = load_tiny(true);
+  const auto model = load_tiny_v4(true);
   const std::vector<std::int32_t> prompt = golden.ids("answer.prompt");
   const std::vector<std::int32_t> answer = golden.ids("answer.tokens");
   const std::vector<std::int32_t> want = golden.ids("answer.drafts");
@@ -95,7 +95,7 @@ TEST(V4Mtp, DraftsBehindEveryTokenAreThoseOfAPlainReference) {
     RecordingDrafter drafter(*model, setup, gives);
     Engine engine = setup.engine({.drafter = &drafter, .draft_tokens = kDraftUses});
     const RealAnswer got =
-        serve(engine, {greedy(prompt, static_cast<std::int32_t>(length))}).front();
+        serve_real(engine, {greedy(prompt, static_cast<std::int32_t>(length))}).front();
     ASSERT_EQ(got.text(), answer);
     std::array<int, kDraftUses> compared{};
     for (const auto& [known, drafts] : drafter.drafts) {
@@ -121,8 +121,8 @@ TEST(V4Mtp, DraftsBehindEveryTokenAreThoseOfAPlainReference) {
 std::vector<Request> requests_of(const Golden& golden) {
   std::vector<std::int32_t> words = golden.ids("long.prompt");
   std::vector<Request> out;
-  for (const std::int64_t length : {std::int64_t{1}, kWindow - 3, kWindow - 2, kWindow - 1, kWindow,
-                                    kWindow + 1, std::ssize(words)}) {
+  for (const std::int64_t length : {std::int64_t{1}, kV4Window - 3, kV4Window - 2, kV4Window - 1,
+                                    kV4Window, kV4Window + 1, std::ssize(words)}) {
     out.push_back(greedy({words.begin(), words.begin() + length}));
   }
   out.push_back(greedy(golden.ids("short.prompt"), 40));
@@ -132,12 +132,12 @@ std::vector<Request> requests_of(const Golden& golden) {
 // A1, A2, G2.
 TEST(V4Mtp, DraftsChangeNoBit) {
   const Golden golden = golden_of_v4();
-  const auto plain = load_tiny(false), drafted = load_tiny(true);
+  const auto plain = load_tiny_v4(false), drafted = load_tiny_v4(true);
   const std::vector<Request> requests = requests_of(golden);
   for (const char* layout : {"mla_bf16", "v4_fp8"}) {
     const std::vector<RealAnswer> want = serve_alone(*plain, setup_of(0, 0, layout), requests);
     for (const std::int32_t d : {1, 3}) {
-      const Served got =
+      const Drafted got =
           serve_drafted(*drafted, setup_of(4096, d, layout),
                         {.chunked_prefill_size = 40 + d, .draft_tokens = d}, requests);
       for (std::size_t i = 0; i < want.size(); ++i) {
@@ -153,10 +153,10 @@ TEST(V4Mtp, DraftsChangeNoBit) {
 // What the layer was trained to: models/tiny-v4/README.md.
 TEST(V4Mtp, GuessesTheTasksItWasTrainedOn) {
   const Golden golden = golden_of_v4();
-  const auto model = load_tiny(true);
+  const auto model = load_tiny_v4(true);
   for (const std::string name : {"short", "long"}) {
-    const Served got = serve_drafted(*model, setup_of(0, 1), {.draft_tokens = 1},
-                                     {greedy(golden.ids(name + ".prompt"), 36)});
+    const Drafted got = serve_drafted(*model, setup_of(0, 1), {.draft_tokens = 1},
+                                      {greedy(golden.ids(name + ".prompt"), 36)});
     EXPECT_GT(got.stats.drafts.checks, 10) << name;
     EXPECT_GE(got.stats.drafts.rate(1), 0.85) << name;
   }
@@ -166,7 +166,7 @@ TEST(V4Mtp, GuessesTheTasksItWasTrainedOn) {
 // whatever the chunks, the same drafts are right. Every page without a token is NaN.
 TEST(V4Mtp, ChunksChangeNoDraft) {
   const Golden golden = golden_of_v4();
-  const auto model = load_tiny(true);
+  const auto model = load_tiny_v4(true);
   std::vector<std::int32_t> prompt;
   for (int i = 0; i < 3; ++i) {
     const std::vector<std::int32_t> words = golden.ids("long.prompt");
@@ -175,8 +175,8 @@ TEST(V4Mtp, ChunksChangeNoDraft) {
   const std::vector<Request> requests = {greedy(prompt, 60)};
   std::vector<std::int64_t> accepted;
   for (const std::int64_t chunk : {0, 33, 127, 129, 300}) {
-    const Served got = serve_drafted(*model, setup_of(0, 2),
-                                     {.chunked_prefill_size = chunk, .draft_tokens = 2}, requests);
+    const Drafted got = serve_drafted(*model, setup_of(0, 2),
+                                      {.chunked_prefill_size = chunk, .draft_tokens = 2}, requests);
     accepted.push_back(got.stats.drafts.all_accepted());
     EXPECT_GT(accepted.back(), 10) << "chunks of " << chunk;
     EXPECT_EQ(accepted.back(), accepted.front()) << "chunks of " << chunk;
@@ -187,20 +187,20 @@ TEST(V4Mtp, ChunksChangeNoDraft) {
 // D5: what the prefix cache keeps of a window has the layer's keys, too.
 TEST(V4Mtp, PagesOfThePrefixCacheHaveItsKeys) {
   const Golden golden = golden_of_v4();
-  const auto model = load_tiny(true);
+  const auto model = load_tiny_v4(true);
   const std::vector<Request> requests = {greedy(golden.ids("long.prompt"), 20)};
   const EngineOptions engine{.draft_tokens = 2};
   const EngineStats once = serve_drafted(*model, setup_of(1024, 2), engine, requests).stats;
   const EngineStats thrice = serve_drafted(*model, setup_of(1024, 2), engine, requests, 3).stats;
   EXPECT_GT(once.drafts.all_accepted(), 5);
-  EXPECT_GE(thrice.cached_tokens, 2 * kWindow);
+  EXPECT_GE(thrice.cached_tokens, 2 * kV4Window);
   EXPECT_GE(thrice.drafts.all_accepted(), 3 * once.drafts.all_accepted() - 4);
 }
 
 // Many requests in a pool for few, in small chunks: preempted, resumed, with shared beginnings.
 TEST(V4Mtp, CompanyAndPreemptionChangeNothing) {
   const Golden golden = golden_of_v4();
-  const auto plain = load_tiny(false), drafted = load_tiny(true);
+  const auto plain = load_tiny_v4(false), drafted = load_tiny_v4(true);
   const std::vector<std::int32_t> words = golden.ids("long.prompt");
   std::vector<Request> requests;
   for (std::int32_t i = 0; i < 8; ++i) {
@@ -212,7 +212,7 @@ TEST(V4Mtp, CompanyAndPreemptionChangeNothing) {
   }
   const std::vector<RealAnswer> want = serve_alone(*plain, setup_of(0, 0), requests);
   for (const bool prefix_cache : {true, false}) {
-    const Served got = serve_drafted(
+    const Drafted got = serve_drafted(
         *drafted, setup_of(768, 3),
         {.chunked_prefill_size = 19, .prefix_cache = prefix_cache, .draft_tokens = 3}, requests);
     expect_company_changed_nothing(got, want);

@@ -46,7 +46,7 @@ class V4Pages : public testing::Test {
   RealAnswer alone(const Request& request) {
     KvCache pages = cache(all(4));
     Engine e = engine(pages, false);
-    return serve(e, {request})[0];
+    return serve_real(e, {request})[0];
   }
 
   std::unique_ptr<Model> model_ = load_real("deepseek_v4");
@@ -95,14 +95,14 @@ TEST_F(V4Pages, KindsRunOutApart) {
     few[kind] = 4;
     KvCache pages = cache(few);
     Engine e = engine(pages, false, 128);
-    const std::vector<RealAnswer> got = serve(e, requests);
+    const std::vector<RealAnswer> got = serve_real(e, requests);
     for (std::size_t i = 0; i < want.size(); ++i) {
       EXPECT_TRUE(same(got[i], want[i])) << "request " << i;
     }
     if (kind >= kFirstEntries) {
       EXPECT_GT(e.stats().preemptions, 0);
     }
-    EXPECT_TRUE(same(serve(e, {longest})[0], longest_want));
+    EXPECT_TRUE(same(serve_real(e, {longest})[0], longest_want));
     EXPECT_EQ(e.stats().held_pages, 0);
 
     few[kind] = kind < kFirstEntries ? 1 : 3;
@@ -127,13 +127,13 @@ TEST_F(V4Pages, AnEvictedWindowResumesEarlier) {
   for (std::int64_t windows = 4; windows <= 12; ++windows) {
     KvCache pages = cache({windows, windows, windows, 32, 32});
     Engine e = engine(pages, true, 128);
-    serve(e, {shorter});
-    EXPECT_TRUE(same(serve(e, {longer})[0], want));
-    serve(e, {shorter});
+    serve_real(e, {shorter});
+    EXPECT_TRUE(same(serve_real(e, {longer})[0], want));
+    serve_real(e, {shorter});
     std::vector<Request> others;
     for (std::int32_t i = 1; i < 4; ++i) others.push_back(greedy(make_prompt(*model_, 140, i), 2));
-    serve(e, others);
-    const RealAnswer again = serve(e, {longer})[0];
+    serve_real(e, others);
+    const RealAnswer again = serve_real(e, {longer})[0];
     EXPECT_TRUE(same(again, want)) << windows << " pages of windows";
     found.insert(again.finished->cached_tokens);
   }

@@ -62,13 +62,13 @@ std::vector<std::int32_t> answer_over_all_pages(const Model& model,
   return out;
 }
 
-struct Case {
+struct WindowCase {
   const char* layout;
   const char* prefill;
   const char* decode;
 };
 
-class Windows : public testing::TestWithParam<Case> {
+class Windows : public testing::TestWithParam<WindowCase> {
  protected:
   RealSetup::Options options() const {
     return {.prefill = GetParam().prefill,
@@ -138,9 +138,9 @@ TEST_P(Windows, ALongRequestHoldsItsWindowOnly) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Windows,
-                         testing::Values(Case{"gqa_bf16", "inplace", "inplace"},
-                                         Case{"gqa_fp8", "inplace", "inplace"},
-                                         Case{"gqa_fp8", "gather", "gather"}),
+                         testing::Values(WindowCase{"gqa_bf16", "inplace", "inplace"},
+                                         WindowCase{"gqa_fp8", "inplace", "inplace"},
+                                         WindowCase{"gqa_fp8", "gather", "gather"}),
                          [](const auto& test) {
                            return std::string(test.param.layout) + "_" + test.param.prefill;
                          });
@@ -151,8 +151,8 @@ TEST(WindowsPrefix, IsFoundWhereTheWindowIsWhole) {
   RealSetup setup(*model, {.tokens = 1024});
   Engine engine = setup.engine({});
   const auto prompt = make_prompt(*model, 150);
-  serve(engine, {greedy(prompt, 20)});
-  const RealAnswer again = serve(engine, {greedy(prompt, 20)})[0];
+  serve_real(engine, {greedy(prompt, 20)});
+  const RealAnswer again = serve_real(engine, {greedy(prompt, 20)})[0];
   EXPECT_EQ(again.finished->cached_tokens, 144);
   EXPECT_EQ(again.text(), answer_over_all_pages(*model, {}, prompt, 20));
 }
