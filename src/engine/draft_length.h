@@ -51,6 +51,7 @@ class DraftLength {
   }
   /// Drafts to make in this step.
   std::int64_t wanted() const {
+    if (many() && row_share_ + cost_ >= 1) return 0;  // dearer than tokens, even if always right
     if (off() && silence_.steps < until_probe()) return 0;
     const auto n = off() ? 1 : static_cast<std::int64_t>(good_ + 0.5);
     return std::min(most_, std::max<std::int64_t>(1, n));

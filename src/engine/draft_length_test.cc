@@ -127,6 +127,20 @@ TEST(DraftLength, WantsMoreWhereRowsCostMore) {
   }
 }
 
+// A draft that is right saves a token's row, so it must cost less: alone rows share their weights.
+TEST(DraftLength, MakesNoneThatCostMoreThanTokens) {
+  DraftLength length(4, 4, 0.5);
+  for (const auto& [running, wanted] : {std::pair{1, 4}, {8, 0}, {1, 4}}) {
+    length.adapt(draft_row_share(running, true), 4);
+    EXPECT_EQ(length.wanted(), wanted) << running;
+  }
+  DraftLength layer(1, 2, 0.25);
+  for (const auto& [running, wanted] : {std::pair{8, 1}, {16, 1}, {32, 0}}) {
+    layer.adapt(draft_row_share(running, true), 2);
+    EXPECT_EQ(layer.wanted(), wanted) << running;
+  }
+}
+
 // Until it has four checks it begins from the others' average if that is lower.
 TEST(DraftLength, GoesByOthersWhereManyRun) {
   DraftLength length(4, 4);
