@@ -12,7 +12,7 @@
 namespace lathe {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 constexpr std::uint64_t kMaxHeader = 100'000'000;  // the limit of the format's own library
 
@@ -27,7 +27,7 @@ std::uint64_t little_endian_u64(std::span<const std::byte> bytes) {
 }
 
 // A non-negative integer below 2^63.
-std::optional<std::int64_t> size_value(const Json& j) {
+std::optional<std::int64_t> size_value(const SortedJson& j) {
   if (!j.is_number_unsigned()) return std::nullopt;
   const auto v = j.get<std::uint64_t>();
   if (v > static_cast<std::uint64_t>(INT64_MAX)) return std::nullopt;
@@ -46,7 +46,7 @@ std::optional<std::int64_t> packed_bytes(std::span<const std::int64_t> shape, in
   return total / 8;
 }
 
-Result<SafetensorsEntry> read_entry(const std::string& tensor, const Json& j,
+Result<SafetensorsEntry> read_entry(const std::string& tensor, const SortedJson& j,
                                     std::int64_t data_begin, std::int64_t file_size) {
   const std::string field = "tensor " + quote(tensor);
   if (!j.is_object()) return malformed(field, "an object", json_excerpt(j));
@@ -69,7 +69,7 @@ Result<SafetensorsEntry> read_entry(const std::string& tensor, const Json& j,
     return malformed(field + ".shape", "an array of sizes",
                      shape == j.end() ? "nothing" : json_excerpt(*shape));
   }
-  for (const Json& dim : *shape) {
+  for (const SortedJson& dim : *shape) {
     const auto v = size_value(dim);
     if (!v) return malformed(field + ".shape", "sizes from 0 to 2^63 - 1", json_excerpt(dim));
     e.shape.push_back(*v);

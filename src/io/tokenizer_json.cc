@@ -11,7 +11,7 @@
 namespace lathe {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 constexpr std::size_t kMaxAddedTokenBytes = 4096;  // bounds the time to search for them
 constexpr std::size_t kMaxSteps = 64;              // in a sequence, nested ones included
@@ -25,11 +25,11 @@ struct Refused {
 // A JSON value with its path, for messages such as "decoder.decoders[0].type".
 class Node {
  public:
-  Node(const Json& json, std::string path) : json_(json), path_(std::move(path)) {}
+  Node(const SortedJson& json, std::string path) : json_(json), path_(std::move(path)) {}
 
   // The value of `key`; a null Node if absent.
   Node get(std::string_view key) const {
-    static const Json kNull;
+    static const SortedJson kNull;
     if (!json_.is_object()) fail("an object");
     const auto it = json_.find(key);
     return Node(it == json_.end() ? kNull : *it,
@@ -44,7 +44,7 @@ class Node {
   }
   Node item(std::size_t i) const { return Node(json_[i], fmt::format("{}[{}]", path_, i)); }
   bool is_null() const { return json_.is_null(); }
-  const Json& json() const { return json_; }
+  const SortedJson& json() const { return json_; }
   const std::string& path() const { return path_; }
 
   const std::string& text() const {
@@ -86,12 +86,12 @@ class Node {
     if (json_.is_null()) return "nothing";
     if (json_.is_array()) return fmt::format("an array of {}", json_.size());
     if (json_.is_object()) return "an object";
-    std::string out = json_.dump(-1, ' ', true, Json::error_handler_t::replace);
+    std::string out = json_.dump(-1, ' ', true, SortedJson::error_handler_t::replace);
     if (out.size() > 60) out = out.substr(0, 57) + "...";
     return out;
   }
 
-  const Json& json_;
+  const SortedJson& json_;
   std::string path_;
 };
 
@@ -194,8 +194,9 @@ PreTokenizer read_pre_tokenizer(const Node& node, bool& byte_level) {
 }
 
 void refuse_if_set(const Node& node) {
-  const Json& j = node.json();
-  const bool unset = j.is_null() || j == Json("") || (j.is_number() && j.get<double>() == 0.0);
+  const SortedJson& j = node.json();
+  const bool unset =
+      j.is_null() || j == SortedJson("") || (j.is_number() && j.get<double>() == 0.0);
   if (!unset) node.fail("null", ErrorCode::unsupported);
 }
 
@@ -203,7 +204,7 @@ using TokenIds = std::unordered_map<std::string_view, std::int32_t>;
 
 // The two tokens of merges[i]: ["a", "b"] or "a b".
 std::pair<std::string_view, std::string_view> read_pair(const Node& merges, std::size_t i) {
-  const Json& merge = merges.json()[i];
+  const SortedJson& merge = merges.json()[i];
   if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
     return {merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>()};
   }
@@ -223,7 +224,7 @@ void read_merges(const Node& node, const TokenIds& ids, BpeModel& model) {
   model.merges = MergeTable(count);
   std::string merged;
   for (std::size_t i = 0; i < count; ++i) {
-    const Json& merge = node.json()[i];
+    const SortedJson& merge = node.json()[i];
     if (merge.is_string() && merge.get_ref<const std::string&>().starts_with("#version")) continue;
     const auto [left, right] = read_pair(node, i);
     merged.assign(left).append(right);
@@ -254,7 +255,7 @@ BpeModel read_model(const Node& node, TokenIds& ids) {
   ids.reserve(vocab.json().size());
   for (auto it = vocab.json().begin(); it != vocab.json().end(); ++it) {
     const std::string& token = it.key();
-    const Node entry(*it, "model.vocab[" + Json(token).dump() + "]");
+    const Node entry(*it, "model.vocab[" + SortedJson(token).dump() + "]");
     const auto id = static_cast<std::size_t>(entry.integer(kMaxTokenIds));
     if (token.empty()) entry.fail("no empty token");
     if (id >= model.tokens.size()) model.tokens.resize(id + 1);
@@ -398,7 +399,7 @@ Decoder read_decoder(const Node& node) {
   return d;
 }
 
-TokenizerDescription read(const Json& json) {
+TokenizerDescription read(const SortedJson& json) {
   const Node root(json, "");
   if (const Node version = root.get("version"); !version.is_null() && version.text() != "1.0") {
     version.fail("1.0", ErrorCode::unsupported);
@@ -419,7 +420,7 @@ TokenizerDescription read(const Json& json) {
 }  // namespace
 
 Result<TokenizerDescription> read_tokenizer_json(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const SortedJson json = SortedJson::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) {
     return Error{ErrorCode::malformed, "tokenizer.json", "JSON", "text that is not JSON", ""};
   }
