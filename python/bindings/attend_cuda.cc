@@ -15,9 +15,9 @@
 #include "attend_parts.h"
 #include "bindings.h"
 #include "errors.h"
+#include "gpu_call.h"
 #ifdef LATHE_HAS_CUDA
 #include "attn/check_args.h"
-#include "kernels/cuda/attend_workspace.h"
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/memory.h"
 #include "kernels/find_kernel.h"
@@ -30,71 +30,6 @@ namespace lathe::python {
 #ifdef LATHE_HAS_CUDA
 
 namespace {
-
-/// A list that follows from its length, on the calling thread's device. Graphs may use it for as
-/// long as this lives: growing keeps what was there.
-class GpuList {
- public:
-  explicit GpuList(std::int32_t (*entry)(std::int64_t at)) : entry_(entry) {}
-  /// The first `count` entries. Growing waits for the stream, and cannot be captured. Errors: no
-  /// memory.
-  std::span<const std::int32_t> take(std::int64_t count, cudaStream_t stream) {
-    if (count > size_) {
-      const std::int64_t size = std::max<std::int64_t>({count, 2 * size_, 1024});
-      std::vector<std::int32_t> entries(static_cast<std::size_t>(size));
-      for (std::int64_t at = 0; at < size; ++at) entries[static_cast<std::size_t>(at)] = entry_(at);
-      const auto bytes = size * static_cast<std::int64_t>(sizeof(std::int32_t));
-      OwnedBytes made = value_or_raise(cuda::allocate_device_bytes(bytes));
-      value_or_raise(cuda::copy_to_device(std::span<const std::int32_t>(entries),
-                                          reinterpret_cast<std::int32_t*>(made.get()), stream));
-      value_or_raise(cuda::call_result(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
-      kept_.push_back(std::move(made));
-      size_ = size;
-    }
-    if (count == 0) return {};
-    return {reinterpret_cast<const std::int32_t*>(kept_.back().get()),
-            static_cast<std::size_t>(count)};
-  }
-
- private:
-  std::int32_t (*entry_)(std::int64_t at);
-  std::vector<OwnedBytes> kept_;
-  std::int64_t size_ = 0;
-};
-
-/// What calls on one stream of one GPU keep between them.
-class GpuScratch {
- public:
-  explicit GpuScratch(int ordinal) : ordinal_(ordinal) {
-    int before = 0;
-    const bool known = cudaGetDevice(&before) == cudaSuccess;
-    value_or_raise(cuda::open_device(ordinal));
-    if (known) cudaSetDevice(before);
-    kept_.emplace();
-  }
-  ~GpuScratch() {
-    int before = 0;
-    cudaGetDevice(&before);
-    cudaSetDevice(ordinal_);  // its memory is given back there
-    kept_.reset();
-    cudaSetDevice(before);
-  }
-  int ordinal() const { return ordinal_; }
-  Scratch& scratch() { return kept_->scratch; }
-  GpuList& numbers() { return kept_->numbers; }  // 0, 1, 2, 3, ...
-  GpuList& pairs() { return kept_->pairs; }      // 0, 0, 0, 1, 0, 2, ...
-  GpuList& holes() { return kept_->holes; }      // -1, -1, ...
-
- private:
-  struct Kept {
-    Scratch scratch{cuda::kDeviceMemory};
-    GpuList numbers{[](std::int64_t at) { return static_cast<std::int32_t>(at); }};
-    GpuList pairs{[](std::int64_t at) { return static_cast<std::int32_t>(at % 2 * (at / 2)); }};
-    GpuList holes{[](std::int64_t) { return std::int32_t{-1}; }};
-  };
-  int ordinal_;
-  std::optional<Kept> kept_;
-};
 
 /// Arrays of the call, kept until it is on the stream.
 class Arrays {
@@ -253,7 +188,8 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const 
   auto* const stream = reinterpret_cast<cudaStream_t>(stream_handle);
   Arrays arrays(gpu);
   const Array& q_array = arrays.on_gpu("q", q);
-  AttendArgs args;
+  GpuCall call;
+  AttendArgs& args = call.args;
   args.problem = problem_of(attention, q_array, nb::cast<CacheLayout>(main["layout"]),
                             !extra.is_none(), options);
   args.q = rows_view(q_array, true);
@@ -296,21 +232,18 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const 
     args.kv_lens = int32_span(arrays.on_gpu("kv_lens", kv_lens), 1, "[requests]");
     if (q_indptr.is_none()) {
       value_or_raise(check_a_row_each(std::ssize(args.kv_lens), args.q.rows));
-      args.q_indptr = keeper.numbers().take(args.q.rows + 1, stream);
+      call.lengths = LengthsOf::a_row_each;
     } else {
       args.q_indptr = int32_span(arrays.on_gpu("q_indptr", q_indptr), 1, "[requests + 1]");
     }
   } else if (by_list && q_indptr.is_none() && kv_lens.is_none()) {
-    // One request of all rows.
-    const std::int64_t rows = args.q.rows;
-    const auto pairs =
-        keeper.pairs().take(2 * rows + 2, stream).subspan(static_cast<std::size_t>(2 * rows));
-    args.q_indptr = pairs;
-    args.kv_lens = pairs.subspan(1);
-    args.max_request_rows = std::max<std::int64_t>(rows, 1);
+    call.lengths = LengthsOf::one_request;
+    args.max_request_rows = std::max<std::int64_t>(args.q.rows, 1);
   } else {
+    call.lengths = LengthsOf::host;
     take_host_lengths(keeper, stream, by_list, q_indptr, kv_lens, args);
   }
+  call.take_lengths(keeper, stream);
 
   const std::int64_t heads = args.problem.heads;
   const bool captured = (out.is_none() || lse.is_none()) && is_captured(stream);
@@ -319,19 +252,15 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const 
   const Output lse_made(arrays, gpu, captured, "lse", lse, {args.q.rows, heads}, DType::f32);
   args.out = out_made.view;
   args.lse = lse_made.view;
-  args.execution.scratch = &keeper.scratch();
-  args.execution.stream = stream;
-  const auto part = part_of(nb::cast<std::string>(options["part"]));
-  std::optional<std::span<std::byte>> room;
+  call.attend = kernel.attend;
+  call.part = part_of(nb::cast<std::string>(options["part"]));
+  call.convention = {.base_2 = nb::cast<bool>(options["lse_base_2"]),
+                     .empty_plus_inf = nb::cast<bool>(options["empty_lse_plus_inf"])};
   if (!workspace.is_none()) {
-    room = value_or_raise(byte_span(arrays.on_gpu("workspace", workspace, true).ref()));
+    call.workspace = value_or_raise(byte_span(arrays.on_gpu("workspace", workspace, true).ref()));
   }
-  const auto done = [&] {
-    const nb::gil_scoped_release unlocked;
-    return room ? cuda::attend_in_workspace(args, *room, part) : kernel.attend(args);
-  }();
-  value_or_raise(done);
-  return nb::make_tuple(out_made.object, lse_made.object);
+  call.run(keeper, stream);
+  return nb::make_tuple(out_made.object, lse_made.object, std::move(call));
 }
 
 }  // namespace

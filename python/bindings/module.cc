@@ -6,6 +6,7 @@ NB_MODULE(_lathe, m) {
   lathe::python::bind_codec(m);
   lathe::python::bind_plan(m);
   lathe::python::bind_attend(m);
+  lathe::python::bind_attend_repeat(m);
   lathe::python::bind_attend_cuda(m);
   lathe::python::bind_attend_workspace(m);
   lathe::python::bind_engine(m);

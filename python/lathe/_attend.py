@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _args, _cuda, _lathe, _planned
+from . import _args, _cuda, _lathe, _planned, _repeat
 from ._args import LayoutLike
 from ._errors import LatheError
 from ._plan import Plan
@@ -184,7 +184,7 @@ def attend(
         float32 or bfloat16 and float32 in host memory, bfloat16 and float32 on a GPU. By default
         they are allocated.
     lse_base_2, empty_lse_plus_inf: LSE in base 2, like FlashInfer's; +inf instead of -inf for a row
-        without keys, like FlashMLA's. On a GPU, for torch's tensors.
+        without keys, like FlashMLA's.
     batch_invariant: a request's bits depend on the request alone; off, splits depend on threads.
 
     On a GPU (torch, or anything with DLPack) q is bfloat16, or fp8 codes if kind is "native" and the
@@ -206,6 +206,46 @@ def attend(
     keys has out 0 and lse -inf. Raises LatheError naming the argument, or TypeError for values that
     are not arrays or numbers.
     """
+    arrays = (
+        q, pool, compact, page_table, indices, index_lengths, *_repeat.arrays_of(extra), sink, q_scale,
+        key_scale, q_indptr, kv_lens, out, lse, workspace,
+    )  # fmt: skip
+    settings = (
+        layout, page_size, plan, phase, attention, scale, window, top_k, _repeat.settings_of(extra), kind,
+        value_scale, device, threads, batch_invariant, lse_base_2, empty_lse_plus_inf, max_request_rows,
+        max_kv_len, part,
+    )  # fmt: skip
+    call = _repeat.find(arrays, settings, stream)
+    if call is not None:
+        return _repeat.run(call, q, out, lse)
+    made_out, made_lse, call = checked(
+        q, pool, layout, page_size, plan, phase, attention, compact, page_table, indices, index_lengths,
+        q_indptr, kv_lens, scale, sink, window, top_k, extra, kind, w_uk, w_uv, q_scale, key_scale,
+        value_scale, device, threads, batch_invariant, out, lse, lse_base_2, empty_lse_plus_inf,
+        max_request_rows, max_kv_len, stream, workspace, part,
+    )  # fmt: skip
+    if call is not None:
+        _repeat.keep(arrays, settings, call, getattr(made_out, "shape", None))
+    return made_out, made_lse
+
+
+def attend_reference(*args: Any, **kwargs: Any) -> tuple[np.ndarray, np.ndarray]:
+    """attend() on the device "ref": double precision, float64 results, the oracle."""
+    return attend(*args, **{"device": "ref", **kwargs})
+
+
+# Of the arguments after q.
+DEFAULTS = {**dict.fromkeys(("pool", "layout", "page_size")), **(attend.__kwdefaults__ or {})}
+
+
+def checked(
+    q: Any, pool: Any, layout: Any, page_size: Any, plan: Any, phase: Any, attention: Any, compact: Any,
+    page_table: Any, indices: Any, index_lengths: Any, q_indptr: Any, kv_lens: Any, scale: Any, sink: Any,
+    window: Any, top_k: Any, extra: Any, kind: Any, w_uk: Any, w_uv: Any, q_scale: Any, key_scale: Any,
+    value_scale: Any, device: Any, threads: Any, batch_invariant: Any, out: Any, lse: Any, lse_base_2: Any,
+    empty_lse_plus_inf: Any, max_request_rows: Any, max_kv_len: Any, stream: Any, workspace: Any, part: Any,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """attend() with all of its arguments. Also returns the GpuCall of one on torch's tensors of a GPU, else None."""
     gpu = _cuda.place(q)
     q_scale, device_q_scale = _scale("q_scale", q_scale, gpu)
     key_scale, device_key_scale = _scale("key_scale", key_scale, gpu)
@@ -307,9 +347,4 @@ def attend(
         _args.array(out),
         _args.array(lse),
     )
-    return (made_out if out is None else out), (made_lse if lse is None else lse)
-
-
-def attend_reference(*args: Any, **kwargs: Any) -> tuple[np.ndarray, np.ndarray]:
-    """attend() on the device "ref": double precision, float64 results, the oracle."""
-    return attend(*args, **{"device": "ref", **kwargs})
+    return (made_out if out is None else out), (made_lse if lse is None else lse), None

@@ -100,7 +100,26 @@ def attend_on_gpu(
     out: Any,
     lse: Any,
     workspace: Any,
-) -> tuple[Any, Any]: ...
+) -> tuple[Any, Any, GpuCall]: ...
+
+class GpuCall:
+    """A call that has been checked."""
+
+    kept: Any
+
+    def run(self, out: int = 0, lse: int = 0, workspace: int = 0, scheduled: bool = False) -> None:
+        """Runs a call that find() gave. out, lse: addresses of memory made for it; workspace: of one to take in place of the first
+        call's, in which the schedule lies if `scheduled`."""
+
+class Repeats:
+    """Checked calls on torch's tensors, by all that is not an address."""
+
+    def __init__(
+        self, tensor: type, parameter: type, exchange: Any, scratches: dict[tuple[int, int, int], GpuScratch], /
+    ) -> None: ...
+    def find(self, arrays: tuple[Any, ...], settings: tuple[Any, ...], stream: int | None) -> GpuCall | None: ...
+    def keep(self, arrays: tuple[Any, ...], settings: tuple[Any, ...], call: GpuCall, kept: Any) -> None: ...
+
 def attend_workspace(
     gpu: int,
     kind: str,

@@ -392,13 +392,13 @@ def test_torchs_tensors_in_host_memory():
 def test_the_scale_policy_that_kernels_are_told(monkeypatch):
     """Kernels that truncate scales refuse raw ones, so a cache must be called what it is."""
     told = []
-    attend_as_it_is = lathe._attend.attend
+    checked = lathe._attend.checked
 
     def listen(*args, **call):
         told.append(call["layout"].scale_policy)
-        return attend_as_it_is(*args, **call)
+        return checked(*args, **call)
 
-    monkeypatch.setattr(lathe._attend, "attend", listen)
+    monkeypatch.setattr(lathe._attend, "checked", listen)
     fresh = lambda: {**sparse_arguments(), "tile_scheduler_metadata": flash_mla.FlashMLASchedMeta()}  # noqa: E731
     flash_mla.flash_mla_with_kvcache(**fresh())
     flash_mla.flash_mla_with_kvcache(**fresh(), kv_format="V32")  # SGLang names formats

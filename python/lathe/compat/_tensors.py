@@ -65,7 +65,9 @@ def int32(x: Any) -> Any:
 
 
 def repeat(x: Any, count: int) -> Any:
-    """Each entry of the first axis `count` times."""
+    """Each entry of the first axis `count` times; x itself for one."""
+    if count == 1:
+        return x
     if torch_of(x) is not None:
         return x.repeat_interleave(count, dim=0)
     return np.repeat(x, count, axis=0)

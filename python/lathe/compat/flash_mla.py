@@ -22,11 +22,13 @@ import dataclasses
 import math
 from typing import Any, NoReturn
 
-from .. import _attend, _workspace
+from .. import _attend, _repeat
 from .._errors import LatheError
 from .._layouts import Layout
+from . import _schedule as schedule
 from . import _tensors as t
 from ._max_logits import max_logits
+from ._schedule import FlashMLASchedMeta
 
 scale_policy = "pow2_ceil"  # of 656 and 528 B caches; install() sets it
 compute_max_logits = False  # of flash_mla_sparse_fwd()
@@ -40,32 +42,6 @@ class FlashMlaError(LatheError, RuntimeError):
 
 class ArgumentError(FlashMlaError, AssertionError):
     """A wrong argument, or one that does not match the others."""
-
-
-@dataclasses.dataclass
-class FlashMLASchedMeta:
-    """Shared by calls of equal shapes, which the first call sets."""
-
-    @dataclasses.dataclass
-    class Config:
-        b: int
-        s_q: int
-        h_q: int
-        page_block_size: int
-        h_k: int
-        causal: bool
-        is_fp8_kvcache: bool
-        topk: int | None
-        extra_page_block_size: int | None
-        extra_topk: int | None
-        enable_batch_invariant: bool = False
-
-    have_initialized: bool = False
-    config: Config | None = None
-    tile_scheduler_metadata: Any = None
-    num_splits: Any = None
-    workspace: Any = None  # on a GPU, with the schedule
-    made_of: Any = None  # what the schedule is of
 
 
 def has_legacy() -> bool:
@@ -131,6 +107,22 @@ def flash_mla_with_kvcache(
     keys. topk_length: int32 [b]. Returns (out [b, s_q, h_q, 512] in bfloat16, lse float32
     [b, h_q, s_q], +inf for a row without keys).
     """
+    sparse = indices is not None
+    lengths = (topk_length, extra_topk_length) if sparse else (cache_seqlens,)
+    arrays = (
+        q, k_cache, None, None if sparse else block_table, indices, topk_length, extra_k_cache, None,
+        extra_indices_in_kvcache, extra_topk_length, attn_sink, descale_q, descale_k, None,
+        None if sparse else cache_seqlens, out, None, None,
+    )  # fmt: skip
+    settings = (
+        head_dim_v, softmax_scale, causal, is_fp8_kvcache, enable_batch_invariant, kv_format, scale_policy,
+        type(tile_scheduler_metadata), num_splits is None,
+    )  # fmt: skip
+    known = _repeat.find(arrays, settings)
+    if known is not None:
+        done = schedule.again(known, tile_scheduler_metadata, q, out, lengths)
+        if done is not None:
+            return done
     _shape("q", q, 4)
     _shape("k_cache", k_cache, 4)
     if head_dim_v != _LATENT:
@@ -139,26 +131,22 @@ def flash_mla_with_kvcache(
         _unserved("k_cache", "one KV head", f"{k_cache.shape[2]}")
     if enable_batch_invariant and t.on_gpu(q):
         _unserved("enable_batch_invariant", "False on a GPU", "True")
-    sparse = indices is not None
     if is_fp8_kvcache is None:
         is_fp8_kvcache = sparse
-    _check_schedule(
-        tile_scheduler_metadata,
-        num_splits,
-        FlashMLASchedMeta.Config(
-            b=q.shape[0],
-            s_q=q.shape[1],
-            h_q=q.shape[2],
-            page_block_size=k_cache.shape[1],
-            h_k=k_cache.shape[2],
-            causal=causal,
-            is_fp8_kvcache=is_fp8_kvcache,
-            topk=indices.shape[-1] if sparse else None,
-            extra_page_block_size=None if extra_k_cache is None else extra_k_cache.shape[1],
-            extra_topk=None if extra_indices_in_kvcache is None else extra_indices_in_kvcache.shape[-1],
-            enable_batch_invariant=enable_batch_invariant,
-        ),
+    config = FlashMLASchedMeta.Config(
+        b=q.shape[0],
+        s_q=q.shape[1],
+        h_q=q.shape[2],
+        page_block_size=k_cache.shape[1],
+        h_k=k_cache.shape[2],
+        causal=causal,
+        is_fp8_kvcache=is_fp8_kvcache,
+        topk=indices.shape[-1] if sparse else None,
+        extra_page_block_size=None if extra_k_cache is None else extra_k_cache.shape[1],
+        extra_topk=None if extra_indices_in_kvcache is None else extra_indices_in_kvcache.shape[-1],
+        enable_batch_invariant=enable_batch_invariant,
     )
+    _check_schedule(tile_scheduler_metadata, num_splits, config)
     call: dict[str, Any] = {"scale": q.shape[3] ** -0.5 if softmax_scale is None else softmax_scale}
     if sparse:
         if causal:
@@ -181,10 +169,16 @@ def flash_mla_with_kvcache(
                 "q_scale": _descale("descale_q", descale_q),
                 "key_scale": _descale("descale_k", descale_k),
             }
+    shapes = workspace = None
     if isinstance(tile_scheduler_metadata, FlashMLASchedMeta) and t.on_gpu(q) and len(q) > 0:
-        given = (topk_length, extra_topk_length) if sparse else (cache_seqlens,)
-        call |= _share(tile_scheduler_metadata, q, call, given)
-    return _decode(q, out, call, copy_lse=not sparse)
+        shapes = schedule.shapes_of(q, call)
+        call |= schedule.share(tile_scheduler_metadata, q, call, shapes, lengths)
+        workspace = len(call["workspace"])
+    made, lse, known = _decode(q, out, call, copy_lse=not sparse)
+    if known is not None:
+        kept = schedule.Kept(config, shapes, workspace, tuple(made.shape), copy_lse=not sparse)
+        _repeat.keep(arrays, settings, known, kept)
+    return made, lse
 
 
 def flash_mla_with_kvcache_fp8(
@@ -340,42 +334,6 @@ def _check_schedule(metadata: Any, num_splits: Any, config: FlashMLASchedMeta.Co
             _wrong(f"tile_scheduler_metadata.{field.name}", f"{kept}, as in its first call", f"{given}")
 
 
-def _share(meta: FlashMLASchedMeta, q: Any, call: dict[str, Any], lengths: tuple[Any, ...]) -> dict[str, Any]:
-    """The workspace of a step's calls, and whether to make its schedule."""
-    extra = call.get("extra")
-    shapes = [tuple(call["pool"].shape)]
-    shapes += [tuple(call[name].shape) for name in ("page_table", "indices") if name in call]
-    if extra is not None:
-        shapes += [tuple(extra["pool"].shape), tuple(extra["indices"].shape)]
-    # The configuration, which is equal, determines whether there are a row_indptr and bounds.
-    made_of = (shapes, str(call["layout"]), t.dtype(q), [t.state(x) for x in lengths])
-    if meta.workspace is not None and meta.made_of == made_of:
-        return {"workspace": meta.workspace, "part": "attention"}
-    rows = q.shape[0] * q.shape[1]
-    by_table = "page_table" in call
-    width = 0 if by_table else call["indices"].shape[1]
-    bytes_of = _workspace.attend_workspace(
-        rows,
-        q.shape[2],
-        call["layout"],
-        call["page_size"],
-        pages=call["pool"].shape[0],
-        attention=call["attention"],
-        kind=call.get("kind", "inplace"),
-        requests=len(call["kv_lens"]) if by_table else 1,
-        max_request_rows=call.get("max_request_rows", 1) if by_table else rows,
-        max_kv_len=call["page_table"].shape[1] * call["page_size"] if by_table else 0,
-        index_width=width,
-        extra=None if extra is None else dict(
-            layout=extra["layout"], page_size=extra["page_size"], pages=extra["pool"].shape[0],
-            index_width=extra["indices"].shape[1],
-        ),
-        gpu=q.device.index,
-    )  # fmt: skip
-    meta.workspace, meta.made_of = t.empty(q, (bytes_of,), t.torch_of(q).uint8), made_of
-    return {"workspace": meta.workspace}
-
-
 def _pages(name: str, cache: Any, layout: Layout) -> Any:
     """[blocks, page, 1, d] as the bytes of pages."""
     data = t.as_bytes(cache)
@@ -477,7 +435,7 @@ def _dense_call(q: Any, cache: Any, table: Any, lengths: Any, causal: bool) -> d
     call = dict(attention="mla", kind=how, layout=layout, pool=_pages("k_cache", cache, layout),
                 page_size=cache.shape[1])  # fmt: skip
     # Rows of a request share its keys. In host memory a request with fewer keys than rows is refused.
-    if causal and (t.on_gpu(lengths) or not t.any_between(lengths, 0, s_q)):
+    if (causal or s_q == 1) and (t.on_gpu(lengths) or not t.any_between(lengths, 0, s_q)):
         call |= dict(page_table=table, kv_lens=lengths)
         if s_q > 1:
             call["q_indptr"] = t.steps(lengths, b + 1, s_q)
@@ -498,7 +456,7 @@ def _descale(name: str, given: Any) -> Any:
     return given.reshape(1)
 
 
-def _decode(q: Any, out: Any, call: dict[str, Any], copy_lse: bool) -> tuple[Any, Any]:
+def _decode(q: Any, out: Any, call: dict[str, Any], copy_lse: bool) -> tuple[Any, Any, Any]:
     b, s_q, h, d = q.shape
     shape = (b, s_q, h, _LATENT)
     # There is no float8 result.
@@ -512,16 +470,20 @@ def _decode(q: Any, out: Any, call: dict[str, Any], copy_lse: bool) -> tuple[Any
     except ValueError as error:
         raise ArgumentError("invalid_argument", "out", "rows at one stride", str(error)) from None
     lse = t.empty(q, (b * s_q, h))
-    _attend_to(q.reshape(b * s_q, h, d), rows_out, lse, call)
+    known = _attend_to(q.reshape(b * s_q, h, d), rows_out, lse, call)
     by_head = t.swap(lse.reshape(b, s_q, h))
-    return made, t.contiguous(by_head) if copy_lse else by_head
+    return made, t.contiguous(by_head) if copy_lse else by_head, known
 
 
-def _attend_to(q: Any, out: Any, lse: Any, call: dict[str, Any]) -> None:
+def _attend_to(q: Any, out: Any, lse: Any, call: dict[str, Any]) -> Any:
+    """Returns the call if it may repeat."""
     if not t.dense(q[0] if len(q) else q):
         q = t.contiguous(q)  # heads apart, as in a fused projection's output
     try:
-        _attend.attend(q, **call, out=out, lse=lse, empty_lse_plus_inf=True)
+        _, _, known = _attend.checked(
+            q, **{**_attend.DEFAULTS, **call, "out": out, "lse": lse, "empty_lse_plus_inf": True}
+        )
     except LatheError as error:
         kind = FlashMlaError if error.code == "unsupported" else ArgumentError
         raise kind(error.code, error.field, error.wanted, error.offered, error.hint) from None
+    return known
