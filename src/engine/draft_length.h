@@ -25,6 +25,9 @@ constexpr double draft_row_share(std::int64_t running, bool host) {
   return running >= 32 ? 0.85 : running >= 16 ? 0.7 : running >= 8 ? 0.55 : 0.45;
 }
 
+/// Whether drafts' rows cost so much that they must be used sparingly: many requests run on a CPU.
+constexpr bool rows_are_dear(double row_share) { return row_share > 0.5; }
+
 class DraftLength {
  public:
   DraftLength() = default;
@@ -88,7 +91,7 @@ class DraftLength {
   // accepted one.
   static constexpr std::int64_t kLongestProbe = 256;
   bool off() const { return low_ >= kLowRuns && good_ < least_; }
-  bool many() const { return row_share_ > 0.5; }
+  bool many() const { return rows_are_dear(row_share_); }
   // Where many run, each probe is dear and the others' probes teach as much.
   std::int64_t until_probe() const { return silence_.probe * (many() ? 4 : 1); }
 

@@ -103,13 +103,14 @@ void Engine::add_drafts() {
       draft_row_share(std::ssize(running_), ops_.backend->memory().kind == MemoryKind::host);
   // Until checks have shown what this drafter is worth, few requests of a large batch pay for it.
   constexpr std::int64_t kFirstChecks = 32, kFirstDrafters = 8;
-  std::int64_t drafters =
-      row_share > 0.5 && sums_.drafts.checks < kFirstChecks ? kFirstDrafters : std::ssize(running_);
+  std::int64_t drafters = rows_are_dear(row_share) && sums_.drafts.checks < kFirstChecks
+                              ? kFirstDrafters
+                              : std::ssize(running_);
   for (std::size_t i = 0; i < running_.size(); ++i) {
     Active& r = *running_[i];
     if (rows_[i] == 0 || !r.forced.empty()) continue;
     const bool decodes = scheduled_[i].decodes();
-    if (decodes) r.draft_length.adapt(row_share, good_drafts_);
+    r.draft_length.adapt(row_share, good_drafts_);
     if (decodes && r.draft_length.wanted() == 0) r.draft_length.skip();
     const std::int64_t most = draft_bound(r);
     if (most < 1 || (decodes && drafters-- <= 0)) continue;

@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/draft_length.h"
 #include "engine/page_kinds.h"
 
 namespace lathe {
 namespace {
 
 constexpr std::int64_t kBurstRows = 1 + kDraftModelDrafts;  // of a request in phase verify
-
-// Where as many requests share a step, one of which most is still to read gets no drafts on a CPU:
-// a row costs there what a token does, so drafts do not pay for it.
-constexpr std::size_t kManyRequests = 8;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -58,7 +55,7 @@ void ModelDrafter::propose(std::span<DraftRequest> requests) {
   chains_.clear();
   jobs_.reserve(requests.size());  // chains point into it
   std::int64_t prefill_rows = options_.prefill_rows;
-  rows_cost_ = ops_.backend->memory().kind == MemoryKind::host && requests.size() >= kManyRequests;
+  row_share_ = draft_row_share(std::ssize(requests), on_host());
   for (DraftRequest& r : requests) plan_rows(r, prefill_rows);
   // Rows of one phase are neighbours.
   std::ranges::stable_partition(jobs_, [](const Job& j) { return j.rows <= kBurstRows; });
@@ -73,6 +70,16 @@ void ModelDrafter::propose(std::span<DraftRequest> requests) {
     rest = rest.subspan(n);
   }
   (void)draft();
+}
+
+// Whether to read a request of which most is still to read. A GPU reads many rows in the time of
+// one. On a CPU they cost, and where many requests run drafts do not make up for it. Where few do,
+// the answer may end before they have: so it must first have lasted as many steps as the rows cost.
+bool ModelDrafter::worth_reading(Known& known, std::int64_t missing) const {
+  if (!on_host()) return true;
+  if (rows_are_dear(row_share_)) return false;
+  const double steps = row_share_ * options_.cost * static_cast<double>(missing);
+  return static_cast<double>(known.waited++) >= steps;
 }
 
 // Brings what is known of a request up to date: the drafts among its keys that became tokens, or
@@ -108,7 +115,8 @@ void ModelDrafter::plan_rows(DraftRequest& r, std::int64_t& prefill_rows) {
   const std::int64_t chain = std::max<std::int64_t>(0, most - 1);  // rows of drafts
   const std::int64_t missing = tokens - known.sure;
   const bool burst = missing <= kBurstRows;
-  if (rows_cost_ && r.most > 0 && !burst && 2 * missing > tokens) return give_up(known);
+  const bool late = r.most > 0 && !burst && 2 * missing > tokens;
+  if (late && !worth_reading(known, missing)) return give_up(known);
   const std::int64_t rows = burst ? missing : std::min(missing, prefill_rows);
   if (rows == 0) return;
 

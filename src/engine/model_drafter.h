@@ -54,6 +54,7 @@ class ModelDrafter : public Drafter {
     std::vector<std::int32_t> keys;  // tokens whose keys are in `pages`; the last may be drafts
     std::int64_t sure = 0;           // of those, the ones that are tokens of the request
     std::int64_t settled = 0;        // for which what windows have left behind was given back
+    std::int64_t waited = 0;  // steps that wanted drafts and did not read the prompt for them
     RequestPages pages;
   };
   // A request's rows of the pass to come.
@@ -71,6 +72,8 @@ class ModelDrafter : public Drafter {
   };
   ModelDrafter(KvCache& cache, const ModelDrafterOptions& options, const OpsContext& ops,
                PageAllocator pages, Runner runner);
+  bool on_host() const { return ops_.backend->memory().kind == MemoryKind::host; }
+  bool worth_reading(Known& known, std::int64_t missing) const;
   void follow(Known& known, std::span<const std::int32_t> tokens, std::int64_t most);
   void plan_rows(DraftRequest& request, std::int64_t& prefill_rows);
   Result<void> compute(std::span<Job> jobs);
@@ -85,7 +88,7 @@ class ModelDrafter : public Drafter {
   std::unordered_map<std::uint64_t, Known> known_;  // by request
   std::int64_t rows_ = 0;
   // Of the current call.
-  bool rows_cost_ = false;  // too much to read a prompt late
+  double row_share_ = 0;  // draft_row_share()
   std::vector<Job> jobs_;
   std::vector<BatchItem> items_;
   std::vector<Chain> chains_;

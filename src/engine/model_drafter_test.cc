@@ -197,6 +197,53 @@ TEST(ModelDrafter, ReadsNoPromptLateBesideMany) {
   expect_nothing_held(draft);
 }
 
+// Of a prompt of 41 tokens that the target has cached, a draft model whose rows cost what the
+// target's do reads 16 beside the last one, and has whole pages of them later: 12. It begins
+// with the others in step n of the answer if n >= 0.45 * (29 + n), and has read them in four.
+TEST(ModelDrafter, ReadsNoPromptLateForAFewTokens) {
+  FakeSetup setup({.page_size = 4});
+  Draft draft({.page_size = 4}, {.prefill_rows = 16, .cost = 1});
+  EngineOptions options;
+  options.drafter = &draft;
+  options.draft_tokens = 4;
+  Engine engine = setup.engine(options);
+  serve(engine, {request(41, 1, 1), request(41, 1, 2)});
+  EXPECT_EQ(draft.inner.rows(), 0);
+  const Served few = serve(engine, {request(41, 20, 1)});
+  EXPECT_EQ(few.stats.cached_tokens, 40);
+  EXPECT_EQ(few.stats.drafts.all_drafted(), 0);
+  EXPECT_EQ(draft.inner.rows(), 16);
+  const Served more = serve(engine, {request(41, 50, 2)});
+  std::size_t silent = 0;
+  while (more.steps[silent].drafted == 0) ++silent;
+  EXPECT_GE(silent, 24u + 4);
+  EXPECT_LE(silent, 26u + 4);
+  EXPECT_EQ(more.stats.drafts.all_accepted(), more.stats.drafts.all_drafted());
+  expect_nothing_held(draft);
+}
+
+// Where so many run that a draft and its check cost more than a token, prompts need not be read.
+TEST(ModelDrafter, ReadsNoPromptBesideManyForDraftsThatCannotPay) {
+  for (const double cost : {0.1, 0.5}) {
+    FakeSetup setup({.page_size = 4, .pages = 500});
+    Draft draft({.page_size = 4, .pages = 500}, {.cost = cost});
+    EngineOptions options;
+    options.drafter = &draft;
+    Engine engine = setup.engine(options);
+    std::vector<Request> requests;
+    for (std::int32_t i = 0; i < 12; ++i) requests.push_back(request(20, 10, i));
+    std::int64_t beside_many = 0;
+    serve(engine, requests, 0, [&] {
+      if (engine.stats().running >= 8) beside_many = draft.inner.rows();
+    });
+    if (cost < 0.45) {
+      EXPECT_GE(beside_many, 12 * 20);
+    } else {
+      EXPECT_EQ(beside_many, 0);
+    }
+  }
+}
+
 // D1. Drafts that are never right change no token, so every step must do to every request what it
 // does without them, however few pages the draft model has; and it never waits for pages in vain.
 TEST(ModelDrafter, TakesNothingFromAnybody) {
