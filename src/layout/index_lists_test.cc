@@ -6,20 +6,14 @@
 #include <random>
 
 #include "base/test_scale.h"
+#include "layout/page_lists_test_util.h"
 
 namespace lathe {
 namespace {
 
-using Lists = std::vector<std::vector<PageId>>;
-
-std::vector<PageLists::List> spans(const Lists& lists) { return {lists.begin(), lists.end()}; }
-
-template <class Index>
-std::vector<int> ids(std::span<const Index> row) {
-  std::vector<int> out;
-  for (Index p : row) out.push_back(p.value);
-  return out;
-}
+using layout_test::ids;
+using layout_test::Lists;
+using layout_test::spans;
 
 TEST(IndexLists, ByHand) {
   // Pages of 4: request 0 has slots 20-23, 8-11; request 1 none; request 2 slots 0-3, 28-31.
@@ -29,7 +23,7 @@ TEST(IndexLists, ByHand) {
   const auto ragged = ragged_slots(PageLists(s), {4, 8}, {lengths, starts});
   ASSERT_TRUE(ragged) << ragged.error().message();
   EXPECT_EQ(ragged->indptr, (std::vector<std::int64_t>{0, 3, 3, 7}));
-  EXPECT_EQ(ids<Slot>(ragged->items), (std::vector<int>{22, 23, 8, 3, 28, 29, 30}));
+  EXPECT_EQ(ids(ragged->items), (std::vector<int>{22, 23, 8, 3, 28, 29, 30}));
   EXPECT_EQ(ids(ragged->of(2)), (std::vector<int>{3, 28, 29, 30}));
 
   const auto table =
@@ -45,7 +39,7 @@ TEST(IndexLists, ByHand) {
   const auto pages = ragged_pages(PageLists(s), {4, 8}, {page_lengths, page_starts});
   ASSERT_TRUE(pages) << pages.error().message();
   EXPECT_EQ(pages->indptr, (std::vector<std::int64_t>{0, 2, 2, 3}));
-  EXPECT_EQ(ids<PageId>(pages->items), (std::vector<int>{5, 2, 7}));
+  EXPECT_EQ(ids(pages->items), (std::vector<int>{5, 2, 7}));
 }
 
 TEST(IndexLists, EmptyBatchAndZeroLengthOutsideThePages) {
@@ -157,7 +151,7 @@ TEST(IndexLists, LocalPositionsToSlots) {
     const std::vector<LocalPos> local(at.begin(), at.end());
     std::vector<Slot> out(local.size(), Slot(99));
     EXPECT_TRUE(local_to_slots(pages, {4, 8}, length, local, out));
-    return ids<Slot>(out);
+    return ids(out);
   };
   EXPECT_EQ(slots({0, 3, 8, 11, 8}, 12), (std::vector<int>{20, 23, 8, 11, 8}));
   EXPECT_EQ(slots({-1, -2, 4, 7}, 12), (std::vector<int>{-1, -1, -1, -1}));

@@ -6,22 +6,18 @@
 #include <random>
 
 #include "base/test_scale.h"
+#include "layout/page_lists_test_util.h"
 
 namespace lathe {
 namespace {
 
-using Lists = std::vector<std::vector<PageId>>;
+using layout_test::ids;
+using layout_test::Lists;
+using layout_test::spans;
 
 Lists lists_of(const std::vector<std::vector<int>>& ids) {
   Lists out;
   for (const auto& row : ids) out.emplace_back(row.begin(), row.end());
-  return out;
-}
-std::vector<PageLists::List> spans(const Lists& lists) { return {lists.begin(), lists.end()}; }
-
-std::vector<int> ids(std::span<const PageId> row) {
-  std::vector<int> out;
-  for (PageId p : row) out.push_back(p.value);
   return out;
 }
 
