@@ -17,9 +17,8 @@ namespace {
 
 using testing::able;
 using ::testing::HasSubstr;
+using testing::kH200;
 using testing::with;
-
-const Machine kH200 = describe_machine(Device::sm90);
 
 TEST(Budgets, WorkedExamples) {
   PlanRequest request;

@@ -3,9 +3,12 @@
 // are only planned for.
 #pragma once
 
+#include "attn/machine.h"
 #include "attn/registry.h"
 
 namespace lathe::testing {
+
+inline const Machine kH200 = describe_machine(Device::sm90);
 
 inline Capability described(std::string name, KernelKind kind, EnumSet<Device> devices) {
   Capability c;

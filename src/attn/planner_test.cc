@@ -18,9 +18,8 @@ namespace {
 using testing::able;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using testing::kH200;
 using testing::with;
-
-const Machine kH200 = describe_machine(Device::sm90);
 
 // One way to break each rule: what to narrow on an able kernel, and what to ask.
 struct Break {
