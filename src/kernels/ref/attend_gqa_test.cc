@@ -13,15 +13,15 @@ namespace {
 
 using namespace ref_test;
 
-struct Scene {
+struct GqaScene {
   Rng rng{test_seed(7)};
   TestPool pool;
   Batch batch;
   Matrix<float> q;
   AttendArgs args;
 
-  Scene(LayoutKind kind, int page, int heads, int kv_heads,
-        std::vector<std::pair<int, int>> requests)
+  GqaScene(LayoutKind kind, int page, int heads, int kv_heads,
+           std::vector<std::pair<int, int>> requests)
       : pool(CacheLayout(kind, {.kv_heads = kv_heads, .head_dim = 16, .v_head_dim = 32}), page, 40),
         batch(pool, requests, rng),
         q(random_matrix(batch.rows, heads * 16, rng)) {
@@ -41,7 +41,7 @@ struct Scene {
     }
     batch.name_by_page(args.main);
   }
-  Scene(const Scene&) = delete;
+  GqaScene(const GqaScene&) = delete;
   void by_index(const std::vector<std::int32_t>& list) {
     args.main.page_table = {};
     args.main.table_width = 0;
@@ -130,7 +130,7 @@ class GqaEqual : public ::testing::TestWithParam<LayoutPageHeads> {
   int page = std::get<1>(GetParam());
   int heads = std::get<2>(GetParam());
   // As many kv heads as query heads (group 1), but for 8 over 2 (group 4).
-  Scene s{
+  GqaScene s{
       std::get<0>(GetParam()),
       page,
       heads,
@@ -184,7 +184,7 @@ INSTANTIATE_TEST_SUITE_P(
     layout_page_heads);
 
 TEST(AttendGqa, RowWithoutATokenIsZero) {
-  Scene s(LayoutKind::gqa_fp8, 2, 4, 2, {{3, 1}});
+  GqaScene s(LayoutKind::gqa_fp8, 2, 4, 2, {{3, 1}});
   const std::vector<std::int32_t> list{-1, 80, -3};
   s.by_index(list);
   const Outputs o = s.attend();

@@ -20,14 +20,14 @@ std::vector<std::pair<int, int>> requests_around(int page) {
           {0, 0}, {2 * page + 3, 3},          {7, 0}};
 }
 
-struct Scene {
+struct EqualScene {
   Rng rng;
   TestPool pool;
   Batch batch;
   Matrix<float> q;
   AttendArgs args;
 
-  Scene(LayoutKind kind, int page, int heads, std::vector<std::pair<int, int>> requests)
+  EqualScene(LayoutKind kind, int page, int heads, std::vector<std::pair<int, int>> requests)
       : rng(test_seed(static_cast<std::uint32_t>(page * 100 + heads))),
         pool(latent_layout(kind), page, 40),
         batch(pool, requests, rng),
@@ -39,7 +39,7 @@ struct Scene {
     if (pool.view().layout.scale_policy() == ScalePolicy::per_tensor) args.main.key_scale = 0.5f;
     batch.name_by_page(args.main);
   }
-  Scene(const Scene&) = delete;
+  EqualScene(const EqualScene&) = delete;
   void by_index(const std::vector<std::int32_t>& list) {
     args.problem.kind = ProblemKind::sparse_latent;
     args.main.page_table = {};
@@ -51,8 +51,8 @@ struct Scene {
 
 class LatentEqual : public ::testing::TestWithParam<LayoutPageHeads> {
  protected:
-  Scene s{std::get<0>(GetParam()), std::get<1>(GetParam()), std::get<2>(GetParam()),
-          requests_around(std::get<1>(GetParam()))};
+  EqualScene s{std::get<0>(GetParam()), std::get<1>(GetParam()), std::get<2>(GetParam()),
+               requests_around(std::get<1>(GetParam()))};
   int page = std::get<1>(GetParam());
 };
 
@@ -173,7 +173,7 @@ INSTANTIATE_TEST_SUITE_P(All, LatentEqual,
 
 TEST(LatentChunks, PrefillInChunksEqualsOneShotToTheBit) {
   for (const int cut : {1, 5, 15, 16, 17, 36}) {
-    Scene s(LayoutKind::mla_fp8_block, 16, 3, {{37, 37}});
+    EqualScene s(LayoutKind::mla_fp8_block, 16, 3, {{37, 37}});
     const Outputs whole = s.attend();
     for (const auto& [begin, end] : {std::pair{0, cut}, std::pair{cut, 37}}) {
       const std::int32_t indptr[] = {0, end - begin};
@@ -193,7 +193,7 @@ TEST(LatentChunks, PrefillInChunksEqualsOneShotToTheBit) {
 }
 
 TEST(LatentHoles, APageThatIsAHoleHoldsNoKey) {
-  Scene s(LayoutKind::mla_fp8, 2, 3, {{9, 2}, {3, 1}});
+  EqualScene s(LayoutKind::mla_fp8, 2, 3, {{9, 2}, {3, 1}});
   s.batch.entry(0, 1) = PageId(-1);
   s.batch.entry(1, 0) = PageId(40);  // one past the pool
   s.batch.name_by_page(s.args.main);

@@ -15,7 +15,7 @@ using namespace ref_test;
 
 constexpr int kNope = 128, kRope = 16, kKeyHead = 24, kValueHead = 40;
 
-struct Scene {
+struct RaggedScene {
   Rng rng{test_seed(11)};
   TestPool pool;
   Batch batch;
@@ -24,7 +24,7 @@ struct Scene {
   Matrix<float> w_uk, w_uv;
   AttendArgs args;
 
-  Scene(LayoutKind kind, int page, int head_count, std::vector<std::pair<int, int>> requests)
+  RaggedScene(LayoutKind kind, int page, int head_count, std::vector<std::pair<int, int>> requests)
       : pool(latent_layout(kind), page, 40),
         batch(pool, requests, rng),
         heads(head_count),
@@ -44,7 +44,7 @@ struct Scene {
     args.main.pool = pool.view();
     batch.name_by_page(args.main);
   }
-  Scene(const Scene&) = delete;
+  RaggedScene(const RaggedScene&) = delete;
   Outputs attend() const { return run(ref_attend_ragged, args, kValueHead); }
 
   // The absorbed way: q' = [w_uk^T q_nope | q_rope], out = w_uv out'.
@@ -89,8 +89,8 @@ class RaggedEqual : public ::testing::TestWithParam<LayoutPageHeads> {};
 
 TEST_P(RaggedEqual, TheAbsorbedForm) {
   const auto& [kind, page, heads] = GetParam();
-  Scene s(kind, page, heads,
-          {{1, 1}, {std::max(1, page - 1), 1}, {page, page}, {page + 1, 2}, {0, 0}, {5, 0}});
+  RaggedScene s(kind, page, heads,
+                {{1, 1}, {std::max(1, page - 1), 1}, {page, page}, {page + 1, 2}, {0, 0}, {5, 0}});
   expect_near(s.attend(), s.absorbed());
   s.args.problem.sink = true;
   const std::vector<float> sink(static_cast<std::size_t>(heads), 1.5f);
@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(All, RaggedEqual,
                          layout_page_heads);
 
 TEST(AttendRagged, HolesInThePageTable) {
-  Scene s(LayoutKind::mla_bf16, 2, 3, {{9, 9}});
+  RaggedScene s(LayoutKind::mla_bf16, 2, 3, {{9, 9}});
   s.batch.entry(0, 0) = PageId(-1);
   s.batch.entry(0, 2) = PageId(1000);
   s.batch.name_by_page(s.args.main);
@@ -116,7 +116,7 @@ TEST(AttendRagged, HolesInThePageTable) {
 }
 
 TEST(AttendRagged, SparseUpToTopK) {
-  Scene s(LayoutKind::mla_fp8, 16, 3, {{20, 5}, {17, 1}});
+  RaggedScene s(LayoutKind::mla_fp8, 16, 3, {{20, 5}, {17, 1}});
   const Outputs dense = s.attend();
   s.args.problem.kind = ProblemKind::sparse_latent;
   s.args.problem.top_k = 20;

@@ -3,14 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <vector>
+
+#include "kernels/ref/test_util.h"
 
 namespace lathe {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+using ref_test::kInf;
+using ref_test::kNaN;
 using Row = std::vector<double>;
 
 TEST(AttendRow, NoKey) {
