@@ -20,15 +20,15 @@ struct Mixed {
   Rows out, mix;
 };
 
-struct Case {
+struct HyperCase {
   std::int32_t streams, iterations;
   std::int64_t rows, n;
   Rows x, product;
   std::vector<float> base, scale;
 
   template <class Rng>
-  Case(Rng& rng, std::int32_t s, std::int32_t its, std::int64_t t, std::int64_t width,
-       float spread = 1)
+  HyperCase(Rng& rng, std::int32_t s, std::int32_t its, std::int64_t t, std::int64_t width,
+            float spread = 1)
       : streams(s),
         iterations(its),
         rows(t),
@@ -65,7 +65,7 @@ TEST(HyperMix, OnTheCpuAsInDouble) {
     for (const std::int64_t n : {1, 5, 16, 33, 260}) {
       for (const float spread : {1.0f, 60.0f}) {
         for (const std::int32_t streams : {1, 2, 4}) {
-          Case c(rng, streams, iterations, 7, n, spread);
+          HyperCase c(rng, streams, iterations, 7, n, spread);
           const Mixed want = c.run(Device::ref), got = c.run(Device::cpu, 2);
           EXPECT_LT(error_of(got.out, want.out), 1e-6 * (1 + spread)) << n;
           EXPECT_LT(error_of(got.mix, want.mix), 1e-6 * (1 + spread)) << n;
@@ -79,7 +79,7 @@ TEST(HyperMix, OnTheCpuAsInDouble) {
 TEST(HyperMix, CombIsDoublyStochastic) {
   std::mt19937 rng(7);
   for (const Device device : {Device::ref, Device::cpu}) {
-    Case c(rng, 4, 20, 5, 8);
+    HyperCase c(rng, 4, 20, 5, 8);
     const Mixed m = c.run(device);
     for (std::int64_t t = 0; t < 5; ++t) {
       const float* comb = m.mix.row(t) + 4;

@@ -21,8 +21,8 @@ namespace {
 using ops_test::Rows;
 using ops_test::Weight;
 
-struct Context : ops_test::Context {
-  explicit Context(int threads) : ops_test::Context(threads) {
+struct PairContext : ops_test::Context {
+  explicit PairContext(int threads) : ops_test::Context(threads) {
     ops.precision = MatmulPrecision::bf16;
   }
 };
@@ -34,11 +34,11 @@ class MatmulBf16 : public testing::Test {
   }
 };
 
-struct Format {
+struct PairFormat {
   DType dtype;
   bool scaled;
 };
-constexpr Format kFormats[] = {
+constexpr PairFormat kPairFormats[] = {
     {DType::bf16, false}, {DType::e4m3, false}, {DType::e4m3, true}, {DType::e2m1, false}};
 
 // Weight n, k without its block's factor.
@@ -84,7 +84,7 @@ void expect_as_oracle(const Product& p, const Rows& got, const Rows& before) {
   }
 }
 
-void check(std::int64_t m, std::int64_t n, std::int64_t k, Format format, std::uint32_t seed) {
+void check(std::int64_t m, std::int64_t n, std::int64_t k, PairFormat format, std::uint32_t seed) {
   std::mt19937 rng(test_seed(seed));
   k = ops_test::whole_blocks(format.dtype, k);
   const Weight w(rng, format.dtype, n, k, format.scaled);
@@ -97,7 +97,7 @@ void check(std::int64_t m, std::int64_t n, std::int64_t k, Format format, std::u
   if (add) got.randomize(rng);
   const Rows before = got;
   const Product p{x.view(), w.view, got.out(), seed % 2 == 0 ? bias.row(0) : nullptr, add};
-  Context c(1 + static_cast<int>(seed % 3));
+  PairContext c(1 + static_cast<int>(seed % 3));
   matmul(c.ops, p);
   expect_as_oracle(p, got, before);
 }
@@ -107,7 +107,7 @@ TEST_F(MatmulBf16, AgreesWithTheOracle) {
   const std::int64_t outs[] = {1, 3, 8, 9, 17, 130};
   const std::int64_t rows[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 13, 16, 17, 20};
   std::uint32_t seed = 10;
-  for (const Format f : kFormats) {
+  for (const PairFormat f : kPairFormats) {
     for (const std::int64_t k : depths) {
       for (const std::int64_t n : outs) {
         check(rows[seed % std::size(rows)], n, k, f, seed);
@@ -141,7 +141,7 @@ TEST_F(MatmulBf16, OfSmallIntegersIsExact) {
           x.row(t)[i] = static_cast<float>(static_cast<int>(rng() % 401) - 200);
         }
       }
-      Context c(1);
+      PairContext c(1);
       matmul(c.ops, {x.view(), w.view, out.out(), nullptr, true});
       for (std::int64_t t = 0; t < m; ++t) {
         for (std::int64_t i = 0; i < n; ++i) {
@@ -181,7 +181,7 @@ TEST_F(MatmulBf16, TakesEveryCodeExactly) {
       Rows x(k, k, 0);
       for (std::int64_t t = 0; t < k; ++t) x.row(t)[t] = 1;
       Rows out(k, n);
-      Context c(1);
+      PairContext c(1);
       for (std::int64_t t = 0; t < k; t += together) {
         const std::int64_t m = std::min(together, k - t);
         matmul(c.ops, {x.view(t, m), w.view, out.out(t, m)});
@@ -197,7 +197,7 @@ TEST_F(MatmulBf16, TakesEveryCodeExactly) {
 
 // Row i of a product of m rows, and the same row alone; whatever the threads and the list.
 TEST_F(MatmulBf16, ARowsBitsAreItsOwn) {
-  for (const Format f : kFormats) {
+  for (const PairFormat f : kPairFormats) {
     for (const std::int64_t depth : {128, 1111, 2304}) {
       const std::int64_t k = ops_test::whole_blocks(f.dtype, depth);
       std::mt19937 rng(test_seed(5));
@@ -207,7 +207,7 @@ TEST_F(MatmulBf16, ARowsBitsAreItsOwn) {
       Rows x(most, k);
       x.randomize(rng);
       Rows alone(most, n);
-      Context one(1);
+      PairContext one(1);
       for (std::int64_t t = 0; t < most; ++t) {
         matmul(one.ops, {x.view(t, 1), w.view, alone.out(t, 1)});
       }
@@ -216,7 +216,7 @@ TEST_F(MatmulBf16, ARowsBitsAreItsOwn) {
           if (threads > 1 && m != 2 && m != 7 && m != 140) continue;
           Rows out(most, n);
           Rows beside(m, 64);
-          Context c(threads);
+          PairContext c(threads);
           const Product list[] = {{x.view(0, m), other.view, beside.out()},
                                   {x.view(0, m), w.view, out.out(0, m)},
                                   {x.view(m, most - m), w.view, out.out(m, most - m)}};
@@ -233,14 +233,14 @@ TEST_F(MatmulBf16, RowsDoNotSeeTheirNeighbours) {
   std::mt19937 rng(test_seed(6));
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    for (const Format f : kFormats) {
+    for (const PairFormat f : kPairFormats) {
       for (const std::int64_t m : {2, 3, 7, 20}) {
         const std::int64_t k = ops_test::whole_blocks(f.dtype, 100);
         const Weight w(rng, f.dtype, 40, k, f.scaled);
         Rows x(m, k);
         x.randomize(rng);
         Rows clean(m, 40);
-        Context c(1);
+        PairContext c(1);
         matmul(c.ops, {x.view(), w.view, clean.out()});
         x.row(1)[50] = bad;
         Rows out(m, 40);
@@ -268,14 +268,14 @@ TEST_F(MatmulBf16, ReadsNothingBehindTheWeight) {
       mmap(nullptr, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(memory, MAP_FAILED);
   ASSERT_EQ(mprotect(memory + size, page, PROT_NONE), 0);
-  for (const Format f : kFormats) {
+  for (const PairFormat f : kPairFormats) {
     for (const std::int64_t depth : {1, 33, 64, 129, 577, 1100}) {
       const std::int64_t k = ops_test::whole_blocks(f.dtype, depth);
       for (const std::int64_t m : {1, 5, 20}) {
         Weight w(rng, f.dtype, 11, k, f.scaled);
         Rows x(m, k), out(m, 11), want(m, 11);
         x.randomize(rng);
-        Context c(1);
+        PairContext c(1);
         matmul(c.ops, {x.view(), w.view, want.out()});
         std::byte* at = memory + size - w.bytes.size();
         std::copy(w.bytes.begin(), w.bytes.end(), at);
@@ -294,7 +294,7 @@ TEST_F(MatmulBf16, OtherWeightsAreMultipliedInF32) {
     const Weight w(rng, dtype, 50, 300);
     Rows x(20, 300), out(20, 50), want(20, 50);
     x.randomize(rng);
-    Context c(1);
+    PairContext c(1);
     matmul(c.ops, {x.view(), w.view, out.out()});
     ops_test::Context f32(1);
     matmul(f32.ops, {x.view(), w.view, want.out()});

@@ -12,10 +12,10 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr std::int32_t kVocab = 10;
+constexpr std::int32_t kFewTokens = 10;
 
 TEST(SamplingParams, TheDefaultsAndTheBoundsPass) {
-  EXPECT_TRUE(check_sampling_params({}, kVocab, {}));
+  EXPECT_TRUE(check_sampling_params({}, kFewTokens, {}));
   SamplingParams p;
   p.temperature = 0;
   p.top_k = 1;
@@ -28,8 +28,8 @@ TEST(SamplingParams, TheDefaultsAndTheBoundsPass) {
   p.stop_token_ids = {0, 9};
   p.min_tokens = 3;
   p.max_tokens = 3;
-  p.logprobs = kVocab;
-  const auto ok = check_sampling_params(p, kVocab, {});
+  p.logprobs = kFewTokens;
+  const auto ok = check_sampling_params(p, kFewTokens, {});
   EXPECT_TRUE(ok) << ok.error().message();
 }
 
@@ -57,7 +57,7 @@ TEST(SamplingParams, ErrorsNameTheParameter) {
       {"presence_penalty", [](auto& p) { p.presence_penalty = -2.5f; }},
       {"logit_bias[1]",
        [](auto& p) {
-         p.logit_bias = {{1, 0}, {kVocab, 1}};
+         p.logit_bias = {{1, 0}, {kFewTokens, 1}};
        }},
       {"logit_bias[0]",
        [](auto& p) {
@@ -77,17 +77,17 @@ TEST(SamplingParams, ErrorsNameTheParameter) {
          p.min_tokens = 1;
        }},
       {"top_logprobs_num", [](auto& p) { p.logprobs = -1; }},
-      {"top_logprobs_num", [](auto& p) { p.logprobs = kVocab + 1; }},
+      {"top_logprobs_num", [](auto& p) { p.logprobs = kFewTokens + 1; }},
       {"token_ids_logprob[1]",
        [](auto& p) {
-         p.logprob_ids = {0, kVocab};
+         p.logprob_ids = {0, kFewTokens};
        }},
   };
   const std::vector<std::int32_t> eos{9};
   for (std::size_t i = 0; i < cases.size(); ++i) {
     SamplingParams p;
     cases[i].set(p);
-    const auto result = check_sampling_params(p, kVocab, eos);
+    const auto result = check_sampling_params(p, kFewTokens, eos);
     ASSERT_FALSE(result) << "case " << i;
     EXPECT_EQ(result.error().field, cases[i].field) << "case " << i;
   }
