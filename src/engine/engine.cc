@@ -190,12 +190,8 @@ Result<RequestId> Engine::submit(Request request) {
 bool Engine::cancel(RequestId id, FinishReason reason) {
   const auto is = [id](const ActivePtr& r) { return r->id == id; };
   if (auto it = std::find_if(running_.begin(), running_.end(), is); it != running_.end()) {
-    if (has_rows_in_flight(**it)) {
-      report_end(**it, reason, std::nullopt, unreported_);
-      leaving_.push_back({std::move(*it), reason});
-    } else {
-      end(**it, reason, std::nullopt, unreported_);
-    }
+    end(**it, reason, std::nullopt, unreported_);
+    if ((*it)->in_flight > 0) leaving_.push_back(std::move(*it));
     running_.erase(it);
     return true;
   }
@@ -217,7 +213,7 @@ RequestState Engine::state(RequestId id) const {
 
 void Engine::report_end(Active& r, FinishReason reason, std::optional<Error> error,
                         std::vector<Finished>& out) {
-  r.ended = true;
+  r.ended = reason;
   if (options_.drafter != nullptr) options_.drafter->forget(r.id);
   silence_ = r.draft_length.silence();
   out.push_back({r.id, reason, std::move(error), r.prompt, r.answered(), r.cached, r.preemptions});
@@ -230,10 +226,10 @@ void Engine::keep_and_release(Active& r, FinishReason reason) {
   give_up_pages(r);
 }
 
-// The caller removes the request from its list.
+// The caller removes the request from its list, and keeps it while it has rows in flight.
 void Engine::end(Active& r, FinishReason reason, std::optional<Error> error,
                  std::vector<Finished>& out) {
-  keep_and_release(r, reason);
+  if (r.in_flight == 0) keep_and_release(r, reason);
   report_end(r, reason, std::move(error), out);
 }
 
@@ -243,6 +239,7 @@ EngineStats Engine::stats() const {
   out.running = std::ssize(running_);
   out.total_pages = pages_.total();
   out.held_pages = pages_.held();
+  out.waited_s = runner_.waited();
   out.prefix_cache_tokens = pages_.cached_tokens();
   return out;
 }

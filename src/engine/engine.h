@@ -1,5 +1,6 @@
 // Engine: requests in, tokens out. A step is one forward pass over rows of many requests. Between
-// launch() and collect() it is in flight; every other call is allowed then, as between steps.
+// launch() and collect() it is in flight; every other call is allowed then, as between steps. The
+// step behind it may be in flight as well.
 //
 // Tokens depend on the sequence of calls alone: no decision depends on a clock, a thread or a
 // global. One thread calls it. docs/engine.md states the invariants (E1, E2, ...).
@@ -32,6 +33,8 @@ struct EngineOptions {
   std::int64_t chunked_prefill_size = 0;  // prefill rows of a step; 0: the plan's largest step
   std::int64_t max_running_requests = 0;  // 0: the plan's
   bool prefix_cache = true;
+  // On a device that can: decode steps start before the results of those before them are handled.
+  bool overlap = true;
   bool debug_nan = false;  // the model reports the layer after which NaN or Inf first appeared
   std::uint64_t seed = 0;  // for requests without one
   // Drafts up to draft_tokens tokens per request and step; outlives the engine. Null: no drafts.
@@ -55,6 +58,7 @@ struct EngineStats {
   std::int64_t held_pages = 0;  // by running requests, in all layer groups
   std::int64_t total_pages = 0;
   std::int64_t prefix_cache_tokens = 0;  // held by the prefix cache, with or without requests
+  double waited_s = 0;                   // for a GPU's steps
 };
 
 class Engine {
@@ -79,12 +83,17 @@ class Engine {
   /// Errors: the model's; every request is unchanged then, nothing is in flight, and launch() may
   /// be called again (E9).
   Result<void> launch();
-  /// Waits for the step that launch() started, if any, and reports it. Errors: the device's; then
-  /// as for launch().
+  /// Waits for the oldest step in flight, if any, and reports it. Errors: the device's; then as for
+  /// launch(), and a step behind it is dropped, too.
   Result<StepReport> collect();
-  /// launch() and collect().
+  /// Starts the step behind the one in flight, where that is possible before its results are known
+  /// (docs/engine.md): its collect() is the one after next. Otherwise does nothing.
+  void launch_ahead();
+  /// Collects the step in flight, or the one that it launches, and starts the one behind it before
+  /// that; it stays in flight.
   Result<StepReport> step();
   bool in_flight() const { return runner_.in_flight(); }
+  bool in_flight_ahead() const { return runner_.in_flight_ahead(); }
   /// Nothing to run, nothing in flight and nothing to report.
   bool idle() const {
     return running_.empty() && waiting_.empty() && unreported_.empty() && !in_flight();
@@ -126,7 +135,8 @@ class Engine {
     std::int64_t cached = 0;      // tokens found in the prefix cache at the first admission
     std::int64_t preemptions = 0;
     bool admitted_before = false;
-    bool ended = false;  // to be removed from its list
+    std::optional<FinishReason> ended;  // to be removed from its list
+    std::int32_t in_flight = 0;         // steps in flight with rows of it
 
     std::int64_t known() const { return std::ssize(tokens) - drafts; }
     std::span<std::uint32_t> allowed_after(std::int64_t so_many, std::int64_t words) {
@@ -142,11 +152,23 @@ class Engine {
     ScheduledRequest scheduled() const { return {known(), computed, computed, answered() > 0}; }
   };
   using ActivePtr = std::unique_ptr<Active>;
-  // A request cancelled with rows in flight: it has ended, but holds its pages until the step is
-  // collected.
-  struct Leaving {
-    ActivePtr request;
-    FinishReason reason;
+  // A step from its schedule to its results.
+  struct Flight {
+    std::vector<Active*> batch;  // [items]
+    std::vector<BatchItem> items;
+    std::vector<SampleArgs> samples;   // [rows with logits], in the order of items
+    std::vector<PageId> states;        // [items, groups with a state]
+    std::vector<std::int32_t> tokens;  // [items] of a step ahead
+    StepReport report;                 // without its results
+
+    void clear() {
+      batch.clear();
+      items.clear();
+      samples.clear();
+      states.clear();
+      tokens.clear();
+      report = {};
+    }
   };
 
   Engine(const Model& model, KvCache& cache, const EngineOptions& options, const OpsContext& ops,
@@ -169,11 +191,16 @@ class Engine {
   Result<bool> find_allowed(Active& r, TokenConstraint& constraint, std::int64_t drafts);
   std::int64_t allowed_drafts(Active& r, std::span<const std::int32_t> drafts);
   void follow_constraint(Active& r, StepReport& report);
+  std::size_t state_kinds() const;
+  void give_pages(Active& r, std::int64_t cached, Flight& step, BatchItem& item);
   void build_batch(StepReport& report);
-  SampleArgs sampling_of(Active& r, std::int64_t drafts) const;
+  SampleArgs sampling_of(Active& r, std::int64_t drafts, std::int32_t unknown = 0) const;
+  bool may_follow() const;
+  static void land(const Flight& flight);
   void undo_step();
-  bool has_rows_in_flight(const Active& r) const;
   void take_results(StepReport& report);
+  // Whether its next token is the last that it may have.
+  static bool ends_next(const Active& r) { return r.answered() + 1 >= r.limit; }
   std::int64_t draft_bound(const Active& r) const;
   HiddenRows* hidden_rows() const {
     return options_.drafter != nullptr ? options_.drafter->hidden() : nullptr;
@@ -213,19 +240,18 @@ class Engine {
   std::vector<std::int64_t> available_;      // [kinds of page]
   std::vector<std::int64_t> rows_;           // [running]
   std::int64_t scored_rows_left_ = 0;        // prompt rows whose logits the step may still hold
-  std::vector<Active*> batch_;               // [items]
-  std::vector<BatchItem> items_;
   std::vector<DraftRequest> proposals_;
   std::vector<std::size_t> proposing_;  // [proposals] index into running_
-  std::vector<SampleArgs> samples_;     // [rows with logits], in the order of items
-  std::vector<PageId> states_;          // [items, groups with a state]
   std::vector<ComputedRows> computed_;  // rows for a drafter that reads them
   std::vector<Active*> computed_of_;    // [computed_]
   std::optional<std::int32_t> kept_;    // kept place of the step's first row, if rows of it wait
-  StepReport report_;                   // without its results
-  std::vector<Leaving> leaving_;        // cancelled with rows in flight
 
-  Runner runner_;  // last member: its destructor waits for a step in flight, which reads requests
+  Flight step_;   // in flight, or the last one
+  Flight ahead_;  // the one behind it
+  // Ended with rows in flight, and hold their pages until the last of those is collected.
+  std::vector<ActivePtr> leaving_;
+
+  Runner runner_;  // last member: its destructor waits for steps in flight, which read requests
 };
 
 }  // namespace lathe

@@ -31,21 +31,20 @@ struct Scene {
   std::map<RequestId, std::vector<std::int32_t>> tokens;
   std::map<RequestId, Finished> finished;
 
-  explicit Scene(const EngineOptions& options = {}, std::int64_t pages = 64)
-      : setup({.pages = pages, .late = true}), engine(setup.engine(options)) {}
+  explicit Scene(const EngineOptions& options = {}, std::int64_t pages = 64, bool overlaps = false)
+      : setup({.pages = pages, .late = true, .overlaps = overlaps}),
+        engine(setup.engine(options)) {}
 
   void launch() { ASSERT_TRUE(engine.launch()); }
-  void collect() {
-    const auto report = engine.collect();
+  void collect() { take(engine.collect()); }
+  void step() { take(engine.step()); }
+  void take(const Result<StepReport>& report) {
     ASSERT_TRUE(report) << report.error().message();
     for (const TokenEvent& e : report->tokens) tokens[e.request].push_back(e.sampled.token);
     for (const Finished& f : report->finished) finished[f.request] = f;
   }
   void finish() {
-    for (int i = 0; i < 1000 && !engine.idle(); ++i) {
-      launch();
-      collect();
-    }
+    for (int i = 0; i < 1000 && !engine.idle(); ++i) step();
     ASSERT_TRUE(engine.idle());
   }
   void expect_answer(RequestId id, const Request& r) {
@@ -198,6 +197,139 @@ TEST(EngineFlight, AnEngineThatGoesWaitsForItsStep) {
     EXPECT_GT(setup.late->pending(), 0u);
   }
   EXPECT_EQ(setup.late->pending(), 0u);
+}
+
+// It reads the token that the step in flight draws, which the host does not know yet.
+TEST(EngineFlight, ADecodeStepStartsBehindAnother) {
+  Scene s({}, 64, true);
+  const Request first = flight_request(6, 5, 1), second = flight_request(9, 8, 2);
+  const RequestId a = *s.engine.submit(first);
+  const RequestId b = *s.engine.submit(second);
+  s.step();  // the prompts
+  EXPECT_FALSE(s.engine.in_flight());
+  for (std::size_t tokens = 2; tokens <= 7; ++tokens) {
+    s.step();
+    EXPECT_TRUE(s.engine.in_flight()) << tokens;
+    EXPECT_EQ(s.tokens[a].size(), std::min<std::size_t>(tokens, 5));
+    EXPECT_EQ(s.tokens[b].size(), tokens);
+  }
+  s.step();
+  EXPECT_TRUE(s.engine.idle());
+  s.expect_answer(a, first);
+  s.expect_answer(b, second);
+  // An answer that ends at its length has no row in the step behind its last one.
+  EXPECT_EQ(s.engine.stats().steps, 8);
+  EXPECT_EQ(s.engine.stats().decode_rows, 4 + 7);
+  s.expect_nothing_held();
+}
+
+// The step behind has a row of it, which writes to its pages.
+TEST(EngineFlight, AnAnswerThatStopsKeepsItsPagesForTheStepBehind) {
+  Request r = flight_request(6, 12, 1);
+  const std::vector<std::int32_t> whole = expected_answer(r, 100).tokens;
+  r.sampling.stop_token_ids = {whole[5]};
+  const Answer expected = expected_answer(r, 100);
+  ASSERT_EQ(expected.reason, FinishReason::stop);
+  Scene s({}, 64, true);
+  const RequestId id = *s.engine.submit(r);
+  while (!s.finished.contains(id)) s.step();
+  EXPECT_EQ(s.engine.state(id), RequestState::finished);
+  EXPECT_EQ(s.finished[id].answer_tokens, std::ssize(expected.tokens));
+  EXPECT_TRUE(s.engine.in_flight());
+  EXPECT_FALSE(s.engine.idle());
+  EXPECT_GT(s.engine.stats().held_pages, 0);
+  s.setup.cache->poison_free();
+  s.step();
+  EXPECT_TRUE(s.engine.idle());
+  EXPECT_EQ(s.tokens[id], expected.tokens);
+  s.expect_nothing_held();
+}
+
+// The step behind has replaced the state after the answer's last token, which goes to the prefix
+// cache where a block ends there.
+TEST(EngineFlight, AnAnswerThatStopsLeavesItsLastStateToOthers) {
+  std::int64_t cached = 0;
+  for (std::size_t last = 1; last < 12; ++last) {
+    SCOPED_TRACE(last);
+    Request r = flight_request(6, 20, 1);
+    std::vector<std::int32_t> whole = expected_answer(r, 100).tokens;
+    r.sampling.stop_token_ids = {whole[last]};
+    FakeSetup setup({.pages = 64, .state = true, .late = true, .overlaps = true});
+    Engine engine = setup.engine();
+    std::map<RequestId, std::vector<std::int32_t>> tokens;
+    const auto serve = [&](const Request& request) {
+      const RequestId id = *engine.submit(request);
+      while (!engine.idle()) {
+        const auto report = engine.step();
+        ASSERT_TRUE(report);
+        cached += report->cached_tokens;
+        for (const TokenEvent& e : report->tokens) tokens[e.request].push_back(e.sampled.token);
+      }
+      EXPECT_EQ(tokens[id], expected_answer(request, engine.capacity()).tokens);
+    };
+    serve(r);
+    Request next = flight_request(6, 5, 1);
+    next.prompt.insert(next.prompt.end(), whole.begin(), whole.begin() + 12);
+    serve(next);
+  }
+  EXPECT_GT(cached, 0);
+}
+
+// A waiting request is admitted by the next step if there is a place, and a draw that reads earlier
+// tokens waits for them.
+TEST(EngineFlight, NoStepStartsBehindOneThatDecidesMoreThanTokens) {
+  const auto runs_ahead = [](const Request& r, const EngineOptions& options, bool another) {
+    Scene s(options, 64, true);
+    EXPECT_TRUE(s.engine.submit(r));
+    s.step();
+    s.launch();
+    if (another) {
+      EXPECT_TRUE(s.engine.submit(flight_request(4, 3, 9)));
+    }
+    s.engine.launch_ahead();
+    const bool ahead = s.engine.in_flight_ahead();
+    s.finish();
+    return ahead;
+  };
+  const Request r = flight_request(6, 9, 1);
+  EXPECT_TRUE(runs_ahead(r, {}, false));
+  EXPECT_FALSE(runs_ahead(r, {.overlap = false}, false));
+  EXPECT_FALSE(runs_ahead(r, {}, true));
+  EXPECT_TRUE(runs_ahead(r, {.max_running_requests = 1}, true));
+  EXPECT_FALSE(runs_ahead(flight_request(6, 2, 1), {}, false));
+  Request penalised = r;
+  penalised.sampling.presence_penalty = 0.5f;
+  EXPECT_FALSE(runs_ahead(penalised, {}, false));
+}
+
+// E9: both are void, whichever of them fails.
+TEST(EngineFlight, AStepThatFailsTakesTheOneBehindItAlong) {
+  for (const bool older : {true, false}) {
+    Scene s({}, 64, true);
+    const Request first = flight_request(6, 9, 1), second = flight_request(7, 9, 2);
+    const RequestId a = *s.engine.submit(first);
+    const RequestId b = *s.engine.submit(second);
+    s.step();
+    s.step();
+    s.step();
+    ASSERT_TRUE(s.engine.in_flight());
+    const std::int64_t steps = s.engine.stats().steps;
+    (older ? s.setup.late->fail_next : s.setup.model->fail_late) = true;
+    auto report = s.engine.step();
+    EXPECT_EQ(report.ok(), !older);
+    if (!older) {
+      s.take(report);
+      report = s.engine.step();
+      EXPECT_FALSE(report);
+    }
+    EXPECT_FALSE(s.engine.in_flight());
+    EXPECT_EQ(s.engine.stats().steps, steps + !older);
+    s.setup.cache->poison_free();
+    s.finish();
+    s.expect_answer(a, first);
+    s.expect_answer(b, second);
+    s.expect_nothing_held();
+  }
 }
 
 // With a whole model, no operator's result is read before the step is collected, and a step's

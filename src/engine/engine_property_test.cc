@@ -25,7 +25,7 @@ class Life {
     options_.max_running_requests = 1 + pick(8);
     options_.prefix_cache = !some(3);
     options_.seed = rng_();
-    if (!some(3)) {
+    if (!overlaps_ && !some(3)) {
       const auto next = [this](const DraftRequest& r, std::int64_t known) {
         return draft(r, known);
       };
@@ -101,6 +101,7 @@ class Life {
   int refused = 0;
   int failures = 0;
   int not_finite = 0;
+  int ahead() const { return ahead_; }
 
  private:
   struct Live {
@@ -134,6 +135,9 @@ class Life {
     }
     o.state = some(2);
     o.late = some(2);
+    if (some(3)) {  // as often as not, steps start behind others
+      o.late = o.overlaps = overlaps_ = true;
+    }
     return o;
   }
 
@@ -205,8 +209,9 @@ class Life {
     if (some(4)) p.stop_token_ids = {1, 2, 3};
     if (some(4)) p.ignore_eos = true;
     if (some(4)) p.min_tokens = 1;
-    if (some(4)) p.repetition_penalty = 1.2f;
-    if (some(4)) p.frequency_penalty = 0.5f;
+    const int one_in = overlaps_ ? 30 : 4;
+    if (some(one_in)) p.repetition_penalty = 1.2f;
+    if (some(one_in)) p.frequency_penalty = 0.5f;
     if (some(4)) p.top_k = 5;
     return r;
   }
@@ -248,9 +253,10 @@ class Life {
 
   void step() {
     setup_.cache->poison_free();
-    const bool fails = setup_.model->fail_next || setup_.model->fail_late ||
+    const bool fails = fails_later_ || setup_.model->fail_next || setup_.model->fail_late ||
                        (setup_.late != nullptr && setup_.late->fail_next);
     auto report = run_step();
+    fails_later_ = fails && report && engine_->in_flight();
     if (!report) {
       ASSERT_TRUE(fails);
       ++failures;
@@ -266,7 +272,12 @@ class Life {
 
   Result<StepReport> run_step() {
     if (setup_.late == nullptr) return engine_->step();
-    if (auto ok = engine_->launch(); !ok) return ok.error();
+    if (!engine_->in_flight()) {
+      if (auto ok = engine_->launch(); !ok) return ok.error();
+    }
+    if (calls_in_flight_ && some(20)) cancel();
+    if (!some(8)) engine_->launch_ahead();
+    ahead_ += engine_->in_flight_ahead();
     while (engine_->in_flight() && some(2)) {
       setup_.late->run_some(static_cast<std::size_t>(pick(3)));
       setup_.cache->poison_free();
@@ -293,8 +304,10 @@ class Life {
       live.tokens.push_back(e.sampled.token);
     }
     for (auto& [id, live] : live_) {
-      // E4: a decoding request has a row in every step.
-      if (live.token_last_step && engine_->state(id) == RequestState::running) {
+      // E4: a decoding request has a row in every step. One that is preempted may be admitted again
+      // in the same step, to recompute.
+      const bool decodes = live.token_last_step && report.preemptions == 0;
+      if (decodes && engine_->state(id) == RequestState::running) {
         EXPECT_TRUE(got.contains(id)) << "request " << id.value;
       }
       live.token_last_step = got.contains(id);
@@ -334,6 +347,7 @@ class Life {
   }
 
   std::mt19937 rng_;
+  bool overlaps_ = false;  // draw_setup() sets it
   FakeSetup setup_;
   EngineOptions options_;
   std::unique_ptr<Drafter> drafter_;  // null: none
@@ -344,12 +358,14 @@ class Life {
   std::map<RequestId, Live> live_;
   std::set<RequestId> cancelled_;
   bool calls_in_flight_ = true;
+  bool fails_later_ = false;  // the step that is in flight may have failed to start
+  int ahead_ = 0;             // steps launched behind others
 };
 
 TEST(EngineProperty, AnyLifeGivesEachRequestItsOwnTokensAndLeaksNothing) {
   std::int64_t preemptions = 0;
   std::int64_t cached = 0, drafted = 0, accepted = 0, accepted_of_readers = 0;
-  std::int64_t accepted_of_models = 0;
+  std::int64_t accepted_of_models = 0, ahead = 0;
   int finished = 0, refused = 0, failures = 0, not_finite = 0;
   const int lives = 300 * test_scale();
   for (int i = 0; i < lives; ++i) {
@@ -368,18 +384,20 @@ TEST(EngineProperty, AnyLifeGivesEachRequestItsOwnTokensAndLeaksNothing) {
     refused += life.refused;
     failures += life.failures;
     not_finite += life.not_finite;
+    ahead += life.ahead();
   }
   std::printf(
       "%d lives: %d finished, %d refused, %ld preemptions, %ld cached tokens, %d failed "
-      "steps, %d not finite, %ld of %ld drafts accepted\n",
+      "steps, %d not finite, %ld of %ld drafts accepted, %ld steps ahead\n",
       lives, finished, refused, preemptions, cached, failures, not_finite,
-      accepted + accepted_of_readers + accepted_of_models, drafted);
+      accepted + accepted_of_readers + accepted_of_models, drafted, ahead);
   EXPECT_GT(finished, 10 * lives);
   EXPECT_GT(preemptions, lives);
   EXPECT_GT(cached, 10 * lives);
   EXPECT_GT(refused, lives / 4);
   EXPECT_GT(failures, lives / 10);
   EXPECT_GT(not_finite, lives / 10);
+  EXPECT_GT(ahead, lives);
   EXPECT_GT(accepted, 3 * lives);
   EXPECT_GT(accepted_of_readers, 2 * lives);
   EXPECT_GT(accepted_of_models, 2 * lives);

@@ -1,4 +1,4 @@
-// One step of the engine: schedule, run, sample.
+// What a step holds and what becomes of its results: schedule, batch, tokens.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -237,43 +237,54 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
   }
 }
 
+// Kinds of page in a request's lists: keys, compressed entries, states.
+std::size_t Engine::state_kinds() const {
+  return pages_.rules().size() - cache_->groups() - cache_->plan().entry_groups();
+}
+
+// Gives the step's next item the pages of its request, which has `cached` tokens before its rows.
+void Engine::give_pages(Active& r, std::int64_t cached, Flight& step, BatchItem& item) {
+  const std::size_t groups = cache_->groups();
+  const std::size_t entries = cache_->plan().entry_groups();
+  const std::size_t first_state = groups + entries, states = state_kinds();
+  item.pages = std::span(r.pages.lists).first(groups);
+  item.entries = std::span(r.pages.lists).subspan(groups, entries);
+  item.states = std::span(r.pages.lists).subspan(first_state);
+  const std::span<PageId> before =
+      std::span(step.states).subspan(step.items.size() * states, states);
+  for (std::size_t k = 0; k < states; ++k) {
+    before[k] = &step == &ahead_ ? pages_.last_before_ahead(first_state + k, cached, r.pages)
+                                 : pages_.last_before(first_state + k, cached, r.pages);
+  }
+  item.states_before = before;
+}
+
 // Decode rows come first, each followed by its drafts, then prefill chunks, all by age. If one
 // request has drafts, all decoding requests run as phase verify, in one segment.
 void Engine::build_batch(StepReport& report) {
-  batch_.clear();
-  items_.clear();
-  const std::size_t groups = cache_->groups();
-  const std::size_t entries = cache_->plan().entry_groups();
-  const std::size_t first_state = groups + entries;
-  const std::size_t states = pages_.rules().size() - first_state;
-  states_.resize(running_.size() * states);
+  step_.batch.clear();
+  step_.items.clear();
+  step_.states.resize(running_.size() * state_kinds());
   std::int64_t drafts = 0;
   for (const ActivePtr& r : running_) drafts += r->drafts;
   const Phase decode = drafts > 0 ? Phase::verify : Phase::decode;
-  samples_.clear();
-  samples_.reserve(running_.size() + static_cast<std::size_t>(drafts));  // items point into it
+  step_.samples.clear();
+  step_.samples.reserve(running_.size() + static_cast<std::size_t>(drafts));  // items point into it
   for (bool decodes : {true, false}) {
     for (std::size_t i = 0; i < running_.size(); ++i) {
       Active& r = *running_[i];
       if (rows_[i] == 0 || scheduled_[i].decodes() != decodes) continue;
       BatchItem item;
       item.phase = decodes ? decode : Phase::extend;
-      item.pages = std::span(r.pages.lists).first(groups);
-      item.entries = std::span(r.pages.lists).subspan(groups, entries);
-      item.states = std::span(r.pages.lists).subspan(first_state);
-      item.states_before = std::span(states_).subspan(items_.size() * states, states);
-      for (std::size_t k = 0; k < states; ++k) {
-        states_[items_.size() * states + k] =
-            pages_.last_before(first_state + k, r.computed, r.pages);
-      }
+      give_pages(r, r.computed, step_, item);
       item.cached = static_cast<std::int32_t>(r.computed);
       item.tokens = std::span(r.tokens).subspan(static_cast<std::size_t>(r.computed),
                                                 static_cast<std::size_t>(rows_[i]));
       if (r.computed + rows_[i] == std::ssize(r.tokens)) {
         item.logits = 1 + r.drafts;
-        const std::size_t first = samples_.size();
-        for (std::int64_t k = 0; k <= r.drafts; ++k) samples_.push_back(sampling_of(r, k));
-        item.samples = std::span(samples_).subspan(first);
+        const std::size_t first = step_.samples.size();
+        for (std::int64_t k = 0; k <= r.drafts; ++k) step_.samples.push_back(sampling_of(r, k));
+        item.samples = std::span(step_.samples).subspan(first);
       }
       if (r.scores()) {
         const std::int64_t first = std::max(r.computed, r.next_scored);
@@ -286,110 +297,56 @@ void Engine::build_batch(StepReport& report) {
           item.scored_ids = r.sampling.logprob_ids;
         }
       }
-      batch_.push_back(&r);
-      items_.push_back(item);
+      step_.batch.push_back(&r);
+      step_.items.push_back(item);
       (decodes ? report.decode_rows : report.prefill_rows) += rows_[i] - r.drafts;
       report.drafted += r.drafts;
     }
   }
 }
 
-// Sampling arguments after `drafts` of its drafts, as if they were tokens.
-SampleArgs Engine::sampling_of(Active& r, std::int64_t drafts) const {
+// Sampling arguments after `drafts` of its drafts, as if they were tokens, and after `unknown`
+// tokens that a step in flight draws.
+SampleArgs Engine::sampling_of(Active& r, std::int64_t drafts, std::int32_t unknown) const {
   const auto tokens = std::span(r.tokens).first(static_cast<std::size_t>(r.known() + drafts));
   const auto prompt = static_cast<std::size_t>(r.prompt);
   SampleArgs args;
   args.params = &r.sampling;
   args.prompt = tokens.first(prompt);
   args.answer = tokens.subspan(prompt);
-  if (r.answered() + drafts < r.sampling.min_tokens) args.ruled_out = r.stops;
+  args.unknown = unknown;
+  if (r.answered() + drafts + unknown < r.sampling.min_tokens) args.ruled_out = r.stops;
   args.seed = r.seed;
   if (r.constraint) args.allowed = r.allowed_after(drafts, allowed_words());
   return args;
-}
-
-bool Engine::has_rows_in_flight(const Active& r) const {
-  return in_flight() && std::find(batch_.begin(), batch_.end(), &r) != batch_.end();
-}
-
-Result<void> Engine::launch() {
-  LATHE_CHECK(!in_flight(), "collect() comes before the next launch()");
-  report_ = {};
-  if (running_.empty() && waiting_.empty()) return {};
-  StepReport report;
-  schedule(report);
-  build_batch(report);
-  LATHE_CHECK(!items_.empty(), "no request has a row (E3)");
-  sums_.preemptions += report.preemptions;
-  sums_.cached_tokens += report.cached_tokens;
-  if (auto ok = runner_.launch(items_, ops_, options_.debug_nan); !ok) {
-    undo_step();
-    return ok;
-  }
-  report_ = std::move(report);
-  return {};
-}
-
-Result<StepReport> Engine::collect() {
-  const bool ran = in_flight();
-  const Result<void> ok = ran ? runner_.collect() : Result<void>();
-  for (Leaving& l : leaving_) {
-    pages_.undo(l.request->computed, l.request->pages);
-    keep_and_release(*l.request, l.reason);
-  }
-  if (!ok) {
-    leaving_.clear();
-    undo_step();
-    return ok.error();
-  }
-  StepReport report = std::exchange(report_, {});
-  if (ran) ++sums_.steps;
-  report.step = sums_.steps;
-  sums_.prefill_rows += report.prefill_rows;
-  sums_.decode_rows += report.decode_rows;
-  report.finished = std::exchange(unreported_, {});
-  if (ran) take_results(report);
-  leaving_.clear();
-  return report;
-}
-
-Result<StepReport> Engine::step() {
-  if (auto ok = launch(); !ok) return ok.error();
-  return collect();
-}
-
-// Undoes the allocations of a failed step. Rows kept for a drafter may be lost with it.
-void Engine::undo_step() {
-  for (const ActivePtr& r : running_) {
-    r->unread.clear();
-    r->drop_drafts();
-    pages_.undo(r->computed, r->pages);
-  }
 }
 
 void Engine::take_results(StepReport& report) {
   kept_.reset();
   computed_.clear();
   computed_of_.clear();
-  for (std::size_t i = 0; i < items_.size(); ++i) {
-    Active& r = *batch_[i];
+  for (std::size_t i = 0; i < step_.items.size(); ++i) {
+    Active& r = *step_.batch[i];
     if (r.ended) continue;  // cancelled meanwhile
     const std::int64_t drafts = r.drafts;
-    const std::int64_t rows = std::ssize(items_[i].tokens) - drafts;
+    const std::int64_t rows = std::ssize(step_.items[i].tokens) - drafts;
     if (const NonFiniteItem* bad = non_finite_row(i, 0, rows)) {
       end(r, FinishReason::error, not_finite(r, bad->layer), report.finished);
       continue;
     }
     const std::int64_t before = std::exchange(r.computed, r.computed + rows);
-    if (!items_[i].scored.empty()) take_scored(r, i);
-    if (items_[i].logits > 0) take_tokens(r, i, report);
-    if (!r.ended && r.constraint && items_[i].logits > 0) follow_constraint(r, report);
+    if (!step_.items[i].scored.empty()) take_scored(r, i);
+    if (step_.items[i].logits > 0) take_tokens(r, i, report);
+    if (!r.ended && r.constraint && step_.items[i].logits > 0) follow_constraint(r, report);
+    if (!r.ended || r.in_flight > 0) pages_.confirm(r.pages);
     if (r.ended) continue;
-    pages_.confirm(r.settled, r.settled, r.pages);
     if (drafts > 0) pages_.undo(r.computed, r.pages);  // those of rejected drafts
     if (drafter_reads()) add_computed(r, i, before);
   }
-  std::erase_if(running_, [](const ActivePtr& r) { return r->ended; });
+  for (ActivePtr& r : running_) {
+    if (r->ended && r->in_flight > 0) leaving_.push_back(std::move(r));
+  }
+  std::erase_if(running_, [](const ActivePtr& r) { return r == nullptr || r->ended; });
   if (!computed_.empty()) hand_to_drafter();
   for (const ActivePtr& r : running_) settle(*r);
 }
@@ -398,7 +355,7 @@ void Engine::take_results(StepReport& report) {
 void Engine::settle(Active& r) {
   const bool follows = drafter_reads() && r.read + std::ssize(r.unread) == r.computed;
   const std::int64_t to = follows ? r.read : r.computed;
-  pages_.confirm(r.settled, to, r.pages);
+  pages_.settle(r.settled, to, r.pages);
   r.settled = to;
 }
 
@@ -414,7 +371,7 @@ bool Engine::keeps_pages(std::int64_t from, std::int64_t to) const {
 // spared the rows of answers; a request with missed rows gets no drafts from then on. Rows of an
 // answer that wants no draft are kept until it does, or until there are many.
 void Engine::add_computed(Active& r, std::size_t item, std::int64_t before) {
-  const bool prefill = items_[item].phase == Phase::extend;
+  const bool prefill = step_.items[item].phase == Phase::extend;
   const bool drafts = drafts_at(std::ssize(running_)) > 0;
   const std::int64_t unread = std::ssize(r.unread);
   const bool lost = r.read + unread != before || (unread > 0 && !hidden_rows()->has(r.first_kept));
@@ -449,7 +406,7 @@ bool Engine::keep_rows(Active& r, std::size_t item, std::int64_t rows) {
   if (unread > 0 && hidden.keeps() - r.first_kept >= kUnreadRows) return false;
   if (!kept_) {
     std::int64_t decoding = 0;
-    for (const BatchItem& i : items_) {
+    for (const BatchItem& i : step_.items) {
       if (i.phase != Phase::extend) decoding += std::ssize(i.tokens);
     }
     if (decoding > hidden.sizes().kept) return false;
@@ -497,7 +454,7 @@ void Engine::take_scored(Active& r, std::size_t item) {
   const std::span<const std::optional<SampledToken>> scored = runner_.scored(item);
   for (std::size_t k = 0; k < scored.size(); ++k) {
     r.prompt_logprobs.push_back(
-        scored[k].value_or(SampledToken{items_[item].scored[k], {}, {}, {}}));
+        scored[k].value_or(SampledToken{step_.items[item].scored[k], {}, {}, {}}));
   }
   r.next_scored += std::ssize(scored);
 }
@@ -508,7 +465,7 @@ void Engine::take_tokens(Active& r, std::size_t item, StepReport& report) {
   const std::int64_t drafts = r.drafts;
   std::int64_t accepted = 0;
   while (take_token(r, item, accepted, report)) {
-    const std::int64_t row = std::ssize(items_[item].tokens) - drafts + accepted;
+    const std::int64_t row = std::ssize(step_.items[item].tokens) - drafts + accepted;
     ++accepted;
     if (const NonFiniteItem* bad = non_finite_row(item, row, row + 1)) {
       end(r, FinishReason::error, not_finite(r, bad->layer), report.finished);
@@ -541,7 +498,7 @@ bool Engine::take_token(Active& r, std::size_t item, std::int64_t k, StepReport&
     end(r, FinishReason::error, not_finite(r, std::nullopt), report.finished);
     return false;
   }
-  const bool prefill = items_[item].phase == Phase::extend;
+  const bool prefill = step_.items[item].phase == Phase::extend;
   if (prefill && !drafter_reads()) pages_.publish(r.tokens, r.pages);
   if (!r.forced.empty()) sampled->token = r.forced[static_cast<std::size_t>(r.answered())];
   const std::int32_t token = sampled->token;

@@ -178,7 +178,13 @@ Result<ForwardResult> FakeModel::forward(const OpsContext&, const ForwardArgs& a
   if (late == nullptr) {
     run(args);
   } else {
-    late->later([this, args]() -> Result<void> {
+    // The runner uses its segments for the next step, which may be planned before this one runs.
+    std::vector<Segment> own(args.segments.begin(), args.segments.end());
+    std::vector<StepView> steps;
+    for (const Segment& s : own) steps.push_back(*s.step);
+    late->later([this, args = args, own, steps]() mutable -> Result<void> {
+      for (std::size_t i = 0; i < own.size(); ++i) own[i].step = &steps[i];
+      args.segments = own;
       for (std::size_t g = 0; g < config_.groups.size(); ++g) {
         for (const Segment& s : args.segments_of(g, config_.groups.size())) {
           for (const Slot slot : s.step->out_slots) {
@@ -312,7 +318,7 @@ FakeSetup::FakeSetup(const FakeOptions& o) {
   cache->poison_free();
   model.emplace(std::move(groups));
   if (o.late) {
-    backend = std::make_unique<LateBackend>();
+    backend = std::make_unique<LateBackend>(Device::cpu, o.overlaps);
     model->late = late = static_cast<LateBackend*>(backend.get());
   } else {
     backend = std::move(*make_backend(Device::cpu));

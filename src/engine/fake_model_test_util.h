@@ -72,6 +72,7 @@ struct FakeOptions {
   bool state = false;
   std::int32_t draft_tokens = kMaxDraftTokens;  // drafts that states have banks for
   bool late = false;                            // the backend is a LateBackend
+  bool overlaps = false;                        // with late: it takes two steps
 };
 
 /// Plan, cache, model and memory for an engine; not movable.

@@ -46,6 +46,54 @@ TEST(GpuEngine, RecordedStepsGiveWhatOthersGive) {
   expect_recorded_as_others(kModel, kSizes, kPrompts);
 }
 
+// The runtime runs nothing before it is waited for, so a step that starts behind another reads
+// tokens that the host does not know. Rows of answers that end by a stop token are in one step too
+// many.
+TEST(GpuEngine, StepsBehindOthersChangeNoToken) {
+  const std::vector<Prompt> prompts = {{7, 9}, {3, 6, 0.9f}, {12, 12}, {2, 4, 1.2f}};
+  EngineOptions apart;
+  apart.overlap = false;
+  const Answers one = answers_of(kModel, kSizes, apart, prompts, false);
+  const Answers two = answers_of(kModel, kSizes, {}, prompts, false);
+  EXPECT_EQ(one.steps_behind, 0);
+  EXPECT_GT(two.steps_behind, 6);
+  EXPECT_EQ(two.stats.steps, one.stats.steps);
+  EXPECT_EQ(two.tokens, one.tokens);
+  for (const auto& [id, logprobs] : one.logprobs) {
+    for (std::size_t i = 0; i < logprobs.size(); ++i) {
+      EXPECT_NEAR(two.logprobs.at(id)[i], logprobs[i], 5e-3) << id << ", " << i;
+    }
+  }
+}
+
+// A stop token is found one step late, and what its request draws there is dropped.
+TEST(GpuEngine, AnAnswerEndsAtItsStopTokenWithAStepBehindIt) {
+  GpuSetup free(kModel, kSizes, {});
+  const auto answer = [](GpuSetup& setup, std::vector<std::int32_t> stops) {
+    Request r;
+    r.prompt = some_tokens(9, setup.config().vocab);
+    r.sampling.temperature = 0;
+    r.sampling.ignore_eos = true;
+    r.sampling.max_tokens = 12;
+    r.sampling.stop_token_ids = std::move(stops);
+    EXPECT_TRUE(setup.engine().submit(r).ok());
+    std::vector<std::int32_t> tokens;
+    while (!setup.engine().idle()) {
+      const auto report = setup.engine().step();
+      EXPECT_TRUE(report.ok());
+      for (const auto& t : report->tokens) tokens.push_back(t.sampled.token);
+    }
+    return tokens;
+  };
+  const std::vector<std::int32_t> whole = answer(free, {});
+  ASSERT_EQ(whole.size(), 12u);
+  const auto first = std::find(whole.begin(), whole.end(), whole[7]);
+  const std::vector<std::int32_t> expected(whole.begin(), first + 1);
+  GpuSetup stopped(kModel, kSizes, {});
+  EXPECT_EQ(answer(stopped, {whole[7]}), expected);
+  EXPECT_EQ(stopped.engine().stats().held_pages, 0);
+}
+
 // Steps that complete entries of 4 and of 128 tokens, and steps that do not.
 TEST(GpuEngine, RecordedStepsOfDeepseekV4GiveWhatOthersGive) {
   const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_wide"));
@@ -159,26 +207,37 @@ TEST(GpuEngine, DraftsOfTheDraftLayerOfDeepseekV4ChangeNoToken) {
   expect_layers_drafts_change_no_token(kV4Model, kV4Sizes, Golden(LATHE_TEST_DATA, "tiny_v4"));
 }
 
+// Nor does one behind it.
 TEST(GpuEngine, AStepInFlightNeitherAllocatesNorWaits) {
-  GpuSetup setup(kModel, kSizes, {});
-  Request r;
-  r.prompt = some_tokens(5, setup.config().vocab);
-  r.sampling.temperature = 0;
-  r.sampling.ignore_eos = true;
-  r.sampling.max_tokens = 6;
-  ASSERT_TRUE(setup.engine().submit(std::move(r)).ok());
-  for (int step = 0; step < 4; ++step) ASSERT_TRUE(setup.engine().step().ok());
-  const cuda::fake::Counts before = cuda::fake::counts();
-  ASSERT_TRUE(setup.engine().launch().ok());
-  const cuda::fake::Counts after = cuda::fake::counts();
-  EXPECT_EQ(after.waits, before.waits);
-  EXPECT_EQ(after.allocations, before.allocations);
-  EXPECT_EQ(after.pageable_copies, before.pageable_copies);
-  EXPECT_EQ(after.copies_in, before.copies_in + 2);  // the step, and what is drawn from it
-  EXPECT_EQ(after.copies_out, before.copies_out + 1);
-  EXPECT_EQ(after.graph_launches, before.graph_launches + 1);
-  ASSERT_TRUE(setup.engine().collect().ok());
-  EXPECT_EQ(cuda::fake::counts().waits, before.waits + 1);
+  for (const bool overlap : {false, true}) {
+    SCOPED_TRACE(overlap);
+    GpuSetup setup(kModel, kSizes, {.overlap = overlap});
+    Engine& engine = setup.engine();
+    Request r;
+    r.prompt = some_tokens(5, setup.config().vocab);
+    r.sampling.temperature = 0;
+    r.sampling.ignore_eos = true;
+    r.sampling.max_tokens = 8;
+    ASSERT_TRUE(engine.submit(std::move(r)).ok());
+    for (int step = 0; step < 4; ++step) ASSERT_TRUE(engine.step().ok());
+    ASSERT_EQ(engine.in_flight(), overlap);
+    const cuda::fake::Counts before = cuda::fake::counts();
+    if (overlap) {
+      engine.launch_ahead();
+    } else {
+      ASSERT_TRUE(engine.launch().ok());
+    }
+    ASSERT_EQ(engine.in_flight_ahead(), overlap);
+    const cuda::fake::Counts after = cuda::fake::counts();
+    EXPECT_EQ(after.waits, before.waits);
+    EXPECT_EQ(after.allocations, before.allocations);
+    EXPECT_EQ(after.pageable_copies, before.pageable_copies);
+    EXPECT_EQ(after.copies_in, before.copies_in + 2);  // the step, and what is drawn from it
+    EXPECT_EQ(after.copies_out, before.copies_out + 1);
+    EXPECT_EQ(after.graph_launches, before.graph_launches + 1);
+    ASSERT_TRUE(engine.collect().ok());
+    EXPECT_EQ(cuda::fake::counts().waits, before.waits + 1);
+  }
 }
 
 // Random weights, so few guesses are right: of dense latent attention, and of layers that share a

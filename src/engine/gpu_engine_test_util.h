@@ -153,6 +153,8 @@ class GpuSetup {
 struct Answers {
   std::map<std::uint64_t, std::vector<std::int32_t>> tokens;  // by request
   std::map<std::uint64_t, Logits> logits;
+  std::map<std::uint64_t, std::vector<double>> logprobs;  // of the tokens
+  std::int64_t steps_behind = 0;  // that started before the step before ended
   EngineStats stats;
   std::vector<double> step_ms;
 };
@@ -181,6 +183,7 @@ inline Answers answers_of(const std::string& directory, const GpuSetup::Sizes& s
     r.sampling.temperature = p.temperature;
     r.sampling.ignore_eos = true;
     r.sampling.max_tokens = p.answer;
+    r.sampling.logprobs = 0;
     EXPECT_TRUE(setup.engine().submit(std::move(r)).ok());
   }
   while (!setup.engine().idle()) {
@@ -193,7 +196,11 @@ inline Answers answers_of(const std::string& directory, const GpuSetup::Sizes& s
       ADD_FAILURE() << report.error().message();
       break;
     }
-    for (const auto& t : report->tokens) run.tokens[t.request.value].push_back(t.sampled.token);
+    run.steps_behind += setup.engine().in_flight();
+    for (const auto& t : report->tokens) {
+      run.tokens[t.request.value].push_back(t.sampled.token);
+      run.logprobs[t.request.value].push_back(*t.sampled.logprob);
+    }
   }
   run.stats = setup.engine().stats();
   return run;

@@ -22,7 +22,9 @@ namespace lathe {
 
 class LateBackend : public HostBackend {
  public:
-  explicit LateBackend(Device device = Device::cpu) : inner_(std::move(*make_backend(device))) {}
+  /// overlaps: a step of a FakeModel may follow before wait(). Its host data are copied and kept.
+  explicit LateBackend(Device device = Device::cpu, bool overlaps = false)
+      : inner_(std::move(*make_backend(device))), overlaps_(overlaps) {}
 
   using Work = std::function<Result<void>()>;
   void later(Work work) { queue_.push_back(std::move(work)); }
@@ -32,6 +34,7 @@ class LateBackend : public HostBackend {
     for (; pieces > 0 && !queue_.empty(); --pieces) {
       const Work work = std::move(queue_.front());
       queue_.pop_front();
+      if (previous_ && *previous_ > 0) --*previous_;
       const Result<void> done = work();
       if (!done && ok_) ok_ = done;
     }
@@ -40,13 +43,42 @@ class LateBackend : public HostBackend {
   bool fail_next = false;
 
   Result<void> wait() override {
+    const std::size_t end = std::exchange(previous_, std::nullopt).value_or(queue_.size());
     if (std::exchange(fail_next, false)) {
-      run_some(queue_.size() / 2);
+      run_some(end / 2);
       queue_.clear();
       return Error{ErrorCode::unsupported, "device", "a step that works", "a test's choice", ""};
     }
-    run_some(queue_.size());
+    run_some(end);
     return std::exchange(ok_, {});
+  }
+
+  bool overlaps() const override { return overlaps_; }
+  Result<void> begin_next_step() override {
+    LATHE_CHECK(!previous_, "two steps at a time");
+    previous_ = queue_.size();
+    return {};
+  }
+  Result<void> prepare_step(const OpsContext& ops, const Plan& plan, const KeyPools& pools,
+                            const StepView& step, PreparedStep& out) override {
+    if (auto ok = HostBackend::prepare_step(ops, plan, pools, step, out); !ok) return ok;
+    if (overlaps_) keep_arrays(out.view);
+    return {};
+  }
+  Result<std::span<const std::int32_t>> prepare_list(const OpsContext&,
+                                                     std::span<const std::int32_t> list) override {
+    return overlaps_ ? keep(list) : list;
+  }
+  Result<void> take_drawn(const OpsContext&, std::span<const std::int32_t> tokens) override {
+    later([this, tokens]() -> Result<void> {
+      for (const std::int32_t& token : tokens) {
+        if (token > kFirstDraw) continue;
+        const auto& drawn = drawn_[static_cast<std::size_t>(kFirstDraw - token)];
+        const_cast<std::int32_t&>(token) = drawn ? drawn->token : -1;
+      }
+      return {};
+    });
+    return {};
   }
 
   Device device() const override { return inner_->device(); }
@@ -156,10 +188,45 @@ class LateBackend : public HostBackend {
   }
   void sample(const OpsContext& ops, std::span<const SampleArgs> rows,
               std::span<std::optional<SampledToken>> out) override {
-    queue(ops, [=](Backend& b, const OpsContext& o) { b.sample(o, rows, out); });
+    if (!overlaps_) {
+      queue(ops, [=](Backend& b, const OpsContext& o) { b.sample(o, rows, out); });
+      return;
+    }
+    std::vector<SampleArgs> own(rows.begin(), rows.end());
+    for (SampleArgs& args : own) {
+      args.params = &params_.emplace_back(*args.params);
+      args.prompt = keep(args.prompt);
+      args.answer = keep(args.answer);
+      args.ruled_out = keep(args.ruled_out);
+      args.allowed = keep(args.allowed);
+    }
+    queue(ops, [this, own, out](Backend& b, const OpsContext& o) {
+      b.sample(o, own, out);
+      drawn_.assign(out.begin(), out.end());
+    });
   }
 
  private:
+  template <class T>
+  std::span<const T> keep(std::span<const T> list) {
+    const auto bytes = std::as_bytes(list);
+    const auto& own = kept_.emplace_back(bytes.begin(), bytes.end());
+    return {reinterpret_cast<const T*>(own.data()), list.size()};
+  }
+  void keep_arrays(StepView& v) {
+    const auto keep_table = [this](PageTableView& t) {
+      t.data = keep(std::span(t.data, static_cast<std::size_t>(t.requests * t.width))).data();
+    };
+    v.positions = keep(v.positions);
+    v.row_request = keep(v.row_request);
+    v.row_lens = keep(v.row_lens);
+    v.out_slots = keep(v.out_slots);
+    v.q_indptr = keep(v.q_indptr);
+    v.kv_lens = keep(v.kv_lens);
+    keep_table(v.page_table);
+    v.state_before = keep(v.state_before);
+    keep_table(v.state_table);
+  }
   template <class T>
   static std::vector<std::remove_const_t<T>> copy(std::span<T> list) {
     return {list.begin(), list.end()};
@@ -186,6 +253,11 @@ class LateBackend : public HostBackend {
   std::unique_ptr<Backend> inner_;
   Arena tensors_, control_;
   std::deque<Work> queue_;
+  bool overlaps_;
+  std::optional<std::size_t> previous_;  // pieces of the step before begin_next_step()
+  std::vector<std::optional<SampledToken>> drawn_;
+  std::deque<std::vector<std::byte>> kept_;
+  std::deque<SamplingParams> params_;
   Result<void> ok_;
 };
 

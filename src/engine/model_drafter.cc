@@ -168,7 +168,7 @@ Result<void> ModelDrafter::compute(std::span<Job> jobs) {
     k.keys.insert(k.keys.end(), tokens.begin(), tokens.end());
     k.sure += job.rows;
     // Not the last one: it may be computed once more.
-    pages_.confirm(k.settled, std::max(k.settled, k.sure - 1), k.pages);
+    pages_.settle(k.settled, std::max(k.settled, k.sure - 1), k.pages);
     k.settled = std::max(k.settled, k.sure - 1);
     if (job.rows > kBurstRows) pages_.publish(std::span(k.keys).first(at(k.sure - 1)), k.pages);
   }

@@ -68,15 +68,25 @@ void PageAllocator::take(std::size_t kind, std::int64_t n, std::vector<PageId>& 
 void PageAllocator::prepare(RequestPages& pages) const {
   pages.lists.resize(kinds_.size());
   pages.replaced.resize(kinds_.size());
+  pages.replaced_ahead.resize(kinds_.size());
 }
 
 void PageAllocator::extend(std::int64_t from, std::int64_t to, RequestPages& pages) {
   prepare(pages);
+  extend(from, to, pages.lists, pages.replaced);
+}
+
+void PageAllocator::extend_ahead(std::int64_t from, std::int64_t to, RequestPages& pages) {
+  extend(from, to, pages.lists, pages.replaced_ahead);
+}
+
+void PageAllocator::extend(std::int64_t from, std::int64_t to, GroupPages& lists,
+                           std::vector<PageId>& replaced) {
   for (std::size_t k = 0; k < kinds_.size(); ++k) {
     const PageRule& rule = rules_[k];
-    std::vector<PageId>& list = pages.lists[k];
+    std::vector<PageId>& list = lists[k];
     if (rule.rewrites && from % rule.page_size != 0) {
-      pages.replaced[k] = list.back();
+      replaced[k] = list.back();
       list.pop_back();
     }
     const std::int64_t more = pages_for(to, rule.page_size) - std::ssize(list);
@@ -102,15 +112,21 @@ void PageAllocator::shorten(std::size_t kind, std::int64_t entries, std::vector<
 
 void PageAllocator::undo(std::int64_t from, RequestPages& pages) {
   for (std::size_t k = 0; k < pages.lists.size(); ++k) {
+    let_go(k, std::exchange(pages.replaced_ahead[k], PageId()));
     PageId& replaced = pages.replaced[k];
     shorten(k, pages_for(from, rules_[k].page_size) - (replaced.is_hole() ? 0 : 1), pages.lists[k]);
     if (!replaced.is_hole()) pages.lists[k].push_back(std::exchange(replaced, PageId()));
   }
 }
 
-void PageAllocator::confirm(std::int64_t from, std::int64_t to, RequestPages& pages) {
+void PageAllocator::confirm(RequestPages& pages) {
   for (std::size_t k = 0; k < pages.lists.size(); ++k) {
-    let_go(k, std::exchange(pages.replaced[k], PageId()));
+    let_go(k, std::exchange(pages.replaced[k], std::exchange(pages.replaced_ahead[k], PageId())));
+  }
+}
+
+void PageAllocator::settle(std::int64_t from, std::int64_t to, RequestPages& pages) {
+  for (std::size_t k = 0; k < pages.lists.size(); ++k) {
     const std::int64_t end = rules_[k].first_kept(to, block_tokens_);
     for (std::int64_t i = rules_[k].first_kept(from, block_tokens_); i < end; ++i) {
       let_go(k, std::exchange(pages.lists[k][static_cast<std::size_t>(i)], PageId()));
@@ -122,6 +138,13 @@ PageId PageAllocator::last_before(std::size_t kind, std::int64_t from,
                                   const RequestPages& pages) const {
   if (from == 0) return PageId();
   if (!pages.replaced[kind].is_hole()) return pages.replaced[kind];
+  return pages.lists[kind][static_cast<std::size_t>((from - 1) / rules_[kind].page_size)];
+}
+
+PageId PageAllocator::last_before_ahead(std::size_t kind, std::int64_t from,
+                                        const RequestPages& pages) const {
+  const PageId replaced = pages.replaced_ahead[kind];
+  if (!replaced.is_hole()) return replaced;
   return pages.lists[kind][static_cast<std::size_t>((from - 1) / rules_[kind].page_size)];
 }
 
@@ -162,6 +185,7 @@ void PageAllocator::publish(std::span<const std::int32_t> tokens, RequestPages& 
 void PageAllocator::release(RequestPages& pages) {
   for (std::size_t k = 0; k < pages.lists.size(); ++k) {
     let_go(k, std::exchange(pages.replaced[k], PageId()));
+    let_go(k, std::exchange(pages.replaced_ahead[k], PageId()));
     shorten(k, 0, pages.lists[k]);
   }
 }

@@ -28,6 +28,7 @@ struct RequestPages {
   // [kinds] For kinds that a step rewrites: the replaced page, from extend() until confirm() or
   // undo(); else -1.
   std::vector<PageId> replaced;
+  std::vector<PageId> replaced_ahead;  // [kinds] likewise by extend_ahead()
 };
 
 class PageAllocator {
@@ -57,16 +58,22 @@ class PageAllocator {
   /// Allocates the pages that a request with `from` computed tokens needs by its kinds' rules for a
   /// step up to `to` tokens. Precondition: to > from; the pages are available.
   void extend(std::int64_t from, std::int64_t to, RequestPages& pages);
+  /// The same for the step behind, before confirm() of this one.
+  void extend_ahead(std::int64_t from, std::int64_t to, RequestPages& pages);
   /// The same for drafts in that step, after extend(): pages that the step rewrites have been
   /// replaced.
   void extend_further(std::int64_t to, RequestPages& pages);
-  /// After a step: releases the pages that a request with `to` tokens no longer needs, leaving
-  /// holes.
-  void confirm(std::int64_t from, std::int64_t to, RequestPages& pages);
-  /// After a failed step: releases the pages allocated for it.
+  /// After a step: releases the pages that it replaced.
+  void confirm(RequestPages& pages);
+  /// Releases the pages that a request no longer needs as it goes from `from` to `to` tokens,
+  /// leaving holes.
+  void settle(std::int64_t from, std::int64_t to, RequestPages& pages);
+  /// After a failed step: releases the pages allocated for it, and for a step behind it.
   void undo(std::int64_t from, RequestPages& pages);
   /// The page of a kind that held the last of `from` tokens before extend(); -1 if from is 0.
   PageId last_before(std::size_t kind, std::int64_t from, const RequestPages& pages) const;
+  /// Likewise before extend_ahead().
+  PageId last_before_ahead(std::size_t kind, std::int64_t from, const RequestPages& pages) const;
 
   /// Fills empty lists with the pages of the longest cached prefix of at most max_tokens tokens at
   /// which a request may resume; returns its tokens, a multiple of block_tokens().
@@ -93,6 +100,7 @@ class PageAllocator {
   void hold(std::size_t kind, PageId page);
   void let_go(std::size_t kind, PageId page);
   void prepare(RequestPages& pages) const;
+  void extend(std::int64_t from, std::int64_t to, GroupPages& lists, std::vector<PageId>& replaced);
   void shorten(std::size_t kind, std::int64_t entries, std::vector<PageId>& list);
 
   std::vector<Kind> kinds_;

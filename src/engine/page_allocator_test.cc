@@ -209,6 +209,47 @@ std::vector<int> ids(const std::vector<PageId>& list) {
   return out;
 }
 
+// A step behind one in flight: each of the two has a page to read and one to write.
+TEST(PageAllocator, AStepBehindAnotherReplacesPagesOfItsOwn) {
+  ThreeKinds k;
+  Pages a;
+  k.pages.extend(0, 9, a);
+  k.pages.confirm(a);
+  const auto start = [&](std::int64_t from) {
+    k.pages.extend(from, from + 1, a);
+    k.pages.extend_ahead(from + 1, from + 2, a);
+  };
+  // Both in one page's tokens.
+  start(9);
+  EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 3));
+  EXPECT_EQ(k.pages.last_before(2, 9, a), PageId(1));
+  EXPECT_EQ(k.pages.last_before_ahead(2, 10, a), PageId(2));
+  k.pages.undo(9, a);
+  EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 1));
+  EXPECT_EQ(k.pages.held(), 3 + 5 + 2);
+  // The first one is confirmed, the second is not.
+  start(9);
+  k.pages.confirm(a);
+  EXPECT_EQ(k.pages.held(), 3 + 6 + 3);
+  k.pages.undo(10, a);
+  EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 2));
+  EXPECT_EQ(k.pages.held(), 3 + 5 + 2);
+  // The second begins a page.
+  k.pages.extend(10, 11, a);
+  k.pages.confirm(a);
+  start(11);
+  ASSERT_EQ(a.lists[2].size(), 4u);
+  EXPECT_EQ(k.pages.last_before_ahead(2, 12, a), a.lists[2][2]);
+  EXPECT_NE(k.pages.last_before(2, 11, a), a.lists[2][2]);
+  k.pages.undo(11, a);
+  EXPECT_EQ(a.lists[2].size(), 3u);
+  EXPECT_EQ(k.pages.held(), 3 + 6 + 2);
+  start(11);
+  k.pages.release(a);
+  EXPECT_EQ(k.pages.held(), 0);
+  EXPECT_EQ(k.state.free(), 16);
+}
+
 TEST(PageAllocator, AWindowGivesBackWhatItHasLeftBehind) {
   ThreeKinds k;
   Pages a;
@@ -217,7 +258,8 @@ TEST(PageAllocator, AWindowGivesBackWhatItHasLeftBehind) {
   EXPECT_THAT(ids(a.lists[1]), ElementsAre(0, 1, 2, 3, 4));
   EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 1));  // at the last boundary, and the last
   EXPECT_EQ(k.pages.held(), 3 + 5 + 2);
-  k.pages.confirm(0, 10, a);
+  k.pages.confirm(a);
+  k.pages.settle(0, 10, a);
   // The boundary is at 8: tokens from 4 on stay.
   EXPECT_THAT(ids(a.lists[1]), ElementsAre(-1, -1, 2, 3, 4));
   EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 1));
@@ -240,7 +282,8 @@ TEST(PageAllocator, AWindowGivesBackWhatItHasLeftBehind) {
   k.pages.undo(10, a);
   EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 1));
   k.pages.extend(10, 13, a);
-  k.pages.confirm(10, 13, a);
+  k.pages.confirm(a);
+  k.pages.settle(10, 13, a);
   EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, -1, 2, 3));
   EXPECT_EQ(k.pages.last_before(2, 12, a), PageId(2));
   k.pages.release(a);
@@ -254,9 +297,11 @@ TEST(PageAllocator, AMatchResumesWhereWindowAndStateAre) {
   for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i);
   Pages a;
   k.pages.extend(0, 6, a);
-  k.pages.confirm(0, 6, a);
+  k.pages.confirm(a);
+  k.pages.settle(0, 6, a);
   k.pages.extend(6, 14, a);
-  k.pages.confirm(6, 14, a);
+  k.pages.confirm(a);
+  k.pages.settle(6, 14, a);
   k.pages.publish(tokens, a);
   k.pages.release(a);
   Pages b;

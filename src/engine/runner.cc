@@ -1,6 +1,7 @@
 #include "engine/runner.h"
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <limits>
 #include <utility>
@@ -236,7 +237,29 @@ Result<void> Runner::plan_steps(const OpsContext& ops) {
 
 Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& ops,
                             bool find_non_finite) {
-  LATHE_CHECK(!in_flight(), "one step at a time");
+  LATHE_CHECK(!in_flight(), "launch_ahead() follows a step in flight");
+  if (auto ok = start(items, ops, find_non_finite); !ok) {
+    (void)ops.backend->wait();  // for what has been started
+    return ok;
+  }
+  launched().started = {};
+  current_ = newest_;
+  flight_.reset(ops.backend);
+  return {};
+}
+
+void Runner::launch_ahead(std::span<const BatchItem> items, const OpsContext& ops) {
+  LATHE_CHECK(in_flight() && !in_flight_ahead(), "a step ahead follows one in flight");
+  Result<void> ok = ops.backend->begin_next_step();
+  newest_ = 1 - newest_;
+  ahead_.reset(ops.backend);
+  if (ok) ok = start(items, ops, false);
+  launched().started = ok;
+}
+
+Result<void> Runner::start(std::span<const BatchItem> items, const OpsContext& ops,
+                           bool find_non_finite) {
+  Results& results = launched();
   non_finite_.clear();
   split(items);
   cut();
@@ -249,9 +272,11 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   before_.clear();
   choices_.clear();
   logit_rows_.clear();
-  first_logit_.assign(1, 0);
-  for (const BatchItem& item : items) first_logit_.push_back(first_logit_.back() + item.logits);
-  logit_of_.resize(static_cast<std::size_t>(first_logit_.back()));
+  results.first_logit.assign(1, 0);
+  for (const BatchItem& item : items) {
+    results.first_logit.push_back(results.first_logit.back() + item.logits);
+  }
+  results.logit_of.resize(static_cast<std::size_t>(results.first_logit.back()));
   scored_rows_.clear();
   for (const Part& part : parts_) add_rows(part, items[part.item]);
   for (std::int64_t i = 0; i < padding_; ++i) {
@@ -287,6 +312,9 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   }
   // Last, since this starts the kernels that make schedules: all lists travel in one copy.
   if (auto ok = plan_steps(ops); !ok) return ok;
+  if (in_flight()) {
+    if (auto ok = ops.backend->take_drawn(ops, *tokens); !ok) return ok;
+  }
   args.tokens = *tokens;
   args.segments = segments_;
   args.logit_rows = *logit_rows;
@@ -305,12 +333,8 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   };
   const Result<void> ran =
       replay_ ? ops.backend->replay(ops, replay_key(args), forward) : forward();
-  if (!ran) {
-    (void)ops.backend->wait();  // for what has been started
-    return ran;
-  }
+  if (!ran) return ran;
   sample_rows(items, ops);
-  flight_.reset(ops.backend);
   return {};
 }
 
@@ -326,7 +350,8 @@ void Runner::add_rows(const Part& part, const BatchItem& item) {
     if (pass_ == RunnerPass::draft) before_.push_back(item.before[static_cast<std::size_t>(row)]);
     if (!item.choices.empty()) choices_.push_back(item.choices[static_cast<std::size_t>(row)]);
     if (row >= last) {
-      logit_of_[static_cast<std::size_t>(first_logit_[part.item] + row - last)] =
+      Results& results = launched();
+      results.logit_of[static_cast<std::size_t>(results.first_logit[part.item] + row - last)] =
           std::ssize(logit_rows_);
       logit_rows_.push_back(at);
     } else if (row >= item.first_scored && row < item.first_scored + std::ssize(item.scored)) {
@@ -446,19 +471,21 @@ std::span<const float> Runner::logit_row(std::int64_t row) const {
 }
 
 void Runner::sample_rows(std::span<const BatchItem> items, const OpsContext& ops) {
+  Results& results = launched();
   sample_args_.clear();
-  sampled_of_.assign(items.size(), -1);
+  results.sampled_of.assign(items.size(), -1);
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (items[i].samples.empty()) continue;
-    sampled_of_[i] = std::ssize(sample_args_);
+    results.sampled_of[i] = std::ssize(sample_args_);
     for (std::int64_t k = 0; k < items[i].logits; ++k) {
       sample_args_.push_back(items[i].samples[static_cast<std::size_t>(k)]);
-      sample_args_.back().logits = logit_row(logit_of(i, k));
+      const auto logit = static_cast<std::size_t>(results.first_logit[i] + k);
+      sample_args_.back().logits = logit_row(results.logit_of[logit]);
     }
   }
   add_scored_rows(items);
-  sampled_.assign(sample_args_.size(), std::nullopt);
-  if (!sample_args_.empty()) sample(ops, sample_args_, sampled_);
+  results.sampled.assign(sample_args_.size(), std::nullopt);
+  if (!sample_args_.empty()) sample(ops, sample_args_, results.sampled);
 }
 
 // Scores by a draw whose bias forces the wanted token; its log-probabilities are those of the
@@ -467,8 +494,9 @@ void Runner::add_scored_rows(std::span<const BatchItem> items) {
   std::sort(scored_rows_.begin(), scored_rows_.end(), [](const ScoredRow& a, const ScoredRow& b) {
     return std::pair(a.item, a.row) < std::pair(b.item, b.row);
   });
-  scored_of_.assign(items.size(), 0);
-  scored_count_.assign(items.size(), 0);
+  Results& results = launched();
+  results.scored_of.assign(items.size(), 0);
+  results.scored_count.assign(items.size(), 0);
   scored_params_.resize(scored_rows_.size());  // arguments point to them
   for (std::size_t k = 0; k < scored_rows_.size(); ++k) {
     const ScoredRow& s = scored_rows_[k];
@@ -479,7 +507,7 @@ void Runner::add_scored_rows(std::span<const BatchItem> items) {
     params.logprob_ids.assign(item.scored_ids.begin(), item.scored_ids.end());
     params.logit_bias = {{item.scored[static_cast<std::size_t>(s.row - item.first_scored)],
                           std::numeric_limits<float>::max()}};
-    if (scored_count_[s.item]++ == 0) scored_of_[s.item] = std::ssize(sample_args_);
+    if (results.scored_count[s.item]++ == 0) results.scored_of[s.item] = std::ssize(sample_args_);
     SampleArgs args;
     args.params = &params;
     args.logits = logit_row(s.logit);
@@ -488,24 +516,33 @@ void Runner::add_scored_rows(std::span<const BatchItem> items) {
 }
 
 std::span<const std::optional<SampledToken>> Runner::scored(std::size_t item) const {
-  return std::span(sampled_).subspan(static_cast<std::size_t>(scored_of_[item]),
-                                     static_cast<std::size_t>(scored_count_[item]));
+  const Results& results = current();
+  return std::span(results.sampled)
+      .subspan(static_cast<std::size_t>(results.scored_of[item]),
+               static_cast<std::size_t>(results.scored_count[item]));
 }
 
 Result<void> Runner::collect() {
   LATHE_CHECK(in_flight(), "collect() needs a launched step");
-  return flight_.release()->wait();
+  current_ = in_flight_ahead() ? 1 - newest_ : newest_;
+  const auto start = std::chrono::steady_clock::now();
+  const Result<void> done = flight_.release()->wait();
+  waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  flight_ = std::move(ahead_);
+  return done ? current().started : done;
 }
 
 std::int64_t Runner::logit_of(std::size_t item, std::int64_t k) const {
-  LATHE_CHECK(k < first_logit_[item + 1] - first_logit_[item],
+  const Results& results = current();
+  LATHE_CHECK(k < results.first_logit[item + 1] - results.first_logit[item],
               "logits of a row that were not asked for");
-  return logit_of_[static_cast<std::size_t>(first_logit_[item] + k)];
+  return results.logit_of[static_cast<std::size_t>(results.first_logit[item] + k)];
 }
 
 std::optional<SampledToken>& Runner::sampled(std::size_t item, std::int64_t k) {
-  LATHE_CHECK(sampled_of_[item] >= 0, "no draw was asked for");
-  return sampled_[static_cast<std::size_t>(sampled_of_[item] + k)];
+  Results& results = current();
+  LATHE_CHECK(results.sampled_of[item] >= 0, "no draw was asked for");
+  return results.sampled[static_cast<std::size_t>(results.sampled_of[item] + k)];
 }
 
 Result<std::span<const float>> Runner::logits(std::size_t item, std::int64_t k,

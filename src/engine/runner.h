@@ -77,9 +77,20 @@ class Runner {
   /// but the rows' cache slots. `find_non_finite` waits for the forward pass.
   Result<void> launch(std::span<const BatchItem> items, const OpsContext& ops,
                       bool find_non_finite);
-  /// Waits for the launched step and ends it. Errors: the device's; then as for launch().
+  /// Likewise behind the step in flight, whose draws a row's token may be (drawn()); a row of each
+  /// item gives logits. Its collect() returns the errors. Precondition: a backend that overlaps;
+  /// one step in flight, which has as many rows with logits.
+  void launch_ahead(std::span<const BatchItem> items, const OpsContext& ops);
+  /// Waits for the older step in flight and ends it. Errors: the device's; then as for launch().
   Result<void> collect();
+  /// Seconds that collect() has waited for the device.
+  double waited() const { return waited_; }
   bool in_flight() const { return flight_ != nullptr; }
+  bool in_flight_ahead() const { return ahead_ != nullptr; }
+  /// What stands for the token that the last launched step draws from an item's k-th row of logits.
+  std::int32_t drawn(std::size_t item, std::int64_t k) const {
+    return token_of_draw(launched().sampled_of[item] + k);
+  }
 
   /// From the last collected step, on the host: the logits [vocab] of the k-th row whose logits the
   /// item asked for. Valid until the next launch or call. Errors: the device's.
@@ -109,6 +120,21 @@ class Runner {
   };
   Runner(const Model& model, KvCache& cache, bool replays, RunnerPass pass, HiddenRows* hidden)
       : model_(&model), cache_(&cache), replays_(replays), pass_(pass), hidden_(hidden) {}
+  // Of a step, from its launch on: what the host reads after it has been collected.
+  struct Results {
+    std::vector<std::int64_t> first_logit;  // [items + 1] into logit_of
+    // [rows whose logits were asked for] row of logits_
+    std::vector<std::int64_t> logit_of;
+    std::vector<std::optional<SampledToken>> sampled;  // [rows drawn from]
+    std::vector<std::int64_t> sampled_of;    // [items] first index into sampled; -1: no draws
+    std::vector<std::int64_t> scored_of;     // [items] first index into sampled
+    std::vector<std::int64_t> scored_count;  // [items]
+    Result<void> started;                    // by launch_ahead()
+  };
+  Results& launched() { return results_[newest_]; }
+  const Results& launched() const { return results_[newest_]; }
+  Results& current() { return results_[current_]; }
+  const Results& current() const { return results_[current_]; }
   // Neighbouring rows of one item that share the routes of every group.
   struct Part {
     BatchItem rows;
@@ -132,6 +158,7 @@ class Runner {
   void cut();
   void make_requests(std::size_t i);
   Result<void> plan_steps(const OpsContext& ops);
+  Result<void> start(std::span<const BatchItem> items, const OpsContext& ops, bool find_non_finite);
   std::int64_t padded_rows(std::span<const BatchItem> items) const;
   void even_out(StepView& view) const;
   std::uint64_t replay_key(const ForwardArgs& args) const;
@@ -174,16 +201,16 @@ class Runner {
     std::size_t item = 0;
     std::int64_t row = 0;  // of the item
   };
-  std::vector<RowOf> row_of_;              // [rows]
-  std::vector<std::int32_t> logit_rows_;   // rows, ascending
-  std::vector<std::int64_t> first_logit_;  // [items + 1] into logit_of_
-  std::vector<std::int64_t> logit_of_;     // [rows whose logits were asked for] row of logits_
-  OwnedBytes logits_{nullptr, [](std::byte*) {}};     // [logit_rows, vocab] in the backend's memory
-  std::int64_t logits_size_ = 0;                      // in floats
-  std::vector<float> read_;                           // one row, on the host
-  std::vector<SampleArgs> sample_args_;               // [rows drawn from]
-  std::vector<std::optional<SampledToken>> sampled_;  // [rows drawn from]
-  std::vector<std::int64_t> sampled_of_;  // [items] first index into sampled_; -1: no draws
+  std::vector<RowOf> row_of_;                      // [rows]
+  std::vector<std::int32_t> logit_rows_;           // rows, ascending
+  OwnedBytes logits_{nullptr, [](std::byte*) {}};  // [logit_rows, vocab] in the backend's memory
+  std::int64_t logits_size_ = 0;                   // in floats
+  std::vector<float> read_;                        // one row, on the host
+  std::vector<SampleArgs> sample_args_;            // [rows drawn from]
+  Results results_[2];
+  double waited_ = 0;
+  std::size_t newest_ = 0;   // those of the last launch
+  std::size_t current_ = 0;  // of the step that was collected last, or is in flight alone
   // Rows that score a token, in order of items and rows.
   struct ScoredRow {
     std::size_t item;
@@ -192,15 +219,14 @@ class Runner {
   };
   std::vector<ScoredRow> scored_rows_;
   std::vector<SamplingParams> scored_params_;  // [scored_rows_]
-  std::vector<std::int64_t> scored_of_;        // [items] first index into sampled_
-  std::vector<std::int64_t> scored_count_;     // [items]
   std::vector<NonFiniteItem> non_finite_;
 
-  // Destroying a runner waits for a step in flight: the device still writes to its arrays.
+  // Destroying a runner waits for steps in flight: the device still writes to its arrays.
   struct Wait {
     void operator()(Backend* backend) const { (void)backend->wait(); }
   };
-  std::unique_ptr<Backend, Wait> flight_;  // last member, so destroyed first
+  // Last members, so destroyed first.
+  std::unique_ptr<Backend, Wait> flight_, ahead_;
 };
 
 }  // namespace lathe

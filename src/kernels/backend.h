@@ -130,8 +130,22 @@ class Backend {
   virtual void sample(const OpsContext& ops, std::span<const SampleArgs> rows,
                       std::span<std::optional<SampledToken>> out) = 0;
 
-  /// Returns once all that was called before is done. Errors: the device's, since the last wait().
+  /// Returns once all that was called before is done, or what was called before begin_next_step().
+  /// Errors: the device's, since the last wait().
   virtual Result<void> wait() = 0;
+
+  /// Whether the calls of a step may follow those of another before wait(). Such a backend copies
+  /// what it is given on the host: arrays, lists and sampling arguments.
+  virtual bool overlaps() const { return false; }
+  /// What follows belongs to another step than all before. The next wait() is for that step alone.
+  /// Precondition: overlaps(); the step before is the only one not waited for.
+  virtual Result<void> begin_next_step() { return {}; }
+  /// Replaces every token_of_draw() in a list of prepare_list() by the token that is drawn there;
+  /// -1 where a logit is not finite.
+  virtual Result<void> take_drawn(const OpsContext& /*ops*/,
+                                  std::span<const std::int32_t> /*tokens*/) {
+    return {};
+  }
 };
 
 }  // namespace lathe

@@ -53,25 +53,40 @@ struct SampledToken {
 
 /// One row.
 struct SampleArgs {
-  std::span<const float> logits;            // [vocab]
-  const SamplingParams* params = nullptr;   // checked
-  std::span<const std::int32_t> prompt;     // what the penalties look at
-  std::span<const std::int32_t> answer;     // its size is the position that is drawn
+  std::span<const float> logits;           // [vocab]
+  const SamplingParams* params = nullptr;  // checked
+  std::span<const std::int32_t> prompt;    // what the penalties look at
+  std::span<const std::int32_t> answer;
   std::span<const std::int32_t> ruled_out;  // not all of the vocabulary
   std::uint64_t seed = 0;
   // [(vocab + 31) / 32] Bits of tokens: only they may be drawn; empty: all may.
   std::span<const std::uint32_t> allowed = {};
+  // Tokens behind `answer` that a step in flight draws. The penalties must be neutral.
+  std::int32_t unknown = 0;
+
+  std::uint64_t position() const { return answer.size() + static_cast<std::uint64_t>(unknown); }
 };
+
+/// In place of a token that a step in flight draws for row i of its last Backend::sample().
+inline constexpr std::int32_t kFirstDraw = -2;
+constexpr std::int32_t token_of_draw(std::int64_t i) {
+  return static_cast<std::int32_t>(kFirstDraw - i);
+}
 
 /// The filters' sums: ids are cut into blocks, a block's weights are summed in lanes.
 inline constexpr std::int64_t kSumBlock = 1024;
 inline constexpr std::int64_t kSumLanes = 32;
 
+/// Whether a draw reads which tokens came before it.
+inline bool has_penalties(const SamplingParams& p) {
+  return p.repetition_penalty != 1 || p.frequency_penalty != 0 || p.presence_penalty != 0;
+}
+
 /// Whether the parameters change any logit before the temperature does.
 inline bool adjusts_logits(const SampleArgs& args) {
   const SamplingParams& p = *args.params;
-  return p.repetition_penalty != 1 || p.frequency_penalty != 0 || p.presence_penalty != 0 ||
-         !p.logit_bias.empty() || !args.ruled_out.empty() || !args.allowed.empty();
+  return has_penalties(p) || !p.logit_bias.empty() || !args.ruled_out.empty() ||
+         !args.allowed.empty();
 }
 
 }  // namespace lathe

@@ -23,6 +23,7 @@ struct Row {
   std::int64_t batch = 1;
   std::vector<double> rates;  // tokens/s of the repeats
   double bytes = 0;           // of weights that a step streams; 0: not a matter of bytes
+  std::vector<double> host;   // decoding on a GPU: seconds of each step besides waiting for it
 
   double median() const {
     std::vector<double> sorted = rates;
@@ -74,7 +75,7 @@ class EngineBench {
   struct Decoded {
     double seconds = 0;
     std::int64_t made = 0;
-    std::vector<double> steps, drafter;              // seconds of each
+    std::vector<double> steps, host, drafter;        // seconds of each
     std::vector<std::vector<std::int32_t>> answers;  // [batch]
     double rate() const { return static_cast<double>(made) / seconds; }
   };
@@ -97,6 +98,7 @@ class EngineBench {
     out.answers.resize(ids->size());
     while (!runtime_.engine().idle()) {
       double took = 0;
+      const double waited = runtime_.engine().stats().waited_s;
       const auto step = timed_step(took);
       if (!step) return step.error();
       const double drafter = oracle_ != nullptr ? oracle_->take_seconds() : 0;
@@ -108,6 +110,7 @@ class EngineBench {
       out.made += std::ssize(step->tokens);
       out.seconds += took;
       out.steps.push_back(took);
+      out.host.push_back(took - (runtime_.engine().stats().waited_s - waited));
       if (step->drafted > 0) out.drafter.push_back(drafter);
     }
     return out;
@@ -202,9 +205,10 @@ class EngineBench {
   std::mt19937 random_{1};
 };
 
-std::string table(const std::vector<Row>& rows, double read_gbps) {
-  std::string out = fmt::format("{:>8} {:>7} {:>6} {:>12} {:>21} {:>8} {:>6}\n", "test", "depth",
-                                "batch", "tokens/s", "least to most", "GB/s", "share");
+std::string table(const std::vector<Row>& rows, double read_gbps, bool on_gpu) {
+  std::string out =
+      fmt::format("{:>8} {:>7} {:>6} {:>12} {:>21} {:>8} {:>6}{}\n", "test", "depth", "batch",
+                  "tokens/s", "least to most", "GB/s", "share", on_gpu ? "  host us" : "");
   for (const Row& r : rows) {
     const auto [least, most] = std::minmax_element(r.rates.begin(), r.rates.end());
     out += fmt::format("{:>8} {:>7} {:>6} {:>12.1f} {:>10.1f}{:>11.1f}", r.test, r.depth, r.batch,
@@ -212,7 +216,10 @@ std::string table(const std::vector<Row>& rows, double read_gbps) {
     if (r.bytes > 0) {
       const double gbps = r.median() / static_cast<double>(r.batch) * r.bytes / 1e9;
       out += fmt::format(" {:>8.1f} {:>6.2f}", gbps, gbps / read_gbps);
+    } else if (!r.host.empty()) {
+      out += fmt::format("{:>16}", "");
     }
+    if (!r.host.empty()) out += fmt::format(" {:>8.1f}", 1e6 * median_of(r.host));
     out += "\n";
   }
   return out;
@@ -269,6 +276,7 @@ nlohmann::ordered_json json(const std::vector<Row>& rows, Runtime& runtime, doub
                                   {"repeats", r.rates}};
     if (r.bytes > 0) {
       row["weight_gb_per_s"] = r.median() / static_cast<double>(r.batch) * r.bytes / 1e9;
+      if (!r.host.empty()) row["host_s"] = median_of(r.host);
     }
     j["rows"].push_back(std::move(row));
   }
@@ -321,7 +329,7 @@ int bench_engine_command(const BenchEngineOptions& options) {
   std::vector<DraftGain> gains;
   const auto measure = [&](const std::string& name, std::int64_t tokens, std::int64_t depth,
                            std::int64_t batch, bool decode) -> Result<void> {
-    Row row{name, depth, batch, {}, 0};
+    Row row{name, depth, batch, {}, 0, {}};
     // A batch reads other experts than one row does, and so do drafts: only a single row's bytes
     // are known.
     if (decode && batch == 1 && runtime->draft().kind == DraftKind::none) {
@@ -336,6 +344,7 @@ int bench_engine_command(const BenchEngineOptions& options) {
         const auto decoded = bench.decode(tokens, depth, batch);
         if (!decoded) return decoded.error();
         rate = decoded->rate();
+        if (on_gpu) row.host = decoded->host;
       } else {
         const auto prefilled = bench.prefill(tokens, depth, batch);
         if (!prefilled) return prefilled.error();
@@ -375,11 +384,12 @@ int bench_engine_command(const BenchEngineOptions& options) {
     print_out(fmt::format(
         "{}, {} threads, products {}, weights {:.0f} MB, {}\nmedians of {}; GB/s are the weights "
         "that a decode "
-        "step streams, share is of the {},\n{:.1f} GB/s\n\n{}",
+        "step streams, share is of the {},\n{:.1f} GB/s{}\n\n{}",
         runtime->config().architecture, runtime->threads().threads(), name(runtime->precision()),
         static_cast<double>(runtime->model().weight_bytes()) / 1e6, summary(runtime->plan()),
         options.repeats, on_gpu ? "GPU memory's peak" : "read rate measured in the same run",
-        read_gbps, rows.empty() ? "" : table(rows, read_gbps)));
+        read_gbps, on_gpu ? "; host us are the time of a step besides waiting for it" : "",
+        rows.empty() ? "" : table(rows, read_gbps, on_gpu)));
     print_out(gains_table(gains));
   }
   return kExitOk;

@@ -220,6 +220,7 @@ int run_eval(EvalFlags flags) {
   }
   flags.model.runtime.dummy = flags.model.load_format == "dummy";
   flags.model.runtime.engine.prefix_cache = !flags.model.no_prefix_cache;
+  flags.model.runtime.engine.overlap = !flags.model.no_overlap;
   const auto tokenizer = Tokenizer::load(flags.model.runtime.model);
   if (!tokenizer) return refuse(tokenizer.error());
   const auto tasks = read_tasks(flags, *tokenizer);

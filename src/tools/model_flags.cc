@@ -130,6 +130,8 @@ void add_model_flags(Command command, ModelFlags& flags) {
   command.add_option("--random-seed", r.engine.seed, "of requests without a seed");
   command.add_flag("--disable-radix-cache,--no-prefix-cache", flags.no_prefix_cache,
                    "compute every prompt from scratch");
+  command.add_flag("--disable-overlap-schedule", flags.no_overlap,
+                   "on a GPU: start a step only when the one before it has been handled");
   command.add_flag("--debug-nan", r.engine.debug_nan,
                    "look for NaN and Inf after every layer and name the first");
   command.add_flag("--explain", flags.explain, "print the whole plan at start");
@@ -154,6 +156,7 @@ std::unique_ptr<Runtime> start_model(
   RuntimeOptions options = flags.runtime;
   options.dummy = flags.load_format == "dummy";
   options.engine.prefix_cache = !flags.no_prefix_cache;
+  options.engine.overlap = !flags.no_overlap;
   const auto refused = [&](const Error& e) {
     exit_code = refuse(e);
     return nullptr;

@@ -17,6 +17,7 @@ struct ModelFlags {
   RuntimeOptions runtime;
   std::string load_format = "auto";
   bool no_prefix_cache = false;
+  bool no_overlap = false;
   bool explain = false;  // the whole plan instead of its summary
   bool quiet = false;
 };

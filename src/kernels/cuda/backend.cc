@@ -91,8 +91,11 @@ HyperMixParams mix_params(const Op& op) {
 
 class CudaBackend : public Backend {
  public:
-  CudaBackend(lathe::cuda::Device device, Stream stream, bool plain_products)
-      : device_(std::move(device)), stream_(std::move(stream)), plain_products_(plain_products) {}
+  CudaBackend(lathe::cuda::Device device, Stream stream, Mark step_end, bool plain_products)
+      : device_(std::move(device)),
+        stream_(std::move(stream)),
+        step_end_(std::move(step_end)),
+        plain_products_(plain_products) {}
 
   lathe::Device device() const override { return lathe::Device::sm90; }
   const Memory& memory() const override { return kDeviceMemory; }
@@ -441,15 +444,40 @@ class CudaBackend : public Backend {
   }
 
   Result<void> wait() override {
-    const Result<void> waited = stream_.wait();
-    staging_.reset();
+    const bool previous = std::exchange(overlapping_, false);
+    const Result<void> waited = previous ? step_end_.wait() : stream_.wait();
+    if (!previous) staging_.reset();
     const Result<void> ok = std::exchange(failed_, {});
     if (!ok || !waited) {
       draws_.drop();
       return ok ? waited : ok;
     }
-    draws_.finish();
+    if (previous) {
+      draws_.finish_previous();
+    } else {
+      draws_.finish();
+    }
     return {};
+  }
+
+  bool overlaps() const override { return true; }
+  Result<void> begin_next_step() override {
+    LATHE_CHECK(!overlapping_, "two steps at a time");
+    if (auto ok = flush(); !ok) return ok;
+    if (auto ok = step_end_.set(stream_); !ok) return ok;
+    overlapping_ = true;
+    staging_.turn();
+    draws_.turn();
+    return {};
+  }
+  Result<void> take_drawn(const OpsContext&, std::span<const std::int32_t> tokens) override {
+    if (auto ok = flush(); !ok) return ok;
+    const TakeDrawnParams p{.tokens = const_cast<std::int32_t*>(tokens.data()),
+                            .drawn = draws_.tokens(),
+                            .count = std::ssize(tokens)};
+    return launch_result(
+        launch_take_drawn(p, stream_),
+        {"take_drawn", fmt::format("{} rows", tokens.size()), std::source_location::current()});
   }
 
  private:
@@ -530,6 +558,8 @@ class CudaBackend : public Backend {
 
   lathe::cuda::Device device_;
   Stream stream_;
+  Mark step_end_;             // of the step before begin_next_step()
+  bool overlapping_ = false;  // that step has not been waited for
   bool plain_products_;
   Scratch scratch_{kDeviceMemory};
   Staging staging_;
@@ -548,8 +578,10 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(bool plain_products) {
   if (!device) return device.error();
   auto stream = Stream::make();
   if (!stream) return stream.error();
-  return std::unique_ptr<Backend>(
-      std::make_unique<CudaBackend>(std::move(*device), std::move(*stream), plain_products));
+  auto step_end = Mark::make();
+  if (!step_end) return step_end.error();
+  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(
+      std::move(*device), std::move(*stream), std::move(*step_end), plain_products));
 }
 
 }  // namespace lathe::cuda

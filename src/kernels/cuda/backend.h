@@ -1,7 +1,8 @@
 // CudaBackend: whole models on one Hopper GPU.
 //
 // Operators go onto one stream and return at once; only upload(), download() and wait() wait. Lists
-// of a step, which lie on the host, go through Staging.
+// of a step, which lie on the host, go through Staging. All of a step lies behind the step before
+// on that stream, so that two can be in flight over the same tensors.
 #pragma once
 
 #include <memory>

@@ -38,10 +38,6 @@ void count_seen(const SampleArgs& args, std::vector<SeenToken>& seen) {
   seen.resize(kept);
 }
 
-bool penalises(const SamplingParams& p) {
-  return p.repetition_penalty != 1 || p.frequency_penalty != 0 || p.presence_penalty != 0;
-}
-
 }  // namespace
 
 // The results of a call, side by side on the device and in pinned memory.
@@ -62,7 +58,7 @@ Result<std::span<const SampleRow>> Draws::bring(std::span<const SampleArgs> rows
     const SamplingParams& p = *args.params;
     SampleRow row{.logits = args.logits.data(),
                   .seed = args.seed,
-                  .position = args.answer.size(),
+                  .position = args.position(),
                   .temperature = double{p.temperature},
                   .min_p = double{p.min_p},
                   .top_p = double{p.top_p},
@@ -84,7 +80,7 @@ Result<std::span<const SampleRow>> Draws::bring(std::span<const SampleArgs> rows
       row.asked_count = static_cast<std::int32_t>(there->size());
       pending.top += std::ssize(asked);
     }
-    if (penalises(p)) {
+    if (has_penalties(p)) {
       count_seen(args, seen_);
       const auto seen = staging.add_list(std::span<const SeenToken>(seen_));
       if (!seen) return seen.error();
@@ -113,23 +109,17 @@ Result<void> Draws::start(std::span<const SampleArgs> rows,
                           std::span<std::optional<SampledToken>> out, Staging& staging,
                           Arena& tensors, cudaStream_t stream) {
   if (rows.empty()) return {};
-  Pending pending{.out = out, .likeliest = {}, .asked = {}, .at = results_used_};
+  OfStep& step = steps_[now_];
+  Pending pending{.out = out, .likeliest = {}, .asked = {}, .at = step.used};
   const auto there = bring(rows, staging, pending);
   if (!there) return there.error();
   if (auto ok = staging.flush(stream); !ok) return ok;
 
   const auto count = std::ssize(rows);
   const Layout layout(count, pending.top);
-  if (results_used_ + layout.bytes > results_bytes_) {
-    LATHE_CHECK(pending_.empty(), "results of one call and the next wait");
-    const std::int64_t bytes = std::max<std::int64_t>(2 * layout.bytes, 64 << 10);
-    auto larger = allocate_pinned_bytes(bytes);
-    if (!larger) return larger.error();
-    results_ = std::move(*larger);
-    results_bytes_ = bytes;
-  }
+  if (auto ok = make_room(step, layout.bytes); !ok) return ok;
+  std::byte* made = made_.get() + step.used;
   const Arena::Scope scope(tensors);
-  std::byte* made = tensors.take(layout.bytes);
   const auto vocab = std::ssize(rows[0].logits);
   const bool weighs = std::any_of(rows_.begin(), rows_.end(), [](const SampleRow& r) {
     return r.temperature != 0 || r.adjusts != 0 || r.likeliest >= 0;
@@ -145,18 +135,39 @@ Result<void> Draws::start(std::span<const SampleArgs> rows,
     return launch_result(status, {"sample", fmt::format("{} rows of {}", count, vocab),
                                   std::source_location::current()});
   }
-  const std::span<std::byte> back(results_.get() + pending.at,
+  tokens_ = p.tokens;
+  const std::span<std::byte> back(step.results.get() + pending.at,
                                   static_cast<std::size_t>(layout.bytes));
   if (auto ok = copy_to_host(made, back, stream); !ok) return ok;
-  results_used_ += layout.bytes;
-  pending_.push_back(std::move(pending));
+  step.used += layout.bytes;
+  step.pending.push_back(std::move(pending));
   return {};
 }
 
-void Draws::finish() {
-  for (const Pending& p : pending_) {
+// On the device both steps use the same bytes: a step's results are on their way to the host before
+// the next one writes its own.
+Result<void> Draws::make_room(OfStep& step, std::int64_t bytes) {
+  if (step.used + bytes > step.bytes) {
+    LATHE_CHECK(step.pending.empty(), "results of one call and the next wait");
+    const std::int64_t size = std::max<std::int64_t>(2 * bytes, 64 << 10);
+    auto larger = allocate_pinned_bytes(size);
+    if (!larger) return larger.error();
+    step.results = std::move(*larger);
+    step.bytes = size;
+  }
+  if (step.bytes > made_bytes_) {
+    auto larger = allocate_device_bytes(step.bytes);
+    if (!larger) return larger.error();
+    made_ = std::move(*larger);
+    made_bytes_ = step.bytes;
+  }
+  return {};
+}
+
+void Draws::finish(OfStep& step) {
+  for (const Pending& p : step.pending) {
     const Layout layout(std::ssize(p.out), p.top);
-    const std::byte* at = results_.get() + p.at;
+    const std::byte* at = step.results.get() + p.at;
     const auto* logprobs = reinterpret_cast<const double*>(at + layout.logprobs);
     const auto* top_logprobs = reinterpret_cast<const double*>(at + layout.top_logprobs);
     const auto* tokens = reinterpret_cast<const std::int32_t*>(at + layout.tokens);
@@ -181,7 +192,7 @@ void Draws::finish() {
       top_logprobs += entries;
     }
   }
-  drop();
+  step.drop();
 }
 
 }  // namespace lathe::cuda

@@ -1,4 +1,5 @@
-// Draws a step's tokens on the device: uploads parameters, and brings tokens back.
+// Draws a step's tokens on the device: uploads parameters, and brings tokens back. Tokens stay on
+// the device, too, where the next step may read them before the host does.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,13 +23,19 @@ class Draws {
   /// Errors: a launch, no memory.
   Result<void> start(std::span<const SampleArgs> rows, std::span<std::optional<SampledToken>> out,
                      Staging& staging, Arena& tensors, cudaStream_t stream);
-  /// Fills every `out` since the last call, once the stream has been waited for.
-  void finish();
-  /// Forgets them instead, after an error.
+  /// What follows belongs to the next step. Precondition: finish() or drop() came for the step
+  /// before this one.
+  void turn() { now_ = 1 - now_; }
+  /// Fills every `out` of this step, once the stream has been waited for.
+  void finish() { finish(steps_[now_]); }
+  /// Likewise of the step before turn().
+  void finish_previous() { finish(steps_[1 - now_]); }
+  /// Forgets all of them instead, after an error.
   void drop() {
-    pending_.clear();
-    results_used_ = 0;
+    for (OfStep& step : steps_) step.drop();
   }
+  /// [rows of the last start()] On the device; null before the first.
+  const std::int32_t* tokens() const { return tokens_; }
 
  private:
   // Of one call: what the device writes, in this order, from `at` on.
@@ -36,16 +43,29 @@ class Draws {
     std::span<std::optional<SampledToken>> out;
     std::vector<std::int32_t> likeliest;           // [rows] as SampleRow
     std::vector<std::vector<std::int32_t>> asked;  // [rows] likewise
-    std::int64_t at = 0;                           // in results_
+    std::int64_t at = 0;                           // in OfStep::results
     std::int64_t top = 0;                          // tokens likeliest or asked for, of all rows
   };
   struct Layout;
+  struct OfStep {
+    std::vector<Pending> pending;
+    OwnedBytes results{nullptr, [](std::byte*) {}};  // pinned
+    std::int64_t bytes = 0, used = 0;
+    void drop() {
+      pending.clear();
+      used = 0;
+    }
+  };
+  static void finish(OfStep& step);
+  Result<void> make_room(OfStep& step, std::int64_t bytes);
   Result<std::span<const SampleRow>> bring(std::span<const SampleArgs> rows, Staging& staging,
                                            Pending& pending);
 
-  std::vector<Pending> pending_;
-  OwnedBytes results_{nullptr, [](std::byte*) {}};  // pinned
-  std::int64_t results_bytes_ = 0, results_used_ = 0;
+  OfStep steps_[2];
+  int now_ = 0;
+  OwnedBytes made_{nullptr, [](std::byte*) {}};  // [made_bytes_] on the device
+  std::int64_t made_bytes_ = 0;
+  const std::int32_t* tokens_ = nullptr;
   // Kept from step to step, so that they stop growing.
   std::vector<SampleRow> rows_;
   std::vector<SeenToken> seen_;

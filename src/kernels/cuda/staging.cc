@@ -19,14 +19,14 @@ Result<std::byte*> Staging::add(std::span<const std::byte> host) {
     if (auto ok = reserve(size); !ok) return ok.error();
   }
   Block& b = blocks_[block_];
-  std::memcpy(b.pinned.get() + b.used, host.data(), host.size());
+  std::memcpy(b.pinned.get() + half_ * b.size + b.used, host.data(), host.size());
   std::byte* at = b.device.get() + b.used;
   b.used += bytes;
   return at;
 }
 
 Result<void> Staging::reserve(std::int64_t bytes) {
-  auto pinned = allocate_pinned_bytes(bytes);
+  auto pinned = allocate_pinned_bytes(2 * bytes);
   if (!pinned) return pinned.error();
   auto device = allocate_device_bytes(bytes);
   if (!device) return device.error();
@@ -38,7 +38,7 @@ Result<void> Staging::flush(cudaStream_t stream) {
   for (std::size_t i = 0; i <= block_ && i < blocks_.size(); ++i) {
     Block& b = blocks_[i];
     if (b.copied == b.used) continue;
-    const std::span<const std::byte> news(b.pinned.get() + b.copied,
+    const std::span<const std::byte> news(b.pinned.get() + half_ * b.size + b.copied,
                                           static_cast<std::size_t>(b.used - b.copied));
     if (auto ok = copy_to_device(news, b.device.get() + b.copied, stream); !ok) return ok;
     b.copied = b.used;
@@ -49,6 +49,11 @@ Result<void> Staging::flush(cudaStream_t stream) {
 void Staging::reset() {
   for (Block& b : blocks_) b.used = b.copied = 0;
   block_ = 0;
+}
+
+void Staging::turn() {
+  reset();
+  half_ = 1 - half_;
 }
 
 std::int64_t Staging::bytes() const {

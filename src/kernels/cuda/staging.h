@@ -1,6 +1,8 @@
 // Staging: copies the lists of a step to the device. They are put side by side in pinned memory,
 // and one copy brings all of them. The same lists in the same order get the same addresses in every
-// step, which is what captured graphs need.
+// step, which is what captured graphs need. Pinned memory has two halves, so that the lists of the
+// next step can be put together while the device reads those of one; on the device the stream's
+// order keeps them apart.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -32,17 +34,21 @@ class Staging {
   Result<void> flush(cudaStream_t stream);
   /// Starts over, once the device has read all of it.
   void reset();
+  /// Starts over in the other half, once the device has read all of that.
+  void turn();
   /// Bytes on the device.
   std::int64_t bytes() const;
 
  private:
   struct Block {
-    OwnedBytes pinned, device;
+    OwnedBytes pinned;  // [2, size]
+    OwnedBytes device;  // [size]
     std::int64_t size = 0;
     std::int64_t used = 0, copied = 0;
   };
   std::vector<Block> blocks_;
   std::size_t block_ = 0;  // the one that add() fills
+  std::int64_t half_ = 0;
 };
 
 }  // namespace lathe::cuda

@@ -94,7 +94,7 @@ std::int32_t draw(const std::vector<double>& weights, Ids tokens, const SampleAr
   std::int32_t drawn = -1;
   for (std::int32_t t : tokens) {
     const double time =
-        -log_of_positive(token_noise(args.seed, args.answer.size(), t)) / weights[at(t)];
+        -log_of_positive(token_noise(args.seed, args.position(), t)) / weights[at(t)];
     if (drawn >= 0 && time >= least) continue;
     least = time;
     drawn = t;

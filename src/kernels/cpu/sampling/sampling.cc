@@ -121,7 +121,7 @@ class Row {
     if (params_.top_p < 1) {
       cut = cut_top_p(w, padded(), cut, double{params_.top_p}, memory_.select);
     }
-    return draw_token(w, padded(), cut, args_.seed, args_.answer.size(), likeliest);
+    return draw_token(w, padded(), cut, args_.seed, args_.position(), likeliest);
   }
 
   void add_logprobs(float most, SampledToken& out) {

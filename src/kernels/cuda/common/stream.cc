@@ -1,4 +1,4 @@
-// Makes streams, and captures and launches graphs.
+// Makes streams and marks, and captures and launches graphs.
 #include "kernels/cuda/common/stream.h"
 
 namespace lathe::cuda {
@@ -8,6 +8,13 @@ Result<Stream> Stream::make() {
   const cudaError_t status = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   if (auto ok = call_result(status, "cudaStreamCreateWithFlags"); !ok) return ok.error();
   return Stream(stream);
+}
+
+Result<Mark> Mark::make() {
+  cudaEvent_t event = nullptr;
+  const cudaError_t status = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  if (auto ok = call_result(status, "cudaEventCreateWithFlags"); !ok) return ok.error();
+  return Mark(event);
 }
 
 Result<void> Graph::begin(const Stream& stream) {

@@ -1,4 +1,4 @@
-// Streams, and graphs captured from them.
+// Streams, marks on them, and graphs captured from them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -28,6 +28,28 @@ class Stream {
   };
   explicit Stream(cudaStream_t s) : stream_(s) {}
   std::unique_ptr<CUstream_st, Destroy> stream_;
+};
+
+/// A place in the order of a stream.
+class Mark {
+ public:
+  static Result<Mark> make();
+  /// After all that was put on the stream.
+  Result<void> set(const Stream& stream,
+                   std::source_location where = std::source_location::current()) {
+    return call_result(cudaEventRecord(event_.get(), stream), "cudaEventRecord", where);
+  }
+  /// Waits until what lies before it is done. Errors: any that the device met since.
+  Result<void> wait(std::source_location where = std::source_location::current()) const {
+    return call_result(cudaEventSynchronize(event_.get()), "cudaEventSynchronize", where);
+  }
+
+ private:
+  struct Destroy {
+    void operator()(cudaEvent_t e) const { cudaEventDestroy(e); }
+  };
+  explicit Mark(cudaEvent_t e) : event_(e) {}
+  std::unique_ptr<CUevent_st, Destroy> event_;
 };
 
 /// Launches recorded once and replayed, at the addresses they were recorded with.

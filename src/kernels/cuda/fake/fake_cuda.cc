@@ -17,7 +17,9 @@
 struct CUstream_st {
   bool captures = false;
 };
-struct CUevent_st {};
+struct CUevent_st {
+  std::int64_t after = 0;  // pieces of work
+};
 struct CUgraph_st {
   std::vector<std::function<void()>> work;
   std::int64_t kernels = 0;
@@ -40,6 +42,7 @@ struct Runtime {
   std::size_t total = kSpace;
   std::map<std::byte*, std::size_t> pinned;
   std::deque<std::function<void()>> queue;
+  std::int64_t done = 0;  // pieces of work that have left the queue
   CUstream_st* capturing = nullptr;
   CUgraph_st captured;
   cudaError_t fail_wait = cudaSuccess;
@@ -89,13 +92,14 @@ void run_now(Runtime& r, const std::function<void()>& work) {
   protect(r, PROT_NONE);
 }
 
-cudaError_t wait_for_all() {
+// Runs the queue up to the piece of work with this number, counted from the first ever.
+cudaError_t wait_until(std::int64_t end) {
   Runtime& r = runtime();
   if (r.capturing != nullptr) return fail(cudaErrorStreamCaptureUnsupported);
   ++r.counts.waits;
-  if (!r.queue.empty()) {
+  if (r.done < end) {
     run_now(r, [&] {
-      while (!r.queue.empty()) {
+      for (; r.done < end; ++r.done) {
         const std::function<void()> work = std::move(r.queue.front());
         r.queue.pop_front();
         work();
@@ -103,6 +107,9 @@ cudaError_t wait_for_all() {
     });
   }
   return fail(std::exchange(r.fail_wait, cudaSuccess));
+}
+cudaError_t wait_for_all() {
+  return wait_until(runtime().done + static_cast<std::int64_t>(runtime().queue.size()));
 }
 
 void put(cudaStream_t stream, std::function<void()> work) {
@@ -305,8 +312,11 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return wait_for_all(); }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  event->after = runtime().done + static_cast<std::int64_t>(runtime().queue.size());
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) { return wait_until(event->after); }
 
 cudaError_t cudaGetLastError() { return std::exchange(runtime().last, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return runtime().last; }

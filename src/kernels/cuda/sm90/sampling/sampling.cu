@@ -1,4 +1,4 @@
-// Launches the sampler, a block per row.
+// Launches the sampler, a block per row, and the way of its tokens into the next step.
 #include "kernels/cuda/sm90/sampling/sampling.cuh"
 
 #include "kernels/cuda/common/launch.h"
@@ -11,6 +11,14 @@ cudaError_t launch_sample(const SampleParams& p, cudaStream_t stream) {
   return launch_kernel(
       sample_kernel,
       {.grid = static_cast<unsigned>(p.workers), .block = kSampleThreads, .early = true}, stream,
+      p);
+}
+
+cudaError_t launch_take_drawn(const TakeDrawnParams& p, cudaStream_t stream) {
+  if (p.count == 0) return cudaSuccess;
+  return launch_kernel(
+      take_drawn_kernel,
+      {.grid = blocks_for(p.count, kSampleThreads), .block = kSampleThreads, .early = true}, stream,
       p);
 }
 

@@ -213,4 +213,12 @@ static __global__ void __launch_bounds__(kSampleThreads, 1)
   }
 }
 
+static __global__ void __launch_bounds__(kSampleThreads)
+    take_drawn_kernel(const __grid_constant__ TakeDrawnParams p) {
+  let_next_begin();
+  wait_for_previous();
+  const std::int64_t i = std::int64_t{blockIdx.x} * kSampleThreads + threadIdx.x;
+  if (i < p.count && p.tokens[i] <= kFirstDraw) p.tokens[i] = p.drawn[kFirstDraw - p.tokens[i]];
+}
+
 }  // namespace lathe::cuda

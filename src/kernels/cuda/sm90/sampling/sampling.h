@@ -57,4 +57,12 @@ LATHE_HD inline constexpr std::int64_t padded_vocab(std::int64_t vocab) {
 
 cudaError_t launch_sample(const SampleParams& p, cudaStream_t stream);
 
+struct TakeDrawnParams {
+  std::int32_t* tokens = nullptr;       // [count] each token_of_draw() becomes that token
+  const std::int32_t* drawn = nullptr;  // SampleParams::tokens
+  std::int64_t count = 0;
+};
+
+cudaError_t launch_take_drawn(const TakeDrawnParams& p, cudaStream_t stream);
+
 }  // namespace lathe::cuda
