@@ -106,12 +106,15 @@ void Runner::split(std::span<const BatchItem> items) {
     const bool phase_ends = i + 1 == items.size() || items[i + 1].phase != items[i].phase;
     if (!phase_ends) continue;
     // Routes of a phase lie in one array in order of preference, so compare addresses.
-    std::stable_sort(parts_.begin() + static_cast<std::ptrdiff_t>(phase_begin), parts_.end(),
-                     [this](const Part& a, const Part& b) {
-                       const auto x = routes_of(a), y = routes_of(b);
-                       return std::lexicographical_compare(x.begin(), x.end(), y.begin(), y.end(),
-                                                           std::less<>());
-                     });
+    const auto before = [this](const Part& a, const Part& b) {
+      const auto x = routes_of(a), y = routes_of(b);
+      return std::lexicographical_compare(x.begin(), x.end(), y.begin(), y.end(), std::less<>());
+    };
+    const std::span phase = std::span(parts_).subspan(phase_begin);
+    // Of one route most often; sorting moves large parts through memory of its own.
+    if (!std::ranges::is_sorted(phase, before)) {
+      std::stable_sort(phase.begin(), phase.end(), before);
+    }
   }
 }
 
