@@ -1,5 +1,7 @@
 // DeepSeek V4 against Hugging Face transformers (tests/data/models, made by
 // tools/make_v4_fixtures.py), and its bits for different chunks of the same prompts.
+#include <hwy/targets.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -94,11 +96,18 @@ class V4 : public testing::TestWithParam<const char*> {
   double worst_ = 0;
 };
 
+// With every set of vector instructions that this CPU has.
 TEST_P(V4, AgreesOnTheCpu) {
   ASSERT_NE(model_, nullptr);
-  ModelRunner runner(*model_, {.layout = "mla_bf16", .threads = 2});
-  int request = 0;
-  for (const int length : {7, 150, 300}) compare(runner, request++, length);
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    if (target == HWY_SCALAR || target == HWY_EMU128) continue;
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    ModelRunner runner(*model_, {.layout = "mla_bf16", .threads = 2});
+    int request = 0;
+    for (const int length : {7, 150, 300}) compare(runner, request++, length);
+  }
+  hwy::SetSupportedTargetsForTest(0);
   RecordProperty("worst_relative_error", std::to_string(worst_));
 }
 
