@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 using ::testing::HasSubstr;
 
-const fs::path kData = fs::path(LATHE_TEST_DATA) / "templates";
+const fs::path kTemplates = fs::path(LATHE_TEST_DATA) / "templates";
 
 RenderOptions fixed_time() {
   std::tm t{};
@@ -28,7 +28,7 @@ RenderOptions fixed_time() {
 }
 
 const Json& expected() {
-  static const Json kExpected = Json::parse(*read_file(kData / "expected.json"));
+  static const Json kExpected = Json::parse(*read_file(kTemplates / "expected.json"));
   return kExpected;
 }
 
@@ -70,7 +70,7 @@ TEST(ChatTemplate, FamiliesAsJinja2) {
   const Json& e = expected();
   ASSERT_GE(e["templates"].size(), 8u);
   for (const auto& [name, conversations] : e["templates"].items()) {
-    const std::string source = *read_file(kData / (name + ".jinja"));
+    const std::string source = *read_file(kTemplates / (name + ".jinja"));
     ASSERT_GE(conversations.size(), 15u);
     for (const auto& [conversation, wanted] : conversations.items()) {
       SCOPED_TRACE(name + " with " + conversation);
@@ -79,34 +79,34 @@ TEST(ChatTemplate, FamiliesAsJinja2) {
   }
 }
 
-std::string refusal(const std::string& source, const Json& variables = Json::object()) {
+std::string template_refusal(const std::string& source, const Json& variables = Json::object()) {
   const auto r = render(source, variables);
   return r.ok() ? "accepted: " + *r : r.error().message();
 }
 
 TEST(ChatTemplate, ErrorsNameLineAndConstruct) {
-  EXPECT_EQ(refusal("a\nb\n{% autoescape true %}"),
+  EXPECT_EQ(template_refusal("a\nb\n{% autoescape true %}"),
             "chat_template line 3: wanted if, for, set, macro, call, with, filter, generation, "
             "break or continue, got \"{% autoescape %}\"");
-  EXPECT_EQ(refusal("a\n{{ x.y.z }}", {{"x", Json::object()}}),
+  EXPECT_EQ(template_refusal("a\n{{ x.y.z }}", {{"x", Json::object()}}),
             "chat_template line 2: wanted a defined value, got 'dict object' has no attribute 'y'");
   EXPECT_EQ(
-      refusal("{% macro m() %}\n{{ 1 + 'a' }}{% endmacro %}\n{{ m() }}"),
+      template_refusal("{% macro m() %}\n{{ 1 + 'a' }}{% endmacro %}\n{{ m() }}"),
       "chat_template line 2: wanted operands that \"+\" takes, got int object and str object");
-  EXPECT_THAT(refusal("\n{% if true %}\n\nx"),
+  EXPECT_THAT(template_refusal("\n{% if true %}\n\nx"),
               HasSubstr("line 2: wanted {% endif %}, got the end"));
-  EXPECT_THAT(refusal("{{ 'x' | wordwrap }}"), HasSubstr("got \"wordwrap\""));
-  EXPECT_THAT(refusal("{% for x in y recursive %}{% endfor %}"), HasSubstr("recursive"));
-  EXPECT_THAT(refusal("{% include 'x' %}"), HasSubstr("{% include %}"));
-  EXPECT_THAT(refusal("{{ f(*x) }}"), HasSubstr("unpacking"));
-  EXPECT_EQ(refusal("{{ ('a,b' | safe).split(',') }}"),
+  EXPECT_THAT(template_refusal("{{ 'x' | wordwrap }}"), HasSubstr("got \"wordwrap\""));
+  EXPECT_THAT(template_refusal("{% for x in y recursive %}{% endfor %}"), HasSubstr("recursive"));
+  EXPECT_THAT(template_refusal("{% include 'x' %}"), HasSubstr("{% include %}"));
+  EXPECT_THAT(template_refusal("{{ f(*x) }}"), HasSubstr("unpacking"));
+  EXPECT_EQ(template_refusal("{{ ('a,b' | safe).split(',') }}"),
             "chat_template line 1: wanted this method before the filter safe, got \"split\"");
-  EXPECT_EQ(refusal("{% filter length %}ab{% endfilter %}"),
+  EXPECT_EQ(template_refusal("{% filter length %}ab{% endfilter %}"),
             "chat_template line 1: wanted filters that give a text, got int object");
-  EXPECT_THAT(refusal("{{ 9223372036854775807 + 1 }}"), HasSubstr("integers of 64 bits"));
+  EXPECT_THAT(template_refusal("{{ 9223372036854775807 + 1 }}"), HasSubstr("integers of 64 bits"));
   EXPECT_EQ(render("{{ '%s' % 1 }}", Json::object()).error().code, ErrorCode::unsupported);
-  EXPECT_THAT(refusal("x", Json::array()), HasSubstr("a JSON object"));
-  EXPECT_THAT(refusal("x", {{"n", 18446744073709551615u}}), HasSubstr("2^63"));
+  EXPECT_THAT(template_refusal("x", Json::array()), HasSubstr("a JSON object"));
+  EXPECT_THAT(template_refusal("x", {{"n", 18446744073709551615u}}), HasSubstr("2^63"));
 }
 
 TEST(ChatTemplate, HostileTemplatesEndInAnError) {
@@ -151,17 +151,21 @@ TEST(ChatTemplate, HostileTemplatesEndInAnError) {
     for (int i = 0; i < n; ++i) s += close;
     return s;
   };
-  EXPECT_THAT(refusal("{{ " + nested("(", ")", 100000) + " }}"), HasSubstr("levels of nesting"));
-  EXPECT_THAT(refusal("{{ " + nested("-", "", 100000) + " }}"), HasSubstr("levels of nesting"));
-  EXPECT_THAT(refusal("{{ " + nested("not ", "", 100000) + " }}"), HasSubstr("levels of nesting"));
-  EXPECT_THAT(refusal("{{ " + nested("", ".a", 100000) + " }}"), HasSubstr("levels"));
-  EXPECT_THAT(refusal("{{ " + nested("", "+1", 100000) + " }}"), HasSubstr("levels"));
-  EXPECT_THAT(refusal("{{ " + nested("1 if 1 else ", "", 100000) + " }}"), HasSubstr("levels"));
-  EXPECT_THAT(refusal(nested("{% if 1 %}", "{% endif %}", 100000)), HasSubstr("levels"));
-  EXPECT_EQ(refusal("{{ " + nested("(", ")", 50) + " }}"), "accepted: 1");
+  EXPECT_THAT(template_refusal("{{ " + nested("(", ")", 100000) + " }}"),
+              HasSubstr("levels of nesting"));
+  EXPECT_THAT(template_refusal("{{ " + nested("-", "", 100000) + " }}"),
+              HasSubstr("levels of nesting"));
+  EXPECT_THAT(template_refusal("{{ " + nested("not ", "", 100000) + " }}"),
+              HasSubstr("levels of nesting"));
+  EXPECT_THAT(template_refusal("{{ " + nested("", ".a", 100000) + " }}"), HasSubstr("levels"));
+  EXPECT_THAT(template_refusal("{{ " + nested("", "+1", 100000) + " }}"), HasSubstr("levels"));
+  EXPECT_THAT(template_refusal("{{ " + nested("1 if 1 else ", "", 100000) + " }}"),
+              HasSubstr("levels"));
+  EXPECT_THAT(template_refusal(nested("{% if 1 %}", "{% endif %}", 100000)), HasSubstr("levels"));
+  EXPECT_EQ(template_refusal("{{ " + nested("(", ")", 50) + " }}"), "accepted: 1");
   Json deep = 1;
   for (int i = 0; i < 1000; ++i) deep = Json::array({std::move(deep)});
-  EXPECT_THAT(refusal("x", {{"deep", deep}}), HasSubstr("levels of nesting"));
+  EXPECT_THAT(template_refusal("x", {{"deep", deep}}), HasSubstr("levels of nesting"));
 }
 
 TEST(ChatTemplate, LimitsAreTheCallers) {
@@ -176,13 +180,13 @@ TEST(ChatTemplate, LimitsAreTheCallers) {
       ErrorCode::exhausted);
 }
 
-class Folder {
+class TemplateFolder {
  public:
-  Folder() {
+  TemplateFolder() {
     std::string pattern = (fs::temp_directory_path() / "lathe-template-XXXXXX").string();
     path_ = ::mkdtemp(pattern.data());
   }
-  ~Folder() {
+  ~TemplateFolder() {
     std::error_code ec;
     fs::remove_all(path_, ec);
   }
@@ -200,7 +204,7 @@ class Folder {
 };
 
 TEST(LoadChatTemplate, FindsTheTemplateWhereItMayLie) {
-  const Folder f;
+  const TemplateFolder f;
   EXPECT_THAT(f.loaded(), HasSubstr("wanted chat_template.jinja"));
   f.write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": null})");
   EXPECT_THAT(f.loaded(), HasSubstr("wanted chat_template.jinja"));

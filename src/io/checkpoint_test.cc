@@ -17,16 +17,16 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const fs::path kData = fs::path(LATHE_TEST_DATA) / "safetensors";
+const fs::path kCheckpoints = fs::path(LATHE_TEST_DATA) / "safetensors";
 
 // A temporary folder, removed with the test.
-class Folder {
+class CheckpointFolder {
  public:
-  Folder() {
+  CheckpointFolder() {
     std::string pattern = (fs::temp_directory_path() / "lathe-checkpoint-XXXXXX").string();
     path_ = ::mkdtemp(pattern.data());
   }
-  ~Folder() {
+  ~CheckpointFolder() {
     std::error_code ec;
     fs::remove_all(path_, ec);
   }
@@ -35,7 +35,7 @@ class Folder {
     std::ofstream(path_ / file, std::ios::binary) << bytes;
   }
   void copy(const std::string& from) const {
-    fs::copy(kData / from, path_, fs::copy_options::overwrite_existing);
+    fs::copy(kCheckpoints / from, path_, fs::copy_options::overwrite_existing);
   }
   std::string refusal() const {
     const auto c = Checkpoint::open(path_);
@@ -54,7 +54,7 @@ std::vector<T> values(const CheckpointTensor& t) {
 }
 
 TEST(Checkpoint, SingleFile) {
-  auto opened = Checkpoint::open(kData / "single");
+  auto opened = Checkpoint::open(kCheckpoints / "single");
   ASSERT_TRUE(opened.ok()) << opened.error().message();
   const Checkpoint c = *std::move(opened);  // views must survive the move
   EXPECT_EQ(c.tensors().size(), 9u);
@@ -81,7 +81,7 @@ TEST(Checkpoint, SingleFile) {
 }
 
 TEST(Checkpoint, Shards) {
-  auto c = Checkpoint::open(kData / "sharded");
+  auto c = Checkpoint::open(kCheckpoints / "sharded");
   ASSERT_TRUE(c.ok()) << c.error().message();
   ASSERT_EQ(c->shards().size(), 2u);
   EXPECT_EQ(c->find("c.weight")->shard, 1u);
@@ -105,7 +105,7 @@ TEST(Checkpoint, Shards) {
 }
 
 TEST(Checkpoint, WithoutAnIndexEveryFileCounts) {
-  const Folder f;
+  const CheckpointFolder f;
   f.copy("sharded/model-00001-of-00002.safetensors");
   f.copy("sharded/model-00002-of-00002.safetensors");
   auto c = Checkpoint::open(f.path());
@@ -114,7 +114,7 @@ TEST(Checkpoint, WithoutAnIndexEveryFileCounts) {
 }
 
 TEST(Checkpoint, RefusesFoldersThatDisagree) {
-  const Folder f;
+  const CheckpointFolder f;
   EXPECT_THAT(f.refusal(), HasSubstr("none of them"));
   EXPECT_THAT(Checkpoint::open(f.path() / "absent").error().message(), HasSubstr("absent"));
   const std::string index = "model.safetensors.index.json";
@@ -148,14 +148,14 @@ TEST(Checkpoint, RefusesFoldersThatDisagree) {
 }
 
 TEST(Checkpoint, ErrorsNameTheFile) {
-  const Folder f;
+  const CheckpointFolder f;
   f.write("model.safetensors", "");
   EXPECT_THAT(f.refusal(), HasSubstr((f.path() / "model.safetensors").string() +
                                      ": header length: wanted 8 bytes, got 0"));
 }
 
 TEST(MappedFile, RefusesWhatIsNoFile) {
-  const Folder f;
+  const CheckpointFolder f;
   EXPECT_THAT(MappedFile::open(f.path()).error().message(), HasSubstr("got a directory"));
   EXPECT_THAT(MappedFile::open(f.path() / "x").error().message(), HasSubstr("No such file"));
   f.write("empty", "");
@@ -166,7 +166,7 @@ TEST(MappedFile, RefusesWhatIsNoFile) {
 }
 
 TEST(MappedFile, AShrunkenFileIsAnErrorAndNoCrash) {
-  const Folder f;
+  const CheckpointFolder f;
   f.write("file", std::string(1 << 20, 'x'));
   auto file = MappedFile::open(f.path() / "file");
   ASSERT_TRUE(file.ok());
@@ -179,7 +179,7 @@ TEST(MappedFile, AShrunkenFileIsAnErrorAndNoCrash) {
 }
 
 TEST(ReadFile, RefusesLargeFiles) {
-  const Folder f;
+  const CheckpointFolder f;
   f.write("file", "abc");
   EXPECT_EQ(*read_file(f.path() / "file"), "abc");
   EXPECT_THAT(read_file(f.path() / "file", 2).error().message(),
