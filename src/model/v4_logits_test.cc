@@ -15,10 +15,10 @@ namespace {
 
 // Bound against the reference with a cache rounded like Lathe's. The largest logits of each fixture
 // are 6 to 7.
-constexpr double kTolerance = 1e-3;
+constexpr double kV4Tolerance = 1e-3;
 // Bound against transformers in f32 throughout, on prompts too short for a choice of entries:
 // rounding moves its own logits by up to 1.2e-2.
-constexpr double kExactTolerance = 2e-2;
+constexpr double kV4ExactTolerance = 2e-2;
 
 /// A fixture's reference: logits of every position of its prompts.
 class V4Reference {
@@ -75,12 +75,12 @@ class V4 : public testing::TestWithParam<const char*> {
     for (std::size_t at = 0; at < got.size(); ++at) {
       const double error = relative_error(got[at], want[at]);
       worst_ = std::max(worst_, error);
-      EXPECT_LE(error, kTolerance) << "position " << at << " of " << length;
+      EXPECT_LE(error, kV4Tolerance) << "position " << at << " of " << length;
     }
     if (length > 7) return;
     const Logits exact = reference_.exact(length);
     for (std::size_t at = 0; at < got.size(); ++at) {
-      EXPECT_LE(relative_error(got[at], exact[at]), kExactTolerance) << "position " << at;
+      EXPECT_LE(relative_error(got[at], exact[at]), kV4ExactTolerance) << "position " << at;
     }
   }
   static ModelRunner::Options inplace() {
@@ -196,7 +196,7 @@ TEST(V4Long, AgreesBeyondFourThousandTokens) {
     const double error = relative_error(got[static_cast<std::size_t>(positions[i])],
                                         std::span(want).subspan(i * vocab, vocab));
     worst = std::max(worst, error);
-    EXPECT_LE(error, kTolerance) << "position " << positions[i];
+    EXPECT_LE(error, kV4Tolerance) << "position " << positions[i];
   }
   RecordProperty("worst_relative_error", std::to_string(worst));
 }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kFixture = "deepseek_v4";
 // Of a sublayer's streams, with the error of all those before it: relative.
-constexpr double kTolerance = 1e-4;
+constexpr double kSublayerTolerance = 1e-4;
 
 /// Keeps the streams after each sublayer, and the keys that indexers choose.
 class SublayerBackend : public ChoiceBackend {
@@ -84,7 +84,7 @@ TEST_F(V4Sublayers, LeaveTheReferencesStreams) {
       const double error =
           relative_error(backend_.streams[s * tokens_.size() + at],
                          std::span(want).subspan((s * positions_.size() + i) * width, width));
-      EXPECT_LE(error, kTolerance)
+      EXPECT_LE(error, kSublayerTolerance)
           << (s % 2 == 0 ? "attention" : "experts") << " of layer " << s / 2 << ", position " << at;
     }
   }
@@ -127,7 +127,7 @@ TEST_F(V4Sublayers, WriteTheReferencesEntries) {
       const auto wanted = std::span(want).subspan(static_cast<std::size_t>(e * dim), got.size());
       double squares = 0;
       for (const float v : wanted) squares += double{v} * v;
-      const double error = kTolerance * std::sqrt(squares / dim);
+      const double error = kSublayerTolerance * std::sqrt(squares / dim);
       for (std::size_t i = 0; i < got.size(); ++i) {
         EXPECT_NEAR(got[i], wanted[i], std::abs(wanted[i]) * 0x1p-8 + error)
             << "layer " << layer << ", entry " << e << ", element " << i;
