@@ -7,7 +7,7 @@
 namespace lathe {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 struct Scene {
   Scene() {
@@ -22,9 +22,9 @@ struct Scene {
   Choice choice;
 };
 
-Json event(const std::string& text) {
+PlainJson event(const std::string& text) {
   EXPECT_TRUE(text.starts_with("data: ") && text.ends_with("\n\n")) << text;
-  return Json::parse(text.substr(6));
+  return PlainJson::parse(text.substr(6));
 }
 
 TEST(ChatFormat, PartsAreDeltas) {
@@ -34,14 +34,14 @@ TEST(ChatFormat, PartsAreDeltas) {
   std::string out;
   format->part(s.choice, {"", "why", {}, 0, {}}, out);
   EXPECT_EQ(event(out)["choices"][0]["delta"],
-            Json::parse(R"({"reasoning_content": "why", "reasoning": "why"})"));
+            PlainJson::parse(R"({"reasoning_content": "why", "reasoning": "why"})"));
   out.clear();
   format->part(s.choice, {"text", "", calls, 2, {}}, out);
-  const Json delta = event(out)["choices"][0]["delta"];
+  const PlainJson delta = event(out)["choices"][0]["delta"];
   EXPECT_EQ(delta["content"], "text");
   // Names appear once, arguments are joined by index.
   std::map<int, std::string> names, arguments;
-  for (const Json& d : delta["tool_calls"]) {
+  for (const PlainJson& d : delta["tool_calls"]) {
     if (d.contains("id")) names[d["index"]] += d["function"]["name"].get<std::string>();
     arguments[d["index"]] += d["function"]["arguments"].get<std::string>();
   }
@@ -65,12 +65,12 @@ TEST(ChatFormat, TextOfEachChoiceHasItsIndex) {
   for (Choice* c : {&other, &s.choice, &other}) {
     out.clear();
     format->part(*c, {"\xc3\xa9 \"x\"\n", "", {}, 0, {}}, out);
-    const Json got = event(out);
+    const PlainJson got = event(out);
     EXPECT_EQ(got["choices"][0]["index"], c->index);
     EXPECT_EQ(got["choices"][0]["delta"]["content"], "\u00e9 \"x\"\n");
     out.clear();
     with_usage->part(*c, {"\xc3\xa9 \"x\"\n", "", {}, 0, {}}, out);
-    Json general = event(out);
+    PlainJson general = event(out);
     EXPECT_TRUE(general.erase("usage"));
     EXPECT_EQ(got, general);
   }
@@ -83,14 +83,14 @@ TEST(ChatFormat, AWholeAnswerOfCallsHasNoContent) {
   s.choice.end = ChoiceEnd{EndKind::tool_calls, std::nullopt, 9};
   s.head.reasoning.reasoning = false;
   s.choice.reasoning = "why";
-  const Json answer = Json::parse(s.format()->whole(std::span(&s.choice, 1), {}));
-  const Json& choice = answer["choices"][0];
+  const PlainJson answer = PlainJson::parse(s.format()->whole(std::span(&s.choice, 1), {}));
+  const PlainJson& choice = answer["choices"][0];
   EXPECT_TRUE(choice["message"]["content"].is_null());
   EXPECT_EQ(choice["message"]["reasoning_content"], "why");
   EXPECT_FALSE(choice["message"].contains("reasoning"));
   EXPECT_EQ(
       choice["message"]["tool_calls"],
-      Json::parse(
+      PlainJson::parse(
           R"([{"id": "call_a", "type": "function", "function": {"name": "f", "arguments": "{\"x\":1}"}}])"));
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
   EXPECT_EQ(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], 2);

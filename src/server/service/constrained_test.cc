@@ -11,7 +11,7 @@ namespace lathe {
 namespace {
 
 using ::testing::HasSubstr;
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 constexpr std::int32_t kThink = kScriptEos + 1;
 constexpr std::int32_t kEndThink = kScriptEos + 2;
@@ -24,23 +24,23 @@ ScriptedOptions lover_of_newlines(const std::string& prefix = "") {
   return options;
 }
 
-std::string chat(const Json& more, const std::string& text = "q") {
-  Json body{{"messages", {{{"role", "user"}, {"content", text}}}}, {"max_tokens", 12000}};
+std::string chat(const PlainJson& more, const std::string& text = "q") {
+  PlainJson body{{"messages", {{{"role", "user"}, {"content", text}}}}, {"max_tokens", 12000}};
   body.update(more);
   return body.dump();
 }
 
-Json format_of(const Json& schema) {
+PlainJson format_of(const PlainJson& schema) {
   return {{"type", "json_schema"},
           {"json_schema", {{"name", "s"}, {"schema", schema}, {"strict", true}}}};
 }
 
-const Json kSchema = Json::parse(
+const PlainJson kSchema = PlainJson::parse(
     R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "array", "items":
     {"type": "string", "maxLength": 5}, "maxItems": 3}, "c": {"enum": ["x", null]}},
     "required": ["a", "b"], "additionalProperties": false})");
 
-void expect_valid(const Json& value) {
+void expect_valid(const PlainJson& value) {
   EXPECT_TRUE(value.is_object() && value["a"].is_number_integer() && value["b"].is_array());
   for (const auto& [name, member] : value.items()) {
     EXPECT_TRUE(name == "a" || name == "b" || name == "c") << name;
@@ -60,21 +60,21 @@ TEST(Constrained, JsonIsValidAndEndsThoughNewlinesAreLikedBest) {
                                         {"ignore_eos", true},
                                         {"min_tokens", 11000}}));
     ASSERT_EQ(schema.status, 200) << schema.body;
-    const Json choice = schema.json()["choices"][0];
+    const PlainJson choice = schema.json()["choices"][0];
     EXPECT_EQ(choice["finish_reason"], "stop");
     EXPECT_EQ(choice["matched_stop"], nullptr);
-    expect_valid(Json::parse(choice["message"]["content"].get<std::string>()));
+    expect_valid(PlainJson::parse(choice["message"]["content"].get<std::string>()));
 
     const TestAnswer object =
         ask(s.port(), "POST", "/v1/chat/completions",
             chat({{"response_format", {{"type", "json_object"}}}, {"seed", seed}}));
     ASSERT_EQ(object.status, 200) << object.body;
-    const Json any = object.json()["choices"][0];
+    const PlainJson any = object.json()["choices"][0];
     const bool stopped = any["finish_reason"] == "stop";
     whole += stopped ? 1 : 0;
     const std::string text = any["message"]["content"];
     if (stopped) {
-      EXPECT_TRUE(Json::parse(text).is_object());
+      EXPECT_TRUE(PlainJson::parse(text).is_object());
     }
     EXPECT_EQ(text.find(std::string(33, '\n')), std::string::npos);
   }
@@ -85,7 +85,7 @@ TEST(Constrained, JsonIsValidAndEndsThoughNewlinesAreLikedBest) {
 
 TEST(Constrained, EachRouteAndField) {
   ScriptedServer s(lover_of_newlines());
-  const auto text_of = [&](const char* route, Json body) -> std::string {
+  const auto text_of = [&](const char* route, PlainJson body) -> std::string {
     const bool generate = std::string(route) == "/generate";
     body[generate ? "text" : "prompt"] = "q";
     if (!generate) body["max_tokens"] = 4000;
@@ -98,15 +98,17 @@ TEST(Constrained, EachRouteAndField) {
     }
     return answer.json()["choices"][0]["text"];
   };
-  for (const Json& constraint :
-       {Json{{"json_schema", kSchema}}, Json{{"json_schema", kSchema.dump()}},
-        Json{{"structured_outputs", {{"json", kSchema}}}}}) {
-    expect_valid(Json::parse(text_of("/v1/completions", constraint)));
-    expect_valid(Json::parse(text_of("/generate", {{"sampling_params", constraint}})));
+  for (const PlainJson& constraint :
+       {PlainJson{{"json_schema", kSchema}}, PlainJson{{"json_schema", kSchema.dump()}},
+        PlainJson{{"structured_outputs", {{"json", kSchema}}}}}) {
+    expect_valid(PlainJson::parse(text_of("/v1/completions", constraint)));
+    expect_valid(PlainJson::parse(text_of("/generate", {{"sampling_params", constraint}})));
   }
-  expect_valid(Json::parse(text_of("/v1/completions", {{"response_format", format_of(kSchema)}})));
-  for (const Json& constraint : {Json{{"regex", "[ab]{3}\n?-\\d+\\."}},
-                                 Json{{"structured_outputs", {{"regex", "[ab]{3}\n?-\\d+\\."}}}}}) {
+  expect_valid(
+      PlainJson::parse(text_of("/v1/completions", {{"response_format", format_of(kSchema)}})));
+  for (const PlainJson& constraint :
+       {PlainJson{{"regex", "[ab]{3}\n?-\\d+\\."}},
+        PlainJson{{"structured_outputs", {{"regex", "[ab]{3}\n?-\\d+\\."}}}}}) {
     const std::regex wanted("[ab]{3}\n?-[0-9]+\\.");
     EXPECT_TRUE(std::regex_match(text_of("/v1/completions", constraint), wanted));
     EXPECT_TRUE(std::regex_match(text_of("/generate", {{"sampling_params", constraint}}), wanted));
@@ -126,21 +128,22 @@ TEST(Constrained, EachPromptAndChoiceHasItsOwn) {
     EXPECT_EQ(lists.json()[i]["text"], i < 3 ? "aa" : "bbb");
   }
   // 20 at once that share one grammar.
-  const Json body{{"prompt", "q"}, {"n", 20}, {"max_tokens", 3000}, {"json_schema", kSchema}};
+  const PlainJson body{{"prompt", "q"}, {"n", 20}, {"max_tokens", 3000}, {"json_schema", kSchema}};
   const TestAnswer many = ask(s.port(), "POST", "/v1/completions", body.dump());
   ASSERT_EQ(many.status, 200) << many.body;
-  const Json choices = many.json()["choices"];
-  for (const Json& choice : choices) {
-    expect_valid(Json::parse(choice["text"].get<std::string>()));
+  const PlainJson choices = many.json()["choices"];
+  for (const PlainJson& choice : choices) {
+    expect_valid(PlainJson::parse(choice["text"].get<std::string>()));
   }
 }
 
 TEST(Constrained, NothingIsDroppedSilently) {
   ScriptedServer s(lover_of_newlines("{# <tool_call> #}"));
-  const Json tools = Json::parse(R"([{"type":"function","function":{"name":"f","strict":true}}])");
+  const PlainJson tools =
+      PlainJson::parse(R"([{"type":"function","function":{"name":"f","strict":true}}])");
   struct Case {
     const char* route;
-    Json body;
+    PlainJson body;
     const char* code;
     const char* param;
   };
@@ -159,7 +162,7 @@ TEST(Constrained, NothingIsDroppedSilently) {
        "unsupported_field",
        "structured_outputs.grammar"},
       {"/v1/completions",
-       {{"structured_outputs", Json::object()}},
+       {{"structured_outputs", PlainJson::object()}},
        "invalid_value",
        "structured_outputs"},
       {"/v1/completions",
@@ -195,7 +198,7 @@ TEST(Constrained, NothingIsDroppedSilently) {
        "tool_choice.function.name"},
   };
   for (const Case& c : cases) {
-    Json body = c.body;
+    PlainJson body = c.body;
     const std::string route = c.route;
     if (route == "/generate") body["text"] = "q";
     if (route == "/v1/completions") body["prompt"] = "q";
@@ -232,25 +235,25 @@ TEST(Constrained, ReasoningComesFirst) {
         ask(s.port(), "POST", "/v1/chat/completions",
             chat({{"response_format", format_of(kSchema)}}, inside ? "q<think>" : "q"));
     ASSERT_EQ(answer.status, 200) << answer.body;
-    const Json message = answer.json()["choices"][0]["message"];
+    const PlainJson message = answer.json()["choices"][0]["message"];
     EXPECT_EQ(message["reasoning_content"], "ab");
-    expect_valid(Json::parse(message["content"].get<std::string>()));
+    expect_valid(PlainJson::parse(message["content"].get<std::string>()));
   }
 }
 
-const Json kTools = Json::parse(
+const PlainJson kTools = PlainJson::parse(
     R"([{"type": "function", "function": {"name": "add", "strict": true, "parameters": {"type": "object",
     "properties": {"x": {"$ref": "#/$defs/n"}, "y": {"$ref": "#/$defs/n"}}, "required": ["x", "y"],
     "additionalProperties": false, "$defs": {"n": {"type": "integer", "minimum": 3, "maximum": 12}}}}},
     {"type": "function", "function": {"name": "now"}}])");
 
-void expect_calls(const Json& calls, bool named) {
+void expect_calls(const PlainJson& calls, bool named) {
   ASSERT_FALSE(calls.empty());
-  for (const Json& call : calls) {
-    const Json arguments = Json::parse(call["function"]["arguments"].get<std::string>());
+  for (const PlainJson& call : calls) {
+    const PlainJson arguments = PlainJson::parse(call["function"]["arguments"].get<std::string>());
     if (call["function"]["name"] == "now") {
       EXPECT_FALSE(named);
-      EXPECT_EQ(arguments, Json::object());
+      EXPECT_EQ(arguments, PlainJson::object());
       continue;
     }
     EXPECT_EQ(call["function"]["name"], "add");
@@ -264,27 +267,28 @@ void expect_calls(const Json& calls, bool named) {
 
 TEST(Constrained, ForcedToolCalls) {
   ScriptedServer s(lover_of_newlines("{# <tool_call> #}"));
-  const Json named{{"type", "function"}, {"function", {{"name", "add"}}}};
+  const PlainJson named{{"type", "function"}, {"function", {{"name", "add"}}}};
   for (int seed = 0; seed < 8; ++seed) {
-    for (const Json& choice : {Json("required"), named}) {
-      Json body{{"tools", kTools}, {"tool_choice", choice}, {"seed", seed}};
+    for (const PlainJson& choice : {PlainJson("required"), named}) {
+      PlainJson body{{"tools", kTools}, {"tool_choice", choice}, {"seed", seed}};
       if (seed % 2 == 1) body["parallel_tool_calls"] = false;
       const TestAnswer whole = ask(s.port(), "POST", "/v1/chat/completions", chat(body));
       ASSERT_EQ(whole.status, 200) << whole.body;
-      const Json answer = whole.json()["choices"][0];
+      const PlainJson answer = whole.json()["choices"][0];
       EXPECT_EQ(answer["finish_reason"], "tool_calls");
       EXPECT_EQ(answer["message"]["content"], nullptr);
-      const Json calls = answer["message"]["tool_calls"];
+      const PlainJson calls = answer["message"]["tool_calls"];
       expect_calls(calls, choice != "required");
       if (choice != "required" || seed % 2 == 1) {
         EXPECT_EQ(calls.size(), 1u);
       }
 
       body["stream"] = true;
-      Json streamed = Json::array();
+      PlainJson streamed = PlainJson::array();
       std::string finish;
-      for (const Json& event : ask(s.port(), "POST", "/v1/chat/completions", chat(body)).events()) {
-        const Json& delta = event["choices"][0]["delta"];
+      for (const PlainJson& event :
+           ask(s.port(), "POST", "/v1/chat/completions", chat(body)).events()) {
+        const PlainJson& delta = event["choices"][0]["delta"];
         if (delta.contains("content")) {
           EXPECT_EQ(delta["content"], "");
         }
@@ -292,13 +296,13 @@ TEST(Constrained, ForcedToolCalls) {
           finish = event["choices"][0]["finish_reason"];
         }
         if (!delta.contains("tool_calls")) continue;
-        for (const Json& part : delta["tool_calls"]) {
+        for (const PlainJson& part : delta["tool_calls"]) {
           const std::size_t at = part["index"];
           if (at == streamed.size())
             streamed.push_back({{"function", part["function"]}});
           else {
             const std::string more = part["function"]["arguments"];
-            Json& arguments = streamed[at]["function"]["arguments"];
+            PlainJson& arguments = streamed[at]["function"]["arguments"];
             arguments = arguments.get<std::string>() + more;
           }
         }
