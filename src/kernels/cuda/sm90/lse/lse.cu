@@ -9,8 +9,9 @@ namespace lathe::cuda {
 cudaError_t launch_convert_lse(const ConvertLse& p, cudaStream_t stream) {
   const std::int64_t count = p.rows * p.heads;
   if (count == 0) return cudaSuccess;
-  return launch_kernel(convert_lse_kernel,
-                       {.grid = blocks_for(count, kLseThreads), .block = kLseThreads}, stream, p);
+  return launch_kernel(
+      convert_lse_kernel,
+      {.grid = blocks_for(count, kLseThreads), .block = kLseThreads, .early = true}, stream, p);
 }
 
 }  // namespace lathe::cuda

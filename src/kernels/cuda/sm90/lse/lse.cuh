@@ -10,6 +10,8 @@ inline constexpr int kLseThreads = 256;
 
 static __global__ void __launch_bounds__(kLseThreads)
     convert_lse_kernel(const __grid_constant__ ConvertLse p) {
+  let_next_begin();
+  wait_for_previous();
   const std::int64_t i = std::int64_t{blockIdx.x} * kLseThreads + threadIdx.x;
   if (i >= p.rows * p.heads) return;
   const std::int64_t row = i / p.heads;
