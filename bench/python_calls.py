@@ -5,7 +5,7 @@
     python bench/python_calls.py --program build/gpu/latent_gpu_bench   beside the same call from C++
 
 host: µs that a call takes the host, of 40 on an idle GPU. eager: wall time of 200 calls, one after another, and the wait for the last. graph:
-20 calls in a CUDA graph, by events. All are per call, and medians. C++: `latent_gpu_bench --graph` of the same case; doors that make the
+20 calls in a CUDA graph, by events. All are per call, and medians of measurements with a rest before each. C++: `latent_gpu_bench --graph` of the same case; doors that make the
 schedule of the lengths at each call are compared with attention and schedule, the others with attention alone.
 """
 
@@ -28,6 +28,7 @@ from lathe.compat import flash_mla
 PAGE, REQUESTS, WIDTH = 64, 128, 2048
 CONTEXT = {"dense": 4096, "sparse": 32768}
 HOST_CALLS, EAGER_CALLS, GRAPH_CALLS = 40, 200, 20
+REST = 0.1  # seconds before each measurement: at 128 heads a card that never rests is at its power limit, and a fifth slower
 
 
 class Case:
@@ -138,9 +139,11 @@ def graph(call: Callable[[], Any]) -> Callable[[], float]:
 
 
 def median(take: Callable[[], float], repeats: int) -> float:
-    for _ in range(3):
-        take()
-    return statistics.median(take() for _ in range(repeats))
+    times = []
+    for _ in range(3 + repeats):
+        time.sleep(REST)
+        times.append(take())
+    return statistics.median(times[3:])
 
 
 def from_cpp(program: str, case: Case, repeats: int) -> tuple[float, float]:
