@@ -26,8 +26,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   target_compile_options(lathe_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
 
-# Half of a file's compilation is its headers, which a batch of six reads once. Set LATHE_UNITY=OFF while you change one file often. Tests
-# are compiled alone, as they share their headers already and each has a Scene of its own, but for rooms with BATCHED_TESTS.
+# Half of a file's compilation is its headers, which a batch of six reads once. Set LATHE_UNITY=OFF while you change one file often. A room's
+# tests are in batches, too, where no two of their files name a helper alike (BATCHED_TESTS).
 option(LATHE_UNITY "Compile the rooms' files in batches of six" ${PROJECT_IS_TOP_LEVEL})
 # lathe_in_batches(<target> [<regex>...]): files that match are compiled alone.
 function(lathe_in_batches target)
