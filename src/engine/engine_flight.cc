@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "attn/draft_rows.h"
 #include "base/check.h"
 #include "engine/engine.h"
 
@@ -30,8 +31,11 @@ Result<void> Engine::launch() {
 // draws, and nothing else: nobody can be admitted, and no draw needs more than the number of tokens
 // before it.
 bool Engine::may_follow() const {
-  const bool plain = options_.overlap && ops_.backend->overlaps() && options_.drafter == nullptr &&
-                     !options_.on_logits && !options_.debug_nan;
+  const bool plain =
+      options_.overlap && ops_.backend->overlaps() && !options_.on_logits && !options_.debug_nan;
+  const bool drafts = options_.drafter != nullptr && drafts_at(std::ssize(running_)) > 0;
+  // The step behind overwrites the rows that such a drafter reads, or keeps for later.
+  if (drafts && drafter_reads()) return false;
   if (!plain || !in_flight() || runner_.in_flight_ahead()) return false;
   if (!waiting_.empty() && std::ssize(running_) < options_.max_running_requests) return false;
   std::size_t decoding = 0;
@@ -40,7 +44,7 @@ bool Engine::may_follow() const {
     if (r.ended) continue;
     ++decoding;
     if (step_.items[i].phase != Phase::decode || !r.forced.empty() || r.constraint) return false;
-    if (has_penalties(r.sampling)) return false;
+    if (has_penalties(r.sampling) || (drafts && draft_bound(r) > 0)) return false;
     if (!waiting_.empty() && ends_next(r)) return false;  // whose place may be taken
   }
   return decoding == running_.size();
@@ -68,6 +72,7 @@ void Engine::launch_ahead() {
   for (std::size_t i = 0; i < step_.items.size(); ++i) {
     Active& r = *step_.batch[i];
     if (r.ended || ends_next(r)) continue;
+    if (options_.drafter != nullptr && r.draft_length.wanted() == 0) r.draft_length.skip();
     pages_.extend_ahead(r.known(), r.known() + 1, r.pages);
     BatchItem item;
     item.phase = Phase::decode;

@@ -25,7 +25,7 @@ class Life {
     options_.max_running_requests = 1 + pick(8);
     options_.prefix_cache = !some(3);
     options_.seed = rng_();
-    if (!overlaps_ && !some(3)) {
+    if (!some(overlaps_ ? 2 : 3)) {
       const auto next = [this](const DraftRequest& r, std::int64_t known) {
         return draft(r, known);
       };

@@ -368,14 +368,15 @@ bool Engine::keeps_pages(std::int64_t from, std::int64_t to) const {
 }
 
 // Passes an item's rows to a drafter that reads them. While too many requests run for drafts, it is
-// spared the rows of answers; a request with missed rows gets no drafts from then on. Rows of an
-// answer that wants no draft are kept until it does, or until there are many.
+// spared the rows of answers, which a step in flight overwrites; a request with missed rows gets no
+// drafts from then on. Rows of an answer that wants no draft are kept until it does, or until there
+// are many.
 void Engine::add_computed(Active& r, std::size_t item, std::int64_t before) {
   const bool prefill = step_.items[item].phase == Phase::extend;
   const bool drafts = drafts_at(std::ssize(running_)) > 0;
   const std::int64_t unread = std::ssize(r.unread);
   const bool lost = r.read + unread != before || (unread > 0 && !hidden_rows()->has(r.first_kept));
-  if (lost || (!prefill && !drafts)) return r.unread.clear();
+  if (lost || in_flight() || (!prefill && !drafts)) return r.unread.clear();
   const std::int64_t n = r.computed - before;
   const std::int64_t most = r.scheduled().decodes() ? draft_bound(r) : 0;
   const bool waits = !prefill && most < 1 && keeps_pages(r.read, r.computed);
