@@ -303,8 +303,8 @@ TEST(EngineFlight, NoStepStartsBehindOneThatDecidesMoreThanTokens) {
   EXPECT_FALSE(runs_ahead(penalised, {}, false));
 }
 
-// So many requests run that none drafts, and the drafter misses their rows. Some leave while a step
-// is in flight behind another, and drafts would be allowed again.
+// So many requests run that none drafts, and the drafter misses their rows. Then some leave while a
+// step is in flight behind another, which has overwritten the rows that drafts would need.
 TEST(EngineFlight, StepsStartBehindOthersWhereADrafterRests) {
   FakeSetup setup({.pages = 700, .max_requests = 70, .late = true, .overlaps = true});
   std::map<RequestId, Answer> expected;
@@ -329,12 +329,15 @@ TEST(EngineFlight, StepsStartBehindOthersWhereADrafterRests) {
     }
     engine.launch_ahead();
     behind += engine.in_flight_ahead();
-    for (std::size_t i = 0; step == 5 && i < 8; ++i) ASSERT_TRUE(engine.cancel(ids[i * 8]));
+    if (step == 1) {
+      for (std::size_t i = 0; i < 8; ++i) ASSERT_TRUE(engine.cancel(ids[i * 8]));
+      setup.late->run_some(setup.late->pending());
+    }
     const auto report = engine.collect();
     ASSERT_TRUE(report);
     for (const TokenEvent& e : report->tokens) tokens[e.request].push_back(e.sampled.token);
   }
-  EXPECT_GE(behind, 4);
+  EXPECT_GE(behind, 1);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (i % 8 == 0 && i < 64) continue;
     EXPECT_EQ(tokens[ids[i]], expected.at(ids[i]).tokens) << i;
