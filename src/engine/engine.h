@@ -89,8 +89,8 @@ class Engine {
   /// Starts the step behind the one in flight, where that is possible before its results are known
   /// (docs/engine.md): its collect() is the one after next. Otherwise does nothing.
   void launch_ahead();
-  /// Collects the step in flight, or the one that it launches, and starts the one behind it before
-  /// that; it stays in flight.
+  /// Collects the step in flight, or else one that it launches. Before it waits it starts the step
+  /// behind (launch_ahead()), which stays in flight.
   Result<StepReport> step();
   bool in_flight() const { return runner_.in_flight(); }
   bool in_flight_ahead() const { return runner_.in_flight_ahead(); }

@@ -47,8 +47,7 @@ TEST(GpuEngine, RecordedStepsGiveWhatOthersGive) {
 }
 
 // The runtime runs nothing before it is waited for, so a step that starts behind another reads
-// tokens that the host does not know. Rows of answers that end by a stop token are in one step too
-// many.
+// tokens that the host does not know.
 TEST(GpuEngine, StepsBehindOthersChangeNoToken) {
   const std::vector<Prompt> prompts = {{7, 9}, {3, 6, 0.9f}, {12, 12}, {2, 4, 1.2f}};
   EngineOptions apart;
