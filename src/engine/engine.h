@@ -202,6 +202,7 @@ class Engine {
   // Whether its next token is the last that it may have.
   static bool ends_next(const Active& r) { return r.answered() + 1 >= r.limit; }
   std::int64_t draft_bound(const Active& r) const;
+  bool may_draft(const Active& r) const;
   HiddenRows* hidden_rows() const {
     return options_.drafter != nullptr ? options_.drafter->hidden() : nullptr;
   }

@@ -34,8 +34,6 @@ bool Engine::may_follow() const {
   const bool plain =
       options_.overlap && ops_.backend->overlaps() && !options_.on_logits && !options_.debug_nan;
   const bool drafts = options_.drafter != nullptr && drafts_at(std::ssize(running_)) > 0;
-  // The step behind overwrites the rows that such a drafter reads, or keeps for later.
-  if (drafts && drafter_reads()) return false;
   if (!plain || !in_flight() || runner_.in_flight_ahead()) return false;
   if (!waiting_.empty() && std::ssize(running_) < options_.max_running_requests) return false;
   std::size_t decoding = 0;
@@ -44,7 +42,7 @@ bool Engine::may_follow() const {
     if (r.ended) continue;
     ++decoding;
     if (step_.items[i].phase != Phase::decode || !r.forced.empty() || r.constraint) return false;
-    if (has_penalties(r.sampling) || (drafts && draft_bound(r) > 0)) return false;
+    if (has_penalties(r.sampling) || (drafts && may_draft(r))) return false;
     if (!waiting_.empty() && ends_next(r)) return false;  // whose place may be taken
   }
   return decoding == running_.size();

@@ -136,6 +136,13 @@ std::int64_t Engine::draft_bound(const Active& r) const {
       {r.draft_length.wanted(), drafts_at(std::ssize(running_)), r.limit - r.answered() - 1});
 }
 
+// Whether a decode row in flight may have drafts behind it. A drafter that reads rows has none of a
+// request once it has missed one, and needs each of the others before the next step overwrites it.
+bool Engine::may_draft(const Active& r) const {
+  if (drafter_reads()) return r.read + std::ssize(r.unread) == r.computed;
+  return draft_bound(r) > 0;
+}
+
 // Takes drafts up to the first that is outside the vocabulary or would end the answer, which needs
 // no row, and only as many as find pages.
 void Engine::take_proposal(Active& r, const DraftRequest& proposal, std::int64_t& rows) {
