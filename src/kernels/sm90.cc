@@ -122,15 +122,17 @@ Capability gqa(KernelKind kind) {
   return c;
 }
 
-// Keys and values of each head, expanded in bf16.
-Capability ragged() {
+// Keys and values of each head, expanded in bf16. Rows that select keys take all of them as long as
+// those are no more than top-k.
+Capability ragged(ProblemKind problem) {
   Capability c;
-  c.name = fmt::format("sm90.{}.{}", name(ProblemKind::dense_latent), name(KernelKind::ragged));
+  c.name = fmt::format("sm90.{}.{}", name(problem), name(KernelKind::ragged));
   c.kind = KernelKind::ragged;
   c.devices = {Device::sm90};
-  c.problems = {ProblemKind::dense_latent};
+  c.problems = {problem};
   c.phases = {Phase::extend};
   c.layouts = cuda::kRaggedLayouts;
+  c.context_within_top_k = true;
   c.heads = Accepts::range(1, cuda::kLatentHeads);
   c.page_sizes = Accepts::range(1, kMaxPageSize);
   c.nope = Accepts::list({cuda::kRaggedNope});
@@ -164,7 +166,9 @@ void register_sm90_kernels(Registry& registry) {
       }
     }
   }
-  registry.add({ragged(), kAttendRagged, kPrepareRagged});
+  for (const ProblemKind problem : {ProblemKind::dense_latent, ProblemKind::sparse_latent}) {
+    registry.add({ragged(problem), kAttendRagged, kPrepareRagged});
+  }
   for (const KernelKind kind : {KernelKind::inplace, KernelKind::native}) {
     registry.add({gqa(kind), kAttendGqa, kPrepareGqa});
   }

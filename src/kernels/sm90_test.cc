@@ -99,6 +99,21 @@ TEST(Sm90, ExpandsTheKeysOfLongPrompts) {
   EXPECT_EQ(kernel(*named, 1, 1), "sm90.dense_latent.ragged");
 }
 
+TEST(Sm90, ExpandsTheKeysOfPromptsThatChooseNone) {
+  const PlanResult result = plan("dsa");
+  ASSERT_TRUE(result) << explain(result.error());
+  const auto kernel = [&](std::int64_t context, std::int64_t request_rows) {
+    return result->route(Phase::extend, 2048, context, request_rows)->kernel;
+  };
+  EXPECT_EQ(kernel(2048, 2048), "sm90.sparse_latent.ragged");
+  EXPECT_EQ(kernel(2048, 20), "sm90.sparse_latent.inplace");
+  EXPECT_EQ(kernel(2049, 2048), "sm90.sparse_latent.inplace");
+  EXPECT_TRUE(plan("dsa", {.prefill = "ragged", .context_length = 2048}));
+  EXPECT_THAT(refusal("dsa", {.prefill = "ragged"}),
+              AllOf(HasSubstr("ragged sm90.sparse_latent.ragged   context"),
+                    HasSubstr("wanted at most 2048 tokens")));
+}
+
 TEST(Sm90, CutsByARequestsOwnKeysWhereAsked) {
   // Two blocks of 64 heads x 8 pieces of each of 64 requests, 512 sums and a row sum of f32.
   const PlanRequest request{.chunked_prefill_size = 64,
@@ -136,8 +151,6 @@ TEST(Sm90, RefusesToExpandWhatDoesNotFit) {
 }
 
 TEST(Sm90, RefusesWhatItDoesNotHave) {
-  EXPECT_THAT(refusal("dsa", {.prefill = "ragged"}),
-              AllOf(HasSubstr("no prefill kernel fits"), HasSubstr("sm90")));
   EXPECT_THAT(refusal("dsa", {.decode = "native", .layout = "mla_fp8_block"}),
               AllOf(HasSubstr("native sm90.sparse_latent.native "),
                     HasSubstr("native sm90.sparse_latent.native_fp8 "),
@@ -180,7 +193,7 @@ TEST(Sm90, RefusesOtherWidths) {
 TEST(Sm90, EntriesAreThereWhereCudaIs) {
   Registry registry;
   register_sm90_kernels(registry);
-  EXPECT_EQ(registry.kernels().size(), 14u);
+  EXPECT_EQ(registry.kernels().size(), 15u);
   for (const Kernel& k : registry.kernels()) {
 #ifdef LATHE_HAS_CUDA
     EXPECT_NE(k.attend, nullptr) << k.capability.name;

@@ -75,6 +75,7 @@ struct GpuModelCase {
   std::string directory;  // a checkpoint, or only a config.json, for random weights
   std::string layout;
   std::string kind = "auto";
+  bool expands = false;  // prompts by kind `ragged`, on both devices
   std::int64_t tokens = 21;
   std::int64_t chunk = 0;
   std::size_t decoded = 2;
@@ -113,13 +114,15 @@ inline void check_gpu_model(const GpuModelCase& c) {
   ChoiceBackend writes(**backend, ChoiceBackend::Mode::writes, choices);
   options.backend = &takes;
   // Expanded attention would choose no keys.
-  options.prefill = options.decode = "inplace";
+  options.prefill = c.expands ? "ragged" : "inplace";
+  options.decode = "inplace";
   ModelRunner cpu(*on_cpu, options);
   options.device = Device::sm90;
   options.backend = &writes;
   options.kernels = gpu_kernels;
   options.precision = MatmulPrecision::bf16;
-  options.prefill = options.decode = c.kind;
+  options.prefill = c.expands ? "ragged" : c.kind;
+  options.decode = c.kind;
   ModelRunner gpu(*on_gpu, options);
   const auto chunk = static_cast<std::size_t>(c.chunk);
   const Logits there = gpu.prompt(0, tokens, chunk, c.decoded);

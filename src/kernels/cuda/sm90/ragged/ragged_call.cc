@@ -15,8 +15,8 @@ namespace lathe::cuda {
 namespace {
 
 Result<void> check_problem_widths(const AttentionProblem& p) {
-  if (p.kind != ProblemKind::dense_latent) {
-    return unsupported("problem.kind", "dense_latent", std::string(name(p.kind)));
+  if (p.kind != ProblemKind::dense_latent && p.kind != ProblemKind::sparse_latent) {
+    return unsupported("problem.kind", "dense_latent or sparse_latent", std::string(name(p.kind)));
   }
   if (p.nope != kRaggedNope || p.rope != kRaggedRope) {
     return unsupported("problem", fmt::format("latents of {} and {}", kRaggedNope, kRaggedRope),
