@@ -281,7 +281,7 @@ inline void expect_near(const Outputs& a, const Outputs& b, double tolerance = 1
       const double u = x->data[i];
       const double v = y->data[i];
       if (u == v) continue;
-      ASSERT_LE(std::abs(u - v), tolerance * std::max(1.0, std::abs(v)))
+      ASSERT_LE(std::abs(u - v), std::isfinite(v) ? tolerance * std::max(1.0, std::abs(v)) : 0)
           << (x == &a.out ? "out " : "lse ") << i << ": " << u << " against " << v;
     }
   }
