@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """What a call of attention costs through Python, on a Hopper GPU with torch.
 
-    python bench/python_calls.py                                        decode of 128 requests, dense and sparse
-    python bench/python_calls.py --program build/gpu/latent_gpu_bench   beside the same call from C++
+    python bench/python_calls.py                                              decode of 128 requests, dense and sparse
+    python bench/python_calls.py --program build/gpu/bench/latent_gpu_bench   beside the same call from C++
 
 host: µs that a call takes the host, of 40 on an idle GPU. eager: wall time of 200 calls, one after another, and the wait for the last. graph:
-20 calls in a CUDA graph, by events. All are per call, and medians of measurements with a rest before each. C++: `latent_gpu_bench --graph` of the same case; doors that make the
-schedule of the lengths at each call are compared with attention and schedule, the others with attention alone.
+20 calls in a CUDA graph, by events. All are per call, and medians of measurements with a rest before each. C++: `latent_gpu_bench` of the same case, in the same two ways: 200 calls
+launched one after another, by events, and a graph of 20, with a rest before each; where a door makes the schedule of the lengths at each call, that does, too.
 """
 
 from __future__ import annotations
@@ -146,17 +146,19 @@ def median(take: Callable[[], float], repeats: int) -> float:
     return statistics.median(times[3:])
 
 
-def from_cpp(program: str, case: Case, repeats: int) -> tuple[float, float]:
-    """µs of the attention, and of the schedule."""
+def from_cpp(program: str, case: Case, schedules: bool, in_graph: bool, repeats: int) -> float:
+    """µs of a call from C++."""
     words = ["--layout", case.layout.name, "--b", case.requests, "--rows", 1, "--heads", case.heads]
-    words += ["--s", case.context, "--page", PAGE, "--graph", "--json", "--repeats", repeats]
+    words += ["--s", case.context, "--page", PAGE, "--json", "--repeats", repeats, "--rest", REST]
+    words += ["--graph", "--calls", GRAPH_CALLS] if in_graph else ["--calls", EAGER_CALLS]
+    if schedules:
+        words += ["--with-schedule"]
     if case.kind == "sparse":
         words += ["--k", WIDTH]
     done = subprocess.run([program, *map(str, words)], capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{program} ended with {done.returncode}: {done.stderr[-500:]}")
-    row = json.loads(done.stderr)[0]
-    return row["microseconds"], row["schedule_microseconds"]
+    return float(json.loads(done.stderr)[0]["microseconds"])
 
 
 def main() -> None:
@@ -168,11 +170,11 @@ def main() -> None:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, lathe {lathe.__version__}, b {options.b}, µs a call")
     if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
         print("this torch has no C functions to read its tensors by: every call is checked")
-    print(f"{'':40}{'host':>8}{'eager':>9}{'graph':>9}{'C++':>9}{'eager-C++':>11}{'graph-C++':>11}")
+    print(f"{'':40}{'host':>8}{'eager':>9}{'C++':>9}{'more':>7}{'graph':>9}{'C++':>9}{'more':>7}")
     for kind in ("dense", "sparse"):
         for heads in (128, 16):
             case = Case(kind, heads, options.b)
-            cpp = from_cpp(options.program, case, options.repeats) if options.program else None
+            cpp: dict[bool, list[float]] = {}  # by whether the call makes its schedule: eager, graph
             doors = {
                 "attend": (case.attend(), True),
                 "attend, a layer of a step": (case.layer(), False),
@@ -183,10 +185,14 @@ def main() -> None:
                 call()
                 times = [median(lambda: host(call), options.repeats), median(lambda: eager(call), options.repeats)]
                 times.append(median(graph(call), options.repeats))
-                line = f"{f'{kind} h {heads}: {name}':40}{times[0]:8.1f}{times[1]:9.1f}{times[2]:9.1f}"
-                if cpp:
-                    alone = cpp[0] + (cpp[1] if schedules else 0)
-                    line += f"{alone:9.1f}{times[1] - alone:11.1f}{times[2] - alone:11.1f}"
+                if options.program and schedules not in cpp:
+                    cpp[schedules] = [
+                        from_cpp(options.program, case, schedules, in_graph, options.repeats) for in_graph in (False, True)
+                    ]
+                line = f"{f'{kind} h {heads}: {name}':40}{times[0]:8.1f}"
+                for i, took in enumerate(times[1:]):
+                    own = f"{cpp[schedules][i]:9.1f}{took - cpp[schedules][i]:7.1f}" if cpp else f"{'-':>9}{'-':>7}"
+                    line += f"{took:9.1f}{own}"
                 print(line, flush=True)
             del case, doors, call
             torch.cuda.empty_cache()

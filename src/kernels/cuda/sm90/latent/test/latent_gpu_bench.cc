@@ -1,7 +1,7 @@
 // How long latent attention takes on a GPU.
 //
 // latent_gpu_bench [--peer FILE] [--filter TEXT] [--repeats N] [--min-block-m N] [--graph] [--json]
-//                  [--seed N]
+//                  [--seed N] [--calls N] [--rest SECONDS] [--with-schedule]
 // latent_gpu_bench --layout mla_bf16 --b 128 --rows 1 --heads 128 --s 4096 --lengths normal ...
 //
 // Of all cases, or of one that flags give. With --lengths normal (a deviation of half of --s),
@@ -14,11 +14,15 @@
 // for all layers of a step, has a column of its own. A call is issued after the first event, on an
 // idle device, so that what the host does counts where it takes longer than the device. With
 // --graph a captured graph of 20 calls is timed and divided by 20, as a step's layers replay them:
-// the host does not count. With --peer (latent_peer.h) both sides are timed in turns on the same
+// the host does not count. --calls N: so many calls are timed together, one launch after another or
+// as a graph, and divided by N. --rest: a sleep before each measurement. --with-schedule: each call
+// makes its schedule, too. With --peer (latent_peer.h) both sides are timed in turns on the same
 // inputs, and their outputs are compared. With --min-block-m 64 or 32 blocks have at least that
 // many M rows where a work tile has more than 32. Limits are the larger of bytes (each key that is
 // read once, q and out) over 4.3 TB/s and operations over 790 (bf16) or 1400 (fp8) TFLOP/s.
+#include <chrono>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "kernels/cuda/sm90/latent/test/latent_bench_peer.h"
 
@@ -33,16 +37,25 @@ struct Row {
   std::string peer_name;
 };
 
-constexpr int kGraphCalls = 20;
+/// How calls are timed.
+struct Timed {
+  int repeats = 30;
+  bool graph = false;
+  int calls = 0;    // that are timed together; 0: 20 of a graph, else 1
+  double rest = 0;  // seconds
+  bool with_schedule = false;
+};
 
 class Bench {
  public:
-  Bench(const Stream& stream, int sms, int repeats, bool graph, std::int32_t min_block_m,
+  Bench(const Stream& stream, int sms, const Timed& timed, std::int32_t min_block_m,
         std::optional<PeerLibrary> peer, unsigned seed)
       : stream_(stream),
         sms_(sms),
-        repeats_(repeats),
-        graph_(graph),
+        timed_(timed),
+        calls_(timed.calls > 0 ? timed.calls
+               : timed.graph   ? 20
+                               : 1),
         min_block_m_(min_block_m),
         peer_(peer),
         rng_(seed),
@@ -53,26 +66,30 @@ class Bench {
 
  private:
   template <class Call>
-  std::optional<Graph> graph_of(Call&& call) {
-    if (!graph_) return {};
-    return need(Graph::capture(stream_, [&]() -> Result<void> {
-      for (int i = 0; i < kGraphCalls; ++i) {
-        if (auto ok = call(); !ok) return ok;
-      }
-      return {};
-    }));
+  Result<void> run_calls(Call&& call) const {
+    for (int i = 0; i < calls_; ++i) {
+      if (auto ok = call(); !ok) return ok;
+    }
+    return {};
   }
-  /// Microseconds of a call: alone, or as one of a graph's.
+  template <class Call>
+  std::optional<Graph> graph_of(Call&& call) {
+    if (!timed_.graph) return {};
+    return need(Graph::capture(stream_, [&] { return run_calls(call); }));
+  }
+  /// Microseconds of a call.
   template <class Call>
   double time(Call&& call, const std::optional<Graph>& graph) {
-    if (!graph) return 1e6 * time_once(stream_, call);
-    return 1e6 / kGraphCalls * time_once(stream_, [&] { return graph->launch(stream_); });
+    if (timed_.rest > 0) std::this_thread::sleep_for(std::chrono::duration<double>(timed_.rest));
+    const double all =
+        time_once(stream_, [&] { return graph ? graph->launch(stream_) : run_calls(call); });
+    return 1e6 * all / calls_;
   }
 
   const Stream& stream_;
   int sms_;
-  int repeats_;
-  bool graph_;
+  Timed timed_;
+  int calls_;
   std::int32_t min_block_m_;
   std::optional<PeerLibrary> peer_;
   std::mt19937 rng_;
@@ -122,6 +139,9 @@ void Bench::run(const BenchCase& c) {
   const auto workspace = need(DeviceArray<std::byte>::make(schedule.cut.workspace_bytes()));
   const auto plan = [&] { return plan_latent(d.args, schedule, stream_); };
   const auto own = [&]() -> Result<void> {
+    if (timed_.with_schedule) {
+      if (auto ok = plan(); !ok) return ok;
+    }
     if (gathered) {
       if (auto ok = gathered->gather(stream_); !ok) return ok;
     }
@@ -136,7 +156,7 @@ void Bench::run(const BenchCase& c) {
   const auto other_graph = both ? graph_of(other) : std::nullopt;
   std::vector<double> planning, ours, theirs;
   for (int i = 0; i < 10; ++i) planning.push_back(time(plan, plan_graph));
-  for (int i = 0; i < repeats_ + 3; ++i) {
+  for (int i = 0; i < timed_.repeats + 3; ++i) {
     const double a = time(own, own_graph);
     const double b = both && peer->failed() == nullptr ? time(other, other_graph) : 0;
     if (i < 3) continue;
@@ -168,10 +188,10 @@ void Bench::run(const BenchCase& c) {
 int main(int argc, char** argv) {
   using namespace lathe::cuda;
   std::string_view filter;
-  int repeats = 30;
+  Timed timed;
   std::int32_t min_block_m = 16;
   unsigned seed = 1;
-  bool graph = false, json = false;
+  bool json = false;
   std::optional<PeerLibrary> peer;
   CaseFlags flags;
   for (int i = 1; i < argc; ++i) {
@@ -179,9 +199,15 @@ int main(int argc, char** argv) {
     if (arg == "--json") {
       json = true;
     } else if (arg == "--graph") {
-      graph = true;
+      timed.graph = true;
+    } else if (arg == "--with-schedule") {
+      timed.with_schedule = true;
+    } else if (arg == "--calls" && i + 1 < argc) {
+      timed.calls = std::max(std::atoi(argv[++i]), 1);
+    } else if (arg == "--rest" && i + 1 < argc) {
+      timed.rest = std::atof(argv[++i]);
     } else if (arg == "--repeats" && i + 1 < argc) {
-      repeats = std::max(std::atoi(argv[++i]), 1);
+      timed.repeats = std::max(std::atoi(argv[++i]), 1);
     } else if (arg == "--min-block-m" && i + 1 < argc) {
       min_block_m = std::atoi(argv[++i]);
     } else if (arg == "--filter" && i + 1 < argc) {
@@ -196,7 +222,8 @@ int main(int argc, char** argv) {
       std::fprintf(
           stderr,
           "wanted [--peer FILE] [--filter TEXT] [--repeats N] [--min-block-m 16|32|64] [--graph] "
-          "[--json] [--seed N], or of one case [--layout|--native LAYOUT] [--b N] [--rows N] "
+          "[--json] [--seed N] [--calls N] [--rest SECONDS] [--with-schedule], or of one case "
+          "[--layout|--native LAYOUT] [--b N] [--rows N] "
           "[--heads N] [--s N] [--lengths equal|normal|uniform|one-long|FILE] [--bound N] "
           "[--page N] [--k N] [--extra N] [--holes SHARE] [--list-lengths on|off] [--deviation X] "
           "[--batch-invariant on|off], got %s\n",
@@ -210,7 +237,7 @@ int main(int argc, char** argv) {
     return 77;
   }
   const auto stream = need(Stream::make());
-  Bench bench(stream, device->sms, repeats, graph, min_block_m, peer, seed);
+  Bench bench(stream, device->sms, timed, min_block_m, peer, seed);
   std::printf("%s, %d SMs, seed %u\n%-64s %9s %9s  %5s  %5s  %6s %s\n", device->model.c_str(),
               device->sms, seed, "", "us", "peer us", "ratio", "limit", "plan", "difference");
   std::mt19937 rng(seed);
