@@ -243,7 +243,7 @@ typedef struct lathe_attend_args {
    * "native"; lists dense int32; q_indptr and kv_lens given (for indices {0, rows} and {rows}); out
    * bfloat16. Addresses and row strides are multiples of 16 bytes. The call is put on the stream,
    * where it reads and writes, and returns: nothing waits or allocates, so it can be captured in a
-   * graph. Splits follow the batch there. Another convention of the LSE takes a launch more. */
+   * graph. Splits follow the batch there. */
   void* stream;                  /* a cudaStream_t of that GPU; NULL: its default stream */
   const lathe_tensor* workspace; /* uint8 [bytes] at a multiple of 256; one stream at a time */
   int64_t max_request_rows; /* bounds of lengths that the host cannot read: rows of a request; */

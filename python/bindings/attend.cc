@@ -15,7 +15,6 @@
 #include "arrays.h"
 #include "attend_parts.h"
 #include "attn/attend.h"
-#include "attn/lse_convention.h"
 #include "bindings.h"
 #include "errors.h"
 #include "kernels/cpu/latent/latent_gather.h"
@@ -128,10 +127,9 @@ std::int32_t width(const Array& weights) {
   return static_cast<std::int32_t>(std::min<std::int64_t>(weights.shape(1), 1 << 20));
 }
 
-// What the call writes, and how.
+// The caller's arrays, or None.
 struct Wanted {
   nb::handle out, lse;
-  LseConvention convention;
 };
 
 // Runs the kernel into the caller's arrays, or arrays of T.
@@ -144,9 +142,7 @@ nb::tuple run(const KernelFn& kernel, AttendArgs& args, std::int64_t v_dim, cons
   args.lse = lse.view();
   const auto done = [&] {
     const nb::gil_scoped_release unlocked;
-    Result<void> result = kernel(args);
-    if (result) convert_lse(wanted.convention, args.lse);
-    return result;
+    return kernel(args);
   }();
   value_or_raise(done);
   return nb::make_tuple(out.release(), lse.release());
@@ -190,10 +186,8 @@ nb::tuple attend(const std::string& device, int threads, bool batch_invariant,
   }
 
   const std::int64_t v_dim = ragged ? args.problem.v_head : args.problem.v_dim();
-  const Wanted wanted{out,
-                      lse,
-                      {.base_2 = nb::cast<bool>(options["lse_base_2"]),
-                       .empty_plus_inf = nb::cast<bool>(options["empty_lse_plus_inf"])}};
+  const Wanted wanted{out, lse};
+  args.lse_convention = convention_of(options);
   ThreadPool pool(threads);
   Scratch scratch;
   args.execution = {&pool, &scratch, batch_invariant};

@@ -252,10 +252,9 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const 
   const Output lse_made(arrays, gpu, captured, "lse", lse, {args.q.rows, heads}, DType::f32);
   args.out = out_made.view;
   args.lse = lse_made.view;
+  args.lse_convention = convention_of(options);
   call.attend = kernel.attend;
   call.part = part_of(nb::cast<std::string>(options["part"]));
-  call.convention = {.base_2 = nb::cast<bool>(options["lse_base_2"]),
-                     .empty_plus_inf = nb::cast<bool>(options["empty_lse_plus_inf"])};
   if (!workspace.is_none()) {
     call.workspace = value_or_raise(byte_span(arrays.on_gpu("workspace", workspace, true).ref()));
   }

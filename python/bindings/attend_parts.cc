@@ -34,6 +34,11 @@ AttentionProblem problem_of(const std::string& attention, const Array& q, const 
   return p;
 }
 
+LseConvention convention_of(const nb::dict& options) {
+  return {.base_2 = nb::cast<bool>(options["lse_base_2"]),
+          .empty_plus_inf = nb::cast<bool>(options["empty_lse_plus_inf"])};
+}
+
 CallBatch batch_of(std::int64_t rows, bool by_list, nb::handle q_indptr, nb::handle kv_lens) {
   std::optional<std::vector<std::int32_t>> indptr;
   std::optional<std::vector<std::int32_t>> lens;

@@ -8,6 +8,7 @@
 
 #include "arrays.h"
 #include "attn/call_args.h"
+#include "attn/lse_convention.h"
 
 namespace lathe::python {
 
@@ -15,6 +16,8 @@ namespace lathe::python {
 /// and most rows of a plan, or None.
 AttentionProblem problem_of(const std::string& attention, const Array& q, const CacheLayout& layout,
                             bool two_sources, const nb::dict& options);
+
+LseConvention convention_of(const nb::dict& options);
 
 CallBatch batch_of(std::int64_t rows, bool by_list, nb::handle q_indptr, nb::handle kv_lens);
 

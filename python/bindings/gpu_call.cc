@@ -61,9 +61,7 @@ void GpuCall::run(GpuScratch& keeper, cudaStream_t on) {
   args.execution.stream = on;
   const auto done = [&]() -> Result<void> {
     const nanobind::gil_scoped_release unlocked;
-    auto ok = workspace ? cuda::attend_in_workspace(args, *workspace, part) : attend(args);
-    if (!ok || part == CallPart::schedule) return ok;
-    return cuda::convert_lse_on_device(convention, args.lse, on);
+    return workspace ? cuda::attend_in_workspace(args, *workspace, part) : attend(args);
   }();
   value_or_raise(done);
 }

@@ -14,7 +14,6 @@
 
 #include "attn/attend.h"
 #include "attn/call_part.h"
-#include "attn/lse_convention.h"
 #include "base/execution.h"
 #include "kernels/cuda/common/memory.h"
 
@@ -66,7 +65,6 @@ struct GpuCall {
   LengthsOf lengths = LengthsOf::arrays;
   std::optional<std::span<std::byte>> workspace;
   CallPart part = CallPart::both;
-  LseConvention convention;
   // Of a repeated call: where it runs, and what was kept with the first one.
   nanobind::object scratch;
   std::uintptr_t stream = 0;

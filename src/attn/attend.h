@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 
+#include "attn/lse_convention.h"
 #include "attn/problem.h"
 #include "base/execution.h"
 #include "base/result.h"
@@ -68,8 +69,8 @@ struct AttendArgs {
 
   MutableRowsView
       out;  // [rows, heads * v_dim] f64, f32 or bf16; kind `ragged`: [rows, heads * v_head]
-  MutableRowsView lse;  // [rows, heads] f64 or f32, natural log, sink not included; -inf where a
-                        // row has no key; may be null
+  MutableRowsView lse;  // [rows, heads] f64 or f32, sink not included; may be null
+  LseConvention lse_convention;
 
   // What the host knows about lengths that lie on a GPU; the CPU's kernels read the lengths
   // themselves.

@@ -1,16 +1,14 @@
-// How a caller wants the LSE of rows. Kernels give natural logs, and -inf for a row without keys.
+// How a caller wants the LSE of rows.
 #pragma once
-
-#include "base/rows_view.h"
 
 namespace lathe {
 
 struct LseConvention {
-  bool base_2 = false;          // FlashInfer's
-  bool empty_plus_inf = false;  // FlashMLA's: +inf for a row without keys
+  bool base_2 = false;          // FlashInfer's; else natural logs
+  bool empty_plus_inf = false;  // FlashMLA's: +inf for a row without keys; else -inf
 };
 
-/// Rewrites what a kernel gave. lse: [rows, heads] f64 or f32 of the host, or null.
-void convert_lse(LseConvention convention, const MutableRowsView& lse);
+/// A natural log, or the -inf of a row without keys, as the convention has it.
+double by_convention(LseConvention convention, double natural);
 
 }  // namespace lathe

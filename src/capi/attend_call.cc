@@ -307,6 +307,8 @@ Result<void> Call::take_outputs() {
   const auto lse = mutable_rows_view(lse_.ref());
   if (!lse) return lse.error();
   args_.lse = *lse;
+  args_.lse_convention = {.base_2 = (fields_.flags & LATHE_LSE_BASE_2) != 0,
+                          .empty_plus_inf = (fields_.flags & LATHE_EMPTY_LSE_PLUS_INF) != 0};
   return {};
 }
 
@@ -318,14 +320,7 @@ const void* Call::workspace() const {
 
 Result<void> Call::run(CallPart part) {
   const auto done = place_.on_gpu() ? run_on_gpu(part) : kernel_->attend(args_);
-  if (!done) return in_fields(done.error());
-  if (!place_.on_gpu()) convert_lse(lse_convention(), args_.lse);
-  return {};
-}
-
-LseConvention Call::lse_convention() const {
-  return {.base_2 = (fields_.flags & LATHE_LSE_BASE_2) != 0,
-          .empty_plus_inf = (fields_.flags & LATHE_EMPTY_LSE_PLUS_INF) != 0};
+  return done ? done : in_fields(done.error());
 }
 
 #ifdef LATHE_HAS_CUDA
@@ -350,9 +345,7 @@ Result<void> Call::run_on_gpu(CallPart part) {
   }
   args_.execution = {};
   args_.execution.stream = fields_.stream;
-  if (auto ok = cuda::attend_in_workspace(args_, room, part); !ok) return ok;
-  if (part == CallPart::schedule) return {};
-  return cuda::convert_lse_on_device(lse_convention(), args_.lse, fields_.stream);
+  return cuda::attend_in_workspace(args_, room, part);
 }
 
 #else

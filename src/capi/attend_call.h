@@ -12,7 +12,6 @@
 #include "attn/call_args.h"
 #include "attn/call_part.h"
 #include "attn/capability.h"
-#include "attn/lse_convention.h"
 #include "capi/tensors.h"
 
 namespace lathe::capi {
@@ -62,7 +61,6 @@ class Call {
   Result<void> take_batch_of_gpu();
   Result<void> take_outputs();
   Result<void> run_on_gpu(CallPart part);
-  LseConvention lse_convention() const;
 
   lathe_attend_args fields_{};
   Place place_;

@@ -149,8 +149,10 @@ void store_output(const MutableRowsView& view, std::int64_t r, std::int64_t firs
   HWY_DYNAMIC_DISPATCH(store)(values, count, state.factor, view.dtype, to);
 }
 
-void store_lse(const MutableRowsView& view, std::int64_t r, std::int64_t head, double lse) {
+void store_lse(const AttendArgs& args, std::int64_t r, std::int64_t head, const Finished& state) {
+  const MutableRowsView& view = args.lse;
   if (view.data == nullptr) return;
+  const double lse = by_convention(args.lse_convention, state.lse);
   std::byte* to = view.row(r) + bytes_of(view.dtype, head);
   if (view.dtype == DType::f64) {
     std::memcpy(to, &lse, 8);

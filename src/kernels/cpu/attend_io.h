@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "base/rows_view.h"
+#include "attn/attend.h"
 
 namespace lathe {
 
@@ -28,7 +28,7 @@ Finished finish_softmax(float max, float sum, const float* sink, float value_sca
 void store_output(const MutableRowsView& view, std::int64_t r, std::int64_t first,
                   std::int64_t count, const float* values, const Finished& state);
 
-/// One element of a view of f64 or f32; nothing where the view is null.
-void store_lse(const MutableRowsView& view, std::int64_t r, std::int64_t head, double lse);
+/// One element of args.lse, by its convention; nothing where there is none.
+void store_lse(const AttendArgs& args, std::int64_t r, std::int64_t head, const Finished& state);
 
 }  // namespace lathe

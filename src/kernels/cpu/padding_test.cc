@@ -1,7 +1,9 @@
-// Rows that only fill up a batch, from a Step to the kernels: no key, out 0 and LSE -inf.
+// Rows that only fill up a batch, from a Step to the kernels: no key, out 0 and an LSE of -inf, or
+// what the caller's convention says.
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 
 #include "attn/index_transform.h"
 #include "attn/planner.h"
@@ -81,8 +83,17 @@ class Padded {
     const std::int32_t width = kind == KernelKind::ragged ? problem.v_head : problem.v_dim();
     const Outputs want = run(registry.find("ref" + tail)->attend, args, width);
     expect_near(run(registry.find("cpu" + tail)->attend, args, width), want, 2e-5);
-    if (problem.kind != ProblemKind::grouped_query && kind != KernelKind::ragged) {
-      expect_near(run(gather, args, width), want, 2e-5);
+    const bool gathers = problem.kind != ProblemKind::grouped_query && kind != KernelKind::ragged;
+    if (gathers) expect_near(run(gather, args, width), want, 2e-5);
+    for (const bool base_2 : {false, true}) {
+      Outputs other = want;
+      for (double& x : other.lse.data) {
+        x = std::isinf(x) ? kInf : base_2 ? x / std::log(2.0) : x;
+      }
+      args.lse_convention = {.base_2 = base_2, .empty_plus_inf = true};
+      expect_near(run(registry.find("ref" + tail)->attend, args, width), other);
+      expect_near(run(registry.find("cpu" + tail)->attend, args, width), other, 3e-5);
+      if (gathers) expect_near(run(gather, args, width), other, 3e-5);
     }
     for (std::int64_t t = 0; t < v.rows; ++t) {
       const bool padding = t >= rows[0] && (t < rows[0] + rows[1] || t >= v.rows - rows[3]);

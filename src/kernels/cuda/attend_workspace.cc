@@ -2,10 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/sm90/gqa/gqa_attend.h"
 #include "kernels/cuda/sm90/latent/latent_attend.h"
-#include "kernels/cuda/sm90/lse/lse.h"
 
 namespace lathe::cuda {
 namespace {
@@ -35,20 +33,6 @@ Result<void> attend_in_workspace(const AttendArgs& args, std::span<std::byte> wo
   }
   return grouped(args) ? attend_gqa_in(args, workspace, part)
                        : attend_latent_in(args, workspace, part);
-}
-
-Result<void> convert_lse_on_device(LseConvention convention, const MutableRowsView& lse,
-                                   void* stream) {
-  if (lse.data == nullptr || !(convention.base_2 || convention.empty_plus_inf)) return {};
-  const cudaError_t status = launch_convert_lse({.lse = reinterpret_cast<float*>(lse.data),
-                                                 .lse_stride = lse.row_stride,
-                                                 .rows = lse.rows,
-                                                 .heads = lse.cols,
-                                                 .base_2 = convention.base_2,
-                                                 .empty_plus_inf = convention.empty_plus_inf},
-                                                static_cast<cudaStream_t>(stream));
-  return launch_result(status, {"convert_lse", fmt::format("{} rows of {}", lse.rows, lse.cols),
-                                std::source_location::current()});
 }
 
 }  // namespace lathe::cuda

@@ -8,7 +8,6 @@
 
 #include "attn/attend.h"
 #include "attn/call_part.h"
-#include "attn/lse_convention.h"
 
 namespace lathe::cuda {
 
@@ -26,10 +25,5 @@ Result<std::int64_t> attend_workspace(const AttendArgs& most);
 /// lengths, and gives the bits of both.
 Result<void> attend_in_workspace(const AttendArgs& args, std::span<std::byte> workspace,
                                  CallPart part = CallPart::both);
-
-/// convert_lse() of what such a call writes, on its stream: one launch, or none where the
-/// convention is the kernels' own. lse: [rows, heads] f32 of the device, or null.
-Result<void> convert_lse_on_device(LseConvention convention, const MutableRowsView& lse,
-                                   void* stream);
 
 }  // namespace lathe::cuda

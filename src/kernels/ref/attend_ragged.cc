@@ -95,7 +95,7 @@ Result<void> ref_attend_ragged(const AttendArgs& args) {
       if (p.sink) apply_sink(out_h, lse[h], args.sink[h]);
     }
     write_row(args.out, place.row, out);
-    if (args.lse.data != nullptr) write_row(args.lse, place.row, lse);
+    write_lse(args, place.row, lse);
   }
   return {};
 }

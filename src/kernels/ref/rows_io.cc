@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <vector>
 
 #include "base/check.h"
 #include "base/float_formats.h"
@@ -66,6 +67,13 @@ void write_row(const MutableRowsView& view, std::int64_t r, std::span<const doub
     default:
       LATHE_CHECK(false, "a dtype that check_args rejects");
   }
+}
+
+void write_lse(const AttendArgs& args, std::int64_t row, std::span<const double> natural) {
+  if (args.lse.data == nullptr) return;
+  std::vector<double> lse(natural.begin(), natural.end());
+  for (double& x : lse) x = by_convention(args.lse_convention, x);
+  write_row(args.lse, row, lse);
 }
 
 }  // namespace lathe

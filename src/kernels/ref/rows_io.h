@@ -1,10 +1,10 @@
-// Rows of a RowsView as doubles and back.
+// Rows of a RowsView as doubles and back, and LSEs.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
-#include "base/rows_view.h"
+#include "attn/attend.h"
 
 namespace lathe {
 
@@ -14,5 +14,8 @@ void read_row(const RowsView& view, std::int64_t r, double scale, std::span<doub
 /// values [view.cols] into row r of a view of f64, f32 or bf16, rounded to nearest (bf16 by way of
 /// f32, which is how kernels write it).
 void write_row(const MutableRowsView& view, std::int64_t r, std::span<const double> values);
+
+/// natural [heads], logs of a row, into args.lse by its convention, if there is one.
+void write_lse(const AttendArgs& args, std::int64_t row, std::span<const double> natural);
 
 }  // namespace lathe

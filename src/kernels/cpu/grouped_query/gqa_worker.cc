@@ -77,7 +77,7 @@ void write_result(const GqaJob& job, std::int64_t row, std::int32_t head, SoftSt
   const float* sink = args.problem.sink ? args.sink.data() + head : nullptr;
   const Finished done = finish_softmax(state.max, state.sum, sink, job.value_scale);
   store_output(args.out, row, std::int64_t{head} * job.v_head_dim, job.v_head_dim, acc, done);
-  store_lse(args.lse, row, head, done.lse);
+  store_lse(args, row, head, done);
 }
 
 }  // namespace lathe

@@ -302,7 +302,7 @@ class Call {
       const SoftState& softmax = state.softmax[m_row];
       const Finished done = finish_softmax(softmax.max, softmax.sum, sink, 1);
       store_output(args_.out, row, h * v_dim, v_dim, state.out + m_row * plan_.out_stride, done);
-      store_lse(args_.lse, row, h, done.lse);
+      store_lse(args_, row, h, done);
     }
   }
 

@@ -208,7 +208,7 @@ void ragged_task(const AttendArgs& args, const RaggedRows& rows, std::int32_t he
     const Finished done =
         finish_softmax(w.states[r].max, w.states[r].sum, sink, args.main.key_scale);
     store_output(args.out, rows.row + r, head * d.v, d.v, w.acc + r * d.v_padded, done);
-    store_lse(args.lse, rows.row + r, head, done.lse);
+    store_lse(args, rows.row + r, head, done);
   }
 }
 

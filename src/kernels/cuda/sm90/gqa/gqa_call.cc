@@ -173,6 +173,7 @@ GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* s
   p.out_stride = args.out.row_stride;
   p.lse = reinterpret_cast<float*>(args.lse.data);
   p.lse_stride = args.lse.row_stride;
+  p.lse_form = lse_form(args.lse_convention);
   return p;
 }
 

@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/fast_div.h"
+#include "kernels/cuda/common/lse_form.h"
 
 namespace lathe::cuda {
 
@@ -108,6 +109,7 @@ struct GqaParams {
   std::int64_t out_stride = 0;  // elements from row to row
   float* lse = nullptr;         // [q_rows, heads] or null
   std::int64_t lse_stride = 0;
+  LseForm lse_form;
 
   float* partial_out = nullptr;  // [2 workers, block_m, head_dim] normalized
   float* partial_lse = nullptr;  // [2 workers, block_m] log2

@@ -90,6 +90,7 @@ LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t>
   p.out_stride = args.out.row_stride;
   p.lse = reinterpret_cast<float*>(args.lse.data);
   p.lse_stride = args.lse.row_stride;
+  p.lse_form = lse_form(args.lse_convention);
   return p;
 }
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/fast_div.h"
+#include "kernels/cuda/common/lse_form.h"
 #include "kernels/cuda/sm90/latent/schedule/share.h"
 
 namespace lathe::cuda {
@@ -78,6 +79,7 @@ struct LatentParams {
   std::int64_t out_stride = 0;   // elements from row to row
   float* lse = nullptr;          // [rows, heads] or null
   std::int64_t lse_stride = 0;
+  LseForm lse_form;
   bool cut = false;  // work tiles may be split, so that a combine follows
   float* partial_out =
       nullptr;  // [partials, m_blocks] (partials.cuh): normalized, of split work tiles

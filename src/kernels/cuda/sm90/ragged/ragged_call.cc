@@ -161,6 +161,7 @@ RaggedParams ragged_params(const AttendArgs& args, const RaggedShape& shape, std
   g.lse = reinterpret_cast<float*>(args.lse.data);
   if (g.lse != nullptr) g.lse += head;
   g.lse_stride = args.lse.row_stride;
+  g.lse_form = lse_form(args.lse_convention);
   return p;
 }
 

@@ -93,7 +93,7 @@ static __global__ void __launch_bounds__(kGqaCombineThreads)
     }
   }
   if (dim == 0 && p.lse != nullptr) {
-    p.lse[q_row * p.lse_stride + head] = lse2 * 0.6931471805599453f;
+    p.lse[q_row * p.lse_stride + head] = stored_lse(p.lse_form, lse2);
   }
 }
 

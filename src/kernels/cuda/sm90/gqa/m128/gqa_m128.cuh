@@ -300,11 +300,10 @@ struct GqaM128Group {
       const bool split = item.partial >= 0;
       if (!split && p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
       if ((lane & 3) == 0) {
-        constexpr float kLn2 = 0.6931471805599453f;
         if (split) {
           p.partial_lse[std::int64_t{item.partial} * N::kMRows + m] = lse2;
         } else if (p.lse != nullptr) {
-          p.lse[q_row * p.lse_stride + head] = lse2 * kLn2;
+          p.lse[q_row * p.lse_stride + head] = stored_lse(p.lse_form, lse2);
         }
       }
       const int column = 2 * (lane & 3);

@@ -257,9 +257,8 @@ struct GqaSwapAbGroup {
         p.partial_lse[std::int64_t{item.partial} * kMRows + m_row] = lse2;
       } else {
         if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
-        constexpr float kLn2 = 0.6931471805599453f;
         if (p.lse != nullptr) {
-          p.lse[(item.block.row + row) * p.lse_stride + head] = lse2 * kLn2;
+          p.lse[(item.block.row + row) * p.lse_stride + head] = stored_lse(p.lse_form, lse2);
         }
       }
     }

@@ -99,6 +99,22 @@ TEST_P(GqaEmulated, RandomBatches) {
   }
 }
 
+// Whole items and cut ones; requests without keys, and one of no pages; 128 M rows a block, too.
+TEST_P(GqaEmulated, EachConventionOfLse) {
+  for (const int rows : {1, 17}) {
+    for (const int sms : {1, 6}) {
+      SCOPED_TRACE(fmt::format("rows {} SMs {}", rows, sms));
+      Bf16Scene s(dims(16, 8, 1), {{200, rows}, {0, 1}, {30, 1}, {170, 1}});
+      for (int page = 0; page < 2; ++page) s.batch.entry(2, page) = PageId(-1);
+      AttendArgs args = s.args;
+      expect_each_convention(s.oracle().lse, 1e-6, 8.01 / 65536, [&](LseConvention convention) {
+        args.lse_convention = convention;
+        return attend(args, sms);
+      });
+    }
+  }
+}
+
 // The row max rises within an item, from M row to M row and in the last tile.
 TEST_P(GqaEmulated, ScoresGrow) {
   Bf16Scene s(dims(16, 4), {{300, 2}});

@@ -111,7 +111,7 @@ __device__ inline void combine_chunk(const LatentParams& p, int block_m, const L
   *reinterpret_cast<std::uint32_t*>(out) = pack_bf16(acc.x * factor, acc.y * factor);
   *reinterpret_cast<std::uint32_t*>(out + place.gap) = pack_bf16(acc.z * factor, acc.w * factor);
   if (place.dim == 0 && p.lse != nullptr) {
-    p.lse[(first_row + r) * p.lse_stride + head] = lse2 * 0.6931471805599453f;
+    p.lse[(first_row + r) * p.lse_stride + head] = stored_lse(p.lse_form, lse2);
   }
 }
 

@@ -256,10 +256,9 @@ struct LatentM64Group {
       }
       const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(m_row)));
       const std::int32_t head = m_row - r * p.heads;
-      constexpr float kLn2 = 0.6931471805599453f;
       if (p.sink != nullptr) factor[i] *= sink_factor(p.sink[head], lse2);
       if (kGroup == 0 && (lane & 3) == 0 && p.lse != nullptr) {
-        p.lse[(item.row + r) * p.lse_stride + head] = lse2 * kLn2;
+        p.lse[(item.row + r) * p.lse_stride + head] = stored_lse(p.lse_form, lse2);
       }
       if (!boxes) outputs.store(m_row, i, factor[i]);
     }

@@ -134,8 +134,8 @@ struct M64Fp8Values {
         p.partial_lse[std::int64_t{item.number} * (p.m_blocks * W::kMRows) + l] = lse2;
       } else {
         if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
-        constexpr float kLn2 = 0.6931471805599453f;
-        if (p.lse != nullptr) p.lse[(item.row + r) * p.lse_stride + head] = lse2 * kLn2;
+        if (p.lse != nullptr)
+          p.lse[(item.row + r) * p.lse_stride + head] = stored_lse(p.lse_form, lse2);
       }
     }
     store_float(s.outputs() + at, factor);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
+#include "kernels/cuda/common/lse_form.h"
 
 namespace lathe::cuda {
 
@@ -16,6 +17,11 @@ inline constexpr float kRowMaxSlack = 24;                // log2
 __device__ inline float sink_factor(float sink, float lse2) {
   // No key and a sink of -inf make a NaN, which the minimum drops; the outputs are 0 then.
   return 1.f / (1.f + fminf(exp2_fast(sink * 1.4426950408889634f - lse2), -kNoKey));
+}
+
+/// What is stored of an M row's lse2, which is kNoKey where it has no key.
+__device__ inline float stored_lse(const LseForm& form, float lse2) {
+  return lse2 == kNoKey ? form.empty : lse2 * form.unit;
 }
 
 /// Raises the row maxes of M rows that have outgrown them, with A and B swapped, where an M row's

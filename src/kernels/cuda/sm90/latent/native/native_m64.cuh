@@ -306,7 +306,6 @@ struct NativeGroup {
       if (m_row < item.m_rows) {
         const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(m_row)));
         const std::int32_t head = m_row - r * p.heads;
-        constexpr float kLn2 = 0.6931471805599453f;
         if (item.number >= 0) {
           if (group == 0) {
             p.partial_lse[std::int64_t{item.number} * (p.m_blocks * Native::kMRows) + m_row] = lse2;
@@ -314,7 +313,7 @@ struct NativeGroup {
         } else {
           if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
           if (group == 0 && p.lse != nullptr) {
-            p.lse[(item.row + r) * p.lse_stride + head] = lse2 * kLn2;
+            p.lse[(item.row + r) * p.lse_stride + head] = stored_lse(p.lse_form, lse2);
           }
         }
       }

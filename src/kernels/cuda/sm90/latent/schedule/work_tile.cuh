@@ -182,7 +182,7 @@ __device__ inline void write_keyless(const LatentParams& p, int lane) {
             reinterpret_cast<uint2*>(p.out + (u.row + r) * p.out_stride + std::int64_t{head} * 512);
         for (int c = lane; c < 128; c += 32) out[c] = {0, 0};
         if (lane == 0 && p.lse != nullptr) {
-          p.lse[(u.row + r) * p.lse_stride + head] = -__builtin_huge_valf();
+          p.lse[(u.row + r) * p.lse_stride + head] = p.lse_form.empty;
         }
       }
     }

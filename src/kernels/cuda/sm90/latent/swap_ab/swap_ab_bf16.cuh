@@ -278,7 +278,6 @@ struct LatentSwapAbGroup {
       float factor = all > 0 ? p.value_scale / all : 0.f;
       const auto row = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(l)));
       const std::int32_t head = l - row * p.heads;
-      constexpr float kLn2 = 0.6931471805599453f;
       const bool split = items.part >= 0;
       if (!split && p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
       a *= factor;
@@ -303,7 +302,7 @@ struct LatentSwapAbGroup {
       if (split) {
         p.partial_lse[std::int64_t{items.part} * kMRows + l] = lse2;
       } else if (p.lse != nullptr) {
-        p.lse[(items.work_tile.row + row) * p.lse_stride + head] = lse2 * kLn2;
+        p.lse[(items.work_tile.row + row) * p.lse_stride + head] = stored_lse(p.lse_form, lse2);
       }
     }
     group_sync(N::kBothGroups, 256);

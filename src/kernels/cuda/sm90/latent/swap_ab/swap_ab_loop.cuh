@@ -186,8 +186,7 @@ struct SwapAbGroup {
       p.partial_lse[std::int64_t{item.number} * (p.m_blocks * kMRows) + l] = o.lse2;
     } else if (p.lse != nullptr) {
       const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(l)));
-      constexpr float kLn2 = 0.6931471805599453f;
-      p.lse[(item.row + r) * p.lse_stride + l - r * p.heads] = o.lse2 * kLn2;
+      p.lse[(item.row + r) * p.lse_stride + l - r * p.heads] = stored_lse(p.lse_form, o.lse2);
     }
   }
   /// Rows g and g + 8 of a warp's 16 dimensions to rows 2 g and 2 g + 1.

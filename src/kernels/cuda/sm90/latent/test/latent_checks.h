@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <string>
 
 #include "kernels/cpu/latent/latent_test_util.h"
 #include "kernels/cuda/sm90/latent/latent.h"
@@ -188,6 +189,41 @@ inline void expect_within(const Outputs& got, const Outputs& want, double absolu
 /// The bounds of sparse decode; the absolute one stands for values of 0.1, and a scene's are of 1.
 inline void expect_oracle(const Outputs& got, const Outputs& want) {
   expect_within(got, want, 10 * 1e-3, 2.01 / 128, 5e-6);
+}
+
+/// What attend(convention) gives has the same outputs by every convention, and as LSEs what the
+/// oracle's natural logs `want` are by it, within so much of a natural log. Rows without keys and
+/// others are among them.
+template <class Attend>
+void expect_each_convention(const Matrix<double>& want, double absolute, double relative,
+                            const Attend& attend) {
+  using ref_test::kInf;
+  const auto empty = std::ranges::count(want.data, -kInf);
+  EXPECT_GT(empty, 0);
+  EXPECT_LT(empty, std::ssize(want.data));
+  const Outputs natural = attend(LseConvention{});
+  for (const LseConvention c :
+       {LseConvention{}, LseConvention{.base_2 = true}, LseConvention{.empty_plus_inf = true},
+        LseConvention{.base_2 = true, .empty_plus_inf = true}}) {
+    SCOPED_TRACE(std::string(c.base_2 ? "base 2" : "natural") +
+                 (c.empty_plus_inf ? ", +inf" : ", -inf"));
+    const Outputs got = c.base_2 || c.empty_plus_inf ? attend(c) : natural;
+    EXPECT_TRUE(got.out.data == natural.out.data);
+    int shown = 0;
+    for (std::size_t i = 0; i < want.data.size() && shown < 5; ++i) {
+      const double unit = c.base_2 ? std::log(2.0) : 1, x = got.lse.data[i];
+      const double y =
+          std::isinf(want.data[i]) ? (c.empty_plus_inf ? kInf : -kInf) : want.data[i] / unit;
+      // Kernels have it in base 2, and multiply that in f32.
+      const bool product = !c.base_2 || std::isinf(y) ||
+                           natural.lse.data[i] == static_cast<float>(x) * 0.6931471805599453f;
+      const double bound = std::max(absolute / unit, relative * std::abs(y));
+      if (product && (x == y || (std::isfinite(y) && std::abs(x - y) <= bound))) continue;
+      ADD_FAILURE() << "lse " << i << ": " << x << " against " << y << ", a natural "
+                    << natural.lse.data[i];
+      ++shown;
+    }
+  }
 }
 
 }  // namespace lathe::cuda

@@ -49,6 +49,18 @@ TEST_F(RaggedFake, PassAfterPass) {
   check_in(s, {.workspace = std::int64_t{1} << 30, .pass_tiles = 0}, 5);
 }
 
+TEST_F(RaggedFake, EachConventionOfLse) {
+  RaggedScene s({.page = 16}, {{150, 20}, {0, 1}, {40, 1}}, test_seed(9));
+  for (int page = 0; page < 3; ++page) s.batch.entry(2, page) = PageId(-1);
+  AttendArgs args = on_device(s.args, DType::bf16);
+  // Of keys that are rounded on the way: expect_ragged_oracle()'s.
+  expect_each_convention(s.oracle().lse, 6e-3, 0, [&](LseConvention convention) {
+    args.lse_convention = convention;
+    must(attend_ragged_on_device(args));
+    return Outputs{read(args.out), read(args.lse)};
+  });
+}
+
 TEST_F(RaggedFake, HeadsThatShareBlocksOfScalesStayTogether) {
   const RaggedScene s({.heads = 4, .nope_head = 192, .v_head = 256, .weights = DType::e4m3},
                       {{50, 9}}, test_seed(7));
