@@ -12,10 +12,14 @@
 namespace lathe {
 namespace {
 
-// Rows of x whose part of a depth block (512 KiB) stays in the second-level cache.
-constexpr std::int64_t kMostRows = 128;
-// Outputs of a task: more share the packing of x, fewer divide better over threads.
+// Most outputs of a task: more share the packing of x, fewer divide better over threads.
 constexpr std::int64_t kMostOuts = 256;
+// In f32 a depth block of a task's rows of x (512 KiB) stays in the second-level cache.
+constexpr std::int64_t kMostRows = 128;
+// By pairs that cache holds the weights of a depth block, of outputs with the same scales, and rows
+// share them.
+constexpr std::int64_t kMostPairRows = 512;
+constexpr std::int64_t kMostPairOuts = kWeightBlock;
 // Weights of a task where few rows stream them; several rows are packed for each task.
 constexpr std::int64_t kTaskBytes = 256 << 10;
 constexpr std::int64_t kTaskBytesPacked = 1 << 20;
@@ -26,14 +30,21 @@ constexpr std::int64_t kWorthThreads = 1 << 17;
 struct Cut {
   std::int64_t rows, outs, row_blocks, slices;
 
-  Cut(const Product& p, std::int64_t most_outs) {
+  // most_outs: kMostOuts or, to divide better, a part of it.
+  Cut(const Product& p, bool by_pairs, std::int64_t most_outs) {
     const std::int64_t m = p.x.rows;
-    rows = m == 0 ? 1 : round_up(ceil_div(m, ceil_div(m, kMostRows)), 3);  // whole register tiles
+    const std::int64_t most_rows =
+        by_pairs ? std::max(kMostRows, kMostPairRows * most_outs / kMostOuts) : kMostRows;
+    const std::int64_t tile = by_pairs ? kPairTileRows : 3;
+    rows = m == 0 ? 1 : round_up(ceil_div(m, ceil_div(m, most_rows)), tile);
     row_blocks = ceil_div(m, rows);
     const std::int64_t streamed = (m > 1 ? kTaskBytesPacked : kTaskBytes) /
                                   std::max<std::int64_t>(1, bytes_of(p.w.dtype, p.w.cols));
-    outs = std::clamp(m <= kMostFewRows ? round_up(streamed, kPanelOuts) : most_outs, kPanelOuts,
-                      most_outs);
+    if (m <= kMostFewRows) {
+      outs = std::clamp(round_up(streamed, kPanelOuts), kPanelOuts, most_outs);
+    } else {
+      outs = by_pairs ? std::min(kMostPairOuts, most_outs) : most_outs;
+    }
     slices = ceil_div(p.w.rows, outs);
   }
   std::int64_t tasks() const { return row_blocks * slices; }
@@ -63,6 +74,7 @@ void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precis
   const std::int64_t count = std::ssize(products);
   auto* ends = arena.take_array<std::int64_t>(count);  // tasks of the products up to and with i
   std::int64_t most_outs = kMostOuts;
+  const auto cut_of = [&](const Product& p) { return Cut(p, by_pairs(p), most_outs); };
   std::int64_t tasks = 0;
   std::int64_t floats = 0;
   for (;; most_outs /= 2) {
@@ -70,7 +82,7 @@ void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precis
     floats = 0;
     for (std::int64_t i = 0; i < count; ++i) {
       const Product& p = products[static_cast<std::size_t>(i)];
-      const Cut cut(p, most_outs);
+      const Cut cut = cut_of(p);
       tasks += cut.tasks();
       ends[i] = tasks;
       if (cut.tasks() == 0) continue;
@@ -85,12 +97,24 @@ void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precis
   floats = round_up(floats, 16);
   auto* scratch = arena.take_array<float>(floats * workers);
 
-  auto body = [&](std::int64_t task, int worker) {
+  const auto slice_of = [&](std::int64_t task) {
     const std::int64_t i = std::upper_bound(ends, ends + count, task) - ends;
     const Product& p = products[static_cast<std::size_t>(i)];
-    const std::int64_t first = i == 0 ? 0 : ends[i - 1];
-    const auto compute = by_pairs(p) ? matmul_slice_bf16 : matmul_slice;
-    compute(Cut(p, most_outs).slice(p, task - first), scratch + floats * worker);
+    return cut_of(p).slice(p, task - (i == 0 ? 0 : ends[i - 1]));
+  };
+  auto body = [&](std::int64_t task, int worker) {
+    MatmulSlice slice = slice_of(task);
+    const Product& p = *slice.product;
+    const bool pairwise = by_pairs(p);
+    if (pairwise && task + workers < tasks) {
+      const MatmulSlice next = slice_of(task + workers);
+      if (next.product->w.dtype == p.w.dtype) {
+        slice.next = &next.product->w;
+        slice.next_out = next.out;
+      }
+    }
+    const auto compute = pairwise ? matmul_slice_bf16 : matmul_slice;
+    compute(slice, scratch + floats * worker);
   };
   if (workers == 1) {
     for (std::int64_t t = 0; t < tasks; ++t) body(t, 0);

@@ -26,6 +26,9 @@ constexpr bool is_bf16_dot_weight(DType w) {
   return w == DType::bf16 || w == DType::e4m3 || w == DType::e2m1;
 }
 
+/// Rows of x that are multiplied together where there are many; a slice should hold whole groups.
+inline constexpr std::int64_t kPairTileRows = 6;
+
 /// As matmul_slice_scratch and matmul_slice, on a CPU that has the instructions and for weights of
 /// such a dtype.
 std::int64_t matmul_slice_bf16_scratch(std::int64_t rows, std::int64_t outs, std::int64_t depth);

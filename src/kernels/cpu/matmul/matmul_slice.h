@@ -38,6 +38,9 @@ struct MatmulSlice {
   const Product* product = nullptr;
   std::int64_t row = 0, rows = 0;  // of x
   std::int64_t out = 0, outs = 0;  // rows of the weight; `out` is a multiple of kPanelOuts
+  // The slice that the thread probably computes after this one: of the same dtype, or null.
+  const WeightView* next = nullptr;
+  std::int64_t next_out = 0;
 };
 
 /// Floats of scratch that a slice needs.

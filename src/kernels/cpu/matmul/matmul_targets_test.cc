@@ -13,6 +13,7 @@
 #include "base/test_scale.h"
 #include "kernels/cpu/grouped_query/gqa_test_util.h"
 #include "kernels/cpu/matmul/matmul.h"
+#include "kernels/cpu/matmul/matmul_bf16.h"
 #include "kernels/cpu/rowwise/rowwise.h"
 #include "kernels/ref/linear.h"
 #include "kernels/ref/rowwise.h"
@@ -141,28 +142,31 @@ TEST(MatmulTargets, AgreeWithTheOracle) {
 // Behind what a product has taken of its arena nothing is written: x of up to 16 rows is packed
 // whole, whatever its width.
 TEST(Matmul, WritesOnlyTheScratchThatItTakes) {
-  constexpr std::int64_t kSpare = std::int64_t{1} << 21, kMost = 130, kOuts = 9, kDepth = 7168;
+  constexpr std::int64_t kSpare = std::int64_t{1} << 21, kMost = 130, kOuts = 128, kDepth = 7168;
   constexpr auto kUntouched = std::byte{0x5a};
   std::mt19937 rng(test_seed(76));
   const Floats x = random_floats(rng, kMost * kDepth);
   for (const DType dtype : {DType::f32, DType::bf16, DType::e2m1}) {
     const Weight w(rng, dtype, kOuts, kDepth);
     for (const std::int64_t m : {1, 3, 15, 16, 17, 18, 130}) {
-      Floats out(static_cast<std::size_t>(m * kOuts));
-      const Product p{view(x, m, kDepth), w.view, view(out, m, kOuts)};
-      Arena probe;
-      cpu_matmul({}, probe, MatmulPrecision::f32, {&p, 1});
-      const std::int64_t taken = probe.high_water();
-      Arena arena;
-      const auto whole = [&] {
-        const Arena::Scope scope(arena);
-        return std::span(arena.take(taken + kSpare), static_cast<std::size_t>(taken + kSpare));
-      };
-      std::ranges::fill(whole(), kUntouched);
-      cpu_matmul({}, arena, MatmulPrecision::f32, {&p, 1});
-      const auto behind = whole().subspan(static_cast<std::size_t>(taken));
-      EXPECT_TRUE(std::ranges::all_of(behind, [](std::byte b) { return b == kUntouched; }))
-          << m << " rows of " << name(dtype);
+      for (const auto precision : {MatmulPrecision::f32, MatmulPrecision::bf16}) {
+        if (precision == MatmulPrecision::bf16 && !cpu_has_bf16_dot()) continue;
+        Floats out(static_cast<std::size_t>(m * kOuts));
+        const Product p{view(x, m, kDepth), w.view, view(out, m, kOuts)};
+        Arena probe;
+        cpu_matmul({}, probe, precision, {&p, 1});
+        const std::int64_t taken = probe.high_water();
+        Arena arena;
+        const auto whole = [&] {
+          const Arena::Scope scope(arena);
+          return std::span(arena.take(taken + kSpare), static_cast<std::size_t>(taken + kSpare));
+        };
+        std::ranges::fill(whole(), kUntouched);
+        cpu_matmul({}, arena, precision, {&p, 1});
+        const auto behind = whole().subspan(static_cast<std::size_t>(taken));
+        EXPECT_TRUE(std::ranges::all_of(behind, [](std::byte b) { return b == kUntouched; }))
+            << m << " rows of " << name(dtype) << " in " << name(precision);
+      }
     }
   }
 }

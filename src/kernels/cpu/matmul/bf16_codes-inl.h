@@ -1,0 +1,177 @@
+// Weights as vectors of bf16, and sums of dot products. Included once in a file, between
+// LATHE_BF16_DOT_BEGIN and LATHE_BF16_DOT_END (kernels/cpu/bf16_dot.h).
+
+namespace lathe {
+namespace {
+
+#define LATHE_INLINE inline __attribute__((always_inline))
+
+constexpr std::int64_t kPairLanes = 32;  // elements of K that one instruction takes
+
+LATHE_INLINE std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
+// A mask of the first n lanes, n from 0 on.
+LATHE_INLINE __mmask16 first16(std::int64_t n) {
+  return static_cast<__mmask16>(n >= 16 ? 0xffffu : (1u << (n < 0 ? 0 : n)) - 1);
+}
+
+// ---------------------------------------------------------------- weights as bf16
+
+// GCC folds a load into every use, and the loads would be what a tile waits for: those of weights
+// that do not begin at a line (a file rarely aligns them) read two lines each.
+LATHE_INLINE void keep_in_register(__m512i& v) { asm("" : "+v"(v)); }
+
+// What is stored element by element.
+template <class Element>
+struct PlainCodes {
+  using T = Element;
+  using At = const T*;
+  static constexpr std::int64_t kLine =
+      64 / static_cast<std::int64_t>(sizeof(T));  // of a cache line
+  static LATHE_INLINE At at(const WeightView& w) { return reinterpret_cast<At>(w.data); }
+  static LATHE_INLINE const void* address(At p) { return p; }
+};
+
+// load() makes kVectors vectors of bf16 of kStep weights at p, of which the first n exist; x has
+// the same order inside a step.
+struct Bf16Codes : PlainCodes<std::uint16_t> {
+  static constexpr int kVectors = 1;
+  static constexpr std::int64_t kStep = 32;
+  LATHE_INLINE Bf16Codes() = default;
+  LATHE_INLINE void load(const T* p, __m512i* to) const { to[0] = _mm512_loadu_si512(p); }
+  LATHE_INLINE void load(const T* p, std::int64_t n, __m512i* to) const {
+    to[0] = _mm512_maskz_loadu_epi16(static_cast<__mmask32>((std::uint64_t{1} << n) - 1), p);
+  }
+  static LATHE_INLINE void order(__m512i*) {}
+};
+
+// A code without its sign chooses the two bytes of its bf16 from two tables. Bytes interleave
+// inside each 128 bits, so the vectors hold the even and the odd groups of eight codes.
+struct E4m3Codes : PlainCodes<std::uint8_t> {
+  static constexpr int kVectors = 2;
+  static constexpr std::int64_t kStep = 64;
+  __m512i high[2], low[2];
+  LATHE_INLINE E4m3Codes() {
+    alignas(64) std::uint8_t bytes[2][128];
+    for (int code = 0; code < 128; ++code) {
+      const int exponent = code >> 3, mantissa = code & 7;
+      // Subnormal: mantissa x 2^-9, normalised.
+      const int top = mantissa >= 4 ? 2 : mantissa >= 2 ? 1 : 0;
+      int bits = (exponent + 120) << 7 | mantissa << 4;
+      if (exponent == 0) {
+        bits = mantissa == 0 ? 0 : (118 + top) << 7 | ((mantissa << (7 - top)) & 0x7f);
+      }
+      bytes[0][code] = static_cast<std::uint8_t>(bits >> 8);
+      bytes[1][code] = static_cast<std::uint8_t>(bits & 0xff);
+    }
+    for (int i = 0; i < 2; ++i) {
+      high[i] = _mm512_load_si512(bytes[0] + 64 * i);
+      low[i] = _mm512_load_si512(bytes[1] + 64 * i);
+    }
+  }
+  LATHE_INLINE void widen(__m512i codes, __m512i* to) const {
+    keep_in_register(codes);
+    const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
+    const __m512i h = _mm512_permutex2var_epi8(high[0], codes, high[1]);
+    const __m512i l = _mm512_permutex2var_epi8(low[0], codes, low[1]);
+    const __m512i signed_h = _mm512_ternarylogic_epi32(h, codes, sign, 0xf8);  // h | codes & sign
+    to[0] = _mm512_unpacklo_epi8(l, signed_h);
+    to[1] = _mm512_unpackhi_epi8(l, signed_h);
+  }
+  LATHE_INLINE void load(const T* p, __m512i* to) const { widen(_mm512_loadu_si512(p), to); }
+  LATHE_INLINE void load(const T* p, std::int64_t n, __m512i* to) const {
+    widen(_mm512_maskz_loadu_epi8((std::uint64_t{1} << n) - 1, p), to);
+  }
+  static LATHE_INLINE void order(__m512i* x) {
+    const __m512i a = x[0], b = x[1];
+    x[0] = _mm512_shuffle_i32x4(a, b, _MM_SHUFFLE(2, 0, 2, 0));
+    x[1] = _mm512_shuffle_i32x4(a, b, _MM_SHUFFLE(3, 1, 3, 1));
+  }
+};
+
+// Four codes fill a word of 16 bits: vector j is the j-th nibble of every word, found in a table,
+// with the scale's exponent added. Its lane i is element 4 i + j of the step, so eight lanes have
+// one scale.
+struct E2m1Codes {
+  using At = MxAt;
+  static constexpr std::int64_t kLine = 128;
+  static constexpr int kVectors = 4;
+  static constexpr std::int64_t kStep = 128;
+  static_assert(kStep <= kMxStep);
+  __m512i values, spread;
+  LATHE_INLINE E2m1Codes() {
+    // bf16 of 0, 0.5, 1, 1.5, 2, 3, 4, 6. The bit above a nibble, which also chooses, must not
+    // matter.
+    static constexpr std::uint16_t kSizes[8] = {0,      0x3f00, 0x3f80, 0x3fc0,
+                                                0x4000, 0x4040, 0x4080, 0x40c0};
+    alignas(64) std::uint16_t table[32];
+    for (int i = 0; i < 32; ++i) {
+      table[i] = static_cast<std::uint16_t>(kSizes[i % 8] | (i % 16 < 8 ? 0 : 0x8000));
+    }
+    values = _mm512_load_si512(table);
+    // Byte i / 8 of four to the high byte of word i, zero (a set sign bit) to the low one.
+    alignas(64) std::uint16_t bytes[32];
+    for (int i = 0; i < 32; ++i) bytes[i] = static_cast<std::uint16_t>((i / 8) << 8 | 0x80);
+    spread = _mm512_load_si512(bytes);
+  }
+  static LATHE_INLINE At at(const WeightView& w) { return mx_at(w); }
+  static LATHE_INLINE const void* address(At p) { return p.codes; }
+
+  LATHE_INLINE void widen(__m512i words, std::uint32_t scales, __m512i* to) const {
+    const __m512i scale = _mm512_srli_epi16(
+        _mm512_shuffle_epi8(_mm512_set1_epi32(static_cast<int>(scales)), spread), 1);
+    // Blocks whose scale counts as 0, and zeros, take no exponent.
+    const __mmask32 live = _mm512_test_epi16_mask(scale, scale);
+    const __m512i exponent = _mm512_sub_epi16(scale, _mm512_set1_epi16(127 << 7));
+    const __m512i size = _mm512_set1_epi16(7);
+    LATHE_UNROLL for (int j = 0; j < kVectors; ++j) {
+      const __m512i code = _mm512_srli_epi16(words, static_cast<unsigned>(4 * j));
+      const __mmask32 number = _mm512_mask_test_epi16_mask(live, code, size);
+      to[j] = _mm512_maskz_add_epi16(number, _mm512_permutexvar_epi16(code, values), exponent);
+    }
+  }
+  LATHE_INLINE void load(At p, __m512i* to) const {
+    std::uint32_t scales;
+    __builtin_memcpy(&scales, p.scales, sizeof(scales));
+    widen(_mm512_loadu_si512(p.codes), scales, to);
+  }
+  LATHE_INLINE void load(At p, std::int64_t n, __m512i* to) const {
+    std::uint32_t scales = 0;
+    __builtin_memcpy(&scales, p.scales, static_cast<std::size_t>(n / kMxBlock));
+    widen(
+        _mm512_maskz_loadu_epi16(static_cast<__mmask32>((std::uint64_t{1} << n / 4) - 1), p.codes),
+        scales, to);
+  }
+  static LATHE_INLINE void order(__m512i* x) {
+    alignas(64) static constexpr std::uint16_t kFours[32] = {0,  4,  8,  12, 16, 20, 24, 28,
+                                                             32, 36, 40, 44, 48, 52, 56, 60};
+    __m512i to[kVectors];
+    LATHE_UNROLL for (int j = 0; j < kVectors; ++j) {
+      const __m512i from =
+          _mm512_add_epi16(_mm512_load_si512(kFours), _mm512_set1_epi16(static_cast<short>(j)));
+      to[j] = _mm512_inserti64x4(
+          _mm512_permutex2var_epi16(x[0], from, x[1]),
+          _mm512_castsi512_si256(_mm512_permutex2var_epi16(x[2], from, x[3])), 1);
+    }
+    LATHE_UNROLL for (int j = 0; j < kVectors; ++j) x[j] = to[j];
+  }
+};
+
+LATHE_INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) {
+  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+}
+
+// The sums over the lanes of four vectors.
+LATHE_INLINE __m128 sums4(const __m512* x) {
+  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+  const __m512d ab2 = _mm512_castps_pd(ab), cd2 = _mm512_castps_pd(cd);
+  const __m512 s = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab2, cd2)),
+                                 _mm512_castpd_ps(_mm512_unpackhi_pd(ab2, cd2)));
+  const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1));
+  const __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  return q;
+}
+
+}  // namespace
+}  // namespace lathe
