@@ -24,6 +24,7 @@
 #include "kernels/context.h"
 #include "kernels/hyper.h"
 #include "kernels/operators.h"
+#include "kernels/random_weights.h"
 #include "kernels/sampling.h"
 #include "layout/rope_write.h"
 
@@ -42,10 +43,9 @@ class Backend {
   virtual bool multiplies_in(MatmulPrecision precision) const = 0;
 
   /// A weight of host memory as this backend's kernels read it, made once when a model is loaded:
-  /// the same bytes, or a copy in memory(), laid out for its use, that goes to the end of `owned`.
+  /// the same bytes, or a copy in memory() that goes to the end of `owned`.
   /// Errors: out of memory.
-  virtual Result<WeightView> prepare(const WeightView& weight, WeightUse use,
-                                     std::vector<OwnedBytes>& owned) = 0;
+  virtual Result<WeightView> prepare(const WeightView& weight, std::vector<OwnedBytes>& owned) = 0;
   virtual Result<WeightStack> prepare(const WeightStack& weights,
                                       std::vector<OwnedBytes>& owned) = 0;
   /// A vector of host memory, such as a norm's weight, or a table of numbers, likewise.
@@ -53,6 +53,15 @@ class Backend {
                                                  std::vector<OwnedBytes>& owned) = 0;
   virtual Result<std::span<const std::int32_t>> prepare(std::span<const std::int32_t> table,
                                                         std::vector<OwnedBytes>& owned) = 0;
+
+  /// Random weights in memory() of a device, at the end of `owned`. They need no prepare(). Errors:
+  /// out of memory.
+  virtual Result<WeightStack> random_weights(const RandomWeights& weights,
+                                             std::vector<OwnedBytes>& owned) = 0;
+
+  /// The model's weights have all been prepared: frees what that took besides them. Errors: any of
+  /// its copies.
+  virtual Result<void> end_prepare() { return {}; }
 
   /// Takes what a plan's budgets name for steps and for attention's partials, so that no step has
   /// to allocate. Errors: out of memory.

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "base/check.h"
 #include "kernels/backend.h"
 
 namespace lathe {
@@ -13,8 +14,7 @@ class HostBackend : public Backend {
   const Memory& memory() const override { return kHostMemory; }
   DType activations() const override { return DType::f32; }
 
-  Result<WeightView> prepare(const WeightView& weight, WeightUse,
-                             std::vector<OwnedBytes>&) override {
+  Result<WeightView> prepare(const WeightView& weight, std::vector<OwnedBytes>&) override {
     return weight;
   }
   Result<WeightStack> prepare(const WeightStack& weights, std::vector<OwnedBytes>&) override {
@@ -27,6 +27,10 @@ class HostBackend : public Backend {
   Result<std::span<const std::int32_t>> prepare(std::span<const std::int32_t> table,
                                                 std::vector<OwnedBytes>&) override {
     return table;
+  }
+  Result<WeightStack> random_weights(const RandomWeights&, std::vector<OwnedBytes>&) override {
+    LATHE_CHECK(false, "the host fills its own memory");
+    return WeightStack();
   }
   Result<void> prepare_step(const OpsContext& ops, const Plan& plan, const KeyPools& pools,
                             const StepView& step, PreparedStep& out) override {

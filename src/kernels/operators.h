@@ -88,10 +88,4 @@ struct FindNonFinite {
   std::span<std::int32_t> first;  // [rows of the batch] lowered from kFinite to `layer`
 };
 
-/// What a weight is read for; a backend may lay it out accordingly.
-#define LATHE_WEIGHT_USES(X) \
-  X(product) /* matmul */    \
-  X(table)   /* embed */
-LATHE_ENUM(WeightUse, LATHE_WEIGHT_USES)
-
 }  // namespace lathe

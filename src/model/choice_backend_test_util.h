@@ -85,13 +85,17 @@ class ChoiceBackend : public Backend {
   const Memory& memory() const override { return inner_.memory(); }
   DType activations() const override { return inner_.activations(); }
   bool multiplies_in(MatmulPrecision p) const override { return inner_.multiplies_in(p); }
-  Result<WeightView> prepare(const WeightView& weight, WeightUse use,
-                             std::vector<OwnedBytes>& owned) override {
-    return inner_.prepare(weight, use, owned);
+  Result<WeightStack> random_weights(const RandomWeights& weights,
+                                     std::vector<OwnedBytes>& owned) override {
+    return inner_.random_weights(weights, owned);
+  }
+  Result<WeightView> prepare(const WeightView& weight, std::vector<OwnedBytes>& owned) override {
+    return inner_.prepare(weight, owned);
   }
   Result<WeightStack> prepare(const WeightStack& weights, std::vector<OwnedBytes>& owned) override {
     return inner_.prepare(weights, owned);
   }
+  Result<void> end_prepare() override { return inner_.end_prepare(); }
   Result<std::span<const float>> prepare(std::span<const float> vector,
                                          std::vector<OwnedBytes>& owned) override {
     return inner_.prepare(vector, owned);

@@ -9,9 +9,10 @@
 
 namespace lathe {
 
-/// Fills every tensor of the table from options.seed; the numbers do not depend on the number of
-/// threads.
-void fill_dummy(const ModelConfig& config, const LoadOptions& options,
-                const std::vector<TensorSpec>& table, ModelWeights& weights);
+/// Fills every tensor of the table from options.seed; the numbers depend neither on the number of
+/// threads nor on the backend. A device makes the matrices in its own memory. Errors: out of memory
+/// there.
+Result<void> fill_dummy(const ModelConfig& config, const LoadOptions& options,
+                        const std::vector<TensorSpec>& table, ModelWeights& weights);
 
 }  // namespace lathe

@@ -459,22 +459,18 @@ class Loader {
 };
 
 // Lets the backend prepare the weights that its kernels read.
-Result<void> prepare(Backend& backend, const ModelConfig& config,
-                     const std::vector<TensorSpec>& table, ModelWeights& weights) {
+Result<void> prepare(Backend& backend, const std::vector<TensorSpec>& table,
+                     ModelWeights& weights) {
   const auto keep = [](auto made, auto& to) -> Result<void> {
     if (!made) return made.error();
     to = std::move(made).value();
     return {};
   };
   std::vector<OwnedBytes>& owned = weights.prepared;
-  if (config.tied_embeddings) {
-    auto ok = keep(backend.prepare(weights.head, WeightUse::product, owned), weights.head);
-    if (!ok) return ok;
-  }
   for (const TensorSpec& spec : table) {
+    if (weights.on_device.contains(spec.matrix) || weights.on_device.contains(spec.stack)) continue;
     Result<void> ok;
-    if (spec.matrix != nullptr)
-      ok = keep(backend.prepare(*spec.matrix, spec.use, owned), *spec.matrix);
+    if (spec.matrix != nullptr) ok = keep(backend.prepare(*spec.matrix, owned), *spec.matrix);
     if (spec.vector != nullptr) ok = keep(backend.prepare(*spec.vector, owned), *spec.vector);
     if (spec.ids != nullptr) ok = keep(backend.prepare(*spec.ids, owned), *spec.ids);
     if (spec.stack != nullptr && spec.place == 0) {
@@ -491,17 +487,17 @@ Result<void> prepare(Backend& backend, const ModelConfig& config,
       if (auto ok = keep(backend.prepare(*vector, owned), *vector); !ok) return ok;
     }
   }
-  return {};
+  return backend.end_prepare();
 }
 
 Result<std::unique_ptr<Model>> finish(const ModelConfig& config, const LoadOptions& options,
                                       const std::vector<TensorSpec>& table,
                                       std::unique_ptr<ModelWeights> weights) {
   split_kv_b(config, options.expansion, options.threads, *weights);
-  if (config.tied_embeddings) weights->head = weights->embedding;
   if (options.backend != nullptr) {
-    if (auto ok = prepare(*options.backend, config, table, *weights); !ok) return ok.error();
+    if (auto ok = prepare(*options.backend, table, *weights); !ok) return ok.error();
   }
+  if (config.tied_embeddings) weights->head = weights->embedding;
   if (options.backend != nullptr && options.backend->memory().kind == MemoryKind::device) {
     // Kernels read the backend's copies.
     weights->owned.clear();
@@ -516,7 +512,7 @@ Result<std::unique_ptr<Model>> make_dummy_model(const ModelConfig& config,
                                                 const LoadOptions& options) {
   auto weights = std::make_unique<ModelWeights>(config);
   const std::vector<TensorSpec> table = tensor_table(config, *weights);
-  fill_dummy(config, options, table, *weights);
+  if (auto ok = fill_dummy(config, options, table, *weights); !ok) return ok.error();
   return finish(config, options, table, std::move(weights));
 }
 

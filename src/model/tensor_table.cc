@@ -14,7 +14,7 @@ class Table {
   Table(const ModelConfig& config, ModelWeights& into) : c_(config), w_(into) {}
 
   std::vector<TensorSpec> build() {
-    plain("model.embed_tokens.weight", c_.vocab, c_.hidden, w_.embedding).use = WeightUse::table;
+    plain("model.embed_tokens.weight", c_.vocab, c_.hidden, w_.embedding);
     for (std::int32_t l = 0; l < c_.cached_layers(); ++l) layer(l);
     if (c_.drafts) draft(fmt::format("model.layers.{}.", c_.layers), w_.draft);
     norm("model.norm.weight", c_.hidden, w_.final_norm);

@@ -26,7 +26,6 @@ struct TensorSpec {
   std::int32_t id_end = 0;            // ids: exclusive bound
   std::int64_t place = 0;             // index in the stack
   const WeightStack* like = nullptr;  // stacks: one with the same dtype, perhaps itself
-  WeightUse use = WeightUse::product;
   // The whole stack is one tensor [count, cols, rows], which is transposed on loading; or, with
   // mxfp4, <name>_blocks u8 [count, rows, cols / 32, 16] and <name>_scales u8 [count, rows, cols /
   // 32]. `shape` is the former.

@@ -16,7 +16,7 @@ class V4Table {
   V4Table(const ModelConfig& config, ModelWeights& into) : c_(config), w_(into) {}
 
   std::vector<TensorSpec> build() {
-    matrix("embed.weight", c_.vocab, c_.hidden, w_.embedding).use = WeightUse::table;
+    matrix("embed.weight", c_.vocab, c_.hidden, w_.embedding);
     for (std::int32_t l = 0; l < c_.layers; ++l) layer(l, fmt::format("layers.{}.", l));
     if (c_.drafts) draft("mtp.0.", w_.draft);
     vector("norm.weight", {c_.hidden}, w_.final_norm);

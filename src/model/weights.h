@@ -8,6 +8,7 @@
 #include <new>
 #include <optional>
 #include <span>
+#include <unordered_set>
 #include <vector>
 
 #include "attn/attend.h"
@@ -153,8 +154,9 @@ struct ModelWeights {
     void operator()(std::byte* p) const { ::operator delete[](p, align); }
   };
   std::vector<std::unique_ptr<std::byte[], Free>> owned;
-  std::vector<OwnedBytes> prepared;  // a backend's copies
-  std::int64_t bytes = 0;            // total
+  std::vector<OwnedBytes> prepared;           // a backend's copies
+  std::unordered_set<const void*> on_device;  // views and stacks that a backend has made
+  std::int64_t bytes = 0;                     // total
 
   /// Allocates `n` bytes that live as long as the weights, aligned to 64 bytes.
   std::byte* take(std::int64_t n);

@@ -58,7 +58,7 @@ class ExpertCase {
     here_.down = stack(rng, f, f.n, f.ffn);
     before_.randomize(rng);
     const auto prepare = [&](const WeightStack& s) {
-      return cuda::upload_weights(s, stream_, owned_).value();
+      return cuda::upload_weights(s, *ring_, stream_, owned_).value();
     };
     if (up_first) there_.up = prepare(here_.up);
     there_.gate = prepare(here_.gate);
@@ -91,7 +91,7 @@ class ExpertCase {
     }
     on_gpu_ = op_;
     on_gpu_.x = bf16_rows(x_);
-    on_gpu_.router = cuda::upload_weight(router_.view, stream_, owned_).value();
+    on_gpu_.router = cuda::upload_weight(router_.view, *ring_, stream_, owned_).value();
     on_gpu_.experts = &there_;
     on_gpu_.choice.token_experts = list(token_experts_);
     on_gpu_.tokens = list(tokens_);
@@ -187,7 +187,7 @@ class ExpertCase {
   }
 
   std::byte* bring(std::span<const std::byte> bytes) {
-    return cuda::upload_bytes(bytes, stream_, owned_).value();
+    return cuda::upload_bytes(bytes, *ring_, stream_, owned_).value();
   }
   template <class T>
   std::span<const T> list(const std::vector<T>& host) {
@@ -218,6 +218,7 @@ class ExpertCase {
   bool plain_;
   MatmulPrecision precision_;
   cuda::Stream stream_ = std::move(cuda::Stream::make()).value();
+  std::unique_ptr<cuda::UploadRing> ring_ = std::move(cuda::UploadRing::make()).value();
   Arena tensors_{cuda::kDeviceMemory};
   std::vector<OwnedBytes> owned_;
   std::vector<Weight> weights_;

@@ -69,7 +69,7 @@ struct GpuContext {
     return out;
   }
   WeightView weight(const Weight& w) {
-    return std::move(backend->prepare(w.view, WeightUse::product, owned)).value();
+    return std::move(backend->prepare(w.view, owned)).value();
   }
 };
 

@@ -17,6 +17,7 @@
 #include "kernels/cuda/draws.h"
 #include "kernels/cuda/expert_layer.h"
 #include "kernels/cuda/quantized_x.h"
+#include "kernels/cuda/random_weights.h"
 #include "kernels/cuda/select_keys.h"
 #include "kernels/cuda/sm90/codec/codec.h"
 #include "kernels/cuda/sm90/hyper/hyper.h"
@@ -104,24 +105,38 @@ class CudaBackend : public Backend {
     return precision != MatmulPrecision::f32;
   }
 
-  Result<WeightView> prepare(const WeightView& weight, WeightUse,
-                             std::vector<OwnedBytes>& owned) override {
-    return upload_weight(weight, stream_, owned);
+  Result<WeightView> prepare(const WeightView& weight, std::vector<OwnedBytes>& owned) override {
+    if (auto ok = make_ring(); !ok) return ok.error();
+    return upload_weight(weight, *ring_, stream_, owned);
   }
   Result<WeightStack> prepare(const WeightStack& weights, std::vector<OwnedBytes>& owned) override {
-    return upload_weights(weights, stream_, owned);
+    if (auto ok = make_ring(); !ok) return ok.error();
+    return upload_weights(weights, *ring_, stream_, owned);
   }
   Result<std::span<const float>> prepare(std::span<const float> vector,
                                          std::vector<OwnedBytes>& owned) override {
-    auto at = upload_bytes(std::as_bytes(vector), stream_, owned);
+    if (auto ok = make_ring(); !ok) return ok.error();
+    auto at = upload_bytes(std::as_bytes(vector), *ring_, stream_, owned);
     if (!at) return at.error();
     return std::span(reinterpret_cast<const float*>(*at), vector.size());
   }
   Result<std::span<const std::int32_t>> prepare(std::span<const std::int32_t> table,
                                                 std::vector<OwnedBytes>& owned) override {
-    auto at = upload_bytes(std::as_bytes(table), stream_, owned);
+    if (auto ok = make_ring(); !ok) return ok.error();
+    auto at = upload_bytes(std::as_bytes(table), *ring_, stream_, owned);
     if (!at) return at.error();
     return std::span(reinterpret_cast<const std::int32_t*>(*at), table.size());
+  }
+
+  Result<WeightStack> random_weights(const RandomWeights& weights,
+                                     std::vector<OwnedBytes>& owned) override {
+    if (auto ok = make_ring(); !ok) return ok.error();
+    return cuda::random_weights(weights, *ring_, stream_, owned);
+  }
+  Result<void> end_prepare() override {
+    const Result<void> done = stream_.wait();
+    ring_.reset();
+    return done;
   }
 
   Result<void> reserve(std::span<const Budget> budgets) override {
@@ -532,6 +547,14 @@ class CudaBackend : public Backend {
     return op;
   }
 
+  Result<void> make_ring() {
+    if (ring_ != nullptr) return {};
+    auto ring = UploadRing::make();
+    if (!ring) return ring.error();
+    ring_ = std::move(*ring);
+    return {};
+  }
+
   void keep(const Result<void>& result) {
     if (failed_ && !result) failed_ = result;
   }
@@ -548,9 +571,14 @@ class CudaBackend : public Backend {
   Result<RopeTableView> table_of(const RopeTable& table) {
     const auto known = tables_.find(table.id());
     if (known != tables_.end()) return known->second;
-    auto at = upload_bytes(std::as_bytes(table.data()), stream_, table_bytes_);
-    if (!at) return at.error();
-    const RopeTableView view{reinterpret_cast<const float*>(*at), table.positions(), table.dim(),
+    auto there = DeviceArray<float>::make(std::ssize(table.data()));
+    if (!there) return there.error();
+    if (auto ok = copy_to_device(std::span(table.data()), there->data(), stream_); !ok) {
+      return ok.error();
+    }
+    if (auto ok = stream_.wait(); !ok) return ok.error();
+    table_bytes_.push_back(std::move(*there));
+    const RopeTableView view{table_bytes_.back().data(), table.positions(), table.dim(),
                              table.config().pairing};
     tables_.emplace(table.id(), view);
     return view;
@@ -562,11 +590,12 @@ class CudaBackend : public Backend {
   bool overlapping_ = false;  // that step has not been waited for
   bool plain_products_;
   Scratch scratch_{kDeviceMemory};
+  std::unique_ptr<UploadRing> ring_;  // while weights are prepared
   Staging staging_;
   Draws draws_;
   StoredCounts counts_;
   std::map<std::uint64_t, RopeTableView> tables_;  // by RopeTable::id()
-  std::vector<OwnedBytes> table_bytes_;
+  std::vector<DeviceArray<float>> table_bytes_;
   std::map<std::uint64_t, Recording> recordings_;  // by the key of replay()
   Result<void> failed_;
 };

@@ -11,8 +11,9 @@ std::int64_t blocks(std::int64_t n) { return (n + kWeightBlock - 1) / kWeightBlo
 // Arrays of `count` weights, one after the other.
 class Uploads {
  public:
-  Uploads(std::int64_t count, const Stream& stream, std::vector<OwnedBytes>& owned)
-      : count_(count), stream_(stream), owned_(owned) {}
+  Uploads(std::int64_t count, UploadRing& ring, const Stream& stream,
+          std::vector<OwnedBytes>& owned)
+      : count_(count), ring_(ring), stream_(stream), owned_(owned) {}
 
   /// source(i): the weight's elements on the host, `each` of them; null for all weights: none.
   template <class T, class Source>
@@ -22,39 +23,41 @@ class Uploads {
     if (!bytes) return bytes.error();
     auto* to = reinterpret_cast<T*>(bytes->get());
     owned_.push_back(std::move(*bytes));
+    std::vector<HostPiece> pieces;
     for (std::int64_t i = 0; i < count_; ++i) {
       const std::span from(source(i), static_cast<std::size_t>(each));
-      if (auto ok = copy_to_device(from, to + i * each, stream_); !ok) return ok.error();
+      pieces.push_back({std::as_bytes(from), reinterpret_cast<std::byte*>(to + i * each)});
     }
+    if (auto ok = ring_.copy(pieces, stream_); !ok) return ok.error();
     return static_cast<const T*>(to);
   }
 
  private:
   std::int64_t count_;
+  UploadRing& ring_;
   const Stream& stream_;
   std::vector<OwnedBytes>& owned_;
 };
 
 }  // namespace
 
-Result<std::byte*> upload_bytes(std::span<const std::byte> host, const Stream& stream,
-                                std::vector<OwnedBytes>& owned) {
-  Uploads uploads(1, stream, owned);
+Result<std::byte*> upload_bytes(std::span<const std::byte> host, UploadRing& ring,
+                                const Stream& stream, std::vector<OwnedBytes>& owned) {
+  Uploads uploads(1, ring, stream, owned);
   const auto at =
       uploads.array<std::byte>(std::ssize(host), [&](std::int64_t) { return host.data(); });
   if (!at) return at.error();
-  if (auto ok = stream.wait(); !ok) return ok.error();
   return const_cast<std::byte*>(*at);
 }
 
-Result<WeightStack> upload_weights(const WeightStack& weights, const Stream& stream,
-                                   std::vector<OwnedBytes>& owned) {
+Result<WeightStack> upload_weights(const WeightStack& weights, UploadRing& ring,
+                                   const Stream& stream, std::vector<OwnedBytes>& owned) {
   WeightStack out = weights;
   if (weights.count() == 0) return out;
   const std::int64_t bytes = bytes_of(weights.dtype, weights.rows * weights.cols);
   const std::int64_t scales = blocks(weights.rows) * blocks(weights.cols);
   const std::int64_t mx_scales = weights.rows * weights.cols / kMxBlock;
-  Uploads uploads(weights.count(), stream, owned);
+  Uploads uploads(weights.count(), ring, stream, owned);
   const auto data =
       uploads.array<std::byte>(bytes, [&](std::int64_t i) { return weights.at(i).data; });
   if (!data) return data.error();
@@ -69,17 +72,15 @@ Result<WeightStack> upload_weights(const WeightStack& weights, const Stream& str
                 weights.cols, *factors == nullptr ? nullptr : *factors + i * scales,
                 *exponents == nullptr ? nullptr : *exponents + i * mx_scales});
   }
-  // What is copied may go once this returns.
-  if (auto ok = stream.wait(); !ok) return ok.error();
   return out;
 }
 
-Result<WeightView> upload_weight(const WeightView& weight, const Stream& stream,
+Result<WeightView> upload_weight(const WeightView& weight, UploadRing& ring, const Stream& stream,
                                  std::vector<OwnedBytes>& owned) {
   if (weight.data == nullptr) return weight;
   WeightStack one = WeightStack::of(1, weight.dtype, weight.rows, weight.cols);
   one.set(0, weight);
-  const auto there = upload_weights(one, stream, owned);
+  const auto there = upload_weights(one, ring, stream, owned);
   if (!there) return there.error();
   return there->at(0);
 }

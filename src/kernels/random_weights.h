@@ -1,0 +1,57 @@
+// Random weights that every device makes with the same bits: four neighbouring elements take the
+// bits of a hash of their counter, so any thread can make any part.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <span>
+
+#include "base/dtype.h"
+#include "base/float_formats.h"
+
+namespace lathe {
+
+/// Matrices of one shape. Elements are uniform with variance 1 / cols, as in freshly initialised
+/// layers; e4m3 and e2m1 codes have one scale.
+struct RandomWeights {
+  DType dtype = DType::f32;  // f32, bf16, e4m3 or e2m1
+  std::int64_t rows = 0, cols = 0;
+  std::span<const std::uint64_t> seeds;  // [count]
+};
+
+/// Largest magnitude of a weight, and of the codes that a scale stretches to it.
+inline float random_reach(std::int64_t cols) { return std::sqrt(3.0f / static_cast<float>(cols)); }
+inline constexpr float kE4m3Reach = 384;  // of 448
+inline constexpr float kE2m1Reach = 6;
+inline float random_e4m3_scale(std::int64_t cols) { return random_reach(cols) / kE4m3Reach; }
+inline ue8m0 random_e2m1_scale(std::int64_t cols) {
+  return to_ue8m0_ceil(random_reach(cols) / kE2m1Reach);
+}
+
+/// splitmix64's output for a counter.
+LATHE_HD constexpr std::uint64_t mixed_bits(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+/// Bits of elements i to i + 3, 16 each, the first in the lowest; i is a multiple of 4.
+LATHE_HD constexpr std::uint64_t random_bits(std::uint64_t seed, std::int64_t i) {
+  return mixed_bits(seed + static_cast<std::uint64_t>(i));
+}
+
+/// The lowest 16 bits as a uniform value between -reach and reach.
+LATHE_HD constexpr float random_value(std::uint64_t bits, float reach) {
+  return static_cast<float>(static_cast<std::int16_t>(bits & 0xffff)) * (reach * 0x1p-15f);
+}
+/// Codes take 12 of the 16 bits, so that the host can look them up.
+LATHE_HD constexpr std::uint64_t code_bits(std::uint64_t bits) { return bits & 0xfff0; }
+LATHE_HD constexpr e4m3 random_e4m3(std::uint64_t bits) {
+  return to_e4m3(random_value(code_bits(bits), kE4m3Reach));
+}
+LATHE_HD constexpr e2m1 random_e2m1(std::uint64_t bits) {
+  return to_e2m1(random_value(code_bits(bits), kE2m1Reach));
+}
+
+}  // namespace lathe
