@@ -92,8 +92,8 @@ std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t>
     for (const TensorSpec& spec : tensor_table(config, weights)) sum += dummy_bytes(config, spec);
   }
   if (!config.latent()) return sum;
-  // The copies of split_kv_b(): kv_b's keys transposed, and all of it in f32 if a route expands or
-  // heads are not whole fp8 blocks.
+  // The copies of split_kv_b(): kv_b's keys transposed, all of it in f32 if a route expands, and
+  // its values if heads are not whole fp8 blocks.
   for (std::int32_t l = 0; l < config.cached_layers(); ++l) {
     const AttentionProblem& p = config.attention(l);
     const bool whole = p.qk_nope_head % kWeightBlock == 0 && p.v_head % kWeightBlock == 0;
@@ -102,7 +102,8 @@ std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t>
     const std::int64_t keys = std::int64_t{p.heads} * p.nope * p.qk_nope_head;
     const std::int64_t values = std::int64_t{p.heads} * p.nope * p.v_head;
     sum += bytes_of(dtype, keys);
-    if (expansion || widen) sum += bytes_of(DType::f32, keys + values);
+    if (expansion) sum += bytes_of(DType::f32, keys);
+    if (expansion || widen) sum += bytes_of(DType::f32, values);
   }
   return sum;
 }

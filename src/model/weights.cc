@@ -22,10 +22,8 @@ void split_layer(const AttentionProblem& p, bool expansion, ThreadPool* threads,
   const std::int64_t size = bytes_of(dtype, 1);
   float* w_uk = nullptr;  // [heads, qk, nope]
   float* w_uv = nullptr;  // [heads, v, nope]
-  if (expansion || widen) {
-    w_uk = weights.take_floats(heads * qk * nope);
-    w_uv = weights.take_floats(heads * v * nope);
-  }
+  if (expansion) w_uk = weights.take_floats(heads * qk * nope);
+  if (expansion || widen) w_uv = weights.take_floats(heads * v * nope);
   if (expansion) {
     mla.w_uk = {w_uk, static_cast<std::size_t>(heads * qk * nope)};
     mla.w_uv = {w_uv, static_cast<std::size_t>(heads * v * nope)};
@@ -40,13 +38,16 @@ void split_layer(const AttentionProblem& p, bool expansion, ThreadPool* threads,
   mla.uv = WeightStack::of(heads, dtype, v, nope);
   for_each(threads, heads, [&](std::int64_t h) {
     const std::int64_t first = h * (qk + v);  // row of kv_b
-    for (std::int64_t r = 0; w_uk != nullptr && r < qk + v; ++r) {
-      float* to = r < qk ? w_uk + (h * qk + r) * nope : w_uv + (h * v + r - qk) * nope;
+    // Keys that only their transposition reads in f32.
+    std::vector<float> passing(static_cast<std::size_t>(widen && !expansion ? qk * nope : 0));
+    float* const wide_k = expansion ? w_uk + h * qk * nope : passing.data();
+    for (std::int64_t r = 0; w_uv != nullptr && r < qk + v; ++r) {
+      float* to = r < qk ? wide_k + r * nope : w_uv + (h * v + r - qk) * nope;
       for (std::int64_t c = 0; c < nope; ++c) {
         to[c] = static_cast<float>(weight_at(kv_b, first + r, c));
       }
     }
-    const auto* k_rows = widen ? reinterpret_cast<const std::byte*>(w_uk + h * qk * nope)
+    const auto* k_rows = widen ? reinterpret_cast<const std::byte*>(wide_k)
                                : kv_b.data + bytes_of(dtype, first * nope);
     const auto* v_rows = widen ? reinterpret_cast<const std::byte*>(w_uv + h * v * nope)
                                : kv_b.data + bytes_of(dtype, (first + qk) * nope);

@@ -68,9 +68,7 @@ struct GpuContext {
     }
     return out;
   }
-  WeightView weight(const Weight& w) {
-    return std::move(backend->prepare(w.view, owned)).value();
-  }
+  WeightView weight(const Weight& w) { return std::move(backend->prepare(w.view, owned)).value(); }
 };
 
 }  // namespace lathe::ops_test
