@@ -37,7 +37,7 @@ LATHE_HD constexpr std::uint64_t mixed_bits(std::uint64_t x) {
 }
 
 /// Bits of elements i to i + 3, 16 each, the first in the lowest; i is a multiple of 4.
-LATHE_HD constexpr std::uint64_t random_bits(std::uint64_t seed, std::int64_t i) {
+LATHE_HD constexpr std::uint64_t random_weight_bits(std::uint64_t seed, std::int64_t i) {
   return mixed_bits(seed + static_cast<std::uint64_t>(i));
 }
 

@@ -28,7 +28,7 @@ void fill_elements(DType dtype, float reach, std::uint64_t seed, std::int64_t fi
   static const std::vector<e2m1> mx_codes = code_table(random_e2m1);
   const auto each = [&](const auto& put) {
     for (std::int64_t i = first; i < end; i += 4) {
-      std::uint64_t bits = random_bits(seed, i);
+      std::uint64_t bits = random_weight_bits(seed, i);
       for (std::int64_t k = i; k < std::min(i + 4, end); ++k, bits >>= 16) put(k, bits & 0xffff);
     }
   };
