@@ -107,4 +107,34 @@ class DraftLength {
   DraftSilence silence_;
 };
 
+/// Whether a batch drafts at all, where a step that checks drafts cannot start behind another
+/// (Engine::launch_ahead()), as all that another would do is decided by its results. With few
+/// requests that is worth little; with many, a few guesses that are right do not make up for it.
+class BatchDrafts {
+ public:
+  bool rests(std::int64_t running) const { return running >= kMany && rest_ > 0; }
+  /// A step has begun.
+  void step() { rest_ = std::max<std::int64_t>(0, rest_ - 1); }
+  /// Records a step in which requests were asked for guesses, of which `accepted` were right.
+  void record(std::int64_t running, std::int64_t accepted) {
+    if (running < kMany) return;
+    good_ += kWeight * (static_cast<double>(accepted) / static_cast<double>(running) - good_);
+    if (good_ >= kLeast) {
+      pause_ = kShortest;
+      return;
+    }
+    rest_ = pause_;
+    pause_ = std::min(2 * pause_, kLongest);
+    good_ = kLeast;
+  }
+
+ private:
+  static constexpr std::int64_t kMany = 8;
+  static constexpr double kLeast = 0.1;  // of a token, for each request and step
+  static constexpr double kWeight = 0.2;
+  static constexpr std::int64_t kShortest = 16, kLongest = 256;  // steps
+  double good_ = kLeast;  // a moving average of accepted drafts
+  std::int64_t rest_ = 0, pause_ = kShortest;
+};
+
 }  // namespace lathe

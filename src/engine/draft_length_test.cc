@@ -183,5 +183,31 @@ TEST(DraftLength, WaitsOnWhereAnotherRequestEnded) {
   EXPECT_EQ(next.wanted(), 1);
 }
 
+TEST(BatchDrafts, RestsLongerWhereGuessesStayWrong) {
+  BatchDrafts batch;
+  const auto rest = [&] {
+    int steps = 0;
+    for (; batch.rests(8); ++steps) batch.step();
+    return steps;
+  };
+  batch.record(7, 0);
+  EXPECT_FALSE(batch.rests(8)) << "few requests";
+  for (const int want : {16, 32, 64, 128, 256, 256}) {
+    batch.record(8, 0);
+    EXPECT_FALSE(batch.rests(7));
+    EXPECT_EQ(rest(), want);
+  }
+  batch.record(8, 1);  // an eighth of a token
+  EXPECT_EQ(rest(), 0);
+  batch.record(80, 2);
+  EXPECT_EQ(rest(), 16);
+  // What was right before counts for a while.
+  batch.record(8, 8);
+  for (int i = 0; i < 4; ++i) batch.record(8, 0);
+  EXPECT_EQ(rest(), 0);
+  batch.record(8, 0);
+  EXPECT_EQ(rest(), 16);
+}
+
 }  // namespace
 }  // namespace lathe

@@ -203,6 +203,7 @@ class Engine {
   static bool ends_next(const Active& r) { return r.answered() + 1 >= r.limit; }
   std::int64_t draft_bound(const Active& r) const;
   bool may_draft(const Active& r) const;
+  bool drafts_rest() const;
   HiddenRows* hidden_rows() const {
     return options_.drafter != nullptr ? options_.drafter->hidden() : nullptr;
   }
@@ -235,6 +236,8 @@ class Engine {
   EngineStats sums_;
   double good_drafts_ = 0;  // moving average of DraftLength over requests
   DraftSilence silence_;    // that of the last request to end
+  BatchDrafts batch_drafts_;
+  bool asked_ = false;  // the step's requests were asked for drafts
 
   // The current step.
   std::vector<ScheduledRequest> scheduled_;  // [running]

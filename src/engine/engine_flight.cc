@@ -33,7 +33,8 @@ Result<void> Engine::launch() {
 bool Engine::may_follow() const {
   const bool plain =
       options_.overlap && ops_.backend->overlaps() && !options_.on_logits && !options_.debug_nan;
-  const bool drafts = options_.drafter != nullptr && drafts_at(std::ssize(running_)) > 0;
+  const bool drafts =
+      options_.drafter != nullptr && drafts_at(std::ssize(running_)) > 0 && !drafts_rest();
   if (!plain || !in_flight() || runner_.in_flight_ahead()) return false;
   if (!waiting_.empty() && std::ssize(running_) < options_.max_running_requests) return false;
   std::size_t decoding = 0;
@@ -63,6 +64,7 @@ void Engine::launch_ahead() {
   const bool fits = std::ranges::all_of(available_, [](std::int64_t n) { return n >= 0; });
   if (rows == 0 || !fits) return;
 
+  batch_drafts_.step();
   ahead_.clear();
   ahead_.samples.reserve(static_cast<std::size_t>(rows));  // items point into both
   ahead_.tokens.reserve(static_cast<std::size_t>(rows));

@@ -349,6 +349,44 @@ TEST(EngineFlight, StepsStartBehindOthersWhereADrafterRests) {
   EXPECT_GT(drafter.rows, 0);
 }
 
+// Ten requests whose guesses are all wrong leave steps that check none, so that others can start
+// behind them; guesses that are right go on.
+TEST(EngineFlight, ABatchWithoutRightGuessesStopsAskingForThem) {
+  for (const bool good : {false, true}) {
+    SCOPED_TRACE(good);
+    FakeSetup setup({.pages = 400, .max_requests = 16, .late = true, .overlaps = true});
+    std::map<RequestId, Answer> expected;
+    ScriptedDrafter drafter([&](const DraftRequest& r, std::int64_t known) {
+      const std::vector<std::int32_t>& tokens = expected.at(r.id).tokens;
+      const auto at = static_cast<std::size_t>(known - 5);
+      const std::int32_t right = at < tokens.size() ? tokens[at] : 0;
+      return good ? right : (right + 1) % FakeModel::kNanToken;
+    });
+    Engine engine = setup.engine({.drafter = &drafter, .draft_tokens = 1});
+    std::map<RequestId, std::vector<std::int32_t>> tokens;
+    for (std::int32_t i = 0; i < 10; ++i) {
+      const Request r = flight_request(5, 60, static_cast<std::uint64_t>(i));
+      const RequestId id = *engine.submit(r);
+      expected.emplace(id, expected_answer(r, engine.capacity()));
+    }
+    int steps = 0, behind = 0;
+    for (; !engine.idle(); ++steps) {
+      const auto report = engine.step();
+      ASSERT_TRUE(report);
+      behind += engine.in_flight();
+      for (const TokenEvent& e : report->tokens) tokens[e.request].push_back(e.sampled.token);
+    }
+    for (const auto& [id, answer] : expected) EXPECT_EQ(tokens[id], answer.tokens);
+    if (good) {
+      EXPECT_LE(steps, 40);
+      EXPECT_EQ(behind, 0);
+    } else {
+      EXPECT_GE(behind, 50);  // of 60
+      EXPECT_LE(drafter.proposed, 40);
+    }
+  }
+}
+
 // E9: both are void, whichever of them fails.
 TEST(EngineFlight, AStepThatFailsTakesTheOneBehindItAlong) {
   for (const bool older : {true, false}) {

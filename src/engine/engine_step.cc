@@ -97,6 +97,9 @@ void Engine::schedule(StepReport& report) {
 // Adds drafts of decoding requests, oldest first, in pages that are left in this step and that the
 // prefix cache does not hold: drafts preempt nobody, delay no admission and evict nothing.
 void Engine::add_drafts() {
+  batch_drafts_.step();
+  asked_ = false;
+  if (drafts_rest()) return;
   proposals_.clear();
   proposing_.clear();
   const double row_share =
@@ -122,6 +125,7 @@ void Engine::add_drafts() {
     proposing_.push_back(i);
   }
   if (proposals_.empty()) return;
+  asked_ = true;
   options_.drafter->propose(proposals_);
   for (std::size_t k = 0; k < available_.size(); ++k) available_[k] = pages_.free(k);
   for (std::size_t p = 0; p < proposals_.size(); ++p) {
@@ -141,6 +145,14 @@ std::int64_t Engine::draft_bound(const Active& r) const {
 bool Engine::may_draft(const Active& r) const {
   if (drafter_reads()) return r.read + std::ssize(r.unread) == r.computed;
   return draft_bound(r) > 0;
+}
+
+// A drafter whose guesses take work knows from its own requests whether they pay, and one that
+// reads rows has none for those that it missed.
+bool Engine::drafts_rest() const {
+  const bool overlaps = options_.overlap && ops_.backend->overlaps();
+  const bool free = !drafter_reads() && options_.drafter->cost() == 0;
+  return overlaps && free && batch_drafts_.rests(std::ssize(running_));
 }
 
 // Takes drafts up to the first that is outside the vocabulary or would end the answer, which needs
@@ -356,6 +368,7 @@ void Engine::take_results(StepReport& report) {
   std::erase_if(running_, [](const ActivePtr& r) { return r == nullptr || r->ended; });
   if (!computed_.empty()) hand_to_drafter();
   for (const ActivePtr& r : running_) settle(*r);
+  if (std::exchange(asked_, false)) batch_drafts_.record(report.decode_rows, report.accepted);
 }
 
 // Releases the pages before the window of all later rows, a draft layer's included.
