@@ -49,7 +49,7 @@ class Plan(unittest.TestCase):
         self.assertEqual(result.stderr, "lathe: no GPU answers, so this is for an H200\n")
         self.assertEqual(plan["device"], "sm90")
         kernels = {r["kernel"] for p in plan["phases"].values() for r in p["routes"]}
-        self.assertEqual(kernels, {"sm90.sparse_latent.inplace"})
+        self.assertEqual(kernels, {"sm90.sparse_latent.inplace", "sm90.sparse_latent.ragged"})
 
     def test_benches_of_a_gpu_say_what_is_missing(self):
         if os.path.exists("/dev/nvidia0"):
