@@ -47,8 +47,8 @@ struct KeySource {
 struct Expansion {
   std::span<const float> w_uk;  // [heads, qk_nope_head, nope]
   std::span<const float> w_uv;  // [heads, v_head, nope]
-  // Both as checkpoints store them, for a GPU's kernels and the CPU's products in bf16, else null:
-  // [heads * (qk_nope_head + v_head), nope], of each head the rows of keys, then those of values.
+  // A GPU's kernels read both as checkpoints store them: [heads * (qk_nope_head + v_head), nope],
+  // of each head the rows of its keys and then those of its values.
   const std::byte* kv_b = nullptr;
   DType kv_b_dtype = DType::bf16;
   const float* kv_b_scales = nullptr;  // of e4m3: of blocks of 128 x 128; null: all 1

@@ -113,12 +113,7 @@ class CpuBackend : public HostBackend {
     const auto kernel = kernel_of(*op.step->route);
     if (!kernel) return kernel.error();
     const AttendFn run = (*kernel)->attend;
-    if (!op.step->route->adapter) {
-      AttendArgs args = attend_args(op, ops.execution);
-      // Kind `ragged` multiplies stored weights in bf16 where it gets them.
-      if (ops.precision != MatmulPrecision::bf16) args.expansion.kv_b = nullptr;
-      return run(args);
-    }
+    if (!op.step->route->adapter) return run(attend_args(op, ops.execution));
     if (op.plan->problem.kind == ProblemKind::grouped_query) {
       return attend_compact(op, ops.execution, *ops.control, run);
     }

@@ -10,8 +10,8 @@
 namespace lathe {
 
 /// Keys that a task holds expanded at a time. At DeepSeek's widths (192 and 128) a chunk is 320 KiB
-/// of f32, or half of that in bf16, which stays in a second-level cache; with the latents of a tile
-/// and the accumulators of the task's rows it is all that a task keeps.
+/// of f32, which stays in a second-level cache; with the latents of a tile and the accumulators of
+/// the task's rows it is all that a task keeps.
 inline constexpr std::int64_t kRaggedChunkKeys = 256;
 
 /// Most rows of a task: their queries and accumulators stay between chunks. The capability declares
@@ -26,12 +26,8 @@ struct RaggedRows {
   std::int64_t position = 0;  // of the first row
 };
 
-/// Whether a call multiplies by pairs of bf16: it brings kv_b as stored, in a dtype that the dot
-/// instruction takes, and this CPU has that instruction.
-bool ragged_by_pairs(const AttendArgs& args);
-
-/// Memory of one worker of a call whose tasks have at most `rows` rows.
-std::int64_t ragged_worker_bytes(const AttendArgs& args, std::int32_t rows);
+/// Memory of one worker whose tasks have at most `rows` rows.
+std::int64_t ragged_worker_bytes(const AttentionProblem& problem, std::int32_t rows);
 
 /// Writes out and lse of the rows for one head. worker_memory is as large as for `most_rows`.
 void run_ragged_task(const AttendArgs& args, const RaggedRows& rows, std::int32_t head,
