@@ -15,6 +15,7 @@ _CUDA = 2  # kDLCUDA
 # Scratch by thread, GPU and stream, since calls must not share its contents. It outlives its thread, because graphs that the thread
 # captured hold its address; a later thread with the same id reuses it.
 scratches: dict[tuple[int, int, int], Any] = {}
+_warm: dict[tuple[int, int], Any] = {}  # by thread and GPU: that of the latest call that was not captured
 
 
 def place(value: Any) -> int | None:
@@ -37,11 +38,16 @@ def _scratch_of(gpu: int, stream: int, captured: bool) -> Any:
             "build lathe where nvcc is on PATH",
         )
     owner = (threading.get_ident(), gpu, stream)
+    if captured and owner not in scratches:
+        # A capture cannot allocate, and engines may warm up on a stream other than the one they capture on. It is not kept for that
+        # stream: a later call there needs its own, and a later capture one that has grown since.
+        return _warm.get(owner[:2]) or _lathe.GpuScratch(gpu)
     if owner not in scratches:
-        # A capture cannot allocate, and engines may warm up on a stream other than the one they capture on.
-        warm = [key for key in scratches if key[:2] == owner[:2]] if captured else []
-        scratches[owner] = scratches[warm[-1]] if warm else _lathe.GpuScratch(gpu)
-    return scratches[owner]
+        scratches[owner] = _lathe.GpuScratch(gpu)
+    scratch = scratches[owner]
+    if not captured:
+        _warm[owner[:2]] = scratch
+    return scratch
 
 
 def _torch_of(value: Any) -> Any:

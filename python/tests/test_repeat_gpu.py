@@ -135,8 +135,8 @@ def test_a_repeated_call_gives_what_a_checked_one_gives(calls, case, heads):
     with torch.cuda.graph(graph):
         made = lathe.attend(**second, out=out, lse=lse)
         in_graph = lathe.attend(**second)
-    # torch captures on a stream of its own: the first call there is checked.
-    assert not calls.found[2] and calls.found[-1] and made[0] is out and made[1] is lse
+    # torch captures on a stream of its own, whose calls are checked.
+    assert calls.found[2:] == [False, False, False] and made[0] is out and made[1] is lse
     graph.replay()
     torch.cuda.synchronize()
     assert same((out, lse), want[0]) and same(in_graph, want[0])
@@ -195,6 +195,22 @@ def test_a_call_on_another_stream(calls):
     # The first one makes what calls on that stream keep; `stream` is not the current one.
     assert calls.found[2:] == [True, False]
     assert same(first, want) and same(second, want) and same(by_number, want)
+
+
+def test_a_stream_captures_a_larger_call_than_before():
+    other, side = torch.cuda.Stream(), torch.cuda.Stream()
+    for heads, warm in ((16, other), (128, torch.cuda.current_stream())):
+        call = by_table(heads, heads)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(warm):
+            want = lathe.attend(**call)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=side):
+            made = lathe.attend(**call)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert same(made, want)
 
 
 def fp8_dense(cache, table, lens, heads, seed):
