@@ -53,7 +53,7 @@ class Case:
 
     def keys(self) -> dict[str, Any]:
         if self.kind == "sparse":
-            return dict(attention="dsa", indices=self.lists)
+            return dict(attention="dsa", indices=self.lists, max_request_rows=1)
         return dict(attention="mla", page_table=self.table, kv_lens=self.lens)
 
     def attend(self) -> Callable[[], Any]:
@@ -63,7 +63,7 @@ class Case:
     def layer(self) -> Callable[[], Any]:
         """A layer that takes the schedule of its step's first one, in memory of the caller's."""
         keys = self.keys()
-        most = dict(index_width=WIDTH, requests=1, max_request_rows=self.requests)
+        most = dict(index_width=WIDTH)
         if self.kind == "dense":
             most = dict(max_kv_len=self.context)
         size = lathe.attend_workspace(

@@ -225,7 +225,8 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const 
            std::string(name(args.q.dtype)), ""});
   }
 
-  args.max_request_rows = nb::cast<std::int64_t>(options["max_request_rows"]);
+  const auto most_rows = nb::cast<std::int64_t>(options["max_request_rows"]);  // 0: not given
+  args.max_request_rows = std::max<std::int64_t>(most_rows, 1);
   args.max_kv_len = nb::cast<std::int64_t>(options["max_kv_len"]);
   const bool by_list = !main["indices"].is_none();
   if (lens_on_gpu) {
@@ -237,8 +238,8 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const 
       args.q_indptr = int32_span(arrays.on_gpu("q_indptr", q_indptr), 1, "[requests + 1]");
     }
   } else if (by_list && q_indptr.is_none() && kv_lens.is_none()) {
-    call.lengths = LengthsOf::one_request;
-    args.max_request_rows = std::max<std::int64_t>(args.q.rows, 1);
+    call.lengths = most_rows > 0 ? LengthsOf::listed_rows : LengthsOf::one_request;
+    if (most_rows == 0) args.max_request_rows = std::max<std::int64_t>(args.q.rows, 1);
   } else {
     call.lengths = LengthsOf::host;
     take_host_lengths(keeper, stream, by_list, q_indptr, kv_lens, args);

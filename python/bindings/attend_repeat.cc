@@ -137,7 +137,9 @@ void visit_addresses(GpuCall& call, Visit visit) {
   if (call.lengths == LengthsOf::arrays) {
     span(kQIndptr, a.q_indptr);
   }
-  if (call.lengths != LengthsOf::one_request) span(kKvLens, a.kv_lens);
+  const bool made_here =
+      call.lengths == LengthsOf::one_request || call.lengths == LengthsOf::listed_rows;
+  if (!made_here) span(kKvLens, a.kv_lens);
   visit(kOut, a.out.data);
   visit(kLse, a.lse.data);
   if (call.workspace) span(kWorkspace, *call.workspace);

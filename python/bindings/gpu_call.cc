@@ -53,6 +53,9 @@ void GpuCall::take_lengths(GpuScratch& keeper, cudaStream_t on) {
         keeper.pairs().take(2 * rows + 2, on).subspan(static_cast<std::size_t>(2 * rows));
     args.q_indptr = pairs;
     args.kv_lens = pairs.subspan(1);
+  } else if (lengths == LengthsOf::listed_rows) {  // their lists say what they read
+    args.q_indptr = keeper.numbers().take(rows + 1, on);
+    args.kv_lens = args.q_indptr.subspan(1);
   }
 }
 

@@ -57,7 +57,7 @@ class GpuScratch {
 };
 
 /// Where a call's q_indptr and kv_lens come from.
-enum class LengthsOf { arrays, a_row_each, one_request, host };
+enum class LengthsOf { arrays, a_row_each, one_request, listed_rows, host };
 
 struct GpuCall {
   AttendArgs args;

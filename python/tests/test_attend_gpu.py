@@ -150,6 +150,7 @@ def test_lists_of_slots_and_of_compact_rows(layout):
         want.append(attention(q[r], keys[live], SCALE, 512))
     indices = chosen.cuda()
     near(lathe.attend(q, pool, layout, PAGE, indices=indices, scale=SCALE), want)
+    near(lathe.attend(q, pool, layout, PAGE, indices=indices, scale=SCALE, max_request_rows=1), want)
     plan = lathe.plan("dsa", "sm90", heads=64, kv_layout=layout, decode_attention_backend="inplace")
     near(lathe.attend(q, pool, indices=indices, scale=SCALE, plan=plan), want)
     compact = keys.bfloat16()

@@ -111,6 +111,7 @@ CASES = {
     "fp8 products": lambda heads, seed: by_table(heads, seed, "mla_fp8", "native", q_scale=0.5, key_scale=0.25),
     "scales on the GPU": scales_on_the_gpu,
     "lists": by_list,
+    "lists of many requests": lambda heads, seed: by_list(heads, seed) | dict(max_request_rows=1),
     "a sink": lambda heads, seed: by_list(heads, seed, sink=True),
     "two sources": two_sources,
     "rows": rows_of_keys,

@@ -109,8 +109,8 @@ def share(
         pages=call["pool"].shape[0],
         attention=call["attention"],
         kind=call.get("kind", "inplace"),
-        requests=len(call["kv_lens"]) if by_table else 1,
-        max_request_rows=call.get("max_request_rows", 1) if by_table else rows,
+        requests=len(call["kv_lens"]) if by_table else rows,
+        max_request_rows=call.get("max_request_rows", 1),
         max_kv_len=call["page_table"].shape[1] * call["page_size"] if by_table else 0,
         index_width=width,
         extra=None if extra is None else dict(

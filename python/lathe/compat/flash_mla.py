@@ -396,7 +396,7 @@ def _sparse_call(q: Any, cache: Any, indices: Any, lengths: Any, kv_format: Any)
         page_size=cache.shape[1],
         indices=_list("indices", indices, b, s_q),
         index_lengths=_counts("topk_length", lengths, b, s_q),
-    )
+    ) | (dict(max_request_rows=s_q) if t.on_gpu(q) else {})
 
 
 def _extra(q: Any, cache: Any, indices: Any, lengths: Any) -> dict[str, Any]:
