@@ -30,6 +30,12 @@ bool reads_compact(const Plan& plan) {
 
 }  // namespace
 
+std::int64_t padded_context(std::int64_t longest) {
+  std::int64_t context = 1024;
+  while (context < longest) context *= 2;
+  return context;
+}
+
 StepBound step_bound(const Plan& plan) {
   StepBound bound{plan.max_rows, plan.max_requests, plan.context_length, 0};
   if (!reads_compact(plan)) return bound;
@@ -54,15 +60,13 @@ void Step::Arrays::for_each(F f) {
 Step::Step(const Plan& plan, const StepOptions& options, const StepBound& bound)
     : plan_(&plan), options_(options), bound_(bound) {
   main_ = {plan.main().page_size, options.main_pages};
-  table_width_ = round_up(ceil_div(bound.context, main_.page_size), plan.table_multiple);
   if (plan.problem.two_sources()) {
     compressed_ = {plan.cache(CacheRole::compressed)->page_size, options.compressed_pages};
-    compressed_width_ =
-        round_up(ceil_div(bound.context / ratio(), compressed_.page_size), plan.table_multiple);
   }
-  if (options.state.pages > 0) {
-    state_width_ = round_up(ceil_div(bound.context, options.state.page_size), plan.table_multiple);
-  }
+}
+
+std::int64_t Step::table_width(std::int64_t context, std::int64_t page_tokens) const {
+  return round_up(ceil_div(context, page_tokens), plan_->table_multiple);
 }
 
 Result<Step> Step::make(const Plan& plan, const StepOptions& options, const StepBound& bound) {
@@ -114,7 +118,7 @@ void Step::allocate() {
   a.out_slots.resize(rows);
   a.q_indptr.resize(requests + 1);
   a.kv_lens.resize(requests);
-  a.page_table.resize(requests * at(table_width_));
+  a.page_table.resize(requests * at(table_width(bound_.context, main_.page_size)));
   if (p.sparse()) a.index_lens.resize(rows);
   if (windowed()) {
     a.window_slots.resize(rows * at(round_up(p.window, options_.index_multiple)));
@@ -123,10 +127,11 @@ void Step::allocate() {
   if (p.two_sources()) {
     a.compressed_lens.resize(rows);
     a.compressed_out_slots.resize(rows);
-    a.compressed_table.resize(requests * at(compressed_width_));
+    a.compressed_table.resize(requests *
+                              at(table_width(bound_.context / ratio(), compressed_.page_size)));
   }
   if (options_.state.pages > 0) {
-    a.state_table.resize(requests * at(state_width_));
+    a.state_table.resize(requests * at(table_width(bound_.context, options_.state.page_size)));
     a.state_before.resize(requests);
   }
 }

@@ -55,8 +55,14 @@ struct StepOptions {
   std::int64_t compressed_pages = 0;  // two sources only
   PoolShape state = {};  // of the group's state, page_size tokens a slot; no pages: it has none
   std::int64_t index_multiple = 64;  // widths of index lists are multiples of this
-  bool fixed_strides = false;        // page tables as wide as the bound asks, for captured graphs
+  // Page tables as wide as padded_context() of the batch asks, for captured graphs, whatever its
+  // other lengths are.
+  bool fixed_strides = false;
 };
+
+/// Keys of the longest request, rounded up to a power of two of at least 1024: captured graphs size
+/// their work by it, so that many batches share one.
+std::int64_t padded_context(std::int64_t longest);
 
 /// The arrays of the current batch. Those that a problem or route has no use for are empty.
 struct StepView {
@@ -175,6 +181,8 @@ class Step {
   void fill_window(const StepBatch& batch);
   Result<void> check_gather(const StepBatch& batch) const;
 
+  // Columns of a table of a request's pages, each of so many tokens.
+  std::int64_t table_width(std::int64_t context, std::int64_t page_tokens) const;
   // First position that the rows of a request read.
   std::int64_t first_read(const StepRequest& request) const;
   bool windowed() const { return plan_->problem.kind == ProblemKind::window_compressed; }
@@ -185,9 +193,6 @@ class Step {
   StepBound bound_;
   PoolShape main_;
   PoolShape compressed_;  // pages 0 where there is one source
-  std::int64_t table_width_ = 0;
-  std::int64_t compressed_width_ = 0;
-  std::int64_t state_width_ = 0;
   Arrays arrays_;
   std::vector<PageLists::List> lists_;
   StepView view_;

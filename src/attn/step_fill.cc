@@ -35,26 +35,28 @@ void Step::fill_rows(const StepBatch& batch) {
 }
 
 Result<void> Step::fill_tables(const StepBatch& batch) {
-  const auto build = [&](PoolShape pool, std::int64_t tokens_per_entry, std::int64_t fixed_width,
-                         auto pages_of, std::vector<PageId>& buffer) {
+  const std::int64_t context = std::min(padded_context(view_.max_context), bound_.context);
+  const auto build = [&](PoolShape pool, std::int64_t tokens_per_entry, auto pages_of,
+                         std::vector<PageId>& buffer) {
+    const std::int64_t width =
+        options_.fixed_strides ? table_width(context / tokens_per_entry, pool.page_size) : 0;
     for (std::int64_t r = 0; r < view_.requests; ++r) {
       // A request may own pages beyond its keys; the table holds those that keys lie on.
       const std::int64_t keys = arrays_.kv_lens[at(r)] / tokens_per_entry;
       const PageLists::List pages = pages_of(batch.requests[at(r)]);
       lists_[at(r)] = pages.first(std::min(pages.size(), at(ceil_div(keys, pool.page_size))));
     }
-    const TableOptions shape{.multiple = plan_->table_multiple,
-                             .width = options_.fixed_strides ? fixed_width : 0};
+    const TableOptions shape{.multiple = plan_->table_multiple, .width = width};
     return rebuild_page_table(PageLists(std::span(lists_).first(at(view_.requests))), pool, shape,
                               buffer);
   };
   const auto table = build(
-      main_, 1, table_width_, [](const StepRequest& q) { return q.pages; }, arrays_.page_table);
+      main_, 1, [](const StepRequest& q) { return q.pages; }, arrays_.page_table);
   if (!table) return table.error();
   view_.page_table = *table;
   if (options_.state.pages > 0) {
     const auto slots = build(
-        options_.state, 1, state_width_,
+        options_.state, 1,
         [](const StepRequest& q) { return q.rows > 0 ? q.state_slots : PageLists::List(); },
         arrays_.state_table);
     if (!slots) return slots.error();
@@ -69,8 +71,8 @@ Result<void> Step::fill_tables(const StepBatch& batch) {
   }
   if (!plan_->problem.two_sources()) return {};
   const auto entries = build(
-      compressed_, ratio(), compressed_width_,
-      [](const StepRequest& q) { return q.compressed_pages; }, arrays_.compressed_table);
+      compressed_, ratio(), [](const StepRequest& q) { return q.compressed_pages; },
+      arrays_.compressed_table);
   if (!entries) return entries.error();
   view_.compressed_table = *entries;
   return {};

@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 
+#include "base/integers.h"
 #include "base/test_scale.h"
 
 namespace {
@@ -174,6 +175,33 @@ TEST(Step, ReplanningGivesWhatAFreshStepGives) {
         }
       }
     }
+  }
+}
+
+// A context of many pages costs batches of short requests nothing: tables are copied in every step.
+TEST(Step, FixedTablesAreAsWideAsThePaddedContext) {
+  EXPECT_EQ(padded_context(0), 1024);
+  EXPECT_EQ(padded_context(1024), 1024);
+  EXPECT_EQ(padded_context(1025), 2048);
+  EXPECT_EQ(padded_context(1 << 20), 1 << 20);
+  const Plan plan = plan_of(v4(4, 6), KeyUnit::slot);
+  StepOptions options = kOptions;
+  options.fixed_strides = true;
+  const std::int64_t main_page = plan.main().page_size;
+  const std::int64_t entries_page = plan.cache(CacheRole::compressed)->page_size;
+  const std::int64_t bound = 5000;
+  auto step = Step::make(plan, options, {.rows = 4, .requests = 2, .context = bound});
+  ASSERT_TRUE(step.ok()) << step.error().message();
+  const std::vector<PageId> pages(static_cast<std::size_t>(ceil_div(bound, main_page)), PageId(1));
+  for (const auto& [cached, context] :
+       {std::pair{0, 1024}, {1023, 1024}, {1024, 2048}, {2500, 4096}, {4999, 5000}}) {
+    const StepRequest requests[] = {{pages, pages, 3, 1, false}, {pages, pages, cached, 1, false}};
+    ASSERT_TRUE(step->plan({Phase::decode, requests}).ok());
+    const StepView& v = step->view();
+    EXPECT_EQ(v.page_table.width, round_up(ceil_div(context, main_page), plan.table_multiple));
+    EXPECT_EQ(v.compressed_table.width,
+              round_up(ceil_div(context / 4, entries_page), plan.table_multiple));
+    EXPECT_EQ(v.page_table.at(1, cached / main_page), PageId(1));
   }
 }
 

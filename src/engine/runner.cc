@@ -419,10 +419,7 @@ std::int64_t Runner::padded_rows(std::span<const BatchItem> items) const {
 
 // Rounds the bounds by which kernels size their work, so that many batches share a recording.
 void Runner::even_out(StepView& view) const {
-  constexpr std::int64_t kLeast = 1024;
-  std::int64_t context = kLeast;
-  while (context < view.max_context) context *= 2;
-  view.max_context = context;
+  view.max_context = padded_context(view.max_context);
   view.total_context = 0;
   if (view.phase == Phase::verify) view.max_rows = 1 + cache_->plan().draft_tokens();
   if (view.selecting_rows > 0) view.selecting_rows = view.rows;
