@@ -130,7 +130,7 @@ class BatchDrafts {
 
  private:
   static constexpr std::int64_t kMany = 8;
-  static constexpr double kLeast = 0.1;  // of a token, for each request and step
+  static constexpr double kLeast = 0.25;  // of a token, for each request and step
   static constexpr double kWeight = 0.2;
   static constexpr std::int64_t kShortest = 16, kLongest = 256;  // steps
   double good_ = kLeast;  // a moving average of accepted drafts

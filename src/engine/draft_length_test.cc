@@ -197,15 +197,15 @@ TEST(BatchDrafts, RestsLongerWhereGuessesStayWrong) {
     EXPECT_FALSE(batch.rests(7));
     EXPECT_EQ(rest(), want);
   }
-  batch.record(8, 1);  // an eighth of a token
+  batch.record(8, 3);
   EXPECT_EQ(rest(), 0);
   batch.record(80, 2);
   EXPECT_EQ(rest(), 16);
   // What was right before counts for a while.
   batch.record(8, 8);
-  for (int i = 0; i < 4; ++i) batch.record(8, 0);
+  for (int i = 0; i < 2; ++i) batch.record(8, 0);
   EXPECT_EQ(rest(), 0);
-  batch.record(8, 0);
+  batch.record(8, 1);  // an eighth of a token
   EXPECT_EQ(rest(), 16);
 }
 
