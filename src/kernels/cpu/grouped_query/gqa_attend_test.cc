@@ -12,10 +12,6 @@ namespace {
 
 using namespace cpu_test;
 
-Outputs attend(const GqaScene& s) { return run(cpu_attend_gqa, s.args, s.dims.v_dim); }
-Outputs oracle(const GqaScene& s) { return run(ref_attend_gqa, s.args, s.dims.v_dim); }
-void expect_oracle(const GqaScene& s) { expect_close(attend(s), oracle(s)); }
-
 using GroupDims = std::tuple<LayoutKind, int, int>;
 
 class GqaGroups : public ::testing::TestWithParam<GroupDims> {};

@@ -11,8 +11,6 @@ namespace {
 
 using namespace cpu_test;
 
-Outputs attend(const GqaScene& s) { return run(cpu_attend_gqa, s.args, s.dims.v_dim); }
-
 // Rows first .. first + count - 1 of the scene's only request, as a chunk of an extend or as decode
 // steps: later keys are not there yet.
 Outputs attend_chunk(GqaScene& s, std::int64_t first, std::int64_t count) {

@@ -14,11 +14,6 @@ namespace {
 
 using namespace cpu_test;
 
-void expect_oracle(const GqaScene& s) {
-  expect_close(run(cpu_attend_gqa, s.args, s.dims.v_dim),
-               run(ref_attend_gqa, s.args, s.dims.v_dim));
-}
-
 class GqaFormats : public ::testing::TestWithParam<LayoutKind> {};
 
 TEST_P(GqaFormats, IndexListsWithHolesAndDuplicates) {

@@ -8,11 +8,11 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/cpu/simd_targets.h"
-
 #include "attn/attend.h"
 #include "base/test_scale.h"
-#include "hwy/targets.h"
+#include "kernels/cpu/grouped_query/gqa_attend.h"
+#include "kernels/cpu/targets_test_util.h"
+#include "kernels/ref/attend_gqa.h"
 #include "kernels/ref/test_util.h"
 
 namespace lathe::cpu_test {
@@ -53,17 +53,6 @@ inline Outputs rows_of(const Outputs& o, std::int64_t first, std::int64_t count)
   copy(o.out, part.out);
   copy(o.lse, part.lse);
   return part;
-}
-
-/// Runs `test` once per SIMD target that this machine and build have.
-template <class Test>
-void on_every_target(Test test) {
-  for (const auto target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    test();
-  }
-  hwy::SetSupportedTargetsForTest(0);
 }
 
 struct GqaDims {
@@ -128,5 +117,9 @@ struct GqaScene {
     name_by_index(args.main, list, std::ssize(list) / batch.rows);
   }
 };
+
+inline Outputs attend(const GqaScene& s) { return run(cpu_attend_gqa, s.args, s.dims.v_dim); }
+inline Outputs oracle(const GqaScene& s) { return run(ref_attend_gqa, s.args, s.dims.v_dim); }
+inline void expect_oracle(const GqaScene& s) { expect_close(attend(s), oracle(s)); }
 
 }  // namespace lathe::cpu_test

@@ -182,7 +182,7 @@ TEST(LatentAttend, OddDimensionsOfCompactRows) {
     args.kv_lens = lens;
     args.main.compact = keys.view();
     name_by_index(args.main, list, 70);
-    expect_close(run(cpu_attend_latent, args, nope), run(ref_attend_latent, args, nope));
+    expect_f32_close(run(cpu_attend_latent, args, nope), run(ref_attend_latent, args, nope));
   }
 }
 
@@ -237,7 +237,7 @@ TEST(LatentAttend, ARowWithoutAKeyIsZeroAndMinusInfinity) {
     EXPECT_GT(o.lse.at(2, h), -kInf);
   }
   EXPECT_TRUE(std::ranges::all_of(o.out.row(1), [](double x) { return x == 0; }));
-  expect_close(o, s.oracle());
+  expect_f32_close(o, s.oracle());
 }
 
 TEST(LatentAttend, NothingToDo) {
@@ -300,7 +300,7 @@ TEST(LatentAttend, ScoresOfMinusInfinityCountForNothing) {
       EXPECT_EQ(o.out.at(0, 5), 0);
     }
     for (int h = 0; h < 3; ++h) s.q.at(0, h * 144) = -1e38f;
-    expect_close(s.attend(), s.oracle());
+    expect_f32_close(s.attend(), s.oracle());
   }
 }
 

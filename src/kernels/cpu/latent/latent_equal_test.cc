@@ -46,7 +46,7 @@ TEST(LatentEqual, LayersShareASchedule) {
           s.args.schedule = &schedule;
           const Outputs shared = s.attend();
           expect_equal(shared, alone);
-          expect_close(shared, s.oracle());
+          expect_f32_close(shared, s.oracle());
         }
       }
     }
@@ -165,10 +165,10 @@ TEST(LatentEqual, OneLongRequestAmongManyShortOnes) {
   const Outputs want = s.oracle();
   ThreadPool threads(2);
   s.args.execution.threads = &threads;
-  expect_close(s.attend(), want);
+  expect_f32_close(s.attend(), want);
   s.args.execution.batch_invariant = true;
   const Outputs invariant = s.attend();
-  expect_close(invariant, want);
+  expect_f32_close(invariant, want);
   s.args.execution.threads = nullptr;
   expect_equal(s.attend(), invariant);
 }

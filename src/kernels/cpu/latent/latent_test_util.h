@@ -94,7 +94,7 @@ struct Scene {
 };
 
 /// Far inside the bounds of bf16 arithmetic (8e-4, 8.01/65536): f32 sums of some thousand terms.
-inline void expect_close(const Outputs& got, const Outputs& want) {
+inline void expect_f32_close(const Outputs& got, const Outputs& want) {
   expect_near(got, want, 2e-5);
   double dot = 0, a = 0, b = 0;
   for (std::size_t i = 0; i < got.out.data.size(); ++i) {
@@ -106,6 +106,6 @@ inline void expect_close(const Outputs& got, const Outputs& want) {
     EXPECT_LE(1 - 2 * dot / (a + b), 1e-10);
   }
 }
-inline void expect_oracle(const Scene& s) { expect_close(s.attend(), s.oracle()); }
+inline void expect_oracle(const Scene& s) { expect_f32_close(s.attend(), s.oracle()); }
 
 }  // namespace lathe::latent_test

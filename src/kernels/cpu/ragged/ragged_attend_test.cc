@@ -16,7 +16,7 @@ struct RaggedDimsOf {
   int nope = 128, rope = 16, k_nope = 24, v = 40;
 };
 
-struct Scene {
+struct RaggedScene {
   RaggedDimsOf dims;
   int heads;
   Rng rng;
@@ -26,8 +26,9 @@ struct Scene {
   std::vector<float> sink;
   AttendArgs args;
 
-  Scene(LayoutKind kind, int page, int head_count, const std::vector<std::pair<int, int>>& requests,
-        RaggedDimsOf d = {}, std::uint32_t seed = test_seed(11))
+  RaggedScene(LayoutKind kind, int page, int head_count,
+              const std::vector<std::pair<int, int>>& requests, RaggedDimsOf d = {},
+              std::uint32_t seed = test_seed(11))
       : dims(d),
         heads(head_count),
         rng(seed),
@@ -52,7 +53,7 @@ struct Scene {
     if (kind == LayoutKind::mla_fp8) args.main.key_scale = 0.7f;
     batch.name_by_page(args.main);
   }
-  Scene(const Scene&) = delete;
+  RaggedScene(const RaggedScene&) = delete;
   Outputs attend() const { return run(cpu_attend_ragged, args, dims.v); }
   Outputs oracle() const { return run(ref_attend_ragged, args, dims.v); }
 };
@@ -63,15 +64,15 @@ TEST_P(CpuRagged, EqualsTheOracle) {
   const auto& [kind, page, heads] = GetParam();
   for (int round = 0; round < test_scale(); ++round) {
     SCOPED_TRACE(round);
-    Scene s(kind, page, heads,
-            {{1, 1},
-             {std::max(1, page - 1), 1},
-             {page, page},
-             {page + 1, 2},
-             {0, 0},
-             {5, 0},
-             {300, 130}},
-            {}, test_seed(11 + static_cast<std::uint32_t>(round)));
+    RaggedScene s(kind, page, heads,
+                  {{1, 1},
+                   {std::max(1, page - 1), 1},
+                   {page, page},
+                   {page + 1, 2},
+                   {0, 0},
+                   {5, 0},
+                   {300, 130}},
+                  {}, test_seed(11 + static_cast<std::uint32_t>(round)));
     expect_close(s.attend(), s.oracle());
     s.args.problem.sink = true;
     s.sink.assign(static_cast<std::size_t>(heads), 1.5f);
@@ -86,17 +87,17 @@ INSTANTIATE_TEST_SUITE_P(All, CpuRagged,
                          layout_page_heads);
 
 TEST(RaggedAttend, DimsOfDeepSeek) {
-  Scene s(LayoutKind::mla_fp8_block, 64, 2, {{260, 70}}, {512, 64, 128, 128});
+  RaggedScene s(LayoutKind::mla_fp8_block, 64, 2, {{260, 70}}, {512, 64, 128, 128});
   expect_close(s.attend(), s.oracle());
 }
 
 TEST(RaggedAttend, LongContext) {
-  Scene s(LayoutKind::mla_bf16, 64, 1, {{2047, 3}, {2048, 1}, {2049, 300}});
+  RaggedScene s(LayoutKind::mla_bf16, 64, 1, {{2047, 3}, {2048, 1}, {2049, 300}});
   expect_close(s.attend(), s.oracle());
 }
 
 TEST(RaggedAttend, HolesInThePageTable) {
-  Scene s(LayoutKind::mla_fp8, 16, 3, {{200, 200}, {16, 1}});
+  RaggedScene s(LayoutKind::mla_fp8, 16, 3, {{200, 200}, {16, 1}});
   s.batch.entry(0, 0) = PageId(-1);
   s.batch.entry(0, 5) = PageId(100000);
   s.batch.entry(1, 0) = PageId(-1);
@@ -108,7 +109,7 @@ TEST(RaggedAttend, HolesInThePageTable) {
 }
 
 TEST(RaggedAttend, SparseUpToTopK) {
-  Scene s(LayoutKind::mla_bf16, 16, 3, {{20, 5}, {17, 1}});
+  RaggedScene s(LayoutKind::mla_bf16, 16, 3, {{20, 5}, {17, 1}});
   const Outputs dense = s.attend();
   s.args.problem.kind = ProblemKind::sparse_latent;
   s.args.problem.top_k = 20;
@@ -122,7 +123,7 @@ TEST(RaggedAttend, SparseUpToTopK) {
 
 // Keys that only later rows see hold NaN; earlier rows keep their bits.
 TEST(RaggedAttend, WhatARowDoesNotSeeCannotMatter) {
-  Scene s(LayoutKind::mla_bf16, 16, 1, {{100, 100}});
+  RaggedScene s(LayoutKind::mla_bf16, 16, 1, {{100, 100}});
   const Outputs clean = s.attend();
   const ConstPoolView pool = s.pool.view();
   const Slot slot = slot_of(s.batch.entry(0, 3), 16, 2);  // position 50
@@ -134,7 +135,7 @@ TEST(RaggedAttend, WhatARowDoesNotSeeCannotMatter) {
 }
 
 TEST(RaggedAttend, BitsDependOnTheRequestAlone) {
-  Scene s(LayoutKind::mla_fp8_block, 16, 2, {{900, 500}});
+  RaggedScene s(LayoutKind::mla_fp8_block, 16, 2, {{900, 500}});
   const Outputs whole = s.attend();
   for (const int count : {1, 2, 3, 16}) {
     ThreadPool threads(count);
@@ -158,7 +159,7 @@ TEST(RaggedAttend, BitsDependOnTheRequestAlone) {
 }
 
 TEST(RaggedAttend, EverySimdTarget) {
-  Scene s(LayoutKind::mla_fp8_block, 16, 2, {{200, 40}, {65, 1}, {0, 0}});
+  RaggedScene s(LayoutKind::mla_fp8_block, 16, 2, {{200, 40}, {65, 1}, {0, 0}});
   const Outputs wanted = s.oracle();
   on_every_target([&] { expect_close(s.attend(), wanted); });
 }

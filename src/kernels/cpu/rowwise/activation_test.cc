@@ -1,6 +1,4 @@
 // Gated activations on every SIMD target, against double precision.
-#include "kernels/cpu/simd_targets.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,14 +9,15 @@
 #include <vector>
 
 #include "base/test_scale.h"
-#include "hwy/targets.h"
 #include "kernels/cpu/rowwise/rowwise.h"
+#include "kernels/cpu/targets_test_util.h"
 #include "kernels/ref/rowwise.h"
 
 namespace lathe {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
+using cpu_test::on_every_target;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 RowsView view(const std::vector<float>& x) {
   const auto n = static_cast<std::int64_t>(x.size());
@@ -37,16 +36,6 @@ std::vector<float> turns(const std::vector<float>& gate, const std::vector<float
     both.push_back(up[i]);
   }
   return both;
-}
-
-template <class Test>
-void on_every_target(Test test) {
-  for (const auto target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    test();
-  }
-  hwy::SetSupportedTargetsForTest(0);
 }
 
 double sigmoid_argument(const Activation& how, double v) {
@@ -93,8 +82,8 @@ TEST(GatedActivation, IsAsExactAsStated) {
 
 TEST(GatedActivation, AtTheEnds) {
   on_every_target([] {
-    const std::vector<float> gate = {0, 100, -100, 1e4f, -1e4f, kInf, std::nanf(""), 1, 1, 9};
-    const std::vector<float> up = {3, 1, 1, 1, 1, 1, 1, kInf, -kInf, std::nanf("")};
+    const std::vector<float> gate = {0, 100, -100, 1e4f, -1e4f, kInfinity, std::nanf(""), 1, 1, 9};
+    const std::vector<float> up = {3, 1, 1, 1, 1, 1, 1, kInfinity, -kInfinity, std::nanf("")};
     std::vector<float> got(gate.size());
     const auto cols = static_cast<std::int64_t>(gate.size());
     for (const ActivationKind kind : kKinds) {
@@ -108,11 +97,11 @@ TEST(GatedActivation, AtTheEnds) {
       EXPECT_NEAR(got[2], 0, 1e-30) << name(kind);
       EXPECT_NEAR(got[3], clamps ? 7 * (1 + added) : 1e4, 1e-2) << name(kind);
       EXPECT_NEAR(got[4], 0, 1e-30) << name(kind);
-      EXPECT_FLOAT_EQ(got[5], clamps ? got[1] : kInf) << name(kind);
+      EXPECT_FLOAT_EQ(got[5], clamps ? got[1] : kInfinity) << name(kind);
       EXPECT_TRUE(std::isnan(got[6])) << name(kind);
       const auto one = static_cast<float>(activated({.kind = kind}, 1, 1));
-      EXPECT_FLOAT_EQ(got[7], clamps ? (7 + added) / (1 + added) * one : kInf) << name(kind);
-      EXPECT_FLOAT_EQ(got[8], clamps ? (-7 + added) / (1 + added) * one : -kInf) << name(kind);
+      EXPECT_FLOAT_EQ(got[7], clamps ? (7 + added) / (1 + added) * one : kInfinity) << name(kind);
+      EXPECT_FLOAT_EQ(got[8], clamps ? (-7 + added) / (1 + added) * one : -kInfinity) << name(kind);
       EXPECT_TRUE(std::isnan(got[9])) << name(kind);
     }
   });
