@@ -313,9 +313,18 @@ Result<void> Runner::start(std::span<const BatchItem> items, const OpsContext& o
     place_rows(items);
     args.hidden = hidden_->step(std::ssize(tokens_));
   }
-  // Last, since this starts the kernels that make schedules: all lists travel in one copy.
   if (auto ok = plan_steps(ops); !ok) return ok;
-  if (in_flight()) {
+  // Last, as their lists have any length: a recording needs the others at the same addresses.
+  collect_draws(items);
+  if (auto ok = ops.backend->prepare_draws(ops, sample_args_, results.sampled,
+                                           replay_ ? n : std::ssize(sample_args_));
+      !ok) {
+    return ok;
+  }
+  // A step that follows none shares the recordings of those that do: it has no such token.
+  follows_ = follows_ || in_flight();
+  const bool decodes = items.front().phase == Phase::decode;
+  if (in_flight() || (follows_ && replay_ && decodes)) {
     if (auto ok = ops.backend->take_drawn(ops, *tokens); !ok) return ok;
   }
   args.tokens = *tokens;
@@ -334,11 +343,12 @@ Result<void> Runner::start(std::span<const BatchItem> items, const OpsContext& o
     }
     return {};
   };
-  const Result<void> ran =
-      replay_ ? ops.backend->replay(ops, replay_key(args), forward) : forward();
-  if (!ran) return ran;
-  sample_rows(items, ops);
-  return {};
+  const auto work = [&]() -> Result<void> {
+    if (auto ok = forward(); !ok) return ok;
+    if (!sample_args_.empty()) sample(ops, sample_args_, results.sampled);
+    return {};
+  };
+  return replay_ ? ops.backend->replay(ops, replay_key(args), work) : work();
 }
 
 // Adds the part's tokens, and which of its rows give logits.
@@ -425,7 +435,8 @@ void Runner::even_out(StepView& view) const {
   if (view.selecting_rows > 0) view.selecting_rows = view.rows;
 }
 
-// Hashes everything that a forward pass reads on the host, and all addresses that may change.
+// Hashes everything that a forward pass and the schedules before it read on the host, and all
+// addresses that may change.
 std::uint64_t Runner::replay_key(const ForwardArgs& args) const {
   std::uint64_t key = 0;
   const auto add = [&](std::uint64_t v) {
@@ -450,7 +461,6 @@ std::uint64_t Runner::replay_key(const ForwardArgs& args) const {
     add(static_cast<std::uint64_t>(v.selecting_rows));
     add(address(v.positions.data()));
     add(address(v.page_table.data));
-    if (v.schedule != nullptr) add(address(v.schedule->device()));
   }
   return key;
 }
@@ -470,7 +480,7 @@ std::span<const float> Runner::logit_row(std::int64_t row) const {
           static_cast<std::size_t>(vocab)};
 }
 
-void Runner::sample_rows(std::span<const BatchItem> items, const OpsContext& ops) {
+void Runner::collect_draws(std::span<const BatchItem> items) {
   Results& results = launched();
   sample_args_.clear();
   results.sampled_of.assign(items.size(), -1);
@@ -485,7 +495,6 @@ void Runner::sample_rows(std::span<const BatchItem> items, const OpsContext& ops
   }
   add_scored_rows(items);
   results.sampled.assign(sample_args_.size(), std::nullopt);
-  if (!sample_args_.empty()) sample(ops, sample_args_, results.sampled);
 }
 
 // Scores by a draw whose bias forces the wanted token; its log-probabilities are those of the

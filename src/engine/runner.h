@@ -165,7 +165,7 @@ class Runner {
   Result<void> make_room(std::int64_t logits, const Memory& memory);
   std::span<const float> logit_row(std::int64_t row) const;
   std::int64_t logit_of(std::size_t item, std::int64_t k) const;
-  void sample_rows(std::span<const BatchItem> items, const OpsContext& ops);
+  void collect_draws(std::span<const BatchItem> items);
   void add_scored_rows(std::span<const BatchItem> items);
   void place_rows(std::span<const BatchItem> items);
 
@@ -195,6 +195,7 @@ class Runner {
   std::int64_t padding_ = 0;          // padding rows of a replayed batch
   std::int64_t fillers_ = 0;          // padding requests, which have these rows
   bool replay_ = false;               // whether the batch is replayed
+  bool follows_ = false;              // whether a step has been launched behind another
   std::vector<Segment> segments_;     // [groups, cuts]
   std::vector<std::int32_t> tokens_;  // [rows]
   struct RowOf {

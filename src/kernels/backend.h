@@ -83,11 +83,20 @@ class Backend {
   virtual Result<std::span<const std::int32_t>> prepare_list(
       const OpsContext& ops, std::span<const std::int32_t> list) = 0;
 
+  /// Brings what sample() of these rows reads of the host, if it is not to bring it itself. Inside
+  /// `work` of replay() it draws from `places` rows, so that a recording serves fewer as well.
+  virtual Result<void> prepare_draws(const OpsContext& /*ops*/,
+                                     std::span<const SampleArgs> /*rows*/,
+                                     std::span<std::optional<SampledToken>> /*out*/,
+                                     std::int64_t /*places*/) {
+    return {};
+  }
+
   /// Whether replay() records and replays, for which a step's arrays keep their sizes.
   virtual bool replays() const { return false; }
   /// Runs `work`, which calls operators and nothing else of the backend; or, if it ran under this
   /// key before, replays those operators on the same addresses and their present contents. A replay
-  /// does not read the host's memory again.
+  /// does not read the host's memory again. Steps, lists and draws are prepared before it.
   virtual Result<void> replay(const OpsContext& /*ops*/, std::uint64_t /*key*/,
                               const std::function<Result<void>()>& work) {
     return work();

@@ -43,11 +43,12 @@ std::int64_t rope_tables(const ModelConfig& config, std::int64_t positions) {
 }
 
 // Graphs of decode and verify steps, for each padded size and power of two of the context
-// (engine/runner.cc); likewise those of a draft layer's passes.
+// (engine/runner.cc); likewise those of a draft layer's passes. Steps of more rows than are drawn
+// at once have one for greedy draws and one for others (kernels/cuda/draws.cc).
 std::int64_t graphs(const ModelConfig& config, const ModelPlan& plan) {
   std::int64_t sizes = 0;
   for (std::int64_t n = 1; n <= plan.max_requests();) {
-    ++sizes;
+    sizes += n > kDrawnRows ? 2 : 1;
     n += n < 2 ? 1 : n < 4 ? 2 : n < 8 ? 4 : n < 32 ? 8 : n < 64 ? 16 : n < 256 ? 32 : 64;
   }
   std::int64_t contexts = 1;

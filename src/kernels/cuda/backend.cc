@@ -16,16 +16,18 @@
 #include "kernels/cuda/compress.h"
 #include "kernels/cuda/draws.h"
 #include "kernels/cuda/expert_layer.h"
+#include "kernels/cuda/hyper_params.h"
 #include "kernels/cuda/quantized_x.h"
 #include "kernels/cuda/random_weights.h"
+#include "kernels/cuda/rope_tables.h"
 #include "kernels/cuda/select_keys.h"
 #include "kernels/cuda/sm90/codec/codec.h"
-#include "kernels/cuda/sm90/hyper/hyper.h"
 #include "kernels/cuda/sm90/matmul/matmul.h"
 #include "kernels/cuda/sm90/product/narrow_product.h"
 #include "kernels/cuda/sm90/product/plain_product.h"
 #include "kernels/cuda/sm90/rowwise/rowwise.h"
 #include "kernels/cuda/staging.h"
+#include "kernels/cuda/step_start.h"
 #include "kernels/cuda/stored_counts.h"
 #include "kernels/cuda/upload.h"
 
@@ -45,9 +47,6 @@ GroupedMatmulCall head_products(const HeadProducts& op) {
           .out_stride = op.out_stride};
 }
 
-const float* floats(const RowsView& x) { return reinterpret_cast<const float*>(x.data); }
-float* floats(const MutableRowsView& x) { return reinterpret_cast<float*>(x.data); }
-
 bool same_rows(const RowsView& a, const RowsView& b) {
   return a.data == b.data && a.rows == b.rows && a.cols == b.cols && a.row_stride == b.row_stride;
 }
@@ -63,31 +62,6 @@ bool is_narrow(const Product& p) {
   return p.w.dtype == DType::f32 && p.x.dtype == DType::f32 && p.out.dtype == DType::f32 &&
          p.w.rows <= kNarrowOutputs && p.w.cols % 4 == 0 && p.x.row_stride % 4 == 0 &&
          p.bias == nullptr && !p.add;
-}
-
-// The planner refuses other models.
-void check_streams(std::int32_t streams, const RowsView& x, const RowsView& row) {
-  const bool words = row.cols % kHyperWord == 0 && row.row_stride % kHyperWord == 0 &&
-                     x.row_stride % kHyperWord == 0;
-  LATHE_CHECK(streams == kHyperStreams && words, "four streams in words of 16 bytes");
-}
-
-// Of HyperMix without its mix, and of HyperHead.
-template <class Op>
-HyperMixParams mix_params(const Op& op) {
-  check_streams(op.streams, op.x, constant(op.out));
-  return {.x = floats(op.x),
-          .product = floats(op.product),
-          .base = op.base.data(),
-          .scale = op.scale.data(),
-          .out = floats(op.out),
-          .x_stride = op.x.row_stride,
-          .product_stride = op.product.row_stride,
-          .out_stride = op.out.row_stride,
-          .rows = op.x.rows,
-          .n = op.out.cols,
-          .eps = op.eps,
-          .norm_eps = op.norm_eps};
 }
 
 class CudaBackend : public Backend {
@@ -198,24 +172,26 @@ class CudaBackend : public Backend {
     bring_table(v.compressed_table);
     bring(v.state_before);
     bring_table(v.state_table);
-    // The kernels that make a schedule read these arrays.
-    if (ok && v.rows > 0 && v.route->bound.kernel != nullptr &&
-        v.route->bound.kernel->prepare != nullptr) {
-      ok = flush();
-    }
     if (!ok) return ok;
-    return make_schedule(plan, pools, execution(ops), out.schedule, v);
+    start_.schedule(plan, pools, execution(ops), out);
+    return {};
   }
   Result<std::span<const std::int32_t>> prepare_list(const OpsContext&,
                                                      std::span<const std::int32_t> list) override {
     return staging_.add_list(list);
   }
 
+  Result<void> prepare_draws(const OpsContext&, std::span<const SampleArgs> rows,
+                             std::span<std::optional<SampledToken>> out,
+                             std::int64_t places) override {
+    return draws_.bring(rows, out, places, staging_);
+  }
+
   bool replays() const override { return true; }
   Result<void> replay(const OpsContext&, std::uint64_t key,
                       const std::function<Result<void>()>& work) override {
-    if (auto ok = flush(); !ok) return ok;
-    Recording& r = recordings_[key];
+    if (auto ok = staging_.flush(stream_); !ok) return ok;
+    Recording& r = recordings_[key ^ start_.key() ^ draws_.key()];
     if (!r.graph) {
       // The first run is not recorded: it makes what is made once, such as scratch and tables on
       // the device.
@@ -224,6 +200,8 @@ class CudaBackend : public Backend {
       if (!graph) return graph.error();
       r.graph.emplace(std::move(*graph));
     }
+    start_.clear();
+    draws_.started();
     return r.graph->launch(stream_);
   }
 
@@ -369,7 +347,7 @@ class CudaBackend : public Backend {
                   .q_scale = op.q_scale,
                   .q_out = op.q_out};
     if (op.table != nullptr) {
-      auto table = table_of(*op.table);
+      auto table = tables_.of(*op.table, stream_);
       if (!table) return table.error();
       own.table = *table;
     }
@@ -382,7 +360,7 @@ class CudaBackend : public Backend {
                            std::span<const LocalPos> positions, const MutableRowsView& rows,
                            std::int64_t heads, std::int64_t first) override {
     if (auto ok = flush(); !ok) return ok;
-    auto view = table_of(table);
+    auto view = tables_.of(table, stream_);
     if (!view) return view.error();
     return apply_rope(*view, positions, rows, heads, first, RopeDirection::forward, stream_);
   }
@@ -390,13 +368,13 @@ class CudaBackend : public Backend {
                              std::span<const LocalPos> positions, const MutableRowsView& rows,
                              std::int64_t heads, std::int64_t first) override {
     if (auto ok = flush(); !ok) return ok;
-    auto view = table_of(table);
+    auto view = tables_.of(table, stream_);
     if (!view) return view.error();
     return apply_rope(*view, positions, rows, heads, first, RopeDirection::inverse, stream_);
   }
   Result<void> compress(const OpsContext& ops, const Compress& op, const PoolView& pool) override {
     if (auto ok = flush(); !ok) return ok;
-    auto table = table_of(*op.table);
+    auto table = tables_.of(*op.table, stream_);
     if (!table) return table.error();
     return cuda::compress(op, *table, pool, *ops.tensors, stream_);
   }
@@ -455,13 +433,18 @@ class CudaBackend : public Backend {
 
   void sample(const OpsContext& ops, std::span<const SampleArgs> rows,
               std::span<std::optional<SampledToken>> out) override {
-    keep(draws_.start(rows, out, staging_, *ops.tensors, stream_));
+    if (!draws_.waits()) keep(draws_.bring(rows, out, std::ssize(rows), staging_));
+    keep(flush());
+    keep(draws_.start(*ops.tensors, stream_));
   }
 
   Result<void> wait() override {
     const bool previous = std::exchange(overlapping_, false);
     const Result<void> waited = previous ? step_end_.wait() : stream_.wait();
-    if (!previous) staging_.reset();
+    if (!previous) {
+      staging_.reset();
+      start_.clear();
+    }
     const Result<void> ok = std::exchange(failed_, {});
     if (!ok || !waited) {
       draws_.drop();
@@ -486,13 +469,8 @@ class CudaBackend : public Backend {
     return {};
   }
   Result<void> take_drawn(const OpsContext&, std::span<const std::int32_t> tokens) override {
-    if (auto ok = flush(); !ok) return ok;
-    const TakeDrawnParams p{.tokens = const_cast<std::int32_t*>(tokens.data()),
-                            .drawn = draws_.tokens(),
-                            .count = std::ssize(tokens)};
-    return launch_result(
-        launch_take_drawn(p, stream_),
-        {"take_drawn", fmt::format("{} rows", tokens.size()), std::source_location::current()});
+    start_.take(tokens, draws_.tokens());
+    return {};
   }
 
  private:
@@ -500,7 +478,11 @@ class CudaBackend : public Backend {
     bool ran = false;
     std::optional<Graph> graph;
   };
-  Result<void> flush() { return staging_.flush(stream_); }
+  // Before an operator: what it may read is on its way.
+  Result<void> flush() {
+    if (auto ok = staging_.flush(stream_); !ok) return ok;
+    return start_.run(stream_);
+  }
   void multiply(const MatmulCall& call) {
     keep(flush());
     keep(matmul_on_device(std::span(&call, 1), stream_));
@@ -568,22 +550,6 @@ class CudaBackend : public Backend {
                                 std::source_location::current()}));
   }
 
-  Result<RopeTableView> table_of(const RopeTable& table) {
-    const auto known = tables_.find(table.id());
-    if (known != tables_.end()) return known->second;
-    auto there = DeviceArray<float>::make(std::ssize(table.data()));
-    if (!there) return there.error();
-    if (auto ok = copy_to_device(std::span(table.data()), there->data(), stream_); !ok) {
-      return ok.error();
-    }
-    if (auto ok = stream_.wait(); !ok) return ok.error();
-    table_bytes_.push_back(std::move(*there));
-    const RopeTableView view{table_bytes_.back().data(), table.positions(), table.dim(),
-                             table.config().pairing};
-    tables_.emplace(table.id(), view);
-    return view;
-  }
-
   lathe::cuda::Device device_;
   Stream stream_;
   Mark step_end_;             // of the step before begin_next_step()
@@ -592,10 +558,10 @@ class CudaBackend : public Backend {
   Scratch scratch_{kDeviceMemory};
   std::unique_ptr<UploadRing> ring_;  // while weights are prepared
   Staging staging_;
+  StepStart start_;
   Draws draws_;
   StoredCounts counts_;
-  std::map<std::uint64_t, RopeTableView> tables_;  // by RopeTable::id()
-  std::vector<DeviceArray<float>> table_bytes_;
+  RopeTables tables_;
   std::map<std::uint64_t, Recording> recordings_;  // by the key of replay()
   Result<void> failed_;
 };

@@ -1,14 +1,15 @@
-// Draws a step's tokens on the GPU: parameters to the device, the sampler, results back through
-// pinned memory.
+// Draws a step's tokens on the GPU: parameters to the device, the sampler, results from pinned
+// memory.
 #include "kernels/cuda/draws.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "base/check.h"
 #include "kernels/cuda/common/cuda_error.h"
-#include "kernels/cuda/common/memory.h"
 
 namespace lathe::cuda {
 namespace {
@@ -40,7 +41,7 @@ void count_seen(const SampleArgs& args, std::vector<SeenToken>& seen) {
 
 }  // namespace
 
-// The results of a call, side by side on the device and in pinned memory.
+// The results of a call, side by side in pinned memory.
 struct Draws::Layout {
   std::int64_t logprobs, top_logprobs, tokens, top_tokens, bytes;
   Layout(std::int64_t count, std::int64_t top)
@@ -51,10 +52,56 @@ struct Draws::Layout {
         bytes((top_tokens + 4 * top + 255) / 256 * 256) {}
 };
 
-Result<std::span<const SampleRow>> Draws::bring(std::span<const SampleArgs> rows, Staging& staging,
-                                                Pending& pending) {
-  rows_.clear();
-  for (const SampleArgs& args : rows) {
+// Its lists, besides what it is drawn from.
+Result<void> Draws::bring_lists(const SampleArgs& args, Staging& staging, SampleRow& row) {
+  const SamplingParams& p = *args.params;
+  if (row.likeliest >= 0 && !p.logprob_ids.empty()) {
+    const auto there = staging.add_list(std::span<const std::int32_t>(p.logprob_ids));
+    if (!there) return there.error();
+    row.asked = there->data();
+    row.asked_count = static_cast<std::int32_t>(there->size());
+  }
+  if (has_penalties(p)) {
+    count_seen(args, seen_);
+    const auto seen = staging.add_list(std::span<const SeenToken>(seen_));
+    if (!seen) return seen.error();
+    row.seen = seen->data();
+    row.seen_count = static_cast<std::int32_t>(seen->size());
+  }
+  const auto bias = staging.add_list(std::span<const LogitBias>(p.logit_bias));
+  if (!bias) return bias.error();
+  row.bias = bias->data();
+  row.bias_count = static_cast<std::int32_t>(bias->size());
+  const auto ruled_out = staging.add_list(args.ruled_out);
+  if (!ruled_out) return ruled_out.error();
+  row.ruled_out = ruled_out->data();
+  row.ruled_out_count = static_cast<std::int32_t>(ruled_out->size());
+  const auto allowed = staging.add_list(args.allowed);
+  if (!allowed) return allowed.error();
+  row.allowed = allowed->data();
+  return {};
+}
+
+Result<void> Draws::bring(std::span<const SampleArgs> rows,
+                          std::span<std::optional<SampledToken>> out, std::int64_t places,
+                          Staging& staging) {
+  constexpr std::int64_t kHead = 64;         // bytes of the results' addresses before the rows
+  constexpr std::int64_t kLeast = 16 << 10;  // of drawn tokens
+  static_assert(sizeof(SampleResults) <= kHead);
+  brought_.reset();
+  if (rows.empty()) return {};
+  const auto count = std::ssize(rows);
+  // Before lists of any length, so that a recording finds it at the same place.
+  const auto place = staging.take(kHead + places * static_cast<std::int64_t>(sizeof(SampleRow)));
+  if (!place) return place.error();
+  auto* brought = reinterpret_cast<SampleRow*>(place->pinned + kHead);
+  OfStep& step = steps_[now_];
+  Brought b{.pending = {.out = out, .at = step.used}, .params = {}};
+  // Where all rows have room for probabilities, one recording serves greedy draws and others.
+  b.weighs = places <= kWorkers;
+  Pending& pending = b.pending;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const SampleArgs& args = rows[static_cast<std::size_t>(i)];
     const SamplingParams& p = *args.params;
     SampleRow row{.logits = args.logits.data(),
                   .seed = args.seed,
@@ -69,98 +116,86 @@ Result<std::span<const SampleRow>> Draws::bring(std::span<const SampleArgs> rows
                   .likeliest = p.logprobs.value_or(-1),
                   .adjusts = adjusts_logits(args) ? 1 : 0,
                   .top = pending.top};
-    pending.likeliest.push_back(row.likeliest);
-    pending.top += std::max(0, row.likeliest);
-    auto& asked = pending.asked.emplace_back();
-    if (row.likeliest >= 0 && !p.logprob_ids.empty()) {
-      asked = p.logprob_ids;
-      const auto there = staging.add_list(std::span<const std::int32_t>(asked));
-      if (!there) return there.error();
-      row.asked = there->data();
-      row.asked_count = static_cast<std::int32_t>(there->size());
-      pending.top += std::ssize(asked);
+    if (row.adjusts != 0 || row.likeliest >= 0) {
+      if (auto ok = bring_lists(args, staging, row); !ok) return ok;
     }
-    if (has_penalties(p)) {
-      count_seen(args, seen_);
-      const auto seen = staging.add_list(std::span<const SeenToken>(seen_));
-      if (!seen) return seen.error();
-      row.seen = seen->data();
-      row.seen_count = static_cast<std::int32_t>(seen->size());
+    if (row.likeliest >= 0) {
+      pending.wanted.resize(rows.size());
+      Wanted& wanted = pending.wanted[static_cast<std::size_t>(i)];
+      wanted = {row.likeliest, p.logprob_ids};
+      pending.top += row.likeliest + std::ssize(wanted.asked);
     }
-    const auto bias = staging.add_list(std::span<const LogitBias>(p.logit_bias));
-    if (!bias) return bias.error();
-    row.bias = bias->data();
-    row.bias_count = static_cast<std::int32_t>(bias->size());
-    const auto ruled_out = staging.add_list(args.ruled_out);
-    if (!ruled_out) return ruled_out.error();
-    row.ruled_out = ruled_out->data();
-    row.ruled_out_count = static_cast<std::int32_t>(ruled_out->size());
-    if (!args.allowed.empty()) {
-      const auto allowed = staging.add_list(args.allowed);
-      if (!allowed) return allowed.error();
-      row.allowed = allowed->data();
-    }
-    rows_.push_back(row);
+    b.weighs = b.weighs || row.temperature != 0 || row.adjusts != 0 || row.likeliest >= 0;
+    std::construct_at(brought + i, row);
   }
-  return staging.add_list(std::span<const SampleRow>(rows_));
-}
+  for (std::int64_t i = count; i < places; ++i) std::construct_at(brought + i);
 
-Result<void> Draws::start(std::span<const SampleArgs> rows,
-                          std::span<std::optional<SampledToken>> out, Staging& staging,
-                          Arena& tensors, cudaStream_t stream) {
-  if (rows.empty()) return {};
-  OfStep& step = steps_[now_];
-  Pending pending{.out = out, .likeliest = {}, .asked = {}, .at = step.used};
-  const auto there = bring(rows, staging, pending);
-  if (!there) return there.error();
-  if (auto ok = staging.flush(stream); !ok) return ok;
-
-  const auto count = std::ssize(rows);
   const Layout layout(count, pending.top);
   if (auto ok = make_room(step, layout.bytes); !ok) return ok;
-  std::byte* made = made_.get() + step.used;
-  const Arena::Scope scope(tensors);
-  const auto vocab = std::ssize(rows[0].logits);
-  const bool weighs = std::any_of(rows_.begin(), rows_.end(), [](const SampleRow& r) {
-    return r.temperature != 0 || r.adjusts != 0 || r.likeliest >= 0;
-  });
-  SampleParams p{.rows = there->data(), .count = count, .vocab = vocab};
-  p.workers = static_cast<std::int32_t>(weighs ? std::min(count, kWorkers) : count);
-  p.values = tensors.take_array<double>(weighs ? p.workers * padded_vocab(vocab) : 0);
-  p.logprobs = reinterpret_cast<double*>(made + layout.logprobs);
-  p.top_logprobs = reinterpret_cast<double*>(made + layout.top_logprobs);
-  p.tokens = reinterpret_cast<std::int32_t*>(made + layout.tokens);
-  p.top_tokens = reinterpret_cast<std::int32_t*>(made + layout.top_tokens);
-  if (const cudaError_t status = launch_sample(p, stream); status != cudaSuccess) {
-    return launch_result(status, {"sample", fmt::format("{} rows of {}", count, vocab),
-                                  std::source_location::current()});
-  }
-  tokens_ = p.tokens;
-  const std::span<std::byte> back(step.results.get() + pending.at,
-                                  static_cast<std::size_t>(layout.bytes));
-  if (auto ok = copy_to_host(made, back, stream); !ok) return ok;
-  step.used += layout.bytes;
-  step.pending.push_back(std::move(pending));
+  std::byte* at = step.results.get() + pending.at;
+  std::construct_at(reinterpret_cast<SampleResults*>(place->pinned),
+                    SampleResults{reinterpret_cast<std::int32_t*>(at + layout.tokens),
+                                  reinterpret_cast<double*>(at + layout.logprobs),
+                                  reinterpret_cast<std::int32_t*>(at + layout.top_tokens),
+                                  reinterpret_cast<double*>(at + layout.top_logprobs)});
+  std::byte* drawn = drawn_.take(std::max(kLeast, 4 * places));
+  if (drawn == nullptr) return no_scratch(4 * places);
+  b.params = {.rows = reinterpret_cast<const SampleRow*>(place->device + kHead),
+              .results = reinterpret_cast<const SampleResults*>(place->device),
+              .count = places,
+              .vocab = std::ssize(rows[0].logits),
+              .workers = static_cast<std::int32_t>(b.weighs ? std::min(places, kWorkers) : places),
+              .tokens = reinterpret_cast<std::int32_t*>(drawn)};
+  brought_ = std::move(b);
   return {};
 }
 
-// On the device both steps use the same bytes: a step's results are on their way to the host before
-// the next one writes its own.
+std::uint64_t Draws::key() const {
+  if (!brought_) return 0;
+  const SampleParams& p = brought_->params;
+  std::uint64_t key = 1;
+  for (const std::uint64_t v :
+       {reinterpret_cast<std::uint64_t>(p.rows), reinterpret_cast<std::uint64_t>(p.tokens),
+        static_cast<std::uint64_t>(p.count), static_cast<std::uint64_t>(p.vocab),
+        std::uint64_t{brought_->weighs}}) {
+    key = (key ^ v) * 0x9e3779b97f4a7c15u;
+    key ^= key >> 29;
+  }
+  return key;
+}
+
+Result<void> Draws::start(Arena& tensors, cudaStream_t stream) {
+  if (!brought_) return {};
+  const Arena::Scope scope(tensors);
+  SampleParams p = brought_->params;
+  p.values = tensors.take_array<double>(brought_->weighs ? p.workers * padded_vocab(p.vocab) : 0);
+  if (const cudaError_t status = launch_sample(p, stream); status != cudaSuccess) {
+    brought_.reset();
+    return launch_result(status, {"sample", fmt::format("{} rows of {}", p.count, p.vocab),
+                                  std::source_location::current()});
+  }
+  started();
+  return {};
+}
+
+void Draws::started() {
+  if (!brought_) return;
+  OfStep& step = steps_[now_];
+  tokens_ = brought_->params.tokens;
+  const Pending& pending = brought_->pending;
+  step.used = pending.at + Layout(std::ssize(pending.out), pending.top).bytes;
+  step.pending.push_back(std::move(brought_->pending));
+  brought_.reset();
+}
+
 Result<void> Draws::make_room(OfStep& step, std::int64_t bytes) {
-  if (step.used + bytes > step.bytes) {
-    LATHE_CHECK(step.pending.empty(), "results of one call and the next wait");
-    const std::int64_t size = std::max<std::int64_t>(2 * bytes, 64 << 10);
-    auto larger = allocate_pinned_bytes(size);
-    if (!larger) return larger.error();
-    step.results = std::move(*larger);
-    step.bytes = size;
-  }
-  if (step.bytes > made_bytes_) {
-    auto larger = allocate_device_bytes(step.bytes);
-    if (!larger) return larger.error();
-    made_ = std::move(*larger);
-    made_bytes_ = step.bytes;
-  }
+  if (step.used + bytes <= step.bytes) return {};
+  LATHE_CHECK(step.pending.empty(), "results of one call and the next wait");
+  const std::int64_t size = std::max<std::int64_t>(2 * bytes, 64 << 10);
+  auto larger = allocate_pinned_bytes(size);
+  if (!larger) return larger.error();
+  step.results = std::move(*larger);
+  step.bytes = size;
   return {};
 }
 
@@ -174,20 +209,20 @@ void Draws::finish(OfStep& step) {
     const auto* top_tokens = reinterpret_cast<const std::int32_t*>(at + layout.top_tokens);
     for (std::size_t i = 0; i < p.out.size(); ++i) {
       p.out[i].reset();
-      const std::int32_t likeliest = p.likeliest[i];
-      if (tokens[i] >= 0) {
-        SampledToken& token = p.out[i].emplace();
-        token.token = tokens[i];
-        if (likeliest >= 0) token.logprob = logprobs[i];
+      if (tokens[i] >= 0) p.out[i].emplace().token = tokens[i];
+      if (p.wanted.empty() || p.wanted[i].likeliest < 0) continue;
+      const auto& [likeliest, asked] = p.wanted[i];
+      if (p.out[i]) {
+        SampledToken& token = *p.out[i];
+        token.logprob = logprobs[i];
         for (std::int32_t n = 0; n < likeliest; ++n) {
           token.top.push_back({top_tokens[n], top_logprobs[n]});
         }
-        for (std::size_t n = 0; n < p.asked[i].size(); ++n) {
-          token.asked.push_back(
-              {p.asked[i][n], top_logprobs[static_cast<std::size_t>(likeliest) + n]});
+        for (std::size_t n = 0; n < asked.size(); ++n) {
+          token.asked.push_back({asked[n], top_logprobs[static_cast<std::size_t>(likeliest) + n]});
         }
       }
-      const std::int64_t entries = std::max(0, likeliest) + std::ssize(p.asked[i]);
+      const std::int64_t entries = likeliest + std::ssize(asked);
       top_tokens += entries;
       top_logprobs += entries;
     }

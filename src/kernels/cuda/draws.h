@@ -1,5 +1,6 @@
-// Draws a step's tokens on the device: uploads parameters, and brings tokens back. Tokens stay on
-// the device, too, where the next step may read them before the host does.
+// Draws a step's tokens on the device: brings parameters, starts the sampler, and reads what that
+// wrote to pinned memory. Tokens stay on the device, too, where the next step may read them before
+// the host does.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,8 +11,10 @@
 #include <vector>
 
 #include "base/arena.h"
+#include "base/execution.h"
 #include "base/memory.h"
 #include "base/result.h"
+#include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/sm90/sampling/sampling.h"
 #include "kernels/cuda/staging.h"
 
@@ -19,32 +22,54 @@ namespace lathe::cuda {
 
 class Draws {
  public:
-  /// Starts the draws of `rows`, whose logits lie on the device, and the way back of what is drawn.
-  /// Errors: a launch, no memory.
-  Result<void> start(std::span<const SampleArgs> rows, std::span<std::optional<SampledToken>> out,
-                     Staging& staging, Arena& tensors, cudaStream_t stream);
+  /// Brings what is needed to draw from `rows`, whose logits lie on the device. The sampler gets
+  /// `places` rows and draws nothing behind those, so that a recording of it serves any number.
+  /// Errors: no memory.
+  Result<void> bring(std::span<const SampleArgs> rows, std::span<std::optional<SampledToken>> out,
+                     std::int64_t places, Staging& staging);
+  /// Whether bring() has come and neither start() nor started().
+  bool waits() const { return brought_.has_value(); }
+  /// Hashes all that a recording of start() holds; 0 without draws to start.
+  std::uint64_t key() const;
+  /// Starts the draws that wait. Errors: a launch.
+  Result<void> start(Arena& tensors, cudaStream_t stream);
+  /// A recording has started them.
+  void started();
   /// What follows belongs to the next step. Precondition: finish() or drop() came for the step
   /// before this one.
   void turn() { now_ = 1 - now_; }
   /// Fills every `out` of this step, once the stream has been waited for.
-  void finish() { finish(steps_[now_]); }
+  void finish() {
+    brought_.reset();
+    finish(steps_[now_]);
+  }
   /// Likewise of the step before turn().
   void finish_previous() { finish(steps_[1 - now_]); }
   /// Forgets all of them instead, after an error.
   void drop() {
+    brought_.reset();
     for (OfStep& step : steps_) step.drop();
   }
   /// [rows of the last start()] On the device; null before the first.
   const std::int32_t* tokens() const { return tokens_; }
 
  private:
-  // Of one call: what the device writes, in this order, from `at` on.
+  // Log-probabilities of a row.
+  struct Wanted {
+    std::int32_t likeliest = -1;      // as SampleRow
+    std::vector<std::int32_t> asked;  // likewise
+  };
+  // Of one call: what the device writes to OfStep::results from `at` on.
   struct Pending {
     std::span<std::optional<SampledToken>> out;
-    std::vector<std::int32_t> likeliest;           // [rows] as SampleRow
-    std::vector<std::vector<std::int32_t>> asked;  // [rows] likewise
-    std::int64_t at = 0;                           // in OfStep::results
-    std::int64_t top = 0;                          // tokens likeliest or asked for, of all rows
+    std::vector<Wanted> wanted = {};  // [rows], or empty where none wants any
+    std::int64_t at = 0;
+    std::int64_t top = 0;  // tokens likeliest or asked for, of all rows
+  };
+  struct Brought {
+    Pending pending;
+    SampleParams params;  // without `values`
+    bool weighs = false;  // the sampler needs those
   };
   struct Layout;
   struct OfStep {
@@ -58,17 +83,14 @@ class Draws {
   };
   static void finish(OfStep& step);
   Result<void> make_room(OfStep& step, std::int64_t bytes);
-  Result<std::span<const SampleRow>> bring(std::span<const SampleArgs> rows, Staging& staging,
-                                           Pending& pending);
+  Result<void> bring_lists(const SampleArgs& args, Staging& staging, SampleRow& row);
 
   OfStep steps_[2];
   int now_ = 0;
-  OwnedBytes made_{nullptr, [](std::byte*) {}};  // [made_bytes_] on the device
-  std::int64_t made_bytes_ = 0;
+  std::optional<Brought> brought_;
+  Scratch drawn_{kDeviceMemory};  // tokens of start()
   const std::int32_t* tokens_ = nullptr;
-  // Kept from step to step, so that they stop growing.
-  std::vector<SampleRow> rows_;
-  std::vector<SeenToken> seen_;
+  std::vector<SeenToken> seen_;  // kept from step to step, so that it stops growing
 };
 
 }  // namespace lathe::cuda

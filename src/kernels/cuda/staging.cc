@@ -9,20 +9,27 @@
 namespace lathe::cuda {
 
 Result<std::byte*> Staging::add(std::span<const std::byte> host) {
+  if (host.empty()) return static_cast<std::byte*>(nullptr);
+  const auto place = take(std::ssize(host));
+  if (!place) return place.error();
+  std::memcpy(place->pinned, host.data(), host.size());
+  return place->device;
+}
+
+Result<Staging::Place> Staging::take(std::int64_t wanted) {
   constexpr std::int64_t kLeast = std::int64_t{1} << 20;
   constexpr std::int64_t kAlignment = 256;
-  if (host.empty()) return static_cast<std::byte*>(nullptr);
-  const std::int64_t bytes = (std::ssize(host) + kAlignment - 1) / kAlignment * kAlignment;
+  if (wanted == 0) return Place();
+  const std::int64_t bytes = (wanted + kAlignment - 1) / kAlignment * kAlignment;
   while (block_ < blocks_.size() && blocks_[block_].used + bytes > blocks_[block_].size) ++block_;
   if (block_ == blocks_.size()) {
     const std::int64_t size = std::max({kLeast, bytes, this->bytes()});
     if (auto ok = reserve(size); !ok) return ok.error();
   }
   Block& b = blocks_[block_];
-  std::memcpy(b.pinned.get() + half_ * b.size + b.used, host.data(), host.size());
-  std::byte* at = b.device.get() + b.used;
+  const Place place{b.pinned.get() + half_ * b.size + b.used, b.device.get() + b.used};
   b.used += bytes;
-  return at;
+  return place;
 }
 
 Result<void> Staging::reserve(std::int64_t bytes) {

@@ -19,8 +19,16 @@ namespace lathe::cuda {
 
 class Staging {
  public:
+  /// The same bytes on the host and on the device.
+  struct Place {
+    std::byte* pinned = nullptr;
+    std::byte* device = nullptr;
+  };
+  /// Room for bytes that the caller writes before flush(), at a multiple of 256; null for none.
+  /// Errors: no memory for more of them.
+  Result<Place> take(std::int64_t bytes);
   /// Where a copy of `host` will lie on the device, at a multiple of 256; null where `host` is
-  /// empty. Errors: no memory for more of them.
+  /// empty. Errors: as take().
   Result<std::byte*> add(std::span<const std::byte> host);
   template <class T>
   Result<std::span<const T>> add_list(std::span<const T> host) {

@@ -66,16 +66,21 @@ class RowSampler {
       offer(mine, -double{x}, i);
     }
     if (any_of_block(wild, s_)) {
-      if (threadIdx.x == 0) p_.tokens[at] = -1;
+      give(at, -1);
       return;
     }
     const Ranked model = first_ranked(mine, s_);
     const std::int32_t token = row_.adjusts != 0 ? choose_adjusted() : choose(model);
-    if (threadIdx.x == 0) p_.tokens[at] = token;
+    give(at, token);
     if (row_.likeliest >= 0) add_logprobs(at, token, -model.value);
   }
 
  private:
+  __device__ void give(std::int64_t at, std::int32_t token) {
+    if (threadIdx.x != 0) return;
+    p_.tokens[at] = token;
+    p_.results->tokens[at] = token;
+  }
   __device__ static void offer(Ranked& best, double value, std::int64_t token) {
     const Ranked one{value, static_cast<std::int32_t>(token)};
     if (ranks_before(one, best)) best = one;
@@ -175,7 +180,8 @@ class RowSampler {
     sync_block();
     weigh(most, 1, [&](std::int64_t i) { return logit(i); });
     const double log_sum = most + log_of_positive(sum_kept(ProbCut{}));
-    if (threadIdx.x == 0) p_.logprobs[at] = logit(token) - log_sum;
+    const SampleResults& results = *p_.results;
+    if (threadIdx.x == 0) results.logprobs[at] = logit(token) - log_sum;
     Ranked last{-INFINITY, -1};
     for (std::int32_t n = 0; n < row_.likeliest; ++n) {
       Ranked mine{INFINITY, INT32_MAX};
@@ -185,13 +191,13 @@ class RowSampler {
       }
       last = first_ranked(mine, s_);
       if (threadIdx.x == 0) {
-        p_.top_tokens[row_.top + n] = last.token;
-        p_.top_logprobs[row_.top + n] = -last.value - log_sum;
+        results.top_tokens[row_.top + n] = last.token;
+        results.top_logprobs[row_.top + n] = -last.value - log_sum;
       }
     }
     for (std::int32_t n = static_cast<std::int32_t>(threadIdx.x); n < row_.asked_count;
          n += kSampleThreads) {
-      p_.top_logprobs[row_.top + row_.likeliest + n] = logit(row_.asked[n]) - log_sum;
+      results.top_logprobs[row_.top + row_.likeliest + n] = logit(row_.asked[n]) - log_sum;
     }
   }
 
@@ -208,6 +214,7 @@ static __global__ void __launch_bounds__(kSampleThreads, 1)
   wait_for_previous();
   double* values = p.values + blockIdx.x * padded_vocab(p.vocab);
   for (std::int64_t row = blockIdx.x; row < p.count; row += gridDim.x) {
+    if (p.rows[row].logits == nullptr) continue;
     RowSampler(p, p.rows[row], values, shared).run(row);
     sync_block();
   }

@@ -19,7 +19,7 @@ struct SeenToken {
 
 /// One row; lists lie on the device.
 struct SampleRow {
-  const float* logits = nullptr;  // [vocab]
+  const float* logits = nullptr;  // [vocab]; null: nothing is drawn
   std::uint64_t seed = 0, position = 0;
   double temperature = 1, min_p = 0, top_p = 1;
   double repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
@@ -34,21 +34,27 @@ struct SampleRow {
   // With likeliest >= 0: tokens whose log-probabilities are wanted as well.
   const std::int32_t* asked = nullptr;
   std::int32_t asked_count = 0;
-  // Place of the row's likeliest in SampleParams::top_tokens and top_logprobs; those asked for
+  // Place of the row's likeliest in SampleResults::top_tokens and top_logprobs; those asked for
   // follow them, without tokens.
   std::int64_t top = 0;
 };
 
+/// Where the host finds what was drawn: in pinned memory, which the device writes to.
+struct SampleResults {
+  std::int32_t* tokens = nullptr;      // [rows] -1: a logit is NaN or infinite
+  double* logprobs = nullptr;          // [rows]
+  std::int32_t* top_tokens = nullptr;  // likeliest first
+  double* top_logprobs = nullptr;
+};
+
 struct SampleParams {
-  const SampleRow* rows = nullptr;  // [count]
+  const SampleRow* rows = nullptr;         // [count]
+  const SampleResults* results = nullptr;  // on the device, as it differs from step to step
   std::int64_t count = 0;
   std::int64_t vocab = 0;
-  std::int32_t workers = 0;            // blocks
-  double* values = nullptr;            // [workers, padded_vocab()] temporary
-  std::int32_t* tokens = nullptr;      // [count] out; -1: a logit is NaN or infinite
-  double* logprobs = nullptr;          // [count] out
-  std::int32_t* top_tokens = nullptr;  // out, likeliest first
-  double* top_logprobs = nullptr;      // out
+  std::int32_t workers = 0;        // blocks
+  double* values = nullptr;        // [workers, padded_vocab()] temporary
+  std::int32_t* tokens = nullptr;  // [count] as SampleResults, for the next step
 };
 
 LATHE_HD inline constexpr std::int64_t padded_vocab(std::int64_t vocab) {

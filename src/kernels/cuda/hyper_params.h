@@ -1,0 +1,40 @@
+// Parameters of the kernels of hyper connections from their operators.
+#pragma once
+
+#include <cstdint>
+
+#include "base/check.h"
+#include "base/rows.h"
+#include "kernels/cuda/sm90/hyper/hyper.h"
+
+namespace lathe::cuda {
+
+inline const float* floats(const RowsView& x) { return reinterpret_cast<const float*>(x.data); }
+inline float* floats(const MutableRowsView& x) { return reinterpret_cast<float*>(x.data); }
+
+// The planner refuses other models.
+inline void check_streams(std::int32_t streams, const RowsView& x, const RowsView& row) {
+  const bool words = row.cols % kHyperWord == 0 && row.row_stride % kHyperWord == 0 &&
+                     x.row_stride % kHyperWord == 0;
+  LATHE_CHECK(streams == kHyperStreams && words, "four streams in words of 16 bytes");
+}
+
+// Of HyperMix without its mix, and of HyperHead.
+template <class Op>
+HyperMixParams mix_params(const Op& op) {
+  check_streams(op.streams, op.x, constant(op.out));
+  return {.x = floats(op.x),
+          .product = floats(op.product),
+          .base = op.base.data(),
+          .scale = op.scale.data(),
+          .out = floats(op.out),
+          .x_stride = op.x.row_stride,
+          .product_stride = op.product.row_stride,
+          .out_stride = op.out.row_stride,
+          .rows = op.x.rows,
+          .n = op.out.cols,
+          .eps = op.eps,
+          .norm_eps = op.norm_eps};
+}
+
+}  // namespace lathe::cuda
