@@ -4,6 +4,8 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <atomic>
+
 #include "kernels/cuda/common/cuda_error.h"
 
 namespace lathe::cuda {
@@ -98,13 +100,18 @@ OnDevice::~OnDevice() {
 }
 
 Result<int> count_sms() {
+  constexpr int kKept = 64;
+  static std::atomic<int> kept[kKept];  // by device; 0: not asked yet
   int device = 0, sms = 0;
   if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok.error();
+  if (device < kKept) sms = kept[device].load(std::memory_order_relaxed);
+  if (sms != 0) return sms;
   if (auto ok = call_result(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device),
                             "cudaDeviceGetAttribute");
       !ok) {
     return ok.error();
   }
+  if (device < kKept) kept[device].store(sms, std::memory_order_relaxed);
   return sms;
 }
 
