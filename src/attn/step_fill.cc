@@ -9,6 +9,29 @@ namespace lathe {
 
 using namespace step_internal;
 
+namespace {
+
+// The slots of positions from `first` on, a page at a time: in a window most of them share one.
+void write_slots(std::span<const PageId> pages, PoolShape pool, std::int64_t first,
+                 std::span<Slot> out) {
+  while (!out.empty()) {
+    const std::int64_t offset = first % pool.page_size;
+    const std::size_t count = std::min(out.size(), at(pool.page_size - offset));
+    const Slot begin = slot_at(pages, pool, LocalPos(static_cast<std::int32_t>(first)));
+    if (begin.is_hole()) {
+      std::fill_n(out.begin(), count, begin);
+    } else {
+      for (std::size_t i = 0; i < count; ++i) {
+        out[i] = Slot(begin.value + static_cast<std::int32_t>(i));
+      }
+    }
+    out = out.subspan(count);
+    first += static_cast<std::int64_t>(count);
+  }
+}
+
+}  // namespace
+
 void Step::fill_rows(const StepBatch& batch) {
   Arrays& a = arrays_;
   std::int64_t t = 0;
@@ -88,9 +111,7 @@ void Step::fill_window(const StepBatch& batch) {
     const std::int32_t len = std::min(position + 1, p.window);
     const StepRequest& q = batch.requests[at(a.row_request[at(t)])];
     Slot* slots = a.window_slots.data() + t * view_.window_width;
-    for (std::int32_t i = 0; i < len; ++i) {
-      slots[i] = slot_at(q.pages, main_, LocalPos(position + 1 - len + i));
-    }
+    write_slots(q.pages, main_, position + 1 - len, std::span(slots, at(len)));
     std::fill(slots + len, slots + view_.window_width, Slot());
     a.window_lens[at(t)] = len;
     if (!p.two_sources()) continue;

@@ -344,6 +344,7 @@ void Engine::take_results(StepReport& report) {
   kept_.reset();
   computed_.clear();
   computed_of_.clear();
+  report.tokens.reserve(step_.samples.size());
   for (std::size_t i = 0; i < step_.items.size(); ++i) {
     Active& r = *step_.batch[i];
     if (r.ended) continue;  // cancelled meanwhile

@@ -85,23 +85,25 @@ void Runner::split(std::span<const BatchItem> items) {
   std::size_t phase_begin = 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (i > 0 && items[i].phase != items[i - 1].phase) phase_begin = parts_.size();
-    BatchItem rest = items[i];
-    while (!rest.tokens.empty()) {
-      const std::int64_t n = std::ssize(rest.tokens);
+    const BatchItem& item = items[i];
+    Part part{.of = &item, .item = i, .cached = item.cached};
+    for (std::span<const std::int32_t> rest = item.tokens; !rest.empty();) {
+      const std::int64_t n = std::ssize(rest);
       std::int64_t fit = n;
-      Part part{rest, i, routes_.size(), rest.cached > items[i].cached, false};
+      part.routes = routes_.size();
       for (std::size_t g = 0; g < groups(); ++g) {
-        const Route* route = plan(g).route(rest.phase, n, rest.cached + std::int64_t{1});
+        const Route* route = plan(g).route(item.phase, n, part.cached + std::int64_t{1});
         const bool bounded = route != nullptr && route->max_context > 0;
-        if (bounded) fit = std::min(fit, route->max_context - rest.cached);
+        if (bounded) fit = std::min(fit, route->max_context - part.cached);
         routes_.push_back(route);
       }
       fit = std::min(fit, most_rows(routes_of(part)));
-      part.rows.tokens = rest.tokens.first(static_cast<std::size_t>(fit));
+      part.tokens = rest.first(static_cast<std::size_t>(fit));
       part.cut_after = fit < n;
       parts_.push_back(part);
-      rest.tokens = rest.tokens.subspan(static_cast<std::size_t>(fit));
-      rest.cached += static_cast<std::int32_t>(fit);
+      rest = rest.subspan(static_cast<std::size_t>(fit));
+      part.cached += static_cast<std::int32_t>(fit);
+      part.cut_before = true;
     }
     const bool phase_ends = i + 1 == items.size() || items[i + 1].phase != items[i].phase;
     if (!phase_ends) continue;
@@ -123,14 +125,15 @@ void Runner::split(std::span<const BatchItem> items) {
 bool Runner::joins(std::size_t i, std::int64_t rows, std::int64_t longest,
                    std::int64_t least) const {
   const Part& part = parts_[i];
-  if (cuts_.empty() || parts_[i - 1].rows.phase != part.rows.phase) return false;
+  const Phase phase = part.of->phase;
+  if (cuts_.empty() || parts_[i - 1].of->phase != phase) return false;
   const auto own = routes_of(part);
   if (!std::ranges::equal(routes_of(parts_[i - 1]), own) || rows > most_rows(own)) return false;
   for (std::size_t g = 0; g < groups(); ++g) {
     const StepBound& bound = bounds_[g];
     const bool compact = own[g] != nullptr && own[g]->unit == KeyUnit::ragged_row;
-    const std::int64_t keys = part.rows.cached + std::ssize(part.rows.tokens);
-    if (plan(g).route(part.rows.phase, rows, longest, least) != own[g] || rows > bound.rows ||
+    const std::int64_t keys = part.cached + std::ssize(part.tokens);
+    if (plan(g).route(phase, rows, longest, least) != own[g] || rows > bound.rows ||
         static_cast<std::int64_t>(i - cuts_.back().first) >= bound.requests ||
         (compact && keys_in_cut_ + keys > bound.gather_rows)) {
       return false;
@@ -148,9 +151,8 @@ void Runner::cut() {
   std::int64_t longest = 0;
   std::int64_t least = INT64_MAX;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
-    const BatchItem& item = parts_[i].rows;
-    const std::int64_t n = std::ssize(item.tokens);
-    const std::int64_t context = item.cached + n;
+    const std::int64_t n = std::ssize(parts_[i].tokens);
+    const std::int64_t context = parts_[i].cached + n;
     if (!joins(i, rows + n, std::max(longest, context), std::min(least, n))) {
       first_row += rows;
       cuts_.push_back({i, i, first_row});
@@ -174,11 +176,11 @@ void Runner::make_requests(std::size_t i) {
   // Reserve: spans point into the lists.
   state_lists_.reserve(parts_.size());
   for (const Part& part : parts_) {
-    const BatchItem& item = part.rows;
+    const BatchItem& item = *part.of;
     StepRequest& request = requests_.emplace_back();
     request.pages = item.pages[g];
-    request.cached = item.cached;
-    request.rows = static_cast<std::int32_t>(item.tokens.size());
+    request.cached = part.cached;
+    request.rows = static_cast<std::int32_t>(part.tokens.size());
     if (entries_of_[i]) request.compressed_pages = item.entries[*entries_of_[i]];
     if (!state_of_[i]) continue;
     request.state_slots = item.states[*state_of_[i]];
@@ -191,9 +193,9 @@ void Runner::make_requests(std::size_t i) {
       const PageId own = request.state_slots[place(position)];
       return own.is_hole() ? request.state_slots.back() : own;
     };
-    if (part.cut_before) request.state_before = slot_of(item.cached - 1);
+    if (part.cut_before) request.state_before = slot_of(part.cached - 1);
     if (!part.cut_after) continue;
-    const std::int64_t last = std::int64_t{item.cached} + request.rows - 1;
+    const std::int64_t last = std::int64_t{part.cached} + request.rows - 1;
     const PageId left = slot_of(last);
     state_lists_.emplace_back(request.state_slots.begin(), request.state_slots.end());
     state_lists_.back()[place(last)] = left;
@@ -223,7 +225,7 @@ Result<void> Runner::plan_steps(const OpsContext& ops) {
       }
       const std::size_t last = replay_ ? requests_.size() : c.last;
       const auto part = std::span(requests_).subspan(c.first, last - c.first);
-      if (auto ok = step.plan({parts_[c.first].rows.phase, part}); !ok) return ok;
+      if (auto ok = step.plan({parts_[c.first].of->phase, part}); !ok) return ok;
       StepView view = step.view();
       if (replay_) even_out(view);
       const std::int32_t layer = cache_->plan().groups[groups_[g]].group.layers.front();
@@ -281,7 +283,7 @@ Result<void> Runner::start(std::span<const BatchItem> items, const OpsContext& o
   }
   results.logit_of.resize(static_cast<std::size_t>(results.first_logit.back()));
   scored_rows_.clear();
-  for (const Part& part : parts_) add_rows(part, items[part.item]);
+  for (const Part& part : parts_) add_rows(part);
   for (std::int64_t i = 0; i < padding_; ++i) {
     logit_rows_.push_back(static_cast<std::int32_t>(tokens_.size()));
     tokens_.push_back(kNoToken);
@@ -352,13 +354,14 @@ Result<void> Runner::start(std::span<const BatchItem> items, const OpsContext& o
 }
 
 // Adds the part's tokens, and which of its rows give logits.
-void Runner::add_rows(const Part& part, const BatchItem& item) {
-  const std::int64_t before = part.rows.cached - item.cached;  // rows of the item
+void Runner::add_rows(const Part& part) {
+  const BatchItem& item = *part.of;
+  const std::int64_t before = part.cached - item.cached;  // rows of the item
   const std::int64_t last = std::ssize(item.tokens) - item.logits;
-  for (std::int64_t j = 0; j < std::ssize(part.rows.tokens); ++j) {
+  for (std::int64_t j = 0; j < std::ssize(part.tokens); ++j) {
     const std::int64_t row = before + j;
     const auto at = static_cast<std::int32_t>(std::ssize(tokens_));
-    tokens_.push_back(part.rows.tokens[static_cast<std::size_t>(j)]);
+    tokens_.push_back(part.tokens[static_cast<std::size_t>(j)]);
     row_of_.push_back({part.item, row});
     if (pass_ == RunnerPass::draft) before_.push_back(item.before[static_cast<std::size_t>(row)]);
     if (!item.choices.empty()) choices_.push_back(item.choices[static_cast<std::size_t>(row)]);

@@ -137,9 +137,11 @@ class Runner {
   const Results& current() const { return results_[current_]; }
   // Neighbouring rows of one item that share the routes of every group.
   struct Part {
-    BatchItem rows;
-    std::size_t item = 0;
+    const BatchItem* of = nullptr;
+    std::size_t item = 0;    // its index
     std::size_t routes = 0;  // index into routes_
+    std::span<const std::int32_t> tokens = {};
+    std::int32_t cached = 0;  // tokens before these
     bool cut_before = false;
     bool cut_after = false;
   };
@@ -153,7 +155,7 @@ class Runner {
   Result<void> add_steps();
   std::int64_t most_rows(std::span<const Route* const> routes) const;
   void split(std::span<const BatchItem> items);
-  void add_rows(const Part& part, const BatchItem& item);
+  void add_rows(const Part& part);
   bool joins(std::size_t part, std::int64_t rows, std::int64_t longest, std::int64_t least) const;
   void cut();
   void make_requests(std::size_t i);

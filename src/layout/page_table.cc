@@ -18,16 +18,22 @@ Error bad(std::string field, std::string wanted, std::int64_t offered, std::stri
 // Checks everything before anything is written.
 Result<TableShape> checked_shape(const PageLists& lists, PoolShape pool, TableOptions options) {
   if (auto ok = check_pool_shape(pool); !ok) return ok.error();
+  const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(pool.pages, INT32_MAX));
   std::int64_t longest = 0;
   for (std::int64_t r = 0; r < lists.requests(); ++r) {
     const PageLists::List row = lists[r];
     longest = std::max(longest, static_cast<std::int64_t>(row.size()));
+    std::int32_t strays = 0;  // found four at a time: a step's lists are long
     for (std::size_t i = 0; i < row.size(); ++i) {
-      if (row[i].is_hole() || pool.holds(row[i])) continue;
-      return Error{ErrorCode::out_of_range, fmt::format("pages of request {}, index {}", r, i),
-                   fmt::format("-1 or a page from 0 to {}", pool.pages - 1),
-                   fmt::format("{}", row[i].value), ""};
+      strays |= row[i].value < -1 || row[i].value >= count ? 1 : 0;
     }
+    if (strays == 0) continue;
+    const auto stray = std::ranges::find_if_not(
+        row, [&](PageId page) { return page.is_hole() || pool.holds(page); });
+    return Error{ErrorCode::out_of_range,
+                 fmt::format("pages of request {}, index {}", r, stray - row.begin()),
+                 fmt::format("-1 or a page from 0 to {}", pool.pages - 1),
+                 fmt::format("{}", stray->value), ""};
   }
   return table_shape(lists.requests(), longest, options);
 }
