@@ -144,9 +144,12 @@ Ran run(bool recorded) {
   all[4].top_k = 20;
   all[5].logprobs = 0;
   all[1].repetition_penalty = 1.3f;  // no step follows another until it has ended
-  // Alone in its steps, as the last of these, but by another rule.
-  all.push_back(all[6]);
-  all[7].temperature = 1.1f;
+  // Four more once those have ended, whose steps are recorded when three are left.
+  for (std::int32_t i = 0; i < 4; ++i) {
+    SamplingParams& p = all.emplace_back(all[6]);
+    p.temperature = 0.6f * static_cast<float>(i);
+    p.max_tokens = 4 + i;
+  }
   Ran out;
   const auto submit = [&](std::size_t i) {
     Request r;
@@ -175,7 +178,7 @@ Ran run(bool recorded) {
   const std::int64_t before = cuda::fake::counts().graph_launches;
   for (std::size_t i = 0; i < 7; ++i) submit(i);
   while (!setup.engine().idle() && !::testing::Test::HasFatalFailure()) step();
-  submit(7);
+  for (std::size_t i = 7; i < 11; ++i) submit(i);
   while (!setup.engine().idle() && !::testing::Test::HasFatalFailure()) step();
   out.graph_launches = cuda::fake::counts().graph_launches - before;
   return out;
@@ -186,10 +189,10 @@ TEST(GpuRecordedSteps, DrawsFollowTheirParameters) {
   EXPECT_EQ(plain.graph_launches, 0);
   EXPECT_GT(recorded.graph_launches, 8);
   EXPECT_GT(recorded.steps_behind, 8);
-  ASSERT_EQ(plain.answers.size(), 8u);
-  ASSERT_EQ(recorded.answers.size(), 8u);
+  ASSERT_EQ(plain.answers.size(), 11u);
+  ASSERT_EQ(recorded.answers.size(), 11u);
   for (const auto& [id, answer] : plain.answers) {
-    EXPECT_EQ(answer.tokens.size(), id < 7 ? 3 + id : 13) << id;
+    EXPECT_EQ(answer.tokens.size(), id < 7 ? 3 + id : id == 7 ? 13 : id - 4) << id;
     EXPECT_TRUE(recorded.answers.at(id) == answer) << id;
   }
   EXPECT_EQ(plain.answers.at(4).top.size(), 3 * plain.answers.at(4).tokens.size());
